@@ -1,0 +1,104 @@
+# Builds, installs and tests outbox.
+#
+#   make, make install, make installcheck   as with any PGXS extension
+#   make demo      sets everything up and shows it at work (about half a minute)
+#   make test      sets everything up and runs every test
+#   make bench     measures against a bare libcurl loop
+#   make help      the rest
+#
+# demo, test, bench and torture install what they need with apt (as root or
+# through sudo), so a Debian machine with nothing but make is enough.
+
+MODULE_big = outbox
+EXTENSION = outbox
+DATA = $(wildcard sql/outbox--*.sql)
+PGFILEDESC = "outbox - transactional outbox with webhook delivery"
+OBJS = $(patsubst %.c,%.o,$(sort $(wildcard src/*.c)))
+
+# sql/ holds the install scripts and the inputs of pg_regress side by side.
+REGRESS = $(patsubst sql/%.sql,%,$(sort $(filter-out sql/outbox--%,$(wildcard sql/*.sql))))
+ISOLATION = $(patsubst test/isolation/specs/%.spec,%,$(sort $(wildcard test/isolation/specs/*.spec)))
+ISOLATION_OPTS = --inputdir=test/isolation
+
+PG_CONFIG ?= pg_config
+PGXS := $(shell $(PG_CONFIG) --pgxs 2>/dev/null)
+
+# PostgreSQL's own headers do not pass -Wextra: as system headers they are not
+# asked to.  "make WERROR=" builds with a compiler that warns about more.
+WERROR = -Werror
+PG_CPPFLAGS = -isystem $(shell $(PG_CONFIG) --includedir-server 2>/dev/null)
+PG_CFLAGS = -Wall -Wextra $(WERROR)
+SHLIB_LINK = $(shell curl-config --libs 2>/dev/null || echo -lcurl)
+
+EXTRA_CLEAN = build
+
+.DEFAULT_GOAL := all
+
+ifneq ($(wildcard $(PGXS)),)
+
+include $(PGXS)
+
+# PGXS tracks headers only when PostgreSQL was configured to.
+$(OBJS) $(OBJS:.o=.bc): $(wildcard src/*.h)
+
+# Unit tests need no server.  A test names what it is linked with in a comment:
+# "links: src/address.c src/topic.c".
+UNIT_TESTS = $(patsubst test/unit/%.c,build/unit/%,$(wildcard test/unit/test_*.c))
+UNIT_LIBS = -L$(pkglibdir) -lpgcommon -lpgport $(SHLIB_LINK) -lm
+
+unit: $(UNIT_TESTS)
+
+build/unit/%: test/unit/%.c $(wildcard test/unit/*.h src/*.c src/*.h)
+	@mkdir -p build/unit
+	$(CC) -Isrc $(CPPFLAGS) -I$(includedir_server) $(CFLAGS) $(UNIT_CFLAGS) -o $@ $< \
+		$(shell sed -n 's/.*links: *\([^*]*\).*/\1/p' $<) $(UNIT_LIBS)
+
+else
+
+all install installcheck uninstall clean unit:
+	@echo "outbox: no pg_config with PGXS found (PG_CONFIG=$(PG_CONFIG))." >&2
+	@echo "        Install PostgreSQL's server headers, or let \"make setup\" do it." >&2
+	@exit 1
+
+endif
+
+# --- everything below sets up what it needs -------------------------------
+
+setup:
+	@test/setup
+
+test:
+	@PG_CONFIG='$(PG_CONFIG)' test/run
+
+torture:
+	@PG_CONFIG='$(PG_CONFIG)' test/run torture
+
+demo:
+	@PG_CONFIG='$(PG_CONFIG)' demo/run
+
+bench:
+	@PG_CONFIG='$(PG_CONFIG)' bench/run
+
+# The pure rooms under AddressSanitizer and under valgrind.
+asan:
+	@PG_CONFIG='$(PG_CONFIG)' UNIT_CFLAGS='-fsanitize=address,undefined -fno-sanitize-recover' test/run unit
+
+valgrind:
+	@PG_CONFIG='$(PG_CONFIG)' OUTBOX_VALGRIND=1 test/run unit
+
+format format-check:
+	@test/format $@
+
+help:
+	@echo "make                build"
+	@echo "make install        install into the PostgreSQL of PG_CONFIG"
+	@echo "make installcheck   pg_regress against a running server with outbox preloaded"
+	@echo "make setup          install the packages that demo and test need"
+	@echo "make demo           a small shop whose orders become webhooks"
+	@echo "make test           all tests; TESTS='001 unit/address' runs some"
+	@echo "make torture        crash loops, for as long as ROUNDS says"
+	@echo "make bench          throughput and latency"
+	@echo "make asan|valgrind  unit tests under a memory checker"
+	@echo "make format         lay the sources out with clang-format; format-check only looks"
+
+.PHONY: setup test torture demo bench unit asan valgrind format format-check help

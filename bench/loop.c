@@ -1,0 +1,425 @@
+/*
+ * loop.c
+ *	  What libcurl can do on this machine when nothing else is asked of it: the
+ *	  yardstick for the deliveries per second of the worker.
+ *
+ * One process, a fixed number of requests in flight, curl_multi_socket_action()
+ * over epoll, easy handles and connections reused, header lists built once and
+ * patched in place.  The request is read from a file, as it was on the wire
+ * when the worker sent it, so that both send the same lines and the same
+ * bytes.  Only what tells one request from the other changes: the id in
+ * webhook-id and Idempotency-Key, and the digit of outbox-attempt.  Nothing is
+ * signed, nothing is logged.
+ *
+ * A request that is not answered with 2xx is sent again, at once, with the next
+ * attempt's number, and with the same id.
+ *
+ * Prints one line of JSON.
+ */
+#include <curl/curl.h>
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/epoll.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+#define MAX_EVENTS 64
+#define ID_LEN 36				/* a uuid as text */
+
+/* One of the requests in flight. */
+typedef struct Slot
+{
+	CURL	   *easy;
+	struct curl_slist *headers;
+	char	   *id;				/* places in the header lines; NULL: no such line */
+	char	   *key;
+	char	   *attempt;
+} Slot;
+
+static CURLM *multi;
+static int	epfd;
+static int64_t timer_due = -1;	/* in microseconds; -1: none */
+
+static long wanted = 200000;	/* requests that end in 2xx */
+static long started;
+static long succeeded;
+static long refused;			/* answered with something else, sent again */
+static uint64_t random_state = 88172645463325252u;
+
+static void
+die(const char *what)
+{
+	fprintf(stderr, "loop: %s\n", what);
+	exit(1);
+}
+
+static int64_t
+now_us(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (int64_t) ts.tv_sec * 1000000 + ts.tv_nsec / 1000;
+}
+
+static uint64_t
+next_random(void)
+{
+	random_state ^= random_state << 13;
+	random_state ^= random_state >> 7;
+	random_state ^= random_state << 17;
+	return random_state;
+}
+
+static int
+on_socket(CURL *easy, curl_socket_t fd, int what, void *arg, void *known)
+{
+	struct epoll_event ev = {0};
+
+	(void) easy;
+	(void) arg;
+
+	if (what == CURL_POLL_REMOVE)
+	{
+		/* libcurl may have closed it already: an error says nothing. */
+		epoll_ctl(epfd, EPOLL_CTL_DEL, fd, NULL);
+		return 0;
+	}
+
+	ev.data.fd = fd;
+	if (what & CURL_POLL_IN)
+		ev.events |= EPOLLIN;
+	if (what & CURL_POLL_OUT)
+		ev.events |= EPOLLOUT;
+	if (epoll_ctl(epfd, known ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, fd, &ev) != 0)
+		die("epoll_ctl failed");
+	if (!known)
+		curl_multi_assign(multi, fd, &epfd);
+	return 0;
+}
+
+static int
+on_timer(CURLM *m, long timeout, void *arg)
+{
+	(void) m;
+	(void) arg;
+	timer_due = timeout < 0 ? -1 : now_us() + timeout * 1000;
+	return 0;
+}
+
+static size_t
+on_data(char *data, size_t size, size_t n, void *arg)
+{
+	(void) data;
+	(void) arg;
+	return size * n;
+}
+
+/* Gives the slot's request a new id; the attempt is the first. */
+static void
+new_identity(Slot *slot)
+{
+	static const char hex[] = "0123456789abcdef";
+	char		id[ID_LEN];
+	uint64_t	bits = 0;
+	int			left = 0;
+
+	for (int i = 0; i < ID_LEN; i++)
+	{
+		if (i == 8 || i == 13 || i == 18 || i == 23)
+		{
+			id[i] = '-';
+			continue;
+		}
+		if (left == 0)
+		{
+			bits = next_random();
+			left = 16;
+		}
+		id[i] = hex[bits & 15];
+		bits >>= 4;
+		left--;
+	}
+	if (slot->id)
+		memcpy(slot->id, id, ID_LEN);
+	if (slot->key)
+		memcpy(slot->key, id, ID_LEN);
+	if (slot->attempt)
+		*slot->attempt = '1';
+}
+
+/* The value of a header line, NULL when the line is another header's. */
+static char *
+header_value(char *line, const char *name)
+{
+	size_t		len = strlen(name);
+
+	if (strncasecmp(line, name, len) != 0 || line[len] != ':')
+		return NULL;
+	line += len + 1;
+	while (*line == ' ')
+		line++;
+	return line;
+}
+
+/*
+ * Takes over the header lines of the captured request, but for those that
+ * libcurl writes itself.
+ */
+static void
+take_headers(Slot *slot, const char *head)
+{
+	bool		accept = false;
+	const char *line = strstr(head, "\r\n");
+
+	while (line && line[2] != '\0')
+	{
+		char		copy[8192];
+		const char *end;
+		size_t		len;
+
+		line += 2;
+		end = strstr(line, "\r\n");
+		len = end ? (size_t) (end - line) : strlen(line);
+		if (len >= sizeof(copy))
+			die("a header line of the request is too long");
+		memcpy(copy, line, len);
+		copy[len] = '\0';
+		line = end;
+
+		if (header_value(copy, "Host") || header_value(copy, "Content-Length"))
+			continue;
+		if (header_value(copy, "Accept"))
+			accept = true;
+		slot->headers = curl_slist_append(slot->headers, copy);
+	}
+	if (!accept)
+		slot->headers = curl_slist_append(slot->headers, "Accept:");
+
+	for (struct curl_slist *h = slot->headers; h; h = h->next)
+	{
+		char	   *value;
+
+		if ((value = header_value(h->data, "webhook-id")) && strlen(value) == ID_LEN)
+			slot->id = value;
+		else if ((value = header_value(h->data, "Idempotency-Key")) &&
+				 strlen(value) == ID_LEN + 2)
+			slot->key = value + 1;	/* behind the quote */
+		else if ((value = header_value(h->data, "outbox-attempt")))
+			slot->attempt = value;
+	}
+}
+
+static char *
+read_file(const char *path, size_t *len)
+{
+	FILE	   *f = fopen(path, "rb");
+	char	   *data = malloc(1 << 20);
+
+	if (!f || !data)
+		die("cannot read the request file");
+	*len = fread(data, 1, (1 << 20) - 1, f);
+	data[*len] = '\0';
+	fclose(f);
+	return data;
+}
+
+static void
+start(Slot *slot)
+{
+	if (curl_multi_add_handle(multi, slot->easy) != CURLM_OK)
+		die("curl_multi_add_handle failed");
+}
+
+/* Whatever has ended makes room for the next. */
+static void
+reap(void)
+{
+	CURLMsg    *msg;
+	int			left;
+
+	while ((msg = curl_multi_info_read(multi, &left)))
+	{
+		CURL	   *easy = msg->easy_handle;
+		CURLcode	result = msg->data.result;
+		Slot	   *slot;
+		long		status = 0;
+
+		if (msg->msg != CURLMSG_DONE)
+			continue;
+		if (result != CURLE_OK)
+			die(curl_easy_strerror(result));
+		curl_easy_getinfo(easy, CURLINFO_PRIVATE, (char **) &slot);
+		curl_easy_getinfo(easy, CURLINFO_RESPONSE_CODE, &status);
+		curl_multi_remove_handle(multi, easy);
+		if (status < 200 || status > 299)
+		{
+			refused++;
+			if (slot->attempt)
+				(*slot->attempt)++;
+			start(slot);
+			continue;
+		}
+		succeeded++;
+		if (started < wanted)
+		{
+			started++;
+			new_identity(slot);
+			start(slot);
+		}
+	}
+}
+
+static double
+cpu_seconds(void)
+{
+	struct rusage ru;
+
+	getrusage(RUSAGE_SELF, &ru);
+	return ru.ru_utime.tv_sec + ru.ru_utime.tv_usec / 1e6 +
+		ru.ru_stime.tv_sec + ru.ru_stime.tv_usec / 1e6;
+}
+
+int
+main(int argc, char **argv)
+{
+	int			in_flight = 32;
+	const char *request = NULL;
+	char	   *head = NULL;
+	char	   *body = NULL;
+	size_t		len;
+	int			opt;
+	Slot	   *slots;
+	int64_t		begun;
+	double		cpu;
+	double		seconds;
+
+	while ((opt = getopt(argc, argv, "n:c:r:")) != -1)
+	{
+		switch (opt)
+		{
+			case 'n':
+				wanted = atol(optarg);
+				break;
+			case 'c':
+				in_flight = atoi(optarg);
+				break;
+			case 'r':
+				request = optarg;
+				break;
+			default:
+				request = NULL;
+				optind = argc;
+		}
+	}
+	if (!request || optind != argc - 1 || in_flight < 1 || wanted < in_flight)
+	{
+		fprintf(stderr, "usage: loop -r REQUEST-FILE [-n REQUESTS] [-c IN-FLIGHT] URL\n");
+		return 2;
+	}
+
+	head = read_file(request, &len);
+	body = strstr(head, "\r\n\r\n");
+	if (!body)
+		die("the request file has no end of headers");
+	*body = '\0';
+	body += 4;
+	len -= body - head;
+
+	curl_global_init(CURL_GLOBAL_DEFAULT);
+	multi = curl_multi_init();
+	epfd = epoll_create1(EPOLL_CLOEXEC);
+	curl_multi_setopt(multi, CURLMOPT_SOCKETFUNCTION, on_socket);
+	curl_multi_setopt(multi, CURLMOPT_TIMERFUNCTION, on_timer);
+	curl_multi_setopt(multi, CURLMOPT_MAXCONNECTS, (long) in_flight * 2);
+
+	slots = calloc(in_flight, sizeof(Slot));
+	for (int i = 0; i < in_flight; i++)
+	{
+		Slot	   *slot = &slots[i];
+
+		slot->easy = curl_easy_init();
+		take_headers(slot, head);
+		curl_easy_setopt(slot->easy, CURLOPT_PRIVATE, slot);
+		curl_easy_setopt(slot->easy, CURLOPT_URL, argv[optind]);
+		curl_easy_setopt(slot->easy, CURLOPT_NOSIGNAL, 1L);
+		curl_easy_setopt(slot->easy, CURLOPT_PROXY, "");
+		curl_easy_setopt(slot->easy, CURLOPT_HTTPHEADER, slot->headers);
+		curl_easy_setopt(slot->easy, CURLOPT_POSTFIELDS, body);
+		curl_easy_setopt(slot->easy, CURLOPT_POSTFIELDSIZE, (long) len);
+		curl_easy_setopt(slot->easy, CURLOPT_WRITEFUNCTION, on_data);
+		curl_easy_setopt(slot->easy, CURLOPT_TIMEOUT_MS, 15000L);
+		curl_easy_setopt(slot->easy, CURLOPT_CONNECTTIMEOUT_MS, 5000L);
+	}
+
+	begun = now_us();
+	cpu = cpu_seconds();
+	for (int i = 0; i < in_flight; i++)
+	{
+		started++;
+		new_identity(&slots[i]);
+		start(&slots[i]);
+	}
+
+	while (succeeded < wanted)
+	{
+		struct epoll_event events[MAX_EVENTS];
+		int			wait = -1;
+		int			running;
+		int			n;
+
+		if (timer_due >= 0)
+		{
+			int64_t		left = timer_due - now_us();
+
+			wait = left <= 0 ? 0 : (int) ((left + 999) / 1000);
+		}
+		n = epoll_wait(epfd, events, MAX_EVENTS, wait);
+		if (n < 0 && errno != EINTR)
+			die("epoll_wait failed");
+		for (int i = 0; i < n; i++)
+		{
+			int			what = 0;
+
+			if (events[i].events & EPOLLIN)
+				what |= CURL_CSELECT_IN;
+			if (events[i].events & EPOLLOUT)
+				what |= CURL_CSELECT_OUT;
+			if (events[i].events & (EPOLLERR | EPOLLHUP))
+				what |= CURL_CSELECT_ERR;
+			curl_multi_socket_action(multi, events[i].data.fd, what, &running);
+		}
+		if (timer_due >= 0 && timer_due <= now_us())
+		{
+			timer_due = -1;
+			curl_multi_socket_action(multi, CURL_SOCKET_TIMEOUT, 0, &running);
+		}
+		reap();
+	}
+
+	seconds = (now_us() - begun) / 1e6;
+	cpu = cpu_seconds() - cpu;
+	printf("{\"succeeded\": %ld, \"refused\": %ld, \"seconds\": %.4f, "
+		   "\"per_s\": %.1f, \"cpu_us\": %.3f, \"curl\": \"%s\"}\n",
+		   succeeded, refused, seconds, succeeded / seconds,
+		   cpu * 1e6 / (succeeded + refused), LIBCURL_VERSION);
+
+	for (int i = 0; i < in_flight; i++)
+	{
+		curl_multi_remove_handle(multi, slots[i].easy);
+		curl_easy_cleanup(slots[i].easy);
+		curl_slist_free_all(slots[i].headers);
+	}
+	free(slots);
+	free(head);
+	curl_multi_cleanup(multi);
+	curl_global_cleanup();
+	return 0;
+}

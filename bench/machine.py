@@ -1,0 +1,144 @@
+"""What the bench does to this machine: programs, ports, processes, their CPU
+and memory.  Whatever is started here is stopped by its pid at the end."""
+import os
+import pathlib
+import platform
+import pwd
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class BenchError(Exception):
+    """Something that the reader can put right; the text says how."""
+
+
+def run(*argv, **more):
+    return subprocess.run([str(a) for a in argv], check=True, text=True,
+                          stdout=subprocess.PIPE, **more).stdout
+
+
+def wait_until(condition, timeout, what, every=0.05):
+    until = time.monotonic() + timeout
+    while not (value := condition()):
+        if time.monotonic() > until:
+            raise BenchError(f"waited {timeout} s in vain for {what}")
+        time.sleep(every)
+    return value
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def cpu_seconds(pid):
+    """User and system time that a process has used."""
+    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+def rss_anon(pid):
+    """Private memory of a process, in bytes (shared buffers are not in it)."""
+    status = pathlib.Path(f"/proc/{pid}/status").read_text()
+    return int(re.search(r"RssAnon:\s+(\d+) kB", status)[1]) * 1024
+
+
+def alive(pid):
+    return pathlib.Path(f"/proc/{pid}").exists()
+
+
+class Machine:
+    """A directory and the processes in it.  PostgreSQL does not run as root:
+    then its processes are those of the user postgres."""
+
+    def __init__(self):
+        self.user = None
+        if os.geteuid() == 0:
+            try:
+                pwd.getpwnam("postgres")
+            except KeyError:
+                raise BenchError("root cannot run PostgreSQL and there is no user"
+                                 " postgres: run bench/run as another user")
+            self.user = "postgres"
+        self.dir = pathlib.Path(tempfile.mkdtemp(prefix="outbox-bench-"))
+        os.chmod(self.dir, 0o755)
+        self.processes = []
+        self.pg_config = os.environ.get("PG_CONFIG", "pg_config")
+        self.bindir = pathlib.Path(run(self.pg_config, "--bindir").strip())
+        for program in ("nginx", "cc", "make", "curl-config"):
+            if not shutil.which(program, path=self.path()):
+                raise BenchError(f"the bench needs {program} on the PATH (Debian:"
+                                 " nginx-light, build-essential, libcurl4-openssl-dev,"
+                                 " libpq-dev)")
+        run("make", "-s", "-C", HERE, f"PG_CONFIG={self.pg_config}")
+
+    @staticmethod
+    def path():
+        return os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
+
+    def subdir(self, name):
+        """A new directory that the server's user may write."""
+        path = self.dir / name
+        path.mkdir()
+        if self.user:
+            shutil.chown(path, self.user)
+        return path
+
+    def start(self, *argv, user=None, log=None):
+        out = open(log, "ab") if log else subprocess.DEVNULL
+        more = {"user": user, "group": user, "extra_groups": []} if user else {}
+        process = subprocess.Popen(
+            [str(a) for a in argv], stdin=subprocess.DEVNULL, stdout=out,
+            stderr=out, cwd=self.dir, env={**os.environ, "PATH": self.path()}, **more)
+        self.processes.append(process)
+        return process
+
+    def stop(self, process, sig=signal.SIGTERM, timeout=60):
+        if process in self.processes:
+            self.processes.remove(process)
+        if process.poll() is None:
+            process.send_signal(sig)
+            try:
+                process.wait(timeout)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+                raise BenchError(f"process {process.pid} did not stop within {timeout} s")
+
+    def close(self, keep):
+        for process in reversed(self.processes[:]):
+            try:
+                self.stop(process, signal.SIGINT)
+            except BenchError as error:
+                print(error)
+        if keep:
+            print(f"kept {self.dir}")
+        else:
+            shutil.rmtree(self.dir, ignore_errors=True)
+
+    def facts(self):
+        cpuinfo = pathlib.Path("/proc/cpuinfo").read_text()
+        model = re.search(r"model name\s*:\s*(.*)", cpuinfo)
+        memory = re.search(r"MemTotal:\s+(\d+)", pathlib.Path("/proc/meminfo").read_text())
+        nginx = subprocess.run(["nginx", "-v"], text=True, capture_output=True,
+                               env={**os.environ, "PATH": self.path()}).stderr
+        return {
+            "cpu": model[1] if model else platform.machine(),
+            "cores": os.cpu_count(),
+            "memory_gb": round(int(memory[1]) / 1048576),
+            "kernel": platform.release(),
+            "postgresql": run(self.pg_config, "--version").strip(),
+            "libcurl": run("curl-config", "--version").strip(),
+            "nginx": nginx.strip().rpartition(" ")[2],
+            "load_before": os.getloadavg()[0],
+            "date": time.strftime("%Y-%m-%d"),
+        }

@@ -1,0 +1,201 @@
+-- Emitting: outbox.emit(), outbox.emit_bytes() and a direct INSERT.
+SET client_min_messages = error;
+CREATE EXTENSION IF NOT EXISTS outbox;
+RESET client_min_messages;
+
+-- An untyped literal is no ambiguity, and neither are the types that drivers
+-- and constructors bring.
+BEGIN;
+SELECT outbox.emit('order.created', '{"orderId": 1}', key => 'order:1') IS NOT NULL AS emitted;
+SELECT outbox.emit('order.created', '{"orderId": 2}'::jsonb) IS NOT NULL AS emitted;
+SELECT outbox.emit('order.created', json_build_object('orderId', 3)) IS NOT NULL AS emitted;
+SELECT outbox.emit('order.created', '{"orderId": 4}'::varchar) IS NOT NULL AS emitted;
+SELECT outbox.emit('order.created', to_jsonb(5), 'order:5', 'order.created.v1',
+                   '{"X-Tenant": "acme"}', '2100-01-01 00:00:00+00') IS NOT NULL AS emitted;
+PREPARE p AS SELECT outbox.emit($1, $2, key => $3) IS NOT NULL AS emitted;
+EXECUTE p('order.created', '{"orderId": 6}', NULL);
+SELECT parameter_types FROM pg_catalog.pg_prepared_statements WHERE name = 'p';
+DEALLOCATE p;
+SELECT outbox.emit_bytes('file.stored', '\x00ff', 'application/octet-stream') IS NOT NULL AS emitted;
+SELECT outbox.emit_bytes('file.stored', '', 'text/plain', key => 'f') IS NOT NULL AS emitted;
+SELECT topic, type, key, headers, payload, body, content_type, expires_at IS NOT NULL AS expires
+  FROM outbox.events ORDER BY seq;
+
+-- The stamps: the top-level transaction also in a subtransaction, numbers that
+-- rise, ids of version 7 that sort as they were emitted.
+SAVEPOINT s;
+SELECT outbox.emit('in.savepoint', 'null') IS NOT NULL AS emitted;
+RELEASE s;
+SELECT count(outbox.emit('many', to_jsonb(i))) FROM generate_series(1, 3000) i;
+SELECT bool_and(xid = pg_catalog.pg_current_xact_id()) AS xid,
+       bool_and(seq > before) AS seq,
+       bool_and(id > before_id) AS id,
+       bool_and(id::text ~ '^.{14}7.{4}[89ab]') AS version,
+       bool_and(created_at BETWEEN now() AND clock_timestamp()) AS created_at,
+       bool_and(abs(extract(epoch FROM created_at) * 1000 -
+                    ('x' || lpad(left(replace(id::text, '-', ''), 12), 16, '0'))::bit(64)::int8) < 2) AS time
+  FROM (SELECT *, lag(seq, 1, 0::int8) OVER w AS before,
+               lag(id, 1, '00000000-0000-0000-0000-000000000000') OVER w AS before_id
+          FROM outbox.events WINDOW w AS (ORDER BY seq)) e;
+ROLLBACK;
+SELECT count(*) FROM outbox.events;
+
+-- What is refused, and what to do then.
+\set VERBOSITY verbose
+\set SHOW_CONTEXT never
+DO $$
+DECLARE
+    statement text;
+    state text;
+    hint text;
+    detail text;
+BEGIN
+    FOREACH statement IN ARRAY ARRAY[
+        $s$outbox.emit(NULL, '1')$s$,
+        $s$outbox.emit('', '1')$s$,
+        $s$outbox.emit('order.', '1')$s$,
+        $s$outbox.emit('order created', '1')$s$,
+        $s$outbox.emit('order.*', '1')$s$,
+        $s$outbox.emit(repeat('x', 256), '1')$s$,
+        $s$outbox.emit('outbox.test', '1')$s$,
+        $s$outbox.emit('t', NULL)$s$,
+        $s$outbox.emit('t', NULL::jsonb)$s$,
+        $s$outbox.emit('t', '{"orderId": 1')$s$,
+        $s$outbox.emit('t', '')$s$,
+        $s$outbox.emit('t', '"\u0000"'::json)$s$,
+        $s$outbox.emit('t', '1', key => '')$s$,
+        $s$outbox.emit('t', '1', key => repeat('k', 1025))$s$,
+        $s$outbox.emit('t', '1', type => '')$s$,
+        $s$outbox.emit('t', '1', type => repeat('t', 256))$s$,
+        $s$outbox.emit('t', '1', type => E'a\r\nX-Injected: b')$s$,
+        $s$outbox.emit('t', '1', headers => '[]')$s$,
+        $s$outbox.emit('t', '1', headers => '"x"')$s$,
+        $s$outbox.emit('t', '1', headers => '{"x": 1}')$s$,
+        $s$outbox.emit('t', '1', headers => '{"x": null}')$s$,
+        $s$outbox.emit('t', '1', headers => '{"x": {"y": "z"}}')$s$,
+        $s$outbox.emit('t', '1', headers => '{"": "z"}')$s$,
+        $s$outbox.emit('t', '1', headers => '{"x y": "z"}')$s$,
+        $s$outbox.emit('t', '1', headers => '{"x": "a\r\nb"}')$s$,
+        $s$outbox.emit('t', '1', headers => '{"HOST": "x"}')$s$,
+        $s$outbox.emit('t', '1', headers => '{"content-type": "x"}')$s$,
+        $s$outbox.emit('t', '1', headers => '{"Webhook-Id": "x"}')$s$,
+        $s$outbox.emit('t', '1', headers => '{"authorization": "x"}')$s$,
+        $s$outbox.emit('t', '1', headers => jsonb_build_object('x', repeat('x', 8192)))$s$,
+        $s$outbox.emit_bytes('t', NULL, 'text/plain')$s$,
+        $s$outbox.emit_bytes('t', '', NULL)$s$,
+        $s$outbox.emit_bytes('t', '', '')$s$,
+        $s$outbox.emit_bytes('t', '', E'text/plain\n')$s$]
+    LOOP
+        BEGIN
+            EXECUTE 'SELECT ' || statement;
+            RAISE WARNING 'accepted: %', statement;
+        EXCEPTION WHEN OTHERS THEN
+            GET STACKED DIAGNOSTICS state = RETURNED_SQLSTATE, hint = PG_EXCEPTION_HINT,
+                                    detail = PG_EXCEPTION_DETAIL;
+            IF hint = '' THEN
+                RAISE WARNING 'no hint: %', statement;
+            END IF;
+            RAISE INFO '%', concat_ws(E'\n    ', statement, state || ' ' || left(SQLERRM, 120),
+                                      nullif(detail, ''), hint);
+        END;
+    END LOOP;
+END
+$$;
+\set VERBOSITY default
+\set SHOW_CONTEXT errors
+
+-- Just within the limits.
+BEGIN;
+SELECT outbox.emit(repeat('x', 255), '1', key => repeat('k', 1024), type => repeat('t', 255),
+                   headers => jsonb_build_object('x', repeat('x', 8191))) IS NOT NULL AS emitted;
+
+-- The limit of the payload is on the text that is sent, inclusive.
+SELECT setting::int AS max FROM pg_catalog.pg_settings WHERE name = 'outbox.max_payload_size' \gset
+SELECT outbox.emit('t', to_jsonb(repeat('x', :max - 2))) IS NOT NULL AS emitted;
+SELECT outbox.emit_bytes('t', convert_to(repeat('x', :max), 'UTF8'), 'text/plain') IS NOT NULL AS emitted;
+SAVEPOINT s;
+\set VERBOSITY sqlstate
+SELECT outbox.emit('t', to_jsonb(repeat('x', :max - 1)));
+ROLLBACK TO s;
+SELECT outbox.emit_bytes('t', convert_to(repeat('x', :max + 1), 'UTF8'), 'text/plain');
+ROLLBACK TO s;
+-- A short number can be a long text.
+SELECT outbox.emit('t', (SELECT jsonb_agg(1e100000) FROM generate_series(1, :max / 100000 + 1)));
+ROLLBACK TO s;
+INSERT INTO outbox.events (topic, payload) VALUES ('t', to_jsonb(repeat('x', :max - 1)));
+\set VERBOSITY default
+ROLLBACK;
+
+-- A direct INSERT is as good: the same stamps, the same checks, ids of one's own.
+BEGIN;
+INSERT INTO outbox.events (topic, payload) VALUES ('a', '1'), ('b', '2');
+INSERT INTO outbox.events (id, topic, payload, key, type, headers, expires_at)
+VALUES (NULL, 'c', '3', NULL, NULL, NULL, NULL);
+INSERT INTO outbox.events (id, topic, body, content_type)
+VALUES ('00000000-0000-4000-8000-000000000001', 'd', '\x01', 'text/plain') RETURNING id;
+SELECT topic, id IS NOT NULL AS id, seq > 0 AS seq, xid = pg_catalog.pg_current_xact_id() AS xid,
+       epoch = outbox.current_epoch() AS epoch, piece = outbox.current_piece() AS piece
+  FROM outbox.events ORDER BY seq;
+ROLLBACK;
+INSERT INTO outbox.events (topic, payload) VALUES (NULL, '1');
+INSERT INTO outbox.events (topic, payload) VALUES ('no topic', '1');
+INSERT INTO outbox.events (topic) VALUES ('a');
+INSERT INTO outbox.events (topic, payload, body) VALUES ('a', '1', '');
+INSERT INTO outbox.events (topic, payload, content_type) VALUES ('a', '1', 'text/plain');
+INSERT INTO outbox.events (topic, body) VALUES ('a', '');
+INSERT INTO outbox.events (topic, payload, headers) VALUES ('a', '1', '{"Host": "x"}');
+
+-- Who may what: EXECUTE on emit is enough, and reserved topics are the owner's.
+CREATE ROLE regress_outbox_emitter;
+SET ROLE regress_outbox_emitter;
+SELECT outbox.emit('a', '1');
+RESET ROLE;
+GRANT USAGE ON SCHEMA outbox TO regress_outbox_emitter;
+SET ROLE regress_outbox_emitter;
+SELECT outbox.emit('a', '1');
+INSERT INTO outbox.events (topic, payload) VALUES ('a', '1');
+SELECT count(*) FROM outbox.events;
+RESET ROLE;
+GRANT EXECUTE ON FUNCTION outbox.emit(text, text, text, text, jsonb, timestamptz) TO regress_outbox_emitter;
+GRANT INSERT (id, topic, payload, body, content_type, key, type, headers, expires_at), SELECT (id)
+   ON outbox.events TO regress_outbox_emitter;
+BEGIN;
+SET ROLE regress_outbox_emitter;
+SELECT outbox.emit('a', '1') IS NOT NULL AS emitted;
+INSERT INTO outbox.events (topic, payload) VALUES ('a', '1');
+INSERT INTO outbox.events (id, topic, payload) VALUES (NULL, 'a', '1') RETURNING id IS NOT NULL AS inserted;
+SAVEPOINT s;
+INSERT INTO outbox.events (topic, payload) VALUES ('outbox.test', '1');
+ROLLBACK TO s;
+INSERT INTO outbox.events (topic, payload, xid) VALUES ('a', '1', '3');
+ROLLBACK TO s;
+INSERT INTO outbox.events (topic, payload, seq) VALUES ('a', '1', 3);
+ROLLBACK TO s;
+RESET ROLE;
+INSERT INTO outbox.events (topic, payload) VALUES ('outbox.test', '1');
+ROLLBACK;
+
+-- Where nothing can be written.
+BEGIN READ ONLY;
+SELECT outbox.emit('a', '1');
+ROLLBACK;
+BEGIN READ ONLY;
+SELECT outbox.emit_bytes('a', '', 'text/plain');
+ROLLBACK;
+
+DROP OWNED BY regress_outbox_emitter;
+DROP ROLE regress_outbox_emitter;
+
+-- Another extension is found by the same backend.
+BEGIN;
+SET LOCAL client_min_messages = error;
+SELECT outbox.emit('a', '1') IS NOT NULL AS emitted;
+DROP EXTENSION outbox;
+CREATE EXTENSION outbox;
+SELECT outbox.emit('b', '1') IS NOT NULL AS emitted;
+SELECT topic, seq FROM outbox.events;
+ROLLBACK;
+BEGIN;
+SELECT outbox.emit('c', '1') IS NOT NULL AS emitted;
+SELECT topic FROM outbox.events WHERE topic = 'c';
+ROLLBACK;

@@ -1,0 +1,1004 @@
+/* outbox--1.0.sql: the objects of the extension; src/README.md says how they belong together. */
+\echo Use "CREATE EXTENSION outbox" to load this file. \quit
+
+------------------------------------------------------------------------
+-- Stamps and checks: what the columns of outbox.events are filled with.
+--
+-- PostgreSQL asks the inserting user for EXECUTE on what a DEFAULT or a CHECK
+-- calls, so these are PUBLIC's; USAGE on the schema guards them.  They reveal
+-- nothing, and the worst that they can do is to skip numbers and ring the worker.
+------------------------------------------------------------------------
+
+CREATE FUNCTION outbox.current_piece() RETURNS pg_catalog.int2
+LANGUAGE C VOLATILE PARALLEL SAFE
+AS 'MODULE_PATHNAME', 'outbox_column_piece';
+COMMENT ON FUNCTION outbox.current_piece() IS
+'The piece of the log that new events go to (default of outbox.events.piece)';
+
+CREATE FUNCTION outbox.next_seq() RETURNS pg_catalog.int8
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'outbox_column_seq';
+COMMENT ON FUNCTION outbox.next_seq() IS
+'The next number of the log, drawn once the transaction has its id (default of outbox.events.seq); wakes the worker at commit';
+
+CREATE FUNCTION outbox.current_epoch() RETURNS pg_catalog.int8
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'outbox_column_epoch';
+COMMENT ON FUNCTION outbox.current_epoch() IS
+'The epoch of the log in this system and database, 0 before it was first served (default of outbox.events.epoch)';
+
+CREATE FUNCTION outbox.new_event_id() RETURNS pg_catalog.uuid
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'outbox_column_id';
+COMMENT ON FUNCTION outbox.new_event_id() IS
+'A new event id: UUID version 7 (RFC 9562), increasing within a session (default of outbox.events.id)';
+
+CREATE FUNCTION outbox.check_event(topic pg_catalog.text, type pg_catalog.text, key pg_catalog.text,
+    headers pg_catalog.jsonb, payload pg_catalog.jsonb, body pg_catalog.bytea, content_type pg_catalog.text)
+RETURNS pg_catalog.bool
+LANGUAGE C STABLE CALLED ON NULL INPUT PARALLEL SAFE
+AS 'MODULE_PATHNAME', 'outbox_check_event';
+COMMENT ON FUNCTION outbox.check_event(pg_catalog.text, pg_catalog.text, pg_catalog.text, pg_catalog.jsonb, pg_catalog.jsonb, pg_catalog.bytea, pg_catalog.text) IS
+'True when these columns make a valid event, otherwise an error that says why not (constraint of outbox.events). Topics that begin with "outbox." are refused unless the current user owns outbox.events: a restored dump may hold events of outbox itself';
+
+CREATE FUNCTION outbox.fill_id() RETURNS pg_catalog.trigger
+LANGUAGE C
+AS 'MODULE_PATHNAME', 'outbox_fill_id';
+COMMENT ON FUNCTION outbox.fill_id() IS
+'Trigger of outbox.events: a new id where NULL was inserted';
+REVOKE ALL ON FUNCTION outbox.fill_id() FROM PUBLIC;
+
+------------------------------------------------------------------------
+-- The log
+------------------------------------------------------------------------
+
+-- Whose log this is.  The row is made when the log is first used, never by this
+-- script: a restored copy brings the rows of its original, finds none for its
+-- own (system, database), and is held.
+CREATE TABLE outbox.origins (
+    epoch             pg_catalog.int8 PRIMARY KEY,
+    system_identifier pg_catalog.int8 NOT NULL,
+    database_oid      pg_catalog.oid NOT NULL,
+    instance_name     pg_catalog.text NOT NULL,
+    first             pg_catalog.bool NOT NULL,
+    created_at        pg_catalog.timestamptz NOT NULL DEFAULT pg_catalog.now()
+);
+COMMENT ON TABLE outbox.origins IS 'The systems and databases that this log was written in';
+COMMENT ON COLUMN outbox.origins.epoch IS 'Random number that the events written there carry';
+COMMENT ON COLUMN outbox.origins.system_identifier IS 'pg_control_system().system_identifier of the cluster';
+COMMENT ON COLUMN outbox.origins.database_oid IS 'pg_database.oid of the database';
+COMMENT ON COLUMN outbox.origins.instance_name IS 'outbox.instance_name when the row was made';
+COMMENT ON COLUMN outbox.origins.first IS 'No other log came before: events of epoch 0 are its own';
+COMMENT ON COLUMN outbox.origins.created_at IS 'When the row was made';
+
+-- CACHE 1: numbers that a session keeps for later would turn the order of the
+-- events upside down.
+CREATE SEQUENCE outbox.events_seq AS pg_catalog.int8 CACHE 1;
+COMMENT ON SEQUENCE outbox.events_seq IS 'Numbers the events; must keep CACHE 1';
+
+-- Columns of fixed width and without NULLs come first: they are cheap to reach,
+-- and nothing is lost to alignment.
+CREATE TABLE outbox.events (
+    id           pg_catalog.uuid NOT NULL DEFAULT outbox.new_event_id(),
+    seq          pg_catalog.int8 NOT NULL DEFAULT outbox.next_seq(),
+    xid          pg_catalog.xid8 NOT NULL DEFAULT pg_catalog.pg_current_xact_id(),
+    epoch        pg_catalog.int8 NOT NULL DEFAULT outbox.current_epoch(),
+    created_at   pg_catalog.timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
+    piece        pg_catalog.int2 NOT NULL DEFAULT outbox.current_piece(),
+    topic        pg_catalog.text NOT NULL,
+    type         pg_catalog.text,
+    key          pg_catalog.text,
+    expires_at   pg_catalog.timestamptz,
+    headers      pg_catalog.jsonb,
+    payload      pg_catalog.jsonb,
+    body         pg_catalog.bytea,
+    content_type pg_catalog.text,
+    PRIMARY KEY (id, piece),
+    CONSTRAINT events_valid CHECK (outbox.check_event(topic, type, key, headers, payload, body, content_type))
+) PARTITION BY LIST (piece);
+CREATE INDEX events_seq_idx ON outbox.events (seq);
+CREATE INDEX events_xid_seq_idx ON outbox.events (xid, seq);
+
+-- USING heap whatever default_table_access_method says.
+CREATE TABLE outbox.events_0 PARTITION OF outbox.events FOR VALUES IN (0) USING heap;
+CREATE TABLE outbox.events_1 PARTITION OF outbox.events FOR VALUES IN (1) USING heap;
+CREATE TABLE outbox.events_2 PARTITION OF outbox.events FOR VALUES IN (2) USING heap;
+
+COMMENT ON TABLE outbox.events IS
+'The log: one row per event, never updated, dropped a piece at a time. A writer may name id, topic, type, key, expires_at, headers and payload (or body and content_type); all else is the log''s own';
+COMMENT ON TABLE outbox.events_0 IS 'A piece of the log; the pieces are used in turn';
+COMMENT ON TABLE outbox.events_1 IS 'A piece of the log; the pieces are used in turn';
+COMMENT ON TABLE outbox.events_2 IS 'A piece of the log; the pieces are used in turn';
+COMMENT ON COLUMN outbox.events.id IS 'Event id, sent as webhook-id; unique within a piece; NULL or left out: a new UUID version 7';
+COMMENT ON COLUMN outbox.events.seq IS 'Position in the log; the order of two events only where their emits were serialised, for example by a row lock';
+COMMENT ON COLUMN outbox.events.xid IS 'Transaction that emitted the event';
+COMMENT ON COLUMN outbox.events.epoch IS 'Origin that the event was written in (outbox.origins); 0: before there was one';
+COMMENT ON COLUMN outbox.events.created_at IS 'When the event was emitted (wall clock, not start of the transaction)';
+COMMENT ON COLUMN outbox.events.piece IS 'Piece of the log that holds the row';
+COMMENT ON COLUMN outbox.events.topic IS 'What happened, like order.created: segments of letters, digits, "_" and "-" joined by dots, at most 255 bytes';
+COMMENT ON COLUMN outbox.events.type IS 'Name of the event contract, at most 255 bytes; NULL: the topic';
+COMMENT ON COLUMN outbox.events.key IS 'Events of one key are delivered in order, at most 1024 bytes; NULL: no order';
+COMMENT ON COLUMN outbox.events.expires_at IS 'Not delivered after this time; NULL: no limit';
+COMMENT ON COLUMN outbox.events.headers IS 'Headers to send along: flat object of strings, at most 8192 bytes; NULL: none';
+COMMENT ON COLUMN outbox.events.payload IS 'Payload as JSON, at most outbox.max_payload_size bytes as text; NULL: there is a body';
+COMMENT ON COLUMN outbox.events.body IS 'Bytes to send as they are, at most outbox.max_payload_size; NULL: there is a payload';
+COMMENT ON COLUMN outbox.events.content_type IS 'Media type of body; NULL: there is a payload';
+
+-- Some writers send NULL for a column that they do not set.  In a restore no id
+-- is NULL, and the trigger does nothing.
+CREATE TRIGGER fill_id BEFORE INSERT ON outbox.events
+FOR EACH ROW WHEN (NEW.id IS NULL) EXECUTE FUNCTION outbox.fill_id();
+COMMENT ON TRIGGER fill_id ON outbox.events IS 'A new id where NULL was inserted';
+
+------------------------------------------------------------------------
+-- Emitting.  EXECUTE is the permission: nobody has it but the owner.
+------------------------------------------------------------------------
+
+CREATE FUNCTION outbox.emit(topic pg_catalog.text, payload pg_catalog.jsonb,
+    key pg_catalog.text DEFAULT NULL,
+    type pg_catalog.text DEFAULT NULL,
+    headers pg_catalog.jsonb DEFAULT NULL,
+    expires_at pg_catalog.timestamptz DEFAULT NULL)
+RETURNS pg_catalog.uuid
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'outbox_emit_jsonb';
+COMMENT ON FUNCTION outbox.emit(pg_catalog.text, pg_catalog.jsonb, pg_catalog.text, pg_catalog.text, pg_catalog.jsonb, pg_catalog.timestamptz) IS
+'Appends an event that is delivered if this transaction commits; returns its id. topic and payload must not be NULL (22004), other arguments may. Invalid arguments: 22023; payload above outbox.max_payload_size: 54000; topic that begins with "outbox.": 42939';
+
+CREATE FUNCTION outbox.emit(topic pg_catalog.text, payload pg_catalog.json,
+    key pg_catalog.text DEFAULT NULL,
+    type pg_catalog.text DEFAULT NULL,
+    headers pg_catalog.jsonb DEFAULT NULL,
+    expires_at pg_catalog.timestamptz DEFAULT NULL)
+RETURNS pg_catalog.uuid
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'outbox_emit_json';
+COMMENT ON FUNCTION outbox.emit(pg_catalog.text, pg_catalog.json, pg_catalog.text, pg_catalog.text, pg_catalog.jsonb, pg_catalog.timestamptz) IS
+'As emit(text, jsonb, …), for a payload of type json; stored and sent as jsonb';
+
+CREATE FUNCTION outbox.emit(topic pg_catalog.text, payload pg_catalog.text,
+    key pg_catalog.text DEFAULT NULL,
+    type pg_catalog.text DEFAULT NULL,
+    headers pg_catalog.jsonb DEFAULT NULL,
+    expires_at pg_catalog.timestamptz DEFAULT NULL)
+RETURNS pg_catalog.uuid
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'outbox_emit_text';
+COMMENT ON FUNCTION outbox.emit(pg_catalog.text, pg_catalog.text, pg_catalog.text, pg_catalog.text, pg_catalog.jsonb, pg_catalog.timestamptz) IS
+'As emit(text, jsonb, …), for a payload that is JSON in a text (not JSON: 22P02); also what an untyped literal or parameter comes to';
+
+CREATE FUNCTION outbox.emit_bytes(topic pg_catalog.text, body pg_catalog.bytea, content_type pg_catalog.text,
+    key pg_catalog.text DEFAULT NULL,
+    type pg_catalog.text DEFAULT NULL,
+    headers pg_catalog.jsonb DEFAULT NULL,
+    expires_at pg_catalog.timestamptz DEFAULT NULL)
+RETURNS pg_catalog.uuid
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'outbox_emit_bytes';
+COMMENT ON FUNCTION outbox.emit_bytes(pg_catalog.text, pg_catalog.bytea, pg_catalog.text, pg_catalog.text, pg_catalog.text, pg_catalog.jsonb, pg_catalog.timestamptz) IS
+'Appends an event whose body is sent byte for byte with the given content type, which must not be NULL; otherwise as emit()';
+
+REVOKE ALL ON FUNCTION
+    outbox.emit(pg_catalog.text, pg_catalog.jsonb, pg_catalog.text, pg_catalog.text, pg_catalog.jsonb, pg_catalog.timestamptz),
+    outbox.emit(pg_catalog.text, pg_catalog.json, pg_catalog.text, pg_catalog.text, pg_catalog.jsonb, pg_catalog.timestamptz),
+    outbox.emit(pg_catalog.text, pg_catalog.text, pg_catalog.text, pg_catalog.text, pg_catalog.jsonb, pg_catalog.timestamptz),
+    outbox.emit_bytes(pg_catalog.text, pg_catalog.bytea, pg_catalog.text, pg_catalog.text, pg_catalog.text, pg_catalog.jsonb, pg_catalog.timestamptz)
+FROM PUBLIC;
+
+------------------------------------------------------------------------
+-- The launcher and its workers
+------------------------------------------------------------------------
+
+CREATE FUNCTION outbox.preloaded() RETURNS pg_catalog.bool
+    AS 'MODULE_PATHNAME', 'outbox_preloaded'
+    LANGUAGE C VOLATILE STRICT PARALLEL SAFE;
+COMMENT ON FUNCTION outbox.preloaded() IS
+    'Whether outbox is in shared_preload_libraries: without it events are kept, but nothing delivers them.';
+REVOKE ALL ON FUNCTION outbox.preloaded() FROM PUBLIC;
+
+CREATE FUNCTION outbox.wake_launcher() RETURNS pg_catalog.void
+    AS 'MODULE_PATHNAME', 'outbox_wake_launcher'
+    LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
+COMMENT ON FUNCTION outbox.wake_launcher() IS
+    'Makes sure, when this transaction commits, that this database has a worker, without waiting out the delay after a failure. Warns when outbox is not preloaded.';
+REVOKE ALL ON FUNCTION outbox.wake_launcher() FROM PUBLIC;
+
+CREATE FUNCTION outbox.worker_slots(
+    OUT dboid pg_catalog.oid,
+    OUT pid pg_catalog.int4,
+    OUT state pg_catalog.text,
+    OUT reason pg_catalog.text,
+    OUT started_at pg_catalog.timestamptz,
+    OUT restarts pg_catalog.int8,
+    OUT last_loop_at pg_catalog.timestamptz,
+    OUT endpoints pg_catalog.int8,
+    OUT in_flight pg_catalog.int8,
+    OUT delivered pg_catalog.int8,
+    OUT unmatched pg_catalog.int8)
+    RETURNS SETOF pg_catalog.record
+    AS 'MODULE_PATHNAME', 'outbox_worker_status'
+    LANGUAGE C VOLATILE STRICT PARALLEL SAFE ROWS 10;
+COMMENT ON FUNCTION outbox.worker_slots() IS
+    'One row for each database of the server that has a worker or may get one. state: no_worker, starting, running, disabled, held or version_mismatch; reason: why it is not running, NULL when there is nothing to say; pid and started_at are NULL without a worker; restarts: after errors, since the server started; the other numbers since the worker started. No rows when outbox is not preloaded.';
+REVOKE ALL ON FUNCTION outbox.worker_slots() FROM PUBLIC;
+
+
+------------------------------------------------------------------------
+-- Endpoints: what users set. Written by the functions below; the worker only
+-- ever writes the state, when a receiver asks to be disabled.
+------------------------------------------------------------------------
+
+CREATE TABLE outbox.endpoint_settings (
+    endpoint_id     pg_catalog.int4 GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    name            pg_catalog.text NOT NULL UNIQUE,
+    url             pg_catalog.text NOT NULL,
+    topics          pg_catalog.text[] NOT NULL,
+    format          pg_catalog.text NOT NULL,
+    headers         pg_catalog.jsonb,
+    ordering        pg_catalog.text NOT NULL,
+    on_exhausted    pg_catalog.text NOT NULL,
+    max_in_flight   pg_catalog.int4 NOT NULL,
+    rate_limit      pg_catalog.float4,
+    timeout         pg_catalog.interval NOT NULL,
+    connect_timeout pg_catalog.interval NOT NULL,
+    max_attempts    pg_catalog.int4,
+    max_age         pg_catalog.interval NOT NULL,
+    backoff_base    pg_catalog.interval NOT NULL,
+    backoff_max     pg_catalog.interval NOT NULL,
+    state           pg_catalog.text NOT NULL DEFAULT 'active',   -- active, paused, disabled
+    state_since     pg_catalog.timestamptz NOT NULL DEFAULT pg_catalog.now(),
+    reason          pg_catalog.text,
+    created_at      pg_catalog.timestamptz NOT NULL DEFAULT pg_catalog.now(),
+    -- raised when topics or url change: the worker notes from which place in
+    -- the log the new subscription holds
+    version         pg_catalog.int8 NOT NULL DEFAULT 1,
+    -- where it begins; raised with each seek
+    generation      pg_catalog.int8 NOT NULL DEFAULT 1,
+    start_snapshot  pg_catalog.pg_snapshot NOT NULL,
+    start_seq_low   pg_catalog.int8 NOT NULL
+);
+
+-- In a table of their own, not part of a dump, and behind row-level security
+-- without a policy, so that only the owner reads it, not pg_read_all_data.
+CREATE TABLE outbox.endpoint_secrets (
+    endpoint_id     pg_catalog.int4 PRIMARY KEY,
+    secret          pg_catalog.text NOT NULL,
+    previous        pg_catalog.text,
+    previous_until  pg_catalog.timestamptz
+);
+ALTER TABLE outbox.endpoint_secrets ENABLE ROW LEVEL SECURITY;
+
+-- Which topics an endpoint was subscribed to at which place in the log: an
+-- event is judged by the highest version that begins before it.
+CREATE TABLE outbox.subscriptions (
+    endpoint_id     pg_catalog.int4 NOT NULL,
+    version         pg_catalog.int8 NOT NULL,
+    topics          pg_catalog.text[] NOT NULL,
+    done            pg_catalog.pg_snapshot NOT NULL,
+    under           pg_catalog.pg_snapshot,
+    last_seq        pg_catalog.int8 NOT NULL,
+    PRIMARY KEY (endpoint_id, version)
+);
+
+------------------------------------------------------------------------
+-- How far each endpoint has read. Appended, never updated: the highest number
+-- counts. Two tables in turn; the worker writes all positions to the other one
+-- and truncates the full one.
+------------------------------------------------------------------------
+
+CREATE TABLE outbox.positions (
+    piece           pg_catalog.int2 NOT NULL,
+    number          pg_catalog.int8 NOT NULL,
+    endpoint_id     pg_catalog.int4 NOT NULL,   -- 0: the one that idle endpoints share
+    shared          pg_catalog.bool NOT NULL,   -- this endpoint follows row 0
+    generation      pg_catalog.int8 NOT NULL,
+    done_tick       pg_catalog.int8 NOT NULL,
+    done            pg_catalog.pg_snapshot NOT NULL,
+    done_seq_low    pg_catalog.int8 NOT NULL,
+    under_tick      pg_catalog.int8,
+    under           pg_catalog.pg_snapshot,
+    under_seq_low   pg_catalog.int8,
+    under_seq_high  pg_catalog.int8,
+    last_seq        pg_catalog.int8 NOT NULL,
+    pending         pg_catalog.int8[],          -- before the position, and not yet settled
+    delivered       pg_catalog.int8 NOT NULL,
+    failed_attempts pg_catalog.int8 NOT NULL,
+    settled_at      pg_catalog.timestamptz NOT NULL,
+    PRIMARY KEY (endpoint_id, number, piece)
+) PARTITION BY LIST (piece);
+CREATE TABLE outbox.positions_0 PARTITION OF outbox.positions FOR VALUES IN (0);
+CREATE TABLE outbox.positions_1 PARTITION OF outbox.positions FOR VALUES IN (1);
+
+-- Moments in the log, about one a second while events flow: turns a time into
+-- a place.
+CREATE TABLE outbox.ticks (
+    piece           pg_catalog.int2 NOT NULL,
+    tick            pg_catalog.int8 NOT NULL,
+    taken_at        pg_catalog.timestamptz NOT NULL,
+    snapshot        pg_catalog.pg_snapshot NOT NULL,
+    seq_low         pg_catalog.int8 NOT NULL,
+    seq_high        pg_catalog.int8 NOT NULL,
+    PRIMARY KEY (tick, piece)
+) PARTITION BY LIST (piece);
+CREATE TABLE outbox.ticks_0 PARTITION OF outbox.ticks FOR VALUES IN (0);
+CREATE TABLE outbox.ticks_1 PARTITION OF outbox.ticks FOR VALUES IN (1);
+CREATE TABLE outbox.ticks_2 PARTITION OF outbox.ticks FOR VALUES IN (2);
+
+------------------------------------------------------------------------
+-- Exceptions: deliveries that are neither before nor behind a position.
+------------------------------------------------------------------------
+
+CREATE TABLE outbox.parked (
+    endpoint_id     pg_catalog.int4 NOT NULL,
+    seq             pg_catalog.int8 NOT NULL,
+    event_id        pg_catalog.uuid NOT NULL,
+    key             pg_catalog.text,
+    status          pg_catalog.text NOT NULL,   -- retrying, blocked, dead
+    reason          pg_catalog.text,
+    attempts        pg_catalog.int4 NOT NULL,
+    first_attempt_at pg_catalog.timestamptz,
+    next_attempt_at pg_catalog.timestamptz,
+    last_status_code pg_catalog.int4,
+    last_error      pg_catalog.text,
+    parked_at       pg_catalog.timestamptz NOT NULL,
+    PRIMARY KEY (endpoint_id, seq)
+);
+CREATE INDEX parked_followers_idx ON outbox.parked (endpoint_id, key, seq)
+    WHERE status OPERATOR(pg_catalog.=) 'blocked';
+
+-- Events that outlive their piece of the log because a parked delivery needs
+-- them.
+CREATE TABLE outbox.kept_events (
+    seq         pg_catalog.int8 PRIMARY KEY,
+    xid         pg_catalog.xid8 NOT NULL,
+    epoch       pg_catalog.int8 NOT NULL,
+    id          pg_catalog.uuid NOT NULL,
+    created_at  pg_catalog.timestamptz NOT NULL,
+    expires_at  pg_catalog.timestamptz,
+    topic       pg_catalog.text NOT NULL,
+    type        pg_catalog.text,
+    key         pg_catalog.text,
+    headers     pg_catalog.jsonb,
+    payload     pg_catalog.jsonb,
+    body        pg_catalog.bytea,
+    content_type pg_catalog.text
+);
+
+------------------------------------------------------------------------
+-- Attempts: appended in batches, three tables in turn.
+------------------------------------------------------------------------
+
+CREATE TABLE outbox.attempt_log (
+    seq             pg_catalog.int8 NOT NULL,
+    started_at      pg_catalog.timestamptz NOT NULL,
+    event_id        pg_catalog.uuid NOT NULL,
+    endpoint_id     pg_catalog.int4 NOT NULL,
+    attempt         pg_catalog.int4 NOT NULL,
+    duration_ms     pg_catalog.float4 NOT NULL,
+    status_code     pg_catalog.int2,
+    piece           pg_catalog.int2 NOT NULL,
+    error           pg_catalog.text,
+    response_body   pg_catalog.text,
+    PRIMARY KEY (seq, endpoint_id, started_at, piece)
+) PARTITION BY LIST (piece);
+CREATE TABLE outbox.attempt_log_0 PARTITION OF outbox.attempt_log FOR VALUES IN (0);
+CREATE TABLE outbox.attempt_log_1 PARTITION OF outbox.attempt_log FOR VALUES IN (1);
+CREATE TABLE outbox.attempt_log_2 PARTITION OF outbox.attempt_log FOR VALUES IN (2);
+
+-- Which pieces are in use, and since when.
+CREATE TABLE outbox.pieces (
+    log         pg_catalog.text PRIMARY KEY,    -- events, attempts
+    piece       pg_catalog.int2 NOT NULL,
+    since       pg_catalog.timestamptz NOT NULL
+);
+INSERT INTO outbox.pieces VALUES
+    ('events', 0, pg_catalog.now()),
+    ('attempts', 0, pg_catalog.now());
+
+------------------------------------------------------------------------
+-- Checks and helpers of the functions below
+------------------------------------------------------------------------
+
+CREATE FUNCTION outbox.check_url(url pg_catalog.text) RETURNS pg_catalog.void
+LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_check_url';
+CREATE FUNCTION outbox.check_topics(topics pg_catalog.text[]) RETURNS pg_catalog.void
+LANGUAGE C IMMUTABLE STRICT AS 'MODULE_PATHNAME', 'outbox_check_topics';
+CREATE FUNCTION outbox.check_secret(secret pg_catalog.text) RETURNS pg_catalog.void
+LANGUAGE C IMMUTABLE STRICT AS 'MODULE_PATHNAME', 'outbox_check_secret';
+CREATE FUNCTION outbox.check_headers(headers pg_catalog.jsonb) RETURNS pg_catalog.void
+LANGUAGE C IMMUTABLE STRICT AS 'MODULE_PATHNAME', 'outbox_check_headers';
+CREATE FUNCTION outbox.new_secret() RETURNS pg_catalog.text
+LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_new_secret';
+CREATE FUNCTION outbox.new_epoch() RETURNS pg_catalog.int8
+LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_new_epoch';
+CREATE FUNCTION outbox.topic_in(topic pg_catalog.text, patterns pg_catalog.text[]) RETURNS pg_catalog.bool
+LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE AS 'MODULE_PATHNAME', 'outbox_topic_in';
+CREATE FUNCTION outbox.position_now(sequence pg_catalog.oid,
+    OUT snapshot pg_catalog.pg_snapshot, OUT seq_low pg_catalog.int8) RETURNS pg_catalog.record
+LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_position_now';
+CREATE FUNCTION outbox.endpoints_changed() RETURNS pg_catalog.void
+LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_endpoints_changed';
+CREATE FUNCTION outbox.endpoint_stats(endpoint_id pg_catalog.int4,
+    OUT state pg_catalog.text, OUT state_since pg_catalog.timestamptz, OUT reason pg_catalog.text,
+    OUT pending pg_catalog.int8, OUT pending_exact pg_catalog.bool, OUT processing pg_catalog.int8,
+    OUT retrying pg_catalog.int8, OUT blocked pg_catalog.int8, OUT dead pg_catalog.int8,
+    OUT delivered pg_catalog.int8, OUT failed_attempts pg_catalog.int8,
+    OUT oldest_pending_at pg_catalog.timestamptz, OUT next_attempt_at pg_catalog.timestamptz,
+    OUT rate_per_s pg_catalog.float8, OUT latency_p50_ms pg_catalog.float8,
+    OUT latency_p95_ms pg_catalog.float8, OUT latency_p99_ms pg_catalog.float8,
+    OUT last_success_at pg_catalog.timestamptz, OUT last_error pg_catalog.text) RETURNS pg_catalog.record
+LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_endpoint_stats';
+
+COMMENT ON FUNCTION outbox.check_url(pg_catalog.text) IS 'Refuses a URL that no endpoint can have (22023)';
+COMMENT ON FUNCTION outbox.check_topics(pg_catalog.text[]) IS 'Refuses topic patterns that can match nothing (22023)';
+COMMENT ON FUNCTION outbox.check_secret(pg_catalog.text) IS 'Refuses what is not whsec_ and the base64 of 24 to 64 bytes (22023)';
+COMMENT ON FUNCTION outbox.check_headers(pg_catalog.jsonb) IS 'Refuses what is not a flat object of strings, and names that belong to outbox or HTTP (22023)';
+COMMENT ON FUNCTION outbox.new_secret() IS 'A new secret: whsec_ and the base64 of 32 random bytes';
+COMMENT ON FUNCTION outbox.new_epoch() IS 'A random positive number';
+COMMENT ON FUNCTION outbox.topic_in(pg_catalog.text, pg_catalog.text[]) IS 'Does one of the patterns match the topic?';
+COMMENT ON FUNCTION outbox.position_now(pg_catalog.oid) IS 'The end of the log, for a transaction that may have written to it';
+COMMENT ON FUNCTION outbox.endpoints_changed() IS 'Rings the worker when this transaction commits';
+COMMENT ON FUNCTION outbox.endpoint_stats(pg_catalog.int4) IS 'What the worker published about an endpoint; NULL: nothing since the server started';
+
+-- Turns start_at into a place in the log. Takes the lock that keeps the log
+-- from being shortened until the place is stored.
+CREATE FUNCTION outbox.place(start_at pg_catalog.text,
+    OUT snapshot pg_catalog.pg_snapshot, OUT seq_low pg_catalog.int8)
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    at timestamptz;
+BEGIN
+    LOCK TABLE outbox.endpoint_settings IN ROW EXCLUSIVE MODE;
+    IF start_at = 'now' THEN
+        SELECT p.snapshot, p.seq_low INTO snapshot, seq_low
+        FROM outbox.position_now('outbox.events_seq'::regclass) p;
+        RETURN;
+    ELSIF start_at = 'beginning' THEN
+        snapshot := '3:3:';
+        seq_low := 0;
+        RETURN;
+    END IF;
+    BEGIN
+        at := start_at::timestamptz;
+    EXCEPTION WHEN data_exception THEN
+        at := NULL;
+    END;
+    IF at IS NULL OR NOT isfinite(at) THEN
+        RAISE EXCEPTION 'invalid start_at "%"', start_at
+            USING ERRCODE = 'invalid_parameter_value',
+                  HINT = 'Use ''now'', ''beginning'' or a timestamp.';
+    ELSIF at > clock_timestamp() THEN
+        RAISE EXCEPTION 'start_at "%" is in the future', start_at
+            USING ERRCODE = 'invalid_parameter_value',
+                  HINT = 'Use ''now'', ''beginning'' or a timestamp in the past.';
+    END IF;
+    SELECT t.snapshot, t.seq_low INTO snapshot, seq_low
+    FROM outbox.ticks t WHERE t.taken_at <= at ORDER BY t.tick DESC LIMIT 1;
+    IF NOT FOUND THEN
+        snapshot := '3:3:';
+        seq_low := 0;
+    END IF;
+END $$;
+COMMENT ON FUNCTION outbox.place(pg_catalog.text) IS 'The place in the log that start_at stands for: now, beginning or a timestamp (22023 otherwise). A timestamp means: at the latest noted moment before it, about a second';
+
+-- Every setting of an endpoint is checked here, whoever changes it.
+CREATE FUNCTION outbox.check_settings(s outbox.endpoint_settings) RETURNS pg_catalog.void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    problem text;
+    hint text;
+BEGIN
+    IF s.name IS NULL OR s.name !~ '^[A-Za-z0-9_.-]{1,63}$' THEN
+        problem := format('invalid endpoint name "%s"', s.name);
+        hint := 'Use 1 to 63 letters, digits, "_", "-" or ".".';
+    ELSIF s.url IS NULL OR s.topics IS NULL THEN
+        problem := 'url and topics must not be NULL';
+        hint := 'Use topics => ''{*}'' to subscribe to everything.';
+    ELSIF s.format IS NULL OR s.format NOT IN ('standard', 'raw') THEN
+        problem := format('unknown format "%s"', s.format);
+        hint := 'Use ''standard'' or ''raw''.';
+    ELSIF s.ordering IS NULL OR s.ordering NOT IN ('key', 'none', 'strict') THEN
+        problem := format('unknown ordering "%s"', s.ordering);
+        hint := 'Use ''key'', ''none'' or ''strict''.';
+    ELSIF s.on_exhausted IS NULL OR s.on_exhausted NOT IN ('skip', 'block') THEN
+        problem := format('unknown on_exhausted "%s"', s.on_exhausted);
+        hint := 'Use ''skip'' or ''block''.';
+    ELSIF s.max_in_flight IS NULL OR s.max_in_flight NOT BETWEEN 1 AND 1024 THEN
+        problem := format('invalid max_in_flight %s', s.max_in_flight);
+        hint := 'Use 1 to 1024 requests.';
+    ELSIF s.rate_limit IS NOT NULL AND NOT (s.rate_limit > 0 AND s.rate_limit <= 1000000) THEN
+        problem := format('invalid rate_limit %s', s.rate_limit);
+        hint := 'Use requests per second, more than 0 and at most 1000000; NULL: no limit.';
+    ELSIF s.max_attempts IS NOT NULL AND s.max_attempts < 1 THEN
+        problem := format('invalid max_attempts %s', s.max_attempts);
+        hint := 'Use at least 1; NULL: until max_age.';
+    ELSIF s.timeout IS NULL OR s.timeout NOT BETWEEN interval '1 ms' AND interval '1 hour' THEN
+        problem := format('invalid timeout %s', s.timeout);
+        hint := 'Use 1 ms to 1 hour.';
+    ELSIF s.connect_timeout IS NULL OR s.connect_timeout NOT BETWEEN interval '1 ms' AND interval '1 hour' THEN
+        problem := format('invalid connect_timeout %s', s.connect_timeout);
+        hint := 'Use 1 ms to 1 hour.';
+    ELSIF s.max_age IS NULL OR s.max_age NOT BETWEEN interval '1 ms' AND interval '10 years' THEN
+        problem := format('invalid max_age %s', s.max_age);
+        hint := 'Use 1 ms to 10 years.';
+    ELSIF s.backoff_base IS NULL OR s.backoff_base NOT BETWEEN interval '1 ms' AND interval '1 day' THEN
+        problem := format('invalid backoff_base %s', s.backoff_base);
+        hint := 'Use 1 ms to 1 day.';
+    ELSIF s.backoff_max IS NULL OR s.backoff_max NOT BETWEEN s.backoff_base AND interval '30 days' THEN
+        problem := format('invalid backoff_max %s', s.backoff_max);
+        hint := format('Use at least backoff_base (%s) and at most 30 days.', s.backoff_base);
+    END IF;
+    IF problem IS NOT NULL THEN
+        RAISE EXCEPTION '%', problem USING ERRCODE = 'invalid_parameter_value', HINT = hint;
+    END IF;
+    PERFORM outbox.check_url(s.url);
+    PERFORM outbox.check_topics(s.topics);
+    PERFORM outbox.check_headers(s.headers);
+END $$;
+COMMENT ON FUNCTION outbox.check_settings(outbox.endpoint_settings) IS 'Refuses settings that no endpoint can have (22023)';
+
+-- The settings of an endpoint, locked for a change.
+CREATE FUNCTION outbox.lock_endpoint(name pg_catalog.text) RETURNS outbox.endpoint_settings
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    s outbox.endpoint_settings;
+BEGIN
+    SELECT * INTO s FROM outbox.endpoint_settings e WHERE e.name = lock_endpoint.name FOR UPDATE;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'endpoint "%" does not exist', name
+            USING ERRCODE = 'undefined_object',
+                  HINT = 'SELECT name FROM outbox.endpoints lists them.';
+    END IF;
+    PERFORM outbox.endpoints_changed();
+    RETURN s;
+END $$;
+COMMENT ON FUNCTION outbox.lock_endpoint(pg_catalog.text) IS 'The settings of an endpoint, locked until the transaction ends (42704: there is none)';
+
+------------------------------------------------------------------------
+-- Endpoints
+------------------------------------------------------------------------
+
+CREATE FUNCTION outbox.create_endpoint(
+    name pg_catalog.text,
+    url pg_catalog.text,
+    topics pg_catalog.text[] DEFAULT '{*}',
+    format pg_catalog.text DEFAULT 'standard',
+    secret pg_catalog.text DEFAULT NULL,
+    headers pg_catalog.jsonb DEFAULT NULL,
+    ordering pg_catalog.text DEFAULT 'key',
+    on_exhausted pg_catalog.text DEFAULT 'skip',
+    max_in_flight pg_catalog.int4 DEFAULT 32,
+    rate_limit pg_catalog.float4 DEFAULT NULL,
+    timeout pg_catalog.interval DEFAULT '15 s',
+    connect_timeout pg_catalog.interval DEFAULT '5 s',
+    max_attempts pg_catalog.int4 DEFAULT NULL,
+    max_age pg_catalog.interval DEFAULT '3 days',
+    backoff_base pg_catalog.interval DEFAULT '1 s',
+    backoff_max pg_catalog.interval DEFAULT '1 h',
+    start_at pg_catalog.text DEFAULT 'now',
+    if_not_exists pg_catalog.bool DEFAULT false) RETURNS pg_catalog.void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_variable
+DECLARE
+    s outbox.endpoint_settings;
+BEGIN
+    s := ROW(NULL, name, url, topics, format, headers, ordering, on_exhausted, max_in_flight,
+             rate_limit, timeout, connect_timeout, max_attempts, max_age, backoff_base,
+             backoff_max, 'active', now(), NULL, now(), 1, 1, NULL, NULL);
+    PERFORM outbox.check_settings(s);
+    PERFORM outbox.check_secret(secret);
+    IF start_at IS NULL THEN
+        RAISE EXCEPTION 'start_at must not be NULL'
+            USING ERRCODE = 'null_value_not_allowed',
+                  HINT = 'Use ''now'', ''beginning'' or a timestamp.';
+    END IF;
+    IF EXISTS (SELECT 1 FROM outbox.endpoint_settings e WHERE e.name = s.name) THEN
+        IF if_not_exists THEN
+            RAISE NOTICE 'endpoint "%" already exists, skipping', s.name;
+            RETURN;
+        END IF;
+        RAISE EXCEPTION 'endpoint "%" already exists', s.name
+            USING ERRCODE = 'duplicate_object',
+                  HINT = 'Use another name, outbox.alter_endpoint(), or if_not_exists => true.';
+    END IF;
+
+    SELECT p.snapshot, p.seq_low INTO s.start_snapshot, s.start_seq_low
+    FROM outbox.place(start_at) p;
+    INSERT INTO outbox.endpoint_settings (name, url, topics, format, headers, ordering,
+        on_exhausted, max_in_flight, rate_limit, timeout, connect_timeout, max_attempts,
+        max_age, backoff_base, backoff_max, start_snapshot, start_seq_low)
+    VALUES (s.name, s.url, s.topics, s.format, s.headers, s.ordering, s.on_exhausted,
+        s.max_in_flight, s.rate_limit, s.timeout, s.connect_timeout, s.max_attempts,
+        s.max_age, s.backoff_base, s.backoff_max, s.start_snapshot, s.start_seq_low)
+    RETURNING endpoint_id INTO s.endpoint_id;
+    INSERT INTO outbox.endpoint_secrets (endpoint_id, secret)
+    VALUES (s.endpoint_id, COALESCE(secret, outbox.new_secret()));
+    INSERT INTO outbox.subscriptions (endpoint_id, version, topics, done, under, last_seq)
+    VALUES (s.endpoint_id, 1, s.topics, s.start_snapshot, NULL, 0);
+    PERFORM outbox.endpoints_changed();
+END $$;
+COMMENT ON FUNCTION outbox.create_endpoint(pg_catalog.text, pg_catalog.text, pg_catalog.text[], pg_catalog.text, pg_catalog.text, pg_catalog.jsonb, pg_catalog.text, pg_catalog.text, pg_catalog.int4, pg_catalog.float4, pg_catalog.interval, pg_catalog.interval, pg_catalog.int4, pg_catalog.interval, pg_catalog.interval, pg_catalog.interval, pg_catalog.text, pg_catalog.bool) IS
+'Subscribes a URL to topics. Events of this transaction are delivered to it, too. rate_limit: requests per second; secret NULL: generated; max_attempts NULL: until max_age after the first attempt. Errors: 22023 invalid argument, 42710 the name exists';
+
+CREATE FUNCTION outbox.alter_endpoint(
+    name pg_catalog.text,
+    url pg_catalog.text DEFAULT NULL,
+    topics pg_catalog.text[] DEFAULT NULL,
+    format pg_catalog.text DEFAULT NULL,
+    secret pg_catalog.text DEFAULT NULL,
+    headers pg_catalog.jsonb DEFAULT NULL,
+    ordering pg_catalog.text DEFAULT NULL,
+    on_exhausted pg_catalog.text DEFAULT NULL,
+    max_in_flight pg_catalog.int4 DEFAULT NULL,
+    rate_limit pg_catalog.float4 DEFAULT NULL,
+    timeout pg_catalog.interval DEFAULT NULL,
+    connect_timeout pg_catalog.interval DEFAULT NULL,
+    max_attempts pg_catalog.int4 DEFAULT NULL,
+    max_age pg_catalog.interval DEFAULT NULL,
+    backoff_base pg_catalog.interval DEFAULT NULL,
+    backoff_max pg_catalog.interval DEFAULT NULL,
+    reset pg_catalog.text[] DEFAULT '{}') RETURNS pg_catalog.void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_variable
+DECLARE
+    old outbox.endpoint_settings := outbox.lock_endpoint(name);
+    s outbox.endpoint_settings := old;
+    option text;
+BEGIN
+    s.url := COALESCE(url, s.url);
+    s.topics := COALESCE(topics, s.topics);
+    s.format := COALESCE(format, s.format);
+    s.headers := COALESCE(headers, s.headers);
+    s.ordering := COALESCE(ordering, s.ordering);
+    s.on_exhausted := COALESCE(on_exhausted, s.on_exhausted);
+    s.max_in_flight := COALESCE(max_in_flight, s.max_in_flight);
+    s.rate_limit := COALESCE(rate_limit, s.rate_limit);
+    s.timeout := COALESCE(timeout, s.timeout);
+    s.connect_timeout := COALESCE(connect_timeout, s.connect_timeout);
+    s.max_attempts := COALESCE(max_attempts, s.max_attempts);
+    s.max_age := COALESCE(max_age, s.max_age);
+    s.backoff_base := COALESCE(backoff_base, s.backoff_base);
+    s.backoff_max := COALESCE(backoff_max, s.backoff_max);
+    FOREACH option IN ARRAY COALESCE(reset, '{}') LOOP
+        CASE option
+            WHEN 'topics' THEN s.topics := '{*}';
+            WHEN 'format' THEN s.format := 'standard';
+            WHEN 'headers' THEN s.headers := NULL;
+            WHEN 'ordering' THEN s.ordering := 'key';
+            WHEN 'on_exhausted' THEN s.on_exhausted := 'skip';
+            WHEN 'max_in_flight' THEN s.max_in_flight := 32;
+            WHEN 'rate_limit' THEN s.rate_limit := NULL;
+            WHEN 'timeout' THEN s.timeout := '15 s';
+            WHEN 'connect_timeout' THEN s.connect_timeout := '5 s';
+            WHEN 'max_attempts' THEN s.max_attempts := NULL;
+            WHEN 'max_age' THEN s.max_age := '3 days';
+            WHEN 'backoff_base' THEN s.backoff_base := '1 s';
+            WHEN 'backoff_max' THEN s.backoff_max := '1 h';
+            ELSE
+                RAISE EXCEPTION 'unknown option "%" in reset', option
+                    USING ERRCODE = 'invalid_parameter_value',
+                          HINT = 'Options with a default: topics, format, headers, ordering, on_exhausted, max_in_flight, rate_limit, timeout, connect_timeout, max_attempts, max_age, backoff_base, backoff_max.';
+        END CASE;
+    END LOOP;
+    PERFORM outbox.check_settings(s);
+    PERFORM outbox.check_secret(secret);
+    IF (s.url, s.topics, s.format) IS DISTINCT FROM (old.url, old.topics, old.format) THEN
+        s.version := s.version + 1;
+    END IF;
+    UPDATE outbox.endpoint_settings e
+    SET url = s.url, topics = s.topics, format = s.format, headers = s.headers,
+        ordering = s.ordering, on_exhausted = s.on_exhausted, max_in_flight = s.max_in_flight,
+        rate_limit = s.rate_limit, timeout = s.timeout, connect_timeout = s.connect_timeout,
+        max_attempts = s.max_attempts, max_age = s.max_age, backoff_base = s.backoff_base,
+        backoff_max = s.backoff_max, version = s.version
+    WHERE e.endpoint_id = s.endpoint_id;
+    IF secret IS NOT NULL THEN
+        INSERT INTO outbox.endpoint_secrets AS k (endpoint_id, secret) VALUES (s.endpoint_id, secret)
+        ON CONFLICT (endpoint_id) DO UPDATE SET secret = EXCLUDED.secret, previous = NULL, previous_until = NULL;
+    END IF;
+END $$;
+COMMENT ON FUNCTION outbox.alter_endpoint(pg_catalog.text, pg_catalog.text, pg_catalog.text[], pg_catalog.text, pg_catalog.text, pg_catalog.jsonb, pg_catalog.text, pg_catalog.text, pg_catalog.int4, pg_catalog.float4, pg_catalog.interval, pg_catalog.interval, pg_catalog.int4, pg_catalog.interval, pg_catalog.interval, pg_catalog.interval, pg_catalog.text[]) IS
+'Changes settings; NULL: unchanged; reset: names of settings that go back to their default. A change of topics holds for events from the endpoint''s present position on. Errors: 22023 invalid argument, 42704 no such endpoint';
+
+CREATE FUNCTION outbox.pause_endpoint(name pg_catalog.text) RETURNS pg_catalog.void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    s outbox.endpoint_settings := outbox.lock_endpoint(name);
+BEGIN
+    UPDATE outbox.endpoint_settings e
+    SET state = 'paused', state_since = clock_timestamp(), reason = 'paused by ' || quote_ident(session_user)
+    WHERE e.endpoint_id = s.endpoint_id AND e.state <> 'paused';
+END $$;
+COMMENT ON FUNCTION outbox.pause_endpoint(pg_catalog.text) IS 'Sends nothing more to the endpoint until it is resumed; its events wait. 42704: no such endpoint';
+
+CREATE FUNCTION outbox.resume_endpoint(name pg_catalog.text) RETURNS pg_catalog.void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    s outbox.endpoint_settings := outbox.lock_endpoint(name);
+BEGIN
+    UPDATE outbox.endpoint_settings e
+    SET state = 'active', state_since = clock_timestamp(), reason = NULL
+    WHERE e.endpoint_id = s.endpoint_id AND e.state <> 'active';
+END $$;
+COMMENT ON FUNCTION outbox.resume_endpoint(pg_catalog.text) IS 'Goes on where a paused or disabled endpoint stopped. 42704: no such endpoint';
+
+CREATE FUNCTION outbox.seek_endpoint(name pg_catalog.text, start_at pg_catalog.text) RETURNS pg_catalog.void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    s outbox.endpoint_settings := outbox.lock_endpoint(name);
+BEGIN
+    IF start_at IS NULL THEN
+        RAISE EXCEPTION 'start_at must not be NULL'
+            USING ERRCODE = 'null_value_not_allowed',
+                  HINT = 'Use ''now'', ''beginning'' or a timestamp.';
+    END IF;
+    SELECT p.snapshot, p.seq_low INTO s.start_snapshot, s.start_seq_low
+    FROM outbox.place(start_at) p;
+    UPDATE outbox.endpoint_settings e
+    SET start_snapshot = s.start_snapshot, start_seq_low = s.start_seq_low,
+        generation = e.generation + 1, version = e.version + 1
+    WHERE e.endpoint_id = s.endpoint_id;
+END $$;
+COMMENT ON FUNCTION outbox.seek_endpoint(pg_catalog.text, pg_catalog.text) IS 'Moves the endpoint to a place in the log: now skips a backlog, beginning or a timestamp goes back. What is parked stays parked. Errors: 22023 invalid start_at, 42704 no such endpoint';
+
+CREATE FUNCTION outbox.endpoint_secret(name pg_catalog.text) RETURNS pg_catalog.text
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT k.secret FROM outbox.endpoint_secrets k JOIN outbox.endpoint_settings e USING (endpoint_id)
+    WHERE e.name = $1
+$$;
+COMMENT ON FUNCTION outbox.endpoint_secret(pg_catalog.text) IS 'The secret that requests to the endpoint are signed with; NULL: none is set, or no such endpoint';
+
+------------------------------------------------------------------------
+-- Views
+------------------------------------------------------------------------
+
+-- Where each endpoint is: its newest position, or the shared one, or where it
+-- begins.
+CREATE VIEW outbox.endpoint_positions AS
+SELECT s.endpoint_id, s.name,
+       CASE WHEN p.number IS NULL THEN s.start_snapshot WHEN p.shared THEN h.done ELSE p.done END AS done,
+       CASE WHEN p.number IS NULL THEN NULL WHEN p.shared THEN h.under ELSE p.under END AS under,
+       CASE WHEN p.number IS NULL THEN 0 WHEN p.shared THEN h.last_seq ELSE p.last_seq END AS last_seq,
+       CASE WHEN p.number IS NULL THEN s.start_seq_low
+            WHEN p.shared THEN GREATEST(h.done_seq_low, h.last_seq)
+            ELSE GREATEST(p.done_seq_low, p.last_seq) END AS seq,
+       COALESCE(p.pending, '{}') AS pending,
+       COALESCE(p.delivered, 0) AS delivered,
+       COALESCE(p.failed_attempts, 0) AS failed_attempts
+FROM outbox.endpoint_settings s
+LEFT JOIN LATERAL (SELECT * FROM outbox.positions q
+                   WHERE q.endpoint_id OPERATOR(pg_catalog.=) s.endpoint_id
+                   AND q.generation OPERATOR(pg_catalog.=) s.generation
+                   ORDER BY q.number DESC LIMIT 1) p ON true
+LEFT JOIN LATERAL (SELECT * FROM outbox.positions q
+                   WHERE q.endpoint_id OPERATOR(pg_catalog.=) 0
+                   ORDER BY q.number DESC LIMIT 1) h ON true;
+COMMENT ON VIEW outbox.endpoint_positions IS 'Stored position of each endpoint, at most one settle interval old';
+
+CREATE VIEW outbox.endpoints AS
+SELECT s.name, s.url, s.topics, s.format, s.headers, s.ordering, s.on_exhausted, s.max_in_flight,
+       s.rate_limit, s.timeout, s.connect_timeout, s.max_attempts, s.max_age, s.backoff_base,
+       s.backoff_max, s.state, s.state_since, s.reason, s.created_at
+FROM outbox.endpoint_settings s;
+COMMENT ON VIEW outbox.endpoints IS 'Endpoints and their settings, without the secret';
+
+CREATE VIEW outbox.log_size AS
+SELECT l.bytes, m.min_seq, m.oldest_at, q.last_value AS max_seq
+FROM (SELECT pg_catalog.pg_total_relation_size('outbox.events_0') OPERATOR(pg_catalog.+)
+             pg_catalog.pg_total_relation_size('outbox.events_1') OPERATOR(pg_catalog.+)
+             pg_catalog.pg_total_relation_size('outbox.events_2') AS bytes) l
+CROSS JOIN outbox.events_seq q
+LEFT JOIN (SELECT e.seq AS min_seq, e.created_at AS oldest_at
+           FROM outbox.events e ORDER BY e.seq LIMIT 1) m ON true;
+COMMENT ON VIEW outbox.log_size IS 'How large the log is, and from where to where it goes';
+
+CREATE VIEW outbox.stats AS
+SELECT s.name AS endpoint,
+       CASE WHEN s.state OPERATOR(pg_catalog.<>) 'active' THEN s.state
+            ELSE COALESCE(t.state, s.state) END AS state,
+       CASE WHEN s.state OPERATOR(pg_catalog.<>) 'active' THEN s.state_since
+            ELSE COALESCE(t.state_since, s.state_since) END AS state_since,
+       COALESCE(t.reason, s.reason) AS reason,
+       COALESCE(t.pending, GREATEST(l.max_seq OPERATOR(pg_catalog.-) p.seq, 0)) AS pending,
+       COALESCE(t.pending_exact, false) AS pending_exact,
+       COALESCE(t.processing, 0) AS processing,
+       COALESCE(t.retrying, 0) AS retrying,
+       COALESCE(t.blocked, 0) AS blocked,
+       COALESCE(t.dead, 0) AS dead,
+       COALESCE(t.delivered, p.delivered) AS delivered,
+       COALESCE(t.failed_attempts, p.failed_attempts) AS failed_attempts,
+       pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) t.oldest_pending_at AS oldest_pending_age,
+       CASE WHEN l.min_seq IS NULL OR p.seq OPERATOR(pg_catalog.>=) l.max_seq THEN 0
+            ELSE (l.bytes::pg_catalog.float8 OPERATOR(pg_catalog.*)
+                  (l.max_seq OPERATOR(pg_catalog.-) GREATEST(p.seq, l.min_seq OPERATOR(pg_catalog.-) 1))
+                  OPERATOR(pg_catalog./)
+                  (l.max_seq OPERATOR(pg_catalog.-) l.min_seq OPERATOR(pg_catalog.+) 1))::pg_catalog.int8
+            END AS retained_bytes,
+       t.next_attempt_at,
+       COALESCE(t.rate_per_s, 0) AS rate_per_s,
+       t.latency_p50_ms, t.latency_p95_ms, t.latency_p99_ms, t.last_success_at, t.last_error
+FROM outbox.endpoint_settings s
+JOIN outbox.endpoint_positions p USING (endpoint_id)
+CROSS JOIN outbox.log_size l
+LEFT JOIN LATERAL outbox.endpoint_stats(s.endpoint_id) t ON true;
+COMMENT ON VIEW outbox.stats IS 'How each endpoint is doing; in constant time, whatever the size of the log';
+
+-- The log, and what was kept of it for parked deliveries.
+CREATE VIEW outbox.all_events AS
+SELECT id, seq, xid, epoch, created_at, expires_at, topic, COALESCE(type, topic) AS type, key, headers,
+       payload, body, content_type FROM outbox.events
+UNION ALL
+SELECT id, seq, xid, epoch, created_at, expires_at, topic, COALESCE(type, topic) AS type, key, headers,
+       payload, body, content_type FROM outbox.kept_events;
+COMMENT ON VIEW outbox.all_events IS 'Events of the log and those that are kept for parked deliveries';
+
+CREATE VIEW outbox.deliveries AS
+SELECT e.id AS event_id, e.seq, e.topic, e.type, e.key, p.name AS endpoint,
+       CASE WHEN k.status IS NOT NULL THEN k.status
+            WHEN e.seq OPERATOR(pg_catalog.=) ANY (p.pending) THEN 'processing'
+            WHEN pg_catalog.pg_visible_in_snapshot(e.xid, p.done)
+                 OR (p.under IS NOT NULL AND e.seq OPERATOR(pg_catalog.<=) p.last_seq
+                     AND pg_catalog.pg_visible_in_snapshot(e.xid, p.under)) THEN 'delivered'
+            ELSE 'pending' END AS status,
+       k.reason,
+       COALESCE(k.attempts, a.attempts, 0) AS attempts,
+       k.next_attempt_at,
+       COALESCE(k.last_status_code, a.last_status_code) AS last_status_code,
+       COALESCE(k.last_error, a.last_error) AS last_error,
+       e.created_at,
+       CASE WHEN k.status IS NULL THEN a.delivered_at END AS delivered_at
+FROM outbox.all_events e
+CROSS JOIN outbox.endpoint_positions p
+CROSS JOIN LATERAL (SELECT v.topics FROM outbox.subscriptions v
+                    WHERE v.endpoint_id OPERATOR(pg_catalog.=) p.endpoint_id
+                    AND NOT (pg_catalog.pg_visible_in_snapshot(e.xid, v.done)
+                             OR (v.under IS NOT NULL AND e.seq OPERATOR(pg_catalog.<=) v.last_seq
+                                 AND pg_catalog.pg_visible_in_snapshot(e.xid, v.under)))
+                    ORDER BY v.version DESC LIMIT 1) v
+LEFT JOIN outbox.parked k ON k.endpoint_id OPERATOR(pg_catalog.=) p.endpoint_id
+                         AND k.seq OPERATOR(pg_catalog.=) e.seq
+LEFT JOIN LATERAL (SELECT pg_catalog.max(l.attempt) AS attempts,
+                          (pg_catalog.array_agg(l.status_code::pg_catalog.int4 ORDER BY l.started_at DESC))[1] AS last_status_code,
+                          (pg_catalog.array_agg(l.error ORDER BY l.started_at DESC))[1] AS last_error,
+                          pg_catalog.min(l.started_at OPERATOR(pg_catalog.+)
+                              pg_catalog.make_interval(secs => l.duration_ms OPERATOR(pg_catalog./) 1000))
+                              FILTER (WHERE l.status_code BETWEEN 200 AND 299) AS delivered_at
+                   FROM outbox.attempt_log l
+                   WHERE l.seq OPERATOR(pg_catalog.=) e.seq
+                   AND l.endpoint_id OPERATOR(pg_catalog.=) p.endpoint_id) a ON true
+WHERE outbox.topic_in(e.topic, v.topics)
+AND e.epoch OPERATOR(pg_catalog.=) ANY (ARRAY[0, outbox.current_epoch()]);
+COMMENT ON VIEW outbox.deliveries IS 'What became of each event of the log at each endpoint that subscribed to it when it was emitted; at most one settle interval old. attempts and delivered_at come from outbox.attempts and are NULL or 0 once those are forgotten';
+
+CREATE VIEW outbox.dead_letters AS
+SELECT e.id AS event_id, e.seq, e.topic, e.type, e.key, s.name AS endpoint, k.status, k.reason,
+       k.attempts, k.last_status_code, k.last_error, e.created_at, k.parked_at, e.headers,
+       e.payload, e.body, e.content_type
+FROM outbox.parked k
+JOIN outbox.endpoint_settings s USING (endpoint_id)
+JOIN outbox.all_events e ON e.seq OPERATOR(pg_catalog.=) k.seq
+WHERE k.status OPERATOR(pg_catalog.=) 'dead';
+COMMENT ON VIEW outbox.dead_letters IS 'Deliveries that were given up, with the event';
+
+CREATE VIEW outbox.attempts AS
+SELECT l.event_id, s.name AS endpoint, l.attempt, l.started_at,
+       l.duration_ms::pg_catalog.float8 AS duration_ms, l.status_code::pg_catalog.int4 AS status_code,
+       l.error, l.response_body
+FROM outbox.attempt_log l LEFT JOIN outbox.endpoint_settings s USING (endpoint_id);
+COMMENT ON VIEW outbox.attempts IS 'Requests that were made, for outbox.attempts_retention; which ones says outbox.log_attempts';
+
+CREATE VIEW outbox.status AS
+SELECT CASE WHEN NOT outbox.preloaded() THEN 'not_preloaded'
+            WHEN w.state IS NULL OR w.state OPERATOR(pg_catalog.=) 'starting' THEN 'no_worker'
+            ELSE w.state END AS state,
+       CASE WHEN NOT outbox.preloaded() THEN 'outbox is not in shared_preload_libraries: events are kept, nothing is delivered'
+            WHEN w.state OPERATOR(pg_catalog.=) 'starting' THEN 'the worker is starting'
+            ELSE w.reason END AS reason,
+       l.bytes AS log_bytes,
+       l.oldest_at AS oldest_retained_at,
+       (SELECT p.name FROM outbox.endpoint_positions p
+        WHERE p.seq OPERATOR(pg_catalog.<) l.max_seq ORDER BY p.seq, p.name LIMIT 1) AS retained_by,
+       pg_catalog.current_setting('outbox.enabled')::pg_catalog.bool AS enabled,
+       x.extversion AS version,
+       w.unmatched
+FROM outbox.log_size l
+CROSS JOIN pg_catalog.pg_extension x
+LEFT JOIN (SELECT ws.* FROM outbox.worker_slots() ws
+           JOIN pg_catalog.pg_database d ON d.oid OPERATOR(pg_catalog.=) ws.dboid
+           WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database()) w ON true
+WHERE x.extname OPERATOR(pg_catalog.=) 'outbox';
+COMMENT ON VIEW outbox.status IS 'Whether this database delivers, and why not; how large the log is and which endpoint retains it. unmatched: events since the worker started that no endpoint subscribes to';
+
+CREATE VIEW outbox.workers AS
+SELECT w.pid, d.datname, w.state, w.started_at, w.endpoints, w.in_flight, w.delivered, w.restarts, w.last_loop_at
+FROM outbox.worker_slots() w
+JOIN pg_catalog.pg_database d ON d.oid OPERATOR(pg_catalog.=) w.dboid
+WHERE w.pid IS NOT NULL;
+COMMENT ON VIEW outbox.workers IS 'Workers of all databases of this server; delivered since the worker started, restarts since the server started';
+
+------------------------------------------------------------------------
+-- Dropping an endpoint: it looks at what is undelivered
+------------------------------------------------------------------------
+
+CREATE FUNCTION outbox.drop_endpoint(name pg_catalog.text, discard pg_catalog.bool DEFAULT false,
+    if_exists pg_catalog.bool DEFAULT false) RETURNS pg_catalog.void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    s outbox.endpoint_settings;
+    p record;
+BEGIN
+    IF if_exists AND NOT EXISTS (SELECT 1 FROM outbox.endpoint_settings e WHERE e.name = drop_endpoint.name) THEN
+        RAISE NOTICE 'endpoint "%" does not exist, skipping', name;
+        RETURN;
+    END IF;
+    s := outbox.lock_endpoint(name);
+    IF NOT COALESCE(discard, false) THEN
+        SELECT * INTO p FROM outbox.endpoint_positions q WHERE q.endpoint_id = s.endpoint_id;
+        IF EXISTS (SELECT 1 FROM outbox.parked k WHERE k.endpoint_id = s.endpoint_id)
+           OR cardinality(p.pending) > 0
+           OR EXISTS (SELECT 1 FROM outbox.events e
+                      WHERE e.xid >= pg_snapshot_xmin(p.done)
+                      AND NOT pg_visible_in_snapshot(e.xid, p.done)
+                      AND NOT (p.under IS NOT NULL AND e.seq <= p.last_seq
+                               AND pg_visible_in_snapshot(e.xid, p.under))
+                      AND e.epoch IN (0, outbox.current_epoch())
+                      AND outbox.topic_in(e.topic, s.topics)) THEN
+            RAISE EXCEPTION 'endpoint "%" still has undelivered events', name
+                USING ERRCODE = 'object_in_use',
+                      HINT = 'Wait until outbox.stats shows none pending, retrying, blocked or dead, or give them up with discard => true.';
+        END IF;
+    END IF;
+    DELETE FROM outbox.endpoint_settings e WHERE e.endpoint_id = s.endpoint_id;
+END $$;
+COMMENT ON FUNCTION outbox.drop_endpoint(pg_catalog.text, pg_catalog.bool, pg_catalog.bool) IS 'Removes an endpoint. 55006: something is undelivered, unless discard; 42704: no such endpoint, unless if_exists';
+
+------------------------------------------------------------------------
+-- Nobody but the owner may do anything; the README lists what to grant.
+------------------------------------------------------------------------
+
+DO $$
+DECLARE
+    f pg_catalog.regprocedure;
+BEGIN
+    FOR f IN SELECT p.oid FROM pg_catalog.pg_proc p
+             WHERE p.pronamespace OPERATOR(pg_catalog.=) 'outbox'::pg_catalog.regnamespace
+             AND p.proname NOT IN ('current_piece', 'next_seq', 'current_epoch', 'new_event_id', 'check_event')
+    LOOP
+        EXECUTE pg_catalog.format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', f);
+    END LOOP;
+END $$;
+
+------------------------------------------------------------------------
+-- What a dump holds: everything but the secrets, and which piece is in use.
+------------------------------------------------------------------------
+
+SELECT pg_catalog.pg_extension_config_dump('outbox.origins', '');
+SELECT pg_catalog.pg_extension_config_dump('outbox.events_seq', '');
+SELECT pg_catalog.pg_extension_config_dump('outbox.events_0', '');
+SELECT pg_catalog.pg_extension_config_dump('outbox.events_1', '');
+SELECT pg_catalog.pg_extension_config_dump('outbox.events_2', '');
+SELECT pg_catalog.pg_extension_config_dump('outbox.kept_events', '');
+SELECT pg_catalog.pg_extension_config_dump('outbox.endpoint_settings', '');
+SELECT pg_catalog.pg_extension_config_dump('outbox.endpoint_settings_endpoint_id_seq', '');
+SELECT pg_catalog.pg_extension_config_dump('outbox.subscriptions', '');
+SELECT pg_catalog.pg_extension_config_dump('outbox.positions_0', '');
+SELECT pg_catalog.pg_extension_config_dump('outbox.positions_1', '');
+SELECT pg_catalog.pg_extension_config_dump('outbox.ticks_0', '');
+SELECT pg_catalog.pg_extension_config_dump('outbox.ticks_1', '');
+SELECT pg_catalog.pg_extension_config_dump('outbox.ticks_2', '');
+SELECT pg_catalog.pg_extension_config_dump('outbox.parked', '');
+SELECT pg_catalog.pg_extension_config_dump('outbox.attempt_log_0', '');
+SELECT pg_catalog.pg_extension_config_dump('outbox.attempt_log_1', '');
+SELECT pg_catalog.pg_extension_config_dump('outbox.attempt_log_2', '');
+
+SELECT outbox.wake_launcher();

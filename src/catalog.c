@@ -1,0 +1,596 @@
+/*
+ * catalog.c
+ *	  Reads what the extension's tables say about endpoints: settings, stored
+ *	  positions, parked deliveries; and whose log this is.
+ */
+#include "outbox.h"
+
+#include "access/xlog.h"
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "miscadmin.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/inval.h"
+#include "utils/jsonb.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+
+#include "catalog.h"
+#include "compat.h"
+#include "session.h"
+
+/* Followers of one lane that are loaded together. */
+#define FOLLOWERS_AT_ONCE 16
+
+/* The columns of the current row, by name-free position. */
+typedef struct Row
+{
+	Datum	   *values;
+	bool	   *nulls;
+} Row;
+
+static void
+query(const char *sql, int nargs, Oid *types, Datum *args, const char *nulls)
+{
+	int			rc = SPI_execute_with_args(sql, nargs, types, args, nulls, false, 0);
+
+	if (rc < 0)
+		elog(ERROR, "\"%s\" failed: %s", sql, SPI_result_code_string(rc));
+}
+
+static Row
+fetch_row(uint64 i)
+{
+	int			n = SPI_tuptable->tupdesc->natts;
+	Row			row = {palloc(sizeof(Datum) * n), palloc(sizeof(bool) * n)};
+
+	heap_deform_tuple(SPI_tuptable->vals[i], SPI_tuptable->tupdesc,
+					  row.values, row.nulls);
+	return row;
+}
+
+static char *
+row_text(Row row, int i)
+{
+	return row.nulls[i] ? NULL : TextDatumGetCString(row.values[i]);
+}
+
+static int64
+row_int8(Row row, int i)
+{
+	return row.nulls[i] ? 0 : DatumGetInt64(row.values[i]);
+}
+
+static int32
+row_int4(Row row, int i)
+{
+	return row.nulls[i] ? 0 : DatumGetInt32(row.values[i]);
+}
+
+static TimestampTz
+row_time(Row row, int i, TimestampTz otherwise)
+{
+	return row.nulls[i] ? otherwise : DatumGetTimestampTz(row.values[i]);
+}
+
+static bool
+row_is(Row row, int i, const char *what)
+{
+	return !row.nulls[i] && strcmp(TextDatumGetCString(row.values[i]), what) == 0;
+}
+
+/* ------------------------------------------------------------- settings */
+
+static void
+read_patterns(Datum array, OutboxSettings *s)
+{
+	Datum	   *elems;
+	bool	   *nulls;
+	int			n;
+
+	deconstruct_array(DatumGetArrayTypeP(array), TEXTOID, -1, false, TYPALIGN_INT,
+					  &elems, &nulls, &n);
+	s->patterns = palloc(sizeof(char *) * Max(n, 1));
+	s->npatterns = 0;
+	for (int i = 0; i < n; i++)
+		if (!nulls[i])
+			s->patterns[s->npatterns++] = TextDatumGetCString(elems[i]);
+}
+
+static char *
+jsonb_string(const JsonbValue *v)
+{
+	return pnstrdup(v->val.string.val, v->val.string.len);
+}
+
+static void
+read_headers(Jsonb *jb, OutboxSettings *s)
+{
+	JsonbIterator *it = JsonbIteratorInit(&jb->root);
+	JsonbIteratorToken token;
+	JsonbValue	v;
+	int			n = JB_ROOT_COUNT(jb);
+
+	s->header_names = palloc(sizeof(char *) * Max(n, 1));
+	s->header_values = palloc(sizeof(char *) * Max(n, 1));
+	while ((token = JsonbIteratorNext(&it, &v, true)) != WJB_DONE)
+	{
+		if (token == WJB_KEY)
+			s->header_names[s->nheaders] = jsonb_string(&v);
+		else if (token == WJB_VALUE && v.type == jbvString)
+			s->header_values[s->nheaders++] = jsonb_string(&v);
+	}
+}
+
+static OutboxFormat
+read_format(const char *name)
+{
+	return strcmp(name, "raw") == 0 ? OUTBOX_FORMAT_RAW : OUTBOX_FORMAT_STANDARD;
+}
+
+static OutboxOrdering
+read_ordering(const char *name)
+{
+	if (strcmp(name, "none") == 0)
+		return OUTBOX_ORDER_NONE;
+	if (strcmp(name, "strict") == 0)
+		return OUTBOX_ORDER_STRICT;
+	return OUTBOX_ORDER_KEY;
+}
+
+#define USEC(column) \
+	"(pg_catalog.date_part('epoch', s." column ") OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8"
+
+void
+outbox_catalog_settings(OutboxApplySettings apply, void *arg)
+{
+	query("SELECT s.endpoint_id, s.name, s.url, s.topics, s.format, s.headers,"
+		  " s.ordering, s.on_exhausted, s.max_in_flight,"
+		  " s.rate_limit::pg_catalog.float8, " USEC("timeout") ", "
+		  USEC("connect_timeout") ", s.max_attempts, " USEC("max_age") ", "
+		  USEC("backoff_base") ", " USEC("backoff_max") ","
+		  " s.state, s.state_since, s.reason, s.version, s.generation,"
+		  " s.start_snapshot::pg_catalog.text, s.start_seq_low,"
+		  " k.secret, k.previous, k.previous_until"
+		  " FROM outbox.endpoint_settings s LEFT JOIN outbox.endpoint_secrets k"
+		  " ON k.endpoint_id OPERATOR(pg_catalog.=) s.endpoint_id"
+		  " ORDER BY s.endpoint_id",
+		  0, NULL, NULL, NULL);
+
+	for (uint64 i = 0; i < SPI_processed; i++)
+	{
+		Row			row = fetch_row(i);
+		OutboxSettings s = {0};
+
+		s.id = row_int4(row, 0);
+		s.name = row_text(row, 1);
+		s.url = row_text(row, 2);
+		read_patterns(row.values[3], &s);
+		s.format = read_format(row_text(row, 4));
+		if (!row.nulls[5])
+			read_headers(DatumGetJsonbP(row.values[5]), &s);
+		s.ordering = read_ordering(row_text(row, 6));
+		s.block_on_dead = row_is(row, 7, "block");
+		s.max_in_flight = row_int4(row, 8);
+		s.rate_limit = row.nulls[9] ? 0 : DatumGetFloat8(row.values[9]);
+		s.timeout = row_int8(row, 10);
+		s.connect_timeout = row_int8(row, 11);
+		s.max_attempts = row_int4(row, 12);
+		s.max_age = row_int8(row, 13);
+		s.backoff_base = row_int8(row, 14);
+		s.backoff_max = row_int8(row, 15);
+		s.paused = row_is(row, 16, "paused");
+		s.disabled = row_is(row, 16, "disabled");
+		s.state_since = row_time(row, 17, 0);
+		s.reason = row_text(row, 18);
+		s.version = row_int8(row, 19);
+		s.generation = row_int8(row, 20);
+		s.start = outbox_tick_make(0, s.state_since, row_int8(row, 22),
+								   row_int8(row, 22), row_text(row, 21));
+		s.secret = row_text(row, 23);
+		s.previous_until = row_time(row, 25, DT_NOEND);
+		if (s.previous_until > GetCurrentTimestamp())
+			s.previous = row_text(row, 24);
+		if (s.previous == NULL)
+			s.previous_until = DT_NOEND;
+		apply(arg, &s);
+		outbox_tick_unref(s.start);
+	}
+}
+
+static char **
+copy_strings(char **from, int n)
+{
+	char	  **to = palloc(sizeof(char *) * Max(n, 1));
+
+	for (int i = 0; i < n; i++)
+		to[i] = pstrdup(from[i]);
+	return to;
+}
+
+/*
+ * Requests in flight still use the former URL, so its memory is only retired
+ * here; the worker frees it when none is left.
+ */
+void
+outbox_catalog_assign(OutboxEndpoint *ep, const OutboxSettings *s)
+{
+	MemoryContext cxt = AllocSetContextCreate(CurTransactionContext,
+											  "outbox endpoint settings",
+											  ALLOCSET_SMALL_SIZES);
+	MemoryContext old = MemoryContextSwitchTo(cxt);
+
+	ep->name = pstrdup(s->name);
+	ep->npatterns = s->npatterns;
+	ep->patterns = copy_strings(s->patterns, s->npatterns);
+	ep->target.url = pstrdup(s->url);
+	ep->target.connect_timeout = (int) Min(s->connect_timeout / 1000, PG_INT32_MAX);
+	ep->target.timeout = (int) Min(s->timeout / 1000, PG_INT32_MAX);
+	ep->request.format = s->format;
+	ep->request.nheaders = s->nheaders;
+	ep->request.header_names = copy_strings(s->header_names, s->nheaders);
+	ep->request.header_values = copy_strings(s->header_values, s->nheaders);
+	ep->request.nkeys = 0;
+	if (s->secret && outbox_secret_decode(s->secret, &ep->request.keys[0]))
+	{
+		ep->request.nkeys = 1;
+		if (s->previous && outbox_secret_decode(s->previous, &ep->request.keys[1]))
+			ep->request.nkeys = 2;
+	}
+	ep->secret_missing = ep->request.nkeys == 0;
+	ep->previous_until = s->previous_until;
+	ep->ordering = s->ordering;
+	ep->block_on_dead = s->block_on_dead;
+	ep->max_in_flight = s->max_in_flight;
+	if (ep->slots == 0 ||
+		(ep->breaker == OUTBOX_BREAKER_CLOSED && ep->ramp_at == 0))
+		ep->slots = s->max_in_flight;
+	ep->rate_limit = s->rate_limit;
+	ep->max_attempts = s->max_attempts;
+	ep->max_age = s->max_age;
+	ep->backoff_base = s->backoff_base;
+	ep->backoff_max = s->backoff_max;
+	if (ep->disabled && !s->disabled)
+		ep->retry_at = 0;		/* resumed: no backoff from before counts */
+	ep->paused = s->paused;
+	ep->disabled = s->disabled;
+	if (ep->breaker == OUTBOX_BREAKER_CLOSED)
+		ep->state_since = s->state_since;
+	strlcpy(ep->reason, s->reason ? s->reason : "", sizeof(ep->reason));
+	ep->version = s->version;
+
+	if (ep->settings_cxt)
+	{
+		if (ep->retired_cxt == NULL)
+			ep->retired_cxt = AllocSetContextCreate(ep->cxt, "outbox retired settings",
+													ALLOCSET_SMALL_SIZES);
+		MemoryContextSetParent(ep->settings_cxt, ep->retired_cxt);
+	}
+	MemoryContextSetParent(cxt, ep->cxt);
+	ep->settings_cxt = cxt;
+	MemoryContextSwitchTo(old);
+}
+
+/* ------------------------------------------------------------ positions */
+
+bool
+outbox_catalog_position(int32 endpoint_id, OutboxPosition *p)
+{
+	Datum		args[1] = {Int32GetDatum(endpoint_id)};
+	Row			row;
+	OutboxTick *done;
+	OutboxTick *under = NULL;
+
+	memset(p, 0, sizeof(*p));
+	query("SELECT shared, generation, done_tick, done::pg_catalog.text,"
+		  " done_seq_low, under_tick, under::pg_catalog.text, under_seq_low,"
+		  " under_seq_high, last_seq, pending, delivered, failed_attempts, settled_at"
+		  " FROM outbox.positions WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
+		  " ORDER BY number DESC LIMIT 1",
+		  1, (Oid[]) {INT4OID}, args, NULL);
+	if (SPI_processed == 0)
+		return false;
+
+	row = fetch_row(0);
+	p->endpoint_id = endpoint_id;
+	p->shared = DatumGetBool(row.values[0]);
+	p->generation = row_int8(row, 1);
+	done = outbox_tick_make(row_int8(row, 2), row_time(row, 13, 0),
+							row_int8(row, 4), row_int8(row, 4), row_text(row, 3));
+	if (!row.nulls[5])
+		under = outbox_tick_make(row_int8(row, 5), row_time(row, 13, 0),
+								 row_int8(row, 7), row_int8(row, 8),
+								 row_text(row, 6));
+	outbox_cursor_set(&p->cursor, done, under, row_int8(row, 9));
+	outbox_tick_unref(done);
+	outbox_tick_unref(under);
+	if (!row.nulls[10])
+	{
+		Datum	   *elems;
+
+		deconstruct_array(DatumGetArrayTypeP(row.values[10]), INT8OID, 8,
+						  FLOAT8PASSBYVAL, TYPALIGN_DOUBLE, &elems, NULL,
+						  &p->npending);
+		p->pending = palloc(sizeof(int64) * Max(p->npending, 1));
+		for (int i = 0; i < p->npending; i++)
+			p->pending[i] = DatumGetInt64(elems[i]);
+	}
+	p->delivered = row_int8(row, 11);
+	p->failed_attempts = row_int8(row, 12);
+	return true;
+}
+
+/* Which of the two tables is in use, and how full it is. */
+void
+outbox_catalog_positions_in_use(int *piece, int64 *rows)
+{
+	Row			row;
+
+	query("SELECT (SELECT piece FROM outbox.positions ORDER BY number DESC LIMIT 1),"
+		  " (SELECT pg_catalog.count(*) FROM outbox.positions)",
+		  0, NULL, NULL, NULL);
+	row = fetch_row(0);
+	*piece = row.nulls[0] ? 0 : DatumGetInt16(row.values[0]);
+	*rows = row_int8(row, 1);
+}
+
+void
+outbox_catalog_numbers(int64 *tick, int64 *position)
+{
+	Row			row;
+
+	query("SELECT GREATEST("
+		  "(SELECT pg_catalog.max(GREATEST(done_tick, under_tick)) FROM outbox.positions),"
+		  "(SELECT pg_catalog.max(tick) FROM outbox.ticks)),"
+		  "(SELECT pg_catalog.max(number) FROM outbox.positions)",
+		  0, NULL, NULL, NULL);
+	row = fetch_row(0);
+	*tick = row_int8(row, 0);
+	*position = row_int8(row, 1);
+}
+
+int64
+outbox_catalog_subscription(int32 endpoint_id)
+{
+	Datum		args[1] = {Int32GetDatum(endpoint_id)};
+
+	query("SELECT pg_catalog.max(version) FROM outbox.subscriptions"
+		  " WHERE endpoint_id OPERATOR(pg_catalog.=) $1",
+		  1, (Oid[]) {INT4OID}, args, NULL);
+	return row_int8(fetch_row(0), 0);
+}
+
+/* --------------------------------------------------------------- parked */
+
+void
+outbox_catalog_load_parked(OutboxEndpoint *ep)
+{
+	Datum		args[1] = {Int32GetDatum(ep->id)};
+
+	query("SELECT seq, key, status, next_attempt_at FROM outbox.parked"
+		  " WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
+		  " AND status OPERATOR(pg_catalog.<>) 'blocked'",
+		  1, (Oid[]) {INT4OID}, args, NULL);
+	for (uint64 i = 0; i < SPI_processed; i++)
+	{
+		Row			row = fetch_row(i);
+		char	   *key = row_text(row, 1);
+
+		if (row_is(row, 2, "retrying"))
+			outbox_endpoint_add_retry(ep, row_int8(row, 0), row_time(row, 3, 0), key);
+		else if (row_is(row, 2, "dead"))
+		{
+			ep->ndead++;
+			if (ep->block_on_dead && key)
+				outbox_endpoint_add_blocker(ep, key);
+		}
+	}
+
+	/* After the heads, so that a lane knows that it has one. */
+	query("SELECT key, pg_catalog.count(*) FROM outbox.parked"
+		  " WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
+		  " AND status OPERATOR(pg_catalog.=) 'blocked' GROUP BY key",
+		  1, (Oid[]) {INT4OID}, args, NULL);
+	for (uint64 i = 0; i < SPI_processed; i++)
+	{
+		Row			row = fetch_row(i);
+
+		outbox_endpoint_add_followers(ep, row_text(row, 0), row_int8(row, 1));
+	}
+}
+
+typedef struct Loading
+{
+	OutboxEndpoint *ep;
+	bool		retries;
+	int			n;
+	struct
+	{
+		int64		seq;
+		char	   *key;
+		int			attempts;
+		TimestampTz first_attempt_at;
+		OutboxEvent *event;
+	}		   *rows;
+} Loading;
+
+static void
+take_loaded(void *arg, void *wanted, OutboxEvent *event)
+{
+	Loading    *l = arg;
+
+	(void) wanted;
+	for (int i = 0; i < l->n; i++)
+		if (l->rows[i].seq == event->seq && l->rows[i].event == NULL)
+		{
+			l->rows[i].event = event;
+			event->page->refs++;
+		}
+}
+
+/* A row whose event is nowhere: said in the one place where users look. */
+static void
+event_is_gone(OutboxEndpoint *ep, int64 seq)
+{
+	Datum		args[2] = {Int32GetDatum(ep->id), Int64GetDatum(seq)};
+
+	ereport(WARNING,
+			(errmsg("outbox event with seq " INT64_FORMAT " for endpoint \"%s\" is gone",
+					seq, ep->name)));
+	query("UPDATE outbox.parked SET status = 'dead', reason = 'event is gone'"
+		  " WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
+		  " AND seq OPERATOR(pg_catalog.=) $2",
+		  2, (Oid[]) {INT4OID, INT8OID}, args, NULL);
+	ep->ndead++;
+}
+
+/* The rows of SPI_tuptable: seq, key, attempts, first_attempt_at, in order. */
+static void
+load_rows(OutboxEndpoint *ep, bool retries)
+{
+	Loading		l = {.ep = ep,.retries = retries,.n = (int) SPI_processed};
+	int64	   *seqs = palloc(sizeof(int64) * Max(l.n, 1));
+
+	l.rows = palloc0(sizeof(*l.rows) * Max(l.n, 1));
+	for (int i = 0; i < l.n; i++)
+	{
+		Row			row = fetch_row(i);
+
+		seqs[i] = l.rows[i].seq = row_int8(row, 0);
+		l.rows[i].key = row_text(row, 1);
+		l.rows[i].attempts = row_int4(row, 2);
+		l.rows[i].first_attempt_at = row_time(row, 3, 0);
+	}
+	outbox_log_fetch(seqs, l.n, take_loaded, &l);
+	for (int i = 0; i < l.n; i++)
+	{
+		if (l.rows[i].event == NULL)
+		{
+			event_is_gone(ep, l.rows[i].seq);
+			outbox_endpoint_load_failed(ep, l.rows[i].key, retries);
+			continue;
+		}
+		outbox_endpoint_load(ep, l.rows[i].event, l.rows[i].attempts,
+							 l.rows[i].first_attempt_at, OUTBOX_FIRST_DELIVERY,
+							 retries);
+		outbox_page_unref(l.rows[i].event->page);
+	}
+}
+
+static Datum
+int8_array(const int64 *values, int n)
+{
+	Datum	   *elems = palloc(sizeof(Datum) * Max(n, 1));
+
+	for (int i = 0; i < n; i++)
+		elems[i] = Int64GetDatum(values[i]);
+	return PointerGetDatum(construct_array(elems, n, INT8OID, 8, FLOAT8PASSBYVAL,
+										   TYPALIGN_DOUBLE));
+}
+
+void
+outbox_catalog_load_retries(OutboxEndpoint *ep, const int64 *seqs, int n)
+{
+	Datum		args[2] = {Int32GetDatum(ep->id), int8_array(seqs, n)};
+	int			missing;
+
+	query("SELECT seq, key, attempts, first_attempt_at FROM outbox.parked"
+		  " WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
+		  " AND seq OPERATOR(pg_catalog.=) ANY ($2)"
+		  " AND status OPERATOR(pg_catalog.=) 'retrying' ORDER BY seq",
+		  2, (Oid[]) {INT4OID, INT8ARRAYOID}, args, NULL);
+	missing = n - (int) SPI_processed;
+	load_rows(ep, true);
+	while (missing-- > 0)
+		outbox_endpoint_load_failed(ep, NULL, true);
+}
+
+void
+outbox_catalog_load_followers(OutboxEndpoint *ep)
+{
+	while (!dlist_is_empty(&ep->loading))
+	{
+		OutboxLane *lane = dlist_container(OutboxLane, loading_node,
+										   dlist_pop_head_node(&ep->loading));
+		Datum		args[3] = {Int32GetDatum(ep->id),
+			CStringGetTextDatum(lane->key), Int64GetDatum(FOLLOWERS_AT_ONCE)};
+
+		lane->on_loading = false;
+		query("SELECT seq, key, attempts, first_attempt_at FROM outbox.parked"
+			  " WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
+			  " AND key OPERATOR(pg_catalog.=) $2"
+			  " AND status OPERATOR(pg_catalog.=) 'blocked' ORDER BY seq LIMIT $3",
+			  3, (Oid[]) {INT4OID, TEXTOID, INT8OID}, args, NULL);
+		load_rows(ep, false);
+	}
+}
+
+static void
+take_pending(void *arg, void *wanted, OutboxEvent *event)
+{
+	Loading    *l = arg;
+
+	(void) wanted;
+	l->rows = repalloc(l->rows, sizeof(*l->rows) * (l->n + 1));
+	memset(&l->rows[l->n], 0, sizeof(*l->rows));
+	l->rows[l->n].seq = event->seq;
+	l->rows[l->n++].event = event;
+	event->page->refs++;
+}
+
+static int
+compare_loaded(const void *a, const void *b)
+{
+	int64		x = *(const int64 *) a;
+	int64		y = *(const int64 *) b;
+
+	return x < y ? -1 : x > y;
+}
+
+void
+outbox_catalog_load_pending(OutboxEndpoint *ep, const int64 *seqs, int n)
+{
+	Loading		l = {.ep = ep,.rows = palloc(sizeof(*l.rows))};
+
+	if (n == 0)
+		return;
+	outbox_log_fetch(seqs, n, take_pending, &l);
+	qsort(l.rows, l.n, sizeof(*l.rows), compare_loaded);
+	for (int i = 0; i < l.n; i++)
+	{
+		outbox_endpoint_admit(ep, l.rows[i].event);
+		outbox_page_unref(l.rows[i].event->page);
+	}
+}
+
+/* --------------------------------------------------------------- origin */
+
+OutboxOrigin
+outbox_catalog_origin(int64 *epoch, bool *zero)
+{
+	Datum		args[3] = {Int64GetDatum((int64) GetSystemIdentifier()),
+		ObjectIdGetDatum(MyDatabaseId), CStringGetTextDatum(outbox_instance_name)};
+	Row			row;
+
+	query("SELECT pg_catalog.count(*) FROM outbox.origins", 0, NULL, NULL, NULL);
+	if (row_int8(fetch_row(0), 0) == 0)
+	{
+		query("INSERT INTO outbox.origins"
+			  " (epoch, system_identifier, database_oid, instance_name, first)"
+			  " VALUES (outbox.new_epoch(), $1, $2, $3, true)",
+			  3, (Oid[]) {INT8OID, OIDOID, TEXTOID}, args, NULL);
+		CacheInvalidateRelcacheByRelid(outbox_session_table(OUTBOX_TABLE_ORIGINS));
+	}
+	query("SELECT epoch, first, instance_name FROM outbox.origins"
+		  " WHERE system_identifier OPERATOR(pg_catalog.=) $1"
+		  " AND database_oid OPERATOR(pg_catalog.=) $2",
+		  2, (Oid[]) {INT8OID, OIDOID}, args, NULL);
+	if (SPI_processed == 0)
+		return OUTBOX_ORIGIN_FOREIGN;
+	row = fetch_row(0);
+	*epoch = row_int8(row, 0);
+	*zero = DatumGetBool(row.values[1]);
+	return row_is(row, 2, outbox_instance_name) ? OUTBOX_ORIGIN_OURS :
+		OUTBOX_ORIGIN_OTHER_INSTANCE;
+}

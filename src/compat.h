@@ -1,0 +1,169 @@
+/*
+ * compat.h
+ *	  Owns every difference between PostgreSQL 14 and 18: no other file asks for
+ *	  the version.
+ */
+#ifndef OUTBOX_COMPAT_H
+#define OUTBOX_COMPAT_H
+
+#include "postgres.h"
+
+#include "access/transam.h"
+#include "access/xlog.h"
+#include "catalog/pg_database.h"
+#include "common/base64.h"
+#if PG_VERSION_NUM >= 150000
+#include "common/pg_prng.h"
+#endif
+#include "executor/executor.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "utils/acl.h"
+#include "utils/guc.h"
+#include "utils/memutils.h"
+#include "utils/tuplestore.h"
+
+/* 15 forbids unknown settings of the prefix from then on; 14 warns once. */
+#if PG_VERSION_NUM < 150000
+#define MarkGUCPrefixReserved(prefix) EmitWarningsOnPlaceholders(prefix)
+#endif
+
+/*
+ * Shared memory is asked for in a hook since 15, and in _PG_init itself before.
+ */
+static inline void
+outbox_on_shmem_request(void (*request) (void), void (**previous) (void))
+{
+#if PG_VERSION_NUM >= 150000
+	*previous = shmem_request_hook;
+	shmem_request_hook = request;
+#else
+	*previous = NULL;
+	request();
+#endif
+}
+
+/* dshash has wanted a function that copies keys since 17. */
+#if PG_VERSION_NUM >= 170000
+#define OUTBOX_DSHASH_COPY_FUNCTION .copy_function = dshash_memcpy,
+#else
+#define OUTBOX_DSHASH_COPY_FUNCTION
+#endif
+
+static inline bool
+outbox_database_owned(Oid dboid, Oid role)
+{
+#if PG_VERSION_NUM >= 160000
+	return object_ownercheck(DatabaseRelationId, dboid, role);
+#else
+	return pg_database_ownercheck(dboid, role);
+#endif
+}
+
+/* Makes the tuplestore of a function that returns all its rows at once. */
+static inline void
+outbox_materialize(FunctionCallInfo fcinfo)
+{
+#if PG_VERSION_NUM >= 150000
+	InitMaterializedSRF(fcinfo, 0);
+#else
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	MemoryContext old;
+	TupleDesc	desc;
+
+	if (rsinfo == NULL || !IsA(rsinfo, ReturnSetInfo) ||
+		(rsinfo->allowedModes & SFRM_Materialize) == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("this function returns a set and cannot be called here"),
+				 errhint("Call it in FROM.")));
+	old = MemoryContextSwitchTo(rsinfo->econtext->ecxt_per_query_memory);
+	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+	rsinfo->returnMode = SFRM_Materialize;
+	rsinfo->setResult =
+		tuplestore_begin_heap((rsinfo->allowedModes & SFRM_Materialize_Random) != 0,
+							  false, work_mem);
+	rsinfo->setDesc = desc;
+	MemoryContextSwitchTo(old);
+#endif
+}
+
+/* 18 has uint8 where the bytes are. */
+static inline int
+outbox_b64_encode(const uint8 *src, int len, char *dst, int dstlen)
+{
+#if PG_VERSION_NUM >= 180000
+	return pg_b64_encode(src, len, dst, dstlen);
+#else
+	return pg_b64_encode((const char *) src, len, dst, dstlen);
+#endif
+}
+
+static inline int
+outbox_b64_decode(const char *src, int len, uint8 *dst, int dstlen)
+{
+#if PG_VERSION_NUM >= 180000
+	return pg_b64_decode(src, len, dst, dstlen);
+#else
+	return pg_b64_decode(src, len, (char *) dst, dstlen);
+#endif
+}
+
+/* 16 added "onlySummarizing", which only an UPDATE can be. */
+static inline void
+outbox_insert_index_tuples(ResultRelInfo *info, TupleTableSlot *slot, EState *estate)
+{
+#if PG_VERSION_NUM >= 160000
+	(void) ExecInsertIndexTuples(info, slot, estate, false, false, NULL, NIL, false);
+#else
+	(void) ExecInsertIndexTuples(info, slot, estate, false, false, NULL, NIL);
+#endif
+}
+
+/* The oldest xid that the commit log can be asked about. */
+static inline TransactionId
+outbox_oldest_clog_xid(void)
+{
+#if PG_VERSION_NUM >= 170000
+	return TransamVariables->oldestClogXid;
+#else
+	return ShmemVariableCache->oldestClogXid;
+#endif
+}
+
+/* How far the WAL is on disk; 15 added the timeline. */
+static inline XLogRecPtr
+outbox_flush_lsn(void)
+{
+#if PG_VERSION_NUM >= 150000
+	return GetFlushRecPtr(NULL);
+#else
+	return GetFlushRecPtr();
+#endif
+}
+
+/* A set that lives as long as the process; 17 ties sets to resource owners. */
+static inline WaitEventSet *
+outbox_create_wait_event_set(int nevents)
+{
+#if PG_VERSION_NUM >= 170000
+	return CreateWaitEventSet(NULL, nevents);
+#else
+	return CreateWaitEventSet(TopMemoryContext, nevents);
+#endif
+}
+
+static inline double
+outbox_random_double(void)
+{
+#if PG_VERSION_NUM >= 150000
+	return pg_prng_double(&pg_global_prng_state);
+#else
+	return (double) random() / ((double) MAX_RANDOM_VALUE + 1);
+#endif
+}
+
+#endif							/* OUTBOX_COMPAT_H */

@@ -1,0 +1,30 @@
+/*
+ * deliver.h
+ *	  Between an endpoint and its transport: starts deliveries, takes outcomes.
+ */
+#ifndef OUTBOX_DELIVER_H
+#define OUTBOX_DELIVER_H
+
+#include "endpoint.h"
+
+/* Requests in flight, all endpoints; delivered since the worker started. */
+extern int	outbox_in_flight;
+extern int64 outbox_delivered;
+
+/* Deliveries that ended since the last settle. */
+extern int	outbox_unsettled;
+
+/* Called for each endpoint in which a delivery ended. */
+typedef void (*OutboxEnded) (OutboxEndpoint *ep);
+extern void outbox_deliver_init(OutboxEnded ended);
+
+/* Nothing is sent while this is false. */
+extern bool outbox_may_send;
+
+/* Fills the endpoint's free slots.  False: the worker's total is reached. */
+extern bool outbox_deliver_fill(OutboxEndpoint *ep, TimestampTz now);
+
+/* Takes requests back that are in flight; started before 'before'. */
+extern void outbox_deliver_cancel(OutboxEndpoint *ep, TimestampTz before);
+
+#endif							/* OUTBOX_DELIVER_H */

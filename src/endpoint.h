@@ -1,0 +1,287 @@
+/*
+ * endpoint.h
+ *	  One endpoint in the worker: its window on the log, slots, key lanes,
+ *	  retries, backoff and breaker.  Knows neither SQL nor HTTP.
+ */
+#ifndef OUTBOX_ENDPOINT_H
+#define OUTBOX_ENDPOINT_H
+
+#include "lib/ilist.h"
+#include "lib/pairingheap.h"
+#include "log.h"
+#include "request.h"
+#include "shmem.h"
+
+struct OutboxEndpoint;
+struct OutboxLane;
+
+/*
+ * A delivery is on exactly one list, and the list is its state.  What ended
+ * well and has no row in outbox.parked is on none: it is gone.
+ */
+typedef enum OutboxDeliveryState
+{
+	OUTBOX_DELIVERY_READY,		/* may be sent as soon as there is a slot */
+	OUTBOX_DELIVERY_IN_FLIGHT,
+	OUTBOX_DELIVERY_WAITING,	/* behind its key's head */
+	OUTBOX_DELIVERY_SETTLING	/* its row in outbox.parked has to change */
+} OutboxDeliveryState;
+
+/* What becomes of a row of outbox.parked at the next settle. */
+typedef enum OutboxVerdict
+{
+	OUTBOX_VERDICT_NONE,
+	OUTBOX_VERDICT_DELIVERED,	/* the row, if there is one, goes */
+	OUTBOX_VERDICT_RETRY,		/* 'retrying', due at next_attempt_at */
+	OUTBOX_VERDICT_BLOCKED,		/* 'blocked' behind its key's head */
+	OUTBOX_VERDICT_DEAD			/* 'dead', for 'reason' */
+} OutboxVerdict;
+
+typedef struct OutboxDelivery
+{
+	dlist_node	node;
+	dlist_node	held_node;		/* while it has no row: the position names it */
+	bool		held;
+	OutboxDeliveryState state;
+	OutboxVerdict verdict;
+	struct OutboxEndpoint *endpoint;
+	struct OutboxLane *lane;	/* NULL: unordered */
+	OutboxEvent *event;
+	int64		seq;
+	bool		parked;			/* has a row in outbox.parked */
+	bool		probe;			/* sent while the breaker was open */
+	OutboxRedelivery redelivery;
+	int			attempts;		/* made, the one in flight not included */
+	TimestampTz first_attempt_at;	/* 0: none was made */
+	TimestampTz started_at;
+	TimestampTz next_attempt_at;
+	OutboxTransfer *transfer;
+	int			last_status;
+	const char *reason;			/* static; of 'dead' */
+	char	   *error;			/* palloc'd in the worker's context, or NULL */
+} OutboxDelivery;
+
+/* The deliveries of one key, in the order of the log. */
+typedef struct OutboxLane
+{
+	char	   *key;
+	OutboxDelivery *head;		/* ready or in flight; NULL: none */
+	int			blockers;		/* parked heads: wait for their retry, or are
+								 * dead and block the key */
+	int64		nparked;		/* followers in outbox.parked, or on the way */
+	int			nwaiting;
+	dlist_head	waiting;		/* followers in memory; those with a row come
+								 * before those without */
+	bool		on_loading;		/* parked followers are to be loaded */
+	bool		on_parking;		/* waiting ones are to be parked */
+	dlist_node	loading_node;
+	dlist_node	parking_node;
+} OutboxLane;
+
+/* A parked delivery that waits for its time. */
+typedef struct OutboxRetry
+{
+	pairingheap_node node;
+	TimestampTz due;
+	int64		seq;
+} OutboxRetry;
+
+typedef enum OutboxOrdering
+{
+	OUTBOX_ORDER_KEY,
+	OUTBOX_ORDER_NONE,
+	OUTBOX_ORDER_STRICT
+} OutboxOrdering;
+
+typedef enum OutboxBreaker
+{
+	OUTBOX_BREAKER_CLOSED,
+	OUTBOX_BREAKER_OPEN,		/* nothing is sent until retry_at, then one probe
+								 * at a time */
+} OutboxBreaker;
+
+#define OUTBOX_BREAKER_FAILURES 20
+#define OUTBOX_BREAKER_EVENTS 3
+
+/* Latencies of the last five minutes, in logarithmic buckets. */
+#define OUTBOX_HISTOGRAM_BUCKETS 128
+#define OUTBOX_HISTOGRAM_MINUTES 5
+
+typedef struct OutboxHistogram
+{
+	int64		minute[OUTBOX_HISTOGRAM_MINUTES];	/* which one a row counts */
+	uint32		count[OUTBOX_HISTOGRAM_MINUTES][OUTBOX_HISTOGRAM_BUCKETS];
+} OutboxHistogram;
+
+typedef struct OutboxEndpoint
+{
+	/* settings, from outbox.endpoint_settings */
+	int32		id;
+	MemoryContext cxt;			/* of everything but the settings */
+	char	   *name;			/* in settings_cxt, too */
+	MemoryContext settings_cxt; /* of patterns, target and request */
+	MemoryContext retired_cxt;	/* former ones that requests in flight use */
+	int			npatterns;
+	char	  **patterns;
+	int64		version;		/* of the subscription */
+	int64		stored_version; /* whose place in the log is stored */
+	int64		generation;		/* of the position: raised by seek */
+	OutboxTarget target;
+	OutboxRequestSettings request;
+	OutboxOrdering ordering;
+	bool		block_on_dead;
+	int			max_in_flight;
+	double		rate_limit;		/* per second; 0: none */
+	int			max_attempts;	/* 0: no limit */
+	int64		max_age;		/* µs from the first attempt */
+	int64		backoff_base;	/* µs */
+	int64		backoff_max;	/* µs */
+	bool		paused;
+	bool		disabled;
+	bool		secret_missing;
+	TimestampTz previous_until; /* when a rotation ends; DT_NOEND: none */
+	TimestampTz state_since;
+	char		reason[128];
+	bool		dropped;		/* ends as soon as nothing is in flight */
+	bool		recreate;		/* to be read anew from its tables, as soon as
+								 * nothing is in flight */
+	bool		seen;			/* while settings are read */
+
+	/* where it reads */
+	bool		attached;		/* reads with the head of the log; else 'cursor' */
+	OutboxCursor cursor;
+	OutboxCursor frontier;		/* everything up to here is done, parked, or
+								 * one of 'ready', 'in_flight', 'waiting' */
+	bool		counted;		/* 'matched' goes up to the head of the log */
+	OutboxCursor counter;		/* else up to here */
+	int64		backlog;		/* matched beyond the frontier, as counted; the
+								 * window is part of it */
+	OutboxEvent **window;		/* read, not yet examined: a ring */
+	int			window_start;
+	int			window_count;
+
+	/* deliveries */
+	dlist_head	ready;
+	dlist_head	in_flight;
+	dlist_head	settling;
+	dlist_head	held;			/* all of the first three that have no row */
+	int			nheld;
+	int			nready;
+	int			nin_flight;
+	int			nwaiting;
+	int			nsettling;
+	dlist_node	busy_node;		/* on the worker's list of endpoints that are
+								 * not idle */
+	bool		busy;
+	bool		published_quiet;	/* outbox.stats says that it is done */
+	struct lanes_hash *lanes;
+	dlist_head	loading;		/* lanes whose parked followers are next */
+	dlist_head	parking;		/* lanes whose followers are to be parked */
+	int64		nblocked;		/* followers in outbox.parked, all lanes */
+	pairingheap *retries;
+	int64		nretries;		/* in the heap */
+	int64		nretries_loading;	/* due, being read back */
+
+	/* breaker, pace */
+	OutboxBreaker breaker;
+	int			failures;		/* in a row */
+	int			failing_events; /* how many different ones, up to the limit */
+	int64		failing_seq[OUTBOX_BREAKER_EVENTS];
+	int			openings;		/* in a row: exponent of the probe's backoff */
+	TimestampTz retry_at;		/* open: next probe; closed: not before */
+	int			slots;			/* at most this many in flight, ramps up */
+	TimestampTz ramp_at;		/* when slots may double */
+	double		tokens;			/* of rate_limit */
+	TimestampTz tokens_at;
+
+	/* counters */
+	int64		delivered;
+	int64		failed_attempts;
+	int64		ndead;
+	TimestampTz last_success_at;
+	TimestampTz last_active_at;
+	int64		recent[60];		/* deliveries per second, a ring */
+	int64		recent_second;
+	OutboxHistogram *latency;	/* NULL until the first delivery */
+	char	   *last_error;
+
+	/* what is persisted */
+	bool		dirty;			/* a position row is due */
+	bool		shared;			/* idle at the head: follows the shared row */
+	bool		state_dirty;	/* disabled by its receiver: to be written */
+	bool		drop_window;	/* re-read from the frontier */
+} OutboxEndpoint;
+
+/* Read-ahead of one endpoint, and followers kept in memory: events. */
+#define OUTBOX_WINDOW 1024
+#define OUTBOX_MAX_WAITING 512
+
+extern OutboxEndpoint *outbox_endpoint_create(MemoryContext parent, int32 id);
+extern void outbox_endpoint_free(OutboxEndpoint *ep);
+
+/*
+ * The window: events that were read for it, in the order of the log.  A push
+ * that finds it full returns false.  Dropping it lets the endpoint go on
+ * reading from its frontier.
+ */
+extern bool outbox_endpoint_wants_events(const OutboxEndpoint *ep, TimestampTz now);
+extern bool outbox_endpoint_push(OutboxEndpoint *ep, OutboxEvent *event);
+extern void outbox_endpoint_drop_window(OutboxEndpoint *ep, const OutboxCursor *head);
+
+/* Where it has got to, when the head of the log is at 'head'. */
+extern const OutboxCursor *outbox_endpoint_frontier(OutboxEndpoint *ep,
+													const OutboxCursor *head);
+
+/*
+ * What comes back from tables.  admit: an event below the frontier that has no
+ * row (it was in flight when the position was written).  load: one that has.
+ */
+extern void outbox_endpoint_admit(OutboxEndpoint *ep, OutboxEvent *event);
+extern void outbox_endpoint_load(OutboxEndpoint *ep, OutboxEvent *event,
+								 int attempts, TimestampTz first_attempt_at,
+								 OutboxRedelivery redelivery, bool was_retry);
+extern void outbox_endpoint_load_failed(OutboxEndpoint *ep, const char *key,
+										bool was_retry);
+extern void outbox_endpoint_add_retry(OutboxEndpoint *ep, int64 seq,
+									  TimestampTz due, const char *key);
+extern void outbox_endpoint_add_followers(OutboxEndpoint *ep, const char *key,
+										  int64 n);
+extern void outbox_endpoint_add_blocker(OutboxEndpoint *ep, const char *key);
+
+/* Is there a due retry, and a slot for it?  Takes up to 'max' off the heap. */
+extern bool outbox_endpoint_has_due(OutboxEndpoint *ep, TimestampTz now);
+extern int	outbox_endpoint_take_due(OutboxEndpoint *ep, TimestampTz now,
+									 int64 *seqs, int max);
+
+/* The next delivery to send now, taken in flight; NULL: none. */
+extern OutboxDelivery *outbox_endpoint_next(OutboxEndpoint *ep, TimestampTz now);
+extern bool outbox_endpoint_may_send(OutboxEndpoint *ep, TimestampTz now);
+
+/* The outcome of a delivery that was in flight; may free it. */
+extern void outbox_endpoint_done(OutboxEndpoint *ep, OutboxDelivery *d,
+								 const OutboxOutcome *outcome, TimestampTz now);
+
+/* Not sent, or cancelled: it is ready again, as if it had not been taken. */
+extern void outbox_endpoint_put_back(OutboxEndpoint *ep, OutboxDelivery *d);
+
+/* A delivery in flight that cannot be sent at all. */
+extern void outbox_endpoint_dead(OutboxEndpoint *ep, OutboxDelivery *d,
+								 const char *reason, const char *error,
+								 bool skip);
+
+/* Before a settle: followers of blocked or overlong lanes join 'settling'. */
+extern void outbox_endpoint_park_followers(OutboxEndpoint *ep);
+
+/* A settle is committed: files or frees what was on 'settling'. */
+extern void outbox_endpoint_settled(OutboxEndpoint *ep);
+
+/* When something becomes due by itself; DT_NOEND: never. */
+extern TimestampTz outbox_endpoint_next_time(OutboxEndpoint *ep, TimestampTz now);
+
+extern void outbox_endpoint_fill_stats(OutboxEndpoint *ep, TimestampTz now,
+									   OutboxStats *s);
+
+/* Pure: tested without a server.  'random' is in [0, 1). */
+extern int64 outbox_backoff(int attempt, int64 base, int64 max, double random);
+
+#endif							/* OUTBOX_ENDPOINT_H */

@@ -1,0 +1,277 @@
+/*
+ * http_text.c
+ *	  The text around requests: header lines, URLs, Retry-After.
+ *
+ * Nothing here needs a worker or the network: endpoints are checked with it in
+ * any backend.
+ */
+#include "http.h"
+
+#include <curl/curl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <stdlib.h>
+
+#include "address.h"
+
+/* No receiver means a longer time; and it fits into microseconds. */
+#define RETRY_AFTER_MAX PG_INT32_MAX
+
+void
+outbox_headers_reset(OutboxHeaders *h)
+{
+	h->len = 0;
+	h->n = 0;
+}
+
+/* Room for 'len' more bytes and one more line. */
+static bool
+headers_reserve(OutboxHeaders *h, size_t len)
+{
+	if (h->n >= h->max)
+	{
+		int			max = h->max ? h->max * 2 : 32;
+		uint32	   *start = realloc(h->start, max * sizeof(uint32));
+
+		if (start == NULL)
+			return false;
+		h->start = start;
+		h->max = max;
+	}
+	if (len > h->size - h->len)
+	{
+		size_t		size = h->size ? h->size : 1024;
+		char	   *buf;
+
+		while (size - h->len < len)
+		{
+			if (size > PG_UINT32_MAX / 2)
+				return false;
+			size *= 2;
+		}
+		buf = realloc(h->buf, size);
+		if (buf == NULL)
+			return false;
+		h->buf = buf;
+		h->size = size;
+	}
+	return true;
+}
+
+bool
+outbox_headers_add(OutboxHeaders *h, const char *name,
+				   const char *value, size_t len)
+{
+	size_t		namelen = strlen(name);
+	char	   *p;
+
+	while (len > 0 && (*value == ' ' || *value == '\t'))
+	{
+		value++;
+		len--;
+	}
+	if (len > PG_UINT32_MAX / 4 || namelen > PG_UINT32_MAX / 4 ||
+		!headers_reserve(h, namelen + len + 3))
+		return false;
+
+	p = h->buf + h->len;
+	h->start[h->n++] = (uint32) h->len;
+	memcpy(p, name, namelen);
+	p += namelen;
+	if (len == 0)
+	{
+		/* "Name:" would tell libcurl to leave the header out. */
+		*p++ = ';';
+	}
+	else
+	{
+		*p++ = ':';
+		*p++ = ' ';
+		memcpy(p, value, len);
+		p += len;
+	}
+	*p++ = '\0';
+	h->len = p - h->buf;
+	return true;
+}
+
+/*
+ * RFC 9110, 10.2.3: seconds, or one of the three forms of a date.  curl_getdate
+ * reads all of them, but also "20260101" or "Mon"; hence the look at the value
+ * beforehand.  A date in the past asks for nothing: 0.
+ */
+int64
+outbox_http_retry_after(const char *value, size_t len, int64 now)
+{
+	char		text[64];
+	time_t		date;
+	size_t		digits = 0;
+	int64		seconds = 0;
+
+	while (len > 0 && (*value == ' ' || *value == '\t'))
+	{
+		value++;
+		len--;
+	}
+	while (len > 0 && strchr(" \t\r\n", value[len - 1]))
+		len--;
+	if (len == 0)
+		return -1;
+
+	while (digits < len && value[digits] >= '0' && value[digits] <= '9')
+	{
+		if (seconds < RETRY_AFTER_MAX)
+			seconds = seconds * 10 + (value[digits] - '0');
+		digits++;
+	}
+	if (digits == len)
+		return Min(seconds, RETRY_AFTER_MAX);
+
+	if (len >= sizeof(text) || memchr(value, '\0', len) ||
+		memchr(value, ':', len) == NULL || memchr(value, ' ', len) == NULL ||
+		!((value[0] | 0x20) >= 'a' && (value[0] | 0x20) <= 'z'))
+		return -1;
+	memcpy(text, value, len);
+	text[len] = '\0';
+	date = curl_getdate(text, NULL);
+	if (date == (time_t) -1)
+		return -1;
+	if ((int64) date <= now)
+		return 0;
+	return Min((int64) date - now, RETRY_AFTER_MAX);
+}
+
+/*
+ * If the host is an address, in any spelling that the resolver takes for one
+ * (0x7f.1, 017700000001, [::ffff:7f00:1] …): what to say against it.
+ */
+static const char *
+check_literal(const char *host, bool plain, const char **hint)
+{
+	static char complaint[128];
+	OutboxNetworks allowed;
+	OutboxAddressVerdict verdict;
+	struct addrinfo hints;
+	struct addrinfo *found;
+	char		name[256];
+	char		bad[64];
+	const char *why;
+	size_t		len = strlen(host);
+
+	if (len >= 2 && host[0] == '[' && host[len - 1] == ']')
+	{
+		host++;
+		len -= 2;
+	}
+	if (len > 0 && host[len - 1] == '.')
+		len--;
+	if (len == 0 || len >= sizeof(name))
+	{
+		*hint = "Write the URL as https://host/path.";
+		return "the host name in the URL is empty or too long";
+	}
+	memcpy(name, host, len);
+	name[len] = '\0';
+
+	memset(&hints, 0, sizeof(hints));
+	hints.ai_flags = AI_NUMERICHOST;
+	hints.ai_socktype = SOCK_STREAM;
+	if (getaddrinfo(name, NULL, &hints, &found) != 0)
+		return NULL;
+	if (!outbox_networks_parse(outbox_allowed_networks ? outbox_allowed_networks : "",
+							   &allowed, bad, sizeof(bad)))
+		allowed.n = 0;
+	verdict = outbox_address_judge(found->ai_addr, &allowed, &why);
+	freeaddrinfo(found);
+
+	if (verdict == OUTBOX_ADDRESS_REFUSED)
+	{
+		snprintf(complaint, sizeof(complaint),
+				 "the address in the URL is %s", why);
+		*hint = "A superuser can allow it by adding its network to outbox.allowed_networks.";
+		return complaint;
+	}
+	if (verdict == OUTBOX_ADDRESS_PUBLIC && plain)
+	{
+		*hint = "Use https, or have a superuser add the address to outbox.allowed_networks.";
+		return "plain http to a public address is not allowed";
+	}
+	return NULL;
+}
+
+/* The checks of a URL that could be parsed. */
+static const char *
+check_parsed(CURLU *url, const char **hint)
+{
+	const char *complaint = NULL;
+	char	   *scheme = NULL;
+	char	   *host = NULL;
+	char	   *user = NULL;
+	bool		plain;
+
+	if (curl_url_get(url, CURLUPART_SCHEME, &scheme, 0) != CURLUE_OK ||
+		curl_url_get(url, CURLUPART_HOST, &host, 0) != CURLUE_OK)
+	{
+		*hint = "Write the URL as https://host/path.";
+		complaint = "the URL has no host";
+	}
+	else if (curl_url_get(url, CURLUPART_USER, &user, 0) == CURLUE_OK ||
+			 curl_url_get(url, CURLUPART_PASSWORD, &user, 0) == CURLUE_OK)
+	{
+		*hint = "Put credentials into the endpoint's headers, for example Authorization.";
+		complaint = "the URL contains a user name or a password";
+	}
+	else if (!(plain = strcmp(scheme, "http") == 0) &&
+			 strcmp(scheme, "https") != 0)
+	{
+		*hint = "Use https, or http to an address in outbox.allowed_networks.";
+		complaint = "the URL's scheme is neither https nor http";
+	}
+	else
+		complaint = check_literal(host, plain, hint);
+
+	curl_free(scheme);
+	curl_free(host);
+	curl_free(user);
+	return complaint;
+}
+
+const char *
+outbox_http_check_url(const char *url, const char **hint)
+{
+	const char *complaint;
+	CURLU	   *parsed;
+
+	*hint = NULL;
+	for (const unsigned char *p = (const unsigned char *) url; *p; p++)
+	{
+		if (*p <= 0x20 || *p == 0x7f)
+		{
+			*hint = "Percent-encode it, for example %20 for a space.";
+			return "the URL contains a space or a control character";
+		}
+	}
+
+	parsed = curl_url();
+	if (parsed == NULL)
+	{
+		*hint = "Try again.";
+		return "out of memory while the URL was checked";
+	}
+	switch (curl_url_set(parsed, CURLUPART_URL, url, 0))
+	{
+		case CURLUE_OK:
+			complaint = check_parsed(parsed, hint);
+			break;
+		case CURLUE_UNSUPPORTED_SCHEME:
+			*hint = "Use https, or http to an address in outbox.allowed_networks.";
+			complaint = "the URL's scheme is neither https nor http";
+			break;
+		default:
+			*hint = "Write the URL as https://host/path.";
+			complaint = "this is not a URL with a scheme and a host";
+			break;
+	}
+	curl_url_cleanup(parsed);
+	return complaint;
+}

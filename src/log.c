@@ -1,0 +1,749 @@
+/*
+ * log.c
+ *	  The only room that knows ticks, snapshots and pages: reads committed
+ *	  events in an order that keeps the promise of README ("Order"), and says
+ *	  how far the WAL has to be durable before they may be sent.
+ *
+ * Ids are handed out before commit, so "everything above the last id" loses
+ * whoever commits late.  A position in the log is therefore a snapshot: what
+ * it sees has been read, what it does not see has not.  Between two snapshots
+ * S1 and S2, in this order of time, lie the events whose xid S2 sees and S1
+ * does not.  Within such a tick the order is that of seq: an event whose emit
+ * ran after another one's commit has the higher seq, and is in the same or in
+ * a later tick.
+ *
+ * Two access paths lead to a tick's events.  The sequence is noted before S1
+ * is taken (seq_low), and every transaction gets its xid before it draws a
+ * seq: so an event with seq <= seq_low can be new in S2 only if its xid was in
+ * progress in S1.  Those few are looked up by (xid, seq), and they come first;
+ * all others are a walk along the seq index, bounded by the sequence as noted
+ * after S2 was taken (seq_high).
+ */
+#include "outbox.h"
+
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "access/xlog_internal.h"
+#include "catalog/pg_type.h"
+#include "commands/sequence.h"
+#include "common/hashfn.h"
+#include "executor/spi.h"
+#include "replication/syncrep.h"
+#include "replication/walsender.h"
+#include "replication/walsender_private.h"
+#include "storage/lwlock.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/fmgrprotos.h"
+#include "utils/xid8.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+#include "compat.h"
+#include "log.h"
+
+/* How many xids back the commit log is asked; beyond, the tick's LSN is used. */
+#define FRESH_XIDS 100000
+
+#define EVENT_COLUMNS \
+	"seq, xid, epoch, id, created_at, expires_at, topic, type, key, headers, " \
+	"payload, body, content_type"
+
+enum
+{
+	COL_SEQ, COL_XID, COL_EPOCH, COL_ID, COL_CREATED_AT, COL_EXPIRES_AT,
+	COL_TOPIC, COL_TYPE, COL_KEY, COL_HEADERS, COL_PAYLOAD, COL_BODY,
+	COL_CONTENT_TYPE, NCOLUMNS
+};
+
+static MemoryContext tick_cxt;
+static MemoryContext page_cxt;
+static Oid	sequence_oid;
+static int64 last_tick;			/* number of the newest tick */
+static int64 durable_tick;		/* all that this tick sees is durable */
+static int64 log_epoch;
+static bool log_epoch_zero;
+
+static SPIPlanPtr walk_plan;
+static SPIPlanPtr late_plan;
+static SPIPlanPtr fetch_plan;
+
+/*
+ * 'epoch' is this log's; with 'zero', events that were written before it had
+ * one are its own as well.
+ */
+void
+outbox_log_init(Oid sequence, int64 epoch, bool zero)
+{
+	tick_cxt = AllocSetContextCreate(TopMemoryContext, "outbox ticks",
+									 ALLOCSET_SMALL_SIZES);
+	page_cxt = AllocSetContextCreate(TopMemoryContext, "outbox pages",
+									 ALLOCSET_SMALL_SIZES);
+	sequence_oid = sequence;
+	log_epoch = epoch;
+	log_epoch_zero = zero;
+}
+
+/*
+ * Numbers that a session keeps for later would turn the order of events upside
+ * down.
+ */
+void
+outbox_log_check_sequence(void)
+{
+	if (SPI_execute("SELECT 1 FROM pg_catalog.pg_sequence WHERE seqrelid"
+					" OPERATOR(pg_catalog.=) 'outbox.events_seq'::pg_catalog.regclass"
+					" AND seqcache OPERATOR(pg_catalog.=) 1"
+					" AND seqincrement OPERATOR(pg_catalog.=) 1"
+					" AND NOT seqcycle", false, 1) != SPI_OK_SELECT ||
+		SPI_processed != 1)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("the sequence outbox.events_seq was altered: the order of events is not safe"),
+				 errhint("ALTER SEQUENCE outbox.events_seq CACHE 1 INCREMENT 1 NO CYCLE;")));
+}
+
+static SPIPlanPtr
+prepare(SPIPlanPtr *plan, const char *sql, int nargs, Oid *types)
+{
+	if (*plan == NULL)
+	{
+		SPIPlanPtr	p = SPI_prepare(sql, nargs, types);
+
+		if (p == NULL)
+			elog(ERROR, "could not prepare \"%s\": %s", sql,
+				 SPI_result_code_string(SPI_result));
+		SPI_keepplan(p);
+		*plan = p;
+	}
+	return *plan;
+}
+
+/* ---------------------------------------------------------------- ticks */
+
+static int64
+sequence_value(Oid sequence)
+{
+	LOCAL_FCINFO(fcinfo, 1);
+	Datum		value;
+
+	InitFunctionCallInfoData(*fcinfo, NULL, 1, InvalidOid, NULL, NULL);
+	fcinfo->args[0].value = ObjectIdGetDatum(sequence);
+	fcinfo->args[0].isnull = false;
+	value = pg_sequence_last_value(fcinfo);
+	return fcinfo->isnull ? 0 : DatumGetInt64(value);	/* NULL: never used */
+}
+
+/* The 64-bit form of an xid of a snapshot that was taken just now. */
+static uint64
+widen(TransactionId xid, FullTransactionId next)
+{
+	uint32		epoch = EpochFromFullTransactionId(next);
+
+	if (xid > XidFromFullTransactionId(next))
+		epoch--;
+	return ((uint64) epoch << 32) | xid;
+}
+
+static int
+compare_uint64(const void *a, const void *b)
+{
+	uint64		x = *(const uint64 *) a;
+	uint64		y = *(const uint64 *) b;
+
+	return x < y ? -1 : x > y;
+}
+
+static OutboxTick *
+tick_alloc(int nxip)
+{
+	OutboxTick *tick;
+
+	tick = MemoryContextAlloc(tick_cxt ? tick_cxt : CurrentMemoryContext, offsetof(OutboxTick, xip) +
+							  sizeof(uint64) * Max(nxip, 1));
+	tick->refs = 1;
+	tick->nxip = nxip;
+	return tick;
+}
+
+/*
+ * The order of the steps here is what the whole room rests on: the sequence,
+ * the snapshot, the sequence again, and the end of the WAL, which is then
+ * behind the commit record of everything that the snapshot sees.
+ *
+ * 'own' is an xid that the snapshot does not list though it is in progress, or
+ * invalid.
+ */
+static OutboxTick *
+look(Oid sequence, FullTransactionId own)
+{
+	int64		seq_low = sequence_value(sequence);
+	Snapshot	snapshot = GetLatestSnapshot();
+	FullTransactionId next = ReadNextFullTransactionId();
+	bool		add = FullTransactionIdIsValid(own);
+	OutboxTick *tick = tick_alloc(snapshot->xcnt + add);
+	int			n = snapshot->xcnt;
+
+	if (snapshot->takenDuringRecovery)
+		elog(ERROR, "the log cannot be looked at during recovery");
+	tick->number = 0;
+	tick->taken_at = GetCurrentTimestamp();
+	tick->seq_low = seq_low;
+	tick->xmin = widen(snapshot->xmin, next);
+	tick->xmax = widen(snapshot->xmax, next);
+	for (int i = 0; i < n; i++)
+		tick->xip[i] = widen(snapshot->xip[i], next);
+	if (add)
+	{
+		uint64		xid = U64FromFullTransactionId(own);
+
+		tick->xmin = Min(tick->xmin, xid);
+		if (xid < tick->xmax)
+			tick->xip[n++] = xid;
+	}
+	tick->nxip = n;
+	qsort(tick->xip, n, sizeof(uint64), compare_uint64);
+	tick->seq_high = sequence_value(sequence);
+	tick->lsn = outbox_log_end();
+	return tick;
+}
+
+OutboxTick *
+outbox_log_tick(void)
+{
+	OutboxTick *tick;
+
+	/*
+	 * A snapshot does not list the transaction that takes it.  If that one had
+	 * written events, they would look as if they had been seen.
+	 */
+	if (TransactionIdIsValid(GetTopTransactionIdIfAny()))
+		elog(ERROR, "a tick cannot be taken in a transaction that has written");
+	tick = look(sequence_oid, InvalidFullTransactionId);
+	tick->number = ++last_tick;
+	return tick;
+}
+
+/* The log as it is now, for a transaction that may have written to it. */
+OutboxTick *
+outbox_log_now(Oid sequence, FullTransactionId own)
+{
+	return look(sequence, own);
+}
+
+/* Makes a tick of what a table holds; 'snapshot' as pg_snapshot prints it. */
+OutboxTick *
+outbox_tick_make(int64 number, TimestampTz taken_at, int64 seq_low,
+				 int64 seq_high, const char *snapshot)
+{
+	OutboxTick *tick;
+	char	   *p;
+	uint64		xmin;
+	uint64		xmax;
+	int			n = 0;
+
+	xmin = strtou64(snapshot, &p, 10);
+	if (*p++ != ':')
+		elog(ERROR, "malformed snapshot \"%s\"", snapshot);
+	xmax = strtou64(p, &p, 10);
+	if (*p++ != ':')
+		elog(ERROR, "malformed snapshot \"%s\"", snapshot);
+	if (*p != '\0')
+	{
+		n = 1;
+		for (const char *q = p; *q; q++)
+			n += (*q == ',');
+	}
+
+	tick = tick_alloc(n);
+	tick->number = number;
+	tick->taken_at = taken_at;
+	tick->seq_low = seq_low;
+	tick->seq_high = seq_high;
+	tick->lsn = outbox_log_end();
+	tick->xmin = xmin;
+	tick->xmax = xmax;
+	for (int i = 0; i < n; i++)
+	{
+		tick->xip[i] = strtou64(p, &p, 10);
+		p++;
+	}
+	return tick;
+}
+
+char *
+outbox_tick_snapshot(const OutboxTick *tick)
+{
+	StringInfoData buf;
+
+	initStringInfo(&buf);
+	appendStringInfo(&buf, UINT64_FORMAT ":" UINT64_FORMAT ":",
+					 tick->xmin, tick->xmax);
+	for (int i = 0; i < tick->nxip; i++)
+		appendStringInfo(&buf, "%s" UINT64_FORMAT, i ? "," : "", tick->xip[i]);
+	return buf.data;
+}
+
+OutboxTick *
+outbox_tick_ref(OutboxTick *tick)
+{
+	if (tick)
+		tick->refs++;
+	return tick;
+}
+
+void
+outbox_tick_unref(OutboxTick *tick)
+{
+	if (tick && --tick->refs == 0)
+		pfree(tick);
+}
+
+bool
+outbox_tick_sees(const OutboxTick *tick, uint64 xid)
+{
+	if (xid < tick->xmin)
+		return true;
+	if (xid >= tick->xmax)
+		return false;
+	return bsearch(&xid, tick->xip, tick->nxip, sizeof(uint64),
+				   compare_uint64) == NULL;
+}
+
+bool
+outbox_tick_same(const OutboxTick *a, const OutboxTick *b)
+{
+	return a == b ||
+		(a->xmin == b->xmin && a->xmax == b->xmax && a->nxip == b->nxip &&
+		 memcmp(a->xip, b->xip, sizeof(uint64) * a->nxip) == 0);
+}
+
+/* Ticks go on from the highest number that is stored anywhere. */
+void
+outbox_log_set_last_tick(int64 number)
+{
+	last_tick = Max(last_tick, number);
+}
+
+/* -------------------------------------------------------------- cursors */
+
+void
+outbox_cursor_set(OutboxCursor *to, OutboxTick *done, OutboxTick *under,
+				  int64 last_seq)
+{
+	outbox_tick_ref(done);
+	outbox_tick_ref(under);
+	outbox_cursor_clear(to);
+	to->done = done;
+	to->under = under;
+	to->last_seq = last_seq;
+}
+
+void
+outbox_cursor_copy(OutboxCursor *to, const OutboxCursor *from)
+{
+	outbox_cursor_set(to, from->done, from->under, from->last_seq);
+}
+
+void
+outbox_cursor_clear(OutboxCursor *c)
+{
+	outbox_tick_unref(c->done);
+	outbox_tick_unref(c->under);
+	memset(c, 0, sizeof(*c));
+}
+
+/* ---------------------------------------------------------------- pages */
+
+void
+outbox_page_unref(OutboxPage *page)
+{
+	if (--page->refs > 0)
+		return;
+	outbox_tick_unref(page->done);
+	outbox_tick_unref(page->under);
+	MemoryContextDelete(page->cxt);
+}
+
+static OutboxPage *
+page_create(OutboxTick *done, OutboxTick *under)
+{
+	MemoryContext cxt;
+	OutboxPage *page;
+
+	cxt = AllocSetContextCreate(page_cxt, "outbox page", ALLOCSET_DEFAULT_SIZES);
+	page = MemoryContextAllocZero(cxt, sizeof(OutboxPage));
+	page->cxt = cxt;
+	page->refs = 1;
+	page->done = outbox_tick_ref(done);
+	page->under = outbox_tick_ref(under);
+	return page;
+}
+
+/* The text of a uuid, as uuid_out prints it, without its allocation. */
+static void
+uuid_text(const pg_uuid_t *uuid, char *out)
+{
+	static const char hex[] = "0123456789abcdef";
+
+	for (int i = 0; i < UUID_LEN; i++)
+	{
+		if (i == 4 || i == 6 || i == 8 || i == 10)
+			*out++ = '-';
+		*out++ = hex[uuid->data[i] >> 4];
+		*out++ = hex[uuid->data[i] & 15];
+	}
+	*out = '\0';
+}
+
+static char *
+text_or_null(Datum value, bool isnull)
+{
+	return isnull ? NULL : TextDatumGetCString(value);
+}
+
+/*
+ * Copies a row into the page.  jsonb is turned into text here, once, however
+ * many endpoints will get it.
+ */
+static OutboxEvent *
+make_event(OutboxPage *page, Datum *values, bool *nulls)
+{
+	MemoryContext old = MemoryContextSwitchTo(page->cxt);
+	OutboxEvent *event = palloc0(sizeof(OutboxEvent));
+
+	event->page = page;
+	event->seq = DatumGetInt64(values[COL_SEQ]);
+	event->id = *DatumGetUUIDP(values[COL_ID]);
+	uuid_text(&event->id, event->id_text);
+	event->created_at = DatumGetTimestampTz(values[COL_CREATED_AT]);
+	event->expires_at = nulls[COL_EXPIRES_AT] ? DT_NOEND :
+		DatumGetTimestampTz(values[COL_EXPIRES_AT]);
+	event->topic = TextDatumGetCString(values[COL_TOPIC]);
+	event->type = text_or_null(values[COL_TYPE], nulls[COL_TYPE]);
+	event->key = text_or_null(values[COL_KEY], nulls[COL_KEY]);
+	if (event->key)
+		event->key_hash = hash_bytes((unsigned char *) event->key,
+									 strlen(event->key));
+	if (!nulls[COL_HEADERS])
+		event->headers = DatumGetJsonbPCopy(values[COL_HEADERS]);
+	if (!nulls[COL_BODY])
+	{
+		bytea	   *body = DatumGetByteaPCopy(values[COL_BODY]);
+
+		event->payload = VARDATA(body);
+		event->payload_len = VARSIZE(body) - VARHDRSZ;
+		event->content_type = nulls[COL_CONTENT_TYPE] ?
+			pstrdup("application/octet-stream") :
+			TextDatumGetCString(values[COL_CONTENT_TYPE]);
+	}
+	else if (!nulls[COL_PAYLOAD])
+	{
+		Jsonb	   *jb = DatumGetJsonbP(values[COL_PAYLOAD]);
+
+		event->payload = JsonbToCString(NULL, &jb->root, VARSIZE(jb));
+		event->payload_len = strlen(event->payload);
+		if ((Pointer) jb != DatumGetPointer(values[COL_PAYLOAD]))
+			pfree(jb);
+	}
+	else
+	{
+		/* Only a row that came past the checks has neither. */
+		event->payload = pstrdup("null");
+		event->payload_len = 4;
+	}
+	MemoryContextSwitchTo(old);
+	return event;
+}
+
+/*
+ * Where the WAL has to be durable so that a crash cannot take this xid back.
+ * A transaction that flushed its own commit needs nothing; the commit log
+ * knows which did not.
+ */
+static XLogRecPtr
+commit_lsn(uint64 xid, const OutboxTick *tick)
+{
+	uint64		next = U64FromFullTransactionId(ReadNextFullTransactionId());
+
+	if (xid + FRESH_XIDS < next ||
+		TransactionIdPrecedes((TransactionId) xid, outbox_oldest_clog_xid()))
+		return tick->lsn;
+	return TransactionIdGetCommitLSN((TransactionId) xid);
+}
+
+typedef struct ReadState
+{
+	const OutboxReader *reader;
+	OutboxCursor *cursor;
+	OutboxPage *page;
+	size_t		bytes;
+	uint64		last_xid;
+	XLogRecPtr	lsn;
+} ReadState;
+
+/*
+ * Goes through the rows of SPI_tuptable.  False: the page is full, and the
+ * cursor stands at the last row that was looked at.
+ */
+static bool
+take_rows(ReadState *st)
+{
+	OutboxCursor *cursor = st->cursor;
+	bool		check = cursor->under->number > durable_tick;
+
+	for (uint64 i = 0; i < SPI_processed; i++)
+	{
+		Datum		values[NCOLUMNS];
+		bool		nulls[NCOLUMNS];
+		uint64		xid;
+		int64		epoch;
+		struct varlena *topic;
+		void	   *wanted;
+		OutboxEvent *event;
+
+		if (st->bytes >= st->reader->max_bytes)
+			return false;
+
+		heap_deform_tuple(SPI_tuptable->vals[i], SPI_tuptable->tupdesc,
+						  values, nulls);
+		cursor->last_seq = DatumGetInt64(values[COL_SEQ]);
+		xid = U64FromFullTransactionId(DatumGetFullTransactionId(values[COL_XID]));
+		epoch = DatumGetInt64(values[COL_EPOCH]);
+
+		if (epoch != log_epoch && !(epoch == 0 && log_epoch_zero))
+			continue;
+		if (!outbox_tick_sees(cursor->under, xid) ||
+			outbox_tick_sees(cursor->done, xid))
+			continue;
+
+		topic = PG_DETOAST_DATUM_PACKED(values[COL_TOPIC]);
+		wanted = st->reader->want(st->reader->arg, VARDATA_ANY(topic),
+								  VARSIZE_ANY_EXHDR(topic));
+		if (wanted == NULL)
+			continue;
+
+		if (check && xid != st->last_xid)
+		{
+			st->lsn = Max(st->lsn, commit_lsn(xid, cursor->under));
+			st->last_xid = xid;
+		}
+		if (st->page == NULL)
+			st->page = page_create(cursor->done, cursor->under);
+		event = make_event(st->page, values, nulls);
+		st->bytes += event->payload_len;
+		st->reader->take(st->reader->arg, wanted, event);
+	}
+	return true;
+}
+
+static void
+run(SPIPlanPtr plan, Datum *args, long limit)
+{
+	int			rc;
+
+	/*
+	 * read_only = false: each statement takes its locks first and its snapshot
+	 * then.  A snapshot older than the lock sees a table that was truncated in
+	 * between as empty.
+	 */
+	rc = SPI_execute_plan(plan, args, NULL, false, limit);
+	if (rc != SPI_OK_SELECT)
+		elog(ERROR, "reading the log failed: %s", SPI_result_code_string(rc));
+}
+
+static void
+walk(ReadState *st, int limit, bool *complete)
+{
+	OutboxCursor *cursor = st->cursor;
+	Datum		args[3];
+
+	prepare(&walk_plan,
+			"SELECT " EVENT_COLUMNS " FROM outbox.events"
+			" WHERE seq OPERATOR(pg_catalog.>) $1"
+			" AND seq OPERATOR(pg_catalog.<=) $2"
+			" ORDER BY seq LIMIT $3",
+			3, (Oid[]) {INT8OID, INT8OID, INT8OID});
+	args[0] = Int64GetDatum(cursor->last_seq);
+	args[1] = Int64GetDatum(cursor->under->seq_high);
+	args[2] = Int64GetDatum(limit);
+	run(walk_plan, args, 0);
+	*complete = take_rows(st) && SPI_processed < (uint64) limit;
+}
+
+static void
+walk_late(ReadState *st, Datum *xids, int n, int limit, bool *complete)
+{
+	OutboxCursor *cursor = st->cursor;
+	Datum		args[4];
+
+	/* Each xid by itself: one index range each, whatever its size. */
+	prepare(&late_plan,
+			"SELECT e.* FROM pg_catalog.unnest($1) AS late(x), LATERAL ("
+			"SELECT " EVENT_COLUMNS " FROM outbox.events"
+			" WHERE xid OPERATOR(pg_catalog.=) late.x"
+			" AND seq OPERATOR(pg_catalog.>) $2"
+			" AND seq OPERATOR(pg_catalog.<=) $3"
+			" ORDER BY seq LIMIT $4) AS e"
+			" ORDER BY e.seq LIMIT $4",
+			4, (Oid[]) {XID8ARRAYOID, INT8OID, INT8OID, INT8OID});
+	args[0] = PointerGetDatum(construct_array(xids, n, XID8OID, 8,
+											  FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
+	args[1] = Int64GetDatum(cursor->last_seq);
+	args[2] = Int64GetDatum(cursor->done->seq_low);
+	args[3] = Int64GetDatum(limit);
+	run(late_plan, args, 0);
+	*complete = take_rows(st) && SPI_processed < (uint64) limit;
+}
+
+int
+outbox_log_read(OutboxCursor *cursor, OutboxTick *target,
+				const OutboxReader *reader, XLogRecPtr *lsn)
+{
+	ReadState	st = {.reader = reader,.cursor = cursor};
+	bool		complete = true;
+	int			rows = 0;
+
+	if (cursor->under == NULL)
+	{
+		if (outbox_tick_same(cursor->done, target))
+		{
+			outbox_cursor_set(cursor, target, NULL, 0);
+			return 0;
+		}
+		outbox_cursor_set(cursor, cursor->done, target, 0);
+	}
+
+	if (cursor->under->lsn <= outbox_flush_lsn())
+		durable_tick = Max(durable_tick, cursor->under->number);
+
+	if (cursor->last_seq < cursor->done->seq_low)
+	{
+		Datum	   *late = palloc(sizeof(Datum) * Max(cursor->done->nxip, 1));
+		int			n = 0;
+
+		for (int i = 0; i < cursor->done->nxip; i++)
+			if (outbox_tick_sees(cursor->under, cursor->done->xip[i]))
+				late[n++] = FullTransactionIdGetDatum(
+					FullTransactionIdFromU64(cursor->done->xip[i]));
+		if (n > 0)
+		{
+			walk_late(&st, late, n, reader->max_rows, &complete);
+			rows = SPI_processed;
+		}
+		if (complete)
+			cursor->last_seq = cursor->done->seq_low;
+	}
+
+	if (complete && rows < reader->max_rows &&
+		cursor->last_seq < cursor->under->seq_high)
+	{
+		walk(&st, reader->max_rows - rows, &complete);
+		rows += SPI_processed;
+	}
+	else if (cursor->last_seq < cursor->under->seq_high)
+		complete = false;
+
+	if (complete)
+		outbox_cursor_set(cursor, cursor->under, NULL, 0);
+
+	/*
+	 * Synchronous standbys do not follow single transactions: with them, the
+	 * whole tick has to be out.
+	 */
+	if (st.page)
+	{
+		if (outbox_log_standbys_configured())
+			st.lsn = Max(st.lsn, st.page->under->lsn);
+		*lsn = Max(*lsn, st.lsn);
+		outbox_page_unref(st.page);
+	}
+	return rows;
+}
+
+void
+outbox_log_fetch(const int64 *seqs, int n, OutboxTake take, void *arg)
+{
+	Datum	   *elems = palloc(sizeof(Datum) * Max(n, 1));
+	Datum		args[1];
+	OutboxPage *page;
+
+	for (int i = 0; i < n; i++)
+		elems[i] = Int64GetDatum(seqs[i]);
+	args[0] = PointerGetDatum(construct_array(elems, n, INT8OID, 8,
+											  FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
+	prepare(&fetch_plan,
+			"SELECT " EVENT_COLUMNS " FROM outbox.events"
+			" WHERE seq OPERATOR(pg_catalog.=) ANY ($1)"
+			" UNION ALL SELECT " EVENT_COLUMNS " FROM outbox.kept_events"
+			" WHERE seq OPERATOR(pg_catalog.=) ANY ($1)",
+			1, (Oid[]) {INT8ARRAYOID});
+	run(fetch_plan, args, 0);
+	if (SPI_processed == 0)
+		return;
+
+	page = page_create(NULL, NULL);
+	for (uint64 i = 0; i < SPI_processed; i++)
+	{
+		Datum		values[NCOLUMNS];
+		bool		nulls[NCOLUMNS];
+
+		heap_deform_tuple(SPI_tuptable->vals[i], SPI_tuptable->tupdesc,
+						  values, nulls);
+		take(arg, NULL, make_event(page, values, nulls));
+	}
+	outbox_page_unref(page);
+}
+
+/* ----------------------------------------------------------- durability */
+
+/*
+ * The end of the WAL.  At a page boundary the insert position is already past
+ * the header of a page that is not there yet, and XLogFlush() would complain:
+ * go back to the page's start.
+ */
+XLogRecPtr
+outbox_log_end(void)
+{
+	XLogRecPtr	lsn = GetXLogInsertRecPtr();
+	uint32		header = XLogSegmentOffset(lsn, wal_segment_size) < XLOG_BLCKSZ ?
+		SizeOfXLogLongPHD : SizeOfXLogShortPHD;
+
+	if (lsn % XLOG_BLCKSZ <= header)
+		lsn -= lsn % XLOG_BLCKSZ;
+	return lsn;
+}
+
+bool
+outbox_log_standbys_configured(void)
+{
+	return max_wal_senders > 0 &&
+		SyncRepStandbyNames != NULL && SyncRepStandbyNames[0] != '\0';
+}
+
+/*
+ * Not SyncRepWaitForLSN(): it returns at once when synchronous_commit is off
+ * or local, a cancel returns as if the wait had been satisfied, and meanwhile
+ * every request of the loop would stand still.
+ */
+bool
+outbox_log_standbys_have(XLogRecPtr lsn)
+{
+	XLogRecPtr	flushed;
+
+	if (!outbox_log_standbys_configured())
+		return true;
+	LWLockAcquire(SyncRepLock, LW_SHARED);
+	flushed = WalSndCtl->lsn[SYNC_REP_WAIT_FLUSH];
+	LWLockRelease(SyncRepLock);
+	return flushed >= lsn;
+}
+
+bool
+outbox_log_durable(XLogRecPtr lsn)
+{
+	if (lsn > outbox_flush_lsn())
+		XLogFlush(lsn);
+	return outbox_log_standbys_have(lsn);
+}

@@ -1,0 +1,161 @@
+/*
+ * log.h
+ *	  Reading the log: ticks, snapshots, positions and pages.
+ */
+#ifndef OUTBOX_LOG_H
+#define OUTBOX_LOG_H
+
+#include "outbox.h"
+
+#include "access/transam.h"
+#include "access/xlogdefs.h"
+#include "utils/jsonb.h"
+#include "utils/uuid.h"
+
+/*
+ * A moment in the log: a snapshot, and how far the sequence was before and
+ * after it was taken.  The events of a tick are those that its snapshot sees
+ * and the previous one does not.  Reference-counted, in malloc-like memory of
+ * the worker (a context of its own).
+ */
+typedef struct OutboxTick
+{
+	int			refs;
+	int64		number;			/* in the order of the snapshots */
+	TimestampTz taken_at;
+	int64		seq_low;		/* the sequence just before the snapshot: whoever
+								 * gets an xid >= xmax draws a higher one */
+	int64		seq_high;		/* just after: nothing that the snapshot sees has
+								 * a higher one */
+	XLogRecPtr	lsn;			/* all that the snapshot sees is in the WAL before
+								 * here */
+	uint64		xmin;
+	uint64		xmax;
+	int			nxip;
+	uint64		xip[FLEXIBLE_ARRAY_MEMBER]; /* sorted */
+} OutboxTick;
+
+/*
+ * How far somebody has read: everything of 'done'; and of 'under', when there
+ * is one, everything up to 'last_seq'.
+ */
+typedef struct OutboxCursor
+{
+	OutboxTick *done;
+	OutboxTick *under;			/* NULL: between two ticks */
+	int64		last_seq;
+} OutboxCursor;
+
+/* Formats that bodies come in; kept with the event once rendered. */
+typedef enum OutboxFormat
+{
+	OUTBOX_FORMAT_STANDARD,
+	OUTBOX_FORMAT_RAW,
+	OUTBOX_FORMATS
+} OutboxFormat;
+
+struct OutboxPage;
+
+/* One event, as read.  Strings are NUL-terminated; NULL where the column is. */
+typedef struct OutboxEvent
+{
+	struct OutboxPage *page;
+	int64		seq;
+	pg_uuid_t	id;
+	char		id_text[37];
+	TimestampTz created_at;
+	TimestampTz expires_at;		/* DT_NOEND: never */
+	char	   *topic;
+	char	   *type;			/* NULL: the topic */
+	char	   *key;
+	uint32		key_hash;
+	Jsonb	   *headers;
+	char	   *payload;		/* JSON text, or the bytes when content_type */
+	size_t		payload_len;
+	char	   *content_type;	/* NULL: payload is JSON */
+	struct
+	{
+		char	   *data;		/* NULL: not rendered yet */
+		size_t		len;
+	}			body[OUTBOX_FORMATS];
+} OutboxEvent;
+
+/*
+ * Events read together, in one memory context that goes when nobody refers to
+ * the page any more.
+ */
+typedef struct OutboxPage
+{
+	MemoryContext cxt;
+	int			refs;
+	OutboxTick *done;			/* the ticks it was read between; NULL for */
+	OutboxTick *under;			/* events that were looked up by seq */
+} OutboxPage;
+
+/*
+ * Is this event wanted?  Asked with the topic alone, before anything else of
+ * the row is looked at.  A non-NULL answer is handed to 'take' with the event.
+ */
+typedef void *(*OutboxWant) (void *arg, const char *topic, size_t len);
+typedef void (*OutboxTake) (void *arg, void *wanted, OutboxEvent *event);
+
+typedef struct OutboxReader
+{
+	OutboxWant	want;
+	OutboxTake	take;
+	void	   *arg;
+	int			max_rows;
+	size_t		max_bytes;		/* of payloads; at least one event is read */
+} OutboxReader;
+
+extern void outbox_log_init(Oid sequence, int64 epoch, bool zero);
+
+/*
+ * Ticks.  outbox_log_tick() looks at the log now: to be called in a READ
+ * COMMITTED transaction that has no xid, with the log's tables locked.
+ */
+extern OutboxTick *outbox_log_tick(void);
+extern OutboxTick *outbox_log_now(Oid sequence, FullTransactionId own);
+extern void outbox_log_check_sequence(void);
+extern OutboxTick *outbox_tick_make(int64 number, TimestampTz taken_at,
+									int64 seq_low, int64 seq_high,
+									const char *snapshot);
+extern char *outbox_tick_snapshot(const OutboxTick *tick);	/* as text */
+extern OutboxTick *outbox_tick_ref(OutboxTick *tick);
+extern void outbox_tick_unref(OutboxTick *tick);
+extern bool outbox_tick_sees(const OutboxTick *tick, uint64 xid);
+
+/* True when two ticks hold the same events. */
+extern bool outbox_tick_same(const OutboxTick *a, const OutboxTick *b);
+extern void outbox_log_set_last_tick(int64 number);
+
+/* Cursors hold references to their ticks. */
+extern void outbox_cursor_set(OutboxCursor *to, OutboxTick *done,
+							  OutboxTick *under, int64 last_seq);
+extern void outbox_cursor_copy(OutboxCursor *to, const OutboxCursor *from);
+extern void outbox_cursor_clear(OutboxCursor *c);
+
+/*
+ * Reads on from a cursor, at most to the end of 'target' (a later tick), which
+ * becomes the tick under way if there is none.  Advances the cursor; returns
+ * the number of rows looked at.  '*lsn' is raised to where the WAL has to be
+ * durable before any of what was read may be sent.
+ */
+extern int	outbox_log_read(OutboxCursor *cursor, OutboxTick *target,
+							const OutboxReader *reader, XLogRecPtr *lsn);
+
+/* Events by seq, wherever they are kept; those that are gone are not taken. */
+extern void outbox_log_fetch(const int64 *seqs, int n, OutboxTake take, void *arg);
+
+/*
+ * Never send what a crash can take back.  outbox_log_durable() flushes up to
+ * 'lsn' if need be, and says whether the synchronous standbys have it, too.
+ */
+extern XLogRecPtr outbox_log_end(void);
+extern bool outbox_log_durable(XLogRecPtr lsn);
+extern bool outbox_log_standbys_configured(void);
+extern bool outbox_log_standbys_have(XLogRecPtr lsn);
+
+extern void outbox_page_unref(OutboxPage *page);
+
+#endif							/* OUTBOX_LOG_H */

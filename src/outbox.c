@@ -1,0 +1,188 @@
+/*
+ * outbox.c
+ *	  Owns the settings, and what happens when the library is loaded.
+ */
+#include "postgres.h"
+
+#include <limits.h>
+
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "utils/guc.h"
+
+#include "address.h"
+#include "compat.h"
+#include "launcher.h"
+#include "lifecycle.h"
+#include "outbox.h"
+#include "shmem.h"
+
+PG_MODULE_MAGIC;
+
+bool		outbox_enabled = true;
+char	   *outbox_instance_name = NULL;
+char	   *outbox_source = NULL;
+char	   *outbox_allowed_networks = NULL;
+char	   *outbox_worker_role = NULL;
+int			outbox_worker_max_in_flight = 1024;
+int			outbox_wakeup_interval = 1000;
+int			outbox_settle_interval = 10;
+int			outbox_max_payload_size = 1024 * 1024;
+int			outbox_retention = 7 * 24 * 3600;
+int			outbox_attempts_retention = 24 * 3600;
+int			outbox_log_attempts = OUTBOX_LOG_ATTEMPTS_ALL;
+char	   *outbox_ssl_ca_file = NULL;
+char	   *outbox_ssl_cert_file = NULL;
+char	   *outbox_ssl_key_file = NULL;
+int			outbox_ssl_min_protocol_version = OUTBOX_TLS_1_2;
+char	   *outbox_proxy = NULL;
+
+static const struct config_enum_entry log_attempts_options[] = {
+	{"all", OUTBOX_LOG_ATTEMPTS_ALL, false},
+	{"failures", OUTBOX_LOG_ATTEMPTS_FAILURES, false},
+	{"none", OUTBOX_LOG_ATTEMPTS_NONE, false},
+	{NULL, 0, false}
+};
+
+static const struct config_enum_entry tls_version_options[] = {
+	{"TLSv1.2", OUTBOX_TLS_1_2, false},
+	{"TLSv1.3", OUTBOX_TLS_1_3, false},
+	{NULL, 0, false}
+};
+
+extern PGDLLEXPORT void _PG_init(void);
+
+/* A list that cannot be read must not come into force as a shorter one. */
+static bool
+check_allowed_networks(char **newval, void **extra, GucSource source)
+{
+	OutboxNetworks networks;
+	char		bad[128];
+
+	(void) extra;
+	(void) source;
+	if (*newval == NULL || outbox_networks_parse(*newval, &networks, bad, sizeof(bad)))
+		return true;
+
+	GUC_check_errdetail("\"%s\" is not an IP address or a CIDR block, or is one more than the %d that are allowed.",
+						bad, OUTBOX_MAX_NETWORKS);
+	GUC_check_errhint("Write a list such as '10.0.0.0/8, 192.168.1.7, fd00::/8'.");
+	return false;
+}
+
+/*
+ * All settings belong to the server: a session that could change one of them
+ * for itself would change the rules for its own events only, which nobody who
+ * reads the configuration file would expect.
+ */
+static void
+define_int(const char *name, const char *short_desc, const char *long_desc,
+		   int *variable, int min, int max, int flags)
+{
+	DefineCustomIntVariable(name, short_desc, long_desc, variable, *variable,
+							min, max, PGC_SIGHUP, flags, NULL, NULL, NULL);
+}
+
+static void
+define_string(const char *name, const char *short_desc, const char *long_desc,
+			  char **variable, int flags, GucStringCheckHook check)
+{
+	DefineCustomStringVariable(name, short_desc, long_desc, variable, "",
+							   PGC_SIGHUP, flags, check, NULL, NULL);
+}
+
+static void
+define_operation_settings(void)
+{
+	DefineCustomBoolVariable("outbox.enabled",
+							 "Delivers events.",
+							 "Off: events are kept, and delivered when it is on again.",
+							 &outbox_enabled, outbox_enabled, PGC_SIGHUP, 0,
+							 NULL, NULL, NULL);
+	define_string("outbox.instance_name",
+				  "The name of this server.",
+				  "When set, only a log that was made or adopted under this name is delivered: a physical copy with another name sends nothing.",
+				  &outbox_instance_name, 0, NULL);
+	define_string("outbox.source",
+				  "The source attribute of CloudEvents.",
+				  "Empty: /outbox/ and the name of the database.",
+				  &outbox_source, 0, NULL);
+	define_string("outbox.worker_role",
+				  "The role that workers run as.",
+				  "Empty: the owner of the extension.",
+				  &outbox_worker_role, 0, NULL);
+	define_int("outbox.worker_max_in_flight",
+			   "Requests that one worker has in flight at most.",
+			   NULL, &outbox_worker_max_in_flight, 1, 16384, 0);
+	define_int("outbox.wakeup_interval",
+			   "How long a worker sleeps at most when nothing wakes it.",
+			   "Workers are woken by the commit of a transaction that emitted; this covers COMMIT PREPARED.",
+			   &outbox_wakeup_interval, 10, 60 * 1000, GUC_UNIT_MS);
+	define_int("outbox.settle_interval",
+			   "How long outcomes are collected before they are written together.",
+			   "What was delivered in this time before a crash is delivered again.",
+			   &outbox_settle_interval, 1, 1000, GUC_UNIT_MS);
+	define_int("outbox.max_payload_size",
+			   "The largest payload of an event, inclusive.",
+			   NULL, &outbox_max_payload_size, 1024, 64 * 1024 * 1024, GUC_UNIT_BYTE);
+	define_int("outbox.retention",
+			   "How long events are kept after they were delivered.",
+			   "Undelivered events are kept whatever their age.",
+			   &outbox_retention, 1, INT_MAX, GUC_UNIT_S);
+	define_int("outbox.attempts_retention",
+			   "How long the log of attempts is kept.",
+			   NULL, &outbox_attempts_retention, 1, INT_MAX, GUC_UNIT_S);
+	DefineCustomEnumVariable("outbox.log_attempts",
+							 "Which attempts are written to outbox.attempts.",
+							 NULL, &outbox_log_attempts, outbox_log_attempts,
+							 log_attempts_options, PGC_SIGHUP, 0,
+							 NULL, NULL, NULL);
+}
+
+static void
+define_network_settings(void)
+{
+	define_string("outbox.allowed_networks",
+				  "Addresses that are not public and may be sent to all the same.",
+				  "A comma-separated list of addresses and CIDR blocks. Plain http is sent to these only.",
+				  &outbox_allowed_networks, 0, check_allowed_networks);
+	define_string("outbox.proxy",
+				  "The proxy that all requests go through.",
+				  "A URL. Empty: none, whatever the environment says.",
+				  &outbox_proxy, GUC_SUPERUSER_ONLY, NULL);
+	define_string("outbox.ssl_ca_file",
+				  "The file of certificate authorities that receivers are verified with.",
+				  "Empty: the authorities of the system.",
+				  &outbox_ssl_ca_file, 0, NULL);
+	define_string("outbox.ssl_cert_file",
+				  "The file of the client certificate that is shown to receivers.",
+				  NULL, &outbox_ssl_cert_file, 0, NULL);
+	define_string("outbox.ssl_key_file",
+				  "The file of the client certificate's private key.",
+				  NULL, &outbox_ssl_key_file, 0, NULL);
+	DefineCustomEnumVariable("outbox.ssl_min_protocol_version",
+							 "The lowest version of TLS that is spoken.",
+							 NULL, &outbox_ssl_min_protocol_version,
+							 outbox_ssl_min_protocol_version,
+							 tls_version_options, PGC_SIGHUP, 0,
+							 NULL, NULL, NULL);
+}
+
+void
+_PG_init(void)
+{
+	define_operation_settings();
+	define_network_settings();
+	MarkGUCPrefixReserved("outbox");
+
+	/*
+	 * Loaded by a session, because somebody emitted on a server that has not
+	 * preloaded the library: events are kept, and nobody is there to wake.
+	 */
+	if (!process_shared_preload_libraries_in_progress)
+		return;
+
+	outbox_shmem_init();
+	outbox_lifecycle_init();
+	outbox_launcher_register();
+}

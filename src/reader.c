@@ -1,0 +1,420 @@
+/*
+ * reader.c
+ *	  Decides who reads what of the log.
+ *
+ * The head is read once for everybody: each event is matched against all
+ * subscriptions, counted for each that wants it, and handed to those that are
+ * attached, that is, have read everything before it and have room.  An endpoint
+ * that cannot keep up is detached at the event it has no room for, reads on its
+ * own from there, and is attached again when it has caught up.  So the head
+ * never waits, and 10,000 idle endpoints cost one look-up per event.
+ */
+#include "outbox.h"
+
+#include "common/hashfn.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+
+#include "catalog.h"
+#include "compat.h"
+#include "reader.h"
+#include "topic.h"
+
+/* Rows per page, and bytes of payload after which a page ends. */
+#define PAGE_ROWS 256
+#define PAGE_BYTES (256 * 1024)
+
+/* Pages per step: of the head; of all laggards together. */
+#define HEAD_PAGES 4
+#define LAGGARD_PAGES 4
+
+/* Rows per step that are only counted. */
+#define COUNT_ROWS 2000
+
+/* Due retries that are brought back per endpoint and step. */
+#define RETRIES_AT_ONCE 64
+
+/* Topics whose subscribers are remembered. */
+#define MAX_TOPICS 10000
+
+OutboxCursor outbox_head;
+int64		outbox_unmatched;
+
+static OutboxGotWork got_work;
+static OutboxEndpoint **endpoints;
+static int	nendpoints;
+static dlist_node *last_laggard;
+
+/* Who subscribes to a topic. */
+typedef struct Topic
+{
+	const char *name;
+	uint32		hash;
+	char		status;
+	int			n;
+	OutboxEndpoint **subscribers;
+} Topic;
+
+#define SH_PREFIX topics
+#define SH_ELEMENT_TYPE Topic
+#define SH_KEY_TYPE const char *
+#define SH_KEY name
+#define SH_HASH_KEY(tb, k) hash_bytes((const unsigned char *) (k), strlen(k))
+#define SH_EQUAL(tb, a, b) (strcmp(a, b) == 0)
+#define SH_STORE_HASH
+#define SH_GET_HASH(tb, a) (a)->hash
+#define SH_SCOPE static inline
+#define SH_DECLARE
+#define SH_DEFINE
+#include "lib/simplehash.h"
+
+static MemoryContext topic_cxt;
+static topics_hash *topics;
+
+void
+outbox_reader_init(OutboxGotWork callback)
+{
+	got_work = callback;
+	topic_cxt = AllocSetContextCreate(TopMemoryContext, "outbox topics",
+									  ALLOCSET_DEFAULT_SIZES);
+}
+
+static void
+forget_topics(void)
+{
+	MemoryContextReset(topic_cxt);
+	topics = topics_create(topic_cxt, 64, NULL);
+}
+
+void
+outbox_reader_set_endpoints(OutboxEndpoint **list, int n)
+{
+	endpoints = list;
+	nendpoints = n;
+	last_laggard = NULL;
+	forget_topics();
+}
+
+static bool
+subscribes(const OutboxEndpoint *ep, const char *topic, size_t len)
+{
+	for (int i = 0; i < ep->npatterns; i++)
+		if (outbox_topic_matches(topic, len, ep->patterns[i], strlen(ep->patterns[i])))
+			return true;
+	return false;
+}
+
+static Topic *
+find_topic(const char *name, size_t len)
+{
+	char		key[OUTBOX_MAX_TOPIC + 1];
+	Topic	   *topic;
+	bool		found;
+
+	/* Longer ones came past the checks; what counts is the first 255 bytes. */
+	len = Min(len, OUTBOX_MAX_TOPIC);
+	memcpy(key, name, len);
+	key[len] = '\0';
+	topic = topics_lookup(topics, key);
+	if (topic)
+		return topic;
+
+	if (topics->members >= MAX_TOPICS)
+		forget_topics();
+	topic = topics_insert(topics, MemoryContextStrdup(topic_cxt, key), &found);
+	topic->n = 0;
+	topic->subscribers = NULL;
+	for (int i = 0; i < nendpoints; i++)
+	{
+		if (!subscribes(endpoints[i], key, len))
+			continue;
+		if (topic->subscribers == NULL)
+			topic->subscribers = MemoryContextAlloc(topic_cxt,
+													sizeof(OutboxEndpoint *) * nendpoints);
+		topic->subscribers[topic->n++] = endpoints[i];
+	}
+	return topic;
+}
+
+/* ----------------------------------------------------------------- head */
+
+static void *
+head_wants(void *arg, const char *name, size_t len)
+{
+	Topic	   *topic = find_topic(name, len);
+	bool		attached = false;
+
+	(void) arg;
+	if (topic->n == 0)
+		outbox_unmatched++;
+	for (int i = 0; i < topic->n; i++)
+	{
+		OutboxEndpoint *ep = topic->subscribers[i];
+
+		if (ep->counted)
+			ep->backlog++;
+		attached = attached || ep->attached;
+	}
+	return attached ? topic : NULL;
+}
+
+static void
+head_takes(void *arg, void *wanted, OutboxEvent *event)
+{
+	Topic	   *topic = wanted;
+
+	(void) arg;
+	for (int i = 0; i < topic->n; i++)
+	{
+		OutboxEndpoint *ep = topic->subscribers[i];
+
+		if (!ep->attached)
+			continue;
+		if (!outbox_endpoint_push(ep, event))
+		{
+			/* From here on it reads by itself, beginning with this event. */
+			ep->attached = false;
+			outbox_cursor_set(&ep->cursor, event->page->done, event->page->under,
+							  event->seq - 1);
+		}
+		got_work(ep);
+	}
+}
+
+static void
+read_head(bool news, XLogRecPtr *lsn)
+{
+	OutboxReader reader = {head_wants, head_takes, NULL, PAGE_ROWS, PAGE_BYTES};
+
+	if (outbox_head.under == NULL)
+	{
+		OutboxTick *tick;
+
+		if (!news)
+			return;
+		tick = outbox_log_tick();
+		if (outbox_tick_same(outbox_head.done, tick))
+		{
+			outbox_tick_unref(tick);
+			return;
+		}
+		outbox_log_read(&outbox_head, tick, &reader, lsn);
+		outbox_tick_unref(tick);
+	}
+	for (int i = 1; i < HEAD_PAGES && outbox_head.under != NULL; i++)
+		outbox_log_read(&outbox_head, outbox_head.under, &reader, lsn);
+}
+
+/* ------------------------------------------------------------- laggards */
+
+static void *
+laggard_wants(void *arg, const char *topic, size_t len)
+{
+	return subscribes(arg, topic, len) ? arg : NULL;
+}
+
+static void
+laggard_takes(void *arg, void *wanted, OutboxEvent *event)
+{
+	(void) wanted;
+	outbox_endpoint_push(arg, event);	/* the page is no larger than the room */
+}
+
+/* How far somebody may read who is at 'c': the newest tick that the head knows. */
+static OutboxTick *
+target_for(const OutboxCursor *c)
+{
+	OutboxTick *tick = outbox_head.under ? outbox_head.under : outbox_head.done;
+
+	if (c->under)
+		return c->under;
+	return tick->number > c->done->number ? tick : NULL;
+}
+
+static bool
+at_head(const OutboxCursor *c)
+{
+	return c->under == NULL && outbox_head.under == NULL &&
+		(c->done->number == outbox_head.done->number ||
+		 outbox_tick_same(c->done, outbox_head.done));
+}
+
+static void
+attach_if_caught_up(OutboxEndpoint *ep)
+{
+	if (ep->attached || !at_head(&ep->cursor))
+		return;
+	ep->attached = true;
+	ep->counted = true;
+	ep->backlog = ep->window_count;
+	outbox_cursor_clear(&ep->cursor);
+	outbox_cursor_clear(&ep->counter);
+}
+
+static bool
+is_hungry(OutboxEndpoint *ep, TimestampTz now)
+{
+	return !ep->attached && !ep->recreate && outbox_endpoint_wants_events(ep, now) &&
+		(at_head(&ep->cursor) || target_for(&ep->cursor) != NULL);
+}
+
+static void
+read_laggard(OutboxEndpoint *ep, XLogRecPtr *lsn)
+{
+	OutboxReader reader = {laggard_wants, laggard_takes, ep,
+	Min(PAGE_ROWS, OUTBOX_WINDOW - ep->window_count), PAGE_BYTES};
+	OutboxTick *target = target_for(&ep->cursor);
+
+	if (target)
+		outbox_log_read(&ep->cursor, target, &reader, lsn);
+	attach_if_caught_up(ep);
+	ep->dirty = true;
+	got_work(ep);
+}
+
+/*
+ * A few pages for the laggards, in turn: who comes next goes on from where the
+ * last step ended.
+ */
+static bool
+read_laggards(dlist_head *busy, TimestampTz now, XLogRecPtr *lsn)
+{
+	dlist_iter	iter;
+	int			n = 0;
+	bool		after = last_laggard == NULL;
+	dlist_node *last = NULL;
+
+	for (int round = 0; round < 2 && n < LAGGARD_PAGES; round++)
+	{
+		dlist_foreach(iter, busy)
+		{
+			OutboxEndpoint *ep = dlist_container(OutboxEndpoint, busy_node, iter.cur);
+
+			if (!after)
+			{
+				after = iter.cur == last_laggard;
+				continue;
+			}
+			if (n >= LAGGARD_PAGES)
+				break;
+			if (is_hungry(ep, now))
+			{
+				read_laggard(ep, lsn);
+				last = iter.cur;
+				n++;
+			}
+		}
+		after = true;
+	}
+	last_laggard = last;
+	return n >= LAGGARD_PAGES;
+}
+
+/* ------------------------------------------------------------- counting */
+
+static void *
+counter_wants(void *arg, const char *topic, size_t len)
+{
+	OutboxEndpoint *ep = arg;
+
+	if (subscribes(ep, topic, len))
+		ep->backlog++;
+	return NULL;
+}
+
+/*
+ * After a restart or a change of its topics an endpoint does not know how much
+ * lies before it; it finds out in small steps.
+ */
+static bool
+count_ahead(dlist_head *busy)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, busy)
+	{
+		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, busy_node, iter.cur);
+		OutboxReader reader = {counter_wants, NULL, ep, COUNT_ROWS, PAGE_BYTES};
+		XLogRecPtr	unused = 0;
+		OutboxTick *target;
+
+		if (ep->counted || ep->dropped)
+			continue;
+		if (!at_head(&ep->counter))
+		{
+			target = target_for(&ep->counter);
+			if (target == NULL)
+				continue;
+			outbox_log_read(&ep->counter, target, &reader, &unused);
+		}
+		if (at_head(&ep->counter))
+		{
+			ep->counted = true;
+			outbox_cursor_clear(&ep->counter);
+		}
+		return true;
+	}
+	return false;
+}
+
+/* ----------------------------------------------------------------- step */
+
+static bool
+has_due(OutboxEndpoint *ep, TimestampTz now)
+{
+	return outbox_endpoint_has_due(ep, now) || !dlist_is_empty(&ep->loading);
+}
+
+static void
+bring_back(dlist_head *busy, TimestampTz now)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, busy)
+	{
+		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, busy_node, iter.cur);
+		int64		seqs[RETRIES_AT_ONCE];
+		int			n;
+
+		if (ep->dropped || ep->recreate || !has_due(ep, now))
+			continue;
+		n = outbox_endpoint_take_due(ep, now, seqs, RETRIES_AT_ONCE);
+		if (n > 0)
+			outbox_catalog_load_retries(ep, seqs, n);
+		outbox_catalog_load_followers(ep);
+		got_work(ep);
+	}
+}
+
+bool
+outbox_reader_has_work(dlist_head *busy, TimestampTz now)
+{
+	dlist_iter	iter;
+
+	if (outbox_head.under != NULL)
+		return true;
+	dlist_foreach(iter, busy)
+	{
+		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, busy_node, iter.cur);
+
+		if (ep->dropped || ep->recreate)
+			continue;
+		if (is_hungry(ep, now) || has_due(ep, now) ||
+			(!ep->counted && (at_head(&ep->counter) || target_for(&ep->counter))))
+			return true;
+	}
+	return false;
+}
+
+bool
+outbox_reader_step(dlist_head *busy, bool news, TimestampTz now, XLogRecPtr *lsn)
+{
+	bool		more;
+
+	read_head(news, lsn);
+	more = outbox_head.under != NULL;
+	more = read_laggards(busy, now, lsn) || more;
+	more = count_ahead(busy) || more;
+	bring_back(busy, now);
+	return more;
+}

@@ -1,0 +1,35 @@
+/*
+ * reader.h
+ *	  Who reads what of the log: the head, which idle and fast endpoints share,
+ *	  and those that lag behind.
+ */
+#ifndef OUTBOX_READER_H
+#define OUTBOX_READER_H
+
+#include "endpoint.h"
+
+/* How far the log has been read and counted. */
+extern OutboxCursor outbox_head;
+
+/* Events that no endpoint subscribes to, since the worker started. */
+extern int64 outbox_unmatched;
+
+/* The set of endpoints or a subscription changed. */
+extern void outbox_reader_set_endpoints(OutboxEndpoint **endpoints, int n);
+
+/* Called for each endpoint that got something to do. */
+typedef void (*OutboxGotWork) (OutboxEndpoint *ep);
+extern void outbox_reader_init(OutboxGotWork got_work);
+
+/*
+ * One step, inside a read transaction: the head, if 'news' or if it is in the
+ * middle of a tick; laggards; counting; what comes back from outbox.parked.
+ * Bounded, so that requests go on.  True: there is more to read at once.
+ */
+extern bool outbox_reader_step(dlist_head *busy, bool news, TimestampTz now,
+							   XLogRecPtr *lsn);
+
+/* Is there anything for a step to do?  Cheap; asked before a transaction. */
+extern bool outbox_reader_has_work(dlist_head *busy, TimestampTz now);
+
+#endif							/* OUTBOX_READER_H */

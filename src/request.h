@@ -1,0 +1,51 @@
+/*
+ * request.h
+ *	  Turns an event into the bytes and header lines of wire.md.
+ */
+#ifndef OUTBOX_REQUEST_H
+#define OUTBOX_REQUEST_H
+
+#include "http.h"
+#include "log.h"
+#include "sign.h"
+
+typedef enum OutboxRedelivery
+{
+	OUTBOX_FIRST_DELIVERY,
+	OUTBOX_REDELIVERY_RETRY,	/* asked for by hand: outbox.retry() */
+	OUTBOX_REDELIVERY_REPLAY	/* asked for by hand: outbox.replay() */
+} OutboxRedelivery;
+
+/* What of an endpoint's settings shapes its requests. */
+typedef struct OutboxRequestSettings
+{
+	OutboxFormat format;
+	int			nheaders;		/* the endpoint's own headers */
+	char	  **header_names;
+	char	  **header_values;
+	int			nkeys;			/* 1, or 2 during a rotation */
+	OutboxKey	keys[2];
+} OutboxRequestSettings;
+
+/*
+ * The body of an event in a format.  Rendered once, into the page's memory:
+ * the same bytes for each attempt and each endpoint of that format.  NULL: it
+ * cannot be said in UTF-8; outbox_request_headers() then returns that as reason.
+ */
+extern const char *outbox_request_body(OutboxEvent *event, OutboxFormat format,
+									   size_t *len);
+
+/*
+ * Writes all header lines of one attempt.  'attempt' counts from 1, 'now' is in
+ * unix seconds.  NULL: done.  Otherwise why this event can never be sent (a row
+ * that came past the checks): a reason for the dead letter.
+ */
+extern const char *outbox_request_headers(OutboxHeaders *out,
+										  OutboxEvent *event,
+										  const OutboxRequestSettings *settings,
+										  int attempt,
+										  OutboxRedelivery redelivery,
+										  int64 now,
+										  const char *body, size_t body_len);
+
+#endif							/* OUTBOX_REQUEST_H */

@@ -1,0 +1,248 @@
+/*
+ * retention.c
+ *	  Forgets: the log and the attempts grow by appending and shrink by
+ *	  truncating one of three tables, used in turn.  Never row by row.
+ *
+ * With three tables and a change after half the retention, the table that is
+ * about to be used again holds nothing younger than the retention.  For
+ * attempts that is all.  A table of events must not hold anything that an
+ * endpoint has yet to read: the gate below.
+ */
+#include "outbox.h"
+
+#include "access/xact.h"
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "storage/lmgr.h"
+#include "utils/builtins.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+#include "compat.h"
+#include "retention.h"
+#include "session.h"
+
+int			outbox_events_piece;
+int			outbox_attempts_piece;
+
+static TimestampTz events_since;
+static TimestampTz attempts_since;
+static TimestampTz look_again_at;
+
+/* After a table could not be dropped, or to tidy up kept events. */
+#define LOOK_AGAIN_AFTER (10 * USECS_PER_SEC)
+
+static int
+next_piece(int piece)
+{
+	return (piece + 1) % OUTBOX_LOG_PIECES;
+}
+
+static void
+execute(const char *sql)
+{
+	int			rc = SPI_execute(sql, false, 0);
+
+	if (rc < 0)
+		elog(ERROR, "\"%s\" failed: %s", sql, SPI_result_code_string(rc));
+}
+
+void
+outbox_retention_init(OutboxDatabase *db)
+{
+	execute("SELECT log, piece, since FROM outbox.pieces");
+	for (uint64 i = 0; i < SPI_processed; i++)
+	{
+		TupleDesc	desc = SPI_tuptable->tupdesc;
+		HeapTuple	tuple = SPI_tuptable->vals[i];
+		bool		isnull;
+		char	   *log = SPI_getvalue(tuple, desc, 1);
+		int			piece = DatumGetInt16(SPI_getbinval(tuple, desc, 2, &isnull));
+		TimestampTz since = DatumGetTimestampTz(SPI_getbinval(tuple, desc, 3, &isnull));
+
+		if (strcmp(log, "events") == 0)
+		{
+			outbox_events_piece = piece;
+			events_since = since;
+		}
+		else
+		{
+			outbox_attempts_piece = piece;
+			attempts_since = since;
+		}
+	}
+	pg_atomic_write_u32(&db->piece, outbox_events_piece);
+	look_again_at = GetCurrentTimestamp();
+}
+
+static TimestampTz
+due(TimestampTz since, int retention)
+{
+	return since + (int64) retention * USECS_PER_SEC / (OUTBOX_LOG_PIECES - 1);
+}
+
+TimestampTz
+outbox_retention_next_time(void)
+{
+	TimestampTz t = Min(due(events_since, outbox_retention),
+						due(attempts_since, outbox_attempts_retention));
+
+	return Max(t, look_again_at);
+}
+
+/*
+ * Has everybody done with this piece of the log?  Asked with the piece locked
+ * against everyone, and with a snapshot taken after that: before, somebody
+ * could still commit an event into it.  No endpoint can be made meanwhile, for
+ * that takes a lock that conflicts with ours on the settings.
+ *
+ * A row that is not visible in the done tick of some position is needed; so is
+ * one that was on its way when the position was written.
+ */
+static bool
+everybody_is_done(int piece)
+{
+	char		sql[2048];
+
+	snprintf(sql, sizeof(sql),
+			 "SELECT 1 FROM (SELECT DISTINCT done, pending"
+			 " FROM outbox.endpoint_positions) AS p"
+			 " WHERE EXISTS (SELECT 1 FROM outbox.events_%d e"
+			 " WHERE e.xid OPERATOR(pg_catalog.>=)"
+			 " pg_catalog.pg_snapshot_xmin(p.done)"
+			 " AND NOT pg_catalog.pg_visible_in_snapshot(e.xid, p.done)"
+			 " AND e.epoch OPERATOR(pg_catalog.=) ANY"
+			 " (ARRAY[0, outbox.current_epoch()]))"
+			 " OR EXISTS (SELECT 1 FROM outbox.events_%d e"
+			 " WHERE e.seq OPERATOR(pg_catalog.=) ANY (p.pending))"
+			 " LIMIT 1", piece, piece);
+	execute(sql);
+	return SPI_processed == 0;
+}
+
+/* Parked deliveries still need their events. */
+static void
+keep_events(int piece)
+{
+	char		sql[1024];
+
+	snprintf(sql, sizeof(sql),
+			 "INSERT INTO outbox.kept_events SELECT e.seq, e.xid, e.epoch, e.id,"
+			 " e.created_at, e.expires_at, e.topic, e.type, e.key, e.headers,"
+			 " e.payload, e.body, e.content_type"
+			 " FROM outbox.parked p JOIN outbox.events_%d e"
+			 " ON e.seq OPERATOR(pg_catalog.=) p.seq"
+			 " ON CONFLICT (seq) DO NOTHING", piece);
+	execute(sql);
+}
+
+static void
+use_piece(const char *log, int piece)
+{
+	Datum		args[2] = {CStringGetTextDatum(log), Int16GetDatum(piece)};
+
+	if (SPI_execute_with_args("UPDATE outbox.pieces SET piece = $2, since = pg_catalog.now()"
+							  " WHERE log OPERATOR(pg_catalog.=) $1",
+							  2, (Oid[]) {TEXTOID, INT2OID}, args, NULL, false, 0) < 0)
+		elog(ERROR, "could not note the piece of the log");
+}
+
+static bool
+lock_exclusively(OutboxTable table)
+{
+	return ConditionalLockRelationOid(outbox_session_table(table), AccessExclusiveLock);
+}
+
+static bool
+rotate_events(OutboxDatabase *db)
+{
+	int			next = next_piece(outbox_events_piece);
+	char		sql[128];
+	Oid			settings = outbox_session_table(OUTBOX_TABLE_ENDPOINT_SETTINGS);
+
+	if (!outbox_begin(true))
+		return false;
+
+	/*
+	 * Never a waiting lock: while one waits, every emit would queue up behind
+	 * it.
+	 */
+	if (!lock_exclusively(OUTBOX_TABLE_EVENTS_0 + next) ||
+		!lock_exclusively(OUTBOX_TABLE_TICKS_0 + next) ||
+		!ConditionalLockRelationOid(settings, ShareRowExclusiveLock) ||
+		!everybody_is_done(next))
+	{
+		outbox_give_up();
+		return false;
+	}
+	keep_events(next);
+	snprintf(sql, sizeof(sql), "TRUNCATE outbox.events_%d, outbox.ticks_%d", next, next);
+	execute(sql);
+	use_piece("events", next);
+	outbox_commit();
+
+	outbox_events_piece = next;
+	events_since = GetCurrentTimestamp();
+	pg_atomic_write_u32(&db->piece, next);
+	return true;
+}
+
+static bool
+rotate_attempts(void)
+{
+	int			next = next_piece(outbox_attempts_piece);
+	char		sql[128];
+
+	if (!outbox_begin(true))
+		return false;
+	if (!lock_exclusively(OUTBOX_TABLE_ATTEMPT_LOG_0 + next))
+	{
+		outbox_give_up();
+		return false;
+	}
+	snprintf(sql, sizeof(sql), "TRUNCATE outbox.attempt_log_%d", next);
+	execute(sql);
+	use_piece("attempts", next);
+	outbox_commit();
+
+	outbox_attempts_piece = next;
+	attempts_since = GetCurrentTimestamp();
+	return true;
+}
+
+/* Events that were kept for deliveries which have ended since. */
+static void
+drop_kept_events(void)
+{
+	if (!outbox_begin(true))
+		return;
+	execute("DELETE FROM outbox.kept_events k WHERE NOT EXISTS"
+			" (SELECT 1 FROM outbox.parked p"
+			" WHERE p.seq OPERATOR(pg_catalog.=) k.seq)");
+	outbox_commit();
+}
+
+void
+outbox_retention_run(OutboxDatabase *db)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	bool		rotated = false;
+	bool		failed = false;
+
+	if (now >= due(attempts_since, outbox_attempts_retention))
+		failed = !rotate_attempts();
+	if (now >= due(events_since, outbox_retention))
+	{
+		rotated = rotate_events(db);
+		failed = failed || !rotated;
+	}
+	if (rotated)
+		drop_kept_events();
+	if (failed)
+	{
+		int64		wait = Min(LOOK_AGAIN_AFTER,
+							   (int64) outbox_retention * USECS_PER_SEC / 10);
+
+		look_again_at = now + Max(wait, 100 * 1000);
+	}
+}

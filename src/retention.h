@@ -1,0 +1,26 @@
+/*
+ * retention.h
+ *	  Forgets: old events and attempts, a table at a time.
+ */
+#ifndef OUTBOX_RETENTION_H
+#define OUTBOX_RETENTION_H
+
+#include "shmem.h"
+
+/* The tables that are written to now. */
+extern int	outbox_events_piece;
+extern int	outbox_attempts_piece;
+
+/* In a transaction: what outbox.pieces says. */
+extern void outbox_retention_init(OutboxDatabase *db);
+
+/* When the next look is due. */
+extern TimestampTz outbox_retention_next_time(void);
+
+/*
+ * Drops what is old enough and no longer needed.  Everything that was settled
+ * must have been written before.
+ */
+extern void outbox_retention_run(OutboxDatabase *db);
+
+#endif							/* OUTBOX_RETENTION_H */

@@ -1,0 +1,258 @@
+/*
+ * session.c
+ *	  Owns the worker's transactions: what they may depend on, and that they
+ *	  never wait for a lock that somebody else may hold long.
+ */
+#include "outbox.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "catalog/indexing.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_extension.h"
+#include "commands/extension.h"
+#include "executor/spi.h"
+#include "miscadmin.h"
+#include "storage/ipc.h"
+#include "storage/lmgr.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/guc.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
+
+#include "compat.h"
+#include "launcher.h"
+#include "session.h"
+
+static const char *const table_names[OUTBOX_TABLES] = {
+	[OUTBOX_TABLE_ORIGINS] = "origins",
+	[OUTBOX_TABLE_EVENTS] = "events",
+	[OUTBOX_TABLE_EVENTS_0] = "events_0",
+	[OUTBOX_TABLE_EVENTS_1] = "events_1",
+	[OUTBOX_TABLE_EVENTS_2] = "events_2",
+	[OUTBOX_TABLE_KEPT_EVENTS] = "kept_events",
+	[OUTBOX_TABLE_ENDPOINT_SETTINGS] = "endpoint_settings",
+	[OUTBOX_TABLE_ENDPOINT_SECRETS] = "endpoint_secrets",
+	[OUTBOX_TABLE_SUBSCRIPTIONS] = "subscriptions",
+	[OUTBOX_TABLE_POSITIONS] = "positions",
+	[OUTBOX_TABLE_POSITIONS_0] = "positions_0",
+	[OUTBOX_TABLE_POSITIONS_1] = "positions_1",
+	[OUTBOX_TABLE_TICKS] = "ticks",
+	[OUTBOX_TABLE_TICKS_0] = "ticks_0",
+	[OUTBOX_TABLE_TICKS_1] = "ticks_1",
+	[OUTBOX_TABLE_TICKS_2] = "ticks_2",
+	[OUTBOX_TABLE_PARKED] = "parked",
+	[OUTBOX_TABLE_ATTEMPT_LOG] = "attempt_log",
+	[OUTBOX_TABLE_ATTEMPT_LOG_0] = "attempt_log_0",
+	[OUTBOX_TABLE_ATTEMPT_LOG_1] = "attempt_log_1",
+	[OUTBOX_TABLE_ATTEMPT_LOG_2] = "attempt_log_2",
+	[OUTBOX_TABLE_PIECES] = "pieces",
+};
+
+static Oid	extension_oid;
+static Oid	sequence_oid;
+static Oid	tables[OUTBOX_TABLES];
+static char *version;
+
+/*
+ * Settings that a database or a role could carry and that would change what
+ * the worker's statements mean, or end them.  The planner's switches keep the
+ * walk along the log an index scan, also on a table that was never analyzed.
+ */
+static const char *const overrides[][2] = {
+	{"default_transaction_isolation", "read committed"},
+	{"default_transaction_read_only", "off"},
+	{"default_transaction_deferrable", "off"},
+	{"synchronous_commit", "off"},
+	{"statement_timeout", "0"},
+	{"idle_in_transaction_session_timeout", "0"},
+	{"idle_session_timeout", "0"},
+	{"lock_timeout", "2s"},
+	{"search_path", "pg_catalog, pg_temp"},
+	{"session_replication_role", "origin"},
+	{"row_security", "on"},
+	{"DateStyle", "ISO, MDY"},
+	{"IntervalStyle", "postgres"},
+	{"TimeZone", "UTC"},
+	{"extra_float_digits", "1"},
+	{"bytea_output", "hex"},
+	{"xmlbinary", "base64"},
+	{"default_table_access_method", "heap"},
+	{"default_tablespace", ""},
+	{"temp_tablespaces", ""},
+	{"jit", "off"},
+	{"plan_cache_mode", "force_generic_plan"},
+	{"enable_seqscan", "off"},
+	{"enable_bitmapscan", "off"},
+	{"enable_indexscan", "on"},
+	{"enable_sort", "off"},
+	{"enable_hashjoin", "off"},
+	{"enable_mergejoin", "off"},
+	{"enable_nestloop", "on"},
+	{"enable_material", "off"},
+	{"max_parallel_workers_per_gather", "0"},
+	{"log_statement", "none"},
+	{"log_min_duration_statement", "-1"},
+};
+
+/* The extension's version and owner; InvalidOid: not installed. */
+static Oid
+look_up_extension(Oid *owner, char **extversion)
+{
+	Relation	rel = table_open(ExtensionRelationId, AccessShareLock);
+	ScanKeyData key;
+	SysScanDesc scan;
+	HeapTuple	tuple;
+	Oid			oid = InvalidOid;
+
+	ScanKeyInit(&key, Anum_pg_extension_extname, BTEqualStrategyNumber,
+				F_NAMEEQ, CStringGetDatum(OUTBOX_EXTENSION));
+	scan = systable_beginscan(rel, ExtensionNameIndexId, true, NULL, 1, &key);
+	tuple = systable_getnext(scan);
+	if (HeapTupleIsValid(tuple))
+	{
+		Form_pg_extension form = (Form_pg_extension) GETSTRUCT(tuple);
+		bool		isnull;
+		Datum		value;
+
+		oid = form->oid;
+		if (owner)
+			*owner = form->extowner;
+		if (extversion)
+		{
+			value = heap_getattr(tuple, Anum_pg_extension_extversion,
+								 RelationGetDescr(rel), &isnull);
+			*extversion = MemoryContextStrdup(TopMemoryContext,
+											  isnull ? "" : TextDatumGetCString(value));
+		}
+	}
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
+	return oid;
+}
+
+bool
+outbox_session_init(void)
+{
+	Oid			nsp;
+	Oid			owner = InvalidOid;
+
+	for (size_t i = 0; i < lengthof(overrides); i++)
+		SetConfigOption(overrides[i][0], overrides[i][1], PGC_SUSET, PGC_S_OVERRIDE);
+
+	StartTransactionCommand();
+	PushActiveSnapshot(GetTransactionSnapshot());
+	extension_oid = look_up_extension(&owner, &version);
+	if (OidIsValid(extension_oid))
+	{
+		nsp = get_namespace_oid(OUTBOX_SCHEMA, false);
+		for (int i = 0; i < OUTBOX_TABLES; i++)
+			tables[i] = get_relname_relid(table_names[i], nsp);
+		sequence_oid = get_relname_relid("events_seq", nsp);
+	}
+	PopActiveSnapshot();
+	CommitTransactionCommand();
+	if (!OidIsValid(extension_oid))
+		return false;
+
+	/*
+	 * The connection was made without a role, which means as a superuser.
+	 * From here on the worker is the extension's owner, or whom the
+	 * administrator names.
+	 */
+	StartTransactionCommand();
+	if (outbox_worker_role[0] != '\0')
+		owner = get_role_oid(outbox_worker_role, false);
+	SetSessionAuthorization(owner, superuser_arg(owner));
+	CommitTransactionCommand();
+	return true;
+}
+
+const char *
+outbox_session_version(void)
+{
+	return version;
+}
+
+Oid
+outbox_session_sequence(void)
+{
+	return sequence_oid;
+}
+
+Oid
+outbox_session_table(OutboxTable table)
+{
+	return tables[table];
+}
+
+static bool
+lock_tables(OutboxTable first, OutboxTable last, LOCKMODE mode)
+{
+	for (int i = first; i <= (int) last; i++)
+		if (!ConditionalLockRelationOid(tables[i], mode))
+			return false;
+	return true;
+}
+
+/*
+ * Locks are asked for, never waited for: DROP EXTENSION, VACUUM FULL or a LOCK
+ * in somebody's session must not freeze the requests of every endpoint.  They
+ * are taken before any snapshot.
+ */
+bool
+outbox_begin(bool write)
+{
+	bool		locked;
+
+	StartTransactionCommand();
+	locked = lock_tables(OUTBOX_TABLE_EVENTS, OUTBOX_TABLE_KEPT_EVENTS, AccessShareLock);
+	if (locked && write)
+		locked = lock_tables(OUTBOX_TABLE_ENDPOINT_SETTINGS, OUTBOX_TABLE_PIECES,
+							 RowExclusiveLock);
+	else if (locked)
+		locked = lock_tables(OUTBOX_TABLE_PARKED, OUTBOX_TABLE_PARKED, AccessShareLock);
+	if (!locked)
+	{
+		AbortCurrentTransaction();
+		return false;
+	}
+
+	/*
+	 * With the locks in hand the extension can no longer be dropped.  A DROP
+	 * that was rolled back, or is still open, changes nothing here.
+	 */
+	if (look_up_extension(NULL, NULL) != extension_oid)
+	{
+		ereport(LOG, (errmsg("outbox worker ends: the extension was dropped")));
+		outbox_worker_no_extension(outbox_database_slot(MyDatabaseId, false));
+		proc_exit(0);
+	}
+	SPI_connect();
+
+	/*
+	 * Parsing wants a snapshot.  What a statement sees is its own, newer one:
+	 * each takes it when it has its locks (read_only = false).
+	 */
+	PushActiveSnapshot(GetTransactionSnapshot());
+	return true;
+}
+
+void
+outbox_give_up(void)
+{
+	SPI_finish();
+	AbortCurrentTransaction();
+}
+
+void
+outbox_commit(void)
+{
+	PopActiveSnapshot();
+	SPI_finish();
+	CommitTransactionCommand();
+}

@@ -1,0 +1,62 @@
+/*
+ * session.h
+ *	  The worker's transactions: short, never waiting for a lock that somebody
+ *	  else may hold long.
+ */
+#ifndef OUTBOX_SESSION_H
+#define OUTBOX_SESSION_H
+
+#include "outbox.h"
+
+#include "utils/rel.h"
+
+/* Tables that C code opens by oid. */
+typedef enum OutboxTable
+{
+	OUTBOX_TABLE_ORIGINS,
+	OUTBOX_TABLE_EVENTS,
+	OUTBOX_TABLE_EVENTS_0,
+	OUTBOX_TABLE_EVENTS_1,
+	OUTBOX_TABLE_EVENTS_2,
+	OUTBOX_TABLE_KEPT_EVENTS,
+	OUTBOX_TABLE_ENDPOINT_SETTINGS,
+	OUTBOX_TABLE_ENDPOINT_SECRETS,
+	OUTBOX_TABLE_SUBSCRIPTIONS,
+	OUTBOX_TABLE_POSITIONS,
+	OUTBOX_TABLE_POSITIONS_0,
+	OUTBOX_TABLE_POSITIONS_1,
+	OUTBOX_TABLE_TICKS,
+	OUTBOX_TABLE_TICKS_0,
+	OUTBOX_TABLE_TICKS_1,
+	OUTBOX_TABLE_TICKS_2,
+	OUTBOX_TABLE_PARKED,
+	OUTBOX_TABLE_ATTEMPT_LOG,
+	OUTBOX_TABLE_ATTEMPT_LOG_0,
+	OUTBOX_TABLE_ATTEMPT_LOG_1,
+	OUTBOX_TABLE_ATTEMPT_LOG_2,
+	OUTBOX_TABLE_PIECES,
+	OUTBOX_TABLES
+} OutboxTable;
+
+/*
+ * Overrides what settings of the database or the role could break, and becomes
+ * the owner of the extension.  False: this database does not have it.
+ */
+extern bool outbox_session_init(void);
+
+/* Version of the extension's objects, as installed. */
+extern const char *outbox_session_version(void);
+extern Oid	outbox_session_sequence(void);
+extern Oid	outbox_session_table(OutboxTable table);
+
+/*
+ * Begins a transaction.  False, and none is open: somebody holds a lock that
+ * conflicts (DROP EXTENSION, VACUUM FULL …), try again a little later.  Ends
+ * the process when the extension is gone.  'write': the transaction will write
+ * outcomes; else it reads the log.
+ */
+extern bool outbox_begin(bool write);
+extern void outbox_commit(void);
+extern void outbox_give_up(void);	/* ends it without effect */
+
+#endif							/* OUTBOX_SESSION_H */

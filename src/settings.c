@@ -1,0 +1,300 @@
+/*
+ * settings.c
+ *	  Owns the SQL-callable checks of endpoint settings, and the place in the
+ *	  log that is "now": what create_endpoint() and its relatives are built on.
+ *
+ * Everything wrong is refused here, with a hint, and not found out by the
+ * worker.
+ */
+#include "outbox.h"
+
+#include "access/xact.h"
+#include "catalog/pg_type.h"
+#include "commands/sequence.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/fmgrprotos.h"
+#include "utils/jsonb.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+#include "compat.h"
+#include "http.h"
+#include "log.h"
+#include "shmem.h"
+#include "sign.h"
+#include "topic.h"
+#include "wakeup.h"
+
+PG_FUNCTION_INFO_V1(outbox_check_url);
+PG_FUNCTION_INFO_V1(outbox_check_topics);
+PG_FUNCTION_INFO_V1(outbox_check_secret);
+PG_FUNCTION_INFO_V1(outbox_new_secret);
+PG_FUNCTION_INFO_V1(outbox_check_headers);
+PG_FUNCTION_INFO_V1(outbox_new_epoch);
+PG_FUNCTION_INFO_V1(outbox_topic_in);
+PG_FUNCTION_INFO_V1(outbox_position_now);
+PG_FUNCTION_INFO_V1(outbox_endpoints_changed);
+PG_FUNCTION_INFO_V1(outbox_endpoint_stats);
+
+/* check_url(text): NULL or an error. */
+Datum
+outbox_check_url(PG_FUNCTION_ARGS)
+{
+	char	   *url = text_to_cstring(PG_GETARG_TEXT_PP(0));
+	const char *hint = NULL;
+	const char *problem = outbox_http_check_url(url, &hint);
+
+	/* The URL may hold a token: the message does not repeat it. */
+	if (problem)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("invalid url: %s", problem),
+				 hint ? errhint("%s", hint) : 0));
+	PG_RETURN_VOID();
+}
+
+Datum
+outbox_check_topics(PG_FUNCTION_ARGS)
+{
+	ArrayType  *array = PG_GETARG_ARRAYTYPE_P(0);
+	Datum	   *elems;
+	bool	   *nulls;
+	int			n;
+
+	deconstruct_array(array, TEXTOID, -1, false, TYPALIGN_INT, &elems, &nulls, &n);
+	if (n == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("topics must not be empty"),
+				 errhint("Use '{*}' to subscribe to everything.")));
+	for (int i = 0; i < n; i++)
+	{
+		char	   *pattern = nulls[i] ? NULL : TextDatumGetCString(elems[i]);
+		const char *problem = nulls[i] ? "it is NULL" :
+			outbox_pattern_problem(pattern, strlen(pattern));
+
+		if (problem)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("invalid topic pattern \"%s\": %s",
+							pattern ? pattern : "NULL", problem),
+					 errhint("A pattern is a topic like \"order.created\" in which a segment may be \"*\", or \"*\" alone.")));
+	}
+	PG_RETURN_VOID();
+}
+
+Datum
+outbox_check_secret(PG_FUNCTION_ARGS)
+{
+	char	   *secret = text_to_cstring(PG_GETARG_TEXT_PP(0));
+	OutboxKey	key;
+
+	if (!outbox_secret_decode(secret, &key))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("invalid secret"),
+				 errhint("A secret is \"whsec_\" followed by the base64 of %d to %d random bytes; leave it out to have one generated.",
+						 OUTBOX_SECRET_MIN, OUTBOX_SECRET_MAX)));
+	PG_RETURN_VOID();
+}
+
+Datum
+outbox_new_secret(PG_FUNCTION_ARGS)
+{
+	(void) fcinfo;
+	PG_RETURN_TEXT_P(cstring_to_text(outbox_secret_generate()));
+}
+
+Datum
+outbox_check_headers(PG_FUNCTION_ARGS)
+{
+	Jsonb	   *jb = PG_GETARG_JSONB_P(0);
+	JsonbIterator *it = JsonbIteratorInit(&jb->root);
+	JsonbIteratorToken token;
+	JsonbValue	v;
+
+	if (!JB_ROOT_IS_OBJECT(jb))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("headers must be a JSON object"),
+				 errhint("Write them as '{\"name\": \"value\"}'.")));
+	while ((token = JsonbIteratorNext(&it, &v, true)) != WJB_DONE)
+	{
+		const char *problem = NULL;
+		char	   *shown = NULL;
+
+		if (token == WJB_KEY)
+		{
+			shown = pnstrdup(v.val.string.val, v.val.string.len);
+			problem = outbox_header_name_problem(v.val.string.val,
+												 v.val.string.len, false);
+		}
+		else if (token == WJB_VALUE)
+		{
+			if (v.type != jbvString)
+				problem = "a value is not a string";
+			else
+				problem = outbox_header_value_problem(v.val.string.val,
+													  v.val.string.len);
+		}
+
+		/* Values may be tokens: only a name is repeated. */
+		if (problem)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 shown ? errmsg("invalid header \"%s\": %s", shown, problem) :
+					 errmsg("invalid headers: %s", problem),
+					 errhint("headers is a flat object of strings, like '{\"authorization\": \"Bearer …\"}'.")));
+	}
+	PG_RETURN_VOID();
+}
+
+/* A random 63-bit number that is not 0. */
+Datum
+outbox_new_epoch(PG_FUNCTION_ARGS)
+{
+	uint64		epoch;
+
+	(void) fcinfo;
+	do
+	{
+		if (!pg_strong_random(&epoch, sizeof(epoch)))
+			ereport(ERROR,
+					(errcode(ERRCODE_INTERNAL_ERROR),
+					 errmsg("could not generate random numbers")));
+		epoch &= PG_INT64_MAX;
+	} while (epoch == 0);
+	PG_RETURN_INT64((int64) epoch);
+}
+
+/* topic_in(topic, patterns): does one of them match? */
+Datum
+outbox_topic_in(PG_FUNCTION_ARGS)
+{
+	text	   *topic = PG_GETARG_TEXT_PP(0);
+	Datum	   *elems;
+	bool	   *nulls;
+	int			n;
+
+	deconstruct_array(PG_GETARG_ARRAYTYPE_P(1), TEXTOID, -1, false, TYPALIGN_INT,
+					  &elems, &nulls, &n);
+	for (int i = 0; i < n; i++)
+	{
+		text	   *pattern;
+
+		if (nulls[i])
+			continue;
+		pattern = DatumGetTextPP(elems[i]);
+		if (outbox_topic_matches(VARDATA_ANY(topic), VARSIZE_ANY_EXHDR(topic),
+								 VARDATA_ANY(pattern), VARSIZE_ANY_EXHDR(pattern)))
+			PG_RETURN_BOOL(true);
+	}
+	PG_RETURN_BOOL(false);
+}
+
+/*
+ * position_now(OUT snapshot pg_snapshot, OUT seq_low bigint): the end of the
+ * log, as an endpoint that is made in this transaction has to see it.
+ *
+ * A snapshot does not list the caller's own xid, so events of this very
+ * transaction would look as if they had been read: it is added.
+ */
+Datum
+outbox_position_now(PG_FUNCTION_ARGS)
+{
+	FullTransactionId own = GetTopFullTransactionId();
+	OutboxTick *tick;
+	TupleDesc	desc;
+	Datum		values[2];
+	bool		nulls[2] = {false, false};
+	char	   *snapshot;
+
+	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+	tick = outbox_log_now(PG_GETARG_OID(0), own);
+	snapshot = outbox_tick_snapshot(tick);
+	values[0] = DirectFunctionCall1(pg_snapshot_in, CStringGetDatum(snapshot));
+	values[1] = Int64GetDatum(tick->seq_low);
+	outbox_tick_unref(tick);
+	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc),
+													  values, nulls)));
+}
+
+/* This transaction changes endpoints: the worker looks at its commit. */
+Datum
+outbox_endpoints_changed(PG_FUNCTION_ARGS)
+{
+	(void) fcinfo;
+	outbox_mark_changed();
+	PG_RETURN_VOID();
+}
+
+static Datum
+time_or_null(TimestampTz t, bool *null)
+{
+	*null = t == 0;
+	return TimestampTzGetDatum(t);
+}
+
+static Datum
+ms_or_null(double ms, bool *null)
+{
+	*null = ms < 0;
+	return Float8GetDatum(ms);
+}
+
+static Datum
+text_or_null(const char *s, bool *null)
+{
+	*null = s[0] == '\0';
+	return CStringGetTextDatum(s);
+}
+
+/*
+ * endpoint_stats(endpoint_id int): what the worker of this database published,
+ * or NULL where it has published nothing since the server started.
+ */
+Datum
+outbox_endpoint_stats(PG_FUNCTION_ARGS)
+{
+	static const char *const states[] = {
+		[OUTBOX_ENDPOINT_ACTIVE] = "active",
+		[OUTBOX_ENDPOINT_PAUSED] = "paused",
+		[OUTBOX_ENDPOINT_BACKING_OFF] = "backing_off",
+		[OUTBOX_ENDPOINT_DISABLED] = "disabled",
+	};
+	OutboxStats s;
+	TupleDesc	desc;
+	Datum		v[19];
+	bool		n[19] = {0};
+
+	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+	if (!outbox_stats_fetch(MyDatabaseId, PG_GETARG_INT32(0), &s))
+		PG_RETURN_NULL();
+
+	v[0] = CStringGetTextDatum(states[s.state]);
+	v[1] = time_or_null(s.state_since, &n[1]);
+	v[2] = text_or_null(s.reason, &n[2]);
+	v[3] = Int64GetDatum(s.pending);
+	v[4] = BoolGetDatum(s.pending_exact);
+	v[5] = Int64GetDatum(s.processing);
+	v[6] = Int64GetDatum(s.retrying);
+	v[7] = Int64GetDatum(s.blocked);
+	v[8] = Int64GetDatum(s.dead);
+	v[9] = Int64GetDatum(s.delivered);
+	v[10] = Int64GetDatum(s.failed_attempts);
+	v[11] = time_or_null(s.oldest_pending_at, &n[11]);
+	v[12] = time_or_null(s.next_attempt_at, &n[12]);
+	v[13] = Float8GetDatum(s.rate_per_s);
+	v[14] = ms_or_null(s.latency_p50_ms, &n[14]);
+	v[15] = ms_or_null(s.latency_p95_ms, &n[15]);
+	v[16] = ms_or_null(s.latency_p99_ms, &n[16]);
+	v[17] = time_or_null(s.last_success_at, &n[17]);
+	v[18] = text_or_null(s.last_error, &n[18]);
+	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), v, n)));
+}

@@ -1,0 +1,39 @@
+/*
+ * topic.h
+ *	  What topics, patterns, header names and values look like.  Pure: tested
+ *	  without a server.
+ */
+#ifndef OUTBOX_TOPIC_H
+#define OUTBOX_TOPIC_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/*
+ * Segments of [A-Za-z0-9_-]+ joined by dots, 1 to 255 bytes.  NULL: valid;
+ * otherwise what is wrong, in words (static string).
+ */
+extern const char *outbox_topic_problem(const char *topic, size_t len);
+
+/* As above, where a segment may be "*". */
+extern const char *outbox_pattern_problem(const char *pattern, size_t len);
+
+/*
+ * A segment "*" stands for exactly one segment, at the end for one or more.
+ * "outbox.…" topics match only patterns that begin with "outbox.".
+ */
+extern bool outbox_topic_matches(const char *topic, size_t tlen,
+								 const char *pattern, size_t plen);
+
+/* Topics that only outbox itself may emit. */
+extern bool outbox_topic_reserved(const char *topic, size_t len);
+
+/*
+ * Header rules of doc/wire: NULL: fine, otherwise what is wrong.  Events may
+ * not set Authorization and Cookie, endpoints may.
+ */
+extern const char *outbox_header_name_problem(const char *name, size_t len,
+											  bool from_event);
+extern const char *outbox_header_value_problem(const char *value, size_t len);
+
+#endif							/* OUTBOX_TOPIC_H */

@@ -1,0 +1,155 @@
+/*
+ * wakeup.c
+ *	  Owns the bell: at commit it rings whom the transaction concerns.
+ *
+ * Counters are rung before the latch is set.  Whoever sleeps compares the
+ * counter with what he saw before his last look, because a latch can be reset
+ * by anything that waits on it inside a transaction.
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "fmgr.h"
+#include "miscadmin.h"
+
+#include "shmem.h"
+#include "wakeup.h"
+
+#define MARK_EMITTED 0x01
+#define MARK_CHANGED 0x02
+#define MARK_LAUNCHER 0x04
+#define MARK_DATABASES 0x08
+
+static int	marks = 0;
+
+PG_FUNCTION_INFO_V1(outbox_wake_launcher);
+PG_FUNCTION_INFO_V1(outbox_preloaded);
+
+static void
+ring_worker(int rung)
+{
+	OutboxDatabase *db = outbox_database_slot(MyDatabaseId, true);
+	Latch	   *latch;
+
+	if (db == NULL)
+		return;
+	if (rung & MARK_EMITTED)
+		pg_atomic_fetch_add_u64(&db->emitted, 1);
+	if (rung & MARK_CHANGED)
+		pg_atomic_fetch_add_u64(&db->changed, 1);
+
+	/*
+	 * Read once and without a lock: the worker may have gone meanwhile, but
+	 * the latch of a process outlives it, and setting it again is harmless.
+	 */
+	latch = *(Latch *volatile *) &db->latch;
+	if (latch != NULL)
+		SetLatch(latch);
+}
+
+/*
+ * Runs when the transaction is visible to others.  It cannot be undone any
+ * more, so nothing here may fail: what is called takes a lock at most.
+ */
+static void
+ring(int rung)
+{
+	if (rung & MARK_LAUNCHER)
+		outbox_launcher_probe(MyDatabaseId);
+	if (rung & MARK_DATABASES)
+		outbox_launcher_rescan();
+	if (rung & (MARK_EMITTED | MARK_CHANGED))
+		ring_worker(rung);
+}
+
+/*
+ * A prepared transaction is committed by another session, perhaps after a
+ * restart: the worker's slow timer finds its events.
+ */
+static void
+at_transaction_end(XactEvent event, void *arg)
+{
+	int			rung = marks;
+
+	(void) arg;
+	if (rung == 0)
+		return;
+	switch (event)
+	{
+		case XACT_EVENT_COMMIT:
+			marks = 0;
+			ring(rung);
+			break;
+		case XACT_EVENT_ABORT:
+		case XACT_EVENT_PREPARE:
+			marks = 0;
+			break;
+		default:
+			break;
+	}
+}
+
+static void
+mark(int what)
+{
+	static bool registered = false;
+
+	if (outbox_shared == NULL)
+		return;
+	if (!registered)
+	{
+		RegisterXactCallback(at_transaction_end, NULL);
+		registered = true;
+	}
+	marks |= what;
+}
+
+void
+outbox_mark_emitted(void)
+{
+	mark(MARK_EMITTED);
+}
+
+void
+outbox_mark_changed(void)
+{
+	mark(MARK_CHANGED);
+}
+
+void
+outbox_mark_launcher(void)
+{
+	mark(MARK_LAUNCHER);
+}
+
+void
+outbox_mark_databases(void)
+{
+	mark(MARK_DATABASES);
+}
+
+/*
+ * outbox.wake_launcher(): the install script's last word.
+ */
+Datum
+outbox_wake_launcher(PG_FUNCTION_ARGS)
+{
+	(void) fcinfo;
+	if (outbox_shared == NULL)
+		ereport(WARNING,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("events are kept, but not delivered: outbox is not preloaded"),
+				 errhint("Add outbox to shared_preload_libraries and restart the server.")));
+	outbox_mark_launcher();
+	PG_RETURN_VOID();
+}
+
+/*
+ * outbox.preloaded()
+ */
+Datum
+outbox_preloaded(PG_FUNCTION_ARGS)
+{
+	(void) fcinfo;
+	PG_RETURN_BOOL(outbox_shared != NULL);
+}

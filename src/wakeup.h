@@ -1,0 +1,18 @@
+/*
+ * wakeup.h
+ *	  Rings the worker when a transaction that emitted, or that changed
+ *	  endpoints, commits.
+ */
+#ifndef OUTBOX_WAKEUP_H
+#define OUTBOX_WAKEUP_H
+
+#include "outbox.h"
+
+extern void outbox_mark_emitted(void);	/* this transaction emits */
+extern void outbox_mark_changed(void);	/* this transaction changes endpoints */
+extern void outbox_mark_launcher(void); /* this transaction makes or drops the
+										 * extension: the launcher looks again */
+extern void outbox_mark_databases(void);	/* this transaction changes
+											 * pg_database */
+
+#endif							/* OUTBOX_WAKEUP_H */

@@ -1,0 +1,746 @@
+/*
+ * worker.c
+ *	  The loop of a database's worker: requests move, the log is read, slots are
+ *	  filled, outcomes are settled; then it sleeps until one of them has
+ *	  something to do.
+ *
+ * No transaction, snapshot or lock is held across a wait or a request.  An SQL
+ * error ends the process, and the launcher starts another one: everything that
+ * matters is in tables.
+ */
+#include "outbox.h"
+
+#include <sys/resource.h>
+
+#include "executor/spi.h"
+#include "libpq/pqsignal.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "postmaster/bgworker.h"
+#include "postmaster/interrupt.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+
+#include "catalog.h"
+#include "compat.h"
+#include "deliver.h"
+#include "launcher.h"
+#include "reader.h"
+#include "retention.h"
+#include "session.h"
+#include "settle.h"
+
+/* Deliveries after which a settle does not wait for its interval. */
+#define SETTLE_AFTER 500
+
+/* How long a request may go on when its endpoint is to be read anew. */
+#define CANCEL_AFTER (1 * USECS_PER_SEC)
+
+#define PUBLISH_EVERY (100 * 1000)	/* µs */
+#define RETRY_LOCKS_AFTER (20 * 1000)	/* µs */
+#define WATCH_STANDBYS_EVERY 1	/* ms */
+
+static OutboxDatabase *db;
+static MemoryContext endpoint_cxt;
+static MemoryContext loop_cxt;
+
+/* All endpoints, by id; those that are not idle. */
+static OutboxEndpoint **endpoints;
+static int	nendpoints;
+static dlist_head busy = DLIST_STATIC_INIT(busy);
+
+static uint64 seen_emitted;
+static uint64 seen_changed;
+static bool fill_all;			/* some endpoint may have got slots or work */
+static bool need_reload;
+static bool shared_head;		/* 'outbox_head' came from the shared position */
+static TimestampTz settle_since;	/* 0: nothing to settle */
+static TimestampTz locks_at;	/* not before: a lock was not to be had */
+static TimestampTz published_at;
+static TimestampTz wakeup_at;
+static XLogRecPtr hold_lsn;		/* nothing is sent until the WAL is durable up
+								 * to here */
+
+static void
+make_busy(OutboxEndpoint *ep)
+{
+	if (!ep->busy)
+	{
+		ep->busy = true;
+		dlist_push_tail(&busy, &ep->busy_node);
+	}
+	ep->shared = ep->shared && !ep->dirty;
+	fill_all = true;
+}
+
+static void
+got_work(OutboxEndpoint *ep)
+{
+	make_busy(ep);
+}
+
+static void
+want_settle(TimestampTz now)
+{
+	if (settle_since == 0)
+		settle_since = now;
+}
+
+static void
+delivery_ended(OutboxEndpoint *ep)
+{
+	want_settle(GetCurrentTimestamp());
+	if (ep->drop_window)
+		outbox_endpoint_drop_window(ep, &outbox_head);
+}
+
+/* ------------------------------------------------------------ endpoints */
+
+static int
+compare_id(const void *key, const void *element)
+{
+	int32		id = *(const int32 *) key;
+	const OutboxEndpoint *ep = *(OutboxEndpoint *const *) element;
+
+	return id < ep->id ? -1 : id > ep->id;
+}
+
+static OutboxEndpoint *
+find_endpoint(int32 id)
+{
+	OutboxEndpoint **found;
+
+	if (nendpoints == 0)
+		return NULL;
+	found = bsearch(&id, endpoints, nendpoints, sizeof(OutboxEndpoint *), compare_id);
+	return found ? *found : NULL;
+}
+
+/* Counting begins anew at the frontier. */
+static void
+count_again(OutboxEndpoint *ep)
+{
+	ep->counted = false;
+	ep->backlog = 0;
+	outbox_cursor_copy(&ep->counter, outbox_endpoint_frontier(ep, &outbox_head));
+}
+
+/* An endpoint that this worker did not know: where does it stand? */
+static OutboxEndpoint *
+meet(const OutboxSettings *s)
+{
+	OutboxEndpoint *ep = outbox_endpoint_create(endpoint_cxt, s->id);
+	OutboxPosition p;
+
+	outbox_catalog_assign(ep, s);
+	ep->generation = s->generation;
+	ep->stored_version = outbox_catalog_subscription(s->id);
+
+	if (!outbox_catalog_position(s->id, &p) || p.generation != s->generation)
+	{
+		int64		delivered = p.delivered;
+		int64		failed = p.failed_attempts;
+
+		outbox_cursor_clear(&p.cursor);
+		memset(&p, 0, sizeof(p));
+		p.delivered = delivered;
+		p.failed_attempts = failed;
+		outbox_cursor_set(&p.cursor, s->start, NULL, 0);
+	}
+	ep->delivered = p.delivered;
+	ep->failed_attempts = p.failed_attempts;
+	ep->last_active_at = GetCurrentTimestamp();
+	if (p.shared && shared_head)
+	{
+		ep->attached = true;
+		ep->counted = true;
+		ep->shared = true;
+	}
+	else
+	{
+		outbox_cursor_copy(&ep->cursor, &p.cursor);
+		count_again(ep);
+	}
+	outbox_cursor_clear(&p.cursor);
+
+	/* Parked rows first: they may stand before what the log brings. */
+	outbox_catalog_load_parked(ep);
+	outbox_catalog_load_pending(ep, p.pending, p.npending);
+	make_busy(ep);
+	return ep;
+}
+
+typedef struct Reload
+{
+	OutboxEndpoint **list;
+	int			n;
+	int			max;
+} Reload;
+
+static void
+apply_settings(void *arg, const OutboxSettings *s)
+{
+	Reload	   *r = arg;
+	OutboxEndpoint *ep = find_endpoint(s->id);
+
+	if (ep == NULL)
+		ep = meet(s);
+	else if (ep->generation != s->generation || ep->ordering != s->ordering)
+	{
+		/* Another position, or other lanes: it starts over from its tables. */
+		ep->recreate = true;
+		ep->dirty = true;
+	}
+	else
+	{
+		bool		other = ep->version != s->version;
+
+		if (other || s->paused || s->disabled)
+			outbox_endpoint_drop_window(ep, &outbox_head);
+		outbox_catalog_assign(ep, s);
+		if (other)
+			count_again(ep);
+		ep->dirty = true;
+		make_busy(ep);
+	}
+	ep->seen = true;
+	if (r->n == r->max)
+	{
+		r->max = Max(64, r->max * 2);
+		r->list = r->list ? repalloc_huge(r->list, sizeof(OutboxEndpoint *) * r->max) :
+			MemoryContextAlloc(endpoint_cxt, sizeof(OutboxEndpoint *) * r->max);
+	}
+	r->list[r->n++] = ep;
+}
+
+/* What dropped endpoints left behind. */
+static void
+delete_orphans(void)
+{
+	static const char *const sql[] = {
+		"DELETE FROM outbox.parked p WHERE NOT EXISTS (SELECT 1"
+		" FROM outbox.endpoint_settings s"
+		" WHERE s.endpoint_id OPERATOR(pg_catalog.=) p.endpoint_id)",
+		"DELETE FROM outbox.subscriptions p WHERE NOT EXISTS (SELECT 1"
+		" FROM outbox.endpoint_settings s"
+		" WHERE s.endpoint_id OPERATOR(pg_catalog.=) p.endpoint_id)",
+		"DELETE FROM outbox.endpoint_secrets p WHERE NOT EXISTS (SELECT 1"
+		" FROM outbox.endpoint_settings s"
+		" WHERE s.endpoint_id OPERATOR(pg_catalog.=) p.endpoint_id)",
+	};
+
+	for (size_t i = 0; i < lengthof(sql); i++)
+		if (SPI_execute(sql[i], false, 0) < 0)
+			elog(ERROR, "\"%s\" failed", sql[i]);
+}
+
+static void
+forget_endpoint(OutboxEndpoint *ep)
+{
+	outbox_deliver_cancel(ep, DT_NOEND);
+	if (ep->busy)
+		dlist_delete(&ep->busy_node);
+	if (ep->dropped)
+		outbox_stats_forget(MyDatabaseId, ep->id);
+	outbox_endpoint_free(ep);
+}
+
+/* Reads all settings.  False: a lock was not to be had. */
+static bool
+reload_endpoints(bool first)
+{
+	Reload		r = {0};
+	OutboxEndpoint **old = endpoints;
+	bool		dropped = first;
+
+	if (!outbox_begin(true))
+		return false;
+	for (int i = 0; i < nendpoints; i++)
+		endpoints[i]->seen = false;
+	outbox_catalog_settings(apply_settings, &r);
+	for (int i = 0; i < nendpoints; i++)
+		if (!old[i]->seen)
+		{
+			old[i]->dropped = true;
+			dropped = true;
+		}
+	if (dropped)
+		delete_orphans();
+	outbox_commit();
+
+	for (int i = 0; i < nendpoints; i++)
+		if (old[i]->dropped)
+			forget_endpoint(old[i]);
+	endpoints = r.list;
+	nendpoints = r.n;
+	if (old)
+		pfree(old);
+	outbox_reader_set_endpoints(endpoints, nendpoints);
+	pg_atomic_write_u64(&db->endpoints, nendpoints);
+	fill_all = true;
+	want_settle(GetCurrentTimestamp());
+	return true;
+}
+
+/* After a settle: those that start over leave, and are met again. */
+static void
+recreate_endpoints(void)
+{
+	int			n = 0;
+
+	for (int i = 0; i < nendpoints; i++)
+	{
+		if (endpoints[i]->recreate && endpoints[i]->nin_flight == 0)
+		{
+			forget_endpoint(endpoints[i]);
+			need_reload = true;
+		}
+		else
+			endpoints[n++] = endpoints[i];
+	}
+	nendpoints = n;
+	if (need_reload)
+		outbox_reader_set_endpoints(endpoints, nendpoints);
+}
+
+/* ------------------------------------------------------------ the steps */
+
+static void
+read_step(TimestampTz now, bool *more)
+{
+	uint64		emitted = pg_atomic_read_u64(&db->emitted);
+	bool		news = emitted != seen_emitted || now >= wakeup_at;
+	XLogRecPtr	lsn = InvalidXLogRecPtr;
+
+	if (now < locks_at || (!news && !outbox_reader_has_work(&busy, now)))
+		return;
+	if (!outbox_begin(false))
+	{
+		locks_at = now + RETRY_LOCKS_AFTER;
+		return;
+	}
+
+	/*
+	 * The counter was read before the snapshot is taken: whoever commits after
+	 * the snapshot rings after this.
+	 */
+	*more = outbox_reader_step(&busy, news, now, &lsn);
+	outbox_commit();
+	if (news)
+	{
+		seen_emitted = emitted;
+		wakeup_at = now + outbox_wakeup_interval * INT64CONST(1000);
+	}
+	hold_lsn = Max(hold_lsn, lsn);
+}
+
+/* Sends nothing that a crash could take back. */
+static void
+check_durability(void)
+{
+	bool		may = outbox_enabled && outbox_log_durable(hold_lsn);
+
+	if (may && !outbox_may_send)
+		fill_all = true;
+	outbox_may_send = may;
+}
+
+static void
+fill_slots(TimestampTz now)
+{
+	dlist_mutable_iter iter;
+
+	fill_all = false;
+	dlist_foreach_modify(iter, &busy)
+	{
+		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, busy_node, iter.cur);
+
+		if (ep->drop_window)
+			outbox_endpoint_drop_window(ep, &outbox_head);
+		if (!outbox_deliver_fill(ep, now))
+		{
+			/* The total is reached: who comes last now is first next time. */
+			dlist_delete(&ep->busy_node);
+			dlist_push_head(&busy, &ep->busy_node);
+			return;
+		}
+	}
+}
+
+static bool
+is_quiet(const OutboxEndpoint *ep)
+{
+	return ep->attached && ep->counted && ep->window_count == 0 && ep->nheld == 0 &&
+		ep->nsettling == 0 && ep->nin_flight == 0 && ep->nready == 0;
+}
+
+static void
+publish(OutboxEndpoint *ep, TimestampTz now)
+{
+	OutboxStats s;
+
+	outbox_endpoint_fill_stats(ep, now, &s);
+	s.key.dboid = MyDatabaseId;
+	outbox_stats_publish(&s);
+}
+
+/*
+ * Tells the views.  An endpoint that has nothing left to do is told at once,
+ * and leaves the list once its position is the shared one.
+ */
+static void
+publish_all(TimestampTz now)
+{
+	bool		all = now - published_at >= PUBLISH_EVERY;
+	dlist_mutable_iter iter;
+
+	dlist_foreach_modify(iter, &busy)
+	{
+		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, busy_node, iter.cur);
+		bool		quiet = is_quiet(ep);
+
+		if (all || (quiet && !ep->published_quiet))
+			publish(ep, now);
+		ep->published_quiet = quiet;
+		if (quiet && ep->shared && !ep->dirty && ep->nretries == 0 &&
+			!ep->recreate && now - ep->last_active_at > USECS_PER_MINUTE)
+		{
+			dlist_delete(&ep->busy_node);
+			ep->busy = false;
+		}
+		if (ep->nin_flight == 0 && ep->retired_cxt)
+		{
+			MemoryContextDelete(ep->retired_cxt);
+			ep->retired_cxt = NULL;
+		}
+	}
+	if (all)
+		published_at = now;
+	pg_atomic_write_u64(&db->in_flight, outbox_in_flight);
+	pg_atomic_write_u64(&db->delivered, outbox_delivered);
+	pg_atomic_write_u64(&db->unmatched, outbox_unmatched);
+	pg_atomic_write_u64(&db->last_loop_at, now);
+}
+
+static bool
+something_to_settle(TimestampTz now)
+{
+	dlist_iter	iter;
+
+	if (settle_since != 0 || outbox_unsettled > 0)
+		return true;
+	dlist_foreach(iter, &busy)
+	{
+		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, busy_node, iter.cur);
+
+		if (ep->dirty || ep->nsettling > 0 || ep->state_dirty ||
+			(is_quiet(ep) && !ep->shared && now - ep->last_active_at > USECS_PER_SEC))
+			return true;
+	}
+	return false;
+}
+
+static void
+settle_step(TimestampTz now, bool final)
+{
+	bool		due = settle_since != 0 &&
+		now - settle_since >= outbox_settle_interval * INT64CONST(1000);
+
+	if (!final && !due && outbox_unsettled < SETTLE_AFTER)
+	{
+		if (settle_since == 0 && something_to_settle(now))
+			settle_since = now;
+		return;
+	}
+	if (!final && now < locks_at)
+		return;
+	if (!outbox_settle(&busy, &outbox_head, final))
+	{
+		locks_at = now + RETRY_LOCKS_AFTER;
+		return;
+	}
+	outbox_unsettled = 0;
+	settle_since = 0;
+	fill_all = true;			/* lanes may have moved on */
+	if (final)
+		return;
+	if (outbox_settle_wants_compaction())
+		outbox_settle_compact(endpoints, nendpoints, &outbox_head);
+	recreate_endpoints();
+}
+
+static void
+retention_step(TimestampTz now)
+{
+	if (now < outbox_retention_next_time())
+		return;
+
+	/* What is in memory only has to be stored before the log is judged. */
+	settle_step(now, true);
+	if (settle_since == 0)
+		outbox_retention_run(db);
+}
+
+/* Milliseconds until something is due by itself. */
+static long
+time_to_sleep(TimestampTz now, bool more)
+{
+	TimestampTz until = Min(wakeup_at, outbox_retention_next_time());
+	long		http = outbox_http_timeout();
+	dlist_iter	iter;
+	long		ms;
+
+	/*
+	 * The latch alone may have been reset by a lock wait inside a transaction:
+	 * the counters do not forget.
+	 */
+	if (pg_atomic_read_u64(&db->changed) != seen_changed || ShutdownRequestPending ||
+		ConfigReloadPending)
+		return 0;
+	if (outbox_enabled && now >= locks_at &&
+		(more || pg_atomic_read_u64(&db->emitted) != seen_emitted))
+		return 0;
+	if (settle_since != 0)
+		until = Min(until, settle_since + outbox_settle_interval * INT64CONST(1000));
+	dlist_foreach(iter, &busy)
+	{
+		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, busy_node, iter.cur);
+
+		until = Min(until, outbox_endpoint_next_time(ep, now));
+		if (is_quiet(ep) && !ep->shared)
+			until = Min(until, ep->last_active_at + USECS_PER_SEC + 1000);
+	}
+	if (now < locks_at)
+		until = Max(until, locks_at);
+	ms = until <= now ? 0 : (long) Min((until - now + 999) / 1000, 60 * 1000);
+	if (http >= 0)
+		ms = Min(ms, http);
+	if (!outbox_may_send && outbox_enabled)
+		ms = Min(ms, WATCH_STANDBYS_EVERY);
+	return ms;
+}
+
+/* ---------------------------------------------------------------- start */
+
+/* Each request needs a socket; say so if the system grants too few. */
+static void
+raise_fd_limit(void)
+{
+	struct rlimit limit;
+	rlim_t		wanted = (rlim_t) outbox_worker_max_in_flight * 2 + 256;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= wanted)
+		return;
+	limit.rlim_cur = limit.rlim_max == RLIM_INFINITY ? wanted :
+		Min(wanted, limit.rlim_max);
+	if (setrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur < wanted)
+		ereport(WARNING,
+				(errmsg("outbox worker can open %lu files, and would like %lu for outbox.worker_max_in_flight = %d",
+						(unsigned long) limit.rlim_cur, (unsigned long) wanted,
+						outbox_worker_max_in_flight),
+				 errhint("Raise the limit of open files of the server, or lower the setting.")));
+}
+
+/*
+ * Waits, doing nothing, in a state that only a new process leaves: the launcher
+ * starts one when this one ends.
+ */
+static void
+idle(OutboxWorkerState state, const char *reason)
+{
+	outbox_worker_report(db, state, reason);
+	ereport(LOG, (errmsg("outbox worker for this database does nothing: %s", reason)));
+	seen_changed = pg_atomic_read_u64(&db->changed);
+	for (;;)
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (ShutdownRequestPending || ConfigReloadPending ||
+			pg_atomic_read_u64(&db->changed) != seen_changed)
+			proc_exit(0);
+		if (outbox_begin(false))	/* ends with the extension */
+			outbox_commit();
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 10 * 1000, PG_WAIT_EXTENSION);
+		ResetLatch(MyLatch);
+	}
+}
+
+static void
+read_origin(void)
+{
+	int64		epoch = 0;
+	bool		zero = false;
+	OutboxOrigin origin;
+
+	while (!outbox_begin(true))
+		pg_usleep(RETRY_LOCKS_AFTER);
+	origin = outbox_catalog_origin(&epoch, &zero);
+	outbox_commit();
+	if (origin == OUTBOX_ORIGIN_OURS)
+	{
+		outbox_log_init(outbox_session_sequence(), epoch, zero);
+		return;
+	}
+	idle(OUTBOX_WORKER_HELD, origin == OUTBOX_ORIGIN_FOREIGN ?
+				"this log was written by another system or database: it is a copy, and sends nothing until outbox.adopt()" :
+				"outbox.instance_name is not the one that this log was made under");
+}
+
+static void
+start(void)
+{
+	int64		tick;
+	int64		position;
+	int			piece;
+	int64		rows;
+	OutboxPosition shared;
+
+	endpoint_cxt = AllocSetContextCreate(TopMemoryContext, "outbox endpoints",
+										 ALLOCSET_DEFAULT_SIZES);
+	read_origin();
+	raise_fd_limit();
+	outbox_deliver_init(delivery_ended);
+	outbox_reader_init(got_work);
+	outbox_reader_set_endpoints(NULL, 0);
+
+	while (!outbox_begin(false))
+		pg_usleep(RETRY_LOCKS_AFTER);
+	outbox_log_check_sequence();
+	outbox_catalog_numbers(&tick, &position);
+	outbox_log_set_last_tick(tick);
+	outbox_catalog_positions_in_use(&piece, &rows);
+	outbox_retention_init(db);
+	shared_head = outbox_catalog_position(0, &shared);
+	if (shared_head)
+		outbox_cursor_copy(&outbox_head, &shared.cursor);
+	else
+	{
+		OutboxTick *now = outbox_log_tick();
+
+		outbox_cursor_set(&outbox_head, now, NULL, 0);
+		outbox_tick_unref(now);
+	}
+	outbox_settle_init(position, piece, rows, outbox_head.done->number);
+	outbox_cursor_clear(&shared.cursor);
+	outbox_commit();
+
+	/*
+	 * What the tables say now may come from transactions whose WAL is not on
+	 * disk yet: nothing is sent, no retry either, before it is.
+	 */
+	hold_lsn = outbox_log_end();
+
+	seen_emitted = pg_atomic_read_u64(&db->emitted);
+	seen_changed = pg_atomic_read_u64(&db->changed);
+	while (!reload_endpoints(true))
+		pg_usleep(RETRY_LOCKS_AFTER);
+}
+
+static void
+shut_down(void)
+{
+	/*
+	 * Requests in flight are named by the positions and will be made again.
+	 */
+	settle_step(GetCurrentTimestamp(), true);
+	outbox_http_shutdown();
+	proc_exit(0);
+}
+
+static void
+loop(void)
+{
+	WaitEventSet *set = outbox_create_wait_event_set(3);
+	OutboxWorkerState state = OUTBOX_WORKER_STARTING;
+
+	AddWaitEventToSet(set, WL_LATCH_SET, PGINVALID_SOCKET, MyLatch, NULL);
+	AddWaitEventToSet(set, WL_EXIT_ON_PM_DEATH, PGINVALID_SOCKET, NULL, NULL);
+	AddWaitEventToSet(set, WL_SOCKET_READABLE, outbox_http_fd(), NULL, NULL);
+
+	for (;;)
+	{
+		TimestampTz now;
+		WaitEvent	event;
+		uint64		changed;
+		bool		more = false;
+
+		/* A cancel outside a transaction has nothing to cancel. */
+		QueryCancelPending = false;
+		CHECK_FOR_INTERRUPTS();
+		MemoryContextReset(loop_cxt);
+		if (ShutdownRequestPending)
+			shut_down();
+		if (ConfigReloadPending)
+		{
+			ConfigReloadPending = false;
+			ProcessConfigFile(PGC_SIGHUP);
+			outbox_http_reload();
+			fill_all = true;
+		}
+		if ((state == OUTBOX_WORKER_RUNNING) != outbox_enabled)
+		{
+			state = outbox_enabled ? OUTBOX_WORKER_RUNNING : OUTBOX_WORKER_DISABLED;
+			outbox_worker_report(db, state, outbox_enabled ? NULL : "outbox.enabled is off");
+		}
+
+		outbox_http_poll();
+		now = GetCurrentTimestamp();
+		changed = pg_atomic_read_u64(&db->changed);
+		if ((changed != seen_changed || need_reload) && now >= locks_at)
+		{
+			if (reload_endpoints(false))
+			{
+				seen_changed = changed;
+				need_reload = false;
+			}
+			else
+				locks_at = now + RETRY_LOCKS_AFTER;
+		}
+		for (int i = 0; i < nendpoints; i++)
+			if (endpoints[i]->recreate)
+				outbox_deliver_cancel(endpoints[i], now - CANCEL_AFTER);
+
+		if (outbox_enabled)
+			read_step(now, &more);
+		check_durability();
+		if (fill_all)
+			fill_slots(now);
+		settle_step(now, false);
+		retention_step(now);
+		publish_all(now);
+
+		if (WaitEventSetWait(set, time_to_sleep(GetCurrentTimestamp(), more),
+							 &event, 1, PG_WAIT_EXTENSION) > 0 &&
+			event.events == WL_LATCH_SET)
+			ResetLatch(MyLatch);
+	}
+}
+
+void
+outbox_worker_main(Datum arg)
+{
+	db = &outbox_shared->databases[DatumGetInt32(arg)];
+	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	BackgroundWorkerUnblockSignals();
+	outbox_worker_attach(db);
+	BackgroundWorkerInitializeConnectionByOid(db->dboid, InvalidOid, 0);
+
+	/* From here on SIGTERM asks, so that outcomes are settled before the end. */
+	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
+
+	if (!outbox_session_init())
+	{
+		outbox_worker_no_extension(db);
+		proc_exit(0);
+	}
+	loop_cxt = AllocSetContextCreate(TopMemoryContext, "outbox loop",
+									 ALLOCSET_DEFAULT_SIZES);
+	MemoryContextSwitchTo(loop_cxt);
+	if (strcmp(outbox_session_version(), OUTBOX_VERSION) != 0)
+		idle(OUTBOX_WORKER_VERSION_MISMATCH,
+			 "the extension's objects are of another version than the library: ALTER EXTENSION outbox UPDATE, or restart the server with the library that fits");
+	start();
+	loop();
+}

@@ -1,0 +1,322 @@
+package OutboxTest;
+
+# What the TAP tests share: a server with outbox, a receiver with a journal, a
+# producer with a log, and the wish to wait for conditions instead of sleeping.
+
+use strict;
+use warnings;
+
+use Carp;
+use Exporter 'import';
+use JSON::PP;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time usleep);
+
+use OutboxTest::Receiver;
+
+our @EXPORT = qw(outbox_node wait_until wait_sql endpoint emit worker_pid
+  new_worker start_again start_producer stop_producer check_history
+  event_ids process_is_gone kill_everything wait_settled nothing_arrives $top);
+
+our $top = $ENV{OUTBOX_TOP} || '.';
+our $timeout = $PostgreSQL::Test::Utils::timeout_default;
+
+# A test that hangs ends here, and its servers with it.
+$SIG{ALRM} = sub { die "no end after $ENV{OUTBOX_TEST_LIMIT} s\n" };
+$ENV{OUTBOX_TEST_LIMIT} ||= 600;
+alarm $ENV{OUTBOX_TEST_LIMIT};
+
+# When PostgreSQL's modules give up, this test has failed, not the whole suite.
+{
+	no warnings 'redefine';
+	*Test::Builder::BAIL_OUT = sub { die "gave up: $_[1]\n" };
+}
+
+# A running server with the extension in database postgres.
+#   conf => "lines of postgresql.conf", streaming => 1, extension => 0
+sub outbox_node
+{
+	my ($name, %arg) = @_;
+	my $node = PostgreSQL::Test::Cluster->new($name);
+
+	$node->init(
+		extra => [ '--locale=C', '--encoding=UTF8' ],
+		allows_streaming => $arg{streaming} // 0);
+	$node->append_conf('postgresql.conf', <<'CONF');
+shared_preload_libraries = 'outbox'
+outbox.allowed_networks = '127.0.0.1/32'
+log_statement = none
+log_min_messages = info
+max_connections = 60
+CONF
+	$node->append_conf('postgresql.conf', $arg{conf}) if $arg{conf};
+	$node->start;
+	$node->safe_psql('postgres', 'CREATE EXTENSION outbox')
+	  if $arg{extension} // 1;
+	return $node;
+}
+
+# Waits until the condition holds and returns what it returned; fails the test
+# when it never does.
+sub wait_until(&;$$)
+{
+	my ($condition, $what, $seconds) = @_;
+	my $end = time + ($seconds // $timeout);
+
+	while (1)
+	{
+		my $result = $condition->();
+		return $result if $result;
+		last if time > $end;
+		usleep(20_000);
+	}
+	fail('in time: ' . ($what // 'a condition'));
+	return;
+}
+
+# Waits until a query yields what is expected ('t' unless given).
+sub wait_sql
+{
+	my ($node, $sql, $expected, $dbname) = @_;
+	return $node->poll_query_until($dbname // 'postgres', $sql,
+		$expected // 't');
+}
+
+# Creates an endpoint, and tells the receiver its secret so that signatures are
+# checked.  Further arguments are SQL: "max_in_flight => 1".
+sub endpoint
+{
+	my ($node, $receiver, $name, $path, $more, $dbname) = @_;
+	my $url = $receiver->url($path);
+
+	$more = defined $more ? ", $more" : '';
+	my $secret = $node->safe_psql($dbname // 'postgres', <<SQL);
+SELECT outbox.create_endpoint('$name', '$url'$more) \\g /dev/null
+SELECT outbox.endpoint_secret('$name')
+SQL
+	$receiver->control(path => (split /\?/, $path)[0], secret => $secret);
+	return $secret;
+}
+
+# Emits one event in a transaction of its own; returns its id.
+sub emit
+{
+	my ($node, $topic, $payload, $more, $dbname) = @_;
+
+	$more = defined $more ? ", $more" : '';
+	return $node->safe_psql($dbname // 'postgres',
+		"SELECT outbox.emit('$topic', '$payload'::jsonb$more)");
+}
+
+# The worker of a database, once it runs.
+sub worker_pid
+{
+	my ($node, $dbname) = @_;
+
+	$dbname //= 'postgres';
+	return wait_until
+	{
+		my ($rc, $out) = $node->psql('postgres',
+			"SELECT pid FROM pg_stat_activity"
+			  . " WHERE backend_type LIKE 'outbox%worker%' AND datname = '$dbname'");
+		return $rc == 0 && $out =~ /^(\d+)/ ? $1 : 0;
+	}
+	"a worker in $dbname";
+}
+
+# Waits for a worker that is not the given one.
+sub new_worker
+{
+	my ($node, $old, $dbname) = @_;
+
+	return wait_until
+	{
+		my $pid = worker_pid($node, $dbname);
+		return $pid && $pid != $old ? $pid : 0;
+	}
+	'another worker';
+}
+
+sub process_is_gone
+{
+	my ($pid) = @_;
+	return !kill(0, $pid);
+}
+
+# SIGKILL for the postmaster and all its children at once, as when the machine
+# stops.  (A stopped child would otherwise keep the shared memory.)
+sub kill_everything
+{
+	my ($node) = @_;
+	my $postmaster = $node->{_pid};
+	my @children = children($postmaster);
+
+	kill 'KILL', $postmaster, @children;
+	wait_until { !grep { !is_zombie($_) } $postmaster, @children }
+	'everything is dead';
+	$node->{_pid} = undef;
+	return;
+}
+
+sub children
+{
+	my ($parent) = @_;
+	my @found;
+
+	foreach my $file (glob '/proc/[0-9]*/stat')
+	{
+		open(my $fh, '<', $file) or next;
+		my $line = <$fh> // next;
+		push @found, $1 if $line =~ /^(\d+) \(.*\) \S (\d+) / && $2 == $parent;
+	}
+	return @found;
+}
+
+# Dead, although init may not have noticed yet; or gone.
+sub is_zombie
+{
+	my ($pid) = @_;
+	open(my $fh, '<', "/proc/$pid/stat") or return 1;
+	my $line = <$fh> // return 1;
+	return $line =~ /\) Z /;
+}
+
+# Starts a server whose postmaster was killed.  Its children may take a moment
+# to notice, and hold the shared memory until then; and as long as init has not
+# reaped it, its pid looks alive to the next postmaster.
+sub start_again
+{
+	my ($node) = @_;
+	my $pid_file = $node->data_dir . '/postmaster.pid';
+
+	if (-e $pid_file)
+	{
+		my ($pid) = split /\n/, PostgreSQL::Test::Utils::slurp_file($pid_file);
+		wait_until { !kill(0, $pid) || is_zombie($pid) }
+		'the old postmaster is dead';
+		my $end = time + 10;
+		usleep(20_000) while kill(0, $pid) && time < $end;
+		unlink $pid_file if kill(0, $pid);    # nobody reaps here
+	}
+	return wait_until
+	{
+		$node->{_pid} = undef;
+		$node->start(fail_ok => 1)
+	}
+	'the server starts again';
+}
+
+# Starts test/producer.py against a database.  Options: seconds, rate, sessions,
+# keys, rollback, topic, set, dbname, seed.
+sub start_producer
+{
+	my ($node, $log, %option) = @_;
+	my $dbname = delete $option{dbname} // 'postgres';
+	my @command = (
+		'python3', "$top/test/producer.py", '--socket', $node->host, '--port',
+		$node->port, '--dbname', $dbname, '--log', $log,
+		map { ("--$_", $option{$_}) } sort keys %option);
+	my $pid = fork // die "fork: $!";
+
+	if ($pid == 0)
+	{
+		open(STDOUT, '>&', \*STDERR);
+		exec @command or POSIX::_exit(127);
+	}
+	push @OutboxTest::Receiver::started, $pid;
+	return $pid;
+}
+
+# Asks a producer to end, if it has not by itself, and waits for it.
+sub stop_producer
+{
+	my ($pid, $patiently) = @_;
+
+	kill 'TERM', $pid unless $patiently;
+	waitpid($pid, 0);
+	@OutboxTest::Receiver::started =
+	  grep { $_ != $pid } @OutboxTest::Receiver::started;
+	is($? >> 8, 0, 'the producer ended well');
+	return;
+}
+
+# Waits until nothing that is in the log waits any more.
+sub wait_settled
+{
+	my ($node, $dbname) = @_;
+	return wait_sql(
+		$node,
+		"SELECT NOT EXISTS (SELECT FROM outbox.deliveries"
+		  . " WHERE status NOT IN ('delivered', 'dead', 'cancelled'))",
+		't', $dbname);
+}
+
+# For promises that something does *not* happen, there is nothing to wait for
+# but time.
+sub nothing_arrives
+{
+	my ($receiver, $name, $seconds, %match) = @_;
+	my $before = () = $receiver->requests(%match);
+	my $after;
+
+	usleep(($seconds // 1) * 1_000_000);
+	$after = () = $receiver->requests(%match);
+	is($after - $before, 0, $name);
+	return;
+}
+
+# The ids that the database has.
+sub event_ids
+{
+	my ($node, $dbname) = @_;
+	return split /\n/,
+	  $node->safe_psql($dbname // 'postgres', 'SELECT id FROM outbox.events');
+}
+
+# Waits until everything that is in the log is answered for, then lets the
+# history checker judge.  Options: endpoints => [paths], max_duplicates,
+# async_commit, dbname, name.
+sub check_history
+{
+	my ($node, $receiver, $log, %option) = @_;
+	my $dbname = $option{dbname} // 'postgres';
+	my $name = $option{name} // 'the history is clean';
+
+	wait_settled($node, $dbname)
+	  or fail("$name: everything is delivered in time");
+
+	my $exists = "$log.exists";
+	my $dead = "$log.dead";
+	PostgreSQL::Test::Utils::append_to_file("$exists.new",
+		join("\n", event_ids($node, $dbname)) . "\n");
+	rename "$exists.new", $exists or die "$exists: $!";
+	my %path = map { split /\|/, $_, 2 } split /\n/,
+	  $node->safe_psql($dbname, 'SELECT name, url FROM outbox.endpoints');
+	my @lines;
+	foreach my $row (split /\n/,
+		$node->safe_psql($dbname,
+			'SELECT endpoint, event_id FROM outbox.dead_letters'))
+	{
+		my ($endpoint, $id) = split /\|/, $row;
+		my ($path) = $path{$endpoint} =~ m{^http://[^/]+(/[^?]*)};
+		push @lines, "$path $id\n";
+	}
+	PostgreSQL::Test::Utils::append_to_file("$dead.new", join('', @lines));
+	rename "$dead.new", $dead or die "$dead: $!";
+
+	my @command = (
+		'python3', "$top/test/check_history.py", '--producer', $log,
+		'--journal', $receiver->{journal}, '--exists', $exists, '--dead',
+		$dead, '--max-duplicates', $option{max_duplicates} // 0,
+		($option{async_commit} ? '--async-commit' : ()),
+		map { ('--endpoint', $_) } @{ $option{endpoints} // [] });
+	my $report = qx{@{[join ' ', map { "'$_'" } @command]} 2>&1};
+	my $ok = $? == 0;
+	ok($ok, $name);
+	$ok ? note($report) : diag($report);
+	return $ok;
+}
+
+1;

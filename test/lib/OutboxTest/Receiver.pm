@@ -1,0 +1,206 @@
+package OutboxTest::Receiver;
+
+# A receiver process (test/receiver.py) and its journal.
+
+use strict;
+use warnings;
+
+use Carp;
+use IO::Socket::INET;
+use JSON::PP;
+use POSIX ();
+use PostgreSQL::Test::Utils;
+use Time::HiRes qw(time usleep);
+use Test::More;
+
+our @started;    # processes to end when the test ends
+
+END
+{
+	# Must not change the exit status of the test.
+	my $status = $?;
+	kill 'TERM', @started if @started;
+	waitpid($_, 0) foreach @started;
+	$? = $status;
+}
+
+# Options: fsync => 1, secrets => { path => secret }
+sub new
+{
+	my ($class, $name, %option) = @_;
+	my $dir = PostgreSQL::Test::Utils::tempdir("receiver_$name");
+	my $self = bless {
+		journal => "$dir/journal",
+		port_file => "$dir/port",
+		port => 0,
+		option => \%option,
+		offset => 0,
+		rest => '',
+		seen => [],
+		by_number => {},
+	}, $class;
+
+	$self->start;
+	return $self;
+}
+
+sub start
+{
+	my ($self) = @_;
+	my @command = (
+		'python3', "$OutboxTest::top/test/receiver.py", '--journal',
+		$self->{journal}, '--port-file', $self->{port_file}, '--port',
+		$self->{port}, ($self->{option}{fsync} ? '--fsync' : ()));
+	my %secrets = %{ $self->{option}{secrets} // {} };
+
+	push @command, '--secret', "$_=$secrets{$_}" foreach sort keys %secrets;
+	unlink $self->{port_file};
+	my $pid = fork // die "fork: $!";
+	if ($pid == 0)
+	{
+		open(STDOUT, '>&', \*STDERR);
+		exec @command or POSIX::_exit(127);
+	}
+	$self->{pid} = $pid;
+	push @started, $pid;
+	my $end = time + 30;
+	until (-s $self->{port_file})
+	{
+		croak 'the receiver does not start' if time > $end;
+		usleep(10_000);
+	}
+	chomp($self->{port} =
+		  PostgreSQL::Test::Utils::slurp_file($self->{port_file}));
+	return;
+}
+
+# Ends the process; start() brings it back on the same port with the same
+# journal.  The signal is TERM unless given.
+sub stop
+{
+	my ($self, $signal) = @_;
+
+	kill $signal // 'TERM', $self->{pid};
+	waitpid($self->{pid}, 0);
+	@started = grep { $_ != $self->{pid} } @started;
+	return;
+}
+
+sub url
+{
+	my ($self, $path) = @_;
+	return "http://127.0.0.1:$self->{port}$path";
+}
+
+# A command to the receiver, see receiver.py; done when this returns.
+sub control
+{
+	my ($self, %query) = @_;
+	my $text = join '&',
+	  map { my $v = $query{$_}; $v =~ s/([^A-Za-z0-9_.~-])/sprintf '%%%02X', ord $1/ge; "$_=$v" }
+	  sort keys %query;
+	my $socket = IO::Socket::INET->new(
+		PeerAddr => '127.0.0.1',
+		PeerPort => $self->{port},
+		Timeout => 30) or croak "no receiver on port $self->{port}: $!";
+
+	if ($query{secret})
+	{
+		# It must survive a restart of the receiver.
+		$self->{option}{secrets}{ $query{path} } = $query{secret};
+	}
+	print $socket "POST /control?$text HTTP/1.1\r\nHost: localhost\r\n"
+	  . "Content-Length: 0\r\n\r\n";
+	my $answer = <$socket> // '';
+	croak "the receiver answered: $answer" unless $answer =~ / 200 /;
+	close $socket;
+	return;
+}
+
+# All requests so far, in the order of their arrival.  A late answer is merged
+# into its request (status, answered).
+sub requests
+{
+	my ($self, %match) = @_;
+
+	if (-e $self->{journal})
+	{
+		open(my $fh, '<:raw', $self->{journal}) or croak "journal: $!";
+		seek($fh, $self->{offset}, 0);
+		local $/;
+		my $data = $self->{rest} . (<$fh> // '');
+		$self->{offset} = tell($fh);
+		close $fh;
+		$data =~ s/([^\n]*)\z//;
+		$self->{rest} = $1;
+		foreach my $line (split /\n/, $data)
+		{
+			my $entry = eval { decode_json($line) } or next;
+			my ($incarnation) = split /\./, $entry->{round};
+			if (defined $entry->{answer})
+			{
+				my $request =
+				  $self->{by_number}{"$incarnation.$entry->{answer}"};
+				$request->{status} = $entry->{status};
+				$request->{answered} = $entry->{mono};
+			}
+			else
+			{
+				push @{ $self->{seen} }, $entry;
+				$self->{by_number}{"$incarnation.$entry->{request}"} = $entry;
+			}
+		}
+	}
+	return grep {
+		my $entry = $_;
+		!grep { ($entry->{$_} // '') ne ($match{$_} // '') } keys %match
+	} @{ $self->{seen} };
+}
+
+# Those that were answered with 2xx.
+sub delivered
+{
+	my ($self, %match) = @_;
+	return grep { defined $_->{status} && int($_->{status} / 100) == 2 }
+	  $self->requests(%match);
+}
+
+# Waits until that many requests match; returns all that do.
+sub wait_for
+{
+	my ($self, $n, %match) = @_;
+	my $end = time + $PostgreSQL::Test::Utils::timeout_default;
+
+	while (1)
+	{
+		my @found = $self->requests(%match);
+		return @found if @found >= $n;
+		if (time > $end)
+		{
+			fail("in time: $n requests, not only " . @found);
+			return @found;
+		}
+		usleep(10_000);
+	}
+}
+
+# The same for deliveries.
+sub wait_delivered
+{
+	my ($self, $n, %match) = @_;
+	my $end = time + $PostgreSQL::Test::Utils::timeout_default;
+
+	while (1)
+	{
+		my @found = $self->delivered(%match);
+		return @found if @found >= $n;
+		if (time > $end)
+		{
+			fail("in time: $n deliveries, not only " . @found);
+			return @found;
+		}
+		usleep(10_000);
+	}
+}
+
+1;

@@ -1,0 +1,82 @@
+# The worker is terminated, cancelled and killed under load.
+use strict;
+use warnings;
+
+use OutboxTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = outbox_node('main', conf => "restart_after_crash = on\n");
+my $receiver = OutboxTest::Receiver->new('main', fsync => 1);
+my $log = PostgreSQL::Test::Utils::tempdir() . '/producer';
+my $quick = "backoff_base => '20 ms', backoff_max => '200 ms'";
+
+endpoint($node, $receiver, 'ok', '/ok/a', $quick);
+endpoint($node, $receiver, 'fails', '/fail/b?rate=0.05', $quick);
+endpoint($node, $receiver, 'slow', '/slow/c?ms=20', $quick);
+
+my $producer = start_producer($node, $log, seconds => 120, rate => 300, keys => 8);
+my $deliveries = sub { my $n = () = $receiver->delivered; return $n };
+my $progress = sub {
+	my ($more) = @_;
+	my $goal = $deliveries->() + $more;
+	return wait_until { $deliveries->() >= $goal } "$more more deliveries";
+};
+
+$progress->(300);
+my $pid = worker_pid($node);
+
+# SIGTERM: back within seconds, PostgreSQL goes on
+my $postmaster_start =
+  $node->safe_psql('postgres', 'SELECT pg_postmaster_start_time()');
+foreach my $round (1 .. 4)
+{
+	$node->safe_psql('postgres', "SELECT pg_terminate_backend($pid)");
+	$pid = new_worker($node, $pid);
+	ok($pid, "terminated, round $round: another worker comes");
+	ok($progress->(200), 'and delivers');
+}
+
+# A cancel means nothing to it
+foreach my $round (1 .. 5)
+{
+	$node->safe_psql('postgres', "SELECT pg_cancel_backend($pid)");
+	$progress->(30);
+}
+ok($progress->(100), 'cancelled: it goes on');
+is( $node->safe_psql('postgres', 'SELECT pg_postmaster_start_time()'),
+	$postmaster_start, 'PostgreSQL was not restarted');
+unlike(
+	PostgreSQL::Test::Utils::slurp_file($node->logfile),
+	qr/all server processes terminated/,
+	'and did not restart itself');
+
+# The launcher is replaceable as well
+my $launcher = $node->safe_psql('postgres',
+	"SELECT pid FROM pg_stat_activity WHERE backend_type LIKE 'outbox%launcher%'");
+ok($launcher, 'there is a launcher');
+$node->safe_psql('postgres', "SELECT pg_terminate_backend($launcher)");
+wait_sql($node,
+	"SELECT count(*) = 1 FROM pg_stat_activity"
+	  . " WHERE backend_type LIKE 'outbox%launcher%' AND pid <> $launcher");
+ok($progress->(100), 'the launcher terminated: deliveries go on');
+
+# SIGKILL: PostgreSQL restarts itself, and everything goes on
+foreach my $round (1 .. 2)
+{
+	$pid = worker_pid($node);
+	kill 'KILL', $pid or die "SIGKILL: $!";
+	wait_until { process_is_gone($pid) } 'it is gone';
+	$pid = new_worker($node, $pid);
+	ok($progress->(200), "killed, round $round: it delivers again");
+}
+
+stop_producer($producer);
+check_history(
+	$node, $receiver, $log,
+	endpoints => [ '/ok/a', '/fail/b', '/slow/c' ],
+	max_duplicates => 7 * 3 * (32 + 20));
+
+$node->stop;
+done_testing();

@@ -1,0 +1,52 @@
+# The whole server dies under load, in every way it can be made to.
+use strict;
+use warnings;
+
+use OutboxTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = outbox_node('main');
+my $receiver = OutboxTest::Receiver->new('main', fsync => 1);
+my $log = PostgreSQL::Test::Utils::tempdir() . '/producer';
+my $quick = "backoff_base => '20 ms', backoff_max => '200 ms'";
+my @ways = (qw(kill immediate fast postmaster kill immediate));
+
+endpoint($node, $receiver, 'ok', '/ok/a', $quick);
+endpoint($node, $receiver, 'fails', '/fail/b?rate=0.05', $quick);
+endpoint($node, $receiver, 'slow', '/slow/c?ms=20', $quick);
+
+my $producer = start_producer($node, $log, seconds => 300, rate => 400, keys => 8);
+foreach my $way (@ways)
+{
+	my $before = () = $receiver->delivered;
+	$receiver->wait_delivered($before + 200 + int(rand 300));
+	if ($way eq 'kill') { kill_everything($node) }
+	elsif ($way eq 'postmaster') { $node->kill9 }
+	else { $node->stop($way) }
+	ok(start_again($node), "$way: the server starts again");
+}
+my $before = () = $receiver->delivered;
+$receiver->wait_delivered($before + 300);
+stop_producer($producer);
+
+# In flight, and what the WAL writer had not flushed: per crash and endpoint
+check_history(
+	$node, $receiver, $log,
+	endpoints => [ '/ok/a', '/fail/b', '/slow/c' ],
+	max_duplicates => @ways * 3 * (32 + 0.6 * 400));
+
+# smart, with nothing to do: ends although an endpoint hangs
+endpoint($node, $receiver, 'hang', '/hang/d', "topics => '{hang}'");
+emit($node, 'hang', '{}');
+$receiver->wait_for(1, path => '/hang/d');
+$node->stop('smart');
+pass('a smart shutdown does not wait for a request that hangs');
+$node->start;
+$receiver->control(path => '/hang/d', behave => '/ok');
+$receiver->wait_delivered(1, path => '/hang/d');
+pass('it is sent again afterwards');
+
+$node->stop;
+done_testing();

@@ -1,0 +1,132 @@
+# DROP, RENAME, SET TABLESPACE and TEMPLATE while the worker is connected.
+use strict;
+use warnings;
+
+use OutboxTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = outbox_node('main', extension => 0);
+my $receiver = OutboxTest::Receiver->new('main');
+my $tablespace = PostgreSQL::Test::Utils::tempdir();
+
+sub make_database
+{
+	my ($name) = @_;
+	$node->safe_psql('postgres', "CREATE DATABASE $name");
+	$node->safe_psql($name, 'CREATE EXTENSION outbox');
+	ok(worker_pid($node, $name), "$name has a worker");
+	endpoint($node, $receiver, 'all', "/ok/$name", undef, $name);
+	return;
+}
+
+sub works
+{
+	my ($dbname, $path, $how) = @_;
+	my $id = emit($node, 'a.b', '{}', undef, $dbname);
+	$receiver->wait_delivered(1, path => $path, id => $id);
+	pass("$dbname delivers $how");
+	return;
+}
+
+# As above, but must end by itself within a time
+sub quickly
+{
+	my ($sql, $name) = @_;
+	my ($rc, undef, $err) =
+	  $node->psql('postgres', $sql, timeout => 30, timed_out => \my $late);
+	is($late ? 'too late' : "$rc $err", '0 ', $name);
+	return;
+}
+
+is( $node->safe_psql(
+		'postgres', "SELECT count(*) FROM pg_stat_activity"
+		  . " WHERE backend_type LIKE 'outbox%worker%' AND datname IN ('template0', 'template1')"),
+	'0', 'template databases have no worker');
+
+make_database('one');
+make_database('two');
+works('one', '/ok/one', 'at first');
+works('two', '/ok/two', 'at first');
+
+# RENAME
+quickly('ALTER DATABASE one RENAME TO uno', 'RENAME works');
+works('uno', '/ok/one', 'after RENAME');
+
+# SET TABLESPACE
+$node->safe_psql('postgres', "CREATE TABLESPACE elsewhere LOCATION '$tablespace'");
+quickly('ALTER DATABASE uno SET TABLESPACE elsewhere', 'SET TABLESPACE works');
+works('uno', '/ok/one', 'after SET TABLESPACE');
+quickly('ALTER DATABASE uno SET TABLESPACE pg_default', 'and back');
+
+# TEMPLATE: the copy is held, it has another origin
+$receiver->control(path => '/ok/one', behave => '/hang');
+my $waiting = emit($node, 'a.waiting', '{}', undef, 'uno');
+$receiver->wait_for(1, id => $waiting);
+quickly('CREATE DATABASE copy TEMPLATE uno', 'TEMPLATE works');
+ok(wait_sql($node, "SELECT state = 'held' FROM outbox.status", 't', 'copy'),
+	'the copy is held');
+isnt($node->safe_psql('copy', 'SELECT reason FROM outbox.status'),
+	'', 'and says why');
+$receiver->control(path => '/ok/one', behave => '/ok');
+$receiver->wait_delivered(1, id => $waiting);
+nothing_arrives($receiver, 'the copy sends nothing', 1, id => $waiting);
+works('uno', '/ok/one', 'after having been a template');
+$node->safe_psql('copy', 'SELECT outbox.adopt()');
+ok(wait_sql($node, "SELECT state = 'running' FROM outbox.status", 't', 'copy'),
+	'adopted');
+quickly('DROP DATABASE copy', 'the copy can be dropped');
+
+# Whoever may not drop it does not disturb it either
+my $pid = worker_pid($node, 'two');
+$node->safe_psql('postgres', 'CREATE ROLE stranger LOGIN');
+foreach my $sql ('DROP DATABASE two', 'ALTER DATABASE two RENAME TO mine',
+	'ALTER DATABASE two SET TABLESPACE elsewhere')
+{
+	isnt(
+		$node->psql('postgres', $sql, extra_params => [ '-U', 'stranger' ]),
+		0, "a stranger may not: $sql");
+}
+is(worker_pid($node, 'two'), $pid, 'the worker did not even notice');
+
+# A command that fails for another reason gives the database back
+my $session = $node->background_psql('two');
+isnt($node->psql('postgres', 'DROP DATABASE two'), 0, 'somebody is connected');
+$session->quit;
+works('two', '/ok/two', 'after a DROP that failed');
+
+# DROP with requests under way
+$receiver->control(path => '/ok/two', behave => '/hang');
+$node->safe_psql('two',
+	"SELECT count(outbox.emit('a.b', '{}'::jsonb)) FROM generate_series(1, 50)");
+my $before = () = $receiver->requests(path => '/ok/two');
+wait_until { my $n = () = $receiver->requests(path => '/ok/two'); $n > $before }
+'requests are under way';
+quickly('DROP DATABASE two', 'DROP works with requests under way');
+works('uno', '/ok/one', 'after another database was dropped');
+
+# The same name again
+make_database('two');
+$receiver->control(path => '/ok/two', behave => '/ok');
+works('two', '/ok/two', 'under a name that was used before');
+quickly('DROP DATABASE uno', 'DROP');
+quickly('DROP DATABASE two WITH (FORCE)', 'DROP … WITH (FORCE)');
+
+# DROP EXTENSION ends the worker, its rollback changes nothing
+make_database('three');
+$pid = worker_pid($node, 'three');
+$node->safe_psql('three', 'BEGIN; DROP EXTENSION outbox; ROLLBACK');
+works('three', '/ok/three', 'after a DROP EXTENSION that was rolled back');
+$node->safe_psql('three', 'DROP EXTENSION outbox');
+ok( wait_sql(
+		$node, "SELECT count(*) = 0 FROM pg_stat_activity"
+		  . " WHERE backend_type LIKE 'outbox%worker%' AND datname = 'three'"),
+	'DROP EXTENSION ends the worker');
+$node->safe_psql('three', 'CREATE EXTENSION outbox');
+ok(worker_pid($node, 'three'), 'and CREATE EXTENSION brings one');
+endpoint($node, $receiver, 'all', '/ok/three', undef, 'three');
+works('three', '/ok/three', 'anew');
+
+$node->stop;
+done_testing();

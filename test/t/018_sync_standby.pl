@@ -1,0 +1,113 @@
+# With synchronous replication, a commit that no standby has can be lost in a
+# failover: it must not be sent, whatever the emitter's synchronous_commit says.
+use strict;
+use warnings;
+
+use OutboxTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = outbox_node('primary', streaming => 1);
+my $receiver = OutboxTest::Receiver->new('main');
+
+endpoint($node, $receiver, 'all', '/ok/a');
+$node->backup('backup');
+
+# With a restart, because after a mere reload nobody can tell when the
+# checkpointer has told everybody else.
+sub require_standby
+{
+	$node->safe_psql('postgres',
+		"ALTER SYSTEM SET synchronous_standby_names = 'standby'");
+	$node->restart;
+	return;
+}
+
+# Commits that do not wait for the standby themselves
+sub emit_locally
+{
+	my ($topic) = @_;
+	return $node->safe_psql('postgres',
+		"SET synchronous_commit = local; SELECT outbox.emit('$topic', '{}'::jsonb)");
+}
+
+# Nobody is there
+require_standby();
+my $id = emit_locally('sync.one');
+nothing_arrives($receiver, 'no standby: not sent', 2, id => $id);
+
+my $pid = worker_pid($node);
+$node->safe_psql('postgres', "SELECT pg_cancel_backend($pid)");
+nothing_arrives($receiver, 'worker cancelled: not sent', 1, id => $id);
+$node->safe_psql('postgres', "SELECT pg_terminate_backend($pid)");
+$pid = new_worker($node, $pid);
+nothing_arrives($receiver, 'worker terminated: not sent', 2, id => $id);
+
+# A terminated emitter's commit is visible, too
+my $session = $node->background_psql('postgres', on_error_stop => 0);
+my $backend = $session->query_safe('SELECT pg_backend_pid()');
+$session->query_until(qr/go/, <<'SQL');
+\echo go
+SELECT outbox.emit('sync.cancelled', '{}'::jsonb);
+SQL
+wait_sql($node,
+	"SELECT wait_event = 'SyncRep' FROM pg_stat_activity WHERE pid = $backend");
+$node->safe_psql('postgres',
+	"SET synchronous_commit = local; SELECT pg_cancel_backend($backend)");
+ok( wait_sql(
+		$node,
+		"SELECT count(*) = 1 FROM outbox.events WHERE topic = 'sync.cancelled'"),
+	'a cancelled wait leaves its event visible');
+nothing_arrives($receiver, 'and not sent', 1);
+
+# The worker is not stuck in that wait
+ok( wait_sql(
+		$node,
+		"SELECT last_loop_at > now() - interval '5 s' FROM outbox.workers"),
+	'the worker goes round');
+
+# The standby comes
+my $standby = PostgreSQL::Test::Cluster->new('standby');
+$standby->init_from_backup($node, 'backup', has_streaming => 1);
+$standby->append_conf('postgresql.conf', "outbox.enabled = on\n");
+$standby->start;
+$receiver->wait_delivered(1, id => $id);
+pass('the standby has it: sent');
+wait_settled($node);
+is(scalar(() = $receiver->delivered), 2, 'each once: the standby is silent');
+
+# It goes, and is given up
+$standby->stop;
+$id = emit_locally('sync.two');
+nothing_arrives($receiver, 'the standby is gone: not sent', 2, id => $id);
+$node->safe_psql('postgres', 'ALTER SYSTEM RESET synchronous_standby_names');
+$node->reload;
+$receiver->wait_delivered(1, id => $id);
+pass('no standby is asked for any more: sent');
+
+# It waits no longer than it must
+require_standby();
+$standby->start;
+$node->wait_for_catchup($standby);
+$id = emit($node, 'sync.three', '{}');
+$receiver->wait_delivered(1, id => $id);
+pass('a standby that is there holds nothing up');
+
+# Promoted, it goes on
+wait_settled($node);
+$node->wait_for_catchup($standby);
+$node->stop('immediate');
+$standby->promote;
+$standby->safe_psql('postgres', "ALTER SYSTEM SET synchronous_standby_names = ''");
+$standby->reload;
+$id = emit($standby, 'sync.four', '{}');
+$receiver->wait_delivered(1, id => $id);
+pass('promoted: it delivers');
+is( $standby->safe_psql('postgres', 'SELECT count(*) FROM outbox.events'),
+	scalar(keys %{ { map { $_->{id} => 1 } $receiver->delivered } }),
+	'and nothing is missing');
+
+$session->quit;
+$standby->stop;
+done_testing();

@@ -1,0 +1,176 @@
+# INSERT INTO outbox.events by an ORM is as good as emit(): the same defaults,
+# the same checks, the same wake-up.
+use strict;
+use warnings;
+
+use OutboxTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+# A wake-up that is lost would show: the timer comes after a minute.
+my $node = outbox_node('main', conf => "outbox.wakeup_interval = '1min'\n");
+my $receiver = OutboxTest::Receiver->new('main');
+my ($rc, $out, $err, $id, @got);
+
+endpoint($node, $receiver, 'all', '/ok/a');
+endpoint($node, $receiver, 'raw', '/ok/raw', "format => 'raw'");
+$node->safe_psql('postgres', <<'SQL');
+CREATE ROLE app LOGIN;
+GRANT USAGE ON SCHEMA outbox TO app;
+GRANT INSERT (id, topic, payload, body, content_type, key, type, headers, expires_at)
+	ON outbox.events TO app;
+GRANT SELECT (id) ON outbox.events TO app;
+SQL
+
+sub app
+{
+	my ($sql) = @_;
+	return $node->psql('postgres', $sql, extra_params => [ '-U', 'app' ]);
+}
+
+sub arrives
+{
+	my ($sql, $name) = @_;
+	($rc, $out, $err) = app($sql);
+	is($err, '', "$name: no error");
+	@got = wait_until
+	{
+		$receiver->delivered(path => '/ok/a', id => $out) ? 1 : 0
+	}
+	"$name: within seconds", 10;
+	@got = $receiver->delivered(path => '/ok/a', id => $out);
+	ok(scalar @got, "$name: delivered, and at once");
+	return $got[0];
+}
+
+my $request = arrives(
+	q{INSERT INTO outbox.events (topic, payload) VALUES ('order.created', '{"n": 1}') RETURNING id},
+	'INSERT');
+is($request->{signature}, 'valid', 'signed');
+like($request->{id}, qr/^.{14}7/, 'the id is a UUIDv7');
+
+$request = arrives(<<'SQL', 'an ORM that sends NULL for whatever it does not set');
+INSERT INTO outbox.events (id, topic, payload, body, content_type, key, type, headers, expires_at)
+VALUES (NULL, 'order.created', '{"n": 2}', NULL, NULL, NULL, NULL, NULL, NULL) RETURNING id
+SQL
+
+$request = arrives(<<'SQL', 'everything given');
+INSERT INTO outbox.events (id, topic, payload, key, type, headers, expires_at)
+VALUES ('0190b5c8-0000-7000-8000-000000000001', 'order.created', '{"n": 3}', 'k',
+	'OrderCreated', '{"x-tenant": "acme"}', now() + interval '1 hour') RETURNING id
+SQL
+is($request->{id}, '0190b5c8-0000-7000-8000-000000000001', 'the id is kept');
+is($request->{headers}{'outbox-type'}, 'OrderCreated', 'the type');
+is($request->{headers}{'x-tenant'}, 'acme', 'the header');
+is($request->{key}, 'k', 'the key');
+
+$request = arrives(<<'SQL', 'bytes');
+INSERT INTO outbox.events (topic, body, content_type)
+VALUES ('order.pdf', '\x00ff', 'application/pdf') RETURNING id
+SQL
+my ($raw) = $receiver->wait_for(1, path => '/ok/raw', id => $request->{id});
+is($raw->{headers}{'content-type'}, 'application/pdf', 'bytes: their type');
+is($raw->{length}, 2, 'bytes: as they are');
+
+# COPY, multi-row, INSERT … SELECT, a trigger that emits during COPY
+my $before = () = $receiver->delivered(path => '/ok/a');
+($rc, $out, $err) = app(<<'SQL');
+COPY outbox.events (topic, payload, key) FROM stdin;
+order.copied	{"n": 1}	c
+order.copied	{"n": 2}	c
+order.copied	{"n": 3}	c
+\.
+INSERT INTO outbox.events (topic, payload, key)
+	SELECT 'order.copied', jsonb_build_object('n', n), 'c' FROM generate_series(4, 10) n;
+SQL
+is($err, '', 'COPY');
+$receiver->wait_delivered($before + 10, path => '/ok/a');
+is_deeply(
+	[
+		map { JSON::PP::decode_json($_->{body})->{data}{n} }
+		  $receiver->requests(path => '/ok/a', key => 'c')
+	],
+	[ 1 .. 10 ],
+	'COPY and INSERT … SELECT, in order');
+
+$node->safe_psql('postgres', <<'SQL');
+CREATE TABLE orders (id int PRIMARY KEY, total numeric);
+CREATE TRIGGER outbox AFTER INSERT OR UPDATE OR DELETE ON orders
+	FOR EACH ROW EXECUTE FUNCTION outbox.emit_change('orders', 'id');
+COPY orders FROM stdin;
+1	9.90
+2	19.90
+\.
+UPDATE orders SET total = 10 WHERE id = 1;
+DELETE FROM orders WHERE id = 2;
+SQL
+wait_settled($node);
+my @changes = map { JSON::PP::decode_json($_->{body})->{data} }
+  grep { $_->{headers}{'outbox-topic'} eq 'orders' }
+  $receiver->delivered(path => '/ok/a');
+is_deeply([ sort map { $_->{op} } @changes ], [qw(delete insert insert update)],
+	'emit_change, during COPY as well');
+my ($update) = grep { $_->{op} eq 'update' } @changes;
+is_deeply(
+	[ $update->{table}, 0 + $update->{old}{total}, 0 + $update->{new}{total} ],
+	[ 'public.orders', 9.9, 10 ],
+	'with the old and the new row');
+
+# What a writer may not say
+foreach my $column (qw(seq xid epoch created_at))
+{
+	my $value = $column eq 'created_at' ? 'now()' : "'1'";
+	($rc, $out, $err) = app(
+		"INSERT INTO outbox.events (topic, payload, $column) VALUES ('a', '{}', $value)");
+	isnt($rc, 0, "$column is the log's own");
+}
+my %bad = (
+	'a topic with a blank' => q{(topic, payload) VALUES ('a b', '{}')},
+	'a reserved topic' => q{(topic, payload) VALUES ('outbox.mine', '{}')},
+	'no topic' => q{(topic, payload) VALUES (NULL, '{}')},
+	'neither payload nor body' => q{(topic) VALUES ('a')},
+	'payload and body' => q{(topic, payload, body, content_type) VALUES ('a', '{}', '', 'a/b')},
+	'a body without a type' => q{(topic, body) VALUES ('a', '\x00')},
+	'headers that are no object' => q{(topic, payload, headers) VALUES ('a', '{}', '[]')},
+	'a header that is no string' => q{(topic, payload, headers) VALUES ('a', '{}', '{"x": 1}')},
+	'a header with a line break' => q{(topic, payload, headers) VALUES ('a', '{}', '{"x": "a\nb"}')},
+	'a forbidden header' => q{(topic, payload, headers) VALUES ('a', '{}', '{"Host": "b"}')},
+	'a reserved header' => q{(topic, payload, headers) VALUES ('a', '{}', '{"Webhook-Id": "b"}')},
+	'a key that is too long' => q{(topic, payload, key) VALUES ('a', '{}', repeat('k', 2000))});
+foreach my $name (sort keys %bad)
+{
+	($rc, $out, $err) = app("INSERT INTO outbox.events $bad{$name}");
+	isnt($rc, 0, "refused: $name");
+}
+foreach my $sql (
+	'DELETE FROM outbox.events', "UPDATE outbox.events SET topic = 'b'",
+	'SELECT payload FROM outbox.events', 'TRUNCATE outbox.events')
+{
+	isnt((app($sql))[0], 0, "an emitter may not: $sql");
+}
+
+# Not a wake-up for each row, but one for each commit that has any; and lost by
+# nobody: fifty sessions at once
+my $count = () = $receiver->delivered(path => '/ok/a');
+$node->pgbench(
+	'--no-vacuum --client=20 --jobs=2 --transactions=25',
+	0,
+	[qr/processed: 500\/500/],
+	[qr/^$/],
+	'twenty sessions insert',
+	{
+		'insert' =>
+		  q{INSERT INTO outbox.events (topic, payload) VALUES ('order.bench', '{}');}
+	});
+wait_until
+{
+	my $n = () = $receiver->delivered(path => '/ok/a');
+	$n >= $count + 500
+}
+'all 500 within seconds of the last commit', 20;
+is(scalar(() = $receiver->delivered(path => '/ok/a')),
+	$count + 500, 'each once');
+
+$node->stop;
+done_testing();

@@ -1,0 +1,167 @@
+#!/usr/bin/env python3
+"""The history checker on histories made by hand: it must see each violation,
+and none where there is none (TAP)."""
+
+import os
+import sys
+
+sys.path.insert(0, os.path.join(os.environ.get("OUTBOX_TOP", "."), "test"))
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
+
+from check_history import check  # noqa: E402
+
+count = 0
+failures = 0
+
+
+def emitted(event_id, key, n, outcome="committed", **more):
+    return dict(id=event_id, key=key, n=n, outcome=outcome, **more)
+
+
+class Journal:
+    """Requests in the order of their arrival, each in a round of its own
+    unless said otherwise."""
+
+    def __init__(self):
+        self.lines = []
+        self.round = 0
+
+    def sent(self, event_id, status=200, path="/ok", same_round=False,
+             body="b", signature="valid"):
+        if not same_round:
+            self.round += 1
+        self.lines.append(dict(request=len(self.lines) + 1, path=path,
+                               id=event_id, status=status, sha256=body,
+                               signature=signature,
+                               round="1.%d" % self.round))
+        return self
+
+    def answered(self, request, status=200):
+        self.round += 1
+        self.lines.append(dict(answer=request, status=status,
+                               round="1.%d" % self.round))
+        return self
+
+
+def case(name, producer, journal, expected, **options):
+    """expected: {kind: count}; every other kind must be absent."""
+    global count, failures
+    count += 1
+    found, _ = check(producer, journal.lines, **options)
+    got = {kind: len(items) for kind, items in found.items() if items}
+    if got == expected:
+        print("ok %d - %s" % (count, name))
+    else:
+        failures += 1
+        print("not ok %d - %s: %r instead of %r" % (count, name, got, expected))
+
+
+a1, a2, a3 = (emitted("a1", "a", 1), emitted("a2", "a", 2),
+              emitted("a3", "a", 3))
+b1 = emitted("b1", "b", 1)
+free = emitted("f1", None, 1)
+
+case("a clean history", [a1, b1, a2, free],
+     Journal().sent("a1").sent("b1").sent("a2").sent("f1"), {})
+case("keys do not wait for each other", [a1, a2, b1],
+     Journal().sent("b1", 500).sent("a1").sent("a2").sent("b1"), {})
+
+case("never sent", [a1, b1], Journal().sent("a1"), {"lost": 1})
+case("sent, never acknowledged", [a1], Journal().sent("a1", 503), {"lost": 1})
+case("answered after the sender was gone", [a1], Journal().sent("a1", None),
+     {"lost": 1})
+case("lost at one of two endpoints", [a1],
+     Journal().sent("a1", path="/x").sent("b1", path="/y"),
+     {"lost": 1, "phantom": 1})
+case("an endpoint that got nothing at all", [a1], Journal().sent("a1"),
+     {"lost": 1}, endpoints=["/ok", "/other"])
+case("only the endpoints that an event is meant for",
+     [emitted("a1", "a", 1, endpoints=["/ok"]), b1],
+     Journal().sent("a1").sent("b1").sent("b1", path="/other"), {},
+     endpoints=["/ok", "/other"])
+case("dead is not lost", [a1, b1], Journal().sent("a1", 500).sent("b1"), {},
+     dead=[("/ok", "a1")])
+case("dead at one endpoint only", [a1],
+     Journal().sent("a1", 500).sent("a1", 500, path="/x"), {"lost": 1},
+     dead=[("/ok", "a1")])
+
+case("rolled back and sent", [emitted("a1", "a", 1, "rolledback")],
+     Journal().sent("a1"), {"phantom": 1})
+case("rolled back and attempted", [emitted("a1", "a", 1, "rolledback")],
+     Journal().sent("a1", 500), {"phantom": 1})
+case("nobody emitted it", [a1], Journal().sent("a1").sent("z9"),
+     {"phantom": 1})
+case("nobody logged it, but it is in the database", [a1],
+     Journal().sent("a1").sent("z9"), {}, exists={"a1", "z9"})
+case("in doubt, and gone", [emitted("a1", "a", 1, "unknown"), b1],
+     Journal().sent("b1"), {}, exists={"b1"})
+case("in doubt, gone, and sent", [emitted("a1", "a", 1, "unknown"), b1],
+     Journal().sent("a1").sent("b1"), {"phantom": 1}, exists={"b1"})
+case("in doubt, there, and not sent", [emitted("a1", "a", 1, "unknown"), b1],
+     Journal().sent("b1"), {"lost": 1}, exists={"a1", "b1"})
+case("the last word about an id counts",
+     [emitted("a1", "a", 1, "unknown"), a1], Journal().sent("a1"), {})
+case("rolled back, and in the database",
+     [emitted("a1", "a", 1, "rolledback"), b1], Journal().sent("b1"),
+     {"phantom": 1}, exists={"a1", "b1"})
+case("committed, and gone", [a1, b1], Journal().sent("b1"), {"vanished": 1},
+     exists={"b1"})
+case("committed asynchronously, and gone", [a1, b1], Journal().sent("b1"), {},
+     exists={"b1"}, async_commit=True)
+case("committed asynchronously, gone, and sent", [a1, b1],
+     Journal().sent("a1").sent("b1"), {"phantom": 1}, exists={"b1"},
+     async_commit=True)
+
+case("acknowledged twice", [a1], Journal().sent("a1").sent("a1"),
+     {"duplicate": 1})
+case("acknowledged three times", [a1],
+     Journal().sent("a1").sent("a1").sent("a1"), {"duplicate": 2})
+case("a retry is no duplicate", [a1], Journal().sent("a1", 500).sent("a1"), {})
+case("a late answer and another", [a1],
+     Journal().sent("a1", None).answered(1).sent("a1"), {"duplicate": 1})
+
+case("the wrong way round", [a1, a2], Journal().sent("a2").sent("a1"),
+     {"out of order": 1})
+case("sent while the predecessor failed", [a1, a2],
+     Journal().sent("a1", 500).sent("a2").sent("a1"), {"out of order": 1})
+case("sent together with the predecessor", [a1, a2],
+     Journal().sent("a1").sent("a2", same_round=True), {"out of order": 1})
+case("attempted too early, though it failed", [a1, a2],
+     Journal().sent("a2", 500).sent("a1").sent("a2"), {"out of order": 1})
+case("sent while the predecessor's answer was on its way", [a1, a2],
+     Journal().sent("a1", None).sent("a2").answered(1), {"out of order": 1})
+case("sent after the late answer", [a1, a2],
+     Journal().sent("a1", None).answered(1).sent("a2"), {})
+case("a repeated predecessor is a duplicate, not a disorder", [a1, a2],
+     Journal().sent("a1").sent("a2").sent("a1").sent("a2"), {"duplicate": 2})
+case("what was rolled back leaves no gap",
+     [a1, emitted("a2", "a", 2, "rolledback"), a3],
+     Journal().sent("a1").sent("a3"), {})
+case("a dead predecessor is skipped", [a1, a2, a3],
+     Journal().sent("a1").sent("a2", 500).sent("a3"), {},
+     dead=[("/ok", "a2")])
+case("but not its own predecessor", [a1, a2, a3],
+     Journal().sent("a2", 500).sent("a3").sent("a1"), {"out of order": 1},
+     dead=[("/ok", "a2")])
+case("without a key there is no order", [free, emitted("f2", None, 2)],
+     Journal().sent("f2").sent("f1"), {})
+case("a predecessor that never arrived", [a1, a2], Journal().sent("a2"),
+     {"lost": 1, "out of order": 1})
+
+case("two bodies", [a1], Journal().sent("a1", 500).sent("a1", body="c"),
+     {"mutated": 1})
+case("a wrong signature", [a1], Journal().sent("a1", signature="invalid"),
+     {"bad signature": 1})
+case("a missing signature", [a1], Journal().sent("a1", signature="missing"),
+     {"bad signature": 1})
+
+count += 1
+try:
+    check([emitted("a1", "a", 1, "unknown")], [])
+    failures += 1
+    print("not ok %d - doubt without the database's word is refused" % count)
+except ValueError:
+    print("ok %d - doubt without the database's word is refused" % count)
+
+print("1..%d" % count)
+sys.exit(1 if failures else 0)
