@@ -19,7 +19,7 @@ DEALLOCATE p;
 SELECT outbox.emit_bytes('file.stored', '\x00ff', 'application/octet-stream') IS NOT NULL AS emitted;
 SELECT outbox.emit_bytes('file.stored', '', 'text/plain', key => 'f') IS NOT NULL AS emitted;
 SELECT topic, type, key, headers, payload, body, content_type, expires_at IS NOT NULL AS expires
-  FROM outbox.events ORDER BY seq;
+  FROM outbox.events WHERE xid = pg_catalog.pg_current_xact_id() ORDER BY seq;
 
 -- The stamps: the top-level transaction also in a subtransaction, numbers that
 -- rise, ids of version 7 that sort as they were emitted.
@@ -36,13 +36,12 @@ SELECT bool_and(xid = pg_catalog.pg_current_xact_id()) AS xid,
                     ('x' || lpad(left(replace(id::text, '-', ''), 12), 16, '0'))::bit(64)::int8) < 2) AS time
   FROM (SELECT *, lag(seq, 1, 0::int8) OVER w AS before,
                lag(id, 1, '00000000-0000-0000-0000-000000000000') OVER w AS before_id
-          FROM outbox.events WINDOW w AS (ORDER BY seq)) e;
+          FROM outbox.events WHERE xid = pg_catalog.pg_current_xact_id()
+        WINDOW w AS (ORDER BY seq)) e;
 ROLLBACK;
-SELECT count(*) FROM outbox.events;
+SELECT count(*) FROM outbox.events WHERE topic = 'many';
 
 -- What is refused, and what to do then.
-\set VERBOSITY verbose
-\set SHOW_CONTEXT never
 DO $$
 DECLARE
     statement text;
@@ -101,8 +100,6 @@ BEGIN
     END LOOP;
 END
 $$;
-\set VERBOSITY default
-\set SHOW_CONTEXT errors
 
 -- Just within the limits.
 BEGIN;
@@ -134,10 +131,12 @@ VALUES (NULL, 'c', '3', NULL, NULL, NULL, NULL);
 INSERT INTO outbox.events (id, topic, body, content_type)
 VALUES ('00000000-0000-4000-8000-000000000001', 'd', '\x01', 'text/plain') RETURNING id;
 SELECT topic, id IS NOT NULL AS id, seq > 0 AS seq, xid = pg_catalog.pg_current_xact_id() AS xid,
-       epoch = outbox.current_epoch() AS epoch, piece = outbox.current_piece() AS piece
-  FROM outbox.events ORDER BY seq;
+       created_at BETWEEN now() AND clock_timestamp() AS created_at
+  FROM outbox.events WHERE xid = pg_catalog.pg_current_xact_id() ORDER BY seq;
 ROLLBACK;
+\set VERBOSITY sqlstate
 INSERT INTO outbox.events (topic, payload) VALUES (NULL, '1');
+\set VERBOSITY default
 INSERT INTO outbox.events (topic, payload) VALUES ('no topic', '1');
 INSERT INTO outbox.events (topic) VALUES ('a');
 INSERT INTO outbox.events (topic, payload, body) VALUES ('a', '1', '');

@@ -39,6 +39,27 @@ query(const char *sql, int nargs, Oid *types, Datum *args, const char *nulls)
 		elog(ERROR, "\"%s\" failed: %s", sql, SPI_result_code_string(rc));
 }
 
+/* The same for what runs often: planned once. */
+static void
+query_often(SPIPlanPtr *plan, const char *sql, int nargs, Oid *types, Datum *args)
+{
+	int			rc;
+
+	if (*plan == NULL)
+	{
+		SPIPlanPtr	p = SPI_prepare(sql, nargs, types);
+
+		if (p == NULL)
+			elog(ERROR, "could not prepare \"%s\": %s", sql,
+				 SPI_result_code_string(SPI_result));
+		SPI_keepplan(p);
+		*plan = p;
+	}
+	rc = SPI_execute_plan(*plan, args, NULL, false, 0);
+	if (rc < 0)
+		elog(ERROR, "\"%s\" failed: %s", sql, SPI_result_code_string(rc));
+}
+
 static Row
 fetch_row(uint64 i)
 {
@@ -254,10 +275,15 @@ outbox_catalog_assign(OutboxEndpoint *ep, const OutboxSettings *s)
 	if (ep->disabled && !s->disabled)
 		ep->retry_at = 0;		/* resumed: no backoff from before counts */
 	ep->paused = s->paused;
-	ep->disabled = s->disabled;
-	if (ep->breaker == OUTBOX_BREAKER_CLOSED)
-		ep->state_since = s->state_since;
-	strlcpy(ep->reason, s->reason ? s->reason : "", sizeof(ep->reason));
+
+	/* What the receiver asked for may not be in the table yet. */
+	if (!ep->state_dirty)
+	{
+		ep->disabled = s->disabled;
+		if (ep->breaker == OUTBOX_BREAKER_CLOSED)
+			ep->state_since = s->state_since;
+		strlcpy(ep->reason, s->reason ? s->reason : "", sizeof(ep->reason));
+	}
 	ep->version = s->version;
 
 	if (ep->settings_cxt)
@@ -494,12 +520,14 @@ outbox_catalog_load_retries(OutboxEndpoint *ep, const int64 *seqs, int n)
 {
 	Datum		args[2] = {Int32GetDatum(ep->id), int8_array(seqs, n)};
 	int			missing;
+	static SPIPlanPtr plan;
 
-	query("SELECT seq, key, attempts, first_attempt_at FROM outbox.parked"
-		  " WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
-		  " AND seq OPERATOR(pg_catalog.=) ANY ($2)"
-		  " AND status OPERATOR(pg_catalog.=) 'retrying' ORDER BY seq",
-		  2, (Oid[]) {INT4OID, INT8ARRAYOID}, args, NULL);
+	query_often(&plan,
+				"SELECT seq, key, attempts, first_attempt_at FROM outbox.parked"
+				" WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
+				" AND seq OPERATOR(pg_catalog.=) ANY ($2)"
+				" AND status OPERATOR(pg_catalog.=) 'retrying' ORDER BY seq",
+				2, (Oid[]) {INT4OID, INT8ARRAYOID}, args);
 	missing = n - (int) SPI_processed;
 	load_rows(ep, true);
 	while (missing-- > 0)
@@ -509,6 +537,8 @@ outbox_catalog_load_retries(OutboxEndpoint *ep, const int64 *seqs, int n)
 void
 outbox_catalog_load_followers(OutboxEndpoint *ep)
 {
+	static SPIPlanPtr plan;
+
 	while (!dlist_is_empty(&ep->loading))
 	{
 		OutboxLane *lane = dlist_container(OutboxLane, loading_node,
@@ -517,12 +547,16 @@ outbox_catalog_load_followers(OutboxEndpoint *ep)
 			CStringGetTextDatum(lane->key), Int64GetDatum(FOLLOWERS_AT_ONCE)};
 
 		lane->on_loading = false;
-		query("SELECT seq, key, attempts, first_attempt_at FROM outbox.parked"
-			  " WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
-			  " AND key OPERATOR(pg_catalog.=) $2"
-			  " AND status OPERATOR(pg_catalog.=) 'blocked' ORDER BY seq LIMIT $3",
-			  3, (Oid[]) {INT4OID, TEXTOID, INT8OID}, args, NULL);
-		load_rows(ep, false);
+		query_often(&plan,
+					"SELECT seq, key, attempts, first_attempt_at FROM outbox.parked"
+					" WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
+					" AND key OPERATOR(pg_catalog.=) $2"
+					" AND status OPERATOR(pg_catalog.=) 'blocked' ORDER BY seq LIMIT $3",
+					3, (Oid[]) {INT4OID, TEXTOID, INT8OID}, args);
+		if (SPI_processed == 0)
+			outbox_endpoint_no_followers(ep, lane);
+		else
+			load_rows(ep, false);
 	}
 }
 

@@ -32,13 +32,13 @@ check_length(const char *what, const text *value, size_t max)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("%s of an event must not be empty", what),
-				 errhint("Pass NULL or leave it out when there is none.")));
+				 errhint("Pass 1 to %zu bytes; what is optional can be left out.", max)));
 	if (len > max)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("%s of an event is too long", what),
 				 errdetail("It has %zu bytes; at most %zu are allowed.", len, max),
-				 errhint("Pass a shorter value; longer data belongs into the payload.")));
+				 errhint("Pass a shorter value; longer data belongs in the payload.")));
 }
 
 /* What is sent as the value of a header of its own. */
@@ -135,7 +135,7 @@ check_headers(Jsonb *headers)
 				 errmsg("headers of an event are too long"),
 				 errdetail("Names and values have %zu bytes; at most %d are allowed.",
 						   total, OUTBOX_MAX_HEADERS),
-				 errhint("Put what is long into the payload.")));
+				 errhint("What is long belongs in the payload.")));
 }
 
 static void

@@ -32,7 +32,7 @@ done(void *arg, const OutboxOutcome *outcome)
 		outbox_delivered++;
 	outbox_settle_attempt(d, outcome);
 	outbox_endpoint_done(ep, d, outcome, now);
-	ended(ep);
+	ended(ep, now);
 	outbox_deliver_fill(ep, now);
 }
 

@@ -15,7 +15,7 @@ extern int64 outbox_delivered;
 extern int	outbox_unsettled;
 
 /* Called for each endpoint in which a delivery ended. */
-typedef void (*OutboxEnded) (OutboxEndpoint *ep);
+typedef void (*OutboxEnded) (OutboxEndpoint *ep, TimestampTz now);
 extern void outbox_deliver_init(OutboxEnded ended);
 
 /* Nothing is sent while this is false. */

@@ -158,6 +158,7 @@ static void
 find_log(void)
 {
 	static bool registered = false;
+	uint64		before;
 	Oid			schema;
 
 	if (log_cache.valid)
@@ -169,6 +170,7 @@ find_log(void)
 		registered = true;
 	}
 
+	before = invalidations;
 	schema = get_namespace_oid(OUTBOX_SCHEMA, true);
 	log_cache.events = find_relation(schema, "events");
 	log_cache.seq = find_relation(schema, "events_seq");
@@ -187,7 +189,7 @@ find_log(void)
 							OUTBOX_SCHEMA, name),
 					 errhint("Run ALTER EXTENSION outbox UPDATE, or start the server with the library of the installed version.")));
 	}
-	log_cache.valid = true;
+	log_cache.valid = before == invalidations;
 }
 
 Oid

@@ -564,6 +564,7 @@ outbox_endpoint_put_back(OutboxEndpoint *ep, OutboxDelivery *d)
 {
 	dlist_delete(&d->node);
 	ep->nin_flight--;
+	ep->dirty = true;
 	d->transfer = NULL;
 	d->state = OUTBOX_DELIVERY_READY;
 	dlist_push_head(&ep->ready, &d->node);
@@ -859,6 +860,18 @@ outbox_endpoint_add_followers(OutboxEndpoint *ep, const char *key, int64 n)
 	advance_lane(ep, lane);
 }
 
+/* No row was found where some were expected: they are not written yet. */
+void
+outbox_endpoint_no_followers(OutboxEndpoint *ep, OutboxLane *lane)
+{
+	if (ep->nsettling == 0)
+	{
+		ep->nblocked -= lane->nparked;
+		lane->nparked = 0;
+		advance_lane(ep, lane);
+	}
+}
+
 void
 outbox_endpoint_add_blocker(OutboxEndpoint *ep, const char *key)
 {
@@ -870,7 +883,8 @@ outbox_endpoint_add_blocker(OutboxEndpoint *ep, const char *key)
 bool
 outbox_endpoint_has_due(OutboxEndpoint *ep, TimestampTz now)
 {
-	if (pairingheap_is_empty(ep->retries) || !outbox_endpoint_may_send(ep, now))
+	if (pairingheap_is_empty(ep->retries) || ep->nready >= OUTBOX_RETRIES_AT_ONCE ||
+		!outbox_endpoint_may_send(ep, now))
 		return false;
 
 	/* While the breaker is open any delivery will do as a probe. */
@@ -958,6 +972,15 @@ outbox_endpoint_settled(OutboxEndpoint *ep)
 		ep->nsettling--;
 		if (d->verdict == OUTBOX_VERDICT_RETRY)
 			push_retry(ep, d->seq, d->next_attempt_at);
+		else if (d->verdict == OUTBOX_VERDICT_BLOCKED)
+		{
+			/* Its turn may have come before its row could be read. */
+			const char *key = lane_key(ep, d->event->key);
+			OutboxLane *lane = key ? find_lane(ep, key) : NULL;
+
+			if (lane)
+				advance_lane(ep, lane);
+		}
 		free_delivery(d);
 	}
 	ep->dirty = false;
@@ -965,24 +988,31 @@ outbox_endpoint_settled(OutboxEndpoint *ep)
 
 /* ------------------------------------------------------------- watching */
 
+/*
+ * A completion makes the worker look at its endpoint anyway: what waits for a
+ * slot needs no time of its own.
+ */
 TimestampTz
 outbox_endpoint_next_time(OutboxEndpoint *ep, TimestampTz now)
 {
 	TimestampTz t = DT_NOEND;
 
-	if (ep->paused || ep->disabled || ep->dropped || ep->secret_missing)
+	if (ep->paused || ep->disabled || ep->dropped || ep->secret_missing || ep->recreate)
 		return t;
-	if (!pairingheap_is_empty(ep->retries) && ep->breaker == OUTBOX_BREAKER_CLOSED)
+	if (ep->retry_at > now)
+		return ep->retry_at;
+	if (ep->breaker == OUTBOX_BREAKER_OPEN ||
+		ep->nin_flight >= Min(ep->slots, ep->max_in_flight))
+		return t;
+	if (!pairingheap_is_empty(ep->retries) && ep->nready < OUTBOX_RETRIES_AT_ONCE)
 		t = pairingheap_container(OutboxRetry, node,
 								  pairingheap_first(ep->retries))->due;
-	if (ep->retry_at > now)
-		return ep->breaker == OUTBOX_BREAKER_OPEN ? ep->retry_at :
-			Max(ep->retry_at, Min(t, ep->retry_at));
-	if (ep->rate_limit > 0 && ep->tokens < 1 &&
-		(ep->nready > 0 || ep->window_count > 0))
-		t = Min(t, now + (int64) ((1 - ep->tokens) / ep->rate_limit * USECS_PER_SEC) + 1000);
-	if (ep->slots < ep->max_in_flight && (ep->nready > 0 || ep->window_count > 0))
-		t = Min(t, Max(ep->ramp_at, now));
+	if (ep->rate_limit > 0 && (ep->nready > 0 || ep->window_count > 0 || t <= now))
+	{
+		refill_tokens(ep, now);
+		if (ep->tokens < 1)
+			t = now + (int64) ((1 - ep->tokens) / ep->rate_limit * USECS_PER_SEC) + 1;
+	}
 	return t;
 }
 

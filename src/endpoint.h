@@ -216,6 +216,9 @@ typedef struct OutboxEndpoint
 #define OUTBOX_WINDOW 1024
 #define OUTBOX_MAX_WAITING 512
 
+/* Due retries that are brought back together. */
+#define OUTBOX_RETRIES_AT_ONCE 64
+
 extern OutboxEndpoint *outbox_endpoint_create(MemoryContext parent, int32 id);
 extern void outbox_endpoint_free(OutboxEndpoint *ep);
 
@@ -246,6 +249,7 @@ extern void outbox_endpoint_add_retry(OutboxEndpoint *ep, int64 seq,
 									  TimestampTz due, const char *key);
 extern void outbox_endpoint_add_followers(OutboxEndpoint *ep, const char *key,
 										  int64 n);
+extern void outbox_endpoint_no_followers(OutboxEndpoint *ep, OutboxLane *lane);
 extern void outbox_endpoint_add_blocker(OutboxEndpoint *ep, const char *key);
 
 /* Is there a due retry, and a slot for it?  Takes up to 'max' off the heap. */

@@ -31,9 +31,6 @@
 /* Rows per step that are only counted. */
 #define COUNT_ROWS 2000
 
-/* Due retries that are brought back per endpoint and step. */
-#define RETRIES_AT_ONCE 64
-
 /* Topics whose subscribers are remembered. */
 #define MAX_TOPICS 10000
 
@@ -373,12 +370,13 @@ bring_back(dlist_head *busy, TimestampTz now)
 	dlist_foreach(iter, busy)
 	{
 		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, busy_node, iter.cur);
-		int64		seqs[RETRIES_AT_ONCE];
+		int64		seqs[OUTBOX_RETRIES_AT_ONCE];
 		int			n;
 
 		if (ep->dropped || ep->recreate || !has_due(ep, now))
 			continue;
-		n = outbox_endpoint_take_due(ep, now, seqs, RETRIES_AT_ONCE);
+		n = outbox_endpoint_take_due(ep, now, seqs,
+									 OUTBOX_RETRIES_AT_ONCE);
 		if (n > 0)
 			outbox_catalog_load_retries(ep, seqs, n);
 		outbox_catalog_load_followers(ep);

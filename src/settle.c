@@ -543,6 +543,8 @@ outbox_settle(dlist_head *busy, const OutboxCursor *head, bool final)
 			ep->dirty = true;
 			share = true;
 		}
+		else if (ep->dirty)
+			ep->shared = false;
 		if (ep->dirty)
 			add_position(&p, ep, frontier);
 	}

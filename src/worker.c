@@ -38,6 +38,9 @@
 /* How long a request may go on when its endpoint is to be read anew. */
 #define CANCEL_AFTER (1 * USECS_PER_SEC)
 
+/* Until then outbox.stats has latencies to show, and they change. */
+#define FORGET_LATENCY_AFTER (OUTBOX_HISTOGRAM_MINUTES * USECS_PER_MINUTE + USECS_PER_MINUTE)
+
 #define PUBLISH_EVERY (100 * 1000)	/* µs */
 #define RETRY_LOCKS_AFTER (20 * 1000)	/* µs */
 #define WATCH_STANDBYS_EVERY 1	/* ms */
@@ -54,6 +57,9 @@ static dlist_head busy = DLIST_STATIC_INIT(busy);
 static uint64 seen_emitted;
 static uint64 seen_changed;
 static bool fill_all;			/* some endpoint may have got slots or work */
+static bool starved;			/* the total was reached: others wait, too */
+static TimestampTz fill_at;		/* some endpoint's own time */
+static bool recreating;			/* some endpoint is to be read anew */
 static bool need_reload;
 static bool shared_head;		/* 'outbox_head' came from the shared position */
 static TimestampTz settle_since;	/* 0: nothing to settle */
@@ -71,7 +77,6 @@ make_busy(OutboxEndpoint *ep)
 		ep->busy = true;
 		dlist_push_tail(&busy, &ep->busy_node);
 	}
-	ep->shared = ep->shared && !ep->dirty;
 	fill_all = true;
 }
 
@@ -89,9 +94,10 @@ want_settle(TimestampTz now)
 }
 
 static void
-delivery_ended(OutboxEndpoint *ep)
+delivery_ended(OutboxEndpoint *ep, TimestampTz now)
 {
-	want_settle(GetCurrentTimestamp());
+	want_settle(now);
+	fill_all = fill_all || starved;
 	if (ep->drop_window)
 		outbox_endpoint_drop_window(ep, &outbox_head);
 }
@@ -154,9 +160,11 @@ meet(const OutboxSettings *s)
 	ep->last_active_at = GetCurrentTimestamp();
 	if (p.shared && shared_head)
 	{
-		ep->attached = true;
 		ep->counted = true;
 		ep->shared = true;
+		ep->attached = !ep->paused && !ep->disabled && !ep->secret_missing;
+		if (!ep->attached)
+			outbox_cursor_copy(&ep->cursor, &outbox_head);
 	}
 	else
 	{
@@ -192,6 +200,8 @@ apply_settings(void *arg, const OutboxSettings *s)
 		/* Another position, or other lanes: it starts over from its tables. */
 		ep->recreate = true;
 		ep->dirty = true;
+		recreating = true;
+		make_busy(ep);
 	}
 	else
 	{
@@ -290,8 +300,13 @@ recreate_endpoints(void)
 {
 	int			n = 0;
 
+	if (!recreating)
+		return;
+	recreating = false;
 	for (int i = 0; i < nendpoints; i++)
 	{
+		if (endpoints[i]->recreate && endpoints[i]->nin_flight > 0)
+			recreating = true;
 		if (endpoints[i]->recreate && endpoints[i]->nin_flight == 0)
 		{
 			forget_endpoint(endpoints[i]);
@@ -353,6 +368,7 @@ fill_slots(TimestampTz now)
 	dlist_mutable_iter iter;
 
 	fill_all = false;
+	starved = false;
 	dlist_foreach_modify(iter, &busy)
 	{
 		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, busy_node, iter.cur);
@@ -362,6 +378,7 @@ fill_slots(TimestampTz now)
 		if (!outbox_deliver_fill(ep, now))
 		{
 			/* The total is reached: who comes last now is first next time. */
+			starved = true;
 			dlist_delete(&ep->busy_node);
 			dlist_push_head(&busy, &ep->busy_node);
 			return;
@@ -382,6 +399,7 @@ publish(OutboxEndpoint *ep, TimestampTz now)
 	OutboxStats s;
 
 	outbox_endpoint_fill_stats(ep, now, &s);
+	s.pending_exact = s.pending_exact && outbox_head.under == NULL;
 	s.key.dboid = MyDatabaseId;
 	outbox_stats_publish(&s);
 }
@@ -404,8 +422,8 @@ publish_all(TimestampTz now)
 		if (all || (quiet && !ep->published_quiet))
 			publish(ep, now);
 		ep->published_quiet = quiet;
-		if (quiet && ep->shared && !ep->dirty && ep->nretries == 0 &&
-			!ep->recreate && now - ep->last_active_at > USECS_PER_MINUTE)
+		if (quiet && ep->shared && !ep->dirty && ep->nretries == 0 && !ep->recreate &&
+			(ep->latency == NULL || now - ep->last_active_at > FORGET_LATENCY_AFTER))
 		{
 			dlist_delete(&ep->busy_node);
 			ep->busy = false;
@@ -492,6 +510,8 @@ time_to_sleep(TimestampTz now, bool more)
 	dlist_iter	iter;
 	long		ms;
 
+	fill_at = DT_NOEND;
+
 	/*
 	 * The latch alone may have been reset by a lock wait inside a transaction:
 	 * the counters do not forget.
@@ -502,16 +522,20 @@ time_to_sleep(TimestampTz now, bool more)
 	if (outbox_enabled && now >= locks_at &&
 		(more || pg_atomic_read_u64(&db->emitted) != seen_emitted))
 		return 0;
+	if (recreating)
+		until = Min(until, now + CANCEL_AFTER / 10);
 	if (settle_since != 0)
 		until = Min(until, settle_since + outbox_settle_interval * INT64CONST(1000));
 	dlist_foreach(iter, &busy)
 	{
 		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, busy_node, iter.cur);
 
-		until = Min(until, outbox_endpoint_next_time(ep, now));
+		if (outbox_may_send && !starved)
+			fill_at = Min(fill_at, outbox_endpoint_next_time(ep, now));
 		if (is_quiet(ep) && !ep->shared)
 			until = Min(until, ep->last_active_at + USECS_PER_SEC + 1000);
 	}
+	until = Min(until, fill_at);
 	if (now < locks_at)
 		until = Max(until, locks_at);
 	ms = until <= now ? 0 : (long) Min((until - now + 999) / 1000, 60 * 1000);
@@ -698,14 +722,14 @@ loop(void)
 			else
 				locks_at = now + RETRY_LOCKS_AFTER;
 		}
-		for (int i = 0; i < nendpoints; i++)
+		for (int i = 0; recreating && i < nendpoints; i++)
 			if (endpoints[i]->recreate)
 				outbox_deliver_cancel(endpoints[i], now - CANCEL_AFTER);
 
 		if (outbox_enabled)
 			read_step(now, &more);
 		check_durability();
-		if (fill_all)
+		if (fill_all || now >= fill_at)
 			fill_slots(now);
 		settle_step(now, false);
 		retention_step(now);

@@ -1,0 +1,183 @@
+------------------------------------------------------------------------
+-- Stamps and checks: what the columns of outbox.events are filled with.
+--
+-- PostgreSQL asks the inserting user for EXECUTE on what a DEFAULT or a CHECK
+-- calls, so these are PUBLIC's; USAGE on the schema guards them.  They reveal
+-- nothing, and the worst that they can do is to skip numbers and ring the worker.
+------------------------------------------------------------------------
+
+CREATE FUNCTION outbox.current_piece() RETURNS pg_catalog.int2
+LANGUAGE C VOLATILE PARALLEL SAFE
+AS 'MODULE_PATHNAME', 'outbox_column_piece';
+COMMENT ON FUNCTION outbox.current_piece() IS
+'The piece of the log that new events go to (default of outbox.events.piece)';
+
+CREATE FUNCTION outbox.next_seq() RETURNS pg_catalog.int8
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'outbox_column_seq';
+COMMENT ON FUNCTION outbox.next_seq() IS
+'The next number of the log, drawn once the transaction has its id (default of outbox.events.seq); wakes the worker at commit';
+
+CREATE FUNCTION outbox.current_epoch() RETURNS pg_catalog.int8
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'outbox_column_epoch';
+COMMENT ON FUNCTION outbox.current_epoch() IS
+'The epoch of the log in this system and database, 0 before it was first served (default of outbox.events.epoch)';
+
+CREATE FUNCTION outbox.new_event_id() RETURNS pg_catalog.uuid
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'outbox_column_id';
+COMMENT ON FUNCTION outbox.new_event_id() IS
+'A new event id: UUID version 7 (RFC 9562), increasing within a session (default of outbox.events.id)';
+
+CREATE FUNCTION outbox.check_event(topic pg_catalog.text, type pg_catalog.text, key pg_catalog.text,
+    headers pg_catalog.jsonb, payload pg_catalog.jsonb, body pg_catalog.bytea, content_type pg_catalog.text)
+RETURNS pg_catalog.bool
+LANGUAGE C STABLE CALLED ON NULL INPUT PARALLEL SAFE
+AS 'MODULE_PATHNAME', 'outbox_check_event';
+COMMENT ON FUNCTION outbox.check_event(pg_catalog.text, pg_catalog.text, pg_catalog.text, pg_catalog.jsonb, pg_catalog.jsonb, pg_catalog.bytea, pg_catalog.text) IS
+'True when these columns make a valid event, otherwise an error that says why not (constraint of outbox.events). Topics that begin with "outbox." are refused unless the current user owns outbox.events: a restored dump may hold events of outbox itself';
+
+CREATE FUNCTION outbox.fill_id() RETURNS pg_catalog.trigger
+LANGUAGE C
+AS 'MODULE_PATHNAME', 'outbox_fill_id';
+COMMENT ON FUNCTION outbox.fill_id() IS
+'Trigger of outbox.events: a new id where NULL was inserted';
+REVOKE ALL ON FUNCTION outbox.fill_id() FROM PUBLIC;
+
+------------------------------------------------------------------------
+-- The log
+------------------------------------------------------------------------
+
+-- Whose log this is.  The row is made when the log is first used, never by this
+-- script: a restored copy brings the rows of its original, finds none for its
+-- own (system, database), and is held.
+CREATE TABLE outbox.origins (
+    epoch             pg_catalog.int8 PRIMARY KEY,
+    system_identifier pg_catalog.int8 NOT NULL,
+    database_oid      pg_catalog.oid NOT NULL,
+    instance_name     pg_catalog.text NOT NULL,
+    first             pg_catalog.bool NOT NULL,
+    created_at        pg_catalog.timestamptz NOT NULL DEFAULT pg_catalog.now()
+);
+COMMENT ON TABLE outbox.origins IS 'The systems and databases that this log was written in';
+COMMENT ON COLUMN outbox.origins.epoch IS 'Random number that the events written there carry';
+COMMENT ON COLUMN outbox.origins.system_identifier IS 'pg_control_system().system_identifier of the cluster';
+COMMENT ON COLUMN outbox.origins.database_oid IS 'pg_database.oid of the database';
+COMMENT ON COLUMN outbox.origins.instance_name IS 'outbox.instance_name when the row was made';
+COMMENT ON COLUMN outbox.origins.first IS 'No other log came before: events of epoch 0 are its own';
+COMMENT ON COLUMN outbox.origins.created_at IS 'When the row was made';
+
+-- CACHE 1: numbers that a session keeps for later would turn the order of the
+-- events upside down.
+CREATE SEQUENCE outbox.events_seq AS pg_catalog.int8 CACHE 1;
+COMMENT ON SEQUENCE outbox.events_seq IS 'Numbers the events; must keep CACHE 1';
+
+-- Columns of fixed width and without NULLs come first: they are cheap to reach,
+-- and nothing is lost to alignment.
+CREATE TABLE outbox.events (
+    id           pg_catalog.uuid NOT NULL DEFAULT outbox.new_event_id(),
+    seq          pg_catalog.int8 NOT NULL DEFAULT outbox.next_seq(),
+    xid          pg_catalog.xid8 NOT NULL DEFAULT pg_catalog.pg_current_xact_id(),
+    epoch        pg_catalog.int8 NOT NULL DEFAULT outbox.current_epoch(),
+    created_at   pg_catalog.timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
+    piece        pg_catalog.int2 NOT NULL DEFAULT outbox.current_piece(),
+    topic        pg_catalog.text NOT NULL,
+    type         pg_catalog.text,
+    key          pg_catalog.text,
+    expires_at   pg_catalog.timestamptz,
+    headers      pg_catalog.jsonb,
+    payload      pg_catalog.jsonb,
+    body         pg_catalog.bytea,
+    content_type pg_catalog.text,
+    PRIMARY KEY (id, piece),
+    CONSTRAINT events_valid CHECK (outbox.check_event(topic, type, key, headers, payload, body, content_type))
+) PARTITION BY LIST (piece);
+CREATE INDEX events_seq_idx ON outbox.events (seq);
+CREATE INDEX events_xid_seq_idx ON outbox.events (xid, seq);
+
+-- USING heap whatever default_table_access_method says.
+CREATE TABLE outbox.events_0 PARTITION OF outbox.events FOR VALUES IN (0) USING heap;
+CREATE TABLE outbox.events_1 PARTITION OF outbox.events FOR VALUES IN (1) USING heap;
+CREATE TABLE outbox.events_2 PARTITION OF outbox.events FOR VALUES IN (2) USING heap;
+
+COMMENT ON TABLE outbox.events IS
+'The log: one row per event, never updated, dropped a piece at a time. A writer may name id, topic, type, key, expires_at, headers and payload (or body and content_type); all else is the log''s own';
+COMMENT ON TABLE outbox.events_0 IS 'A piece of the log; the pieces are used in turn';
+COMMENT ON TABLE outbox.events_1 IS 'A piece of the log; the pieces are used in turn';
+COMMENT ON TABLE outbox.events_2 IS 'A piece of the log; the pieces are used in turn';
+COMMENT ON COLUMN outbox.events.id IS 'Event id, sent as webhook-id; unique within a piece; NULL or left out: a new UUID version 7';
+COMMENT ON COLUMN outbox.events.seq IS 'Position in the log; the order of two events only where their emits were serialised, for example by a row lock';
+COMMENT ON COLUMN outbox.events.xid IS 'Transaction that emitted the event';
+COMMENT ON COLUMN outbox.events.epoch IS 'Origin that the event was written in (outbox.origins); 0: before there was one';
+COMMENT ON COLUMN outbox.events.created_at IS 'When the event was emitted (wall clock, not start of the transaction)';
+COMMENT ON COLUMN outbox.events.piece IS 'Piece of the log that holds the row';
+COMMENT ON COLUMN outbox.events.topic IS 'What happened, like order.created: segments of letters, digits, "_" and "-" joined by dots, at most 255 bytes';
+COMMENT ON COLUMN outbox.events.type IS 'Name of the event contract, at most 255 bytes; NULL: the topic';
+COMMENT ON COLUMN outbox.events.key IS 'Events of one key are delivered in order, at most 1024 bytes; NULL: no order';
+COMMENT ON COLUMN outbox.events.expires_at IS 'Not delivered after this time; NULL: no limit';
+COMMENT ON COLUMN outbox.events.headers IS 'Headers to send along: flat object of strings, at most 8192 bytes; NULL: none';
+COMMENT ON COLUMN outbox.events.payload IS 'Payload as JSON, at most outbox.max_payload_size bytes as text; NULL: there is a body';
+COMMENT ON COLUMN outbox.events.body IS 'Bytes to send as they are, at most outbox.max_payload_size; NULL: there is a payload';
+COMMENT ON COLUMN outbox.events.content_type IS 'Media type of body; NULL: there is a payload';
+
+-- Some writers send NULL for a column that they do not set.  In a restore no id
+-- is NULL, and the trigger does nothing.
+CREATE TRIGGER fill_id BEFORE INSERT ON outbox.events
+FOR EACH ROW WHEN (NEW.id IS NULL) EXECUTE FUNCTION outbox.fill_id();
+COMMENT ON TRIGGER fill_id ON outbox.events IS 'A new id where NULL was inserted';
+
+------------------------------------------------------------------------
+-- Emitting.  EXECUTE is the permission: nobody has it but the owner.
+------------------------------------------------------------------------
+
+CREATE FUNCTION outbox.emit(topic pg_catalog.text, payload pg_catalog.jsonb,
+    key pg_catalog.text DEFAULT NULL,
+    type pg_catalog.text DEFAULT NULL,
+    headers pg_catalog.jsonb DEFAULT NULL,
+    expires_at pg_catalog.timestamptz DEFAULT NULL)
+RETURNS pg_catalog.uuid
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'outbox_emit_jsonb';
+COMMENT ON FUNCTION outbox.emit(pg_catalog.text, pg_catalog.jsonb, pg_catalog.text, pg_catalog.text, pg_catalog.jsonb, pg_catalog.timestamptz) IS
+'Appends an event that is delivered if this transaction commits; returns its id. topic and payload must not be NULL (22004), other arguments may. Invalid arguments: 22023; payload above outbox.max_payload_size: 54000; topic that begins with "outbox.": 42939';
+
+CREATE FUNCTION outbox.emit(topic pg_catalog.text, payload pg_catalog.json,
+    key pg_catalog.text DEFAULT NULL,
+    type pg_catalog.text DEFAULT NULL,
+    headers pg_catalog.jsonb DEFAULT NULL,
+    expires_at pg_catalog.timestamptz DEFAULT NULL)
+RETURNS pg_catalog.uuid
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'outbox_emit_json';
+COMMENT ON FUNCTION outbox.emit(pg_catalog.text, pg_catalog.json, pg_catalog.text, pg_catalog.text, pg_catalog.jsonb, pg_catalog.timestamptz) IS
+'As emit(text, jsonb, …), for a payload of type json; stored and sent as jsonb';
+
+CREATE FUNCTION outbox.emit(topic pg_catalog.text, payload pg_catalog.text,
+    key pg_catalog.text DEFAULT NULL,
+    type pg_catalog.text DEFAULT NULL,
+    headers pg_catalog.jsonb DEFAULT NULL,
+    expires_at pg_catalog.timestamptz DEFAULT NULL)
+RETURNS pg_catalog.uuid
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'outbox_emit_text';
+COMMENT ON FUNCTION outbox.emit(pg_catalog.text, pg_catalog.text, pg_catalog.text, pg_catalog.text, pg_catalog.jsonb, pg_catalog.timestamptz) IS
+'As emit(text, jsonb, …), for a payload that is JSON in a text (not JSON: 22P02); also what an untyped literal or parameter comes to';
+
+CREATE FUNCTION outbox.emit_bytes(topic pg_catalog.text, body pg_catalog.bytea, content_type pg_catalog.text,
+    key pg_catalog.text DEFAULT NULL,
+    type pg_catalog.text DEFAULT NULL,
+    headers pg_catalog.jsonb DEFAULT NULL,
+    expires_at pg_catalog.timestamptz DEFAULT NULL)
+RETURNS pg_catalog.uuid
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'outbox_emit_bytes';
+COMMENT ON FUNCTION outbox.emit_bytes(pg_catalog.text, pg_catalog.bytea, pg_catalog.text, pg_catalog.text, pg_catalog.text, pg_catalog.jsonb, pg_catalog.timestamptz) IS
+'Appends an event whose body is sent byte for byte with the given content type, which must not be NULL; otherwise as emit()';
+
+REVOKE ALL ON FUNCTION
+    outbox.emit(pg_catalog.text, pg_catalog.jsonb, pg_catalog.text, pg_catalog.text, pg_catalog.jsonb, pg_catalog.timestamptz),
+    outbox.emit(pg_catalog.text, pg_catalog.json, pg_catalog.text, pg_catalog.text, pg_catalog.jsonb, pg_catalog.timestamptz),
+    outbox.emit(pg_catalog.text, pg_catalog.text, pg_catalog.text, pg_catalog.text, pg_catalog.jsonb, pg_catalog.timestamptz),
+    outbox.emit_bytes(pg_catalog.text, pg_catalog.bytea, pg_catalog.text, pg_catalog.text, pg_catalog.text, pg_catalog.jsonb, pg_catalog.timestamptz)
+FROM PUBLIC;
