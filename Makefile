@@ -28,7 +28,7 @@ PGXS := $(shell $(PG_CONFIG) --pgxs 2>/dev/null)
 WERROR = -Werror
 PG_CPPFLAGS = -isystem $(shell $(PG_CONFIG) --includedir-server 2>/dev/null)
 PG_CFLAGS = -Wall -Wextra $(WERROR)
-SHLIB_LINK = $(shell curl-config --libs 2>/dev/null || echo -lcurl)
+SHLIB_LINK = $(shell curl-config --libs 2>/dev/null || echo -lcurl) -lcrypto
 
 EXTRA_CLEAN = build
 

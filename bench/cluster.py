@@ -96,8 +96,12 @@ class Cluster:
         wait_until(self.ready, 30, f"the server to start (log: {self.log})")
         self.sql = self.session()
         self.sql.rows("CREATE EXTENSION outbox")
-        wait_until(lambda: self.sql.value("SELECT state FROM outbox.status") == "running",
-                   30, "outbox.status to say running")
+        try:
+            wait_until(self.running, 30, "outbox.status to say running")
+        except BenchError as error:
+            raise BenchError(f"{error}, it says"
+                             f" {self.sql.rows('SELECT state, reason FROM outbox.status')}"
+                             f" (log: {self.log}, --keep)")
 
     def major(self):
         return int(run(self.machine.bindir / "postgres", "-V").split()[2].split(".")[0]
@@ -114,8 +118,11 @@ class Cluster:
     def ready(self):
         if self.process.poll() is not None:
             raise BenchError(f"the server did not start: {self.log.read_text()[-2000:]}")
-        return subprocess.run([str(self.machine.bindir / "pg_isready"), "-q", "-h",
-                               str(self.dir), "-p", str(self.port)], cwd="/").returncode == 0
+        return subprocess.run([str(self.machine.bindir / "pg_isready"), "-q", "-d",
+                               self.conninfo()], cwd="/").returncode == 0
+
+    def running(self):
+        return self.sql.value("SELECT state FROM outbox.status") == "running"
 
     def conninfo(self):
         return f"host={self.dir} port={self.port} user=postgres dbname=postgres"

@@ -168,6 +168,9 @@ outbox_session_init(void)
 	if (outbox_worker_role[0] != '\0')
 		owner = get_role_oid(outbox_worker_role, false);
 	SetSessionAuthorization(owner, superuser_arg(owner));
+
+	/* Bodies are UTF-8 whatever the database is; to be set in a transaction. */
+	SetConfigOption("client_encoding", "UTF8", PGC_SUSET, PGC_S_OVERRIDE);
 	CommitTransactionCommand();
 	return true;
 }
