@@ -13,38 +13,14 @@
  */
 #include "outbox.h"
 
-#include <math.h>
-
-#include "common/hashfn.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
 #include "compat.h"
 #include "endpoint.h"
-
-typedef struct LaneEntry
-{
-	const char *key;
-	uint32		hash;
-	char		status;
-	OutboxLane *lane;
-} LaneEntry;
-
-#define SH_PREFIX lanes
-#define SH_ELEMENT_TYPE LaneEntry
-#define SH_KEY_TYPE const char *
-#define SH_KEY key
-#define SH_HASH_KEY(tb, k) hash_bytes((const unsigned char *) (k), strlen(k))
-#define SH_EQUAL(tb, a, b) (strcmp(a, b) == 0)
-#define SH_STORE_HASH
-#define SH_GET_HASH(tb, a) (a)->hash
-#define SH_SCOPE static inline
-#define SH_DECLARE
-#define SH_DEFINE
-#include "lib/simplehash.h"
-
-/* With more followers than this a lane is parked when memory runs short. */
-#define LONG_LANE 16
+#include "lane.h"
+#include "pace.h"
+#include "watch.h"
 
 static int
 compare_due(const pairingheap_node *a, const pairingheap_node *b, void *arg)
@@ -68,7 +44,7 @@ outbox_endpoint_create(MemoryContext parent, int32 id)
 
 	ep->id = id;
 	ep->cxt = cxt;
-	ep->lanes = lanes_create(cxt, 64, NULL);
+	outbox_lanes_init(ep);
 	ep->retries = pairingheap_allocate(compare_due, NULL);
 	dlist_init(&ep->ready);
 	dlist_init(&ep->in_flight);
@@ -90,8 +66,8 @@ release(OutboxDelivery *d)
 	d->endpoint->nheld--;
 }
 
-static void
-free_delivery(OutboxDelivery *d)
+void
+outbox_delivery_free(OutboxDelivery *d)
 {
 	release(d);
 	if (d->event)
@@ -101,11 +77,11 @@ free_delivery(OutboxDelivery *d)
 	pfree(d);
 }
 
-static void
-free_list(dlist_head *list)
+void
+outbox_delivery_free_list(dlist_head *list)
 {
 	while (!dlist_is_empty(list))
-		free_delivery(dlist_container(OutboxDelivery, node,
+		outbox_delivery_free(dlist_container(OutboxDelivery, node,
 									  dlist_pop_head_node(list)));
 }
 
@@ -113,15 +89,10 @@ free_list(dlist_head *list)
 void
 outbox_endpoint_free(OutboxEndpoint *ep)
 {
-	lanes_iterator it;
-	LaneEntry  *entry;
-
 	Assert(ep->nin_flight == 0);
-	free_list(&ep->ready);
-	free_list(&ep->settling);
-	lanes_start_iterate(ep->lanes, &it);
-	while ((entry = lanes_iterate(ep->lanes, &it)) != NULL)
-		free_list(&entry->lane->waiting);
+	outbox_delivery_free_list(&ep->ready);
+	outbox_delivery_free_list(&ep->settling);
+	outbox_lanes_free(ep);
 	while (ep->window_count > 0)
 	{
 		outbox_page_unref(ep->window[ep->window_start]->page);
@@ -138,152 +109,12 @@ outbox_endpoint_free(OutboxEndpoint *ep)
 	MemoryContextDelete(ep->cxt);
 }
 
-/* ---------------------------------------------------------------- lanes */
-
-static OutboxLane *
-find_lane(OutboxEndpoint *ep, const char *key)
-{
-	LaneEntry  *entry = lanes_lookup(ep->lanes, key);
-
-	return entry ? entry->lane : NULL;
-}
-
-static OutboxLane *
-make_lane(OutboxEndpoint *ep, const char *key)
-{
-	OutboxLane *lane = MemoryContextAllocZero(ep->cxt, sizeof(OutboxLane));
-	LaneEntry  *entry;
-	bool		found;
-
-	lane->key = MemoryContextStrdup(ep->cxt, key);
-	dlist_init(&lane->waiting);
-	entry = lanes_insert(ep->lanes, lane->key, &found);
-	Assert(!found);
-	entry->lane = lane;
-	return lane;
-}
-
-static OutboxLane *
-get_lane(OutboxEndpoint *ep, const char *key)
-{
-	OutboxLane *lane = find_lane(ep, key);
-
-	return lane ? lane : make_lane(ep, key);
-}
-
-/* The key whose lane orders an event here; NULL: it is in no lane. */
-static const char *
-lane_key(const OutboxEndpoint *ep, const char *key)
-{
-	switch (ep->ordering)
-	{
-		case OUTBOX_ORDER_KEY:
-			return key;
-		case OUTBOX_ORDER_STRICT:
-			return "";			/* no event has an empty key */
-		case OUTBOX_ORDER_NONE:
-			break;
-	}
-	return NULL;
-}
-
-static void
-make_ready(OutboxEndpoint *ep, OutboxDelivery *d)
+void
+outbox_delivery_ready(OutboxEndpoint *ep, OutboxDelivery *d)
 {
 	d->state = OUTBOX_DELIVERY_READY;
 	dlist_push_tail(&ep->ready, &d->node);
 	ep->nready++;
-}
-
-static void
-want_followers(OutboxEndpoint *ep, OutboxLane *lane)
-{
-	if (!lane->on_loading)
-	{
-		lane->on_loading = true;
-		dlist_push_tail(&ep->loading, &lane->loading_node);
-	}
-}
-
-static void
-want_parking(OutboxEndpoint *ep, OutboxLane *lane)
-{
-	if (!lane->on_parking)
-	{
-		lane->on_parking = true;
-		dlist_push_tail(&ep->parking, &lane->parking_node);
-	}
-}
-
-static OutboxDelivery *
-pop_waiting(OutboxEndpoint *ep, OutboxLane *lane)
-{
-	lane->nwaiting--;
-	ep->nwaiting--;
-	return dlist_container(OutboxDelivery, node,
-						   dlist_pop_head_node(&lane->waiting));
-}
-
-/*
- * The lane has no live head: who is next?  Followers with a row in
- * outbox.parked are older than those without.
- */
-static void
-advance_lane(OutboxEndpoint *ep, OutboxLane *lane)
-{
-	if (lane->head != NULL || lane->blockers > 0)
-		return;
-
-	if (lane->nwaiting > 0)
-	{
-		OutboxDelivery *d = dlist_head_element(OutboxDelivery, node,
-											   &lane->waiting);
-
-		if (d->parked || lane->nparked == 0)
-		{
-			d = pop_waiting(ep, lane);
-			lane->head = d;
-			make_ready(ep, d);
-			return;
-		}
-	}
-	if (lane->nparked > 0)
-		want_followers(ep, lane);
-	else if (!lane->on_loading)
-	{
-		if (lane->on_parking)
-			dlist_delete(&lane->parking_node);
-		lanes_delete(ep->lanes, lane->key);
-		pfree(lane->key);
-		pfree(lane);
-	}
-}
-
-/* Behind its lane's head, in the order of seq among those with a row. */
-static void
-make_waiting(OutboxEndpoint *ep, OutboxLane *lane, OutboxDelivery *d)
-{
-	dlist_iter	iter;
-
-	d->state = OUTBOX_DELIVERY_WAITING;
-	lane->nwaiting++;
-	ep->nwaiting++;
-	if (d->parked)
-	{
-		dlist_foreach(iter, &lane->waiting)
-		{
-			OutboxDelivery *other = dlist_container(OutboxDelivery, node, iter.cur);
-
-			if (!other->parked || other->seq > d->seq)
-			{
-				dlist_insert_before(iter.cur, &d->node);
-				return;
-			}
-		}
-	}
-	dlist_push_tail(&lane->waiting, &d->node);
-	if (lane->blockers > 0 && !d->parked)
-		want_parking(ep, lane);
 }
 
 static OutboxDelivery *
@@ -309,18 +140,18 @@ make_delivery(OutboxEndpoint *ep, OutboxEvent *event, bool parked)
 static void
 place(OutboxEndpoint *ep, OutboxDelivery *d)
 {
-	const char *key = lane_key(ep, d->event->key);
+	const char *key = outbox_lane_key(ep, d->event->key);
 	OutboxLane *lane;
 
 	if (key == NULL)
 	{
-		make_ready(ep, d);
+		outbox_delivery_ready(ep, d);
 		return;
 	}
-	lane = get_lane(ep, key);
+	lane = outbox_lane_get(ep, key);
 	d->lane = lane;
-	make_waiting(ep, lane, d);
-	advance_lane(ep, lane);
+	outbox_lane_wait(ep, lane, d);
+	outbox_lane_advance(ep, lane);
 }
 
 void
@@ -333,8 +164,8 @@ outbox_endpoint_admit(OutboxEndpoint *ep, OutboxEvent *event)
 static OutboxLane *
 leave_table(OutboxEndpoint *ep, const char *key, bool was_retry)
 {
-	const char *k = lane_key(ep, key);
-	OutboxLane *lane = k ? find_lane(ep, k) : NULL;
+	const char *k = outbox_lane_key(ep, key);
+	OutboxLane *lane = k ? outbox_lane_find(ep, k) : NULL;
 
 	if (was_retry)
 	{
@@ -372,7 +203,7 @@ outbox_endpoint_load_failed(OutboxEndpoint *ep, const char *key, bool was_retry)
 	OutboxLane *lane = leave_table(ep, key, was_retry);
 
 	if (lane)
-		advance_lane(ep, lane);
+		outbox_lane_advance(ep, lane);
 }
 
 /* --------------------------------------------------------------- window */
@@ -439,7 +270,7 @@ examine(OutboxEndpoint *ep)
 
 	if (ep->window_count == 0 || ep->nwaiting >= OUTBOX_MAX_WAITING)
 		return false;
-	if (ep->ordering == OUTBOX_ORDER_STRICT && find_lane(ep, "") != NULL)
+	if (ep->ordering == OUTBOX_ORDER_STRICT && outbox_lane_find(ep, "") != NULL)
 		return false;			/* one at a time: the position waits, too */
 
 	event = ep->window[ep->window_start];
@@ -458,71 +289,6 @@ examine(OutboxEndpoint *ep)
 }
 
 /* -------------------------------------------------------------- sending */
-
-/*
- * Full jitter: anything between nothing and the exponential bound, so that
- * what failed together does not come back together.  A floor of a tenth keeps
- * a retry from following its failure at once.
- */
-int64
-outbox_backoff(int attempt, int64 base, int64 max, double random)
-{
-	double		bound = (double) base;
-
-	for (int i = 1; i < attempt && bound < (double) max; i++)
-		bound *= 2;
-	bound = Min(bound, (double) max);
-	return (int64) (bound * (0.1 + 0.9 * random));
-}
-
-static int64
-backoff(OutboxEndpoint *ep, int attempt)
-{
-	return outbox_backoff(attempt, ep->backoff_base, ep->backoff_max,
-						  outbox_random_double());
-}
-
-/* After a slow-down slots double, at most once a second. */
-static void
-ramp_up(OutboxEndpoint *ep, TimestampTz now)
-{
-	if (ep->slots < ep->max_in_flight && now >= ep->ramp_at)
-	{
-		ep->slots = Min(ep->slots * 2, ep->max_in_flight);
-		ep->ramp_at = now + USECS_PER_SEC;
-	}
-}
-
-static void
-refill_tokens(OutboxEndpoint *ep, TimestampTz now)
-{
-	double		most = Max(1.0, ep->rate_limit / 10);
-
-	if (now > ep->tokens_at)
-		ep->tokens = Min(most, ep->tokens + ep->rate_limit *
-						 (now - ep->tokens_at) / USECS_PER_SEC);
-	ep->tokens_at = now;
-}
-
-bool
-outbox_endpoint_may_send(OutboxEndpoint *ep, TimestampTz now)
-{
-	if (ep->paused || ep->disabled || ep->dropped || ep->secret_missing)
-		return false;
-	if (now < ep->retry_at)
-		return false;
-	if (ep->breaker == OUTBOX_BREAKER_OPEN)
-		return ep->nin_flight == 0;
-	if (ep->nin_flight >= Min(ep->slots, ep->max_in_flight))
-		return false;
-	if (ep->rate_limit > 0)
-	{
-		refill_tokens(ep, now);
-		if (ep->tokens < 1)
-			return false;
-	}
-	return true;
-}
 
 OutboxDelivery *
 outbox_endpoint_next(OutboxEndpoint *ep, TimestampTz now)
@@ -571,8 +337,8 @@ outbox_endpoint_put_back(OutboxEndpoint *ep, OutboxDelivery *d)
 	ep->nready++;
 }
 
-static void
-settle_later(OutboxEndpoint *ep, OutboxDelivery *d, OutboxVerdict verdict)
+void
+outbox_delivery_settle(OutboxEndpoint *ep, OutboxDelivery *d, OutboxVerdict verdict)
 {
 	release(d);
 	d->verdict = verdict;
@@ -612,109 +378,16 @@ outbox_endpoint_dead(OutboxEndpoint *ep, OutboxDelivery *d, const char *reason,
 	d->reason = reason;
 	set_error(ep, d, error);
 	ep->ndead++;
-	settle_later(ep, d, OUTBOX_VERDICT_DEAD);
+	outbox_delivery_settle(ep, d, OUTBOX_VERDICT_DEAD);
 	if (lane == NULL)
 		return;
 	if (ep->block_on_dead && !skip)
 	{
 		lane->blockers++;
-		want_parking(ep, lane);
+		outbox_lane_park_later(ep, lane);
 	}
 	else
-		advance_lane(ep, lane);
-}
-
-static void
-record_latency(OutboxEndpoint *ep, int64 usec, TimestampTz now)
-{
-	int64		minute = now / USECS_PER_MINUTE;
-	int			row = minute % OUTBOX_HISTOGRAM_MINUTES;
-	int			bucket;
-
-	if (ep->latency == NULL)
-		ep->latency = MemoryContextAllocZero(ep->cxt, sizeof(OutboxHistogram));
-	if (ep->latency->minute[row] != minute)
-	{
-		memset(ep->latency->count[row], 0, sizeof(ep->latency->count[row]));
-		ep->latency->minute[row] = minute;
-	}
-	/* four buckets for each doubling, from 1 µs on */
-	bucket = usec <= 1 ? 0 : (int) (log2((double) usec) * 4);
-	ep->latency->count[row][Min(bucket, OUTBOX_HISTOGRAM_BUCKETS - 1)]++;
-}
-
-static void
-count_success(OutboxEndpoint *ep, TimestampTz now)
-{
-	int64		second = now / USECS_PER_SEC;
-
-	for (int64 s = Max(ep->recent_second + 1, second - 59); s <= second; s++)
-		ep->recent[s % 60] = 0;
-	ep->recent_second = Max(ep->recent_second, second);
-	ep->recent[second % 60]++;
-	ep->delivered++;
-	ep->last_success_at = now;
-}
-
-static void
-close_breaker(OutboxEndpoint *ep, TimestampTz now)
-{
-	ep->failures = 0;
-	ep->failing_events = 0;
-	if (ep->breaker == OUTBOX_BREAKER_OPEN)
-	{
-		ep->breaker = OUTBOX_BREAKER_CLOSED;
-		ep->openings = 0;
-		ep->state_since = now;
-		ep->slots = 1;
-		ep->ramp_at = now + USECS_PER_SEC;
-		ep->retry_at = 0;
-		ereport(LOG, (errmsg("outbox endpoint \"%s\" answers again", ep->name)));
-	}
-}
-
-static void
-count_failure(OutboxEndpoint *ep, OutboxDelivery *d, TimestampTz now)
-{
-	bool		known = false;
-
-	if (ep->breaker == OUTBOX_BREAKER_OPEN)
-	{
-		/* Only the probe says something; what was in flight before does not. */
-		if (d->probe)
-			ep->retry_at = Max(ep->retry_at, now + backoff(ep, ++ep->openings));
-		return;
-	}
-
-	ep->failures++;
-	for (int i = 0; i < ep->failing_events; i++)
-		known = known || ep->failing_seq[i] == d->seq;
-	if (!known && ep->failing_events < OUTBOX_BREAKER_EVENTS)
-		ep->failing_seq[ep->failing_events++] = d->seq;
-	if (ep->failures < OUTBOX_BREAKER_FAILURES ||
-		ep->failing_events < OUTBOX_BREAKER_EVENTS)
-		return;
-
-	ep->breaker = OUTBOX_BREAKER_OPEN;
-	ep->state_since = now;
-	ep->openings = 1;
-	ep->retry_at = Max(ep->retry_at, now + backoff(ep, 1));
-	ep->drop_window = true;
-	ereport(LOG, (errmsg("outbox endpoint \"%s\" is backing off: %d failures in a row, the last: %s",
-						 ep->name, ep->failures, ep->last_error)));
-}
-
-/* Answers that speak for the whole endpoint, not for one event. */
-static void
-slow_down(OutboxEndpoint *ep, const OutboxOutcome *o, TimestampTz now)
-{
-	int64		wait = o->retry_after >= 0 ? o->retry_after : 0;
-
-	/* seconds beyond any backoff_max would overflow */
-	wait = Min(wait, ep->backoff_max / USECS_PER_SEC + 1) * USECS_PER_SEC;
-	ep->retry_at = Max(ep->retry_at, now + Min(wait, ep->backoff_max));
-	ep->slots = Max(1, Min(ep->slots, ep->max_in_flight) / 2);
-	ep->ramp_at = now + USECS_PER_SEC;
+		outbox_lane_advance(ep, lane);
 }
 
 static void
@@ -756,9 +429,9 @@ done_badly(OutboxEndpoint *ep, OutboxDelivery *d, const OutboxOutcome *o,
 		d->attempts++;
 
 	set_error(ep, d, o->error);
-	count_failure(ep, d, now);
+	outbox_pace_failure(ep, d, now);
 	if (retry_by_endpoint)
-		slow_down(ep, o, now);
+		outbox_pace_slow_down(ep, o, now);
 	if (gone)
 		disable(ep, o, now);
 
@@ -781,7 +454,7 @@ done_badly(OutboxEndpoint *ep, OutboxDelivery *d, const OutboxOutcome *o,
 		}
 	}
 
-	wait = gone ? 0 : backoff(ep, Max(d->attempts, 1));
+	wait = gone ? 0 : outbox_pace_backoff(ep, Max(d->attempts, 1));
 	if (o->retry_after > 0)
 	{
 		int64		floor = Min(o->retry_after, ep->backoff_max / USECS_PER_SEC + 1);
@@ -790,11 +463,11 @@ done_badly(OutboxEndpoint *ep, OutboxDelivery *d, const OutboxOutcome *o,
 	}
 	d->next_attempt_at = Min(now + wait, d->first_attempt_at + ep->max_age);
 	leave_flight(ep, d);
-	settle_later(ep, d, OUTBOX_VERDICT_RETRY);
+	outbox_delivery_settle(ep, d, OUTBOX_VERDICT_RETRY);
 	if (lane)
 	{
 		lane->blockers++;
-		want_parking(ep, lane);
+		outbox_lane_park_later(ep, lane);
 	}
 }
 
@@ -813,17 +486,17 @@ outbox_endpoint_done(OutboxEndpoint *ep, OutboxDelivery *d,
 	}
 
 	leave_flight(ep, d);
-	count_success(ep, now);
+	outbox_watch_success(ep, now);
 	if (d->attempts == 0 && d->redelivery == OUTBOX_FIRST_DELIVERY)
-		record_latency(ep, now - d->event->created_at, now);
-	close_breaker(ep, now);
-	ramp_up(ep, now);
+		outbox_watch_latency(ep, now - d->event->created_at, now);
+	outbox_pace_success(ep, now);
+	outbox_pace_ramp_up(ep, now);
 	if (d->parked)
-		settle_later(ep, d, OUTBOX_VERDICT_DELIVERED);
+		outbox_delivery_settle(ep, d, OUTBOX_VERDICT_DELIVERED);
 	else
-		free_delivery(d);
+		outbox_delivery_free(d);
 	if (lane)
-		advance_lane(ep, lane);
+		outbox_lane_advance(ep, lane);
 }
 
 /* -------------------------------------------------- retries and parking */
@@ -843,41 +516,10 @@ void
 outbox_endpoint_add_retry(OutboxEndpoint *ep, int64 seq, TimestampTz due,
 						  const char *key)
 {
-	key = lane_key(ep, key);
+	key = outbox_lane_key(ep, key);
 	if (key)
-		get_lane(ep, key)->blockers++;
+		outbox_lane_get(ep, key)->blockers++;
 	push_retry(ep, seq, due);
-}
-
-void
-outbox_endpoint_add_followers(OutboxEndpoint *ep, const char *key, int64 n)
-{
-	const char *k = lane_key(ep, key);
-	OutboxLane *lane = get_lane(ep, k ? k : key);
-
-	lane->nparked += n;
-	ep->nblocked += n;
-	advance_lane(ep, lane);
-}
-
-/* No row was found where some were expected: they are not written yet. */
-void
-outbox_endpoint_no_followers(OutboxEndpoint *ep, OutboxLane *lane)
-{
-	if (ep->nsettling == 0)
-	{
-		ep->nblocked -= lane->nparked;
-		lane->nparked = 0;
-		advance_lane(ep, lane);
-	}
-}
-
-void
-outbox_endpoint_add_blocker(OutboxEndpoint *ep, const char *key)
-{
-	key = lane_key(ep, key);
-	if (key)
-		get_lane(ep, key)->blockers++;
 }
 
 bool
@@ -914,53 +556,6 @@ outbox_endpoint_take_due(OutboxEndpoint *ep, TimestampTz now, int64 *seqs, int m
 	return n;
 }
 
-static void
-park_lane(OutboxEndpoint *ep, OutboxLane *lane)
-{
-	while (lane->nwaiting > 0)
-	{
-		OutboxDelivery *d = pop_waiting(ep, lane);
-
-		lane->nparked++;
-		ep->nblocked++;
-		d->lane = NULL;
-		if (d->parked)
-			free_delivery(d);	/* its row says 'blocked' already */
-		else
-			settle_later(ep, d, OUTBOX_VERDICT_BLOCKED);
-	}
-}
-
-/*
- * Followers that would wait long leave memory, and no longer hold the
- * position: those behind a parked head, and the longest lanes when followers
- * fill their share of memory, so that one hot key is no dam for the others.
- */
-void
-outbox_endpoint_park_followers(OutboxEndpoint *ep)
-{
-	while (!dlist_is_empty(&ep->parking))
-	{
-		OutboxLane *lane = dlist_container(OutboxLane, parking_node,
-										   dlist_pop_head_node(&ep->parking));
-
-		lane->on_parking = false;
-		if (lane->blockers > 0)
-			park_lane(ep, lane);
-	}
-
-	if (ep->nwaiting >= OUTBOX_MAX_WAITING)
-	{
-		lanes_iterator it;
-		LaneEntry  *entry;
-
-		lanes_start_iterate(ep->lanes, &it);
-		while ((entry = lanes_iterate(ep->lanes, &it)) != NULL)
-			if (entry->lane->nwaiting > LONG_LANE)
-				park_lane(ep, entry->lane);
-	}
-}
-
 void
 outbox_endpoint_settled(OutboxEndpoint *ep)
 {
@@ -975,171 +570,14 @@ outbox_endpoint_settled(OutboxEndpoint *ep)
 		else if (d->verdict == OUTBOX_VERDICT_BLOCKED)
 		{
 			/* Its turn may have come before its row could be read. */
-			const char *key = lane_key(ep, d->event->key);
-			OutboxLane *lane = key ? find_lane(ep, key) : NULL;
+			const char *key = outbox_lane_key(ep, d->event->key);
+			OutboxLane *lane = key ? outbox_lane_find(ep, key) : NULL;
 
 			if (lane)
-				advance_lane(ep, lane);
+				outbox_lane_advance(ep, lane);
 		}
-		free_delivery(d);
+		outbox_delivery_free(d);
 	}
 	ep->dirty = false;
 }
 
-/* ------------------------------------------------------------- watching */
-
-/*
- * A completion makes the worker look at its endpoint anyway: what waits for a
- * slot needs no time of its own.
- */
-TimestampTz
-outbox_endpoint_next_time(OutboxEndpoint *ep, TimestampTz now)
-{
-	TimestampTz t = DT_NOEND;
-
-	if (ep->paused || ep->disabled || ep->dropped || ep->secret_missing || ep->recreate)
-		return t;
-	if (ep->retry_at > now)
-		return ep->retry_at;
-	if (ep->breaker == OUTBOX_BREAKER_OPEN ||
-		ep->nin_flight >= Min(ep->slots, ep->max_in_flight))
-		return t;
-	if (!pairingheap_is_empty(ep->retries) && ep->nready < OUTBOX_RETRIES_AT_ONCE)
-		t = pairingheap_container(OutboxRetry, node,
-								  pairingheap_first(ep->retries))->due;
-	if (ep->rate_limit > 0 && (ep->nready > 0 || ep->window_count > 0 || t <= now))
-	{
-		refill_tokens(ep, now);
-		if (ep->tokens < 1)
-			t = now + (int64) ((1 - ep->tokens) / ep->rate_limit * USECS_PER_SEC) + 1;
-	}
-	return t;
-}
-
-static double
-percentile(const uint32 *counts, int64 total, double p)
-{
-	int64		seen = 0;
-
-	for (int i = 0; i < OUTBOX_HISTOGRAM_BUCKETS; i++)
-	{
-		seen += counts[i];
-		if (seen >= p * total)
-			return exp2((i + 0.5) / 4) / 1000.0;
-	}
-	return -1;
-}
-
-static void
-fill_latency(OutboxEndpoint *ep, TimestampTz now, OutboxStats *s)
-{
-	uint32		sum[OUTBOX_HISTOGRAM_BUCKETS] = {0};
-	int64		minute = now / USECS_PER_MINUTE;
-	int64		total = 0;
-
-	s->latency_p50_ms = s->latency_p95_ms = s->latency_p99_ms = -1;
-	if (ep->latency == NULL)
-		return;
-	for (int row = 0; row < OUTBOX_HISTOGRAM_MINUTES; row++)
-	{
-		if (ep->latency->minute[row] <= minute - OUTBOX_HISTOGRAM_MINUTES)
-			continue;
-		for (int i = 0; i < OUTBOX_HISTOGRAM_BUCKETS; i++)
-		{
-			sum[i] += ep->latency->count[row][i];
-			total += ep->latency->count[row][i];
-		}
-	}
-	if (total == 0)
-		return;
-	s->latency_p50_ms = percentile(sum, total, 0.50);
-	s->latency_p95_ms = percentile(sum, total, 0.95);
-	s->latency_p99_ms = percentile(sum, total, 0.99);
-}
-
-static OutboxEndpointState
-endpoint_state(const OutboxEndpoint *ep)
-{
-	if (ep->disabled || ep->secret_missing)
-		return OUTBOX_ENDPOINT_DISABLED;
-	if (ep->paused)
-		return OUTBOX_ENDPOINT_PAUSED;
-	if (ep->breaker == OUTBOX_BREAKER_OPEN)
-		return OUTBOX_ENDPOINT_BACKING_OFF;
-	return OUTBOX_ENDPOINT_ACTIVE;
-}
-
-/* The oldest event that is neither delivered nor parked, as far as known. */
-static TimestampTz
-oldest_pending(OutboxEndpoint *ep)
-{
-	TimestampTz oldest = DT_NOEND;
-	dlist_iter	iter;
-
-	dlist_foreach(iter, &ep->in_flight)
-	{
-		OutboxDelivery *d = dlist_container(OutboxDelivery, node, iter.cur);
-
-		oldest = Min(oldest, d->event->created_at);
-	}
-	dlist_foreach(iter, &ep->ready)
-	{
-		OutboxDelivery *d = dlist_container(OutboxDelivery, node, iter.cur);
-
-		oldest = Min(oldest, d->event->created_at);
-	}
-	if (ep->window_count > 0)
-		oldest = Min(oldest, ep->window[ep->window_start]->created_at);
-	else if (ep->backlog > 0 && ep->frontier.done)
-		oldest = Min(oldest, ep->frontier.done->taken_at);
-	return oldest == DT_NOEND ? 0 : oldest;
-}
-
-void
-outbox_endpoint_fill_stats(OutboxEndpoint *ep, TimestampTz now, OutboxStats *s)
-{
-	int64		sum = 0;
-	int64		second = now / USECS_PER_SEC;
-
-	memset(s, 0, sizeof(*s));
-	s->key.endpoint_id = ep->id;
-	s->state = endpoint_state(ep);
-	s->state_since = ep->state_since;
-	s->pending = Max(ep->backlog, 0) + ep->nready + ep->nwaiting;
-	s->pending_exact = ep->counted;
-	s->processing = ep->nin_flight;
-	s->retrying = ep->nretries + ep->nretries_loading;
-	for (dlist_node *n = ep->settling.head.next;
-		 n != NULL && n != &ep->settling.head; n = n->next)
-		if (dlist_container(OutboxDelivery, node, n)->verdict == OUTBOX_VERDICT_RETRY)
-			s->retrying++;
-	s->blocked = ep->nblocked;
-	s->dead = ep->ndead;
-	s->delivered = ep->delivered;
-	s->failed_attempts = ep->failed_attempts;
-	s->oldest_pending_at = oldest_pending(ep);
-	if (ep->breaker == OUTBOX_BREAKER_OPEN)
-		s->next_attempt_at = ep->retry_at;
-	else if (!pairingheap_is_empty(ep->retries))
-		s->next_attempt_at = pairingheap_container(OutboxRetry, node,
-												   pairingheap_first(ep->retries))->due;
-	s->last_success_at = ep->last_success_at;
-	for (int i = 0; i < 60; i++)
-	{
-		/* slots of seconds that have passed since are stale */
-		int64		at = ep->recent_second - ((ep->recent_second - i) % 60 + 60) % 60;
-
-		if (at > second - 60)
-			sum += ep->recent[i];
-	}
-	s->rate_per_s = sum / 60.0;
-	fill_latency(ep, now, s);
-	if (ep->secret_missing)
-		strlcpy(s->reason, "secret missing", sizeof(s->reason));
-	else if (ep->disabled || ep->paused)
-		strlcpy(s->reason, ep->reason, sizeof(s->reason));
-	else if (ep->breaker == OUTBOX_BREAKER_OPEN && ep->last_error)
-		strlcpy(s->reason, ep->last_error, sizeof(s->reason));
-	if (ep->last_error)
-		strlcpy(s->last_error, ep->last_error, sizeof(s->last_error));
-}

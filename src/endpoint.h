@@ -285,6 +285,13 @@ extern TimestampTz outbox_endpoint_next_time(OutboxEndpoint *ep, TimestampTz now
 extern void outbox_endpoint_fill_stats(OutboxEndpoint *ep, TimestampTz now,
 									   OutboxStats *s);
 
+/* For the rooms that an endpoint is made of: lane.c, pace.c, watch.c. */
+extern void outbox_delivery_ready(OutboxEndpoint *ep, OutboxDelivery *d);
+extern void outbox_delivery_settle(OutboxEndpoint *ep, OutboxDelivery *d,
+								   OutboxVerdict verdict);
+extern void outbox_delivery_free(OutboxDelivery *d);
+extern void outbox_delivery_free_list(dlist_head *list);
+
 /* Pure: tested without a server.  'random' is in [0, 1). */
 extern int64 outbox_backoff(int attempt, int64 base, int64 max, double random);
 

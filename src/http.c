@@ -1279,13 +1279,15 @@ outbox_http_init(OutboxDone done)
 void
 outbox_http_shutdown(void)
 {
+	/* All of them are off their lists before any of them is freed. */
+	for (OutboxTransfer *t = all_transfers; t != NULL; t = t->next_made)
+		if (t->state != FREE && t->state != ACQUIRED)
+			outbox_http_cancel(t);
 	while (all_transfers)
 	{
 		OutboxTransfer *t = all_transfers;
 
 		all_transfers = t->next_made;
-		if (t->state != FREE && t->state != ACQUIRED)
-			outbox_http_cancel(t);
 		curl_easy_cleanup(t->easy);
 		free(t->headers.buf);
 		free(t->headers.start);

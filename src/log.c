@@ -37,7 +37,6 @@
 #include "utils/fmgrprotos.h"
 #include "utils/xid8.h"
 #include "utils/memutils.h"
-#include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
 #include "compat.h"
@@ -57,10 +56,7 @@ enum
 	COL_CONTENT_TYPE, NCOLUMNS
 };
 
-static MemoryContext tick_cxt;
 static MemoryContext page_cxt;
-static Oid	sequence_oid;
-static int64 last_tick;			/* number of the newest tick */
 static int64 durable_tick;		/* all that this tick sees is durable */
 static int64 log_epoch;
 static bool log_epoch_zero;
@@ -76,11 +72,9 @@ static SPIPlanPtr fetch_plan;
 void
 outbox_log_init(Oid sequence, int64 epoch, bool zero)
 {
-	tick_cxt = AllocSetContextCreate(TopMemoryContext, "outbox ticks",
-									 ALLOCSET_SMALL_SIZES);
 	page_cxt = AllocSetContextCreate(TopMemoryContext, "outbox pages",
 									 ALLOCSET_SMALL_SIZES);
-	sequence_oid = sequence;
+	outbox_tick_init(sequence);
 	log_epoch = epoch;
 	log_epoch_zero = zero;
 }
@@ -118,240 +112,6 @@ prepare(SPIPlanPtr *plan, const char *sql, int nargs, Oid *types)
 		*plan = p;
 	}
 	return *plan;
-}
-
-/* ---------------------------------------------------------------- ticks */
-
-static int64
-sequence_value(Oid sequence)
-{
-	LOCAL_FCINFO(fcinfo, 1);
-	Datum		value;
-
-	InitFunctionCallInfoData(*fcinfo, NULL, 1, InvalidOid, NULL, NULL);
-	fcinfo->args[0].value = ObjectIdGetDatum(sequence);
-	fcinfo->args[0].isnull = false;
-	value = pg_sequence_last_value(fcinfo);
-	return fcinfo->isnull ? 0 : DatumGetInt64(value);	/* NULL: never used */
-}
-
-/* The 64-bit form of an xid of a snapshot that was taken just now. */
-static uint64
-widen(TransactionId xid, FullTransactionId next)
-{
-	uint32		epoch = EpochFromFullTransactionId(next);
-
-	if (xid > XidFromFullTransactionId(next))
-		epoch--;
-	return ((uint64) epoch << 32) | xid;
-}
-
-static int
-compare_uint64(const void *a, const void *b)
-{
-	uint64		x = *(const uint64 *) a;
-	uint64		y = *(const uint64 *) b;
-
-	return x < y ? -1 : x > y;
-}
-
-static OutboxTick *
-tick_alloc(int nxip)
-{
-	OutboxTick *tick;
-
-	tick = MemoryContextAlloc(tick_cxt ? tick_cxt : CurrentMemoryContext, offsetof(OutboxTick, xip) +
-							  sizeof(uint64) * Max(nxip, 1));
-	tick->refs = 1;
-	tick->nxip = nxip;
-	return tick;
-}
-
-/*
- * The order of the steps here is what the whole room rests on: the sequence,
- * the snapshot, the sequence again, and the end of the WAL, which is then
- * behind the commit record of everything that the snapshot sees.
- *
- * 'own' is an xid that the snapshot does not list though it is in progress, or
- * invalid.
- */
-static OutboxTick *
-look(Oid sequence, FullTransactionId own)
-{
-	int64		seq_low = sequence_value(sequence);
-	Snapshot	snapshot = GetLatestSnapshot();
-	FullTransactionId next = ReadNextFullTransactionId();
-	bool		add = FullTransactionIdIsValid(own);
-	OutboxTick *tick = tick_alloc(snapshot->xcnt + add);
-	int			n = snapshot->xcnt;
-
-	if (snapshot->takenDuringRecovery)
-		elog(ERROR, "the log cannot be looked at during recovery");
-	tick->number = 0;
-	tick->taken_at = GetCurrentTimestamp();
-	tick->seq_low = seq_low;
-	tick->xmin = widen(snapshot->xmin, next);
-	tick->xmax = widen(snapshot->xmax, next);
-	for (int i = 0; i < n; i++)
-		tick->xip[i] = widen(snapshot->xip[i], next);
-	if (add)
-	{
-		uint64		xid = U64FromFullTransactionId(own);
-
-		tick->xmin = Min(tick->xmin, xid);
-		if (xid < tick->xmax)
-			tick->xip[n++] = xid;
-	}
-	tick->nxip = n;
-	qsort(tick->xip, n, sizeof(uint64), compare_uint64);
-	tick->seq_high = sequence_value(sequence);
-	tick->lsn = outbox_log_end();
-	return tick;
-}
-
-OutboxTick *
-outbox_log_tick(void)
-{
-	OutboxTick *tick;
-
-	/*
-	 * A snapshot does not list the transaction that takes it.  If that one had
-	 * written events, they would look as if they had been seen.
-	 */
-	if (TransactionIdIsValid(GetTopTransactionIdIfAny()))
-		elog(ERROR, "a tick cannot be taken in a transaction that has written");
-	tick = look(sequence_oid, InvalidFullTransactionId);
-	tick->number = ++last_tick;
-	return tick;
-}
-
-/* The log as it is now, for a transaction that may have written to it. */
-OutboxTick *
-outbox_log_now(Oid sequence, FullTransactionId own)
-{
-	return look(sequence, own);
-}
-
-/* Makes a tick of what a table holds; 'snapshot' as pg_snapshot prints it. */
-OutboxTick *
-outbox_tick_make(int64 number, TimestampTz taken_at, int64 seq_low,
-				 int64 seq_high, const char *snapshot)
-{
-	OutboxTick *tick;
-	char	   *p;
-	uint64		xmin;
-	uint64		xmax;
-	int			n = 0;
-
-	xmin = strtou64(snapshot, &p, 10);
-	if (*p++ != ':')
-		elog(ERROR, "malformed snapshot \"%s\"", snapshot);
-	xmax = strtou64(p, &p, 10);
-	if (*p++ != ':')
-		elog(ERROR, "malformed snapshot \"%s\"", snapshot);
-	if (*p != '\0')
-	{
-		n = 1;
-		for (const char *q = p; *q; q++)
-			n += (*q == ',');
-	}
-
-	tick = tick_alloc(n);
-	tick->number = number;
-	tick->taken_at = taken_at;
-	tick->seq_low = seq_low;
-	tick->seq_high = seq_high;
-	tick->lsn = outbox_log_end();
-	tick->xmin = xmin;
-	tick->xmax = xmax;
-	for (int i = 0; i < n; i++)
-	{
-		tick->xip[i] = strtou64(p, &p, 10);
-		p++;
-	}
-	return tick;
-}
-
-char *
-outbox_tick_snapshot(const OutboxTick *tick)
-{
-	StringInfoData buf;
-
-	initStringInfo(&buf);
-	appendStringInfo(&buf, UINT64_FORMAT ":" UINT64_FORMAT ":",
-					 tick->xmin, tick->xmax);
-	for (int i = 0; i < tick->nxip; i++)
-		appendStringInfo(&buf, "%s" UINT64_FORMAT, i ? "," : "", tick->xip[i]);
-	return buf.data;
-}
-
-OutboxTick *
-outbox_tick_ref(OutboxTick *tick)
-{
-	if (tick)
-		tick->refs++;
-	return tick;
-}
-
-void
-outbox_tick_unref(OutboxTick *tick)
-{
-	if (tick && --tick->refs == 0)
-		pfree(tick);
-}
-
-bool
-outbox_tick_sees(const OutboxTick *tick, uint64 xid)
-{
-	if (xid < tick->xmin)
-		return true;
-	if (xid >= tick->xmax)
-		return false;
-	return bsearch(&xid, tick->xip, tick->nxip, sizeof(uint64),
-				   compare_uint64) == NULL;
-}
-
-bool
-outbox_tick_same(const OutboxTick *a, const OutboxTick *b)
-{
-	return a == b ||
-		(a->xmin == b->xmin && a->xmax == b->xmax && a->nxip == b->nxip &&
-		 memcmp(a->xip, b->xip, sizeof(uint64) * a->nxip) == 0);
-}
-
-/* Ticks go on from the highest number that is stored anywhere. */
-void
-outbox_log_set_last_tick(int64 number)
-{
-	last_tick = Max(last_tick, number);
-}
-
-/* -------------------------------------------------------------- cursors */
-
-void
-outbox_cursor_set(OutboxCursor *to, OutboxTick *done, OutboxTick *under,
-				  int64 last_seq)
-{
-	outbox_tick_ref(done);
-	outbox_tick_ref(under);
-	outbox_cursor_clear(to);
-	to->done = done;
-	to->under = under;
-	to->last_seq = last_seq;
-}
-
-void
-outbox_cursor_copy(OutboxCursor *to, const OutboxCursor *from)
-{
-	outbox_cursor_set(to, from->done, from->under, from->last_seq);
-}
-
-void
-outbox_cursor_clear(OutboxCursor *c)
-{
-	outbox_tick_unref(c->done);
-	outbox_tick_unref(c->under);
-	memset(c, 0, sizeof(*c));
 }
 
 /* ---------------------------------------------------------------- pages */

@@ -112,10 +112,12 @@ extern void outbox_log_init(Oid sequence, int64 epoch, bool zero);
 
 /*
  * Ticks.  outbox_log_tick() looks at the log now: to be called in a READ
- * COMMITTED transaction that has no xid, with the log's tables locked.
+ * COMMITTED transaction, with the log's tables locked.  outbox_log_now() does
+ * so for a transaction of a user, which must have its xid already.
  */
+extern void outbox_tick_init(Oid sequence);
 extern OutboxTick *outbox_log_tick(void);
-extern OutboxTick *outbox_log_now(Oid sequence, FullTransactionId own);
+extern OutboxTick *outbox_log_now(Oid sequence);
 extern void outbox_log_check_sequence(void);
 extern OutboxTick *outbox_tick_make(int64 number, TimestampTz taken_at,
 									int64 seq_low, int64 seq_high,

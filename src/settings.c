@@ -200,13 +200,12 @@ outbox_topic_in(PG_FUNCTION_ARGS)
  * position_now(OUT snapshot pg_snapshot, OUT seq_low bigint): the end of the
  * log, as an endpoint that is made in this transaction has to see it.
  *
- * A snapshot does not list the caller's own xid, so events of this very
- * transaction would look as if they had been read: it is added.
+ * With an xid this very transaction is listed as running; without one, its
+ * events would look as if they had been read.
  */
 Datum
 outbox_position_now(PG_FUNCTION_ARGS)
 {
-	FullTransactionId own = GetTopFullTransactionId();
 	OutboxTick *tick;
 	TupleDesc	desc;
 	Datum		values[2];
@@ -215,7 +214,8 @@ outbox_position_now(PG_FUNCTION_ARGS)
 
 	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "return type must be a row type");
-	tick = outbox_log_now(PG_GETARG_OID(0), own);
+	(void) GetTopTransactionId();
+	tick = outbox_log_now(PG_GETARG_OID(0));
 	snapshot = outbox_tick_snapshot(tick);
 	values[0] = DirectFunctionCall1(pg_snapshot_in, CStringGetDatum(snapshot));
 	values[1] = Int64GetDatum(tick->seq_low);

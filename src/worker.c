@@ -29,6 +29,7 @@
 #include "launcher.h"
 #include "reader.h"
 #include "retention.h"
+#include "roster.h"
 #include "session.h"
 #include "settle.h"
 
@@ -46,45 +47,19 @@
 #define WATCH_STANDBYS_EVERY 1	/* ms */
 
 static OutboxDatabase *db;
-static MemoryContext endpoint_cxt;
 static MemoryContext loop_cxt;
 
-/* All endpoints, by id; those that are not idle. */
-static OutboxEndpoint **endpoints;
-static int	nendpoints;
-static dlist_head busy = DLIST_STATIC_INIT(busy);
 
 static uint64 seen_emitted;
 static uint64 seen_changed;
-static bool fill_all;			/* some endpoint may have got slots or work */
 static bool starved;			/* the total was reached: others wait, too */
 static TimestampTz fill_at;		/* some endpoint's own time */
-static bool recreating;			/* some endpoint is to be read anew */
-static bool need_reload;
-static bool shared_head;		/* 'outbox_head' came from the shared position */
 static TimestampTz settle_since;	/* 0: nothing to settle */
 static TimestampTz locks_at;	/* not before: a lock was not to be had */
 static TimestampTz published_at;
 static TimestampTz wakeup_at;
 static XLogRecPtr hold_lsn;		/* nothing is sent until the WAL is durable up
 								 * to here */
-
-static void
-make_busy(OutboxEndpoint *ep)
-{
-	if (!ep->busy)
-	{
-		ep->busy = true;
-		dlist_push_tail(&busy, &ep->busy_node);
-	}
-	fill_all = true;
-}
-
-static void
-got_work(OutboxEndpoint *ep)
-{
-	make_busy(ep);
-}
 
 static void
 want_settle(TimestampTz now)
@@ -97,227 +72,9 @@ static void
 delivery_ended(OutboxEndpoint *ep, TimestampTz now)
 {
 	want_settle(now);
-	fill_all = fill_all || starved;
+	outbox_fill_all = outbox_fill_all || starved;
 	if (ep->drop_window)
 		outbox_endpoint_drop_window(ep, &outbox_head);
-}
-
-/* ------------------------------------------------------------ endpoints */
-
-static int
-compare_id(const void *key, const void *element)
-{
-	int32		id = *(const int32 *) key;
-	const OutboxEndpoint *ep = *(OutboxEndpoint *const *) element;
-
-	return id < ep->id ? -1 : id > ep->id;
-}
-
-static OutboxEndpoint *
-find_endpoint(int32 id)
-{
-	OutboxEndpoint **found;
-
-	if (nendpoints == 0)
-		return NULL;
-	found = bsearch(&id, endpoints, nendpoints, sizeof(OutboxEndpoint *), compare_id);
-	return found ? *found : NULL;
-}
-
-/* Counting begins anew at the frontier. */
-static void
-count_again(OutboxEndpoint *ep)
-{
-	ep->counted = false;
-	ep->backlog = 0;
-	outbox_cursor_copy(&ep->counter, outbox_endpoint_frontier(ep, &outbox_head));
-}
-
-/* An endpoint that this worker did not know: where does it stand? */
-static OutboxEndpoint *
-meet(const OutboxSettings *s)
-{
-	OutboxEndpoint *ep = outbox_endpoint_create(endpoint_cxt, s->id);
-	OutboxPosition p;
-
-	outbox_catalog_assign(ep, s);
-	ep->generation = s->generation;
-	ep->stored_version = outbox_catalog_subscription(s->id);
-
-	if (!outbox_catalog_position(s->id, &p) || p.generation != s->generation)
-	{
-		int64		delivered = p.delivered;
-		int64		failed = p.failed_attempts;
-
-		outbox_cursor_clear(&p.cursor);
-		memset(&p, 0, sizeof(p));
-		p.delivered = delivered;
-		p.failed_attempts = failed;
-		outbox_cursor_set(&p.cursor, s->start, NULL, 0);
-	}
-	ep->delivered = p.delivered;
-	ep->failed_attempts = p.failed_attempts;
-	ep->last_active_at = GetCurrentTimestamp();
-	if (p.shared && shared_head)
-	{
-		ep->counted = true;
-		ep->shared = true;
-		ep->attached = !ep->paused && !ep->disabled && !ep->secret_missing;
-		if (!ep->attached)
-			outbox_cursor_copy(&ep->cursor, &outbox_head);
-	}
-	else
-	{
-		outbox_cursor_copy(&ep->cursor, &p.cursor);
-		count_again(ep);
-	}
-	outbox_cursor_clear(&p.cursor);
-
-	/* Parked rows first: they may stand before what the log brings. */
-	outbox_catalog_load_parked(ep);
-	outbox_catalog_load_pending(ep, p.pending, p.npending);
-	make_busy(ep);
-	return ep;
-}
-
-typedef struct Reload
-{
-	OutboxEndpoint **list;
-	int			n;
-	int			max;
-} Reload;
-
-static void
-apply_settings(void *arg, const OutboxSettings *s)
-{
-	Reload	   *r = arg;
-	OutboxEndpoint *ep = find_endpoint(s->id);
-
-	if (ep == NULL)
-		ep = meet(s);
-	else if (ep->generation != s->generation || ep->ordering != s->ordering)
-	{
-		/* Another position, or other lanes: it starts over from its tables. */
-		ep->recreate = true;
-		ep->dirty = true;
-		recreating = true;
-		make_busy(ep);
-	}
-	else
-	{
-		bool		other = ep->version != s->version;
-
-		if (other || s->paused || s->disabled)
-			outbox_endpoint_drop_window(ep, &outbox_head);
-		outbox_catalog_assign(ep, s);
-		if (other)
-			count_again(ep);
-		ep->dirty = true;
-		make_busy(ep);
-	}
-	ep->seen = true;
-	if (r->n == r->max)
-	{
-		r->max = Max(64, r->max * 2);
-		r->list = r->list ? repalloc_huge(r->list, sizeof(OutboxEndpoint *) * r->max) :
-			MemoryContextAlloc(endpoint_cxt, sizeof(OutboxEndpoint *) * r->max);
-	}
-	r->list[r->n++] = ep;
-}
-
-/* What dropped endpoints left behind. */
-static void
-delete_orphans(void)
-{
-	static const char *const sql[] = {
-		"DELETE FROM outbox.parked p WHERE NOT EXISTS (SELECT 1"
-		" FROM outbox.endpoint_settings s"
-		" WHERE s.endpoint_id OPERATOR(pg_catalog.=) p.endpoint_id)",
-		"DELETE FROM outbox.subscriptions p WHERE NOT EXISTS (SELECT 1"
-		" FROM outbox.endpoint_settings s"
-		" WHERE s.endpoint_id OPERATOR(pg_catalog.=) p.endpoint_id)",
-		"DELETE FROM outbox.endpoint_secrets p WHERE NOT EXISTS (SELECT 1"
-		" FROM outbox.endpoint_settings s"
-		" WHERE s.endpoint_id OPERATOR(pg_catalog.=) p.endpoint_id)",
-	};
-
-	for (size_t i = 0; i < lengthof(sql); i++)
-		if (SPI_execute(sql[i], false, 0) < 0)
-			elog(ERROR, "\"%s\" failed", sql[i]);
-}
-
-static void
-forget_endpoint(OutboxEndpoint *ep)
-{
-	outbox_deliver_cancel(ep, DT_NOEND);
-	if (ep->busy)
-		dlist_delete(&ep->busy_node);
-	if (ep->dropped)
-		outbox_stats_forget(MyDatabaseId, ep->id);
-	outbox_endpoint_free(ep);
-}
-
-/* Reads all settings.  False: a lock was not to be had. */
-static bool
-reload_endpoints(bool first)
-{
-	Reload		r = {0};
-	OutboxEndpoint **old = endpoints;
-	bool		dropped = first;
-
-	if (!outbox_begin(true))
-		return false;
-	for (int i = 0; i < nendpoints; i++)
-		endpoints[i]->seen = false;
-	outbox_catalog_settings(apply_settings, &r);
-	for (int i = 0; i < nendpoints; i++)
-		if (!old[i]->seen)
-		{
-			old[i]->dropped = true;
-			dropped = true;
-		}
-	if (dropped)
-		delete_orphans();
-	outbox_commit();
-
-	for (int i = 0; i < nendpoints; i++)
-		if (old[i]->dropped)
-			forget_endpoint(old[i]);
-	endpoints = r.list;
-	nendpoints = r.n;
-	if (old)
-		pfree(old);
-	outbox_reader_set_endpoints(endpoints, nendpoints);
-	pg_atomic_write_u64(&db->endpoints, nendpoints);
-	fill_all = true;
-	want_settle(GetCurrentTimestamp());
-	return true;
-}
-
-/* After a settle: those that start over leave, and are met again. */
-static void
-recreate_endpoints(void)
-{
-	int			n = 0;
-
-	if (!recreating)
-		return;
-	recreating = false;
-	for (int i = 0; i < nendpoints; i++)
-	{
-		if (endpoints[i]->recreate && endpoints[i]->nin_flight > 0)
-			recreating = true;
-		if (endpoints[i]->recreate && endpoints[i]->nin_flight == 0)
-		{
-			forget_endpoint(endpoints[i]);
-			need_reload = true;
-		}
-		else
-			endpoints[n++] = endpoints[i];
-	}
-	nendpoints = n;
-	if (need_reload)
-		outbox_reader_set_endpoints(endpoints, nendpoints);
 }
 
 /* ------------------------------------------------------------ the steps */
@@ -329,7 +86,7 @@ read_step(TimestampTz now, bool *more)
 	bool		news = emitted != seen_emitted || now >= wakeup_at;
 	XLogRecPtr	lsn = InvalidXLogRecPtr;
 
-	if (now < locks_at || (!news && !outbox_reader_has_work(&busy, now)))
+	if (now < locks_at || (!news && !outbox_reader_has_work(&outbox_busy, now)))
 		return;
 	if (!outbox_begin(false))
 	{
@@ -341,7 +98,7 @@ read_step(TimestampTz now, bool *more)
 	 * The counter was read before the snapshot is taken: whoever commits after
 	 * the snapshot rings after this.
 	 */
-	*more = outbox_reader_step(&busy, news, now, &lsn);
+	*more = outbox_reader_step(&outbox_busy, news, now, &lsn);
 	outbox_commit();
 	if (news)
 	{
@@ -358,7 +115,7 @@ check_durability(void)
 	bool		may = outbox_enabled && outbox_log_durable(hold_lsn);
 
 	if (may && !outbox_may_send)
-		fill_all = true;
+		outbox_fill_all = true;
 	outbox_may_send = may;
 }
 
@@ -367,9 +124,9 @@ fill_slots(TimestampTz now)
 {
 	dlist_mutable_iter iter;
 
-	fill_all = false;
+	outbox_fill_all = false;
 	starved = false;
-	dlist_foreach_modify(iter, &busy)
+	dlist_foreach_modify(iter, &outbox_busy)
 	{
 		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, busy_node, iter.cur);
 
@@ -380,7 +137,7 @@ fill_slots(TimestampTz now)
 			/* The total is reached: who comes last now is first next time. */
 			starved = true;
 			dlist_delete(&ep->busy_node);
-			dlist_push_head(&busy, &ep->busy_node);
+			dlist_push_head(&outbox_busy, &ep->busy_node);
 			return;
 		}
 	}
@@ -414,7 +171,7 @@ publish_all(TimestampTz now)
 	bool		all = now - published_at >= PUBLISH_EVERY;
 	dlist_mutable_iter iter;
 
-	dlist_foreach_modify(iter, &busy)
+	dlist_foreach_modify(iter, &outbox_busy)
 	{
 		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, busy_node, iter.cur);
 		bool		quiet = is_quiet(ep);
@@ -436,6 +193,7 @@ publish_all(TimestampTz now)
 	}
 	if (all)
 		published_at = now;
+	pg_atomic_write_u64(&db->endpoints, outbox_nendpoints);
 	pg_atomic_write_u64(&db->in_flight, outbox_in_flight);
 	pg_atomic_write_u64(&db->delivered, outbox_delivered);
 	pg_atomic_write_u64(&db->unmatched, outbox_unmatched);
@@ -449,7 +207,7 @@ something_to_settle(TimestampTz now)
 
 	if (settle_since != 0 || outbox_unsettled > 0)
 		return true;
-	dlist_foreach(iter, &busy)
+	dlist_foreach(iter, &outbox_busy)
 	{
 		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, busy_node, iter.cur);
 
@@ -474,19 +232,19 @@ settle_step(TimestampTz now, bool final)
 	}
 	if (!final && now < locks_at)
 		return;
-	if (!outbox_settle(&busy, &outbox_head, final))
+	if (!outbox_settle(&outbox_busy, &outbox_head, final))
 	{
 		locks_at = now + RETRY_LOCKS_AFTER;
 		return;
 	}
 	outbox_unsettled = 0;
 	settle_since = 0;
-	fill_all = true;			/* lanes may have moved on */
+	outbox_fill_all = true;			/* lanes may have moved on */
 	if (final)
 		return;
 	if (outbox_settle_wants_compaction())
-		outbox_settle_compact(endpoints, nendpoints, &outbox_head);
-	recreate_endpoints();
+		outbox_settle_compact(outbox_endpoints, outbox_nendpoints, &outbox_head);
+	outbox_roster_recreate();
 }
 
 static void
@@ -505,7 +263,8 @@ retention_step(TimestampTz now)
 static long
 time_to_sleep(TimestampTz now, bool more)
 {
-	TimestampTz until = Min(wakeup_at, outbox_retention_next_time());
+	TimestampTz until = Min(Min(wakeup_at, outbox_reload_at),
+							outbox_retention_next_time());
 	long		http = outbox_http_timeout();
 	dlist_iter	iter;
 	long		ms;
@@ -522,11 +281,11 @@ time_to_sleep(TimestampTz now, bool more)
 	if (outbox_enabled && now >= locks_at &&
 		(more || pg_atomic_read_u64(&db->emitted) != seen_emitted))
 		return 0;
-	if (recreating)
+	if (outbox_recreating)
 		until = Min(until, now + CANCEL_AFTER / 10);
 	if (settle_since != 0)
 		until = Min(until, settle_since + outbox_settle_interval * INT64CONST(1000));
-	dlist_foreach(iter, &busy)
+	dlist_foreach(iter, &outbox_busy)
 	{
 		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, busy_node, iter.cur);
 
@@ -620,13 +379,12 @@ start(void)
 	int			piece;
 	int64		rows;
 	OutboxPosition shared;
+	bool		shared_head;
 
-	endpoint_cxt = AllocSetContextCreate(TopMemoryContext, "outbox endpoints",
-										 ALLOCSET_DEFAULT_SIZES);
 	read_origin();
 	raise_fd_limit();
 	outbox_deliver_init(delivery_ended);
-	outbox_reader_init(got_work);
+	outbox_reader_init(outbox_roster_busy);
 	outbox_reader_set_endpoints(NULL, 0);
 
 	while (!outbox_begin(false))
@@ -637,6 +395,7 @@ start(void)
 	outbox_catalog_positions_in_use(&piece, &rows);
 	outbox_retention_init(db);
 	shared_head = outbox_catalog_position(0, &shared);
+	outbox_roster_init(shared_head);
 	if (shared_head)
 		outbox_cursor_copy(&outbox_head, &shared.cursor);
 	else
@@ -658,7 +417,7 @@ start(void)
 
 	seen_emitted = pg_atomic_read_u64(&db->emitted);
 	seen_changed = pg_atomic_read_u64(&db->changed);
-	while (!reload_endpoints(true))
+	while (!outbox_roster_reload(true))
 		pg_usleep(RETRY_LOCKS_AFTER);
 }
 
@@ -701,7 +460,7 @@ loop(void)
 			ConfigReloadPending = false;
 			ProcessConfigFile(PGC_SIGHUP);
 			outbox_http_reload();
-			fill_all = true;
+			outbox_fill_all = true;
 		}
 		if ((state == OUTBOX_WORKER_RUNNING) != outbox_enabled)
 		{
@@ -712,24 +471,24 @@ loop(void)
 		outbox_http_poll();
 		now = GetCurrentTimestamp();
 		changed = pg_atomic_read_u64(&db->changed);
-		if ((changed != seen_changed || need_reload) && now >= locks_at)
+		if ((changed != seen_changed || now >= outbox_reload_at) && now >= locks_at)
 		{
-			if (reload_endpoints(false))
+			if (outbox_roster_reload(false))
 			{
 				seen_changed = changed;
-				need_reload = false;
+				want_settle(now);
 			}
 			else
 				locks_at = now + RETRY_LOCKS_AFTER;
 		}
-		for (int i = 0; recreating && i < nendpoints; i++)
-			if (endpoints[i]->recreate)
-				outbox_deliver_cancel(endpoints[i], now - CANCEL_AFTER);
+		for (int i = 0; outbox_recreating && i < outbox_nendpoints; i++)
+			if (outbox_endpoints[i]->recreate)
+				outbox_deliver_cancel(outbox_endpoints[i], now - CANCEL_AFTER);
 
 		if (outbox_enabled)
 			read_step(now, &more);
 		check_durability();
-		if (fill_all || now >= fill_at)
+		if (outbox_fill_all || now >= fill_at)
 			fill_slots(now);
 		settle_step(now, false);
 		retention_step(now);

@@ -1,0 +1,272 @@
+/*
+ * lane.c
+ *	  Owns the lanes of an endpoint: the deliveries of one key, one at a time,
+ *	  in the order of the log.
+ *
+ * A lane has at most one live head, ready or in flight.  While its head is
+ * parked the lane is blocked, and what follows is parked behind it.
+ */
+#include "outbox.h"
+
+#include "common/hashfn.h"
+#include "utils/memutils.h"
+
+#include "lane.h"
+
+typedef struct LaneEntry
+{
+	const char *key;
+	uint32		hash;
+	char		status;
+	OutboxLane *lane;
+} LaneEntry;
+
+#define SH_PREFIX lanes
+#define SH_ELEMENT_TYPE LaneEntry
+#define SH_KEY_TYPE const char *
+#define SH_KEY key
+#define SH_HASH_KEY(tb, k) hash_bytes((const unsigned char *) (k), strlen(k))
+#define SH_EQUAL(tb, a, b) (strcmp(a, b) == 0)
+#define SH_STORE_HASH
+#define SH_GET_HASH(tb, a) (a)->hash
+#define SH_SCOPE static inline
+#define SH_DECLARE
+#define SH_DEFINE
+#include "lib/simplehash.h"
+
+/* With more followers than this a lane is parked when memory runs short. */
+#define LONG_LANE 16
+
+void
+outbox_lanes_init(OutboxEndpoint *ep)
+{
+	ep->lanes = lanes_create(ep->cxt, 64, NULL);
+}
+
+/* Frees the deliveries that wait in lanes; the rest goes with the endpoint. */
+void
+outbox_lanes_free(OutboxEndpoint *ep)
+{
+	lanes_iterator it;
+	LaneEntry  *entry;
+
+	lanes_start_iterate(ep->lanes, &it);
+	while ((entry = lanes_iterate(ep->lanes, &it)) != NULL)
+		outbox_delivery_free_list(&entry->lane->waiting);
+}
+
+OutboxLane *
+outbox_lane_find(OutboxEndpoint *ep, const char *key)
+{
+	LaneEntry  *entry = lanes_lookup(ep->lanes, key);
+
+	return entry ? entry->lane : NULL;
+}
+
+static OutboxLane *
+make_lane(OutboxEndpoint *ep, const char *key)
+{
+	OutboxLane *lane = MemoryContextAllocZero(ep->cxt, sizeof(OutboxLane));
+	LaneEntry  *entry;
+	bool		found;
+
+	lane->key = MemoryContextStrdup(ep->cxt, key);
+	dlist_init(&lane->waiting);
+	entry = lanes_insert(ep->lanes, lane->key, &found);
+	Assert(!found);
+	entry->lane = lane;
+	return lane;
+}
+
+OutboxLane *
+outbox_lane_get(OutboxEndpoint *ep, const char *key)
+{
+	OutboxLane *lane = outbox_lane_find(ep, key);
+
+	return lane ? lane : make_lane(ep, key);
+}
+
+/* The key whose lane orders an event here; NULL: it is in no lane. */
+const char *
+outbox_lane_key(const OutboxEndpoint *ep, const char *key)
+{
+	switch (ep->ordering)
+	{
+		case OUTBOX_ORDER_KEY:
+			return key;
+		case OUTBOX_ORDER_STRICT:
+			return "";			/* no event has an empty key */
+		case OUTBOX_ORDER_NONE:
+			break;
+	}
+	return NULL;
+}
+
+static void
+want_followers(OutboxEndpoint *ep, OutboxLane *lane)
+{
+	if (!lane->on_loading)
+	{
+		lane->on_loading = true;
+		dlist_push_tail(&ep->loading, &lane->loading_node);
+	}
+}
+
+void
+outbox_lane_park_later(OutboxEndpoint *ep, OutboxLane *lane)
+{
+	if (!lane->on_parking)
+	{
+		lane->on_parking = true;
+		dlist_push_tail(&ep->parking, &lane->parking_node);
+	}
+}
+
+static OutboxDelivery *
+pop_waiting(OutboxEndpoint *ep, OutboxLane *lane)
+{
+	lane->nwaiting--;
+	ep->nwaiting--;
+	return dlist_container(OutboxDelivery, node,
+						   dlist_pop_head_node(&lane->waiting));
+}
+
+/*
+ * The lane has no live head: who is next?  Followers with a row in
+ * outbox.parked are older than those without.
+ */
+void
+outbox_lane_advance(OutboxEndpoint *ep, OutboxLane *lane)
+{
+	if (lane->head != NULL || lane->blockers > 0)
+		return;
+
+	if (lane->nwaiting > 0)
+	{
+		OutboxDelivery *d = dlist_head_element(OutboxDelivery, node,
+											   &lane->waiting);
+
+		if (d->parked || lane->nparked == 0)
+		{
+			d = pop_waiting(ep, lane);
+			lane->head = d;
+			outbox_delivery_ready(ep, d);
+			return;
+		}
+	}
+	if (lane->nparked > 0)
+		want_followers(ep, lane);
+	else if (!lane->on_loading)
+	{
+		if (lane->on_parking)
+			dlist_delete(&lane->parking_node);
+		lanes_delete(ep->lanes, lane->key);
+		pfree(lane->key);
+		pfree(lane);
+	}
+}
+
+/* Behind its lane's head, in the order of seq among those with a row. */
+void
+outbox_lane_wait(OutboxEndpoint *ep, OutboxLane *lane, OutboxDelivery *d)
+{
+	dlist_iter	iter;
+
+	d->state = OUTBOX_DELIVERY_WAITING;
+	lane->nwaiting++;
+	ep->nwaiting++;
+	if (d->parked)
+	{
+		dlist_foreach(iter, &lane->waiting)
+		{
+			OutboxDelivery *other = dlist_container(OutboxDelivery, node, iter.cur);
+
+			if (!other->parked || other->seq > d->seq)
+			{
+				dlist_insert_before(iter.cur, &d->node);
+				return;
+			}
+		}
+	}
+	dlist_push_tail(&lane->waiting, &d->node);
+	if (lane->blockers > 0 && !d->parked)
+		outbox_lane_park_later(ep, lane);
+}
+
+void
+outbox_endpoint_add_followers(OutboxEndpoint *ep, const char *key, int64 n)
+{
+	const char *k = outbox_lane_key(ep, key);
+	OutboxLane *lane = outbox_lane_get(ep, k ? k : key);
+
+	lane->nparked += n;
+	ep->nblocked += n;
+	outbox_lane_advance(ep, lane);
+}
+
+/* No row was found where some were expected: they are not written yet. */
+void
+outbox_endpoint_no_followers(OutboxEndpoint *ep, OutboxLane *lane)
+{
+	if (ep->nsettling == 0)
+	{
+		ep->nblocked -= lane->nparked;
+		lane->nparked = 0;
+		outbox_lane_advance(ep, lane);
+	}
+}
+
+void
+outbox_endpoint_add_blocker(OutboxEndpoint *ep, const char *key)
+{
+	key = outbox_lane_key(ep, key);
+	if (key)
+		outbox_lane_get(ep, key)->blockers++;
+}
+
+static void
+park_lane(OutboxEndpoint *ep, OutboxLane *lane)
+{
+	while (lane->nwaiting > 0)
+	{
+		OutboxDelivery *d = pop_waiting(ep, lane);
+
+		lane->nparked++;
+		ep->nblocked++;
+		d->lane = NULL;
+		if (d->parked)
+			outbox_delivery_free(d);	/* its row says 'blocked' already */
+		else
+			outbox_delivery_settle(ep, d, OUTBOX_VERDICT_BLOCKED);
+	}
+}
+
+/*
+ * Followers that would wait long leave memory, and no longer hold the
+ * position: those behind a parked head, and the longest lanes when followers
+ * fill their share of memory, so that one hot key is no dam for the others.
+ */
+void
+outbox_endpoint_park_followers(OutboxEndpoint *ep)
+{
+	while (!dlist_is_empty(&ep->parking))
+	{
+		OutboxLane *lane = dlist_container(OutboxLane, parking_node,
+										   dlist_pop_head_node(&ep->parking));
+
+		lane->on_parking = false;
+		if (lane->blockers > 0)
+			park_lane(ep, lane);
+	}
+
+	if (ep->nwaiting >= OUTBOX_MAX_WAITING)
+	{
+		lanes_iterator it;
+		LaneEntry  *entry;
+
+		lanes_start_iterate(ep->lanes, &it);
+		while ((entry = lanes_iterate(ep->lanes, &it)) != NULL)
+			if (entry->lane->nwaiting > LONG_LANE)
+				park_lane(ep, entry->lane);
+	}
+}

@@ -1,0 +1,27 @@
+/*
+ * lane.h
+ *	  The deliveries of one key, in the order of the log.
+ */
+#ifndef OUTBOX_LANE_H
+#define OUTBOX_LANE_H
+
+#include "endpoint.h"
+
+extern void outbox_lanes_init(OutboxEndpoint *ep);
+extern void outbox_lanes_free(OutboxEndpoint *ep);
+
+/* The key whose lane orders an event here; NULL: it is in no lane. */
+extern const char *outbox_lane_key(const OutboxEndpoint *ep, const char *key);
+extern OutboxLane *outbox_lane_find(OutboxEndpoint *ep, const char *key);
+extern OutboxLane *outbox_lane_get(OutboxEndpoint *ep, const char *key);
+
+/* The delivery waits for its turn. */
+extern void outbox_lane_wait(OutboxEndpoint *ep, OutboxLane *lane, OutboxDelivery *d);
+
+/* If the lane has no live head and is not blocked: who is next?  May free it. */
+extern void outbox_lane_advance(OutboxEndpoint *ep, OutboxLane *lane);
+
+/* Its head is parked: what follows will be, with the next settle. */
+extern void outbox_lane_park_later(OutboxEndpoint *ep, OutboxLane *lane);
+
+#endif							/* OUTBOX_LANE_H */

@@ -1,0 +1,267 @@
+/*
+ * roster.c
+ *	  Owns the list of endpoints: who comes, who goes, who starts over.
+ *
+ * Settings are read from the tables as a whole whenever somebody changed them.
+ * An endpoint that has moved to another position, or has other lanes, leaves
+ * and is met again: there is one way into memory, the one of a restart.
+ */
+#include "outbox.h"
+
+#include "executor/spi.h"
+#include "miscadmin.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+
+#include "catalog.h"
+#include "deliver.h"
+#include "reader.h"
+#include "roster.h"
+#include "session.h"
+
+OutboxEndpoint **outbox_endpoints;
+int			outbox_nendpoints;
+dlist_head	outbox_busy = DLIST_STATIC_INIT(outbox_busy);
+bool		outbox_fill_all;
+bool		outbox_recreating;
+TimestampTz outbox_reload_at = DT_NOEND;
+
+static MemoryContext endpoint_cxt;
+static bool shared_head;
+
+void
+outbox_roster_init(bool shared)
+{
+	endpoint_cxt = AllocSetContextCreate(TopMemoryContext, "outbox endpoints",
+										 ALLOCSET_DEFAULT_SIZES);
+	shared_head = shared;
+}
+
+void
+outbox_roster_busy(OutboxEndpoint *ep)
+{
+	if (!ep->busy)
+	{
+		ep->busy = true;
+		dlist_push_tail(&outbox_busy, &ep->busy_node);
+	}
+	outbox_fill_all = true;
+}
+
+static int
+compare_id(const void *key, const void *element)
+{
+	int32		id = *(const int32 *) key;
+	const OutboxEndpoint *ep = *(OutboxEndpoint *const *) element;
+
+	return id < ep->id ? -1 : id > ep->id;
+}
+
+static OutboxEndpoint *
+find_endpoint(int32 id)
+{
+	OutboxEndpoint **found;
+
+	if (outbox_nendpoints == 0)
+		return NULL;
+	found = bsearch(&id, outbox_endpoints, outbox_nendpoints, sizeof(OutboxEndpoint *), compare_id);
+	return found ? *found : NULL;
+}
+
+/* Counting begins anew at the frontier. */
+static void
+count_again(OutboxEndpoint *ep)
+{
+	ep->counted = false;
+	ep->backlog = 0;
+	outbox_cursor_copy(&ep->counter, outbox_endpoint_frontier(ep, &outbox_head));
+}
+
+/* An endpoint that this worker did not know: where does it stand? */
+static OutboxEndpoint *
+meet(const OutboxSettings *s)
+{
+	OutboxEndpoint *ep = outbox_endpoint_create(endpoint_cxt, s->id);
+	OutboxPosition p;
+
+	outbox_catalog_assign(ep, s);
+	ep->generation = s->generation;
+	ep->stored_version = outbox_catalog_subscription(s->id);
+
+	if (!outbox_catalog_position(s->id, &p) || p.generation != s->generation)
+	{
+		int64		delivered = p.delivered;
+		int64		failed = p.failed_attempts;
+
+		outbox_cursor_clear(&p.cursor);
+		memset(&p, 0, sizeof(p));
+		p.delivered = delivered;
+		p.failed_attempts = failed;
+		outbox_cursor_set(&p.cursor, s->start, NULL, 0);
+	}
+	ep->delivered = p.delivered;
+	ep->failed_attempts = p.failed_attempts;
+	ep->last_active_at = GetCurrentTimestamp();
+	if (p.shared && shared_head)
+	{
+		ep->counted = true;
+		ep->shared = true;
+		ep->attached = !ep->paused && !ep->disabled && !ep->secret_missing;
+		if (!ep->attached)
+			outbox_cursor_copy(&ep->cursor, &outbox_head);
+	}
+	else
+	{
+		outbox_cursor_copy(&ep->cursor, &p.cursor);
+		count_again(ep);
+	}
+	outbox_cursor_clear(&p.cursor);
+
+	/* Parked rows first: they may stand before what the log brings. */
+	outbox_catalog_load_parked(ep);
+	outbox_catalog_load_pending(ep, p.pending, p.npending);
+	outbox_roster_busy(ep);
+	return ep;
+}
+
+typedef struct Reload
+{
+	OutboxEndpoint **list;
+	int			n;
+	int			max;
+} Reload;
+
+static void
+apply_settings(void *arg, const OutboxSettings *s)
+{
+	Reload	   *r = arg;
+	OutboxEndpoint *ep = find_endpoint(s->id);
+
+	if (ep == NULL)
+		ep = meet(s);
+	else if (ep->generation != s->generation || ep->ordering != s->ordering)
+	{
+		/* Another position, or other lanes: it starts over from its tables. */
+		ep->recreate = true;
+		ep->dirty = true;
+		outbox_recreating = true;
+		outbox_roster_busy(ep);
+	}
+	else
+	{
+		bool		other = ep->version != s->version;
+
+		if (other || s->paused || s->disabled)
+			outbox_endpoint_drop_window(ep, &outbox_head);
+		outbox_catalog_assign(ep, s);
+		if (other)
+			count_again(ep);
+		ep->dirty = true;
+		outbox_roster_busy(ep);
+	}
+	ep->seen = true;
+
+	/* When a rotation of secrets ends. */
+	outbox_reload_at = Min(outbox_reload_at, s->previous_until);
+	if (r->n == r->max)
+	{
+		r->max = Max(64, r->max * 2);
+		r->list = r->list ? repalloc_huge(r->list, sizeof(OutboxEndpoint *) * r->max) :
+			MemoryContextAlloc(endpoint_cxt, sizeof(OutboxEndpoint *) * r->max);
+	}
+	r->list[r->n++] = ep;
+}
+
+/* What dropped endpoints left behind. */
+static void
+delete_orphans(void)
+{
+	static const char *const sql[] = {
+		"DELETE FROM outbox.parked p WHERE NOT EXISTS (SELECT 1"
+		" FROM outbox.endpoint_settings s"
+		" WHERE s.endpoint_id OPERATOR(pg_catalog.=) p.endpoint_id)",
+		"DELETE FROM outbox.subscriptions p WHERE NOT EXISTS (SELECT 1"
+		" FROM outbox.endpoint_settings s"
+		" WHERE s.endpoint_id OPERATOR(pg_catalog.=) p.endpoint_id)",
+		"DELETE FROM outbox.endpoint_secrets p WHERE NOT EXISTS (SELECT 1"
+		" FROM outbox.endpoint_settings s"
+		" WHERE s.endpoint_id OPERATOR(pg_catalog.=) p.endpoint_id)",
+	};
+
+	for (size_t i = 0; i < lengthof(sql); i++)
+		if (SPI_execute(sql[i], false, 0) < 0)
+			elog(ERROR, "\"%s\" failed", sql[i]);
+}
+
+static void
+forget_endpoint(OutboxEndpoint *ep)
+{
+	outbox_deliver_cancel(ep, DT_NOEND);
+	if (ep->busy)
+		dlist_delete(&ep->busy_node);
+	if (ep->dropped)
+		outbox_stats_forget(MyDatabaseId, ep->id);
+	outbox_endpoint_free(ep);
+}
+
+/* Reads all settings.  False: a lock was not to be had. */
+bool
+outbox_roster_reload(bool first)
+{
+	Reload		r = {0};
+	OutboxEndpoint **old = outbox_endpoints;
+	bool		dropped = first;
+
+	if (!outbox_begin(true))
+		return false;
+	outbox_reload_at = DT_NOEND;
+	for (int i = 0; i < outbox_nendpoints; i++)
+		outbox_endpoints[i]->seen = false;
+	outbox_catalog_settings(apply_settings, &r);
+	for (int i = 0; i < outbox_nendpoints; i++)
+		if (!old[i]->seen)
+		{
+			old[i]->dropped = true;
+			dropped = true;
+		}
+	if (dropped)
+		delete_orphans();
+	outbox_commit();
+
+	for (int i = 0; i < outbox_nendpoints; i++)
+		if (old[i]->dropped)
+			forget_endpoint(old[i]);
+	outbox_endpoints = r.list;
+	outbox_nendpoints = r.n;
+	if (old)
+		pfree(old);
+	outbox_reader_set_endpoints(outbox_endpoints, outbox_nendpoints);
+	outbox_fill_all = true;
+	return true;
+}
+
+/* After a settle: those that start over leave, and are met again. */
+void
+outbox_roster_recreate(void)
+{
+	int			n = 0;
+
+	if (!outbox_recreating)
+		return;
+	outbox_recreating = false;
+	for (int i = 0; i < outbox_nendpoints; i++)
+	{
+		if (outbox_endpoints[i]->recreate && outbox_endpoints[i]->nin_flight > 0)
+			outbox_recreating = true;
+		if (outbox_endpoints[i]->recreate && outbox_endpoints[i]->nin_flight == 0)
+		{
+			forget_endpoint(outbox_endpoints[i]);
+			outbox_reload_at = 0;
+		}
+		else
+			outbox_endpoints[n++] = outbox_endpoints[i];
+	}
+	outbox_nendpoints = n;
+	if (outbox_reload_at == 0)
+		outbox_reader_set_endpoints(outbox_endpoints, outbox_nendpoints);
+}

@@ -1,0 +1,259 @@
+/*
+ * tick.c
+ *	  Owns ticks and cursors: moments in the log, and how far somebody has read.
+ */
+#include "outbox.h"
+
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "lib/stringinfo.h"
+#include "storage/lwlock.h"
+#include "storage/procarray.h"
+#include "storage/standby.h"
+#include "utils/fmgrprotos.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+
+#include "log.h"
+
+static MemoryContext tick_cxt;
+static Oid	sequence_oid;
+static int64 last_tick;			/* number of the newest tick */
+
+void
+outbox_tick_init(Oid sequence)
+{
+	tick_cxt = AllocSetContextCreate(TopMemoryContext, "outbox ticks",
+									 ALLOCSET_SMALL_SIZES);
+	sequence_oid = sequence;
+}
+
+static int64
+sequence_value(Oid sequence)
+{
+	LOCAL_FCINFO(fcinfo, 1);
+	Datum		value;
+
+	InitFunctionCallInfoData(*fcinfo, NULL, 1, InvalidOid, NULL, NULL);
+	fcinfo->args[0].value = ObjectIdGetDatum(sequence);
+	fcinfo->args[0].isnull = false;
+	value = pg_sequence_last_value(fcinfo);
+	return fcinfo->isnull ? 0 : DatumGetInt64(value);	/* NULL: never used */
+}
+
+/* The 64-bit form of an xid of a snapshot that was taken just now. */
+static uint64
+widen(TransactionId xid, FullTransactionId next)
+{
+	uint32		epoch = EpochFromFullTransactionId(next);
+
+	if (xid > XidFromFullTransactionId(next))
+		epoch--;
+	return ((uint64) epoch << 32) | xid;
+}
+
+static int
+compare_uint64(const void *a, const void *b)
+{
+	uint64		x = *(const uint64 *) a;
+	uint64		y = *(const uint64 *) b;
+
+	return x < y ? -1 : x > y;
+}
+
+static OutboxTick *
+tick_alloc(int nxip)
+{
+	OutboxTick *tick;
+
+	tick = MemoryContextAlloc(tick_cxt ? tick_cxt : CurrentMemoryContext, offsetof(OutboxTick, xip) +
+							  sizeof(uint64) * Max(nxip, 1));
+	tick->refs = 1;
+	tick->nxip = nxip;
+	return tick;
+}
+
+/*
+ * The order of the steps here is what the whole room rests on: the sequence,
+ * the snapshot, the sequence again, and the end of the WAL, which is then
+ * behind the commit record of everything that the snapshot sees.
+ *
+ * The snapshot is made of the list of running transactions, and not one that
+ * GetSnapshotData() makes.  That one ends behind the newest xid that has
+ * completed: a transaction which got its xid later is not listed although it
+ * may have drawn its numbers already, and the events that it has below seq_low
+ * would be looked for nowhere.  Nor does it list the transaction that takes it.
+ */
+static OutboxTick *
+look(Oid sequence)
+{
+	int64		seq_low;
+	RunningTransactions running;
+	FullTransactionId next;
+	OutboxTick *tick;
+
+	if (RecoveryInProgress())
+		elog(ERROR, "the log cannot be looked at during recovery");
+	seq_low = sequence_value(sequence);
+	running = GetRunningTransactionData();
+	LWLockRelease(ProcArrayLock);
+	LWLockRelease(XidGenLock);
+
+	next = ReadNextFullTransactionId();
+	tick = tick_alloc(running->xcnt);
+	tick->number = 0;
+	tick->taken_at = GetCurrentTimestamp();
+	tick->seq_low = seq_low;
+	tick->xmin = widen(running->oldestRunningXid, next);
+	tick->xmax = widen(running->nextXid, next);
+
+	/* Those of subtransactions come last, and no event carries one. */
+	for (int i = 0; i < running->xcnt; i++)
+		tick->xip[i] = widen(running->xids[i], next);
+	qsort(tick->xip, tick->nxip, sizeof(uint64), compare_uint64);
+	tick->seq_high = sequence_value(sequence);
+	tick->lsn = outbox_log_end();
+	return tick;
+}
+
+OutboxTick *
+outbox_log_tick(void)
+{
+	OutboxTick *tick = look(sequence_oid);
+
+	tick->number = ++last_tick;
+	return tick;
+}
+
+/*
+ * The log as it is now, for a transaction that may write to it: it has to have
+ * its xid.
+ */
+OutboxTick *
+outbox_log_now(Oid sequence)
+{
+	Assert(TransactionIdIsValid(GetTopTransactionIdIfAny()));
+	return look(sequence);
+}
+
+/* Makes a tick of what a table holds; 'snapshot' as pg_snapshot prints it. */
+OutboxTick *
+outbox_tick_make(int64 number, TimestampTz taken_at, int64 seq_low,
+				 int64 seq_high, const char *snapshot)
+{
+	OutboxTick *tick;
+	char	   *p;
+	uint64		xmin;
+	uint64		xmax;
+	int			n = 0;
+
+	xmin = strtou64(snapshot, &p, 10);
+	if (*p++ != ':')
+		elog(ERROR, "malformed snapshot \"%s\"", snapshot);
+	xmax = strtou64(p, &p, 10);
+	if (*p++ != ':')
+		elog(ERROR, "malformed snapshot \"%s\"", snapshot);
+	if (*p != '\0')
+	{
+		n = 1;
+		for (const char *q = p; *q; q++)
+			n += (*q == ',');
+	}
+
+	tick = tick_alloc(n);
+	tick->number = number;
+	tick->taken_at = taken_at;
+	tick->seq_low = seq_low;
+	tick->seq_high = seq_high;
+	tick->lsn = outbox_log_end();
+	tick->xmin = xmin;
+	tick->xmax = xmax;
+	for (int i = 0; i < n; i++)
+	{
+		tick->xip[i] = strtou64(p, &p, 10);
+		p++;
+	}
+	return tick;
+}
+
+char *
+outbox_tick_snapshot(const OutboxTick *tick)
+{
+	StringInfoData buf;
+
+	initStringInfo(&buf);
+	appendStringInfo(&buf, UINT64_FORMAT ":" UINT64_FORMAT ":",
+					 tick->xmin, tick->xmax);
+	for (int i = 0; i < tick->nxip; i++)
+		appendStringInfo(&buf, "%s" UINT64_FORMAT, i ? "," : "", tick->xip[i]);
+	return buf.data;
+}
+
+OutboxTick *
+outbox_tick_ref(OutboxTick *tick)
+{
+	if (tick)
+		tick->refs++;
+	return tick;
+}
+
+void
+outbox_tick_unref(OutboxTick *tick)
+{
+	if (tick && --tick->refs == 0)
+		pfree(tick);
+}
+
+bool
+outbox_tick_sees(const OutboxTick *tick, uint64 xid)
+{
+	if (xid < tick->xmin)
+		return true;
+	if (xid >= tick->xmax)
+		return false;
+	return bsearch(&xid, tick->xip, tick->nxip, sizeof(uint64),
+				   compare_uint64) == NULL;
+}
+
+bool
+outbox_tick_same(const OutboxTick *a, const OutboxTick *b)
+{
+	return a == b ||
+		(a->xmin == b->xmin && a->xmax == b->xmax && a->nxip == b->nxip &&
+		 memcmp(a->xip, b->xip, sizeof(uint64) * a->nxip) == 0);
+}
+
+/* Ticks go on from the highest number that is stored anywhere. */
+void
+outbox_log_set_last_tick(int64 number)
+{
+	last_tick = Max(last_tick, number);
+}
+
+/* -------------------------------------------------------------- cursors */
+
+void
+outbox_cursor_set(OutboxCursor *to, OutboxTick *done, OutboxTick *under,
+				  int64 last_seq)
+{
+	outbox_tick_ref(done);
+	outbox_tick_ref(under);
+	outbox_cursor_clear(to);
+	to->done = done;
+	to->under = under;
+	to->last_seq = last_seq;
+}
+
+void
+outbox_cursor_copy(OutboxCursor *to, const OutboxCursor *from)
+{
+	outbox_cursor_set(to, from->done, from->under, from->last_seq);
+}
+
+void
+outbox_cursor_clear(OutboxCursor *c)
+{
+	outbox_tick_unref(c->done);
+	outbox_tick_unref(c->under);
+	memset(c, 0, sizeof(*c));
+}

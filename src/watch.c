@@ -1,0 +1,172 @@
+/*
+ * watch.c
+ *	  Owns what outbox.stats shows of an endpoint: counts, rates, latencies.
+ */
+#include "outbox.h"
+
+#include <math.h>
+
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+
+#include "watch.h"
+
+void
+outbox_watch_latency(OutboxEndpoint *ep, int64 usec, TimestampTz now)
+{
+	int64		minute = now / USECS_PER_MINUTE;
+	int			row = minute % OUTBOX_HISTOGRAM_MINUTES;
+	int			bucket;
+
+	if (ep->latency == NULL)
+		ep->latency = MemoryContextAllocZero(ep->cxt, sizeof(OutboxHistogram));
+	if (ep->latency->minute[row] != minute)
+	{
+		memset(ep->latency->count[row], 0, sizeof(ep->latency->count[row]));
+		ep->latency->minute[row] = minute;
+	}
+	/* four buckets for each doubling, from 1 µs on */
+	bucket = usec <= 1 ? 0 : (int) (log2((double) usec) * 4);
+	ep->latency->count[row][Min(bucket, OUTBOX_HISTOGRAM_BUCKETS - 1)]++;
+}
+
+void
+outbox_watch_success(OutboxEndpoint *ep, TimestampTz now)
+{
+	int64		second = now / USECS_PER_SEC;
+
+	for (int64 s = Max(ep->recent_second + 1, second - 59); s <= second; s++)
+		ep->recent[s % 60] = 0;
+	ep->recent_second = Max(ep->recent_second, second);
+	ep->recent[second % 60]++;
+	ep->delivered++;
+	ep->last_success_at = now;
+}
+
+static double
+percentile(const uint32 *counts, int64 total, double p)
+{
+	int64		seen = 0;
+
+	for (int i = 0; i < OUTBOX_HISTOGRAM_BUCKETS; i++)
+	{
+		seen += counts[i];
+		if (seen >= p * total)
+			return exp2((i + 0.5) / 4) / 1000.0;
+	}
+	return -1;
+}
+
+static void
+fill_latency(OutboxEndpoint *ep, TimestampTz now, OutboxStats *s)
+{
+	uint32		sum[OUTBOX_HISTOGRAM_BUCKETS] = {0};
+	int64		minute = now / USECS_PER_MINUTE;
+	int64		total = 0;
+
+	s->latency_p50_ms = s->latency_p95_ms = s->latency_p99_ms = -1;
+	if (ep->latency == NULL)
+		return;
+	for (int row = 0; row < OUTBOX_HISTOGRAM_MINUTES; row++)
+	{
+		if (ep->latency->minute[row] <= minute - OUTBOX_HISTOGRAM_MINUTES)
+			continue;
+		for (int i = 0; i < OUTBOX_HISTOGRAM_BUCKETS; i++)
+		{
+			sum[i] += ep->latency->count[row][i];
+			total += ep->latency->count[row][i];
+		}
+	}
+	if (total == 0)
+		return;
+	s->latency_p50_ms = percentile(sum, total, 0.50);
+	s->latency_p95_ms = percentile(sum, total, 0.95);
+	s->latency_p99_ms = percentile(sum, total, 0.99);
+}
+
+static OutboxEndpointState
+endpoint_state(const OutboxEndpoint *ep)
+{
+	if (ep->disabled || ep->secret_missing)
+		return OUTBOX_ENDPOINT_DISABLED;
+	if (ep->paused)
+		return OUTBOX_ENDPOINT_PAUSED;
+	if (ep->breaker == OUTBOX_BREAKER_OPEN)
+		return OUTBOX_ENDPOINT_BACKING_OFF;
+	return OUTBOX_ENDPOINT_ACTIVE;
+}
+
+/* The oldest event that is neither delivered nor parked, as far as known. */
+static TimestampTz
+oldest_pending(OutboxEndpoint *ep)
+{
+	TimestampTz oldest = DT_NOEND;
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &ep->in_flight)
+	{
+		OutboxDelivery *d = dlist_container(OutboxDelivery, node, iter.cur);
+
+		oldest = Min(oldest, d->event->created_at);
+	}
+	dlist_foreach(iter, &ep->ready)
+	{
+		OutboxDelivery *d = dlist_container(OutboxDelivery, node, iter.cur);
+
+		oldest = Min(oldest, d->event->created_at);
+	}
+	if (ep->window_count > 0)
+		oldest = Min(oldest, ep->window[ep->window_start]->created_at);
+	else if (ep->backlog > 0 && ep->frontier.done)
+		oldest = Min(oldest, ep->frontier.done->taken_at);
+	return oldest == DT_NOEND ? 0 : oldest;
+}
+
+void
+outbox_endpoint_fill_stats(OutboxEndpoint *ep, TimestampTz now, OutboxStats *s)
+{
+	int64		sum = 0;
+	int64		second = now / USECS_PER_SEC;
+
+	memset(s, 0, sizeof(*s));
+	s->key.endpoint_id = ep->id;
+	s->state = endpoint_state(ep);
+	s->state_since = ep->state_since;
+	s->pending = Max(ep->backlog, 0) + ep->nready + ep->nwaiting;
+	s->pending_exact = ep->counted;
+	s->processing = ep->nin_flight;
+	s->retrying = ep->nretries + ep->nretries_loading;
+	for (dlist_node *n = ep->settling.head.next;
+		 n != NULL && n != &ep->settling.head; n = n->next)
+		if (dlist_container(OutboxDelivery, node, n)->verdict == OUTBOX_VERDICT_RETRY)
+			s->retrying++;
+	s->blocked = ep->nblocked;
+	s->dead = ep->ndead;
+	s->delivered = ep->delivered;
+	s->failed_attempts = ep->failed_attempts;
+	s->oldest_pending_at = oldest_pending(ep);
+	if (ep->breaker == OUTBOX_BREAKER_OPEN)
+		s->next_attempt_at = ep->retry_at;
+	else if (!pairingheap_is_empty(ep->retries))
+		s->next_attempt_at = pairingheap_container(OutboxRetry, node,
+												   pairingheap_first(ep->retries))->due;
+	s->last_success_at = ep->last_success_at;
+	for (int i = 0; i < 60; i++)
+	{
+		/* slots of seconds that have passed since are stale */
+		int64		at = ep->recent_second - ((ep->recent_second - i) % 60 + 60) % 60;
+
+		if (at > second - 60)
+			sum += ep->recent[i];
+	}
+	s->rate_per_s = sum / 60.0;
+	fill_latency(ep, now, s);
+	if (ep->secret_missing)
+		strlcpy(s->reason, "secret missing", sizeof(s->reason));
+	else if (ep->disabled || ep->paused)
+		strlcpy(s->reason, ep->reason, sizeof(s->reason));
+	else if (ep->breaker == OUTBOX_BREAKER_OPEN && ep->last_error)
+		strlcpy(s->reason, ep->last_error, sizeof(s->reason));
+	if (ep->last_error)
+		strlcpy(s->last_error, ep->last_error, sizeof(s->last_error));
+}

@@ -1,0 +1,15 @@
+/*
+ * watch.h
+ *	  What outbox.stats shows of an endpoint.
+ */
+#ifndef OUTBOX_WATCH_H
+#define OUTBOX_WATCH_H
+
+#include "endpoint.h"
+
+extern void outbox_watch_success(OutboxEndpoint *ep, TimestampTz now);
+
+/* µs from emit to 2xx */
+extern void outbox_watch_latency(OutboxEndpoint *ep, int64 usec, TimestampTz now);
+
+#endif							/* OUTBOX_WATCH_H */
