@@ -168,19 +168,24 @@ class Cluster:
                 f"SELECT count(outbox.emit('{topic}', {payload('i')}, key => {key}))"
                 f" FROM generate_series({first}, {last - 1}) AS i")
 
-    def delivered(self, name):
-        return int(self.sql.value(
-            f"SELECT delivered FROM outbox.stats WHERE endpoint = '{name}'"))
-
     def wait_delivered(self, name, count, timeout=600):
         """Waits until the worker has settled that many, nothing left over."""
-        wait_until(lambda: self.delivered(name) >= count, timeout,
-                   f"{count} deliveries to be settled at {name}")
-        left = self.sql.rows("SELECT pending, processing, retrying, blocked, dead"
-                             f" FROM outbox.stats WHERE endpoint = '{name}'")[0]
-        if any(int(n or 0) for n in left):
-            raise BenchError(f"{name}: pending, processing, retrying, blocked, dead"
-                             f" = {left} when all was delivered")
+        columns = "delivered, pending, processing, retrying, blocked, dead, state, last_error"
+        until, moved, last = time.monotonic() + timeout, time.monotonic(), -1
+        while True:
+            row = self.sql.rows(f"SELECT {columns} FROM outbox.stats"
+                                f" WHERE endpoint = '{name}'")[0]
+            now = time.monotonic()
+            if int(row[0]) >= count:
+                break
+            if int(row[0]) != last:
+                last, moved = int(row[0]), now
+            if now > until or now - moved > 60:
+                raise BenchError(f"{name}: {count - last} of {count} are not delivered, and"
+                                 f" nothing moves: ({columns}) = {row} (log: {self.log}, --keep)")
+            time.sleep(0.05)
+        if any(int(n or 0) for n in row[1:6]):
+            raise BenchError(f"{name}: all was delivered, but ({columns}) = {row}")
 
     def lsn(self):
         return self.sql.value("SELECT pg_current_wal_insert_lsn()")

@@ -333,7 +333,7 @@ CREATE TABLE outbox.parked (
     seq             pg_catalog.int8 NOT NULL,
     event_id        pg_catalog.uuid NOT NULL,
     key             pg_catalog.text,
-    status          pg_catalog.text NOT NULL,   -- retrying, blocked, dead
+    status          pg_catalog.text NOT NULL,   -- retrying, blocked, dead, cancelled
     reason          pg_catalog.text,
     attempts        pg_catalog.int4 NOT NULL,
     first_attempt_at pg_catalog.timestamptz,
@@ -341,10 +341,20 @@ CREATE TABLE outbox.parked (
     last_status_code pg_catalog.int4,
     last_error      pg_catalog.text,
     parked_at       pg_catalog.timestamptz NOT NULL,
+    redelivery      pg_catalog.int2 NOT NULL DEFAULT 0, -- asked for by hand: 1 retry, 2 replay
     PRIMARY KEY (endpoint_id, seq)
 );
 CREATE INDEX parked_followers_idx ON outbox.parked (endpoint_id, key, seq)
     WHERE status OPERATOR(pg_catalog.=) 'blocked';
+
+-- What operators ask for, one row per delivery. The worker alone changes
+-- outbox.parked: nobody's open transaction can make it wait.
+CREATE TABLE outbox.commands (
+    command_id      pg_catalog.int8 GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    endpoint_id     pg_catalog.int4 NOT NULL,
+    action          pg_catalog.text NOT NULL,   -- retry, discard, cancel, due
+    seq             pg_catalog.int8 NOT NULL
+);
 
 -- Events that outlive their piece of the log because a parked delivery needs
 -- them.
@@ -926,6 +936,83 @@ WHERE w.pid IS NOT NULL;
 COMMENT ON VIEW outbox.workers IS 'Workers of all databases of this server; delivered since the worker started, restarts since the server started';
 
 ------------------------------------------------------------------------
+-- Getting things back
+------------------------------------------------------------------------
+
+-- Hands a command for each parked delivery that is meant to the worker.
+CREATE FUNCTION outbox.command(action pg_catalog.text, statuses pg_catalog.text[], endpoint pg_catalog.text,
+    event pg_catalog.uuid, topics pg_catalog.text[], since pg_catalog.timestamptz) RETURNS pg_catalog.int8
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    id int4;
+    n int8;
+BEGIN
+    SELECT s.endpoint_id INTO id FROM outbox.endpoint_settings s WHERE s.name = endpoint;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'endpoint "%" does not exist', endpoint
+            USING ERRCODE = 'undefined_object',
+                  HINT = 'SELECT name FROM outbox.endpoints lists them.';
+    END IF;
+    PERFORM outbox.check_topics(topics);
+    INSERT INTO outbox.commands (endpoint_id, action, seq)
+    SELECT k.endpoint_id, command.action, k.seq
+    FROM outbox.parked k
+    WHERE k.endpoint_id = id AND k.status = ANY (statuses)
+    AND (event IS NULL OR k.event_id = event)
+    AND (since IS NULL OR k.parked_at >= since)
+    AND (topics IS NULL OR EXISTS (SELECT 1 FROM outbox.all_events e
+                                   WHERE e.seq = k.seq AND outbox.topic_in(e.topic, topics)))
+    ORDER BY k.seq;
+    GET DIAGNOSTICS n = ROW_COUNT;
+    PERFORM outbox.endpoints_changed();
+    RETURN n;
+END $$;
+COMMENT ON FUNCTION outbox.command(pg_catalog.text, pg_catalog.text[], pg_catalog.text, pg_catalog.uuid, pg_catalog.text[], pg_catalog.timestamptz) IS 'Hands an action for each parked delivery that is meant to the worker; how many they are';
+
+CREATE FUNCTION outbox.retry(endpoint pg_catalog.text, event pg_catalog.uuid DEFAULT NULL,
+    topics pg_catalog.text[] DEFAULT NULL, since pg_catalog.timestamptz DEFAULT NULL) RETURNS pg_catalog.int8
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
+AS $$ SELECT outbox.command('retry', '{dead,retrying}', $1, $2, $3, $4) $$;
+COMMENT ON FUNCTION outbox.retry(pg_catalog.text, pg_catalog.uuid, pg_catalog.text[], pg_catalog.timestamptz) IS
+'Makes dead deliveries, and those that wait for a retry, due now, with fresh attempts, when this transaction commits; how many they are. NULL: any event, any topic, any time (since: given up or first failed then or later). Errors: 42704 no such endpoint, 22023 invalid pattern';
+
+CREATE FUNCTION outbox.discard(endpoint pg_catalog.text, event pg_catalog.uuid DEFAULT NULL,
+    topics pg_catalog.text[] DEFAULT NULL, since pg_catalog.timestamptz DEFAULT NULL) RETURNS pg_catalog.int8
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
+AS $$ SELECT outbox.command('discard', '{dead}', $1, $2, $3, $4) $$;
+COMMENT ON FUNCTION outbox.discard(pg_catalog.text, pg_catalog.uuid, pg_catalog.text[], pg_catalog.timestamptz) IS
+'Gives dead deliveries up for good, when this transaction commits; how many they are. outbox.deliveries goes on showing them, as cancelled with the reason discarded, while their events are kept. NULL: any event, any topic, any time. Errors: 42704 no such endpoint, 22023 invalid pattern';
+
+CREATE FUNCTION outbox.cancel(event pg_catalog.uuid, endpoint pg_catalog.text DEFAULT NULL) RETURNS pg_catalog.bool
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    n int8;
+BEGIN
+    IF NOT EXISTS (SELECT 1 FROM outbox.all_events e WHERE e.id = event) THEN
+        RAISE EXCEPTION 'event "%" does not exist', event
+            USING ERRCODE = 'undefined_object',
+                  HINT = 'It may have been delivered and forgotten since; see outbox.retention.';
+    END IF;
+    IF endpoint IS NOT NULL AND NOT EXISTS (SELECT 1 FROM outbox.endpoint_settings s WHERE s.name = endpoint) THEN
+        RAISE EXCEPTION 'endpoint "%" does not exist', endpoint
+            USING ERRCODE = 'undefined_object',
+                  HINT = 'SELECT name FROM outbox.endpoints lists them.';
+    END IF;
+    INSERT INTO outbox.commands (endpoint_id, action, seq)
+    SELECT s.endpoint_id, 'cancel', d.seq
+    FROM outbox.deliveries d JOIN outbox.endpoint_settings s ON s.name = d.endpoint
+    WHERE d.event_id = event AND (cancel.endpoint IS NULL OR d.endpoint = cancel.endpoint)
+    AND d.status IN ('pending', 'retrying', 'blocked');
+    GET DIAGNOSTICS n = ROW_COUNT;
+    PERFORM outbox.endpoints_changed();
+    RETURN n > 0;
+END $$;
+COMMENT ON FUNCTION outbox.cancel(pg_catalog.uuid, pg_catalog.text) IS
+'Takes an event back from an endpoint (NULL: from all) where it still waits; true if it did anywhere. A request that is made before this transaction commits is not undone. Errors: 42704 no such event or endpoint';
+
+------------------------------------------------------------------------
 -- Dropping an endpoint: it looks at what is undelivered
 ------------------------------------------------------------------------
 
@@ -944,7 +1031,7 @@ BEGIN
     s := outbox.lock_endpoint(name);
     IF NOT COALESCE(discard, false) THEN
         SELECT * INTO p FROM outbox.endpoint_positions q WHERE q.endpoint_id = s.endpoint_id;
-        IF EXISTS (SELECT 1 FROM outbox.parked k WHERE k.endpoint_id = s.endpoint_id)
+        IF EXISTS (SELECT 1 FROM outbox.parked k WHERE k.endpoint_id = s.endpoint_id AND k.status <> 'cancelled')
            OR cardinality(p.pending) > 0
            OR EXISTS (SELECT 1 FROM outbox.events e
                       WHERE e.xid >= pg_snapshot_xmin(p.done)
@@ -997,6 +1084,8 @@ SELECT pg_catalog.pg_extension_config_dump('outbox.ticks_0', '');
 SELECT pg_catalog.pg_extension_config_dump('outbox.ticks_1', '');
 SELECT pg_catalog.pg_extension_config_dump('outbox.ticks_2', '');
 SELECT pg_catalog.pg_extension_config_dump('outbox.parked', '');
+SELECT pg_catalog.pg_extension_config_dump('outbox.commands', '');
+SELECT pg_catalog.pg_extension_config_dump('outbox.commands_command_id_seq', '');
 SELECT pg_catalog.pg_extension_config_dump('outbox.attempt_log_0', '');
 SELECT pg_catalog.pg_extension_config_dump('outbox.attempt_log_1', '');
 SELECT pg_catalog.pg_extension_config_dump('outbox.attempt_log_2', '');

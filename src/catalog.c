@@ -18,6 +18,7 @@
 
 #include "catalog.h"
 #include "compat.h"
+#include "retries.h"
 #include "session.h"
 
 /* Followers of one lane that are loaded together. */
@@ -166,6 +167,9 @@ read_ordering(const char *name)
 void
 outbox_catalog_settings(OutboxApplySettings apply, void *arg)
 {
+	SPITupleTable *table;
+	uint64		n;
+
 	query("SELECT s.endpoint_id, s.name, s.url, s.topics, s.format, s.headers,"
 		  " s.ordering, s.on_exhausted, s.max_in_flight,"
 		  " s.rate_limit::pg_catalog.float8, " USEC("timeout") ", "
@@ -179,11 +183,16 @@ outbox_catalog_settings(OutboxApplySettings apply, void *arg)
 		  " ORDER BY s.endpoint_id",
 		  0, NULL, NULL, NULL);
 
-	for (uint64 i = 0; i < SPI_processed; i++)
+	/* What apply() asks replaces the rows that are at hand. */
+	table = SPI_tuptable;
+	n = SPI_processed;
+	for (uint64 i = 0; i < n; i++)
 	{
-		Row			row = fetch_row(i);
+		Row			row;
 		OutboxSettings s = {0};
 
+		SPI_tuptable = table;
+		row = fetch_row(i);
 		s.id = row_int4(row, 0);
 		s.name = row_text(row, 1);
 		s.url = row_text(row, 2);
@@ -411,6 +420,8 @@ outbox_catalog_load_parked(OutboxEndpoint *ep)
 			if (ep->block_on_dead && key)
 				outbox_endpoint_add_blocker(ep, key);
 		}
+		else
+			outbox_retries_cancel(ep, row_int8(row, 0));
 	}
 
 	/* After the heads, so that a lane knows that it has one. */
@@ -437,6 +448,7 @@ typedef struct Loading
 		char	   *key;
 		int			attempts;
 		TimestampTz first_attempt_at;
+		OutboxRedelivery redelivery;
 		OutboxEvent *event;
 	}		   *rows;
 } Loading;
@@ -471,7 +483,7 @@ event_is_gone(OutboxEndpoint *ep, int64 seq)
 	ep->ndead++;
 }
 
-/* The rows of SPI_tuptable: seq, key, attempts, first_attempt_at, in order. */
+/* The rows of SPI_tuptable: seq, key, attempts, first_attempt_at, redelivery. */
 static void
 load_rows(OutboxEndpoint *ep, bool retries)
 {
@@ -487,6 +499,7 @@ load_rows(OutboxEndpoint *ep, bool retries)
 		l.rows[i].key = row_text(row, 1);
 		l.rows[i].attempts = row_int4(row, 2);
 		l.rows[i].first_attempt_at = row_time(row, 3, 0);
+		l.rows[i].redelivery = DatumGetInt16(row.values[4]);
 	}
 	outbox_log_fetch(seqs, l.n, take_loaded, &l);
 	for (int i = 0; i < l.n; i++)
@@ -498,7 +511,7 @@ load_rows(OutboxEndpoint *ep, bool retries)
 			continue;
 		}
 		outbox_endpoint_load(ep, l.rows[i].event, l.rows[i].attempts,
-							 l.rows[i].first_attempt_at, OUTBOX_FIRST_DELIVERY,
+							 l.rows[i].first_attempt_at, l.rows[i].redelivery,
 							 retries);
 		outbox_page_unref(l.rows[i].event->page);
 	}
@@ -523,7 +536,7 @@ outbox_catalog_load_retries(OutboxEndpoint *ep, const int64 *seqs, int n)
 	static SPIPlanPtr plan;
 
 	query_often(&plan,
-				"SELECT seq, key, attempts, first_attempt_at FROM outbox.parked"
+				"SELECT seq, key, attempts, first_attempt_at, redelivery FROM outbox.parked"
 				" WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
 				" AND seq OPERATOR(pg_catalog.=) ANY ($2)"
 				" AND status OPERATOR(pg_catalog.=) 'retrying' ORDER BY seq",
@@ -548,7 +561,7 @@ outbox_catalog_load_followers(OutboxEndpoint *ep)
 
 		lane->on_loading = false;
 		query_often(&plan,
-					"SELECT seq, key, attempts, first_attempt_at FROM outbox.parked"
+					"SELECT seq, key, attempts, first_attempt_at, redelivery FROM outbox.parked"
 					" WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
 					" AND key OPERATOR(pg_catalog.=) $2"
 					" AND status OPERATOR(pg_catalog.=) 'blocked' ORDER BY seq LIMIT $3",

@@ -20,19 +20,8 @@
 #include "endpoint.h"
 #include "lane.h"
 #include "pace.h"
+#include "retries.h"
 #include "watch.h"
-
-static int
-compare_due(const pairingheap_node *a, const pairingheap_node *b, void *arg)
-{
-	const OutboxRetry *x = pairingheap_const_container(OutboxRetry, node, a);
-	const OutboxRetry *y = pairingheap_const_container(OutboxRetry, node, b);
-
-	(void) arg;
-	if (x->due != y->due)
-		return x->due < y->due ? 1 : -1;
-	return x->seq < y->seq ? 1 : -1;
-}
 
 OutboxEndpoint *
 outbox_endpoint_create(MemoryContext parent, int32 id)
@@ -45,7 +34,7 @@ outbox_endpoint_create(MemoryContext parent, int32 id)
 	ep->id = id;
 	ep->cxt = cxt;
 	outbox_lanes_init(ep);
-	ep->retries = pairingheap_allocate(compare_due, NULL);
+	outbox_retries_init(ep);
 	dlist_init(&ep->ready);
 	dlist_init(&ep->in_flight);
 	dlist_init(&ep->settling);
@@ -283,7 +272,8 @@ examine(OutboxEndpoint *ep)
 		outbox_cursor_set(&ep->frontier, event->page->done, event->page->under,
 						  event->seq);
 	ep->frontier.last_seq = event->seq;
-	place(ep, make_delivery(ep, event, false));
+	if (!outbox_retries_was_cancelled(ep, event->seq))
+		place(ep, make_delivery(ep, event, false));
 	outbox_page_unref(event->page);
 	return true;
 }
@@ -499,62 +489,7 @@ outbox_endpoint_done(OutboxEndpoint *ep, OutboxDelivery *d,
 		outbox_lane_advance(ep, lane);
 }
 
-/* -------------------------------------------------- retries and parking */
-
-static void
-push_retry(OutboxEndpoint *ep, int64 seq, TimestampTz due)
-{
-	OutboxRetry *retry = MemoryContextAlloc(ep->cxt, sizeof(OutboxRetry));
-
-	retry->seq = seq;
-	retry->due = due;
-	pairingheap_add(ep->retries, &retry->node);
-	ep->nretries++;
-}
-
-void
-outbox_endpoint_add_retry(OutboxEndpoint *ep, int64 seq, TimestampTz due,
-						  const char *key)
-{
-	key = outbox_lane_key(ep, key);
-	if (key)
-		outbox_lane_get(ep, key)->blockers++;
-	push_retry(ep, seq, due);
-}
-
-bool
-outbox_endpoint_has_due(OutboxEndpoint *ep, TimestampTz now)
-{
-	if (pairingheap_is_empty(ep->retries) || ep->nready >= OUTBOX_RETRIES_AT_ONCE ||
-		!outbox_endpoint_may_send(ep, now))
-		return false;
-
-	/* While the breaker is open any delivery will do as a probe. */
-	if (ep->breaker == OUTBOX_BREAKER_OPEN)
-		return ep->nready == 0;
-	return pairingheap_container(OutboxRetry, node,
-								 pairingheap_first(ep->retries))->due <= now;
-}
-
-int
-outbox_endpoint_take_due(OutboxEndpoint *ep, TimestampTz now, int64 *seqs, int max)
-{
-	int			n = 0;
-
-	if (ep->breaker == OUTBOX_BREAKER_OPEN)
-		max = 1;
-	while (n < max && outbox_endpoint_has_due(ep, now))
-	{
-		OutboxRetry *retry = pairingheap_container(OutboxRetry, node,
-												   pairingheap_remove_first(ep->retries));
-
-		seqs[n++] = retry->seq;
-		ep->nretries--;
-		ep->nretries_loading++;
-		pfree(retry);
-	}
-	return n;
-}
+/* ------------------------------------------------------------- parking */
 
 void
 outbox_endpoint_settled(OutboxEndpoint *ep)
@@ -566,7 +501,7 @@ outbox_endpoint_settled(OutboxEndpoint *ep)
 
 		ep->nsettling--;
 		if (d->verdict == OUTBOX_VERDICT_RETRY)
-			push_retry(ep, d->seq, d->next_attempt_at);
+			outbox_retries_add(ep, d->seq, d->next_attempt_at);
 		else if (d->verdict == OUTBOX_VERDICT_BLOCKED)
 		{
 			/* Its turn may have come before its row could be read. */
@@ -581,3 +516,90 @@ outbox_endpoint_settled(OutboxEndpoint *ep)
 	ep->dirty = false;
 }
 
+/* --------------------------------------------------- the operator's hand */
+
+/* A dead delivery is tried again. */
+void
+outbox_endpoint_revive(OutboxEndpoint *ep, int64 seq, const char *key,
+					   TimestampTz now)
+{
+	const char *k = outbox_lane_key(ep, key);
+
+	ep->ndead--;
+	if (k && !ep->block_on_dead)
+	{
+		OutboxLane *lane = outbox_lane_get(ep, k);
+
+		lane->blockers++;
+		outbox_lane_park_later(ep, lane);
+	}
+	outbox_retries_add(ep, seq, now);
+}
+
+static void
+unblock(OutboxEndpoint *ep, const char *key)
+{
+	const char *k = outbox_lane_key(ep, key);
+	OutboxLane *lane = k ? outbox_lane_find(ep, k) : NULL;
+
+	if (lane && lane->blockers > 0)
+	{
+		lane->blockers--;
+		outbox_lane_advance(ep, lane);
+	}
+}
+
+/* A dead delivery is given up for good. */
+void
+outbox_endpoint_bury(OutboxEndpoint *ep, const char *key)
+{
+	ep->ndead--;
+	if (ep->block_on_dead)
+		unblock(ep, key);
+}
+
+/* One that waits for its retry will not be made. */
+void
+outbox_endpoint_cancel_retry(OutboxEndpoint *ep, int64 seq, const char *key)
+{
+	outbox_retries_remove(ep, seq);
+	unblock(ep, key);
+}
+
+/* Nor will one that waits behind its key's head. */
+void
+outbox_endpoint_cancel_follower(OutboxEndpoint *ep, const char *key)
+{
+	const char *k = outbox_lane_key(ep, key);
+	OutboxLane *lane = k ? outbox_lane_find(ep, k) : NULL;
+
+	ep->nblocked--;
+	if (lane)
+	{
+		if (lane->nparked > 0)
+			lane->nparked--;
+		outbox_lane_advance(ep, lane);
+	}
+}
+
+/* Is it in memory, on its way or waiting behind its key's head? */
+bool
+outbox_endpoint_holds(OutboxEndpoint *ep, int64 seq, const char *key)
+{
+	const char *k = outbox_lane_key(ep, key);
+	OutboxLane *lane = k ? outbox_lane_find(ep, k) : NULL;
+	dlist_head *lists[] = {&ep->ready, &ep->in_flight, &ep->settling,
+	lane ? &lane->waiting : NULL};
+
+	for (size_t i = 0; i < lengthof(lists); i++)
+	{
+		dlist_iter	iter;
+
+		if (lists[i] == NULL)
+			continue;
+		dlist_foreach(iter, lists[i])
+			if (dlist_container(OutboxDelivery, node, iter.cur)->seq == seq)
+				return true;
+	}
+	return false;
+}

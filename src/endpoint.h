@@ -179,6 +179,8 @@ typedef struct OutboxEndpoint
 	dlist_head	parking;		/* lanes whose followers are to be parked */
 	int64		nblocked;		/* followers in outbox.parked, all lanes */
 	pairingheap *retries;
+	struct seqs_hash *retry_index;	/* the same, by seq */
+	struct seqs_hash *cancelled;	/* events that will not be sent; NULL: none */
 	int64		nretries;		/* in the heap */
 	int64		nretries_loading;	/* due, being read back */
 
@@ -278,6 +280,15 @@ extern void outbox_endpoint_park_followers(OutboxEndpoint *ep);
 
 /* A settle is committed: files or frees what was on 'settling'. */
 extern void outbox_endpoint_settled(OutboxEndpoint *ep);
+
+/* What an operator did to parked deliveries; the rows say so already. */
+extern void outbox_endpoint_revive(OutboxEndpoint *ep, int64 seq, const char *key,
+								   TimestampTz now);
+extern void outbox_endpoint_bury(OutboxEndpoint *ep, const char *key);
+extern void outbox_endpoint_cancel_retry(OutboxEndpoint *ep, int64 seq,
+										 const char *key);
+extern void outbox_endpoint_cancel_follower(OutboxEndpoint *ep, const char *key);
+extern bool outbox_endpoint_holds(OutboxEndpoint *ep, int64 seq, const char *key);
 
 /* When something becomes due by itself; DT_NOEND: never. */
 extern TimestampTz outbox_endpoint_next_time(OutboxEndpoint *ep, TimestampTz now);

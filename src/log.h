@@ -136,6 +136,7 @@ extern void outbox_cursor_set(OutboxCursor *to, OutboxTick *done,
 							  OutboxTick *under, int64 last_seq);
 extern void outbox_cursor_copy(OutboxCursor *to, const OutboxCursor *from);
 extern void outbox_cursor_clear(OutboxCursor *c);
+extern bool outbox_cursor_covers(const OutboxCursor *c, uint64 xid, int64 seq);
 
 /*
  * Reads on from a cursor, at most to the end of 'target' (a later tick), which

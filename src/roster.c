@@ -57,8 +57,8 @@ compare_id(const void *key, const void *element)
 	return id < ep->id ? -1 : id > ep->id;
 }
 
-static OutboxEndpoint *
-find_endpoint(int32 id)
+OutboxEndpoint *
+outbox_roster_find(int32 id)
 {
 	OutboxEndpoint **found;
 
@@ -135,7 +135,7 @@ static void
 apply_settings(void *arg, const OutboxSettings *s)
 {
 	Reload	   *r = arg;
-	OutboxEndpoint *ep = find_endpoint(s->id);
+	OutboxEndpoint *ep = outbox_roster_find(s->id);
 
 	if (ep == NULL)
 		ep = meet(s);

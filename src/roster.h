@@ -25,6 +25,7 @@ extern TimestampTz outbox_reload_at;
 
 /* 'shared_head': the head of the log came from the shared position. */
 extern void outbox_roster_init(bool shared_head);
+extern OutboxEndpoint *outbox_roster_find(int32 id);	/* NULL: none */
 extern void outbox_roster_busy(OutboxEndpoint *ep);
 
 /* Reads all settings.  False: a lock was not to be had. */

@@ -46,6 +46,7 @@ static const char *const table_names[OUTBOX_TABLES] = {
 	[OUTBOX_TABLE_TICKS_1] = "ticks_1",
 	[OUTBOX_TABLE_TICKS_2] = "ticks_2",
 	[OUTBOX_TABLE_PARKED] = "parked",
+	[OUTBOX_TABLE_COMMANDS] = "commands",
 	[OUTBOX_TABLE_ATTEMPT_LOG] = "attempt_log",
 	[OUTBOX_TABLE_ATTEMPT_LOG_0] = "attempt_log_0",
 	[OUTBOX_TABLE_ATTEMPT_LOG_1] = "attempt_log_1",

@@ -271,8 +271,8 @@ park(OutboxEndpoint *ep, OutboxDelivery *d)
 		[OUTBOX_VERDICT_BLOCKED] = "blocked",
 		[OUTBOX_VERDICT_DEAD] = "dead",
 	};
-	char		nulls[12];
-	Datum		args[11];
+	char		nulls[13];
+	Datum		args[12];
 
 	memset(nulls, ' ', sizeof(nulls));
 	args[0] = Int32GetDatum(ep->id);
@@ -292,17 +292,18 @@ park(OutboxEndpoint *ep, OutboxDelivery *d)
 	if (d->last_status == 0)
 		nulls[9] = 'n';
 	args[10] = text_datum(d->error, &nulls[10]);
-	nulls[11] = '\0';
+	args[11] = Int16GetDatum(d->redelivery);
+	nulls[12] = '\0';
 	run(&park_plan,
 		"INSERT INTO outbox.parked AS p (endpoint_id, seq, event_id, key, status,"
 		" reason, attempts, first_attempt_at, next_attempt_at, last_status_code,"
-		" last_error, parked_at)"
-		" VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, pg_catalog.now())"
+		" last_error, redelivery, parked_at)"
+		" VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, pg_catalog.now())"
 		" ON CONFLICT (endpoint_id, seq) DO UPDATE SET status = $5, reason = $6,"
 		" attempts = $7, first_attempt_at = $8, next_attempt_at = $9,"
-		" last_status_code = $10, last_error = $11",
-		11, (Oid[]) {INT4OID, INT8OID, UUIDOID, TEXTOID, TEXTOID, TEXTOID, INT4OID,
-		TIMESTAMPTZOID, TIMESTAMPTZOID, INT4OID, TEXTOID}, args, nulls);
+		" last_status_code = $10, last_error = $11, redelivery = $12",
+		12, (Oid[]) {INT4OID, INT8OID, UUIDOID, TEXTOID, TEXTOID, TEXTOID, INT4OID,
+		TIMESTAMPTZOID, TIMESTAMPTZOID, INT4OID, TEXTOID, INT2OID}, args, nulls);
 }
 
 static void

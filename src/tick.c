@@ -257,3 +257,11 @@ outbox_cursor_clear(OutboxCursor *c)
 	outbox_tick_unref(c->under);
 	memset(c, 0, sizeof(*c));
 }
+
+/* Has somebody who is here come past this event? */
+bool
+outbox_cursor_covers(const OutboxCursor *c, uint64 xid, int64 seq)
+{
+	return outbox_tick_sees(c->done, xid) ||
+		(c->under != NULL && seq <= c->last_seq && outbox_tick_sees(c->under, xid));
+}

@@ -24,6 +24,7 @@
 #include "utils/timestamp.h"
 
 #include "catalog.h"
+#include "command.h"
 #include "compat.h"
 #include "deliver.h"
 #include "launcher.h"
@@ -247,6 +248,19 @@ settle_step(TimestampTz now, bool final)
 	outbox_roster_recreate();
 }
 
+/*
+ * What is on its way to the tables has to be there before an operator's command
+ * looks at them.
+ */
+static void
+command_step(TimestampTz now)
+{
+	settle_step(now, true);
+	if (settle_since == 0)
+		if (!outbox_commands_run() && outbox_commands_wait)
+			locks_at = now + RETRY_LOCKS_AFTER;
+}
+
 static void
 retention_step(TimestampTz now)
 {
@@ -275,7 +289,8 @@ time_to_sleep(TimestampTz now, bool more)
 	 * The latch alone may have been reset by a lock wait inside a transaction:
 	 * the counters do not forget.
 	 */
-	if (pg_atomic_read_u64(&db->changed) != seen_changed || ShutdownRequestPending ||
+	if (pg_atomic_read_u64(&db->changed) != seen_changed ||
+		(outbox_commands_wait && now >= locks_at) || ShutdownRequestPending ||
 		ConfigReloadPending)
 		return 0;
 	if (outbox_enabled && now >= locks_at &&
@@ -476,6 +491,7 @@ loop(void)
 			if (outbox_roster_reload(false))
 			{
 				seen_changed = changed;
+				outbox_commands_wait = true;
 				want_settle(now);
 			}
 			else
@@ -485,6 +501,8 @@ loop(void)
 			if (outbox_endpoints[i]->recreate)
 				outbox_deliver_cancel(outbox_endpoints[i], now - CANCEL_AFTER);
 
+		if (outbox_commands_wait && now >= locks_at)
+			command_step(now);
 		if (outbox_enabled)
 			read_step(now, &more);
 		check_durability();

@@ -18,7 +18,8 @@ use OutboxTest::Receiver;
 
 our @EXPORT = qw(outbox_node wait_until wait_sql endpoint emit worker_pid
   new_worker start_again start_producer stop_producer check_history
-  event_ids process_is_gone kill_everything wait_settled nothing_arrives $top);
+  event_ids process_is_gone kill_everything wait_settled wait_status
+  nothing_arrives $top);
 
 our $top = $ENV{OUTBOX_TOP} || '.';
 our $timeout = $PostgreSQL::Test::Utils::timeout_default;
@@ -251,6 +252,18 @@ sub wait_settled
 		"SELECT NOT EXISTS (SELECT FROM outbox.deliveries"
 		  . " WHERE status NOT IN ('delivered', 'dead', 'cancelled'))",
 		't', $dbname);
+}
+
+# Waits until every delivery of an event has a status.
+sub wait_status
+{
+	my ($node, $id, $status, $name) = @_;
+	return ok(
+		wait_sql(
+			$node,
+			"SELECT count(*) > 0 AND bool_and(status = '$status')"
+			  . " FROM outbox.deliveries WHERE event_id = '$id'"),
+		$name);
 }
 
 # For promises that something does *not* happen, there is nothing to wait for

@@ -62,16 +62,6 @@ is( $node->safe_psql(
 		'postgres', "SELECT DISTINCT response_body FROM outbox.attempts"
 		  . " WHERE event_id = '$id'"),
 	'out of order', 'the answer of a failure is kept');
-$receiver->control(path => '/status/500/b', behave => '/ok');
-is( $node->safe_psql(
-		'postgres', "SELECT outbox.retry('broken', '$id')"),
-	'1', 'retry takes it up again');
-@got = $receiver->wait_for(4, path => '/status/500/b');
-is($got[3]{headers}{'outbox-redelivery'}, 'retry', 'marked as a retry by hand');
-is($got[3]{id}, $id, 'with the same id');
-is($got[3]{sha256}, $got[0]{sha256}, 'and the same body');
-ok(wait_sql($node, 'SELECT count(*) = 0 FROM outbox.dead_letters'),
-	'no longer dead');
 
 # 410: the endpoint is disabled, its events wait
 endpoint($node, $receiver, 'gone', '/status/410/c', "topics => '{gone.*}', $quick");
@@ -136,8 +126,8 @@ foreach my $kind (qw(answer-rst stall-body big-body))
 	(my $topic = $kind) =~ s/-/_/;
 	endpoint($node, $receiver, $kind, "/$kind/i", "topics => '{$topic.*}', $quick");
 	$id = emit($node, "$topic.one", '{}');
-	is($node->safe_psql('postgres', "SELECT outbox.wait_for('$id')"),
-		't', "$kind: 2xx is delivered, whatever comes after the headers");
+	wait_status($node, $id, 'delivered',
+		"$kind: 2xx is delivered, whatever comes after the headers");
 }
 
 # A redirect is a failure, not a journey

@@ -62,11 +62,6 @@ foreach my $what (qw(skip block))
 				  . " WHERE event_id = '$second' AND endpoint = '$what'"),
 			'block: the second is blocked');
 		nothing_arrives($receiver, 'and not sent', 0.5, id => $second);
-		$node->safe_psql('postgres', "SELECT outbox.retry('$what', '$first')");
-		$receiver->wait_delivered(1, id => $second);
-		@got = $receiver->delivered(path => '/ok/block');
-		is_deeply([ map { $_->{id} } @got ], [ $first, $second ],
-			'block: after a retry both arrive in order');
 	}
 	else
 	{

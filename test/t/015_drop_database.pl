@@ -73,9 +73,6 @@ $receiver->control(path => '/ok/one', behave => '/ok');
 $receiver->wait_delivered(1, id => $waiting);
 nothing_arrives($receiver, 'the copy sends nothing', 1, id => $waiting);
 works('uno', '/ok/one', 'after having been a template');
-$node->safe_psql('copy', 'SELECT outbox.adopt()');
-ok(wait_sql($node, "SELECT state = 'running' FROM outbox.status", 't', 'copy'),
-	'adopted');
 quickly('DROP DATABASE copy', 'the copy can be dropped');
 
 # Whoever may not drop it does not disturb it either

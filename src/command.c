@@ -1,0 +1,232 @@
+/*
+ * command.c
+ *	  Carries out what operators ask for, a batch of rows of outbox.commands at
+ *	  a time: first in the tables, then, when that is committed, in memory.
+ *
+ * Only the worker changes outbox.parked.  So a session that asked and has not
+ * committed yet makes nobody wait, and what is in memory is what the rows say.
+ */
+#include "outbox.h"
+
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "utils/builtins.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+#include "utils/xid8.h"
+
+#include "command.h"
+#include "lane.h"
+#include "reader.h"
+#include "retries.h"
+#include "roster.h"
+#include "session.h"
+
+/* Commands per transaction. */
+#define BATCH 500
+
+bool		outbox_commands_wait = true;	/* from before this worker came */
+
+typedef enum Effect
+{
+	EFFECT_NONE,
+	EFFECT_REVIVE,
+	EFFECT_HURRY,
+	EFFECT_BURY,
+	EFFECT_CANCEL_RETRY,
+	EFFECT_CANCEL_FOLLOWER,
+	EFFECT_SKIP,
+	EFFECT_DUE
+} Effect;
+
+typedef struct Command
+{
+	int64		id;
+	OutboxEndpoint *ep;			/* NULL: it is gone */
+	int64		seq;
+	char	   *action;
+	char	   *status;			/* NULL: no row in outbox.parked */
+	char	   *key;
+	bool		known;			/* the event was found */
+	uint64		xid;
+	Effect		effect;
+} Command;
+
+static bool
+is(const char *a, const char *b)
+{
+	return a != NULL && strcmp(a, b) == 0;
+}
+
+static void
+execute(const char *sql, int32 endpoint_id, int64 seq)
+{
+	Datum		args[2] = {Int32GetDatum(endpoint_id), Int64GetDatum(seq)};
+
+	if (SPI_execute_with_args(sql, 2, (Oid[]) {INT4OID, INT8OID}, args, NULL,
+							  false, 0) < 0)
+		elog(ERROR, "\"%s\" failed", sql);
+}
+
+#define THIS_ROW " WHERE endpoint_id OPERATOR(pg_catalog.=) $1 AND seq OPERATOR(pg_catalog.=) $2"
+
+static void
+cancel(Command *c)
+{
+	const OutboxCursor *frontier = outbox_endpoint_frontier(c->ep, &outbox_head);
+
+	if (is(c->status, "retrying") && outbox_retries_wait(c->ep, c->seq))
+		c->effect = EFFECT_CANCEL_RETRY;
+	else if (is(c->status, "blocked") &&
+			 !outbox_endpoint_holds(c->ep, c->seq, c->key))
+		c->effect = EFFECT_CANCEL_FOLLOWER;
+	else if (is(c->status, "dead"))
+		c->effect = EFFECT_BURY;
+	else if (c->status == NULL && c->known &&
+			 !outbox_cursor_covers(frontier, c->xid, c->seq))
+		c->effect = EFFECT_SKIP;
+	else
+		return;					/* it is on its way, or it has arrived */
+
+	if (c->effect == EFFECT_SKIP)
+		execute("INSERT INTO outbox.parked (endpoint_id, seq, event_id, key, status,"
+				" reason, attempts, parked_at) SELECT $1, e.seq, e.id, e.key,"
+				" 'cancelled', 'cancelled', 0, pg_catalog.now()"
+				" FROM outbox.all_events e WHERE e.seq OPERATOR(pg_catalog.=) $2",
+				c->ep->id, c->seq);
+	else
+		execute("UPDATE outbox.parked SET status = 'cancelled', reason = 'cancelled',"
+				" next_attempt_at = NULL" THIS_ROW, c->ep->id, c->seq);
+}
+
+static void
+carry_out(Command *c)
+{
+	if (is(c->action, "cancel"))
+		cancel(c);
+	else if (is(c->action, "retry"))
+	{
+		if (is(c->status, "dead"))
+			c->effect = EFFECT_REVIVE;
+		else if (is(c->status, "retrying") && outbox_retries_wait(c->ep, c->seq))
+			c->effect = EFFECT_HURRY;
+		else
+			return;
+		execute("UPDATE outbox.parked SET status = 'retrying', reason = NULL,"
+				" attempts = 0, first_attempt_at = NULL, redelivery = 1,"
+				" next_attempt_at = pg_catalog.now()" THIS_ROW, c->ep->id, c->seq);
+	}
+	else if (is(c->action, "discard") && is(c->status, "dead"))
+	{
+		c->effect = EFFECT_BURY;
+		execute("UPDATE outbox.parked SET status = 'cancelled', reason = 'discarded'"
+				THIS_ROW, c->ep->id, c->seq);
+	}
+	else if (is(c->action, "due") && is(c->status, "retrying") &&
+			 !outbox_retries_wait(c->ep, c->seq) &&
+			 !outbox_endpoint_holds(c->ep, c->seq, c->key))
+		c->effect = EFFECT_DUE;
+}
+
+static void
+take_effect(Command *c, TimestampTz now)
+{
+	switch (c->effect)
+	{
+		case EFFECT_NONE:
+			return;
+		case EFFECT_REVIVE:
+			outbox_endpoint_revive(c->ep, c->seq, c->key, now);
+			break;
+		case EFFECT_HURRY:
+			outbox_retries_remove(c->ep, c->seq);
+			outbox_retries_add(c->ep, c->seq, now);
+			break;
+		case EFFECT_BURY:
+			outbox_endpoint_bury(c->ep, c->key);
+			break;
+		case EFFECT_CANCEL_RETRY:
+			outbox_endpoint_cancel_retry(c->ep, c->seq, c->key);
+			break;
+		case EFFECT_CANCEL_FOLLOWER:
+			outbox_endpoint_cancel_follower(c->ep, c->key);
+			break;
+		case EFFECT_SKIP:
+			outbox_retries_cancel(c->ep, c->seq);
+			break;
+		case EFFECT_DUE:
+			outbox_endpoint_add_retry(c->ep, c->seq, now, c->key);
+			break;
+	}
+	outbox_roster_busy(c->ep);
+}
+
+/* The next commands, with what the tables know of their deliveries. */
+static int
+fetch(Command *commands)
+{
+	int			n;
+
+	if (SPI_execute("SELECT c.command_id, c.endpoint_id, c.seq, c.action, k.status,"
+					" COALESCE(k.key, e.key), e.xid"
+					" FROM (SELECT * FROM outbox.commands ORDER BY command_id LIMIT 500) c"
+					" LEFT JOIN outbox.parked k"
+					" ON k.endpoint_id OPERATOR(pg_catalog.=) c.endpoint_id"
+					" AND k.seq OPERATOR(pg_catalog.=) c.seq"
+					" LEFT JOIN LATERAL (SELECT a.key, a.xid FROM outbox.all_events a"
+					" WHERE a.seq OPERATOR(pg_catalog.=) c.seq LIMIT 1) e ON true"
+					" ORDER BY c.command_id", false, BATCH) != SPI_OK_SELECT)
+		elog(ERROR, "could not read outbox.commands");
+	n = (int) SPI_processed;
+	for (int i = 0; i < n; i++)
+	{
+		TupleDesc	desc = SPI_tuptable->tupdesc;
+		HeapTuple	tuple = SPI_tuptable->vals[i];
+		Command    *c = &commands[i];
+		bool		null;
+		Datum		xid;
+
+		memset(c, 0, sizeof(*c));
+		c->id = DatumGetInt64(SPI_getbinval(tuple, desc, 1, &null));
+		c->ep = outbox_roster_find(DatumGetInt32(SPI_getbinval(tuple, desc, 2, &null)));
+		c->seq = DatumGetInt64(SPI_getbinval(tuple, desc, 3, &null));
+		c->action = SPI_getvalue(tuple, desc, 4);
+		c->status = SPI_getvalue(tuple, desc, 5);
+		c->key = SPI_getvalue(tuple, desc, 6);
+		xid = SPI_getbinval(tuple, desc, 7, &null);
+		c->known = !null;
+		if (c->known)
+			c->xid = U64FromFullTransactionId(DatumGetFullTransactionId(xid));
+	}
+	return n;
+}
+
+bool
+outbox_commands_run(void)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	Command    *commands = palloc(sizeof(Command) * BATCH);
+	TimestampTz now = GetCurrentTimestamp();
+	int			n;
+
+	if (!outbox_begin(true))
+		return false;
+	n = fetch(commands);
+	for (int i = 0; i < n; i++)
+	{
+		Command    *c = &commands[i];
+
+		if (c->ep && !c->ep->recreate)
+			carry_out(c);
+		if (c->key)
+			c->key = MemoryContextStrdup(caller, c->key);
+		execute("DELETE FROM outbox.commands WHERE"
+				" command_id OPERATOR(pg_catalog.=) $2 AND $1 IS NOT NULL", 0, c->id);
+	}
+	outbox_commit();
+
+	for (int i = 0; i < n; i++)
+		take_effect(&commands[i], now);
+	outbox_commands_wait = n == BATCH;
+	return n > 0;
+}

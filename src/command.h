@@ -1,0 +1,16 @@
+/*
+ * command.h
+ *	  What operators ask for: retry, discard, cancel.
+ */
+#ifndef OUTBOX_COMMAND_H
+#define OUTBOX_COMMAND_H
+
+#include "endpoint.h"
+
+/* Somebody rang: there may be commands. */
+extern bool outbox_commands_wait;
+
+/* Carries out a batch.  False: a lock was not to be had, or there was none. */
+extern bool outbox_commands_run(void);
+
+#endif							/* OUTBOX_COMMAND_H */

@@ -1,0 +1,19 @@
+/*
+ * retries.h
+ *	  Parked deliveries that wait for their time, by seq.
+ */
+#ifndef OUTBOX_RETRIES_H
+#define OUTBOX_RETRIES_H
+
+#include "endpoint.h"
+
+extern void outbox_retries_init(OutboxEndpoint *ep);
+extern void outbox_retries_add(OutboxEndpoint *ep, int64 seq, TimestampTz due);
+extern bool outbox_retries_remove(OutboxEndpoint *ep, int64 seq);
+extern bool outbox_retries_wait(OutboxEndpoint *ep, int64 seq);
+
+/* Events that were cancelled before the endpoint came to them. */
+extern void outbox_retries_cancel(OutboxEndpoint *ep, int64 seq);
+extern bool outbox_retries_was_cancelled(OutboxEndpoint *ep, int64 seq);
+
+#endif							/* OUTBOX_RETRIES_H */
