@@ -9,6 +9,7 @@ from report import median, text
 
 SECTION = "Footprint"
 MB = 1024 * 1024
+BACKLOG = (100000, 10000)
 
 
 def memory(bench, cluster, count):
@@ -67,7 +68,7 @@ def many(bench, cluster, others, rate, seconds):
     wal = cluster.wal_bytes(start, cluster.lsn())
 
     # A backlog, where there is no waiting for the next commit.
-    backlog = bench.scale(100000, 10000)
+    backlog = bench.scale(*BACKLOG)
     cluster.pause("wanted")
     cluster.emit(backlog, topic="bench.latency")
     cluster.settle(2)
@@ -93,7 +94,7 @@ def measure(bench):
     cluster = bench.cluster("footprint")
     events = bench.scale(1000000, 200000)
     others = 999
-    grown = [memory(bench, cluster, events) for _ in range(bench.scale(3, 1))]
+    grown = [memory(bench, cluster, events) for _ in range(bench.repetitions)]
     one, thousand = [], []
     for _ in range(bench.repetitions):
         one.append(many(bench, cluster, 0, 500, bench.scale(20, 4)))
@@ -101,14 +102,15 @@ def measure(bench):
     cluster.check()
     cluster.stop()
 
+    backlog = bench.scale(*BACKLOG)
     report.at_most(SECTION, f"memory of the worker above idle, {events:,} events in one"
                    " transaction", [g / MB for _, g in grown], "MB", 64,
                    idle_mb=[i / MB for i, _ in grown])
     for what, key, unit in [
             ("CPU of the worker per event at 500 events/s", "cpu_us", "µs"),
             ("WAL per event, the emit's included", "wal", "B"),
-            ("CPU of the worker per event, 100,000 waiting", "backlog_cpu_us", "µs"),
-            ("deliveries/s, 100,000 waiting", "backlog_per_s", "/s")]:
+            (f"CPU of the worker per event, {backlog:,} waiting", "backlog_cpu_us", "µs"),
+            (f"deliveries/s, {backlog:,} waiting", "backlog_per_s", "/s")]:
         report.add(SECTION, f"{what}: 1,000 endpoints of which one wants it, beside 1 endpoint",
                    f"{text(median(r[key] for r in thousand))} {unit} beside"
                    f" {text(median(r[key] for r in one))} {unit}",

@@ -17,6 +17,9 @@ def long_past(bench):
         step = min(500000, behind - done)
         drain(bench, many, step)
         done += step
+    for cluster in clusters.values():
+        cluster.sql.rows("CHECKPOINT")
+        cluster.settle(2)
     runs = {"none": [], "many": []}
     for _ in range(bench.repetitions):
         for name, cluster in clusters.items():
@@ -53,14 +56,14 @@ def long_transaction(bench):
     last = sum(1 for at in arrived if seconds - span <= at < seconds) / span
     p50_first, p99_first = stamps.percentiles(1, 0, span)
     p50_last, p99_last = stamps.percentiles(1, seconds - span, seconds)
-    held = f"a REPEATABLE READ transaction held for {seconds} s at {rate} events/s"
+    held = f"a REPEATABLE READ transaction held for {seconds} s at {rate} events/s, one run"
     bench.report.ratio(SECTION, f"{held}: deliveries/s of the last {span} s ÷ of the first",
                        [last], [first], at_least=0.95)
     bench.report.add(
         SECTION, f"… p50 and p99 of the first and of the last {span} s",
         f"{text(p50_first)} and {text(p99_first)} ms, then {text(p50_last)} and"
-        f" {text(p99_last)} ms; {dead} dead tuples", "equal",
-        # Equal as far as 48,000 samples of an idle machine repeat themselves.
+        f" {text(p99_last)} ms; {dead} dead tuples",
+        "equal, within 25 % or 0.5 ms",
         p99_last <= max(p99_first * 1.25, p99_first + 0.5),
         first=[p50_first, p99_first], last=[p50_last, p99_last])
 

@@ -98,7 +98,7 @@ class Nginx:
             if now > until or now - moved > 60:
                 raise BenchError(f"{count - done} of the requests did not arrive: see"
                                  " the server's log (--keep)")
-            time.sleep(0.005)
+            time.sleep(0.02)
 
 
 class Receiver:

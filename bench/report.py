@@ -39,9 +39,11 @@ class Report:
     def ratio(self, section, what, ours, theirs, unit="/s", at_least=None, **data):
         """Two lists of samples that were taken in turn."""
         value = median(ours) / median(theirs)
+        each = sorted(a / b for a, b in zip(ours, theirs))
+        spread = f" ({each[0]:.2f}–{each[-1]:.2f})" if len(each) > 1 else ""
         self.add(section, what,
                  f"{text(median(ours))}{unit} ÷ {text(median(theirs))}{unit}"
-                 f" = **{value:.2f}**",
+                 f" = **{value:.2f}**{spread}",
                  f"≥ {at_least}" if at_least else "",
                  value >= at_least if at_least else None,
                  ratio=value, ours=ours, theirs=theirs, **data)
@@ -61,7 +63,9 @@ class Report:
             f" settings (fsync on), {f['libcurl']}, {f['nginx']} as receiver (one worker"
             " process). Payloads of 100 bytes, signatures and attempts log on. "
             + ("Quick mode: one run each, small counts, not to be quoted."
-               if self.quick else "Medians of 5 interleaved runs."),
+               if self.quick else "Medians of 5 interleaved runs, in brackets the range."
+               )
+            + f" Load average before: {f['load_before']:.1f}.",
             "",
             "| | measured | promised | |",
             "|---|---|---|---|",

@@ -233,6 +233,7 @@ CREATE TABLE outbox.endpoint_settings (
     name            pg_catalog.text NOT NULL UNIQUE,
     url             pg_catalog.text NOT NULL,
     topics          pg_catalog.text[] NOT NULL,
+    filter          pg_catalog.jsonpath,
     format          pg_catalog.text NOT NULL,
     headers         pg_catalog.jsonb,
     ordering        pg_catalog.text NOT NULL,
@@ -267,6 +268,10 @@ CREATE TABLE outbox.endpoint_secrets (
     previous_until  pg_catalog.timestamptz
 );
 ALTER TABLE outbox.endpoint_secrets ENABLE ROW LEVEL SECURITY;
+-- Statistics are samples of the column, and pg_statistic is a table that
+-- pg_read_all_data reads.
+ALTER TABLE outbox.endpoint_secrets ALTER COLUMN secret SET STATISTICS 0;
+ALTER TABLE outbox.endpoint_secrets ALTER COLUMN previous SET STATISTICS 0;
 
 -- Which topics an endpoint was subscribed to at which place in the log: an
 -- event is judged by the highest version that begins before it.
@@ -274,6 +279,7 @@ CREATE TABLE outbox.subscriptions (
     endpoint_id     pg_catalog.int4 NOT NULL,
     version         pg_catalog.int8 NOT NULL,
     topics          pg_catalog.text[] NOT NULL,
+    filter          pg_catalog.jsonpath,
     done            pg_catalog.pg_snapshot NOT NULL,
     under           pg_catalog.pg_snapshot,
     last_seq        pg_catalog.int8 NOT NULL,
@@ -344,6 +350,7 @@ CREATE TABLE outbox.parked (
     redelivery      pg_catalog.int2 NOT NULL DEFAULT 0, -- asked for by hand: 1 retry, 2 replay
     PRIMARY KEY (endpoint_id, seq)
 );
+CREATE INDEX parked_seq_idx ON outbox.parked (seq);
 CREATE INDEX parked_followers_idx ON outbox.parked (endpoint_id, key, seq)
     WHERE status OPERATOR(pg_catalog.=) 'blocked';
 
@@ -413,6 +420,10 @@ CREATE FUNCTION outbox.check_url(url pg_catalog.text) RETURNS pg_catalog.void
 LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_check_url';
 CREATE FUNCTION outbox.check_topics(topics pg_catalog.text[]) RETURNS pg_catalog.void
 LANGUAGE C IMMUTABLE STRICT AS 'MODULE_PATHNAME', 'outbox_check_topics';
+CREATE FUNCTION outbox.check_filter(filter pg_catalog.jsonpath) RETURNS pg_catalog.void
+LANGUAGE C IMMUTABLE STRICT AS 'MODULE_PATHNAME', 'outbox_check_filter';
+CREATE FUNCTION outbox.filter_matches(payload pg_catalog.jsonb, filter pg_catalog.jsonpath) RETURNS pg_catalog.bool
+LANGUAGE C STABLE CALLED ON NULL INPUT AS 'MODULE_PATHNAME', 'outbox_filter_matches';
 CREATE FUNCTION outbox.check_secret(secret pg_catalog.text) RETURNS pg_catalog.void
 LANGUAGE C IMMUTABLE STRICT AS 'MODULE_PATHNAME', 'outbox_check_secret';
 CREATE FUNCTION outbox.check_headers(headers pg_catalog.jsonb) RETURNS pg_catalog.void
@@ -441,6 +452,8 @@ LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_endpoint_stats';
 
 COMMENT ON FUNCTION outbox.check_url(pg_catalog.text) IS 'Refuses a URL that no endpoint can have (22023)';
 COMMENT ON FUNCTION outbox.check_topics(pg_catalog.text[]) IS 'Refuses topic patterns that can match nothing (22023)';
+COMMENT ON FUNCTION outbox.check_filter(pg_catalog.jsonpath) IS 'Refuses a jsonpath that is no predicate (22023)';
+COMMENT ON FUNCTION outbox.filter_matches(pg_catalog.jsonb, pg_catalog.jsonpath) IS 'Is the predicate true of the payload? NULL filter: true; NULL payload (bytes): false; NULL: it is neither true nor false';
 COMMENT ON FUNCTION outbox.check_secret(pg_catalog.text) IS 'Refuses what is not whsec_ and the base64 of 24 to 64 bytes (22023)';
 COMMENT ON FUNCTION outbox.check_headers(pg_catalog.jsonb) IS 'Refuses what is not a flat object of strings, and names that belong to outbox or HTTP (22023)';
 COMMENT ON FUNCTION outbox.new_secret() IS 'A new secret: whsec_ and the base64 of 32 random bytes';
@@ -506,9 +519,9 @@ BEGIN
     ELSIF s.url IS NULL OR s.topics IS NULL THEN
         problem := 'url and topics must not be NULL';
         hint := 'Use topics => ''{*}'' to subscribe to everything.';
-    ELSIF s.format IS NULL OR s.format NOT IN ('standard', 'raw') THEN
+    ELSIF s.format IS NULL OR s.format NOT IN ('standard', 'raw', 'cloudevents', 'cloudevents-binary') THEN
         problem := format('unknown format "%s"', s.format);
-        hint := 'Use ''standard'' or ''raw''.';
+        hint := 'Use ''standard'', ''raw'', ''cloudevents'' or ''cloudevents-binary''.';
     ELSIF s.ordering IS NULL OR s.ordering NOT IN ('key', 'none', 'strict') THEN
         problem := format('unknown ordering "%s"', s.ordering);
         hint := 'Use ''key'', ''none'' or ''strict''.';
@@ -545,6 +558,7 @@ BEGIN
     END IF;
     PERFORM outbox.check_url(s.url);
     PERFORM outbox.check_topics(s.topics);
+    PERFORM outbox.check_filter(s.filter);
     PERFORM outbox.check_headers(s.headers);
 END $$;
 COMMENT ON FUNCTION outbox.check_settings(outbox.endpoint_settings) IS 'Refuses settings that no endpoint can have (22023)';
@@ -575,6 +589,7 @@ CREATE FUNCTION outbox.create_endpoint(
     name pg_catalog.text,
     url pg_catalog.text,
     topics pg_catalog.text[] DEFAULT '{*}',
+    filter pg_catalog.jsonpath DEFAULT NULL,
     format pg_catalog.text DEFAULT 'standard',
     secret pg_catalog.text DEFAULT NULL,
     headers pg_catalog.jsonb DEFAULT NULL,
@@ -590,13 +605,13 @@ CREATE FUNCTION outbox.create_endpoint(
     backoff_max pg_catalog.interval DEFAULT '1 h',
     start_at pg_catalog.text DEFAULT 'now',
     if_not_exists pg_catalog.bool DEFAULT false) RETURNS pg_catalog.void
-LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_variable
 DECLARE
     s outbox.endpoint_settings;
 BEGIN
-    s := ROW(NULL, name, url, topics, format, headers, ordering, on_exhausted, max_in_flight,
+    s := ROW(NULL, name, url, topics, filter, format, headers, ordering, on_exhausted, max_in_flight,
              rate_limit, timeout, connect_timeout, max_attempts, max_age, backoff_base,
              backoff_max, 'active', now(), NULL, now(), 1, 1, NULL, NULL);
     PERFORM outbox.check_settings(s);
@@ -618,26 +633,27 @@ BEGIN
 
     SELECT p.snapshot, p.seq_low INTO s.start_snapshot, s.start_seq_low
     FROM outbox.place(start_at) p;
-    INSERT INTO outbox.endpoint_settings (name, url, topics, format, headers, ordering,
+    INSERT INTO outbox.endpoint_settings (name, url, topics, filter, format, headers, ordering,
         on_exhausted, max_in_flight, rate_limit, timeout, connect_timeout, max_attempts,
         max_age, backoff_base, backoff_max, start_snapshot, start_seq_low)
-    VALUES (s.name, s.url, s.topics, s.format, s.headers, s.ordering, s.on_exhausted,
+    VALUES (s.name, s.url, s.topics, s.filter, s.format, s.headers, s.ordering, s.on_exhausted,
         s.max_in_flight, s.rate_limit, s.timeout, s.connect_timeout, s.max_attempts,
         s.max_age, s.backoff_base, s.backoff_max, s.start_snapshot, s.start_seq_low)
     RETURNING endpoint_id INTO s.endpoint_id;
     INSERT INTO outbox.endpoint_secrets (endpoint_id, secret)
     VALUES (s.endpoint_id, COALESCE(secret, outbox.new_secret()));
-    INSERT INTO outbox.subscriptions (endpoint_id, version, topics, done, under, last_seq)
-    VALUES (s.endpoint_id, 1, s.topics, s.start_snapshot, NULL, 0);
+    INSERT INTO outbox.subscriptions (endpoint_id, version, topics, filter, done, under, last_seq)
+    VALUES (s.endpoint_id, 1, s.topics, s.filter, s.start_snapshot, NULL, 0);
     PERFORM outbox.endpoints_changed();
 END $$;
-COMMENT ON FUNCTION outbox.create_endpoint(pg_catalog.text, pg_catalog.text, pg_catalog.text[], pg_catalog.text, pg_catalog.text, pg_catalog.jsonb, pg_catalog.text, pg_catalog.text, pg_catalog.int4, pg_catalog.float4, pg_catalog.interval, pg_catalog.interval, pg_catalog.int4, pg_catalog.interval, pg_catalog.interval, pg_catalog.interval, pg_catalog.text, pg_catalog.bool) IS
+COMMENT ON FUNCTION outbox.create_endpoint(pg_catalog.text, pg_catalog.text, pg_catalog.text[], pg_catalog.jsonpath, pg_catalog.text, pg_catalog.text, pg_catalog.jsonb, pg_catalog.text, pg_catalog.text, pg_catalog.int4, pg_catalog.float4, pg_catalog.interval, pg_catalog.interval, pg_catalog.int4, pg_catalog.interval, pg_catalog.interval, pg_catalog.interval, pg_catalog.text, pg_catalog.bool) IS
 'Subscribes a URL to topics. Events of this transaction are delivered to it, too. rate_limit: requests per second; secret NULL: generated; max_attempts NULL: until max_age after the first attempt. Errors: 22023 invalid argument, 42710 the name exists';
 
 CREATE FUNCTION outbox.alter_endpoint(
     name pg_catalog.text,
     url pg_catalog.text DEFAULT NULL,
     topics pg_catalog.text[] DEFAULT NULL,
+    filter pg_catalog.jsonpath DEFAULT NULL,
     format pg_catalog.text DEFAULT NULL,
     secret pg_catalog.text DEFAULT NULL,
     headers pg_catalog.jsonb DEFAULT NULL,
@@ -652,7 +668,7 @@ CREATE FUNCTION outbox.alter_endpoint(
     backoff_base pg_catalog.interval DEFAULT NULL,
     backoff_max pg_catalog.interval DEFAULT NULL,
     reset pg_catalog.text[] DEFAULT '{}') RETURNS pg_catalog.void
-LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_variable
 DECLARE
@@ -662,6 +678,7 @@ DECLARE
 BEGIN
     s.url := COALESCE(url, s.url);
     s.topics := COALESCE(topics, s.topics);
+    s.filter := COALESCE(filter, s.filter);
     s.format := COALESCE(format, s.format);
     s.headers := COALESCE(headers, s.headers);
     s.ordering := COALESCE(ordering, s.ordering);
@@ -677,6 +694,7 @@ BEGIN
     FOREACH option IN ARRAY COALESCE(reset, '{}') LOOP
         CASE option
             WHEN 'topics' THEN s.topics := '{*}';
+            WHEN 'filter' THEN s.filter := NULL;
             WHEN 'format' THEN s.format := 'standard';
             WHEN 'headers' THEN s.headers := NULL;
             WHEN 'ordering' THEN s.ordering := 'key';
@@ -692,16 +710,16 @@ BEGIN
             ELSE
                 RAISE EXCEPTION 'unknown option "%" in reset', option
                     USING ERRCODE = 'invalid_parameter_value',
-                          HINT = 'Options with a default: topics, format, headers, ordering, on_exhausted, max_in_flight, rate_limit, timeout, connect_timeout, max_attempts, max_age, backoff_base, backoff_max.';
+                          HINT = 'Options with a default: topics, filter, format, headers, ordering, on_exhausted, max_in_flight, rate_limit, timeout, connect_timeout, max_attempts, max_age, backoff_base, backoff_max.';
         END CASE;
     END LOOP;
     PERFORM outbox.check_settings(s);
     PERFORM outbox.check_secret(secret);
-    IF (s.url, s.topics, s.format) IS DISTINCT FROM (old.url, old.topics, old.format) THEN
+    IF (s.url, s.topics, s.filter::text, s.format) IS DISTINCT FROM (old.url, old.topics, old.filter::text, old.format) THEN
         s.version := s.version + 1;
     END IF;
     UPDATE outbox.endpoint_settings e
-    SET url = s.url, topics = s.topics, format = s.format, headers = s.headers,
+    SET url = s.url, topics = s.topics, filter = s.filter, format = s.format, headers = s.headers,
         ordering = s.ordering, on_exhausted = s.on_exhausted, max_in_flight = s.max_in_flight,
         rate_limit = s.rate_limit, timeout = s.timeout, connect_timeout = s.connect_timeout,
         max_attempts = s.max_attempts, max_age = s.max_age, backoff_base = s.backoff_base,
@@ -712,11 +730,11 @@ BEGIN
         ON CONFLICT (endpoint_id) DO UPDATE SET secret = EXCLUDED.secret, previous = NULL, previous_until = NULL;
     END IF;
 END $$;
-COMMENT ON FUNCTION outbox.alter_endpoint(pg_catalog.text, pg_catalog.text, pg_catalog.text[], pg_catalog.text, pg_catalog.text, pg_catalog.jsonb, pg_catalog.text, pg_catalog.text, pg_catalog.int4, pg_catalog.float4, pg_catalog.interval, pg_catalog.interval, pg_catalog.int4, pg_catalog.interval, pg_catalog.interval, pg_catalog.interval, pg_catalog.text[]) IS
+COMMENT ON FUNCTION outbox.alter_endpoint(pg_catalog.text, pg_catalog.text, pg_catalog.text[], pg_catalog.jsonpath, pg_catalog.text, pg_catalog.text, pg_catalog.jsonb, pg_catalog.text, pg_catalog.text, pg_catalog.int4, pg_catalog.float4, pg_catalog.interval, pg_catalog.interval, pg_catalog.int4, pg_catalog.interval, pg_catalog.interval, pg_catalog.interval, pg_catalog.text[]) IS
 'Changes settings; NULL: unchanged; reset: names of settings that go back to their default. A change of topics holds for events from the endpoint''s present position on. Errors: 22023 invalid argument, 42704 no such endpoint';
 
 CREATE FUNCTION outbox.pause_endpoint(name pg_catalog.text) RETURNS pg_catalog.void
-LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     s outbox.endpoint_settings := outbox.lock_endpoint(name);
@@ -728,7 +746,7 @@ END $$;
 COMMENT ON FUNCTION outbox.pause_endpoint(pg_catalog.text) IS 'Sends nothing more to the endpoint until it is resumed; its events wait. 42704: no such endpoint';
 
 CREATE FUNCTION outbox.resume_endpoint(name pg_catalog.text) RETURNS pg_catalog.void
-LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     s outbox.endpoint_settings := outbox.lock_endpoint(name);
@@ -740,7 +758,7 @@ END $$;
 COMMENT ON FUNCTION outbox.resume_endpoint(pg_catalog.text) IS 'Goes on where a paused or disabled endpoint stopped. 42704: no such endpoint';
 
 CREATE FUNCTION outbox.seek_endpoint(name pg_catalog.text, start_at pg_catalog.text) RETURNS pg_catalog.void
-LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     s outbox.endpoint_settings := outbox.lock_endpoint(name);
@@ -759,8 +777,38 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION outbox.seek_endpoint(pg_catalog.text, pg_catalog.text) IS 'Moves the endpoint to a place in the log: now skips a backlog, beginning or a timestamp goes back. What is parked stays parked. Errors: 22023 invalid start_at, 42704 no such endpoint';
 
+CREATE FUNCTION outbox.rotate_secret(name pg_catalog.text,
+    grace pg_catalog.interval DEFAULT '24 hours',
+    secret pg_catalog.text DEFAULT NULL) RETURNS pg_catalog.void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_variable
+DECLARE
+    s outbox.endpoint_settings := outbox.lock_endpoint(name);
+BEGIN
+    IF grace IS NULL OR grace NOT BETWEEN interval '0' AND interval '1 year' THEN
+        RAISE EXCEPTION 'invalid grace %', COALESCE(grace::text, 'NULL')
+            USING ERRCODE = 'invalid_parameter_value',
+                  HINT = 'Use 0 to 1 year; 0 ends the former secret at once, which is right for one that was leaked.';
+    END IF;
+    PERFORM outbox.check_secret(secret);
+    IF EXISTS (SELECT 1 FROM outbox.endpoint_secrets k
+               WHERE k.endpoint_id = s.endpoint_id AND k.secret = secret) THEN
+        RAISE EXCEPTION 'this is the present secret of endpoint "%"', name
+            USING ERRCODE = 'invalid_parameter_value',
+                  HINT = 'Pass another one, or none to have it generated.';
+    END IF;
+    INSERT INTO outbox.endpoint_secrets AS k (endpoint_id, secret)
+    VALUES (s.endpoint_id, COALESCE(secret, outbox.new_secret()))
+    ON CONFLICT (endpoint_id) DO UPDATE
+    SET secret = EXCLUDED.secret,
+        previous = CASE WHEN grace > interval '0' THEN k.secret END,
+        previous_until = CASE WHEN grace > interval '0' THEN clock_timestamp() + grace END;
+END $$;
+COMMENT ON FUNCTION outbox.rotate_secret(pg_catalog.text, pg_catalog.interval, pg_catalog.text) IS 'Gives the endpoint another secret (NULL: generated). For the time of grace requests carry both signatures; then, or at once with 0, only the new one. Rotated again within grace: the secret before the last is forgotten at once. Errors: 22023 invalid argument, 42704 no such endpoint';
+
 CREATE FUNCTION outbox.endpoint_secret(name pg_catalog.text) RETURNS pg_catalog.text
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT k.secret FROM outbox.endpoint_secrets k JOIN outbox.endpoint_settings e USING (endpoint_id)
     WHERE e.name = $1
@@ -795,7 +843,7 @@ LEFT JOIN LATERAL (SELECT * FROM outbox.positions q
 COMMENT ON VIEW outbox.endpoint_positions IS 'Stored position of each endpoint, at most one settle interval old';
 
 CREATE VIEW outbox.endpoints AS
-SELECT s.name, s.url, s.topics, s.format, s.headers, s.ordering, s.on_exhausted, s.max_in_flight,
+SELECT s.name, s.url, s.topics, s.filter, s.format, s.headers, s.ordering, s.on_exhausted, s.max_in_flight,
        s.rate_limit, s.timeout, s.connect_timeout, s.max_attempts, s.max_age, s.backoff_base,
        s.backoff_max, s.state, s.state_since, s.reason, s.created_at
 FROM outbox.endpoint_settings s;
@@ -868,7 +916,7 @@ SELECT e.id AS event_id, e.seq, e.topic, e.type, e.key, p.name AS endpoint,
        CASE WHEN k.status IS NULL THEN a.delivered_at END AS delivered_at
 FROM outbox.all_events e
 CROSS JOIN outbox.endpoint_positions p
-CROSS JOIN LATERAL (SELECT v.topics FROM outbox.subscriptions v
+CROSS JOIN LATERAL (SELECT v.topics, v.filter FROM outbox.subscriptions v
                     WHERE v.endpoint_id OPERATOR(pg_catalog.=) p.endpoint_id
                     AND NOT (pg_catalog.pg_visible_in_snapshot(e.xid, v.done)
                              OR (v.under IS NOT NULL AND e.seq OPERATOR(pg_catalog.<=) v.last_seq
@@ -886,6 +934,7 @@ LEFT JOIN LATERAL (SELECT pg_catalog.max(l.attempt) AS attempts,
                    WHERE l.seq OPERATOR(pg_catalog.=) e.seq
                    AND l.endpoint_id OPERATOR(pg_catalog.=) p.endpoint_id) a ON true
 WHERE outbox.topic_in(e.topic, v.topics)
+AND outbox.filter_matches(e.payload, v.filter) IS NOT FALSE
 AND e.epoch OPERATOR(pg_catalog.=) ANY (ARRAY[0, outbox.current_epoch()]);
 COMMENT ON VIEW outbox.deliveries IS 'What became of each event of the log at each endpoint that subscribed to it when it was emitted; at most one settle interval old. attempts and delivered_at come from outbox.attempts and are NULL or 0 once those are forgotten';
 
@@ -972,20 +1021,20 @@ COMMENT ON FUNCTION outbox.command(pg_catalog.text, pg_catalog.text[], pg_catalo
 
 CREATE FUNCTION outbox.retry(endpoint pg_catalog.text, event pg_catalog.uuid DEFAULT NULL,
     topics pg_catalog.text[] DEFAULT NULL, since pg_catalog.timestamptz DEFAULT NULL) RETURNS pg_catalog.int8
-LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$ SELECT outbox.command('retry', '{dead,retrying}', $1, $2, $3, $4) $$;
 COMMENT ON FUNCTION outbox.retry(pg_catalog.text, pg_catalog.uuid, pg_catalog.text[], pg_catalog.timestamptz) IS
 'Makes dead deliveries, and those that wait for a retry, due now, with fresh attempts, when this transaction commits; how many they are. NULL: any event, any topic, any time (since: given up or first failed then or later). Errors: 42704 no such endpoint, 22023 invalid pattern';
 
 CREATE FUNCTION outbox.discard(endpoint pg_catalog.text, event pg_catalog.uuid DEFAULT NULL,
     topics pg_catalog.text[] DEFAULT NULL, since pg_catalog.timestamptz DEFAULT NULL) RETURNS pg_catalog.int8
-LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$ SELECT outbox.command('discard', '{dead}', $1, $2, $3, $4) $$;
 COMMENT ON FUNCTION outbox.discard(pg_catalog.text, pg_catalog.uuid, pg_catalog.text[], pg_catalog.timestamptz) IS
 'Gives dead deliveries up for good, when this transaction commits; how many they are. outbox.deliveries goes on showing them, as cancelled with the reason discarded, while their events are kept. NULL: any event, any topic, any time. Errors: 42704 no such endpoint, 22023 invalid pattern';
 
 CREATE FUNCTION outbox.cancel(event pg_catalog.uuid, endpoint pg_catalog.text DEFAULT NULL) RETURNS pg_catalog.bool
-LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     n int8;
@@ -1018,7 +1067,7 @@ COMMENT ON FUNCTION outbox.cancel(pg_catalog.uuid, pg_catalog.text) IS
 
 CREATE FUNCTION outbox.drop_endpoint(name pg_catalog.text, discard pg_catalog.bool DEFAULT false,
     if_exists pg_catalog.bool DEFAULT false) RETURNS pg_catalog.void
-LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     s outbox.endpoint_settings;
@@ -1039,7 +1088,8 @@ BEGIN
                       AND NOT (p.under IS NOT NULL AND e.seq <= p.last_seq
                                AND pg_visible_in_snapshot(e.xid, p.under))
                       AND e.epoch IN (0, outbox.current_epoch())
-                      AND outbox.topic_in(e.topic, s.topics)) THEN
+                      AND outbox.topic_in(e.topic, s.topics)
+                      AND outbox.filter_matches(e.payload, s.filter) IS NOT FALSE) THEN
             RAISE EXCEPTION 'endpoint "%" still has undelivered events', name
                 USING ERRCODE = 'object_in_use',
                       HINT = 'Wait until outbox.stats shows none pending, retrying, blocked or dead, or give them up with discard => true.';
@@ -1091,3 +1141,160 @@ SELECT pg_catalog.pg_extension_config_dump('outbox.attempt_log_1', '');
 SELECT pg_catalog.pg_extension_config_dump('outbox.attempt_log_2', '');
 
 SELECT outbox.wake_launcher();
+
+------------------------------------------------------------------------
+-- What the columns of the views mean, in the words of doc/sql-reference.md, and
+-- what the tables are that nobody but the worker writes.
+------------------------------------------------------------------------
+
+COMMENT ON TABLE outbox.endpoint_settings IS 'Endpoints: what users set; written by create_endpoint() and its relatives';
+COMMENT ON TABLE outbox.endpoint_secrets IS 'What requests are signed with: read by the owner only, not part of a dump';
+COMMENT ON TABLE outbox.subscriptions IS 'Which topics an endpoint was subscribed to from which place in the log on';
+COMMENT ON TABLE outbox.positions IS 'How far each endpoint has read: appended, the highest number counts';
+COMMENT ON TABLE outbox.positions_0 IS 'Positions; two tables are used in turn';
+COMMENT ON TABLE outbox.positions_1 IS 'Positions; two tables are used in turn';
+COMMENT ON TABLE outbox.ticks IS 'Moments in the log: turns a time into a place';
+COMMENT ON TABLE outbox.ticks_0 IS 'Moments that belong to events_0';
+COMMENT ON TABLE outbox.ticks_1 IS 'Moments that belong to events_1';
+COMMENT ON TABLE outbox.ticks_2 IS 'Moments that belong to events_2';
+COMMENT ON TABLE outbox.parked IS 'Deliveries that are neither before nor behind a position: waiting for a retry, blocked, given up';
+COMMENT ON TABLE outbox.commands IS 'What operators asked for and the worker has yet to do, one row per delivery';
+COMMENT ON TABLE outbox.kept_events IS 'Events that outlive their piece of the log because a parked delivery needs them';
+COMMENT ON TABLE outbox.attempt_log IS 'Requests that were made; outbox.attempts shows them';
+COMMENT ON TABLE outbox.attempt_log_0 IS 'Requests; three tables are used in turn';
+COMMENT ON TABLE outbox.attempt_log_1 IS 'Requests; three tables are used in turn';
+COMMENT ON TABLE outbox.attempt_log_2 IS 'Requests; three tables are used in turn';
+COMMENT ON TABLE outbox.pieces IS 'Which piece of the log and of the attempts is in use, and since when';
+
+COMMENT ON COLUMN outbox.status.state IS 'running, held, disabled, no_worker, not_preloaded or version_mismatch';
+COMMENT ON COLUMN outbox.status.reason IS 'why it is not running, in words; NULL: nothing to say';
+COMMENT ON COLUMN outbox.status.log_bytes IS 'size of the log with its indexes, in bytes';
+COMMENT ON COLUMN outbox.status.oldest_retained_at IS 'when the oldest event of the log was emitted; NULL: the log is empty';
+COMMENT ON COLUMN outbox.status.retained_by IS 'name of the endpoint that is farthest behind; NULL: none is behind';
+COMMENT ON COLUMN outbox.status.enabled IS 'the setting outbox.enabled';
+COMMENT ON COLUMN outbox.status.version IS 'version of the extension''s objects';
+COMMENT ON COLUMN outbox.status.unmatched IS 'events since the worker started that no endpoint subscribes to; NULL: there was no worker';
+
+COMMENT ON COLUMN outbox.endpoints.name IS 'name of the endpoint';
+COMMENT ON COLUMN outbox.endpoints.url IS 'where requests go; may hold a token in its path or query';
+COMMENT ON COLUMN outbox.endpoints.topics IS 'topic patterns that it subscribes to';
+COMMENT ON COLUMN outbox.endpoints.filter IS 'predicate over the payload that must be true, as jsonpath; NULL: none';
+COMMENT ON COLUMN outbox.endpoints.format IS 'standard or raw';
+COMMENT ON COLUMN outbox.endpoints.headers IS 'headers that are sent with each request; may hold tokens; NULL: none';
+COMMENT ON COLUMN outbox.endpoints.ordering IS 'key, none or strict';
+COMMENT ON COLUMN outbox.endpoints.on_exhausted IS 'what a dead event means for its key: skip or block';
+COMMENT ON COLUMN outbox.endpoints.max_in_flight IS 'requests in flight at most';
+COMMENT ON COLUMN outbox.endpoints.rate_limit IS 'requests per second; NULL: no limit';
+COMMENT ON COLUMN outbox.endpoints.timeout IS 'time for a whole request';
+COMMENT ON COLUMN outbox.endpoints.connect_timeout IS 'time for the name lookup and the connection';
+COMMENT ON COLUMN outbox.endpoints.max_attempts IS 'attempts after which a delivery is dead; NULL: no limit';
+COMMENT ON COLUMN outbox.endpoints.max_age IS 'time after the first attempt from which on a failed delivery is dead';
+COMMENT ON COLUMN outbox.endpoints.backoff_base IS 'upper bound of the wait after the first failure';
+COMMENT ON COLUMN outbox.endpoints.backoff_max IS 'upper bound of any wait';
+COMMENT ON COLUMN outbox.endpoints.state IS 'active, paused or disabled, as stored';
+COMMENT ON COLUMN outbox.endpoints.state_since IS 'when that state began';
+COMMENT ON COLUMN outbox.endpoints.reason IS 'why it is paused or disabled; NULL: active';
+COMMENT ON COLUMN outbox.endpoints.created_at IS 'when the endpoint was created';
+
+COMMENT ON COLUMN outbox.stats.endpoint IS 'name of the endpoint';
+COMMENT ON COLUMN outbox.stats.state IS 'active, paused, backing_off or disabled';
+COMMENT ON COLUMN outbox.stats.state_since IS 'when that state began';
+COMMENT ON COLUMN outbox.stats.reason IS 'why it is not active; NULL: active';
+COMMENT ON COLUMN outbox.stats.pending IS 'events that wait for their first attempt';
+COMMENT ON COLUMN outbox.stats.pending_exact IS 'false: pending is an estimate, because counting lags behind or no worker runs';
+COMMENT ON COLUMN outbox.stats.processing IS 'requests in flight';
+COMMENT ON COLUMN outbox.stats.retrying IS 'deliveries that failed and wait for their next attempt';
+COMMENT ON COLUMN outbox.stats.blocked IS 'deliveries that wait behind a failed one of their key, outside of memory';
+COMMENT ON COLUMN outbox.stats.dead IS 'deliveries that were given up and not dealt with';
+COMMENT ON COLUMN outbox.stats.delivered IS 'deliveries since the endpoint was created';
+COMMENT ON COLUMN outbox.stats.failed_attempts IS 'failed requests since the endpoint was created';
+COMMENT ON COLUMN outbox.stats.oldest_pending_age IS 'age of the oldest event that waits for its first attempt or is in flight; NULL: none, or not known';
+COMMENT ON COLUMN outbox.stats.retained_bytes IS 'part of the log that the endpoint has yet to read, in bytes, estimated';
+COMMENT ON COLUMN outbox.stats.next_attempt_at IS 'when the next retry or, while backing off, the next probe is due; NULL: none';
+COMMENT ON COLUMN outbox.stats.rate_per_s IS 'deliveries per second, over the last minute';
+COMMENT ON COLUMN outbox.stats.latency_p50_ms IS 'median of the time from emit to 2xx, in ms: first attempts of the last five minutes; NULL: none';
+COMMENT ON COLUMN outbox.stats.latency_p95_ms IS '95th percentile of the same, in ms';
+COMMENT ON COLUMN outbox.stats.latency_p99_ms IS '99th percentile of the same, in ms';
+COMMENT ON COLUMN outbox.stats.last_success_at IS 'when a request last succeeded; NULL: not since the worker started';
+COMMENT ON COLUMN outbox.stats.last_error IS 'the last failure in words; NULL: none since the worker started';
+
+COMMENT ON COLUMN outbox.deliveries.event_id IS 'id of the event, sent as webhook-id';
+COMMENT ON COLUMN outbox.deliveries.seq IS 'number of the event in the log';
+COMMENT ON COLUMN outbox.deliveries.topic IS 'topic of the event';
+COMMENT ON COLUMN outbox.deliveries.type IS 'type of the event; its topic where none was given';
+COMMENT ON COLUMN outbox.deliveries.key IS 'key of the event; NULL: none';
+COMMENT ON COLUMN outbox.deliveries.endpoint IS 'name of the endpoint';
+COMMENT ON COLUMN outbox.deliveries.status IS 'pending, processing, delivered, retrying, blocked, dead or cancelled';
+COMMENT ON COLUMN outbox.deliveries.reason IS 'of dead: max_attempts, max_age, expired, aborted by receiver, invalid event or event is gone; of cancelled: cancelled or discarded; NULL: any other status';
+COMMENT ON COLUMN outbox.deliveries.attempts IS 'requests made; 0 once they are forgotten, see outbox.attempts_retention';
+COMMENT ON COLUMN outbox.deliveries.next_attempt_at IS 'when the next attempt is due; NULL: status is not retrying';
+COMMENT ON COLUMN outbox.deliveries.last_status_code IS 'HTTP status of the last attempt; NULL: no answer, or forgotten';
+COMMENT ON COLUMN outbox.deliveries.last_error IS 'the last failure in words; NULL: none, or forgotten';
+COMMENT ON COLUMN outbox.deliveries.created_at IS 'when the event was emitted';
+COMMENT ON COLUMN outbox.deliveries.delivered_at IS 'when the receiver answered 2xx; NULL: not yet, or forgotten';
+
+COMMENT ON COLUMN outbox.dead_letters.event_id IS 'id of the event, sent as webhook-id';
+COMMENT ON COLUMN outbox.dead_letters.seq IS 'number of the event in the log';
+COMMENT ON COLUMN outbox.dead_letters.topic IS 'topic of the event';
+COMMENT ON COLUMN outbox.dead_letters.type IS 'type of the event; its topic where none was given';
+COMMENT ON COLUMN outbox.dead_letters.key IS 'key of the event; NULL: none';
+COMMENT ON COLUMN outbox.dead_letters.endpoint IS 'name of the endpoint';
+COMMENT ON COLUMN outbox.dead_letters.status IS 'dead';
+COMMENT ON COLUMN outbox.dead_letters.reason IS 'max_attempts, max_age, expired, aborted by receiver, invalid event or event is gone';
+COMMENT ON COLUMN outbox.dead_letters.attempts IS 'attempts that counted; probes of an endpoint that is backing off do not';
+COMMENT ON COLUMN outbox.dead_letters.last_status_code IS 'HTTP status of the last attempt; NULL: no answer';
+COMMENT ON COLUMN outbox.dead_letters.last_error IS 'the last failure in words';
+COMMENT ON COLUMN outbox.dead_letters.created_at IS 'when the event was emitted';
+COMMENT ON COLUMN outbox.dead_letters.parked_at IS 'when the delivery first failed or was blocked';
+COMMENT ON COLUMN outbox.dead_letters.headers IS 'headers of the event; NULL: none';
+COMMENT ON COLUMN outbox.dead_letters.payload IS 'payload of the event; NULL: there is a body';
+COMMENT ON COLUMN outbox.dead_letters.body IS 'bytes of the event; NULL: there is a payload';
+COMMENT ON COLUMN outbox.dead_letters.content_type IS 'media type of body; NULL: there is a payload';
+
+COMMENT ON COLUMN outbox.attempts.event_id IS 'id of the event';
+COMMENT ON COLUMN outbox.attempts.endpoint IS 'name of the endpoint; NULL: it was dropped';
+COMMENT ON COLUMN outbox.attempts.attempt IS 'number of the attempt, from 1; probes do not count and repeat a number';
+COMMENT ON COLUMN outbox.attempts.started_at IS 'when the request was made';
+COMMENT ON COLUMN outbox.attempts.duration_ms IS 'how long it took, in ms';
+COMMENT ON COLUMN outbox.attempts.status_code IS 'HTTP status; NULL: no answer';
+COMMENT ON COLUMN outbox.attempts.error IS 'the failure in words; NULL: delivered';
+COMMENT ON COLUMN outbox.attempts.response_body IS 'first 1024 bytes of the answer''s body; NULL: delivered, or empty';
+
+COMMENT ON COLUMN outbox.workers.pid IS 'process id of the worker';
+COMMENT ON COLUMN outbox.workers.datname IS 'database that it serves';
+COMMENT ON COLUMN outbox.workers.state IS 'starting, running, disabled, held or version_mismatch';
+COMMENT ON COLUMN outbox.workers.started_at IS 'when the process started';
+COMMENT ON COLUMN outbox.workers.endpoints IS 'endpoints that it serves';
+COMMENT ON COLUMN outbox.workers.in_flight IS 'requests in flight';
+COMMENT ON COLUMN outbox.workers.delivered IS 'deliveries since the process started';
+COMMENT ON COLUMN outbox.workers.restarts IS 'times that a worker of this database ended with an error, since the server started';
+COMMENT ON COLUMN outbox.workers.last_loop_at IS 'when its loop last went round; NULL: not yet';
+
+COMMENT ON COLUMN outbox.endpoint_positions.endpoint_id IS 'number of the endpoint';
+COMMENT ON COLUMN outbox.endpoint_positions.name IS 'name of the endpoint';
+COMMENT ON COLUMN outbox.endpoint_positions.done IS 'snapshot: what it sees has been read';
+COMMENT ON COLUMN outbox.endpoint_positions.under IS 'snapshot: what it sees has been read as far as last_seq; NULL: between two ticks';
+COMMENT ON COLUMN outbox.endpoint_positions.last_seq IS 'last event that was read of under';
+COMMENT ON COLUMN outbox.endpoint_positions.seq IS 'about where in the log that is';
+COMMENT ON COLUMN outbox.endpoint_positions.pending IS 'events before the position that were on their way when it was stored';
+COMMENT ON COLUMN outbox.endpoint_positions.delivered IS 'deliveries since the endpoint was created';
+COMMENT ON COLUMN outbox.endpoint_positions.failed_attempts IS 'failed requests since the endpoint was created';
+
+COMMENT ON COLUMN outbox.log_size.bytes IS 'size of the log with its indexes, in bytes';
+COMMENT ON COLUMN outbox.log_size.min_seq IS 'lowest number in the log; NULL: the log is empty';
+COMMENT ON COLUMN outbox.log_size.oldest_at IS 'when that event was emitted; NULL: the log is empty';
+COMMENT ON COLUMN outbox.log_size.max_seq IS 'highest number that was drawn';
+
+COMMENT ON COLUMN outbox.all_events.id IS 'id of the event';
+COMMENT ON COLUMN outbox.all_events.seq IS 'number of the event in the log';
+COMMENT ON COLUMN outbox.all_events.xid IS 'transaction that emitted it';
+COMMENT ON COLUMN outbox.all_events.epoch IS 'origin that it was written in';
+COMMENT ON COLUMN outbox.all_events.created_at IS 'when it was emitted';
+COMMENT ON COLUMN outbox.all_events.expires_at IS 'not delivered after this time; NULL: no limit';
+COMMENT ON COLUMN outbox.all_events.topic IS 'topic';
+COMMENT ON COLUMN outbox.all_events.type IS 'type; the topic where none was given';
+COMMENT ON COLUMN outbox.all_events.key IS 'key; NULL: none';
+COMMENT ON COLUMN outbox.all_events.headers IS 'headers; NULL: none';
+COMMENT ON COLUMN outbox.all_events.payload IS 'payload; NULL: there is a body';
+COMMENT ON COLUMN outbox.all_events.body IS 'bytes; NULL: there is a payload';
+COMMENT ON COLUMN outbox.all_events.content_type IS 'media type of body; NULL: there is a payload';

@@ -22,7 +22,7 @@
 #include "session.h"
 
 /* Followers of one lane that are loaded together. */
-#define FOLLOWERS_AT_ONCE 16
+#define FOLLOWERS_AT_ONCE 64
 
 /* The columns of the current row, by name-free position. */
 typedef struct Row
@@ -148,7 +148,13 @@ read_headers(Jsonb *jb, OutboxSettings *s)
 static OutboxFormat
 read_format(const char *name)
 {
-	return strcmp(name, "raw") == 0 ? OUTBOX_FORMAT_RAW : OUTBOX_FORMAT_STANDARD;
+	if (strcmp(name, "raw") == 0)
+		return OUTBOX_FORMAT_RAW;
+	if (strcmp(name, "cloudevents") == 0)
+		return OUTBOX_FORMAT_CLOUDEVENTS;
+	if (strcmp(name, "cloudevents-binary") == 0)
+		return OUTBOX_FORMAT_CLOUDEVENTS_BINARY;
+	return OUTBOX_FORMAT_STANDARD;
 }
 
 static OutboxOrdering
@@ -164,11 +170,27 @@ read_ordering(const char *name)
 #define USEC(column) \
 	"(pg_catalog.date_part('epoch', s." column ") OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8"
 
+/*
+ * What is no longer used to sign is no longer kept either.  A row that somebody
+ * is rotating again just now is theirs: nothing is waited for.
+ */
+static void
+forget_previous_secrets(void)
+{
+	query("UPDATE outbox.endpoint_secrets SET previous = NULL, previous_until = NULL"
+		  " WHERE endpoint_id OPERATOR(pg_catalog.=) ANY (ARRAY("
+		  "SELECT k.endpoint_id FROM outbox.endpoint_secrets k"
+		  " WHERE k.previous_until OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp()"
+		  " FOR UPDATE SKIP LOCKED))",
+		  0, NULL, NULL, NULL);
+}
+
 void
 outbox_catalog_settings(OutboxApplySettings apply, void *arg)
 {
 	SPITupleTable *table;
 	uint64		n;
+	bool		expired = false;
 
 	query("SELECT s.endpoint_id, s.name, s.url, s.topics, s.format, s.headers,"
 		  " s.ordering, s.on_exhausted, s.max_in_flight,"
@@ -177,7 +199,7 @@ outbox_catalog_settings(OutboxApplySettings apply, void *arg)
 		  USEC("backoff_base") ", " USEC("backoff_max") ","
 		  " s.state, s.state_since, s.reason, s.version, s.generation,"
 		  " s.start_snapshot::pg_catalog.text, s.start_seq_low,"
-		  " k.secret, k.previous, k.previous_until"
+		  " k.secret, k.previous, k.previous_until, s.filter, s.xmin, k.xmin"
 		  " FROM outbox.endpoint_settings s LEFT JOIN outbox.endpoint_secrets k"
 		  " ON k.endpoint_id OPERATOR(pg_catalog.=) s.endpoint_id"
 		  " ORDER BY s.endpoint_id",
@@ -222,11 +244,18 @@ outbox_catalog_settings(OutboxApplySettings apply, void *arg)
 		s.previous_until = row_time(row, 25, DT_NOEND);
 		if (s.previous_until > GetCurrentTimestamp())
 			s.previous = row_text(row, 24);
+		else
+			expired = true;
 		if (s.previous == NULL)
 			s.previous_until = DT_NOEND;
+		s.row_version = (uint64) DatumGetTransactionId(row.values[27]) << 32 |
+			(row.nulls[28] ? 0 : DatumGetTransactionId(row.values[28]));
+		s.filter = row.nulls[26] ? NULL : DatumGetJsonPathP(row.values[26]);
 		apply(arg, &s);
 		outbox_tick_unref(s.start);
 	}
+	if (expired)
+		forget_previous_secrets();
 }
 
 static char **
@@ -254,6 +283,13 @@ outbox_catalog_assign(OutboxEndpoint *ep, const OutboxSettings *s)
 	ep->name = pstrdup(s->name);
 	ep->npatterns = s->npatterns;
 	ep->patterns = copy_strings(s->patterns, s->npatterns);
+	ep->row_version = s->row_version;
+	ep->filter = NULL;
+	if (s->filter)
+	{
+		ep->filter = palloc(VARSIZE(s->filter));
+		memcpy(ep->filter, s->filter, VARSIZE(s->filter));
+	}
 	ep->target.url = pstrdup(s->url);
 	ep->target.connect_timeout = (int) Min(s->connect_timeout / 1000, PG_INT32_MAX);
 	ep->target.timeout = (int) Min(s->timeout / 1000, PG_INT32_MAX);
@@ -403,7 +439,18 @@ outbox_catalog_load_parked(OutboxEndpoint *ep)
 {
 	Datum		args[1] = {Int32GetDatum(ep->id)};
 
-	query("SELECT seq, key, status, next_attempt_at FROM outbox.parked"
+	/*
+	 * Followers are a matter of keys.  Without lanes, or with one for all, what
+	 * was blocked under another ordering is due like everything else.
+	 */
+	if (ep->ordering != OUTBOX_ORDER_KEY)
+		query("UPDATE outbox.parked SET status = 'retrying',"
+			  " next_attempt_at = pg_catalog.now()"
+			  " WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
+			  " AND status OPERATOR(pg_catalog.=) 'blocked'",
+			  1, (Oid[]) {INT4OID}, args, NULL);
+
+	query("SELECT seq, key, status, next_attempt_at, reason FROM outbox.parked"
 		  " WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
 		  " AND status OPERATOR(pg_catalog.<>) 'blocked'",
 		  1, (Oid[]) {INT4OID}, args, NULL);
@@ -417,7 +464,7 @@ outbox_catalog_load_parked(OutboxEndpoint *ep)
 		else if (row_is(row, 2, "dead"))
 		{
 			ep->ndead++;
-			if (ep->block_on_dead && key)
+			if (ep->block_on_dead && outbox_endpoint_dead_blocks(row_text(row, 4)))
 				outbox_endpoint_add_blocker(ep, key);
 		}
 		else
@@ -467,20 +514,65 @@ take_loaded(void *arg, void *wanted, OutboxEvent *event)
 		}
 }
 
-/* A row whose event is nowhere: said in the one place where users look. */
+/*
+ * Rows whose event is nowhere.  They are found while the log is read; the next
+ * settle says so in the one place where users look.
+ */
+typedef struct Gone
+{
+	int32		endpoint_id;
+	int64		seq;
+} Gone;
+
+static Gone *gone;
+static int	ngone;
+
 static void
 event_is_gone(OutboxEndpoint *ep, int64 seq)
 {
-	Datum		args[2] = {Int32GetDatum(ep->id), Int64GetDatum(seq)};
-
 	ereport(WARNING,
 			(errmsg("outbox event with seq " INT64_FORMAT " for endpoint \"%s\" is gone",
 					seq, ep->name)));
-	query("UPDATE outbox.parked SET status = 'dead', reason = 'event is gone'"
-		  " WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
-		  " AND seq OPERATOR(pg_catalog.=) $2",
-		  2, (Oid[]) {INT4OID, INT8OID}, args, NULL);
+	gone = gone == NULL ? MemoryContextAlloc(TopMemoryContext, sizeof(Gone)) :
+		repalloc(gone, sizeof(Gone) * (ngone + 1));
+	gone[ngone].endpoint_id = ep->id;
+	gone[ngone++].seq = seq;
 	ep->ndead++;
+	ep->dirty = true;
+}
+
+void
+outbox_catalog_write_gone(void)
+{
+	for (int i = 0; i < ngone; i++)
+	{
+		Datum		args[2] = {Int32GetDatum(gone[i].endpoint_id),
+		Int64GetDatum(gone[i].seq)};
+
+		query("UPDATE outbox.parked SET status = 'dead', reason = 'event is gone'"
+			  " WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
+			  " AND seq OPERATOR(pg_catalog.=) $2",
+			  2, (Oid[]) {INT4OID, INT8OID}, args, NULL);
+	}
+	ngone = 0;
+}
+
+/*
+ * After a seek: what is parked and lies ahead again will be read again.  What
+ * was cancelled stays so.
+ */
+void
+outbox_catalog_forget_parked(int32 endpoint_id, const OutboxTick *start)
+{
+	Datum		args[2] = {Int32GetDatum(endpoint_id),
+	CStringGetTextDatum(outbox_tick_snapshot(start))};
+
+	query("DELETE FROM outbox.parked p WHERE p.endpoint_id OPERATOR(pg_catalog.=) $1"
+		  " AND p.status OPERATOR(pg_catalog.<>) 'cancelled'"
+		  " AND EXISTS (SELECT 1 FROM outbox.events e"
+		  " WHERE e.seq OPERATOR(pg_catalog.=) p.seq AND NOT"
+		  " pg_catalog.pg_visible_in_snapshot(e.xid, $2::pg_catalog.pg_snapshot))",
+		  2, (Oid[]) {INT4OID, TEXTOID}, args, NULL);
 }
 
 /* The rows of SPI_tuptable: seq, key, attempts, first_attempt_at, redelivery. */
@@ -507,7 +599,7 @@ load_rows(OutboxEndpoint *ep, bool retries)
 		if (l.rows[i].event == NULL)
 		{
 			event_is_gone(ep, l.rows[i].seq);
-			outbox_endpoint_load_failed(ep, l.rows[i].key, retries);
+			outbox_endpoint_load_failed(ep, l.rows[i].seq, l.rows[i].key, retries);
 			continue;
 		}
 		outbox_endpoint_load(ep, l.rows[i].event, l.rows[i].attempts,
@@ -532,7 +624,6 @@ void
 outbox_catalog_load_retries(OutboxEndpoint *ep, const int64 *seqs, int n)
 {
 	Datum		args[2] = {Int32GetDatum(ep->id), int8_array(seqs, n)};
-	int			missing;
 	static SPIPlanPtr plan;
 
 	query_often(&plan,
@@ -541,10 +632,11 @@ outbox_catalog_load_retries(OutboxEndpoint *ep, const int64 *seqs, int n)
 				" AND seq OPERATOR(pg_catalog.=) ANY ($2)"
 				" AND status OPERATOR(pg_catalog.=) 'retrying' ORDER BY seq",
 				2, (Oid[]) {INT4OID, INT8ARRAYOID}, args);
-	missing = n - (int) SPI_processed;
 	load_rows(ep, true);
-	while (missing-- > 0)
-		outbox_endpoint_load_failed(ep, NULL, true);
+
+	/* Rows that are no more: whoever removed them took the delivery back. */
+	for (int i = 0; i < n; i++)
+		outbox_endpoint_load_failed(ep, seqs[i], NULL, true);
 }
 
 void
@@ -557,7 +649,7 @@ outbox_catalog_load_followers(OutboxEndpoint *ep)
 		OutboxLane *lane = dlist_container(OutboxLane, loading_node,
 										   dlist_pop_head_node(&ep->loading));
 		Datum		args[3] = {Int32GetDatum(ep->id),
-			CStringGetTextDatum(lane->key), Int64GetDatum(FOLLOWERS_AT_ONCE)};
+		CStringGetTextDatum(lane->key), Int64GetDatum(FOLLOWERS_AT_ONCE)};
 
 		lane->on_loading = false;
 		query_often(&plan,

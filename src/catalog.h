@@ -18,6 +18,7 @@ typedef struct OutboxSettings
 	const char *url;
 	int			npatterns;
 	char	  **patterns;
+	JsonPath   *filter;
 	OutboxFormat format;
 	int			nheaders;
 	char	  **header_names;
@@ -40,6 +41,7 @@ typedef struct OutboxSettings
 	int64		generation;
 	OutboxTick *start;
 	const char *secret;			/* NULL: missing */
+	uint64		row_version;	/* of the rows: same number, same settings */
 	const char *previous;		/* NULL: none, or its time is over */
 	TimestampTz previous_until; /* DT_NOEND: no previous one */
 } OutboxSettings;
@@ -83,6 +85,10 @@ extern void outbox_catalog_load_parked(OutboxEndpoint *ep);
 /* Brings deliveries back: due retries; the next followers of waiting lanes. */
 extern void outbox_catalog_load_retries(OutboxEndpoint *ep, const int64 *seqs, int n);
 extern void outbox_catalog_load_followers(OutboxEndpoint *ep);
+
+/* In a settle: rows whose event turned out to be gone. */
+extern void outbox_catalog_write_gone(void);
+extern void outbox_catalog_forget_parked(int32 endpoint_id, const OutboxTick *start);
 
 /* Events that were on their way when the position was written. */
 extern void outbox_catalog_load_pending(OutboxEndpoint *ep, const int64 *seqs, int n);

@@ -47,6 +47,7 @@ typedef struct Command
 	char	   *action;
 	char	   *status;			/* NULL: no row in outbox.parked */
 	char	   *key;
+	bool		blocked;		/* dead, in a way that can block its key */
 	bool		known;			/* the event was found */
 	uint64		xid;
 	Effect		effect;
@@ -136,14 +137,13 @@ take_effect(Command *c, TimestampTz now)
 		case EFFECT_NONE:
 			return;
 		case EFFECT_REVIVE:
-			outbox_endpoint_revive(c->ep, c->seq, c->key, now);
+			outbox_endpoint_revive(c->ep, c->seq, c->key, c->blocked, now);
 			break;
 		case EFFECT_HURRY:
-			outbox_retries_remove(c->ep, c->seq);
-			outbox_retries_add(c->ep, c->seq, now);
+			outbox_retries_hurry(c->ep, c->seq, now);
 			break;
 		case EFFECT_BURY:
-			outbox_endpoint_bury(c->ep, c->key);
+			outbox_endpoint_bury(c->ep, c->key, c->blocked);
 			break;
 		case EFFECT_CANCEL_RETRY:
 			outbox_endpoint_cancel_retry(c->ep, c->seq, c->key);
@@ -168,7 +168,7 @@ fetch(Command *commands)
 	int			n;
 
 	if (SPI_execute("SELECT c.command_id, c.endpoint_id, c.seq, c.action, k.status,"
-					" COALESCE(k.key, e.key), e.xid"
+					" COALESCE(k.key, e.key), e.xid, k.reason"
 					" FROM (SELECT * FROM outbox.commands ORDER BY command_id LIMIT 500) c"
 					" LEFT JOIN outbox.parked k"
 					" ON k.endpoint_id OPERATOR(pg_catalog.=) c.endpoint_id"
@@ -193,6 +193,7 @@ fetch(Command *commands)
 		c->action = SPI_getvalue(tuple, desc, 4);
 		c->status = SPI_getvalue(tuple, desc, 5);
 		c->key = SPI_getvalue(tuple, desc, 6);
+		c->blocked = outbox_endpoint_dead_blocks(SPI_getvalue(tuple, desc, 8));
 		xid = SPI_getbinval(tuple, desc, 7, &null);
 		c->known = !null;
 		if (c->known)

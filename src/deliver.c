@@ -14,6 +14,7 @@
 int			outbox_in_flight;
 int64		outbox_delivered;
 int			outbox_unsettled;
+bool		outbox_starved;
 bool		outbox_may_send;
 
 static OutboxEnded ended;
@@ -33,7 +34,8 @@ done(void *arg, const OutboxOutcome *outcome)
 	outbox_settle_attempt(d, outcome);
 	outbox_endpoint_done(ep, d, outcome, now);
 	ended(ep, now);
-	outbox_deliver_fill(ep, now);
+	if (!outbox_starved)
+		outbox_deliver_fill(ep, now, outbox_worker_max_in_flight);
 }
 
 void
@@ -58,14 +60,13 @@ send(OutboxEndpoint *ep, OutboxDelivery *d, TimestampTz now)
 		return false;
 	}
 	body = outbox_request_body(d->event, ep->request.format, &len);
-	problem = body == NULL ? "the payload cannot be converted to UTF-8" :
-		outbox_request_headers(outbox_http_headers(t), d->event, &ep->request,
-							   d->attempts + 1, d->redelivery,
-							   timestamptz_to_time_t(now), body, len);
+	problem = outbox_request_headers(outbox_http_headers(t), d->event, &ep->request,
+									 d->attempts + 1, d->redelivery,
+									 timestamptz_to_time_t(now), body, len);
 	if (problem)
 	{
 		outbox_http_release(t);
-		outbox_endpoint_dead(ep, d, "invalid event", problem, true);
+		outbox_endpoint_dead(ep, d, "invalid event", problem);
 		outbox_unsettled++;
 		return true;
 	}
@@ -75,22 +76,41 @@ send(OutboxEndpoint *ep, OutboxDelivery *d, TimestampTz now)
 	return true;
 }
 
-bool
-outbox_deliver_fill(OutboxEndpoint *ep, TimestampTz now)
+void
+outbox_deliver_fill(OutboxEndpoint *ep, TimestampTz now, int most)
 {
-	if (!outbox_may_send || ep->recreate)
-		return true;
+	/*
+	 * What is not settled will be sent again after a crash: while a settle is
+	 * held up there is a bound to it.
+	 */
+	if (!outbox_may_send || ep->recreate ||
+		outbox_unsettled >= 4 * OUTBOX_SETTLE_AFTER)
+		return;
 	for (;;)
 	{
 		OutboxDelivery *d;
 
-		if (outbox_in_flight >= outbox_worker_max_in_flight)
-			return false;
+		/* Everyone keeps one slot, whatever the others have. */
+		if (ep->nin_flight > 0)
+		{
+			if (ep->nin_flight >= most)
+				return;
+			if (outbox_in_flight >= outbox_worker_max_in_flight)
+			{
+				if (ep->nready + ep->window_count > 0 &&
+					outbox_endpoint_may_send(ep, now))
+					outbox_starved = true;
+				return;
+			}
+		}
 		d = outbox_endpoint_next(ep, now);
 		if (d == NULL)
-			return true;
+			return;
 		if (!send(ep, d, now))
-			return false;
+		{
+			outbox_starved = true;
+			return;
+		}
 	}
 }
 

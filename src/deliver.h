@@ -21,8 +21,14 @@ extern void outbox_deliver_init(OutboxEnded ended);
 /* Nothing is sent while this is false. */
 extern bool outbox_may_send;
 
-/* Fills the endpoint's free slots.  False: the worker's total is reached. */
-extern bool outbox_deliver_fill(OutboxEndpoint *ep, TimestampTz now);
+/* Deliveries after which a settle does not wait for its interval. */
+#define OUTBOX_SETTLE_AFTER 500
+
+/* Somebody had due work and found the worker's total reached. */
+extern bool outbox_starved;
+
+/* Fills the endpoint's free slots, up to 'most' requests in flight. */
+extern void outbox_deliver_fill(OutboxEndpoint *ep, TimestampTz now, int most);
 
 /* Takes requests back that are in flight; started before 'before'. */
 extern void outbox_deliver_cancel(OutboxEndpoint *ep, TimestampTz before);

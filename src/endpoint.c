@@ -84,7 +84,7 @@ outbox_endpoint_free(OutboxEndpoint *ep)
 	outbox_lanes_free(ep);
 	while (ep->window_count > 0)
 	{
-		outbox_page_unref(ep->window[ep->window_start]->page);
+		outbox_page_unref(ep->window[ep->window_start].event->page);
 		ep->window_start = (ep->window_start + 1) % OUTBOX_WINDOW;
 		ep->window_count--;
 	}
@@ -151,23 +151,17 @@ outbox_endpoint_admit(OutboxEndpoint *ep, OutboxEvent *event)
 
 /* One delivery less that waits in the table only. */
 static OutboxLane *
-leave_table(OutboxEndpoint *ep, const char *key, bool was_retry)
+leave_table(OutboxEndpoint *ep, int64 seq, const char *key, bool was_retry)
 {
 	const char *k = outbox_lane_key(ep, key);
-	OutboxLane *lane = k ? outbox_lane_find(ep, k) : NULL;
+	OutboxLane *lane;
 
 	if (was_retry)
-	{
-		ep->nretries_loading--;
-		if (lane && lane->blockers > 0)
-			lane->blockers--;
-	}
-	else
-	{
-		ep->nblocked--;
-		if (lane && lane->nparked > 0)
-			lane->nparked--;
-	}
+		return outbox_retries_loaded(ep, seq);
+	lane = k ? outbox_lane_find(ep, k) : NULL;
+	ep->nblocked--;
+	if (lane && lane->nparked > 0)
+		lane->nparked--;
 	return lane;
 }
 
@@ -181,15 +175,17 @@ outbox_endpoint_load(OutboxEndpoint *ep, OutboxEvent *event, int attempts,
 	d->attempts = attempts;
 	d->first_attempt_at = first_attempt_at;
 	d->redelivery = redelivery;
-	leave_table(ep, event->key, was_retry);
+	d->was_retry = was_retry;
+	leave_table(ep, event->seq, event->key, was_retry);
 	place(ep, d);
 }
 
 /* As above, when the row or its event turned out to be gone. */
 void
-outbox_endpoint_load_failed(OutboxEndpoint *ep, const char *key, bool was_retry)
+outbox_endpoint_load_failed(OutboxEndpoint *ep, int64 seq, const char *key,
+							bool was_retry)
 {
-	OutboxLane *lane = leave_table(ep, key, was_retry);
+	OutboxLane *lane = leave_table(ep, seq, key, was_retry);
 
 	if (lane)
 		outbox_lane_advance(ep, lane);
@@ -209,21 +205,33 @@ outbox_endpoint_wants_events(const OutboxEndpoint *ep, TimestampTz now)
 	if (ep->breaker == OUTBOX_BREAKER_OPEN)
 		return now >= ep->retry_at && ep->window_count == 0 && ep->nready == 0 &&
 			ep->nin_flight == 0 && ep->nretries + ep->nretries_loading == 0;
-	return ep->window_count <= OUTBOX_WINDOW / 2;
+	if (ep->window_count == 0)
+		return true;
+
+	/* Read ahead while memory lasts. */
+	return ep->window_count <= OUTBOX_WINDOW / 2 &&
+		ep->window_bytes <= OUTBOX_WINDOW_BYTES / 2 &&
+		outbox_page_bytes <= OUTBOX_PAGE_BYTES_MAX;
 }
 
 bool
-outbox_endpoint_push(OutboxEndpoint *ep, OutboxEvent *event)
+outbox_endpoint_push(OutboxEndpoint *ep, OutboxEvent *event, bool filter_failed)
 {
-	if (ep->window_count == OUTBOX_WINDOW)
+	OutboxWindowEntry *entry;
+
+	if (ep->window_count == OUTBOX_WINDOW ||
+		(ep->window_count > 0 && ep->window_bytes > OUTBOX_WINDOW_BYTES))
 		return false;
+	ep->window_bytes += event->payload_len;
 	if (ep->window_count == 0)
 		outbox_cursor_set(&ep->frontier, event->page->done, event->page->under,
 						  event->seq - 1);
 	if (ep->window == NULL)
 		ep->window = MemoryContextAlloc(ep->cxt,
-										sizeof(OutboxEvent *) * OUTBOX_WINDOW);
-	ep->window[(ep->window_start + ep->window_count++) % OUTBOX_WINDOW] = event;
+										sizeof(OutboxWindowEntry) * OUTBOX_WINDOW);
+	entry = &ep->window[(ep->window_start + ep->window_count++) % OUTBOX_WINDOW];
+	entry->event = event;
+	entry->filter_failed = filter_failed;
 	event->page->refs++;
 	return true;
 }
@@ -242,10 +250,11 @@ outbox_endpoint_drop_window(OutboxEndpoint *ep, const OutboxCursor *head)
 	outbox_endpoint_frontier(ep, head);
 	while (ep->window_count > 0)
 	{
-		outbox_page_unref(ep->window[ep->window_start]->page);
+		outbox_page_unref(ep->window[ep->window_start].event->page);
 		ep->window_start = (ep->window_start + 1) % OUTBOX_WINDOW;
 		ep->window_count--;
 	}
+	ep->window_bytes = 0;
 	ep->attached = false;
 	outbox_cursor_copy(&ep->cursor, &ep->frontier);
 	ep->drop_window = false;
@@ -256,15 +265,18 @@ static bool
 examine(OutboxEndpoint *ep)
 {
 	OutboxEvent *event;
+	bool		filter_failed;
 
 	if (ep->window_count == 0 || ep->nwaiting >= OUTBOX_MAX_WAITING)
 		return false;
 	if (ep->ordering == OUTBOX_ORDER_STRICT && outbox_lane_find(ep, "") != NULL)
 		return false;			/* one at a time: the position waits, too */
 
-	event = ep->window[ep->window_start];
+	event = ep->window[ep->window_start].event;
+	filter_failed = ep->window[ep->window_start].filter_failed;
 	ep->window_start = (ep->window_start + 1) % OUTBOX_WINDOW;
 	ep->window_count--;
+	ep->window_bytes -= event->payload_len;
 	ep->backlog--;
 	ep->dirty = true;
 	if (ep->frontier.under != event->page->under ||
@@ -273,7 +285,12 @@ examine(OutboxEndpoint *ep)
 						  event->seq);
 	ep->frontier.last_seq = event->seq;
 	if (!outbox_retries_was_cancelled(ep, event->seq))
-		place(ep, make_delivery(ep, event, false));
+	{
+		OutboxDelivery *d = make_delivery(ep, event, false);
+
+		d->filter_failed = filter_failed;
+		place(ep, d);
+	}
 	outbox_page_unref(event->page);
 	return true;
 }
@@ -304,7 +321,13 @@ outbox_endpoint_next(OutboxEndpoint *ep, TimestampTz now)
 
 		if (d->event->expires_at <= now)
 		{
-			outbox_endpoint_dead(ep, d, "expired", "expires_at has passed", true);
+			outbox_endpoint_dead(ep, d, "expired", "expires_at has passed");
+			continue;
+		}
+		if (d->filter_failed)
+		{
+			outbox_endpoint_dead(ep, d, "filter failed",
+								 "the filter is neither true nor false of the payload");
 			continue;
 		}
 		if (ep->rate_limit > 0)
@@ -358,9 +381,25 @@ set_error(OutboxEndpoint *ep, OutboxDelivery *d, const char *error)
 	ep->last_error = MemoryContextStrdup(ep->cxt, error);
 }
 
+/*
+ * With on_exhausted = 'block', only a delivery that was tried and given up
+ * blocks its key.
+ */
+bool
+outbox_endpoint_dead_blocks(const char *reason)
+{
+	static const char *const tried[] = {"max_attempts", "max_age",
+	"aborted by receiver"};
+
+	for (size_t i = 0; reason != NULL && i < lengthof(tried); i++)
+		if (strcmp(reason, tried[i]) == 0)
+			return true;
+	return false;
+}
+
 void
 outbox_endpoint_dead(OutboxEndpoint *ep, OutboxDelivery *d, const char *reason,
-					 const char *error, bool skip)
+					 const char *error)
 {
 	OutboxLane *lane = d->lane;
 
@@ -371,7 +410,7 @@ outbox_endpoint_dead(OutboxEndpoint *ep, OutboxDelivery *d, const char *reason,
 	outbox_delivery_settle(ep, d, OUTBOX_VERDICT_DEAD);
 	if (lane == NULL)
 		return;
-	if (ep->block_on_dead && !skip)
+	if (ep->block_on_dead && outbox_endpoint_dead_blocks(reason))
 	{
 		lane->blockers++;
 		outbox_lane_park_later(ep, lane);
@@ -439,7 +478,7 @@ done_badly(OutboxEndpoint *ep, OutboxDelivery *d, const OutboxOutcome *o,
 		{
 			ereport(LOG, (errmsg("outbox delivery of event %s to \"%s\" is dead: %s",
 								 d->event->id_text, ep->name, reason)));
-			outbox_endpoint_dead(ep, d, reason, o->error, false);
+			outbox_endpoint_dead(ep, d, reason, o->error);
 			return;
 		}
 	}
@@ -501,7 +540,15 @@ outbox_endpoint_settled(OutboxEndpoint *ep)
 
 		ep->nsettling--;
 		if (d->verdict == OUTBOX_VERDICT_RETRY)
-			outbox_retries_add(ep, d->seq, d->next_attempt_at);
+		{
+			outbox_retries_add(ep, d->seq, d->next_attempt_at, d->lane);
+			if (d->lane)
+			{
+				/* It was blocked since the answer; now the retry blocks it. */
+				d->lane->blockers--;
+				outbox_lane_advance(ep, d->lane);
+			}
+		}
 		else if (d->verdict == OUTBOX_VERDICT_BLOCKED)
 		{
 			/* Its turn may have come before its row could be read. */
@@ -518,43 +565,46 @@ outbox_endpoint_settled(OutboxEndpoint *ep)
 
 /* --------------------------------------------------- the operator's hand */
 
-/* A dead delivery is tried again. */
-void
-outbox_endpoint_revive(OutboxEndpoint *ep, int64 seq, const char *key,
-					   TimestampTz now)
+static OutboxLane *
+lane_of(OutboxEndpoint *ep, const char *key)
 {
 	const char *k = outbox_lane_key(ep, key);
 
-	ep->ndead--;
-	if (k && !ep->block_on_dead)
-	{
-		OutboxLane *lane = outbox_lane_get(ep, k);
-
-		lane->blockers++;
-		outbox_lane_park_later(ep, lane);
-	}
-	outbox_retries_add(ep, seq, now);
+	return k ? outbox_lane_find(ep, k) : NULL;
 }
 
+/* A dead delivery no longer blocks its key, if it did. */
 static void
 unblock(OutboxEndpoint *ep, const char *key)
 {
-	const char *k = outbox_lane_key(ep, key);
-	OutboxLane *lane = k ? outbox_lane_find(ep, k) : NULL;
+	OutboxLane *lane = lane_of(ep, key);
 
-	if (lane && lane->blockers > 0)
+	if (ep->block_on_dead && lane && lane->blockers > 0)
 	{
 		lane->blockers--;
 		outbox_lane_advance(ep, lane);
 	}
 }
 
-/* A dead delivery is given up for good. */
+/* A dead delivery is tried again. */
 void
-outbox_endpoint_bury(OutboxEndpoint *ep, const char *key)
+outbox_endpoint_revive(OutboxEndpoint *ep, int64 seq, const char *key,
+					   bool blocked, TimestampTz now)
 {
 	ep->ndead--;
-	if (ep->block_on_dead)
+	outbox_endpoint_add_retry(ep, seq, now, key);
+	if (lane_of(ep, key))
+		outbox_lane_park_later(ep, lane_of(ep, key));
+	if (blocked)
+		unblock(ep, key);
+}
+
+/* A dead delivery is given up for good. */
+void
+outbox_endpoint_bury(OutboxEndpoint *ep, const char *key, bool blocked)
+{
+	ep->ndead--;
+	if (blocked)
 		unblock(ep, key);
 }
 
@@ -563,15 +613,15 @@ void
 outbox_endpoint_cancel_retry(OutboxEndpoint *ep, int64 seq, const char *key)
 {
 	outbox_retries_remove(ep, seq);
-	unblock(ep, key);
+	if (lane_of(ep, key))
+		outbox_lane_advance(ep, lane_of(ep, key));
 }
 
 /* Nor will one that waits behind its key's head. */
 void
 outbox_endpoint_cancel_follower(OutboxEndpoint *ep, const char *key)
 {
-	const char *k = outbox_lane_key(ep, key);
-	OutboxLane *lane = k ? outbox_lane_find(ep, k) : NULL;
+	OutboxLane *lane = lane_of(ep, key);
 
 	ep->nblocked--;
 	if (lane)
@@ -586,8 +636,7 @@ outbox_endpoint_cancel_follower(OutboxEndpoint *ep, const char *key)
 bool
 outbox_endpoint_holds(OutboxEndpoint *ep, int64 seq, const char *key)
 {
-	const char *k = outbox_lane_key(ep, key);
-	OutboxLane *lane = k ? outbox_lane_find(ep, k) : NULL;
+	OutboxLane *lane = lane_of(ep, key);
 	dlist_head *lists[] = {&ep->ready, &ep->in_flight, &ep->settling,
 	lane ? &lane->waiting : NULL};
 

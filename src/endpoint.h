@@ -8,6 +8,7 @@
 
 #include "lib/ilist.h"
 #include "lib/pairingheap.h"
+#include "filter.h"
 #include "log.h"
 #include "request.h"
 #include "shmem.h"
@@ -48,7 +49,9 @@ typedef struct OutboxDelivery
 	struct OutboxLane *lane;	/* NULL: unordered */
 	OutboxEvent *event;
 	int64		seq;
-	bool		parked;			/* has a row in outbox.parked */
+	bool		parked;			/* has a row in outbox.parked … */
+	bool		was_retry;		/* … which says 'retrying', not 'blocked' */
+	bool		filter_failed;	/* is not sent, but dead */
 	bool		probe;			/* sent while the breaker was open */
 	OutboxRedelivery redelivery;
 	int			attempts;		/* made, the one in flight not included */
@@ -84,6 +87,8 @@ typedef struct OutboxRetry
 	pairingheap_node node;
 	TimestampTz due;
 	int64		seq;
+	OutboxLane *lane;			/* that it blocks; NULL: none */
+	bool		loading;		/* due: off the heap, its row is being read */
 } OutboxRetry;
 
 typedef enum OutboxOrdering
@@ -113,6 +118,13 @@ typedef struct OutboxHistogram
 	uint32		count[OUTBOX_HISTOGRAM_MINUTES][OUTBOX_HISTOGRAM_BUCKETS];
 } OutboxHistogram;
 
+/* An event that was read for an endpoint. */
+typedef struct OutboxWindowEntry
+{
+	OutboxEvent *event;
+	bool		filter_failed;	/* neither true nor false of its payload */
+} OutboxWindowEntry;
+
 typedef struct OutboxEndpoint
 {
 	/* settings, from outbox.endpoint_settings */
@@ -123,6 +135,8 @@ typedef struct OutboxEndpoint
 	MemoryContext retired_cxt;	/* former ones that requests in flight use */
 	int			npatterns;
 	char	  **patterns;
+	JsonPath   *filter;			/* NULL: none */
+	uint64		row_version;	/* of the settings as stored */
 	int64		version;		/* of the subscription */
 	int64		stored_version; /* whose place in the log is stored */
 	int64		generation;		/* of the position: raised by seek */
@@ -156,9 +170,10 @@ typedef struct OutboxEndpoint
 	OutboxCursor counter;		/* else up to here */
 	int64		backlog;		/* matched beyond the frontier, as counted; the
 								 * window is part of it */
-	OutboxEvent **window;		/* read, not yet examined: a ring */
+	OutboxWindowEntry *window;	/* read, not yet examined: a ring */
 	int			window_start;
 	int			window_count;
+	size_t		window_bytes;	/* of payloads */
 
 	/* deliveries */
 	dlist_head	ready;
@@ -217,6 +232,9 @@ typedef struct OutboxEndpoint
 /* Read-ahead of one endpoint, and followers kept in memory: events. */
 #define OUTBOX_WINDOW 1024
 #define OUTBOX_MAX_WAITING 512
+#define OUTBOX_WINDOW_BYTES (4 * 1024 * 1024)	/* of payloads, one endpoint */
+#define OUTBOX_PAGE_BYTES_MAX (64 * 1024 * 1024)	/* all endpoints; beyond, only
+													 * who has nothing reads */
 
 /* Due retries that are brought back together. */
 #define OUTBOX_RETRIES_AT_ONCE 64
@@ -230,7 +248,8 @@ extern void outbox_endpoint_free(OutboxEndpoint *ep);
  * reading from its frontier.
  */
 extern bool outbox_endpoint_wants_events(const OutboxEndpoint *ep, TimestampTz now);
-extern bool outbox_endpoint_push(OutboxEndpoint *ep, OutboxEvent *event);
+extern bool outbox_endpoint_push(OutboxEndpoint *ep, OutboxEvent *event,
+								 bool filter_failed);
 extern void outbox_endpoint_drop_window(OutboxEndpoint *ep, const OutboxCursor *head);
 
 /* Where it has got to, when the head of the log is at 'head'. */
@@ -245,8 +264,8 @@ extern void outbox_endpoint_admit(OutboxEndpoint *ep, OutboxEvent *event);
 extern void outbox_endpoint_load(OutboxEndpoint *ep, OutboxEvent *event,
 								 int attempts, TimestampTz first_attempt_at,
 								 OutboxRedelivery redelivery, bool was_retry);
-extern void outbox_endpoint_load_failed(OutboxEndpoint *ep, const char *key,
-										bool was_retry);
+extern void outbox_endpoint_load_failed(OutboxEndpoint *ep, int64 seq,
+										const char *key, bool was_retry);
 extern void outbox_endpoint_add_retry(OutboxEndpoint *ep, int64 seq,
 									  TimestampTz due, const char *key);
 extern void outbox_endpoint_add_followers(OutboxEndpoint *ep, const char *key,
@@ -272,8 +291,8 @@ extern void outbox_endpoint_put_back(OutboxEndpoint *ep, OutboxDelivery *d);
 
 /* A delivery in flight that cannot be sent at all. */
 extern void outbox_endpoint_dead(OutboxEndpoint *ep, OutboxDelivery *d,
-								 const char *reason, const char *error,
-								 bool skip);
+								 const char *reason, const char *error);
+extern bool outbox_endpoint_dead_blocks(const char *reason);
 
 /* Before a settle: followers of blocked or overlong lanes join 'settling'. */
 extern void outbox_endpoint_park_followers(OutboxEndpoint *ep);
@@ -283,8 +302,8 @@ extern void outbox_endpoint_settled(OutboxEndpoint *ep);
 
 /* What an operator did to parked deliveries; the rows say so already. */
 extern void outbox_endpoint_revive(OutboxEndpoint *ep, int64 seq, const char *key,
-								   TimestampTz now);
-extern void outbox_endpoint_bury(OutboxEndpoint *ep, const char *key);
+								   bool blocked, TimestampTz now);
+extern void outbox_endpoint_bury(OutboxEndpoint *ep, const char *key, bool blocked);
 extern void outbox_endpoint_cancel_retry(OutboxEndpoint *ep, int64 seq,
 										 const char *key);
 extern void outbox_endpoint_cancel_follower(OutboxEndpoint *ep, const char *key);

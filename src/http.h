@@ -55,6 +55,10 @@ typedef enum OutboxFailure
 
 #define OUTBOX_RESPONSE_KEPT 1024	/* bytes of a failure's body */
 
+/*
+ * The status is decided when the headers are complete.  What follows is read
+ * for at most 64 kB or one second and then cut off, which changes nothing.
+ */
 typedef struct OutboxOutcome
 {
 	int			status;			/* HTTP status, 0: none */
@@ -65,7 +69,8 @@ typedef struct OutboxOutcome
 	int64		retry_after;	/* seconds from now, -1: none or unusable */
 	bool		disable;		/* webhook-delivery: disable */
 	bool		abort_message;	/* webhook-delivery: abort-message */
-	double		duration;		/* ms */
+	double		duration;		/* ms; waiting for a target's first connection not
+								 * included */
 } OutboxOutcome;
 
 typedef struct OutboxTransfer OutboxTransfer;
@@ -113,7 +118,8 @@ extern void outbox_http_cancel(OutboxTransfer *t);
 /*
  * Checks a URL as create_endpoint wants it: http or https, a host, no
  * userinfo, no control characters, and a literal address that is not refused.
- * NULL: fine.  Otherwise what is wrong, in words; '*hint' what to do.
+ * NULL: fine.  Otherwise what is wrong, in words that last until the next
+ * call; '*hint' what to do.
  */
 extern const char *outbox_http_check_url(const char *url, const char **hint);
 

@@ -207,10 +207,15 @@ check_parsed(CURLU *url, const char **hint)
 	char	   *scheme = NULL;
 	char	   *host = NULL;
 	char	   *user = NULL;
-	bool		plain;
+	bool		plain = false;
 
 	if (curl_url_get(url, CURLUPART_SCHEME, &scheme, 0) != CURLUE_OK ||
-		curl_url_get(url, CURLUPART_HOST, &host, 0) != CURLUE_OK)
+		(!(plain = strcmp(scheme, "http") == 0) && strcmp(scheme, "https") != 0))
+	{
+		*hint = "Use https, or http to an address in outbox.allowed_networks.";
+		complaint = "the URL's scheme is neither https nor http";
+	}
+	else if (curl_url_get(url, CURLUPART_HOST, &host, 0) != CURLUE_OK)
 	{
 		*hint = "Write the URL as https://host/path.";
 		complaint = "the URL has no host";
@@ -220,12 +225,6 @@ check_parsed(CURLU *url, const char **hint)
 	{
 		*hint = "Put credentials into the endpoint's headers, for example Authorization.";
 		complaint = "the URL contains a user name or a password";
-	}
-	else if (!(plain = strcmp(scheme, "http") == 0) &&
-			 strcmp(scheme, "https") != 0)
-	{
-		*hint = "Use https, or http to an address in outbox.allowed_networks.";
-		complaint = "the URL's scheme is neither https nor http";
 	}
 	else
 		complaint = check_literal(host, plain, hint);

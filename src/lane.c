@@ -204,16 +204,13 @@ outbox_endpoint_add_followers(OutboxEndpoint *ep, const char *key, int64 n)
 	outbox_lane_advance(ep, lane);
 }
 
-/* No row was found where some were expected: they are not written yet. */
+/* No row was found where some were expected: somebody took them away. */
 void
 outbox_endpoint_no_followers(OutboxEndpoint *ep, OutboxLane *lane)
 {
-	if (ep->nsettling == 0)
-	{
-		ep->nblocked -= lane->nparked;
-		lane->nparked = 0;
-		outbox_lane_advance(ep, lane);
-	}
+	ep->nblocked -= lane->nparked;
+	lane->nparked = 0;
+	outbox_lane_advance(ep, lane);
 }
 
 void
@@ -234,8 +231,10 @@ park_lane(OutboxEndpoint *ep, OutboxLane *lane)
 		lane->nparked++;
 		ep->nblocked++;
 		d->lane = NULL;
-		if (d->parked)
-			outbox_delivery_free(d);	/* its row says 'blocked' already */
+
+		/* The row of one that was not a retry says 'blocked' already. */
+		if (d->parked && !d->was_retry)
+			outbox_delivery_free(d);
 		else
 			outbox_delivery_settle(ep, d, OUTBOX_VERDICT_BLOCKED);
 	}
@@ -259,7 +258,9 @@ outbox_endpoint_park_followers(OutboxEndpoint *ep)
 			park_lane(ep, lane);
 	}
 
-	if (ep->nwaiting >= OUTBOX_MAX_WAITING)
+	/* With most slots busy there is no dam: what waits may as well wait here. */
+	if (ep->nwaiting >= OUTBOX_MAX_WAITING &&
+		ep->nin_flight < Min(ep->slots, ep->max_in_flight) / 2)
 	{
 		lanes_iterator it;
 		LaneEntry  *entry;

@@ -6,6 +6,8 @@
  * DROP DATABASE, ALTER DATABASE … RENAME and SET TABLESPACE, and CREATE
  * DATABASE … TEMPLATE fail while anybody is connected, and nobody should have
  * to know that a worker is.
+ *
+ * And it rings for prepared transactions when they are committed.
  */
 #include "postgres.h"
 
@@ -234,6 +236,14 @@ concerns_databases(Node *parsetree)
 	}
 }
 
+/* What the prepared transaction rang for died with its session. */
+static bool
+commits_prepared(Node *parsetree)
+{
+	return IsA(parsetree, TransactionStmt) &&
+		castNode(TransactionStmt, parsetree)->kind == TRANS_STMT_COMMIT_PREPARED;
+}
+
 static void
 process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 				ProcessUtilityContext context, ParamListInfo params,
@@ -256,6 +266,12 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 	else
 		standard_ProcessUtility(pstmt, queryString, readOnlyTree, context,
 								params, queryEnv, dest, qc);
+
+	if (commits_prepared(pstmt->utilityStmt))
+	{
+		outbox_mark_emitted();
+		outbox_mark_changed();
+	}
 
 	/*
 	 * There is a database more, or one less, or one that lets nobody in: seen

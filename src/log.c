@@ -61,6 +61,8 @@ static int64 durable_tick;		/* all that this tick sees is durable */
 static int64 log_epoch;
 static bool log_epoch_zero;
 
+size_t		outbox_page_bytes;
+
 static SPIPlanPtr walk_plan;
 static SPIPlanPtr late_plan;
 static SPIPlanPtr fetch_plan;
@@ -121,6 +123,7 @@ outbox_page_unref(OutboxPage *page)
 {
 	if (--page->refs > 0)
 		return;
+	outbox_page_bytes -= page->bytes;
 	outbox_tick_unref(page->done);
 	outbox_tick_unref(page->under);
 	MemoryContextDelete(page->cxt);
@@ -214,6 +217,8 @@ make_event(OutboxPage *page, Datum *values, bool *nulls)
 		event->payload_len = 4;
 	}
 	MemoryContextSwitchTo(old);
+	page->bytes += event->payload_len;
+	outbox_page_bytes += event->payload_len;
 	return event;
 }
 
@@ -231,6 +236,22 @@ commit_lsn(uint64 xid, const OutboxTick *tick)
 		TransactionIdPrecedes((TransactionId) xid, outbox_oldest_clog_xid()))
 		return tick->lsn;
 	return TransactionIdGetCommitLSN((TransactionId) xid);
+}
+
+/* A row that is being looked at. */
+struct OutboxRow
+{
+	Datum		values[NCOLUMNS];
+	bool		nulls[NCOLUMNS];
+	Jsonb	   *payload;		/* NULL: not asked for yet */
+};
+
+Jsonb *
+outbox_row_payload(OutboxRow *row)
+{
+	if (row->payload == NULL && !row->nulls[COL_PAYLOAD])
+		row->payload = DatumGetJsonbP(row->values[COL_PAYLOAD]);
+	return row->payload;
 }
 
 typedef struct ReadState
@@ -255,8 +276,8 @@ take_rows(ReadState *st)
 
 	for (uint64 i = 0; i < SPI_processed; i++)
 	{
-		Datum		values[NCOLUMNS];
-		bool		nulls[NCOLUMNS];
+		OutboxRow	row;
+		Datum	   *values = row.values;
 		uint64		xid;
 		int64		epoch;
 		struct varlena *topic;
@@ -267,7 +288,8 @@ take_rows(ReadState *st)
 			return false;
 
 		heap_deform_tuple(SPI_tuptable->vals[i], SPI_tuptable->tupdesc,
-						  values, nulls);
+						  row.values, row.nulls);
+		row.payload = NULL;
 		cursor->last_seq = DatumGetInt64(values[COL_SEQ]);
 		xid = U64FromFullTransactionId(DatumGetFullTransactionId(values[COL_XID]));
 		epoch = DatumGetInt64(values[COL_EPOCH]);
@@ -280,7 +302,7 @@ take_rows(ReadState *st)
 
 		topic = PG_DETOAST_DATUM_PACKED(values[COL_TOPIC]);
 		wanted = st->reader->want(st->reader->arg, VARDATA_ANY(topic),
-								  VARSIZE_ANY_EXHDR(topic));
+								  VARSIZE_ANY_EXHDR(topic), &row);
 		if (wanted == NULL)
 			continue;
 
@@ -291,7 +313,7 @@ take_rows(ReadState *st)
 		}
 		if (st->page == NULL)
 			st->page = page_create(cursor->done, cursor->under);
-		event = make_event(st->page, values, nulls);
+		event = make_event(st->page, row.values, row.nulls);
 		st->bytes += event->payload_len;
 		st->reader->take(st->reader->arg, wanted, event);
 	}

@@ -51,6 +51,8 @@ typedef enum OutboxFormat
 {
 	OUTBOX_FORMAT_STANDARD,
 	OUTBOX_FORMAT_RAW,
+	OUTBOX_FORMAT_CLOUDEVENTS,
+	OUTBOX_FORMAT_CLOUDEVENTS_BINARY,
 	OUTBOX_FORMATS
 } OutboxFormat;
 
@@ -88,15 +90,21 @@ typedef struct OutboxPage
 {
 	MemoryContext cxt;
 	int			refs;
+	size_t		bytes;			/* of payloads */
 	OutboxTick *done;			/* the ticks it was read between; NULL for */
 	OutboxTick *under;			/* events that were looked up by seq */
 } OutboxPage;
 
 /*
  * Is this event wanted?  Asked with the topic alone, before anything else of
- * the row is looked at.  A non-NULL answer is handed to 'take' with the event.
+ * the row is looked at; its payload can be asked for (NULL: it is bytes).  A
+ * non-NULL answer is handed to 'take' with the event.
  */
-typedef void *(*OutboxWant) (void *arg, const char *topic, size_t len);
+typedef struct OutboxRow OutboxRow;
+extern Jsonb *outbox_row_payload(OutboxRow *row);
+
+typedef void *(*OutboxWant) (void *arg, const char *topic, size_t len,
+							 OutboxRow *row);
 typedef void (*OutboxTake) (void *arg, void *wanted, OutboxEvent *event);
 
 typedef struct OutboxReader
@@ -158,6 +166,9 @@ extern XLogRecPtr outbox_log_end(void);
 extern bool outbox_log_durable(XLogRecPtr lsn);
 extern bool outbox_log_standbys_configured(void);
 extern bool outbox_log_standbys_have(XLogRecPtr lsn);
+
+/* Payloads in memory. */
+extern size_t outbox_page_bytes;
 
 extern void outbox_page_unref(OutboxPage *page);
 

@@ -50,6 +50,8 @@ typedef struct Topic
 	char		status;
 	int			n;
 	OutboxEndpoint **subscribers;
+	OutboxFilterResult *result; /* of each subscriber's filter, for the event
+								 * that is being looked at */
 } Topic;
 
 #define SH_PREFIX topics
@@ -92,6 +94,13 @@ outbox_reader_set_endpoints(OutboxEndpoint **list, int n)
 	forget_topics();
 }
 
+static OutboxFilterResult
+passes(const OutboxEndpoint *ep, OutboxRow *row)
+{
+	return ep->filter ? outbox_filter(ep->filter, outbox_row_payload(row)) :
+		OUTBOX_FILTER_YES;
+}
+
 static bool
 subscribes(const OutboxEndpoint *ep, const char *topic, size_t len)
 {
@@ -126,8 +135,13 @@ find_topic(const char *name, size_t len)
 		if (!subscribes(endpoints[i], key, len))
 			continue;
 		if (topic->subscribers == NULL)
+		{
 			topic->subscribers = MemoryContextAlloc(topic_cxt,
 													sizeof(OutboxEndpoint *) * nendpoints);
+			topic->result = MemoryContextAlloc(topic_cxt,
+											   sizeof(OutboxFilterResult) * nendpoints);
+		}
+		topic->result[topic->n] = OUTBOX_FILTER_YES;
 		topic->subscribers[topic->n++] = endpoints[i];
 	}
 	return topic;
@@ -136,22 +150,27 @@ find_topic(const char *name, size_t len)
 /* ----------------------------------------------------------------- head */
 
 static void *
-head_wants(void *arg, const char *name, size_t len)
+head_wants(void *arg, const char *name, size_t len, OutboxRow *row)
 {
 	Topic	   *topic = find_topic(name, len);
 	bool		attached = false;
+	bool		wanted = false;
 
 	(void) arg;
-	if (topic->n == 0)
-		outbox_unmatched++;
 	for (int i = 0; i < topic->n; i++)
 	{
 		OutboxEndpoint *ep = topic->subscribers[i];
 
+		topic->result[i] = passes(ep, row);
+		if (topic->result[i] == OUTBOX_FILTER_NO)
+			continue;
+		wanted = true;
 		if (ep->counted)
 			ep->backlog++;
 		attached = attached || ep->attached;
 	}
+	if (!wanted)
+		outbox_unmatched++;
 	return attached ? topic : NULL;
 }
 
@@ -165,9 +184,9 @@ head_takes(void *arg, void *wanted, OutboxEvent *event)
 	{
 		OutboxEndpoint *ep = topic->subscribers[i];
 
-		if (!ep->attached)
+		if (!ep->attached || topic->result[i] == OUTBOX_FILTER_NO)
 			continue;
-		if (!outbox_endpoint_push(ep, event))
+		if (!outbox_endpoint_push(ep, event, topic->result[i] == OUTBOX_FILTER_ERROR))
 		{
 			/* From here on it reads by itself, beginning with this event. */
 			ep->attached = false;
@@ -205,16 +224,22 @@ read_head(bool news, XLogRecPtr *lsn)
 /* ------------------------------------------------------------- laggards */
 
 static void *
-laggard_wants(void *arg, const char *topic, size_t len)
+laggard_wants(void *arg, const char *topic, size_t len, OutboxRow *row)
 {
-	return subscribes(arg, topic, len) ? arg : NULL;
+	static OutboxFilterResult result;
+
+	if (!subscribes(arg, topic, len))
+		return NULL;
+	result = passes(arg, row);
+	return result == OUTBOX_FILTER_NO ? NULL : &result;
 }
 
 static void
 laggard_takes(void *arg, void *wanted, OutboxEvent *event)
 {
-	(void) wanted;
-	outbox_endpoint_push(arg, event);	/* the page is no larger than the room */
+	/* The page is no larger than the room. */
+	outbox_endpoint_push(arg, event,
+						 *(OutboxFilterResult *) wanted == OUTBOX_FILTER_ERROR);
 }
 
 /* How far somebody may read who is at 'c': the newest tick that the head knows. */
@@ -310,11 +335,11 @@ read_laggards(dlist_head *busy, TimestampTz now, XLogRecPtr *lsn)
 /* ------------------------------------------------------------- counting */
 
 static void *
-counter_wants(void *arg, const char *topic, size_t len)
+counter_wants(void *arg, const char *topic, size_t len, OutboxRow *row)
 {
 	OutboxEndpoint *ep = arg;
 
-	if (subscribes(ep, topic, len))
+	if (subscribes(ep, topic, len) && passes(ep, row) != OUTBOX_FILTER_NO)
 		ep->backlog++;
 	return NULL;
 }
@@ -356,12 +381,6 @@ count_ahead(dlist_head *busy)
 
 /* ----------------------------------------------------------------- step */
 
-static bool
-has_due(OutboxEndpoint *ep, TimestampTz now)
-{
-	return outbox_endpoint_has_due(ep, now) || !dlist_is_empty(&ep->loading);
-}
-
 static void
 bring_back(dlist_head *busy, TimestampTz now)
 {
@@ -373,14 +392,39 @@ bring_back(dlist_head *busy, TimestampTz now)
 		int64		seqs[OUTBOX_RETRIES_AT_ONCE];
 		int			n;
 
-		if (ep->dropped || ep->recreate || !has_due(ep, now))
+		if (ep->dropped || ep->recreate || !outbox_endpoint_has_due(ep, now))
 			continue;
 		n = outbox_endpoint_take_due(ep, now, seqs,
 									 OUTBOX_RETRIES_AT_ONCE);
 		if (n > 0)
 			outbox_catalog_load_retries(ep, seqs, n);
-		outbox_catalog_load_followers(ep);
 		got_work(ep);
+	}
+}
+
+bool
+outbox_reader_wants_followers(dlist_head *busy)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, busy)
+		if (!dlist_is_empty(&dlist_container(OutboxEndpoint, busy_node,
+											 iter.cur)->loading))
+			return true;
+	return false;
+}
+
+void
+outbox_reader_bring_followers(dlist_head *busy)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, busy)
+	{
+		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, busy_node, iter.cur);
+
+		if (!ep->dropped && !ep->recreate)
+			outbox_catalog_load_followers(ep);
 	}
 }
 
@@ -397,7 +441,7 @@ outbox_reader_has_work(dlist_head *busy, TimestampTz now)
 
 		if (ep->dropped || ep->recreate)
 			continue;
-		if (is_hungry(ep, now) || has_due(ep, now) ||
+		if (is_hungry(ep, now) || outbox_endpoint_has_due(ep, now) ||
 			(!ep->counted && (at_head(&ep->counter) || target_for(&ep->counter))))
 			return true;
 	}

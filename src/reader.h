@@ -29,6 +29,10 @@ extern void outbox_reader_init(OutboxGotWork got_work);
 extern bool outbox_reader_step(dlist_head *busy, bool news, TimestampTz now,
 							   XLogRecPtr *lsn);
 
+/* Lanes whose next followers are in outbox.parked.  Needs a transaction. */
+extern bool outbox_reader_wants_followers(dlist_head *busy);
+extern void outbox_reader_bring_followers(dlist_head *busy);
+
 /* Is there anything for a step to do?  Cheap; asked before a transaction. */
 extern bool outbox_reader_has_work(dlist_head *busy, TimestampTz now);
 

@@ -29,8 +29,8 @@ typedef struct OutboxRequestSettings
 
 /*
  * The body of an event in a format.  Rendered once, into the page's memory:
- * the same bytes for each attempt and each endpoint of that format.  NULL: it
- * cannot be said in UTF-8; outbox_request_headers() then returns that as reason.
+ * the same bytes for each attempt and each endpoint of that format.  NULL: the
+ * event cannot be sent; outbox_request_headers() then returns the reason.
  */
 extern const char *outbox_request_body(OutboxEvent *event, OutboxFormat format,
 									   size_t *len);

@@ -28,9 +28,13 @@ int			outbox_attempts_piece;
 static TimestampTz events_since;
 static TimestampTz attempts_since;
 static TimestampTz look_again_at;
+static bool tidying;			/* kept events are being looked through */
 
-/* After a table could not be dropped, or to tidy up kept events. */
+/* After a table could not be dropped. */
 #define LOOK_AGAIN_AFTER (10 * USECS_PER_SEC)
+
+/* Between two slices of kept events. */
+#define TIDY_EVERY (10 * 1000)
 
 static int
 next_piece(int piece)
@@ -87,7 +91,8 @@ outbox_retention_next_time(void)
 	TimestampTz t = Min(due(events_since, outbox_retention),
 						due(attempts_since, outbox_attempts_retention));
 
-	return Max(t, look_again_at);
+	t = Max(t, look_again_at);
+	return tidying ? Min(t, GetCurrentTimestamp() + TIDY_EVERY) : t;
 }
 
 /*
@@ -105,8 +110,8 @@ everybody_is_done(int piece)
 	char		sql[2048];
 
 	snprintf(sql, sizeof(sql),
-			 "SELECT 1 FROM (SELECT DISTINCT done, pending"
-			 " FROM outbox.endpoint_positions) AS p"
+			 "SELECT 1 FROM (SELECT DISTINCT ON (done::pg_catalog.text, pending)"
+			 " done, pending FROM outbox.endpoint_positions) AS p"
 			 " WHERE EXISTS (SELECT 1 FROM outbox.events_%d e"
 			 " WHERE e.xid OPERATOR(pg_catalog.>=)"
 			 " pg_catalog.pg_snapshot_xmin(p.done)"
@@ -210,16 +215,36 @@ rotate_attempts(void)
 	return true;
 }
 
-/* Events that were kept for deliveries which have ended since. */
-static void
+/*
+ * Events that were kept for deliveries which have ended since: a slice of the
+ * table, in the order of seq, so that the loop goes on.  False: it is not
+ * through yet.
+ */
+static bool
 drop_kept_events(void)
 {
+	static int64 from;
+	Datum		args[1] = {Int64GetDatum(from)};
+	bool		isnull;
+	Datum		last;
+
 	if (!outbox_begin(true))
-		return;
-	execute("DELETE FROM outbox.kept_events k WHERE NOT EXISTS"
-			" (SELECT 1 FROM outbox.parked p"
-			" WHERE p.seq OPERATOR(pg_catalog.=) k.seq)");
+		return false;
+	if (SPI_execute_with_args("WITH slice AS MATERIALIZED (SELECT seq FROM outbox.kept_events"
+							  " WHERE seq OPERATOR(pg_catalog.>) $1 ORDER BY seq LIMIT 1000),"
+							  " gone AS (DELETE FROM outbox.kept_events k USING slice s"
+							  " WHERE k.seq OPERATOR(pg_catalog.=) s.seq AND NOT EXISTS"
+							  " (SELECT 1 FROM outbox.parked p"
+							  " WHERE p.seq OPERATOR(pg_catalog.=) k.seq))"
+							  " SELECT CASE WHEN pg_catalog.count(*)"
+							  " OPERATOR(pg_catalog.=) 1000 THEN pg_catalog.max(seq) END"
+							  " FROM slice",
+							  1, (Oid[]) {INT8OID}, args, NULL, false, 0) != SPI_OK_SELECT)
+		elog(ERROR, "could not look through the kept events");
+	last = SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &isnull);
+	from = isnull ? 0 : DatumGetInt64(last);
 	outbox_commit();
+	return from == 0;
 }
 
 void
@@ -236,8 +261,9 @@ outbox_retention_run(OutboxDatabase *db)
 		rotated = rotate_events(db);
 		failed = failed || !rotated;
 	}
-	if (rotated)
-		drop_kept_events();
+	tidying = tidying || rotated;
+	if (tidying)
+		tidying = !drop_kept_events();
 	if (failed)
 	{
 		int64		wait = Min(LOOK_AGAIN_AFTER,

@@ -52,8 +52,12 @@ outbox_retries_init(OutboxEndpoint *ep)
 	ep->retry_index = seqs_create(ep->cxt, 64, NULL);
 }
 
+/*
+ * 'lane': whose head it is, which it blocks until it is back in memory; NULL:
+ * it is in no lane.
+ */
 void
-outbox_retries_add(OutboxEndpoint *ep, int64 seq, TimestampTz due)
+outbox_retries_add(OutboxEndpoint *ep, int64 seq, TimestampTz due, OutboxLane *lane)
 {
 	OutboxRetry *retry;
 	SeqEntry   *entry;
@@ -62,9 +66,13 @@ outbox_retries_add(OutboxEndpoint *ep, int64 seq, TimestampTz due)
 	entry = seqs_insert(ep->retry_index, seq, &found);
 	if (found)
 		return;
+	if (lane)
+		lane->blockers++;
 	retry = MemoryContextAlloc(ep->cxt, sizeof(OutboxRetry));
 	retry->seq = seq;
 	retry->due = due;
+	retry->lane = lane;
+	retry->loading = false;
 	entry->retry = retry;
 	pairingheap_add(ep->retries, &retry->node);
 	ep->nretries++;
@@ -74,10 +82,9 @@ void
 outbox_endpoint_add_retry(OutboxEndpoint *ep, int64 seq, TimestampTz due,
 						  const char *key)
 {
-	key = outbox_lane_key(ep, key);
-	if (key)
-		outbox_lane_get(ep, key)->blockers++;
-	outbox_retries_add(ep, seq, due);
+	const char *k = outbox_lane_key(ep, key);
+
+	outbox_retries_add(ep, seq, due, k ? outbox_lane_get(ep, k) : NULL);
 }
 
 bool
@@ -103,35 +110,70 @@ outbox_endpoint_take_due(OutboxEndpoint *ep, TimestampTz now, int64 *seqs, int m
 		max = 1;
 	while (n < max && outbox_endpoint_has_due(ep, now))
 	{
-		int64		seq = pairingheap_container(OutboxRetry, node,
-												pairingheap_first(ep->retries))->seq;
+		OutboxRetry *retry = pairingheap_container(OutboxRetry, node,
+												   pairingheap_remove_first(ep->retries));
 
-		outbox_retries_remove(ep, seq);
+		retry->loading = true;
+		ep->nretries--;
 		ep->nretries_loading++;
-		seqs[n++] = seq;
+		seqs[n++] = retry->seq;
 	}
 	return n;
 }
 
-/* False: it does not wait here. */
-bool
+static void
+forget(OutboxEndpoint *ep, OutboxRetry *retry)
+{
+	if (retry->lane)
+		retry->lane->blockers--;
+	seqs_delete(ep->retry_index, retry->seq);
+	pfree(retry);
+}
+
+/* It is back in memory, or it turned out to be gone. */
+OutboxLane *
+outbox_retries_loaded(OutboxEndpoint *ep, int64 seq)
+{
+	SeqEntry   *entry = seqs_lookup(ep->retry_index, seq);
+	OutboxLane *lane;
+
+	if (entry == NULL || !entry->retry->loading)
+		return NULL;
+	lane = entry->retry->lane;
+	ep->nretries_loading--;
+	forget(ep, entry->retry);
+	return lane;
+}
+
+/* The caller lets its lane advance. */
+void
 outbox_retries_remove(OutboxEndpoint *ep, int64 seq)
 {
 	SeqEntry   *entry = seqs_lookup(ep->retry_index, seq);
 
-	if (entry == NULL)
-		return false;
+	Assert(entry != NULL && !entry->retry->loading);
 	pairingheap_remove(ep->retries, &entry->retry->node);
-	pfree(entry->retry);
-	seqs_delete(ep->retry_index, seq);
 	ep->nretries--;
-	return true;
+	forget(ep, entry->retry);
+}
+
+/* It is due now. */
+void
+outbox_retries_hurry(OutboxEndpoint *ep, int64 seq, TimestampTz now)
+{
+	OutboxRetry *retry = seqs_lookup(ep->retry_index, seq)->retry;
+
+	pairingheap_remove(ep->retries, &retry->node);
+	retry->due = now;
+	pairingheap_add(ep->retries, &retry->node);
 }
 
 bool
 outbox_retries_wait(OutboxEndpoint *ep, int64 seq)
 {
-	return seqs_lookup(ep->retry_index, seq) != NULL;
+	SeqEntry   *entry = seqs_lookup(ep->retry_index, seq);
+
+	return entry != NULL && !entry->retry->loading;
 }
 
 void

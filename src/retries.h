@@ -8,8 +8,13 @@
 #include "endpoint.h"
 
 extern void outbox_retries_init(OutboxEndpoint *ep);
-extern void outbox_retries_add(OutboxEndpoint *ep, int64 seq, TimestampTz due);
-extern bool outbox_retries_remove(OutboxEndpoint *ep, int64 seq);
+extern void outbox_retries_add(OutboxEndpoint *ep, int64 seq, TimestampTz due,
+							   OutboxLane *lane);
+extern OutboxLane *outbox_retries_loaded(OutboxEndpoint *ep, int64 seq);
+extern void outbox_retries_remove(OutboxEndpoint *ep, int64 seq);
+extern void outbox_retries_hurry(OutboxEndpoint *ep, int64 seq, TimestampTz now);
+
+/* Does it wait for its time here? */
 extern bool outbox_retries_wait(OutboxEndpoint *ep, int64 seq);
 
 /* Events that were cancelled before the endpoint came to them. */

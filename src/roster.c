@@ -98,6 +98,8 @@ meet(const OutboxSettings *s)
 		p.delivered = delivered;
 		p.failed_attempts = failed;
 		outbox_cursor_set(&p.cursor, s->start, NULL, 0);
+		if (s->generation > 1)
+			outbox_catalog_forget_parked(s->id, s->start);
 	}
 	ep->delivered = p.delivered;
 	ep->failed_attempts = p.failed_attempts;
@@ -139,7 +141,8 @@ apply_settings(void *arg, const OutboxSettings *s)
 
 	if (ep == NULL)
 		ep = meet(s);
-	else if (ep->generation != s->generation || ep->ordering != s->ordering)
+	else if (ep->generation != s->generation || ep->ordering != s->ordering ||
+			 ep->block_on_dead != s->block_on_dead)
 	{
 		/* Another position, or other lanes: it starts over from its tables. */
 		ep->recreate = true;
@@ -147,7 +150,8 @@ apply_settings(void *arg, const OutboxSettings *s)
 		outbox_recreating = true;
 		outbox_roster_busy(ep);
 	}
-	else
+	else if (ep->row_version != s->row_version || s->previous_until != DT_NOEND ||
+			 ep->previous_until != DT_NOEND)
 	{
 		bool		other = ep->version != s->version;
 

@@ -15,8 +15,11 @@
 #include "commands/extension.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
+#include "postmaster/interrupt.h"
+#include "storage/latch.h"
 #include "storage/ipc.h"
 #include "storage/lmgr.h"
+#include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/guc.h"
@@ -58,6 +61,8 @@ static Oid	extension_oid;
 static Oid	sequence_oid;
 static Oid	tables[OUTBOX_TABLES];
 static char *version;
+static bool role_fits = true;
+static volatile sig_atomic_t in_transaction;
 
 /*
  * Settings that a database or a role could carry and that would change what
@@ -99,6 +104,26 @@ static const char *const overrides[][2] = {
 	{"log_statement", "none"},
 	{"log_min_duration_statement", "-1"},
 };
+
+/*
+ * Between two transactions the loop ends itself, outcomes settled; inside one,
+ * whatever it waits for or works on is broken off.
+ */
+void
+outbox_session_sigterm(SIGNAL_ARGS)
+{
+	int			save_errno = errno;
+
+	(void) postgres_signal_arg;
+	ShutdownRequestPending = true;
+	if (in_transaction)
+	{
+		InterruptPending = true;
+		ProcDiePending = true;
+	}
+	SetLatch(MyLatch);
+	errno = save_errno;
+}
 
 /* The extension's version and owner; InvalidOid: not installed. */
 static Oid
@@ -145,6 +170,7 @@ outbox_session_init(void)
 	for (size_t i = 0; i < lengthof(overrides); i++)
 		SetConfigOption(overrides[i][0], overrides[i][1], PGC_SUSET, PGC_S_OVERRIDE);
 
+	SetCurrentStatementStartTimestamp();
 	StartTransactionCommand();
 	PushActiveSnapshot(GetTransactionSnapshot());
 	extension_oid = look_up_extension(&owner, &version);
@@ -167,13 +193,26 @@ outbox_session_init(void)
 	 */
 	StartTransactionCommand();
 	if (outbox_worker_role[0] != '\0')
-		owner = get_role_oid(outbox_worker_role, false);
+	{
+		Oid			role = get_role_oid(outbox_worker_role, true);
+
+		role_fits = OidIsValid(role) && has_privs_of_role(role, owner);
+		if (role_fits)
+			owner = role;
+	}
 	SetSessionAuthorization(owner, superuser_arg(owner));
 
 	/* Bodies are UTF-8 whatever the database is; to be set in a transaction. */
 	SetConfigOption("client_encoding", "UTF8", PGC_SUSET, PGC_S_OVERRIDE);
 	CommitTransactionCommand();
 	return true;
+}
+
+/* False: outbox.worker_role is nobody who may do what the worker has to. */
+bool
+outbox_session_role_fits(void)
+{
+	return role_fits;
 }
 
 const char *
@@ -213,6 +252,9 @@ outbox_begin(bool write)
 {
 	bool		locked;
 
+	/* now() is the time of the statement, and this process has had none. */
+	SetCurrentStatementStartTimestamp();
+	in_transaction = true;
 	StartTransactionCommand();
 	locked = lock_tables(OUTBOX_TABLE_EVENTS, OUTBOX_TABLE_KEPT_EVENTS, AccessShareLock);
 	if (locked && write)
@@ -223,6 +265,7 @@ outbox_begin(bool write)
 	if (!locked)
 	{
 		AbortCurrentTransaction();
+		in_transaction = false;
 		return false;
 	}
 
@@ -251,6 +294,7 @@ outbox_give_up(void)
 {
 	SPI_finish();
 	AbortCurrentTransaction();
+	in_transaction = false;
 }
 
 void
@@ -259,4 +303,5 @@ outbox_commit(void)
 	PopActiveSnapshot();
 	SPI_finish();
 	CommitTransactionCommand();
+	in_transaction = false;
 }

@@ -45,6 +45,9 @@ typedef enum OutboxTable
  */
 extern bool outbox_session_init(void);
 
+extern void outbox_session_sigterm(SIGNAL_ARGS);
+extern bool outbox_session_role_fits(void);
+
 /* Version of the extension's objects, as installed. */
 extern const char *outbox_session_version(void);
 extern Oid	outbox_session_sequence(void);

@@ -27,6 +27,7 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
+#include "catalog.h"
 #include "compat.h"
 #include "retention.h"
 #include "session.h"
@@ -70,6 +71,7 @@ static int64 position_rows;
 static int64 shared_tick;		/* as last written */
 static int64 shared_seq;
 static TimestampTz shared_at;
+static TimestampTz compact_at;	/* not before */
 
 static SPIPlanPtr park_plan;
 static SPIPlanPtr unpark_plan;
@@ -452,8 +454,8 @@ static void
 write_subscription(OutboxEndpoint *ep, const OutboxCursor *c)
 {
 	Datum	   *topics = palloc(sizeof(Datum) * Max(ep->npatterns, 1));
-	Datum		args[6];
-	char		nulls[] = "      ";
+	Datum		args[7];
+	char		nulls[] = "       ";
 
 	for (int i = 0; i < ep->npatterns; i++)
 		topics[i] = CStringGetTextDatum(ep->patterns[i]);
@@ -467,12 +469,15 @@ write_subscription(OutboxEndpoint *ep, const OutboxCursor *c)
 	else
 		nulls[4] = 'n';
 	args[5] = Int64GetDatum(c->last_seq);
+	args[6] = PointerGetDatum(ep->filter);
+	if (ep->filter == NULL)
+		nulls[6] = 'n';
 	if (SPI_execute_with_args("INSERT INTO outbox.subscriptions"
-							  " (endpoint_id, version, topics, done, under, last_seq)"
-							  " VALUES ($1, $2, $3, $4, $5, $6)"
+							  " (endpoint_id, version, topics, done, under, last_seq, filter)"
+							  " VALUES ($1, $2, $3, $4, $5, $6, $7)"
 							  " ON CONFLICT (endpoint_id, version) DO NOTHING",
-							  6, (Oid[]) {INT4OID, INT8OID, TEXTARRAYOID,
-							  PG_SNAPSHOTOID, PG_SNAPSHOTOID, INT8OID},
+							  7, (Oid[]) {INT4OID, INT8OID, TEXTARRAYOID,
+							  PG_SNAPSHOTOID, PG_SNAPSHOTOID, INT8OID, JSONPATHOID},
 							  args, nulls, false, 0) < 0)
 		elog(ERROR, "could not store the subscription of endpoint \"%s\"", ep->name);
 	ep->stored_version = ep->version;
@@ -518,11 +523,13 @@ outbox_settle(dlist_head *busy, const OutboxCursor *head, bool final)
 	dlist_iter	iter;
 	bool		share = false;
 
+	if (!outbox_begin(true))
+		return false;
+
+	/* Who is parked here gets his row now: others rely on finding it. */
 	dlist_foreach(iter, busy)
 		outbox_endpoint_park_followers(dlist_container(OutboxEndpoint, busy_node,
 													   iter.cur));
-	if (!outbox_begin(true))
-		return false;
 
 	begin_positions(&p);
 	dlist_foreach(iter, busy)
@@ -538,6 +545,14 @@ outbox_settle(dlist_head *busy, const OutboxCursor *head, bool final)
 			write_state(ep);
 		if (ep->stored_version != ep->version)
 			write_subscription(ep, frontier);
+
+		/*
+		 * The shared position moves on with the head: only who has nothing left
+		 * before it may follow.
+		 */
+		if (ep->shared && (ep->window_count > 0 || ep->nheld > 0 ||
+						   ep->nsettling > 0 || !ep->attached))
+			ep->dirty = true;
 		if (may_share(ep, p.now))
 		{
 			ep->shared = true;
@@ -563,6 +578,7 @@ outbox_settle(dlist_head *busy, const OutboxCursor *head, bool final)
 		shared_at = p.now;
 	}
 	write_positions(&p);
+	outbox_catalog_write_gone();
 	if (nattempts > 0)
 		write_attempts();
 
@@ -576,9 +592,9 @@ outbox_settle(dlist_head *busy, const OutboxCursor *head, bool final)
 }
 
 bool
-outbox_settle_wants_compaction(void)
+outbox_settle_wants_compaction(TimestampTz now)
 {
-	return position_rows > MAX_POSITION_ROWS;
+	return position_rows > MAX_POSITION_ROWS && now >= compact_at;
 }
 
 bool
@@ -596,6 +612,7 @@ outbox_settle_compact(OutboxEndpoint **endpoints, int n, const OutboxCursor *hea
 		!ConditionalLockRelationOid(leaf, AccessExclusiveLock))
 	{
 		/* Somebody looks at the positions: later. */
+		compact_at = GetCurrentTimestamp() + USECS_PER_SEC;
 		outbox_give_up();
 		return false;
 	}

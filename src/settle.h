@@ -23,7 +23,7 @@ extern int	outbox_settle_attempts(void);	/* how many wait to be written */
 extern bool outbox_settle(dlist_head *busy, const OutboxCursor *head, bool final);
 
 /* Positions fill up: write them all to the other table, truncate this one. */
-extern bool outbox_settle_wants_compaction(void);
+extern bool outbox_settle_wants_compaction(TimestampTz now);
 extern bool outbox_settle_compact(OutboxEndpoint **endpoints, int n,
 								  const OutboxCursor *head);
 

@@ -64,7 +64,7 @@ ring(int rung)
 
 /*
  * A prepared transaction is committed by another session, perhaps after a
- * restart: the worker's slow timer finds its events.
+ * restart: whoever does that rings for it (lifecycle.c).
  */
 static void
 at_transaction_end(XactEvent event, void *arg)

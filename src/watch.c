@@ -116,7 +116,7 @@ oldest_pending(OutboxEndpoint *ep)
 		oldest = Min(oldest, d->event->created_at);
 	}
 	if (ep->window_count > 0)
-		oldest = Min(oldest, ep->window[ep->window_start]->created_at);
+		oldest = Min(oldest, ep->window[ep->window_start].event->created_at);
 	else if (ep->backlog > 0 && ep->frontier.done)
 		oldest = Min(oldest, ep->frontier.done->taken_at);
 	return oldest == DT_NOEND ? 0 : oldest;

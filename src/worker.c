@@ -24,6 +24,7 @@
 #include "utils/timestamp.h"
 
 #include "catalog.h"
+#include "cloudevents.h"
 #include "command.h"
 #include "compat.h"
 #include "deliver.h"
@@ -33,9 +34,6 @@
 #include "roster.h"
 #include "session.h"
 #include "settle.h"
-
-/* Deliveries after which a settle does not wait for its interval. */
-#define SETTLE_AFTER 500
 
 /* How long a request may go on when its endpoint is to be read anew. */
 #define CANCEL_AFTER (1 * USECS_PER_SEC)
@@ -53,7 +51,6 @@ static MemoryContext loop_cxt;
 
 static uint64 seen_emitted;
 static uint64 seen_changed;
-static bool starved;			/* the total was reached: others wait, too */
 static TimestampTz fill_at;		/* some endpoint's own time */
 static TimestampTz settle_since;	/* 0: nothing to settle */
 static TimestampTz locks_at;	/* not before: a lock was not to be had */
@@ -73,7 +70,7 @@ static void
 delivery_ended(OutboxEndpoint *ep, TimestampTz now)
 {
 	want_settle(now);
-	outbox_fill_all = outbox_fill_all || starved;
+	outbox_fill_all = outbox_fill_all || outbox_starved;
 	if (ep->drop_window)
 		outbox_endpoint_drop_window(ep, &outbox_head);
 }
@@ -120,27 +117,41 @@ check_durability(void)
 	outbox_may_send = may;
 }
 
+static bool
+has_due_work(const OutboxEndpoint *ep)
+{
+	return ep->nin_flight > 0 || ep->nready > 0 || ep->window_count > 0;
+}
+
+/*
+ * Fills free slots.  Where the worker's total is short, everyone first gets up
+ * to an equal share, and then who comes first what is left.
+ */
 static void
 fill_slots(TimestampTz now)
 {
-	dlist_mutable_iter iter;
+	bool		scarce = outbox_starved;
+	dlist_iter	iter;
 
 	outbox_fill_all = false;
-	starved = false;
-	dlist_foreach_modify(iter, &outbox_busy)
+	outbox_starved = false;
+	if (scarce)
+	{
+		int			n = 0;
+
+		dlist_foreach(iter, &outbox_busy)
+			n += has_due_work(dlist_container(OutboxEndpoint, busy_node, iter.cur));
+		dlist_foreach(iter, &outbox_busy)
+			outbox_deliver_fill(dlist_container(OutboxEndpoint, busy_node, iter.cur),
+								now, outbox_worker_max_in_flight / Max(n, 1));
+	}
+	dlist_foreach(iter, &outbox_busy)
 	{
 		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, busy_node, iter.cur);
 
 		if (ep->drop_window)
 			outbox_endpoint_drop_window(ep, &outbox_head);
-		if (!outbox_deliver_fill(ep, now))
-		{
-			/* The total is reached: who comes last now is first next time. */
-			starved = true;
-			dlist_delete(&ep->busy_node);
-			dlist_push_head(&outbox_busy, &ep->busy_node);
-			return;
-		}
+		outbox_deliver_fill(ep, now, outbox_worker_max_in_flight);
 	}
 }
 
@@ -213,10 +224,29 @@ something_to_settle(TimestampTz now)
 		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, busy_node, iter.cur);
 
 		if (ep->dirty || ep->nsettling > 0 || ep->state_dirty ||
+			!dlist_is_empty(&ep->loading) ||
 			(is_quiet(ep) && !ep->shared && now - ep->last_active_at > USECS_PER_SEC))
 			return true;
 	}
 	return false;
+}
+
+/*
+ * Parked followers of lanes whose head has ended.  Right after a settle, when
+ * the rows of those that were delivered are gone.
+ */
+static void
+followers_step(TimestampTz now)
+{
+	if (!outbox_reader_wants_followers(&outbox_busy))
+		return;
+	if (!outbox_begin(true))
+	{
+		locks_at = now + RETRY_LOCKS_AFTER;
+		return;
+	}
+	outbox_reader_bring_followers(&outbox_busy);
+	outbox_commit();
 }
 
 static void
@@ -225,7 +255,7 @@ settle_step(TimestampTz now, bool final)
 	bool		due = settle_since != 0 &&
 		now - settle_since >= outbox_settle_interval * INT64CONST(1000);
 
-	if (!final && !due && outbox_unsettled < SETTLE_AFTER)
+	if (!final && !due && outbox_unsettled < OUTBOX_SETTLE_AFTER)
 	{
 		if (settle_since == 0 && something_to_settle(now))
 			settle_since = now;
@@ -241,9 +271,10 @@ settle_step(TimestampTz now, bool final)
 	outbox_unsettled = 0;
 	settle_since = 0;
 	outbox_fill_all = true;			/* lanes may have moved on */
+	followers_step(now);
 	if (final)
 		return;
-	if (outbox_settle_wants_compaction())
+	if (outbox_settle_wants_compaction(now))
 		outbox_settle_compact(outbox_endpoints, outbox_nendpoints, &outbox_head);
 	outbox_roster_recreate();
 }
@@ -277,8 +308,7 @@ retention_step(TimestampTz now)
 static long
 time_to_sleep(TimestampTz now, bool more)
 {
-	TimestampTz until = Min(Min(wakeup_at, outbox_reload_at),
-							outbox_retention_next_time());
+	TimestampTz until = Min(outbox_reload_at, outbox_retention_next_time());
 	long		http = outbox_http_timeout();
 	dlist_iter	iter;
 	long		ms;
@@ -294,8 +324,13 @@ time_to_sleep(TimestampTz now, bool more)
 		ConfigReloadPending)
 		return 0;
 	if (outbox_enabled && now >= locks_at &&
-		(more || pg_atomic_read_u64(&db->emitted) != seen_emitted))
+		(more || pg_atomic_read_u64(&db->emitted) != seen_emitted ||
+		 outbox_reader_has_work(&outbox_busy, now)))
 		return 0;
+	if (outbox_fill_all && outbox_may_send && !outbox_starved)
+		return 0;
+	if (outbox_enabled)
+		until = Min(until, wakeup_at);
 	if (outbox_recreating)
 		until = Min(until, now + CANCEL_AFTER / 10);
 	if (settle_since != 0)
@@ -304,11 +339,13 @@ time_to_sleep(TimestampTz now, bool more)
 	{
 		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, busy_node, iter.cur);
 
-		if (outbox_may_send && !starved)
+		if (outbox_may_send && !outbox_starved)
 			fill_at = Min(fill_at, outbox_endpoint_next_time(ep, now));
 		if (is_quiet(ep) && !ep->shared)
 			until = Min(until, ep->last_active_at + USECS_PER_SEC + 1000);
 	}
+	if (outbox_starved && outbox_in_flight == 0)
+		fill_at = now + RETRY_LOCKS_AFTER;	/* no memory for a request */
 	until = Min(until, fill_at);
 	if (now < locks_at)
 		until = Max(until, locks_at);
@@ -382,7 +419,7 @@ read_origin(void)
 		return;
 	}
 	idle(OUTBOX_WORKER_HELD, origin == OUTBOX_ORIGIN_FOREIGN ?
-				"this log was written by another system or database: it is a copy, and sends nothing until outbox.adopt()" :
+				"this log was written by another system or database: it is a copy, and sends nothing" :
 				"outbox.instance_name is not the one that this log was made under");
 }
 
@@ -405,6 +442,7 @@ start(void)
 	while (!outbox_begin(false))
 		pg_usleep(RETRY_LOCKS_AFTER);
 	outbox_log_check_sequence();
+	outbox_cloudevents_init();
 	outbox_catalog_numbers(&tick, &position);
 	outbox_log_set_last_tick(tick);
 	outbox_catalog_positions_in_use(&piece, &rows);
@@ -529,7 +567,7 @@ outbox_worker_main(Datum arg)
 	BackgroundWorkerInitializeConnectionByOid(db->dboid, InvalidOid, 0);
 
 	/* From here on SIGTERM asks, so that outcomes are settled before the end. */
-	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
+	pqsignal(SIGTERM, outbox_session_sigterm);
 
 	if (!outbox_session_init())
 	{
@@ -542,6 +580,9 @@ outbox_worker_main(Datum arg)
 	if (strcmp(outbox_session_version(), OUTBOX_VERSION) != 0)
 		idle(OUTBOX_WORKER_VERSION_MISMATCH,
 			 "the extension's objects are of another version than the library: ALTER EXTENSION outbox UPDATE, or restart the server with the library that fits");
+	if (!outbox_session_role_fits())
+		idle(OUTBOX_WORKER_HELD,
+			 "outbox.worker_role is not a role that has the privileges of the extension's owner");
 	start();
 	loop();
 }

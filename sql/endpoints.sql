@@ -1,0 +1,262 @@
+-- Endpoints: what create_endpoint() and its relatives accept, refuse and show.
+SET client_min_messages = error;
+CREATE EXTENSION IF NOT EXISTS outbox;
+RESET client_min_messages;
+SELECT count(*) FROM outbox.endpoints;
+
+-- What is refused, and what to do then.  Secrets and tokens are in no message.
+CREATE FUNCTION refused(statements text[]) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    statement text;
+    state text;
+    hint text;
+    detail text;
+BEGIN
+    FOREACH statement IN ARRAY statements LOOP
+        BEGIN
+            EXECUTE 'SELECT ' || statement;
+            RAISE WARNING 'accepted: %', statement;
+        EXCEPTION WHEN OTHERS THEN
+            GET STACKED DIAGNOSTICS state = RETURNED_SQLSTATE, hint = PG_EXCEPTION_HINT,
+                                    detail = PG_EXCEPTION_DETAIL;
+            IF hint = '' THEN
+                RAISE WARNING 'no hint: %', statement;
+            END IF;
+            RAISE INFO '%', concat_ws(E'\n    ', statement, state || ' ' || left(SQLERRM, 160),
+                                      nullif(detail, ''), hint);
+        END;
+    END LOOP;
+END
+$$;
+
+-- Names
+SELECT refused(ARRAY[
+    $s$outbox.create_endpoint(NULL, 'https://example.com/')$s$,
+    $s$outbox.create_endpoint('', 'https://example.com/')$s$,
+    $s$outbox.create_endpoint('a b', 'https://example.com/')$s$,
+    $s$outbox.create_endpoint('a/b', 'https://example.com/')$s$,
+    $s$outbox.create_endpoint(repeat('x', 64), 'https://example.com/')$s$]);
+
+-- URLs
+SELECT refused(ARRAY[
+    $s$outbox.create_endpoint('e', NULL)$s$,
+    $s$outbox.create_endpoint('e', '')$s$,
+    $s$outbox.create_endpoint('e', 'example.com')$s$,
+    $s$outbox.create_endpoint('e', '/hook')$s$,
+    $s$outbox.create_endpoint('e', 'ftp://example.com/')$s$,
+    $s$outbox.create_endpoint('e', 'file:///etc/passwd')$s$,
+    $s$outbox.create_endpoint('e', 'gopher://example.com/')$s$,
+    $s$outbox.create_endpoint('e', 'https://')$s$,
+    $s$outbox.create_endpoint('e', 'https:///path')$s$,
+    $s$outbox.create_endpoint('e', 'https://user:pa55@example.com/')$s$,
+    $s$outbox.create_endpoint('e', 'https://user@example.com/')$s$,
+    $s$outbox.create_endpoint('e', 'https://example.com:0x/')$s$,
+    $s$outbox.create_endpoint('e', 'https://example.com:99999/')$s$,
+    $s$outbox.create_endpoint('e', E'https://example.com/\r\nX: y')$s$,
+    $s$outbox.create_endpoint('e', 'https://exa mple.com/')$s$]);
+
+-- Literal addresses
+SELECT refused(ARRAY[
+    $s$outbox.create_endpoint('e', 'http://127.0.0.1/')$s$,
+    $s$outbox.create_endpoint('e', 'https://127.0.0.1:8443/')$s$,
+    $s$outbox.create_endpoint('e', 'https://2130706433/')$s$,
+    $s$outbox.create_endpoint('e', 'https://0x7f.1/')$s$,
+    $s$outbox.create_endpoint('e', 'https://0/')$s$,
+    $s$outbox.create_endpoint('e', 'https://10.1.2.3/')$s$,
+    $s$outbox.create_endpoint('e', 'https://172.31.255.255/')$s$,
+    $s$outbox.create_endpoint('e', 'https://192.168.1.1/')$s$,
+    $s$outbox.create_endpoint('e', 'https://169.254.169.254/latest/meta-data/')$s$,
+    $s$outbox.create_endpoint('e', 'https://[::1]/')$s$,
+    $s$outbox.create_endpoint('e', 'https://[::ffff:10.0.0.1]/')$s$,
+    $s$outbox.create_endpoint('e', 'https://[fe80::1]/')$s$,
+    $s$outbox.create_endpoint('e', 'https://[fd00::1]/')$s$,
+    $s$outbox.create_endpoint('e', 'https://[64:ff9b::a00:1]/')$s$,
+    $s$outbox.create_endpoint('e', 'https://224.0.0.1/')$s$,
+    $s$outbox.create_endpoint('e', 'http://1.1.1.1/')$s$]);
+
+-- Topics
+SELECT refused(ARRAY[
+    $s$outbox.create_endpoint('e', 'https://example.com/', topics => NULL)$s$,
+    $s$outbox.create_endpoint('e', 'https://example.com/', topics => '{}')$s$,
+    $s$outbox.create_endpoint('e', 'https://example.com/', topics => '{NULL}')$s$,
+    $s$outbox.create_endpoint('e', 'https://example.com/', topics => '{""}')$s$,
+    $s$outbox.create_endpoint('e', 'https://example.com/', topics => '{order.}')$s$,
+    $s$outbox.create_endpoint('e', 'https://example.com/', topics => '{.order}')$s$,
+    $s$outbox.create_endpoint('e', 'https://example.com/', topics => '{order..paid}')$s$,
+    $s$outbox.create_endpoint('e', 'https://example.com/', topics => '{order.p*}')$s$,
+    $s$outbox.create_endpoint('e', 'https://example.com/', topics => '{order.**}')$s$,
+    $s$outbox.create_endpoint('e', 'https://example.com/', topics => '{order paid}')$s$,
+    $s$outbox.create_endpoint('e', 'https://example.com/', topics => '{order.created,order.#}')$s$,
+    $s$outbox.create_endpoint('e', 'https://example.com/', topics => ARRAY[repeat('x', 256)])$s$]);
+
+-- Secrets
+SELECT refused(ARRAY[
+    $s$outbox.create_endpoint('e', 'https://example.com/', secret => '')$s$,
+    $s$outbox.create_endpoint('e', 'https://example.com/', secret => 'hunter2')$s$,
+    $s$outbox.create_endpoint('e', 'https://example.com/', secret => 'whsec_')$s$,
+    $s$outbox.create_endpoint('e', 'https://example.com/', secret => 'whsec_not base64')$s$,
+    $s$outbox.create_endpoint('e', 'https://example.com/', secret => 'whsec_' || encode(repeat('x', 23)::bytea, 'base64'))$s$,
+    $s$outbox.create_endpoint('e', 'https://example.com/', secret => 'whsec_' || replace(encode(repeat('x', 65)::bytea, 'base64'), E'\n', ''))$s$]);
+
+-- Headers
+SELECT refused(ARRAY[
+    $s$outbox.create_endpoint('e', 'https://example.com/', headers => '[]')$s$,
+    $s$outbox.create_endpoint('e', 'https://example.com/', headers => '"x"')$s$,
+    $s$outbox.create_endpoint('e', 'https://example.com/', headers => 'null')$s$,
+    $s$outbox.create_endpoint('e', 'https://example.com/', headers => '{"x": 1}')$s$,
+    $s$outbox.create_endpoint('e', 'https://example.com/', headers => '{"x": null}')$s$,
+    $s$outbox.create_endpoint('e', 'https://example.com/', headers => '{"x": {"y": "z"}}')$s$,
+    $s$outbox.create_endpoint('e', 'https://example.com/', headers => '{"x": ["y"]}')$s$,
+    $s$outbox.create_endpoint('e', 'https://example.com/', headers => '{"": "z"}')$s$,
+    $s$outbox.create_endpoint('e', 'https://example.com/', headers => '{"x y": "z"}')$s$,
+    $s$outbox.create_endpoint('e', 'https://example.com/', headers => '{"x": "a\r\nb"}')$s$,
+    $s$outbox.create_endpoint('e', 'https://example.com/', headers => '{"Host": "x"}')$s$,
+    $s$outbox.create_endpoint('e', 'https://example.com/', headers => '{"content-length": "1"}')$s$,
+    $s$outbox.create_endpoint('e', 'https://example.com/', headers => '{"Transfer-Encoding": "chunked"}')$s$,
+    $s$outbox.create_endpoint('e', 'https://example.com/', headers => '{"Webhook-Id": "x"}')$s$,
+    $s$outbox.create_endpoint('e', 'https://example.com/', headers => '{"outbox-topic": "x"}')$s$]);
+
+-- Everything else
+SELECT refused(ARRAY[
+    $s$outbox.create_endpoint('e', 'https://example.com/', format => 'xml')$s$,
+    $s$outbox.create_endpoint('e', 'https://example.com/', format => NULL)$s$,
+    $s$outbox.create_endpoint('e', 'https://example.com/', ordering => 'fifo')$s$,
+    $s$outbox.create_endpoint('e', 'https://example.com/', on_exhausted => 'retry')$s$,
+    $s$outbox.create_endpoint('e', 'https://example.com/', max_in_flight => 0)$s$,
+    $s$outbox.create_endpoint('e', 'https://example.com/', max_in_flight => NULL)$s$,
+    $s$outbox.create_endpoint('e', 'https://example.com/', rate_limit => 0)$s$,
+    $s$outbox.create_endpoint('e', 'https://example.com/', rate_limit => 'NaN')$s$,
+    $s$outbox.create_endpoint('e', 'https://example.com/', rate_limit => 'infinity')$s$,
+    $s$outbox.create_endpoint('e', 'https://example.com/', timeout => '0')$s$,
+    $s$outbox.create_endpoint('e', 'https://example.com/', timeout => '-1 s')$s$,
+    $s$outbox.create_endpoint('e', 'https://example.com/', timeout => '2 hours')$s$,
+    $s$outbox.create_endpoint('e', 'https://example.com/', connect_timeout => NULL)$s$,
+    $s$outbox.create_endpoint('e', 'https://example.com/', max_attempts => 0)$s$,
+    $s$outbox.create_endpoint('e', 'https://example.com/', max_age => '0')$s$,
+    $s$outbox.create_endpoint('e', 'https://example.com/', backoff_base => '0')$s$,
+    $s$outbox.create_endpoint('e', 'https://example.com/', backoff_base => '10 s', backoff_max => '9 s')$s$,
+    $s$outbox.create_endpoint('e', 'https://example.com/', start_at => NULL)$s$,
+    $s$outbox.create_endpoint('e', 'https://example.com/', start_at => '')$s$,
+    $s$outbox.create_endpoint('e', 'https://example.com/', start_at => 'end')$s$,
+    $s$outbox.create_endpoint('e', 'https://example.com/', start_at => 'infinity')$s$,
+    $s$outbox.create_endpoint('e', 'https://example.com/', start_at => '-infinity')$s$,
+    $s$outbox.create_endpoint('e', 'https://example.com/', start_at => '9999-01-01')$s$]);
+SELECT count(*) FROM outbox.endpoints;
+
+-- Made: with the defaults, with everything, twice
+SELECT outbox.create_endpoint('plain', 'https://example.com/hook?token=1', topics => '{regress.none}');
+SELECT outbox.create_endpoint('full', 'https://203.0.114.7:8443/a/b', topics => '{regress.a,regress.*.b,regress.c.*}',
+    format => 'raw', secret => 'whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3',
+    headers => '{"Authorization": "Bearer x", "X-Tenant": "acme"}',
+    ordering => 'strict', on_exhausted => 'block', max_in_flight => 1, rate_limit => 0.5,
+    timeout => '1 s', connect_timeout => '500 ms', max_attempts => 7, max_age => '1 day',
+    backoff_base => '100 ms', backoff_max => '100 ms', start_at => 'beginning');
+SELECT outbox.create_endpoint('since', 'https://[2606:4700::1111]/', topics => '{regress.none}', start_at => '2020-01-01 00:00+00');
+SELECT outbox.create_endpoint('today', 'https://example.com', topics => '{regress.none}', start_at => 'yesterday');
+SELECT refused(ARRAY[$s$outbox.create_endpoint('plain', 'https://example.com/')$s$]);
+SELECT outbox.create_endpoint('plain', 'https://example.org/', if_not_exists => true);
+SELECT name, url, topics, format, ordering, on_exhausted, max_in_flight, rate_limit, timeout, connect_timeout,
+       max_attempts, max_age, backoff_base, backoff_max, state, reason
+  FROM outbox.endpoints ORDER BY name;
+SELECT name, headers FROM outbox.endpoints WHERE headers IS NOT NULL;
+SELECT outbox.endpoint_secret('full');
+SELECT outbox.endpoint_secret('plain') ~ '^whsec_[A-Za-z0-9+/]{43}=$' AS generated;
+SELECT outbox.endpoint_secret('plain') <> outbox.endpoint_secret('since') AS different;
+
+-- A name is taken until its transaction is rolled back
+BEGIN;
+SELECT outbox.create_endpoint('gone', 'https://example.com/', topics => '{regress.none}');
+ROLLBACK;
+SELECT count(*) FROM outbox.endpoints WHERE name = 'gone';
+
+-- Changed: only what is named; reset brings a default back
+SELECT outbox.alter_endpoint('full', max_in_flight => 5, timeout => '2 s');
+SELECT outbox.alter_endpoint('full', reset => '{rate_limit,headers,ordering,max_attempts,topics,format,on_exhausted,connect_timeout,max_age,backoff_base,backoff_max}',
+                             topics => '{regress.none}');
+SELECT topics, format, headers, ordering, on_exhausted, max_in_flight, rate_limit, timeout,
+       connect_timeout, max_attempts, max_age, backoff_base, backoff_max
+  FROM outbox.endpoints WHERE name = 'full';
+SELECT outbox.alter_endpoint('full', topics => '{regress.a}', secret => 'whsec_YWJjZGVmZ2hpamtsbW5vcHFyc3R1dnd4');
+SELECT outbox.alter_endpoint('full');
+SELECT outbox.alter_endpoint('full', reset => NULL);
+SELECT topics FROM outbox.endpoints WHERE name = 'full';
+SELECT outbox.endpoint_secret('full');
+SELECT refused(ARRAY[
+    $s$outbox.alter_endpoint('nobody', timeout => '1 s')$s$,
+    $s$outbox.alter_endpoint(NULL, timeout => '1 s')$s$,
+    $s$outbox.alter_endpoint('full', reset => '{url}')$s$,
+    $s$outbox.alter_endpoint('full', reset => '{timeout,colour}')$s$,
+    $s$outbox.alter_endpoint('full', reset => '{NULL}')$s$,
+    $s$outbox.alter_endpoint('full', url => 'https://user:pa55@example.com/')$s$,
+    $s$outbox.alter_endpoint('full', url => 'https://10.0.0.1/')$s$,
+    $s$outbox.alter_endpoint('full', topics => '{order.}')$s$,
+    $s$outbox.alter_endpoint('full', headers => '{"x": 1}')$s$,
+    $s$outbox.alter_endpoint('full', secret => 'hunter2')$s$,
+    $s$outbox.alter_endpoint('full', max_in_flight => 0)$s$,
+    $s$outbox.alter_endpoint('full', backoff_base => '2 h')$s$,
+    $s$outbox.alter_endpoint('full', format => 'xml')$s$]);
+
+-- Paused, moved, resumed
+SELECT outbox.pause_endpoint('full');
+SELECT outbox.pause_endpoint('full');
+SELECT name, state, reason = 'paused by ' || quote_ident(session_user) AS reason FROM outbox.endpoints WHERE name = 'full';
+SELECT endpoint, state FROM outbox.stats WHERE endpoint = 'full';
+SELECT outbox.seek_endpoint('full', 'now');
+SELECT outbox.seek_endpoint('full', 'beginning');
+SELECT outbox.seek_endpoint('full', '2020-01-01 00:00+00');
+SELECT refused(ARRAY[
+    $s$outbox.seek_endpoint('full', NULL)$s$,
+    $s$outbox.seek_endpoint('full', 'tomorrow')$s$,
+    $s$outbox.seek_endpoint('full', 'there')$s$,
+    $s$outbox.seek_endpoint('nobody', 'now')$s$,
+    $s$outbox.pause_endpoint('nobody')$s$,
+    $s$outbox.pause_endpoint(NULL)$s$,
+    $s$outbox.resume_endpoint('nobody')$s$]);
+SELECT outbox.endpoint_secret('nobody') IS NULL AS no_secret;
+
+-- Dropped: not while something is undelivered.  It is paused, so nothing is sent.
+SELECT outbox.emit('regress.a', '1') IS NOT NULL AS emitted;
+SELECT topic, endpoint, status, attempts FROM outbox.deliveries WHERE topic LIKE 'regress.%';
+SELECT refused(ARRAY[
+    $s$outbox.drop_endpoint('full')$s$,
+    $s$outbox.drop_endpoint('full', discard => NULL)$s$,
+    $s$outbox.drop_endpoint('nobody')$s$,
+    $s$outbox.drop_endpoint(NULL)$s$]);
+SELECT outbox.drop_endpoint('nobody', if_exists => true);
+SELECT outbox.drop_endpoint('full', discard => true);
+SELECT outbox.endpoint_secret('full') IS NULL AS no_secret;
+SELECT outbox.drop_endpoint(name) FROM outbox.endpoints ORDER BY name;
+SELECT count(*) FROM outbox.endpoints;
+SELECT count(*) FROM outbox.deliveries;
+
+-- The views, and what they are made of
+SELECT c.relname AS view, a.attname AS column, format_type(a.atttypid, a.atttypmod) AS type
+  FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0
+ WHERE c.relnamespace = 'outbox'::regnamespace AND c.relkind = 'v'
+   AND c.relname IN ('status', 'endpoints', 'stats', 'deliveries', 'dead_letters', 'attempts', 'workers')
+ ORDER BY c.relname, a.attnum;
+
+-- PUBLIC may do nothing
+SELECT p.oid::regprocedure AS function FROM pg_proc p
+ WHERE p.pronamespace = 'outbox'::regnamespace AND has_function_privilege('public', p.oid, 'EXECUTE')
+ ORDER BY 1;
+SELECT c.relname FROM pg_class c
+ WHERE c.relnamespace = 'outbox'::regnamespace AND c.relkind IN ('r', 'v', 'p')
+   AND (has_table_privilege('public', c.oid, 'SELECT, INSERT, UPDATE, DELETE, TRUNCATE, TRIGGER')
+        OR has_any_column_privilege('public', c.oid, 'SELECT, INSERT, UPDATE'))
+ ORDER BY 1;
+SELECT has_schema_privilege('public', 'outbox', 'USAGE') AS usage;
+
+-- Everything has a comment
+SELECT p.oid::regprocedure AS function FROM pg_proc p
+ WHERE p.pronamespace = 'outbox'::regnamespace AND obj_description(p.oid, 'pg_proc') IS NULL
+ ORDER BY 1;
+SELECT c.relname AS view FROM pg_class c
+ WHERE c.relnamespace = 'outbox'::regnamespace AND c.relkind = 'v' AND obj_description(c.oid, 'pg_class') IS NULL
+ ORDER BY 1;
+
+-- The settings of the server
+SELECT name, unit, vartype, context, min_val, max_val, boot_val, short_desc <> '' AS described
+  FROM pg_settings WHERE name LIKE 'outbox.%' ORDER BY name;
+
+DROP FUNCTION refused(text[]);

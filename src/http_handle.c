@@ -1,0 +1,564 @@
+/*
+ * http_handle.c
+ *	  What a libcurl handle is told before a request, and what it tells of it.
+ *
+ * libcurl's callbacks only take notes.  They neither throw nor allocate with
+ * palloc, because a longjmp through libcurl's frames is undefined.
+ */
+#include "http_internal.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <time.h>
+
+/*
+ * Bounds on what a receiver can make us read.  The status decides, so that a
+ * body is read only for its first bytes, and so that the connection can be
+ * used again; a receiver that needs more than this loses the connection.
+ */
+#define HEADER_BYTES_MAX (64 * 1024)	/* 1xx answers and trailers included */
+#define HEADER_LINES_MAX 1000
+#define BODY_BYTES_MAX (64 * 1024)
+
+/* Idle connections are closed before usual receivers do it (60 s and more). */
+#define CONNECTION_IDLE_MAX 50L /* s */
+#define CONNECTION_LIFETIME_MAX 300L	/* s; also how long DNS can be outlived */
+#define CA_CACHE_TIME 60L		/* s until a replaced CA file is read again */
+#define THREADS_MAX 256			/* the process's, name lookups among them */
+
+OutboxHttpSettings outbox_http_settings;
+
+/* The range of an address that is nobody's private one, but needs TLS. */
+static const char PLAIN_HTTP[] = "public";
+
+static bool signals_held;
+static sigset_t signals_before;
+
+void
+outbox_http_fail(OutboxTransfer *t, OutboxFailure failure, const char *words,
+	 const char *detail)
+{
+	t->outcome.failure = failure;
+	snprintf(t->outcome.error, sizeof(t->outcome.error), "%s%s%s",
+			 words, detail[0] ? ": " : "", detail);
+}
+
+/* May a request of this transfer go there?  If not, takes a note of why. */
+static bool
+may_go(OutboxTransfer *t, const struct sockaddr *sa)
+{
+	const char *why;
+	OutboxAddressVerdict verdict = outbox_address_judge(sa, &outbox_http_settings.networks, &why);
+
+	if (verdict == OUTBOX_ADDRESS_ALLOWED ||
+		(verdict == OUTBOX_ADDRESS_PUBLIC && !t->plain))
+		return true;
+	t->refused = verdict == OUTBOX_ADDRESS_REFUSED ? why : PLAIN_HTTP;
+	return false;
+}
+
+static curl_socket_t
+open_socket(void *arg, curlsocktype purpose, struct curl_sockaddr *address)
+{
+	OutboxTransfer *t = arg;
+	int			fd;
+
+	(void) purpose;
+	/* The proxy's own address is the superuser's choice. */
+	if ((t->plain || !outbox_http_settings.use_proxy) && !may_go(t, &address->addr))
+		return CURL_SOCKET_BAD;
+	t->tried = true;
+	fd = socket(address->family, address->socktype | SOCK_CLOEXEC,
+				address->protocol);
+	if (fd < 0)
+	{
+		/* A missing address family is the address's fault. */
+		if (errno != EAFNOSUPPORT)
+			t->socket_errno = errno;
+		return CURL_SOCKET_BAD;
+	}
+	outbox_http_watch(fd);
+	return fd;
+}
+
+/*
+ * A name is about to be looked up, in a thread that libcurl starts and, when
+ * the request times out first, leaves behind.  It inherits our signal mask:
+ * PostgreSQL's handlers must never run there.
+ */
+static int
+before_lookup(void *resolver, void *reserved, void *arg)
+{
+	OutboxTransfer *t = arg;
+	struct stat tasks;
+
+	(void) resolver;
+	(void) reserved;
+	if (stat("/proc/self/task", &tasks) == 0 && tasks.st_nlink > THREADS_MAX)
+	{
+		t->crowded = true;
+		return 1;
+	}
+	if (!signals_held)
+	{
+		sigset_t	all;
+
+		sigfillset(&all);
+		signals_held = sigprocmask(SIG_SETMASK, &all, &signals_before) == 0;
+	}
+	return 0;
+}
+
+void
+outbox_http_let_signals(void)
+{
+	if (signals_held)
+	{
+		sigprocmask(SIG_SETMASK, &signals_before, NULL);
+		signals_held = false;
+	}
+}
+
+/* There is a connection, new or reused, and nothing was sent on it yet. */
+static int
+before_request(void *arg, char *ip, char *local_ip, int port, int local_port)
+{
+	OutboxTransfer *t = arg;
+
+	(void) local_ip;
+	(void) port;
+	(void) local_port;
+	t->connected = true;
+	if (t->plain || !outbox_http_settings.use_proxy)
+	{
+		union
+		{
+			struct sockaddr sa;
+			struct sockaddr_in v4;
+			struct sockaddr_in6 v6;
+		}			address;
+
+		memset(&address, 0, sizeof(address));
+		if (inet_pton(AF_INET, ip, &address.v4.sin_addr) == 1)
+			address.sa.sa_family = AF_INET;
+		else if (inet_pton(AF_INET6, ip, &address.v6.sin6_addr) == 1)
+			address.sa.sa_family = AF_INET6;
+		if (!may_go(t, &address.sa))
+		{
+			t->tried = false;
+			return CURL_PREREQFUNC_ABORT;
+		}
+	}
+	if (!t->host->open)
+		outbox_http_got_through(t);
+	return CURL_PREREQFUNC_OK;
+}
+
+/* The value of a header line if it has that name, else NULL. */
+static const char *
+header_value(const char *line, size_t len, const char *name, size_t *value_len)
+{
+	size_t		namelen = strlen(name);
+
+	if (len <= namelen || line[namelen] != ':' ||
+		strncasecmp(line, name, namelen) != 0)
+		return NULL;
+	line += namelen + 1;
+	len -= namelen + 1;
+	while (len > 0 && (*line == ' ' || *line == '\t'))
+	{
+		line++;
+		len--;
+	}
+	while (len > 0 && strchr(" \t\r\n", line[len - 1]))
+		len--;
+	*value_len = len;
+	return line;
+}
+
+static size_t
+take_header(char *line, size_t size, size_t n, void *arg)
+{
+	OutboxTransfer *t = arg;
+	const char *value;
+	size_t		len = size * n;
+	size_t		vlen;
+
+	t->header_bytes += len;
+	if (t->header_bytes > HEADER_BYTES_MAX ||
+		++t->header_lines > HEADER_LINES_MAX)
+	{
+		t->oversized = true;
+		return 0;
+	}
+	if (t->state != RUNNING)
+		return len;				/* a trailer */
+
+	if (!t->in_headers)
+	{
+		/* The status line: "HTTP/1.1 204 No Content" */
+		size_t		i = 0;
+
+		t->in_headers = true;
+		t->status = 0;
+		while (i < len && line[i] != ' ')
+			i++;
+		for (i++; i < len && line[i] >= '0' && line[i] <= '9' && t->status < 1000; i++)
+			t->status = t->status * 10 + (line[i] - '0');
+		return len;
+	}
+
+	switch (line[0])
+	{
+		case '\r':
+		case '\n':
+			t->in_headers = false;
+			if (t->status >= 200)
+				outbox_http_got_headers(t);
+			else
+			{
+				/* An interim answer's headers mean nothing. */
+				t->outcome.retry_after = -1;
+				t->outcome.disable = t->outcome.abort_message = false;
+			}
+			break;
+		case 'R':
+		case 'r':
+			value = header_value(line, len, "retry-after", &vlen);
+			if (value)
+				t->outcome.retry_after =
+					outbox_http_retry_after(value, vlen, (int64) time(NULL));
+			break;
+		case 'W':
+		case 'w':
+			value = header_value(line, len, "webhook-delivery", &vlen);
+			if (value && vlen == 7 && strncasecmp(value, "disable", 7) == 0)
+				t->outcome.disable = true;
+			else if (value && vlen == 13 &&
+					 strncasecmp(value, "abort-message", 13) == 0)
+				t->outcome.abort_message = true;
+			break;
+	}
+	return len;
+}
+
+static size_t
+take_body(char *data, size_t size, size_t n, void *arg)
+{
+	OutboxTransfer *t = arg;
+	OutboxOutcome *o = &t->outcome;
+	size_t		len = size * n;
+
+	if (t->state != ANSWERED)
+		return 0;
+	if (t->status < 200 || t->status > 299)
+	{
+		size_t		kept = Min(len, sizeof(o->body) - o->body_len);
+
+		memcpy(o->body + o->body_len, data, kept);
+		o->body_len += kept;
+	}
+	t->body_bytes += len;
+	return t->body_bytes > BODY_BYTES_MAX ? 0 : len;
+}
+
+/* What follows from the settings; again after each reload. */
+static bool
+set_settings(CURL *easy)
+{
+	const char *ca = outbox_ssl_ca_file;
+	const char *cert = outbox_ssl_cert_file;
+	const char *key = outbox_ssl_key_file;
+	long		version = outbox_ssl_min_protocol_version == OUTBOX_TLS_1_3 ?
+		CURL_SSLVERSION_TLSv1_3 : CURL_SSLVERSION_TLSv1_2;
+
+	/* Without a file of its own, a handle keeps the system's bundle. */
+	if (ca && ca[0] && curl_easy_setopt(easy, CURLOPT_CAINFO, ca) != CURLE_OK)
+		return false;
+	return
+		curl_easy_setopt(easy, CURLOPT_SSLVERSION, version) == CURLE_OK &&
+		curl_easy_setopt(easy, CURLOPT_SSLCERT,
+						 cert && cert[0] ? cert : NULL) == CURLE_OK &&
+		curl_easy_setopt(easy, CURLOPT_SSLKEY,
+						 key && key[0] ? key : NULL) == CURLE_OK;
+}
+
+/* What never changes. */
+static bool
+set_constants(OutboxTransfer *t)
+{
+	static const struct
+	{
+		CURLoption	option;
+		long		value;
+	}			numbers[] = {
+		{CURLOPT_POST, 1},
+		{CURLOPT_NOSIGNAL, 1},
+		{CURLOPT_FOLLOWLOCATION, 0},
+		{CURLOPT_NETRC, CURL_NETRC_IGNORED},
+		{CURLOPT_DISALLOW_USERNAME_IN_URL, 1},
+		{CURLOPT_HTTP09_ALLOWED, 0},
+		{CURLOPT_SUPPRESS_CONNECT_HEADERS, 1},
+		{CURLOPT_HEADEROPT, CURLHEADER_SEPARATE},
+		{CURLOPT_SSL_VERIFYPEER, 1},
+		{CURLOPT_SSL_VERIFYHOST, 2},
+		{CURLOPT_PROXY_SSL_VERIFYPEER, 1},
+		{CURLOPT_PROXY_SSL_VERIFYHOST, 2},
+		{CURLOPT_TCP_NODELAY, 1},
+		{CURLOPT_TCP_KEEPALIVE, 1},
+		{CURLOPT_MAXAGE_CONN, CONNECTION_IDLE_MAX},
+		{CURLOPT_MAXLIFETIME_CONN, CONNECTION_LIFETIME_MAX},
+		{CURLOPT_UPLOAD_BUFFERSIZE, 16 * 1024},
+#if LIBCURL_VERSION_NUM >= 0x075700
+		{CURLOPT_QUICK_EXIT, 1},
+		{CURLOPT_CA_CACHE_TIMEOUT, CA_CACHE_TIME},
+#endif
+#if LIBCURL_VERSION_NUM < 0x075500
+		{CURLOPT_PROTOCOLS, CURLPROTO_HTTP | CURLPROTO_HTTPS},
+#endif
+	};
+	CURL	   *easy = t->easy;
+	bool		ok = true;
+
+	for (size_t i = 0; i < lengthof(numbers); i++)
+		ok = ok && curl_easy_setopt(easy, numbers[i].option, numbers[i].value) == CURLE_OK;
+
+#define SET(option, value) \
+	ok = ok && curl_easy_setopt(easy, option, value) == CURLE_OK
+#if LIBCURL_VERSION_NUM >= 0x075500
+	SET(CURLOPT_PROTOCOLS_STR, "http,https");
+#endif
+	SET(CURLOPT_NOPROXY, "");	/* nor is $no_proxy heard */
+	SET(CURLOPT_PRIVATE, t);
+	SET(CURLOPT_ERRORBUFFER, t->errbuf);
+	SET(CURLOPT_HEADERFUNCTION, take_header);
+	SET(CURLOPT_HEADERDATA, t);
+	SET(CURLOPT_WRITEFUNCTION, take_body);
+	SET(CURLOPT_WRITEDATA, t);
+	SET(CURLOPT_OPENSOCKETFUNCTION, open_socket);
+	SET(CURLOPT_OPENSOCKETDATA, t);
+	SET(CURLOPT_CLOSESOCKETFUNCTION, outbox_http_close_socket);
+	SET(CURLOPT_PREREQFUNCTION, before_request);
+	SET(CURLOPT_PREREQDATA, t);
+	SET(CURLOPT_RESOLVER_START_FUNCTION, before_lookup);
+	SET(CURLOPT_RESOLVER_START_DATA, t);
+#undef SET
+	return ok;
+}
+
+/* A fresh handle; the old one, if any, goes. */
+bool
+outbox_http_make_handle(OutboxTransfer *t)
+{
+	curl_easy_cleanup(t->easy);
+	t->easy = curl_easy_init();
+	if (t->easy == NULL || !set_constants(t) || !set_settings(t->easy))
+	{
+		curl_easy_cleanup(t->easy);
+		t->easy = NULL;
+		return false;
+	}
+	t->generation = outbox_http_settings.generation;
+	if (t->url)
+		t->url[0] = '\0';
+	t->connect_timeout = t->timeout = -1;
+	return true;
+}
+
+static bool
+set_url(OutboxTransfer *t, const char *url)
+{
+	size_t		size = strlen(url) + 1;
+
+	if (t->url_size < size)
+	{
+		char	   *bigger = realloc(t->url, size);
+
+		if (bigger == NULL)
+			return false;
+		t->url = bigger;
+		t->url_size = size;
+	}
+	t->url[0] = '\0';			/* unknown, until all of it is set */
+
+	/*
+	 * Plain http goes to allowed networks only, and is judged by the final
+	 * address, which a proxy would hide: it never takes the proxy.
+	 */
+	t->plain = strncasecmp(url, "http:", 5) == 0;
+	if (curl_easy_setopt(t->easy, CURLOPT_URL, url) != CURLE_OK ||
+		curl_easy_setopt(t->easy, CURLOPT_PROXY,
+						 outbox_http_settings.use_proxy && !t->plain ? outbox_proxy : "") != CURLE_OK ||
+		curl_easy_setopt(t->easy, CURLOPT_HTTP_VERSION,
+						 t->plain || !outbox_http_settings.have_http2 ? (long) CURL_HTTP_VERSION_1_1 :
+						 (long) CURL_HTTP_VERSION_2TLS) != CURLE_OK)
+		return false;
+	memcpy(t->url, url, size);
+	return true;
+}
+
+/* Everything of a request that the handle does not have yet. */
+bool
+outbox_http_set_request(OutboxTransfer *t, const OutboxTarget *target,
+			const char *body, size_t body_len)
+{
+	static char no_expect[] = "Expect:";
+	OutboxHeaders *h = &t->headers;
+
+	if (t->generation != outbox_http_settings.generation && !outbox_http_make_handle(t))
+		return false;
+	if ((t->url == NULL || strcmp(t->url, target->url) != 0) &&
+		!set_url(t, target->url))
+		return false;
+	if (t->connect_timeout != target->connect_timeout)
+	{
+		if (curl_easy_setopt(t->easy, CURLOPT_CONNECTTIMEOUT_MS,
+							 (long) target->connect_timeout) != CURLE_OK)
+			return false;
+		t->connect_timeout = target->connect_timeout;
+	}
+	if (t->timeout != target->timeout)
+	{
+		if (curl_easy_setopt(t->easy, CURLOPT_TIMEOUT_MS,
+							 (long) target->timeout) != CURLE_OK)
+			return false;
+		t->timeout = target->timeout;
+	}
+
+	if (h->n + 1 > t->max_lines)
+	{
+		int			max = h->max + 1;
+		struct curl_slist *bigger = realloc(t->lines, max * sizeof(*bigger));
+
+		if (bigger == NULL)
+			return false;
+		t->lines = bigger;
+		t->max_lines = max;
+	}
+	for (int i = 0; i < h->n; i++)
+	{
+		t->lines[i].data = h->buf + h->start[i];
+		t->lines[i].next = &t->lines[i + 1];
+	}
+	t->lines[h->n].data = no_expect;
+	t->lines[h->n].next = NULL;
+	return curl_easy_setopt(t->easy, CURLOPT_HTTPHEADER, t->lines) == CURLE_OK &&
+		curl_easy_setopt(t->easy, CURLOPT_POSTFIELDS, body ? body : "") == CURLE_OK &&
+		curl_easy_setopt(t->easy, CURLOPT_POSTFIELDSIZE_LARGE,
+						 (curl_off_t) body_len) == CURLE_OK;
+}
+
+/* An answer that is none: why, in words. */
+void
+outbox_http_explain(OutboxTransfer *t, CURLcode code)
+{
+	char		detail[192];
+	long		number = 0;
+	curl_off_t	lookup = 0;
+	int			ms;
+
+	switch (code)
+	{
+		case CURLE_COULDNT_RESOLVE_PROXY:
+		case CURLE_COULDNT_RESOLVE_HOST:
+			outbox_http_fail(t, OUTBOX_FAILURE_DNS,
+				 code == CURLE_COULDNT_RESOLVE_PROXY ?
+				 "could not resolve the proxy's name" : "could not resolve host",
+				 t->crowded ? "too many lookups are still waiting for an answer" : "");
+			break;
+
+		case CURLE_COULDNT_CONNECT:
+		case CURLE_ABORTED_BY_CALLBACK:
+			if (t->refused == PLAIN_HTTP && !t->tried)
+				outbox_http_fail(t, OUTBOX_FAILURE_ADDRESS,
+					 "plain http goes to addresses in outbox.allowed_networks only",
+					 "");
+			else if (t->refused && !t->tried)
+			{
+				const char *hint;
+
+				snprintf(detail, sizeof(detail),
+						 "%s is %s, and outbox.allowed_networks does not name it",
+						 outbox_http_check_url(t->url, &hint) ?
+						 "the address in the URL" :
+						 "the address that the name resolves to", t->refused);
+				outbox_http_fail(t, OUTBOX_FAILURE_ADDRESS, detail, "");
+			}
+			else if (t->socket_errno)
+				outbox_http_fail(t, OUTBOX_FAILURE_INTERNAL, "could not open a socket",
+					 strerror(t->socket_errno));
+			else
+			{
+				curl_easy_getinfo(t->easy, CURLINFO_OS_ERRNO, &number);
+				outbox_http_fail(t, OUTBOX_FAILURE_CONNECT, "could not connect",
+					 number ? strerror((int) number) : "");
+			}
+			break;
+
+		case CURLE_OPERATION_TIMEDOUT:
+			curl_easy_getinfo(t->easy, CURLINFO_NAMELOOKUP_TIME_T, &lookup);
+			ms = t->connected ? t->timeout : Min(t->connect_timeout, t->timeout);
+			snprintf(detail, sizeof(detail), "after %g s%s", ms / 1000.0,
+					 t->connected ? "" : lookup ? " while connecting" :
+					 " while resolving the host");
+			snprintf(t->outcome.error, sizeof(t->outcome.error),
+					 "timed out %s", detail);
+			t->outcome.failure = t->connected || lookup ?
+				OUTBOX_FAILURE_TIMEOUT : OUTBOX_FAILURE_DNS;
+			break;
+
+		case CURLE_SSL_CONNECT_ERROR:
+		case CURLE_PEER_FAILED_VERIFICATION:
+		case CURLE_SSL_CERTPROBLEM:
+		case CURLE_SSL_CIPHER:
+		case CURLE_SSL_CACERT_BADFILE:
+		case CURLE_SSL_CRL_BADFILE:
+		case CURLE_SSL_ISSUER_ERROR:
+		case CURLE_SSL_INVALIDCERTSTATUS:
+		case CURLE_SSL_CLIENTCERT:
+		case CURLE_SSL_ENGINE_NOTFOUND:
+		case CURLE_SSL_ENGINE_SETFAILED:
+		case CURLE_SSL_ENGINE_INITFAILED:
+		case CURLE_USE_SSL_FAILED:
+			outbox_http_fail(t, OUTBOX_FAILURE_TLS, "TLS",
+				 t->errbuf[0] ? t->errbuf : curl_easy_strerror(code));
+			break;
+
+		case CURLE_OK:
+		case CURLE_GOT_NOTHING:
+		case CURLE_SEND_ERROR:
+		case CURLE_RECV_ERROR:
+		case CURLE_PARTIAL_FILE:
+		case CURLE_PROXY:
+			curl_easy_getinfo(t->easy, CURLINFO_HTTP_CONNECTCODE, &number);
+			if (!t->connected && number >= 300)
+			{
+				snprintf(detail, sizeof(detail), "the proxy answered %ld", number);
+				outbox_http_fail(t, OUTBOX_FAILURE_CONNECT, detail, "");
+				break;
+			}
+			outbox_http_fail(t, OUTBOX_FAILURE_CLOSED,
+				 "the connection was closed before the answer", "");
+			break;
+
+		case CURLE_WRITE_ERROR:
+		case CURLE_UNSUPPORTED_PROTOCOL:
+		case CURLE_WEIRD_SERVER_REPLY:
+		case CURLE_BAD_CONTENT_ENCODING:
+		case CURLE_HTTP2:
+		case CURLE_HTTP2_STREAM:
+			outbox_http_fail(t, OUTBOX_FAILURE_PROTOCOL, t->oversized ?
+				 "the header of the answer is too long" :
+				 "the answer is not valid HTTP",
+				 t->oversized || code == CURLE_WRITE_ERROR ? "" : t->errbuf);
+			break;
+
+		default:
+			outbox_http_fail(t, OUTBOX_FAILURE_INTERNAL, "libcurl", curl_easy_strerror(code));
+			break;
+	}
+}

@@ -1,0 +1,128 @@
+/*
+ * http_internal.h
+ *	  What the files of the room "http" share.  Nobody else includes it.
+ *
+ *	  http.c			transfers from acquire to 'done', and the loop
+ *	  http_handle.c		what a libcurl handle is told, and what it tells
+ *	  http_socket.c		sockets and the epoll descriptor
+ *	  http_text.c		header lines, URLs, Retry-After; needs none of this
+ */
+#ifndef OUTBOX_HTTP_INTERNAL_H
+#define OUTBOX_HTTP_INTERNAL_H
+
+#include "http.h"
+
+#include <curl/curl.h>
+#include <sys/socket.h>
+
+#include "address.h"
+#include "lib/ilist.h"
+
+/* CURLOPT_PREREQFUNCTION, without which reused connections go unjudged. */
+#if LIBCURL_VERSION_NUM < 0x075000
+#error "outbox needs libcurl 7.80 or newer"
+#endif
+
+typedef enum OutboxTransferState
+{
+	FREE,						/* on free_transfers */
+	ACQUIRED,					/* on no list */
+	WAITING,					/* on its host's list */
+	UNSTARTED,					/* on unstarted: outcome known, 'done' is due */
+	RUNNING,					/* in libcurl, on no list */
+	ANSWERED					/* in libcurl, on answered: headers complete */
+} OutboxTransferState;
+
+/*
+ * What is known of a target while it has transfers.  Until somebody got
+ * through to it, one transfer goes ahead and the others wait: a receiver that
+ * speaks HTTP/2 gets one connection instead of one per request, and a name
+ * whose lookup hangs costs one thread.  (libcurl's own PIPEWAIT queues all
+ * targets in one line, where a stalled one holds up the others.)
+ */
+typedef struct OutboxHost
+{
+	dlist_node	node;			/* in its bucket; or on free_hosts */
+	const void *key;			/* the target's address, never followed */
+	int			in_flight;
+	bool		open;			/* somebody got through, nobody failed since */
+	OutboxTransfer *first;		/* goes ahead while not open */
+	dlist_head	waiting;
+	bool		is_ready;		/* on ready_hosts: may let waiting ones go */
+	dlist_node	ready;
+} OutboxHost;
+
+struct OutboxTransfer
+{
+	dlist_node	node;
+	OutboxTransfer *next_made;
+	OutboxTransferState state;
+	CURL	   *easy;
+	OutboxHeaders headers;
+	struct curl_slist *lines;	/* nodes that point into headers.buf */
+	int			max_lines;
+
+	/* What the handle is set to. */
+	unsigned	generation;		/* of the settings */
+	char	   *url;
+	size_t		url_size;
+	bool		plain;			/* http, not https */
+	int			connect_timeout;
+	int			timeout;
+
+	/* The request under way. */
+	OutboxHost *host;
+	void	   *delivery;
+	bool		tried;			/* an address was not refused */
+	bool		connected;
+	bool		crowded;		/* too many threads for another name lookup */
+	bool		in_headers;
+	bool		oversized;
+	int			socket_errno;
+	int			status;
+	int			header_lines;
+	size_t		header_bytes;
+	size_t		body_bytes;
+	const char *refused;		/* the range, or PLAIN_HTTP */
+	int64		body_deadline;	/* 0: not set yet */
+	OutboxOutcome outcome;
+	char		errbuf[CURL_ERROR_SIZE];
+};
+
+/* What the handles follow from; a new generation with each reload. */
+typedef struct OutboxHttpSettings
+{
+	unsigned	generation;
+	bool		use_proxy;
+	bool		have_http2;
+	OutboxNetworks networks;
+} OutboxHttpSettings;
+
+extern OutboxHttpSettings outbox_http_settings;
+
+/* http.c; called back from http_handle.c */
+extern void outbox_http_got_through(OutboxTransfer *t);
+extern void outbox_http_got_headers(OutboxTransfer *t);
+
+/* http_handle.c */
+extern bool outbox_http_make_handle(OutboxTransfer *t);
+extern bool outbox_http_set_request(OutboxTransfer *t,
+									const OutboxTarget *target,
+									const char *body, size_t body_len);
+extern void outbox_http_fail(OutboxTransfer *t, OutboxFailure failure,
+							 const char *words, const char *detail);
+extern void outbox_http_explain(OutboxTransfer *t, CURLcode code);
+extern void outbox_http_let_signals(void);
+
+/*
+ * http_socket.c.  'events' asks epoll, without waiting; each event goes to
+ * 'act' with the mask that curl_multi_socket_action takes.  True: there may be
+ * more of them.
+ */
+extern bool outbox_http_sockets_init(CURLM *multi);
+extern void outbox_http_sockets_shutdown(void);
+extern void outbox_http_watch(int fd);
+extern int	outbox_http_close_socket(void *arg, curl_socket_t fd);
+extern bool outbox_http_events(void (*act) (int fd, int mask));
+
+#endif							/* OUTBOX_HTTP_INTERNAL_H */

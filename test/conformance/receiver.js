@@ -1,0 +1,174 @@
+#!/usr/bin/env node
+/*
+ * A receiver built on the libraries that real receivers use: it verifies every
+ * request with standardwebhooks and with svix, reads CloudEvents with the
+ * cloudevents SDK, and keeps count.
+ *
+ *     receiver.js PORT_FILE
+ *
+ * POST /control {"path": "/a", ...} says what to expect at a path, until it is
+ * said anew:
+ *     secrets   every one of them has to verify, and no other signature be there
+ *     wrong     a secret that must not verify
+ *     mode      "structured" or "binary": every request is a CloudEvent
+ *     answers   status codes of the first attempts of each event, then 200
+ *     trace     the trace id that the emitter set
+ * GET /report answers {"counts": {...}, "problems": [...], "requests": [...]}.
+ */
+'use strict';
+
+const crypto = require('node:crypto');
+const fs = require('node:fs');
+const http = require('node:http');
+const { HTTP } = require('cloudevents');
+const standardwebhooks = require('standardwebhooks');
+const svix = require('svix');
+
+const paths = new Map();
+const attempts = new Map(); // path and webhook-id -> the requests so far
+const counts = {};
+const problems = [];
+const requests = [];
+
+function count(what) {
+  counts[what] = (counts[what] || 0) + 1;
+}
+
+/* The libraries read the body as text: bytes that are none cannot be theirs. */
+function isText(body) {
+  return Buffer.compare(Buffer.from(body.toString()), body) === 0;
+}
+
+/* A body that is verified but no JSON is a SyntaxError of svix: not its concern. */
+function verifies(library, secret, body, headers) {
+  try {
+    new library.Webhook(secret).verify(body, headers, { jsonParse: false });
+    return true;
+  } catch (error) {
+    if (error instanceof SyntaxError) return true;
+    if (error instanceof library.WebhookVerificationError) return false;
+    throw error;
+  }
+}
+
+function verifiesByHand(secret, body, headers) {
+  const key = Buffer.from(secret.slice('whsec_'.length), 'base64');
+  const signed = Buffer.concat([
+    Buffer.from(`${headers['webhook-id']}.${headers['webhook-timestamp']}.`), body]);
+  const mac = 'v1,' + crypto.createHmac('sha256', key).update(signed).digest('base64');
+  return headers['webhook-signature'].split(' ').includes(mac);
+}
+
+function checkSignature(expected, body, headers, problem) {
+  const verifiers = isText(body)
+    ? { standardwebhooks: (...a) => verifies(standardwebhooks, ...a),
+        svix: (...a) => verifies(svix, ...a) }
+    : { 'node:crypto (no text)': verifiesByHand };
+  const tampered = Buffer.from(body);
+
+  if (tampered.length > 0) tampered[tampered.length - 1] ^= 1;
+  for (const [name, verifier] of Object.entries(verifiers)) {
+    if (expected.secrets.every((secret) => verifier(secret, body, headers))) {
+      count(`verified by ${name}`);
+      if (expected.secrets.length > 1) count(`both secrets verified by ${name}`);
+    } else problem(`${name} does not verify it`);
+    if (expected.wrong) {
+      if (verifier(expected.wrong, body, headers)) problem(`${name} takes a wrong secret`);
+      else count(`wrong secret refused by ${name}`);
+    }
+    if (tampered.length > 0) {
+      if (verifier(expected.secrets[0], tampered, headers)) problem(`${name} takes another body`);
+      else count(`changed body refused by ${name}`);
+    }
+  }
+  const signatures = headers['webhook-signature'].split(' ').length;
+  if (signatures !== expected.secrets.length) {
+    problem(`${signatures} signatures, not ${expected.secrets.length}`);
+  }
+}
+
+function readCloudEvent(mode, body, headers, problem) {
+  const structured = /^application\/cloudevents\+json/.test(headers['content-type']);
+
+  if (structured !== (mode === 'structured')) problem(`${headers['content-type']} in ${mode} mode`);
+  try {
+    const event = HTTP.toEvent({ headers, body: isText(body) ? body.toString() : body });
+    event.validate();
+    if (event.id !== headers['webhook-id']) problem(`id ${event.id} is not webhook-id`);
+    count(`CloudEvents read by the SDK (${mode})`);
+    return event.toJSON();
+  } catch (error) {
+    problem(`CloudEvents SDK: ${error.message} ${JSON.stringify(error.errors || '')}`);
+    return null;
+  }
+}
+
+function checkTrace(expected, headers, earlier, problem) {
+  const match = /^00-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}$/.exec(headers.traceparent || '');
+
+  if (!expected.trace && !headers.traceparent) return;
+  if (!match || /^0+$/.test(match[2])) problem(`traceparent "${headers.traceparent}"`);
+  else if (match[1] !== expected.trace) problem(`trace id ${match[1]}`);
+  else if (earlier.some((r) => r.headers.traceparent === headers.traceparent)) {
+    problem('a parent id is used again');
+  } else count('valid traceparent with the trace id of the emitter');
+}
+
+function receive(request, body, response) {
+  const path = request.url;
+  const headers = request.headers;
+  const expected = paths.get(path);
+  const id = headers['webhook-id'];
+  const earlier = attempts.get(`${path} ${id}`) || [];
+  const problem = (text) => problems.push(`${path} ${id}: ${text}`);
+  const sha256 = crypto.createHash('sha256').update(body).digest('hex');
+  const record = { path, id, headers, sha256, length: body.length };
+
+  if (!expected) {
+    problem('nobody expects anything here');
+  } else {
+    checkSignature(expected, body, headers, problem);
+    if (expected.mode) record.event = readCloudEvent(expected.mode, body, headers, problem);
+    checkTrace(expected, headers, earlier, problem);
+  }
+  if (headers['idempotency-key'] !== `"${id}"`) problem('Idempotency-Key');
+  if (earlier.length > 0) {
+    if (earlier[0].sha256 !== sha256) problem('a retry with another body');
+    else count('retries with an identical body');
+  }
+  if (body.length <= 4000 && isText(body)) record.body = body.toString();
+  attempts.set(`${path} ${id}`, [...earlier, record]);
+  requests.push(record);
+  count('requests');
+  response.statusCode = (expected && expected.answers && expected.answers[earlier.length]) || 200;
+  response.end();
+}
+
+const server = http.createServer((request, response) => {
+  const chunks = [];
+
+  request.on('data', (chunk) => chunks.push(chunk));
+  request.on('end', () => {
+    const body = Buffer.concat(chunks);
+
+    try {
+      if (request.url === '/control') {
+        const expected = JSON.parse(body.toString());
+        paths.set(expected.path, expected);
+        response.end();
+      } else if (request.url === '/report') {
+        response.end(JSON.stringify({ counts, problems, requests }));
+      } else receive(request, body, response);
+    } catch (error) {
+      problems.push(`${request.url}: ${error.stack}`);
+      response.statusCode = 500;
+      response.end();
+    }
+  });
+});
+
+server.listen(0, '127.0.0.1', () => {
+  fs.writeFileSync(`${process.argv[2]}.new`, String(server.address().port));
+  fs.renameSync(`${process.argv[2]}.new`, process.argv[2]);
+});
+process.on('SIGTERM', () => process.exit(0));

@@ -1,0 +1,355 @@
+# The documents: every example in README.md and doc/*.md is run, and what they
+# list is compared with what there is.
+#
+# A fenced block is run according to its language:
+#   sql               must succeed
+#   sql error=42501   must fail with this SQLSTATE
+#   text              behind a block of sql: what that yields, sooner or later
+#                     (it is asked again until it does); elsewhere a drawing
+#   conf              is appended to postgresql.conf, and the server restarted
+#   python            is a receiver; it is started and sent an event
+#   http              a request: the receiver has seen one with these headers
+#   console           is not run; there may be a few
+use strict;
+use warnings;
+
+use OutboxTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(usleep);
+
+my @files =
+  map { substr($_, length("$top/")) } ("$top/README.md", sort glob("$top/doc/*.md"));
+my %text = map { $_ => slurp_file("$top/$_") } @files;
+my $receiver = OutboxTest::Receiver->new('main');
+my $python_port = PostgreSQL::Test::Cluster::get_free_port();
+my $max_console = 8;
+
+# [ line, language, code ] of each block of a document
+sub blocks
+{
+	my ($text) = @_;
+	my (@blocks, $block);
+	my $line = 0;
+
+	foreach (split /\n/, $text, -1)
+	{
+		$line++;
+		if (!$block && /^```(.*)/) { $block = [ $line, $1, '' ] }
+		elsif ($block && /^```$/) { push @blocks, $block; undef $block }
+		elsif ($block) { $block->[2] .= "$_\n" }
+	}
+	die "a block that begins in line $block->[0] does not end\n" if $block;
+	return @blocks;
+}
+
+# Ports that the documents use, as they are here.
+sub here
+{
+	my ($code) = @_;
+
+	$code =~ s/127\.0\.0\.1:8080/127.0.0.1:$receiver->{port}/g;
+	$code =~ s/\b8081\b/$python_port/g;
+	return $code;
+}
+
+# What psql prints, without what is a matter of layout.
+sub plain
+{
+	my ($output) = @_;
+	my @lines = grep { !/^[-+]*$/ } split /\n/, $output;
+
+	s/^\s+|\s+$//g, s/\s+/ /g foreach @lines;
+	return join "\n", @lines;
+}
+
+# A server as somebody finds it who begins to read.
+my $node = PostgreSQL::Test::Cluster->new('main');
+$node->init(extra => [ '--locale=C', '--encoding=UTF8' ]);
+$node->append_conf('postgresql.conf', "log_statement = none\n");
+$node->start;
+
+my %psql = (on_error_stop => 1, extra_params => ['-q']);
+my $console = 0;
+
+sub run_sql
+{
+	my ($name, $code) = @_;
+	my ($rc, $out, $err) = $node->psql('postgres', here($code), %psql);
+
+	is($rc, 0, $name) or diag($err);
+	return;
+}
+
+sub run_failing_sql
+{
+	my ($name, $code, $sqlstate) = @_;
+	my ($rc, $out, $err) =
+	  $node->psql('postgres', "\\set VERBOSITY verbose\n" . here($code), %psql);
+
+	isnt($rc, 0, "$name fails");
+	like($err, qr/ERROR:  \Q$sqlstate\E:/, "$name: $sqlstate");
+	like($err, qr/^HINT:/m, "$name: with a hint") unless $sqlstate =~ /^42501$/;
+	return;
+}
+
+sub compare_output
+{
+	my ($name, $code, $expected) = @_;
+	my $last = '';
+	my $psql = [ 'psql', '-XqP', 'pager=off', '-d', $node->connstr('postgres'), '-f', '-' ];
+
+	my $same = wait_until
+	{
+		IPC::Run::run($psql, '<', \here($code), '>', \$last, '2>&1');
+		plain($last) eq plain($expected);
+	}
+	"$name: the output";
+	ok($same, $name) or diag("expected:\n", $expected, "got:\n", $last);
+	return;
+}
+
+sub run_python
+{
+	my ($name, $code) = @_;
+	my $file = PostgreSQL::Test::Utils::tempdir('python') . '/receiver.py';
+	my $secret = $node->safe_psql('postgres', <<SQL);
+SELECT outbox.create_endpoint('python', 'http://127.0.0.1:$python_port/', topics => '{python.*}',
+	backoff_base => '50 ms', backoff_max => '100 ms') \\g /dev/null
+SELECT outbox.endpoint_secret('python')
+SQL
+
+	append_to_file($file, here($code));
+	my $pid = fork // die "fork: $!";
+	if ($pid == 0)
+	{
+		$ENV{WEBHOOK_SECRET} = $secret;
+		open(STDOUT, '>', '/dev/null');
+		open(STDERR, '>', '/dev/null');
+		exec 'python3', $file or POSIX::_exit(127);
+	}
+	push @OutboxTest::Receiver::started, $pid;
+	my $id = emit($node, 'python.one', '{"n": 1}');
+	wait_status($node, $id, 'delivered', "$name: takes what is signed");
+
+	# With another secret it refuses.
+	$node->safe_psql('postgres',
+		"SELECT outbox.alter_endpoint('python', secret => 'whsec_' || encode('" . 'x' x 32 . "', 'base64'))");
+	$id = emit($node, 'python.two', '{"n": 2}');
+	ok( wait_sql(
+			$node, "SELECT last_status_code = 401 FROM outbox.deliveries WHERE event_id = '$id'"),
+		"$name: refuses what is not");
+	$node->safe_psql('postgres', "SELECT outbox.drop_endpoint('python', discard => true)");
+	return;
+}
+
+# The request of an example has the headers that are shown, and no others.
+sub compare_request
+{
+	my ($name, $code) = @_;
+	my ($head) = split /\n\n/, $code;
+	my ($first, @lines) = split /\n/, $head;
+	my ($path) = $first =~ m{^POST (\S+) HTTP/1.1$};
+	my ($request) = $receiver->wait_for(1, path => $path);
+	my %shown = map { /^([^:]+): (.*)$/; (lc $1 => $2) } @lines;
+
+	is_deeply(
+		[ sort keys %{ $request->{headers} } ],
+		[ sort keys %shown ],
+		"$name: the headers");
+	foreach my $header (qw(accept content-type user-agent outbox-topic outbox-type outbox-key x-tenant))
+	{
+		is($request->{headers}{$header}, $shown{$header}, "$name: $header");
+	}
+	my ($body) = $code =~ /\n\n(.*)\n/;
+	$body =~ s/"timestamp":"[^"]*"/"timestamp":""/;
+	(my $got = $request->{body}) =~ s/"timestamp":"[^"]*"/"timestamp":""/;
+	is($got, $body, "$name: the body");
+	is(length($request->{body}), $shown{'content-length'}, "$name: its length");
+	return;
+}
+
+foreach my $file (@files)
+{
+	my $previous;
+
+	foreach my $block (blocks($text{$file}))
+	{
+		my ($line, $language, $code) = @$block;
+		my $name = "$file:$line";
+
+		if ($language eq 'sql') { run_sql($name, $code) }
+		elsif ($language =~ /^sql error=(\w{5})$/) { run_failing_sql($name, $code, $1) }
+		elsif ($language eq 'text')
+		{
+			compare_output($name, $previous->[2], $code)
+			  if $previous && $previous->[1] eq 'sql' && $previous->[3] == $line - 1;
+		}
+		elsif ($language eq 'conf')
+		{
+			$node->append_conf('postgresql.conf', $code);
+			$node->restart;
+			pass("$name: the server starts");
+		}
+		elsif ($language eq 'python') { run_python($name, $code) }
+		elsif ($language eq 'http') { compare_request($name, $code) }
+		elsif ($language eq 'console') { $console++ }
+		else { fail("$name: nobody knows how to run \"$language\"") }
+
+		# the line of its end
+		$previous = [ @$block, $line + 1 + ($code =~ tr/\n//) ];
+	}
+}
+cmp_ok($console, '<=', $max_console, 'few examples are not run');
+
+# The roles of the README can do what they are for, and nothing else
+sub as_role
+{
+	my ($role, $sql, $expected, $name) = @_;
+	my ($rc, $out, $err) = $node->psql('postgres', "SET ROLE $role; $sql", %psql);
+
+	if ($expected) { is($rc, 0, $name) or diag($err) }
+	else { like($err, qr/permission denied/, $name) }
+	return;
+}
+my @emits = (
+	"SELECT outbox.emit('role.one', '{}')",
+	"SELECT outbox.emit('role.one', '{}'::json)",
+	"SELECT outbox.emit('role.one', '{}'::jsonb, key => 'a', type => 'b', headers => '{}', expires_at => now())",
+	"SELECT outbox.emit_bytes('role.one', '', 'text/plain')",
+	"INSERT INTO outbox.events (topic, payload) VALUES ('role.one', '{}') RETURNING id",
+	"INSERT INTO outbox.events (id, topic, type, key, expires_at, headers, body, content_type)"
+	  . " VALUES (NULL, 'role.one', NULL, NULL, NULL, NULL, '', 'text/plain')");
+my @watches = map { "SELECT * FROM outbox.$_" } qw(status stats deliveries workers);
+my @secrets = (
+	map({ "SELECT * FROM outbox.$_" }
+		qw(events endpoints dead_letters attempts endpoint_secrets endpoint_settings)),
+	"SELECT outbox.endpoint_secret('billing')");
+my @operations = (
+	"SELECT outbox.create_endpoint('a', 'https://a.example/')",
+	map({ "SELECT outbox.$_('billing')" } qw(pause_endpoint resume_endpoint drop_endpoint retry discard)),
+	"SELECT outbox.alter_endpoint('billing', url => 'https://a.example/')",
+	"SELECT outbox.seek_endpoint('billing', 'now')",
+	"SELECT outbox.cancel('01a1f78c-4fa9-7dc2-8c85-9f589eaa3fb3')",
+	"DELETE FROM outbox.events",
+	"INSERT INTO outbox.events (topic, payload, seq) VALUES ('a', '{}', 1)",
+	"TRUNCATE outbox.events");
+
+$node->safe_psql('postgres', 'CREATE ROLE nobody');
+as_role('app', $_, 1, "app: $_") foreach @emits;
+as_role('app', $_, 0, "app, refused: $_") foreach @watches, @secrets, @operations;
+as_role('watcher', $_, 1, "watcher: $_") foreach @watches;
+as_role('watcher', $_, 0, "watcher, refused: $_") foreach @emits, @secrets, @operations;
+as_role('nobody', $_, 0, "anybody, refused: $_") foreach @emits, @watches, @secrets, @operations;
+
+# Lists
+sub column
+{
+	return split /\n/, $node->safe_psql('postgres', $_[0]);
+}
+
+foreach my $setting (column("SELECT format('%s|%s|%s', name, setting, unit) FROM pg_settings"
+	  . " WHERE name LIKE 'outbox.%'"))
+{
+	my ($name, $value, $unit) = split /\|/, $setting, -1;
+
+	# What the examples have set
+	$value = $node->safe_psql('postgres',
+		"SELECT boot_val FROM pg_settings WHERE name = '$name'");
+	my ($row) = $text{'README.md'} =~ /^(\| `\Q$name\E` \|.*)$/m;
+	my (undef, undef, $default, $documented_unit) = split /\s*\|\s*/, $row // '||||';
+	$default =~ s/[`']//g;
+	is($default, $value, "$name in the README");
+	is($documented_unit, $unit, "its unit");
+}
+foreach my $name ($text{'README.md'} =~ /^\| `(outbox\.[a-z_]+)` \| [^|]* \| [^|]* \| [^|]* \|$/mg)
+{
+	is($node->safe_psql('postgres', "SELECT count(*) FROM pg_settings WHERE name = '$name'"),
+		'1', "$name exists");
+}
+
+my $reference = $text{'doc/sql-reference.md'};
+my $schema = "'outbox'::regnamespace";
+foreach my $function (column("SELECT DISTINCT proname FROM pg_proc WHERE pronamespace = $schema"))
+{
+	like($reference, qr/`\Q$function\E`/, "$function() in the reference");
+}
+foreach my $argument (column(
+		"SELECT DISTINCT unnest(proargnames[1:pronargs]) FROM pg_proc WHERE pronamespace = $schema"
+		  . " AND proname IN ('emit', 'emit_bytes', 'create_endpoint', 'alter_endpoint', 'drop_endpoint',"
+		  . " 'pause_endpoint', 'resume_endpoint', 'seek_endpoint', 'retry', 'discard', 'cancel')"))
+{
+	like($reference, qr/\b\Q$argument\E\b/, "argument $argument in the reference");
+}
+foreach my $row (
+	column("SELECT p.name || '|' || coalesce(p.def, '')"
+		  . " FROM pg_proc f, LATERAL (SELECT unnest(proargnames) AS name,"
+		  . " pg_get_function_arg_default(oid, generate_series(1, pronargs)) AS def) p"
+		  . " WHERE f.oid = (SELECT max(oid) FROM pg_proc WHERE pronamespace = $schema AND proname = 'create_endpoint')"))
+{
+	my ($name, $default) = split /\|/, $row, 2;
+
+	like($reference, qr/^\| `\Q$name\E` \|/m, "create_endpoint: $name");
+}
+
+# Views: their columns, types, and COMMENTs in the same words
+foreach my $row (
+	column("SELECT c.relname || '|' || a.attname || '|' || format_type(a.atttypid, a.atttypmod)"
+		  . " || '|' || coalesce(col_description(c.oid, a.attnum), '')"
+		  . " FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid"
+		  . " WHERE c.relnamespace = $schema AND c.relkind = 'v' AND a.attnum > 0"
+		  . " ORDER BY c.relname, a.attnum"))
+{
+	my ($view, $name, $type, $comment) = split /\|/, $row, 4;
+
+	isnt($comment, '', "$view.$name has a comment");
+	next unless $reference =~ /^### `outbox\.\Q$view\E`$(.*?)(?=^##)/ms;
+	my $section = $1;
+	like($section, qr/^\| `\Q$name\E` \| \Q$type\E \| \Q$comment\E \|$/m,
+		"$view.$name in the reference");
+}
+foreach my $view (column("SELECT relname FROM pg_class WHERE relnamespace = $schema AND relkind = 'v'"))
+{
+	like($reference, qr/`outbox\.\Q$view\E`/, "$view in the reference");
+}
+is( join(' ', column("SELECT oid::regprocedure FROM pg_proc WHERE pronamespace = $schema"
+			  . " AND obj_description(oid, 'pg_proc') IS NULL")),
+	'', 'every function has a comment');
+is( join(' ', column("SELECT oid::regclass FROM pg_class WHERE relnamespace = $schema"
+			  . " AND relkind IN ('r', 'p', 'v') AND obj_description(oid, 'pg_class') IS NULL")),
+	'', 'every table and view has a comment');
+
+# Every source file has its line
+foreach my $source (glob("$top/src/*.c"))
+{
+	my ($name) = $source =~ m{([^/]+)$};
+	like(slurp_file("$top/src/README.md"), qr/^\| `\Q$name\E` \|/m, "$name in src/README.md");
+}
+
+# The schedule of retries: half of the bound and a twentieth, on average
+my $sum = 0;
+foreach my $n (1 .. 13)
+{
+	my $bound = $n == 13 ? 3600 : 2**($n - 1);
+	my ($row) = $text{'README.md'} =~ /^\| $n (?:and each further one )?\| (.*)$/m;
+	my @cells = map { s/ s$//r } split / *\| */, $row // '';
+
+	$sum += 0.55 * $bound;
+	cmp_ok(abs($cells[0] - 0.55 * $bound), '<=', 0.051, "retry $n: on average");
+	is($cells[1], $bound, "retry $n: at most");
+	cmp_ok(abs($cells[2] - $sum), '<=', 0.1, "retry $n: since the first attempt") if $n < 13;
+}
+
+# Links lead somewhere
+foreach my $file (@files)
+{
+	my $dir = $file =~ m{^(.*/)} ? $1 : '';
+	foreach my $link ($text{$file} =~ /\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)/g)
+	{
+		ok(-e "$top/$dir$link", "$file: $link exists");
+	}
+}
+
+$node->stop;
+done_testing();

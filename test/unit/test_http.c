@@ -1,0 +1,168 @@
+/*
+ * test_http.c
+ *	  URLs, Retry-After and header lines, without a server (TAP).
+ *
+ * links: src/http_text.c src/address.c
+ */
+#include "http.h"
+
+char	   *outbox_allowed_networks = "";
+
+static int	tests;
+static int	failures;
+
+static void
+ok(bool pass, const char *what, const char *a, const char *b)
+{
+	tests++;
+	if (!pass)
+		failures++;
+	printf("%sok %d - %s: '", pass ? "" : "not ", tests, what);
+	for (; *a; a++)
+		putchar(*a < ' ' || *a > '~' ? '?' : *a);	/* one line per test */
+	printf("' '%s'\n", b);
+}
+
+static void
+good(const char *url)
+{
+	const char *hint;
+	const char *complaint = outbox_http_check_url(url, &hint);
+
+	ok(complaint == NULL, "good URL", url, complaint ? complaint : "");
+}
+
+static void
+bad(const char *url, const char *part)
+{
+	const char *hint;
+	const char *complaint = outbox_http_check_url(url, &hint);
+
+	ok(complaint && strstr(complaint, part) && hint && hint[0],
+	   "bad URL", url, complaint ? complaint : "");
+}
+
+static void
+after(const char *value, int64 expected)
+{
+	/* 1994-11-06 08:49:07 UTC, half a minute before RFC 9110's example */
+	ok(outbox_http_retry_after(value, strlen(value), 784111747) == expected,
+	   "Retry-After", value, "");
+}
+
+static void
+line(OutboxHeaders *h, const char *name, const char *value, const char *expected)
+{
+	bool		added = outbox_headers_add(h, name, value, strlen(value));
+
+	ok(added && strcmp(h->buf + h->start[h->n - 1], expected) == 0,
+	   "header line", name, value);
+}
+
+static void
+headers(void)
+{
+	OutboxHeaders h = {0};
+	char		value[3000];
+	bool		same = true;
+
+	line(&h, "webhook-id", "1", "webhook-id: 1");
+	line(&h, "x-blank", "", "x-blank;");
+	line(&h, "x-blank", " \t", "x-blank;");
+	line(&h, "x", "  y z", "x: y z");
+	outbox_headers_reset(&h);
+	ok(h.n == 0 && h.len == 0, "reset", "", "");
+
+	memset(value, 'v', sizeof(value));
+	for (int i = 0; i < 100; i++)
+		same = same && outbox_headers_add(&h, "name", value, i * 30);
+	for (int i = 1; i < 100; i++)
+		same = same && strlen(h.buf + h.start[i]) == (size_t) (6 + i * 30) &&
+			strncmp(h.buf + h.start[i], "name: v", 7) == 0;
+	ok(same && h.n == 100, "many header lines", "", "");
+	free(h.buf);
+	free(h.start);
+}
+
+int
+main(void)
+{
+	good("https://example.com");
+	good("https://example.com:8443/hooks?x=1#y");
+	good("HTTPS://EXAMPLE.com/");
+	good("http://receiver.internal/hooks");
+	good("https://8.8.8.8/");
+	good("https://[2606:4700:4700::1111]/");
+	good("https://1.2.3.4.example.com/");
+
+	bad("", "not a URL");
+	bad("example.com/hooks", "not a URL");
+	bad("//example.com/hooks", "not a URL");
+	bad("https://", "not a URL");
+	bad("ftp://example.com/", "scheme");
+	bad("file:///etc/passwd", "scheme");
+	bad("gopher://example.com/", "scheme");
+	bad("unknown://example.com/", "scheme");
+	bad("https://user@example.com/", "user name");
+	bad("https://user:secret@example.com/", "user name");
+	bad("https://:secret@example.com/", "user name");
+	bad("https://@example.com/", "user name");
+	bad("https://example.com:99999/", "not a URL");
+	bad("https://example.com/a b", "control character");
+	bad("https://example.com/\r\nX: y", "control character");
+	bad("https://example.com/\x7f", "control character");
+	bad(" https://example.com/", "control character");
+
+	bad("https://127.0.0.1/", "loopback");
+	bad("https://127.1/", "loopback");
+	bad("https://0x7f.1/", "loopback");
+	bad("https://2130706433/", "loopback");
+	bad("https://017700000001/", "loopback");
+	bad("https://127.0.0.1./", "loopback");
+	bad("https://%31%32%37.0.0.1/", "loopback");
+	bad("https://[::1]/", "loopback");
+	bad("https://[::ffff:127.0.0.1]/", "loopback");
+	bad("https://[::ffff:a9fe:a9fe]/", "link-local");
+	bad("https://[fe80::1%25lo]/", "link-local");
+	bad("https://[64:ff9b::10.0.0.1]/", "private");
+	bad("https://169.254.169.254/latest/", "link-local");
+	bad("https://10.0.0.1:443/", "private");
+	bad("http://8.8.8.8/", "plain http");
+
+	outbox_allowed_networks = "127.0.0.0/8, fd00::/8";
+	good("http://127.0.0.1:8080/");
+	good("http://127.1/");
+	good("https://[fd00::1]/");
+	bad("http://10.0.0.1/", "private");
+	bad("http://8.8.8.8/", "plain http");
+	outbox_allowed_networks = "nonsense";
+	bad("http://127.0.0.1/", "loopback");
+
+	after("0", 0);
+	after("120", 120);
+	after(" 120 \r\n", 120);
+	after("0000000000000000000000000007", 7);
+	after("1000000000000", PG_INT32_MAX);
+	after("99999999999999999999999999999999", PG_INT32_MAX);
+	after("", -1);
+	after("-5", -1);
+	after("+5", -1);
+	after("1.5", -1);
+	after("5 s", -1);
+	after("soon", -1);
+	after("Mon", -1);
+	after("0x10", -1);
+	after("Sun, 06 Nov 1994 08:49:37 GMT", 30);
+	after("Sunday, 06-Nov-94 08:49:37 GMT", 30);
+	after("Sun Nov  6 08:49:37 1994", 30);
+	after("Sun, 06 Nov 1994 08:48:37 GMT", 0);
+	after("Thu, 01 Jan 1970 00:00:00 GMT", 0);
+	after("Fri, 01 Jan 9999 00:00:00 GMT", PG_INT32_MAX);
+	after("Sun, 99 Nov 1994 08:49:37 GMT", -1);
+	after("Sun, 06 Nov 1994 08:49:37 GMT and a lot of garbage behind the date itself", -1);
+
+	headers();
+
+	printf("1..%d\n", tests);
+	return failures > 0;
+}
