@@ -56,6 +56,47 @@ def alive(pid):
     return pathlib.Path(f"/proc/{pid}").exists()
 
 
+def own_cpu():
+    """User and system time of this process, of all that it started, and of
+    what those started: the living, and the dead that were waited for."""
+    parents, times = {}, {}
+    for path in pathlib.Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue			# has ended meanwhile
+        pid = int(path.parent.name)
+        parents[pid] = int(fields[1])
+        times[pid] = sum(map(int, fields[11:15])) / TICKS
+
+    def ours(pid):
+        while pid > 1 and pid != os.getpid():
+            pid = parents.get(pid, 0)
+        return pid == os.getpid()
+
+    return sum(cpu for pid, cpu in times.items() if ours(pid))
+
+
+class Disturbance:
+    """What others took of the machine since this was made: other processes, and
+    the host of a virtual machine (steal), as shares of all cores."""
+
+    def __init__(self):
+        self.begun, self.own, (self.busy, self.steal) = time.monotonic(), own_cpu(), self.read()
+
+    @staticmethod
+    def read():
+        fields = pathlib.Path("/proc/stat").read_text().split("\n", 1)[0].split()
+        user, nice, system, steal = (int(fields[i]) / TICKS for i in (1, 2, 3, 8))
+        return user + nice + system, steal
+
+    def shares(self):
+        busy, steal = self.read()
+        all_cores = (time.monotonic() - self.begun) * os.cpu_count()
+        others = busy - self.busy - (own_cpu() - self.own)
+        return max(0, others / all_cores), max(0, (steal - self.steal) / all_cores)
+
+
 class Machine:
     """A directory and the processes in it.  PostgreSQL does not run as root:
     then its processes are those of the user postgres."""

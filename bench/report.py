@@ -21,12 +21,28 @@ def text(value):
     return f"{value:.2f}"
 
 
+# Above this share of the machine in foreign hands a section proves nothing.
+TOLERATED = 0.03
+
+
 class Report:
     def __init__(self, facts, command, quick):
         self.facts = facts
         self.command = command
         self.quick = quick
         self.rows = []
+        self.disturbed = {}
+
+    def disturbance(self, section, others, steal):
+        """What others took of the machine while a section was measured."""
+        self.disturbed[section] = {"others": others, "steal": steal,
+                                   "too_much": others + steal > TOLERATED}
+        if others + steal > TOLERATED:
+            print(f"  DISTURBED: other processes took {others:.0%} of the machine, its host"
+                  f" {steal:.0%}: these figures prove nothing", flush=True)
+
+    def trusted(self, row):
+        return not self.disturbed.get(row["section"], {}).get("too_much")
 
     def add(self, section, what, measured, target="", met=None, **data):
         """'met': True, False, or None where nothing was promised."""
@@ -74,13 +90,21 @@ class Report:
         for row in self.rows:
             if row["section"] != section:
                 section = row["section"]
-                lines.append(f"| **{section}** | | | |")
+                taken = self.disturbed.get(section)
+                note = ""
+                if taken and taken["too_much"]:
+                    note = (f"disturbed: {taken['others'] + taken['steal']:.0%} of the machine"
+                            " was taken by others, proves nothing")
+                lines.append(f"| **{section}** | {note} | | |")
             mark = {True: "✓", False: "✗", None: ""}[row["met"]]
+            if mark and not self.trusted(row):
+                mark = "?"
             lines.append(f"| {row['what']} | {row['measured']} | {row['target']} | {mark} |")
         return "\n".join(lines) + "\n"
 
     def save(self, path):
         with open(path, "w", encoding="utf-8") as out:
             json.dump({"command": self.command, "quick": self.quick,
-                       "facts": self.facts, "rows": self.rows}, out, indent=1)
+                       "facts": self.facts, "disturbed": self.disturbed,
+                       "rows": self.rows}, out, indent=1)
             out.write("\n")

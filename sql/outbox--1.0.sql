@@ -113,7 +113,7 @@ COMMENT ON COLUMN outbox.events.id IS 'Event id, sent as webhook-id; unique with
 COMMENT ON COLUMN outbox.events.seq IS 'Position in the log; the order of two events only where their emits were serialised, for example by a row lock';
 COMMENT ON COLUMN outbox.events.xid IS 'Transaction that emitted the event';
 COMMENT ON COLUMN outbox.events.epoch IS 'Origin that the event was written in (outbox.origins); 0: before there was one';
-COMMENT ON COLUMN outbox.events.created_at IS 'When the event was emitted (wall clock, not start of the transaction)';
+COMMENT ON COLUMN outbox.events.created_at IS 'When the event was emitted (wall clock, not start of the transaction); with a deliver_at, when it entered the log';
 COMMENT ON COLUMN outbox.events.piece IS 'Piece of the log that holds the row';
 COMMENT ON COLUMN outbox.events.topic IS 'What happened, like order.created: segments of letters, digits, "_" and "-" joined by dots, at most 255 bytes';
 COMMENT ON COLUMN outbox.events.type IS 'Name of the event contract, at most 255 bytes; NULL: the topic';
@@ -138,52 +138,118 @@ CREATE FUNCTION outbox.emit(topic pg_catalog.text, payload pg_catalog.jsonb,
     key pg_catalog.text DEFAULT NULL,
     type pg_catalog.text DEFAULT NULL,
     headers pg_catalog.jsonb DEFAULT NULL,
-    expires_at pg_catalog.timestamptz DEFAULT NULL)
+    deliver_at pg_catalog.timestamptz DEFAULT NULL,
+    expires_at pg_catalog.timestamptz DEFAULT NULL,
+    dedup_key pg_catalog.text DEFAULT NULL)
 RETURNS pg_catalog.uuid
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'outbox_emit_jsonb';
-COMMENT ON FUNCTION outbox.emit(pg_catalog.text, pg_catalog.jsonb, pg_catalog.text, pg_catalog.text, pg_catalog.jsonb, pg_catalog.timestamptz) IS
-'Appends an event that is delivered if this transaction commits; returns its id. topic and payload must not be NULL (22004), other arguments may. Invalid arguments: 22023; payload above outbox.max_payload_size: 54000; topic that begins with "outbox.": 42939';
+COMMENT ON FUNCTION outbox.emit(pg_catalog.text, pg_catalog.jsonb, pg_catalog.text, pg_catalog.text, pg_catalog.jsonb, pg_catalog.timestamptz, pg_catalog.timestamptz, pg_catalog.text) IS
+'Appends an event that is delivered if this transaction commits; returns its id. topic and payload must not be NULL (22004), other arguments may. deliver_at: not before this time; expires_at: not after; dedup_key: emitted again with the same topic within outbox.dedup_window, nothing is emitted and the first event''s id returned (concurrent emits wait for each other; 40001 when this transaction''s snapshot is older than the first event). Invalid arguments: 22023; payload above outbox.max_payload_size: 54000; topic that begins with "outbox.": 42939';
 
 CREATE FUNCTION outbox.emit(topic pg_catalog.text, payload pg_catalog.json,
     key pg_catalog.text DEFAULT NULL,
     type pg_catalog.text DEFAULT NULL,
     headers pg_catalog.jsonb DEFAULT NULL,
-    expires_at pg_catalog.timestamptz DEFAULT NULL)
+    deliver_at pg_catalog.timestamptz DEFAULT NULL,
+    expires_at pg_catalog.timestamptz DEFAULT NULL,
+    dedup_key pg_catalog.text DEFAULT NULL)
 RETURNS pg_catalog.uuid
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'outbox_emit_json';
-COMMENT ON FUNCTION outbox.emit(pg_catalog.text, pg_catalog.json, pg_catalog.text, pg_catalog.text, pg_catalog.jsonb, pg_catalog.timestamptz) IS
+COMMENT ON FUNCTION outbox.emit(pg_catalog.text, pg_catalog.json, pg_catalog.text, pg_catalog.text, pg_catalog.jsonb, pg_catalog.timestamptz, pg_catalog.timestamptz, pg_catalog.text) IS
 'As emit(text, jsonb, …), for a payload of type json; stored and sent as jsonb';
 
 CREATE FUNCTION outbox.emit(topic pg_catalog.text, payload pg_catalog.text,
     key pg_catalog.text DEFAULT NULL,
     type pg_catalog.text DEFAULT NULL,
     headers pg_catalog.jsonb DEFAULT NULL,
-    expires_at pg_catalog.timestamptz DEFAULT NULL)
+    deliver_at pg_catalog.timestamptz DEFAULT NULL,
+    expires_at pg_catalog.timestamptz DEFAULT NULL,
+    dedup_key pg_catalog.text DEFAULT NULL)
 RETURNS pg_catalog.uuid
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'outbox_emit_text';
-COMMENT ON FUNCTION outbox.emit(pg_catalog.text, pg_catalog.text, pg_catalog.text, pg_catalog.text, pg_catalog.jsonb, pg_catalog.timestamptz) IS
+COMMENT ON FUNCTION outbox.emit(pg_catalog.text, pg_catalog.text, pg_catalog.text, pg_catalog.text, pg_catalog.jsonb, pg_catalog.timestamptz, pg_catalog.timestamptz, pg_catalog.text) IS
 'As emit(text, jsonb, …), for a payload that is JSON in a text (not JSON: 22P02); also what an untyped literal or parameter comes to';
 
 CREATE FUNCTION outbox.emit_bytes(topic pg_catalog.text, body pg_catalog.bytea, content_type pg_catalog.text,
     key pg_catalog.text DEFAULT NULL,
     type pg_catalog.text DEFAULT NULL,
     headers pg_catalog.jsonb DEFAULT NULL,
-    expires_at pg_catalog.timestamptz DEFAULT NULL)
+    deliver_at pg_catalog.timestamptz DEFAULT NULL,
+    expires_at pg_catalog.timestamptz DEFAULT NULL,
+    dedup_key pg_catalog.text DEFAULT NULL)
 RETURNS pg_catalog.uuid
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'outbox_emit_bytes';
-COMMENT ON FUNCTION outbox.emit_bytes(pg_catalog.text, pg_catalog.bytea, pg_catalog.text, pg_catalog.text, pg_catalog.text, pg_catalog.jsonb, pg_catalog.timestamptz) IS
+COMMENT ON FUNCTION outbox.emit_bytes(pg_catalog.text, pg_catalog.bytea, pg_catalog.text, pg_catalog.text, pg_catalog.text, pg_catalog.jsonb, pg_catalog.timestamptz, pg_catalog.timestamptz, pg_catalog.text) IS
 'Appends an event whose body is sent byte for byte with the given content type, which must not be NULL; otherwise as emit()';
 
 REVOKE ALL ON FUNCTION
-    outbox.emit(pg_catalog.text, pg_catalog.jsonb, pg_catalog.text, pg_catalog.text, pg_catalog.jsonb, pg_catalog.timestamptz),
-    outbox.emit(pg_catalog.text, pg_catalog.json, pg_catalog.text, pg_catalog.text, pg_catalog.jsonb, pg_catalog.timestamptz),
-    outbox.emit(pg_catalog.text, pg_catalog.text, pg_catalog.text, pg_catalog.text, pg_catalog.jsonb, pg_catalog.timestamptz),
-    outbox.emit_bytes(pg_catalog.text, pg_catalog.bytea, pg_catalog.text, pg_catalog.text, pg_catalog.text, pg_catalog.jsonb, pg_catalog.timestamptz)
+    outbox.emit(pg_catalog.text, pg_catalog.jsonb, pg_catalog.text, pg_catalog.text, pg_catalog.jsonb, pg_catalog.timestamptz, pg_catalog.timestamptz, pg_catalog.text),
+    outbox.emit(pg_catalog.text, pg_catalog.json, pg_catalog.text, pg_catalog.text, pg_catalog.jsonb, pg_catalog.timestamptz, pg_catalog.timestamptz, pg_catalog.text),
+    outbox.emit(pg_catalog.text, pg_catalog.text, pg_catalog.text, pg_catalog.text, pg_catalog.jsonb, pg_catalog.timestamptz, pg_catalog.timestamptz, pg_catalog.text),
+    outbox.emit_bytes(pg_catalog.text, pg_catalog.bytea, pg_catalog.text, pg_catalog.text, pg_catalog.text, pg_catalog.jsonb, pg_catalog.timestamptz, pg_catalog.timestamptz, pg_catalog.text)
 FROM PUBLIC;
+
+-- Not SECURITY DEFINER: it needs no right to write the log, and a cast to JSON
+-- that the owner of some type wrote must not run as the owner of outbox.
+CREATE FUNCTION outbox.emit_change() RETURNS pg_catalog.trigger
+LANGUAGE C VOLATILE
+AS 'MODULE_PATHNAME', 'outbox_emit_change';
+COMMENT ON FUNCTION outbox.emit_change() IS
+'AFTER … FOR EACH ROW trigger that emits {"op","table","new","old"}. Arguments: topic, key column (NULL or empty in a row: no key), optionally the columns to carry with commas between them (default: all). An UPDATE that changes none of these emits nothing. Whoever may execute this function may attach it; whoever changes the table needs no right on outbox. Errors, when it first fires: 22023 wrong arguments, 42703 no such column';
+
+------------------------------------------------------------------------
+-- Events that have to wait for their time, and keys that stand for an event.
+------------------------------------------------------------------------
+
+CREATE TABLE outbox.scheduled (
+    id           pg_catalog.uuid PRIMARY KEY,
+    deliver_at   pg_catalog.timestamptz NOT NULL,
+    xid          pg_catalog.xid8 NOT NULL,
+    epoch        pg_catalog.int8 NOT NULL,
+    created_at   pg_catalog.timestamptz NOT NULL,
+    topic        pg_catalog.text NOT NULL,
+    type         pg_catalog.text,
+    key          pg_catalog.text,
+    expires_at   pg_catalog.timestamptz,
+    headers      pg_catalog.jsonb,
+    payload      pg_catalog.jsonb,
+    body         pg_catalog.bytea,
+    content_type pg_catalog.text
+);
+CREATE INDEX scheduled_due_idx ON outbox.scheduled (deliver_at, id);
+COMMENT ON TABLE outbox.scheduled IS
+'Events that were emitted with a deliver_at: each enters the log, as a row of outbox.events with the same id, when it is due';
+COMMENT ON COLUMN outbox.scheduled.id IS 'Event id, also in the log';
+COMMENT ON COLUMN outbox.scheduled.deliver_at IS 'When the event enters the log';
+COMMENT ON COLUMN outbox.scheduled.xid IS 'Transaction that emitted the event; in the log it has that of the worker';
+COMMENT ON COLUMN outbox.scheduled.epoch IS 'Origin that the event was emitted in (outbox.origins); 0: before there was one';
+COMMENT ON COLUMN outbox.scheduled.created_at IS 'When the event was emitted; in the log it is when it entered the log';
+COMMENT ON COLUMN outbox.scheduled.topic IS 'As in outbox.events';
+COMMENT ON COLUMN outbox.scheduled.type IS 'As in outbox.events';
+COMMENT ON COLUMN outbox.scheduled.key IS 'As in outbox.events';
+COMMENT ON COLUMN outbox.scheduled.expires_at IS 'As in outbox.events; later than deliver_at';
+COMMENT ON COLUMN outbox.scheduled.headers IS 'As in outbox.events';
+COMMENT ON COLUMN outbox.scheduled.payload IS 'As in outbox.events';
+COMMENT ON COLUMN outbox.scheduled.body IS 'As in outbox.events';
+COMMENT ON COLUMN outbox.scheduled.content_type IS 'As in outbox.events';
+
+CREATE TABLE outbox.dedup (
+    topic        pg_catalog.text NOT NULL,
+    dedup_key    pg_catalog.text NOT NULL,
+    event_id     pg_catalog.uuid NOT NULL,
+    created_at   pg_catalog.timestamptz NOT NULL,
+    PRIMARY KEY (topic, dedup_key)
+);
+COMMENT ON TABLE outbox.dedup IS
+'Deduplication keys; they count for outbox.dedup_window and are removed some time after, at most an eighth of it as a rule';
+COMMENT ON COLUMN outbox.dedup.topic IS 'Topic of the event; a key counts within its topic';
+COMMENT ON COLUMN outbox.dedup.dedup_key IS 'Key that was given to emit(), 1 to 1024 bytes';
+COMMENT ON COLUMN outbox.dedup.event_id IS 'Event that was emitted with it';
+COMMENT ON COLUMN outbox.dedup.created_at IS 'When the key was first used; the window begins here';
 
 ------------------------------------------------------------------------
 -- The launcher and its workers
@@ -363,6 +429,25 @@ CREATE TABLE outbox.commands (
     seq             pg_catalog.int8 NOT NULL
 );
 
+-- Parts of the log that are read again for one endpoint, and how far that is.
+CREATE TABLE outbox.replays (
+    replay_id       pg_catalog.int8 GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    endpoint_id     pg_catalog.int4 NOT NULL,
+    topics          pg_catalog.text[],
+    from_time       pg_catalog.timestamptz NOT NULL,
+    to_time         pg_catalog.timestamptz NOT NULL,
+    done            pg_catalog.pg_snapshot NOT NULL,
+    done_seq_low    pg_catalog.int8 NOT NULL,
+    under           pg_catalog.bool NOT NULL DEFAULT false,
+    last_seq        pg_catalog.int8 NOT NULL DEFAULT 0,
+    target          pg_catalog.pg_snapshot NOT NULL,
+    target_seq_low  pg_catalog.int8 NOT NULL,
+    target_seq_high pg_catalog.int8 NOT NULL,
+    events          pg_catalog.int8 NOT NULL DEFAULT 0,
+    started_at      pg_catalog.timestamptz NOT NULL DEFAULT pg_catalog.now(),
+    finished_at     pg_catalog.timestamptz
+);
+
 -- Events that outlive their piece of the log because a parked delivery needs
 -- them.
 CREATE TABLE outbox.kept_events (
@@ -380,6 +465,7 @@ CREATE TABLE outbox.kept_events (
     body        pg_catalog.bytea,
     content_type pg_catalog.text
 );
+CREATE INDEX kept_events_id_idx ON outbox.kept_events (id);
 
 ------------------------------------------------------------------------
 -- Attempts: appended in batches, three tables in turn.
@@ -933,10 +1019,20 @@ LEFT JOIN LATERAL (SELECT pg_catalog.max(l.attempt) AS attempts,
                    FROM outbox.attempt_log l
                    WHERE l.seq OPERATOR(pg_catalog.=) e.seq
                    AND l.endpoint_id OPERATOR(pg_catalog.=) p.endpoint_id) a ON true
-WHERE outbox.topic_in(e.topic, v.topics)
-AND outbox.filter_matches(e.payload, v.filter) IS NOT FALSE
-AND e.epoch OPERATOR(pg_catalog.=) ANY (ARRAY[0, outbox.current_epoch()]);
-COMMENT ON VIEW outbox.deliveries IS 'What became of each event of the log at each endpoint that subscribed to it when it was emitted; at most one settle interval old. attempts and delivered_at come from outbox.attempts and are NULL or 0 once those are forgotten';
+-- nobody subscribes to a test event: it is there for one endpoint
+WHERE CASE WHEN e.topic OPERATOR(pg_catalog.=) 'outbox.test'
+           THEN k.status IS NOT NULL OR a.attempts IS NOT NULL
+           ELSE outbox.topic_in(e.topic, v.topics)
+                AND outbox.filter_matches(e.payload, v.filter) IS NOT FALSE END
+AND e.epoch OPERATOR(pg_catalog.=) ANY (ARRAY[0, outbox.current_epoch()])
+UNION ALL
+SELECT e.id, NULL, e.topic, COALESCE(e.type, e.topic), e.key, s.name, 'scheduled', NULL, 0,
+       e.deliver_at, NULL, NULL, e.created_at, NULL
+FROM outbox.scheduled e
+JOIN outbox.endpoint_settings s ON outbox.topic_in(e.topic, s.topics)
+                               AND outbox.filter_matches(e.payload, s.filter) IS NOT FALSE
+WHERE e.epoch OPERATOR(pg_catalog.=) ANY (ARRAY[0, outbox.current_epoch()]);
+COMMENT ON VIEW outbox.deliveries IS 'What became of each event of the log at each endpoint that subscribed to it when it was emitted; at most one settle interval old. attempts and delivered_at come from outbox.attempts and are NULL or 0 once those are forgotten. Events that wait for their deliver_at are shown as scheduled at the endpoints that subscribe to them now';
 
 CREATE VIEW outbox.dead_letters AS
 SELECT e.id AS event_id, e.seq, e.topic, e.type, e.key, s.name AS endpoint, k.status, k.reason,
@@ -1033,12 +1129,71 @@ AS $$ SELECT outbox.command('discard', '{dead}', $1, $2, $3, $4) $$;
 COMMENT ON FUNCTION outbox.discard(pg_catalog.text, pg_catalog.uuid, pg_catalog.text[], pg_catalog.timestamptz) IS
 'Gives dead deliveries up for good, when this transaction commits; how many they are. outbox.deliveries goes on showing them, as cancelled with the reason discarded, while their events are kept. NULL: any event, any topic, any time. Errors: 42704 no such endpoint, 22023 invalid pattern';
 
+CREATE FUNCTION outbox.replay(endpoint pg_catalog.text, from_time pg_catalog.timestamptz,
+    to_time pg_catalog.timestamptz DEFAULT pg_catalog.now(), topics pg_catalog.text[] DEFAULT NULL) RETURNS pg_catalog.int8
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_variable
+DECLARE
+    p record;
+    start record;
+    target record;
+    n int8;
+BEGIN
+    IF from_time IS NULL OR to_time IS NULL OR from_time > to_time THEN
+        RAISE EXCEPTION 'invalid times: from % to %', from_time, to_time
+            USING ERRCODE = 'invalid_parameter_value',
+                  HINT = 'from_time must not be NULL, nor later than to_time.';
+    END IF;
+    PERFORM outbox.check_topics(topics);
+    SELECT q.* INTO p FROM outbox.endpoint_positions q WHERE q.name = endpoint;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'endpoint "%" does not exist', endpoint
+            USING ERRCODE = 'undefined_object',
+                  HINT = 'SELECT name FROM outbox.endpoints lists them.';
+    END IF;
+    SELECT * INTO start FROM outbox.place(LEAST(from_time, clock_timestamp())::text);
+    SELECT * INTO target FROM outbox.position_now('outbox.events_seq'::regclass);
+    SELECT count(*) INTO n
+    FROM outbox.events e JOIN outbox.endpoint_settings s ON s.endpoint_id = p.endpoint_id
+    WHERE e.seq > 0 AND e.created_at BETWEEN from_time AND to_time
+    AND (topics IS NULL OR outbox.topic_in(e.topic, topics))
+    AND outbox.topic_in(e.topic, s.topics)
+    AND outbox.filter_matches(e.payload, s.filter) IS NOT FALSE
+    AND e.epoch IN (0, outbox.current_epoch())
+    AND e.seq <> ALL (p.pending)
+    AND (pg_visible_in_snapshot(e.xid, p.done)
+         OR (p.under IS NOT NULL AND e.seq <= p.last_seq AND pg_visible_in_snapshot(e.xid, p.under)))
+    AND NOT EXISTS (SELECT 1 FROM outbox.parked k WHERE k.endpoint_id = p.endpoint_id AND k.seq = e.seq);
+    IF n > 0 THEN
+        INSERT INTO outbox.replays (endpoint_id, topics, from_time, to_time, done, done_seq_low,
+            target, target_seq_low, target_seq_high)
+        VALUES (p.endpoint_id, topics, from_time, to_time, start.snapshot, start.seq_low,
+            target.snapshot, target.seq_low,
+            (SELECT q.last_value FROM outbox.events_seq q));
+        PERFORM outbox.endpoints_changed();
+    END IF;
+    RETURN n;
+END $$;
+COMMENT ON FUNCTION outbox.replay(pg_catalog.text, pg_catalog.timestamptz, pg_catalog.timestamptz, pg_catalog.text[]) IS
+'Sends events that were emitted between two times, and delivered to the endpoint, to it again, when this transaction commits; how many they are. Only what the log still holds. outbox.replays shows how far it is. Errors: 42704 no such endpoint, 22023 invalid times or pattern';
+
 CREATE FUNCTION outbox.cancel(event pg_catalog.uuid, endpoint pg_catalog.text DEFAULT NULL) RETURNS pg_catalog.bool
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     n int8;
 BEGIN
+    IF endpoint IS NULL THEN
+        DELETE FROM outbox.scheduled e WHERE e.id = event;
+        IF FOUND THEN
+            RETURN true;
+        END IF;
+    ELSIF EXISTS (SELECT 1 FROM outbox.scheduled e WHERE e.id = event) THEN
+        RAISE EXCEPTION 'event "%" is scheduled, and not yet any endpoint''s', event
+            USING ERRCODE = 'object_not_in_prerequisite_state',
+                  HINT = 'Cancel it for all endpoints, or wait until it is due.';
+    END IF;
     IF NOT EXISTS (SELECT 1 FROM outbox.all_events e WHERE e.id = event) THEN
         RAISE EXCEPTION 'event "%" does not exist', event
             USING ERRCODE = 'undefined_object',
@@ -1059,7 +1214,98 @@ BEGIN
     RETURN n > 0;
 END $$;
 COMMENT ON FUNCTION outbox.cancel(pg_catalog.uuid, pg_catalog.text) IS
-'Takes an event back from an endpoint (NULL: from all) where it still waits; true if it did anywhere. A request that is made before this transaction commits is not undone. Errors: 42704 no such event or endpoint';
+'Takes an event back from an endpoint (NULL: from all) where it still waits; true if it did anywhere. A request that is made before this transaction commits is not undone. An event that waits for its deliver_at is taken back from all, and gone. Errors: 42704 no such event or endpoint, 55000 scheduled and an endpoint given';
+
+-- Looks again and again, each time with a snapshot of its own.
+CREATE FUNCTION outbox.wait_for(event pg_catalog.uuid, timeout pg_catalog.interval DEFAULT '10 s')
+RETURNS pg_catalog.bool
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_variable
+DECLARE
+    until timestamptz;
+    asked timestamptz;
+    emitted_by xid8;
+    delivered bool;
+    failed bool;
+BEGIN
+    IF event IS NULL OR timeout IS NULL THEN
+        RAISE EXCEPTION 'event and timeout must not be NULL'
+            USING ERRCODE = 'null_value_not_allowed',
+                  HINT = 'Pass what outbox.emit() returned, and a timeout like ''10 s''.';
+    ELSIF timeout < interval '0' THEN
+        RAISE EXCEPTION 'timeout must not be negative'
+            USING ERRCODE = 'invalid_parameter_value',
+                  HINT = 'Use ''0'' to look once.';
+    ELSIF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
+        RAISE EXCEPTION 'outbox.wait_for() cannot be used at isolation level %',
+            upper(current_setting('transaction_isolation'))
+            USING ERRCODE = 'active_sql_transaction',
+                  HINT = 'This transaction would never see the event delivered: use READ COMMITTED.';
+    END IF;
+    SELECT e.xid INTO emitted_by
+    FROM (SELECT a.id, a.xid FROM outbox.all_events a
+          UNION ALL SELECT s.id, s.xid FROM outbox.scheduled s) e
+    WHERE e.id = event;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'event "%" does not exist', event
+            USING ERRCODE = 'undefined_object',
+                  HINT = 'Its transaction may not have committed yet, or it may have been delivered and forgotten since; see outbox.retention.';
+    ELSIF emitted_by = pg_current_xact_id_if_assigned() THEN
+        RAISE EXCEPTION 'event "%" was emitted by this transaction', event
+            USING ERRCODE = 'active_sql_transaction',
+                  HINT = 'It is delivered after the commit: commit first, then wait.';
+    END IF;
+
+    until := clock_timestamp() + timeout;
+    LOOP
+        asked := clock_timestamp();
+        SELECT COALESCE(bool_and(d.status = 'delivered'), true),
+               COALESCE(bool_or(d.status IN ('dead', 'cancelled')), false)
+        INTO delivered, failed
+        FROM outbox.deliveries d WHERE d.event_id = event;
+        IF delivered OR failed OR clock_timestamp() >= until THEN
+            RETURN delivered;
+        END IF;
+        -- at least 15 ms, and no more than half of the time at work
+        PERFORM pg_sleep(LEAST(extract(epoch FROM until - clock_timestamp()),
+                               GREATEST(extract(epoch FROM clock_timestamp() - asked), 0.015)));
+    END LOOP;
+END $$;
+COMMENT ON FUNCTION outbox.wait_for(pg_catalog.uuid, pg_catalog.interval) IS
+'Waits until an event is delivered to every endpoint that subscribes to it: true, also when there is none. false: it is dead or cancelled somewhere, or the timeout is over. Errors: 25001 in the transaction that emitted it, or at isolation level REPEATABLE READ or SERIALIZABLE; 42704 no such event; 22004 NULL; 22023 negative timeout. The calling statement holds its snapshot while it waits';
+
+-- The event is not in the log, where every endpoint would read it, but where
+-- events are kept for parked deliveries; and it is one.
+CREATE FUNCTION outbox.send_test(name pg_catalog.text) RETURNS pg_catalog.uuid
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    s outbox.endpoint_settings;
+    e outbox.kept_events;
+BEGIN
+    SELECT * INTO s FROM outbox.endpoint_settings t WHERE t.name = send_test.name FOR KEY SHARE;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'endpoint "%" does not exist', name
+            USING ERRCODE = 'undefined_object',
+                  HINT = 'SELECT name FROM outbox.endpoints lists them.';
+    END IF;
+    e.xid := pg_current_xact_id();
+    e.seq := outbox.next_seq();
+    e.epoch := outbox.current_epoch();
+    e.id := outbox.new_event_id();
+    e.created_at := clock_timestamp();
+    e.topic := 'outbox.test';
+    e.payload := jsonb_build_object('endpoint', s.name, 'message', 'A test event: nothing happened.');
+    INSERT INTO outbox.kept_events VALUES (e.*);
+    INSERT INTO outbox.parked (endpoint_id, seq, event_id, status, attempts, next_attempt_at, parked_at)
+    VALUES (s.endpoint_id, e.seq, e.id, 'retrying', 0, e.created_at, e.created_at);
+    INSERT INTO outbox.commands (endpoint_id, action, seq) VALUES (s.endpoint_id, 'due', e.seq);
+    PERFORM outbox.endpoints_changed();
+    RETURN e.id;
+END $$;
+COMMENT ON FUNCTION outbox.send_test(pg_catalog.text) IS
+'Sends one event on topic outbox.test to this endpoint alone, whatever its topics and filter, when this transaction commits; returns its id: outbox.wait_for() waits for it, outbox.attempts shows the answer. A failure is retried like any other. 42704: no such endpoint';
 
 ------------------------------------------------------------------------
 -- Dropping an endpoint: it looks at what is undelivered
@@ -1125,6 +1371,8 @@ SELECT pg_catalog.pg_extension_config_dump('outbox.events_0', '');
 SELECT pg_catalog.pg_extension_config_dump('outbox.events_1', '');
 SELECT pg_catalog.pg_extension_config_dump('outbox.events_2', '');
 SELECT pg_catalog.pg_extension_config_dump('outbox.kept_events', '');
+SELECT pg_catalog.pg_extension_config_dump('outbox.scheduled', '');
+SELECT pg_catalog.pg_extension_config_dump('outbox.dedup', '');
 SELECT pg_catalog.pg_extension_config_dump('outbox.endpoint_settings', '');
 SELECT pg_catalog.pg_extension_config_dump('outbox.endpoint_settings_endpoint_id_seq', '');
 SELECT pg_catalog.pg_extension_config_dump('outbox.subscriptions', '');
@@ -1134,6 +1382,8 @@ SELECT pg_catalog.pg_extension_config_dump('outbox.ticks_0', '');
 SELECT pg_catalog.pg_extension_config_dump('outbox.ticks_1', '');
 SELECT pg_catalog.pg_extension_config_dump('outbox.ticks_2', '');
 SELECT pg_catalog.pg_extension_config_dump('outbox.parked', '');
+SELECT pg_catalog.pg_extension_config_dump('outbox.replays', '');
+SELECT pg_catalog.pg_extension_config_dump('outbox.replays_replay_id_seq', '');
 SELECT pg_catalog.pg_extension_config_dump('outbox.commands', '');
 SELECT pg_catalog.pg_extension_config_dump('outbox.commands_command_id_seq', '');
 SELECT pg_catalog.pg_extension_config_dump('outbox.attempt_log_0', '');
@@ -1159,6 +1409,7 @@ COMMENT ON TABLE outbox.ticks_1 IS 'Moments that belong to events_1';
 COMMENT ON TABLE outbox.ticks_2 IS 'Moments that belong to events_2';
 COMMENT ON TABLE outbox.parked IS 'Deliveries that are neither before nor behind a position: waiting for a retry, blocked, given up';
 COMMENT ON TABLE outbox.commands IS 'What operators asked for and the worker has yet to do, one row per delivery';
+COMMENT ON TABLE outbox.replays IS 'Parts of the log that are read again for one endpoint, and how far that is';
 COMMENT ON TABLE outbox.kept_events IS 'Events that outlive their piece of the log because a parked delivery needs them';
 COMMENT ON TABLE outbox.attempt_log IS 'Requests that were made; outbox.attempts shows them';
 COMMENT ON TABLE outbox.attempt_log_0 IS 'Requests; three tables are used in turn';
@@ -1179,7 +1430,7 @@ COMMENT ON COLUMN outbox.endpoints.name IS 'name of the endpoint';
 COMMENT ON COLUMN outbox.endpoints.url IS 'where requests go; may hold a token in its path or query';
 COMMENT ON COLUMN outbox.endpoints.topics IS 'topic patterns that it subscribes to';
 COMMENT ON COLUMN outbox.endpoints.filter IS 'predicate over the payload that must be true, as jsonpath; NULL: none';
-COMMENT ON COLUMN outbox.endpoints.format IS 'standard or raw';
+COMMENT ON COLUMN outbox.endpoints.format IS 'standard, raw, cloudevents or cloudevents-binary';
 COMMENT ON COLUMN outbox.endpoints.headers IS 'headers that are sent with each request; may hold tokens; NULL: none';
 COMMENT ON COLUMN outbox.endpoints.ordering IS 'key, none or strict';
 COMMENT ON COLUMN outbox.endpoints.on_exhausted IS 'what a dead event means for its key: skip or block';
@@ -1219,15 +1470,15 @@ COMMENT ON COLUMN outbox.stats.last_success_at IS 'when a request last succeeded
 COMMENT ON COLUMN outbox.stats.last_error IS 'the last failure in words; NULL: none since the worker started';
 
 COMMENT ON COLUMN outbox.deliveries.event_id IS 'id of the event, sent as webhook-id';
-COMMENT ON COLUMN outbox.deliveries.seq IS 'number of the event in the log';
+COMMENT ON COLUMN outbox.deliveries.seq IS 'number of the event in the log; NULL: scheduled';
 COMMENT ON COLUMN outbox.deliveries.topic IS 'topic of the event';
 COMMENT ON COLUMN outbox.deliveries.type IS 'type of the event; its topic where none was given';
 COMMENT ON COLUMN outbox.deliveries.key IS 'key of the event; NULL: none';
 COMMENT ON COLUMN outbox.deliveries.endpoint IS 'name of the endpoint';
-COMMENT ON COLUMN outbox.deliveries.status IS 'pending, processing, delivered, retrying, blocked, dead or cancelled';
-COMMENT ON COLUMN outbox.deliveries.reason IS 'of dead: max_attempts, max_age, expired, aborted by receiver, invalid event or event is gone; of cancelled: cancelled or discarded; NULL: any other status';
+COMMENT ON COLUMN outbox.deliveries.status IS 'scheduled, pending, processing, delivered, retrying, blocked, dead or cancelled';
+COMMENT ON COLUMN outbox.deliveries.reason IS 'of dead: max_attempts, max_age, expired, aborted by receiver, invalid event, filter failed or event is gone; of cancelled: cancelled or discarded; NULL: any other status';
 COMMENT ON COLUMN outbox.deliveries.attempts IS 'requests made; 0 once they are forgotten, see outbox.attempts_retention';
-COMMENT ON COLUMN outbox.deliveries.next_attempt_at IS 'when the next attempt is due; NULL: status is not retrying';
+COMMENT ON COLUMN outbox.deliveries.next_attempt_at IS 'when the next attempt is due, or a scheduled event; NULL: neither retrying nor scheduled';
 COMMENT ON COLUMN outbox.deliveries.last_status_code IS 'HTTP status of the last attempt; NULL: no answer, or forgotten';
 COMMENT ON COLUMN outbox.deliveries.last_error IS 'the last failure in words; NULL: none, or forgotten';
 COMMENT ON COLUMN outbox.deliveries.created_at IS 'when the event was emitted';
@@ -1240,7 +1491,7 @@ COMMENT ON COLUMN outbox.dead_letters.type IS 'type of the event; its topic wher
 COMMENT ON COLUMN outbox.dead_letters.key IS 'key of the event; NULL: none';
 COMMENT ON COLUMN outbox.dead_letters.endpoint IS 'name of the endpoint';
 COMMENT ON COLUMN outbox.dead_letters.status IS 'dead';
-COMMENT ON COLUMN outbox.dead_letters.reason IS 'max_attempts, max_age, expired, aborted by receiver, invalid event or event is gone';
+COMMENT ON COLUMN outbox.dead_letters.reason IS 'max_attempts, max_age, expired, aborted by receiver, invalid event, filter failed or event is gone';
 COMMENT ON COLUMN outbox.dead_letters.attempts IS 'attempts that counted; probes of an endpoint that is backing off do not';
 COMMENT ON COLUMN outbox.dead_letters.last_status_code IS 'HTTP status of the last attempt; NULL: no answer';
 COMMENT ON COLUMN outbox.dead_letters.last_error IS 'the last failure in words';

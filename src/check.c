@@ -12,8 +12,10 @@
 #include "miscadmin.h"
 #include "utils/acl.h"
 #include "utils/jsonb.h"
+#include "utils/timestamp.h"
 
 #include "emit.h"
+#include "stamp.h"
 #include "topic.h"
 
 /* As much of a value as fits into a message. */
@@ -208,6 +210,24 @@ check_payload_size(Jsonb *payload)
 	pfree(text.data);
 }
 
+static void
+check_times(const OutboxNewEvent *e)
+{
+	if (TIMESTAMP_IS_NOEND(e->deliver_at))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("deliver_at of an event must not be infinity"),
+				 errhint("Pass a time that comes, or emit the event when it is to be delivered.")));
+	if (e->expires && e->expires_at <= e->deliver_at)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("expires_at of an event must be after deliver_at"),
+				 errdetail("It would expire at %s, and be delivered from %s on.",
+						   pstrdup(timestamptz_to_str(e->expires_at)),
+						   pstrdup(timestamptz_to_str(e->deliver_at))),
+				 errhint("Pass a later expires_at, or leave it out.")));
+}
+
 /*
  * The rules of an event, the same for emit() and for a direct INSERT; what is
  * wrong is an error that says so.  'restoring': reserved topics are allowed to
@@ -232,6 +252,10 @@ outbox_check(const OutboxNewEvent *e, bool restoring)
 		check_length("key", e->key, OUTBOX_MAX_KEY);
 	if (e->headers)
 		check_headers(e->headers);
+	if (e->deferred)
+		check_times(e);
+	if (e->dedup_key)
+		check_length("dedup_key", e->dedup_key, OUTBOX_MAX_DEDUP_KEY);
 
 	if (e->payload && e->body)
 		ereport(ERROR,

@@ -156,6 +156,18 @@ outbox_create_wait_event_set(int nevents)
 #endif
 }
 
+/* 18 has generated columns that are in no tuple. */
+static inline bool
+outbox_column_is_virtual(const FormData_pg_attribute *att)
+{
+#if PG_VERSION_NUM >= 180000
+	return att->attgenerated == ATTRIBUTE_GENERATED_VIRTUAL;
+#else
+	(void) att;
+	return false;
+#endif
+}
+
 static inline double
 outbox_random_double(void)
 {

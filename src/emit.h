@@ -8,6 +8,7 @@
 #include "outbox.h"
 
 #include "utils/jsonb.h"
+#include "utils/uuid.h"
 
 /*
  * What a writer chooses about an event; the rest is stamped on it.  Detoasted;
@@ -22,20 +23,22 @@ typedef struct OutboxNewEvent
 	Jsonb	   *payload;
 	bytea	   *body;
 	text	   *content_type;
+	bool		deferred;
+	TimestampTz deliver_at;
 	bool		expires;
 	TimestampTz expires_at;
+	text	   *dedup_key;
 } OutboxNewEvent;
 
 /*
- * The epoch that an event of this backend gets now: that of the row in
- * outbox.origins that belongs to this system and database, or 0.  Needs a
- * transaction.  Cached: whoever writes outbox.origins must call
- * CacheInvalidateRelcacheByRelid() for it.
+ * Checks an event and writes it into the log, or puts it aside until
+ * 'deliver_at'.  Returns its id, palloc'd; that of the first one when
+ * 'dedup_key' was used before.
  */
-extern int64 outbox_current_epoch(void);
+extern pg_uuid_t *outbox_emit(const OutboxNewEvent *e);
 
-/* The owner of outbox.events; InvalidOid when it has just gone. */
-extern Oid	outbox_log_owner(void);
+/* Writes an event that was checked before into the log, under its own id. */
+extern void outbox_append(const OutboxNewEvent *e, const pg_uuid_t *id);
 
 /*
  * check.c: returns if the event may be written, else raises the error that says

@@ -270,6 +270,7 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 	if (commits_prepared(pstmt->utilityStmt))
 	{
 		outbox_mark_emitted();
+		outbox_mark_scheduled(DT_NOBEGIN);
 		outbox_mark_changed();
 	}
 

@@ -28,6 +28,7 @@ int			outbox_worker_max_in_flight = 1024;
 int			outbox_wakeup_interval = 1000;
 int			outbox_settle_interval = 10;
 int			outbox_max_payload_size = 1024 * 1024;
+int			outbox_dedup_window = 24 * 3600;
 int			outbox_retention = 7 * 24 * 3600;
 int			outbox_attempts_retention = 24 * 3600;
 int			outbox_log_attempts = OUTBOX_LOG_ATTEMPTS_ALL;
@@ -70,6 +71,24 @@ check_allowed_networks(char **newval, void **extra, GucSource source)
 	return false;
 }
 
+/* What is not a URI reference (RFC 3986) would make every CloudEvent invalid. */
+static bool
+check_source(char **newval, void **extra, GucSource source)
+{
+	(void) extra;
+	(void) source;
+	for (const char *p = *newval ? *newval : ""; *p; p++)
+	{
+		if ((*p >= 'a' && *p <= 'z') || (*p >= 'A' && *p <= 'Z') ||
+			(*p >= '0' && *p <= '9') || strchr("-._~:/?#[]@!$&'()*+,;=%", *p) != NULL)
+			continue;
+		GUC_check_errdetail("It has a character that no URI has.");
+		GUC_check_errhint("Write a URI or a path such as '/shop/orders', with other characters percent-encoded.");
+		return false;
+	}
+	return true;
+}
+
 /*
  * All settings belong to the server: a session that could change one of them
  * for itself would change the rules for its own events only, which nobody who
@@ -106,7 +125,7 @@ define_operation_settings(void)
 	define_string("outbox.source",
 				  "The source attribute of CloudEvents.",
 				  "Empty: /outbox/ and the name of the database.",
-				  &outbox_source, 0, NULL);
+				  &outbox_source, 0, check_source);
 	define_string("outbox.worker_role",
 				  "The role that workers run as.",
 				  "Empty: the owner of the extension.",
@@ -125,6 +144,10 @@ define_operation_settings(void)
 	define_int("outbox.max_payload_size",
 			   "The largest payload of an event, inclusive.",
 			   NULL, &outbox_max_payload_size, 1024, 64 * 1024 * 1024, GUC_UNIT_BYTE);
+	define_int("outbox.dedup_window",
+			   "How long a deduplication key stands for the event that it was first used for.",
+			   "Emitting with the same key and topic again in this time returns the id of that event, and emits nothing.",
+			   &outbox_dedup_window, 1, INT_MAX, GUC_UNIT_S);
 	define_int("outbox.retention",
 			   "How long events are kept after they were delivered.",
 			   "Undelivered events are kept whatever their age.",

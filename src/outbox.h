@@ -19,6 +19,7 @@
 #define OUTBOX_MAX_TOPIC 255
 #define OUTBOX_MAX_TYPE 255
 #define OUTBOX_MAX_KEY 1024
+#define OUTBOX_MAX_DEDUP_KEY 1024
 #define OUTBOX_MAX_HEADERS 8192	/* names and values of one event together */
 
 /* The log is a fixed set of tables, used in turn; see retention.c. */
@@ -34,6 +35,7 @@ extern int	outbox_worker_max_in_flight;
 extern int	outbox_wakeup_interval; /* ms */
 extern int	outbox_settle_interval; /* ms */
 extern int	outbox_max_payload_size;	/* bytes */
+extern int	outbox_dedup_window;	/* s */
 extern int	outbox_retention;	/* s */
 extern int	outbox_attempts_retention;	/* s */
 extern int	outbox_log_attempts;

@@ -104,10 +104,14 @@ passes(const OutboxEndpoint *ep, OutboxRow *row)
 static bool
 subscribes(const OutboxEndpoint *ep, const char *topic, size_t len)
 {
-	for (int i = 0; i < ep->npatterns; i++)
-		if (outbox_topic_matches(topic, len, ep->patterns[i], strlen(ep->patterns[i])))
-			return true;
-	return false;
+	return outbox_topic_in_list(topic, len, ep->patterns, ep->npatterns);
+}
+
+bool
+outbox_reader_subscribes(const OutboxEndpoint *ep, const char *topic, size_t len,
+						 OutboxRow *row)
+{
+	return subscribes(ep, topic, len) && passes(ep, row) != OUTBOX_FILTER_NO;
 }
 
 static Topic *
@@ -339,7 +343,7 @@ counter_wants(void *arg, const char *topic, size_t len, OutboxRow *row)
 {
 	OutboxEndpoint *ep = arg;
 
-	if (subscribes(ep, topic, len) && passes(ep, row) != OUTBOX_FILTER_NO)
+	if (outbox_reader_subscribes(ep, topic, len, row))
 		ep->backlog++;
 	return NULL;
 }

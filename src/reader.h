@@ -17,6 +17,10 @@ extern int64 outbox_unmatched;
 /* The set of endpoints or a subscription changed. */
 extern void outbox_reader_set_endpoints(OutboxEndpoint **endpoints, int n);
 
+/* Does the endpoint want this event, by its present subscription? */
+extern bool outbox_reader_subscribes(const OutboxEndpoint *ep, const char *topic,
+									 size_t len, OutboxRow *row);
+
 /* Called for each endpoint that got something to do. */
 typedef void (*OutboxGotWork) (OutboxEndpoint *ep);
 extern void outbox_reader_init(OutboxGotWork got_work);

@@ -325,9 +325,10 @@ static bool
 add_content_type(OutboxHeaders *out, const OutboxEvent *event, OutboxFormat format,
 				 bool *added)
 {
+	/* In lower case: the JavaScript SDK knows no other spelling. */
 	if (format == OUTBOX_FORMAT_CLOUDEVENTS)
 		*added &= outbox_headers_add(out, "Content-Type",
-									 LITERAL("application/cloudevents+json; charset=UTF-8"));
+									 LITERAL("application/cloudevents+json; charset=utf-8"));
 	else if (format == OUTBOX_FORMAT_STANDARD || event->content_type == NULL)
 		*added &= outbox_headers_add(out, "Content-Type", LITERAL("application/json"));
 	else

@@ -111,7 +111,9 @@ everybody_is_done(int piece)
 
 	snprintf(sql, sizeof(sql),
 			 "SELECT 1 FROM (SELECT DISTINCT ON (done::pg_catalog.text, pending)"
-			 " done, pending FROM outbox.endpoint_positions) AS p"
+			 " done, pending FROM (SELECT done, pending FROM outbox.endpoint_positions"
+			 " UNION ALL SELECT done, NULL FROM outbox.replays"
+			 " WHERE finished_at IS NULL) AS q) AS p"
 			 " WHERE EXISTS (SELECT 1 FROM outbox.events_%d e"
 			 " WHERE e.xid OPERATOR(pg_catalog.>=)"
 			 " pg_catalog.pg_snapshot_xmin(p.done)"

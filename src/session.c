@@ -50,11 +50,14 @@ static const char *const table_names[OUTBOX_TABLES] = {
 	[OUTBOX_TABLE_TICKS_2] = "ticks_2",
 	[OUTBOX_TABLE_PARKED] = "parked",
 	[OUTBOX_TABLE_COMMANDS] = "commands",
+	[OUTBOX_TABLE_REPLAYS] = "replays",
 	[OUTBOX_TABLE_ATTEMPT_LOG] = "attempt_log",
 	[OUTBOX_TABLE_ATTEMPT_LOG_0] = "attempt_log_0",
 	[OUTBOX_TABLE_ATTEMPT_LOG_1] = "attempt_log_1",
 	[OUTBOX_TABLE_ATTEMPT_LOG_2] = "attempt_log_2",
 	[OUTBOX_TABLE_PIECES] = "pieces",
+	[OUTBOX_TABLE_SCHEDULED] = "scheduled",
+	[OUTBOX_TABLE_DEDUP] = "dedup",
 };
 
 static Oid	extension_oid;

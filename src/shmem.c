@@ -90,6 +90,7 @@ init_slots(void)
 
 		pg_atomic_init_u64(&db->emitted, 0);
 		pg_atomic_init_u64(&db->changed, 0);
+		pg_atomic_init_u64(&db->due_at, DT_NOEND);
 		pg_atomic_init_u32(&db->piece, 0);
 		pg_atomic_init_u64(&db->last_loop_at, 0);
 		pg_atomic_init_u64(&db->endpoints, 0);
@@ -177,6 +178,7 @@ find_slot(Oid dboid, bool create)
 	db = unused;
 	pg_atomic_write_u64(&db->emitted, 0);
 	pg_atomic_write_u64(&db->changed, 0);
+	pg_atomic_write_u64(&db->due_at, DT_NOEND);
 	pg_atomic_write_u32(&db->piece, 0);
 	pg_atomic_write_u64(&db->last_loop_at, 0);
 	pg_atomic_write_u64(&db->endpoints, 0);
@@ -230,6 +232,17 @@ outbox_database_slot(Oid dboid, bool create)
 	if (dboid == MyDatabaseId)
 		mine = db;
 	return db;
+}
+
+bool
+outbox_lower_due_at(OutboxDatabase *db, TimestampTz due)
+{
+	uint64		known = pg_atomic_read_u64(&db->due_at);
+
+	while (due < (TimestampTz) known)
+		if (pg_atomic_compare_exchange_u64(&db->due_at, &known, (uint64) due))
+			return true;
+	return false;
 }
 
 void

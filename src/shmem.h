@@ -51,6 +51,12 @@ typedef struct OutboxDatabase
 	/* Rung at each commit that changed endpoints or asked for something. */
 	pg_atomic_uint64 changed;
 
+	/*
+	 * TimestampTz: when an event of outbox.scheduled is due next, as far as is
+	 * known.  Lowered at each commit that scheduled something earlier.
+	 */
+	pg_atomic_uint64 due_at;
+
 	/* The log piece that new events go to. Which one is never a matter of
 	 * correctness, only of when it can be dropped. */
 	pg_atomic_uint32 piece;
@@ -120,6 +126,9 @@ extern void outbox_shmem_init(void);	/* from _PG_init: hooks and requests */
  * none, or no shared memory.  The result for MyDatabaseId is cached.
  */
 extern OutboxDatabase *outbox_database_slot(Oid dboid, bool create);
+
+/* Lowers db->due_at.  False: it was no later. */
+extern bool outbox_lower_due_at(OutboxDatabase *db, TimestampTz due);
 
 /*
  * Asks the launcher to look whether the database has the extension, whatever

@@ -207,3 +207,12 @@ outbox_header_value_problem(const char *value, size_t len)
 	}
 	return NULL;
 }
+
+bool
+outbox_topic_in_list(const char *topic, size_t len, char *const *patterns, int n)
+{
+	for (int i = 0; i < n; i++)
+		if (outbox_topic_matches(topic, len, patterns[i], strlen(patterns[i])))
+			return true;
+	return false;
+}

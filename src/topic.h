@@ -25,6 +25,10 @@ extern const char *outbox_pattern_problem(const char *pattern, size_t len);
 extern bool outbox_topic_matches(const char *topic, size_t tlen,
 								 const char *pattern, size_t plen);
 
+/* Does one of the patterns (NUL-terminated) match? */
+extern bool outbox_topic_in_list(const char *topic, size_t len,
+								 char *const *patterns, int n);
+
 /* Topics that only outbox itself may emit. */
 extern bool outbox_topic_reserved(const char *topic, size_t len);
 

@@ -19,8 +19,10 @@
 #define MARK_CHANGED 0x02
 #define MARK_LAUNCHER 0x04
 #define MARK_DATABASES 0x08
+#define MARK_SCHEDULED 0x10
 
 static int	marks = 0;
+static TimestampTz scheduled_for;	/* the earliest, with MARK_SCHEDULED */
 
 PG_FUNCTION_INFO_V1(outbox_wake_launcher);
 PG_FUNCTION_INFO_V1(outbox_preloaded);
@@ -30,13 +32,18 @@ ring_worker(int rung)
 {
 	OutboxDatabase *db = outbox_database_slot(MyDatabaseId, true);
 	Latch	   *latch;
+	bool		sooner = false;
 
 	if (db == NULL)
 		return;
+	if (rung & MARK_SCHEDULED)
+		sooner = outbox_lower_due_at(db, scheduled_for);
 	if (rung & MARK_EMITTED)
 		pg_atomic_fetch_add_u64(&db->emitted, 1);
 	if (rung & MARK_CHANGED)
 		pg_atomic_fetch_add_u64(&db->changed, 1);
+	if (!sooner && (rung & (MARK_EMITTED | MARK_CHANGED)) == 0)
+		return;					/* the worker will be awake by then anyway */
 
 	/*
 	 * Read once and without a lock: the worker may have gone meanwhile, but
@@ -58,7 +65,7 @@ ring(int rung)
 		outbox_launcher_probe(MyDatabaseId);
 	if (rung & MARK_DATABASES)
 		outbox_launcher_rescan();
-	if (rung & (MARK_EMITTED | MARK_CHANGED))
+	if (rung & (MARK_EMITTED | MARK_CHANGED | MARK_SCHEDULED))
 		ring_worker(rung);
 }
 
@@ -108,6 +115,14 @@ void
 outbox_mark_emitted(void)
 {
 	mark(MARK_EMITTED);
+}
+
+void
+outbox_mark_scheduled(TimestampTz deliver_at)
+{
+	if ((marks & MARK_SCHEDULED) == 0 || deliver_at < scheduled_for)
+		scheduled_for = deliver_at;
+	mark(MARK_SCHEDULED);
 }
 
 void

@@ -10,6 +10,9 @@
 
 extern void outbox_mark_emitted(void);	/* this transaction emits */
 extern void outbox_mark_changed(void);	/* this transaction changes endpoints */
+
+/* This transaction schedules an event for then. */
+extern void outbox_mark_scheduled(TimestampTz deliver_at);
 extern void outbox_mark_launcher(void); /* this transaction makes or drops the
 										 * extension: the launcher looks again */
 extern void outbox_mark_databases(void);	/* this transaction changes

@@ -27,11 +27,14 @@
 #include "cloudevents.h"
 #include "command.h"
 #include "compat.h"
+#include "dedup.h"
 #include "deliver.h"
 #include "launcher.h"
 #include "reader.h"
+#include "replay.h"
 #include "retention.h"
 #include "roster.h"
+#include "schedule.h"
 #include "session.h"
 #include "settle.h"
 
@@ -293,6 +296,18 @@ command_step(TimestampTz now)
 }
 
 static void
+replay_step(TimestampTz now)
+{
+	if (now < locks_at || !outbox_replays_have_work())
+		return;
+
+	/* What a replay may park depends on the stored positions. */
+	settle_step(now, true);
+	if (settle_since != 0 || !outbox_replays_run())
+		locks_at = now + RETRY_LOCKS_AFTER;
+}
+
+static void
 retention_step(TimestampTz now)
 {
 	if (now < outbox_retention_next_time())
@@ -308,7 +323,8 @@ retention_step(TimestampTz now)
 static long
 time_to_sleep(TimestampTz now, bool more)
 {
-	TimestampTz until = Min(outbox_reload_at, outbox_retention_next_time());
+	TimestampTz until = Min(Min(outbox_reload_at, outbox_retention_next_time()),
+							outbox_dedup_next_time());
 	long		http = outbox_http_timeout();
 	dlist_iter	iter;
 	long		ms;
@@ -325,12 +341,12 @@ time_to_sleep(TimestampTz now, bool more)
 		return 0;
 	if (outbox_enabled && now >= locks_at &&
 		(more || pg_atomic_read_u64(&db->emitted) != seen_emitted ||
-		 outbox_reader_has_work(&outbox_busy, now)))
+		 outbox_reader_has_work(&outbox_busy, now) || outbox_replays_have_work()))
 		return 0;
 	if (outbox_fill_all && outbox_may_send && !outbox_starved)
 		return 0;
 	if (outbox_enabled)
-		until = Min(until, wakeup_at);
+		until = Min(until, Min(wakeup_at, outbox_schedule_next_time(db)));
 	if (outbox_recreating)
 		until = Min(until, now + CANCEL_AFTER / 10);
 	if (settle_since != 0)
@@ -416,6 +432,7 @@ read_origin(void)
 	if (origin == OUTBOX_ORIGIN_OURS)
 	{
 		outbox_log_init(outbox_session_sequence(), epoch, zero);
+		outbox_schedule_init(epoch, zero);
 		return;
 	}
 	idle(OUTBOX_WORKER_HELD, origin == OUTBOX_ORIGIN_FOREIGN ?
@@ -530,6 +547,7 @@ loop(void)
 			{
 				seen_changed = changed;
 				outbox_commands_wait = true;
+				outbox_replays_changed = true;
 				want_settle(now);
 			}
 			else
@@ -542,12 +560,17 @@ loop(void)
 		if (outbox_commands_wait && now >= locks_at)
 			command_step(now);
 		if (outbox_enabled)
+		{
+			outbox_schedule_step(db, now);
+			replay_step(now);
 			read_step(now, &more);
+		}
 		check_durability();
 		if (outbox_fill_all || now >= fill_at)
 			fill_slots(now);
 		settle_step(now, false);
 		retention_step(now);
+		outbox_dedup_sweep(now);
 		publish_all(now);
 
 		if (WaitEventSetWait(set, time_to_sleep(GetCurrentTimestamp(), more),

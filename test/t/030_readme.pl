@@ -207,7 +207,7 @@ cmp_ok($console, '<=', $max_console, 'few examples are not run');
 sub as_role
 {
 	my ($role, $sql, $expected, $name) = @_;
-	my ($rc, $out, $err) = $node->psql('postgres', "SET ROLE $role; $sql", %psql);
+	my ($rc, $out, $err) = $node->psql('postgres', "BEGIN; SET ROLE $role; $sql; ROLLBACK", %psql);
 
 	if ($expected) { is($rc, 0, $name) or diag($err) }
 	else { like($err, qr/permission denied/, $name) }
@@ -222,26 +222,35 @@ my @emits = (
 	"INSERT INTO outbox.events (id, topic, type, key, expires_at, headers, body, content_type)"
 	  . " VALUES (NULL, 'role.one', NULL, NULL, NULL, NULL, '', 'text/plain')");
 my @watches = map { "SELECT * FROM outbox.$_" } qw(status stats deliveries workers);
-my @secrets = (
-	map({ "SELECT * FROM outbox.$_" }
-		qw(events endpoints dead_letters attempts endpoint_secrets endpoint_settings)),
-	"SELECT outbox.endpoint_secret('billing')");
+my @reads = map { "SELECT * FROM outbox.$_" } qw(endpoints dead_letters attempts);
+my $event = $node->safe_psql('postgres', 'SELECT id FROM outbox.events LIMIT 1');
 my @operations = (
 	"SELECT outbox.create_endpoint('a', 'https://a.example/')",
-	map({ "SELECT outbox.$_('billing')" } qw(pause_endpoint resume_endpoint drop_endpoint retry discard)),
-	"SELECT outbox.alter_endpoint('billing', url => 'https://a.example/')",
+	map({ "SELECT outbox.$_('billing')" }
+		qw(pause_endpoint resume_endpoint rotate_secret endpoint_secret retry discard send_test)),
+	"SELECT outbox.alter_endpoint('billing', url => 'https://a.example/', secret => '"
+	  . 'whsec_' . 'A' x 40 . "')",
 	"SELECT outbox.seek_endpoint('billing', 'now')",
-	"SELECT outbox.cancel('01a1f78c-4fa9-7dc2-8c85-9f589eaa3fb3')",
+	"SELECT outbox.cancel('$event')",
+	"SELECT outbox.wait_for('$event')",
+	"SELECT outbox.replay('billing', now() - interval '1 hour')",
+	"SELECT outbox.drop_endpoint('billing', discard => true)");
+my @others = (
+	map({ "SELECT * FROM outbox.$_" } qw(events endpoint_secrets endpoint_settings)),
+	"UPDATE outbox.endpoint_settings SET url = ''",
 	"DELETE FROM outbox.events",
 	"INSERT INTO outbox.events (topic, payload, seq) VALUES ('a', '{}', 1)",
 	"TRUNCATE outbox.events");
 
 $node->safe_psql('postgres', 'CREATE ROLE nobody');
 as_role('app', $_, 1, "app: $_") foreach @emits;
-as_role('app', $_, 0, "app, refused: $_") foreach @watches, @secrets, @operations;
+as_role('app', $_, 0, "app, refused: $_") foreach @watches, @reads, @operations, @others;
 as_role('watcher', $_, 1, "watcher: $_") foreach @watches;
-as_role('watcher', $_, 0, "watcher, refused: $_") foreach @emits, @secrets, @operations;
-as_role('nobody', $_, 0, "anybody, refused: $_") foreach @emits, @watches, @secrets, @operations;
+as_role('watcher', $_, 0, "watcher, refused: $_") foreach @emits, @reads, @operations, @others;
+as_role('operator', $_, 1, "operator: $_") foreach @watches, @reads, @operations;
+as_role('operator', $_, 0, "operator, refused: $_") foreach @emits, @others;
+as_role('nobody', $_, 0, "anybody, refused: $_")
+  foreach @emits, @watches, @reads, @operations, @others;
 
 # Lists
 sub column
@@ -278,7 +287,8 @@ foreach my $function (column("SELECT DISTINCT proname FROM pg_proc WHERE proname
 foreach my $argument (column(
 		"SELECT DISTINCT unnest(proargnames[1:pronargs]) FROM pg_proc WHERE pronamespace = $schema"
 		  . " AND proname IN ('emit', 'emit_bytes', 'create_endpoint', 'alter_endpoint', 'drop_endpoint',"
-		  . " 'pause_endpoint', 'resume_endpoint', 'seek_endpoint', 'retry', 'discard', 'cancel')"))
+		  . " 'pause_endpoint', 'resume_endpoint', 'seek_endpoint', 'rotate_secret', 'retry', 'discard', 'cancel',"
+		  . " 'replay', 'wait_for', 'send_test')"))
 {
 	like($reference, qr/\b\Q$argument\E\b/, "argument $argument in the reference");
 }

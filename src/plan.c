@@ -1,0 +1,26 @@
+/*
+ * plan.c
+ *	  Owns how a saved plan is made and run.
+ */
+#include "plan.h"
+
+uint64
+outbox_plan_run(SPIPlanPtr *plan, const char *sql, int nargs, Oid *types, Datum *values)
+{
+	int			rc;
+
+	if (*plan == NULL)
+	{
+		SPIPlanPtr	p = SPI_prepare(sql, nargs, types);
+
+		if (p == NULL)
+			elog(ERROR, "could not prepare \"%s\": %s", sql,
+				 SPI_result_code_string(SPI_result));
+		SPI_keepplan(p);
+		*plan = p;
+	}
+	rc = SPI_execute_plan(*plan, values, NULL, false, 0);
+	if (rc < 0)
+		elog(ERROR, "\"%s\" failed: %s", sql, SPI_result_code_string(rc));
+	return SPI_processed;
+}

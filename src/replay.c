@@ -1,0 +1,279 @@
+/*
+ * replay.c
+ *	  Owns replays: reads a part of the log again for one endpoint, and parks
+ *	  what it finds there as due retries, a page at a time.
+ *
+ * From there on a replayed delivery is like any other one: it takes its slot
+ * and its place in its key's lane.  How far a replay has come is stored with
+ * the rows it made, so that it goes on after a crash; the endpoint's own
+ * position is not touched.
+ */
+#include "outbox.h"
+
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+#include "utils/uuid.h"
+
+#include "reader.h"
+#include "replay.h"
+#include "roster.h"
+#include "session.h"
+#include "topic.h"
+
+#define PAGE_ROWS 128
+#define PAGE_BYTES (1024 * 1024)
+
+/* A replay waits while so many parked deliveries are due at its endpoint. */
+#define ENOUGH_DUE 256
+
+typedef struct Replay
+{
+	int64		id;
+	int32		endpoint_id;
+	TimestampTz from_time;
+	TimestampTz to_time;
+	int			npatterns;		/* 0: any topic */
+	char	  **patterns;
+	OutboxCursor cursor;
+	OutboxTick *target;
+} Replay;
+
+bool		outbox_replays_changed = true;
+
+static MemoryContext replay_cxt;
+static Replay *replays;
+static int	nreplays;
+
+static void
+forget_replays(void)
+{
+	for (int i = 0; i < nreplays; i++)
+	{
+		outbox_cursor_clear(&replays[i].cursor);
+		outbox_tick_unref(replays[i].target);
+	}
+	nreplays = 0;
+	if (replay_cxt == NULL)
+		replay_cxt = AllocSetContextCreate(TopMemoryContext, "outbox replays",
+										   ALLOCSET_SMALL_SIZES);
+	MemoryContextReset(replay_cxt);
+}
+
+static Datum
+column(uint64 row, int i, bool *isnull)
+{
+	return SPI_getbinval(SPI_tuptable->vals[row], SPI_tuptable->tupdesc, i, isnull);
+}
+
+static char *
+text_column(uint64 row, int i)
+{
+	return SPI_getvalue(SPI_tuptable->vals[row], SPI_tuptable->tupdesc, i);
+}
+
+static void
+read_replays(void)
+{
+	MemoryContext old;
+
+	forget_replays();
+	if (SPI_execute("SELECT replay_id, endpoint_id, from_time, to_time, topics,"
+					" done::pg_catalog.text, done_seq_low, last_seq,"
+					" target::pg_catalog.text, target_seq_low, target_seq_high, under"
+					" FROM outbox.replays WHERE finished_at IS NULL ORDER BY replay_id",
+					false, 0) != SPI_OK_SELECT)
+		elog(ERROR, "could not read outbox.replays");
+
+	old = MemoryContextSwitchTo(replay_cxt);
+	replays = palloc0(sizeof(Replay) * Max(SPI_processed, 1));
+	for (uint64 i = 0; i < SPI_processed; i++)
+	{
+		Replay	   *r = &replays[nreplays++];
+		OutboxTick *done;
+		bool		isnull;
+		bool		under;
+		Datum		topics;
+
+		r->id = DatumGetInt64(column(i, 1, &isnull));
+		r->endpoint_id = DatumGetInt32(column(i, 2, &isnull));
+		r->from_time = DatumGetTimestampTz(column(i, 3, &isnull));
+		r->to_time = DatumGetTimestampTz(column(i, 4, &isnull));
+		topics = column(i, 5, &isnull);
+		if (!isnull)
+		{
+			Datum	   *elems;
+
+			deconstruct_array(DatumGetArrayTypeP(topics), TEXTOID, -1, false,
+							  TYPALIGN_INT, &elems, NULL, &r->npatterns);
+			r->patterns = palloc(sizeof(char *) * Max(r->npatterns, 1));
+			for (int k = 0; k < r->npatterns; k++)
+				r->patterns[k] = TextDatumGetCString(elems[k]);
+		}
+		done = outbox_tick_make(0, r->from_time, DatumGetInt64(column(i, 7, &isnull)),
+								DatumGetInt64(column(i, 7, &isnull)),
+								text_column(i, 6));
+		r->target = outbox_tick_make(0, r->to_time,
+									 DatumGetInt64(column(i, 10, &isnull)),
+									 DatumGetInt64(column(i, 11, &isnull)),
+									 text_column(i, 9));
+		under = DatumGetBool(column(i, 12, &isnull));
+		outbox_cursor_set(&r->cursor, done, under ? r->target : NULL,
+						  DatumGetInt64(column(i, 8, &isnull)));
+		outbox_tick_unref(done);
+	}
+	MemoryContextSwitchTo(old);
+	outbox_replays_changed = false;
+}
+
+static bool
+can_go_on(const Replay *r)
+{
+	OutboxEndpoint *ep = outbox_roster_find(r->endpoint_id);
+
+	return ep == NULL ||
+		(!ep->recreate && !ep->dropped &&
+		 ep->nretries + ep->nretries_loading + ep->nready + ep->nsettling < ENOUGH_DUE);
+}
+
+bool
+outbox_replays_have_work(void)
+{
+	if (outbox_replays_changed)
+		return true;
+	for (int i = 0; i < nreplays; i++)
+		if (can_go_on(&replays[i]))
+			return true;
+	return false;
+}
+
+typedef struct Replaying
+{
+	Replay	   *replay;
+	OutboxEndpoint *ep;
+	int			n;
+	Datum		seqs[PAGE_ROWS];
+} Replaying;
+
+static void *
+replay_wants(void *arg, const char *topic, size_t len, OutboxRow *row)
+{
+	Replaying  *page = arg;
+
+	if (page->replay->npatterns > 0 &&
+		!outbox_topic_in_list(topic, len, page->replay->patterns,
+							  page->replay->npatterns))
+		return NULL;
+	return outbox_reader_subscribes(page->ep, topic, len, row) ? arg : NULL;
+}
+
+static void
+replay_takes(void *arg, void *wanted, OutboxEvent *event)
+{
+	Replaying  *page = arg;
+
+	(void) wanted;
+	if (event->created_at >= page->replay->from_time &&
+		event->created_at <= page->replay->to_time)
+		page->seqs[page->n++] = Int64GetDatum(event->seq);
+}
+
+/*
+ * Parks what the endpoint has come past and what is not parked already; the
+ * rows that were made are those that memory has to learn of.
+ */
+static void
+park_page(Replaying *page, TimestampTz now)
+{
+	Datum		args[2] = {Int32GetDatum(page->ep->id),
+		PointerGetDatum(construct_array(page->seqs, page->n, INT8OID, 8,
+										FLOAT8PASSBYVAL, TYPALIGN_DOUBLE))};
+
+	if (SPI_execute_with_args("INSERT INTO outbox.parked (endpoint_id, seq, event_id, key,"
+							  " status, attempts, next_attempt_at, redelivery, parked_at)"
+							  " SELECT p.endpoint_id, e.seq, e.id, e.key, 'retrying', 0,"
+							  " pg_catalog.now(), 2, pg_catalog.now()"
+							  " FROM outbox.endpoint_positions p JOIN outbox.events e"
+							  " ON e.seq OPERATOR(pg_catalog.=) ANY ($2)"
+							  " WHERE p.endpoint_id OPERATOR(pg_catalog.=) $1"
+							  " AND NOT e.seq OPERATOR(pg_catalog.=) ANY (p.pending)"
+							  " AND (pg_catalog.pg_visible_in_snapshot(e.xid, p.done)"
+							  " OR (p.under IS NOT NULL"
+							  " AND e.seq OPERATOR(pg_catalog.<=) p.last_seq"
+							  " AND pg_catalog.pg_visible_in_snapshot(e.xid, p.under)))"
+							  " ON CONFLICT (endpoint_id, seq) DO NOTHING"
+							  " RETURNING seq, key",
+							  2, (Oid[]) {INT4OID, INT8ARRAYOID}, args, NULL,
+							  false, 0) != SPI_OK_INSERT_RETURNING)
+		elog(ERROR, "could not park the events of a replay");
+	for (uint64 i = 0; i < SPI_processed; i++)
+	{
+		bool		isnull;
+
+		outbox_endpoint_add_retry(page->ep, DatumGetInt64(column(i, 1, &isnull)),
+								  now, text_column(i, 2));
+	}
+}
+
+static void
+store_progress(Replay *r, int64 parked, bool finished)
+{
+	Datum		args[7] = {Int64GetDatum(r->id),
+		CStringGetTextDatum(outbox_tick_snapshot(r->cursor.done)),
+		Int64GetDatum(r->cursor.done->seq_low), Int64GetDatum(r->cursor.last_seq),
+	BoolGetDatum(r->cursor.under != NULL), Int64GetDatum(parked), BoolGetDatum(finished)};
+
+	if (SPI_execute_with_args("UPDATE outbox.replays SET done = $2::pg_catalog.pg_snapshot,"
+							  " done_seq_low = $3, last_seq = $4, under = $5,"
+							  " events = events OPERATOR(pg_catalog.+) $6,"
+							  " finished_at = CASE WHEN $7 THEN pg_catalog.now() END"
+							  " WHERE replay_id OPERATOR(pg_catalog.=) $1",
+							  7, (Oid[]) {INT8OID, TEXTOID, INT8OID, INT8OID, BOOLOID,
+							  INT8OID, BOOLOID}, args, NULL, false, 0) < 0)
+		elog(ERROR, "could not store the progress of a replay");
+}
+
+static void
+go_on(Replay *r, TimestampTz now)
+{
+	Replaying		page = {.replay = r,.ep = outbox_roster_find(r->endpoint_id)};
+	OutboxReader reader = {replay_wants, replay_takes, &page, PAGE_ROWS, PAGE_BYTES};
+	XLogRecPtr	unused = 0;
+	int64		before;
+
+	if (page.ep == NULL)
+	{
+		store_progress(r, 0, true);	/* its endpoint was dropped */
+		return;
+	}
+	outbox_log_read(&r->cursor, r->target, &reader, &unused);
+	before = page.ep->nretries;
+	if (page.n > 0)
+		park_page(&page, now);
+	store_progress(r, page.ep->nretries - before, r->cursor.under == NULL);
+	outbox_roster_busy(page.ep);
+}
+
+bool
+outbox_replays_run(void)
+{
+	TimestampTz now = GetCurrentTimestamp();
+
+	if (!outbox_begin(true))
+		return false;
+	if (outbox_replays_changed)
+		read_replays();
+	for (int i = 0; i < nreplays; i++)
+	{
+		if (!can_go_on(&replays[i]))
+			continue;
+		go_on(&replays[i], now);
+		if (replays[i].cursor.under == NULL)
+			outbox_replays_changed = true;	/* it has ended: read the list again */
+	}
+	outbox_commit();
+	return true;
+}

@@ -1,0 +1,251 @@
+/*
+ * schedule.c
+ *	  Owns the waiting room of the log, outbox.scheduled: moves events into the
+ *	  log when they are due.
+ *
+ * emit() writes the rows, and at commit lowers db->due_at to the earliest of
+ * them.  So the table is asked only when something is due, however many events
+ * wait and however many are added.  What no bell announces, because COMMIT
+ * PREPARED does not ring, is found by a look every outbox.wakeup_interval.
+ */
+#include "outbox.h"
+
+#include "access/detoast.h"
+#include "catalog/pg_type.h"
+#include "storage/lmgr.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/timestamp.h"
+
+#include "compat.h"
+#include "emit.h"
+#include "plan.h"
+#include "schedule.h"
+#include "session.h"
+
+/* What one transaction moves: requests wait meanwhile. */
+#define BATCH_ROWS 500
+#define BATCH_BYTES (2 * 1024 * 1024)
+
+/* When somebody holds a lock on the table, or on what is due. */
+#define RETRY_LOCKS_AFTER (20 * 1000)	/* µs */
+
+/* Looks that nothing rang for may take this part of the time. */
+#define LOOK_SHARE 100
+
+/*
+ * The first row that is left.  Those before it have been moved, and the index
+ * may still lead to them as long as some old snapshot could see them: they are
+ * not walked over again.
+ */
+static TimestampTz first_time;
+static pg_uuid_t first_id;
+
+static TimestampTz look_at;		/* not announced: look anyway */
+static TimestampTz again_at;	/* locks: not before */
+static Datum epochs;			/* int8[]: those of this log */
+
+#define FROM_FIRST \
+	" FROM outbox.scheduled s" \
+	" WHERE ROW(s.deliver_at, s.id) OPERATOR(pg_catalog.>=) ROW($1, $2)" \
+	" AND s.epoch OPERATOR(pg_catalog.=) ANY ($3)"
+#define IN_ORDER " ORDER BY s.deliver_at, s.id LIMIT "
+
+enum
+{
+	COL_ID, COL_TOPIC, COL_TYPE, COL_KEY, COL_HEADERS, COL_PAYLOAD, COL_BODY,
+	COL_CONTENT_TYPE, COL_EXPIRES_AT, NCOLUMNS
+};
+
+void
+outbox_schedule_init(int64 epoch, bool zero)
+{
+	Datum		values[2] = {Int64GetDatum(epoch), Int64GetDatum(0)};
+	MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
+
+	epochs = PointerGetDatum(construct_array(values, zero ? 2 : 1, INT8OID,
+											 sizeof(int64), FLOAT8PASSBYVAL,
+											 TYPALIGN_DOUBLE));
+	MemoryContextSwitchTo(old);
+}
+
+TimestampTz
+outbox_schedule_next_time(OutboxDatabase *db)
+{
+	TimestampTz due = (TimestampTz) pg_atomic_read_u64(&db->due_at);
+
+	return Max(Min(due, look_at), again_at);
+}
+
+static void
+set_first(TimestampTz time, const pg_uuid_t *id)
+{
+	first_time = time;
+	if (id)
+		first_id = *id;
+	else
+		memset(&first_id, 0, sizeof(first_id));
+}
+
+static void
+find_first(void)
+{
+	Datum		values[] = {
+		TimestampTzGetDatum(first_time), UUIDPGetDatum(&first_id), epochs
+	};
+	static SPIPlanPtr plan;
+	HeapTuple	tuple;
+	bool		isnull;
+
+	if (outbox_plan_run(&plan, "SELECT s.deliver_at, s.id" FROM_FIRST IN_ORDER "1",
+						3, (Oid[]) {TIMESTAMPTZOID, UUIDOID, INT8ARRAYOID}, values) == 0)
+	{
+		set_first(DT_NOEND, NULL);
+		return;
+	}
+	tuple = SPI_tuptable->vals[0];
+	set_first(DatumGetTimestampTz(SPI_getbinval(tuple, SPI_tuptable->tupdesc, 1, &isnull)),
+			  DatumGetUUIDP(SPI_getbinval(tuple, SPI_tuptable->tupdesc, 2, &isnull)));
+}
+
+/* Appends one row; returns how large it is. */
+static Size
+append(HeapTuple tuple, TupleDesc desc, Datum *id)
+{
+	Datum		values[NCOLUMNS];
+	bool		nulls[NCOLUMNS];
+	OutboxNewEvent e = {0};
+	Size		size = 0;
+
+	heap_deform_tuple(tuple, desc, values, nulls);
+#define COLUMN(n) (nulls[n] ? NULL : (void *) DatumGetPointer(values[n]))
+	e.topic = COLUMN(COL_TOPIC);
+	e.type = COLUMN(COL_TYPE);
+	e.key = COLUMN(COL_KEY);
+	e.headers = COLUMN(COL_HEADERS);
+	e.payload = COLUMN(COL_PAYLOAD);
+	e.body = COLUMN(COL_BODY);
+	e.content_type = COLUMN(COL_CONTENT_TYPE);
+#undef COLUMN
+	e.expires = !nulls[COL_EXPIRES_AT];
+	if (e.expires)
+		e.expires_at = DatumGetTimestampTz(values[COL_EXPIRES_AT]);
+	outbox_append(&e, DatumGetUUIDP(values[COL_ID]));
+
+	*id = values[COL_ID];
+	if (e.payload)
+		size += toast_raw_datum_size(values[COL_PAYLOAD]);
+	if (e.body)
+		size += toast_raw_datum_size(values[COL_BODY]);
+	return size;
+}
+
+/*
+ * Moves a batch, in the order of the times.  Rows that somebody has locked, to
+ * cancel them, are left for later.
+ */
+static int
+move_due(TimestampTz now)
+{
+	Datum		values[] = {
+		TimestampTzGetDatum(first_time), UUIDPGetDatum(&first_id), epochs,
+		TimestampTzGetDatum(now)
+	};
+	static SPIPlanPtr due_plan;
+	static SPIPlanPtr delete_plan;
+	SPITupleTable *rows;
+	Datum	   *ids;
+	Datum		moved;
+	Size		bytes = 0;
+	int			n = 0;
+
+	if (outbox_plan_run(&due_plan,
+						"SELECT s.id, s.topic, s.type, s.key, s.headers, s.payload, s.body,"
+						" s.content_type, s.expires_at" FROM_FIRST
+						" AND s.deliver_at OPERATOR(pg_catalog.<=) $4"
+						IN_ORDER CppAsString2(BATCH_ROWS) " FOR UPDATE SKIP LOCKED",
+						4, (Oid[]) {TIMESTAMPTZOID, UUIDOID, INT8ARRAYOID, TIMESTAMPTZOID},
+						values) == 0)
+		return 0;
+	rows = SPI_tuptable;
+	ids = palloc(sizeof(Datum) * rows->numvals);
+	while (n < (int) rows->numvals && bytes < BATCH_BYTES)
+	{
+		bytes += append(rows->vals[n], rows->tupdesc, &ids[n]);
+		n++;
+	}
+	moved = PointerGetDatum(construct_array(ids, n, UUIDOID, UUID_LEN, false, TYPALIGN_CHAR));
+	(void) outbox_plan_run(&delete_plan,
+						   "DELETE FROM outbox.scheduled s"
+						   " WHERE s.id OPERATOR(pg_catalog.=) ANY ($1)",
+						   1, (Oid[]) {UUIDARRAYOID}, &moved);
+	return n;
+}
+
+/*
+ * The log is locked against nobody but who wants it for himself, and not waited
+ * for.
+ */
+static bool
+begin(void)
+{
+	if (!outbox_begin(true))
+		return false;
+	for (int i = OUTBOX_TABLE_EVENTS; i <= OUTBOX_TABLE_EVENTS_2; i++)
+		if (!ConditionalLockRelationOid(outbox_session_table(i), RowExclusiveLock))
+		{
+			outbox_give_up();
+			return false;
+		}
+	if (!ConditionalLockRelationOid(outbox_session_table(OUTBOX_TABLE_SCHEDULED),
+									RowExclusiveLock))
+	{
+		outbox_give_up();
+		return false;
+	}
+	return true;
+}
+
+void
+outbox_schedule_step(OutboxDatabase *db, TimestampTz now)
+{
+	TimestampTz due;
+	bool		look = now >= look_at;
+	bool		stuck = false;
+
+	if (now < outbox_schedule_next_time(db))
+		return;
+	if (!begin())
+	{
+		again_at = now + RETRY_LOCKS_AFTER;
+		return;
+	}
+
+	/*
+	 * Taken before the statement's snapshot: whoever commits after that lowers
+	 * it again.
+	 */
+	due = (TimestampTz) pg_atomic_exchange_u64(&db->due_at, DT_NOEND);
+	if (look)
+		set_first(DT_NOBEGIN, NULL);
+	else if (due <= first_time)
+		set_first(due, NULL);
+	find_first();
+	if (first_time <= now)
+	{
+		stuck = move_due(now) == 0;
+		find_first();
+	}
+	outbox_commit();
+
+	outbox_lower_due_at(db, first_time);
+	if (stuck)
+		again_at = now + RETRY_LOCKS_AFTER;
+	if (look)
+	{
+		TimestampTz then = GetCurrentTimestamp();
+
+		look_at = then + Max(outbox_wakeup_interval * INT64CONST(1000),
+							 (then - now) * LOOK_SHARE);
+	}
+}

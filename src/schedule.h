@@ -1,0 +1,19 @@
+/*
+ * schedule.h
+ *	  Events with a time of their own: they enter the log when they are due.
+ */
+#ifndef OUTBOX_SCHEDULE_H
+#define OUTBOX_SCHEDULE_H
+
+#include "shmem.h"
+
+/* As for outbox_log_init(). */
+extern void outbox_schedule_init(int64 epoch, bool zero);
+
+/* Appends what is due to the log, a batch in a transaction of its own. */
+extern void outbox_schedule_step(OutboxDatabase *db, TimestampTz now);
+
+/* When the next step has something to do. */
+extern TimestampTz outbox_schedule_next_time(OutboxDatabase *db);
+
+#endif							/* OUTBOX_SCHEDULE_H */

@@ -1,0 +1,358 @@
+/*
+ * stamp.c
+ *	  What an event is stamped with when it enters the log: piece, number, epoch
+ *	  and id; and where the log is.  emit() asks here directly, a plain INSERT
+ *	  through the column defaults.
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_class.h"
+#include "commands/sequence.h"
+#include "commands/trigger.h"
+#include "executor/tuptable.h"
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "port/atomics.h"
+#include "utils/builtins.h"
+#include "utils/inval.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "utils/syscache.h"
+#include "utils/timestamp.h"
+#include "utils/uuid.h"
+
+#include "shmem.h"
+#include "stamp.h"
+#include "wakeup.h"
+
+static const char *const event_columns[] = {
+	"id", "seq", "xid", "epoch", "created_at", "piece", "topic", "type", "key",
+	"expires_at", "headers", "payload", "body", "content_type"
+};
+
+static const char *const scheduled_columns[] = {
+	"id", "deliver_at", "xid", "epoch", "created_at", "topic", "type", "key",
+	"expires_at", "headers", "payload", "body", "content_type"
+};
+
+StaticAssertDecl(lengthof(event_columns) == Natts_events, "columns of outbox.events");
+StaticAssertDecl(lengthof(scheduled_columns) == Natts_scheduled, "columns of outbox.scheduled");
+
+/* The columns of outbox.origins that are read here. */
+#define Anum_origins_epoch 1
+#define Anum_origins_system_identifier 2
+#define Anum_origins_database_oid 3
+
+/*
+ * Forgotten when any of the tables changes in the relation cache: that includes
+ * DROP EXTENSION, so that a new CREATE EXTENSION is found by the same backend.
+ */
+static OutboxLogTables log_tables;
+static bool log_valid;
+
+static bool epoch_valid;
+static int64 epoch_cached;
+static uint64 invalidations;	/* so far: a value read meanwhile is not kept */
+
+PG_FUNCTION_INFO_V1(outbox_column_piece);
+PG_FUNCTION_INFO_V1(outbox_column_seq);
+PG_FUNCTION_INFO_V1(outbox_column_epoch);
+PG_FUNCTION_INFO_V1(outbox_column_id);
+PG_FUNCTION_INFO_V1(outbox_fill_id);
+
+/* ---------------------------------------------------------------------
+ * Where the log is
+ * ---------------------------------------------------------------------
+ */
+
+static void
+relation_changed(Datum arg, Oid relid)
+{
+	bool		ours = !OidIsValid(relid) || relid == log_tables.events ||
+		relid == log_tables.seq || relid == log_tables.origins ||
+		relid == log_tables.scheduled;
+
+	(void) arg;
+	for (int i = 0; i < OUTBOX_LOG_PIECES; i++)
+		ours |= relid == log_tables.pieces[i];
+	if (ours)
+	{
+		log_valid = false;
+		epoch_valid = false;
+		invalidations++;
+	}
+}
+
+static Oid
+find_relation(Oid schema, const char *name)
+{
+	Oid			relid = OidIsValid(schema) ? get_relname_relid(name, schema) : InvalidOid;
+
+	if (!OidIsValid(relid))
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_TABLE),
+				 errmsg("relation \"%s.%s\" does not exist", OUTBOX_SCHEMA, name),
+				 errhint("The extension is not installed in this database, or not as its script made it: DROP EXTENSION outbox; CREATE EXTENSION outbox.")));
+	return relid;
+}
+
+/* A library must not write into tables of another version. */
+static Oid
+find_table(Oid schema, const char *name, const char *const *columns, int n)
+{
+	Oid			relid = find_relation(schema, name);
+	bool		same = get_attname(relid, n + 1, true) == NULL;
+
+	for (int i = 0; same && i < n; i++)
+		same = get_attnum(relid, columns[i]) == i + 1;
+	if (!same)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("table \"%s.%s\" is not of the version that the library of outbox serves",
+						OUTBOX_SCHEMA, name),
+				 errhint("Run ALTER EXTENSION outbox UPDATE, or start the server with the library of the installed version.")));
+	return relid;
+}
+
+const OutboxLogTables *
+outbox_log_tables(void)
+{
+	static bool registered = false;
+	uint64		before;
+	Oid			schema;
+
+	if (log_valid)
+		return &log_tables;
+
+	if (!registered)
+	{
+		CacheRegisterRelcacheCallback(relation_changed, (Datum) 0);
+		registered = true;
+	}
+
+	before = invalidations;
+	schema = get_namespace_oid(OUTBOX_SCHEMA, true);
+	log_tables.events = find_relation(schema, "events");
+	log_tables.seq = find_relation(schema, "events_seq");
+	log_tables.origins = find_relation(schema, "origins");
+	for (int i = 0; i < OUTBOX_LOG_PIECES; i++)
+	{
+		char		name[NAMEDATALEN];
+
+		snprintf(name, sizeof(name), "events_%d", i);
+		log_tables.pieces[i] = find_table(schema, name, event_columns,
+										  lengthof(event_columns));
+	}
+	log_tables.scheduled = find_table(schema, "scheduled", scheduled_columns,
+									  lengthof(scheduled_columns));
+	log_valid = before == invalidations;
+	return &log_tables;
+}
+
+Oid
+outbox_log_owner(void)
+{
+	HeapTuple	tuple;
+	Oid			owner = InvalidOid;
+
+	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(outbox_log_tables()->events));
+	if (HeapTupleIsValid(tuple))
+	{
+		owner = ((Form_pg_class) GETSTRUCT(tuple))->relowner;
+		ReleaseSysCache(tuple);
+	}
+	return owner;
+}
+
+/* The piece that new events go to; without shared memory, the first. */
+int
+outbox_current_piece(void)
+{
+	OutboxDatabase *db = outbox_shared ? outbox_database_slot(MyDatabaseId, false) : NULL;
+	uint32		piece = db ? pg_atomic_read_u32(&db->piece) : 0;
+
+	return Min(piece, OUTBOX_LOG_PIECES - 1);
+}
+
+/*
+ * Reads with the latest snapshot, not the transaction's: a REPEATABLE READ
+ * transaction that is older than the epoch writes events of that epoch too.
+ */
+int64
+outbox_current_epoch(void)
+{
+	uint64		before;
+	Relation	rel;
+	Snapshot	snapshot;
+	TableScanDesc scan;
+	TupleTableSlot *slot;
+	int64		epoch = 0;
+
+	(void) outbox_log_tables();
+	if (epoch_valid)
+		return epoch_cached;
+
+	before = invalidations;
+	rel = table_open(log_tables.origins, AccessShareLock);
+	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	slot = table_slot_create(rel, NULL);
+	scan = table_beginscan(rel, snapshot, 0, NULL);
+	while (table_scan_getnextslot(scan, ForwardScanDirection, slot))
+	{
+		bool		isnull;
+
+		slot_getsomeattrs(slot, Anum_origins_database_oid);
+		if ((uint64) DatumGetInt64(slot_getattr(slot, Anum_origins_system_identifier, &isnull)) == GetSystemIdentifier() &&
+			DatumGetObjectId(slot_getattr(slot, Anum_origins_database_oid, &isnull)) == MyDatabaseId)
+		{
+			epoch = DatumGetInt64(slot_getattr(slot, Anum_origins_epoch, &isnull));
+			break;
+		}
+	}
+	table_endscan(scan);
+	ExecDropSingleTupleTableSlot(slot);
+	UnregisterSnapshot(snapshot);
+	table_close(rel, AccessShareLock);
+
+	/* What changed while it was read is read again next time. */
+	epoch_cached = epoch;
+	epoch_valid = before == invalidations;
+	return epoch;
+}
+
+/* ---------------------------------------------------------------------
+ * Stamps
+ * ---------------------------------------------------------------------
+ */
+
+/*
+ * The next number of the log.  The xid comes first, see emit.c;
+ * that holds for a direct INSERT too, which comes here through the column
+ * default.  This is also where the transaction is marked as one that emits.
+ */
+int64
+outbox_next_seq(void)
+{
+	int64		seq;
+
+	(void) GetTopTransactionId();
+	seq = nextval_internal(outbox_log_tables()->seq, false);
+	outbox_mark_emitted();
+	return seq;
+}
+
+/*
+ * UUID version 7 (RFC 9562, section 5.7).  The 12 bits behind the milliseconds
+ * hold their fraction (section 6.2, method 3); a backend never goes back, not
+ * even with the clock, so that its events sort by id as they were emitted.
+ */
+void
+outbox_make_id(TimestampTz now, pg_uuid_t *id)
+{
+	static uint64 last = 0;
+	static uint8 pool[512];
+	static size_t used = sizeof(pool);
+	uint64		us;
+	uint64		stamp;
+
+	us = (uint64) now +
+		(uint64) (POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE) * USECS_PER_DAY;
+	stamp = (us / 1000) << 12 | (us % 1000) * 4096 / 1000;
+	if (stamp <= last)
+		stamp = last + 1;
+	last = stamp;
+
+	/* Asking for eight bytes at a time costs more than all the rest. */
+	if (used == sizeof(pool))
+	{
+		if (!pg_strong_random(pool, sizeof(pool)))
+			ereport(ERROR,
+					(errcode(ERRCODE_INTERNAL_ERROR),
+					 errmsg("could not generate random values"),
+					 errhint("The operating system's source of random numbers failed: try again.")));
+		used = 0;
+	}
+	memcpy(id->data + 8, pool + used, 8);
+	used += 8;
+
+	id->data[0] = (uint8) (stamp >> 52);
+	id->data[1] = (uint8) (stamp >> 44);
+	id->data[2] = (uint8) (stamp >> 36);
+	id->data[3] = (uint8) (stamp >> 28);
+	id->data[4] = (uint8) (stamp >> 20);
+	id->data[5] = (uint8) (stamp >> 12);
+	id->data[6] = (uint8) (0x70 | ((stamp >> 8) & 0x0f));
+	id->data[7] = (uint8) stamp;
+	id->data[8] = (uint8) (0x80 | (id->data[8] & 0x3f));
+}
+
+/* ---------------------------------------------------------------------
+ * Column defaults
+ * ---------------------------------------------------------------------
+ */
+
+Datum
+outbox_column_piece(PG_FUNCTION_ARGS)
+{
+	(void) fcinfo;
+	PG_RETURN_INT16(outbox_current_piece());
+}
+
+Datum
+outbox_column_seq(PG_FUNCTION_ARGS)
+{
+	(void) fcinfo;
+	PG_RETURN_INT64(outbox_next_seq());
+}
+
+Datum
+outbox_column_epoch(PG_FUNCTION_ARGS)
+{
+	(void) fcinfo;
+	PG_RETURN_INT64(outbox_current_epoch());
+}
+
+Datum
+outbox_column_id(PG_FUNCTION_ARGS)
+{
+	pg_uuid_t  *id = palloc(sizeof(pg_uuid_t));
+
+	(void) fcinfo;
+	outbox_make_id(GetCurrentTimestamp(), id);
+	PG_RETURN_UUID_P(id);
+}
+
+/*
+ * BEFORE INSERT … FOR EACH ROW WHEN (NEW.id IS NULL): for those that send NULL
+ * where they mean the default.
+ */
+Datum
+outbox_fill_id(PG_FUNCTION_ARGS)
+{
+	TriggerData *trigger = (TriggerData *) fcinfo->context;
+	pg_uuid_t	id;
+	int			attnum = Anum_events_id;
+	Datum		value = UUIDPGetDatum(&id);
+	bool		isnull = false;
+
+	if (!CALLED_AS_TRIGGER(fcinfo) ||
+		!TRIGGER_FIRED_BEFORE(trigger->tg_event) ||
+		!TRIGGER_FIRED_FOR_ROW(trigger->tg_event) ||
+		!TRIGGER_FIRED_BY_INSERT(trigger->tg_event))
+		ereport(ERROR,
+				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+				 errmsg("outbox.fill_id() must be called by a BEFORE INSERT FOR EACH ROW trigger"),
+				 errhint("It belongs to outbox.events alone; leave the column out to get a new id.")));
+
+	outbox_make_id(GetCurrentTimestamp(), &id);
+	return PointerGetDatum(heap_modify_tuple_by_cols(trigger->tg_trigtuple,
+													 RelationGetDescr(trigger->tg_relation),
+													 1, &attnum, &value, &isnull));
+}

@@ -1,0 +1,89 @@
+/*
+ * stamp.h
+ *	  What an event is stamped with, and the tables that events are written to.
+ */
+#ifndef OUTBOX_STAMP_H
+#define OUTBOX_STAMP_H
+
+#include "outbox.h"
+
+#include "utils/uuid.h"
+
+/* The columns of outbox.events. */
+enum
+{
+	Anum_events_id = 1,
+	Anum_events_seq,
+	Anum_events_xid,
+	Anum_events_epoch,
+	Anum_events_created_at,
+	Anum_events_piece,
+	Anum_events_topic,
+	Anum_events_type,
+	Anum_events_key,
+	Anum_events_expires_at,
+	Anum_events_headers,
+	Anum_events_payload,
+	Anum_events_body,
+	Anum_events_content_type,
+	Natts_events = Anum_events_content_type
+};
+
+/* The columns of outbox.scheduled. */
+enum
+{
+	Anum_scheduled_id = 1,
+	Anum_scheduled_deliver_at,
+	Anum_scheduled_xid,
+	Anum_scheduled_epoch,
+	Anum_scheduled_created_at,
+	Anum_scheduled_topic,
+	Anum_scheduled_type,
+	Anum_scheduled_key,
+	Anum_scheduled_expires_at,
+	Anum_scheduled_headers,
+	Anum_scheduled_payload,
+	Anum_scheduled_body,
+	Anum_scheduled_content_type,
+	Natts_scheduled = Anum_scheduled_content_type
+};
+
+typedef struct OutboxLogTables
+{
+	Oid			events;
+	Oid			pieces[OUTBOX_LOG_PIECES];
+	Oid			seq;
+	Oid			origins;
+	Oid			scheduled;
+} OutboxLogTables;
+
+/*
+ * Looked up once per backend, and again after they changed.  An error when the
+ * extension is not there, or of another version.
+ */
+extern const OutboxLogTables *outbox_log_tables(void);
+
+/* The owner of outbox.events; InvalidOid when it has just gone. */
+extern Oid	outbox_log_owner(void);
+
+/* The piece of the log that new events go to. */
+extern int	outbox_current_piece(void);
+
+/*
+ * The epoch that an event of this backend gets now: that of the row in
+ * outbox.origins that belongs to this system and database, or 0.  Needs a
+ * transaction.  Cached: whoever writes outbox.origins must call
+ * CacheInvalidateRelcacheByRelid() for it.
+ */
+extern int64 outbox_current_epoch(void);
+
+/*
+ * The next number of the log, drawn when the transaction has its xid.  Marks
+ * the transaction as one that emits.
+ */
+extern int64 outbox_next_seq(void);
+
+/* A new event id. */
+extern void outbox_make_id(TimestampTz now, pg_uuid_t *id);
+
+#endif							/* OUTBOX_STAMP_H */

@@ -1,0 +1,109 @@
+# What is sent is UTF-8, whatever the encoding of the database; what cannot be
+# said in it is dead, with the reason, and stops nobody.
+use strict;
+use warnings;
+
+use Encode ();
+use JSON::PP;
+use OutboxTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my @formats = qw(standard raw cloudevents cloudevents-binary);
+my $node = outbox_node('encodings', extension => 0);
+my $receiver = OutboxTest::Receiver->new('encodings');
+
+my $latin1 = 'latin1';
+foreach ([ $latin1, 'LATIN1' ], [ 'ascii', 'SQL_ASCII' ])
+{
+	my ($dbname, $encoding) = @$_;
+	$node->safe_psql('postgres',
+		"CREATE DATABASE $dbname ENCODING '$encoding' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0");
+	$node->safe_psql($dbname, 'CREATE EXTENSION outbox');
+	endpoint($node, $receiver, $_, "/ok/$dbname/$_", "format => '$_'", $dbname)
+	  foreach @formats;
+}
+
+# Sends the same to both: the client speaks UTF-8, and so does psql's input.
+sub emit_in
+{
+	my ($dbname, $sql) = @_;
+	return $node->safe_psql($dbname, "SET client_encoding = 'UTF8'; SELECT $sql");
+}
+
+sub text { return Encode::encode('UTF-8', $_[0]) }
+sub untext { return Encode::decode('UTF-8', $_[0]) }
+
+sub check_event
+{
+	my ($dbname, $id) = @_;
+
+	foreach my $format (@formats)
+	{
+		my ($r) = $receiver->wait_for(1, path => "/ok/$dbname/$format", id => $id);
+		my %h = %{ $r->{headers} };
+		my $body = JSON::PP->new->decode($r->{body});
+		my $data = $format =~ /^(?:raw|cloudevents-binary)$/ ? $body : $body->{data};
+		is_deeply($data, { name => "Zo\x{eb} \x{fc}" }, "$dbname, $format: the payload is UTF-8");
+		is($r->{key}, "Zo\x{eb}", 'the key, too');
+		is($h{'outbox-type'}, "Gr\x{fc}n", 'the type');
+		is($h{city}, "K\x{f6}ln", 'a header');
+		is($r->{signature}, 'valid', 'and it is signed');
+		is($body->{type}, "Gr\x{fc}n", 'the type in the body')
+		  if $format =~ /^(?:standard|cloudevents)$/;
+		is_deeply([ @$body{qw(subject partitionkey city)} ],
+			[ "Zo\x{eb}", "Zo\x{eb}", "K\x{f6}ln" ], 'attributes')
+		  if $format eq 'cloudevents';
+		is_deeply([ @h{qw(ce-subject ce-type ce-city)} ],
+			[ 'Zo%C3%AB', 'Gr%C3%BCn', 'K%C3%B6ln' ], 'attributes')
+		  if $format eq 'cloudevents-binary';
+	}
+	return;
+}
+
+my $event = text(qq~outbox.emit('city', '{"name": "Zo\x{eb} \x{fc}"}', key => 'Zo\x{eb}',~
+	  . qq~ type => 'Gr\x{fc}n', headers => '{"city": "K\x{f6}ln"}')~);
+check_event($_, emit_in($_, $event)) foreach $latin1, 'ascii';
+
+# LATIN1 has no such character: the emitter is told
+my ($rc, $out, $err) = $node->psql($latin1,
+	text(qq~SET client_encoding = 'UTF8'; SELECT outbox.emit('city', '{"name": "\x{20ac}"}')~));
+like($err, qr/has no equivalent in encoding "LATIN1"/, 'what the database cannot store is refused');
+
+# What a receiver answers is made fit for the database
+endpoint($node, $receiver, 'fails', '/status/500/' . $latin1,
+	"topics => '{fail.*}', max_attempts => 1", $latin1);
+my $id = $node->safe_psql($latin1, q{SELECT outbox.emit('fail.once', '{}')});
+$receiver->control(path => "/status/500/$latin1",
+	behave => "/status/500?body=" . join('', map { sprintf '%%%02X', ord } split //, text("\x{fc} \x{20ac}")));
+ok( wait_sql($node, "SELECT count(*) = 1 FROM outbox.dead_letters WHERE event_id = '$id'", 't', $latin1),
+	'a failure is recorded in LATIN1');
+
+# In SQL_ASCII anything goes in: what is no UTF-8 is dead
+my $worker = worker_pid($node, 'ascii');
+my %bad = (
+	payload => q{outbox.emit('bad.payload', E'{"name": "\xfc"}'::jsonb)},
+	key => q{outbox.emit('bad.key', '{}'::jsonb, key => E'\xfc')},
+	type => q{outbox.emit('bad.type', '{}'::jsonb, type => E'\xfc')},
+	header => q{outbox.emit('bad.header', '{}'::jsonb, headers => E'{"tenant": "\xfc"}'::jsonb)},
+	content_type =>
+	  q{outbox.emit_bytes('bad.content_type', '', E'text/\xfc')});
+my %bad_id = map { $_ => $node->safe_psql('ascii', "SELECT $bad{$_}") } sort keys %bad;
+my $after = emit_in('ascii', $event);
+foreach my $what (sort keys %bad_id)
+{
+	ok( wait_sql(
+			$node,
+			"SELECT count(*) = 4 AND bool_and(reason = 'invalid event' AND last_error ~ 'UTF-8|^invalid ')"
+			  . " FROM outbox.dead_letters WHERE event_id = '$bad_id{$what}'", 't', 'ascii'),
+		"a $what that is no UTF-8 is dead in every format");
+	note($node->safe_psql('ascii',
+		"SELECT DISTINCT last_error FROM outbox.dead_letters WHERE event_id = '$bad_id{$what}'"));
+	is(scalar(() = $receiver->requests(id => $bad_id{$what})), 0, 'and never sent');
+}
+check_event('ascii', $after);
+is(worker_pid($node, 'ascii'), $worker, 'the worker went on');
+
+$node->stop;
+done_testing();

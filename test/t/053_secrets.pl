@@ -1,0 +1,174 @@
+# A secret is in one table and comes out of one function: no view, log line,
+# error, statistic, activity or dump has it.
+use strict;
+use warnings;
+
+use OutboxTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = outbox_node('secrets', conf => <<'CONF');
+log_min_messages = debug1
+log_statement = all
+log_min_duration_statement = 0
+log_error_verbosity = verbose
+track_activity_query_size = 16384
+CONF
+my $receiver = OutboxTest::Receiver->new('secrets');
+my $token = 'token-of-the-endpoint';
+my ($rc, $out, $err);
+
+# Three generated secrets, one of one's own, a rotation under way; and deliveries
+# that go well and that fail
+foreach my $name (qw(good failing rotating))
+{
+	my $path = $name eq 'failing' ? "/status/500/$name?token=$token" : "/ok/$name?token=$token";
+	my $url = $receiver->url($path);
+	$node->safe_psql('postgres', <<SQL);
+SELECT outbox.create_endpoint('$name', '$url', max_attempts => 2, backoff_base => '10 ms')
+SQL
+}
+$node->safe_psql('postgres', "SELECT outbox.rotate_secret('rotating')");
+$node->safe_psql('postgres', "SELECT outbox.rotate_secret('rotating', '1 hour')");
+$node->safe_psql('postgres', "SELECT outbox.alter_endpoint('good', max_in_flight => 5)");
+
+# \gset keeps what a test has to know out of the statements that are logged.
+my @secrets = split /\n/, $node->safe_psql('postgres',
+	q{SELECT unnest(ARRAY[secret, previous]) FROM outbox.endpoint_secrets});
+@secrets = grep { $_ ne '' } @secrets;
+is(scalar @secrets, 4, 'three secrets, and one that is on its way out');
+like($_, qr{^whsec_[A-Za-z0-9+/]{43}=$}, 'a generated secret') foreach @secrets;
+is($node->safe_psql('postgres', q{SELECT outbox.endpoint_secret('good')}),
+	$node->safe_psql('postgres',
+		q{SELECT secret FROM outbox.endpoint_secrets JOIN outbox.endpoint_settings USING (endpoint_id) WHERE name = 'good'}),
+	'endpoint_secret tells it');
+
+emit($node, 'order.created', '{}') foreach 1 .. 3;
+wait_settled($node);
+my $worker = worker_pid($node);
+kill 'TERM', $worker;
+new_worker($node, $worker);
+emit($node, 'order.created', '{}');
+wait_settled($node);
+
+sub has_none
+{
+	my ($text, $name) = @_;
+	my @found = grep {
+		my $bytes = substr($_, length 'whsec_');
+		index($text, $bytes) >= 0
+	} @secrets;
+
+	is(scalar @found, 0, "$name: no secret");
+	return;
+}
+
+# Views, tables and activity as a superuser: only the one table
+my @relations = split /\n/, $node->safe_psql('postgres', <<'SQL');
+SELECT c.oid::regclass FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace
+WHERE nspname IN ('outbox', 'pg_catalog') AND relkind IN ('r', 'v', 'm', 'p', 'S')
+AND c.oid <> 'outbox.endpoint_secrets'::regclass ORDER BY relkind, relname
+SQL
+$node->safe_psql('postgres', 'ANALYZE; VACUUM');
+sleep 1;
+foreach my $relation (@relations)
+{
+	($rc, $out, $err) = $node->psql('postgres', "TABLE $relation");
+	has_none("$out$err", $relation);
+}
+
+# Who reads everything, and who watches everything, reads and sees none
+$node->safe_psql('postgres', <<'SQL');
+CREATE ROLE reader LOGIN; GRANT pg_read_all_data TO reader;
+CREATE ROLE watcher LOGIN; GRANT pg_monitor TO watcher; GRANT USAGE ON SCHEMA outbox TO watcher;
+GRANT SELECT ON outbox.status, outbox.stats, outbox.endpoints, outbox.workers TO watcher;
+GRANT EXECUTE ON FUNCTION outbox.preloaded(), outbox.worker_slots(), outbox.endpoint_stats(int) TO watcher;
+SQL
+foreach my $role (qw(reader watcher))
+{
+	my $text = '';
+	foreach my $sql (
+		(map { "TABLE $_" } @relations, 'outbox.endpoint_secrets'),
+		'COPY outbox.endpoint_secrets TO STDOUT',
+		'SELECT k.* FROM outbox.endpoint_secrets k, LATERAL (SELECT secret) x',
+		'SET row_security = off; TABLE outbox.endpoint_secrets',
+		q{SELECT outbox.endpoint_secret('good')},
+		q{SELECT outbox.rotate_secret('good', '0')},
+		q{SELECT * FROM pg_statistic WHERE starelid = 'outbox.endpoint_secrets'::regclass},
+		q{SELECT * FROM pg_stats WHERE tablename = 'endpoint_secrets'},
+		q{EXPLAIN (ANALYZE, VERBOSE) SELECT * FROM outbox.endpoint_secrets},
+		q{SELECT secret::int FROM outbox.endpoint_secrets})
+	{
+		($rc, $out, $err) = $node->psql('postgres', $sql, extra_params => [ '-U', $role ]);
+		$text .= "$out\n$err\n";
+	}
+	has_none($text, $role);
+}
+is($node->safe_psql('postgres', 'SELECT count(*) FROM outbox.endpoint_secrets', extra_params => [ '-U', 'reader' ]),
+	'0', 'pg_read_all_data sees an empty table');
+($rc, $out, $err) = $node->psql('postgres', q{SELECT outbox.endpoint_secret('good')}, extra_params => [ '-U', 'reader' ]);
+like($err, qr/permission denied/, 'and may not ask for one');
+($rc, $out, $err) = $node->psql('postgres', 'TABLE outbox.endpoint_secrets', extra_params => [ '-U', 'watcher' ]);
+like($err, qr/permission denied/, 'pg_monitor sees no table');
+
+# What monitors see of the URL and the token in it
+is( $node->safe_psql('postgres', q{SELECT * FROM outbox.stats, outbox.status, outbox.workers}, extra_params => [ '-U', 'watcher' ]) =~ /\Q$token\E/ ? 1 : 0,
+	0, 'stats, status and workers do not show the query of a URL');
+
+# Errors do not repeat what was wrong with a secret
+my $almost = 'whsec_' . ('QUJD' x 7) . '=';
+foreach my $sql (
+	qq{SELECT outbox.create_endpoint('e', 'https://example.com/', secret => :'secret')},
+	qq{SELECT outbox.alter_endpoint('good', secret => :'secret')},
+	qq{SELECT outbox.rotate_secret('good', secret => :'secret')})
+{
+	(my $call = $sql) =~ s/.*outbox\.(\w+).*/$1/;
+	($rc, $out, $err) = $node->psql('postgres',
+		"SET log_min_error_statement = panic;\n\\set VERBOSITY verbose\n$sql \\g",
+		extra_params => [ '-v', "secret=$almost" ]);
+	like($err, qr/22023: invalid secret/, "$call: an invalid secret is refused");
+	unlike(join("\n", grep { !/^LINE/ } split /\n/, $err), qr/\Q$almost\E/, 'without repeating it');
+}
+
+# A dump has the endpoints and no secret, with whatever options
+foreach my $options ([], ['--data-only'], ['--enable-row-security'], [ '--table', 'outbox.*' ], ['--inserts'])
+{
+	my $dump = '';
+	IPC::Run::run([ 'pg_dump', '-h', $node->host, '-p', $node->port, @$options, 'postgres' ],
+		'>', \$dump, '2>', \$err);
+	is($err, '', "pg_dump @$options");
+	like($dump, qr/endpoint_settings/, 'has the endpoints') unless "@$options" =~ /--table/;
+	has_none($dump, "pg_dump @$options");
+}
+my $all = '';
+IPC::Run::run([ 'pg_dumpall', '-h', $node->host, '-p', $node->port ], '>', \$all, '2>', \$err);
+has_none($all, 'pg_dumpall');
+my $as_reader = '';
+IPC::Run::run([ 'pg_dump', '-h', $node->host, '-p', $node->port, '-U', 'reader', 'postgres' ],
+	'>', \$as_reader, '2>', \$err);
+is($err, '', 'pg_dump as a member of pg_read_all_data');
+has_none($as_reader, 'its dump');
+
+# Another copy has the endpoint, held until it gets a secret
+$node->safe_psql('postgres', 'CREATE DATABASE copy');
+my $plain = PostgreSQL::Test::Utils::tempdir() . '/dump.sql';
+PostgreSQL::Test::Utils::append_to_file($plain, $as_reader);
+$node->command_ok([ 'psql', '-qX', '-v', 'ON_ERROR_STOP=1', '-h', $node->host, '-p', $node->port, '-f', $plain, 'copy' ],
+	'the dump can be restored');
+is($node->safe_psql('copy', q{SELECT count(*), count(outbox.endpoint_secret(name)) FROM outbox.endpoints}),
+	'3|0', 'the copy has the endpoints and no secret');
+$node->safe_psql('copy', q{SELECT outbox.rotate_secret('good')});
+like($node->safe_psql('copy', q{SELECT outbox.endpoint_secret('good')}), qr/^whsec_/,
+	'rotate_secret sets one where it is missing');
+
+# The log of the server, at debug1, with every statement
+my $log = PostgreSQL::Test::Utils::slurp_file($node->logfile);
+like($log, qr/rotate_secret/, 'the log has the statements');
+like($log, qr/DEBUG:/, 'and debugging messages');
+has_none($log, 'the server log');
+my @lines = grep { /\Q$token\E/ && !/create_endpoint/ } split /\n/, $log;
+is(join("\n", @lines), '', 'the log has the token in a URL only where it was typed in');
+
+$node->stop;
+done_testing();

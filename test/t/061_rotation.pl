@@ -1,0 +1,181 @@
+# The log forgets while it is in use: short retention, laggards, parked events.
+use strict;
+use warnings;
+
+use OutboxTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time usleep);
+
+my $node = outbox_node('main', conf => "outbox.retention = '2 s'\noutbox.attempts_retention = '2 s'\n");
+my $receiver = OutboxTest::Receiver->new('main');
+my $slowly = "backoff_base => '1 h', backoff_max => '1 h'";
+
+sub ask
+{
+	my ($sql) = @_;
+	return $node->safe_psql('postgres', $sql);
+}
+
+# A connection of its own for what must not take a fork each time
+sub rotations
+{
+	my ($n) = @_;
+	my %seen;
+	my $end = time + 30;
+
+	while (keys %seen <= $n && time < $end)
+	{
+		$seen{ ask("SELECT since FROM outbox.pieces WHERE log = 'events'") } = 1;
+		usleep(100_000);
+	}
+	return keys(%seen) - 1;
+}
+
+sub worker_errors
+{
+	return ask('SELECT sum(restarts) FROM outbox.worker_slots()');
+}
+
+endpoint($node, $receiver, 'ok', '/ok/a', "topics => '{ok.*}'");
+endpoint($node, $receiver, 'paused', '/ok/paused', "topics => '{paused.*}'");
+endpoint($node, $receiver, 'retry', '/ok/retry', "topics => '{retry.*}', $slowly");
+endpoint($node, $receiver, 'dead', '/ok/dead', "topics => '{dead.*}', max_attempts => 1, $slowly");
+endpoint($node, $receiver, 'slow', '/hang/slow', "topics => '{slow.*}', timeout => '1 h'");
+$receiver->control(path => "/ok/$_", behave => '/status/500') foreach qw(retry dead);
+
+# A request takes longer than the retention: its event stays where it is
+my $slow = emit($node, 'slow.one', '{}');
+$receiver->wait_for(1, path => '/hang/slow');
+my @parked = (
+	emit($node, 'retry.head', '{"n": 1}', "key => 'k'"),
+	emit($node, 'retry.behind', '{"n": 2}', "key => 'k'"),
+	emit($node, 'dead.one', '{"n": 3}'));
+wait_status($node, $parked[0], 'retrying', 'one waits for its retry');
+wait_status($node, $parked[1], 'blocked', 'one is blocked');
+wait_status($node, $parked[2], 'dead', 'one is dead');
+emit($node, 'ok.one', '{}');
+ok(rotations(2), 'pieces are changed');
+usleep(1_500_000);
+is(ask("SELECT count(*) FROM outbox.events WHERE id = '$slow'"), 1,
+	'a piece with a request under way is kept');
+is( ask("SELECT since > clock_timestamp() - interval '60 s' FROM outbox.pieces WHERE log = 'events'"),
+	't', 'since is recent');
+my $pid = worker_pid($node);
+ask("SELECT pg_terminate_backend($pid)");
+new_worker($node, $pid);
+$receiver->control(path => '/hang/slow', behave => '/ok');
+$receiver->wait_delivered(1, id => $slow);
+pass('and the request is made again by the next worker');
+
+# Parked events outlive their piece
+ok(wait_sql($node, "SELECT NOT EXISTS (SELECT FROM outbox.events WHERE topic = 'ok.one')"),
+	'what everybody has done with is forgotten');
+is(ask("SELECT count(*) FROM outbox.kept_events"), 3, 'the parked events are kept aside');
+like(ask("SELECT payload FROM outbox.dead_letters WHERE event_id = '$parked[2]'"),
+	qr/"n": 3/, 'the dead letter has its payload');
+$receiver->control(path => "/ok/$_", behave => '/ok') foreach qw(retry dead);
+ask("SELECT outbox.retry('retry'), outbox.retry('dead')");
+$receiver->wait_delivered(1, id => $_) foreach @parked;
+is( join(' ', map { JSON::PP::decode_json($_->{body})->{data}{n} } $receiver->delivered(path => '/ok/retry')),
+	'1 2', 'and delivered when they are asked for, in order');
+ok(wait_sql($node, 'SELECT NOT EXISTS (SELECT FROM outbox.kept_events)'),
+	'then the kept events are tidied up');
+
+# A paused endpoint retains the log
+ask("SELECT outbox.pause_endpoint('paused')");
+my @waiting = map { emit($node, 'paused.n', "{\"n\": $_}") } 1 .. 3;
+my $first = rotations(2);
+cmp_ok($first, '>=', 1, 'pieces are changed as far as they can be');
+usleep(2_000_000);
+is(ask("SELECT count(*) FROM outbox.events WHERE topic = 'paused.n'"), 3,
+	'a paused endpoint retains what it has not read');
+ask("SELECT outbox.resume_endpoint('paused')");
+$receiver->wait_delivered(1, id => $_) foreach @waiting;
+ok(wait_sql($node, "SELECT NOT EXISTS (SELECT FROM outbox.events WHERE topic = 'paused.n')"),
+	'delivered: forgotten');
+
+# since moves with each rotation
+my %since;
+my $end = time + 6;
+while (time < $end)
+{
+	$since{ ask("SELECT since FROM outbox.pieces WHERE log = 'events'") } = 1;
+	usleep(100_000);
+}
+cmp_ok(scalar keys %since, '>=', 4, 'about one rotation a second');
+cmp_ok(scalar keys %since, '<=', 8, 'and no more');
+
+# An emitter that is still open when its piece's turn comes: nothing waits for
+# it, and its events are not lost.
+foreach my $round (1 .. 2)
+{
+	my $late = $node->background_psql('postgres');
+	$late->query_safe('BEGIN');
+	my $id = $late->query_safe("SELECT outbox.emit('ok.late', '{}'::jsonb)");
+	my $piece = ask("SELECT piece FROM outbox.pieces WHERE log = 'events'");
+	my $before = ($piece + 2) % 3;
+	ok( wait_sql($node, "SELECT piece = $before FROM outbox.pieces WHERE log = 'events'"),
+		'the piece with the open transaction is next');
+	my $waited = 0;
+	$end = time + 2.5;
+	while (time < $end && !$waited)
+	{
+		$waited = ask("SELECT count(*) FROM pg_locks WHERE NOT granted"
+			  . " AND relation = 'outbox.events_$piece'::regclass");
+		usleep(20_000) unless $waited;
+	}
+	is($waited, 0, 'nobody waits for the lock');
+	$late->query_safe('COMMIT');
+	$receiver->wait_delivered(1, id => $id);
+	pass('its event is delivered');
+	$late->quit;
+}
+is(worker_errors(), 0, 'no worker ended with an error');
+
+# Many parked rows
+ask("ALTER SYSTEM SET outbox.retention = '1 h'");
+ask("ALTER SYSTEM SET outbox.wakeup_interval = '100 ms'");
+$node->reload;
+endpoint($node, $receiver, 'many', '/status/500/many',
+	"topics => '{many.*}', max_attempts => 1, on_exhausted => 'block', $slowly");
+emit($node, 'many.first', '{}', "key => 'k'");
+ok(wait_sql($node, "SELECT count(*) = 1 FROM outbox.dead_letters"), 'a dead head');
+ask("SELECT count(outbox.emit('many.n', '{}'::jsonb, key => 'k')) FROM generate_series(1, 66000)");
+ok(wait_sql($node, "SELECT blocked = 66000 FROM outbox.stats WHERE endpoint = 'many'"),
+	'66,000 parked rows');
+ask("ALTER SYSTEM SET outbox.retention = '2 s'");
+$node->reload;
+my $most = 0;
+$end = time + 30;
+do
+{
+	my $start = time;
+	my $id = emit($node, 'ok.meanwhile', '{}');
+	$receiver->wait_delivered(1, id => $id);
+	$most = time - $start if time - $start > $most;
+} until (ask('SELECT count(*) FROM outbox.kept_events') >= 66000 || time > $end);
+is(ask('SELECT count(*) FROM outbox.kept_events'), 66001, 'they are kept aside');
+foreach (1 .. 20)
+{
+	my $start = time;
+	my $id = emit($node, 'ok.meanwhile', '{}');
+	$receiver->wait_delivered(1, id => $id);
+	$most = time - $start if time - $start > $most;
+	usleep(50_000);
+}
+cmp_ok($most, '<', 3, 'meanwhile others are delivered');
+$pid = worker_pid($node);
+my $start = time;
+ask("SELECT pg_terminate_backend($pid)");
+wait_until { process_is_gone($pid) } 'it ends';
+cmp_ok(time - $start, '<', 1.5, 'and the worker ends when it is asked to');
+new_worker($node, $pid);
+ask("SELECT outbox.drop_endpoint('many', discard => true)");
+ok(wait_sql($node, 'SELECT NOT EXISTS (SELECT FROM outbox.kept_events)'),
+	'dropped: nothing is kept any more');
+is(worker_errors(), 0, 'no worker ended with an error');
+
+$node->stop;
+done_testing();

@@ -1,0 +1,179 @@
+# Shares and bounds: slots, laggards, memory, what is not settled, and doing
+# nothing when there is nothing to do.
+use strict;
+use warnings;
+
+use OutboxTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time usleep);
+
+my $node = outbox_node('main', conf => <<'CONF');
+outbox.worker_max_in_flight = 16
+outbox.max_payload_size = '1 MB'
+CONF
+my $receiver = OutboxTest::Receiver->new('main');
+
+sub ask
+{
+	my ($sql) = @_;
+	return $node->safe_psql('postgres', $sql);
+}
+
+sub emit_many
+{
+	my ($topic, $n) = @_;
+	return ask("SELECT count(outbox.emit('$topic', '{}'::jsonb)) FROM generate_series(1, $n)");
+}
+
+sub drop_all
+{
+	ask("SELECT outbox.drop_endpoint(name, discard => true) FROM outbox.endpoints");
+	return;
+}
+
+# A slow and a fast endpoint share what there is
+endpoint($node, $receiver, 'slow', '/slow/a?ms=200', "topics => '{slow.*}'");
+endpoint($node, $receiver, 'fast', '/ok/b', "topics => '{fast.*}'");
+emit_many('slow.n', 400);
+$receiver->wait_for(16, path => '/slow/a');
+emit_many('fast.n', 2000);
+my $start = time;
+my $before = () = $receiver->delivered(path => '/slow/a');
+$receiver->wait_delivered(2000, path => '/ok/b');
+cmp_ok(time - $start, '<', 5, 'the fast one flows');
+usleep(1_000_000);
+my $slow = (() = $receiver->delivered(path => '/slow/a')) - $before;
+cmp_ok($slow / (time - $start), '>', 20, "and so does the slow one ($slow)");
+drop_all();
+
+# The other way round: the fast one is busy first
+endpoint($node, $receiver, 'slow', '/slow/c?ms=200', "topics => '{slow.*}'");
+endpoint($node, $receiver, 'fast', '/slow/d?ms=2', "topics => '{fast.*}'");
+emit_many('fast.n', 12000);
+$receiver->wait_for(100, path => '/slow/d');
+emit_many('slow.n', 100);
+$start = time;
+usleep(2_000_000);
+$slow = () = $receiver->delivered(path => '/slow/c');
+cmp_ok($slow / (time - $start), '>', 20, "a slow one beside a busy one gets its share ($slow)");
+drop_all();
+
+# More hung endpoints than the total has room for
+foreach my $e (1 .. 40)
+{
+	endpoint($node, $receiver, "hung$e", "/hang/$e", "topics => '{hung.*}'");
+}
+emit_many('hung.n', 40);
+$receiver->wait_for(1, path => "/hang/$_") foreach 1 .. 40;
+endpoint($node, $receiver, 'healthy', '/ok/healthy', "topics => '{healthy.*}'");
+$start = time;
+emit_many('healthy.n', 200);
+$receiver->wait_delivered(200, path => '/ok/healthy');
+cmp_ok(time - $start, '<', 4, 'forty hung endpoints do not stop a healthy one');
+drop_all();
+ask('ALTER SYSTEM SET outbox.worker_max_in_flight = 1024');
+$node->reload;
+
+# A laggard among many events that are not for it
+endpoint($node, $receiver, 'rare', '/ok/rare', "topics => '{rare.*}'");
+ask("SELECT outbox.pause_endpoint('rare')");
+emit_many('common.n', 80000);
+my $id = emit($node, 'rare.one', '{}');
+usleep(500_000);
+$start = time;
+ask("SELECT outbox.resume_endpoint('rare')");
+$receiver->wait_delivered(1, id => $id);
+cmp_ok(time - $start, '<', 10, 'a laggard catches up as fast as it can read');
+drop_all();
+
+# What is not settled is bounded
+endpoint($node, $receiver, 'unsettled', '/ok/unsettled', "topics => '{unsettled.*}'");
+my $piece = ask("SELECT piece FROM outbox.pieces WHERE log = 'attempts'");
+my $locker = $node->background_psql('postgres');
+$locker->query_safe('BEGIN');
+$locker->query_safe("LOCK TABLE outbox.attempt_log_$piece IN SHARE MODE");
+emit_many('unsettled.n', 8000);
+my $n = -1;
+while ($n < ($n = () = $receiver->requests(path => '/ok/unsettled')))
+{
+	usleep(1_000_000);
+}
+cmp_ok($n, '<=', 4 * 500 + 64, "while settling is held up, sending stops ($n)");
+cmp_ok($n, '>=', 500, 'but not at once');
+$locker->query_safe('COMMIT');
+$receiver->wait_delivered(8000, path => '/ok/unsettled');
+ok(wait_settled($node), 'released: everything goes on');
+is(scalar(() = $receiver->requests(path => '/ok/unsettled')), 8000, 'each once');
+$locker->quit;
+drop_all();
+
+# Large events
+endpoint($node, $receiver, 'large', '/slow/large?ms=30', "topics => '{large.*}'");
+my $pid = worker_pid($node);
+
+sub anonymous_memory
+{
+	my ($kb) = PostgreSQL::Test::Utils::slurp_file("/proc/$pid/status") =~ /RssAnon:\s+(\d+) kB/;
+	return $kb / 1024;
+}
+
+my $idle = anonymous_memory();
+my $most = $idle;
+ask("SELECT outbox.pause_endpoint('large')");
+ask("SELECT count(outbox.emit('large.n', jsonb_build_object('x', repeat('x', 900000))))"
+	  . ' FROM generate_series(1, 600)');
+ask("SELECT outbox.resume_endpoint('large')");
+my $end = time + 60;
+while ((() = $receiver->delivered(path => '/slow/large')) < 600 && time < $end)
+{
+	$most = anonymous_memory() if anonymous_memory() > $most;
+	usleep(10_000);
+}
+is(scalar(() = $receiver->delivered(path => '/slow/large')), 600, 'large events: all delivered');
+cmp_ok($most - $idle, '<', 100, sprintf('within bounds (%.0f MB above %.0f MB)', $most - $idle, $idle));
+
+# With the head: the endpoint reads as they come
+$most = $idle = anonymous_memory();
+ask("SELECT count(outbox.emit('large.n', jsonb_build_object('x', repeat('x', 900000))))"
+	  . ' FROM generate_series(1, 300)');
+$end = time + 60;
+while ((() = $receiver->delivered(path => '/slow/large')) < 900 && time < $end)
+{
+	$most = anonymous_memory() if anonymous_memory() > $most;
+	usleep(10_000);
+}
+is(scalar(() = $receiver->delivered(path => '/slow/large')), 900, 'read with the head: all delivered');
+cmp_ok($most - $idle, '<', 100, sprintf('within bounds (%.0f MB above %.0f MB)', $most - $idle, $idle));
+
+# Disabled: it does nothing, and takes nothing
+sub ticks
+{
+	my ($stat) = PostgreSQL::Test::Utils::slurp_file("/proc/$pid/stat") =~ /\) (.*)/;
+	my @field = split / /, $stat;
+	return $field[11] + $field[12];
+}
+
+endpoint($node, $receiver, 'off', '/ok/off', "topics => '{off.*}'");
+ask('ALTER SYSTEM SET outbox.enabled = off');
+$node->reload;
+ok(wait_sql($node, "SELECT state = 'disabled' FROM outbox.status"), 'disabled');
+$before = ticks();
+$id = emit($node, 'off.one', '{}');
+usleep(1_000_000);
+emit($node, 'off.two', '{}');
+usleep(1_000_000);
+cmp_ok(ticks() - $before, '<', 20, 'disabled: the worker sleeps');
+is(scalar(() = $receiver->requests(path => '/ok/off')), 0, 'nothing is sent');
+ask('ALTER SYSTEM RESET outbox.enabled');
+$node->reload;
+$receiver->wait_delivered(2, path => '/ok/off');
+pass('on again: delivered');
+$before = ticks();
+usleep(2_000_000);
+cmp_ok(ticks() - $before, '<', 20, 'idle: the worker sleeps, too');
+is(ask('SELECT sum(restarts) FROM outbox.worker_slots()'), 0, 'no worker ended with an error');
+
+$node->stop;
+done_testing();
