@@ -1,5 +1,6 @@
 """What the bench does to this machine: programs, ports, processes, their CPU
 and memory.  Whatever is started here is stopped by its pid at the end."""
+import hashlib
 import os
 import pathlib
 import platform
@@ -166,6 +167,18 @@ class Machine:
         else:
             shutil.rmtree(self.dir, ignore_errors=True)
 
+    def library(self):
+        """Which build of the extension is installed: the start of its hash."""
+        path = pathlib.Path(run(self.pg_config, "--pkglibdir").strip()) / "outbox.so"
+        script = pathlib.Path(run(self.pg_config, "--sharedir").strip()) / "extension"
+        try:
+            data = path.read_bytes()
+            for sql in sorted(script.glob("outbox*")):
+                data += sql.read_bytes()
+        except OSError as error:
+            raise BenchError(f"the extension is not installed ({error}): make install")
+        return hashlib.sha256(data).hexdigest()[:12]
+
     def facts(self):
         cpuinfo = pathlib.Path("/proc/cpuinfo").read_text()
         model = re.search(r"model name\s*:\s*(.*)", cpuinfo)
@@ -178,6 +191,7 @@ class Machine:
             "memory_gb": round(int(memory[1]) / 1048576),
             "kernel": platform.release(),
             "postgresql": run(self.pg_config, "--version").strip(),
+            "library": self.library(),
             "libcurl": run("curl-config", "--version").strip(),
             "nginx": nginx.strip().rpartition(" ")[2],
             "load_before": os.getloadavg()[0],

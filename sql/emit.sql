@@ -11,7 +11,7 @@ SELECT outbox.emit('order.created', '{"orderId": 2}'::jsonb) IS NOT NULL AS emit
 SELECT outbox.emit('order.created', json_build_object('orderId', 3)) IS NOT NULL AS emitted;
 SELECT outbox.emit('order.created', '{"orderId": 4}'::varchar) IS NOT NULL AS emitted;
 SELECT outbox.emit('order.created', to_jsonb(5), 'order:5', 'order.created.v1',
-                   '{"X-Tenant": "acme"}', '2100-01-01 00:00:00+00') IS NOT NULL AS emitted;
+                   '{"X-Tenant": "acme"}', NULL, '2100-01-01 00:00:00+00') IS NOT NULL AS emitted;
 PREPARE p AS SELECT outbox.emit($1, $2, key => $3) IS NOT NULL AS emitted;
 EXECUTE p('order.created', '{"orderId": 6}', NULL);
 SELECT parameter_types FROM pg_catalog.pg_prepared_statements WHERE name = 'p';
@@ -155,7 +155,7 @@ SELECT outbox.emit('a', '1');
 INSERT INTO outbox.events (topic, payload) VALUES ('a', '1');
 SELECT count(*) FROM outbox.events;
 RESET ROLE;
-GRANT EXECUTE ON FUNCTION outbox.emit(text, text, text, text, jsonb, timestamptz) TO regress_outbox_emitter;
+GRANT EXECUTE ON FUNCTION outbox.emit(text, text, text, text, jsonb, timestamptz, timestamptz, text) TO regress_outbox_emitter;
 GRANT INSERT (id, topic, payload, body, content_type, key, type, headers, expires_at), SELECT (id)
    ON outbox.events TO regress_outbox_emitter;
 BEGIN;

@@ -85,7 +85,7 @@ CREATE TABLE outbox.events (
     epoch        pg_catalog.int8 NOT NULL DEFAULT outbox.current_epoch(),
     created_at   pg_catalog.timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
     piece        pg_catalog.int2 NOT NULL DEFAULT outbox.current_piece(),
-    topic        pg_catalog.text NOT NULL,
+    topic        pg_catalog.text,
     type         pg_catalog.text,
     key          pg_catalog.text,
     expires_at   pg_catalog.timestamptz,
@@ -861,12 +861,12 @@ BEGIN
         generation = e.generation + 1, version = e.version + 1
     WHERE e.endpoint_id = s.endpoint_id;
 END $$;
-COMMENT ON FUNCTION outbox.seek_endpoint(pg_catalog.text, pg_catalog.text) IS 'Moves the endpoint to a place in the log: now skips a backlog, beginning or a timestamp goes back. What is parked stays parked. Errors: 22023 invalid start_at, 42704 no such endpoint';
+COMMENT ON FUNCTION outbox.seek_endpoint(pg_catalog.text, pg_catalog.text) IS 'Moves the endpoint to a place in the log: now skips a backlog, beginning or a timestamp goes back, and what was parked beyond it is forgotten and read again. Errors: 22023 invalid start_at, 42704 no such endpoint';
 
 CREATE FUNCTION outbox.rotate_secret(name pg_catalog.text,
     grace pg_catalog.interval DEFAULT '24 hours',
     secret pg_catalog.text DEFAULT NULL) RETURNS pg_catalog.void
-LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_variable
 DECLARE
@@ -955,9 +955,15 @@ SELECT s.name AS endpoint,
        COALESCE(t.pending, GREATEST(l.max_seq OPERATOR(pg_catalog.-) p.seq, 0)) AS pending,
        COALESCE(t.pending_exact, false) AS pending_exact,
        COALESCE(t.processing, 0) AS processing,
-       COALESCE(t.retrying, 0) AS retrying,
-       COALESCE(t.blocked, 0) AS blocked,
-       COALESCE(t.dead, 0) AS dead,
+       COALESCE(t.retrying, (SELECT pg_catalog.count(*) FROM outbox.parked k
+                             WHERE k.endpoint_id OPERATOR(pg_catalog.=) s.endpoint_id
+                             AND k.status OPERATOR(pg_catalog.=) 'retrying')) AS retrying,
+       COALESCE(t.blocked, (SELECT pg_catalog.count(*) FROM outbox.parked k
+                            WHERE k.endpoint_id OPERATOR(pg_catalog.=) s.endpoint_id
+                            AND k.status OPERATOR(pg_catalog.=) 'blocked')) AS blocked,
+       COALESCE(t.dead, (SELECT pg_catalog.count(*) FROM outbox.parked k
+                         WHERE k.endpoint_id OPERATOR(pg_catalog.=) s.endpoint_id
+                         AND k.status OPERATOR(pg_catalog.=) 'dead')) AS dead,
        COALESCE(t.delivered, p.delivered) AS delivered,
        COALESCE(t.failed_attempts, p.failed_attempts) AS failed_attempts,
        pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) t.oldest_pending_at AS oldest_pending_age,
@@ -1056,6 +1062,7 @@ SELECT CASE WHEN NOT outbox.preloaded() THEN 'not_preloaded'
             WHEN w.state IS NULL OR w.state OPERATOR(pg_catalog.=) 'starting' THEN 'no_worker'
             ELSE w.state END AS state,
        CASE WHEN NOT outbox.preloaded() THEN 'outbox is not in shared_preload_libraries: events are kept, nothing is delivered'
+            WHEN w.state IS NULL THEN 'no worker was started for this database yet'
             WHEN w.state OPERATOR(pg_catalog.=) 'starting' THEN 'the worker is starting'
             ELSE w.reason END AS reason,
        l.bytes AS log_bytes,

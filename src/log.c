@@ -160,6 +160,18 @@ uuid_text(const pg_uuid_t *uuid, char *out)
 	*out = '\0';
 }
 
+/*
+ * The columns of row i of SPI_tuptable.  A topic that is NULL came past the
+ * checks; an empty one is refused where the request is made.
+ */
+static void
+read_row(uint64 i, Datum *values, bool *nulls)
+{
+	heap_deform_tuple(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, values, nulls);
+	if (nulls[COL_TOPIC])
+		values[COL_TOPIC] = CStringGetTextDatum("");
+}
+
 static char *
 text_or_null(Datum value, bool isnull)
 {
@@ -287,8 +299,7 @@ take_rows(ReadState *st)
 		if (st->bytes >= st->reader->max_bytes)
 			return false;
 
-		heap_deform_tuple(SPI_tuptable->vals[i], SPI_tuptable->tupdesc,
-						  row.values, row.nulls);
+		read_row(i, row.values, row.nulls);
 		row.payload = NULL;
 		cursor->last_seq = DatumGetInt64(values[COL_SEQ]);
 		xid = U64FromFullTransactionId(DatumGetFullTransactionId(values[COL_XID]));
@@ -471,8 +482,7 @@ outbox_log_fetch(const int64 *seqs, int n, OutboxTake take, void *arg)
 		Datum		values[NCOLUMNS];
 		bool		nulls[NCOLUMNS];
 
-		heap_deform_tuple(SPI_tuptable->vals[i], SPI_tuptable->tupdesc,
-						  values, nulls);
+		read_row(i, values, nulls);
 		take(arg, NULL, make_event(page, values, nulls));
 	}
 	outbox_page_unref(page);

@@ -149,7 +149,7 @@ define_operation_settings(void)
 			   "Emitting with the same key and topic again in this time returns the id of that event, and emits nothing.",
 			   &outbox_dedup_window, 1, INT_MAX, GUC_UNIT_S);
 	define_int("outbox.retention",
-			   "How long events are kept after they were delivered.",
+			   "How long events are kept after they were emitted.",
 			   "Undelivered events are kept whatever their age.",
 			   &outbox_retention, 1, INT_MAX, GUC_UNIT_S);
 	define_int("outbox.attempts_retention",

@@ -9,8 +9,8 @@
  *
  * The checks of an event ran when it was written.  Rows can come past them (a
  * restore under other settings, a table changed by its owner), and no control
- * character may reach the wire whatever the table holds: it is looked for again
- * when the body is made, once for all attempts.
+ * character may reach the wire whatever the table holds: it is looked for again,
+ * in columns when the body is made, in headers when they are written.
  */
 #include "outbox.h"
 
@@ -42,6 +42,25 @@ line_valid(const char *s, size_t max)
 	return len > 0 && len <= max && outbox_header_value_problem(s, len) == NULL;
 }
 
+/* Name and value of a header; 'total' is what the headers have in all. */
+static bool
+header_name_valid(const JsonbValue *v, size_t *total)
+{
+	*total += v->val.string.len;
+	return *total <= OUTBOX_MAX_HEADERS &&
+		outbox_header_name_problem(v->val.string.val, v->val.string.len, true) == NULL;
+}
+
+static bool
+header_value_valid(const JsonbValue *v, size_t *total)
+{
+	if (v->type != jbvString)
+		return false;
+	*total += v->val.string.len;
+	return *total <= OUTBOX_MAX_HEADERS &&
+		outbox_header_value_problem(v->val.string.val, v->val.string.len) == NULL;
+}
+
 static bool
 headers_valid(Jsonb *headers)
 {
@@ -55,23 +74,14 @@ headers_valid(Jsonb *headers)
 	while ((token = JsonbIteratorNext(&it, &v, true)) != WJB_DONE)
 	{
 		if (token == WJB_KEY)
-		{
-			total += v.val.string.len;
-			valid &= outbox_header_name_problem(v.val.string.val,
-												v.val.string.len, true) == NULL;
-		}
+			valid = valid && header_name_valid(&v, &total);
 		else if (token == WJB_VALUE)
-		{
-			valid = valid && v.type == jbvString &&
-				outbox_header_value_problem(v.val.string.val,
-											v.val.string.len) == NULL;
-			if (valid)
-				total += v.val.string.len;
-		}
+			valid = valid && header_value_valid(&v, &total);
 	}
-	return valid && total <= OUTBOX_MAX_HEADERS;
+	return valid;
 }
 
+/* What is wrong with the columns of an event, its headers aside. */
 static const char *
 event_problem(const OutboxEvent *event)
 {
@@ -83,8 +93,6 @@ event_problem(const OutboxEvent *event)
 		return "invalid key";
 	if (event->content_type && !line_valid(event->content_type, OUTBOX_MAX_TYPE))
 		return "invalid content type";
-	if (event->headers && !headers_valid(event->headers))
-		return "invalid header";
 	return NULL;
 }
 
@@ -166,6 +174,9 @@ outbox_request_body(OutboxEvent *event, OutboxFormat format, size_t *len)
 
 		*len = 0;
 		if (event_problem(event) != NULL)
+			return NULL;
+		if (format == OUTBOX_FORMAT_CLOUDEVENTS && event->headers &&
+			!headers_valid(event->headers))
 			return NULL;
 
 		old = MemoryContextSwitchTo(event->page->cxt);
@@ -253,11 +264,12 @@ add_event_headers(OutboxHeaders *out, Jsonb *headers,
 	JsonbIterator *it = JsonbIteratorInit(&headers->root);
 	JsonbIteratorToken token;
 	JsonbValue	v;
-	char		name[OUTBOX_MAX_HEADERS + 1] = "";
+	char		name[OUTBOX_MAX_HEADERS + 1];
 	bool		skip = false;
 	bool		is_parent = false;
 	bool		is_state = false;
-	bool		converted = true;
+	bool		valid = JB_ROOT_IS_OBJECT(headers);
+	size_t		total = 0;
 	const char *parent = NULL;
 	const char *state = NULL;
 	size_t		state_len = 0;
@@ -268,8 +280,13 @@ add_event_headers(OutboxHeaders *out, Jsonb *headers,
 		char	   *s = v.val.string.val;
 		int			len = v.val.string.len;
 
+		if (!valid)
+			continue;
 		if (token == WJB_KEY)
 		{
+			valid = header_name_valid(&v, &total);
+			if (!valid)
+				continue;
 			memcpy(name, s, len);
 			name[len] = '\0';
 			is_parent = name_equals(s, len, "traceparent");
@@ -280,7 +297,8 @@ add_event_headers(OutboxHeaders *out, Jsonb *headers,
 		}
 		else if (token == WJB_VALUE)
 		{
-			if (skip)
+			valid = header_value_valid(&v, &total);
+			if (!valid || skip)
 				continue;
 			else if (is_parent)
 			{
@@ -296,11 +314,11 @@ add_event_headers(OutboxHeaders *out, Jsonb *headers,
 				}
 			}
 			else
-				converted = converted && add_text(out, name, s, len, added);
+				valid = add_text(out, name, s, len, added);
 		}
 	}
 
-	if (parent != NULL)
+	if (valid && parent != NULL)
 	{
 		char		traceparent[OUTBOX_TRACEPARENT_LEN];
 
@@ -310,7 +328,7 @@ add_event_headers(OutboxHeaders *out, Jsonb *headers,
 		if (state != NULL)
 			*added &= outbox_headers_add(out, "tracestate", state, state_len);
 	}
-	return converted;
+	return valid;
 }
 
 static bool
@@ -354,6 +372,8 @@ outbox_request_headers(OutboxHeaders *out, OutboxEvent *event,
 	{
 		const char *problem = event_problem(event);
 
+		if (problem == NULL && event->headers && !headers_valid(event->headers))
+			problem = "invalid header";
 		return problem ? problem : "the event cannot be converted to UTF-8";
 	}
 
@@ -397,10 +417,6 @@ outbox_request_headers(OutboxHeaders *out, OutboxEvent *event,
 			break;
 	}
 
-	if (settings->format == OUTBOX_FORMAT_CLOUDEVENTS_BINARY &&
-		!outbox_cloudevents_headers(out, event, &added))
-		return "the event cannot be converted to UTF-8";
-
 	for (int i = 0; i < settings->nheaders; i++)
 	{
 		if (outbox_header_name_problem(settings->header_names[i],
@@ -414,6 +430,11 @@ outbox_request_headers(OutboxHeaders *out, OutboxEvent *event,
 	if (event->headers != NULL &&
 		!add_event_headers(out, event->headers, settings, &added))
 		return "invalid header";
+
+	/* After the headers that they are made of have been looked at. */
+	if (settings->format == OUTBOX_FORMAT_CLOUDEVENTS_BINARY &&
+		!outbox_cloudevents_headers(out, event, &added))
+		return "the event cannot be converted to UTF-8";
 
 	if (!added)
 		ereport(ERROR,

@@ -49,6 +49,7 @@
 #define WATCH_STANDBYS_EVERY 1	/* ms */
 
 static OutboxDatabase *db;
+static char *instance_name;		/* as of the start */
 static MemoryContext loop_cxt;
 
 
@@ -162,7 +163,8 @@ static bool
 is_quiet(const OutboxEndpoint *ep)
 {
 	return ep->attached && ep->counted && ep->window_count == 0 && ep->nheld == 0 &&
-		ep->nsettling == 0 && ep->nin_flight == 0 && ep->nready == 0;
+		ep->nsettling == 0 && ep->nin_flight == 0 && ep->nready == 0 &&
+		dlist_is_empty(&ep->loading);
 }
 
 static void
@@ -220,7 +222,7 @@ something_to_settle(TimestampTz now)
 {
 	dlist_iter	iter;
 
-	if (settle_since != 0 || outbox_unsettled > 0)
+	if (settle_since != 0 || outbox_unsettled > 0 || outbox_recreating)
 		return true;
 	dlist_foreach(iter, &outbox_busy)
 	{
@@ -450,6 +452,7 @@ start(void)
 	OutboxPosition shared;
 	bool		shared_head;
 
+	instance_name = MemoryContextStrdup(TopMemoryContext, outbox_instance_name);
 	read_origin();
 	raise_fd_limit();
 	outbox_deliver_init(delivery_ended);
@@ -529,6 +532,8 @@ loop(void)
 		{
 			ConfigReloadPending = false;
 			ProcessConfigFile(PGC_SIGHUP);
+			if (strcmp(outbox_instance_name, instance_name) != 0)
+				shut_down();	/* whose log this is has to be asked again */
 			outbox_http_reload();
 			outbox_fill_all = true;
 		}

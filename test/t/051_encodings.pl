@@ -66,6 +66,16 @@ my $event = text(qq~outbox.emit('city', '{"name": "Zo\x{eb} \x{fc}"}', key => 'Z
 	  . qq~ type => 'Gr\x{fc}n', headers => '{"city": "K\x{f6}ln"}')~);
 check_event($_, emit_in($_, $event)) foreach $latin1, 'ascii';
 
+# The default of the CloudEvents source, where the database has a name like that
+my $odd = text("Stra\x{df}e 1");
+$node->safe_psql('postgres', qq{CREATE DATABASE "$odd"});
+$node->safe_psql($odd, 'CREATE EXTENSION outbox');
+endpoint($node, $receiver, 'odd', '/ok/odd', q{format => 'cloudevents'}, $odd);
+emit($node, 'odd', '{}', undef, $odd);
+my ($request) = $receiver->wait_for(1, path => '/ok/odd');
+is(decode_json($request->{body})->{source}, '/outbox/Stra%C3%9Fe%201',
+	'the name of the database, percent-encoded, is the source');
+
 # LATIN1 has no such character: the emitter is told
 my ($rc, $out, $err) = $node->psql($latin1,
 	text(qq~SET client_encoding = 'UTF8'; SELECT outbox.emit('city', '{"name": "\x{20ac}"}')~));

@@ -18,12 +18,12 @@ sub ask
 	return $node->safe_psql('postgres', $sql);
 }
 
-# A connection of its own for what must not take a fork each time
+# Waits for that many rotations; how many there were
 sub rotations
 {
 	my ($n) = @_;
 	my %seen;
-	my $end = time + 30;
+	my $end = time + 10;
 
 	while (keys %seen <= $n && time < $end)
 	{
@@ -63,9 +63,9 @@ is(ask("SELECT count(*) FROM outbox.events WHERE id = '$slow'"), 1,
 is( ask("SELECT since > clock_timestamp() - interval '60 s' FROM outbox.pieces WHERE log = 'events'"),
 	't', 'since is recent');
 my $pid = worker_pid($node);
+$receiver->control(path => '/hang/slow', behave => '/ok');
 ask("SELECT pg_terminate_backend($pid)");
 new_worker($node, $pid);
-$receiver->control(path => '/hang/slow', behave => '/ok');
 $receiver->wait_delivered(1, id => $slow);
 pass('and the request is made again by the next worker');
 

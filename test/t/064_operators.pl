@@ -1,0 +1,197 @@
+# What operators do: retry, discard and cancel; filters; and all of it by a role
+# that has nothing but the right to call the functions.
+use strict;
+use warnings;
+
+use OutboxTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = outbox_node('main');
+my $receiver = OutboxTest::Receiver->new('main');
+my $slowly = "backoff_base => '1 h', backoff_max => '1 h'";
+
+sub ask
+{
+	my ($sql) = @_;
+	return $node->safe_psql('postgres', $sql);
+}
+
+sub refused
+{
+	my ($sql) = @_;
+	my (undef, undef, $err) = $node->psql('postgres', "\\set VERBOSITY verbose\n$sql");
+	return $err;
+}
+
+sub status
+{
+	my ($id, $endpoint) = @_;
+	return ask("SELECT status || COALESCE(':' || reason, '') FROM outbox.deliveries"
+		  . " WHERE event_id = '$id'" . ($endpoint ? " AND endpoint = '$endpoint'" : ''));
+}
+
+sub becomes
+{
+	my ($id, $status, $name) = @_;
+	return ok(wait_sql($node,
+			"SELECT status || COALESCE(':' || reason, '') = '$status' FROM outbox.deliveries WHERE event_id = '$id'"),
+		$name);
+}
+
+sub restart_worker
+{
+	my $pid = worker_pid($node);
+	ask("SELECT pg_terminate_backend($pid)");
+	return new_worker($node, $pid);
+}
+
+# retry: dead ones and waiting ones, by event, topic and time
+endpoint($node, $receiver, 'a', '/ok/a', "topics => '{a.*}', max_attempts => 1, $slowly");
+endpoint($node, $receiver, 'b', '/ok/b', "topics => '{b.*}', $slowly");
+$receiver->control(path => "/ok/$_", behave => '/status/500') foreach qw(a b);
+my @dead = map { emit($node, 'a.' . ($_ > 2 ? 'late' : 'one'), "{\"n\": $_}") } 1 .. 4;
+my @waiting = map { emit($node, 'b.one', "{\"n\": $_}") } 1 .. 2;
+becomes($_, 'dead:max_attempts', 'dead') foreach @dead;
+becomes($_, 'retrying', 'waiting') foreach @waiting;
+$receiver->control(path => "/ok/$_", behave => '/ok') foreach qw(a b);
+is(ask("SELECT outbox.retry('a', '$dead[0]')"), 1, 'retry of one event');
+$receiver->wait_delivered(1, id => $dead[0]);
+becomes($dead[0], 'delivered', 'delivered');
+is((($receiver->delivered(id => $dead[0]))[0]{headers}{'outbox-redelivery'}), 'retry', 'and marked');
+is(ask("SELECT outbox.retry('a', topics => '{a.late}')"), 2, 'of a topic');
+$receiver->wait_delivered(1, id => $_) foreach @dead[ 2, 3 ];
+is(ask("SELECT outbox.retry('a', since => now() + interval '1 h')"), 0, 'since a time');
+is(ask("SELECT outbox.retry('b')"), 2, 'and of what waits for a retry');
+$receiver->wait_delivered(1, id => $_) foreach @waiting;
+is(ask("SELECT outbox.retry('b')"), 0, 'nothing is left to retry');
+is(status($dead[1]), 'dead:max_attempts', 'the others stay');
+like(refused("SELECT outbox.retry('nobody')"), qr/42704.*HINT/s, 'no such endpoint');
+
+# In a transaction that is rolled back: nothing
+ask("BEGIN; SELECT outbox.retry('a'); ROLLBACK");
+nothing_arrives($receiver, 'rolled back: nothing is sent', 0.5, id => $dead[1]);
+
+# discard
+is(ask("SELECT outbox.discard('a')"), 1, 'discard');
+becomes($dead[1], 'cancelled:discarded', 'it is shown as such');
+ok(wait_sql($node, "SELECT dead = 0 FROM outbox.stats WHERE endpoint = 'a'"), 'and no longer counted');
+is(ask('SELECT count(*) FROM outbox.dead_letters'), 0, 'nor a dead letter');
+is(ask("SELECT outbox.retry('a')"), 0, 'nor retried');
+is(ask("SELECT outbox.discard('b')"), 0, 'nothing to discard');
+
+# cancel: retrying, blocked, pending
+$receiver->control(path => '/ok/b', behave => '/status/500');
+my $head = emit($node, 'b.head', '{"n": 1}', "key => 'k'");
+my @behind = map { emit($node, 'b.behind', "{\"n\": $_}", "key => 'k'") } 2 .. 4;
+becomes($head, 'retrying', 'a head waits');
+becomes($_, 'blocked', 'and followers') foreach @behind;
+$receiver->control(path => '/ok/b', behave => '/ok');
+is(ask("SELECT outbox.cancel('$behind[0]')"), 't', 'cancel a blocked one');
+becomes($behind[0], 'cancelled:cancelled', 'cancelled');
+is(ask("SELECT outbox.cancel('$head', 'b')"), 't', 'cancel the head');
+$receiver->wait_delivered(1, id => $_) foreach @behind[ 1, 2 ];
+pass('its followers go on');
+becomes($head, 'cancelled:cancelled', 'the head is cancelled');
+is(scalar(() = $receiver->requests(id => $behind[0])), 0, 'and what was cancelled is not sent');
+is(ask("SELECT outbox.cancel('$behind[1]')"), 'f', 'too late for one that was delivered');
+ok(wait_sql($node, "SELECT (blocked, retrying) = (0, 0) FROM outbox.stats WHERE endpoint = 'b'"), 'counters agree');
+ask("SELECT outbox.pause_endpoint('b')");
+my @pending = map { emit($node, 'b.pending', "{\"n\": $_}", "key => 'k'") } 1 .. 3;
+is(ask("SELECT outbox.cancel('$pending[1]')"), 't', 'cancel a pending one');
+becomes($pending[1], 'cancelled:cancelled', 'cancelled');
+ok(restart_worker(), 'another worker');
+ask("SELECT outbox.resume_endpoint('b')");
+$receiver->wait_delivered(1, id => $_) foreach @pending[ 0, 2 ];
+nothing_arrives($receiver, 'is not sent, by the next worker either', 0.3, id => $pending[1]);
+like(refused("SELECT outbox.cancel('00000000-0000-7000-8000-000000000000')"), qr/42704.*HINT/s, 'no such event');
+
+# Filters
+like(refused("SELECT outbox.create_endpoint('f', 'https://example.com/', filter => '\$.total')"),
+	qr/22023.*HINT.*exists\(\$\."total"\)/s, 'what is no predicate is refused, with a hint');
+like(refused("SELECT outbox.create_endpoint('f', 'https://example.com/', filter => '\$.items[*] ? (\@.n > 1)')"),
+	qr/22023.*HINT.*exists/s, 'so is a path with a filter');
+endpoint($node, $receiver, 'f', '/ok/f', "topics => '{f.*}', filter => '\$.total > 100'");
+my $unmatched = ask('SELECT unmatched FROM outbox.status');
+my %id = map { $_ => emit($node, 'f.one', "{\"total\": $_}") } qw(50 150 250);
+$receiver->wait_delivered(1, id => $id{$_}) foreach qw(150 250);
+ok(wait_settled($node), 'settled');
+is(scalar(() = $receiver->requests(id => $id{50})), 0, 'what does not match is not sent');
+is(ask("SELECT count(*) FROM outbox.deliveries WHERE endpoint = 'f'"), 2, 'and is no delivery');
+ok(wait_sql($node, "SELECT unmatched = $unmatched + 1 FROM outbox.status"), 'but counted as unmatched');
+
+# Neither true nor false
+my $odd = emit($node, 'f.odd', '{"total": "much"}');
+my $none = emit($node, 'f.none', '[]');
+becomes($odd, 'dead:filter failed', 'a filter that fails: dead');
+is(ask("SELECT reason FROM outbox.dead_letters WHERE event_id = '$odd'"), 'filter failed', 'and why');
+is(scalar(() = $receiver->requests(id => $odd)), 0, 'it was not sent');
+is(ask("SELECT outbox.retry('f', '$odd')"), 1, 'retried by hand');
+$receiver->wait_delivered(1, id => $odd);
+becomes($odd, 'delivered', 'it is sent');
+endpoint($node, $receiver, 'g', '/ok/g', "topics => '{g.*}', filter => '\$.at.datetime() < \"2030-01-01T00:00:00+00:00\".datetime()'");
+$odd = emit($node, 'g.odd', '{"at": "2020-01-01"}');
+becomes($odd, 'dead:filter failed', 'one that throws, too');
+$id{after} = emit($node, 'g.after', '{"at": "2020-01-01T00:00:00+00:00"}');
+$receiver->wait_delivered(1, id => $id{after});
+pass('and the worker goes on');
+
+# Altered: it holds from the position on, and outbox.deliveries agrees
+ask("SELECT outbox.alter_endpoint('f', filter => '\$.total < 100')");
+ok( wait_sql($node, "SELECT count(*) = 2 FROM outbox.subscriptions JOIN outbox.endpoint_settings"
+	  . " USING (endpoint_id) WHERE name = 'f'"), 'the new filter is stored');
+my %new = map { $_ => emit($node, 'f.two', "{\"total\": $_}") } qw(50 150);
+$receiver->wait_delivered(1, id => $new{50});
+ok(wait_settled($node), 'settled');
+is(scalar(() = $receiver->requests(id => $new{150})), 0, 'the new filter holds');
+is( ask("SELECT string_agg(payload->>'total', ' ' ORDER BY d.seq) FROM outbox.deliveries d"
+	  . " JOIN outbox.events e ON e.id = d.event_id WHERE endpoint = 'f' AND d.topic IN ('f.one', 'f.two')"),
+	'150 250 50', 'each event is judged by the filter of its place in the log');
+ask("SELECT outbox.alter_endpoint('f', reset => '{filter}')");
+my $any = emit($node, 'f.three', '{"total": 150}');
+$receiver->wait_delivered(1, id => $any);
+ok(restart_worker(), 'another worker');
+is(scalar(() = $receiver->delivered(id => $any)), 1, 'reset: no filter');
+
+# Whom the functions are granted to
+ask(<<'SQL');
+CREATE ROLE operator LOGIN;
+GRANT USAGE ON SCHEMA outbox TO operator;
+GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA outbox TO operator;
+CREATE ROLE stranger LOGIN;
+SQL
+my $url = $receiver->url('/ok/o');
+my $as = 'SET SESSION AUTHORIZATION operator;';
+ask("$as SELECT outbox.create_endpoint('o', '$url', topics => '{o.*}')");
+my $first = ask("$as SELECT outbox.emit('o.one', '{}'::jsonb)");
+$receiver->wait_delivered(1, id => $first);
+ask("$as SELECT outbox.alter_endpoint('o', max_attempts => 1, backoff_base => '1 h')");
+ask("$as SELECT outbox.seek_endpoint('o', 'beginning')");
+$receiver->wait_delivered(2, id => $first);
+pass('alter_endpoint, seek_endpoint by a role without any table');
+$receiver->control(path => '/ok/o', behave => '/status/500');
+my $bad = ask("$as SELECT outbox.emit('o.two', '{}'::jsonb)");
+becomes($bad, 'dead:max_attempts', 'dead');
+$receiver->control(path => '/ok/o', behave => '/ok');
+is(ask("$as SELECT outbox.retry('o')"), 1, 'retry');
+$receiver->wait_delivered(1, id => $bad);
+is(ask("$as SELECT outbox.discard('o')"), 0, 'discard');
+ask("$as SELECT outbox.pause_endpoint('o')");
+my $gone = ask("$as SELECT outbox.emit('o.three', '{}'::jsonb)");
+is(ask("$as SELECT outbox.cancel('$gone')"), 't', 'cancel');
+becomes($gone, 'cancelled:cancelled', 'cancelled');
+ask("$as SELECT outbox.resume_endpoint('o')");
+my $old = ask("$as SELECT outbox.endpoint_secret('o')");
+my ($rc, undef, $err) = $node->psql('postgres', "$as SELECT outbox.rotate_secret('o')");
+is($err, '', 'rotate_secret');
+isnt(ask("$as SELECT outbox.endpoint_secret('o')"), $old, 'another secret');
+($rc, undef, $err) = $node->psql('postgres', "$as SELECT outbox.drop_endpoint('o', discard => true)");
+is($err, '', 'drop_endpoint');
+like(refused("$as SELECT * FROM outbox.endpoint_secrets"), qr/42501/, 'but it reads no table');
+like(refused("SET SESSION AUTHORIZATION stranger; SELECT outbox.retry('a')"), qr/42501/,
+	'and a stranger may do nothing');
+is(ask('SELECT sum(restarts) FROM outbox.worker_slots()'), 0, 'no worker ended with an error');
+
+$node->stop;
+done_testing();

@@ -1,0 +1,95 @@
+# Rules of the log that no load would bring to light every time: each is put to
+# the one order of events that breaks it.
+use strict;
+use warnings;
+
+use OutboxTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time usleep);
+
+my $node = outbox_node('main', conf => "outbox.wakeup_interval = '60 s'\n");
+my $receiver = OutboxTest::Receiver->new('main');
+my $log = PostgreSQL::Test::Utils::tempdir() . '/producer';
+
+sub ask
+{
+	my ($sql) = @_;
+	return $node->safe_psql('postgres', $sql);
+}
+
+sub in
+{
+	my ($session, $sql) = @_;
+	my $result = $session->query_safe($sql);
+	return $result;
+}
+
+endpoint($node, $receiver, 'all', '/ok/a', "backoff_base => '1 s', backoff_max => '1 s'");
+
+# A tick must list a transaction that has its xid and its numbers, although no
+# newer one has completed: GetSnapshotData() would not.
+my ($older, $newer) = map { $node->background_psql('postgres') } 1 .. 2;
+in($older, 'BEGIN');
+my $first = in($older, "SELECT outbox.emit('tick.older', '{}'::jsonb)");
+in($newer, 'BEGIN');
+my $second = in($newer, "SELECT outbox.emit('tick.newer', '{}'::jsonb)");
+in($older, 'COMMIT');
+$receiver->wait_delivered(1, id => $first);
+in($newer, 'COMMIT');
+$receiver->wait_delivered(1, id => $second);
+is(scalar(() = $receiver->delivered(id => $second)), 1,
+	'the newest transaction was open when the tick was taken: nothing is lost');
+
+# Whoever draws a number has its xid already: under load, with ticks all the time
+my $producer = start_producer($node, $log, seconds => 3, rate => 500, sessions => 8, keys => 8);
+stop_producer($producer, 1);
+check_history($node, $receiver, $log, endpoints => ['/ok/a']);
+
+# A wake-up that comes while the worker waits for a lock inside a transaction
+$receiver->control(path => '/ok/a', behave => '/status/500');
+my $parked = emit($node, 'wake.parked', '{}');
+wait_status($node, $parked, 'retrying', 'a parked delivery');
+in($older, 'BEGIN');
+in($older, "SELECT 1 FROM outbox.parked WHERE event_id = '$parked' FOR UPDATE");
+$receiver->control(path => '/ok/a', behave => '/ok');
+my $pid = worker_pid($node);
+my $waits = "SELECT count(*) > 0 FROM pg_locks WHERE pid = $pid AND NOT granted";
+ok(wait_until { ask($waits) eq 't' } 'the worker waits for its row');
+my $start = time;
+my $id = emit($node, 'wake.meanwhile', '{}');
+usleep(100_000);
+in($older, 'COMMIT');
+$receiver->wait_delivered(1, id => $id);
+cmp_ok(time - $start, '<', 5, 'an event that was emitted meanwhile is not forgotten');
+ok(wait_settled($node), 'settled');
+
+# Only this log's own events are sent
+my $foreign = ask("INSERT INTO outbox.events (topic, payload, epoch)"
+	  . " VALUES ('epoch.foreign', '{}', 12345) RETURNING id");
+my $own = emit($node, 'epoch.own', '{}');
+$receiver->wait_delivered(1, id => $own);
+is(scalar(() = $receiver->requests(id => $foreign)), 0, 'an event of another epoch is not sent');
+is(ask("SELECT count(*) FROM outbox.deliveries WHERE event_id = '$foreign'"), 0, 'nor is it a delivery');
+
+# The sequence keeps no numbers for later
+my $file = $node->logfile;
+my $offset = -s $file;
+ask('ALTER SEQUENCE outbox.events_seq CACHE 10');
+$pid = worker_pid($node);
+ask("SELECT pg_terminate_backend($pid)");
+ok( wait_until {
+		PostgreSQL::Test::Utils::slurp_file($file, $offset) =~
+		  /ERROR:.*events_seq was altered.*HINT:.*CACHE 1/s
+	}
+	'a sequence with a cache: the worker says so');
+$id = emit($node, 'cache.one', '{}');
+nothing_arrives($receiver, 'and sends nothing', 1, id => $id);
+ask('ALTER SEQUENCE outbox.events_seq CACHE 1');
+$receiver->wait_delivered(1, id => $id);
+pass('put right: it goes on');
+
+$_->quit foreach $older, $newer;
+$node->stop;
+done_testing();
