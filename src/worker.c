@@ -160,7 +160,7 @@ fill_slots(TimestampTz now)
 }
 
 static bool
-is_quiet(const OutboxEndpoint *ep)
+is_quiet(OutboxEndpoint *ep)
 {
 	return ep->attached && ep->counted && ep->window_count == 0 && ep->nheld == 0 &&
 		ep->nsettling == 0 && ep->nin_flight == 0 && ep->nready == 0 &&
