@@ -226,6 +226,7 @@ typedef struct OutboxEndpoint
 	bool		dirty;			/* a position row is due */
 	bool		shared;			/* idle at the head: follows the shared row */
 	bool		state_dirty;	/* disabled by its receiver: to be written */
+	bool		recovered;		/* its breaker has closed: to be told */
 	bool		drop_window;	/* re-read from the frontier */
 } OutboxEndpoint;
 

@@ -83,6 +83,7 @@ outbox_pace_success(OutboxEndpoint *ep, TimestampTz now)
 	{
 		ep->breaker = OUTBOX_BREAKER_CLOSED;
 		ep->openings = 0;
+		ep->recovered = true;
 		ep->state_since = now;
 		ep->slots = 1;
 		ep->ramp_at = now + USECS_PER_SEC;

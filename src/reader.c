@@ -151,6 +151,12 @@ find_topic(const char *name, size_t len)
 	return topic;
 }
 
+bool
+outbox_reader_has_subscriber(const char *topic)
+{
+	return find_topic(topic, strlen(topic))->n > 0;
+}
+
 /* ----------------------------------------------------------------- head */
 
 static void *

@@ -21,6 +21,8 @@ extern void outbox_reader_set_endpoints(OutboxEndpoint **endpoints, int n);
 extern bool outbox_reader_subscribes(const OutboxEndpoint *ep, const char *topic,
 									 size_t len, OutboxRow *row);
 
+extern bool outbox_reader_has_subscriber(const char *topic);
+
 /* Called for each endpoint that got something to do. */
 typedef void (*OutboxGotWork) (OutboxEndpoint *ep);
 extern void outbox_reader_init(OutboxGotWork got_work);

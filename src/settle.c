@@ -29,6 +29,7 @@
 
 #include "catalog.h"
 #include "compat.h"
+#include "notice.h"
 #include "retention.h"
 #include "session.h"
 #include "settle.h"
@@ -536,13 +537,16 @@ outbox_settle(dlist_head *busy, const OutboxCursor *head, bool final)
 	{
 		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, busy_node, iter.cur);
 		const OutboxCursor *frontier;
+		bool		disabled;
 
 		if (ep->dropped)
 			continue;
 		frontier = outbox_endpoint_frontier(ep, head);
 		write_parked(ep);
-		if (ep->state_dirty)
+		disabled = ep->state_dirty;
+		if (disabled)
 			write_state(ep);
+		outbox_notice_write(ep, disabled && !ep->state_dirty);
 		if (ep->stored_version != ep->version)
 			write_subscription(ep, frontier);
 

@@ -1,0 +1,133 @@
+# dedup_key: one key, one event, also when many emit at once.
+use strict;
+use warnings;
+
+use OutboxTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = outbox_node('main');
+my $receiver = OutboxTest::Receiver->new('main');
+
+endpoint($node, $receiver, 'a', '/ok/a');
+
+sub session
+{
+	return $node->background_psql('postgres', on_error_stop => 0);
+}
+
+# Waits until some session waits for another one's transaction.
+sub somebody_waits
+{
+	return wait_sql($node,
+		"SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event = 'transactionid'");
+}
+
+sub events
+{
+	my ($topic) = @_;
+	return $node->safe_psql('postgres',
+		"SELECT count(*) FROM outbox.events WHERE topic = '$topic'");
+}
+
+my $first = emit($node, 'a.b', '1', "dedup_key => 'k'");
+is(emit($node, 'a.b', '2', "dedup_key => 'k'"), $first, 'again: the first id');
+isnt(emit($node, 'a.c', '3', "dedup_key => 'k'"), $first, 'another topic: another event');
+is(events('a.b'), '1', 'one event');
+
+# The second waits for the first, which commits
+my ($one, $two) = (session(), session());
+my $id = $one->query_safe("BEGIN; SELECT outbox.emit('wait.b', '1', dedup_key => 'commit')");
+$id =~ s/^.*\n//s;
+$two->query_until(qr/start/, <<'SQL');
+\echo start
+SELECT outbox.emit('wait.b', '2', dedup_key => 'commit');
+SQL
+somebody_waits();
+my $before = $node->safe_psql('postgres', 'SELECT last_value FROM outbox.events_seq');
+$one->query_safe('COMMIT');
+like($two->query_safe('SELECT 1'), qr/\Q$id\E/, 'who waited gets the id of the first');
+is($node->safe_psql('postgres', 'SELECT last_value FROM outbox.events_seq'),
+	$before, 'and had drawn no number');
+
+# ... and which rolls back
+$id = $one->query_safe("BEGIN; SELECT outbox.emit('wait.b', '3', dedup_key => 'rollback')");
+$id =~ s/^.*\n//s;
+$two->query_until(qr/start/, <<'SQL');
+\echo start
+SELECT outbox.emit('wait.b', '4', dedup_key => 'rollback');
+SQL
+somebody_waits();
+$one->query_safe('ROLLBACK');
+unlike($two->query_safe('SELECT 1'), qr/\Q$id\E/, 'who waited emits when the first rolls back');
+is( $node->safe_psql('postgres',
+		"SELECT string_agg(payload::text, ',' ORDER BY seq) FROM outbox.events WHERE topic = 'wait.b'"),
+	'1,4', 'one event each');
+
+# REPEATABLE READ: a key that was used after its snapshot
+$one->query_safe('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1');
+emit($node, 'rr.b', '1', "dedup_key => 'k'");
+$one->query(<<'SQL');
+DO $$ BEGIN PERFORM outbox.emit('rr.b', '2', dedup_key => 'k');
+EXCEPTION WHEN serialization_failure THEN PERFORM set_config('outbox_test.saw', '40001', false); END $$;
+SQL
+$one->query_safe('COMMIT');
+is($one->query_safe("SELECT current_setting('outbox_test.saw', true)"), '40001', 'REPEATABLE READ: 40001');
+is(events('rr.b'), '1', 'and one event');
+$one->quit;
+$two->quit;
+
+# Many at once: the same keys by several sessions, some of which roll back
+my $script = $node->basedir . '/dedup.sql';
+append_to_file($script, <<'SQL');
+\set k random(1, 200)
+\set rollback random(1, 4) = 1
+BEGIN;
+INSERT INTO seen SELECT :k, outbox.emit('many.b', to_jsonb(:k), dedup_key => 'k' || :k);
+\if :rollback
+ROLLBACK;
+\else
+COMMIT;
+\endif
+SQL
+$node->safe_psql('postgres', 'CREATE TABLE seen (k int, id uuid)');
+$node->command_ok(
+	[
+		'pgbench', '-n', '-h', $node->host, '-p', $node->port, '-f', $script,
+		'-c', '8', '-t', '400', 'postgres'
+	],
+	'eight sessions');
+is( $node->safe_psql(
+		'postgres', 'SELECT count(*) FROM (SELECT k FROM seen GROUP BY k HAVING count(DISTINCT id) <> 1) s'),
+	'0', 'all of them got the same id for the same key');
+is( $node->safe_psql(
+		'postgres',
+		"SELECT count(*) FROM (SELECT payload FROM outbox.events WHERE topic = 'many.b'"
+		  . " GROUP BY payload HAVING count(*) <> 1) s"),
+	'0', 'and each key has one event');
+is( $node->safe_psql(
+		'postgres',
+		"SELECT count(*) FROM seen s WHERE NOT EXISTS (SELECT FROM outbox.events e WHERE e.id = s.id)"),
+	'0', 'which exists');
+wait_settled($node);
+is(scalar(() = $receiver->requests(topic => 'many.b')), events('many.b'), 'each is sent once');
+
+# Keys whose time is over are removed, and count no more even before that
+is( $node->safe_psql('postgres', 'SELECT count(*) > 100 FROM outbox.dedup'),
+	't', 'keys are kept');
+$node->append_conf('postgresql.conf', "outbox.dedup_window = 1s\n");
+$node->reload;
+wait_sql($node, "SELECT setting = '1' FROM pg_settings WHERE name = 'outbox.dedup_window'");
+ok( wait_sql(
+		$node, "SELECT clock_timestamp() > max(created_at) + interval '1 s' FROM outbox.dedup"
+		  . " HAVING count(*) > 0 UNION ALL SELECT true LIMIT 1"),
+	'the window is over');
+isnt(emit($node, 'a.b', '5', "dedup_key => 'k'"), $first, 'the key is free again');
+$node->restart;
+ok(wait_sql($node, 'SELECT count(*) = 0 FROM outbox.dedup'), 'the worker removes old keys');
+emit($node, 'a.b', '6', "dedup_key => 'x'");
+ok(wait_sql($node, 'SELECT count(*) = 0 FROM outbox.dedup'), 'and does so again');
+
+$node->stop;
+done_testing();

@@ -1,0 +1,125 @@
+# outbox.wait_for(), outbox.send_test() and outbox.emit_change() with a worker.
+use strict;
+use warnings;
+
+use OutboxTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time);
+
+my $node = outbox_node('main');
+my $receiver = OutboxTest::Receiver->new('main');
+
+sub ask
+{
+	my ($sql) = @_;
+	return $node->safe_psql('postgres', $sql);
+}
+
+endpoint($node, $receiver, 'ok', '/ok/a', "topics => '{order.*}'");
+endpoint($node, $receiver, 'slow', '/slow/b?ms=400', "topics => '{order.slow}'");
+endpoint($node, $receiver, 'dead', '/status/500/c', "topics => '{order.dead}', max_attempts => 1");
+endpoint($node, $receiver, 'all', '/ok/all', "topics => '{*,outbox.*}'");
+
+# wait_for
+my $id = emit($node, 'order.one', '{}');
+is(ask("SELECT outbox.wait_for('$id')"), 't', 'delivered');
+is(ask("SELECT count(*) FROM outbox.deliveries WHERE event_id = '$id' AND status <> 'delivered'"),
+	'0', 'everywhere');
+$id = emit($node, 'order.slow', '{}');
+my $start = time;
+is(ask("SELECT outbox.wait_for('$id', '10 ms')"), 'f', 'not in this time');
+is(ask("SELECT outbox.wait_for('$id', '0')"), 'f', 'nor when asked once');
+is(ask("SELECT outbox.wait_for('$id')"), 't', 'but later');
+cmp_ok(time - $start, '>', 0.35, 'when the slowest has it');
+$id = emit($node, 'order.dead', '{}');
+$start = time;
+is(ask("SELECT outbox.wait_for('$id', '60 s')"), 'f', 'dead somewhere');
+cmp_ok(time - $start, '<', 30, 'which it does not wait for');
+ask("SELECT outbox.alter_endpoint('all', topics => '{outbox.*}')");
+$id = emit($node, 'nobody.listens', '{}');
+is(ask("SELECT outbox.wait_for('$id', '0')"), 't', 'nobody subscribes')
+  if wait_sql($node, "SELECT count(*) = 0 FROM outbox.deliveries WHERE event_id = '$id'");
+$id = emit($node, 'order.due', '{}', "deliver_at => clock_timestamp() + interval '700 ms'");
+is(ask("SELECT outbox.wait_for('$id', '10 ms')"), 'f', 'not due yet');
+is(ask("SELECT outbox.wait_for('$id')"), 't', 'due');
+
+# It can be interrupted, and waits for nobody in a transaction of its own
+ask("SELECT outbox.pause_endpoint('ok')");
+$id = emit($node, 'order.paused', '{}');
+my ($rc, $out, $err) = $node->psql('postgres',
+	"SET statement_timeout = '300 ms'; SELECT outbox.wait_for('$id', '1 hour')");
+like($err, qr/statement timeout/, 'it can be interrupted');
+ask("SELECT outbox.resume_endpoint('ok')");
+is(ask("SELECT outbox.wait_for('$id')"), 't', 'and asked again');
+($rc, $out, $err) = $node->psql('postgres', <<'SQL');
+\set VERBOSITY sqlstate
+BEGIN;
+SELECT outbox.emit('order.mine', '{}') AS id \gset
+SELECT outbox.wait_for(:'id');
+SQL
+like($err, qr/25001/, 'in the emitting transaction: 25001');
+
+# Who may wait needs no more than EXECUTE
+ask(<<'SQL');
+CREATE ROLE waiter LOGIN;
+GRANT USAGE ON SCHEMA outbox TO waiter;
+GRANT EXECUTE ON FUNCTION outbox.wait_for(uuid, interval) TO waiter;
+SQL
+is( $node->safe_psql('postgres', "SELECT outbox.wait_for('$id')",
+		extra_params => [ '-U', 'waiter' ]),
+	't', 'with EXECUTE alone');
+
+# send_test: to this endpoint alone, whatever its topics
+$id = ask("SELECT outbox.send_test('ok')");
+is(ask("SELECT outbox.wait_for('$id')"), 't', 'a test event is delivered');
+my ($request) = $receiver->requests(id => $id);
+is($request->{headers}{'outbox-topic'}, 'outbox.test', 'its topic');
+is($request->{signature}, 'valid', 'it is signed');
+is($request->{path}, '/ok/a', 'it goes where it was asked for');
+is( ask("SELECT endpoint, status FROM outbox.deliveries WHERE event_id = '$id'"),
+	'ok|delivered', 'outbox.deliveries shows it');
+is(ask("SELECT status_code FROM outbox.attempts WHERE event_id = '$id'"), '200', 'and outbox.attempts');
+my $next = emit($node, 'order.next', '{}');
+$receiver->wait_delivered(1, path => '/ok/a', id => $next);
+is(scalar(() = $receiver->requests(id => $id)), 1,
+	'nobody else got it, not even who subscribes to outbox.*');
+$id = ask("SELECT outbox.send_test('dead')");
+is(ask("SELECT outbox.wait_for('$id')"), 'f', 'one that fails is dead');
+is( ask("SELECT endpoint, topic, last_status_code FROM outbox.dead_letters WHERE event_id = '$id'"),
+	'dead|outbox.test|500', 'and visible');
+$node->safe_psql('postgres', "BEGIN; SELECT outbox.send_test('ok'); ROLLBACK");
+nothing_arrives($receiver, 'rolled back: not sent', 0.5, topic => 'outbox.test', path => '/ok/a');
+
+# emit_change
+ask(<<'SQL');
+CREATE TABLE orders (id int PRIMARY KEY, status text, note text);
+CREATE TRIGGER emit AFTER INSERT OR UPDATE OR DELETE ON orders FOR EACH ROW
+EXECUTE FUNCTION outbox.emit_change('order.changed', 'id', 'status');
+CREATE ROLE clerk LOGIN;
+GRANT SELECT, INSERT, UPDATE, DELETE ON orders TO clerk;
+SQL
+$node->safe_psql('postgres', <<'SQL', extra_params => [ '-U', 'clerk' ]);
+INSERT INTO orders VALUES (1, 'new');
+UPDATE orders SET note = 'x';
+UPDATE orders SET status = 'paid';
+DELETE FROM orders;
+SQL
+my @got = $receiver->wait_delivered(3, path => '/ok/a', topic => 'order.changed');
+is_deeply(
+	[ map { JSON::PP::decode_json($_->{body})->{data} } @got ],
+	[
+		{ op => 'insert', table => 'public.orders', new => { status => 'new' } },
+		{
+			op => 'update',
+			table => 'public.orders',
+			new => { status => 'paid' },
+			old => { status => 'new' }
+		},
+		{ op => 'delete', table => 'public.orders', old => { status => 'paid' } }
+	],
+	'a clerk who knows nothing of outbox');
+
+$node->stop;
+done_testing();
