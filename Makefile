@@ -79,6 +79,11 @@ demo:
 bench:
 	@PG_CONFIG='$(PG_CONFIG)' bench/run
 
+# Takes each guard out of a copy and expects a test to turn red; MUTANTS=tick
+# tries some.
+mutants:
+	@PG_CONFIG='$(PG_CONFIG)' test/mutants/run $(MUTANTS)
+
 # The pure rooms under AddressSanitizer and under valgrind.
 asan:
 	@PG_CONFIG='$(PG_CONFIG)' UNIT_CFLAGS='-fsanitize=address,undefined -fno-sanitize-recover' test/run unit
@@ -98,7 +103,8 @@ help:
 	@echo "make test           all tests; TESTS='001 unit/address' runs some"
 	@echo "make torture        crash loops, for as long as ROUNDS says"
 	@echo "make bench          throughput and latency"
+	@echo "make mutants        takes the guards out: does a test notice? MUTANTS='tick' tries some"
 	@echo "make asan|valgrind  unit tests under a memory checker"
 	@echo "make format         lay the sources out with clang-format; format-check only looks"
 
-.PHONY: setup test torture demo bench unit asan valgrind format format-check help
+.PHONY: setup test torture demo bench mutants unit asan valgrind format format-check help

@@ -128,7 +128,9 @@ outbox_dedup_claim(text *topic, text *key, pg_uuid_t *id)
 TimestampTz
 outbox_dedup_next_time(void)
 {
-	return sweep_at;
+	int64		pause = (int64) outbox_dedup_window * USECS_PER_SEC / PASSES_PER_WINDOW;
+
+	return sweep_block > 0 ? sweep_at : Max(sweep_at, pass_at + pause);
 }
 
 /* Keys that somebody is overwriting now are left alone. */
@@ -162,7 +164,7 @@ outbox_dedup_sweep(TimestampTz now)
 	Relation	rel;
 	BlockNumber blocks;
 
-	if (now < sweep_at)
+	if (now < outbox_dedup_next_time())
 		return;
 	sweep_at = now + SWEEP_EVERY;
 	if (!outbox_begin(true))
@@ -182,12 +184,5 @@ outbox_dedup_sweep(TimestampTz now)
 		sweep_blocks(sweep_block, now);
 	outbox_commit();
 
-	sweep_block += SWEEP_BLOCKS;
-	if (sweep_block >= blocks)
-	{
-		int64		pause = (int64) outbox_dedup_window * USECS_PER_SEC / PASSES_PER_WINDOW;
-
-		sweep_block = 0;
-		sweep_at = Max(sweep_at, pass_at + pause);
-	}
+	sweep_block = sweep_block + SWEEP_BLOCKS < blocks ? sweep_block + SWEEP_BLOCKS : 0;
 }

@@ -12,6 +12,8 @@ use Time::HiRes qw(usleep);
 my $node = outbox_node('main', conf => <<'CONF');
 outbox.worker_max_in_flight = 16
 outbox.wakeup_interval = '200 ms'
+wal_level = replica
+max_wal_senders = 5
 CONF
 my $receiver = OutboxTest::Receiver->new('main');
 my $slowly = "backoff_base => '1 h', backoff_max => '1 h'";
@@ -95,10 +97,8 @@ push @ids, $node->safe_psql('postgres',
 let_the_head_move_on();
 is( join(' ', map { my $id = $_; map { $_->{path} } $receiver->delivered(id => $id) } @ids),
 	'', 'nothing of it is delivered yet');
+$receiver->control(path => $_, behave => '/ok') foreach qw(/ok/limited /ok/crowded /hang/crowd);
 ok(restart_worker(), 'a new worker');
-$receiver->control(path => '/ok/limited', behave => '/ok');
-$receiver->control(path => '/ok/crowded', behave => '/ok');
-$receiver->control(path => '/hang/crowd', behave => '/ok');
 $node->safe_psql('postgres', 'ALTER SYSTEM RESET synchronous_standby_names');
 $node->reload;
 $node->safe_psql('postgres', "SELECT outbox.alter_endpoint('rated', reset => '{rate_limit}')");

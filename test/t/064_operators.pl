@@ -90,6 +90,10 @@ becomes($_, 'blocked', 'and followers') foreach @behind;
 $receiver->control(path => '/ok/b', behave => '/ok');
 is(ask("SELECT outbox.cancel('$behind[0]')"), 't', 'cancel a blocked one');
 becomes($behind[0], 'cancelled:cancelled', 'cancelled');
+ok( wait_sql(
+		$node, "SELECT shared FROM outbox.positions JOIN outbox.endpoint_settings"
+		  . " USING (endpoint_id) WHERE name = 'b' ORDER BY number DESC LIMIT 1"),
+	'the endpoint is idle by now');
 is(ask("SELECT outbox.cancel('$head', 'b')"), 't', 'cancel the head');
 $receiver->wait_delivered(1, id => $_) foreach @behind[ 1, 2 ];
 pass('its followers go on');

@@ -146,6 +146,7 @@ sub requests
 			}
 			else
 			{
+				$entry->{topic} = $entry->{headers}{'outbox-topic'};
 				push @{ $self->{seen} }, $entry;
 				$self->{by_number}{"$incarnation.$entry->{request}"} = $entry;
 			}
