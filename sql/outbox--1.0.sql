@@ -516,8 +516,8 @@ CREATE FUNCTION outbox.check_headers(headers pg_catalog.jsonb) RETURNS pg_catalo
 LANGUAGE C IMMUTABLE STRICT AS 'MODULE_PATHNAME', 'outbox_check_headers';
 CREATE FUNCTION outbox.new_secret() RETURNS pg_catalog.text
 LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_new_secret';
-CREATE FUNCTION outbox.new_epoch() RETURNS pg_catalog.int8
-LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_new_epoch';
+CREATE FUNCTION outbox.claim_log() RETURNS pg_catalog.void
+LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_claim_log';
 CREATE FUNCTION outbox.topic_in(topic pg_catalog.text, patterns pg_catalog.text[]) RETURNS pg_catalog.bool
 LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE AS 'MODULE_PATHNAME', 'outbox_topic_in';
 CREATE FUNCTION outbox.position_now(sequence pg_catalog.oid,
@@ -543,7 +543,7 @@ COMMENT ON FUNCTION outbox.filter_matches(pg_catalog.jsonb, pg_catalog.jsonpath)
 COMMENT ON FUNCTION outbox.check_secret(pg_catalog.text) IS 'Refuses what is not whsec_ and the base64 of 24 to 64 bytes (22023)';
 COMMENT ON FUNCTION outbox.check_headers(pg_catalog.jsonb) IS 'Refuses what is not a flat object of strings, and names that belong to outbox or HTTP (22023)';
 COMMENT ON FUNCTION outbox.new_secret() IS 'A new secret: whsec_ and the base64 of 32 random bytes';
-COMMENT ON FUNCTION outbox.new_epoch() IS 'A random positive number';
+COMMENT ON FUNCTION outbox.claim_log() IS 'Makes the log this system''s and database''s, if nobody''s yet';
 COMMENT ON FUNCTION outbox.topic_in(pg_catalog.text, pg_catalog.text[]) IS 'Does one of the patterns match the topic?';
 COMMENT ON FUNCTION outbox.position_now(pg_catalog.oid) IS 'The end of the log, for a transaction that may have written to it';
 COMMENT ON FUNCTION outbox.endpoints_changed() IS 'Rings the worker when this transaction commits';
@@ -717,6 +717,7 @@ BEGIN
                   HINT = 'Use another name, outbox.alter_endpoint(), or if_not_exists => true.';
     END IF;
 
+    PERFORM outbox.claim_log();
     SELECT p.snapshot, p.seq_low INTO s.start_snapshot, s.start_seq_low
     FROM outbox.place(start_at) p;
     INSERT INTO outbox.endpoint_settings (name, url, topics, filter, format, headers, ordering,

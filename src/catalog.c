@@ -1,17 +1,15 @@
 /*
  * catalog.c
  *	  Reads what the extension's tables say about endpoints: settings, stored
- *	  positions, parked deliveries; and whose log this is.
+ *	  positions, parked deliveries.
  */
 #include "outbox.h"
 
-#include "access/xlog.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
-#include "utils/inval.h"
 #include "utils/jsonb.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
@@ -701,35 +699,4 @@ outbox_catalog_load_pending(OutboxEndpoint *ep, const int64 *seqs, int n)
 		outbox_endpoint_admit(ep, l.rows[i].event);
 		outbox_page_unref(l.rows[i].event->page);
 	}
-}
-
-/* --------------------------------------------------------------- origin */
-
-OutboxOrigin
-outbox_catalog_origin(int64 *epoch, bool *zero)
-{
-	Datum		args[3] = {Int64GetDatum((int64) GetSystemIdentifier()),
-		ObjectIdGetDatum(MyDatabaseId), CStringGetTextDatum(outbox_instance_name)};
-	Row			row;
-
-	query("SELECT pg_catalog.count(*) FROM outbox.origins", 0, NULL, NULL, NULL);
-	if (row_int8(fetch_row(0), 0) == 0)
-	{
-		query("INSERT INTO outbox.origins"
-			  " (epoch, system_identifier, database_oid, instance_name, first)"
-			  " VALUES (outbox.new_epoch(), $1, $2, $3, true)",
-			  3, (Oid[]) {INT8OID, OIDOID, TEXTOID}, args, NULL);
-		CacheInvalidateRelcacheByRelid(outbox_session_table(OUTBOX_TABLE_ORIGINS));
-	}
-	query("SELECT epoch, first, instance_name FROM outbox.origins"
-		  " WHERE system_identifier OPERATOR(pg_catalog.=) $1"
-		  " AND database_oid OPERATOR(pg_catalog.=) $2",
-		  2, (Oid[]) {INT8OID, OIDOID}, args, NULL);
-	if (SPI_processed == 0)
-		return OUTBOX_ORIGIN_FOREIGN;
-	row = fetch_row(0);
-	*epoch = row_int8(row, 0);
-	*zero = DatumGetBool(row.values[1]);
-	return row_is(row, 2, outbox_instance_name) ? OUTBOX_ORIGIN_OURS :
-		OUTBOX_ORIGIN_OTHER_INSTANCE;
 }

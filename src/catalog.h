@@ -93,14 +93,4 @@ extern void outbox_catalog_forget_parked(int32 endpoint_id, const OutboxTick *st
 /* Events that were on their way when the position was written. */
 extern void outbox_catalog_load_pending(OutboxEndpoint *ep, const int64 *seqs, int n);
 
-/* Whose log this is.  Makes the row when this is the first one. */
-typedef enum OutboxOrigin
-{
-	OUTBOX_ORIGIN_OURS,
-	OUTBOX_ORIGIN_FOREIGN,		/* another system or database: to be held */
-	OUTBOX_ORIGIN_OTHER_INSTANCE	/* outbox.instance_name is not the stored one */
-} OutboxOrigin;
-
-extern OutboxOrigin outbox_catalog_origin(int64 *epoch, bool *zero);
-
 #endif							/* OUTBOX_CATALOG_H */

@@ -34,7 +34,6 @@ PG_FUNCTION_INFO_V1(outbox_check_topics);
 PG_FUNCTION_INFO_V1(outbox_check_secret);
 PG_FUNCTION_INFO_V1(outbox_new_secret);
 PG_FUNCTION_INFO_V1(outbox_check_headers);
-PG_FUNCTION_INFO_V1(outbox_new_epoch);
 PG_FUNCTION_INFO_V1(outbox_topic_in);
 PG_FUNCTION_INFO_V1(outbox_position_now);
 PG_FUNCTION_INFO_V1(outbox_endpoints_changed);
@@ -151,24 +150,6 @@ outbox_check_headers(PG_FUNCTION_ARGS)
 					 errhint("headers is a flat object of strings, like '{\"authorization\": \"Bearer …\"}'.")));
 	}
 	PG_RETURN_VOID();
-}
-
-/* A random 63-bit number that is not 0. */
-Datum
-outbox_new_epoch(PG_FUNCTION_ARGS)
-{
-	uint64		epoch;
-
-	(void) fcinfo;
-	do
-	{
-		if (!pg_strong_random(&epoch, sizeof(epoch)))
-			ereport(ERROR,
-					(errcode(ERRCODE_INTERNAL_ERROR),
-					 errmsg("could not generate random numbers")));
-		epoch &= PG_INT64_MAX;
-	} while (epoch == 0);
-	PG_RETURN_INT64((int64) epoch);
 }
 
 /* topic_in(topic, patterns): does one of them match? */

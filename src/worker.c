@@ -30,6 +30,7 @@
 #include "dedup.h"
 #include "deliver.h"
 #include "launcher.h"
+#include "origin.h"
 #include "reader.h"
 #include "replay.h"
 #include "retention.h"
@@ -47,6 +48,7 @@
 #define PUBLISH_EVERY (100 * 1000)	/* µs */
 #define RETRY_LOCKS_AFTER (20 * 1000)	/* µs */
 #define WATCH_STANDBYS_EVERY 1	/* ms */
+#define IDLE_LOOK 10000L			/* ms */
 
 static OutboxDatabase *db;
 static char *instance_name;		/* as of the start */
@@ -396,6 +398,19 @@ raise_fd_limit(void)
 				 errhint("Raise the limit of open files of the server, or lower the setting.")));
 }
 
+/* Until somebody rings, or a little while; ends when it is asked to. */
+static void
+wait_for_change(uint64 changed)
+{
+	CHECK_FOR_INTERRUPTS();
+	if (ShutdownRequestPending || ConfigReloadPending)
+		proc_exit(0);
+	if (pg_atomic_read_u64(&db->changed) == changed)
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 Min(IDLE_LOOK, outbox_retention * 100L), PG_WAIT_EXTENSION);
+	ResetLatch(MyLatch);
+}
+
 /*
  * Waits, doing nothing, in a state that only a new process leaves: the launcher
  * starts one when this one ends.
@@ -403,23 +418,23 @@ raise_fd_limit(void)
 static void
 idle(OutboxWorkerState state, const char *reason)
 {
+	uint64		changed = pg_atomic_read_u64(&db->changed);
+
 	outbox_worker_report(db, state, reason);
 	ereport(LOG, (errmsg("outbox worker for this database does nothing: %s", reason)));
-	seen_changed = pg_atomic_read_u64(&db->changed);
-	for (;;)
+	while (pg_atomic_read_u64(&db->changed) == changed)
 	{
-		CHECK_FOR_INTERRUPTS();
-		if (ShutdownRequestPending || ConfigReloadPending ||
-			pg_atomic_read_u64(&db->changed) != seen_changed)
-			proc_exit(0);
 		if (outbox_begin(false))	/* ends with the extension */
 			outbox_commit();
-		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 10 * 1000, PG_WAIT_EXTENSION);
-		ResetLatch(MyLatch);
+		wait_for_change(changed);
 	}
+	proc_exit(0);
 }
 
+/*
+ * Whose log is it?  While it is nobody's there is nothing to deliver: the first
+ * endpoint claims it, or retention does, when there is something to forget.
+ */
 static void
 read_origin(void)
 {
@@ -427,10 +442,22 @@ read_origin(void)
 	bool		zero = false;
 	OutboxOrigin origin;
 
-	while (!outbox_begin(true))
-		pg_usleep(RETRY_LOCKS_AFTER);
-	origin = outbox_catalog_origin(&epoch, &zero);
-	outbox_commit();
+	for (;;)
+	{
+		uint64		changed = pg_atomic_read_u64(&db->changed);
+
+		while (!outbox_begin(true))
+			pg_usleep(RETRY_LOCKS_AFTER);
+		outbox_retention_init(db);
+		if (GetCurrentTimestamp() >= outbox_retention_next_time())
+			outbox_origin_claim();
+		origin = outbox_origin(&epoch, &zero);
+		outbox_commit();
+		if (origin != OUTBOX_ORIGIN_NONE)
+			break;
+		outbox_worker_report(db, OUTBOX_WORKER_RUNNING, NULL);
+		wait_for_change(changed);
+	}
 	if (origin == OUTBOX_ORIGIN_OURS)
 	{
 		outbox_log_init(outbox_session_sequence(), epoch, zero);
@@ -438,8 +465,8 @@ read_origin(void)
 		return;
 	}
 	idle(OUTBOX_WORKER_HELD, origin == OUTBOX_ORIGIN_FOREIGN ?
-				"this log was written by another system or database: it is a copy, and sends nothing" :
-				"outbox.instance_name is not the one that this log was made under");
+		 "this log was written by another system or database: it is a copy, and sends nothing" :
+		 "outbox.instance_name is not the one that this log was made under");
 }
 
 static void

@@ -7,7 +7,12 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $node = outbox_node('main', conf => "restart_after_crash = on\n");
+# What a settle wrote is durable soon, so that the bound on duplicates is tight.
+my $node = outbox_node(
+	'main', conf => <<'CONF');
+restart_after_crash = on
+wal_writer_delay = 10ms
+CONF
 my $receiver = OutboxTest::Receiver->new('main', fsync => 1);
 my $log = PostgreSQL::Test::Utils::tempdir() . '/producer';
 my $quick = "backoff_base => '20 ms', backoff_max => '200 ms'";
