@@ -40,12 +40,12 @@ is(events('a.b'), '1', 'one event');
 my ($one, $two) = (session(), session());
 my $id = $one->query_safe("BEGIN; SELECT outbox.emit('wait.b', '1', dedup_key => 'commit')");
 $id =~ s/^.*\n//s;
+my $before = $node->safe_psql('postgres', 'SELECT last_value FROM outbox.events_seq');
 $two->query_until(qr/start/, <<'SQL');
 \echo start
 SELECT outbox.emit('wait.b', '2', dedup_key => 'commit');
 SQL
 somebody_waits();
-my $before = $node->safe_psql('postgres', 'SELECT last_value FROM outbox.events_seq');
 $one->query_safe('COMMIT');
 like($two->query_safe('SELECT 1'), qr/\Q$id\E/, 'who waited gets the id of the first');
 is($node->safe_psql('postgres', 'SELECT last_value FROM outbox.events_seq'),
