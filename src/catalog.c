@@ -16,6 +16,7 @@
 
 #include "catalog.h"
 #include "compat.h"
+#include "plan.h"
 #include "retries.h"
 #include "session.h"
 
@@ -28,36 +29,6 @@ typedef struct Row
 	Datum	   *values;
 	bool	   *nulls;
 } Row;
-
-static void
-query(const char *sql, int nargs, Oid *types, Datum *args, const char *nulls)
-{
-	int			rc = SPI_execute_with_args(sql, nargs, types, args, nulls, false, 0);
-
-	if (rc < 0)
-		elog(ERROR, "\"%s\" failed: %s", sql, SPI_result_code_string(rc));
-}
-
-/* The same for what runs often: planned once. */
-static void
-query_often(SPIPlanPtr *plan, const char *sql, int nargs, Oid *types, Datum *args)
-{
-	int			rc;
-
-	if (*plan == NULL)
-	{
-		SPIPlanPtr	p = SPI_prepare(sql, nargs, types);
-
-		if (p == NULL)
-			elog(ERROR, "could not prepare \"%s\": %s", sql,
-				 SPI_result_code_string(SPI_result));
-		SPI_keepplan(p);
-		*plan = p;
-	}
-	rc = SPI_execute_plan(*plan, args, NULL, false, 0);
-	if (rc < 0)
-		elog(ERROR, "\"%s\" failed: %s", sql, SPI_result_code_string(rc));
-}
 
 static Row
 fetch_row(uint64 i)
@@ -175,7 +146,7 @@ read_ordering(const char *name)
 static void
 forget_previous_secrets(void)
 {
-	query("UPDATE outbox.endpoint_secrets SET previous = NULL, previous_until = NULL"
+	outbox_query("UPDATE outbox.endpoint_secrets SET previous = NULL, previous_until = NULL"
 		  " WHERE endpoint_id OPERATOR(pg_catalog.=) ANY (ARRAY("
 		  "SELECT k.endpoint_id FROM outbox.endpoint_secrets k"
 		  " WHERE k.previous_until OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp()"
@@ -190,7 +161,7 @@ outbox_catalog_settings(OutboxApplySettings apply, void *arg)
 	uint64		n;
 	bool		expired = false;
 
-	query("SELECT s.endpoint_id, s.name, s.url, s.topics, s.format, s.headers,"
+	outbox_query("SELECT s.endpoint_id, s.name, s.url, s.topics, s.format, s.headers,"
 		  " s.ordering, s.on_exhausted, s.max_in_flight,"
 		  " s.rate_limit::pg_catalog.float8, " USEC("timeout") ", "
 		  USEC("connect_timeout") ", s.max_attempts, " USEC("max_age") ", "
@@ -352,7 +323,7 @@ outbox_catalog_position(int32 endpoint_id, OutboxPosition *p)
 	OutboxTick *under = NULL;
 
 	memset(p, 0, sizeof(*p));
-	query("SELECT shared, generation, done_tick, done::pg_catalog.text,"
+	outbox_query("SELECT shared, generation, done_tick, done::pg_catalog.text,"
 		  " done_seq_low, under_tick, under::pg_catalog.text, under_seq_low,"
 		  " under_seq_high, last_seq, pending, delivered, failed_attempts, settled_at"
 		  " FROM outbox.positions WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
@@ -396,7 +367,7 @@ outbox_catalog_positions_in_use(int *piece, int64 *rows)
 {
 	Row			row;
 
-	query("SELECT (SELECT piece FROM outbox.positions ORDER BY number DESC LIMIT 1),"
+	outbox_query("SELECT (SELECT piece FROM outbox.positions ORDER BY number DESC LIMIT 1),"
 		  " (SELECT pg_catalog.count(*) FROM outbox.positions)",
 		  0, NULL, NULL, NULL);
 	row = fetch_row(0);
@@ -409,7 +380,7 @@ outbox_catalog_numbers(int64 *tick, int64 *position)
 {
 	Row			row;
 
-	query("SELECT GREATEST("
+	outbox_query("SELECT GREATEST("
 		  "(SELECT pg_catalog.max(GREATEST(done_tick, under_tick)) FROM outbox.positions),"
 		  "(SELECT pg_catalog.max(tick) FROM outbox.ticks)),"
 		  "(SELECT pg_catalog.max(number) FROM outbox.positions)",
@@ -424,7 +395,7 @@ outbox_catalog_subscription(int32 endpoint_id)
 {
 	Datum		args[1] = {Int32GetDatum(endpoint_id)};
 
-	query("SELECT pg_catalog.max(version) FROM outbox.subscriptions"
+	outbox_query("SELECT pg_catalog.max(version) FROM outbox.subscriptions"
 		  " WHERE endpoint_id OPERATOR(pg_catalog.=) $1",
 		  1, (Oid[]) {INT4OID}, args, NULL);
 	return row_int8(fetch_row(0), 0);
@@ -442,13 +413,13 @@ outbox_catalog_load_parked(OutboxEndpoint *ep)
 	 * was blocked under another ordering is due like everything else.
 	 */
 	if (ep->ordering != OUTBOX_ORDER_KEY)
-		query("UPDATE outbox.parked SET status = 'retrying',"
+		outbox_query("UPDATE outbox.parked SET status = 'retrying',"
 			  " next_attempt_at = pg_catalog.now()"
 			  " WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
 			  " AND status OPERATOR(pg_catalog.=) 'blocked'",
 			  1, (Oid[]) {INT4OID}, args, NULL);
 
-	query("SELECT seq, key, status, next_attempt_at, reason FROM outbox.parked"
+	outbox_query("SELECT seq, key, status, next_attempt_at, reason FROM outbox.parked"
 		  " WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
 		  " AND status OPERATOR(pg_catalog.<>) 'blocked'",
 		  1, (Oid[]) {INT4OID}, args, NULL);
@@ -470,7 +441,7 @@ outbox_catalog_load_parked(OutboxEndpoint *ep)
 	}
 
 	/* After the heads, so that a lane knows that it has one. */
-	query("SELECT key, pg_catalog.count(*) FROM outbox.parked"
+	outbox_query("SELECT key, pg_catalog.count(*) FROM outbox.parked"
 		  " WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
 		  " AND status OPERATOR(pg_catalog.=) 'blocked' GROUP BY key",
 		  1, (Oid[]) {INT4OID}, args, NULL);
@@ -547,7 +518,7 @@ outbox_catalog_write_gone(void)
 		Datum		args[2] = {Int32GetDatum(gone[i].endpoint_id),
 		Int64GetDatum(gone[i].seq)};
 
-		query("UPDATE outbox.parked SET status = 'dead', reason = 'event is gone'"
+		outbox_query("UPDATE outbox.parked SET status = 'dead', reason = 'event is gone'"
 			  " WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
 			  " AND seq OPERATOR(pg_catalog.=) $2",
 			  2, (Oid[]) {INT4OID, INT8OID}, args, NULL);
@@ -565,7 +536,7 @@ outbox_catalog_forget_parked(int32 endpoint_id, const OutboxTick *start)
 	Datum		args[2] = {Int32GetDatum(endpoint_id),
 	CStringGetTextDatum(outbox_tick_snapshot(start))};
 
-	query("DELETE FROM outbox.parked p WHERE p.endpoint_id OPERATOR(pg_catalog.=) $1"
+	outbox_query("DELETE FROM outbox.parked p WHERE p.endpoint_id OPERATOR(pg_catalog.=) $1"
 		  " AND p.status OPERATOR(pg_catalog.<>) 'cancelled'"
 		  " AND EXISTS (SELECT 1 FROM outbox.events e"
 		  " WHERE e.seq OPERATOR(pg_catalog.=) p.seq AND NOT"
@@ -624,12 +595,12 @@ outbox_catalog_load_retries(OutboxEndpoint *ep, const int64 *seqs, int n)
 	Datum		args[2] = {Int32GetDatum(ep->id), int8_array(seqs, n)};
 	static SPIPlanPtr plan;
 
-	query_often(&plan,
+	outbox_plan_run(&plan,
 				"SELECT seq, key, attempts, first_attempt_at, redelivery FROM outbox.parked"
 				" WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
 				" AND seq OPERATOR(pg_catalog.=) ANY ($2)"
 				" AND status OPERATOR(pg_catalog.=) 'retrying' ORDER BY seq",
-				2, (Oid[]) {INT4OID, INT8ARRAYOID}, args);
+				2, (Oid[]) {INT4OID, INT8ARRAYOID}, args, NULL);
 	load_rows(ep, true);
 
 	/* Rows that are no more: whoever removed them took the delivery back. */
@@ -650,12 +621,12 @@ outbox_catalog_load_followers(OutboxEndpoint *ep)
 		CStringGetTextDatum(lane->key), Int64GetDatum(FOLLOWERS_AT_ONCE)};
 
 		lane->on_loading = false;
-		query_often(&plan,
+		outbox_plan_run(&plan,
 					"SELECT seq, key, attempts, first_attempt_at, redelivery FROM outbox.parked"
 					" WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
 					" AND key OPERATOR(pg_catalog.=) $2"
 					" AND status OPERATOR(pg_catalog.=) 'blocked' ORDER BY seq LIMIT $3",
-					3, (Oid[]) {INT4OID, TEXTOID, INT8OID}, args);
+					3, (Oid[]) {INT4OID, TEXTOID, INT8OID}, args, NULL);
 		if (SPI_processed == 0)
 			outbox_endpoint_no_followers(ep, lane);
 		else

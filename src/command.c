@@ -17,6 +17,7 @@
 
 #include "command.h"
 #include "lane.h"
+#include "plan.h"
 #include "reader.h"
 #include "retries.h"
 #include "roster.h"
@@ -64,9 +65,7 @@ execute(const char *sql, int32 endpoint_id, int64 seq)
 {
 	Datum		args[2] = {Int32GetDatum(endpoint_id), Int64GetDatum(seq)};
 
-	if (SPI_execute_with_args(sql, 2, (Oid[]) {INT4OID, INT8OID}, args, NULL,
-							  false, 0) < 0)
-		elog(ERROR, "\"%s\" failed", sql);
+	outbox_query(sql, 2, (Oid[]) {INT4OID, INT8OID}, args, NULL);
 }
 
 #define THIS_ROW " WHERE endpoint_id OPERATOR(pg_catalog.=) $1 AND seq OPERATOR(pg_catalog.=) $2"

@@ -57,7 +57,7 @@ find(Datum *values, pg_uuid_t *id)
 						" WHERE d.topic OPERATOR(pg_catalog.=) $1"
 						" AND d.dedup_key OPERATOR(pg_catalog.=) $2"
 						" AND d.created_at OPERATOR(pg_catalog.>) $3",
-						3, (Oid[]) {TEXTOID, TEXTOID, TIMESTAMPTZOID}, values) == 0)
+						3, (Oid[]) {TEXTOID, TEXTOID, TIMESTAMPTZOID}, values, NULL) == 0)
 		return false;
 	first = SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &isnull);
 	memcpy(id, DatumGetUUIDP(first), sizeof(pg_uuid_t));
@@ -75,7 +75,7 @@ insert(Datum *values)
 						   " SET event_id = EXCLUDED.event_id, created_at = EXCLUDED.created_at"
 						   " WHERE d.created_at OPERATOR(pg_catalog.<=) $3",
 						   5, (Oid[]) {TEXTOID, TEXTOID, TIMESTAMPTZOID, UUIDOID, TIMESTAMPTZOID},
-						   values) > 0;
+						   values, NULL) > 0;
 }
 
 /* In an SPI connection, as the owner of the log. */
@@ -154,7 +154,7 @@ sweep_blocks(BlockNumber first, TimestampTz now)
 						   " AND d.ctid OPERATOR(pg_catalog.<) $2"
 						   " AND d.created_at OPERATOR(pg_catalog.<=) $3"
 						   " FOR UPDATE SKIP LOCKED))",
-						   3, (Oid[]) {TIDOID, TIDOID, TIMESTAMPTZOID}, values);
+						   3, (Oid[]) {TIDOID, TIDOID, TIMESTAMPTZOID}, values, NULL);
 }
 
 void

@@ -41,6 +41,7 @@
 
 #include "compat.h"
 #include "log.h"
+#include "plan.h"
 
 /* How many xids back the commit log is asked; beyond, the tick's LSN is used. */
 #define FRESH_XIDS 100000
@@ -63,9 +64,6 @@ static bool log_epoch_zero;
 
 size_t		outbox_page_bytes;
 
-static SPIPlanPtr walk_plan;
-static SPIPlanPtr late_plan;
-static SPIPlanPtr fetch_plan;
 
 /*
  * 'epoch' is this log's; with 'zero', events that were written before it had
@@ -98,22 +96,6 @@ outbox_log_check_sequence(void)
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("the sequence outbox.events_seq was altered: the order of events is not safe"),
 				 errhint("ALTER SEQUENCE outbox.events_seq CACHE 1 INCREMENT 1 NO CYCLE;")));
-}
-
-static SPIPlanPtr
-prepare(SPIPlanPtr *plan, const char *sql, int nargs, Oid *types)
-{
-	if (*plan == NULL)
-	{
-		SPIPlanPtr	p = SPI_prepare(sql, nargs, types);
-
-		if (p == NULL)
-			elog(ERROR, "could not prepare \"%s\": %s", sql,
-				 SPI_result_code_string(SPI_result));
-		SPI_keepplan(p);
-		*plan = p;
-	}
-	return *plan;
 }
 
 /* ---------------------------------------------------------------- pages */
@@ -332,36 +314,19 @@ take_rows(ReadState *st)
 }
 
 static void
-run(SPIPlanPtr plan, Datum *args, long limit)
-{
-	int			rc;
-
-	/*
-	 * read_only = false: each statement takes its locks first and its snapshot
-	 * then.  A snapshot older than the lock sees a table that was truncated in
-	 * between as empty.
-	 */
-	rc = SPI_execute_plan(plan, args, NULL, false, limit);
-	if (rc != SPI_OK_SELECT)
-		elog(ERROR, "reading the log failed: %s", SPI_result_code_string(rc));
-}
-
-static void
 walk(ReadState *st, int limit, bool *complete)
 {
 	OutboxCursor *cursor = st->cursor;
-	Datum		args[3];
+	Datum		args[3] = {Int64GetDatum(cursor->last_seq),
+	Int64GetDatum(cursor->under->seq_high), Int64GetDatum(limit)};
+	static SPIPlanPtr plan;
 
-	prepare(&walk_plan,
-			"SELECT " EVENT_COLUMNS " FROM outbox.events"
-			" WHERE seq OPERATOR(pg_catalog.>) $1"
-			" AND seq OPERATOR(pg_catalog.<=) $2"
-			" ORDER BY seq LIMIT $3",
-			3, (Oid[]) {INT8OID, INT8OID, INT8OID});
-	args[0] = Int64GetDatum(cursor->last_seq);
-	args[1] = Int64GetDatum(cursor->under->seq_high);
-	args[2] = Int64GetDatum(limit);
-	run(walk_plan, args, 0);
+	outbox_plan_run(&plan,
+					"SELECT " EVENT_COLUMNS " FROM outbox.events"
+					" WHERE seq OPERATOR(pg_catalog.>) $1"
+					" AND seq OPERATOR(pg_catalog.<=) $2"
+					" ORDER BY seq LIMIT $3",
+					3, (Oid[]) {INT8OID, INT8OID, INT8OID}, args, NULL);
 	*complete = take_rows(st) && SPI_processed < (uint64) limit;
 }
 
@@ -370,23 +335,24 @@ walk_late(ReadState *st, Datum *xids, int n, int limit, bool *complete)
 {
 	OutboxCursor *cursor = st->cursor;
 	Datum		args[4];
+	static SPIPlanPtr plan;
 
-	/* Each xid by itself: one index range each, whatever its size. */
-	prepare(&late_plan,
-			"SELECT e.* FROM pg_catalog.unnest($1) AS late(x), LATERAL ("
-			"SELECT " EVENT_COLUMNS " FROM outbox.events"
-			" WHERE xid OPERATOR(pg_catalog.=) late.x"
-			" AND seq OPERATOR(pg_catalog.>) $2"
-			" AND seq OPERATOR(pg_catalog.<=) $3"
-			" ORDER BY seq LIMIT $4) AS e"
-			" ORDER BY e.seq LIMIT $4",
-			4, (Oid[]) {XID8ARRAYOID, INT8OID, INT8OID, INT8OID});
 	args[0] = PointerGetDatum(construct_array(xids, n, XID8OID, 8,
 											  FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
 	args[1] = Int64GetDatum(cursor->last_seq);
 	args[2] = Int64GetDatum(cursor->done->seq_low);
 	args[3] = Int64GetDatum(limit);
-	run(late_plan, args, 0);
+
+	/* Each xid by itself: one index range each, whatever its size. */
+	outbox_plan_run(&plan,
+					"SELECT e.* FROM pg_catalog.unnest($1) AS late(x), LATERAL ("
+					"SELECT " EVENT_COLUMNS " FROM outbox.events"
+					" WHERE xid OPERATOR(pg_catalog.=) late.x"
+					" AND seq OPERATOR(pg_catalog.>) $2"
+					" AND seq OPERATOR(pg_catalog.<=) $3"
+					" ORDER BY seq LIMIT $4) AS e"
+					" ORDER BY e.seq LIMIT $4",
+					4, (Oid[]) {XID8ARRAYOID, INT8OID, INT8OID, INT8OID}, args, NULL);
 	*complete = take_rows(st) && SPI_processed < (uint64) limit;
 }
 
@@ -460,20 +426,19 @@ outbox_log_fetch(const int64 *seqs, int n, OutboxTake take, void *arg)
 {
 	Datum	   *elems = palloc(sizeof(Datum) * Max(n, 1));
 	Datum		args[1];
+	static SPIPlanPtr plan;
 	OutboxPage *page;
 
 	for (int i = 0; i < n; i++)
 		elems[i] = Int64GetDatum(seqs[i]);
 	args[0] = PointerGetDatum(construct_array(elems, n, INT8OID, 8,
 											  FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
-	prepare(&fetch_plan,
-			"SELECT " EVENT_COLUMNS " FROM outbox.events"
-			" WHERE seq OPERATOR(pg_catalog.=) ANY ($1)"
-			" UNION ALL SELECT " EVENT_COLUMNS " FROM outbox.kept_events"
-			" WHERE seq OPERATOR(pg_catalog.=) ANY ($1)",
-			1, (Oid[]) {INT8ARRAYOID});
-	run(fetch_plan, args, 0);
-	if (SPI_processed == 0)
+	if (outbox_plan_run(&plan,
+						"SELECT " EVENT_COLUMNS " FROM outbox.events"
+						" WHERE seq OPERATOR(pg_catalog.=) ANY ($1)"
+						" UNION ALL SELECT " EVENT_COLUMNS " FROM outbox.kept_events"
+						" WHERE seq OPERATOR(pg_catalog.=) ANY ($1)",
+						1, (Oid[]) {INT8ARRAYOID}, args, NULL) == 0)
 		return;
 
 	page = page_create(NULL, NULL);

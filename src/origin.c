@@ -21,15 +21,9 @@
 #include "utils/lsyscache.h"
 
 #include "origin.h"
+#include "plan.h"
 
 PG_FUNCTION_INFO_V1(outbox_claim_log);
-
-static void
-execute(const char *sql, int nargs, Oid *types, Datum *args)
-{
-	if (SPI_execute_with_args(sql, nargs, types, args, NULL, false, 0) < 0)
-		elog(ERROR, "\"%s\" failed", sql);
-}
 
 static Datum
 first_column(int i, bool *isnull)
@@ -45,12 +39,12 @@ outbox_origin(int64 *epoch, bool *zero)
 	bool		isnull;
 	int64		rows;
 
-	execute("SELECT pg_catalog.count(*), pg_catalog.count(*) FILTER (WHERE"
+	outbox_query("SELECT pg_catalog.count(*), pg_catalog.count(*) FILTER (WHERE"
 			" system_identifier OPERATOR(pg_catalog.=) $1"
 			" AND database_oid OPERATOR(pg_catalog.=) $2),"
 			" pg_catalog.max(epoch), pg_catalog.bool_or(first),"
 			" pg_catalog.max(instance_name) FROM outbox.origins",
-			2, (Oid[]) {INT8OID, OIDOID}, args);
+			2, (Oid[]) {INT8OID, OIDOID}, args, NULL);
 	rows = DatumGetInt64(first_column(1, &isnull));
 	if (rows == 0)
 		return OUTBOX_ORIGIN_NONE;
@@ -87,13 +81,12 @@ outbox_origin_claim(void)
 	ObjectIdGetDatum(MyDatabaseId), CStringGetTextDatum(outbox_instance_name)};
 
 	/* One at a time; conflicts with the lock of whoever inserts. */
-	execute("LOCK TABLE outbox.origins IN SHARE ROW EXCLUSIVE MODE", 0, NULL, NULL);
-	execute("INSERT INTO outbox.origins"
+	outbox_query("LOCK TABLE outbox.origins IN SHARE ROW EXCLUSIVE MODE", 0, NULL, NULL, NULL);
+	if (outbox_query("INSERT INTO outbox.origins"
 			" (epoch, system_identifier, database_oid, instance_name, first)"
 			" SELECT $1, $2, $3, $4, true"
 			" WHERE NOT EXISTS (SELECT 1 FROM outbox.origins)",
-			4, (Oid[]) {INT8OID, INT8OID, OIDOID, TEXTOID}, args);
-	if (SPI_processed > 0)
+			4, (Oid[]) {INT8OID, INT8OID, OIDOID, TEXTOID}, args, NULL) > 0)
 		CacheInvalidateRelcacheByRelid(get_relname_relid("origins",
 														 get_namespace_oid(OUTBOX_SCHEMA, false)));
 }

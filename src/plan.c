@@ -1,11 +1,12 @@
 /*
  * plan.c
- *	  Owns how a saved plan is made and run.
+ *	  Owns how a statement is run, and how a saved plan is made.
  */
 #include "plan.h"
 
 uint64
-outbox_plan_run(SPIPlanPtr *plan, const char *sql, int nargs, Oid *types, Datum *values)
+outbox_plan_run(SPIPlanPtr *plan, const char *sql, int nargs, Oid *types,
+				Datum *values, const char *nulls)
 {
 	int			rc;
 
@@ -19,7 +20,17 @@ outbox_plan_run(SPIPlanPtr *plan, const char *sql, int nargs, Oid *types, Datum 
 		SPI_keepplan(p);
 		*plan = p;
 	}
-	rc = SPI_execute_plan(*plan, values, NULL, false, 0);
+	rc = SPI_execute_plan(*plan, values, nulls, false, 0);
+	if (rc < 0)
+		elog(ERROR, "\"%s\" failed: %s", sql, SPI_result_code_string(rc));
+	return SPI_processed;
+}
+
+uint64
+outbox_query(const char *sql, int nargs, Oid *types, Datum *values, const char *nulls)
+{
+	int			rc = SPI_execute_with_args(sql, nargs, types, values, nulls, false, 0);
+
 	if (rc < 0)
 		elog(ERROR, "\"%s\" failed: %s", sql, SPI_result_code_string(rc));
 	return SPI_processed;

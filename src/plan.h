@@ -1,6 +1,11 @@
 /*
  * plan.h
- *	  Statements that a process runs again and again, planned once.
+ *	  Statements in the present SPI connection.
+ *
+ * Each takes its locks first and its snapshot then (read_only = false): a
+ * snapshot older than the lock would see a table that was truncated in between
+ * as empty.  Both return how many rows were touched, which are in
+ * SPI_tuptable; 'nulls' as SPI has it, NULL: no argument is NULL.
  */
 #ifndef OUTBOX_PLAN_H
 #define OUTBOX_PLAN_H
@@ -9,12 +14,12 @@
 
 #include "executor/spi.h"
 
-/*
- * Runs a statement in the present SPI connection, with a snapshot of its own;
- * '*plan' is NULL the first time.  Returns how many rows it touched; they are
- * in SPI_tuptable.  No argument is NULL.
- */
+/* For what runs again and again: planned once; '*plan' is NULL the first time. */
 extern uint64 outbox_plan_run(SPIPlanPtr *plan, const char *sql, int nargs,
-							  Oid *types, Datum *values);
+							  Oid *types, Datum *values, const char *nulls);
+
+/* For what runs now and then. */
+extern uint64 outbox_query(const char *sql, int nargs, Oid *types, Datum *values,
+						   const char *nulls);
 
 #endif							/* OUTBOX_PLAN_H */

@@ -19,6 +19,7 @@
 #include "utils/timestamp.h"
 
 #include "compat.h"
+#include "plan.h"
 #include "retention.h"
 #include "session.h"
 
@@ -45,10 +46,7 @@ next_piece(int piece)
 static void
 execute(const char *sql)
 {
-	int			rc = SPI_execute(sql, false, 0);
-
-	if (rc < 0)
-		elog(ERROR, "\"%s\" failed: %s", sql, SPI_result_code_string(rc));
+	outbox_query(sql, 0, NULL, NULL, NULL);
 }
 
 void

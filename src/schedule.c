@@ -98,7 +98,7 @@ find_first(void)
 	bool		isnull;
 
 	if (outbox_plan_run(&plan, "SELECT s.deliver_at, s.id" FROM_FIRST IN_ORDER "1",
-						3, (Oid[]) {TIMESTAMPTZOID, UUIDOID, INT8ARRAYOID}, values) == 0)
+						3, (Oid[]) {TIMESTAMPTZOID, UUIDOID, INT8ARRAYOID}, values, NULL) == 0)
 	{
 		set_first(DT_NOEND, NULL);
 		return;
@@ -165,7 +165,7 @@ move_due(TimestampTz now)
 						" AND s.deliver_at OPERATOR(pg_catalog.<=) $4"
 						IN_ORDER CppAsString2(BATCH_ROWS) " FOR UPDATE SKIP LOCKED",
 						4, (Oid[]) {TIMESTAMPTZOID, UUIDOID, INT8ARRAYOID, TIMESTAMPTZOID},
-						values) == 0)
+						values, NULL) == 0)
 		return 0;
 	rows = SPI_tuptable;
 	ids = palloc(sizeof(Datum) * rows->numvals);
@@ -178,7 +178,7 @@ move_due(TimestampTz now)
 	(void) outbox_plan_run(&delete_plan,
 						   "DELETE FROM outbox.scheduled s"
 						   " WHERE s.id OPERATOR(pg_catalog.=) ANY ($1)",
-						   1, (Oid[]) {UUIDARRAYOID}, &moved);
+						   1, (Oid[]) {UUIDARRAYOID}, &moved, NULL);
 	return n;
 }
 

@@ -30,6 +30,7 @@
 #include "catalog.h"
 #include "compat.h"
 #include "notice.h"
+#include "plan.h"
 #include "retention.h"
 #include "session.h"
 #include "settle.h"
@@ -238,27 +239,6 @@ write_attempts(void)
 
 /* --------------------------------------------------------------- parked */
 
-static void
-run(SPIPlanPtr *plan, const char *sql, int nargs, Oid *types, Datum *args,
-	const char *nulls)
-{
-	int			rc;
-
-	if (*plan == NULL)
-	{
-		SPIPlanPtr	p = SPI_prepare(sql, nargs, types);
-
-		if (p == NULL)
-			elog(ERROR, "could not prepare \"%s\": %s", sql,
-				 SPI_result_code_string(SPI_result));
-		SPI_keepplan(p);
-		*plan = p;
-	}
-	rc = SPI_execute_plan(*plan, args, nulls, false, 0);
-	if (rc < 0)
-		elog(ERROR, "\"%s\" failed: %s", sql, SPI_result_code_string(rc));
-}
-
 static Datum
 text_datum(const char *s, char *null)
 {
@@ -297,7 +277,7 @@ park(OutboxEndpoint *ep, OutboxDelivery *d)
 	args[10] = text_datum(d->error, &nulls[10]);
 	args[11] = Int16GetDatum(d->redelivery);
 	nulls[12] = '\0';
-	run(&park_plan,
+	outbox_plan_run(&park_plan,
 		"INSERT INTO outbox.parked AS p (endpoint_id, seq, event_id, key, status,"
 		" reason, attempts, first_attempt_at, next_attempt_at, last_status_code,"
 		" last_error, redelivery, parked_at)"
@@ -314,7 +294,7 @@ unpark(OutboxEndpoint *ep, OutboxDelivery *d)
 {
 	Datum		args[2] = {Int32GetDatum(ep->id), Int64GetDatum(d->seq)};
 
-	run(&unpark_plan,
+	outbox_plan_run(&unpark_plan,
 		"DELETE FROM outbox.parked WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
 		" AND seq OPERATOR(pg_catalog.=) $2",
 		2, (Oid[]) {INT4OID, INT8OID}, args, NULL);

@@ -1,0 +1,171 @@
+# One endpoint's trouble, one big transaction, one lock: nobody else notices.
+use strict;
+use warnings;
+
+use OutboxTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time);
+
+my $node = outbox_node('main');
+my $receiver = OutboxTest::Receiver->new('main');
+my $quick = "backoff_base => '50 ms', backoff_max => '200 ms'";
+
+endpoint($node, $receiver, 'fine', '/ok/fine', "topics => '{fine.*}'");
+
+sub is_quick
+{
+	my ($name) = @_;
+	my $start = time;
+	$receiver->wait_delivered(1, id => emit($node, 'fine.one', '{}', "key => 'k'"));
+	cmp_ok(time - $start, '<', 2, $name);
+	return;
+}
+
+sub stats
+{
+	my ($endpoint, $condition, $name) = @_;
+	return ok(
+		wait_sql($node, "SELECT $condition FROM outbox.stats WHERE endpoint = '$endpoint'"),
+		$name);
+}
+
+# Nobody listens there, the name is none, nothing comes back: seen within the
+# timeout, with the reason in words
+my $closed = IO::Socket::INET->new(Listen => 1, LocalAddr => '127.0.0.1');
+my $port = $closed->sockport;
+close $closed;
+my $start = time;
+$node->safe_psql('postgres', <<"SQL");
+SELECT outbox.create_endpoint('refused', 'http://127.0.0.1:$port/', topics => '{trouble.*}', $quick);
+SELECT outbox.create_endpoint('nameless', 'https://nowhere.invalid/', topics => '{trouble.*}', $quick, connect_timeout => '2 s');
+SQL
+endpoint($node, $receiver, 'hangs', '/hang/h',
+	"topics => '{trouble.*}', timeout => '500 ms', max_in_flight => 32, $quick");
+$node->safe_psql('postgres',
+	"SELECT count(outbox.emit('trouble.n', '{}'::jsonb, key => 'k' || n % 50)) FROM generate_series(1, 400) n");
+stats('refused', "last_error LIKE 'could not connect%'", 'a connection that is refused, in words');
+stats('hangs', "last_error LIKE 'timed out after 0.5 s%'", 'a receiver that says nothing');
+stats('nameless', "last_error ~ 'resolv'", 'a name that nobody knows');
+cmp_ok(time - $start, '<', 10, 'all of it within their timeouts');
+is_quick('meanwhile the others are served');
+stats('hangs', "state = 'backing_off' AND reason <> '' AND next_attempt_at IS NOT NULL",
+	'who hangs is left alone for a while');
+is( $node->safe_psql('postgres',
+		"SELECT count(*) FROM outbox.parked p JOIN outbox.endpoint_settings e USING (endpoint_id)"
+		  . " WHERE e.name IN ('refused', 'hangs') GROUP BY e.name HAVING count(*) > 200"),
+	'', 'and a whole backlog is not parked for it');
+$node->safe_psql('postgres',
+	"SELECT outbox.drop_endpoint(name, discard => true) FROM outbox.endpoints WHERE name <> 'fine'");
+
+# Locks on the tables: the requests of the loop go on, and what was emitted
+# before or after is delivered when the lock is gone
+endpoint($node, $receiver, 'slow', '/slow/s?ms=300', "topics => '{slow.*}', max_in_flight => 1");
+my $session = $node->background_psql('postgres');
+foreach my $table (qw(events events_0 parked positions attempt_log endpoint_settings pieces))
+{
+	my $slow = emit($node, 'slow.one', '{}');
+	$receiver->wait_for(1, id => $slow);
+	$session->query_safe("BEGIN; LOCK TABLE outbox.$table IN ACCESS EXCLUSIVE MODE");
+	$receiver->wait_delivered(1, id => $slow);
+	pass("$table is locked: a request ends as usual");
+	$session->query_safe('COMMIT');
+	is_quick("$table is free again: delivered");
+}
+is($node->safe_psql('postgres', 'SELECT restarts FROM outbox.workers'),
+	'0', 'the worker did not fall over a lock');
+
+# A giant transaction, late committers around it, and others flowing
+my $late = $node->background_psql('postgres');
+$late->query_safe('BEGIN');
+my $late_id = $late->query_safe(q{SELECT outbox.emit('fine.late', '{}'::jsonb)});
+endpoint($node, $receiver, 'big', '/ok/big', "topics => '{big.*}', max_in_flight => 32");
+$session->query_safe('BEGIN');
+$session->query_safe(
+	"SELECT count(outbox.emit('big.n', jsonb_build_object('n', n), key => 'k' || n % 100)) FROM generate_series(1, 100000) n");
+is_quick('while it is open');
+$session->query_safe('COMMIT');
+is_quick('right after its commit');
+$late->query_safe('COMMIT');
+$receiver->wait_delivered(1, id => $late_id);
+pass('who began before it and ended after it');
+my $rss = sub {
+	my $pid = worker_pid($node);
+	my ($kb) = PostgreSQL::Test::Utils::slurp_file("/proc/$pid/status") =~ /RssAnon:\s+(\d+)/;
+	return $kb;
+};
+cmp_ok($rss->(), '<', 60_000, 'the worker did not take it all into memory (kB)');
+$late->quit;
+
+# A change of topics in the middle of a backlog: an event is judged by the
+# subscription that was valid at its place, by the worker and by the view
+$node->safe_psql('postgres', "SELECT outbox.drop_endpoint('big', discard => true)");
+endpoint($node, $receiver, 'changing', '/ok/changing', "topics => '{a.*}'");
+my $ask = sub {
+	my ($topic) = @_;
+	return emit($node, $topic, '{}');
+};
+my @wanted = ($ask->('a.one'));
+$ask->('b.unwanted');
+$receiver->wait_delivered(1, path => '/ok/changing', id => $wanted[0]);
+wait_settled($node);
+$node->safe_psql('postgres', "SELECT outbox.alter_endpoint('changing', topics => '{b.*}')");
+ok( wait_sql($node,
+		"SELECT max(version) = 2 FROM outbox.subscriptions s JOIN outbox.endpoint_settings e"
+		  . " USING (endpoint_id) WHERE e.name = 'changing'"),
+	'the place from which it holds is stored');
+push @wanted, $ask->('b.one');
+$ask->('a.unwanted');
+$receiver->wait_delivered(1, path => '/ok/changing', id => $wanted[1]);
+my $pid = worker_pid($node);
+$node->safe_psql('postgres', "SELECT pg_terminate_backend($pid)");
+new_worker($node, $pid);
+push @wanted, $ask->('b.two');
+$receiver->wait_delivered(1, path => '/ok/changing', id => $wanted[2]);
+wait_settled($node);
+is_deeply([ map { $_->{id} } $receiver->requests(path => '/ok/changing') ],
+	\@wanted, 'each event by the subscription of its place');
+is( $node->safe_psql('postgres',
+		"SELECT string_agg(event_id || ' ' || status, ',' ORDER BY seq) FROM outbox.deliveries WHERE endpoint = 'changing'"),
+	join(',', map { "$_ delivered" } @wanted),
+	'outbox.deliveries agrees');
+
+# Paused, moved, altered, dropped and made again under load
+my $log = PostgreSQL::Test::Utils::tempdir() . '/producer';
+endpoint($node, $receiver, 'steady', '/ok/steady', "topics => '{load.*}'");
+my $producer = start_producer($node, $log, seconds => 60, rate => 300, keys => 6);
+my @verbs = (
+	"pause_endpoint('steady')", "resume_endpoint('steady')",
+	"alter_endpoint('steady', max_in_flight => 3)",
+	"alter_endpoint('steady', headers => '{\"x-a\": \"b\"}')",
+	"alter_endpoint('steady', timeout => '5 s', reset => '{max_in_flight,headers}')");
+foreach my $round (1 .. 4)
+{
+	foreach my $verb (@verbs)
+	{
+		$node->safe_psql('postgres', "SELECT outbox.$verb");
+		$node->safe_psql('postgres',
+			"SELECT outbox.create_endpoint('brief', '" . $receiver->url('/slow/brief?ms=20') . "', topics => '{load.*}')");
+		$node->safe_psql('postgres', "SELECT outbox.drop_endpoint('brief', discard => true)");
+	}
+}
+my $so_far = () = $receiver->delivered(path => '/ok/steady');
+$receiver->wait_delivered($so_far + 100, path => '/ok/steady');
+stop_producer($producer);
+check_history($node, $receiver, $log, endpoints => ['/ok/steady'],
+	name => 'changed under load: nothing lost, nothing twice, all in order');
+
+# A thousand endpoints, of which one is meant
+my $url = $receiver->url('/ok');
+$node->safe_psql('postgres',
+	"SELECT count(outbox.create_endpoint('many-' || n, '$url/many/' || n, topics => ARRAY['many.t' || n])) FROM generate_series(1, 1000) n");
+my $id = emit($node, 'many.t777', '{}');
+$receiver->wait_delivered(1, id => $id);
+is_deeply([ map { $_->{path} } $receiver->requests(id => $id) ],
+	['/ok/many/777'], 'one of a thousand endpoints gets it');
+is_quick('a thousand endpoints slow nobody down');
+$session->quit;
+
+$node->stop;
+done_testing();
