@@ -311,7 +311,11 @@ outbox_endpoint_next(OutboxEndpoint *ep, TimestampTz now)
 			if (!examine(ep))
 				return NULL;
 
-		d = dlist_container(OutboxDelivery, node, dlist_pop_head_node(&ep->ready));
+		/* Its commit is not yet where a crash could not take it back. */
+		d = dlist_head_element(OutboxDelivery, node, &ep->ready);
+		if (d->event->page->lsn > outbox_durable_lsn)
+			return NULL;
+		dlist_delete(&d->node);
 		ep->nready--;
 		d->state = OUTBOX_DELIVERY_IN_FLIGHT;
 		dlist_push_tail(&ep->in_flight, &d->node);

@@ -251,6 +251,13 @@ outbox_http_check_url(const char *url, const char **hint)
 		}
 	}
 
+	/* libcurl would take the first segment of the path for a host. */
+	if (strstr(url, ":///") != NULL)
+	{
+		*hint = "Write the URL as https://host/path.";
+		return "the URL has no host";
+	}
+
 	parsed = curl_url();
 	if (parsed == NULL)
 	{

@@ -248,6 +248,14 @@ park_lane(OutboxEndpoint *ep, OutboxLane *lane)
 void
 outbox_endpoint_park_followers(OutboxEndpoint *ep)
 {
+	/*
+	 * An endpoint that seems to be down is not worth rows for what it could not
+	 * get anyway: the position names the few that wait.
+	 */
+	if (ep->breaker == OUTBOX_BREAKER_OPEN ||
+		ep->failures >= OUTBOX_BREAKER_FAILURES / 2)
+		return;
+
 	while (!dlist_is_empty(&ep->parking))
 	{
 		OutboxLane *lane = dlist_container(OutboxLane, parking_node,

@@ -63,6 +63,8 @@ static int64 log_epoch;
 static bool log_epoch_zero;
 
 size_t		outbox_page_bytes;
+XLogRecPtr	outbox_durable_lsn;
+XLogRecPtr	outbox_fetched_lsn;
 
 
 /*
@@ -216,6 +218,16 @@ make_event(OutboxPage *page, Datum *values, bool *nulls)
 	return event;
 }
 
+/* Recent enough for the commit log to be asked. */
+static bool
+is_fresh(uint64 xid)
+{
+	uint64		next = U64FromFullTransactionId(ReadNextFullTransactionId());
+
+	return xid + FRESH_XIDS >= next &&
+		!TransactionIdPrecedes((TransactionId) xid, outbox_oldest_clog_xid());
+}
+
 /*
  * Where the WAL has to be durable so that a crash cannot take this xid back.
  * A transaction that flushed its own commit needs nothing; the commit log
@@ -224,12 +236,7 @@ make_event(OutboxPage *page, Datum *values, bool *nulls)
 static XLogRecPtr
 commit_lsn(uint64 xid, const OutboxTick *tick)
 {
-	uint64		next = U64FromFullTransactionId(ReadNextFullTransactionId());
-
-	if (xid + FRESH_XIDS < next ||
-		TransactionIdPrecedes((TransactionId) xid, outbox_oldest_clog_xid()))
-		return tick->lsn;
-	return TransactionIdGetCommitLSN((TransactionId) xid);
+	return is_fresh(xid) ? TransactionIdGetCommitLSN((TransactionId) xid) : tick->lsn;
 }
 
 /* A row that is being looked at. */
@@ -415,10 +422,26 @@ outbox_log_read(OutboxCursor *cursor, OutboxTick *target,
 	{
 		if (outbox_log_standbys_configured())
 			st.lsn = Max(st.lsn, st.page->under->lsn);
+		st.page->lsn = st.lsn;
 		*lsn = Max(*lsn, st.lsn);
 		outbox_page_unref(st.page);
 	}
 	return rows;
+}
+
+/*
+ * What is looked up by seq has been read before, as a rule, and waited for; a
+ * test event has not.
+ */
+static XLogRecPtr
+fetched_lsn(Datum value)
+{
+	uint64		xid = U64FromFullTransactionId(DatumGetFullTransactionId(value));
+
+	if (!is_fresh(xid))
+		return InvalidXLogRecPtr;
+	return outbox_log_standbys_configured() ? outbox_log_end() :
+		TransactionIdGetCommitLSN((TransactionId) xid);
 }
 
 void
@@ -448,8 +471,10 @@ outbox_log_fetch(const int64 *seqs, int n, OutboxTake take, void *arg)
 		bool		nulls[NCOLUMNS];
 
 		read_row(i, values, nulls);
+		page->lsn = Max(page->lsn, fetched_lsn(values[COL_XID]));
 		take(arg, NULL, make_event(page, values, nulls));
 	}
+	outbox_fetched_lsn = Max(outbox_fetched_lsn, page->lsn);
 	outbox_page_unref(page);
 }
 
@@ -484,17 +509,21 @@ outbox_log_standbys_configured(void)
  * or local, a cancel returns as if the wait had been satisfied, and meanwhile
  * every request of the loop would stand still.
  */
-bool
-outbox_log_standbys_have(XLogRecPtr lsn)
+XLogRecPtr
+outbox_log_standby_lsn(void)
 {
 	XLogRecPtr	flushed;
 
-	if (!outbox_log_standbys_configured())
-		return true;
 	LWLockAcquire(SyncRepLock, LW_SHARED);
 	flushed = WalSndCtl->lsn[SYNC_REP_WAIT_FLUSH];
 	LWLockRelease(SyncRepLock);
-	return flushed >= lsn;
+	return flushed;
+}
+
+bool
+outbox_log_standbys_have(XLogRecPtr lsn)
+{
+	return !outbox_log_standbys_configured() || outbox_log_standby_lsn() >= lsn;
 }
 
 bool

@@ -91,6 +91,8 @@ typedef struct OutboxPage
 	MemoryContext cxt;
 	int			refs;
 	size_t		bytes;			/* of payloads */
+	XLogRecPtr	lsn;			/* nothing of it is sent before the WAL is
+								 * durable up to here */
 	OutboxTick *done;			/* the ticks it was read between; NULL for */
 	OutboxTick *under;			/* events that were looked up by seq */
 } OutboxPage;
@@ -158,12 +160,17 @@ extern int	outbox_log_read(OutboxCursor *cursor, OutboxTick *target,
 /* Events by seq, wherever they are kept; those that are gone are not taken. */
 extern void outbox_log_fetch(const int64 *seqs, int n, OutboxTake take, void *arg);
 
+/* Raised by whatever was fetched; the worker waits for it. */
+extern XLogRecPtr outbox_fetched_lsn;
+
 /*
  * Never send what a crash can take back.  outbox_log_durable() flushes up to
  * 'lsn' if need be, and says whether the synchronous standbys have it, too.
  */
 extern XLogRecPtr outbox_log_end(void);
 extern bool outbox_log_durable(XLogRecPtr lsn);
+extern XLogRecPtr outbox_durable_lsn;	/* as far as the worker knows */
+extern XLogRecPtr outbox_log_standby_lsn(void);
 extern bool outbox_log_standbys_configured(void);
 extern bool outbox_log_standbys_have(XLogRecPtr lsn);
 

@@ -25,7 +25,7 @@
 #define PAGE_BYTES (256 * 1024)
 
 /* Pages per step: of the head; of all laggards together. */
-#define HEAD_PAGES 4
+#define HEAD_PAGES 16
 #define LAGGARD_PAGES 4
 
 /* Rows per step that are only counted. */

@@ -62,8 +62,9 @@ static TimestampTz settle_since;	/* 0: nothing to settle */
 static TimestampTz locks_at;	/* not before: a lock was not to be had */
 static TimestampTz published_at;
 static TimestampTz wakeup_at;
-static XLogRecPtr hold_lsn;		/* nothing is sent until the WAL is durable up
-								 * to here */
+static XLogRecPtr start_lsn;	/* nothing at all is sent before the WAL is
+								 * durable up to here */
+static XLogRecPtr hold_lsn;		/* what was read waits for the WAL up to here */
 
 static void
 want_settle(TimestampTz now)
@@ -116,10 +117,16 @@ read_step(TimestampTz now, bool *more)
 static void
 check_durability(void)
 {
-	bool		may = outbox_enabled && outbox_log_durable(hold_lsn);
+	bool		may;
+	XLogRecPtr	durable;
 
-	if (may && !outbox_may_send)
+	hold_lsn = Max(hold_lsn, outbox_fetched_lsn);
+	durable = outbox_log_durable(hold_lsn) ? hold_lsn :
+		Max(outbox_durable_lsn, outbox_log_standby_lsn());
+	may = outbox_enabled && durable >= start_lsn;
+	if (durable != outbox_durable_lsn || may != outbox_may_send)
 		outbox_fill_all = true;
+	outbox_durable_lsn = durable;
 	outbox_may_send = may;
 }
 
@@ -372,7 +379,7 @@ time_to_sleep(TimestampTz now, bool more)
 	ms = until <= now ? 0 : (long) Min((until - now + 999) / 1000, 60 * 1000);
 	if (http >= 0)
 		ms = Min(ms, http);
-	if (!outbox_may_send && outbox_enabled)
+	if (outbox_enabled && outbox_durable_lsn < hold_lsn)
 		ms = Min(ms, WATCH_STANDBYS_EVERY);
 	return ms;
 }
@@ -513,7 +520,7 @@ start(void)
 	 * What the tables say now may come from transactions whose WAL is not on
 	 * disk yet: nothing is sent, no retry either, before it is.
 	 */
-	hold_lsn = outbox_log_end();
+	start_lsn = hold_lsn = outbox_log_end();
 
 	seen_emitted = pg_atomic_read_u64(&db->emitted);
 	seen_changed = pg_atomic_read_u64(&db->changed);

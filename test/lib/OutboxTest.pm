@@ -119,10 +119,13 @@ sub worker_pid
 	$dbname //= 'postgres';
 	return wait_until
 	{
-		my ($rc, $out) = $node->psql('postgres',
-			"SELECT pid FROM pg_stat_activity"
-			  . " WHERE backend_type LIKE 'outbox%worker%' AND datname = '$dbname'");
-		return $rc == 0 && $out =~ /^(\d+)/ ? $1 : 0;
+		# While the server restarts, psql may be gone before it was asked.
+		my ($rc, $out) = eval {
+			$node->psql('postgres',
+				"SELECT pid FROM pg_stat_activity"
+				  . " WHERE backend_type LIKE 'outbox%worker%' AND datname = '$dbname'");
+		};
+		return defined $rc && $rc == 0 && $out =~ /^(\d+)/ ? $1 : 0;
 	}
 	"a worker in $dbname";
 }
