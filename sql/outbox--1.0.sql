@@ -605,6 +605,9 @@ BEGIN
     ELSIF s.url IS NULL OR s.topics IS NULL THEN
         problem := 'url and topics must not be NULL';
         hint := 'Use topics => ''{*}'' to subscribe to everything.';
+    ELSIF length(s.url) > 2048 THEN
+        problem := format('url is %s characters long', length(s.url));
+        hint := 'Use at most 2048.';
     ELSIF s.format IS NULL OR s.format NOT IN ('standard', 'raw', 'cloudevents', 'cloudevents-binary') THEN
         problem := format('unknown format "%s"', s.format);
         hint := 'Use ''standard'', ''raw'', ''cloudevents'' or ''cloudevents-binary''.';
@@ -1149,10 +1152,11 @@ DECLARE
     target record;
     n int8;
 BEGIN
-    IF from_time IS NULL OR to_time IS NULL OR from_time > to_time THEN
+    IF from_time IS NULL OR to_time IS NULL OR from_time > to_time
+       OR NOT isfinite(from_time) OR NOT isfinite(to_time) THEN
         RAISE EXCEPTION 'invalid times: from % to %', from_time, to_time
             USING ERRCODE = 'invalid_parameter_value',
-                  HINT = 'from_time must not be NULL, nor later than to_time.';
+                  HINT = 'Both must be finite, and from_time not later than to_time.';
     END IF;
     PERFORM outbox.check_topics(topics);
     SELECT q.* INTO p FROM outbox.endpoint_positions q WHERE q.name = endpoint;

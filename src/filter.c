@@ -71,9 +71,12 @@ outbox_filter(JsonPath *filter, Jsonb *payload)
 		MemoryContextSwitchTo(cxt);
 		edata = CopyErrorData();
 
-		/* A cancel or a shortage is no property of the event. */
-		if (ERRCODE_TO_CATEGORY(edata->sqlerrcode) != ERRCODE_DATA_EXCEPTION &&
-			ERRCODE_TO_CATEGORY(edata->sqlerrcode) != ERRCODE_FEATURE_NOT_SUPPORTED)
+		/*
+		 * A cancel or a shortage is no property of the event; everything else,
+		 * such as a payload that is nested too deep, is.
+		 */
+		if (ERRCODE_TO_CATEGORY(edata->sqlerrcode) == ERRCODE_OPERATOR_INTERVENTION ||
+			ERRCODE_TO_CATEGORY(edata->sqlerrcode) == ERRCODE_INSUFFICIENT_RESOURCES)
 			PG_RE_THROW();
 		FlushErrorState();
 		RollbackAndReleaseCurrentSubTransaction();
@@ -111,27 +114,62 @@ is_predicate(JsonPathItemType type)
 }
 
 /*
+ * What a filter, as jsonpath_out prints it, must not contain.  There are no
+ * variables to give it.  And each ".**" multiplies what is looked at by the
+ * size of the payload: with a second one, a few hundred bytes take all memory.
+ */
+static const char *
+find_problem(const char *text)
+{
+	int			descents = 0;
+	bool		quoted = false;
+
+	for (const char *p = text; *p; p++)
+	{
+		if (quoted && *p == '\\' && p[1] != '\0')
+			p++;
+		else if (*p == '"')
+		{
+			if (!quoted && p > text && p[-1] == '$')
+				return "it names a variable";
+			quoted = !quoted;
+		}
+		else if (!quoted && p[0] == '*' && p[1] == '*')
+		{
+			if (++descents > 1)
+				return "it has more than one \".**\"";
+			p++;
+		}
+	}
+	return NULL;
+}
+
+/*
  * check_filter(jsonpath): refuses what is true of nothing, because it yields
- * items instead of a truth value.
+ * items instead of a truth value, and what cannot be evaluated.
  */
 Datum
 outbox_check_filter(PG_FUNCTION_ARGS)
 {
 	JsonPath   *path = PG_GETARG_JSONPATH_P(0);
 	JsonPathItem item;
+	const char *problem;
+	char	   *text = DatumGetCString(DirectFunctionCall1(jsonpath_out,
+														   PG_GETARG_DATUM(0)));
 
 	jspInit(&item, path);
 	if (!is_predicate(item.type))
-	{
-		char	   *text = DatumGetCString(DirectFunctionCall1(jsonpath_out,
-															   PG_GETARG_DATUM(0)));
-
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("filter \"%s\" is not a predicate", text),
 				 errhint("A filter is true or false, like '$.total > 100'. Perhaps you mean 'exists(%s)'.",
 						 text)));
-	}
+	problem = find_problem(text);
+	if (problem)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("invalid filter \"%s\": %s", text, problem),
+				 errhint("A filter compares parts of the payload, like '$.total > 100'.")));
 	PG_RETURN_VOID();
 }
 

@@ -66,6 +66,7 @@ static Oid	tables[OUTBOX_TABLES];
 static char *version;
 static bool role_fits = true;
 static volatile sig_atomic_t in_transaction;
+static MemoryContext caller_cxt; /* a transaction ends in TopMemoryContext */
 
 /*
  * Settings that a database or a role could carry and that would change what
@@ -236,6 +237,13 @@ outbox_session_table(OutboxTable table)
 	return tables[table];
 }
 
+static void
+leave_transaction(void)
+{
+	MemoryContextSwitchTo(caller_cxt);
+	in_transaction = false;
+}
+
 static bool
 lock_tables(OutboxTable first, OutboxTable last, LOCKMODE mode)
 {
@@ -255,6 +263,8 @@ outbox_begin(bool write)
 {
 	bool		locked;
 
+	caller_cxt = CurrentMemoryContext;
+
 	/* now() is the time of the statement, and this process has had none. */
 	SetCurrentStatementStartTimestamp();
 	in_transaction = true;
@@ -268,7 +278,7 @@ outbox_begin(bool write)
 	if (!locked)
 	{
 		AbortCurrentTransaction();
-		in_transaction = false;
+		leave_transaction();
 		return false;
 	}
 
@@ -297,7 +307,7 @@ outbox_give_up(void)
 {
 	SPI_finish();
 	AbortCurrentTransaction();
-	in_transaction = false;
+	leave_transaction();
 }
 
 void
@@ -306,5 +316,5 @@ outbox_commit(void)
 	PopActiveSnapshot();
 	SPI_finish();
 	CommitTransactionCommand();
-	in_transaction = false;
+	leave_transaction();
 }

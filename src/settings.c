@@ -209,8 +209,14 @@ outbox_position_now(PG_FUNCTION_ARGS)
 Datum
 outbox_endpoints_changed(PG_FUNCTION_ARGS)
 {
+	OutboxDatabase *db = outbox_database_slot(MyDatabaseId, false);
+
 	(void) fcinfo;
 	outbox_mark_changed();
+
+	/* What made the worker fail may be what is being changed. */
+	if (db != NULL && db->pid == 0)
+		outbox_mark_launcher();
 	PG_RETURN_VOID();
 }
 

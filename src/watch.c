@@ -145,8 +145,10 @@ outbox_endpoint_fill_stats(OutboxEndpoint *ep, TimestampTz now, OutboxStats *s)
 	s->delivered = ep->delivered;
 	s->failed_attempts = ep->failed_attempts;
 	s->oldest_pending_at = oldest_pending(ep);
-	if (ep->breaker == OUTBOX_BREAKER_OPEN)
-		s->next_attempt_at = ep->retry_at;
+	if (ep->paused || ep->disabled || ep->secret_missing)
+		s->next_attempt_at = 0;
+	else if (ep->breaker == OUTBOX_BREAKER_OPEN)
+		s->next_attempt_at = s->pending + s->retrying > 0 ? ep->retry_at : 0;
 	else if (!pairingheap_is_empty(ep->retries))
 		s->next_attempt_at = pairingheap_container(OutboxRetry, node,
 												   pairingheap_first(ep->retries))->due;

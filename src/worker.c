@@ -559,6 +559,7 @@ loop(void)
 		/* A cancel outside a transaction has nothing to cancel. */
 		QueryCancelPending = false;
 		CHECK_FOR_INTERRUPTS();
+		MemoryContextSwitchTo(loop_cxt);
 		MemoryContextReset(loop_cxt);
 		if (ShutdownRequestPending)
 			shut_down();

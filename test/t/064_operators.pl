@@ -104,7 +104,11 @@ becomes($head, 'cancelled:cancelled', 'the head is cancelled');
 ask('ALTER SYSTEM RESET outbox.enabled');
 $node->reload;
 $receiver->wait_delivered(1, id => $_) foreach @behind[ 1, 2 ];
-pass('its followers go on');
+is(scalar(() = $receiver->delivered(key => 'k')), 2, 'its followers go on')
+  or diag(ask("SELECT s::text FROM outbox.stats s WHERE endpoint = 'b'"),
+	ask("SELECT string_agg(d::text, E'\\n') FROM outbox.deliveries d WHERE key = 'k'"),
+	ask("SELECT string_agg(a::text, E'\\n') FROM outbox.attempts a WHERE endpoint = 'b'"),
+	ask('SELECT w::text FROM outbox.worker_slots() w'));
 is(scalar(() = $receiver->requests(id => $behind[0])), 0, 'and what was cancelled is not sent');
 is(ask("SELECT outbox.cancel('$behind[1]')"), 'f', 'too late for one that was delivered');
 ok(wait_sql($node, "SELECT (blocked, retrying) = (0, 0) FROM outbox.stats WHERE endpoint = 'b'"), 'counters agree');
