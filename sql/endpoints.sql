@@ -46,6 +46,8 @@ SELECT refused(ARRAY[
     $s$outbox.create_endpoint('e', 'ftp://example.com/')$s$,
     $s$outbox.create_endpoint('e', 'file:///etc/passwd')$s$,
     $s$outbox.create_endpoint('e', 'gopher://example.com/')$s$,
+    $s$outbox.create_endpoint('e', 'https:///path')$s$,
+    $s$outbox.create_endpoint('e', 'https://example.com/' || repeat('x', 2048))$s$,
     $s$outbox.create_endpoint('e', 'https://')$s$,
     $s$outbox.create_endpoint('e', 'https://user:pa55@example.com/')$s$,
     $s$outbox.create_endpoint('e', 'https://user@example.com/')$s$,
@@ -262,3 +264,11 @@ SELECT name FROM pg_settings
  ORDER BY name;
 
 DROP FUNCTION refused(text[]);
+
+-- Filters
+SELECT refused(ARRAY[
+    $s$outbox.create_endpoint('e', 'https://example.com/', filter => '$.items[*] ? (@.x > 1)')$s$,
+    $s$outbox.create_endpoint('e', 'https://example.com/', filter => '$x > 1')$s$,
+    $s$outbox.create_endpoint('e', 'https://example.com/', filter => 'exists($.**.** ? (@ == 1))')$s$,
+    $s$outbox.create_endpoint('e', 'https://example.com/', filter => 'no jsonpath')$s$]);
+SELECT outbox.check_filter('$.a == "$\"x ** **"');

@@ -11,6 +11,7 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <stdlib.h>
+#include <strings.h>
 
 #include "address.h"
 
@@ -252,7 +253,7 @@ outbox_http_check_url(const char *url, const char **hint)
 	}
 
 	/* libcurl would take the first segment of the path for a host. */
-	if (strstr(url, ":///") != NULL)
+	if (strncasecmp(url, "http:///", 8) == 0 || strncasecmp(url, "https:///", 9) == 0)
 	{
 		*hint = "Write the URL as https://host/path.";
 		return "the URL has no host";

@@ -102,6 +102,7 @@ main(void)
 	bad("ftp://example.com/", "scheme");
 	bad("file:///etc/passwd", "scheme");
 	bad("gopher://example.com/", "scheme");
+	bad("HTTPS:///path", "no host");
 	bad("unknown://example.com/", "scheme");
 	bad("https://user@example.com/", "user name");
 	bad("https://user:secret@example.com/", "user name");
