@@ -263,8 +263,6 @@ SELECT name FROM pg_settings
         OR (name ~ '(interval|retention|window|size)$' AND unit IS NULL))
  ORDER BY name;
 
-DROP FUNCTION refused(text[]);
-
 -- Filters
 SELECT refused(ARRAY[
     $s$outbox.create_endpoint('e', 'https://example.com/', filter => '$.items[*] ? (@.x > 1)')$s$,
@@ -272,3 +270,5 @@ SELECT refused(ARRAY[
     $s$outbox.create_endpoint('e', 'https://example.com/', filter => 'exists($.**.** ? (@ == 1))')$s$,
     $s$outbox.create_endpoint('e', 'https://example.com/', filter => 'no jsonpath')$s$]);
 SELECT outbox.check_filter('$.a == "$\"x ** **"');
+
+DROP FUNCTION refused(text[]);
