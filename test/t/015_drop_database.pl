@@ -71,7 +71,7 @@ isnt($node->safe_psql('copy', 'SELECT reason FROM outbox.status'),
 	'', 'and says why');
 $receiver->control(path => '/ok/one', behave => '/ok');
 $receiver->wait_delivered(1, id => $waiting);
-nothing_arrives($receiver, 'the copy sends nothing', 1, id => $waiting);
+nothing_arrives($receiver, 'the copy sends nothing', 1, path => '/ok/one');
 works('uno', '/ok/one', 'after having been a template');
 quickly('DROP DATABASE copy', 'the copy can be dropped');
 
