@@ -167,38 +167,68 @@ outbox_settle_attempt(const OutboxDelivery *d, const OutboxOutcome *o)
 /* --------------------------------------------------------------- append */
 
 /*
+ * Slots that are used again by each settle.  Their descriptor is a copy that
+ * nobody counts references of; there is one set for each kind of table.
+ */
+typedef struct Slots
+{
+	int			n;
+	TupleDesc	desc;
+	TupleTableSlot **slots;
+} Slots;
+
+static Slots attempt_slots;
+static Slots position_slots;
+static Slots tick_slots;
+
+static void
+need_slots(Slots *s, TupleDesc desc, int n)
+{
+	MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
+
+	if (s->desc == NULL)
+		s->desc = CreateTupleDescCopy(desc);
+	if (s->n < n)
+	{
+		s->slots = s->slots ? repalloc_huge(s->slots, sizeof(TupleTableSlot *) * n) :
+			palloc(sizeof(TupleTableSlot *) * n);
+		while (s->n < n)
+			s->slots[s->n++] = MakeTupleTableSlot(s->desc, &TTSOpsHeapTuple);
+	}
+	MemoryContextSwitchTo(old);
+}
+
+/*
  * Appends rows to one of our own tables: one WAL record for a page of them.
  * There are no triggers, rules or foreign rows in the way; the tables are the
  * extension's.
  */
 static void
-append_rows(Oid table, int nrows, Datum *values, bool *nulls)
+append_rows(Oid table, Slots *s, int nrows, Datum *values, bool *nulls)
 {
 	Relation	rel = table_open(table, NoLock);
 	TupleDesc	desc = RelationGetDescr(rel);
 	int			natts = desc->natts;
 	EState	   *estate = CreateExecutorState();
 	ResultRelInfo *rri = makeNode(ResultRelInfo);
-	TupleTableSlot **slots = palloc(sizeof(TupleTableSlot *) * nrows);
 
 	InitResultRelInfo(rri, rel, 1, NULL, 0);
 	ExecOpenIndices(rri, false);
+	need_slots(s, desc, nrows);
 	for (int i = 0; i < nrows; i++)
 	{
-		TupleTableSlot *slot = MakeSingleTupleTableSlot(desc, &TTSOpsVirtual);
-
-		memcpy(slot->tts_values, values + (size_t) i * natts, sizeof(Datum) * natts);
-		memcpy(slot->tts_isnull, nulls + (size_t) i * natts, sizeof(bool) * natts);
-		slot->tts_tableOid = table;
-		ExecStoreVirtualTuple(slot);
-		slots[i] = slot;
+		/* The slot owns the tuple, so that nothing copies it once more. */
+		ExecStoreHeapTuple(heap_form_tuple(desc, values + (size_t) i * natts,
+										   nulls + (size_t) i * natts),
+						   s->slots[i], true);
+		s->slots[i]->tts_tableOid = table;
 	}
-	table_multi_insert(rel, slots, nrows, GetCurrentCommandId(true), 0, NULL);
+	table_multi_insert(rel, s->slots, nrows, GetCurrentCommandId(true), 0, NULL);
 	for (int i = 0; i < nrows; i++)
 	{
-		outbox_insert_index_tuples(rri, slots[i], estate);
+		outbox_insert_index_tuples(rri, s->slots[i], estate);
 		ResetPerTupleExprContext(estate);
-		ExecDropSingleTupleTableSlot(slots[i]);
+		ExecClearTuple(s->slots[i]);
 	}
 	ExecCloseIndices(rri);
 	FreeExecutorState(estate);
@@ -234,7 +264,7 @@ write_attempts(void)
 		v[9] = n[9] ? (Datum) 0 : CStringGetTextDatum(a->body);
 	}
 	append_rows(outbox_session_table(OUTBOX_TABLE_ATTEMPT_LOG_0 + outbox_attempts_piece),
-				nattempts, values, nulls);
+				&attempt_slots, nattempts, values, nulls);
 }
 
 /* --------------------------------------------------------------- parked */
@@ -410,7 +440,7 @@ write_positions(Positions *p)
 {
 	if (p->n > 0)
 		append_rows(outbox_session_table(OUTBOX_TABLE_POSITIONS_0 + position_piece),
-					p->n, p->values, p->nulls);
+					&position_slots, p->n, p->values, p->nulls);
 	position_rows += p->n;
 }
 
@@ -427,7 +457,8 @@ write_tick(const OutboxTick *tick, int piece)
 	values[3] = snapshot_datum(tick);
 	values[4] = Int64GetDatum(tick->seq_low);
 	values[5] = Int64GetDatum(tick->seq_high);
-	append_rows(outbox_session_table(OUTBOX_TABLE_TICKS_0 + piece), 1, values, nulls);
+	append_rows(outbox_session_table(OUTBOX_TABLE_TICKS_0 + piece), &tick_slots, 1, values,
+				nulls);
 }
 
 /* The subscription holds from here on: an event is judged by its place. */

@@ -10,6 +10,7 @@
  */
 #include "outbox.h"
 
+#include <malloc.h>
 #include <sys/resource.h>
 
 #include "executor/spi.h"
@@ -476,6 +477,17 @@ read_origin(void)
 		 "outbox.instance_name is not the one that this log was made under");
 }
 
+/*
+ * Pages of events come and go all the time: do not hand their memory back to
+ * the system, and take it again, each time.
+ */
+static void
+keep_memory(void)
+{
+	mallopt(M_TRIM_THRESHOLD, 16 * 1024 * 1024);
+	mallopt(M_MMAP_THRESHOLD, 4 * 1024 * 1024);
+}
+
 static void
 start(void)
 {
@@ -489,6 +501,7 @@ start(void)
 	instance_name = MemoryContextStrdup(TopMemoryContext, outbox_instance_name);
 	read_origin();
 	raise_fd_limit();
+	keep_memory();
 	outbox_deliver_init(delivery_ended);
 	outbox_reader_init(outbox_roster_busy);
 	outbox_reader_set_endpoints(NULL, 0);
