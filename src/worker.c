@@ -219,7 +219,12 @@ publish_all(TimestampTz now)
 		}
 	}
 	if (all)
+	{
 		published_at = now;
+
+		/* Autovacuum and pg_stat_all_tables; it limits its own rate. */
+		(void) pgstat_report_stat(false);
+	}
 	pg_atomic_write_u64(&db->endpoints, outbox_nendpoints);
 	pg_atomic_write_u64(&db->in_flight, outbox_in_flight);
 	pg_atomic_write_u64(&db->delivered, outbox_delivered);
