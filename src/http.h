@@ -12,8 +12,10 @@
 #include "outbox.h"
 
 /*
- * Header lines ("Name: value", no CR or LF, NUL-terminated), packed one after
- * the other.  malloc'd and reused from request to request.
+ * Header lines ("Name: value", NUL-terminated), packed one after the other;
+ * several of our own, one after the other, are one entry with CRLF in between.
+ * Names and values hold no CR or LF.  malloc'd and reused from request to
+ * request.
  */
 typedef struct OutboxHeaders
 {
@@ -22,7 +24,8 @@ typedef struct OutboxHeaders
 	size_t		size;
 	int			n;
 	int			max;
-	uint32	   *start;			/* of each line in buf */
+	bool		ours;			/* the last entry takes further lines */
+	uint32	   *start;			/* of each entry in buf */
 } OutboxHeaders;
 
 extern void outbox_headers_reset(OutboxHeaders *h);

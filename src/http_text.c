@@ -23,6 +23,7 @@ outbox_headers_reset(OutboxHeaders *h)
 {
 	h->len = 0;
 	h->n = 0;
+	h->ours = false;
 }
 
 /* Room for 'len' more bytes and one more line. */
@@ -59,11 +60,24 @@ headers_reserve(OutboxHeaders *h, size_t len)
 	return true;
 }
 
+/*
+ * Headers of which libcurl knows nothing.  It goes through the list for each
+ * header that it would add by itself, more than a dozen times a request; those
+ * that it cannot be looking for therefore share one entry, a line each.
+ */
+static bool
+is_ours(const char *name)
+{
+	return strncmp(name, "webhook-", 8) == 0 || strncmp(name, "outbox-", 7) == 0 ||
+		strncmp(name, "ce-", 3) == 0 || strcmp(name, "Idempotency-Key") == 0;
+}
+
 bool
 outbox_headers_add(OutboxHeaders *h, const char *name,
 				   const char *value, size_t len)
 {
 	size_t		namelen = strlen(name);
+	bool		ours = is_ours(name);
 	char	   *p;
 
 	while (len > 0 && (*value == ' ' || *value == '\t'))
@@ -72,11 +86,18 @@ outbox_headers_add(OutboxHeaders *h, const char *name,
 		len--;
 	}
 	if (len > PG_UINT32_MAX / 4 || namelen > PG_UINT32_MAX / 4 ||
-		!headers_reserve(h, namelen + len + 3))
+		!headers_reserve(h, namelen + len + 4))
 		return false;
 
 	p = h->buf + h->len;
-	h->start[h->n++] = (uint32) h->len;
+	if (h->ours && ours && len > 0)
+	{
+		p[-1] = '\r';
+		*p++ = '\n';
+	}
+	else
+		h->start[h->n++] = (uint32) h->len;
+	h->ours = ours && len > 0;
 	memcpy(p, name, namelen);
 	p += namelen;
 	if (len == 0)

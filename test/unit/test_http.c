@@ -67,6 +67,13 @@ headers(void)
 	bool		same = true;
 
 	line(&h, "webhook-id", "1", "webhook-id: 1");
+	line(&h, "outbox-topic", "a", "webhook-id: 1\r\noutbox-topic: a");
+	line(&h, "Idempotency-Key", "k", "webhook-id: 1\r\noutbox-topic: a\r\nIdempotency-Key: k");
+	ok(h.n == 1, "our own headers share an entry", "", "");
+	line(&h, "Accept", "b", "Accept: b");
+	line(&h, "outbox-key", "c", "outbox-key: c");
+	line(&h, "outbox-type", "", "outbox-type;");
+	line(&h, "outbox-attempt", "1", "outbox-attempt: 1");
 	line(&h, "x-blank", "", "x-blank;");
 	line(&h, "x-blank", " \t", "x-blank;");
 	line(&h, "x", "  y z", "x: y z");
