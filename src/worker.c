@@ -352,6 +352,7 @@ time_to_sleep(TimestampTz now, bool more)
 	 * The latch alone may have been reset by a lock wait inside a transaction:
 	 * the counters do not forget.
 	 */
+	pg_memory_barrier();		/* after db->endpoints was published */
 	if (pg_atomic_read_u64(&db->changed) != seen_changed ||
 		(outbox_commands_wait && now >= locks_at) || ShutdownRequestPending ||
 		ConfigReloadPending)
