@@ -455,8 +455,6 @@ outbox_catalog_load_parked(OutboxEndpoint *ep)
 
 typedef struct Loading
 {
-	OutboxEndpoint *ep;
-	bool		retries;
 	int			n;
 	struct
 	{
@@ -548,7 +546,7 @@ outbox_catalog_forget_parked(int32 endpoint_id, const OutboxTick *start)
 static void
 load_rows(OutboxEndpoint *ep, bool retries)
 {
-	Loading		l = {.ep = ep,.retries = retries,.n = (int) SPI_processed};
+	Loading		l = {.n = (int) SPI_processed};
 	int64	   *seqs = palloc(sizeof(int64) * Max(l.n, 1));
 
 	l.rows = palloc0(sizeof(*l.rows) * Max(l.n, 1));
@@ -659,7 +657,7 @@ compare_loaded(const void *a, const void *b)
 void
 outbox_catalog_load_pending(OutboxEndpoint *ep, const int64 *seqs, int n)
 {
-	Loading		l = {.ep = ep,.rows = palloc(sizeof(*l.rows))};
+	Loading		l = {.rows = palloc(sizeof(*l.rows))};
 
 	if (n == 0)
 		return;

@@ -16,6 +16,7 @@
 #include "utils/json.h"
 
 #include "notice.h"
+#include "plan.h"
 #include "reader.h"
 #include "topic.h"
 
@@ -27,11 +28,9 @@ emit(const char *topic, const char *payload)
 {
 	Datum		args[2] = {CStringGetTextDatum(topic), CStringGetTextDatum(payload)};
 
-	if (SPI_execute_with_args("INSERT INTO outbox.events (topic, payload)"
-							  " VALUES ($1, $2::pg_catalog.jsonb)",
-							  2, (Oid[]) {TEXTOID, TEXTOID}, args, NULL,
-							  false, 0) != SPI_OK_INSERT)
-		elog(ERROR, "could not emit \"%s\"", topic);
+	outbox_query("INSERT INTO outbox.events (topic, payload)"
+				 " VALUES ($1, $2::pg_catalog.jsonb)",
+				 2, (Oid[]) {TEXTOID, TEXTOID}, args, NULL);
 }
 
 static void

@@ -18,6 +18,7 @@
 #include "utils/timestamp.h"
 #include "utils/uuid.h"
 
+#include "plan.h"
 #include "reader.h"
 #include "replay.h"
 #include "roster.h"
@@ -81,12 +82,11 @@ read_replays(void)
 	MemoryContext old;
 
 	forget_replays();
-	if (SPI_execute("SELECT replay_id, endpoint_id, from_time, to_time, topics,"
-					" done::pg_catalog.text, done_seq_low, last_seq,"
-					" target::pg_catalog.text, target_seq_low, target_seq_high, under"
-					" FROM outbox.replays WHERE finished_at IS NULL ORDER BY replay_id",
-					false, 0) != SPI_OK_SELECT)
-		elog(ERROR, "could not read outbox.replays");
+	outbox_query("SELECT replay_id, endpoint_id, from_time, to_time, topics,"
+				 " done::pg_catalog.text, done_seq_low, last_seq,"
+				 " target::pg_catalog.text, target_seq_low, target_seq_high, under"
+				 " FROM outbox.replays WHERE finished_at IS NULL ORDER BY replay_id",
+				 0, NULL, NULL, NULL);
 
 	old = MemoryContextSwitchTo(replay_cxt);
 	replays = palloc0(sizeof(Replay) * Max(SPI_processed, 1));
@@ -192,23 +192,21 @@ park_page(Replaying *page, TimestampTz now)
 		PointerGetDatum(construct_array(page->seqs, page->n, INT8OID, 8,
 										FLOAT8PASSBYVAL, TYPALIGN_DOUBLE))};
 
-	if (SPI_execute_with_args("INSERT INTO outbox.parked (endpoint_id, seq, event_id, key,"
-							  " status, attempts, next_attempt_at, redelivery, parked_at)"
-							  " SELECT p.endpoint_id, e.seq, e.id, e.key, 'retrying', 0,"
-							  " pg_catalog.now(), 2, pg_catalog.now()"
-							  " FROM outbox.endpoint_positions p JOIN outbox.events e"
-							  " ON e.seq OPERATOR(pg_catalog.=) ANY ($2)"
-							  " WHERE p.endpoint_id OPERATOR(pg_catalog.=) $1"
-							  " AND NOT e.seq OPERATOR(pg_catalog.=) ANY (p.pending)"
-							  " AND (pg_catalog.pg_visible_in_snapshot(e.xid, p.done)"
-							  " OR (p.under IS NOT NULL"
-							  " AND e.seq OPERATOR(pg_catalog.<=) p.last_seq"
-							  " AND pg_catalog.pg_visible_in_snapshot(e.xid, p.under)))"
-							  " ON CONFLICT (endpoint_id, seq) DO NOTHING"
-							  " RETURNING seq, key",
-							  2, (Oid[]) {INT4OID, INT8ARRAYOID}, args, NULL,
-							  false, 0) != SPI_OK_INSERT_RETURNING)
-		elog(ERROR, "could not park the events of a replay");
+	outbox_query("INSERT INTO outbox.parked (endpoint_id, seq, event_id, key,"
+				 " status, attempts, next_attempt_at, redelivery, parked_at)"
+				 " SELECT p.endpoint_id, e.seq, e.id, e.key, 'retrying', 0,"
+				 " pg_catalog.now(), 2, pg_catalog.now()"
+				 " FROM outbox.endpoint_positions p JOIN outbox.events e"
+				 " ON e.seq OPERATOR(pg_catalog.=) ANY ($2)"
+				 " WHERE p.endpoint_id OPERATOR(pg_catalog.=) $1"
+				 " AND NOT e.seq OPERATOR(pg_catalog.=) ANY (p.pending)"
+				 " AND (pg_catalog.pg_visible_in_snapshot(e.xid, p.done)"
+				 " OR (p.under IS NOT NULL"
+				 " AND e.seq OPERATOR(pg_catalog.<=) p.last_seq"
+				 " AND pg_catalog.pg_visible_in_snapshot(e.xid, p.under)))"
+				 " ON CONFLICT (endpoint_id, seq) DO NOTHING"
+				 " RETURNING seq, key",
+				 2, (Oid[]) {INT4OID, INT8ARRAYOID}, args, NULL);
 	for (uint64 i = 0; i < SPI_processed; i++)
 	{
 		bool		isnull;
@@ -226,14 +224,13 @@ store_progress(Replay *r, int64 parked, bool finished)
 		Int64GetDatum(r->cursor.done->seq_low), Int64GetDatum(r->cursor.last_seq),
 	BoolGetDatum(r->cursor.under != NULL), Int64GetDatum(parked), BoolGetDatum(finished)};
 
-	if (SPI_execute_with_args("UPDATE outbox.replays SET done = $2::pg_catalog.pg_snapshot,"
-							  " done_seq_low = $3, last_seq = $4, under = $5,"
-							  " events = events OPERATOR(pg_catalog.+) $6,"
-							  " finished_at = CASE WHEN $7 THEN pg_catalog.now() END"
-							  " WHERE replay_id OPERATOR(pg_catalog.=) $1",
-							  7, (Oid[]) {INT8OID, TEXTOID, INT8OID, INT8OID, BOOLOID,
-							  INT8OID, BOOLOID}, args, NULL, false, 0) < 0)
-		elog(ERROR, "could not store the progress of a replay");
+	outbox_query("UPDATE outbox.replays SET done = $2::pg_catalog.pg_snapshot,"
+				 " done_seq_low = $3, last_seq = $4, under = $5,"
+				 " events = events OPERATOR(pg_catalog.+) $6,"
+				 " finished_at = CASE WHEN $7 THEN pg_catalog.now() END"
+				 " WHERE replay_id OPERATOR(pg_catalog.=) $1",
+				 7, (Oid[]) {INT8OID, TEXTOID, INT8OID, INT8OID, BOOLOID,
+				 INT8OID, BOOLOID}, args, NULL);
 }
 
 static void

@@ -146,10 +146,9 @@ use_piece(const char *log, int piece)
 {
 	Datum		args[2] = {CStringGetTextDatum(log), Int16GetDatum(piece)};
 
-	if (SPI_execute_with_args("UPDATE outbox.pieces SET piece = $2, since = pg_catalog.now()"
-							  " WHERE log OPERATOR(pg_catalog.=) $1",
-							  2, (Oid[]) {TEXTOID, INT2OID}, args, NULL, false, 0) < 0)
-		elog(ERROR, "could not note the piece of the log");
+	outbox_query("UPDATE outbox.pieces SET piece = $2, since = pg_catalog.now()"
+				 " WHERE log OPERATOR(pg_catalog.=) $1",
+				 2, (Oid[]) {TEXTOID, INT2OID}, args, NULL);
 }
 
 static bool
@@ -230,17 +229,16 @@ drop_kept_events(void)
 
 	if (!outbox_begin(true))
 		return false;
-	if (SPI_execute_with_args("WITH slice AS MATERIALIZED (SELECT seq FROM outbox.kept_events"
-							  " WHERE seq OPERATOR(pg_catalog.>) $1 ORDER BY seq LIMIT 1000),"
-							  " gone AS (DELETE FROM outbox.kept_events k USING slice s"
-							  " WHERE k.seq OPERATOR(pg_catalog.=) s.seq AND NOT EXISTS"
-							  " (SELECT 1 FROM outbox.parked p"
-							  " WHERE p.seq OPERATOR(pg_catalog.=) k.seq))"
-							  " SELECT CASE WHEN pg_catalog.count(*)"
-							  " OPERATOR(pg_catalog.=) 1000 THEN pg_catalog.max(seq) END"
-							  " FROM slice",
-							  1, (Oid[]) {INT8OID}, args, NULL, false, 0) != SPI_OK_SELECT)
-		elog(ERROR, "could not look through the kept events");
+	outbox_query("WITH slice AS MATERIALIZED (SELECT seq FROM outbox.kept_events"
+				 " WHERE seq OPERATOR(pg_catalog.>) $1 ORDER BY seq LIMIT 1000),"
+				 " gone AS (DELETE FROM outbox.kept_events k USING slice s"
+				 " WHERE k.seq OPERATOR(pg_catalog.=) s.seq AND NOT EXISTS"
+				 " (SELECT 1 FROM outbox.parked p"
+				 " WHERE p.seq OPERATOR(pg_catalog.=) k.seq))"
+				 " SELECT CASE WHEN pg_catalog.count(*)"
+				 " OPERATOR(pg_catalog.=) 1000 THEN pg_catalog.max(seq) END"
+				 " FROM slice",
+				 1, (Oid[]) {INT8OID}, args, NULL);
 	last = SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &isnull);
 	from = isnull ? 0 : DatumGetInt64(last);
 	outbox_commit();

@@ -15,6 +15,7 @@
 
 #include "catalog.h"
 #include "deliver.h"
+#include "plan.h"
 #include "reader.h"
 #include "roster.h"
 #include "session.h"
@@ -193,8 +194,7 @@ delete_orphans(void)
 	};
 
 	for (size_t i = 0; i < lengthof(sql); i++)
-		if (SPI_execute(sql[i], false, 0) < 0)
-			elog(ERROR, "\"%s\" failed", sql[i]);
+		outbox_query(sql[i], 0, NULL, NULL, NULL);
 }
 
 static void

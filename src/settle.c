@@ -484,14 +484,13 @@ write_subscription(OutboxEndpoint *ep, const OutboxCursor *c)
 	args[6] = PointerGetDatum(ep->filter);
 	if (ep->filter == NULL)
 		nulls[6] = 'n';
-	if (SPI_execute_with_args("INSERT INTO outbox.subscriptions"
-							  " (endpoint_id, version, topics, done, under, last_seq, filter)"
-							  " VALUES ($1, $2, $3, $4, $5, $6, $7)"
-							  " ON CONFLICT (endpoint_id, version) DO NOTHING",
-							  7, (Oid[]) {INT4OID, INT8OID, TEXTARRAYOID,
-							  PG_SNAPSHOTOID, PG_SNAPSHOTOID, INT8OID, JSONPATHOID},
-							  args, nulls, false, 0) < 0)
-		elog(ERROR, "could not store the subscription of endpoint \"%s\"", ep->name);
+	outbox_query("INSERT INTO outbox.subscriptions"
+				 " (endpoint_id, version, topics, done, under, last_seq, filter)"
+				 " VALUES ($1, $2, $3, $4, $5, $6, $7)"
+				 " ON CONFLICT (endpoint_id, version) DO NOTHING",
+				 7, (Oid[]) {INT4OID, INT8OID, TEXTARRAYOID,
+				 PG_SNAPSHOTOID, PG_SNAPSHOTOID, INT8OID, JSONPATHOID},
+				 args, nulls);
 	ep->stored_version = ep->version;
 }
 
@@ -504,18 +503,13 @@ write_state(OutboxEndpoint *ep)
 {
 	Datum		args[3] = {Int32GetDatum(ep->id), CStringGetTextDatum(ep->reason),
 		TimestampTzGetDatum(ep->state_since)};
-	int			rc;
 
-	rc = SPI_execute_with_args("UPDATE outbox.endpoint_settings SET state = 'disabled',"
-							   " reason = $2, state_since = $3 WHERE endpoint_id"
-							   " OPERATOR(pg_catalog.=) (SELECT endpoint_id"
-							   " FROM outbox.endpoint_settings WHERE endpoint_id"
-							   " OPERATOR(pg_catalog.=) $1 FOR UPDATE SKIP LOCKED)",
-							   3, (Oid[]) {INT4OID, TEXTOID, TIMESTAMPTZOID},
-							   args, NULL, false, 0);
-	if (rc < 0)
-		elog(ERROR, "could not disable endpoint \"%s\"", ep->name);
-	if (SPI_processed > 0)
+	if (outbox_query("UPDATE outbox.endpoint_settings SET state = 'disabled',"
+					 " reason = $2, state_since = $3 WHERE endpoint_id"
+					 " OPERATOR(pg_catalog.=) (SELECT endpoint_id"
+					 " FROM outbox.endpoint_settings WHERE endpoint_id"
+					 " OPERATOR(pg_catalog.=) $1 FOR UPDATE SKIP LOCKED)",
+					 3, (Oid[]) {INT4OID, TEXTOID, TIMESTAMPTZOID}, args, NULL) > 0)
 		ep->state_dirty = false;
 }
 
@@ -631,9 +625,8 @@ outbox_settle_compact(OutboxEndpoint **endpoints, int n, const OutboxCursor *hea
 		outbox_give_up();
 		return false;
 	}
-	if (SPI_execute(was == 0 ? "TRUNCATE outbox.positions_0" :
-					"TRUNCATE outbox.positions_1", false, 0) < 0)
-		elog(ERROR, "could not truncate the positions");
+	outbox_query(was == 0 ? "TRUNCATE outbox.positions_0" :
+				 "TRUNCATE outbox.positions_1", 0, NULL, NULL, NULL);
 	position_piece = other;
 	position_rows = 0;
 	begin_positions(&p);
