@@ -1,6 +1,15 @@
 /* outbox--1.0.sql: the objects of the extension; src/README.md says how they belong together. */
 \echo Use "CREATE EXTENSION outbox" to load this file. \quit
 
+-- Every script begins with this: the server may have loaded an earlier library.
+CREATE FUNCTION outbox.require_library(version pg_catalog.text) RETURNS pg_catalog.void
+LANGUAGE C VOLATILE STRICT
+AS 'MODULE_PATHNAME', 'outbox_require_library_1_0';
+COMMENT ON FUNCTION outbox.require_library(pg_catalog.text) IS
+'Error 55000 when the server has loaded a library of outbox that is older than this version';
+REVOKE ALL ON FUNCTION outbox.require_library(pg_catalog.text) FROM PUBLIC;
+SELECT outbox.require_library('1.0');
+
 ------------------------------------------------------------------------
 -- Stamps and checks: what the columns of outbox.events are filled with.
 --
@@ -11,25 +20,25 @@
 
 CREATE FUNCTION outbox.current_piece() RETURNS pg_catalog.int2
 LANGUAGE C VOLATILE PARALLEL SAFE
-AS 'MODULE_PATHNAME', 'outbox_column_piece';
+AS 'MODULE_PATHNAME', 'outbox_column_piece_1_0';
 COMMENT ON FUNCTION outbox.current_piece() IS
 'The piece of the log that new events go to (default of outbox.events.piece)';
 
 CREATE FUNCTION outbox.next_seq() RETURNS pg_catalog.int8
 LANGUAGE C VOLATILE PARALLEL UNSAFE
-AS 'MODULE_PATHNAME', 'outbox_column_seq';
+AS 'MODULE_PATHNAME', 'outbox_column_seq_1_0';
 COMMENT ON FUNCTION outbox.next_seq() IS
 'The next number of the log, drawn once the transaction has its id (default of outbox.events.seq); wakes the worker at commit';
 
 CREATE FUNCTION outbox.current_epoch() RETURNS pg_catalog.int8
 LANGUAGE C VOLATILE PARALLEL UNSAFE
-AS 'MODULE_PATHNAME', 'outbox_column_epoch';
+AS 'MODULE_PATHNAME', 'outbox_column_epoch_1_0';
 COMMENT ON FUNCTION outbox.current_epoch() IS
 'The epoch of the log in this system and database, 0 before it was first served (default of outbox.events.epoch)';
 
 CREATE FUNCTION outbox.new_event_id() RETURNS pg_catalog.uuid
 LANGUAGE C VOLATILE PARALLEL UNSAFE
-AS 'MODULE_PATHNAME', 'outbox_column_id';
+AS 'MODULE_PATHNAME', 'outbox_column_id_1_0';
 COMMENT ON FUNCTION outbox.new_event_id() IS
 'A new event id: UUID version 7 (RFC 9562), increasing within a session (default of outbox.events.id)';
 
@@ -37,13 +46,13 @@ CREATE FUNCTION outbox.check_event(topic pg_catalog.text, type pg_catalog.text, 
     headers pg_catalog.jsonb, payload pg_catalog.jsonb, body pg_catalog.bytea, content_type pg_catalog.text)
 RETURNS pg_catalog.bool
 LANGUAGE C STABLE CALLED ON NULL INPUT PARALLEL SAFE
-AS 'MODULE_PATHNAME', 'outbox_check_event';
+AS 'MODULE_PATHNAME', 'outbox_check_event_1_0';
 COMMENT ON FUNCTION outbox.check_event(pg_catalog.text, pg_catalog.text, pg_catalog.text, pg_catalog.jsonb, pg_catalog.jsonb, pg_catalog.bytea, pg_catalog.text) IS
 'True when these columns make a valid event, otherwise an error that says why not (constraint of outbox.events). Topics that begin with "outbox." are refused unless the current user owns outbox.events: a restored dump may hold events of outbox itself';
 
 CREATE FUNCTION outbox.fill_id() RETURNS pg_catalog.trigger
 LANGUAGE C
-AS 'MODULE_PATHNAME', 'outbox_fill_id';
+AS 'MODULE_PATHNAME', 'outbox_fill_id_1_0';
 COMMENT ON FUNCTION outbox.fill_id() IS
 'Trigger of outbox.events: a new id where NULL was inserted';
 REVOKE ALL ON FUNCTION outbox.fill_id() FROM PUBLIC;
@@ -143,7 +152,7 @@ CREATE FUNCTION outbox.emit(topic pg_catalog.text, payload pg_catalog.jsonb,
     dedup_key pg_catalog.text DEFAULT NULL)
 RETURNS pg_catalog.uuid
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE
-AS 'MODULE_PATHNAME', 'outbox_emit_jsonb';
+AS 'MODULE_PATHNAME', 'outbox_emit_jsonb_1_0';
 COMMENT ON FUNCTION outbox.emit(pg_catalog.text, pg_catalog.jsonb, pg_catalog.text, pg_catalog.text, pg_catalog.jsonb, pg_catalog.timestamptz, pg_catalog.timestamptz, pg_catalog.text) IS
 'Appends an event that is delivered if this transaction commits; returns its id. topic and payload must not be NULL (22004), other arguments may. deliver_at: not before this time; expires_at: not after; dedup_key: emitted again with the same topic within outbox.dedup_window, nothing is emitted and the first event''s id returned (concurrent emits wait for each other; 40001 when this transaction''s snapshot is older than the first event). Invalid arguments: 22023; payload above outbox.max_payload_size: 54000; topic that begins with "outbox.": 42939';
 
@@ -156,7 +165,7 @@ CREATE FUNCTION outbox.emit(topic pg_catalog.text, payload pg_catalog.json,
     dedup_key pg_catalog.text DEFAULT NULL)
 RETURNS pg_catalog.uuid
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE
-AS 'MODULE_PATHNAME', 'outbox_emit_json';
+AS 'MODULE_PATHNAME', 'outbox_emit_json_1_0';
 COMMENT ON FUNCTION outbox.emit(pg_catalog.text, pg_catalog.json, pg_catalog.text, pg_catalog.text, pg_catalog.jsonb, pg_catalog.timestamptz, pg_catalog.timestamptz, pg_catalog.text) IS
 'As emit(text, jsonb, …), for a payload of type json; stored and sent as jsonb';
 
@@ -169,7 +178,7 @@ CREATE FUNCTION outbox.emit(topic pg_catalog.text, payload pg_catalog.text,
     dedup_key pg_catalog.text DEFAULT NULL)
 RETURNS pg_catalog.uuid
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE
-AS 'MODULE_PATHNAME', 'outbox_emit_text';
+AS 'MODULE_PATHNAME', 'outbox_emit_text_1_0';
 COMMENT ON FUNCTION outbox.emit(pg_catalog.text, pg_catalog.text, pg_catalog.text, pg_catalog.text, pg_catalog.jsonb, pg_catalog.timestamptz, pg_catalog.timestamptz, pg_catalog.text) IS
 'As emit(text, jsonb, …), for a payload that is JSON in a text (not JSON: 22P02); also what an untyped literal or parameter comes to';
 
@@ -182,7 +191,7 @@ CREATE FUNCTION outbox.emit_bytes(topic pg_catalog.text, body pg_catalog.bytea, 
     dedup_key pg_catalog.text DEFAULT NULL)
 RETURNS pg_catalog.uuid
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE
-AS 'MODULE_PATHNAME', 'outbox_emit_bytes';
+AS 'MODULE_PATHNAME', 'outbox_emit_bytes_1_0';
 COMMENT ON FUNCTION outbox.emit_bytes(pg_catalog.text, pg_catalog.bytea, pg_catalog.text, pg_catalog.text, pg_catalog.text, pg_catalog.jsonb, pg_catalog.timestamptz, pg_catalog.timestamptz, pg_catalog.text) IS
 'Appends an event whose body is sent byte for byte with the given content type, which must not be NULL; otherwise as emit()';
 
@@ -197,7 +206,7 @@ FROM PUBLIC;
 -- that the owner of some type wrote must not run as the owner of outbox.
 CREATE FUNCTION outbox.emit_change() RETURNS pg_catalog.trigger
 LANGUAGE C VOLATILE
-AS 'MODULE_PATHNAME', 'outbox_emit_change';
+AS 'MODULE_PATHNAME', 'outbox_emit_change_1_0';
 COMMENT ON FUNCTION outbox.emit_change() IS
 'AFTER … FOR EACH ROW trigger that emits {"op","table","new","old"}. Arguments: topic, key column (NULL or empty in a row: no key), optionally the columns to carry with commas between them (default: all). An UPDATE that changes none of these emits nothing. Whoever may execute this function may attach it; whoever changes the table needs no right on outbox. Errors, when it first fires: 22023 wrong arguments, 42703 no such column';
 
@@ -256,14 +265,14 @@ COMMENT ON COLUMN outbox.dedup.created_at IS 'When the key was first used; the w
 ------------------------------------------------------------------------
 
 CREATE FUNCTION outbox.preloaded() RETURNS pg_catalog.bool
-    AS 'MODULE_PATHNAME', 'outbox_preloaded'
+    AS 'MODULE_PATHNAME', 'outbox_preloaded_1_0'
     LANGUAGE C VOLATILE STRICT PARALLEL SAFE;
 COMMENT ON FUNCTION outbox.preloaded() IS
     'Whether outbox is in shared_preload_libraries: without it events are kept, but nothing delivers them.';
 REVOKE ALL ON FUNCTION outbox.preloaded() FROM PUBLIC;
 
 CREATE FUNCTION outbox.wake_launcher() RETURNS pg_catalog.void
-    AS 'MODULE_PATHNAME', 'outbox_wake_launcher'
+    AS 'MODULE_PATHNAME', 'outbox_wake_launcher_1_0'
     LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
 COMMENT ON FUNCTION outbox.wake_launcher() IS
     'Makes sure, when this transaction commits, that this database has a worker, without waiting out the delay after a failure. Warns when outbox is not preloaded.';
@@ -282,7 +291,7 @@ CREATE FUNCTION outbox.worker_slots(
     OUT delivered pg_catalog.int8,
     OUT unmatched pg_catalog.int8)
     RETURNS SETOF pg_catalog.record
-    AS 'MODULE_PATHNAME', 'outbox_worker_status'
+    AS 'MODULE_PATHNAME', 'outbox_worker_status_1_0'
     LANGUAGE C VOLATILE STRICT PARALLEL SAFE ROWS 10;
 COMMENT ON FUNCTION outbox.worker_slots() IS
     'One row for each database of the server that has a worker or may get one. state: no_worker, starting, running, disabled, held or version_mismatch; reason: why it is not running, NULL when there is nothing to say; pid and started_at are NULL without a worker; restarts: after errors, since the server started; the other numbers since the worker started. No rows when outbox is not preloaded.';
@@ -503,28 +512,28 @@ INSERT INTO outbox.pieces VALUES
 ------------------------------------------------------------------------
 
 CREATE FUNCTION outbox.check_url(url pg_catalog.text) RETURNS pg_catalog.void
-LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_check_url';
+LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_check_url_1_0';
 CREATE FUNCTION outbox.check_topics(topics pg_catalog.text[]) RETURNS pg_catalog.void
-LANGUAGE C IMMUTABLE STRICT AS 'MODULE_PATHNAME', 'outbox_check_topics';
+LANGUAGE C IMMUTABLE STRICT AS 'MODULE_PATHNAME', 'outbox_check_topics_1_0';
 CREATE FUNCTION outbox.check_filter(filter pg_catalog.jsonpath) RETURNS pg_catalog.void
-LANGUAGE C IMMUTABLE STRICT AS 'MODULE_PATHNAME', 'outbox_check_filter';
+LANGUAGE C IMMUTABLE STRICT AS 'MODULE_PATHNAME', 'outbox_check_filter_1_0';
 CREATE FUNCTION outbox.filter_matches(payload pg_catalog.jsonb, filter pg_catalog.jsonpath) RETURNS pg_catalog.bool
-LANGUAGE C STABLE CALLED ON NULL INPUT AS 'MODULE_PATHNAME', 'outbox_filter_matches';
+LANGUAGE C STABLE CALLED ON NULL INPUT AS 'MODULE_PATHNAME', 'outbox_filter_matches_1_0';
 CREATE FUNCTION outbox.check_secret(secret pg_catalog.text) RETURNS pg_catalog.void
-LANGUAGE C IMMUTABLE STRICT AS 'MODULE_PATHNAME', 'outbox_check_secret';
+LANGUAGE C IMMUTABLE STRICT AS 'MODULE_PATHNAME', 'outbox_check_secret_1_0';
 CREATE FUNCTION outbox.check_headers(headers pg_catalog.jsonb) RETURNS pg_catalog.void
-LANGUAGE C IMMUTABLE STRICT AS 'MODULE_PATHNAME', 'outbox_check_headers';
+LANGUAGE C IMMUTABLE STRICT AS 'MODULE_PATHNAME', 'outbox_check_headers_1_0';
 CREATE FUNCTION outbox.new_secret() RETURNS pg_catalog.text
-LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_new_secret';
+LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_new_secret_1_0';
 CREATE FUNCTION outbox.claim_log() RETURNS pg_catalog.void
-LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_claim_log';
+LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_claim_log_1_0';
 CREATE FUNCTION outbox.topic_in(topic pg_catalog.text, patterns pg_catalog.text[]) RETURNS pg_catalog.bool
-LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE AS 'MODULE_PATHNAME', 'outbox_topic_in';
+LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE AS 'MODULE_PATHNAME', 'outbox_topic_in_1_0';
 CREATE FUNCTION outbox.position_now(sequence pg_catalog.oid,
     OUT snapshot pg_catalog.pg_snapshot, OUT seq_low pg_catalog.int8) RETURNS pg_catalog.record
-LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_position_now';
+LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_position_now_1_0';
 CREATE FUNCTION outbox.endpoints_changed() RETURNS pg_catalog.void
-LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_endpoints_changed';
+LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_endpoints_changed_1_0';
 CREATE FUNCTION outbox.endpoint_stats(endpoint_id pg_catalog.int4,
     OUT state pg_catalog.text, OUT state_since pg_catalog.timestamptz, OUT reason pg_catalog.text,
     OUT pending pg_catalog.int8, OUT pending_exact pg_catalog.bool, OUT processing pg_catalog.int8,
@@ -534,7 +543,7 @@ CREATE FUNCTION outbox.endpoint_stats(endpoint_id pg_catalog.int4,
     OUT rate_per_s pg_catalog.float8, OUT latency_p50_ms pg_catalog.float8,
     OUT latency_p95_ms pg_catalog.float8, OUT latency_p99_ms pg_catalog.float8,
     OUT last_success_at pg_catalog.timestamptz, OUT last_error pg_catalog.text) RETURNS pg_catalog.record
-LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_endpoint_stats';
+LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_endpoint_stats_1_0';
 
 COMMENT ON FUNCTION outbox.check_url(pg_catalog.text) IS 'Refuses a URL that no endpoint can have (22023)';
 COMMENT ON FUNCTION outbox.check_topics(pg_catalog.text[]) IS 'Refuses topic patterns that can match nothing (22023)';

@@ -16,11 +16,10 @@
 
 #include "compat.h"
 #include "launcher.h"
+#include "version.h"
 
 /* Which start of the slot this process is. */
 static uint64 my_generation;
-
-PG_FUNCTION_INFO_V1(outbox_worker_status);
 
 /* Under the lock: is the slot still this process's? */
 static bool
@@ -163,12 +162,12 @@ fill_row(const OutboxDatabase *db, char *reason, Datum *values, bool *nulls)
  * outbox.worker_slots(): a row for each database that has, or may get, a
  * worker.  None when the library is not preloaded.
  */
-Datum
-outbox_worker_status(PG_FUNCTION_ARGS)
+OUTBOX_FUNCTION(outbox_worker_status_1_0, 0)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 
 	outbox_materialize(fcinfo);
+	outbox_expect_columns(fcinfo, rsinfo->setDesc, STATUS_COLUMNS);
 	if (outbox_shared == NULL)
 		return (Datum) 0;
 

@@ -28,6 +28,7 @@
 
 #include "compat.h"
 #include "emit.h"
+#include "version.h"
 
 /* What the arguments of a trigger mean for its table; kept for a statement. */
 typedef struct Change
@@ -41,8 +42,6 @@ typedef struct Change
 	TupleDesc	row;			/* of these columns */
 	FmgrInfo	to_jsonb;
 } Change;
-
-PG_FUNCTION_INFO_V1(outbox_emit_change);
 
 static void
 add_context(void *arg)
@@ -291,8 +290,7 @@ emit_change(FunctionCallInfo fcinfo, TriggerData *trigger)
 	(void) outbox_emit(&e);
 }
 
-Datum
-outbox_emit_change(PG_FUNCTION_ARGS)
+OUTBOX_FUNCTION(outbox_emit_change_1_0, 0)
 {
 	TriggerData *trigger = (TriggerData *) fcinfo->context;
 	ErrorContextCallback callback;

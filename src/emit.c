@@ -39,13 +39,8 @@
 #include "dedup.h"
 #include "emit.h"
 #include "stamp.h"
+#include "version.h"
 #include "wakeup.h"
-
-PG_FUNCTION_INFO_V1(outbox_emit_jsonb);
-PG_FUNCTION_INFO_V1(outbox_emit_json);
-PG_FUNCTION_INFO_V1(outbox_emit_text);
-PG_FUNCTION_INFO_V1(outbox_emit_bytes);
-PG_FUNCTION_INFO_V1(outbox_check_event);
 
 /* ---------------------------------------------------------------------
  * Appending
@@ -249,16 +244,14 @@ parse_payload(FunctionCallInfo fcinfo, int argno)
 	return payload;
 }
 
-Datum
-outbox_emit_jsonb(PG_FUNCTION_ARGS)
+OUTBOX_FUNCTION(outbox_emit_jsonb_1_0, 8)
 {
 	OutboxNewEvent e = {.payload = JSONB_ARG(1)};
 
 	return emit(fcinfo, &e, "outbox.emit()", 2);
 }
 
-Datum
-outbox_emit_text(PG_FUNCTION_ARGS)
+OUTBOX_FUNCTION(outbox_emit_text_1_0, 8)
 {
 	OutboxNewEvent e = {.payload = parse_payload(fcinfo, 1)};
 
@@ -266,14 +259,12 @@ outbox_emit_text(PG_FUNCTION_ARGS)
 }
 
 /* json is text that was checked already; jsonb is stricter. */
-Datum
-outbox_emit_json(PG_FUNCTION_ARGS)
+OUTBOX_FUNCTION(outbox_emit_json_1_0, 8)
 {
-	return outbox_emit_text(fcinfo);
+	return outbox_emit_text_1_0(fcinfo);
 }
 
-Datum
-outbox_emit_bytes(PG_FUNCTION_ARGS)
+OUTBOX_FUNCTION(outbox_emit_bytes_1_0, 9)
 {
 	OutboxNewEvent e = {.body = BYTEA_ARG(1), .content_type = TEXT_ARG(2)};
 
@@ -286,8 +277,7 @@ outbox_emit_bytes(PG_FUNCTION_ARGS)
 }
 
 /* The CHECK constraint of outbox.events: true, or an error that says why not. */
-Datum
-outbox_check_event(PG_FUNCTION_ARGS)
+OUTBOX_FUNCTION(outbox_check_event_1_0, 7)
 {
 	OutboxNewEvent e = {
 		.topic = TEXT_ARG(0),

@@ -13,9 +13,7 @@
 #include "utils/resowner.h"
 
 #include "filter.h"
-
-PG_FUNCTION_INFO_V1(outbox_check_filter);
-PG_FUNCTION_INFO_V1(outbox_filter_matches);
+#include "version.h"
 
 /* True, false or, when it is neither, NULL in *isnull. */
 static bool
@@ -148,8 +146,7 @@ find_problem(const char *text)
  * check_filter(jsonpath): refuses what is true of nothing, because it yields
  * items instead of a truth value, and what cannot be evaluated.
  */
-Datum
-outbox_check_filter(PG_FUNCTION_ARGS)
+OUTBOX_FUNCTION(outbox_check_filter_1_0, 1)
 {
 	JsonPath   *path = PG_GETARG_JSONPATH_P(0);
 	JsonPathItem item;
@@ -174,8 +171,7 @@ outbox_check_filter(PG_FUNCTION_ARGS)
 }
 
 /* filter_matches(payload jsonb, filter jsonpath): NULL where it is an error. */
-Datum
-outbox_filter_matches(PG_FUNCTION_ARGS)
+OUTBOX_FUNCTION(outbox_filter_matches_1_0, 2)
 {
 	OutboxFilterResult result;
 

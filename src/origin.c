@@ -22,8 +22,7 @@
 
 #include "origin.h"
 #include "plan.h"
-
-PG_FUNCTION_INFO_V1(outbox_claim_log);
+#include "version.h"
 
 static Datum
 first_column(int i, bool *isnull)
@@ -92,8 +91,7 @@ outbox_origin_claim(void)
 }
 
 /* claim_log(): what create_endpoint() begins with. */
-Datum
-outbox_claim_log(PG_FUNCTION_ARGS)
+OUTBOX_FUNCTION(outbox_claim_log_1_0, 0)
 {
 	(void) fcinfo;
 	SPI_connect();

@@ -129,7 +129,7 @@ outbox_session_sigterm(SIGNAL_ARGS)
 	errno = save_errno;
 }
 
-/* The extension's version and owner; InvalidOid: not installed. */
+/* The extension's owner and version, palloc'd; InvalidOid: not installed. */
 static Oid
 look_up_extension(Oid *owner, char **extversion)
 {
@@ -152,13 +152,9 @@ look_up_extension(Oid *owner, char **extversion)
 		oid = form->oid;
 		if (owner)
 			*owner = form->extowner;
-		if (extversion)
-		{
-			value = heap_getattr(tuple, Anum_pg_extension_extversion,
-								 RelationGetDescr(rel), &isnull);
-			*extversion = MemoryContextStrdup(TopMemoryContext,
-											  isnull ? "" : TextDatumGetCString(value));
-		}
+		value = heap_getattr(tuple, Anum_pg_extension_extversion,
+							 RelationGetDescr(rel), &isnull);
+		*extversion = isnull ? pstrdup("") : TextDatumGetCString(value);
 	}
 	systable_endscan(scan);
 	table_close(rel, AccessShareLock);
@@ -170,6 +166,7 @@ outbox_session_init(void)
 {
 	Oid			nsp;
 	Oid			owner = InvalidOid;
+	char	   *extversion;
 
 	for (size_t i = 0; i < lengthof(overrides); i++)
 		SetConfigOption(overrides[i][0], overrides[i][1], PGC_SUSET, PGC_S_OVERRIDE);
@@ -177,9 +174,10 @@ outbox_session_init(void)
 	SetCurrentStatementStartTimestamp();
 	StartTransactionCommand();
 	PushActiveSnapshot(GetTransactionSnapshot());
-	extension_oid = look_up_extension(&owner, &version);
+	extension_oid = look_up_extension(&owner, &extversion);
 	if (OidIsValid(extension_oid))
 	{
+		version = MemoryContextStrdup(TopMemoryContext, extversion);
 		nsp = get_namespace_oid(OUTBOX_SCHEMA, false);
 		for (int i = 0; i < OUTBOX_TABLES; i++)
 			tables[i] = get_relname_relid(table_names[i], nsp);
@@ -262,6 +260,7 @@ bool
 outbox_begin(bool write)
 {
 	bool		locked;
+	char	   *extversion;
 
 	caller_cxt = CurrentMemoryContext;
 
@@ -286,10 +285,18 @@ outbox_begin(bool write)
 	 * With the locks in hand the extension can no longer be dropped.  A DROP
 	 * that was rolled back, or is still open, changes nothing here.
 	 */
-	if (look_up_extension(NULL, NULL) != extension_oid)
+	if (look_up_extension(NULL, &extversion) != extension_oid)
 	{
 		ereport(LOG, (errmsg("outbox worker ends: the extension was dropped")));
 		outbox_worker_no_extension(outbox_database_slot(MyDatabaseId, false));
+		proc_exit(0);
+	}
+
+	/* Nor can its tables change from here on; whether we fit is asked anew. */
+	if (strcmp(extversion, version) != 0)
+	{
+		ereport(LOG, (errmsg("outbox worker ends: the extension was updated from version %s to %s",
+							 version, extversion)));
 		proc_exit(0);
 	}
 	SPI_connect();

@@ -59,7 +59,7 @@ extern Oid	outbox_session_table(OutboxTable table);
 /*
  * Begins a transaction.  False, and none is open: somebody holds a lock that
  * conflicts (DROP EXTENSION, VACUUM FULL …), try again a little later.  Ends
- * the process when the extension is gone.  'write': the transaction will write
+ * the process when the extension is gone, or of another version than at the start.  'write': the transaction will write
  * outcomes; else it reads the log.
  */
 extern bool outbox_begin(bool write);

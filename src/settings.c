@@ -27,21 +27,11 @@
 #include "shmem.h"
 #include "sign.h"
 #include "topic.h"
+#include "version.h"
 #include "wakeup.h"
 
-PG_FUNCTION_INFO_V1(outbox_check_url);
-PG_FUNCTION_INFO_V1(outbox_check_topics);
-PG_FUNCTION_INFO_V1(outbox_check_secret);
-PG_FUNCTION_INFO_V1(outbox_new_secret);
-PG_FUNCTION_INFO_V1(outbox_check_headers);
-PG_FUNCTION_INFO_V1(outbox_topic_in);
-PG_FUNCTION_INFO_V1(outbox_position_now);
-PG_FUNCTION_INFO_V1(outbox_endpoints_changed);
-PG_FUNCTION_INFO_V1(outbox_endpoint_stats);
-
 /* check_url(text): NULL or an error. */
-Datum
-outbox_check_url(PG_FUNCTION_ARGS)
+OUTBOX_FUNCTION(outbox_check_url_1_0, 1)
 {
 	char	   *url = text_to_cstring(PG_GETARG_TEXT_PP(0));
 	const char *hint = NULL;
@@ -56,8 +46,7 @@ outbox_check_url(PG_FUNCTION_ARGS)
 	PG_RETURN_VOID();
 }
 
-Datum
-outbox_check_topics(PG_FUNCTION_ARGS)
+OUTBOX_FUNCTION(outbox_check_topics_1_0, 1)
 {
 	ArrayType  *array = PG_GETARG_ARRAYTYPE_P(0);
 	Datum	   *elems;
@@ -86,8 +75,7 @@ outbox_check_topics(PG_FUNCTION_ARGS)
 	PG_RETURN_VOID();
 }
 
-Datum
-outbox_check_secret(PG_FUNCTION_ARGS)
+OUTBOX_FUNCTION(outbox_check_secret_1_0, 1)
 {
 	char	   *secret = text_to_cstring(PG_GETARG_TEXT_PP(0));
 	OutboxKey	key;
@@ -101,15 +89,13 @@ outbox_check_secret(PG_FUNCTION_ARGS)
 	PG_RETURN_VOID();
 }
 
-Datum
-outbox_new_secret(PG_FUNCTION_ARGS)
+OUTBOX_FUNCTION(outbox_new_secret_1_0, 0)
 {
 	(void) fcinfo;
 	PG_RETURN_TEXT_P(cstring_to_text(outbox_secret_generate()));
 }
 
-Datum
-outbox_check_headers(PG_FUNCTION_ARGS)
+OUTBOX_FUNCTION(outbox_check_headers_1_0, 1)
 {
 	Jsonb	   *jb = PG_GETARG_JSONB_P(0);
 	JsonbIterator *it = JsonbIteratorInit(&jb->root);
@@ -153,8 +139,7 @@ outbox_check_headers(PG_FUNCTION_ARGS)
 }
 
 /* topic_in(topic, patterns): does one of them match? */
-Datum
-outbox_topic_in(PG_FUNCTION_ARGS)
+OUTBOX_FUNCTION(outbox_topic_in_1_0, 2)
 {
 	text	   *topic = PG_GETARG_TEXT_PP(0);
 	Datum	   *elems;
@@ -184,8 +169,7 @@ outbox_topic_in(PG_FUNCTION_ARGS)
  * With an xid this very transaction is listed as running; without one, its
  * events would look as if they had been read.
  */
-Datum
-outbox_position_now(PG_FUNCTION_ARGS)
+OUTBOX_FUNCTION(outbox_position_now_1_0, 1)
 {
 	OutboxTick *tick;
 	TupleDesc	desc;
@@ -195,6 +179,7 @@ outbox_position_now(PG_FUNCTION_ARGS)
 
 	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "return type must be a row type");
+	outbox_expect_columns(fcinfo, desc, lengthof(values));
 	(void) GetTopTransactionId();
 	tick = outbox_log_now(PG_GETARG_OID(0));
 	snapshot = outbox_tick_snapshot(tick);
@@ -206,8 +191,7 @@ outbox_position_now(PG_FUNCTION_ARGS)
 }
 
 /* This transaction changes endpoints: the worker looks at its commit. */
-Datum
-outbox_endpoints_changed(PG_FUNCTION_ARGS)
+OUTBOX_FUNCTION(outbox_endpoints_changed_1_0, 0)
 {
 	OutboxDatabase *db = outbox_database_slot(MyDatabaseId, false);
 
@@ -245,8 +229,7 @@ text_or_null(const char *s, bool *null)
  * endpoint_stats(endpoint_id int): what the worker of this database published,
  * or NULL where it has published nothing since the server started.
  */
-Datum
-outbox_endpoint_stats(PG_FUNCTION_ARGS)
+OUTBOX_FUNCTION(outbox_endpoint_stats_1_0, 1)
 {
 	static const char *const states[] = {
 		[OUTBOX_ENDPOINT_ACTIVE] = "active",
@@ -261,6 +244,7 @@ outbox_endpoint_stats(PG_FUNCTION_ARGS)
 
 	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "return type must be a row type");
+	outbox_expect_columns(fcinfo, desc, lengthof(v));
 	if (!outbox_stats_fetch(MyDatabaseId, PG_GETARG_INT32(0), &s))
 		PG_RETURN_NULL();
 

@@ -30,6 +30,7 @@
 
 #include "shmem.h"
 #include "stamp.h"
+#include "version.h"
 #include "wakeup.h"
 
 static const char *const event_columns[] = {
@@ -60,12 +61,6 @@ static bool log_valid;
 static bool epoch_valid;
 static int64 epoch_cached;
 static uint64 invalidations;	/* so far: a value read meanwhile is not kept */
-
-PG_FUNCTION_INFO_V1(outbox_column_piece);
-PG_FUNCTION_INFO_V1(outbox_column_seq);
-PG_FUNCTION_INFO_V1(outbox_column_epoch);
-PG_FUNCTION_INFO_V1(outbox_column_id);
-PG_FUNCTION_INFO_V1(outbox_fill_id);
 
 /* ---------------------------------------------------------------------
  * Where the log is
@@ -117,7 +112,7 @@ find_table(Oid schema, const char *name, const char *const *columns, int n)
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("table \"%s.%s\" is not of the version that the library of outbox serves",
 						OUTBOX_SCHEMA, name),
-				 errhint("Run ALTER EXTENSION outbox UPDATE, or start the server with the library of the installed version.")));
+				 outbox_version_hint()));
 	return relid;
 }
 
@@ -298,29 +293,25 @@ outbox_make_id(TimestampTz now, pg_uuid_t *id)
  * ---------------------------------------------------------------------
  */
 
-Datum
-outbox_column_piece(PG_FUNCTION_ARGS)
+OUTBOX_FUNCTION(outbox_column_piece_1_0, 0)
 {
 	(void) fcinfo;
 	PG_RETURN_INT16(outbox_current_piece());
 }
 
-Datum
-outbox_column_seq(PG_FUNCTION_ARGS)
+OUTBOX_FUNCTION(outbox_column_seq_1_0, 0)
 {
 	(void) fcinfo;
 	PG_RETURN_INT64(outbox_next_seq());
 }
 
-Datum
-outbox_column_epoch(PG_FUNCTION_ARGS)
+OUTBOX_FUNCTION(outbox_column_epoch_1_0, 0)
 {
 	(void) fcinfo;
 	PG_RETURN_INT64(outbox_current_epoch());
 }
 
-Datum
-outbox_column_id(PG_FUNCTION_ARGS)
+OUTBOX_FUNCTION(outbox_column_id_1_0, 0)
 {
 	pg_uuid_t  *id = palloc(sizeof(pg_uuid_t));
 
@@ -333,8 +324,7 @@ outbox_column_id(PG_FUNCTION_ARGS)
  * BEFORE INSERT … FOR EACH ROW WHEN (NEW.id IS NULL): for those that send NULL
  * where they mean the default.
  */
-Datum
-outbox_fill_id(PG_FUNCTION_ARGS)
+OUTBOX_FUNCTION(outbox_fill_id_1_0, 0)
 {
 	TriggerData *trigger = (TriggerData *) fcinfo->context;
 	pg_uuid_t	id;

@@ -13,6 +13,7 @@
 #include "miscadmin.h"
 
 #include "shmem.h"
+#include "version.h"
 #include "wakeup.h"
 
 #define MARK_EMITTED 0x01
@@ -23,9 +24,6 @@
 
 static int	marks = 0;
 static TimestampTz scheduled_for;	/* the earliest, with MARK_SCHEDULED */
-
-PG_FUNCTION_INFO_V1(outbox_wake_launcher);
-PG_FUNCTION_INFO_V1(outbox_preloaded);
 
 static void
 ring_worker(int rung)
@@ -154,8 +152,7 @@ outbox_mark_databases(void)
 /*
  * outbox.wake_launcher(): the install script's last word.
  */
-Datum
-outbox_wake_launcher(PG_FUNCTION_ARGS)
+OUTBOX_FUNCTION(outbox_wake_launcher_1_0, 0)
 {
 	(void) fcinfo;
 	if (outbox_shared == NULL)
@@ -170,8 +167,7 @@ outbox_wake_launcher(PG_FUNCTION_ARGS)
 /*
  * outbox.preloaded()
  */
-Datum
-outbox_preloaded(PG_FUNCTION_ARGS)
+OUTBOX_FUNCTION(outbox_preloaded_1_0, 0)
 {
 	(void) fcinfo;
 	PG_RETURN_BOOL(outbox_shared != NULL);

@@ -39,6 +39,7 @@
 #include "schedule.h"
 #include "session.h"
 #include "settle.h"
+#include "version.h"
 
 /* How long a request may go on when its endpoint is to be read anew. */
 #define CANCEL_AFTER (1 * USECS_PER_SEC)
@@ -642,6 +643,8 @@ loop(void)
 void
 outbox_worker_main(Datum arg)
 {
+	char	   *problem;
+
 	db = &outbox_shared->databases[DatumGetInt32(arg)];
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	BackgroundWorkerUnblockSignals();
@@ -659,9 +662,9 @@ outbox_worker_main(Datum arg)
 	loop_cxt = AllocSetContextCreate(TopMemoryContext, "outbox loop",
 									 ALLOCSET_DEFAULT_SIZES);
 	MemoryContextSwitchTo(loop_cxt);
-	if (strcmp(outbox_session_version(), OUTBOX_VERSION) != 0)
-		idle(OUTBOX_WORKER_VERSION_MISMATCH,
-			 "the extension's objects are of another version than the library: ALTER EXTENSION outbox UPDATE, or restart the server with the library that fits");
+	problem = outbox_version_problem(outbox_session_version());
+	if (problem != NULL)
+		idle(OUTBOX_WORKER_VERSION_MISMATCH, problem);
 	if (!outbox_session_role_fits())
 		idle(OUTBOX_WORKER_HELD,
 			 "outbox.worker_role is not a role that has the privileges of the extension's owner");
