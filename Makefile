@@ -84,12 +84,10 @@ bench:
 mutants:
 	@PG_CONFIG='$(PG_CONFIG)' test/mutants/run $(MUTANTS)
 
-# The pure rooms under AddressSanitizer and under valgrind.
-asan:
-	@PG_CONFIG='$(PG_CONFIG)' UNIT_CFLAGS='-fsanitize=address,undefined -fno-sanitize-recover' test/run unit
-
-valgrind:
-	@PG_CONFIG='$(PG_CONFIG)' OUTBOX_VALGRIND=1 test/run unit
+# The suite under AddressSanitizer and UBSan, a part of it under valgrind; nothing
+# of it is installed.  STAGES='unit regress' and TESTS='001 062' run some.
+asan valgrind:
+	@PG_CONFIG='$(PG_CONFIG)' test/checked $@ $(STAGES)
 
 format format-check:
 	@test/format $@
@@ -104,7 +102,7 @@ help:
 	@echo "make torture        crash loops, for as long as ROUNDS says"
 	@echo "make bench          throughput and latency"
 	@echo "make mutants        takes the guards out: does a test notice? MUTANTS='tick' tries some"
-	@echo "make asan|valgrind  unit tests under a memory checker"
+	@echo "make asan|valgrind  the tests under a memory checker; STAGES=unit runs some"
 	@echo "make format         lay the sources out with clang-format; format-check only looks"
 
 .PHONY: setup test torture demo bench mutants unit asan valgrind format format-check help

@@ -23,16 +23,8 @@ typedef struct LaneEntry
 
 #define SH_PREFIX lanes
 #define SH_ELEMENT_TYPE LaneEntry
-#define SH_KEY_TYPE const char *
 #define SH_KEY key
-#define SH_HASH_KEY(tb, k) hash_bytes((const unsigned char *) (k), strlen(k))
-#define SH_EQUAL(tb, a, b) (strcmp(a, b) == 0)
-#define SH_STORE_HASH
-#define SH_GET_HASH(tb, a) (a)->hash
-#define SH_SCOPE static inline
-#define SH_DECLARE
-#define SH_DEFINE
-#include "lib/simplehash.h"
+#include "string_hash.h"
 
 /* With more followers than this a lane is parked when memory runs short. */
 #define LONG_LANE 16

@@ -56,16 +56,8 @@ typedef struct Topic
 
 #define SH_PREFIX topics
 #define SH_ELEMENT_TYPE Topic
-#define SH_KEY_TYPE const char *
 #define SH_KEY name
-#define SH_HASH_KEY(tb, k) hash_bytes((const unsigned char *) (k), strlen(k))
-#define SH_EQUAL(tb, a, b) (strcmp(a, b) == 0)
-#define SH_STORE_HASH
-#define SH_GET_HASH(tb, a) (a)->hash
-#define SH_SCOPE static inline
-#define SH_DECLARE
-#define SH_DEFINE
-#include "lib/simplehash.h"
+#include "string_hash.h"
 
 static MemoryContext topic_cxt;
 static topics_hash *topics;

@@ -11,18 +11,7 @@
 #include <string.h>
 
 #include "address.h"
-
-static int	tests;
-static int	failures;
-
-static void
-ok(bool pass, const char *what, const char *a, const char *b)
-{
-	tests++;
-	if (!pass)
-		failures++;
-	printf("%sok %d - %s: '%s' '%s'\n", pass ? "" : "not ", tests, what, a, b);
-}
+#include "tap.h"
 
 /* The verdict on an address in any spelling that the resolver takes. */
 static OutboxAddressVerdict
@@ -257,6 +246,5 @@ main(void)
 	long_list(OUTBOX_MAX_NETWORKS, true);
 	long_list(OUTBOX_MAX_NETWORKS + 1, false);
 
-	printf("1..%d\n", tests);
-	return failures > 0;
+	return done_testing();
 }

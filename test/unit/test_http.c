@@ -5,23 +5,9 @@
  * links: src/http_text.c src/address.c
  */
 #include "http.h"
+#include "tap.h"
 
 char	   *outbox_allowed_networks = "";
-
-static int	tests;
-static int	failures;
-
-static void
-ok(bool pass, const char *what, const char *a, const char *b)
-{
-	tests++;
-	if (!pass)
-		failures++;
-	printf("%sok %d - %s: '", pass ? "" : "not ", tests, what);
-	for (; *a; a++)
-		putchar(*a < ' ' || *a > '~' ? '?' : *a);	/* one line per test */
-	printf("' '%s'\n", b);
-}
 
 static void
 good(const char *url)
@@ -171,6 +157,5 @@ main(void)
 
 	headers();
 
-	printf("1..%d\n", tests);
-	return failures > 0;
+	return done_testing();
 }

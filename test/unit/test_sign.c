@@ -8,6 +8,7 @@
 #include "outbox.h"
 
 #include "sign.h"
+#include "tap.h"
 
 /*
  * What sign.c wants of a server.  Nothing here throws: an error ends the test.
@@ -73,18 +74,6 @@ errhint(const char *fmt,...)
 	return 0;
 }
 
-static int	tests;
-static int	failures;
-
-static void
-ok(bool pass, const char *what)
-{
-	tests++;
-	if (!pass)
-		failures++;
-	printf("%sok %d - %s\n", pass ? "" : "not ", tests, what);
-}
-
 static void
 vector(const char *secret, const char *id, int64 timestamp, const char *body,
 	   size_t len, const char *signature)
@@ -92,7 +81,7 @@ vector(const char *secret, const char *id, int64 timestamp, const char *body,
 	OutboxKey	key;
 	char		out[OUTBOX_SIGNATURE_LEN + 1];
 
-	ok(outbox_secret_decode(secret, &key), "the secret of a vector");
+	ok(outbox_secret_decode(secret, &key), "the secret of a vector", secret, "");
 
 	/* Twice: the second time the key is prepared already. */
 	for (int i = 0; i < 2; i++)
@@ -100,8 +89,8 @@ vector(const char *secret, const char *id, int64 timestamp, const char *body,
 		memset(out, '!', sizeof(out));
 		outbox_sign(&key, id, strlen(id), timestamp, body, len, out);
 		ok(memcmp(out, signature, OUTBOX_SIGNATURE_LEN) == 0 &&
-		   strlen(signature) == OUTBOX_SIGNATURE_LEN, signature);
-		ok(out[OUTBOX_SIGNATURE_LEN] == '!', "no byte more");
+		   strlen(signature) == OUTBOX_SIGNATURE_LEN, "signature", signature, "");
+		ok(out[OUTBOX_SIGNATURE_LEN] == '!', "no byte more", "", "");
 	}
 }
 
@@ -110,7 +99,7 @@ secret(const char *text, bool valid)
 {
 	OutboxKey	key;
 
-	ok(outbox_secret_decode(text, &key) == valid, text);
+	ok(outbox_secret_decode(text, &key) == valid, valid ? "secret" : "no secret", text, "");
 }
 
 /* Keys that share their first bytes share a place among the prepared ones. */
@@ -133,8 +122,8 @@ colliding_keys(void)
 		outbox_sign(keys[i % 3], "id", 2, 1, "x", 1, again);
 		same = same && memcmp(again, first[i % 3], sizeof(again)) == 0;
 	}
-	ok(same, "keys that collide do not mix");
-	ok(memcmp(first[0], first[2], sizeof(again)) != 0, "keys that differ in the last byte");
+	ok(same, "keys that collide do not mix", "", "");
+	ok(memcmp(first[0], first[2], sizeof(again)) != 0, "keys that differ in the last byte", "", "");
 }
 
 int
@@ -162,8 +151,8 @@ main(void)
 	colliding_keys();
 
 	secret(made, true);
-	ok(strlen(made) == strlen(OUTBOX_SECRET_PREFIX) + 44, "32 random bytes");
-	ok(strcmp(made, other) != 0, "another one each time");
+	ok(strlen(made) == strlen(OUTBOX_SECRET_PREFIX) + 44, "32 random bytes", made, "");
+	ok(strcmp(made, other) != 0, "another one each time", made, other);
 
 	secret("", false);
 	secret("whsec_", false);
@@ -181,6 +170,5 @@ main(void)
 	secret("whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8gISIjJCUmJygpKissLS4vMDEyMzQ1Njc4OTo7PD0+P0A=", false);
 	secret("whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh9=", false);
 
-	printf("1..%d\n", tests);
-	return failures != 0;
+	return done_testing();
 }

@@ -7,19 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "tap.h"
 #include "topic.h"
-
-static int	tests;
-static int	failures;
-
-static void
-ok(bool pass, const char *what, const char *a, const char *b)
-{
-	tests++;
-	if (!pass)
-		failures++;
-	printf("%sok %d - %s: '%s' '%s'\n", pass ? "" : "not ", tests, what, a, b);
-}
 
 static void
 topic(const char *text, bool valid)
@@ -170,6 +159,5 @@ main(void)
 	value("a\0b", 3, false);
 	value("\x7f", 1, false);
 
-	printf("1..%d\n", tests);
-	return failures != 0;
+	return done_testing();
 }
