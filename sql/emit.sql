@@ -62,6 +62,9 @@ BEGIN
         $s$outbox.emit('t', '{"orderId": 1')$s$,
         $s$outbox.emit('t', '')$s$,
         $s$outbox.emit('t', '"\u0000"'::json)$s$,
+        $s$outbox.emit('t', repeat('[', 513) || repeat(']', 513))$s$,
+        $s$outbox.emit('t', (repeat('{"a":', 513) || '1' || repeat('}', 513))::jsonb)$s$,
+        $s$outbox.emit('t', repeat('[', 100000) || repeat(']', 100000))$s$,
         $s$outbox.emit('t', '1', key => '')$s$,
         $s$outbox.emit('t', '1', key => repeat('k', 1025))$s$,
         $s$outbox.emit('t', '1', type => '')$s$,
@@ -106,6 +109,9 @@ BEGIN;
 SELECT outbox.emit(repeat('x', 255), '1', key => repeat('k', 1024), type => repeat('t', 255),
                    headers => jsonb_build_object('x', repeat('x', 8191))) IS NOT NULL AS emitted;
 
+SELECT outbox.emit('t', repeat('[', 512) || repeat(']', 512)) IS NOT NULL AS emitted;
+SELECT outbox.emit('t', repeat('[{"a":', 256) || '1' || repeat('}]', 256)) IS NOT NULL AS emitted;
+
 -- The limit of the payload is on the text that is sent, inclusive.
 SELECT setting::int AS max FROM pg_catalog.pg_settings WHERE name = 'outbox.max_payload_size' \gset
 SELECT outbox.emit('t', to_jsonb(repeat('x', :max - 2))) IS NOT NULL AS emitted;
@@ -120,6 +126,8 @@ ROLLBACK TO s;
 SELECT outbox.emit('t', (SELECT jsonb_agg(1e100000) FROM generate_series(1, :max / 100000 + 1)));
 ROLLBACK TO s;
 INSERT INTO outbox.events (topic, payload) VALUES ('t', to_jsonb(repeat('x', :max - 1)));
+ROLLBACK TO s;
+INSERT INTO outbox.events (topic, payload) VALUES ('t', (repeat('[', 513) || repeat(']', 513))::jsonb);
 \set VERBOSITY default
 ROLLBACK;
 

@@ -129,7 +129,7 @@ COMMENT ON COLUMN outbox.events.type IS 'Name of the event contract, at most 255
 COMMENT ON COLUMN outbox.events.key IS 'Events of one key are delivered in order, at most 1024 bytes; NULL: no order';
 COMMENT ON COLUMN outbox.events.expires_at IS 'Not delivered after this time; NULL: no limit';
 COMMENT ON COLUMN outbox.events.headers IS 'Headers to send along: flat object of strings, at most 8192 bytes; NULL: none';
-COMMENT ON COLUMN outbox.events.payload IS 'Payload as JSON, at most outbox.max_payload_size bytes as text; NULL: there is a body';
+COMMENT ON COLUMN outbox.events.payload IS 'Payload as JSON, at most outbox.max_payload_size bytes as text and 512 objects and arrays in one another; NULL: there is a body';
 COMMENT ON COLUMN outbox.events.body IS 'Bytes to send as they are, at most outbox.max_payload_size; NULL: there is a payload';
 COMMENT ON COLUMN outbox.events.content_type IS 'Media type of body; NULL: there is a payload';
 
@@ -154,7 +154,7 @@ RETURNS pg_catalog.uuid
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'outbox_emit_jsonb_1_0';
 COMMENT ON FUNCTION outbox.emit(pg_catalog.text, pg_catalog.jsonb, pg_catalog.text, pg_catalog.text, pg_catalog.jsonb, pg_catalog.timestamptz, pg_catalog.timestamptz, pg_catalog.text) IS
-'Appends an event that is delivered if this transaction commits; returns its id. topic and payload must not be NULL (22004), other arguments may. deliver_at: not before this time; expires_at: not after; dedup_key: emitted again with the same topic within outbox.dedup_window, nothing is emitted and the first event''s id returned (concurrent emits wait for each other; 40001 when this transaction''s snapshot is older than the first event). Invalid arguments: 22023; payload above outbox.max_payload_size: 54000; topic that begins with "outbox.": 42939';
+'Appends an event that is delivered if this transaction commits; returns its id. topic and payload must not be NULL (22004), other arguments may. deliver_at: not before this time; expires_at: not after; dedup_key: emitted again with the same topic within outbox.dedup_window, nothing is emitted and the first event''s id returned (concurrent emits wait for each other; 40001 when this transaction''s snapshot is older than the first event). Invalid arguments: 22023; payload above outbox.max_payload_size, or more than 512 objects and arrays in one another: 54000; topic that begins with "outbox.": 42939';
 
 CREATE FUNCTION outbox.emit(topic pg_catalog.text, payload pg_catalog.json,
     key pg_catalog.text DEFAULT NULL,

@@ -153,20 +153,36 @@ check_size(const char *what, size_t size)
 }
 
 /*
+ * jsonb can be built deeper than its text can be read back: such an event could
+ * be emitted, but neither restored from a dump nor read by most receivers.
+ */
+static void
+check_nesting(int depth)
+{
+	if (depth > OUTBOX_MAX_NESTING)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("payload of an event is nested too deeply"),
+				 errdetail("At most %d objects and arrays in one another are allowed.",
+						   OUTBOX_MAX_NESTING),
+				 errhint("Send a flatter payload, or bytes with outbox.emit_bytes().")));
+}
+
+/*
  * No less than the bytes that a container has as text, without making the text.
  * A byte of a string becomes at most "\u00xx".  A numeric whose first two bits
  * on disk are 10 has at most 64 groups of four digits before the point and 63
  * digits behind it; any other at most as many as numeric can have.
  */
 static size_t
-text_bound(const JsonbContainer *container)
+text_bound(const JsonbContainer *container, int depth)
 {
 	int			n = JsonContainerSize(container) * (JsonContainerIsObject(container) ? 2 : 1);
 	const char *data = (const char *) &container->children[n];
 	uint32		start = 0;
 	size_t		bound = 2;
 
-	check_stack_depth();
+	check_nesting(depth);
 	for (int i = 0; i < n; i++)
 	{
 		JEntry		entry = container->children[i];
@@ -185,7 +201,8 @@ text_bound(const JsonbContainer *container)
 				1 + 64 * 4 + 1 + 63 : 1 + 32768 * 4 + 1 + 16383;
 		}
 		else if (JBE_ISCONTAINER(entry))
-			bound += text_bound((const JsonbContainer *) (data + INTALIGN(start)));
+			bound += text_bound((const JsonbContainer *) (data + INTALIGN(start)),
+								depth + 1);
 		else
 			bound += 5;			/* "false" */
 		start = end;
@@ -202,7 +219,7 @@ check_payload_size(Jsonb *payload)
 {
 	StringInfoData text;
 
-	if (text_bound(&payload->root) <= (size_t) outbox_max_payload_size)
+	if (text_bound(&payload->root, 1) <= (size_t) outbox_max_payload_size)
 		return;
 	initStringInfo(&text);
 	(void) JsonbToCString(&text, &payload->root, VARSIZE(payload));

@@ -220,7 +220,10 @@ static void
 add_payload_hint(void *arg)
 {
 	(void) arg;
-	if (ERRCODE_TO_CATEGORY(geterrcode()) == ERRCODE_DATA_EXCEPTION)
+	if (geterrcode() == ERRCODE_STATEMENT_TOO_COMPLEX)
+		errhint("A payload may have at most %d objects and arrays in one another.",
+				OUTBOX_MAX_NESTING);
+	else if (ERRCODE_TO_CATEGORY(geterrcode()) == ERRCODE_DATA_EXCEPTION)
 		errhint("A payload is JSON that the type jsonb can hold. Use outbox.emit_bytes() to send anything else.");
 }
 

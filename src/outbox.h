@@ -24,6 +24,7 @@
 #define OUTBOX_MAX_KEY 1024
 #define OUTBOX_MAX_DEDUP_KEY 1024
 #define OUTBOX_MAX_HEADERS 8192	/* names and values of one event together */
+#define OUTBOX_MAX_NESTING 512	/* objects and arrays of a payload in one another */
 
 /* The log is a fixed set of tables, used in turn; see retention.c. */
 #define OUTBOX_LOG_PIECES 3
