@@ -94,6 +94,7 @@ init_slots(void)
 		pg_atomic_init_u32(&db->piece, 0);
 		pg_atomic_init_u64(&db->last_loop_at, 0);
 		pg_atomic_init_u64(&db->endpoints, 0);
+		pg_atomic_init_u64(&db->resting, 0);
 		pg_atomic_init_u64(&db->in_flight, 0);
 		pg_atomic_init_u64(&db->delivered, 0);
 		pg_atomic_init_u64(&db->unmatched, 0);
@@ -182,6 +183,7 @@ find_slot(Oid dboid, bool create)
 	pg_atomic_write_u32(&db->piece, 0);
 	pg_atomic_write_u64(&db->last_loop_at, 0);
 	pg_atomic_write_u64(&db->endpoints, 0);
+	pg_atomic_write_u64(&db->resting, 0);
 	pg_atomic_write_u64(&db->in_flight, 0);
 	pg_atomic_write_u64(&db->delivered, 0);
 	pg_atomic_write_u64(&db->unmatched, 0);

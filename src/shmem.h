@@ -74,6 +74,7 @@ typedef struct OutboxDatabase
 	/* Published by the worker, read without lock. */
 	pg_atomic_uint64 last_loop_at;	/* TimestampTz */
 	pg_atomic_uint64 endpoints;
+	pg_atomic_uint64 resting;	/* it looks at 'emitted' by itself in a moment */
 	pg_atomic_uint64 in_flight;
 	pg_atomic_uint64 delivered; /* since this worker started */
 	pg_atomic_uint64 unmatched; /* events that no endpoint subscribes to, since

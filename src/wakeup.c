@@ -42,11 +42,13 @@ ring_worker(int rung)
 		pg_atomic_fetch_add_u64(&db->changed, 1);
 
 	/*
-	 * Without endpoints there is nobody to hurry for: the counter is enough.
-	 * Raising it is a barrier; the worker publishes the number of endpoints
-	 * before it looks at the counter for the last time (time_to_sleep()).
+	 * Without endpoints there is nobody to hurry for, and a worker that rests
+	 * looks by itself in a moment: the counter is enough.  Raising it is a
+	 * barrier; the worker publishes both before it looks at the counter for the
+	 * last time (time_to_sleep()).
 	 */
-	if (pg_atomic_read_u64(&db->endpoints) == 0)
+	if (pg_atomic_read_u64(&db->endpoints) == 0 ||
+		pg_atomic_read_u64(&db->resting) != 0)
 		rung &= ~MARK_EMITTED;
 	if (!sooner && (rung & (MARK_EMITTED | MARK_CHANGED)) == 0)
 		return;					/* the worker will be awake by then anyway */

@@ -52,6 +52,14 @@
 #define WATCH_STANDBYS_EVERY 1	/* ms */
 #define IDLE_LOOK 10000L			/* ms */
 
+/*
+ * A look for news costs the same for one event as for a hundred.  It may take
+ * one part in so many of the time, and be ahead of that by the burst (µs): a
+ * single event is read at once, those of a busy moment are read together.
+ */
+#define LOOK_SHARE 8
+#define LOOK_BURST 2000
+
 static OutboxDatabase *db;
 static char *instance_name;		/* as of the start */
 static MemoryContext loop_cxt;
@@ -64,6 +72,7 @@ static TimestampTz settle_since;	/* 0: nothing to settle */
 static TimestampTz locks_at;	/* not before: a lock was not to be had */
 static TimestampTz published_at;
 static TimestampTz wakeup_at;
+static TimestampTz look_at;		/* not before: it was looked often enough */
 static XLogRecPtr start_lsn;	/* nothing at all is sent before the WAL is
 								 * durable up to here */
 static XLogRecPtr hold_lsn;		/* what was read waits for the WAL up to here */
@@ -90,7 +99,7 @@ static void
 read_step(TimestampTz now, bool *more)
 {
 	uint64		emitted = pg_atomic_read_u64(&db->emitted);
-	bool		news = emitted != seen_emitted || now >= wakeup_at;
+	bool		news = (emitted != seen_emitted || now >= wakeup_at) && now >= look_at;
 	XLogRecPtr	lsn = InvalidXLogRecPtr;
 
 	if (now < locks_at || (!news && !outbox_reader_has_work(&outbox_busy, now)))
@@ -111,6 +120,8 @@ read_step(TimestampTz now, bool *more)
 	{
 		seen_emitted = emitted;
 		wakeup_at = now + outbox_wakeup_interval * INT64CONST(1000);
+		look_at = Max(look_at, now - LOOK_BURST) +
+			(GetCurrentTimestamp() - now) * LOOK_SHARE;
 	}
 	hold_lsn = Max(hold_lsn, lsn);
 }
@@ -351,21 +362,25 @@ time_to_sleep(TimestampTz now, bool more)
 
 	/*
 	 * The latch alone may have been reset by a lock wait inside a transaction:
-	 * the counters do not forget.
+	 * the counters do not forget.  Whoever emits while the worker rests until
+	 * look_at need not ring.
 	 */
-	pg_memory_barrier();		/* after db->endpoints was published */
+	pg_atomic_write_u64(&db->resting, now < look_at);
+	pg_memory_barrier();		/* db->endpoints was published, too */
 	if (pg_atomic_read_u64(&db->changed) != seen_changed ||
 		(outbox_commands_wait && now >= locks_at) || ShutdownRequestPending ||
 		ConfigReloadPending)
 		return 0;
 	if (outbox_enabled && now >= locks_at &&
-		(more || pg_atomic_read_u64(&db->emitted) != seen_emitted ||
+		(more ||
+		 (now >= look_at && pg_atomic_read_u64(&db->emitted) != seen_emitted) ||
 		 outbox_reader_has_work(&outbox_busy, now) || outbox_replays_have_work()))
 		return 0;
 	if (outbox_fill_all && outbox_may_send && !outbox_starved)
 		return 0;
 	if (outbox_enabled)
-		until = Min(until, Min(wakeup_at, outbox_schedule_next_time(db)));
+		until = Min(until, Min(now < look_at ? look_at : wakeup_at,
+							   outbox_schedule_next_time(db)));
 	if (outbox_recreating)
 		until = Min(until, now + CANCEL_AFTER / 10);
 	if (settle_since != 0)

@@ -26,6 +26,20 @@ sub in
 	return $result;
 }
 
+# Where many commit, the worker looks a little later and is not rung for: what
+# comes last is still seen in a moment.  Only the last event is for somebody, so
+# that no request wakes the worker by its end.
+endpoint($node, $receiver, 'last', '/ok/last', "topics => '{rest.last}'");
+my $in_time = 0;
+foreach my $round (1 .. 10)
+{
+	my $last = ask(("SELECT outbox.emit('rest.other', '{}'::jsonb) \\g /dev/null\n" x 200)
+		. "SELECT outbox.emit('rest.last', '{}'::jsonb)");
+	$in_time++ if wait_until { scalar(() = $receiver->delivered(id => $last)) } 'the last one', 10;
+}
+is($in_time, 10, 'the last event of a busy moment does not wait for wakeup_interval');
+ask("SELECT outbox.drop_endpoint('last')");
+
 endpoint($node, $receiver, 'all', '/ok/a', "backoff_base => '1 s', backoff_max => '1 s'");
 
 # A tick must list a transaction that has its xid and its numbers, although no
