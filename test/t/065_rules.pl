@@ -38,6 +38,11 @@ foreach my $round (1 .. 10)
 	$in_time++ if wait_until { scalar(() = $receiver->delivered(id => $last)) } 'the last one', 10;
 }
 is($in_time, 10, 'the last event of a busy moment does not wait for wakeup_interval');
+ok(wait_sql($node, "SELECT clock_timestamp() - last_loop_at > '2 s' FROM outbox.workers"),
+	'the worker sleeps');
+my $alone = ask("SELECT outbox.emit('rest.last', '{}'::jsonb)");
+ok( wait_until { scalar(() = $receiver->delivered(id => $alone)) }
+	'whoever emits then wakes it', 10);
 ask("SELECT outbox.drop_endpoint('last')");
 
 endpoint($node, $receiver, 'all', '/ok/a', "backoff_base => '1 s', backoff_max => '1 s'");
