@@ -3,18 +3,28 @@
 saw, and decides whether the promises were kept.
 
     check_history.py --producer FILE --journal FILE [--exists FILE]
-                     [--dead FILE] [--endpoint /path ...]
-                     [--max-duplicates N] [--async-commit] [--show N]
+                     [--dead FILE] [--skipped FILE] [--delivered FILE]
+                     [--deaths FILE] [--timeout S] [--endpoint /path ...]
+                     [--unordered /path ...] [--max-duplicates N]
+                     [--async-commit] [--show N]
 
 producer   JSON lines {"id", "key", "n", "outcome"}, outcome one of committed,
            rolledback, unknown; the last line about an id counts.  "n" rises with
            each emit of a key.  "endpoints": the paths it must reach, when not
-           all.
+           all; "may": others that it may reach.  "async": a crash may undo the
+           commit.
 journal    as receiver.py writes it.  A path is an endpoint.
 exists     ids that the database has after recovery, one a line: they decide
            what became of "unknown".
-dead       lines "path id": gave up visibly, so neither lost nor in the way of
-           its successors.
+dead       lines "path id": gave up visibly, or taken back, so neither lost nor
+           in the way of its successors.
+skipped    lines "path id": was dead for a while, so not in their way either.
+delivered  lines "path id": what the database says was delivered.
+deaths     JSON lines {"wall", "until", "window"}: a sender, or this receiver,
+           died at a time and was back at another; what was delivered in the
+           window (seconds) before may be repeated.
+timeout    an answer that took so long (seconds) may have come too late.
+unordered  a path at which no order is promised.
 
 What it looks for, per endpoint:
 
@@ -22,11 +32,17 @@ lost          committed, not dead, and never answered with 2xx
 phantom       sent, and not committed
 vanished      reported as committed, and not in the database (with
               --async-commit such an event counts as never committed)
-duplicate     answered with 2xx again; allowed up to --max-duplicates
+duplicate     answered with 2xx again; allowed up to --max-duplicates, or where a
+              death explains it: the earlier answer lies between its time minus
+              the window and the moment when the sender was back.  A replay that
+              was asked for does not count.
+unexplained   a duplicate that no death explains (with --deaths)
 out of order  sent although its predecessor of the same key had not been
               answered with 2xx before.  Only first sendings are judged: after a
               crash a repeated predecessor is a duplicate, not a disorder.
-mutated       one id, two different bodies
+mutated       one id, two different bodies (of one content type)
+misreported   delivered, or not, and the database says otherwise (with
+              --delivered)
 bad signature a signature that the receiver found missing or wrong
 
 Exit status: 0 when all is well, 1 otherwise, 2 when it cannot tell.
@@ -37,8 +53,8 @@ import json
 import sys
 from collections import defaultdict
 
-KINDS = ("lost", "phantom", "vanished", "duplicate", "out of order", "mutated",
-         "bad signature")
+KINDS = ("lost", "phantom", "vanished", "duplicate", "unexplained",
+         "out of order", "mutated", "bad signature", "misreported")
 
 
 def read_lines(path, whole=True):
@@ -59,7 +75,7 @@ class Delivery:
     """What happened to one event at one endpoint."""
 
     __slots__ = ("first_sent", "first_round", "acked", "acked_round", "acks",
-                 "hashes", "signatures")
+                 "answers", "hashes", "signatures")
 
     def __init__(self):
         self.first_sent = None      # position in the journal
@@ -67,6 +83,7 @@ class Delivery:
         self.acked = None
         self.acked_round = None
         self.acks = 0
+        self.answers = []           # of each: (when it came, when it was answered)
         self.hashes = set()
         self.signatures = set()
 
@@ -76,46 +93,86 @@ def read_journal(lines):
     endpoints = defaultdict(lambda: defaultdict(Delivery))
     waiting = {}
 
-    def ack(delivery, position, round_, status):
-        if status is not None and 200 <= status < 300:
-            delivery.acks += 1
-            if delivery.acked is None:
-                delivery.acked = position
-                delivery.acked_round = round_
+    def ack(delivery, position, line, came):
+        if line["status"] is None or not 200 <= line["status"] < 300:
+            return
+        if delivery.acked is None:
+            delivery.acked = position
+            delivery.acked_round = line["round"]
+        delivery.acks += 1
+        delivery.answers.append((came, line.get("wall")))
 
     for position, line in enumerate(lines):
         if "answer" in line:
             incarnation = line["round"].split(".")[0]
-            delivery = waiting.pop((incarnation, line["answer"]), None)
-            if delivery is not None:
-                ack(delivery, position, line["round"], line["status"])
+            found = waiting.pop((incarnation, line["answer"]), None)
+            if found is not None:
+                ack(found[0], position, line, found[1])
             continue
         delivery = endpoints[line["path"]][line["id"]]
+        headers = line.get("headers", {})
         if delivery.first_sent is None:
             delivery.first_sent = position
             delivery.first_round = line["round"]
-        delivery.hashes.add(line["sha256"])
+        delivery.hashes.add((headers.get("content-type"), line["sha256"]))
         delivery.signatures.add(line.get("signature"))
+        if headers.get("outbox-redelivery") == "replay" and delivery.acks > 0:
+            continue                # asked for
+        # The receiver may have been slow to read it.
+        came = line.get("wall")
+        if "webhook-timestamp" in headers:
+            came = min(came, int(headers["webhook-timestamp"]) + 1)
         if line["status"] is None:
             incarnation = line["round"].split(".")[0]
-            waiting[(incarnation, line["request"])] = delivery
-        ack(delivery, position, line["round"], line["status"])
+            waiting[(incarnation, line["request"])] = (delivery, came)
+        else:
+            ack(delivery, position, line, came)
     return endpoints
 
 
+class Deaths:
+    """When repetitions are to be expected, and how many."""
+
+    def __init__(self, deaths, timeout):
+        self.deaths = deaths
+        self.timeout = timeout
+        self.bound = 0
+        self.oldest = 0             # repeated answer, seconds before the death
+
+    def explain(self, came, answered):
+        """How long before the death that explains it; None: nothing does."""
+        if self.timeout and answered - came >= self.timeout:
+            return 0
+        ages = [death["wall"] - answered for death in self.deaths
+                if death["wall"] - death["window"] <= answered <= death["until"]]
+        return min(ages, default=None)
+
+    def count(self, delivery):
+        """How often a delivery is repeated without explanation."""
+        explained = [self.explain(*answer) for answer in delivery.answers]
+        self.bound += sum(e is not None for e in explained)
+        self.oldest = max([self.oldest] + [e for e in explained[:-1] if e is not None])
+        return explained[:-1].count(None)
+
+
 def check(producer, journal, exists=None, dead=(), endpoints=None,
-          async_commit=False):
+          async_commit=False, skipped=(), delivered=None, deaths=None,
+          timeout=None, unordered=()):
     """{kind: [(endpoint, id or None, words)]} and a summary of numbers."""
     found = {kind: [] for kind in KINDS}
     deliveries = read_journal(journal)
     paths = list(endpoints) if endpoints else sorted(deliveries)
     dead = set(dead)
+    skipped = set(skipped) | dead
+    if deaths is not None:
+        deaths = Deaths(deaths, timeout)
 
     events = {}
     for line in producer:
         events.setdefault(line["id"], {}).update(line)
     committed = {}
     unknown = 0
+    undone = 0
     for event_id, event in events.items():
         outcome = event["outcome"]
         if outcome == "unknown":
@@ -127,7 +184,8 @@ def check(producer, journal, exists=None, dead=(), endpoints=None,
                 committed[event_id] = event
         elif outcome == "committed":
             if exists is not None and event_id not in exists:
-                if not async_commit:
+                undone += 1
+                if not async_commit and not event.get("async"):
                     found["vanished"].append((None, event_id, "not in the"
                                               " database any more"))
             else:
@@ -149,7 +207,12 @@ def check(producer, journal, exists=None, dead=(), endpoints=None,
                 found["duplicate"].extend(
                     [(path, event_id, "%d times" % delivery.acks)]
                     * (delivery.acks - 1))
-            if len(delivery.hashes) > 1:
+            if deaths is not None and delivery.answers:
+                found["unexplained"].extend(
+                    [(path, event_id, "answered at %s"
+                      % ", ".join("%.3f" % a[1] for a in delivery.answers))]
+                    * deaths.count(delivery))
+            if len(delivery.hashes) > len({kind for kind, _ in delivery.hashes}):
                 found["mutated"].append((path, event_id, "%d bodies"
                                          % len(delivery.hashes)))
             for bad in delivery.signatures & {"invalid", "missing"}:
@@ -157,19 +220,28 @@ def check(producer, journal, exists=None, dead=(), endpoints=None,
 
         lanes = defaultdict(list)
         for event_id, event in committed.items():
-            if event.get("endpoints") and path not in event["endpoints"]:
-                continue
-            if (path, event_id) in dead:
-                continue
             delivery = at.get(event_id)
-            if delivery is None or delivery.acks == 0:
-                found["lost"].append((path, event_id, "never sent"
-                                      if delivery is None else
-                                      "sent, never acknowledged"))
-            if event.get("key") is not None:
+            acked = delivery is not None and delivery.acks > 0
+            if event.get("endpoints") is not None and path not in event["endpoints"]:
+                if delivery is None:
+                    if delivered is not None and (path, event_id) in delivered:
+                        found["misreported"].append((path, event_id, "not sent"))
+                    continue
+                if path not in event.get("may", ()):
+                    found["phantom"].append((path, event_id, "not meant for it"))
+                    continue
+            if (path, event_id) not in dead:
+                if not acked:
+                    found["lost"].append((path, event_id, "never sent"
+                                          if delivery is None else
+                                          "sent, never acknowledged"))
+                if delivered is not None and acked != ((path, event_id) in delivered):
+                    found["misreported"].append(
+                        (path, event_id, "delivered" if acked else "not delivered"))
+            if event.get("key") is not None and (path, event_id) not in skipped:
                 lanes[event["key"]].append((event["n"], event_id))
 
-        for key, lane in lanes.items():
+        for key, lane in lanes.items() if path not in unordered else ():
             lane.sort()
             for (n, before), (m, after) in zip(lane, lane[1:]):
                 second = at.get(after)
@@ -187,6 +259,10 @@ def check(producer, journal, exists=None, dead=(), endpoints=None,
         "events": len(events),
         "committed": len(committed),
         "unknown": unknown,
+        "undone": undone,
+        "dead": len(dead),
+        "bound": deaths.bound if deaths is not None else None,
+        "oldest": deaths.oldest if deaths is not None else None,
         "endpoints": len(paths),
         "delivered": sum(1 for p in paths for d in deliveries.get(p, {}).values()
                          if d.acks),
@@ -201,33 +277,48 @@ def main():
     parser.add_argument("--journal", required=True)
     parser.add_argument("--exists")
     parser.add_argument("--dead")
+    parser.add_argument("--skipped")
+    parser.add_argument("--delivered")
+    parser.add_argument("--deaths")
+    parser.add_argument("--timeout", type=float)
     parser.add_argument("--endpoint", action="append")
+    parser.add_argument("--unordered", action="append", default=[])
     parser.add_argument("--max-duplicates", type=int, default=0)
     parser.add_argument("--async-commit", action="store_true")
     parser.add_argument("--show", type=int, default=10)
     options = parser.parse_args()
 
+    def pairs(path):
+        if not path:
+            return None
+        with open(path) as file:
+            return {tuple(line.split()) for line in file if line.strip()}
+
     exists = None
     if options.exists:
         with open(options.exists) as file:
             exists = set(file.read().split())
-    dead = []
-    if options.dead:
-        with open(options.dead) as file:
-            dead = [tuple(line.split()) for line in file if line.strip()]
 
     try:
-        found, numbers = check(read_lines(options.producer),
-                               read_lines(options.journal, whole=False),
-                               exists, dead, options.endpoint,
-                               options.async_commit)
+        found, numbers = check(
+            read_lines(options.producer), read_lines(options.journal, whole=False),
+            exists, pairs(options.dead) or (), options.endpoint,
+            options.async_commit, pairs(options.skipped) or (),
+            pairs(options.delivered),
+            list(read_lines(options.deaths)) if options.deaths else None,
+            options.timeout, options.unordered)
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
 
     print("%(events)d events emitted, %(committed)d committed (%(unknown)d were"
-          " in doubt), %(delivered)d deliveries to %(endpoints)d endpoints"
-          % numbers)
+          " in doubt, %(undone)d asynchronous ones gone with a crash),"
+          " %(delivered)d deliveries to %(endpoints)d endpoints, %(dead)d dead or"
+          " cancelled" % numbers)
+    if options.deaths:
+        options.max_duplicates = numbers["bound"]
+        print("the oldest answer that was repeated came %.3f s before a death"
+              % numbers["oldest"])
     bad = False
     for kind in KINDS:
         allowed = options.max_duplicates if kind == "duplicate" else 0

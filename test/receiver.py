@@ -3,7 +3,7 @@
 keeps a journal of every request.
 
     receiver.py --journal FILE --port-file FILE [--port N] [--fsync]
-                [--secret /path=whsec_...] [--stay]
+                [--secret /path=whsec_...] [--stay] [--brief]
 
 The first segment of a request's path says how it is answered; whatever follows
 tells endpoints apart ("/ok/a" and "/ok/b").  A path that names no behaviour is
@@ -27,6 +27,9 @@ answered with 200.
     /gzip                     200 and 100 MB of zeros in a gzip body
     /redirect?to=URL          302
     /disable, /abort          "webhook-delivery: disable" / "abort-message"
+    /mixed?fail=0.05&busy=0.01&gone=0.001&hang=0.01&close=0.01&slow=0.05&ms=50
+                              each with its chance: 500, 429 or 503, 410, /hang,
+                              /close, /slow; else 200
 
 POST /control?path=/ok/a&behave=/status/503 overrides a path (an empty "behave"
 ends that); &secret=whsec_... checks its signatures from now on; ?down=1 ends
@@ -36,7 +39,8 @@ The journal has one JSON line per request, written (with --fsync: to the disk)
 before any answer of that round goes out, so an answer that the sender saw is
 always in it.  "round" numbers the turns of the event loop: what arrived in one
 round cannot have been caused by an answer of the same round.  A late answer has
-a line of its own: {"answer": <request number>, "status": ...}.
+a line of its own: {"answer": <request number>, "status": ...}.  With --brief
+bodies and most headers are left out.
 """
 
 import argparse
@@ -59,6 +63,8 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 MAX_REQUEST = 64 * 1024 * 1024
 CHUNK = b"x" * 65536
+KEPT_HEADERS = ("content-type", "outbox-topic", "outbox-redelivery",
+                "webhook-timestamp")
 
 REASONS = {200: "OK", 202: "Accepted", 204: "No Content", 302: "Found",
            400: "Bad Request", 404: "Not Found", 410: "Gone",
@@ -360,7 +366,10 @@ class Receiver:
             "length": len(body),
             "headers": headers,
         }
-        if len(body) <= self.options.keep_body:
+        if self.options.brief:
+            record["headers"] = {name: headers[name] for name in KEPT_HEADERS
+                                 if name in headers}
+        elif len(body) <= self.options.keep_body:
             record["body"] = body.decode("utf-8", "replace")
         self.lines.append(json.dumps(record))
         self.actions.append(act)
@@ -406,6 +415,22 @@ class Receiver:
         if seen <= int(query.get("first", "1")):
             return self.status(conn, int(query.get("status", "500")), query)
         return self.do_ok(conn, number, segments, query, seen)
+
+    def do_mixed(self, conn, number, segments, query, seen):
+        chance = self.random.random()
+        for what in ("fail", "busy", "gone", "hang", "close", "slow"):
+            chance -= float(query.get(what, "0"))
+            if chance < 0:
+                break
+        else:
+            return self.do_ok(conn, number, segments, query, seen)
+        if what == "fail":
+            return self.status(conn, 500, {})
+        if what == "busy":
+            return self.status(conn, self.random.choice((429, 503)), {})
+        if what == "gone":
+            return self.status(conn, 410, {})
+        return getattr(self, "do_" + what)(conn, number, segments, query, seen)
 
     def later(self, conn, number, status, data):
         """The late answer, and its own line in the journal before it."""
@@ -511,6 +536,7 @@ def main():
                         help="outlive the process that started this one")
     parser.add_argument("--secret", action="append", default=[])
     parser.add_argument("--keep-body", type=int, default=4000)
+    parser.add_argument("--brief", action="store_true")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
 

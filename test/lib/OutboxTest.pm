@@ -213,7 +213,7 @@ sub start_again
 }
 
 # Starts test/producer.py against a database.  Options: seconds, rate, sessions,
-# keys, rollback, topic, set, dbname, seed.
+# keys, rollback, topic, set, dbname, seed, bulk, routes, mixed ('').
 sub start_producer
 {
 	my ($node, $log, %option) = @_;
@@ -221,7 +221,7 @@ sub start_producer
 	my @command = (
 		'python3', "$top/test/producer.py", '--socket', $node->host, '--port',
 		$node->port, '--dbname', $dbname, '--log', $log,
-		map { ("--$_", $option{$_}) } sort keys %option);
+		map { ("--$_", $option{$_} eq '' ? () : $option{$_}) } sort keys %option);
 	my $pid = fork // die "fork: $!";
 
 	if ($pid == 0)

@@ -27,18 +27,20 @@ class Journal:
         self.round = 0
 
     def sent(self, event_id, status=200, path="/ok", same_round=False,
-             body="b", signature="valid"):
+             body="b", signature="valid", wall=0, **headers):
         if not same_round:
             self.round += 1
         self.lines.append(dict(request=len(self.lines) + 1, path=path,
                                id=event_id, status=status, sha256=body,
-                               signature=signature,
+                               signature=signature, wall=wall,
+                               headers={name.replace("_", "-"): value
+                                        for name, value in headers.items()},
                                round="1.%d" % self.round))
         return self
 
-    def answered(self, request, status=200):
+    def answered(self, request, status=200, wall=0):
         self.round += 1
-        self.lines.append(dict(answer=request, status=status,
+        self.lines.append(dict(answer=request, status=status, wall=wall,
                                round="1.%d" % self.round))
         return self
 
@@ -154,6 +156,57 @@ case("a wrong signature", [a1], Journal().sent("a1", signature="invalid"),
      {"bad signature": 1})
 case("a missing signature", [a1], Journal().sent("a1", signature="missing"),
      {"bad signature": 1})
+
+case("of another format", [a1],
+     Journal().sent("a1", 500).sent("a1", body="c", content_type="x/y"), {})
+
+# a death at 100 s that lasted until 105, and a window of 2 s
+death = dict(deaths=[dict(wall=100, until=105, window=2)])
+for when, unexplained in ((97, 1), (99, 0), (104, 0), (106, 1)):
+    case("repeated after an answer at %d s" % when, [a1],
+         Journal().sent("a1", wall=when).sent("a1", wall=200),
+         {"duplicate": 1, **({"unexplained": 1} if unexplained else {})}, **death)
+case("a death explains one repetition", [a1],
+     Journal().sent("a1", wall=99).sent("a1", wall=200).sent("a1", wall=300),
+     {"duplicate": 2, "unexplained": 1}, **death)
+case("without any death", [a1], Journal().sent("a1").sent("a1", wall=1),
+     {"duplicate": 1, "unexplained": 1}, deaths=[])
+case("an answer that may have come too late", [a1],
+     Journal().sent("a1", None, wall=10).answered(1, wall=13).sent("a1", wall=20),
+     {"duplicate": 1}, deaths=[], timeout=2)
+case("one that was in time", [a1],
+     Journal().sent("a1", None, wall=10).answered(1, wall=11).sent("a1", wall=20),
+     {"duplicate": 1, "unexplained": 1}, deaths=[], timeout=2)
+case("a receiver that was slow to read", [a1],
+     Journal().sent("a1", wall=14, webhook_timestamp="10").sent("a1", wall=20),
+     {"duplicate": 1}, deaths=[], timeout=2)
+case("a replay is no duplicate", [a1],
+     Journal().sent("a1").sent("a1", outbox_redelivery="replay"), {}, deaths=[])
+
+case("dead for a while", [a1, a2],
+     Journal().sent("a1", 500).sent("a2").sent("a1"), {}, skipped=[("/ok", "a1")])
+case("no order is promised here", [a1, a2], Journal().sent("a2").sent("a1"), {},
+     unordered=["/ok"])
+
+perhaps = emitted("p1", "a", 2, endpoints=[], may=["/ok"])
+case("it may arrive", [a1, perhaps, a3],
+     Journal().sent("a1").sent("p1").sent("a3"), {})
+case("or not", [a1, perhaps, a3], Journal().sent("a1").sent("a3"), {})
+case("but in order", [a1, perhaps, a3],
+     Journal().sent("a1").sent("a3").sent("p1"), {"out of order": 1})
+case("and wholly", [a1, perhaps], Journal().sent("a1").sent("p1", 500), {"lost": 1})
+case("not elsewhere", [a1, perhaps],
+     Journal().sent("a1").sent("a1", path="/x").sent("p1", path="/x"), {"phantom": 1})
+
+case("the database agrees", [a1, perhaps], Journal().sent("a1").sent("p1"), {},
+     delivered={("/ok", "a1"), ("/ok", "p1")})
+case("it does not know of a delivery", [a1], Journal().sent("a1"),
+     {"misreported": 1}, delivered=set())
+case("it claims one", [a1, perhaps], Journal().sent("a1"),
+     {"misreported": 1}, delivered={("/ok", "a1"), ("/ok", "p1")})
+
+case("one asynchronous commit among others", [emitted("a1", "a", 1, **{"async": True}), b1],
+     Journal(), {"vanished": 1}, exists=set(), endpoints=["/ok"])
 
 count += 1
 try:

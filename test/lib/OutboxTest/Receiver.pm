@@ -24,7 +24,7 @@ END
 	$? = $status;
 }
 
-# Options: fsync => 1, secrets => { path => secret }
+# Options: fsync => 1, brief => 1, seed => n
 sub new
 {
 	my ($class, $name, %option) = @_;
@@ -34,6 +34,7 @@ sub new
 		port_file => "$dir/port",
 		port => 0,
 		option => \%option,
+		secrets => [],
 		offset => 0,
 		rest => '',
 		seen => [],
@@ -50,10 +51,10 @@ sub start
 	my @command = (
 		'python3', "$OutboxTest::top/test/receiver.py", '--journal',
 		$self->{journal}, '--port-file', $self->{port_file}, '--port',
-		$self->{port}, ($self->{option}{fsync} ? '--fsync' : ()));
-	my %secrets = %{ $self->{option}{secrets} // {} };
+		$self->{port}, '--seed', $self->{option}{seed} // 1,
+		map { $self->{option}{$_} ? "--$_" : () } qw(fsync brief));
 
-	push @command, '--secret', "$_=$secrets{$_}" foreach sort keys %secrets;
+	push @command, '--secret', $_ foreach @{ $self->{secrets} };
 	unlink $self->{port_file};
 	my $pid = fork // die "fork: $!";
 	if ($pid == 0)
@@ -107,7 +108,7 @@ sub control
 	if ($query{secret})
 	{
 		# It must survive a restart of the receiver.
-		$self->{option}{secrets}{ $query{path} } = $query{secret};
+		push @{ $self->{secrets} }, "$query{path}=$query{secret}";
 	}
 	print $socket "POST /control?$text HTTP/1.1\r\nHost: localhost\r\n"
 	  . "Content-Length: 0\r\n\r\n";
