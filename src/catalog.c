@@ -441,7 +441,7 @@ outbox_catalog_load_parked(OutboxEndpoint *ep)
 	}
 
 	/* After the heads, so that a lane knows that it has one. */
-	outbox_query("SELECT key, pg_catalog.count(*) FROM outbox.parked"
+	outbox_query("SELECT key, pg_catalog.count(*), pg_catalog.min(seq) FROM outbox.parked"
 		  " WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
 		  " AND status OPERATOR(pg_catalog.=) 'blocked' GROUP BY key",
 		  1, (Oid[]) {INT4OID}, args, NULL);
@@ -449,7 +449,8 @@ outbox_catalog_load_parked(OutboxEndpoint *ep)
 	{
 		Row			row = fetch_row(i);
 
-		outbox_endpoint_add_followers(ep, row_text(row, 0), row_int8(row, 1));
+		outbox_endpoint_add_followers(ep, row_text(row, 0), row_int8(row, 1),
+									  row_int8(row, 2));
 	}
 }
 

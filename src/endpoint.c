@@ -161,7 +161,10 @@ leave_table(OutboxEndpoint *ep, int64 seq, const char *key, bool was_retry)
 	lane = k ? outbox_lane_find(ep, k) : NULL;
 	ep->nblocked--;
 	if (lane && lane->nparked > 0)
+	{
 		lane->nparked--;
+		lane->first_parked = Max(lane->first_parked, seq + 1);
+	}
 	return lane;
 }
 

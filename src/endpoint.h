@@ -72,9 +72,9 @@ typedef struct OutboxLane
 	int			blockers;		/* parked heads: wait for their retry, or are
 								 * dead and block the key */
 	int64		nparked;		/* followers in outbox.parked, or on the way */
+	int64		first_parked;	/* none of them has a lower seq */
 	int			nwaiting;
-	dlist_head	waiting;		/* followers in memory; those with a row come
-								 * before those without */
+	dlist_head	waiting;		/* followers in memory, by seq */
 	bool		on_loading;		/* parked followers are to be loaded */
 	bool		on_parking;		/* waiting ones are to be parked */
 	dlist_node	loading_node;
@@ -270,7 +270,7 @@ extern void outbox_endpoint_load_failed(OutboxEndpoint *ep, int64 seq,
 extern void outbox_endpoint_add_retry(OutboxEndpoint *ep, int64 seq,
 									  TimestampTz due, const char *key);
 extern void outbox_endpoint_add_followers(OutboxEndpoint *ep, const char *key,
-										  int64 n);
+										  int64 n, int64 first);
 extern void outbox_endpoint_no_followers(OutboxEndpoint *ep, OutboxLane *lane);
 extern void outbox_endpoint_add_blocker(OutboxEndpoint *ep, const char *key);
 

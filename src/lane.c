@@ -124,8 +124,9 @@ pop_waiting(OutboxEndpoint *ep, OutboxLane *lane)
 }
 
 /*
- * The lane has no live head: who is next?  Followers with a row in
- * outbox.parked are older than those without.
+ * The lane has no live head: who is next?  As a rule followers with a row in
+ * outbox.parked are older than those in memory.  But after a restart the one
+ * that was in flight, and has no row, is older than all of them.
  */
 void
 outbox_lane_advance(OutboxEndpoint *ep, OutboxLane *lane)
@@ -138,7 +139,7 @@ outbox_lane_advance(OutboxEndpoint *ep, OutboxLane *lane)
 		OutboxDelivery *d = dlist_head_element(OutboxDelivery, node,
 											   &lane->waiting);
 
-		if (d->parked || lane->nparked == 0)
+		if (d->parked || lane->nparked == 0 || d->seq < lane->first_parked)
 		{
 			d = pop_waiting(ep, lane);
 			lane->head = d;
@@ -158,41 +159,46 @@ outbox_lane_advance(OutboxEndpoint *ep, OutboxLane *lane)
 	}
 }
 
-/* Behind its lane's head, in the order of seq among those with a row. */
+/*
+ * Behind its lane's head, in the order of seq.  What the log brings comes last
+ * anyway; what comes back from tables finds its place.
+ */
 void
 outbox_lane_wait(OutboxEndpoint *ep, OutboxLane *lane, OutboxDelivery *d)
 {
-	dlist_iter	iter;
+	dlist_node *before = dlist_is_empty(&lane->waiting) ? NULL :
+		dlist_tail_node(&lane->waiting);
 
 	d->state = OUTBOX_DELIVERY_WAITING;
 	lane->nwaiting++;
 	ep->nwaiting++;
-	if (d->parked)
-	{
-		dlist_foreach(iter, &lane->waiting)
-		{
-			OutboxDelivery *other = dlist_container(OutboxDelivery, node, iter.cur);
-
-			if (!other->parked || other->seq > d->seq)
-			{
-				dlist_insert_before(iter.cur, &d->node);
-				return;
-			}
-		}
-	}
-	dlist_push_tail(&lane->waiting, &d->node);
+	while (before && dlist_container(OutboxDelivery, node, before)->seq > d->seq)
+		before = dlist_has_prev(&lane->waiting, before) ?
+			dlist_prev_node(&lane->waiting, before) : NULL;
+	if (before)
+		dlist_insert_after(before, &d->node);
+	else
+		dlist_push_head(&lane->waiting, &d->node);
 	if (lane->blockers > 0 && !d->parked)
 		outbox_lane_park_later(ep, lane);
 }
 
+static void
+add_parked(OutboxEndpoint *ep, OutboxLane *lane, int64 n, int64 first)
+{
+	lane->first_parked = lane->nparked > 0 ? Min(lane->first_parked, first) : first;
+	lane->nparked += n;
+	ep->nblocked += n;
+}
+
+/* 'first': the lowest seq of them. */
 void
-outbox_endpoint_add_followers(OutboxEndpoint *ep, const char *key, int64 n)
+outbox_endpoint_add_followers(OutboxEndpoint *ep, const char *key, int64 n, int64 first)
 {
 	const char *k = outbox_lane_key(ep, key);
 	OutboxLane *lane = outbox_lane_get(ep, k ? k : key);
 
-	lane->nparked += n;
-	ep->nblocked += n;
+	add_parked(ep, lane, n, first);
 	outbox_lane_advance(ep, lane);
 }
 
@@ -220,8 +226,7 @@ park_lane(OutboxEndpoint *ep, OutboxLane *lane)
 	{
 		OutboxDelivery *d = pop_waiting(ep, lane);
 
-		lane->nparked++;
-		ep->nblocked++;
+		add_parked(ep, lane, 1, d->seq);
 		d->lane = NULL;
 
 		/* The row of one that was not a retry says 'blocked' already. */

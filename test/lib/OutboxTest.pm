@@ -233,7 +233,8 @@ sub start_producer
 	return $pid;
 }
 
-# Asks a producer to end, if it has not by itself, and waits for it.
+# Asks a producer to end, if it has not by itself, and waits for it.  True: it
+# ended well.
 sub stop_producer
 {
 	my ($pid, $patiently) = @_;
@@ -242,8 +243,7 @@ sub stop_producer
 	waitpid($pid, 0);
 	@OutboxTest::Receiver::started =
 	  grep { $_ != $pid } @OutboxTest::Receiver::started;
-	is($? >> 8, 0, 'the producer ended well');
-	return;
+	return is($? >> 8, 0, 'the producer ended well');
 }
 
 # Waits until nothing that is in the log waits any more.

@@ -96,6 +96,20 @@ my @n = numbers(path => '/slow/dam', key => 'hot');
 is_deeply(\@n, [ 1 .. @n ], 'and goes on in order, each once');
 ask("SELECT outbox.drop_endpoint(name, discard => true) FROM outbox.endpoints");
 
+# A restart while a head is in flight and its followers are parked
+endpoint($node, $receiver, 'head', '/ok/head', "topics => '{head.*}'");
+$receiver->control(path => '/ok/head', behave => '/hang');
+emit_many('head.n', 600, "'h'");
+ok(wait_sql($node, "SELECT blocked > 0 AND processing = 1 FROM outbox.stats WHERE endpoint = 'head'"),
+	'a head that hangs: its followers leave memory');
+$receiver->control(path => '/ok/head', behave => '/ok');
+my $before = worker_pid($node);
+ask("SELECT pg_terminate_backend($before)");
+new_worker($node, $before);
+$receiver->wait_delivered(600, path => '/ok/head');
+is_deeply([ numbers(path => '/ok/head') ], [ 1 .. 600 ], 'a restart: it comes before them');
+ask("SELECT outbox.drop_endpoint('head', discard => true)");
+
 # on_exhausted = block
 endpoint($node, $receiver, 'block', '/ok/block',
 	"topics => '{block.*}', on_exhausted => 'block', max_attempts => 1, filter => '\$.n > 0', $slowly");

@@ -1,74 +1,72 @@
-# The server dies again and again, at random points and in random ways, under
-# load and with failing receivers; now and then the receiver dies, too.  ROUNDS
-# says how often (default 20), SEED repeats a run.
+# The server dies again and again, at random points and in random ways, under a
+# mixed load: commits, rollbacks, savepoints, prepared transactions, asynchronous
+# commits, keys, scheduled events, retries, replays, alters; see
+# test/lib/OutboxTest/Storm.pm.  ROUNDS says how often (default 20), EVENTS how
+# many events are emitted in all (default 4,000 a round), SEED repeats the
+# decisions.  Ends with the checker's table.
 use strict;
 use warnings;
 
+use List::Util qw(max sum);
 use OutboxTest;
-use PostgreSQL::Test::Cluster;
+use OutboxTest::Storm;
 use PostgreSQL::Test::Utils;
 use Test::More;
-use Time::HiRes qw(usleep);
+use Time::HiRes qw(time usleep);
 
 my $rounds = $ENV{ROUNDS} || 20;
-my $seed = $ENV{SEED} || time;
-alarm 60 + 60 * $rounds;
-srand $seed;
-diag("SEED=$seed ROUNDS=$rounds");
+my $per_round = ($ENV{EVENTS} || $rounds * 4000) / $rounds;
+alarm 300 + 60 * $rounds;
 
-my $node = outbox_node('main', conf => "checkpoint_timeout = 30s\n");
-my $receiver = OutboxTest::Receiver->new('main', fsync => 1);
-my $log = PostgreSQL::Test::Utils::tempdir() . '/producer';
-my $quick = "backoff_base => '20 ms', backoff_max => '200 ms'";
-my @paths = qw(/ok/a /fail/b /slow/c);
+# Every event goes to 'all', some to the others too, so that the receiver keeps
+# up; its journal leaves out what the checker does not read.
+my $storm = OutboxTest::Storm->new(
+	seed => $ENV{SEED} || int time,
+	brief => 1,
+	conf => "checkpoint_timeout = 30s\nmax_wal_size = 256MB\n",
+	must => { all => [qw(a b c d e f g h i j)], some => ['a'], limited => ['b'],
+		loose => ['c'], slow => ['d'] });
+my $begun = time;
+my $emitted = sub {
+	my ($out) = $storm->ask('SELECT last_value FROM outbox.events_seq');
+	return $out // 0;
+};
+my $round = 0;
 
-endpoint($node, $receiver, 'ok', '/ok/a', $quick);
-endpoint($node, $receiver, 'fails', '/fail/b?rate=0.1', $quick);
-endpoint($node, $receiver, 'slow', '/slow/c?ms=20', $quick);
-
-my %way = (
-	'kill everything' => sub { kill_everything($node) },
-	'kill the postmaster' => sub { $node->kill9 },
-	'immediate' => sub { $node->stop('immediate') },
-	'fast' => sub { $node->stop('fast') },
-	'kill the worker' => sub { kill 'KILL', worker_pid($node) },
-	'terminate the worker' => sub { kill 'TERM', worker_pid($node) },
-	'kill the receiver' => sub { $receiver->stop('KILL'); $receiver->start });
-my @ways = sort keys %way;
-my $crashes = 0;
-
-foreach my $round (1 .. $rounds)
+ROUND: while ($round < $rounds)
 {
-	my $way = $ways[ int rand @ways ];
-	my $async = $round % 2;
-	my $producer = start_producer(
-		$node, $log,
-		seconds => 120,
-		rate => 400,
-		keys => 4,
-		seed => $seed + $round,
-		topic => "crash.r$round",
-		set => 'SET synchronous_commit = ' . ($async ? 'off' : 'on'));
-	my $before = () = $receiver->delivered;
+	$round++;
+	my $began = time;
 
-	$receiver->wait_delivered($before + 50);
-	usleep(rand 1_000_000);
-	$way{$way}->();
-	stop_producer($producer);
-	$crashes++;
-	start_again($node) unless defined $node->{_pid};
-	ok(worker_pid($node), "round $round: $way" . ($async ? ', async' : ''));
+	# A transaction of many events, and many transactions of few
+	my @producers = (
+		$storm->produce(mixed => '', rate => 200, sessions => 3, keys => 5),
+		$storm->produce(bulk => 200, rate => 3000, sessions => 1, keys => 20));
+	my $goal = $emitted->() + $per_round * 0.9;
+	my $deadline = time + 60;
 
-	# Judged now and then, because a backlog must drain between crashes as well
-	# as after the last.
-	next unless $round % 10 == 0 || $round == $rounds;
-	check_history(
-		$node, $receiver, $log,
-		endpoints => \@paths,
-		async_commit => 1,
-		max_duplicates => $crashes * 3 * (32 + 0.6 * 400),
-		name => "the history of $round rounds is clean") or last;
+	do
+	{
+		$storm->change if rand() < 0.7;
+		usleep(rand 100_000);
+	} while ($emitted->() < $goal && time < $deadline);
+	usleep(rand 500_000);
+	my $way = $storm->strike;
+	ok($way, sprintf 'round %d: %s, %.1f s', $round, $way // 'no worker', time - $began) or last;
+	$storm->heal;
+
+	# What is under way is let go and settled now and then, because a backlog
+	# must drain between crashes as well as after the last.
+	foreach my $producer (@producers)
+	{
+		stop_producer($producer) or last ROUND;
+	}
+	next unless $round % 50 == 0 || $round == $rounds;
+	$storm->calm or last;
+	$storm->judge("the history of $round rounds is clean") or last;
 }
 
-$node->stop;
+diag(sprintf '%d rounds, %d deaths in %.0f s: %s', $round, sum(values %{ $storm->{faults} }),
+	time - $begun, join ', ', map { "$storm->{faults}{$_} x $_" } sort keys %{ $storm->{faults} });
+$storm->node->stop;
 done_testing();

@@ -64,14 +64,22 @@ CONF
 	foreach my $name (@{ $self->{endpoints} })
 	{
 		my $e = $endpoint{$name};
-		my $topics = join ',',
-		  map { "storm.*.$_" } @{ $self->{must}{$name} }, @{ $e->{may} // [] };
+		my $topics = $self->topics($name, 1);
 
 		endpoint($self->{node}, $self->{receiver}, $name, "/ok/$name",
-			"topics => '{$topics}', $patience" . ($e->{more} ? ", $e->{more}" : ''));
+			"topics => '$topics', $patience" . ($e->{more} ? ", $e->{more}" : ''));
 		$self->behave($name, $e->{behave} // $moody);
 	}
 	return $self;
+}
+
+# What an endpoint subscribes to always, or now and then.
+sub topics
+{
+	my ($self, $name, $also) = @_;
+	my @may = $also ? @{ $endpoint{$name}{may} // [] } : ();
+
+	return '{' . join(',', map { "storm.*.$_" } @{ $self->{must}{$name} }, @may) . '}';
 }
 
 sub node { return $_[0]{node} }
@@ -220,7 +228,7 @@ my %change = (
 	},
 	topics => sub {
 		my ($self) = @_;
-		$self->ask("SELECT outbox.alter_endpoint('some', topics => '@{[pick('{storm.*}', '{storm.*.a,storm.*.b}')]}')");
+		$self->ask("SELECT outbox.alter_endpoint('some', topics => '@{[$self->topics('some', rand() < 0.5)]}')");
 	},
 	filter => sub {
 		my ($self) = @_;
@@ -313,44 +321,68 @@ sub change
 
 # ---------------------------------------------------------------------- calm
 
+# What hurts throughput ends; failures go on.
+sub heal
+{
+	my ($self) = @_;
+
+	$self->behave($_, $endpoint{$_}{behave} // $moody) foreach @{ $self->{endpoints} };
+	$self->ask(<<'SQL');
+SELECT outbox.alter_endpoint(name, max_in_flight => 64, reset => '{rate_limit}') FROM outbox.endpoints;
+SELECT outbox.alter_endpoint(name, ordering => 'key') FROM outbox.endpoints WHERE ordering = 'strict';
+SELECT outbox.resume_endpoint(name) FROM outbox.endpoints WHERE state <> 'active';
+SQL
+	return;
+}
+
 # Everything is let go and left to end.
 sub calm
 {
 	my ($self) = @_;
-	my $node = $self->{node};
 
+	$self->heal;
 	$self->behave($_, '/ok') foreach @{ $self->{endpoints} };
-	$node->safe_psql('postgres', 'ALTER SYSTEM RESET outbox.enabled');
-	$node->reload;
-	$node->safe_psql('postgres', <<'SQL');
-SELECT outbox.alter_endpoint(name, max_in_flight => 32, on_exhausted => 'skip', reset => '{rate_limit}')
-FROM outbox.endpoints;
-SELECT outbox.alter_endpoint(name, ordering => 'key') FROM outbox.endpoints WHERE ordering = 'strict';
-SELECT outbox.resume_endpoint(name) FROM outbox.endpoints;
-SQL
+	$self->ask("SELECT outbox.alter_endpoint(name, on_exhausted => 'skip') FROM outbox.endpoints");
 	my $quiet = $self->wait_quiet;
 	if ($quiet)
 	{
 		# The dead live as well.
-		$node->safe_psql('postgres', 'SELECT outbox.retry(name) FROM outbox.endpoints');
+		$self->ask('SELECT outbox.retry(name) FROM outbox.endpoints');
 		$quiet = $self->wait_quiet;
 	}
 	return ok($quiet, 'calm: everything comes to an end');
 }
 
+# It takes as long as it takes, but something must go on.
 sub wait_quiet
 {
 	my ($self) = @_;
-	my $quiet = wait_sql($self->{node}, <<'SQL');
-SELECT NOT EXISTS (SELECT FROM outbox.stats
-                   WHERE NOT pending_exact OR pending + processing + retrying + blocked > 0)
-   AND NOT EXISTS (SELECT FROM outbox.scheduled)
-   AND NOT EXISTS (SELECT FROM outbox.commands)
-   AND NOT EXISTS (SELECT FROM outbox.replays WHERE finished_at IS NULL)
+	my $progress = '';
+	my $end = time + 60;
+
+	while (1)
+	{
+		my $waits = $self->ask(<<'SQL') // '';
+SELECT (SELECT count(*) FROM outbox.stats
+        WHERE NOT pending_exact OR pending + processing + retrying + blocked > 0)
+     + (SELECT count(*) FROM outbox.scheduled)
+     + (SELECT count(*) FROM outbox.commands)
+     + (SELECT count(*) FROM outbox.replays WHERE finished_at IS NULL),
+       (SELECT sum(delivered) FROM outbox.stats)
 SQL
-	$quiet &&= wait_settled($self->{node});
-	$self->tell unless $quiet;
-	return $quiet;
+		last if $waits =~ /^0\|/;
+		$end = time + 60 if $waits ne $progress;
+		$progress = $waits;
+		if (time > $end)
+		{
+			$self->tell;
+			return 0;
+		}
+		usleep(100_000);
+	}
+	my $settled = wait_settled($self->{node});
+	$self->tell unless $settled;
+	return $settled;
 }
 
 # What somebody will want to know who looks into a failure.
