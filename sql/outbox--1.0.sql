@@ -719,15 +719,6 @@ BEGIN
             USING ERRCODE = 'null_value_not_allowed',
                   HINT = 'Use ''now'', ''beginning'' or a timestamp.';
     END IF;
-    IF EXISTS (SELECT 1 FROM outbox.endpoint_settings e WHERE e.name = s.name) THEN
-        IF if_not_exists THEN
-            RAISE NOTICE 'endpoint "%" already exists, skipping', s.name;
-            RETURN;
-        END IF;
-        RAISE EXCEPTION 'endpoint "%" already exists', s.name
-            USING ERRCODE = 'duplicate_object',
-                  HINT = 'Use another name, outbox.alter_endpoint(), or if_not_exists => true.';
-    END IF;
 
     PERFORM outbox.claim_log();
     SELECT p.snapshot, p.seq_low INTO s.start_snapshot, s.start_seq_low
@@ -738,7 +729,17 @@ BEGIN
     VALUES (s.name, s.url, s.topics, s.filter, s.format, s.headers, s.ordering, s.on_exhausted,
         s.max_in_flight, s.rate_limit, s.timeout, s.connect_timeout, s.max_attempts,
         s.max_age, s.backoff_base, s.backoff_max, s.start_snapshot, s.start_seq_low)
+    ON CONFLICT DO NOTHING
     RETURNING endpoint_id INTO s.endpoint_id;
+    IF NOT FOUND THEN
+        IF if_not_exists THEN
+            RAISE NOTICE 'endpoint "%" already exists, skipping', s.name;
+            RETURN;
+        END IF;
+        RAISE EXCEPTION 'endpoint "%" already exists', s.name
+            USING ERRCODE = 'duplicate_object',
+                  HINT = 'Use another name, outbox.alter_endpoint(), or if_not_exists => true.';
+    END IF;
     INSERT INTO outbox.endpoint_secrets (endpoint_id, secret)
     VALUES (s.endpoint_id, COALESCE(secret, outbox.new_secret()));
     INSERT INTO outbox.subscriptions (endpoint_id, version, topics, filter, done, under, last_seq)
@@ -1341,11 +1342,15 @@ DECLARE
     s outbox.endpoint_settings;
     p record;
 BEGIN
-    IF if_exists AND NOT EXISTS (SELECT 1 FROM outbox.endpoint_settings e WHERE e.name = drop_endpoint.name) THEN
+    BEGIN
+        s := outbox.lock_endpoint(name);
+    EXCEPTION WHEN undefined_object THEN
+        IF if_exists IS NOT TRUE THEN
+            RAISE;
+        END IF;
         RAISE NOTICE 'endpoint "%" does not exist, skipping', name;
         RETURN;
-    END IF;
-    s := outbox.lock_endpoint(name);
+    END;
     IF NOT COALESCE(discard, false) THEN
         SELECT * INTO p FROM outbox.endpoint_positions q WHERE q.endpoint_id = s.endpoint_id;
         IF EXISTS (SELECT 1 FROM outbox.parked k WHERE k.endpoint_id = s.endpoint_id AND k.status <> 'cancelled')
