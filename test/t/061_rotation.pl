@@ -114,7 +114,7 @@ foreach my $round (1 .. 2)
 	my $late = $node->background_psql('postgres');
 	$late->query_safe('BEGIN');
 	my $id = $late->query_safe("SELECT outbox.emit('ok.late', '{}'::jsonb)");
-	my $piece = ask("SELECT piece FROM outbox.pieces WHERE log = 'events'");
+	my $piece = $late->query_safe("SELECT piece FROM outbox.events WHERE id = '$id'");
 	my $before = ($piece + 2) % 3;
 	ok( wait_sql($node, "SELECT piece = $before FROM outbox.pieces WHERE log = 'events'"),
 		'the piece with the open transaction is next');
