@@ -197,6 +197,28 @@ SELECT refused(ARRAY[
     $s$outbox.alter_endpoint('full', backoff_base => '2 h')$s$,
     $s$outbox.alter_endpoint('full', format => 'xml')$s$]);
 
+-- Batches: two formats have them
+SELECT refused(ARRAY[
+    $s$outbox.create_endpoint('e', 'https://example.com/', batch_size => 0)$s$,
+    $s$outbox.create_endpoint('e', 'https://example.com/', batch_size => 1001)$s$,
+    $s$outbox.create_endpoint('e', 'https://example.com/', batch_size => NULL)$s$,
+    $s$outbox.create_endpoint('e', 'https://example.com/', batch_size => 2, format => 'raw')$s$,
+    $s$outbox.create_endpoint('e', 'https://example.com/', batch_size => 2, format => 'cloudevents-binary')$s$,
+    $s$outbox.create_endpoint('e', 'https://example.com/', batch_wait => '-1 ms')$s$,
+    $s$outbox.create_endpoint('e', 'https://example.com/', batch_wait => '2 h')$s$,
+    $s$outbox.create_endpoint('e', 'https://example.com/', batch_wait => NULL)$s$]);
+SELECT outbox.alter_endpoint('full', format => 'cloudevents', batch_size => 100, batch_wait => '250 ms');
+SELECT refused(ARRAY[
+    $s$outbox.alter_endpoint('full', format => 'raw')$s$,
+    $s$outbox.alter_endpoint('full', format => 'cloudevents-binary')$s$,
+    $s$outbox.alter_endpoint('full', batch_size => 0)$s$,
+    $s$outbox.alter_endpoint('full', batch_wait => '-1 s')$s$]);
+SELECT format, batch_size, batch_wait FROM outbox.endpoints WHERE name = 'full';
+SELECT outbox.alter_endpoint('full', format => 'raw', reset => '{batch_size,batch_wait}');
+SELECT refused(ARRAY[$s$outbox.alter_endpoint('full', batch_size => 2)$s$]);
+SELECT format, batch_size, batch_wait FROM outbox.endpoints WHERE name = 'full';
+SELECT outbox.alter_endpoint('full', reset => '{format}');
+
 -- Paused, moved, resumed
 SELECT outbox.pause_endpoint('full');
 SELECT outbox.pause_endpoint('full');

@@ -321,6 +321,8 @@ CREATE TABLE outbox.endpoint_settings (
     max_age         pg_catalog.interval NOT NULL,
     backoff_base    pg_catalog.interval NOT NULL,
     backoff_max     pg_catalog.interval NOT NULL,
+    batch_size      pg_catalog.int4 NOT NULL,
+    batch_wait      pg_catalog.interval NOT NULL,
     state           pg_catalog.text NOT NULL DEFAULT 'active',   -- active, paused, disabled
     state_since     pg_catalog.timestamptz NOT NULL DEFAULT pg_catalog.now(),
     reason          pg_catalog.text,
@@ -423,6 +425,7 @@ CREATE TABLE outbox.parked (
     last_error      pg_catalog.text,
     parked_at       pg_catalog.timestamptz NOT NULL,
     redelivery      pg_catalog.int2 NOT NULL DEFAULT 0, -- asked for by hand: 1 retry, 2 replay
+    batch           pg_catalog.int8,            -- deliveries of the same number are tried again together
     PRIMARY KEY (endpoint_id, seq)
 );
 CREATE INDEX parked_seq_idx ON outbox.parked (seq);
@@ -650,6 +653,15 @@ BEGIN
     ELSIF s.backoff_max IS NULL OR s.backoff_max NOT BETWEEN s.backoff_base AND interval '30 days' THEN
         problem := format('invalid backoff_max %s', s.backoff_max);
         hint := format('Use at least backoff_base (%s) and at most 30 days.', s.backoff_base);
+    ELSIF s.batch_size IS NULL OR s.batch_size NOT BETWEEN 1 AND 1000 THEN
+        problem := format('invalid batch_size %s', s.batch_size);
+        hint := 'Use 1 to 1000 events.';
+    ELSIF s.batch_size > 1 AND s.format NOT IN ('standard', 'cloudevents') THEN
+        problem := format('format "%s" has no batches, and batch_size is %s', s.format, s.batch_size);
+        hint := 'Use format ''standard'' or ''cloudevents'', or batch_size 1.';
+    ELSIF s.batch_wait IS NULL OR s.batch_wait NOT BETWEEN interval '0' AND interval '1 hour' THEN
+        problem := format('invalid batch_wait %s', s.batch_wait);
+        hint := 'Use 0 (what is there goes at once) to 1 hour.';
     END IF;
     IF problem IS NOT NULL THEN
         RAISE EXCEPTION '%', problem USING ERRCODE = 'invalid_parameter_value', HINT = hint;
@@ -701,6 +713,8 @@ CREATE FUNCTION outbox.create_endpoint(
     max_age pg_catalog.interval DEFAULT '3 days',
     backoff_base pg_catalog.interval DEFAULT '1 s',
     backoff_max pg_catalog.interval DEFAULT '1 h',
+    batch_size pg_catalog.int4 DEFAULT 1,
+    batch_wait pg_catalog.interval DEFAULT '0',
     start_at pg_catalog.text DEFAULT 'now',
     if_not_exists pg_catalog.bool DEFAULT false) RETURNS pg_catalog.void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -711,7 +725,7 @@ DECLARE
 BEGIN
     s := ROW(NULL, name, url, topics, filter, format, headers, ordering, on_exhausted, max_in_flight,
              rate_limit, timeout, connect_timeout, max_attempts, max_age, backoff_base,
-             backoff_max, 'active', now(), NULL, now(), 1, 1, NULL, NULL);
+             backoff_max, batch_size, batch_wait, 'active', now(), NULL, now(), 1, 1, NULL, NULL);
     PERFORM outbox.check_settings(s);
     PERFORM outbox.check_secret(secret);
     IF start_at IS NULL THEN
@@ -725,10 +739,10 @@ BEGIN
     FROM outbox.place(start_at) p;
     INSERT INTO outbox.endpoint_settings (name, url, topics, filter, format, headers, ordering,
         on_exhausted, max_in_flight, rate_limit, timeout, connect_timeout, max_attempts,
-        max_age, backoff_base, backoff_max, start_snapshot, start_seq_low)
+        max_age, backoff_base, backoff_max, batch_size, batch_wait, start_snapshot, start_seq_low)
     VALUES (s.name, s.url, s.topics, s.filter, s.format, s.headers, s.ordering, s.on_exhausted,
         s.max_in_flight, s.rate_limit, s.timeout, s.connect_timeout, s.max_attempts,
-        s.max_age, s.backoff_base, s.backoff_max, s.start_snapshot, s.start_seq_low)
+        s.max_age, s.backoff_base, s.backoff_max, s.batch_size, s.batch_wait, s.start_snapshot, s.start_seq_low)
     ON CONFLICT DO NOTHING
     RETURNING endpoint_id INTO s.endpoint_id;
     IF NOT FOUND THEN
@@ -746,8 +760,8 @@ BEGIN
     VALUES (s.endpoint_id, 1, s.topics, s.filter, s.start_snapshot, NULL, 0);
     PERFORM outbox.endpoints_changed();
 END $$;
-COMMENT ON FUNCTION outbox.create_endpoint(pg_catalog.text, pg_catalog.text, pg_catalog.text[], pg_catalog.jsonpath, pg_catalog.text, pg_catalog.text, pg_catalog.jsonb, pg_catalog.text, pg_catalog.text, pg_catalog.int4, pg_catalog.float4, pg_catalog.interval, pg_catalog.interval, pg_catalog.int4, pg_catalog.interval, pg_catalog.interval, pg_catalog.interval, pg_catalog.text, pg_catalog.bool) IS
-'Subscribes a URL to topics. Events of this transaction are delivered to it, too. rate_limit: requests per second; secret NULL: generated; max_attempts NULL: until max_age after the first attempt. Errors: 22023 invalid argument, 42710 the name exists';
+COMMENT ON FUNCTION outbox.create_endpoint(pg_catalog.text, pg_catalog.text, pg_catalog.text[], pg_catalog.jsonpath, pg_catalog.text, pg_catalog.text, pg_catalog.jsonb, pg_catalog.text, pg_catalog.text, pg_catalog.int4, pg_catalog.float4, pg_catalog.interval, pg_catalog.interval, pg_catalog.int4, pg_catalog.interval, pg_catalog.interval, pg_catalog.interval, pg_catalog.int4, pg_catalog.interval, pg_catalog.text, pg_catalog.bool) IS
+'Subscribes a URL to topics. Events of this transaction are delivered to it, too. rate_limit: requests per second; secret NULL: generated; max_attempts NULL: until max_age after the first attempt; batch_size: events per request at most (above 1 with format standard or cloudevents only); batch_wait: how long the oldest of them may wait for others. Errors: 22023 invalid argument, 42710 the name exists';
 
 CREATE FUNCTION outbox.alter_endpoint(
     name pg_catalog.text,
@@ -767,6 +781,8 @@ CREATE FUNCTION outbox.alter_endpoint(
     max_age pg_catalog.interval DEFAULT NULL,
     backoff_base pg_catalog.interval DEFAULT NULL,
     backoff_max pg_catalog.interval DEFAULT NULL,
+    batch_size pg_catalog.int4 DEFAULT NULL,
+    batch_wait pg_catalog.interval DEFAULT NULL,
     reset pg_catalog.text[] DEFAULT '{}') RETURNS pg_catalog.void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -791,6 +807,8 @@ BEGIN
     s.max_age := COALESCE(max_age, s.max_age);
     s.backoff_base := COALESCE(backoff_base, s.backoff_base);
     s.backoff_max := COALESCE(backoff_max, s.backoff_max);
+    s.batch_size := COALESCE(batch_size, s.batch_size);
+    s.batch_wait := COALESCE(batch_wait, s.batch_wait);
     FOREACH option IN ARRAY COALESCE(reset, '{}') LOOP
         CASE option
             WHEN 'topics' THEN s.topics := '{*}';
@@ -807,10 +825,12 @@ BEGIN
             WHEN 'max_age' THEN s.max_age := '3 days';
             WHEN 'backoff_base' THEN s.backoff_base := '1 s';
             WHEN 'backoff_max' THEN s.backoff_max := '1 h';
+            WHEN 'batch_size' THEN s.batch_size := 1;
+            WHEN 'batch_wait' THEN s.batch_wait := '0';
             ELSE
                 RAISE EXCEPTION 'unknown option "%" in reset', option
                     USING ERRCODE = 'invalid_parameter_value',
-                          HINT = 'Options with a default: topics, filter, format, headers, ordering, on_exhausted, max_in_flight, rate_limit, timeout, connect_timeout, max_attempts, max_age, backoff_base, backoff_max.';
+                          HINT = 'Options with a default: topics, filter, format, headers, ordering, on_exhausted, max_in_flight, rate_limit, timeout, connect_timeout, max_attempts, max_age, backoff_base, backoff_max, batch_size, batch_wait.';
         END CASE;
     END LOOP;
     PERFORM outbox.check_settings(s);
@@ -823,14 +843,15 @@ BEGIN
         ordering = s.ordering, on_exhausted = s.on_exhausted, max_in_flight = s.max_in_flight,
         rate_limit = s.rate_limit, timeout = s.timeout, connect_timeout = s.connect_timeout,
         max_attempts = s.max_attempts, max_age = s.max_age, backoff_base = s.backoff_base,
-        backoff_max = s.backoff_max, version = s.version
+        backoff_max = s.backoff_max, batch_size = s.batch_size, batch_wait = s.batch_wait,
+        version = s.version
     WHERE e.endpoint_id = s.endpoint_id;
     IF secret IS NOT NULL THEN
         INSERT INTO outbox.endpoint_secrets AS k (endpoint_id, secret) VALUES (s.endpoint_id, secret)
         ON CONFLICT (endpoint_id) DO UPDATE SET secret = EXCLUDED.secret, previous = NULL, previous_until = NULL;
     END IF;
 END $$;
-COMMENT ON FUNCTION outbox.alter_endpoint(pg_catalog.text, pg_catalog.text, pg_catalog.text[], pg_catalog.jsonpath, pg_catalog.text, pg_catalog.text, pg_catalog.jsonb, pg_catalog.text, pg_catalog.text, pg_catalog.int4, pg_catalog.float4, pg_catalog.interval, pg_catalog.interval, pg_catalog.int4, pg_catalog.interval, pg_catalog.interval, pg_catalog.interval, pg_catalog.text[]) IS
+COMMENT ON FUNCTION outbox.alter_endpoint(pg_catalog.text, pg_catalog.text, pg_catalog.text[], pg_catalog.jsonpath, pg_catalog.text, pg_catalog.text, pg_catalog.jsonb, pg_catalog.text, pg_catalog.text, pg_catalog.int4, pg_catalog.float4, pg_catalog.interval, pg_catalog.interval, pg_catalog.int4, pg_catalog.interval, pg_catalog.interval, pg_catalog.interval, pg_catalog.int4, pg_catalog.interval, pg_catalog.text[]) IS
 'Changes settings; NULL: unchanged; reset: names of settings that go back to their default. A change of topics holds for events from the endpoint''s present position on. Errors: 22023 invalid argument, 42704 no such endpoint';
 
 CREATE FUNCTION outbox.pause_endpoint(name pg_catalog.text) RETURNS pg_catalog.void
@@ -945,7 +966,7 @@ COMMENT ON VIEW outbox.endpoint_positions IS 'Stored position of each endpoint, 
 CREATE VIEW outbox.endpoints AS
 SELECT s.name, s.url, s.topics, s.filter, s.format, s.headers, s.ordering, s.on_exhausted, s.max_in_flight,
        s.rate_limit, s.timeout, s.connect_timeout, s.max_attempts, s.max_age, s.backoff_base,
-       s.backoff_max, s.state, s.state_since, s.reason, s.created_at
+       s.backoff_max, s.batch_size, s.batch_wait, s.state, s.state_since, s.reason, s.created_at
 FROM outbox.endpoint_settings s;
 COMMENT ON VIEW outbox.endpoints IS 'Endpoints and their settings, without the secret';
 
@@ -1035,7 +1056,7 @@ LEFT JOIN LATERAL (SELECT pg_catalog.max(l.attempt) AS attempts,
                           (pg_catalog.array_agg(l.error ORDER BY l.started_at DESC))[1] AS last_error,
                           pg_catalog.min(l.started_at OPERATOR(pg_catalog.+)
                               pg_catalog.make_interval(secs => l.duration_ms OPERATOR(pg_catalog./) 1000))
-                              FILTER (WHERE l.status_code BETWEEN 200 AND 299) AS delivered_at
+                              FILTER (WHERE l.status_code BETWEEN 200 AND 299 AND l.error IS NULL) AS delivered_at
                    FROM outbox.attempt_log l
                    WHERE l.seq OPERATOR(pg_catalog.=) e.seq
                    AND l.endpoint_id OPERATOR(pg_catalog.=) p.endpoint_id) a ON true
@@ -1070,7 +1091,7 @@ SELECT l.event_id, s.name AS endpoint, l.attempt, l.started_at,
        l.duration_ms::pg_catalog.float8 AS duration_ms, l.status_code::pg_catalog.int4 AS status_code,
        l.error, l.response_body
 FROM outbox.attempt_log l LEFT JOIN outbox.endpoint_settings s USING (endpoint_id);
-COMMENT ON VIEW outbox.attempts IS 'Requests that were made, for outbox.attempts_retention; which ones says outbox.log_attempts';
+COMMENT ON VIEW outbox.attempts IS 'Requests that were made, a batch once for each event in it, for outbox.attempts_retention; which ones says outbox.log_attempts';
 
 CREATE VIEW outbox.status AS
 SELECT CASE WHEN NOT outbox.preloaded() THEN 'not_preloaded'
@@ -1469,6 +1490,8 @@ COMMENT ON COLUMN outbox.endpoints.max_attempts IS 'attempts after which a deliv
 COMMENT ON COLUMN outbox.endpoints.max_age IS 'time after the first attempt from which on a failed delivery is dead';
 COMMENT ON COLUMN outbox.endpoints.backoff_base IS 'upper bound of the wait after the first failure';
 COMMENT ON COLUMN outbox.endpoints.backoff_max IS 'upper bound of any wait';
+COMMENT ON COLUMN outbox.endpoints.batch_size IS 'events in a request at most; 1: no batches';
+COMMENT ON COLUMN outbox.endpoints.batch_wait IS 'how long the oldest event of a batch may wait for others';
 COMMENT ON COLUMN outbox.endpoints.state IS 'active, paused or disabled, as stored';
 COMMENT ON COLUMN outbox.endpoints.state_since IS 'when that state began';
 COMMENT ON COLUMN outbox.endpoints.reason IS 'why it is paused or disabled; NULL: active';
@@ -1480,12 +1503,12 @@ COMMENT ON COLUMN outbox.stats.state_since IS 'when that state began';
 COMMENT ON COLUMN outbox.stats.reason IS 'why it is not active; NULL: active';
 COMMENT ON COLUMN outbox.stats.pending IS 'events that wait for their first attempt';
 COMMENT ON COLUMN outbox.stats.pending_exact IS 'false: pending is an estimate, because counting lags behind or no worker runs';
-COMMENT ON COLUMN outbox.stats.processing IS 'requests in flight';
+COMMENT ON COLUMN outbox.stats.processing IS 'deliveries in flight';
 COMMENT ON COLUMN outbox.stats.retrying IS 'deliveries that failed and wait for their next attempt';
 COMMENT ON COLUMN outbox.stats.blocked IS 'deliveries that wait behind a failed one of their key, outside of memory';
 COMMENT ON COLUMN outbox.stats.dead IS 'deliveries that were given up and not dealt with';
 COMMENT ON COLUMN outbox.stats.delivered IS 'deliveries since the endpoint was created';
-COMMENT ON COLUMN outbox.stats.failed_attempts IS 'failed requests since the endpoint was created';
+COMMENT ON COLUMN outbox.stats.failed_attempts IS 'failed attempts since the endpoint was created, one for each event of a failed batch';
 COMMENT ON COLUMN outbox.stats.oldest_pending_age IS 'age of the oldest event that waits for its first attempt or is in flight; NULL: none, or not known';
 COMMENT ON COLUMN outbox.stats.retained_bytes IS 'part of the log that the endpoint has yet to read, in bytes, estimated';
 COMMENT ON COLUMN outbox.stats.next_attempt_at IS 'when the next retry or, while backing off, the next probe is due; NULL: none';
@@ -1536,7 +1559,7 @@ COMMENT ON COLUMN outbox.attempts.started_at IS 'when the request was made';
 COMMENT ON COLUMN outbox.attempts.duration_ms IS 'how long it took, in ms';
 COMMENT ON COLUMN outbox.attempts.status_code IS 'HTTP status; NULL: no answer';
 COMMENT ON COLUMN outbox.attempts.error IS 'the failure in words; NULL: delivered';
-COMMENT ON COLUMN outbox.attempts.response_body IS 'first 1024 bytes of the answer''s body; NULL: delivered, or empty';
+COMMENT ON COLUMN outbox.attempts.response_body IS 'first 1024 bytes of the answer''s body; NULL: delivered, empty, or it is with the first event of the batch';
 
 COMMENT ON COLUMN outbox.workers.pid IS 'process id of the worker';
 COMMENT ON COLUMN outbox.workers.datname IS 'database that it serves';

@@ -16,12 +16,10 @@
 
 #include "catalog.h"
 #include "compat.h"
+#include "lane.h"
 #include "plan.h"
 #include "retries.h"
 #include "session.h"
-
-/* Followers of one lane that are loaded together. */
-#define FOLLOWERS_AT_ONCE 64
 
 /* The columns of the current row, by name-free position. */
 typedef struct Row
@@ -168,7 +166,8 @@ outbox_catalog_settings(OutboxApplySettings apply, void *arg)
 		  USEC("backoff_base") ", " USEC("backoff_max") ","
 		  " s.state, s.state_since, s.reason, s.version, s.generation,"
 		  " s.start_snapshot::pg_catalog.text, s.start_seq_low,"
-		  " k.secret, k.previous, k.previous_until, s.filter, s.xmin, k.xmin"
+		  " k.secret, k.previous, k.previous_until, s.filter, s.xmin, k.xmin,"
+		  " s.batch_size, " USEC("batch_wait")
 		  " FROM outbox.endpoint_settings s LEFT JOIN outbox.endpoint_secrets k"
 		  " ON k.endpoint_id OPERATOR(pg_catalog.=) s.endpoint_id"
 		  " ORDER BY s.endpoint_id",
@@ -219,6 +218,8 @@ outbox_catalog_settings(OutboxApplySettings apply, void *arg)
 			s.previous_until = DT_NOEND;
 		s.row_version = (uint64) DatumGetTransactionId(row.values[27]) << 32 |
 			(row.nulls[28] ? 0 : DatumGetTransactionId(row.values[28]));
+		s.batch_size = row_int4(row, 29);
+		s.batch_wait = row_int8(row, 30);
 		s.filter = row.nulls[26] ? NULL : DatumGetJsonPathP(row.values[26]);
 		apply(arg, &s);
 		outbox_tick_unref(s.start);
@@ -262,6 +263,7 @@ outbox_catalog_assign(OutboxEndpoint *ep, const OutboxSettings *s)
 	ep->target.url = pstrdup(s->url);
 	ep->target.connect_timeout = (int) Min(s->connect_timeout / 1000, PG_INT32_MAX);
 	ep->target.timeout = (int) Min(s->timeout / 1000, PG_INT32_MAX);
+	ep->target.whole_answer = s->batch_size > 1;
 	ep->request.format = s->format;
 	ep->request.nheaders = s->nheaders;
 	ep->request.header_names = copy_strings(s->header_names, s->nheaders);
@@ -286,6 +288,8 @@ outbox_catalog_assign(OutboxEndpoint *ep, const OutboxSettings *s)
 	ep->max_age = s->max_age;
 	ep->backoff_base = s->backoff_base;
 	ep->backoff_max = s->backoff_max;
+	ep->batch_size = s->batch_size;
+	ep->batch_wait = s->batch_wait;
 	if (ep->disabled && !s->disabled)
 		ep->retry_at = 0;		/* resumed: no backoff from before counts */
 	ep->paused = s->paused;
@@ -403,23 +407,33 @@ outbox_catalog_subscription(int32 endpoint_id)
 
 /* --------------------------------------------------------------- parked */
 
+static void
+unblock(OutboxEndpoint *ep)
+{
+	Datum		args[2] = {Int32GetDatum(ep->id), BoolGetDatum(ep->ordering == OUTBOX_ORDER_NONE)};
+
+	outbox_query("UPDATE outbox.parked SET status = 'retrying',"
+		  " next_attempt_at = pg_catalog.now()"
+		  " WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
+		  " AND status OPERATOR(pg_catalog.=) 'blocked' AND ($2 OR key IS NULL)"
+		  " RETURNING seq, next_attempt_at",
+		  2, (Oid[]) {INT4OID, BOOLOID}, args, NULL);
+	for (uint64 i = 0; i < SPI_processed; i++)
+	{
+		Row			row = fetch_row(i);
+
+		outbox_endpoint_add_retry(ep, row_int8(row, 0), row_time(row, 1, 0), NULL, 0);
+	}
+}
+
 void
 outbox_catalog_load_parked(OutboxEndpoint *ep)
 {
 	Datum		args[1] = {Int32GetDatum(ep->id)};
+	bool		no_lane = false;
 
-	/*
-	 * Followers are a matter of keys.  Without lanes, or with one for all, what
-	 * was blocked under another ordering is due like everything else.
-	 */
-	if (ep->ordering != OUTBOX_ORDER_KEY)
-		outbox_query("UPDATE outbox.parked SET status = 'retrying',"
-			  " next_attempt_at = pg_catalog.now()"
-			  " WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
-			  " AND status OPERATOR(pg_catalog.=) 'blocked'",
-			  1, (Oid[]) {INT4OID}, args, NULL);
-
-	outbox_query("SELECT seq, key, status, next_attempt_at, reason FROM outbox.parked"
+	outbox_query("SELECT seq, key, status, next_attempt_at, reason, batch"
+		  " FROM outbox.parked"
 		  " WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
 		  " AND status OPERATOR(pg_catalog.<>) 'blocked'",
 		  1, (Oid[]) {INT4OID}, args, NULL);
@@ -429,7 +443,8 @@ outbox_catalog_load_parked(OutboxEndpoint *ep)
 		char	   *key = row_text(row, 1);
 
 		if (row_is(row, 2, "retrying"))
-			outbox_endpoint_add_retry(ep, row_int8(row, 0), row_time(row, 3, 0), key);
+			outbox_endpoint_add_retry(ep, row_int8(row, 0), row_time(row, 3, 0), key,
+									  row_int8(row, 5));
 		else if (row_is(row, 2, "dead"))
 		{
 			ep->ndead++;
@@ -440,7 +455,10 @@ outbox_catalog_load_parked(OutboxEndpoint *ep)
 			outbox_retries_cancel(ep, row_int8(row, 0));
 	}
 
-	/* After the heads, so that a lane knows that it has one. */
+	/*
+	 * After the heads, so that a lane knows that it has one.  What is in no lane
+	 * was blocked under another ordering: it is due.
+	 */
 	outbox_query("SELECT key, pg_catalog.count(*), pg_catalog.min(seq) FROM outbox.parked"
 		  " WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
 		  " AND status OPERATOR(pg_catalog.=) 'blocked' GROUP BY key",
@@ -448,10 +466,15 @@ outbox_catalog_load_parked(OutboxEndpoint *ep)
 	for (uint64 i = 0; i < SPI_processed; i++)
 	{
 		Row			row = fetch_row(i);
+		char	   *key = row_text(row, 0);
 
-		outbox_endpoint_add_followers(ep, row_text(row, 0), row_int8(row, 1),
-									  row_int8(row, 2));
+		if (outbox_lane_key(ep, key) == NULL)
+			no_lane = true;
+		else
+			outbox_endpoint_add_followers(ep, key, row_int8(row, 1), row_int8(row, 2));
 	}
+	if (no_lane)
+		unblock(ep);
 }
 
 typedef struct Loading
@@ -464,6 +487,7 @@ typedef struct Loading
 		int			attempts;
 		TimestampTz first_attempt_at;
 		OutboxRedelivery redelivery;
+		int64		group;
 		OutboxEvent *event;
 	}		   *rows;
 } Loading;
@@ -543,7 +567,9 @@ outbox_catalog_forget_parked(int32 endpoint_id, const OutboxTick *start)
 		  2, (Oid[]) {INT4OID, TEXTOID}, args, NULL);
 }
 
-/* The rows of SPI_tuptable: seq, key, attempts, first_attempt_at, redelivery. */
+#define LOADED "seq, key, attempts, first_attempt_at, redelivery, batch"
+
+/* The rows of SPI_tuptable, which are LOADED. */
 static void
 load_rows(OutboxEndpoint *ep, bool retries)
 {
@@ -560,6 +586,7 @@ load_rows(OutboxEndpoint *ep, bool retries)
 		l.rows[i].attempts = row_int4(row, 2);
 		l.rows[i].first_attempt_at = row_time(row, 3, 0);
 		l.rows[i].redelivery = DatumGetInt16(row.values[4]);
+		l.rows[i].group = row_int8(row, 5);
 	}
 	outbox_log_fetch(seqs, l.n, take_loaded, &l);
 	for (int i = 0; i < l.n; i++)
@@ -572,7 +599,7 @@ load_rows(OutboxEndpoint *ep, bool retries)
 		}
 		outbox_endpoint_load(ep, l.rows[i].event, l.rows[i].attempts,
 							 l.rows[i].first_attempt_at, l.rows[i].redelivery,
-							 retries);
+							 retries, l.rows[i].group);
 		outbox_page_unref(l.rows[i].event->page);
 	}
 }
@@ -595,7 +622,7 @@ outbox_catalog_load_retries(OutboxEndpoint *ep, const int64 *seqs, int n)
 	static SPIPlanPtr plan;
 
 	outbox_plan_run(&plan,
-				"SELECT seq, key, attempts, first_attempt_at, redelivery FROM outbox.parked"
+				"SELECT " LOADED " FROM outbox.parked"
 				" WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
 				" AND seq OPERATOR(pg_catalog.=) ANY ($2)"
 				" AND status OPERATOR(pg_catalog.=) 'retrying' ORDER BY seq",
@@ -610,22 +637,30 @@ outbox_catalog_load_retries(OutboxEndpoint *ep, const int64 *seqs, int n)
 void
 outbox_catalog_load_followers(OutboxEndpoint *ep)
 {
-	static SPIPlanPtr plan;
+	static SPIPlanPtr of_key;
+	static SPIPlanPtr of_all;
 
 	while (!dlist_is_empty(&ep->loading))
 	{
 		OutboxLane *lane = dlist_container(OutboxLane, loading_node,
 										   dlist_pop_head_node(&ep->loading));
 		Datum		args[3] = {Int32GetDatum(ep->id),
-		CStringGetTextDatum(lane->key), Int64GetDatum(FOLLOWERS_AT_ONCE)};
+		Int64GetDatum(outbox_endpoint_at_once(ep)), CStringGetTextDatum(lane->key)};
 
 		lane->on_loading = false;
-		outbox_plan_run(&plan,
-					"SELECT seq, key, attempts, first_attempt_at, redelivery FROM outbox.parked"
-					" WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
-					" AND key OPERATOR(pg_catalog.=) $2"
-					" AND status OPERATOR(pg_catalog.=) 'blocked' ORDER BY seq LIMIT $3",
-					3, (Oid[]) {INT4OID, TEXTOID, INT8OID}, args, NULL);
+		if (ep->ordering == OUTBOX_ORDER_STRICT)
+			outbox_plan_run(&of_all,
+						"SELECT " LOADED " FROM outbox.parked"
+						" WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
+						" AND status OPERATOR(pg_catalog.=) 'blocked' ORDER BY seq LIMIT $2",
+						2, (Oid[]) {INT4OID, INT8OID}, args, NULL);
+		else
+			outbox_plan_run(&of_key,
+						"SELECT " LOADED " FROM outbox.parked"
+						" WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
+						" AND key OPERATOR(pg_catalog.=) $3"
+						" AND status OPERATOR(pg_catalog.=) 'blocked' ORDER BY seq LIMIT $2",
+						3, (Oid[]) {INT4OID, INT8OID, TEXTOID}, args, NULL);
 		if (SPI_processed == 0)
 			outbox_endpoint_no_followers(ep, lane);
 		else

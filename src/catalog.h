@@ -33,6 +33,8 @@ typedef struct OutboxSettings
 	int64		max_age;
 	int64		backoff_base;
 	int64		backoff_max;
+	int			batch_size;
+	int64		batch_wait;
 	bool		paused;
 	bool		disabled;
 	TimestampTz state_since;

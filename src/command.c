@@ -154,7 +154,7 @@ take_effect(Command *c, TimestampTz now)
 			outbox_retries_cancel(c->ep, c->seq);
 			break;
 		case EFFECT_DUE:
-			outbox_endpoint_add_retry(c->ep, c->seq, now, c->key);
+			outbox_endpoint_add_retry(c->ep, c->seq, now, c->key, 0);
 			break;
 	}
 	outbox_roster_busy(c->ep);

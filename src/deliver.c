@@ -7,6 +7,7 @@
 
 #include "utils/timestamp.h"
 
+#include "batch.h"
 #include "compat.h"
 #include "deliver.h"
 #include "settle.h"
@@ -20,6 +21,22 @@ bool		outbox_may_send;
 static OutboxEnded ended;
 
 static void
+batch_done(OutboxBatch *b, const OutboxOutcome *outcome, TimestampTz now)
+{
+	outbox_unsettled += b->n;
+	outbox_batch_judge(b, outcome);
+	for (int i = 0; i < b->n; i++)
+	{
+		const char *error = outbox_batch_error(b, i);
+
+		outbox_delivered += error == NULL;
+		outbox_settle_attempt(b->members[i].delivery, outcome, error, i == 0);
+	}
+	outbox_batch_done(b, outcome, now);
+}
+
+/* 'arg' is what was sent alone, or the first of a batch. */
+static void
 done(void *arg, const OutboxOutcome *outcome)
 {
 	OutboxDelivery *d = arg;
@@ -27,12 +44,18 @@ done(void *arg, const OutboxOutcome *outcome)
 	TimestampTz now = GetCurrentTimestamp();
 
 	outbox_in_flight--;
-	outbox_unsettled++;
-	d->transfer = NULL;
-	if (outcome->status >= 200 && outcome->status <= 299)
-		outbox_delivered++;
-	outbox_settle_attempt(d, outcome);
-	outbox_endpoint_done(ep, d, outcome, now);
+	if (d->batch)
+		batch_done(d->batch, outcome, now);
+	else
+	{
+		bool		good = outcome->status >= 200 && outcome->status <= 299;
+
+		outbox_unsettled++;
+		d->transfer = NULL;
+		outbox_delivered += good;
+		outbox_settle_attempt(d, outcome, good ? NULL : outcome->error, true);
+		outbox_endpoint_done(ep, d, outcome, now);
+	}
 	ended(ep, now);
 	if (!outbox_starved)
 		outbox_deliver_fill(ep, now, outbox_worker_max_in_flight);
@@ -76,6 +99,52 @@ send(OutboxEndpoint *ep, OutboxDelivery *d, TimestampTz now)
 	return true;
 }
 
+static bool
+send_batch(OutboxBatch *b, TimestampTz now)
+{
+	OutboxEndpoint *ep = b->endpoint;
+	OutboxTransfer *t = outbox_http_acquire();
+	const char *problem;
+
+	if (t == NULL)
+	{
+		outbox_batch_put_back(b);
+		return false;
+	}
+	problem = outbox_request_batch_headers(outbox_http_headers(t), b->id, &ep->request,
+										   b->attempt, timestamptz_to_time_t(now),
+										   b->body, b->len);
+	if (problem)
+	{
+		outbox_http_release(t);
+		outbox_unsettled += b->n;
+		outbox_batch_dead(b, "invalid event", problem);
+		return true;
+	}
+	b->transfer = t;
+	outbox_in_flight++;
+	outbox_http_start(t, &ep->target, b->body, b->len, b->members[0].delivery);
+	return true;
+}
+
+/* The next request of an endpoint; '*nothing': there is none. */
+static bool
+send_next(OutboxEndpoint *ep, TimestampTz now, bool *nothing)
+{
+	OutboxDelivery *d;
+	OutboxBatch *b;
+
+	if (ep->batch_size > 1)
+	{
+		b = outbox_batch_next(ep, now);
+		*nothing = b == NULL;
+		return b != NULL && send_batch(b, now);
+	}
+	d = outbox_endpoint_next(ep, now);
+	*nothing = d == NULL;
+	return d != NULL && send(ep, d, now);
+}
+
 void
 outbox_deliver_fill(OutboxEndpoint *ep, TimestampTz now, int most)
 {
@@ -88,7 +157,7 @@ outbox_deliver_fill(OutboxEndpoint *ep, TimestampTz now, int most)
 		return;
 	for (;;)
 	{
-		OutboxDelivery *d;
+		bool		nothing;
 
 		/* Everyone keeps one slot, whatever the others have. */
 		if (ep->nin_flight > 0)
@@ -103,30 +172,46 @@ outbox_deliver_fill(OutboxEndpoint *ep, TimestampTz now, int most)
 				return;
 			}
 		}
-		d = outbox_endpoint_next(ep, now);
-		if (d == NULL)
-			return;
-		if (!send(ep, d, now))
-		{
+		if (send_next(ep, now, &nothing))
+			continue;
+		if (!nothing)
 			outbox_starved = true;
-			return;
-		}
+		return;
 	}
+}
+
+static OutboxDelivery *
+started_before(OutboxEndpoint *ep, TimestampTz before)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &ep->in_flight)
+	{
+		OutboxDelivery *d = dlist_container(OutboxDelivery, node, iter.cur);
+
+		if (d->started_at < before)
+			return d;
+	}
+	return NULL;
 }
 
 void
 outbox_deliver_cancel(OutboxEndpoint *ep, TimestampTz before)
 {
-	dlist_mutable_iter iter;
+	OutboxDelivery *d;
 
-	dlist_foreach_modify(iter, &ep->in_flight)
+	while ((d = started_before(ep, before)) != NULL)
 	{
-		OutboxDelivery *d = dlist_container(OutboxDelivery, node, iter.cur);
-
-		if (d->started_at >= before)
-			continue;
-		outbox_http_cancel(d->transfer);
 		outbox_in_flight--;
-		outbox_endpoint_put_back(ep, d);
+		if (d->batch)
+		{
+			outbox_http_cancel(d->batch->transfer);
+			outbox_batch_put_back(d->batch);
+		}
+		else
+		{
+			outbox_http_cancel(d->transfer);
+			outbox_endpoint_put_back(ep, d);
+		}
 	}
 }

@@ -1,7 +1,7 @@
 /*
  * endpoint.c
- *	  One endpoint in the worker: which delivery goes next, and what an outcome
- *	  means for it, for its key and for the endpoint.
+ *	  One endpoint in the worker: its events on their way from the log to a slot,
+ *	  and to the tables.
  *
  * Knows neither SQL nor HTTP.  Reading hands it events (push), sending takes
  * deliveries (next) and brings outcomes (done), settling persists what is on
@@ -19,9 +19,7 @@
 #include "compat.h"
 #include "endpoint.h"
 #include "lane.h"
-#include "pace.h"
 #include "retries.h"
-#include "watch.h"
 
 OutboxEndpoint *
 outbox_endpoint_create(MemoryContext parent, int32 id)
@@ -171,7 +169,7 @@ leave_table(OutboxEndpoint *ep, int64 seq, const char *key, bool was_retry)
 void
 outbox_endpoint_load(OutboxEndpoint *ep, OutboxEvent *event, int attempts,
 					 TimestampTz first_attempt_at, OutboxRedelivery redelivery,
-					 bool was_retry)
+					 bool was_retry, int64 group)
 {
 	OutboxDelivery *d = make_delivery(ep, event, true);
 
@@ -179,6 +177,7 @@ outbox_endpoint_load(OutboxEndpoint *ep, OutboxEvent *event, int attempts,
 	d->first_attempt_at = first_attempt_at;
 	d->redelivery = redelivery;
 	d->was_retry = was_retry;
+	d->group = group;
 	leave_table(ep, event->seq, event->key, was_retry);
 	place(ep, d);
 }
@@ -263,17 +262,25 @@ outbox_endpoint_drop_window(OutboxEndpoint *ep, const OutboxCursor *head)
 	ep->drop_window = false;
 }
 
-/* The next event of the window takes its place.  False: not now. */
-static bool
-examine(OutboxEndpoint *ep)
+bool
+outbox_endpoint_examine(OutboxEndpoint *ep, OutboxDelivery **result)
 {
 	OutboxEvent *event;
+	OutboxDelivery *d = NULL;
 	bool		filter_failed;
 
+	*result = NULL;
 	if (ep->window_count == 0 || ep->nwaiting >= OUTBOX_MAX_WAITING)
 		return false;
-	if (ep->ordering == OUTBOX_ORDER_STRICT && outbox_lane_find(ep, "") != NULL)
-		return false;			/* one at a time: the position waits, too */
+	if (ep->ordering == OUTBOX_ORDER_STRICT)
+	{
+		OutboxLane *lane = outbox_lane_find(ep, "");
+
+		/* One request at a time: the position waits, too. */
+		if (lane != NULL && (ep->batch_size == 1 || lane->blockers > 0 ||
+							 lane->nparked > 0 || lane->nwaiting >= ep->batch_size))
+			return false;
+	}
 
 	event = ep->window[ep->window_start].event;
 	filter_failed = ep->window[ep->window_start].filter_failed;
@@ -289,12 +296,12 @@ examine(OutboxEndpoint *ep)
 	ep->frontier.last_seq = event->seq;
 	if (!outbox_retries_was_cancelled(ep, event->seq))
 	{
-		OutboxDelivery *d = make_delivery(ep, event, false);
-
+		d = make_delivery(ep, event, false);
 		d->filter_failed = filter_failed;
 		place(ep, d);
 	}
 	outbox_page_unref(event->page);
+	*result = d;
 	return true;
 }
 
@@ -311,7 +318,7 @@ outbox_endpoint_next(OutboxEndpoint *ep, TimestampTz now)
 		OutboxDelivery *d;
 
 		while (ep->nready == 0)
-			if (!examine(ep))
+			if (!outbox_endpoint_examine(ep, &d))
 				return NULL;
 
 		/* Its commit is not yet where a crash could not take it back. */
@@ -323,6 +330,7 @@ outbox_endpoint_next(OutboxEndpoint *ep, TimestampTz now)
 		d->state = OUTBOX_DELIVERY_IN_FLIGHT;
 		dlist_push_tail(&ep->in_flight, &d->node);
 		ep->nin_flight++;
+		ep->nheads++;
 		d->started_at = now;
 		d->probe = (ep->breaker == OUTBOX_BREAKER_OPEN);
 
@@ -350,6 +358,7 @@ outbox_endpoint_put_back(OutboxEndpoint *ep, OutboxDelivery *d)
 {
 	dlist_delete(&d->node);
 	ep->nin_flight--;
+	ep->nheads--;
 	ep->dirty = true;
 	d->transfer = NULL;
 	d->state = OUTBOX_DELIVERY_READY;
@@ -368,173 +377,6 @@ outbox_delivery_settle(OutboxEndpoint *ep, OutboxDelivery *d, OutboxVerdict verd
 	ep->dirty = true;
 }
 
-static void
-leave_flight(OutboxEndpoint *ep, OutboxDelivery *d)
-{
-	dlist_delete(&d->node);
-	ep->nin_flight--;
-	if (d->lane && d->lane->head == d)
-		d->lane->head = NULL;
-}
-
-static void
-set_error(OutboxEndpoint *ep, OutboxDelivery *d, const char *error)
-{
-	if (d->error)
-		pfree(d->error);
-	d->error = MemoryContextStrdup(ep->cxt, error);
-	if (ep->last_error)
-		pfree(ep->last_error);
-	ep->last_error = MemoryContextStrdup(ep->cxt, error);
-}
-
-/*
- * With on_exhausted = 'block', only a delivery that was tried and given up
- * blocks its key.
- */
-bool
-outbox_endpoint_dead_blocks(const char *reason)
-{
-	static const char *const tried[] = {"max_attempts", "max_age",
-	"aborted by receiver"};
-
-	for (size_t i = 0; reason != NULL && i < lengthof(tried); i++)
-		if (strcmp(reason, tried[i]) == 0)
-			return true;
-	return false;
-}
-
-void
-outbox_endpoint_dead(OutboxEndpoint *ep, OutboxDelivery *d, const char *reason,
-					 const char *error)
-{
-	OutboxLane *lane = d->lane;
-
-	leave_flight(ep, d);
-	d->reason = reason;
-	set_error(ep, d, error);
-	ep->ndead++;
-	outbox_delivery_settle(ep, d, OUTBOX_VERDICT_DEAD);
-	if (lane == NULL)
-		return;
-	if (ep->block_on_dead && outbox_endpoint_dead_blocks(reason))
-	{
-		lane->blockers++;
-		outbox_lane_park_later(ep, lane);
-	}
-	else
-		outbox_lane_advance(ep, lane);
-}
-
-static void
-disable(OutboxEndpoint *ep, const OutboxOutcome *o, TimestampTz now)
-{
-	if (ep->disabled)
-		return;
-	ep->disabled = true;
-	ep->state_dirty = true;
-	ep->drop_window = true;
-	ep->state_since = now;
-	strlcpy(ep->reason, o->status == 410 ?
-			"the receiver answered 410 Gone" :
-			"the receiver answered webhook-delivery: disable",
-			sizeof(ep->reason));
-	ereport(LOG, (errmsg("outbox endpoint \"%s\" is disabled: %s",
-						 ep->name, ep->reason),
-				  errhint("outbox.resume_endpoint('%s') goes on from where it stopped.",
-						  ep->name)));
-}
-
-static void
-done_badly(OutboxEndpoint *ep, OutboxDelivery *d, const OutboxOutcome *o,
-		   TimestampTz now)
-{
-	bool		retry_by_endpoint = o->status == 429 || o->status == 502 ||
-		o->status == 503 || o->status == 504;
-	bool		gone = o->status == 410 || o->disable;
-	OutboxLane *lane = d->lane;
-	int64		wait;
-
-	ep->failed_attempts++;
-	if (d->first_attempt_at == 0)
-		d->first_attempt_at = d->started_at;
-	d->last_status = o->status;
-
-	/* A probe, and the answer that disables, use up no attempt. */
-	if (!d->probe && !gone)
-		d->attempts++;
-
-	set_error(ep, d, o->error);
-	outbox_pace_failure(ep, d, now);
-	if (retry_by_endpoint)
-		outbox_pace_slow_down(ep, o, now);
-	if (gone)
-		disable(ep, o, now);
-
-	if (!gone)
-	{
-		const char *reason = NULL;
-
-		if (o->abort_message)
-			reason = "aborted by receiver";
-		else if (ep->max_attempts > 0 && d->attempts >= ep->max_attempts)
-			reason = "max_attempts";
-		else if (now - d->first_attempt_at >= ep->max_age)
-			reason = "max_age";
-		if (reason)
-		{
-			ereport(LOG, (errmsg("outbox delivery of event %s to \"%s\" is dead: %s",
-								 d->event->id_text, ep->name, reason)));
-			outbox_endpoint_dead(ep, d, reason, o->error);
-			return;
-		}
-	}
-
-	wait = gone ? 0 : outbox_pace_backoff(ep, Max(d->attempts, 1));
-	if (o->retry_after > 0)
-	{
-		int64		floor = Min(o->retry_after, ep->backoff_max / USECS_PER_SEC + 1);
-
-		wait = Max(wait, Min(floor * USECS_PER_SEC, ep->backoff_max));
-	}
-	d->next_attempt_at = Min(now + wait, d->first_attempt_at + ep->max_age);
-	leave_flight(ep, d);
-	outbox_delivery_settle(ep, d, OUTBOX_VERDICT_RETRY);
-	if (lane)
-	{
-		lane->blockers++;
-		outbox_lane_park_later(ep, lane);
-	}
-}
-
-void
-outbox_endpoint_done(OutboxEndpoint *ep, OutboxDelivery *d,
-					 const OutboxOutcome *o, TimestampTz now)
-{
-	OutboxLane *lane = d->lane;
-
-	ep->last_active_at = now;
-	ep->dirty = true;
-	if (o->status < 200 || o->status > 299)
-	{
-		done_badly(ep, d, o, now);
-		return;
-	}
-
-	leave_flight(ep, d);
-	outbox_watch_success(ep, now);
-	if (d->attempts == 0 && d->redelivery == OUTBOX_FIRST_DELIVERY)
-		outbox_watch_latency(ep, now - d->event->created_at, now);
-	outbox_pace_success(ep, now);
-	outbox_pace_ramp_up(ep, now);
-	if (d->parked)
-		outbox_delivery_settle(ep, d, OUTBOX_VERDICT_DELIVERED);
-	else
-		outbox_delivery_free(d);
-	if (lane)
-		outbox_lane_advance(ep, lane);
-}
-
 /* ------------------------------------------------------------- parking */
 
 void
@@ -548,7 +390,7 @@ outbox_endpoint_settled(OutboxEndpoint *ep)
 		ep->nsettling--;
 		if (d->verdict == OUTBOX_VERDICT_RETRY)
 		{
-			outbox_retries_add(ep, d->seq, d->next_attempt_at, d->lane);
+			outbox_retries_add(ep, d->seq, d->next_attempt_at, d->group, d->lane);
 			if (d->lane)
 			{
 				/* It was blocked since the answer; now the retry blocks it. */
@@ -599,7 +441,7 @@ outbox_endpoint_revive(OutboxEndpoint *ep, int64 seq, const char *key,
 					   bool blocked, TimestampTz now)
 {
 	ep->ndead--;
-	outbox_endpoint_add_retry(ep, seq, now, key);
+	outbox_endpoint_add_retry(ep, seq, now, key, 0);
 	if (lane_of(ep, key))
 		outbox_lane_park_later(ep, lane_of(ep, key));
 	if (blocked)

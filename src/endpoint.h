@@ -13,6 +13,7 @@
 #include "request.h"
 #include "shmem.h"
 
+struct OutboxBatch;
 struct OutboxEndpoint;
 struct OutboxLane;
 
@@ -47,6 +48,9 @@ typedef struct OutboxDelivery
 	OutboxVerdict verdict;
 	struct OutboxEndpoint *endpoint;
 	struct OutboxLane *lane;	/* NULL: unordered */
+	struct OutboxBatch *batch;	/* that it is in flight with; NULL: alone */
+	int64		group;			/* is tried again with others of the same
+								 * number, and nobody else; 0: with anybody */
 	OutboxEvent *event;
 	int64		seq;
 	bool		parked;			/* has a row in outbox.parked … */
@@ -79,6 +83,8 @@ typedef struct OutboxLane
 	bool		on_parking;		/* waiting ones are to be parked */
 	dlist_node	loading_node;
 	dlist_node	parking_node;
+	int64		failed_with;	/* while an answer to a batch is worked through:
+								 * the group of the lane's first failure; 0: none */
 } OutboxLane;
 
 /* A parked delivery that waits for its time. */
@@ -87,6 +93,7 @@ typedef struct OutboxRetry
 	pairingheap_node node;
 	TimestampTz due;
 	int64		seq;
+	int64		group;			/* comes back with others of that number */
 	OutboxLane *lane;			/* that it blocks; NULL: none */
 	bool		loading;		/* due: off the heap, its row is being read */
 } OutboxRetry;
@@ -150,6 +157,8 @@ typedef struct OutboxEndpoint
 	int64		max_age;		/* µs from the first attempt */
 	int64		backoff_base;	/* µs */
 	int64		backoff_max;	/* µs */
+	int			batch_size;		/* 1: no batches */
+	int64		batch_wait;		/* µs */
 	bool		paused;
 	bool		disabled;
 	bool		secret_missing;
@@ -182,7 +191,9 @@ typedef struct OutboxEndpoint
 	dlist_head	held;			/* all of the first three that have no row */
 	int			nheld;
 	int			nready;
-	int			nin_flight;
+	int			nin_flight;		/* requests: a batch is one */
+	int			nheads;			/* deliveries in flight that nobody of their lane
+								 * precedes */
 	int			nwaiting;
 	int			nsettling;
 	dlist_node	busy_node;		/* on the worker's list of endpoints that are
@@ -237,8 +248,14 @@ typedef struct OutboxEndpoint
 #define OUTBOX_PAGE_BYTES_MAX (64 * 1024 * 1024)	/* all endpoints; beyond, only
 													 * who has nothing reads */
 
-/* Due retries that are brought back together. */
+/*
+ * Due retries that are brought back together, and followers of one lane: so
+ * many, or what fills a batch.  A group is not torn apart.
+ */
 #define OUTBOX_RETRIES_AT_ONCE 64
+#define OUTBOX_BATCH_SIZE_MAX 1000
+#define OUTBOX_RETRIES_MAX (2 * OUTBOX_BATCH_SIZE_MAX)
+#define outbox_endpoint_at_once(ep) Max(OUTBOX_RETRIES_AT_ONCE, (ep)->batch_size)
 
 extern OutboxEndpoint *outbox_endpoint_create(MemoryContext parent, int32 id);
 extern void outbox_endpoint_free(OutboxEndpoint *ep);
@@ -264,11 +281,12 @@ extern const OutboxCursor *outbox_endpoint_frontier(OutboxEndpoint *ep,
 extern void outbox_endpoint_admit(OutboxEndpoint *ep, OutboxEvent *event);
 extern void outbox_endpoint_load(OutboxEndpoint *ep, OutboxEvent *event,
 								 int attempts, TimestampTz first_attempt_at,
-								 OutboxRedelivery redelivery, bool was_retry);
+								 OutboxRedelivery redelivery, bool was_retry,
+								 int64 group);
 extern void outbox_endpoint_load_failed(OutboxEndpoint *ep, int64 seq,
 										const char *key, bool was_retry);
 extern void outbox_endpoint_add_retry(OutboxEndpoint *ep, int64 seq,
-									  TimestampTz due, const char *key);
+									  TimestampTz due, const char *key, int64 group);
 extern void outbox_endpoint_add_followers(OutboxEndpoint *ep, const char *key,
 										  int64 n, int64 first);
 extern void outbox_endpoint_no_followers(OutboxEndpoint *ep, OutboxLane *lane);
@@ -316,7 +334,12 @@ extern TimestampTz outbox_endpoint_next_time(OutboxEndpoint *ep, TimestampTz now
 extern void outbox_endpoint_fill_stats(OutboxEndpoint *ep, TimestampTz now,
 									   OutboxStats *s);
 
-/* For the rooms that an endpoint is made of: lane.c, pace.c, watch.c. */
+/*
+ * For the rooms that an endpoint is made of: batch.c, lane.c, outcome.c, pace.c,
+ * watch.c.  examine: the next event of the window takes its place; false: not
+ * now.  'd' is what became of it, NULL if it was cancelled.
+ */
+extern bool outbox_endpoint_examine(OutboxEndpoint *ep, OutboxDelivery **d);
 extern void outbox_delivery_ready(OutboxEndpoint *ep, OutboxDelivery *d);
 extern void outbox_delivery_settle(OutboxEndpoint *ep, OutboxDelivery *d,
 								   OutboxVerdict verdict);

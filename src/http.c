@@ -15,6 +15,7 @@
 
 #define BODY_TIME_MAX 1000		/* ms after the headers */
 #define ROUNDS_MAX 16			/* of one outbox_http_poll() */
+#define ANSWER_KEPT (4 * 1024)	/* bytes that a free transfer keeps for answers */
 
 #define NEVER PG_INT64_MAX
 #define HOST_BUCKETS 256
@@ -27,6 +28,7 @@ static OutboxTransfer *all_transfers;
 static dlist_head free_transfers = DLIST_STATIC_INIT(free_transfers);
 static dlist_head unstarted = DLIST_STATIC_INIT(unstarted);
 static dlist_head answered = DLIST_STATIC_INIT(answered);
+static dlist_head reading = DLIST_STATIC_INIT(reading); /* until the body ends */
 static dlist_head hosts[HOST_BUCKETS];
 static dlist_head free_hosts = DLIST_STATIC_INIT(free_hosts);
 static dlist_head ready_hosts = DLIST_STATIC_INIT(ready_hosts);
@@ -120,7 +122,10 @@ outbox_http_got_headers(OutboxTransfer *t)
 {
 	t->state = ANSWERED;
 	t->body_deadline = 0;
-	dlist_push_tail(&answered, &t->node);
+	if (t->whole_answer && t->status <= 299)
+		dlist_push_tail(&reading, &t->node);
+	else
+		dlist_push_tail(&answered, &t->node);
 }
 
 /*
@@ -204,13 +209,17 @@ outbox_http_start(OutboxTransfer *t, const OutboxTarget *target,
 	t->tried = t->connected = t->crowded = false;
 	t->in_headers = t->oversized = false;
 	t->socket_errno = t->status = t->header_lines = 0;
-	t->header_bytes = t->body_bytes = 0;
+	t->header_bytes = t->body_bytes = t->answer_len = 0;
+	t->whole_answer = target->whole_answer;
+	t->encoded = false;
 	t->refused = NULL;
 	t->errbuf[0] = '\0';
 	o->status = 0;
 	o->failure = OUTBOX_FAILURE_NONE;
 	o->error[0] = '\0';
 	o->body_len = 0;
+	o->answer = NULL;
+	o->answer_len = 0;
 	o->retry_after = -1;
 	o->disable = o->abort_message = false;
 	o->duration = 0;
@@ -262,6 +271,28 @@ outbox_http_cancel(OutboxTransfer *t)
 	outbox_http_release(t);
 }
 
+/* A 2xx whose body counts: is all of it there? */
+static void
+take_answer(OutboxTransfer *t, CURLcode code)
+{
+	OutboxOutcome *o = &t->outcome;
+
+	if (t->answer_len > OUTBOX_ANSWER_MAX)
+		snprintf(o->error, sizeof(o->error),
+				 "the answer to the batch is longer than %d bytes", OUTBOX_ANSWER_MAX);
+	else if (code != CURLE_OK)
+		snprintf(o->error, sizeof(o->error),
+				 "the answer to the batch was cut off: %s", curl_easy_strerror(code));
+	else if (t->encoded)
+		snprintf(o->error, sizeof(o->error),
+				 "the answer to the batch is compressed, which was not asked for");
+	else
+	{
+		o->answer = t->answer;
+		o->answer_len = t->answer_len;
+	}
+}
+
 static void
 finish(OutboxTransfer *t, CURLcode code)
 {
@@ -280,6 +311,8 @@ finish(OutboxTransfer *t, CURLcode code)
 			snprintf(o->error, sizeof(o->error), "the receiver answered %d%s",
 					 o->status, o->status >= 300 && o->status < 400 ?
 					 ", and redirects are not followed" : "");
+		else if (t->whole_answer)
+			take_answer(t, code);
 	}
 	else
 		outbox_http_explain(t, code);
@@ -304,6 +337,12 @@ finish(OutboxTransfer *t, CURLcode code)
 	}
 	leave_host(t);
 	report(t->delivery, o);
+	if (t->answer_size > ANSWER_KEPT)
+	{
+		free(t->answer);
+		t->answer = NULL;
+		t->answer_size = 0;
+	}
 	outbox_http_release(t);
 }
 
@@ -544,6 +583,7 @@ outbox_http_shutdown(void)
 		free(t->headers.start);
 		free(t->lines);
 		free(t->url);
+		free(t->answer);
 		free(t);
 	}
 	dlist_init(&free_transfers);

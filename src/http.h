@@ -40,6 +40,7 @@ typedef struct OutboxTarget
 	char	   *url;
 	int			connect_timeout;	/* ms */
 	int			timeout;		/* ms, the whole request */
+	bool		whole_answer;	/* the body of a 2xx is part of the outcome */
 } OutboxTarget;
 
 /* Why a request did not end in a response: closed list, shown in views. */
@@ -58,9 +59,16 @@ typedef enum OutboxFailure
 
 #define OUTBOX_RESPONSE_KEPT 1024	/* bytes of a failure's body */
 
+/* Bytes of the body of a 2xx, where it is part of the outcome. */
+#define OUTBOX_ANSWER_MAX (256 * 1024)
+
 /*
  * The status is decided when the headers are complete.  What follows is read
  * for at most 64 kB or one second and then cut off, which changes nothing.
+ *
+ * Where the target asks for whole answers the body of a 2xx is read to its end.
+ * If it has none within OUTBOX_ANSWER_MAX and the request's timeout, there is a
+ * status and an 'error', and the answer is unknown.
  */
 typedef struct OutboxOutcome
 {
@@ -69,6 +77,8 @@ typedef struct OutboxOutcome
 	char		error[256];		/* in words; "" on 2xx */
 	char		body[OUTBOX_RESPONSE_KEPT];
 	size_t		body_len;		/* what was kept */
+	const char *answer;			/* a whole answer, until 'done' returns */
+	size_t		answer_len;
 	int64		retry_after;	/* seconds from now, -1: none or unusable */
 	bool		disable;		/* webhook-delivery: disable */
 	bool		abort_message;	/* webhook-delivery: abort-message */

@@ -224,7 +224,15 @@ take_header(char *line, size_t size, size_t n, void *arg)
 				/* An interim answer's headers mean nothing. */
 				t->outcome.retry_after = -1;
 				t->outcome.disable = t->outcome.abort_message = false;
+				t->encoded = false;
 			}
+			break;
+		case 'C':
+		case 'c':
+			value = header_value(line, len, "content-encoding", &vlen);
+			if (value && vlen > 0 &&
+				!(vlen == 8 && strncasecmp(value, "identity", 8) == 0))
+				t->encoded = true;
 			break;
 		case 'R':
 		case 'r':
@@ -246,6 +254,33 @@ take_header(char *line, size_t size, size_t n, void *arg)
 	return len;
 }
 
+/* 0: no more of it is wanted. */
+static size_t
+keep_answer(OutboxTransfer *t, const char *data, size_t len)
+{
+	size_t		size = t->answer_size ? t->answer_size : 1024;
+
+	if (t->answer_len + len > OUTBOX_ANSWER_MAX)
+	{
+		t->answer_len = OUTBOX_ANSWER_MAX + 1;
+		return 0;
+	}
+	while (size < t->answer_len + len)
+		size *= 2;
+	if (size > t->answer_size)
+	{
+		char	   *bigger = realloc(t->answer, size);
+
+		if (bigger == NULL)
+			return 0;
+		t->answer = bigger;
+		t->answer_size = size;
+	}
+	memcpy(t->answer + t->answer_len, data, len);
+	t->answer_len += len;
+	return len;
+}
+
 static size_t
 take_body(char *data, size_t size, size_t n, void *arg)
 {
@@ -262,6 +297,8 @@ take_body(char *data, size_t size, size_t n, void *arg)
 		memcpy(o->body + o->body_len, data, kept);
 		o->body_len += kept;
 	}
+	else if (t->whole_answer)
+		return keep_answer(t, data, len);
 	t->body_bytes += len;
 	return t->body_bytes > BODY_BYTES_MAX ? 0 : len;
 }

@@ -30,7 +30,8 @@ typedef enum OutboxTransferState
 	WAITING,					/* on its host's list */
 	UNSTARTED,					/* on unstarted: outcome known, 'done' is due */
 	RUNNING,					/* in libcurl, on no list */
-	ANSWERED					/* in libcurl, on answered: headers complete */
+	ANSWERED					/* in libcurl, on answered or on reading: headers
+								 * complete */
 } OutboxTransferState;
 
 /*
@@ -70,6 +71,10 @@ struct OutboxTransfer
 	int			connect_timeout;
 	int			timeout;
 
+	/* A body that is kept whole; the memory stays for the next one. */
+	char	   *answer;
+	size_t		answer_size;
+
 	/* The request under way. */
 	OutboxHost *host;
 	void	   *delivery;
@@ -78,6 +83,9 @@ struct OutboxTransfer
 	bool		crowded;		/* too many threads for another name lookup */
 	bool		in_headers;
 	bool		oversized;
+	bool		whole_answer;
+	bool		encoded;		/* compressed, which nobody asked for */
+	size_t		answer_len;
 	int			socket_errno;
 	int			status;
 	int			header_lines;

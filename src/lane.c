@@ -124,28 +124,54 @@ pop_waiting(OutboxEndpoint *ep, OutboxLane *lane)
 }
 
 /*
- * The lane has no live head: who is next?  As a rule followers with a row in
- * outbox.parked are older than those in memory.  But after a restart the one
- * that was in flight, and has no row, is older than all of them.
+ * Who is next?  As a rule followers with a row in outbox.parked are older than
+ * those in memory.  But after a restart those that were in flight, and have no
+ * row, are older than all of them.
  */
+OutboxDelivery *
+outbox_lane_peek(const OutboxLane *lane)
+{
+	OutboxDelivery *d;
+
+	if (lane->nwaiting == 0 || lane->blockers > 0)
+		return NULL;
+	d = dlist_head_element(OutboxDelivery, node, unconstify(dlist_head *, &lane->waiting));
+	return lane->nparked == 0 || d->seq < lane->first_parked ? d : NULL;
+}
+
+void
+outbox_lane_pop(OutboxEndpoint *ep, OutboxLane *lane)
+{
+	(void) pop_waiting(ep, lane);
+}
+
+void
+outbox_lane_return(OutboxEndpoint *ep, OutboxLane *lane, OutboxDelivery *d)
+{
+	d->state = OUTBOX_DELIVERY_WAITING;
+	lane->nwaiting++;
+	ep->nwaiting++;
+	dlist_push_head(&lane->waiting, &d->node);
+	if (lane->blockers > 0)
+		outbox_lane_park_later(ep, lane);
+}
+
+/* If the lane has no live head: the next one is it. */
 void
 outbox_lane_advance(OutboxEndpoint *ep, OutboxLane *lane)
 {
+	OutboxDelivery *d;
+
 	if (lane->head != NULL || lane->blockers > 0)
 		return;
 
-	if (lane->nwaiting > 0)
+	d = outbox_lane_peek(lane);
+	if (d != NULL)
 	{
-		OutboxDelivery *d = dlist_head_element(OutboxDelivery, node,
-											   &lane->waiting);
-
-		if (d->parked || lane->nparked == 0 || d->seq < lane->first_parked)
-		{
-			d = pop_waiting(ep, lane);
-			lane->head = d;
-			outbox_delivery_ready(ep, d);
-			return;
-		}
+		(void) pop_waiting(ep, lane);
+		lane->head = d;
+		outbox_delivery_ready(ep, d);
+		return;
 	}
 	if (lane->nparked > 0)
 		want_followers(ep, lane);
@@ -195,8 +221,7 @@ add_parked(OutboxEndpoint *ep, OutboxLane *lane, int64 n, int64 first)
 void
 outbox_endpoint_add_followers(OutboxEndpoint *ep, const char *key, int64 n, int64 first)
 {
-	const char *k = outbox_lane_key(ep, key);
-	OutboxLane *lane = outbox_lane_get(ep, k ? k : key);
+	OutboxLane *lane = outbox_lane_get(ep, outbox_lane_key(ep, key));
 
 	add_parked(ep, lane, n, first);
 	outbox_lane_advance(ep, lane);
@@ -265,7 +290,7 @@ outbox_endpoint_park_followers(OutboxEndpoint *ep)
 
 	/* With most slots busy there is no dam: what waits may as well wait here. */
 	if (ep->nwaiting >= OUTBOX_MAX_WAITING &&
-		ep->nin_flight < Min(ep->slots, ep->max_in_flight) / 2)
+		ep->nheads < Min(ep->slots, ep->max_in_flight) / 2)
 	{
 		lanes_iterator it;
 		LaneEntry  *entry;

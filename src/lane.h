@@ -21,6 +21,14 @@ extern void outbox_lane_wait(OutboxEndpoint *ep, OutboxLane *lane, OutboxDeliver
 /* If the lane has no live head and is not blocked: who is next?  May free it. */
 extern void outbox_lane_advance(OutboxEndpoint *ep, OutboxLane *lane);
 
+/*
+ * The follower that may go along with its live head, if there is one; taking it
+ * off its lane; and putting it back where it was.
+ */
+extern OutboxDelivery *outbox_lane_peek(const OutboxLane *lane);
+extern void outbox_lane_pop(OutboxEndpoint *ep, OutboxLane *lane);
+extern void outbox_lane_return(OutboxEndpoint *ep, OutboxLane *lane, OutboxDelivery *d);
+
 /* Its head is parked: what follows will be, with the next settle. */
 extern void outbox_lane_park_later(OutboxEndpoint *ep, OutboxLane *lane);
 

@@ -129,8 +129,8 @@ page_create(OutboxTick *done, OutboxTick *under)
 }
 
 /* The text of a uuid, as uuid_out prints it, without its allocation. */
-static void
-uuid_text(const pg_uuid_t *uuid, char *out)
+void
+outbox_uuid_text(const pg_uuid_t *uuid, char *out)
 {
 	static const char hex[] = "0123456789abcdef";
 
@@ -175,7 +175,7 @@ make_event(OutboxPage *page, Datum *values, bool *nulls)
 	event->page = page;
 	event->seq = DatumGetInt64(values[COL_SEQ]);
 	event->id = *DatumGetUUIDP(values[COL_ID]);
-	uuid_text(&event->id, event->id_text);
+	outbox_uuid_text(&event->id, event->id_text);
 	event->created_at = DatumGetTimestampTz(values[COL_CREATED_AT]);
 	event->expires_at = nulls[COL_EXPIRES_AT] ? DT_NOEND :
 		DatumGetTimestampTz(values[COL_EXPIRES_AT]);

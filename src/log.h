@@ -58,13 +58,17 @@ typedef enum OutboxFormat
 
 struct OutboxPage;
 
+/* An id as text, with its end. */
+#define OUTBOX_ID_SIZE 37
+extern void outbox_uuid_text(const pg_uuid_t *uuid, char *out);
+
 /* One event, as read.  Strings are NUL-terminated; NULL where the column is. */
 typedef struct OutboxEvent
 {
 	struct OutboxPage *page;
 	int64		seq;
 	pg_uuid_t	id;
-	char		id_text[37];
+	char		id_text[OUTBOX_ID_SIZE];
 	TimestampTz created_at;
 	TimestampTz expires_at;		/* DT_NOEND: never */
 	char	   *topic;

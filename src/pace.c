@@ -6,6 +6,7 @@
 
 #include "utils/timestamp.h"
 
+#include "batch.h"
 #include "compat.h"
 #include "pace.h"
 
@@ -152,9 +153,10 @@ outbox_endpoint_next_time(OutboxEndpoint *ep, TimestampTz now)
 	if (ep->breaker == OUTBOX_BREAKER_OPEN ||
 		ep->nin_flight >= Min(ep->slots, ep->max_in_flight))
 		return t;
-	if (!pairingheap_is_empty(ep->retries) && ep->nready < OUTBOX_RETRIES_AT_ONCE)
+	if (!pairingheap_is_empty(ep->retries) && ep->nready < outbox_endpoint_at_once(ep))
 		t = pairingheap_container(OutboxRetry, node,
 								  pairingheap_first(ep->retries))->due;
+	t = Min(t, outbox_batch_due(ep, now));
 	if (ep->rate_limit > 0 && (ep->nready > 0 || ep->window_count > 0 || t <= now))
 	{
 		refill_tokens(ep, now);

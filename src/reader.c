@@ -391,13 +391,12 @@ bring_back(dlist_head *busy, TimestampTz now)
 	dlist_foreach(iter, busy)
 	{
 		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, busy_node, iter.cur);
-		int64		seqs[OUTBOX_RETRIES_AT_ONCE];
+		int64		seqs[OUTBOX_RETRIES_MAX];
 		int			n;
 
 		if (ep->dropped || ep->recreate || !outbox_endpoint_has_due(ep, now))
 			continue;
-		n = outbox_endpoint_take_due(ep, now, seqs,
-									 OUTBOX_RETRIES_AT_ONCE);
+		n = outbox_endpoint_take_due(ep, now, seqs, OUTBOX_RETRIES_MAX);
 		if (n > 0)
 			outbox_catalog_load_retries(ep, seqs, n);
 		got_work(ep);

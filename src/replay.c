@@ -212,7 +212,7 @@ park_page(Replaying *page, TimestampTz now)
 		bool		isnull;
 
 		outbox_endpoint_add_retry(page->ep, DatumGetInt64(column(i, 1, &isnull)),
-								  now, text_column(i, 2));
+								  now, text_column(i, 2), 0);
 	}
 }
 

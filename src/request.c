@@ -96,63 +96,78 @@ event_problem(const OutboxEvent *event)
 	return NULL;
 }
 
+const char *
+outbox_request_problem(const OutboxEvent *event)
+{
+	const char *problem = event_problem(event);
+
+	if (problem == NULL && event->headers && !headers_valid(event->headers))
+		problem = "invalid header";
+	return problem;
+}
+
 /* ---------------------------------------------------------------------
  * Bodies
  * ---------------------------------------------------------------------
  */
 
-/*
- * Standard Webhooks' envelope: {"type", "timestamp", "data"}.  Bytes are not
- * looked into, whatever their content type says: they go in as base64.
- */
+bool
+outbox_data_prepare(OutboxData *d, const OutboxEvent *event)
+{
+	d->content_type = event->content_type;
+	d->content_type_len = 0;
+	d->data = event->payload;
+	d->data_len = event->payload_len;
+	if (d->content_type)
+	{
+		d->content_type_len = strlen(d->content_type);
+		d->content_type = outbox_to_utf8(d->content_type, &d->content_type_len);
+		d->size = 6 * d->content_type_len + (d->data_len + 2) / 3 * 4 + 50;
+		return d->content_type != NULL;
+	}
+	d->data = outbox_to_utf8(d->data, &d->data_len);
+	d->size = d->data_len + 50;
+	return d->data != NULL;
+}
+
+char *
+outbox_data_put(char *p, const OutboxData *d)
+{
+	if (d->content_type == NULL)
+	{
+		p = outbox_put_literal(p, "\"data\":");
+		return outbox_put(p, d->data, d->data_len);
+	}
+	p = outbox_put_literal(p, "\"content_type\":");
+	p = outbox_put_json_string(p, d->content_type, d->content_type_len);
+	p = outbox_put_literal(p, ",\"data_base64\":\"");
+	p += outbox_b64_encode((uint8 *) d->data, (int) d->data_len, p,
+						   (int) ((d->data_len + 2) / 3 * 4));
+	*p++ = '"';
+	return p;
+}
+
+/* Standard Webhooks' envelope: {"type", "timestamp", "data"}. */
 static bool
 render_standard(OutboxEvent *event, size_t *len, char **body)
 {
 	char	   *type = event->type ? event->type : event->topic;
 	size_t		type_len = strlen(type);
-	char	   *content_type = event->content_type;
-	size_t		content_type_len = content_type ? strlen(content_type) : 0;
-	char	   *data = event->payload;
-	size_t		data_len = event->payload_len;
-	size_t		size;
+	OutboxData	data;
 	char	   *p;
 
-	if ((type = outbox_to_utf8(type, &type_len)) == NULL)
+	if ((type = outbox_to_utf8(type, &type_len)) == NULL ||
+		!outbox_data_prepare(&data, event))
 		return false;
-	if (content_type)
-	{
-		if ((content_type = outbox_to_utf8(content_type, &content_type_len)) == NULL)
-			return false;
-		size = (data_len + 2) / 3 * 4;
-	}
-	else
-	{
-		if ((data = outbox_to_utf8(data, &data_len)) == NULL)
-			return false;
-		size = data_len;
-	}
 
-	size += 6 * (type_len + content_type_len) + OUTBOX_TIMESTAMP_SIZE + 100;
-	p = *body = MemoryContextAllocHuge(event->page->cxt, size);
-
+	p = *body = MemoryContextAllocHuge(event->page->cxt, 6 * type_len +
+									   OUTBOX_TIMESTAMP_SIZE + 50 + data.size);
 	p = outbox_put_literal(p, "{\"type\":");
 	p = outbox_put_json_string(p, type, type_len);
 	p = outbox_put_literal(p, ",\"timestamp\":\"");
 	p = outbox_put_timestamp(p, event->created_at);
-	if (content_type)
-	{
-		p = outbox_put_literal(p, "\",\"content_type\":");
-		p = outbox_put_json_string(p, content_type, content_type_len);
-		p = outbox_put_literal(p, ",\"data_base64\":\"");
-		p += outbox_b64_encode((uint8 *) data, (int) data_len, p,
-							   (int) (size - (p - *body)));
-		*p++ = '"';
-	}
-	else
-	{
-		p = outbox_put_literal(p, "\",\"data\":");
-		p = outbox_put(p, data, data_len);
-	}
+	p = outbox_put_literal(p, "\",");
+	p = outbox_data_put(p, &data);
 	*p++ = '}';
 	*len = p - *body;
 	return true;
@@ -355,6 +370,63 @@ add_content_type(OutboxHeaders *out, const OutboxEvent *event, OutboxFormat form
 	return true;
 }
 
+/* Who sends what, under which id, and signed. */
+static void
+add_identity(OutboxHeaders *out, const char *id, const OutboxRequestSettings *settings,
+			 int64 now, const char *body, size_t body_len, bool *added)
+{
+	size_t		id_len = strlen(id);
+	char		quoted[OUTBOX_ID_SIZE + 2];
+	char		signatures[2 * OUTBOX_SIGNATURE_LEN + 1];
+	size_t		len = 0;
+
+	*added &= outbox_headers_add(out, "User-Agent", LITERAL("outbox/" OUTBOX_VERSION));
+
+	*added &= outbox_headers_add(out, "webhook-id", id, id_len);
+	*added &= add_number(out, "webhook-timestamp", now);
+	for (int i = 0; i < settings->nkeys; i++)
+	{
+		if (i > 0)
+			signatures[len++] = ' ';
+		outbox_sign(&settings->keys[i], id, id_len, now, body, body_len,
+					signatures + len);
+		len += OUTBOX_SIGNATURE_LEN;
+	}
+	*added &= outbox_headers_add(out, "webhook-signature", signatures, len);
+
+	quoted[0] = '"';
+	memcpy(quoted + 1, id, id_len);
+	quoted[id_len + 1] = '"';
+	*added &= outbox_headers_add(out, "Idempotency-Key", quoted, id_len + 2);
+}
+
+static bool
+add_endpoint_headers(OutboxHeaders *out, const OutboxRequestSettings *settings,
+					 bool *added)
+{
+	for (int i = 0; i < settings->nheaders; i++)
+	{
+		char	   *name = settings->header_names[i];
+		char	   *value = settings->header_values[i];
+
+		if (outbox_header_name_problem(name, strlen(name), false) != NULL ||
+			outbox_header_value_problem(value, strlen(value)) != NULL ||
+			!add_text(out, name, value, strlen(value), added))
+			return false;
+	}
+	return true;
+}
+
+static void
+check_added(bool added)
+{
+	if (!added)
+		ereport(ERROR,
+				(errcode(ERRCODE_OUT_OF_MEMORY),
+				 errmsg("out of memory for the headers of a request"),
+				 errhint("Lower outbox.worker_max_in_flight, or give the machine more memory.")));
+}
+
 const char *
 outbox_request_headers(OutboxHeaders *out, OutboxEvent *event,
 					   const OutboxRequestSettings *settings, int attempt,
@@ -362,42 +434,18 @@ outbox_request_headers(OutboxHeaders *out, OutboxEvent *event,
 					   const char *body, size_t body_len)
 {
 	char	   *type = event->type ? event->type : event->topic;
-	size_t		id_len = strlen(event->id_text);
-	char		quoted[sizeof(event->id_text) + 2];
-	char		signatures[2 * OUTBOX_SIGNATURE_LEN + 1];
-	size_t		len = 0;
 	bool		added = true;
 
 	if (body == NULL)
 	{
-		const char *problem = event_problem(event);
+		const char *problem = outbox_request_problem(event);
 
-		if (problem == NULL && event->headers && !headers_valid(event->headers))
-			problem = "invalid header";
-		return problem ? problem : "the event cannot be converted to UTF-8";
+		return problem ? problem : OUTBOX_NO_UTF8;
 	}
 
 	if (!add_content_type(out, event, settings->format, &added))
 		return "invalid content type";
-	added &= outbox_headers_add(out, "User-Agent", LITERAL("outbox/" OUTBOX_VERSION));
-
-	added &= outbox_headers_add(out, "webhook-id", event->id_text, id_len);
-	added &= add_number(out, "webhook-timestamp", now);
-	for (int i = 0; i < settings->nkeys; i++)
-	{
-		if (i > 0)
-			signatures[len++] = ' ';
-		outbox_sign(&settings->keys[i], event->id_text, id_len, now,
-					body, body_len, signatures + len);
-		len += OUTBOX_SIGNATURE_LEN;
-	}
-	added &= outbox_headers_add(out, "webhook-signature", signatures, len);
-
-	quoted[0] = '"';
-	memcpy(quoted + 1, event->id_text, id_len);
-	quoted[id_len + 1] = '"';
-	added &= outbox_headers_add(out, "Idempotency-Key", quoted, id_len + 2);
-
+	add_identity(out, event->id_text, settings, now, body, body_len, &added);
 	added &= outbox_headers_add(out, "outbox-topic", event->topic, strlen(event->topic));
 	if (!add_text(out, "outbox-type", type, strlen(type), &added))
 		return "invalid type";
@@ -417,16 +465,8 @@ outbox_request_headers(OutboxHeaders *out, OutboxEvent *event,
 			break;
 	}
 
-	for (int i = 0; i < settings->nheaders; i++)
-	{
-		if (outbox_header_name_problem(settings->header_names[i],
-									   strlen(settings->header_names[i]), false) != NULL ||
-			outbox_header_value_problem(settings->header_values[i],
-										strlen(settings->header_values[i])) != NULL ||
-			!add_text(out, settings->header_names[i], settings->header_values[i],
-					  strlen(settings->header_values[i]), &added))
-			return "invalid endpoint header";
-	}
+	if (!add_endpoint_headers(out, settings, &added))
+		return "invalid endpoint header";
 	if (event->headers != NULL &&
 		!add_event_headers(out, event->headers, settings, &added))
 		return "invalid header";
@@ -434,12 +474,29 @@ outbox_request_headers(OutboxHeaders *out, OutboxEvent *event,
 	/* After the headers that they are made of have been looked at. */
 	if (settings->format == OUTBOX_FORMAT_CLOUDEVENTS_BINARY &&
 		!outbox_cloudevents_headers(out, event, &added))
-		return "the event cannot be converted to UTF-8";
+		return OUTBOX_NO_UTF8;
 
-	if (!added)
-		ereport(ERROR,
-				(errcode(ERRCODE_OUT_OF_MEMORY),
-				 errmsg("out of memory for the headers of a request"),
-				 errhint("Lower outbox.worker_max_in_flight, or give the machine more memory.")));
+	check_added(added);
+	return NULL;
+}
+
+const char *
+outbox_request_batch_headers(OutboxHeaders *out, const char *id,
+							 const OutboxRequestSettings *settings, int attempt,
+							 int64 now, const char *body, size_t body_len)
+{
+	bool		added = true;
+
+	/* In lower case, as above. */
+	if (settings->format == OUTBOX_FORMAT_CLOUDEVENTS)
+		added &= outbox_headers_add(out, "Content-Type",
+									LITERAL("application/cloudevents-batch+json; charset=utf-8"));
+	else
+		added &= outbox_headers_add(out, "Content-Type", LITERAL("application/json"));
+	add_identity(out, id, settings, now, body, body_len, &added);
+	added &= add_number(out, "outbox-attempt", attempt);
+	if (!add_endpoint_headers(out, settings, &added))
+		return "invalid endpoint header";
+	check_added(added);
 	return NULL;
 }

@@ -48,4 +48,34 @@ extern const char *outbox_request_headers(OutboxHeaders *out,
 										  int64 now,
 										  const char *body, size_t body_len);
 
+/*
+ * The same for a batch, whose 'id' is not an event's: what belongs to one event
+ * is in the body.
+ */
+extern const char *outbox_request_batch_headers(OutboxHeaders *out, const char *id,
+												const OutboxRequestSettings *settings,
+												int attempt, int64 now,
+												const char *body, size_t body_len);
+
+/* Why this event can never be sent; NULL: it can. */
+extern const char *outbox_request_problem(const OutboxEvent *event);
+#define OUTBOX_NO_UTF8 "the event cannot be converted to UTF-8"
+
+/*
+ * The payload as members of a JSON object: "data", or "content_type" and
+ * "data_base64".  Bytes are not looked into, whatever their content type says.
+ * False: it has no UTF-8.  Writes at most 'size' bytes.
+ */
+typedef struct OutboxData
+{
+	char	   *content_type;
+	size_t		content_type_len;
+	char	   *data;
+	size_t		data_len;
+	size_t		size;
+} OutboxData;
+
+extern bool outbox_data_prepare(OutboxData *d, const OutboxEvent *event);
+extern char *outbox_data_put(char *p, const OutboxData *d);
+
 #endif							/* OUTBOX_REQUEST_H */

@@ -57,7 +57,8 @@ outbox_retries_init(OutboxEndpoint *ep)
  * it is in no lane.
  */
 void
-outbox_retries_add(OutboxEndpoint *ep, int64 seq, TimestampTz due, OutboxLane *lane)
+outbox_retries_add(OutboxEndpoint *ep, int64 seq, TimestampTz due, int64 group,
+				   OutboxLane *lane)
 {
 	OutboxRetry *retry;
 	SeqEntry   *entry;
@@ -71,6 +72,7 @@ outbox_retries_add(OutboxEndpoint *ep, int64 seq, TimestampTz due, OutboxLane *l
 	retry = MemoryContextAlloc(ep->cxt, sizeof(OutboxRetry));
 	retry->seq = seq;
 	retry->due = due;
+	retry->group = group;
 	retry->lane = lane;
 	retry->loading = false;
 	entry->retry = retry;
@@ -80,17 +82,17 @@ outbox_retries_add(OutboxEndpoint *ep, int64 seq, TimestampTz due, OutboxLane *l
 
 void
 outbox_endpoint_add_retry(OutboxEndpoint *ep, int64 seq, TimestampTz due,
-						  const char *key)
+						  const char *key, int64 group)
 {
 	const char *k = outbox_lane_key(ep, key);
 
-	outbox_retries_add(ep, seq, due, k ? outbox_lane_get(ep, k) : NULL);
+	outbox_retries_add(ep, seq, due, group, k ? outbox_lane_get(ep, k) : NULL);
 }
 
 bool
 outbox_endpoint_has_due(OutboxEndpoint *ep, TimestampTz now)
 {
-	if (pairingheap_is_empty(ep->retries) || ep->nready >= OUTBOX_RETRIES_AT_ONCE ||
+	if (pairingheap_is_empty(ep->retries) || ep->nready >= outbox_endpoint_at_once(ep) ||
 		!outbox_endpoint_may_send(ep, now))
 		return false;
 
@@ -104,15 +106,20 @@ outbox_endpoint_has_due(OutboxEndpoint *ep, TimestampTz now)
 int
 outbox_endpoint_take_due(OutboxEndpoint *ep, TimestampTz now, int64 *seqs, int max)
 {
+	int			enough = ep->breaker == OUTBOX_BREAKER_OPEN ? 1 :
+		outbox_endpoint_at_once(ep);
+	int64		group = 0;
 	int			n = 0;
 
-	if (ep->breaker == OUTBOX_BREAKER_OPEN)
-		max = 1;
 	while (n < max && outbox_endpoint_has_due(ep, now))
 	{
 		OutboxRetry *retry = pairingheap_container(OutboxRetry, node,
-												   pairingheap_remove_first(ep->retries));
+												   pairingheap_first(ep->retries));
 
+		if (n >= enough && (retry->group != group || group == 0 || enough == 1))
+			break;
+		pairingheap_remove_first(ep->retries);
+		group = retry->group;
 		retry->loading = true;
 		ep->nretries--;
 		ep->nretries_loading++;

@@ -9,7 +9,7 @@
 
 extern void outbox_retries_init(OutboxEndpoint *ep);
 extern void outbox_retries_add(OutboxEndpoint *ep, int64 seq, TimestampTz due,
-							   OutboxLane *lane);
+							   int64 group, OutboxLane *lane);
 extern OutboxLane *outbox_retries_loaded(OutboxEndpoint *ep, int64 seq);
 extern void outbox_retries_remove(OutboxEndpoint *ep, int64 seq);
 extern void outbox_retries_hurry(OutboxEndpoint *ep, int64 seq, TimestampTz now);

@@ -130,9 +130,10 @@ foreign_text(const char *s, size_t len)
 }
 
 void
-outbox_settle_attempt(const OutboxDelivery *d, const OutboxOutcome *o)
+outbox_settle_attempt(const OutboxDelivery *d, const OutboxOutcome *o,
+					  const char *error, bool keep_body)
 {
-	bool		good = o->status >= 200 && o->status <= 299;
+	bool		good = error == NULL;
 	Attempt    *a;
 
 	if (outbox_log_attempts == OUTBOX_LOG_ATTEMPTS_NONE ||
@@ -158,8 +159,8 @@ outbox_settle_attempt(const OutboxDelivery *d, const OutboxOutcome *o)
 	last_started_at = a->started_at;
 	if (!good)
 	{
-		a->error = foreign_text(o->error, strlen(o->error));
-		if (o->body_len > 0)
+		a->error = foreign_text(error, strlen(error));
+		if (keep_body && o->body_len > 0)
 			a->body = foreign_text(o->body, o->body_len);
 	}
 }
@@ -284,8 +285,8 @@ park(OutboxEndpoint *ep, OutboxDelivery *d)
 		[OUTBOX_VERDICT_BLOCKED] = "blocked",
 		[OUTBOX_VERDICT_DEAD] = "dead",
 	};
-	char		nulls[13];
-	Datum		args[12];
+	char		nulls[14];
+	Datum		args[13];
 
 	memset(nulls, ' ', sizeof(nulls));
 	args[0] = Int32GetDatum(ep->id);
@@ -306,17 +307,20 @@ park(OutboxEndpoint *ep, OutboxDelivery *d)
 		nulls[9] = 'n';
 	args[10] = text_datum(d->error, &nulls[10]);
 	args[11] = Int16GetDatum(d->redelivery);
-	nulls[12] = '\0';
+	args[12] = Int64GetDatum(d->group);
+	if (d->group == 0 || d->verdict == OUTBOX_VERDICT_BLOCKED)
+		nulls[12] = 'n';
+	nulls[13] = '\0';
 	outbox_plan_run(&park_plan,
 		"INSERT INTO outbox.parked AS p (endpoint_id, seq, event_id, key, status,"
 		" reason, attempts, first_attempt_at, next_attempt_at, last_status_code,"
-		" last_error, redelivery, parked_at)"
-		" VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, pg_catalog.now())"
+		" last_error, redelivery, parked_at, batch)"
+		" VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, pg_catalog.now(), $13)"
 		" ON CONFLICT (endpoint_id, seq) DO UPDATE SET status = $5, reason = $6,"
 		" attempts = $7, first_attempt_at = $8, next_attempt_at = $9,"
-		" last_status_code = $10, last_error = $11, redelivery = $12",
-		12, (Oid[]) {INT4OID, INT8OID, UUIDOID, TEXTOID, TEXTOID, TEXTOID, INT4OID,
-		TIMESTAMPTZOID, TIMESTAMPTZOID, INT4OID, TEXTOID, INT2OID}, args, nulls);
+		" last_status_code = $10, last_error = $11, redelivery = $12, batch = $13",
+		13, (Oid[]) {INT4OID, INT8OID, UUIDOID, TEXTOID, TEXTOID, TEXTOID, INT4OID,
+		TIMESTAMPTZOID, TIMESTAMPTZOID, INT4OID, TEXTOID, INT2OID, INT8OID}, args, nulls);
 }
 
 static void

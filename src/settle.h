@@ -10,9 +10,13 @@
 extern void outbox_settle_init(int64 last_position, int positions_piece,
 							   int64 positions_rows, int64 last_shared_tick);
 
-/* Remembers a request that ended, for outbox.attempts. */
+/*
+ * Remembers an attempt that ended, for outbox.attempts.  'error': why it failed,
+ * NULL: it did not.  'keep_body': with what was kept of the answer to a failure.
+ */
 extern void outbox_settle_attempt(const OutboxDelivery *d,
-								  const OutboxOutcome *outcome);
+								  const OutboxOutcome *outcome,
+								  const char *error, bool keep_body);
 extern int	outbox_settle_attempts(void);	/* how many wait to be written */
 
 /*

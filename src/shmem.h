@@ -169,7 +169,7 @@ typedef struct OutboxStats
 	TimestampTz state_since;
 	int64		pending;		/* matched, not yet handed to a request */
 	bool		pending_exact;
-	int64		processing;		/* requests in flight */
+	int64		processing;		/* deliveries in flight */
 	int64		retrying;
 	int64		blocked;
 	int64		dead;

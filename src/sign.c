@@ -9,6 +9,7 @@
  */
 #include "postgres.h"
 
+#include "common/cryptohash.h"
 #include "common/hmac.h"
 #include "common/sha2.h"
 #include "utils/builtins.h"
@@ -164,6 +165,13 @@ hmac(const OutboxKey *key, const char *head, size_t head_len,
 		signing_failed();
 }
 
+void
+outbox_sha256(const void *data, size_t len, uint8 *digest)
+{
+	if (!EVP_Digest(data, len, digest, NULL, EVP_sha256(), NULL))
+		signing_failed();
+}
+
 #else
 
 static void
@@ -185,6 +193,19 @@ hmac(const OutboxKey *key, const char *head, size_t head_len,
 		pg_hmac_update(work, (const uint8 *) body, body_len) < 0 ||
 		pg_hmac_final(work, digest, PG_SHA256_DIGEST_LENGTH) < 0)
 		signing_failed();
+}
+
+void
+outbox_sha256(const void *data, size_t len, uint8 *digest)
+{
+	pg_cryptohash_ctx *ctx = pg_cryptohash_create(PG_SHA256);
+
+	if (ctx == NULL ||
+		pg_cryptohash_init(ctx) < 0 ||
+		pg_cryptohash_update(ctx, data, len) < 0 ||
+		pg_cryptohash_final(ctx, digest, PG_SHA256_DIGEST_LENGTH) < 0)
+		signing_failed();
+	pg_cryptohash_free(ctx);
 }
 
 #endif							/* USE_OPENSSL */

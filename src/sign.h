@@ -34,4 +34,7 @@ extern void outbox_sign(const OutboxKey *key, const char *id, size_t id_len,
 						int64 timestamp, const char *body, size_t body_len,
 						char *out);
 
+/* 32 bytes into 'digest'. */
+extern void outbox_sha256(const void *data, size_t len, uint8 *digest);
+
 #endif							/* OUTBOX_SIGN_H */

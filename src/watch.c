@@ -96,17 +96,22 @@ endpoint_state(const OutboxEndpoint *ep)
 	return OUTBOX_ENDPOINT_ACTIVE;
 }
 
-/* The oldest event that is neither delivered nor parked, as far as known. */
+/*
+ * The oldest event that is neither delivered nor parked, as far as known; and
+ * how many are in flight.
+ */
 static TimestampTz
-oldest_pending(OutboxEndpoint *ep)
+oldest_pending(OutboxEndpoint *ep, int64 *in_flight)
 {
 	TimestampTz oldest = DT_NOEND;
 	dlist_iter	iter;
 
+	*in_flight = 0;
 	dlist_foreach(iter, &ep->in_flight)
 	{
 		OutboxDelivery *d = dlist_container(OutboxDelivery, node, iter.cur);
 
+		(*in_flight)++;
 		oldest = Min(oldest, d->event->created_at);
 	}
 	dlist_foreach(iter, &ep->ready)
@@ -134,7 +139,6 @@ outbox_endpoint_fill_stats(OutboxEndpoint *ep, TimestampTz now, OutboxStats *s)
 	s->state_since = ep->state_since;
 	s->pending = Max(ep->backlog, 0) + ep->nready + ep->nwaiting;
 	s->pending_exact = ep->counted;
-	s->processing = ep->nin_flight;
 	s->retrying = ep->nretries + ep->nretries_loading;
 	for (dlist_node *n = ep->settling.head.next;
 		 n != NULL && n != &ep->settling.head; n = n->next)
@@ -144,7 +148,7 @@ outbox_endpoint_fill_stats(OutboxEndpoint *ep, TimestampTz now, OutboxStats *s)
 	s->dead = ep->ndead;
 	s->delivered = ep->delivered;
 	s->failed_attempts = ep->failed_attempts;
-	s->oldest_pending_at = oldest_pending(ep);
+	s->oldest_pending_at = oldest_pending(ep, &s->processing);
 	if (ep->paused || ep->disabled || ep->secret_missing)
 		s->next_attempt_at = 0;
 	else if (ep->breaker == OUTBOX_BREAKER_OPEN)

@@ -13,7 +13,9 @@ producer   JSON lines {"id", "key", "n", "outcome"}, outcome one of committed,
            each emit of a key.  "endpoints": the paths it must reach, when not
            all; "may": others that it may reach.  "async": a crash may undo the
            commit.
-journal    as receiver.py writes it.  A path is an endpoint.
+journal    as receiver.py writes it.  A path is an endpoint.  A batch counts as
+           its members; those that a 2xx named in batchItemFailures, and later
+           ones of the same key, were not answered with 2xx.
 exists     ids that the database has after recovery, one a line: they decide
            what became of "unknown".
 dead       lines "path id": gave up visibly, or taken back, so neither lost nor
@@ -39,8 +41,12 @@ duplicate     answered with 2xx again; allowed up to --max-duplicates, or where 
 unexplained   a duplicate that no death explains (with --deaths)
 out of order  sent although its predecessor of the same key had not been
               answered with 2xx before.  Only first sendings are judged: after a
-              crash a repeated predecessor is a duplicate, not a disorder.
-mutated       one id, two different bodies (of one content type)
+              crash a repeated predecessor is a duplicate, not a disorder.  In a
+              batch it may stand behind its predecessor; but the sending that
+              succeeds has to come after its predecessor's, or in the same batch
+              behind it.
+mutated       one id, of an event or of a batch, and two different bodies (of
+              one content type)
 misreported   delivered, or not, and the database says otherwise (with
               --delivered)
 bad signature a signature that the receiver found missing or wrong
@@ -74,60 +80,115 @@ def read_lines(path, whole=True):
 class Delivery:
     """What happened to one event at one endpoint."""
 
-    __slots__ = ("first_sent", "first_round", "acked", "acked_round", "acks",
-                 "answers", "hashes", "signatures")
+    __slots__ = ("first_sent", "acked", "acked_sent", "acks", "answers",
+                 "hashes", "signatures")
 
     def __init__(self):
-        self.first_sent = None      # position in the journal
-        self.first_round = None
-        self.acked = None
-        self.acked_round = None
+        self.first_sent = None      # the Sending
+        self.acked = None           # (position in the journal, round)
+        self.acked_sent = None      # the Sending that was acknowledged
         self.acks = 0
         self.answers = []           # of each: (when it came, when it was answered)
         self.hashes = set()
         self.signatures = set()
 
 
+class Sending:
+    """One event in one request."""
+
+    __slots__ = ("position", "round", "index")
+
+    def __init__(self, position, round_, index):
+        self.position = position    # in the journal
+        self.round = round_
+        self.index = index          # in the batch
+
+
+def members(line):
+    """(id, hash, acknowledged if the answer is a 2xx) of each event."""
+    if "batch" not in line:
+        yield line["id"], line["sha256"], True
+        return
+    named = set(line["failed"])
+    stuck = set()
+    for member in line["batch"]:
+        key = member["key"]
+        failed = member["id"] in named or (key is not None and key in stuck)
+        if failed:
+            stuck.add(key)
+        yield member["id"], member["sha256"], not failed
+
+
 def read_journal(lines):
-    """{path: {id: Delivery}} of a journal."""
+    """{path: {id: Delivery}} of a journal, and {(path, batch id): hashes}."""
     endpoints = defaultdict(lambda: defaultdict(Delivery))
+    batches = defaultdict(set)
     waiting = {}
 
-    def ack(delivery, position, line, came):
+    def ack(sent, position, line, came):
         if line["status"] is None or not 200 <= line["status"] < 300:
             return
-        if delivery.acked is None:
-            delivery.acked = position
-            delivery.acked_round = line["round"]
-        delivery.acks += 1
-        delivery.answers.append((came, line.get("wall")))
+        for delivery, sending in sent:
+            if delivery.acked is None:
+                delivery.acked = (position, line["round"])
+                delivery.acked_sent = sending
+            delivery.acks += 1
+            delivery.answers.append((came, line.get("wall")))
 
     for position, line in enumerate(lines):
         if "answer" in line:
             incarnation = line["round"].split(".")[0]
-            found = waiting.pop((incarnation, line["answer"]), None)
-            if found is not None:
-                ack(found[0], position, line, found[1])
+            sent, came = waiting.pop((incarnation, line["answer"]), ((), None))
+            ack(sent, position, line, came)
             continue
-        delivery = endpoints[line["path"]][line["id"]]
         headers = line.get("headers", {})
-        if delivery.first_sent is None:
-            delivery.first_sent = position
-            delivery.first_round = line["round"]
-        delivery.hashes.add((headers.get("content-type"), line["sha256"]))
-        delivery.signatures.add(line.get("signature"))
-        if headers.get("outbox-redelivery") == "replay" and delivery.acks > 0:
-            continue                # asked for
+        kind = headers.get("content-type")
+        sent = []
+        for index, (event_id, digest, may_be) in enumerate(members(line)):
+            delivery = endpoints[line["path"]][event_id]
+            sending = Sending(position, line["round"], index)
+            if delivery.first_sent is None:
+                delivery.first_sent = sending
+            delivery.hashes.add(("batch" in line, kind, digest))
+            delivery.signatures.add(line.get("signature"))
+            if (headers.get("outbox-redelivery") == "replay" and
+                    delivery.acks > 0):
+                continue            # asked for
+            if may_be:
+                sent.append((delivery, sending))
+        if "batch" in line:
+            batches[(line["path"], line["id"])].add((kind, line["sha256"]))
         # The receiver may have been slow to read it.
         came = line.get("wall")
         if "webhook-timestamp" in headers:
             came = min(came, int(headers["webhook-timestamp"]) + 1)
         if line["status"] is None:
             incarnation = line["round"].split(".")[0]
-            waiting[(incarnation, line["request"])] = (delivery, came)
+            waiting[(incarnation, line["request"])] = (sent, came)
         else:
-            ack(delivery, position, line, came)
-    return endpoints
+            ack(sent, position, line, came)
+    return endpoints, batches
+
+
+def bodies(hashes):
+    """Are there two of one kind?"""
+    return len(hashes) > len({h[:-1] for h in hashes})
+
+
+def precedes(first, sending):
+    """Was it acknowledged before that sending, or by the same answer?"""
+    if first is None or first.acked is None:
+        return False
+    if first.acked_sent.position == sending.position:
+        return first.acked_sent.index < sending.index
+    return first.acked[0] <= sending.position and first.acked[1] != sending.round
+
+
+def together(first, sending):
+    """Do they stand in one batch, one behind the other, for the first time?"""
+    return (first is not None and
+            first.first_sent.position == sending.position and
+            first.first_sent.index < sending.index)
 
 
 class Deaths:
@@ -160,7 +221,7 @@ def check(producer, journal, exists=None, dead=(), endpoints=None,
           timeout=None, unordered=()):
     """{kind: [(endpoint, id or None, words)]} and a summary of numbers."""
     found = {kind: [] for kind in KINDS}
-    deliveries = read_journal(journal)
+    deliveries, batches = read_journal(journal)
     paths = list(endpoints) if endpoints else sorted(deliveries)
     dead = set(dead)
     skipped = set(skipped) | dead
@@ -212,7 +273,7 @@ def check(producer, journal, exists=None, dead=(), endpoints=None,
                     [(path, event_id, "answered at %s"
                       % ", ".join("%.3f" % a[1] for a in delivery.answers))]
                     * deaths.count(delivery))
-            if len(delivery.hashes) > len({kind for kind, _ in delivery.hashes}):
+            if bodies(delivery.hashes):
                 found["mutated"].append((path, event_id, "%d bodies"
                                          % len(delivery.hashes)))
             for bad in delivery.signatures & {"invalid", "missing"}:
@@ -248,12 +309,18 @@ def check(producer, journal, exists=None, dead=(), endpoints=None,
                 if second is None:
                     continue
                 first = at.get(before)
-                if (first is None or first.acked is None or
-                        first.acked > second.first_sent or
-                        first.acked_round == second.first_round):
+                if (not (precedes(first, second.first_sent) or
+                         together(first, second.first_sent)) or
+                        (second.acked is not None and
+                         not precedes(first, second.acked_sent))):
                     found["out of order"].append(
                         (path, after, "key %s: %s was sent before %s was"
                          " delivered" % (key, m, n)))
+
+    for (path, batch_id), hashes in batches.items():
+        if path in paths and bodies(hashes):
+            found["mutated"].append((path, batch_id, "%d bodies of a batch"
+                                     % len(hashes)))
 
     numbers = {
         "events": len(events),

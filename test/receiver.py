@@ -30,6 +30,12 @@ answered with 200.
     /mixed?fail=0.05&busy=0.01&gone=0.001&hang=0.01&close=0.01&slow=0.05&ms=50
                               each with its chance: 500, 429 or 503, 410, /hang,
                               /close, /slow; else 200
+    /poison?n=7,9&how=500     fails requests with an event whose payload has one
+                              of these "n": with that status, by "named" (200
+                              and batchItemFailures) or by "abort"
+    /partial?rate=0.1         names that share of the events of a batch
+    /torn                     200 and half of an answer that names nobody
+    /encoded                  200 and a gzip body that nobody asked for
 
 POST /control?path=/ok/a&behave=/status/503 overrides a path (an empty "behave"
 ends that); &secret=whsec_... checks its signatures from now on; ?down=1 ends
@@ -41,6 +47,9 @@ always in it.  "round" numbers the turns of the event loop: what arrived in one
 round cannot have been caused by an answer of the same round.  A late answer has
 a line of its own: {"answer": <request number>, "status": ...}.  With --brief
 bodies and most headers are left out.
+a line of its own: {"answer": <request number>, "status": ...}.  The line of a
+batch has its members, "batch": [{"id", "key", "topic", "n", "sha256"}, ...], and
+"failed": the ids that a 2xx named.
 """
 
 import argparse
@@ -83,6 +92,34 @@ def answer(status, headers=(), body=b""):
 
 
 OK = answer(200)
+
+
+def number_in(body):
+    """The "n" of an event's payload, None where there is none."""
+    try:
+        return json.loads(body)["data"]["n"]
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
+def batch_members(headers, body):
+    """What is in a batch; None: it is none."""
+    if not body.startswith(b"[") or "outbox-topic" in headers:
+        return None
+    cloudevents = headers.get("content-type", "").startswith(
+        "application/cloudevents-batch+json")
+    members = []
+    for item in json.loads(body):
+        data = item.get("data")
+        members.append({
+            "id": item["id"],
+            "key": item.get("subject" if cloudevents else "key"),
+            "topic": item.get("topic"),
+            "sequence": int(item["sequence"]),
+            "n": data.get("n") if isinstance(data, dict) else None,
+            "sha256": hashlib.sha256(
+                json.dumps(item, sort_keys=True).encode()).hexdigest()})
+    return members
 
 
 class Connection:
@@ -344,6 +381,9 @@ class Receiver:
         behaviour = segments[0]
         if self.down:
             behaviour = "close"
+        self.body = body
+        self.members = batch_members(headers, body)
+        self.named = []
         plan = getattr(self, "do_" + behaviour.replace("-", "_"), self.do_ok)
         status, act = plan(conn, number, segments, query, seen)
 
@@ -366,6 +406,9 @@ class Receiver:
             "length": len(body),
             "headers": headers,
         }
+        if self.members is not None:
+            record["batch"] = self.members
+            record["failed"] = self.named
         if self.options.brief:
             record["headers"] = {name: headers[name] for name in KEPT_HEADERS
                                  if name in headers}
@@ -523,6 +566,40 @@ class Receiver:
     def do_abort(self, conn, number, segments, query, seen):
         data = answer(400, [("webhook-delivery", "abort-message")])
         return 400, lambda: self.send(conn, data)
+
+    def name(self, conn, ids):
+        self.named = ids
+        body = json.dumps({"batchItemFailures":
+                           [{"itemIdentifier": i} for i in ids]})
+        data = answer(200, (), body.encode())
+        return 200, lambda: self.send(conn, data)
+
+    def do_poison(self, conn, number, segments, query, seen):
+        bad = {int(n) for n in query["n"].split(",")}
+        members = self.members or [{"id": None, "n": number_in(self.body)}]
+        ids = [m["id"] for m in members if m["n"] in bad]
+        how = query.get("how", "500")
+        if not ids:
+            return self.do_ok(conn, number, segments, query, seen)
+        if how == "named":
+            return self.name(conn, ids)
+        if how == "abort":
+            return self.do_abort(conn, number, segments, query, seen)
+        return self.status(conn, int(how), query)
+
+    def do_partial(self, conn, number, segments, query, seen):
+        rate = float(query.get("rate", "0.1"))
+        return self.name(conn, [m["id"] for m in self.members or ()
+                                if self.random.random() < rate])
+
+    def do_torn(self, conn, number, segments, query, seen):
+        data = (b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n"
+                b'{"batchItemFailures":[]')
+        return None, lambda: self.send(conn, data, then="close")
+
+    def do_encoded(self, conn, number, segments, query, seen):
+        data = answer(200, [("Content-Encoding", "gzip")], gzip.compress(b"{}"))
+        return None, lambda: self.send(conn, data)
 
 
 def main():

@@ -167,6 +167,61 @@ sub delivered
 	  $self->requests(%match);
 }
 
+# The events of all requests, in the order of their arrival: the members of a
+# batch, or the one event.  "request" is the entry it came with; "delivered": it
+# was answered with 2xx, and neither it nor an earlier one of its key was named.
+sub events
+{
+	my ($self, %match) = @_;
+	my @events;
+
+	foreach my $request ($self->requests)
+	{
+		my $good = defined $request->{status} && int($request->{status} / 100) == 2;
+		my %named = map { $_ => 1 } @{ $request->{failed} // [] };
+		my %stuck;
+
+		if (!$request->{batch})
+		{
+			push @events, { %$request, request => $request, delivered => $good ? 1 : 0 };
+			next;
+		}
+		foreach my $member (@{ $request->{batch} })
+		{
+			my $key = $member->{key};
+			my $bad = $named{ $member->{id} } || (defined $key && $stuck{$key});
+
+			$stuck{$key} = 1 if $bad && defined $key;
+			push @events,
+			  { %$member, path => $request->{path}, request => $request,
+				delivered => $good && !$bad ? 1 : 0 };
+		}
+	}
+	return grep {
+		my $event = $_;
+		!grep { ($event->{$_} // '') ne ($match{$_} // '') } keys %match
+	} @events;
+}
+
+# Waits until that many events match; returns all that do.
+sub wait_events
+{
+	my ($self, $n, %match) = @_;
+	my $end = time + $PostgreSQL::Test::Utils::timeout_default;
+
+	while (1)
+	{
+		my @found = $self->events(%match);
+		return @found if @found >= $n;
+		if (time > $end)
+		{
+			fail("in time: $n events, not only " . @found);
+			return @found;
+		}
+		usleep(10_000);
+	}
+}
+
 # Waits until that many requests match; returns all that do.
 sub wait_for
 {

@@ -1,0 +1,323 @@
+/*
+ * batch.c
+ *	  Owns which deliveries go together in one request.
+ *
+ * A batch takes what is ready, and behind each head of a lane its followers: so
+ * events of one key go along in their order, and a lane is never in two batches
+ * at once.  Those that failed together come back as a group.  Nobody is given up
+ * in company: the last attempt is always one's own.
+ */
+#include "outbox.h"
+
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+
+#include "batch.h"
+#include "lane.h"
+#include "outcome.h"
+
+/* The next failure would be the last one. */
+static bool
+is_last_attempt(const OutboxEndpoint *ep, const OutboxDelivery *d, TimestampTz now)
+{
+	return d->attempts > 0 &&
+		((ep->max_attempts > 0 && d->attempts >= ep->max_attempts - 1) ||
+		 now - d->first_attempt_at >= ep->max_age);
+}
+
+static bool
+is_durable(const OutboxDelivery *d)
+{
+	return d->event->page->lsn <= outbox_durable_lsn;
+}
+
+/* Does it go with anybody who is there? */
+static bool
+is_sociable(const OutboxEndpoint *ep, const OutboxDelivery *d, TimestampTz now)
+{
+	return d->group == 0 && is_durable(d) && !is_last_attempt(ep, d, now);
+}
+
+/* Is there enough for a full batch?  Only counts, and not exactly. */
+static bool
+is_plenty(OutboxEndpoint *ep, TimestampTz now)
+{
+	int			n = 0;
+	size_t		bytes = 0;
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &ep->ready)
+	{
+		OutboxDelivery *d = dlist_container(OutboxDelivery, node, iter.cur);
+
+		if (!is_sociable(ep, d, now))
+			continue;
+		n += 1 + (d->lane && d->lane->blockers == 0 ? d->lane->nwaiting : 0);
+		bytes += d->event->payload_len;
+		if (n >= ep->batch_size || bytes >= OUTBOX_BATCH_BYTES)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * When the oldest has waited long enough.  A time of emit that lies ahead says
+ * that the clock was set back: then nothing is waited for.
+ */
+static TimestampTz
+due_at(const OutboxEndpoint *ep, const OutboxDelivery *d, TimestampTz now)
+{
+	return d->event->created_at > now ? now : d->event->created_at + ep->batch_wait;
+}
+
+TimestampTz
+outbox_batch_due(OutboxEndpoint *ep, TimestampTz now)
+{
+	OutboxDelivery *d;
+
+	if (ep->batch_size == 1 || ep->batch_wait == 0 || ep->nready == 0)
+		return DT_NOEND;
+	d = dlist_head_element(OutboxDelivery, node, &ep->ready);
+	return is_sociable(ep, d, now) ? due_at(ep, d, now) : DT_NOEND;
+}
+
+/*
+ * Does what is ready wait for others?  Until batch_wait is over; and while there
+ * are events that have yet to be read: they are there, too.
+ */
+static bool
+must_wait(OutboxEndpoint *ep, TimestampTz now)
+{
+	bool		more = !ep->attached && outbox_endpoint_wants_events(ep, now);
+	OutboxDelivery *d;
+
+	if ((ep->batch_wait == 0 && !more) || ep->breaker == OUTBOX_BREAKER_OPEN)
+		return false;
+	while (ep->nready < ep->batch_size && outbox_endpoint_examine(ep, &d))
+		;
+	d = dlist_head_element(OutboxDelivery, node, &ep->ready);
+	return is_sociable(ep, d, now) && (more || now < due_at(ep, d, now)) &&
+		!is_plenty(ep, now);
+}
+
+static OutboxBatch *
+make_batch(OutboxEndpoint *ep, int max)
+{
+	MemoryContext cxt = AllocSetContextCreate(ep->cxt, "outbox batch",
+											  ALLOCSET_DEFAULT_SIZES);
+	OutboxBatch *b = MemoryContextAllocZero(cxt, sizeof(OutboxBatch));
+
+	b->endpoint = ep;
+	b->cxt = cxt;
+	b->scratch = AllocSetContextCreate(cxt, "outbox batch member",
+									   ALLOCSET_DEFAULT_SIZES);
+	b->format = ep->request.format;
+	b->max = max;
+	b->members = MemoryContextAlloc(cxt, sizeof(OutboxMember) * max);
+	return b;
+}
+
+/* What need not be sent, or cannot be; NULL: nothing is wrong. */
+static const char *
+unfit(const OutboxDelivery *d, TimestampTz now, const char **error)
+{
+	if (d->event->expires_at <= now)
+	{
+		*error = "expires_at has passed";
+		return "expired";
+	}
+	if (d->filter_failed)
+	{
+		*error = "the filter is neither true nor false of the payload";
+		return "filter failed";
+	}
+	return NULL;
+}
+
+static void
+take_off_its_list(OutboxEndpoint *ep, OutboxDelivery *d)
+{
+	if (d->state == OUTBOX_DELIVERY_WAITING)
+		outbox_lane_pop(ep, d->lane);
+	else
+	{
+		dlist_delete(&d->node);
+		ep->nready--;
+	}
+}
+
+/*
+ * Ready, or the next of a lane whose head is in the batch already.  False: the
+ * batch is full, and nothing has changed.
+ */
+static bool
+take(OutboxBatch *b, OutboxDelivery *d, TimestampTz now)
+{
+	OutboxEndpoint *ep = b->endpoint;
+	const char *error = NULL;
+	const char *reason = unfit(d, now, &error);
+	bool		full = false;
+
+	if (reason == NULL && (error = outbox_batch_append(b, d, &full)) != NULL)
+		reason = "invalid event";
+	if (full)
+		return false;
+
+	take_off_its_list(ep, d);
+	if (reason == NULL)
+	{
+		d->state = OUTBOX_DELIVERY_IN_FLIGHT;
+		d->batch = b;
+		d->started_at = now;
+		d->probe = (ep->breaker == OUTBOX_BREAKER_OPEN);
+		dlist_push_tail(&ep->in_flight, &d->node);
+		if (d->lane == NULL || d->lane->head == d)
+			ep->nheads++;
+		return true;
+	}
+
+	outbox_outcome_give_up(ep, d, reason, error);
+	if (d->lane && d->lane->head == d)
+	{
+		d->lane->head = NULL;
+		outbox_lane_advance(ep, d->lane);
+	}
+	return true;
+}
+
+/* The followers of a lane whose head is in the batch.  False: it is full. */
+static bool
+take_followers(OutboxBatch *b, OutboxLane *lane, int64 group, TimestampTz now)
+{
+	OutboxDelivery *d;
+
+	while (b->n < b->max && lane->head && lane->head->batch == b &&
+		   (d = outbox_lane_peek(lane)) != NULL && d->group == group &&
+		   is_durable(d) && !is_last_attempt(b->endpoint, d, now))
+		if (!take(b, d, now))
+			return false;
+	return true;
+}
+
+/* Of what is ready, whoever belongs to the first. */
+static bool
+take_ready(OutboxBatch *b, int64 group, TimestampTz now)
+{
+	OutboxEndpoint *ep = b->endpoint;
+	dlist_mutable_iter iter;
+
+	dlist_foreach_modify(iter, &ep->ready)
+	{
+		OutboxDelivery *d = dlist_container(OutboxDelivery, node, iter.cur);
+		OutboxLane *lane = d->lane;
+
+		if (b->n >= b->max || !is_durable(d))
+			return false;
+		if (d->group != group ||
+			(b->n > 0 && is_last_attempt(ep, d, now)))
+			continue;
+		if (is_last_attempt(ep, d, now))
+			b->max = 1;
+		if (!take(b, d, now) ||
+			(lane && d->batch == b && !take_followers(b, lane, group, now)))
+			return false;
+	}
+	return b->n < b->max;
+}
+
+/* Then what was read, in its order. */
+static void
+take_from_window(OutboxBatch *b, TimestampTz now)
+{
+	OutboxDelivery *d;
+
+	while (b->n < b->max && outbox_endpoint_examine(b->endpoint, &d))
+	{
+		if (d == NULL)
+			continue;
+		if (!is_durable(d))
+			return;
+		if (d->state == OUTBOX_DELIVERY_READY ? !take(b, d, now) :
+			!take_followers(b, d->lane, 0, now))
+			return;
+	}
+}
+
+OutboxBatch *
+outbox_batch_next(OutboxEndpoint *ep, TimestampTz now)
+{
+	OutboxBatch *b;
+	OutboxDelivery *d;
+
+	if (!outbox_endpoint_may_send(ep, now))
+		return NULL;
+	for (;;)
+	{
+		int64		group;
+
+		while (ep->nready == 0)
+			if (!outbox_endpoint_examine(ep, &d))
+				return NULL;
+		if (must_wait(ep, now))
+			return NULL;
+		d = dlist_head_element(OutboxDelivery, node, &ep->ready);
+		if (!is_durable(d))
+			return NULL;
+
+		/* While the breaker is open one event is enough to find out. */
+		b = make_batch(ep, ep->breaker == OUTBOX_BREAKER_OPEN ? 1 : ep->batch_size);
+		group = d->group;
+		if (take_ready(b, group, now) && group == 0)
+			take_from_window(b, now);
+		if (b->n > 0)
+			break;
+
+		/* Whoever was ready is dead: the next one. */
+		MemoryContextDelete(b->cxt);
+	}
+	outbox_batch_complete(b);
+	ep->nin_flight++;
+	if (ep->rate_limit > 0)
+		ep->tokens -= 1;
+	return b;
+}
+
+void
+outbox_batch_land(OutboxBatch *b)
+{
+	OutboxEndpoint *ep = b->endpoint;
+
+	ep->nin_flight--;
+	ep->dirty = true;
+	for (int i = 0; i < b->n; i++)
+	{
+		OutboxDelivery *d = b->members[i].delivery;
+
+		dlist_delete(&d->node);
+		if (d->lane == NULL || d->lane->head == d)
+			ep->nheads--;
+		d->batch = NULL;
+	}
+}
+
+void
+outbox_batch_put_back(OutboxBatch *b)
+{
+	OutboxEndpoint *ep = b->endpoint;
+
+	outbox_batch_land(b);
+	for (int i = b->n - 1; i >= 0; i--)
+	{
+		OutboxDelivery *d = b->members[i].delivery;
+
+		if (d->lane && d->lane->head != d)
+			outbox_lane_return(ep, d->lane, d);
+		else
+		{
+			d->state = OUTBOX_DELIVERY_READY;
+			dlist_push_head(&ep->ready, &d->node);
+			ep->nready++;
+		}
+	}
+	MemoryContextDelete(b->cxt);
+}

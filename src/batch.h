@@ -1,0 +1,84 @@
+/*
+ * batch.h
+ *	  Deliveries that go in one request.
+ */
+#ifndef OUTBOX_BATCH_H
+#define OUTBOX_BATCH_H
+
+#include "endpoint.h"
+
+/* The body of a request: so many bytes, unless one event alone has more. */
+#define OUTBOX_BATCH_BYTES (1024 * 1024)
+
+/* Failures of a whole batch after which it is split. */
+#define OUTBOX_BATCH_TRIES 3
+
+typedef enum OutboxJudgement
+{
+	OUTBOX_MEMBER_DELIVERED,
+	OUTBOX_MEMBER_FAILED,
+	OUTBOX_MEMBER_HELD			/* behind a failed one of its lane */
+} OutboxJudgement;
+
+typedef struct OutboxMember
+{
+	OutboxDelivery *delivery;
+	size_t		start;			/* of its bytes in the body */
+	size_t		len;
+	OutboxJudgement judgement;
+} OutboxMember;
+
+typedef struct OutboxBatch
+{
+	OutboxEndpoint *endpoint;
+	MemoryContext cxt;			/* of this and of everything below */
+	MemoryContext scratch;		/* of what is needed for one member only */
+	OutboxFormat format;
+	int			n;
+	int			max;
+	OutboxMember *members;		/* by seq, once it is complete */
+	char	   *body;
+	size_t		len;
+	size_t		size;
+	char		id[OUTBOX_ID_SIZE];
+	int			attempt;		/* of the member that was tried most */
+	OutboxTransfer *transfer;
+	bool		whole_failed;	/* the request, not single members */
+	const char *error;			/* of those that failed */
+} OutboxBatch;
+
+/* The next one to send now, taken in flight; NULL: none. */
+extern OutboxBatch *outbox_batch_next(OutboxEndpoint *ep, TimestampTz now);
+
+/* Until when the oldest ready delivery waits for others; DT_NOEND: for nothing. */
+extern TimestampTz outbox_batch_due(OutboxEndpoint *ep, TimestampTz now);
+
+/* Not sent, or cancelled: its members are where they were before. */
+extern void outbox_batch_put_back(OutboxBatch *b);
+
+/* In flight no more; its members are on no list. */
+extern void outbox_batch_land(OutboxBatch *b);
+
+/*
+ * batch_outcome.c: it cannot be sent at all: its members are dead.
+ */
+extern void outbox_batch_dead(OutboxBatch *b, const char *reason, const char *error);
+
+/*
+ * An answer: first what it says of each member, then what follows from that,
+ * which frees the batch.
+ */
+extern void outbox_batch_judge(OutboxBatch *b, const OutboxOutcome *o);
+extern const char *outbox_batch_error(const OutboxBatch *b, int i);	/* NULL: none */
+extern void outbox_batch_done(OutboxBatch *b, const OutboxOutcome *o, TimestampTz now);
+
+/*
+ * batch_body.c: appends an event, or says why that one can never be sent.
+ * '*full': it does not fit any more, and nothing was appended.
+ */
+extern const char *outbox_batch_append(OutboxBatch *b, OutboxDelivery *d, bool *full);
+
+/* No member comes any more: puts them in order, and names the batch. */
+extern void outbox_batch_complete(OutboxBatch *b);
+
+#endif							/* OUTBOX_BATCH_H */
