@@ -34,7 +34,13 @@ CREATE FUNCTION outbox.current_epoch() RETURNS pg_catalog.int8
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'outbox_column_epoch_1_0';
 COMMENT ON FUNCTION outbox.current_epoch() IS
-'The epoch of the log in this system and database, 0 before it was first served (default of outbox.events.epoch)';
+'The epoch of the log in this system and database; 0 before it has one, -1 in a copy before outbox.adopt() (default of outbox.events.epoch)';
+
+CREATE FUNCTION outbox.log_xid(epoch pg_catalog.int8, xid pg_catalog.xid8) RETURNS pg_catalog.xid8
+LANGUAGE C STABLE STRICT PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'outbox_log_xid_1_0';
+COMMENT ON FUNCTION outbox.log_xid(pg_catalog.int8, pg_catalog.xid8) IS
+'Where an event with this epoch and xid lies among the snapshots of this log: its xid when it was written here; 3, before all others, when it came with a log that was adopted here, and was not undelivered; the highest xid there is when it was written in a copy that was not adopted yet; NULL: it is no part of this log';
 
 CREATE FUNCTION outbox.new_event_id() RETURNS pg_catalog.uuid
 LANGUAGE C VOLATILE PARALLEL UNSAFE
@@ -61,21 +67,24 @@ REVOKE ALL ON FUNCTION outbox.fill_id() FROM PUBLIC;
 -- The log
 ------------------------------------------------------------------------
 
--- Whose log this is.  The row is made when the log is first used, never by this
--- script: a restored copy brings the rows of its original, finds none for its
--- own (system, database), and is held.
+-- Whose log this is.  The first row is made when the log is first used, never by
+-- this script: a restored copy brings the rows of its original.  One row is not
+-- adopted by another: the log belongs to the system and database that it names,
+-- and everywhere else it is a copy, and held.
 CREATE TABLE outbox.origins (
     epoch             pg_catalog.int8 PRIMARY KEY,
     system_identifier pg_catalog.int8 NOT NULL,
     database_oid      pg_catalog.oid NOT NULL,
-    instance_name     pg_catalog.text NOT NULL,
+    adopted_by        pg_catalog.int8,
     first             pg_catalog.bool NOT NULL,
+    instance_name     pg_catalog.text NOT NULL,
     created_at        pg_catalog.timestamptz NOT NULL DEFAULT pg_catalog.now()
 );
 COMMENT ON TABLE outbox.origins IS 'The systems and databases that this log was written in';
 COMMENT ON COLUMN outbox.origins.epoch IS 'Random number that the events written there carry';
 COMMENT ON COLUMN outbox.origins.system_identifier IS 'pg_control_system().system_identifier of the cluster';
 COMMENT ON COLUMN outbox.origins.database_oid IS 'pg_database.oid of the database';
+COMMENT ON COLUMN outbox.origins.adopted_by IS 'Epoch of the copy that this log was adopted by; NULL: it was not';
 COMMENT ON COLUMN outbox.origins.instance_name IS 'outbox.instance_name when the row was made';
 COMMENT ON COLUMN outbox.origins.first IS 'No other log came before: events of epoch 0 are its own';
 COMMENT ON COLUMN outbox.origins.created_at IS 'When the row was made';
@@ -121,7 +130,7 @@ COMMENT ON TABLE outbox.events_2 IS 'A piece of the log; the pieces are used in 
 COMMENT ON COLUMN outbox.events.id IS 'Event id, sent as webhook-id; unique within a piece; NULL or left out: a new UUID version 7';
 COMMENT ON COLUMN outbox.events.seq IS 'Position in the log; the order of two events only where their emits were serialised, for example by a row lock';
 COMMENT ON COLUMN outbox.events.xid IS 'Transaction that emitted the event';
-COMMENT ON COLUMN outbox.events.epoch IS 'Origin that the event was written in (outbox.origins); 0: before there was one';
+COMMENT ON COLUMN outbox.events.epoch IS 'Origin that the event was written in (outbox.origins); 0: before there was one; -1: in a copy, before outbox.adopt()';
 COMMENT ON COLUMN outbox.events.created_at IS 'When the event was emitted (wall clock, not start of the transaction); with a deliver_at, when it entered the log';
 COMMENT ON COLUMN outbox.events.piece IS 'Piece of the log that holds the row';
 COMMENT ON COLUMN outbox.events.topic IS 'What happened, like order.created: segments of letters, digits, "_" and "-" joined by dots, at most 255 bytes';
@@ -235,7 +244,7 @@ COMMENT ON TABLE outbox.scheduled IS
 COMMENT ON COLUMN outbox.scheduled.id IS 'Event id, also in the log';
 COMMENT ON COLUMN outbox.scheduled.deliver_at IS 'When the event enters the log';
 COMMENT ON COLUMN outbox.scheduled.xid IS 'Transaction that emitted the event; in the log it has that of the worker';
-COMMENT ON COLUMN outbox.scheduled.epoch IS 'Origin that the event was emitted in (outbox.origins); 0: before there was one';
+COMMENT ON COLUMN outbox.scheduled.epoch IS 'Origin that the event was emitted in (outbox.origins); 0: before there was one; -1: in a copy, before outbox.adopt()';
 COMMENT ON COLUMN outbox.scheduled.created_at IS 'When the event was emitted; in the log it is when it entered the log';
 COMMENT ON COLUMN outbox.scheduled.topic IS 'As in outbox.events';
 COMMENT ON COLUMN outbox.scheduled.type IS 'As in outbox.events';
@@ -530,10 +539,17 @@ CREATE FUNCTION outbox.new_secret() RETURNS pg_catalog.text
 LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_new_secret_1_0';
 CREATE FUNCTION outbox.claim_log() RETURNS pg_catalog.void
 LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_claim_log_1_0';
+CREATE FUNCTION outbox.log_owner() RETURNS pg_catalog.text
+LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_log_owner_1_0';
+CREATE FUNCTION outbox.new_epoch() RETURNS pg_catalog.int8
+LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_new_epoch_1_0';
+CREATE FUNCTION outbox.take_log(epoch pg_catalog.int8) RETURNS pg_catalog.void
+LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_take_log_1_0';
 CREATE FUNCTION outbox.topic_in(topic pg_catalog.text, patterns pg_catalog.text[]) RETURNS pg_catalog.bool
 LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE AS 'MODULE_PATHNAME', 'outbox_topic_in_1_0';
 CREATE FUNCTION outbox.position_now(sequence pg_catalog.oid,
-    OUT snapshot pg_catalog.pg_snapshot, OUT seq_low pg_catalog.int8) RETURNS pg_catalog.record
+    OUT snapshot pg_catalog.pg_snapshot, OUT seq_low pg_catalog.int8,
+    OUT committed pg_catalog.pg_snapshot) RETURNS pg_catalog.record
 LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_position_now_1_0';
 CREATE FUNCTION outbox.endpoints_changed() RETURNS pg_catalog.void
 LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_endpoints_changed_1_0';
@@ -556,14 +572,17 @@ COMMENT ON FUNCTION outbox.check_secret(pg_catalog.text) IS 'Refuses what is not
 COMMENT ON FUNCTION outbox.check_headers(pg_catalog.jsonb) IS 'Refuses what is not a flat object of strings, and names that belong to outbox or HTTP (22023)';
 COMMENT ON FUNCTION outbox.new_secret() IS 'A new secret: whsec_ and the base64 of 32 random bytes';
 COMMENT ON FUNCTION outbox.claim_log() IS 'Makes the log this system''s and database''s, if nobody''s yet';
+COMMENT ON FUNCTION outbox.log_owner() IS 'Whose log this is: nobody, us, another, or another instance';
+COMMENT ON FUNCTION outbox.new_epoch() IS 'A random number above 0';
+COMMENT ON FUNCTION outbox.take_log(pg_catalog.int8) IS 'Makes the log this system''s and database''s, whoever it was before, with this epoch';
 COMMENT ON FUNCTION outbox.topic_in(pg_catalog.text, pg_catalog.text[]) IS 'Does one of the patterns match the topic?';
-COMMENT ON FUNCTION outbox.position_now(pg_catalog.oid) IS 'The end of the log, for a transaction that may have written to it';
+COMMENT ON FUNCTION outbox.position_now(pg_catalog.oid) IS 'The end of the log, for a transaction that may have written to it; committed: the same with this transaction in it';
 COMMENT ON FUNCTION outbox.endpoints_changed() IS 'Rings the worker when this transaction commits';
 COMMENT ON FUNCTION outbox.endpoint_stats(pg_catalog.int4) IS 'What the worker published about an endpoint; NULL: nothing since the server started';
 
 -- Turns start_at into a place in the log. Takes the lock that keeps the log
 -- from being shortened until the place is stored.
-CREATE FUNCTION outbox.place(start_at pg_catalog.text,
+CREATE FUNCTION outbox.place(start_at pg_catalog.text, earliest pg_catalog.bool,
     OUT snapshot pg_catalog.pg_snapshot, OUT seq_low pg_catalog.int8)
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
@@ -571,6 +590,11 @@ DECLARE
     at timestamptz;
 BEGIN
     LOCK TABLE outbox.endpoint_settings IN ROW EXCLUSIVE MODE;
+    IF outbox.current_epoch() < 0 THEN
+        RAISE EXCEPTION 'this log is a copy that was not adopted: no place in it can be named'
+            USING ERRCODE = 'object_not_in_prerequisite_state',
+                  HINT = 'SELECT outbox.adopt() first; what is undelivered is then sent, unless its endpoint is paused or dropped before.';
+    END IF;
     IF start_at = 'now' THEN
         SELECT p.snapshot, p.seq_low INTO snapshot, seq_low
         FROM outbox.position_now('outbox.events_seq'::regclass) p;
@@ -596,12 +620,16 @@ BEGIN
     END IF;
     SELECT t.snapshot, t.seq_low INTO snapshot, seq_low
     FROM outbox.ticks t WHERE t.taken_at <= at ORDER BY t.tick DESC LIMIT 1;
-    IF NOT FOUND THEN
+    IF NOT FOUND AND NOT earliest AND EXISTS (SELECT 1 FROM outbox.origins o WHERE o.adopted_by IS NOT NULL) THEN
+        RAISE EXCEPTION 'start_at "%" is earlier than the adoption of this log', start_at
+            USING ERRCODE = 'object_not_in_prerequisite_state',
+                  HINT = 'Use ''beginning'' to go back to the first event that is kept, or outbox.replay(), which looks at the time of each event.';
+    ELSIF NOT FOUND THEN
         snapshot := '3:3:';
         seq_low := 0;
     END IF;
 END $$;
-COMMENT ON FUNCTION outbox.place(pg_catalog.text) IS 'The place in the log that start_at stands for: now, beginning or a timestamp (22023 otherwise). A timestamp means: at the latest noted moment before it, about a second';
+COMMENT ON FUNCTION outbox.place(pg_catalog.text, pg_catalog.bool) IS 'The place in the log that start_at stands for: now, beginning or a timestamp (22023 otherwise). A timestamp means: at the latest noted moment before it, about a second. Before the adoption of the log no moment is known: the beginning when earliest, otherwise 55000, as in a copy that was not adopted';
 
 -- Every setting of an endpoint is checked here, whoever changes it.
 CREATE FUNCTION outbox.check_settings(s outbox.endpoint_settings) RETURNS pg_catalog.void
@@ -734,9 +762,10 @@ BEGIN
                   HINT = 'Use ''now'', ''beginning'' or a timestamp.';
     END IF;
 
+    PERFORM outbox.refuse_subscribed();
     PERFORM outbox.claim_log();
     SELECT p.snapshot, p.seq_low INTO s.start_snapshot, s.start_seq_low
-    FROM outbox.place(start_at) p;
+    FROM outbox.place(start_at, false) p;
     INSERT INTO outbox.endpoint_settings (name, url, topics, filter, format, headers, ordering,
         on_exhausted, max_in_flight, rate_limit, timeout, connect_timeout, max_attempts,
         max_age, backoff_base, backoff_max, batch_size, batch_wait, start_snapshot, start_seq_low)
@@ -890,7 +919,7 @@ BEGIN
                   HINT = 'Use ''now'', ''beginning'' or a timestamp.';
     END IF;
     SELECT p.snapshot, p.seq_low INTO s.start_snapshot, s.start_seq_low
-    FROM outbox.place(start_at) p;
+    FROM outbox.place(start_at, false) p;
     UPDATE outbox.endpoint_settings e
     SET start_snapshot = s.start_snapshot, start_seq_low = s.start_seq_low,
         generation = e.generation + 1, version = e.version + 1
@@ -1030,9 +1059,9 @@ CREATE VIEW outbox.deliveries AS
 SELECT e.id AS event_id, e.seq, e.topic, e.type, e.key, p.name AS endpoint,
        CASE WHEN k.status IS NOT NULL THEN k.status
             WHEN e.seq OPERATOR(pg_catalog.=) ANY (p.pending) THEN 'processing'
-            WHEN pg_catalog.pg_visible_in_snapshot(e.xid, p.done)
+            WHEN pg_catalog.pg_visible_in_snapshot(x.xid, p.done)
                  OR (p.under IS NOT NULL AND e.seq OPERATOR(pg_catalog.<=) p.last_seq
-                     AND pg_catalog.pg_visible_in_snapshot(e.xid, p.under)) THEN 'delivered'
+                     AND pg_catalog.pg_visible_in_snapshot(x.xid, p.under)) THEN 'delivered'
             ELSE 'pending' END AS status,
        k.reason,
        COALESCE(k.attempts, a.attempts, 0) AS attempts,
@@ -1042,12 +1071,13 @@ SELECT e.id AS event_id, e.seq, e.topic, e.type, e.key, p.name AS endpoint,
        e.created_at,
        CASE WHEN k.status IS NULL THEN a.delivered_at END AS delivered_at
 FROM outbox.all_events e
+CROSS JOIN LATERAL (SELECT outbox.log_xid(e.epoch, e.xid) AS xid) x
 CROSS JOIN outbox.endpoint_positions p
 CROSS JOIN LATERAL (SELECT v.topics, v.filter FROM outbox.subscriptions v
                     WHERE v.endpoint_id OPERATOR(pg_catalog.=) p.endpoint_id
-                    AND NOT (pg_catalog.pg_visible_in_snapshot(e.xid, v.done)
+                    AND NOT (pg_catalog.pg_visible_in_snapshot(x.xid, v.done)
                              OR (v.under IS NOT NULL AND e.seq OPERATOR(pg_catalog.<=) v.last_seq
-                                 AND pg_catalog.pg_visible_in_snapshot(e.xid, v.under)))
+                                 AND pg_catalog.pg_visible_in_snapshot(x.xid, v.under)))
                     ORDER BY v.version DESC LIMIT 1) v
 LEFT JOIN outbox.parked k ON k.endpoint_id OPERATOR(pg_catalog.=) p.endpoint_id
                          AND k.seq OPERATOR(pg_catalog.=) e.seq
@@ -1066,14 +1096,14 @@ WHERE (e.topic OPERATOR(pg_catalog.=) 'outbox.test'
            AND outbox.filter_matches(e.payload, v.filter) IS NOT FALSE))
 AND (e.topic OPERATOR(pg_catalog.<>) 'outbox.test'
      OR k.status IS NOT NULL OR a.attempts IS NOT NULL)
-AND e.epoch OPERATOR(pg_catalog.=) ANY (ARRAY[0, outbox.current_epoch()])
+AND x.xid IS NOT NULL
 UNION ALL
 SELECT e.id, NULL, e.topic, COALESCE(e.type, e.topic), e.key, s.name, 'scheduled', NULL, 0,
        e.deliver_at, NULL, NULL, e.created_at, NULL
 FROM outbox.scheduled e
 JOIN outbox.endpoint_settings s ON outbox.topic_in(e.topic, s.topics)
                                AND outbox.filter_matches(e.payload, s.filter) IS NOT FALSE
-WHERE e.epoch OPERATOR(pg_catalog.=) ANY (ARRAY[0, outbox.current_epoch()]);
+WHERE outbox.log_xid(e.epoch, e.xid) IS NOT NULL;
 COMMENT ON VIEW outbox.deliveries IS 'What became of each event of the log at each endpoint that subscribed to it when it was emitted; at most one settle interval old. attempts and delivered_at come from outbox.attempts and are NULL or 0 once those are forgotten. Events that wait for their deliver_at are shown as scheduled at the endpoints that subscribe to them now';
 
 CREATE VIEW outbox.dead_letters AS
@@ -1196,7 +1226,7 @@ BEGIN
             USING ERRCODE = 'undefined_object',
                   HINT = 'SELECT name FROM outbox.endpoints lists them.';
     END IF;
-    SELECT * INTO start FROM outbox.place(LEAST(from_time, clock_timestamp())::text);
+    SELECT * INTO start FROM outbox.place(LEAST(from_time, clock_timestamp())::text, true);
     SELECT * INTO target FROM outbox.position_now('outbox.events_seq'::regclass);
     SELECT count(*) INTO n
     FROM outbox.events e JOIN outbox.endpoint_settings s ON s.endpoint_id = p.endpoint_id
@@ -1204,10 +1234,10 @@ BEGIN
     AND (topics IS NULL OR outbox.topic_in(e.topic, topics))
     AND outbox.topic_in(e.topic, s.topics)
     AND outbox.filter_matches(e.payload, s.filter) IS NOT FALSE
-    AND e.epoch IN (0, outbox.current_epoch())
     AND e.seq <> ALL (p.pending)
-    AND (pg_visible_in_snapshot(e.xid, p.done)
-         OR (p.under IS NOT NULL AND e.seq <= p.last_seq AND pg_visible_in_snapshot(e.xid, p.under)))
+    AND (pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid), p.done)
+         OR (p.under IS NOT NULL AND e.seq <= p.last_seq
+             AND pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid), p.under)))
     AND NOT EXISTS (SELECT 1 FROM outbox.parked k WHERE k.endpoint_id = p.endpoint_id AND k.seq = e.seq);
     IF n > 0 THEN
         INSERT INTO outbox.replays (endpoint_id, topics, from_time, to_time, done, done_seq_low,
@@ -1377,11 +1407,10 @@ BEGIN
         IF EXISTS (SELECT 1 FROM outbox.parked k WHERE k.endpoint_id = s.endpoint_id AND k.status <> 'cancelled')
            OR cardinality(p.pending) > 0
            OR EXISTS (SELECT 1 FROM outbox.events e
-                      WHERE e.xid >= pg_snapshot_xmin(p.done)
-                      AND NOT pg_visible_in_snapshot(e.xid, p.done)
+                      WHERE (e.xid >= pg_snapshot_xmin(p.done) OR outbox.current_epoch() < 0)
+                      AND NOT pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid), p.done)
                       AND NOT (p.under IS NOT NULL AND e.seq <= p.last_seq
-                               AND pg_visible_in_snapshot(e.xid, p.under))
-                      AND e.epoch IN (0, outbox.current_epoch())
+                               AND pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid), p.under))
                       AND outbox.topic_in(e.topic, s.topics)
                       AND outbox.filter_matches(e.payload, s.filter) IS NOT FALSE) THEN
             RAISE EXCEPTION 'endpoint "%" still has undelivered events', name
@@ -1394,6 +1423,218 @@ END $$;
 COMMENT ON FUNCTION outbox.drop_endpoint(pg_catalog.text, pg_catalog.bool, pg_catalog.bool) IS 'Removes an endpoint. 55006: something is undelivered, unless discard; 42704: no such endpoint, unless if_exists';
 
 ------------------------------------------------------------------------
+-- Copies: what came with a log that was written elsewhere becomes ours
+------------------------------------------------------------------------
+
+-- The subscription's publisher writes there: what is here would not be ours.
+CREATE FUNCTION outbox.refuse_subscribed() RETURNS pg_catalog.void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    target text;
+BEGIN
+    SELECT r.srrelid::regclass::text INTO target
+    FROM pg_subscription_rel r JOIN pg_class c ON c.oid = r.srrelid
+    WHERE c.relnamespace = 'outbox'::regnamespace ORDER BY c.relname LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION 'a subscription writes to %', target
+            USING ERRCODE = 'object_not_in_prerequisite_state',
+                  HINT = 'Drop the subscription, or publish without the schema outbox and refresh it.';
+    END IF;
+END $$;
+COMMENT ON FUNCTION outbox.refuse_subscribed() IS 'Refuses to go on where tables of outbox are targets of a subscription (55000)';
+
+-- Whoever has a key waits behind the others of it that are parked.
+CREATE FUNCTION outbox.parked_as(s outbox.endpoint_settings, key pg_catalog.text, payload pg_catalog.jsonb,
+    OUT status pg_catalog.text, OUT reason pg_catalog.text)
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT CASE WHEN outbox.filter_matches(payload, s.filter) IS NULL THEN 'dead'
+                WHEN s.ordering = 'key' AND key IS NOT NULL THEN 'blocked' ELSE 'retrying' END,
+           CASE WHEN outbox.filter_matches(payload, s.filter) IS NULL THEN 'filter failed' END
+$$;
+COMMENT ON FUNCTION outbox.parked_as(outbox.endpoint_settings, pg_catalog.text, pg_catalog.jsonb) IS 'How a delivery that was not finished is parked when a copy is adopted';
+
+-- Positions are snapshots, and a snapshot says nothing about the transactions of
+-- another system. But the events of a copy are all committed, so that the order
+-- of their numbers is the one that was promised. What some endpoint has yet to
+-- read is therefore rewritten as if this transaction had emitted it, with the
+-- numbers it has; each endpoint's position says up to which of them it has read;
+-- the few below that it has not are parked.
+CREATE FUNCTION outbox.adopt() RETURNS pg_catalog.int8
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    owner text;
+    own xid8;
+    new_epoch int8 := outbox.new_epoch();
+    top int8;
+    here record;
+    place record;
+    far int8;
+    lowest int8;
+    newest int8;
+    ids int4[] := '{}';
+    fars int8[] := '{}';
+    tick int8;
+    number int8;
+    n int8;
+BEGIN
+    IF pg_is_in_recovery() THEN
+        RAISE EXCEPTION 'outbox.adopt() cannot be called during recovery'
+            USING ERRCODE = 'read_only_sql_transaction',
+                  HINT = 'A standby needs no adoption: promoted, it goes on where the primary was.';
+    ELSIF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
+        RAISE EXCEPTION 'outbox.adopt() cannot be called at isolation level %',
+            upper(current_setting('transaction_isolation'))
+            USING ERRCODE = 'active_sql_transaction',
+                  HINT = 'It has to see what was committed a moment ago: use READ COMMITTED.';
+    END IF;
+    PERFORM outbox.refuse_subscribed();
+    LOCK TABLE outbox.origins IN SHARE ROW EXCLUSIVE MODE;
+    owner := outbox.log_owner();
+    IF owner = 'us' THEN
+        RAISE EXCEPTION 'there is nothing to adopt: this log is this database''s own'
+            USING ERRCODE = 'object_not_in_prerequisite_state',
+                  HINT = 'Only a copy has to be adopted: SELECT state, reason FROM outbox.status shows whether this is one.';
+    ELSIF owner = 'nobody' THEN
+        RAISE EXCEPTION 'there is nothing to adopt: this log has not been used yet'
+            USING ERRCODE = 'object_not_in_prerequisite_state',
+                  HINT = 'Create an endpoint: SELECT outbox.create_endpoint(…).';
+    END IF;
+
+    -- Emitters wait from here on, and so does whoever changes an endpoint. An
+    -- event that is written without the new epoch must not come after this.
+    LOCK TABLE outbox.events, outbox.scheduled, outbox.kept_events, outbox.endpoint_settings,
+        outbox.positions, outbox.parked, outbox.replays IN SHARE ROW EXCLUSIVE MODE;
+    own := pg_current_xact_id();
+
+    -- Numbers of events that were emitted here before the sequence was restored
+    -- lie among those of the copy: they come after them.
+    SELECT GREATEST((SELECT e.seq FROM outbox.events e WHERE e.epoch <> -1 ORDER BY e.seq DESC LIMIT 1),
+                    (SELECT max(k.seq) FROM outbox.kept_events k WHERE k.epoch <> -1), 0) INTO top;
+    PERFORM setval('outbox.events_seq', top) FROM outbox.events_seq s WHERE s.last_value < top;
+    UPDATE outbox.events e SET seq = m.seq
+    FROM (SELECT l.relation, l.row, nextval('outbox.events_seq') AS seq
+          FROM (SELECT q.tableoid AS relation, q.ctid AS row FROM outbox.events q
+                WHERE q.epoch = -1 AND q.seq <= top ORDER BY q.seq) l) m
+    WHERE e.tableoid = m.relation AND e.ctid = m.row;
+
+    -- A seek that no worker has seen yet
+    DELETE FROM outbox.parked k USING outbox.endpoint_settings s
+    WHERE k.endpoint_id = s.endpoint_id AND s.generation > 1 AND k.status <> 'cancelled'
+    AND NOT EXISTS (SELECT 1 FROM outbox.positions q
+                    WHERE q.endpoint_id = s.endpoint_id AND q.generation = s.generation)
+    AND EXISTS (SELECT 1 FROM outbox.events e WHERE e.seq = k.seq
+                AND NOT pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid), s.start_snapshot));
+
+    -- What an endpoint has read, and not finished
+    INSERT INTO outbox.parked (endpoint_id, seq, event_id, key, status, reason, attempts, next_attempt_at, parked_at)
+    SELECT p.endpoint_id, e.seq, e.id, e.key, v.*, 0, now(), now()
+    FROM outbox.endpoint_positions p JOIN outbox.endpoint_settings s USING (endpoint_id)
+    JOIN outbox.all_events e ON e.seq = ANY (p.pending)
+    CROSS JOIN LATERAL outbox.parked_as(s, e.key, e.payload) v
+    ON CONFLICT DO NOTHING;
+
+    -- What is left of a replay
+    INSERT INTO outbox.parked (endpoint_id, seq, event_id, key, status, reason, attempts, next_attempt_at, redelivery, parked_at)
+    SELECT r.endpoint_id, e.seq, e.id, e.key, v.*, 0, now(), 2, now()
+    FROM outbox.replays r JOIN outbox.endpoint_settings s USING (endpoint_id)
+    JOIN outbox.endpoint_positions p USING (endpoint_id)
+    JOIN outbox.events e ON e.created_at BETWEEN r.from_time AND r.to_time
+    CROSS JOIN LATERAL (SELECT outbox.log_xid(e.epoch, e.xid) AS xid) x
+    CROSS JOIN LATERAL outbox.parked_as(s, e.key, e.payload) v
+    WHERE r.finished_at IS NULL
+    AND pg_visible_in_snapshot(x.xid, r.target) AND NOT pg_visible_in_snapshot(x.xid, r.done)
+    AND NOT (r.under AND e.seq <= r.last_seq)
+    AND (pg_visible_in_snapshot(x.xid, p.done)
+         OR (p.under IS NOT NULL AND e.seq <= p.last_seq AND pg_visible_in_snapshot(x.xid, p.under)))
+    AND (r.topics IS NULL OR outbox.topic_in(e.topic, r.topics))
+    AND outbox.topic_in(e.topic, s.topics) AND outbox.filter_matches(e.payload, s.filter) IS NOT FALSE
+    ON CONFLICT DO NOTHING;
+    UPDATE outbox.replays SET finished_at = now() WHERE finished_at IS NULL;
+
+    -- How far in the order of numbers; and what lies before that, unread,
+    -- because its transaction committed late
+    lowest := top;
+    FOR place IN
+        SELECT p.done::text::pg_snapshot AS done, p.under::text::pg_snapshot AS under, p.last_seq,
+               array_agg(p.endpoint_id) AS endpoints
+        FROM outbox.endpoint_positions p
+        GROUP BY p.done::text, p.under::text, p.last_seq
+    LOOP
+        SELECT e.seq INTO far FROM outbox.events e
+        CROSS JOIN LATERAL (SELECT outbox.log_xid(e.epoch, e.xid) AS xid) x
+        WHERE pg_visible_in_snapshot(x.xid, place.done)
+        OR (place.under IS NOT NULL AND e.seq <= place.last_seq AND pg_visible_in_snapshot(x.xid, place.under))
+        ORDER BY e.seq DESC LIMIT 1;
+        far := COALESCE(far, 0);
+        INSERT INTO outbox.parked (endpoint_id, seq, event_id, key, status, reason, attempts, next_attempt_at, parked_at)
+        SELECT s.endpoint_id, e.seq, e.id, e.key, v.*, 0, now(), now()
+        FROM outbox.events e
+        CROSS JOIN LATERAL (SELECT outbox.log_xid(e.epoch, e.xid) AS xid) x
+        JOIN outbox.endpoint_settings s ON s.endpoint_id = ANY (place.endpoints)
+        CROSS JOIN LATERAL outbox.parked_as(s, e.key, e.payload) v
+        WHERE e.xid >= pg_snapshot_xmin(place.done) AND e.seq <= far
+        AND NOT pg_visible_in_snapshot(x.xid, place.done)
+        AND NOT (place.under IS NOT NULL AND e.seq <= place.last_seq AND pg_visible_in_snapshot(x.xid, place.under))
+        AND outbox.topic_in(e.topic, s.topics) AND outbox.filter_matches(e.payload, s.filter) IS NOT FALSE
+        ON CONFLICT DO NOTHING;
+        lowest := LEAST(lowest, far);
+        ids := ids || place.endpoints;
+        fars := fars || array_fill(far, ARRAY[cardinality(place.endpoints)]);
+    END LOOP;
+
+    -- What is undelivered is ours
+    UPDATE outbox.events e SET epoch = new_epoch, xid = own
+    WHERE e.seq > lowest AND outbox.log_xid(e.epoch, e.xid) IS NOT NULL;
+    UPDATE outbox.scheduled e SET epoch = new_epoch, xid = own WHERE outbox.log_xid(e.epoch, e.xid) IS NOT NULL;
+    UPDATE outbox.kept_events k SET epoch = new_epoch, xid = own WHERE k.epoch = -1;
+    PERFORM outbox.take_log(new_epoch);
+
+    -- The place of each endpoint, in snapshots of this system. Who has nothing
+    -- left follows the shared one. Events of this transaction that are yet to
+    -- come have higher numbers than any that is known now.
+    SELECT * INTO here FROM outbox.position_now('outbox.events_seq'::regclass);
+    SELECT COALESCE(max(e.seq), 0) INTO newest FROM outbox.events e WHERE e.xid = own;
+    SELECT GREATEST((SELECT max(GREATEST(q.done_tick, q.under_tick)) FROM outbox.positions q),
+                    (SELECT max(t.tick) FROM outbox.ticks t), 0) INTO tick;
+    SELECT COALESCE(max(q.number), 0) INTO number FROM outbox.positions q;
+    WITH former AS (DELETE FROM outbox.positions q
+                    RETURNING q.endpoint_id, q.number, q.delivered, q.failed_attempts)
+    INSERT INTO outbox.positions (piece, number, endpoint_id, shared, generation, done_tick, done, done_seq_low,
+        under_tick, under, under_seq_low, under_seq_high, last_seq, delivered, failed_attempts, settled_at)
+    SELECT 0, number + row_number() OVER (ORDER BY p.id), p.id, p.id <> 0 AND p.far >= newest,
+           COALESCE(s.generation, 0), tick + 1, here.snapshot, here.seq_low,
+           tick + 2, here.committed, here.seq_low, 9223372036854775807, p.far,
+           COALESCE(f.delivered, 0), COALESCE(f.failed_attempts, 0), clock_timestamp()
+    FROM (SELECT u.id, u.far FROM unnest(ids, fars) u(id, far) UNION ALL SELECT 0, here.seq_low) p
+    LEFT JOIN outbox.endpoint_settings s ON s.endpoint_id = p.id
+    LEFT JOIN LATERAL (SELECT g.delivered, g.failed_attempts FROM former g WHERE g.endpoint_id = p.id
+                       ORDER BY g.number DESC LIMIT 1) f ON true;
+    UPDATE outbox.endpoint_settings SET start_snapshot = here.committed, start_seq_low = here.seq_low;
+    DELETE FROM outbox.subscriptions;
+    INSERT INTO outbox.subscriptions (endpoint_id, version, topics, filter, done, under, last_seq)
+    SELECT s.endpoint_id, s.version, s.topics, s.filter, '3:3:', NULL, 0 FROM outbox.endpoint_settings s;
+    DELETE FROM outbox.ticks;
+    INSERT INTO outbox.ticks (piece, tick, taken_at, snapshot, seq_low, seq_high)
+    SELECT 0, tick + 1, clock_timestamp(), here.committed, here.seq_low, here.seq_low;
+
+    SELECT count(*) INTO n
+    FROM unnest(ids, fars) p(id, far) JOIN outbox.endpoint_settings s ON s.endpoint_id = p.id
+    JOIN outbox.events e ON e.xid = own AND e.seq > p.far
+    WHERE outbox.topic_in(e.topic, s.topics) AND outbox.filter_matches(e.payload, s.filter) IS NOT FALSE
+    AND NOT EXISTS (SELECT 1 FROM outbox.parked k WHERE k.endpoint_id = p.id AND k.seq = e.seq);
+    n := n + (SELECT count(*) FROM outbox.parked k JOIN outbox.endpoint_settings s USING (endpoint_id)
+              WHERE k.status IN ('retrying', 'blocked'));
+    PERFORM outbox.endpoints_changed();
+    PERFORM outbox.wake_launcher();
+    RETURN n;
+END $$;
+COMMENT ON FUNCTION outbox.adopt() IS
+'Makes the log of a copy (dump, template, pg_upgrade, another outbox.instance_name) this database''s own, and delivers what was undelivered in it, when this transaction commits; returns how many deliveries that are, scheduled events not counted. Emitters wait until then. Errors: 55000 nothing to adopt, or a subscription writes to tables of outbox; 25001 at isolation level REPEATABLE READ or SERIALIZABLE; 25006 during recovery';
+
+------------------------------------------------------------------------
 -- Nobody but the owner may do anything; the README lists what to grant.
 ------------------------------------------------------------------------
 
@@ -1403,7 +1644,7 @@ DECLARE
 BEGIN
     FOR f IN SELECT p.oid FROM pg_catalog.pg_proc p
              WHERE p.pronamespace OPERATOR(pg_catalog.=) 'outbox'::pg_catalog.regnamespace
-             AND p.proname NOT IN ('current_piece', 'next_seq', 'current_epoch', 'new_event_id', 'check_event')
+             AND p.proname NOT IN ('current_piece', 'next_seq', 'current_epoch', 'log_xid', 'new_event_id', 'check_event')
     LOOP
         EXECUTE pg_catalog.format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', f);
     END LOOP;

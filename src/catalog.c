@@ -563,7 +563,8 @@ outbox_catalog_forget_parked(int32 endpoint_id, const OutboxTick *start)
 		  " AND p.status OPERATOR(pg_catalog.<>) 'cancelled'"
 		  " AND EXISTS (SELECT 1 FROM outbox.events e"
 		  " WHERE e.seq OPERATOR(pg_catalog.=) p.seq AND NOT"
-		  " pg_catalog.pg_visible_in_snapshot(e.xid, $2::pg_catalog.pg_snapshot))",
+		  " pg_catalog.pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid),"
+		  " $2::pg_catalog.pg_snapshot))",
 		  2, (Oid[]) {INT4OID, TEXTOID}, args, NULL);
 }
 

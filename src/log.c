@@ -42,6 +42,7 @@
 #include "compat.h"
 #include "log.h"
 #include "plan.h"
+#include "stamp.h"
 
 /* How many xids back the commit log is asked; beyond, the tick's LSN is used. */
 #define FRESH_XIDS 100000
@@ -59,26 +60,18 @@ enum
 
 static MemoryContext page_cxt;
 static int64 durable_tick;		/* all that this tick sees is durable */
-static int64 log_epoch;
-static bool log_epoch_zero;
 
 size_t		outbox_page_bytes;
 XLogRecPtr	outbox_durable_lsn;
 XLogRecPtr	outbox_fetched_lsn;
 
 
-/*
- * 'epoch' is this log's; with 'zero', events that were written before it had
- * one are its own as well.
- */
 void
-outbox_log_init(Oid sequence, int64 epoch, bool zero)
+outbox_log_init(Oid sequence)
 {
 	page_cxt = AllocSetContextCreate(TopMemoryContext, "outbox pages",
 									 ALLOCSET_SMALL_SIZES);
 	outbox_tick_init(sequence);
-	log_epoch = epoch;
-	log_epoch_zero = zero;
 }
 
 /*
@@ -156,6 +149,14 @@ read_row(uint64 i, Datum *values, bool *nulls)
 		values[COL_TOPIC] = CStringGetTextDatum("");
 }
 
+/* Where it lies among the snapshots of this log; 0: nowhere. */
+static uint64
+row_xid(const Datum *values)
+{
+	return outbox_log_xid(DatumGetInt64(values[COL_EPOCH]),
+						  U64FromFullTransactionId(DatumGetFullTransactionId(values[COL_XID])));
+}
+
 static char *
 text_or_null(Datum value, bool isnull)
 {
@@ -218,13 +219,13 @@ make_event(OutboxPage *page, Datum *values, bool *nulls)
 	return event;
 }
 
-/* Recent enough for the commit log to be asked. */
+/* Recent enough, and of this system, for the commit log to be asked. */
 static bool
 is_fresh(uint64 xid)
 {
 	uint64		next = U64FromFullTransactionId(ReadNextFullTransactionId());
 
-	return xid + FRESH_XIDS >= next &&
+	return xid + FRESH_XIDS >= next && xid < next &&
 		!TransactionIdPrecedes((TransactionId) xid, outbox_oldest_clog_xid());
 }
 
@@ -280,7 +281,6 @@ take_rows(ReadState *st)
 		OutboxRow	row;
 		Datum	   *values = row.values;
 		uint64		xid;
-		int64		epoch;
 		struct varlena *topic;
 		void	   *wanted;
 		OutboxEvent *event;
@@ -291,11 +291,9 @@ take_rows(ReadState *st)
 		read_row(i, row.values, row.nulls);
 		row.payload = NULL;
 		cursor->last_seq = DatumGetInt64(values[COL_SEQ]);
-		xid = U64FromFullTransactionId(DatumGetFullTransactionId(values[COL_XID]));
-		epoch = DatumGetInt64(values[COL_EPOCH]);
-
-		if (epoch != log_epoch && !(epoch == 0 && log_epoch_zero))
-			continue;
+		xid = row_xid(values);
+		if (xid == 0)
+			continue;			/* of another log */
 		if (!outbox_tick_sees(cursor->under, xid) ||
 			outbox_tick_sees(cursor->done, xid))
 			continue;
@@ -434,9 +432,9 @@ outbox_log_read(OutboxCursor *cursor, OutboxTick *target,
  * test event has not.
  */
 static XLogRecPtr
-fetched_lsn(Datum value)
+fetched_lsn(const Datum *values)
 {
-	uint64		xid = U64FromFullTransactionId(DatumGetFullTransactionId(value));
+	uint64		xid = row_xid(values);
 
 	if (!is_fresh(xid))
 		return InvalidXLogRecPtr;
@@ -471,7 +469,7 @@ outbox_log_fetch(const int64 *seqs, int n, OutboxTake take, void *arg)
 		bool		nulls[NCOLUMNS];
 
 		read_row(i, values, nulls);
-		page->lsn = Max(page->lsn, fetched_lsn(values[COL_XID]));
+		page->lsn = Max(page->lsn, fetched_lsn(values));
 		take(arg, NULL, make_event(page, values, nulls));
 	}
 	outbox_fetched_lsn = Max(outbox_fetched_lsn, page->lsn);

@@ -122,16 +122,18 @@ typedef struct OutboxReader
 	size_t		max_bytes;		/* of payloads; at least one event is read */
 } OutboxReader;
 
-extern void outbox_log_init(Oid sequence, int64 epoch, bool zero);
+extern void outbox_log_init(Oid sequence);
 
 /*
  * Ticks.  outbox_log_tick() looks at the log now: to be called in a READ
  * COMMITTED transaction, with the log's tables locked.  outbox_log_now() does
- * so for a transaction of a user, which must have its xid already.
+ * so for a transaction of a user, which must have its xid already;
+ * outbox_log_then() is the moment at which only that one has committed since.
  */
 extern void outbox_tick_init(Oid sequence);
 extern OutboxTick *outbox_log_tick(void);
 extern OutboxTick *outbox_log_now(Oid sequence);
+extern OutboxTick *outbox_log_then(const OutboxTick *now);
 extern void outbox_log_check_sequence(void);
 extern OutboxTick *outbox_tick_make(int64 number, TimestampTz taken_at,
 									int64 seq_low, int64 seq_high,

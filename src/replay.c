@@ -200,10 +200,12 @@ park_page(Replaying *page, TimestampTz now)
 				 " ON e.seq OPERATOR(pg_catalog.=) ANY ($2)"
 				 " WHERE p.endpoint_id OPERATOR(pg_catalog.=) $1"
 				 " AND NOT e.seq OPERATOR(pg_catalog.=) ANY (p.pending)"
-				 " AND (pg_catalog.pg_visible_in_snapshot(e.xid, p.done)"
+				 " AND (pg_catalog.pg_visible_in_snapshot("
+				 "outbox.log_xid(e.epoch, e.xid), p.done)"
 				 " OR (p.under IS NOT NULL"
 				 " AND e.seq OPERATOR(pg_catalog.<=) p.last_seq"
-				 " AND pg_catalog.pg_visible_in_snapshot(e.xid, p.under)))"
+				 " AND pg_catalog.pg_visible_in_snapshot("
+				 "outbox.log_xid(e.epoch, e.xid), p.under)))"
 				 " ON CONFLICT (endpoint_id, seq) DO NOTHING"
 				 " RETURNING seq, key",
 				 2, (Oid[]) {INT4OID, INT8ARRAYOID}, args, NULL);

@@ -115,9 +115,8 @@ everybody_is_done(int piece)
 			 " WHERE EXISTS (SELECT 1 FROM outbox.events_%d e"
 			 " WHERE e.xid OPERATOR(pg_catalog.>=)"
 			 " pg_catalog.pg_snapshot_xmin(p.done)"
-			 " AND NOT pg_catalog.pg_visible_in_snapshot(e.xid, p.done)"
-			 " AND e.epoch OPERATOR(pg_catalog.=) ANY"
-			 " (ARRAY[0, outbox.current_epoch()]))"
+			 " AND NOT pg_catalog.pg_visible_in_snapshot("
+			 "outbox.log_xid(e.epoch, e.xid), p.done))"
 			 " OR EXISTS (SELECT 1 FROM outbox.events_%d e"
 			 " WHERE e.seq OPERATOR(pg_catalog.=) ANY (p.pending))"
 			 " LIMIT 1", piece, piece);

@@ -30,6 +30,7 @@
 #include "compat.h"
 #include "launcher.h"
 #include "session.h"
+#include "stamp.h"
 
 static const char *const table_names[OUTBOX_TABLES] = {
 	[OUTBOX_TABLE_ORIGINS] = "origins",
@@ -64,6 +65,7 @@ static Oid	extension_oid;
 static Oid	sequence_oid;
 static Oid	tables[OUTBOX_TABLES];
 static char *version;
+static int64 log_epoch;			/* 0: not known yet */
 static bool role_fits = true;
 static volatile sig_atomic_t in_transaction;
 static MemoryContext caller_cxt; /* a transaction ends in TopMemoryContext */
@@ -223,6 +225,12 @@ outbox_session_version(void)
 	return version;
 }
 
+void
+outbox_session_set_epoch(int64 epoch)
+{
+	log_epoch = epoch;
+}
+
 Oid
 outbox_session_sequence(void)
 {
@@ -268,7 +276,7 @@ outbox_begin(bool write)
 	SetCurrentStatementStartTimestamp();
 	in_transaction = true;
 	StartTransactionCommand();
-	locked = lock_tables(OUTBOX_TABLE_EVENTS, OUTBOX_TABLE_KEPT_EVENTS, AccessShareLock);
+	locked = lock_tables(OUTBOX_TABLE_ORIGINS, OUTBOX_TABLE_KEPT_EVENTS, AccessShareLock);
 	if (locked && write)
 		locked = lock_tables(OUTBOX_TABLE_ENDPOINT_SETTINGS, OUTBOX_TABLE_PIECES,
 							 RowExclusiveLock);
@@ -297,6 +305,13 @@ outbox_begin(bool write)
 	{
 		ereport(LOG, (errmsg("outbox worker ends: the extension was updated from version %s to %s",
 							 version, extversion)));
+		proc_exit(0);
+	}
+
+	/* Whoever took the log over waited for our locks; now it is not ours. */
+	if (log_epoch != 0 && outbox_current_epoch() != log_epoch)
+	{
+		ereport(LOG, (errmsg("outbox worker ends: the log was adopted")));
 		proc_exit(0);
 	}
 	SPI_connect();

@@ -54,6 +54,9 @@ extern bool outbox_session_role_fits(void);
 /* Version of the extension's objects, as installed. */
 extern const char *outbox_session_version(void);
 extern Oid	outbox_session_sequence(void);
+
+/* The epoch that is served: once it is no longer the log's, the worker ends. */
+extern void outbox_session_set_epoch(int64 epoch);
 extern Oid	outbox_session_table(OutboxTable table);
 
 /*

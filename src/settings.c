@@ -173,19 +173,23 @@ OUTBOX_FUNCTION(outbox_position_now_1_0, 1)
 {
 	OutboxTick *tick;
 	TupleDesc	desc;
-	Datum		values[2];
-	bool		nulls[2] = {false, false};
-	char	   *snapshot;
+	Datum		values[3];
+	bool		nulls[3] = {false, false, false};
+	OutboxTick *then;
 
 	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "return type must be a row type");
 	outbox_expect_columns(fcinfo, desc, lengthof(values));
 	(void) GetTopTransactionId();
 	tick = outbox_log_now(PG_GETARG_OID(0));
-	snapshot = outbox_tick_snapshot(tick);
-	values[0] = DirectFunctionCall1(pg_snapshot_in, CStringGetDatum(snapshot));
+	then = outbox_log_then(tick);
+	values[0] = DirectFunctionCall1(pg_snapshot_in,
+									CStringGetDatum(outbox_tick_snapshot(tick)));
 	values[1] = Int64GetDatum(tick->seq_low);
+	values[2] = DirectFunctionCall1(pg_snapshot_in,
+									CStringGetDatum(outbox_tick_snapshot(then)));
 	outbox_tick_unref(tick);
+	outbox_tick_unref(then);
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc),
 													  values, nulls)));
 }

@@ -27,6 +27,8 @@
 #include "utils/syscache.h"
 #include "utils/timestamp.h"
 #include "utils/uuid.h"
+#include "utils/memutils.h"
+#include "utils/xid8.h"
 
 #include "shmem.h"
 #include "stamp.h"
@@ -50,6 +52,8 @@ StaticAssertDecl(lengthof(scheduled_columns) == Natts_scheduled, "columns of out
 #define Anum_origins_epoch 1
 #define Anum_origins_system_identifier 2
 #define Anum_origins_database_oid 3
+#define Anum_origins_adopted_by 4
+#define Anum_origins_first 5
 
 /*
  * Forgotten when any of the tables changes in the relation cache: that includes
@@ -58,8 +62,19 @@ StaticAssertDecl(lengthof(scheduled_columns) == Natts_scheduled, "columns of out
 static OutboxLogTables log_tables;
 static bool log_valid;
 
-static bool epoch_valid;
-static int64 epoch_cached;
+/* What outbox.origins says. */
+typedef struct Origins
+{
+	int64		current;		/* what a new event gets */
+	bool		zero;			/* epoch 0 is that of the logs not adopted yet */
+	int			n;
+	int64	   *epochs;			/* all of them … */
+	bool	   *adopted;		/* … and which are closed */
+} Origins;
+
+static Origins origins;
+static bool origins_valid;
+static MemoryContext origins_cxt;
 static uint64 invalidations;	/* so far: a value read meanwhile is not kept */
 
 /* ---------------------------------------------------------------------
@@ -80,7 +95,7 @@ relation_changed(Datum arg, Oid relid)
 	if (ours)
 	{
 		log_valid = false;
-		epoch_valid = false;
+		origins_valid = false;
 		invalidations++;
 	}
 }
@@ -179,22 +194,31 @@ outbox_current_piece(void)
 /*
  * Reads with the latest snapshot, not the transaction's: a REPEATABLE READ
  * transaction that is older than the epoch writes events of that epoch too.
+ *
+ * The log is ours when exactly one origin has not been adopted and it is this
+ * system and database.  Only that is kept for the next time: a restore, which
+ * tells nobody, turns a log without origins into a copy.
  */
-int64
-outbox_current_epoch(void)
+static void
+read_origins(void)
 {
-	uint64		before;
+	uint64		before = invalidations;
 	Relation	rel;
 	Snapshot	snapshot;
 	TableScanDesc scan;
 	TupleTableSlot *slot;
-	int64		epoch = 0;
+	int			max = 8;
+	int			open = 0;
+	int			ours = 0;
 
-	(void) outbox_log_tables();
-	if (epoch_valid)
-		return epoch_cached;
+	if (origins_cxt == NULL)
+		origins_cxt = AllocSetContextCreate(TopMemoryContext, "outbox origins",
+											ALLOCSET_SMALL_SIZES);
+	MemoryContextReset(origins_cxt);
+	memset(&origins, 0, sizeof(origins));
+	origins.epochs = MemoryContextAlloc(origins_cxt, sizeof(int64) * max);
+	origins.adopted = MemoryContextAlloc(origins_cxt, sizeof(bool) * max);
 
-	before = invalidations;
 	rel = table_open(log_tables.origins, AccessShareLock);
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	slot = table_slot_create(rel, NULL);
@@ -202,13 +226,30 @@ outbox_current_epoch(void)
 	while (table_scan_getnextslot(scan, ForwardScanDirection, slot))
 	{
 		bool		isnull;
+		bool		adopted;
+		int64		epoch;
 
-		slot_getsomeattrs(slot, Anum_origins_database_oid);
+		slot_getsomeattrs(slot, Anum_origins_first);
+		epoch = DatumGetInt64(slot_getattr(slot, Anum_origins_epoch, &isnull));
+		(void) slot_getattr(slot, Anum_origins_adopted_by, &isnull);
+		adopted = !isnull;
+		if (origins.n == max)
+		{
+			max *= 2;
+			origins.epochs = repalloc(origins.epochs, sizeof(int64) * max);
+			origins.adopted = repalloc(origins.adopted, sizeof(bool) * max);
+		}
+		origins.epochs[origins.n] = epoch;
+		origins.adopted[origins.n++] = adopted;
+		if (adopted)
+			continue;
+		open++;
+		origins.zero |= DatumGetBool(slot_getattr(slot, Anum_origins_first, &isnull));
 		if ((uint64) DatumGetInt64(slot_getattr(slot, Anum_origins_system_identifier, &isnull)) == GetSystemIdentifier() &&
 			DatumGetObjectId(slot_getattr(slot, Anum_origins_database_oid, &isnull)) == MyDatabaseId)
 		{
-			epoch = DatumGetInt64(slot_getattr(slot, Anum_origins_epoch, &isnull));
-			break;
+			ours++;
+			origins.current = epoch;
 		}
 	}
 	table_endscan(scan);
@@ -216,10 +257,49 @@ outbox_current_epoch(void)
 	UnregisterSnapshot(snapshot);
 	table_close(rel, AccessShareLock);
 
+	if (open == 0)
+	{
+		origins.current = 0;
+		origins.zero = true;
+	}
+	else if (open != 1 || ours != 1)
+		origins.current = OUTBOX_EPOCH_OF_COPY;
+
 	/* What changed while it was read is read again next time. */
-	epoch_cached = epoch;
-	epoch_valid = before == invalidations;
-	return epoch;
+	origins_valid = origins.current > 0 && before == invalidations;
+}
+
+int64
+outbox_current_epoch(void)
+{
+	(void) outbox_log_tables();
+	if (!origins_valid)
+		read_origins();
+	return origins.current;
+}
+
+/*
+ * Positions are snapshots, and a snapshot says something about xids of its own
+ * system only.  What a log brought along that was adopted here, and was not
+ * undelivered then, lies before everything else: at an xid that every snapshot
+ * sees but the one of the beginning.  What was written in a copy lies after
+ * everything, until it is adopted.
+ */
+uint64
+outbox_log_xid(int64 epoch, uint64 xid)
+{
+	int64		current = outbox_current_epoch();
+
+	if (epoch == current && epoch > 0)
+		return xid;
+	if (epoch == OUTBOX_EPOCH_OF_COPY)
+		return current == OUTBOX_EPOCH_OF_COPY ? PG_UINT64_MAX : 0;
+	if (epoch == 0)
+		return origins.zero ? xid : FirstNormalTransactionId;
+	for (int i = 0; i < origins.n; i++)
+		if (origins.epochs[i] == epoch)
+			return origins.adopted[i] ? FirstNormalTransactionId : xid;
+	return 0;
 }
 
 /* ---------------------------------------------------------------------
@@ -309,6 +389,17 @@ OUTBOX_FUNCTION(outbox_column_epoch_1_0, 0)
 {
 	(void) fcinfo;
 	PG_RETURN_INT64(outbox_current_epoch());
+}
+
+/* log_xid() */
+OUTBOX_FUNCTION(outbox_log_xid_1_0, 2)
+{
+	uint64		xid = outbox_log_xid(PG_GETARG_INT64(0),
+									 U64FromFullTransactionId(PG_GETARG_FULLTRANSACTIONID(1)));
+
+	if (xid == 0)
+		PG_RETURN_NULL();
+	PG_RETURN_FULLTRANSACTIONID(FullTransactionIdFromU64(xid));
 }
 
 OUTBOX_FUNCTION(outbox_column_id_1_0, 0)

@@ -70,12 +70,20 @@ extern Oid	outbox_log_owner(void);
 extern int	outbox_current_piece(void);
 
 /*
- * The epoch that an event of this backend gets now: that of the row in
- * outbox.origins that belongs to this system and database, or 0.  Needs a
- * transaction.  Cached: whoever writes outbox.origins must call
- * CacheInvalidateRelcacheByRelid() for it.
+ * The epoch that an event of this backend gets now: that of the log when it is
+ * this system's and database's, 0 while it is nobody's, and this one in a copy
+ * that was not adopted.  Needs a transaction.  Cached: whoever writes
+ * outbox.origins must call CacheInvalidateRelcacheByRelid() for it.
  */
+#define OUTBOX_EPOCH_OF_COPY (-1)
+
 extern int64 outbox_current_epoch(void);
+
+/*
+ * Where an event with this epoch and xid lies among the snapshots of this log;
+ * 0: it is no part of it.
+ */
+extern uint64 outbox_log_xid(int64 epoch, uint64 xid);
 
 /*
  * The next number of the log, drawn when the transaction has its xid.  Marks

@@ -136,6 +136,23 @@ outbox_log_now(Oid sequence)
 	return look(sequence);
 }
 
+OutboxTick *
+outbox_log_then(const OutboxTick *now)
+{
+	uint64		xid = U64FromFullTransactionId(GetTopFullTransactionId());
+	OutboxTick *then = tick_alloc(now->nxip);
+	int			n = 0;
+
+	memcpy(then, now, offsetof(OutboxTick, xip));
+	then->refs = 1;
+	for (int i = 0; i < now->nxip; i++)
+		if (now->xip[i] != xid)
+			then->xip[n++] = now->xip[i];
+	then->nxip = n;
+	then->xmax = Max(now->xmax, xid + 1);
+	return then;
+}
+
 /* Makes a tick of what a table holds; 'snapshot' as pg_snapshot prints it. */
 OutboxTick *
 outbox_tick_make(int64 number, TimestampTz taken_at, int64 seq_low,

@@ -490,13 +490,14 @@ read_origin(void)
 	}
 	if (origin == OUTBOX_ORIGIN_OURS)
 	{
-		outbox_log_init(outbox_session_sequence(), epoch, zero);
+		outbox_session_set_epoch(epoch);
+		outbox_log_init(outbox_session_sequence());
 		outbox_schedule_init(epoch, zero);
 		return;
 	}
 	idle(OUTBOX_WORKER_HELD, origin == OUTBOX_ORIGIN_FOREIGN ?
-		 "this log was written by another system or database: it is a copy, and sends nothing" :
-		 "outbox.instance_name is not the one that this log was made under");
+		 "this log was written by another system or database: it is a copy, and sends nothing before outbox.adopt()" :
+		 "outbox.instance_name is not the one that this log was made or adopted under: set it so, or call outbox.adopt()");
 }
 
 /*

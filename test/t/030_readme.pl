@@ -9,6 +9,7 @@
 #   conf              is appended to postgresql.conf, and the server restarted
 #   python            is a receiver; it is started and sent an event
 #   http              a request: the receiver has seen one with these headers
+#   sql copy          is run by 074, in a copy of a database
 #   console           is not run; there may be a few
 # The examples of doc/receiving.md have a test of their own, 054.
 use strict;
@@ -196,6 +197,7 @@ foreach my $file (@files)
 		}
 		elsif ($language eq 'python') { run_python($name, $code) }
 		elsif ($language eq 'http') { compare_request($name, $code) }
+		elsif ($language eq 'sql copy') { next }
 		elsif ($language eq 'console') { $console++ }
 		else { fail("$name: nobody knows how to run \"$language\"") }
 

@@ -1,0 +1,244 @@
+# A dump that was taken while events flowed, restored elsewhere and adopted:
+# exactly what was undelivered in it is delivered, nothing twice, in order.
+use strict;
+use warnings;
+
+use OutboxTest;
+use OutboxTest::Copies;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = outbox_node('main');
+my $other = outbox_node('other', extension => 0);
+my $receiver = OutboxTest::Receiver->new('main');
+my $theirs = OutboxTest::Receiver->new('other');
+my $dir = PostgreSQL::Test::Utils::tempdir();
+my $log = "$dir/producer";
+my $never = "backoff_base => '1 h', backoff_max => '1 h'";
+my %filter = (filtered => sub { $_[0] % 3 == 0 });
+my @quiet = qw(all filtered slow paused late altered replayed strict none);
+my @stuck = qw(fails dead blocks);
+
+sub ask
+{
+	my ($sql, $server) = @_;
+	return ($server // $node)->safe_psql('postgres', $sql);
+}
+
+sub fails_with
+{
+	my ($server, $dbname, $sql, $sqlstate, $name) = @_;
+	my ($rc, $out, $err) =
+	  $server->psql($dbname, "\\set VERBOSITY verbose\n$sql", on_error_stop => 1);
+
+	like($err, qr/ERROR:  \Q$sqlstate\E:.*^HINT:  /ms, $name);
+	return;
+}
+
+# An event from before there is an endpoint: epoch 0
+my $before = emit($node, 'load.before', '{"n": 0}');
+endpoint($node, $receiver, 'all', '/slow/all?ms=30', "topics => '{load.*,held.*}', start_at => 'beginning'");
+endpoint($node, $receiver, 'filtered', '/slow/filtered?ms=10',
+	"topics => '{load.*}', filter => '\$.n % 3 == 0'");
+endpoint($node, $receiver, 'slow', '/slow/slow?ms=100', "topics => '{load.*,held.*}', max_in_flight => 2");
+endpoint($node, $receiver, 'strict', '/slow/strict?ms=20', "topics => '{load.*,held.*}', ordering => 'strict'");
+endpoint($node, $receiver, 'none', '/slow/none?ms=50', "topics => '{load.*,held.*}', ordering => 'none'");
+endpoint($node, $receiver, 'paused', '/ok/paused', "topics => '{load.*,held.*}'");
+endpoint($node, $receiver, 'late', '/ok/late', "topics => '{load.*,late.*}'");
+endpoint($node, $receiver, 'altered', '/ok/altered', "topics => '{nothing.*}'");
+endpoint($node, $receiver, 'replayed', '/ok/replayed', "topics => '{load.*,bulk.*}', max_in_flight => 2");
+endpoint($node, $receiver, 'fails', '/status/500/fails', "topics => '{load.*,held.*}', $never");
+endpoint($node, $receiver, 'dead', '/status/500/dead', "topics => '{load.*}', max_attempts => 1, $never");
+endpoint($node, $receiver, 'blocks', '/ok/blocks',
+	"topics => '{load.*,held.*}', max_attempts => 1, on_exhausted => 'block', $never");
+endpoint($node, $receiver, 'idle', '/ok/idle', "topics => '{idle.*}'");
+
+my $producer = start_producer($node, $log, seconds => 120, rate => 120, keys => 4, topic => 'load.one');
+ask("SELECT count(outbox.emit('bulk.n', '{\"n\": 1}'::jsonb)) FROM generate_series(1, 1000)");
+$receiver->wait_delivered(1000, path => '/ok/replayed', topic => 'bulk.n');
+$receiver->wait_delivered(100, path => '/ok/replayed', topic => 'load.one');
+ask("SELECT outbox.pause_endpoint('paused'), outbox.pause_endpoint('altered')");
+$receiver->control(path => '/ok/blocks', behave => '/status/500');
+ok(wait_sql($node, "SELECT dead > 0 AND blocked > 0 FROM outbox.stats WHERE endpoint = 'blocks'"),
+	'a dead delivery blocks its key');
+ask("SELECT outbox.alter_endpoint('altered', topics => '{load.*}')");
+
+# A transaction that commits when endpoint "late" has passed its numbers, and
+# reads no further
+my $late = $node->background_psql('postgres');
+$late->query_safe('BEGIN');
+my @late = map {
+	$late->query_safe("SELECT outbox.emit('late.n', '{\"n\": $_}'::jsonb, key => '" . ($_ % 2) . "')")
+} 1 .. 4;
+my $passed = emit($node, 'late.after', '{"n": 5}', "key => '1'");
+$receiver->wait_delivered(1, path => '/ok/late', id => $passed);
+ask("SELECT outbox.pause_endpoint('late')");
+ok( wait_sql($node, "SELECT state = 'paused' AND processing = 0 FROM outbox.stats WHERE endpoint = 'late'"),
+	'an endpoint is paused');
+$late->query_safe('COMMIT');
+$late->quit;
+
+# A replay that takes long
+$receiver->control(path => '/ok/replayed', behave => '/slow/replayed?ms=200');
+is(ask("SELECT outbox.replay('replayed', now() - interval '1 hour', now(), '{bulk.*}')"), 1000, 'a replay');
+ok(wait_sql($node, "SELECT events > 0 AND finished_at IS NULL FROM outbox.replays"), 'is under way');
+my $scheduled = emit($node, 'load.scheduled', '{"n": 3}', "deliver_at => now() + interval '1 hour'");
+my $cancelled = emit($node, 'held.cancelled', '{}');
+wait_sql($node, "SELECT outbox.cancel('$cancelled', 'paused')");
+ok( wait_sql($node, "SELECT status = 'cancelled' FROM outbox.deliveries WHERE event_id = '$cancelled' AND endpoint = 'paused'"),
+	'a delivery is cancelled');
+
+$node->command_ok([ 'pg_dump', '-Fc', '-f', "$dir/dump", $node->connstr('postgres') ], 'pg_dump');
+stop_producer($producer);
+$node->stop('immediate');
+
+# ---- elsewhere
+
+$other->safe_psql('postgres', 'CREATE DATABASE fresh');
+$other->safe_psql('fresh', 'CREATE EXTENSION outbox');
+fails_with($other, 'fresh', 'SELECT outbox.adopt()', '55000', 'a log that nobody has used: nothing to adopt');
+$other->command_ok([ 'pg_restore', '--exit-on-error', '-d', $other->connstr('postgres'), "$dir/dump" ],
+	'pg_restore');
+ok(wait_sql($other, "SELECT state = 'held' FROM outbox.status"), 'held');
+redirect($other, 'postgres', $theirs, @quiet, @stuck, 'idle');
+$_ eq 'late' || $_ eq 'paused' || $_ eq 'altered'
+  and ask("SELECT outbox.resume_endpoint('$_')", $other)
+  foreach @quiet;
+emit($other, 'held.one', "{\"n\": $_}", "key => 'load.one-s0-k" . ($_ % 4) . "'") foreach 1 .. 20;
+$other->safe_psql('postgres', "INSERT INTO outbox.events (topic, payload, key) VALUES ('held.two', '{\"n\": 21}', 'k')");
+foreach my $sql (
+	"SELECT outbox.create_endpoint('new', '@{[$theirs->url('/ok/new')]}')",
+	"SELECT outbox.seek_endpoint('all', 'now')",
+	"SELECT outbox.replay('all', now() - interval '1 hour')")
+{
+	fails_with($other, 'postgres', $sql, '55000', "not before it is adopted: $sql");
+}
+
+my $expected = undelivered($other, 'postgres', %filter);
+note(sprintf '%-10s %s', $_, do {
+		my %n;
+		$n{$_}++ foreach values %{ $expected->{$_} };
+		join ' ', map { "$_: $n{$_}" } sort keys %n;
+	}) foreach sort keys %$expected;
+my %has = map { $_ => 1 } map { values %$_ } values %$expected;
+is(join(' ', sort keys %has), 'blocked dead new pending replay retrying', 'every kind of delivery is among them');
+is(scalar(grep { $expected->{late}{$_} } @late), 4, 'late commits too');
+is($expected->{late}{$passed}, undef, 'but not what came after them and was delivered');
+foreach my $name (sort keys %$expected)
+{
+	my %view = map { $_ => 1 } split /\n/, ask(
+		"SELECT event_id FROM outbox.deliveries WHERE endpoint = '$name'"
+		  . " AND status NOT IN ('delivered', 'cancelled', 'scheduled')", $other);
+	my @here = grep { $expected->{$name}{$_} ne 'replay' } keys %{ $expected->{$name} };
+	is(scalar(grep { $view{$_} } @here), scalar(@here), "outbox.deliveries of the copy: $name");
+	is(scalar(keys %view), scalar(@here), 'and no more');
+}
+nothing_arrives($theirs, 'nothing is sent by the copy', 0.5);
+
+# Who may not, and when it cannot be
+ask('CREATE ROLE stranger LOGIN; GRANT USAGE ON SCHEMA outbox TO stranger', $other);
+my ($rc, $out, $err) = $other->psql('postgres', "\\set VERBOSITY verbose\nSELECT outbox.adopt()",
+	extra_params => [ '-U', 'stranger' ]);
+like($err, qr/ERROR:  42501/, 'a stranger may not adopt');
+fails_with($other, 'postgres', "BEGIN ISOLATION LEVEL $_; SELECT outbox.adopt()", '25001', "not at $_")
+  foreach 'REPEATABLE READ', 'SERIALIZABLE';
+
+# Taken back, and died in the middle: held as before
+ask('BEGIN; SELECT outbox.adopt(); ROLLBACK', $other);
+is_deeply(undelivered($other, 'postgres', %filter), $expected, 'a rollback takes it back');
+my $adopter = $other->background_psql('postgres');
+$adopter->query_safe('BEGIN');
+is($adopter->query_safe('SELECT outbox.adopt()'), count_of($expected), 'adopt() returns how many are due');
+kill_everything($other);
+start_again($other);
+eval { $adopter->quit };
+is_deeply(undelivered($other, 'postgres', %filter), $expected, 'so does a crash');
+ok(wait_sql($other, "SELECT state = 'held' FROM outbox.status"), 'held');
+is(scalar(() = $theirs->requests), 0, 'nothing was sent');
+
+# Emitters that are open are waited for; those of the adopting transaction, and
+# of sessions from before, have the new epoch.
+my $emitter = $other->background_psql('postgres');
+my $session = $other->background_psql('postgres');
+$emitter->query_safe('BEGIN');
+my @mine = ($emitter->query_safe("SELECT outbox.emit('held.open', '{\"n\": 30}'::jsonb, key => 'k')"));
+my @soon = ($emitter->query_safe("SELECT outbox.emit('load.soon', '{\"n\": 33}'::jsonb, deliver_at => clock_timestamp() + interval '1 s')"));
+push @mine, $session->query_safe("SELECT outbox.emit('held.session', '{\"n\": 31}'::jsonb, key => 'k')");
+$adopter = $other->background_psql('postgres');
+$adopter->query_safe('BEGIN');
+push @mine, $adopter->query_safe("SELECT outbox.emit('held.before', '{\"n\": 32}'::jsonb, key => 'k2')");
+$adopter->query_until(qr/asked/, "\\echo asked\nSELECT outbox.adopt();\n");
+ok(wait_sql($other, "SELECT count(*) > 0 FROM pg_locks WHERE NOT granted"), 'adopt() waits for an open emitter');
+$emitter->query_safe('COMMIT');
+my $n = $adopter->query_until(qr/\d+\n/, '');
+push @mine, $adopter->query_safe("SELECT outbox.emit('held.after', '{\"n\": 34}'::jsonb, key => 'k2')");
+$adopter->query_safe('COMMIT');
+push @mine, $session->query_safe("SELECT outbox.emit('held.session', '{\"n\": 35}'::jsonb, key => 'k')");
+$_->quit foreach $adopter, $emitter, $session;
+like($n, qr/^\d+$/m, 'and is done then');
+foreach my $name (qw(all slow paused fails blocks strict none))
+{
+	$expected->{$name}{$_} = 'new' foreach @mine;
+}
+fails_with($other, 'postgres', 'SELECT outbox.adopt()', '55000', 'twice is once too often');
+
+compare_sent($theirs, $_, [ keys %{ $expected->{$_} }, $_ =~ /all|slow|paused|altered|filtered|late|strict|none|replayed/ ? @soon : () ],
+	'adopted') foreach @quiet;
+is_ordered($theirs, $_, $_) foreach grep { !/none|replayed/ } @quiet;
+is(scalar(sent_to($theirs, 'idle')), 0, 'nothing for whom nothing was there');
+
+# Dead ones are dead, and are there
+foreach my $name (@stuck)
+{
+	my %sent = map { $_ => 1 } sent_to($theirs, $name);
+	is(scalar(grep { $expected->{$name}{$_} eq 'dead' && $sent{$_} } keys %{ $expected->{$name} }),
+		0, "$name: what was dead is not sent");
+	ask("SELECT outbox.retry('$name')", $other);
+	compare_sent($theirs, $name, [ keys %{ $expected->{$name} }, @soon ], 'retried');
+}
+ok( wait_sql($other, "SELECT NOT EXISTS (SELECT FROM outbox.deliveries WHERE status NOT IN ('delivered', 'cancelled', 'scheduled'))"),
+	'settled');
+
+# What was scheduled comes when it is due; what is emitted now, at once
+ask("UPDATE outbox.scheduled SET deliver_at = now() WHERE id = '$scheduled'", $other);
+$theirs->wait_delivered(1, path => '/ok/all', id => $scheduled);
+pass('a scheduled event is delivered when it is due');
+my $now = emit($other, 'load.now', '{"n": 36}');
+$theirs->wait_delivered(1, path => "/ok/$_", id => $now) foreach @quiet, @stuck;
+pass('new events flow');
+
+# The history that came along can be sent again
+is(ask("SELECT count(*) > 0 AND bool_and(status = 'delivered') FROM outbox.deliveries WHERE event_id = '$before' AND endpoint = 'all'", $other),
+	't', 'what was delivered before the dump is shown as delivered');
+cmp_ok(ask("SELECT outbox.replay('all', now() - interval '1 hour', now(), '{load.before}')", $other),
+	'==', 1, 'it can be replayed');
+$theirs->wait_delivered(1, path => '/ok/all', id => $before);
+pass('and is');
+fails_with($other, 'postgres', "SELECT outbox.seek_endpoint('all', (now() - interval '1 hour')::text)",
+	'55000', 'a time before the adoption is no place in this log');
+
+# A copy of the adopted copy
+ask("SELECT outbox.pause_endpoint('all')", $other);
+my @again = map { emit($other, 'held.again', "{\"n\": $_}", "key => 'again'") } 1 .. 5;
+ok(wait_sql($other, "SELECT state = 'paused' AND processing = 0 FROM outbox.stats WHERE endpoint = 'all'"), 'paused');
+$theirs->wait_delivered(1, path => '/ok/slow', id => $_) foreach @again;
+ok(wait_sql($other, "SELECT count(*) = 5 FROM outbox.deliveries WHERE status <> 'delivered' AND topic = 'held.again'"),
+	'stored');
+$other->command_ok([ 'pg_dump', '-Fc', '-f', "$dir/again", $other->connstr('postgres') ], 'pg_dump again');
+ask('CREATE DATABASE third', $other);
+$other->command_ok([ 'pg_restore', '--exit-on-error', '-d', $other->connstr('third'), "$dir/again" ],
+	'pg_restore into another database of this cluster');
+ok(wait_sql($other, "SELECT state = 'held' FROM outbox.status", 't', 'third'), 'held again');
+my $third = OutboxTest::Receiver->new('third');
+redirect($other, 'third', $third, @quiet, @stuck, 'idle');
+$other->safe_psql('third', "SELECT outbox.resume_endpoint('all')");
+push @again, emit($other, 'held.again', '{"n": 6}', "key => 'again'", 'third');
+$expected = undelivered($other, 'third', %filter);
+is(join(' ', sort keys %{ $expected->{all} }), join(' ', sort @again), 'it has what the copy had not delivered');
+is($other->safe_psql('third', 'SELECT outbox.adopt()'), count_of($expected), 'adopted again');
+compare_sent($third, $_, [ keys %{ $expected->{$_} } ], 'again') foreach @quiet, @stuck;
+is_ordered($third, 'all', 'again');
+
+$other->stop;
+done_testing();
