@@ -33,7 +33,7 @@ answered with 200.
     /poison?n=7,9&how=500     fails requests with an event whose payload has one
                               of these "n": with that status, by "named" (200
                               and batchItemFailures) or by "abort"
-    /partial?rate=0.1         names that share of the events of a batch
+    /partial?rate=0.1&ms=0    names that share of the events of a batch, later
     /torn                     200 and half of an answer that names nobody
     /encoded                  200 and a gzip body that nobody asked for
 
@@ -567,11 +567,14 @@ class Receiver:
         data = answer(400, [("webhook-delivery", "abort-message")])
         return 400, lambda: self.send(conn, data)
 
-    def name(self, conn, ids):
+    def name(self, conn, number, ids, delay=0):
         self.named = ids
         body = json.dumps({"batchItemFailures":
                            [{"itemIdentifier": i} for i in ids]})
         data = answer(200, (), body.encode())
+        if delay:
+            self.after(delay, lambda: self.later(conn, number, 200, data))
+            return None, lambda: None
         return 200, lambda: self.send(conn, data)
 
     def do_poison(self, conn, number, segments, query, seen):
@@ -582,15 +585,16 @@ class Receiver:
         if not ids:
             return self.do_ok(conn, number, segments, query, seen)
         if how == "named":
-            return self.name(conn, ids)
+            return self.name(conn, number, ids)
         if how == "abort":
             return self.do_abort(conn, number, segments, query, seen)
         return self.status(conn, int(how), query)
 
     def do_partial(self, conn, number, segments, query, seen):
         rate = float(query.get("rate", "0.1"))
-        return self.name(conn, [m["id"] for m in self.members or ()
-                                if self.random.random() < rate])
+        return self.name(conn, number, [m["id"] for m in self.members or ()
+                                        if self.random.random() < rate],
+                         int(query.get("ms", "0")) / 1000)
 
     def do_torn(self, conn, number, segments, query, seen):
         data = (b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n"
