@@ -84,6 +84,11 @@ bench:
 mutants:
 	@PG_CONFIG='$(PG_CONFIG)' test/mutants/run $(MUTANTS)
 
+# Writes down who may do what, and what was counted: read what changes before it
+# is committed.
+permissions counts:
+	@PG_CONFIG='$(PG_CONFIG)' ACCEPT=1 TESTS='055 056 057' test/run tap
+
 # The suite under AddressSanitizer and UBSan, a part of it under valgrind; nothing
 # of it is installed.  STAGES='unit regress' and TESTS='001 062' run some.
 asan valgrind:
@@ -102,7 +107,8 @@ help:
 	@echo "make torture        crash loops, for as long as ROUNDS says"
 	@echo "make bench          throughput and latency"
 	@echo "make mutants        takes the guards out: does a test notice? MUTANTS='tick' tries some"
+	@echo "make permissions    writes test/permissions.txt and the counts in the README anew"
 	@echo "make asan|valgrind  the tests under a memory checker; STAGES=unit runs some"
 	@echo "make format         lay the sources out with clang-format; format-check only looks"
 
-.PHONY: setup test torture demo bench mutants unit asan valgrind format format-check help
+.PHONY: setup test torture demo bench mutants permissions counts unit asan valgrind format format-check help

@@ -1,6 +1,35 @@
 /* outbox--1.0.sql: the objects of the extension; src/README.md says how they belong together. */
 \echo Use "CREATE EXTENSION outbox" to load this file. \quit
 
+-- Who owns the schema may drop what is in it, so it must not be somebody's who
+-- made it beforehand; nor may anything of theirs be in it.
+DO $$
+DECLARE
+    stranger pg_catalog.text;
+BEGIN
+    SELECT r.rolname INTO stranger
+    FROM (SELECT n.nspowner AS owner FROM pg_catalog.pg_namespace n
+          WHERE n.nspname OPERATOR(pg_catalog.=) 'outbox'
+          UNION ALL
+          SELECT o.refobjid
+          FROM pg_catalog.pg_depend d
+          JOIN pg_catalog.pg_shdepend o ON o.classid OPERATOR(pg_catalog.=) d.classid
+                                       AND o.objid OPERATOR(pg_catalog.=) d.objid
+          WHERE d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_namespace'::pg_catalog.regclass
+          AND d.refobjid OPERATOR(pg_catalog.=) 'outbox'::pg_catalog.regnamespace
+          AND o.dbid OPERATOR(pg_catalog.=) (SELECT b.oid FROM pg_catalog.pg_database b
+                                             WHERE b.datname OPERATOR(pg_catalog.=) pg_catalog.current_database())
+          AND o.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_authid'::pg_catalog.regclass
+          AND o.deptype OPERATOR(pg_catalog.=) 'o') x
+    JOIN pg_catalog.pg_roles r ON r.oid OPERATOR(pg_catalog.=) x.owner
+    WHERE NOT r.rolsuper LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION 'schema outbox, or something in it, belongs to role "%"', stranger
+            USING ERRCODE = 'object_not_in_prerequisite_state',
+                  HINT = 'Drop the schema, or rename it: the extension makes its own.';
+    END IF;
+END $$;
+
 -- Every script begins with this: the server may have loaded an earlier library.
 CREATE FUNCTION outbox.require_library(version pg_catalog.text) RETURNS pg_catalog.void
 LANGUAGE C VOLATILE STRICT
@@ -54,7 +83,7 @@ RETURNS pg_catalog.bool
 LANGUAGE C STABLE CALLED ON NULL INPUT PARALLEL SAFE
 AS 'MODULE_PATHNAME', 'outbox_check_event_1_0';
 COMMENT ON FUNCTION outbox.check_event(pg_catalog.text, pg_catalog.text, pg_catalog.text, pg_catalog.jsonb, pg_catalog.jsonb, pg_catalog.bytea, pg_catalog.text) IS
-'True when these columns make a valid event, otherwise an error that says why not (constraint of outbox.events). Topics that begin with "outbox." are refused unless the current user owns outbox.events: a restored dump may hold events of outbox itself';
+'True when these columns make a valid event, otherwise an error that says why not (constraint of outbox.events). Topics that begin with "outbox." are refused unless the current user may truncate outbox.events: a restored dump may hold events of outbox itself';
 
 CREATE FUNCTION outbox.fill_id() RETURNS pg_catalog.trigger
 LANGUAGE C
@@ -721,6 +750,9 @@ COMMENT ON FUNCTION outbox.lock_endpoint(pg_catalog.text) IS 'The settings of an
 
 ------------------------------------------------------------------------
 -- Endpoints
+--
+-- Generic plans where a secret is an argument: a plan that auto_explain logs
+-- has the parameter then, and not its value.
 ------------------------------------------------------------------------
 
 CREATE FUNCTION outbox.create_endpoint(
@@ -745,7 +777,7 @@ CREATE FUNCTION outbox.create_endpoint(
     batch_wait pg_catalog.interval DEFAULT '0',
     start_at pg_catalog.text DEFAULT 'now',
     if_not_exists pg_catalog.bool DEFAULT false) RETURNS pg_catalog.void
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_variable
 DECLARE
@@ -813,7 +845,7 @@ CREATE FUNCTION outbox.alter_endpoint(
     batch_size pg_catalog.int4 DEFAULT NULL,
     batch_wait pg_catalog.interval DEFAULT NULL,
     reset pg_catalog.text[] DEFAULT '{}') RETURNS pg_catalog.void
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_variable
 DECLARE
@@ -930,7 +962,7 @@ COMMENT ON FUNCTION outbox.seek_endpoint(pg_catalog.text, pg_catalog.text) IS 'M
 CREATE FUNCTION outbox.rotate_secret(name pg_catalog.text,
     grace pg_catalog.interval DEFAULT '24 hours',
     secret pg_catalog.text DEFAULT NULL) RETURNS pg_catalog.void
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_variable
 DECLARE
@@ -1638,10 +1670,29 @@ COMMENT ON FUNCTION outbox.adopt() IS
 -- Nobody but the owner may do anything; the README lists what to grant.
 ------------------------------------------------------------------------
 
+-- Nor may anybody to whom whoever runs this script has given default privileges.
 DO $$
 DECLARE
     f pg_catalog.regprocedure;
+    grantee pg_catalog.text;
 BEGIN
+    FOR grantee IN
+        SELECT DISTINCT COALESCE(pg_catalog.quote_ident(r.rolname), 'PUBLIC')
+        FROM (SELECT c.relacl, c.relowner FROM pg_catalog.pg_class c
+              WHERE c.relnamespace OPERATOR(pg_catalog.=) 'outbox'::pg_catalog.regnamespace
+              UNION ALL
+              SELECT p.proacl, p.proowner FROM pg_catalog.pg_proc p
+              WHERE p.pronamespace OPERATOR(pg_catalog.=) 'outbox'::pg_catalog.regnamespace) o (acl, owner)
+        CROSS JOIN LATERAL pg_catalog.aclexplode(o.acl) a
+        LEFT JOIN pg_catalog.pg_roles r ON r.oid OPERATOR(pg_catalog.=) a.grantee
+        WHERE a.grantee OPERATOR(pg_catalog.<>) o.owner
+    LOOP
+        EXECUTE pg_catalog.format('REVOKE ALL ON ALL TABLES IN SCHEMA outbox FROM %s', grantee);
+        EXECUTE pg_catalog.format('REVOKE ALL ON ALL SEQUENCES IN SCHEMA outbox FROM %s', grantee);
+        IF grantee OPERATOR(pg_catalog.<>) 'PUBLIC' THEN
+            EXECUTE pg_catalog.format('REVOKE ALL ON ALL FUNCTIONS IN SCHEMA outbox FROM %s', grantee);
+        END IF;
+    END LOOP;
     FOR f IN SELECT p.oid FROM pg_catalog.pg_proc p
              WHERE p.pronamespace OPERATOR(pg_catalog.=) 'outbox'::pg_catalog.regnamespace
              AND p.proname NOT IN ('current_piece', 'next_seq', 'current_epoch', 'log_xid', 'new_event_id', 'check_event')

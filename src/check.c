@@ -58,13 +58,15 @@ check_line(const char *what, const text *value)
 }
 
 /*
- * The superuser and the owner of the log may insert reserved topics: that is
- * how a restored dump brings back what outbox itself had emitted.
+ * Who may empty the log may insert reserved topics: its owner, because that is
+ * how a restored dump brings back what outbox itself had emitted, and whom the
+ * worker runs as, because it emits them.
  */
 static bool
-owns_log(void)
+rules_log(void)
 {
-	return has_privs_of_role(GetUserId(), outbox_log_owner());
+	return pg_class_aclcheck(outbox_log_tables()->events, GetUserId(),
+							 ACL_TRUNCATE) == ACLCHECK_OK;
 }
 
 static void
@@ -79,7 +81,7 @@ check_topic(const text *topic, bool restoring)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("invalid topic \"%s\": %s", excerpt(data, len), problem),
 				 errhint("A topic is made of letters, digits, \"_\" and \"-\", in segments joined by dots, like \"order.created\".")));
-	if (outbox_topic_reserved(data, len) && !(restoring && owns_log()))
+	if (outbox_topic_reserved(data, len) && !(restoring && rules_log()))
 		ereport(ERROR,
 				(errcode(ERRCODE_RESERVED_NAME),
 				 errmsg("topic \"%s\" is reserved", excerpt(data, len)),
@@ -248,7 +250,7 @@ check_times(const OutboxNewEvent *e)
 /*
  * The rules of an event, the same for emit() and for a direct INSERT; what is
  * wrong is an error that says so.  'restoring': reserved topics are allowed to
- * whoever owns the log.
+ * whoever may empty the log.
  */
 void
 outbox_check(const OutboxNewEvent *e, bool restoring)

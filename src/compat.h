@@ -11,6 +11,7 @@
 #include "access/transam.h"
 #include "access/xlog.h"
 #include "catalog/pg_database.h"
+#include "catalog/pg_namespace.h"
 #include "common/base64.h"
 #if PG_VERSION_NUM >= 150000
 #include "common/pg_prng.h"
@@ -61,6 +62,23 @@ outbox_database_owned(Oid dboid, Oid role)
 	return pg_database_ownercheck(dboid, role);
 #endif
 }
+
+static inline bool
+outbox_schema_usable(Oid schema, Oid role)
+{
+#if PG_VERSION_NUM >= 160000
+	return object_aclcheck(NamespaceRelationId, schema, role, ACL_USAGE) == ACLCHECK_OK;
+#else
+	return pg_namespace_aclcheck(schema, role, ACL_USAGE) == ACLCHECK_OK;
+#endif
+}
+
+/* Timeouts that would end a worker, and that not every version knows. */
+#if PG_VERSION_NUM >= 170000
+#define OUTBOX_NEW_TIMEOUTS {"transaction_timeout", "0"},
+#else
+#define OUTBOX_NEW_TIMEOUTS
+#endif
 
 /* Makes the tuplestore of a function that returns all its rows at once. */
 static inline void

@@ -16,6 +16,7 @@
 #include "executor/spi.h"
 #include "miscadmin.h"
 #include "postmaster/interrupt.h"
+#include "rewrite/rowsecurity.h"
 #include "storage/latch.h"
 #include "storage/ipc.h"
 #include "storage/lmgr.h"
@@ -25,6 +26,8 @@
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/rls.h"
 #include "utils/snapmgr.h"
 
 #include "compat.h"
@@ -84,6 +87,7 @@ static const char *const overrides[][2] = {
 	{"idle_in_transaction_session_timeout", "0"},
 	{"idle_session_timeout", "0"},
 	{"lock_timeout", "2s"},
+	OUTBOX_NEW_TIMEOUTS
 	{"search_path", "pg_catalog, pg_temp"},
 	{"session_replication_role", "origin"},
 	{"row_security", "on"},
@@ -163,6 +167,46 @@ look_up_extension(Oid *owner, char **extversion)
 	return oid;
 }
 
+/*
+ * May the role do what the worker has to?  It need not own anything.  Found out
+ * here, and not by a statement that fails in the middle of the night.
+ */
+static bool
+may_work(Oid role)
+{
+	const AclMode needed = ACL_SELECT | ACL_INSERT | ACL_UPDATE | ACL_DELETE | ACL_TRUNCATE;
+	Oid			secrets = tables[OUTBOX_TABLE_ENDPOINT_SECRETS];
+	bool		reads_secrets;
+
+	if (!outbox_schema_usable(get_namespace_oid(OUTBOX_SCHEMA, false), role))
+		return false;
+	for (int i = 0; i < OUTBOX_TABLES; i++)
+		if (pg_class_aclmask(tables[i], role, needed, ACLMASK_ALL) != needed)
+			return false;
+
+	/* Without a policy, row-level security would hide every secret. */
+	reads_secrets = check_enable_rls(secrets, role, true) != RLS_ENABLED;
+	if (!reads_secrets)
+	{
+		Relation	rel = table_open(secrets, AccessShareLock);
+
+		reads_secrets = rel->rd_rsdesc != NULL && rel->rd_rsdesc->policies != NIL;
+		table_close(rel, AccessShareLock);
+	}
+	return reads_secrets;
+}
+
+bool
+outbox_session_role_would_fit(void)
+{
+	Oid			role;
+
+	if (outbox_worker_role[0] == '\0')
+		return true;
+	role = get_role_oid(outbox_worker_role, true);
+	return OidIsValid(role) && may_work(role);
+}
+
 bool
 outbox_session_init(void)
 {
@@ -196,14 +240,9 @@ outbox_session_init(void)
 	 * administrator names.
 	 */
 	StartTransactionCommand();
-	if (outbox_worker_role[0] != '\0')
-	{
-		Oid			role = get_role_oid(outbox_worker_role, true);
-
-		role_fits = OidIsValid(role) && has_privs_of_role(role, owner);
-		if (role_fits)
-			owner = role;
-	}
+	role_fits = outbox_session_role_would_fit();
+	if (role_fits && outbox_worker_role[0] != '\0')
+		owner = get_role_oid(outbox_worker_role, false);
 	SetSessionAuthorization(owner, superuser_arg(owner));
 
 	/* Bodies are UTF-8 whatever the database is; to be set in a transaction. */
@@ -212,7 +251,6 @@ outbox_session_init(void)
 	return true;
 }
 
-/* False: outbox.worker_role is nobody who may do what the worker has to. */
 bool
 outbox_session_role_fits(void)
 {

@@ -44,12 +44,18 @@ typedef enum OutboxTable
 
 /*
  * Overrides what settings of the database or the role could break, and becomes
- * the owner of the extension.  False: this database does not have it.
+ * the owner of the extension, or outbox.worker_role.  False: this database does not have it.
  */
 extern bool outbox_session_init(void);
 
 extern void outbox_session_sigterm(SIGNAL_ARGS);
+
+/*
+ * May outbox.worker_role do what a worker has to?  The first: when this process
+ * started; the second, in a transaction: now.
+ */
 extern bool outbox_session_role_fits(void);
+extern bool outbox_session_role_would_fit(void);
 
 /* Version of the extension's objects, as installed. */
 extern const char *outbox_session_version(void);

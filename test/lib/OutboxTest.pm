@@ -19,7 +19,7 @@ use OutboxTest::Receiver;
 our @EXPORT = qw(outbox_node wait_until wait_sql endpoint emit worker_pid
   new_worker start_again start_producer stop_producer check_history
   event_ids process_is_gone kill_everything wait_settled wait_status
-  nothing_arrives $top);
+  nothing_arrives shown_in_readme $top);
 
 our $top = $ENV{OUTBOX_TOP} || '.';
 our $timeout = $PostgreSQL::Test::Utils::timeout_default;
@@ -33,6 +33,24 @@ alarm $ENV{OUTBOX_TEST_LIMIT};
 {
 	no warnings 'redefine';
 	*Test::Builder::BAIL_OUT = sub { die "gave up: $_[1]\n" };
+}
+
+# With OUTBOX_TEST_WORKER_ROLE=1 every worker of the suite runs as a role that is
+# no superuser, owns nothing, and has what the README grants it: wherever a test
+# creates the extension, the role gets that in the same transaction.
+my $worker_role = $ENV{OUTBOX_TEST_WORKER_ROLE};
+my ($worker_grants) = PostgreSQL::Test::Utils::slurp_file("$top/README.md") =~
+  /^CREATE ROLE outbox_worker;\n(.*?)^```$/ms;
+die "README.md: no grants for outbox_worker\n" unless $worker_grants;
+{
+	no warnings 'redefine';
+	my $psql = \&PostgreSQL::Test::Cluster::psql;
+	*PostgreSQL::Test::Cluster::psql = sub {
+		my ($self, $dbname, $sql, @rest) = @_;
+		$sql =~ s/\b(CREATE EXTENSION outbox)\b/DO \$do\$ BEGIN $1;\n$worker_grants END \$do\$/
+		  if $self->{has_worker_role} && defined $sql && $sql !~ /\bBEGIN\b/;
+		return $psql->($self, $dbname, $sql, @rest);
+	};
 }
 
 # A running server with the extension in database postgres.
@@ -53,7 +71,11 @@ log_min_messages = info
 max_connections = 60
 CONF
 	$node->append_conf('postgresql.conf', $arg{conf}) if $arg{conf};
+	$node->append_conf('postgresql.conf', "outbox.worker_role = 'outbox_worker'\n")
+	  if $worker_role;
 	$node->start;
+	$node->safe_psql('postgres', 'CREATE ROLE outbox_worker') if $worker_role;
+	$node->{has_worker_role} = $worker_role;
 	$node->safe_psql('postgres', 'CREATE EXTENSION outbox')
 	  if $arg{extension} // 1;
 	return $node;
@@ -281,6 +303,25 @@ sub nothing_arrives
 	$after = () = $receiver->requests(%match);
 	is($after - (defined $match{id} ? 0 : $before), 0, $name);
 	return;
+}
+
+# A count that the README shows, like "7,656 permission cells".  ACCEPT=1 writes
+# it there.
+sub shown_in_readme
+{
+	my ($n, $what) = @_;
+	my $file = "$top/README.md";
+	my $readme = PostgreSQL::Test::Utils::slurp_file($file);
+
+	1 while $n =~ s/^(\d+)(\d{3})/$1,$2/;
+	note("counted: $n $what");
+	if ($ENV{ACCEPT} && $readme =~ s/[\d,]+ (?=\Q$what\E)/$n /)
+	{
+		unlink $file;
+		PostgreSQL::Test::Utils::append_to_file($file, $readme);
+	}
+	return ok($readme =~ /(?<![\d,])\Q$n $what\E/, "the README says: $n $what")
+	  || diag("run \"make counts\", and look at what it changes");
 }
 
 # The ids that the database has.
