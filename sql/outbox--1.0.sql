@@ -374,8 +374,9 @@ CREATE TABLE outbox.endpoint_settings (
     start_seq_low   pg_catalog.int8 NOT NULL
 );
 
--- In a table of their own, not part of a dump, and behind row-level security
--- without a policy, so that only the owner reads it, not pg_read_all_data.
+-- In a table of their own, not part of a dump, and behind row-level security,
+-- so that only those read it who may do everything with it: the owner, and a
+-- worker that is another role. Not pg_read_all_data: it may not truncate.
 CREATE TABLE outbox.endpoint_secrets (
     endpoint_id     pg_catalog.int4 PRIMARY KEY,
     secret          pg_catalog.text NOT NULL,
@@ -383,6 +384,8 @@ CREATE TABLE outbox.endpoint_secrets (
     previous_until  pg_catalog.timestamptz
 );
 ALTER TABLE outbox.endpoint_secrets ENABLE ROW LEVEL SECURITY;
+CREATE POLICY worker ON outbox.endpoint_secrets
+USING (pg_catalog.has_table_privilege('outbox.endpoint_secrets', 'TRUNCATE'));
 -- Statistics are samples of the column, and pg_statistic is a table that
 -- pg_read_all_data reads.
 ALTER TABLE outbox.endpoint_secrets ALTER COLUMN secret SET STATISTICS 0;

@@ -138,7 +138,7 @@ my $script = slurp_file("$top/sql/outbox--1.0.sql");
 my %named = map { $_ => 1 } $script =~ /\b([a-z_0-9]+)\(/g;
 ($rc, $out, $err) = sql('postgres', "SET my.names = '" . join(' ', sort keys %named) . "';\n$functions", 'mallory');
 my ($planted) = $err =~ /planted (\d+)/;
-cmp_ok($planted // 0, '>', 500, 'functions and operators are planted') or diag($err);
+cmp_ok($planted // 0, '>', 400, 'functions and operators are planted') or diag($err);
 
 my $hostile_path = 'SET search_path = evil, public, pg_temp, pg_catalog';
 is((sql('postgres', "$hostile_path; SELECT 1 = 1, now()", 'mallory'))[2], '', 'and work');
@@ -178,7 +178,7 @@ GRANT CREATE ON SCHEMA public TO app, watcher, operator, landlord;
 SQL
 my $owner = $node->safe_psql('postgres', 'SELECT current_user');
 endpoint($node, $receiver, 'good', '/ok/good');
-endpoint($node, $receiver, 'bad', '/status/500/bad', q{max_attempts => 2, backoff_base => '10 ms', backoff_max => '10 ms'});
+endpoint($node, $receiver, 'bad', '/status/500/bad', q{topics => '{*.bad}', max_attempts => 2, backoff_base => '10 ms', backoff_max => '10 ms'});
 my $worker = worker_pid($node);
 
 # --- Attaching something to what is outbox's
@@ -333,9 +333,7 @@ CREATE DOMAIN pg_temp.int4 AS pg_catalog.int4 CHECK (evil.note('temporary int4')
 CREATE DOMAIN pg_temp.bool AS pg_catalog.bool CHECK (evil.note('temporary bool'));
 SQL
 $node->safe_psql('postgres', 'GRANT TEMPORARY ON DATABASE postgres TO operator, app');
-my $event = emit($node, 'planted.first', '{}');
-wait_status($node, emit($node, 'planted.second', '{}'), 'dead', 'one that dies')
-  if 0;
+my $event = emit($node, 'planted.bad', '{}');
 my $url = $receiver->url('/ok/mine');
 my $again = join ";\n",
   "SELECT outbox.create_endpoint('mine', '$url')",
@@ -353,8 +351,8 @@ my $again = join ";\n",
   "SELECT outbox.wait_for('$event', '0')", "SELECT outbox.cancel('$event')",
   "SELECT outbox.send_test('mine')",
   (map { "TABLE outbox.$_" } qw(status stats deliveries workers endpoints dead_letters attempts)),
-  "SELECT outbox.drop_endpoint('mine', if_exists => true)",
-  "SELECT outbox.drop_endpoint('mine', discard => true)";
+  "SELECT outbox.drop_endpoint('mine', discard => true, if_exists => true)",
+  "SELECT outbox.drop_endpoint('mine', if_exists => true)";
 ($rc, $out, $err) = sql('postgres', "$trap$again", 'operator');
 my @errors = grep { /ERROR/ && !/55006|55000/ } split /\n/, $err;
 is(join("\n", @errors), '', 'an operator with a hostile search_path');
@@ -372,19 +370,19 @@ is($err, '', 'an emitter with one');
 # --- Triggers of his own tables, types and casts
 
 ($rc, $out, $err) = sql('postgres', <<'SQL', 'mallory');
-CREATE TYPE evil.price AS (amount int);
+CREATE TYPE evil.price AS ENUM ('1', '13', '14', '15', '16', '17');
 CREATE FUNCTION evil.price_json(evil.price) RETURNS json LANGUAGE plpgsql AS $$
 BEGIN
 	PERFORM evil.note('cast');
-	IF ($1).amount = 13 THEN
+	IF $1 = '13'::evil.price THEN
 		RAISE EXCEPTION 'bad luck';
-	ELSIF ($1).amount = 14 THEN
+	ELSIF $1 = '14'::evil.price THEN
 		DROP TRIGGER changes ON evil.goods;
-	ELSIF ($1).amount = 15 THEN
-		INSERT INTO evil.goods VALUES (DEFAULT, ROW(15), 'deeper');
-	ELSIF ($1).amount = 16 THEN
+	ELSIF $1 = '15'::evil.price THEN
+		INSERT INTO evil.goods VALUES (DEFAULT, '15', 'deeper');
+	ELSIF $1 = '16'::evil.price THEN
 		RESET SESSION AUTHORIZATION;
-	ELSIF ($1).amount = 17 THEN
+	ELSIF $1 = '17'::evil.price THEN
 		SET LOCAL search_path = evil;
 		SET LOCAL ROLE NONE;
 	END IF;
@@ -403,7 +401,7 @@ SQL
 is($err, '', 'mallory attaches emit_change to his own table');
 foreach my $amount (1, 13 .. 17)
 {
-	($rc, $out, $err) = sql('postgres', "INSERT INTO evil.goods VALUES (DEFAULT, ROW($amount), 'l')", 'customer');
+	($rc, $out, $err) = sql('postgres', "INSERT INTO evil.goods VALUES (DEFAULT, '$amount', 'l')", 'customer');
 	is($rc, 0, "a cast that runs, $amount") if $amount == 1 || $amount > 15;
 	isnt($err, '', "a cast that fails, $amount") if $amount > 12 && $amount < 16;
 }
