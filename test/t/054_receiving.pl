@@ -13,8 +13,8 @@ use Test::More;
 
 my $doc = PostgreSQL::Test::Utils::slurp_file("$top/doc/receiving.md");
 my %block;
-$block{$1} //= $2 while $doc =~ /^```(js|python|json)\n(.*?)^```$/msg;
-is(join(' ', sort keys %block), 'js json python', 'the examples are there');
+$block{$1} //= $2 while $doc =~ /^```(js|python|go|json)\n(.*?)^```$/msg;
+is(join(' ', sort keys %block), 'go js json python', 'the examples are there');
 
 my $dir = PostgreSQL::Test::Utils::tempdir('examples');
 my $module = "$dir/example.py";
@@ -38,6 +38,51 @@ foreach my $v (@vectors)
 	ok( index($unit, qq("$v->{secret}")) > 0 && index($unit, qq("$v->{id}")) > 0
 		  && index($unit, " $v->{timestamp},") > 0 && index($unit, qq("$v->{signature}")) > 0,
 		'the unit test has the same vector');
+}
+
+# The same with the Go example
+my $go = (grep { -x "$_/go" } split(/:/, $ENV{PATH}), '/usr/local/go/bin')[0];
+if ($go)
+{
+	mkdir "$dir/go";
+	$ENV{GOCACHE} = "$dir/go.cache";
+	$ENV{GO111MODULE} = 'off';
+	PostgreSQL::Test::Utils::append_to_file("$dir/go/example.go", $block{go});
+	PostgreSQL::Test::Utils::append_to_file("$dir/go/vectors_test.go", <<'GO');
+package main
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+)
+
+func TestVectors(t *testing.T) {
+	var vectors []struct {
+		Secret, Id, Body, Body_base64 string
+		Timestamp                     int64
+	}
+	text, _ := os.ReadFile(os.Getenv("VECTORS"))
+	if err := json.Unmarshal(text, &vectors); err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range vectors {
+		body := []byte(v.Body)
+		if v.Body_base64 != "" {
+			body, _ = base64.StdEncoding.DecodeString(v.Body_base64)
+		}
+		key, _ := base64.StdEncoding.DecodeString(strings.TrimPrefix(v.Secret, "whsec_"))
+		fmt.Println("signature", sign(key, v.Id, fmt.Sprint(v.Timestamp), body))
+	}
+}
+GO
+	my $printed = qx{cd '$dir/go' && VECTORS='$dir/vectors.json' '$go/go' test -v example.go vectors_test.go 2>&1};
+	is(join('', map { "$_\n" } $printed =~ /^signature (\S+)$/mg), join('', map { "$_->{signature}\n" } @vectors),
+		'Go: the signatures are right') or diag($printed);
+	is(system("cd '$dir/go' && '$go/go' build -o '$dir/receiver' example.go"), 0, 'the Go example compiles');
 }
 
 my $node = outbox_node('receiving');
@@ -106,6 +151,8 @@ SQL
 }
 
 try_example('python', 'python3', $module);
+if ($go) { try_example('go', "$dir/receiver") }
+else { diag('NOT TESTED: the Go example of doc/receiving.md: Go is not installed') }
 
 SKIP:
 {
