@@ -210,7 +210,7 @@ PostgreSQL::Test::Utils::append_to_file($plain, $as_reader);
 $node->command_ok([ 'psql', '-qX1', '-v', 'ON_ERROR_STOP=1', '-h', $node->host, '-p', $node->port, '-f', $plain, 'copy' ],
 	'the dump can be restored');
 is($node->safe_psql('copy', q{SELECT count(*), count(outbox.endpoint_secret(name)) FROM outbox.endpoints}),
-	'3|0', 'the copy has the endpoints and no secret');
+	'4|0', 'the copy has the endpoints and no secret');
 $node->safe_psql('copy', q{SELECT outbox.rotate_secret('good')});
 like($node->safe_psql('copy', q{SELECT outbox.endpoint_secret('good')}), qr/^whsec_/,
 	'rotate_secret sets one where it is missing');

@@ -45,10 +45,10 @@ my $go = (grep { -x "$_/go" } split(/:/, $ENV{PATH}), '/usr/local/go/bin')[0];
 if ($go)
 {
 	mkdir "$dir/go";
-	$ENV{GOCACHE} = "$dir/go.cache";
+	$ENV{GOCACHE} ||= "/tmp/outbox-go.$>";    # building the standard library takes a while
 	$ENV{GO111MODULE} = 'off';
 	PostgreSQL::Test::Utils::append_to_file("$dir/go/example.go", $block{go});
-	PostgreSQL::Test::Utils::append_to_file("$dir/go/vectors_test.go", <<'GO');
+	PostgreSQL::Test::Utils::append_to_file("$dir/go/vectors.go", <<'GO');
 package main
 
 import (
@@ -57,17 +57,19 @@ import (
 	"fmt"
 	"os"
 	"strings"
-	"testing"
 )
 
-func TestVectors(t *testing.T) {
+func init() {
 	var vectors []struct {
 		Secret, Id, Body, Body_base64 string
 		Timestamp                     int64
 	}
+	if os.Getenv("VECTORS") == "" {
+		return
+	}
 	text, _ := os.ReadFile(os.Getenv("VECTORS"))
 	if err := json.Unmarshal(text, &vectors); err != nil {
-		t.Fatal(err)
+		panic(err)
 	}
 	for _, v := range vectors {
 		body := []byte(v.Body)
@@ -75,14 +77,14 @@ func TestVectors(t *testing.T) {
 			body, _ = base64.StdEncoding.DecodeString(v.Body_base64)
 		}
 		key, _ := base64.StdEncoding.DecodeString(strings.TrimPrefix(v.Secret, "whsec_"))
-		fmt.Println("signature", sign(key, v.Id, fmt.Sprint(v.Timestamp), body))
+		fmt.Println(sign(key, v.Id, fmt.Sprint(v.Timestamp), body))
 	}
+	os.Exit(0)
 }
 GO
-	my $printed = qx{cd '$dir/go' && VECTORS='$dir/vectors.json' '$go/go' test -v example.go vectors_test.go 2>&1};
-	is(join('', map { "$_\n" } $printed =~ /^signature (\S+)$/mg), join('', map { "$_->{signature}\n" } @vectors),
-		'Go: the signatures are right') or diag($printed);
-	is(system("cd '$dir/go' && '$go/go' build -o '$dir/receiver' example.go"), 0, 'the Go example compiles');
+	is(system("cd '$dir/go' && '$go/go' build -o '$dir/receiver' example.go vectors.go"), 0, 'the Go example compiles');
+	is(scalar qx{VECTORS='$dir/vectors.json' '$dir/receiver'}, join('', map { "$_->{signature}\n" } @vectors),
+		'Go: the signatures are right');
 }
 
 my $node = outbox_node('receiving');

@@ -279,5 +279,50 @@ cmp_ok($tried, '>', 1000, 'enough was tried');
 shown_in_readme($cells, 'permission cells');
 note("$tried of them tried");
 
+# --- The worker's role: it gets along with what the README lists, and with less
+# --- it says so, and does nothing
+
+$node->safe_psql('postgres', <<'SQL');
+CREATE ROLE weak;
+ALTER SYSTEM SET outbox.worker_role = 'weak';
+SELECT pg_reload_conf();
+SQL
+
+sub restart_worker
+{
+	my $pid = worker_pid($node);
+	$node->safe_psql('postgres', "SELECT pg_terminate_backend($pid)");
+	return new_worker($node, $pid);
+}
+restart_worker();
+my $held = q{SELECT state = 'held' AND reason LIKE 'outbox.worker_role is not a role with%' FROM outbox.status};
+ok(wait_sql($node, $held), 'a role without any grant: held, and says why');
+$node->safe_psql('postgres', "GRANT USAGE ON SCHEMA outbox TO weak;"
+	  . " GRANT SELECT, INSERT, UPDATE, DELETE, TRUNCATE ON ALL TABLES IN SCHEMA outbox TO weak;"
+	  . " GRANT SELECT ON SEQUENCE outbox.events_seq TO weak; REVOKE TRUNCATE ON outbox.positions_1 FROM weak");
+restart_worker();
+ok(wait_sql($node, $held), 'one privilege less: held');
+$node->safe_psql('postgres', 'GRANT TRUNCATE ON outbox.positions_1 TO weak; REVOKE USAGE ON SCHEMA outbox FROM weak');
+restart_worker();
+ok(wait_sql($node, $held), 'not even the schema: held');
+$node->safe_psql('postgres', 'GRANT USAGE ON SCHEMA outbox TO weak');
+ok(wait_sql($node, q{SELECT state = 'running' FROM outbox.status}), 'all of it: it begins by itself');
+
+# What the owner himself has attached runs as the role.
+my $receiver = OutboxTest::Receiver->new('roles');
+$node->safe_psql('postgres', <<'SQL');
+CREATE TABLE public.worked_as (who name);
+GRANT INSERT ON public.worked_as TO PUBLIC;
+CREATE FUNCTION public.who() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+	INSERT INTO public.worked_as VALUES (current_user), (session_user);
+	RETURN NULL;
+END $$;
+CREATE TRIGGER who AFTER INSERT ON outbox.parked FOR EACH ROW EXECUTE FUNCTION public.who();
+SQL
+endpoint($node, $receiver, 'fails', '/status/500/a', q{max_attempts => 1});
+wait_status($node, emit($node, 'role.fails', '{}'), 'dead', 'a delivery is recorded');
+is($node->safe_psql('postgres', 'SELECT DISTINCT who FROM public.worked_as'), 'weak', 'the worker is that role');
+
 $node->stop;
 done_testing();

@@ -143,7 +143,7 @@ sub sweep_all
 	{
 		# Sent, one way of each: the character in the middle.  Payloads of other
 		# types are made into jsonb at once.
-		my $keep = ($sweeps[$i][0] eq 'emit_bytes' || $sweeps[$i][3] =~ /payload => (?:'{}'::jsonb|jsonb_)/) && $sweeps[$i][2] =~ /%s \|\| 'b'|%s \|\| '"|'a', %s/ ? 'true' : 'false';
+		my $keep = ($sweeps[$i][0] eq 'emit_bytes' || $sweeps[$i][3] =~ /payload => (?:'\{\}'::jsonb|jsonb_)/) && $sweeps[$i][2] =~ /%s \|\| 'b'|%s \|\| '"|'a', %s/ ? 'true' : 'false';
 		$sql .= "SELECT public.sweep($i, \$s\$$sweeps[$i][3]\$s\$, $keep, '$list');\n";
 		$swept += @$codes;
 	}
