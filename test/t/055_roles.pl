@@ -171,9 +171,9 @@ nobody_may($_, qr/(?:payload|body|headers|url|content_type|filter|secret\w*|prev
 nobody_may($_, qr/ INSERT$/, "$_: writes nothing") foreach qw(PUBLIC watch operate);
 nobody_may('emit', qr/^outbox\.(?!events \w+ ).* INSERT$/, 'emit: writes into the log alone');
 nobody_may('emit', qr/^outbox\.events (?:seq|xid|epoch|created_at|piece) INSERT$/, 'emit: not what is the log\'s own');
-my $stamps = qr/^outbox\.(?:current_piece|next_seq|current_epoch|new_event_id|check_event)\(/;
+my $stamps = qr/^outbox\.(?:current_piece|next_seq|current_epoch|log_xid|new_event_id|check_event)\(/;
 nobody_may('PUBLIC', qr/^(?!$stamps).* EXECUTE$/, 'PUBLIC: what defaults and checks call');
-nobody_may('emit', qr/^outbox\.(?!emit(?:_bytes)?\()(?!\Qcurrent_\E|next_seq|new_event_id|check_event).* EXECUTE$/, 'emit: calls nothing else');
+nobody_may('emit', qr/^outbox\.(?!emit(?:_bytes)?\()(?!\Qcurrent_\E|next_seq|log_xid|new_event_id|check_event).* EXECUTE$/, 'emit: calls nothing else');
 nobody_may('watch', qr/^outbox\.\w*(?:endpoint|secret|retry|discard|cancel|emit|wait_for|replay|seek)(?!_stats).* EXECUTE$/,
 	'watch: operates nothing');
 

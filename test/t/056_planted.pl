@@ -75,7 +75,7 @@ FROM (SELECT relname, relacl, relowner FROM pg_class WHERE relnamespace = 'outbo
 	UNION ALL SELECT proname, proacl, proowner FROM pg_proc WHERE pronamespace = 'outbox'::regnamespace) o (name, acl, owner),
 	aclexplode(acl) a WHERE a.grantee <> owner
 SQL
-	'check_event - EXECUTE, current_epoch - EXECUTE, current_piece - EXECUTE, new_event_id - EXECUTE, next_seq - EXECUTE',
+	'check_event - EXECUTE, current_epoch - EXECUTE, current_piece - EXECUTE, log_xid - EXECUTE, new_event_id - EXECUTE, next_seq - EXECUTE',
 	'default privileges give nobody anything');
 sql('postgres', 'DROP DATABASE squat');
 
