@@ -86,7 +86,7 @@ def measure(bench):
     sql.rows(f"INSERT INTO orders SELECT i, 0 FROM generate_series(1, {ROWS}) AS i")
     script = cluster.dir / "emit.sql"
     script.write_text(UPDATE.format(rows=ROWS) + EMIT.format(payload=payload(":id")) + "END;\n")
-    seconds = bench.scale(10, 3)
+    seconds = bench.scale(6, 3)
     runs = {}
     for _ in range(bench.repetitions):
         for commit in ("on", "off"):

@@ -97,8 +97,8 @@ def measure(bench):
     grown = [memory(bench, cluster, events) for _ in range(bench.repetitions)]
     one, thousand = [], []
     for _ in range(bench.repetitions):
-        one.append(many(bench, cluster, 0, 500, bench.scale(20, 4)))
-        thousand.append(many(bench, cluster, others, 500, bench.scale(20, 4)))
+        one.append(many(bench, cluster, 0, 500, bench.scale(10, 4)))
+        thousand.append(many(bench, cluster, others, 500, bench.scale(10, 4)))
     cluster.check()
     cluster.stop()
 

@@ -18,7 +18,7 @@ CONFIGURATIONS = [
     (4, "on", 100), (16, "on", 100),
 ]
 ROWS = 100000
-SECONDS = (5, 2)
+SECONDS = (4, 2)
 
 UPDATE = ("\\set id random(1, {rows})\n"
           "BEGIN;\n"
