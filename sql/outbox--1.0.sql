@@ -318,6 +318,7 @@ REVOKE ALL ON FUNCTION outbox.wake_launcher() FROM PUBLIC;
 
 CREATE FUNCTION outbox.worker_slots(
     OUT dboid pg_catalog.oid,
+    OUT worker pg_catalog.int4,
     OUT pid pg_catalog.int4,
     OUT state pg_catalog.text,
     OUT reason pg_catalog.text,
@@ -332,7 +333,7 @@ CREATE FUNCTION outbox.worker_slots(
     AS 'MODULE_PATHNAME', 'outbox_worker_status_1_0'
     LANGUAGE C VOLATILE STRICT PARALLEL SAFE ROWS 10;
 COMMENT ON FUNCTION outbox.worker_slots() IS
-    'One row for each database of the server that has a worker or may get one. state: no_worker, starting, running, disabled, held or version_mismatch; reason: why it is not running, NULL when there is nothing to say; pid and started_at are NULL without a worker; restarts: after errors, since the server started; the other numbers since the worker started. No rows when outbox is not preloaded.';
+    'One row for each worker that a database of the server has or should have; for one that may get one, and for the one that asks, at least one row. state: no_worker, starting, running, disabled, held or version_mismatch; reason: why it is not running, NULL when there is nothing to say; pid and started_at are NULL without a process; restarts: after errors, since the server started; unmatched: of the database; the other numbers since the worker started. No rows when outbox is not preloaded.';
 REVOKE ALL ON FUNCTION outbox.worker_slots() FROM PUBLIC;
 
 
@@ -406,15 +407,16 @@ CREATE TABLE outbox.subscriptions (
 
 ------------------------------------------------------------------------
 -- How far each endpoint has read. Appended, never updated: the highest number
--- counts. Two tables in turn; the worker writes all positions to the other one
--- and truncates the full one.
+-- counts. Two tables in turn; a worker writes what counts to the other one and
+-- truncates the full one. A shared position is written by the process that made
+-- it and by no other: whoever follows it when that ends, stands where it stood.
 ------------------------------------------------------------------------
 
 CREATE TABLE outbox.positions (
     piece           pg_catalog.int2 NOT NULL,
     number          pg_catalog.int8 NOT NULL,
-    endpoint_id     pg_catalog.int4 NOT NULL,   -- 0: the one that idle endpoints share
-    shared          pg_catalog.bool NOT NULL,   -- this endpoint follows row 0
+    endpoint_id     pg_catalog.int4 NOT NULL,   -- below 0: one that the idle endpoints of a worker share
+    shared          pg_catalog.int4,            -- the one that this endpoint shares
     generation      pg_catalog.int8 NOT NULL,
     done_tick       pg_catalog.int8 NOT NULL,
     done            pg_catalog.pg_snapshot NOT NULL,
@@ -1008,11 +1010,11 @@ COMMENT ON FUNCTION outbox.endpoint_secret(pg_catalog.text) IS 'The secret that 
 -- begins.
 CREATE VIEW outbox.endpoint_positions AS
 SELECT s.endpoint_id, s.name,
-       CASE WHEN p.number IS NULL THEN s.start_snapshot WHEN p.shared THEN h.done ELSE p.done END AS done,
-       CASE WHEN p.number IS NULL THEN NULL WHEN p.shared THEN h.under ELSE p.under END AS under,
-       CASE WHEN p.number IS NULL THEN 0 WHEN p.shared THEN h.last_seq ELSE p.last_seq END AS last_seq,
+       CASE WHEN p.number IS NULL THEN s.start_snapshot WHEN p.shared IS NOT NULL THEN h.done ELSE p.done END AS done,
+       CASE WHEN p.number IS NULL THEN NULL WHEN p.shared IS NOT NULL THEN h.under ELSE p.under END AS under,
+       CASE WHEN p.number IS NULL THEN 0 WHEN p.shared IS NOT NULL THEN h.last_seq ELSE p.last_seq END AS last_seq,
        CASE WHEN p.number IS NULL THEN s.start_seq_low
-            WHEN p.shared THEN GREATEST(h.done_seq_low, h.last_seq)
+            WHEN p.shared IS NOT NULL THEN GREATEST(h.done_seq_low, h.last_seq)
             ELSE GREATEST(p.done_seq_low, p.last_seq) END AS seq,
        COALESCE(p.pending, '{}') AS pending,
        COALESCE(p.delivered, 0) AS delivered,
@@ -1023,7 +1025,7 @@ LEFT JOIN LATERAL (SELECT * FROM outbox.positions q
                    AND q.generation OPERATOR(pg_catalog.=) s.generation
                    ORDER BY q.number DESC LIMIT 1) p ON true
 LEFT JOIN LATERAL (SELECT * FROM outbox.positions q
-                   WHERE q.endpoint_id OPERATOR(pg_catalog.=) 0
+                   WHERE q.endpoint_id OPERATOR(pg_catalog.=) p.shared
                    ORDER BY q.number DESC LIMIT 1) h ON true;
 COMMENT ON VIEW outbox.endpoint_positions IS 'Stored position of each endpoint, at most one settle interval old';
 
@@ -1163,7 +1165,6 @@ SELECT CASE WHEN NOT outbox.preloaded() THEN 'not_preloaded'
             WHEN w.state IS NULL OR w.state OPERATOR(pg_catalog.=) 'starting' THEN 'no_worker'
             ELSE w.state END AS state,
        CASE WHEN NOT outbox.preloaded() THEN 'outbox is not in shared_preload_libraries: events are kept, nothing is delivered'
-            WHEN w.state IS NULL THEN 'no worker was started for this database yet'
             WHEN w.state OPERATOR(pg_catalog.=) 'starting' THEN 'the worker is starting'
             ELSE w.reason END AS reason,
        l.bytes AS log_bytes,
@@ -1177,16 +1178,19 @@ FROM outbox.log_size l
 CROSS JOIN pg_catalog.pg_extension x
 LEFT JOIN (SELECT ws.* FROM outbox.worker_slots() ws
            JOIN pg_catalog.pg_database d ON d.oid OPERATOR(pg_catalog.=) ws.dboid
-           WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database()) w ON true
+           WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database()
+           ORDER BY pg_catalog.array_position(ARRAY['running', 'disabled', 'held', 'version_mismatch', 'starting'],
+                                              ws.state), ws.worker LIMIT 1) w ON true
 WHERE x.extname OPERATOR(pg_catalog.=) 'outbox';
-COMMENT ON VIEW outbox.status IS 'Whether this database delivers, and why not; how large the log is and which endpoint retains it. unmatched: events since the worker started that no endpoint subscribes to';
+COMMENT ON VIEW outbox.status IS 'Whether this database delivers, and why not; how large the log is and which endpoint retains it. With several workers: running when one of them is. unmatched: events since there is a worker that no endpoint subscribes to';
 
 CREATE VIEW outbox.workers AS
-SELECT w.pid, d.datname, w.state, w.started_at, w.endpoints, w.in_flight, w.delivered, w.restarts, w.last_loop_at
+SELECT w.pid, d.datname, w.worker, w.state, w.reason, w.started_at, w.endpoints, w.in_flight, w.delivered, w.restarts,
+       w.last_loop_at
 FROM outbox.worker_slots() w
 JOIN pg_catalog.pg_database d ON d.oid OPERATOR(pg_catalog.=) w.dboid
-WHERE w.pid IS NOT NULL;
-COMMENT ON VIEW outbox.workers IS 'Workers of all databases of this server; delivered since the worker started, restarts since the server started';
+WHERE w.pid IS NOT NULL OR w.restarts OPERATOR(pg_catalog.>) 0;
+COMMENT ON VIEW outbox.workers IS 'Workers of all databases of this server, also those that wait to be started again (pid is NULL, reason says why); worker: its number in the database, from 1; endpoints: those that it serves; delivered since the worker started, restarts after errors, since the server started';
 
 ------------------------------------------------------------------------
 -- Getting things back
@@ -1767,7 +1771,7 @@ COMMENT ON COLUMN outbox.status.oldest_retained_at IS 'when the oldest event of 
 COMMENT ON COLUMN outbox.status.retained_by IS 'name of the endpoint that is farthest behind; NULL: none is behind';
 COMMENT ON COLUMN outbox.status.enabled IS 'the setting outbox.enabled';
 COMMENT ON COLUMN outbox.status.version IS 'version of the extension''s objects';
-COMMENT ON COLUMN outbox.status.unmatched IS 'events since the worker started that no endpoint subscribes to; NULL: there was no worker';
+COMMENT ON COLUMN outbox.status.unmatched IS 'events since there is a worker that no endpoint subscribes to; NULL: there was none';
 
 COMMENT ON COLUMN outbox.endpoints.name IS 'name of the endpoint';
 COMMENT ON COLUMN outbox.endpoints.url IS 'where requests go; may hold a token in its path or query';
@@ -1856,14 +1860,16 @@ COMMENT ON COLUMN outbox.attempts.status_code IS 'HTTP status; NULL: no answer';
 COMMENT ON COLUMN outbox.attempts.error IS 'the failure in words; NULL: delivered';
 COMMENT ON COLUMN outbox.attempts.response_body IS 'first 1024 bytes of the answer''s body; NULL: delivered, empty, or it is with the first event of the batch';
 
-COMMENT ON COLUMN outbox.workers.pid IS 'process id of the worker';
+COMMENT ON COLUMN outbox.workers.pid IS 'process id of the worker; NULL: it waits to be started again';
 COMMENT ON COLUMN outbox.workers.datname IS 'database that it serves';
-COMMENT ON COLUMN outbox.workers.state IS 'starting, running, disabled, held or version_mismatch';
+COMMENT ON COLUMN outbox.workers.worker IS 'number of the worker in its database, from 1';
+COMMENT ON COLUMN outbox.workers.state IS 'starting, running, disabled, held, version_mismatch, or no_worker without a process';
+COMMENT ON COLUMN outbox.workers.reason IS 'why it is not running, in words; NULL: nothing to say';
 COMMENT ON COLUMN outbox.workers.started_at IS 'when the process started';
 COMMENT ON COLUMN outbox.workers.endpoints IS 'endpoints that it serves';
 COMMENT ON COLUMN outbox.workers.in_flight IS 'requests in flight';
 COMMENT ON COLUMN outbox.workers.delivered IS 'deliveries since the process started';
-COMMENT ON COLUMN outbox.workers.restarts IS 'times that a worker of this database ended with an error, since the server started';
+COMMENT ON COLUMN outbox.workers.restarts IS 'times that this worker ended with an error, since the server started';
 COMMENT ON COLUMN outbox.workers.last_loop_at IS 'when its loop last went round; NULL: not yet';
 
 COMMENT ON COLUMN outbox.endpoint_positions.endpoint_id IS 'number of the endpoint';

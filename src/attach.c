@@ -16,16 +16,24 @@
 
 #include "compat.h"
 #include "launcher.h"
+#include "shares.h"
 #include "version.h"
 
-/* Which start of the slot this process is. */
+/* Which worker this process is, and which start of it. */
+static OutboxWorker *mine;
 static uint64 my_generation;
 
 /* Under the lock: is the slot still this process's? */
 static bool
-is_mine(const OutboxDatabase *db)
+is_mine(void)
 {
-	return db->generation == my_generation && db->pid == MyProcPid;
+	return mine->generation == my_generation && mine->pid == MyProcPid;
+}
+
+static int
+my_index(const OutboxDatabase *db)
+{
+	return (int) (mine - db->workers);
 }
 
 /*
@@ -39,43 +47,56 @@ leave(int code, Datum arg)
 	OutboxDatabase *db = (OutboxDatabase *) DatumGetPointer(arg);
 
 	LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
-	if (is_mine(db))
+	if (is_mine())
 	{
-		db->pid = 0;
-		db->latch = NULL;
-		db->state = OUTBOX_WORKER_NONE;
-		db->exited = true;
-		db->exited_cleanly = code == 0 || db->holds > 0;
-		pg_atomic_write_u64(&db->in_flight, 0);
-		pg_atomic_write_u64(&db->endpoints, 0);
+		mine->pid = 0;
+		mine->latch = NULL;
+		mine->state = OUTBOX_WORKER_NONE;
+		mine->exited = true;
+		mine->exited_cleanly = code == 0 || db->holds > 0;
+		pg_atomic_write_u64(&mine->in_flight, 0);
+		pg_atomic_write_u64(&mine->endpoints, 0);
+		outbox_shares_exit(db, my_index(db));
 	}
 	LWLockRelease(outbox_shared->lock);
 	outbox_launcher_ring();
 }
 
-void
-outbox_worker_attach(OutboxDatabase *db)
+static bool
+is_alone(const OutboxDatabase *db)
+{
+	for (int w = 0; w < OUTBOX_MAX_WORKERS; w++)
+		if (db->workers[w].pid != 0)
+			return false;
+	return true;
+}
+
+OutboxWorker *
+outbox_worker_attach(OutboxDatabase *db, int worker)
 {
 	bool		wanted;
 
+	mine = &db->workers[worker];
 	memcpy(&my_generation, MyBgworkerEntry->bgw_extra, sizeof(my_generation));
 	on_shmem_exit(leave, PointerGetDatum(db));
 
 	LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
-	wanted = db->generation == my_generation && db->holds == 0;
-	if (db->generation == my_generation)
+	wanted = mine->generation == my_generation && db->holds == 0;
+	if (mine->generation == my_generation)
 	{
-		db->pid = MyProcPid;
-		db->latch = MyLatch;
-		db->started_at = GetCurrentTimestamp();
-		pg_atomic_write_u64(&db->last_loop_at, 0);
-		pg_atomic_write_u64(&db->delivered, 0);
-		pg_atomic_write_u64(&db->unmatched, 0);
+		if (is_alone(db))
+			pg_atomic_write_u64(&db->unmatched, 0);
+		mine->pid = MyProcPid;
+		mine->latch = MyLatch;
+		mine->started_at = GetCurrentTimestamp();
+		pg_atomic_write_u64(&mine->last_loop_at, 0);
+		pg_atomic_write_u64(&mine->delivered, 0);
 	}
 	LWLockRelease(outbox_shared->lock);
 
 	if (!wanted)
 		proc_exit(0);
+	return mine;
 }
 
 void
@@ -85,29 +106,26 @@ outbox_worker_report(OutboxDatabase *db, OutboxWorkerState state,
 	bool		discovered = false;
 
 	LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
-	if (is_mine(db))
+	if (is_mine())
 	{
-		discovered = !db->has_extension;
+		/* The launcher may look into the next database, or send us company. */
+		discovered = !db->has_extension || mine->state != state;
 		db->has_extension = true;
-		db->state = state;
+		mine->state = state;
 		strlcpy(db->reason, reason != NULL ? reason : "", sizeof(db->reason));
 	}
 	LWLockRelease(outbox_shared->lock);
 
-	/* The launcher may look into the next database. */
 	if (discovered)
 		outbox_launcher_ring();
 }
 
 void
-outbox_worker_no_extension(OutboxDatabase *db)
+outbox_worker_no_extension(void)
 {
 	LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
-	if (is_mine(db))
-	{
-		db->has_extension = false;
-		db->found_none = true;
-	}
+	if (is_mine())
+		mine->found_none = true;
 	LWLockRelease(outbox_shared->lock);
 }
 
@@ -132,39 +150,120 @@ state_name(OutboxWorkerState state)
 	return NULL;
 }
 
-#define STATUS_COLUMNS 11
-
-/* The lock is held; what the row points to must outlive it. */
+/* Why it is not running; empty: there is nothing to say. */
 static void
-fill_row(const OutboxDatabase *db, char *reason, Datum *values, bool *nulls)
+describe(const OutboxDatabase *db, const OutboxWorker *worker, char *reason, size_t size)
 {
-	TimestampTz last_loop_at =
-		(TimestampTz) pg_atomic_read_u64((pg_atomic_uint64 *) &db->last_loop_at);
+	reason[0] = '\0';
+	if (worker->state != OUTBOX_WORKER_NONE)
+	{
+		if (worker->state != OUTBOX_WORKER_RUNNING &&
+			worker->state != OUTBOX_WORKER_STARTING)
+			strlcpy(reason, db->reason, size);
+		return;
+	}
+	switch (worker->absence)
+	{
+		case OUTBOX_ABSENCE_NONE:
+			break;
+		case OUTBOX_ABSENCE_FAILED:
+			snprintf(reason, size,
+					 "the worker ended with an error, see the server log; it is started again after %d s",
+					 worker->delay);
+			break;
+		case OUTBOX_ABSENCE_NO_ROOM:
+			strlcpy(reason, "no free background worker slot: raise max_worker_processes", size);
+			break;
+		case OUTBOX_ABSENCE_WANTED:
+			strlcpy(reason, "a command wants the database for itself", size);
+			break;
+	}
+}
 
-	strlcpy(reason, db->reason, sizeof(db->reason));
-	memset(nulls, 0, STATUS_COLUMNS * sizeof(bool));
-	values[0] = ObjectIdGetDatum(db->dboid);
-	values[1] = Int32GetDatum((int32) db->pid);
-	nulls[1] = db->pid == 0;
-	nulls[3] = reason[0] == '\0';
-	values[4] = TimestampTzGetDatum(db->started_at);
-	nulls[4] = db->pid == 0;
-	values[5] = Int64GetDatum(db->restarts);
-	values[6] = TimestampTzGetDatum(last_loop_at);
-	nulls[6] = last_loop_at == 0;
-	values[7] = Int64GetDatum((int64) pg_atomic_read_u64((pg_atomic_uint64 *) &db->endpoints));
-	values[8] = Int64GetDatum((int64) pg_atomic_read_u64((pg_atomic_uint64 *) &db->in_flight));
-	values[9] = Int64GetDatum((int64) pg_atomic_read_u64((pg_atomic_uint64 *) &db->delivered));
-	values[10] = Int64GetDatum((int64) pg_atomic_read_u64((pg_atomic_uint64 *) &db->unmatched));
+#define STATUS_COLUMNS 12
+
+/* A row that is made under the lock and stored after it. */
+typedef struct Row
+{
+	Datum		values[STATUS_COLUMNS];
+	bool		nulls[STATUS_COLUMNS];
+	OutboxWorkerState state;
+	char		reason[sizeof(((OutboxDatabase *) NULL)->reason)];
+} Row;
+
+static int64
+read_u64(const pg_atomic_uint64 *number)
+{
+	return (int64) pg_atomic_read_u64(unconstify(pg_atomic_uint64 *, number));
+}
+
+static void
+fill_row(const OutboxDatabase *db, int w, Row *row)
+{
+	const OutboxWorker *worker = &db->workers[w];
+	TimestampTz last_loop_at = (TimestampTz) read_u64(&worker->last_loop_at);
+
+	memset(row->nulls, 0, sizeof(row->nulls));
+	row->state = worker->state;
+	describe(db, worker, row->reason, sizeof(row->reason));
+	row->values[0] = ObjectIdGetDatum(db->dboid);
+	row->values[1] = Int32GetDatum(w + 1);
+	row->values[2] = Int32GetDatum((int32) worker->pid);
+	row->nulls[2] = worker->pid == 0;
+	row->values[5] = TimestampTzGetDatum(worker->started_at);
+	row->nulls[5] = worker->pid == 0;
+	row->values[6] = Int64GetDatum(worker->restarts);
+	row->values[7] = TimestampTzGetDatum(last_loop_at);
+	row->nulls[7] = last_loop_at == 0;
+	row->values[8] = Int64GetDatum(read_u64(&worker->endpoints));
+	row->values[9] = Int64GetDatum(read_u64(&worker->in_flight));
+	row->values[10] = Int64GetDatum(read_u64(&worker->delivered));
+	row->values[11] = Int64GetDatum(read_u64(&db->unmatched));
+}
+
+static void
+store_row(ReturnSetInfo *rsinfo, Row *row)
+{
+	row->values[3] = CStringGetTextDatum(state_name(row->state));
+	row->nulls[4] = row->reason[0] == '\0';
+	if (!row->nulls[4])
+		row->values[4] = CStringGetTextDatum(row->reason);
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, row->values, row->nulls);
 }
 
 /*
- * outbox.worker_slots(): a row for each database that has, or may get, a
- * worker.  None when the library is not preloaded.
+ * A database that has no slot still gets a row, so that it can be told why:
+ * nobody has looked yet, or there are too many.
+ */
+static void
+store_unknown(ReturnSetInfo *rsinfo, int nslots)
+{
+	Row			row = {.state = OUTBOX_WORKER_NONE};
+
+	memset(row.nulls, true, sizeof(row.nulls));
+	row.nulls[0] = row.nulls[1] = row.nulls[3] = false;
+	row.values[0] = ObjectIdGetDatum(MyDatabaseId);
+	row.values[1] = Int32GetDatum(1);
+	if (nslots < OUTBOX_MAX_DATABASES)
+		strlcpy(row.reason, "no worker was started for this database yet", sizeof(row.reason));
+	else
+		snprintf(row.reason, sizeof(row.reason),
+				 "one server serves %d databases, and so many others have the extension, or are being looked into",
+				 OUTBOX_MAX_DATABASES);
+	store_row(rsinfo, &row);
+}
+
+/*
+ * outbox.worker_slots(): a row for each worker that a database has or should
+ * have; the first one of a database that may get one; and one for the database
+ * that asks.  None when the library is not preloaded.
  */
 OUTBOX_FUNCTION(outbox_worker_status_1_0, 0)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	Row		   *rows = palloc(sizeof(Row) * OUTBOX_MAX_WORKERS);
+	bool		ours = false;
+	int			nslots = 0;
 
 	outbox_materialize(fcinfo);
 	outbox_expect_columns(fcinfo, rsinfo->setDesc, STATUS_COLUMNS);
@@ -174,25 +273,20 @@ OUTBOX_FUNCTION(outbox_worker_status_1_0, 0)
 	for (int i = 0; i < OUTBOX_MAX_DATABASES; i++)
 	{
 		const OutboxDatabase *db = &outbox_shared->databases[i];
-		Datum		values[STATUS_COLUMNS];
-		bool		nulls[STATUS_COLUMNS];
-		char		reason[sizeof(db->reason)];
-		OutboxWorkerState state;
-		bool		used;
+		int			n = 0;
 
 		LWLockAcquire(outbox_shared->lock, LW_SHARED);
-		used = OidIsValid(db->dboid);
-		state = db->state;
-		if (used)
-			fill_row(db, reason, values, nulls);
+		for (int w = 0; OidIsValid(db->dboid) && w < Max(db->nworkers, 1); w++)
+			if (w == 0 || db->workers[w].state != OUTBOX_WORKER_NONE ||
+				db->workers[w].absence != OUTBOX_ABSENCE_NONE)
+				fill_row(db, w, &rows[n++]);
+		nslots += OidIsValid(db->dboid);
+		ours = ours || db->dboid == MyDatabaseId;
 		LWLockRelease(outbox_shared->lock);
-		if (!used)
-			continue;
-
-		values[2] = CStringGetTextDatum(state_name(state));
-		if (!nulls[3])
-			values[3] = CStringGetTextDatum(reason);
-		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+		for (int w = 0; w < n; w++)
+			store_row(rsinfo, &rows[w]);
 	}
+	if (!ours)
+		store_unknown(rsinfo, nslots);
 	return (Datum) 0;
 }

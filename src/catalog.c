@@ -318,56 +318,90 @@ outbox_catalog_assign(OutboxEndpoint *ep, const OutboxSettings *s)
 
 /* ------------------------------------------------------------ positions */
 
+#define CURSOR_COLUMNS \
+	"done_tick, done::pg_catalog.text, done_seq_low, under_tick," \
+	" under::pg_catalog.text, under_seq_low, under_seq_high, last_seq, settled_at"
+#define NCURSOR_COLUMNS 9
+
+/* From the columns above, which begin with the given one. */
+static void
+read_cursor(Row row, int i, OutboxCursor *cursor)
+{
+	TimestampTz at = row_time(row, i + 8, 0);
+	OutboxTick *done = outbox_tick_make(row_int8(row, i), at, row_int8(row, i + 2),
+										row_int8(row, i + 2), row_text(row, i + 1));
+	OutboxTick *under = NULL;
+
+	if (!row.nulls[i + 3])
+		under = outbox_tick_make(row_int8(row, i + 3), at, row_int8(row, i + 5),
+								 row_int8(row, i + 6), row_text(row, i + 4));
+	outbox_cursor_set(cursor, done, under, row_int8(row, i + 7));
+	outbox_tick_unref(done);
+	outbox_tick_unref(under);
+}
+
 bool
 outbox_catalog_position(int32 endpoint_id, OutboxPosition *p)
 {
 	Datum		args[1] = {Int32GetDatum(endpoint_id)};
+	static SPIPlanPtr plan;
+	static SPIPlanPtr shared_plan;
 	Row			row;
-	OutboxTick *done;
-	OutboxTick *under = NULL;
 
 	memset(p, 0, sizeof(*p));
-	outbox_query("SELECT shared, generation, done_tick, done::pg_catalog.text,"
-		  " done_seq_low, under_tick, under::pg_catalog.text, under_seq_low,"
-		  " under_seq_high, last_seq, pending, delivered, failed_attempts, settled_at"
-		  " FROM outbox.positions WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
-		  " ORDER BY number DESC LIMIT 1",
-		  1, (Oid[]) {INT4OID}, args, NULL);
-	if (SPI_processed == 0)
+	if (outbox_plan_run(&plan,
+						"SELECT " CURSOR_COLUMNS ", generation, shared, pending,"
+						" delivered, failed_attempts FROM outbox.positions"
+						" WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
+						" ORDER BY number DESC LIMIT 1",
+						1, (Oid[]) {INT4OID}, args, NULL) == 0)
 		return false;
 
 	row = fetch_row(0);
-	p->endpoint_id = endpoint_id;
-	p->shared = DatumGetBool(row.values[0]);
-	p->generation = row_int8(row, 1);
-	done = outbox_tick_make(row_int8(row, 2), row_time(row, 13, 0),
-							row_int8(row, 4), row_int8(row, 4), row_text(row, 3));
-	if (!row.nulls[5])
-		under = outbox_tick_make(row_int8(row, 5), row_time(row, 13, 0),
-								 row_int8(row, 7), row_int8(row, 8),
-								 row_text(row, 6));
-	outbox_cursor_set(&p->cursor, done, under, row_int8(row, 9));
-	outbox_tick_unref(done);
-	outbox_tick_unref(under);
-	if (!row.nulls[10])
+	p->generation = row_int8(row, NCURSOR_COLUMNS);
+	if (!row.nulls[NCURSOR_COLUMNS + 2])
 	{
 		Datum	   *elems;
 
-		deconstruct_array(DatumGetArrayTypeP(row.values[10]), INT8OID, 8,
-						  FLOAT8PASSBYVAL, TYPALIGN_DOUBLE, &elems, NULL,
-						  &p->npending);
+		deconstruct_array(DatumGetArrayTypeP(row.values[NCURSOR_COLUMNS + 2]),
+						  INT8OID, 8, FLOAT8PASSBYVAL, TYPALIGN_DOUBLE, &elems,
+						  NULL, &p->npending);
 		p->pending = palloc(sizeof(int64) * Max(p->npending, 1));
 		for (int i = 0; i < p->npending; i++)
 			p->pending[i] = DatumGetInt64(elems[i]);
 	}
-	p->delivered = row_int8(row, 11);
-	p->failed_attempts = row_int8(row, 12);
+	p->delivered = row_int8(row, NCURSOR_COLUMNS + 3);
+	p->failed_attempts = row_int8(row, NCURSOR_COLUMNS + 4);
+	if (!row.nulls[NCURSOR_COLUMNS + 1])
+	{
+		args[0] = row.values[NCURSOR_COLUMNS + 1];
+		if (outbox_plan_run(&shared_plan,
+							"SELECT " CURSOR_COLUMNS " FROM outbox.positions"
+							" WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
+							" ORDER BY number DESC LIMIT 1",
+							1, (Oid[]) {INT4OID}, args, NULL) == 0)
+			elog(ERROR, "shared position %d is missing", DatumGetInt32(args[0]));
+		row = fetch_row(0);
+	}
+	read_cursor(row, 0, &p->cursor);
 	return true;
 }
 
-/* Which of the two tables is in use, and how full it is. */
+bool
+outbox_catalog_newest_shared(OutboxCursor *cursor)
+{
+	if (outbox_query("SELECT " CURSOR_COLUMNS " FROM outbox.positions"
+					 " WHERE endpoint_id OPERATOR(pg_catalog.<) 0"
+					 " AND number OPERATOR(pg_catalog.=) (SELECT pg_catalog.max(number)"
+					 " FROM outbox.positions WHERE endpoint_id OPERATOR(pg_catalog.<) 0)",
+					 0, NULL, NULL, NULL) == 0)
+		return false;
+	read_cursor(fetch_row(0), 0, cursor);
+	return true;
+}
+
 void
-outbox_catalog_positions_in_use(int *piece, int64 *rows)
+outbox_catalog_positions_in_use(OutboxDatabase *db)
 {
 	Row			row;
 
@@ -375,23 +409,27 @@ outbox_catalog_positions_in_use(int *piece, int64 *rows)
 		  " (SELECT pg_catalog.count(*) FROM outbox.positions)",
 		  0, NULL, NULL, NULL);
 	row = fetch_row(0);
-	*piece = row.nulls[0] ? 0 : DatumGetInt16(row.values[0]);
-	*rows = row_int8(row, 1);
+	pg_atomic_write_u32(&db->positions_piece,
+						row.nulls[0] ? 0 : DatumGetInt16(row.values[0]));
+	pg_atomic_write_u32(&db->position_rows, (uint32) row_int8(row, 1));
 }
 
 void
-outbox_catalog_numbers(int64 *tick, int64 *position)
+outbox_catalog_raise_numbers(OutboxDatabase *db)
 {
 	Row			row;
 
 	outbox_query("SELECT GREATEST("
 		  "(SELECT pg_catalog.max(GREATEST(done_tick, under_tick)) FROM outbox.positions),"
 		  "(SELECT pg_catalog.max(tick) FROM outbox.ticks)),"
-		  "(SELECT pg_catalog.max(number) FROM outbox.positions)",
+		  " (SELECT pg_catalog.max(number) FROM outbox.positions),"
+		  " (SELECT -pg_catalog.min(endpoint_id)::pg_catalog.int8 FROM outbox.positions"
+		  " WHERE endpoint_id OPERATOR(pg_catalog.<) 0)",
 		  0, NULL, NULL, NULL);
 	row = fetch_row(0);
-	*tick = row_int8(row, 0);
-	*position = row_int8(row, 1);
+	outbox_raise(&db->last_tick, (uint64) row_int8(row, 0));
+	outbox_raise(&db->last_position, (uint64) row_int8(row, 1));
+	outbox_raise(&db->last_shared, (uint64) row_int8(row, 2));
 }
 
 int64

@@ -57,8 +57,6 @@ extern void outbox_catalog_assign(OutboxEndpoint *ep, const OutboxSettings *s);
 /* A stored position. */
 typedef struct OutboxPosition
 {
-	int32		endpoint_id;	/* 0: the shared one */
-	bool		shared;
 	int64		generation;
 	OutboxCursor cursor;
 	int			npending;
@@ -68,15 +66,19 @@ typedef struct OutboxPosition
 } OutboxPosition;
 
 /*
- * The newest position of one endpoint (0: the shared one).  False: none is
- * stored.  The caller clears the cursor.
+ * The newest position of one endpoint, its own or the one that it shares.
+ * False: none is stored.  The caller clears the cursor.
  */
 extern bool outbox_catalog_position(int32 endpoint_id, OutboxPosition *position);
 
-/* The highest numbers in use: of ticks, and of position rows. */
-extern void outbox_catalog_numbers(int64 *tick, int64 *position);
+/* The shared position that was written last.  False: there is none. */
+extern bool outbox_catalog_newest_shared(OutboxCursor *cursor);
 
-extern void outbox_catalog_positions_in_use(int *piece, int64 *rows);
+/* Numbers that are given out go on from those that are in use. */
+extern void outbox_catalog_raise_numbers(OutboxDatabase *db);
+
+/* Which of the two tables of positions is in use, and how full it is. */
+extern void outbox_catalog_positions_in_use(OutboxDatabase *db);
 
 /* The newest version of the subscription that has a place in the log. */
 extern int64 outbox_catalog_subscription(int32 endpoint_id);

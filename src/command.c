@@ -3,7 +3,7 @@
  *	  Carries out what operators ask for, a batch of rows of outbox.commands at
  *	  a time: first in the tables, then, when that is committed, in memory.
  *
- * Only the worker changes outbox.parked.  So a session that asked and has not
+ * Only the worker of an endpoint changes its rows of outbox.parked.  So a session that asked and has not
  * committed yet makes nobody wait, and what is in memory is what the rows say.
  */
 #include "outbox.h"
@@ -22,6 +22,7 @@
 #include "retries.h"
 #include "roster.h"
 #include "session.h"
+#include "shares.h"
 
 /* Commands per transaction. */
 #define BATCH 500
@@ -164,19 +165,21 @@ take_effect(Command *c, TimestampTz now)
 static int
 fetch(Command *commands)
 {
+	Datum		args[1] = {outbox_shares_array()};
 	int			n;
 
-	if (SPI_execute("SELECT c.command_id, c.endpoint_id, c.seq, c.action, k.status,"
+	n = (int) outbox_query("SELECT c.command_id, c.endpoint_id, c.seq, c.action, k.status,"
 					" COALESCE(k.key, e.key), e.xid, k.reason"
-					" FROM (SELECT * FROM outbox.commands ORDER BY command_id LIMIT 500) c"
+					" FROM (SELECT * FROM outbox.commands"
+					" WHERE " OUTBOX_SHARE_OF("endpoint_id") " OPERATOR(pg_catalog.=) ANY ($1)"
+					" ORDER BY command_id LIMIT 500) c"
 					" LEFT JOIN outbox.parked k"
 					" ON k.endpoint_id OPERATOR(pg_catalog.=) c.endpoint_id"
 					" AND k.seq OPERATOR(pg_catalog.=) c.seq"
 					" LEFT JOIN LATERAL (SELECT a.key, a.xid FROM outbox.all_events a"
 					" WHERE a.seq OPERATOR(pg_catalog.=) c.seq LIMIT 1) e ON true"
-					" ORDER BY c.command_id", false, BATCH) != SPI_OK_SELECT)
-		elog(ERROR, "could not read outbox.commands");
-	n = (int) SPI_processed;
+					" ORDER BY c.command_id",
+					1, (Oid[]) {INT4ARRAYOID}, args, NULL);
 	for (int i = 0; i < n; i++)
 	{
 		TupleDesc	desc = SPI_tuptable->tupdesc;
@@ -216,7 +219,10 @@ outbox_commands_run(void)
 	{
 		Command    *c = &commands[i];
 
-		if (c->ep && !c->ep->recreate)
+		/* One that starts over carries it out when it has; or who serves it then. */
+		if (c->ep && c->ep->recreate)
+			continue;
+		if (c->ep)
 			carry_out(c);
 		if (c->key)
 			c->key = MemoryContextStrdup(caller, c->key);

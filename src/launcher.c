@@ -22,6 +22,7 @@
 
 #include "databases.h"
 #include "launcher.h"
+#include "shares.h"
 
 /* All in milliseconds. */
 #define NO_ROOM_DELAY 1000		/* until the next try to get a process */
@@ -42,7 +43,7 @@
 
 #define LAUNCHER_RESTART 5		/* seconds */
 
-/* The process of a slot, as the postmaster knows it. */
+/* The process of a worker, as the postmaster knows it. */
 typedef struct Process
 {
 	BackgroundWorkerHandle *handle; /* NULL: none, or started by a launcher
@@ -53,12 +54,12 @@ typedef struct Process
 typedef enum Action
 {
 	NOTHING,
-	START,
-	STOP,
+	SERVE,						/* it may have workers */
+	STOP,						/* nobody may be there */
 	FREE
 } Action;
 
-static Process processes[OUTBOX_MAX_DATABASES];
+static Process processes[OUTBOX_MAX_DATABASES][OUTBOX_MAX_WORKERS];
 static int	first_slot = 0;		/* who is considered first: takes turns */
 static TimestampTz no_room_until = 0;	/* PostgreSQL had no process left */
 
@@ -83,69 +84,88 @@ outbox_launcher_register(void)
 }
 
 static bool
-has_process(int i)
+has_process(int i, int w)
 {
-	OutboxDatabase *db = &outbox_shared->databases[i];
+	OutboxWorker *worker = &outbox_shared->databases[i].workers[w];
 
-	return processes[i].handle != NULL || db->pid != 0 || db->exited;
+	return processes[i][w].handle != NULL || worker->pid != 0 || worker->exited;
+}
+
+static int
+count_processes(int i)
+{
+	int			n = 0;
+
+	for (int w = 0; w < outbox_shared->databases[i].nworkers; w++)
+		n += has_process(i, w);
+	return n;
 }
 
 /*
- * Sets when the database gets its next worker, after one is gone.  The lock is
+ * Sets when the database gets this worker again, after it is gone.  The lock is
  * held.
  */
 static void
-pace(OutboxDatabase *db, bool clean, TimestampTz now)
+pace(OutboxWorker *worker, TimestampTz now)
 {
-	int			delay;
-
-	if (clean)
+	if (worker->exited_cleanly)
 	{
-		db->next_start_at = TimestampTzPlusMilliseconds(db->started_at, CLEAN_EXIT_DELAY);
+		worker->next_start_at = TimestampTzPlusMilliseconds(worker->started_at,
+															CLEAN_EXIT_DELAY);
 		return;
 	}
-	if (TimestampDifferenceExceeds(db->started_at, now, HEALTHY_AFTER))
-		db->failures = 0;
-	delay = db->failures == 0 ? 0 :
-		Min(FIRST_DELAY << Min(db->failures - 1, 10), LONGEST_DELAY);
-	db->failures++;
-	db->restarts++;
-	db->next_start_at = TimestampTzPlusMilliseconds(now, delay);
-	snprintf(db->reason, sizeof(db->reason),
-			 "the worker ended with an error, see the server log; it is started again after %d s",
-			 delay / 1000);
+	if (TimestampDifferenceExceeds(worker->started_at, now, HEALTHY_AFTER))
+		worker->failures = 0;
+	worker->delay = worker->failures == 0 ? 0 :
+		Min(FIRST_DELAY << Min(worker->failures - 1, 10), LONGEST_DELAY) / 1000;
+	worker->failures++;
+	worker->restarts++;
+	worker->next_start_at = TimestampTzPlusMilliseconds(now, worker->delay * 1000);
+	worker->absence = OUTBOX_ABSENCE_FAILED;
 }
 
+/*
+ * What the last process of a database says counts for all of them: one that was
+ * late to notice that the extension is gone must not speak for those that have
+ * found a new one.
+ */
 static void
-note_exit(int i, TimestampTz now)
+note_last_exit(OutboxDatabase *db, bool found_none)
 {
-	OutboxDatabase *db = &outbox_shared->databases[i];
-	Process    *process = &processes[i];
-	OutboxKnownDatabase *database;
-	bool		asked;
+	OutboxKnownDatabase *database = outbox_database_known(db->dboid);
 
-	LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
-	asked = process->stopping || db->holds > 0;
-	db->state = OUTBOX_WORKER_NONE;
-	db->pid = 0;
-	db->latch = NULL;
-	db->reason[0] = '\0';
-	if (asked)
-		db->next_start_at = now;
-	else
-		pace(db, db->exited_cleanly, now);
-	database = outbox_database_known(db->dboid);
-	if (db->found_none && !db->probe && database != NULL)
+	if (found_none)
+		db->has_extension = false;
+	if (found_none && !db->probe && database != NULL)
 		database->without = true;
 	else if (!db->has_extension)
 		db->probe = true;
-	db->exited = false;
-	LWLockRelease(outbox_shared->lock);
+}
 
+static void
+note_exit(int i, int w, TimestampTz now)
+{
+	OutboxDatabase *db = &outbox_shared->databases[i];
+	OutboxWorker *worker = &db->workers[w];
+	Process    *process = &processes[i][w];
+
+	LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
+	worker->state = OUTBOX_WORKER_NONE;
+	worker->pid = 0;
+	worker->latch = NULL;
+	worker->absence = OUTBOX_ABSENCE_NONE;
+	if (process->stopping || db->holds > 0)
+		worker->next_start_at = now;
+	else
+		pace(worker, now);
+	worker->exited = false;
 	if (process->handle != NULL)
 		pfree(process->handle);
 	process->handle = NULL;
 	process->stopping = false;
+	if (count_processes(i) == 0)
+		note_last_exit(db, worker->found_none);
+	LWLockRelease(outbox_shared->lock);
 	no_room_until = 0;
 }
 
@@ -160,14 +180,15 @@ reap(void)
 	TimestampTz now = GetCurrentTimestamp();
 
 	for (int i = 0; i < OUTBOX_MAX_DATABASES; i++)
-	{
-		BackgroundWorkerHandle *handle = processes[i].handle;
-		pid_t		pid;
+		for (int w = 0; w < outbox_shared->databases[i].nworkers; w++)
+		{
+			BackgroundWorkerHandle *handle = processes[i][w].handle;
+			pid_t		pid;
 
-		if (handle != NULL ? GetBackgroundWorkerPid(handle, &pid) == BGWH_STOPPED :
-			outbox_shared->databases[i].exited)
-			note_exit(i, now);
-	}
+			if (handle != NULL ? GetBackgroundWorkerPid(handle, &pid) == BGWH_STOPPED :
+				outbox_shared->databases[i].workers[w].exited)
+				note_exit(i, w, now);
+		}
 }
 
 /*
@@ -183,17 +204,21 @@ take_over(void)
 	{
 		OutboxDatabase *db = &outbox_shared->databases[i];
 
-		if (!OidIsValid(db->dboid) || has_process(i))
+		if (!OidIsValid(db->dboid))
 			continue;
-		db->generation++;
-		db->state = OUTBOX_WORKER_NONE;
-		if (!db->has_extension)
+		for (int w = 0; w < db->nworkers; w++)
+			if (!has_process(i, w))
+			{
+				db->workers[w].generation++;
+				db->workers[w].state = OUTBOX_WORKER_NONE;
+			}
+		if (!db->has_extension && count_processes(i) == 0)
 			db->probe = true;
 	}
 	LWLockRelease(outbox_shared->lock);
 }
 
-/* Databases that are being looked into. */
+/* Databases that are being looked into: by their first worker. */
 static int
 count_probes(TimestampTz now)
 {
@@ -203,30 +228,27 @@ count_probes(TimestampTz now)
 	{
 		OutboxDatabase *db = &outbox_shared->databases[i];
 
-		if (OidIsValid(db->dboid) && has_process(i) && !db->has_extension &&
-			!TimestampDifferenceExceeds(db->started_at, now, PROBE_PATIENCE))
+		if (OidIsValid(db->dboid) && has_process(i, 0) && !db->has_extension &&
+			!TimestampDifferenceExceeds(db->workers[0].started_at, now, PROBE_PATIENCE))
 			n++;
 	}
 	return n;
 }
 
-/*
- * What is to be done about a slot.  '*wake_at' is brought forward when it is a
- * matter of time only.  The exclusive lock is held.
- */
+/* What is to be done about a database.  The exclusive lock is held. */
 static Action
-judge(int i, TimestampTz now, int probes, TimestampTz *wake_at)
+judge(int i)
 {
 	OutboxDatabase *db = &outbox_shared->databases[i];
 	OutboxKnownDatabase *database = outbox_database_known(db->dboid);
 	bool		gone = database == NULL && outbox_database_gone(i);
 	bool		unwanted = gone || (database != NULL && !database->servable);
 
-	if (has_process(i))
-		return (unwanted || db->holds > 0) && !processes[i].stopping ? STOP : NOTHING;
+	if (count_processes(i) > 0)
+		return unwanted || db->holds > 0 ? STOP : SERVE;
 	if (db->holds > 0)
 	{
-		strlcpy(db->reason, "a command wants the database for itself", sizeof(db->reason));
+		db->workers[0].absence = OUTBOX_ABSENCE_WANTED;
 		return NOTHING;
 	}
 	if (unwanted)
@@ -244,44 +266,73 @@ judge(int i, TimestampTz now, int probes, TimestampTz *wake_at)
 			return FREE;
 		db->probe = true;
 	}
-	if (db->next_start_at > now)
-	{
-		*wake_at = Min(*wake_at, db->next_start_at);
-		return NOTHING;
-	}
-	if (!db->has_extension && probes >= MAX_PROBES)
-		return NOTHING;			/* whoever finishes wakes us */
-	return START;
+	return SERVE;
 }
 
 static void
-stop_worker(int i)
+stop_workers(int i)
 {
 	OutboxDatabase *db = &outbox_shared->databases[i];
 
-	processes[i].stopping = true;
-	if (processes[i].handle != NULL)
-		TerminateBackgroundWorker(processes[i].handle);
-	else if (db->pid != 0)
-		kill(db->pid, SIGTERM);
+	for (int w = 0; w < db->nworkers; w++)
+	{
+		if (!has_process(i, w) || processes[i][w].stopping)
+			continue;
+		processes[i][w].stopping = true;
+		if (processes[i][w].handle != NULL)
+			TerminateBackgroundWorker(processes[i][w].handle);
+		else if (db->workers[w].pid != 0)
+			kill(db->workers[w].pid, SIGTERM);
+	}
+}
+
+/*
+ * How many workers the database is to have.  The others come when the first one
+ * has work for them: not to look whether the extension is there, nor to be held.
+ */
+static int
+wanted_workers(const OutboxDatabase *db)
+{
+	if (db->has_extension)
+		for (int w = 0; w < db->nworkers; w++)
+			if (db->workers[w].serves)
+				return outbox_workers_per_database;
+	return 1;
+}
+
+/* Those that are too many go, when the others have what they have. */
+static void
+retire_workers(int i)
+{
+	OutboxDatabase *db = &outbox_shared->databases[i];
+	int			wanted = wanted_workers(db);
+
+	for (int w = 0; w < db->nworkers; w++)
+	{
+		if (w >= wanted && db->workers[w].serves && !db->workers[w].retiring)
+			outbox_shares_retire(db, w);
+		else if (w >= wanted)
+			db->workers[w].absence = OUTBOX_ABSENCE_NONE;
+	}
 }
 
 static bool
-launch(int i, const OutboxDatabase *db, const char *datname)
+launch(int i, int w, const char *datname)
 {
+	OutboxWorker *place = &outbox_shared->databases[i].workers[w];
 	BackgroundWorker worker = {0};
 
 	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
 	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
 	worker.bgw_restart_time = BGW_NEVER_RESTART;
 	worker.bgw_notify_pid = MyProcPid;
-	worker.bgw_main_arg = Int32GetDatum(i);
+	worker.bgw_main_arg = OUTBOX_WORKER_ARGUMENT(i, w);
 	strlcpy(worker.bgw_library_name, "outbox", sizeof(worker.bgw_library_name));
 	strlcpy(worker.bgw_function_name, "outbox_worker_main", sizeof(worker.bgw_function_name));
-	snprintf(worker.bgw_name, sizeof(worker.bgw_name), "outbox worker for %s", datname);
+	snprintf(worker.bgw_name, sizeof(worker.bgw_name), "outbox worker %d for %s", w + 1, datname);
 	strlcpy(worker.bgw_type, "outbox worker", sizeof(worker.bgw_type));
-	memcpy(worker.bgw_extra, &db->generation, sizeof(db->generation));
-	return RegisterDynamicBackgroundWorker(&worker, &processes[i].handle);
+	memcpy(worker.bgw_extra, &place->generation, sizeof(place->generation));
+	return RegisterDynamicBackgroundWorker(&worker, &processes[i][w].handle);
 }
 
 /*
@@ -290,61 +341,64 @@ launch(int i, const OutboxDatabase *db, const char *datname)
  * workers, and only we free slots, so the slot stays what it is meanwhile.
  */
 static bool
-start_worker(int i, TimestampTz now)
+start_worker(int i, int w, TimestampTz now)
 {
 	OutboxDatabase *db = &outbox_shared->databases[i];
+	OutboxWorker *worker = &db->workers[w];
 	OutboxKnownDatabase *database = outbox_database_known(db->dboid);
 
 	LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
-	db->generation++;
-	db->state = OUTBOX_WORKER_STARTING;
-	db->started_at = now;
-	db->reason[0] = '\0';
+	db->nworkers = Max(db->nworkers, w + 1);
+	worker->generation++;
+	worker->state = OUTBOX_WORKER_STARTING;
+	worker->absence = OUTBOX_ABSENCE_NONE;
+	worker->started_at = now;
+	worker->exited_cleanly = false;
+	worker->found_none = false;
 	db->probe = false;
-	db->exited_cleanly = false;
-	db->found_none = false;
 	LWLockRelease(outbox_shared->lock);
 
-	if (launch(i, db, NameStr(database->name)))
+	if (launch(i, w, NameStr(database->name)))
 		return true;
 
 	LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
-	db->state = OUTBOX_WORKER_NONE;
+	worker->state = OUTBOX_WORKER_NONE;
 	if (!db->has_extension)
 		db->probe = true;
 	LWLockRelease(outbox_shared->lock);
-	processes[i].handle = NULL;
+	processes[i][w].handle = NULL;
 	return false;
 }
 
 /* Said in the slot, for outbox.status. */
 static void
-put_off(int i)
+put_off(int i, int w)
 {
 	OutboxDatabase *db = &outbox_shared->databases[i];
 
 	LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
-	strlcpy(db->reason, "no free background worker slot: raise max_worker_processes",
-			sizeof(db->reason));
+	db->nworkers = Max(db->nworkers, w + 1);
+	db->workers[w].absence = OUTBOX_ABSENCE_NO_ROOM;
 	LWLockRelease(outbox_shared->lock);
 }
 
 /*
- * What is decided for one slot under the lock and can be done there.  To start
- * a worker, and to clear up behind a database, is left to the caller.
+ * What is decided about a database under the lock and can be done there.  To
+ * start workers, and to clear up behind a database, is left to the caller.
  */
 static Action
-decide(int i, TimestampTz now, int probes, TimestampTz *wake_at,
-	   Oid *freed, uint32 *endpoints)
+decide(int i, Oid *freed, uint32 *endpoints)
 {
 	OutboxDatabase *db = &outbox_shared->databases[i];
 	Action		action = NOTHING;
 
 	LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
 	if (OidIsValid(db->dboid))
-		action = judge(i, now, probes, wake_at);
+		action = judge(i);
 	if (action == STOP)
-		stop_worker(i);
+		stop_workers(i);
+	else if (action == SERVE)
+		retire_workers(i);
 	else if (action == FREE)
 	{
 		*freed = db->dboid;
@@ -355,52 +409,134 @@ decide(int i, TimestampTz now, int probes, TimestampTz *wake_at,
 	return action;
 }
 
-static void
-visit_slots(TimestampTz now, TimestampTz *wake_at)
+/* One round over all databases. */
+typedef struct Round
 {
-	int			probes = count_probes(now);
-	int			begin = first_slot;
-	bool		full = now < no_room_until;
-	bool		freed_any = false;
+	TimestampTz now;
+	TimestampTz wake_at;		/* brought forward by what is a matter of time */
+	int			probes;
+	bool		full;			/* PostgreSQL has no process left */
+	bool		unserved;		/* … for a database that has none */
+	bool		serve[OUTBOX_MAX_DATABASES];
+} Round;
 
+/* Starts a worker that is not there, if it is time and there is room. */
+static void
+want_worker(Round *r, int i, int w)
+{
+	OutboxDatabase *db = &outbox_shared->databases[i];
+
+	if (has_process(i, w))
+		return;
+	if (db->workers[w].next_start_at > r->now)
+	{
+		r->wake_at = Min(r->wake_at, db->workers[w].next_start_at);
+		return;
+	}
+	if (!db->has_extension && r->probes >= MAX_PROBES)
+		return;					/* whoever finishes wakes us */
+	if (!r->full && start_worker(i, w, r->now))
+	{
+		r->probes += !db->has_extension;
+		return;
+	}
+	if (!r->full)
+	{
+		/* Who comes away empty-handed is the first next time. */
+		r->full = true;
+		first_slot = i;
+		no_room_until = TimestampTzPlusMilliseconds(r->now, NO_ROOM_DELAY);
+	}
+	r->unserved = r->unserved || count_processes(i) == 0;
+	put_off(i, w);
+}
+
+/*
+ * While a database has no worker for want of a process, none has several: one
+ * that can be spared goes, unless one is going already.
+ */
+static void
+make_room(void)
+{
+	int			richest = -1;
+	int			most = 1;
+
+	for (int i = 0; i < OUTBOX_MAX_DATABASES; i++)
+	{
+		OutboxDatabase *db = &outbox_shared->databases[i];
+		int			n = 0;
+
+		for (int w = 0; w < db->nworkers; w++)
+		{
+			if (db->workers[w].retiring)
+				return;
+			n += db->workers[w].serves;
+		}
+		if (n > most)
+		{
+			most = n;
+			richest = i;
+		}
+	}
+	if (richest < 0)
+		return;
+	for (int w = OUTBOX_MAX_WORKERS - 1; w > 0; w--)
+		if (outbox_shared->databases[richest].workers[w].serves)
+		{
+			outbox_shares_retire(&outbox_shared->databases[richest], w);
+			return;
+		}
+}
+
+/*
+ * Everybody's first worker comes before anybody's second one.
+ */
+static void
+visit_slots(TimestampTz *wake_at)
+{
+	int			begin = first_slot;
+	bool		freed_any = false;
+	Round		r = {.now = GetCurrentTimestamp(),.wake_at = *wake_at};
+
+	r.probes = count_probes(r.now);
+	r.full = r.now < no_room_until;
 	for (int n = 0; n < OUTBOX_MAX_DATABASES; n++)
 	{
 		int			i = (begin + n) % OUTBOX_MAX_DATABASES;
 		Oid			freed = InvalidOid;
 		uint32		endpoints = 0;
+		Action		action = decide(i, &freed, &endpoints);
 
-		switch (decide(i, now, probes, wake_at, &freed, &endpoints))
+		r.serve[i] = action == SERVE;
+		if (action == FREE)
 		{
-			case START:
-				if (!full && start_worker(i, now))
-				{
-					if (!outbox_shared->databases[i].has_extension)
-						probes++;
-					break;
-				}
-				if (!full)
-				{
-					/* Who comes away empty-handed is the first next time. */
-					full = true;
-					first_slot = i;
-					no_room_until = TimestampTzPlusMilliseconds(now, NO_ROOM_DELAY);
-				}
-				put_off(i);
-				break;
-			case FREE:
-				outbox_stats_forget_all(freed, endpoints);
-				freed_any = true;
-				break;
-			default:
-				break;
+			outbox_stats_forget_all(freed, endpoints);
+			freed_any = true;
 		}
+		if (r.serve[i] && count_processes(i) == 0)
+			want_worker(&r, i, 0);
 	}
-	if (full)
-		*wake_at = Min(*wake_at, no_room_until);
+	if (r.unserved)
+	{
+		LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
+		make_room();
+		LWLockRelease(outbox_shared->lock);
+	}
+	for (int n = 0; n < OUTBOX_MAX_DATABASES; n++)
+	{
+		int			i = (begin + n) % OUTBOX_MAX_DATABASES;
+
+		if (r.serve[i] && count_processes(i) > 0)
+			for (int w = 0; w < wanted_workers(&outbox_shared->databases[i]); w++)
+				want_worker(&r, i, w);
+	}
+	if (r.full)
+		r.wake_at = Min(r.wake_at, no_room_until);
+	*wake_at = r.wake_at;
 
 	/* A database that had found no slot may do so now. */
 	if (freed_any && outbox_databases_claim())
-		*wake_at = now;
+		*wake_at = r.now;
 }
 
 /* Milliseconds until the next round, unless something happens before. */
@@ -408,12 +544,10 @@ static long
 play_round(void)
 {
 	TimestampTz wake_at;
-	TimestampTz now;
 
 	reap();
 	wake_at = outbox_databases_update();
-	now = GetCurrentTimestamp();
-	visit_slots(now, &wake_at);
+	visit_slots(&wake_at);
 	return Max(TimestampDifferenceMilliseconds(GetCurrentTimestamp(), wake_at), 1);
 }
 

@@ -11,15 +11,21 @@
 extern void outbox_launcher_register(void); /* from _PG_init */
 extern PGDLLEXPORT void outbox_launcher_main(Datum arg);
 
-/* worker.c; the argument is the index of the database's slot. */
+/* worker.c */
 extern PGDLLEXPORT void outbox_worker_main(Datum arg);
 
+/* Which worker of which slot: the argument of outbox_worker_main(). */
+#define OUTBOX_WORKER_ARGUMENT(slot, worker) \
+	Int32GetDatum((slot) * OUTBOX_MAX_WORKERS + (worker))
+#define OUTBOX_ARGUMENT_SLOT(arg) (DatumGetInt32(arg) / OUTBOX_MAX_WORKERS)
+#define OUTBOX_ARGUMENT_WORKER(arg) (DatumGetInt32(arg) % OUTBOX_MAX_WORKERS)
+
 /*
- * Makes this process the worker of the slot, as early as it likes.  Does not
- * return when the process is not wanted any more: its slot has gone to another
- * one, or somebody wants the database for himself.
+ * Makes this process that worker of the database, as early as it likes.  Does
+ * not return when the process is not wanted any more: its place has gone to
+ * another one, or somebody wants the database for himself.
  */
-extern void outbox_worker_attach(OutboxDatabase *db);
+extern OutboxWorker *outbox_worker_attach(OutboxDatabase *db, int worker);
 
 /* Says what the worker does.  To call it means: the extension is here. */
 extern void outbox_worker_report(OutboxDatabase *db, OutboxWorkerState state,
@@ -30,6 +36,6 @@ extern void outbox_worker_report(OutboxDatabase *db, OutboxWorkerState state,
  * code 0, and the launcher does not come back until somebody rings.  A worker
  * that ends in any other way, with any exit code, is started again.
  */
-extern void outbox_worker_no_extension(OutboxDatabase *db);
+extern void outbox_worker_no_extension(void);
 
 #endif							/* OUTBOX_LAUNCHER_H */

@@ -1,7 +1,7 @@
 /*
  * lifecycle.c
  *	  Owns the commands that want a database for themselves: it sends the
- *	  worker away before them, and keeps it away until they are over.
+ *	  workers away before them, and keeps them away until they are over.
  *
  * DROP DATABASE, ALTER DATABASE … RENAME and SET TABLESPACE, and CREATE
  * DATABASE … TEMPLATE fail while anybody is connected, and nobody should have
@@ -79,9 +79,9 @@ at_transaction_end(XactEvent event, void *arg)
 }
 
 /*
- * Counts us in, and asks a worker that is there to leave.  False: there is no
- * slot to hold.  The launcher, woken afterwards, stops one that is only
- * starting, which we cannot: it has no pid yet.
+ * Counts us in, and asks the workers that are there to leave.  False: there is
+ * no slot to hold.  The launcher, woken afterwards, stops those that are only
+ * starting, which we cannot: they have no pid yet.
  */
 static bool
 take_hold(Oid dboid)
@@ -110,9 +110,10 @@ take_hold(Oid dboid)
 		hold->next = holds;
 		holds = hold;
 
-		/* Its pid is its own as long as we have the lock. */
-		if (db->pid != 0)
-			kill(db->pid, SIGTERM);
+		/* A pid is its own as long as we have the lock. */
+		for (int w = 0; w < db->nworkers; w++)
+			if (db->workers[w].pid != 0)
+				kill(db->workers[w].pid, SIGTERM);
 	}
 	LWLockRelease(outbox_shared->lock);
 
@@ -122,38 +123,39 @@ take_hold(Oid dboid)
 	return held;
 }
 
-/* The pid of a worker that is still there, 0: none, -1: one is starting. */
-static pid_t
-worker_of(OutboxDatabase *db)
+/*
+ * Is a worker there, or starting?  Notes the pids of those that are, because
+ * they clear their places a moment before they are out of the list of
+ * processes, where PostgreSQL will look for them.
+ */
+static bool
+workers_are_there(OutboxDatabase *db, pid_t *pids)
 {
-	pid_t		pid;
+	bool		found = false;
 
 	LWLockAcquire(outbox_shared->lock, LW_SHARED);
-	pid = db->pid;
-	if (pid == 0 && db->state != OUTBOX_WORKER_NONE)
-		pid = -1;
+	for (int w = 0; w < db->nworkers; w++)
+	{
+		if (db->workers[w].pid != 0)
+			pids[w] = db->workers[w].pid;
+		found = found || db->workers[w].pid != 0 ||
+			db->workers[w].state != OUTBOX_WORKER_NONE;
+	}
 	LWLockRelease(outbox_shared->lock);
-	return pid;
+	for (int w = 0; w < OUTBOX_MAX_WORKERS && !found; w++)
+		found = pids[w] != 0 && BackendPidGetProc(pids[w]) != NULL;
+	return found;
 }
 
-/*
- * Waits until the worker has left.  It clears its slot a moment before it is
- * out of the list of processes, where PostgreSQL will look for it.
- */
+/* Waits until the workers have left. */
 static void
 wait_for_leave(OutboxDatabase *db)
 {
 	TimestampTz begin = GetCurrentTimestamp();
-	pid_t		last = 0;
+	pid_t		pids[OUTBOX_MAX_WORKERS] = {0};
 
-	for (;;)
+	while (workers_are_there(db, pids))
 	{
-		pid_t		pid = worker_of(db);
-
-		if (pid > 0)
-			last = pid;
-		if (pid == 0 && (last == 0 || BackendPidGetProc(last) == NULL))
-			return;
 		if (TimestampDifferenceExceeds(begin, GetCurrentTimestamp(), PATIENCE))
 			return;				/* PostgreSQL will say who is in the way */
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,

@@ -145,7 +145,6 @@ extern bool outbox_tick_sees(const OutboxTick *tick, uint64 xid);
 
 /* True when two ticks hold the same events. */
 extern bool outbox_tick_same(const OutboxTick *a, const OutboxTick *b);
-extern void outbox_log_set_last_tick(int64 number);
 
 /* Cursors hold references to their ticks. */
 extern void outbox_cursor_set(OutboxCursor *to, OutboxTick *done,

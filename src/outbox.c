@@ -24,6 +24,7 @@ char	   *outbox_instance_name = NULL;
 char	   *outbox_source = NULL;
 char	   *outbox_allowed_networks = NULL;
 char	   *outbox_worker_role = NULL;
+int			outbox_workers_per_database = 1;
 int			outbox_worker_max_in_flight = 1024;
 int			outbox_wakeup_interval = 1000;
 int			outbox_settle_interval = 10;
@@ -130,6 +131,10 @@ define_operation_settings(void)
 				  "The role that workers run as.",
 				  "Empty: the owner of the extension.",
 				  &outbox_worker_role, 0, NULL);
+	define_int("outbox.workers_per_database",
+			   "Workers that each database with the extension has.",
+			   "They divide the endpoints among themselves. Each takes one of max_worker_processes; no database has a second one while another has none.",
+			   &outbox_workers_per_database, 1, OUTBOX_MAX_WORKERS, 0);
 	define_int("outbox.worker_max_in_flight",
 			   "Requests that one worker has in flight at most.",
 			   NULL, &outbox_worker_max_in_flight, 1, 16384, 0);

@@ -35,6 +35,7 @@ extern char *outbox_instance_name;
 extern char *outbox_source;
 extern char *outbox_allowed_networks;
 extern char *outbox_worker_role;
+extern int	outbox_workers_per_database;
 extern int	outbox_worker_max_in_flight;
 extern int	outbox_wakeup_interval; /* ms */
 extern int	outbox_settle_interval; /* ms */

@@ -18,6 +18,7 @@
 #include "catalog.h"
 #include "compat.h"
 #include "reader.h"
+#include "shares.h"
 #include "topic.h"
 
 /* Rows per page, and bytes of payload after which a page ends. */
@@ -40,6 +41,8 @@ int64		outbox_unmatched;
 static OutboxGotWork got_work;
 static OutboxEndpoint **endpoints;
 static int	nendpoints;
+static OutboxForeign *foreigners;
+static int	nforeigners;
 static dlist_node *last_laggard;
 
 /* Who subscribes to a topic. */
@@ -52,6 +55,8 @@ typedef struct Topic
 	OutboxEndpoint **subscribers;
 	OutboxFilterResult *result; /* of each subscriber's filter, for the event
 								 * that is being looked at */
+	int			nforeign;
+	OutboxForeign **foreign;	/* subscribers that others serve */
 } Topic;
 
 #define SH_PREFIX topics
@@ -78,18 +83,21 @@ forget_topics(void)
 }
 
 void
-outbox_reader_set_endpoints(OutboxEndpoint **list, int n)
+outbox_reader_set_endpoints(OutboxEndpoint **list, int n,
+							OutboxForeign *foreign, int nforeign)
 {
 	endpoints = list;
 	nendpoints = n;
+	foreigners = foreign;
+	nforeigners = nforeign;
 	last_laggard = NULL;
 	forget_topics();
 }
 
 static OutboxFilterResult
-passes(const OutboxEndpoint *ep, OutboxRow *row)
+passes(JsonPath *filter, OutboxRow *row)
 {
-	return ep->filter ? outbox_filter(ep->filter, outbox_row_payload(row)) :
+	return filter ? outbox_filter(filter, outbox_row_payload(row)) :
 		OUTBOX_FILTER_YES;
 }
 
@@ -103,7 +111,7 @@ bool
 outbox_reader_subscribes(const OutboxEndpoint *ep, const char *topic, size_t len,
 						 OutboxRow *row)
 {
-	return subscribes(ep, topic, len) && passes(ep, row) != OUTBOX_FILTER_NO;
+	return subscribes(ep, topic, len) && passes(ep->filter, row) != OUTBOX_FILTER_NO;
 }
 
 static Topic *
@@ -140,16 +148,39 @@ find_topic(const char *name, size_t len)
 		topic->result[topic->n] = OUTBOX_FILTER_YES;
 		topic->subscribers[topic->n++] = endpoints[i];
 	}
+	topic->nforeign = 0;
+	topic->foreign = NULL;
+	for (int i = 0; i < nforeigners; i++)
+	{
+		if (!outbox_topic_in_list(key, len, foreigners[i].patterns,
+								  foreigners[i].npatterns))
+			continue;
+		if (topic->foreign == NULL)
+			topic->foreign = MemoryContextAlloc(topic_cxt,
+												sizeof(OutboxForeign *) * nforeigners);
+		topic->foreign[topic->nforeign++] = &foreigners[i];
+	}
 	return topic;
 }
 
 bool
 outbox_reader_has_subscriber(const char *topic)
 {
-	return find_topic(topic, strlen(topic))->n > 0;
+	const Topic *found = find_topic(topic, strlen(topic));
+
+	return found->n > 0 || found->nforeign > 0;
 }
 
 /* ----------------------------------------------------------------- head */
+
+static bool
+wanted_elsewhere(const Topic *topic, OutboxRow *row)
+{
+	for (int i = 0; i < topic->nforeign; i++)
+		if (passes(topic->foreign[i]->filter, row) != OUTBOX_FILTER_NO)
+			return true;
+	return false;
+}
 
 static void *
 head_wants(void *arg, const char *name, size_t len, OutboxRow *row)
@@ -163,7 +194,7 @@ head_wants(void *arg, const char *name, size_t len, OutboxRow *row)
 	{
 		OutboxEndpoint *ep = topic->subscribers[i];
 
-		topic->result[i] = passes(ep, row);
+		topic->result[i] = passes(ep->filter, row);
 		if (topic->result[i] == OUTBOX_FILTER_NO)
 			continue;
 		wanted = true;
@@ -171,7 +202,7 @@ head_wants(void *arg, const char *name, size_t len, OutboxRow *row)
 			ep->backlog++;
 		attached = attached || ep->attached;
 	}
-	if (!wanted)
+	if (!wanted && outbox_serves_database() && !wanted_elsewhere(topic, row))
 		outbox_unmatched++;
 	return attached ? topic : NULL;
 }
@@ -211,6 +242,13 @@ read_head(bool news, XLogRecPtr *lsn)
 		if (!news)
 			return;
 		tick = outbox_log_tick();
+		if (nendpoints == 0 && !outbox_serves_database())
+		{
+			/* Nobody here has missed anything. */
+			outbox_cursor_set(&outbox_head, tick, NULL, 0);
+			outbox_tick_unref(tick);
+			return;
+		}
 		if (outbox_tick_same(outbox_head.done, tick))
 		{
 			outbox_tick_unref(tick);
@@ -232,7 +270,7 @@ laggard_wants(void *arg, const char *topic, size_t len, OutboxRow *row)
 
 	if (!subscribes(arg, topic, len))
 		return NULL;
-	result = passes(arg, row);
+	result = passes(((OutboxEndpoint *) arg)->filter, row);
 	return result == OUTBOX_FILTER_NO ? NULL : &result;
 }
 
@@ -255,8 +293,8 @@ target_for(const OutboxCursor *c)
 	return tick->number > c->done->number ? tick : NULL;
 }
 
-static bool
-at_head(const OutboxCursor *c)
+bool
+outbox_reader_at_head(const OutboxCursor *c)
 {
 	return c->under == NULL && outbox_head.under == NULL &&
 		(c->done->number == outbox_head.done->number ||
@@ -266,7 +304,7 @@ at_head(const OutboxCursor *c)
 static void
 attach_if_caught_up(OutboxEndpoint *ep)
 {
-	if (ep->attached || !at_head(&ep->cursor))
+	if (ep->attached || !outbox_reader_at_head(&ep->cursor))
 		return;
 	ep->attached = true;
 	ep->counted = true;
@@ -279,7 +317,7 @@ static bool
 is_hungry(OutboxEndpoint *ep, TimestampTz now)
 {
 	return !ep->attached && !ep->recreate && outbox_endpoint_wants_events(ep, now) &&
-		(at_head(&ep->cursor) || target_for(&ep->cursor) != NULL);
+		(outbox_reader_at_head(&ep->cursor) || target_for(&ep->cursor) != NULL);
 }
 
 static void
@@ -364,14 +402,14 @@ count_ahead(dlist_head *busy)
 
 		if (ep->counted || ep->dropped)
 			continue;
-		if (!at_head(&ep->counter))
+		if (!outbox_reader_at_head(&ep->counter))
 		{
 			target = target_for(&ep->counter);
 			if (target == NULL)
 				continue;
 			outbox_log_read(&ep->counter, target, &reader, &unused);
 		}
-		if (at_head(&ep->counter))
+		if (outbox_reader_at_head(&ep->counter))
 		{
 			ep->counted = true;
 			outbox_cursor_clear(&ep->counter);
@@ -443,7 +481,7 @@ outbox_reader_has_work(dlist_head *busy, TimestampTz now)
 		if (ep->dropped || ep->recreate)
 			continue;
 		if (is_hungry(ep, now) || outbox_endpoint_has_due(ep, now) ||
-			(!ep->counted && (at_head(&ep->counter) || target_for(&ep->counter))))
+			(!ep->counted && (outbox_reader_at_head(&ep->counter) || target_for(&ep->counter))))
 			return true;
 	}
 	return false;

@@ -23,6 +23,7 @@
 #include "replay.h"
 #include "roster.h"
 #include "session.h"
+#include "shares.h"
 #include "topic.h"
 
 #define PAGE_ROWS 128
@@ -134,6 +135,8 @@ can_go_on(const Replay *r)
 {
 	OutboxEndpoint *ep = outbox_roster_find(r->endpoint_id);
 
+	if (!outbox_serves_endpoint(r->endpoint_id))
+		return false;
 	return ep == NULL ||
 		(!ep->recreate && !ep->dropped &&
 		 ep->nretries + ep->nretries_loading + ep->nready + ep->nsettling < ENOUGH_DUE);

@@ -23,16 +23,23 @@
 #include "retention.h"
 #include "session.h"
 
-int			outbox_events_piece;
-int			outbox_attempts_piece;
-
+static OutboxDatabase *db;
+static int	events_piece;
+static int	attempts_piece;
 static TimestampTz events_since;
 static TimestampTz attempts_since;
 static TimestampTz look_again_at;
+static bool locked_out;			/* somebody has a lock on what is to go */
 static bool tidying;			/* kept events are being looked through */
 
 /* After a table could not be dropped. */
 #define LOOK_AGAIN_AFTER (10 * USECS_PER_SEC)
+
+/*
+ * The same, when that may be another worker: each has a lock for a moment, many
+ * times a second.
+ */
+#define LOOK_AGAIN_SOON (200 * 1000)
 
 /* Between two slices of kept events. */
 #define TIDY_EVERY (10 * 1000)
@@ -50,8 +57,9 @@ execute(const char *sql)
 }
 
 void
-outbox_retention_init(OutboxDatabase *db)
+outbox_retention_init(OutboxDatabase *database)
 {
+	db = database;
 	execute("SELECT log, piece, since FROM outbox.pieces");
 	for (uint64 i = 0; i < SPI_processed; i++)
 	{
@@ -64,16 +72,17 @@ outbox_retention_init(OutboxDatabase *db)
 
 		if (strcmp(log, "events") == 0)
 		{
-			outbox_events_piece = piece;
+			events_piece = piece;
 			events_since = since;
 		}
 		else
 		{
-			outbox_attempts_piece = piece;
+			attempts_piece = piece;
 			attempts_since = since;
 		}
 	}
-	pg_atomic_write_u32(&db->piece, outbox_events_piece);
+	pg_atomic_write_u32(&db->piece, events_piece);
+	pg_atomic_write_u32(&db->attempts_piece, attempts_piece);
 	look_again_at = GetCurrentTimestamp();
 }
 
@@ -96,8 +105,9 @@ outbox_retention_next_time(void)
 /*
  * Has everybody done with this piece of the log?  Asked with the piece locked
  * against everyone, and with a snapshot taken after that: before, somebody
- * could still commit an event into it.  No endpoint can be made meanwhile, for
- * that takes a lock that conflicts with ours on the settings.
+ * could still commit an event into it.  No endpoint can be made meanwhile, and
+ * no other worker can store a position or park a delivery, for all of that takes
+ * a lock that conflicts with ours on the settings.
  *
  * A row that is not visible in the done tick of some position is needed; so is
  * one that was on its way when the position was written.
@@ -157,9 +167,9 @@ lock_exclusively(OutboxTable table)
 }
 
 static bool
-rotate_events(OutboxDatabase *db)
+rotate_events(void)
 {
-	int			next = next_piece(outbox_events_piece);
+	int			next = next_piece(events_piece);
 	char		sql[128];
 	Oid			settings = outbox_session_table(OUTBOX_TABLE_ENDPOINT_SETTINGS);
 
@@ -170,10 +180,10 @@ rotate_events(OutboxDatabase *db)
 	 * Never a waiting lock: while one waits, every emit would queue up behind
 	 * it.
 	 */
-	if (!lock_exclusively(OUTBOX_TABLE_EVENTS_0 + next) ||
+	locked_out = !lock_exclusively(OUTBOX_TABLE_EVENTS_0 + next) ||
 		!lock_exclusively(OUTBOX_TABLE_TICKS_0 + next) ||
-		!ConditionalLockRelationOid(settings, ShareRowExclusiveLock) ||
-		!everybody_is_done(next))
+		!ConditionalLockRelationOid(settings, ShareRowExclusiveLock);
+	if (locked_out || !everybody_is_done(next))
 	{
 		outbox_give_up();
 		return false;
@@ -184,7 +194,7 @@ rotate_events(OutboxDatabase *db)
 	use_piece("events", next);
 	outbox_commit();
 
-	outbox_events_piece = next;
+	events_piece = next;
 	events_since = GetCurrentTimestamp();
 	pg_atomic_write_u32(&db->piece, next);
 	return true;
@@ -193,13 +203,14 @@ rotate_events(OutboxDatabase *db)
 static bool
 rotate_attempts(void)
 {
-	int			next = next_piece(outbox_attempts_piece);
+	int			next = next_piece(attempts_piece);
 	char		sql[128];
 
 	if (!outbox_begin(true))
 		return false;
 	if (!lock_exclusively(OUTBOX_TABLE_ATTEMPT_LOG_0 + next))
 	{
+		locked_out = true;
 		outbox_give_up();
 		return false;
 	}
@@ -208,7 +219,8 @@ rotate_attempts(void)
 	use_piece("attempts", next);
 	outbox_commit();
 
-	outbox_attempts_piece = next;
+	attempts_piece = next;
+	pg_atomic_write_u32(&db->attempts_piece, next);
 	attempts_since = GetCurrentTimestamp();
 	return true;
 }
@@ -245,17 +257,18 @@ drop_kept_events(void)
 }
 
 void
-outbox_retention_run(OutboxDatabase *db)
+outbox_retention_run(void)
 {
 	TimestampTz now = GetCurrentTimestamp();
 	bool		rotated = false;
 	bool		failed = false;
 
+	locked_out = false;
 	if (now >= due(attempts_since, outbox_attempts_retention))
 		failed = !rotate_attempts();
 	if (now >= due(events_since, outbox_retention))
 	{
-		rotated = rotate_events(db);
+		rotated = rotate_events();
 		failed = failed || !rotated;
 	}
 	tidying = tidying || rotated;
@@ -266,6 +279,8 @@ outbox_retention_run(OutboxDatabase *db)
 		int64		wait = Min(LOOK_AGAIN_AFTER,
 							   (int64) outbox_retention * USECS_PER_SEC / 10);
 
+		if (locked_out && db->nworkers > 1)
+			wait = Min(wait, LOOK_AGAIN_SOON);
 		look_again_at = now + Max(wait, 100 * 1000);
 	}
 }

@@ -7,10 +7,6 @@
 
 #include "shmem.h"
 
-/* The tables that are written to now. */
-extern int	outbox_events_piece;
-extern int	outbox_attempts_piece;
-
 /* In a transaction: what outbox.pieces says. */
 extern void outbox_retention_init(OutboxDatabase *db);
 
@@ -21,6 +17,6 @@ extern TimestampTz outbox_retention_next_time(void);
  * Drops what is old enough and no longer needed.  Everything that was settled
  * must have been written before.
  */
-extern void outbox_retention_run(OutboxDatabase *db);
+extern void outbox_retention_run(void);
 
 #endif							/* OUTBOX_RETENTION_H */

@@ -19,6 +19,7 @@
 #include "reader.h"
 #include "roster.h"
 #include "session.h"
+#include "shares.h"
 
 OutboxEndpoint **outbox_endpoints;
 int			outbox_nendpoints;
@@ -28,14 +29,15 @@ bool		outbox_recreating;
 TimestampTz outbox_reload_at = DT_NOEND;
 
 static MemoryContext endpoint_cxt;
-static bool shared_head;
+static MemoryContext foreign_cxt;	/* of the following two */
+static OutboxForeign *foreigners;	/* who is served by other workers */
+static int	nforeigners;
 
 void
-outbox_roster_init(bool shared)
+outbox_roster_init(void)
 {
 	endpoint_cxt = AllocSetContextCreate(TopMemoryContext, "outbox endpoints",
 										 ALLOCSET_DEFAULT_SIZES);
-	shared_head = shared;
 }
 
 void
@@ -105,19 +107,16 @@ meet(const OutboxSettings *s)
 	ep->delivered = p.delivered;
 	ep->failed_attempts = p.failed_attempts;
 	ep->last_active_at = GetCurrentTimestamp();
-	if (p.shared && shared_head)
+	outbox_cursor_copy(&ep->cursor, &p.cursor);
+	if (outbox_reader_at_head(&ep->cursor))
 	{
 		ep->counted = true;
-		ep->shared = true;
 		ep->attached = !ep->paused && !ep->disabled && !ep->secret_missing;
-		if (!ep->attached)
-			outbox_cursor_copy(&ep->cursor, &outbox_head);
+		if (ep->attached)
+			outbox_cursor_clear(&ep->cursor);
 	}
 	else
-	{
-		outbox_cursor_copy(&ep->cursor, &p.cursor);
 		count_again(ep);
-	}
 	outbox_cursor_clear(&p.cursor);
 
 	/* Parked rows first: they may stand before what the log brings. */
@@ -132,15 +131,56 @@ typedef struct Reload
 	OutboxEndpoint **list;
 	int			n;
 	int			max;
+	OutboxForeign *foreign;
+	int			nforeign;
+	int			max_foreign;
+	MemoryContext foreign_cxt;
+	uint16		weight[OUTBOX_SHARES];
 } Reload;
+
+/* Another worker's: all that is of interest is what it subscribes to. */
+static void
+note_foreign(Reload *r, const OutboxSettings *s)
+{
+	MemoryContext old = MemoryContextSwitchTo(r->foreign_cxt);
+	OutboxForeign *f;
+
+	if (r->nforeign == r->max_foreign)
+	{
+		r->max_foreign = Max(64, r->max_foreign * 2);
+		r->foreign = r->foreign ? repalloc_huge(r->foreign, sizeof(OutboxForeign) * r->max_foreign) :
+			palloc(sizeof(OutboxForeign) * r->max_foreign);
+	}
+	f = &r->foreign[r->nforeign++];
+	f->npatterns = s->npatterns;
+	f->patterns = palloc(sizeof(char *) * Max(s->npatterns, 1));
+	for (int i = 0; i < s->npatterns; i++)
+		f->patterns[i] = pstrdup(s->patterns[i]);
+	f->filter = NULL;
+	if (s->filter)
+	{
+		f->filter = palloc(VARSIZE(s->filter));
+		memcpy(f->filter, s->filter, VARSIZE(s->filter));
+	}
+	MemoryContextSwitchTo(old);
+}
 
 static void
 apply_settings(void *arg, const OutboxSettings *s)
 {
 	Reload	   *r = arg;
 	OutboxEndpoint *ep = outbox_roster_find(s->id);
+	int			share = outbox_share_of(s->id);
 
-	if (ep == NULL)
+	r->weight[share] = Min(r->weight[share] + 1, PG_UINT16_MAX);
+	if (!outbox_share_served(share))
+	{
+		note_foreign(r, s);
+		if (ep == NULL)
+			return;
+		/* It is about to be left: nothing about it matters here any more. */
+	}
+	else if (ep == NULL)
 		ep = meet(s);
 	else if (ep->generation != s->generation || ep->ordering != s->ordering ||
 			 ep->block_on_dead != s->block_on_dead)
@@ -208,16 +248,28 @@ forget_endpoint(OutboxEndpoint *ep)
 	outbox_endpoint_free(ep);
 }
 
-/* Reads all settings.  False: a lock was not to be had. */
+static void
+tell_reader(void)
+{
+	outbox_reader_set_endpoints(outbox_endpoints, outbox_nendpoints, foreigners,
+								nforeigners);
+}
+
+/*
+ * Reads all settings.  False: a lock was not to be had.  'tidy': somebody may
+ * have left something behind that no worker saw being dropped.
+ */
 bool
-outbox_roster_reload(bool first)
+outbox_roster_reload(bool tidy)
 {
 	Reload		r = {0};
 	OutboxEndpoint **old = outbox_endpoints;
-	bool		dropped = first;
+	bool		dropped = tidy;
 
 	if (!outbox_begin(true))
 		return false;
+	r.foreign_cxt = AllocSetContextCreate(CurTransactionContext, "outbox foreigners",
+										  ALLOCSET_DEFAULT_SIZES);
 	outbox_reload_at = DT_NOEND;
 	for (int i = 0; i < outbox_nendpoints; i++)
 		outbox_endpoints[i]->seen = false;
@@ -230,6 +282,7 @@ outbox_roster_reload(bool first)
 		}
 	if (dropped)
 		delete_orphans();
+	MemoryContextSetParent(r.foreign_cxt, TopMemoryContext);
 	outbox_commit();
 
 	for (int i = 0; i < outbox_nendpoints; i++)
@@ -239,9 +292,50 @@ outbox_roster_reload(bool first)
 	outbox_nendpoints = r.n;
 	if (old)
 		pfree(old);
-	outbox_reader_set_endpoints(outbox_endpoints, outbox_nendpoints);
+	if (foreign_cxt)
+		MemoryContextDelete(foreign_cxt);
+	foreign_cxt = r.foreign_cxt;
+	foreigners = r.foreign;
+	nforeigners = r.nforeign;
+	tell_reader();
+	if (outbox_serves_database())
+		outbox_shares_weigh(r.weight);
 	outbox_fill_all = true;
 	return true;
+}
+
+/*
+ * What others are to serve is not sent any more from now on.  It starts over,
+ * like any other that does, but elsewhere: with a position of its own, because
+ * the shared one goes on without it.
+ */
+void
+outbox_roster_leave(void)
+{
+	for (int i = 0; i < outbox_nendpoints; i++)
+	{
+		OutboxEndpoint *ep = outbox_endpoints[i];
+
+		if (outbox_serves_endpoint(ep->id) || ep->recreate)
+			continue;
+		ep->recreate = true;
+		ep->dirty = true;
+		outbox_recreating = true;
+		outbox_roster_busy(ep);
+	}
+}
+
+/* Shares whose endpoints have all been forgotten. */
+static void
+give_back_shares(void)
+{
+	bool		in_use[OUTBOX_SHARES] = {false};
+
+	if (!outbox_shares_leaving())
+		return;
+	for (int i = 0; i < outbox_nendpoints; i++)
+		in_use[outbox_share_of(outbox_endpoints[i]->id)] = true;
+	outbox_shares_give_back(in_use);
 }
 
 /* After a settle: those that start over leave, and are met again. */
@@ -251,7 +345,10 @@ outbox_roster_recreate(void)
 	int			n = 0;
 
 	if (!outbox_recreating)
+	{
+		give_back_shares();
 		return;
+	}
 	outbox_recreating = false;
 	for (int i = 0; i < outbox_nendpoints; i++)
 	{
@@ -267,5 +364,6 @@ outbox_roster_recreate(void)
 	}
 	outbox_nendpoints = n;
 	if (outbox_reload_at == 0)
-		outbox_reader_set_endpoints(outbox_endpoints, outbox_nendpoints);
+		tell_reader();
+	give_back_shares();
 }

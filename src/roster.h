@@ -23,15 +23,23 @@ extern bool outbox_recreating;
 /* Settings have to be read again at this time, or at once. */
 extern TimestampTz outbox_reload_at;
 
-/* 'shared_head': the head of the log came from the shared position. */
-extern void outbox_roster_init(bool shared_head);
+extern void outbox_roster_init(void);
 extern OutboxEndpoint *outbox_roster_find(int32 id);	/* NULL: none */
 extern void outbox_roster_busy(OutboxEndpoint *ep);
 
-/* Reads all settings.  False: a lock was not to be had. */
-extern bool outbox_roster_reload(bool first);
+/*
+ * Reads all settings.  False: a lock was not to be had.  'tidy': what dropped
+ * endpoints may have left behind is looked for.
+ */
+extern bool outbox_roster_reload(bool tidy);
 
-/* After a settle: those that start over leave, and are met again. */
+/* Endpoints that are not served here any more begin to leave. */
+extern void outbox_roster_leave(void);
+
+/*
+ * After a settle: those that start over leave, and are met again, here or, when
+ * their share has been given back, elsewhere.
+ */
 extern void outbox_roster_recreate(void);
 
 #endif							/* OUTBOX_ROSTER_H */

@@ -69,6 +69,12 @@ outbox_schedule_init(int64 epoch, bool zero)
 	MemoryContextSwitchTo(old);
 }
 
+void
+outbox_schedule_begin(void)
+{
+	look_at = 0;
+}
+
 TimestampTz
 outbox_schedule_next_time(OutboxDatabase *db)
 {

@@ -10,6 +10,9 @@
 /* As for outbox_log_init(). */
 extern void outbox_schedule_init(int64 epoch, bool zero);
 
+/* What another worker knew of the table is not known here. */
+extern void outbox_schedule_begin(void);
+
 /* Appends what is due to the log, a batch in a transaction of its own. */
 extern void outbox_schedule_step(OutboxDatabase *db, TimestampTz now);
 

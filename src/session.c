@@ -319,7 +319,7 @@ outbox_begin(bool write)
 	if (look_up_extension(NULL, &extversion) != extension_oid)
 	{
 		ereport(LOG, (errmsg("outbox worker ends: the extension was dropped")));
-		outbox_worker_no_extension(outbox_database_slot(MyDatabaseId, false));
+		outbox_worker_no_extension();
 		proc_exit(0);
 	}
 

@@ -203,8 +203,9 @@ OUTBOX_FUNCTION(outbox_endpoints_changed_1_0, 0)
 	outbox_mark_changed();
 
 	/* What made the worker fail may be what is being changed. */
-	if (db != NULL && db->pid == 0)
-		outbox_mark_launcher();
+	for (int w = 0; db != NULL && w < OUTBOX_MAX_WORKERS; w++)
+		if (db->workers[w].pid == 0 && (w == 0 || db->workers[w].failures > 0))
+			outbox_mark_launcher();
 	PG_RETURN_VOID();
 }
 

@@ -31,15 +31,21 @@
 #include "compat.h"
 #include "notice.h"
 #include "plan.h"
-#include "retention.h"
 #include "session.h"
 #include "settle.h"
+#include "shares.h"
 
 /* After so many position rows the other table takes over. */
 #define MAX_POSITION_ROWS 20000
 
 /* An endpoint that did nothing for so long follows the shared position. */
 #define IDLE_AFTER (1 * USECS_PER_SEC)
+
+/* Those that come to rest together do not hold up a settle. */
+#define SHARE_AT_ONCE 500
+
+/* When somebody uses the positions: workers do so a few times a second. */
+#define COMPACT_AGAIN (200 * 1000)
 
 /*
  * How often the shared position and the time of the log are noted: while
@@ -67,9 +73,9 @@ static int	nattempts;
 static int	max_attempts;
 static TimestampTz last_started_at;
 
-static int64 position_number;
-static int	position_piece;
-static int64 position_rows;
+static OutboxDatabase *db;
+static int32 shared_id;			/* of the position that our idle endpoints share */
+static int	share_budget;		/* that may begin to do so with this settle */
 static int64 shared_tick;		/* as last written */
 static int64 shared_seq;
 static TimestampTz shared_at;
@@ -79,17 +85,15 @@ static SPIPlanPtr park_plan;
 static SPIPlanPtr unpark_plan;
 
 void
-outbox_settle_init(int64 last_position, int positions_piece, int64 positions_rows,
-				   int64 last_shared_tick)
+outbox_settle_init(OutboxDatabase *database, int64 last_shared_tick)
 {
+	db = database;
+	shared_id = -(int32) pg_atomic_add_fetch_u64(&db->last_shared, 1);
 	shared_tick = last_shared_tick;
 	attempt_cxt = AllocSetContextCreate(TopMemoryContext, "outbox attempts",
 										ALLOCSET_DEFAULT_SIZES);
 	max_attempts = 1024;
 	attempts = MemoryContextAlloc(TopMemoryContext, sizeof(Attempt) * max_attempts);
-	position_number = last_position;
-	position_piece = positions_piece;
-	position_rows = positions_rows;
 }
 
 /* ------------------------------------------------------------- attempts */
@@ -241,6 +245,7 @@ append_rows(Oid table, Slots *s, int nrows, Datum *values, bool *nulls)
 static void
 write_attempts(void)
 {
+	int			piece = (int) pg_atomic_read_u32(&db->attempts_piece);
 	Datum	   *values = palloc(sizeof(Datum) * ATTEMPT_COLUMNS * nattempts);
 	bool	   *nulls = palloc0(sizeof(bool) * ATTEMPT_COLUMNS * nattempts);
 
@@ -258,13 +263,13 @@ write_attempts(void)
 		v[5] = Float4GetDatum(a->duration);
 		v[6] = Int16GetDatum(a->status);
 		n[6] = a->status == 0;
-		v[7] = Int16GetDatum(outbox_attempts_piece);
+		v[7] = Int16GetDatum(piece);
 		n[8] = a->error == NULL;
 		v[8] = n[8] ? (Datum) 0 : CStringGetTextDatum(a->error);
 		n[9] = a->body == NULL;
 		v[9] = n[9] ? (Datum) 0 : CStringGetTextDatum(a->body);
 	}
-	append_rows(outbox_session_table(OUTBOX_TABLE_ATTEMPT_LOG_0 + outbox_attempts_piece),
+	append_rows(outbox_session_table(OUTBOX_TABLE_ATTEMPT_LOG_0 + piece),
 				&attempt_slots, nattempts, values, nulls);
 }
 
@@ -359,9 +364,14 @@ write_parked(OutboxEndpoint *ep)
 /* ------------------------------------------------------------ positions */
 
 #define POSITION_COLUMNS 17
+#define POSITION_NAMES \
+	"number, endpoint_id, shared, generation, done_tick, done, done_seq_low," \
+	" under_tick, under, under_seq_low, under_seq_high, last_seq, pending," \
+	" delivered, failed_attempts, settled_at"
 
 typedef struct Positions
 {
+	int			piece;
 	int			n;
 	int			max;
 	Datum	   *values;
@@ -372,6 +382,7 @@ typedef struct Positions
 static void
 begin_positions(Positions *p)
 {
+	p->piece = (int) pg_atomic_read_u32(&db->positions_piece);
 	p->n = 0;
 	p->max = 64;
 	p->values = palloc(sizeof(Datum) * POSITION_COLUMNS * p->max);
@@ -386,7 +397,7 @@ snapshot_datum(const OutboxTick *tick)
 							   CStringGetDatum(outbox_tick_snapshot(tick)));
 }
 
-/* 'ep' NULL: the shared position. */
+/* 'ep' NULL: the position that our idle endpoints share. */
 static void
 add_position(Positions *p, OutboxEndpoint *ep, const OutboxCursor *c)
 {
@@ -404,10 +415,11 @@ add_position(Positions *p, OutboxEndpoint *ep, const OutboxCursor *c)
 	p->n++;
 	memset(n, 0, sizeof(bool) * POSITION_COLUMNS);
 
-	v[0] = Int16GetDatum(position_piece);
-	v[1] = Int64GetDatum(++position_number);
-	v[2] = Int32GetDatum(ep ? ep->id : 0);
-	v[3] = BoolGetDatum(ep && ep->shared);
+	v[0] = Int16GetDatum(p->piece);
+	v[1] = Int64GetDatum((int64) pg_atomic_add_fetch_u64(&db->last_position, 1));
+	v[2] = Int32GetDatum(ep ? ep->id : shared_id);
+	v[3] = Int32GetDatum(shared_id);
+	n[3] = ep == NULL || !ep->shared;
 	v[4] = Int64GetDatum(ep ? ep->generation : 0);
 	v[5] = Int64GetDatum(c->done->number);
 	v[6] = snapshot_datum(c->done);
@@ -443,9 +455,9 @@ static void
 write_positions(Positions *p)
 {
 	if (p->n > 0)
-		append_rows(outbox_session_table(OUTBOX_TABLE_POSITIONS_0 + position_piece),
+		append_rows(outbox_session_table(OUTBOX_TABLE_POSITIONS_0 + p->piece),
 					&position_slots, p->n, p->values, p->nulls);
-	position_rows += p->n;
+	pg_atomic_fetch_add_u32(&db->position_rows, p->n);
 }
 
 /* Which moment of the log had which time. */
@@ -519,11 +531,16 @@ write_state(OutboxEndpoint *ep)
 
 /* --------------------------------------------------------------- settle */
 
+/*
+ * One that is to be left, or read anew, stays where it is: the shared position
+ * moves on without it.
+ */
 static bool
 may_share(OutboxEndpoint *ep, TimestampTz now)
 {
-	return ep->attached && !ep->shared && ep->window_count == 0 && ep->nheld == 0 &&
-		ep->nsettling == 0 && now - ep->last_active_at > IDLE_AFTER;
+	return ep->attached && !ep->shared && !ep->recreate && ep->window_count == 0 &&
+		ep->nheld == 0 && ep->nsettling == 0 && share_budget > 0 &&
+		now - ep->last_active_at > IDLE_AFTER;
 }
 
 bool
@@ -542,6 +559,7 @@ outbox_settle(dlist_head *busy, const OutboxCursor *head, bool final)
 													   iter.cur));
 
 	begin_positions(&p);
+	share_budget = SHARE_AT_ONCE;
 	dlist_foreach(iter, busy)
 	{
 		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, busy_node, iter.cur);
@@ -571,6 +589,7 @@ outbox_settle(dlist_head *busy, const OutboxCursor *head, bool final)
 			ep->shared = true;
 			ep->dirty = true;
 			share = true;
+			share_budget--;
 		}
 		else if (ep->dirty)
 			ep->shared = false;
@@ -578,14 +597,13 @@ outbox_settle(dlist_head *busy, const OutboxCursor *head, bool final)
 			add_position(&p, ep, frontier);
 	}
 
-	if (share || (head->done->number != shared_tick &&
-				  (final || p.now - shared_at > SHARED_EVERY_IDLE ||
-				   (p.now - shared_at > SHARED_EVERY &&
-					head->done->seq_high != shared_seq))))
+	if (share || outbox_settle_wants_head(head, p.now) ||
+		(head->done->number != shared_tick &&
+		 (final || p.now - shared_at > SHARED_EVERY_IDLE)))
 	{
 		add_position(&p, NULL, head);
-		if (head->done->number != shared_tick)
-			write_tick(head->done, outbox_events_piece);
+		if (head->done->number != shared_tick && outbox_serves_database())
+			write_tick(head->done, (int) pg_atomic_read_u32(&db->piece));
 		shared_tick = head->done->number;
 		shared_seq = head->done->seq_high;
 		shared_at = p.now;
@@ -605,41 +623,57 @@ outbox_settle(dlist_head *busy, const OutboxCursor *head, bool final)
 }
 
 bool
-outbox_settle_wants_compaction(TimestampTz now)
+outbox_settle_wants_head(const OutboxCursor *head, TimestampTz now)
 {
-	return position_rows > MAX_POSITION_ROWS && now >= compact_at;
+	return head->done->number != shared_tick && head->done->seq_high != shared_seq &&
+		now - shared_at > SHARED_EVERY;
 }
 
 bool
-outbox_settle_compact(OutboxEndpoint **endpoints, int n, const OutboxCursor *head)
+outbox_settle_wants_compaction(TimestampTz now)
 {
-	int			other = 1 - position_piece;
-	int			was = position_piece;
-	Oid			leaf = outbox_session_table(OUTBOX_TABLE_POSITIONS_0 + other);
-	Oid			full = outbox_session_table(OUTBOX_TABLE_POSITIONS_0 + was);
-	Positions	p;
+	return outbox_serves_database() && now >= compact_at &&
+		pg_atomic_read_u32(&db->position_rows) > MAX_POSITION_ROWS;
+}
+
+/*
+ * From the tables, because other workers' positions are there as well.  What
+ * nobody follows any more, and what dropped endpoints left, does not count.
+ */
+bool
+outbox_settle_compact(void)
+{
+	int			was = (int) pg_atomic_read_u32(&db->positions_piece);
+	int			other = 1 - was;
+	Datum		args[1] = {Int16GetDatum(other)};
+	uint64		n;
 
 	if (!outbox_begin(true))
 		return false;
-	if (!ConditionalLockRelationOid(full, AccessExclusiveLock) ||
-		!ConditionalLockRelationOid(leaf, AccessExclusiveLock))
+	if (!ConditionalLockRelationOid(outbox_session_table(OUTBOX_TABLE_POSITIONS_0 + was),
+									AccessExclusiveLock) ||
+		!ConditionalLockRelationOid(outbox_session_table(OUTBOX_TABLE_POSITIONS_0 + other),
+									AccessExclusiveLock))
 	{
-		/* Somebody looks at the positions: later. */
-		compact_at = GetCurrentTimestamp() + USECS_PER_SEC;
+		/* Somebody reads the positions, or writes them: later. */
+		compact_at = GetCurrentTimestamp() + COMPACT_AGAIN;
 		outbox_give_up();
 		return false;
 	}
+	n = outbox_query("WITH newest AS MATERIALIZED (SELECT DISTINCT ON (endpoint_id) *"
+					 " FROM outbox.positions ORDER BY endpoint_id DESC, number DESC)"
+					 " INSERT INTO outbox.positions SELECT $1, " POSITION_NAMES
+					 " FROM newest p WHERE EXISTS (SELECT 1 FROM outbox.endpoint_settings s"
+					 " WHERE s.endpoint_id OPERATOR(pg_catalog.=) p.endpoint_id)"
+					 " OR p.endpoint_id OPERATOR(pg_catalog.=) ANY"
+					 " (ARRAY(SELECT DISTINCT f.shared FROM newest f))"
+					 " ON CONFLICT DO NOTHING",
+					 1, (Oid[]) {INT2OID}, args, NULL);
 	outbox_query(was == 0 ? "TRUNCATE outbox.positions_0" :
 				 "TRUNCATE outbox.positions_1", 0, NULL, NULL, NULL);
-	position_piece = other;
-	position_rows = 0;
-	begin_positions(&p);
-	for (int i = 0; i < n; i++)
-		if (!endpoints[i]->dropped)
-			add_position(&p, endpoints[i],
-						 outbox_endpoint_frontier(endpoints[i], head));
-	add_position(&p, NULL, head);
-	write_positions(&p);
 	outbox_commit();
+
+	pg_atomic_write_u32(&db->positions_piece, (uint32) other);
+	pg_atomic_write_u32(&db->position_rows, (uint32) n);
 	return true;
 }

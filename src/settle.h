@@ -7,8 +7,7 @@
 
 #include "endpoint.h"
 
-extern void outbox_settle_init(int64 last_position, int positions_piece,
-							   int64 positions_rows, int64 last_shared_tick);
+extern void outbox_settle_init(OutboxDatabase *db, int64 last_shared_tick);
 
 /*
  * Remembers an attempt that ended, for outbox.attempts.  'error': why it failed,
@@ -26,9 +25,17 @@ extern int	outbox_settle_attempts(void);	/* how many wait to be written */
  */
 extern bool outbox_settle(dlist_head *busy, const OutboxCursor *head, bool final);
 
-/* Positions fill up: write them all to the other table, truncate this one. */
+/*
+ * Is the shared position behind the head?  Whoever has nothing to deliver stores
+ * how far he has read all the same, or he would retain the log.
+ */
+extern bool outbox_settle_wants_head(const OutboxCursor *head, TimestampTz now);
+
+/*
+ * Positions fill up: write what counts to the other table, truncate this one.
+ * For the worker that serves the database.
+ */
 extern bool outbox_settle_wants_compaction(TimestampTz now);
-extern bool outbox_settle_compact(OutboxEndpoint **endpoints, int n,
-								  const OutboxCursor *head);
+extern bool outbox_settle_compact(void);
 
 #endif							/* OUTBOX_SETTLE_H */

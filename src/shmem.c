@@ -76,6 +76,7 @@ request_shmem(void)
 	RequestNamedLWLockTranche("outbox_stats", 1);
 }
 
+/* Atomics need to be made once. */
 static void
 init_slots(void)
 {
@@ -92,13 +93,23 @@ init_slots(void)
 		pg_atomic_init_u64(&db->changed, 0);
 		pg_atomic_init_u64(&db->due_at, DT_NOEND);
 		pg_atomic_init_u32(&db->piece, 0);
-		pg_atomic_init_u64(&db->last_loop_at, 0);
-		pg_atomic_init_u64(&db->endpoints, 0);
-		pg_atomic_init_u64(&db->resting, 0);
-		pg_atomic_init_u64(&db->in_flight, 0);
-		pg_atomic_init_u64(&db->delivered, 0);
+		pg_atomic_init_u32(&db->attempts_piece, 0);
+		pg_atomic_init_u32(&db->positions_piece, 0);
+		pg_atomic_init_u32(&db->position_rows, 0);
+		pg_atomic_init_u64(&db->last_tick, 0);
+		pg_atomic_init_u64(&db->last_position, 0);
+		pg_atomic_init_u64(&db->last_shared, 0);
 		pg_atomic_init_u64(&db->unmatched, 0);
 		pg_atomic_init_u32(&db->highest_endpoint, 0);
+		pg_atomic_init_u64(&db->shares_changed, 0);
+		for (int w = 0; w < OUTBOX_MAX_WORKERS; w++)
+		{
+			pg_atomic_init_u64(&db->workers[w].last_loop_at, 0);
+			pg_atomic_init_u64(&db->workers[w].endpoints, 0);
+			pg_atomic_init_u64(&db->workers[w].resting, 0);
+			pg_atomic_init_u64(&db->workers[w].in_flight, 0);
+			pg_atomic_init_u64(&db->workers[w].delivered, 0);
+		}
 	}
 }
 
@@ -156,6 +167,34 @@ outbox_shmem_init(void)
 }
 
 /*
+ * The generation goes on counting: a process that was started for the slot's
+ * former database must not take itself for this one's.
+ */
+static void
+clear_worker(OutboxWorker *worker)
+{
+	pg_atomic_write_u64(&worker->last_loop_at, 0);
+	pg_atomic_write_u64(&worker->endpoints, 0);
+	pg_atomic_write_u64(&worker->resting, 0);
+	pg_atomic_write_u64(&worker->in_flight, 0);
+	pg_atomic_write_u64(&worker->delivered, 0);
+	worker->state = OUTBOX_WORKER_NONE;
+	worker->pid = 0;
+	worker->latch = NULL;
+	worker->started_at = 0;
+	worker->restarts = 0;
+	worker->serves = false;
+	worker->retiring = false;
+	worker->next_start_at = 0;
+	worker->failures = 0;
+	worker->delay = 0;
+	worker->absence = OUTBOX_ABSENCE_NONE;
+	worker->exited = false;
+	worker->exited_cleanly = false;
+	worker->found_none = false;
+}
+
+/*
  * The slot of a database, or NULL.  Some lock must be held, the exclusive one
  * to create.
  */
@@ -181,32 +220,24 @@ find_slot(Oid dboid, bool create)
 	pg_atomic_write_u64(&db->changed, 0);
 	pg_atomic_write_u64(&db->due_at, DT_NOEND);
 	pg_atomic_write_u32(&db->piece, 0);
-	pg_atomic_write_u64(&db->last_loop_at, 0);
-	pg_atomic_write_u64(&db->endpoints, 0);
-	pg_atomic_write_u64(&db->resting, 0);
-	pg_atomic_write_u64(&db->in_flight, 0);
-	pg_atomic_write_u64(&db->delivered, 0);
+	pg_atomic_write_u32(&db->attempts_piece, 0);
+	pg_atomic_write_u32(&db->positions_piece, 0);
+	pg_atomic_write_u32(&db->position_rows, 0);
+	pg_atomic_write_u64(&db->last_tick, 0);
+	pg_atomic_write_u64(&db->last_position, 0);
+	pg_atomic_write_u64(&db->last_shared, 0);
 	pg_atomic_write_u64(&db->unmatched, 0);
 	pg_atomic_write_u32(&db->highest_endpoint, 0);
-	db->state = OUTBOX_WORKER_NONE;
-	db->pid = 0;
-	db->latch = NULL;
-	db->started_at = 0;
-	db->restarts = 0;
 	db->reason[0] = '\0';
 	db->has_extension = false;
 	db->probe = false;
-	db->next_start_at = 0;
-	db->failures = 0;
-	db->exited = false;
-	db->exited_cleanly = false;
-	db->found_none = false;
 	db->holds = 0;
-
-	/*
-	 * The generation goes on counting: a worker that was started for the
-	 * slot's former database must not take itself for this one's.
-	 */
+	db->nworkers = 0;
+	for (int w = 0; w < OUTBOX_MAX_WORKERS; w++)
+		clear_worker(&db->workers[w]);
+	memset(db->wanted, 0, sizeof(db->wanted));
+	memset(db->owner, 0, sizeof(db->owner));
+	memset(db->weight, 0, sizeof(db->weight));
 	db->dboid = dboid;
 	return db;
 }
@@ -234,6 +265,37 @@ outbox_database_slot(Oid dboid, bool create)
 	if (dboid == MyDatabaseId)
 		mine = db;
 	return db;
+}
+
+/*
+ * Latches are read once and without a lock: a worker may have gone meanwhile,
+ * but the latch of a process outlives it, and setting it again is harmless.
+ */
+void
+outbox_workers_ring(OutboxDatabase *db, bool all)
+{
+	int			n = *(volatile int *) &db->nworkers;
+
+	for (int w = 0; w < n; w++)
+	{
+		OutboxWorker *worker = &db->workers[w];
+		Latch	   *latch = *(Latch *volatile *) &worker->latch;
+
+		if (latch != NULL &&
+			(all || (pg_atomic_read_u64(&worker->endpoints) > 0 &&
+					 pg_atomic_read_u64(&worker->resting) == 0)))
+			SetLatch(latch);
+	}
+}
+
+void
+outbox_raise(pg_atomic_uint64 *number, uint64 value)
+{
+	uint64		known = pg_atomic_read_u64(number);
+
+	while (value > known)
+		if (pg_atomic_compare_exchange_u64(number, &known, value))
+			return;
 }
 
 bool
@@ -267,8 +329,11 @@ outbox_launcher_probe(Oid dboid)
 	if (db != NULL)
 	{
 		db->probe = true;
-		db->failures = 0;
-		db->next_start_at = 0;
+		for (int w = 0; w < OUTBOX_MAX_WORKERS; w++)
+		{
+			db->workers[w].failures = 0;
+			db->workers[w].next_start_at = 0;
+		}
 	}
 	else
 		outbox_shared->reprobe = true;

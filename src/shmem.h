@@ -1,7 +1,7 @@
 /*
  * shmem.h
- *	  The shared state: one slot per served database, and the statistics of
- *	  endpoints.
+ *	  The shared state: one slot per served database with its workers, and the
+ *	  statistics of endpoints.
  *
  * Everything here is rebuilt after a restart; what must survive is in tables.
  */
@@ -20,7 +20,16 @@
  */
 #define OUTBOX_MAX_DATABASES 256
 
-/* What the worker of a database does; outbox.status shows it in words. */
+/* Workers that one database can have. */
+#define OUTBOX_MAX_WORKERS 16
+
+/*
+ * What the workers of a database divide among themselves: the work that belongs
+ * to the database as such, and its endpoints, by their ids (shares.h).
+ */
+#define OUTBOX_SHARES 256
+
+/* What a worker does; outbox.status and outbox.workers show it in words. */
 typedef enum OutboxWorkerState
 {
 	OUTBOX_WORKER_NONE,			/* no process */
@@ -32,6 +41,48 @@ typedef enum OutboxWorkerState
 									 * this library cannot serve */
 } OutboxWorkerState;
 
+/* Why a worker that should be there is not, as the launcher knows it. */
+typedef enum OutboxAbsence
+{
+	OUTBOX_ABSENCE_NONE,		/* nothing to say */
+	OUTBOX_ABSENCE_FAILED,		/* it ended with an error, and is started again
+								 * at next_start_at */
+	OUTBOX_ABSENCE_NO_ROOM,		/* PostgreSQL has no process for it */
+	OUTBOX_ABSENCE_WANTED		/* somebody wants the database for himself */
+} OutboxAbsence;
+
+/* One worker of a database.  Written under outbox_shared->lock. */
+typedef struct OutboxWorker
+{
+	OutboxWorkerState state;
+	pid_t		pid;			/* 0: none */
+	Latch	   *latch;			/* NULL: none */
+	uint64		generation;		/* a late exit of an old process must not clear
+								 * the new one's slot */
+	TimestampTz started_at;
+	int64		restarts;		/* after abnormal exits, since server start */
+	bool		serves;			/* takes shares */
+	bool		retiring;		/* gives back its shares, and then ends */
+
+	/* Published by the worker, read without lock. */
+	pg_atomic_uint64 last_loop_at;	/* TimestampTz */
+	pg_atomic_uint64 endpoints;
+	pg_atomic_uint64 resting;	/* it looks at 'emitted' by itself in a moment */
+	pg_atomic_uint64 in_flight;
+	pg_atomic_uint64 delivered; /* since this worker started */
+
+	/* The launcher's own. */
+	TimestampTz next_start_at;	/* pacing after failures */
+	int			failures;		/* in a row */
+	int			delay;			/* seconds, after the last of them */
+	OutboxAbsence absence;
+
+	/* What the last process left behind for the launcher. */
+	bool		exited;			/* it is gone, and that is not yet noted */
+	bool		exited_cleanly; /* with exit code 0, or because it was asked to */
+	bool		found_none;		/* it saw that the extension is not there */
+} OutboxWorker;
+
 /*
  * One database.  A slot is claimed (under outbox_shared->lock, exclusive) the
  * first time anyone needs it and keeps its database until that is dropped:
@@ -42,7 +93,7 @@ typedef struct OutboxDatabase
 	Oid			dboid;			/* InvalidOid: free */
 
 	/*
-	 * Rung at each commit that emitted, before the latch is set.  The worker
+	 * Rung at each commit that emitted, before the latches are set.  A worker
 	 * compares it with the value it saw before its last snapshot: the latch
 	 * alone can be reset by whoever waits on it inside a transaction.
 	 */
@@ -57,39 +108,32 @@ typedef struct OutboxDatabase
 	 */
 	pg_atomic_uint64 due_at;
 
-	/* The log piece that new events go to. Which one is never a matter of
-	 * correctness, only of when it can be dropped. */
+	/*
+	 * The tables that new events, attempts and positions go to.  Which one is
+	 * never a matter of correctness, only of when it can be dropped.
+	 */
 	pg_atomic_uint32 piece;
+	pg_atomic_uint32 attempts_piece;
+	pg_atomic_uint32 positions_piece;
+	pg_atomic_uint32 position_rows; /* about how many that one has */
 
-	/* The worker.  Written under outbox_shared->lock. */
-	OutboxWorkerState state;
-	pid_t		pid;			/* 0: none */
-	Latch	   *latch;			/* NULL: none */
-	uint64		generation;		/* of the worker: a late exit of an old one
-								 * must not clear the new one's slot */
-	TimestampTz started_at;
-	int64		restarts;		/* after abnormal exits, since server start */
-	char		reason[256];	/* why the state is not 'running', in words */
+	/*
+	 * The highest numbers given out: of ticks, in the order of their snapshots
+	 * (tick_lock), of positions, and of positions that idle endpoints share.
+	 * Each worker raises them to what the tables hold when it starts.
+	 */
+	pg_atomic_uint64 last_tick;
+	pg_atomic_uint64 last_position;
+	pg_atomic_uint64 last_shared;
 
-	/* Published by the worker, read without lock. */
-	pg_atomic_uint64 last_loop_at;	/* TimestampTz */
-	pg_atomic_uint64 endpoints;
-	pg_atomic_uint64 resting;	/* it looks at 'emitted' by itself in a moment */
-	pg_atomic_uint64 in_flight;
-	pg_atomic_uint64 delivered; /* since this worker started */
 	pg_atomic_uint64 unmatched; /* events that no endpoint subscribes to, since
-								 * this worker started */
+								 * the database has had a worker */
+
+	char		reason[256];	/* why no worker runs, in a worker's words */
 
 	/* The launcher's own. */
 	bool		has_extension;	/* a worker has seen it there */
 	bool		probe;			/* look (again) whether it has */
-	TimestampTz next_start_at;	/* pacing after failures */
-	int			failures;		/* in a row */
-
-	/* What the last worker left behind for the launcher. */
-	bool		exited;			/* it is gone, and that is not yet noted */
-	bool		exited_cleanly; /* with exit code 0, or because it was asked to */
-	bool		found_none;		/* it saw that the extension is not there */
 
 	/*
 	 * Backends that want the database for themselves (DROP DATABASE, CREATE
@@ -102,6 +146,19 @@ typedef struct OutboxDatabase
 	 * forgotten with the database.
 	 */
 	pg_atomic_uint32 highest_endpoint;
+
+	/* The workers; beyond nworkers there never was one. */
+	int			nworkers;
+	OutboxWorker workers[OUTBOX_MAX_WORKERS];
+
+	/*
+	 * Who should have each share, and who has it: a worker's index + 1, or 0.
+	 * Written under outbox_shared->lock, by the rules of shares.h.
+	 */
+	pg_atomic_uint64 shares_changed;
+	uint8		wanted[OUTBOX_SHARES];
+	uint8		owner[OUTBOX_SHARES];
+	uint16		weight[OUTBOX_SHARES];	/* endpoints in it, as last counted */
 } OutboxDatabase;
 
 typedef struct OutboxShared
@@ -127,6 +184,15 @@ extern void outbox_shmem_init(void);	/* from _PG_init: hooks and requests */
  * none, or no shared memory.  The result for MyDatabaseId is cached.
  */
 extern OutboxDatabase *outbox_database_slot(Oid dboid, bool create);
+
+/*
+ * Wakes all workers of the database; those without endpoints, and
+ * those that rest, only when 'all'.
+ */
+extern void outbox_workers_ring(OutboxDatabase *db, bool all);
+
+/* Raises a number that only grows. */
+extern void outbox_raise(pg_atomic_uint64 *number, uint64 value);
 
 /* Lowers db->due_at.  False: it was no later. */
 extern bool outbox_lower_due_at(OutboxDatabase *db, TimestampTz due);

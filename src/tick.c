@@ -7,6 +7,7 @@
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "lib/stringinfo.h"
+#include "miscadmin.h"
 #include "storage/lwlock.h"
 #include "storage/procarray.h"
 #include "storage/standby.h"
@@ -15,10 +16,10 @@
 #include "utils/timestamp.h"
 
 #include "log.h"
+#include "shmem.h"
 
 static MemoryContext tick_cxt;
 static Oid	sequence_oid;
-static int64 last_tick;			/* number of the newest tick */
 
 void
 outbox_tick_init(Oid sequence)
@@ -85,9 +86,10 @@ tick_alloc(int nxip)
  * would be looked for nowhere.  Nor does it list the transaction that takes it.
  */
 static OutboxTick *
-look(Oid sequence)
+look(Oid sequence, OutboxDatabase *db)
 {
 	int64		seq_low;
+	int64		number = 0;
 	RunningTransactions running;
 	FullTransactionId next;
 	OutboxTick *tick;
@@ -95,13 +97,22 @@ look(Oid sequence)
 	if (RecoveryInProgress())
 		elog(ERROR, "the log cannot be looked at during recovery");
 	seq_low = sequence_value(sequence);
+
+	/* Whose number is higher has the later snapshot, whichever worker's. */
+	if (db != NULL)
+		LWLockAcquire(outbox_shared->tick_lock, LW_EXCLUSIVE);
 	running = GetRunningTransactionData();
 	LWLockRelease(ProcArrayLock);
 	LWLockRelease(XidGenLock);
+	if (db != NULL)
+	{
+		number = (int64) pg_atomic_add_fetch_u64(&db->last_tick, 1);
+		LWLockRelease(outbox_shared->tick_lock);
+	}
 
 	next = ReadNextFullTransactionId();
 	tick = tick_alloc(running->xcnt);
-	tick->number = 0;
+	tick->number = number;
 	tick->taken_at = GetCurrentTimestamp();
 	tick->seq_low = seq_low;
 	tick->xmin = widen(running->oldestRunningXid, next);
@@ -119,10 +130,7 @@ look(Oid sequence)
 OutboxTick *
 outbox_log_tick(void)
 {
-	OutboxTick *tick = look(sequence_oid);
-
-	tick->number = ++last_tick;
-	return tick;
+	return look(sequence_oid, outbox_database_slot(MyDatabaseId, false));
 }
 
 /*
@@ -133,7 +141,7 @@ OutboxTick *
 outbox_log_now(Oid sequence)
 {
 	Assert(TransactionIdIsValid(GetTopTransactionIdIfAny()));
-	return look(sequence);
+	return look(sequence, NULL);
 }
 
 OutboxTick *
@@ -238,13 +246,6 @@ outbox_tick_same(const OutboxTick *a, const OutboxTick *b)
 	return a == b ||
 		(a->xmin == b->xmin && a->xmax == b->xmax && a->nxip == b->nxip &&
 		 memcmp(a->xip, b->xip, sizeof(uint64) * a->nxip) == 0);
-}
-
-/* Ticks go on from the highest number that is stored anywhere. */
-void
-outbox_log_set_last_tick(int64 number)
-{
-	last_tick = Max(last_tick, number);
 }
 
 /* -------------------------------------------------------------- cursors */

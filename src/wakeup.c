@@ -26,40 +26,29 @@ static int	marks = 0;
 static TimestampTz scheduled_for;	/* the earliest, with MARK_SCHEDULED */
 
 static void
-ring_worker(int rung)
+ring_workers(int rung)
 {
 	OutboxDatabase *db = outbox_database_slot(MyDatabaseId, true);
-	Latch	   *latch;
-	bool		sooner = false;
+	bool		all = (rung & MARK_CHANGED) != 0;
 
 	if (db == NULL)
 		return;
 	if (rung & MARK_SCHEDULED)
-		sooner = outbox_lower_due_at(db, scheduled_for);
+		all = outbox_lower_due_at(db, scheduled_for) || all;
 	if (rung & MARK_EMITTED)
 		pg_atomic_fetch_add_u64(&db->emitted, 1);
 	if (rung & MARK_CHANGED)
 		pg_atomic_fetch_add_u64(&db->changed, 1);
 
 	/*
-	 * Without endpoints there is nobody to hurry for, and a worker that rests
-	 * looks by itself in a moment: the counter is enough.  Raising it is a
-	 * barrier; the worker publishes both before it looks at the counter for the
-	 * last time (time_to_sleep()).
+	 * For events alone, a worker without endpoints need not hurry, and one that
+	 * rests looks by itself in a moment: the counter is enough.  Raising it is a
+	 * barrier; a worker publishes both before it looks at the counter for the
+	 * last time (time_to_sleep()).  What is scheduled for later than is known
+	 * already finds them awake anyway.
 	 */
-	if (pg_atomic_read_u64(&db->endpoints) == 0 ||
-		pg_atomic_read_u64(&db->resting) != 0)
-		rung &= ~MARK_EMITTED;
-	if (!sooner && (rung & (MARK_EMITTED | MARK_CHANGED)) == 0)
-		return;					/* the worker will be awake by then anyway */
-
-	/*
-	 * Read once and without a lock: the worker may have gone meanwhile, but
-	 * the latch of a process outlives it, and setting it again is harmless.
-	 */
-	latch = *(Latch *volatile *) &db->latch;
-	if (latch != NULL)
-		SetLatch(latch);
+	if (all || (rung & MARK_EMITTED))
+		outbox_workers_ring(db, all);
 }
 
 /*
@@ -74,7 +63,7 @@ ring(int rung)
 	if (rung & MARK_DATABASES)
 		outbox_launcher_rescan();
 	if (rung & (MARK_EMITTED | MARK_CHANGED | MARK_SCHEDULED))
-		ring_worker(rung);
+		ring_workers(rung);
 }
 
 /*

@@ -1,6 +1,6 @@
 /*
  * worker.c
- *	  The loop of a database's worker: requests move, the log is read, slots are
+ *	  The loop of one of a database's workers: requests move, the log is read, slots are
  *	  filled, outcomes are settled; then it sleeps until one of them has
  *	  something to do.
  *
@@ -39,10 +39,11 @@
 #include "schedule.h"
 #include "session.h"
 #include "settle.h"
+#include "shares.h"
 #include "version.h"
 
 /* How long a request may go on when its endpoint is to be read anew. */
-#define CANCEL_AFTER (1 * USECS_PER_SEC)
+#define CANCEL_AFTER (500 * 1000)
 
 /* Until then outbox.stats has latencies to show, and they change. */
 #define FORGET_LATENCY_AFTER (OUTBOX_HISTOGRAM_MINUTES * USECS_PER_MINUTE + USECS_PER_MINUTE)
@@ -61,6 +62,8 @@
 #define LOOK_BURST 2000
 
 static OutboxDatabase *db;
+static OutboxWorker *self;
+static bool database_ours;		/* what belongs to no endpoint is done here */
 static char *instance_name;		/* as of the start */
 static MemoryContext loop_cxt;
 
@@ -237,11 +240,13 @@ publish_all(TimestampTz now)
 		/* Autovacuum and pg_stat_all_tables; it limits its own rate. */
 		(void) pgstat_report_stat(false);
 	}
-	pg_atomic_write_u64(&db->endpoints, outbox_nendpoints);
-	pg_atomic_write_u64(&db->in_flight, outbox_in_flight);
-	pg_atomic_write_u64(&db->delivered, outbox_delivered);
-	pg_atomic_write_u64(&db->unmatched, outbox_unmatched);
-	pg_atomic_write_u64(&db->last_loop_at, now);
+	pg_atomic_write_u64(&self->endpoints, outbox_nendpoints);
+	pg_atomic_write_u64(&self->in_flight, outbox_in_flight);
+	pg_atomic_write_u64(&self->delivered, outbox_delivered);
+	pg_atomic_write_u64(&self->last_loop_at, now);
+	if (outbox_unmatched > 0)
+		pg_atomic_fetch_add_u64(&db->unmatched, outbox_unmatched);
+	outbox_unmatched = 0;
 }
 
 static bool
@@ -249,7 +254,8 @@ something_to_settle(TimestampTz now)
 {
 	dlist_iter	iter;
 
-	if (settle_since != 0 || outbox_unsettled > 0 || outbox_recreating)
+	if (settle_since != 0 || outbox_unsettled > 0 || outbox_recreating ||
+		outbox_shares_leaving() || outbox_settle_wants_head(&outbox_head, now))
 		return true;
 	dlist_foreach(iter, &outbox_busy)
 	{
@@ -307,7 +313,7 @@ settle_step(TimestampTz now, bool final)
 	if (final)
 		return;
 	if (outbox_settle_wants_compaction(now))
-		outbox_settle_compact(outbox_endpoints, outbox_nendpoints, &outbox_head);
+		outbox_settle_compact();
 	outbox_roster_recreate();
 }
 
@@ -342,18 +348,88 @@ retention_step(TimestampTz now)
 	if (now < outbox_retention_next_time())
 		return;
 
-	/* What is in memory only has to be stored before the log is judged. */
+	/*
+	 * What is in memory only has to be stored before the log is judged.  Other
+	 * workers store theirs within seconds; then it is judged again.
+	 */
 	settle_step(now, true);
 	if (settle_since == 0)
-		outbox_retention_run(db);
+		outbox_retention_run();
+}
+
+/*
+ * What is ours and what is not.  Endpoints that are new here are met by reading
+ * the settings; those that are not ours any more leave with the next settle.
+ */
+static void
+shares_step(TimestampTz now)
+{
+	OutboxSharesNews news;
+
+	if (!outbox_shares_changed())
+		return;
+	news = outbox_shares_look();
+	if (news.retired)
+		ShutdownRequestPending = true;
+	if (news.taken)
+		outbox_reload_at = 0;
+	if (news.leaving)
+	{
+		outbox_roster_leave();
+		want_settle(now);
+	}
+	database_ours = database_ours && outbox_serves_database();
+}
+
+/*
+ * Who takes shares takes what the tables say, and some of it may come from
+ * transactions whose WAL is not on disk yet: nothing is sent, no retry either,
+ * before it is.
+ */
+static void
+reload_step(TimestampTz now)
+{
+	uint64		changed = pg_atomic_read_u64(&db->changed);
+	bool		taken = outbox_reload_at == 0;
+
+	if ((changed == seen_changed && now < outbox_reload_at) || now < locks_at)
+		return;
+	if (!outbox_roster_reload(outbox_serves_database() && !database_ours))
+	{
+		locks_at = now + RETRY_LOCKS_AFTER;
+		return;
+	}
+	if (taken)
+		start_lsn = hold_lsn = Max(hold_lsn, outbox_log_end());
+	seen_changed = changed;
+	outbox_commands_wait = true;
+	outbox_replays_changed = true;
+	want_settle(now);
+}
+
+/* What another worker did for the database is to be read from the tables. */
+static void
+database_step(TimestampTz now)
+{
+	if (database_ours || !outbox_serves_database() || now < locks_at)
+		return;
+	if (!outbox_begin(true))
+	{
+		locks_at = now + RETRY_LOCKS_AFTER;
+		return;
+	}
+	outbox_retention_init(db);
+	outbox_catalog_positions_in_use(db);
+	outbox_commit();
+	outbox_schedule_begin();
+	database_ours = true;
 }
 
 /* Milliseconds until something is due by itself. */
 static long
 time_to_sleep(TimestampTz now, bool more)
 {
-	TimestampTz until = Min(Min(outbox_reload_at, outbox_retention_next_time()),
-							outbox_dedup_next_time());
+	TimestampTz until = outbox_reload_at;
 	long		http = outbox_http_timeout();
 	dlist_iter	iter;
 	long		ms;
@@ -365,9 +441,10 @@ time_to_sleep(TimestampTz now, bool more)
 	 * the counters do not forget.  Whoever emits while the worker rests until
 	 * look_at need not ring.
 	 */
-	pg_atomic_write_u64(&db->resting, now < look_at);
-	pg_memory_barrier();		/* db->endpoints was published, too */
-	if (pg_atomic_read_u64(&db->changed) != seen_changed ||
+	pg_atomic_write_u64(&self->resting, now < look_at);
+	pg_memory_barrier();		/* self->endpoints was published, too */
+	if (pg_atomic_read_u64(&db->changed) != seen_changed || outbox_shares_changed() ||
+		(now >= locks_at && database_ours != outbox_serves_database()) ||
 		(outbox_commands_wait && now >= locks_at) || ShutdownRequestPending ||
 		ConfigReloadPending)
 		return 0;
@@ -379,8 +456,13 @@ time_to_sleep(TimestampTz now, bool more)
 	if (outbox_fill_all && outbox_may_send && !outbox_starved)
 		return 0;
 	if (outbox_enabled)
-		until = Min(until, Min(now < look_at ? look_at : wakeup_at,
-							   outbox_schedule_next_time(db)));
+		until = Min(until, now < look_at ? look_at : wakeup_at);
+	if (database_ours)
+	{
+		until = Min(until, Min(outbox_retention_next_time(), outbox_dedup_next_time()));
+		if (outbox_enabled)
+			until = Min(until, outbox_schedule_next_time(db));
+	}
 	if (outbox_recreating)
 		until = Min(until, now + CANCEL_AFTER / 10);
 	if (settle_since != 0)
@@ -522,54 +604,35 @@ keep_memory(void)
 static void
 start(void)
 {
-	int64		tick;
-	int64		position;
-	int			piece;
-	int64		rows;
-	OutboxPosition shared;
-	bool		shared_head;
-
 	instance_name = MemoryContextStrdup(TopMemoryContext, outbox_instance_name);
 	read_origin();
 	raise_fd_limit();
 	keep_memory();
 	outbox_deliver_init(delivery_ended);
 	outbox_reader_init(outbox_roster_busy);
-	outbox_reader_set_endpoints(NULL, 0);
+	outbox_reader_set_endpoints(NULL, 0, NULL, 0);
 
 	while (!outbox_begin(false))
 		pg_usleep(RETRY_LOCKS_AFTER);
 	outbox_log_check_sequence();
 	outbox_cloudevents_init();
-	outbox_catalog_numbers(&tick, &position);
-	outbox_log_set_last_tick(tick);
-	outbox_catalog_positions_in_use(&piece, &rows);
-	outbox_retention_init(db);
-	shared_head = outbox_catalog_position(0, &shared);
-	outbox_roster_init(shared_head);
-	if (shared_head)
-		outbox_cursor_copy(&outbox_head, &shared.cursor);
-	else
+	outbox_catalog_raise_numbers(db);
+	outbox_roster_init();
+
+	/* Where idle endpoints stand, if there were any: they need not catch up. */
+	if (!outbox_catalog_newest_shared(&outbox_head))
 	{
 		OutboxTick *now = outbox_log_tick();
 
 		outbox_cursor_set(&outbox_head, now, NULL, 0);
 		outbox_tick_unref(now);
 	}
-	outbox_settle_init(position, piece, rows, outbox_head.done->number);
-	outbox_cursor_clear(&shared.cursor);
+	outbox_settle_init(db, outbox_head.done->number);
 	outbox_commit();
-
-	/*
-	 * What the tables say now may come from transactions whose WAL is not on
-	 * disk yet: nothing is sent, no retry either, before it is.
-	 */
-	start_lsn = hold_lsn = outbox_log_end();
 
 	seen_emitted = pg_atomic_read_u64(&db->emitted);
 	seen_changed = pg_atomic_read_u64(&db->changed);
-	while (!outbox_roster_reload(true))
-		pg_usleep(RETRY_LOCKS_AFTER);
+	outbox_shares_join(db, (int) (self - db->workers));
 }
 
 static void
@@ -597,7 +660,6 @@ loop(void)
 	{
 		TimestampTz now;
 		WaitEvent	event;
-		uint64		changed;
 		bool		more = false;
 
 		/* A cancel outside a transaction has nothing to cancel. */
@@ -624,19 +686,9 @@ loop(void)
 
 		outbox_http_poll();
 		now = GetCurrentTimestamp();
-		changed = pg_atomic_read_u64(&db->changed);
-		if ((changed != seen_changed || now >= outbox_reload_at) && now >= locks_at)
-		{
-			if (outbox_roster_reload(false))
-			{
-				seen_changed = changed;
-				outbox_commands_wait = true;
-				outbox_replays_changed = true;
-				want_settle(now);
-			}
-			else
-				locks_at = now + RETRY_LOCKS_AFTER;
-		}
+		shares_step(now);
+		reload_step(now);
+		database_step(now);
 		for (int i = 0; outbox_recreating && i < outbox_nendpoints; i++)
 			if (outbox_endpoints[i]->recreate)
 				outbox_deliver_cancel(outbox_endpoints[i], now - CANCEL_AFTER);
@@ -645,7 +697,8 @@ loop(void)
 			command_step(now);
 		if (outbox_enabled)
 		{
-			outbox_schedule_step(db, now);
+			if (database_ours)
+				outbox_schedule_step(db, now);
 			replay_step(now);
 			read_step(now, &more);
 		}
@@ -653,8 +706,11 @@ loop(void)
 		if (outbox_fill_all || now >= fill_at)
 			fill_slots(now);
 		settle_step(now, false);
-		retention_step(now);
-		outbox_dedup_sweep(now);
+		if (database_ours)
+		{
+			retention_step(now);
+			outbox_dedup_sweep(now);
+		}
 		publish_all(now);
 
 		if (WaitEventSetWait(set, time_to_sleep(GetCurrentTimestamp(), more),
@@ -669,10 +725,10 @@ outbox_worker_main(Datum arg)
 {
 	char	   *problem;
 
-	db = &outbox_shared->databases[DatumGetInt32(arg)];
+	db = &outbox_shared->databases[OUTBOX_ARGUMENT_SLOT(arg)];
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	BackgroundWorkerUnblockSignals();
-	outbox_worker_attach(db);
+	self = outbox_worker_attach(db, OUTBOX_ARGUMENT_WORKER(arg));
 	BackgroundWorkerInitializeConnectionByOid(db->dboid, InvalidOid, 0);
 
 	/* From here on SIGTERM asks, so that outcomes are settled before the end. */
@@ -680,7 +736,7 @@ outbox_worker_main(Datum arg)
 
 	if (!outbox_session_init())
 	{
-		outbox_worker_no_extension(db);
+		outbox_worker_no_extension();
 		proc_exit(0);
 	}
 	loop_cxt = AllocSetContextCreate(TopMemoryContext, "outbox loop",

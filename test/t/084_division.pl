@@ -1,0 +1,127 @@
+# What two workers of a database do together: what belongs to the database is
+# done once, by whichever it is, and what concerns all endpoints reaches all.
+use strict;
+use warnings;
+
+use OutboxTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time usleep);
+
+my $node = outbox_node(
+	'main', conf => <<'CONF');
+max_worker_processes = 16
+outbox.workers_per_database = 2
+outbox.retention = '4 s'
+outbox.attempts_retention = '4 s'
+CONF
+my $receiver = OutboxTest::Receiver->new('main');
+
+sub ask
+{
+	my ($sql) = @_;
+	return $node->safe_psql('postgres', $sql);
+}
+
+# One endpoint each
+endpoint($node, $receiver, 'dies', '/ok/dies', "topics => '{dies.*, both.*}', max_attempts => 1");
+endpoint($node, $receiver, 'told', '/ok/told', "topics => '{outbox.dead, told.*, both.*}'");
+my $divided = 'SELECT count(*) = 2 AND bool_and(endpoints = 1) FROM outbox.workers WHERE pid IS NOT NULL';
+ok(wait_sql($node, $divided), 'two workers have an endpoint each');
+is(ask('SELECT state FROM outbox.status'), 'running', 'outbox.status has one row');
+is(ask('SELECT string_agg(worker::text, $$,$$ ORDER BY worker) FROM outbox.workers'), '1,2', 'outbox.workers has two');
+
+# Notices go to whoever subscribes, wherever that is served
+$receiver->control(path => '/ok/dies', behave => '/status/500');
+my $dead = emit($node, 'dies.one', '{}');
+wait_status($node, $dead, 'dead', 'it dies at one worker');
+$receiver->wait_delivered(1, path => '/ok/told', topic => 'outbox.dead');
+pass('the other one tells of it');
+$receiver->control(path => '/ok/dies');
+
+# Commands find the worker of their endpoint
+is(ask("SELECT outbox.retry('dies')"), '1', 'retry');
+$receiver->wait_delivered(1, path => '/ok/dies', id => $dead);
+pass('and it is delivered');
+
+# What nobody wants is counted once, and what one wants is not
+my $unmatched = ask('SELECT unmatched FROM outbox.status');
+my @wanted = map { emit($node, $_, '{}') } qw(dies.two told.two both.two);
+emit($node, 'nobody.wants', '{}') foreach 1 .. 5;
+wait_status($node, $_, 'delivered', 'delivered') foreach @wanted;
+ok(wait_sql($node, "SELECT unmatched = $unmatched + 5 FROM outbox.status"), 'unmatched events are counted');
+usleep(300_000);
+is(ask('SELECT unmatched FROM outbox.status'), $unmatched + 5, 'once');
+
+# Replays, of either
+my $since = ask('SELECT created_at FROM outbox.events ORDER BY seq DESC LIMIT 1 OFFSET 7');
+foreach my $path (qw(dies told))
+{
+	my $before = () = $receiver->delivered(path => "/ok/$path");
+	my $n = ask("SELECT outbox.replay('$path', '$since') IS NOT NULL");
+	ok(wait_sql($node, "SELECT bool_and(finished_at IS NOT NULL) FROM outbox.replays"), "replay of $path");
+	$receiver->wait_delivered($before + 2, path => "/ok/$path");
+	pass('and it is delivered again');
+}
+
+# Whoever has the database's own work loses it: scheduled events go on, once
+my @scheduled;
+foreach my $round (1 .. 4)
+{
+	push @scheduled, map { emit($node, 'both.later', '{}', "deliver_at => now() + interval '$_ ms'") } 100, 600, 1200;
+	my $pid = ask('SELECT pid FROM outbox.workers WHERE pid IS NOT NULL ORDER BY started_at LIMIT 1');
+	ask("SELECT pg_terminate_backend($pid)");
+	ok(wait_sql($node, $divided), "terminated, round $round: two workers again");
+}
+foreach my $id (@scheduled)
+{
+	$receiver->wait_delivered(1, path => "/ok/$_", id => $id) foreach qw(dies told);
+}
+my $times = () = $receiver->requests(topic => 'both.later');
+is($times, 2 * @scheduled, 'each scheduled event entered the log once');
+
+# The log is forgotten although one endpoint has nothing to do
+my %since;
+my $end = time + 60;
+while (keys %since < 4 && time < $end)
+{
+	emit($node, 'told.often', '{}');
+	$since{ ask("SELECT since FROM outbox.pieces WHERE log = 'events'") } = 1;
+	usleep(50_000);
+}
+cmp_ok(scalar keys %since, '>=', 4, 'pieces of the log are changed');
+ok(wait_sql($node, 'SELECT retained_by IS NULL FROM outbox.status'), 'nobody retains it, the idle one neither');
+
+# Positions fill a table and are moved to the other one
+ask(<<'SQL');
+SELECT outbox.create_endpoint('many' || n, (SELECT url || n FROM outbox.endpoints WHERE name = 'told'), topics => '{many.*}', max_in_flight => 2)
+FROM generate_series(1, 200) n
+SQL
+ok(wait_sql($node, 'SELECT sum(endpoints) = 202 AND min(endpoints) > 90 FROM outbox.workers'), '202 endpoints are divided');
+my $piece = ask('SELECT piece FROM outbox.positions ORDER BY number DESC LIMIT 1');
+my @many;
+$end = time + 120;
+while (ask('SELECT piece FROM outbox.positions ORDER BY number DESC LIMIT 1') == $piece && time < $end)
+{
+	push @many, emit($node, 'many.events', '{}') foreach 1 .. 5;
+	usleep(100_000);
+}
+isnt(ask('SELECT piece FROM outbox.positions ORDER BY number DESC LIMIT 1'), $piece, 'positions are moved');
+cmp_ok(ask('SELECT count(*) FROM outbox.positions'), '<', 20000, 'the full table was truncated');
+wait_settled($node);
+ask('SELECT pg_terminate_backend(pid) FROM outbox.workers');
+ok(wait_sql($node, 'SELECT sum(endpoints) = 202 AND count(*) = 2 FROM outbox.workers WHERE pid IS NOT NULL'), 'workers come again');
+my $last = emit($node, 'many.last', '{}');
+wait_until
+{
+	200 == (() = $receiver->delivered(id => $last));
+}
+'and know where they stood';
+my %sent;
+$sent{"$_->{path} $_->{id}"}++ foreach grep { $_->{topic} =~ /^many/ } $receiver->delivered;
+is(scalar keys %sent, 200 * (@many + 1), 'everything was delivered');
+is((grep { $_ > 1 } values %sent) + 0, 0, 'once');
+is(ask('SELECT sum(restarts) FROM outbox.workers'), 0, 'no worker ended with an error');
+
+done_testing();
