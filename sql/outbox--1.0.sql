@@ -1632,7 +1632,7 @@ BEGIN
     PERFORM outbox.take_log(new_epoch);
 
     -- The place of each endpoint, in snapshots of this system. Who has nothing
-    -- left follows the shared one. Events of this transaction that are yet to
+    -- left shares one. Events of this transaction that are yet to
     -- come have higher numbers than any that is known now.
     SELECT * INTO here FROM outbox.position_now('outbox.events_seq'::regclass);
     SELECT COALESCE(max(e.seq), 0) INTO newest FROM outbox.events e WHERE e.xid = own;
@@ -1643,11 +1643,11 @@ BEGIN
                     RETURNING q.endpoint_id, q.number, q.delivered, q.failed_attempts)
     INSERT INTO outbox.positions (piece, number, endpoint_id, shared, generation, done_tick, done, done_seq_low,
         under_tick, under, under_seq_low, under_seq_high, last_seq, delivered, failed_attempts, settled_at)
-    SELECT 0, number + row_number() OVER (ORDER BY p.id), p.id, p.id <> 0 AND p.far >= newest,
+    SELECT 0, number + row_number() OVER (ORDER BY p.id), p.id, CASE WHEN p.id > 0 AND p.far >= newest THEN -1 END,
            COALESCE(s.generation, 0), tick + 1, here.snapshot, here.seq_low,
            tick + 2, here.committed, here.seq_low, 9223372036854775807, p.far,
            COALESCE(f.delivered, 0), COALESCE(f.failed_attempts, 0), clock_timestamp()
-    FROM (SELECT u.id, u.far FROM unnest(ids, fars) u(id, far) UNION ALL SELECT 0, here.seq_low) p
+    FROM (SELECT u.id, u.far FROM unnest(ids, fars) u(id, far) UNION ALL SELECT -1, here.seq_low) p
     LEFT JOIN outbox.endpoint_settings s ON s.endpoint_id = p.id
     LEFT JOIN LATERAL (SELECT g.delivered, g.failed_attempts FROM former g WHERE g.endpoint_id = p.id
                        ORDER BY g.number DESC LIMIT 1) f ON true;
