@@ -9,6 +9,10 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
+# Names that nobody may set, and those that an event may not; in any case
+my @refused = map { ($_, lc, uc) } qw(Host Content-Length Transfer-Encoding Connection Expect Keep-Alive Proxy-Connection
+	TE Trailer Upgrade Content-Type User-Agent Idempotency-Key Webhook-Id Webhook-X Outbox-Topic Outbox-X Ce-Id Ce-X);
+my @refused_events = map { ($_, lc, uc) } qw(Authorization Proxy-Authorization Cookie);
 my @formats = qw(standard raw cloudevents cloudevents-binary);
 my $node = outbox_node('bad_rows');
 my $receiver = OutboxTest::Receiver->new('bad_rows');
@@ -43,7 +47,7 @@ my @bad = (
 	[ 'topic, headers, payload', q{'t', jsonb_build_object('x', repeat('x', 3000000)), '{}'}, 'invalid header' ],
 	[ 'topic, headers, payload', q{'t', jsonb_build_object(repeat('x', 9000), ''), '{}'}, 'invalid header' ],
 	(map { [ 'topic, headers, payload', qq{'t', '{"$_": "x"}', '{}'}, 'invalid header' ] }
-		qw(Host Content-Length Transfer-Encoding webhook-id outbox-x ce-id authorization cookie)),
+		@refused, @refused_events),
 	[ 'topic, body, content_type', q{'t', '', E'text/plain\r\nX-Injected: 1'}, 'invalid content type' ],
 	[ 'topic, body, content_type', q{'t', '', ''}, 'invalid content type' ],
 	[ 'topic, body, content_type', q{'t', '', repeat('t', 3000000)}, 'invalid content type' ]);
@@ -64,6 +68,24 @@ SET session_replication_role = replica;
 INSERT INTO outbox.events (topic, type, payload) VALUES ('t', E'a\nb', '{}');
 SQL
 like($err, qr/invalid type: it has a control character/, 'session_replication_role does not switch the checks off');
+
+# Each name is refused where it is set, and says so.
+foreach my $name (@refused, @refused_events)
+{
+	my $own = grep { $_ eq $name } @refused_events;
+	($rc, $out, $err) = $node->psql('postgres', <<"SQL", on_error_stop => 0);
+\\set VERBOSITY verbose
+SELECT outbox.emit('t', '{}', headers => '{"$name": "x"}');
+SELECT outbox.emit_bytes('t', '', 'a/b', headers => '{"$name": "x"}');
+INSERT INTO outbox.events (topic, payload, headers) VALUES ('t', '{}', '{"$name": "x"}');
+BEGIN;
+SELECT outbox.create_endpoint('refused', 'https://a.example/', headers => '{"$name": "x"}');
+ROLLBACK;
+SELECT outbox.alter_endpoint('raw', headers => '{"$name": "x"}') WHERE NOT @{[ $own ? 'true' : 'false' ]};
+SQL
+	is(scalar(() = $err =~ /ERROR:  22023: invalid header "\Q$name\E": .*\n(?:.*\n){0,2}?HINT: /g), $own ? 3 : 5,
+		"$name: refused by " . ($own ? 'events' : 'all'));
+}
 
 my $before = emit($node, 'good.before', '{}');
 my $sql = "ALTER TABLE outbox.events DROP CONSTRAINT events_valid;\n";
