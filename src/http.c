@@ -23,6 +23,7 @@
 static OutboxDone report;
 static CURLM *multi;
 static int64 timer_at = NEVER;	/* 0: now */
+static struct timespec reloaded_at;
 
 static OutboxTransfer *all_transfers;
 static dlist_head free_transfers = DLIST_STATIC_INIT(free_transfers);
@@ -509,6 +510,16 @@ outbox_http_timeout(void)
  * The worker's settings
  */
 
+/* Whole seconds. */
+long
+outbox_http_since_reload(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+	return now.tv_sec - reloaded_at.tv_sec - (now.tv_nsec < reloaded_at.tv_nsec);
+}
+
 void
 outbox_http_reload(void)
 {
@@ -516,6 +527,7 @@ outbox_http_reload(void)
 	char		bad[64];
 	int64		connections = (int64) outbox_worker_max_in_flight * 2;
 
+	clock_gettime(CLOCK_MONOTONIC_COARSE, &reloaded_at);
 	outbox_http_settings.generation++;
 	outbox_http_settings.use_proxy = outbox_proxy && outbox_proxy[0];
 	if (!outbox_networks_parse(outbox_allowed_networks ? outbox_allowed_networks : "",

@@ -27,7 +27,7 @@
 /* Idle connections are closed before usual receivers do it (60 s and more). */
 #define CONNECTION_IDLE_MAX 50L /* s */
 #define CONNECTION_LIFETIME_MAX 300L	/* s; also how long DNS can be outlived */
-#define CA_CACHE_TIME 60L		/* s until a replaced CA file is read again */
+#define LOOKUP_AGE_MAX 60L		/* s that names and CA files are remembered */
 #define THREADS_MAX 256			/* the process's, name lookups among them */
 
 OutboxHttpSettings outbox_http_settings;
@@ -345,14 +345,14 @@ set_constants(OutboxTransfer *t)
 		{CURLOPT_SSL_VERIFYHOST, 2},
 		{CURLOPT_PROXY_SSL_VERIFYPEER, 1},
 		{CURLOPT_PROXY_SSL_VERIFYHOST, 2},
+		/* A resumed session would not look at the certificate again. */
+		{CURLOPT_SSL_SESSIONID_CACHE, 0},
 		{CURLOPT_TCP_NODELAY, 1},
 		{CURLOPT_TCP_KEEPALIVE, 1},
 		{CURLOPT_MAXAGE_CONN, CONNECTION_IDLE_MAX},
-		{CURLOPT_MAXLIFETIME_CONN, CONNECTION_LIFETIME_MAX},
 		{CURLOPT_UPLOAD_BUFFERSIZE, 16 * 1024},
 #if LIBCURL_VERSION_NUM >= 0x075700
 		{CURLOPT_QUICK_EXIT, 1},
-		{CURLOPT_CA_CACHE_TIMEOUT, CA_CACHE_TIME},
 #endif
 #if LIBCURL_VERSION_NUM < 0x075500
 		{CURLOPT_PROTOCOLS, CURLPROTO_HTTP | CURLPROTO_HTTPS},
@@ -403,7 +403,35 @@ outbox_http_make_handle(OutboxTransfer *t)
 	if (t->url)
 		t->url[0] = '\0';
 	t->connect_timeout = t->timeout = -1;
+	t->age = -1;
 	return true;
+}
+
+/*
+ * A reload is also heard by what libcurl has in store: connections, CA files
+ * and addresses of names that are older than it are not used any more.
+ * libcurl counts the age of a connection in whole seconds, so that it takes two
+ * until the last of them is given up.
+ */
+static bool
+set_ages(OutboxTransfer *t)
+{
+	long		age = outbox_http_since_reload();
+
+	age = Min(age, CONNECTION_LIFETIME_MAX);
+	if (t->age == age)
+		return true;
+	t->age = age;
+#if LIBCURL_VERSION_NUM >= 0x075700
+	/* Not every TLS library has that cache. */
+	(void) curl_easy_setopt(t->easy, CURLOPT_CA_CACHE_TIMEOUT,
+							Min(age, LOOKUP_AGE_MAX));
+#endif
+	return curl_easy_setopt(t->easy, CURLOPT_DNS_CACHE_TIMEOUT,
+							Min(age, LOOKUP_AGE_MAX)) == CURLE_OK &&
+		curl_easy_setopt(t->easy, CURLOPT_MAXLIFETIME_CONN,
+						 age < CONNECTION_LIFETIME_MAX ? Max(age - 1, 1) :
+						 CONNECTION_LIFETIME_MAX) == CURLE_OK;
 }
 
 static bool
@@ -426,7 +454,7 @@ set_url(OutboxTransfer *t, const char *url)
 	 * Plain http goes to allowed networks only, and is judged by the final
 	 * address, which a proxy would hide: it never takes the proxy.
 	 */
-	t->plain = strncasecmp(url, "http:", 5) == 0;
+	t->plain = strncasecmp(url, "https:", 6) != 0;
 	if (curl_easy_setopt(t->easy, CURLOPT_URL, url) != CURLE_OK ||
 		curl_easy_setopt(t->easy, CURLOPT_PROXY,
 						 outbox_http_settings.use_proxy && !t->plain ? outbox_proxy : "") != CURLE_OK ||
@@ -450,6 +478,8 @@ outbox_http_set_request(OutboxTransfer *t, const OutboxTarget *target,
 		return false;
 	if ((t->url == NULL || strcmp(t->url, target->url) != 0) &&
 		!set_url(t, target->url))
+		return false;
+	if (!set_ages(t))
 		return false;
 	if (t->connect_timeout != target->connect_timeout)
 	{

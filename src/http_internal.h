@@ -67,9 +67,10 @@ struct OutboxTransfer
 	unsigned	generation;		/* of the settings */
 	char	   *url;
 	size_t		url_size;
-	bool		plain;			/* http, not https */
+	bool		plain;			/* not https */
 	int			connect_timeout;
 	int			timeout;
+	long		age;			/* s, of the last reload */
 
 	/* A body that is kept whole; the memory stays for the next one. */
 	char	   *answer;
@@ -111,6 +112,7 @@ extern OutboxHttpSettings outbox_http_settings;
 /* http.c; called back from http_handle.c */
 extern void outbox_http_got_through(OutboxTransfer *t);
 extern void outbox_http_got_headers(OutboxTransfer *t);
+extern long outbox_http_since_reload(void);
 
 /* http_handle.c */
 extern bool outbox_http_make_handle(OutboxTransfer *t);

@@ -25,7 +25,7 @@ answered with 200.
     /big-body?bytes=1000000   200 and a body of that size
     /endless-body             200 and a body without end
     /gzip                     200 and 100 MB of zeros in a gzip body
-    /redirect?to=URL          302
+    /redirect?to=URL&status=307   302, unless given
     /disable, /abort          "webhook-delivery: disable" / "abort-message"
     /mixed?fail=0.05&busy=0.01&gone=0.001&hang=0.01&close=0.01&slow=0.05&ms=50
                               each with its chance: 500, 429 or 503, 410, /hang,
@@ -36,6 +36,9 @@ answered with 200.
     /partial?rate=0.1&ms=0    names that share of the events of a batch, later
     /torn                     200 and half of an answer that names nobody
     /encoded                  200 and a gzip body that nobody asked for
+    /raw?hex=...&status=200   these bytes, which the journal takes for that status;
+         &then=close|rst      then the connection ends, or else stays open
+         &endless=hex         then these, for ever
 
 POST /control?path=/ok/a&behave=/status/503 overrides a path (an empty "behave"
 ends that); &secret=whsec_... checks its signatures from now on; ?down=1 ends
@@ -554,9 +557,21 @@ class Receiver:
         data = answer(200, [("Content-Encoding", "gzip")], body)
         return 200, lambda: self.send(conn, data)
 
+    def do_raw(self, conn, number, segments, query, seen):
+        data = bytes.fromhex(query.get("hex", ""))
+        endless = bytes.fromhex(query.get("endless", ""))
+        if endless:
+            endless *= max(1, len(CHUNK) // len(endless))
+        then = query.get("then")
+        status = int(query["status"]) if "status" in query else None
+        return status, lambda: self.send(conn, data, then=then,
+                                         endless=endless or None,
+                                         finished=False)
+
     def do_redirect(self, conn, number, segments, query, seen):
-        data = answer(302, [("Location", query["to"])])
-        return 302, lambda: self.send(conn, data)
+        status = int(query.get("status", "302"))
+        data = answer(status, [("Location", query["to"])])
+        return status, lambda: self.send(conn, data)
 
     def do_disable(self, conn, number, segments, query, seen):
         data = answer(int(query.get("status", "500")),
