@@ -123,7 +123,7 @@ outbox_http_got_headers(OutboxTransfer *t)
 {
 	t->state = ANSWERED;
 	t->body_deadline = 0;
-	if (t->whole_answer && t->status <= 299)
+	if (t->whole_answer && t->head.status <= 299)
 		dlist_push_tail(&reading, &t->node);
 	else
 		dlist_push_tail(&answered, &t->node);
@@ -208,11 +208,10 @@ outbox_http_start(OutboxTransfer *t, const OutboxTarget *target,
 
 	t->delivery = delivery;
 	t->tried = t->connected = t->crowded = false;
-	t->in_headers = t->oversized = false;
-	t->socket_errno = t->status = t->header_lines = 0;
-	t->header_bytes = t->body_bytes = t->answer_len = 0;
+	t->socket_errno = 0;
+	memset(&t->head, 0, sizeof(t->head));
+	t->body_bytes = t->answer_len = 0;
 	t->whole_answer = target->whole_answer;
-	t->encoded = false;
 	t->refused = NULL;
 	t->errbuf[0] = '\0';
 	o->status = 0;
@@ -284,7 +283,7 @@ take_answer(OutboxTransfer *t, CURLcode code)
 	else if (code != CURLE_OK)
 		snprintf(o->error, sizeof(o->error),
 				 "the answer to the batch was cut off: %s", curl_easy_strerror(code));
-	else if (t->encoded)
+	else if (t->head.encoded)
 		snprintf(o->error, sizeof(o->error),
 				 "the answer to the batch is compressed, which was not asked for");
 	else
@@ -307,7 +306,7 @@ finish(OutboxTransfer *t, CURLcode code)
 	if (was_answered)
 	{
 		/* Whatever happened after the headers changes nothing. */
-		o->status = t->status;
+		o->status = t->head.status;
 		if (o->status < 200 || o->status > 299)
 			snprintf(o->error, sizeof(o->error), "the receiver answered %d%s",
 					 o->status, o->status >= 300 && o->status < 400 ?

@@ -16,12 +16,10 @@
 #include <time.h>
 
 /*
- * Bounds on what a receiver can make us read.  The status decides, so that a
- * body is read only for its first bytes, and so that the connection can be
- * used again; a receiver that needs more than this loses the connection.
+ * The status decides, so that a body is read only for its first bytes, and so
+ * that the connection can be used again; a receiver that needs more than this
+ * loses the connection.
  */
-#define HEADER_BYTES_MAX (64 * 1024)	/* 1xx answers and trailers included */
-#define HEADER_LINES_MAX 1000
 #define BODY_BYTES_MAX (64 * 1024)
 
 /* Idle connections are closed before usual receivers do it (60 s and more). */
@@ -158,97 +156,21 @@ before_request(void *arg, char *ip, char *local_ip, int port, int local_port)
 	return CURL_PREREQFUNC_OK;
 }
 
-/* The value of a header line if it has that name, else NULL. */
-static const char *
-header_value(const char *line, size_t len, const char *name, size_t *value_len)
-{
-	size_t		namelen = strlen(name);
-
-	if (len <= namelen || line[namelen] != ':' ||
-		strncasecmp(line, name, namelen) != 0)
-		return NULL;
-	line += namelen + 1;
-	len -= namelen + 1;
-	while (len > 0 && (*line == ' ' || *line == '\t'))
-	{
-		line++;
-		len--;
-	}
-	while (len > 0 && strchr(" \t\r\n", line[len - 1]))
-		len--;
-	*value_len = len;
-	return line;
-}
-
 static size_t
 take_header(char *line, size_t size, size_t n, void *arg)
 {
 	OutboxTransfer *t = arg;
-	const char *value;
 	size_t		len = size * n;
-	size_t		vlen;
 
-	t->header_bytes += len;
-	if (t->header_bytes > HEADER_BYTES_MAX ||
-		++t->header_lines > HEADER_LINES_MAX)
+	switch (outbox_head_line(&t->head, &t->outcome, line, len, (int64) time(NULL)))
 	{
-		t->oversized = true;
-		return 0;
-	}
-	if (t->state != RUNNING)
-		return len;				/* a trailer */
-
-	if (!t->in_headers)
-	{
-		/* The status line: "HTTP/1.1 204 No Content" */
-		size_t		i = 0;
-
-		t->in_headers = true;
-		t->status = 0;
-		while (i < len && line[i] != ' ')
-			i++;
-		for (i++; i < len && line[i] >= '0' && line[i] <= '9' && t->status < 1000; i++)
-			t->status = t->status * 10 + (line[i] - '0');
-		return len;
-	}
-
-	switch (line[0])
-	{
-		case '\r':
-		case '\n':
-			t->in_headers = false;
-			if (t->status >= 200)
+		case OUTBOX_HEAD_OVERSIZED:
+			return 0;
+		case OUTBOX_HEAD_COMPLETE:
+			if (t->state == RUNNING)
 				outbox_http_got_headers(t);
-			else
-			{
-				/* An interim answer's headers mean nothing. */
-				t->outcome.retry_after = -1;
-				t->outcome.disable = t->outcome.abort_message = false;
-				t->encoded = false;
-			}
 			break;
-		case 'C':
-		case 'c':
-			value = header_value(line, len, "content-encoding", &vlen);
-			if (value && vlen > 0 &&
-				!(vlen == 8 && strncasecmp(value, "identity", 8) == 0))
-				t->encoded = true;
-			break;
-		case 'R':
-		case 'r':
-			value = header_value(line, len, "retry-after", &vlen);
-			if (value)
-				t->outcome.retry_after =
-					outbox_http_retry_after(value, vlen, (int64) time(NULL));
-			break;
-		case 'W':
-		case 'w':
-			value = header_value(line, len, "webhook-delivery", &vlen);
-			if (value && vlen == 7 && strncasecmp(value, "disable", 7) == 0)
-				t->outcome.disable = true;
-			else if (value && vlen == 13 &&
-					 strncasecmp(value, "abort-message", 13) == 0)
-				t->outcome.abort_message = true;
+		default:
 			break;
 	}
 	return len;
@@ -290,7 +212,7 @@ take_body(char *data, size_t size, size_t n, void *arg)
 
 	if (t->state != ANSWERED)
 		return 0;
-	if (t->status < 200 || t->status > 299)
+	if (t->head.status < 200 || t->head.status > 299)
 	{
 		size_t		kept = Min(len, sizeof(o->body) - o->body_len);
 
@@ -618,10 +540,10 @@ outbox_http_explain(OutboxTransfer *t, CURLcode code)
 		case CURLE_BAD_CONTENT_ENCODING:
 		case CURLE_HTTP2:
 		case CURLE_HTTP2_STREAM:
-			outbox_http_fail(t, OUTBOX_FAILURE_PROTOCOL, t->oversized ?
+			outbox_http_fail(t, OUTBOX_FAILURE_PROTOCOL, t->head.state == OUTBOX_HEAD_OVERSIZED ?
 				 "the header of the answer is too long" :
 				 "the answer is not valid HTTP",
-				 t->oversized || code == CURLE_WRITE_ERROR ? "" : t->errbuf);
+				 t->head.state == OUTBOX_HEAD_OVERSIZED || code == CURLE_WRITE_ERROR ? "" : t->errbuf);
 			break;
 
 		default:

@@ -4,6 +4,7 @@
  *
  *	  http.c			transfers from acquire to 'done', and the loop
  *	  http_handle.c		what a libcurl handle is told, and what it tells
+ *	  http_head.c		the head of an answer
  *	  http_socket.c		sockets and the epoll descriptor
  *	  http_text.c		header lines, URLs, Retry-After; needs none of this
  */
@@ -53,6 +54,24 @@ typedef struct OutboxHost
 	dlist_node	ready;
 } OutboxHost;
 
+typedef enum OutboxHeadState
+{
+	OUTBOX_HEAD_STATUS,			/* a status line comes next */
+	OUTBOX_HEAD_LINES,			/* a header line, or the end */
+	OUTBOX_HEAD_COMPLETE,		/* the status is final; only trailers follow */
+	OUTBOX_HEAD_OVERSIZED		/* more than anybody needs */
+} OutboxHeadState;
+
+/* The head of an answer, as it comes in; zero at first. */
+typedef struct OutboxHead
+{
+	OutboxHeadState state;
+	int			status;
+	bool		encoded;		/* compressed, which nobody asked for */
+	int			lines;
+	size_t		bytes;
+} OutboxHead;
+
 struct OutboxTransfer
 {
 	dlist_node	node;
@@ -82,15 +101,10 @@ struct OutboxTransfer
 	bool		tried;			/* an address was not refused */
 	bool		connected;
 	bool		crowded;		/* too many threads for another name lookup */
-	bool		in_headers;
-	bool		oversized;
 	bool		whole_answer;
-	bool		encoded;		/* compressed, which nobody asked for */
 	size_t		answer_len;
 	int			socket_errno;
-	int			status;
-	int			header_lines;
-	size_t		header_bytes;
+	OutboxHead	head;
 	size_t		body_bytes;
 	const char *refused;		/* the range, or PLAIN_HTTP */
 	int64		body_deadline;	/* 0: not set yet */
@@ -123,6 +137,10 @@ extern void outbox_http_fail(OutboxTransfer *t, OutboxFailure failure,
 							 const char *words, const char *detail);
 extern void outbox_http_explain(OutboxTransfer *t, CURLcode code);
 extern void outbox_http_let_signals(void);
+
+/* http_head.c */
+extern OutboxHeadState outbox_head_line(OutboxHead *head, OutboxOutcome *outcome,
+										const char *line, size_t len, int64 now);
 
 /*
  * http_socket.c.  'events' asks epoll, without waiting; each event goes to

@@ -58,6 +58,7 @@ batch has its members, "batch": [{"id", "key", "topic", "n", "sha256"}, ...], an
 import argparse
 import base64
 import binascii
+import functools
 import gzip
 import hashlib
 import heapq
@@ -123,6 +124,12 @@ def batch_members(headers, body):
             "sha256": hashlib.sha256(
                 json.dumps(item, sort_keys=True).encode()).hexdigest()})
     return members
+
+
+@functools.cache
+def bomb():
+    body = gzip.compress(bytes(100 * 1024 * 1024), 9)
+    return answer(200, [("Content-Encoding", "gzip")], body)
 
 
 class Connection:
@@ -553,8 +560,7 @@ class Receiver:
                                       finished=False)
 
     def do_gzip(self, conn, number, segments, query, seen):
-        body = gzip.compress(bytes(100 * 1024 * 1024), 9)
-        data = answer(200, [("Content-Encoding", "gzip")], body)
+        data = bomb()
         return 200, lambda: self.send(conn, data)
 
     def do_raw(self, conn, number, segments, query, seen):

@@ -27,7 +27,7 @@ sub own_network
 
 	my $dir = PostgreSQL::Test::Utils::tempdir('network');
 	my %file = (
-		'resolv.conf' => "nameserver 127.0.0.1\noptions timeout:1 attempts:2\n",
+		'resolv.conf' => "nameserver 127.0.0.1\noptions timeout:30 attempts:2\n",
 		'nsswitch.conf' => "hosts: files dns\n",
 		'hosts' => "127.0.0.1 localhost\n");
 	my $script = "set -e\n";

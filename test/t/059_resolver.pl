@@ -1,0 +1,84 @@
+# A name server that says nothing: who waits for it is alone with that.
+use strict;
+use warnings;
+
+use OutboxTest;
+use OutboxTest::Network;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time);
+
+own_network();
+
+my $hung = 300;
+my $receiver = OutboxTest::Receiver->new('main');
+my ($zone, $questions) = start_dns();
+my $node = outbox_node('main');
+my $log = PostgreSQL::Test::Utils::tempdir() . '/producer';
+
+sub ask { return $node->safe_psql('postgres', $_[0]) }
+
+my ($curl) = `curl-config --version 2>/dev/null` =~ /(\d+)\.(\d+)/ ? $1 * 1000 + $2 : 0;
+if ($curl && $curl < 7087)
+{
+	diag('NOT TESTED: before libcurl 7.87 a look-up that hangs holds up the worker');
+	plan(skip_all => 'libcurl is older than 7.87');
+}
+
+# Names that are never answered for, far more than there may be threads
+$zone->('fine.test' => '127.0.0.1', map { ("dead$_.test" => 'silent') } 1 .. $hung);
+ask("SELECT outbox.create_endpoint('fine', 'http://fine.test:$receiver->{port}/ok/fine', topics => '{load.*}')");
+ask("SELECT count(outbox.create_endpoint('dead' || n, 'http://dead' || n || '.test:$receiver->{port}/ok/dead' || n,"
+	  . " topics => '{dead.*}', connect_timeout => '500 ms', backoff_base => '200 ms', backoff_max => '1 s')) FROM generate_series(1, $hung) n");
+my $producer = start_producer($node, $log, seconds => 120, rate => 200);
+$receiver->wait_delivered(50, path => '/ok/fine');
+
+my $worker = worker_pid($node);
+my $most = 0;
+my $before = () = $receiver->delivered(path => '/ok/fine');
+my $id = emit($node, 'dead.one', '{}');
+my $waiting = wait_until
+{
+	my $threads = () = glob "/proc/$worker/task/*";
+	$most = $threads if $threads > $most;
+	ask("SELECT count(DISTINCT endpoint) = $hung AND count(*) > 2 * $hung FROM outbox.attempts WHERE event_id = '$id'") eq 't';
+}
+'every one has been tried';
+ok($waiting, "$hung names that nobody answers for");
+is( ask("SELECT string_agg(DISTINCT error, '; ' ORDER BY error) FROM outbox.attempts WHERE event_id = '$id'"),
+	'could not resolve host: too many lookups are still waiting for an answer; timed out after 0.5 s while resolving the host',
+	'the reasons, in words');
+cmp_ok($most, '<=', 260, "the threads of the worker are bounded ($most)");
+cmp_ok($most, '>=', 100, 'by the bound, not by chance');
+$receiver->wait_delivered($before + 100, path => '/ok/fine');
+pass('meanwhile the others are served');
+is(ask("SELECT failed_attempts FROM outbox.stats WHERE endpoint = 'fine'"), '0', 'without a failure');
+
+# It ends when it is told to, whatever its threads wait for
+my $start = time;
+ask("SELECT pg_terminate_backend($worker)");
+ok(wait_until(sub { process_is_gone($worker) }, 'it has ended', 10), 'SIGTERM ends the worker');
+note(sprintf 'after %.2f s', time - $start);
+new_worker($node, $worker);
+$worker = worker_pid($node);
+wait_until { (() = glob "/proc/$worker/task/*") > 20 } 'the next one waits as well';
+
+# The name server comes back
+$zone->(map { ("dead$_.test" => '127.0.0.1') } 1 .. $hung);
+ok( wait_sql($node,
+		"SELECT count(*) = $hung AND bool_and(status = 'delivered') FROM outbox.deliveries WHERE event_id = '$id'"),
+	'answered at last: all of it is delivered');
+stop_producer($producer);
+check_history($node, $receiver, $log, endpoints => ['/ok/fine'], max_duplicates => 100);
+
+# And the server stops
+$zone->('dead1.test' => 'silent');
+ask("SELECT outbox.alter_endpoint('dead1', url => 'http://DEAD1.test:$receiver->{port}/ok/dead1', connect_timeout => '60 s', timeout => '60 s')");
+my $asked = () = lines_of($questions, qr/^dead1\.test/);
+emit($node, 'dead.two', '{}');
+wait_until { $asked < (() = lines_of($questions, qr/^dead1\.test/)) || $node->reload } 'it waits again';
+$start = time;
+$node->stop('fast');
+cmp_ok(time - $start, '<', 20, 'the server stops while a look-up waits');
+done_testing();

@@ -1,0 +1,253 @@
+# TLS: whom the worker believes, and what it shows of itself.  There is no switch
+# that turns the verification off.
+use strict;
+use warnings;
+
+use IO::Socket::INET;
+use OutboxTest;
+use OutboxTest::Network;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $dir = PostgreSQL::Test::Utils::tempdir();
+my $names = 'DNS:localhost,IP:127.0.0.1';
+
+make_ca($dir, $_) foreach qw(authority other);
+make_cert($dir, 'good', 'authority', $names);
+make_cert($dir, 'expired', 'authority', $names, -30, -1);
+make_cert($dir, 'early', 'authority', $names, 2, 30);
+make_cert($dir, 'stranger', 'other', $names);
+make_cert($dir, 'selfsigned', undef, $names);
+make_cert($dir, 'elsewhere', 'authority', 'DNS:elsewhere.test,DNS:localhost.elsewhere.test,IP:127.0.0.2');
+make_cert($dir, 'client', 'authority', 'DNS:client.test');
+make_cert($dir, 'intruder', 'other', 'DNS:intruder.test');
+
+my $receiver = OutboxTest::Receiver->new('main');
+my %front;
+
+sub front
+{
+	my ($name, $cert, %option) = @_;
+	$front{$name} = start_front('127.0.0.1:0', $receiver->{port}, cert => "$dir/$cert.crt", key => "$dir/$cert.key", %option);
+	return;
+}
+
+front($_, $_) foreach qw(good expired early stranger selfsigned elsewhere);
+front('old', 'good', only => 'TLSv1');
+front('old1', 'good', only => 'TLSv1_1');
+front('two', 'good', only => 'TLSv1_2');
+front('asks', 'good', 'client-ca' => "$dir/authority.crt");
+front('stranger_asks', 'good', 'client-ca' => "$dir/other.crt");
+
+my $node = outbox_node('main', conf => "outbox.ssl_ca_file = '$dir/authority.crt'\n");
+
+sub ask { return $node->safe_psql('postgres', $_[0]) }
+
+# An endpoint for the events of a topic of its own name, with one attempt each.
+sub create
+{
+	my ($name, $port, $host, $more) = @_;
+	$host //= 'localhost';
+	$more //= '';
+	ask("SELECT outbox.create_endpoint('$name', 'https://$host:$port/ok/$name', topics => '{$name.*}', max_attempts => 1 $more)");
+	return;
+}
+
+# What becomes of one event: "delivered", or the error.
+sub outcome
+{
+	my ($endpoint) = @_;
+	my $id = emit($node, "$endpoint.one", '{}');
+
+	wait_sql($node, "SELECT status IN ('delivered', 'dead') FROM outbox.deliveries WHERE event_id = '$id'");
+	return ask("SELECT CASE status WHEN 'delivered' THEN status ELSE last_error END FROM outbox.deliveries WHERE event_id = '$id'");
+}
+
+sub arrived { return scalar(() = $receiver->requests(path => "/ok/$_[0]")) }
+
+# Changes settings, and waits until the worker has heard of it.
+sub set
+{
+	my (%value) = @_;
+	ask("ALTER SYSTEM SET outbox.$_ = '$value{$_}'") foreach sort keys %value;
+	$node->reload;
+	return;
+}
+
+sub soon
+{
+	my ($endpoint, $expected, $name) = @_;
+	my $got;
+
+	wait_until { ($got = outcome($endpoint)) =~ $expected } $name;
+	like($got, $expected, $name);
+	return;
+}
+
+# --- Certificates ------------------------------------------------------------
+
+create($_, $front{$_}{port}) foreach keys %front;
+create('by_address', $front{good}{port}, '127.0.0.1');
+is(outcome('good'), 'delivered', 'a certificate of the authority in outbox.ssl_ca_file');
+is(outcome('by_address'), 'delivered', 'for an address');
+my %complaint = (
+	expired => qr/^TLS: .*expired/,
+	early => qr/^TLS: .*not yet valid/,
+	stranger => qr/^TLS: .*unable to get local issuer/,
+	selfsigned => qr/^TLS: .*self.signed/,
+	elsewhere => qr/^TLS: .*(?:subject name|host name)/,
+	old => qr/^TLS: .*(?:version|protocol)/,
+	old1 => qr/^TLS: .*(?:version|protocol)/);
+foreach my $name (sort keys %complaint)
+{
+	like(outcome($name), $complaint{$name}, "$name: refused, and it is said why");
+	is(arrived($name), 0, "$name: nothing was sent");
+}
+create('elsewhere_by_address', $front{elsewhere}{port}, '127.0.0.1');
+like(outcome('elsewhere_by_address'), $complaint{elsewhere}, 'an address that the certificate does not name');
+is(arrived('elsewhere_by_address'), 0, 'nothing was sent');
+
+is(ask("SELECT string_agg(name, ' ') FROM pg_settings WHERE name LIKE 'outbox.%' AND name ~ 'verif|insecure|trust'"),
+	'', 'no setting to turn the verification off');
+my ($rc, $out, $err) = $node->psql('postgres',
+	"SELECT outbox.create_endpoint('lax', 'https://localhost/', verify => false)");
+like($err, qr/does not exist/, 'nor an argument');
+
+# --- Versions ----------------------------------------------------------------
+
+is(outcome('two'), 'delivered', 'TLS 1.2 will do');
+is(scalar(() = lines_of($front{two}{journal}, qr/^tls TLSv1\.2 /)), 1, 'and was spoken');
+set(ssl_min_protocol_version => 'TLSv1.3');
+soon('two', qr/^TLS: .*(?:version|protocol)/, 'unless 1.3 is asked for');
+is(outcome('good'), 'delivered', 'which the others speak');
+ok(lines_of($front{good}{journal}, qr/^tls TLSv1\.3 /), 'indeed');
+set(ssl_min_protocol_version => 'TLSv1.2');
+soon('two', qr/^delivered$/, 'and back');
+
+# --- Client certificates -----------------------------------------------------
+
+isnt(outcome('asks'), 'delivered', 'a client certificate is asked for, and there is none');
+is(arrived('asks'), 0, 'nothing got through');
+set(ssl_cert_file => "$dir/client.crt", ssl_key_file => "$dir/client.key");
+soon('asks', qr/^delivered$/, 'with outbox.ssl_cert_file');
+ok(lines_of($front{asks}{journal}, qr/^tls \S+ client$/), 'it is that one');
+isnt(outcome('stranger_asks'), 'delivered', 'who wants one of another authority does not get through');
+set(ssl_cert_file => "$dir/intruder.crt", ssl_key_file => "$dir/intruder.key");
+soon('stranger_asks', qr/^delivered$/, 'another certificate after a reload');
+soon('asks', qr/^(?!delivered)/, 'which the first one does not like, once its connection is given up');
+set(ssl_cert_file => "$dir/nowhere.crt", ssl_key_file => "$dir/nowhere.key");
+soon('asks', qr/^TLS: /, 'a file that does not exist is a failure of TLS');
+set(ssl_cert_file => '', ssl_key_file => '');
+soon('good', qr/^delivered$/, 'and nothing that stays');
+
+# --- Authorities -------------------------------------------------------------
+
+set(ssl_ca_file => "$dir/other.crt");
+soon('stranger', qr/^delivered$/, 'another authority after a reload');
+like(outcome('good'), qr/^TLS: .*unable to get local issuer/, 'the one from before is not believed any more');
+set(ssl_ca_file => '');
+soon('stranger', qr/^TLS: /, "the system's know neither");
+like(outcome('good'), qr/^TLS: /, 'of the two');
+my $both = slurp_file("$dir/authority.crt") . slurp_file("$dir/other.crt");
+append_to_file("$dir/bundle.crt", $both);
+set(ssl_ca_file => "$dir/bundle.crt");
+soon($_, qr/^delivered$/, "a bundle with two: $_") foreach qw(good stranger);
+
+# The same file with other contents: neither an open connection, nor a stored
+# session, nor a stored bundle may stand in for the authority that is gone.
+my $handshakes = () = lines_of($front{stranger}{journal}, qr/^tls /);
+is(outcome('stranger'), 'delivered', 'over the open connection');
+is(scalar(() = lines_of($front{stranger}{journal}, qr/^tls /)), $handshakes, 'indeed');
+append_to_file("$dir/bundle.new", slurp_file("$dir/authority.crt"));
+rename "$dir/bundle.new", "$dir/bundle.crt" or die "rename: $!";
+$node->reload;
+soon('stranger', qr/^TLS: /, 'who is taken out of the file is not believed after a reload');
+is(outcome('good'), 'delivered', 'who stays is');
+
+# --- Stalls ------------------------------------------------------------------
+
+# One that takes connections and never says a word, and one that stops in the
+# middle of the handshake
+my $silent = IO::Socket::INET->new(Listen => 10, LocalAddr => '127.0.0.1') or die "listen: $!";
+create('stalls', $silent->sockport, 'localhost', ", connect_timeout => '700 ms', timeout => '10 s'");
+like(outcome('stalls'), qr/^timed out after 0\.7 s while connecting/, 'a handshake that stalls ends after connect_timeout');
+is(outcome('good'), 'delivered', 'and the others go on');
+is(ask("SELECT restarts FROM outbox.workers"), '0', 'the worker has lived through all of it');
+
+# --- HTTP/2 ------------------------------------------------------------------
+
+SKIP:
+{
+	my $nginx = -x '/usr/sbin/nginx' ? '/usr/sbin/nginx' : 'nginx';
+	my $version = `$nginx -V 2>&1` // '';
+	my $libcurl = `curl-config --features 2>/dev/null` // '';
+
+	if ($version !~ /http_v2/)
+	{
+		diag('NOT TESTED with HTTP/2: no nginx that speaks it');
+		skip('no nginx that speaks HTTP/2', 1);
+	}
+	if ($libcurl && $libcurl !~ /HTTP2/)
+	{
+		diag('NOT TESTED with HTTP/2: libcurl does not speak it');
+		skip('no libcurl that speaks HTTP/2', 1);
+	}
+	my $port = PostgreSQL::Test::Cluster::get_free_port();
+	my $narrow = PostgreSQL::Test::Cluster::get_free_port();
+	my $brief = PostgreSQL::Test::Cluster::get_free_port();
+	mkdir "$dir/nginx";
+	append_to_file("$dir/nginx/conf", <<"CONF");
+daemon off;
+pid $dir/nginx/pid;
+error_log stderr;
+worker_processes 1;
+events { worker_connections 512; }
+http {
+	log_format protocol '\$server_protocol \$connection \$request_uri';
+	access_log $dir/nginx/access protocol;
+	client_body_temp_path $dir/nginx/body;
+	proxy_temp_path $dir/nginx/proxy;
+	fastcgi_temp_path $dir/nginx/f;
+	uwsgi_temp_path $dir/nginx/u;
+	scgi_temp_path $dir/nginx/s;
+	ssl_certificate $dir/good.crt;
+	ssl_certificate_key $dir/good.key;
+	server { listen 127.0.0.1:$port ssl http2; location / { proxy_pass http://127.0.0.1:$receiver->{port}; } }
+	server { listen 127.0.0.1:$narrow ssl http2; http2_max_concurrent_streams 1; location / { proxy_pass http://127.0.0.1:$receiver->{port}; } }
+	server { listen 127.0.0.1:$brief ssl http2; keepalive_requests 7; location / { proxy_pass http://127.0.0.1:$receiver->{port}; } }
+}
+CONF
+	my $pid = fork // die "fork: $!";
+	if ($pid == 0)
+	{
+		open(STDOUT, '>&', \*STDERR);
+		exec $nginx, '-c', "$dir/nginx/conf", '-p', "$dir/nginx" or POSIX::_exit(127);
+	}
+	push @OutboxTest::Receiver::started, $pid;
+	wait_until { IO::Socket::INET->new(PeerAddr => '127.0.0.1', PeerPort => $port) } 'nginx';
+
+	my %two = (h2 => $port, h2_narrow => $narrow, h2_brief => $brief);
+	foreach my $name (sort keys %two)
+	{
+		# A hundred at once, each with a key of its own
+		create($name, $two{$name}, 'localhost', ", max_in_flight => 32");
+		ask("SELECT outbox.alter_endpoint('$name', max_attempts => 20, backoff_base => '50 ms', backoff_max => '200 ms')");
+		ask("SELECT count(outbox.emit('$name.n', '{}'::jsonb, key => 'k' || n)) FROM generate_series(1, 100) n");
+		$receiver->wait_delivered(100, path => "/ok/$name");
+		wait_settled($node);
+		is(scalar(() = $receiver->requests(path => "/ok/$name")), 100, "$name: each event once");
+		my @lines = lines_of("$dir/nginx/access", qr{/ok/$name$});
+		is(scalar(grep { !m{^HTTP/2\.0 } } @lines), 0, "$name: all of it over HTTP/2");
+		my %connections = map { (split / /)[1] => 1 } @lines;
+		my $n = keys %connections;
+		note("$name: $n connections");
+		if ($name eq 'h2') { is($n, 1, 'h2: one connection for all') }
+		elsif ($name eq 'h2_brief') { cmp_ok($n, '>=', 100 / 8, 'h2_brief: GOAWAY after seven requests, and on with another connection') }
+	}
+	is(ask("SELECT string_agg(format('%s: %s', endpoint, error), E'\n') FROM outbox.attempts WHERE endpoint LIKE 'h2%' AND error IS NOT NULL"
+			  . " AND (endpoint, error) <> ('h2_brief', 'the connection was closed before the answer')"),
+		'', 'without a failure, but for requests that a GOAWAY overtook');
+}
+$node->stop;
+done_testing();
