@@ -53,9 +53,29 @@ build/unit/%: test/unit/%.c $(wildcard test/unit/*.h src/*.c src/*.h)
 	$(CC) -Isrc $(CPPFLAGS) -I$(includedir_server) $(CFLAGS) $(UNIT_CFLAGS) -o $@ $< \
 		$(shell sed -n 's/.*links: *\([^*]*\).*/\1/p' $<) $(UNIT_LIBS)
 
+# Fuzz targets, see test/fuzz/fuzz.h: among the unit tests with gcc, the two
+# sanitizers, and a driver of our own; with libFuzzer, which is clang's, they are
+# build/fuzz/*.  Sections that are not used go, with what they want of a server.
+FUZZ = $(patsubst test/fuzz/%.c,%,$(filter-out test/fuzz/driver.c,$(wildcard test/fuzz/*.c)))
+FUZZ_CFLAGS = -g -O1 -fsanitize=address,undefined -fno-sanitize-recover=all -ffunction-sections -fdata-sections
+FUZZ_LINK = $(shell sed -n 's/.*links: *\([^*]*\).*/\1/p' $<) -Wl,--gc-sections $(UNIT_LIBS)
+FUZZ_NEEDS = $(wildcard test/fuzz/*.h src/*.c src/*.h)
+
+unit: $(FUZZ:%=build/unit/test_fuzz_%)
+fuzz: $(FUZZ:%=build/fuzz/%)
+
+build/unit/test_fuzz_%: test/fuzz/%.c test/fuzz/driver.c $(FUZZ_NEEDS)
+	@mkdir -p build/unit
+	$(CC) -Isrc $(CPPFLAGS) -I$(includedir_server) $(CFLAGS) $(FUZZ_CFLAGS) -o $@ $< test/fuzz/driver.c $(FUZZ_LINK)
+
+build/fuzz/%: test/fuzz/%.c $(FUZZ_NEEDS)
+	@mkdir -p build/fuzz
+	clang -Isrc $(CPPFLAGS) -I$(includedir_server) $(PG_CFLAGS) $(FUZZ_CFLAGS) -fsanitize=fuzzer \
+		-no-pie -Wl,--unresolved-symbols=ignore-all -o $@ $< $(FUZZ_LINK)
+
 else
 
-all install installcheck uninstall clean unit:
+all install installcheck uninstall clean unit fuzz:
 	@echo "outbox: no pg_config with PGXS found (PG_CONFIG=$(PG_CONFIG))." >&2
 	@echo "        Install PostgreSQL's server headers, or let \"make setup\" do it." >&2
 	@exit 1
@@ -104,11 +124,11 @@ help:
 	@echo "make setup          install the packages that demo and test need"
 	@echo "make demo           a small shop whose orders become webhooks"
 	@echo "make test           all tests; TESTS='001 unit/address' runs some"
-	@echo "make torture        crash loops, for as long as ROUNDS says"
+	@echo "make torture        crash loops, for as long as ROUNDS says; fuzzing, FUZZ_SECONDS a target"
 	@echo "make bench          throughput and latency"
 	@echo "make mutants        takes the guards out: does a test notice? MUTANTS='tick' tries some"
 	@echo "make permissions    writes test/permissions.txt and the counts in the README anew"
 	@echo "make asan|valgrind  the tests under a memory checker; STAGES=unit runs some"
 	@echo "make format         lay the sources out with clang-format; format-check only looks"
 
-.PHONY: setup test torture demo bench mutants permissions counts unit asan valgrind format format-check help
+.PHONY: setup test torture demo bench mutants permissions counts unit fuzz asan valgrind format format-check help

@@ -509,7 +509,7 @@ outbox_http_timeout(void)
  * The worker's settings
  */
 
-/* Whole seconds. */
+/* Whole seconds; without a reload, as long as the machine is up. */
 long
 outbox_http_since_reload(void)
 {
@@ -519,14 +519,14 @@ outbox_http_since_reload(void)
 	return now.tv_sec - reloaded_at.tv_sec - (now.tv_nsec < reloaded_at.tv_nsec);
 }
 
-void
-outbox_http_reload(void)
+/* The settings, as they are now. */
+static void
+take_settings(void)
 {
 	struct rlimit limit;
 	char		bad[64];
 	int64		connections = (int64) outbox_worker_max_in_flight * 2;
 
-	clock_gettime(CLOCK_MONOTONIC_COARSE, &reloaded_at);
 	outbox_http_settings.generation++;
 	outbox_http_settings.use_proxy = outbox_proxy && outbox_proxy[0];
 	if (!outbox_networks_parse(outbox_allowed_networks ? outbox_allowed_networks : "",
@@ -541,6 +541,13 @@ outbox_http_reload(void)
 	if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
 		connections = Min(connections, (int64) (limit.rlim_cur / 2));
 	curl_multi_setopt(multi, CURLMOPT_MAXCONNECTS, (long) Max(connections, 1));
+}
+
+void
+outbox_http_reload(void)
+{
+	clock_gettime(CLOCK_MONOTONIC_COARSE, &reloaded_at);
+	take_settings();
 }
 
 void
@@ -565,7 +572,7 @@ outbox_http_init(OutboxDone done)
 		curl_multi_setopt(multi, CURLMOPT_TIMERFUNCTION, set_timer) == CURLM_OK &&
 		curl_multi_setopt(multi, CURLMOPT_PIPELINING, CURLPIPE_MULTIPLEX) == CURLM_OK;
 	if (ok)
-		outbox_http_reload();
+		take_settings();
 
 	/* A libcurl that misses an option is found now, not at the first event. */
 	t = ok ? outbox_http_acquire() : NULL;

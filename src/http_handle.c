@@ -534,6 +534,20 @@ outbox_http_explain(OutboxTransfer *t, CURLcode code)
 				 "the connection was closed before the answer", "");
 			break;
 
+#if LIBCURL_VERSION_NUM >= 0x080600
+		case CURLE_TOO_LARGE:
+#else
+			/* Also what a line is that libcurl does not want to keep. */
+		case CURLE_OUT_OF_MEMORY:
+			if (!t->connected)
+			{
+				outbox_http_fail(t, OUTBOX_FAILURE_INTERNAL, "out of memory", "");
+				break;
+			}
+#endif
+			t->head.state = OUTBOX_HEAD_OVERSIZED;
+			/* FALLTHROUGH */
+
 		case CURLE_WRITE_ERROR:
 		case CURLE_UNSUPPORTED_PROTOCOL:
 		case CURLE_WEIRD_SERVER_REPLY:

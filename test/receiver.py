@@ -127,6 +127,13 @@ def batch_members(headers, body):
 
 
 @functools.cache
+def headers(n):
+    return (b"HTTP/1.1 200 OK\r\n" +
+            b"".join(b"X-Filler-%d: %s\r\n" % (i, b"y" * 80) for i in range(n)) +
+            b"Content-Length: 0\r\n\r\n")
+
+
+@functools.cache
 def bomb():
     body = gzip.compress(bytes(100 * 1024 * 1024), 9)
     return answer(200, [("Content-Encoding", "gzip")], body)
@@ -543,11 +550,7 @@ class Receiver:
         return None, lambda: self.send(conn, b"", endless=data, finished=False)
 
     def do_many_headers(self, conn, number, segments, query, seen):
-        n = int(query.get("n", "100000"))
-        data = (b"HTTP/1.1 200 OK\r\n" +
-                b"".join(b"X-Filler-%d: %s\r\n" % (i, b"y" * 80)
-                         for i in range(n)) +
-                b"Content-Length: 0\r\n\r\n")
+        data = headers(int(query.get("n", "100000")))
         return None, lambda: self.send(conn, data)
 
     def do_big_body(self, conn, number, segments, query, seen):

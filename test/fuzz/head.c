@@ -1,0 +1,55 @@
+/*
+ * head.c
+ *	  Fuzz target: the head of an answer, line by line.
+ *
+ * links: src/http_head.c src/http_text.c src/address.c
+ */
+#include "http_internal.h"
+
+#include "fuzz.h"
+
+char	   *outbox_allowed_networks = "";
+
+int
+LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	OutboxHead	head = {0};
+	OutboxOutcome outcome = {.retry_after = -1};
+	OutboxOutcome final = outcome;
+	OutboxHeadState before = head.state;
+	int			status = 0;
+
+	while (size > 0)
+	{
+		const uint8_t *end = memchr(data, '\n', size);
+		size_t		len = end ? (size_t) (end - data) + 1 : size;
+		char	   *line = fuzz_copy(data, len);
+		OutboxHeadState state = outbox_head_line(&head, &outcome, line, len, 1800000000);
+
+		free(line);
+		data += len;
+		size -= len;
+		MUST(state == head.state);
+		MUST(head.status >= 0 && head.status <= 1000);
+		MUST(outcome.retry_after >= -1 && outcome.retry_after <= PG_INT32_MAX);
+		if (state == OUTBOX_HEAD_OVERSIZED)
+			break;
+		MUST(head.bytes <= 64 * 1024 && head.lines <= 1000);
+		if (state == OUTBOX_HEAD_STATUS)
+			MUST(outcome.retry_after == -1 && !outcome.disable && !outcome.abort_message);
+		if (state == OUTBOX_HEAD_COMPLETE)
+		{
+			MUST(head.status >= 200);
+			if (before == OUTBOX_HEAD_COMPLETE)
+				/* A trailer changes nothing. */
+				MUST(status == head.status && final.retry_after == outcome.retry_after &&
+					 final.disable == outcome.disable && final.abort_message == outcome.abort_message);
+			status = head.status;
+			final = outcome;
+		}
+		else
+			MUST(before != OUTBOX_HEAD_COMPLETE);
+		before = state;
+	}
+	return 0;
+}

@@ -1,0 +1,113 @@
+/*
+ * wire.c
+ *	  Fuzz target: percent-encoding, and trace context as emitters pass it in.
+ *
+ * links: src/wire.c
+ */
+#include "outbox.h"
+
+#include "fuzz.h"
+#include "wire.h"
+
+/* What a server would have to say; nothing here throws. */
+bool
+errstart(int elevel, const char *domain)
+{
+	(void) elevel;
+	(void) domain;
+	abort();
+}
+
+bool
+errstart_cold(int elevel, const char *domain)
+{
+	return errstart(elevel, domain);
+}
+
+void
+errfinish(const char *filename, int lineno, const char *funcname)
+{
+	(void) filename;
+	(void) lineno;
+	(void) funcname;
+	abort();
+}
+
+int
+errcode(int sqlerrcode)
+{
+	return sqlerrcode;
+}
+
+int
+errmsg(const char *fmt,...)
+{
+	(void) fmt;
+	return 0;
+}
+
+int
+errhint(const char *fmt,...)
+{
+	(void) fmt;
+	return 0;
+}
+
+static int
+hex_digit(char c)
+{
+	MUST((c >= '0' && c <= '9') || (c >= 'A' && c <= 'F'));
+	return c <= '9' ? c - '0' : c - 'A' + 10;
+}
+
+/* decode(encode(x)) = x, and nothing but printable ASCII in between. */
+static void
+round_trip(size_t (*encode) (const char *s, size_t len, char *out),
+		   const char *s, size_t len, const char *forbidden)
+{
+	char	   *out = malloc(3 * len + 1);
+	size_t		n = encode(s, len, out);
+	size_t		at = 0;
+
+	MUST(n >= len && n <= 3 * len);
+	for (size_t i = 0; i < len; i++)
+	{
+		MUST(at < n && out[at] > ' ' && out[at] < 0x7f);
+		if (out[at] == '%')
+		{
+			MUST(at + 2 < n);
+			MUST((unsigned char) s[i] == hex_digit(out[at + 1]) * 16 + hex_digit(out[at + 2]));
+			at += 3;
+		}
+		else
+		{
+			MUST(out[at] == s[i] && strchr(forbidden, s[i]) == NULL);
+			at++;
+		}
+	}
+	MUST(at == n);
+	free(out);
+}
+
+int
+LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	char	   *s = fuzz_copy(data, size);
+
+	round_trip(outbox_percent_encode, s, size, "!\"#$%&'()*+,/:;<=>?@[\\]^`{|}");
+	round_trip(outbox_percent_encode_header, s, size, "\"%");
+
+	if (outbox_traceparent_valid(s, size))
+	{
+		char		next[OUTBOX_TRACEPARENT_LEN];
+
+		outbox_traceparent_next(s, next);
+		MUST(outbox_traceparent_valid(next, sizeof(next)));
+		MUST(memcmp(next, "00-", 3) == 0 && memcmp(next + 3, s + 3, 33) == 0);
+	}
+	if (outbox_tracestate_valid(s, size))
+		for (size_t i = 0; i < size; i++)
+			MUST(s[i] >= ' ' && s[i] < 0x7f);
+	free(s);
+	return 0;
+}
