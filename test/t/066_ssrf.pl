@@ -297,8 +297,6 @@ like(outcome('direct', 'direct.two'), $refused, 'and plain http as ever');
 is(scalar(() = lines_of($proxy->{journal}, qr/^connect 10\./)), 0, 'the proxy is not asked for those');
 is(scalar(() = lines_of($environment->{journal}, qr/./)), 0, 'nor ever the one of the environment');
 
-my $spellings = @hosts;
-note("address spellings refused: $spellings");
-ok(slurp_file("$top/README.md") =~ /\b$spellings spellings of forbidden addresses\b/, 'as the README says');
+shown_in_readme(scalar @hosts, 'spellings of forbidden addresses');
 $node->stop;
 done_testing();
