@@ -1825,7 +1825,7 @@ COMMENT ON COLUMN outbox.deliveries.type IS 'type of the event; its topic where 
 COMMENT ON COLUMN outbox.deliveries.key IS 'key of the event; NULL: none';
 COMMENT ON COLUMN outbox.deliveries.endpoint IS 'name of the endpoint';
 COMMENT ON COLUMN outbox.deliveries.status IS 'scheduled, pending, processing, delivered, retrying, blocked, dead or cancelled';
-COMMENT ON COLUMN outbox.deliveries.reason IS 'of dead: max_attempts, max_age, expired, aborted by receiver, invalid event, filter failed or event is gone; of cancelled: cancelled or discarded; NULL: any other status';
+COMMENT ON COLUMN outbox.deliveries.reason IS 'of dead: max_attempts, max_age, expired, aborted by receiver, invalid event, filter failed, backlog or event is gone; of cancelled: cancelled or discarded; NULL: any other status';
 COMMENT ON COLUMN outbox.deliveries.attempts IS 'requests made, since outbox.retry() if that was called; 0 once they are forgotten, see outbox.attempts_retention';
 COMMENT ON COLUMN outbox.deliveries.next_attempt_at IS 'when the next attempt is due, or a scheduled event; NULL: neither retrying nor scheduled';
 COMMENT ON COLUMN outbox.deliveries.last_status_code IS 'HTTP status of the last attempt; NULL: no answer, or forgotten';
@@ -1840,7 +1840,7 @@ COMMENT ON COLUMN outbox.dead_letters.type IS 'type of the event; its topic wher
 COMMENT ON COLUMN outbox.dead_letters.key IS 'key of the event; NULL: none';
 COMMENT ON COLUMN outbox.dead_letters.endpoint IS 'name of the endpoint';
 COMMENT ON COLUMN outbox.dead_letters.status IS 'dead';
-COMMENT ON COLUMN outbox.dead_letters.reason IS 'max_attempts, max_age, expired, aborted by receiver, invalid event, filter failed or event is gone';
+COMMENT ON COLUMN outbox.dead_letters.reason IS 'max_attempts, max_age, expired, aborted by receiver, invalid event, filter failed, backlog or event is gone';
 COMMENT ON COLUMN outbox.dead_letters.attempts IS 'attempts that counted; probes of an endpoint that is backing off do not';
 COMMENT ON COLUMN outbox.dead_letters.last_status_code IS 'HTTP status of the last attempt; NULL: no answer';
 COMMENT ON COLUMN outbox.dead_letters.last_error IS 'the last failure in words';

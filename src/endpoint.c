@@ -305,6 +305,54 @@ outbox_endpoint_examine(OutboxEndpoint *ep, OutboxDelivery **result)
 	return true;
 }
 
+static void
+overflow(OutboxEndpoint *ep, OutboxDelivery *d)
+{
+	d->state = OUTBOX_DELIVERY_IN_FLIGHT;
+	dlist_push_tail(&ep->in_flight, &d->node);
+	ep->nin_flight++;
+	outbox_endpoint_dead(ep, d, "backlog",
+						 "the backlog was larger than outbox.max_backlog_size");
+}
+
+/* With each that goes the next one of its lane may become ready. */
+int
+outbox_endpoint_overflow_ready(OutboxEndpoint *ep, int64 cut)
+{
+	dlist_mutable_iter iter;
+	int			n = 0;
+	int			before;
+
+	do
+	{
+		before = n;
+		dlist_foreach_modify(iter, &ep->ready)
+		{
+			OutboxDelivery *d = dlist_container(OutboxDelivery, node, iter.cur);
+
+			if (d->parked || d->seq > cut)
+				continue;
+			dlist_delete(&d->node);
+			ep->nready--;
+			overflow(ep, d);
+			n++;
+			break;
+		}
+	} while (n > before);
+	return n;
+}
+
+bool
+outbox_endpoint_overflow(OutboxEndpoint *ep, OutboxEvent *event)
+{
+	ep->backlog--;
+	ep->dirty = true;
+	if (outbox_retries_was_cancelled(ep, event->seq))
+		return false;
+	overflow(ep, make_delivery(ep, event, false));
+	return true;
+}
+
 /* -------------------------------------------------------------- sending */
 
 OutboxDelivery *

@@ -239,6 +239,8 @@ typedef struct OutboxEndpoint
 	bool		state_dirty;	/* disabled by its receiver: to be written */
 	bool		recovered;		/* its breaker has closed: to be told */
 	bool		drop_window;	/* re-read from the frontier */
+	int64		overflowed;		/* dead for outbox.max_backlog_size, not told
+								 * yet */
 } OutboxEndpoint;
 
 /* Read-ahead of one endpoint, and followers kept in memory: events. */
@@ -307,6 +309,13 @@ extern void outbox_endpoint_done(OutboxEndpoint *ep, OutboxDelivery *d,
 
 /* Not sent, or cancelled: it is ready again, as if it had not been taken. */
 extern void outbox_endpoint_put_back(OutboxEndpoint *ep, OutboxDelivery *d);
+
+/*
+ * The backlog is too large: what is ready and has no row, up to 'cut', and an
+ * event that was read for this are dead.  The first returns how many.
+ */
+extern int	outbox_endpoint_overflow_ready(OutboxEndpoint *ep, int64 cut);
+extern bool outbox_endpoint_overflow(OutboxEndpoint *ep, OutboxEvent *event);
 
 /* A delivery in flight that cannot be sent at all. */
 extern void outbox_endpoint_dead(OutboxEndpoint *ep, OutboxDelivery *d,

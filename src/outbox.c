@@ -32,6 +32,7 @@ int			outbox_max_payload_size = 1024 * 1024;
 int			outbox_dedup_window = 24 * 3600;
 int			outbox_retention = 7 * 24 * 3600;
 int			outbox_attempts_retention = 24 * 3600;
+int			outbox_max_backlog_size = -1;
 int			outbox_log_attempts = OUTBOX_LOG_ATTEMPTS_ALL;
 char	   *outbox_ssl_ca_file = NULL;
 char	   *outbox_ssl_cert_file = NULL;
@@ -88,6 +89,19 @@ check_source(char **newval, void **extra, GucSource source)
 		return false;
 	}
 	return true;
+}
+
+/* Without any room at all whoever is a moment behind would lose. */
+static bool
+check_max_backlog_size(int *newval, void **extra, GucSource source)
+{
+	(void) extra;
+	(void) source;
+	if (*newval != 0)
+		return true;
+	GUC_check_errdetail("With 0, no event could wait at all.");
+	GUC_check_errhint("Use at least 1 MB, or -1 for no limit.");
+	return false;
 }
 
 /*
@@ -160,6 +174,11 @@ define_operation_settings(void)
 	define_int("outbox.attempts_retention",
 			   "How long the log of attempts is kept.",
 			   NULL, &outbox_attempts_retention, 1, INT_MAX, GUC_UNIT_S);
+	DefineCustomIntVariable("outbox.max_backlog_size",
+							"The part of the log that an endpoint may retain.",
+							"Beyond it, the oldest events that it has yet to get become dead letters. -1: no limit.",
+							&outbox_max_backlog_size, outbox_max_backlog_size, -1, INT_MAX,
+							PGC_SIGHUP, GUC_UNIT_MB, check_max_backlog_size, NULL, NULL);
 	DefineCustomEnumVariable("outbox.log_attempts",
 							 "Which attempts are written to outbox.attempts.",
 							 NULL, &outbox_log_attempts, outbox_log_attempts,

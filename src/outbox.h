@@ -43,6 +43,7 @@ extern int	outbox_max_payload_size;	/* bytes */
 extern int	outbox_dedup_window;	/* s */
 extern int	outbox_retention;	/* s */
 extern int	outbox_attempts_retention;	/* s */
+extern int	outbox_max_backlog_size;	/* MB; -1: no limit */
 extern int	outbox_log_attempts;
 extern char *outbox_ssl_ca_file;
 extern char *outbox_ssl_cert_file;

@@ -44,6 +44,7 @@ static int	nendpoints;
 static OutboxForeign *foreigners;
 static int	nforeigners;
 static dlist_node *last_laggard;
+static int	noverflowed;
 
 /* Who subscribes to a topic. */
 typedef struct Topic
@@ -370,6 +371,29 @@ read_laggards(dlist_head *busy, TimestampTz now, XLogRecPtr *lsn)
 	}
 	last_laggard = last;
 	return n >= LAGGARD_PAGES;
+}
+
+static void
+overflow_takes(void *arg, void *wanted, OutboxEvent *event)
+{
+	(void) wanted;
+	if (outbox_endpoint_overflow(arg, event))
+		noverflowed++;
+}
+
+int
+outbox_reader_overflow(OutboxEndpoint *ep)
+{
+	OutboxReader reader = {laggard_wants, overflow_takes, ep, PAGE_ROWS, PAGE_BYTES};
+	OutboxTick *target = target_for(&ep->cursor);
+	XLogRecPtr	unused = 0;
+
+	noverflowed = 0;
+	if (target)
+		outbox_log_read(&ep->cursor, target, &reader, &unused);
+	ep->dirty = true;
+	got_work(ep);
+	return noverflowed;
 }
 
 /* ------------------------------------------------------------- counting */

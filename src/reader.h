@@ -48,6 +48,12 @@ extern void outbox_reader_init(OutboxGotWork got_work);
 extern bool outbox_reader_step(dlist_head *busy, bool news, TimestampTz now,
 							   XLogRecPtr *lsn);
 
+/*
+ * Reads a page for an endpoint that is not attached, of which nothing is to be
+ * sent: all of it is dead.  Returns how many.  Needs a transaction.
+ */
+extern int	outbox_reader_overflow(OutboxEndpoint *ep);
+
 /* Lanes whose next followers are in outbox.parked.  Needs a transaction. */
 extern bool outbox_reader_wants_followers(dlist_head *busy);
 extern void outbox_reader_bring_followers(dlist_head *busy);

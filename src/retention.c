@@ -109,8 +109,8 @@ outbox_retention_next_time(void)
  * no other worker can store a position or park a delivery, for all of that takes
  * a lock that conflicts with ours on the settings.
  *
- * A row that is not visible in the done tick of some position is needed; so is
- * one that was on its way when the position was written.
+ * A row that some position has not come past is needed; so is one that was on
+ * its way when the position was written.
  */
 static bool
 everybody_is_done(int piece)
@@ -118,15 +118,20 @@ everybody_is_done(int piece)
 	char		sql[2048];
 
 	snprintf(sql, sizeof(sql),
-			 "SELECT 1 FROM (SELECT DISTINCT ON (done::pg_catalog.text, pending)"
-			 " done, pending FROM (SELECT done, pending FROM outbox.endpoint_positions"
-			 " UNION ALL SELECT done, NULL FROM outbox.replays"
+			 "SELECT 1 FROM (SELECT DISTINCT ON (done::pg_catalog.text,"
+			 " under::pg_catalog.text, last_seq, pending) done, under, last_seq, pending"
+			 " FROM (SELECT done, under, last_seq, pending FROM outbox.endpoint_positions"
+			 " UNION ALL SELECT done, NULL, 0, NULL FROM outbox.replays"
 			 " WHERE finished_at IS NULL) AS q) AS p"
 			 " WHERE EXISTS (SELECT 1 FROM outbox.events_%d e"
 			 " WHERE e.xid OPERATOR(pg_catalog.>=)"
 			 " pg_catalog.pg_snapshot_xmin(p.done)"
 			 " AND NOT pg_catalog.pg_visible_in_snapshot("
-			 "outbox.log_xid(e.epoch, e.xid), p.done))"
+			 "outbox.log_xid(e.epoch, e.xid), p.done)"
+			 " AND NOT (p.under IS NOT NULL"
+			 " AND e.seq OPERATOR(pg_catalog.<=) p.last_seq"
+			 " AND pg_catalog.pg_visible_in_snapshot("
+			 "outbox.log_xid(e.epoch, e.xid), p.under)))"
 			 " OR EXISTS (SELECT 1 FROM outbox.events_%d e"
 			 " WHERE e.seq OPERATOR(pg_catalog.=) ANY (p.pending))"
 			 " LIMIT 1", piece, piece);

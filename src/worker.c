@@ -24,6 +24,7 @@
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
+#include "backlog.h"
 #include "catalog.h"
 #include "cloudevents.h"
 #include "command.h"
@@ -429,7 +430,7 @@ database_step(TimestampTz now)
 static long
 time_to_sleep(TimestampTz now, bool more)
 {
-	TimestampTz until = outbox_reload_at;
+	TimestampTz until = Min(outbox_reload_at, outbox_backlog_next_time());
 	long		http = outbox_http_timeout();
 	dlist_iter	iter;
 	long		ms;
@@ -702,6 +703,8 @@ loop(void)
 			replay_step(now);
 			read_step(now, &more);
 		}
+		if (now >= locks_at && !outbox_backlog_step(now))
+			locks_at = now + RETRY_LOCKS_AFTER;
 		check_durability();
 		if (outbox_fill_all || now >= fill_at)
 			fill_slots(now);

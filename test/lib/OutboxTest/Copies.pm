@@ -76,7 +76,7 @@ sub undelivered
 
 		if ($position && $position->[1] == $generation)
 		{
-			my $place = $position->[3] eq 't' ? $newest{0} : $position;
+			my $place = $position->[3] ne '' ? $newest{ $position->[3] } : $position;
 			($done, $under, $last_seq) = @$place[ 4 .. 6 ];
 			$pending = $position->[7];
 		}

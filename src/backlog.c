@@ -1,0 +1,132 @@
+/*
+ * backlog.c
+ *	  Owns outbox.max_backlog_size: an endpoint that retains more of the log than
+ *	  that loses its place at the end of it.
+ *
+ * What it has yet to get there becomes dead letters, with their events kept
+ * aside like those of any other, and its position moves on; so the pieces that
+ * only it needed can be dropped.  How much somebody retains is estimated from
+ * the numbers of events, as in outbox.stats.
+ */
+#include "outbox.h"
+
+#include "executor/spi.h"
+#include "utils/timestamp.h"
+
+#include "backlog.h"
+#include "deliver.h"
+#include "plan.h"
+#include "reader.h"
+#include "roster.h"
+#include "session.h"
+
+#define LOOK_EVERY (1 * USECS_PER_SEC)
+
+/* Dead letters of one step: requests wait meanwhile. */
+#define STEP_EVENTS 500
+
+static TimestampTz look_at;
+static bool more;				/* somebody is still before 'cut' */
+static int64 cut;				/* retained from here on is all that may be */
+
+TimestampTz
+outbox_backlog_next_time(void)
+{
+	if (outbox_max_backlog_size < 0)
+		return DT_NOEND;
+	return more ? 0 : look_at;
+}
+
+static int64
+column(int i, bool *isnull)
+{
+	Datum		value = SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, i, isnull);
+
+	return *isnull ? 0 : DatumGetInt64(value);
+}
+
+/* The lowest number from which on the log is no larger than allowed. */
+static int64
+find_cut(void)
+{
+	bool		isnull;
+	int64		bytes;
+	int64		first;
+	int64		last;
+	double		allowed = (double) outbox_max_backlog_size * 1024 * 1024;
+
+	outbox_query("SELECT bytes, max_seq, min_seq FROM outbox.log_size", 0, NULL, NULL, NULL);
+	bytes = column(1, &isnull);
+	last = column(2, &isnull);
+	first = column(3, &isnull);
+	if (isnull || bytes <= allowed)
+		return 0;
+	return last - (int64) (allowed / bytes * (last - first + 1));
+}
+
+/* About where in the log it stands. */
+static int64
+place_of(OutboxEndpoint *ep)
+{
+	const OutboxCursor *c = outbox_endpoint_frontier(ep, &outbox_head);
+
+	return Max(c->done->seq_low, c->last_seq);
+}
+
+static int
+shorten(OutboxEndpoint *ep)
+{
+	int			n = outbox_endpoint_overflow_ready(ep, cut);
+
+	/* What was read ahead is read again, for another end. */
+	if (ep->attached || ep->window_count > 0)
+		outbox_endpoint_drop_window(ep, &outbox_head);
+	n += outbox_reader_overflow(ep);
+	ep->overflowed += n;
+	if (place_of(ep) >= cut && ep->overflowed > 0)
+	{
+		ereport(LOG, (errmsg("outbox endpoint \"%s\" retained more than outbox.max_backlog_size: " INT64_FORMAT " deliveries are dead",
+							 ep->name, ep->overflowed),
+					  errhint("outbox.retry('%s') sends them, outbox.discard('%s') gives them up.",
+							  ep->name, ep->name)));
+		ep->overflowed = 0;
+	}
+	return n;
+}
+
+bool
+outbox_backlog_step(TimestampTz now)
+{
+	int			n = 0;
+
+	if (now < outbox_backlog_next_time())
+		return true;
+	if (!outbox_begin(false))
+		return false;
+	if (now >= look_at)
+	{
+		cut = find_cut();
+		look_at = now + LOOK_EVERY;
+	}
+	more = false;
+	for (int i = 0; cut > 0 && i < outbox_nendpoints; i++)
+	{
+		OutboxEndpoint *ep = outbox_endpoints[i];
+
+		int64		place;
+
+		if (ep->dropped || ep->recreate || (ep->attached && ep->window_count == 0))
+			continue;
+		place = place_of(ep);
+		if (place >= cut)
+			continue;
+		if (n < STEP_EVENTS)
+			n += shorten(ep);
+		else
+			place = -1;			/* its turn comes */
+		more = more || (place_of(ep) < cut && place_of(ep) != place);
+	}
+	outbox_commit();
+	outbox_unsettled += n;
+	return true;
+}

@@ -1,0 +1,160 @@
+# Copies of other kinds than a dump: a template, a physical clone with another
+# name, the target of a logical replication, a log that nobody had used.
+use strict;
+use warnings;
+
+use OutboxTest;
+use OutboxTest::Copies;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = outbox_node('main', streaming => 1, conf => <<'CONF');
+wal_level = logical
+outbox.instance_name = 'production'
+CONF
+my $receiver = OutboxTest::Receiver->new('main');
+my $dir = PostgreSQL::Test::Utils::tempdir();
+
+sub name_server
+{
+	my ($server, $name) = @_;
+	$server->safe_psql('postgres', "ALTER SYSTEM SET outbox.instance_name = '$name'");
+	$server->reload;
+	return;
+}
+
+sub held
+{
+	my ($server, $dbname, $reason, $name) = @_;
+	return ok(wait_sql($server, "SELECT state = 'held' AND reason LIKE '%$reason%' FROM outbox.status", 't', $dbname),
+		$name);
+}
+
+endpoint($node, $receiver, $_, "/ok/$_", "topics => '{order.*}'") foreach qw(billing mail crm);
+my $old = emit($node, 'order.delivered', '{"n": 1}');
+$receiver->wait_delivered(1, path => "/ok/$_", id => $old) foreach qw(billing mail crm);
+$node->safe_psql('postgres', 'SELECT outbox.pause_endpoint(name) FROM outbox.endpoints');
+my @waiting = map { emit($node, 'order.waiting', "{\"n\": $_}", "key => 'k'") } 1 .. 5;
+ok(wait_sql($node, "SELECT count(*) = 15 FROM outbox.deliveries WHERE status = 'pending'"), 'events wait');
+$node->backup('clone');
+
+# ---- a template; the documents' own commands
+
+my $text = PostgreSQL::Test::Utils::slurp_file("$top/doc/operations.md");
+my ($commands) = $text =~ /^```sql copy\n(.*?)^```/ms;
+$commands =~ s/127\.0\.0\.1:8080/127.0.0.1:$receiver->{port}/g;
+$node->safe_psql('template1', 'CREATE DATABASE copy TEMPLATE postgres');
+held($node, 'copy', 'copy', 'a template copy is held');
+$node->safe_psql('copy', "SELECT outbox.resume_endpoint('billing')");
+my $mine = emit($node, 'order.copy', '{"n": 6}', "key => 'k'", 'copy');
+my $expected = undelivered($node, 'copy');
+is_deeply([ sort keys %{ $expected->{billing} } ], [ sort @waiting, $mine ], 'what it has to deliver');
+my $out = $node->safe_psql('copy', $commands);
+like($out, qr/^billing\|pending\|6$/m, 'the documents: outbox.deliveries shows it before');
+like($out, qr/^12$/m, 'and adopt() says how much it is');
+compare_sent($receiver, 'billing-copy', [ @waiting, $mine ], 'template');
+is_ordered($receiver, 'billing-copy', 'template');
+is($node->safe_psql('copy', "SELECT count(*) FROM outbox.deliveries WHERE endpoint = 'mail' AND status = 'pending'"),
+	'6', 'what was paused waits');
+is(scalar(() = $receiver->requests(id => $waiting[0], path => '/ok/billing')), 0, 'the original is not concerned');
+
+# ---- RENAME and SET TABLESPACE make no copy
+
+mkdir "$dir/space" or die;
+$node->safe_psql('postgres', "CREATE TABLESPACE space LOCATION '$dir/space'");
+$node->safe_psql('postgres', $_) foreach 'ALTER DATABASE copy RENAME TO renamed', 'ALTER DATABASE renamed SET TABLESPACE space';
+my $id = emit($node, 'order.renamed', '{"n": 7}', "key => 'k'", 'renamed');
+$receiver->wait_delivered(1, path => '/ok/billing-copy', id => $id);
+pass('renamed and moved to another tablespace: it goes on');
+
+# ---- a physical clone
+
+my $clone = PostgreSQL::Test::Cluster->new('clone');
+$clone->init_from_backup($node, 'clone');
+$clone->append_conf('postgresql.conf', "outbox.instance_name = 'staging'\n");
+$clone->start;
+held($clone, 'postgres', 'instance_name', 'a clone with another name is held');
+$clone->safe_psql('postgres', 'SELECT outbox.resume_endpoint(name) FROM outbox.endpoints');
+my $theirs = OutboxTest::Receiver->new('clone');
+redirect($clone, 'postgres', $theirs, qw(billing mail crm));
+nothing_arrives($theirs, 'and sends nothing', 0.5);
+my $cloned = emit($clone, 'order.clone', '{"n": 8}', "key => 'k'");
+is($clone->safe_psql('postgres', 'SELECT outbox.adopt()'), '18', 'adopted under its new name');
+compare_sent($theirs, $_, [ @waiting, $cloned ], 'clone') foreach qw(billing mail crm);
+name_server($clone, 'production');
+held($clone, 'postgres', 'instance_name', 'the old name is a wrong one now');
+$id = emit($clone, 'order.misnamed', '{"n": 9}');
+name_server($clone, 'staging');
+$theirs->wait_delivered(1, path => '/ok/billing', id => $id);
+pass('named as it was adopted, it goes on');
+
+# The worker's name is that of its start: it ends when the log is taken over
+$clone->safe_psql('postgres', "SELECT outbox.pause_endpoint('mail')");
+my @late = map { emit($clone, 'order.late', "{\"n\": $_}") } 10 .. 12;
+$theirs->wait_delivered(1, path => '/ok/billing', id => $_) foreach @late;
+my $worker = worker_pid($clone);
+kill 'STOP', $worker;
+name_server($clone, 'third');
+ok(wait_sql($clone, "SELECT current_setting('outbox.instance_name') = 'third'"), 'renamed under a worker that does not see it');
+is($clone->safe_psql('postgres', 'SELECT outbox.adopt() >= 3'), 't', 'and adopted');
+kill 'CONT', $worker;
+new_worker($clone, $worker);
+$clone->safe_psql('postgres', "SELECT outbox.resume_endpoint('mail')");
+$theirs->wait_delivered(1, path => '/ok/mail', id => $_) foreach @late;
+is(scalar(() = $theirs->requests(path => '/ok/mail', id => $late[0])), 1, 'each endpoint gets what it had not got');
+$id = emit($clone, 'order.last', '{}');
+$theirs->wait_delivered(1, path => "/ok/$_", id => $id) foreach qw(billing mail crm);
+pass('new events flow');
+$clone->stop;
+
+# ---- a target of logical replication
+
+my $target = outbox_node('target', conf => "wal_level = logical\n");
+my $third = OutboxTest::Receiver->new('target');
+my $connstr = $node->connstr('postgres') =~ s/'/''/gr;
+endpoint($target, $third, 'own', '/ok/own', "topics => '{order.*,own.*}'");
+$node->safe_psql('postgres', 'CREATE PUBLICATION everything FOR ALL TABLES');
+$target->safe_psql('postgres',
+	"CREATE SUBSCRIPTION everything CONNECTION '$connstr' PUBLICATION everything WITH (copy_data = false)");
+$node->wait_for_catchup('everything');
+my $replicated = emit($node, 'order.replicated', '{}');
+$node->wait_for_catchup('everything');
+ok(wait_sql($target, "SELECT count(*) = 1 FROM outbox.events WHERE id = '$replicated'"), 'an event is replicated');
+my $own = emit($target, 'own.one', '{}');
+$third->wait_delivered(1, path => '/ok/own', id => $own);
+pass('the events of the target itself are delivered');
+nothing_arrives($third, 'those that were replicated are not', 0.5, id => $replicated);
+foreach my $sql ("SELECT outbox.create_endpoint('more', '@{[$third->url('/ok/more')]}')", 'SELECT outbox.adopt()')
+{
+	my (undef, undef, $err) = $target->psql('postgres', "\\set VERBOSITY verbose\n$sql");
+	like($err, qr/ERROR:  55000: a subscription writes to outbox\..*^HINT:/ms, "refused meanwhile: $sql");
+}
+$target->safe_psql('postgres', 'DROP SUBSCRIPTION everything');
+endpoint($target, $third, 'more', '/ok/more');
+pass('and no longer when it is dropped');
+$target->stop;
+
+# ---- a log that nobody had used: its events lie in the past
+
+my $unused = outbox_node('unused');
+$unused->safe_psql('postgres', "CREATE TABLE burn AS SELECT 1; DO \$\$ BEGIN FOR i IN 1..3000 LOOP"
+	  . " BEGIN INSERT INTO burn VALUES (1); EXCEPTION WHEN others THEN END; END LOOP; END \$\$");
+my @unclaimed = map { emit($unused, 'order.unclaimed', "{\"n\": $_}") } 1 .. 3;
+$unused->command_ok([ 'pg_dump', '-Fc', '-f', "$dir/unused", $unused->connstr('postgres') ], 'pg_dump');
+my $fresh = outbox_node('fresh', extension => 0);
+$fresh->command_ok([ 'pg_restore', '--exit-on-error', '-d', $fresh->connstr('postgres'), "$dir/unused" ], 'pg_restore');
+is( $fresh->safe_psql('postgres',
+		'SELECT bool_and(xid >= pg_snapshot_xmax(pg_current_snapshot())) FROM outbox.events'),
+	't', 'events of transactions that this system has yet to get to');
+endpoint($fresh, $third, 'now', '/ok/now');
+endpoint($fresh, $third, 'beginning', '/ok/beginning', "start_at => 'beginning'");
+compare_sent($third, 'beginning', \@unclaimed, 'from the beginning');
+$fresh->safe_psql('postgres', "DO \$\$ BEGIN FOR i IN 1..6000 LOOP"
+	  . " BEGIN INSERT INTO burn VALUES (1); EXCEPTION WHEN others THEN END; END LOOP; END \$\$");
+$id = emit($fresh, 'order.fresh', '{}');
+$third->wait_delivered(1, path => '/ok/now', id => $id);
+is(join(' ', sent_to($third, 'now')), $id, 'from now on: not even when it gets to them');
+
+$_->stop foreach $unused, $fresh, $node;
+done_testing();
