@@ -196,11 +196,12 @@ class Producer(threading.Thread):
                 dedup = (topic, "d%d-%d" % (self.number, self.dedup_keys))
                 self.dedup_keys += self.chance(0.5)
                 more = ", dedup_key => '%s'" % dedup[1]
+        keyless = self.options.mixed and self.chance(0.05)
         (row,) = self.session.query(
-            "SELECT outbox.emit('%s', '{\"n\": %d}'::jsonb, key => '%s'%s)"
-            % (topic, event["n"], event["key"], more))
+            "SELECT outbox.emit('%s', '{\"n\": %d}'::jsonb, key => %s%s)"
+            % (topic, event["n"], "NULL" if keyless else "'%s'" % event["key"], more))
         event["id"] = row[0]
-        if more and not dedup:
+        if keyless or (more and not dedup):
             event["key"] = None
         if dedup:
             before = self.dedup.get(dedup) or self.pending_dedup.get(dedup)

@@ -110,6 +110,29 @@ $receiver->wait_delivered(600, path => '/ok/head');
 is_deeply([ numbers(path => '/ok/head') ], [ 1 .. 600 ], 'a restart: it comes before them');
 ask("SELECT outbox.drop_endpoint('head', discard => true)");
 
+# One at a time: what comes back together, whose head fails, with keys or without
+endpoint($node, $receiver, 'strict', '/ok/strict',
+	"topics => '{strict.*}', ordering => 'strict', max_attempts => 1, backoff_base => '100 ms', backoff_max => '100 ms'");
+$receiver->control(path => '/ok/strict', behave => '/flaky?first=2');
+my @strict = map { emit($node, 'strict.n', "{\"n\": $_}", $_ < 3 ? "key => 'k$_'" : undef) } 1 .. 4;
+wait_status($node, $_, 'dead', 'dead') foreach @strict;
+ask("SELECT outbox.alter_endpoint('strict', max_attempts => 1000)");
+ask("SELECT outbox.retry('strict')");
+$receiver->wait_delivered(1, id => $_) foreach @strict;
+is_deeply([ numbers(path => '/ok/strict') ], [ 1 .. 4 ], 'strict: all are tried again, in order');
+$receiver->control(path => '/ok/strict', behave => '/status/500');
+@strict = map { emit($node, 'strict.n', "{\"n\": $_}") } 5 .. 7;
+ask("SELECT outbox.alter_endpoint('strict', max_attempts => 1)");
+wait_status($node, $_, 'dead', 'dead again') foreach @strict;
+ask("SELECT outbox.alter_endpoint('strict', max_attempts => 1000)");
+ask("SELECT outbox.retry('strict')");
+ok(wait_sql($node, "SELECT blocked = 2 FROM outbox.stats WHERE endpoint = 'strict'"), 'blocked without a key');
+ask("SELECT outbox.alter_endpoint('strict', ordering => 'key')");
+$receiver->control(path => '/ok/strict', behave => '/ok');
+$receiver->wait_delivered(1, id => $_) foreach @strict;
+pass('and let go when keys are what counts');
+ask("SELECT outbox.drop_endpoint('strict', discard => true)");
+
 # on_exhausted = block
 endpoint($node, $receiver, 'block', '/ok/block',
 	"topics => '{block.*}', on_exhausted => 'block', max_attempts => 1, filter => '\$.n > 0', $slowly");
