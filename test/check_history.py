@@ -81,7 +81,7 @@ class Delivery:
     """What happened to one event at one endpoint."""
 
     __slots__ = ("first_sent", "acked", "acked_sent", "acks", "answers",
-                 "hashes", "signatures")
+                 "hashes", "signatures", "replayed")
 
     def __init__(self):
         self.first_sent = None      # the Sending
@@ -91,6 +91,7 @@ class Delivery:
         self.answers = []           # of each: (when it came, when it was answered)
         self.hashes = set()
         self.signatures = set()
+        self.replayed = False
 
 
 class Sending:
@@ -151,9 +152,11 @@ def read_journal(lines):
                 delivery.first_sent = sending
             delivery.hashes.add(("batch" in line, kind, digest))
             delivery.signatures.add(line.get("signature"))
-            if (headers.get("outbox-redelivery") == "replay" and
-                    delivery.acks > 0):
-                continue            # asked for
+            if delivery.acks > 0:
+                redelivery = headers.get("outbox-redelivery")
+                delivery.replayed = delivery.replayed or redelivery == "replay"
+                if delivery.replayed and redelivery in ("replay", "retry"):
+                    continue        # asked for
             if may_be:
                 sent.append((delivery, sending))
         if "batch" in line:

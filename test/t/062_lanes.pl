@@ -126,7 +126,8 @@ ask("SELECT outbox.alter_endpoint('strict', max_attempts => 1)");
 wait_status($node, $_, 'dead', 'dead again') foreach @strict;
 ask("SELECT outbox.alter_endpoint('strict', max_attempts => 1000)");
 ask("SELECT outbox.retry('strict')");
-ok(wait_sql($node, "SELECT blocked = 2 FROM outbox.stats WHERE endpoint = 'strict'"), 'blocked without a key');
+ok(wait_sql($node, "SELECT blocked = 2 FROM outbox.stats WHERE endpoint = 'strict'"), 'blocked without a key')
+  or diag(ask("SELECT s::text FROM outbox.stats s WHERE endpoint = 'strict'"), ask('SELECT p::text FROM outbox.parked p'));
 ask("SELECT outbox.alter_endpoint('strict', ordering => 'key')");
 $receiver->control(path => '/ok/strict', behave => '/ok');
 $receiver->wait_delivered(1, id => $_) foreach @strict;

@@ -182,6 +182,12 @@ case("a receiver that was slow to read", [a1],
      {"duplicate": 1}, deaths=[], timeout=2)
 case("a replay is no duplicate", [a1],
      Journal().sent("a1").sent("a1", outbox_redelivery="replay"), {}, deaths=[])
+case("nor is one that was retried by hand", [a1],
+     Journal().sent("a1").sent("a1", 500, outbox_redelivery="replay")
+     .sent("a1", outbox_redelivery="retry"), {}, deaths=[])
+case("a retry by hand of what was delivered is", [a1],
+     Journal().sent("a1").sent("a1", outbox_redelivery="retry"),
+     {"duplicate": 1, "unexplained": 1}, deaths=[])
 
 case("dead for a while", [a1, a2],
      Journal().sent("a1", 500).sent("a2").sent("a1"), {}, skipped=[("/ok", "a1")])
