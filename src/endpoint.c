@@ -250,6 +250,8 @@ void
 outbox_endpoint_drop_window(OutboxEndpoint *ep, const OutboxCursor *head)
 {
 	outbox_endpoint_frontier(ep, head);
+	if (ep->window_count > 0)
+		ep->backlog_since = ep->window[ep->window_start].event->created_at;
 	while (ep->window_count > 0)
 	{
 		outbox_page_unref(ep->window[ep->window_start].event->page);
@@ -288,6 +290,7 @@ outbox_endpoint_examine(OutboxEndpoint *ep, OutboxDelivery **result)
 	ep->window_count--;
 	ep->window_bytes -= event->payload_len;
 	ep->backlog--;
+	ep->backlog_since = Max(ep->backlog_since, event->created_at);
 	ep->dirty = true;
 	if (ep->frontier.under != event->page->under ||
 		ep->frontier.done != event->page->done)

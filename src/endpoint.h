@@ -179,6 +179,8 @@ typedef struct OutboxEndpoint
 	OutboxCursor counter;		/* else up to here */
 	int64		backlog;		/* matched beyond the frontier, as counted; the
 								 * window is part of it */
+	TimestampTz backlog_since;	/* no event of it that is beyond the window was
+								 * emitted before; counted events only */
 	OutboxWindowEntry *window;	/* read, not yet examined: a ring */
 	int			window_start;
 	int			window_count;

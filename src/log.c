@@ -256,6 +256,12 @@ outbox_row_payload(OutboxRow *row)
 	return row->payload;
 }
 
+TimestampTz
+outbox_row_created_at(const OutboxRow *row)
+{
+	return DatumGetTimestampTz(row->values[COL_CREATED_AT]);
+}
+
 typedef struct ReadState
 {
 	const OutboxReader *reader;

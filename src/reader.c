@@ -183,6 +183,14 @@ wanted_elsewhere(const Topic *topic, OutboxRow *row)
 	return false;
 }
 
+/* One event more lies before it. */
+static void
+count_event(OutboxEndpoint *ep, const OutboxRow *row)
+{
+	if (ep->backlog++ == ep->window_count)
+		ep->backlog_since = outbox_row_created_at(row);
+}
+
 static void *
 head_wants(void *arg, const char *name, size_t len, OutboxRow *row)
 {
@@ -200,7 +208,7 @@ head_wants(void *arg, const char *name, size_t len, OutboxRow *row)
 			continue;
 		wanted = true;
 		if (ep->counted)
-			ep->backlog++;
+			count_event(ep, row);
 		attached = attached || ep->attached;
 	}
 	if (!wanted && outbox_serves_database() && !wanted_elsewhere(topic, row))
@@ -404,7 +412,7 @@ counter_wants(void *arg, const char *topic, size_t len, OutboxRow *row)
 	OutboxEndpoint *ep = arg;
 
 	if (outbox_reader_subscribes(ep, topic, len, row))
-		ep->backlog++;
+		count_event(ep, row);
 	return NULL;
 }
 

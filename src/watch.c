@@ -114,16 +114,15 @@ oldest_pending(OutboxEndpoint *ep, int64 *in_flight)
 		(*in_flight)++;
 		oldest = Min(oldest, d->event->created_at);
 	}
-	dlist_foreach(iter, &ep->ready)
-	{
-		OutboxDelivery *d = dlist_container(OutboxDelivery, node, iter.cur);
 
-		oldest = Min(oldest, d->event->created_at);
-	}
+	/* Those that were looked at and have no row stand in the order of the log. */
+	if (!dlist_is_empty(&ep->held))
+		oldest = Min(oldest, dlist_head_element(OutboxDelivery, held_node,
+												&ep->held)->event->created_at);
 	if (ep->window_count > 0)
 		oldest = Min(oldest, ep->window[ep->window_start].event->created_at);
-	else if (ep->backlog > 0 && ep->frontier.done)
-		oldest = Min(oldest, ep->frontier.done->taken_at);
+	else if (ep->backlog > 0)
+		oldest = Min(oldest, ep->backlog_since);
 	return oldest == DT_NOEND ? 0 : oldest;
 }
 

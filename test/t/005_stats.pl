@@ -1,0 +1,225 @@
+# outbox.stats against a count by brute force, in one snapshot, every second of a
+# run under load: with filters, an open breaker, a paused endpoint, an alter, and
+# workers that restart.  What has happened within a second may not be in both yet:
+# so much they may differ; in the end, not at all.
+use strict;
+use warnings;
+
+use JSON::PP;
+use OutboxTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time usleep);
+
+my $seconds = $ENV{SECONDS} || 10;
+my $node = outbox_node('main', conf => "restart_after_crash = on\nmax_prepared_transactions = 10\n");
+my $receiver = OutboxTest::Receiver->new('main');
+my $quick = "backoff_base => '50 ms', backoff_max => '300 ms'";
+
+sub ask
+{
+	my ($sql) = @_;
+	return $node->safe_psql('postgres', $sql);
+}
+
+endpoint($node, $receiver, 'plain', '/ok/plain', $quick);
+endpoint($node, $receiver, 'filtered', '/ok/filtered', "filter => '\$.n < 40', $quick");
+endpoint($node, $receiver, 'fails', '/fail/fails?rate=0.2', "max_attempts => 2, $quick");
+endpoint($node, $receiver, 'broken', '/status/500/broken',
+	"backoff_base => '300 ms', backoff_max => '1 s'");
+endpoint($node, $receiver, 'altered', '/slow/altered?ms=20', "topics => '{s.a}', $quick");
+endpoint($node, $receiver, 'paused', '/ok/paused', $quick);
+endpoint($node, $receiver, 'hangs', '/hang/hangs', "topics => '{s.a}', max_in_flight => 3, timeout => '1 h'");
+ask("SELECT outbox.pause_endpoint('paused')");
+
+# "moved": what may have been different a second ago
+my $compare = <<'SQL';
+WITH d AS (
+    SELECT endpoint, count(*) FILTER (WHERE status IN ('pending', 'processing')) AS waiting,
+           count(*) FILTER (WHERE status = 'retrying') AS retrying,
+           count(*) FILTER (WHERE status = 'blocked') AS blocked,
+           count(*) FILTER (WHERE status = 'dead') AS dead,
+           min(created_at) FILTER (WHERE status IN ('pending', 'processing')) AS oldest,
+           count(*) FILTER (WHERE created_at > clock_timestamp() - interval '1 s') AS emitted
+    FROM outbox.deliveries WHERE status <> 'scheduled' GROUP BY 1),
+a AS (
+    SELECT endpoint, count(*) FILTER (WHERE status_code BETWEEN 200 AND 299) AS good,
+           count(*) FILTER (WHERE status_code IS NULL OR status_code NOT BETWEEN 200 AND 299) AS bad,
+           count(*) FILTER (WHERE started_at + duration_ms * interval '1 ms'
+                                  > clock_timestamp() - interval '1 s') AS made
+    FROM outbox.attempts GROUP BY 1)
+SELECT s.endpoint, s.state, s.pending_exact,
+       COALESCE(d.emitted, 0) + 2 * COALESCE(a.made, 0) AS moved,
+       s.pending + s.processing + s.retrying + s.blocked AS undelivered,
+       COALESCE(d.waiting + d.retrying + d.blocked, 0) AS undelivered_,
+       s.pending + s.processing AS waiting, COALESCE(d.waiting, 0) AS waiting_,
+       s.retrying, COALESCE(d.retrying, 0) AS retrying_,
+       s.blocked, COALESCE(d.blocked, 0) AS blocked_,
+       s.dead, COALESCE(d.dead, 0) AS dead_,
+       s.delivered, COALESCE(a.good, 0) AS delivered_,
+       s.failed_attempts, COALESCE(a.bad, 0) AS failed_attempts_,
+       round(COALESCE(extract(epoch FROM s.oldest_pending_age), 0), 2) AS oldest,
+       round(COALESCE(extract(epoch FROM clock_timestamp() - d.oldest), 0), 2) AS oldest_,
+       s.retained_bytes AS retained, COALESCE(b.bytes, 0)::int8 AS retained_,
+       w.last_loop_at > clock_timestamp() - interval '0.3 s' AS fresh
+FROM outbox.stats s
+LEFT JOIN d USING (endpoint) LEFT JOIN a USING (endpoint)
+LEFT JOIN outbox.workers w ON w.datname = current_database()
+LEFT JOIN LATERAL (
+    SELECT l.bytes * count(*) FILTER (WHERE NOT pg_visible_in_snapshot(e.xid, p.done)
+                                      AND NOT COALESCE(e.seq <= p.last_seq AND pg_visible_in_snapshot(e.xid, p.under), false))
+           / count(*) AS bytes
+    FROM outbox.events e, outbox.endpoint_positions p, outbox.log_size l
+    WHERE p.name = s.endpoint GROUP BY l.bytes) b ON true
+ORDER BY 1
+SQL
+my @counts = qw(undelivered waiting retrying blocked dead delivered failed_attempts);
+my @lagging = qw(undelivered waiting oldest retained);
+
+sub look
+{
+	my ($rc, $json) = $node->psql('postgres', "SELECT json_agg(q) FROM ($compare) q");
+	return $rc == 0 && $json ? @{ decode_json($json) } : ();
+}
+
+# What is different beyond the tolerance of a row
+sub differences
+{
+	my ($row, $tolerance) = @_;
+	my @wrong;
+
+	foreach my $what (@counts)
+	{
+		next if !$row->{pending_exact} && grep { $_ eq $what } @lagging;
+		push @wrong, "$what $row->{$what}, counted $row->{qq(${what}_)}"
+		  if abs($row->{$what} - $row->{"${what}_"}) > $tolerance;
+	}
+	return @wrong if !$row->{pending_exact};
+	push @wrong, "oldest $row->{oldest} s, counted $row->{oldest_} s"
+	  if $tolerance == 0 && abs($row->{oldest} - $row->{oldest_}) > 1;
+	push @wrong, "retained $row->{retained} bytes, counted $row->{retained_}"
+	  if $tolerance == 0 && abs($row->{retained} - $row->{retained_}) > 0.1 * $row->{retained_} + 20000;
+	return @wrong;
+}
+
+my ($judged, $skipped) = (0, 0);
+
+sub sample
+{
+	my ($when) = @_;
+	my @wrong;
+
+	foreach my $row (look())
+	{
+		# A worker that was not given the processor is not the question.
+		if (!$row->{fresh}) { $skipped++; next }
+		$judged++;
+		push @wrong, map { "$row->{endpoint}: $_ (may differ by $row->{moved})" }
+		  differences($row, $row->{moved});
+	}
+	is("@wrong", '', $when);
+	return;
+}
+
+# Nothing but the broken and the hanging one has anything left to do.
+sub exactly
+{
+	my ($when) = @_;
+	my @wrong = ('nothing was seen');
+
+	wait_until
+	{
+		my @rows = look();
+		@wrong = @rows == 7 ? () : ('an endpoint is missing');
+		foreach my $row (@rows)
+		{
+			push @wrong, map { "$row->{endpoint}: $_" }
+			  ($row->{pending_exact} ? () : 'not exact'), differences($row, 0);
+		}
+		!@wrong;
+	}
+	"$when: equal", 30 or diag(join "\n", @wrong);
+	is("@wrong", '', $when);
+	return;
+}
+
+my $producer = start_producer(
+	$node, PostgreSQL::Test::Utils::tempdir() . '/producer',
+	seconds => 1000,
+	rate => 150,
+	keys => 10,
+	topic => 's',
+	routes => '{"a": {"must": []}, "b": {"must": []}}');
+my %at = (
+	int($seconds * 0.3) => sub { ask("SELECT outbox.alter_endpoint('altered', topics => '{s.*}')"); 'altered' },
+	int($seconds * 0.5) => sub {
+		my $pid = worker_pid($node);
+		kill 'TERM', $pid;
+		new_worker($node, $pid);
+		'the worker was terminated';
+	},
+	int($seconds * 0.7) => sub {
+		my $pid = worker_pid($node);
+		kill 'KILL', $pid;
+		new_worker($node, $pid);
+		'the worker was killed';
+	});
+foreach my $second (1 .. $seconds)
+{
+	my $what = $at{$second} ? $at{$second}->() : 'going on';
+	usleep(1_000_000);
+	sample("second $second: $what");
+}
+stop_producer($producer);
+cmp_ok($judged, '>', 7 * $seconds / 2, "$judged rows were compared ($skipped skipped)");
+is(ask("SELECT state FROM outbox.stats WHERE endpoint = 'broken'"), 'backing_off', 'a breaker was open all the time');
+cmp_ok(ask("SELECT pending FROM outbox.stats WHERE endpoint = 'paused'"), '>', 100 * $seconds / 2, 'and one was paused');
+
+# The broken one would go on failing
+ask("SELECT outbox.pause_endpoint('broken')");
+exactly('when it is quiet');
+ask("SELECT outbox.alter_endpoint('paused', topics => '{s.b}')");
+exactly('after another alter');
+my $before = ask('SELECT sum(delivered), sum(failed_attempts) FROM outbox.stats');
+my $pid = worker_pid($node);
+ask("SELECT pg_terminate_backend($pid)");
+new_worker($node, $pid);
+exactly('after a restart of the worker');
+$node->restart;
+worker_pid($node);
+exactly('after a restart of the server');
+is(ask('SELECT sum(delivered), sum(failed_attempts) FROM outbox.stats'), $before, 'counters survive');
+
+# An event that comes long after everything else is no older than it is
+ask("SELECT outbox.resume_endpoint('paused')");
+ok(wait_sql($node, "SELECT pending = 0 FROM outbox.stats WHERE endpoint = 'paused'"), 'resumed');
+ask("SELECT outbox.pause_endpoint('paused')");
+ask("SELECT outbox.emit('s.b', '{\"n\": 1}')");
+exactly('one new event');
+cmp_ok(ask("SELECT extract(epoch FROM oldest_pending_age) FROM outbox.stats WHERE endpoint = 'paused'"),
+	'<', ask("SELECT extract(epoch FROM clock_timestamp() - max(created_at)) + 0.5 FROM outbox.events"),
+	'it is as old as it is');
+
+# Rates and latencies, by the attempts
+ask("SELECT outbox.alter_endpoint('plain', topics => '{t.*}')");
+emit($node, 't.one', "{\"n\": $_}") foreach 1 .. 100;
+ok(wait_sql($node, <<'SQL'), 'latencies within their buckets, rate and time of the last success');
+WITH a AS (
+    SELECT percentile_disc(0.5) WITHIN GROUP (ORDER BY ms) AS p50,
+           percentile_disc(0.99) WITHIN GROUP (ORDER BY ms) AS p99, max(at) AS last,
+           count(*) FILTER (WHERE at > clock_timestamp() - interval '60 s') AS recent
+    FROM (SELECT started_at + duration_ms * interval '1 ms' AS at,
+                 extract(epoch FROM a.started_at + a.duration_ms * interval '1 ms' - e.created_at) * 1000 AS ms
+          FROM outbox.attempts a JOIN outbox.events e ON e.id = a.event_id
+          WHERE endpoint = 'plain' AND status_code = 200 AND attempt = 1
+          AND a.started_at > (SELECT started_at FROM outbox.workers)) a)
+SELECT latency_p50_ms BETWEEN p50 / 1.3 - 0.2 AND p50 * 1.3 + 0.2
+   AND latency_p99_ms BETWEEN p99 / 1.3 - 0.2 AND p99 * 1.3 + 0.2
+   AND abs(extract(epoch FROM last_success_at - last)) < 0.1
+   AND abs(rate_per_s * 60 - recent) <= 0.1 * recent + 2
+FROM outbox.stats, a WHERE endpoint = 'plain'
+SQL
+
+$node->stop;
+done_testing();
