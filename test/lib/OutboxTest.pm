@@ -334,7 +334,7 @@ sub event_ids
 
 # Waits until everything that is in the log is answered for, then lets the
 # history checker judge.  Options: endpoints => [paths], max_duplicates,
-# async_commit, dbname, name.
+# async_commit, exists_too => [ids that another server had], dbname, name.
 sub check_history
 {
 	my ($node, $receiver, $log, %option) = @_;
@@ -347,7 +347,7 @@ sub check_history
 	my $exists = "$log.exists";
 	my $dead = "$log.dead";
 	PostgreSQL::Test::Utils::append_to_file("$exists.new",
-		join("\n", event_ids($node, $dbname)) . "\n");
+		join("\n", event_ids($node, $dbname), @{ $option{exists_too} // [] }) . "\n");
 	rename "$exists.new", $exists or die "$exists: $!";
 	my %path = map { split /\|/, $_, 2 } split /\n/,
 	  $node->safe_psql($dbname, 'SELECT name, url FROM outbox.endpoints');
