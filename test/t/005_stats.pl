@@ -34,53 +34,65 @@ endpoint($node, $receiver, 'hangs', '/hang/hangs', "topics => '{s.a}', max_in_fl
 ask("SELECT outbox.pause_endpoint('paused')");
 
 # "moved": what may have been different a second ago
-my $compare = <<'SQL';
+my $count = <<'SQL';
 WITH d AS (
     SELECT endpoint, count(*) FILTER (WHERE status IN ('pending', 'processing')) AS waiting,
            count(*) FILTER (WHERE status = 'retrying') AS retrying,
            count(*) FILTER (WHERE status = 'blocked') AS blocked,
            count(*) FILTER (WHERE status = 'dead') AS dead,
            min(created_at) FILTER (WHERE status IN ('pending', 'processing')) AS oldest,
-           count(*) FILTER (WHERE created_at > clock_timestamp() - interval '1 s') AS emitted
+           count(*) FILTER (WHERE created_at > now() - interval '1 s') AS emitted
     FROM outbox.deliveries WHERE status <> 'scheduled' GROUP BY 1),
 a AS (
     SELECT endpoint, count(*) FILTER (WHERE status_code BETWEEN 200 AND 299) AS good,
            count(*) FILTER (WHERE status_code IS NULL OR status_code NOT BETWEEN 200 AND 299) AS bad,
            count(*) FILTER (WHERE started_at + duration_ms * interval '1 ms'
-                                  > clock_timestamp() - interval '1 s') AS made
+                                  > now() - interval '1 s') AS made
     FROM outbox.attempts GROUP BY 1)
-SELECT s.endpoint, s.state, s.pending_exact,
-       COALESCE(d.emitted, 0) + 2 * COALESCE(a.made, 0) AS moved,
-       s.pending + s.processing + s.retrying + s.blocked AS undelivered,
-       COALESCE(d.waiting + d.retrying + d.blocked, 0) AS undelivered_,
-       s.pending + s.processing AS waiting, COALESCE(d.waiting, 0) AS waiting_,
-       s.retrying, COALESCE(d.retrying, 0) AS retrying_,
-       s.blocked, COALESCE(d.blocked, 0) AS blocked_,
-       s.dead, COALESCE(d.dead, 0) AS dead_,
-       s.delivered, COALESCE(a.good, 0) AS delivered_,
-       s.failed_attempts, COALESCE(a.bad, 0) AS failed_attempts_,
-       round(COALESCE(extract(epoch FROM s.oldest_pending_age), 0), 2) AS oldest,
-       round(COALESCE(extract(epoch FROM clock_timestamp() - d.oldest), 0), 2) AS oldest_,
-       s.retained_bytes AS retained, COALESCE(b.bytes, 0)::int8 AS retained_,
-       w.last_loop_at > clock_timestamp() - interval '0.3 s' AS fresh
-FROM outbox.stats s
+SELECT json_object_agg(s.endpoint, json_build_object(
+    'moved', COALESCE(d.emitted, 0) + 2 * COALESCE(a.made, 0),
+    'undelivered', COALESCE(d.waiting + d.retrying + d.blocked, 0),
+    'waiting', COALESCE(d.waiting, 0),
+    'retrying', COALESCE(d.retrying, 0),
+    'blocked', COALESCE(d.blocked, 0),
+    'dead', COALESCE(d.dead, 0),
+    'delivered', COALESCE(a.good, 0),
+    'failed_attempts', COALESCE(a.bad, 0),
+    'oldest', COALESCE(extract(epoch FROM now() - d.oldest), 0),
+    'retained', COALESCE(b.bytes, 0)::int8))
+FROM outbox.endpoints s(endpoint)
 LEFT JOIN d USING (endpoint) LEFT JOIN a USING (endpoint)
-LEFT JOIN outbox.workers w ON w.datname = current_database()
 LEFT JOIN LATERAL (
     SELECT l.bytes * count(*) FILTER (WHERE NOT pg_visible_in_snapshot(e.xid, p.done)
                                       AND NOT COALESCE(e.seq <= p.last_seq AND pg_visible_in_snapshot(e.xid, p.under), false))
            / count(*) AS bytes
     FROM outbox.events e, outbox.endpoint_positions p, outbox.log_size l
     WHERE p.name = s.endpoint GROUP BY l.bytes) b ON true
-ORDER BY 1
+SQL
+
+# First what the worker published, then, with the same snapshot, the count, which
+# takes its time.
+my $both = <<"SQL";
+BEGIN ISOLATION LEVEL REPEATABLE READ;
+SELECT json_agg(q) FROM (
+    SELECT s.endpoint, s.pending_exact, s.pending + s.processing + s.retrying + s.blocked AS undelivered,
+           s.pending + s.processing AS waiting, s.retrying, s.blocked, s.dead, s.delivered, s.failed_attempts,
+           COALESCE(extract(epoch FROM s.oldest_pending_age), 0) AS oldest, s.retained_bytes AS retained,
+           w.last_loop_at > clock_timestamp() - interval '0.3 s' AND clock_timestamp() - now() < interval '0.3 s' AS fresh
+    FROM outbox.stats s LEFT JOIN outbox.workers w ON w.datname = current_database()) q;
+$count;
+COMMIT;
 SQL
 my @counts = qw(undelivered waiting retrying blocked dead delivered failed_attempts);
 my @lagging = qw(undelivered waiting oldest retained);
 
 sub look
 {
-	my ($rc, $json) = $node->psql('postgres', "SELECT json_agg(q) FROM ($compare) q");
-	return $rc == 0 && $json ? @{ decode_json($json) } : ();
+	my ($rc, $out) = $node->psql('postgres', $both);
+	return if $rc != 0;
+	my ($published, $counted) = split /\n/, $out, 2;
+	$counted = decode_json($counted);
+	return map { { %$_, counted => $counted->{ $_->{endpoint} } } } @{ decode_json($published) };
 }
 
 # What is different beyond the tolerance of a row
@@ -92,14 +104,14 @@ sub differences
 	foreach my $what (@counts)
 	{
 		next if !$row->{pending_exact} && grep { $_ eq $what } @lagging;
-		push @wrong, "$what $row->{$what}, counted $row->{qq(${what}_)}"
-		  if abs($row->{$what} - $row->{"${what}_"}) > $tolerance;
+		push @wrong, "$what $row->{$what}, counted $row->{counted}{$what}"
+		  if abs($row->{$what} - $row->{counted}{$what}) > $tolerance;
 	}
 	return @wrong if !$row->{pending_exact};
-	push @wrong, "oldest $row->{oldest} s, counted $row->{oldest_} s"
-	  if $tolerance == 0 && abs($row->{oldest} - $row->{oldest_}) > 1;
-	push @wrong, "retained $row->{retained} bytes, counted $row->{retained_}"
-	  if $tolerance == 0 && abs($row->{retained} - $row->{retained_}) > 0.1 * $row->{retained_} + 20000;
+	push @wrong, "oldest $row->{oldest} s, counted $row->{counted}{oldest} s"
+	  if $tolerance == 0 && abs($row->{oldest} - $row->{counted}{oldest}) > 1;
+	push @wrong, "retained $row->{retained} bytes, counted $row->{counted}{retained}"
+	  if $tolerance == 0 && abs($row->{retained} - $row->{counted}{retained}) > 0.1 * $row->{counted}{retained} + 20000;
 	return @wrong;
 }
 
@@ -115,8 +127,8 @@ sub sample
 		# A worker that was not given the processor is not the question.
 		if (!$row->{fresh}) { $skipped++; next }
 		$judged++;
-		push @wrong, map { "$row->{endpoint}: $_ (may differ by $row->{moved})" }
-		  differences($row, $row->{moved});
+		push @wrong, map { "$row->{endpoint}: $_ (may differ by $row->{counted}{moved})" }
+		  differences($row, $row->{counted}{moved});
 	}
 	is("@wrong", '', $when);
 	return;

@@ -4,9 +4,11 @@
 # files, sizes, throughput, latency.  Prints both, and slopes.
 use strict;
 use warnings;
+no warnings 'portable';    # hex() of 48 bits
 
 use List::Util qw(max sum);
 use OutboxTest;
+use POSIX ();
 use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time usleep);
@@ -76,8 +78,16 @@ my $size = sub {
 		  . " WHERE relnamespace = 'outbox'::regnamespace AND relkind = 'r' AND relname ~ '^($tables)'");
 };
 
-my $session = $node->background_psql('postgres');
-$session->query_safe('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM pg_class');
+# The transaction: its snapshot is held while it sleeps.
+my $holder = fork // die "fork: $!";
+if ($holder == 0)
+{
+	exec 'psql', '-Xq', '-d', $node->connstr('postgres'), '-c',
+	  'BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT pg_sleep(1000000)' or POSIX::_exit(127);
+}
+push @OutboxTest::Receiver::started, $holder;
+my $held = "SELECT backend_xmin FROM pg_stat_activity WHERE query LIKE '%pg_sleep(1000000)' AND backend_xmin IS NOT NULL AND pid <> pg_backend_pid()";
+my $xmin = wait_until { ask($held) } 'a transaction with a snapshot';
 my $producer = start_producer(
 	$node, PostgreSQL::Test::Utils::tempdir() . '/producer',
 	seconds => $minutes * 60,
@@ -115,8 +125,8 @@ while (time - $start < $minutes * 60)
 }
 is(worker_pid($node), $worker, 'the same worker from the beginning to the end');
 stop_producer($producer);
-is($session->query_safe('SELECT 1'), 1, 'the transaction was held all the time');
-$session->quit;
+is(ask($held), $xmin, 'the transaction was held all the time');
+ask('SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE \'%pg_sleep(1000000)\' AND pid <> pg_backend_pid()');
 
 sub mean { return sum(@_) / @_ }
 
