@@ -74,7 +74,7 @@ SQL
 # takes its time.
 my $both = <<"SQL";
 BEGIN ISOLATION LEVEL REPEATABLE READ;
-SELECT json_agg(q) FROM (
+SELECT jsonb_agg(q) FROM (
     SELECT s.endpoint, s.pending_exact, s.pending + s.processing + s.retrying + s.blocked AS undelivered,
            s.pending + s.processing AS waiting, s.retrying, s.blocked, s.dead, s.delivered, s.failed_attempts,
            COALESCE(extract(epoch FROM s.oldest_pending_age), 0) AS oldest, s.retained_bytes AS retained,

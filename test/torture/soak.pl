@@ -72,6 +72,14 @@ sub private_memory
 	return PostgreSQL::Test::Utils::slurp_file("/proc/$pid/status") =~ /RssAnon:\s+(\d+)/ ? $1 / 1024 : 0;
 }
 
+# Processor time of a process, ms
+sub cpu
+{
+	my ($pid) = @_;
+	my @stat = split / /, PostgreSQL::Test::Utils::slurp_file("/proc/$pid/stat") =~ s/.*\) //r;
+	return ($stat[11] + $stat[12]) * 1000 / POSIX::sysconf(&POSIX::_SC_CLK_TCK);
+}
+
 my $size = sub {
 	my ($tables) = @_;
 	return ask("SELECT round(sum(pg_total_relation_size(c.oid)) / 1048576.0, 2) FROM pg_class c"
@@ -104,13 +112,14 @@ usleep($sample_every * 1_000_000);
 read_journal();
 while (time - $start < $minutes * 60)
 {
-	my $since = time;
+	my ($since, $spent) = (time, cpu($worker));
 
 	usleep($sample_every * 1_000_000);
 	read_journal();
 	my %s = (
 		minute => (time - $start) / 60,
 		'deliveries per second' => $delivered / (time - $since),
+		'CPU ms per request' => (cpu($worker) - $spent) / ($requests || 1),
 		'p50 ms' => percentile(0.5),
 		'p95 ms' => percentile(0.95),
 		'p99 ms' => percentile(0.99),
@@ -156,6 +165,8 @@ foreach my $what (sort grep { $_ ne 'minute' } keys %{ $samples[0] })
 # Generous, because others may be at work on this machine.
 my $same = 'deliveries per second';
 cmp_ok($last{$same}, '>', 0.9 * $first{$same}, "$same: as many at the end");
+cmp_ok($last{'CPU ms per request'}, '<', 1.5 * $first{'CPU ms per request'} + 0.02,
+	'a request costs no more at the end');
 cmp_ok($last{'p50 ms'}, '<', 2 * $first{'p50 ms'} + 5, 'p50 no higher at the end');
 cmp_ok($last{'p99 ms'}, '<', 3 * $first{'p99 ms'} + 50, 'nor p99');
 cmp_ok($last{'RssAnon MB'}, '<', $first{'RssAnon MB'} + 8, 'nor memory');
