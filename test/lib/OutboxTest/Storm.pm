@@ -292,6 +292,13 @@ my %change = (
 		$self->ask('ALTER SYSTEM RESET outbox.enabled');
 		$self->ask('SELECT pg_reload_conf()');
 	},
+	workers => sub {
+		my ($self) = @_;
+
+		# An endpoint that moves to another worker is cut off after a second.
+		$self->ask("ALTER SYSTEM SET outbox.workers_per_database = @{[1 + int rand 3]}");
+		$self->ask('SELECT pg_reload_conf()');
+	},
 	'a bad receiver' => sub {
 		my ($self, $name) = @_;
 		$self->behave($name,
@@ -375,6 +382,9 @@ SELECT (SELECT count(*) FROM outbox.stats
        (SELECT sum(delivered) FROM outbox.stats)
 SQL
 		last if $waits =~ /^0\|/;
+
+		# An answer that was on its way may have come after it was resumed.
+		$self->ask("SELECT outbox.resume_endpoint(name) FROM outbox.endpoints WHERE state = 'disabled'");
 		$end = time + 60 if $waits ne $progress;
 		$progress = $waits;
 		if (time > $end)
