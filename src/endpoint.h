@@ -197,6 +197,7 @@ typedef struct OutboxEndpoint
 	int			nheads;			/* deliveries in flight that nobody of their lane
 								 * precedes */
 	int			nwaiting;
+	int			nretries_waiting;	/* of them, those whose row says 'retrying' */
 	int			nsettling;
 	dlist_node	busy_node;		/* on the worker's list of endpoints that are
 								 * not idle */

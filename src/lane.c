@@ -117,10 +117,22 @@ outbox_lane_park_later(OutboxEndpoint *ep, OutboxLane *lane)
 static OutboxDelivery *
 pop_waiting(OutboxEndpoint *ep, OutboxLane *lane)
 {
+	OutboxDelivery *d = dlist_container(OutboxDelivery, node,
+										dlist_pop_head_node(&lane->waiting));
+
 	lane->nwaiting--;
 	ep->nwaiting--;
-	return dlist_container(OutboxDelivery, node,
-						   dlist_pop_head_node(&lane->waiting));
+	ep->nretries_waiting -= d->was_retry;
+	return d;
+}
+
+static void
+begin_waiting(OutboxEndpoint *ep, OutboxLane *lane, OutboxDelivery *d)
+{
+	d->state = OUTBOX_DELIVERY_WAITING;
+	lane->nwaiting++;
+	ep->nwaiting++;
+	ep->nretries_waiting += d->was_retry;
 }
 
 /*
@@ -148,9 +160,7 @@ outbox_lane_pop(OutboxEndpoint *ep, OutboxLane *lane)
 void
 outbox_lane_return(OutboxEndpoint *ep, OutboxLane *lane, OutboxDelivery *d)
 {
-	d->state = OUTBOX_DELIVERY_WAITING;
-	lane->nwaiting++;
-	ep->nwaiting++;
+	begin_waiting(ep, lane, d);
 	dlist_push_head(&lane->waiting, &d->node);
 	if (lane->blockers > 0)
 		outbox_lane_park_later(ep, lane);
@@ -195,9 +205,7 @@ outbox_lane_wait(OutboxEndpoint *ep, OutboxLane *lane, OutboxDelivery *d)
 	dlist_node *before = dlist_is_empty(&lane->waiting) ? NULL :
 		dlist_tail_node(&lane->waiting);
 
-	d->state = OUTBOX_DELIVERY_WAITING;
-	lane->nwaiting++;
-	ep->nwaiting++;
+	begin_waiting(ep, lane, d);
 	while (before && dlist_container(OutboxDelivery, node, before)->seq > d->seq)
 		before = dlist_has_prev(&lane->waiting, before) ?
 			dlist_prev_node(&lane->waiting, before) : NULL;

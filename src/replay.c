@@ -139,7 +139,8 @@ can_go_on(const Replay *r)
 		return false;
 	return ep == NULL ||
 		(!ep->recreate && !ep->dropped &&
-		 ep->nretries + ep->nretries_loading + ep->nready + ep->nsettling < ENOUGH_DUE);
+		 ep->nretries + ep->nretries_loading + ep->nretries_waiting +
+		 ep->nready + ep->nsettling < ENOUGH_DUE);
 }
 
 bool
