@@ -674,7 +674,7 @@ DECLARE
     hint text;
 BEGIN
     IF s.name IS NULL OR s.name !~ '^[A-Za-z0-9_.-]{1,63}$' THEN
-        problem := format('invalid endpoint name "%s"', s.name);
+        problem := format('invalid endpoint name "%s"', COALESCE(s.name::text, 'NULL'));
         hint := 'Use 1 to 63 letters, digits, "_", "-" or ".".';
     ELSIF s.url IS NULL OR s.topics IS NULL THEN
         problem := 'url and topics must not be NULL';
@@ -683,16 +683,16 @@ BEGIN
         problem := format('url is %s characters long', length(s.url));
         hint := 'Use at most 2048.';
     ELSIF s.format IS NULL OR s.format NOT IN ('standard', 'raw', 'cloudevents', 'cloudevents-binary') THEN
-        problem := format('unknown format "%s"', s.format);
+        problem := format('unknown format "%s"', COALESCE(s.format::text, 'NULL'));
         hint := 'Use ''standard'', ''raw'', ''cloudevents'' or ''cloudevents-binary''.';
     ELSIF s.ordering IS NULL OR s.ordering NOT IN ('key', 'none', 'strict') THEN
-        problem := format('unknown ordering "%s"', s.ordering);
+        problem := format('unknown ordering "%s"', COALESCE(s.ordering::text, 'NULL'));
         hint := 'Use ''key'', ''none'' or ''strict''.';
     ELSIF s.on_exhausted IS NULL OR s.on_exhausted NOT IN ('skip', 'block') THEN
-        problem := format('unknown on_exhausted "%s"', s.on_exhausted);
+        problem := format('unknown on_exhausted "%s"', COALESCE(s.on_exhausted::text, 'NULL'));
         hint := 'Use ''skip'' or ''block''.';
     ELSIF s.max_in_flight IS NULL OR s.max_in_flight NOT BETWEEN 1 AND 1024 THEN
-        problem := format('invalid max_in_flight %s', s.max_in_flight);
+        problem := format('invalid max_in_flight %s', COALESCE(s.max_in_flight::text, 'NULL'));
         hint := 'Use 1 to 1024 requests.';
     ELSIF s.rate_limit IS NOT NULL AND NOT (s.rate_limit > 0 AND s.rate_limit <= 1000000) THEN
         problem := format('invalid rate_limit %s', s.rate_limit);
@@ -701,28 +701,28 @@ BEGIN
         problem := format('invalid max_attempts %s', s.max_attempts);
         hint := 'Use at least 1; NULL: until max_age.';
     ELSIF s.timeout IS NULL OR s.timeout NOT BETWEEN interval '1 ms' AND interval '1 hour' THEN
-        problem := format('invalid timeout %s', s.timeout);
+        problem := format('invalid timeout %s', COALESCE(s.timeout::text, 'NULL'));
         hint := 'Use 1 ms to 1 hour.';
     ELSIF s.connect_timeout IS NULL OR s.connect_timeout NOT BETWEEN interval '1 ms' AND interval '1 hour' THEN
-        problem := format('invalid connect_timeout %s', s.connect_timeout);
+        problem := format('invalid connect_timeout %s', COALESCE(s.connect_timeout::text, 'NULL'));
         hint := 'Use 1 ms to 1 hour.';
     ELSIF s.max_age IS NULL OR s.max_age NOT BETWEEN interval '1 ms' AND interval '10 years' THEN
-        problem := format('invalid max_age %s', s.max_age);
+        problem := format('invalid max_age %s', COALESCE(s.max_age::text, 'NULL'));
         hint := 'Use 1 ms to 10 years.';
     ELSIF s.backoff_base IS NULL OR s.backoff_base NOT BETWEEN interval '1 ms' AND interval '1 day' THEN
-        problem := format('invalid backoff_base %s', s.backoff_base);
+        problem := format('invalid backoff_base %s', COALESCE(s.backoff_base::text, 'NULL'));
         hint := 'Use 1 ms to 1 day.';
     ELSIF s.backoff_max IS NULL OR s.backoff_max NOT BETWEEN s.backoff_base AND interval '30 days' THEN
-        problem := format('invalid backoff_max %s', s.backoff_max);
+        problem := format('invalid backoff_max %s', COALESCE(s.backoff_max::text, 'NULL'));
         hint := format('Use at least backoff_base (%s) and at most 30 days.', s.backoff_base);
     ELSIF s.batch_size IS NULL OR s.batch_size NOT BETWEEN 1 AND 1000 THEN
-        problem := format('invalid batch_size %s', s.batch_size);
+        problem := format('invalid batch_size %s', COALESCE(s.batch_size::text, 'NULL'));
         hint := 'Use 1 to 1000 events.';
     ELSIF s.batch_size > 1 AND s.format NOT IN ('standard', 'cloudevents') THEN
         problem := format('format "%s" has no batches, and batch_size is %s', s.format, s.batch_size);
         hint := 'Use format ''standard'' or ''cloudevents'', or batch_size 1.';
     ELSIF s.batch_wait IS NULL OR s.batch_wait NOT BETWEEN interval '0' AND interval '1 hour' THEN
-        problem := format('invalid batch_wait %s', s.batch_wait);
+        problem := format('invalid batch_wait %s', COALESCE(s.batch_wait::text, 'NULL'));
         hint := 'Use 0 (what is there goes at once) to 1 hour.';
     END IF;
     IF problem IS NOT NULL THEN
@@ -1347,9 +1347,9 @@ BEGIN
             USING ERRCODE = 'null_value_not_allowed',
                   HINT = 'Pass what outbox.emit() returned, and a timeout like ''10 s''.';
     ELSIF timeout < interval '0' THEN
-        RAISE EXCEPTION 'timeout must not be negative'
+        RAISE EXCEPTION 'invalid timeout %', timeout
             USING ERRCODE = 'invalid_parameter_value',
-                  HINT = 'Use ''0'' to look once.';
+                  HINT = 'Use ''0'' to look once, or a time to wait.';
     ELSIF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
         RAISE EXCEPTION 'outbox.wait_for() cannot be used at isolation level %',
             upper(current_setting('transaction_isolation'))

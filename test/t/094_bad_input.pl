@@ -1,0 +1,187 @@
+# What makes no sense is refused where it is said, with the value in the error
+# and what is allowed in the hint, by every function that takes it; what is odd
+# but makes sense is accepted.
+use strict;
+use warnings;
+
+use OutboxTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = outbox_node('main');
+my $url = 'https://example.com/';
+my $id = '00000000-0000-4000-8000-000000000000';
+
+sub ask
+{
+	my ($sql) = @_;
+	return $node->safe_psql('postgres', $sql);
+}
+
+# The call fails with this SQLSTATE; the message names the value, the hint has
+# what is to be used instead.
+sub refused
+{
+	my ($call, $sqlstate, $value, $hint) = @_;
+	my ($rc, undef, $err) =
+	  $node->psql('postgres', "\\set VERBOSITY verbose\nSELECT outbox.$call", on_error_stop => 1);
+	my ($message) = $err =~ /ERROR:  (?:\w{5}): (.*)/;
+	my ($advice) = $err =~ /^HINT:  (.*)/m;
+	my $named = defined $message && ($message =~ /\Q$value\E/
+		  || ($err =~ /^DETAIL:  (.*)/m && $1 =~ /\Q$value\E/));
+
+	ok( $rc != 0 && $err =~ /ERROR:  $sqlstate:/ && $named && ($advice // '') =~ $hint,
+		length($call) > 100 ? substr($call, 0, 100) . ' …' : $call)
+	  or diag($rc == 0 ? 'accepted' : $err);
+	return;
+}
+
+sub accepted
+{
+	my ($call) = @_;
+	my ($rc, undef, $err) =
+	  $node->psql('postgres', "BEGIN; SELECT outbox.$call; ROLLBACK", on_error_stop => 1);
+
+	is($rc, 0, "accepted: $call") or diag($err);
+	return;
+}
+
+ask("SELECT outbox.create_endpoint('e', '$url', topics => '{none}');"
+	  . " SELECT outbox.pause_endpoint('e')");
+
+# Settings of endpoints: by create_endpoint() and by alter_endpoint()
+my @settings = (
+	[ q{ordering => 'fifo'}, 'fifo', qr/'key', 'none' or 'strict'/ ],
+	[ q{ordering => ''}, '""', qr/'key', 'none' or 'strict'/ ],
+	[ q{ordering => 'KEY'}, 'KEY', qr/'key', 'none' or 'strict'/ ],
+	[ q{on_exhausted => 'drop'}, 'drop', qr/'skip' or 'block'/ ],
+	[ q{format => 'xml'}, 'xml', qr/'standard', 'raw', 'cloudevents' or 'cloudevents-binary'/ ],
+	[ q{max_in_flight => 0}, '0', qr/1 to 1024/ ],
+	[ q{max_in_flight => -1}, '-1', qr/1 to 1024/ ],
+	[ q{max_in_flight => 1025}, '1025', qr/1 to 1024/ ],
+	[ q{rate_limit => 0}, '0', qr/more than 0/ ],
+	[ q{rate_limit => -0.5}, '-0.5', qr/more than 0/ ],
+	[ q{rate_limit => 'NaN'}, 'NaN', qr/more than 0/ ],
+	[ q{rate_limit => 'Infinity'}, 'Infinity', qr/at most 1000000/ ],
+	[ q{max_attempts => 0}, '0', qr/at least 1/ ],
+	[ q{max_attempts => -3}, '-3', qr/at least 1/ ],
+	map({
+			my $name = $_;
+			map { [ "$name => '$_'", $_ eq '0' ? '00:00:00' : $_ =~ s/ s$//r, qr/^Use (?:1 ms|at least)/ ] }
+			  ('0', '-00:00:01', '100 years');
+		} qw(timeout connect_timeout max_age backoff_base backoff_max)),
+	[ q{backoff_base => '2 h', backoff_max => '1 h'}, '01:00:00', qr/at least backoff_base \(02:00:00\)/ ],
+	[ q{batch_size => 0}, '0', qr/^Use 1/ ],
+	[ q{batch_size => -1}, '-1', qr/^Use 1/ ],
+	[ q{batch_size => 2, format => 'raw'}, 'raw', qr/'standard' or 'cloudevents'/ ],
+	[ q{batch_size => 2, format => 'cloudevents-binary'}, 'cloudevents-binary', qr/'standard' or 'cloudevents'/ ],
+	[ q{batch_wait => '-1 s'}, '-00:00:01', qr/^Use 0/ ],
+	[ q{topics => '{}'}, 'empty', qr/'\{\*\}'/ ],
+	[ q{topics => '{order.}'}, 'order.', qr/A pattern is/ ],
+	[ q{topics => '{NULL}'}, 'NULL', qr/A pattern is/ ],
+	[ q{filter => '$.total'}, '$."total"', qr/'\$\.total > 100'/ ],
+	[ q{filter => '$.a ? (@ > 1)'}, '$."a"', qr/exists\(/ ],
+	[ q{filter => '$x == 1'}, '$"x"', qr/'\$\.total > 100'/ ],
+	[ q{headers => '[]'}, 'object', qr/\{"name": "value"\}/ ],
+	[ q{headers => '{"Host": "x"}'}, 'Host', qr/flat object/ ],
+	[ q{secret => 'hunter2'}, 'secret', qr/whsec_/ ]);
+foreach my $setting (@settings)
+{
+	my ($argument, $value, $hint) = @$setting;
+	refused("create_endpoint('f', '$url', $argument)", '22023', $value, $hint);
+	refused("alter_endpoint('e', $argument)", '22023', $value, $hint);
+}
+foreach my $name (qw(ordering on_exhausted format max_in_flight timeout connect_timeout max_age backoff_base backoff_max
+	batch_size batch_wait))
+{
+	refused("create_endpoint('f', '$url', $name => NULL)", '22023', 'NULL', qr/^Use /);
+}
+refused("create_endpoint($_)", '22023', 'invalid endpoint name', qr/1 to 63/)
+  foreach ("'', '$url'", "'a b', '$url'", "'ä', '$url'", "repeat('x', 64), '$url'", "NULL, '$url'");
+refused("create_endpoint('f', '$_')", '22023', 'url', qr/\w/)
+  foreach ('', 'example.com', 'ftp://example.com/', 'http://10.0.0.1/', 'https://u:p@example.com/');
+refused("alter_endpoint('e', reset => '{colour}')", '22023', 'colour', qr/rate_limit/);
+refused("alter_endpoint('e', reset => '{url}')", '22023', 'url', qr/Options with a default/);
+
+# Places in the log
+foreach my $call ("create_endpoint('f', '$url', start_at => %s)", "seek_endpoint('e', %s)")
+{
+	refused(sprintf($call, "'$_'"), '22023', qq("$_"), qr/'now', 'beginning' or a timestamp/)
+	  foreach ('end', '', 'infinity', '-infinity', '2100-01-01');
+	refused(sprintf($call, 'NULL'), '22004', 'NULL', qr/'now', 'beginning' or a timestamp/);
+}
+
+# Names that exist or not
+refused("create_endpoint('e', '$url')", '42710', '"e"', qr/if_not_exists/);
+accepted("create_endpoint('e', '$url', if_not_exists => true)");
+accepted("drop_endpoint('nobody', if_exists => true)");
+refused($_, '42704', 'nobody', qr/outbox\.endpoints/)
+  foreach (
+	"alter_endpoint('nobody', timeout => '1 s')", "drop_endpoint('nobody')", "pause_endpoint('nobody')",
+	"resume_endpoint('nobody')", "seek_endpoint('nobody', 'now')", "rotate_secret('nobody')",
+	"send_test('nobody')", "retry('nobody')", "discard('nobody')", "replay('nobody', 'epoch')");
+refused("$_(NULL)", '42704', 'NULL', qr/outbox\.endpoints/)
+  foreach (qw(drop_endpoint pause_endpoint resume_endpoint rotate_secret send_test retry discard));
+refused("cancel('$id')", '42704', $id, qr/outbox\.retention/);
+refused("wait_for('$id')", '42704', $id, qr/committed/);
+my $event = ask("SELECT outbox.emit('none', '1')");
+refused("cancel('$event', 'nobody')", '42704', 'nobody', qr/outbox\.endpoints/);
+refused("retry('e', topics => '{a..b}')", '22023', 'a..b', qr/A pattern is/);
+refused("replay('e', 'epoch', topics => '{}')", '22023', 'empty', qr/'\{\*\}'/);
+
+# Times
+refused("rotate_secret('e', grace => '-1 s')", '22023', '-00:00:01', qr/0 to 1 year/);
+refused("rotate_secret('e', grace => '2 years')", '22023', '2 years', qr/0 to 1 year/);
+refused("rotate_secret('e', grace => NULL)", '22023', 'NULL', qr/0 to 1 year/);
+refused("wait_for('$event', '-1 s')", '22023', '-00:00:01', qr/'0'/);
+refused("wait_for(NULL)", '22004', 'NULL', qr/outbox\.emit/);
+refused("replay('e', '2026-01-02', '2026-01-01')", '22023', '2026-01-02', qr/from_time/);
+refused("replay('e', '-infinity')", '22023', '-infinity', qr/finite/);
+refused("replay('e', NULL)", '22023', 'NULL', qr/finite/);
+
+# Events
+refused("emit('t', '1', deliver_at => 'infinity')", '22023', 'infinity', qr/a time that comes/);
+refused("emit('t', '1', deliver_at => '2100-01-02', expires_at => '2100-01-01')",
+	'22023', '2100-01-01', qr/later expires_at/);
+refused("emit('t', '1', dedup_key => '')", '22023', 'dedup_key', qr/1 to 1024/);
+refused("emit('t', '1', key => repeat('k', 1025))", '22023', '1025', qr/shorter/);
+refused("emit('t.*', '1')", '22023', 't.*', qr/letters, digits/);
+refused("emit('outbox.mine', '1')", '42939', 'outbox.mine', qr/another name/);
+refused("emit('t', repeat('[', 513) || repeat(']', 513))", '54000', '512', qr/flatter/);
+refused("emit('t', (repeat('{\"a\":', 600) || '1' || repeat('}', 600))::jsonb)", '54000', '512', qr/flatter/);
+refused("emit('t', repeat('[', 100000))", '54001', 'stack depth', qr/512/);
+refused("emit_bytes('t', NULL, 'text/plain')", '22004', 'null', qr/bytes/);
+refused("emit_bytes('t', 'x', NULL)", '22004', 'null', qr/media type/);
+my ($rc, undef, $err) = $node->psql('postgres',
+	"INSERT INTO outbox.events (topic, payload) VALUES ('t', (repeat('[', 513) || repeat(']', 513))::jsonb)");
+like($err, qr/nested too deeply.*512.*HINT/s, 'an INSERT is refused likewise');
+
+# What is allowed to be nothing, or all there is
+accepted("rotate_secret('e', grace => '0')");
+accepted("wait_for('$event', '0')");
+accepted("emit('t', repeat('[', 512) || repeat(']', 512))");
+accepted("emit('t', '1', deliver_at => '-infinity')");
+accepted("create_endpoint('f', '$url', max_in_flight => 1024, rate_limit => 0.001, max_attempts => 1,"
+	  . " timeout => '1 ms', batch_wait => '0', backoff_base => '1 ms', backoff_max => '1 ms')");
+accepted("alter_endpoint('e')");
+
+# Settings of the server
+foreach my $setting (
+	[ 'outbox.worker_max_in_flight', '0' ],
+	[ 'outbox.wakeup_interval', '0' ],
+	[ 'outbox.retention', '-1' ],
+	[ 'outbox.dedup_window', '-1' ],
+	[ 'outbox.max_payload_size', '0' ],
+	[ 'outbox.log_attempts', 'some' ],
+	[ 'outbox.allowed_networks', '10.0.0.0/33' ],
+	[ 'outbox.no_such_setting', '1' ])
+{
+	my ($name, $value) = @$setting;
+	($rc, undef, $err) = $node->psql('postgres', "ALTER SYSTEM SET $name = '$value'");
+	like($err, qr/^.*ERROR:.*\Q$name\E/, "$name = '$value' is refused");
+}
+is(ask("SELECT count(*) FROM outbox.endpoints"), '1', 'nothing was made on the way');
+
+$node->stop;
+done_testing();
