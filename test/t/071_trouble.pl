@@ -96,7 +96,8 @@ my $rss = sub {
 	my ($kb) = PostgreSQL::Test::Utils::slurp_file("/proc/$pid/status") =~ /RssAnon:\s+(\d+)/;
 	return $kb;
 };
-cmp_ok($rss->(), '<', 60_000, 'the worker did not take it all into memory (kB)');
+cmp_ok($rss->(), '<', 60_000, 'the worker did not take it all into memory (kB)')
+  unless $ENV{OUTBOX_MEMORY_CHECKER};
 $_->quit foreach $late, $session;
 
 # A change of topics in the middle of a backlog: an event is judged by the
