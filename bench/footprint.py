@@ -89,6 +89,40 @@ def many(bench, cluster, others, rate, seconds):
             "backlog_per_s": backlog / (ended - begun)}
 
 
+def everybody(bench, cluster, others, events):
+    """What a delivery costs when 'others' endpoints want every event, and how
+    many positions are written meanwhile."""
+    nginx = bench.nginx
+    rows = cluster.sql.rows
+    rows(f"SELECT outbox.create_endpoint('all_' || i, '{nginx.url()}',"
+         f" topics => '{{bench.all}}') FROM generate_series(1, {others}) AS i")
+    cluster.settle(3)
+    pid = cluster.worker()
+
+    def counts():
+        return [int(cluster.sql.value(f"SELECT COALESCE(max({what}), 0) FROM outbox.{table}"))
+                for what, table in (("number", "positions"), ("tick", "ticks"))]
+
+    positions, ticks = counts()
+    before = nginx.requests()
+    start, cpu = cluster.lsn(), cpu_seconds(pid)
+    begun = time.monotonic()
+    cluster.emit(events, topic="bench.all")
+    ended = nginx.wait_for(before + others * events, 600)
+    cluster.settle(2)
+    cpu = cpu_seconds(pid) - cpu
+    wal = cluster.wal_bytes(start, cluster.lsn())
+    least = int(cluster.sql.value(
+        "SELECT min(delivered) FROM outbox.stats WHERE endpoint LIKE 'all\\_%'"))
+    assert least == events, f"an endpoint got {least} of {events} events"
+    after = counts()
+    rows("SELECT outbox.drop_endpoint(name, discard => true) FROM outbox.endpoints")
+    cluster.settle(1)
+    count = others * events
+    return {"cpu_us": cpu * 1e6 / count, "wal": wal / count, "per_s": count / (ended - begun),
+            "positions": after[0] - positions, "ticks": after[1] - ticks}
+
+
 def measure(bench):
     report = bench.report
     cluster = bench.cluster("footprint")
@@ -99,6 +133,8 @@ def measure(bench):
     for _ in range(bench.repetitions):
         one.append(many(bench, cluster, 0, 500, bench.scale(10, 4)))
         thousand.append(many(bench, cluster, others, 500, bench.scale(10, 4)))
+    fanned = [everybody(bench, cluster, others + 1, bench.scale(50, 10))
+              for _ in range(bench.repetitions)]
     cluster.check()
     cluster.stop()
 
@@ -115,3 +151,9 @@ def measure(bench):
                    f"{text(median(r[key] for r in thousand))} {unit} beside"
                    f" {text(median(r[key] for r in one))} {unit}",
                    thousand=[r[key] for r in thousand], one=[r[key] for r in one])
+    report.add(SECTION, "1,000 endpoints that all want every event, per delivery",
+               f"{text(median(r['cpu_us'] for r in fanned))} µs CPU,"
+               f" {text(median(r['wal'] for r in fanned))} B of WAL,"
+               f" {text(median(r['per_s'] for r in fanned))} deliveries/s;"
+               f" {text(median(r['positions'] for r in fanned))} positions in"
+               f" {text(median(r['ticks'] for r in fanned))} ticks", runs=fanned)

@@ -66,6 +66,7 @@ import hmac
 import json
 import os
 import random
+import resource
 import select
 import signal
 import socket
@@ -645,6 +646,9 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
 
+    # A worker may have a connection for each request in flight.
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
     receiver = Receiver(options)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     signal.signal(signal.SIGINT, lambda *_: sys.exit(0))
