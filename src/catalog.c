@@ -468,6 +468,7 @@ void
 outbox_catalog_load_parked(OutboxEndpoint *ep)
 {
 	Datum		args[1] = {Int32GetDatum(ep->id)};
+	TimestampTz latest = GetCurrentTimestamp() + ep->backoff_max;
 	bool		no_lane = false;
 
 	outbox_query("SELECT seq, key, status, next_attempt_at, reason, batch"
@@ -480,8 +481,10 @@ outbox_catalog_load_parked(OutboxEndpoint *ep)
 		Row			row = fetch_row(i);
 		char	   *key = row_text(row, 1);
 
+		/* A wait is longer only when the clock was set back and nobody was here. */
 		if (row_is(row, 2, "retrying"))
-			outbox_endpoint_add_retry(ep, row_int8(row, 0), row_time(row, 3, 0), key,
+			outbox_endpoint_add_retry(ep, row_int8(row, 0),
+									  Min(row_time(row, 3, 0), latest), key,
 									  row_int8(row, 5));
 		else if (row_is(row, 2, "dead"))
 		{

@@ -16,6 +16,7 @@
 #include "utils/xid8.h"
 
 #include "command.h"
+#include "crash_point.h"
 #include "lane.h"
 #include "plan.h"
 #include "reader.h"
@@ -229,7 +230,9 @@ outbox_commands_run(void)
 		execute("DELETE FROM outbox.commands WHERE"
 				" command_id OPERATOR(pg_catalog.=) $2 AND $1 IS NOT NULL", 0, c->id);
 	}
+	OUTBOX_CRASH_POINT("command.written");
 	outbox_commit();
+	OUTBOX_CRASH_POINT("command.committed");
 
 	for (int i = 0; i < n; i++)
 		take_effect(&commands[i], now);

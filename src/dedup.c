@@ -19,6 +19,7 @@
 #include "utils/timestamp.h"
 
 #include "compat.h"
+#include "crash_point.h"
 #include "dedup.h"
 #include "plan.h"
 #include "session.h"
@@ -115,6 +116,7 @@ outbox_dedup_claim(text *topic, text *key, pg_uuid_t *id)
 	SetUserIdAndSecContext(outbox_log_owner(), context | SECURITY_LOCAL_USERID_CHANGE);
 	SPI_connect();
 	claimed = claim(topic, key, id);
+	OUTBOX_CRASH_POINT("emit.claimed");
 	SPI_finish();
 	SetUserIdAndSecContext(user, context);
 	return claimed;
@@ -182,6 +184,7 @@ outbox_dedup_sweep(TimestampTz now)
 	table_close(rel, NoLock);
 	if (sweep_block < blocks)
 		sweep_blocks(sweep_block, now);
+	OUTBOX_CRASH_POINT("dedup.swept");
 	outbox_commit();
 
 	sweep_block = sweep_block + SWEEP_BLOCKS < blocks ? sweep_block + SWEEP_BLOCKS : 0;

@@ -9,6 +9,7 @@
 
 #include "batch.h"
 #include "compat.h"
+#include "crash_point.h"
 #include "deliver.h"
 #include "settle.h"
 
@@ -32,6 +33,7 @@ batch_done(OutboxBatch *b, const OutboxOutcome *outcome, TimestampTz now)
 		outbox_delivered += error == NULL;
 		outbox_settle_attempt(b->members[i].delivery, outcome, error, i == 0);
 	}
+	OUTBOX_CRASH_POINT("batch.judged");
 	outbox_batch_done(b, outcome, now);
 }
 
@@ -43,6 +45,7 @@ done(void *arg, const OutboxOutcome *outcome)
 	OutboxEndpoint *ep = d->endpoint;
 	TimestampTz now = GetCurrentTimestamp();
 
+	OUTBOX_CRASH_POINT("answer.arrived");
 	outbox_in_flight--;
 	if (d->batch)
 		batch_done(d->batch, outcome, now);
@@ -56,6 +59,7 @@ done(void *arg, const OutboxOutcome *outcome)
 		outbox_settle_attempt(d, outcome, good ? NULL : outcome->error, true);
 		outbox_endpoint_done(ep, d, outcome, now);
 	}
+	OUTBOX_CRASH_POINT("answer.noted");
 	ended(ep, now);
 	if (!outbox_starved)
 		outbox_deliver_fill(ep, now, outbox_worker_max_in_flight);
@@ -95,7 +99,9 @@ send(OutboxEndpoint *ep, OutboxDelivery *d, TimestampTz now)
 	}
 	d->transfer = t;
 	outbox_in_flight++;
+	OUTBOX_CRASH_POINT("send.begin");
 	outbox_http_start(t, &ep->target, body, len, d);
+	OUTBOX_CRASH_POINT("send.started");
 	return true;
 }
 
@@ -124,6 +130,7 @@ send_batch(OutboxBatch *b, TimestampTz now)
 	b->transfer = t;
 	outbox_in_flight++;
 	outbox_http_start(t, &ep->target, b->body, b->len, b->members[0].delivery);
+	OUTBOX_CRASH_POINT("batch.started");
 	return true;
 }
 

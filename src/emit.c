@@ -36,6 +36,7 @@
 #include "utils/xid8.h"
 
 #include "compat.h"
+#include "crash_point.h"
 #include "dedup.h"
 #include "emit.h"
 #include "stamp.h"
@@ -121,6 +122,7 @@ append(const OutboxNewEvent *e, bool has_id, pg_uuid_t *id)
 	set_column(slot, Anum_events_body, e->body);
 	set_column(slot, Anum_events_content_type, e->content_type);
 	write_row(rel, slot);
+	OUTBOX_CRASH_POINT("emit.appended");
 }
 
 void
@@ -158,6 +160,7 @@ schedule(const OutboxNewEvent *e, bool has_id, pg_uuid_t *id)
 	set_column(slot, Anum_scheduled_body, e->body);
 	set_column(slot, Anum_scheduled_content_type, e->content_type);
 	write_row(rel, slot);
+	OUTBOX_CRASH_POINT("emit.scheduled");
 }
 
 pg_uuid_t *

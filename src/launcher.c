@@ -62,6 +62,7 @@ typedef enum Action
 static Process processes[OUTBOX_MAX_DATABASES][OUTBOX_MAX_WORKERS];
 static int	first_slot = 0;		/* who is considered first: takes turns */
 static TimestampTz no_room_until = 0;	/* PostgreSQL had no process left */
+static TimestampTz last_round_at = 0;
 
 void
 outbox_launcher_register(void)
@@ -539,13 +540,38 @@ visit_slots(TimestampTz *wake_at)
 		*wake_at = r.now;
 }
 
+/*
+ * The clock was set back: nobody waits for the time that it showed before.
+ */
+static void
+forget_times(TimestampTz now)
+{
+	LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
+	for (int i = 0; i < OUTBOX_MAX_DATABASES; i++)
+		for (int w = 0; w < OUTBOX_MAX_WORKERS; w++)
+		{
+			OutboxWorker *worker = &outbox_shared->databases[i].workers[w];
+
+			worker->started_at = Min(worker->started_at, now);
+			worker->next_start_at = Min(worker->next_start_at, now);
+		}
+	outbox_shared->rescan = true;
+	LWLockRelease(outbox_shared->lock);
+	no_room_until = 0;
+}
+
 /* Milliseconds until the next round, unless something happens before. */
 static long
 play_round(void)
 {
 	TimestampTz wake_at;
+	TimestampTz now;
 
 	reap();
+	now = GetCurrentTimestamp();
+	if (now < last_round_at)
+		forget_times(now);
+	last_round_at = now;
 	wake_at = outbox_databases_update();
 	visit_slots(&wake_at);
 	return Max(TimestampDifferenceMilliseconds(GetCurrentTimestamp(), wake_at), 1);

@@ -11,10 +11,7 @@
 
 #include "datatype/timestamp.h"
 
-/* A test builds the library of a version to come. */
-#ifndef OUTBOX_VERSION
 #define OUTBOX_VERSION "1.0"
-#endif
 #define OUTBOX_SCHEMA "outbox"
 #define OUTBOX_EXTENSION "outbox"
 

@@ -17,6 +17,7 @@
 
 #include "catalog.h"
 #include "compat.h"
+#include "crash_point.h"
 #include "reader.h"
 #include "shares.h"
 #include "topic.h"
@@ -469,6 +470,7 @@ bring_back(dlist_head *busy, TimestampTz now)
 		n = outbox_endpoint_take_due(ep, now, seqs, OUTBOX_RETRIES_MAX);
 		if (n > 0)
 			outbox_catalog_load_retries(ep, seqs, n);
+		OUTBOX_CRASH_POINT("retry.loaded");
 		got_work(ep);
 	}
 }

@@ -18,6 +18,7 @@
 #include "utils/timestamp.h"
 #include "utils/uuid.h"
 
+#include "crash_point.h"
 #include "plan.h"
 #include "reader.h"
 #include "replay.h"
@@ -256,6 +257,7 @@ go_on(Replay *r, TimestampTz now)
 	before = page.ep->nretries;
 	if (page.n > 0)
 		park_page(&page, now);
+	OUTBOX_CRASH_POINT("replay.parked");
 	store_progress(r, page.ep->nretries - before, r->cursor.under == NULL);
 	outbox_roster_busy(page.ep);
 }
@@ -277,6 +279,8 @@ outbox_replays_run(void)
 		if (replays[i].cursor.under == NULL)
 			outbox_replays_changed = true;	/* it has ended: read the list again */
 	}
+	OUTBOX_CRASH_POINT("replay.stored");
 	outbox_commit();
+	OUTBOX_CRASH_POINT("replay.committed");
 	return true;
 }

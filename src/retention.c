@@ -19,6 +19,7 @@
 #include "utils/timestamp.h"
 
 #include "compat.h"
+#include "crash_point.h"
 #include "plan.h"
 #include "retention.h"
 #include "session.h"
@@ -193,11 +194,16 @@ rotate_events(void)
 		outbox_give_up();
 		return false;
 	}
+	OUTBOX_CRASH_POINT("rotate.locked");
 	keep_events(next);
+	OUTBOX_CRASH_POINT("rotate.kept");
 	snprintf(sql, sizeof(sql), "TRUNCATE outbox.events_%d, outbox.ticks_%d", next, next);
 	execute(sql);
+	OUTBOX_CRASH_POINT("rotate.truncated");
 	use_piece("events", next);
+	OUTBOX_CRASH_POINT("rotate.written");
 	outbox_commit();
+	OUTBOX_CRASH_POINT("rotate.committed");
 
 	events_piece = next;
 	events_since = GetCurrentTimestamp();
@@ -221,8 +227,10 @@ rotate_attempts(void)
 	}
 	snprintf(sql, sizeof(sql), "TRUNCATE outbox.attempt_log_%d", next);
 	execute(sql);
+	OUTBOX_CRASH_POINT("attempts.truncated");
 	use_piece("attempts", next);
 	outbox_commit();
+	OUTBOX_CRASH_POINT("attempts.committed");
 
 	attempts_piece = next;
 	pg_atomic_write_u32(&db->attempts_piece, next);
@@ -257,6 +265,7 @@ drop_kept_events(void)
 				 1, (Oid[]) {INT8OID}, args, NULL);
 	last = SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &isnull);
 	from = isnull ? 0 : DatumGetInt64(last);
+	OUTBOX_CRASH_POINT("tidy.deleted");
 	outbox_commit();
 	return from == 0;
 }

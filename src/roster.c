@@ -14,6 +14,7 @@
 #include "utils/timestamp.h"
 
 #include "catalog.h"
+#include "crash_point.h"
 #include "deliver.h"
 #include "plan.h"
 #include "reader.h"
@@ -122,6 +123,7 @@ meet(const OutboxSettings *s)
 	/* Parked rows first: they may stand before what the log brings. */
 	outbox_catalog_load_parked(ep);
 	outbox_catalog_load_pending(ep, p.pending, p.npending);
+	OUTBOX_CRASH_POINT("endpoint.loaded");
 	outbox_roster_busy(ep);
 	return ep;
 }
@@ -283,7 +285,9 @@ outbox_roster_reload(bool tidy)
 	if (dropped)
 		delete_orphans();
 	MemoryContextSetParent(r.foreign_cxt, TopMemoryContext);
+	OUTBOX_CRASH_POINT("reload.read");
 	outbox_commit();
+	OUTBOX_CRASH_POINT("reload.committed");
 
 	for (int i = 0; i < outbox_nendpoints; i++)
 		if (old[i]->dropped)

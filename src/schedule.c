@@ -18,6 +18,7 @@
 #include "utils/timestamp.h"
 
 #include "compat.h"
+#include "crash_point.h"
 #include "emit.h"
 #include "plan.h"
 #include "schedule.h"
@@ -180,6 +181,7 @@ move_due(TimestampTz now)
 		bytes += append(rows->vals[n], rows->tupdesc, &ids[n]);
 		n++;
 	}
+	OUTBOX_CRASH_POINT("schedule.appended");
 	moved = PointerGetDatum(construct_array(ids, n, UUIDOID, UUID_LEN, false, TYPALIGN_CHAR));
 	(void) outbox_plan_run(&delete_plan,
 						   "DELETE FROM outbox.scheduled s"
@@ -240,9 +242,11 @@ outbox_schedule_step(OutboxDatabase *db, TimestampTz now)
 	if (first_time <= now)
 	{
 		stuck = move_due(now) == 0;
+		OUTBOX_CRASH_POINT("schedule.moved");
 		find_first();
 	}
 	outbox_commit();
+	OUTBOX_CRASH_POINT("schedule.committed");
 
 	outbox_lower_due_at(db, first_time);
 	if (stuck)

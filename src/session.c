@@ -299,7 +299,8 @@ outbox_begin(bool write)
 	SetCurrentStatementStartTimestamp();
 	in_transaction = true;
 	StartTransactionCommand();
-	locked = lock_tables(OUTBOX_TABLE_ORIGINS, OUTBOX_TABLE_KEPT_EVENTS, AccessShareLock);
+	locked = lock_tables(OUTBOX_TABLE_ORIGINS, OUTBOX_TABLE_KEPT_EVENTS, AccessShareLock) &&
+		ConditionalLockRelationOid(sequence_oid, RowExclusiveLock);
 	if (locked && write)
 		locked = lock_tables(OUTBOX_TABLE_ENDPOINT_SETTINGS, OUTBOX_TABLE_PIECES,
 							 RowExclusiveLock);

@@ -29,14 +29,22 @@
 
 #include "catalog.h"
 #include "compat.h"
+#include "crash_point.h"
 #include "notice.h"
 #include "plan.h"
 #include "session.h"
 #include "settle.h"
 #include "shares.h"
 
-/* After so many position rows the other table takes over. */
+/*
+ * After so many position rows the other table takes over; sooner in a library
+ * that is built to die while that happens.
+ */
+#ifdef OUTBOX_CRASH_POINTS
+#define MAX_POSITION_ROWS 200
+#else
 #define MAX_POSITION_ROWS 20000
+#endif
 
 /* An endpoint that did nothing for so long follows the shared position. */
 #define IDLE_AFTER (1 * USECS_PER_SEC)
@@ -552,6 +560,7 @@ outbox_settle(dlist_head *busy, const OutboxCursor *head, bool final)
 
 	if (!outbox_begin(true))
 		return false;
+	OUTBOX_CRASH_POINT("settle.begin");
 
 	/* Who is parked here gets his row now: others rely on finding it. */
 	dlist_foreach(iter, busy)
@@ -570,12 +579,14 @@ outbox_settle(dlist_head *busy, const OutboxCursor *head, bool final)
 			continue;
 		frontier = outbox_endpoint_frontier(ep, head);
 		write_parked(ep);
+		OUTBOX_CRASH_POINT("settle.parked");
 		disabled = ep->state_dirty;
 		if (disabled)
 			write_state(ep);
 		outbox_notice_write(ep, disabled && !ep->state_dirty);
 		if (ep->stored_version != ep->version)
 			write_subscription(ep, frontier);
+		OUTBOX_CRASH_POINT("settle.subscribed");
 
 		/*
 		 * The shared position moves on with the head: only who has nothing left
@@ -609,11 +620,14 @@ outbox_settle(dlist_head *busy, const OutboxCursor *head, bool final)
 		shared_at = p.now;
 	}
 	write_positions(&p);
+	OUTBOX_CRASH_POINT("settle.positions");
 	outbox_catalog_write_gone();
 	if (nattempts > 0)
 		write_attempts();
 
+	OUTBOX_CRASH_POINT("settle.written");
 	outbox_commit();
+	OUTBOX_CRASH_POINT("settle.committed");
 
 	nattempts = 0;
 	MemoryContextReset(attempt_cxt);
@@ -669,9 +683,12 @@ outbox_settle_compact(void)
 					 " (ARRAY(SELECT DISTINCT f.shared FROM newest f))"
 					 " ON CONFLICT DO NOTHING",
 					 1, (Oid[]) {INT2OID}, args, NULL);
+	OUTBOX_CRASH_POINT("compact.written");
 	outbox_query(was == 0 ? "TRUNCATE outbox.positions_0" :
 				 "TRUNCATE outbox.positions_1", 0, NULL, NULL, NULL);
+	OUTBOX_CRASH_POINT("compact.truncated");
 	outbox_commit();
+	OUTBOX_CRASH_POINT("compact.committed");
 
 	pg_atomic_write_u32(&db->positions_piece, (uint32) other);
 	pg_atomic_write_u32(&db->position_rows, (uint32) n);

@@ -15,6 +15,7 @@
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
+#include "crash_point.h"
 #include "log.h"
 #include "shmem.h"
 
@@ -130,7 +131,10 @@ look(Oid sequence, OutboxDatabase *db)
 OutboxTick *
 outbox_log_tick(void)
 {
-	return look(sequence_oid, outbox_database_slot(MyDatabaseId, false));
+	OutboxTick *tick = look(sequence_oid, outbox_database_slot(MyDatabaseId, false));
+
+	OUTBOX_CRASH_POINT("tick.taken");
+	return tick;
 }
 
 /*

@@ -12,6 +12,7 @@
 #include "fmgr.h"
 #include "miscadmin.h"
 
+#include "crash_point.h"
 #include "shmem.h"
 #include "version.h"
 #include "wakeup.h"
@@ -82,7 +83,9 @@ at_transaction_end(XactEvent event, void *arg)
 	{
 		case XACT_EVENT_COMMIT:
 			marks = 0;
+			OUTBOX_KILL_POINT("wakeup.committed");
 			ring(rung);
+			OUTBOX_KILL_POINT("wakeup.rung");
 			break;
 		case XACT_EVENT_ABORT:
 		case XACT_EVENT_PREPARE:

@@ -26,9 +26,11 @@
 
 #include "backlog.h"
 #include "catalog.h"
+#include "clock.h"
 #include "cloudevents.h"
 #include "command.h"
 #include "compat.h"
+#include "crash_point.h"
 #include "dedup.h"
 #include "deliver.h"
 #include "launcher.h"
@@ -119,7 +121,9 @@ read_step(TimestampTz now, bool *more)
 	 * the snapshot rings after this.
 	 */
 	*more = outbox_reader_step(&outbox_busy, news, now, &lsn);
+	OUTBOX_CRASH_POINT("read.page");
 	outbox_commit();
+	OUTBOX_CRASH_POINT("read.committed");
 	if (news)
 	{
 		seen_emitted = emitted;
@@ -138,8 +142,10 @@ check_durability(void)
 	XLogRecPtr	durable;
 
 	hold_lsn = Max(hold_lsn, outbox_fetched_lsn);
+	OUTBOX_CRASH_POINT("flush.begin");
 	durable = outbox_log_durable(hold_lsn) ? hold_lsn :
 		Max(outbox_durable_lsn, outbox_log_standby_lsn());
+	OUTBOX_CRASH_POINT("flush.done");
 	may = outbox_enabled && durable >= start_lsn;
 	if (durable != outbox_durable_lsn || may != outbox_may_send)
 		outbox_fill_all = true;
@@ -285,6 +291,7 @@ followers_step(TimestampTz now)
 		return;
 	}
 	outbox_reader_bring_followers(&outbox_busy);
+	OUTBOX_CRASH_POINT("followers.read");
 	outbox_commit();
 }
 
@@ -629,6 +636,7 @@ start(void)
 		outbox_tick_unref(now);
 	}
 	outbox_settle_init(db, outbox_head.done->number);
+	OUTBOX_CRASH_POINT("start.read");
 	outbox_commit();
 
 	seen_emitted = pg_atomic_read_u64(&db->emitted);
@@ -643,6 +651,7 @@ shut_down(void)
 	 * Requests in flight are named by the positions and will be made again.
 	 */
 	settle_step(GetCurrentTimestamp(), true);
+	OUTBOX_CRASH_POINT("stop.settled");
 	outbox_http_shutdown();
 	proc_exit(0);
 }
@@ -687,6 +696,12 @@ loop(void)
 
 		outbox_http_poll();
 		now = GetCurrentTimestamp();
+		if (outbox_clock_went_back(now))
+		{
+			settle_step(now, true);
+			outbox_clock_follow(now);
+			shut_down();
+		}
 		shares_step(now);
 		reload_step(now);
 		database_step(now);

@@ -80,11 +80,12 @@ def read_lines(path, whole=True):
 class Delivery:
     """What happened to one event at one endpoint."""
 
-    __slots__ = ("first_sent", "acked", "acked_sent", "acks", "answers",
-                 "hashes", "signatures", "replayed")
+    __slots__ = ("first_sent", "sendings", "acked", "acked_sent", "acks",
+                 "answers", "hashes", "signatures", "replayed")
 
     def __init__(self):
         self.first_sent = None      # the Sending
+        self.sendings = []          # in batches
         self.acked = None           # (position in the journal, round)
         self.acked_sent = None      # the Sending that was acknowledged
         self.acks = 0
@@ -150,6 +151,8 @@ def read_journal(lines):
             sending = Sending(position, line["round"], index)
             if delivery.first_sent is None:
                 delivery.first_sent = sending
+            if "batch" in line:
+                delivery.sendings.append(sending)
             delivery.hashes.add(("batch" in line, kind, digest))
             delivery.signatures.add(line.get("signature"))
             if delivery.acks > 0:
@@ -188,10 +191,10 @@ def precedes(first, sending):
 
 
 def together(first, sending):
-    """Do they stand in one batch, one behind the other, for the first time?"""
+    """Do they stand in one batch, one behind the other?"""
     return (first is not None and
-            first.first_sent.position == sending.position and
-            first.first_sent.index < sending.index)
+            any(s.position == sending.position and s.index < sending.index
+                for s in first.sendings))
 
 
 class Deaths:

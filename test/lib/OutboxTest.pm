@@ -54,11 +54,13 @@ die "README.md: no grants for outbox_worker\n" unless $worker_grants;
 }
 
 # A running server with the extension in database postgres.
-#   conf => "lines of postgresql.conf", streaming => 1, extension => 0
+#   conf => "lines of postgresql.conf", streaming => 1, extension => 0,
+#   build => an OutboxTest::Build to run instead of what is installed
 sub outbox_node
 {
 	my ($name, %arg) = @_;
-	my $node = PostgreSQL::Test::Cluster->new($name);
+	my $node = PostgreSQL::Test::Cluster->new($name,
+		$arg{build} ? (install_path => $arg{build}{install_path}) : ());
 
 	$node->init(
 		extra => [ '--locale=C', '--encoding=UTF8' ],
@@ -334,7 +336,8 @@ sub event_ids
 
 # Waits until everything that is in the log is answered for, then lets the
 # history checker judge.  Options: endpoints => [paths], max_duplicates,
-# async_commit, exists_too => [ids that another server had], dbname, name.
+# async_commit, exists_too => [ids that another server had, or this one before it
+# forgot them], gone => [ids of which nobody is owed anything], dbname, name.
 sub check_history
 {
 	my ($node, $receiver, $log, %option) = @_;
@@ -359,6 +362,10 @@ sub check_history
 		my ($endpoint, $id) = split /\|/, $row;
 		my ($path) = $path{$endpoint} =~ m{^http://[^/]+(/[^?]*)};
 		push @lines, "$path $id\n";
+	}
+	foreach my $path (@{ $option{endpoints} // [] })
+	{
+		push @lines, map { "$path $_\n" } @{ $option{gone} // [] };
 	}
 	PostgreSQL::Test::Utils::append_to_file("$dead.new", join('', @lines));
 	rename "$dead.new", $dead or die "$dead: $!";

@@ -242,6 +242,35 @@ sub wait_for
 }
 
 # The same for deliveries.
+# Waits for further requests (of a path) that are not refused.  Under load: it
+# reads no more than what is new, and decodes nothing.
+sub wait_new
+{
+	my ($self, $n, $path) = @_;
+	my $end = time + $PostgreSQL::Test::Utils::timeout_default;
+	my $offset = -s $self->{journal} // 0;
+	my $wanted = defined $path ? quotemeta $path : '[^"]*';
+	my $found = 0;
+
+	open(my $fh, '<:raw', $self->{journal}) or croak "journal: $!";
+	seek($fh, $offset, 0);
+	while (1)
+	{
+		while (my $line = <$fh>)
+		{
+			$found++ if $line =~ /"path": "$wanted".*"status": (?:2|null)/;
+		}
+		return 1 if $found >= $n;
+		if (time > $end)
+		{
+			fail("in time: $n further requests, not only $found");
+			return;
+		}
+		usleep(10_000);
+		seek($fh, 0, 1);
+	}
+}
+
 sub wait_delivered
 {
 	my ($self, $n, %match) = @_;

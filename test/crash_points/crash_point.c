@@ -1,0 +1,51 @@
+/*
+ * crash_point.c
+ *	  Dies where it is told to.  Part of a library that only a test builds.
+ *
+ * The file outbox_crash_point in the data directory says where and how: "name
+ * kill", "name error" or "name exit".  Who dies removes it first, so that only
+ * one does; when it is still there, the place was never come to.
+ */
+#include "postgres.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include "storage/ipc.h"
+
+#include "crash_point.h"
+
+#define ORDER "outbox_crash_point"
+
+extern PGDLLEXPORT void outbox_crash_point(const char *name);
+
+void
+outbox_crash_point(const char *name)
+{
+	char		order[128];
+	char	   *how;
+	ssize_t		len;
+	int			fd = open(ORDER, O_RDONLY);
+
+	if (fd < 0)
+		return;
+	len = read(fd, order, sizeof(order) - 1);
+	close(fd);
+	if (len <= 0)
+		return;
+	order[len] = '\0';
+	how = strchr(order, ' ');
+	if (how == NULL)
+		return;
+	*how++ = '\0';
+	if (strcmp(order, name) != 0 || unlink(ORDER) != 0)
+		return;
+
+	if (strcmp(how, "error") == 0)
+		ereport(ERROR, (errmsg("crash point %s", name)));
+	if (strcmp(how, "exit") == 0)
+		proc_exit(1);
+	kill(getpid(), SIGKILL);
+	pause();
+}

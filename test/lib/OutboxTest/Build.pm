@@ -1,0 +1,132 @@
+package OutboxTest::Build;
+
+# A PostgreSQL of a test's own, for a library that no user may ever get: with
+# crash points, or of a version to come.  PostgreSQL finds its files relative to
+# its own binary, so a copy of the installation is enough; the one of PG_CONFIG
+# is only read.
+
+use strict;
+use warnings;
+
+use File::Basename qw(dirname);
+use File::Path qw(make_path);
+use PostgreSQL::Test::Utils;
+
+our $top = $ENV{OUTBOX_TOP} || '.';
+
+sub run
+{
+	my (@command) = @_;
+	my $output = qx{@{[join ' ', map { "'$_'" } @command]} 2>&1};
+	die "@command:\n$output" if $? != 0;
+	return $output;
+}
+
+sub pg_config
+{
+	my ($pg_config, $option) = @_;
+	my ($value) = run($pg_config, $option) =~ /^(.*)$/m;
+	return $value;
+}
+
+# The longest path that all of them are below.
+sub common
+{
+	my (@paths) = @_;
+	my $prefix = dirname(shift @paths);
+
+	foreach my $path (@paths)
+	{
+		$prefix = dirname($prefix) until index("$path/", "$prefix/") == 0;
+	}
+	return $prefix;
+}
+
+# Copies PostgreSQL into a directory and outbox with it.
+sub new
+{
+	my ($class, $directory) = @_;
+	my $original = $ENV{PG_CONFIG} || 'pg_config';
+	my @copied = map { pg_config($original, $_) } qw(--bindir --sharedir --pkglibdir);
+	my @linked =
+	  map { pg_config($original, $_) } qw(--includedir --includedir-server);
+	my $prefix = common(@copied, @linked);
+	my $self = bless { directory => $directory, tree => "$directory/tree" }, $class;
+	my $there = sub { "$directory/pg" . substr($_[0], length $prefix) };
+
+	foreach my $source (@copied)
+	{
+		my $copy = $there->($source);
+		next if -e $copy;
+		make_path(dirname($copy));
+		run('cp', '-R', $source, $copy);
+	}
+	foreach my $source (@linked)
+	{
+		my $copy = $there->($source);
+		next if -e $copy;
+		make_path(dirname($copy));
+		symlink($source, $copy) or die "$copy: $!\n";
+	}
+	my $bindir = $there->($copied[0]);
+	$self->{pg_config} = "$bindir/pg_config";
+	$self->{install_path} = dirname($bindir);
+	$self->{extensions} = $there->($copied[1]) . '/extension';
+	$self->{library} = $there->($copied[2]) . '/outbox.so';
+	die "this PostgreSQL cannot be moved\n"
+	  if pg_config($self->{pg_config}, '--sharedir') ne $there->($copied[1]);
+
+	make_path($self->{tree});
+	run('cp', '-R', "$top/$_", "$self->{tree}/")
+	  foreach qw(src sql Makefile outbox.control);
+	unlink glob("$self->{tree}/src/*.o"), glob("$self->{tree}/src/*.bc"),
+	  glob("$self->{tree}/*.so");
+	return $self;
+}
+
+# A file that only this library has.
+sub add
+{
+	my ($self, $file, $where) = @_;
+	run('cp', "$top/$file", "$self->{tree}/$where/");
+	return;
+}
+
+# Changes a file of the copy.
+sub change
+{
+	my ($self, $file, $from, $to) = @_;
+	my $path = "$self->{tree}/$file";
+	my $text = PostgreSQL::Test::Utils::slurp_file($path);
+
+	$text =~ s/\Q$from\E/$to/ or die "$file has no $from\n";
+	open(my $fh, '>', $path) or die "$path: $!\n";
+	print $fh $text;
+	close $fh;
+	return;
+}
+
+# Another library in the place of the one that is installed; a server that has
+# loaded that one keeps it.
+sub use_library
+{
+	my ($self, $file) = @_;
+	run('cp', $file, "$self->{library}.new");
+	rename "$self->{library}.new", $self->{library} or die "$self->{library}: $!\n";
+	return;
+}
+
+# Builds with further flags and installs.
+sub install
+{
+	my ($self, @flags) = @_;
+	my @make = (
+		'make', '-s', '-C', $self->{tree}, "PG_CONFIG=$self->{pg_config}",
+		'with_llvm=no', "COPT=-O1 @flags");
+
+	run(@make, '-j2', 'all');
+	run(@make, 'install');
+	return;
+}
+
+1;

@@ -1,0 +1,25 @@
+# Processes die between two steps, at every place that the sources name, once
+# each; "make torture" does it over and over, in each way.
+use strict;
+use warnings;
+
+use OutboxTest;
+use OutboxTest::CrashPoints;
+use Test::More;
+
+my $build = OutboxTest::CrashPoints::build();
+my $test = OutboxTest::CrashPoints->new($build);
+my @points = OutboxTest::CrashPoints::points($build);
+
+# A few errors or exits in a row are paced by the launcher; a crash of the
+# server makes it forget.
+my $n = 0;
+foreach my $point (@points)
+{
+	my ($name, $throws) = @$point;
+	my $how = $throws ? (qw(error kill exit kill))[ $n++ % 4 ] : 'kill';
+	$test->die_at($name, $how);
+}
+$test->judge;
+note($test->table);
+done_testing();

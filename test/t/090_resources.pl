@@ -1,0 +1,151 @@
+# The machine runs out of something, under load: disk, memory, file
+# descriptors, connections, processes.  Nothing is lost, PostgreSQL goes on, and
+# when there is enough again so does delivery.
+use strict;
+use warnings;
+
+use OutboxTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $dir = PostgreSQL::Test::Utils::tempdir('resources');
+my $shim = "$dir/shortage.so";
+my $orders = "$dir/orders";
+
+system('cc', '-shared', '-fPIC', '-o', $shim, "$top/test/resources/shortage.c", '-ldl') == 0
+  or die "cc failed\n";
+
+# Written in place: the servers have the file mapped.
+sub shortage
+{
+	my ($disk, $pid, $every) = @_;
+
+	open(my $fh, -e $orders ? '+<:raw' : '>:raw', $orders) or die "$orders: $!\n";
+	print $fh pack('q3', $disk, $pid // 0, $every // 1);
+	close $fh;
+	return;
+}
+
+shortage(0);
+$ENV{OUTBOX_SHORTAGE} = $orders;
+$ENV{LD_PRELOAD} = $shim;
+my $node = outbox_node('main', conf => <<'CONF');
+max_connections = 20
+max_worker_processes = 4
+max_parallel_workers = 0
+restart_after_crash = off
+CONF
+delete $ENV{LD_PRELOAD};
+my $receiver = OutboxTest::Receiver->new('main');
+my $log = "$dir/producer";
+my $postmaster = $node->{_pid};
+
+sub ask
+{
+	my ($sql) = @_;
+	return $node->safe_psql('postgres', $sql);
+}
+
+sub goes_on
+{
+	my ($name) = @_;
+	ok($receiver->wait_new(50, '/ok/a'), "$name: deliveries go on");
+	ok(wait_sql($node, "SELECT state = 'running' FROM outbox.status"), "$name: a worker runs");
+	return;
+}
+
+# Waits until the server's log has a further line of that kind.
+sub wait_log
+{
+	my ($pattern, $name) = @_;
+	my $from = -s $node->logfile;
+	return sub {
+		return ok((wait_until { slurp_file($node->logfile, $from) =~ $pattern } $name), $name);
+	};
+}
+
+endpoint($node, $receiver, 'ok', '/ok/a', 'max_in_flight => 16');
+endpoint($node, $receiver, 'fails', '/fail/b?rate=0.2',
+	"max_in_flight => 16, backoff_base => '20 ms', backoff_max => '200 ms'");
+my $producer = start_producer($node, $log, seconds => 3600, rate => 200, keys => 8);
+goes_on('at first');
+
+# The disk: emitters get an error, the worker starts over until there is room
+my $emitters = wait_log(qr/ERROR:  could not extend file.*No space left.*\n(?:.*HINT.*\n)?.*STATEMENT:.*outbox\.emit/, 'the disk is full: emit() says so');
+my $worker = wait_log(qr/background worker "outbox worker[^"]*" \(PID \d+\) exited with exit code 1/, 'the worker cannot write what it did');
+shortage(1);
+$emitters->();
+$worker->();
+ok(wait_sql($node, "SELECT state IN ('no_worker', 'running') FROM outbox.status"), 'views answer');
+shortage(0);
+goes_on('there is room again');
+
+# The memory: of the worker one allocation in so many fails
+foreach my $every (3, 20, 300, 3000)
+{
+	my $out = wait_log(qr/out of memory/, "of $every allocations one fails, and the log says so");
+	wait_until
+	{
+		shortage(0, worker_pid($node), $every);
+		$receiver->wait_new(1, '/ok/a') if $every > 100;
+		slurp_file($node->logfile) =~ /out of memory/
+		  || $every > 100;
+	}
+	'memory is short';
+	$out->() if $every == 3;
+	shortage(0);
+	goes_on("memory again after one of $every");
+}
+
+# File descriptors: fewer than there are requests
+my $pid = worker_pid($node);
+my $open = () = glob "/proc/$pid/fd/*";
+system('prlimit', '--pid', $pid, '--nofile=' . ($open + 2) . ':' . ($open + 2)) == 0
+  or die "prlimit failed\n";
+endpoint($node, $receiver, 'many', '/slow/many?ms=200', "topics => '{many.*}', max_in_flight => 100, ordering => 'none'");
+ask("SELECT count(outbox.emit('many.n', '{}'::jsonb)) FROM generate_series(1, 300)");
+ok( wait_sql($node, "SELECT count(*) FILTER (WHERE status = 'delivered') = 300 FROM outbox.deliveries WHERE endpoint = 'many'"),
+	'few descriptors: everything arrives, with fewer requests at a time');
+goes_on('few descriptors');
+ask("SELECT outbox.drop_endpoint('many', discard => true)");
+ask('SELECT pg_terminate_backend(pid) FROM outbox.workers');
+new_worker($node, $pid);
+
+# Connections: all taken, and the worker has to start anew
+my $session = $node->background_psql('postgres');
+my @taken;
+$pid = worker_pid($node);
+stop_producer($producer);
+while (@taken < 40)
+{
+	my $another = eval { $node->background_psql('postgres') } or last;
+	push @taken, $another;
+}
+isnt($node->psql('postgres', 'SELECT 1'), 0, 'all connections are taken');
+$session->query_safe("SELECT pg_terminate_backend($pid)");
+my $id = $session->query_safe(q{SELECT outbox.emit('load.taken', '{}'::jsonb)});
+$receiver->wait_delivered(1, id => $id, path => '/ok/a');
+pass('delivered nevertheless, by a new worker');
+$_->quit foreach @taken;
+$session->quit;
+my $restarts = ask('SELECT restarts FROM outbox.workers');
+check_history($node, $receiver, $log, endpoints => [ '/ok/a', '/fail/b' ],
+	max_duplicates => ($restarts + 2) * 2 * (16 + 100),
+	name => "nothing lost, and the order kept, through $restarts restarts of the worker");
+is($node->{_pid}, $postmaster, 'one postmaster all the time');
+unlike(slurp_file($node->logfile), qr/PANIC|terminated by signal|reinitializing/, 'and no crash');
+
+# Processes: one for the launcher, one for logical replication, none for a worker
+$node->append_conf('postgresql.conf', 'max_worker_processes = 2');
+$node->restart;
+ok( wait_sql($node, "SELECT state = 'no_worker' AND reason ~ 'max_worker_processes' FROM outbox.status"),
+	'no process for a worker: outbox.status says so');
+$id = emit($node, 'load.process', '{}');
+like($id, qr/-/, 'emit works');
+$node->append_conf('postgresql.conf', 'max_worker_processes = 4');
+$node->restart;
+$receiver->wait_delivered(1, id => $id, path => '/ok/a');
+pass('and the event is delivered when there is one');
+$node->stop;
+done_testing();

@@ -1,0 +1,118 @@
+# The clock is set back and forth by an hour, under load: nothing is lost, and
+# nothing waits for a time that has been already.
+use strict;
+use warnings;
+
+use OutboxTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $dir = PostgreSQL::Test::Utils::tempdir('clock');
+my $shim = "$dir/clock_shim.so";
+my $clock = "$dir/offset";
+my $log = "$dir/producer";
+my $offset = 0;
+
+system('cc', '-shared', '-fPIC', '-o', $shim, "$top/test/clock/clock_shim.c", '-ldl') == 0
+  or die "cc failed\n";
+
+# Written in place: the servers have the file mapped.
+sub set_clock
+{
+	($offset) = @_;
+	open(my $fh, '+>>', $clock) or die "$clock: $!\n";
+	close $fh;
+	open($fh, '+<:raw', $clock) or die "$clock: $!\n";
+	print $fh pack('q', $offset);
+	close $fh;
+	return;
+}
+
+set_clock(0);
+$ENV{OUTBOX_CLOCK} = $clock;
+$ENV{LD_PRELOAD} = $shim;
+my $node = outbox_node('main');
+delete $ENV{LD_PRELOAD};
+my $receiver = OutboxTest::Receiver->new('main');
+
+sub ask
+{
+	my ($sql) = @_;
+	return $node->safe_psql('postgres', $sql);
+}
+
+# The receiver is not told the secrets: it would find the signatures too old, as
+# it should.  A retry is due some seconds after each failure, as the jitter wills.
+my $url = $receiver->url('');
+ask(<<"SQL");
+SELECT outbox.create_endpoint('ok', '$url/ok/a', '{load.*}');
+SELECT outbox.create_endpoint('fails', '$url/fail/b?rate=0.1', '{load.*}', backoff_base => '20 ms', backoff_max => '200 ms');
+SELECT outbox.create_endpoint('waits', '$url/ok/waits', '{waits.*}', backoff_base => '4 s', backoff_max => '1 h');
+SELECT outbox.create_endpoint('down', '$url/ok/down', '{down.*}', backoff_base => '4 s', backoff_max => '5 s');
+SQL
+my $producer = start_producer($node, $log, seconds => 3600, rate => 100, keys => 4);
+$receiver->wait_new(20, '/ok/a');
+
+my $started = ask('SELECT extract(epoch FROM clock_timestamp())::bigint');
+set_clock(-7200);
+cmp_ok(ask('SELECT extract(epoch FROM clock_timestamp())::bigint'), '<', $started - 7000,
+	'the clock can be set');
+set_clock(0);
+ask('SELECT pg_terminate_backend(pid) FROM outbox.workers');
+ok(wait_sql($node, "SELECT state = 'running' FROM outbox.status"), 'running');
+
+# Everything that has a time of its own is under way when the clock is set.
+sub step
+{
+	my ($by, $name) = @_;
+	my $n = abs($by) . ($by < 0 ? 'back' : 'on') . time;
+
+	$receiver->control(path => '/ok/waits', behave => '/status/500');
+	my $retry = emit($node, 'waits.n', '{}');
+	wait_status($node, $retry, 'retrying', "$name: a delivery waits for its retry");
+	my $before = ask("SELECT delivered FROM outbox.stats WHERE endpoint = 'ok'");
+	set_clock($offset + $by);
+	$receiver->control(path => '/ok/waits', behave => '/ok');
+	ok($receiver->wait_new(200, '/ok/a'), "$name: deliveries go on");
+	$receiver->wait_delivered(1, id => $retry, path => '/ok/waits');
+	pass("$name: the retry is made");
+	wait_status($node, $retry, 'delivered', "$name: and settled");
+	ok( wait_sql($node, "SELECT delivered > $before + 100 FROM outbox.stats WHERE endpoint = 'ok'"),
+		"$name: so is the rest, and shown");
+
+	# What is asked for by the new clock comes by the new clock.
+	my $later = ask("SELECT outbox.emit('waits.later', '{}'::jsonb, deliver_at => clock_timestamp() + interval '1 s')");
+	$receiver->wait_delivered(1, id => $later);
+	pass("$name: a scheduled event comes");
+	ok( wait_sql($node, "SELECT state = 'running' AND last_loop_at > clock_timestamp() - interval '5 s'"
+			  . ' FROM outbox.workers'),
+		"$name: the worker runs");
+	return;
+}
+
+step(-3600, 'back by an hour');
+step(7200, 'on by two');
+step(-3600, 'back again');
+step(-30, 'back by half a minute');
+
+# The server was down when the clock was set back: nobody can know by how much.
+# No retry waits longer than it ever could.
+$receiver->control(path => '/ok/down', behave => '/status/500');
+my $down = emit($node, 'down.n', '{}');
+wait_status($node, $down, 'retrying', 'down: a delivery waits for its retry');
+$node->stop;
+set_clock($offset - 3600);
+$receiver->control(path => '/ok/down', behave => '/ok');
+$ENV{LD_PRELOAD} = $shim;
+$node->start;
+delete $ENV{LD_PRELOAD};
+$receiver->wait_delivered(1, id => $down);
+pass('down: the retry is made within backoff_max');
+
+stop_producer($producer);
+check_history($node, $receiver, $log, endpoints => [ '/ok/a', '/fail/b' ],
+	max_duplicates => 6 * 2 * (32 + 100),
+	name => 'nothing lost, and the order kept');
+$node->stop;
+done_testing();
