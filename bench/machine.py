@@ -57,6 +57,11 @@ def alive(pid):
     return pathlib.Path(f"/proc/{pid}").exists()
 
 
+def children(pid):
+    """What a process has started, and what still runs of it."""
+    return [int(p) for p in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
 def own_cpu():
     """User and system time of this process, of all that it started, and of
     what those started: the living, and the dead that were waited for."""

@@ -81,6 +81,35 @@ foreach my $id (@scheduled)
 my $times = () = $receiver->requests(topic => 'both.later');
 is($times, 2 * @scheduled, 'each scheduled event entered the log once');
 
+# An endpoint that changes hands while it is idle is not passed by the position
+# that it had shared: what it was to get is held back, and its worker ends
+ask('ALTER SYSTEM SET outbox.workers_per_database = 1');
+$node->reload;
+ok( wait_sql(
+		$node, 'SELECT count(*) = 1 FROM outbox.workers WHERE pid IS NOT NULL')
+	  && wait_sql(
+		$node, 'SELECT bool_and(p.shared IS NOT NULL) FROM outbox.endpoint_settings s CROSS JOIN LATERAL'
+		  . ' (SELECT shared FROM outbox.positions q WHERE q.endpoint_id = s.endpoint_id ORDER BY number DESC LIMIT 1) p'),
+	'one worker, and both endpoints are idle');
+ask('ALTER SYSTEM SET outbox.workers_per_database = 2');
+$node->reload;
+ok(wait_sql($node, $divided), 'two workers again');
+ask("ALTER SYSTEM SET synchronous_standby_names = 'nobody'");
+$node->reload;
+wait_sql($node, "SELECT current_setting('synchronous_standby_names') = 'nobody'");
+usleep(300_000);
+my $held = ask("SET synchronous_commit = local; SELECT outbox.emit('both.held', '{}'::jsonb)");
+ok( wait_sql(
+		$node, "SELECT EXISTS (SELECT FROM outbox.positions p JOIN outbox.events e ON e.id = '$held'"
+		  . ' WHERE p.endpoint_id < 0 AND pg_visible_in_snapshot(e.xid, p.done))'),
+	'a shared position is beyond it');
+ask('SET synchronous_commit = local; SELECT pg_terminate_backend(pid) FROM outbox.workers');
+ask('ALTER SYSTEM RESET synchronous_standby_names');
+$node->reload;
+$receiver->wait_delivered(1, path => "/ok/$_", id => $held) foreach qw(dies told);
+pass('it is delivered all the same, to both');
+ok(wait_sql($node, $divided), 'two workers have an endpoint each');
+
 # The log is forgotten although one endpoint has nothing to do
 my %since;
 my $end = time + 60;
