@@ -38,6 +38,13 @@ class Journal:
                                round="1.%d" % self.round))
         return self
 
+    def batch(self, *ids, failed=(), status=200):
+        """All of key 'a'."""
+        self.sent("batch-%d" % len(self.lines), status, body="all of them")
+        self.lines[-1].update(failed=failed, batch=[
+            dict(id=event_id, key="a", sha256="b") for event_id in ids])
+        return self
+
     def answered(self, request, status=200, wall=0):
         self.round += 1
         self.lines.append(dict(answer=request, status=status, wall=wall,
@@ -213,6 +220,17 @@ case("it claims one", [a1, perhaps], Journal().sent("a1"),
 
 case("one asynchronous commit among others", [emitted("a1", "a", 1, **{"async": True}), b1],
      Journal(), {"vanished": 1}, exists=set(), endpoints=["/ok"])
+
+case("behind its predecessor in a batch", [a1, a2, a3],
+     Journal().batch("a1", "a2").batch("a3"), {})
+case("before it", [a1, a2], Journal().batch("a2", "a1"), {"out of order": 1})
+case("behind one that is tried again", [a1, a2, a3],
+     Journal().batch("a1", "a2", failed=["a1"]).batch("a1", "a2", "a3"), {})
+case("in the batch after the one that failed", [a1, a2, a3],
+     Journal().batch("a1", "a2", failed=["a2"]).batch("a3").batch("a2"),
+     {"out of order": 1})
+case("a batch that failed as a whole", [a1, a2],
+     Journal().batch("a1", "a2", status=500).batch("a1", "a2"), {})
 
 count += 1
 try:
