@@ -38,11 +38,14 @@ class Journal:
                                round="1.%d" % self.round))
         return self
 
-    def batch(self, *ids, failed=(), status=200):
-        """All of key 'a'."""
-        self.sent("batch-%d" % len(self.lines), status, body="all of them")
-        self.lines[-1].update(failed=failed, batch=[
-            dict(id=event_id, key="a", sha256="b") for event_id in ids])
+    def batch(self, *events, status=200, failed=(), path="/ok", body="b",
+              batch_id="batch"):
+        """Events, each as "id" or as ("id", "key")."""
+        self.sent(batch_id, status, path, body=body)
+        events = [e if isinstance(e, tuple) else (e, e[0]) for e in events]
+        self.lines[-1].update(
+            failed=list(failed),
+            batch=[dict(id=i, key=k, sha256="b") for i, k in events])
         return self
 
     def answered(self, request, status=200, wall=0):
@@ -221,16 +224,47 @@ case("it claims one", [a1, perhaps], Journal().sent("a1"),
 case("one asynchronous commit among others", [emitted("a1", "a", 1, **{"async": True}), b1],
      Journal(), {"vanished": 1}, exists=set(), endpoints=["/ok"])
 
-case("behind its predecessor in a batch", [a1, a2, a3],
-     Journal().batch("a1", "a2").batch("a3"), {})
-case("before it", [a1, a2], Journal().batch("a2", "a1"), {"out of order": 1})
-case("behind one that is tried again", [a1, a2, a3],
-     Journal().batch("a1", "a2", failed=["a1"]).batch("a1", "a2", "a3"), {})
-case("in the batch after the one that failed", [a1, a2, a3],
-     Journal().batch("a1", "a2", failed=["a2"]).batch("a3").batch("a2"),
-     {"out of order": 1})
-case("a batch that failed as a whole", [a1, a2],
-     Journal().batch("a1", "a2", status=500).batch("a1", "a2"), {})
+def batches(name, journal, expected, **options):
+    case("batches: " + name, [a1, a2, a3, b1, free], journal, expected, **options)
+
+
+batches("a clean one", Journal().batch("a1", "b1", "a2", ("f1", None), "a3"), {})
+batches("one after the other",
+        Journal().batch("a1", "b1").batch("a2", "a3", batch_id="2").sent("f1"), {})
+batches("answered later",
+        Journal().batch("a1", "b1", "a2", "a3", ("f1", None), status=None).answered(1), {})
+batches("never answered", Journal().batch("a1", "b1", "a2", "a3", status=None).sent("f1"),
+        {"lost": 4})
+batches("the wrong way round", Journal().batch("a2", "b1", "a1", "a3").sent("f1"),
+        {"out of order": 1})
+batches("before its predecessor's answer",
+        Journal().batch("a1", "b1", status=None).batch("a2", "a3", batch_id="2")
+        .answered(1).sent("f1"), {"out of order": 1})
+batches("named, and those behind it: together again",
+        Journal().batch("a1", "a2", "b1", "a3", failed=["a2"])
+        .batch("a2", "a3", batch_id="2").sent("f1"), {})
+batches("named, and with a newcomer behind it",
+        Journal().batch("a1", "a2", "b1", failed=["a1"])
+        .batch("a1", "a2", "a3", failed=["a1"], batch_id="2")
+        .batch("a1", "a2", "a3", batch_id="3").sent("f1"), {})
+batches("named, and never again",
+        Journal().batch("a1", "a2", "b1", "a3", failed=["a2"]).sent("f1"), {"lost": 2})
+batches("named, and the one behind it first",
+        Journal().batch("a1", "a2", "b1", "a3", failed=["a2"]).sent("a3").sent("a2")
+        .sent("f1"), {"out of order": 1})
+batches("behind a named one of another key",
+        Journal().batch("a1", "b1", "a2", "a3", failed=["b1"]).sent("b1").sent("f1"), {})
+batches("failed as a whole, then one by one",
+        Journal().batch("a1", "a2", "b1", "a3", status=500).sent("a1").sent("a2")
+        .sent("a3").sent("b1").sent("f1"), {})
+batches("failed as a whole, then out of order",
+        Journal().batch("a1", "a2", "b1", "a3", status=500).sent("a2").sent("a1")
+        .sent("a3").sent("b1").sent("f1"), {"out of order": 1})
+batches("delivered twice", Journal().batch("a1", "b1", "a2", "a3", ("f1", None)).sent("a1"),
+        {"duplicate": 1})
+batches("twice, with other bytes",
+        Journal().batch("a1", "a2", "a3", status=500).batch("a1", "a2", "a3", body="c")
+        .batch("b1", ("f1", None), batch_id="2"), {"mutated": 1})
 
 count += 1
 try:

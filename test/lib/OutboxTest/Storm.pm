@@ -237,6 +237,15 @@ my %change = (
 			"SELECT outbox.alter_endpoint('some', filter => '\$.n > 0')",
 			"SELECT outbox.alter_endpoint('some', reset => '{filter}')"));
 	},
+	batches => sub {
+		my ($self) = @_;
+		$self->ask("SELECT outbox.alter_endpoint('batch', batch_size => @{[pick(1, 2, 20, 20, 100)]},"
+			  . " batch_wait => '@{[pick(0, 0, 5, 50)]} ms')");
+	},
+	'partial answers' => sub {
+		my ($self) = @_;
+		$self->behave('batch', pick(qw(/partial?rate=0.05 /partial?rate=0.3&ms=20)));
+	},
 	on_exhausted => sub {
 		my ($self) = @_;
 		$self->ask("SELECT outbox.alter_endpoint('limited', on_exhausted => '@{[pick(qw(skip block))]}')");
@@ -317,7 +326,7 @@ my %change = (
 	});
 
 # What heals comes more often than what hurts.
-my @changes = (sort keys %change, ('resume') x 4, ('a moody receiver') x 2,
+my @changes = (sort keys %change, ('resume') x 4, ('partial answers') x 2, ('a moody receiver') x 2,
 	('a good receiver') x 2);
 
 sub change
