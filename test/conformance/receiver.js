@@ -11,6 +11,7 @@
  *     secrets   every one of them has to verify, and no other signature be there
  *     wrong     a secret that must not verify
  *     mode      "structured" or "binary": every request is a CloudEvent
+ *     batch     every request is a batch; with a mode, of CloudEvents
  *     answers   status codes of the first attempts of each event, then 200
  *     trace     the trace id that the emitter set
  * GET /report answers {"counts": {...}, "problems": [...], "requests": [...]}.
@@ -30,8 +31,8 @@ const counts = {};
 const problems = [];
 const requests = [];
 
-function count(what) {
-  counts[what] = (counts[what] || 0) + 1;
+function count(what, n = 1) {
+  counts[what] = (counts[what] || 0) + n;
 }
 
 function sha256(bytes) {
@@ -115,6 +116,25 @@ function readCloudEvent(mode, body, headers, problem) {
   }
 }
 
+/* Every event of a batch has an id of its own; that of the batch is none of them. */
+function readBatch(mode, body, headers, problem) {
+  try {
+    const events = mode ? HTTP.toEvent({ headers, body: body.toString() }) : JSON.parse(body);
+    const ids = new Set(events.map((event) => event.id));
+
+    if (!Array.isArray(events) || events.length === 0) problem('no array of events');
+    if (ids.size !== events.length) problem('an id is there twice');
+    if (ids.has(headers['webhook-id'])) problem('webhook-id is that of one event');
+    if (mode) events.forEach((event) => event.validate());
+    count(mode ? 'batches read by the CloudEvents SDK' : 'batches of format standard');
+    count(mode ? 'CloudEvents read by the SDK (batch)' : 'events in batches of format standard', events.length);
+    return events.map((event) => (mode ? event.toJSON() : event));
+  } catch (error) {
+    problem(`batch: ${error.message} ${JSON.stringify(error.errors || '')}`);
+    return null;
+  }
+}
+
 function checkTrace(expected, headers, earlier, problem) {
   const match = /^00-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}$/.exec(headers.traceparent || '');
 
@@ -139,7 +159,8 @@ function receive(request, body, response) {
     problem('nobody expects anything here');
   } else {
     checkSignature(expected, body, headers, problem);
-    if (expected.mode) record.event = readCloudEvent(expected.mode, body, headers, problem);
+    if (expected.batch) record.events = readBatch(expected.mode, body, headers, problem);
+    else if (expected.mode) record.event = readCloudEvent(expected.mode, body, headers, problem);
     checkTrace(expected, headers, earlier, problem);
   }
   if (headers['idempotency-key'] !== `"${id}"`) problem('Idempotency-Key');

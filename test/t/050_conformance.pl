@@ -210,6 +210,51 @@ foreach my $format (sort keys %path)
 	}
 }
 
+# Batches, their retries included: some fail as a whole, and are split
+my $several = 'batch_size => 8, max_in_flight => 2, backoff_base => \'10 ms\', backoff_max => \'50 ms\'';
+foreach my $format (qw(standard cloudevents))
+{
+	create(
+		"batch-$format", "/batch/$format",
+		"format => '$format', topics => '{batch.*}', $several",
+		batch => JSON::PP::true, answers => [ 500, 503 ],
+		($format eq 'cloudevents' ? (mode => 'structured') : ()));
+}
+$node->safe_psql('postgres', "SELECT outbox.pause_endpoint('batch-$_')") foreach qw(standard cloudevents);
+my @batched = map {
+	$node->safe_psql('postgres', <<SQL)
+SELECT outbox.emit('batch.n', '{"n": $_, "name": "Zo\\u00eb \\ud83d\\ude00"}', key => 'k ü' || $_ % 3,
+	type => 'shop.Order \x{c3}\x{bc}.v1', headers => '$headers')
+SQL
+} 1 .. 20;
+push @batched, $node->safe_psql('postgres',
+	q{SELECT outbox.emit_bytes('batch.bytes', '\x00ff', 'application/octet-stream')});
+$node->safe_psql('postgres', "SELECT outbox.resume_endpoint('batch-$_')") foreach qw(standard cloudevents);
+ok(wait_sql($node, "SELECT bool_and(delivered = 21) FROM outbox.stats WHERE endpoint LIKE 'batch-%'"), 'batches are delivered');
+foreach my $format (qw(standard cloudevents))
+{
+	my @got = $receiver->wait_for(12, "/batch/$format");
+	my (%events, %attempts);
+
+	foreach my $request (@got)
+	{
+		$attempts{ $request->{id} }++;
+		$events{ $_->{id} } = $_ foreach @{ $request->{events} };
+		ok(!exists $request->{headers}{$_}, "$format: no $_ of a batch")
+		  foreach qw(traceparent tenant outbox-topic outbox-sequence);
+	}
+	is_deeply([ sort keys %events ], [ sort @batched ], "$format: each event");
+	is(join(' ', sort values %attempts), '3 3 3 3', 'four batches, three times');
+	my ($some) = map { $events{$_} } $batched[4];
+	is($some->{type}, "shop.Order \x{fc}.v1", 'type');
+	is_deeply($some->{data}, { name => "Zo\x{eb} \x{1f600}", n => 5 }, 'data');
+	is($format eq 'standard' ? $some->{key} : $some->{subject}, "k \x{fc}2", 'key');
+	is($format eq 'standard' ? $some->{headers}{tenant} : $some->{tenant}, "K\x{f6}ln 100%", 'headers');
+	is($events{ $batched[20] }{data_base64}, 'AP8=', 'bytes');
+}
+is((requests('/batch/cloudevents', ($receiver->wait_for(1, '/batch/cloudevents'))[0]{id}))[0]{headers}{'content-type'},
+	'application/cloudevents-batch+json; charset=utf-8', 'Content-Type of a batch of CloudEvents');
+
 # Rotations
 my $first = create('rotation', '/rotation', "topics => '{rotation}'");
 
@@ -275,7 +320,10 @@ my $text = $requests - ($counts{'verified by node:crypto (no text)'} // 0);
 is($counts{'verified by standardwebhooks'}, $text, 'standardwebhooks verified everything that is text');
 is($counts{'verified by svix'}, $text, 'svix verified everything that is text');
 is($counts{'wrong secret refused by standardwebhooks'}, $text, 'and refused a wrong secret each time');
-is($counts{'retries with an identical body'}, 4 * 2 * 3, 'retries have identical bodies');
+is($counts{'retries with an identical body'}, 4 * 2 * 3 + 2 * 4 * 2, 'retries have identical bodies');
+is($counts{'batches read by the CloudEvents SDK'}, 12, 'the CloudEvents SDK read every batch');
+is($counts{'CloudEvents read by the SDK (batch)'}, 63, 'with all its events');
+is($counts{'batches of format standard'}, 12, 'and the others are JSON');
 is($counts{'valid traceparent with the trace id of the emitter'}, 4 + 4 * 4, 'traces go on');
 foreach my $name (qw(standardwebhooks svix))
 {
