@@ -13,8 +13,8 @@ use Test::More;
 
 my $doc = PostgreSQL::Test::Utils::slurp_file("$top/doc/receiving.md");
 my %block;
-$block{$1} //= $2 while $doc =~ /^```(js|python|go|json)\n(.*?)^```$/msg;
-is(join(' ', sort keys %block), 'go js json python', 'the examples are there');
+$block{$1} //= $2 while $doc =~ /^```(js|python|go|json|js batch|python batch)\n(.*?)^```$/msg;
+is(join(' | ', sort keys %block), 'go | js | js batch | json | python | python batch', 'the examples are there');
 
 my $dir = PostgreSQL::Test::Utils::tempdir('examples');
 my $module = "$dir/example.py";
@@ -102,12 +102,10 @@ sub answers
 	return IO::Socket::INET->new(PeerAddr => '127.0.0.1', PeerPort => $port) ? 1 : 0;
 }
 
-# Runs an example, delivers to it, and reads what it printed.
-sub try_example
+sub start_example
 {
-	my ($name, @command) = @_;
+	my ($name, $printed, @command) = @_;
 	my $port = free_port();
-	my $printed = "$dir/$name.out";
 	my $pid = fork // die "fork: $!";
 
 	if ($pid == 0)
@@ -119,6 +117,62 @@ sub try_example
 	}
 	push @OutboxTest::Receiver::started, $pid;
 	wait_until { answers($port) } "the $name example listens";
+	return ($port, $pid);
+}
+
+sub end_example
+{
+	my ($pid) = @_;
+
+	kill 'TERM', $pid;
+	waitpid($pid, 0);
+	@OutboxTest::Receiver::started = grep { $_ != $pid } @OutboxTest::Receiver::started;
+	return;
+}
+
+# An example for batches: two events fail for a while, and one comes twice.
+sub try_batches
+{
+	my ($name, @command) = @_;
+	my $printed = "$dir/$name.out";
+	my ($port, $pid) = start_example($name, $printed, @command);
+
+	$node->safe_psql('postgres', <<SQL);
+SELECT outbox.create_endpoint('$name', 'http://127.0.0.1:$port/a', topics => '{$name}', secret => '$secret',
+    batch_size => 10, backoff_base => '100 ms', backoff_max => '200 ms');
+SELECT outbox.pause_endpoint('$name');
+SELECT count(outbox.emit('$name', jsonb_build_object('n', n, 'fail', CASE WHEN n IN (3, 8)
+    THEN (extract(epoch FROM clock_timestamp()) * 1000)::bigint + 2000 ELSE 0 END), key => 'k' || n % 2))
+FROM generate_series(1, 10) n;
+SELECT outbox.resume_endpoint('$name');
+SQL
+	wait_settled($node);
+	my @lines = split /\n/, PostgreSQL::Test::Utils::slurp_file($printed);
+	my @n = map { /"n": ?(\d+)/ } grep { /^received / } @lines;
+	is(scalar @n, 10, "$name: each event is received once");
+	is(join(' ', grep { $_ % 2 } @n), '1 3 5 7 9', 'those of a key in order');
+	is(join(' ', grep { !($_ % 2) } @n), '2 4 6 8 10', 'of both keys');
+	is(scalar(grep { /^duplicate / } @lines), 0, 'and none twice');
+	is( $node->safe_psql('postgres',
+			"SELECT string_agg(payload->>'n', ' ' ORDER BY seq) FROM outbox.events e WHERE topic = '$name'"
+			  . " AND EXISTS (SELECT 1 FROM outbox.attempts a WHERE a.event_id = e.id AND error LIKE '%named%')"),
+		'3 8', 'those that failed were named');
+	$node->safe_psql('postgres', "SELECT outbox.replay('$name', now() - interval '1 hour')");
+	wait_until
+	{
+		10 == grep { /^duplicate / } split /\n/, PostgreSQL::Test::Utils::slurp_file($printed)
+	}
+	"$name: what comes again is recognised";
+	end_example($pid);
+	return;
+}
+
+# Runs an example, delivers to it, and reads what it printed.
+sub try_example
+{
+	my ($name, @command) = @_;
+	my $printed = "$dir/$name.out";
+	my ($port, $pid) = start_example($name, $printed, @command);
 
 	# Two endpoints with the secret: each event comes twice.  One with another.
 	$node->safe_psql('postgres', <<SQL);
@@ -146,15 +200,19 @@ SQL
 	is( $node->safe_psql('postgres',
 			"SELECT count(*) FROM outbox.deliveries WHERE endpoint IN ('$name', '$name.again') AND status = 'delivered'"),
 		'8', 'all others are delivered');
-	kill 'TERM', $pid;
-	waitpid($pid, 0);
-	@OutboxTest::Receiver::started = grep { $_ != $pid } @OutboxTest::Receiver::started;
+	end_example($pid);
 	return;
 }
 
 try_example('python', 'python3', $module);
 if ($go) { try_example('go', "$dir/receiver") }
 else { diag('NOT TESTED: the Go example of doc/receiving.md: Go is not installed') }
+
+my $batches = "$dir/batches.py";
+PostgreSQL::Test::Utils::append_to_file($batches,
+	join("\n\n", $block{python} =~ s/^if __name__.*//msr, $block{'python batch'},
+		$block{python} =~ /^(if __name__.*)/ms) =~ s/(PORT"\]\)\), )Receiver/$1BatchReceiver/r);
+try_batches('python.batches', 'python3', $batches);
 
 SKIP:
 {
@@ -171,6 +229,9 @@ SKIP:
 	unlink $script;
 	PostgreSQL::Test::Utils::append_to_file($script, $block{js});
 	try_example('node', 'node', $script);
+	unlink $script;
+	PostgreSQL::Test::Utils::append_to_file($script, $block{'js batch'});
+	try_batches('node.batches', 'node', $script);
 	unlink $script;
 }
 
