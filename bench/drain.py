@@ -10,6 +10,7 @@ from report import median, text
 
 SECTION = "Draining a backlog"
 IN_FLIGHT = 32					# create_endpoint's default
+BATCH = 100
 
 # name, in words, number of keys, to the unlucky receiver
 VARIANTS = [
@@ -79,6 +80,26 @@ def drain(bench, cluster, count, keys=0, unlucky=False):
             "cpu_us": cpu * 1e6 / (count + extra), "duplicates": duplicates}
 
 
+def drain_batches(bench, cluster, count):
+    """The same in batches.  The receiver counts requests, so that the end is when
+    the worker says that all is delivered: up to a tenth of a second late."""
+    before = bench.nginx.requests()
+    cluster.create_endpoint("batches", bench.nginx.url(False), f", batch_size => {BATCH}")
+    cluster.pause("batches")
+    cluster.emit(count)
+    cluster.settle()
+    pid = cluster.worker()
+    cpu = cpu_seconds(pid)
+    begun = time.monotonic()
+    cluster.resume("batches")
+    cluster.wait_delivered("batches", count)
+    ended = time.monotonic()
+    cpu = cpu_seconds(pid) - cpu
+    cluster.drop_endpoint("batches")
+    return {"per_s": count / (ended - begun), "cpu_us": cpu * 1e6 / count,
+            "requests": bench.nginx.requests() - before}
+
+
 def header_facts(path):
     """How many header lines the captured request has, and its sizes."""
     head, _, body = path.read_bytes().partition(b"\r\n\r\n")
@@ -93,10 +114,12 @@ def measure(bench):
     lines, head, body = header_facts(requests[0])
     ours = {name: [] for name, *_ in VARIANTS}
     bare = {name: [] for name, *_ in VARIANTS}
+    batches = []
     for _ in range(bench.repetitions):
         for name, _, keys, unlucky in VARIANTS:
             bare[name].append(loop(bench, requests[keys], count, unlucky))
             ours[name].append(drain(bench, cluster, count, keys, unlucky))
+        batches.append(drain_batches(bench, cluster, 2 * count))
     cluster.check()
     cluster.stop()
 
@@ -114,5 +137,12 @@ def measure(bench):
         report.add(SECTION, f"CPU per request, {words}: worker beside loop",
                    f"{text(median(r['cpu_us'] for r in ours[name]))} µs,"
                    f" {text(median(r['cpu_us'] for r in bare[name]))} µs")
+    report.ratio(SECTION, f"{2 * count:,} events waiting, batch_size {BATCH}: deliveries/s"
+                 " ÷ deliveries/s of single requests",
+                 [r["per_s"] for r in batches], [r["per_s"] for r in ours["plain"]],
+                 at_least=5, runs=batches)
+    report.add(SECTION, f"CPU per event, batch_size {BATCH}: worker",
+               f"{text(median(r['cpu_us'] for r in batches))} µs,"
+               f" {text(median(2 * count / r['requests'] for r in batches))} events a request")
     again = sum(r["duplicates"] for runs in ours.values() for r in runs)
     report.add(SECTION, "requests that were sent twice", str(again), "0", again == 0, counted=True)
