@@ -221,6 +221,16 @@ check_literal(const char *host, bool plain, const char **hint)
 	return NULL;
 }
 
+/* A space or a control character, nowhere allowed. */
+static bool
+has_odd_byte(const char *text)
+{
+	for (const unsigned char *p = (const unsigned char *) text; *p; p++)
+		if (*p <= 0x20 || *p == 0x7f)
+			return true;
+	return false;
+}
+
 /* The checks of a URL that could be parsed. */
 static const char *
 check_parsed(CURLU *url, const char **hint)
@@ -241,6 +251,12 @@ check_parsed(CURLU *url, const char **hint)
 	{
 		*hint = "Write the URL as https://host/path.";
 		complaint = "the URL has no host";
+	}
+	else if (has_odd_byte(host))
+	{
+		/* libcurl decodes a name before it looks it up, and sends it so. */
+		*hint = "Write the name of the host as it is registered.";
+		complaint = "the URL's host contains a percent-encoded space or control character";
 	}
 	else if (curl_url_get(url, CURLUPART_USER, &user, 0) == CURLUE_OK ||
 			 curl_url_get(url, CURLUPART_PASSWORD, &user, 0) == CURLUE_OK)
@@ -264,13 +280,10 @@ outbox_http_check_url(const char *url, const char **hint)
 	CURLU	   *parsed;
 
 	*hint = NULL;
-	for (const unsigned char *p = (const unsigned char *) url; *p; p++)
+	if (has_odd_byte(url))
 	{
-		if (*p <= 0x20 || *p == 0x7f)
-		{
-			*hint = "Percent-encode it, for example %20 for a space.";
-			return "the URL contains a space or a control character";
-		}
+		*hint = "Percent-encode it, for example %20 for a space.";
+		return "the URL contains a space or a control character";
 	}
 
 	/* libcurl would take the first segment of the path for a host. */

@@ -264,10 +264,12 @@ my $url = $receiver->url('/ok/patched');
 foreach my $bad ("E'$url\\r\\nX-Injected: 1'", "E'$url HTTP/1.1\\r\\nX-Injected: 1\\r\\n\\r\\n'", "'$url' || chr(1)", "'$url' || chr(127)")
 {
 	$node->safe_psql('postgres', <<"SQL");
+BEGIN;
 SELECT outbox.create_endpoint('patched', '$url', topics => '{patched}', max_attempts => 1);
 UPDATE outbox.endpoint_settings SET url = $bad, version = version + 1 WHERE name = 'patched';
 SELECT outbox.endpoints_changed();
 SELECT outbox.emit('patched', '{}'::jsonb);
+COMMIT;
 SQL
 	ok(wait_sql($node, "SELECT count(*) = 1 FROM outbox.dead_letters WHERE endpoint = 'patched'"),
 		"a URL past the checks: $bad");
