@@ -246,8 +246,8 @@ CONF
 		elsif ($name eq 'h2_brief') { cmp_ok($n, '>=', 100 / 8, 'h2_brief: GOAWAY after seven requests, and on with another connection') }
 	}
 	is(ask("SELECT string_agg(format('%s: %s', endpoint, error), E'\n') FROM outbox.attempts WHERE endpoint LIKE 'h2%' AND error IS NOT NULL"
-			  . " AND (endpoint, error) <> ('h2_brief', 'the connection was closed before the answer')"),
-		'', 'without a failure, but for requests that a GOAWAY overtook');
+			  . " AND (endpoint = 'h2' OR error <> 'the connection was closed before the answer')"),
+		'', 'without a failure, but for requests that a GOAWAY overtook, or that had no stream');
 }
 $node->stop;
 done_testing();
