@@ -136,6 +136,9 @@ extern void outbox_http_cancel(OutboxTransfer *t);
  */
 extern const char *outbox_http_check_url(const char *url, const char **hint);
 
+/* Writes * wherever the text names the host of the URL. */
+extern void outbox_http_hide_host(char *text, const char *url);
+
 /* Seconds from 'now' (unix) that a Retry-After value asks for; -1: unusable. */
 extern int64 outbox_http_retry_after(const char *value, size_t len, int64 now);
 

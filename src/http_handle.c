@@ -450,6 +450,8 @@ outbox_http_explain(OutboxTransfer *t, CURLcode code)
 	curl_off_t	lookup = 0;
 	int			ms;
 
+	/* libcurl's words may be seen by those who may not see the URL. */
+	outbox_http_hide_host(t->errbuf, t->url);
 	switch (code)
 	{
 		case CURLE_COULDNT_RESOLVE_PROXY:

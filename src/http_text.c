@@ -316,3 +316,24 @@ outbox_http_check_url(const char *url, const char **hint)
 	curl_url_cleanup(parsed);
 	return complaint;
 }
+
+void
+outbox_http_hide_host(char *text, const char *url)
+{
+	CURLU	   *parsed = curl_url();
+	char	   *host = NULL;
+
+	if (parsed && curl_url_set(parsed, CURLUPART_URL, url, 0) == CURLUE_OK &&
+		curl_url_get(parsed, CURLUPART_HOST, &host, 0) == CURLUE_OK && host[0])
+	{
+		size_t		len = strlen(host);
+
+		for (char *p = text; (p = strcasestr(p, host)) != NULL; p++)
+		{
+			*p = '*';
+			memmove(p + 1, p + len, strlen(p + len) + 1);
+		}
+	}
+	curl_free(host);
+	curl_url_cleanup(parsed);
+}

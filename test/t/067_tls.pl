@@ -107,6 +107,8 @@ foreach my $name (sort keys %complaint)
 create('elsewhere_by_address', $front{elsewhere}{port}, '127.0.0.1');
 like(outcome('elsewhere_by_address'), $complaint{elsewhere}, 'an address that the certificate does not name');
 is(arrived('elsewhere_by_address'), 0, 'nothing was sent');
+is(ask("SELECT count(*) FROM outbox.deliveries WHERE last_error ~ '(localhost|127[.]0[.]0[.]1)'"), 0,
+	'nobody learns from an error where an endpoint is');
 
 is(ask("SELECT string_agg(name, ' ') FROM pg_settings WHERE name LIKE 'outbox.%' AND name ~ 'verif|insecure|trust'"),
 	'', 'no setting to turn the verification off');

@@ -77,6 +77,17 @@ headers(void)
 	free(h.start);
 }
 
+/* What may be said of a failure. */
+static void
+hidden(const char *url, const char *text, const char *expected)
+{
+	char		buf[256];
+
+	snprintf(buf, sizeof(buf), "%s", text);
+	outbox_http_hide_host(buf, url);
+	ok(strcmp(buf, expected) == 0, "without the host", text, buf);
+}
+
 int
 main(void)
 {
@@ -154,6 +165,11 @@ main(void)
 	after("Fri, 01 Jan 9999 00:00:00 GMT", PG_INT32_MAX);
 	after("Sun, 99 Nov 1994 08:49:37 GMT", -1);
 	after("Sun, 06 Nov 1994 08:49:37 GMT and a lot of garbage behind the date itself", -1);
+
+	hidden("https://a.internal:444/x", "SSL: no name matches 'A.internal'", "SSL: no name matches '*'");
+	hidden("https://a.internal/", "a.internal and a.internal:443", "* and *:443");
+	hidden("https://x/", "xx", "**");
+	hidden("nonsense", "nonsense", "nonsense");
 
 	headers();
 
