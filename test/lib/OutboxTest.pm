@@ -48,7 +48,7 @@ die "README.md: no grants for outbox_worker\n" unless $worker_grants;
 	*PostgreSQL::Test::Cluster::psql = sub {
 		my ($self, $dbname, $sql, @rest) = @_;
 		$sql =~ s/\b(CREATE EXTENSION outbox)\b/DO \$do\$ BEGIN $1;\n$worker_grants END \$do\$/
-		  if $self->{has_worker_role} && defined $sql && $sql !~ /\bBEGIN\b/;
+		  if $self->{has_worker_role} && defined $sql && $sql !~ /\bDO \$do\$/;
 		return $psql->($self, $dbname, $sql, @rest);
 	};
 }
