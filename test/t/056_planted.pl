@@ -73,7 +73,7 @@ is( $node->safe_psql('squat', <<'SQL'),
 SELECT string_agg(DISTINCT name || ' ' || a.grantee::regrole || ' ' || a.privilege_type, ', ')
 FROM (SELECT relname, relacl, relowner FROM pg_class WHERE relnamespace = 'outbox'::regnamespace
 	UNION ALL SELECT proname, proacl, proowner FROM pg_proc WHERE pronamespace = 'outbox'::regnamespace) o (name, acl, owner),
-	aclexplode(acl) a WHERE a.grantee <> owner
+	aclexplode(acl) a WHERE a.grantee <> owner AND a.grantee IS DISTINCT FROM to_regrole('outbox_worker')
 SQL
 	'check_event - EXECUTE, current_epoch - EXECUTE, current_piece - EXECUTE, log_xid - EXECUTE, new_event_id - EXECUTE, next_seq - EXECUTE',
 	'default privileges give nobody anything');
