@@ -55,6 +55,18 @@ refill_tokens(OutboxEndpoint *ep, TimestampTz now)
 	ep->tokens_at = now;
 }
 
+/*
+ * Failures in a row take their slots along: who goes down leaves no more
+ * deliveries behind than were in flight.
+ */
+static bool
+has_free_slot(const OutboxEndpoint *ep)
+{
+	int			slots = Min(ep->slots, ep->max_in_flight) - ep->failures;
+
+	return ep->nin_flight < Max(slots, 1);
+}
+
 bool
 outbox_endpoint_may_send(OutboxEndpoint *ep, TimestampTz now)
 {
@@ -64,7 +76,7 @@ outbox_endpoint_may_send(OutboxEndpoint *ep, TimestampTz now)
 		return false;
 	if (ep->breaker == OUTBOX_BREAKER_OPEN)
 		return ep->nin_flight == 0;
-	if (ep->nin_flight >= Min(ep->slots, ep->max_in_flight))
+	if (!has_free_slot(ep))
 		return false;
 	if (ep->rate_limit > 0)
 	{
@@ -150,8 +162,7 @@ outbox_endpoint_next_time(OutboxEndpoint *ep, TimestampTz now)
 		return t;
 	if (ep->retry_at > now)
 		return ep->retry_at;
-	if (ep->breaker == OUTBOX_BREAKER_OPEN ||
-		ep->nin_flight >= Min(ep->slots, ep->max_in_flight))
+	if (ep->breaker == OUTBOX_BREAKER_OPEN || !has_free_slot(ep))
 		return t;
 	if (!pairingheap_is_empty(ep->retries) && ep->nready < outbox_endpoint_at_once(ep))
 		t = pairingheap_container(OutboxRetry, node,
