@@ -205,17 +205,38 @@ fetch(Command *commands)
 	return n;
 }
 
+/*
+ * How many of them can be carried out together.  What the tables said of a
+ * delivery is true until the first of them changes it: one that names it again,
+ * or asks for something else, is looked at anew in the next round.
+ */
+static int
+together(const Command *commands, int n)
+{
+	for (int i = 1; i < n; i++)
+	{
+		if (!is(commands[i].action, commands[0].action))
+			return i;
+		for (int j = 0; j < i; j++)
+			if (commands[j].ep == commands[i].ep && commands[j].seq == commands[i].seq)
+				return i;
+	}
+	return n;
+}
+
 bool
 outbox_commands_run(void)
 {
 	MemoryContext caller = CurrentMemoryContext;
 	Command    *commands = palloc(sizeof(Command) * BATCH);
 	TimestampTz now = GetCurrentTimestamp();
+	int			found;
 	int			n;
 
 	if (!outbox_begin(true))
 		return false;
-	n = fetch(commands);
+	found = fetch(commands);
+	n = together(commands, found);
 	for (int i = 0; i < n; i++)
 	{
 		Command    *c = &commands[i];
@@ -236,6 +257,6 @@ outbox_commands_run(void)
 
 	for (int i = 0; i < n; i++)
 		take_effect(&commands[i], now);
-	outbox_commands_wait = n == BATCH;
+	outbox_commands_wait = n < found || n == BATCH;
 	return n > 0;
 }

@@ -136,6 +136,9 @@ extern void outbox_http_cancel(OutboxTransfer *t);
  */
 extern const char *outbox_http_check_url(const char *url, const char **hint);
 
+/* What is wrong with a proxy's URL; NULL: nothing. */
+extern const char *outbox_http_check_proxy(const char *url);
+
 /* Writes * wherever the text names the host of the URL. */
 extern void outbox_http_hide_host(char *text, const char *url);
 

@@ -515,7 +515,9 @@ outbox_http_explain(OutboxTransfer *t, CURLcode code)
 		case CURLE_SSL_ENGINE_SETFAILED:
 		case CURLE_SSL_ENGINE_INITFAILED:
 		case CURLE_USE_SSL_FAILED:
+			/* A name that libcurl would repeat here is the receiver's choice. */
 			outbox_http_fail(t, OUTBOX_FAILURE_TLS, "TLS",
+				 strstr(t->errbuf, "subject name") ? "the certificate is for another name" :
 				 t->errbuf[0] ? t->errbuf : curl_easy_strerror(code));
 			break;
 

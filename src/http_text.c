@@ -18,6 +18,16 @@
 /* No receiver means a longer time; and it fits into microseconds. */
 #define RETRY_AFTER_MAX PG_INT32_MAX
 
+/*
+ * A name with other letters than ASCII's is looked up in another form, in which
+ * it may be an address.
+ */
+#if LIBCURL_VERSION_NUM >= 0x075800
+#define AS_LOOKED_UP CURLU_PUNYCODE
+#else
+#define AS_LOOKED_UP 0
+#endif
+
 void
 outbox_headers_reset(OutboxHeaders *h)
 {
@@ -164,6 +174,22 @@ outbox_http_retry_after(const char *value, size_t len, int64 now)
 }
 
 /*
+ * Who ends in a number wants to be an address, and somebody may take it for one
+ * (WHATWG URL, "ends in a number").
+ */
+static bool
+ends_in_number(const char *name)
+{
+	const char *dot = strrchr(name, '.');
+	const char *last = dot ? dot + 1 : name;
+
+	if (last[0] == '0' && (last[1] == 'x' || last[1] == 'X') &&
+		last[2 + strspn(last + 2, "0123456789abcdefABCDEF")] == '\0')
+		return true;
+	return last[0] != '\0' && last[strspn(last, "0123456789")] == '\0';
+}
+
+/*
  * If the host is an address, in any spelling that the resolver takes for one
  * (0x7f.1, 017700000001, [::ffff:7f00:1] …): what to say against it.
  */
@@ -185,7 +211,7 @@ check_literal(const char *host, bool plain, const char **hint)
 		host++;
 		len -= 2;
 	}
-	if (len > 0 && host[len - 1] == '.')
+	while (len > 0 && host[len - 1] == '.')
 		len--;
 	if (len == 0 || len >= sizeof(name))
 	{
@@ -199,7 +225,12 @@ check_literal(const char *host, bool plain, const char **hint)
 	hints.ai_flags = AI_NUMERICHOST;
 	hints.ai_socktype = SOCK_STREAM;
 	if (getaddrinfo(name, NULL, &hints, &found) != 0)
-		return NULL;
+	{
+		if (!ends_in_number(name))
+			return NULL;
+		*hint = "Write an address as 192.0.2.1 or [2001:db8::1].";
+		return "the host in the URL is neither a name nor an address";
+	}
 	if (!outbox_networks_parse(outbox_allowed_networks ? outbox_allowed_networks : "",
 							   &allowed, bad, sizeof(bad)))
 		allowed.n = 0;
@@ -247,10 +278,10 @@ check_parsed(CURLU *url, const char **hint)
 		*hint = "Use https, or http to an address in outbox.allowed_networks.";
 		complaint = "the URL's scheme is neither https nor http";
 	}
-	else if (curl_url_get(url, CURLUPART_HOST, &host, 0) != CURLUE_OK)
+	else if (curl_url_get(url, CURLUPART_HOST, &host, AS_LOOKED_UP) != CURLUE_OK)
 	{
 		*hint = "Write the URL as https://host/path.";
-		complaint = "the URL has no host";
+		complaint = "the URL has no host, or none that can be looked up";
 	}
 	else if (has_odd_byte(host))
 	{
@@ -336,4 +367,37 @@ outbox_http_hide_host(char *text, const char *url)
 	}
 	curl_free(host);
 	curl_url_cleanup(parsed);
+}
+
+/*
+ * With a user or a password that it cannot decode, libcurl goes on without the
+ * proxy.
+ */
+const char *
+outbox_http_check_proxy(const char *url)
+{
+	CURLU	   *parsed = curl_url();
+	const char *complaint = NULL;
+	char	   *part = NULL;
+
+	if (parsed == NULL || has_odd_byte(url) ||
+		curl_url_set(parsed, CURLUPART_URL, url, 0) != CURLUE_OK ||
+		curl_url_get(parsed, CURLUPART_SCHEME, &part, 0) != CURLUE_OK ||
+		(strcmp(part, "http") != 0 && strcmp(part, "https") != 0))
+		complaint = "It is not a URL with the scheme http or https.";
+	curl_free(part);
+	for (int i = 0; complaint == NULL && i < 2; i++)
+	{
+		CURLUcode	code = curl_url_get(parsed, i == 0 ? CURLUPART_USER : CURLUPART_PASSWORD,
+										&part, CURLU_URLDECODE);
+
+		if (code == CURLUE_NO_USER || code == CURLUE_NO_PASSWORD)
+			continue;
+		if (code != CURLUE_OK)
+			complaint = "Its user or password has a control character.";
+		if (code == CURLUE_OK)
+			curl_free(part);
+	}
+	curl_url_cleanup(parsed);
+	return complaint;
 }

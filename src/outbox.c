@@ -12,6 +12,7 @@
 
 #include "address.h"
 #include "compat.h"
+#include "http.h"
 #include "launcher.h"
 #include "lifecycle.h"
 #include "outbox.h"
@@ -70,6 +71,21 @@ check_allowed_networks(char **newval, void **extra, GucSource source)
 	GUC_check_errdetail("\"%s\" is not an IP address or a CIDR block, or is one more than the %d that are allowed.",
 						bad, OUTBOX_MAX_NETWORKS);
 	GUC_check_errhint("Write a list such as '10.0.0.0/8, 192.168.1.7, fd00::/8'.");
+	return false;
+}
+
+/* What cannot be used must not be as good as none. */
+static bool
+check_proxy(char **newval, void **extra, GucSource source)
+{
+	const char *complaint = *newval && **newval ? outbox_http_check_proxy(*newval) : NULL;
+
+	(void) extra;
+	(void) source;
+	if (complaint == NULL)
+		return true;
+	GUC_check_errdetail("%s", complaint);
+	GUC_check_errhint("Write it as http://proxy.example:3128, and a %% in a password as %%25.");
 	return false;
 }
 
@@ -196,7 +212,7 @@ define_network_settings(void)
 	define_string("outbox.proxy",
 				  "The proxy that all requests go through.",
 				  "A URL. Empty: none, whatever the environment says.",
-				  &outbox_proxy, GUC_SUPERUSER_ONLY, NULL);
+				  &outbox_proxy, GUC_SUPERUSER_ONLY, check_proxy);
 	define_string("outbox.ssl_ca_file",
 				  "The file of certificate authorities that receivers are verified with.",
 				  "Empty: the authorities of the system.",

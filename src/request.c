@@ -262,12 +262,6 @@ add_key(OutboxHeaders *out, char *key, bool *added)
 	return true;
 }
 
-static bool
-name_equals(const char *a, size_t a_len, const char *b)
-{
-	return strlen(b) == a_len && pg_strncasecmp(a, b, a_len) == 0;
-}
-
 /*
  * The event's own headers.  Trace context is kept back until all is seen: a
  * tracestate means nothing without a valid traceparent.
@@ -304,11 +298,11 @@ add_event_headers(OutboxHeaders *out, Jsonb *headers,
 				continue;
 			memcpy(name, s, len);
 			name[len] = '\0';
-			is_parent = name_equals(s, len, "traceparent");
-			is_state = name_equals(s, len, "tracestate");
+			is_parent = outbox_header_name_is(s, len, "traceparent");
+			is_state = outbox_header_name_is(s, len, "tracestate");
 			skip = false;
 			for (int i = 0; i < settings->nheaders; i++)
-				skip |= name_equals(s, len, settings->header_names[i]);
+				skip |= outbox_header_name_is(s, len, settings->header_names[i]);
 		}
 		else if (token == WJB_VALUE)
 		{

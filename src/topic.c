@@ -112,8 +112,17 @@ outbox_topic_matches(const char *topic, size_t tlen,
 
 /*
  * Case-insensitive in ASCII whatever the locale: in a Turkish one, strcasecmp
- * would let "TRANSFER-ENCODING" through.
+ * would let "TRANSFER-ENCODING" through.  Receivers behind CGI and its heirs
+ * see no difference between "_" and "-" (RFC 3875, 4.1.18).
  */
+static char
+fold(char c)
+{
+	if (c >= 'A' && c <= 'Z')
+		return c + ('a' - 'A');
+	return c == '_' ? '-' : c;
+}
+
 static bool
 name_begins(const char *name, size_t len, const char *prefix)
 {
@@ -122,22 +131,13 @@ name_begins(const char *name, size_t len, const char *prefix)
 	if (len < plen)
 		return false;
 	for (size_t i = 0; i < plen; i++)
-	{
-		char		a = name[i];
-		char		b = prefix[i];
-
-		if (a >= 'A' && a <= 'Z')
-			a += 'a' - 'A';
-		if (b >= 'A' && b <= 'Z')
-			b += 'a' - 'A';
-		if (a != b)
+		if (fold(name[i]) != fold(prefix[i]))
 			return false;
-	}
 	return true;
 }
 
-static bool
-name_is(const char *name, size_t len, const char *word)
+bool
+outbox_header_name_is(const char *name, size_t len, const char *word)
 {
 	return strlen(word) == len && name_begins(name, len, word);
 }
@@ -180,17 +180,17 @@ outbox_header_name_problem(const char *name, size_t len, bool from_event)
 			return "it has a character that header names cannot have";
 
 	for (int i = 0; framing[i]; i++)
-		if (name_is(name, len, framing[i]))
+		if (outbox_header_name_is(name, len, framing[i]))
 			return "it belongs to the HTTP connection";
 	for (int i = 0; ours[i]; i++)
-		if (name_is(name, len, ours[i]))
+		if (outbox_header_name_is(name, len, ours[i]))
 			return "it is set by outbox itself";
 	for (int i = 0; prefixes[i]; i++)
 		if (name_begins(name, len, prefixes[i]))
 			return "the prefixes \"webhook-\", \"outbox-\" and \"ce-\" belong to outbox itself";
 	if (from_event)
 		for (int i = 0; credentials[i]; i++)
-			if (name_is(name, len, credentials[i]))
+			if (outbox_header_name_is(name, len, credentials[i]))
 				return "credentials can be set on an endpoint only";
 	return NULL;
 }

@@ -32,6 +32,9 @@ extern bool outbox_topic_in_list(const char *topic, size_t len,
 /* Topics that only outbox itself may emit. */
 extern bool outbox_topic_reserved(const char *topic, size_t len);
 
+/* Is the name that word, to whoever sees no difference in case or "_"? */
+extern bool outbox_header_name_is(const char *name, size_t len, const char *word);
+
 /*
  * Header rules of doc/wire: NULL: fine, otherwise what is wrong.  Events may
  * not set Authorization and Cookie, endpoints may.

@@ -206,6 +206,28 @@ is($err, '', 'drop_endpoint');
 like(refused("$as SELECT * FROM outbox.endpoint_secrets"), qr/42501/, 'but it reads no table');
 like(refused("SET SESSION AUTHORIZATION stranger; SELECT outbox.retry('a')"), qr/42501/,
 	'and a stranger may do nothing');
+# Several wishes about one delivery, told to the worker at once
+my $same = worker_pid($node);
+endpoint($node, $receiver, 'm', '/ok/m', "topics => '{m.*}', on_exhausted => 'block', $slowly");
+endpoint($node, $receiver, 'x', '/ok/x', "topics => '{x.*}', on_exhausted => 'block', max_attempts => 1, $slowly");
+$receiver->control(path => "/ok/$_", behave => '/status/500') foreach qw(m x);
+my ($retrying, $again) = map { emit($node, 'm.one', "{\"n\": $_}") } 1 .. 2;
+my ($dead_head, $follower, $alone) = map { emit($node, 'x.one', '{}', $_) } ("key => 'k'", "key => 'k'", "key => 'l'");
+becomes($_, 'retrying', 'waits') foreach $retrying, $again;
+becomes($_, 'dead:max_attempts', 'dead') foreach $dead_head, $alone;
+becomes($follower, 'blocked', 'blocked');
+is(ask("SELECT outbox.cancel('$retrying'), outbox.cancel('$retrying')"), 't|t', 'cancelled twice');
+ask("BEGIN; SELECT outbox.cancel('$again', 'm'); SELECT outbox.retry('m'); SELECT outbox.cancel('$again'); COMMIT");
+becomes($_, 'cancelled:cancelled', 'cancelled once') foreach $retrying, $again;
+ask("BEGIN; SELECT outbox.discard('x', '$alone'); SELECT outbox.discard('x', '$alone'); COMMIT");
+becomes($alone, 'cancelled:discarded', 'discarded once');
+ask("BEGIN; SELECT outbox.retry('x'); SELECT outbox.discard('x'); SELECT outbox.cancel('$follower', 'x'); COMMIT");
+becomes($follower, 'cancelled:cancelled', 'cancelled');
+becomes($dead_head, 'dead:max_attempts', 'tried again, and dead again');
+ok(wait_sql($node, "SELECT bool_and(s.dead = d.dead AND s.blocked = 0 AND s.retrying = 0) FROM outbox.stats s JOIN"
+	  . " (SELECT endpoint, count(*) FILTER (WHERE status = 'dead') AS dead FROM outbox.deliveries GROUP BY 1) d USING (endpoint)"
+	  . " WHERE endpoint IN ('m', 'x')"), 'and the counts are right');
+is(worker_pid($node), $same, 'by the same worker');
 is(ask('SELECT sum(restarts) FROM outbox.worker_slots()'), 0, 'no worker ended with an error');
 
 $node->stop;

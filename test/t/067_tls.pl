@@ -96,7 +96,7 @@ my %complaint = (
 	early => qr/^TLS: .*not yet valid/,
 	stranger => qr/^TLS: .*unable to get local issuer/,
 	selfsigned => qr/^TLS: .*self.signed/,
-	elsewhere => qr/^TLS: .*(?:subject name|host name)/,
+	elsewhere => qr/^TLS: the certificate is for another name$/,
 	old => qr/^TLS: .*(?:version|protocol)/,
 	old1 => qr/^TLS: .*(?:version|protocol)/);
 foreach my $name (sort keys %complaint)

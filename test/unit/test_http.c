@@ -77,6 +77,11 @@ headers(void)
 	free(h.start);
 }
 
+static const char *const no_proxy[] = {
+	"proxy.example:3128", "ftp://proxy.example", "file:///etc/passwd", " ", "foo bar",
+	"http://u:p%00@proxy.example", "http://u%1f:p@proxy.example", "https://u:p%0a@proxy.example"
+};
+
 /* What may be said of a failure. */
 static void
 hidden(const char *url, const char *text, const char *expected)
@@ -133,6 +138,17 @@ main(void)
 	bad("https://169.254.169.254/latest/", "link-local");
 	bad("https://10.0.0.1:443/", "private");
 	bad("http://8.8.8.8/", "plain http");
+	bad("https://10.0.0.1../", "private");
+	bad("https://10.0.0.09/", "neither a name nor an address");
+	bad("https://4294967296/", "neither a name nor an address");
+	bad("https://a.0x/", "neither a name nor an address");
+	good("https://a.0xg/");
+	good("https://4you.example/");
+
+	ok(outbox_http_check_proxy("http://proxy.example:3128") == NULL, "proxy", "", "");
+	ok(outbox_http_check_proxy("https://u:p%25%20@10.0.0.1") == NULL, "proxy with a password", "", "");
+	for (int i = 0; i < (int) lengthof(no_proxy); i++)
+		ok(outbox_http_check_proxy(no_proxy[i]) != NULL, "no proxy", no_proxy[i], "");
 
 	outbox_allowed_networks = "127.0.0.0/8, fd00::/8";
 	good("http://127.0.0.1:8080/");

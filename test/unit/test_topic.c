@@ -126,6 +126,13 @@ main(void)
 	name("x y", true, false);
 	name("x:y", true, false);
 	name("n\xc3\xa4me", true, false);
+	ok(outbox_header_name_problem("Webhook_Id", 10, false) != NULL &&
+	   outbox_header_name_problem("content_length", 14, false) != NULL &&
+	   outbox_header_name_problem("PROXY_AUTHORIZATION", 19, true) != NULL &&
+	   outbox_header_name_problem("X_Tenant", 8, true) == NULL,
+	   "header names as CGI sees them", "", "");
+	ok(outbox_header_name_is("X_a", 3, "x-A") && !outbox_header_name_is("X_a", 3, "x-ab"),
+	   "the same header", "", "");
 	ok(outbox_header_name_problem("x\r\ny", 4, true) != NULL,
 	   "header name with a line break", "", "");
 	name("Host", false, false);
