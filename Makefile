@@ -59,7 +59,7 @@ build/unit/%: test/unit/%.c $(wildcard test/unit/*.h src/*.c src/*.h)
 FUZZ = $(patsubst test/fuzz/%.c,%,$(filter-out test/fuzz/driver.c,$(wildcard test/fuzz/*.c)))
 FUZZ_CFLAGS = -g -O1 -fsanitize=address,undefined -fno-sanitize-recover=all -ffunction-sections -fdata-sections
 FUZZ_LINK = $(shell sed -n 's/.*links: *\([^*]*\).*/\1/p' $<) -Wl,--gc-sections $(UNIT_LIBS)
-FUZZ_NEEDS = $(wildcard test/fuzz/*.h src/*.c src/*.h)
+FUZZ_NEEDS = $(wildcard test/fuzz/*.h test/unit/*.h src/*.c src/*.h)
 
 unit: $(FUZZ:%=build/unit/test_fuzz_%)
 fuzz: $(FUZZ:%=build/fuzz/%)

@@ -117,23 +117,6 @@ make_batch(OutboxEndpoint *ep, int max)
 	return b;
 }
 
-/* What need not be sent, or cannot be; NULL: nothing is wrong. */
-static const char *
-unfit(const OutboxDelivery *d, TimestampTz now, const char **error)
-{
-	if (d->event->expires_at <= now)
-	{
-		*error = "expires_at has passed";
-		return "expired";
-	}
-	if (d->filter_failed)
-	{
-		*error = "the filter is neither true nor false of the payload";
-		return "filter failed";
-	}
-	return NULL;
-}
-
 static void
 take_off_its_list(OutboxEndpoint *ep, OutboxDelivery *d)
 {
@@ -155,7 +138,7 @@ take(OutboxBatch *b, OutboxDelivery *d, TimestampTz now)
 {
 	OutboxEndpoint *ep = b->endpoint;
 	const char *error = NULL;
-	const char *reason = unfit(d, now, &error);
+	const char *reason = outbox_outcome_unfit(d, now, &error);
 	bool		full = false;
 
 	if (reason == NULL && (error = outbox_batch_append(b, d, &full)) != NULL)

@@ -19,6 +19,7 @@
 #include "compat.h"
 #include "endpoint.h"
 #include "lane.h"
+#include "outcome.h"
 #include "retries.h"
 
 OutboxEndpoint *
@@ -367,6 +368,8 @@ outbox_endpoint_next(OutboxEndpoint *ep, TimestampTz now)
 	for (;;)
 	{
 		OutboxDelivery *d;
+		const char *reason;
+		const char *error;
 
 		while (ep->nready == 0)
 			if (!outbox_endpoint_examine(ep, &d))
@@ -385,15 +388,10 @@ outbox_endpoint_next(OutboxEndpoint *ep, TimestampTz now)
 		d->started_at = now;
 		d->probe = (ep->breaker == OUTBOX_BREAKER_OPEN);
 
-		if (d->event->expires_at <= now)
+		reason = outbox_outcome_unfit(d, now, &error);
+		if (reason)
 		{
-			outbox_endpoint_dead(ep, d, "expired", "expires_at has passed");
-			continue;
-		}
-		if (d->filter_failed)
-		{
-			outbox_endpoint_dead(ep, d, "filter failed",
-								 "the filter is neither true nor false of the payload");
+			outbox_endpoint_dead(ep, d, reason, error);
 			continue;
 		}
 		if (ep->rate_limit > 0)

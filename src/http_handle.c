@@ -441,6 +441,14 @@ outbox_http_set_request(OutboxTransfer *t, const OutboxTarget *target,
 						 (curl_off_t) body_len) == CURLE_OK;
 }
 
+/* libcurl's words, which may be seen by those who may not see the URL. */
+static const char *
+words_of_libcurl(OutboxTransfer *t)
+{
+	outbox_http_hide_host(t->errbuf, t->url);
+	return t->errbuf;
+}
+
 /* An answer that is none: why, in words. */
 void
 outbox_http_explain(OutboxTransfer *t, CURLcode code)
@@ -450,8 +458,6 @@ outbox_http_explain(OutboxTransfer *t, CURLcode code)
 	curl_off_t	lookup = 0;
 	int			ms;
 
-	/* libcurl's words may be seen by those who may not see the URL. */
-	outbox_http_hide_host(t->errbuf, t->url);
 	switch (code)
 	{
 		case CURLE_COULDNT_RESOLVE_PROXY:
@@ -518,7 +524,7 @@ outbox_http_explain(OutboxTransfer *t, CURLcode code)
 			/* A name that libcurl would repeat here is the receiver's choice. */
 			outbox_http_fail(t, OUTBOX_FAILURE_TLS, "TLS",
 				 strstr(t->errbuf, "subject name") ? "the certificate is for another name" :
-				 t->errbuf[0] ? t->errbuf : curl_easy_strerror(code));
+				 t->errbuf[0] ? words_of_libcurl(t) : curl_easy_strerror(code));
 			break;
 
 		case CURLE_OK:
@@ -561,7 +567,7 @@ outbox_http_explain(OutboxTransfer *t, CURLcode code)
 			outbox_http_fail(t, OUTBOX_FAILURE_PROTOCOL, t->head.state == OUTBOX_HEAD_OVERSIZED ?
 				 "the header of the answer is too long" :
 				 "the answer is not valid HTTP",
-				 t->head.state == OUTBOX_HEAD_OVERSIZED || code == CURLE_WRITE_ERROR ? "" : t->errbuf);
+				 t->head.state == OUTBOX_HEAD_OVERSIZED || code == CURLE_WRITE_ERROR ? "" : words_of_libcurl(t));
 			break;
 
 		default:

@@ -241,3 +241,19 @@ outbox_endpoint_done(OutboxEndpoint *ep, OutboxDelivery *d,
 	if (lane)
 		outbox_lane_advance(ep, lane);
 }
+
+const char *
+outbox_outcome_unfit(const OutboxDelivery *d, TimestampTz now, const char **error)
+{
+	if (d->event->expires_at <= now)
+	{
+		*error = "expires_at has passed";
+		return "expired";
+	}
+	if (d->filter_failed)
+	{
+		*error = "the filter is neither true nor false of the payload";
+		return "filter failed";
+	}
+	return NULL;
+}

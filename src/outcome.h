@@ -44,4 +44,8 @@ extern bool outbox_outcome_blocks(const OutboxEndpoint *ep, const char *reason);
 extern void outbox_outcome_delivered(OutboxEndpoint *ep, OutboxDelivery *d,
 									 TimestampTz now);
 
+/* Why it need not be sent, or cannot be, and that in words; NULL: it can be. */
+extern const char *outbox_outcome_unfit(const OutboxDelivery *d, TimestampTz now,
+										const char **error);
+
 #endif							/* OUTBOX_OUTCOME_H */

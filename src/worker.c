@@ -70,7 +70,6 @@ static bool database_ours;		/* what belongs to no endpoint is done here */
 static char *instance_name;		/* as of the start */
 static MemoryContext loop_cxt;
 
-
 static uint64 seen_emitted;
 static uint64 seen_changed;
 static TimestampTz fill_at;		/* some endpoint's own time */

@@ -19,7 +19,7 @@ use OutboxTest::Receiver;
 our @EXPORT = qw(outbox_node wait_until wait_sql endpoint emit worker_pid
   new_worker start_again start_producer stop_producer check_history
   event_ids process_is_gone kill_everything wait_settled wait_status
-  nothing_arrives shown_in_readme $top);
+  nothing_arrives emit_at_once shown_in_readme $top);
 
 our $top = $ENV{OUTBOX_TOP} || '.';
 our $timeout = $PostgreSQL::Test::Utils::timeout_default;
@@ -133,6 +133,20 @@ sub emit
 	$more = defined $more ? ", $more" : '';
 	return $node->safe_psql($dbname // 'postgres',
 		"SELECT outbox.emit('$topic', '$payload'::jsonb$more)");
+}
+
+# Emits events 1 to n on a topic named like the endpoint, which is paused
+# meanwhile, so that all of them are there at once.  The key is an expression in n.
+sub emit_at_once
+{
+	my ($node, $endpoint, $n, $key, $more) = @_;
+
+	$node->safe_psql('postgres', "SELECT outbox.pause_endpoint('$endpoint')");
+	$node->safe_psql('postgres',
+		"SELECT count(outbox.emit('$endpoint', jsonb_build_object('n', n), key => $key"
+		  . ($more // '') . ")) FROM generate_series(1, $n) n");
+	$node->safe_psql('postgres', "SELECT outbox.resume_endpoint('$endpoint')");
+	return;
 }
 
 # The worker of a database, once it runs.

@@ -21,18 +21,6 @@ sub ask
 	return $node->safe_psql('postgres', $sql);
 }
 
-# Emitted while the endpoint is paused, so that all of it is there at once.
-sub emit_at_once
-{
-	my ($endpoint, $n, $key, $more) = @_;
-
-	ask("SELECT outbox.pause_endpoint('$endpoint')");
-	ask("SELECT count(outbox.emit('$endpoint', jsonb_build_object('n', n), key => $key"
-		  . ($more // '') . ")) FROM generate_series(1, $n) n");
-	ask("SELECT outbox.resume_endpoint('$endpoint')");
-	return;
-}
-
 sub sizes
 {
 	my (%match) = @_;
@@ -54,7 +42,7 @@ sub batch_id
 endpoint($node, $receiver, 'plain', '/ok/plain',
 	q{topics => '{plain}', batch_size => 100, max_in_flight => 1, headers => '{"x-own": "o"}'});
 is(ask("SELECT batch_size, batch_wait FROM outbox.endpoints"), '100|00:00:00', 'outbox.endpoints shows the settings');
-emit_at_once('plain', 250, 'NULL');
+emit_at_once($node, 'plain', 250, 'NULL');
 my @events = $receiver->wait_events(250, path => '/ok/plain', delivered => 1);
 is_deeply([ map { $_->{n} } @events ], [ 1 .. 250 ], '250 events: each once, in the order of the log');
 is(join(' ', sizes(path => '/ok/plain')), '100 100 50', 'in batches of 100');
@@ -145,7 +133,7 @@ cmp_ok($waited->{wall} - $emitted, '>=', 1.45, 'not before the oldest has waited
 
 # A key: in order, in one batch at a time
 endpoint($node, $receiver, 'keys', '/slow/keys?ms=50', q{topics => '{keys}', batch_size => 20});
-emit_at_once('keys', 300, "'k' || n % 3");
+emit_at_once($node, 'keys', 300, "'k' || n % 3");
 $receiver->wait_events(300, path => '/slow/keys', delivered => 1);
 foreach my $k (0 .. 2)
 {
@@ -169,21 +157,21 @@ is(ask("SELECT count(*) FROM outbox.parked"), 0, 'nothing was parked for it');
 # The other orderings
 endpoint($node, $receiver, 'strict', '/slow/strict?ms=20',
 	q{topics => '{strict}', batch_size => 20, ordering => 'strict'});
-emit_at_once('strict', 100, "'k' || n % 7");
+emit_at_once($node, 'strict', 100, "'k' || n % 7");
 @events = $receiver->wait_events(100, path => '/slow/strict', delivered => 1);
 is_deeply([ map { $_->{n} } @events ], [ 1 .. 100 ], 'strict: the order of the log');
 is((sort { $b <=> $a } map { $_->{open} } $receiver->requests(path => '/slow/strict'))[0], 1, 'one request at a time');
 is((sort { $b <=> $a } sizes(path => '/slow/strict'))[0], 20, 'of 20 events');
 endpoint($node, $receiver, 'none', '/slow/none?ms=300',
 	q{topics => '{none}', batch_size => 20, ordering => 'none', max_in_flight => 3});
-emit_at_once('none', 100, "'k'");
+emit_at_once($node, 'none', 100, "'k'");
 $receiver->wait_events(100, path => '/slow/none', delivered => 1);
 is((sort { $b <=> $a } map { $_->{open} } $receiver->requests(path => '/slow/none'))[0], 3,
 	'none: keys mean nothing, and max_in_flight counts requests');
 
 # rate_limit counts requests
 endpoint($node, $receiver, 'rate', '/ok/rate', q{topics => '{rate}', batch_size => 10, rate_limit => 10});
-emit_at_once('rate', 200, 'NULL');
+emit_at_once($node, 'rate', 200, 'NULL');
 $receiver->wait_events(200, path => '/ok/rate', delivered => 1);
 my @at = map { $_->{wall} } $receiver->requests(path => '/ok/rate');
 cmp_ok($at[-1] - $at[0], '>', 1.5, 'rate_limit: 20 requests at 10 a second');

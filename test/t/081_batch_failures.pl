@@ -20,17 +20,6 @@ sub ask
 	return $node->safe_psql('postgres', $sql);
 }
 
-# Emitted while the endpoint is paused, so that all of it is there at once.
-sub emit_at_once
-{
-	my ($endpoint, $n, $key) = @_;
-
-	ask("SELECT outbox.pause_endpoint('$endpoint')");
-	ask("SELECT count(outbox.emit('$endpoint', jsonb_build_object('n', n), key => $key)) FROM generate_series(1, $n) n");
-	ask("SELECT outbox.resume_endpoint('$endpoint')");
-	return;
-}
-
 sub create
 {
 	my ($name, $behaviour, $more) = @_;
@@ -81,7 +70,7 @@ sub dead
 # ---------------------------------------------------- partial acknowledgement
 
 create('named', '/poison?n=4,8&how=named', "batch_size => 10, $slowly");
-emit_at_once('named', 10, "'k' || n % 3");
+emit_at_once($node, 'named', 10, "'k' || n % 3");
 $receiver->wait_for(1, path => '/ok/named');
 ok( wait_sql($node,
 		"SELECT (delivered, retrying, blocked, failed_attempts) = (6, 2, 2, 2) FROM outbox.stats WHERE endpoint = 'named'"),
@@ -104,7 +93,7 @@ $node->safe_psql('postgres', "SELECT outbox.drop_endpoint('named')");
 
 # The same key again and again, at random, with kills of the worker
 create('partial', '/partial?rate=0.1&ms=30', "batch_size => 50, max_in_flight => 4, $quick");
-emit_at_once('partial', 2000, "'k' || n % 20");
+emit_at_once($node, 'partial', 2000, "'k' || n % 20");
 foreach (1 .. 3)
 {
 	$receiver->wait_events(300 * $_, path => '/ok/partial', delivered => 1);
@@ -127,21 +116,21 @@ is(ask('SELECT count(*) FROM outbox.parked'), 0, 'no row is left');
 
 # All are named: each on its own account
 create('all', '/poison?n=1,2,3,4,5&how=named', "batch_size => 5, max_attempts => 2, $quick");
-emit_at_once('all', 5, 'NULL');
+emit_at_once($node, 'all', 5, 'NULL');
 ok(wait_settled($node), 'all are named, twice');
 is(dead('all'), join(' ', map { "$_:max_attempts" } 1 .. 5), 'they are dead');
 is(scalar(() = $receiver->events(path => '/ok/all')), 10, 'after two attempts each');
 
 # A named one that is dead: what follows was not delivered with it
 create('follows', '/poison?n=2&how=named', "batch_size => 5, max_attempts => 1, $quick");
-emit_at_once('follows', 5, "'k'");
+emit_at_once($node, 'follows', 5, "'k'");
 ok(wait_settled($node), 'a named head that is dead at once');
 is(dead('follows'), '2:max_attempts', 'it is dead');
 is(join(' ', numbers(path => '/ok/follows', delivered => 1)), '1 3 4 5', 'the others are delivered, in order');
 is(join(' ', sizes('follows')), '5 3', 'those behind it with the next request');
 
 create('block', '/poison?n=2&how=named', "batch_size => 5, max_attempts => 1, on_exhausted => 'block', $quick");
-emit_at_once('block', 5, "'k'");
+emit_at_once($node, 'block', 5, "'k'");
 ok( wait_sql($node,
 		"SELECT (delivered, dead, blocked) = (1, 1, 3) FROM outbox.stats WHERE endpoint = 'block'"),
 	"on_exhausted = 'block': they wait");
@@ -169,7 +158,7 @@ foreach my $what (sort keys %answers)
 
 	create($name, $answers{$what} =~ m{^/} ? $answers{$what} : "/status/200?body=$body",
 		"batch_size => 10, timeout => '1 s', $slowly");
-	emit_at_once($name, 10, "'k' || n % 2");
+	emit_at_once($node, $name, 10, "'k' || n % 2");
 	ok( wait_sql($node,
 			"SELECT (delivered, retrying, failed_attempts) = (0, 10, 10) FROM outbox.stats WHERE endpoint = '$name'"),
 		"$what: nothing is delivered");
@@ -195,7 +184,7 @@ foreach my $what (sort keys %fine)
 	my $body = $fine{$what} =~ s/([^A-Za-z0-9])/sprintf '%%%02X', ord $1/ger;
 
 	create($name, $fine{$what} =~ m{^/} ? $fine{$what} : "/status/200?body=$body", "batch_size => 10, $slowly");
-	emit_at_once($name, 10, 'NULL');
+	emit_at_once($node, $name, 10, 'NULL');
 	ok(wait_sql($node, "SELECT delivered = 10 FROM outbox.stats WHERE endpoint = '$name'"), "$what: all is delivered");
 	ask("SELECT outbox.drop_endpoint('$name')");
 }
@@ -203,7 +192,7 @@ foreach my $what (sort keys %fine)
 # ------------------------------------------------------------------- splitting
 
 create('poison', '/poison?n=23', "batch_size => 64, max_attempts => 20, max_in_flight => 1, $quick");
-emit_at_once('poison', 64, 'NULL');
+emit_at_once($node, 'poison', 64, 'NULL');
 ok(wait_settled($node), 'a poison event: all is settled');
 is(dead('poison'), '23:max_attempts', 'it is dead');
 is(ask("SELECT attempts FROM outbox.dead_letters WHERE endpoint = 'poison'"), 20, 'after max_attempts');
@@ -220,20 +209,20 @@ is(join(' ', map { $_->{headers}{'outbox-attempt'} } @first), '1 2 3', 'outbox-a
 
 # With keys: the poison event holds those behind it in its key, and nobody else
 create('keyed', '/poison?n=23', "batch_size => 64, max_attempts => 12, $quick");
-emit_at_once('keyed', 192, "'k' || n % 5");
+emit_at_once($node, 'keyed', 192, "'k' || n % 5");
 ok(wait_settled($node), 'a poison event with keys: all is settled');
 is(dead('keyed'), '23:max_attempts', 'it is dead');
 all_delivered('keyed', 191, 'its neighbours');
 
 # One key for all of them
 create('lane', '/poison?n=5', "batch_size => 32, max_attempts => 6, $quick");
-emit_at_once('lane', 40, "'k'");
+emit_at_once($node, 'lane', 40, "'k'");
 ok(wait_settled($node), 'all of one key: all is settled');
 is(dead('lane'), '5:max_attempts', 'the poison event is dead');
 all_delivered('lane', 39, 'its followers');
 
 create('strict', '/poison?n=5', "batch_size => 32, max_attempts => 6, ordering => 'strict', $quick");
-emit_at_once('strict', 40, "CASE WHEN n % 2 = 0 THEN 'k' || n % 3 END");
+emit_at_once($node, 'strict', 40, "CASE WHEN n % 2 = 0 THEN 'k' || n % 3 END");
 ok(wait_settled($node), 'strict: all is settled');
 is(dead('strict'), '5:max_attempts', 'the poison event is dead');
 is_deeply([ numbers(path => '/ok/strict', delivered => 1) ], [ grep { $_ != 5 } 1 .. 40 ], 'the others come in the order of the log');
@@ -242,7 +231,7 @@ is_deeply([ numbers(path => '/ok/strict', delivered => 1) ], [ grep { $_ != 5 } 
 foreach my $max (1 .. 4)
 {
 	create("max$max", '/poison?n=7', "batch_size => 16, max_attempts => $max, $quick");
-	emit_at_once("max$max", 16, "CASE WHEN n > 8 THEN 'k' END");
+	emit_at_once($node, "max$max", 16, "CASE WHEN n > 8 THEN 'k' END");
 	ok(wait_settled($node), "max_attempts = $max: all is settled");
 	is(dead("max$max"), '7:max_attempts', 'the poison event is dead');
 	is(ask("SELECT attempts FROM outbox.dead_letters WHERE endpoint = 'max$max'"),
@@ -250,14 +239,14 @@ foreach my $max (1 .. 4)
 	all_delivered("max$max", 15, 'its neighbours');
 }
 create('age', '/poison?n=7', "batch_size => 16, max_age => '300 ms', $quick");
-emit_at_once('age', 16, 'NULL');
+emit_at_once($node, 'age', 16, 'NULL');
 ok(wait_settled($node), 'max_age: all is settled');
 is(dead('age'), '7:max_age', 'the poison event is dead');
 all_delivered('age', 15, 'its neighbours');
 
 # webhook-delivery: abort-message means one event, so it is looked for
 create('abort', '/poison?n=7&how=abort', "batch_size => 16, $quick");
-emit_at_once('abort', 16, 'NULL');
+emit_at_once($node, 'abort', 16, 'NULL');
 ok(wait_settled($node), 'abort-message: all is settled');
 is(dead('abort'), '7:aborted by receiver', 'the event that is meant is dead');
 all_delivered('abort', 15, 'its neighbours');
@@ -276,7 +265,7 @@ is(scalar(grep { @{ $_->{batch} } > 1 && grep { $_->{n} == 23 } @{ $_->{batch} }
 # --------------------------------------------- answers for the whole endpoint
 
 create('gone', '/status/410', "batch_size => 10, $quick");
-emit_at_once('gone', 30, "'k' || n % 4");
+emit_at_once($node, 'gone', 30, "'k' || n % 4");
 ok(wait_sql($node, "SELECT state = 'disabled' FROM outbox.stats WHERE endpoint = 'gone'"), '410 disables the endpoint');
 my ($before) = $receiver->requests(path => '/ok/gone');
 is(ask("SELECT max(attempts) FROM outbox.parked k JOIN outbox.endpoint_settings s USING (endpoint_id) WHERE s.name = 'gone'"),
@@ -288,7 +277,7 @@ my ($again) = grep { $_->{status} == 200 } $receiver->requests(path => '/ok/gone
 is($again->{sha256}, $before->{sha256}, 'the same batch comes again, byte by byte');
 
 create('busy', '/status/429?retry_after=2', "batch_size => 10");
-emit_at_once('busy', 10, 'NULL');
+emit_at_once($node, 'busy', 10, 'NULL');
 $receiver->wait_for(1, path => '/ok/busy');
 $pid = worker_pid($node);
 ok(wait_sql($node, "SELECT retrying = 10 FROM outbox.stats WHERE endpoint = 'busy'"), '429: ten deliveries wait');
@@ -304,7 +293,7 @@ cmp_ok($busy[1]{wall} - $busy[0]{wall}, '>', 1.9, 'not earlier than asked for');
 
 # Down: the breaker opens; one event is enough to find out
 create('down', '/status/500', "batch_size => 10, max_in_flight => 4, backoff_base => '20 ms', backoff_max => '200 ms'");
-emit_at_once('down', 200, "'k' || n");
+emit_at_once($node, 'down', 200, "'k' || n");
 ok(wait_sql($node, "SELECT state = 'backing_off' FROM outbox.stats WHERE endpoint = 'down'"), '20 requests in a row: backing off');
 my $asked = () = $receiver->requests(path => '/ok/down');
 $receiver->wait_for($asked + 6, path => '/ok/down');
@@ -315,7 +304,7 @@ all_delivered('down', 200, 'back again');
 # ------------------------------------------------------------------ operators
 
 create('ops', '/status/500', "batch_size => 10, max_in_flight => 1, $slowly");
-emit_at_once('ops', 10, "CASE WHEN n > 5 THEN 'k' END");
+emit_at_once($node, 'ops', 10, "CASE WHEN n > 5 THEN 'k' END");
 ok(wait_sql($node, "SELECT retrying = 10 FROM outbox.stats WHERE endpoint = 'ops'"), 'a failed batch waits');
 my %id = map { split /\|/ } split /\n/, ask("SELECT payload->>'n', id FROM outbox.events WHERE topic = 'ops'");
 ok(ask("SELECT outbox.cancel('$id{3}')"), 'one of it is cancelled');
@@ -336,7 +325,7 @@ is(join(' ', grep { $_ > 5 } @replayed), '6 8 9 10', 'repeats them, each key in 
 
 # Another ordering finds what the former one left
 create('turn', '/poison?n=2&how=named', "batch_size => 10, ordering => 'strict', $slowly");
-emit_at_once('turn', 6, "CASE WHEN n % 2 = 0 THEN 'k' END");
+emit_at_once($node, 'turn', 6, "CASE WHEN n % 2 = 0 THEN 'k' END");
 ok(wait_sql($node, "SELECT (retrying, blocked) = (1, 4) FROM outbox.stats WHERE endpoint = 'turn'"), 'strict: a parked head, and four behind it');
 ask("SELECT outbox.alter_endpoint('turn', ordering => 'key')");
 ok(wait_sql($node, "SELECT (delivered, retrying, blocked) = (3, 1, 2) FROM outbox.stats WHERE endpoint = 'turn'"),

@@ -31,48 +31,7 @@ pg_lltoa(int64 value, char *a)
 	return sprintf(a, "%lld", (long long) value);
 }
 
-bool
-errstart(int elevel, const char *domain)
-{
-	(void) elevel;
-	(void) domain;
-	abort();
-}
-
-bool
-errstart_cold(int elevel, const char *domain)
-{
-	return errstart(elevel, domain);
-}
-
-void
-errfinish(const char *filename, int lineno, const char *funcname)
-{
-	(void) filename;
-	(void) lineno;
-	(void) funcname;
-	abort();
-}
-
-int
-errcode(int sqlerrcode)
-{
-	return sqlerrcode;
-}
-
-int
-errmsg(const char *fmt,...)
-{
-	(void) fmt;
-	return 0;
-}
-
-int
-errhint(const char *fmt,...)
-{
-	(void) fmt;
-	return 0;
-}
+#include "no_server.h"
 
 static void
 vector(const char *secret, const char *id, int64 timestamp, const char *body,

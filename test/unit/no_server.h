@@ -1,0 +1,47 @@
+/*
+ * no_server.h
+ *	  What a server would have to say, for rooms that are linked without one.
+ *	  Nothing here throws.
+ */
+bool
+errstart(int elevel, const char *domain)
+{
+	(void) elevel;
+	(void) domain;
+	abort();
+}
+
+bool
+errstart_cold(int elevel, const char *domain)
+{
+	return errstart(elevel, domain);
+}
+
+void
+errfinish(const char *filename, int lineno, const char *funcname)
+{
+	(void) filename;
+	(void) lineno;
+	(void) funcname;
+	abort();
+}
+
+int
+errcode(int sqlerrcode)
+{
+	return sqlerrcode;
+}
+
+int
+errmsg(const char *fmt,...)
+{
+	(void) fmt;
+	return 0;
+}
+
+int
+errhint(const char *fmt,...)
+{
+	(void) fmt;
+	return 0;
+}
