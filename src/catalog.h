@@ -1,7 +1,6 @@
 /*
  * catalog.h
- *	  Reads what the tables say about endpoints: settings, positions, parked
- *	  deliveries.
+ *	  Reads what the tables say about endpoints: their settings.
  */
 #ifndef OUTBOX_CATALOG_H
 #define OUTBOX_CATALOG_H
@@ -54,47 +53,7 @@ extern void outbox_catalog_settings(OutboxApplySettings apply, void *arg);
 /* Copies settings into the endpoint (creating its contexts anew). */
 extern void outbox_catalog_assign(OutboxEndpoint *ep, const OutboxSettings *s);
 
-/* A stored position. */
-typedef struct OutboxPosition
-{
-	int64		generation;
-	OutboxCursor cursor;
-	int			npending;
-	int64	   *pending;
-	int64		delivered;
-	int64		failed_attempts;
-} OutboxPosition;
-
-/*
- * The newest position of one endpoint, its own or the one that it shares.
- * False: none is stored.  The caller clears the cursor.
- */
-extern bool outbox_catalog_position(int32 endpoint_id, OutboxPosition *position);
-
-/* The shared position that was written last.  False: there is none. */
-extern bool outbox_catalog_newest_shared(OutboxCursor *cursor);
-
-/* Numbers that are given out go on from those that are in use. */
-extern void outbox_catalog_raise_numbers(OutboxDatabase *db);
-
-/* Which of the two tables of positions is in use, and how full it is. */
-extern void outbox_catalog_positions_in_use(OutboxDatabase *db);
-
 /* The newest version of the subscription that has a place in the log. */
 extern int64 outbox_catalog_subscription(int32 endpoint_id);
-
-/* What waits in outbox.parked for this endpoint. */
-extern void outbox_catalog_load_parked(OutboxEndpoint *ep);
-
-/* Brings deliveries back: due retries; the next followers of waiting lanes. */
-extern void outbox_catalog_load_retries(OutboxEndpoint *ep, const int64 *seqs, int n);
-extern void outbox_catalog_load_followers(OutboxEndpoint *ep);
-
-/* In a settle: rows whose event turned out to be gone. */
-extern void outbox_catalog_write_gone(void);
-extern void outbox_catalog_forget_parked(int32 endpoint_id, const OutboxTick *start);
-
-/* Events that were on their way when the position was written. */
-extern void outbox_catalog_load_pending(OutboxEndpoint *ep, const int64 *seqs, int n);
 
 #endif							/* OUTBOX_CATALOG_H */

@@ -14,6 +14,7 @@
 #include "utils/timestamp.h"
 
 #include "clock.h"
+#include "parked.h"
 #include "plan.h"
 #include "session.h"
 
@@ -32,7 +33,7 @@ outbox_clock_went_back(TimestampTz now)
 
 /*
  * Retries keep the rest of their wait.  Where the table is not to be had they
- * wait for backoff_max at the most, see outbox_catalog_load_parked().
+ * wait for backoff_max at the most, see outbox_parked_load().
  */
 void
 outbox_clock_follow(TimestampTz now)

@@ -7,11 +7,11 @@
 
 #include "utils/timestamp.h"
 
+#include "attempts.h"
 #include "batch.h"
 #include "compat.h"
 #include "crash_point.h"
 #include "deliver.h"
-#include "settle.h"
 
 int			outbox_in_flight;
 int64		outbox_delivered;
@@ -31,7 +31,7 @@ batch_done(OutboxBatch *b, const OutboxOutcome *outcome, TimestampTz now)
 		const char *error = outbox_batch_error(b, i);
 
 		outbox_delivered += error == NULL;
-		outbox_settle_attempt(b->members[i].delivery, outcome, error, i == 0);
+		outbox_attempt_ended(b->members[i].delivery, outcome, error, i == 0);
 	}
 	OUTBOX_CRASH_POINT("batch.judged");
 	outbox_batch_done(b, outcome, now);
@@ -56,7 +56,7 @@ done(void *arg, const OutboxOutcome *outcome)
 		outbox_unsettled++;
 		d->transfer = NULL;
 		outbox_delivered += good;
-		outbox_settle_attempt(d, outcome, good ? NULL : outcome->error, true);
+		outbox_attempt_ended(d, outcome, good ? NULL : outcome->error, true);
 		outbox_endpoint_done(ep, d, outcome, now);
 	}
 	OUTBOX_CRASH_POINT("answer.noted");

@@ -15,9 +15,9 @@
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
-#include "catalog.h"
 #include "compat.h"
 #include "crash_point.h"
+#include "parked.h"
 #include "reader.h"
 #include "shares.h"
 #include "topic.h"
@@ -469,7 +469,7 @@ bring_back(dlist_head *busy, TimestampTz now)
 			continue;
 		n = outbox_endpoint_take_due(ep, now, seqs, OUTBOX_RETRIES_MAX);
 		if (n > 0)
-			outbox_catalog_load_retries(ep, seqs, n);
+			outbox_parked_load_retries(ep, seqs, n);
 		OUTBOX_CRASH_POINT("retry.loaded");
 		got_work(ep);
 	}
@@ -497,7 +497,7 @@ outbox_reader_bring_followers(dlist_head *busy)
 		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, busy_node, iter.cur);
 
 		if (!ep->dropped && !ep->recreate)
-			outbox_catalog_load_followers(ep);
+			outbox_parked_load_followers(ep);
 	}
 }
 

@@ -16,7 +16,9 @@
 #include "catalog.h"
 #include "crash_point.h"
 #include "deliver.h"
+#include "parked.h"
 #include "plan.h"
+#include "positions.h"
 #include "reader.h"
 #include "roster.h"
 #include "session.h"
@@ -92,7 +94,7 @@ meet(const OutboxSettings *s)
 	ep->generation = s->generation;
 	ep->stored_version = outbox_catalog_subscription(s->id);
 
-	if (!outbox_catalog_position(s->id, &p) || p.generation != s->generation)
+	if (!outbox_position_read(s->id, &p) || p.generation != s->generation)
 	{
 		int64		delivered = p.delivered;
 		int64		failed = p.failed_attempts;
@@ -103,7 +105,7 @@ meet(const OutboxSettings *s)
 		p.failed_attempts = failed;
 		outbox_cursor_set(&p.cursor, s->start, NULL, 0);
 		if (s->generation > 1)
-			outbox_catalog_forget_parked(s->id, s->start);
+			outbox_parked_forget(s->id, s->start);
 	}
 	ep->delivered = p.delivered;
 	ep->failed_attempts = p.failed_attempts;
@@ -121,8 +123,8 @@ meet(const OutboxSettings *s)
 	outbox_cursor_clear(&p.cursor);
 
 	/* Parked rows first: they may stand before what the log brings. */
-	outbox_catalog_load_parked(ep);
-	outbox_catalog_load_pending(ep, p.pending, p.npending);
+	outbox_parked_load(ep);
+	outbox_position_load_pending(ep, p.pending, p.npending);
 	OUTBOX_CRASH_POINT("endpoint.loaded");
 	outbox_roster_busy(ep);
 	return ep;

@@ -1,6 +1,6 @@
 /*
  * settle.h
- *	  Writes outcomes: attempts, parked deliveries, positions.
+ *	  Writes outcomes: attempts, parked deliveries, positions, together.
  */
 #ifndef OUTBOX_SETTLE_H
 #define OUTBOX_SETTLE_H
@@ -8,15 +8,6 @@
 #include "endpoint.h"
 
 extern void outbox_settle_init(OutboxDatabase *db, int64 last_shared_tick);
-
-/*
- * Remembers an attempt that ended, for outbox.attempts.  'error': why it failed,
- * NULL: it did not.  'keep_body': with what was kept of the answer to a failure.
- */
-extern void outbox_settle_attempt(const OutboxDelivery *d,
-								  const OutboxOutcome *outcome,
-								  const char *error, bool keep_body);
-extern int	outbox_settle_attempts(void);	/* how many wait to be written */
 
 /*
  * Writes everything that is due for these endpoints, in one transaction.
@@ -30,12 +21,5 @@ extern bool outbox_settle(dlist_head *busy, const OutboxCursor *head, bool final
  * how far he has read all the same, or he would retain the log.
  */
 extern bool outbox_settle_wants_head(const OutboxCursor *head, TimestampTz now);
-
-/*
- * Positions fill up: write what counts to the other table, truncate this one.
- * For the worker that serves the database.
- */
-extern bool outbox_settle_wants_compaction(TimestampTz now);
-extern bool outbox_settle_compact(void);
 
 #endif							/* OUTBOX_SETTLE_H */

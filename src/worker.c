@@ -25,7 +25,6 @@
 #include "utils/timestamp.h"
 
 #include "backlog.h"
-#include "catalog.h"
 #include "clock.h"
 #include "cloudevents.h"
 #include "command.h"
@@ -35,6 +34,7 @@
 #include "deliver.h"
 #include "launcher.h"
 #include "origin.h"
+#include "positions.h"
 #include "reader.h"
 #include "replay.h"
 #include "retention.h"
@@ -319,8 +319,8 @@ settle_step(TimestampTz now, bool final)
 	followers_step(now);
 	if (final)
 		return;
-	if (outbox_settle_wants_compaction(now))
-		outbox_settle_compact();
+	if (outbox_positions_want_compaction(now))
+		outbox_positions_compact();
 	outbox_roster_recreate();
 }
 
@@ -426,7 +426,7 @@ database_step(TimestampTz now)
 		return;
 	}
 	outbox_retention_init(db);
-	outbox_catalog_positions_in_use(db);
+	outbox_positions_in_use(db);
 	outbox_commit();
 	outbox_schedule_begin();
 	database_ours = true;
@@ -623,11 +623,11 @@ start(void)
 		pg_usleep(RETRY_LOCKS_AFTER);
 	outbox_log_check_sequence();
 	outbox_cloudevents_init();
-	outbox_catalog_raise_numbers(db);
+	outbox_positions_raise_numbers(db);
 	outbox_roster_init();
 
 	/* Where idle endpoints stand, if there were any: they need not catch up. */
-	if (!outbox_catalog_newest_shared(&outbox_head))
+	if (!outbox_position_newest_shared(&outbox_head))
 	{
 		OutboxTick *now = outbox_log_tick();
 

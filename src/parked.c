@@ -1,0 +1,360 @@
+/*
+ * parked.c
+ *	  Owns outbox.parked as the worker reads and writes it: what waits there for
+ *	  its time or for its key's head, what is dead.
+ */
+#include "outbox.h"
+
+#include "catalog/pg_type.h"
+#include "miscadmin.h"
+#include "utils/fmgrprotos.h"
+#include "utils/memutils.h"
+
+#include "attempts.h"
+#include "lane.h"
+#include "parked.h"
+#include "plan.h"
+#include "retries.h"
+#include "row.h"
+
+static void
+unblock(OutboxEndpoint *ep)
+{
+	Datum		args[2] = {Int32GetDatum(ep->id), BoolGetDatum(ep->ordering == OUTBOX_ORDER_NONE)};
+
+	outbox_query("UPDATE outbox.parked SET status = 'retrying',"
+		  " next_attempt_at = pg_catalog.now()"
+		  " WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
+		  " AND status OPERATOR(pg_catalog.=) 'blocked' AND ($2 OR key IS NULL)"
+		  " RETURNING seq, next_attempt_at",
+		  2, (Oid[]) {INT4OID, BOOLOID}, args, NULL);
+	for (uint64 i = 0; i < SPI_processed; i++)
+	{
+		OutboxRow	row = fetch_row(i);
+
+		outbox_endpoint_add_retry(ep, row_int8(row, 0), row_time(row, 1, 0), NULL, 0);
+	}
+}
+
+void
+outbox_parked_load(OutboxEndpoint *ep)
+{
+	Datum		args[1] = {Int32GetDatum(ep->id)};
+	TimestampTz latest = GetCurrentTimestamp() + ep->backoff_max;
+	bool		no_lane = false;
+
+	outbox_query("SELECT seq, key, status, next_attempt_at, reason, batch"
+		  " FROM outbox.parked"
+		  " WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
+		  " AND status OPERATOR(pg_catalog.<>) 'blocked'",
+		  1, (Oid[]) {INT4OID}, args, NULL);
+	for (uint64 i = 0; i < SPI_processed; i++)
+	{
+		OutboxRow	row = fetch_row(i);
+		char	   *key = row_text(row, 1);
+
+		/* A wait is longer only when the clock was set back and nobody was here. */
+		if (row_is(row, 2, "retrying"))
+			outbox_endpoint_add_retry(ep, row_int8(row, 0),
+									  Min(row_time(row, 3, 0), latest), key,
+									  row_int8(row, 5));
+		else if (row_is(row, 2, "dead"))
+		{
+			ep->ndead++;
+			if (ep->block_on_dead && outbox_endpoint_dead_blocks(row_text(row, 4)))
+				outbox_endpoint_add_blocker(ep, key);
+		}
+		else
+			outbox_retries_cancel(ep, row_int8(row, 0));
+	}
+
+	/*
+	 * After the heads, so that a lane knows that it has one.  What is in no lane
+	 * was blocked under another ordering: it is due.
+	 */
+	outbox_query("SELECT key, pg_catalog.count(*), pg_catalog.min(seq) FROM outbox.parked"
+		  " WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
+		  " AND status OPERATOR(pg_catalog.=) 'blocked' GROUP BY key",
+		  1, (Oid[]) {INT4OID}, args, NULL);
+	for (uint64 i = 0; i < SPI_processed; i++)
+	{
+		OutboxRow	row = fetch_row(i);
+		char	   *key = row_text(row, 0);
+
+		if (outbox_lane_key(ep, key) == NULL)
+			no_lane = true;
+		else
+			outbox_endpoint_add_followers(ep, key, row_int8(row, 1), row_int8(row, 2));
+	}
+	if (no_lane)
+		unblock(ep);
+}
+
+typedef struct Loading
+{
+	int			n;
+	struct
+	{
+		int64		seq;
+		char	   *key;
+		int			attempts;
+		TimestampTz first_attempt_at;
+		OutboxRedelivery redelivery;
+		int64		group;
+		OutboxEvent *event;
+	}		   *rows;
+} Loading;
+
+static void
+take_loaded(void *arg, void *wanted, OutboxEvent *event)
+{
+	Loading    *l = arg;
+
+	(void) wanted;
+	for (int i = 0; i < l->n; i++)
+		if (l->rows[i].seq == event->seq && l->rows[i].event == NULL)
+		{
+			l->rows[i].event = event;
+			event->page->refs++;
+		}
+}
+
+/*
+ * Rows whose event is nowhere.  They are found while the log is read; the next
+ * settle says so in the one place where users look.
+ */
+typedef struct Gone
+{
+	int32		endpoint_id;
+	int64		seq;
+} Gone;
+
+static Gone *gone;
+static int	ngone;
+
+static void
+event_is_gone(OutboxEndpoint *ep, int64 seq)
+{
+	ereport(WARNING,
+			(errmsg("outbox event with seq " INT64_FORMAT " for endpoint \"%s\" is gone",
+					seq, ep->name)));
+	gone = gone == NULL ? MemoryContextAlloc(TopMemoryContext, sizeof(Gone)) :
+		repalloc(gone, sizeof(Gone) * (ngone + 1));
+	gone[ngone].endpoint_id = ep->id;
+	gone[ngone++].seq = seq;
+	ep->ndead++;
+	ep->dirty = true;
+}
+
+void
+outbox_parked_write_gone(void)
+{
+	for (int i = 0; i < ngone; i++)
+	{
+		Datum		args[2] = {Int32GetDatum(gone[i].endpoint_id),
+		Int64GetDatum(gone[i].seq)};
+
+		outbox_query("UPDATE outbox.parked SET status = 'dead', reason = 'event is gone'"
+			  " WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
+			  " AND seq OPERATOR(pg_catalog.=) $2",
+			  2, (Oid[]) {INT4OID, INT8OID}, args, NULL);
+	}
+	ngone = 0;
+}
+
+/*
+ * After a seek: what is parked and lies ahead again will be read again.  What
+ * was cancelled stays so.
+ */
+void
+outbox_parked_forget(int32 endpoint_id, const OutboxTick *start)
+{
+	Datum		args[2] = {Int32GetDatum(endpoint_id),
+	CStringGetTextDatum(outbox_tick_snapshot(start))};
+
+	outbox_query("DELETE FROM outbox.parked p WHERE p.endpoint_id OPERATOR(pg_catalog.=) $1"
+		  " AND p.status OPERATOR(pg_catalog.<>) 'cancelled'"
+		  " AND EXISTS (SELECT 1 FROM outbox.events e"
+		  " WHERE e.seq OPERATOR(pg_catalog.=) p.seq AND NOT"
+		  " pg_catalog.pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid),"
+		  " $2::pg_catalog.pg_snapshot))",
+		  2, (Oid[]) {INT4OID, TEXTOID}, args, NULL);
+}
+
+#define LOADED "seq, key, attempts, first_attempt_at, redelivery, batch"
+
+/* The rows of SPI_tuptable, which are LOADED. */
+static void
+load_rows(OutboxEndpoint *ep, bool retries)
+{
+	Loading		l = {.n = (int) SPI_processed};
+	int64	   *seqs = palloc(sizeof(int64) * Max(l.n, 1));
+
+	l.rows = palloc0(sizeof(*l.rows) * Max(l.n, 1));
+	for (int i = 0; i < l.n; i++)
+	{
+		OutboxRow	row = fetch_row(i);
+
+		seqs[i] = l.rows[i].seq = row_int8(row, 0);
+		l.rows[i].key = row_text(row, 1);
+		l.rows[i].attempts = row_int4(row, 2);
+		l.rows[i].first_attempt_at = row_time(row, 3, 0);
+		l.rows[i].redelivery = DatumGetInt16(row.values[4]);
+		l.rows[i].group = row_int8(row, 5);
+	}
+	outbox_log_fetch(seqs, l.n, take_loaded, &l);
+	for (int i = 0; i < l.n; i++)
+	{
+		if (l.rows[i].event == NULL)
+		{
+			event_is_gone(ep, l.rows[i].seq);
+			outbox_endpoint_load_failed(ep, l.rows[i].seq, l.rows[i].key, retries);
+			continue;
+		}
+		outbox_endpoint_load(ep, l.rows[i].event, l.rows[i].attempts,
+							 l.rows[i].first_attempt_at, l.rows[i].redelivery,
+							 retries, l.rows[i].group);
+		outbox_page_unref(l.rows[i].event->page);
+	}
+}
+
+void
+outbox_parked_load_retries(OutboxEndpoint *ep, const int64 *seqs, int n)
+{
+	Datum		args[2] = {Int32GetDatum(ep->id), outbox_int8_array(seqs, n)};
+	static SPIPlanPtr plan;
+
+	outbox_plan_run(&plan,
+				"SELECT " LOADED " FROM outbox.parked"
+				" WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
+				" AND seq OPERATOR(pg_catalog.=) ANY ($2)"
+				" AND status OPERATOR(pg_catalog.=) 'retrying' ORDER BY seq",
+				2, (Oid[]) {INT4OID, INT8ARRAYOID}, args, NULL);
+	load_rows(ep, true);
+
+	/* Rows that are no more: whoever removed them took the delivery back. */
+	for (int i = 0; i < n; i++)
+		outbox_endpoint_load_failed(ep, seqs[i], NULL, true);
+}
+
+void
+outbox_parked_load_followers(OutboxEndpoint *ep)
+{
+	static SPIPlanPtr of_key;
+	static SPIPlanPtr of_all;
+
+	while (!dlist_is_empty(&ep->loading))
+	{
+		OutboxLane *lane = dlist_container(OutboxLane, loading_node,
+										   dlist_pop_head_node(&ep->loading));
+		Datum		args[3] = {Int32GetDatum(ep->id),
+		Int64GetDatum(outbox_endpoint_at_once(ep)), CStringGetTextDatum(lane->key)};
+
+		lane->on_loading = false;
+		if (ep->ordering == OUTBOX_ORDER_STRICT)
+			outbox_plan_run(&of_all,
+						"SELECT " LOADED " FROM outbox.parked"
+						" WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
+						" AND status OPERATOR(pg_catalog.=) 'blocked' ORDER BY seq LIMIT $2",
+						2, (Oid[]) {INT4OID, INT8OID}, args, NULL);
+		else
+			outbox_plan_run(&of_key,
+						"SELECT " LOADED " FROM outbox.parked"
+						" WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
+						" AND key OPERATOR(pg_catalog.=) $3"
+						" AND status OPERATOR(pg_catalog.=) 'blocked' ORDER BY seq LIMIT $2",
+						3, (Oid[]) {INT4OID, INT8OID, TEXTOID}, args, NULL);
+		if (SPI_processed == 0)
+			outbox_endpoint_no_followers(ep, lane);
+		else
+			load_rows(ep, false);
+	}
+}
+
+static Datum
+text_datum(const char *s, char *null)
+{
+	*null = s ? ' ' : 'n';
+	return s ? CStringGetTextDatum(s) : (Datum) 0;
+}
+
+static void
+park(OutboxEndpoint *ep, OutboxDelivery *d)
+{
+	static const char *const status[] = {
+		[OUTBOX_VERDICT_RETRY] = "retrying",
+		[OUTBOX_VERDICT_BLOCKED] = "blocked",
+		[OUTBOX_VERDICT_DEAD] = "dead",
+	};
+	static SPIPlanPtr plan;
+	char		nulls[14];
+	Datum		args[13];
+
+	memset(nulls, ' ', sizeof(nulls));
+	args[0] = Int32GetDatum(ep->id);
+	args[1] = Int64GetDatum(d->seq);
+	args[2] = UUIDPGetDatum(&d->event->id);
+	args[3] = text_datum(d->event->key, &nulls[3]);
+	args[4] = CStringGetTextDatum(status[d->verdict]);
+	args[5] = text_datum(d->verdict == OUTBOX_VERDICT_DEAD ? d->reason : NULL, &nulls[5]);
+	args[6] = Int32GetDatum(d->attempts);
+	args[7] = TimestampTzGetDatum(d->first_attempt_at);
+	if (d->first_attempt_at == 0)
+		nulls[7] = 'n';
+	args[8] = TimestampTzGetDatum(d->next_attempt_at);
+	if (d->verdict != OUTBOX_VERDICT_RETRY)
+		nulls[8] = 'n';
+	args[9] = Int32GetDatum(d->last_status);
+	if (d->last_status == 0)
+		nulls[9] = 'n';
+	args[10] = text_datum(d->error, &nulls[10]);
+	args[11] = Int16GetDatum(d->redelivery);
+	args[12] = Int64GetDatum(d->group);
+	if (d->group == 0 || d->verdict == OUTBOX_VERDICT_BLOCKED)
+		nulls[12] = 'n';
+	nulls[13] = '\0';
+	outbox_plan_run(&plan,
+		"INSERT INTO outbox.parked AS p (endpoint_id, seq, event_id, key, status,"
+		" reason, attempts, first_attempt_at, next_attempt_at, last_status_code,"
+		" last_error, redelivery, parked_at, batch)"
+		" VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, pg_catalog.now(), $13)"
+		" ON CONFLICT (endpoint_id, seq) DO UPDATE SET status = $5, reason = $6,"
+		" attempts = $7, first_attempt_at = $8, next_attempt_at = $9,"
+		" last_status_code = $10, last_error = $11, redelivery = $12, batch = $13",
+		13, (Oid[]) {INT4OID, INT8OID, UUIDOID, TEXTOID, TEXTOID, TEXTOID, INT4OID,
+		TIMESTAMPTZOID, TIMESTAMPTZOID, INT4OID, TEXTOID, INT2OID, INT8OID}, args, nulls);
+}
+
+static void
+unpark(OutboxEndpoint *ep, OutboxDelivery *d)
+{
+	static SPIPlanPtr plan;
+	Datum		args[2] = {Int32GetDatum(ep->id), Int64GetDatum(d->seq)};
+
+	outbox_plan_run(&plan,
+		"DELETE FROM outbox.parked WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
+		" AND seq OPERATOR(pg_catalog.=) $2",
+		2, (Oid[]) {INT4OID, INT8OID}, args, NULL);
+}
+
+void
+outbox_parked_write(OutboxEndpoint *ep)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &ep->settling)
+	{
+		OutboxDelivery *d = dlist_container(OutboxDelivery, node, iter.cur);
+
+		if (d->error)
+		{
+			char	   *clean = outbox_foreign_text(d->error, strlen(d->error));
+
+			strlcpy(d->error, clean, strlen(d->error) + 1);
+		}
+		if (d->verdict == OUTBOX_VERDICT_DELIVERED)
+			unpark(ep, d);
+		else
+			park(ep, d);
+	}
+}

@@ -1,0 +1,85 @@
+/*
+ * row.h
+ *	  Rows of the extension's tables: the columns of one that was read, and many
+ *	  that are appended.
+ */
+#ifndef OUTBOX_ROW_H
+#define OUTBOX_ROW_H
+
+#include "outbox.h"
+
+#include "executor/spi.h"
+#include "executor/tuptable.h"
+#include "utils/builtins.h"
+#include "utils/timestamp.h"
+
+/* The columns of a row, by name-free position; the first is 0. */
+typedef struct OutboxRow
+{
+	Datum	   *values;
+	bool	   *nulls;
+} OutboxRow;
+
+/* Of what SPI has at hand. */
+static inline OutboxRow
+fetch_row(uint64 i)
+{
+	int			n = SPI_tuptable->tupdesc->natts;
+	OutboxRow	row = {palloc(sizeof(Datum) * n), palloc(sizeof(bool) * n)};
+
+	heap_deform_tuple(SPI_tuptable->vals[i], SPI_tuptable->tupdesc,
+					  row.values, row.nulls);
+	return row;
+}
+
+static inline char *
+row_text(OutboxRow row, int i)
+{
+	return row.nulls[i] ? NULL : TextDatumGetCString(row.values[i]);
+}
+
+static inline int64
+row_int8(OutboxRow row, int i)
+{
+	return row.nulls[i] ? 0 : DatumGetInt64(row.values[i]);
+}
+
+static inline int32
+row_int4(OutboxRow row, int i)
+{
+	return row.nulls[i] ? 0 : DatumGetInt32(row.values[i]);
+}
+
+static inline TimestampTz
+row_time(OutboxRow row, int i, TimestampTz otherwise)
+{
+	return row.nulls[i] ? otherwise : DatumGetTimestampTz(row.values[i]);
+}
+
+static inline bool
+row_is(OutboxRow row, int i, const char *what)
+{
+	return !row.nulls[i] && strcmp(TextDatumGetCString(row.values[i]), what) == 0;
+}
+
+extern Datum outbox_int8_array(const int64 *values, int n);
+
+/*
+ * Slots that are used again by each settle.  Their descriptor is a copy that
+ * nobody counts references of; there is one set for each kind of table.
+ */
+typedef struct OutboxSlots
+{
+	int			n;
+	TupleDesc	desc;
+	TupleTableSlot **slots;
+} OutboxSlots;
+
+/*
+ * Appends rows to one of our own tables: one WAL record for a page of them.
+ * The values stand one row after the other.
+ */
+extern void outbox_append_rows(Oid table, OutboxSlots *s, int nrows, Datum *values,
+							   bool *nulls);
+
+#endif							/* OUTBOX_ROW_H */
