@@ -676,8 +676,11 @@ BEGIN
     IF s.name IS NULL OR s.name !~ '^[A-Za-z0-9_.-]{1,63}$' THEN
         problem := format('invalid endpoint name "%s"', COALESCE(s.name::text, 'NULL'));
         hint := 'Use 1 to 63 letters, digits, "_", "-" or ".".';
-    ELSIF s.url IS NULL OR s.topics IS NULL THEN
-        problem := 'url and topics must not be NULL';
+    ELSIF s.url IS NULL THEN
+        problem := 'url must not be NULL';
+        hint := 'Write the URL as https://host/path.';
+    ELSIF s.topics IS NULL THEN
+        problem := 'topics must not be NULL';
         hint := 'Use topics => ''{*}'' to subscribe to everything.';
     ELSIF length(s.url) > 2048 THEN
         problem := format('url is %s characters long', length(s.url));
@@ -694,9 +697,9 @@ BEGIN
     ELSIF s.max_in_flight IS NULL OR s.max_in_flight NOT BETWEEN 1 AND 1024 THEN
         problem := format('invalid max_in_flight %s', COALESCE(s.max_in_flight::text, 'NULL'));
         hint := 'Use 1 to 1024 requests.';
-    ELSIF s.rate_limit IS NOT NULL AND NOT (s.rate_limit > 0 AND s.rate_limit <= 1000000) THEN
+    ELSIF s.rate_limit IS NOT NULL AND s.rate_limit NOT BETWEEN real '0.0001' AND 1000000 THEN
         problem := format('invalid rate_limit %s', s.rate_limit);
-        hint := 'Use requests per second, more than 0 and at most 1000000; NULL: no limit.';
+        hint := 'Use requests per second, 0.0001 to 1000000; NULL: no limit.';
     ELSIF s.max_attempts IS NOT NULL AND s.max_attempts < 1 THEN
         problem := format('invalid max_attempts %s', s.max_attempts);
         hint := 'Use at least 1; NULL: until max_age.';
@@ -724,6 +727,9 @@ BEGIN
     ELSIF s.batch_wait IS NULL OR s.batch_wait NOT BETWEEN interval '0' AND interval '1 hour' THEN
         problem := format('invalid batch_wait %s', COALESCE(s.batch_wait::text, 'NULL'));
         hint := 'Use 0 (what is there goes at once) to 1 hour.';
+    ELSIF s.batch_wait > interval '0' AND s.batch_size = 1 THEN
+        problem := format('batch_wait is %s, and batch_size is 1: one event has no others to wait for', s.batch_wait);
+        hint := 'Use batch_wait 0, or a batch_size of 2 to 1000.';
     END IF;
     IF problem IS NOT NULL THEN
         RAISE EXCEPTION '%', problem USING ERRCODE = 'invalid_parameter_value', HINT = hint;
@@ -857,6 +863,23 @@ DECLARE
     old outbox.endpoint_settings := outbox.lock_endpoint(name);
     s outbox.endpoint_settings := old;
     option text;
+    given text[] := array_remove(ARRAY[
+        CASE WHEN topics IS NOT NULL THEN 'topics' END,
+        CASE WHEN filter IS NOT NULL THEN 'filter' END,
+        CASE WHEN format IS NOT NULL THEN 'format' END,
+        CASE WHEN headers IS NOT NULL THEN 'headers' END,
+        CASE WHEN ordering IS NOT NULL THEN 'ordering' END,
+        CASE WHEN on_exhausted IS NOT NULL THEN 'on_exhausted' END,
+        CASE WHEN max_in_flight IS NOT NULL THEN 'max_in_flight' END,
+        CASE WHEN rate_limit IS NOT NULL THEN 'rate_limit' END,
+        CASE WHEN timeout IS NOT NULL THEN 'timeout' END,
+        CASE WHEN connect_timeout IS NOT NULL THEN 'connect_timeout' END,
+        CASE WHEN max_attempts IS NOT NULL THEN 'max_attempts' END,
+        CASE WHEN max_age IS NOT NULL THEN 'max_age' END,
+        CASE WHEN backoff_base IS NOT NULL THEN 'backoff_base' END,
+        CASE WHEN backoff_max IS NOT NULL THEN 'backoff_max' END,
+        CASE WHEN batch_size IS NOT NULL THEN 'batch_size' END,
+        CASE WHEN batch_wait IS NOT NULL THEN 'batch_wait' END], NULL);
 BEGIN
     s.url := COALESCE(url, s.url);
     s.topics := COALESCE(topics, s.topics);
@@ -876,6 +899,11 @@ BEGIN
     s.batch_size := COALESCE(batch_size, s.batch_size);
     s.batch_wait := COALESCE(batch_wait, s.batch_wait);
     FOREACH option IN ARRAY COALESCE(reset, '{}') LOOP
+        IF option = ANY (given) THEN
+            RAISE EXCEPTION 'option "%" has a new value and is in reset', option
+                USING ERRCODE = 'invalid_parameter_value',
+                      HINT = 'Pass the value, or name the option in reset to bring its default back.';
+        END IF;
         CASE option
             WHEN 'topics' THEN s.topics := '{*}';
             WHEN 'filter' THEN s.filter := NULL;
@@ -1296,10 +1324,18 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     n int8;
+    its_topic text;
 BEGIN
+    IF event IS NULL THEN
+        RAISE EXCEPTION 'event must not be NULL'
+            USING ERRCODE = 'null_value_not_allowed',
+                  HINT = 'Pass what outbox.emit() returned; outbox.deliveries has it as event_id.';
+    END IF;
     IF endpoint IS NULL THEN
-        DELETE FROM outbox.scheduled e WHERE e.id = event;
+        DELETE FROM outbox.scheduled e WHERE e.id = event RETURNING e.topic INTO its_topic;
         IF FOUND THEN
+            -- Nothing is left that its dedup_key could stand for.
+            DELETE FROM outbox.dedup d WHERE d.topic = its_topic AND d.event_id = event;
             RETURN true;
         END IF;
     ELSIF EXISTS (SELECT 1 FROM outbox.scheduled e WHERE e.id = event) THEN
@@ -1327,7 +1363,7 @@ BEGIN
     RETURN n > 0;
 END $$;
 COMMENT ON FUNCTION outbox.cancel(pg_catalog.uuid, pg_catalog.text) IS
-'Takes an event back from an endpoint (NULL: from all) where it still waits; true if it did anywhere. A request that is made before this transaction commits is not undone. An event that waits for its deliver_at is taken back from all, and gone. Errors: 42704 no such event or endpoint, 55000 scheduled and an endpoint given';
+'Takes an event back from an endpoint (NULL: from all) where it still waits; true if it did anywhere. A request that is made before this transaction commits is not undone. An event that waits for its deliver_at is taken back from all, and gone; its dedup_key is free again. Errors: 42704 no such event or endpoint, 55000 scheduled and an endpoint given, 22004 event is NULL';
 
 -- Looks again and again, each time with a snapshot of its own.
 CREATE FUNCTION outbox.wait_for(event pg_catalog.uuid, timeout pg_catalog.interval DEFAULT '10 s')

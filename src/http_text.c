@@ -270,6 +270,7 @@ check_parsed(CURLU *url, const char **hint)
 	char	   *scheme = NULL;
 	char	   *host = NULL;
 	char	   *user = NULL;
+	char	   *port = NULL;
 	bool		plain = false;
 
 	if (curl_url_get(url, CURLUPART_SCHEME, &scheme, 0) != CURLUE_OK ||
@@ -295,12 +296,18 @@ check_parsed(CURLU *url, const char **hint)
 		*hint = "Put credentials into the endpoint's headers, for example Authorization.";
 		complaint = "the URL contains a user name or a password";
 	}
+	else if (curl_url_get(url, CURLUPART_PORT, &port, 0) == CURLUE_OK && atoi(port) == 0)
+	{
+		*hint = "Use a port from 1 to 65535, or none.";
+		complaint = "the URL's port is 0";
+	}
 	else
 		complaint = check_literal(host, plain, hint);
 
 	curl_free(scheme);
 	curl_free(host);
 	curl_free(user);
+	curl_free(port);
 	return complaint;
 }
 

@@ -58,7 +58,12 @@ OUTBOX_FUNCTION(outbox_check_topics_1_0, 1)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("topics must not be empty"),
-				 errhint("Use '{*}' to subscribe to everything.")));
+				 errhint("Name at least one pattern, like '{order.*}'; '{*}' stands for every topic.")));
+	if (ARR_NDIM(array) > 1)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("topics must not have %d dimensions", ARR_NDIM(array)),
+				 errhint("Write the patterns in one list, like '{order.*,invoice.paid}'.")));
 	for (int i = 0; i < n; i++)
 	{
 		char	   *pattern = nulls[i] ? NULL : TextDatumGetCString(elems[i]);
@@ -101,6 +106,7 @@ OUTBOX_FUNCTION(outbox_check_headers_1_0, 1)
 	JsonbIterator *it = JsonbIteratorInit(&jb->root);
 	JsonbIteratorToken token;
 	JsonbValue	v;
+	char	   *name = NULL;
 
 	if (!JB_ROOT_IS_OBJECT(jb))
 		ereport(ERROR,
@@ -110,29 +116,26 @@ OUTBOX_FUNCTION(outbox_check_headers_1_0, 1)
 	while ((token = JsonbIteratorNext(&it, &v, true)) != WJB_DONE)
 	{
 		const char *problem = NULL;
-		char	   *shown = NULL;
 
 		if (token == WJB_KEY)
 		{
-			shown = pnstrdup(v.val.string.val, v.val.string.len);
+			name = pnstrdup(v.val.string.val, v.val.string.len);
 			problem = outbox_header_name_problem(v.val.string.val,
 												 v.val.string.len, false);
 		}
 		else if (token == WJB_VALUE)
 		{
 			if (v.type != jbvString)
-				problem = "a value is not a string";
-			else
-				problem = outbox_header_value_problem(v.val.string.val,
-													  v.val.string.len);
+				problem = "its value is not a string";
+			else if (outbox_header_value_problem(v.val.string.val, v.val.string.len))
+				problem = "its value has a control character";
 		}
 
 		/* Values may be tokens: only a name is repeated. */
 		if (problem)
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-					 shown ? errmsg("invalid header \"%s\": %s", shown, problem) :
-					 errmsg("invalid headers: %s", problem),
+					 errmsg("invalid header \"%s\": %s", name, problem),
 					 errhint("headers is a flat object of strings, like '{\"authorization\": \"Bearer …\"}'.")));
 	}
 	PG_RETURN_VOID();

@@ -78,6 +78,15 @@ is(events('rr.b'), '1', 'and one event');
 $one->quit;
 $two->quit;
 
+# A scheduled event that is cancelled frees its key, and no other one
+my @later = map { emit($node, 'later.b', '1', "dedup_key => '$_', deliver_at => now() + interval '1 h'") } 'gone', 'stays';
+is(emit($node, 'later.b', '2', "dedup_key => 'gone'"), $later[0], 'a scheduled event has its key');
+is($node->safe_psql('postgres', "SELECT outbox.cancel('$later[0]')"), 't', 'it is cancelled');
+isnt(emit($node, 'later.b', '3', "dedup_key => 'gone'"), $later[0], 'and its key is free');
+is(emit($node, 'later.b', '4', "dedup_key => 'stays'"), $later[1], 'the other key is not');
+is(events('later.b'), '1', 'one event was emitted instead');
+is($node->safe_psql('postgres', "SELECT outbox.cancel('$later[1]')"), 't', 'it goes as well');
+
 # Many at once: the same keys by several sessions, some of which roll back
 my $script = $node->basedir . '/dedup.sql';
 append_to_file($script, <<'SQL');

@@ -60,10 +60,7 @@ my @settings = (
 	[ q{max_in_flight => 0}, '0', qr/1 to 1024/ ],
 	[ q{max_in_flight => -1}, '-1', qr/1 to 1024/ ],
 	[ q{max_in_flight => 1025}, '1025', qr/1 to 1024/ ],
-	[ q{rate_limit => 0}, '0', qr/more than 0/ ],
-	[ q{rate_limit => -0.5}, '-0.5', qr/more than 0/ ],
-	[ q{rate_limit => 'NaN'}, 'NaN', qr/more than 0/ ],
-	[ q{rate_limit => 'Infinity'}, 'Infinity', qr/at most 1000000/ ],
+	map({ [ "rate_limit => '$_'", $_, qr/0\.0001 to 1000000/ ] } qw(0 -0.5 NaN Infinity 1e-30 9.9e-05)),
 	[ q{max_attempts => 0}, '0', qr/at least 1/ ],
 	[ q{max_attempts => -3}, '-3', qr/at least 1/ ],
 	map({
@@ -77,7 +74,9 @@ my @settings = (
 	[ q{batch_size => 2, format => 'raw'}, 'raw', qr/'standard' or 'cloudevents'/ ],
 	[ q{batch_size => 2, format => 'cloudevents-binary'}, 'cloudevents-binary', qr/'standard' or 'cloudevents'/ ],
 	[ q{batch_wait => '-1 s'}, '-00:00:01', qr/^Use 0/ ],
-	[ q{topics => '{}'}, 'empty', qr/'\{\*\}'/ ],
+	[ q{batch_wait => '1 s'}, '00:00:01', qr/batch_wait 0, or a batch_size of 2 to 1000/ ],
+	[ q{topics => '{}'}, 'empty', qr/at least one pattern.*'\{\*\}'/ ],
+	[ q{topics => '{{a,b},{c,d}}'}, '2 dimensions', qr/one list/ ],
 	[ q{topics => '{order.}'}, 'order.', qr/A pattern is/ ],
 	[ q{topics => '{NULL}'}, 'NULL', qr/A pattern is/ ],
 	[ q{filter => '$.total'}, '$."total"', qr/'\$\.total > 100'/ ],
@@ -85,6 +84,9 @@ my @settings = (
 	[ q{filter => '$x == 1'}, '$"x"', qr/'\$\.total > 100'/ ],
 	[ q{headers => '[]'}, 'object', qr/\{"name": "value"\}/ ],
 	[ q{headers => '{"Host": "x"}'}, 'Host', qr/flat object/ ],
+	[ q{headers => '{"a": "b", "Count": 1}'}, '"Count"', qr/flat object/ ],
+	[ q{headers => '{"a": "b", "Deep": {"c": "d"}}'}, '"Deep"', qr/flat object/ ],
+	[ q{headers => '{"a": "b", "Lines": "c\\nd"}'}, '"Lines"', qr/flat object/ ],
 	[ q{secret => 'hunter2'}, 'secret', qr/whsec_/ ]);
 foreach my $setting (@settings)
 {
@@ -100,9 +102,40 @@ foreach my $name (qw(ordering on_exhausted format max_in_flight timeout connect_
 refused("create_endpoint($_)", '22023', 'invalid endpoint name', qr/1 to 63/)
   foreach ("'', '$url'", "'a b', '$url'", "'ä', '$url'", "repeat('x', 64), '$url'", "NULL, '$url'");
 refused("create_endpoint('f', '$_')", '22023', 'url', qr/\w/)
-  foreach ('', 'example.com', 'ftp://example.com/', 'http://10.0.0.1/', 'https://u:p@example.com/');
+  foreach ('', 'example.com', 'https://example.com:0/', 'https://example.com:000/', 'ftp://example.com/', 'http://10.0.0.1/', 'https://u:p@example.com/');
 refused("alter_endpoint('e', reset => '{colour}')", '22023', 'colour', qr/rate_limit/);
 refused("alter_endpoint('e', reset => '{url}')", '22023', 'url', qr/Options with a default/);
+refused("create_endpoint('f', NULL)", '22023', 'url must not be NULL', qr{https://host/path});
+refused("create_endpoint('f', '$url', topics => NULL)", '22023', 'topics must not be NULL', qr/'\{\*\}'/);
+
+# A value and its default at once: each option that can be reset
+my %value = (
+	topics => "'{a}'",
+	filter => "'\$.a > 1'",
+	format => "'raw'",
+	headers => "'{}'",
+	ordering => "'none'",
+	on_exhausted => "'block'",
+	max_in_flight => '1',
+	rate_limit => '1',
+	timeout => "'1 s'",
+	connect_timeout => "'1 s'",
+	max_attempts => '1',
+	max_age => "'1 h'",
+	backoff_base => "'1 s'",
+	backoff_max => "'1 h'",
+	batch_size => '2',
+	batch_wait => "'0'");
+foreach my $option (sort keys %value)
+{
+	refused("alter_endpoint('e', $option => $value{$option}, reset => '{$option}')",
+		'22023', qq("$option"), qr/name the option in reset/);
+	accepted("alter_endpoint('e', reset => '{$option}')");
+}
+is(join(',', sort keys %value), ask(<<'SQL'), 'these are all that alter_endpoint() changes but url and secret');
+SELECT string_agg(a, ',' ORDER BY a COLLATE "C") FROM pg_proc, unnest(proargnames) a
+WHERE oid::regproc::text = 'outbox.alter_endpoint' AND a NOT IN ('name', 'url', 'secret', 'reset')
+SQL
 
 # Places in the log
 foreach my $call ("create_endpoint('f', '$url', start_at => %s)", "seek_endpoint('e', %s)")
@@ -123,12 +156,16 @@ refused($_, '42704', 'nobody', qr/outbox\.endpoints/)
 	"send_test('nobody')", "retry('nobody')", "discard('nobody')", "replay('nobody', 'epoch')");
 refused("$_(NULL)", '42704', 'NULL', qr/outbox\.endpoints/)
   foreach (qw(drop_endpoint pause_endpoint resume_endpoint rotate_secret send_test retry discard));
+refused('cancel(NULL)', '22004', 'NULL', qr/outbox\.emit/);
 refused("cancel('$id')", '42704', $id, qr/outbox\.retention/);
 refused("wait_for('$id')", '42704', $id, qr/committed/);
 my $event = ask("SELECT outbox.emit('none', '1')");
 refused("cancel('$event', 'nobody')", '42704', 'nobody', qr/outbox\.endpoints/);
 refused("retry('e', topics => '{a..b}')", '22023', 'a..b', qr/A pattern is/);
-refused("replay('e', 'epoch', topics => '{}')", '22023', 'empty', qr/'\{\*\}'/);
+refused($_, '22023', 'empty', qr/at least one pattern/)
+  foreach ("retry('e', topics => '{}')", "discard('e', topics => '{}')", "replay('e', 'epoch', topics => '{}')");
+refused($_, '22023', '2 dimensions', qr/one list/)
+  foreach ("retry('e', topics => '{{a,b}}')", "replay('e', 'epoch', topics => '{{a},{b}}')");
 
 # Times
 refused("rotate_secret('e', grace => '-1 s')", '22023', '-00:00:01', qr/0 to 1 year/);
@@ -162,8 +199,11 @@ accepted("rotate_secret('e', grace => '0')");
 accepted("wait_for('$event', '0')");
 accepted("emit('t', repeat('[', 512) || repeat(']', 512))");
 accepted("emit('t', '1', deliver_at => '-infinity')");
-accepted("create_endpoint('f', '$url', max_in_flight => 1024, rate_limit => 0.001, max_attempts => 1,"
+accepted("create_endpoint('f', '$url', max_in_flight => 1024, rate_limit => 0.0001, max_attempts => 1,"
 	  . " timeout => '1 ms', batch_wait => '0', backoff_base => '1 ms', backoff_max => '1 ms')");
+accepted("create_endpoint('f', '$url', batch_size => 2, batch_wait => '1 h', rate_limit => 1000000)");
+accepted("create_endpoint('f', 'https://example.com:1/')");
+accepted("create_endpoint('f', 'https://example.com:65535/')");
 accepted("alter_endpoint('e')");
 
 # Settings of the server

@@ -239,7 +239,9 @@ my %change = (
 	},
 	batches => sub {
 		my ($self) = @_;
-		$self->ask("SELECT outbox.alter_endpoint('batch', batch_size => @{[pick(1, 2, 20, 20, 100)]},"
+		$self->ask(rand() < 0.2
+			? "SELECT outbox.alter_endpoint('batch', reset => '{batch_size,batch_wait}')"
+			: "SELECT outbox.alter_endpoint('batch', batch_size => @{[pick(2, 20, 20, 100)]},"
 			  . " batch_wait => '@{[pick(0, 0, 5, 50)]} ms')");
 	},
 	'partial answers' => sub {
