@@ -29,7 +29,6 @@
 #define BATCH_BYTES (2 * 1024 * 1024)
 
 /* When somebody holds a lock on the table, or on what is due. */
-#define RETRY_LOCKS_AFTER (20 * 1000)	/* µs */
 
 /* Looks that nothing rang for may take this part of the time. */
 #define LOOK_SHARE 100
@@ -225,7 +224,7 @@ outbox_schedule_step(OutboxDatabase *db, TimestampTz now)
 		return;
 	if (!begin())
 	{
-		again_at = now + RETRY_LOCKS_AFTER;
+		again_at = now + OUTBOX_RETRY_LOCKS_AFTER;
 		return;
 	}
 
@@ -250,7 +249,7 @@ outbox_schedule_step(OutboxDatabase *db, TimestampTz now)
 
 	outbox_lower_due_at(db, first_time);
 	if (stuck)
-		again_at = now + RETRY_LOCKS_AFTER;
+		again_at = now + OUTBOX_RETRY_LOCKS_AFTER;
 	if (look)
 	{
 		TimestampTz then = GetCurrentTimestamp();

@@ -68,9 +68,10 @@ extern Oid	outbox_session_table(OutboxTable table);
 /*
  * Begins a transaction.  False, and none is open: somebody holds a lock that
  * conflicts (DROP EXTENSION, VACUUM FULL …), try again a little later.  Ends
- * the process when the extension is gone, or of another version than at the start.  'write': the transaction will write
- * outcomes; else it reads the log.
+ * the process when the extension is gone, or of another version than at the
+ * start.  'write': the transaction will write outcomes; else it reads the log.
  */
+#define OUTBOX_RETRY_LOCKS_AFTER (20 * 1000)	/* µs */
 extern bool outbox_begin(bool write);
 extern void outbox_commit(void);
 extern void outbox_give_up(void);	/* ends it without effect */

@@ -1,17 +1,14 @@
 /*
  * worker.c
- *	  The loop of one of a database's workers: requests move, the log is read, slots are
- *	  filled, outcomes are settled; then it sleeps until one of them has
- *	  something to do.
+ *	  The loop of one of a database's workers: requests move, the log is read,
+ *	  slots are filled, outcomes are settled; then it sleeps until one of them
+ *	  has something to do.
  *
  * No transaction, snapshot or lock is held across a wait or a request.  An SQL
  * error ends the process, and the launcher starts another one: everything that
  * matters is in tables.
  */
 #include "outbox.h"
-
-#include <malloc.h>
-#include <sys/resource.h>
 
 #include "executor/spi.h"
 #include "libpq/pqsignal.h"
@@ -26,15 +23,14 @@
 
 #include "backlog.h"
 #include "clock.h"
-#include "cloudevents.h"
 #include "command.h"
 #include "compat.h"
 #include "crash_point.h"
 #include "dedup.h"
 #include "deliver.h"
 #include "launcher.h"
-#include "origin.h"
 #include "positions.h"
+#include "publish.h"
 #include "reader.h"
 #include "replay.h"
 #include "retention.h"
@@ -43,18 +39,12 @@
 #include "session.h"
 #include "settle.h"
 #include "shares.h"
-#include "version.h"
+#include "start.h"
 
 /* How long a request may go on when its endpoint is to be read anew. */
 #define CANCEL_AFTER (500 * 1000)
 
-/* Until then outbox.stats has latencies to show, and they change. */
-#define FORGET_LATENCY_AFTER (OUTBOX_HISTOGRAM_MINUTES * USECS_PER_MINUTE + USECS_PER_MINUTE)
-
-#define PUBLISH_EVERY (100 * 1000)	/* µs */
-#define RETRY_LOCKS_AFTER (20 * 1000)	/* µs */
 #define WATCH_STANDBYS_EVERY 1	/* ms */
-#define IDLE_LOOK 10000L			/* ms */
 
 /*
  * A look for news costs the same for one event as for a hundred.  It may take
@@ -75,7 +65,6 @@ static uint64 seen_changed;
 static TimestampTz fill_at;		/* some endpoint's own time */
 static TimestampTz settle_since;	/* 0: nothing to settle */
 static TimestampTz locks_at;	/* not before: a lock was not to be had */
-static TimestampTz published_at;
 static TimestampTz wakeup_at;
 static TimestampTz look_at;		/* not before: it was looked often enough */
 static XLogRecPtr start_lsn;	/* nothing at all is sent before the WAL is
@@ -111,7 +100,7 @@ read_step(TimestampTz now, bool *more)
 		return;
 	if (!outbox_begin(false))
 	{
-		locks_at = now + RETRY_LOCKS_AFTER;
+		locks_at = now + OUTBOX_RETRY_LOCKS_AFTER;
 		return;
 	}
 
@@ -190,62 +179,11 @@ fill_slots(TimestampTz now)
 	}
 }
 
-static bool
-is_quiet(OutboxEndpoint *ep)
-{
-	return ep->attached && ep->counted && ep->window_count == 0 && ep->nheld == 0 &&
-		ep->nsettling == 0 && ep->nin_flight == 0 && ep->nready == 0 &&
-		dlist_is_empty(&ep->loading);
-}
-
+/* Tells the views. */
 static void
-publish(OutboxEndpoint *ep, TimestampTz now)
+publish(TimestampTz now)
 {
-	OutboxStats s;
-
-	outbox_endpoint_fill_stats(ep, now, &s);
-	s.pending_exact = s.pending_exact && outbox_head.under == NULL;
-	s.key.dboid = MyDatabaseId;
-	outbox_stats_publish(&s);
-}
-
-/*
- * Tells the views.  An endpoint that has nothing left to do is told at once,
- * and leaves the list once its position is the shared one.
- */
-static void
-publish_all(TimestampTz now)
-{
-	bool		all = now - published_at >= PUBLISH_EVERY;
-	dlist_mutable_iter iter;
-
-	dlist_foreach_modify(iter, &outbox_busy)
-	{
-		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, busy_node, iter.cur);
-		bool		quiet = is_quiet(ep);
-
-		if (all || (quiet && !ep->published_quiet))
-			publish(ep, now);
-		ep->published_quiet = quiet;
-		if (quiet && ep->shared && !ep->dirty && ep->nretries == 0 && !ep->recreate &&
-			(ep->latency == NULL || now - ep->last_active_at > FORGET_LATENCY_AFTER))
-		{
-			dlist_delete(&ep->busy_node);
-			ep->busy = false;
-		}
-		if (ep->nin_flight == 0 && ep->retired_cxt)
-		{
-			MemoryContextDelete(ep->retired_cxt);
-			ep->retired_cxt = NULL;
-		}
-	}
-	if (all)
-	{
-		published_at = now;
-
-		/* Autovacuum and pg_stat_all_tables; it limits its own rate. */
-		(void) pgstat_report_stat(false);
-	}
+	outbox_publish(now);
 	pg_atomic_write_u64(&self->endpoints, outbox_nendpoints);
 	pg_atomic_write_u64(&self->in_flight, outbox_in_flight);
 	pg_atomic_write_u64(&self->delivered, outbox_delivered);
@@ -269,7 +207,7 @@ something_to_settle(TimestampTz now)
 
 		if (ep->dirty || ep->nsettling > 0 || ep->state_dirty ||
 			!dlist_is_empty(&ep->loading) ||
-			(is_quiet(ep) && !ep->shared && now - ep->last_active_at > USECS_PER_SEC))
+			(outbox_is_quiet(ep) && !ep->shared && now - ep->last_active_at > USECS_PER_SEC))
 			return true;
 	}
 	return false;
@@ -286,7 +224,7 @@ followers_step(TimestampTz now)
 		return;
 	if (!outbox_begin(true))
 	{
-		locks_at = now + RETRY_LOCKS_AFTER;
+		locks_at = now + OUTBOX_RETRY_LOCKS_AFTER;
 		return;
 	}
 	outbox_reader_bring_followers(&outbox_busy);
@@ -310,7 +248,7 @@ settle_step(TimestampTz now, bool final)
 		return;
 	if (!outbox_settle(&outbox_busy, &outbox_head, final))
 	{
-		locks_at = now + RETRY_LOCKS_AFTER;
+		locks_at = now + OUTBOX_RETRY_LOCKS_AFTER;
 		return;
 	}
 	outbox_unsettled = 0;
@@ -334,7 +272,7 @@ command_step(TimestampTz now)
 	settle_step(now, true);
 	if (settle_since == 0)
 		if (!outbox_commands_run() && outbox_commands_wait)
-			locks_at = now + RETRY_LOCKS_AFTER;
+			locks_at = now + OUTBOX_RETRY_LOCKS_AFTER;
 }
 
 static void
@@ -346,7 +284,7 @@ replay_step(TimestampTz now)
 	/* What a replay may park depends on the stored positions. */
 	settle_step(now, true);
 	if (settle_since != 0 || !outbox_replays_run())
-		locks_at = now + RETRY_LOCKS_AFTER;
+		locks_at = now + OUTBOX_RETRY_LOCKS_AFTER;
 }
 
 static void
@@ -403,7 +341,7 @@ reload_step(TimestampTz now)
 		return;
 	if (!outbox_roster_reload(outbox_serves_database() && !database_ours))
 	{
-		locks_at = now + RETRY_LOCKS_AFTER;
+		locks_at = now + OUTBOX_RETRY_LOCKS_AFTER;
 		return;
 	}
 	if (taken)
@@ -422,7 +360,7 @@ database_step(TimestampTz now)
 		return;
 	if (!outbox_begin(true))
 	{
-		locks_at = now + RETRY_LOCKS_AFTER;
+		locks_at = now + OUTBOX_RETRY_LOCKS_AFTER;
 		return;
 	}
 	outbox_retention_init(db);
@@ -480,11 +418,11 @@ time_to_sleep(TimestampTz now, bool more)
 
 		if (outbox_may_send && !outbox_starved)
 			fill_at = Min(fill_at, outbox_endpoint_next_time(ep, now));
-		if (is_quiet(ep) && !ep->shared)
+		if (outbox_is_quiet(ep) && !ep->shared)
 			until = Min(until, ep->last_active_at + USECS_PER_SEC + 1000);
 	}
 	if (outbox_starved && outbox_in_flight == 0)
-		fill_at = now + RETRY_LOCKS_AFTER;	/* no memory for a request */
+		fill_at = now + OUTBOX_RETRY_LOCKS_AFTER;	/* no memory for a request */
 	until = Min(until, fill_at);
 	if (now < locks_at)
 		until = Max(until, locks_at);
@@ -494,153 +432,6 @@ time_to_sleep(TimestampTz now, bool more)
 	if (outbox_enabled && outbox_durable_lsn < hold_lsn)
 		ms = Min(ms, WATCH_STANDBYS_EVERY);
 	return ms;
-}
-
-/* ---------------------------------------------------------------- start */
-
-/* Each request needs a socket; say so if the system grants too few. */
-static void
-raise_fd_limit(void)
-{
-	struct rlimit limit;
-	rlim_t		wanted = (rlim_t) outbox_worker_max_in_flight * 2 + 256;
-
-	if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= wanted)
-		return;
-	limit.rlim_cur = limit.rlim_max == RLIM_INFINITY ? wanted :
-		Min(wanted, limit.rlim_max);
-	if (setrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur < wanted)
-		ereport(WARNING,
-				(errmsg("outbox worker can open %lu files, and would like %lu for outbox.worker_max_in_flight = %d",
-						(unsigned long) limit.rlim_cur, (unsigned long) wanted,
-						outbox_worker_max_in_flight),
-				 errhint("Raise the limit of open files of the server, or lower the setting.")));
-}
-
-/* Until somebody rings, or a little while; ends when it is asked to. */
-static void
-wait_for_change(uint64 changed)
-{
-	CHECK_FOR_INTERRUPTS();
-	if (ShutdownRequestPending || ConfigReloadPending)
-		proc_exit(0);
-	if (pg_atomic_read_u64(&db->changed) == changed)
-		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 Min(IDLE_LOOK, outbox_retention * 100L), PG_WAIT_EXTENSION);
-	ResetLatch(MyLatch);
-}
-
-/*
- * Waits, doing nothing, in a state that only a new process leaves: the launcher
- * starts one when this one ends.
- */
-static void
-idle(OutboxWorkerState state, const char *reason)
-{
-	uint64		changed = pg_atomic_read_u64(&db->changed);
-
-	outbox_worker_report(db, state, reason);
-	ereport(LOG, (errmsg("outbox worker for this database does nothing: %s", reason)));
-	while (pg_atomic_read_u64(&db->changed) == changed)
-	{
-		bool		over = false;
-
-		if (outbox_begin(false))	/* ends with the extension */
-		{
-			/* A restored dump grants what the role needs at its end. */
-			over = !outbox_session_role_fits() && outbox_session_role_would_fit();
-			outbox_commit();
-		}
-		if (over)
-			break;
-		wait_for_change(changed);
-	}
-	proc_exit(0);
-}
-
-/*
- * Whose log is it?  While it is nobody's there is nothing to deliver: the first
- * endpoint claims it, or retention does, when there is something to forget.
- */
-static void
-read_origin(void)
-{
-	int64		epoch = 0;
-	bool		zero = false;
-	OutboxOrigin origin;
-
-	for (;;)
-	{
-		uint64		changed = pg_atomic_read_u64(&db->changed);
-
-		while (!outbox_begin(true))
-			pg_usleep(RETRY_LOCKS_AFTER);
-		outbox_retention_init(db);
-		if (GetCurrentTimestamp() >= outbox_retention_next_time())
-			outbox_origin_claim();
-		origin = outbox_origin(&epoch, &zero);
-		outbox_commit();
-		if (origin != OUTBOX_ORIGIN_NONE)
-			break;
-		outbox_worker_report(db, OUTBOX_WORKER_RUNNING, NULL);
-		wait_for_change(changed);
-	}
-	if (origin == OUTBOX_ORIGIN_OURS)
-	{
-		outbox_session_set_epoch(epoch);
-		outbox_log_init(outbox_session_sequence());
-		outbox_schedule_init(epoch, zero);
-		return;
-	}
-	idle(OUTBOX_WORKER_HELD, origin == OUTBOX_ORIGIN_FOREIGN ?
-		 "this log was written by another system or database: it is a copy, and sends nothing before outbox.adopt()" :
-		 "outbox.instance_name is not the one that this log was made or adopted under: set it so, or call outbox.adopt()");
-}
-
-/*
- * Pages of events come and go all the time: do not hand their memory back to
- * the system, and take it again, each time.
- */
-static void
-keep_memory(void)
-{
-	mallopt(M_TRIM_THRESHOLD, 16 * 1024 * 1024);
-	mallopt(M_MMAP_THRESHOLD, 4 * 1024 * 1024);
-}
-
-static void
-start(void)
-{
-	instance_name = MemoryContextStrdup(TopMemoryContext, outbox_instance_name);
-	read_origin();
-	raise_fd_limit();
-	keep_memory();
-	outbox_deliver_init(delivery_ended);
-	outbox_reader_init(outbox_roster_busy);
-	outbox_reader_set_endpoints(NULL, 0, NULL, 0);
-
-	while (!outbox_begin(false))
-		pg_usleep(RETRY_LOCKS_AFTER);
-	outbox_log_check_sequence();
-	outbox_cloudevents_init();
-	outbox_positions_raise_numbers(db);
-	outbox_roster_init();
-
-	/* Where idle endpoints stand, if there were any: they need not catch up. */
-	if (!outbox_position_newest_shared(&outbox_head))
-	{
-		OutboxTick *now = outbox_log_tick();
-
-		outbox_cursor_set(&outbox_head, now, NULL, 0);
-		outbox_tick_unref(now);
-	}
-	outbox_settle_init(db, outbox_head.done->number);
-	OUTBOX_CRASH_POINT("start.read");
-	outbox_commit();
-
-	seen_emitted = pg_atomic_read_u64(&db->emitted);
-	seen_changed = pg_atomic_read_u64(&db->changed);
-	outbox_shares_join(db, (int) (self - db->workers));
 }
 
 static void
@@ -718,7 +509,7 @@ loop(void)
 			read_step(now, &more);
 		}
 		if (now >= locks_at && !outbox_backlog_step(now))
-			locks_at = now + RETRY_LOCKS_AFTER;
+			locks_at = now + OUTBOX_RETRY_LOCKS_AFTER;
 		check_durability();
 		if (outbox_fill_all || now >= fill_at)
 			fill_slots(now);
@@ -728,7 +519,7 @@ loop(void)
 			retention_step(now);
 			outbox_dedup_sweep(now);
 		}
-		publish_all(now);
+		publish(now);
 
 		if (WaitEventSetWait(set, time_to_sleep(GetCurrentTimestamp(), more),
 							 &event, 1, PG_WAIT_EXTENSION) > 0 &&
@@ -740,8 +531,6 @@ loop(void)
 void
 outbox_worker_main(Datum arg)
 {
-	char	   *problem;
-
 	db = &outbox_shared->databases[OUTBOX_ARGUMENT_SLOT(arg)];
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	BackgroundWorkerUnblockSignals();
@@ -759,12 +548,10 @@ outbox_worker_main(Datum arg)
 	loop_cxt = AllocSetContextCreate(TopMemoryContext, "outbox loop",
 									 ALLOCSET_DEFAULT_SIZES);
 	MemoryContextSwitchTo(loop_cxt);
-	problem = outbox_version_problem(outbox_session_version());
-	if (problem != NULL)
-		idle(OUTBOX_WORKER_VERSION_MISMATCH, problem);
-	if (!outbox_session_role_fits())
-		idle(OUTBOX_WORKER_HELD,
-			 "outbox.worker_role is not a role with the privileges that a worker needs");
-	start();
+	instance_name = MemoryContextStrdup(TopMemoryContext, outbox_instance_name);
+	outbox_start(db, delivery_ended);
+	seen_emitted = pg_atomic_read_u64(&db->emitted);
+	seen_changed = pg_atomic_read_u64(&db->changed);
+	outbox_shares_join(db, (int) (self - db->workers));
 	loop();
 }
