@@ -18,7 +18,6 @@
 #define ANSWER_KEPT (4 * 1024)	/* bytes that a free transfer keeps for answers */
 
 #define NEVER PG_INT64_MAX
-#define HOST_BUCKETS 256
 
 static OutboxDone report;
 static CURLM *multi;
@@ -30,92 +29,6 @@ static dlist_head free_transfers = DLIST_STATIC_INIT(free_transfers);
 static dlist_head unstarted = DLIST_STATIC_INIT(unstarted);
 static dlist_head answered = DLIST_STATIC_INIT(answered);
 static dlist_head reading = DLIST_STATIC_INIT(reading); /* until the body ends */
-static dlist_head hosts[HOST_BUCKETS];
-static dlist_head free_hosts = DLIST_STATIC_INIT(free_hosts);
-static dlist_head ready_hosts = DLIST_STATIC_INIT(ready_hosts);
-
-/*
- * Hosts
- */
-
-static dlist_head *
-host_bucket(const void *key)
-{
-	uint64		hash = (uint64) (uintptr_t) key * UINT64CONST(0x9E3779B97F4A7C15);
-
-	return &hosts[hash >> 56];
-}
-
-static OutboxHost *
-enter_host(const void *key)
-{
-	dlist_head *bucket = host_bucket(key);
-	dlist_iter	iter;
-	OutboxHost *host;
-
-	dlist_foreach(iter, bucket)
-	{
-		host = dlist_container(OutboxHost, node, iter.cur);
-		if (host->key == key)
-		{
-			host->in_flight++;
-			return host;
-		}
-	}
-
-	if (!dlist_is_empty(&free_hosts))
-		host = dlist_container(OutboxHost, node, dlist_pop_head_node(&free_hosts));
-	else if ((host = malloc(sizeof(OutboxHost))) == NULL)
-		return NULL;
-	memset(host, 0, sizeof(OutboxHost));
-	dlist_init(&host->waiting);
-	host->key = key;
-	host->in_flight = 1;
-	dlist_push_head(bucket, &host->node);
-	return host;
-}
-
-static void
-host_is_ready(OutboxHost *host)
-{
-	if (!host->is_ready && !dlist_is_empty(&host->waiting))
-	{
-		host->is_ready = true;
-		dlist_push_tail(&ready_hosts, &host->ready);
-	}
-}
-
-/* The transfer is out of libcurl and out of its host's list. */
-static void
-leave_host(OutboxTransfer *t)
-{
-	OutboxHost *host = t->host;
-
-	if (host == NULL)
-		return;
-	t->host = NULL;
-	if (host->first == t)
-	{
-		host->first = NULL;
-		host_is_ready(host);
-	}
-	if (--host->in_flight == 0)
-	{
-		if (host->is_ready)
-			dlist_delete(&host->ready);
-		dlist_delete(&host->node);
-		dlist_push_head(&free_hosts, &host->node);
-	}
-}
-
-/* http_handle.c: there is a connection that this request may use. */
-void
-outbox_http_got_through(OutboxTransfer *t)
-{
-	t->host->open = true;
-	t->host->first = NULL;		/* nobody waits for its answer */
-	host_is_ready(t->host);
-}
 
 /* http_handle.c: the status is decided, and the headers are complete. */
 void
@@ -224,7 +137,7 @@ outbox_http_start(OutboxTransfer *t, const OutboxTarget *target,
 	o->disable = o->abort_message = false;
 	o->duration = 0;
 
-	t->host = enter_host(target);
+	t->host = outbox_http_enter_host(target);
 	if (t->host == NULL || !outbox_http_set_request(t, target, body, body_len))
 	{
 		outbox_http_fail(t, OUTBOX_FAILURE_INTERNAL, "could not prepare the request",
@@ -267,7 +180,7 @@ void
 outbox_http_cancel(OutboxTransfer *t)
 {
 	withdraw(t);
-	leave_host(t);
+	outbox_http_leave_host(t);
 	outbox_http_release(t);
 }
 
@@ -335,7 +248,7 @@ finish(OutboxTransfer *t, CURLcode code)
 		}
 		host->open = false;
 	}
-	leave_host(t);
+	outbox_http_leave_host(t);
 	report(t->delivery, o);
 	if (t->answer_size > ANSWER_KEPT)
 	{
@@ -377,29 +290,6 @@ act(int fd, int mask)
 	outbox_http_let_signals();
 }
 
-/* Lets go who waited for the first of its target. */
-static void
-start_waiting(void)
-{
-	while (!dlist_is_empty(&ready_hosts))
-	{
-		OutboxHost *host = dlist_container(OutboxHost, ready,
-										   dlist_pop_head_node(&ready_hosts));
-
-		host->is_ready = false;
-		while (!dlist_is_empty(&host->waiting) &&
-			   (host->open || host->first == NULL))
-		{
-			OutboxTransfer *t = dlist_container(OutboxTransfer, node,
-												dlist_pop_head_node(&host->waiting));
-
-			if (!host->open)
-				host->first = t;
-			launch(t);
-		}
-	}
-}
-
 /* Those of now: 'done' may start others that fail at once. */
 static void
 report_unstarted(void)
@@ -415,7 +305,7 @@ report_unstarted(void)
 											dlist_head_node(&unstarted));
 
 		withdraw(t);
-		leave_host(t);
+		outbox_http_leave_host(t);
 		report(t->delivery, &t->outcome);
 		outbox_http_release(t);
 	}
@@ -477,7 +367,7 @@ outbox_http_poll(void)
 		}
 		bound_bodies();
 		report_unstarted();
-		start_waiting();
+		outbox_http_start_waiting(launch);
 		if (!more && timer_at != 0 &&
 			dlist_is_empty(&unstarted))
 			break;
@@ -490,7 +380,7 @@ outbox_http_timeout(void)
 	int64		at = timer_at;
 	int64		now;
 
-	if (at == 0 || !dlist_is_empty(&unstarted) || !dlist_is_empty(&ready_hosts))
+	if (at == 0 || !dlist_is_empty(&unstarted) || outbox_http_hosts_are_ready())
 		return 0;
 	if (!dlist_is_empty(&answered))
 	{
@@ -564,8 +454,7 @@ outbox_http_init(OutboxDone done)
 				 errhint("Check that libcurl and its TLS library are installed completely.")));
 	outbox_http_settings.have_http2 =
 		(curl_version_info(CURLVERSION_NOW)->features & CURL_VERSION_HTTP2) != 0;
-	for (int i = 0; i < HOST_BUCKETS; i++)
-		dlist_init(&hosts[i]);
+	outbox_http_hosts_init();
 
 	multi = curl_multi_init();
 	ok = multi != NULL && outbox_http_sockets_init(multi) &&
@@ -605,8 +494,7 @@ outbox_http_shutdown(void)
 		free(t);
 	}
 	dlist_init(&free_transfers);
-	while (!dlist_is_empty(&free_hosts))
-		free(dlist_container(OutboxHost, node, dlist_pop_head_node(&free_hosts)));
+	outbox_http_hosts_shutdown();
 	curl_multi_cleanup(multi);
 	multi = NULL;
 	outbox_http_sockets_shutdown();

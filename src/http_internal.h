@@ -5,6 +5,7 @@
  *	  http.c			transfers from acquire to 'done', and the loop
  *	  http_handle.c		what a libcurl handle is told, and what it tells
  *	  http_head.c		the head of an answer
+ *	  http_host.c		what is known of a target while it has transfers
  *	  http_socket.c		sockets and the epoll descriptor
  *	  http_text.c		header lines, URLs, Retry-After; needs none of this
  */
@@ -124,7 +125,6 @@ typedef struct OutboxHttpSettings
 extern OutboxHttpSettings outbox_http_settings;
 
 /* http.c; called back from http_handle.c */
-extern void outbox_http_got_through(OutboxTransfer *t);
 extern void outbox_http_got_headers(OutboxTransfer *t);
 extern long outbox_http_since_reload(void);
 
@@ -137,6 +137,20 @@ extern void outbox_http_fail(OutboxTransfer *t, OutboxFailure failure,
 							 const char *words, const char *detail);
 extern void outbox_http_explain(OutboxTransfer *t, CURLcode code);
 extern void outbox_http_let_signals(void);
+
+/*
+ * http_host.c.  A transfer enters its target's host with its start (NULL: out of
+ * memory) and leaves it when it is out of libcurl and out of the host's list.
+ * got_through: there is a connection that this request may use.
+ * start_waiting: lets go who waited for the first of its target.
+ */
+extern void outbox_http_hosts_init(void);
+extern void outbox_http_hosts_shutdown(void);
+extern OutboxHost *outbox_http_enter_host(const void *key);
+extern void outbox_http_leave_host(OutboxTransfer *t);
+extern void outbox_http_got_through(OutboxTransfer *t);
+extern bool outbox_http_hosts_are_ready(void);
+extern void outbox_http_start_waiting(void (*launch) (OutboxTransfer *t));
 
 /* http_head.c */
 extern OutboxHeadState outbox_head_line(OutboxHead *head, OutboxOutcome *outcome,
