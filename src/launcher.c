@@ -1,7 +1,6 @@
 /*
  * launcher.c
- *	  Owns the decision which database has a worker, and when one is started
- *	  again.
+ *	  Owns the decision which database has how many workers.
  *
  * Whether a database has the extension can only be seen from inside.  So each
  * database is looked into once, by starting its worker, which says what it
@@ -9,8 +8,6 @@
  * never restarted by the postmaster: all starts are made, and paced, here.
  */
 #include "postgres.h"
-
-#include <signal.h>
 
 #include "miscadmin.h"
 #include "postmaster/bgworker.h"
@@ -22,34 +19,21 @@
 
 #include "databases.h"
 #include "launcher.h"
+#include "processes.h"
 #include "shares.h"
 
-/* All in milliseconds. */
-#define NO_ROOM_DELAY 1000		/* until the next try to get a process */
-#define CLEAN_EXIT_DELAY 1000	/* after its start, at the least */
-#define FIRST_DELAY 1000		/* doubled with each failure in a row */
-#define LONGEST_DELAY 30000
-#define HEALTHY_AFTER 60000		/* a worker that lived so long has not failed
-								 * in a row */
+#define NO_ROOM_DELAY 1000		/* ms until the next try to get a process */
 
 /*
  * Databases looked into at the same time.  A server of a hundred databases
  * must not need a hundred processes to find the three that have the extension.
- * One that takes longer than PROBE_PATIENCE no longer counts, so that a few
+ * One that takes longer than PROBE_PATIENCE (ms) no longer counts, so that a few
  * that hang do not keep the others waiting.
  */
 #define MAX_PROBES 2
 #define PROBE_PATIENCE 10000
 
 #define LAUNCHER_RESTART 5		/* seconds */
-
-/* The process of a worker, as the postmaster knows it. */
-typedef struct Process
-{
-	BackgroundWorkerHandle *handle; /* NULL: none, or started by a launcher
-									 * before us */
-	bool		stopping;		/* we told it to leave */
-} Process;
 
 typedef enum Action
 {
@@ -59,7 +43,6 @@ typedef enum Action
 	FREE
 } Action;
 
-static Process processes[OUTBOX_MAX_DATABASES][OUTBOX_MAX_WORKERS];
 static int	first_slot = 0;		/* who is considered first: takes turns */
 static TimestampTz no_room_until = 0;	/* PostgreSQL had no process left */
 static TimestampTz last_round_at = 0;
@@ -84,141 +67,6 @@ outbox_launcher_register(void)
 	RegisterBackgroundWorker(&worker);
 }
 
-static bool
-has_process(int i, int w)
-{
-	OutboxWorker *worker = &outbox_shared->databases[i].workers[w];
-
-	return processes[i][w].handle != NULL || worker->pid != 0 || worker->exited;
-}
-
-static int
-count_processes(int i)
-{
-	int			n = 0;
-
-	for (int w = 0; w < outbox_shared->databases[i].nworkers; w++)
-		n += has_process(i, w);
-	return n;
-}
-
-/*
- * Sets when the database gets this worker again, after it is gone.  The lock is
- * held.
- */
-static void
-pace(OutboxWorker *worker, TimestampTz now)
-{
-	if (worker->exited_cleanly)
-	{
-		worker->next_start_at = TimestampTzPlusMilliseconds(worker->started_at,
-															CLEAN_EXIT_DELAY);
-		return;
-	}
-	if (TimestampDifferenceExceeds(worker->started_at, now, HEALTHY_AFTER))
-		worker->failures = 0;
-	worker->delay = worker->failures == 0 ? 0 :
-		Min(FIRST_DELAY << Min(worker->failures - 1, 10), LONGEST_DELAY) / 1000;
-	worker->failures++;
-	worker->restarts++;
-	worker->next_start_at = TimestampTzPlusMilliseconds(now, worker->delay * 1000);
-	worker->absence = OUTBOX_ABSENCE_FAILED;
-}
-
-/*
- * What the last process of a database says counts for all of them: one that was
- * late to notice that the extension is gone must not speak for those that have
- * found a new one.
- */
-static void
-note_last_exit(OutboxDatabase *db, bool found_none)
-{
-	OutboxKnownDatabase *database = outbox_database_known(db->dboid);
-
-	if (found_none)
-		db->has_extension = false;
-	if (found_none && !db->probe && database != NULL)
-		database->without = true;
-	else if (!db->has_extension)
-		db->probe = true;
-}
-
-static void
-note_exit(int i, int w, TimestampTz now)
-{
-	OutboxDatabase *db = &outbox_shared->databases[i];
-	OutboxWorker *worker = &db->workers[w];
-	Process    *process = &processes[i][w];
-
-	LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
-	worker->state = OUTBOX_WORKER_NONE;
-	worker->pid = 0;
-	worker->latch = NULL;
-	worker->absence = OUTBOX_ABSENCE_NONE;
-	if (process->stopping || db->holds > 0)
-		worker->next_start_at = now;
-	else
-		pace(worker, now);
-	worker->exited = false;
-	if (process->handle != NULL)
-		pfree(process->handle);
-	process->handle = NULL;
-	process->stopping = false;
-	if (count_processes(i) == 0)
-		note_last_exit(db, worker->found_none);
-	LWLockRelease(outbox_shared->lock);
-	no_room_until = 0;
-}
-
-/*
- * Notes who is gone.  A process of ours is gone when the postmaster says so,
- * which includes one that never came to attach itself; one that a launcher
- * before us had started is gone when it says so itself.
- */
-static void
-reap(void)
-{
-	TimestampTz now = GetCurrentTimestamp();
-
-	for (int i = 0; i < OUTBOX_MAX_DATABASES; i++)
-		for (int w = 0; w < outbox_shared->databases[i].nworkers; w++)
-		{
-			BackgroundWorkerHandle *handle = processes[i][w].handle;
-			pid_t		pid;
-
-			if (handle != NULL ? GetBackgroundWorkerPid(handle, &pid) == BGWH_STOPPED :
-				outbox_shared->databases[i].workers[w].exited)
-				note_exit(i, w, now);
-		}
-}
-
-/*
- * A launcher that ended leaves workers behind, which go on.  What it had only
- * begun to start is not waited for: when it attaches, it finds that its
- * generation is over.
- */
-static void
-take_over(void)
-{
-	LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
-	for (int i = 0; i < OUTBOX_MAX_DATABASES; i++)
-	{
-		OutboxDatabase *db = &outbox_shared->databases[i];
-
-		if (!OidIsValid(db->dboid))
-			continue;
-		for (int w = 0; w < db->nworkers; w++)
-			if (!has_process(i, w))
-			{
-				db->workers[w].generation++;
-				db->workers[w].state = OUTBOX_WORKER_NONE;
-			}
-		if (!db->has_extension && count_processes(i) == 0)
-			db->probe = true;
-	}
-	LWLockRelease(outbox_shared->lock);
-}
-
 /* Databases that are being looked into: by their first worker. */
 static int
 count_probes(TimestampTz now)
@@ -229,7 +77,7 @@ count_probes(TimestampTz now)
 	{
 		OutboxDatabase *db = &outbox_shared->databases[i];
 
-		if (OidIsValid(db->dboid) && has_process(i, 0) && !db->has_extension &&
+		if (OidIsValid(db->dboid) && outbox_has_process(i, 0) && !db->has_extension &&
 			!TimestampDifferenceExceeds(db->workers[0].started_at, now, PROBE_PATIENCE))
 			n++;
 	}
@@ -245,7 +93,7 @@ judge(int i)
 	bool		gone = database == NULL && outbox_database_gone(i);
 	bool		unwanted = gone || (database != NULL && !database->servable);
 
-	if (count_processes(i) > 0)
+	if (outbox_count_processes(i) > 0)
 		return unwanted || db->holds > 0 ? STOP : SERVE;
 	if (db->holds > 0)
 	{
@@ -268,23 +116,6 @@ judge(int i)
 		db->probe = true;
 	}
 	return SERVE;
-}
-
-static void
-stop_workers(int i)
-{
-	OutboxDatabase *db = &outbox_shared->databases[i];
-
-	for (int w = 0; w < db->nworkers; w++)
-	{
-		if (!has_process(i, w) || processes[i][w].stopping)
-			continue;
-		processes[i][w].stopping = true;
-		if (processes[i][w].handle != NULL)
-			TerminateBackgroundWorker(processes[i][w].handle);
-		else if (db->workers[w].pid != 0)
-			kill(db->workers[w].pid, SIGTERM);
-	}
 }
 
 /*
@@ -317,60 +148,6 @@ retire_workers(int i)
 	}
 }
 
-static bool
-launch(int i, int w, const char *datname)
-{
-	OutboxWorker *place = &outbox_shared->databases[i].workers[w];
-	BackgroundWorker worker = {0};
-
-	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
-	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
-	worker.bgw_restart_time = BGW_NEVER_RESTART;
-	worker.bgw_notify_pid = MyProcPid;
-	worker.bgw_main_arg = OUTBOX_WORKER_ARGUMENT(i, w);
-	strlcpy(worker.bgw_library_name, "outbox", sizeof(worker.bgw_library_name));
-	strlcpy(worker.bgw_function_name, "outbox_worker_main", sizeof(worker.bgw_function_name));
-	snprintf(worker.bgw_name, sizeof(worker.bgw_name), "outbox worker %d for %s", w + 1, datname);
-	strlcpy(worker.bgw_type, "outbox worker", sizeof(worker.bgw_type));
-	memcpy(worker.bgw_extra, &place->generation, sizeof(place->generation));
-	return RegisterDynamicBackgroundWorker(&worker, &processes[i][w].handle);
-}
-
-/*
- * Marked as starting before it is asked for: a command that wants the database
- * for itself, and comes in between, has to wait for it.  Only we start
- * workers, and only we free slots, so the slot stays what it is meanwhile.
- */
-static bool
-start_worker(int i, int w, TimestampTz now)
-{
-	OutboxDatabase *db = &outbox_shared->databases[i];
-	OutboxWorker *worker = &db->workers[w];
-	OutboxKnownDatabase *database = outbox_database_known(db->dboid);
-
-	LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
-	db->nworkers = Max(db->nworkers, w + 1);
-	worker->generation++;
-	worker->state = OUTBOX_WORKER_STARTING;
-	worker->absence = OUTBOX_ABSENCE_NONE;
-	worker->started_at = now;
-	worker->exited_cleanly = false;
-	worker->found_none = false;
-	db->probe = false;
-	LWLockRelease(outbox_shared->lock);
-
-	if (launch(i, w, NameStr(database->name)))
-		return true;
-
-	LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
-	worker->state = OUTBOX_WORKER_NONE;
-	if (!db->has_extension)
-		db->probe = true;
-	LWLockRelease(outbox_shared->lock);
-	processes[i][w].handle = NULL;
-	return false;
-}
-
 /* Said in the slot, for outbox.status. */
 static void
 put_off(int i, int w)
@@ -397,7 +174,7 @@ decide(int i, Oid *freed, uint32 *endpoints)
 	if (OidIsValid(db->dboid))
 		action = judge(i);
 	if (action == STOP)
-		stop_workers(i);
+		outbox_stop_workers(i);
 	else if (action == SERVE)
 		retire_workers(i);
 	else if (action == FREE)
@@ -427,7 +204,7 @@ want_worker(Round *r, int i, int w)
 {
 	OutboxDatabase *db = &outbox_shared->databases[i];
 
-	if (has_process(i, w))
+	if (outbox_has_process(i, w))
 		return;
 	if (db->workers[w].next_start_at > r->now)
 	{
@@ -436,7 +213,7 @@ want_worker(Round *r, int i, int w)
 	}
 	if (!db->has_extension && r->probes >= MAX_PROBES)
 		return;					/* whoever finishes wakes us */
-	if (!r->full && start_worker(i, w, r->now))
+	if (!r->full && outbox_start_worker(i, w, r->now))
 	{
 		r->probes += !db->has_extension;
 		return;
@@ -448,7 +225,7 @@ want_worker(Round *r, int i, int w)
 		first_slot = i;
 		no_room_until = TimestampTzPlusMilliseconds(r->now, NO_ROOM_DELAY);
 	}
-	r->unserved = r->unserved || count_processes(i) == 0;
+	r->unserved = r->unserved || outbox_count_processes(i) == 0;
 	put_off(i, w);
 }
 
@@ -514,7 +291,7 @@ visit_slots(TimestampTz *wake_at)
 			outbox_stats_forget_all(freed, endpoints);
 			freed_any = true;
 		}
-		if (r.serve[i] && count_processes(i) == 0)
+		if (r.serve[i] && outbox_count_processes(i) == 0)
 			want_worker(&r, i, 0);
 	}
 	if (r.unserved)
@@ -527,7 +304,7 @@ visit_slots(TimestampTz *wake_at)
 	{
 		int			i = (begin + n) % OUTBOX_MAX_DATABASES;
 
-		if (r.serve[i] && count_processes(i) > 0)
+		if (r.serve[i] && outbox_count_processes(i) > 0)
 			for (int w = 0; w < wanted_workers(&outbox_shared->databases[i]); w++)
 				want_worker(&r, i, w);
 	}
@@ -567,7 +344,8 @@ play_round(void)
 	TimestampTz wake_at;
 	TimestampTz now;
 
-	reap();
+	if (outbox_reap_processes())
+		no_room_until = 0;
 	now = GetCurrentTimestamp();
 	if (now < last_round_at)
 		forget_times(now);
@@ -599,7 +377,7 @@ become_launcher(void)
 	outbox_shared->launcher_pid = MyProcPid;
 	outbox_shared->launcher_latch = MyLatch;
 	LWLockRelease(outbox_shared->lock);
-	take_over();
+	outbox_take_over_processes();
 }
 
 void

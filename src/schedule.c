@@ -28,8 +28,6 @@
 #define BATCH_ROWS 500
 #define BATCH_BYTES (2 * 1024 * 1024)
 
-/* When somebody holds a lock on the table, or on what is due. */
-
 /* Looks that nothing rang for may take this part of the time. */
 #define LOOK_SHARE 100
 
