@@ -10,7 +10,6 @@
  */
 #include "outbox.h"
 
-#include "executor/spi.h"
 #include "utils/timestamp.h"
 
 #include "backlog.h"
@@ -18,6 +17,7 @@
 #include "plan.h"
 #include "reader.h"
 #include "roster.h"
+#include "row.h"
 #include "session.h"
 
 #define LOOK_EVERY (1 * USECS_PER_SEC)
@@ -37,31 +37,21 @@ outbox_backlog_next_time(void)
 	return more ? 0 : look_at;
 }
 
-static int64
-column(int i, bool *isnull)
-{
-	Datum		value = SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, i, isnull);
-
-	return *isnull ? 0 : DatumGetInt64(value);
-}
-
 /* The lowest number from which on the log is no larger than allowed. */
 static int64
 find_cut(void)
 {
-	bool		isnull;
+	OutboxColumns row;
 	int64		bytes;
-	int64		first;
-	int64		last;
 	double		allowed = (double) outbox_max_backlog_size * 1024 * 1024;
 
 	outbox_query("SELECT bytes, max_seq, min_seq FROM outbox.log_size", 0, NULL, NULL, NULL);
-	bytes = column(1, &isnull);
-	last = column(2, &isnull);
-	first = column(3, &isnull);
-	if (isnull || bytes <= allowed)
+	row = fetch_row(0);
+	bytes = row_int8(row, 0);
+	if (row.nulls[2] || bytes <= allowed)
 		return 0;
-	return last - (int64) (allowed / bytes * (last - first + 1));
+	return row_int8(row, 1) -
+		(int64) (allowed / bytes * (row_int8(row, 1) - row_int8(row, 2) + 1));
 }
 
 /* About where in the log it stands. */

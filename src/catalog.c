@@ -124,7 +124,7 @@ outbox_catalog_settings(OutboxApplySettings apply, void *arg)
 	n = SPI_processed;
 	for (uint64 i = 0; i < n; i++)
 	{
-		OutboxRow	row;
+		OutboxColumns row;
 		OutboxSettings s = {0};
 
 		SPI_tuptable = table;

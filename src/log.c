@@ -42,6 +42,7 @@
 #include "compat.h"
 #include "log.h"
 #include "plan.h"
+#include "row.h"
 #include "stamp.h"
 
 /* How many xids back the commit log is asked; beyond, the tick's LSN is used. */
@@ -451,15 +452,10 @@ fetched_lsn(const Datum *values)
 void
 outbox_log_fetch(const int64 *seqs, int n, OutboxTake take, void *arg)
 {
-	Datum	   *elems = palloc(sizeof(Datum) * Max(n, 1));
-	Datum		args[1];
+	Datum		args[1] = {outbox_int8_array(seqs, n)};
 	static SPIPlanPtr plan;
 	OutboxPage *page;
 
-	for (int i = 0; i < n; i++)
-		elems[i] = Int64GetDatum(seqs[i]);
-	args[0] = PointerGetDatum(construct_array(elems, n, INT8OID, 8,
-											  FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
 	if (outbox_plan_run(&plan,
 						"SELECT " EVENT_COLUMNS " FROM outbox.events"
 						" WHERE seq OPERATOR(pg_catalog.=) ANY ($1)"

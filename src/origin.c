@@ -14,7 +14,6 @@
 #include "access/xlog.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_type.h"
-#include "executor/spi.h"
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
@@ -24,21 +23,15 @@
 
 #include "origin.h"
 #include "plan.h"
+#include "row.h"
 #include "version.h"
-
-static Datum
-first_column(int i, bool *isnull)
-{
-	return SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, i, isnull);
-}
 
 OutboxOrigin
 outbox_origin(int64 *epoch, bool *zero)
 {
 	Datum		args[2] = {Int64GetDatum((int64) GetSystemIdentifier()),
 	ObjectIdGetDatum(MyDatabaseId)};
-	bool		isnull;
-	int64		rows;
+	OutboxColumns row;
 
 	outbox_query("SELECT pg_catalog.count(*), pg_catalog.count(*) FILTER (WHERE"
 			" system_identifier OPERATOR(pg_catalog.=) $1"
@@ -47,15 +40,14 @@ outbox_origin(int64 *epoch, bool *zero)
 			" pg_catalog.max(instance_name) FROM outbox.origins"
 			" WHERE adopted_by IS NULL",
 			2, (Oid[]) {INT8OID, OIDOID}, args, NULL);
-	rows = DatumGetInt64(first_column(1, &isnull));
-	if (rows == 0)
+	row = fetch_row(0);
+	if (row_int8(row, 0) == 0)
 		return OUTBOX_ORIGIN_NONE;
-	if (rows != DatumGetInt64(first_column(2, &isnull)))
+	if (row_int8(row, 0) != row_int8(row, 1))
 		return OUTBOX_ORIGIN_FOREIGN;
-	*epoch = DatumGetInt64(first_column(3, &isnull));
-	*zero = DatumGetBool(first_column(4, &isnull));
-	return strcmp(TextDatumGetCString(first_column(5, &isnull)),
-				  outbox_instance_name) == 0 ?
+	*epoch = row_int8(row, 2);
+	*zero = DatumGetBool(row.values[3]);
+	return row_is(row, 4, outbox_instance_name) ?
 		OUTBOX_ORIGIN_OURS : OUTBOX_ORIGIN_OTHER_INSTANCE;
 }
 

@@ -30,7 +30,7 @@ unblock(OutboxEndpoint *ep)
 		  2, (Oid[]) {INT4OID, BOOLOID}, args, NULL);
 	for (uint64 i = 0; i < SPI_processed; i++)
 	{
-		OutboxRow	row = fetch_row(i);
+		OutboxColumns row = fetch_row(i);
 
 		outbox_endpoint_add_retry(ep, row_int8(row, 0), row_time(row, 1, 0), NULL, 0);
 	}
@@ -50,7 +50,7 @@ outbox_parked_load(OutboxEndpoint *ep)
 		  1, (Oid[]) {INT4OID}, args, NULL);
 	for (uint64 i = 0; i < SPI_processed; i++)
 	{
-		OutboxRow	row = fetch_row(i);
+		OutboxColumns row = fetch_row(i);
 		char	   *key = row_text(row, 1);
 
 		/* A wait is longer only when the clock was set back and nobody was here. */
@@ -78,7 +78,7 @@ outbox_parked_load(OutboxEndpoint *ep)
 		  1, (Oid[]) {INT4OID}, args, NULL);
 	for (uint64 i = 0; i < SPI_processed; i++)
 	{
-		OutboxRow	row = fetch_row(i);
+		OutboxColumns row = fetch_row(i);
 		char	   *key = row_text(row, 0);
 
 		if (outbox_lane_key(ep, key) == NULL)
@@ -193,7 +193,7 @@ load_rows(OutboxEndpoint *ep, bool retries)
 	l.rows = palloc0(sizeof(*l.rows) * Max(l.n, 1));
 	for (int i = 0; i < l.n; i++)
 	{
-		OutboxRow	row = fetch_row(i);
+		OutboxColumns row = fetch_row(i);
 
 		seqs[i] = l.rows[i].seq = row_int8(row, 0);
 		l.rows[i].key = row_text(row, 1);

@@ -52,7 +52,7 @@ outbox_positions_init(OutboxDatabase *database)
 
 /* From the columns above, which begin with the given one. */
 static void
-read_cursor(OutboxRow row, int i, OutboxCursor *cursor)
+read_cursor(OutboxColumns row, int i, OutboxCursor *cursor)
 {
 	TimestampTz at = row_time(row, i + 8, 0);
 	OutboxTick *done = outbox_tick_make(row_int8(row, i), at, row_int8(row, i + 2),
@@ -73,7 +73,7 @@ outbox_position_read(int32 endpoint_id, OutboxPosition *p)
 	Datum		args[1] = {Int32GetDatum(endpoint_id)};
 	static SPIPlanPtr plan;
 	static SPIPlanPtr shared_plan;
-	OutboxRow	row;
+	OutboxColumns row;
 
 	memset(p, 0, sizeof(*p));
 	if (outbox_plan_run(&plan,
@@ -130,7 +130,7 @@ outbox_position_newest_shared(OutboxCursor *cursor)
 void
 outbox_positions_in_use(OutboxDatabase *db)
 {
-	OutboxRow	row;
+	OutboxColumns row;
 
 	outbox_query("SELECT (SELECT piece FROM outbox.positions ORDER BY number DESC LIMIT 1),"
 		  " (SELECT pg_catalog.count(*) FROM outbox.positions)",
@@ -144,7 +144,7 @@ outbox_positions_in_use(OutboxDatabase *db)
 void
 outbox_positions_raise_numbers(OutboxDatabase *db)
 {
-	OutboxRow	row;
+	OutboxColumns row;
 
 	outbox_query("SELECT GREATEST("
 		  "(SELECT pg_catalog.max(GREATEST(done_tick, under_tick)) FROM outbox.positions),"

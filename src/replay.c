@@ -11,7 +11,6 @@
 #include "outbox.h"
 
 #include "catalog/pg_type.h"
-#include "executor/spi.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/memutils.h"
@@ -23,6 +22,7 @@
 #include "reader.h"
 #include "replay.h"
 #include "roster.h"
+#include "row.h"
 #include "session.h"
 #include "shares.h"
 #include "topic.h"
@@ -66,18 +66,6 @@ forget_replays(void)
 	MemoryContextReset(replay_cxt);
 }
 
-static Datum
-column(uint64 row, int i, bool *isnull)
-{
-	return SPI_getbinval(SPI_tuptable->vals[row], SPI_tuptable->tupdesc, i, isnull);
-}
-
-static char *
-text_column(uint64 row, int i)
-{
-	return SPI_getvalue(SPI_tuptable->vals[row], SPI_tuptable->tupdesc, i);
-}
-
 static void
 read_replays(void)
 {
@@ -94,37 +82,31 @@ read_replays(void)
 	replays = palloc0(sizeof(Replay) * Max(SPI_processed, 1));
 	for (uint64 i = 0; i < SPI_processed; i++)
 	{
+		OutboxColumns row = fetch_row(i);
 		Replay	   *r = &replays[nreplays++];
 		OutboxTick *done;
-		bool		isnull;
-		bool		under;
-		Datum		topics;
 
-		r->id = DatumGetInt64(column(i, 1, &isnull));
-		r->endpoint_id = DatumGetInt32(column(i, 2, &isnull));
-		r->from_time = DatumGetTimestampTz(column(i, 3, &isnull));
-		r->to_time = DatumGetTimestampTz(column(i, 4, &isnull));
-		topics = column(i, 5, &isnull);
-		if (!isnull)
+		r->id = row_int8(row, 0);
+		r->endpoint_id = row_int4(row, 1);
+		r->from_time = row_time(row, 2, 0);
+		r->to_time = row_time(row, 3, 0);
+		if (!row.nulls[4])
 		{
 			Datum	   *elems;
 
-			deconstruct_array(DatumGetArrayTypeP(topics), TEXTOID, -1, false,
+			deconstruct_array(DatumGetArrayTypeP(row.values[4]), TEXTOID, -1, false,
 							  TYPALIGN_INT, &elems, NULL, &r->npatterns);
 			r->patterns = palloc(sizeof(char *) * Max(r->npatterns, 1));
 			for (int k = 0; k < r->npatterns; k++)
 				r->patterns[k] = TextDatumGetCString(elems[k]);
 		}
-		done = outbox_tick_make(0, r->from_time, DatumGetInt64(column(i, 7, &isnull)),
-								DatumGetInt64(column(i, 7, &isnull)),
-								text_column(i, 6));
-		r->target = outbox_tick_make(0, r->to_time,
-									 DatumGetInt64(column(i, 10, &isnull)),
-									 DatumGetInt64(column(i, 11, &isnull)),
-									 text_column(i, 9));
-		under = DatumGetBool(column(i, 12, &isnull));
-		outbox_cursor_set(&r->cursor, done, under ? r->target : NULL,
-						  DatumGetInt64(column(i, 8, &isnull)));
+		done = outbox_tick_make(0, r->from_time, row_int8(row, 6), row_int8(row, 6),
+								row_text(row, 5));
+		r->target = outbox_tick_make(0, r->to_time, row_int8(row, 9), row_int8(row, 10),
+									 row_text(row, 8));
+		outbox_cursor_set(&r->cursor, done,
+						  DatumGetBool(row.values[11]) ? r->target : NULL,
+						  row_int8(row, 7));
 		outbox_tick_unref(done);
 	}
 	MemoryContextSwitchTo(old);
@@ -216,10 +198,9 @@ park_page(Replaying *page, TimestampTz now)
 				 2, (Oid[]) {INT4OID, INT8ARRAYOID}, args, NULL);
 	for (uint64 i = 0; i < SPI_processed; i++)
 	{
-		bool		isnull;
+		OutboxColumns row = fetch_row(i);
 
-		outbox_endpoint_add_retry(page->ep, DatumGetInt64(column(i, 1, &isnull)),
-								  now, text_column(i, 2), 0);
+		outbox_endpoint_add_retry(page->ep, row_int8(row, 0), now, row_text(row, 1), 0);
 	}
 }
 

@@ -13,19 +13,19 @@
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
 
-/* The columns of a row, by name-free position; the first is 0. */
-typedef struct OutboxRow
+/* Of a row that was read: its columns, the first is 0. */
+typedef struct OutboxColumns
 {
 	Datum	   *values;
 	bool	   *nulls;
-} OutboxRow;
+} OutboxColumns;
 
 /* Of what SPI has at hand. */
-static inline OutboxRow
+static inline OutboxColumns
 fetch_row(uint64 i)
 {
 	int			n = SPI_tuptable->tupdesc->natts;
-	OutboxRow	row = {palloc(sizeof(Datum) * n), palloc(sizeof(bool) * n)};
+	OutboxColumns row = {palloc(sizeof(Datum) * n), palloc(sizeof(bool) * n)};
 
 	heap_deform_tuple(SPI_tuptable->vals[i], SPI_tuptable->tupdesc,
 					  row.values, row.nulls);
@@ -33,31 +33,31 @@ fetch_row(uint64 i)
 }
 
 static inline char *
-row_text(OutboxRow row, int i)
+row_text(OutboxColumns row, int i)
 {
 	return row.nulls[i] ? NULL : TextDatumGetCString(row.values[i]);
 }
 
 static inline int64
-row_int8(OutboxRow row, int i)
+row_int8(OutboxColumns row, int i)
 {
 	return row.nulls[i] ? 0 : DatumGetInt64(row.values[i]);
 }
 
 static inline int32
-row_int4(OutboxRow row, int i)
+row_int4(OutboxColumns row, int i)
 {
 	return row.nulls[i] ? 0 : DatumGetInt32(row.values[i]);
 }
 
 static inline TimestampTz
-row_time(OutboxRow row, int i, TimestampTz otherwise)
+row_time(OutboxColumns row, int i, TimestampTz otherwise)
 {
 	return row.nulls[i] ? otherwise : DatumGetTimestampTz(row.values[i]);
 }
 
 static inline bool
-row_is(OutboxRow row, int i, const char *what)
+row_is(OutboxColumns row, int i, const char *what)
 {
 	return !row.nulls[i] && strcmp(TextDatumGetCString(row.values[i]), what) == 0;
 }
