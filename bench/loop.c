@@ -11,11 +11,11 @@
  * webhook-id and Idempotency-Key, and the digit of outbox-attempt.  Nothing is
  * signed, nothing is logged.
  *
- * A yardstick has to be the best that is known.  libcurl takes its interest in
- * a socket back after each request and shows it again with the next one: told
- * to epoll each time, as the examples do (-t), that is half a system call per
- * request.  So a socket stays registered until it is closed, or until an event
- * comes that nobody wants.
+ * libcurl is used as its documentation says, but for one thing.  It takes its
+ * interest in a socket back after each request and shows it again with the next
+ * one: told to epoll each time, as the examples do (-t), that is half a system
+ * call per request.  So a socket stays registered until it is closed, or until
+ * an event comes that nobody wants.
  *
  * A request that is not answered with 2xx is sent again, at once, with the next
  * attempt's number, and with the same id.

@@ -536,9 +536,11 @@ CREATE TABLE outbox.attempt_log (
     status_code     pg_catalog.int2,
     piece           pg_catalog.int2 NOT NULL,
     error           pg_catalog.text,
-    response_body   pg_catalog.text,
-    PRIMARY KEY (seq, endpoint_id, started_at, piece)
+    response_body   pg_catalog.text
 ) PARTITION BY LIST (piece);
+
+-- Not unique: nothing relies on it, and each delivery pays for its size.
+CREATE INDEX attempt_log_seq_idx ON outbox.attempt_log (seq, endpoint_id);
 CREATE TABLE outbox.attempt_log_0 PARTITION OF outbox.attempt_log FOR VALUES IN (0);
 CREATE TABLE outbox.attempt_log_1 PARTITION OF outbox.attempt_log FOR VALUES IN (1);
 CREATE TABLE outbox.attempt_log_2 PARTITION OF outbox.attempt_log FOR VALUES IN (2);

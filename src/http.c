@@ -116,7 +116,7 @@ outbox_http_start(OutboxTransfer *t, const OutboxTarget *target,
 				  const char *body, size_t body_len, void *delivery)
 {
 	OutboxOutcome *o = &t->outcome;
-	const char *complaint;
+	const char *complaint = "out of memory";
 	const char *hint;
 
 	t->delivery = delivery;
@@ -138,10 +138,11 @@ outbox_http_start(OutboxTransfer *t, const OutboxTarget *target,
 	o->duration = 0;
 
 	t->host = outbox_http_enter_host(target);
-	if (t->host == NULL || !outbox_http_set_request(t, target, body, body_len))
+	if (t->host == NULL ||
+		(complaint = outbox_http_set_request(t, target, body, body_len)) != NULL)
 	{
 		outbox_http_fail(t, OUTBOX_FAILURE_INTERNAL, "could not prepare the request",
-			 "out of memory");
+			 complaint);
 		end_unstarted(t);
 	}
 	else if (outbox_http_settings.use_proxy && !t->plain &&
@@ -490,6 +491,7 @@ outbox_http_shutdown(void)
 		free(t->headers.start);
 		free(t->lines);
 		free(t->url);
+		curl_url_cleanup(t->parsed);
 		free(t->answer);
 		free(t);
 	}

@@ -22,6 +22,11 @@
  */
 #define BODY_BYTES_MAX (64 * 1024)
 
+/* libcurl says "Expect: 100-continue" with larger bodies unless told not to. */
+#define EXPECTS_FROM (512 * 1024)
+
+#define OUT_OF_MEMORY "out of memory"
+
 /* Idle connections are closed before usual receivers do it (60 s and more). */
 #define CONNECTION_IDLE_MAX 50L /* s */
 #define CONNECTION_LIFETIME_MAX 300L	/* s; also how long DNS can be outlived */
@@ -356,53 +361,51 @@ set_ages(OutboxTransfer *t)
 						 CONNECTION_LIFETIME_MAX) == CURLE_OK;
 }
 
-static bool
+/*
+ * Handed over as it was parsed once: libcurl would take a text apart, and put it
+ * together again, for each request.
+ */
+static const char *
 set_url(OutboxTransfer *t, const char *url)
 {
 	size_t		size = strlen(url) + 1;
+	CURLUcode	code;
 
 	if (t->url_size < size)
 	{
 		char	   *bigger = realloc(t->url, size);
 
 		if (bigger == NULL)
-			return false;
+			return OUT_OF_MEMORY;
 		t->url = bigger;
 		t->url_size = size;
 	}
 	t->url[0] = '\0';			/* unknown, until all of it is set */
+	if (t->parsed == NULL && (t->parsed = curl_url()) == NULL)
+		return OUT_OF_MEMORY;
+	code = curl_url_set(t->parsed, CURLUPART_URL, url, CURLU_DISALLOW_USER);
+	if (code != CURLUE_OK)
+		return curl_url_strerror(code);
 
 	/*
 	 * Plain http goes to allowed networks only, and is judged by the final
 	 * address, which a proxy would hide: it never takes the proxy.
 	 */
 	t->plain = strncasecmp(url, "https:", 6) != 0;
-	if (curl_easy_setopt(t->easy, CURLOPT_URL, url) != CURLE_OK ||
+	if (curl_easy_setopt(t->easy, CURLOPT_CURLU, t->parsed) != CURLE_OK ||
 		curl_easy_setopt(t->easy, CURLOPT_PROXY,
 						 outbox_http_settings.use_proxy && !t->plain ? outbox_proxy : "") != CURLE_OK ||
 		curl_easy_setopt(t->easy, CURLOPT_HTTP_VERSION,
 						 t->plain || !outbox_http_settings.have_http2 ? (long) CURL_HTTP_VERSION_1_1 :
 						 (long) CURL_HTTP_VERSION_2TLS) != CURLE_OK)
-		return false;
+		return OUT_OF_MEMORY;
 	memcpy(t->url, url, size);
-	return true;
+	return NULL;
 }
 
-/* Everything of a request that the handle does not have yet. */
-bool
-outbox_http_set_request(OutboxTransfer *t, const OutboxTarget *target,
-			const char *body, size_t body_len)
+static bool
+set_timeouts(OutboxTransfer *t, const OutboxTarget *target)
 {
-	static char no_expect[] = "Expect:";
-	OutboxHeaders *h = &t->headers;
-
-	if (t->generation != outbox_http_settings.generation && !outbox_http_make_handle(t))
-		return false;
-	if ((t->url == NULL || strcmp(t->url, target->url) != 0) &&
-		!set_url(t, target->url))
-		return false;
-	if (!set_ages(t))
-		return false;
 	if (t->connect_timeout != target->connect_timeout)
 	{
 		if (curl_easy_setopt(t->easy, CURLOPT_CONNECTTIMEOUT_MS,
@@ -417,6 +420,16 @@ outbox_http_set_request(OutboxTransfer *t, const OutboxTarget *target,
 			return false;
 		t->timeout = target->timeout;
 	}
+	return true;
+}
+
+/* The header lines, as libcurl wants them. */
+static bool
+set_lines(OutboxTransfer *t, size_t body_len)
+{
+	static char no_expect[] = "Expect:";
+	OutboxHeaders *h = &t->headers;
+	int			n = 0;
 
 	if (h->n + 1 > t->max_lines)
 	{
@@ -428,17 +441,38 @@ outbox_http_set_request(OutboxTransfer *t, const OutboxTarget *target,
 		t->lines = bigger;
 		t->max_lines = max;
 	}
-	for (int i = 0; i < h->n; i++)
-	{
-		t->lines[i].data = h->buf + h->start[i];
-		t->lines[i].next = &t->lines[i + 1];
-	}
-	t->lines[h->n].data = no_expect;
-	t->lines[h->n].next = NULL;
-	return curl_easy_setopt(t->easy, CURLOPT_HTTPHEADER, t->lines) == CURLE_OK &&
-		curl_easy_setopt(t->easy, CURLOPT_POSTFIELDS, body ? body : "") == CURLE_OK &&
+	for (; n < h->n; n++)
+		t->lines[n].data = h->buf + h->start[n];
+
+	/* Each line is compared with a dozen names: not one that does nothing. */
+	if (body_len >= EXPECTS_FROM)
+		t->lines[n++].data = no_expect;
+	for (int i = 0; i < n; i++)
+		t->lines[i].next = i + 1 < n ? &t->lines[i + 1] : NULL;
+	return curl_easy_setopt(t->easy, CURLOPT_HTTPHEADER, t->lines) == CURLE_OK;
+}
+
+/*
+ * Everything of a request that the handle does not have yet; NULL, or what is
+ * in the way.
+ */
+const char *
+outbox_http_set_request(OutboxTransfer *t, const OutboxTarget *target,
+			const char *body, size_t body_len)
+{
+	const char *complaint;
+
+	if (t->generation != outbox_http_settings.generation && !outbox_http_make_handle(t))
+		return OUT_OF_MEMORY;
+	if ((t->url == NULL || strcmp(t->url, target->url) != 0) &&
+		(complaint = set_url(t, target->url)) != NULL)
+		return complaint;
+	if (!set_ages(t) || !set_timeouts(t, target) || !set_lines(t, body_len) ||
+		curl_easy_setopt(t->easy, CURLOPT_POSTFIELDS, body ? body : "") != CURLE_OK ||
 		curl_easy_setopt(t->easy, CURLOPT_POSTFIELDSIZE_LARGE,
-						 (curl_off_t) body_len) == CURLE_OK;
+						 (curl_off_t) body_len) != CURLE_OK)
+		return OUT_OF_MEMORY;
+	return NULL;
 }
 
 /* libcurl's words, which may be seen by those who may not see the URL. */

@@ -87,6 +87,7 @@ struct OutboxTransfer
 	unsigned	generation;		/* of the settings */
 	char	   *url;
 	size_t		url_size;
+	CURLU	   *parsed;			/* the same */
 	bool		plain;			/* not https */
 	int			connect_timeout;
 	int			timeout;
@@ -130,9 +131,9 @@ extern long outbox_http_since_reload(void);
 
 /* http_handle.c */
 extern bool outbox_http_make_handle(OutboxTransfer *t);
-extern bool outbox_http_set_request(OutboxTransfer *t,
-									const OutboxTarget *target,
-									const char *body, size_t body_len);
+extern const char *outbox_http_set_request(OutboxTransfer *t,
+										   const OutboxTarget *target,
+										   const char *body, size_t body_len);
 extern void outbox_http_fail(OutboxTransfer *t, OutboxFailure failure,
 							 const char *words, const char *detail);
 extern void outbox_http_explain(OutboxTransfer *t, CURLcode code);

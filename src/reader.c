@@ -22,13 +22,16 @@
 #include "shares.h"
 #include "topic.h"
 
-/* Rows per page, and bytes of payload after which a page ends. */
-#define PAGE_ROWS 256
+/*
+ * Rows per page, and bytes of payload after which a page ends.  A page has a
+ * transaction and a query of its own, as costly as some hundred rows.
+ */
+#define PAGE_ROWS 512
 #define PAGE_BYTES (256 * 1024)
 
 /* Pages per step: of the head; of all laggards together. */
-#define HEAD_PAGES 16
-#define LAGGARD_PAGES 4
+#define HEAD_PAGES 8
+#define LAGGARD_PAGES 2
 
 /* Rows per step that are only counted. */
 #define COUNT_ROWS 2000

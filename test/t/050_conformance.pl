@@ -110,6 +110,7 @@ foreach my $id (sort keys %bytes)
 	is($r->{event}{datacontenttype}, "application/x-$name", 'structured: their type');
 	is($r->{event}{bytes_sha256}, sha256_hex($bytes), 'structured: the bytes, from base64')
 	  if length $bytes;    # the SDK drops none at all
+	ok(!exists $r->{headers}{expect}, 'and none waits for a "100 Continue"');
 }
 
 # What the SDK makes of the two modes
