@@ -28,6 +28,11 @@ PGXS := $(shell $(PG_CONFIG) --pgxs 2>/dev/null)
 WERROR = -Werror
 PG_CPPFLAGS = -isystem $(shell $(PG_CONFIG) --includedir-server 2>/dev/null)
 PG_CFLAGS = -Wall -Wextra $(WERROR)
+
+# PGXS hands on the flags of the compiler that PostgreSQL was built with.
+ifneq ($(findstring clang,$(CC)),)
+PG_CFLAGS += -Wno-unknown-warning-option -Wno-ignored-optimization-argument
+endif
 SHLIB_LINK = $(shell curl-config --libs 2>/dev/null || echo -lcurl) -lcrypto
 
 EXTRA_CLEAN = build
