@@ -18,7 +18,7 @@
 #include "fmgr.h"
 
 /* A function is not declared as its symbol promises. */
-extern void outbox_refuse_contract(FunctionCallInfo fcinfo) pg_attribute_noreturn();
+extern _Noreturn void outbox_refuse_contract(FunctionCallInfo fcinfo);
 
 /*
  * The head of each function that SQL calls, instead of "Datum name(…)".
