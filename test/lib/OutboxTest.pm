@@ -55,7 +55,8 @@ die "README.md: no grants for outbox_worker\n" unless $worker_grants;
 
 # A running server with the extension in database postgres.
 #   conf => "lines of postgresql.conf", streaming => 1, extension => 0,
-#   build => an OutboxTest::Build to run instead of what is installed
+#   build => an OutboxTest::Build to run instead of what is installed,
+#   start => 0: made only
 sub outbox_node
 {
 	my ($name, %arg) = @_;
@@ -75,9 +76,10 @@ CONF
 	$node->append_conf('postgresql.conf', $arg{conf}) if $arg{conf};
 	$node->append_conf('postgresql.conf', "outbox.worker_role = 'outbox_worker'\n")
 	  if $worker_role;
+	$node->{has_worker_role} = $worker_role;
+	return $node unless $arg{start} // 1;
 	$node->start;
 	$node->safe_psql('postgres', 'CREATE ROLE outbox_worker') if $worker_role;
-	$node->{has_worker_role} = $worker_role;
 	$node->safe_psql('postgres', 'CREATE EXTENSION outbox')
 	  if $arg{extension} // 1;
 	return $node;

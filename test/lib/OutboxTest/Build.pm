@@ -42,11 +42,12 @@ sub common
 	return $prefix;
 }
 
-# Copies PostgreSQL into a directory and outbox with it.
+# Copies PostgreSQL, the one of PG_CONFIG unless another is given, into a directory
+# and outbox with it.
 sub new
 {
-	my ($class, $directory) = @_;
-	my $original = $ENV{PG_CONFIG} || 'pg_config';
+	my ($class, $directory, $original) = @_;
+	$original ||= $ENV{PG_CONFIG} || 'pg_config';
 	my @copied = map { pg_config($original, $_) } qw(--bindir --sharedir --pkglibdir);
 	my @linked =
 	  map { pg_config($original, $_) } qw(--includedir --includedir-server);
