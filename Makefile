@@ -129,7 +129,7 @@ help:
 	@echo "make setup          install the packages that demo and test need"
 	@echo "make demo           a small shop whose orders become webhooks"
 	@echo "make test           all tests; TESTS='001 unit/address' runs some"
-	@echo "make torture        crash loops (ROUNDS), the random test and the soak (MINUTES), fuzzing (FUZZ_SECONDS)"
+	@echo "make torture        crash loops (ROUNDS), the random test, retention and the soak (MINUTES), fuzzing (FUZZ_SECONDS)"
 	@echo "make bench          throughput and latency"
 	@echo "make mutants        takes the guards out: does a test notice? MUTANTS='tick' tries some"
 	@echo "make permissions    writes test/permissions.txt and the counts in the README anew"

@@ -1,0 +1,117 @@
+# Disks that are really full: small ones, in memory, for the tables and for the
+# WAL.  Nothing is lost, and delivery goes on when there is room again.
+use strict;
+use warnings;
+
+# All of this test runs in a mount namespace of its own, with which the disks
+# vanish; in there as the same user again.  Before anything is loaded: that turns
+# the output around.
+use File::Path qw(make_path);
+use File::Temp qw(tempdir);
+
+BEGIN
+{
+	if (!$ENV{OUTBOX_TEST_DISKS})
+	{
+		my $why = 'no namespace for a disk of its own (unshare -r -m)';
+		if (system('unshare -r -m true 2>/dev/null') != 0)
+		{
+			print STDERR "# NOT TESTED on a full disk: $why\n";
+			print "1..0 # SKIP $why\n";
+			exit;
+		}
+		make_path($ENV{TESTDATADIR});
+		$ENV{OUTBOX_TEST_DISKS} = tempdir('disks_XXXX', DIR => $ENV{TESTDATADIR});
+		my $inside = <<"SH";
+set -e
+for disk in tables wal; do
+	mkdir "\$OUTBOX_TEST_DISKS/\$disk"
+	mount -t tmpfs -o size=64m tmpfs "\$OUTBOX_TEST_DISKS/\$disk"
+done
+exec unshare --map-user=$> --map-group=@{[ $) + 0 ]} "\$@"
+SH
+		exec 'unshare', '-r', '-m', 'sh', '-c', $inside, 'sh', $^X, $0 or die "unshare: $!\n";
+	}
+}
+
+use OutboxTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $disks = $ENV{OUTBOX_TEST_DISKS};
+mkdir "$disks/tables/space" or die "$disks/tables/space: $!\n";
+my $node = PostgreSQL::Test::Cluster->new('main');
+$node->init(extra => [ '--locale=C', '--encoding=UTF8', '--waldir', "$disks/wal/pg_wal", '--wal-segsize=1' ]);
+$node->append_conf('postgresql.conf', <<'CONF');
+shared_preload_libraries = 'outbox'
+outbox.allowed_networks = '127.0.0.1/32'
+max_connections = 20
+min_wal_size = 2MB
+max_wal_size = 4MB
+fsync = on
+CONF
+$node->start;
+$node->safe_psql('postgres', "CREATE TABLESPACE small LOCATION '$disks/tables/space'");
+$node->safe_psql('postgres', 'CREATE DATABASE shop TABLESPACE small');
+$node->safe_psql('shop', 'CREATE EXTENSION outbox');
+my $receiver = OutboxTest::Receiver->new('main');
+my $log = PostgreSQL::Test::Utils::tempdir() . '/producer';
+
+sub goes_on
+{
+	my ($name) = @_;
+	ok($receiver->wait_new(50, '/ok/a'), "$name: deliveries go on");
+	ok(wait_sql($node, "SELECT state = 'running' FROM outbox.status", 't', 'shop'), "$name: a worker runs");
+	return;
+}
+
+# Takes all that is left of a disk; what the server then needs it does not get.
+sub fill
+{
+	my ($disk) = @_;
+
+	open(my $fh, '>:raw', "$disks/$disk/ballast") or die "$disks/$disk/ballast: $!\n";
+	1 while syswrite($fh, "\0" x 8192);
+	close $fh;
+	return;
+}
+
+sub wait_log
+{
+	my ($pattern, $from, $name) = @_;
+	return ok((wait_until { slurp_file($node->logfile, $from) =~ $pattern } $name), $name);
+}
+
+endpoint($node, $receiver, 'ok', '/ok/a', 'max_in_flight => 16', 'shop');
+endpoint($node, $receiver, 'fails', '/fail/b?rate=0.2',
+	"max_in_flight => 16, backoff_base => '20 ms', backoff_max => '200 ms'", 'shop');
+my $producer = start_producer($node, $log, dbname => 'shop', seconds => 3600, rate => 200, keys => 8);
+goes_on('at first');
+
+# The tables: emitters get an error, the worker starts over until there is room
+my $from = -s $node->logfile;
+fill('tables');
+wait_log(qr/ERROR:  could not extend file.*No space left.*\n(?:.*HINT.*\n)?.*STATEMENT:.*outbox\.emit/,
+	$from, 'no room for the tables: emit() says so');
+wait_log(qr/background worker "outbox worker[^"]*" \(PID \d+\) exited with exit code 1/,
+	$from, 'the worker cannot write what it did');
+unlink "$disks/tables/ballast" or die "ballast: $!\n";
+goes_on('room for the tables');
+my $restarts = $node->safe_psql('shop', 'SELECT restarts FROM outbox.workers');
+
+# The WAL: PostgreSQL ends, of itself
+$from = -s $node->logfile;
+fill('wal');
+wait_log(qr/PANIC:  could not (?:write to|extend) file.*No space left/, $from, 'no room for the WAL: PostgreSQL ends');
+wait_until { !-e $node->data_dir . '/postmaster.pid' || process_is_gone($node->{_pid}) } 'it is gone';
+unlink "$disks/wal/ballast" or die "ballast: $!\n";
+start_again($node);
+goes_on('room for the WAL');
+stop_producer($producer);
+check_history($node, $receiver, $log, dbname => 'shop', endpoints => [ '/ok/a', '/fail/b' ],
+	max_duplicates => ($restarts + 3) * 2 * (16 + 100),
+	name => "nothing lost, and the order kept, through $restarts restarts of the worker and one of the server");
+
+$node->stop;
+done_testing();
