@@ -987,12 +987,18 @@ BEGIN
     END IF;
     SELECT p.snapshot, p.seq_low INTO s.start_snapshot, s.start_seq_low
     FROM outbox.place(start_at, false) p;
+
+    -- From where it stands to the new place it subscribes to nothing
+    INSERT INTO outbox.subscriptions (endpoint_id, version, topics, filter, done, under, last_seq)
+    SELECT p.endpoint_id, s.version + 1, '{}', NULL, p.done, p.under, p.last_seq
+    FROM outbox.endpoint_positions p WHERE p.endpoint_id = s.endpoint_id
+    UNION ALL SELECT s.endpoint_id, s.version + 2, s.topics, s.filter, s.start_snapshot, NULL, 0;
     UPDATE outbox.endpoint_settings e
     SET start_snapshot = s.start_snapshot, start_seq_low = s.start_seq_low,
-        generation = e.generation + 1, version = e.version + 1
+        generation = e.generation + 1, version = e.version + 2
     WHERE e.endpoint_id = s.endpoint_id;
 END $$;
-COMMENT ON FUNCTION outbox.seek_endpoint(pg_catalog.text, pg_catalog.text) IS 'Moves the endpoint to a place in the log: now skips a backlog, beginning or a timestamp goes back, and what was parked beyond it is forgotten and read again. Errors: 22023 invalid start_at, 42704 no such endpoint';
+COMMENT ON FUNCTION outbox.seek_endpoint(pg_catalog.text, pg_catalog.text) IS 'Moves the endpoint to a place in the log: now skips a backlog, which outbox.deliveries does not show any more, beginning or a timestamp goes back, and what was parked beyond it is forgotten and read again. Errors: 22023 invalid start_at, 42704 no such endpoint';
 
 CREATE FUNCTION outbox.rotate_secret(name pg_catalog.text,
     grace pg_catalog.interval DEFAULT '24 hours',
@@ -1048,7 +1054,14 @@ SELECT s.endpoint_id, s.name,
             ELSE GREATEST(p.done_seq_low, p.last_seq) END AS seq,
        COALESCE(p.pending, '{}') AS pending,
        COALESCE(p.delivered, 0) AS delivered,
-       COALESCE(p.failed_attempts, 0) AS failed_attempts
+       COALESCE(p.failed_attempts, 0) AS failed_attempts,
+       -- for which reasons a dead delivery blocks, the worker knows as well
+       s.ordering OPERATOR(pg_catalog.=) 'strict' AND s.on_exhausted OPERATOR(pg_catalog.=) 'block'
+       AND s.endpoint_id OPERATOR(pg_catalog.=) ANY (
+           SELECT k.endpoint_id FROM outbox.parked k JOIN outbox.endpoint_settings o USING (endpoint_id)
+           WHERE o.ordering OPERATOR(pg_catalog.=) 'strict' AND o.on_exhausted OPERATOR(pg_catalog.=) 'block'
+           AND k.status OPERATOR(pg_catalog.=) 'dead'
+           AND k.reason OPERATOR(pg_catalog.=) ANY (ARRAY['max_attempts', 'max_age', 'aborted by receiver'])) AS stuck
 FROM outbox.endpoint_settings s
 LEFT JOIN LATERAL (SELECT * FROM outbox.positions q
                    WHERE q.endpoint_id OPERATOR(pg_catalog.=) s.endpoint_id
@@ -1125,10 +1138,12 @@ COMMENT ON VIEW outbox.all_events IS 'Events of the log and those that are kept 
 CREATE VIEW outbox.deliveries AS
 SELECT e.id AS event_id, e.seq, e.topic, e.type, e.key, p.name AS endpoint,
        CASE WHEN k.status IS NOT NULL THEN k.status
-            WHEN e.seq OPERATOR(pg_catalog.=) ANY (p.pending) THEN 'processing'
+            WHEN e.seq OPERATOR(pg_catalog.=) ANY (p.pending)
+                 THEN CASE WHEN p.stuck THEN 'blocked' ELSE 'processing' END
             WHEN pg_catalog.pg_visible_in_snapshot(x.xid, p.done)
                  OR (p.under IS NOT NULL AND e.seq OPERATOR(pg_catalog.<=) p.last_seq
                      AND pg_catalog.pg_visible_in_snapshot(x.xid, p.under)) THEN 'delivered'
+            WHEN p.stuck THEN 'blocked'
             ELSE 'pending' END AS status,
        k.reason,
        COALESCE(k.attempts, a.attempts, 0) AS attempts,
@@ -1157,12 +1172,16 @@ LEFT JOIN LATERAL (SELECT pg_catalog.max(l.attempt) AS attempts,
                    FROM outbox.attempt_log l
                    WHERE l.seq OPERATOR(pg_catalog.=) e.seq
                    AND l.endpoint_id OPERATOR(pg_catalog.=) p.endpoint_id) a ON true
--- nobody subscribes to a test event: it is there for one endpoint
+-- nobody subscribes to a test event: it is there for one endpoint; or, any more,
+-- to what was skipped: some of it may have been replayed
 WHERE (e.topic OPERATOR(pg_catalog.=) 'outbox.test'
+       OR pg_catalog.cardinality(v.topics) OPERATOR(pg_catalog.=) 0
        OR (outbox.topic_in(e.topic, v.topics)
            AND outbox.filter_matches(e.payload, v.filter) IS NOT FALSE))
 AND (e.topic OPERATOR(pg_catalog.<>) 'outbox.test'
      OR k.status IS NOT NULL OR a.attempts IS NOT NULL)
+AND (pg_catalog.cardinality(v.topics) OPERATOR(pg_catalog.>) 0
+     OR k.status IS NOT NULL OR a.delivered_at IS NOT NULL)
 AND x.xid IS NOT NULL
 UNION ALL
 SELECT e.id, NULL, e.topic, COALESCE(e.type, e.topic), e.key, s.name, 'scheduled', NULL, 0,
@@ -1319,7 +1338,7 @@ BEGIN
     RETURN n;
 END $$;
 COMMENT ON FUNCTION outbox.replay(pg_catalog.text, pg_catalog.timestamptz, pg_catalog.timestamptz, pg_catalog.text[]) IS
-'Sends events that were emitted between two times, and delivered to the endpoint, to it again, when this transaction commits; how many they are. Only what the log still holds. outbox.replays shows how far it is. Errors: 42704 no such endpoint, 22023 invalid times or pattern';
+'Sends events that were emitted between two times, and that the endpoint has left behind, to it again, when this transaction commits, or for the first time where they were skipped or are from before its start_at; how many they are. Only what the log still holds. outbox.replays shows how far it is. Errors: 42704 no such endpoint, 22023 invalid times or pattern';
 
 CREATE FUNCTION outbox.cancel(event pg_catalog.uuid, endpoint pg_catalog.text DEFAULT NULL) RETURNS pg_catalog.bool
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -1838,11 +1857,11 @@ COMMENT ON COLUMN outbox.stats.endpoint IS 'name of the endpoint';
 COMMENT ON COLUMN outbox.stats.state IS 'active, paused, backing_off or disabled';
 COMMENT ON COLUMN outbox.stats.state_since IS 'when that state began';
 COMMENT ON COLUMN outbox.stats.reason IS 'why it is not active; NULL: active';
-COMMENT ON COLUMN outbox.stats.pending IS 'events that wait for their first attempt';
+COMMENT ON COLUMN outbox.stats.pending IS 'events that wait for their first attempt and are not blocked';
 COMMENT ON COLUMN outbox.stats.pending_exact IS 'false: pending is an estimate, because counting lags behind or no worker runs';
 COMMENT ON COLUMN outbox.stats.processing IS 'deliveries in flight';
 COMMENT ON COLUMN outbox.stats.retrying IS 'deliveries that failed and wait for their next attempt';
-COMMENT ON COLUMN outbox.stats.blocked IS 'deliveries that wait behind a failed one of their key, outside of memory';
+COMMENT ON COLUMN outbox.stats.blocked IS 'deliveries that wait behind another one of their key and have a row for it; with ordering strict and a dead one that blocks, all that wait';
 COMMENT ON COLUMN outbox.stats.dead IS 'deliveries that were given up and not dealt with';
 COMMENT ON COLUMN outbox.stats.delivered IS 'deliveries since the endpoint was created';
 COMMENT ON COLUMN outbox.stats.failed_attempts IS 'failed attempts since the endpoint was created, one for each event of a failed batch';
@@ -1919,6 +1938,7 @@ COMMENT ON COLUMN outbox.endpoint_positions.seq IS 'about where in the log that 
 COMMENT ON COLUMN outbox.endpoint_positions.pending IS 'events before the position that were on their way when it was stored';
 COMMENT ON COLUMN outbox.endpoint_positions.delivered IS 'deliveries since the endpoint was created';
 COMMENT ON COLUMN outbox.endpoint_positions.failed_attempts IS 'failed requests since the endpoint was created';
+COMMENT ON COLUMN outbox.endpoint_positions.stuck IS 'all that waits, waits behind a dead delivery: ordering is strict, and on_exhausted block';
 
 COMMENT ON COLUMN outbox.log_size.bytes IS 'size of the log with its indexes, in bytes';
 COMMENT ON COLUMN outbox.log_size.min_seq IS 'lowest number in the log; NULL: the log is empty';

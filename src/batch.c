@@ -123,10 +123,7 @@ take_off_its_list(OutboxEndpoint *ep, OutboxDelivery *d)
 	if (d->state == OUTBOX_DELIVERY_WAITING)
 		outbox_lane_pop(ep, d->lane);
 	else
-	{
-		dlist_delete(&d->node);
-		ep->nready--;
-	}
+		outbox_delivery_leave_ready(ep, d);
 }
 
 /*
@@ -296,11 +293,7 @@ outbox_batch_put_back(OutboxBatch *b)
 		if (d->lane && d->lane->head != d)
 			outbox_lane_return(ep, d->lane, d);
 		else
-		{
-			d->state = OUTBOX_DELIVERY_READY;
-			dlist_push_head(&ep->ready, &d->node);
-			ep->nready++;
-		}
+			outbox_delivery_ready_again(ep, d);
 	}
 	MemoryContextDelete(b->cxt);
 }

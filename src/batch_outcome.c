@@ -175,7 +175,9 @@ outbox_batch_error(const OutboxBatch *b, int i)
 		case OUTBOX_MEMBER_FAILED:
 			return b->error;
 		case OUTBOX_MEMBER_HELD:
-			return "an earlier event of its key failed in the same batch";
+			return b->endpoint->ordering == OUTBOX_ORDER_STRICT ?
+				"an earlier event failed in the same batch" :
+				"an earlier event of its key failed in the same batch";
 	}
 	return NULL;
 }

@@ -153,7 +153,9 @@ take_effect(Command *c, TimestampTz now)
 			outbox_endpoint_cancel_follower(c->ep, c->key);
 			break;
 		case EFFECT_SKIP:
-			outbox_retries_cancel(c->ep, c->seq);
+			outbox_retries_cancel(c->ep, c->seq,
+								  outbox_cursor_covers(c->ep->counted ? &outbox_head : &c->ep->counter,
+													   c->xid, c->seq));
 			break;
 		case EFFECT_DUE:
 			outbox_endpoint_add_retry(c->ep, c->seq, now, c->key, 0);

@@ -97,12 +97,41 @@ outbox_endpoint_free(OutboxEndpoint *ep)
 	MemoryContextDelete(ep->cxt);
 }
 
+/* One more or less that is ready or waiting: views show it as its row says. */
+void
+outbox_delivery_count(OutboxDelivery *d, int n)
+{
+	if (d->parked && d->was_retry)
+		d->endpoint->nloaded_retries += n;
+	else if (d->parked)
+		d->endpoint->nloaded_blocked += n;
+}
+
 void
 outbox_delivery_ready(OutboxEndpoint *ep, OutboxDelivery *d)
 {
 	d->state = OUTBOX_DELIVERY_READY;
 	dlist_push_tail(&ep->ready, &d->node);
 	ep->nready++;
+	outbox_delivery_count(d, 1);
+}
+
+/* It was not sent after all: before the others. */
+void
+outbox_delivery_ready_again(OutboxEndpoint *ep, OutboxDelivery *d)
+{
+	d->state = OUTBOX_DELIVERY_READY;
+	dlist_push_head(&ep->ready, &d->node);
+	ep->nready++;
+	outbox_delivery_count(d, 1);
+}
+
+void
+outbox_delivery_leave_ready(OutboxEndpoint *ep, OutboxDelivery *d)
+{
+	dlist_delete(&d->node);
+	ep->nready--;
+	outbox_delivery_count(d, -1);
 }
 
 static OutboxDelivery *
@@ -336,8 +365,7 @@ outbox_endpoint_overflow_ready(OutboxEndpoint *ep, int64 cut)
 
 			if (d->parked || d->seq > cut)
 				continue;
-			dlist_delete(&d->node);
-			ep->nready--;
+			outbox_delivery_leave_ready(ep, d);
 			overflow(ep, d);
 			n++;
 			break;
@@ -379,8 +407,7 @@ outbox_endpoint_next(OutboxEndpoint *ep, TimestampTz now)
 		d = dlist_head_element(OutboxDelivery, node, &ep->ready);
 		if (d->event->page->lsn > outbox_durable_lsn)
 			return NULL;
-		dlist_delete(&d->node);
-		ep->nready--;
+		outbox_delivery_leave_ready(ep, d);
 		d->state = OUTBOX_DELIVERY_IN_FLIGHT;
 		dlist_push_tail(&ep->in_flight, &d->node);
 		ep->nin_flight++;
@@ -410,9 +437,7 @@ outbox_endpoint_put_back(OutboxEndpoint *ep, OutboxDelivery *d)
 	ep->nheads--;
 	ep->dirty = true;
 	d->transfer = NULL;
-	d->state = OUTBOX_DELIVERY_READY;
-	dlist_push_head(&ep->ready, &d->node);
-	ep->nready++;
+	outbox_delivery_ready_again(ep, d);
 }
 
 void

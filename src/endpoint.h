@@ -179,6 +179,7 @@ typedef struct OutboxEndpoint
 	OutboxCursor counter;		/* else up to here */
 	int64		backlog;		/* matched beyond the frontier, as counted; the
 								 * window is part of it */
+	int64		ncancelled;		/* of them, those that will not be sent */
 	TimestampTz backlog_since;	/* no event of it that is beyond the window was
 								 * emitted before; counted events only */
 	OutboxWindowEntry *window;	/* read, not yet examined: a ring */
@@ -198,6 +199,8 @@ typedef struct OutboxEndpoint
 								 * precedes */
 	int			nwaiting;
 	int			nretries_waiting;	/* of them, those whose row says 'retrying' */
+	int			nloaded_blocked;	/* ready or waiting, with a row that says so … */
+	int			nloaded_retries;	/* … and with one that says 'retrying' */
 	int			nsettling;
 	dlist_node	busy_node;		/* on the worker's list of endpoints that are
 								 * not idle */
@@ -231,7 +234,7 @@ typedef struct OutboxEndpoint
 	int64		ndead;
 	TimestampTz last_success_at;
 	TimestampTz last_active_at;
-	int64		recent[60];		/* deliveries per second, a ring */
+	uint32		recent[60];		/* deliveries per second, a ring */
 	int64		recent_second;
 	OutboxHistogram *latency;	/* NULL until the first delivery */
 	char	   *last_error;
@@ -353,6 +356,9 @@ extern void outbox_endpoint_fill_stats(OutboxEndpoint *ep, TimestampTz now,
  */
 extern bool outbox_endpoint_examine(OutboxEndpoint *ep, OutboxDelivery **d);
 extern void outbox_delivery_ready(OutboxEndpoint *ep, OutboxDelivery *d);
+extern void outbox_delivery_ready_again(OutboxEndpoint *ep, OutboxDelivery *d);
+extern void outbox_delivery_leave_ready(OutboxEndpoint *ep, OutboxDelivery *d);
+extern void outbox_delivery_count(OutboxDelivery *d, int n);
 extern void outbox_delivery_settle(OutboxEndpoint *ep, OutboxDelivery *d,
 								   OutboxVerdict verdict);
 extern void outbox_delivery_free(OutboxDelivery *d);

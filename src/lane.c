@@ -123,6 +123,7 @@ pop_waiting(OutboxEndpoint *ep, OutboxLane *lane)
 	lane->nwaiting--;
 	ep->nwaiting--;
 	ep->nretries_waiting -= d->was_retry;
+	outbox_delivery_count(d, -1);
 	return d;
 }
 
@@ -133,6 +134,7 @@ begin_waiting(OutboxEndpoint *ep, OutboxLane *lane, OutboxDelivery *d)
 	lane->nwaiting++;
 	ep->nwaiting++;
 	ep->nretries_waiting += d->was_retry;
+	outbox_delivery_count(d, 1);
 }
 
 /*

@@ -257,6 +257,12 @@ outbox_row_payload(OutboxRow *row)
 	return row->payload;
 }
 
+int64
+outbox_row_seq(const OutboxRow *row)
+{
+	return DatumGetInt64(row->values[COL_SEQ]);
+}
+
 TimestampTz
 outbox_row_created_at(const OutboxRow *row)
 {

@@ -108,6 +108,7 @@ typedef struct OutboxPage
  */
 typedef struct OutboxRow OutboxRow;
 extern Jsonb *outbox_row_payload(OutboxRow *row);
+extern int64 outbox_row_seq(const OutboxRow *row);
 extern TimestampTz outbox_row_created_at(const OutboxRow *row);
 
 typedef void *(*OutboxWant) (void *arg, const char *topic, size_t len,

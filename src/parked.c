@@ -65,7 +65,7 @@ outbox_parked_load(OutboxEndpoint *ep)
 				outbox_endpoint_add_blocker(ep, key);
 		}
 		else
-			outbox_retries_cancel(ep, row_int8(row, 0));
+			outbox_retries_cancel(ep, row_int8(row, 0), false);
 	}
 
 	/*

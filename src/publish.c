@@ -20,6 +20,7 @@
 #define PUBLISH_EVERY (100 * 1000)	/* µs */
 
 static TimestampTz published_at;
+static TimestampTz publish_at = DT_NOEND;	/* then what may have changed since */
 
 bool
 outbox_is_quiet(OutboxEndpoint *ep)
@@ -29,8 +30,14 @@ outbox_is_quiet(OutboxEndpoint *ep)
 		dlist_is_empty(&ep->loading);
 }
 
-static void
-publish(OutboxEndpoint *ep, TimestampTz now)
+TimestampTz
+outbox_publish_next_time(void)
+{
+	return publish_at;
+}
+
+void
+outbox_publish_one(OutboxEndpoint *ep, TimestampTz now)
 {
 	OutboxStats s;
 
@@ -50,15 +57,19 @@ outbox_publish(TimestampTz now)
 	bool		all = now - published_at >= PUBLISH_EVERY;
 	dlist_mutable_iter iter;
 
+	publish_at = DT_NOEND;
 	dlist_foreach_modify(iter, &outbox_busy)
 	{
 		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, busy_node, iter.cur);
 		bool		quiet = outbox_is_quiet(ep);
+		bool		tell = all || (quiet && !ep->published_quiet);
 
-		if (all || (quiet && !ep->published_quiet))
-			publish(ep, now);
+		if (tell)
+			outbox_publish_one(ep, now);
+		else
+			publish_at = published_at + PUBLISH_EVERY;
 		ep->published_quiet = quiet;
-		if (quiet && ep->shared && !ep->dirty && ep->nretries == 0 && !ep->recreate &&
+		if (tell && quiet && ep->shared && !ep->dirty && ep->nretries == 0 && !ep->recreate &&
 			(ep->latency == NULL || now - ep->last_active_at > FORGET_LATENCY_AFTER))
 		{
 			dlist_delete(&ep->busy_node);

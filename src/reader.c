@@ -19,6 +19,7 @@
 #include "crash_point.h"
 #include "parked.h"
 #include "reader.h"
+#include "retries.h"
 #include "shares.h"
 #include "topic.h"
 
@@ -193,6 +194,7 @@ count_event(OutboxEndpoint *ep, const OutboxRow *row)
 {
 	if (ep->backlog++ == ep->window_count)
 		ep->backlog_since = outbox_row_created_at(row);
+	outbox_retries_counted(ep, outbox_row_seq(row));
 }
 
 static void *
@@ -322,6 +324,9 @@ attach_if_caught_up(OutboxEndpoint *ep)
 	ep->attached = true;
 	ep->counted = true;
 	ep->backlog = ep->window_count;
+	outbox_retries_count_again(ep);
+	for (int i = 0; i < ep->window_count; i++)
+		outbox_retries_counted(ep, ep->window[(ep->window_start + i) % OUTBOX_WINDOW].event->seq);
 	outbox_cursor_clear(&ep->cursor);
 	outbox_cursor_clear(&ep->counter);
 }

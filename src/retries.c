@@ -20,6 +20,7 @@ typedef struct SeqEntry
 	int64		seq;
 	char		status;
 	OutboxRetry *retry;			/* NULL in the set of cancelled events */
+	bool		counted;		/* there: is part of ep->ncancelled */
 } SeqEntry;
 
 #define SH_PREFIX seqs
@@ -184,17 +185,60 @@ outbox_retries_wait(OutboxEndpoint *ep, int64 seq)
 }
 
 void
-outbox_retries_cancel(OutboxEndpoint *ep, int64 seq)
+outbox_retries_cancel(OutboxEndpoint *ep, int64 seq, bool counted)
 {
 	bool		found;
+	SeqEntry   *entry;
 
 	if (ep->cancelled == NULL)
 		ep->cancelled = seqs_create(ep->cxt, 16, NULL);
-	seqs_insert(ep->cancelled, seq, &found);
+	entry = seqs_insert(ep->cancelled, seq, &found);
+	if (!found)
+		entry->counted = false;
+	if (counted)
+		outbox_retries_counted(ep, seq);
 }
 
+/* The endpoint has come to it: it is of no interest any more. */
 bool
 outbox_retries_was_cancelled(OutboxEndpoint *ep, int64 seq)
 {
-	return ep->cancelled != NULL && seqs_delete(ep->cancelled, seq);
+	SeqEntry   *entry = ep->cancelled ? seqs_lookup(ep->cancelled, seq) : NULL;
+
+	if (entry == NULL)
+		return false;
+	ep->ncancelled -= entry->counted;
+	seqs_delete(ep->cancelled, seq);
+	return true;
+}
+
+bool
+outbox_retries_is_cancelled(OutboxEndpoint *ep, int64 seq)
+{
+	return ep->cancelled != NULL && seqs_lookup(ep->cancelled, seq) != NULL;
+}
+
+void
+outbox_retries_counted(OutboxEndpoint *ep, int64 seq)
+{
+	SeqEntry   *entry = ep->cancelled ? seqs_lookup(ep->cancelled, seq) : NULL;
+
+	if (entry == NULL || entry->counted)
+		return;
+	entry->counted = true;
+	ep->ncancelled++;
+}
+
+void
+outbox_retries_count_again(OutboxEndpoint *ep)
+{
+	seqs_iterator it;
+	SeqEntry   *entry;
+
+	ep->ncancelled = 0;
+	if (ep->cancelled == NULL)
+		return;
+	seqs_start_iterate(ep->cancelled, &it);
+	while ((entry = seqs_iterate(ep->cancelled, &it)) != NULL)
+		entry->counted = false;
 }

@@ -19,10 +19,13 @@
 #include "parked.h"
 #include "plan.h"
 #include "positions.h"
+#include "publish.h"
 #include "reader.h"
+#include "retries.h"
 #include "roster.h"
 #include "session.h"
 #include "shares.h"
+#include "watch.h"
 
 OutboxEndpoint **outbox_endpoints;
 int			outbox_nendpoints;
@@ -80,6 +83,7 @@ count_again(OutboxEndpoint *ep)
 {
 	ep->counted = false;
 	ep->backlog = 0;
+	outbox_retries_count_again(ep);
 	outbox_cursor_copy(&ep->counter, outbox_endpoint_frontier(ep, &outbox_head));
 }
 
@@ -109,6 +113,8 @@ meet(const OutboxSettings *s)
 	}
 	ep->delivered = p.delivered;
 	ep->failed_attempts = p.failed_attempts;
+	if (ep->delivered > 0)		/* else it is new, whoever had its number before */
+		outbox_watch_resume(ep);
 	ep->last_active_at = GetCurrentTimestamp();
 	outbox_cursor_copy(&ep->cursor, &p.cursor);
 	if (outbox_reader_at_head(&ep->cursor))
@@ -249,6 +255,8 @@ forget_endpoint(OutboxEndpoint *ep)
 		dlist_delete(&ep->busy_node);
 	if (ep->dropped)
 		outbox_stats_forget(MyDatabaseId, ep->id);
+	else
+		outbox_publish_one(ep, GetCurrentTimestamp());
 	outbox_endpoint_free(ep);
 }
 

@@ -245,6 +245,8 @@ typedef struct OutboxStats
 	TimestampTz next_attempt_at;	/* 0: none is scheduled */
 	TimestampTz last_success_at;	/* 0: never since the worker started */
 	double		rate_per_s;		/* deliveries, over the last minute */
+	int64		recent_second;	/* for who has the endpoint next: what the */
+	uint32		recent[60];		/* rate is made of */
 	double		latency_p50_ms; /* emit to 2xx, first attempts, last 5 min; -1:
 								 * no data */
 	double		latency_p95_ms;

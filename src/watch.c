@@ -6,10 +6,24 @@
 
 #include <math.h>
 
+#include "miscadmin.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
+#include "lane.h"
+#include "retries.h"
 #include "watch.h"
+
+void
+outbox_watch_resume(OutboxEndpoint *ep)
+{
+	OutboxStats s;
+
+	if (!outbox_stats_fetch(MyDatabaseId, ep->id, &s))
+		return;
+	ep->recent_second = s.recent_second;
+	memcpy(ep->recent, s.recent, sizeof(ep->recent));
+}
 
 void
 outbox_watch_latency(OutboxEndpoint *ep, int64 usec, TimestampTz now)
@@ -119,11 +133,29 @@ oldest_pending(OutboxEndpoint *ep, int64 *in_flight)
 	if (!dlist_is_empty(&ep->held))
 		oldest = Min(oldest, dlist_head_element(OutboxDelivery, held_node,
 												&ep->held)->event->created_at);
-	if (ep->window_count > 0)
-		oldest = Min(oldest, ep->window[ep->window_start].event->created_at);
-	else if (ep->backlog > 0)
+	for (int i = 0; i < ep->window_count; i++)
+	{
+		OutboxEvent *event = ep->window[(ep->window_start + i) % OUTBOX_WINDOW].event;
+
+		if (outbox_retries_is_cancelled(ep, event->seq))
+			continue;
+		return Min(oldest, event->created_at);
+	}
+	if (ep->backlog > ep->ncancelled)
 		oldest = Min(oldest, ep->backlog_since);
 	return oldest == DT_NOEND ? 0 : oldest;
+}
+
+/*
+ * Does everything of a strict endpoint wait behind a dead delivery?  Of those
+ * that block its lane, only a dead one is no retry.
+ */
+static bool
+is_stuck(OutboxEndpoint *ep, int64 retrying)
+{
+	OutboxLane *lane = ep->ordering == OUTBOX_ORDER_STRICT ? outbox_lane_find(ep, "") : NULL;
+
+	return lane != NULL && lane->blockers > retrying;
 }
 
 void
@@ -136,14 +168,21 @@ outbox_endpoint_fill_stats(OutboxEndpoint *ep, TimestampTz now, OutboxStats *s)
 	s->key.endpoint_id = ep->id;
 	s->state = endpoint_state(ep);
 	s->state_since = ep->state_since;
-	s->pending = Max(ep->backlog, 0) + ep->nready + ep->nwaiting;
+	s->pending = Max(ep->backlog - ep->ncancelled, 0) + ep->nready + ep->nwaiting -
+		ep->nloaded_blocked - ep->nloaded_retries;
 	s->pending_exact = ep->counted;
 	s->retrying = ep->nretries + ep->nretries_loading;
 	for (dlist_node *n = ep->settling.head.next;
 		 n != NULL && n != &ep->settling.head; n = n->next)
 		if (dlist_container(OutboxDelivery, node, n)->verdict == OUTBOX_VERDICT_RETRY)
 			s->retrying++;
-	s->blocked = ep->nblocked;
+	s->blocked = ep->nblocked + ep->nloaded_blocked;
+	if (is_stuck(ep, s->retrying))
+	{
+		s->blocked += s->pending;
+		s->pending = 0;
+	}
+	s->retrying += ep->nloaded_retries;
 	s->dead = ep->ndead;
 	s->delivered = ep->delivered;
 	s->failed_attempts = ep->failed_attempts;
@@ -151,7 +190,7 @@ outbox_endpoint_fill_stats(OutboxEndpoint *ep, TimestampTz now, OutboxStats *s)
 	if (ep->paused || ep->disabled || ep->secret_missing)
 		s->next_attempt_at = 0;
 	else if (ep->breaker == OUTBOX_BREAKER_OPEN)
-		s->next_attempt_at = s->pending + s->retrying > 0 ? ep->retry_at : 0;
+		s->next_attempt_at = s->pending + s->retrying + ep->nloaded_blocked > 0 ? ep->retry_at : 0;
 	else if (!pairingheap_is_empty(ep->retries))
 		s->next_attempt_at = pairingheap_container(OutboxRetry, node,
 												   pairingheap_first(ep->retries))->due;
@@ -165,6 +204,8 @@ outbox_endpoint_fill_stats(OutboxEndpoint *ep, TimestampTz now, OutboxStats *s)
 			sum += ep->recent[i];
 	}
 	s->rate_per_s = sum / 60.0;
+	s->recent_second = ep->recent_second;
+	memcpy(s->recent, ep->recent, sizeof(s->recent));
 	fill_latency(ep, now, s);
 	if (ep->secret_missing)
 		strlcpy(s->reason, "secret missing", sizeof(s->reason));

@@ -7,6 +7,12 @@
 
 #include "endpoint.h"
 
+/*
+ * One that this worker has not served so far: what it did in the last minute is
+ * what its worker before published.
+ */
+extern void outbox_watch_resume(OutboxEndpoint *ep);
+
 extern void outbox_watch_success(OutboxEndpoint *ep, TimestampTz now);
 
 /* µs from emit to 2xx */

@@ -374,7 +374,7 @@ database_step(TimestampTz now)
 static long
 time_to_sleep(TimestampTz now, bool more)
 {
-	TimestampTz until = Min(outbox_reload_at, outbox_backlog_next_time());
+	TimestampTz until = Min(Min(outbox_reload_at, outbox_publish_next_time()), outbox_backlog_next_time());
 	long		http = outbox_http_timeout();
 	dlist_iter	iter;
 	long		ms;

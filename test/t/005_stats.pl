@@ -1,6 +1,6 @@
 # outbox.stats against a count by brute force, in one snapshot, every second of a
-# run under load: with filters, an open breaker, a paused endpoint, an alter, and
-# workers that restart.  What has happened within a second may not be in both yet:
+# run under load: with filters, an open breaker, a paused endpoint, an alter, dead
+# deliveries that block, and workers that restart.  What has happened within a second may not be in both yet:
 # so much they may differ; in the end, not at all.
 use strict;
 use warnings;
@@ -31,6 +31,13 @@ endpoint($node, $receiver, 'broken', '/status/500/broken',
 endpoint($node, $receiver, 'altered', '/slow/altered?ms=20', "topics => '{s.a}', $quick");
 endpoint($node, $receiver, 'paused', '/ok/paused', $quick);
 endpoint($node, $receiver, 'hangs', '/hang/hangs', "topics => '{s.a}', max_in_flight => 3, timeout => '1 h'");
+# At the first event these are stuck
+foreach my $name (qw(stuck stuckbatch stuckkeys))
+{
+	endpoint($node, $receiver, $name, "/status/500/$name",
+		"topics => '{s.a}', on_exhausted => 'block', max_attempts => 1, ordering => "
+		  . ($name eq 'stuckkeys' ? "'key'" : "'strict'") . ($name eq 'stuckbatch' ? ', batch_size => 5' : ''));
+}
 ask("SELECT outbox.pause_endpoint('paused')");
 
 # "moved": what may have been different a second ago
@@ -40,9 +47,11 @@ WITH d AS (
            count(*) FILTER (WHERE status = 'retrying') AS retrying,
            count(*) FILTER (WHERE status = 'blocked') AS blocked,
            count(*) FILTER (WHERE status = 'dead') AS dead,
-           min(created_at) FILTER (WHERE status IN ('pending', 'processing')) AS oldest,
+           min(created_at) FILTER (WHERE status IN ('pending', 'processing') OR (status = 'blocked' AND NOT EXISTS (
+               SELECT FROM outbox.parked k JOIN outbox.endpoint_settings s USING (endpoint_id)
+               WHERE k.seq = d.seq AND s.name = d.endpoint))) AS oldest,
            count(*) FILTER (WHERE created_at > now() - interval '1 s') AS emitted
-    FROM outbox.deliveries WHERE status <> 'scheduled' GROUP BY 1),
+    FROM outbox.deliveries d WHERE status <> 'scheduled' GROUP BY 1),
 a AS (
     SELECT endpoint, count(*) FILTER (WHERE status_code BETWEEN 200 AND 299) AS good,
            count(*) FILTER (WHERE status_code IS NULL OR status_code NOT BETWEEN 200 AND 299) AS bad,
@@ -134,7 +143,7 @@ sub sample
 	return;
 }
 
-# Nothing but the broken and the hanging one has anything left to do.
+# Nothing but those that are broken, hang or are stuck has anything left to do.
 sub exactly
 {
 	my ($when) = @_;
@@ -143,7 +152,7 @@ sub exactly
 	wait_until
 	{
 		my @rows = look();
-		@wrong = @rows == 7 ? () : ('an endpoint is missing');
+		@wrong = @rows == 10 ? () : ('an endpoint is missing');
 		foreach my $row (@rows)
 		{
 			push @wrong, map { "$row->{endpoint}: $_" }
@@ -184,13 +193,38 @@ foreach my $second (1 .. $seconds)
 	sample("second $second: $what");
 }
 stop_producer($producer);
-cmp_ok($judged, '>', 7 * $seconds / 2, "$judged rows were compared ($skipped skipped)");
+cmp_ok($judged, '>', 10 * $seconds / 2, "$judged rows were compared ($skipped skipped)");
 is(ask("SELECT state FROM outbox.stats WHERE endpoint = 'broken'"), 'backing_off', 'a breaker was open all the time');
 cmp_ok(ask("SELECT pending FROM outbox.stats WHERE endpoint = 'paused'"), '>', 100 * $seconds / 2, 'and one was paused');
 
 # The broken one would go on failing
 ask("SELECT outbox.pause_endpoint('broken')");
 exactly('when it is quiet');
+is(ask("SELECT string_agg(endpoint || ' ' || pending || ' ' || (blocked > 100), ', ' ORDER BY endpoint)"
+		  . " FROM outbox.stats WHERE endpoint IN ('stuck', 'stuckbatch')"),
+	'stuck 0 true, stuckbatch 0 true', 'all waits behind the dead ones');
+ask("SELECT outbox.cancel(event_id, endpoint) FROM (SELECT d.*, row_number() OVER (PARTITION BY endpoint ORDER BY seq) AS n"
+	  . " FROM outbox.deliveries d WHERE endpoint IN ('stuck', 'stuckbatch', 'stuckkeys', 'paused')"
+	  . " AND status IN ('blocked', 'pending')) d WHERE n IN (2, 3, 5, 20, 100)");
+exactly('after some were cancelled');
+is(ask("SELECT count(*) FROM outbox.deliveries WHERE status = 'cancelled'"), 20, 'which they were');
+ask("SELECT outbox.pause_endpoint('stuckkeys'), outbox.discard('stuckkeys')");
+ok(wait_sql($node, "SELECT dead = 0 FROM outbox.stats WHERE endpoint = 'stuckkeys'"), 'a paused one: its dead are discarded');
+exactly('after that');
+
+# Nothing but what was cancelled wakes the worker: it is told all the same
+$node->append_conf('postgresql.conf', "outbox.wakeup_interval = 60s\n");
+$node->reload;
+ok(wait_sql($node, "SELECT setting = '60000' FROM pg_settings WHERE name = 'outbox.wakeup_interval'"), 'no look by itself');
+exactly('for a while');
+foreach my $id (split /\n/, ask("SELECT event_id FROM outbox.deliveries WHERE endpoint = 'stuckbatch'"
+	  . " AND status = 'blocked' ORDER BY seq LIMIT 3"))
+{
+	ask("SELECT outbox.cancel('$id', 'stuckbatch')");
+}
+exactly('one cancelled soon after another');
+$node->append_conf('postgresql.conf', "outbox.wakeup_interval = 1s\n");
+$node->reload;
 ask("SELECT outbox.alter_endpoint('paused', topics => '{s.b}')");
 exactly('after another alter');
 my $before = ask('SELECT sum(delivered), sum(failed_attempts) FROM outbox.stats');
@@ -231,6 +265,18 @@ SELECT latency_p50_ms BETWEEN p50 / 1.3 - 0.2 AND p50 * 1.3 + 0.2
    AND abs(extract(epoch FROM last_success_at - last)) < 0.1
    AND abs(rate_per_s * 60 - recent) <= 0.1 * recent + 2
 FROM outbox.stats, a WHERE endpoint = 'plain'
+SQL
+
+# Who serves an endpoint next goes on with its rate
+$pid = worker_pid($node);
+ask("SELECT pg_terminate_backend($pid)");
+new_worker($node, $pid);
+ok(wait_sql($node, "SELECT last_success_at IS NULL FROM outbox.stats WHERE endpoint = 'plain'"), 'another worker');
+is(ask(<<'SQL'), 't', 'its rate is that of the last minute');
+SELECT abs(rate_per_s * 60 - (SELECT count(*) FROM outbox.attempts WHERE endpoint = 'plain' AND status_code = 200
+           AND started_at > pg_postmaster_start_time()
+           AND started_at + duration_ms * interval '1 ms' > clock_timestamp() - interval '60 s')) <= 10
+FROM outbox.stats WHERE endpoint = 'plain'
 SQL
 
 $node->stop;

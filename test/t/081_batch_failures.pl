@@ -327,6 +327,8 @@ is(join(' ', grep { $_ > 5 } @replayed), '6 8 9 10', 'repeats them, each key in 
 create('turn', '/poison?n=2&how=named', "batch_size => 10, ordering => 'strict', $slowly");
 emit_at_once($node, 'turn', 6, "CASE WHEN n % 2 = 0 THEN 'k' END");
 ok(wait_sql($node, "SELECT (retrying, blocked) = (1, 4) FROM outbox.stats WHERE endpoint = 'turn'"), 'strict: a parked head, and four behind it');
+is(ask("SELECT string_agg(DISTINCT last_error, ', ') FROM outbox.deliveries WHERE endpoint = 'turn' AND status = 'blocked'"),
+	'an earlier event failed in the same batch', 'behind it with a key or without');
 ask("SELECT outbox.alter_endpoint('turn', ordering => 'key')");
 ok(wait_sql($node, "SELECT (delivered, retrying, blocked) = (3, 1, 2) FROM outbox.stats WHERE endpoint = 'turn'"),
 	'key: those without a key go');

@@ -97,10 +97,16 @@ is(scalar(() = $receiver->requests(path => '/ok/b')), 1, 'another one of the sam
 # seek: what is skipped is skipped, what is gone back to comes again
 ask("SELECT outbox.pause_endpoint('b')");
 emit_many('b.skipped', 2000);
+my $again = emit($node, 'b.again', '{}');
 ask("SELECT outbox.seek_endpoint('b', 'now'), outbox.resume_endpoint('b')");
 $id = emit($node, 'b.next', '{}');
 $receiver->wait_delivered(1, id => $id);
 is(scalar(() = $receiver->requests(path => '/ok/b', topic => 'b.skipped')), 0, 'skipped');
+my $shown = "SELECT string_agg(topic || ' ' || status, ', ' ORDER BY seq) = '%s' FROM outbox.deliveries WHERE endpoint = 'b'";
+ok(wait_sql($node, sprintf($shown, 'b.new delivered, b.next delivered')), 'and outbox.deliveries does not call it delivered');
+is(ask("SELECT outbox.replay('b', now() - interval '1 hour', topics => '{b.again}')"), 1, 'one of it is replayed');
+$receiver->wait_delivered(1, id => $again);
+ok(wait_sql($node, sprintf($shown, 'b.new delivered, b.again delivered, b.next delivered')), 'and shown');
 ask("SELECT outbox.seek_endpoint('b', 'beginning')");
 $receiver->wait_for(1000, path => '/ok/b', topic => 'b.skipped');
 $node->restart('immediate');
