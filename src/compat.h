@@ -46,6 +46,17 @@ outbox_on_shmem_request(void (*request) (void), void (**previous) (void))
 #endif
 }
 
+/* Blocks have grown with the context since 15. */
+static inline MemoryContext
+outbox_generation_context(MemoryContext parent, const char *name)
+{
+#if PG_VERSION_NUM >= 150000
+	return GenerationContextCreate(parent, name, ALLOCSET_DEFAULT_SIZES);
+#else
+	return GenerationContextCreate(parent, name, ALLOCSET_DEFAULT_INITSIZE);
+#endif
+}
+
 /* dshash has wanted a function that copies keys since 17. */
 #if PG_VERSION_NUM >= 170000
 #define OUTBOX_DSHASH_COPY_FUNCTION .copy_function = dshash_memcpy,

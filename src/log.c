@@ -48,6 +48,8 @@
 /* How many xids back the commit log is asked; beyond, the tick's LSN is used. */
 #define FRESH_XIDS 100000
 
+#define JSON_TEXT_KEPT (64 * 1024)	/* bytes, from one event to the next */
+
 #define EVENT_COLUMNS \
 	"seq, xid, epoch, id, created_at, expires_at, topic, type, key, headers, " \
 	"payload, body, content_type"
@@ -113,7 +115,8 @@ page_create(OutboxTick *done, OutboxTick *under)
 	MemoryContext cxt;
 	OutboxPage *page;
 
-	cxt = AllocSetContextCreate(page_cxt, "outbox page", ALLOCSET_DEFAULT_SIZES);
+	/* All of it goes at once, and lies close together. */
+	cxt = outbox_generation_context(page_cxt, "outbox page");
 	page = MemoryContextAllocZero(cxt, sizeof(OutboxPage));
 	page->cxt = cxt;
 	page->refs = 1;
@@ -164,6 +167,33 @@ text_or_null(Datum value, bool isnull)
 	return isnull ? NULL : TextDatumGetCString(value);
 }
 
+/* As text, with not a byte more than it needs. */
+static char *
+jsonb_text(Jsonb *jb, size_t *len)
+{
+	static StringInfoData text;
+	char	   *copy;
+
+	if (text.data == NULL)
+	{
+		MemoryContext old = MemoryContextSwitchTo(page_cxt);
+
+		initStringInfo(&text);
+		MemoryContextSwitchTo(old);
+	}
+	resetStringInfo(&text);
+	JsonbToCString(&text, &jb->root, VARSIZE(jb));
+	copy = palloc(text.len + 1);
+	memcpy(copy, text.data, text.len + 1);
+	*len = text.len;
+	if (text.maxlen > JSON_TEXT_KEPT)
+	{
+		pfree(text.data);
+		text.data = NULL;
+	}
+	return copy;
+}
+
 /*
  * Copies a row into the page.  jsonb is turned into text here, once, however
  * many endpoints will get it.
@@ -203,8 +233,7 @@ make_event(OutboxPage *page, Datum *values, bool *nulls)
 	{
 		Jsonb	   *jb = DatumGetJsonbP(values[COL_PAYLOAD]);
 
-		event->payload = JsonbToCString(NULL, &jb->root, VARSIZE(jb));
-		event->payload_len = strlen(event->payload);
+		event->payload = jsonb_text(jb, &event->payload_len);
 		if ((Pointer) jb != DatumGetPointer(values[COL_PAYLOAD]))
 			pfree(jb);
 	}
