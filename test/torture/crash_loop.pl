@@ -63,6 +63,7 @@ ROUND: while ($round < $rounds)
 	}
 	next unless $round % 50 == 0 || $round == $rounds;
 	$storm->calm or last;
+	next unless $round % 150 == 0 || $round == $rounds;
 	$storm->judge("the history of $round rounds is clean") or last;
 }
 

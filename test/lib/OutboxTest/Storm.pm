@@ -39,6 +39,7 @@ sub new
 {
 	my ($class, %option) = @_;
 	my $self = bless {
+		workers => 1,
 		seed => $option{seed},
 		round => 0,
 		log => PostgreSQL::Test::Utils::tempdir('storm') . '/producer',
@@ -151,6 +152,22 @@ sub died
 	return;
 }
 
+# Until each endpoint is with the worker that shall have it: when it moves, what
+# takes longer than half a second is broken off, and sent again.
+sub wait_divided
+{
+	my ($self) = @_;
+	my $n = @{ $self->{endpoints} };
+
+	return wait_until
+	{
+		($self->ask("SELECT count(*) = $self->{workers} AND sum(endpoints) = $n"
+			  . ' AND max(endpoints) - min(endpoints) <= 1 FROM outbox.workers WHERE pid IS NOT NULL')
+			  // '') eq 't'
+	}
+	'the workers have divided the endpoints';
+}
+
 sub faults
 {
 	my ($self) = @_;
@@ -191,7 +208,7 @@ sub strike
 	my $at = time;
 	$do->();
 	start_again($self->{node}) unless defined $self->{node}{_pid};
-	my $ok = worker_pid($self->{node});
+	my $ok = $self->wait_divided;
 	$self->died($at, $window);
 	$self->{faults}{$name}++;
 	return $ok ? $name : undef;
@@ -305,10 +322,13 @@ my %change = (
 	},
 	workers => sub {
 		my ($self) = @_;
+		my $at = time;
 
-		# An endpoint that moves to another worker is cut off after a second.
-		$self->ask("ALTER SYSTEM SET outbox.workers_per_database = @{[1 + int rand 3]}");
+		$self->{workers} = 1 + int rand 3;
+		$self->ask("ALTER SYSTEM SET outbox.workers_per_database = $self->{workers}");
 		$self->ask('SELECT pg_reload_conf()');
+		$self->wait_divided;
+		$self->died($at, $slack);
 	},
 	'a bad receiver' => sub {
 		my ($self, $name) = @_;
