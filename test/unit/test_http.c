@@ -138,7 +138,7 @@ main(void)
 	bad("https://169.254.169.254/latest/", "link-local");
 	bad("https://10.0.0.1:443/", "private");
 	bad("http://8.8.8.8/", "plain http");
-	bad("https://10.0.0.1../", "private");
+	bad("https://10.0.0.1../", "");	/* no URL at all for a newer libcurl */
 	bad("https://10.0.0.09/", "neither a name nor an address");
 	bad("https://4294967296/", "neither a name nor an address");
 	bad("https://a.0x/", "neither a name nor an address");

@@ -7,6 +7,8 @@
  */
 #include "outbox.h"
 
+#include "utils/memutils.h"
+
 #include "sign.h"
 #include "tap.h"
 
@@ -15,7 +17,6 @@
  */
 MemoryContext TopMemoryContext = NULL;
 
-extern void *MemoryContextAllocZero(MemoryContext context, Size size);
 extern int	pg_lltoa(int64 value, char *a);
 
 void *
