@@ -17,6 +17,7 @@
 #include "emit.h"
 #include "stamp.h"
 #include "topic.h"
+#include "wire.h"
 
 /* As much of a value as fits into a message. */
 static const char *
@@ -47,8 +48,8 @@ check_length(const char *what, const text *value, size_t max)
 static void
 check_line(const char *what, const text *value)
 {
-	const char *problem = outbox_header_value_problem(VARDATA_ANY(value),
-													  VARSIZE_ANY_EXHDR(value));
+	const char *problem = outbox_text_problem(VARDATA_ANY(value),
+											  VARSIZE_ANY_EXHDR(value));
 
 	if (problem)
 		ereport(ERROR,
@@ -102,6 +103,14 @@ check_headers(Jsonb *headers)
 				 errmsg("headers of an event must be a JSON object"),
 				 errhint("Pass a flat object of strings, like {\"X-Tenant\": \"acme\"}.")));
 
+	if (JB_ROOT_COUNT(headers) > OUTBOX_MAX_EVENT_HEADERS)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("an event has too many headers"),
+				 errdetail("It has %d; at most %d are allowed.",
+						   (int) JB_ROOT_COUNT(headers), OUTBOX_MAX_EVENT_HEADERS),
+				 errhint("What is much belongs in the payload.")));
+
 	it = JsonbIteratorInit(&headers->root);
 	(void) JsonbIteratorNext(&it, &v, true);
 	while ((token = JsonbIteratorNext(&it, &v, true)) != WJB_END_OBJECT)
@@ -125,7 +134,7 @@ check_headers(Jsonb *headers)
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 					 errmsg("value of header \"%s\" must be a string", excerpt(name, name_len)),
 					 errhint("Pass a flat object of strings, like {\"X-Tenant\": \"acme\"}.")));
-		problem = outbox_header_value_problem(v.val.string.val, v.val.string.len);
+		problem = outbox_text_problem(v.val.string.val, v.val.string.len);
 		if (problem)
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),

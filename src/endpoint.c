@@ -247,7 +247,8 @@ outbox_endpoint_wants_events(const OutboxEndpoint *ep, TimestampTz now)
 }
 
 bool
-outbox_endpoint_push(OutboxEndpoint *ep, OutboxEvent *event, bool filter_failed)
+outbox_endpoint_push(OutboxEndpoint *ep, OutboxEvent *event,
+					 OutboxFilterResult filter)
 {
 	OutboxWindowEntry *entry;
 
@@ -263,7 +264,7 @@ outbox_endpoint_push(OutboxEndpoint *ep, OutboxEvent *event, bool filter_failed)
 										sizeof(OutboxWindowEntry) * OUTBOX_WINDOW);
 	entry = &ep->window[(ep->window_start + ep->window_count++) % OUTBOX_WINDOW];
 	entry->event = event;
-	entry->filter_failed = filter_failed;
+	entry->filter = filter;
 	event->page->refs++;
 	return true;
 }
@@ -299,7 +300,7 @@ outbox_endpoint_examine(OutboxEndpoint *ep, OutboxDelivery **result)
 {
 	OutboxEvent *event;
 	OutboxDelivery *d = NULL;
-	bool		filter_failed;
+	OutboxFilterResult filter;
 
 	*result = NULL;
 	if (ep->window_count == 0 || ep->nwaiting >= OUTBOX_MAX_WAITING)
@@ -315,7 +316,7 @@ outbox_endpoint_examine(OutboxEndpoint *ep, OutboxDelivery **result)
 	}
 
 	event = ep->window[ep->window_start].event;
-	filter_failed = ep->window[ep->window_start].filter_failed;
+	filter = ep->window[ep->window_start].filter;
 	ep->window_start = (ep->window_start + 1) % OUTBOX_WINDOW;
 	ep->window_count--;
 	ep->window_bytes -= event->payload_len;
@@ -330,7 +331,7 @@ outbox_endpoint_examine(OutboxEndpoint *ep, OutboxDelivery **result)
 	if (!outbox_retries_was_cancelled(ep, event->seq))
 	{
 		d = make_delivery(ep, event, false);
-		d->filter_failed = filter_failed;
+		d->filter = filter;
 		place(ep, d);
 	}
 	outbox_page_unref(event->page);

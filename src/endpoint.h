@@ -55,7 +55,7 @@ typedef struct OutboxDelivery
 	int64		seq;
 	bool		parked;			/* has a row in outbox.parked … */
 	bool		was_retry;		/* … which says 'retrying', not 'blocked' */
-	bool		filter_failed;	/* is not sent, but dead */
+	OutboxFilterResult filter;	/* where that failed it is not sent, but dead */
 	bool		probe;			/* sent while the breaker was open */
 	OutboxRedelivery redelivery;
 	int			attempts;		/* made, the one in flight not included */
@@ -129,7 +129,7 @@ typedef struct OutboxHistogram
 typedef struct OutboxWindowEntry
 {
 	OutboxEvent *event;
-	bool		filter_failed;	/* neither true nor false of its payload */
+	OutboxFilterResult filter;	/* as of its payload */
 } OutboxWindowEntry;
 
 typedef struct OutboxEndpoint
@@ -275,7 +275,7 @@ extern void outbox_endpoint_free(OutboxEndpoint *ep);
  */
 extern bool outbox_endpoint_wants_events(const OutboxEndpoint *ep, TimestampTz now);
 extern bool outbox_endpoint_push(OutboxEndpoint *ep, OutboxEvent *event,
-								 bool filter_failed);
+								 OutboxFilterResult filter);
 extern void outbox_endpoint_drop_window(OutboxEndpoint *ep, const OutboxCursor *head);
 
 /* Where it has got to, when the head of the log is at 'head'. */

@@ -5,8 +5,12 @@
  */
 #include "outbox.h"
 
+#include <signal.h>
+#include <sys/time.h>
+
 #include "access/xact.h"
 #include "fmgr.h"
+#include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
 #include "utils/memutils.h"
@@ -14,6 +18,70 @@
 
 #include "filter.h"
 #include "version.h"
+
+/* Of the worker's CPU; an evaluation that is under way at two ticks ends. */
+#define TICK_US (OUTBOX_FILTER_MAX_MS * 1000 / 2)
+
+static volatile sig_atomic_t evaluation;	/* 0: none is under way */
+static volatile sig_atomic_t evaluation_at_tick;
+static volatile sig_atomic_t out_of_time;
+
+/*
+ * The clock stands still while the process does: a machine that is busy, or was
+ * asleep, makes no evaluation take too long.  What ends the evaluation is what a
+ * cancel would do; one that is there already is left alone.
+ */
+static void
+tick(SIGNAL_ARGS)
+{
+	(void) postgres_signal_arg;
+	if (evaluation != 0 && evaluation == evaluation_at_tick && !QueryCancelPending)
+	{
+		out_of_time = true;
+		QueryCancelPending = true;
+		InterruptPending = true;
+	}
+	evaluation_at_tick = evaluation;
+}
+
+/*
+ * The ticks go on from here, twenty in each second of CPU that the worker uses:
+ * to set and stop a timer for each event would cost more than most filters do.
+ */
+void
+outbox_filter_limit_time(void)
+{
+	struct itimerval ticks = {{0, TICK_US}, {0, TICK_US}};
+
+	pqsignal(SIGPROF, tick);
+	if (setitimer(ITIMER_PROF, &ticks, NULL) != 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_SYSTEM_ERROR),
+				 errmsg("could not start the timer of filters: %m"),
+				 errhint("The system must allow setitimer(ITIMER_PROF).")));
+}
+
+static void
+begin_evaluation(void)
+{
+	static int	last;
+
+	last = last == PG_INT32_MAX ? 1 : last + 1;
+	out_of_time = false;
+	evaluation = last;
+}
+
+/* True: it ran out of time.  Nothing of that is left over for what comes later. */
+static bool
+end_evaluation(void)
+{
+	evaluation = 0;
+	if (!out_of_time)
+		return false;
+	out_of_time = false;
+	QueryCancelPending = false;
+	return true;
+}
 
 /* True, false or, when it is neither, NULL in *isnull. */
 static bool
@@ -56,8 +124,11 @@ outbox_filter(JsonPath *filter, Jsonb *payload)
 	PG_TRY();
 	{
 		bool		isnull;
-		bool		match = evaluate(filter, payload, &isnull);
+		bool		match;
 
+		begin_evaluation();
+		match = evaluate(filter, payload, &isnull);
+		(void) end_evaluation();
 		result = isnull ? OUTBOX_FILTER_ERROR :
 			match ? OUTBOX_FILTER_YES : OUTBOX_FILTER_NO;
 		ReleaseCurrentSubTransaction();
@@ -65,6 +136,7 @@ outbox_filter(JsonPath *filter, Jsonb *payload)
 	PG_CATCH();
 	{
 		ErrorData  *edata;
+		bool		too_long = end_evaluation();
 
 		MemoryContextSwitchTo(cxt);
 		edata = CopyErrorData();
@@ -73,12 +145,13 @@ outbox_filter(JsonPath *filter, Jsonb *payload)
 		 * A cancel or a shortage is no property of the event; everything else,
 		 * such as a payload that is nested too deep, is.
 		 */
-		if (ERRCODE_TO_CATEGORY(edata->sqlerrcode) == ERRCODE_OPERATOR_INTERVENTION ||
-			ERRCODE_TO_CATEGORY(edata->sqlerrcode) == ERRCODE_INSUFFICIENT_RESOURCES)
+		if (!(too_long && edata->sqlerrcode == ERRCODE_QUERY_CANCELED) &&
+			(ERRCODE_TO_CATEGORY(edata->sqlerrcode) == ERRCODE_OPERATOR_INTERVENTION ||
+			 ERRCODE_TO_CATEGORY(edata->sqlerrcode) == ERRCODE_INSUFFICIENT_RESOURCES))
 			PG_RE_THROW();
 		FlushErrorState();
 		RollbackAndReleaseCurrentSubTransaction();
-		result = OUTBOX_FILTER_ERROR;
+		result = too_long ? OUTBOX_FILTER_TOO_LONG : OUTBOX_FILTER_ERROR;
 	}
 	PG_END_TRY();
 	MemoryContextSwitchTo(caller);
@@ -112,34 +185,273 @@ is_predicate(JsonPathItemType type)
 }
 
 /*
- * What a filter, as jsonpath_out prints it, must not contain.  There are no
- * variables to give it.  And each ".**" multiplies what is looked at by the
- * size of the payload: with a second one, a few hundred bytes take all memory.
+ * An accepted filter takes time and memory in proportion to the payload, however
+ * that is made: what is refused is what would look at one part of it anew for
+ * each item of another.
+ *
+ * What an expression yields: more than one item?  An array?  In lax mode that is
+ * unwrapped where an operand or an accessor finds it.  A number of the payload,
+ * which has as many digits as somebody likes?  The same, each time it is asked?
  */
-static const char *
-find_problem(const char *text)
+typedef struct Yield
 {
-	int			descents = 0;
-	bool		quoted = false;
+	bool		many;
+	bool		array;
+	bool		digits;
+	bool		fixed;
+} Yield;
 
-	for (const char *p = text; *p; p++)
+/* Where a walk through the parts of a filter is, and what it has found. */
+typedef struct Walk
+{
+	bool		lax;
+	bool		repeated;		/* what is here is asked for each of several items */
+	bool		same_current;	/* of all of which "@" is the same */
+	int			descents;
+	const char *problem;
+} Walk;
+
+#define MANY_TIMES "inside \"?()\" or \"[]\" it does more with what stays the same than to compare one item of it"
+
+static Yield walk(JsonPathItem *item, Walk *w);
+
+/* As an operand, or as what a method is applied to: unwrapped. */
+static bool
+unwraps_to_many(Yield y, const Walk *w)
+{
+	return y.many || (w->lax && y.array);
+}
+
+static void
+forbid(Walk *w, bool found, const char *problem)
+{
+	if (found && w->problem == NULL)
+		w->problem = problem;
+}
+
+/*
+ * Each item of one operand is compared with each of the other, in a loop of
+ * PostgreSQL's that nothing interrupts.
+ */
+static void
+walk_comparison(JsonPathItem *item, Walk *w)
+{
+	JsonPathItem arg;
+	Yield		left;
+	Yield		right;
+
+	jspGetLeftArg(item, &arg);
+	left = walk(&arg, w);
+	jspGetRightArg(item, &arg);
+	right = walk(&arg, w);
+	forbid(w, unwraps_to_many(left, w) && unwraps_to_many(right, w),
+		   "it compares parts of the payload that can both have more than one item");
+}
+
+/*
+ * Arithmetic wants one number on each side, and is an error else.  To divide one
+ * of 130,000 digits by another takes a second, and cannot be interrupted;
+ * everything else is done much faster.
+ */
+static Yield
+walk_arithmetic(JsonPathItem *item, Walk *w)
+{
+	JsonPathItem arg;
+	Yield		left;
+	Yield		right;
+
+	jspGetLeftArg(item, &arg);
+	left = walk(&arg, w);
+	jspGetRightArg(item, &arg);
+	right = walk(&arg, w);
+	forbid(w, left.fixed || right.fixed, MANY_TIMES);
+	forbid(w, right.digits && (item->type == jpiDiv || item->type == jpiMod),
+		   "it divides by a part of the payload");
+	return (Yield) {false, false, left.digits || right.digits, false};
+}
+
+/* What is asked for each item of something, of which "@" is one or is not. */
+static Yield
+walk_repeated(JsonPathItem *item, Walk *w, bool same_current)
+{
+	Walk		outside = *w;
+	Yield		y;
+
+	w->repeated = true;
+	w->same_current = same_current;
+	y = walk(item, w);
+	w->repeated = outside.repeated;
+	w->same_current = outside.same_current;
+	return y;
+}
+
+static void
+walk_subscripts(JsonPathItem *item, Walk *w, Yield *y)
+{
+	for (int i = 0; i < item->content.array.nelems; i++)
 	{
-		if (quoted && *p == '\\' && p[1] != '\0')
-			p++;
-		else if (*p == '"')
+		JsonPathItem from;
+		JsonPathItem to;
+
+		if (jspGetArraySubscript(item, &from, &to, i))
 		{
-			if (!quoted && p > text && p[-1] == '$')
-				return "it names a variable";
-			quoted = !quoted;
+			(void) walk_repeated(&to, w, true);
+			y->many = true;
 		}
-		else if (!quoted && p[0] == '*' && p[1] == '*')
-		{
-			if (++descents > 1)
-				return "it has more than one \".**\"";
-			p++;
-		}
+		(void) walk_repeated(&from, w, true);
 	}
-	return NULL;
+	y->many |= item->content.array.nelems > 1;
+	y->array = true;
+}
+
+/* One item of the tree, applied to what comes before it. */
+static Yield
+walk_item(JsonPathItem *item, Walk *w, Yield y)
+{
+	const Yield constant = {false, false, false, false};
+	JsonPathItem arg;
+
+	switch (item->type)
+	{
+		case jpiNull:
+		case jpiString:
+		case jpiNumeric:
+		case jpiBool:
+		case jpiLast:
+			return constant;
+
+		case jpiRoot:
+			return (Yield) {false, true, true, w->repeated};
+
+		case jpiCurrent:
+			return (Yield) {false, true, true, w->same_current};
+
+		case jpiVariable:
+			forbid(w, true, "it names a variable");
+			return constant;
+
+		case jpiEqual:
+		case jpiNotEqual:
+		case jpiLess:
+		case jpiGreater:
+		case jpiLessOrEqual:
+		case jpiGreaterOrEqual:
+			walk_comparison(item, w);
+			return constant;
+
+		case jpiAnd:
+		case jpiOr:
+			jspGetLeftArg(item, &arg);
+			(void) walk(&arg, w);
+			jspGetRightArg(item, &arg);
+			(void) walk(&arg, w);
+			return constant;
+
+		case jpiNot:
+		case jpiIsUnknown:
+		case jpiExists:
+			jspGetArg(item, &arg);
+			(void) walk(&arg, w);
+			return constant;
+
+		case jpiStartsWith:
+			jspGetRightArg(item, &arg);
+			(void) walk(&arg, w);
+			jspGetLeftArg(item, &arg);
+			(void) walk(&arg, w);
+			return constant;
+
+		case jpiLikeRegex:
+			jspInitByBuffer(&arg, item->base, item->content.like_regex.expr);
+			forbid(w, walk(&arg, w).fixed, MANY_TIMES);
+			return constant;
+
+		case jpiAdd:
+		case jpiSub:
+		case jpiMul:
+		case jpiDiv:
+		case jpiMod:
+			return walk_arithmetic(item, w);
+
+		case jpiPlus:
+		case jpiMinus:
+			jspGetArg(item, &arg);
+			y = walk(&arg, w);
+			forbid(w, y.fixed, MANY_TIMES);
+			y.many = unwraps_to_many(y, w);
+			y.array = false;
+			return y;
+
+		case jpiFilter:
+			jspGetArg(item, &arg);
+			(void) walk_repeated(&arg, w, y.fixed);
+			y.many = unwraps_to_many(y, w);
+			return y;
+
+		case jpiKey:
+			y.many = unwraps_to_many(y, w);
+			y.array = true;
+			return y;
+
+		case jpiIndexArray:
+			walk_subscripts(item, w, &y);
+			return y;
+
+			/* They look at an array as a whole, in lax mode as well. */
+		case jpiType:
+		case jpiSize:
+			return (Yield) {y.many, false, false, y.fixed};
+
+			/* What is below is yielded once for each level that it is below. */
+		case jpiAny:
+		case jpiKeyValue:
+			forbid(w, ++w->descents > 1, "it has more than one \".**\" or \".keyvalue()\"");
+			/* FALLTHROUGH */
+		case jpiAnyArray:
+		case jpiAnyKey:
+			y.many = true;
+			y.array = true;
+			return y;
+
+			/* The other methods; newer versions have more. */
+		default:
+			forbid(w, y.fixed, MANY_TIMES);
+			y.many = unwraps_to_many(y, w);
+			y.array = false;
+			return y;
+	}
+}
+
+/* An expression: an item, and what is applied to its result, in turn. */
+static Yield
+walk(JsonPathItem *item, Walk *w)
+{
+	JsonPathItem current = *item;
+	JsonPathItem next;
+	Yield		y = {false, false, false, false};
+
+	check_stack_depth();
+	for (;;)
+	{
+		y = walk_item(&current, w, y);
+		if (!jspGetNext(&current, &next))
+			break;
+		current = next;
+	}
+	forbid(w, y.fixed && unwraps_to_many(y, w), MANY_TIMES);
+	return y;
+}
+
+/* NULL: nothing is wrong with it. */
+static const char *
+find_problem(JsonPath *path, bool lax)
+{
+	JsonPathItem item;
+	Walk		w = {.lax = lax};
+
+	jspInit(&item, path);
+	(void) walk(&item, &w);
+	return w.problem;
 }
 
 /*
@@ -149,24 +461,27 @@ find_problem(const char *text)
 OUTBOX_FUNCTION(outbox_check_filter_1_0, 1)
 {
 	JsonPath   *path = PG_GETARG_JSONPATH_P(0);
+	bool		lax = (path->header & JSONPATH_LAX) != 0;
 	JsonPathItem item;
 	const char *problem;
 	char	   *text = DatumGetCString(DirectFunctionCall1(jsonpath_out,
 														   PG_GETARG_DATUM(0)));
 
 	jspInit(&item, path);
-	if (!is_predicate(item.type))
+	if (!is_predicate(item.type) || jspHasNext(&item))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("filter \"%s\" is not a predicate", text),
 				 errhint("A filter is true or false, like '$.total > 100'. Perhaps you mean 'exists(%s)'.",
 						 text)));
-	problem = find_problem(text);
+	problem = find_problem(path, lax);
 	if (problem)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("invalid filter \"%s\": %s", text, problem),
-				 errhint("A filter compares parts of the payload, like '$.total > 100'.")));
+				 lax && find_problem(path, false) == NULL ?
+				 errhint("Perhaps you mean 'strict %s': in strict mode arrays are not unwrapped, and what is missing is an error.", text) :
+				 errhint("A filter compares parts of the payload with constants, like '$.total > 100' or '$.paid < 0.5 * $.total'.")));
 	PG_RETURN_VOID();
 }
 
@@ -179,7 +494,7 @@ OUTBOX_FUNCTION(outbox_filter_matches_1_0, 2)
 		PG_RETURN_BOOL(true);
 	result = outbox_filter(PG_GETARG_JSONPATH_P(1),
 						   PG_ARGISNULL(0) ? NULL : PG_GETARG_JSONB_P(0));
-	if (result == OUTBOX_FILTER_ERROR)
+	if (result == OUTBOX_FILTER_ERROR || result == OUTBOX_FILTER_TOO_LONG)
 		PG_RETURN_NULL();
 	PG_RETURN_BOOL(result == OUTBOX_FILTER_YES);
 }

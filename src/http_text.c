@@ -252,12 +252,12 @@ check_literal(const char *host, bool plain, const char **hint)
 	return NULL;
 }
 
-/* A space or a control character, nowhere allowed. */
+/* A space or a control character (U+0080 to U+009F, too), nowhere allowed. */
 static bool
 has_odd_byte(const char *text)
 {
 	for (const unsigned char *p = (const unsigned char *) text; *p; p++)
-		if (*p <= 0x20 || *p == 0x7f)
+		if (*p <= 0x20 || *p == 0x7f || (*p == 0xc2 && p[1] >= 0x80 && p[1] < 0xa0))
 			return true;
 	return false;
 }

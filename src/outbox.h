@@ -21,6 +21,14 @@
 #define OUTBOX_MAX_KEY 1024
 #define OUTBOX_MAX_DEDUP_KEY 1024
 #define OUTBOX_MAX_HEADERS 8192	/* names and values of one event together */
+
+/*
+ * Some receivers read 100 lines of header and the empty line among them (Python's
+ * http.server).  Ours are 15, those of cloudevents-binary 23, and there an event's
+ * are sent twice: 23 + 2 * 30 + 15 = 98.
+ */
+#define OUTBOX_MAX_EVENT_HEADERS 30
+#define OUTBOX_MAX_ENDPOINT_HEADERS 15
 #define OUTBOX_MAX_NESTING 512	/* objects and arrays of a payload in one another */
 
 /* The log is a fixed set of tables, used in turn; see retention.c. */

@@ -77,6 +77,7 @@ void
 outbox_reader_init(OutboxGotWork callback)
 {
 	got_work = callback;
+	outbox_filter_limit_time();
 	topic_cxt = AllocSetContextCreate(TopMemoryContext, "outbox topics",
 									  ALLOCSET_DEFAULT_SIZES);
 }
@@ -234,7 +235,7 @@ head_takes(void *arg, void *wanted, OutboxEvent *event)
 
 		if (!ep->attached || topic->result[i] == OUTBOX_FILTER_NO)
 			continue;
-		if (!outbox_endpoint_push(ep, event, topic->result[i] == OUTBOX_FILTER_ERROR))
+		if (!outbox_endpoint_push(ep, event, topic->result[i]))
 		{
 			/* From here on it reads by itself, beginning with this event. */
 			ep->attached = false;
@@ -293,8 +294,7 @@ static void
 laggard_takes(void *arg, void *wanted, OutboxEvent *event)
 {
 	/* The page is no larger than the room. */
-	outbox_endpoint_push(arg, event,
-						 *(OutboxFilterResult *) wanted == OUTBOX_FILTER_ERROR);
+	outbox_endpoint_push(arg, event, *(OutboxFilterResult *) wanted);
 }
 
 /* How far somebody may read who is at 'c': the newest tick that the head knows. */

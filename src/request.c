@@ -35,11 +35,11 @@
  */
 
 static bool
-line_valid(const char *s, size_t max)
+line_valid(char *s, size_t max)
 {
 	size_t		len = strlen(s);
 
-	return len > 0 && len <= max && outbox_header_value_problem(s, len) == NULL;
+	return len > 0 && len <= max && outbox_text_problem(s, len) == NULL;
 }
 
 /* Name and value of a header; 'total' is what the headers have in all. */
@@ -58,7 +58,14 @@ header_value_valid(const JsonbValue *v, size_t *total)
 		return false;
 	*total += v->val.string.len;
 	return *total <= OUTBOX_MAX_HEADERS &&
-		outbox_header_value_problem(v->val.string.val, v->val.string.len) == NULL;
+		outbox_text_problem(v->val.string.val, v->val.string.len) == NULL;
+}
+
+static bool
+number_valid(Jsonb *headers)
+{
+	return JB_ROOT_IS_OBJECT(headers) &&
+		JB_ROOT_COUNT(headers) <= OUTBOX_MAX_EVENT_HEADERS;
 }
 
 static bool
@@ -68,7 +75,7 @@ headers_valid(Jsonb *headers)
 	JsonbIteratorToken token;
 	JsonbValue	v;
 	size_t		total = 0;
-	bool		valid = JB_ROOT_IS_OBJECT(headers);
+	bool		valid = number_valid(headers);
 
 	/* To the end even after a problem: that is what frees the iterator. */
 	while ((token = JsonbIteratorNext(&it, &v, true)) != WJB_DONE)
@@ -277,7 +284,7 @@ add_event_headers(OutboxHeaders *out, Jsonb *headers,
 	bool		skip = false;
 	bool		is_parent = false;
 	bool		is_state = false;
-	bool		valid = JB_ROOT_IS_OBJECT(headers);
+	bool		valid = number_valid(headers);
 	size_t		total = 0;
 	const char *parent = NULL;
 	const char *state = NULL;
@@ -398,13 +405,15 @@ static bool
 add_endpoint_headers(OutboxHeaders *out, const OutboxRequestSettings *settings,
 					 bool *added)
 {
+	if (settings->nheaders > OUTBOX_MAX_ENDPOINT_HEADERS)
+		return false;
 	for (int i = 0; i < settings->nheaders; i++)
 	{
 		char	   *name = settings->header_names[i];
 		char	   *value = settings->header_values[i];
 
 		if (outbox_header_name_problem(name, strlen(name), false) != NULL ||
-			outbox_header_value_problem(value, strlen(value)) != NULL ||
+			outbox_text_problem(value, strlen(value)) != NULL ||
 			!add_text(out, name, value, strlen(value), added))
 			return false;
 	}

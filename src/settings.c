@@ -29,6 +29,7 @@
 #include "topic.h"
 #include "version.h"
 #include "wakeup.h"
+#include "wire.h"
 
 /* check_url(text): NULL or an error. */
 OUTBOX_FUNCTION(outbox_check_url_1_0, 1)
@@ -36,6 +37,12 @@ OUTBOX_FUNCTION(outbox_check_url_1_0, 1)
 	char	   *url = text_to_cstring(PG_GETARG_TEXT_PP(0));
 	const char *hint = NULL;
 	const char *problem = outbox_http_check_url(url, &hint);
+
+	if (problem == NULL && outbox_text_problem(url, strlen(url)) != NULL)
+	{
+		problem = "the URL contains a control character";
+		hint = "Percent-encode it.";
+	}
 
 	/* The URL may hold a token: the message does not repeat it. */
 	if (problem)
@@ -113,6 +120,13 @@ OUTBOX_FUNCTION(outbox_check_headers_1_0, 1)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("headers must be a JSON object"),
 				 errhint("Write them as '{\"name\": \"value\"}'.")));
+	if (JB_ROOT_COUNT(jb) > OUTBOX_MAX_ENDPOINT_HEADERS)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("an endpoint has too many headers"),
+				 errdetail("It has %d; at most %d are allowed.",
+						   (int) JB_ROOT_COUNT(jb), OUTBOX_MAX_ENDPOINT_HEADERS),
+				 errhint("Leave some out: receivers read 100 lines of header, and an event's own are among them.")));
 	while ((token = JsonbIteratorNext(&it, &v, true)) != WJB_DONE)
 	{
 		const char *problem = NULL;
@@ -127,7 +141,7 @@ OUTBOX_FUNCTION(outbox_check_headers_1_0, 1)
 		{
 			if (v.type != jbvString)
 				problem = "its value is not a string";
-			else if (outbox_header_value_problem(v.val.string.val, v.val.string.len))
+			else if (outbox_text_problem(v.val.string.val, v.val.string.len))
 				problem = "its value has a control character";
 		}
 

@@ -204,6 +204,11 @@ outbox_header_value_problem(const char *value, size_t len)
 
 		if (c < 0x20 || c == 0x7f)
 			return "it has a control character";
+
+		/* U+0080 to U+009F, which some take for the end of a line, too. */
+		if (c == 0xc2 && i + 1 < len && (unsigned char) value[i + 1] >= 0x80 &&
+			(unsigned char) value[i + 1] < 0xa0)
+			return "it has a control character";
 	}
 	return NULL;
 }

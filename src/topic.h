@@ -37,7 +37,8 @@ extern bool outbox_header_name_is(const char *name, size_t len, const char *word
 
 /*
  * Header rules of doc/wire: NULL: fine, otherwise what is wrong.  Events may
- * not set Authorization and Cookie, endpoints may.
+ * not set Authorization and Cookie, endpoints may.  Values are UTF-8, see
+ * outbox_text_problem() for those of a database.
  */
 extern const char *outbox_header_name_problem(const char *name, size_t len,
 											  bool from_event);

@@ -17,6 +17,7 @@
 #include "utils/json.h"
 #include "utils/timestamp.h"
 
+#include "topic.h"
 #include "wire.h"
 
 char *
@@ -48,6 +49,19 @@ outbox_to_utf8(char *s, size_t *len)
 	if (utf8 != NULL && utf8 != s)
 		*len = strlen(utf8);
 	return utf8;
+}
+
+const char *
+outbox_text_problem(char *s, size_t len)
+{
+	const char *problem;
+	char	   *utf8 = outbox_to_utf8(s, &len);
+
+	if (utf8 == NULL || utf8 == s)
+		return outbox_header_value_problem(s, len);
+	problem = outbox_header_value_problem(utf8, len);
+	pfree(utf8);
+	return problem;
 }
 
 /* Almost no string has anything to escape. */

@@ -19,6 +19,12 @@
  */
 extern char *outbox_to_utf8(char *s, size_t *len);
 
+/*
+ * What is wrong with a string of the database as the value of a header, in
+ * words; NULL: nothing, unless it has no UTF-8.
+ */
+extern const char *outbox_text_problem(char *s, size_t len);
+
 /* These write at 'p', where there is room, and return what comes after. */
 static inline char *
 outbox_put(char *p, const char *s, size_t len)

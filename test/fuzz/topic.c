@@ -63,7 +63,10 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	}
 	if (outbox_header_value_problem(b, blen) == NULL)
 		for (size_t i = 0; i < blen; i++)
+		{
 			MUST((unsigned char) b[i] >= ' ' && b[i] != 0x7f);
+			MUST(i + 1 == blen || memcmp(b + i, "\xc2\x80", 2) < 0 || memcmp(b + i, "\xc2\x9f", 2) > 0);
+		}
 	free(a);
 	free(b);
 	return 0;

@@ -8,6 +8,7 @@ use warnings;
 
 use Carp;
 use Exporter 'import';
+use IO::Socket::INET;
 use JSON::PP;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -19,7 +20,7 @@ use OutboxTest::Receiver;
 our @EXPORT = qw(outbox_node wait_until wait_sql endpoint emit worker_pid
   new_worker start_again start_producer stop_producer check_history
   event_ids process_is_gone kill_everything wait_settled wait_status
-  nothing_arrives emit_at_once shown_in_readme $top);
+  nothing_arrives emit_at_once refuses_unsigned shown_in_readme $top);
 
 our $top = $ENV{OUTBOX_TOP} || '.';
 our $timeout = $PostgreSQL::Test::Utils::timeout_default;
@@ -320,6 +321,35 @@ sub nothing_arrives
 	usleep(($seconds // 1) * 1_000_000);
 	$after = () = $receiver->requests(%match);
 	is($after - (defined $match{id} ? 0 : $before), 0, $name);
+	return;
+}
+
+# A receiver of the documents answers 401, and nothing else, to headers that are
+# missing, empty, or not what they should be.
+sub refuses_unsigned
+{
+	my ($port, $name) = @_;
+	my $now = int(time);
+	my %good = ('webhook-id' => 'a', 'webhook-timestamp' => $now, 'webhook-signature' => 'v1,AAAA');
+	my @wrong;
+
+	my @tries = ({}, \%good, { %good, 'webhook-signature' => "v1,\xc3\xbc v1 , \xff" });
+	foreach my $header (sort keys %good)
+	{
+		my %without = %good;
+		delete $without{$header};
+		push @tries, \%without, { %good, $header => '' }, { %good, $header => "\xb2" };
+	}
+	push @tries, map { { %good, 'webhook-timestamp' => $_ } } 'now', '-1', '1e9', "$now.5", '9' x 30, '0x10', $now - 3600, $now + 3600;
+	foreach my $try (@tries)
+	{
+		my $socket = IO::Socket::INET->new(PeerAddr => '127.0.0.1', PeerPort => $port) or die "$name: $!";
+		print $socket "POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 2\r\n",
+		  (map { "$_: $try->{$_}\r\n" } sort keys %$try), "\r\n{}";
+		my $answer = <$socket> // 'nothing';
+		push @wrong, join(' ', %$try) . " => $answer" unless $answer =~ m{^HTTP/1\.[01] 401 };
+	}
+	Test::More::is(join('', @wrong), '', "$name: what is not signed is refused, whatever it says");
 	return;
 }
 

@@ -136,6 +136,8 @@ SQL
 	my $id = emit($node, 'python.one', '{"n": 1}');
 	wait_status($node, $id, 'delivered', "$name: takes what is signed");
 
+	refuses_unsigned($python_port, $name);
+
 	# With another secret it refuses.
 	$node->safe_psql('postgres',
 		"SELECT outbox.alter_endpoint('python', secret => 'whsec_' || encode('" . 'x' x 32 . "', 'base64'))");

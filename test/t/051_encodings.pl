@@ -81,6 +81,15 @@ my ($rc, $out, $err) = $node->psql($latin1,
 	text(qq~SET client_encoding = 'UTF8'; SELECT outbox.emit('city', '{"name": "\x{20ac}"}')~));
 like($err, qr/has no equivalent in encoding "LATIN1"/, 'what the database cannot store is refused');
 
+# A control character is one by its code point: 0x85 is U+0085 here
+foreach ("emit('city', '{}', type => 'a' || chr(133))", "emit('city', '{}', headers => jsonb_build_object('x', chr(133)))",
+	"create_endpoint('c1', 'https://example.com/' || chr(133))",
+	"create_endpoint('c1', 'https://example.com/', headers => jsonb_build_object('x', chr(133)))")
+{
+	($rc, $out, $err) = $node->psql($latin1, "SELECT outbox.$_");
+	like($err, qr/a control character/, "LATIN1: $_");
+}
+
 # What a receiver answers is made fit for the database
 endpoint($node, $receiver, 'fails', '/status/500/' . $latin1,
 	"topics => '{fail.*}', max_attempts => 1", $latin1);

@@ -46,6 +46,7 @@ my @bad = (
 	[ 'topic, headers, payload', q{'t', '"x"', '{}'}, 'invalid header' ],
 	[ 'topic, headers, payload', q{'t', jsonb_build_object('x', repeat('x', 3000000)), '{}'}, 'invalid header' ],
 	[ 'topic, headers, payload', q{'t', jsonb_build_object(repeat('x', 9000), ''), '{}'}, 'invalid header' ],
+	[ 'topic, headers, payload', q{'t', (SELECT jsonb_object_agg('x' || n, '') FROM generate_series(1, 31) n), '{}'}, 'invalid header' ],
 	(map { [ 'topic, headers, payload', qq{'t', '{"$_": "x"}', '{}'}, 'invalid header' ] }
 		@refused, @refused_events),
 	[ 'topic, body, content_type', q{'t', '', E'text/plain\r\nX-Injected: 1'}, 'invalid content type' ],
@@ -53,7 +54,7 @@ my @bad = (
 	[ 'topic, body, content_type', q{'t', '', repeat('t', 3000000)}, 'invalid content type' ]);
 
 # Every control character, in a type, a header and a content type
-foreach my $c (1 .. 31, 127)
+foreach my $c (1 .. 31, 127 .. 159)
 {
 	my $chr = "chr($c)";
 	push @bad,
@@ -61,6 +62,14 @@ foreach my $c (1 .. 31, 127)
 	  [ 'topic, headers, payload', "'t', jsonb_build_object('x', 'a' || $chr), '{}'", 'invalid header' ],
 	  [ 'topic, body, content_type', "'t', '', 'a' || $chr", 'invalid content type' ];
 }
+
+# As many header lines as there can be: Python's http.server reads 99
+my ($most) = $node->safe_psql('postgres', q{SELECT jsonb_object_agg('y' || n, 'z') FROM generate_series(1, 15) n});
+endpoint($node, $receiver, 'most', '/ok/most', "topics => '{most}', format => 'cloudevents-binary', headers => '$most'");
+my $full = $node->safe_psql('postgres',
+	q{SELECT outbox.emit('most', '{}', key => 'k', headers => jsonb_object_agg('x' || n, 'z')) FROM generate_series(1, 30) n});
+is(scalar(keys %{ ($receiver->wait_for(1, path => '/ok/most', id => $full))[0]{headers} }), 97, 'a request with all headers that it can have');
+$node->safe_psql('postgres', "SELECT outbox.drop_endpoint('most', discard => true)");
 
 # The checks hold even where triggers do not fire
 my ($rc, $out, $err) = $node->psql('postgres', <<'SQL');
@@ -125,7 +134,7 @@ foreach my $i (0 .. $#bad)
 		join(', ', map { "$_: invalid event ($error)" } sort @formats),
 		"dead in every format: $values");
 }
-is(scalar(() = $receiver->requests), 4 * @formats, 'nothing of them was sent');
+is(scalar(() = $receiver->requests), 1 + 5 * @formats, 'nothing of them was sent');
 is(scalar(grep { exists $_->{headers}{'x-injected'} } $receiver->requests), 0, 'nothing was injected');
 
 # An endpoint's own headers, changed in the table

@@ -135,6 +135,7 @@ my @bytes = 1 .. 255;
 sub sweep_all
 {
 	my ($dbname, $codes) = @_;
+	my $utf8 = $codes == \@unicode;    # U+0080 to U+009F are more than single bytes there
 	my $list = '{' . join(',', @$codes) . '}';
 	my $sql = '';
 
@@ -153,7 +154,7 @@ sub sweep_all
 	{
 		my ($function, $name, $value) = @{ $sweeps[$i] };
 		next if $free{$name};
-		my @control = grep { $_ < 32 || $_ == 127 } $taken[$i] =~ /(\d+)/g;
+		my @control = grep { $_ < 32 || $_ == 127 || $utf8 && $_ > 127 && $_ < 160 } $taken[$i] =~ /(\d+)/g;
 		push @bad, "$function($name => $value): @control" if @control;
 	}
 	is(join("\n", @bad), '', "$dbname: no argument takes a control character");
@@ -242,7 +243,7 @@ foreach my $r ($receiver->requests)
 	{
 		$values++;
 		push @wrong, "$r->{id}: header $name" unless $known{$name} || $name =~ /^x-a[!#\$%&'*+.^_`|~0-9A-Za-z-]*b?$/;
-		push @wrong, "$r->{id}: a control character in $name" if "$name$h->{$name}" =~ /[\x00-\x1f\x7f]/;
+		push @wrong, "$r->{id}: a control character in $name" if "$name$h->{$name}" =~ /[\x00-\x1f\x7f-\x9f]/;
 	}
 	push @wrong, "$r->{id}: signature" unless $r->{signature} eq 'valid';
 	push @wrong, "$r->{id}: type" unless $sent->('outbox-type') eq $type;

@@ -152,6 +152,23 @@ $id{after} = emit($node, 'g.after', '{"at": "2020-01-01T00:00:00+00:00"}');
 $receiver->wait_delivered(1, id => $id{after});
 pass('and the worker goes on');
 
+# One that takes too long with what somebody emitted
+my $squares = '$.s like_regex "^(a*)(a*)(a*)b\\\\1\\\\2\\\\3$"';
+my $payload = q{jsonb_build_object('s', repeat('a', %1$d) || 'b' || repeat('a', %1$d + 1))};
+my $worker = worker_pid($node);
+endpoint($node, $receiver, 'h', '/ok/h', "topics => '{h.*}', filter => '\$.n > 0 || $squares'");
+my $slow = ask(sprintf "SELECT outbox.emit('h.slow', $payload)", 250);
+my $quick = emit($node, 'h.quick', '{"n": 1}');
+$receiver->wait_delivered(1, id => $quick);
+ok(wait_sql($node, "SELECT count(*) = 1 FROM outbox.dead_letters WHERE event_id = '$slow'"), 'one that takes too long: dead');
+is(ask("SELECT reason, last_error FROM outbox.dead_letters WHERE event_id = '$slow'"),
+	'filter failed|the filter took too long with the payload', 'and why');
+$receiver->wait_delivered(1, id => $_) foreach map { emit($node, 'h.later', "{\"n\": $_}") } 1 .. 20;
+is(worker_pid($node), $worker, 'which nothing later suffers from');
+is(ask(sprintf "SELECT outbox.filter_matches($payload, '$squares')", 200), 'f', 'queries may take their time');
+like(refused(sprintf "SET statement_timeout = 100; SELECT outbox.filter_matches($payload, '$squares')", 1000),
+	qr/57014.*statement timeout/, 'as much as statement_timeout gives them');
+
 # Altered: it holds from the position on, and outbox.deliveries agrees
 ask("SELECT outbox.alter_endpoint('f', filter => '\$.total < 100')");
 ok( wait_sql($node, "SELECT count(*) = 2 FROM outbox.subscriptions JOIN outbox.endpoint_settings"

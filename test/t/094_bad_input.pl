@@ -87,6 +87,8 @@ my @settings = (
 	[ q{headers => '{"a": "b", "Count": 1}'}, '"Count"', qr/flat object/ ],
 	[ q{headers => '{"a": "b", "Deep": {"c": "d"}}'}, '"Deep"', qr/flat object/ ],
 	[ q{headers => '{"a": "b", "Lines": "c\\nd"}'}, '"Lines"', qr/flat object/ ],
+	[ q{headers => '{"x": "\u0085"}'}, 'control character', qr/flat object/ ],
+	[ q{headers => (SELECT jsonb_object_agg('x-' || n, '') FROM generate_series(1, 16) n)}, '16', qr/100 lines/ ],
 	[ q{secret => 'hunter2'}, 'secret', qr/whsec_/ ]);
 foreach my $setting (@settings)
 {
@@ -103,6 +105,8 @@ refused("create_endpoint($_)", '22023', 'invalid endpoint name', qr/1 to 63/)
   foreach ("'', '$url'", "'a b', '$url'", "'ä', '$url'", "repeat('x', 64), '$url'", "NULL, '$url'");
 refused("create_endpoint('f', '$_')", '22023', 'url', qr/\w/)
   foreach ('', 'example.com', 'https://example.com:0/', 'https://example.com:000/', 'ftp://example.com/', 'http://10.0.0.1/', 'https://u:p@example.com/');
+refused("$_('e', 'https://example.com/' || repeat('x', 2029))", '22023', '2049', qr/at most 2048/)
+  foreach (qw(create_endpoint alter_endpoint));
 refused("alter_endpoint('e', reset => '{colour}')", '22023', 'colour', qr/rate_limit/);
 refused("alter_endpoint('e', reset => '{url}')", '22023', 'url', qr/Options with a default/);
 refused("create_endpoint('f', NULL)", '22023', 'url must not be NULL', qr{https://host/path});
@@ -183,6 +187,11 @@ refused("emit('t', '1', deliver_at => '2100-01-02', expires_at => '2100-01-01')"
 	'22023', '2100-01-01', qr/later expires_at/);
 refused("emit('t', '1', dedup_key => '')", '22023', 'dedup_key', qr/1 to 1024/);
 refused("emit('t', '1', key => repeat('k', 1025))", '22023', '1025', qr/shorter/);
+refused("emit('t', '1', headers => (SELECT jsonb_object_agg('x-' || n, '') FROM generate_series(1, 31) n))",
+	'22023', '31', qr/payload/);
+refused("emit('t', '1', $_)", '22023', 'control character', qr/Remove|remove/)
+  foreach ("type => U&'a\\009f'", q{headers => '{"x": "a\u0080"}'});
+refused("emit_bytes('t', 'x', U&'a\\0085')", '22023', 'control character', qr/remove/);
 refused("emit('t.*', '1')", '22023', 't.*', qr/letters, digits/);
 refused("emit('outbox.mine', '1')", '42939', 'outbox.mine', qr/another name/);
 refused("emit('t', repeat('[', 513) || repeat(']', 513))", '54000', '512', qr/flatter/);
@@ -204,6 +213,7 @@ accepted("create_endpoint('f', '$url', max_in_flight => 1024, rate_limit => 0.00
 accepted("create_endpoint('f', '$url', batch_size => 2, batch_wait => '1 h', rate_limit => 1000000)");
 accepted("create_endpoint('f', 'https://example.com:1/')");
 accepted("create_endpoint('f', 'https://example.com:65535/')");
+accepted("alter_endpoint('e', url => 'https://example.com/' || repeat('x', 2028))");
 accepted("alter_endpoint('e')");
 
 # Settings of the server

@@ -165,6 +165,11 @@ main(void)
 	value("a\tb", 3, false);
 	value("a\0b", 3, false);
 	value("\x7f", 1, false);
+	value("a\xc2\x80", 3, false);
+	value("\xc2\x9f" "b", 3, false);
+	value("\xc2\xa0", 2, true);
+	value("\xc3\x80", 2, true);
+	value("\xc2", 1, true);
 
 	return done_testing();
 }
