@@ -129,7 +129,7 @@ def measure(bench):
         report.ratio(SECTION, f"{count:,} events waiting, {words}: deliveries/s"
                      " ÷ requests/s of a bare libcurl loop",
                      [r["per_s"] for r in ours[name]], [r["per_s"] for r in bare[name]],
-                     at_least=0.85, runs=ours[name], loops=bare[name])
+                     at_least=None if unlucky else 0.85, runs=ours[name], loops=bare[name])
         if unlucky:
             report.ratio(SECTION, "the same until 90 % had been sent (the rest waits for"
                          " retries)", [r["paced_per_s"] for r in ours[name]],

@@ -54,6 +54,12 @@
 #define LOOK_SHARE 8
 #define LOOK_BURST 2000
 
+/*
+ * When commits are asynchronous, what a look has found has to be flushed, and
+ * that may take one part in so many: meanwhile nothing else is done.
+ */
+#define FLUSH_SHARE 3
+
 static OutboxDatabase *db;
 static OutboxWorker *self;
 static bool database_ours;		/* what belongs to no endpoint is done here */
@@ -89,11 +95,19 @@ delivery_ended(OutboxEndpoint *ep, TimestampTz now)
 
 /* ------------------------------------------------------------ the steps */
 
+/* A worker without endpoints need not hurry. */
+static bool
+is_news(uint64 emitted, TimestampTz now)
+{
+	return now >= look_at &&
+		(now >= wakeup_at || (emitted != seen_emitted && outbox_nendpoints > 0));
+}
+
 static void
 read_step(TimestampTz now, bool *more)
 {
 	uint64		emitted = pg_atomic_read_u64(&db->emitted);
-	bool		news = (emitted != seen_emitted || now >= wakeup_at) && now >= look_at;
+	bool		news = is_news(emitted, now);
 	XLogRecPtr	lsn = InvalidXLogRecPtr;
 
 	if (now < locks_at || (!news && !outbox_reader_has_work(&outbox_busy, now)))
@@ -128,12 +142,14 @@ check_durability(void)
 {
 	bool		may;
 	XLogRecPtr	durable;
+	TimestampTz begun = GetCurrentTimestamp();
 
 	hold_lsn = Max(hold_lsn, outbox_fetched_lsn);
 	OUTBOX_CRASH_POINT("flush.begin");
 	durable = outbox_log_durable(hold_lsn) ? hold_lsn :
 		Max(outbox_durable_lsn, outbox_log_standby_lsn());
 	OUTBOX_CRASH_POINT("flush.done");
+	look_at += (GetCurrentTimestamp() - begun) * FLUSH_SHARE;
 	may = outbox_enabled && durable >= start_lsn;
 	if (durable != outbox_durable_lsn || may != outbox_may_send)
 		outbox_fill_all = true;
@@ -395,7 +411,7 @@ time_to_sleep(TimestampTz now, bool more)
 		return 0;
 	if (outbox_enabled && now >= locks_at &&
 		(more ||
-		 (now >= look_at && pg_atomic_read_u64(&db->emitted) != seen_emitted) ||
+		 is_news(pg_atomic_read_u64(&db->emitted), now) ||
 		 outbox_reader_has_work(&outbox_busy, now) || outbox_replays_have_work()))
 		return 0;
 	if (outbox_fill_all && outbox_may_send && !outbox_starved)
