@@ -108,6 +108,7 @@ class Machine:
     then its processes are those of the user postgres."""
 
     def __init__(self):
+        self.install()
         self.user = None
         if os.geteuid() == 0:
             try:
@@ -119,7 +120,6 @@ class Machine:
         self.dir = pathlib.Path(tempfile.mkdtemp(prefix="outbox-bench-"))
         os.chmod(self.dir, 0o755)
         self.processes = []
-        self.pg_config = os.environ.get("PG_CONFIG", "pg_config")
         self.bindir = pathlib.Path(run(self.pg_config, "--bindir").strip())
         for program in ("nginx", "cc", "make", "curl-config"):
             if not shutil.which(program, path=self.path()):
@@ -127,6 +127,17 @@ class Machine:
                                  " nginx-light, build-essential, libcurl4-openssl-dev,"
                                  " libpq-dev)")
         run("make", "-s", "-C", HERE, f"PG_CONFIG={self.pg_config}")
+
+    def install(self):
+        """What is measured is what lies beside this folder, not what was installed
+        some time ago."""
+        run(HERE.parent / "test" / "setup", "bench")
+        self.pg_config = os.environ.get("PG_CONFIG", "pg_config")
+        make = ["make", "-s", "--no-print-directory", "-C", HERE.parent,
+                f"PG_CONFIG={self.pg_config}"]
+        run(*make, "all")
+        writable = os.access(run(self.pg_config, "--pkglibdir").strip(), os.W_OK)
+        run(*([] if writable else ["sudo"]), *make, "install")
 
     @staticmethod
     def path():
