@@ -21,6 +21,9 @@ ISOLATION = $(patsubst test/isolation/specs/%.spec,%,$(sort $(wildcard test/isol
 ISOLATION_OPTS = --inputdir=test/isolation
 
 PG_CONFIG ?= pg_config
+ifeq ($(strip $(PG_CONFIG)),)
+$(error PG_CONFIG is empty)
+endif
 PGXS := $(shell $(PG_CONFIG) --pgxs 2>/dev/null)
 
 # PostgreSQL's own headers do not pass -Wextra: as system headers they are not

@@ -602,10 +602,10 @@ LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_endpoint_stats_1_0';
 
 COMMENT ON FUNCTION outbox.check_url(pg_catalog.text) IS 'Refuses a URL that no endpoint can have (22023)';
 COMMENT ON FUNCTION outbox.check_topics(pg_catalog.text[]) IS 'Refuses topic patterns that can match nothing (22023)';
-COMMENT ON FUNCTION outbox.check_filter(pg_catalog.jsonpath) IS 'Refuses a jsonpath that is no predicate (22023)';
+COMMENT ON FUNCTION outbox.check_filter(pg_catalog.jsonpath) IS 'Refuses a jsonpath that is no predicate, names a variable, or can take more than time in proportion to the payload (22023)';
 COMMENT ON FUNCTION outbox.filter_matches(pg_catalog.jsonb, pg_catalog.jsonpath) IS 'Is the predicate true of the payload? NULL filter: true; NULL payload (bytes): false; NULL: it is neither true nor false';
 COMMENT ON FUNCTION outbox.check_secret(pg_catalog.text) IS 'Refuses what is not whsec_ and the base64 of 24 to 64 bytes (22023)';
-COMMENT ON FUNCTION outbox.check_headers(pg_catalog.jsonb) IS 'Refuses what is not a flat object of strings, and names that belong to outbox or HTTP (22023)';
+COMMENT ON FUNCTION outbox.check_headers(pg_catalog.jsonb) IS 'Refuses what is not a flat object of at most 15 strings without control characters, and names that belong to outbox or HTTP (22023)';
 COMMENT ON FUNCTION outbox.new_secret() IS 'A new secret: whsec_ and the base64 of 32 random bytes';
 COMMENT ON FUNCTION outbox.claim_log() IS 'Makes the log this system''s and database''s, if nobody''s yet';
 COMMENT ON FUNCTION outbox.log_owner() IS 'Whose log this is: nobody, us, another, or another instance';
@@ -948,7 +948,7 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION outbox.alter_endpoint(pg_catalog.text, pg_catalog.text, pg_catalog.text[], pg_catalog.jsonpath, pg_catalog.text, pg_catalog.text, pg_catalog.jsonb, pg_catalog.text, pg_catalog.text, pg_catalog.int4, pg_catalog.float4, pg_catalog.interval, pg_catalog.interval, pg_catalog.int4, pg_catalog.interval, pg_catalog.interval, pg_catalog.interval, pg_catalog.int4, pg_catalog.interval, pg_catalog.text[]) IS
-'Changes settings; NULL: unchanged; reset: names of settings that go back to their default. A change of topics holds for events from the endpoint''s present position on. Errors: 22023 invalid argument, 42704 no such endpoint';
+'Changes settings; NULL: unchanged; reset: names of settings that go back to their default. A change of topics or filter holds for events from the endpoint''s present position on. Errors: 22023 invalid argument, or one that is in reset as well, 42704 no such endpoint';
 
 CREATE FUNCTION outbox.pause_endpoint(name pg_catalog.text) RETURNS pg_catalog.void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -998,7 +998,7 @@ BEGIN
         generation = e.generation + 1, version = e.version + 2
     WHERE e.endpoint_id = s.endpoint_id;
 END $$;
-COMMENT ON FUNCTION outbox.seek_endpoint(pg_catalog.text, pg_catalog.text) IS 'Moves the endpoint to a place in the log: now skips a backlog, which outbox.deliveries does not show any more, beginning or a timestamp goes back, and what was parked beyond it is forgotten and read again. Errors: 22023 invalid start_at, 42704 no such endpoint';
+COMMENT ON FUNCTION outbox.seek_endpoint(pg_catalog.text, pg_catalog.text) IS 'Moves the endpoint to a place in the log: now skips a backlog, which outbox.deliveries does not show any more, or only as far as it is replayed and has its request in outbox.attempts; beginning or a timestamp goes back, and what was parked beyond it is forgotten and read again. Errors: 22023 invalid start_at, 42704 no such endpoint';
 
 CREATE FUNCTION outbox.rotate_secret(name pg_catalog.text,
     grace pg_catalog.interval DEFAULT '24 hours',

@@ -109,7 +109,7 @@ check_headers(Jsonb *headers)
 				 errmsg("an event has too many headers"),
 				 errdetail("It has %d; at most %d are allowed.",
 						   (int) JB_ROOT_COUNT(headers), OUTBOX_MAX_EVENT_HEADERS),
-				 errhint("What is much belongs in the payload.")));
+				 errhint("Leave some out, or put them in the payload.")));
 
 	it = JsonbIteratorInit(&headers->root);
 	(void) JsonbIteratorNext(&it, &v, true);

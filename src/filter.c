@@ -480,7 +480,7 @@ OUTBOX_FUNCTION(outbox_check_filter_1_0, 1)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("invalid filter \"%s\": %s", text, problem),
 				 lax && find_problem(path, false) == NULL ?
-				 errhint("Perhaps you mean 'strict %s': in strict mode arrays are not unwrapped, and what is missing is an error.", text) :
+				 errhint("Perhaps you mean 'strict %s': in strict mode arrays are not unwrapped, and where a part is missing the delivery is dead. To leave such events out, write 'exists($.a) && exists($.b) && $.a - $.b > 0'.", text) :
 				 errhint("A filter compares parts of the payload with constants, like '$.total > 100' or '$.paid < 0.5 * $.total'.")));
 	PG_RETURN_VOID();
 }

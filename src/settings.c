@@ -130,6 +130,7 @@ OUTBOX_FUNCTION(outbox_check_headers_1_0, 1)
 	while ((token = JsonbIteratorNext(&it, &v, true)) != WJB_DONE)
 	{
 		const char *problem = NULL;
+		const char *hint = "Choose another name: this one cannot be set.";
 
 		if (token == WJB_KEY)
 		{
@@ -140,9 +141,15 @@ OUTBOX_FUNCTION(outbox_check_headers_1_0, 1)
 		else if (token == WJB_VALUE)
 		{
 			if (v.type != jbvString)
+			{
 				problem = "its value is not a string";
+				hint = "headers is a flat object of strings, like '{\"authorization\": \"Bearer …\"}'.";
+			}
 			else if (outbox_text_problem(v.val.string.val, v.val.string.len))
+			{
 				problem = "its value has a control character";
+				hint = "Remove line breaks, tabs and other control characters.";
+			}
 		}
 
 		/* Values may be tokens: only a name is repeated. */
@@ -150,7 +157,7 @@ OUTBOX_FUNCTION(outbox_check_headers_1_0, 1)
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 					 errmsg("invalid header \"%s\": %s", name, problem),
-					 errhint("headers is a flat object of strings, like '{\"authorization\": \"Bearer …\"}'.")));
+					 errhint("%s", hint)));
 	}
 	PG_RETURN_VOID();
 }

@@ -157,7 +157,7 @@ my $squares = '$.s like_regex "^(a*)(a*)(a*)b\\\\1\\\\2\\\\3$"';
 my $payload = q{jsonb_build_object('s', repeat('a', %1$d) || 'b' || repeat('a', %1$d + 1))};
 my $worker = worker_pid($node);
 endpoint($node, $receiver, 'h', '/ok/h', "topics => '{h.*}', filter => '\$.n > 0 || $squares'");
-my $slow = ask(sprintf "SELECT outbox.emit('h.slow', $payload)", 250);
+my $slow = ask(sprintf "SELECT outbox.emit('h.slow', $payload)", 1000);
 my $quick = emit($node, 'h.quick', '{"n": 1}');
 $receiver->wait_delivered(1, id => $quick);
 ok(wait_sql($node, "SELECT count(*) = 1 FROM outbox.dead_letters WHERE event_id = '$slow'"), 'one that takes too long: dead');
