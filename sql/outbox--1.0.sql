@@ -536,11 +536,9 @@ CREATE TABLE outbox.attempt_log (
     status_code     pg_catalog.int2,
     piece           pg_catalog.int2 NOT NULL,
     error           pg_catalog.text,
-    response_body   pg_catalog.text
+    response_body   pg_catalog.text,
+    PRIMARY KEY (seq, endpoint_id, started_at, piece)
 ) PARTITION BY LIST (piece);
-
--- Not unique: nothing relies on it, and each delivery pays for its size.
-CREATE INDEX attempt_log_seq_idx ON outbox.attempt_log (seq, endpoint_id);
 CREATE TABLE outbox.attempt_log_0 PARTITION OF outbox.attempt_log FOR VALUES IN (0);
 CREATE TABLE outbox.attempt_log_1 PARTITION OF outbox.attempt_log FOR VALUES IN (1);
 CREATE TABLE outbox.attempt_log_2 PARTITION OF outbox.attempt_log FOR VALUES IN (2);
@@ -1378,7 +1376,11 @@ BEGIN
     SELECT s.endpoint_id, 'cancel', d.seq
     FROM outbox.deliveries d JOIN outbox.endpoint_settings s ON s.name = d.endpoint
     WHERE d.event_id = event AND (cancel.endpoint IS NULL OR d.endpoint = cancel.endpoint)
-    AND d.status IN ('pending', 'retrying', 'blocked');
+    AND d.status IN ('pending', 'retrying', 'blocked')
+    -- what the worker has in its hands, and no row of, cannot be taken back
+    AND (EXISTS (SELECT 1 FROM outbox.parked k WHERE k.endpoint_id = s.endpoint_id AND k.seq = d.seq)
+         OR NOT EXISTS (SELECT 1 FROM outbox.endpoint_positions p
+                        WHERE p.endpoint_id = s.endpoint_id AND d.seq = ANY (p.pending)));
     GET DIAGNOSTICS n = ROW_COUNT;
     PERFORM outbox.endpoints_changed();
     RETURN n > 0;

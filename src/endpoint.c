@@ -295,6 +295,17 @@ outbox_endpoint_drop_window(OutboxEndpoint *ep, const OutboxCursor *head)
 	ep->drop_window = false;
 }
 
+/* It takes no place in its lane, and blocks nobody. */
+static void
+dead_unsent(OutboxEndpoint *ep, OutboxDelivery *d, const char *reason, const char *error)
+{
+	d->state = OUTBOX_DELIVERY_IN_FLIGHT;
+	dlist_push_tail(&ep->in_flight, &d->node);
+	ep->nin_flight++;
+	ep->nheads++;
+	outbox_endpoint_dead(ep, d, reason, error);
+}
+
 bool
 outbox_endpoint_examine(OutboxEndpoint *ep, OutboxDelivery **result)
 {
@@ -331,8 +342,16 @@ outbox_endpoint_examine(OutboxEndpoint *ep, OutboxDelivery **result)
 	if (!outbox_retries_was_cancelled(ep, event->seq))
 	{
 		d = make_delivery(ep, event, false);
-		d->filter = filter;
-		place(ep, d);
+		if (filter == OUTBOX_FILTER_YES)
+			place(ep, d);
+		else
+		{
+			/* Now: in a row of its own nobody would know of it. */
+			dead_unsent(ep, d, "filter failed", filter == OUTBOX_FILTER_TOO_LONG ?
+						"the filter took too long with the payload" :
+						"the filter is neither true nor false of the payload");
+			d = NULL;
+		}
 	}
 	outbox_page_unref(event->page);
 	*result = d;
@@ -342,11 +361,8 @@ outbox_endpoint_examine(OutboxEndpoint *ep, OutboxDelivery **result)
 static void
 overflow(OutboxEndpoint *ep, OutboxDelivery *d)
 {
-	d->state = OUTBOX_DELIVERY_IN_FLIGHT;
-	dlist_push_tail(&ep->in_flight, &d->node);
-	ep->nin_flight++;
-	outbox_endpoint_dead(ep, d, "backlog",
-						 "the backlog was larger than outbox.max_backlog_size");
+	dead_unsent(ep, d, "backlog",
+				"the backlog was larger than outbox.max_backlog_size");
 }
 
 /* With each that goes the next one of its lane may become ready. */

@@ -55,7 +55,6 @@ typedef struct OutboxDelivery
 	int64		seq;
 	bool		parked;			/* has a row in outbox.parked … */
 	bool		was_retry;		/* … which says 'retrying', not 'blocked' */
-	OutboxFilterResult filter;	/* where that failed it is not sent, but dead */
 	bool		probe;			/* sent while the breaker was open */
 	OutboxRedelivery redelivery;
 	int			attempts;		/* made, the one in flight not included */

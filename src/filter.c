@@ -10,6 +10,7 @@
 
 #include "access/xact.h"
 #include "fmgr.h"
+#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
@@ -191,7 +192,7 @@ is_predicate(JsonPathItemType type)
  *
  * What an expression yields: more than one item?  An array?  In lax mode that is
  * unwrapped where an operand or an accessor finds it.  A number of the payload,
- * which has as many digits as somebody likes?  The same, each time it is asked?
+ * which has as many digits as somebody likes, or a text of any length?  The same, each time it is asked?
  */
 typedef struct Yield
 {
@@ -229,6 +230,13 @@ forbid(Walk *w, bool found, const char *problem)
 		w->problem = problem;
 }
 
+static bool
+is_ordering(JsonPathItemType type)
+{
+	return type == jpiLess || type == jpiGreater ||
+		type == jpiLessOrEqual || type == jpiGreaterOrEqual;
+}
+
 /*
  * Each item of one operand is compared with each of the other, in a loop of
  * PostgreSQL's that nothing interrupts.
@@ -246,6 +254,13 @@ walk_comparison(JsonPathItem *item, Walk *w)
 	right = walk(&arg, w);
 	forbid(w, unwraps_to_many(left, w) && unwraps_to_many(right, w),
 		   "it compares parts of the payload that can both have more than one item");
+
+	/* There each comparison of two strings converts both of them as a whole. */
+	forbid(w, is_ordering(item->type) && GetDatabaseEncoding() != PG_UTF8 &&
+		   GetDatabaseEncoding() != PG_SQL_ASCII &&
+		   ((unwraps_to_many(left, w) && right.digits) ||
+			(unwraps_to_many(right, w) && left.digits)),
+		   "it orders several items by a part of the payload, and the database's encoding is not UTF8");
 }
 
 /*

@@ -304,9 +304,27 @@ typedef struct ReadState
 	OutboxCursor *cursor;
 	OutboxPage *page;
 	size_t		bytes;
+	TimestampTz begun;
+	bool		late;			/* filters took long */
 	uint64		last_xid;
 	XLogRecPtr	lsn;
 } ReadState;
+
+/*
+ * A filter has looked at the payload of a row: what was unpacked for it goes, and
+ * counts.
+ */
+static void
+payload_was_judged(ReadState *st, OutboxRow *row)
+{
+	if ((Pointer) row->payload != DatumGetPointer(row->values[COL_PAYLOAD]))
+	{
+		st->bytes += VARSIZE(row->payload);
+		pfree(row->payload);
+	}
+	row->payload = NULL;
+	st->late = GetCurrentTimestamp() - st->begun >= OUTBOX_PAGE_TIME;
+}
 
 /*
  * Goes through the rows of SPI_tuptable.  False: the page is full, and the
@@ -327,7 +345,7 @@ take_rows(ReadState *st)
 		void	   *wanted;
 		OutboxEvent *event;
 
-		if (st->bytes >= st->reader->max_bytes)
+		if (st->bytes >= st->reader->max_bytes || st->late)
 			return false;
 
 		read_row(i, row.values, row.nulls);
@@ -343,6 +361,8 @@ take_rows(ReadState *st)
 		topic = PG_DETOAST_DATUM_PACKED(values[COL_TOPIC]);
 		wanted = st->reader->want(st->reader->arg, VARDATA_ANY(topic),
 								  VARSIZE_ANY_EXHDR(topic), &row);
+		if (row.payload != NULL)
+			payload_was_judged(st, &row);
 		if (wanted == NULL)
 			continue;
 
@@ -407,7 +427,7 @@ int
 outbox_log_read(OutboxCursor *cursor, OutboxTick *target,
 				const OutboxReader *reader, XLogRecPtr *lsn)
 {
-	ReadState	st = {.reader = reader,.cursor = cursor};
+	ReadState	st = {.reader = reader,.cursor = cursor,.begun = GetCurrentTimestamp()};
 	bool		complete = true;
 	int			rows = 0;
 

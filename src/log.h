@@ -124,6 +124,12 @@ typedef struct OutboxReader
 	size_t		max_bytes;		/* of payloads; at least one event is read */
 } OutboxReader;
 
+/*
+ * A page ends after this time (µs), too, when filters take it: at least one
+ * event is judged.
+ */
+#define OUTBOX_PAGE_TIME (10 * 1000)
+
 extern void outbox_log_init(Oid sequence);
 
 /*

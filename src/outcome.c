@@ -250,12 +250,5 @@ outbox_outcome_unfit(const OutboxDelivery *d, TimestampTz now, const char **erro
 		*error = "expires_at has passed";
 		return "expired";
 	}
-	if (d->filter == OUTBOX_FILTER_ERROR || d->filter == OUTBOX_FILTER_TOO_LONG)
-	{
-		*error = d->filter == OUTBOX_FILTER_ERROR ?
-			"the filter is neither true nor false of the payload" :
-			"the filter took too long with the payload";
-		return "filter failed";
-	}
 	return NULL;
 }

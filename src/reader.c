@@ -34,6 +34,9 @@
 #define HEAD_PAGES 8
 #define LAGGARD_PAGES 2
 
+/* µs after which a step begins no further page. */
+#define STEP_TIME (2 * OUTBOX_PAGE_TIME)
+
 /* Rows per step that are only counted. */
 #define COUNT_ROWS 2000
 
@@ -50,6 +53,7 @@ static OutboxForeign *foreigners;
 static int	nforeigners;
 static dlist_node *last_laggard;
 static int	noverflowed;
+static TimestampTz step_begun;
 
 /* Who subscribes to a topic. */
 typedef struct Topic
@@ -246,6 +250,12 @@ head_takes(void *arg, void *wanted, OutboxEvent *event)
 	}
 }
 
+static bool
+step_is_over(void)
+{
+	return GetCurrentTimestamp() - step_begun >= STEP_TIME;
+}
+
 static void
 read_head(bool news, XLogRecPtr *lsn)
 {
@@ -273,7 +283,7 @@ read_head(bool news, XLogRecPtr *lsn)
 		outbox_log_read(&outbox_head, tick, &reader, lsn);
 		outbox_tick_unref(tick);
 	}
-	for (int i = 1; i < HEAD_PAGES && outbox_head.under != NULL; i++)
+	for (int i = 1; i < HEAD_PAGES && outbox_head.under != NULL && !step_is_over(); i++)
 		outbox_log_read(&outbox_head, outbox_head.under, &reader, lsn);
 }
 
@@ -362,9 +372,10 @@ read_laggards(dlist_head *busy, TimestampTz now, XLogRecPtr *lsn)
 	dlist_iter	iter;
 	int			n = 0;
 	bool		after = last_laggard == NULL;
+	bool		over = false;
 	dlist_node *last = NULL;
 
-	for (int round = 0; round < 2 && n < LAGGARD_PAGES; round++)
+	for (int round = 0; round < 2 && n < LAGGARD_PAGES && !over; round++)
 	{
 		dlist_foreach(iter, busy)
 		{
@@ -375,19 +386,20 @@ read_laggards(dlist_head *busy, TimestampTz now, XLogRecPtr *lsn)
 				after = iter.cur == last_laggard;
 				continue;
 			}
-			if (n >= LAGGARD_PAGES)
+			if (n >= LAGGARD_PAGES || over)
 				break;
 			if (is_hungry(ep, now))
 			{
 				read_laggard(ep, lsn);
 				last = iter.cur;
 				n++;
+				over = step_is_over();
 			}
 		}
 		after = true;
 	}
 	last_laggard = last;
-	return n >= LAGGARD_PAGES;
+	return n >= LAGGARD_PAGES || over;
 }
 
 static void
@@ -534,6 +546,7 @@ outbox_reader_step(dlist_head *busy, bool news, TimestampTz now, XLogRecPtr *lsn
 {
 	bool		more;
 
+	step_begun = GetCurrentTimestamp();
 	read_head(news, lsn);
 	more = outbox_head.under != NULL;
 	more = read_laggards(busy, now, lsn) || more;

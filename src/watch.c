@@ -19,7 +19,9 @@ outbox_watch_resume(OutboxEndpoint *ep)
 {
 	OutboxStats s;
 
-	if (!outbox_stats_fetch(MyDatabaseId, ep->id, &s))
+	/* Seconds of the future are from before the clock was set back. */
+	if (!outbox_stats_fetch(MyDatabaseId, ep->id, &s) ||
+		s.recent_second > GetCurrentTimestamp() / USECS_PER_SEC)
 		return;
 	ep->recent_second = s.recent_second;
 	memcpy(ep->recent, s.recent, sizeof(ep->recent));

@@ -60,6 +60,9 @@
  */
 #define FLUSH_SHARE 3
 
+/* At most (µs), however long that took: a step that was held up blinds nobody. */
+#define LOOK_REST_MAX (100 * 1000)
+
 static OutboxDatabase *db;
 static OutboxWorker *self;
 static bool database_ours;		/* what belongs to no endpoint is done here */
@@ -94,6 +97,12 @@ delivery_ended(OutboxEndpoint *ep, TimestampTz now)
 }
 
 /* ------------------------------------------------------------ the steps */
+
+static void
+look_later(int64 usec)
+{
+	look_at = Min(look_at + usec, GetCurrentTimestamp() + LOOK_REST_MAX);
+}
 
 /* A worker without endpoints need not hurry. */
 static bool
@@ -130,8 +139,8 @@ read_step(TimestampTz now, bool *more)
 	{
 		seen_emitted = emitted;
 		wakeup_at = now + outbox_wakeup_interval * INT64CONST(1000);
-		look_at = Max(look_at, now - LOOK_BURST) +
-			(GetCurrentTimestamp() - now) * LOOK_SHARE;
+		look_at = Max(look_at, now - LOOK_BURST);
+		look_later((GetCurrentTimestamp() - now) * LOOK_SHARE);
 	}
 	hold_lsn = Max(hold_lsn, lsn);
 }
@@ -149,7 +158,7 @@ check_durability(void)
 	durable = outbox_log_durable(hold_lsn) ? hold_lsn :
 		Max(outbox_durable_lsn, outbox_log_standby_lsn());
 	OUTBOX_CRASH_POINT("flush.done");
-	look_at += (GetCurrentTimestamp() - begun) * FLUSH_SHARE;
+	look_later((GetCurrentTimestamp() - begun) * FLUSH_SHARE);
 	may = outbox_enabled && durable >= start_lsn;
 	if (durable != outbox_durable_lsn || may != outbox_may_send)
 		outbox_fill_all = true;
@@ -404,7 +413,8 @@ time_to_sleep(TimestampTz now, bool more)
 	 */
 	pg_atomic_write_u64(&self->resting, now < look_at);
 	pg_memory_barrier();		/* self->endpoints was published, too */
-	if (pg_atomic_read_u64(&db->changed) != seen_changed || outbox_shares_changed() ||
+	if ((now >= locks_at && pg_atomic_read_u64(&db->changed) != seen_changed) ||
+		outbox_shares_changed() ||
 		(now >= locks_at && database_ours != outbox_serves_database()) ||
 		(outbox_commands_wait && now >= locks_at) || ShutdownRequestPending ||
 		ConfigReloadPending)
@@ -441,7 +451,7 @@ time_to_sleep(TimestampTz now, bool more)
 		fill_at = now + OUTBOX_RETRY_LOCKS_AFTER;	/* no memory for a request */
 	until = Min(until, fill_at);
 	if (now < locks_at)
-		until = Max(until, locks_at);
+		until = locks_at;		/* what could not be done may be urgent */
 	ms = until <= now ? 0 : (long) Min((until - now + 999) / 1000, 60 * 1000);
 	if (http >= 0)
 		ms = Min(ms, http);

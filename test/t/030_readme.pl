@@ -310,6 +310,12 @@ foreach my $row (
 	like($reference, qr/^\| `\Q$name\E` \|/m, "create_endpoint: $name");
 }
 
+# A publication FOR ALL TABLES has them, too
+is( $node->safe_psql('postgres',
+		"SELECT string_agg(c.oid::regclass::text, ' ') FROM pg_class c WHERE relnamespace = 'outbox'::regnamespace"
+		  . " AND relkind IN ('r', 'p') AND NOT EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND indisprimary)"),
+	'', 'every table has a primary key');
+
 # Views: their columns, types, and COMMENTs in the same words
 foreach my $row (
 	column("SELECT c.relname || '|' || a.attname || '|' || format_type(a.atttypid, a.atttypmod)"

@@ -152,6 +152,15 @@ $id{after} = emit($node, 'g.after', '{"at": "2020-01-01T00:00:00+00:00"}');
 $receiver->wait_delivered(1, id => $id{after});
 pass('and the worker goes on');
 
+# Nor is one sent behind a head that fails, where it would wait with a row
+endpoint($node, $receiver, 'i', '/flaky/i?first=2',
+	"topics => '{i.*}', filter => '\$.total > 100', backoff_base => '50 ms', backoff_max => '100 ms'");
+my @lane = split /\n/, ask("SELECT outbox.emit('i.one', jsonb_build_object('total', t), key => 'k')"
+	  . " FROM unnest(ARRAY['150', '\"much\"', '151']::jsonb[]) t");
+$receiver->wait_delivered(1, id => $lane[2]);
+becomes($lane[1], 'dead:filter failed', 'behind a head that fails: dead as well');
+is(scalar(() = $receiver->requests(id => $lane[1])), 0, 'and not sent');
+
 # One that takes too long with what somebody emitted
 my $squares = '$.s like_regex "^(a*)(a*)(a*)b\\\\1\\\\2\\\\3$"';
 my $payload = q{jsonb_build_object('s', repeat('a', %1$d) || 'b' || repeat('a', %1$d + 1))};
@@ -163,6 +172,11 @@ $receiver->wait_delivered(1, id => $quick);
 ok(wait_sql($node, "SELECT count(*) = 1 FROM outbox.dead_letters WHERE event_id = '$slow'"), 'one that takes too long: dead');
 is(ask("SELECT reason, last_error FROM outbox.dead_letters WHERE event_id = '$slow'"),
 	'filter failed|the filter took too long with the payload', 'and why');
+ask(sprintf "SELECT outbox.emit('h.many', $payload) FROM generate_series(1, 30)", 1000);
+my $dead;
+wait_until { $dead = ask("SELECT count(*) FROM outbox.dead_letters WHERE topic = 'h.many'") };
+cmp_ok($dead, '<', 30, 'between many of them the worker does other things');
+ok(wait_sql($node, "SELECT count(*) = 30 FROM outbox.dead_letters WHERE topic = 'h.many'"), 'until all are dead');
 $receiver->wait_delivered(1, id => $_) foreach map { emit($node, 'h.later', "{\"n\": $_}") } 1 .. 20;
 is(worker_pid($node), $worker, 'which nothing later suffers from');
 is(ask(sprintf "SELECT outbox.filter_matches($payload, '$squares')", 200), 'f', 'queries may take their time');
