@@ -1175,7 +1175,8 @@ LEFT JOIN LATERAL (SELECT pg_catalog.max(l.attempt) AS attempts,
 WHERE (e.topic OPERATOR(pg_catalog.=) 'outbox.test'
        OR pg_catalog.cardinality(v.topics) OPERATOR(pg_catalog.=) 0
        OR (outbox.topic_in(e.topic, v.topics)
-           AND outbox.filter_matches(e.payload, v.filter) IS NOT FALSE))
+           -- what has a row was judged, at an expense perhaps
+           AND (k.status IS NOT NULL OR outbox.filter_matches(e.payload, v.filter) IS NOT FALSE)))
 AND (e.topic OPERATOR(pg_catalog.<>) 'outbox.test'
      OR k.status IS NOT NULL OR a.attempts IS NOT NULL)
 AND (pg_catalog.cardinality(v.topics) OPERATOR(pg_catalog.>) 0
