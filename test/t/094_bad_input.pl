@@ -83,11 +83,11 @@ my @settings = (
 	[ q{filter => '$.a ? (@ > 1)'}, '$."a"', qr/exists\(/ ],
 	[ q{filter => '$x == 1'}, '$"x"', qr/'\$\.total > 100'/ ],
 	[ q{headers => '[]'}, 'object', qr/\{"name": "value"\}/ ],
-	[ q{headers => '{"Host": "x"}'}, 'Host', qr/flat object/ ],
+	[ q{headers => '{"Host": "x"}'}, 'Host', qr/another name/ ],
 	[ q{headers => '{"a": "b", "Count": 1}'}, '"Count"', qr/flat object/ ],
 	[ q{headers => '{"a": "b", "Deep": {"c": "d"}}'}, '"Deep"', qr/flat object/ ],
-	[ q{headers => '{"a": "b", "Lines": "c\\nd"}'}, '"Lines"', qr/flat object/ ],
-	[ q{headers => '{"x": "\u0085"}'}, 'control character', qr/flat object/ ],
+	[ q{headers => '{"a": "b", "Lines": "c\\nd"}'}, '"Lines"', qr/line breaks/ ],
+	[ q{headers => '{"x": "\u0085"}'}, 'control character', qr/line breaks/ ],
 	[ q{headers => (SELECT jsonb_object_agg('x-' || n, '') FROM generate_series(1, 16) n)}, '16', qr/100 lines/ ],
 	[ q{secret => 'hunter2'}, 'secret', qr/whsec_/ ]);
 foreach my $setting (@settings)
