@@ -192,7 +192,8 @@ is_predicate(JsonPathItemType type)
  *
  * What an expression yields: more than one item?  An array?  In lax mode that is
  * unwrapped where an operand or an accessor finds it.  A number of the payload,
- * which has as many digits as somebody likes, or a text of any length?  The same, each time it is asked?
+ * which has as many digits as somebody likes, or a text of any length?  The same,
+ * each time it is asked?
  */
 typedef struct Yield
 {
@@ -230,6 +231,17 @@ forbid(Walk *w, bool found, const char *problem)
 		w->problem = problem;
 }
 
+static void
+walk_operands(JsonPathItem *item, Walk *w, Yield *left, Yield *right)
+{
+	JsonPathItem arg;
+
+	jspGetLeftArg(item, &arg);
+	*left = walk(&arg, w);
+	jspGetRightArg(item, &arg);
+	*right = walk(&arg, w);
+}
+
 static bool
 is_ordering(JsonPathItemType type)
 {
@@ -244,14 +256,10 @@ is_ordering(JsonPathItemType type)
 static void
 walk_comparison(JsonPathItem *item, Walk *w)
 {
-	JsonPathItem arg;
 	Yield		left;
 	Yield		right;
 
-	jspGetLeftArg(item, &arg);
-	left = walk(&arg, w);
-	jspGetRightArg(item, &arg);
-	right = walk(&arg, w);
+	walk_operands(item, w, &left, &right);
 	forbid(w, unwraps_to_many(left, w) && unwraps_to_many(right, w),
 		   "it compares parts of the payload that can both have more than one item");
 
@@ -271,14 +279,10 @@ walk_comparison(JsonPathItem *item, Walk *w)
 static Yield
 walk_arithmetic(JsonPathItem *item, Walk *w)
 {
-	JsonPathItem arg;
 	Yield		left;
 	Yield		right;
 
-	jspGetLeftArg(item, &arg);
-	left = walk(&arg, w);
-	jspGetRightArg(item, &arg);
-	right = walk(&arg, w);
+	walk_operands(item, w, &left, &right);
 	forbid(w, left.fixed || right.fixed, MANY_TIMES);
 	forbid(w, right.digits && (item->type == jpiDiv || item->type == jpiMod),
 		   "it divides by a part of the payload");

@@ -142,7 +142,7 @@ typedef struct Replaying
 	Replay	   *replay;
 	OutboxEndpoint *ep;
 	int			n;
-	Datum		seqs[PAGE_ROWS];
+	int64		seqs[PAGE_ROWS];
 } Replaying;
 
 static void *
@@ -165,7 +165,7 @@ replay_takes(void *arg, void *wanted, OutboxEvent *event)
 	(void) wanted;
 	if (event->created_at >= page->replay->from_time &&
 		event->created_at <= page->replay->to_time)
-		page->seqs[page->n++] = Int64GetDatum(event->seq);
+		page->seqs[page->n++] = event->seq;
 }
 
 /*
@@ -176,8 +176,7 @@ static void
 park_page(Replaying *page, TimestampTz now)
 {
 	Datum		args[2] = {Int32GetDatum(page->ep->id),
-		PointerGetDatum(construct_array(page->seqs, page->n, INT8OID, 8,
-										FLOAT8PASSBYVAL, TYPALIGN_DOUBLE))};
+	outbox_int8_array(page->seqs, page->n)};
 
 	outbox_query("INSERT INTO outbox.parked (endpoint_id, seq, event_id, key,"
 				 " status, attempts, next_attempt_at, redelivery, parked_at)"
