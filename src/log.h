@@ -151,6 +151,9 @@ extern OutboxTick *outbox_tick_ref(OutboxTick *tick);
 extern void outbox_tick_unref(OutboxTick *tick);
 extern bool outbox_tick_sees(const OutboxTick *tick, uint64 xid);
 
+/* Does 'tick' see all that 'former' sees? */
+extern bool outbox_tick_follows(const OutboxTick *tick, const OutboxTick *former);
+
 /* True when two ticks hold the same events. */
 extern bool outbox_tick_same(const OutboxTick *a, const OutboxTick *b);
 

@@ -307,7 +307,11 @@ laggard_takes(void *arg, void *wanted, OutboxEvent *event)
 	outbox_endpoint_push(arg, event, *(OutboxFilterResult *) wanted);
 }
 
-/* How far somebody may read who is at 'c': the newest tick that the head knows. */
+/*
+ * How far somebody may read who is at 'c': the newest tick that the head knows.
+ * A start has no number, and may be later than that: whoever went back to the
+ * head would get what was committed before he began.
+ */
 static OutboxTick *
 target_for(const OutboxCursor *c)
 {
@@ -315,6 +319,8 @@ target_for(const OutboxCursor *c)
 
 	if (c->under)
 		return c->under;
+	if (c->done->number == 0)
+		return outbox_tick_follows(tick, c->done) ? tick : NULL;
 	return tick->number > c->done->number ? tick : NULL;
 }
 

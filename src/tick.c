@@ -252,6 +252,17 @@ outbox_tick_same(const OutboxTick *a, const OutboxTick *b)
 		 memcmp(a->xip, b->xip, sizeof(uint64) * a->nxip) == 0);
 }
 
+bool
+outbox_tick_follows(const OutboxTick *tick, const OutboxTick *former)
+{
+	if (tick->xmax < former->xmax)
+		return false;
+	for (int i = 0; i < tick->nxip; i++)
+		if (outbox_tick_sees(former, tick->xip[i]))
+			return false;
+	return true;
+}
+
 /* -------------------------------------------------------------- cursors */
 
 void

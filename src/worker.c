@@ -104,11 +104,14 @@ look_later(int64 usec)
 	look_at = Min(look_at + usec, GetCurrentTimestamp() + LOOK_REST_MAX);
 }
 
-/* A worker without endpoints need not hurry. */
+/*
+ * A worker without endpoints need not hurry.  Nothing new is looked for while
+ * what was found is still being read: the bell is heard after that.
+ */
 static bool
 is_news(uint64 emitted, TimestampTz now)
 {
-	return now >= look_at &&
+	return outbox_head.under == NULL && now >= look_at &&
 		(now >= wakeup_at || (emitted != seen_emitted && outbox_nendpoints > 0));
 }
 
@@ -372,6 +375,7 @@ reload_step(TimestampTz now)
 	if (taken)
 		start_lsn = hold_lsn = Max(hold_lsn, outbox_log_end());
 	seen_changed = changed;
+	wakeup_at = now;			/* somebody may start later than the last look */
 	outbox_commands_wait = true;
 	outbox_replays_changed = true;
 	want_settle(now);

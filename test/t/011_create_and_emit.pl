@@ -80,5 +80,39 @@ is( scalar(() = $receiver->delivered(path => '/ok/all')),
 	$node->safe_psql('postgres', 'SELECT count(*) FROM outbox.events'),
 	"'beginning' gets all");
 
+# While much is being read, for filters that let nothing through, and nothing but
+# the bell wakes the worker: what comes meanwhile is not left lying, and not for
+# an endpoint that is created after it.
+$node->append_conf('postgresql.conf', "outbox.wakeup_interval = '60 s'");
+$node->reload;
+ok(wait_sql($node, "SELECT current_setting('outbox.wakeup_interval') = '1min'"), 'only the bell');
+$node->safe_psql('postgres', 'SELECT outbox.drop_endpoint(name, discard => true) FROM outbox.endpoints');
+my $filter = $receiver->url('/ok/filter');
+$node->safe_psql('postgres', <<SQL);
+SELECT outbox.create_endpoint('filter' || n, '$filter', topics => '{much.*}', filter => '\$.n == -1') FROM generate_series(1, 20) n
+SQL
+endpoint($node, $receiver, 'first', '/ok/first', "topics => '{much.first,later.*}'");
+foreach my $round (1 .. 2)
+{
+	in_one_transaction(
+		'much',
+		"SELECT outbox.emit('much.first', '{}'::jsonb)",
+		"INSERT INTO outbox.events (topic, payload) SELECT 'much.n', jsonb_build_object('n', n) FROM generate_series(1, 30000) n",
+		'COMMIT');
+	$receiver->wait_delivered($round, path => '/ok/first', topic => 'much.first');
+	$id = emit($node, 'later.one', '{}');
+	if ($round == 1)
+	{
+		my ($at) = $receiver->wait_delivered(1, path => '/ok/first', id => $id);
+		cmp_ok($at->{wall} - $node->safe_psql('postgres', "SELECT extract(epoch FROM created_at) FROM outbox.events WHERE id = '$id'"),
+			'<', 30, 'what is emitted while much is read has rung the bell');
+		next;
+	}
+	endpoint($node, $receiver, 'later', '/ok/later', "topics => '{later.*}'");
+	$receiver->wait_delivered(1, path => '/ok/later', id => emit($node, 'later.two', '{}'));
+	is(scalar(() = $receiver->requests(path => '/ok/later', id => $id)), 0, 'an endpoint gets nothing from before it was created');
+	$receiver->wait_delivered(1, path => '/ok/first', id => $id);
+}
+
 $node->stop;
 done_testing();
