@@ -22,12 +22,7 @@ endpoint($node, $receiver, 'fails', '/fail/b?rate=0.05', $quick);
 endpoint($node, $receiver, 'slow', '/slow/c?ms=20', $quick);
 
 my $producer = start_producer($node, $log, seconds => 120, rate => 300, keys => 8);
-my $deliveries = sub { my $n = () = $receiver->delivered; return $n };
-my $progress = sub {
-	my ($more) = @_;
-	my $goal = $deliveries->() + $more;
-	return wait_until { $deliveries->() >= $goal } "$more more deliveries";
-};
+my $progress = sub { return $receiver->wait_new($_[0]) };
 
 $progress->(300);
 my $pid = worker_pid($node);
