@@ -87,7 +87,8 @@ CONF
 }
 
 # Waits until the condition holds and returns what it returned; fails the test
-# when it never does.
+# when it never does.  The last look begins after the end: on a busy machine one
+# may have taken longer than the wait.
 sub wait_until(&;$$)
 {
 	my ($condition, $what, $seconds) = @_;
@@ -95,9 +96,10 @@ sub wait_until(&;$$)
 
 	while (1)
 	{
+		my $last = time > $end;
 		my $result = $condition->();
 		return $result if $result;
-		last if time > $end;
+		last if $last;
 		usleep(20_000);
 	}
 	fail('in time: ' . ($what // 'a condition'));

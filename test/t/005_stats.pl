@@ -192,10 +192,17 @@ foreach my $second (1 .. $seconds)
 	usleep(1_000_000);
 	sample("second $second: $what");
 }
+# A busy machine has fewer looks that count: then there are more of them.
+for (my $end = time + $OutboxTest::timeout; $judged <= 10 * $seconds / 2 && time < $end;)
+{
+	usleep(200_000);
+	sample('until enough was seen');
+}
 stop_producer($producer);
 cmp_ok($judged, '>', 10 * $seconds / 2, "$judged rows were compared ($skipped skipped)");
 is(ask("SELECT state FROM outbox.stats WHERE endpoint = 'broken'"), 'backing_off', 'a breaker was open all the time');
-cmp_ok(ask("SELECT pending FROM outbox.stats WHERE endpoint = 'paused'"), '>', 100 * $seconds / 2, 'and one was paused');
+ok(wait_sql($node, "SELECT pending > 0.9 * (SELECT count(*) FROM outbox.events) FROM outbox.stats WHERE endpoint = 'paused'"),
+	'and one was paused');
 
 # The broken one would go on failing
 ask("SELECT outbox.pause_endpoint('broken')");

@@ -38,7 +38,7 @@ sub arrives
 	{
 		$receiver->delivered(path => '/ok/a', id => $out) ? 1 : 0
 	}
-	"$name: within seconds", 10;
+	"$name: within seconds", 30;
 	@got = $receiver->delivered(path => '/ok/a', id => $out);
 	ok(scalar @got, "$name: delivered, and at once");
 	return $got[0];
@@ -172,7 +172,7 @@ wait_until
 	my $n = () = $receiver->delivered(path => '/ok/a');
 	$n >= $count + 500
 }
-'all 500 within seconds of the last commit', 20;
+'all 500 within seconds of the last commit', 30;
 is(scalar(() = $receiver->delivered(path => '/ok/a')),
 	$count + 500, 'each once');
 

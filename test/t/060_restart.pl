@@ -61,7 +61,7 @@ sub let_the_head_move_on
 # Endpoints that follow the shared position get an event that they cannot send
 # yet.  The position must not pass it.
 endpoint($node, $receiver, 'limited', '/ok/limited', "topics => '{limited.*}', $slowly");
-endpoint($node, $receiver, 'rated', '/ok/rated', "topics => '{rated.*}', rate_limit => 0.05");
+endpoint($node, $receiver, 'rated', '/ok/rated', "topics => '{rated.*}', rate_limit => 0.001");
 endpoint($node, $receiver, 'held', '/ok/held', "topics => '{held.*}'");
 endpoint($node, $receiver, 'crowded', '/ok/crowded', "topics => '{crowded.*}'");
 endpoint($node, $receiver, 'crowd', '/hang/crowd', "topics => '{crowd.*}'");

@@ -18,14 +18,15 @@ sub ask
 	return $node->safe_psql('postgres', $sql);
 }
 
-# Waits for that many rotations; how many there were
+# Waits for that many rotations, and for one of them however long that takes; how
+# many there were
 sub rotations
 {
 	my ($n) = @_;
 	my %seen;
 	my $end = time + 10;
 
-	while (keys %seen <= $n && time < $end)
+	while (keys %seen <= $n && time < $end + (keys %seen > 1 ? 0 : $OutboxTest::timeout))
 	{
 		$seen{ ask("SELECT since FROM outbox.pieces WHERE log = 'events'") } = 1;
 		usleep(100_000);
@@ -98,14 +99,15 @@ ok(wait_sql($node, "SELECT NOT EXISTS (SELECT FROM outbox.events WHERE topic = '
 
 # since moves with each rotation
 my %since;
-my $end = time + 6;
+my $begun = time;
+my $end = $begun + 6;
 while (time < $end)
 {
 	$since{ ask("SELECT since FROM outbox.pieces WHERE log = 'events'") } = 1;
 	usleep(100_000);
 }
 cmp_ok(scalar keys %since, '>=', 4, 'about one rotation a second');
-cmp_ok(scalar keys %since, '<=', 8, 'and no more');
+cmp_ok(scalar keys %since, '<=', time - $begun + 2, 'and no more');
 
 # An emitter that is still open when its piece's turn comes: nothing waits for
 # it, and its events are not lost.
@@ -150,14 +152,14 @@ ok(wait_sql($node, "SELECT blocked = 66000 FROM outbox.stats WHERE endpoint = 'm
 ask("ALTER SYSTEM SET outbox.retention = '2 s'");
 $node->reload;
 my $most = 0;
-$end = time + 30;
+$end = time + 2 * $OutboxTest::timeout;
 do
 {
 	my $start = time;
 	my $id = emit($node, 'ok.meanwhile', '{}');
 	$receiver->wait_delivered(1, id => $id);
 	$most = time - $start if time - $start > $most;
-} until (ask('SELECT count(*) FROM outbox.kept_events') >= 66000 || time > $end);
+} until (ask('SELECT count(*) FROM outbox.kept_events') >= 66001 || time > $end);
 is(ask('SELECT count(*) FROM outbox.kept_events'), 66001, 'they are kept aside');
 foreach (1 .. 20)
 {
@@ -167,12 +169,12 @@ foreach (1 .. 20)
 	$most = time - $start if time - $start > $most;
 	usleep(50_000);
 }
-cmp_ok($most, '<', 3, 'meanwhile others are delivered');
+cmp_ok($most, '<', 8, 'meanwhile others are delivered');
 $pid = worker_pid($node);
 my $start = time;
 ask("SELECT pg_terminate_backend($pid)");
 wait_until { process_is_gone($pid) } 'it ends';
-cmp_ok(time - $start, '<', 1.5, 'and the worker ends when it is asked to');
+cmp_ok(time - $start, '<', 5, 'and the worker ends when it is asked to');
 new_worker($node, $pid);
 ask("SELECT outbox.drop_endpoint('many', discard => true)");
 ok(wait_sql($node, 'SELECT NOT EXISTS (SELECT FROM outbox.kept_events)'),

@@ -19,7 +19,7 @@ sub is_quick
 	my ($name) = @_;
 	my $start = time;
 	$receiver->wait_delivered(1, id => emit($node, 'fine.one', '{}', "key => 'k'"));
-	cmp_ok(time - $start, '<', 2, $name);
+	cmp_ok(time - $start, '<', 5, $name);
 	return;
 }
 
@@ -48,7 +48,7 @@ $node->safe_psql('postgres',
 stats('refused', "last_error LIKE 'could not connect%'", 'a connection that is refused, in words');
 stats('hangs', "last_error LIKE 'timed out after 0.5 s%'", 'a receiver that says nothing');
 stats('nameless', "last_error ~ 'resolv'", 'a name that nobody knows');
-cmp_ok(time - $start, '<', 10, 'all of it within their timeouts');
+cmp_ok(time - $start, '<', 20, 'all of it within their timeouts');
 is_quick('meanwhile the others are served');
 stats('hangs', "state = 'backing_off' AND reason <> '' AND next_attempt_at IS NOT NULL",
 	'who hangs is left alone for a while');

@@ -55,6 +55,7 @@ is($headers{'idempotency-key'}, qq("$request->{id}"), 'Idempotency-Key');
 is($headers{'outbox-attempt'}, '1', 'outbox-attempt');
 is($headers{'x-own'}, 'o', "the endpoint's own headers");
 is(join(' ', grep { /^outbox-/ } sort keys %headers), 'outbox-attempt', 'nothing that belongs to one event');
+ok(wait_settled($node), 'all is settled');
 is(ask("SELECT count(*), min(attempt), max(attempt), min(status_code), count(error) FROM outbox.attempts"),
 	'250|1|1|200|0', 'outbox.attempts: a row for each event');
 ok(wait_sql($node, "SELECT (delivered, failed_attempts, pending, processing) = (250, 0, 0, 0) FROM outbox.stats"),
@@ -119,11 +120,12 @@ nothing_arrives($receiver, 'also through a restart', 1, path => '/ok/full');
 ask("SELECT outbox.alter_endpoint('full', batch_wait => '10 ms')");
 $receiver->wait_events(21, path => '/ok/full', delivered => 1);
 pass('with another batch_wait it goes');
-$node->safe_psql('postgres', "SELECT outbox.drop_endpoint('full')");
+wait_settled($node);
+ask("SELECT outbox.drop_endpoint('full')");
 
 # … or when its oldest member has waited
 endpoint($node, $receiver, 'wait', '/ok/wait', q{topics => '{wait}', batch_size => 1000, batch_wait => '1500 ms'});
-emit($node, 'wait', qq({"n": $_}), q{key => 'k' || } . ($_ % 3)) foreach 1 .. 5;
+ask(join ';', map { "SELECT outbox.emit('wait', '{\"n\": $_}'::jsonb, key => 'k' || $_ % 3)" } 1 .. 5);
 @events = $receiver->wait_events(5, path => '/ok/wait', delivered => 1);
 is(join(' ', sizes(path => '/ok/wait')), '5', 'what comes within batch_wait goes together');
 is_deeply([ map { $_->{n} } @events ], [ 1 .. 5 ], 'in order');
@@ -206,7 +208,7 @@ ok(wait_sql($node, "SELECT string_agg(reason || ':' || last_error, ',' ORDER BY 
 	'the others are dead, with their reasons');
 
 # From singles to batches and back, with a backlog
-endpoint($node, $receiver, 'alter', '/slow/alter?ms=5', "topics => '{alter}', $quick");
+endpoint($node, $receiver, 'alter', '/slow/alter?ms=25', "topics => '{alter}', $quick");
 ask("SELECT count(outbox.emit('alter', jsonb_build_object('n', n), key => 'k' || n % 10)) FROM generate_series(1, 1000) n");
 $receiver->wait_events(50, path => '/slow/alter', delivered => 1);
 ask("SELECT outbox.alter_endpoint('alter', batch_size => 10)");

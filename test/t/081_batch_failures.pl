@@ -89,7 +89,8 @@ new_worker($node, $pid);
 $receiver->control(path => '/ok/named', behave => '/ok');
 ask("SELECT outbox.retry('named')");
 all_delivered('named', 10, 'retry() after a restart');
-$node->safe_psql('postgres', "SELECT outbox.drop_endpoint('named')");
+wait_settled($node);
+ask("SELECT outbox.drop_endpoint('named')");
 
 # The same key again and again, at random, with kills of the worker
 create('partial', '/partial?rate=0.1&ms=30', "batch_size => 50, max_in_flight => 4, $quick");

@@ -13,8 +13,6 @@ my $node = outbox_node(
 	'main', conf => <<'CONF');
 max_worker_processes = 16
 outbox.workers_per_database = 2
-outbox.retention = '4 s'
-outbox.attempts_retention = '4 s'
 CONF
 my $receiver = OutboxTest::Receiver->new('main');
 
@@ -111,6 +109,9 @@ pass('it is delivered all the same, to both');
 ok(wait_sql($node, $divided), 'two workers have an endpoint each');
 
 # The log is forgotten although one endpoint has nothing to do
+ask("ALTER SYSTEM SET outbox.retention = '4 s'");
+ask("ALTER SYSTEM SET outbox.attempts_retention = '4 s'");
+$node->reload;
 my %since;
 my $end = time + 60;
 while (keys %since < 4 && time < $end)

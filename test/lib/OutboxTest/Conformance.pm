@@ -113,10 +113,11 @@ sub wait_for
 
 	while (1)
 	{
+		my $last = time > $end;
 		my @found = grep { !defined $path || $_->{path} eq $path }
 		  @{ $self->report->{requests} };
 		return @found if @found >= $n;
-		if (time > $end)
+		if ($last)
 		{
 			fail("in time: $n requests, not only " . @found);
 			return @found;

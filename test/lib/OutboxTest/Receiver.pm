@@ -203,7 +203,9 @@ sub events
 	} @events;
 }
 
-# Waits until that many events match; returns all that do.
+# Waits until that many events match; returns all that do.  A look at a long
+# journal can take longer than the wait on a busy machine: the last one begins
+# after its end.
 sub wait_events
 {
 	my ($self, $n, %match) = @_;
@@ -211,9 +213,10 @@ sub wait_events
 
 	while (1)
 	{
+		my $last = time > $end;
 		my @found = $self->events(%match);
 		return @found if @found >= $n;
-		if (time > $end)
+		if ($last)
 		{
 			fail("in time: $n events, not only " . @found);
 			return @found;
@@ -230,9 +233,10 @@ sub wait_for
 
 	while (1)
 	{
+		my $last = time > $end;
 		my @found = $self->requests(%match);
 		return @found if @found >= $n;
-		if (time > $end)
+		if ($last)
 		{
 			fail("in time: $n requests, not only " . @found);
 			return @found;
@@ -241,7 +245,6 @@ sub wait_for
 	}
 }
 
-# The same for deliveries.
 # Waits for further requests (of a path) that are not refused.  Under load: it
 # reads no more than what is new, and decodes nothing.
 sub wait_new
@@ -256,12 +259,13 @@ sub wait_new
 	seek($fh, $offset, 0);
 	while (1)
 	{
+		my $last = time > $end;
 		while (my $line = <$fh>)
 		{
 			$found++ if $line =~ /"path": "$wanted".*"status": (?:2|null)/;
 		}
 		return 1 if $found >= $n;
-		if (time > $end)
+		if ($last)
 		{
 			fail("in time: $n further requests, not only $found");
 			return;
@@ -271,6 +275,7 @@ sub wait_new
 	}
 }
 
+# Like wait_for(), for deliveries.
 sub wait_delivered
 {
 	my ($self, $n, %match) = @_;
@@ -278,9 +283,10 @@ sub wait_delivered
 
 	while (1)
 	{
+		my $last = time > $end;
 		my @found = $self->delivered(%match);
 		return @found if @found >= $n;
-		if (time > $end)
+		if ($last)
 		{
 			fail("in time: $n deliveries, not only " . @found);
 			return @found;
