@@ -265,7 +265,8 @@ CREATE TABLE outbox.scheduled (
     headers      pg_catalog.jsonb,
     payload      pg_catalog.jsonb,
     body         pg_catalog.bytea,
-    content_type pg_catalog.text
+    content_type pg_catalog.text,
+    dedup_key    pg_catalog.text
 );
 CREATE INDEX scheduled_due_idx ON outbox.scheduled (deliver_at, id);
 COMMENT ON TABLE outbox.scheduled IS
@@ -283,6 +284,7 @@ COMMENT ON COLUMN outbox.scheduled.headers IS 'As in outbox.events';
 COMMENT ON COLUMN outbox.scheduled.payload IS 'As in outbox.events';
 COMMENT ON COLUMN outbox.scheduled.body IS 'As in outbox.events';
 COMMENT ON COLUMN outbox.scheduled.content_type IS 'As in outbox.events';
+COMMENT ON COLUMN outbox.scheduled.dedup_key IS 'The key in outbox.dedup that stands for it; cancelled, it is free again';
 
 CREATE TABLE outbox.dedup (
     topic        pg_catalog.text NOT NULL,
@@ -1345,6 +1347,7 @@ AS $$
 DECLARE
     n int8;
     its_topic text;
+    its_key text;
 BEGIN
     IF event IS NULL THEN
         RAISE EXCEPTION 'event must not be NULL'
@@ -1352,10 +1355,10 @@ BEGIN
                   HINT = 'Pass what outbox.emit() returned; outbox.deliveries has it as event_id.';
     END IF;
     IF endpoint IS NULL THEN
-        DELETE FROM outbox.scheduled e WHERE e.id = event RETURNING e.topic INTO its_topic;
+        DELETE FROM outbox.scheduled e WHERE e.id = event RETURNING e.topic, e.dedup_key INTO its_topic, its_key;
         IF FOUND THEN
             -- Nothing is left that its dedup_key could stand for.
-            DELETE FROM outbox.dedup d WHERE d.topic = its_topic AND d.event_id = event;
+            DELETE FROM outbox.dedup d WHERE d.topic = its_topic AND d.dedup_key = its_key AND d.event_id = event;
             RETURN true;
         END IF;
     ELSIF EXISTS (SELECT 1 FROM outbox.scheduled e WHERE e.id = event) THEN

@@ -45,7 +45,8 @@ enum
 	Anum_scheduled_payload,
 	Anum_scheduled_body,
 	Anum_scheduled_content_type,
-	Natts_scheduled = Anum_scheduled_content_type
+	Anum_scheduled_dedup_key,
+	Natts_scheduled = Anum_scheduled_dedup_key
 };
 
 typedef struct OutboxLogTables
