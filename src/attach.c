@@ -9,6 +9,7 @@
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "postmaster/bgworker.h"
+#include "postmaster/interrupt.h"
 #include "storage/ipc.h"
 #include "storage/proc.h"
 #include "utils/builtins.h"
@@ -53,7 +54,7 @@ leave(int code, Datum arg)
 		mine->latch = NULL;
 		mine->state = OUTBOX_WORKER_NONE;
 		mine->exited = true;
-		mine->exited_cleanly = code == 0 || db->holds > 0;
+		mine->exited_cleanly = code == 0 || db->holds > 0 || ShutdownRequestPending;
 		pg_atomic_write_u64(&mine->in_flight, 0);
 		pg_atomic_write_u64(&mine->endpoints, 0);
 		outbox_shares_exit(db, my_index(db));

@@ -119,14 +119,9 @@ static void
 read_step(TimestampTz now, bool *more)
 {
 	uint64		emitted = pg_atomic_read_u64(&db->emitted);
+	bool		news = is_news(emitted, now);
 	XLogRecPtr	lsn = InvalidXLogRecPtr;
-	bool		news;
 
-	/*
-	 * Until what the last look found is read there is no other look: what was
-	 * committed since then stays news.
-	 */
-	news = outbox_head.under == NULL && is_news(emitted, now);
 	if (now < locks_at || (!news && !outbox_reader_has_work(&outbox_busy, now)))
 		return;
 	if (!outbox_begin(false))

@@ -62,6 +62,7 @@ becomes($dead[0], 'delivered', 'delivered');
 is((($receiver->delivered(id => $dead[0]))[0]{headers}{'outbox-redelivery'}), 'retry', 'and marked');
 is(ask("SELECT outbox.retry('a', topics => '{a.late}')"), 2, 'of a topic');
 $receiver->wait_delivered(1, id => $_) foreach @dead[ 2, 3 ];
+becomes($_, 'delivered', 'delivered') foreach @dead[ 2, 3 ];
 is(ask("SELECT outbox.retry('a', since => now() + interval '1 h')"), 0, 'since a time');
 is(ask("SELECT outbox.retry('b')"), 2, 'and of what waits for a retry');
 # The receiver has them a moment before the worker has noted it.
@@ -111,6 +112,7 @@ is(scalar(() = $receiver->delivered(key => 'k')), 2, 'its followers go on')
 	ask("SELECT string_agg(a::text, E'\\n') FROM outbox.attempts a WHERE endpoint = 'b'"),
 	ask('SELECT w::text FROM outbox.worker_slots() w'));
 is(scalar(() = $receiver->requests(id => $behind[0])), 0, 'and what was cancelled is not sent');
+becomes($behind[1], 'delivered', 'delivered');
 is(ask("SELECT outbox.cancel('$behind[1]')"), 'f', 'too late for one that was delivered');
 ok(wait_sql($node, "SELECT (blocked, retrying) = (0, 0) FROM outbox.stats WHERE endpoint = 'b'"), 'counters agree');
 ask("SELECT outbox.pause_endpoint('b')");
@@ -223,6 +225,7 @@ becomes($bad, 'dead:max_attempts', 'dead');
 $receiver->control(path => '/ok/o', behave => '/ok');
 is(ask("$as SELECT outbox.retry('o')"), 1, 'retry');
 $receiver->wait_delivered(1, id => $bad);
+becomes($bad, 'delivered', 'delivered');
 is(ask("$as SELECT outbox.discard('o')"), 0, 'discard');
 ask("$as SELECT outbox.pause_endpoint('o')");
 my $gone = ask("$as SELECT outbox.emit('o.three', '{}'::jsonb)");

@@ -38,17 +38,6 @@ foreach my $round (1 .. 10)
 	$in_time++ if wait_until { scalar(() = $receiver->delivered(id => $last)) } 'the last one', 10;
 }
 is($in_time, 10, 'the last event of a busy moment does not wait for wakeup_interval');
-
-# Nor what is committed while the worker reads what came at once, which takes more
-# than one step
-$in_time = 0;
-foreach my $round (1 .. 10)
-{
-	my $last = ask("SELECT count(outbox.emit('rest.other', '{}'::jsonb)) FROM generate_series(1, 20000) \\g /dev/null\n"
-		. "SELECT outbox.emit('rest.last', '{}'::jsonb)");
-	$in_time++ if wait_until { scalar(() = $receiver->delivered(id => $last)) } 'the next one', 10;
-}
-is($in_time, 10, 'what comes while many are read does not wait for wakeup_interval');
 ok(wait_sql($node, "SELECT clock_timestamp() - last_loop_at > '2 s' FROM outbox.workers"),
 	'the worker sleeps');
 my $alone = ask("SELECT outbox.emit('rest.last', '{}'::jsonb)");
@@ -97,6 +86,20 @@ in($older, 'COMMIT');
 my ($sent) = $receiver->wait_delivered(1, id => $id);
 cmp_ok($sent->{wall} - $released, '<', 1.3, 'an event that was emitted meanwhile is not forgotten');
 ok(wait_settled($node), 'settled');
+
+# Asked to end while it waits for a lock: it ends, and that is no error
+$receiver->control(path => '/ok/a', behave => '/status/500');
+$parked = emit($node, 'wake.again', '{}');
+wait_status($node, $parked, 'retrying', 'another one');
+in($older, 'BEGIN');
+in($older, "SELECT 1 FROM outbox.parked WHERE event_id = '$parked' FOR UPDATE");
+$receiver->control(path => '/ok/a', behave => '/ok');
+ok(wait_until { ask($waits) eq 't' } 'the worker waits for its row again');
+ask("SELECT pg_terminate_backend($pid)");
+ok(new_worker($node, $pid), 'terminated: another one comes');
+in($older, 'COMMIT');
+ok(wait_settled($node), 'settled by that one');
+is(ask('SELECT sum(restarts) FROM outbox.worker_slots()'), 0, 'to be asked to go is no error');
 
 # Only this log's own events are sent
 my $foreign = ask("INSERT INTO outbox.events (topic, payload, epoch)"
