@@ -105,8 +105,8 @@ look_later(int64 usec)
 }
 
 /*
- * A worker without endpoints need not hurry.  Nothing new is looked for while
- * what was found is still being read: the bell is heard after that.
+ * A worker without endpoints need not hurry.  Until what the last look found is
+ * read there is no other look: what was committed since then stays news.
  */
 static bool
 is_news(uint64 emitted, TimestampTz now)
