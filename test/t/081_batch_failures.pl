@@ -61,6 +61,16 @@ sub all_delivered
 	return;
 }
 
+# What outbox.stats counts already is in the tables a moment later.
+sub stored
+{
+	my ($name, $status, $n) = @_;
+	return ok(
+		wait_sql($node, "SELECT count(*) = $n FROM outbox.parked k JOIN outbox.endpoint_settings s USING (endpoint_id)"
+			  . " WHERE s.name = '$name' AND k.status = '$status'"),
+		"$n of $name: $status");
+}
+
 sub dead
 {
 	my ($name) = @_;
@@ -75,6 +85,7 @@ $receiver->wait_for(1, path => '/ok/named');
 ok( wait_sql($node,
 		"SELECT (delivered, retrying, blocked, failed_attempts) = (6, 2, 2, 2) FROM outbox.stats WHERE endpoint = 'named'"),
 	'two of ten are named, with two behind them: six are delivered');
+stored('named', 'retrying', 2);
 is( ask("SELECT string_agg((e.payload->>'n') || ' ' || status || ' ' || attempts, ', ' ORDER BY d.seq) FROM outbox.deliveries d JOIN outbox.events e ON e.id = event_id WHERE status <> 'delivered'"),
 	'4 retrying 1, 7 blocked 0, 8 retrying 1, 10 blocked 0',
 	'the named ones are tried again, what follows in their keys waits and counts no attempt');
@@ -164,11 +175,13 @@ foreach my $what (sort keys %answers)
 			"SELECT (delivered, retrying, failed_attempts) = (0, 10, 10) FROM outbox.stats WHERE endpoint = '$name'"),
 		"$what: nothing is delivered");
 	like(ask("SELECT last_error FROM outbox.stats WHERE endpoint = '$name'"), qr/^the answer to the batch /, 'last_error says why');
+	stored($name, 'retrying', 10);
 	$receiver->control(path => "/ok/$name", behave => '/ok');
 	ask("SELECT outbox.retry('$name')");
 	wait_sql($node, "SELECT delivered = 10 FROM outbox.stats WHERE endpoint = '$name'");
 	my @n = numbers(path => "/ok/$name");
 	is(join(' ', @n[ 10 .. 19 ]), join(' ', 1 .. 10), 'then all of it, in order');
+	wait_settled($node);
 	ask("SELECT outbox.drop_endpoint('$name')");
 }
 my %fine = (
@@ -187,6 +200,7 @@ foreach my $what (sort keys %fine)
 	create($name, $fine{$what} =~ m{^/} ? $fine{$what} : "/status/200?body=$body", "batch_size => 10, $slowly");
 	emit_at_once($node, $name, 10, 'NULL');
 	ok(wait_sql($node, "SELECT delivered = 10 FROM outbox.stats WHERE endpoint = '$name'"), "$what: all is delivered");
+	wait_settled($node);
 	ask("SELECT outbox.drop_endpoint('$name')");
 }
 
@@ -268,6 +282,8 @@ is(scalar(grep { @{ $_->{batch} } > 1 && grep { $_->{n} == 23 } @{ $_->{batch} }
 create('gone', '/status/410', "batch_size => 10, $quick");
 emit_at_once($node, 'gone', 30, "'k' || n % 4");
 ok(wait_sql($node, "SELECT state = 'disabled' FROM outbox.stats WHERE endpoint = 'gone'"), '410 disables the endpoint');
+ok( wait_sql($node, "SELECT count(*) > 0 FROM outbox.parked k JOIN outbox.endpoint_settings s USING (endpoint_id) WHERE s.name = 'gone'"),
+	'what was in flight waits');
 my ($before) = $receiver->requests(path => '/ok/gone');
 is(ask("SELECT max(attempts) FROM outbox.parked k JOIN outbox.endpoint_settings s USING (endpoint_id) WHERE s.name = 'gone'"),
 	0, 'and uses up no attempt');
@@ -307,6 +323,7 @@ all_delivered('down', 200, 'back again');
 create('ops', '/status/500', "batch_size => 10, max_in_flight => 1, $slowly");
 emit_at_once($node, 'ops', 10, "CASE WHEN n > 5 THEN 'k' END");
 ok(wait_sql($node, "SELECT retrying = 10 FROM outbox.stats WHERE endpoint = 'ops'"), 'a failed batch waits');
+stored('ops', 'retrying', 10);
 my %id = map { split /\|/ } split /\n/, ask("SELECT payload->>'n', id FROM outbox.events WHERE topic = 'ops'");
 ok(ask("SELECT outbox.cancel('$id{3}')"), 'one of it is cancelled');
 ok(ask("SELECT outbox.cancel('$id{7}')"), 'and one with a key');
@@ -319,6 +336,7 @@ is(join(' ', numbers(path => '/ok/ops', delivered => 1)), '2', 'sends it');
 ask("SELECT outbox.retry('ops')");
 all_delivered('ops', 8, 'retry() of all');
 is(join(' ', sort { $a <=> $b } numbers(path => '/ok/ops', delivered => 1)), '1 2 4 5 6 8 9 10', 'but the cancelled ones');
+wait_settled($node);
 is(ask("SELECT outbox.replay('ops', now() - interval '1 hour')"), 8, 'replay()');
 $receiver->wait_events(16, path => '/ok/ops', delivered => 1);
 my @replayed = (numbers(path => '/ok/ops', delivered => 1))[ 8 .. 15 ];
@@ -328,11 +346,13 @@ is(join(' ', grep { $_ > 5 } @replayed), '6 8 9 10', 'repeats them, each key in 
 create('turn', '/poison?n=2&how=named', "batch_size => 10, ordering => 'strict', $slowly");
 emit_at_once($node, 'turn', 6, "CASE WHEN n % 2 = 0 THEN 'k' END");
 ok(wait_sql($node, "SELECT (retrying, blocked) = (1, 4) FROM outbox.stats WHERE endpoint = 'turn'"), 'strict: a parked head, and four behind it');
+stored('turn', 'blocked', 4);
 is(ask("SELECT string_agg(DISTINCT last_error, ', ') FROM outbox.deliveries WHERE endpoint = 'turn' AND status = 'blocked'"),
 	'an earlier event failed in the same batch', 'behind it with a key or without');
 ask("SELECT outbox.alter_endpoint('turn', ordering => 'key')");
 ok(wait_sql($node, "SELECT (delivered, retrying, blocked) = (3, 1, 2) FROM outbox.stats WHERE endpoint = 'turn'"),
 	'key: those without a key go');
+stored('turn', 'retrying', 1);
 $receiver->control(path => '/ok/turn', behave => '/ok');
 ask("SELECT outbox.retry('turn')");
 ok(wait_settled($node), 'and the others after retry()');
