@@ -8,6 +8,7 @@
 
 #include "postgres.h"
 
+#include "access/genam.h"
 #include "access/transam.h"
 #include "access/xlog.h"
 #include "catalog/pg_database.h"
@@ -149,6 +150,17 @@ outbox_insert_index_tuples(ResultRelInfo *info, TupleTableSlot *slot, EState *es
 	(void) ExecInsertIndexTuples(info, slot, estate, false, false, NULL, NIL, false);
 #else
 	(void) ExecInsertIndexTuples(info, slot, estate, false, false, NULL, NIL);
+#endif
+}
+
+/* 18 counts index searches where it is told to. */
+static inline IndexScanDesc
+outbox_index_beginscan(Relation heap, Relation index, Snapshot snapshot, int nkeys)
+{
+#if PG_VERSION_NUM >= 180000
+	return index_beginscan(heap, index, snapshot, NULL, nkeys, 0);
+#else
+	return index_beginscan(heap, index, snapshot, nkeys, 0);
 #endif
 }
 

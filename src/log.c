@@ -37,12 +37,14 @@
 #include "utils/fmgrprotos.h"
 #include "utils/xid8.h"
 #include "utils/memutils.h"
+#include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
 #include "compat.h"
 #include "log.h"
 #include "plan.h"
 #include "row.h"
+#include "scan.h"
 #include "stamp.h"
 
 /* How many xids back the commit log is asked; beyond, the tick's LSN is used. */
@@ -50,16 +52,12 @@
 
 #define JSON_TEXT_KEPT (64 * 1024)	/* bytes, from one event to the next */
 
+/* In the order of outbox.events; which piece it is does not matter. */
 #define EVENT_COLUMNS \
-	"seq, xid, epoch, id, created_at, expires_at, topic, type, key, headers, " \
-	"payload, body, content_type"
+	"id, seq, xid, epoch, created_at, NULL::pg_catalog.int2, topic, type, key, " \
+	"expires_at, headers, payload, body, content_type"
 
-enum
-{
-	COL_SEQ, COL_XID, COL_EPOCH, COL_ID, COL_CREATED_AT, COL_EXPIRES_AT,
-	COL_TOPIC, COL_TYPE, COL_KEY, COL_HEADERS, COL_PAYLOAD, COL_BODY,
-	COL_CONTENT_TYPE, NCOLUMNS
-};
+#define COL(name) (Anum_events_##name - 1)
 
 static MemoryContext page_cxt;
 static int64 durable_tick;		/* all that this tick sees is durable */
@@ -141,24 +139,12 @@ outbox_uuid_text(const pg_uuid_t *uuid, char *out)
 	*out = '\0';
 }
 
-/*
- * The columns of row i of SPI_tuptable.  A topic that is NULL came past the
- * checks; an empty one is refused where the request is made.
- */
-static void
-read_row(uint64 i, Datum *values, bool *nulls)
-{
-	heap_deform_tuple(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, values, nulls);
-	if (nulls[COL_TOPIC])
-		values[COL_TOPIC] = CStringGetTextDatum("");
-}
-
 /* Where it lies among the snapshots of this log; 0: nowhere. */
 static uint64
 row_xid(const Datum *values)
 {
-	return outbox_log_xid(DatumGetInt64(values[COL_EPOCH]),
-						  U64FromFullTransactionId(DatumGetFullTransactionId(values[COL_XID])));
+	return outbox_log_xid(DatumGetInt64(values[COL(epoch)]),
+						  U64FromFullTransactionId(DatumGetFullTransactionId(values[COL(xid)])));
 }
 
 static char *
@@ -205,36 +191,37 @@ make_event(OutboxPage *page, Datum *values, bool *nulls)
 	OutboxEvent *event = palloc0(sizeof(OutboxEvent));
 
 	event->page = page;
-	event->seq = DatumGetInt64(values[COL_SEQ]);
-	event->id = *DatumGetUUIDP(values[COL_ID]);
+	event->seq = DatumGetInt64(values[COL(seq)]);
+	event->id = *DatumGetUUIDP(values[COL(id)]);
 	outbox_uuid_text(&event->id, event->id_text);
-	event->created_at = DatumGetTimestampTz(values[COL_CREATED_AT]);
-	event->expires_at = nulls[COL_EXPIRES_AT] ? DT_NOEND :
-		DatumGetTimestampTz(values[COL_EXPIRES_AT]);
-	event->topic = TextDatumGetCString(values[COL_TOPIC]);
-	event->type = text_or_null(values[COL_TYPE], nulls[COL_TYPE]);
-	event->key = text_or_null(values[COL_KEY], nulls[COL_KEY]);
+	event->created_at = DatumGetTimestampTz(values[COL(created_at)]);
+	event->expires_at = nulls[COL(expires_at)] ? DT_NOEND :
+		DatumGetTimestampTz(values[COL(expires_at)]);
+	event->topic = nulls[COL(topic)] ? pstrdup("") :
+		TextDatumGetCString(values[COL(topic)]);
+	event->type = text_or_null(values[COL(type)], nulls[COL(type)]);
+	event->key = text_or_null(values[COL(key)], nulls[COL(key)]);
 	if (event->key)
 		event->key_hash = hash_bytes((unsigned char *) event->key,
 									 strlen(event->key));
-	if (!nulls[COL_HEADERS])
-		event->headers = DatumGetJsonbPCopy(values[COL_HEADERS]);
-	if (!nulls[COL_BODY])
+	if (!nulls[COL(headers)])
+		event->headers = DatumGetJsonbPCopy(values[COL(headers)]);
+	if (!nulls[COL(body)])
 	{
-		bytea	   *body = DatumGetByteaPCopy(values[COL_BODY]);
+		bytea	   *body = DatumGetByteaPCopy(values[COL(body)]);
 
 		event->payload = VARDATA(body);
 		event->payload_len = VARSIZE(body) - VARHDRSZ;
-		event->content_type = nulls[COL_CONTENT_TYPE] ?
+		event->content_type = nulls[COL(content_type)] ?
 			pstrdup("application/octet-stream") :
-			TextDatumGetCString(values[COL_CONTENT_TYPE]);
+			TextDatumGetCString(values[COL(content_type)]);
 	}
-	else if (!nulls[COL_PAYLOAD])
+	else if (!nulls[COL(payload)])
 	{
-		Jsonb	   *jb = DatumGetJsonbP(values[COL_PAYLOAD]);
+		Jsonb	   *jb = DatumGetJsonbP(values[COL(payload)]);
 
 		event->payload = jsonb_text(jb, &event->payload_len);
-		if ((Pointer) jb != DatumGetPointer(values[COL_PAYLOAD]))
+		if ((Pointer) jb != DatumGetPointer(values[COL(payload)]))
 			pfree(jb);
 	}
 	else
@@ -273,29 +260,29 @@ commit_lsn(uint64 xid, const OutboxTick *tick)
 /* A row that is being looked at. */
 struct OutboxRow
 {
-	Datum		values[NCOLUMNS];
-	bool		nulls[NCOLUMNS];
+	Datum	   *values;
+	bool	   *nulls;
 	Jsonb	   *payload;		/* NULL: not asked for yet */
 };
 
 Jsonb *
 outbox_row_payload(OutboxRow *row)
 {
-	if (row->payload == NULL && !row->nulls[COL_PAYLOAD])
-		row->payload = DatumGetJsonbP(row->values[COL_PAYLOAD]);
+	if (row->payload == NULL && !row->nulls[COL(payload)])
+		row->payload = DatumGetJsonbP(row->values[COL(payload)]);
 	return row->payload;
 }
 
 int64
 outbox_row_seq(const OutboxRow *row)
 {
-	return DatumGetInt64(row->values[COL_SEQ]);
+	return DatumGetInt64(row->values[COL(seq)]);
 }
 
 TimestampTz
 outbox_row_created_at(const OutboxRow *row)
 {
-	return DatumGetTimestampTz(row->values[COL_CREATED_AT]);
+	return DatumGetTimestampTz(row->values[COL(created_at)]);
 }
 
 typedef struct ReadState
@@ -303,7 +290,9 @@ typedef struct ReadState
 	const OutboxReader *reader;
 	OutboxCursor *cursor;
 	OutboxPage *page;
+	int			rows;
 	size_t		bytes;
+	bool		check;			/* are their commits on disk? */
 	TimestampTz begun;
 	bool		late;			/* filters took long */
 	uint64		last_xid;
@@ -317,7 +306,7 @@ typedef struct ReadState
 static void
 payload_was_judged(ReadState *st, OutboxRow *row)
 {
-	if ((Pointer) row->payload != DatumGetPointer(row->values[COL_PAYLOAD]))
+	if ((Pointer) row->payload != DatumGetPointer(row->values[COL(payload)]))
 	{
 		st->bytes += VARSIZE(row->payload);
 		pfree(row->payload);
@@ -327,100 +316,80 @@ payload_was_judged(ReadState *st, OutboxRow *row)
 }
 
 /*
- * Goes through the rows of SPI_tuptable.  False: the page is full, and the
- * cursor stands at the last row that was looked at.
+ * Looks at one row.  False, before it was looked at: the page is full, and the
+ * cursor stands at the row before.
  */
 static bool
-take_rows(ReadState *st)
+take_row(void *arg, TupleTableSlot *slot)
 {
+	ReadState  *st = arg;
 	OutboxCursor *cursor = st->cursor;
-	bool		check = cursor->under->number > durable_tick;
+	OutboxRow	row = {.values = slot->tts_values,.nulls = slot->tts_isnull};
+	struct varlena *topic;
+	uint64		xid;
+	void	   *wanted;
+	OutboxEvent *event;
 
-	for (uint64 i = 0; i < SPI_processed; i++)
+	if (st->bytes >= st->reader->max_bytes || st->late)
+		return false;
+
+	slot_getallattrs(slot);
+	st->rows++;
+	cursor->last_seq = DatumGetInt64(row.values[COL(seq)]);
+	xid = row_xid(row.values);
+	if (xid == 0)
+		return true;			/* of another log */
+	if (!outbox_tick_sees(cursor->under, xid) ||
+		outbox_tick_sees(cursor->done, xid))
+		return true;
+
+	/*
+	 * A topic that is NULL came past the checks; an empty one is refused where
+	 * the request is made.
+	 */
+	topic = row.nulls[COL(topic)] ? cstring_to_text("") :
+		PG_DETOAST_DATUM_PACKED(row.values[COL(topic)]);
+	wanted = st->reader->want(st->reader->arg, VARDATA_ANY(topic),
+							  VARSIZE_ANY_EXHDR(topic), &row);
+	if (row.payload != NULL)
+		payload_was_judged(st, &row);
+	if (wanted == NULL)
+		return true;
+
+	if (st->check && xid != st->last_xid)
 	{
-		OutboxRow	row;
-		Datum	   *values = row.values;
-		uint64		xid;
-		struct varlena *topic;
-		void	   *wanted;
-		OutboxEvent *event;
-
-		if (st->bytes >= st->reader->max_bytes || st->late)
-			return false;
-
-		read_row(i, row.values, row.nulls);
-		row.payload = NULL;
-		cursor->last_seq = DatumGetInt64(values[COL_SEQ]);
-		xid = row_xid(values);
-		if (xid == 0)
-			continue;			/* of another log */
-		if (!outbox_tick_sees(cursor->under, xid) ||
-			outbox_tick_sees(cursor->done, xid))
-			continue;
-
-		topic = PG_DETOAST_DATUM_PACKED(values[COL_TOPIC]);
-		wanted = st->reader->want(st->reader->arg, VARDATA_ANY(topic),
-								  VARSIZE_ANY_EXHDR(topic), &row);
-		if (row.payload != NULL)
-			payload_was_judged(st, &row);
-		if (wanted == NULL)
-			continue;
-
-		if (check && xid != st->last_xid)
-		{
-			st->lsn = Max(st->lsn, commit_lsn(xid, cursor->under));
-			st->last_xid = xid;
-		}
-		if (st->page == NULL)
-			st->page = page_create(cursor->done, cursor->under);
-		event = make_event(st->page, row.values, row.nulls);
-		st->bytes += event->payload_len;
-		st->reader->take(st->reader->arg, wanted, event);
+		st->lsn = Max(st->lsn, commit_lsn(xid, cursor->under));
+		st->last_xid = xid;
 	}
+	if (st->page == NULL)
+		st->page = page_create(cursor->done, cursor->under);
+	event = make_event(st->page, row.values, row.nulls);
+	st->bytes += event->payload_len;
+	st->reader->take(st->reader->arg, wanted, event);
 	return true;
 }
 
-static void
-walk(ReadState *st, int limit, bool *complete)
+/*
+ * Those that the last tick did not see although they had begun, as far as this
+ * one sees them.
+ */
+static bool
+read_late(ReadState *st, Snapshot snapshot)
 {
 	OutboxCursor *cursor = st->cursor;
-	Datum		args[3] = {Int64GetDatum(cursor->last_seq),
-	Int64GetDatum(cursor->under->seq_high), Int64GetDatum(limit)};
-	static SPIPlanPtr plan;
+	const OutboxTick *done = cursor->done;
+	uint64	   *late = palloc(sizeof(uint64) * Max(done->nxip, 1));
+	int			n = 0;
+	bool		complete;
 
-	outbox_plan_run(&plan,
-					"SELECT " EVENT_COLUMNS " FROM outbox.events"
-					" WHERE seq OPERATOR(pg_catalog.>) $1"
-					" AND seq OPERATOR(pg_catalog.<=) $2"
-					" ORDER BY seq LIMIT $3",
-					3, (Oid[]) {INT8OID, INT8OID, INT8OID}, args, NULL);
-	*complete = take_rows(st) && SPI_processed < (uint64) limit;
-}
-
-static void
-walk_late(ReadState *st, Datum *xids, int n, int limit, bool *complete)
-{
-	OutboxCursor *cursor = st->cursor;
-	Datum		args[4];
-	static SPIPlanPtr plan;
-
-	args[0] = PointerGetDatum(construct_array(xids, n, XID8OID, 8,
-											  FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
-	args[1] = Int64GetDatum(cursor->last_seq);
-	args[2] = Int64GetDatum(cursor->done->seq_low);
-	args[3] = Int64GetDatum(limit);
-
-	/* Each xid by itself: one index range each, whatever its size. */
-	outbox_plan_run(&plan,
-					"SELECT e.* FROM pg_catalog.unnest($1) AS late(x), LATERAL ("
-					"SELECT " EVENT_COLUMNS " FROM outbox.events"
-					" WHERE xid OPERATOR(pg_catalog.=) late.x"
-					" AND seq OPERATOR(pg_catalog.>) $2"
-					" AND seq OPERATOR(pg_catalog.<=) $3"
-					" ORDER BY seq LIMIT $4) AS e"
-					" ORDER BY e.seq LIMIT $4",
-					4, (Oid[]) {XID8ARRAYOID, INT8OID, INT8OID, INT8OID}, args, NULL);
-	*complete = take_rows(st) && SPI_processed < (uint64) limit;
+	for (int i = 0; i < done->nxip; i++)
+		if (outbox_tick_sees(cursor->under, done->xip[i]))
+			late[n++] = done->xip[i];
+	complete = n == 0 ||
+		outbox_scan_xids(late, n, cursor->last_seq, done->seq_low,
+						 st->reader->max_rows, snapshot, take_row, st);
+	pfree(late);
+	return complete;
 }
 
 int
@@ -429,7 +398,7 @@ outbox_log_read(OutboxCursor *cursor, OutboxTick *target,
 {
 	ReadState	st = {.reader = reader,.cursor = cursor,.begun = GetCurrentTimestamp()};
 	bool		complete = true;
-	int			rows = 0;
+	Snapshot	snapshot;
 
 	if (cursor->under == NULL)
 	{
@@ -443,34 +412,21 @@ outbox_log_read(OutboxCursor *cursor, OutboxTick *target,
 
 	if (cursor->under->lsn <= outbox_flush_lsn())
 		durable_tick = Max(durable_tick, cursor->under->number);
+	st.check = cursor->under->number > durable_tick;
 
+	/* Taken after the tick was, so that it sees all that the tick sees. */
+	PushActiveSnapshot(GetTransactionSnapshot());
+	snapshot = GetActiveSnapshot();
 	if (cursor->last_seq < cursor->done->seq_low)
 	{
-		Datum	   *late = palloc(sizeof(Datum) * Max(cursor->done->nxip, 1));
-		int			n = 0;
-
-		for (int i = 0; i < cursor->done->nxip; i++)
-			if (outbox_tick_sees(cursor->under, cursor->done->xip[i]))
-				late[n++] = FullTransactionIdGetDatum(
-					FullTransactionIdFromU64(cursor->done->xip[i]));
-		if (n > 0)
-		{
-			walk_late(&st, late, n, reader->max_rows, &complete);
-			rows = SPI_processed;
-		}
+		complete = read_late(&st, snapshot);
 		if (complete)
 			cursor->last_seq = cursor->done->seq_low;
 	}
-
-	if (complete && rows < reader->max_rows &&
-		cursor->last_seq < cursor->under->seq_high)
-	{
-		walk(&st, reader->max_rows - rows, &complete);
-		rows += SPI_processed;
-	}
-	else if (cursor->last_seq < cursor->under->seq_high)
-		complete = false;
-
+	if (complete && cursor->last_seq < cursor->under->seq_high)
+		complete = outbox_scan_seq(cursor->last_seq, cursor->under->seq_high,
+								   reader->max_rows - st.rows, snapshot, take_row, &st);
+	PopActiveSnapshot();
 	if (complete)
 		outbox_cursor_set(cursor, cursor->under, NULL, 0);
 
@@ -486,7 +442,7 @@ outbox_log_read(OutboxCursor *cursor, OutboxTick *target,
 		*lsn = Max(*lsn, st.lsn);
 		outbox_page_unref(st.page);
 	}
-	return rows;
+	return st.rows;
 }
 
 /*
@@ -522,10 +478,10 @@ outbox_log_fetch(const int64 *seqs, int n, OutboxTake take, void *arg)
 	page = page_create(NULL, NULL);
 	for (uint64 i = 0; i < SPI_processed; i++)
 	{
-		Datum		values[NCOLUMNS];
-		bool		nulls[NCOLUMNS];
+		Datum		values[Natts_events];
+		bool		nulls[Natts_events];
 
-		read_row(i, values, nulls);
+		heap_deform_tuple(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, values, nulls);
 		page->lsn = Max(page->lsn, fetched_lsn(values));
 		take(arg, NULL, make_event(page, values, nulls));
 	}

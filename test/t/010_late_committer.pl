@@ -93,6 +93,34 @@ is($wrong, 0, 'all are delivered in the order of their emits');
 $first->quit;
 $second->quit;
 
+# Two that are late together come in the order of their emits, too: the worker
+# has seen both open, and looks again when both are committed.
+($first, $second) = map { $node->background_psql('postgres') } 1 .. 2;
+foreach my $session ($second, $first)
+{
+	$session->query_safe('BEGIN');
+	$session->query_safe('SELECT pg_current_xact_id()');
+}
+$first->query_safe(q{SELECT outbox.emit('late.pair', '{"n": 1}'::jsonb, key => 'pair')});
+$second->query_safe(q{SELECT outbox.emit('late.pair', '{"n": 2}'::jsonb, key => 'pair')});
+$receiver->wait_delivered(1, id => emit($node, 'early.pair', '{}'));
+my $turn = sub {
+	my ($enabled, $state) = @_;
+	$node->safe_psql('postgres', "ALTER SYSTEM SET outbox.enabled = $enabled");
+	$node->safe_psql('postgres', 'SELECT pg_reload_conf()');
+	return ok(wait_sql($node, 'SELECT state FROM outbox.workers', $state), "the worker is $state");
+};
+$turn->('off', 'disabled');
+$_->query_safe('COMMIT') foreach $first, $second;
+$turn->('on', 'running');
+is( join(' ', map { JSON::PP::decode_json($_->{body})->{data}{n} }
+		  $receiver->wait_delivered(2, key => 'pair')),
+	'1 2', 'of two late ones the first emit comes first');
+is( $node->safe_psql('postgres', "SELECT count(*) FROM outbox.events a JOIN outbox.events b"
+		  . " USING (key) WHERE key = 'pair' AND a.seq < b.seq AND a.xid > b.xid"),
+	'1', 'whose xid is the higher one');
+$_->quit foreach $first, $second;
+
 # Another session holds the oldest xid, without any event
 my $idle = $node->background_psql('postgres');
 $idle->query_safe('BEGIN');

@@ -97,6 +97,26 @@ $receiver->wait_delivered(1, id => $_) foreach @waiting;
 ok(wait_sql($node, "SELECT NOT EXISTS (SELECT FROM outbox.events WHERE topic = 'paused.n')"),
 	'delivered: forgotten');
 
+# What lies in two pieces comes in order, also where the last is followed by the
+# first.
+my $emitted = 0;
+my $lies_in = sub {
+	return ask("SELECT EXISTS (SELECT FROM outbox.events WHERE topic = 'paused.across'"
+		  . " AND piece = $_[0])") eq 't';
+};
+ask("SELECT outbox.pause_endpoint('paused')");
+until ($lies_in->(2) && $lies_in->(0))
+{
+	my $when = $emitted ? '' : " FROM outbox.pieces WHERE log = 'events' AND piece = 2";
+	$emitted++
+	  if ask("SELECT outbox.emit('paused.across', '{\"n\": $emitted}'::jsonb, key => 'across')$when") ne '';
+	usleep(50_000);
+}
+ask("SELECT outbox.resume_endpoint('paused')");
+is( join(' ', map { JSON::PP::decode_json($_->{body})->{data}{n} }
+		  $receiver->wait_delivered($emitted, key => 'across')),
+	join(' ', 0 .. $emitted - 1), 'events of two pieces are read in order');
+
 # since moves with each rotation
 my %since;
 my $begun = time;

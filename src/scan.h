@@ -1,0 +1,30 @@
+/*
+ * scan.h
+ *	  Rows of the log in the order of seq, by either of its indexes.
+ */
+#ifndef OUTBOX_SCAN_H
+#define OUTBOX_SCAN_H
+
+#include "outbox.h"
+
+#include "executor/tuptable.h"
+#include "utils/snapshot.h"
+
+/*
+ * Is shown each row; it is valid until this returns.  False: not now, and none of
+ * those behind it.
+ */
+typedef bool (*OutboxScanTake) (void *arg, TupleTableSlot *slot);
+
+/*
+ * At most 'limit' rows that 'snapshot' sees, with above < seq <= upto.  True:
+ * there are no more of them.
+ */
+extern bool outbox_scan_seq(int64 above, int64 upto, int limit, Snapshot snapshot,
+							OutboxScanTake take, void *arg);
+
+/* The same, of these transactions alone. */
+extern bool outbox_scan_xids(const uint64 *xids, int nxids, int64 above, int64 upto,
+							 int limit, Snapshot snapshot, OutboxScanTake take, void *arg);
+
+#endif							/* OUTBOX_SCAN_H */
