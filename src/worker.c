@@ -47,12 +47,15 @@
 #define WATCH_STANDBYS_EVERY 1	/* ms */
 
 /*
- * A look for news costs the same for one event as for a hundred.  It may take
- * one part in so many of the time, and be ahead of that by the burst (µs): a
- * single event is read at once, those of a busy moment are read together.
+ * A look for news costs the same for one event as for a hundred.  A single one is
+ * read at once; where many arrive, they are read together.  So a look is followed
+ * by a rest of so many times what it took, for each commit that it answered: who
+ * waits finds more the next time.  Looks may be ahead of their rests by the burst
+ * (µs), and no rest is longer than what nobody minds who emits that fast (µs).
  */
 #define LOOK_SHARE 8
 #define LOOK_BURST 2000
+#define LOOK_REST 2000
 
 /*
  * When commits are asynchronous, what a look has found has to be flushed, and
@@ -60,7 +63,7 @@
  */
 #define FLUSH_SHARE 3
 
-/* At most (µs), however long that took: a step that was held up blinds nobody. */
+/* At most (µs), however long that took: a flush that was held up blinds nobody. */
 #define LOOK_REST_MAX (100 * 1000)
 
 static OutboxDatabase *db;
@@ -140,10 +143,13 @@ read_step(TimestampTz now, bool *more)
 	OUTBOX_CRASH_POINT("read.committed");
 	if (news)
 	{
+		int64		answered = Max(emitted - seen_emitted, 1);
+
 		seen_emitted = emitted;
 		wakeup_at = now + outbox_wakeup_interval * INT64CONST(1000);
 		look_at = Max(look_at, now - LOOK_BURST);
-		look_later((GetCurrentTimestamp() - now) * LOOK_SHARE);
+		look_later(Min((GetCurrentTimestamp() - now) * LOOK_SHARE * Min(answered, LOOK_REST),
+					   LOOK_REST));
 	}
 	hold_lsn = Max(hold_lsn, lsn);
 }
