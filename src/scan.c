@@ -15,6 +15,7 @@
 #include "access/table.h"
 #include "access/tableam.h"
 #include "catalog/namespace.h"
+#include "miscadmin.h"
 #include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
@@ -134,7 +135,10 @@ outbox_scan_seq(int64 above, int64 upto, int limit, Snapshot snapshot,
 		next_row(&pieces[i]);
 	}
 	while ((p = lowest(pieces)) != NULL && limit-- > 0 && take(arg, p->slot))
+	{
+		CHECK_FOR_INTERRUPTS();
 		next_row(p);
+	}
 	close_pieces(pieces);
 	return p == NULL;
 }
@@ -175,6 +179,7 @@ outbox_scan_xids(const uint64 *xids, int nxids, int64 above, int64 upto, int lim
 			index_rescan(pieces[i].scan, keys, lengthof(keys), NULL, 0);
 			for (int left = limit + 1; left > 0 && next_row(&pieces[i]); left--)
 			{
+				CHECK_FOR_INTERRUPTS();
 				if (n == size)
 					found = repalloc_huge(found, sizeof(Found) * (size *= 2));
 				found[n].seq = seq_of(pieces[i].slot);
