@@ -101,12 +101,18 @@ goes_on('room for the tables');
 my $restarts = $node->safe_psql('shop', 'SELECT restarts FROM outbox.workers');
 
 # The WAL: PostgreSQL ends, of itself
+# (Segments that it may use again would let it go on for ever.)
+$node->safe_psql('shop', "ALTER SYSTEM SET wal_keep_size = '1 GB'");
+$node->reload;
+ok(wait_sql($node, "SELECT current_setting('wal_keep_size') = '1GB'", 't', 'shop'), 'WAL is kept');
 $from = -s $node->logfile;
 fill('wal');
 wait_log(qr/PANIC:  could not (?:write to|extend) file.*No space left/, $from, 'no room for the WAL: PostgreSQL ends');
 wait_until { !-e $node->data_dir . '/postmaster.pid' || process_is_gone($node->{_pid}) } 'it is gone';
 unlink "$disks/wal/ballast" or die "ballast: $!\n";
 start_again($node);
+$node->safe_psql('shop', 'ALTER SYSTEM RESET wal_keep_size');
+$node->reload;
 goes_on('room for the WAL');
 stop_producer($producer);
 check_history($node, $receiver, $log, dbname => 'shop', endpoints => [ '/ok/a', '/fail/b' ],
