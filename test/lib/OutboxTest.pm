@@ -255,11 +255,13 @@ sub start_again
 	'the server starts again';
 }
 
-# Starts test/producer.py against a database.  Options: seconds, rate, sessions,
-# keys, rollback, topic, set, dbname, seed, bulk, routes, mixed ('').
+# Starts test/producer.py against a database.  Options: rate, sessions, keys,
+# rollback, topic, set, dbname, seed, bulk, routes, mixed (''); seconds, where it is
+# not for as long as the test may take.
 sub start_producer
 {
-	my ($node, $log, %option) = @_;
+	my ($node, $log, %given) = @_;
+	my %option = (seconds => 3600, %given);
 	my $dbname = delete $option{dbname} // 'postgres';
 	my @command = (
 		'python3', "$top/test/producer.py", '--socket', $node->host, '--port',

@@ -167,7 +167,6 @@ sub exactly
 
 my $producer = start_producer(
 	$node, PostgreSQL::Test::Utils::tempdir() . '/producer',
-	seconds => 1000,
 	rate => 150,
 	keys => 10,
 	topic => 's',

@@ -46,7 +46,7 @@ foreach my $round (1 .. 5)
 	freeze_walwriter();
 	my $producer = start_producer(
 		$node, $log,
-		seconds => 3600, rate => 600, keys => 6, seed => $round,
+		rate => 600, keys => 6, seed => $round,
 		topic => "async.r$round", set => 'SET synchronous_commit = off');
 	my $before = () = $receiver->delivered;
 	$receiver->wait_delivered($before + 150 + int(rand 100));

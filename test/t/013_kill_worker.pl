@@ -21,7 +21,7 @@ endpoint($node, $receiver, 'ok', '/ok/a', $quick);
 endpoint($node, $receiver, 'fails', '/fail/b?rate=0.05', $quick);
 endpoint($node, $receiver, 'slow', '/slow/c?ms=20', $quick);
 
-my $producer = start_producer($node, $log, seconds => 3600, rate => 300, keys => 8);
+my $producer = start_producer($node, $log, rate => 300, keys => 8);
 my $progress = sub { return $receiver->wait_new($_[0]) };
 
 $progress->(300);

@@ -122,7 +122,7 @@ foreach my $path (@paths)
 		"topics => '{load.*}', timeout => '800 ms', connect_timeout => '800 ms',"
 		  . " backoff_base => '50 ms', backoff_max => '200 ms', max_in_flight => 4");
 }
-my $producer = start_producer($node, $log, seconds => 3600, rate => 40);
+my $producer = start_producer($node, $log, rate => 40);
 $receiver->wait_delivered(50, path => '/ok/fine');
 $hostile->wait_delivered(50, path => $_) foreach @paths;
 

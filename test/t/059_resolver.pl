@@ -31,7 +31,7 @@ $zone->('fine.test' => '127.0.0.1', map { ("dead$_.test" => 'silent') } 1 .. $hu
 ask("SELECT outbox.create_endpoint('fine', 'http://fine.test:$receiver->{port}/ok/fine', topics => '{load.*}')");
 ask("SELECT count(outbox.create_endpoint('dead' || n, 'http://dead' || n || '.test:$receiver->{port}/ok/dead' || n,"
 	  . " topics => '{dead.*}', connect_timeout => '500 ms', backoff_base => '200 ms', backoff_max => '1 s')) FROM generate_series(1, $hung) n");
-my $producer = start_producer($node, $log, seconds => 3600, rate => 200);
+my $producer = start_producer($node, $log, rate => 200);
 $receiver->wait_delivered(50, path => '/ok/fine');
 
 my $worker = worker_pid($node);

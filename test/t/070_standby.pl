@@ -46,7 +46,7 @@ $receiver->wait_delivered(1, id => $id);
 # The emitters do not wait for the standby, the worker does.
 my $producer = start_producer(
 	$node, $log,
-	seconds => 3600, rate => 400, keys => 6,
+	rate => 400, keys => 6,
 	set => 'SET synchronous_commit = local');
 my $before = () = $receiver->delivered(path => '/ok/a');
 $receiver->wait_delivered($before + 600, path => '/ok/a');

@@ -136,7 +136,7 @@ is( $node->safe_psql('postgres',
 # Paused, moved, altered, dropped and made again under load
 my $log = PostgreSQL::Test::Utils::tempdir() . '/producer';
 endpoint($node, $receiver, 'steady', '/ok/steady', "topics => '{load.*}'");
-my $producer = start_producer($node, $log, seconds => 3600, rate => 300, keys => 6);
+my $producer = start_producer($node, $log, rate => 300, keys => 6);
 my @verbs = (
 	"pause_endpoint('steady')", "resume_endpoint('steady')",
 	"alter_endpoint('steady', max_in_flight => 3)",

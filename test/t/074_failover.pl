@@ -81,7 +81,6 @@ sub missing_standby
 	# What is committed from here on no standby has.  The emitters do not wait.
 	my $producer = start_producer(
 		$node, $log,
-		seconds => 3600,
 		rate => $rate,
 		topic => 'load.alone',
 		set => 'SET synchronous_commit = local');
@@ -115,7 +114,7 @@ foreach my $synchronous (0, 1)
 	endpoint($node, $receiver, 'all', '/fail/a?rate=0.05', "backoff_base => '20 ms', backoff_max => '200 ms'");
 	my $standby = make_standby("standby_$how", $node);
 	require_standby($node, $standby->name) if $synchronous;
-	my $producer = start_producer($node, $log, seconds => 1000, rate => $rate, keys => 4);
+	my $producer = start_producer($node, $log, rate => $rate, keys => 4);
 	progress($receiver, 300);
 	is_silent($standby);
 
@@ -132,7 +131,7 @@ foreach my $synchronous (0, 1)
 	my @lost = grep { !$here{$_} } committed($log);
 	is(scalar @lost, 0, 'synchronous: no commit is lost') if $synchronous;
 	note(@lost . ' commits were not on the standby yet');
-	$producer = start_producer($standby, $log, seconds => 1000, rate => $rate, keys => 4, topic => 'load.promoted');
+	$producer = start_producer($standby, $log, rate => $rate, keys => 4, topic => 'load.promoted');
 	progress($receiver, 300);
 	pass("$how: the promoted standby delivers");
 
@@ -165,7 +164,7 @@ foreach my $synchronous (0, 1)
 	$standby->wait_for_catchup($old, 'replay', $standby->lsn('insert'));
 	$standby->stop('fast');
 	$old->promote;
-	$producer = start_producer($old, $log, seconds => 1000, rate => $rate, keys => 4, topic => 'load.back');
+	$producer = start_producer($old, $log, rate => $rate, keys => 4, topic => 'load.back');
 	progress($receiver, 200);
 	stop_producer($producer);
 	my %committed = map { $_ => 1 } committed($log);

@@ -47,7 +47,7 @@ ok(wait_sql($node, "SELECT state = 'disabled' FROM outbox.stats WHERE endpoint =
 my $waiting = emit($node, 'load.waiting', '{}');    # the other is parked, and can be kept aside
 
 # Load, until the log has not been shortened for three times the retention
-my $producer = start_producer($node, $log, seconds => 3600, rate => 200, keys => 20);
+my $producer = start_producer($node, $log, rate => 200, keys => 20);
 forgotten($before, 'what it has had is forgotten');
 ok( wait_sql($node, "SELECT clock_timestamp() - since > interval '@{[3 * $retention]} s' FROM outbox.pieces WHERE log = 'events'"),
 	'what it has yet to get is not, for three times the retention');

@@ -48,7 +48,7 @@ sub load
 {
 	my ($dbname, $topic, $rate) = @_;
 	my $producer = start_producer($node, "$logs/$dbname.$topic", dbname => $dbname,
-		seconds => 3600, rate => 200, keys => 8, topic => "load.$topic");
+		rate => 200, keys => 8, topic => "load.$topic");
 	wait_until { ask($dbname, 'SELECT sum(delivered) > 10 AND sum(in_flight) > 0'
 		  . " FROM outbox.workers WHERE datname = current_database()") eq 't' }
 	"$dbname is at work";
@@ -111,7 +111,7 @@ sub backlog
 {
 	my ($dbname, $topic) = @_;
 	my $producer = start_producer($node, "$logs/shop.$topic", dbname => $dbname,
-		seconds => 3600, rate => 800, keys => 50, topic => "load.$topic");
+		rate => 800, keys => 50, topic => "load.$topic");
 
 	wait_until { ask($dbname, "SELECT count(*) > 400 FROM outbox.events WHERE topic = 'load.$topic'") eq 't' }
 	'there are events';
@@ -145,7 +145,7 @@ quickly('DROP DATABASE copy', 'the copy can be dropped');
 # DROP EXTENSION in the middle of it, at once made anew: a new log, and what was
 # undelivered is gone with the old one
 $producer = start_producer($node, "$logs/store.drop", dbname => 'store',
-	seconds => 3600, rate => 200, keys => 8, topic => 'load.drop');
+	rate => 200, keys => 8, topic => 'load.drop');
 $receiver->wait_new(100, '/ok/shop');
 my $url = $receiver->url('');
 my @gone = split /\n/, ask('store', <<"SQL");

@@ -20,7 +20,7 @@ my $log = PostgreSQL::Test::Utils::tempdir() . '/producer';
 
 endpoint($node, $receiver, 'ok', '/ok/a');
 endpoint($node, $receiver, 'slow', '/slow/b?ms=20', 'max_in_flight => 4');
-my $producer = start_producer($node, $log, seconds => 3600, rate => 100, keys => 4);
+my $producer = start_producer($node, $log, rate => 100, keys => 4);
 
 sub ask
 {

@@ -76,7 +76,7 @@ sub never_two_at_once
 
 # The number changes: nothing is lost, and nothing is sent twice
 my $log = "$dir/calm";
-my $producer = start_producer($node, $log, seconds => 3600, rate => 40, keys => 6);
+my $producer = start_producer($node, $log, rate => 40, keys => 6);
 divided(1, 'at first');
 $progress->(200);
 foreach my $n (3, 2, 1, 4)
@@ -92,7 +92,7 @@ ok(wait_sql($node, "SELECT ($delivered) = " . (() = $receiver->delivered)),
 
 # Endpoints come, change and go meanwhile
 $log = "$dir/rough";
-$producer = start_producer($node, $log, seconds => 3600, rate => 40, keys => 6, topic => 'rough.test', seed => 2);
+$producer = start_producer($node, $log, rate => 40, keys => 6, topic => 'rough.test', seed => 2);
 $progress->(100);
 foreach my $round (1 .. 3)
 {

@@ -68,7 +68,7 @@ sub wait_log
 endpoint($node, $receiver, 'ok', '/ok/a', 'max_in_flight => 16');
 endpoint($node, $receiver, 'fails', '/fail/b?rate=0.2',
 	"max_in_flight => 16, backoff_base => '20 ms', backoff_max => '200 ms'");
-my $producer = start_producer($node, $log, seconds => 3600, rate => 200, keys => 8);
+my $producer = start_producer($node, $log, rate => 200, keys => 8);
 goes_on('at first');
 
 # The disk: emitters get an error, the worker starts over until there is room

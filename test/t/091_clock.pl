@@ -51,7 +51,7 @@ SELECT outbox.create_endpoint('fails', '$url/fail/b?rate=0.1', '{load.*}', backo
 SELECT outbox.create_endpoint('waits', '$url/ok/waits', '{waits.*}', backoff_base => '4 s', backoff_max => '1 h');
 SELECT outbox.create_endpoint('down', '$url/ok/down', '{down.*}', backoff_base => '4 s', backoff_max => '5 s');
 SQL
-my $producer = start_producer($node, $log, seconds => 3600, rate => 100, keys => 4);
+my $producer = start_producer($node, $log, rate => 100, keys => 4);
 $receiver->wait_new(20, '/ok/a');
 
 my $started = ask('SELECT extract(epoch FROM clock_timestamp())::bigint');

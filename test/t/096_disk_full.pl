@@ -86,7 +86,7 @@ sub wait_log
 endpoint($node, $receiver, 'ok', '/ok/a', 'max_in_flight => 16', 'shop');
 endpoint($node, $receiver, 'fails', '/fail/b?rate=0.2',
 	"max_in_flight => 16, backoff_base => '20 ms', backoff_max => '200 ms'", 'shop');
-my $producer = start_producer($node, $log, dbname => 'shop', seconds => 3600, rate => 200, keys => 8);
+my $producer = start_producer($node, $log, dbname => 'shop', rate => 200, keys => 8);
 goes_on('at first');
 
 # The tables: emitters get an error, the worker starts over until there is room

@@ -109,21 +109,10 @@ sub report
 sub wait_for
 {
 	my ($self, $n, $path) = @_;
-	my $end = time + $PostgreSQL::Test::Utils::timeout_default;
-
-	while (1)
-	{
-		my $last = time > $end;
-		my @found = grep { !defined $path || $_->{path} eq $path }
-		  @{ $self->report->{requests} };
-		return @found if @found >= $n;
-		if ($last)
-		{
-			fail("in time: $n requests, not only " . @found);
-			return @found;
-		}
-		usleep(50_000);
-	}
+	return OutboxTest::Receiver::wait_found($n, 'requests',
+		sub {
+			return grep { !defined $path || $_->{path} eq $path } @{ $self->report->{requests} };
+		});
 }
 
 1;

@@ -66,7 +66,7 @@ CONF
 	endpoint($node, $receiver, 'batches', '/fail/e?rate=0.1', "$quick, batch_size => 8");
 	endpoint($node, $receiver, 'again', '/ok/again', $quick);
 	$self->{producer} =
-	  start_producer($node, $self->{log}, seconds => 3600, rate => $rate, keys => 4);
+	  start_producer($node, $self->{log}, rate => $rate, keys => 4);
 	return $self;
 }
 

@@ -203,46 +203,45 @@ sub events
 	} @events;
 }
 
-# Waits until that many events match; returns all that do.  A look at a long
-# journal can take longer than the wait on a busy machine: the last one begins
-# after its end.
-sub wait_events
+# Waits until that many are found, and returns them all.  A look at a long journal
+# can take longer than the wait on a busy machine: the last one begins after its
+# end.
+sub wait_found
 {
-	my ($self, $n, %match) = @_;
+	my ($n, $what, $find) = @_;
 	my $end = time + $PostgreSQL::Test::Utils::timeout_default;
 
 	while (1)
 	{
 		my $last = time > $end;
-		my @found = $self->events(%match);
+		my @found = $find->();
 		return @found if @found >= $n;
 		if ($last)
 		{
-			fail("in time: $n events, not only " . @found);
+			fail("in time: $n $what, not only " . @found);
 			return @found;
 		}
 		usleep(10_000);
 	}
 }
 
-# Waits until that many requests match; returns all that do.
+# Waits until that many events, requests, deliveries match; returns all that do.
+sub wait_events
+{
+	my ($self, $n, %match) = @_;
+	return wait_found($n, 'events', sub { return $self->events(%match) });
+}
+
 sub wait_for
 {
 	my ($self, $n, %match) = @_;
-	my $end = time + $PostgreSQL::Test::Utils::timeout_default;
+	return wait_found($n, 'requests', sub { return $self->requests(%match) });
+}
 
-	while (1)
-	{
-		my $last = time > $end;
-		my @found = $self->requests(%match);
-		return @found if @found >= $n;
-		if ($last)
-		{
-			fail("in time: $n requests, not only " . @found);
-			return @found;
-		}
-		usleep(10_000);
-	}
+sub wait_delivered
+{
+	my ($self, $n, %match) = @_;
+	return wait_found($n, 'deliveries', sub { return $self->delivered(%match) });
 }
 
 # Waits for further requests (of a path) that are not refused.  Under load: it
@@ -250,49 +249,21 @@ sub wait_for
 sub wait_new
 {
 	my ($self, $n, $path) = @_;
-	my $end = time + $PostgreSQL::Test::Utils::timeout_default;
 	my $offset = -s $self->{journal} // 0;
 	my $wanted = defined $path ? quotemeta $path : '[^"]*';
-	my $found = 0;
+	my @found;
 
 	open(my $fh, '<:raw', $self->{journal}) or croak "journal: $!";
 	seek($fh, $offset, 0);
-	while (1)
-	{
-		my $last = time > $end;
+	my $look = sub {
+		seek($fh, 0, 1);
 		while (my $line = <$fh>)
 		{
-			$found++ if $line =~ /"path": "$wanted".*"status": (?:2|null)/;
+			push @found, 1 if $line =~ /"path": "$wanted".*"status": (?:2|null)/;
 		}
-		return 1 if $found >= $n;
-		if ($last)
-		{
-			fail("in time: $n further requests, not only $found");
-			return;
-		}
-		usleep(10_000);
-		seek($fh, 0, 1);
-	}
-}
-
-# Like wait_for(), for deliveries.
-sub wait_delivered
-{
-	my ($self, $n, %match) = @_;
-	my $end = time + $PostgreSQL::Test::Utils::timeout_default;
-
-	while (1)
-	{
-		my $last = time > $end;
-		my @found = $self->delivered(%match);
-		return @found if @found >= $n;
-		if ($last)
-		{
-			fail("in time: $n deliveries, not only " . @found);
-			return @found;
-		}
-		usleep(10_000);
-	}
+		return @found;
+	};
+	return wait_found($n, 'further requests', $look) >= $n;
 }
 
 1;
