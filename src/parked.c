@@ -237,6 +237,10 @@ outbox_parked_load_retries(OutboxEndpoint *ep, const int64 *seqs, int n)
 		outbox_endpoint_load_failed(ep, seqs[i], NULL, true);
 }
 
+/*
+ * From the lowest on: the rows of those that were delivered before lie there, too,
+ * for as long as VACUUM may not remove them.
+ */
 void
 outbox_parked_load_followers(OutboxEndpoint *ep)
 {
@@ -247,23 +251,25 @@ outbox_parked_load_followers(OutboxEndpoint *ep)
 	{
 		OutboxLane *lane = dlist_container(OutboxLane, loading_node,
 										   dlist_pop_head_node(&ep->loading));
-		Datum		args[3] = {Int32GetDatum(ep->id),
-		Int64GetDatum(outbox_endpoint_at_once(ep)), CStringGetTextDatum(lane->key)};
+		Datum		args[4] = {Int32GetDatum(ep->id),
+			Int64GetDatum(outbox_endpoint_at_once(ep)), Int64GetDatum(lane->first_parked),
+		CStringGetTextDatum(lane->key)};
 
 		lane->on_loading = false;
 		if (ep->ordering == OUTBOX_ORDER_STRICT)
 			outbox_plan_run(&of_all,
 						"SELECT " LOADED " FROM outbox.parked"
 						" WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
+						" AND seq OPERATOR(pg_catalog.>=) $3"
 						" AND status OPERATOR(pg_catalog.=) 'blocked' ORDER BY seq LIMIT $2",
-						2, (Oid[]) {INT4OID, INT8OID}, args, NULL);
+						3, (Oid[]) {INT4OID, INT8OID, INT8OID}, args, NULL);
 		else
 			outbox_plan_run(&of_key,
 						"SELECT " LOADED " FROM outbox.parked"
 						" WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
-						" AND key OPERATOR(pg_catalog.=) $3"
+						" AND key OPERATOR(pg_catalog.=) $4 AND seq OPERATOR(pg_catalog.>=) $3"
 						" AND status OPERATOR(pg_catalog.=) 'blocked' ORDER BY seq LIMIT $2",
-						3, (Oid[]) {INT4OID, INT8OID, TEXTOID}, args, NULL);
+						4, (Oid[]) {INT4OID, INT8OID, INT8OID, TEXTOID}, args, NULL);
 		if (SPI_processed == 0)
 			outbox_endpoint_no_followers(ep, lane);
 		else
