@@ -473,7 +473,7 @@ CREATE TABLE outbox.parked (
     batch           pg_catalog.int8,            -- deliveries of the same number are tried again together
     PRIMARY KEY (endpoint_id, seq)
 );
-CREATE INDEX parked_seq_idx ON outbox.parked (seq);
+CREATE INDEX parked_seq_idx ON outbox.parked (seq, endpoint_id);
 CREATE INDEX parked_followers_idx ON outbox.parked (endpoint_id, key, seq)
     WHERE status OPERATOR(pg_catalog.=) 'blocked';
 

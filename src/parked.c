@@ -218,6 +218,10 @@ load_rows(OutboxEndpoint *ep, bool retries)
 	}
 }
 
+/*
+ * Each is looked up by itself: for "seq = ANY ($2) ORDER BY seq" the planner walks
+ * all rows of the endpoint, and with them those that VACUUM may not remove yet.
+ */
 void
 outbox_parked_load_retries(OutboxEndpoint *ep, const int64 *seqs, int n)
 {
@@ -225,10 +229,11 @@ outbox_parked_load_retries(OutboxEndpoint *ep, const int64 *seqs, int n)
 	static SPIPlanPtr plan;
 
 	outbox_plan_run(&plan,
-				"SELECT " LOADED " FROM outbox.parked"
+				"SELECT p.* FROM pg_catalog.unnest($2) w(seq) CROSS JOIN LATERAL"
+				" (SELECT " LOADED " FROM outbox.parked"
 				" WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
-				" AND seq OPERATOR(pg_catalog.=) ANY ($2)"
-				" AND status OPERATOR(pg_catalog.=) 'retrying' ORDER BY seq",
+				" AND seq OPERATOR(pg_catalog.=) w.seq"
+				" AND status OPERATOR(pg_catalog.=) 'retrying' LIMIT 1) p ORDER BY w.seq",
 				2, (Oid[]) {INT4OID, INT8ARRAYOID}, args, NULL);
 	load_rows(ep, true);
 

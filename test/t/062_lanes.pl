@@ -143,29 +143,6 @@ $receiver->wait_delivered(1, id => $_) foreach @strict;
 pass('and let go when keys are what counts');
 ask("SELECT outbox.drop_endpoint('strict', discard => true)");
 
-# A snapshot that is held keeps the rows of what was parked and delivered: they
-# are not walked again for each follower that comes back.
-endpoint($node, $receiver, 'held', '/ok/held',
-	"topics => '{held.*}', max_in_flight => 4, backoff_base => '10 ms', backoff_max => '10 ms'");
-$receiver->control(path => '/ok/held', behave => '/flaky?first=1');
-my $holder = $node->background_psql('postgres');
-$holder->query_safe('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1');
-emit_many('held.n', 600, "'h'");
-$receiver->wait_delivered(600, path => '/ok/held');
-is_deeply([ numbers(path => '/ok/held') ], [ 1 .. 600 ], 'each fails once: in order');
-ok(wait_settled($node), 'settled');
-$before = worker_pid($node);
-ask("SELECT pg_terminate_backend($before)");
-new_worker($node, $before);
-my $walked = "SELECT idx_tup_read FROM pg_stat_all_indexes WHERE indexrelname = 'parked_followers_idx'";
-ok(wait_sql($node, "SELECT ($walked) > 0"), 'they had rows');
-# 64 come back together
-cmp_ok(ask($walked), '<', 600 * 64 * 2, 'and what lies behind them is not walked again');
-note('entries read: ', ask($walked));
-$holder->query_safe('COMMIT');
-$holder->quit;
-ask("SELECT outbox.drop_endpoint('held', discard => true)");
-
 # on_exhausted = block
 endpoint($node, $receiver, 'block', '/ok/block',
 	"topics => '{block.*}', on_exhausted => 'block', max_attempts => 1, filter => '\$.n > 0', $slowly");
