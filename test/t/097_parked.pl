@@ -45,16 +45,16 @@ sub reads_at_most
 
 my $soon = "backoff_base => '10 ms', backoff_max => '10 ms'";
 
-# A snapshot keeps the rows of what was delivered.  Each of 600 events is the head
+# A snapshot keeps the rows of what was delivered.  Each of 200 events is the head
 # of their key in turn, and fails; up to 64 are brought back with it.
 my $holder = $node->background_psql('postgres');
 $holder->query_safe('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1');
 endpoint($node, $receiver, 'held', '/flaky/held?first=1', "topics => '{held.*}', $soon");
-ask("SELECT count(outbox.emit('held.n', jsonb_build_object('n', n), key => 'h')) FROM generate_series(1, 600) n");
-$receiver->wait_delivered(600, path => '/flaky/held');
+ask("SELECT count(outbox.emit('held.n', jsonb_build_object('n', n), key => 'h')) FROM generate_series(1, 200) n");
+$receiver->wait_delivered(200, path => '/flaky/held');
 is_deeply([ map { JSON::PP::decode_json($_->{body})->{data}{n} } $receiver->delivered(path => '/flaky/held') ],
-	[ 1 .. 600 ], 'one key whose every head fails: in order');
-reads_at_most(600 * 64 * 2, 'rows that are kept for a snapshot');
+	[ 1 .. 200 ], 'one key whose every head fails: in order');
+reads_at_most(200 * 64 * 1.7, 'rows that are kept for a snapshot');
 
 # What ANALYZE sees now is a large table with next to nothing in it.
 ask('ANALYZE outbox.parked');
