@@ -6,7 +6,7 @@ use OutboxTest;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
-use Time::HiRes qw(time usleep);
+use Time::HiRes qw(usleep);
 
 my $node = outbox_node('main');
 my $receiver = OutboxTest::Receiver->new('main');
@@ -92,15 +92,14 @@ is(scalar(() = $receiver->requests(path => '/slow/hot')), 4800, 'no duplicates')
 # One hot key is no dam
 endpoint($node, $receiver, 'dam', '/slow/dam?ms=20', "topics => '{dam.*}'");
 emit_many('dam.hot', 10000, "'hot'");
-my $start = time;
 emit_many('dam.other', 100, "'k' || n");
 wait_until
 {
 	100 <= grep { $_->{key} ne 'hot' } $receiver->delivered(path => '/slow/dam')
 }
 'the other keys';
-cmp_ok(time - $start, '<', 60, 'one hot key with 10,000 events does not delay the others');
 my @n = numbers(path => '/slow/dam', key => 'hot');
+cmp_ok(scalar @n, '<', 1000, 'one hot key with 10,000 events does not delay the others (' . @n . ' before them)');
 is_deeply(\@n, [ 1 .. @n ], 'and goes on in order, each once');
 ask("SELECT outbox.drop_endpoint(name, discard => true) FROM outbox.endpoints");
 
