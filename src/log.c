@@ -445,18 +445,17 @@ outbox_log_read(OutboxCursor *cursor, OutboxTick *target,
 }
 
 /*
- * What is looked up by seq has been read before, as a rule, and waited for; a
- * test event has not.
+ * What is looked up by seq need not have been waited for: a test event was never
+ * read, and a follower may have been parked while a standby was away.
  */
 static XLogRecPtr
 fetched_lsn(const Datum *values)
 {
 	uint64		xid = row_xid(values);
 
-	if (!is_fresh(xid))
-		return InvalidXLogRecPtr;
-	return outbox_log_standbys_configured() ? outbox_log_end() :
-		TransactionIdGetCommitLSN((TransactionId) xid);
+	if (outbox_log_standbys_configured())
+		return outbox_log_end();
+	return is_fresh(xid) ? TransactionIdGetCommitLSN((TransactionId) xid) : InvalidXLogRecPtr;
 }
 
 void
