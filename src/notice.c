@@ -75,6 +75,31 @@ tell_dead(OutboxEndpoint *ep)
 	emit("outbox.dead", buf.data);
 }
 
+bool
+outbox_notice_wanted(dlist_head *busy)
+{
+	bool		dead = outbox_reader_has_subscriber("outbox.dead");
+	bool		disabled = outbox_reader_has_subscriber("outbox.disabled");
+	bool		recovered = outbox_reader_has_subscriber("outbox.recovered");
+	dlist_iter	iter;
+	dlist_iter	settling;
+
+	if (!dead && !disabled && !recovered)
+		return false;
+	dlist_foreach(iter, busy)
+	{
+		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, busy_node, iter.cur);
+
+		if ((disabled && ep->state_dirty) || (recovered && ep->recovered))
+			return true;
+		if (dead)
+			dlist_foreach(settling, &ep->settling)
+				if (dlist_container(OutboxDelivery, node, settling.cur)->verdict == OUTBOX_VERDICT_DEAD)
+					return true;
+	}
+	return false;
+}
+
 void
 outbox_notice_write(OutboxEndpoint *ep, bool disabled)
 {

@@ -7,6 +7,9 @@
 
 #include "endpoint.h"
 
+/* Will the next settle tell anything? */
+extern bool outbox_notice_wanted(dlist_head *busy);
+
 /*
  * In a settle, while 'settling' still holds what has died.  'disabled': this
  * settle has written that the endpoint is.

@@ -187,21 +187,11 @@ move_due(TimestampTz now)
 	return n;
 }
 
-/*
- * The log is locked against nobody but who wants it for himself, and not waited
- * for.
- */
 static bool
 begin(void)
 {
-	if (!outbox_begin(true))
+	if (!outbox_begin_to_emit())
 		return false;
-	for (int i = OUTBOX_TABLE_EVENTS; i <= OUTBOX_TABLE_EVENTS_2; i++)
-		if (!ConditionalLockRelationOid(outbox_session_table(i), RowExclusiveLock))
-		{
-			outbox_give_up();
-			return false;
-		}
 	if (!ConditionalLockRelationOid(outbox_session_table(OUTBOX_TABLE_SCHEDULED),
 									RowExclusiveLock))
 	{

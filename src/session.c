@@ -348,6 +348,17 @@ outbox_begin(bool write)
 	return true;
 }
 
+bool
+outbox_begin_to_emit(void)
+{
+	if (!outbox_begin(true))
+		return false;
+	if (lock_tables(OUTBOX_TABLE_EVENTS, OUTBOX_TABLE_EVENTS_2, RowExclusiveLock))
+		return true;
+	outbox_give_up();
+	return false;
+}
+
 void
 outbox_give_up(void)
 {

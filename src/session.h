@@ -73,6 +73,9 @@ extern Oid	outbox_session_table(OutboxTable table);
  */
 #define OUTBOX_RETRY_LOCKS_AFTER (20 * 1000)	/* µs */
 extern bool outbox_begin(bool write);
+
+/* One that will also write to the log, which somebody may be indexing. */
+extern bool outbox_begin_to_emit(void);
 extern void outbox_commit(void);
 extern void outbox_give_up(void);	/* ends it without effect */
 

@@ -124,7 +124,7 @@ outbox_settle(dlist_head *busy, const OutboxCursor *head, bool final)
 	dlist_iter	iter;
 	bool		share = false;
 
-	if (!outbox_begin(true))
+	if (!(outbox_notice_wanted(busy) ? outbox_begin_to_emit() : outbox_begin(true)))
 		return false;
 	OUTBOX_CRASH_POINT("settle.begin");
 

@@ -73,6 +73,34 @@ foreach my $table (qw(events events_0 parked positions attempt_log endpoint_sett
 	$session->query_safe('COMMIT');
 	is_quick("$table is free again: delivered");
 }
+
+# What is to be told of has to wait for who indexes the log; the worker does not
+my %answer = (dead => '/status/500/a', disabled => '/status/410/a');
+foreach my $what (sort keys %answer)
+{
+	endpoint($node, $receiver, 'told', '/ok/told', "topics => '{outbox.$what}'");
+	endpoint($node, $receiver, 'ending', $answer{$what}, "topics => '{ending}', max_attempts => 1");
+	$node->safe_psql('postgres', "SELECT outbox.pause_endpoint('ending')");
+	my $ending = emit($node, 'ending', '{}');
+	my $worker = worker_pid($node);
+	$session->query_safe('BEGIN; LOCK TABLE outbox.events IN SHARE MODE');
+	$node->safe_psql('postgres', "SELECT outbox.resume_endpoint('ending')");
+	$receiver->wait_for(1, id => $ending);
+	my $since = $node->safe_psql('postgres', 'SELECT clock_timestamp()');
+	ok( wait_sql($node,
+			"SELECT last_loop_at > timestamptz '$since' + interval '3 s' FROM outbox.workers"),
+		"$what while the log is locked: the worker goes round");
+	is( $node->safe_psql('postgres', 'SELECT pid, restarts FROM outbox.workers'),
+		"$worker|0", 'the same one as before');
+	$session->query_safe('COMMIT');
+	$receiver->wait_delivered(1, topic => "outbox.$what");
+	stats('told', 'delivered = 1', 'told once the lock is gone');
+	is( $node->safe_psql('postgres', "SELECT count(*) FROM outbox.events WHERE topic = 'outbox.$what'"),
+		'1', 'once');
+	is(scalar(() = $receiver->requests(id => $ending)), 1, 'and nothing was repeated');
+	$node->safe_psql('postgres',
+		"SELECT outbox.drop_endpoint(name, discard => true) FROM outbox.endpoints WHERE name IN ('told', 'ending')");
+}
 is($node->safe_psql('postgres', 'SELECT restarts FROM outbox.workers'),
 	'0', 'the worker did not fall over a lock');
 
