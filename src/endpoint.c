@@ -592,3 +592,19 @@ outbox_endpoint_holds(OutboxEndpoint *ep, int64 seq, const char *key)
 	}
 	return false;
 }
+
+/*
+ * A follower that is back from a batch, or on its way, has a row that says
+ * 'blocked' until it is settled.
+ */
+bool
+outbox_endpoint_skip_follower(OutboxEndpoint *ep, int64 seq, const char *key)
+{
+	OutboxLane *lane = lane_of(ep, key);
+
+	if (!outbox_endpoint_holds(ep, seq, key))
+		return false;
+	if (lane)
+		lane->first_parked = Max(lane->first_parked, seq + 1);
+	return true;
+}

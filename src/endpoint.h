@@ -284,6 +284,7 @@ extern const OutboxCursor *outbox_endpoint_frontier(OutboxEndpoint *ep,
 /*
  * What comes back from tables.  admit: an event below the frontier that has no
  * row (it was in flight when the position was written).  load: one that has.
+ * skip_follower: is it here already?
  */
 extern void outbox_endpoint_admit(OutboxEndpoint *ep, OutboxEvent *event);
 extern void outbox_endpoint_load(OutboxEndpoint *ep, OutboxEvent *event,
@@ -292,6 +293,7 @@ extern void outbox_endpoint_load(OutboxEndpoint *ep, OutboxEvent *event,
 								 int64 group);
 extern void outbox_endpoint_load_failed(OutboxEndpoint *ep, int64 seq,
 										const char *key, bool was_retry);
+extern bool outbox_endpoint_skip_follower(OutboxEndpoint *ep, int64 seq, const char *key);
 extern void outbox_endpoint_add_retry(OutboxEndpoint *ep, int64 seq,
 									  TimestampTz due, const char *key, int64 group);
 extern void outbox_endpoint_add_followers(OutboxEndpoint *ep, const char *key,

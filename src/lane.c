@@ -159,11 +159,17 @@ outbox_lane_pop(OutboxEndpoint *ep, OutboxLane *lane)
 	(void) pop_waiting(ep, lane);
 }
 
+/* It was on its way: as a rule all that waits came after it. */
 void
 outbox_lane_return(OutboxEndpoint *ep, OutboxLane *lane, OutboxDelivery *d)
 {
+	dlist_iter	iter;
+
 	begin_waiting(ep, lane, d);
-	dlist_push_head(&lane->waiting, &d->node);
+	dlist_foreach(iter, &lane->waiting)
+		if (dlist_container(OutboxDelivery, node, iter.cur)->seq > d->seq)
+			break;
+	dlist_insert_before(iter.cur, &d->node);
 	if (lane->blockers > 0)
 		outbox_lane_park_later(ep, lane);
 }

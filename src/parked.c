@@ -183,24 +183,29 @@ outbox_parked_forget(int32 endpoint_id, const OutboxTick *start)
 
 #define LOADED "seq, key, attempts, first_attempt_at, redelivery, batch"
 
-/* The rows of SPI_tuptable, which are LOADED. */
-static void
+/* The rows of SPI_tuptable, which are LOADED.  How many were not in memory? */
+static int
 load_rows(OutboxEndpoint *ep, bool retries)
 {
-	Loading		l = {.n = (int) SPI_processed};
-	int64	   *seqs = palloc(sizeof(int64) * Max(l.n, 1));
+	Loading		l = {0};
+	int			found = (int) SPI_processed;
+	int64	   *seqs = palloc(sizeof(int64) * Max(found, 1));
 
-	l.rows = palloc0(sizeof(*l.rows) * Max(l.n, 1));
-	for (int i = 0; i < l.n; i++)
+	l.rows = palloc0(sizeof(*l.rows) * Max(found, 1));
+	for (int i = 0; i < found; i++)
 	{
 		OutboxColumns row = fetch_row(i);
+		int64		seq = row_int8(row, 0);
+		char	   *key = row_text(row, 1);
 
-		seqs[i] = l.rows[i].seq = row_int8(row, 0);
-		l.rows[i].key = row_text(row, 1);
-		l.rows[i].attempts = row_int4(row, 2);
-		l.rows[i].first_attempt_at = row_time(row, 3, 0);
-		l.rows[i].redelivery = DatumGetInt16(row.values[4]);
-		l.rows[i].group = row_int8(row, 5);
+		if (!retries && outbox_endpoint_skip_follower(ep, seq, key))
+			continue;
+		seqs[l.n] = l.rows[l.n].seq = seq;
+		l.rows[l.n].key = key;
+		l.rows[l.n].attempts = row_int4(row, 2);
+		l.rows[l.n].first_attempt_at = row_time(row, 3, 0);
+		l.rows[l.n].redelivery = DatumGetInt16(row.values[4]);
+		l.rows[l.n++].group = row_int8(row, 5);
 	}
 	outbox_log_fetch(seqs, l.n, take_loaded, &l);
 	for (int i = 0; i < l.n; i++)
@@ -216,6 +221,7 @@ load_rows(OutboxEndpoint *ep, bool retries)
 							 retries, l.rows[i].group);
 		outbox_page_unref(l.rows[i].event->page);
 	}
+	return l.n;
 }
 
 /*
@@ -235,7 +241,7 @@ outbox_parked_load_retries(OutboxEndpoint *ep, const int64 *seqs, int n)
 				" AND seq OPERATOR(pg_catalog.=) w.seq"
 				" AND status OPERATOR(pg_catalog.=) 'retrying' LIMIT 1) p ORDER BY w.seq",
 				2, (Oid[]) {INT4OID, INT8ARRAYOID}, args, NULL);
-	load_rows(ep, true);
+	(void) load_rows(ep, true);
 
 	/* Rows that are no more: whoever removed them took the delivery back. */
 	for (int i = 0; i < n; i++)
@@ -277,8 +283,8 @@ outbox_parked_load_followers(OutboxEndpoint *ep)
 						4, (Oid[]) {INT4OID, INT8OID, INT8OID, TEXTOID}, args, NULL);
 		if (SPI_processed == 0)
 			outbox_endpoint_no_followers(ep, lane);
-		else
-			load_rows(ep, false);
+		else if (load_rows(ep, false) == 0)
+			outbox_lane_advance(ep, lane);
 	}
 }
 

@@ -16,6 +16,8 @@ answered with 200.
     /slow?ms=200              200, later
     /drip?ms=100              one byte of the answer at a time
     /hang                     reads, says nothing
+    /hold                     the same, until the path is told to behave
+                              otherwise: then what it holds is answered so
     /close, /rst              ends the connection before the answer
     /answer-rst               200, then a reset
     /stall-body               200 and its headers, then a body that never ends
@@ -48,11 +50,10 @@ The journal has one JSON line per request, written (with --fsync: to the disk)
 before any answer of that round goes out, so an answer that the sender saw is
 always in it.  "round" numbers the turns of the event loop: what arrived in one
 round cannot have been caused by an answer of the same round.  A late answer has
-a line of its own: {"answer": <request number>, "status": ...}.  With --brief
-bodies and most headers are left out.
-a line of its own: {"answer": <request number>, "status": ...}.  The line of a
-batch has its members, "batch": [{"id", "key", "topic", "n", "sha256"}, ...], and
-"failed": the ids that a 2xx named.
+a line of its own: {"answer": <request number>, "status": ..., "failed": ...}.
+The line of a batch has its members, "batch": [{"id", "key", "topic", "n",
+"sha256"}, ...], and "failed": the ids that a 2xx named.  With --brief bodies
+and most headers are left out.
 """
 
 import argparse
@@ -171,6 +172,7 @@ class Receiver:
         self.attempts = {}          # (path, id) -> requests seen
         self.open = {}              # path -> requests waiting for an answer
         self.overrides = {}
+        self.held = {}              # path -> requests that /hold keeps
         self.parsed = {}            # target -> (path, behaviour, query)
         self.down = False
         self.random = random.Random(options.seed)
@@ -402,8 +404,8 @@ class Receiver:
         self.body = body
         self.members = batch_members(headers, body)
         self.named = []
-        plan = getattr(self, "do_" + behaviour.replace("-", "_"), self.do_ok)
-        status, act = plan(conn, number, segments, query, seen)
+        status, act = self.behave(behaviour, conn, number, segments, query,
+                                  seen)
 
         key = headers.get("outbox-key")
         record = {
@@ -439,6 +441,7 @@ class Receiver:
         path = query.get("path")
         if "behave" in query:
             self.overrides[path] = query["behave"]
+            self.release(path)
         elif path and "secret" not in query:
             self.overrides.pop(path, None)
         if "secret" in query:
@@ -450,6 +453,25 @@ class Receiver:
                     if other is not conn:
                         self.close(other)
         self.actions.append(lambda: self.send(conn, OK))
+
+    def behave(self, behaviour, *request):
+        return getattr(self, "do_" + behaviour.replace("-", "_"),
+                       self.do_ok)(*request)
+
+    def release(self, path):
+        """What a path holds is answered as it is told to behave now."""
+        _, segments, query = self.parse_target(self.overrides[path])
+        for conn, number, seen, body, members in self.held.pop(path, ()):
+            if conn.closed:
+                continue
+            self.body = body
+            self.members = members
+            self.named = []
+            status, act = self.behave(segments[0], conn, number, segments,
+                                      query, seen)
+            if status is not None:
+                self.answered(number, status, failed=self.named)
+            self.actions.append(act)
 
     # --- behaviours: each returns the status that is sent at once (or None)
     # --- and what to do when the journal has the request
@@ -493,14 +515,17 @@ class Receiver:
             return self.status(conn, 410, {})
         return getattr(self, "do_" + what)(conn, number, segments, query, seen)
 
+    def answered(self, number, status, **more):
+        self.lines.append(json.dumps({
+            "answer": number, "status": status,
+            "round": "%d.%d" % (self.incarnation, self.round),
+            "mono": time.monotonic_ns(), "wall": time.time(), **more}))
+
     def later(self, conn, number, status, data):
         """The late answer, and its own line in the journal before it."""
         if conn.closed:
             return
-        self.lines.append(json.dumps({
-            "answer": number, "status": status,
-            "round": "%d.%d" % (self.incarnation, self.round),
-            "mono": time.monotonic_ns(), "wall": time.time()}))
+        self.answered(number, status)
         self.actions.append(lambda: self.send(conn, data))
 
     def do_slow(self, conn, number, segments, query, seen):
@@ -523,6 +548,11 @@ class Receiver:
         return None, lambda: drip(0)
 
     def do_hang(self, conn, number, segments, query, seen):
+        return None, lambda: None
+
+    def do_hold(self, conn, number, segments, query, seen):
+        self.held.setdefault(conn.path, []).append(
+            (conn, number, seen, self.body, self.members))
         return None, lambda: None
 
     def do_close(self, conn, number, segments, query, seen):

@@ -152,6 +152,84 @@ ask("SELECT outbox.retry('block')");
 all_delivered('block', 5, 'after retry()');
 is(join(' ', sizes('block')), '5 1 3', 'the dead one alone, then the others');
 
+# -------------------------------- followers in flight while their lane is parked
+
+sub emit_numbers
+{
+	my ($name, $from, $to, $key) = @_;
+
+	ask("SELECT count(outbox.emit('$name', jsonb_build_object('n', n), key => $key)) FROM generate_series($from, $to) n");
+	return;
+}
+
+sub ids
+{
+	my ($name) = @_;
+	return map { split /\|/ } split /\n/, ask("SELECT payload->>'n', id FROM outbox.events WHERE topic = '$name'");
+}
+
+# Of key k: the first ones are dead.  10 was tried again later, so that 12 to $last
+# have rows that say 'blocked'; it is cancelled.  The first three of them are in
+# flight, and the receiver holds them.  Whoever is named from now on dies at once.
+sub hold_three
+{
+	my ($name, $ndead, $last) = @_;
+
+	create($name, '/poison?n=1,2,10&how=named',
+		"batch_size => 3, max_in_flight => 2, max_attempts => 1, timeout => '5 min', $slowly");
+	emit_at_once($node, $name, $ndead, "'k'");
+	stored($name, 'dead', $ndead);
+	ask("SELECT outbox.alter_endpoint('$name', max_attempts => 2)");
+	emit_numbers($name, 10, 11, "CASE n WHEN 10 THEN 'k' ELSE 'other' END");
+	ok( wait_sql($node, "SELECT (delivered, retrying) = (1, 1) FROM outbox.stats WHERE endpoint = '$name'"),
+		'a delivery ends the failures in a row, which take slots');
+	stored($name, 'retrying', 1);
+	emit_numbers($name, 12, $last, "'k'");
+	stored($name, 'blocked', $last - 11);
+	$receiver->control(path => "/ok/$name", behave => '/hold');
+	ask("SELECT outbox.alter_endpoint('$name', max_attempts => 1)");
+	my %event = ids($name);
+	ok(ask("SELECT outbox.cancel('$event{10}')"), 'their head is cancelled');
+	my $held = ($receiver->wait_events(1, path => "/ok/$name", n => 12))[0];
+	is(join(' ', map { $_->{n} } @{ $held->{request}{batch} }), '12 13 14', 'three of the followers go together');
+	return %event;
+}
+
+# A dead one that is tried again takes its place before those that come back.
+my %event = hold_three('back', 1, 14);
+ask("SELECT outbox.retry('back', '$event{1}')");
+wait_status($node, $event{1}, 'retrying', 'a dead one is tried again, and waits for those in flight');
+$receiver->control(path => '/ok/back', behave => '/poison?n=12&how=named');
+$receiver->wait_events(4, path => '/ok/back', delivered => 1);
+is(join(' ', numbers(path => '/ok/back', key => 'k', delivered => 1)), '1 13 14',
+	'the first of them dies: the others go back into their lane, in the order of the log');
+ok(wait_settled($node), 'all is settled');
+
+# Those in flight are not counted when the rest of their lane is parked, and their
+# rows go on saying 'blocked'.  1 is parked with the rest, and 2 waits for a slot,
+# so that the followers are read from before them.  64 are read at once.
+%event = hold_three('passed', 2, 77);
+ask("SELECT outbox.retry('passed', '$event{1}')");
+wait_status($node, $event{1}, 'retrying', 'a dead one is tried again, and waits in its lane');
+emit_numbers('passed', 90, 90, "'other'");
+$receiver->wait_events(1, path => '/ok/passed', n => 90);
+ask("SELECT outbox.retry('passed', '$event{2}')");
+wait_status($node, $event{2}, 'retrying', 'for the next one there is no slot');
+emit($node, 'nobody', '{}');
+wait_status($node, $event{1}, 'blocked', 'the next settle parks what waits in its lane');
+$receiver->control(path => '/ok/passed', behave => '/poison?n=12&how=named');
+$receiver->wait_events(1, path => '/ok/passed', n => 14, delivered => 1);
+emit_numbers('passed', 99, 99, "'k'");
+$receiver->wait_events(1, path => '/ok/passed', n => 99, delivered => 1);
+is(join(' ', numbers(path => '/ok/passed', key => 'k', delivered => 1)), join(' ', 1, 2, 13 .. 77, 99),
+	'each is delivered once, in the order of the log');
+ok(wait_settled($node), 'all is settled');
+is(ask("SELECT string_agg((payload->>'n') || ' ' || status, ', ' ORDER BY k.seq) FROM outbox.parked k JOIN outbox.events USING (seq) WHERE topic = 'passed'"),
+	'10 cancelled, 12 dead', 'no row of a delivered one is left');
+ok( wait_sql($node, "SELECT (retrying, blocked, processing) = (0, 0, 0) FROM outbox.stats WHERE endpoint = 'passed'"),
+	'and none is counted');
+ask("SELECT outbox.drop_endpoint('passed', discard => true)");
+
 # ------------------------------------------- answers that acknowledge nothing
 
 my %answers = (

@@ -119,7 +119,7 @@ sub control
 }
 
 # All requests so far, in the order of their arrival.  A late answer is merged
-# into its request (status, answered).
+# into its request (status, answered, failed).
 sub requests
 {
 	my ($self, %match) = @_;
@@ -144,6 +144,7 @@ sub requests
 				  $self->{by_number}{"$incarnation.$entry->{answer}"};
 				$request->{status} = $entry->{status};
 				$request->{answered} = $entry->{mono};
+				$request->{failed} = $entry->{failed} if $entry->{failed};
 			}
 			else
 			{
