@@ -111,7 +111,8 @@ outbox_retention_next_time(void)
  * a lock that conflicts with ours on the settings.
  *
  * A row that some position has not come past is needed; so is one that was on
- * its way when the position was written.
+ * its way when the position was written.  What a laggard has not read yet is
+ * looked for where it reads: of all that it has read this piece may be full.
  */
 static bool
 everybody_is_done(int piece)
@@ -124,7 +125,11 @@ everybody_is_done(int piece)
 			 " FROM (SELECT done, under, last_seq, pending FROM outbox.endpoint_positions"
 			 " UNION ALL SELECT done, NULL, 0, NULL FROM outbox.replays"
 			 " WHERE finished_at IS NULL) AS q) AS p"
-			 " WHERE EXISTS (SELECT 1 FROM outbox.events_%d e"
+			 " WHERE (p.under IS NOT NULL AND EXISTS (SELECT 1 FROM outbox.events_%d e"
+			 " WHERE e.seq OPERATOR(pg_catalog.>) p.last_seq"
+			 " AND NOT pg_catalog.pg_visible_in_snapshot("
+			 "outbox.log_xid(e.epoch, e.xid), p.done)))"
+			 " OR EXISTS (SELECT 1 FROM outbox.events_%d e"
 			 " WHERE e.xid OPERATOR(pg_catalog.>=)"
 			 " pg_catalog.pg_snapshot_xmin(p.done)"
 			 " AND NOT pg_catalog.pg_visible_in_snapshot("
@@ -135,12 +140,15 @@ everybody_is_done(int piece)
 			 "outbox.log_xid(e.epoch, e.xid), p.under)))"
 			 " OR EXISTS (SELECT 1 FROM outbox.events_%d e"
 			 " WHERE e.seq OPERATOR(pg_catalog.=) ANY (p.pending))"
-			 " LIMIT 1", piece, piece);
+			 " LIMIT 1", piece, piece, piece);
 	execute(sql);
 	return SPI_processed == 0;
 }
 
-/* Parked deliveries still need their events. */
+/*
+ * Parked deliveries still need their events.  Of all that is parked only what
+ * can lie in this piece is looked at.
+ */
 static void
 keep_events(int piece)
 {
@@ -152,7 +160,11 @@ keep_events(int piece)
 			 " e.payload, e.body, e.content_type"
 			 " FROM outbox.parked p JOIN outbox.events_%d e"
 			 " ON e.seq OPERATOR(pg_catalog.=) p.seq"
-			 " ON CONFLICT (seq) DO NOTHING", piece);
+			 " WHERE p.seq OPERATOR(pg_catalog.>=)"
+			 " (SELECT pg_catalog.min(f.seq) FROM outbox.events_%d f)"
+			 " AND p.seq OPERATOR(pg_catalog.<=)"
+			 " (SELECT pg_catalog.max(l.seq) FROM outbox.events_%d l)"
+			 " ON CONFLICT (seq) DO NOTHING", piece, piece, piece);
 	execute(sql);
 }
 
@@ -239,9 +251,9 @@ rotate_attempts(void)
 }
 
 /*
- * Events that were kept for deliveries which have ended since: a slice of the
- * table, in the order of seq, so that the loop goes on.  False: it is not
- * through yet.
+ * Events that were kept for deliveries which have ended since, and with them
+ * the rows of those that were cancelled: a slice of the table, in the order of
+ * seq, so that the loop goes on.  False: it is not through yet.
  */
 static bool
 drop_kept_events(void)
@@ -258,7 +270,11 @@ drop_kept_events(void)
 				 " gone AS (DELETE FROM outbox.kept_events k USING slice s"
 				 " WHERE k.seq OPERATOR(pg_catalog.=) s.seq AND NOT EXISTS"
 				 " (SELECT 1 FROM outbox.parked p"
-				 " WHERE p.seq OPERATOR(pg_catalog.=) k.seq))"
+				 " WHERE p.seq OPERATOR(pg_catalog.=) k.seq"
+				 " AND p.status OPERATOR(pg_catalog.<>) 'cancelled') RETURNING k.seq),"
+				 " cancelled AS (DELETE FROM outbox.parked p USING gone g"
+				 " WHERE p.seq OPERATOR(pg_catalog.=) g.seq"
+				 " AND p.status OPERATOR(pg_catalog.=) 'cancelled')"
 				 " SELECT CASE WHEN pg_catalog.count(*)"
 				 " OPERATOR(pg_catalog.=) 1000 THEN pg_catalog.max(seq) END"
 				 " FROM slice",

@@ -70,6 +70,16 @@ ok(wait_sql($node, "SELECT NOT EXISTS (SELECT FROM outbox.events WHERE topic = '
 is(ask("SELECT count(*) FROM outbox.kept_events"), 3, 'the parked events are kept aside');
 like(ask("SELECT payload FROM outbox.dead_letters WHERE event_id = '$parked[2]'"),
 	qr/"n": 3/, 'the dead letter has its payload');
+
+# Given up for good: nobody needs the event any more, nor the row
+my $discarded = emit($node, 'dead.two', '{}');
+wait_status($node, $discarded, 'dead', 'another one is dead');
+is(ask("SELECT outbox.discard('dead', '$discarded')"), 1, 'and is discarded');
+emit($node, 'ok.two', '{}');
+ok(wait_sql($node, "SELECT NOT EXISTS (SELECT FROM outbox.all_events WHERE topic IN ('dead.two', 'ok.two'))"),
+	'it goes with its piece');
+ok(wait_sql($node, "SELECT NOT EXISTS (SELECT FROM outbox.parked WHERE status = 'cancelled')"), 'and its row');
+is(ask('SELECT count(*) FROM outbox.kept_events'), 3, 'the others stay');
 $receiver->control(path => "/ok/$_", behave => '/ok') foreach qw(retry dead);
 ask("SELECT outbox.retry('retry'), outbox.retry('dead')");
 $receiver->wait_delivered(1, id => $_) foreach @parked;
