@@ -15,6 +15,7 @@
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
+#include "utils/guc.h"
 #include "utils/rel.h"
 #include "utils/timestamp.h"
 
@@ -45,20 +46,31 @@ expiry(TimestampTz now)
 	return now - (int64) outbox_dedup_window * USECS_PER_SEC;
 }
 
-/* True: the key belongs to an event, whose id is stored in 'id'. */
+/*
+ * True: the key belongs to an event, whose id is stored in 'id'.
+ *
+ * By the primary key, whatever the planner knows: where VACUUM found the table
+ * empty, a transaction of many emits would read all of its own keys each time.
+ */
 static bool
 find(Datum *values, pg_uuid_t *id)
 {
 	static SPIPlanPtr plan;
+	int			level = NewGUCNestLevel();
 	bool		isnull;
 	Datum		first;
+	uint64		n;
 
-	if (outbox_plan_run(&plan,
+	(void) set_config_option("enable_seqscan", "off", PGC_USERSET, PGC_S_SESSION,
+							 GUC_ACTION_SAVE, true, 0, false);
+	n = outbox_plan_run(&plan,
 						"SELECT d.event_id FROM outbox.dedup d"
 						" WHERE d.topic OPERATOR(pg_catalog.=) $1"
 						" AND d.dedup_key OPERATOR(pg_catalog.=) $2"
 						" AND d.created_at OPERATOR(pg_catalog.>) $3",
-						3, (Oid[]) {TEXTOID, TEXTOID, TIMESTAMPTZOID}, values, NULL) == 0)
+						3, (Oid[]) {TEXTOID, TEXTOID, TIMESTAMPTZOID}, values, NULL);
+	AtEOXact_GUC(true, level);
+	if (n == 0)
 		return false;
 	first = SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &isnull);
 	memcpy(id, DatumGetUUIDP(first), sizeof(pg_uuid_t));
