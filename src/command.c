@@ -30,6 +30,12 @@
 
 bool		outbox_commands_wait = true;	/* from before this worker came */
 
+/*
+ * While batches follow each other each begins where the last one ended, for a
+ * snapshot may keep the rows before.  0: from the beginning.
+ */
+static int64 carried_out;
+
 typedef enum Effect
 {
 	EFFECT_NONE,
@@ -45,7 +51,8 @@ typedef enum Effect
 typedef struct Command
 {
 	int64		id;
-	OutboxEndpoint *ep;			/* NULL: it is gone */
+	int32		endpoint_id;
+	OutboxEndpoint *ep;			/* NULL: it is gone, or too new */
 	int64		seq;
 	char	   *action;
 	char	   *status;			/* NULL: no row in outbox.parked */
@@ -168,21 +175,21 @@ take_effect(Command *c, TimestampTz now)
 static int
 fetch(Command *commands)
 {
-	Datum		args[1] = {outbox_shares_array()};
+	Datum		args[2] = {outbox_shares_array(), Int64GetDatum(carried_out)};
 	int			n;
 
 	n = (int) outbox_query("SELECT c.command_id, c.endpoint_id, c.seq, c.action, k.status,"
 					" COALESCE(k.key, e.key), e.xid, k.reason"
 					" FROM (SELECT * FROM outbox.commands"
 					" WHERE " OUTBOX_SHARE_OF("endpoint_id") " OPERATOR(pg_catalog.=) ANY ($1)"
-					" ORDER BY command_id LIMIT 500) c"
+					" AND command_id OPERATOR(pg_catalog.>) $2 ORDER BY command_id LIMIT 500) c"
 					" LEFT JOIN outbox.parked k"
 					" ON k.endpoint_id OPERATOR(pg_catalog.=) c.endpoint_id"
 					" AND k.seq OPERATOR(pg_catalog.=) c.seq"
 					" LEFT JOIN LATERAL (SELECT a.key, a.xid FROM outbox.all_events a"
 					" WHERE a.seq OPERATOR(pg_catalog.=) c.seq LIMIT 1) e ON true"
 					" ORDER BY c.command_id",
-					1, (Oid[]) {INT4ARRAYOID}, args, NULL);
+					2, (Oid[]) {INT4ARRAYOID, INT8OID}, args, NULL);
 	for (int i = 0; i < n; i++)
 	{
 		TupleDesc	desc = SPI_tuptable->tupdesc;
@@ -193,7 +200,8 @@ fetch(Command *commands)
 
 		memset(c, 0, sizeof(*c));
 		c->id = DatumGetInt64(SPI_getbinval(tuple, desc, 1, &null));
-		c->ep = outbox_roster_find(DatumGetInt32(SPI_getbinval(tuple, desc, 2, &null)));
+		c->endpoint_id = DatumGetInt32(SPI_getbinval(tuple, desc, 2, &null));
+		c->ep = outbox_roster_find(c->endpoint_id);
 		c->seq = DatumGetInt64(SPI_getbinval(tuple, desc, 3, &null));
 		c->action = SPI_getvalue(tuple, desc, 4);
 		c->status = SPI_getvalue(tuple, desc, 5);
@@ -232,6 +240,8 @@ outbox_commands_run(void)
 	MemoryContext caller = CurrentMemoryContext;
 	Command    *commands = palloc(sizeof(Command) * BATCH);
 	TimestampTz now = GetCurrentTimestamp();
+	bool		skipped = false;
+	bool		more;
 	int			found;
 	int			n;
 
@@ -243,9 +253,12 @@ outbox_commands_run(void)
 	{
 		Command    *c = &commands[i];
 
-		/* One that starts over carries it out when it has; or who serves it then. */
-		if (c->ep && c->ep->recreate)
+		/* One that starts carries it out when it has; or who serves it then. */
+		if (c->ep ? c->ep->recreate : outbox_roster_expects(c->endpoint_id))
+		{
+			skipped = true;
 			continue;
+		}
 		if (c->ep)
 			carry_out(c);
 		if (c->key)
@@ -259,6 +272,10 @@ outbox_commands_run(void)
 
 	for (int i = 0; i < n; i++)
 		take_effect(&commands[i], now);
-	outbox_commands_wait = n < found || n == BATCH;
-	return n > 0;
+
+	/* Then once more from the beginning: a lower one may have been committed later. */
+	more = n < found || n == BATCH;
+	outbox_commands_wait = more || carried_out > 0;
+	carried_out = more && !skipped ? commands[n - 1].id : 0;
+	return n > 0 || outbox_commands_wait;
 }

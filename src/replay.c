@@ -229,7 +229,8 @@ go_on(Replay *r, TimestampTz now)
 
 	if (page.ep == NULL)
 	{
-		store_progress(r, 0, true);	/* its endpoint was dropped */
+		if (!outbox_roster_expects(r->endpoint_id))
+			store_progress(r, 0, true);	/* it was dropped */
 		return;
 	}
 	outbox_log_read(&r->cursor, r->target, &reader, &unused);

@@ -8,6 +8,7 @@
  */
 #include "outbox.h"
 
+#include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
 #include "utils/memutils.h"
@@ -75,6 +76,16 @@ outbox_roster_find(int32 id)
 		return NULL;
 	found = bsearch(&id, outbox_endpoints, outbox_nendpoints, sizeof(OutboxEndpoint *), compare_id);
 	return found ? *found : NULL;
+}
+
+bool
+outbox_roster_expects(int32 id)
+{
+	Datum		args[1] = {Int32GetDatum(id)};
+
+	return outbox_query("SELECT 1 FROM outbox.endpoint_settings"
+						" WHERE endpoint_id OPERATOR(pg_catalog.=) $1",
+						1, (Oid[]) {INT4OID}, args, NULL) > 0;
 }
 
 /* Counting begins anew at the frontier. */
@@ -227,24 +238,30 @@ apply_settings(void *arg, const OutboxSettings *s)
 	r->list[r->n++] = ep;
 }
 
-/* What dropped endpoints left behind. */
-static void
-delete_orphans(void)
-{
-	static const char *const sql[] = {
-		"DELETE FROM outbox.parked p WHERE NOT EXISTS (SELECT 1"
-		" FROM outbox.endpoint_settings s"
-		" WHERE s.endpoint_id OPERATOR(pg_catalog.=) p.endpoint_id)",
-		"DELETE FROM outbox.subscriptions p WHERE NOT EXISTS (SELECT 1"
-		" FROM outbox.endpoint_settings s"
-		" WHERE s.endpoint_id OPERATOR(pg_catalog.=) p.endpoint_id)",
-		"DELETE FROM outbox.endpoint_secrets p WHERE NOT EXISTS (SELECT 1"
-		" FROM outbox.endpoint_settings s"
-		" WHERE s.endpoint_id OPERATOR(pg_catalog.=) p.endpoint_id)",
-	};
+/*
+ * What dropped endpoints left behind.  outbox.parked is large where another one
+ * is down: of those that were served here the rows are asked for by their id.
+ */
+#define ORPHAN " NOT EXISTS (SELECT 1 FROM outbox.endpoint_settings s" \
+	" WHERE s.endpoint_id OPERATOR(pg_catalog.=) p.endpoint_id)"
 
-	for (size_t i = 0; i < lengthof(sql); i++)
-		outbox_query(sql[i], 0, NULL, NULL, NULL);
+static void
+delete_parked(int32 id)
+{
+	Datum		args[1] = {Int32GetDatum(id)};
+
+	outbox_query("DELETE FROM outbox.parked p"
+				 " WHERE p.endpoint_id OPERATOR(pg_catalog.=) $1 AND" ORPHAN,
+				 1, (Oid[]) {INT4OID}, args, NULL);
+}
+
+static void
+delete_orphans(bool parked)
+{
+	outbox_query("DELETE FROM outbox.subscriptions p WHERE" ORPHAN, 0, NULL, NULL, NULL);
+	outbox_query("DELETE FROM outbox.endpoint_secrets p WHERE" ORPHAN, 0, NULL, NULL, NULL);
+	if (parked)
+		outbox_query("DELETE FROM outbox.parked p WHERE" ORPHAN, 0, NULL, NULL, NULL);
 }
 
 static void
@@ -276,7 +293,7 @@ outbox_roster_reload(bool tidy)
 {
 	Reload		r = {0};
 	OutboxEndpoint **old = outbox_endpoints;
-	bool		dropped = tidy;
+	bool		dropped = false;
 
 	if (!outbox_begin(true))
 		return false;
@@ -290,10 +307,11 @@ outbox_roster_reload(bool tidy)
 		if (!old[i]->seen)
 		{
 			old[i]->dropped = true;
+			delete_parked(old[i]->id);
 			dropped = true;
 		}
-	if (dropped)
-		delete_orphans();
+	if (dropped || tidy)
+		delete_orphans(tidy);
 	MemoryContextSetParent(r.foreign_cxt, TopMemoryContext);
 	OUTBOX_CRASH_POINT("reload.read");
 	outbox_commit();

@@ -25,6 +25,12 @@ extern TimestampTz outbox_reload_at;
 
 extern void outbox_roster_init(void);
 extern OutboxEndpoint *outbox_roster_find(int32 id);	/* NULL: none */
+
+/*
+ * Is there one that was not read yet?  Its bell rings a moment after others can
+ * see it.
+ */
+extern bool outbox_roster_expects(int32 id);
 extern void outbox_roster_busy(OutboxEndpoint *ep);
 
 /*

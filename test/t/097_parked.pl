@@ -84,5 +84,74 @@ for my $i (1 .. 50)
 # A worker that starts reads all 3,000, and so does the next one.
 reads_at_most(2 * 3000 + 50 * 12, 'beside dead letters');
 
+# Their piece is emptied, and others after it: what is parked is not looked up in
+# each of them.
+my $lookups = "SELECT sum(idx_scan) FROM pg_stat_all_indexes WHERE indexrelname ~ '^events_[0-2]_seq_idx\$'";
+$node->append_conf('postgresql.conf', "outbox.retention = 2s\n");
+$node->reload;
+ok(wait_sql($node, 'SELECT count(*) = 3000 FROM outbox.kept_events'), 'they are kept');
+entries_read();
+my $looked_up = ask($lookups);
+for (1 .. 3)
+{
+	my $since = ask("SELECT since FROM outbox.pieces WHERE log = 'events'");
+	emit($node, 'nobody.wants', '{}');
+	wait_sql($node, "SELECT since > '$since' FROM outbox.pieces WHERE log = 'events'");
+}
+entries_read();
+cmp_ok(ask($lookups) - $looked_up, '<', 3000, 'and not looked up again when further pieces are emptied');
+$node->append_conf('postgresql.conf', "outbox.retention = 1h\n");
+$node->reload;
+
+# Commands, while a snapshot keeps those that were carried out: 3,000 are six
+# batches, of which each begins where the one before ended, and one look more.
+my $commands = "SELECT idx_tup_read FROM pg_stat_all_indexes WHERE indexrelname = 'commands_pkey'";
+my $carried_out = ask($commands);
+$holder = $node->background_psql('postgres');
+$holder->query_safe('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1');
+is(ask("SELECT outbox.discard('dead')"), 3000, 'a command for each dead letter');
+ok(wait_sql($node, "SELECT dead = 0 FROM outbox.stats WHERE endpoint = 'dead'"), 'they are carried out');
+entries_read();
+cmp_ok(ask($commands) - $carried_out, '<', 3000 * 4.5, 'none is read again in each batch');
+$holder->query_safe('COMMIT');
+$holder->quit;
+
+# Others are dropped.  A worker that starts looks at all rows, here about 9,000 times.
+endpoint($node, $receiver, "other$_", '/ok/other', "topics => '{other.*}'") foreach 1 .. 5;
+$receiver->wait_delivered(5, id => emit($node, 'other.one', '{}'));
+$last = entries_read();
+foreach (1 .. 5)
+{
+	ask("SELECT outbox.drop_endpoint('other$_')");
+	ok(wait_sql($node, "SELECT count(*) = 1 + 5 - $_ FROM outbox.endpoint_secrets"),
+		'what a dropped endpoint leaves is removed');
+}
+cmp_ok(entries_read() - $last, '<', 4 * 3000, 'and nothing else looked at');
+
+# A laggard in the middle of a piece that could be emptied but for it: what it
+# has read there is not walked each time somebody asks whether it is done.
+ask("SELECT outbox.drop_endpoint(name, discard => true) FROM outbox.endpoints");
+$node->append_conf('postgresql.conf', "outbox.attempts_retention = 2s\n");
+endpoint($node, $receiver, 'laggard', '/slow/laggard?ms=20', "topics => '{lag.*}', max_in_flight => 32");
+ask("SELECT outbox.pause_endpoint('laggard')");
+ask("SELECT count(outbox.emit('lag.n', '{}'::jsonb)) FROM generate_series(1, 12000)");
+ask("SELECT outbox.resume_endpoint('laggard')");
+$receiver->wait_delivered(4000, path => '/slow/laggard');
+$receiver->control(path => '/slow/laggard', behave => '/hang');
+$node->append_conf('postgresql.conf', "outbox.retention = 2s\n");
+$node->reload;
+ok(wait_sql($node, "SELECT (p.piece + 1) % 3 = e.piece FROM outbox.pieces p, outbox.events e"
+		  . " WHERE p.log = 'events' AND e.topic = 'lag.n' LIMIT 1"), 'its piece is next');
+my $events = "SELECT sum(idx_tup_read) FROM pg_stat_all_indexes WHERE indexrelname ~ '^events_[0-2]_xid_seq_idx\$'";
+entries_read();
+my $read = ask($events);
+for (1 .. 4)
+{
+	my $since = ask("SELECT since FROM outbox.pieces WHERE log = 'attempts'");
+	wait_sql($node, "SELECT since > '$since' FROM outbox.pieces WHERE log = 'attempts'");
+}
+entries_read();
+cmp_ok(ask($events) - $read, '<', 12000, 'what the laggard has read is not walked at each look');
+
 $node->stop;
 done_testing();
