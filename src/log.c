@@ -458,33 +458,63 @@ fetched_lsn(const Datum *values)
 	return is_fresh(xid) ? TransactionIdGetCommitLSN((TransactionId) xid) : InvalidXLogRecPtr;
 }
 
-void
-outbox_log_fetch(const int64 *seqs, int n, OutboxTake take, void *arg)
+typedef struct FetchState
 {
-	Datum		args[1] = {outbox_int8_array(seqs, n)};
-	static SPIPlanPtr plan;
 	OutboxPage *page;
+	OutboxTake	take;
+	void	   *arg;
+	int			n;
+} FetchState;
 
-	if (outbox_plan_run(&plan,
-						"SELECT " EVENT_COLUMNS " FROM outbox.events"
-						" WHERE seq OPERATOR(pg_catalog.=) ANY ($1)"
-						" UNION ALL SELECT " EVENT_COLUMNS " FROM outbox.kept_events"
-						" WHERE seq OPERATOR(pg_catalog.=) ANY ($1)",
-						1, (Oid[]) {INT8ARRAYOID}, args, NULL) == 0)
-		return;
+static void
+fetch_one(FetchState *st, Datum *values, bool *nulls)
+{
+	st->n++;
+	st->page->lsn = Max(st->page->lsn, fetched_lsn(values));
+	st->take(st->arg, NULL, make_event(st->page, values, nulls));
+}
 
-	page = page_create(NULL, NULL);
-	for (uint64 i = 0; i < SPI_processed; i++)
+static bool
+fetch_row_of_log(void *arg, TupleTableSlot *slot)
+{
+	slot_getallattrs(slot);
+	fetch_one(arg, slot->tts_values, slot->tts_isnull);
+	return true;
+}
+
+/* Those that have outlived their piece of the log. */
+static void
+fetch_kept(Datum *array, FetchState *st)
+{
+	static SPIPlanPtr plan;
+	uint64		n = outbox_plan_run(&plan,
+									"SELECT " EVENT_COLUMNS " FROM outbox.kept_events"
+									" WHERE seq OPERATOR(pg_catalog.=) ANY ($1)",
+									1, (Oid[]) {INT8ARRAYOID}, array, NULL);
+
+	for (uint64 i = 0; i < n; i++)
 	{
 		Datum		values[Natts_events];
 		bool		nulls[Natts_events];
 
 		heap_deform_tuple(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, values, nulls);
-		page->lsn = Max(page->lsn, fetched_lsn(values));
-		take(arg, NULL, make_event(page, values, nulls));
+		fetch_one(st, values, nulls);
 	}
-	outbox_fetched_lsn = Max(outbox_fetched_lsn, page->lsn);
-	outbox_page_unref(page);
+}
+
+void
+outbox_log_fetch(const int64 *seqs, int n, OutboxTake take, void *arg)
+{
+	FetchState	st = {.page = page_create(NULL, NULL),.take = take,.arg = arg};
+	Datum		array = outbox_int8_array(seqs, n);
+
+	PushActiveSnapshot(GetTransactionSnapshot());
+	outbox_scan_these(array, GetActiveSnapshot(), fetch_row_of_log, &st);
+	PopActiveSnapshot();
+	if (st.n < n)
+		fetch_kept(&array, &st);
+	outbox_fetched_lsn = Max(outbox_fetched_lsn, st.page->lsn);
+	outbox_page_unref(st.page);
 }
 
 /* ----------------------------------------------------------- durability */

@@ -1,11 +1,12 @@
 /*
  * scan.c
- *	  Owns the two ways into the pieces of the log: along seq, and to the events
- *	  of single transactions.
+ *	  Owns the ways into the pieces of the log: along seq, to single numbers, and
+ *	  to the events of single transactions.
  *
- * Two statements would say the same.  But a worker that keeps up reads one or
- * two events at a time, and to set up an executor over all pieces costs more
- * than to deliver them.
+ * Statements would say the same.  But a worker that keeps up reads one or two
+ * events at a time, and to set up an executor over all pieces costs more than to
+ * deliver them.  And for a piece that VACUUM found empty the planner takes
+ * whatever index comes first.
  */
 #include "scan.h"
 
@@ -15,6 +16,7 @@
 #include "access/table.h"
 #include "access/tableam.h"
 #include "catalog/namespace.h"
+#include "catalog/pg_type.h"
 #include "miscadmin.h"
 #include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
@@ -141,6 +143,28 @@ outbox_scan_seq(int64 above, int64 upto, int limit, Snapshot snapshot,
 	}
 	close_pieces(pieces);
 	return p == NULL;
+}
+
+void
+outbox_scan_these(Datum seqs, Snapshot snapshot, OutboxScanTake take, void *arg)
+{
+	Piece		pieces[PIECES];
+	ScanKeyData key;
+
+	ScanKeyEntryInitialize(&key, SK_SEARCHARRAY, 1, BTEqualStrategyNumber, INT8OID, InvalidOid,
+						   F_INT8EQ, seqs);
+	open_pieces(pieces, "seq", 1, snapshot);
+	for (int i = 0; i < PIECES; i++)
+	{
+		index_rescan(pieces[i].scan, &key, 1, NULL, 0);
+		while (next_row(&pieces[i]))
+		{
+			CHECK_FOR_INTERRUPTS();
+			if (!take(arg, pieces[i].slot))
+				break;
+		}
+	}
+	close_pieces(pieces);
 }
 
 static int

@@ -23,7 +23,10 @@ typedef bool (*OutboxScanTake) (void *arg, TupleTableSlot *slot);
 extern bool outbox_scan_seq(int64 above, int64 upto, int limit, Snapshot snapshot,
 							OutboxScanTake take, void *arg);
 
-/* The same, of these transactions alone. */
+/* Those of these numbers (int8[]), in any order. */
+extern void outbox_scan_these(Datum seqs, Snapshot snapshot, OutboxScanTake take, void *arg);
+
+/* Like outbox_scan_seq(), of these transactions alone. */
 extern bool outbox_scan_xids(const uint64 *xids, int nxids, int64 above, int64 upto,
 							 int limit, Snapshot snapshot, OutboxScanTake take, void *arg);
 
