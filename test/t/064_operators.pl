@@ -97,8 +97,10 @@ ok( wait_sql(
 		  . " USING (endpoint_id) WHERE name = 'b' ORDER BY number DESC LIMIT 1"),
 	'the endpoint is idle by now');
 
-# While outbox is disabled, so that nothing else keeps the endpoint busy
+# While outbox is disabled, so that nothing else keeps the endpoint busy, and with
+# time to forget it before its followers are read
 ask('ALTER SYSTEM SET outbox.enabled = off');
+ask("ALTER SYSTEM SET outbox.settle_interval = '500 ms'");
 $node->reload;
 ok(wait_sql($node, "SELECT state = 'disabled' FROM outbox.status"), 'disabled');
 is(ask("SELECT outbox.cancel('$head', 'b')"), 't', 'cancel the head');
@@ -106,6 +108,8 @@ becomes($head, 'cancelled:cancelled', 'the head is cancelled');
 ask('ALTER SYSTEM RESET outbox.enabled');
 $node->reload;
 $receiver->wait_delivered(1, id => $_) foreach @behind[ 1, 2 ];
+ask('ALTER SYSTEM RESET outbox.settle_interval');
+$node->reload;
 is(scalar(() = $receiver->delivered(key => 'k')), 2, 'its followers go on')
   or diag(ask("SELECT s::text FROM outbox.stats s WHERE endpoint = 'b'"),
 	ask("SELECT string_agg(d::text, E'\\n') FROM outbox.deliveries d WHERE key = 'k'"),
