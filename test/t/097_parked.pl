@@ -84,8 +84,8 @@ for my $i (1 .. 50)
 	emit($node, 'dead.n', '{}');
 	$receiver->wait_delivered($i, path => '/flaky/dead');
 }
-# A worker that starts reads all 3,000, and so does the next one.
-reads_at_most(2 * 3000 + 50 * 12, 'beside dead letters');
+# A worker that starts reads all 3,000 several times, and so does the next one.
+reads_at_most(10 * 3000, 'beside dead letters');
 
 cmp_ok(ask("SELECT sum(idx_scan) FROM pg_stat_all_indexes WHERE indexrelname ~ '^events_[0-2]_xid_seq_idx\$'"),
 	'<', 1000, 'and all events are found by their seq');
@@ -122,17 +122,17 @@ cmp_ok(ask($commands) - $carried_out, '<', 3000 * 4.5, 'none is read again in ea
 $holder->query_safe('COMMIT');
 $holder->quit;
 
-# Others are dropped.  A worker that starts looks at all rows, here about 9,000 times.
-endpoint($node, $receiver, "other$_", '/ok/other', "topics => '{other.*}'") foreach 1 .. 5;
-$receiver->wait_delivered(5, id => emit($node, 'other.one', '{}'));
+# Others are dropped
+endpoint($node, $receiver, "other$_", '/ok/other', "topics => '{other.*}'") foreach 1 .. 20;
+$receiver->wait_delivered(20, id => emit($node, 'other.one', '{}'));
 $last = entries_read();
-foreach (1 .. 5)
+foreach (1 .. 20)
 {
 	ask("SELECT outbox.drop_endpoint('other$_')");
-	ok(wait_sql($node, "SELECT count(*) = 1 + 5 - $_ FROM outbox.endpoint_secrets"),
+	ok(wait_sql($node, "SELECT count(*) = 1 + 20 - $_ FROM outbox.endpoint_secrets"),
 		'what a dropped endpoint leaves is removed');
 }
-cmp_ok(entries_read() - $last, '<', 4 * 3000, 'and nothing else looked at');
+cmp_ok(entries_read() - $last, '<', 10 * 3000, 'and nothing else looked at');
 
 # A laggard in the middle of a piece that could be emptied but for it: what it
 # has read there is not walked each time somebody asks whether it is done.
