@@ -41,6 +41,14 @@ begin_payload(StringInfo buf, const OutboxEndpoint *ep)
 	escape_json(buf, ep->name);
 }
 
+/* An event of our own that dies is not told. */
+static bool
+death_is_told(const OutboxDelivery *d)
+{
+	return d->verdict == OUTBOX_VERDICT_DEAD &&
+		!outbox_topic_reserved(d->event->topic, strlen(d->event->topic));
+}
+
 static void
 tell_dead(OutboxEndpoint *ep)
 {
@@ -52,8 +60,7 @@ tell_dead(OutboxEndpoint *ep)
 	{
 		OutboxDelivery *d = dlist_container(OutboxDelivery, node, iter.cur);
 
-		if (d->verdict != OUTBOX_VERDICT_DEAD ||
-			outbox_topic_reserved(d->event->topic, strlen(d->event->topic)))
+		if (!death_is_told(d))
 			continue;
 		if (n++ == 0)
 		{
@@ -94,7 +101,7 @@ outbox_notice_wanted(dlist_head *busy)
 			return true;
 		if (dead)
 			dlist_foreach(settling, &ep->settling)
-				if (dlist_container(OutboxDelivery, node, settling.cur)->verdict == OUTBOX_VERDICT_DEAD)
+				if (death_is_told(dlist_container(OutboxDelivery, node, settling.cur)))
 					return true;
 	}
 	return false;

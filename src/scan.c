@@ -160,8 +160,7 @@ outbox_scan_these(Datum seqs, Snapshot snapshot, OutboxScanTake take, void *arg)
 		while (next_row(&pieces[i]))
 		{
 			CHECK_FOR_INTERRUPTS();
-			if (!take(arg, pieces[i].slot))
-				break;
+			(void) take(arg, pieces[i].slot);
 		}
 	}
 	close_pieces(pieces);

@@ -23,7 +23,7 @@ typedef bool (*OutboxScanTake) (void *arg, TupleTableSlot *slot);
 extern bool outbox_scan_seq(int64 above, int64 upto, int limit, Snapshot snapshot,
 							OutboxScanTake take, void *arg);
 
-/* Those of these numbers (int8[]), in any order. */
+/* Those of these numbers (int8[]), in any order; all of them, whatever take says. */
 extern void outbox_scan_these(Datum seqs, Snapshot snapshot, OutboxScanTake take, void *arg);
 
 /* Like outbox_scan_seq(), of these transactions alone. */
