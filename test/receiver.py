@@ -401,11 +401,9 @@ class Receiver:
         behaviour = segments[0]
         if self.down:
             behaviour = "close"
-        self.body = body
-        self.members = batch_members(headers, body)
-        self.named = []
-        status, act = self.behave(behaviour, conn, number, segments, query,
-                                  seen)
+        status, act = self.behave(behaviour, body,
+                                  batch_members(headers, body),
+                                  conn, number, segments, query, seen)
 
         key = headers.get("outbox-key")
         record = {
@@ -454,7 +452,10 @@ class Receiver:
                         self.close(other)
         self.actions.append(lambda: self.send(conn, OK))
 
-    def behave(self, behaviour, *request):
+    def behave(self, behaviour, body, members, *request):
+        self.body = body
+        self.members = members
+        self.named = []
         return getattr(self, "do_" + behaviour.replace("-", "_"),
                        self.do_ok)(*request)
 
@@ -464,11 +465,8 @@ class Receiver:
         for conn, number, seen, body, members in self.held.pop(path, ()):
             if conn.closed:
                 continue
-            self.body = body
-            self.members = members
-            self.named = []
-            status, act = self.behave(segments[0], conn, number, segments,
-                                      query, seen)
+            status, act = self.behave(segments[0], body, members, conn, number,
+                                      segments, query, seen)
             if status is not None:
                 self.answered(number, status, failed=self.named)
             self.actions.append(act)

@@ -46,6 +46,15 @@ sub reads_at_most
 	return;
 }
 
+sub wait_rotation
+{
+	my ($log) = @_;
+	my $since = ask("SELECT since FROM outbox.pieces WHERE log = '$log'");
+
+	wait_sql($node, "SELECT since > '$since' FROM outbox.pieces WHERE log = '$log'");
+	return;
+}
+
 my $soon = "backoff_base => '10 ms', backoff_max => '10 ms'";
 
 # A snapshot keeps the rows of what was delivered.  Each of 200 events is the head
@@ -100,9 +109,8 @@ entries_read();
 my $looked_up = ask($lookups);
 for (1 .. 3)
 {
-	my $since = ask("SELECT since FROM outbox.pieces WHERE log = 'events'");
 	emit($node, 'nobody.wants', '{}');
-	wait_sql($node, "SELECT since > '$since' FROM outbox.pieces WHERE log = 'events'");
+	wait_rotation('events');
 }
 entries_read();
 cmp_ok(ask($lookups) - $looked_up, '<', 3000, 'and not looked up again when further pieces are emptied');
@@ -153,8 +161,7 @@ entries_read();
 my $read = ask($events);
 for (1 .. 4)
 {
-	my $since = ask("SELECT since FROM outbox.pieces WHERE log = 'attempts'");
-	wait_sql($node, "SELECT since > '$since' FROM outbox.pieces WHERE log = 'attempts'");
+	wait_rotation('attempts');
 }
 entries_read();
 cmp_ok(ask($events) - $read, '<', 12000, 'what the laggard has read is not walked at each look');
