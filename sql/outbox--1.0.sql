@@ -539,7 +539,8 @@ CREATE TABLE outbox.attempt_log (
     piece           pg_catalog.int2 NOT NULL,
     error           pg_catalog.text,
     response_body   pg_catalog.text,
-    PRIMARY KEY (seq, endpoint_id, started_at, piece)
+    -- numbers start over when an event is sent once more
+    PRIMARY KEY (seq, endpoint_id, attempt, started_at, piece)
 ) PARTITION BY LIST (piece);
 CREATE TABLE outbox.attempt_log_0 PARTITION OF outbox.attempt_log FOR VALUES IN (0);
 CREATE TABLE outbox.attempt_log_1 PARTITION OF outbox.attempt_log FOR VALUES IN (1);

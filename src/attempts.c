@@ -30,7 +30,6 @@ static MemoryContext attempt_cxt;
 static Attempt *attempts;
 static int	nattempts;
 static int	max_attempts;
-static TimestampTz last_started_at;
 
 static OutboxDatabase *db;
 
@@ -88,10 +87,7 @@ outbox_attempt_ended(const OutboxDelivery *d, const OutboxOutcome *o,
 	}
 	a = &attempts[nattempts++];
 	a->seq = d->seq;
-
-	/* Part of the key: two attempts of this worker never share it. */
-	a->started_at = Max(d->started_at, last_started_at + 1);
-	last_started_at = a->started_at;
+	a->started_at = d->started_at;
 	a->event_id = d->event->id;
 	a->endpoint_id = d->endpoint->id;
 	a->attempt = d->attempts + 1;

@@ -253,10 +253,22 @@ cmp_ok(ask("SELECT extract(epoch FROM oldest_pending_age) FROM outbox.stats WHER
 	'<', ask("SELECT extract(epoch FROM clock_timestamp() - max(created_at)) + 0.5 FROM outbox.events"),
 	'it is as old as it is');
 
-# Rates and latencies, by the attempts
-ask("SELECT outbox.alter_endpoint('plain', topics => '{t.*}')");
-emit($node, 't.one', "{\"n\": $_}") foreach 1 .. 100;
-ok(wait_sql($node, <<'SQL'), 'latencies within their buckets, rate and time of the last success');
+# Rates and latencies, by the attempts.  The receiver takes so long for each that
+# what a busy machine adds between its answer and the worker's clock is little.
+sub at_pace
+{
+	my ($ms, $n) = @_;
+	my $url = $receiver->url("/slow/plain?ms=$ms");
+	my $slow = "SELECT count(*) FROM outbox.attempts WHERE endpoint = 'plain' AND duration_ms >= $ms";
+	my $before = ask($slow);
+
+	ask("SELECT outbox.alter_endpoint('plain', topics => '{t.*}', url => '$url')");
+	emit($node, 't.one', "{\"n\": $_}") foreach 1 .. $n;
+	ok(wait_sql($node, $slow, $before + $n), "$n at $ms ms");
+}
+at_pace(100, 90);
+at_pace(1000, 10);
+my $paces = <<'SQL';
 WITH a AS (
     SELECT percentile_disc(0.5) WITHIN GROUP (ORDER BY ms) AS p50,
            percentile_disc(0.99) WITHIN GROUP (ORDER BY ms) AS p99, max(at) AS last,
@@ -266,12 +278,15 @@ WITH a AS (
           FROM outbox.attempts a JOIN outbox.events e ON e.id = a.event_id
           WHERE endpoint = 'plain' AND status_code = 200 AND attempt = 1
           AND a.started_at > (SELECT started_at FROM outbox.workers)) a)
-SELECT latency_p50_ms BETWEEN p50 / 1.3 - 0.2 AND p50 * 1.3 + 0.2
-   AND latency_p99_ms BETWEEN p99 / 1.3 - 0.2 AND p99 * 1.3 + 0.2
-   AND abs(extract(epoch FROM last_success_at - last)) < 2
-   AND abs(rate_per_s * 60 - recent) <= 0.1 * recent + 2
-FROM outbox.stats, a WHERE endpoint = 'plain'
+SELECT %s FROM outbox.stats, a WHERE endpoint = 'plain'
 SQL
+ok(wait_sql($node, sprintf $paces, <<'SQL'), 'latencies within their buckets, rate and time of the last success')
+latency_p50_ms BETWEEN p50 / 1.3 AND p50 * 1.3
+AND latency_p99_ms BETWEEN p99 / 1.3 AND p99 * 1.3
+AND abs(extract(epoch FROM last_success_at - last)) < 2
+AND abs(rate_per_s * 60 - recent) <= 0.1 * recent + 2
+SQL
+	or diag ask(sprintf $paces, 'a, stats');
 
 # Who serves an endpoint next goes on with its rate
 $pid = worker_pid($node);
