@@ -100,6 +100,8 @@ ok(wait_sql($clone, "SELECT current_setting('outbox.instance_name') = 'third'"),
 is($clone->safe_psql('postgres', 'SELECT outbox.adopt() >= 3'), 't', 'and adopted');
 kill 'CONT', $worker;
 new_worker($clone, $worker);
+like(PostgreSQL::Test::Utils::slurp_file($clone->logfile), qr/outbox worker ends: the log was adopted/,
+	'it stores nothing any more: the log was not its own when it went on');
 $clone->safe_psql('postgres', "SELECT outbox.resume_endpoint('mail')");
 $theirs->wait_delivered(1, path => '/ok/mail', id => $_) foreach @late;
 is(scalar(() = $theirs->requests(path => '/ok/mail', id => $late[0])), 1, 'each endpoint gets what it had not got');
