@@ -203,6 +203,9 @@ sub kill_everything
 	kill 'KILL', $postmaster, @children;
 	wait_until { !grep { !is_zombie($_) } $postmaster, @children }
 	'everything is dead';
+
+	# Its pid looks alive until init has reaped it.
+	unlink $node->data_dir . '/postmaster.pid';
 	$node->{_pid} = undef;
 	return;
 }

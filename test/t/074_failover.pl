@@ -151,7 +151,6 @@ foreach my $synchronous (0, 1)
 			[ 'pg_rewind', '-D', $node->data_dir, '--source-server', $standby->connstr('postgres') ],
 			'the old primary is rewound');
 		copy($kept, $conf) or die "copy: $!";
-		unlink glob $node->data_dir . '/postmaster.pid';
 		$node->enable_streaming($standby);
 		$node->append_conf('postgresql.auto.conf', "synchronous_standby_names = ''\n");
 		$node->start;
