@@ -1547,6 +1547,30 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION outbox.refuse_subscribed() IS 'Refuses to go on where tables of outbox are targets of a subscription (55000)';
 
+-- An endpoint may be older than the subscription. Rows of the log say themselves
+-- whose they are, and come in.
+CREATE FUNCTION outbox.keep_out() RETURNS pg_catalog.trigger
+LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_keep_out_1_0';
+COMMENT ON FUNCTION outbox.keep_out() IS 'Where the log is this database''s own, passes over rows that a subscription brings, and refuses to empty a table for it (55000)';
+DO $$
+DECLARE
+    t pg_catalog.text;
+BEGIN
+    FOR t IN SELECT c.relname FROM pg_catalog.pg_class c
+             WHERE c.relnamespace OPERATOR(pg_catalog.=) 'outbox'::pg_catalog.regnamespace
+             AND c.relkind OPERATOR(pg_catalog.=) 'r'
+    LOOP
+        IF t OPERATOR(pg_catalog.!~~) 'events\__' THEN
+            EXECUTE pg_catalog.format('CREATE TRIGGER keep_out BEFORE INSERT OR UPDATE OR DELETE ON outbox.%I'
+                                      ' FOR EACH ROW EXECUTE FUNCTION outbox.keep_out()', t);
+            EXECUTE pg_catalog.format('ALTER TABLE outbox.%I ENABLE REPLICA TRIGGER keep_out', t);
+        END IF;
+        EXECUTE pg_catalog.format('CREATE TRIGGER keep BEFORE TRUNCATE ON outbox.%I'
+                                  ' FOR EACH STATEMENT EXECUTE FUNCTION outbox.keep_out()', t);
+        EXECUTE pg_catalog.format('ALTER TABLE outbox.%I ENABLE REPLICA TRIGGER keep', t);
+    END LOOP;
+END $$;
+
 -- Whoever has a key waits behind the others of it that are parked.
 CREATE FUNCTION outbox.parked_as(s outbox.endpoint_settings, key pg_catalog.text, payload pg_catalog.jsonb,
     OUT status pg_catalog.text, OUT reason pg_catalog.text)

@@ -116,6 +116,16 @@ my $target = outbox_node('target', conf => "wal_level = logical\n");
 my $third = OutboxTest::Receiver->new('target');
 my $connstr = $node->connstr('postgres') =~ s/'/''/gr;
 endpoint($target, $third, 'own', '/ok/own', "topics => '{order.*,own.*}'");
+$_->safe_psql('postgres', 'CREATE TABLE orders (n int PRIMARY KEY)') foreach $node, $target;
+$target->safe_psql('postgres', <<'SQL');
+CREATE FUNCTION emit_own() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM outbox.emit('own.trigger', to_jsonb(NEW), key => 'k', dedup_key => NEW.n::text);
+    RETURN NULL;
+END $$;
+CREATE TRIGGER emit_own AFTER INSERT ON orders FOR EACH ROW EXECUTE FUNCTION emit_own();
+ALTER TABLE orders ENABLE REPLICA TRIGGER emit_own;
+SQL
 $node->safe_psql('postgres', 'CREATE PUBLICATION everything FOR ALL TABLES');
 $target->safe_psql('postgres',
 	"CREATE SUBSCRIPTION everything CONNECTION '$connstr' PUBLICATION everything WITH (copy_data = false)");
@@ -127,6 +137,45 @@ my $own = emit($target, 'own.one', '{}');
 $third->wait_delivered(1, path => '/ok/own', id => $own);
 pass('the events of the target itself are delivered');
 nothing_arrives($third, 'those that were replicated are not', 0.5, id => $replicated);
+
+# What the publisher's worker and users write about their log stays out: their
+# first endpoint has the number of the first one here
+$target->safe_psql('postgres', "SELECT outbox.pause_endpoint('own')");
+my @own = map { emit($target, 'own.waits', "{\"n\": $_}", "key => 'k'") } 1 .. 5;
+ok(wait_sql($target, "SELECT pending = 5 FROM outbox.stats WHERE endpoint = 'own'"), 'events of the target wait');
+my $settings = "SELECT s FROM outbox.endpoint_settings s WHERE name = 'own'";
+my $before = $target->safe_psql('postgres', $settings);
+my $same = emit($node, 'order.same', '{}', "dedup_key => 'same'");
+$node->safe_psql('postgres', "SELECT outbox.resume_endpoint('billing')");
+$receiver->wait_delivered(1, path => '/ok/billing', id => $same);
+ok(wait_sql($node, "SELECT pending + processing = 0 FROM outbox.stats WHERE endpoint = 'billing'"), 'the publisher delivers');
+$node->wait_for_catchup('everything');
+is($target->safe_psql('postgres', $settings), $before, 'its endpoint is as it was');
+push @own, emit($target, 'order.same', '{}', "dedup_key => 'same'");
+isnt($own[-1], $same, 'and its deduplication keys are');
+$node->safe_psql('postgres', 'INSERT INTO orders VALUES (1), (2)');
+$node->wait_for_catchup('everything');
+push @own, split /\n/, $target->safe_psql('postgres', "SELECT id FROM outbox.events WHERE topic = 'own.trigger'");
+is(scalar @own, 8, 'what a trigger here emits for replicated rows is its own');
+$node->safe_psql('postgres', 'TRUNCATE outbox.events_0');
+ok(wait_until { PostgreSQL::Test::Utils::slurp_file($target->logfile) =~ /ERROR:  a subscription may not empty outbox\.events_0/ },
+	'a piece of the log that is emptied there is not emptied here');
+SKIP:
+{
+	skip 'PostgreSQL 15 is the first with ALTER SUBSCRIPTION … SKIP', 1 if $target->pg_version < 15;
+	my ($lsn) = PostgreSQL::Test::Utils::slurp_file($target->logfile) =~ /"TRUNCATE" in transaction \d+, finished at (\S+)/;
+	$target->safe_psql('postgres', "ALTER SUBSCRIPTION everything SKIP (lsn = '$lsn')");
+	$node->safe_psql('postgres', 'INSERT INTO orders VALUES (3)');
+	ok(wait_sql($target, 'SELECT count(*) = 3 FROM orders'), 'the documents: the subscription goes on behind it');
+	push @own, $target->safe_psql('postgres', "SELECT id FROM outbox.events WHERE topic = 'own.trigger' ORDER BY seq DESC LIMIT 1");
+}
+my $reads = worker_pid($target);
+$target->safe_psql('postgres', "SELECT pg_terminate_backend($reads)");
+new_worker($target, $reads);
+$target->safe_psql('postgres', "SELECT outbox.resume_endpoint('own')");
+$third->wait_delivered(1, path => '/ok/own', id => $_) foreach @own;
+is_ordered($third, 'own', 'target');
+nothing_arrives($third, 'nothing of the publisher is sent', 0.5, id => $same);
 foreach my $sql ("SELECT outbox.create_endpoint('more', '@{[$third->url('/ok/more')]}')", 'SELECT outbox.adopt()')
 {
 	my (undef, undef, $err) = $target->psql('postgres', "\\set VERBOSITY verbose\n$sql");
