@@ -1,11 +1,12 @@
 /*
  * shortage.c
  *	  A machine that runs out of things when a test wants it to: preloaded into
- *	  a server, it obeys the file $OUTBOX_SHORTAGE, which holds three numbers.
+ *	  a server, it obeys the file $OUTBOX_SHORTAGE, which holds four numbers.
  *
  *	  0: files of tables cannot grow (the WAL is on another disk)
  *	  1: the process whose memory runs short, 0: none
  *	  2: of how many allocations of that process one fails
+ *	  3: how many have failed, counted here
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -25,16 +26,16 @@ extern void *__libc_malloc(size_t size);
 extern void *__libc_calloc(size_t n, size_t size);
 extern void *__libc_realloc(void *old, size_t size);
 
-static const volatile long long none[3];
-static const volatile long long *orders = none;
+static volatile long long none[4];
+static volatile long long *orders = none;
 
 __attribute__((constructor))
 static void
 read_orders(void)
 {
 	const char *path = getenv("OUTBOX_SHORTAGE");
-	int			fd = path ? open(path, O_RDONLY) : -1;
-	void	   *map = fd >= 0 ? mmap(NULL, sizeof(none), PROT_READ, MAP_SHARED, fd, 0) :
+	int			fd = path ? open(path, O_RDWR) : -1;
+	void	   *map = fd >= 0 ? mmap(NULL, sizeof(none), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) :
 		MAP_FAILED;
 
 	if (fd >= 0)
@@ -132,6 +133,7 @@ is_out_of_memory(void)
 
 	if (orders[1] == 0 || getpid() != (pid_t) orders[1] || ++count % orders[2] != 0)
 		return 0;
+	__atomic_fetch_add(&orders[3], 1, __ATOMIC_RELAXED);
 	errno = ENOMEM;
 	return 1;
 }
