@@ -100,6 +100,24 @@ $receiver->wait_delivered(1, id => $_) foreach @waiting;
 ok(wait_sql($node, "SELECT NOT EXISTS (SELECT FROM outbox.events WHERE topic = 'paused.n')"),
 	'delivered: forgotten');
 
+# An endpoint that is being made at a place in the log keeps that place, although
+# nobody sees it yet
+ask("SELECT outbox.pause_endpoint('paused')");
+my $early = emit($node, 'paused.early', '{}');
+ok(goes_round_to($early), 'the piece of an event is the next to be emptied');
+my $maker = $node->background_psql('postgres');
+$maker->query_safe("BEGIN; SELECT outbox.create_endpoint('maker', '"
+	  . $receiver->url('/ok/maker') . "', topics => '{paused.*}', start_at => 'beginning')");
+ask("SELECT outbox.resume_endpoint('paused')");
+$receiver->wait_delivered(1, id => $early, path => '/ok/paused');
+ok(wait_sql($node, "SELECT since < clock_timestamp() - interval '4 s' FROM outbox.pieces WHERE log = 'events'"),
+	'it is not, while an endpoint is being made');
+$maker->query_safe('COMMIT');
+$maker->quit;
+$receiver->wait_delivered(1, id => $early, path => '/ok/maker');
+pass('which gets it');
+ask("SELECT outbox.drop_endpoint('maker', discard => true)");
+
 # What lies in two pieces comes in order, also where the last is followed by the
 # first.
 my $emitted = 0;
