@@ -121,6 +121,29 @@ is( $node->safe_psql('postgres', "SELECT count(*) FROM outbox.events a JOIN outb
 	'1', 'whose xid is the higher one');
 $_->quit foreach $first, $second;
 
+# One that commits while what it lies among is being read is not of that moment:
+# it comes with the next, once.  The receiver holds the first requests until then,
+# and the worker has read no more than an endpoint may have waiting.
+endpoint($node, $receiver, 'amid', '/ok/amid', "topics => '{amid.*}', ordering => 'none'");
+$receiver->control(path => '/ok/amid', behave => '/hold');
+my $amid = $node->background_psql('postgres');
+$node->safe_psql('postgres', "SELECT outbox.pause_endpoint('amid')");
+my $many = q{SELECT count(outbox.emit('amid.n', '{}'::jsonb)) FROM generate_series(1, 2500)};
+$node->safe_psql('postgres', $many);
+$amid->query_safe('BEGIN');
+my $among = $amid->query_safe(q{SELECT outbox.emit('amid.late', '{}'::jsonb)});
+$node->safe_psql('postgres', $many);
+$node->safe_psql('postgres', "SELECT outbox.resume_endpoint('amid')");
+$receiver->wait_for(1, path => '/ok/amid');
+$amid->query_safe('COMMIT');
+$amid->quit;
+$receiver->control(path => '/ok/amid', behave => '/ok');
+$receiver->wait_delivered(1, path => '/ok/amid', id => $among);
+$receiver->wait_delivered(1, path => '/ok/amid', id => emit($node, 'amid.last', '{}'));
+wait_settled($node);
+is(scalar(() = $receiver->requests(path => '/ok/amid', id => $among)), 1, 'committed amid what was read: sent once');
+is(scalar(() = $receiver->requests(path => '/ok/amid')), 5002, 'and so is all the rest');
+
 # Another session holds the oldest xid, without any event
 my $idle = $node->background_psql('postgres');
 $idle->query_safe('BEGIN');

@@ -85,5 +85,18 @@ check_history(
 	endpoints => [ '/ok/a', '/fail/b', '/slow/c' ],
 	max_duplicates => 6 * 3 * ($in_flight + 3) + 2 * 3 * 9);
 
+# Asked to end, it stores what was answered and not settled yet
+$node->safe_psql('postgres', 'ALTER SYSTEM SET outbox.settle_interval = 1000');
+$node->reload;
+ok(wait_sql($node, "SELECT current_setting('outbox.settle_interval') = '1s'"), 'settled once a second');
+endpoint($node, $receiver, 'once', '/ok/once', "topics => '{once.*}'");
+my $last = emit($node, 'once.last', '{}');
+ok(wait_sql($node, "SELECT delivered = 1 FROM outbox.stats WHERE endpoint = 'once'"), 'the worker knows of an answer');
+$pid = worker_pid($node);
+$node->safe_psql('postgres', "SELECT pg_terminate_backend($pid)");
+new_worker($node, $pid);
+$receiver->wait_delivered(1, id => emit($node, 'once.more', '{}'), path => '/ok/once');
+is(scalar(() = $receiver->requests(id => $last, path => '/ok/once')), 1, 'terminated: what was answered is not sent again');
+
 $node->stop;
 done_testing();

@@ -45,8 +45,8 @@ emit($node, 'hang', '{}');
 $receiver->wait_for(1, path => '/hang/d');
 $node->stop('smart');
 pass('a smart shutdown does not wait for a request that hangs');
-$node->start;
 $receiver->control(path => '/hang/d', behave => '/ok');
+$node->start;
 $receiver->wait_delivered(1, path => '/hang/d');
 pass('it is sent again afterwards');
 

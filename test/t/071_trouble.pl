@@ -128,8 +128,33 @@ cmp_ok($rss->(), '<', 60_000, 'the worker did not take it all into memory (kB)')
   unless $ENV{OUTBOX_MEMORY_CHECKER};
 $_->quit foreach $late, $session;
 
-# A change of topics in the middle of a backlog: an event is judged by the
-# subscription that was valid at its place, by the worker and by the view
+# A change of topics and of the URL while a request is under way and others wait
+# for it: what waits is judged anew, and goes where it is to go now
+endpoint($node, $receiver, 'waiting', '/ok/waiting', "topics => '{w.*}', max_in_flight => 1, ordering => 'none'");
+$receiver->control(path => '/ok/waiting', behave => '/hold');
+my @waiting = map { emit($node, $_ % 2 ? 'w.gone' : 'w.stays', "{\"n\": $_}") } 1 .. 20;
+$receiver->wait_for(1, path => '/ok/waiting');
+ok(wait_sql($node, "SELECT pending = 19 AND processing = 1 FROM outbox.stats WHERE endpoint = 'waiting'"),
+	'one is under way, and others wait');
+$node->safe_psql('postgres', "SELECT outbox.alter_endpoint('waiting', topics => '{w.stays}', url => '"
+	  . $receiver->url('/ok/moved') . "')");
+ok( wait_sql($node,
+		"SELECT max(s.version) = 2 FROM outbox.subscriptions s JOIN outbox.endpoint_settings e"
+		  . " USING (endpoint_id) WHERE e.name = 'waiting'"),
+	'the change is stored');
+$receiver->control(path => '/ok/waiting', behave => '/ok');
+$receiver->wait_delivered(10, path => '/ok/moved');
+wait_settled($node);
+is(join(' ', map { $_->{id} } $receiver->requests(path => '/ok/waiting')), $waiting[0], 'the old URL got what was under way');
+is( join(' ', sort map { $_->{id} } $receiver->requests(path => '/ok/moved')),
+	join(' ', sort @waiting[ map { 2 * $_ + 1 } 0 .. 9 ]),
+	'the new one what it still wants');
+is( $node->safe_psql('postgres', "SELECT count(*) FROM outbox.deliveries WHERE endpoint = 'waiting' AND status = 'delivered'"),
+	11, 'and outbox.deliveries shows that');
+$node->safe_psql('postgres', "SELECT outbox.drop_endpoint('waiting', discard => true)");
+
+# A change of topics: an event is judged by the subscription that was valid at its
+# place, by the worker and by the view
 $node->safe_psql('postgres', "SELECT outbox.drop_endpoint('big', discard => true)");
 endpoint($node, $receiver, 'changing', '/ok/changing', "topics => '{a.*}'");
 my $ask = sub {

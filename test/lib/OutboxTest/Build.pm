@@ -117,13 +117,13 @@ sub use_library
 	return;
 }
 
-# Builds with further flags and installs.
+# Builds with further flags and installs; under a memory checker, with its own.
 sub install
 {
 	my ($self, @flags) = @_;
 	my @make = (
 		'make', '-s', '-C', $self->{tree}, "PG_CONFIG=$self->{pg_config}",
-		'with_llvm=no', "COPT=-O1 @flags");
+		'with_llvm=no', join(' ', 'COPT=-O1', $ENV{OUTBOX_CHECKER_CFLAGS} // (), @flags));
 
 	run(@make, '-j2', 'all');
 	run(@make, 'install');
