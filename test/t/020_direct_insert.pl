@@ -158,11 +158,11 @@ foreach my $sql (
 # nobody: fifty sessions at once
 my $count = () = $receiver->delivered(path => '/ok/a');
 $node->pgbench(
-	'--no-vacuum --client=20 --jobs=2 --transactions=25',
+	'--no-vacuum --client=50 --jobs=2 --transactions=10',
 	0,
 	[qr/processed: 500\/500/],
 	[qr/^$/],
-	'twenty sessions insert',
+	'fifty sessions insert',
 	{
 		'insert' =>
 		  q{INSERT INTO outbox.events (topic, payload) VALUES ('order.bench', '{}');}

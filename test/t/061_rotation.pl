@@ -43,6 +43,8 @@ $receiver->control(path => "/ok/$_", behave => '/status/500') foreach qw(retry d
 # A request takes longer than the retention: its event stays where it is
 my $slow = emit($node, 'slow.one', '{}');
 $receiver->wait_for(1, path => '/hang/slow');
+ok(wait_sql($node, q{SELECT backend_xmin IS NULL AND backend_xid IS NULL AND xact_start IS NULL FROM pg_stat_activity}
+		  . q{ WHERE backend_type LIKE 'outbox worker%'}), 'meanwhile VACUUM is not held up');
 my @parked = (
 	emit($node, 'retry.head', '{"n": 1}', "key => 'k'"),
 	emit($node, 'retry.behind', '{"n": 2}', "key => 'k'"),

@@ -35,6 +35,8 @@ $standby->append_conf('postgresql.conf',
 wait_until { -S "$far/.s.PGSQL." . $node->port } 'the connection is there';
 $standby->start;
 $node->wait_for_catchup($standby);
+is($standby->safe_psql('postgres', "SELECT count(*) FROM pg_stat_activity WHERE backend_type LIKE 'outbox%'"),
+	0, 'a standby has no process of ours');
 
 # With a restart, so that it holds for everybody from here on
 $node->safe_psql('postgres',
