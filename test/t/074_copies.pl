@@ -128,8 +128,8 @@ ALTER TABLE orders ENABLE REPLICA TRIGGER emit_own;
 SQL
 $node->safe_psql('postgres', 'CREATE PUBLICATION everything FOR ALL TABLES');
 $target->safe_psql('postgres',
-	"CREATE SUBSCRIPTION everything CONNECTION '$connstr' PUBLICATION everything WITH (copy_data = false)");
-$node->wait_for_catchup('everything');
+	"CREATE SUBSCRIPTION everything CONNECTION '$connstr' PUBLICATION everything");
+$target->wait_for_subscription_sync($node, 'everything');
 my $replicated = emit($node, 'order.replicated', '{}');
 $node->wait_for_catchup('everything');
 ok(wait_sql($target, "SELECT count(*) = 1 FROM outbox.events WHERE id = '$replicated'"), 'an event is replicated');
