@@ -32,6 +32,7 @@ static TimestampTz attempts_since;
 static TimestampTz look_again_at;
 static bool locked_out;			/* somebody has a lock on what is to go */
 static bool tidying;			/* kept events are being looked through */
+static TimestampTz tidy_at;		/* the next slice of them */
 
 /* After a table could not be dropped. */
 #define LOOK_AGAIN_AFTER (10 * USECS_PER_SEC)
@@ -43,7 +44,7 @@ static bool tidying;			/* kept events are being looked through */
 #define LOOK_AGAIN_SOON (200 * 1000)
 
 /* Between two slices of kept events. */
-#define TIDY_EVERY (10 * 1000)
+#define TIDY_EVERY (50 * 1000)
 
 static int
 next_piece(int piece)
@@ -100,7 +101,7 @@ outbox_retention_next_time(void)
 						due(attempts_since, outbox_attempts_retention));
 
 	t = Max(t, look_again_at);
-	return tidying ? Min(t, GetCurrentTimestamp() + TIDY_EVERY) : t;
+	return tidying ? Min(t, tidy_at) : t;
 }
 
 /*
@@ -294,16 +295,19 @@ outbox_retention_run(void)
 	bool		failed = false;
 
 	locked_out = false;
-	if (now >= due(attempts_since, outbox_attempts_retention))
+	if (now >= Max(look_again_at, due(attempts_since, outbox_attempts_retention)))
 		failed = !rotate_attempts();
-	if (now >= due(events_since, outbox_retention))
+	if (now >= Max(look_again_at, due(events_since, outbox_retention)))
 	{
 		rotated = rotate_events();
 		failed = failed || !rotated;
 	}
 	tidying = tidying || rotated;
-	if (tidying)
+	if (tidying && (rotated || now >= tidy_at))
+	{
 		tidying = !drop_kept_events();
+		tidy_at = now + TIDY_EVERY;
+	}
 	if (failed)
 	{
 		int64		wait = Min(LOOK_AGAIN_AFTER,

@@ -205,7 +205,7 @@ sub kill_everything
 	'everything is dead';
 
 	# Its pid looks alive until init has reaped it.
-	unlink $node->data_dir . '/postmaster.pid';
+	unlink $node->data_dir . '/postmaster.pid', $node->host . '/.s.PGSQL.' . $node->port . '.lock';
 	$node->{_pid} = undef;
 	return;
 }

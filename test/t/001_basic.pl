@@ -114,10 +114,10 @@ is( $node->safe_psql('postgres', 'SELECT count(*) FROM outbox.workers'),
 	'1', 'outbox.workers');
 
 # Nothing waits in the worker's transactions
-is( $node->safe_psql(
-		'postgres', "SELECT count(*) FROM pg_stat_activity"
+ok( wait_sql(
+		$node, "SELECT count(*) = 0 FROM pg_stat_activity"
 		  . " WHERE backend_type LIKE 'outbox%' AND backend_xmin IS NOT NULL"),
-	'0', 'the idle worker holds no snapshot');
+	'the idle worker holds no snapshot');
 
 # Pause and resume
 $node->safe_psql('postgres', "SELECT outbox.pause_endpoint('shop')");

@@ -110,7 +110,7 @@ is(count('scheduled'), '0', 'and gone');
 $session = $node->background_psql('postgres', on_error_stop => 0);
 @ids = map {
 	emit($node, 'order.locked', '{"n": 1}',
-		"deliver_at => clock_timestamp() + interval '4 s'")
+		"deliver_at => clock_timestamp() + interval '6 s'")
 } 1 .. 2;
 $session->query_safe("BEGIN; SELECT outbox.cancel('$ids[0]')");
 my $pid = worker_pid($node);

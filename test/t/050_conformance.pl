@@ -292,7 +292,7 @@ one_event('no grace: one signature', secrets => [$fourth], wrong => $third);
 is( $node->safe_psql('postgres', 'SELECT count(*) FROM outbox.endpoint_secrets WHERE previous IS NOT NULL'),
 	'0', 'and nothing is kept of the former one');
 my $own = 'whsec_' . MIME::Base64::encode_base64('k' x 64, '');
-is(rotate(", grace => '3 s', secret => '$own'"), $own, "a secret of one's own");
+is(rotate(", grace => '10 s', secret => '$own'"), $own, "a secret of one's own");
 one_event('two signatures before the end of a short grace', secrets => [ $own, $fourth ], wrong => $wrong);
 ok( wait_sql($node, 'SELECT count(*) = 0 FROM outbox.endpoint_secrets WHERE previous IS NOT NULL'),
 	'after grace the worker forgets the former secret');

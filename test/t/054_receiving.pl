@@ -143,7 +143,7 @@ SELECT outbox.create_endpoint('$name', 'http://127.0.0.1:$port/a', topics => '{$
     batch_size => 10, backoff_base => '100 ms', backoff_max => '200 ms');
 SELECT outbox.pause_endpoint('$name');
 SELECT count(outbox.emit('$name', jsonb_build_object('n', n, 'fail', CASE WHEN n IN (3, 8)
-    THEN (extract(epoch FROM clock_timestamp()) * 1000)::bigint + 2000 ELSE 0 END), key => 'k' || n % 2))
+    THEN (extract(epoch FROM clock_timestamp()) * 1000)::bigint + 5000 ELSE 0 END), key => 'k' || n % 2))
 FROM generate_series(1, 10) n;
 SELECT outbox.resume_endpoint('$name');
 SQL

@@ -253,7 +253,7 @@ EXCEPTION WHEN OTHERS THEN RETURN SQLSTATE || ' ' || SQLERRM;
 END $$;
 SQL
 my @answers = split /\n/, $node->safe_psql('postgres',
-	"SET lock_timeout = '100ms';\n" . join('', map { "SELECT attempts.try('$_->[0]', \$try\$$_->[1]\$try\$);\n" } @tries));
+	"SET lock_timeout = '10s';\n" . join('', map { "SELECT attempts.try('$_->[0]', \$try\$$_->[1]\$try\$);\n" } @tries));
 is(scalar @answers, scalar @tries, 'all of it was tried');
 
 # Refused because of who asks, or because there is no such way whoever asks.

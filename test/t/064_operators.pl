@@ -103,6 +103,8 @@ ask('ALTER SYSTEM SET outbox.enabled = off');
 ask("ALTER SYSTEM SET outbox.settle_interval = '500 ms'");
 $node->reload;
 ok(wait_sql($node, "SELECT state = 'disabled' FROM outbox.status"), 'disabled');
+ok(wait_sql($node, "SELECT last_loop_at < clock_timestamp() - interval '150 ms' FROM outbox.workers"),
+	'and at rest: what it does next is told at once');
 is(ask("SELECT outbox.cancel('$head', 'b')"), 't', 'cancel the head');
 becomes($head, 'cancelled:cancelled', 'the head is cancelled');
 ask('ALTER SYSTEM RESET outbox.enabled');

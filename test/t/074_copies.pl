@@ -94,7 +94,15 @@ $clone->safe_psql('postgres', "SELECT outbox.pause_endpoint('mail')");
 my @late = map { emit($clone, 'order.late', "{\"n\": $_}") } 10 .. 12;
 $theirs->wait_delivered(1, path => '/ok/billing', id => $_) foreach @late;
 my $worker = worker_pid($clone);
-kill 'STOP', $worker;
+wait_until
+{
+	# not in the middle of a transaction, for whose locks adopt() would wait
+	kill 'STOP', $worker;
+	return 1 if $clone->safe_psql('postgres', "SELECT NOT EXISTS (SELECT FROM pg_locks WHERE pid = $worker)") eq 't';
+	kill 'CONT', $worker;
+	0
+}
+'the worker is stopped between two transactions';
 name_server($clone, 'third');
 ok(wait_sql($clone, "SELECT current_setting('outbox.instance_name') = 'third'"), 'renamed under a worker that does not see it');
 is($clone->safe_psql('postgres', 'SELECT outbox.adopt() >= 3'), 't', 'and adopted');

@@ -115,9 +115,11 @@ sub backlog
 
 	wait_until { ask($dbname, "SELECT count(*) > 400 FROM outbox.events WHERE topic = 'load.$topic'") eq 't' }
 	'there are events';
+	$receiver->control(path => '/slow/shop', behave => '/slow?ms=1000');
 	stop_producer($producer);
 	is(ask($dbname, "SELECT in_flight > 0 FROM outbox.workers WHERE datname = '$dbname'"),
 		't', "$dbname has requests under way");
+	$receiver->control(path => '/slow/shop');
 	return;
 }
 backlog('shop', 'rename');

@@ -166,8 +166,8 @@ is((sort { $b <=> $a } map { $_->{open} } $receiver->requests(path => '/slow/str
 is((sort { $b <=> $a } sizes(path => '/slow/strict'))[0], 20, 'of 20 events');
 endpoint($node, $receiver, 'none', '/slow/none?ms=300',
 	q{topics => '{none}', batch_size => 20, ordering => 'none', max_in_flight => 3});
-emit_at_once($node, 'none', 100, "'k'");
-$receiver->wait_events(100, path => '/slow/none', delivered => 1);
+emit_at_once($node, 'none', 200, "'k'");
+$receiver->wait_events(200, path => '/slow/none', delivered => 1);
 is((sort { $b <=> $a } map { $_->{open} } $receiver->requests(path => '/slow/none'))[0], 3,
 	'none: keys mean nothing, and max_in_flight counts requests');
 

@@ -247,7 +247,7 @@ foreach my $what (sort keys %answers)
 	my $body = $answers{$what} =~ s/([^A-Za-z0-9])/sprintf '%%%02X', ord $1/ger;
 
 	create($name, $answers{$what} =~ m{^/} ? $answers{$what} : "/status/200?body=$body",
-		"batch_size => 10, timeout => '1 s', $slowly");
+		"batch_size => 10, timeout => '" . ($answers{$what} =~ /stall/ ? 1 : 15) . " s', $slowly");
 	emit_at_once($node, $name, 10, "'k' || n % 2");
 	ok( wait_sql($node,
 			"SELECT (delivered, retrying, failed_attempts) = (0, 10, 10) FROM outbox.stats WHERE endpoint = '$name'"),
@@ -374,11 +374,11 @@ is($again->{sha256}, $before->{sha256}, 'the same batch comes again, byte by byt
 create('busy', '/status/429?retry_after=2', "batch_size => 10");
 emit_at_once($node, 'busy', 10, 'NULL');
 $receiver->wait_for(1, path => '/ok/busy');
+$receiver->control(path => '/ok/busy', behave => '/ok');
 $pid = worker_pid($node);
 ok(wait_sql($node, "SELECT retrying = 10 FROM outbox.stats WHERE endpoint = 'busy'"), '429: ten deliveries wait');
 ask("SELECT pg_terminate_backend($pid)");
 new_worker($node, $pid);
-$receiver->control(path => '/ok/busy', behave => '/ok');
 all_delivered('busy', 10, 'Retry-After, and a restart meanwhile');
 my @busy = $receiver->requests(path => '/ok/busy');
 is(scalar @busy, 2, 'in one request');
