@@ -47,12 +47,13 @@ sub common
 sub new
 {
 	my ($class, $directory, $original) = @_;
+	my $flags = $original ? undef : $ENV{OUTBOX_CHECKER_CFLAGS};
 	$original ||= $ENV{PG_CONFIG} || 'pg_config';
 	my @copied = map { pg_config($original, $_) } qw(--bindir --sharedir --pkglibdir);
 	my @linked =
 	  map { pg_config($original, $_) } qw(--includedir --includedir-server);
 	my $prefix = common(@copied, @linked);
-	my $self = bless { directory => $directory, tree => "$directory/tree" }, $class;
+	my $self = bless { directory => $directory, tree => "$directory/tree", flags => $flags // '' }, $class;
 	my $there = sub { "$directory/pg" . substr($_[0], length $prefix) };
 
 	foreach my $source (@copied)
@@ -117,13 +118,14 @@ sub use_library
 	return;
 }
 
-# Builds with further flags and installs; under a memory checker, with its own.
+# Builds with further flags and installs; where the PostgreSQL that was copied runs
+# under a memory checker, with its flags.
 sub install
 {
 	my ($self, @flags) = @_;
 	my @make = (
 		'make', '-s', '-C', $self->{tree}, "PG_CONFIG=$self->{pg_config}",
-		'with_llvm=no', join(' ', 'COPT=-O1', $ENV{OUTBOX_CHECKER_CFLAGS} // (), @flags));
+		'with_llvm=no', "COPT=-O1 $self->{flags} @flags");
 
 	run(@make, '-j2', 'all');
 	run(@make, 'install');
