@@ -31,8 +31,7 @@ static TimestampTz events_since;
 static TimestampTz attempts_since;
 static TimestampTz look_again_at;
 static bool locked_out;			/* somebody has a lock on what is to go */
-static bool tidying;			/* kept events are being looked through */
-static TimestampTz tidy_at;		/* the next slice of them */
+static TimestampTz tidy_at = DT_NOEND;	/* the next slice of kept events */
 
 /* After a table could not be dropped. */
 #define LOOK_AGAIN_AFTER (10 * USECS_PER_SEC)
@@ -91,17 +90,15 @@ outbox_retention_init(OutboxDatabase *database)
 static TimestampTz
 due(TimestampTz since, int retention)
 {
-	return since + (int64) retention * USECS_PER_SEC / (OUTBOX_LOG_PIECES - 1);
+	return Max(look_again_at,
+			   since + (int64) retention * USECS_PER_SEC / (OUTBOX_LOG_PIECES - 1));
 }
 
 TimestampTz
 outbox_retention_next_time(void)
 {
-	TimestampTz t = Min(due(events_since, outbox_retention),
-						due(attempts_since, outbox_attempts_retention));
-
-	t = Max(t, look_again_at);
-	return tidying ? Min(t, tidy_at) : t;
+	return Min(tidy_at, Min(due(events_since, outbox_retention),
+							due(attempts_since, outbox_attempts_retention)));
 }
 
 /*
@@ -291,23 +288,20 @@ void
 outbox_retention_run(void)
 {
 	TimestampTz now = GetCurrentTimestamp();
-	bool		rotated = false;
 	bool		failed = false;
 
 	locked_out = false;
-	if (now >= Max(look_again_at, due(attempts_since, outbox_attempts_retention)))
+	if (now >= due(attempts_since, outbox_attempts_retention))
 		failed = !rotate_attempts();
-	if (now >= Max(look_again_at, due(events_since, outbox_retention)))
+	if (now >= due(events_since, outbox_retention))
 	{
-		rotated = rotate_events();
-		failed = failed || !rotated;
+		if (rotate_events())
+			tidy_at = now;
+		else
+			failed = true;
 	}
-	tidying = tidying || rotated;
-	if (tidying && (rotated || now >= tidy_at))
-	{
-		tidying = !drop_kept_events();
-		tidy_at = now + TIDY_EVERY;
-	}
+	if (now >= tidy_at)
+		tidy_at = drop_kept_events() ? DT_NOEND : now + TIDY_EVERY;
 	if (failed)
 	{
 		int64		wait = Min(LOOK_AGAIN_AFTER,
