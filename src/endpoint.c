@@ -19,6 +19,7 @@
 #include "compat.h"
 #include "endpoint.h"
 #include "lane.h"
+#include "memory.h"
 #include "outcome.h"
 #include "retries.h"
 
@@ -243,7 +244,7 @@ outbox_endpoint_wants_events(const OutboxEndpoint *ep, TimestampTz now)
 	/* Read ahead while memory lasts. */
 	return ep->window_count <= OUTBOX_WINDOW / 2 &&
 		ep->window_bytes <= OUTBOX_WINDOW_BYTES / 2 &&
-		outbox_page_bytes <= OUTBOX_PAGE_BYTES_MAX;
+		outbox_memory_fits_ahead(0);
 }
 
 bool

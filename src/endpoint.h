@@ -252,8 +252,6 @@ typedef struct OutboxEndpoint
 #define OUTBOX_WINDOW 1024
 #define OUTBOX_MAX_WAITING 512
 #define OUTBOX_WINDOW_BYTES (4 * 1024 * 1024)	/* of payloads, one endpoint */
-#define OUTBOX_PAGE_BYTES_MAX (64 * 1024 * 1024)	/* all endpoints; beyond, only
-													 * who has nothing reads */
 
 /*
  * Due retries that are brought back together, and followers of one lane: so

@@ -41,6 +41,7 @@
 
 #include "compat.h"
 #include "log.h"
+#include "memory.h"
 #include "plan.h"
 #include "row.h"
 #include "scan.h"
@@ -61,7 +62,6 @@
 static MemoryContext page_cxt;
 static int64 durable_tick;		/* all that this tick sees is durable */
 
-size_t		outbox_page_bytes;
 XLogRecPtr	outbox_durable_lsn;
 XLogRecPtr	outbox_fetched_lsn;
 
@@ -100,10 +100,16 @@ outbox_page_unref(OutboxPage *page)
 {
 	if (--page->refs > 0)
 		return;
-	outbox_page_bytes -= page->bytes;
+	outbox_memory_account(&page->bytes, 0);
 	outbox_tick_unref(page->done);
 	outbox_tick_unref(page->under);
 	MemoryContextDelete(page->cxt);
+}
+
+void
+outbox_page_account(OutboxPage *page)
+{
+	outbox_memory_account(&page->bytes, MemoryContextMemAllocated(page->cxt, true));
 }
 
 static OutboxPage *
@@ -230,8 +236,7 @@ make_event(OutboxPage *page, Datum *values, bool *nulls)
 		event->payload_len = 4;
 	}
 	MemoryContextSwitchTo(old);
-	page->bytes += event->payload_len;
-	outbox_page_bytes += event->payload_len;
+	outbox_page_account(page);
 	return event;
 }
 

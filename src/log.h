@@ -94,7 +94,7 @@ typedef struct OutboxPage
 {
 	MemoryContext cxt;
 	int			refs;
-	size_t		bytes;			/* of payloads */
+	size_t		bytes;			/* its account, see memory.h */
 	XLogRecPtr	lsn;			/* nothing of it is sent before the WAL is
 								 * durable up to here */
 	OutboxTick *done;			/* the ticks it was read between; NULL for */
@@ -190,9 +190,9 @@ extern XLogRecPtr outbox_log_standby_lsn(void);
 extern bool outbox_log_standbys_configured(void);
 extern bool outbox_log_standbys_have(XLogRecPtr lsn);
 
-/* Payloads in memory. */
-extern size_t outbox_page_bytes;
-
 extern void outbox_page_unref(OutboxPage *page);
+
+/* After something was allocated in the page, or freed. */
+extern void outbox_page_account(OutboxPage *page);
 
 #endif							/* OUTBOX_LOG_H */

@@ -27,6 +27,7 @@ char	   *outbox_allowed_networks = NULL;
 char	   *outbox_worker_role = NULL;
 int			outbox_workers_per_database = 1;
 int			outbox_worker_max_in_flight = 1024;
+int			outbox_worker_memory = 256;
 int			outbox_wakeup_interval = 1000;
 int			outbox_settle_interval = 10;
 int			outbox_max_payload_size = 1024 * 1024;
@@ -168,6 +169,10 @@ define_operation_settings(void)
 	define_int("outbox.worker_max_in_flight",
 			   "Requests that one worker has in flight at most.",
 			   NULL, &outbox_worker_max_in_flight, 1, 16384, 0);
+	define_int("outbox.worker_memory",
+			   "The memory of one worker for events, bodies of requests and answers.",
+			   "Where it is used up, an endpoint with requests in flight waits; one without any may send one.",
+			   &outbox_worker_memory, 16, 1024 * 1024, GUC_UNIT_MB);
 	define_int("outbox.wakeup_interval",
 			   "How long a worker sleeps at most when nothing wakes it.",
 			   "Workers are woken by the commit of a transaction that emitted; this covers COMMIT PREPARED.",

@@ -227,6 +227,7 @@ outbox_request_body(OutboxEvent *event, OutboxFormat format, size_t *len)
 			return NULL;
 		event->body[format].data = body;
 		event->body[format].len = body_len;
+		outbox_page_account(event->page);
 	}
 	*len = event->body[format].len;
 	return event->body[format].data;

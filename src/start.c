@@ -5,7 +5,6 @@
  */
 #include "outbox.h"
 
-#include <malloc.h>
 #include <sys/resource.h>
 
 #include "miscadmin.h"
@@ -21,6 +20,7 @@
 #include "crash_point.h"
 #include "deliver.h"
 #include "launcher.h"
+#include "memory.h"
 #include "origin.h"
 #include "positions.h"
 #include "reader.h"
@@ -135,17 +135,6 @@ read_origin(void)
 		 "outbox.instance_name is not the one that this log was made or adopted under: set it so, or call outbox.adopt()");
 }
 
-/*
- * Pages of events come and go all the time: do not hand their memory back to
- * the system, and take it again, each time.
- */
-static void
-keep_memory(void)
-{
-	mallopt(M_TRIM_THRESHOLD, 16 * 1024 * 1024);
-	mallopt(M_MMAP_THRESHOLD, 4 * 1024 * 1024);
-}
-
 /* May this worker work at all?  Returns when it may. */
 static void
 check_place(void)
@@ -166,7 +155,7 @@ outbox_start(OutboxDatabase *database, OutboxEnded delivery_ended)
 	db = database;
 	check_place();
 	raise_fd_limit();
-	keep_memory();
+	outbox_memory_init();
 	outbox_deliver_init(delivery_ended);
 	outbox_reader_init(outbox_roster_busy);
 	outbox_reader_set_endpoints(NULL, 0, NULL, 0);

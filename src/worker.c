@@ -29,6 +29,7 @@
 #include "dedup.h"
 #include "deliver.h"
 #include "launcher.h"
+#include "memory.h"
 #include "positions.h"
 #include "publish.h"
 #include "reader.h"
@@ -556,6 +557,7 @@ loop(void)
 			outbox_dedup_sweep(now);
 		}
 		publish(now);
+		outbox_memory_give_back(now);
 
 		if (WaitEventSetWait(set, time_to_sleep(GetCurrentTimestamp(), more),
 							 &event, 1, PG_WAIT_EXTENSION) > 0 &&
