@@ -122,6 +122,11 @@ permissions counts:
 asan valgrind:
 	@PG_CONFIG='$(PG_CONFIG)' test/checked $@ $(STAGES)
 
+# The README's commands in minimal Debian roots, see test/fresh; ROOTS='--demo
+# trixie' runs some.
+fresh:
+	@test/fresh $(ROOTS)
+
 format format-check:
 	@test/format $@
 
@@ -137,6 +142,7 @@ help:
 	@echo "make mutants        takes the guards out: does a test notice? MUTANTS='tick' tries some"
 	@echo "make permissions    writes test/permissions.txt and the counts in the README anew"
 	@echo "make asan|valgrind  the tests under a memory checker; STAGES=unit runs some"
+	@echo "make fresh          make demo and make test on machines with nothing, by debootstrap (root); ROOTS='--demo trixie' runs some"
 	@echo "make format         lay the sources out with clang-format; format-check only looks"
 
-.PHONY: setup test torture demo bench mutants permissions counts unit fuzz asan valgrind format format-check help
+.PHONY: setup test torture demo bench mutants permissions counts unit fuzz asan valgrind fresh format format-check help
