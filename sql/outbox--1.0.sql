@@ -1216,7 +1216,7 @@ SELECT CASE WHEN NOT outbox.preloaded() THEN 'not_preloaded'
             WHEN w.state IS NULL OR w.state OPERATOR(pg_catalog.=) 'starting' THEN 'no_worker'
             ELSE w.state END AS state,
        CASE WHEN NOT outbox.preloaded() THEN 'outbox is not in shared_preload_libraries: events are kept, nothing is delivered'
-            WHEN w.state OPERATOR(pg_catalog.=) 'starting' THEN 'the worker is starting'
+            WHEN w.state OPERATOR(pg_catalog.=) 'starting' THEN COALESCE(w.reason, 'the worker is starting')
             ELSE w.reason END AS reason,
        l.bytes AS log_bytes,
        l.oldest_at AS oldest_retained_at,

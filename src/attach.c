@@ -90,6 +90,7 @@ outbox_worker_attach(OutboxDatabase *db, int worker)
 		mine->pid = MyProcPid;
 		mine->latch = MyLatch;
 		mine->started_at = GetCurrentTimestamp();
+		mine->waits_for_lock = false;
 		pg_atomic_write_u64(&mine->last_loop_at, 0);
 		pg_atomic_write_u64(&mine->delivered, 0);
 	}
@@ -119,6 +120,13 @@ outbox_worker_report(OutboxDatabase *db, OutboxWorkerState state,
 
 	if (discovered)
 		outbox_launcher_ring();
+}
+
+/* For the views only, so that no lock is needed. */
+void
+outbox_worker_waits_for_lock(bool waits)
+{
+	mine->waits_for_lock = waits;
 }
 
 void
@@ -158,8 +166,11 @@ describe(const OutboxDatabase *db, const OutboxWorker *worker, char *reason, siz
 	reason[0] = '\0';
 	if (worker->state != OUTBOX_WORKER_NONE)
 	{
-		if (worker->state != OUTBOX_WORKER_RUNNING &&
-			worker->state != OUTBOX_WORKER_STARTING)
+		if (worker->state == OUTBOX_WORKER_STARTING && worker->waits_for_lock)
+			strlcpy(reason, "the worker is starting, and waits for a lock on a table of outbox that another session holds",
+					size);
+		else if (worker->state != OUTBOX_WORKER_RUNNING &&
+				 worker->state != OUTBOX_WORKER_STARTING)
 			strlcpy(reason, db->reason, size);
 		return;
 	}

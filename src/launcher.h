@@ -38,4 +38,7 @@ extern void outbox_worker_report(OutboxDatabase *db, OutboxWorkerState state,
  */
 extern void outbox_worker_no_extension(void);
 
+/* A worker that starts says whether a lock keeps it from it. */
+extern void outbox_worker_waits_for_lock(bool waits);
+
 #endif							/* OUTBOX_LAUNCHER_H */

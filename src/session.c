@@ -202,6 +202,8 @@ outbox_session_init(void)
 	for (size_t i = 0; i < lengthof(overrides); i++)
 		SetConfigOption(overrides[i][0], overrides[i][1], PGC_SUSET, PGC_S_OVERRIDE);
 
+	/* A catalog that is locked must not keep the worker from ending. */
+	in_transaction = true;
 	SetCurrentStatementStartTimestamp();
 	StartTransactionCommand();
 	PushActiveSnapshot(GetTransactionSnapshot());
@@ -217,7 +219,10 @@ outbox_session_init(void)
 	PopActiveSnapshot();
 	CommitTransactionCommand();
 	if (!OidIsValid(extension_oid))
+	{
+		in_transaction = false;
 		return false;
+	}
 
 	/*
 	 * The connection was made without a role, which means as a superuser.
@@ -233,6 +238,7 @@ outbox_session_init(void)
 	/* Bodies are UTF-8 whatever the database is; to be set in a transaction. */
 	SetConfigOption("client_encoding", "UTF8", PGC_SUSET, PGC_S_OVERRIDE);
 	CommitTransactionCommand();
+	in_transaction = false;
 	return true;
 }
 

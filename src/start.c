@@ -55,17 +55,42 @@ raise_fd_limit(void)
 				 errhint("Raise the limit of open files of the server, or lower the setting.")));
 }
 
-/* Until somebody rings, or a little while; ends when it is asked to. */
+/*
+ * The only wait of a worker that does not work yet: until its latch is set, or
+ * for some milliseconds.  Ends the process when it is asked to.  What other
+ * processes ask of all processes is answered here, too: DROP DATABASE waits for
+ * each of them.
+ */
 static void
-wait_for_change(uint64 changed)
+wait_a_little(long ms)
 {
 	CHECK_FOR_INTERRUPTS();
 	if (ShutdownRequestPending || ConfigReloadPending)
 		proc_exit(0);
-	if (pg_atomic_read_u64(&db->changed) == changed)
-		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 Min(IDLE_LOOK, outbox_retention * 100L), PG_WAIT_EXTENSION);
+	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, ms,
+					 PG_WAIT_EXTENSION);
 	ResetLatch(MyLatch);
+	CHECK_FOR_INTERRUPTS();
+}
+
+/* Until something is changed, or a little while. */
+static void
+wait_for_change(uint64 changed)
+{
+	wait_a_little(pg_atomic_read_u64(&db->changed) != changed ? 0 :
+				  Min(IDLE_LOOK, outbox_retention * 100L));
+}
+
+/* Begins a transaction as soon as the locks that it needs are free. */
+static void
+begin_when_unlocked(bool write)
+{
+	while (!outbox_begin(write))
+	{
+		outbox_worker_waits_for_lock(true);
+		wait_a_little(OUTBOX_RETRY_LOCKS_AFTER / 1000);
+	}
+	outbox_worker_waits_for_lock(false);
 }
 
 /*
@@ -111,8 +136,7 @@ read_origin(void)
 	{
 		uint64		changed = pg_atomic_read_u64(&db->changed);
 
-		while (!outbox_begin(true))
-			pg_usleep(OUTBOX_RETRY_LOCKS_AFTER);
+		begin_when_unlocked(true);
 		outbox_retention_init(db);
 		if (GetCurrentTimestamp() >= outbox_retention_next_time())
 			outbox_origin_claim();
@@ -160,8 +184,7 @@ outbox_start(OutboxDatabase *database, OutboxEnded delivery_ended)
 	outbox_reader_init(outbox_roster_busy);
 	outbox_reader_set_endpoints(NULL, 0, NULL, 0);
 
-	while (!outbox_begin(false))
-		pg_usleep(OUTBOX_RETRY_LOCKS_AFTER);
+	begin_when_unlocked(false);
 	outbox_log_check_sequence();
 	outbox_cloudevents_init();
 	outbox_positions_raise_numbers(db);
