@@ -8,7 +8,8 @@
  * planner or an executor in between.  What the executor would have done is done
  * here: the stamps are those of the column defaults, the checks those of the
  * CHECK constraint.  EXECUTE on emit() is the permission; no privilege on the
- * table is asked for.
+ * table is asked for.  Where others have put triggers on the table, the row goes
+ * through the executor after all (row.c).
  *
  * The order of the steps in outbox_append() matters to the readers (log.c):
  *
@@ -24,7 +25,6 @@
 #include "access/tableam.h"
 #include "access/transam.h"
 #include "access/xact.h"
-#include "executor/executor.h"
 #include "executor/tuptable.h"
 #include "fmgr.h"
 #include "miscadmin.h"
@@ -35,10 +35,10 @@
 #include "utils/uuid.h"
 #include "utils/xid8.h"
 
-#include "compat.h"
 #include "crash_point.h"
 #include "dedup.h"
 #include "emit.h"
+#include "row.h"
 #include "stamp.h"
 #include "version.h"
 #include "wakeup.h"
@@ -70,24 +70,10 @@ set_time(TupleTableSlot *slot, int attnum, TimestampTz time, bool is_set)
 }
 
 static void
-insert_index_entries(Relation rel, TupleTableSlot *slot)
-{
-	EState	   *estate = CreateExecutorState();
-	ResultRelInfo *info = makeNode(ResultRelInfo);
-
-	InitResultRelInfo(info, rel, 0, NULL, 0);
-	ExecOpenIndices(info, false);
-	outbox_insert_index_tuples(info, slot, estate);
-	ExecCloseIndices(info);
-	FreeExecutorState(estate);
-}
-
-static void
 write_row(Relation rel, TupleTableSlot *slot)
 {
 	ExecStoreVirtualTuple(slot);
-	table_tuple_insert(rel, slot, GetCurrentCommandId(true), 0, NULL);
-	insert_index_entries(rel, slot);
+	outbox_insert_row(rel, slot);
 	ExecDropSingleTupleTableSlot(slot);
 	table_close(rel, NoLock);
 }

@@ -82,4 +82,11 @@ typedef struct OutboxSlots
 extern void outbox_append_rows(Oid table, OutboxSlots *s, int nrows, Datum *values,
 							   bool *nulls);
 
+/*
+ * Inserts the row of a slot of one of our own tables, which the caller has
+ * opened and locked.  Triggers that others have put on the table are called;
+ * an error (09000) if one of them keeps the row out.
+ */
+extern void outbox_insert_row(Relation rel, TupleTableSlot *slot);
+
 #endif							/* OUTBOX_ROW_H */
