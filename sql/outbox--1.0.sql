@@ -286,9 +286,11 @@ COMMENT ON COLUMN outbox.scheduled.body IS 'As in outbox.events';
 COMMENT ON COLUMN outbox.scheduled.content_type IS 'As in outbox.events';
 COMMENT ON COLUMN outbox.scheduled.dedup_key IS 'The key in outbox.dedup that stands for it; cancelled, it is free again';
 
+-- Text in an index is ordered by its bytes: an order of the database's locale
+-- changes with the system's libraries, and what was stored is then not found.
 CREATE TABLE outbox.dedup (
-    topic        pg_catalog.text NOT NULL,
-    dedup_key    pg_catalog.text NOT NULL,
+    topic        pg_catalog.text COLLATE "C" NOT NULL,
+    dedup_key    pg_catalog.text COLLATE "C" NOT NULL,
     event_id     pg_catalog.uuid NOT NULL,
     created_at   pg_catalog.timestamptz NOT NULL,
     PRIMARY KEY (topic, dedup_key)
@@ -346,7 +348,7 @@ REVOKE ALL ON FUNCTION outbox.worker_slots() FROM PUBLIC;
 
 CREATE TABLE outbox.endpoint_settings (
     endpoint_id     pg_catalog.int4 GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    name            pg_catalog.text NOT NULL UNIQUE,
+    name            pg_catalog.text COLLATE "C" NOT NULL UNIQUE,
     url             pg_catalog.text NOT NULL,
     topics          pg_catalog.text[] NOT NULL,
     filter          pg_catalog.jsonpath,
@@ -460,7 +462,7 @@ CREATE TABLE outbox.parked (
     endpoint_id     pg_catalog.int4 NOT NULL,
     seq             pg_catalog.int8 NOT NULL,
     event_id        pg_catalog.uuid NOT NULL,
-    key             pg_catalog.text,
+    key             pg_catalog.text COLLATE "C",
     status          pg_catalog.text NOT NULL,   -- retrying, blocked, dead, cancelled
     reason          pg_catalog.text,
     attempts        pg_catalog.int4 NOT NULL,
@@ -548,7 +550,7 @@ CREATE TABLE outbox.attempt_log_2 PARTITION OF outbox.attempt_log FOR VALUES IN 
 
 -- Which pieces are in use, and since when.
 CREATE TABLE outbox.pieces (
-    log         pg_catalog.text PRIMARY KEY,    -- events, attempts
+    log         pg_catalog.text COLLATE "C" PRIMARY KEY,    -- events, attempts
     piece       pg_catalog.int2 NOT NULL,
     since       pg_catalog.timestamptz NOT NULL
 );
@@ -655,8 +657,20 @@ BEGIN
             USING ERRCODE = 'invalid_parameter_value',
                   HINT = 'Use ''now'', ''beginning'' or a timestamp in the past.';
     END IF;
+    -- The newest tick before which nothing was emitted later than that. Times do
+    -- not follow the log where the clock was set back: what was emitted between
+    -- two such ticks has its own.
     SELECT t.snapshot, t.seq_low INTO snapshot, seq_low
-    FROM outbox.ticks t WHERE t.taken_at <= at ORDER BY t.tick DESC LIMIT 1;
+    FROM outbox.ticks t
+    WHERE t.taken_at <= at AND t.tick < COALESCE((
+        SELECT min(q.tick)
+        FROM (SELECT c.tick, c.taken_at, c.seq_high, lag(c.taken_at) OVER w AS before, lag(c.seq_low) OVER w AS low
+              FROM outbox.ticks c WINDOW w AS (ORDER BY c.tick)) q
+        WHERE q.taken_at > at
+        OR (q.taken_at < q.before
+            AND EXISTS (SELECT 1 FROM outbox.events e
+                        WHERE e.seq > q.low AND e.seq <= q.seq_high AND e.created_at >= at))), t.tick + 1)
+    ORDER BY t.tick DESC LIMIT 1;
     IF NOT FOUND AND NOT earliest AND EXISTS (SELECT 1 FROM outbox.origins o WHERE o.adopted_by IS NOT NULL) THEN
         RAISE EXCEPTION 'start_at "%" is earlier than the adoption of this log', start_at
             USING ERRCODE = 'object_not_in_prerequisite_state',

@@ -52,6 +52,7 @@ open_index(Relation heap, const char *columns)
 {
 	char		name[NAMEDATALEN];
 	Oid			oid;
+	Relation	index;
 
 	snprintf(name, sizeof(name), "%s_%s_idx", RelationGetRelationName(heap), columns);
 	oid = get_relname_relid(name, RelationGetNamespace(heap));
@@ -60,7 +61,15 @@ open_index(Relation heap, const char *columns)
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("index \"%s.%s\" does not exist", OUTBOX_SCHEMA, name),
 				 errhint("The log is read by this index of its piece: if it was renamed, name it so again.")));
-	return index_open(oid, AccessShareLock);
+	index = index_open(oid, AccessShareLock);
+
+	/* It would be read, and what it lacks passed over. */
+	if (!index->rd_index->indisvalid)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("index \"%s.%s\" is not valid: it need not hold every event", OUTBOX_SCHEMA, name),
+				 errhint("REINDEX INDEX CONCURRENTLY %s.%s;", OUTBOX_SCHEMA, name)));
+	return index;
 }
 
 /* The tables are locked, see outbox_begin(). */

@@ -110,6 +110,21 @@ delete $ENV{LD_PRELOAD};
 $receiver->wait_delivered(1, id => $down);
 pass('down: the retry is made within backoff_max');
 
+# A place in the log by its time: where the clock was set back times come twice,
+# and what was emitted at the first of them must not be missed, whether a tick was
+# taken then or not.
+ask("SELECT outbox.drop_endpoint('waits', discard => true)");
+my $here = $offset;
+my $time = ask('SELECT clock_timestamp()');
+my $first = emit($node, 'place.n', '{}');
+set_clock($here - 1800);
+ok(wait_sql($node, "SELECT taken_at < '$time'::timestamptz - interval '1000 s' FROM outbox.ticks ORDER BY tick DESC LIMIT 1"),
+	'the log goes on after the clock was set back');
+set_clock($here + 60);
+endpoint($node, $receiver, 'place', '/ok/place', "topics => '{place.*}', start_at => '$time'");
+$receiver->wait_delivered(1, id => $first, path => '/ok/place');
+pass('an event that was emitted before the clock was set back is not passed over');
+
 stop_producer($producer);
 check_history($node, $receiver, $log, endpoints => [ '/ok/a', '/fail/b' ],
 	max_duplicates => 6 * 2 * (32 + 100),
