@@ -209,6 +209,34 @@ outbox_column_is_virtual(const FormData_pg_attribute *att)
 #endif
 }
 
+/* The n-th of the processes that the statistics know, from 1; 16 renamed it. */
+#if PG_VERSION_NUM >= 160000
+#define outbox_backend_status(n) (&pgstat_get_local_beentry_by_index(n)->backendStatus)
+#else
+#define outbox_backend_status(n) (&pgstat_fetch_stat_local_beentry(n)->backendStatus)
+#endif
+
+/* What a setting's check hook hands to its assign hook, or NULL; 16 gave it a context. */
+static inline void *
+outbox_guc_alloc(size_t size)
+{
+#if PG_VERSION_NUM >= 160000
+	return guc_malloc(LOG, size);
+#else
+	return malloc(size);
+#endif
+}
+
+static inline void
+outbox_guc_free(void *extra)
+{
+#if PG_VERSION_NUM >= 160000
+	guc_free(extra);
+#else
+	free(extra);
+#endif
+}
+
 static inline double
 outbox_random_double(void)
 {

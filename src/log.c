@@ -28,10 +28,6 @@
 #include "commands/sequence.h"
 #include "common/hashfn.h"
 #include "executor/spi.h"
-#include "replication/syncrep.h"
-#include "replication/walsender.h"
-#include "replication/walsender_private.h"
-#include "storage/lwlock.h"
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
 #include "utils/xid8.h"
@@ -45,6 +41,7 @@
 #include "plan.h"
 #include "row.h"
 #include "scan.h"
+#include "standbys.h"
 #include "stamp.h"
 
 /* How many xids back the commit log is asked; beyond, the tick's LSN is used. */
@@ -435,12 +432,12 @@ outbox_log_read(OutboxCursor *cursor, OutboxTick *target,
 		outbox_cursor_set(cursor, cursor->under, NULL, 0);
 
 	/*
-	 * Synchronous standbys do not follow single transactions: with them, the
-	 * whole tick has to be out.
+	 * Standbys do not follow single transactions: with them, the whole tick
+	 * has to be out.
 	 */
 	if (st.page)
 	{
-		if (outbox_log_standbys_configured())
+		if (outbox_standbys_required())
 			st.lsn = Max(st.lsn, st.page->under->lsn);
 		st.page->lsn = st.lsn;
 		*lsn = Max(*lsn, st.lsn);
@@ -458,7 +455,7 @@ fetched_lsn(const Datum *values)
 {
 	uint64		xid = row_xid(values);
 
-	if (outbox_log_standbys_configured())
+	if (outbox_standbys_required())
 		return outbox_log_end();
 	return is_fresh(xid) ? TransactionIdGetCommitLSN((TransactionId) xid) : InvalidXLogRecPtr;
 }
@@ -542,38 +539,9 @@ outbox_log_end(void)
 }
 
 bool
-outbox_log_standbys_configured(void)
-{
-	return max_wal_senders > 0 &&
-		SyncRepStandbyNames != NULL && SyncRepStandbyNames[0] != '\0';
-}
-
-/*
- * Not SyncRepWaitForLSN(): it returns at once when synchronous_commit is off
- * or local, a cancel returns as if the wait had been satisfied, and meanwhile
- * every request of the loop would stand still.
- */
-XLogRecPtr
-outbox_log_standby_lsn(void)
-{
-	XLogRecPtr	flushed;
-
-	LWLockAcquire(SyncRepLock, LW_SHARED);
-	flushed = WalSndCtl->lsn[SYNC_REP_WAIT_FLUSH];
-	LWLockRelease(SyncRepLock);
-	return flushed;
-}
-
-bool
-outbox_log_standbys_have(XLogRecPtr lsn)
-{
-	return !outbox_log_standbys_configured() || outbox_log_standby_lsn() >= lsn;
-}
-
-bool
 outbox_log_durable(XLogRecPtr lsn)
 {
 	if (lsn > outbox_flush_lsn())
 		XLogFlush(lsn);
-	return outbox_log_standbys_have(lsn);
+	return !outbox_standbys_required() || outbox_standbys_lsn() >= lsn;
 }

@@ -181,14 +181,11 @@ extern XLogRecPtr outbox_fetched_lsn;
 
 /*
  * Never send what a crash can take back.  outbox_log_durable() flushes up to
- * 'lsn' if need be, and says whether the synchronous standbys have it, too.
+ * 'lsn' if need be, and says whether the standbys that are asked for have it, too.
  */
 extern XLogRecPtr outbox_log_end(void);
 extern bool outbox_log_durable(XLogRecPtr lsn);
 extern XLogRecPtr outbox_durable_lsn;	/* as far as the worker knows */
-extern XLogRecPtr outbox_log_standby_lsn(void);
-extern bool outbox_log_standbys_configured(void);
-extern bool outbox_log_standbys_have(XLogRecPtr lsn);
 
 extern void outbox_page_unref(OutboxPage *page);
 

@@ -17,6 +17,7 @@
 #include "lifecycle.h"
 #include "outbox.h"
 #include "shmem.h"
+#include "standbys.h"
 
 PG_MODULE_MAGIC;
 
@@ -41,6 +42,7 @@ char	   *outbox_ssl_cert_file = NULL;
 char	   *outbox_ssl_key_file = NULL;
 int			outbox_ssl_min_protocol_version = OUTBOX_TLS_1_2;
 char	   *outbox_proxy = NULL;
+char	   *outbox_wait_for_standbys = NULL;
 
 static const struct config_enum_entry log_attempts_options[] = {
 	{"all", OUTBOX_LOG_ATTEMPTS_ALL, false},
@@ -181,6 +183,11 @@ define_operation_settings(void)
 			   "How long outcomes are collected before they are written together.",
 			   "What was delivered in this time before a crash is delivered again.",
 			   &outbox_settle_interval, 1, 1000, GUC_UNIT_MS);
+	DefineCustomStringVariable("outbox.wait_for_standbys",
+							   "The standbys that must have an event on disk before it is sent.",
+							   "A number, a list of application names, or a number and a list in parentheses. 0: those of synchronous_standby_names only.",
+							   &outbox_wait_for_standbys, "0", PGC_SIGHUP, 0,
+							   outbox_standbys_check, outbox_standbys_assign, NULL);
 	define_int("outbox.max_payload_size",
 			   "The largest payload of an event, inclusive.",
 			   NULL, &outbox_max_payload_size, 1024, 64 * 1024 * 1024, GUC_UNIT_BYTE);

@@ -40,12 +40,14 @@
 #include "session.h"
 #include "settle.h"
 #include "shares.h"
+#include "standbys.h"
 #include "start.h"
 
 /* How long a request may go on when its endpoint is to be read anew. */
 #define CANCEL_AFTER (500 * 1000)
 
-#define WATCH_STANDBYS_EVERY 1	/* ms */
+#define WATCH_STANDBYS_EVERY 1	/* ms; they have not flushed enough */
+#define AWAIT_STANDBYS_EVERY 50 /* ms; too few are streaming */
 
 /*
  * A look for news costs the same for one event as for a hundred.  A single one is
@@ -155,7 +157,36 @@ read_step(TimestampTz now, bool *more)
 	hold_lsn = Max(hold_lsn, lsn);
 }
 
-/* Sends nothing that a crash could take back. */
+/* Tells outbox.status whether this worker sends, and why not. */
+static void
+report_state(void)
+{
+	static OutboxWorkerState reported = OUTBOX_WORKER_STARTING;
+	static char reported_reason[256];
+	OutboxWorkerState state = OUTBOX_WORKER_RUNNING;
+	char		reason[256] = "";
+
+	if (!outbox_enabled)
+	{
+		state = OUTBOX_WORKER_DISABLED;
+		strlcpy(reason, "outbox.enabled is off", sizeof(reason));
+	}
+	else if (outbox_standbys_missing())
+	{
+		state = OUTBOX_WORKER_HELD;
+		outbox_standbys_explain(reason, sizeof(reason));
+	}
+	if (state == reported && strcmp(reason, reported_reason) == 0)
+		return;
+	reported = state;
+	strlcpy(reported_reason, reason, sizeof(reported_reason));
+	outbox_worker_report(db, state, reason);
+}
+
+/*
+ * Sends nothing that a crash, or a failover to one of the standbys that are
+ * asked for, could take back.
+ */
 static void
 check_durability(void)
 {
@@ -166,10 +197,11 @@ check_durability(void)
 	hold_lsn = Max(hold_lsn, outbox_fetched_lsn);
 	OUTBOX_CRASH_POINT("flush.begin");
 	durable = outbox_log_durable(hold_lsn) ? hold_lsn :
-		Max(outbox_durable_lsn, outbox_log_standby_lsn());
+		Max(outbox_durable_lsn, outbox_standbys_lsn());
 	OUTBOX_CRASH_POINT("flush.done");
 	look_later((GetCurrentTimestamp() - begun) * FLUSH_SHARE);
-	may = outbox_enabled && durable >= start_lsn;
+	report_state();
+	may = outbox_enabled && durable >= start_lsn && !outbox_standbys_missing();
 	if (durable != outbox_durable_lsn || may != outbox_may_send)
 		outbox_fill_all = true;
 	outbox_durable_lsn = durable;
@@ -466,7 +498,9 @@ time_to_sleep(TimestampTz now, bool more)
 	ms = until <= now ? 0 : (long) Min((until - now + 999) / 1000, 60 * 1000);
 	if (http >= 0)
 		ms = Min(ms, http);
-	if (outbox_enabled && outbox_durable_lsn < hold_lsn)
+	if (outbox_enabled && outbox_standbys_missing())
+		ms = Min(ms, AWAIT_STANDBYS_EVERY);
+	else if (outbox_enabled && outbox_durable_lsn < hold_lsn)
 		ms = Min(ms, WATCH_STANDBYS_EVERY);
 	return ms;
 }
@@ -487,7 +521,6 @@ static void
 loop(void)
 {
 	WaitEventSet *set = outbox_create_wait_event_set(3);
-	OutboxWorkerState state = OUTBOX_WORKER_STARTING;
 
 	AddWaitEventToSet(set, WL_LATCH_SET, PGINVALID_SOCKET, MyLatch, NULL);
 	AddWaitEventToSet(set, WL_EXIT_ON_PM_DEATH, PGINVALID_SOCKET, NULL, NULL);
@@ -514,11 +547,10 @@ loop(void)
 				shut_down();	/* whose log this is has to be asked again */
 			outbox_http_reload();
 			outbox_fill_all = true;
-		}
-		if ((state == OUTBOX_WORKER_RUNNING) != outbox_enabled)
-		{
-			state = outbox_enabled ? OUTBOX_WORKER_RUNNING : OUTBOX_WORKER_DISABLED;
-			outbox_worker_report(db, state, outbox_enabled ? NULL : "outbox.enabled is off");
+
+			/* Standbys may be asked for that were not when events were read. */
+			if (outbox_standbys_required())
+				start_lsn = hold_lsn = Max(hold_lsn, outbox_log_end());
 		}
 
 		outbox_http_poll();

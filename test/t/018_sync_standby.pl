@@ -65,6 +65,7 @@ ok( wait_sql(
 		"SELECT count(*) = 1 FROM outbox.events WHERE topic = 'sync.cancelled'"),
 	'a cancelled wait leaves its event visible');
 nothing_arrives($receiver, 'and not sent', 1);
+$session->quit;
 
 # The worker is not stuck in that wait
 ok( wait_sql(
@@ -132,6 +133,5 @@ is( $standby->safe_psql('postgres', 'SELECT count(*) FROM outbox.events'),
 	scalar(keys %{ { map { $_->{id} => 1 } grep { $_->{topic} ne 'outbox.test' } $receiver->delivered } }),
 	'and nothing is missing');
 
-$session->quit;
 $standby->stop;
 done_testing();

@@ -1,0 +1,36 @@
+/*
+ * standbys.h
+ *	  Owns how far standbys have the WAL: those of synchronous replication, and
+ *	  those that outbox.wait_for_standbys asks for.
+ */
+#ifndef OUTBOX_STANDBYS_H
+#define OUTBOX_STANDBYS_H
+
+#include "postgres.h"
+
+#include "access/xlogdefs.h"
+#include "utils/guc.h"
+
+/* True if an event must be on a standby before it is sent. */
+extern bool outbox_standbys_required(void);
+
+/*
+ * How far the WAL is on disk of the standbys that are asked for.  Invalid: too
+ * few of them are streaming, or synchronous replication has not begun.
+ */
+extern XLogRecPtr outbox_standbys_lsn(void);
+
+/*
+ * True if fewer standbys were streaming than outbox.wait_for_standbys asks for
+ * when outbox_standbys_lsn() was last asked.
+ */
+extern bool outbox_standbys_missing(void);
+
+/* Says so, in words for outbox.status. */
+extern void outbox_standbys_explain(char *reason, size_t size);
+
+/* Hooks of the setting. */
+extern bool outbox_standbys_check(char **newval, void **extra, GucSource source);
+extern void outbox_standbys_assign(const char *newval, void *extra);
+
+#endif							/* OUTBOX_STANDBYS_H */
