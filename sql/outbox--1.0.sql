@@ -510,7 +510,7 @@ CREATE TABLE outbox.replays (
 -- Events that outlive their piece of the log because a parked delivery needs
 -- them.
 CREATE TABLE outbox.kept_events (
-    seq         pg_catalog.int8 PRIMARY KEY,
+    seq         pg_catalog.int8 NOT NULL,
     xid         pg_catalog.xid8 NOT NULL,
     epoch       pg_catalog.int8 NOT NULL,
     id          pg_catalog.uuid NOT NULL,
@@ -522,7 +522,8 @@ CREATE TABLE outbox.kept_events (
     headers     pg_catalog.jsonb,
     payload     pg_catalog.jsonb,
     body        pg_catalog.bytea,
-    content_type pg_catalog.text
+    content_type pg_catalog.text,
+    PRIMARY KEY (seq, epoch)
 );
 CREATE INDEX kept_events_id_idx ON outbox.kept_events (id);
 
@@ -1141,13 +1142,16 @@ CROSS JOIN outbox.log_size l
 LEFT JOIN LATERAL outbox.endpoint_stats(s.endpoint_id) t ON true;
 COMMENT ON VIEW outbox.stats IS 'How each endpoint is doing; in constant time, whatever the size of the log';
 
--- The log, and what was kept of it for parked deliveries.
+-- The log, and what was kept of it for parked deliveries. A row of another log
+-- is none of it, and may have the number of one that is.
 CREATE VIEW outbox.all_events AS
 SELECT id, seq, xid, epoch, created_at, expires_at, topic, COALESCE(type, topic) AS type, key, headers,
        payload, body, content_type FROM outbox.events
+WHERE outbox.log_xid(epoch, xid) IS NOT NULL
 UNION ALL
 SELECT id, seq, xid, epoch, created_at, expires_at, topic, COALESCE(type, topic) AS type, key, headers,
-       payload, body, content_type FROM outbox.kept_events;
+       payload, body, content_type FROM outbox.kept_events
+WHERE outbox.log_xid(epoch, xid) IS NOT NULL;
 COMMENT ON VIEW outbox.all_events IS 'Events of the log and those that are kept for parked deliveries';
 
 CREATE VIEW outbox.deliveries AS
@@ -1178,6 +1182,7 @@ CROSS JOIN LATERAL (SELECT v.topics, v.filter FROM outbox.subscriptions v
                     ORDER BY v.version DESC LIMIT 1) v
 LEFT JOIN outbox.parked k ON k.endpoint_id OPERATOR(pg_catalog.=) p.endpoint_id
                          AND k.seq OPERATOR(pg_catalog.=) e.seq
+                         AND k.event_id OPERATOR(pg_catalog.=) e.id
 LEFT JOIN LATERAL (SELECT pg_catalog.max(l.attempt) AS attempts,
                           (pg_catalog.array_agg(l.status_code::pg_catalog.int4 ORDER BY l.started_at DESC))[1] AS last_status_code,
                           (pg_catalog.array_agg(l.error ORDER BY l.started_at DESC))[1] AS last_error,
@@ -1214,7 +1219,7 @@ SELECT e.id AS event_id, e.seq, e.topic, e.type, e.key, s.name AS endpoint, k.st
        e.payload, e.body, e.content_type
 FROM outbox.parked k
 JOIN outbox.endpoint_settings s USING (endpoint_id)
-JOIN outbox.all_events e ON e.seq OPERATOR(pg_catalog.=) k.seq
+JOIN outbox.all_events e ON e.seq OPERATOR(pg_catalog.=) k.seq AND e.id OPERATOR(pg_catalog.=) k.event_id
 WHERE k.status OPERATOR(pg_catalog.=) 'dead';
 COMMENT ON VIEW outbox.dead_letters IS 'Deliveries that were given up, with the event';
 
@@ -1284,7 +1289,7 @@ BEGIN
     AND (event IS NULL OR k.event_id = event)
     AND (since IS NULL OR k.parked_at >= since)
     AND (topics IS NULL OR EXISTS (SELECT 1 FROM outbox.all_events e
-                                   WHERE e.seq = k.seq AND outbox.topic_in(e.topic, topics)))
+                                   WHERE e.seq = k.seq AND e.id = k.event_id AND outbox.topic_in(e.topic, topics)))
     ORDER BY k.seq;
     GET DIAGNOSTICS n = ROW_COUNT;
     PERFORM outbox.endpoints_changed();

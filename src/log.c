@@ -141,7 +141,11 @@ outbox_uuid_text(const pg_uuid_t *uuid, char *out)
 	*out = '\0';
 }
 
-/* Where it lies among the snapshots of this log; 0: nowhere. */
+/*
+ * Where it lies among the snapshots of this log; 0: nowhere.  A row of another
+ * log may have the number, and the id, of an event of this one: only the epoch
+ * tells the two apart.  Whatever is looked up by seq asks here.
+ */
 static uint64
 row_xid(const Datum *values)
 {
@@ -327,6 +331,7 @@ take_row(void *arg, TupleTableSlot *slot)
 	OutboxCursor *cursor = st->cursor;
 	OutboxRow	row = {.values = slot->tts_values,.nulls = slot->tts_isnull};
 	struct varlena *topic;
+	int64		seq;
 	uint64		xid;
 	void	   *wanted;
 	OutboxEvent *event;
@@ -336,10 +341,15 @@ take_row(void *arg, TupleTableSlot *slot)
 
 	slot_getallattrs(slot);
 	st->rows++;
-	cursor->last_seq = DatumGetInt64(row.values[COL(seq)]);
+	seq = DatumGetInt64(row.values[COL(seq)]);
 	xid = row_xid(row.values);
 	if (xid == 0)
-		return true;			/* of another log */
+	{
+		/* Of another log.  The page may end here, before ours of this number. */
+		cursor->last_seq = Max(cursor->last_seq, seq - 1);
+		return true;
+	}
+	cursor->last_seq = seq;
 	if (!outbox_tick_sees(cursor->under, xid) ||
 		outbox_tick_sees(cursor->done, xid))
 		return true;
@@ -471,6 +481,8 @@ typedef struct FetchState
 static void
 fetch_one(FetchState *st, Datum *values, bool *nulls)
 {
+	if (row_xid(values) == 0)
+		return;
 	st->n++;
 	st->page->lsn = Max(st->page->lsn, fetched_lsn(values));
 	st->take(st->arg, NULL, make_event(st->page, values, nulls));

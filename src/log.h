@@ -173,7 +173,10 @@ extern bool outbox_cursor_covers(const OutboxCursor *c, uint64 xid, int64 seq);
 extern int	outbox_log_read(OutboxCursor *cursor, OutboxTick *target,
 							const OutboxReader *reader, XLogRecPtr *lsn);
 
-/* Events by seq, wherever they are kept; those that are gone are not taken. */
+/*
+ * Events of this log by seq, wherever they are kept; those that are gone are not
+ * taken.
+ */
 extern void outbox_log_fetch(const int64 *seqs, int n, OutboxTake take, void *arg);
 
 /* Raised by whatever was fetched; the worker waits for it. */

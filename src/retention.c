@@ -137,7 +137,8 @@ everybody_is_done(int piece)
 			 " AND pg_catalog.pg_visible_in_snapshot("
 			 "outbox.log_xid(e.epoch, e.xid), p.under)))"
 			 " OR EXISTS (SELECT 1 FROM outbox.events_%d e"
-			 " WHERE e.seq OPERATOR(pg_catalog.=) ANY (p.pending))"
+			 " WHERE e.seq OPERATOR(pg_catalog.=) ANY (p.pending)"
+			 " AND outbox.log_xid(e.epoch, e.xid) IS NOT NULL)"
 			 " LIMIT 1", piece, piece, piece);
 	execute(sql);
 	return SPI_processed == 0;
@@ -145,7 +146,8 @@ everybody_is_done(int piece)
 
 /*
  * Parked deliveries still need their events.  Of all that is parked only what
- * can lie in this piece is looked at.
+ * can lie in this piece is looked at.  Rows of other logs may have the same
+ * numbers.
  */
 static void
 keep_events(int piece)
@@ -162,7 +164,8 @@ keep_events(int piece)
 			 " (SELECT pg_catalog.min(f.seq) FROM outbox.events_%d f)"
 			 " AND p.seq OPERATOR(pg_catalog.<=)"
 			 " (SELECT pg_catalog.max(l.seq) FROM outbox.events_%d l)"
-			 " ON CONFLICT (seq) DO NOTHING", piece, piece, piece);
+			 " AND outbox.log_xid(e.epoch, e.xid) IS NOT NULL"
+			 " ON CONFLICT (seq, epoch) DO NOTHING", piece, piece, piece);
 	execute(sql);
 }
 
