@@ -89,6 +89,15 @@ outbox_http_release(OutboxTransfer *t)
  * Starting and ending
  */
 
+static int64
+now_ms(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (int64) now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
 static void
 end_unstarted(OutboxTransfer *t)
 {
@@ -96,19 +105,99 @@ end_unstarted(OutboxTransfer *t)
 	dlist_push_tail(&unstarted, &t->node);
 }
 
+/* Those that wait for this one's connection share its fate. */
+static void
+share_fate(OutboxTransfer *t)
+{
+	OutboxHost *host = t->host;
+
+	if (host->first == t && !host->open)
+	{
+		while (!dlist_is_empty(&host->waiting))
+		{
+			OutboxTransfer *w = dlist_container(OutboxTransfer, node,
+												dlist_pop_head_node(&host->waiting));
+
+			outbox_http_fail(w, t->outcome.failure, t->outcome.error, "");
+			w->outcome.duration = t->outcome.duration;
+			end_unstarted(w);
+		}
+	}
+	host->open = false;
+}
+
+/* There are no addresses to send the request to. */
+static void
+fail_lookup(OutboxTransfer *t, bool timed_out)
+{
+	bool		proxied = outbox_http_settings.use_proxy && !t->plain;
+	char		words[128];
+
+	t->outcome.duration = now_ms() - t->begun_at;
+	if (timed_out)
+	{
+		snprintf(words, sizeof(words), "timed out after %g s while resolving the host",
+				 Min(t->connect_timeout, t->timeout) / 1000.0);
+		outbox_http_fail(t, OUTBOX_FAILURE_DNS, words, "");
+	}
+	else
+		outbox_http_fail(t, OUTBOX_FAILURE_DNS, proxied ? "could not resolve the proxy's name" :
+						 "could not resolve host",
+						 t->crowded ? "too many lookups are still waiting for an answer" : "");
+	share_fate(t);
+	end_unstarted(t);
+}
+
+static void
+fail_launch(OutboxTransfer *t, const char *why)
+{
+	outbox_http_fail(t, OUTBOX_FAILURE_INTERNAL, "could not start the request", why);
+	share_fate(t);
+	end_unstarted(t);
+}
+
+/*
+ * Gives the transfer to libcurl, once there are addresses for it.  What their
+ * lookup took is part of the time that the request may take.
+ */
 static void
 launch(OutboxTransfer *t)
 {
-	CURLMcode	code = curl_multi_add_handle(multi, t->easy);
+	int64		now = now_ms();
+	CURLMcode	code;
 
+	if (t->begun_at == 0)
+	{
+		t->begun_at = now;
+		t->lookup_deadline = now + Min(t->connect_timeout, t->timeout);
+	}
+	switch (outbox_http_look_up(t, now))
+	{
+		case OUTBOX_LOOKUP_READY:
+			break;
+		case OUTBOX_LOOKUP_WAITS:
+			t->state = LOOKING_UP;
+			return;
+		case OUTBOX_LOOKUP_CROWDED:
+			t->crowded = true;
+			fail_lookup(t, false);
+			return;
+		case OUTBOX_LOOKUP_NO_MEMORY:
+			fail_launch(t, "no memory or thread for a name lookup");
+			return;
+	}
+	t->lookup_took = (int) (now - t->begun_at);
+	if (!outbox_http_set_timeouts(t, Max(t->connect_timeout - t->lookup_took, 1),
+								  Max(t->timeout - t->lookup_took, 1)))
+	{
+		fail_launch(t, "out of memory");
+		return;
+	}
+	code = curl_multi_add_handle(multi, t->easy);
 	if (code == CURLM_OK)
 		t->state = RUNNING;
 	else
-	{
-		outbox_http_fail(t, OUTBOX_FAILURE_INTERNAL, "could not start the request",
-			 curl_multi_strerror(code));
-		end_unstarted(t);
-	}
+		fail_launch(t, curl_multi_strerror(code));
 }
 
 void
@@ -120,6 +209,10 @@ outbox_http_start(OutboxTransfer *t, const OutboxTarget *target,
 	const char *hint;
 
 	t->delivery = delivery;
+	t->connect_timeout = target->connect_timeout;
+	t->timeout = target->timeout;
+	t->begun_at = 0;
+	t->lookup_took = 0;
 	t->tried = t->connected = t->crowded = false;
 	t->socket_errno = 0;
 	memset(&t->head, 0, sizeof(t->head));
@@ -211,12 +304,11 @@ static void
 finish(OutboxTransfer *t, CURLcode code)
 {
 	OutboxOutcome *o = &t->outcome;
-	OutboxHost *host = t->host;
 	bool		was_answered = t->state == ANSWERED;
 	curl_off_t	duration = 0;
 
 	curl_easy_getinfo(t->easy, CURLINFO_TOTAL_TIME_T, &duration);
-	o->duration = duration / 1000.0;
+	o->duration = t->lookup_took + duration / 1000.0;
 	if (was_answered)
 	{
 		/* Whatever happened after the headers changes nothing. */
@@ -233,22 +325,7 @@ finish(OutboxTransfer *t, CURLcode code)
 	withdraw(t);
 
 	if (!was_answered)
-	{
-		/* Those that waited for this connection share its fate. */
-		if (host->first == t && !host->open)
-		{
-			while (!dlist_is_empty(&host->waiting))
-			{
-				OutboxTransfer *w = dlist_container(OutboxTransfer, node,
-													dlist_pop_head_node(&host->waiting));
-
-				outbox_http_fail(w, o->failure, o->error, "");
-				w->outcome.duration = o->duration;
-				end_unstarted(w);
-			}
-		}
-		host->open = false;
-	}
+		share_fate(t);
 	outbox_http_leave_host(t);
 	report(t->delivery, o);
 	if (t->answer_size > ANSWER_KEPT)
@@ -263,15 +340,6 @@ finish(OutboxTransfer *t, CURLcode code)
 /*
  * The loop
  */
-
-static int64
-now_ms(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (int64) now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
 
 static int
 set_timer(CURLM *m, long ms, void *arg)
@@ -288,7 +356,6 @@ act(int fd, int mask)
 	int			running;
 
 	curl_multi_socket_action(multi, fd, mask, &running);
-	outbox_http_let_signals();
 }
 
 /* Those of now: 'done' may start others that fail at once. */
@@ -353,6 +420,7 @@ outbox_http_poll(void)
 
 		if (more)
 			more = outbox_http_events(act);
+		outbox_http_lookups_step(now_ms(), launch, fail_lookup);
 		if (timer_at == 0 || (timer_at != NEVER && timer_at <= now_ms()))
 		{
 			timer_at = NEVER;
@@ -390,6 +458,7 @@ outbox_http_timeout(void)
 
 		at = Min(at, t->body_deadline);
 	}
+	at = Min(at, outbox_http_lookups_deadline());
 	if (at == NEVER)
 		return -1;
 	now = now_ms();
@@ -410,6 +479,26 @@ outbox_http_since_reload(void)
 	return now.tv_sec - reloaded_at.tv_sec - (now.tv_nsec < reloaded_at.tv_nsec);
 }
 
+/* The proxy's name and port, as libcurl looks it up. */
+static void
+take_proxy(void)
+{
+	OutboxHttpSettings *s = &outbox_http_settings;
+	CURLU	   *parsed;
+	bool		ok;
+
+	if (!s->use_proxy)
+		return;
+	parsed = curl_url();
+	ok = parsed != NULL &&
+		curl_url_set(parsed, CURLUPART_URL, outbox_proxy, 0) == CURLUE_OK &&
+		outbox_http_split_url(parsed, strncasecmp(outbox_proxy, "https:", 6) == 0 ? 443 : 1080,
+							  s->proxy_host, sizeof(s->proxy_host), &s->proxy_port) == NULL;
+	if (!ok)
+		strlcpy(s->proxy_host, "invalid", sizeof(s->proxy_host));	/* has no address */
+	curl_url_cleanup(parsed);
+}
+
 /* The settings, as they are now. */
 static void
 take_settings(void)
@@ -420,6 +509,7 @@ take_settings(void)
 
 	outbox_http_settings.generation++;
 	outbox_http_settings.use_proxy = outbox_proxy && outbox_proxy[0];
+	take_proxy();
 	if (!outbox_networks_parse(outbox_allowed_networks ? outbox_allowed_networks : "",
 							   &outbox_http_settings.networks, bad, sizeof(bad)))
 		ereport(WARNING,
@@ -438,6 +528,7 @@ void
 outbox_http_reload(void)
 {
 	clock_gettime(CLOCK_MONOTONIC_COARSE, &reloaded_at);
+	outbox_http_forget_lookups(now_ms());
 	take_settings();
 }
 
@@ -458,7 +549,7 @@ outbox_http_init(OutboxDone done)
 	outbox_http_hosts_init();
 
 	multi = curl_multi_init();
-	ok = multi != NULL && outbox_http_sockets_init(multi) &&
+	ok = multi != NULL && outbox_http_sockets_init(multi) && outbox_http_lookups_init() &&
 		curl_multi_setopt(multi, CURLMOPT_TIMERFUNCTION, set_timer) == CURLM_OK &&
 		curl_multi_setopt(multi, CURLMOPT_PIPELINING, CURLPIPE_MULTIPLEX) == CURLM_OK;
 	if (ok)
@@ -491,6 +582,7 @@ outbox_http_shutdown(void)
 		free(t->headers.start);
 		free(t->lines);
 		free(t->url);
+		free(t->resolve);
 		curl_url_cleanup(t->parsed);
 		free(t->answer);
 		free(t);

@@ -139,6 +139,16 @@ extern const char *outbox_http_check_url(const char *url, const char **hint);
 /* What is wrong with a proxy's URL; NULL: nothing. */
 extern const char *outbox_http_check_proxy(const char *url);
 
+/*
+ * The name and the port that a parsed URL leads to, the name as libcurl knows it,
+ * in ASCII.  (Before 7.88 libcurl cannot say what it makes of other letters, and
+ * such a name is not found.)  An empty name: it is an address.  default_port, when
+ * the URL has none; 0: the scheme's.  Returns NULL, or what is in the way.
+ */
+struct Curl_URL;
+extern const char *outbox_http_split_url(struct Curl_URL *url, int default_port,
+										 char *host, size_t size, int *port);
+
 /* Writes * wherever the text names the host of the URL. */
 extern void outbox_http_hide_host(char *text, const char *url);
 

@@ -10,9 +10,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
-#include <signal.h>
 #include <stdlib.h>
-#include <sys/stat.h>
 #include <time.h>
 
 /*
@@ -30,16 +28,12 @@
 /* Idle connections are closed before usual receivers do it (60 s and more). */
 #define CONNECTION_IDLE_MAX 50L /* s */
 #define CONNECTION_LIFETIME_MAX 300L	/* s; also how long DNS can be outlived */
-#define LOOKUP_AGE_MAX 60L		/* s that names and CA files are remembered */
-#define THREADS_MAX 256			/* the process's, name lookups among them */
+#define CA_AGE_MAX 60L			/* s that CA files are remembered */
 
 OutboxHttpSettings outbox_http_settings;
 
 /* The range of an address that is nobody's private one, but needs TLS. */
 static const char PLAIN_HTTP[] = "public";
-
-static bool signals_held;
-static sigset_t signals_before;
 
 void
 outbox_http_fail(OutboxTransfer *t, OutboxFailure failure, const char *words,
@@ -89,41 +83,18 @@ open_socket(void *arg, curlsocktype purpose, struct curl_sockaddr *address)
 }
 
 /*
- * A name is about to be looked up, in a thread that libcurl starts and, when
- * the request times out first, leaves behind.  It inherits our signal mask:
- * PostgreSQL's handlers must never run there.
+ * libcurl asks this before it looks up what it has no addresses for.  It may do so
+ * for an address, but for no name: http_lookup.c does that.
  */
 static int
 before_lookup(void *resolver, void *reserved, void *arg)
 {
 	OutboxTransfer *t = arg;
-	struct stat tasks;
+	bool		proxied = outbox_http_settings.use_proxy && !t->plain;
 
 	(void) resolver;
 	(void) reserved;
-	if (stat("/proc/self/task", &tasks) == 0 && tasks.st_nlink > THREADS_MAX)
-	{
-		t->crowded = true;
-		return 1;
-	}
-	if (!signals_held)
-	{
-		sigset_t	all;
-
-		sigfillset(&all);
-		signals_held = sigprocmask(SIG_SETMASK, &all, &signals_before) == 0;
-	}
-	return 0;
-}
-
-void
-outbox_http_let_signals(void)
-{
-	if (signals_held)
-	{
-		sigprocmask(SIG_SETMASK, &signals_before, NULL);
-		signals_held = false;
-	}
+	return (proxied ? outbox_http_settings.proxy_host : t->lookup_host)[0] != '\0';
 }
 
 /* There is a connection, new or reused, and nothing was sent on it yet. */
@@ -278,9 +249,6 @@ set_constants(OutboxTransfer *t)
 		{CURLOPT_TCP_KEEPALIVE, 1},
 		{CURLOPT_MAXAGE_CONN, CONNECTION_IDLE_MAX},
 		{CURLOPT_UPLOAD_BUFFERSIZE, 16 * 1024},
-#if LIBCURL_VERSION_NUM >= 0x075700
-		{CURLOPT_QUICK_EXIT, 1},
-#endif
 #if LIBCURL_VERSION_NUM < 0x075500
 		{CURLOPT_PROTOCOLS, CURLPROTO_HTTP | CURLPROTO_HTTPS},
 #endif
@@ -329,14 +297,14 @@ outbox_http_make_handle(OutboxTransfer *t)
 	t->generation = outbox_http_settings.generation;
 	if (t->url)
 		t->url[0] = '\0';
-	t->connect_timeout = t->timeout = -1;
+	t->set_connect_timeout = t->set_timeout = -1;
 	t->age = -1;
 	return true;
 }
 
 /*
- * A reload is also heard by what libcurl has in store: connections, CA files
- * and addresses of names that are older than it are not used any more.
+ * A reload is also heard by what libcurl has in store: connections and CA files
+ * that are older than it are not used any more.
  * libcurl counts the age of a connection in whole seconds, so that it takes two
  * until the last of them is given up.
  */
@@ -352,13 +320,11 @@ set_ages(OutboxTransfer *t)
 #if LIBCURL_VERSION_NUM >= 0x075700
 	/* Not every TLS library has that cache. */
 	(void) curl_easy_setopt(t->easy, CURLOPT_CA_CACHE_TIMEOUT,
-							Min(age, LOOKUP_AGE_MAX));
+							Min(age, CA_AGE_MAX));
 #endif
-	return curl_easy_setopt(t->easy, CURLOPT_DNS_CACHE_TIMEOUT,
-							Min(age, LOOKUP_AGE_MAX)) == CURLE_OK &&
-		curl_easy_setopt(t->easy, CURLOPT_MAXLIFETIME_CONN,
-						 age < CONNECTION_LIFETIME_MAX ? Max(age - 1, 1) :
-						 CONNECTION_LIFETIME_MAX) == CURLE_OK;
+	return curl_easy_setopt(t->easy, CURLOPT_MAXLIFETIME_CONN,
+							age < CONNECTION_LIFETIME_MAX ? Max(age - 1, 1) :
+							CONNECTION_LIFETIME_MAX) == CURLE_OK;
 }
 
 /*
@@ -369,6 +335,7 @@ static const char *
 set_url(OutboxTransfer *t, const char *url)
 {
 	size_t		size = strlen(url) + 1;
+	const char *complaint;
 	CURLUcode	code;
 
 	if (t->url_size < size)
@@ -386,6 +353,10 @@ set_url(OutboxTransfer *t, const char *url)
 	code = curl_url_set(t->parsed, CURLUPART_URL, url, CURLU_DISALLOW_USER);
 	if (code != CURLUE_OK)
 		return curl_url_strerror(code);
+	complaint = outbox_http_split_url(t->parsed, 0, t->lookup_host, sizeof(t->lookup_host),
+									  &t->lookup_port);
+	if (complaint != NULL)
+		return complaint;
 
 	/*
 	 * Plain http goes to allowed networks only, and is judged by the final
@@ -403,22 +374,20 @@ set_url(OutboxTransfer *t, const char *url)
 	return NULL;
 }
 
-static bool
-set_timeouts(OutboxTransfer *t, const OutboxTarget *target)
+bool
+outbox_http_set_timeouts(OutboxTransfer *t, int connect_timeout, int timeout)
 {
-	if (t->connect_timeout != target->connect_timeout)
+	if (t->set_connect_timeout != connect_timeout)
 	{
-		if (curl_easy_setopt(t->easy, CURLOPT_CONNECTTIMEOUT_MS,
-							 (long) target->connect_timeout) != CURLE_OK)
+		if (curl_easy_setopt(t->easy, CURLOPT_CONNECTTIMEOUT_MS, (long) connect_timeout) != CURLE_OK)
 			return false;
-		t->connect_timeout = target->connect_timeout;
+		t->set_connect_timeout = connect_timeout;
 	}
-	if (t->timeout != target->timeout)
+	if (t->set_timeout != timeout)
 	{
-		if (curl_easy_setopt(t->easy, CURLOPT_TIMEOUT_MS,
-							 (long) target->timeout) != CURLE_OK)
+		if (curl_easy_setopt(t->easy, CURLOPT_TIMEOUT_MS, (long) timeout) != CURLE_OK)
 			return false;
-		t->timeout = target->timeout;
+		t->set_timeout = timeout;
 	}
 	return true;
 }
@@ -467,7 +436,7 @@ outbox_http_set_request(OutboxTransfer *t, const OutboxTarget *target,
 	if ((t->url == NULL || strcmp(t->url, target->url) != 0) &&
 		(complaint = set_url(t, target->url)) != NULL)
 		return complaint;
-	if (!set_ages(t) || !set_timeouts(t, target) || !set_lines(t, body_len) ||
+	if (!set_ages(t) || !set_lines(t, body_len) ||
 		curl_easy_setopt(t->easy, CURLOPT_POSTFIELDS, body ? body : "") != CURLE_OK ||
 		curl_easy_setopt(t->easy, CURLOPT_POSTFIELDSIZE_LARGE,
 						 (curl_off_t) body_len) != CURLE_OK)
@@ -489,7 +458,6 @@ outbox_http_explain(OutboxTransfer *t, CURLcode code)
 {
 	char		detail[192];
 	long		number = 0;
-	curl_off_t	lookup = 0;
 	int			ms;
 
 	switch (code)
@@ -498,8 +466,7 @@ outbox_http_explain(OutboxTransfer *t, CURLcode code)
 		case CURLE_COULDNT_RESOLVE_HOST:
 			outbox_http_fail(t, OUTBOX_FAILURE_DNS,
 				 code == CURLE_COULDNT_RESOLVE_PROXY ?
-				 "could not resolve the proxy's name" : "could not resolve host",
-				 t->crowded ? "too many lookups are still waiting for an answer" : "");
+				 "could not resolve the proxy's name" : "could not resolve host", "");
 			break;
 
 		case CURLE_COULDNT_CONNECT:
@@ -531,15 +498,10 @@ outbox_http_explain(OutboxTransfer *t, CURLcode code)
 			break;
 
 		case CURLE_OPERATION_TIMEDOUT:
-			curl_easy_getinfo(t->easy, CURLINFO_NAMELOOKUP_TIME_T, &lookup);
 			ms = t->connected ? t->timeout : Min(t->connect_timeout, t->timeout);
-			snprintf(detail, sizeof(detail), "after %g s%s", ms / 1000.0,
-					 t->connected ? "" : lookup ? " while connecting" :
-					 " while resolving the host");
-			snprintf(t->outcome.error, sizeof(t->outcome.error),
-					 "timed out %s", detail);
-			t->outcome.failure = t->connected || lookup ?
-				OUTBOX_FAILURE_TIMEOUT : OUTBOX_FAILURE_DNS;
+			snprintf(t->outcome.error, sizeof(t->outcome.error), "timed out after %g s%s",
+					 ms / 1000.0, t->connected ? "" : " while connecting");
+			t->outcome.failure = OUTBOX_FAILURE_TIMEOUT;
 			break;
 
 		case CURLE_SSL_CONNECT_ERROR:

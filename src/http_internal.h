@@ -6,6 +6,7 @@
  *	  http_handle.c		what a libcurl handle is told, and what it tells
  *	  http_head.c		the head of an answer
  *	  http_host.c		what is known of a target while it has transfers
+ *	  http_lookup.c		names and the addresses that they lead to
  *	  http_socket.c		sockets and the epoll descriptor
  *	  http_text.c		header lines, URLs, Retry-After; needs none of this
  */
@@ -30,6 +31,7 @@ typedef enum OutboxTransferState
 	FREE,						/* on free_transfers */
 	ACQUIRED,					/* on no list */
 	WAITING,					/* on its host's list */
+	LOOKING_UP,					/* on its name's list */
 	UNSTARTED,					/* on unstarted: outcome known, 'done' is due */
 	RUNNING,					/* in libcurl, on no list */
 	ANSWERED					/* in libcurl, on answered or on reading: headers
@@ -88,10 +90,15 @@ struct OutboxTransfer
 	char	   *url;
 	size_t		url_size;
 	CURLU	   *parsed;			/* the same */
+	char		lookup_host[256];	/* its host; empty: an address */
+	int			lookup_port;
 	bool		plain;			/* not https */
-	int			connect_timeout;
-	int			timeout;
+	int			set_connect_timeout;
+	int			set_timeout;
 	long		age;			/* s, of the last reload */
+	struct curl_slist resolve_lines[2]; /* text of 'resolve' */
+	char	   *resolve;		/* for CURLOPT_RESOLVE */
+	size_t		resolve_size;
 
 	/* A body that is kept whole; the memory stays for the next one. */
 	char	   *answer;
@@ -100,9 +107,14 @@ struct OutboxTransfer
 	/* The request under way. */
 	OutboxHost *host;
 	void	   *delivery;
+	int			connect_timeout;	/* ms */
+	int			timeout;
+	int64		begun_at;		/* ms; 0: not launched yet */
+	int64		lookup_deadline;
+	int			lookup_took;	/* ms */
 	bool		tried;			/* an address was not refused */
 	bool		connected;
-	bool		crowded;		/* too many threads for another name lookup */
+	bool		crowded;		/* too many lookups are under way */
 	bool		whole_answer;
 	size_t		answer_len;
 	int			socket_errno;
@@ -120,6 +132,8 @@ typedef struct OutboxHttpSettings
 	unsigned	generation;
 	bool		use_proxy;
 	bool		have_http2;
+	char		proxy_host[256];	/* empty: an address */
+	int			proxy_port;
 	OutboxNetworks networks;
 } OutboxHttpSettings;
 
@@ -137,7 +151,7 @@ extern const char *outbox_http_set_request(OutboxTransfer *t,
 extern void outbox_http_fail(OutboxTransfer *t, OutboxFailure failure,
 							 const char *words, const char *detail);
 extern void outbox_http_explain(OutboxTransfer *t, CURLcode code);
-extern void outbox_http_let_signals(void);
+extern bool outbox_http_set_timeouts(OutboxTransfer *t, int connect_timeout, int timeout);
 
 /*
  * http_host.c.  A transfer enters its target's host with its start (NULL: out of
@@ -153,6 +167,28 @@ extern void outbox_http_got_through(OutboxTransfer *t);
 extern bool outbox_http_hosts_are_ready(void);
 extern void outbox_http_start_waiting(void (*launch) (OutboxTransfer *t));
 
+/*
+ * http_lookup.c.  look_up: READY: the handle has the addresses, or needs none.
+ * WAITS: the transfer is on a list, until the step calls 'go_on' (look up again)
+ * or 'fail' (the name has no address, or the transfer's lookup_deadline is over)
+ * with it, off any list.  deadline: when the step wants to be called anyway.
+ * forget: what was looked up before is not used any more.
+ */
+typedef enum OutboxLookupState
+{
+	OUTBOX_LOOKUP_READY,
+	OUTBOX_LOOKUP_WAITS,
+	OUTBOX_LOOKUP_CROWDED,		/* too many lookups are under way */
+	OUTBOX_LOOKUP_NO_MEMORY		/* or no thread */
+} OutboxLookupState;
+
+extern bool outbox_http_lookups_init(void);
+extern OutboxLookupState outbox_http_look_up(OutboxTransfer *t, int64 now);
+extern void outbox_http_lookups_step(int64 now, void (*go_on) (OutboxTransfer *t),
+									 void (*fail) (OutboxTransfer *t, bool timed_out));
+extern int64 outbox_http_lookups_deadline(void);
+extern void outbox_http_forget_lookups(int64 now);
+
 /* http_head.c */
 extern OutboxHeadState outbox_head_line(OutboxHead *head, OutboxOutcome *outcome,
 										const char *line, size_t len, int64 now);
@@ -167,5 +203,9 @@ extern void outbox_http_sockets_shutdown(void);
 extern void outbox_http_watch(int fd);
 extern int	outbox_http_close_socket(void *arg, curl_socket_t fd);
 extern bool outbox_http_events(void (*act) (int fd, int mask));
+
+/* The descriptor that says that lookups have ended; its events set the flag. */
+extern bool outbox_http_watch_lookups(int fd);
+extern bool outbox_http_lookups_ended;
 
 #endif							/* OUTBOX_HTTP_INTERNAL_H */

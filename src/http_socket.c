@@ -25,6 +25,9 @@ static int	epoll_fd = -1;
 static Watch *watches;
 static int	nwatches;
 
+static int	lookups_fd = -1;
+bool		outbox_http_lookups_ended;
+
 /* A socket that we have just opened; libcurl has not asked about it yet. */
 void
 outbox_http_watch(int fd)
@@ -108,6 +111,11 @@ on_event(const struct epoll_event *event, void (*act) (int fd, int mask))
 	int			fd = event->data.fd;
 	int			mask = 0;
 
+	if (fd == lookups_fd)
+	{
+		outbox_http_lookups_ended = true;
+		return;
+	}
 	if (fd < nwatches && watches[fd].ours)
 	{
 		Watch	   *w = &watches[fd];
@@ -135,6 +143,17 @@ outbox_http_events(void (*act) (int fd, int mask))
 	for (int i = 0; i < n; i++)
 		on_event(&events[i], act);
 	return n == (int) lengthof(events);
+}
+
+bool
+outbox_http_watch_lookups(int fd)
+{
+	struct epoll_event event;
+
+	memset(&event, 0, sizeof(event));
+	event.events = EPOLLIN;
+	event.data.fd = lookups_fd = fd;
+	return epoll_ctl(epoll_fd, EPOLL_CTL_ADD, fd, &event) == 0;
 }
 
 int

@@ -7,6 +7,7 @@
  */
 #include "http.h"
 
+#include <arpa/inet.h>
 #include <curl/curl.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -14,9 +15,6 @@
 #include <strings.h>
 
 #include "address.h"
-
-/* No receiver means a longer time; and it fits into microseconds. */
-#define RETRY_AFTER_MAX PG_INT32_MAX
 
 /*
  * A name with other letters than ASCII's is looked up in another form, in which
@@ -27,6 +25,9 @@
 #else
 #define AS_LOOKED_UP 0
 #endif
+
+/* No receiver means a longer time; and it fits into microseconds. */
+#define RETRY_AFTER_MAX PG_INT32_MAX
 
 void
 outbox_headers_reset(OutboxHeaders *h)
@@ -353,6 +354,29 @@ outbox_http_check_url(const char *url, const char **hint)
 	}
 	curl_url_cleanup(parsed);
 	return complaint;
+}
+
+const char *
+outbox_http_split_url(struct Curl_URL *url, int default_port, char *host,
+					  size_t size, int *port)
+{
+	char	   *part = NULL;
+	struct in_addr v4;
+	bool		fits;
+
+	if (curl_url_get(url, CURLUPART_PORT, &part, default_port ? 0 : CURLU_DEFAULT_PORT) == CURLUE_OK)
+		*port = atoi(part);
+	else
+		*port = default_port;
+	curl_free(part);
+	part = NULL;
+	if (curl_url_get(url, CURLUPART_HOST, &part, AS_LOOKED_UP) != CURLUE_OK)
+		return "the host's name cannot be looked up";
+	if (part[0] == '[' || inet_pton(AF_INET, part, &v4) == 1)
+		part[0] = '\0';
+	fits = strlcpy(host, part, size) < size;
+	curl_free(part);
+	return fits ? NULL : "the host's name is too long";
 }
 
 void
