@@ -85,13 +85,6 @@ outbox_schema_usable(Oid schema, Oid role)
 #endif
 }
 
-/* Timeouts that would end a worker, and that not every version knows. */
-#if PG_VERSION_NUM >= 170000
-#define OUTBOX_NEW_TIMEOUTS {"transaction_timeout", "0"},
-#else
-#define OUTBOX_NEW_TIMEOUTS
-#endif
-
 /* Makes the tuplestore of a function that returns all its rows at once. */
 static inline void
 outbox_materialize(FunctionCallInfo fcinfo)

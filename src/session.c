@@ -71,45 +71,109 @@ static volatile sig_atomic_t in_transaction;
 static MemoryContext caller_cxt; /* a transaction ends in TopMemoryContext */
 
 /*
- * Settings that a database or a role could carry and that would change what
- * the worker's statements mean, or end them.  The planner's switches keep the
- * walk along the log an index scan, also on a table that was never analyzed.
+ * Settings that a database or a role can carry and that would change what the
+ * worker's statements mean or may do, or end them.
+ *
+ * The list was made from pg_settings of PostgreSQL 15 to 18: every setting whose
+ * context is "user", "superuser", "superuser-backend" or "backend", and the two
+ * that it does not show, "role" and "session_authorization" (which
+ * outbox_session_init() sets for good).  Left as they are: what concerns utility
+ * commands that a worker does not run, memory and I/O, what is logged of errors,
+ * and the connection to a client.  A setting that this server does not know is
+ * passed over.
  */
 static const char *const overrides[][2] = {
+	/* Who the worker is, and what it may do. */
+	{"role", "none"},
+	{"row_security", "on"},
+	{"restrict_nonsystem_relation_kind", ""},
+	{"session_replication_role", "origin"},
 	{"default_transaction_isolation", "read committed"},
 	{"default_transaction_read_only", "off"},
 	{"default_transaction_deferrable", "off"},
+
+	/* What would end it, or hold it up. */
 	{"synchronous_commit", "off"},
 	{"statement_timeout", "0"},
+	{"transaction_timeout", "0"},
 	{"idle_in_transaction_session_timeout", "0"},
 	{"idle_session_timeout", "0"},
 	{"lock_timeout", "2s"},
-	OUTBOX_NEW_TIMEOUTS
+	{"exit_on_error", "off"},
+	{"temp_file_limit", "-1"},
+
+	/* What names, literals and operators mean. */
 	{"search_path", "pg_catalog, pg_temp"},
-	{"session_replication_role", "origin"},
-	{"row_security", "on"},
+	{"standard_conforming_strings", "on"},
+	{"backslash_quote", "safe_encoding"},
+	{"escape_string_warning", "off"},
+	{"array_nulls", "on"},
+	{"transform_null_equals", "off"},
+	{"quote_all_identifiers", "off"},
 	{"DateStyle", "ISO, MDY"},
 	{"IntervalStyle", "postgres"},
 	{"TimeZone", "UTC"},
+	{"timezone_abbreviations", "Default"},
 	{"extra_float_digits", "1"},
 	{"bytea_output", "hex"},
 	{"xmlbinary", "base64"},
+	{"xmloption", "content"},
+	{"lc_monetary", "C"},
+	{"lc_numeric", "C"},
+	{"lc_time", "C"},
+
+	/* Where and how tables are made. */
 	{"default_table_access_method", "heap"},
 	{"default_tablespace", ""},
 	{"temp_tablespaces", ""},
+
+	/*
+	 * Plans.  The walk along the log is an index scan, also on a table that was
+	 * never analyzed, and whatever things are said to cost.
+	 */
 	{"jit", "off"},
 	{"plan_cache_mode", "force_generic_plan"},
 	{"enable_seqscan", "off"},
 	{"enable_bitmapscan", "off"},
 	{"enable_indexscan", "on"},
+	{"enable_indexonlyscan", "on"},
 	{"enable_sort", "off"},
+	{"enable_incremental_sort", "on"},
+	{"enable_hashagg", "on"},
 	{"enable_hashjoin", "off"},
 	{"enable_mergejoin", "off"},
 	{"enable_nestloop", "on"},
 	{"enable_material", "off"},
+	{"enable_memoize", "on"},
+	{"enable_partition_pruning", "on"},
+	{"enable_tidscan", "on"},
+	{"constraint_exclusion", "partition"},
+	{"seq_page_cost", "1"},
+	{"random_page_cost", "4"},
+	{"cpu_tuple_cost", "0.01"},
+	{"cpu_index_tuple_cost", "0.005"},
+	{"cpu_operator_cost", "0.0025"},
+	{"cursor_tuple_fraction", "0.1"},
+	{"effective_cache_size", "4GB"},
+	{"from_collapse_limit", "8"},
+	{"join_collapse_limit", "8"},
+	{"geqo", "off"},
+	{"gin_fuzzy_search_limit", "0"},
+	{"synchronize_seqscans", "off"},
 	{"max_parallel_workers_per_gather", "0"},
+
+	/* Autovacuum goes by what is counted here. */
+	{"track_counts", "on"},
+
+	/* What would show secrets in the server log. */
 	{"log_statement", "none"},
 	{"log_min_duration_statement", "-1"},
+	{"log_min_duration_sample", "-1"},
+	{"log_transaction_sample_rate", "0"},
+	{"log_parameter_max_length_on_error", "0"},
+	{"debug_print_parse", "off"},
+	{"debug_print_rewritten", "off"},
+	{"debug_print_plan", "off"},
 };
 
 /*
@@ -200,7 +264,8 @@ outbox_session_init(void)
 	char	   *extversion;
 
 	for (size_t i = 0; i < lengthof(overrides); i++)
-		SetConfigOption(overrides[i][0], overrides[i][1], PGC_SUSET, PGC_S_OVERRIDE);
+		if (GetConfigOption(overrides[i][0], true, false) != NULL)
+			SetConfigOption(overrides[i][0], overrides[i][1], PGC_SUSET, PGC_S_OVERRIDE);
 
 	/* A catalog that is locked must not keep the worker from ending. */
 	in_transaction = true;
