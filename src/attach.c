@@ -277,7 +277,7 @@ OUTBOX_FUNCTION(outbox_worker_status_1_0, 0)
 	bool		ours = false;
 	int			nslots = 0;
 
-	outbox_materialize(fcinfo);
+	InitMaterializedSRF(fcinfo, 0);
 	outbox_expect_columns(fcinfo, rsinfo->setDesc, STATUS_COLUMNS);
 	if (outbox_shared == NULL)
 		return (Datum) 0;

@@ -1,6 +1,6 @@
 /*
  * compat.h
- *	  Owns every difference between PostgreSQL 14 and 18: no other file asks for
+ *	  Owns every difference between PostgreSQL 15 and 18: no other file asks for
  *	  the version.
  */
 #ifndef OUTBOX_COMPAT_H
@@ -10,53 +10,15 @@
 
 #include "access/genam.h"
 #include "access/transam.h"
-#include "access/xlog.h"
 #include "catalog/pg_database.h"
 #include "catalog/pg_namespace.h"
 #include "common/base64.h"
-#if PG_VERSION_NUM >= 150000
-#include "common/pg_prng.h"
-#endif
 #include "executor/executor.h"
-#include "funcapi.h"
 #include "miscadmin.h"
-#include "storage/ipc.h"
 #include "storage/latch.h"
 #include "utils/acl.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
-#include "utils/tuplestore.h"
-
-/* 15 forbids unknown settings of the prefix from then on; 14 warns once. */
-#if PG_VERSION_NUM < 150000
-#define MarkGUCPrefixReserved(prefix) EmitWarningsOnPlaceholders(prefix)
-#endif
-
-/*
- * Shared memory is asked for in a hook since 15, and in _PG_init itself before.
- */
-static inline void
-outbox_on_shmem_request(void (*request) (void), void (**previous) (void))
-{
-#if PG_VERSION_NUM >= 150000
-	*previous = shmem_request_hook;
-	shmem_request_hook = request;
-#else
-	*previous = NULL;
-	request();
-#endif
-}
-
-/* Blocks have grown with the context since 15. */
-static inline MemoryContext
-outbox_generation_context(MemoryContext parent, const char *name)
-{
-#if PG_VERSION_NUM >= 150000
-	return GenerationContextCreate(parent, name, ALLOCSET_DEFAULT_SIZES);
-#else
-	return GenerationContextCreate(parent, name, ALLOCSET_DEFAULT_INITSIZE);
-#endif
-}
 
 /* dshash has wanted a function that copies keys since 17. */
 #if PG_VERSION_NUM >= 170000
@@ -82,35 +44,6 @@ outbox_schema_usable(Oid schema, Oid role)
 	return object_aclcheck(NamespaceRelationId, schema, role, ACL_USAGE) == ACLCHECK_OK;
 #else
 	return pg_namespace_aclcheck(schema, role, ACL_USAGE) == ACLCHECK_OK;
-#endif
-}
-
-/* Makes the tuplestore of a function that returns all its rows at once. */
-static inline void
-outbox_materialize(FunctionCallInfo fcinfo)
-{
-#if PG_VERSION_NUM >= 150000
-	InitMaterializedSRF(fcinfo, 0);
-#else
-	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	MemoryContext old;
-	TupleDesc	desc;
-
-	if (rsinfo == NULL || !IsA(rsinfo, ReturnSetInfo) ||
-		(rsinfo->allowedModes & SFRM_Materialize) == 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("this function returns a set and cannot be called here"),
-				 errhint("Call it in FROM.")));
-	old = MemoryContextSwitchTo(rsinfo->econtext->ecxt_per_query_memory);
-	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
-		elog(ERROR, "return type must be a row type");
-	rsinfo->returnMode = SFRM_Materialize;
-	rsinfo->setResult =
-		tuplestore_begin_heap((rsinfo->allowedModes & SFRM_Materialize_Random) != 0,
-							  false, work_mem);
-	rsinfo->setDesc = desc;
-	MemoryContextSwitchTo(old);
 #endif
 }
 
@@ -168,17 +101,6 @@ outbox_oldest_clog_xid(void)
 #endif
 }
 
-/* How far the WAL is on disk; 15 added the timeline. */
-static inline XLogRecPtr
-outbox_flush_lsn(void)
-{
-#if PG_VERSION_NUM >= 150000
-	return GetFlushRecPtr(NULL);
-#else
-	return GetFlushRecPtr();
-#endif
-}
-
 /* A set that lives as long as the process; 17 ties sets to resource owners. */
 static inline WaitEventSet *
 outbox_create_wait_event_set(int nevents)
@@ -227,16 +149,6 @@ outbox_guc_free(void *extra)
 	guc_free(extra);
 #else
 	free(extra);
-#endif
-}
-
-static inline double
-outbox_random_double(void)
-{
-#if PG_VERSION_NUM >= 150000
-	return pg_prng_double(&pg_global_prng_state);
-#else
-	return (double) random() / ((double) MAX_RANDOM_VALUE + 1);
 #endif
 }
 

@@ -116,7 +116,7 @@ page_create(OutboxTick *done, OutboxTick *under)
 	OutboxPage *page;
 
 	/* All of it goes at once, and lies close together. */
-	cxt = outbox_generation_context(page_cxt, "outbox page");
+	cxt = GenerationContextCreate(page_cxt, "outbox page", ALLOCSET_DEFAULT_SIZES);
 	page = MemoryContextAllocZero(cxt, sizeof(OutboxPage));
 	page->cxt = cxt;
 	page->refs = 1;
@@ -421,7 +421,7 @@ outbox_log_read(OutboxCursor *cursor, OutboxTick *target,
 		outbox_cursor_set(cursor, cursor->done, target, 0);
 	}
 
-	if (cursor->under->lsn <= outbox_flush_lsn())
+	if (cursor->under->lsn <= GetFlushRecPtr(NULL))
 		durable_tick = Max(durable_tick, cursor->under->number);
 	st.check = cursor->under->number > durable_tick;
 
@@ -553,7 +553,7 @@ outbox_log_end(void)
 bool
 outbox_log_durable(XLogRecPtr lsn)
 {
-	if (lsn > outbox_flush_lsn())
+	if (lsn > GetFlushRecPtr(NULL))
 		XLogFlush(lsn);
 	return !outbox_standbys_required() || outbox_standbys_lsn() >= lsn;
 }

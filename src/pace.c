@@ -4,10 +4,10 @@
  */
 #include "outbox.h"
 
+#include "common/pg_prng.h"
 #include "utils/timestamp.h"
 
 #include "batch.h"
-#include "compat.h"
 #include "pace.h"
 
 /*
@@ -30,7 +30,7 @@ int64
 outbox_pace_backoff(OutboxEndpoint *ep, int attempt)
 {
 	return outbox_backoff(attempt, ep->backoff_base, ep->backoff_max,
-						  outbox_random_double());
+						  pg_prng_double(&pg_global_prng_state));
 }
 
 /* After a slow-down slots double, at most once a second. */

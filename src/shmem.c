@@ -163,7 +163,8 @@ outbox_shmem_init(void)
 {
 	previous_startup = shmem_startup_hook;
 	shmem_startup_hook = startup_shmem;
-	outbox_on_shmem_request(request_shmem, &previous_request);
+	previous_request = shmem_request_hook;
+	shmem_request_hook = request_shmem;
 }
 
 /*
