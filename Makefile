@@ -6,7 +6,7 @@
 #   make bench     measures against a bare libcurl loop
 #   make help      the rest
 #
-# demo, test, bench and torture install what they need with apt (as root or
+# demo, test, bench, torture, fresh and matrix install what they need with apt (as root or
 # through sudo), so a Debian machine with nothing but make is enough.
 
 MODULE_big = outbox
@@ -52,7 +52,7 @@ $(OBJS) $(OBJS:.o=.bc): $(wildcard src/*.h)
 # Unit tests need no server.  A test names what it is linked with in a comment:
 # "links: src/address.c src/topic.c".
 UNIT_TESTS = $(patsubst test/unit/%.c,build/unit/%,$(wildcard test/unit/test_*.c))
-UNIT_LIBS = -L$(pkglibdir) -lpgcommon -lpgport $(SHLIB_LINK) -lm
+UNIT_LIBS = -L$(pkglibdir) -L$(libdir) -lpgcommon -lpgport $(SHLIB_LINK) -lm
 
 unit: $(UNIT_TESTS)
 
@@ -127,6 +127,11 @@ asan valgrind:
 fresh:
 	@test/fresh $(ROOTS)
 
+# The suite on every PostgreSQL that the README claims, see test/matrix;
+# VERSIONS='--smoke 18' runs a part on some.
+matrix:
+	@PG_CONFIG='$(PG_CONFIG)' test/matrix $(VERSIONS)
+
 format format-check:
 	@test/format $@
 
@@ -143,6 +148,7 @@ help:
 	@echo "make permissions    writes test/permissions.txt and the counts in the README anew"
 	@echo "make asan|valgrind  the tests under a memory checker; STAGES=unit runs some"
 	@echo "make fresh          make demo and make test on machines with nothing, by debootstrap (root); ROOTS='--demo trixie' runs some"
+	@echo "make matrix         the suite on PostgreSQL 15 to 18, with assertions, and under asan; VERSIONS='--smoke 18' runs a part on some"
 	@echo "make format         lay the sources out with clang-format; format-check only looks"
 
-.PHONY: setup test torture demo bench mutants permissions counts unit fuzz asan valgrind fresh format format-check help
+.PHONY: setup test torture demo bench mutants permissions counts unit fuzz asan valgrind fresh matrix format format-check help

@@ -48,8 +48,7 @@ foreach my $round (1 .. 5)
 		$node, $log,
 		rate => 600, keys => 6, seed => $round,
 		topic => "async.r$round", set => 'SET synchronous_commit = off');
-	my $before = () = $receiver->delivered;
-	$receiver->wait_delivered($before + 150 + int(rand 100));
+	$receiver->wait_new(150 + int(rand 100));
 	kill_everything($node);
 	stop_producer($producer);
 	start_again($node);

@@ -21,15 +21,13 @@ endpoint($node, $receiver, 'slow', '/slow/c?ms=20', $quick);
 my $producer = start_producer($node, $log, rate => 400, keys => 8);
 foreach my $way (@ways)
 {
-	my $before = () = $receiver->delivered;
-	$receiver->wait_delivered($before + 200 + int(rand 300));
+	$receiver->wait_new(200 + int(rand 300));
 	if ($way eq 'kill') { kill_everything($node) }
 	elsif ($way eq 'postmaster') { $node->kill9 }
 	else { $node->stop($way) }
 	ok(start_again($node), "$way: the server starts again");
 }
-my $before = () = $receiver->delivered;
-$receiver->wait_delivered($before + 300);
+$receiver->wait_new(300);
 stop_producer($producer);
 
 # Per crash and endpoint, at 400 a second: what is in flight, of the slow one
