@@ -5,7 +5,7 @@
 #ifndef OUTBOX_CLOUDEVENTS_H
 #define OUTBOX_CLOUDEVENTS_H
 
-#include "http.h"
+#include "header_lines.h"
 #include "log.h"
 
 /*

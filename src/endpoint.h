@@ -9,6 +9,7 @@
 #include "lib/ilist.h"
 #include "lib/pairingheap.h"
 #include "filter.h"
+#include "http.h"
 #include "log.h"
 #include "request.h"
 #include "shmem.h"

@@ -8,7 +8,7 @@
  *	  http_host.c		what is known of a target while it has transfers
  *	  http_lookup.c		names and the addresses that they lead to
  *	  http_socket.c		sockets and the epoll descriptor
- *	  http_text.c		header lines, URLs, Retry-After; needs none of this
+ *	  http_text.c		URLs, Retry-After; needs none of this
  */
 #ifndef OUTBOX_HTTP_INTERNAL_H
 #define OUTBOX_HTTP_INTERNAL_H

@@ -5,7 +5,7 @@
 #ifndef OUTBOX_REQUEST_H
 #define OUTBOX_REQUEST_H
 
-#include "http.h"
+#include "header_lines.h"
 #include "log.h"
 #include "sign.h"
 

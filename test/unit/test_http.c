@@ -2,7 +2,7 @@
  * test_http.c
  *	  URLs, Retry-After and header lines, without a server (TAP).
  *
- * links: src/http_text.c src/address.c
+ * links: src/http_text.c src/header_lines.c src/address.c
  */
 #include "http.h"
 #include "tap.h"
