@@ -185,8 +185,9 @@ copy_strings(char **from, int n)
 }
 
 /*
- * Requests in flight still use the former URL, so its memory is only retired
- * here; the worker frees it when none is left.
+ * The transaction may still be undone, and the reader has the former patterns
+ * until it is told of the new ones.  So their memory is only retired here, and
+ * freed with the next report.  Requests in flight have copies of all they need.
  */
 void
 outbox_catalog_assign(OutboxEndpoint *ep, const OutboxSettings *s)

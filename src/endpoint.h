@@ -139,7 +139,7 @@ typedef struct OutboxEndpoint
 	MemoryContext cxt;			/* of everything but the settings */
 	char	   *name;			/* in settings_cxt, too */
 	MemoryContext settings_cxt; /* of patterns, target and request */
-	MemoryContext retired_cxt;	/* former ones that requests in flight use */
+	MemoryContext retired_cxt;	/* former ones, until they are freed */
 	int			npatterns;
 	char	  **patterns;
 	JsonPath   *filter;			/* NULL: none */

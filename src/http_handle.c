@@ -298,6 +298,7 @@ outbox_http_make_handle(OutboxTransfer *t)
 	if (t->url)
 		t->url[0] = '\0';
 	t->set_connect_timeout = t->set_timeout = -1;
+	t->resolve_since = -1;
 	t->age = -1;
 	return true;
 }
@@ -348,6 +349,7 @@ set_url(OutboxTransfer *t, const char *url)
 		t->url_size = size;
 	}
 	t->url[0] = '\0';			/* unknown, until all of it is set */
+	t->resolve_since = -1;
 	if (t->parsed == NULL && (t->parsed = curl_url()) == NULL)
 		return OUT_OF_MEMORY;
 	code = curl_url_set(t->parsed, CURLUPART_URL, url, CURLU_DISALLOW_USER);

@@ -97,6 +97,8 @@ struct OutboxTransfer
 	int			set_timeout;
 	long		age;			/* s, of the last reload */
 	struct curl_slist resolve_lines[2]; /* text of 'resolve' */
+	int64		resolve_since;	/* of the addresses that it was told; 0: none;
+								 * -1: not known */
 	char	   *resolve;		/* for CURLOPT_RESOLVE */
 	size_t		resolve_size;
 

@@ -29,7 +29,7 @@
 #include "common/hashfn.h"
 
 #define LOOKUPS_MAX 256			/* at a time, silent ones among them */
-#define STACK_BYTES (256 * 1024)	/* of a thread */
+#define STACK_BYTES (1024 * 1024)	/* of a thread; modules of the system's run there */
 #define NAME_BUCKETS 256
 #define ADDRESSES_KEPT 32
 
@@ -218,9 +218,19 @@ is_localhost(const char *host)
 		(len > 10 && strncasecmp(host + len - 10, ".localhost", 10) == 0);
 }
 
+static bool
+tell_of_no_name(OutboxTransfer *t)
+{
+	if (t->resolve_since == 0)
+		return true;
+	t->resolve_since = 0;
+	return curl_easy_setopt(t->easy, CURLOPT_RESOLVE, NULL) == CURLE_OK;
+}
+
 /*
- * What CURLOPT_RESOLVE wants.  Versions differ in whether a dot at the end of a
- * name is part of it: such a name is told both ways.
+ * What CURLOPT_RESOLVE wants.  libcurl keeps it for all handles until it is told
+ * something else about the same name and port.  Versions differ in whether a dot
+ * at the end of a name is part of it: such a name is told both ways.
  */
 static bool
 tell_libcurl(OutboxTransfer *t, const HostName *name)
@@ -229,6 +239,8 @@ tell_libcurl(OutboxTransfer *t, const HostName *name)
 	size_t		size = len + strlen(name->addresses) + 16;
 	bool		dotted = len > 1 && name->host[len - 1] == '.';
 
+	if (t->resolve_since == name->known_since)
+		return true;
 	if (t->resolve_size < 2 * size)
 	{
 		char	   *bigger = realloc(t->resolve, 2 * size);
@@ -246,6 +258,7 @@ tell_libcurl(OutboxTransfer *t, const HostName *name)
 				 name->addresses);
 	t->resolve_lines[1].data = t->resolve + size;
 	t->resolve_lines[1].next = NULL;
+	t->resolve_since = name->known_since;
 	return curl_easy_setopt(t->easy, CURLOPT_RESOLVE, &t->resolve_lines[0]) == CURLE_OK;
 }
 
@@ -266,8 +279,7 @@ outbox_http_look_up(OutboxTransfer *t, int64 now)
 	HostName	   *name;
 
 	if (host[0] == '\0')		/* an address */
-		return curl_easy_setopt(t->easy, CURLOPT_RESOLVE, NULL) == CURLE_OK ?
-			OUTBOX_LOOKUP_READY : OUTBOX_LOOKUP_NO_MEMORY;
+		return tell_of_no_name(t) ? OUTBOX_LOOKUP_READY : OUTBOX_LOOKUP_NO_MEMORY;
 	name = find_name(host, proxied ? outbox_http_settings.proxy_port : t->lookup_port, now);
 	if (name == NULL)
 		return OUTBOX_LOOKUP_NO_MEMORY;
@@ -275,7 +287,9 @@ outbox_http_look_up(OutboxTransfer *t, int64 now)
 	{
 		if (name->addresses == NULL && (name->addresses = strdup("127.0.0.1,[::1]")) == NULL)
 			return OUTBOX_LOOKUP_NO_MEMORY;
-		name->asked_at = name->known_since = now;
+		name->asked_at = now;
+		if (!is_usable(name, now) || now - name->known_since >= FRESH_FOR)
+			name->known_since = now;
 	}
 
 	if (is_usable(name, now))

@@ -8,6 +8,7 @@
 #include "http.h"
 
 #include <arpa/inet.h>
+#include <ctype.h>
 #include <curl/curl.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -275,6 +276,13 @@ outbox_http_split_url(struct Curl_URL *url, int default_port, char *host,
 		return "the host's name cannot be looked up";
 	if (part[0] == '[' || inet_pton(AF_INET, part, &v4) == 1)
 		part[0] = '\0';
+
+	/* A name that begins otherwise has no address, and to libcurl another meaning. */
+	else if (!isalnum((unsigned char) part[0]) && part[0] != '_')
+	{
+		curl_free(part);
+		return "the host's name cannot be looked up";
+	}
 	fits = strlcpy(host, part, size) < size;
 	curl_free(part);
 	return fits ? NULL : "the host's name is too long";

@@ -7,7 +7,7 @@
  * DATABASE … TEMPLATE fail while anybody is connected, and nobody should have
  * to know that a worker is.
  *
- * And it rings for prepared transactions when they are committed.
+ * And it tells wakeup.c of prepared transactions.
  */
 #include "postgres.h"
 
@@ -238,14 +238,6 @@ concerns_databases(Node *parsetree)
 	}
 }
 
-/* What the prepared transaction rang for died with its session. */
-static bool
-commits_prepared(Node *parsetree)
-{
-	return IsA(parsetree, TransactionStmt) &&
-		castNode(TransactionStmt, parsetree)->kind == TRANS_STMT_COMMIT_PREPARED;
-}
-
 static void
 process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 				ProcessUtilityContext context, ParamListInfo params,
@@ -253,6 +245,8 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 				QueryCompletion *qc)
 {
 	bool		concerned = concerns_databases(pstmt->utilityStmt);
+	const TransactionStmt *transaction = IsA(pstmt->utilityStmt, TransactionStmt) ?
+		castNode(TransactionStmt, pstmt->utilityStmt) : NULL;
 
 	if (concerned)
 	{
@@ -262,6 +256,9 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 			send_away(datname);
 	}
 
+	if (transaction != NULL && transaction->kind == TRANS_STMT_PREPARE)
+		outbox_wakeup_prepare(transaction->gid);
+
 	if (previous_utility != NULL)
 		previous_utility(pstmt, queryString, readOnlyTree, context, params,
 						 queryEnv, dest, qc);
@@ -269,12 +266,10 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 		standard_ProcessUtility(pstmt, queryString, readOnlyTree, context,
 								params, queryEnv, dest, qc);
 
-	if (commits_prepared(pstmt->utilityStmt))
-	{
-		outbox_mark_emitted();
-		outbox_mark_scheduled(DT_NOBEGIN);
-		outbox_mark_changed();
-	}
+	if (transaction != NULL && (transaction->kind == TRANS_STMT_COMMIT_PREPARED ||
+								transaction->kind == TRANS_STMT_ROLLBACK_PREPARED))
+		outbox_wakeup_end_prepared(transaction->gid,
+								   transaction->kind == TRANS_STMT_COMMIT_PREPARED);
 
 	/*
 	 * There is a database more, or one less, or one that lets nobody in: seen

@@ -75,7 +75,7 @@ outbox_publish(TimestampTz now)
 			dlist_delete(&ep->busy_node);
 			ep->busy = false;
 		}
-		if (ep->nin_flight == 0 && ep->retired_cxt)
+		if (ep->retired_cxt)
 		{
 			MemoryContextDelete(ep->retired_cxt);
 			ep->retired_cxt = NULL;

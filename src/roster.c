@@ -212,8 +212,7 @@ apply_settings(void *arg, const OutboxSettings *s)
 		outbox_recreating = true;
 		outbox_roster_busy(ep);
 	}
-	else if (ep->row_version != s->row_version || s->previous_until != DT_NOEND ||
-			 ep->previous_until != DT_NOEND)
+	else if (ep->row_version != s->row_version || ep->previous_until != s->previous_until)
 	{
 		bool		other = ep->version != s->version;
 

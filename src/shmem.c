@@ -13,6 +13,7 @@
 #include "utils/memutils.h"
 
 #include "compat.h"
+#include "prepared.h"
 #include "shmem.h"
 
 /*
@@ -70,7 +71,8 @@ request_shmem(void)
 		previous_request();
 	RequestAddinShmemSpace(add_size(MAXALIGN(sizeof(OutboxShared)),
 									MAXALIGN(stats_shared_size())));
-	RequestNamedLWLockTranche("outbox", 2);
+	RequestAddinShmemSpace(outbox_prepared_size());
+	RequestNamedLWLockTranche("outbox", 3);
 
 	/* Only for its number and name: the locks are inside the hash table. */
 	RequestNamedLWLockTranche("outbox_stats", 1);
@@ -85,6 +87,7 @@ init_slots(void)
 	memset(outbox_shared, 0, sizeof(OutboxShared));
 	outbox_shared->lock = &locks[0].lock;
 	outbox_shared->tick_lock = &locks[1].lock;
+	outbox_shared->prepared_lock = &locks[2].lock;
 	for (int i = 0; i < OUTBOX_MAX_DATABASES; i++)
 	{
 		OutboxDatabase *db = &outbox_shared->databases[i];
@@ -155,6 +158,7 @@ startup_shmem(void)
 	stats_shared = ShmemInitStruct("outbox statistics", stats_shared_size(), &found);
 	if (!found)
 		init_stats();
+	outbox_prepared_init_shmem();
 	LWLockRelease(AddinShmemInitLock);
 }
 

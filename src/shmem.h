@@ -167,6 +167,7 @@ typedef struct OutboxShared
 	LWLock	   *lock;			/* the slots */
 	LWLock	   *tick_lock;		/* ticks are numbered in the order of their
 								 * snapshots */
+	LWLock	   *prepared_lock;	/* notes about prepared transactions */
 	pid_t		launcher_pid;
 	Latch	   *launcher_latch;
 	bool		rescan;			/* the set of databases has changed */

@@ -13,6 +13,7 @@
 #include "miscadmin.h"
 
 #include "crash_point.h"
+#include "prepared.h"
 #include "shmem.h"
 #include "version.h"
 #include "wakeup.h"
@@ -23,22 +24,21 @@
 #define MARK_DATABASES 0x08
 #define MARK_SCHEDULED 0x10
 
-static int	marks = 0;
-static TimestampTz scheduled_for;	/* the earliest, with MARK_SCHEDULED */
+static OutboxMarks marks;
 
 static void
-ring_workers(int rung)
+ring_workers(const OutboxMarks *rung)
 {
 	OutboxDatabase *db = outbox_database_slot(MyDatabaseId, true);
-	bool		all = (rung & MARK_CHANGED) != 0;
+	bool		all = (rung->what & MARK_CHANGED) != 0;
 
 	if (db == NULL)
 		return;
-	if (rung & MARK_SCHEDULED)
-		all = outbox_lower_due_at(db, scheduled_for) || all;
-	if (rung & MARK_EMITTED)
+	if (rung->what & MARK_SCHEDULED)
+		all = outbox_lower_due_at(db, rung->scheduled_for) || all;
+	if (rung->what & MARK_EMITTED)
 		pg_atomic_fetch_add_u64(&db->emitted, 1);
-	if (rung & MARK_CHANGED)
+	if (rung->what & MARK_CHANGED)
 		pg_atomic_fetch_add_u64(&db->changed, 1);
 
 	/*
@@ -48,7 +48,7 @@ ring_workers(int rung)
 	 * last time (time_to_sleep()).  What is scheduled for later than is known
 	 * already finds them awake anyway.
 	 */
-	if (all || (rung & MARK_EMITTED))
+	if (all || (rung->what & MARK_EMITTED))
 		outbox_workers_ring(db, all);
 }
 
@@ -57,58 +57,87 @@ ring_workers(int rung)
  * more, so nothing here may fail: what is called takes a lock at most.
  */
 static void
-ring(int rung)
+ring(const OutboxMarks *rung)
 {
-	if (rung & MARK_LAUNCHER)
+	if (rung->what & MARK_LAUNCHER)
 		outbox_launcher_probe(MyDatabaseId);
-	if (rung & MARK_DATABASES)
+	if (rung->what & MARK_DATABASES)
 		outbox_launcher_rescan();
-	if (rung & (MARK_EMITTED | MARK_CHANGED | MARK_SCHEDULED))
+	if (rung->what & (MARK_EMITTED | MARK_CHANGED | MARK_SCHEDULED))
 		ring_workers(rung);
 }
 
-/*
- * A prepared transaction is committed by another session, perhaps after a
- * restart: whoever does that rings for it (lifecycle.c).
- */
+/* A prepared transaction is committed by another session: prepared.c. */
 static void
 at_transaction_end(XactEvent event, void *arg)
 {
-	int			rung = marks;
+	OutboxMarks rung = marks;
 
 	(void) arg;
-	if (rung == 0)
-		return;
+	outbox_prepared_at_transaction_end(event, &marks);
 	switch (event)
 	{
 		case XACT_EVENT_COMMIT:
-			marks = 0;
+			marks.what = 0;
+			if (rung.what == 0)
+				break;
 			OUTBOX_KILL_POINT("wakeup.committed");
-			ring(rung);
+			ring(&rung);
 			OUTBOX_KILL_POINT("wakeup.rung");
 			break;
 		case XACT_EVENT_ABORT:
 		case XACT_EVENT_PREPARE:
-			marks = 0;
+			marks.what = 0;
 			break;
 		default:
 			break;
 	}
 }
 
-static void
-mark(int what)
+/* False: there is nothing to wake. */
+static bool
+hear_of_the_end(void)
 {
 	static bool registered = false;
 
 	if (outbox_shared == NULL)
-		return;
+		return false;
 	if (!registered)
 	{
 		RegisterXactCallback(at_transaction_end, NULL);
 		registered = true;
 	}
-	marks |= what;
+	return true;
+}
+
+static void
+mark(int what)
+{
+	if (hear_of_the_end())
+		marks.what |= what;
+}
+
+void
+outbox_wakeup_prepare(const char *gid)
+{
+	if (hear_of_the_end())
+		outbox_prepared_begin(gid);
+}
+
+/* What it was marked with, or, if that is not known, everything. */
+void
+outbox_wakeup_end_prepared(const char *gid, bool commit)
+{
+	OutboxMarks noted = {MARK_EMITTED | MARK_CHANGED | MARK_SCHEDULED, DT_NOBEGIN};
+
+	if (!hear_of_the_end())
+		return;
+	(void) outbox_prepared_ended(gid, &noted);
+	if (!commit)
+		return;
+	if (noted.what & MARK_SCHEDULED)
+		outbox_mark_scheduled(noted.scheduled_for);
+	mark(noted.what);
 }
 
 void
@@ -120,8 +149,8 @@ outbox_mark_emitted(void)
 void
 outbox_mark_scheduled(TimestampTz deliver_at)
 {
-	if ((marks & MARK_SCHEDULED) == 0 || deliver_at < scheduled_for)
-		scheduled_for = deliver_at;
+	if ((marks.what & MARK_SCHEDULED) == 0 || deliver_at < marks.scheduled_for)
+		marks.scheduled_for = deliver_at;
 	mark(MARK_SCHEDULED);
 }
 

@@ -31,6 +31,20 @@ $receiver->wait_delivered(50, path => '/ok/fine');
 ok(wait_until(sub { 1 == (() = glob '/proc/' . worker_pid($node) . '/task/*') }, 'one thread', 10),
 	'the worker has one thread while nothing is looked up');
 
+# Names as people write them
+my %form = (dotted => 'fine.test.', upper => 'FINE.test', local => 'localhost', below => 'a.localhost', many => 'many.test');
+$zone->('many.test' => '127.0.0.2 127.0.0.3 ::1 127.0.0.1');
+ask("SELECT outbox.create_endpoint('$_', 'http://$form{$_}:$receiver->{port}/ok/$_', topics => '{forms.*}')")
+  foreach sort keys %form;
+my $forms = emit($node, 'forms.one', '{}');
+$receiver->wait_delivered(1, id => $forms, path => "/ok/$_") foreach sort keys %form;
+pass('with a dot at the end, in capitals, of this machine, of several addresses of which one may be used');
+is(ask("SELECT count(*) FROM outbox.attempts WHERE event_id = '$forms'"), '5', 'each at the first attempt');
+ask("SELECT outbox.create_endpoint('unknown', 'http://unknown.test:$receiver->{port}/ok/unknown', topics => '{unknown.*}', max_attempts => 1)");
+$forms = emit($node, 'unknown.one', '{}');
+wait_status($node, $forms, 'dead', 'a name that does not exist');
+is(ask("SELECT error FROM outbox.attempts WHERE event_id = '$forms'"), 'could not resolve host', 'in words');
+
 my $worker = worker_pid($node);
 my $most = 0;
 my $before = () = $receiver->delivered(path => '/ok/fine');
@@ -68,7 +82,7 @@ ok( wait_sql($node,
 		"SELECT count(*) = $hung AND bool_and(status = 'delivered') FROM outbox.deliveries WHERE event_id = '$id'"),
 	'answered at last: all of it is delivered');
 stop_producer($producer);
-check_history($node, $receiver, $log, endpoints => ['/ok/fine'], max_duplicates => 100);
+check_history($node, $receiver, $log, endpoints => ['/ok/fine'], max_duplicates => 100, max_dead => 1);
 
 # A name server that is silent for a while: what is known is used meanwhile, and a
 # name that nobody answers for has one thread, however often it is asked for.

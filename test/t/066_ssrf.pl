@@ -297,6 +297,16 @@ like(outcome('direct', 'direct.two'), $refused, 'and plain http as ever');
 is(scalar(() = lines_of($proxy->{journal}, qr/^connect 10\./)), 0, 'the proxy is not asked for those');
 is(scalar(() = lines_of($environment->{journal}, qr/./)), 0, 'nor ever the one of the environment');
 
+# A proxy by its name, and one whose name leads nowhere
+$zone->('proxy.test' => '127.0.0.1');
+ask("ALTER SYSTEM SET outbox.proxy = 'http://proxy.test:$proxy->{port}'");
+allow('');
+is(outcome('proxied', 'proxied.two'), 'delivered', 'a proxy by its name');
+is(scalar(() = lines_of($proxy->{journal}, qr/^connect proxied.test:443/)), 2, 'which was looked up and asked');
+ask("ALTER SYSTEM SET outbox.proxy = 'http://noproxy.test:$proxy->{port}'");
+allow('');
+is(outcome('proxied', 'proxied.three'), "could not resolve the proxy's name", 'a proxy whose name does not exist');
+
 shown_in_readme(scalar @hosts, 'spellings of forbidden addresses');
 $node->stop;
 done_testing();

@@ -60,6 +60,7 @@ SELECT name, current_setting(name),
 		WHEN 'bool' THEN ARRAY[CASE setting WHEN 'on' THEN 'off' ELSE 'on' END]
 		WHEN 'enum' THEN ARRAY(SELECT v FROM unnest(enumvals) v WHERE v <> setting)
 		WHEN 'string' THEN '{}'
+		WHEN 'integer' THEN ARRAY(SELECT v FROM unnest(ARRAY[min_val, (min_val::int8 + 1)::text, max_val]) v WHERE v <> setting)
 		ELSE ARRAY(SELECT v FROM unnest(ARRAY[min_val, max_val]) v WHERE v <> setting)
 	END
 FROM pg_settings

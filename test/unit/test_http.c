@@ -7,6 +7,8 @@
 #include "http.h"
 #include "tap.h"
 
+#include <curl/curl.h>
+
 char	   *outbox_allowed_networks = "";
 
 static void
@@ -26,6 +28,23 @@ bad(const char *url, const char *part)
 
 	ok(complaint && strstr(complaint, part) && hint && hint[0],
 	   "bad URL", url, complaint ? complaint : "");
+}
+
+/* Where a URL leads to; expected NULL: nowhere. */
+static void
+leads_to(const char *url, int default_port, const char *expected, int expected_port)
+{
+	CURLU	   *parsed = curl_url();
+	char		host[32];
+	int			port = 0;
+	const char *complaint = "no URL";
+
+	if (curl_url_set(parsed, CURLUPART_URL, url, 0) == CURLUE_OK)
+		complaint = outbox_http_split_url(parsed, default_port, host, sizeof(host), &port);
+	ok(expected == NULL ? complaint != NULL :
+	   complaint == NULL && strcmp(host, expected) == 0 && port == expected_port,
+	   "leads to", url, complaint ? complaint : host);
+	curl_url_cleanup(parsed);
 }
 
 static void
@@ -144,6 +163,19 @@ main(void)
 	bad("https://a.0x/", "neither a name nor an address");
 	good("https://a.0xg/");
 	good("https://4you.example/");
+
+	leads_to("https://a.example/b", 0, "a.example", 443);
+	leads_to("http://a.example./b", 0, "a.example.", 80);
+	leads_to("http://_a.example:8080/b", 0, "_a.example", 8080);
+	leads_to("http://10.0.0.1/", 0, "", 80);
+	leads_to("http://0x7f.1:81/", 0, "", 81);
+	leads_to("http://[::1]:82/", 0, "", 82);
+	leads_to("http://u:p@proxy.example", 1080, "proxy.example", 1080);
+	leads_to("http://proxy.example:80", 1080, "proxy.example", 80);
+	leads_to("http://-a.example/", 0, NULL, 0);
+	leads_to("http://%2ba.example/", 0, NULL, 0);
+	leads_to("http://%2d%2da.example/", 0, NULL, 0);
+	leads_to("http://a-name-that-is-too-long.for-this.example/", 0, NULL, 0);
 
 	ok(outbox_http_check_proxy("http://proxy.example:3128") == NULL, "proxy", "", "");
 	ok(outbox_http_check_proxy("https://u:p%25%20@10.0.0.1") == NULL, "proxy with a password", "", "");
