@@ -478,6 +478,16 @@ CREATE TABLE outbox.parked (
 CREATE INDEX parked_seq_idx ON outbox.parked (seq, endpoint_id);
 CREATE INDEX parked_followers_idx ON outbox.parked (endpoint_id, key, seq)
     WHERE status OPERATOR(pg_catalog.=) 'blocked';
+-- The worker holds a bounded part of this table in memory, and looks the rest up.
+CREATE INDEX parked_due_idx ON outbox.parked (endpoint_id, next_attempt_at, seq)
+    WHERE status OPERATOR(pg_catalog.=) 'retrying';
+CREATE INDEX parked_heads_idx ON outbox.parked (endpoint_id, key, seq)
+    WHERE status OPERATOR(pg_catalog.=) 'retrying';
+CREATE INDEX parked_blockers_idx ON outbox.parked (endpoint_id, key)
+    WHERE status OPERATOR(pg_catalog.=) 'dead'
+    AND reason OPERATOR(pg_catalog.=) ANY (ARRAY['max_attempts', 'max_age', 'aborted by receiver']);
+CREATE INDEX parked_cancelled_idx ON outbox.parked (endpoint_id, seq)
+    WHERE status OPERATOR(pg_catalog.=) 'cancelled';
 
 -- What operators ask for, one row per delivery. The worker alone changes
 -- outbox.parked: nobody's open transaction can make it wait.
@@ -1908,7 +1918,7 @@ COMMENT ON COLUMN outbox.stats.state IS 'active, paused, backing_off or disabled
 COMMENT ON COLUMN outbox.stats.state_since IS 'when that state began';
 COMMENT ON COLUMN outbox.stats.reason IS 'why it is not active; NULL: active';
 COMMENT ON COLUMN outbox.stats.pending IS 'events that wait for their first attempt and are not blocked';
-COMMENT ON COLUMN outbox.stats.pending_exact IS 'false: pending is an estimate, because counting lags behind or no worker runs';
+COMMENT ON COLUMN outbox.stats.pending_exact IS 'false: pending is an estimate, because counting lags behind or no worker runs; while a worker counts, retrying, blocked and dead are too low';
 COMMENT ON COLUMN outbox.stats.processing IS 'deliveries in flight';
 COMMENT ON COLUMN outbox.stats.retrying IS 'deliveries that failed and wait for their next attempt';
 COMMENT ON COLUMN outbox.stats.blocked IS 'deliveries that wait behind another one of their key and have a row for it; with ordering strict and a dead one that blocks, all that wait';

@@ -52,7 +52,7 @@ is_plenty(OutboxEndpoint *ep, TimestampTz now)
 
 		if (!is_sociable(ep, d, now))
 			continue;
-		n += 1 + (d->lane && d->lane->blockers == 0 ? d->lane->nwaiting : 0);
+		n += 1 + (d->lane && outbox_lane_is_free(d->lane) ? d->lane->nwaiting : 0);
 		bytes += d->event->payload_len;
 		if (n >= ep->batch_size || bytes >= OUTBOX_BATCH_BYTES)
 			return true;

@@ -18,10 +18,12 @@
 #include "command.h"
 #include "crash_point.h"
 #include "lane.h"
+#include "parked.h"
 #include "plan.h"
 #include "reader.h"
 #include "retries.h"
 #include "roster.h"
+#include "row.h"
 #include "session.h"
 #include "shares.h"
 
@@ -60,6 +62,7 @@ typedef struct Command
 	bool		blocked;		/* dead, in a way that can block its key */
 	bool		known;			/* the event was found */
 	uint64		xid;
+	TimestampTz due;			/* of a row that says 'retrying' */
 	Effect		effect;
 } Command;
 
@@ -77,6 +80,14 @@ execute(const char *sql, int32 endpoint_id, int64 seq)
 	outbox_query(sql, 2, (Oid[]) {INT4OID, INT8OID}, args, NULL);
 }
 
+/* Is it in the table alone, or in memory only by its time? */
+static bool
+waits(Command *c)
+{
+	return outbox_retries_wait(c->ep, c->seq) ||
+		!outbox_endpoint_holds(c->ep, c->seq, c->key);
+}
+
 #define THIS_ROW " WHERE endpoint_id OPERATOR(pg_catalog.=) $1 AND seq OPERATOR(pg_catalog.=) $2"
 
 static void
@@ -84,7 +95,7 @@ cancel(Command *c)
 {
 	const OutboxCursor *frontier = outbox_endpoint_frontier(c->ep, &outbox_head);
 
-	if (is(c->status, "retrying") && outbox_retries_wait(c->ep, c->seq))
+	if (is(c->status, "retrying") && waits(c))
 		c->effect = EFFECT_CANCEL_RETRY;
 	else if (is(c->status, "blocked") &&
 			 !outbox_endpoint_holds(c->ep, c->seq, c->key))
@@ -117,13 +128,15 @@ carry_out(Command *c)
 	{
 		if (is(c->status, "dead"))
 			c->effect = EFFECT_REVIVE;
-		else if (is(c->status, "retrying") && outbox_retries_wait(c->ep, c->seq))
+		else if (is(c->status, "retrying") && waits(c))
 			c->effect = EFFECT_HURRY;
 		else
 			return;
 		execute("UPDATE outbox.parked SET status = 'retrying', reason = NULL,"
 				" attempts = 0, first_attempt_at = NULL, redelivery = 1,"
-				" next_attempt_at = pg_catalog.now()" THIS_ROW, c->ep->id, c->seq);
+				" next_attempt_at = pg_catalog.now()" THIS_ROW " RETURNING next_attempt_at",
+				c->ep->id, c->seq);
+		c->due = row_time(fetch_row(0), 0, 0);
 	}
 	else if (is(c->action, "discard") && is(c->status, "dead"))
 	{
@@ -138,34 +151,39 @@ carry_out(Command *c)
 }
 
 static void
-take_effect(Command *c, TimestampTz now)
+take_effect(Command *c)
 {
 	switch (c->effect)
 	{
 		case EFFECT_NONE:
 			return;
 		case EFFECT_REVIVE:
-			outbox_endpoint_revive(c->ep, c->seq, c->key, c->blocked, now);
+			outbox_endpoint_revive(c->ep, c->seq, c->key, c->blocked, c->due);
 			break;
 		case EFFECT_HURRY:
-			outbox_retries_hurry(c->ep, c->seq, now);
+			outbox_endpoint_hurry(c->ep, c->seq, c->key, c->due);
 			break;
 		case EFFECT_BURY:
-			outbox_endpoint_bury(c->ep, c->key, c->blocked);
+			outbox_endpoint_bury(c->ep, c->seq, c->key, c->blocked);
 			break;
 		case EFFECT_CANCEL_RETRY:
 			outbox_endpoint_cancel_retry(c->ep, c->seq, c->key);
 			break;
 		case EFFECT_CANCEL_FOLLOWER:
-			outbox_endpoint_cancel_follower(c->ep, c->key);
+			outbox_endpoint_cancel_follower(c->ep, c->seq, c->key);
 			break;
 		case EFFECT_SKIP:
-			outbox_retries_cancel(c->ep, c->seq,
-								  outbox_cursor_covers(c->ep->counted ? &outbox_head : &c->ep->counter,
-													   c->xid, c->seq));
+			outbox_endpoint_skip(c->ep, c->seq,
+								 outbox_cursor_covers(c->ep->counted ? &outbox_head : &c->ep->counter,
+													  c->xid, c->seq));
 			break;
 		case EFFECT_DUE:
-			outbox_endpoint_add_retry(c->ep, c->seq, now, c->key, 0);
+			/* The row was made elsewhere: it may have been counted. */
+			if (c->ep->retries_all)
+				outbox_endpoint_count_row(c->ep, c->seq, OUTBOX_ROW_RETRYING, 1);
+			else
+				outbox_parked_count_again(c->ep);
+			outbox_endpoint_add_retry(c->ep, c->seq, c->due, c->key, 0);
 			break;
 	}
 	outbox_roster_busy(c->ep);
@@ -179,7 +197,7 @@ fetch(Command *commands)
 	int			n;
 
 	n = (int) outbox_query("SELECT c.command_id, c.endpoint_id, c.seq, c.action, k.status,"
-					" COALESCE(k.key, e.key), e.xid, k.reason"
+					" COALESCE(k.key, e.key), e.xid, k.reason, k.next_attempt_at"
 					" FROM (SELECT * FROM outbox.commands"
 					" WHERE " OUTBOX_SHARE_OF("endpoint_id") " OPERATOR(pg_catalog.=) ANY ($1)"
 					" AND command_id OPERATOR(pg_catalog.>) $2 ORDER BY command_id LIMIT 500) c"
@@ -207,6 +225,7 @@ fetch(Command *commands)
 		c->status = SPI_getvalue(tuple, desc, 5);
 		c->key = SPI_getvalue(tuple, desc, 6);
 		c->blocked = outbox_endpoint_dead_blocks(SPI_getvalue(tuple, desc, 8));
+		c->due = DatumGetTimestampTz(SPI_getbinval(tuple, desc, 9, &null));
 		xid = SPI_getbinval(tuple, desc, 7, &null);
 		c->known = !null;
 		if (c->known)
@@ -239,7 +258,6 @@ outbox_commands_run(void)
 {
 	MemoryContext caller = CurrentMemoryContext;
 	Command    *commands = palloc(sizeof(Command) * BATCH);
-	TimestampTz now = GetCurrentTimestamp();
 	bool		skipped = false;
 	bool		more;
 	int			found;
@@ -271,7 +289,7 @@ outbox_commands_run(void)
 	OUTBOX_CRASH_POINT("command.committed");
 
 	for (int i = 0; i < n; i++)
-		take_effect(&commands[i], now);
+		take_effect(&commands[i]);
 
 	/* Then once more from the beginning: a lower one may have been committed later. */
 	more = n < found || n == BATCH;

@@ -40,6 +40,7 @@ outbox_endpoint_create(MemoryContext parent, int32 id)
 	dlist_init(&ep->settling);
 	dlist_init(&ep->loading);
 	dlist_init(&ep->parking);
+	dlist_init(&ep->asking);
 	dlist_init(&ep->held);
 	MemoryContextSwitchTo(old);
 	return ep;
@@ -154,9 +155,12 @@ make_delivery(OutboxEndpoint *ep, OutboxEvent *event, bool parked)
 	return d;
 }
 
-/* Takes its place in its lane, or is ready at once. */
+/*
+ * Takes its place in its lane, or is ready at once.  'known': what outbox.parked
+ * has of its key is in memory.
+ */
 static void
-place(OutboxEndpoint *ep, OutboxDelivery *d)
+place(OutboxEndpoint *ep, OutboxDelivery *d, bool known)
 {
 	const char *key = outbox_lane_key(ep, d->event->key);
 	OutboxLane *lane;
@@ -166,7 +170,7 @@ place(OutboxEndpoint *ep, OutboxDelivery *d)
 		outbox_delivery_ready(ep, d);
 		return;
 	}
-	lane = outbox_lane_get(ep, key);
+	lane = outbox_lane_get(ep, key, known);
 	d->lane = lane;
 	outbox_lane_wait(ep, lane, d);
 	outbox_lane_advance(ep, lane);
@@ -175,7 +179,7 @@ place(OutboxEndpoint *ep, OutboxDelivery *d)
 void
 outbox_endpoint_admit(OutboxEndpoint *ep, OutboxEvent *event)
 {
-	place(ep, make_delivery(ep, event, false));
+	place(ep, make_delivery(ep, event, false), false);
 }
 
 /* One delivery less that waits in the table only. */
@@ -188,12 +192,8 @@ leave_table(OutboxEndpoint *ep, int64 seq, const char *key, bool was_retry)
 	if (was_retry)
 		return outbox_retries_loaded(ep, seq);
 	lane = k ? outbox_lane_find(ep, k) : NULL;
-	ep->nblocked--;
-	if (lane && lane->nparked > 0)
-	{
-		lane->nparked--;
+	if (lane && lane->parked)
 		lane->first_parked = Max(lane->first_parked, seq + 1);
-	}
 	return lane;
 }
 
@@ -207,10 +207,10 @@ outbox_endpoint_load(OutboxEndpoint *ep, OutboxEvent *event, int attempts,
 	d->attempts = attempts;
 	d->first_attempt_at = first_attempt_at;
 	d->redelivery = redelivery;
-	d->was_retry = was_retry;
+	d->was_retry = d->row_retries = was_retry;
 	d->group = group;
 	leave_table(ep, event->seq, event->key, was_retry);
-	place(ep, d);
+	place(ep, d, false);
 }
 
 /* As above, when the row or its event turned out to be gone. */
@@ -237,7 +237,8 @@ outbox_endpoint_wants_events(const OutboxEndpoint *ep, TimestampTz now)
 		return false;
 	if (ep->breaker == OUTBOX_BREAKER_OPEN)
 		return now >= ep->retry_at && ep->window_count == 0 && ep->nready == 0 &&
-			ep->nin_flight == 0 && ep->nretries + ep->nretries_loading == 0;
+			ep->nin_flight == 0 && ep->retries_all &&
+			ep->nretries + ep->nretries_loading == 0;
 	if (ep->window_count == 0)
 		return true;
 
@@ -249,7 +250,7 @@ outbox_endpoint_wants_events(const OutboxEndpoint *ep, TimestampTz now)
 
 bool
 outbox_endpoint_push(OutboxEndpoint *ep, OutboxEvent *event,
-					 OutboxFilterResult filter)
+					 OutboxFilterResult filter, bool cancelled)
 {
 	OutboxWindowEntry *entry;
 
@@ -266,6 +267,8 @@ outbox_endpoint_push(OutboxEndpoint *ep, OutboxEvent *event,
 	entry = &ep->window[(ep->window_start + ep->window_count++) % OUTBOX_WINDOW];
 	entry->event = event;
 	entry->filter = filter;
+	entry->cancelled = cancelled;
+	ep->ncancelled += cancelled;
 	event->page->refs++;
 	return true;
 }
@@ -291,6 +294,8 @@ outbox_endpoint_drop_window(OutboxEndpoint *ep, const OutboxCursor *head)
 		ep->window_count--;
 	}
 	ep->window_bytes = 0;
+	ep->window_known = 0;
+	ep->ncancelled = 0;
 	ep->attached = false;
 	outbox_cursor_copy(&ep->cursor, &ep->frontier);
 	ep->drop_window = false;
@@ -313,26 +318,36 @@ outbox_endpoint_examine(OutboxEndpoint *ep, OutboxDelivery **result)
 	OutboxEvent *event;
 	OutboxDelivery *d = NULL;
 	OutboxFilterResult filter;
+	bool		cancelled;
 
 	*result = NULL;
 	if (ep->window_count == 0 || ep->nwaiting >= OUTBOX_MAX_WAITING)
+		return false;
+
+	/* Something of its key may be parked that memory does not know of. */
+	if (!ep->lanes_all && ep->window_known == 0)
 		return false;
 	if (ep->ordering == OUTBOX_ORDER_STRICT)
 	{
 		OutboxLane *lane = outbox_lane_find(ep, "");
 
 		/* One request at a time: the position waits, too. */
-		if (lane != NULL && (ep->batch_size == 1 || lane->blockers > 0 ||
-							 lane->nparked > 0 || lane->nwaiting >= ep->batch_size))
+		if (lane != NULL && (ep->batch_size == 1 || !outbox_lane_is_free(lane) ||
+							 lane->parked || lane->nwaiting >= ep->batch_size))
 			return false;
 	}
 
 	event = ep->window[ep->window_start].event;
 	filter = ep->window[ep->window_start].filter;
+	cancelled = ep->window[ep->window_start].cancelled;
+	ep->window_known = Max(ep->window_known - 1, 0);
 	ep->window_start = (ep->window_start + 1) % OUTBOX_WINDOW;
 	ep->window_count--;
 	ep->window_bytes -= event->payload_len;
-	ep->backlog--;
+	if (cancelled)
+		ep->ncancelled--;
+	else
+		ep->backlog--;
 	ep->backlog_since = Max(ep->backlog_since, event->created_at);
 	ep->dirty = true;
 	if (ep->frontier.under != event->page->under ||
@@ -340,11 +355,11 @@ outbox_endpoint_examine(OutboxEndpoint *ep, OutboxDelivery **result)
 		outbox_cursor_set(&ep->frontier, event->page->done, event->page->under,
 						  event->seq);
 	ep->frontier.last_seq = event->seq;
-	if (!outbox_retries_was_cancelled(ep, event->seq))
+	if (!cancelled)
 	{
 		d = make_delivery(ep, event, false);
 		if (filter == OUTBOX_FILTER_YES)
-			place(ep, d);
+			place(ep, d, true);
 		else
 		{
 			/* Now: in a row of its own nobody would know of it. */
@@ -392,15 +407,12 @@ outbox_endpoint_overflow_ready(OutboxEndpoint *ep, int64 cut)
 	return n;
 }
 
-bool
+void
 outbox_endpoint_overflow(OutboxEndpoint *ep, OutboxEvent *event)
 {
 	ep->backlog--;
 	ep->dirty = true;
-	if (outbox_retries_was_cancelled(ep, event->seq))
-		return false;
 	overflow(ep, make_delivery(ep, event, false));
-	return true;
 }
 
 /* -------------------------------------------------------------- sending */
@@ -472,6 +484,66 @@ outbox_delivery_settle(OutboxEndpoint *ep, OutboxDelivery *d, OutboxVerdict verd
 /* ------------------------------------------------------------- parking */
 
 void
+outbox_endpoint_count_row(OutboxEndpoint *ep, int64 seq, OutboxRowStatus status, int n)
+{
+	if (ep->rows_counted || seq <= ep->rows_upto)
+		ep->rows[status] += n;
+}
+
+/* Its row says something else than it did, or is gone. */
+static void
+count_settled(OutboxEndpoint *ep, const OutboxDelivery *d)
+{
+	static const OutboxRowStatus status[] = {
+		[OUTBOX_VERDICT_RETRY] = OUTBOX_ROW_RETRYING,
+		[OUTBOX_VERDICT_BLOCKED] = OUTBOX_ROW_BLOCKED,
+		[OUTBOX_VERDICT_DEAD] = OUTBOX_ROW_DEAD,
+	};
+
+	if (d->parked)
+		outbox_endpoint_count_row(ep, d->seq, d->row_retries ? OUTBOX_ROW_RETRYING :
+								  OUTBOX_ROW_BLOCKED, -1);
+	if (d->verdict != OUTBOX_VERDICT_DELIVERED)
+		outbox_endpoint_count_row(ep, d->seq, status[d->verdict], 1);
+}
+
+static int64 *
+add_retry_numbers(dlist_head *list, int64 *to)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, list)
+	{
+		OutboxDelivery *d = dlist_container(OutboxDelivery, node, iter.cur);
+
+		if (d->parked && d->row_retries)
+			*to++ = d->seq;
+	}
+	return to;
+}
+
+int64 *
+outbox_endpoint_loaded_retries(OutboxEndpoint *ep, int *n)
+{
+	dlist_head *lists[] = {&ep->ready, &ep->in_flight, &ep->settling};
+	size_t		most = ep->nwaiting;
+	int64	   *seqs;
+	int64	   *end;
+	dlist_iter	iter;
+
+	for (size_t i = 0; i < lengthof(lists); i++)
+		dlist_foreach(iter, lists[i])
+			most++;
+	seqs = end = palloc(sizeof(int64) * Max(most, 1));
+	for (size_t i = 0; i < lengthof(lists); i++)
+		end = add_retry_numbers(lists[i], end);
+	if (ep->nwaiting > 0)
+		end = outbox_lanes_visit_waiting(ep, add_retry_numbers, end);
+	*n = (int) (end - seqs);
+	return seqs;
+}
+
+void
 outbox_endpoint_settled(OutboxEndpoint *ep)
 {
 	while (!dlist_is_empty(&ep->settling))
@@ -480,6 +552,7 @@ outbox_endpoint_settled(OutboxEndpoint *ep)
 											dlist_pop_head_node(&ep->settling));
 
 		ep->nsettling--;
+		count_settled(ep, d);
 		if (d->verdict == OUTBOX_VERDICT_RETRY)
 		{
 			outbox_retries_add(ep, d->seq, d->next_attempt_at, d->group, d->lane);
@@ -499,113 +572,14 @@ outbox_endpoint_settled(OutboxEndpoint *ep)
 			if (lane)
 				outbox_lane_advance(ep, lane);
 		}
+		else if (d->verdict == OUTBOX_VERDICT_DEAD && d->lane &&
+				 outbox_outcome_blocks(ep, d->reason))
+		{
+			/* From now on its row blocks the lane. */
+			d->lane->blockers--;
+			d->lane->dead = true;
+		}
 		outbox_delivery_free(d);
 	}
 	ep->dirty = false;
-}
-
-/* --------------------------------------------------- the operator's hand */
-
-static OutboxLane *
-lane_of(OutboxEndpoint *ep, const char *key)
-{
-	const char *k = outbox_lane_key(ep, key);
-
-	return k ? outbox_lane_find(ep, k) : NULL;
-}
-
-/* A dead delivery no longer blocks its key, if it did. */
-static void
-unblock(OutboxEndpoint *ep, const char *key)
-{
-	OutboxLane *lane = lane_of(ep, key);
-
-	if (ep->block_on_dead && lane && lane->blockers > 0)
-	{
-		lane->blockers--;
-		outbox_lane_advance(ep, lane);
-	}
-}
-
-/* A dead delivery is tried again. */
-void
-outbox_endpoint_revive(OutboxEndpoint *ep, int64 seq, const char *key,
-					   bool blocked, TimestampTz now)
-{
-	ep->ndead--;
-	outbox_endpoint_add_retry(ep, seq, now, key, 0);
-	if (lane_of(ep, key))
-		outbox_lane_park_later(ep, lane_of(ep, key));
-	if (blocked)
-		unblock(ep, key);
-}
-
-/* A dead delivery is given up for good. */
-void
-outbox_endpoint_bury(OutboxEndpoint *ep, const char *key, bool blocked)
-{
-	ep->ndead--;
-	if (blocked)
-		unblock(ep, key);
-}
-
-/* One that waits for its retry will not be made. */
-void
-outbox_endpoint_cancel_retry(OutboxEndpoint *ep, int64 seq, const char *key)
-{
-	outbox_retries_remove(ep, seq);
-	if (lane_of(ep, key))
-		outbox_lane_advance(ep, lane_of(ep, key));
-}
-
-/* Nor will one that waits behind its key's head. */
-void
-outbox_endpoint_cancel_follower(OutboxEndpoint *ep, const char *key)
-{
-	OutboxLane *lane = lane_of(ep, key);
-
-	ep->nblocked--;
-	if (lane)
-	{
-		if (lane->nparked > 0)
-			lane->nparked--;
-		outbox_lane_advance(ep, lane);
-	}
-}
-
-/* Is it in memory, on its way or waiting behind its key's head? */
-bool
-outbox_endpoint_holds(OutboxEndpoint *ep, int64 seq, const char *key)
-{
-	OutboxLane *lane = lane_of(ep, key);
-	dlist_head *lists[] = {&ep->ready, &ep->in_flight, &ep->settling,
-	lane ? &lane->waiting : NULL};
-
-	for (size_t i = 0; i < lengthof(lists); i++)
-	{
-		dlist_iter	iter;
-
-		if (lists[i] == NULL)
-			continue;
-		dlist_foreach(iter, lists[i])
-			if (dlist_container(OutboxDelivery, node, iter.cur)->seq == seq)
-				return true;
-	}
-	return false;
-}
-
-/*
- * A follower that is back from a batch, or on its way, has a row that says
- * 'blocked' until it is settled.
- */
-bool
-outbox_endpoint_skip_follower(OutboxEndpoint *ep, int64 seq, const char *key)
-{
-	OutboxLane *lane = lane_of(ep, key);
-
-	if (!outbox_endpoint_holds(ep, seq, key))
-		return false;
-	if (lane)
-		lane->first_parked = Max(lane->first_parked, seq + 1);
-	return true;
 }

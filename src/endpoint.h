@@ -56,6 +56,7 @@ typedef struct OutboxDelivery
 	int64		seq;
 	bool		parked;			/* has a row in outbox.parked … */
 	bool		was_retry;		/* … which says 'retrying', not 'blocked' */
+	bool		row_retries;	/* it said so when it was read */
 	bool		probe;			/* sent while the breaker was open */
 	OutboxRedelivery redelivery;
 	int			attempts;		/* made, the one in flight not included */
@@ -73,16 +74,22 @@ typedef struct OutboxLane
 {
 	char	   *key;
 	OutboxDelivery *head;		/* ready or in flight; NULL: none */
-	int			blockers;		/* parked heads: wait for their retry, or are
-								 * dead and block the key */
-	int64		nparked;		/* followers in outbox.parked, or on the way */
+	int			blockers;		/* failed heads: on their way to outbox.parked,
+								 * or known there by seq and time */
+	bool		asked;			/* the following two are what the table says */
+	bool		retrying;		/* other heads wait there for their time … */
+	bool		dead;			/* … or are dead and block the key */
+	bool		parked;			/* there may be followers in outbox.parked, or
+								 * on the way */
 	int64		first_parked;	/* none of them has a lower seq */
 	int			nwaiting;
 	dlist_head	waiting;		/* followers in memory, by seq */
 	bool		on_loading;		/* parked followers are to be loaded */
 	bool		on_parking;		/* waiting ones are to be parked */
+	bool		on_asking;		/* the table has to be asked about it */
 	dlist_node	loading_node;
 	dlist_node	parking_node;
+	dlist_node	asking_node;
 	int64		failed_with;	/* while an answer to a batch is worked through:
 								 * the group of the lane's first failure; 0: none */
 } OutboxLane;
@@ -125,10 +132,20 @@ typedef struct OutboxHistogram
 	uint32		count[OUTBOX_HISTOGRAM_MINUTES][OUTBOX_HISTOGRAM_BUCKETS];
 } OutboxHistogram;
 
+/* How a row of outbox.parked that counts can be. */
+typedef enum OutboxRowStatus
+{
+	OUTBOX_ROW_RETRYING,
+	OUTBOX_ROW_BLOCKED,
+	OUTBOX_ROW_DEAD,
+	OUTBOX_ROW_STATUSES
+} OutboxRowStatus;
+
 /* An event that was read for an endpoint. */
 typedef struct OutboxWindowEntry
 {
 	OutboxEvent *event;
+	bool		cancelled;		/* it will not be sent */
 	OutboxFilterResult filter;	/* as of its payload */
 } OutboxWindowEntry;
 
@@ -178,14 +195,18 @@ typedef struct OutboxEndpoint
 	bool		counted;		/* 'matched' goes up to the head of the log */
 	OutboxCursor counter;		/* else up to here */
 	int64		backlog;		/* matched beyond the frontier, as counted; the
-								 * window is part of it */
-	int64		ncancelled;		/* of them, those that will not be sent */
+								 * window is part of it, what will not be sent
+								 * is not */
 	TimestampTz backlog_since;	/* no event of it that is beyond the window was
 								 * emitted before; counted events only */
 	OutboxWindowEntry *window;	/* read, not yet examined: a ring */
 	int			window_start;
 	int			window_count;
 	size_t		window_bytes;	/* of payloads */
+	int			ncancelled;		/* of the window, those that will not be sent */
+	int			window_known;	/* so many at its front: what outbox.parked has of
+								 * their keys is in memory */
+	int64		cancelled_upto; /* no event was cancelled that has a higher seq */
 
 	/* deliveries */
 	dlist_head	ready;
@@ -209,12 +230,24 @@ typedef struct OutboxEndpoint
 	struct lanes_hash *lanes;
 	dlist_head	loading;		/* lanes whose parked followers are next */
 	dlist_head	parking;		/* lanes whose followers are to be parked */
-	int64		nblocked;		/* followers in outbox.parked, all lanes */
+	dlist_head	asking;			/* lanes that the table has to be asked about */
+	bool		lanes_all;		/* a key without a lane has nothing parked */
 	pairingheap *retries;
 	struct seqs_hash *retry_index;	/* the same, by seq */
-	struct seqs_hash *cancelled;	/* events that will not be sent; NULL: none */
 	int64		nretries;		/* in the heap */
 	int64		nretries_loading;	/* due, being read back */
+	bool		retries_all;	/* the heap has all that wait; else those up to */
+	TimestampTz retries_due;	/* this time and, where times are equal, … */
+	int64		retries_seq;	/* … this seq */
+	TimestampTz met_at;
+
+	/* rows of outbox.parked */
+	int64		rows[OUTBOX_ROW_STATUSES];	/* as counted … */
+	bool		rows_counted;	/* … all of them; else those up to */
+	int64		rows_upto;		/* this seq */
+	char	   *sweep_key;		/* up to here keys were looked at for followers
+								 * that nothing blocks; NULL: all were */
+	bool		unblocking;		/* what is blocked in no lane becomes due */
 
 	/* breaker, pace */
 	OutboxBreaker breaker;
@@ -231,7 +264,6 @@ typedef struct OutboxEndpoint
 	/* counters */
 	int64		delivered;
 	int64		failed_attempts;
-	int64		ndead;
 	TimestampTz last_success_at;
 	TimestampTz last_active_at;
 	uint32		recent[60];		/* deliveries per second, a ring */
@@ -273,7 +305,7 @@ extern void outbox_endpoint_free(OutboxEndpoint *ep);
  */
 extern bool outbox_endpoint_wants_events(const OutboxEndpoint *ep, TimestampTz now);
 extern bool outbox_endpoint_push(OutboxEndpoint *ep, OutboxEvent *event,
-								 OutboxFilterResult filter);
+								 OutboxFilterResult filter, bool cancelled);
 extern void outbox_endpoint_drop_window(OutboxEndpoint *ep, const OutboxCursor *head);
 
 /* Where it has got to, when the head of the log is at 'head'. */
@@ -295,10 +327,17 @@ extern void outbox_endpoint_load_failed(OutboxEndpoint *ep, int64 seq,
 extern bool outbox_endpoint_skip_follower(OutboxEndpoint *ep, int64 seq, const char *key);
 extern void outbox_endpoint_add_retry(OutboxEndpoint *ep, int64 seq,
 									  TimestampTz due, const char *key, int64 group);
-extern void outbox_endpoint_add_followers(OutboxEndpoint *ep, const char *key,
-										  int64 n, int64 first);
 extern void outbox_endpoint_no_followers(OutboxEndpoint *ep, OutboxLane *lane);
-extern void outbox_endpoint_add_blocker(OutboxEndpoint *ep, const char *key);
+
+/*
+ * A row of outbox.parked has come (1) or gone (-1), and that is committed.  Where
+ * rows are still being counted those that come later are found then.
+ */
+extern void outbox_endpoint_count_row(OutboxEndpoint *ep, int64 seq,
+									  OutboxRowStatus status, int n);
+
+/* What is in memory with a row that says 'retrying': their numbers, palloc'd. */
+extern int64 *outbox_endpoint_loaded_retries(OutboxEndpoint *ep, int *n);
 
 /* Is there a due retry, and a slot for it?  Takes up to 'max' off the heap. */
 extern bool outbox_endpoint_has_due(OutboxEndpoint *ep, TimestampTz now);
@@ -321,7 +360,7 @@ extern void outbox_endpoint_put_back(OutboxEndpoint *ep, OutboxDelivery *d);
  * event that was read for this are dead.  The first returns how many.
  */
 extern int	outbox_endpoint_overflow_ready(OutboxEndpoint *ep, int64 cut);
-extern bool outbox_endpoint_overflow(OutboxEndpoint *ep, OutboxEvent *event);
+extern void outbox_endpoint_overflow(OutboxEndpoint *ep, OutboxEvent *event);
 
 /* A delivery in flight that cannot be sent at all. */
 extern void outbox_endpoint_dead(OutboxEndpoint *ep, OutboxDelivery *d,
@@ -336,11 +375,16 @@ extern void outbox_endpoint_settled(OutboxEndpoint *ep);
 
 /* What an operator did to parked deliveries; the rows say so already. */
 extern void outbox_endpoint_revive(OutboxEndpoint *ep, int64 seq, const char *key,
-								   bool blocked, TimestampTz now);
-extern void outbox_endpoint_bury(OutboxEndpoint *ep, const char *key, bool blocked);
+								   bool blocked, TimestampTz due);
+extern void outbox_endpoint_hurry(OutboxEndpoint *ep, int64 seq, const char *key,
+								  TimestampTz due);
+extern void outbox_endpoint_bury(OutboxEndpoint *ep, int64 seq, const char *key,
+								 bool blocked);
 extern void outbox_endpoint_cancel_retry(OutboxEndpoint *ep, int64 seq,
 										 const char *key);
-extern void outbox_endpoint_cancel_follower(OutboxEndpoint *ep, const char *key);
+extern void outbox_endpoint_cancel_follower(OutboxEndpoint *ep, int64 seq,
+											const char *key);
+extern void outbox_endpoint_skip(OutboxEndpoint *ep, int64 seq, bool counted);
 extern bool outbox_endpoint_holds(OutboxEndpoint *ep, int64 seq, const char *key);
 
 /* When something becomes due by itself; DT_NOEND: never. */

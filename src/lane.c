@@ -5,6 +5,10 @@
  *
  * A lane has at most one live head, ready or in flight.  While its head is
  * parked the lane is blocked, and what follows is parked behind it.
+ *
+ * What is in outbox.parked may be more than memory holds.  Then a lane that
+ * nothing but rows blocks leaves memory; and of one that comes again the table
+ * is asked before it goes on.
  */
 #include "outbox.h"
 
@@ -55,6 +59,88 @@ outbox_lane_find(OutboxEndpoint *ep, const char *key)
 	return entry ? entry->lane : NULL;
 }
 
+/* Does something that is known block it? */
+static bool
+is_blocked(const OutboxLane *lane)
+{
+	return lane->blockers > 0 || lane->retrying || lane->dead;
+}
+
+bool
+outbox_lane_is_free(const OutboxLane *lane)
+{
+	return lane->asked && !is_blocked(lane);
+}
+
+void
+outbox_lane_forget_rows(OutboxLane *lane)
+{
+	lane->asked = lane->retrying = lane->dead = false;
+}
+
+int
+outbox_lanes_count(const OutboxEndpoint *ep)
+{
+	return (int) ep->lanes->members;
+}
+
+int64 *
+outbox_lanes_visit_waiting(OutboxEndpoint *ep,
+						   int64 *(*visit) (dlist_head *waiting, int64 *arg), int64 *arg)
+{
+	lanes_iterator it;
+	LaneEntry  *entry;
+
+	lanes_start_iterate(ep->lanes, &it);
+	while ((entry = lanes_iterate(ep->lanes, &it)) != NULL)
+		if (entry->lane->nwaiting > 0)
+			arg = visit(&entry->lane->waiting, arg);
+	return arg;
+}
+
+static void
+remove_lane(OutboxEndpoint *ep, OutboxLane *lane)
+{
+	if (lane->on_parking)
+		dlist_delete(&lane->parking_node);
+	lanes_delete(ep->lanes, lane->key);
+	pfree(lane->key);
+	pfree(lane);
+}
+
+/* Whatever ends there has its lane made again, and the table asked. */
+void
+outbox_lanes_evict(OutboxEndpoint *ep)
+{
+	lanes_iterator it;
+	LaneEntry  *entry;
+
+	ep->lanes_all = false;
+	ep->window_known = 0;
+	lanes_start_iterate(ep->lanes, &it);
+	while ((entry = lanes_iterate(ep->lanes, &it)) != NULL)
+	{
+		OutboxLane *lane = entry->lane;
+
+		if ((lane->retrying || lane->dead) && lane->blockers == 0 && lane->head == NULL &&
+			lane->nwaiting == 0 && !lane->on_loading && !lane->on_asking)
+			remove_lane(ep, lane);
+	}
+}
+
+/* Not all could be read: of each lane the table is to be asked. */
+void
+outbox_lanes_forget_rows(OutboxEndpoint *ep)
+{
+	lanes_iterator it;
+	LaneEntry  *entry;
+
+	ep->lanes_all = false;
+	lanes_start_iterate(ep->lanes, &it);
+	while ((entry = lanes_iterate(ep->lanes, &it)) != NULL)
+		outbox_lane_forget_rows(entry->lane);
+}
+
 static OutboxLane *
 make_lane(OutboxEndpoint *ep, const char *key)
 {
@@ -64,6 +150,7 @@ make_lane(OutboxEndpoint *ep, const char *key)
 
 	lane->key = MemoryContextStrdup(ep->cxt, key);
 	dlist_init(&lane->waiting);
+	lane->asked = ep->lanes_all;
 	entry = lanes_insert(ep->lanes, lane->key, &found);
 	Assert(!found);
 	entry->lane = lane;
@@ -71,11 +158,16 @@ make_lane(OutboxEndpoint *ep, const char *key)
 }
 
 OutboxLane *
-outbox_lane_get(OutboxEndpoint *ep, const char *key)
+outbox_lane_get(OutboxEndpoint *ep, const char *key, bool known)
 {
 	OutboxLane *lane = outbox_lane_find(ep, key);
 
-	return lane ? lane : make_lane(ep, key);
+	if (lane == NULL)
+	{
+		lane = make_lane(ep, key);
+		lane->asked = lane->asked || known;
+	}
+	return lane;
 }
 
 /* The key whose lane orders an event here; NULL: it is in no lane. */
@@ -101,6 +193,16 @@ want_followers(OutboxEndpoint *ep, OutboxLane *lane)
 	{
 		lane->on_loading = true;
 		dlist_push_tail(&ep->loading, &lane->loading_node);
+	}
+}
+
+static void
+want_answer(OutboxEndpoint *ep, OutboxLane *lane)
+{
+	if (!lane->on_asking)
+	{
+		lane->on_asking = true;
+		dlist_push_tail(&ep->asking, &lane->asking_node);
 	}
 }
 
@@ -147,10 +249,10 @@ outbox_lane_peek(const OutboxLane *lane)
 {
 	OutboxDelivery *d;
 
-	if (lane->nwaiting == 0 || lane->blockers > 0)
+	if (lane->nwaiting == 0 || !outbox_lane_is_free(lane))
 		return NULL;
 	d = dlist_head_element(OutboxDelivery, node, unconstify(dlist_head *, &lane->waiting));
-	return lane->nparked == 0 || d->seq < lane->first_parked ? d : NULL;
+	return !lane->parked || d->seq < lane->first_parked ? d : NULL;
 }
 
 void
@@ -170,7 +272,7 @@ outbox_lane_return(OutboxEndpoint *ep, OutboxLane *lane, OutboxDelivery *d)
 		if (dlist_container(OutboxDelivery, node, iter.cur)->seq > d->seq)
 			break;
 	dlist_insert_before(iter.cur, &d->node);
-	if (lane->blockers > 0)
+	if (is_blocked(lane))
 		outbox_lane_park_later(ep, lane);
 }
 
@@ -180,8 +282,13 @@ outbox_lane_advance(OutboxEndpoint *ep, OutboxLane *lane)
 {
 	OutboxDelivery *d;
 
-	if (lane->head != NULL || lane->blockers > 0)
+	if (lane->head != NULL || is_blocked(lane))
 		return;
+	if (!lane->asked)
+	{
+		want_answer(ep, lane);
+		return;
+	}
 
 	d = outbox_lane_peek(lane);
 	if (d != NULL)
@@ -191,16 +298,33 @@ outbox_lane_advance(OutboxEndpoint *ep, OutboxLane *lane)
 		outbox_delivery_ready(ep, d);
 		return;
 	}
-	if (lane->nparked > 0)
+	if (lane->parked)
 		want_followers(ep, lane);
-	else if (!lane->on_loading)
-	{
-		if (lane->on_parking)
-			dlist_delete(&lane->parking_node);
-		lanes_delete(ep->lanes, lane->key);
-		pfree(lane->key);
-		pfree(lane);
-	}
+	else if (!lane->on_loading && !lane->on_asking)
+		remove_lane(ep, lane);
+}
+
+/* Asked of the table: what blocks it there, and its first follower (-1: none). */
+void
+outbox_lane_answer(OutboxEndpoint *ep, OutboxLane *lane, bool retrying, bool dead,
+				   int64 first)
+{
+	if (lane->on_asking)
+		dlist_delete(&lane->asking_node);
+	lane->on_asking = false;
+
+	/* The table names these, too: it is asked again when they have ended. */
+	if (lane->blockers > 0)
+		return;
+	lane->asked = true;
+	lane->retrying = retrying;
+	lane->dead = dead;
+	if (first >= 0)
+		outbox_lane_parked(lane, first);
+	if (!is_blocked(lane))
+		outbox_lane_advance(ep, lane);
+	else if (lane->nwaiting > 0)
+		outbox_lane_park_later(ep, lane);
 }
 
 /*
@@ -221,43 +345,23 @@ outbox_lane_wait(OutboxEndpoint *ep, OutboxLane *lane, OutboxDelivery *d)
 		dlist_insert_after(before, &d->node);
 	else
 		dlist_push_head(&lane->waiting, &d->node);
-	if (lane->blockers > 0 && !d->parked)
+	if (is_blocked(lane) && !d->parked)
 		outbox_lane_park_later(ep, lane);
 }
 
-static void
-add_parked(OutboxEndpoint *ep, OutboxLane *lane, int64 n, int64 first)
-{
-	lane->first_parked = lane->nparked > 0 ? Min(lane->first_parked, first) : first;
-	lane->nparked += n;
-	ep->nblocked += n;
-}
-
-/* 'first': the lowest seq of them. */
 void
-outbox_endpoint_add_followers(OutboxEndpoint *ep, const char *key, int64 n, int64 first)
+outbox_lane_parked(OutboxLane *lane, int64 first)
 {
-	OutboxLane *lane = outbox_lane_get(ep, outbox_lane_key(ep, key));
-
-	add_parked(ep, lane, n, first);
-	outbox_lane_advance(ep, lane);
+	lane->first_parked = lane->parked ? Min(lane->first_parked, first) : first;
+	lane->parked = true;
 }
 
-/* No row was found where some were expected: somebody took them away. */
+/* All that the table has of it is in memory. */
 void
 outbox_endpoint_no_followers(OutboxEndpoint *ep, OutboxLane *lane)
 {
-	ep->nblocked -= lane->nparked;
-	lane->nparked = 0;
+	lane->parked = false;
 	outbox_lane_advance(ep, lane);
-}
-
-void
-outbox_endpoint_add_blocker(OutboxEndpoint *ep, const char *key)
-{
-	key = outbox_lane_key(ep, key);
-	if (key)
-		outbox_lane_get(ep, key)->blockers++;
 }
 
 static void
@@ -267,7 +371,7 @@ park_lane(OutboxEndpoint *ep, OutboxLane *lane)
 	{
 		OutboxDelivery *d = pop_waiting(ep, lane);
 
-		add_parked(ep, lane, 1, d->seq);
+		outbox_lane_parked(lane, d->seq);
 		d->lane = NULL;
 
 		/* The row of one that was not a retry says 'blocked' already. */
@@ -300,7 +404,7 @@ outbox_endpoint_park_followers(OutboxEndpoint *ep)
 										   dlist_pop_head_node(&ep->parking));
 
 		lane->on_parking = false;
-		if (lane->blockers > 0)
+		if (is_blocked(lane))
 			park_lane(ep, lane);
 	}
 

@@ -13,7 +13,27 @@ extern void outbox_lanes_free(OutboxEndpoint *ep);
 /* The key whose lane orders an event here; NULL: it is in no lane. */
 extern const char *outbox_lane_key(const OutboxEndpoint *ep, const char *key);
 extern OutboxLane *outbox_lane_find(OutboxEndpoint *ep, const char *key);
-extern OutboxLane *outbox_lane_get(OutboxEndpoint *ep, const char *key);
+extern OutboxLane *outbox_lane_get(OutboxEndpoint *ep, const char *key, bool known);
+
+/* Nothing blocks it, and the table has been asked. */
+extern bool outbox_lane_is_free(const OutboxLane *lane);
+
+/*
+ * What outbox.parked has of a lane: it is to be asked again; the answer, with the
+ * lowest seq of its followers, -1: none; there are followers from this seq on.
+ */
+extern void outbox_lane_forget_rows(OutboxLane *lane);
+extern void outbox_lane_answer(OutboxEndpoint *ep, OutboxLane *lane, bool retrying,
+							   bool dead, int64 first);
+extern void outbox_lane_parked(OutboxLane *lane, int64 first);
+
+/* All lanes: how many, what waits in them, too many, not all of them known. */
+extern int	outbox_lanes_count(const OutboxEndpoint *ep);
+extern int64 *outbox_lanes_visit_waiting(OutboxEndpoint *ep,
+										 int64 *(*visit) (dlist_head *waiting, int64 *arg),
+										 int64 *arg);
+extern void outbox_lanes_evict(OutboxEndpoint *ep);
+extern void outbox_lanes_forget_rows(OutboxEndpoint *ep);
 
 /* The delivery waits for its turn. */
 extern void outbox_lane_wait(OutboxEndpoint *ep, OutboxLane *lane, OutboxDelivery *d);

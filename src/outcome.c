@@ -62,7 +62,6 @@ outbox_outcome_give_up(OutboxEndpoint *ep, OutboxDelivery *d, const char *reason
 {
 	d->reason = reason;
 	set_error(ep, d, error);
-	ep->ndead++;
 	outbox_delivery_settle(ep, d, OUTBOX_VERDICT_DEAD);
 }
 

@@ -1,7 +1,7 @@
 /*
  * parked.c
- *	  Owns outbox.parked as the worker reads and writes it: what waits there for
- *	  its time or for its key's head, what is dead.
+ *	  Owns how deliveries come from outbox.parked and go there: what waits for its
+ *	  time or for its key's head, what is dead.
  */
 #include "outbox.h"
 
@@ -16,79 +16,6 @@
 #include "plan.h"
 #include "retries.h"
 #include "row.h"
-
-static void
-unblock(OutboxEndpoint *ep)
-{
-	Datum		args[2] = {Int32GetDatum(ep->id), BoolGetDatum(ep->ordering == OUTBOX_ORDER_NONE)};
-
-	outbox_query("UPDATE outbox.parked SET status = 'retrying',"
-		  " next_attempt_at = pg_catalog.now()"
-		  " WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
-		  " AND status OPERATOR(pg_catalog.=) 'blocked' AND ($2 OR key IS NULL)"
-		  " RETURNING seq, next_attempt_at",
-		  2, (Oid[]) {INT4OID, BOOLOID}, args, NULL);
-	for (uint64 i = 0; i < SPI_processed; i++)
-	{
-		OutboxColumns row = fetch_row(i);
-
-		outbox_endpoint_add_retry(ep, row_int8(row, 0), row_time(row, 1, 0), NULL, 0);
-	}
-}
-
-void
-outbox_parked_load(OutboxEndpoint *ep)
-{
-	Datum		args[1] = {Int32GetDatum(ep->id)};
-	TimestampTz latest = GetCurrentTimestamp() + ep->backoff_max;
-	bool		no_lane = false;
-
-	outbox_query("SELECT seq, key, status, next_attempt_at, reason, batch"
-		  " FROM outbox.parked"
-		  " WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
-		  " AND status OPERATOR(pg_catalog.<>) 'blocked'",
-		  1, (Oid[]) {INT4OID}, args, NULL);
-	for (uint64 i = 0; i < SPI_processed; i++)
-	{
-		OutboxColumns row = fetch_row(i);
-		char	   *key = row_text(row, 1);
-
-		/* A wait is longer only when the clock was set back and nobody was here. */
-		if (row_is(row, 2, "retrying"))
-			outbox_endpoint_add_retry(ep, row_int8(row, 0),
-									  Min(row_time(row, 3, 0), latest), key,
-									  row_int8(row, 5));
-		else if (row_is(row, 2, "dead"))
-		{
-			ep->ndead++;
-			if (ep->block_on_dead && outbox_endpoint_dead_blocks(row_text(row, 4)))
-				outbox_endpoint_add_blocker(ep, key);
-		}
-		else
-			outbox_retries_cancel(ep, row_int8(row, 0), false);
-	}
-
-	/*
-	 * After the heads, so that a lane knows that it has one.  What is in no lane
-	 * was blocked under another ordering: it is due.
-	 */
-	outbox_query("SELECT key, pg_catalog.count(*), pg_catalog.min(seq) FROM outbox.parked"
-		  " WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
-		  " AND status OPERATOR(pg_catalog.=) 'blocked' GROUP BY key",
-		  1, (Oid[]) {INT4OID}, args, NULL);
-	for (uint64 i = 0; i < SPI_processed; i++)
-	{
-		OutboxColumns row = fetch_row(i);
-		char	   *key = row_text(row, 0);
-
-		if (outbox_lane_key(ep, key) == NULL)
-			no_lane = true;
-		else
-			outbox_endpoint_add_followers(ep, key, row_int8(row, 1), row_int8(row, 2));
-	}
-	if (no_lane)
-		unblock(ep);
-}
 
 typedef struct Loading
 {
@@ -133,7 +60,7 @@ static Gone *gone;
 static int	ngone;
 
 static void
-event_is_gone(OutboxEndpoint *ep, int64 seq)
+event_is_gone(OutboxEndpoint *ep, int64 seq, bool retry)
 {
 	ereport(WARNING,
 			(errmsg("outbox event with seq " INT64_FORMAT " for endpoint \"%s\" is gone",
@@ -142,8 +69,18 @@ event_is_gone(OutboxEndpoint *ep, int64 seq)
 		repalloc(gone, sizeof(Gone) * (ngone + 1));
 	gone[ngone].endpoint_id = ep->id;
 	gone[ngone++].seq = seq;
-	ep->ndead++;
+	outbox_endpoint_count_row(ep, seq, retry ? OUTBOX_ROW_RETRYING : OUTBOX_ROW_BLOCKED, -1);
+	outbox_endpoint_count_row(ep, seq, OUTBOX_ROW_DEAD, 1);
 	ep->dirty = true;
+}
+
+bool
+outbox_parked_is_gone(int32 endpoint_id, int64 seq)
+{
+	for (int i = 0; i < ngone; i++)
+		if (gone[i].endpoint_id == endpoint_id && gone[i].seq == seq)
+			return true;
+	return false;
 }
 
 void
@@ -212,7 +149,7 @@ load_rows(OutboxEndpoint *ep, bool retries)
 	{
 		if (l.rows[i].event == NULL)
 		{
-			event_is_gone(ep, l.rows[i].seq);
+			event_is_gone(ep, l.rows[i].seq, retries);
 			outbox_endpoint_load_failed(ep, l.rows[i].seq, l.rows[i].key, retries);
 			continue;
 		}
@@ -282,8 +219,13 @@ outbox_parked_load_followers(OutboxEndpoint *ep)
 						" AND status OPERATOR(pg_catalog.=) 'blocked' ORDER BY seq LIMIT $2",
 						4, (Oid[]) {INT4OID, INT8OID, INT8OID, TEXTOID}, args, NULL);
 		if (SPI_processed == 0)
+		{
 			outbox_endpoint_no_followers(ep, lane);
-		else if (load_rows(ep, false) == 0)
+			continue;
+		}
+		if (SPI_processed < (uint64) outbox_endpoint_at_once(ep))
+			lane->parked = false;	/* these are all */
+		if (load_rows(ep, false) == 0)
 			outbox_lane_advance(ep, lane);
 	}
 }

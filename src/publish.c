@@ -10,6 +10,7 @@
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
+#include "parked.h"
 #include "publish.h"
 #include "reader.h"
 #include "roster.h"
@@ -27,7 +28,7 @@ outbox_is_quiet(OutboxEndpoint *ep)
 {
 	return ep->attached && ep->counted && ep->window_count == 0 && ep->nheld == 0 &&
 		ep->nsettling == 0 && ep->nin_flight == 0 && ep->nready == 0 &&
-		dlist_is_empty(&ep->loading);
+		dlist_is_empty(&ep->loading) && dlist_is_empty(&ep->asking) && !ep->unblocking;
 }
 
 TimestampTz
@@ -69,7 +70,8 @@ outbox_publish(TimestampTz now)
 		else
 			publish_at = published_at + PUBLISH_EVERY;
 		ep->published_quiet = quiet;
-		if (tell && quiet && ep->shared && !ep->dirty && ep->nretries == 0 && !ep->recreate &&
+		if (tell && quiet && ep->shared && !ep->dirty && ep->nretries == 0 &&
+			!outbox_parked_wants_look(ep) && !ep->recreate &&
 			(ep->latency == NULL || now - ep->last_active_at > FORGET_LATENCY_AFTER))
 		{
 			dlist_delete(&ep->busy_node);

@@ -19,7 +19,6 @@
 #include "crash_point.h"
 #include "parked.h"
 #include "reader.h"
-#include "retries.h"
 #include "shares.h"
 #include "topic.h"
 
@@ -197,9 +196,17 @@ wanted_elsewhere(const Topic *topic, OutboxRow *row)
 static void
 count_event(OutboxEndpoint *ep, const OutboxRow *row)
 {
-	if (ep->backlog++ == ep->window_count)
+	if (outbox_parked_is_cancelled(ep, outbox_row_seq(row)))
+		return;
+	if (ep->backlog++ == ep->window_count - ep->ncancelled)
 		ep->backlog_since = outbox_row_created_at(row);
-	outbox_retries_counted(ep, outbox_row_seq(row));
+}
+
+static bool
+push(OutboxEndpoint *ep, OutboxEvent *event, OutboxFilterResult filter)
+{
+	return outbox_endpoint_push(ep, event, filter,
+								outbox_parked_is_cancelled(ep, event->seq));
 }
 
 static void *
@@ -239,7 +246,7 @@ head_takes(void *arg, void *wanted, OutboxEvent *event)
 
 		if (!ep->attached || topic->result[i] == OUTBOX_FILTER_NO)
 			continue;
-		if (!outbox_endpoint_push(ep, event, topic->result[i]))
+		if (!push(ep, event, topic->result[i]))
 		{
 			/* From here on it reads by itself, beginning with this event. */
 			ep->attached = false;
@@ -304,7 +311,7 @@ static void
 laggard_takes(void *arg, void *wanted, OutboxEvent *event)
 {
 	/* The page is no larger than the room. */
-	outbox_endpoint_push(arg, event, *(OutboxFilterResult *) wanted);
+	push(arg, event, *(OutboxFilterResult *) wanted);
 }
 
 /*
@@ -339,10 +346,7 @@ attach_if_caught_up(OutboxEndpoint *ep)
 		return;
 	ep->attached = true;
 	ep->counted = true;
-	ep->backlog = ep->window_count;
-	outbox_retries_count_again(ep);
-	for (int i = 0; i < ep->window_count; i++)
-		outbox_retries_counted(ep, ep->window[(ep->window_start + i) % OUTBOX_WINDOW].event->seq);
+	ep->backlog = ep->window_count - ep->ncancelled;
 	outbox_cursor_clear(&ep->cursor);
 	outbox_cursor_clear(&ep->counter);
 }
@@ -412,8 +416,10 @@ static void
 overflow_takes(void *arg, void *wanted, OutboxEvent *event)
 {
 	(void) wanted;
-	if (outbox_endpoint_overflow(arg, event))
-		noverflowed++;
+	if (outbox_parked_is_cancelled(arg, event->seq))
+		return;
+	outbox_endpoint_overflow(arg, event);
+	noverflowed++;
 }
 
 int
@@ -501,15 +507,37 @@ bring_back(dlist_head *busy, TimestampTz now)
 	}
 }
 
+/* Of what is not urgent, one slice a step. */
+static bool
+look_at_parked(dlist_head *busy)
+{
+	dlist_iter	iter;
+	bool		more = false;
+
+	dlist_foreach(iter, busy)
+	{
+		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, busy_node, iter.cur);
+
+		if (ep->dropped || ep->recreate || !outbox_parked_wants_look(ep))
+			continue;
+		more = outbox_parked_look(ep, !more) || more;
+		got_work(ep);
+	}
+	return more;
+}
+
 bool
 outbox_reader_wants_followers(dlist_head *busy)
 {
 	dlist_iter	iter;
 
 	dlist_foreach(iter, busy)
-		if (!dlist_is_empty(&dlist_container(OutboxEndpoint, busy_node,
-											 iter.cur)->loading))
+	{
+		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, busy_node, iter.cur);
+
+		if (!dlist_is_empty(&ep->loading) || ep->unblocking)
 			return true;
+	}
 	return false;
 }
 
@@ -522,8 +550,11 @@ outbox_reader_bring_followers(dlist_head *busy)
 	{
 		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, busy_node, iter.cur);
 
-		if (!ep->dropped && !ep->recreate)
-			outbox_parked_load_followers(ep);
+		if (ep->dropped || ep->recreate)
+			continue;
+		outbox_parked_load_followers(ep);
+		if (ep->unblocking)
+			outbox_parked_unblock(ep);
 	}
 }
 
@@ -541,6 +572,7 @@ outbox_reader_has_work(dlist_head *busy, TimestampTz now)
 		if (ep->dropped || ep->recreate)
 			continue;
 		if (is_hungry(ep, now) || outbox_endpoint_has_due(ep, now) ||
+			outbox_parked_wants_look(ep) ||
 			(!ep->counted && (outbox_reader_at_head(&ep->counter) || target_for(&ep->counter))))
 			return true;
 	}
@@ -558,5 +590,5 @@ outbox_reader_step(dlist_head *busy, bool news, TimestampTz now, XLogRecPtr *lsn
 	more = read_laggards(busy, now, lsn) || more;
 	more = count_ahead(busy) || more;
 	bring_back(busy, now);
-	return more;
+	return look_at_parked(busy) || more;
 }

@@ -171,8 +171,8 @@ replay_takes(void *arg, void *wanted, OutboxEvent *event)
  * Parks what the endpoint has come past and what is not parked already; the
  * rows that were made are those that memory has to learn of.
  */
-static void
-park_page(Replaying *page, TimestampTz now)
+static int64
+park_page(Replaying *page)
 {
 	Datum		args[2] = {Int32GetDatum(page->ep->id),
 	outbox_int8_array(page->seqs, page->n)};
@@ -192,14 +192,17 @@ park_page(Replaying *page, TimestampTz now)
 				 " AND pg_catalog.pg_visible_in_snapshot("
 				 "outbox.log_xid(e.epoch, e.xid), p.under)))"
 				 " ON CONFLICT (endpoint_id, seq) DO NOTHING"
-				 " RETURNING seq, key",
+				 " RETURNING seq, key, next_attempt_at",
 				 2, (Oid[]) {INT4OID, INT8ARRAYOID}, args, NULL);
 	for (uint64 i = 0; i < SPI_processed; i++)
 	{
 		OutboxColumns row = fetch_row(i);
 
-		outbox_endpoint_add_retry(page->ep, row_int8(row, 0), now, row_text(row, 1), 0);
+		outbox_endpoint_count_row(page->ep, row_int8(row, 0), OUTBOX_ROW_RETRYING, 1);
+		outbox_endpoint_add_retry(page->ep, row_int8(row, 0), row_time(row, 2, 0),
+								  row_text(row, 1), 0);
 	}
+	return (int64) SPI_processed;
 }
 
 static void
@@ -220,12 +223,12 @@ store_progress(Replay *r, int64 parked, bool finished)
 }
 
 static void
-go_on(Replay *r, TimestampTz now)
+go_on(Replay *r)
 {
 	Replaying		page = {.replay = r,.ep = outbox_roster_find(r->endpoint_id)};
 	OutboxReader reader = {replay_wants, replay_takes, &page, PAGE_ROWS, PAGE_BYTES};
 	XLogRecPtr	unused = 0;
-	int64		before;
+	int64		parked = 0;
 
 	if (page.ep == NULL)
 	{
@@ -234,19 +237,16 @@ go_on(Replay *r, TimestampTz now)
 		return;
 	}
 	outbox_log_read(&r->cursor, r->target, &reader, &unused);
-	before = page.ep->nretries;
 	if (page.n > 0)
-		park_page(&page, now);
+		parked = park_page(&page);
 	OUTBOX_CRASH_POINT("replay.parked");
-	store_progress(r, page.ep->nretries - before, r->cursor.under == NULL);
+	store_progress(r, parked, r->cursor.under == NULL);
 	outbox_roster_busy(page.ep);
 }
 
 bool
 outbox_replays_run(void)
 {
-	TimestampTz now = GetCurrentTimestamp();
-
 	if (!outbox_begin(true))
 		return false;
 	if (outbox_replays_changed)
@@ -255,7 +255,7 @@ outbox_replays_run(void)
 	{
 		if (!can_go_on(&replays[i]))
 			continue;
-		go_on(&replays[i], now);
+		go_on(&replays[i]);
 		if (replays[i].cursor.under == NULL)
 			outbox_replays_changed = true;	/* it has ended: read the list again */
 	}

@@ -1,10 +1,10 @@
 /*
  * retries.c
- *	  Owns the parked deliveries of an endpoint that wait for their time, and the
- *	  events that were cancelled before they were sent.
+ *	  Owns the parked deliveries of an endpoint that wait for their time.
  *
  * Nothing but a number and a time is kept of each; the event is read again when
- * it is due.
+ * it is due.  Where they are too many, those that are due next are here, and the
+ * others in outbox.parked alone.
  */
 #include "outbox.h"
 
@@ -19,8 +19,7 @@ typedef struct SeqEntry
 {
 	int64		seq;
 	char		status;
-	OutboxRetry *retry;			/* NULL in the set of cancelled events */
-	bool		counted;		/* there: is part of ep->ncancelled */
+	OutboxRetry *retry;
 } SeqEntry;
 
 #define SH_PREFIX seqs
@@ -53,13 +52,32 @@ outbox_retries_init(OutboxEndpoint *ep)
 	ep->retry_index = seqs_create(ep->cxt, 64, NULL);
 }
 
+/* Lies it beyond those that the heap has to have? */
+static bool
+is_beyond(const OutboxEndpoint *ep, TimestampTz due, int64 seq)
+{
+	return !ep->retries_all &&
+		(due > ep->retries_due || (due == ep->retries_due && seq > ep->retries_seq));
+}
+
 /*
- * 'lane': whose head it is, which it blocks until it is back in memory; NULL:
- * it is in no lane.
+ * 'due': as its row says.  'lane': whose head it is, which it blocks until it is
+ * back in memory; NULL: it is in no lane.
  */
 void
 outbox_retries_add(OutboxEndpoint *ep, int64 seq, TimestampTz due, int64 group,
 				   OutboxLane *lane)
+{
+	if (!is_beyond(ep, due, seq))
+		outbox_retries_push(ep, seq, due, group, lane);
+	else if (lane)
+		lane->retrying = true;
+}
+
+/* Whatever else the heap has. */
+void
+outbox_retries_push(OutboxEndpoint *ep, int64 seq, TimestampTz due, int64 group,
+					OutboxLane *lane)
 {
 	OutboxRetry *retry;
 	SeqEntry   *entry;
@@ -69,7 +87,13 @@ outbox_retries_add(OutboxEndpoint *ep, int64 seq, TimestampTz due, int64 group,
 	if (found)
 		return;
 	if (lane)
+	{
 		lane->blockers++;
+
+		/* It may have been the one that blocked it from there. */
+		if (lane->retrying)
+			outbox_lane_forget_rows(lane);
+	}
 	retry = MemoryContextAlloc(ep->cxt, sizeof(OutboxRetry));
 	retry->seq = seq;
 	retry->due = due;
@@ -87,7 +111,7 @@ outbox_endpoint_add_retry(OutboxEndpoint *ep, int64 seq, TimestampTz due,
 {
 	const char *k = outbox_lane_key(ep, key);
 
-	outbox_retries_add(ep, seq, due, group, k ? outbox_lane_get(ep, k) : NULL);
+	outbox_retries_add(ep, seq, due, group, k ? outbox_lane_get(ep, k, false) : NULL);
 }
 
 bool
@@ -184,61 +208,33 @@ outbox_retries_wait(OutboxEndpoint *ep, int64 seq)
 	return entry != NULL && !entry->retry->loading;
 }
 
+/* Too many: from the first one on they are in the table alone, and read again. */
 void
-outbox_retries_cancel(OutboxEndpoint *ep, int64 seq, bool counted)
+outbox_retries_forget(OutboxEndpoint *ep)
 {
-	bool		found;
-	SeqEntry   *entry;
-
-	if (ep->cancelled == NULL)
-		ep->cancelled = seqs_create(ep->cxt, 16, NULL);
-	entry = seqs_insert(ep->cancelled, seq, &found);
-	if (!found)
-		entry->counted = false;
-	if (counted)
-		outbox_retries_counted(ep, seq);
-}
-
-/* The endpoint has come to it: it is of no interest any more. */
-bool
-outbox_retries_was_cancelled(OutboxEndpoint *ep, int64 seq)
-{
-	SeqEntry   *entry = ep->cancelled ? seqs_lookup(ep->cancelled, seq) : NULL;
-
-	if (entry == NULL)
-		return false;
-	ep->ncancelled -= entry->counted;
-	seqs_delete(ep->cancelled, seq);
-	return true;
-}
-
-bool
-outbox_retries_is_cancelled(OutboxEndpoint *ep, int64 seq)
-{
-	return ep->cancelled != NULL && seqs_lookup(ep->cancelled, seq) != NULL;
-}
-
-void
-outbox_retries_counted(OutboxEndpoint *ep, int64 seq)
-{
-	SeqEntry   *entry = ep->cancelled ? seqs_lookup(ep->cancelled, seq) : NULL;
-
-	if (entry == NULL || entry->counted)
-		return;
-	entry->counted = true;
-	ep->ncancelled++;
-}
-
-void
-outbox_retries_count_again(OutboxEndpoint *ep)
-{
+	OutboxRetry *first = pairingheap_container(OutboxRetry, node,
+											   pairingheap_first(ep->retries));
 	seqs_iterator it;
 	SeqEntry   *entry;
 
-	ep->ncancelled = 0;
-	if (ep->cancelled == NULL)
-		return;
-	seqs_start_iterate(ep->cancelled, &it);
-	while ((entry = seqs_iterate(ep->cancelled, &it)) != NULL)
-		entry->counted = false;
+	if (!is_beyond(ep, first->due, first->seq - 1))
+	{
+		ep->retries_due = first->due;
+		ep->retries_seq = first->seq - 1;
+	}
+	ep->retries_all = false;
+	seqs_start_iterate(ep->retry_index, &it);
+	while ((entry = seqs_iterate(ep->retry_index, &it)) != NULL)
+	{
+		Assert(!entry->retry->loading);
+		if (entry->retry->lane)
+		{
+			entry->retry->lane->blockers--;
+			entry->retry->lane->retrying = true;
+		}
+		pfree(entry->retry);
+	}
+	seqs_reset(ep->retry_index);
+	pairingheap_reset(ep->retries);
+	ep->nretries = 0;
 }

@@ -22,8 +22,8 @@
 #include "positions.h"
 #include "publish.h"
 #include "reader.h"
-#include "retries.h"
 #include "roster.h"
+#include "row.h"
 #include "session.h"
 #include "shares.h"
 #include "watch.h"
@@ -94,7 +94,6 @@ count_again(OutboxEndpoint *ep)
 {
 	ep->counted = false;
 	ep->backlog = 0;
-	outbox_retries_count_again(ep);
 	outbox_cursor_copy(&ep->counter, outbox_endpoint_frontier(ep, &outbox_head));
 }
 
@@ -241,8 +240,9 @@ apply_settings(void *arg, const OutboxSettings *s)
  * What dropped endpoints left behind.  outbox.parked is large where another one
  * is down: of those that were served here the rows are asked for by their id.
  */
-#define ORPHAN " NOT EXISTS (SELECT 1 FROM outbox.endpoint_settings s" \
-	" WHERE s.endpoint_id OPERATOR(pg_catalog.=) p.endpoint_id)"
+#define ORPHAN_OF(id) " NOT EXISTS (SELECT 1 FROM outbox.endpoint_settings s" \
+	" WHERE s.endpoint_id OPERATOR(pg_catalog.=) " id ")"
+#define ORPHAN ORPHAN_OF("p.endpoint_id")
 
 static void
 delete_parked(int32 id)
@@ -259,8 +259,16 @@ delete_orphans(bool parked)
 {
 	outbox_query("DELETE FROM outbox.subscriptions p WHERE" ORPHAN, 0, NULL, NULL, NULL);
 	outbox_query("DELETE FROM outbox.endpoint_secrets p WHERE" ORPHAN, 0, NULL, NULL, NULL);
+
+	/* Which endpoints have rows says the index, however many rows that are. */
 	if (parked)
-		outbox_query("DELETE FROM outbox.parked p WHERE" ORPHAN, 0, NULL, NULL, NULL);
+		outbox_query("WITH RECURSIVE e(id) AS ((SELECT p.endpoint_id FROM outbox.parked p"
+					 " ORDER BY p.endpoint_id LIMIT 1) UNION ALL SELECT (SELECT p.endpoint_id"
+					 " FROM outbox.parked p WHERE p.endpoint_id OPERATOR(pg_catalog.>) e.id"
+					 " ORDER BY p.endpoint_id LIMIT 1) FROM e WHERE e.id IS NOT NULL)"
+					 " DELETE FROM outbox.parked p USING e"
+					 " WHERE p.endpoint_id OPERATOR(pg_catalog.=) e.id AND" ORPHAN_OF("e.id"),
+					 0, NULL, NULL, NULL);
 }
 
 static void
@@ -301,6 +309,8 @@ outbox_roster_reload(bool tidy)
 	outbox_reload_at = DT_NOEND;
 	for (int i = 0; i < outbox_nendpoints; i++)
 		outbox_endpoints[i]->seen = false;
+	outbox_query("SELECT pg_catalog.count(*) FROM outbox.endpoint_settings", 0, NULL, NULL, NULL);
+	outbox_parked_share_room(row_int8(fetch_row(0), 0));
 	outbox_catalog_settings(apply_settings, &r);
 	for (int i = 0; i < outbox_nendpoints; i++)
 		if (!old[i]->seen)

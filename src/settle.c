@@ -196,7 +196,12 @@ outbox_settle(dlist_head *busy, const OutboxCursor *head, bool final)
 
 	outbox_attempts_written();
 	dlist_foreach(iter, busy)
-		outbox_endpoint_settled(dlist_container(OutboxEndpoint, busy_node, iter.cur));
+	{
+		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, busy_node, iter.cur);
+
+		outbox_endpoint_settled(ep);
+		outbox_parked_keep_room(ep);
+	}
 	return true;
 }
 

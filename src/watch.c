@@ -11,7 +11,7 @@
 #include "utils/timestamp.h"
 
 #include "lane.h"
-#include "retries.h"
+#include "outcome.h"
 #include "watch.h"
 
 void
@@ -137,27 +137,57 @@ oldest_pending(OutboxEndpoint *ep, int64 *in_flight)
 												&ep->held)->event->created_at);
 	for (int i = 0; i < ep->window_count; i++)
 	{
-		OutboxEvent *event = ep->window[(ep->window_start + i) % OUTBOX_WINDOW].event;
+		OutboxWindowEntry *entry = &ep->window[(ep->window_start + i) % OUTBOX_WINDOW];
 
-		if (outbox_retries_is_cancelled(ep, event->seq))
-			continue;
-		return Min(oldest, event->created_at);
+		if (!entry->cancelled)
+			return Min(oldest, entry->event->created_at);
 	}
-	if (ep->backlog > ep->ncancelled)
+	if (ep->backlog > 0)
 		oldest = Min(oldest, ep->backlog_since);
 	return oldest == DT_NOEND ? 0 : oldest;
 }
 
 /*
- * Does everything of a strict endpoint wait behind a dead delivery?  Of those
- * that block its lane, only a dead one is no retry.
+ * What outbox.parked has, and what is on its way there.  A delivery in flight is
+ * shown as such, whatever its row says.
  */
+static void
+fill_rows(OutboxEndpoint *ep, OutboxStats *s, bool *dying)
+{
+	dlist_head *lists[] = {&ep->in_flight, &ep->settling};
+
+	s->retrying = ep->rows[OUTBOX_ROW_RETRYING];
+	s->blocked = ep->rows[OUTBOX_ROW_BLOCKED];
+	s->dead = ep->rows[OUTBOX_ROW_DEAD];
+	*dying = false;
+	for (size_t i = 0; i < lengthof(lists); i++)
+	{
+		dlist_iter	iter;
+
+		dlist_foreach(iter, lists[i])
+		{
+			OutboxDelivery *d = dlist_container(OutboxDelivery, node, iter.cur);
+
+			if (d->parked && (ep->rows_counted || d->seq <= ep->rows_upto))
+				(*(d->row_retries ? &s->retrying : &s->blocked))--;
+			if (d->state != OUTBOX_DELIVERY_SETTLING)
+				continue;
+			s->retrying += d->verdict == OUTBOX_VERDICT_RETRY;
+			s->blocked += d->verdict == OUTBOX_VERDICT_BLOCKED;
+			s->dead += d->verdict == OUTBOX_VERDICT_DEAD;
+			*dying = *dying || (d->verdict == OUTBOX_VERDICT_DEAD &&
+								outbox_outcome_blocks(ep, d->reason));
+		}
+	}
+}
+
+/* Does everything of a strict endpoint wait behind a dead delivery? */
 static bool
-is_stuck(OutboxEndpoint *ep, int64 retrying)
+is_stuck(OutboxEndpoint *ep, bool dying)
 {
 	OutboxLane *lane = ep->ordering == OUTBOX_ORDER_STRICT ? outbox_lane_find(ep, "") : NULL;
 
-	return lane != NULL && lane->blockers > retrying;
+	return lane != NULL && (lane->dead || (dying && lane->blockers > 0));
 }
 
 void
@@ -165,27 +195,21 @@ outbox_endpoint_fill_stats(OutboxEndpoint *ep, TimestampTz now, OutboxStats *s)
 {
 	int64		sum = 0;
 	int64		second = now / USECS_PER_SEC;
+	bool		dying;
 
 	memset(s, 0, sizeof(*s));
 	s->key.endpoint_id = ep->id;
 	s->state = endpoint_state(ep);
 	s->state_since = ep->state_since;
-	s->pending = Max(ep->backlog - ep->ncancelled, 0) + ep->nready + ep->nwaiting -
+	s->pending = Max(ep->backlog, 0) + ep->nready + ep->nwaiting -
 		ep->nloaded_blocked - ep->nloaded_retries;
-	s->pending_exact = ep->counted;
-	s->retrying = ep->nretries + ep->nretries_loading;
-	for (dlist_node *n = ep->settling.head.next;
-		 n != NULL && n != &ep->settling.head; n = n->next)
-		if (dlist_container(OutboxDelivery, node, n)->verdict == OUTBOX_VERDICT_RETRY)
-			s->retrying++;
-	s->blocked = ep->nblocked + ep->nloaded_blocked;
-	if (is_stuck(ep, s->retrying))
+	s->pending_exact = ep->counted && ep->rows_counted;
+	fill_rows(ep, s, &dying);
+	if (is_stuck(ep, dying))
 	{
 		s->blocked += s->pending;
 		s->pending = 0;
 	}
-	s->retrying += ep->nloaded_retries;
-	s->dead = ep->ndead;
 	s->delivered = ep->delivered;
 	s->failed_attempts = ep->failed_attempts;
 	s->oldest_pending_at = oldest_pending(ep, &s->processing);

@@ -273,7 +273,7 @@ something_to_settle(TimestampTz now)
 		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, busy_node, iter.cur);
 
 		if (ep->dirty || ep->nsettling > 0 || ep->state_dirty ||
-			!dlist_is_empty(&ep->loading) ||
+			!dlist_is_empty(&ep->loading) || ep->unblocking ||
 			(outbox_is_quiet(ep) && !ep->shared && now - ep->last_active_at > USECS_PER_SEC))
 			return true;
 	}

@@ -34,7 +34,7 @@ my %endpoint = (
 	batch => { must => [qw(a c)], more => "batch_size => 10, batch_wait => '20 ms'", batch => 1 });
 my $moody = '/mixed?fail=0.04&busy=0.005&gone=0.0005&hang=0.001&close=0.01&slow=0.05&ms=50';
 
-# Options: seed, brief, conf, endpoints => [names], must => { name => [topics] }
+# Options: seed, brief, conf, build (an OutboxTest::Build), endpoints => [names], must => { name => [topics] }
 sub new
 {
 	my ($class, %option) = @_;
@@ -52,7 +52,7 @@ sub new
 	srand $self->{seed};
 	diag("SEED=$self->{seed}");
 	$self->{node} = outbox_node(
-		'main', conf => <<CONF . ($option{conf} // ''));
+		'main', build => $option{build}, conf => <<CONF . ($option{conf} // ''));
 max_prepared_transactions = 20
 restart_after_crash = on
 wal_writer_delay = @{[ $wal_writer_delay * 1000 ]}ms

@@ -1,0 +1,56 @@
+# What a worker needs goes by its settings, not by how many deliveries are parked:
+# 300,000 of each kind, on a worker that starts.  "make torture" has 5,000,000.
+use strict;
+use warnings;
+
+use OutboxTest;
+use OutboxTest::Parked;
+use Test::More;
+use Time::HiRes qw(time);
+
+my $n = 300_000;
+my $node = outbox_node('main', conf => "shared_buffers = 256MB\nmax_wal_size = 4GB\nsynchronous_commit = off\n");
+my $receiver = OutboxTest::Receiver->new('main');
+my $idle = OutboxTest::Parked::memory(worker_pid($node));
+
+sub ask
+{
+	my ($sql) = @_;
+	return $node->safe_psql('postgres', $sql);
+}
+
+OutboxTest::Parked::fill($node, $receiver, $n);
+my $free = emit($node, 'dead.free', '{}', "key => 'free'");
+my $behind = emit($node, 'dead.behind', '{}', "key => 'k7'");
+my $begun = time;
+my $pid = OutboxTest::Parked::go($node);
+$receiver->wait_delivered(1, id => $free);
+my $first = time - $begun;
+my $peak = OutboxTest::Parked::peak($pid, sub { OutboxTest::Parked::counted($node, $n) }, 120);
+
+cmp_ok(($peak - $idle) / 1024, '<', 64, 'MB above what an idle worker has');
+diag(sprintf('%d rows of each kind: %.0f MB above an idle worker, first delivery %.1f s after the server began to start',
+		$n, ($peak - $idle) / 1024, $first));
+is($pid, worker_pid($node), 'the same worker all the time');
+
+# Each key is known for what is parked of it.
+wait_status($node, $behind, 'blocked', 'behind a dead head that no memory holds');
+my %id = map { $_ => emit($node, "$_.more", '{}', "key => 'k7'") } qw(retrying blocked cancelled);
+wait_status($node, $id{retrying}, 'blocked', 'behind a retry that no memory holds');
+wait_status($node, $id{blocked}, 'blocked', 'behind followers');
+$receiver->wait_delivered(1, id => $id{cancelled});
+pass('what was cancelled blocks nothing');
+
+# A head ends: those behind it come, and they alone.
+ask(q{INSERT INTO outbox.commands (endpoint_id, action, seq) SELECT endpoint_id, 'discard', seq FROM outbox.parked}
+	  . q{ JOIN outbox.endpoint_settings USING (endpoint_id) WHERE name = 'dead' AND key = 'k7' AND status = 'dead'});
+ask(q{INSERT INTO outbox.commands (endpoint_id, action, seq) SELECT endpoint_id, 'cancel', seq FROM outbox.parked}
+	  . q{ JOIN outbox.endpoint_settings USING (endpoint_id) WHERE name = 'retrying' AND key = 'k7' AND status = 'retrying'});
+ask('SELECT outbox.endpoints_changed()');
+$receiver->wait_delivered(1, id => $behind);
+$receiver->wait_delivered(1, id => $id{retrying});
+pass('discarded, and cancelled: what was behind them comes');
+wait_status($node, $id{blocked}, 'blocked', 'what is behind another head does not');
+ok(wait_sql($node, "SELECT dead = $n - 1 FROM outbox.stats WHERE endpoint = 'dead'"), 'and they are counted');
+$node->stop;
+done_testing();
