@@ -77,13 +77,13 @@ AS 'MODULE_PATHNAME', 'outbox_column_id_1_0';
 COMMENT ON FUNCTION outbox.new_event_id() IS
 'A new event id: UUID version 7 (RFC 9562), increasing within a session (default of outbox.events.id)';
 
-CREATE FUNCTION outbox.check_event(topic pg_catalog.text, type pg_catalog.text, key pg_catalog.text,
+CREATE FUNCTION outbox.check_event(seq pg_catalog.int8, topic pg_catalog.text, type pg_catalog.text, key pg_catalog.text,
     headers pg_catalog.jsonb, payload pg_catalog.jsonb, body pg_catalog.bytea, content_type pg_catalog.text)
 RETURNS pg_catalog.bool
-LANGUAGE C STABLE CALLED ON NULL INPUT PARALLEL SAFE
+LANGUAGE C STABLE CALLED ON NULL INPUT PARALLEL RESTRICTED
 AS 'MODULE_PATHNAME', 'outbox_check_event_1_0';
-COMMENT ON FUNCTION outbox.check_event(pg_catalog.text, pg_catalog.text, pg_catalog.text, pg_catalog.jsonb, pg_catalog.jsonb, pg_catalog.bytea, pg_catalog.text) IS
-'True when these columns make a valid event, otherwise an error that says why not (constraint of outbox.events). Topics that begin with "outbox." are refused unless the current user may truncate outbox.events: a restored dump may hold events of outbox itself';
+COMMENT ON FUNCTION outbox.check_event(pg_catalog.int8, pg_catalog.text, pg_catalog.text, pg_catalog.text, pg_catalog.jsonb, pg_catalog.jsonb, pg_catalog.bytea, pg_catalog.text) IS
+'True when these columns make a valid event, otherwise an error that says why not (constraint of outbox.events). Topics that begin with "outbox." are refused unless the current user may truncate outbox.events: a restored dump may hold events of outbox itself. outbox.max_payload_size holds where this transaction drew seq, not for rows that a restore or a subscription brings';
 
 CREATE FUNCTION outbox.fill_id() RETURNS pg_catalog.trigger
 LANGUAGE C
@@ -141,7 +141,7 @@ CREATE TABLE outbox.events (
     body         pg_catalog.bytea,
     content_type pg_catalog.text,
     PRIMARY KEY (id, piece),
-    CONSTRAINT events_valid CHECK (outbox.check_event(topic, type, key, headers, payload, body, content_type))
+    CONSTRAINT events_valid CHECK (outbox.check_event(seq, topic, type, key, headers, payload, body, content_type))
 ) PARTITION BY LIST (piece);
 CREATE INDEX events_seq_idx ON outbox.events (seq);
 CREATE INDEX events_xid_seq_idx ON outbox.events (xid, seq);

@@ -226,11 +226,12 @@ text_bound(const JsonbContainer *container, int depth)
  * long text: only the text tells.  But it is made only where it could matter.
  */
 static void
-check_payload_size(Jsonb *payload)
+check_payload(Jsonb *payload, bool sized)
 {
 	StringInfoData text;
 
-	if (text_bound(&payload->root, 1) <= (size_t) outbox_max_payload_size)
+	/* The first also looks at the nesting. */
+	if (text_bound(&payload->root, 1) <= (size_t) outbox_max_payload_size || !sized)
 		return;
 	initStringInfo(&text);
 	(void) JsonbToCString(&text, &payload->root, VARSIZE(payload));
@@ -258,11 +259,10 @@ check_times(const OutboxNewEvent *e)
 
 /*
  * The rules of an event, the same for emit() and for a direct INSERT; what is
- * wrong is an error that says so.  'restoring': reserved topics are allowed to
- * whoever may empty the log.
+ * wrong is an error that says so.
  */
 void
-outbox_check(const OutboxNewEvent *e, bool restoring)
+outbox_check(const OutboxNewEvent *e, bool restoring, bool sized)
 {
 	if (e->topic == NULL)
 		ereport(ERROR,
@@ -297,7 +297,7 @@ outbox_check(const OutboxNewEvent *e, bool restoring)
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 					 errmsg("content_type of an event with a payload must be null"),
 					 errhint("A payload is JSON. Set body and content_type for anything else.")));
-		check_payload_size(e->payload);
+		check_payload(e->payload, sized);
 	}
 	else if (e->body)
 	{
@@ -308,7 +308,8 @@ outbox_check(const OutboxNewEvent *e, bool restoring)
 					 errhint("Pass the media type of the bytes, like 'application/octet-stream'.")));
 		check_length("content_type", e->content_type, OUTBOX_MAX_TYPE);
 		check_line("content_type", e->content_type);
-		check_size("body", VARSIZE_ANY_EXHDR(e->body));
+		if (sized)
+			check_size("body", VARSIZE_ANY_EXHDR(e->body));
 	}
 	else
 		ereport(ERROR,

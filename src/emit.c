@@ -156,7 +156,7 @@ outbox_emit(const OutboxNewEvent *e)
 	pg_uuid_t  *id = palloc(sizeof(pg_uuid_t));
 	bool		has_id = e->dedup_key != NULL;
 
-	outbox_check(e, false);
+	outbox_check(e, false, true);
 
 	/* Whoever emitted the same may have to be waited for: before the number. */
 	if (has_id)
@@ -269,19 +269,25 @@ OUTBOX_FUNCTION(outbox_emit_bytes_1_0, 9)
 	return emit(fcinfo, &e, "outbox.emit_bytes()", 3);
 }
 
-/* The CHECK constraint of outbox.events: true, or an error that says why not. */
-OUTBOX_FUNCTION(outbox_check_event_1_0, 7)
+/*
+ * The CHECK constraint of outbox.events: true, or an error that says why not.
+ *
+ * A setting is asked for a new event only.  What a restore or a subscription
+ * brings was an event where it comes from, and is refused in no server for what
+ * its settings say: with it, all other rows of the table would be refused.
+ */
+OUTBOX_FUNCTION(outbox_check_event_1_0, 8)
 {
 	OutboxNewEvent e = {
-		.topic = TEXT_ARG(0),
-		.type = TEXT_ARG(1),
-		.key = TEXT_ARG(2),
-		.headers = JSONB_ARG(3),
-		.payload = JSONB_ARG(4),
-		.body = BYTEA_ARG(5),
-		.content_type = TEXT_ARG(6)
+		.topic = TEXT_ARG(1),
+		.type = TEXT_ARG(2),
+		.key = TEXT_ARG(3),
+		.headers = JSONB_ARG(4),
+		.payload = JSONB_ARG(5),
+		.body = BYTEA_ARG(6),
+		.content_type = TEXT_ARG(7)
 	};
 
-	outbox_check(&e, true);
+	outbox_check(&e, true, !PG_ARGISNULL(0) && outbox_seq_is_new(PG_GETARG_INT64(0)));
 	PG_RETURN_BOOL(true);
 }

@@ -43,7 +43,8 @@ extern void outbox_append(const OutboxNewEvent *e, const pg_uuid_t *id);
 /*
  * check.c: returns if the event may be written, else raises the error that says
  * why not.  'restoring': the owner of the log may write reserved topics.
+ * 'sized': outbox.max_payload_size holds.
  */
-extern void outbox_check(const OutboxNewEvent *e, bool restoring);
+extern void outbox_check(const OutboxNewEvent *e, bool restoring, bool sized);
 
 #endif							/* OUTBOX_EMIT_H */

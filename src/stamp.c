@@ -77,6 +77,11 @@ static bool origins_valid;
 static MemoryContext origins_cxt;
 static uint64 invalidations;	/* so far: a value read meanwhile is not kept */
 
+/* The numbers that a transaction drew for direct INSERTs. */
+static TransactionId drawn_by;
+static int64 first_drawn;
+static int64 last_drawn;
+
 /* ---------------------------------------------------------------------
  * Where the log is
  * ---------------------------------------------------------------------
@@ -381,8 +386,23 @@ OUTBOX_FUNCTION(outbox_column_piece_1_0, 0)
 
 OUTBOX_FUNCTION(outbox_column_seq_1_0, 0)
 {
+	int64		seq = outbox_next_seq();
+
 	(void) fcinfo;
-	PG_RETURN_INT64(outbox_next_seq());
+	if (drawn_by != GetTopTransactionIdIfAny())
+	{
+		drawn_by = GetTopTransactionIdIfAny();
+		first_drawn = seq;
+	}
+	last_drawn = seq;
+	PG_RETURN_INT64(seq);
+}
+
+bool
+outbox_seq_is_new(int64 seq)
+{
+	return TransactionIdIsValid(drawn_by) && drawn_by == GetTopTransactionIdIfAny() &&
+		seq >= first_drawn && seq <= last_drawn;
 }
 
 OUTBOX_FUNCTION(outbox_column_epoch_1_0, 0)

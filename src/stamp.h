@@ -92,6 +92,12 @@ extern uint64 outbox_log_xid(int64 epoch, uint64 xid);
  */
 extern int64 outbox_next_seq(void);
 
+/*
+ * True if this transaction drew the number for a direct INSERT, as the default
+ * of the column.
+ */
+extern bool outbox_seq_is_new(int64 seq);
+
 /* A new event id. */
 extern void outbox_make_id(TimestampTz now, pg_uuid_t *id);
 
