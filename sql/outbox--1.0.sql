@@ -632,12 +632,12 @@ COMMENT ON FUNCTION outbox.endpoint_stats(pg_catalog.int4) IS 'What the worker p
 
 -- Turns start_at into a place in the log. Takes the lock that keeps the log
 -- from being shortened until the place is stored.
-CREATE FUNCTION outbox.place(start_at pg_catalog.text, earliest pg_catalog.bool,
+CREATE FUNCTION outbox.place(start_at pg_catalog.text, replayed_from pg_catalog.timestamptz,
     OUT snapshot pg_catalog.pg_snapshot, OUT seq_low pg_catalog.int8)
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    at timestamptz;
+    at timestamptz := replayed_from;
 BEGIN
     LOCK TABLE outbox.endpoint_settings IN ROW EXCLUSIVE MODE;
     IF outbox.current_epoch() < 0 THEN
@@ -654,16 +654,18 @@ BEGIN
         seq_low := 0;
         RETURN;
     END IF;
-    BEGIN
-        at := start_at::timestamptz;
-    EXCEPTION WHEN data_exception THEN
-        at := NULL;
-    END;
+    IF replayed_from IS NULL THEN
+        BEGIN
+            at := start_at::timestamptz;
+        EXCEPTION WHEN data_exception THEN
+            at := NULL;
+        END;
+    END IF;
     IF at IS NULL OR NOT isfinite(at) THEN
         RAISE EXCEPTION 'invalid start_at "%"', start_at
             USING ERRCODE = 'invalid_parameter_value',
                   HINT = 'Use ''now'', ''beginning'' or a timestamp.';
-    ELSIF at > clock_timestamp() THEN
+    ELSIF replayed_from IS NULL AND at > clock_timestamp() THEN
         RAISE EXCEPTION 'start_at "%" is in the future', start_at
             USING ERRCODE = 'invalid_parameter_value',
                   HINT = 'Use ''now'', ''beginning'' or a timestamp in the past.';
@@ -682,7 +684,7 @@ BEGIN
             AND EXISTS (SELECT 1 FROM outbox.events e
                         WHERE e.seq > q.low AND e.seq <= q.seq_high AND e.created_at >= at))), t.tick + 1)
     ORDER BY t.tick DESC LIMIT 1;
-    IF NOT FOUND AND NOT earliest AND EXISTS (SELECT 1 FROM outbox.origins o WHERE o.adopted_by IS NOT NULL) THEN
+    IF NOT FOUND AND replayed_from IS NULL AND EXISTS (SELECT 1 FROM outbox.origins o WHERE o.adopted_by IS NOT NULL) THEN
         RAISE EXCEPTION 'start_at "%" is earlier than the adoption of this log', start_at
             USING ERRCODE = 'object_not_in_prerequisite_state',
                   HINT = 'Use ''beginning'' to go back to the first event that is kept, or outbox.replay(), which looks at the time of each event.';
@@ -691,7 +693,7 @@ BEGIN
         seq_low := 0;
     END IF;
 END $$;
-COMMENT ON FUNCTION outbox.place(pg_catalog.text, pg_catalog.bool) IS 'The place in the log that start_at stands for: now, beginning or a timestamp (22023 otherwise). A timestamp means: at the latest noted moment before it, about a second. Before the adoption of the log no moment is known: the beginning when earliest, otherwise 55000, as in a copy that was not adopted';
+COMMENT ON FUNCTION outbox.place(pg_catalog.text, pg_catalog.timestamptz) IS 'The place in the log that start_at stands for: now, beginning or a timestamp (22023 otherwise). A timestamp means: at the latest noted moment before it, about a second. Before the adoption of the log no moment is known: 55000, as in a copy that was not adopted. replayed_from: the place for a replay from that time, instead of start_at; where no moment is known, the beginning';
 
 -- Every setting of an endpoint is checked here, whoever changes it.
 CREATE FUNCTION outbox.check_settings(s outbox.endpoint_settings) RETURNS pg_catalog.void
@@ -836,7 +838,7 @@ BEGIN
     PERFORM outbox.refuse_subscribed();
     PERFORM outbox.claim_log();
     SELECT p.snapshot, p.seq_low INTO s.start_snapshot, s.start_seq_low
-    FROM outbox.place(start_at, false) p;
+    FROM outbox.place(start_at, NULL) p;
     INSERT INTO outbox.endpoint_settings (name, url, topics, filter, format, headers, ordering,
         on_exhausted, max_in_flight, rate_limit, timeout, connect_timeout, max_attempts,
         max_age, backoff_base, backoff_max, batch_size, batch_wait, start_snapshot, start_seq_low)
@@ -1012,7 +1014,7 @@ BEGIN
                   HINT = 'Use ''now'', ''beginning'' or a timestamp.';
     END IF;
     SELECT p.snapshot, p.seq_low INTO s.start_snapshot, s.start_seq_low
-    FROM outbox.place(start_at, false) p;
+    FROM outbox.place(start_at, NULL) p;
 
     -- From where it stands to the new place it subscribes to nothing
     INSERT INTO outbox.subscriptions (endpoint_id, version, topics, filter, done, under, last_seq)
@@ -1345,7 +1347,7 @@ BEGIN
             USING ERRCODE = 'undefined_object',
                   HINT = 'SELECT name FROM outbox.endpoints lists them.';
     END IF;
-    SELECT * INTO start FROM outbox.place(LEAST(from_time, clock_timestamp())::text, true);
+    SELECT * INTO start FROM outbox.place(NULL, LEAST(from_time, clock_timestamp()));
     SELECT * INTO target FROM outbox.position_now('outbox.events_seq'::regclass);
     SELECT count(*) INTO n
     FROM outbox.events e JOIN outbox.endpoint_settings s ON s.endpoint_id = p.endpoint_id

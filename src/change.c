@@ -22,6 +22,7 @@
 #include "utils/builtins.h"
 #include "utils/datum.h"
 #include "utils/fmgroids.h"
+#include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/varlena.h"
@@ -41,7 +42,60 @@ typedef struct Change
 	int		   *columns;		/* their attribute numbers */
 	TupleDesc	row;			/* of these columns */
 	FmgrInfo	to_jsonb;
+	bool		has_formats;	/* of some column a setting changes the text */
 } Change;
+
+/*
+ * What a value looks like as text must not depend on the session: events of one
+ * row would have several keys, and no order.  These are the settings that output
+ * functions of PostgreSQL ask for.
+ */
+static const char *const formats[][2] = {
+	{"DateStyle", "ISO, MDY"},
+	{"IntervalStyle", "postgres"},
+	{"TimeZone", "UTC"},
+	{"extra_float_digits", "1"},
+	{"bytea_output", "hex"},
+	{"lc_monetary", "C"},
+	{"quote_all_identifiers", "off"},
+	{"search_path", "pg_catalog, pg_temp"},	/* regclass and its like */
+};
+
+/* Returns the level that AtEOXact_GUC() goes back to; an error does that, too. */
+static int
+fix_formats(void)
+{
+	int			level = NewGUCNestLevel();
+
+	for (size_t i = 0; i < lengthof(formats); i++)
+		if (strcmp(GetConfigOption(formats[i][0], false, false), formats[i][1]) != 0)
+			(void) set_config_option(formats[i][0], formats[i][1], PGC_USERSET,
+									 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+	return level;
+}
+
+/* False only if the type is known to look the same in each session. */
+static bool
+has_formats(Oid type)
+{
+	switch (type)
+	{
+		case BOOLOID:
+		case INT2OID:
+		case INT4OID:
+		case INT8OID:
+		case NUMERICOID:
+		case TEXTOID:
+		case VARCHAROID:
+		case BPCHAROID:
+		case UUIDOID:
+		case JSONOID:
+		case JSONBOID:
+			return false;
+		default:
+			return true;
+	}
+}
 
 static void
 add_context(void *arg)
@@ -178,9 +232,13 @@ describe(TriggerData *trigger)
 					  &output, &varlena);
 	fmgr_info(output, &c->key_output);
 
+	c->has_formats = has_formats(TupleDescAttr(RelationGetDescr(rel), c->key - 1)->atttypid);
 	c->row = CreateTemplateTupleDesc(c->n);
 	for (int i = 0; i < c->n; i++)
+	{
 		TupleDescCopyEntry(c->row, i + 1, RelationGetDescr(rel), c->columns[i]);
+		c->has_formats |= has_formats(TupleDescAttr(c->row, i)->atttypid);
+	}
 	c->row = BlessTupleDesc(c->row);
 
 	/* to_jsonb() asks the expression that calls it for the type of its value. */
@@ -270,23 +328,30 @@ emit_change(FunctionCallInfo fcinfo, TriggerData *trigger)
 		TRIGGER_FIRED_BY_UPDATE(event) ? trigger->tg_newtuple : trigger->tg_trigtuple;
 	OutboxNewEvent e = {0};
 	Change	   *c = fcinfo->flinfo->fn_extra;
+	int			level = 0;
 
 	PreventCommandIfReadOnly("outbox.emit_change()");
 	if (c == NULL)
 	{
 		MemoryContext caller = MemoryContextSwitchTo(fcinfo->flinfo->fn_mcxt);
 
+		level = fix_formats();	/* for the name of the table */
 		c = describe(trigger);
+		AtEOXact_GUC(true, level);
 		MemoryContextSwitchTo(caller);
 		fcinfo->flinfo->fn_extra = c;
 	}
 	if (old && new && !differs(c, desc, old, new))
 		return;
 
+	if (c->has_formats)
+		level = fix_formats();
 	e.topic = c->topic;
 	e.key = key_of(c, desc, new ? new : old);
 	e.payload = make_payload(c, desc, !old ? "insert" : !new ? "delete" : "update",
 							 new, old);
+	if (c->has_formats)
+		AtEOXact_GUC(true, level);
 	(void) outbox_emit(&e);
 }
 
