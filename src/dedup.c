@@ -147,6 +147,31 @@ outbox_dedup_next_time(void)
 	return sweep_block > 0 ? sweep_at : Max(sweep_at, pass_at + pause);
 }
 
+/*
+ * A key that was claimed while the clock was ahead counts as claimed now, or it
+ * would swallow emits for as long as the clock was ahead.  Emits that are under
+ * way may be a moment later than this process's time.
+ */
+static void
+correct_times(Datum begin, Datum end, TimestampTz now)
+{
+	static SPIPlanPtr plan;
+	Datum		values[] = {
+		begin, end, TimestampTzGetDatum(now), TimestampTzGetDatum(now + USECS_PER_SEC)
+	};
+
+	(void) outbox_plan_run(&plan,
+						   "UPDATE outbox.dedup SET created_at = $3"
+						   " WHERE ctid OPERATOR(pg_catalog.=) ANY (ARRAY("
+						   "SELECT d.ctid FROM outbox.dedup d"
+						   " WHERE d.ctid OPERATOR(pg_catalog.>=) $1"
+						   " AND d.ctid OPERATOR(pg_catalog.<) $2"
+						   " AND d.created_at OPERATOR(pg_catalog.>) $4"
+						   " FOR UPDATE SKIP LOCKED))",
+						   4, (Oid[]) {TIDOID, TIDOID, TIMESTAMPTZOID, TIMESTAMPTZOID},
+						   values, NULL);
+}
+
 /* Keys that somebody is overwriting now are left alone. */
 static void
 sweep_blocks(BlockNumber first, TimestampTz now)
@@ -169,6 +194,7 @@ sweep_blocks(BlockNumber first, TimestampTz now)
 						   " AND d.created_at OPERATOR(pg_catalog.<=) $3"
 						   " FOR UPDATE SKIP LOCKED))",
 						   3, (Oid[]) {TIDOID, TIDOID, TIMESTAMPTZOID}, values, NULL);
+	correct_times(values[0], values[1], now);
 }
 
 void

@@ -30,6 +30,7 @@ static int	attempts_piece;
 static TimestampTz events_since;
 static TimestampTz attempts_since;
 static TimestampTz look_again_at;
+static bool ahead;				/* outbox.pieces holds a time that is yet to come */
 static bool locked_out;			/* somebody has a lock on what is to go */
 static TimestampTz tidy_at = DT_NOEND;	/* the next slice of kept events */
 
@@ -60,7 +61,10 @@ execute(const char *sql)
 void
 outbox_retention_init(OutboxDatabase *database)
 {
+	TimestampTz now = GetCurrentTimestamp();
+
 	db = database;
+	ahead = false;
 	execute("SELECT log, piece, since FROM outbox.pieces");
 	for (uint64 i = 0; i < SPI_processed; i++)
 	{
@@ -71,6 +75,12 @@ outbox_retention_init(OutboxDatabase *database)
 		int			piece = DatumGetInt16(SPI_getbinval(tuple, desc, 2, &isnull));
 		TimestampTz since = DatumGetTimestampTz(SPI_getbinval(tuple, desc, 3, &isnull));
 
+		/* The clock was ahead when that was written. */
+		if (since > now)
+		{
+			since = now;
+			ahead = true;
+		}
 		if (strcmp(log, "events") == 0)
 		{
 			events_piece = piece;
@@ -84,7 +94,7 @@ outbox_retention_init(OutboxDatabase *database)
 	}
 	pg_atomic_write_u32(&db->piece, events_piece);
 	pg_atomic_write_u32(&db->attempts_piece, attempts_piece);
-	look_again_at = GetCurrentTimestamp();
+	look_again_at = now;
 }
 
 static TimestampTz
@@ -97,6 +107,8 @@ due(TimestampTz since, int retention)
 TimestampTz
 outbox_retention_next_time(void)
 {
+	if (ahead)
+		return Min(tidy_at, look_again_at);
 	return Min(tidy_at, Min(due(events_since, outbox_retention),
 							due(attempts_since, outbox_attempts_retention)));
 }
@@ -177,6 +189,23 @@ use_piece(const char *log, int piece)
 	outbox_query("UPDATE outbox.pieces SET piece = $2, since = pg_catalog.now()"
 				 " WHERE log OPERATOR(pg_catalog.=) $1",
 				 2, (Oid[]) {TEXTOID, INT2OID}, args, NULL);
+}
+
+/*
+ * A piece whose time is yet to come would not be due before, however often a
+ * worker starts until then.
+ */
+static bool
+correct_times(TimestampTz now)
+{
+	Datum		args[1] = {TimestampTzGetDatum(now)};
+
+	if (!outbox_begin(true))
+		return false;
+	outbox_query("UPDATE outbox.pieces SET since = $1 WHERE since OPERATOR(pg_catalog.>) $1",
+				 1, (Oid[]) {TIMESTAMPTZOID}, args, NULL);
+	outbox_commit();
+	return true;
 }
 
 static bool
@@ -294,8 +323,13 @@ outbox_retention_run(void)
 	bool		failed = false;
 
 	locked_out = false;
+	if (ahead)
+	{
+		ahead = !correct_times(now);
+		failed = ahead;
+	}
 	if (now >= due(attempts_since, outbox_attempts_retention))
-		failed = !rotate_attempts();
+		failed |= !rotate_attempts();
 	if (now >= due(events_since, outbox_retention))
 	{
 		if (rotate_events())
