@@ -8,7 +8,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $node = outbox_node('main');
+my $node = outbox_node('main', conf => "max_prepared_transactions = 4\n");
 my $receiver = OutboxTest::Receiver->new('main');
 my $path = '/ok/billing';
 my $event = '00000000-0000-4000-8000-000000000000';    # the one a section is about
@@ -221,12 +221,17 @@ my %section = (
 			$bystander = $node->background_psql('postgres');
 			$bystander->query_safe("BEGIN; SET application_name = 'reader'");
 			$bystander->query_safe('SELECT count(*) FROM outbox.events');
-			becomes("SELECT xact_start < now() - interval '5 s' FROM pg_stat_activity WHERE application_name = 'reader'",
-				'a long transaction');
+			ask("BEGIN; SELECT outbox.emit('prepared.one', '{}'); PREPARE TRANSACTION 'forgotten'");
+			becomes("SELECT bool_and(at < now() - interval '5 s') FROM (SELECT xact_start FROM pg_stat_activity"
+				  . " WHERE application_name = 'reader' UNION ALL SELECT prepared FROM pg_prepared_xacts) t (at)",
+				'a long transaction and a prepared one');
 		},
 		sub {
-			like($_[0], qr/^\d+\|\w+\|idle in transaction\|.*outbox\.events/, 'who holds a lock');
+			like($_[0], qr/^\d+\|\|\w+\|idle in transaction\|.*outbox\.events/m, 'which session holds a lock');
+			like($_[0], qr/^\|forgotten\|\w+\|\|\d/m, 'which prepared transaction');
+			is(scalar(grep { /^\d*\|\w*\|\w+\|/ } split /\n/, $_[0]), 2, 'and nothing else') or diag($_[0]);
 			$bystander->quit;
+			ask("ROLLBACK PREPARED 'forgotten'");
 		},
 		sub { is(ask("SHOW outbox.retention") . ask('SHOW outbox.log_attempts'), '7dall', 'as before') }
 	],
