@@ -107,6 +107,11 @@ demo:
 bench:
 	@PG_CONFIG='$(PG_CONFIG)' bench/run
 
+# Debezium, from Maven, reads the log as doc/cdc.md says.
+clients:
+	@test/setup clients
+	@PG_CONFIG='$(PG_CONFIG)' OUTBOX_TEST_CLIENTS=1 TESTS=130_cdc test/run tap
+
 # Takes each guard out of a copy and expects a test to turn red; MUTANTS=tick
 # tries some.
 mutants:
@@ -144,6 +149,7 @@ help:
 	@echo "make test           all tests; TESTS='001 unit/address' runs some"
 	@echo "make torture        crash loops (ROUNDS), the random test, retention and the soak (MINUTES), fuzzing (FUZZ_SECONDS)"
 	@echo "make bench          throughput and latency"
+	@echo "make clients        Debezium reads the log (from Maven, see doc/cdc.md)"
 	@echo "make mutants        takes the guards out: does a test notice? MUTANTS='tick' tries some"
 	@echo "make permissions    writes test/permissions.txt and the counts in the README anew"
 	@echo "make asan|valgrind  the tests under a memory checker; STAGES=unit runs some"
@@ -151,4 +157,4 @@ help:
 	@echo "make matrix         the suite on PostgreSQL 15 to 18, with assertions, and under asan; VERSIONS='--smoke 18' runs a part on some"
 	@echo "make format         lay the sources out with clang-format; format-check only looks"
 
-.PHONY: setup test torture demo bench mutants permissions counts unit fuzz asan valgrind fresh matrix format format-check help
+.PHONY: setup test torture demo bench clients mutants permissions counts unit fuzz asan valgrind fresh matrix format format-check help

@@ -11,8 +11,8 @@
 #   http              a request: the receiver has seen one with these headers
 #   sql copy          is run by 074, in a copy of a database
 #   console           is not run; there may be a few
-# The examples of doc/receiving.md and doc/runbook.md have tests of their own, 054
-# and 031.
+# The examples of doc/receiving.md, doc/runbook.md and doc/cdc.md have tests of
+# their own, 054, 031 and 130.
 use strict;
 use warnings;
 
@@ -179,7 +179,7 @@ foreach my $file (@files)
 {
 	my $previous;
 
-	next if $file =~ m{^doc/(?:receiving|runbook)\.md$};
+	next if $file =~ m{^doc/(?:receiving|runbook|cdc)\.md$};
 	foreach my $block (blocks($text{$file}))
 	{
 		my ($line, $language, $code) = @$block;
