@@ -275,6 +275,8 @@ sweep(OutboxEndpoint *ep)
 void
 outbox_parked_unblock(OutboxEndpoint *ep)
 {
+	static SPIPlanPtr any;
+	static SPIPlanPtr without_key;
 	Datum		args[2] = {Int32GetDatum(ep->id), Int64GetDatum(UNBLOCK_ROWS)};
 
 #define UNBLOCK(which) "UPDATE outbox.parked u SET status = 'retrying'," \
@@ -282,8 +284,11 @@ outbox_parked_unblock(OutboxEndpoint *ep)
 	" WHERE u.endpoint_id OPERATOR(pg_catalog.=) $1 AND u.seq OPERATOR(pg_catalog.=) ANY" \
 	" (ARRAY(SELECT p.seq FROM outbox.parked p" OF_ENDPOINT IS("blocked") which " LIMIT $2))" \
 	" RETURNING u.seq, u.next_attempt_at"
-	outbox_query(ep->ordering == OUTBOX_ORDER_NONE ? UNBLOCK("") : UNBLOCK(" AND p.key IS NULL"),
-				 2, (Oid[]) {INT4OID, INT8OID}, args, NULL);
+	if (ep->ordering == OUTBOX_ORDER_NONE)
+		outbox_plan_run(&any, UNBLOCK(""), 2, (Oid[]) {INT4OID, INT8OID}, args, NULL);
+	else
+		outbox_plan_run(&without_key, UNBLOCK(" AND p.key IS NULL"),
+						2, (Oid[]) {INT4OID, INT8OID}, args, NULL);
 	for (uint64 i = 0; i < SPI_processed; i++)
 	{
 		OutboxColumns row = fetch_row(i);
@@ -361,10 +366,11 @@ load_dead(OutboxEndpoint *ep)
 {
 	bool		strict = ep->ordering == OUTBOX_ORDER_STRICT;
 	int			max = strict ? 1 : room;
+	static SPIPlanPtr plan;
 	Datum		args[2] = {Int32GetDatum(ep->id), Int64GetDatum(max)};
 
-	outbox_query("SELECT p.key FROM outbox.parked p" OF_ENDPOINT IS("dead") BLOCKING_REASON
-				 " LIMIT $2", 2, (Oid[]) {INT4OID, INT8OID}, args, NULL);
+	outbox_plan_run(&plan, "SELECT p.key FROM outbox.parked p" OF_ENDPOINT IS("dead")
+					BLOCKING_REASON " LIMIT $2", 2, (Oid[]) {INT4OID, INT8OID}, args, NULL);
 	for (uint64 i = 0; i < SPI_processed; i++)
 	{
 		const char *key = outbox_lane_key(ep, row_text(fetch_row(i), 0));
@@ -416,6 +422,7 @@ load_followers(OutboxEndpoint *ep)
 void
 outbox_parked_load(OutboxEndpoint *ep)
 {
+	static SPIPlanPtr last_cancelled;
 	Datum		args[1] = {Int32GetDatum(ep->id)};
 
 	ep->met_at = GetCurrentTimestamp();
@@ -424,8 +431,8 @@ outbox_parked_load(OutboxEndpoint *ep)
 	ep->retries_due = DT_NOBEGIN;
 	ep->retries_seq = PG_INT64_MIN;
 	outbox_parked_count_again(ep);
-	outbox_query("SELECT p.seq FROM outbox.parked p" OF_ENDPOINT IS("cancelled")
-				 " ORDER BY p.seq DESC LIMIT 1", 1, (Oid[]) {INT4OID}, args, NULL);
+	outbox_plan_run(&last_cancelled, "SELECT p.seq FROM outbox.parked p" OF_ENDPOINT IS("cancelled")
+					" ORDER BY p.seq DESC LIMIT 1", 1, (Oid[]) {INT4OID}, args, NULL);
 	ep->cancelled_upto = SPI_processed > 0 ? row_int8(fetch_row(0), 0) : PG_INT64_MIN;
 
 	if (ep->ordering != OUTBOX_ORDER_STRICT)

@@ -265,9 +265,10 @@ delete_orphans(bool parked)
 		outbox_query("WITH RECURSIVE e(id) AS ((SELECT p.endpoint_id FROM outbox.parked p"
 					 " ORDER BY p.endpoint_id LIMIT 1) UNION ALL SELECT (SELECT p.endpoint_id"
 					 " FROM outbox.parked p WHERE p.endpoint_id OPERATOR(pg_catalog.>) e.id"
-					 " ORDER BY p.endpoint_id LIMIT 1) FROM e WHERE e.id IS NOT NULL)"
-					 " DELETE FROM outbox.parked p USING e"
-					 " WHERE p.endpoint_id OPERATOR(pg_catalog.=) e.id AND" ORPHAN_OF("e.id"),
+					 " ORDER BY p.endpoint_id LIMIT 1) FROM e WHERE e.id IS NOT NULL),"
+					 " o(id) AS MATERIALIZED (SELECT e.id FROM e WHERE" ORPHAN_OF("e.id") ")"
+					 " DELETE FROM outbox.parked p USING o"
+					 " WHERE p.endpoint_id OPERATOR(pg_catalog.=) o.id",
 					 0, NULL, NULL, NULL);
 }
 
