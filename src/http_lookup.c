@@ -27,6 +27,7 @@
 #include <unistd.h>
 
 #include "common/hashfn.h"
+#include "storage/ipc.h"
 
 #define LOOKUPS_MAX 256			/* at a time, silent ones among them */
 #define STACK_BYTES (1024 * 1024)	/* of a thread; modules of the system's run there */
@@ -472,9 +473,24 @@ outbox_http_forget_lookups(int64 now)
 	forget_before = now;
 }
 
+/*
+ * Runs when shared memory is left already, as the first of the callbacks at the
+ * very end.  While there are threads the process ends here: what others clean up
+ * in it (TLS libraries, modules of the resolver) a thread may be using.  The system
+ * takes back all that is skipped.
+ */
+static void
+end_with_threads(int code, Datum arg)
+{
+	(void) arg;
+	if (nlookups > 0)
+		_exit(code);
+}
+
 bool
 outbox_http_lookups_init(void)
 {
+	on_proc_exit(end_with_threads, 0);
 	ended_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	return ended_fd >= 0 && outbox_http_watch_lookups(ended_fd);
 }
