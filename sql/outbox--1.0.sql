@@ -395,6 +395,8 @@ USING (pg_catalog.has_table_privilege('outbox.endpoint_secrets', 'TRUNCATE'));
 -- pg_read_all_data reads.
 ALTER TABLE outbox.endpoint_secrets ALTER COLUMN secret SET STATISTICS 0;
 ALTER TABLE outbox.endpoint_secrets ALTER COLUMN previous SET STATISTICS 0;
+ALTER TABLE outbox.endpoint_settings ALTER COLUMN url SET STATISTICS 0;
+ALTER TABLE outbox.endpoint_settings ALTER COLUMN headers SET STATISTICS 0;
 
 -- Which topics an endpoint was subscribed to at which place in the log: an
 -- event is judged by the highest version that begins before it.
@@ -587,6 +589,24 @@ CREATE FUNCTION outbox.check_headers(headers pg_catalog.jsonb) RETURNS pg_catalo
 LANGUAGE C IMMUTABLE STRICT AS 'MODULE_PATHNAME', 'outbox_check_headers_1_0';
 CREATE FUNCTION outbox.new_secret() RETURNS pg_catalog.text
 LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_new_secret_1_0';
+-- With outbox.secret_key_file secrets are sealed before they are stored: the
+-- values of headers, what a URL has behind its host, and what signs.
+CREATE FUNCTION outbox.seal(endpoint_id pg_catalog.int4, field pg_catalog.text, value pg_catalog.text) RETURNS pg_catalog.text
+LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_seal_1_0';
+CREATE FUNCTION outbox.seal(endpoint_id pg_catalog.int4, headers pg_catalog.jsonb) RETURNS pg_catalog.jsonb
+LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_seal_headers_1_0';
+CREATE FUNCTION outbox.unseal(endpoint_id pg_catalog.int4, field pg_catalog.text, value pg_catalog.text) RETURNS pg_catalog.text
+LANGUAGE C STABLE STRICT AS 'MODULE_PATHNAME', 'outbox_unseal_1_0';
+CREATE FUNCTION outbox.reseal(endpoint_id pg_catalog.int4, field pg_catalog.text, value pg_catalog.text) RETURNS pg_catalog.text
+LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_reseal_1_0';
+CREATE FUNCTION outbox.reseal(endpoint_id pg_catalog.int4, headers pg_catalog.jsonb) RETURNS pg_catalog.jsonb
+LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_reseal_headers_1_0';
+CREATE FUNCTION outbox.shown(endpoint_id pg_catalog.int4, url pg_catalog.text) RETURNS pg_catalog.text
+LANGUAGE C STABLE STRICT AS 'MODULE_PATHNAME', 'outbox_shown_url_1_0';
+CREATE FUNCTION outbox.shown(endpoint_id pg_catalog.int4, headers pg_catalog.jsonb) RETURNS pg_catalog.jsonb
+LANGUAGE C STABLE STRICT AS 'MODULE_PATHNAME', 'outbox_shown_headers_1_0';
+CREATE FUNCTION outbox.can_seal() RETURNS pg_catalog.void
+LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_can_seal_1_0';
 CREATE FUNCTION outbox.claim_log() RETURNS pg_catalog.void
 LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_claim_log_1_0';
 CREATE FUNCTION outbox.log_owner() RETURNS pg_catalog.text
@@ -621,6 +641,14 @@ COMMENT ON FUNCTION outbox.filter_matches(pg_catalog.jsonb, pg_catalog.jsonpath)
 COMMENT ON FUNCTION outbox.check_secret(pg_catalog.text) IS 'Refuses what is not whsec_ and the base64 of 24 to 64 bytes (22023)';
 COMMENT ON FUNCTION outbox.check_headers(pg_catalog.jsonb) IS 'Refuses what is not a flat object of at most 15 strings without control characters, and names that belong to outbox or HTTP (22023)';
 COMMENT ON FUNCTION outbox.new_secret() IS 'A new secret: whsec_ and the base64 of 32 random bytes';
+COMMENT ON FUNCTION outbox.seal(pg_catalog.int4, pg_catalog.text, pg_catalog.text) IS 'A value as it is to be stored: sealed when outbox.secret_key_file is set, else as it is. 22023: it looks like a sealed one; 55000: the key file cannot be used';
+COMMENT ON FUNCTION outbox.seal(pg_catalog.int4, pg_catalog.jsonb) IS 'The same for the values of headers';
+COMMENT ON FUNCTION outbox.unseal(pg_catalog.int4, pg_catalog.text, pg_catalog.text) IS 'A stored value in clear (55000: it cannot be opened)';
+COMMENT ON FUNCTION outbox.reseal(pg_catalog.int4, pg_catalog.text, pg_catalog.text) IS 'A stored value sealed with the first key, unless it is already; NULL: it cannot be opened';
+COMMENT ON FUNCTION outbox.reseal(pg_catalog.int4, pg_catalog.jsonb) IS 'The same for the values of headers';
+COMMENT ON FUNCTION outbox.shown(pg_catalog.int4, pg_catalog.text) IS 'The URL of an endpoint in clear; as stored, where it cannot be opened';
+COMMENT ON FUNCTION outbox.shown(pg_catalog.int4, pg_catalog.jsonb) IS 'The headers of an endpoint in clear; as stored, where one cannot be opened';
+COMMENT ON FUNCTION outbox.can_seal() IS 'Refuses to go on without a key that seals (55000)';
 COMMENT ON FUNCTION outbox.claim_log() IS 'Makes the log this system''s and database''s, if nobody''s yet';
 COMMENT ON FUNCTION outbox.log_owner() IS 'Whose log this is: nobody, us, another, or another instance';
 COMMENT ON FUNCTION outbox.new_epoch() IS 'A random number above 0';
@@ -712,7 +740,8 @@ BEGIN
     ELSIF s.topics IS NULL THEN
         problem := 'topics must not be NULL';
         hint := 'Use topics => ''{*}'' to subscribe to everything.';
-    ELSIF length(s.url) > 2048 THEN
+    -- a sealed one was judged when it was given
+    ELSIF length(s.url) > 2048 AND s.url !~ '^[^:]*:/*[^/?#]*/sealed:1:' THEN
         problem := format('url is %s characters long', length(s.url));
         hint := 'Use at most 2048.';
     ELSIF s.format IS NULL OR s.format NOT IN ('standard', 'raw', 'cloudevents', 'cloudevents-binary') THEN
@@ -839,14 +868,18 @@ BEGIN
     PERFORM outbox.claim_log();
     SELECT p.snapshot, p.seq_low INTO s.start_snapshot, s.start_seq_low
     FROM outbox.place(start_at, NULL) p;
-    INSERT INTO outbox.endpoint_settings (name, url, topics, filter, format, headers, ordering,
+    -- What is sealed is sealed for this number.
+    s.endpoint_id := nextval('outbox.endpoint_settings_endpoint_id_seq');
+    s.url := outbox.seal(s.endpoint_id, 'url', s.url);
+    s.headers := outbox.seal(s.endpoint_id, s.headers);
+    INSERT INTO outbox.endpoint_settings (endpoint_id, name, url, topics, filter, format, headers, ordering,
         on_exhausted, max_in_flight, rate_limit, timeout, connect_timeout, max_attempts,
         max_age, backoff_base, backoff_max, batch_size, batch_wait, start_snapshot, start_seq_low)
-    VALUES (s.name, s.url, s.topics, s.filter, s.format, s.headers, s.ordering, s.on_exhausted,
+    OVERRIDING SYSTEM VALUE
+    VALUES (s.endpoint_id, s.name, s.url, s.topics, s.filter, s.format, s.headers, s.ordering, s.on_exhausted,
         s.max_in_flight, s.rate_limit, s.timeout, s.connect_timeout, s.max_attempts,
         s.max_age, s.backoff_base, s.backoff_max, s.batch_size, s.batch_wait, s.start_snapshot, s.start_seq_low)
-    ON CONFLICT DO NOTHING
-    RETURNING endpoint_id INTO s.endpoint_id;
+    ON CONFLICT DO NOTHING;
     IF NOT FOUND THEN
         IF if_not_exists THEN
             RAISE NOTICE 'endpoint "%" already exists, skipping', s.name;
@@ -857,7 +890,7 @@ BEGIN
                   HINT = 'Use another name, outbox.alter_endpoint(), or if_not_exists => true.';
     END IF;
     INSERT INTO outbox.endpoint_secrets (endpoint_id, secret)
-    VALUES (s.endpoint_id, COALESCE(secret, outbox.new_secret()));
+    VALUES (s.endpoint_id, outbox.seal(s.endpoint_id, 'secret', COALESCE(secret, outbox.new_secret())));
     INSERT INTO outbox.subscriptions (endpoint_id, version, topics, filter, done, under, last_seq)
     VALUES (s.endpoint_id, 1, s.topics, s.filter, s.start_snapshot, NULL, 0);
     PERFORM outbox.endpoints_changed();
@@ -959,6 +992,14 @@ BEGIN
     END LOOP;
     PERFORM outbox.check_settings(s);
     PERFORM outbox.check_secret(secret);
+    IF url IS NOT NULL AND url IS DISTINCT FROM outbox.shown(s.endpoint_id, old.url) THEN
+        s.url := outbox.seal(s.endpoint_id, 'url', url);
+    ELSE
+        s.url := old.url;
+    END IF;
+    IF headers IS NOT NULL THEN
+        s.headers := outbox.seal(s.endpoint_id, headers);
+    END IF;
     IF (s.url, s.topics, s.filter::text, s.format) IS DISTINCT FROM (old.url, old.topics, old.filter::text, old.format) THEN
         s.version := s.version + 1;
     END IF;
@@ -971,7 +1012,8 @@ BEGIN
         version = s.version
     WHERE e.endpoint_id = s.endpoint_id;
     IF secret IS NOT NULL THEN
-        INSERT INTO outbox.endpoint_secrets AS k (endpoint_id, secret) VALUES (s.endpoint_id, secret)
+        INSERT INTO outbox.endpoint_secrets AS k (endpoint_id, secret)
+        VALUES (s.endpoint_id, outbox.seal(s.endpoint_id, 'secret', secret))
         ON CONFLICT (endpoint_id) DO UPDATE SET secret = EXCLUDED.secret, previous = NULL, previous_until = NULL;
     END IF;
 END $$;
@@ -1036,6 +1078,7 @@ AS $$
 #variable_conflict use_variable
 DECLARE
     s outbox.endpoint_settings := outbox.lock_endpoint(name);
+    former text;
 BEGIN
     IF grace IS NULL OR grace NOT BETWEEN interval '0' AND interval '1 year' THEN
         RAISE EXCEPTION 'invalid grace %', COALESCE(grace::text, 'NULL')
@@ -1043,28 +1086,73 @@ BEGIN
                   HINT = 'Use 0 to 1 year; 0 ends the former secret at once, which is right for one that was leaked.';
     END IF;
     PERFORM outbox.check_secret(secret);
-    IF EXISTS (SELECT 1 FROM outbox.endpoint_secrets k
-               WHERE k.endpoint_id = s.endpoint_id AND k.secret = secret) THEN
+    SELECT k.secret INTO former FROM outbox.endpoint_secrets k WHERE k.endpoint_id = s.endpoint_id;
+    BEGIN
+        former := outbox.unseal(s.endpoint_id, 'secret', former);
+    EXCEPTION WHEN object_not_in_prerequisite_state THEN
+        -- Its key is lost: it can be forgotten, and sign no more.
+        IF grace > interval '0' THEN
+            RAISE;
+        END IF;
+    END;
+    IF former = secret THEN
         RAISE EXCEPTION 'this is the present secret of endpoint "%"', name
             USING ERRCODE = 'invalid_parameter_value',
                   HINT = 'Pass another one, or none to have it generated.';
     END IF;
     INSERT INTO outbox.endpoint_secrets AS k (endpoint_id, secret)
-    VALUES (s.endpoint_id, COALESCE(secret, outbox.new_secret()))
+    VALUES (s.endpoint_id, outbox.seal(s.endpoint_id, 'secret', COALESCE(secret, outbox.new_secret())))
     ON CONFLICT (endpoint_id) DO UPDATE
     SET secret = EXCLUDED.secret,
-        previous = CASE WHEN grace > interval '0' THEN k.secret END,
+        previous = CASE WHEN grace > interval '0' THEN outbox.seal(s.endpoint_id, 'previous', former) END,
         previous_until = CASE WHEN grace > interval '0' THEN clock_timestamp() + grace END;
 END $$;
-COMMENT ON FUNCTION outbox.rotate_secret(pg_catalog.text, pg_catalog.interval, pg_catalog.text) IS 'Gives the endpoint another secret (NULL: generated). For the time of grace requests carry both signatures; then, or at once with 0, only the new one. Rotated again within grace: the secret before the last is forgotten at once. Errors: 22023 invalid argument, 42704 no such endpoint';
+COMMENT ON FUNCTION outbox.rotate_secret(pg_catalog.text, pg_catalog.interval, pg_catalog.text) IS 'Gives the endpoint another secret (NULL: generated). For the time of grace requests carry both signatures; then, or at once with 0, only the new one. Rotated again within grace: the secret before the last is forgotten at once. Errors: 22023 invalid argument, 42704 no such endpoint, 55000 the secret cannot be sealed, or the former one not be opened';
 
 CREATE FUNCTION outbox.endpoint_secret(name pg_catalog.text) RETURNS pg_catalog.text
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
-    SELECT k.secret FROM outbox.endpoint_secrets k JOIN outbox.endpoint_settings e USING (endpoint_id)
+    SELECT outbox.unseal(k.endpoint_id, 'secret', k.secret)
+    FROM outbox.endpoint_secrets k JOIN outbox.endpoint_settings e USING (endpoint_id)
     WHERE e.name = $1
 $$;
-COMMENT ON FUNCTION outbox.endpoint_secret(pg_catalog.text) IS 'The secret that requests to the endpoint are signed with; NULL: none is set, or no such endpoint';
+COMMENT ON FUNCTION outbox.endpoint_secret(pg_catalog.text) IS 'The secret that requests to the endpoint are signed with; NULL: none is set, or no such endpoint. 55000: it is sealed and cannot be opened';
+
+CREATE FUNCTION outbox.reseal_secrets(OUT sealed pg_catalog.int8, OUT kept pg_catalog.int8, OUT unopened pg_catalog.int8)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    s record;
+    k record;
+    former record;
+BEGIN
+    PERFORM outbox.can_seal();
+    sealed := 0;
+    kept := 0;
+    unopened := 0;
+    FOR s IN SELECT e.endpoint_id, e.url, e.headers FROM outbox.endpoint_settings e ORDER BY e.endpoint_id FOR UPDATE
+    LOOP
+        -- locked, for a worker forgets former secrets
+        SELECT o.secret, o.previous INTO former FROM outbox.endpoint_secrets o WHERE o.endpoint_id = s.endpoint_id FOR UPDATE;
+        SELECT outbox.reseal(s.endpoint_id, 'url', s.url) AS url,
+               outbox.reseal(s.endpoint_id, s.headers) AS headers,
+               outbox.reseal(s.endpoint_id, 'secret', former.secret) AS secret,
+               outbox.reseal(s.endpoint_id, 'previous', former.previous) AS previous INTO k;
+        IF k.url IS NULL OR (k.headers IS NULL AND s.headers IS NOT NULL)
+           OR (k.secret IS NULL AND former.secret IS NOT NULL) OR (k.previous IS NULL AND former.previous IS NOT NULL) THEN
+            unopened := unopened + 1;
+        ELSIF (k.url, k.headers, k.secret, k.previous)
+              IS NOT DISTINCT FROM (s.url, s.headers, former.secret, former.previous) THEN
+            kept := kept + 1;
+        ELSE
+            sealed := sealed + 1;
+            UPDATE outbox.endpoint_settings e SET url = k.url, headers = k.headers WHERE e.endpoint_id = s.endpoint_id;
+            UPDATE outbox.endpoint_secrets o SET secret = k.secret, previous = k.previous WHERE o.endpoint_id = s.endpoint_id;
+        END IF;
+    END LOOP;
+    PERFORM outbox.endpoints_changed();
+END $$;
+COMMENT ON FUNCTION outbox.reseal_secrets() IS 'Seals the secrets of all endpoints with the first key of outbox.secret_key_file. How many endpoints were sealed anew, how many had it already (kept), and how many have a value that no key opens, and were left alone. 55000: the file is not set, or cannot be used';
 
 ------------------------------------------------------------------------
 -- Views
@@ -1101,7 +1189,8 @@ LEFT JOIN LATERAL (SELECT * FROM outbox.positions q
 COMMENT ON VIEW outbox.endpoint_positions IS 'Stored position of each endpoint, at most one settle interval old';
 
 CREATE VIEW outbox.endpoints AS
-SELECT s.name, s.url, s.topics, s.filter, s.format, s.headers, s.ordering, s.on_exhausted, s.max_in_flight,
+SELECT s.name, outbox.shown(s.endpoint_id, s.url) AS url, s.topics, s.filter, s.format,
+       outbox.shown(s.endpoint_id, s.headers) AS headers, s.ordering, s.on_exhausted, s.max_in_flight,
        s.rate_limit, s.timeout, s.connect_timeout, s.max_attempts, s.max_age, s.backoff_base,
        s.backoff_max, s.batch_size, s.batch_wait, s.state, s.state_since, s.reason, s.created_at
 FROM outbox.endpoint_settings s;
@@ -1916,7 +2005,7 @@ COMMENT ON COLUMN outbox.endpoints.reason IS 'why it is paused or disabled; NULL
 COMMENT ON COLUMN outbox.endpoints.created_at IS 'when the endpoint was created';
 
 COMMENT ON COLUMN outbox.stats.endpoint IS 'name of the endpoint';
-COMMENT ON COLUMN outbox.stats.state IS 'active, paused, backing_off or disabled';
+COMMENT ON COLUMN outbox.stats.state IS 'active, paused, held, backing_off or disabled';
 COMMENT ON COLUMN outbox.stats.state_since IS 'when that state began';
 COMMENT ON COLUMN outbox.stats.reason IS 'why it is not active; NULL: active';
 COMMENT ON COLUMN outbox.stats.pending IS 'events that wait for their first attempt and are not blocked';

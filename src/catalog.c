@@ -16,6 +16,10 @@
 #include "compat.h"
 #include "plan.h"
 #include "row.h"
+#include "seal.h"
+
+/* Has keys only while settings are read. */
+static OutboxKeyring keyring;
 
 static void
 read_patterns(Datum array, OutboxSettings *s)
@@ -98,8 +102,8 @@ forget_previous_secrets(void)
 		  0, NULL, NULL, NULL);
 }
 
-void
-outbox_catalog_settings(OutboxApplySettings apply, void *arg)
+static void
+read_settings(OutboxApplySettings apply, void *arg)
 {
 	SPITupleTable *table;
 	uint64		n;
@@ -164,6 +168,7 @@ outbox_catalog_settings(OutboxApplySettings apply, void *arg)
 			s.previous_until = DT_NOEND;
 		s.row_version = (uint64) DatumGetTransactionId(row.values[27]) << 32 |
 			(row.nulls[28] ? 0 : DatumGetTransactionId(row.values[28]));
+		s.keys_version = outbox_keyring_version(&keyring);
 		s.batch_size = row_int4(row, 29);
 		s.batch_wait = row_int8(row, 30);
 		s.filter = row.nulls[26] ? NULL : DatumGetJsonPathP(row.values[26]);
@@ -174,6 +179,29 @@ outbox_catalog_settings(OutboxApplySettings apply, void *arg)
 		forget_previous_secrets();
 }
 
+/* The key file is read once, and its keys are gone when the settings are read. */
+void
+outbox_catalog_settings(OutboxApplySettings apply, void *arg)
+{
+	static char told[sizeof(keyring.problem)];
+
+	outbox_keyring_load(&keyring);
+	if (strcmp(keyring.problem, told) != 0 && keyring.problem[0])
+		ereport(LOG,
+				(errmsg("outbox.secret_key_file %s", keyring.problem),
+				 errhint("Endpoints with sealed secrets are held. Mend the file, then SELECT pg_reload_conf().")));
+	strlcpy(told, keyring.problem, sizeof(told));
+	PG_TRY();
+	{
+		read_settings(apply, arg);
+	}
+	PG_FINALLY();
+	{
+		outbox_keyring_wipe(&keyring);
+	}
+	PG_END_TRY();
+}
+
 static char **
 copy_strings(char **from, int n)
 {
@@ -182,6 +210,53 @@ copy_strings(char **from, int n)
 	for (int i = 0; i < n; i++)
 		to[i] = pstrdup(from[i]);
 	return to;
+}
+
+/* In clear, palloc'd; as stored, and ep->held_for says why, where it does not open. */
+static char *
+open_value(OutboxEndpoint *ep, const char *field, const char *value)
+{
+	char		problem[OUTBOX_SEAL_PROBLEM];
+	char	   *clear = outbox_unseal(&keyring, ep->id, field, value, problem);
+
+	if (clear)
+		return clear;
+	ep->held_for = pstrdup(problem);
+	return pstrdup(value);
+}
+
+static void
+open_headers(OutboxEndpoint *ep)
+{
+	for (int i = 0; i < ep->request.nheaders; i++)
+	{
+		char	   *field = psprintf(OUTBOX_FIELD_HEADER "%s", ep->request.header_names[i]);
+
+		ep->request.header_values[i] = open_value(ep, field, ep->request.header_values[i]);
+		pfree(field);
+	}
+}
+
+/* A secret that does not decode is as good as none. */
+static void
+open_secrets(OutboxEndpoint *ep, const OutboxSettings *s)
+{
+	char	   *secret = s->secret ? open_value(ep, OUTBOX_FIELD_SECRET, s->secret) : NULL;
+	char	   *previous = s->previous ? open_value(ep, OUTBOX_FIELD_PREVIOUS, s->previous) : NULL;
+
+	ep->request.nkeys = 0;
+	if (secret && outbox_secret_decode(secret, &ep->request.keys[0]))
+	{
+		ep->request.nkeys = 1;
+		if (previous && outbox_secret_decode(previous, &ep->request.keys[1]))
+			ep->request.nkeys = 2;
+	}
+	if (ep->request.nkeys == 0 && ep->held_for == NULL)
+		ep->held_for = "secret missing";
+	if (secret)
+		explicit_bzero(secret, strlen(secret));
+	if (previous)
+		explicit_bzero(previous, strlen(previous));
 }
 
 /*
@@ -207,7 +282,9 @@ outbox_catalog_assign(OutboxEndpoint *ep, const OutboxSettings *s)
 		ep->filter = palloc(VARSIZE(s->filter));
 		memcpy(ep->filter, s->filter, VARSIZE(s->filter));
 	}
-	ep->target.url = pstrdup(s->url);
+	ep->held_for = NULL;
+	ep->keys_version = s->keys_version;
+	ep->target.url = open_value(ep, OUTBOX_FIELD_URL, s->url);
 	ep->target.connect_timeout = (int) Min(s->connect_timeout / 1000, PG_INT32_MAX);
 	ep->target.timeout = (int) Min(s->timeout / 1000, PG_INT32_MAX);
 	ep->target.whole_answer = s->batch_size > 1;
@@ -215,14 +292,8 @@ outbox_catalog_assign(OutboxEndpoint *ep, const OutboxSettings *s)
 	ep->request.nheaders = s->nheaders;
 	ep->request.header_names = copy_strings(s->header_names, s->nheaders);
 	ep->request.header_values = copy_strings(s->header_values, s->nheaders);
-	ep->request.nkeys = 0;
-	if (s->secret && outbox_secret_decode(s->secret, &ep->request.keys[0]))
-	{
-		ep->request.nkeys = 1;
-		if (s->previous && outbox_secret_decode(s->previous, &ep->request.keys[1]))
-			ep->request.nkeys = 2;
-	}
-	ep->secret_missing = ep->request.nkeys == 0;
+	open_headers(ep);
+	open_secrets(ep, s);
 	ep->previous_until = s->previous_until;
 	ep->ordering = s->ordering;
 	ep->block_on_dead = s->block_on_dead;

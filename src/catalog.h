@@ -41,8 +41,9 @@ typedef struct OutboxSettings
 	int64		version;
 	int64		generation;
 	OutboxTick *start;
-	const char *secret;			/* NULL: missing */
+	const char *secret;			/* as stored; NULL: missing */
 	uint64		row_version;	/* of the rows: same number, same settings */
+	uint64		keys_version;	/* of the key file: the same holds for it */
 	const char *previous;		/* NULL: none, or its time is over */
 	TimestampTz previous_until; /* DT_NOEND: no previous one */
 } OutboxSettings;

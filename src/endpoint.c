@@ -233,7 +233,7 @@ outbox_endpoint_load_failed(OutboxEndpoint *ep, int64 seq, const char *key,
 bool
 outbox_endpoint_wants_events(const OutboxEndpoint *ep, TimestampTz now)
 {
-	if (ep->paused || ep->disabled || ep->dropped || ep->secret_missing)
+	if (ep->paused || ep->disabled || ep->dropped || ep->held_for)
 		return false;
 	if (ep->breaker == OUTBOX_BREAKER_OPEN)
 		return now >= ep->retry_at && ep->window_count == 0 && ep->nready == 0 &&

@@ -178,7 +178,8 @@ typedef struct OutboxEndpoint
 	int64		batch_wait;		/* µs */
 	bool		paused;
 	bool		disabled;
-	bool		secret_missing;
+	const char *held_for;		/* why its secrets cannot be used; NULL: they can */
+	uint64		keys_version;	/* of the key file that they were opened with */
 	TimestampTz previous_until; /* when a rotation ends; DT_NOEND: none */
 	TimestampTz state_since;
 	char		reason[128];

@@ -6,6 +6,7 @@
 
 #include <limits.h>
 
+#include "access/parallel.h"
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "utils/guc.h"
@@ -16,6 +17,7 @@
 #include "launcher.h"
 #include "lifecycle.h"
 #include "outbox.h"
+#include "seal.h"
 #include "shmem.h"
 #include "standbys.h"
 
@@ -43,6 +45,7 @@ char	   *outbox_ssl_key_file = NULL;
 int			outbox_ssl_min_protocol_version = OUTBOX_TLS_1_2;
 char	   *outbox_proxy = NULL;
 char	   *outbox_wait_for_standbys = NULL;
+char	   *outbox_secret_key_file = NULL;
 
 static const struct config_enum_entry log_attempts_options[] = {
 	{"all", OUTBOX_LOG_ATTEMPTS_ALL, false},
@@ -58,6 +61,8 @@ static const struct config_enum_entry tls_version_options[] = {
 };
 
 extern PGDLLEXPORT void _PG_init(void);
+
+static bool loading;			/* settings get their first values */
 
 /* A list that cannot be read must not come into force as a shorter one. */
 static bool
@@ -108,6 +113,25 @@ check_source(char **newval, void **extra, GucSource source)
 		return false;
 	}
 	return true;
+}
+
+/*
+ * ALTER SYSTEM and a reload are refused in words.  A server that starts keeps
+ * the value all the same: reset to '', it would store secrets in clear.  With a
+ * file that it must not read it seals nothing, and says so.
+ */
+static bool
+check_secret_key_file(char **newval, void **extra, GucSource source)
+{
+	const char *problem = *newval && **newval ? outbox_key_file_problem(*newval) : NULL;
+
+	(void) extra;
+	(void) source;
+	if (problem == NULL || loading || InitializingParallelWorker)
+		return true;
+	GUC_check_errdetail("The file %s.", problem);
+	GUC_check_errhint("Name a file outside the data directory, by its absolute path: what copies the data must not copy the key.");
+	return false;
 }
 
 /* Without any room at all whoever is a moment behind would lose. */
@@ -235,6 +259,10 @@ define_network_settings(void)
 	define_string("outbox.ssl_key_file",
 				  "The file of the client certificate's private key.",
 				  NULL, &outbox_ssl_key_file, 0, NULL);
+	define_string("outbox.secret_key_file",
+				  "The file of keys that seal the secrets of endpoints in the tables.",
+				  "Its first key seals, all of them open. Empty: secrets are stored in clear.",
+				  &outbox_secret_key_file, GUC_SUPERUSER_ONLY, check_secret_key_file);
 	DefineCustomEnumVariable("outbox.ssl_min_protocol_version",
 							 "The lowest version of TLS that is spoken.",
 							 NULL, &outbox_ssl_min_protocol_version,
@@ -246,8 +274,10 @@ define_network_settings(void)
 void
 _PG_init(void)
 {
+	loading = true;
 	define_operation_settings();
 	define_network_settings();
+	loading = false;
 	MarkGUCPrefixReserved("outbox");
 
 	/*

@@ -57,7 +57,7 @@ extern char *outbox_ssl_key_file;
 extern int	outbox_ssl_min_protocol_version;
 extern char *outbox_proxy;
 extern char *outbox_wait_for_standbys;
-extern char *outbox_wait_for_standbys;
+extern char *outbox_secret_key_file;
 
 typedef enum OutboxLogAttempts
 {

@@ -70,7 +70,7 @@ has_free_slot(const OutboxEndpoint *ep)
 bool
 outbox_endpoint_may_send(OutboxEndpoint *ep, TimestampTz now)
 {
-	if (ep->paused || ep->disabled || ep->dropped || ep->secret_missing)
+	if (ep->paused || ep->disabled || ep->dropped || ep->held_for)
 		return false;
 	if (now < ep->retry_at)
 		return false;
@@ -158,7 +158,7 @@ outbox_endpoint_next_time(OutboxEndpoint *ep, TimestampTz now)
 {
 	TimestampTz t = DT_NOEND;
 
-	if (ep->paused || ep->disabled || ep->dropped || ep->secret_missing || ep->recreate)
+	if (ep->paused || ep->disabled || ep->dropped || ep->held_for || ep->recreate)
 		return t;
 	if (ep->retry_at > now)
 		return ep->retry_at;

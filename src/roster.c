@@ -130,7 +130,7 @@ meet(const OutboxSettings *s)
 	if (outbox_reader_at_head(&ep->cursor))
 	{
 		ep->counted = true;
-		ep->attached = !ep->paused && !ep->disabled && !ep->secret_missing;
+		ep->attached = !ep->paused && !ep->disabled && !ep->held_for;
 		if (ep->attached)
 			outbox_cursor_clear(&ep->cursor);
 	}
@@ -211,7 +211,8 @@ apply_settings(void *arg, const OutboxSettings *s)
 		outbox_recreating = true;
 		outbox_roster_busy(ep);
 	}
-	else if (ep->row_version != s->row_version || ep->previous_until != s->previous_until)
+	else if (ep->row_version != s->row_version || ep->keys_version != s->keys_version ||
+			 ep->previous_until != s->previous_until)
 	{
 		bool		other = ep->version != s->version;
 
@@ -220,6 +221,8 @@ apply_settings(void *arg, const OutboxSettings *s)
 		outbox_catalog_assign(ep, s);
 		if (other)
 			count_again(ep);
+		if (ep->held_for)
+			outbox_endpoint_drop_window(ep, &outbox_head);
 		ep->dirty = true;
 		outbox_roster_busy(ep);
 	}

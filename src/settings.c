@@ -265,6 +265,7 @@ OUTBOX_FUNCTION(outbox_endpoint_stats_1_0, 1)
 		[OUTBOX_ENDPOINT_PAUSED] = "paused",
 		[OUTBOX_ENDPOINT_BACKING_OFF] = "backing_off",
 		[OUTBOX_ENDPOINT_DISABLED] = "disabled",
+		[OUTBOX_ENDPOINT_HELD] = "held",
 	};
 	OutboxStats s;
 	TupleDesc	desc;

@@ -103,8 +103,10 @@ fill_latency(OutboxEndpoint *ep, TimestampTz now, OutboxStats *s)
 static OutboxEndpointState
 endpoint_state(const OutboxEndpoint *ep)
 {
-	if (ep->disabled || ep->secret_missing)
+	if (ep->disabled)
 		return OUTBOX_ENDPOINT_DISABLED;
+	if (ep->held_for)
+		return OUTBOX_ENDPOINT_HELD;
 	if (ep->paused)
 		return OUTBOX_ENDPOINT_PAUSED;
 	if (ep->breaker == OUTBOX_BREAKER_OPEN)
@@ -213,7 +215,7 @@ outbox_endpoint_fill_stats(OutboxEndpoint *ep, TimestampTz now, OutboxStats *s)
 	s->delivered = ep->delivered;
 	s->failed_attempts = ep->failed_attempts;
 	s->oldest_pending_at = oldest_pending(ep, &s->processing);
-	if (ep->paused || ep->disabled || ep->secret_missing)
+	if (ep->paused || ep->disabled || ep->held_for)
 		s->next_attempt_at = 0;
 	else if (ep->breaker == OUTBOX_BREAKER_OPEN)
 		s->next_attempt_at = s->pending + s->retrying + ep->nloaded_blocked > 0 ? ep->retry_at : 0;
@@ -233,8 +235,8 @@ outbox_endpoint_fill_stats(OutboxEndpoint *ep, TimestampTz now, OutboxStats *s)
 	s->recent_second = ep->recent_second;
 	memcpy(s->recent, ep->recent, sizeof(s->recent));
 	fill_latency(ep, now, s);
-	if (ep->secret_missing)
-		strlcpy(s->reason, "secret missing", sizeof(s->reason));
+	if (ep->held_for)
+		strlcpy(s->reason, ep->held_for, sizeof(s->reason));
 	else if (ep->disabled || ep->paused)
 		strlcpy(s->reason, ep->reason, sizeof(s->reason));
 	else if (ep->breaker == OUTBOX_BREAKER_OPEN && ep->last_error)

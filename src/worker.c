@@ -546,6 +546,7 @@ loop(void)
 			if (strcmp(outbox_instance_name, instance_name) != 0)
 				shut_down();	/* whose log this is has to be asked again */
 			outbox_http_reload();
+			outbox_reload_at = Min(outbox_reload_at, GetCurrentTimestamp());	/* the key file */
 			outbox_fill_all = true;
 
 			/* Standbys may be asked for that were not when events were read. */

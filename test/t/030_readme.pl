@@ -10,6 +10,7 @@
 #   python            is a receiver; it is started and sent an event
 #   http              a request: the receiver has seen one with these headers
 #   sql copy          is run by 074, in a copy of a database
+#   … driver          is run by 134, with the driver of that language
 #   console           is not run; there may be a few
 # The examples of doc/receiving.md, doc/runbook.md and doc/cdc.md have tests of
 # their own, 054, 031 and 130.
@@ -28,6 +29,10 @@ my %text = map { $_ => slurp_file("$top/$_") } @files;
 my $receiver = OutboxTest::Receiver->new('main');
 my $python_port = PostgreSQL::Test::Cluster::get_free_port();
 my $max_console = 8;
+
+# What doc/security.md has its reader make
+my $key_file = PostgreSQL::Test::Utils::tempdir('keys') . '/outbox.keys';
+system("umask 077; openssl rand -base64 32 > '$key_file'") == 0 or die 'openssl';
 
 # [ line, language, code ] of each block of a document
 sub blocks
@@ -54,6 +59,7 @@ sub here
 
 	$code =~ s/127\.0\.0\.1:8080/127.0.0.1:$receiver->{port}/g;
 	$code =~ s/\b8081\b/$python_port/g;
+	$code =~ s{/etc/outbox\.keys}{$key_file}g;
 	return $code;
 }
 
@@ -194,13 +200,13 @@ foreach my $file (@files)
 		}
 		elsif ($language eq 'conf')
 		{
-			$node->append_conf('postgresql.conf', $code);
+			$node->append_conf('postgresql.conf', here($code));
 			$node->restart;
 			pass("$name: the server starts");
 		}
 		elsif ($language eq 'python') { run_python($name, $code) }
 		elsif ($language eq 'http') { compare_request($name, $code) }
-		elsif ($language eq 'sql copy') { next }
+		elsif ($language eq 'sql copy' || $language =~ / driver$/) { next }
 		elsif ($language eq 'console') { $console++ }
 		else { fail("$name: nobody knows how to run \"$language\"") }
 

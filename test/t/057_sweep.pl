@@ -89,7 +89,8 @@ FROM pg_proc p
 WHERE pronamespace = 'outbox'::regnamespace AND prorettype <> 'trigger'::regtype
 AND (has_function_privilege('app', oid, 'EXECUTE') OR has_function_privilege('operator', oid, 'EXECUTE'))
 AND NOT has_function_privilege('watcher', oid, 'EXECUTE')
-AND pronargs > 0 ORDER BY oid
+AND pronargs > 0 AND proname <> 'shown'	-- which stores nothing
+ORDER BY oid
 SQL
 my @sweeps;
 foreach my $row (split /\n/, $node->safe_psql('postgres', $functions))
