@@ -332,12 +332,13 @@ CREATE FUNCTION outbox.worker_slots(
     OUT endpoints pg_catalog.int8,
     OUT in_flight pg_catalog.int8,
     OUT delivered pg_catalog.int8,
-    OUT unmatched pg_catalog.int8)
+    OUT unmatched pg_catalog.int8,
+    OUT memory pg_catalog.int8)
     RETURNS SETOF pg_catalog.record
     AS 'MODULE_PATHNAME', 'outbox_worker_status_1_0'
     LANGUAGE C VOLATILE STRICT PARALLEL SAFE ROWS 10;
 COMMENT ON FUNCTION outbox.worker_slots() IS
-    'One row for each worker that a database of the server has or should have; for one that may get one, and for the one that asks, at least one row. state: no_worker, starting, running, disabled, held or version_mismatch; reason: why it is not running, NULL when there is nothing to say; pid and started_at are NULL without a process; restarts: after errors, since the server started; unmatched: of the database; the other numbers since the worker started. No rows when outbox is not preloaded.';
+    'One row for each worker that a database of the server has or should have; for one that may get one, and for the one that asks, at least one row. state: no_worker, starting, running, disabled, held or version_mismatch; reason: why it is not running, NULL when there is nothing to say; pid and started_at are NULL without a process; restarts: after errors, since the server started; unmatched: of the database; memory: bytes of events, bodies and answers, at present; the other numbers since the worker started. No rows when outbox is not preloaded.';
 REVOKE ALL ON FUNCTION outbox.worker_slots() FROM PUBLIC;
 
 
@@ -1357,7 +1358,7 @@ COMMENT ON VIEW outbox.status IS 'Whether this database delivers, and why not; h
 
 CREATE VIEW outbox.workers AS
 SELECT w.pid, d.datname, w.worker, w.state, w.reason, w.started_at, w.endpoints, w.in_flight, w.delivered, w.restarts,
-       w.last_loop_at
+       w.last_loop_at, w.memory
 FROM outbox.worker_slots() w
 JOIN pg_catalog.pg_database d ON d.oid OPERATOR(pg_catalog.=) w.dboid
 WHERE w.pid IS NOT NULL OR w.restarts OPERATOR(pg_catalog.>) 0;
@@ -2007,7 +2008,7 @@ COMMENT ON COLUMN outbox.endpoints.created_at IS 'when the endpoint was created'
 COMMENT ON COLUMN outbox.stats.endpoint IS 'name of the endpoint';
 COMMENT ON COLUMN outbox.stats.state IS 'active, paused, held, backing_off or disabled';
 COMMENT ON COLUMN outbox.stats.state_since IS 'when that state began';
-COMMENT ON COLUMN outbox.stats.reason IS 'why it is not active; NULL: active';
+COMMENT ON COLUMN outbox.stats.reason IS 'why it is not active; of an active one: outbox.worker_memory is used up, when that held it back in the last second; else NULL';
 COMMENT ON COLUMN outbox.stats.pending IS 'events that wait for their first attempt and are not blocked';
 COMMENT ON COLUMN outbox.stats.pending_exact IS 'false: pending is an estimate, because counting lags behind or no worker runs; while a worker counts, retrying, blocked and dead are too low';
 COMMENT ON COLUMN outbox.stats.processing IS 'deliveries in flight';
@@ -2079,6 +2080,7 @@ COMMENT ON COLUMN outbox.workers.in_flight IS 'requests in flight';
 COMMENT ON COLUMN outbox.workers.delivered IS 'deliveries since the process started';
 COMMENT ON COLUMN outbox.workers.restarts IS 'times that this worker ended with an error, since the server started';
 COMMENT ON COLUMN outbox.workers.last_loop_at IS 'when its loop last went round; NULL: not yet';
+COMMENT ON COLUMN outbox.workers.memory IS 'bytes that events, bodies of requests and answers take of outbox.worker_memory at present';
 
 COMMENT ON COLUMN outbox.endpoint_positions.endpoint_id IS 'number of the endpoint';
 COMMENT ON COLUMN outbox.endpoint_positions.name IS 'name of the endpoint';

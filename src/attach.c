@@ -56,6 +56,7 @@ leave(int code, Datum arg)
 		mine->exited = true;
 		mine->exited_cleanly = code == 0 || db->holds > 0 || ShutdownRequestPending;
 		pg_atomic_write_u64(&mine->in_flight, 0);
+		pg_atomic_write_u64(&mine->memory, 0);
 		pg_atomic_write_u64(&mine->endpoints, 0);
 		outbox_shares_exit(db, my_index(db));
 	}
@@ -192,7 +193,7 @@ describe(const OutboxDatabase *db, const OutboxWorker *worker, char *reason, siz
 	}
 }
 
-#define STATUS_COLUMNS 12
+#define STATUS_COLUMNS 13
 
 /* A row that is made under the lock and stored after it. */
 typedef struct Row
@@ -231,6 +232,7 @@ fill_row(const OutboxDatabase *db, int w, Row *row)
 	row->values[9] = Int64GetDatum(read_u64(&worker->in_flight));
 	row->values[10] = Int64GetDatum(read_u64(&worker->delivered));
 	row->values[11] = Int64GetDatum(read_u64(&db->unmatched));
+	row->values[12] = Int64GetDatum(read_u64(&worker->memory));
 }
 
 static void

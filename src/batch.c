@@ -14,7 +14,9 @@
 
 #include "batch.h"
 #include "lane.h"
+#include "memory.h"
 #include "outcome.h"
+#include "payload.h"
 
 /* The next failure would be the last one. */
 static bool
@@ -100,6 +102,12 @@ must_wait(OutboxEndpoint *ep, TimestampTz now)
 		!is_plenty(ep, now);
 }
 
+static void
+forget_size(void *arg)
+{
+	outbox_memory_account(&((OutboxBatch *) arg)->size, 0);
+}
+
 static OutboxBatch *
 make_batch(OutboxEndpoint *ep, int max)
 {
@@ -114,6 +122,9 @@ make_batch(OutboxEndpoint *ep, int max)
 	b->format = ep->request.format;
 	b->max = max;
 	b->members = MemoryContextAlloc(cxt, sizeof(OutboxMember) * max);
+	b->end.func = forget_size;
+	b->end.arg = b;
+	MemoryContextRegisterResetCallback(cxt, &b->end);
 	return b;
 }
 
@@ -124,6 +135,47 @@ take_off_its_list(OutboxEndpoint *ep, OutboxDelivery *d)
 		outbox_lane_pop(ep, d->lane);
 	else
 		outbox_delivery_leave_ready(ep, d);
+}
+
+/*
+ * Appends it to the body.  A text can have half of its bytes in UTF-8: one that
+ * has more than that will not fit, and is not looked at.
+ */
+static const char *
+append(OutboxBatch *b, OutboxDelivery *d, const char **error, bool *full)
+{
+	OutboxEvent *event;
+	bool		gone;
+
+	if (b->n > 0 && d->event->payload_len > 2 * OUTBOX_BATCH_BYTES)
+	{
+		*full = true;
+		return NULL;
+	}
+	event = outbox_payload_bring(d->event, OUTBOX_PAYLOAD_ITSELF, &gone);
+	if (gone)
+	{
+		*error = "the event is no longer in the log";
+		return "event is gone";
+	}
+	if (event == NULL)
+	{
+		b->held_up = *full = true;
+		return NULL;
+	}
+	*error = outbox_batch_append(b, d, event, full);
+	outbox_page_unref(event->page);
+	return *error ? "invalid event" : NULL;
+}
+
+/* Of the first, for all of them: a body is made by doubling. */
+static bool
+has_memory(const OutboxBatch *b, const OutboxDelivery *d, TimestampTz now)
+{
+	size_t		bytes = outbox_payload_cost(d->event, OUTBOX_PAYLOAD_ITSELF);
+
+	return outbox_endpoint_has_memory(b->endpoint, b->endpoint->nin_flight, b->request_bytes +
+									  Max(bytes, 2 * OUTBOX_BATCH_BYTES), now);
 }
 
 /*
@@ -138,8 +190,13 @@ take(OutboxBatch *b, OutboxDelivery *d, TimestampTz now)
 	const char *reason = outbox_outcome_unfit(d, now, &error);
 	bool		full = false;
 
-	if (reason == NULL && (error = outbox_batch_append(b, d, &full)) != NULL)
-		reason = "invalid event";
+	if (reason == NULL && b->n == 0 && !has_memory(b, d, now))
+	{
+		b->held_up = true;
+		return false;
+	}
+	if (reason == NULL)
+		reason = append(b, d, &error, &full);
 	if (full)
 		return false;
 
@@ -224,11 +281,12 @@ take_from_window(OutboxBatch *b, TimestampTz now)
 }
 
 OutboxBatch *
-outbox_batch_next(OutboxEndpoint *ep, TimestampTz now)
+outbox_batch_next(OutboxEndpoint *ep, size_t request_bytes, TimestampTz now, bool *nothing)
 {
 	OutboxBatch *b;
 	OutboxDelivery *d;
 
+	*nothing = true;
 	if (!outbox_endpoint_may_send(ep, now))
 		return NULL;
 	for (;;)
@@ -246,15 +304,25 @@ outbox_batch_next(OutboxEndpoint *ep, TimestampTz now)
 
 		/* While the breaker is open one event is enough to find out. */
 		b = make_batch(ep, ep->breaker == OUTBOX_BREAKER_OPEN ? 1 : ep->batch_size);
+		b->request_bytes = request_bytes;
 		group = d->group;
 		if (take_ready(b, group, now) && group == 0)
 			take_from_window(b, now);
+		if (b->held_up)
+		{
+			/* All of them later: a group stays together. */
+			*nothing = false;
+			ep->nin_flight++;
+			outbox_batch_put_back(b);
+			return NULL;
+		}
 		if (b->n > 0)
 			break;
 
 		/* Whoever was ready is dead: the next one. */
 		MemoryContextDelete(b->cxt);
 	}
+	*nothing = false;
 	outbox_batch_complete(b);
 	ep->nin_flight++;
 	if (ep->rate_limit > 0)

@@ -32,14 +32,17 @@ typedef struct OutboxBatch
 {
 	OutboxEndpoint *endpoint;
 	MemoryContext cxt;			/* of this and of everything below */
+	MemoryContextCallback end;
 	MemoryContext scratch;		/* of what is needed for one member only */
 	OutboxFormat format;
+	size_t		request_bytes;	/* what its request takes besides the body */
 	int			n;
 	int			max;
 	OutboxMember *members;		/* by seq, once it is complete */
 	char	   *body;
 	size_t		len;
-	size_t		size;
+	size_t		size;			/* of its memory: its account, see memory.h */
+	bool		held_up;		/* a member cannot be read now: later */
 	char		id[OUTBOX_ID_SIZE];
 	int			attempt;		/* of the member that was tried most */
 	OutboxTransfer *transfer;
@@ -47,8 +50,12 @@ typedef struct OutboxBatch
 	const char *error;			/* of those that failed */
 } OutboxBatch;
 
-/* The next one to send now, taken in flight; NULL: none. */
-extern OutboxBatch *outbox_batch_next(OutboxEndpoint *ep, TimestampTz now);
+/*
+ * The next one to send now, taken in flight; NULL: none, '*nothing', or not now.
+ * 'request_bytes': what the request takes besides its body.
+ */
+extern OutboxBatch *outbox_batch_next(OutboxEndpoint *ep, size_t request_bytes,
+									  TimestampTz now, bool *nothing);
 
 /* Until when the oldest ready delivery waits for others; DT_NOEND: for nothing. */
 extern TimestampTz outbox_batch_due(OutboxEndpoint *ep, TimestampTz now);
@@ -73,10 +80,12 @@ extern const char *outbox_batch_error(const OutboxBatch *b, int i);	/* NULL: non
 extern void outbox_batch_done(OutboxBatch *b, const OutboxOutcome *o, TimestampTz now);
 
 /*
- * batch_body.c: appends an event, or says why that one can never be sent.
+ * batch_body.c: appends a delivery, whose event this is with its payload, or says
+ * why that one can never be sent.
  * '*full': it does not fit any more, and nothing was appended.
  */
-extern const char *outbox_batch_append(OutboxBatch *b, OutboxDelivery *d, bool *full);
+extern const char *outbox_batch_append(OutboxBatch *b, OutboxDelivery *d,
+									   OutboxEvent *event, bool *full);
 
 /* No member comes any more: puts them in order, and names the batch. */
 extern void outbox_batch_complete(OutboxBatch *b);

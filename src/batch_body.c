@@ -12,6 +12,7 @@
 
 #include "batch.h"
 #include "cloudevents.h"
+#include "memory.h"
 #include "sign.h"
 #include "wire.h"
 
@@ -23,9 +24,11 @@ reserve(OutboxBatch *b, size_t len)
 {
 	if (b->size - b->len < len)
 	{
-		b->size = Max(b->size * 2, b->len + len);
-		b->body = b->body ? repalloc_huge(b->body, b->size) :
-			MemoryContextAllocHuge(b->cxt, b->size);
+		size_t		size = Max(b->size * 2, b->len + len);
+
+		b->body = b->body ? repalloc_huge(b->body, size) :
+			MemoryContextAllocHuge(b->cxt, size);
+		outbox_memory_account(&b->size, size);
 	}
 	return b->body + b->len;
 }
@@ -92,9 +95,9 @@ append_cloudevent(OutboxBatch *b, OutboxEvent *event)
 }
 
 const char *
-outbox_batch_append(OutboxBatch *b, OutboxDelivery *d, bool *full)
+outbox_batch_append(OutboxBatch *b, OutboxDelivery *d, OutboxEvent *event, bool *full)
 {
-	const char *problem = outbox_request_problem(d->event);
+	const char *problem = outbox_request_problem(event);
 	OutboxMember *m = &b->members[b->n];
 	size_t		before = b->len;
 	MemoryContext old;
@@ -111,7 +114,7 @@ outbox_batch_append(OutboxBatch *b, OutboxDelivery *d, bool *full)
 	m->start = b->len;
 	old = MemoryContextSwitchTo(b->scratch);
 	appended = b->format == OUTBOX_FORMAT_CLOUDEVENTS ?
-		append_cloudevent(b, d->event) : append_standard(b, d->event);
+		append_cloudevent(b, event) : append_standard(b, event);
 	MemoryContextSwitchTo(old);
 	MemoryContextReset(b->scratch);
 	m->len = b->len - m->start;
@@ -147,7 +150,7 @@ put_in_order(OutboxBatch *b)
 		return;
 
 	qsort(b->members, b->n, sizeof(OutboxMember), compare_members);
-	p = body = MemoryContextAllocHuge(b->cxt, b->size);
+	p = body = MemoryContextAllocHuge(b->cxt, b->len);
 	for (int i = 0; i < b->n; i++)
 	{
 		OutboxMember *m = &b->members[i];
@@ -158,6 +161,7 @@ put_in_order(OutboxBatch *b)
 	}
 	pfree(b->body);
 	b->body = body;
+	outbox_memory_account(&b->size, b->len);
 }
 
 /* A UUID of version 8 (RFC 9562): the hash of the members' ids. */

@@ -268,6 +268,8 @@ outbox_cloudevents_body(OutboxEvent *event, size_t *len, char **body)
 	}
 	*len = p - *body;
 	pfree(attributes);
+	if (data != event->payload)
+		pfree(data);
 	return true;
 }
 

@@ -27,7 +27,10 @@ extern bool outbox_may_send;
 /* Somebody had due work and found the worker's total reached. */
 extern bool outbox_starved;
 
-/* Fills the endpoint's free slots, up to 'most' requests in flight. */
+/*
+ * Fills the endpoint's free slots, up to 'most' requests in flight, and that part
+ * of the worker's memory which 'most' is of outbox.worker_max_in_flight.
+ */
 extern void outbox_deliver_fill(OutboxEndpoint *ep, TimestampTz now, int most);
 
 /* Takes requests back that are in flight; started before 'before'. */

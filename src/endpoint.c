@@ -75,6 +75,17 @@ outbox_delivery_free_list(dlist_head *list)
 									  dlist_pop_head_node(list)));
 }
 
+static OutboxWindowEntry
+pop_window(OutboxEndpoint *ep)
+{
+	OutboxWindowEntry entry = *outbox_window_at(ep, 0);
+
+	ep->window_start = (ep->window_start + 1) % ep->window_size;
+	ep->window_count--;
+	ep->window_bytes -= entry.bytes;
+	return entry;
+}
+
 /* Nothing may be in flight any more. */
 void
 outbox_endpoint_free(OutboxEndpoint *ep)
@@ -84,11 +95,7 @@ outbox_endpoint_free(OutboxEndpoint *ep)
 	outbox_delivery_free_list(&ep->settling);
 	outbox_lanes_free(ep);
 	while (ep->window_count > 0)
-	{
-		outbox_page_unref(ep->window[ep->window_start].event->page);
-		ep->window_start = (ep->window_start + 1) % OUTBOX_WINDOW;
-		ep->window_count--;
-	}
+		outbox_page_unref(pop_window(ep).event->page);
 	outbox_cursor_clear(&ep->cursor);
 	outbox_cursor_clear(&ep->frontier);
 	outbox_cursor_clear(&ep->counter);
@@ -239,13 +246,49 @@ outbox_endpoint_wants_events(const OutboxEndpoint *ep, TimestampTz now)
 		return now >= ep->retry_at && ep->window_count == 0 && ep->nready == 0 &&
 			ep->nin_flight == 0 && ep->retries_all &&
 			ep->nretries + ep->nretries_loading == 0;
+
+	/* Who has nothing at all may always read something. */
 	if (ep->window_count == 0)
-		return true;
+		return (ep->nready == 0 && ep->nin_flight == 0) || outbox_memory_fits(0);
 
 	/* Read ahead while memory lasts. */
 	return ep->window_count <= OUTBOX_WINDOW / 2 &&
 		ep->window_bytes <= OUTBOX_WINDOW_BYTES / 2 &&
 		outbox_memory_fits_ahead(0);
+}
+
+/* Without memory for more, one event at a time is brought to the head. */
+bool
+outbox_endpoint_may_push(const OutboxEndpoint *ep)
+{
+	return outbox_memory_fits(0) ||
+		ep->window_count + ep->nready + ep->nin_flight == 0;
+}
+
+/* Most endpoints never have more than a few events before them. */
+static void
+grow_window(OutboxEndpoint *ep)
+{
+	int			size = Min(Max(2 * ep->window_size, 16), OUTBOX_WINDOW);
+	OutboxWindowEntry *larger = MemoryContextAlloc(ep->cxt, sizeof(OutboxWindowEntry) * size);
+
+	for (int i = 0; i < ep->window_count; i++)
+		larger[i] = *outbox_window_at(ep, i);
+	if (ep->window)
+		pfree(ep->window);
+	ep->window = larger;
+	ep->window_size = size;
+	ep->window_start = 0;
+}
+
+void
+outbox_endpoint_free_window(OutboxEndpoint *ep)
+{
+	Assert(ep->window_count == 0);
+	if (ep->window)
+		pfree(ep->window);
+	ep->window = NULL;
+	ep->window_size = ep->window_start = 0;
 }
 
 bool
@@ -257,18 +300,18 @@ outbox_endpoint_push(OutboxEndpoint *ep, OutboxEvent *event,
 	if (ep->window_count == OUTBOX_WINDOW ||
 		(ep->window_count > 0 && ep->window_bytes > OUTBOX_WINDOW_BYTES))
 		return false;
-	ep->window_bytes += event->payload_len;
 	if (ep->window_count == 0)
 		outbox_cursor_set(&ep->frontier, event->page->done, event->page->under,
 						  event->seq - 1);
-	if (ep->window == NULL)
-		ep->window = MemoryContextAlloc(ep->cxt,
-										sizeof(OutboxWindowEntry) * OUTBOX_WINDOW);
-	entry = &ep->window[(ep->window_start + ep->window_count++) % OUTBOX_WINDOW];
+	if (ep->window_count == ep->window_size)
+		grow_window(ep);
+	entry = outbox_window_at(ep, ep->window_count++);
 	entry->event = event;
+	entry->bytes = outbox_event_bytes(event);
 	entry->filter = filter;
 	entry->cancelled = cancelled;
 	ep->ncancelled += cancelled;
+	ep->window_bytes += entry->bytes;
 	event->page->refs++;
 	return true;
 }
@@ -286,14 +329,9 @@ outbox_endpoint_drop_window(OutboxEndpoint *ep, const OutboxCursor *head)
 {
 	outbox_endpoint_frontier(ep, head);
 	if (ep->window_count > 0)
-		ep->backlog_since = ep->window[ep->window_start].event->created_at;
+		ep->backlog_since = outbox_window_at(ep, 0)->event->created_at;
 	while (ep->window_count > 0)
-	{
-		outbox_page_unref(ep->window[ep->window_start].event->page);
-		ep->window_start = (ep->window_start + 1) % OUTBOX_WINDOW;
-		ep->window_count--;
-	}
-	ep->window_bytes = 0;
+		outbox_page_unref(pop_window(ep).event->page);
 	ep->window_known = 0;
 	ep->ncancelled = 0;
 	ep->attached = false;
@@ -315,10 +353,9 @@ dead_unsent(OutboxEndpoint *ep, OutboxDelivery *d, const char *reason, const cha
 bool
 outbox_endpoint_examine(OutboxEndpoint *ep, OutboxDelivery **result)
 {
+	OutboxWindowEntry entry;
 	OutboxEvent *event;
 	OutboxDelivery *d = NULL;
-	OutboxFilterResult filter;
-	bool		cancelled;
 
 	*result = NULL;
 	if (ep->window_count == 0 || ep->nwaiting >= OUTBOX_MAX_WAITING)
@@ -337,14 +374,10 @@ outbox_endpoint_examine(OutboxEndpoint *ep, OutboxDelivery **result)
 			return false;
 	}
 
-	event = ep->window[ep->window_start].event;
-	filter = ep->window[ep->window_start].filter;
-	cancelled = ep->window[ep->window_start].cancelled;
+	entry = pop_window(ep);
+	event = entry.event;
 	ep->window_known = Max(ep->window_known - 1, 0);
-	ep->window_start = (ep->window_start + 1) % OUTBOX_WINDOW;
-	ep->window_count--;
-	ep->window_bytes -= event->payload_len;
-	if (cancelled)
+	if (entry.cancelled)
 		ep->ncancelled--;
 	else
 		ep->backlog--;
@@ -355,15 +388,15 @@ outbox_endpoint_examine(OutboxEndpoint *ep, OutboxDelivery **result)
 		outbox_cursor_set(&ep->frontier, event->page->done, event->page->under,
 						  event->seq);
 	ep->frontier.last_seq = event->seq;
-	if (!cancelled)
+	if (!entry.cancelled)
 	{
 		d = make_delivery(ep, event, false);
-		if (filter == OUTBOX_FILTER_YES)
+		if (entry.filter == OUTBOX_FILTER_YES)
 			place(ep, d, true);
 		else
 		{
 			/* Now: in a row of its own nobody would know of it. */
-			dead_unsent(ep, d, "filter failed", filter == OUTBOX_FILTER_TOO_LONG ?
+			dead_unsent(ep, d, "filter failed", entry.filter == OUTBOX_FILTER_TOO_LONG ?
 						"the filter took too long with the payload" :
 						"the filter is neither true nor false of the payload");
 			d = NULL;
@@ -416,6 +449,15 @@ outbox_endpoint_overflow(OutboxEndpoint *ep, OutboxEvent *event)
 }
 
 /* -------------------------------------------------------------- sending */
+
+bool
+outbox_endpoint_has_memory(OutboxEndpoint *ep, int nothers, size_t bytes, TimestampTz now)
+{
+	if ((nothers == 0 && ep->nsettling == 0) || outbox_memory_fits(bytes))
+		return true;
+	ep->memory_short_at = now;
+	return false;
+}
 
 OutboxDelivery *
 outbox_endpoint_next(OutboxEndpoint *ep, TimestampTz now)

@@ -53,6 +53,8 @@ typedef struct OutboxDelivery
 	int64		group;			/* is tried again with others of the same
 								 * number, and nobody else; 0: with anybody */
 	OutboxEvent *event;
+	OutboxEvent *sent;			/* what its request is made of; NULL: it has none */
+	size_t		sent_len;		/* bytes of its body */
 	int64		seq;
 	bool		parked;			/* has a row in outbox.parked … */
 	bool		was_retry;		/* … which says 'retrying', not 'blocked' */
@@ -145,6 +147,7 @@ typedef enum OutboxRowStatus
 typedef struct OutboxWindowEntry
 {
 	OutboxEvent *event;
+	size_t		bytes;
 	bool		cancelled;		/* it will not be sent */
 	OutboxFilterResult filter;	/* as of its payload */
 } OutboxWindowEntry;
@@ -200,10 +203,11 @@ typedef struct OutboxEndpoint
 								 * is not */
 	TimestampTz backlog_since;	/* no event of it that is beyond the window was
 								 * emitted before; counted events only */
-	OutboxWindowEntry *window;	/* read, not yet examined: a ring */
+	OutboxWindowEntry *window;	/* read, not yet examined: a ring … */
+	int			window_size;	/* … of so many places */
 	int			window_start;
 	int			window_count;
-	size_t		window_bytes;	/* of payloads */
+	size_t		window_bytes;	/* outbox_event_bytes() of them */
 	int			ncancelled;		/* of the window, those that will not be sent */
 	int			window_known;	/* so many at its front: what outbox.parked has of
 								 * their keys is in memory */
@@ -217,6 +221,8 @@ typedef struct OutboxEndpoint
 	int			nheld;
 	int			nready;
 	int			nin_flight;		/* requests: a batch is one */
+	size_t		flight_bytes;	/* that they take */
+	TimestampTz memory_short_at;	/* when memory last held it back; 0: never */
 	int			nheads;			/* deliveries in flight that nobody of their lane
 								 * precedes */
 	int			nwaiting;
@@ -285,7 +291,7 @@ typedef struct OutboxEndpoint
 /* Read-ahead of one endpoint, and followers kept in memory: events. */
 #define OUTBOX_WINDOW 1024
 #define OUTBOX_MAX_WAITING 512
-#define OUTBOX_WINDOW_BYTES (4 * 1024 * 1024)	/* of payloads, one endpoint */
+#define OUTBOX_WINDOW_BYTES (4 * 1024 * 1024)	/* one endpoint */
 
 /*
  * Due retries that are brought back together, and followers of one lane: so
@@ -305,9 +311,19 @@ extern void outbox_endpoint_free(OutboxEndpoint *ep);
  * reading from its frontier.
  */
 extern bool outbox_endpoint_wants_events(const OutboxEndpoint *ep, TimestampTz now);
+extern bool outbox_endpoint_may_push(const OutboxEndpoint *ep);
 extern bool outbox_endpoint_push(OutboxEndpoint *ep, OutboxEvent *event,
 								 OutboxFilterResult filter, bool cancelled);
 extern void outbox_endpoint_drop_window(OutboxEndpoint *ep, const OutboxCursor *head);
+
+static inline OutboxWindowEntry *
+outbox_window_at(const OutboxEndpoint *ep, int i)
+{
+	return &ep->window[(ep->window_start + i) % ep->window_size];
+}
+
+/* It is idle: an empty window needs no memory. */
+extern void outbox_endpoint_free_window(OutboxEndpoint *ep);
 
 /* Where it has got to, when the head of the log is at 'head'. */
 extern const OutboxCursor *outbox_endpoint_frontier(OutboxEndpoint *ep,
@@ -344,6 +360,14 @@ extern int64 *outbox_endpoint_loaded_retries(OutboxEndpoint *ep, int *n);
 extern bool outbox_endpoint_has_due(OutboxEndpoint *ep, TimestampTz now);
 extern int	outbox_endpoint_take_due(OutboxEndpoint *ep, TimestampTz now,
 									 int64 *seqs, int max);
+
+/*
+ * True if a request that takes so many more bytes may be sent: they are within the
+ * memory of the worker, or nothing else of the endpoint's is in flight, nor about
+ * to be settled, which holds memory as well.
+ */
+extern bool outbox_endpoint_has_memory(OutboxEndpoint *ep, int nothers, size_t bytes,
+									   TimestampTz now);
 
 /* The next delivery to send now, taken in flight; NULL: none. */
 extern OutboxDelivery *outbox_endpoint_next(OutboxEndpoint *ep, TimestampTz now);

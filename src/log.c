@@ -38,6 +38,7 @@
 #include "compat.h"
 #include "log.h"
 #include "memory.h"
+#include "payload.h"
 #include "plan.h"
 #include "row.h"
 #include "scan.h"
@@ -46,8 +47,6 @@
 
 /* How many xids back the commit log is asked; beyond, the tick's LSN is used. */
 #define FRESH_XIDS 100000
-
-#define JSON_TEXT_KEPT (64 * 1024)	/* bytes, from one event to the next */
 
 /* In the order of outbox.events; which piece it is does not matter. */
 #define EVENT_COLUMNS \
@@ -88,6 +87,11 @@ outbox_log_check_sequence(void)
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("the sequence outbox.events_seq was altered: the order of events is not safe"),
 				 errhint("ALTER SEQUENCE outbox.events_seq CACHE 1 INCREMENT 1 NO CYCLE;")));
+	if (outbox_query("SELECT 1 FROM outbox.positions"
+					 " WHERE GREATEST(done_seq_low, under_seq_high) OPERATOR(pg_catalog.>)"
+					 " COALESCE(pg_catalog.pg_sequence_last_value('outbox.events_seq'), 0) LIMIT 1",
+					 0, NULL, NULL, NULL) > 0)
+		outbox_tick_sequence_went_back();
 }
 
 /* ---------------------------------------------------------------- pages */
@@ -97,6 +101,8 @@ outbox_page_unref(OutboxPage *page)
 {
 	if (--page->refs > 0)
 		return;
+	if (page->part)
+		page->part->whole = NULL;
 	outbox_memory_account(&page->bytes, 0);
 	outbox_tick_unref(page->done);
 	outbox_tick_unref(page->under);
@@ -159,39 +165,9 @@ text_or_null(Datum value, bool isnull)
 	return isnull ? NULL : TextDatumGetCString(value);
 }
 
-/* As text, with not a byte more than it needs. */
-static char *
-jsonb_text(Jsonb *jb, size_t *len)
-{
-	static StringInfoData text;
-	char	   *copy;
-
-	if (text.data == NULL)
-	{
-		MemoryContext old = MemoryContextSwitchTo(page_cxt);
-
-		initStringInfo(&text);
-		MemoryContextSwitchTo(old);
-	}
-	resetStringInfo(&text);
-	JsonbToCString(&text, &jb->root, VARSIZE(jb));
-	copy = palloc(text.len + 1);
-	memcpy(copy, text.data, text.len + 1);
-	*len = text.len;
-	if (text.maxlen > JSON_TEXT_KEPT)
-	{
-		pfree(text.data);
-		text.data = NULL;
-	}
-	return copy;
-}
-
-/*
- * Copies a row into the page.  jsonb is turned into text here, once, however
- * many endpoints will get it.
- */
+/* Copies a row into the page; 'whole': with its payload in any case. */
 static OutboxEvent *
-make_event(OutboxPage *page, Datum *values, bool *nulls)
+make_event(OutboxPage *page, Datum *values, bool *nulls, bool whole)
 {
 	MemoryContext old = MemoryContextSwitchTo(page->cxt);
 	OutboxEvent *event = palloc0(sizeof(OutboxEvent));
@@ -212,30 +188,7 @@ make_event(OutboxPage *page, Datum *values, bool *nulls)
 									 strlen(event->key));
 	if (!nulls[COL(headers)])
 		event->headers = DatumGetJsonbPCopy(values[COL(headers)]);
-	if (!nulls[COL(body)])
-	{
-		bytea	   *body = DatumGetByteaPCopy(values[COL(body)]);
-
-		event->payload = VARDATA(body);
-		event->payload_len = VARSIZE(body) - VARHDRSZ;
-		event->content_type = nulls[COL(content_type)] ?
-			pstrdup("application/octet-stream") :
-			TextDatumGetCString(values[COL(content_type)]);
-	}
-	else if (!nulls[COL(payload)])
-	{
-		Jsonb	   *jb = DatumGetJsonbP(values[COL(payload)]);
-
-		event->payload = jsonb_text(jb, &event->payload_len);
-		if ((Pointer) jb != DatumGetPointer(values[COL(payload)]))
-			pfree(jb);
-	}
-	else
-	{
-		/* Only a row that came past the checks has neither. */
-		event->payload = pstrdup("null");
-		event->payload_len = 4;
-	}
+	outbox_payload_read(event, values, nulls, whole);
 	MemoryContextSwitchTo(old);
 	outbox_page_account(page);
 	return event;
@@ -374,8 +327,8 @@ take_row(void *arg, TupleTableSlot *slot)
 	}
 	if (st->page == NULL)
 		st->page = page_create(cursor->done, cursor->under);
-	event = make_event(st->page, row.values, row.nulls);
-	st->bytes += event->payload_len;
+	event = make_event(st->page, row.values, row.nulls, false);
+	st->bytes += outbox_event_bytes(event);
 	st->reader->take(st->reader->arg, wanted, event);
 	return true;
 }
@@ -475,6 +428,7 @@ typedef struct FetchState
 	OutboxPage *page;
 	OutboxTake	take;
 	void	   *arg;
+	bool		whole;
 	int			n;
 } FetchState;
 
@@ -485,7 +439,7 @@ fetch_one(FetchState *st, Datum *values, bool *nulls)
 		return;
 	st->n++;
 	st->page->lsn = Max(st->page->lsn, fetched_lsn(values));
-	st->take(st->arg, NULL, make_event(st->page, values, nulls));
+	st->take(st->arg, NULL, make_event(st->page, values, nulls, st->whole));
 }
 
 static bool
@@ -516,19 +470,57 @@ fetch_kept(Datum *array, FetchState *st)
 	}
 }
 
+static void
+fetch(const int64 *seqs, int n, FetchState *st)
+{
+	Datum		array = outbox_int8_array(seqs, n);
+
+	st->page = page_create(NULL, NULL);
+	PushActiveSnapshot(GetTransactionSnapshot());
+	outbox_scan_these(array, GetActiveSnapshot(), fetch_row_of_log, st);
+	PopActiveSnapshot();
+	if (st->n < n)
+		fetch_kept(&array, st);
+}
+
 void
 outbox_log_fetch(const int64 *seqs, int n, OutboxTake take, void *arg)
 {
-	FetchState	st = {.page = page_create(NULL, NULL),.take = take,.arg = arg};
-	Datum		array = outbox_int8_array(seqs, n);
+	FetchState	st = {.take = take,.arg = arg};
 
-	PushActiveSnapshot(GetTransactionSnapshot());
-	outbox_scan_these(array, GetActiveSnapshot(), fetch_row_of_log, &st);
-	PopActiveSnapshot();
-	if (st.n < n)
-		fetch_kept(&array, &st);
+	fetch(seqs, n, &st);
 	outbox_fetched_lsn = Max(outbox_fetched_lsn, st.page->lsn);
 	outbox_page_unref(st.page);
+}
+
+/* Another server's event can have the same number. */
+typedef struct Whole
+{
+	const OutboxEvent *part;
+	OutboxEvent *event;
+} Whole;
+
+static void
+take_whole(void *arg, void *wanted, OutboxEvent *event)
+{
+	Whole	   *w = arg;
+
+	(void) wanted;
+	if (memcmp(&event->id, &w->part->id, sizeof(event->id)) != 0)
+		return;
+	w->event = event;
+	event->page->refs++;
+}
+
+OutboxEvent *
+outbox_log_fetch_whole(const OutboxEvent *event)
+{
+	Whole		w = {.part = event};
+	FetchState	st = {.take = take_whole,.arg = &w,.whole = true};
+
+	fetch(&event->seq, 1, &st);
+	outbox_page_unref(st.page);
+	return w.event;
 }
 
 /* ----------------------------------------------------------- durability */

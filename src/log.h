@@ -56,6 +56,10 @@ typedef enum OutboxFormat
 	OUTBOX_FORMATS
 } OutboxFormat;
 
+/* The same bytes: they are kept once. */
+#define OUTBOX_BODY_OF(format) \
+	((format) == OUTBOX_FORMAT_CLOUDEVENTS_BINARY ? OUTBOX_FORMAT_RAW : (format))
+
 struct OutboxPage;
 
 /* An id as text, with its end. */
@@ -76,15 +80,26 @@ typedef struct OutboxEvent
 	char	   *key;
 	uint32		key_hash;
 	Jsonb	   *headers;
-	char	   *payload;		/* JSON text, or the bytes when content_type */
-	size_t		payload_len;
+	char	   *payload;		/* JSON text, or the bytes when content_type;
+								 * NULL: it was left in the log (payload.h) … */
+	size_t		payload_len;	/* … where it has about so many bytes */
 	char	   *content_type;	/* NULL: payload is JSON */
 	struct
 	{
 		char	   *data;		/* NULL: not rendered yet */
 		size_t		len;
 	}			body[OUTBOX_FORMATS];
+	struct OutboxEvent *whole;	/* a copy that was read with its payload, as
+								 * long as its page is there; NULL: none */
 } OutboxEvent;
+
+/* What it takes in memory; about. */
+static inline size_t
+outbox_event_bytes(const OutboxEvent *event)
+{
+	return sizeof(OutboxEvent) + (event->payload ? event->payload_len : 0) +
+		(event->headers ? VARSIZE(event->headers) : 0);
+}
 
 /*
  * Events read together, in one memory context that goes when nobody refers to
@@ -99,6 +114,7 @@ typedef struct OutboxPage
 								 * durable up to here */
 	OutboxTick *done;			/* the ticks it was read between; NULL for */
 	OutboxTick *under;			/* events that were looked up by seq */
+	OutboxEvent *part;			/* whose 'whole' is in this page; NULL: none */
 } OutboxPage;
 
 /*
@@ -143,6 +159,7 @@ extern OutboxTick *outbox_log_tick(void);
 extern OutboxTick *outbox_log_now(Oid sequence);
 extern OutboxTick *outbox_log_then(const OutboxTick *now);
 extern void outbox_log_check_sequence(void);
+extern void outbox_tick_sequence_went_back(void);	/* an error that says so */
 extern OutboxTick *outbox_tick_make(int64 number, TimestampTz taken_at,
 									int64 seq_low, int64 seq_high,
 									const char *snapshot);
@@ -178,6 +195,9 @@ extern int	outbox_log_read(OutboxCursor *cursor, OutboxTick *target,
  * taken.
  */
 extern void outbox_log_fetch(const int64 *seqs, int n, OutboxTake take, void *arg);
+
+/* The same event with its payload, in a page of its own; NULL: it is gone. */
+extern OutboxEvent *outbox_log_fetch_whole(const OutboxEvent *event);
 
 /* Raised by whatever was fetched; the worker waits for it. */
 extern XLogRecPtr outbox_fetched_lsn;

@@ -99,7 +99,7 @@ outbox_endpoint_skip(OutboxEndpoint *ep, int64 seq, bool counted)
 	ep->backlog -= counted;
 	for (int i = 0; i < ep->window_count; i++)
 	{
-		OutboxWindowEntry *entry = &ep->window[(ep->window_start + i) % OUTBOX_WINDOW];
+		OutboxWindowEntry *entry = outbox_window_at(ep, i);
 
 		if (entry->event->seq == seq && !entry->cancelled)
 		{

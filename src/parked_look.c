@@ -222,7 +222,7 @@ ask_for_window(OutboxEndpoint *ep)
 
 	for (; known < ep->window_count && n < ASK_KEYS; known++)
 	{
-		OutboxEvent *event = ep->window[(ep->window_start + known) % OUTBOX_WINDOW].event;
+		OutboxEvent *event = outbox_window_at(ep, known)->event;
 
 		if (event->key && outbox_lane_find(ep, event->key) == NULL)
 			keys[n++] = CStringGetTextDatum(event->key);

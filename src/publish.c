@@ -76,6 +76,7 @@ outbox_publish(TimestampTz now)
 		{
 			dlist_delete(&ep->busy_node);
 			ep->busy = false;
+			outbox_endpoint_free_window(ep);
 		}
 		if (ep->retired_cxt)
 		{

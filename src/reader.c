@@ -17,6 +17,7 @@
 
 #include "compat.h"
 #include "crash_point.h"
+#include "memory.h"
 #include "parked.h"
 #include "reader.h"
 #include "shares.h"
@@ -39,8 +40,8 @@
 /* Rows per step that are only counted. */
 #define COUNT_ROWS 2000
 
-/* Topics whose subscribers are remembered. */
-#define MAX_TOPICS 10000
+/* What topics and their subscribers may take: one part in so many of the memory. */
+#define TOPICS_SHARE 16
 
 OutboxCursor outbox_head;
 int64		outbox_unmatched;
@@ -73,23 +74,53 @@ typedef struct Topic
 #define SH_KEY name
 #include "string_hash.h"
 
-static MemoryContext topic_cxt;
-static topics_hash *topics;
+/*
+ * What is known of topics.  When the newer ones fill half of their share, the
+ * older ones are forgotten, and the newer ones become the older.  An older one that
+ * is asked for is copied to the newer.  So what is asked for often stays.
+ */
+typedef struct Topics
+{
+	MemoryContext cxt;
+	topics_hash *by_name;
+} Topics;
+
+static Topics newer;
+static Topics older;
+static size_t topics_account;
+
+static Topics
+make_topics(void)
+{
+	Topics		t;
+
+	t.cxt = AllocSetContextCreate(TopMemoryContext, "outbox topics", ALLOCSET_DEFAULT_SIZES);
+	t.by_name = topics_create(t.cxt, 64, NULL);
+	return t;
+}
+
+static void
+forget_older(void)
+{
+	MemoryContextDelete(older.cxt);
+	older = newer;
+	newer = make_topics();
+}
+
+static void
+account_topics(void)
+{
+	outbox_memory_account(&topics_account, MemoryContextMemAllocated(newer.cxt, true) +
+						  MemoryContextMemAllocated(older.cxt, true));
+}
 
 void
 outbox_reader_init(OutboxGotWork callback)
 {
 	got_work = callback;
 	outbox_filter_limit_time();
-	topic_cxt = AllocSetContextCreate(TopMemoryContext, "outbox topics",
-									  ALLOCSET_DEFAULT_SIZES);
-}
-
-static void
-forget_topics(void)
-{
-	MemoryContextReset(topic_cxt);
-	topics = topics_create(topic_cxt, 64, NULL);
+	newer = make_topics();
+	older = make_topics();
 }
 
 void
@@ -101,7 +132,9 @@ outbox_reader_set_endpoints(OutboxEndpoint **list, int n,
 	foreigners = foreign;
 	nforeigners = nforeign;
 	last_laggard = NULL;
-	forget_topics();
+	forget_older();
+	forget_older();
+	account_topics();
 }
 
 static OutboxFilterResult
@@ -125,52 +158,65 @@ outbox_reader_subscribes(const OutboxEndpoint *ep, const char *topic, size_t len
 }
 
 static Topic *
+remember(const char *name, OutboxEndpoint **subscribers, int n, OutboxForeign **foreign,
+		 int nforeign)
+{
+	bool		found;
+	Topic	   *topic = topics_insert(newer.by_name, MemoryContextStrdup(newer.cxt, name), &found);
+
+	topic->n = n;
+	topic->subscribers = MemoryContextAlloc(newer.cxt, sizeof(*subscribers) * n);
+	memcpy(topic->subscribers, subscribers, sizeof(*subscribers) * n);
+	topic->result = MemoryContextAllocZero(newer.cxt, sizeof(*topic->result) * n);
+	topic->nforeign = nforeign;
+	topic->foreign = MemoryContextAlloc(newer.cxt, sizeof(*foreign) * nforeign);
+	memcpy(topic->foreign, foreign, sizeof(*foreign) * nforeign);
+	account_topics();
+	return topic;
+}
+
+/* With not a byte more than its subscribers need. */
+static Topic *
+make_topic(const char *name, size_t len)
+{
+	OutboxEndpoint **subscribers = palloc(sizeof(*subscribers) * nendpoints);
+	OutboxForeign **foreign = palloc(sizeof(*foreign) * nforeigners);
+	int			n = 0;
+	int			nforeign = 0;
+	Topic	   *topic;
+
+	for (int i = 0; i < nendpoints; i++)
+		if (subscribes(endpoints[i], name, len))
+			subscribers[n++] = endpoints[i];
+	for (int i = 0; i < nforeigners; i++)
+		if (outbox_topic_in_list(name, len, foreigners[i].patterns, foreigners[i].npatterns))
+			foreign[nforeign++] = &foreigners[i];
+	topic = remember(name, subscribers, n, foreign, nforeign);
+	pfree(subscribers);
+	pfree(foreign);
+	return topic;
+}
+
+/* It stays where it is until the next call. */
+static Topic *
 find_topic(const char *name, size_t len)
 {
 	char		key[OUTBOX_MAX_TOPIC + 1];
 	Topic	   *topic;
-	bool		found;
 
 	/* Longer ones came past the checks; what counts is the first 255 bytes. */
 	len = Min(len, OUTBOX_MAX_TOPIC);
 	memcpy(key, name, len);
 	key[len] = '\0';
-	topic = topics_lookup(topics, key);
+	topic = topics_lookup(newer.by_name, key);
 	if (topic)
 		return topic;
 
-	if (topics->members >= MAX_TOPICS)
-		forget_topics();
-	topic = topics_insert(topics, MemoryContextStrdup(topic_cxt, key), &found);
-	topic->n = 0;
-	topic->subscribers = NULL;
-	for (int i = 0; i < nendpoints; i++)
-	{
-		if (!subscribes(endpoints[i], key, len))
-			continue;
-		if (topic->subscribers == NULL)
-		{
-			topic->subscribers = MemoryContextAlloc(topic_cxt,
-													sizeof(OutboxEndpoint *) * nendpoints);
-			topic->result = MemoryContextAlloc(topic_cxt,
-											   sizeof(OutboxFilterResult) * nendpoints);
-		}
-		topic->result[topic->n] = OUTBOX_FILTER_YES;
-		topic->subscribers[topic->n++] = endpoints[i];
-	}
-	topic->nforeign = 0;
-	topic->foreign = NULL;
-	for (int i = 0; i < nforeigners; i++)
-	{
-		if (!outbox_topic_in_list(key, len, foreigners[i].patterns,
-								  foreigners[i].npatterns))
-			continue;
-		if (topic->foreign == NULL)
-			topic->foreign = MemoryContextAlloc(topic_cxt,
-												sizeof(OutboxForeign *) * nforeigners);
-		topic->foreign[topic->nforeign++] = &foreigners[i];
-	}
-	return topic;
+	if (MemoryContextMemAllocated(newer.cxt, true) > outbox_memory_limit() / TOPICS_SHARE / 2)
+		forget_older();
+	topic = topics_lookup(older.by_name, key);
+	return topic == NULL ? make_topic(key, len) :
+		remember(key, topic->subscribers, topic->n, topic->foreign, topic->nforeign);
 }
 
 bool
@@ -246,7 +292,7 @@ head_takes(void *arg, void *wanted, OutboxEvent *event)
 
 		if (!ep->attached || topic->result[i] == OUTBOX_FILTER_NO)
 			continue;
-		if (!push(ep, event, topic->result[i]))
+		if (!outbox_endpoint_may_push(ep) || !push(ep, event, topic->result[i]))
 		{
 			/* From here on it reads by itself, beginning with this event. */
 			ep->attached = false;
@@ -362,7 +408,8 @@ static void
 read_laggard(OutboxEndpoint *ep, XLogRecPtr *lsn)
 {
 	OutboxReader reader = {laggard_wants, laggard_takes, ep,
-	Min(PAGE_ROWS, OUTBOX_WINDOW - ep->window_count), PAGE_BYTES};
+	Min(PAGE_ROWS, OUTBOX_WINDOW - ep->window_count),
+	outbox_memory_fits(0) ? PAGE_BYTES : 1};
 	OutboxTick *target = target_for(&ep->cursor);
 
 	if (target)

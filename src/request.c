@@ -177,16 +177,15 @@ render_standard(OutboxEvent *event, size_t *len, char **body)
 	p = outbox_data_put(p, &data);
 	*p++ = '}';
 	*len = p - *body;
+	if (data.data != event->payload)
+		pfree(data.data);
 	return true;
 }
 
 const char *
 outbox_request_body(OutboxEvent *event, OutboxFormat format, size_t *len)
 {
-	/* The same bytes: they are kept once. */
-	if (format == OUTBOX_FORMAT_CLOUDEVENTS_BINARY)
-		format = OUTBOX_FORMAT_RAW;
-
+	format = OUTBOX_BODY_OF(format);
 	if (event->body[format].data == NULL)
 	{
 		MemoryContext old;

@@ -29,6 +29,7 @@
 
 #include "compat.h"
 #include "launcher.h"
+#include "privileges.h"
 #include "session.h"
 #include "stamp.h"
 
@@ -66,7 +67,8 @@ static Oid	sequence_oid;
 static Oid	tables[OUTBOX_TABLES];
 static char *version;
 static int64 log_epoch;			/* 0: not known yet */
-static bool role_fits = true;
+static Oid	extension_owner;
+static char *role_misfit;		/* why the role cannot serve; NULL: it can */
 static volatile sig_atomic_t in_transaction;
 static MemoryContext caller_cxt; /* a transaction ends in TopMemoryContext */
 
@@ -229,20 +231,21 @@ look_up_extension(Oid *owner, char **extversion)
 }
 
 /*
- * May the role do what the worker has to?  It need not own anything.  That it may
- * truncate lets it through the row-level security of the secrets.
+ * Why the role that the administrator names cannot serve, or the owner of the
+ * extension, where none is named; NULL: it can.
  */
-static bool
-may_work(Oid role)
+static const char *
+role_problem(Oid owner, Oid *role)
 {
-	const AclMode needed = ACL_SELECT | ACL_INSERT | ACL_UPDATE | ACL_DELETE | ACL_TRUNCATE;
+	const char *missing;
 
-	if (!outbox_schema_usable(get_namespace_oid(OUTBOX_SCHEMA, false), role))
-		return false;
-	for (int i = 0; i < OUTBOX_TABLES; i++)
-		if (pg_class_aclmask(tables[i], role, needed, ACLMASK_ALL) != needed)
-			return false;
-	return true;
+	*role = outbox_worker_role[0] == '\0' ? owner : get_role_oid(outbox_worker_role, true);
+	if (!OidIsValid(*role))
+		return psprintf("outbox.worker_role: role \"%s\" does not exist", outbox_worker_role);
+	missing = outbox_missing_privilege(*role);
+	return missing == NULL ? NULL :
+		psprintf("the role of the worker, \"%s\", lacks a privilege: %s",
+				 GetUserNameFromId(*role, false), missing);
 }
 
 bool
@@ -250,18 +253,16 @@ outbox_session_role_would_fit(void)
 {
 	Oid			role;
 
-	if (outbox_worker_role[0] == '\0')
-		return true;
-	role = get_role_oid(outbox_worker_role, true);
-	return OidIsValid(role) && may_work(role);
+	return role_problem(extension_owner, &role) == NULL;
 }
 
 bool
 outbox_session_init(void)
 {
 	Oid			nsp;
-	Oid			owner = InvalidOid;
+	Oid			role;
 	char	   *extversion;
+	const char *problem;
 
 	for (size_t i = 0; i < lengthof(overrides); i++)
 		if (GetConfigOption(overrides[i][0], true, false) != NULL)
@@ -272,7 +273,7 @@ outbox_session_init(void)
 	SetCurrentStatementStartTimestamp();
 	StartTransactionCommand();
 	PushActiveSnapshot(GetTransactionSnapshot());
-	extension_oid = look_up_extension(&owner, &extversion);
+	extension_oid = look_up_extension(&extension_owner, &extversion);
 	if (OidIsValid(extension_oid))
 	{
 		version = MemoryContextStrdup(TopMemoryContext, extversion);
@@ -295,10 +296,13 @@ outbox_session_init(void)
 	 * administrator names.
 	 */
 	StartTransactionCommand();
-	role_fits = outbox_session_role_would_fit();
-	if (role_fits && outbox_worker_role[0] != '\0')
-		owner = get_role_oid(outbox_worker_role, false);
-	SetSessionAuthorization(owner, superuser_arg(owner));
+	problem = role_problem(extension_owner, &role);
+	if (problem != NULL)
+	{
+		role_misfit = MemoryContextStrdup(TopMemoryContext, problem);
+		role = extension_owner;
+	}
+	SetSessionAuthorization(role, superuser_arg(role));
 
 	/* Bodies are UTF-8 whatever the database is; to be set in a transaction. */
 	SetConfigOption("client_encoding", "UTF8", PGC_SUSET, PGC_S_OVERRIDE);
@@ -307,10 +311,10 @@ outbox_session_init(void)
 	return true;
 }
 
-bool
-outbox_session_role_fits(void)
+const char *
+outbox_session_role_misfit(void)
 {
-	return role_fits;
+	return role_misfit;
 }
 
 const char *

@@ -51,10 +51,10 @@ extern bool outbox_session_init(void);
 extern void outbox_session_sigterm(SIGNAL_ARGS);
 
 /*
- * May outbox.worker_role do what a worker has to?  The first: when this process
- * started; the second, in a transaction: now.
+ * Why the worker's role cannot do what a worker has to, when this process started;
+ * NULL: it can.  In a transaction: could it now?
  */
-extern bool outbox_session_role_fits(void);
+extern const char *outbox_session_role_misfit(void);
 extern bool outbox_session_role_would_fit(void);
 
 /* Version of the extension's objects, as installed. */

@@ -69,6 +69,7 @@ typedef struct OutboxWorker
 	pg_atomic_uint64 endpoints;
 	pg_atomic_uint64 resting;	/* it looks at 'emitted' by itself in a moment */
 	pg_atomic_uint64 in_flight;
+	pg_atomic_uint64 memory;	/* outbox_memory_used */
 	pg_atomic_uint64 delivered; /* since this worker started */
 	bool		waits_for_lock; /* while it starts; for the views */
 

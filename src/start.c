@@ -111,7 +111,7 @@ idle(OutboxWorkerState state, const char *reason)
 		if (outbox_begin(false))	/* ends with the extension */
 		{
 			/* A restored dump grants what the role needs at its end. */
-			over = !outbox_session_role_fits() && outbox_session_role_would_fit();
+			over = outbox_session_role_misfit() != NULL && outbox_session_role_would_fit();
 			outbox_commit();
 		}
 		if (over)
@@ -167,9 +167,8 @@ check_place(void)
 
 	if (problem != NULL)
 		idle(OUTBOX_WORKER_VERSION_MISMATCH, problem);
-	if (!outbox_session_role_fits())
-		idle(OUTBOX_WORKER_HELD,
-			 "outbox.worker_role is not a role with the privileges that a worker needs");
+	if (outbox_session_role_misfit() != NULL)
+		idle(OUTBOX_WORKER_HELD, outbox_session_role_misfit());
 	read_origin();
 }
 

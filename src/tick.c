@@ -11,6 +11,7 @@
 #include "storage/lwlock.h"
 #include "storage/procarray.h"
 #include "storage/standby.h"
+#include "utils/acl.h"
 #include "utils/fmgrprotos.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
@@ -40,7 +41,17 @@ sequence_value(Oid sequence)
 	fcinfo->args[0].value = ObjectIdGetDatum(sequence);
 	fcinfo->args[0].isnull = false;
 	value = pg_sequence_last_value(fcinfo);
-	return fcinfo->isnull ? 0 : DatumGetInt64(value);	/* NULL: never used */
+	if (!fcinfo->isnull)
+		return DatumGetInt64(value);
+
+	/* Either it was never used, or, since 18, its value may not be seen. */
+	if (pg_class_aclcheck(sequence, GetUserId(), ACL_SELECT | ACL_USAGE) != ACLCHECK_OK)
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("permission denied for sequence outbox.events_seq"),
+				 errhint("GRANT SELECT ON SEQUENCE outbox.events_seq TO \"%s\";",
+						 GetUserNameFromId(GetUserId(), false))));
+	return 0;
 }
 
 /* The 64-bit form of an xid of a snapshot that was taken just now. */
@@ -128,11 +139,24 @@ look(Oid sequence, OutboxDatabase *db)
 	return tick;
 }
 
+void
+outbox_tick_sequence_went_back(void)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("the sequence outbox.events_seq was set back: events would be passed over"),
+			 errhint("SELECT pg_catalog.setval('outbox.events_seq', max(seq)) FROM outbox.events;")));
+}
+
 OutboxTick *
 outbox_log_tick(void)
 {
+	static int64 last_seq;
 	OutboxTick *tick = look(sequence_oid, outbox_database_slot(MyDatabaseId, false));
 
+	if (tick->seq_low < last_seq)
+		outbox_tick_sequence_went_back();
+	last_seq = tick->seq_low;
 	OUTBOX_CRASH_POINT("tick.taken");
 	return tick;
 }

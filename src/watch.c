@@ -139,7 +139,7 @@ oldest_pending(OutboxEndpoint *ep, int64 *in_flight)
 												&ep->held)->event->created_at);
 	for (int i = 0; i < ep->window_count; i++)
 	{
-		OutboxWindowEntry *entry = &ep->window[(ep->window_start + i) % OUTBOX_WINDOW];
+		OutboxWindowEntry *entry = outbox_window_at(ep, i);
 
 		if (!entry->cancelled)
 			return Min(oldest, entry->event->created_at);
@@ -241,6 +241,8 @@ outbox_endpoint_fill_stats(OutboxEndpoint *ep, TimestampTz now, OutboxStats *s)
 		strlcpy(s->reason, ep->reason, sizeof(s->reason));
 	else if (ep->breaker == OUTBOX_BREAKER_OPEN && ep->last_error)
 		strlcpy(s->reason, ep->last_error, sizeof(s->reason));
+	else if (now - ep->memory_short_at < USECS_PER_SEC)
+		strlcpy(s->reason, "outbox.worker_memory is used up", sizeof(s->reason));
 	if (ep->last_error)
 		strlcpy(s->last_error, ep->last_error, sizeof(s->last_error));
 }

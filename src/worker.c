@@ -253,6 +253,7 @@ publish(TimestampTz now)
 	outbox_publish(now);
 	pg_atomic_write_u64(&self->endpoints, outbox_nendpoints);
 	pg_atomic_write_u64(&self->in_flight, outbox_in_flight);
+	pg_atomic_write_u64(&self->memory, outbox_memory_used);
 	pg_atomic_write_u64(&self->delivered, outbox_delivered);
 	pg_atomic_write_u64(&self->last_loop_at, now);
 	if (outbox_unmatched > 0)

@@ -295,7 +295,7 @@ sub restart_worker
 	return new_worker($node, $pid);
 }
 restart_worker();
-my $held = q{SELECT state = 'held' AND reason LIKE 'outbox.worker_role is not a role with%' FROM outbox.status};
+my $held = q{SELECT state = 'held' AND reason LIKE 'the role of the worker, "weak", lacks a privilege: %' FROM outbox.status};
 ok(wait_sql($node, $held), 'a role without any grant: held, and says why');
 $node->safe_psql('postgres', "GRANT USAGE ON SCHEMA outbox TO weak;"
 	  . " GRANT SELECT, INSERT, UPDATE, DELETE, TRUNCATE ON ALL TABLES IN SCHEMA outbox TO weak;"

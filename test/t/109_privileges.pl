@@ -1,0 +1,105 @@
+# The role of a worker: whatever privilege it relies on and lacks, the worker is
+# held and names it; nothing is passed over meanwhile.  So is nothing when the
+# sequence of the log does not say how far the log goes.
+use strict;
+use warnings;
+
+use OutboxTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+plan skip_all => 'the worker has a role of its own' if $ENV{OUTBOX_TEST_WORKER_ROLE};
+
+# A worker that is held looks again after a tenth of the retention.
+my $node = outbox_node('main', conf => "outbox.retention = '10 s'\n");
+my $receiver = OutboxTest::Receiver->new('main');
+my ($grants) = slurp_file("$top/README.md") =~ /^CREATE ROLE outbox_worker;\n(.*?)^```$/ms;
+
+sub ask
+{
+	my ($sql) = @_;
+	return $node->safe_psql('postgres', $sql);
+}
+
+sub end_worker
+{
+	ask("SELECT pg_terminate_backend(pid) FROM outbox.workers");
+	return;
+}
+
+endpoint($node, $receiver, 'all', '/ok/all');
+emit($node, 'a.first', '{}');
+$receiver->wait_delivered(1, path => '/ok/all');
+ask("CREATE ROLE outbox_worker; $grants ALTER SYSTEM SET outbox.worker_role = 'outbox_worker'");
+$node->reload;
+end_worker();
+my $running = q{SELECT coalesce(bool_and(state = 'running'), false) FROM outbox.status};
+ok(wait_sql($node, $running), 'with what the README grants the worker runs');
+
+my @needed = (
+	[ 'SELECT', 'SEQUENCE outbox.events_seq', 'SELECT on sequence outbox.events_seq' ],
+	[ 'TRUNCATE', 'outbox.positions_1', 'TRUNCATE on outbox.positions_1' ],
+	[ 'SELECT', 'outbox.endpoint_positions', 'SELECT on outbox.endpoint_positions' ],
+	[ 'INSERT', 'outbox.attempt_log_0', 'INSERT on outbox.attempt_log_0' ],
+	[ 'USAGE', 'SCHEMA outbox', 'USAGE on schema outbox' ]);
+foreach my $case (@needed)
+{
+	my ($privilege, $object, $missing) = @$case;
+
+	ok(wait_sql($node, $running), "$missing: granted");
+	ask("REVOKE $privilege ON $object FROM outbox_worker");
+	end_worker();
+	ok( wait_sql($node, "SELECT state = 'held' AND reason = 'the role of the worker,"
+			  . " \"outbox_worker\", lacks a privilege: $missing' FROM outbox.status"),
+		"$missing: without it the worker is held, and says so")
+	  or diag(ask('SELECT state, reason FROM outbox.status'));
+	my $id = emit($node, 'a.meanwhile', '{}');
+	ask("GRANT $privilege ON $object TO outbox_worker");
+	$receiver->wait_delivered(1, id => $id);
+	pass("$missing: granted again, the event of then is delivered");
+}
+
+# A running worker that loses the privilege to see the sequence must not take what
+# it is not told (NULL, since PostgreSQL 18) for an empty log.
+ok(wait_sql($node, $running), 'all of it is granted');
+my $pid = worker_pid($node);
+ask('REVOKE SELECT ON SEQUENCE outbox.events_seq FROM outbox_worker');
+my $id = emit($node, 'a.meanwhile', '{}');
+ok(wait_sql($node, "SELECT state = 'held' FROM outbox.status"), 'a running worker notices that it is told nothing');
+isnt(worker_pid($node), $pid, 'it is another process');
+ask('GRANT SELECT ON SEQUENCE outbox.events_seq TO outbox_worker');
+$receiver->wait_delivered(1, id => $id);
+pass('the event of then is delivered');
+
+# What the log's functions do
+ask('REVOKE EXECUTE ON FUNCTION outbox.log_xid FROM PUBLIC');
+end_worker();
+ok(wait_sql($node, "SELECT state = 'held' AND reason LIKE '%EXECUTE on function outbox.log_xid' FROM outbox.status"),
+	'a function that it may not call: held');
+ask('GRANT EXECUTE ON FUNCTION outbox.log_xid TO PUBLIC');
+ok(wait_sql($node, $running), 'granted again');
+
+# A role that does not exist
+ask("ALTER SYSTEM SET outbox.worker_role = 'nobody_there'");
+$node->reload;
+end_worker();
+ok( wait_sql($node, "SELECT state = 'held' AND reason = 'outbox.worker_role: role \"nobody_there\" does not exist' FROM outbox.status"),
+	'a role that does not exist: held');
+ask('ALTER SYSTEM RESET outbox.worker_role');
+$node->reload;
+end_worker();
+ok(wait_sql($node, $running), 'the owner again');
+
+# The sequence says less than the log has: an error, and nothing is passed over
+my $log = -s $node->logfile;
+my $last = ask('SELECT last_value FROM outbox.events_seq');
+ask("SELECT setval('outbox.events_seq', 1, false)");
+ask("SELECT outbox.emit('a.back', '{}'::jsonb)");
+wait_until { slurp_file($node->logfile, $log) =~ /events_seq was set back.*HINT/s } 'the log says that it was set back';
+ask("SELECT setval('outbox.events_seq', $last + 100)");
+$id = emit($node, 'a.after', '{}');
+$receiver->wait_delivered(1, id => $id);
+pass('with the sequence where it belongs, events are delivered');
+
+$node->stop;
+done_testing();
