@@ -1663,16 +1663,16 @@ BEGIN
     IF FOUND THEN
         RAISE EXCEPTION 'a subscription writes to %', target
             USING ERRCODE = 'object_not_in_prerequisite_state',
-                  HINT = 'Drop the subscription, or publish without the schema outbox and refresh it.';
+                  HINT = 'Run ALTER SUBSCRIPTION … REFRESH PUBLICATION: with outbox in shared_preload_libraries it leaves out the tables of outbox.';
     END IF;
 END $$;
 COMMENT ON FUNCTION outbox.refuse_subscribed() IS 'Refuses to go on where tables of outbox are targets of a subscription (55000)';
 
--- An endpoint may be older than the subscription. Rows of the log say themselves
--- whose they are, and come in.
+-- The second guard, for a subscription that was made while the library was not
+-- loaded: see src/subscription.c.
 CREATE FUNCTION outbox.keep_out() RETURNS pg_catalog.trigger
 LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_keep_out_1_0';
-COMMENT ON FUNCTION outbox.keep_out() IS 'Where the log is this database''s own, passes over rows that a subscription brings, and refuses to empty a table for it (55000)';
+COMMENT ON FUNCTION outbox.keep_out() IS 'Passes over rows that a subscription brings, and refuses to empty a table for it (55000)';
 DO $$
 DECLARE
     t pg_catalog.text;
@@ -1681,11 +1681,9 @@ BEGIN
              WHERE c.relnamespace OPERATOR(pg_catalog.=) 'outbox'::pg_catalog.regnamespace
              AND c.relkind OPERATOR(pg_catalog.=) 'r'
     LOOP
-        IF t OPERATOR(pg_catalog.!~~) 'events\__' THEN
-            EXECUTE pg_catalog.format('CREATE TRIGGER keep_out BEFORE INSERT OR UPDATE OR DELETE ON outbox.%I'
-                                      ' FOR EACH ROW EXECUTE FUNCTION outbox.keep_out()', t);
-            EXECUTE pg_catalog.format('ALTER TABLE outbox.%I ENABLE REPLICA TRIGGER keep_out', t);
-        END IF;
+        EXECUTE pg_catalog.format('CREATE TRIGGER keep_out BEFORE INSERT OR UPDATE OR DELETE ON outbox.%I'
+                                  ' FOR EACH ROW EXECUTE FUNCTION outbox.keep_out()', t);
+        EXECUTE pg_catalog.format('ALTER TABLE outbox.%I ENABLE REPLICA TRIGGER keep_out', t);
         EXECUTE pg_catalog.format('CREATE TRIGGER keep BEFORE TRUNCATE ON outbox.%I'
                                   ' FOR EACH STATEMENT EXECUTE FUNCTION outbox.keep_out()', t);
         EXECUTE pg_catalog.format('ALTER TABLE outbox.%I ENABLE REPLICA TRIGGER keep', t);

@@ -13,6 +13,7 @@
 #include "catalog/pg_database.h"
 #include "catalog/pg_namespace.h"
 #include "catalog/pg_proc.h"
+#include "commands/tablecmds.h"
 #include "common/base64.h"
 #include "executor/executor.h"
 #include "miscadmin.h"
@@ -20,6 +21,7 @@
 #include "utils/acl.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
+#include "utils/rel.h"
 
 /* dshash has wanted a function that copies keys since 17. */
 #if PG_VERSION_NUM >= 170000
@@ -109,6 +111,23 @@ outbox_oldest_clog_xid(void)
 	return TransamVariables->oldestClogXid;
 #else
 	return ShmemVariableCache->oldestClogXid;
+#endif
+}
+
+/*
+ * Empties a table without a word to logical decoding; 16 can do it as the table's
+ * owner.
+ */
+static inline void
+outbox_truncate_unpublished(Relation rel)
+{
+	List	   *rels = list_make1(rel);
+	List	   *oids = list_make1_oid(RelationGetRelid(rel));
+
+#if PG_VERSION_NUM >= 160000
+	ExecuteTruncateGuts(rels, oids, NIL, DROP_RESTRICT, false, false);
+#else
+	ExecuteTruncateGuts(rels, oids, NIL, DROP_RESTRICT, false);
 #endif
 }
 

@@ -7,7 +7,8 @@
  * DATABASE … TEMPLATE fail while anybody is connected, and nobody should have
  * to know that a worker is.
  *
- * And it tells wakeup.c of prepared transactions.
+ * And it tells wakeup.c of prepared transactions, and keeps the tables of outbox
+ * out of subscriptions.
  */
 #include "postgres.h"
 
@@ -29,6 +30,7 @@
 #include "compat.h"
 #include "lifecycle.h"
 #include "shmem.h"
+#include "subscription.h"
 #include "wakeup.h"
 
 /*
@@ -270,6 +272,7 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 								transaction->kind == TRANS_STMT_ROLLBACK_PREPARED))
 		outbox_wakeup_end_prepared(transaction->gid,
 								   transaction->kind == TRANS_STMT_COMMIT_PREPARED);
+	outbox_leave_subscription(pstmt->utilityStmt);
 
 	/*
 	 * There is a database more, or one less, or one that lets nobody in: seen

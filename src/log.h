@@ -151,7 +151,7 @@ extern void outbox_log_init(Oid sequence);
 /*
  * Ticks.  outbox_log_tick() looks at the log now: to be called in a READ
  * COMMITTED transaction, with the log's tables locked.  outbox_log_now() does
- * so for a transaction of a user, which must have its xid already;
+ * so for a transaction of a user, which must have its xid already and stores it;
  * outbox_log_then() is the moment at which only that one has committed since.
  */
 extern void outbox_tick_init(Oid sequence);

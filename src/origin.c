@@ -14,15 +14,11 @@
 #include "access/xlog.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_type.h"
-#include "commands/trigger.h"
 #include "fmgr.h"
 #include "miscadmin.h"
-#include "replication/logicalworker.h"
 #include "utils/builtins.h"
-#include "utils/fmgroids.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
-#include "utils/rel.h"
 #include "utils/xid8.h"
 
 #include "origin.h"
@@ -174,35 +170,4 @@ OUTBOX_FUNCTION(outbox_take_log_1_0, 1)
 	(void) make_origin(PG_GETARG_INT64(0), false, "");
 	SPI_finish();
 	PG_RETURN_VOID();
-}
-
-/*
- * keep_out(): a trigger that fires for what a subscription brings.  Where the
- * log is this database's own, what another worker wrote about another log must
- * not get among what ours did: endpoints, positions and numbers of events are
- * the same ones there.  A row is passed over; that a table is to be emptied can
- * only be refused.  What a trigger of the user's emits meanwhile is ours.
- */
-OUTBOX_FUNCTION(outbox_keep_out_1_0, 0)
-{
-	TriggerData *data = (TriggerData *) fcinfo->context;
-
-	if (!CALLED_AS_TRIGGER(fcinfo))
-		ereport(ERROR,
-				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
-				 errmsg("function \"%s\" was not called by trigger manager", "keep_out")));
-	if (IsLogicalWorker() && outbox_current_epoch() > 0 &&
-		DatumGetInt32(OidFunctionCall0(F_PG_TRIGGER_DEPTH)) == 1)
-	{
-		if (TRIGGER_FIRED_BY_TRUNCATE(data->tg_event))
-			ereport(ERROR,
-					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-					 errmsg("a subscription may not empty outbox.%s",
-							RelationGetRelationName(data->tg_relation)),
-					 errdetail("It holds what this database has emitted and delivered itself."),
-					 errhint("Publish without the schema outbox, and refresh the subscription.")));
-		return PointerGetDatum(NULL);
-	}
-	return PointerGetDatum(TRIGGER_FIRED_BY_UPDATE(data->tg_event) ?
-						   data->tg_newtuple : data->tg_trigtuple);
 }

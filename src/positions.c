@@ -5,6 +5,7 @@
  */
 #include "outbox.h"
 
+#include "access/xact.h"
 #include "catalog/pg_type.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
@@ -17,6 +18,7 @@
 #include "row.h"
 #include "session.h"
 #include "shares.h"
+#include "subscription.h"
 
 /*
  * After so many position rows the other table takes over; sooner in a library
@@ -236,6 +238,10 @@ outbox_positions_add(OutboxPositions *p, OutboxEndpoint *ep, const OutboxCursor 
 	Datum	   *v;
 	bool	   *n;
 
+	/* The WAL names a higher xid than the position sees, see tick.c. */
+	Assert(U64FromFullTransactionId(GetTopFullTransactionId()) >=
+		   Max(c->done->xmax, c->under ? c->under->xmax : 0));
+
 	if (p->n == p->max)
 	{
 		p->max *= 2;
@@ -354,8 +360,7 @@ outbox_positions_compact(void)
 					 " ON CONFLICT DO NOTHING",
 					 1, (Oid[]) {INT2OID}, args, NULL);
 	OUTBOX_CRASH_POINT("compact.written");
-	outbox_query(was == 0 ? "TRUNCATE outbox.positions_0" :
-				 "TRUNCATE outbox.positions_1", 0, NULL, NULL, NULL);
+	outbox_empty_table(outbox_session_table(OUTBOX_TABLE_POSITIONS_0 + was));
 	OUTBOX_CRASH_POINT("compact.truncated");
 	outbox_commit();
 	OUTBOX_CRASH_POINT("compact.committed");

@@ -23,6 +23,7 @@
 #include "plan.h"
 #include "retention.h"
 #include "session.h"
+#include "subscription.h"
 
 static OutboxDatabase *db;
 static int	events_piece;
@@ -218,7 +219,6 @@ static bool
 rotate_events(void)
 {
 	int			next = next_piece(events_piece);
-	char		sql[128];
 	Oid			settings = outbox_session_table(OUTBOX_TABLE_ENDPOINT_SETTINGS);
 
 	if (!outbox_begin(true))
@@ -239,8 +239,8 @@ rotate_events(void)
 	OUTBOX_CRASH_POINT("rotate.locked");
 	keep_events(next);
 	OUTBOX_CRASH_POINT("rotate.kept");
-	snprintf(sql, sizeof(sql), "TRUNCATE outbox.events_%d, outbox.ticks_%d", next, next);
-	execute(sql);
+	outbox_empty_table(outbox_session_table(OUTBOX_TABLE_EVENTS_0 + next));
+	outbox_empty_table(outbox_session_table(OUTBOX_TABLE_TICKS_0 + next));
 	OUTBOX_CRASH_POINT("rotate.truncated");
 	use_piece("events", next);
 	OUTBOX_CRASH_POINT("rotate.written");
@@ -257,7 +257,6 @@ static bool
 rotate_attempts(void)
 {
 	int			next = next_piece(attempts_piece);
-	char		sql[128];
 
 	if (!outbox_begin(true))
 		return false;
@@ -267,8 +266,7 @@ rotate_attempts(void)
 		outbox_give_up();
 		return false;
 	}
-	snprintf(sql, sizeof(sql), "TRUNCATE outbox.attempt_log_%d", next);
-	execute(sql);
+	outbox_empty_table(outbox_session_table(OUTBOX_TABLE_ATTEMPT_LOG_0 + next));
 	OUTBOX_CRASH_POINT("attempts.truncated");
 	use_piece("attempts", next);
 	outbox_commit();

@@ -14,6 +14,7 @@
 #include "utils/acl.h"
 #include "utils/fmgrprotos.h"
 #include "utils/memutils.h"
+#include "utils/resowner.h"
 #include "utils/timestamp.h"
 
 #include "crash_point.h"
@@ -162,14 +163,41 @@ outbox_log_tick(void)
 }
 
 /*
- * The log as it is now, for a transaction that may write to it: it has to have
- * its xid.
+ * Draws an xid that the commit record of this transaction will name.
+ *
+ * After a crash the server gives xids again that the WAL does not name: those of
+ * subtransactions which wrote nothing durable, for example.  A snapshot that is
+ * stored counts all xids below its xmax as seen, but those that it lists.  So the
+ * WAL has to name an xid at or above that xmax before the snapshot can be found in
+ * a table.  A worker stores its ticks in later transactions, whose own xid is one.
+ * Here the transaction may be older than the snapshot.
+ */
+static void
+draw_higher_xid(void)
+{
+	MemoryContext cxt = CurrentMemoryContext;
+	ResourceOwner owner = CurrentResourceOwner;
+
+	BeginInternalSubTransaction(NULL);
+	(void) GetCurrentTransactionId();
+	ReleaseCurrentSubTransaction();
+	MemoryContextSwitchTo(cxt);
+	CurrentResourceOwner = owner;
+}
+
+/*
+ * The log as it is now, for a transaction that may write to it, and that stores
+ * what this returns: it has to have its xid.
  */
 OutboxTick *
 outbox_log_now(Oid sequence)
 {
+	OutboxTick *tick;
+
 	Assert(TransactionIdIsValid(GetTopTransactionIdIfAny()));
-	return look(sequence, NULL);
+	tick = look(sequence, NULL);
+	draw_higher_xid();
+	return tick;
 }
 
 OutboxTick *

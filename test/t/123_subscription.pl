@@ -1,0 +1,152 @@
+# A publication FOR ALL TABLES includes the tables of outbox.  A server that has the
+# extension, too, leaves them out of its subscription: the user's tables arrive, in
+# the first copy and afterwards, whatever the publisher's workers do.
+use strict;
+use warnings;
+
+use OutboxTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = outbox_node('main', streaming => 1,
+	conf => "wal_level = logical\noutbox.attempts_retention = '2 s'\noutbox.retention = '2 s'\n");
+my $receiver = OutboxTest::Receiver->new('main');
+my $target = outbox_node('target', conf => "wal_level = logical\nwal_retrieve_retry_interval = '100 ms'\n");
+my $connstr = $node->connstr('postgres') =~ s/'/''/gr;
+my $orders = 0;
+
+sub ask
+{
+	my ($server, $sql) = @_;
+	return $server->safe_psql('postgres', $sql);
+}
+
+sub log_has
+{
+	my ($regexp) = @_;
+	return scalar(() = PostgreSQL::Test::Utils::slurp_file($target->logfile) =~ /$regexp/g);
+}
+
+sub orders_arrive
+{
+	my ($name) = @_;
+
+	$orders++;
+	ask($node, "INSERT INTO orders VALUES ($orders)");
+	ok(wait_sql($target, "SELECT count(*) = $orders FROM orders"), "$name: the user's rows arrive");
+	return;
+}
+
+# The publisher's log and attempts have changed their tables n times.
+sub rotations
+{
+	my ($n) = @_;
+
+	foreach (1 .. $n)
+	{
+		foreach my $log (qw(events attempts))
+		{
+			my $since = ask($node, "SELECT since FROM outbox.pieces WHERE log = '$log'");
+			emit($node, 'order.again', '{}');
+			wait_sql($node, "SELECT since > '$since' FROM outbox.pieces WHERE log = '$log'");
+		}
+	}
+	return;
+}
+
+# What the tables of outbox hold, but which piece is in use and what the script made
+sub rows_of_outbox
+{
+	my @tables = split /\n/, ask($target, "SELECT relname FROM pg_class WHERE relnamespace = 'outbox'::regnamespace"
+		  . " AND relkind = 'r' AND relname <> 'pieces'");
+	return join ' ', grep { ask($target, "SELECT count(*) FROM outbox.$_") > 0 } sort @tables;
+}
+
+sub listed
+{
+	return ask($target, "SELECT count(*) FROM pg_subscription_rel WHERE srrelid::regclass::text LIKE 'outbox.%'");
+}
+
+endpoint($node, $receiver, 'billing', '/ok/billing');
+$receiver->wait_delivered(1, id => emit($node, 'order.one', '{}'));
+ok(wait_sql($node, 'SELECT count(*) > 0 FROM outbox.attempts'), 'the publisher has rows in the tables of outbox');
+ask($_, 'CREATE TABLE orders (n int PRIMARY KEY)') foreach $node, $target;
+ask($node, 'INSERT INTO orders VALUES (0), (-1), (-2)');
+$orders = 3;
+ask($node, 'CREATE PUBLICATION everything FOR ALL TABLES');
+ask($node, "SELECT pg_create_logical_replication_slot('watch', 'pgoutput')");
+
+# ---- a server that has the extension, and no endpoint yet
+
+my ($rc, $out, $err) = $target->psql('postgres', "CREATE SUBSCRIPTION everything CONNECTION '$connstr' PUBLICATION everything");
+like($err, qr/NOTICE:  subscription "everything" leaves out the tables of outbox/, 'the command says so');
+orders_arrive('first copy');
+$target->wait_for_subscription_sync($node, 'everything');
+rotations(3);
+orders_arrive('after rotations');
+is(rows_of_outbox(), '', 'nothing of the publisher is in the tables of outbox');
+is(listed(), '0', 'nor are they listed');
+is(log_has(qr/ERROR/), 0, 'no process of the subscription failed');
+is( ask($node, "SELECT count(*) FROM pg_logical_slot_peek_binary_changes('watch', NULL, NULL, 'proto_version', '1',"
+		  . " 'publication_names', 'everything') WHERE get_byte(data, 0) = ascii('T')"),
+	'0', 'that a table of outbox was emptied is not published');
+
+# ---- listed anew, and left out again
+
+ask($_, 'CREATE TABLE more (n int PRIMARY KEY)') foreach $node, $target;
+ask($node, 'INSERT INTO more VALUES (1)');
+ask($target, 'ALTER SUBSCRIPTION everything REFRESH PUBLICATION');
+ok(wait_sql($target, 'SELECT count(*) = 1 FROM more'), 'refreshed: a new table arrives');
+is(listed(), '0', 'refreshed: those of outbox are left out');
+ask($node, 'CREATE PUBLICATION second FOR TABLE outbox.events_0, orders');
+ask($target, 'ALTER SUBSCRIPTION everything ADD PUBLICATION second');
+is(listed(), '0', 'another publication: they are left out');
+orders_arrive('another publication');
+
+# ---- with a log of its own
+
+my $third = OutboxTest::Receiver->new('target');
+endpoint($target, $third, 'own', '/ok/own');
+my $own = emit($target, 'own.one', '{}');
+$third->wait_delivered(1, path => '/ok/own', id => $own);
+rotations(3);
+orders_arrive('with a log of its own');
+is(join(' ', map { $_->{id} } $third->requests), $own, 'its events are delivered, and no other');
+
+# ---- listed while the library was not loaded: the triggers pass over rows
+
+ask($target, 'SET allow_system_table_mods = on; INSERT INTO pg_subscription_rel'
+	  . " SELECT s.oid, c.oid, 'i' FROM pg_subscription s, pg_class c"
+	  . " WHERE c.relnamespace = 'outbox'::regnamespace AND c.relkind = 'r'");
+isnt(listed(), '0', 'listed');
+ok(wait_sql($target, "SELECT bool_and(srsubstate = 'r') FROM pg_subscription_rel"), 'listed: the first copy goes through');
+my $id = emit($node, 'order.listed', '{}');
+$receiver->wait_delivered(1, path => '/ok/billing', id => $id);
+rotations(3);
+orders_arrive('listed');
+is(ask($target, "SELECT string_agg(topic, ' ') FROM outbox.events"), 'own.one', 'listed: the log holds what is our own');
+is(ask($target, "SELECT count(*) FROM outbox.endpoint_settings"), '1', 'listed: and so do the other tables');
+is(log_has(qr/ERROR/), 0, 'listed: no process of the subscription failed');
+my (undef, undef, $refused) = $target->psql('postgres', "\\set VERBOSITY verbose\nSELECT outbox.create_endpoint('no', 'http://127.0.0.1/')");
+like($refused, qr/ERROR:  55000: a subscription writes to outbox\..*^HINT:  Run ALTER SUBSCRIPTION … REFRESH PUBLICATION/ms,
+	'listed: no endpoint is made meanwhile');
+
+# ---- emptied by hand: the hint leads out
+
+ask($node, 'TRUNCATE outbox.attempt_log_0');
+$orders++;
+ask($node, "INSERT INTO orders VALUES ($orders)");
+ok(wait_until { log_has(qr/ERROR:  a subscription may not empty outbox\.attempt_log_0/) > 0 }, 'emptied by hand: refused');
+like(PostgreSQL::Test::Utils::slurp_file($target->logfile),
+	qr/HINT:  Have outbox in shared_preload_libraries, and run ALTER SUBSCRIPTION … REFRESH PUBLICATION/, 'emptied by hand: the hint');
+ask($target, 'ALTER SUBSCRIPTION everything REFRESH PUBLICATION');
+ok(wait_sql($target, "SELECT count(*) = $orders FROM orders"), 'and the subscription goes on');
+is(listed(), '0', 'without the tables of outbox');
+endpoint($target, $third, 'late', '/ok/late');
+$own = emit($target, 'own.two', '{}');
+$third->wait_delivered(1, path => "/ok/$_", id => $own) foreach qw(own late);
+pass('new events flow');
+
+ask($target, 'DROP SUBSCRIPTION everything');
+$_->stop foreach $target, $node;
+done_testing();
