@@ -29,8 +29,9 @@ sub ask
 }
 
 # What cannot be set odd and still tell anything: a wait before the worker's code
-# begins, and what would fill the server log.
-my @left_out = qw(post_auth_delay log_min_messages);
+# begins, what would fill the server log, and where the server has its libraries
+# (since 18 those of PostgreSQL itself, so that no session would begin).
+my @left_out = qw(post_auth_delay log_min_messages dynamic_library_path);
 
 # Text, which has no other values that one could make up
 my %text = (
@@ -41,7 +42,6 @@ my %text = (
 	'default_table_access_method' => ['nowhere'],
 	'default_tablespace' => ['nowhere'],
 	'default_text_search_config' => ['pg_catalog.german'],
-	'dynamic_library_path' => ['/nowhere'],
 	'lc_messages' => ['C'],
 	'lc_monetary' => ['C.UTF-8'],
 	'lc_numeric' => ['C.UTF-8'],
