@@ -247,7 +247,7 @@ outbox_endpoint_wants_events(const OutboxEndpoint *ep, TimestampTz now)
 			ep->nin_flight == 0 && ep->retries_all &&
 			ep->nretries + ep->nretries_loading == 0;
 
-	/* Who has nothing at all may always read something. */
+	/* An endpoint that has nothing at all may always read something. */
 	if (ep->window_count == 0)
 		return (ep->nready == 0 && ep->nin_flight == 0) || outbox_memory_fits(0);
 

@@ -117,7 +117,7 @@ read_retries(OutboxEndpoint *ep)
 			outbox_parked_is_gone(ep->id, seq))
 			continue;
 
-		/* A wait is longer only when the clock was set back and nobody was here. */
+		/* A wait is longer only when the clock was set back and no worker ran. */
 		if (due > latest)
 			due = ep->met_at + ep->backoff_max;
 		outbox_retries_push(ep, seq, due, row_int8(row, 3),

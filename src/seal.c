@@ -400,7 +400,7 @@ outbox_unseal(const OutboxKeyring *ring, int32 endpoint_id, const char *field,
 	pfree(bytes);
 	if (!done)
 	{
-		/* What did not prove to be genuine is seen by nobody. */
+		/* Text that did not prove to be genuine is not shown. */
 		explicit_bzero(result, head + Max(len, 0));
 		pfree(result);
 		strlcpy(problem, "a sealed value is damaged", OUTBOX_SEAL_PROBLEM);

@@ -85,7 +85,7 @@ static MemoryContext caller_cxt; /* a transaction ends in TopMemoryContext */
  * passed over.
  */
 static const char *const overrides[][2] = {
-	/* Who the worker is, and what it may do. */
+	/* The role of the worker, and what that role may do. */
 	{"role", "none"},
 	{"row_security", "on"},
 	{"restrict_nonsystem_relation_kind", ""},
