@@ -103,9 +103,9 @@ must_wait(OutboxEndpoint *ep, TimestampTz now)
 }
 
 static void
-forget_size(void *arg)
+forget_body(void *arg)
 {
-	outbox_memory_account(&((OutboxBatch *) arg)->size, 0);
+	outbox_batch_body_forget(&((OutboxBatch *) arg)->body);
 }
 
 static OutboxBatch *
@@ -117,12 +117,10 @@ make_batch(OutboxEndpoint *ep, int max)
 
 	b->endpoint = ep;
 	b->cxt = cxt;
-	b->scratch = AllocSetContextCreate(cxt, "outbox batch member",
-									   ALLOCSET_DEFAULT_SIZES);
-	b->format = ep->request.format;
+	outbox_batch_body_init(&b->body, cxt, ep->request.format, max);
 	b->max = max;
 	b->members = MemoryContextAlloc(cxt, sizeof(OutboxMember) * max);
-	b->end.func = forget_size;
+	b->end.func = forget_body;
 	b->end.arg = b;
 	MemoryContextRegisterResetCallback(cxt, &b->end);
 	return b;
@@ -163,8 +161,10 @@ append(OutboxBatch *b, OutboxDelivery *d, const char **error, bool *full)
 		b->held_up = *full = true;
 		return NULL;
 	}
-	*error = outbox_batch_append(b, d, event, full);
+	*error = outbox_batch_body_append(&b->body, event, full);
 	outbox_page_unref(event->page);
+	if (*error == NULL && !*full)
+		b->members[b->n++].delivery = d;
 	return *error ? "invalid event" : NULL;
 }
 
@@ -280,6 +280,23 @@ take_from_window(OutboxBatch *b, TimestampTz now)
 	}
 }
 
+/* No member comes any more: they stand as their events do in the body. */
+static void
+complete(OutboxBatch *b)
+{
+	OutboxMember *members = MemoryContextAlloc(b->cxt, sizeof(OutboxMember) * b->n);
+
+	outbox_batch_body_complete(&b->body, b->id);
+	b->attempt = 1;
+	for (int i = 0; i < b->n; i++)
+	{
+		members[i] = b->members[b->body.elements[i].number];
+		b->attempt = Max(b->attempt, members[i].delivery->attempts + 1);
+	}
+	pfree(b->members);
+	b->members = members;
+}
+
 OutboxBatch *
 outbox_batch_next(OutboxEndpoint *ep, size_t request_bytes, TimestampTz now, bool *nothing)
 {
@@ -323,7 +340,7 @@ outbox_batch_next(OutboxEndpoint *ep, size_t request_bytes, TimestampTz now, boo
 		MemoryContextDelete(b->cxt);
 	}
 	*nothing = false;
-	outbox_batch_complete(b);
+	complete(b);
 	ep->nin_flight++;
 	if (ep->rate_limit > 0)
 		ep->tokens -= 1;

@@ -5,10 +5,8 @@
 #ifndef OUTBOX_BATCH_H
 #define OUTBOX_BATCH_H
 
+#include "batch_body.h"
 #include "endpoint.h"
-
-/* The body of a request: so many bytes, unless one event alone has more. */
-#define OUTBOX_BATCH_BYTES (1024 * 1024)
 
 /* Failures of a whole batch after which it is split. */
 #define OUTBOX_BATCH_TRIES 3
@@ -23,8 +21,6 @@ typedef enum OutboxJudgement
 typedef struct OutboxMember
 {
 	OutboxDelivery *delivery;
-	size_t		start;			/* of its bytes in the body */
-	size_t		len;
 	OutboxJudgement judgement;
 } OutboxMember;
 
@@ -33,15 +29,11 @@ typedef struct OutboxBatch
 	OutboxEndpoint *endpoint;
 	MemoryContext cxt;			/* of this and of everything below */
 	MemoryContextCallback end;
-	MemoryContext scratch;		/* of what is needed for one member only */
-	OutboxFormat format;
 	size_t		request_bytes;	/* what its request takes besides the body */
 	int			n;
 	int			max;
 	OutboxMember *members;		/* by seq, once it is complete */
-	char	   *body;
-	size_t		len;
-	size_t		size;			/* of its memory: its account, see memory.h */
+	OutboxBatchBody body;
 	bool		held_up;		/* a member cannot be read now: later */
 	char		id[OUTBOX_ID_SIZE];
 	int			attempt;		/* of the member that was tried most */
@@ -78,16 +70,5 @@ extern void outbox_batch_dead(OutboxBatch *b, const char *reason, const char *er
 extern void outbox_batch_judge(OutboxBatch *b, const OutboxOutcome *o);
 extern const char *outbox_batch_error(const OutboxBatch *b, int i);	/* NULL: none */
 extern void outbox_batch_done(OutboxBatch *b, const OutboxOutcome *o, TimestampTz now);
-
-/*
- * batch_body.c: appends a delivery, whose event this is with its payload, or says
- * why that one can never be sent.
- * '*full': it does not fit any more, and nothing was appended.
- */
-extern const char *outbox_batch_append(OutboxBatch *b, OutboxDelivery *d,
-									   OutboxEvent *event, bool *full);
-
-/* No member comes any more: puts them in order, and names the batch. */
-extern void outbox_batch_complete(OutboxBatch *b);
 
 #endif							/* OUTBOX_BATCH_H */

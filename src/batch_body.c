@@ -1,18 +1,19 @@
 /*
  * batch_body.c
- *	  Turns the members of a batch into its body and its id, as doc/wire says.
+ *	  Turns the events of a batch into its body and its id, as doc/wire says.
  *
- * Nothing in it depends on the attempt: the same members, in whatever order they
- * were collected, make the same bytes and the same id.
+ * Nothing in it depends on the attempt: the same events, in whatever order they
+ * were appended, make the same bytes and the same id.
  */
 #include "outbox.h"
 
 #include "utils/builtins.h"
 #include "utils/memutils.h"
 
-#include "batch.h"
+#include "batch_body.h"
 #include "cloudevents.h"
 #include "memory.h"
+#include "request.h"
 #include "sign.h"
 #include "wire.h"
 
@@ -20,22 +21,38 @@
 #define ELEMENT_FIXED (250 + OUTBOX_TIMESTAMP_SIZE)
 
 static char *
-reserve(OutboxBatch *b, size_t len)
+reserve(OutboxBatchBody *b, size_t len)
 {
 	if (b->size - b->len < len)
 	{
 		size_t		size = Max(b->size * 2, b->len + len);
 
-		b->body = b->body ? repalloc_huge(b->body, size) :
+		b->bytes = b->bytes ? repalloc_huge(b->bytes, size) :
 			MemoryContextAllocHuge(b->cxt, size);
 		outbox_memory_account(&b->size, size);
 	}
-	return b->body + b->len;
+	return b->bytes + b->len;
+}
+
+void
+outbox_batch_body_init(OutboxBatchBody *b, MemoryContext cxt, OutboxFormat format, int max)
+{
+	memset(b, 0, sizeof(*b));
+	b->cxt = cxt;
+	b->scratch = AllocSetContextCreate(cxt, "outbox batch event", ALLOCSET_DEFAULT_SIZES);
+	b->format = format;
+	b->elements = MemoryContextAlloc(cxt, sizeof(OutboxBatchElement) * max);
+}
+
+void
+outbox_batch_body_forget(OutboxBatchBody *b)
+{
+	outbox_memory_account(&b->size, 0);
 }
 
 /* {"id","type","timestamp","topic","key","sequence","headers","data"} */
 static bool
-append_standard(OutboxBatch *b, OutboxEvent *event)
+append_standard(OutboxBatchBody *b, OutboxEvent *event)
 {
 	char	   *type = event->type ? event->type : event->topic;
 	char	   *key = event->key;
@@ -78,27 +95,27 @@ append_standard(OutboxBatch *b, OutboxEvent *event)
 	*p++ = ',';
 	p = outbox_data_put(p, &data);
 	*p++ = '}';
-	b->len = p - b->body;
+	b->len = p - b->bytes;
 	return true;
 }
 
 static bool
-append_cloudevent(OutboxBatch *b, OutboxEvent *event)
+append_cloudevent(OutboxBatchBody *b, OutboxEvent *event)
 {
 	char	   *body;
 	size_t		len;
 
 	if (!outbox_cloudevents_body(event, &len, &body))
 		return false;
-	b->len = outbox_put(reserve(b, len), body, len) - b->body;
+	b->len = outbox_put(reserve(b, len), body, len) - b->bytes;
 	return true;
 }
 
 const char *
-outbox_batch_append(OutboxBatch *b, OutboxDelivery *d, OutboxEvent *event, bool *full)
+outbox_batch_body_append(OutboxBatchBody *b, OutboxEvent *event, bool *full)
 {
 	const char *problem = outbox_request_problem(event);
-	OutboxMember *m = &b->members[b->n];
+	OutboxBatchElement *e = &b->elements[b->n];
 	size_t		before = b->len;
 	MemoryContext old;
 	bool		appended;
@@ -110,14 +127,16 @@ outbox_batch_append(OutboxBatch *b, OutboxDelivery *d, OutboxEvent *event, bool 
 	/* What comes before it: the bracket, or the comma behind the last one. */
 	*reserve(b, 1) = b->n == 0 ? '[' : ',';
 	b->len++;
-	m->delivery = d;
-	m->start = b->len;
+	e->number = b->n;
+	e->seq = event->seq;
+	e->id = event->id;
+	e->start = b->len;
 	old = MemoryContextSwitchTo(b->scratch);
 	appended = b->format == OUTBOX_FORMAT_CLOUDEVENTS ?
 		append_cloudevent(b, event) : append_standard(b, event);
 	MemoryContextSwitchTo(old);
 	MemoryContextReset(b->scratch);
-	m->len = b->len - m->start;
+	e->len = b->len - e->start;
 
 	*full = appended && b->n > 0 && b->len + 1 > OUTBOX_BATCH_BYTES;
 	if (*full || !appended)
@@ -128,69 +147,66 @@ outbox_batch_append(OutboxBatch *b, OutboxDelivery *d, OutboxEvent *event, bool 
 }
 
 static int
-compare_members(const void *a, const void *b)
+compare_elements(const void *a, const void *b)
 {
-	int64		x = ((const OutboxMember *) a)->delivery->seq;
-	int64		y = ((const OutboxMember *) b)->delivery->seq;
+	int64		x = ((const OutboxBatchElement *) a)->seq;
+	int64		y = ((const OutboxBatchElement *) b)->seq;
 
 	return x < y ? -1 : x > y;
 }
 
 /* The elements in the order of the log, whatever order they came in. */
 static void
-put_in_order(OutboxBatch *b)
+put_in_order(OutboxBatchBody *b)
 {
 	bool		sorted = true;
-	char	   *body;
+	char	   *bytes;
 	char	   *p;
 
 	for (int i = 1; i < b->n && sorted; i++)
-		sorted = b->members[i - 1].delivery->seq < b->members[i].delivery->seq;
+		sorted = b->elements[i - 1].seq < b->elements[i].seq;
 	if (sorted)
 		return;
 
-	qsort(b->members, b->n, sizeof(OutboxMember), compare_members);
-	p = body = MemoryContextAllocHuge(b->cxt, b->len);
+	qsort(b->elements, b->n, sizeof(OutboxBatchElement), compare_elements);
+	p = bytes = MemoryContextAllocHuge(b->cxt, b->len);
 	for (int i = 0; i < b->n; i++)
 	{
-		OutboxMember *m = &b->members[i];
+		OutboxBatchElement *e = &b->elements[i];
 
 		*p++ = i == 0 ? '[' : ',';
-		p = outbox_put(p, b->body + m->start, m->len);
-		m->start = p - body - m->len;
+		p = outbox_put(p, b->bytes + e->start, e->len);
+		e->start = p - bytes - e->len;
 	}
-	pfree(b->body);
-	b->body = body;
+	pfree(b->bytes);
+	b->bytes = bytes;
 	outbox_memory_account(&b->size, b->len);
 }
 
-/* A UUID of version 8 (RFC 9562): the hash of the members' ids. */
+/* A UUID of version 8 (RFC 9562): the hash of the events' ids. */
 static void
-make_id(OutboxBatch *b)
+make_id(OutboxBatchBody *b, char *text)
 {
 	pg_uuid_t  *ids = MemoryContextAlloc(b->scratch, sizeof(pg_uuid_t) * b->n);
 	uint8		digest[32];
 	pg_uuid_t	id;
 
 	for (int i = 0; i < b->n; i++)
-		ids[i] = b->members[i].delivery->event->id;
+		ids[i] = b->elements[i].id;
 	outbox_sha256(ids, sizeof(pg_uuid_t) * b->n, digest);
 	memcpy(id.data, digest, UUID_LEN);
 	id.data[6] = (id.data[6] & 0x0f) | 0x80;
 	id.data[8] = (id.data[8] & 0x3f) | 0x80;
-	outbox_uuid_text(&id, b->id);
+	outbox_uuid_text(&id, text);
 	MemoryContextReset(b->scratch);
 }
 
 void
-outbox_batch_complete(OutboxBatch *b)
+outbox_batch_body_complete(OutboxBatchBody *b, char *id)
 {
 	*reserve(b, 1) = ']';
 	b->len++;
 	put_in_order(b);
-	b->body[b->len - 1] = ']';
-	make_id(b);
-	b->attempt = 1;
-	for (int i = 0; i < b->n; i++)
-		b->attempt = Max(b->attempt, b->members[i].delivery->attempts + 1);
+	b->bytes[b->len - 1] = ']';
+	make_id(b, id);
 }

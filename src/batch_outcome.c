@@ -37,7 +37,7 @@ static void
 meet_lanes(OutboxBatch *b, Lanes *l)
 {
 	l->n = 0;
-	l->lanes = MemoryContextAlloc(b->scratch, sizeof(OutboxLane *) * b->n);
+	l->lanes = MemoryContextAlloc(b->body.scratch, sizeof(OutboxLane *) * b->n);
 	for (int i = 0; i < b->n; i++)
 	{
 		OutboxLane *lane = member(b, i)->lane;
@@ -94,7 +94,7 @@ named(void *arg, const char *id, size_t len)
 
 	if (names->by_id == NULL)
 	{
-		names->by_id = MemoryContextAlloc(b->scratch, sizeof(OutboxMember *) * b->n);
+		names->by_id = MemoryContextAlloc(b->body.scratch, sizeof(OutboxMember *) * b->n);
 		for (int i = 0; i < b->n; i++)
 			names->by_id[i] = &b->members[i];
 		qsort(names->by_id, b->n, sizeof(OutboxMember *), compare_ids);

@@ -85,7 +85,7 @@ done(void *arg, const OutboxOutcome *outcome)
 	OUTBOX_CRASH_POINT("answer.arrived");
 	if (d->batch)
 	{
-		end_flight(ep, BATCH_REQUEST_BYTES, d->batch->len);
+		end_flight(ep, BATCH_REQUEST_BYTES, d->batch->body.len);
 		batch_done(d->batch, outcome, now);
 	}
 	else
@@ -194,7 +194,7 @@ send_batch(OutboxBatch *b, TimestampTz now)
 	}
 	problem = outbox_request_batch_headers(outbox_http_headers(t), b->id, &ep->request,
 										   b->attempt, timestamptz_to_time_t(now),
-										   b->body, b->len);
+										   b->body.bytes, b->body.len);
 	if (problem)
 	{
 		outbox_http_release(t);
@@ -203,8 +203,8 @@ send_batch(OutboxBatch *b, TimestampTz now)
 		return true;
 	}
 	b->transfer = t;
-	begin_flight(ep, BATCH_REQUEST_BYTES, b->len);
-	outbox_http_start(t, &ep->target, b->body, b->len, b->members[0].delivery);
+	begin_flight(ep, BATCH_REQUEST_BYTES, b->body.len);
+	outbox_http_start(t, &ep->target, b->body.bytes, b->body.len, b->members[0].delivery);
 	OUTBOX_CRASH_POINT("batch.started");
 	return true;
 }
@@ -289,7 +289,7 @@ outbox_deliver_cancel(OutboxEndpoint *ep, TimestampTz before)
 	{
 		if (d->batch)
 		{
-			end_flight(ep, BATCH_REQUEST_BYTES, d->batch->len);
+			end_flight(ep, BATCH_REQUEST_BYTES, d->batch->body.len);
 			outbox_http_cancel(d->batch->transfer);
 			outbox_batch_put_back(d->batch);
 		}
