@@ -164,7 +164,10 @@ append(OutboxBatch *b, OutboxDelivery *d, const char **error, bool *full)
 	*error = outbox_batch_body_append(&b->body, event, full);
 	outbox_page_unref(event->page);
 	if (*error == NULL && !*full)
+	{
 		b->members[b->n++].delivery = d;
+		b->attempt = Max(b->attempt, d->attempts + 1);
+	}
 	return *error ? "invalid event" : NULL;
 }
 
@@ -280,23 +283,6 @@ take_from_window(OutboxBatch *b, TimestampTz now)
 	}
 }
 
-/* No member comes any more: they stand as their events do in the body. */
-static void
-complete(OutboxBatch *b)
-{
-	OutboxMember *members = MemoryContextAlloc(b->cxt, sizeof(OutboxMember) * b->n);
-
-	outbox_batch_body_complete(&b->body, b->id);
-	b->attempt = 1;
-	for (int i = 0; i < b->n; i++)
-	{
-		members[i] = b->members[b->body.elements[i].number];
-		b->attempt = Max(b->attempt, members[i].delivery->attempts + 1);
-	}
-	pfree(b->members);
-	b->members = members;
-}
-
 OutboxBatch *
 outbox_batch_next(OutboxEndpoint *ep, size_t request_bytes, TimestampTz now, bool *nothing)
 {
@@ -340,7 +326,7 @@ outbox_batch_next(OutboxEndpoint *ep, size_t request_bytes, TimestampTz now, boo
 		MemoryContextDelete(b->cxt);
 	}
 	*nothing = false;
-	complete(b);
+	outbox_batch_body_complete(&b->body, b->id);
 	ep->nin_flight++;
 	if (ep->rate_limit > 0)
 		ep->tokens -= 1;

@@ -32,7 +32,7 @@ typedef struct OutboxBatch
 	size_t		request_bytes;	/* what its request takes besides the body */
 	int			n;
 	int			max;
-	OutboxMember *members;		/* by seq, once it is complete */
+	OutboxMember *members;		/* as they were collected */
 	OutboxBatchBody body;
 	bool		held_up;		/* a member cannot be read now: later */
 	char		id[OUTBOX_ID_SIZE];

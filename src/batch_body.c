@@ -127,7 +127,6 @@ outbox_batch_body_append(OutboxBatchBody *b, OutboxEvent *event, bool *full)
 	/* What comes before it: the bracket, or the comma behind the last one. */
 	*reserve(b, 1) = b->n == 0 ? '[' : ',';
 	b->len++;
-	e->number = b->n;
 	e->seq = event->seq;
 	e->id = event->id;
 	e->start = b->len;

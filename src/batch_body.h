@@ -13,7 +13,6 @@
 /* One event in the body. */
 typedef struct OutboxBatchElement
 {
-	int			number;			/* events that were appended before it */
 	int64		seq;
 	pg_uuid_t	id;
 	size_t		start;			/* of its bytes in the body */
