@@ -8,7 +8,6 @@ use OutboxTest::Build;
 use OutboxTest::Storm;
 use PostgreSQL::Test::Utils;
 use Test::More;
-use Time::HiRes qw(time usleep);
 
 my $build = OutboxTest::Build->new(PostgreSQL::Test::Utils::tempdir('little_room') . '/build');
 $build->install('-DOUTBOX_PARKED_ROOM=2', '-DOUTBOX_PARKED_ROOM_LEAST=2', '-DUSE_ASSERT_CHECKING=1');
@@ -17,24 +16,7 @@ my $seconds = $ENV{MINUTES} ? $ENV{MINUTES} * 60 : 10;
 alarm $seconds * 2 + 300;
 
 my $storm = OutboxTest::Storm->new(build => $build, seed => $ENV{SEED} || int time);
-my $producer = $storm->produce(mixed => '', rate => 250, sessions => 4, keys => 40);
-my $end = time + $seconds;
-my $strike_at = time + 1;
-
-while (time < $end)
-{
-	if (time > $strike_at)
-	{
-		my $what = $storm->strike;
-		ok($what, $what // 'a worker comes back') or last;
-		$strike_at = time + rand 3;
-	}
-	$storm->change;
-	usleep(rand 100_000);
-}
-stop_producer($producer);
-$storm->calm;
-$storm->judge('nothing is lost, made up, out of order, or repeated without a death');
+$storm->rage($seconds, mixed => '', rate => 250, sessions => 4, keys => 40);
 my $node = $storm->node;
 is($node->safe_psql('postgres', 'SELECT string_agg(endpoint, \' \') FROM outbox.stats s WHERE pending_exact AND ('
 		. " s.dead <> (SELECT count(*) FROM outbox.dead_letters d WHERE d.endpoint = s.endpoint))"), '',

@@ -94,14 +94,15 @@ endpoint($node, $receiver, 'first', '/ok/first');
 my $url = $receiver->url('/ok');
 crash_and_look("create$_", "/ok/create$_", "SELECT outbox.create_endpoint('create$_', '$url/create$_')", $_)
   foreach 30, 100;
-crash_and_look('seek', '/ok/create30', "SELECT outbox.seek_endpoint('create30', 'now')", 30);
+crash_and_look('seek', '/ok/create30', "SELECT outbox.seek_endpoint('create30', 'now')", 100);
 
 # A copy that becomes a log of its own
 $node->safe_psql('template1', 'CREATE DATABASE copy TEMPLATE postgres');
-crash_and_look('adopt', '/ok/create100', 'SELECT outbox.adopt()', 30, 'copy');
+crash_and_look('adopt', '/ok/create100', 'SELECT outbox.adopt()', 100, 'copy');
 
 # A worker that works stores places all the time: a loop, with a producer that
-# makes subtransactions, too
+# makes subtransactions, too.  It has a rate, so that it lasts until the crash and
+# leaves the processor to the others.
 foreach my $round (1 .. 5)
 {
 	my $busy = $node->background_psql('postgres');

@@ -4,8 +4,6 @@ use strict;
 use warnings;
 
 use OutboxTest;
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
 use Test::More;
 
 my $node = outbox_node('main', conf => <<'CONF');

@@ -66,6 +66,8 @@ my $start = sub {
 	push @OutboxTest::Receiver::started, $pid;
 };
 my $active = "SELECT count(*) = 1 FROM pg_replication_slots WHERE slot_name = 'outbox_cdc' AND active";
+
+# At a rate, so that the log goes on in another piece meanwhile
 my $emit = sub {
 	my ($round) = @_;
 	my @pids;

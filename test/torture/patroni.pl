@@ -15,6 +15,7 @@ use Time::HiRes qw(time usleep);
 OutboxTest::Patroni::place()
   or plan skip_all => 'no Patroni from PyPI, or no etcd: see "make setup"';
 
+alarm 3600;
 my $rate = 200;
 my %mode = (
 	wait => { parameters => "        outbox.wait_for_standbys: '2'" },
@@ -130,8 +131,9 @@ foreach my $name (split ' ', $ENV{MODES} || 'wait synchronous neither')
 		my $new = $cluster->leader($any ? undef : $leader);
 		ok($new, "$name, $what: there is a leader again") or last;
 
-		# The old one goes on as if nothing had happened, for a while.
-		if ($what eq 'Patroni frozen')
+		# The old one goes on as if nothing had happened, for a while.  Where it has
+		# synchronous standbys, it waits for the one that leads now.
+		if ($what eq 'Patroni frozen' && $name ne 'synchronous')
 		{
 			my $before = committed($log);
 			wait_until { committed($log) > $before + 50 } 'commits on a server that leads no more';

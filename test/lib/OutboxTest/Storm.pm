@@ -377,6 +377,31 @@ SQL
 	return;
 }
 
+# A load, faults and changes at random for so many seconds, then calm and the
+# verdict.  Options go to produce().
+sub rage
+{
+	my ($self, $seconds, %option) = @_;
+	my $producer = $self->produce(%option);
+	my $end = time + $seconds;
+	my $strike_at = time + 1;
+
+	while (time < $end)
+	{
+		if (time > $strike_at)
+		{
+			my $what = $self->strike;
+			ok($what, $what // 'a worker comes back') or last;
+			$strike_at = time + rand 3;
+		}
+		$self->change;
+		usleep(rand 100_000);
+	}
+	stop_producer($producer);
+	$self->calm;
+	return $self->judge('nothing is lost, made up, out of order, or repeated without a death');
+}
+
 # Everything is let go and left to end.
 sub calm
 {
