@@ -41,6 +41,11 @@ wait_status($node, $id{blocked}, 'blocked', 'behind followers');
 $receiver->wait_delivered(1, id => $id{cancelled});
 pass('what was cancelled blocks nothing');
 
+# So are more keys at once than the table is asked for at once.
+ask("SELECT count(outbox.emit('retrying.many', '{}'::jsonb, key => 'k' || n)) FROM generate_series(1001, 2024) n");
+ok(wait_sql($node, "SELECT blocked = 1025 FROM outbox.stats WHERE endpoint = 'retrying'"), 'many keys at once: all are blocked');
+is(scalar(grep { $_->{topic} eq 'retrying.many' } $receiver->requests), 0, 'and none is sent');
+
 # A head ends: those behind it come, and they alone.
 ask(q{INSERT INTO outbox.commands (endpoint_id, action, seq) SELECT endpoint_id, 'discard', seq FROM outbox.parked}
 	  . q{ JOIN outbox.endpoint_settings USING (endpoint_id) WHERE name = 'dead' AND key = 'k7' AND status = 'dead'});
