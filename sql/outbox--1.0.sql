@@ -2006,7 +2006,7 @@ COMMENT ON COLUMN outbox.endpoints.created_at IS 'when the endpoint was created'
 COMMENT ON COLUMN outbox.stats.endpoint IS 'name of the endpoint';
 COMMENT ON COLUMN outbox.stats.state IS 'active, paused, held, backing_off or disabled';
 COMMENT ON COLUMN outbox.stats.state_since IS 'when that state began';
-COMMENT ON COLUMN outbox.stats.reason IS 'why it is not active; of an active one: outbox.worker_memory is used up, when that held it back in the last second; else NULL';
+COMMENT ON COLUMN outbox.stats.reason IS 'why it is not active; of an active one: outbox.worker_memory is used up, when that holds it back; else NULL';
 COMMENT ON COLUMN outbox.stats.pending IS 'events that wait for their first attempt and are not blocked';
 COMMENT ON COLUMN outbox.stats.pending_exact IS 'false: pending is an estimate, because counting lags behind or no worker runs; while a worker counts, retrying, blocked and dead are too low';
 COMMENT ON COLUMN outbox.stats.processing IS 'deliveries in flight';

@@ -459,6 +459,18 @@ outbox_endpoint_has_memory(OutboxEndpoint *ep, int nothers, size_t bytes, Timest
 	return false;
 }
 
+/*
+ * True if memory held a request back in the last second, or holds back the reading
+ * of what waits: others may have taken more than the bound with one request each.
+ */
+bool
+outbox_endpoint_lacks_memory(OutboxEndpoint *ep, TimestampTz now)
+{
+	return now - ep->memory_short_at < USECS_PER_SEC ||
+		(ep->backlog > 0 && ep->window_count == 0 && ep->nready == 0 && ep->nin_flight > 0 &&
+		 !outbox_memory_fits(0) && outbox_endpoint_may_send(ep, now));
+}
+
 OutboxDelivery *
 outbox_endpoint_next(OutboxEndpoint *ep, TimestampTz now)
 {

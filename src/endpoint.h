@@ -368,6 +368,7 @@ extern int	outbox_endpoint_take_due(OutboxEndpoint *ep, TimestampTz now,
  */
 extern bool outbox_endpoint_has_memory(OutboxEndpoint *ep, int nothers, size_t bytes,
 									   TimestampTz now);
+extern bool outbox_endpoint_lacks_memory(OutboxEndpoint *ep, TimestampTz now);
 
 /* The next delivery to send now, taken in flight; NULL: none. */
 extern OutboxDelivery *outbox_endpoint_next(OutboxEndpoint *ep, TimestampTz now);

@@ -241,7 +241,7 @@ outbox_endpoint_fill_stats(OutboxEndpoint *ep, TimestampTz now, OutboxStats *s)
 		strlcpy(s->reason, ep->reason, sizeof(s->reason));
 	else if (ep->breaker == OUTBOX_BREAKER_OPEN && ep->last_error)
 		strlcpy(s->reason, ep->last_error, sizeof(s->reason));
-	else if (now - ep->memory_short_at < USECS_PER_SEC)
+	else if (outbox_endpoint_lacks_memory(ep, now))
 		strlcpy(s->reason, "outbox.worker_memory is used up", sizeof(s->reason));
 	if (ep->last_error)
 		strlcpy(s->last_error, ep->last_error, sizeof(s->last_error));
