@@ -521,7 +521,8 @@ CREATE TABLE outbox.replays (
 );
 
 -- Events that outlive their piece of the log because a parked delivery needs
--- them.
+-- them. They are copied while the log still has them: such a row counts for
+-- nothing until its piece is emptied.
 CREATE TABLE outbox.kept_events (
     seq         pg_catalog.int8 NOT NULL,
     xid         pg_catalog.xid8 NOT NULL,
@@ -1245,15 +1246,18 @@ LEFT JOIN LATERAL outbox.endpoint_stats(s.endpoint_id) t ON true;
 COMMENT ON VIEW outbox.stats IS 'How each endpoint is doing; in constant time, whatever the size of the log';
 
 -- The log, and what was kept of it for parked deliveries. A row of another log
--- is none of it, and may have the number of one that is.
+-- is none of it, and may have the number of one that is. What the log still has
+-- may have been copied already: the copy counts when its piece is empty.
 CREATE VIEW outbox.all_events AS
 SELECT id, seq, xid, epoch, created_at, expires_at, topic, COALESCE(type, topic) AS type, key, headers,
        payload, body, content_type FROM outbox.events
 WHERE outbox.log_xid(epoch, xid) IS NOT NULL
 UNION ALL
 SELECT id, seq, xid, epoch, created_at, expires_at, topic, COALESCE(type, topic) AS type, key, headers,
-       payload, body, content_type FROM outbox.kept_events
-WHERE outbox.log_xid(epoch, xid) IS NOT NULL;
+       payload, body, content_type FROM outbox.kept_events k
+WHERE outbox.log_xid(epoch, xid) IS NOT NULL
+AND NOT EXISTS (SELECT 1 FROM outbox.events e WHERE e.seq OPERATOR(pg_catalog.=) k.seq
+                AND e.epoch OPERATOR(pg_catalog.=) k.epoch);
 COMMENT ON VIEW outbox.all_events IS 'Events of the log and those that are kept for parked deliveries';
 
 CREATE VIEW outbox.deliveries AS
@@ -1755,6 +1759,9 @@ BEGIN
         outbox.positions, outbox.parked, outbox.replays IN SHARE ROW EXCLUSIVE MODE;
     own := pg_current_xact_id();
 
+    -- Copies of events that are still in the log. These get another epoch.
+    DELETE FROM outbox.kept_events k USING outbox.events e WHERE e.seq = k.seq AND e.epoch = k.epoch;
+
     -- Numbers of events that were emitted here before the sequence was restored
     -- lie among those of the copy: they come after them.
     SELECT GREATEST((SELECT e.seq FROM outbox.events e WHERE e.epoch <> -1 ORDER BY e.seq DESC LIMIT 1),
@@ -1964,7 +1971,7 @@ COMMENT ON TABLE outbox.ticks_2 IS 'Moments that belong to events_2';
 COMMENT ON TABLE outbox.parked IS 'Deliveries that are neither before nor behind a position: waiting for a retry, blocked, given up';
 COMMENT ON TABLE outbox.commands IS 'What operators asked for and the worker has yet to do, one row per delivery';
 COMMENT ON TABLE outbox.replays IS 'Parts of the log that are read again for one endpoint, and how far that is';
-COMMENT ON TABLE outbox.kept_events IS 'Events that outlive their piece of the log because a parked delivery needs them';
+COMMENT ON TABLE outbox.kept_events IS 'Events that outlive their piece of the log because a parked delivery needs them; some of them may be in the log still, and count there';
 COMMENT ON TABLE outbox.attempt_log IS 'Requests that were made; outbox.attempts shows them';
 COMMENT ON TABLE outbox.attempt_log_0 IS 'Requests; three tables are used in turn';
 COMMENT ON TABLE outbox.attempt_log_1 IS 'Requests; three tables are used in turn';

@@ -17,6 +17,7 @@
 
 #include "command.h"
 #include "crash_point.h"
+#include "kept.h"
 #include "lane.h"
 #include "parked.h"
 #include "plan.h"
@@ -109,11 +110,14 @@ cancel(Command *c)
 		return;					/* it is on its way, or it has arrived */
 
 	if (c->effect == EFFECT_SKIP)
+	{
 		execute("INSERT INTO outbox.parked (endpoint_id, seq, event_id, key, status,"
 				" reason, attempts, parked_at) SELECT $1, e.seq, e.id, e.key,"
 				" 'cancelled', 'cancelled', 0, pg_catalog.now()"
 				" FROM outbox.all_events e WHERE e.seq OPERATOR(pg_catalog.=) $2",
 				c->ep->id, c->seq);
+		outbox_kept_add(&c->seq, 1);
+	}
 	else
 		execute("UPDATE outbox.parked SET status = 'cancelled', reason = 'cancelled',"
 				" next_attempt_at = NULL" THIS_ROW, c->ep->id, c->seq);

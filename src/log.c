@@ -429,6 +429,8 @@ typedef struct FetchState
 	OutboxTake	take;
 	void	   *arg;
 	bool		whole;
+	int			wanted;
+	int64	   *found;			/* the first of them */
 	int			n;
 } FetchState;
 
@@ -437,6 +439,8 @@ fetch_one(FetchState *st, Datum *values, bool *nulls)
 {
 	if (row_xid(values) == 0)
 		return;
+	if (st->n < st->wanted)
+		st->found[st->n] = DatumGetInt64(values[COL(seq)]);
 	st->n++;
 	st->page->lsn = Max(st->page->lsn, fetched_lsn(values));
 	st->take(st->arg, NULL, make_event(st->page, values, nulls, st->whole));
@@ -452,13 +456,13 @@ fetch_row_of_log(void *arg, TupleTableSlot *slot)
 
 /* Those that have outlived their piece of the log. */
 static void
-fetch_kept(Datum *array, FetchState *st)
+fetch_kept(Datum array, FetchState *st)
 {
 	static SPIPlanPtr plan;
 	uint64		n = outbox_plan_run(&plan,
 									"SELECT " EVENT_COLUMNS " FROM outbox.kept_events"
 									" WHERE seq OPERATOR(pg_catalog.=) ANY ($1)",
-									1, (Oid[]) {INT8ARRAYOID}, array, NULL);
+									1, (Oid[]) {INT8ARRAYOID}, &array, NULL);
 
 	for (uint64 i = 0; i < n; i++)
 	{
@@ -470,17 +474,37 @@ fetch_kept(Datum *array, FetchState *st)
 	}
 }
 
+static int
+compare_seqs(const void *a, const void *b)
+{
+	int64		x = *(const int64 *) a;
+	int64		y = *(const int64 *) b;
+
+	return x < y ? -1 : x > y;
+}
+
+/* Of an event that the log has, there may be a copy already: see kept.c. */
 static void
 fetch(const int64 *seqs, int n, FetchState *st)
 {
-	Datum		array = outbox_int8_array(seqs, n);
+	int64	   *missing = palloc(sizeof(int64) * Max(n, 1));
+	int			nmissing = 0;
+	int			nfound;
 
+	st->wanted = n;
+	st->found = palloc(sizeof(int64) * Max(n, 1));
 	st->page = page_create(NULL, NULL);
 	PushActiveSnapshot(GetTransactionSnapshot());
-	outbox_scan_these(array, GetActiveSnapshot(), fetch_row_of_log, st);
+	outbox_scan_these(outbox_int8_array(seqs, n), GetActiveSnapshot(), fetch_row_of_log, st);
 	PopActiveSnapshot();
-	if (st->n < n)
-		fetch_kept(&array, st);
+	nfound = st->n;
+	if (nfound >= n)
+		return;
+	qsort(st->found, nfound, sizeof(int64), compare_seqs);
+	for (int i = 0; i < n; i++)
+		if (bsearch(&seqs[i], st->found, nfound, sizeof(int64), compare_seqs) == NULL)
+			missing[nmissing++] = seqs[i];
+	fetch_kept(outbox_int8_array(missing, nmissing), st);
 }
 
 void

@@ -11,6 +11,7 @@
 #include "utils/memutils.h"
 
 #include "attempts.h"
+#include "kept.h"
 #include "lane.h"
 #include "parked.h"
 #include "plan.h"
@@ -299,6 +300,8 @@ unpark(OutboxEndpoint *ep, OutboxDelivery *d)
 void
 outbox_parked_write(OutboxEndpoint *ep)
 {
+	int64	   *parked = palloc(sizeof(int64) * Max(ep->nsettling, 1));
+	int			n = 0;
 	dlist_iter	iter;
 
 	dlist_foreach(iter, &ep->settling)
@@ -314,6 +317,10 @@ outbox_parked_write(OutboxEndpoint *ep)
 		if (d->verdict == OUTBOX_VERDICT_DELIVERED)
 			unpark(ep, d);
 		else
+		{
 			park(ep, d);
+			parked[n++] = d->seq;
+		}
 	}
+	outbox_kept_add(parked, n);
 }

@@ -17,6 +17,7 @@
 #include "utils/uuid.h"
 
 #include "crash_point.h"
+#include "kept.h"
 #include "plan.h"
 #include "reader.h"
 #include "replay.h"
@@ -176,6 +177,7 @@ park_page(Replaying *page)
 {
 	Datum		args[2] = {Int32GetDatum(page->ep->id),
 	outbox_int8_array(page->seqs, page->n)};
+	int64		parked;
 
 	outbox_query("INSERT INTO outbox.parked (endpoint_id, seq, event_id, key,"
 				 " status, attempts, next_attempt_at, redelivery, parked_at)"
@@ -202,7 +204,9 @@ park_page(Replaying *page)
 		outbox_endpoint_add_retry(page->ep, row_int8(row, 0), row_time(row, 2, 0),
 								  row_text(row, 1), 0);
 	}
-	return (int64) SPI_processed;
+	parked = (int64) SPI_processed;
+	outbox_kept_add(page->seqs, page->n);
+	return parked;
 }
 
 static void

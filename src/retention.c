@@ -20,6 +20,7 @@
 
 #include "compat.h"
 #include "crash_point.h"
+#include "kept.h"
 #include "plan.h"
 #include "retention.h"
 #include "session.h"
@@ -33,7 +34,6 @@ static TimestampTz attempts_since;
 static TimestampTz look_again_at;
 static bool ahead;				/* outbox.pieces holds a time that is yet to come */
 static bool locked_out;			/* somebody has a lock on what is to go */
-static TimestampTz tidy_at = DT_NOEND;	/* the next slice of kept events */
 
 /* After a table could not be dropped. */
 #define LOOK_AGAIN_AFTER (10 * USECS_PER_SEC)
@@ -43,9 +43,6 @@ static TimestampTz tidy_at = DT_NOEND;	/* the next slice of kept events */
  * times a second.
  */
 #define LOOK_AGAIN_SOON (200 * 1000)
-
-/* Between two slices of kept events. */
-#define TIDY_EVERY (50 * 1000)
 
 static int
 next_piece(int piece)
@@ -66,6 +63,7 @@ outbox_retention_init(OutboxDatabase *database)
 
 	db = database;
 	ahead = false;
+	outbox_kept_init(database);
 	execute("SELECT log, piece, since FROM outbox.pieces");
 	for (uint64 i = 0; i < SPI_processed; i++)
 	{
@@ -103,15 +101,6 @@ due(TimestampTz since, int retention)
 {
 	return Max(look_again_at,
 			   since + (int64) retention * USECS_PER_SEC / (OUTBOX_LOG_PIECES - 1));
-}
-
-TimestampTz
-outbox_retention_next_time(void)
-{
-	if (ahead)
-		return Min(tidy_at, look_again_at);
-	return Min(tidy_at, Min(due(events_since, outbox_retention),
-							due(attempts_since, outbox_attempts_retention)));
 }
 
 /*
@@ -157,31 +146,6 @@ everybody_is_done(int piece)
 	return SPI_processed == 0;
 }
 
-/*
- * Parked deliveries still need their events.  Of all that is parked only what
- * can lie in this piece is looked at.  Rows of other logs may have the same
- * numbers.
- */
-static void
-keep_events(int piece)
-{
-	char		sql[1024];
-
-	snprintf(sql, sizeof(sql),
-			 "INSERT INTO outbox.kept_events SELECT e.seq, e.xid, e.epoch, e.id,"
-			 " e.created_at, e.expires_at, e.topic, e.type, e.key, e.headers,"
-			 " e.payload, e.body, e.content_type"
-			 " FROM outbox.parked p JOIN outbox.events_%d e"
-			 " ON e.seq OPERATOR(pg_catalog.=) p.seq"
-			 " WHERE p.seq OPERATOR(pg_catalog.>=)"
-			 " (SELECT pg_catalog.min(f.seq) FROM outbox.events_%d f)"
-			 " AND p.seq OPERATOR(pg_catalog.<=)"
-			 " (SELECT pg_catalog.max(l.seq) FROM outbox.events_%d l)"
-			 " AND outbox.log_xid(e.epoch, e.xid) IS NOT NULL"
-			 " ON CONFLICT (seq, epoch) DO NOTHING", piece, piece, piece);
-	execute(sql);
-}
-
 static void
 use_piece(const char *log, int piece)
 {
@@ -215,6 +179,10 @@ lock_exclusively(OutboxTable table)
 	return ConditionalLockRelationOid(outbox_session_table(table), AccessExclusiveLock);
 }
 
+/*
+ * True also when the piece cannot be emptied yet because events of it are to be
+ * copied first: when they are, this is called again.
+ */
 static bool
 rotate_events(void)
 {
@@ -237,7 +205,8 @@ rotate_events(void)
 		return false;
 	}
 	OUTBOX_CRASH_POINT("rotate.locked");
-	keep_events(next);
+	if (!outbox_kept_complete(next))
+		return true;
 	OUTBOX_CRASH_POINT("rotate.kept");
 	outbox_empty_table(outbox_session_table(OUTBOX_TABLE_EVENTS_0 + next));
 	outbox_empty_table(outbox_session_table(OUTBOX_TABLE_TICKS_0 + next));
@@ -250,6 +219,7 @@ rotate_events(void)
 	events_piece = next;
 	events_since = GetCurrentTimestamp();
 	pg_atomic_write_u32(&db->piece, next);
+	outbox_kept_emptied();
 	return true;
 }
 
@@ -278,46 +248,46 @@ rotate_attempts(void)
 	return true;
 }
 
-/*
- * Events that were kept for deliveries which have ended since, and with them
- * the rows of those that were cancelled: a slice of the table, in the order of
- * seq, so that the loop goes on.  False: it is not through yet.
- */
 static bool
-drop_kept_events(void)
+is_copying(void)
 {
-	static int64 from;
-	Datum		args[1] = {Int64GetDatum(from)};
-	bool		isnull;
-	Datum		last;
+	return outbox_kept_copy_time() != DT_NOEND;
+}
 
-	if (!outbox_begin(true))
-		return false;
-	outbox_query("WITH slice AS MATERIALIZED (SELECT seq FROM outbox.kept_events"
-				 " WHERE seq OPERATOR(pg_catalog.>) $1 ORDER BY seq LIMIT 1000),"
-				 " gone AS (DELETE FROM outbox.kept_events k USING slice s"
-				 " WHERE k.seq OPERATOR(pg_catalog.=) s.seq AND NOT EXISTS"
-				 " (SELECT 1 FROM outbox.parked p"
-				 " WHERE p.seq OPERATOR(pg_catalog.=) k.seq"
-				 " AND p.status OPERATOR(pg_catalog.<>) 'cancelled') RETURNING k.seq),"
-				 " cancelled AS (DELETE FROM outbox.parked p USING gone g"
-				 " WHERE p.seq OPERATOR(pg_catalog.=) g.seq"
-				 " AND p.status OPERATOR(pg_catalog.=) 'cancelled')"
-				 " SELECT CASE WHEN pg_catalog.count(*)"
-				 " OPERATOR(pg_catalog.=) 1000 THEN pg_catalog.max(seq) END"
-				 " FROM slice",
-				 1, (Oid[]) {INT8OID}, args, NULL);
-	last = SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &isnull);
-	from = isnull ? 0 : DatumGetInt64(last);
-	OUTBOX_CRASH_POINT("tidy.deleted");
-	outbox_commit();
-	return from == 0;
+static bool
+is_tidying(void)
+{
+	return outbox_kept_tidy_time() != DT_NOEND;
+}
+
+/* What was kept of the last piece is tidied up before the next one is judged. */
+static TimestampTz
+events_due(void)
+{
+	return is_copying() || is_tidying() ? DT_NOEND : due(events_since, outbox_retention);
+}
+
+TimestampTz
+outbox_retention_next_time(void)
+{
+	TimestampTz slice = Min(outbox_kept_copy_time(), outbox_kept_tidy_time());
+
+	if (ahead)
+		return Min(slice, look_again_at);
+	return Min(slice, Min(events_due(), due(attempts_since, outbox_attempts_retention)));
+}
+
+bool
+outbox_retention_judges(TimestampTz now)
+{
+	return now >= events_due();
 }
 
 void
 outbox_retention_run(void)
 {
 	TimestampTz now = GetCurrentTimestamp();
+	bool		judges = outbox_retention_judges(now);
 	bool		failed = false;
 
 	locked_out = false;
@@ -328,15 +298,12 @@ outbox_retention_run(void)
 	}
 	if (now >= due(attempts_since, outbox_attempts_retention))
 		failed |= !rotate_attempts();
-	if (now >= due(events_since, outbox_retention))
-	{
-		if (rotate_events())
-			tidy_at = now;
-		else
-			failed = true;
-	}
-	if (now >= tidy_at)
-		tidy_at = drop_kept_events() ? DT_NOEND : now + TIDY_EVERY;
+	if (now >= outbox_kept_copy_time())
+		outbox_kept_copy(next_piece(events_piece));
+	if (now >= outbox_kept_tidy_time())
+		outbox_kept_tidy();
+	if (judges)
+		failed |= !rotate_events();
 	if (failed)
 	{
 		int64		wait = Min(LOOK_AGAIN_AFTER,

@@ -377,7 +377,7 @@ outbox_begin(bool write)
 	locked = lock_tables(OUTBOX_TABLE_ORIGINS, OUTBOX_TABLE_KEPT_EVENTS, AccessShareLock) &&
 		ConditionalLockRelationOid(sequence_oid, RowExclusiveLock);
 	if (locked && write)
-		locked = lock_tables(OUTBOX_TABLE_ENDPOINT_SETTINGS, OUTBOX_TABLE_PIECES,
+		locked = lock_tables(OUTBOX_TABLE_KEPT_EVENTS, OUTBOX_TABLE_PIECES,
 							 RowExclusiveLock);
 	else if (locked)
 		locked = lock_tables(OUTBOX_TABLE_PARKED, OUTBOX_TABLE_PARKED, AccessShareLock);

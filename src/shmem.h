@@ -120,6 +120,13 @@ typedef struct OutboxDatabase
 	pg_atomic_uint32 position_rows; /* about how many that one has */
 
 	/*
+	 * While events of the piece after 'piece' are copied: a transaction that parks
+	 * a delivery with a number up to this copies the event, too.  0: none are
+	 * copied.  Written under a lock that excludes such transactions.
+	 */
+	pg_atomic_uint64 keep_upto;
+
+	/*
 	 * The highest numbers given out: of ticks, in the order of their snapshots
 	 * (tick_lock), of positions, and of positions that idle endpoints share.
 	 * Each worker raises them to what the tables hold when it starts.

@@ -365,9 +365,13 @@ retention_step(TimestampTz now)
 	 * What is in memory only has to be stored before the log is judged.  Other
 	 * workers store theirs within seconds; then it is judged again.
 	 */
-	settle_step(now, true);
-	if (settle_since == 0)
-		outbox_retention_run();
+	if (outbox_retention_judges(now))
+	{
+		settle_step(now, true);
+		if (settle_since != 0)
+			return;
+	}
+	outbox_retention_run();
 }
 
 /*

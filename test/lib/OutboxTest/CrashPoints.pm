@@ -109,7 +109,7 @@ SQL
 	PostgreSQL::Test::Utils::append_to_file($self->{log},
 		$json->encode({ id => $1, key => undef, n => 0, outcome => 'committed' }) . "\n")
 	  while $out =~ /^id (\S+)$/mg;
-	return unless $restart && $point =~ /^(?:start|stop|rotate|attempts|tidy|endpoint)\./;
+	return unless $restart && $point =~ /^(?:start|stop|rotate|keep|attempts|tidy|endpoint)\./;
 
 	# A worker reads when it starts since when the pieces are in use.
 	$self->remember_ids;
