@@ -90,7 +90,11 @@ $zone->('never.test' => 'silent');
 ask("SELECT outbox.create_endpoint('often', 'http://never.test:$receiver->{port}/ok/often', topics => '{often.*}',"
 	  . " connect_timeout => '100 ms', backoff_base => '1 ms', backoff_max => '1 ms')");
 $id = emit($node, 'often.one', '{}');
-ok( wait_sql($node, "SELECT count(*) >= 10 FROM outbox.attempts WHERE event_id = '$id'"), 'a name is asked for often');
+
+# Lookups of before may have all threads at first.
+wait_until { lines_of($questions, qr/^never\.test A$/) } 'it is looked up';
+my $attempts = ask("SELECT count(*) FROM outbox.attempts WHERE event_id = '$id'");
+ok( wait_sql($node, "SELECT count(*) >= $attempts + 10 FROM outbox.attempts WHERE event_id = '$id'"), 'a name is asked for often');
 cmp_ok(scalar(() = lines_of($questions, qr/^never\.test A$/)), '<=', 2, 'and looked up once');
 
 # And the server stops
