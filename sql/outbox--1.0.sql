@@ -266,7 +266,10 @@ CREATE TABLE outbox.scheduled (
     payload      pg_catalog.jsonb,
     body         pg_catalog.bytea,
     content_type pg_catalog.text,
-    dedup_key    pg_catalog.text
+    dedup_key    pg_catalog.text,
+    failed_at    pg_catalog.timestamptz,
+    retry_at     pg_catalog.timestamptz,
+    error        pg_catalog.text
 );
 CREATE INDEX scheduled_due_idx ON outbox.scheduled (deliver_at, id);
 COMMENT ON TABLE outbox.scheduled IS
@@ -285,6 +288,9 @@ COMMENT ON COLUMN outbox.scheduled.payload IS 'As in outbox.events';
 COMMENT ON COLUMN outbox.scheduled.body IS 'As in outbox.events';
 COMMENT ON COLUMN outbox.scheduled.content_type IS 'As in outbox.events';
 COMMENT ON COLUMN outbox.scheduled.dedup_key IS 'The key in outbox.dedup that stands for it; cancelled, it is free again';
+COMMENT ON COLUMN outbox.scheduled.failed_at IS 'When the event could not enter the log for the first time; NULL: it was not tried yet';
+COMMENT ON COLUMN outbox.scheduled.retry_at IS 'When that is tried again';
+COMMENT ON COLUMN outbox.scheduled.error IS 'Why the event could not enter the log';
 
 -- Text in an index is ordered by its bytes: an order of the database's locale
 -- changes with the system's libraries, and what was stored is then not found.
@@ -341,6 +347,22 @@ COMMENT ON FUNCTION outbox.worker_slots() IS
     'One row for each worker that a database of the server has or should have; for one that may get one, and for the one that asks, at least one row. state: no_worker, starting, running, disabled, held or version_mismatch; reason: why it is not running, NULL when there is nothing to say; pid and started_at are NULL without a process; restarts: after errors, since the server started; unmatched: of the database; memory: bytes of events, bodies and answers, at present; the other numbers since the worker started. No rows when outbox is not preloaded.';
 REVOKE ALL ON FUNCTION outbox.worker_slots() FROM PUBLIC;
 
+CREATE FUNCTION outbox.step_holds(
+    OUT worker pg_catalog.int4,
+    OUT step pg_catalog.text,
+    OUT endpoint_id pg_catalog.int4,
+    OUT reason pg_catalog.text,
+    OUT sqlstate pg_catalog.text,
+    OUT last_error pg_catalog.text,
+    OUT failures pg_catalog.int8,
+    OUT since pg_catalog.timestamptz,
+    OUT next_try_at pg_catalog.timestamptz)
+    RETURNS SETOF pg_catalog.record
+    AS 'MODULE_PATHNAME', 'outbox_step_holds_1_0'
+    LANGUAGE C VOLATILE STRICT PARALLEL SAFE ROWS 5;
+COMMENT ON FUNCTION outbox.step_holds() IS
+    'One row for each step of a worker of this database that failed and is on hold, as outbox.held_steps shows it. No rows when outbox is not preloaded.';
+REVOKE ALL ON FUNCTION outbox.step_holds() FROM PUBLIC;
 
 ------------------------------------------------------------------------
 -- Endpoints: what users set. Written by the functions below; the worker only
@@ -498,7 +520,10 @@ CREATE TABLE outbox.commands (
     command_id      pg_catalog.int8 GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     endpoint_id     pg_catalog.int4 NOT NULL,
     action          pg_catalog.text NOT NULL,   -- retry, discard, cancel, due
-    seq             pg_catalog.int8 NOT NULL
+    seq             pg_catalog.int8 NOT NULL,
+    failed_at       pg_catalog.timestamptz,     -- it was an error, and is tried again
+    retry_at        pg_catalog.timestamptz,
+    error           pg_catalog.text
 );
 
 -- Parts of the log that are read again for one endpoint, and how far that is.
@@ -1311,8 +1336,9 @@ AND (pg_catalog.cardinality(v.topics) OPERATOR(pg_catalog.>) 0
      OR k.status IS NOT NULL OR a.delivered_at IS NOT NULL)
 AND x.xid IS NOT NULL
 UNION ALL
-SELECT e.id, NULL, e.topic, COALESCE(e.type, e.topic), e.key, s.name, 'scheduled', NULL, 0,
-       e.deliver_at, NULL, NULL, e.created_at, NULL
+SELECT e.id, NULL, e.topic, COALESCE(e.type, e.topic), e.key, s.name, 'scheduled',
+       CASE WHEN e.failed_at IS NOT NULL THEN 'set aside' END, 0,
+       COALESCE(e.retry_at, e.deliver_at), NULL, e.error, e.created_at, NULL
 FROM outbox.scheduled e
 JOIN outbox.endpoint_settings s ON outbox.topic_in(e.topic, s.topics)
                                AND outbox.filter_matches(e.payload, s.filter) IS NOT FALSE
@@ -1336,20 +1362,40 @@ SELECT l.event_id, s.name AS endpoint, l.attempt, l.started_at,
 FROM outbox.attempt_log l LEFT JOIN outbox.endpoint_settings s USING (endpoint_id);
 COMMENT ON VIEW outbox.attempts IS 'Requests that were made, a batch once for each event in it, for outbox.attempts_retention; which ones says outbox.log_attempts';
 
+CREATE VIEW outbox.held_steps AS
+SELECT h.worker, h.step, s.name AS endpoint, h.reason, h.sqlstate, h.last_error, h.failures, h.since, h.next_try_at
+FROM outbox.step_holds() h LEFT JOIN outbox.endpoint_settings s USING (endpoint_id);
+COMMENT ON VIEW outbox.held_steps IS 'Steps of this database''s workers that failed and are tried again later; everything else goes on. endpoint: the one that it failed for; NULL: the whole step';
+
+CREATE VIEW outbox.set_aside AS
+SELECT 'scheduled' AS what, e.id AS event_id, NULL::pg_catalog.text AS endpoint, NULL::pg_catalog.text AS action,
+       e.error, e.failed_at, e.retry_at
+FROM outbox.scheduled e WHERE e.failed_at IS NOT NULL
+UNION ALL
+SELECT 'command', (SELECT k.event_id FROM outbox.parked k WHERE k.endpoint_id OPERATOR(pg_catalog.=) c.endpoint_id
+                   AND k.seq OPERATOR(pg_catalog.=) c.seq LIMIT 1),
+       s.name, c.action, c.error, c.failed_at, c.retry_at
+FROM outbox.commands c LEFT JOIN outbox.endpoint_settings s USING (endpoint_id)
+WHERE c.failed_at IS NOT NULL;
+COMMENT ON VIEW outbox.set_aside IS 'Scheduled events and operators'' commands that could not be carried out, and why; each is tried again at retry_at, and nothing else waits for it';
+
 CREATE VIEW outbox.status AS
 SELECT CASE WHEN NOT outbox.preloaded() THEN 'not_preloaded'
             WHEN w.state IS NULL OR w.state OPERATOR(pg_catalog.=) 'starting' THEN 'no_worker'
             ELSE w.state END AS state,
        CASE WHEN NOT outbox.preloaded() THEN 'outbox is not in shared_preload_libraries: events are kept, nothing is delivered'
             WHEN w.state OPERATOR(pg_catalog.=) 'starting' THEN COALESCE(w.reason, 'the worker is starting')
-            ELSE w.reason END AS reason,
+            ELSE COALESCE(w.reason, h.reason) END AS reason,
        l.bytes AS log_bytes,
        l.oldest_at AS oldest_retained_at,
        (SELECT p.name FROM outbox.endpoint_positions p
         WHERE p.seq OPERATOR(pg_catalog.<) l.max_seq ORDER BY p.seq, p.name LIMIT 1) AS retained_by,
        pg_catalog.current_setting('outbox.enabled')::pg_catalog.bool AS enabled,
        x.extversion AS version,
-       w.unmatched
+       w.unmatched,
+       COALESCE(h.n, 0) AS held_steps,
+       h.since AS held_since,
+       h.next_try_at AS held_until
 FROM outbox.log_size l
 CROSS JOIN pg_catalog.pg_extension x
 LEFT JOIN (SELECT ws.* FROM outbox.worker_slots() ws
@@ -1357,8 +1403,16 @@ LEFT JOIN (SELECT ws.* FROM outbox.worker_slots() ws
            WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database()
            ORDER BY pg_catalog.array_position(ARRAY['running', 'disabled', 'held', 'version_mismatch', 'starting'],
                                               ws.state), ws.worker LIMIT 1) w ON true
+LEFT JOIN (SELECT pg_catalog.count(*) AS n, pg_catalog.min(t.since) AS since, pg_catalog.min(t.next_try_at) AS next_try_at,
+                  pg_catalog.concat('on hold: ', pg_catalog.string_agg(DISTINCT pg_catalog.concat(t.step, ' (', t.reason, ')'), ', '),
+                                    '; see outbox.held_steps') AS reason
+           FROM outbox.step_holds() t
+           -- a lock that was not to be had for a moment is nothing to be told
+           WHERE t.reason OPERATOR(pg_catalog.<>) 'locked'
+           OR t.since OPERATOR(pg_catalog.<) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) '1 second'::pg_catalog.interval)
+           HAVING pg_catalog.count(*) OPERATOR(pg_catalog.>) 0) h ON true
 WHERE x.extname OPERATOR(pg_catalog.=) 'outbox';
-COMMENT ON VIEW outbox.status IS 'Whether this database delivers, and why not; how large the log is and which endpoint retains it. With several workers: running when one of them is. unmatched: events since there is a worker that no endpoint subscribes to';
+COMMENT ON VIEW outbox.status IS 'Whether this database delivers, and why not; how large the log is and which endpoint retains it. With several workers: running when one of them is. held_steps: how many steps failed and are on hold, since when, and when the next of them is tried again; outbox.held_steps has the rest. unmatched: events since there is a worker that no endpoint subscribes to';
 
 CREATE VIEW outbox.workers AS
 SELECT w.pid, d.datname, w.worker, w.state, w.reason, w.started_at, w.endpoints, w.in_flight, w.delivered, w.restarts,
@@ -1979,13 +2033,32 @@ COMMENT ON TABLE outbox.attempt_log_2 IS 'Requests; three tables are used in tur
 COMMENT ON TABLE outbox.pieces IS 'Which piece of the log and of the attempts is in use, and since when';
 
 COMMENT ON COLUMN outbox.status.state IS 'running, held, disabled, no_worker, not_preloaded or version_mismatch';
-COMMENT ON COLUMN outbox.status.reason IS 'why it is not running, in words; NULL: nothing to say';
+COMMENT ON COLUMN outbox.status.reason IS 'why it is not running, or which steps are on hold, in words; NULL: nothing to say';
 COMMENT ON COLUMN outbox.status.log_bytes IS 'size of the log with its indexes, in bytes';
 COMMENT ON COLUMN outbox.status.oldest_retained_at IS 'when the oldest event of the log was emitted; NULL: the log is empty';
 COMMENT ON COLUMN outbox.status.retained_by IS 'name of the endpoint that is farthest behind; NULL: none is behind';
 COMMENT ON COLUMN outbox.status.enabled IS 'the setting outbox.enabled';
 COMMENT ON COLUMN outbox.status.version IS 'version of the extension''s objects';
 COMMENT ON COLUMN outbox.status.unmatched IS 'events since there is a worker that no endpoint subscribes to; NULL: there was none';
+COMMENT ON COLUMN outbox.status.held_steps IS 'how many rows outbox.held_steps has, those left out that wait for a lock for less than a second';
+COMMENT ON COLUMN outbox.status.held_since IS 'since when the oldest of them is on hold; NULL: none is';
+COMMENT ON COLUMN outbox.status.held_until IS 'when the next of them is tried again; NULL: none is on hold';
+COMMENT ON COLUMN outbox.held_steps.worker IS 'number of the worker in the database, from 1';
+COMMENT ON COLUMN outbox.held_steps.step IS 'which step';
+COMMENT ON COLUMN outbox.held_steps.endpoint IS 'name of the endpoint that it failed for; NULL: the whole step';
+COMMENT ON COLUMN outbox.held_steps.reason IS 'locked, privilege, missing, constraint, data, resources, cancelled or error';
+COMMENT ON COLUMN outbox.held_steps.sqlstate IS 'SQLSTATE of the last error';
+COMMENT ON COLUMN outbox.held_steps.last_error IS 'message of the last error';
+COMMENT ON COLUMN outbox.held_steps.failures IS 'failures in a row';
+COMMENT ON COLUMN outbox.held_steps.since IS 'time of the first of them';
+COMMENT ON COLUMN outbox.held_steps.next_try_at IS 'when it is tried again';
+COMMENT ON COLUMN outbox.set_aside.what IS 'scheduled or command';
+COMMENT ON COLUMN outbox.set_aside.event_id IS 'the event; NULL: the delivery that a command was meant for is gone';
+COMMENT ON COLUMN outbox.set_aside.endpoint IS 'the endpoint that a command was meant for; NULL: a scheduled event';
+COMMENT ON COLUMN outbox.set_aside.action IS 'retry, discard, cancel or due; NULL: a scheduled event';
+COMMENT ON COLUMN outbox.set_aside.error IS 'why';
+COMMENT ON COLUMN outbox.set_aside.failed_at IS 'time of the first failure';
+COMMENT ON COLUMN outbox.set_aside.retry_at IS 'when it is tried again';
 
 COMMENT ON COLUMN outbox.endpoints.name IS 'name of the endpoint';
 COMMENT ON COLUMN outbox.endpoints.url IS 'where requests go; may hold a token in its path or query';
@@ -2039,7 +2112,7 @@ COMMENT ON COLUMN outbox.deliveries.type IS 'type of the event; its topic where 
 COMMENT ON COLUMN outbox.deliveries.key IS 'key of the event; NULL: none';
 COMMENT ON COLUMN outbox.deliveries.endpoint IS 'name of the endpoint';
 COMMENT ON COLUMN outbox.deliveries.status IS 'scheduled, pending, processing, delivered, retrying, blocked, dead or cancelled';
-COMMENT ON COLUMN outbox.deliveries.reason IS 'of dead: max_attempts, max_age, expired, aborted by receiver, invalid event, filter failed, backlog or event is gone; of cancelled: cancelled or discarded; NULL: any other status';
+COMMENT ON COLUMN outbox.deliveries.reason IS 'of dead: max_attempts, max_age, expired, aborted by receiver, invalid event, filter failed, backlog, event is gone or unreadable; of scheduled: set aside; of cancelled: cancelled or discarded; NULL: any other status';
 COMMENT ON COLUMN outbox.deliveries.attempts IS 'requests made, since outbox.retry() if that was called; 0 once they are forgotten, see outbox.attempts_retention';
 COMMENT ON COLUMN outbox.deliveries.next_attempt_at IS 'when the next attempt is due, or a scheduled event; NULL: neither retrying nor scheduled';
 COMMENT ON COLUMN outbox.deliveries.last_status_code IS 'HTTP status of the last attempt; NULL: no answer, or forgotten';
@@ -2054,7 +2127,7 @@ COMMENT ON COLUMN outbox.dead_letters.type IS 'type of the event; its topic wher
 COMMENT ON COLUMN outbox.dead_letters.key IS 'key of the event; NULL: none';
 COMMENT ON COLUMN outbox.dead_letters.endpoint IS 'name of the endpoint';
 COMMENT ON COLUMN outbox.dead_letters.status IS 'dead';
-COMMENT ON COLUMN outbox.dead_letters.reason IS 'max_attempts, max_age, expired, aborted by receiver, invalid event, filter failed, backlog or event is gone';
+COMMENT ON COLUMN outbox.dead_letters.reason IS 'max_attempts, max_age, expired, aborted by receiver, invalid event, filter failed, backlog, event is gone or unreadable';
 COMMENT ON COLUMN outbox.dead_letters.attempts IS 'attempts that counted; probes of an endpoint that is backing off do not';
 COMMENT ON COLUMN outbox.dead_letters.last_status_code IS 'HTTP status of the last attempt; NULL: no answer';
 COMMENT ON COLUMN outbox.dead_letters.last_error IS 'the last failure in words';

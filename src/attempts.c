@@ -26,10 +26,17 @@ typedef struct Attempt
 	char	   *body;			/* NULL: none */
 } Attempt;
 
+/*
+ * While rows cannot be written they are kept up to here; what comes then is not
+ * remembered.
+ */
+#define MOST_ATTEMPTS 20000
+
 static MemoryContext attempt_cxt;
 static Attempt *attempts;
 static int	nattempts;
 static int	max_attempts;
+static int64 nlost;
 
 static OutboxDatabase *db;
 
@@ -80,6 +87,11 @@ outbox_attempt_ended(const OutboxDelivery *d, const OutboxOutcome *o,
 	if (outbox_log_attempts == OUTBOX_LOG_ATTEMPTS_NONE ||
 		(outbox_log_attempts == OUTBOX_LOG_ATTEMPTS_FAILURES && good))
 		return;
+	if (nattempts >= MOST_ATTEMPTS)
+	{
+		nlost++;
+		return;
+	}
 	if (nattempts == max_attempts)
 	{
 		max_attempts *= 2;
@@ -147,6 +159,11 @@ outbox_attempts_write(void)
 void
 outbox_attempts_written(void)
 {
+	if (nlost > 0)
+		ereport(WARNING,
+				(errmsg("outbox.attempts lacks " INT64_FORMAT " attempts: they were made while its rows could not be written",
+						nlost)));
+	nlost = 0;
 	nattempts = 0;
 	MemoryContextReset(attempt_cxt);
 }

@@ -19,13 +19,18 @@
 #include "roster.h"
 #include "row.h"
 #include "session.h"
+#include "step.h"
 
 #define LOOK_EVERY (1 * USECS_PER_SEC)
+
+/* While outcomes cannot be settled. */
+#define SETTLE_WAIT (50 * 1000)
 
 /* Dead letters of one step: requests wait meanwhile. */
 #define STEP_EVENTS 500
 
 static TimestampTz look_at;
+static TimestampTz wait_until;	/* outcomes have to be settled first */
 static bool more;				/* somebody is still before 'cut' */
 static int64 cut;				/* retained from here on is all that may be */
 
@@ -34,7 +39,7 @@ outbox_backlog_next_time(void)
 {
 	if (outbox_max_backlog_size < 0)
 		return DT_NOEND;
-	return more ? 0 : look_at;
+	return Max(wait_until, more ? 0 : look_at);
 }
 
 /* The lowest number from which on the log is no larger than allowed. */
@@ -91,8 +96,15 @@ outbox_backlog_step(TimestampTz now)
 
 	if (now < outbox_backlog_next_time())
 		return true;
+	/* What is dead stays in memory until it is settled: there is a bound to it. */
+	if (outbox_unsettled >= 4 * OUTBOX_SETTLE_AFTER)
+	{
+		wait_until = now + SETTLE_WAIT;
+		return true;
+	}
 	if (!outbox_begin(false))
 		return false;
+	outbox_lock_indexes(OUTBOX_TABLE_EVENTS_0, OUTBOX_TABLE_EVENTS_2);
 	if (now >= look_at)
 	{
 		cut = find_cut();
@@ -105,18 +117,26 @@ outbox_backlog_step(TimestampTz now)
 
 		int64		place;
 
-		if (ep->dropped || ep->recreate || (ep->attached && ep->window_count == 0))
+		if (ep->dropped || ep->recreate || (ep->attached && ep->window_count == 0) ||
+			ep->unstorable || outbox_step_held(OUTBOX_STEP_BACKLOG, ep->id))
 			continue;
+		outbox_step_blame(ep->id);
 		place = place_of(ep);
 		if (place >= cut)
 			continue;
 		if (n < STEP_EVENTS)
-			n += shorten(ep);
+		{
+			int			dead = shorten(ep);
+
+			n += dead;
+			outbox_unsettled += dead;
+			outbox_step_passed(OUTBOX_STEP_BACKLOG, ep->id);
+		}
 		else
 			place = -1;			/* its turn comes */
 		more = more || (place_of(ep) < cut && place_of(ep) != place);
 	}
+	outbox_step_blame(0);
 	outbox_commit();
-	outbox_unsettled += n;
 	return true;
 }

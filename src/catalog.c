@@ -17,6 +17,7 @@
 #include "plan.h"
 #include "row.h"
 #include "seal.h"
+#include "step.h"
 
 /* Has keys only while settings are read. */
 static OutboxKeyring keyring;
@@ -134,6 +135,12 @@ read_settings(OutboxApplySettings apply, void *arg)
 		SPI_tuptable = table;
 		row = fetch_row(i);
 		s.id = row_int4(row, 0);
+		outbox_step_blame(s.id);
+		if (outbox_step_held(OUTBOX_STEP_RELOAD, s.id))
+		{
+			apply(arg, &s);		/* its row could not be read: nothing else is */
+			continue;
+		}
 		s.name = row_text(row, 1);
 		s.url = row_text(row, 2);
 		read_patterns(row.values[3], &s);

@@ -27,6 +27,7 @@
 #include "row.h"
 #include "session.h"
 #include "shares.h"
+#include "step.h"
 
 /* Commands per transaction. */
 #define BATCH 500
@@ -38,6 +39,9 @@ bool		outbox_commands_wait = true;	/* from before this worker came */
  * snapshot may keep the rows before.  0: from the beginning.
  */
 static int64 carried_out;
+
+static bool careful;			/* each by itself: together they failed */
+static TimestampTz retry_at = DT_NOEND; /* of those that were set aside */
 
 typedef enum Effect
 {
@@ -155,6 +159,61 @@ carry_out(Command *c)
 }
 
 static void
+carry_out_and_delete(void *arg)
+{
+	Command    *c = arg;
+
+	if (c->ep)
+		carry_out(c);
+	execute("DELETE FROM outbox.commands WHERE"
+			" command_id OPERATOR(pg_catalog.=) $2 AND $1 IS NOT NULL", 0, c->id);
+}
+
+/*
+ * It stays where it is, with the reason, and is tried again after as long as this
+ * has gone on, at least a second while another transaction is in the way, else a
+ * minute, and at most a day.
+ */
+static void
+set_aside(const Command *c, const OutboxStepError *failure)
+{
+	Datum		args[3] = {Int64GetDatum(c->id), CStringGetTextDatum(failure->message),
+	Int32GetDatum(outbox_step_was_locked(failure) ? 1 : 60)};
+
+	outbox_query("UPDATE outbox.commands c SET error = $2,"
+				 " failed_at = COALESCE(c.failed_at, pg_catalog.now()),"
+				 " retry_at = pg_catalog.now() OPERATOR(pg_catalog.+)"
+				 " LEAST(GREATEST(pg_catalog.make_interval(secs => $3),"
+				 " pg_catalog.now() OPERATOR(pg_catalog.-) c.failed_at),"
+				 " pg_catalog.make_interval(days => 1))"
+				 " WHERE c.command_id OPERATOR(pg_catalog.=) $1",
+				 3, (Oid[]) {INT8OID, TEXTOID, INT4OID}, args, NULL);
+}
+
+/* Those that were set aside, when there is nothing else to do. */
+static void
+find_retry(void)
+{
+	OutboxColumns row;
+
+	outbox_query("SELECT pg_catalog.min(retry_at) FROM outbox.commands", 0, NULL, NULL, NULL);
+	row = fetch_row(0);
+	retry_at = row_time(row, 0, DT_NOEND);
+}
+
+void
+outbox_commands_failed(void)
+{
+	careful = true;
+}
+
+TimestampTz
+outbox_commands_next_time(void)
+{
+	return retry_at;
+}
+
+static void
 take_effect(Command *c)
 {
 	switch (c->effect)
@@ -204,7 +263,8 @@ fetch(Command *commands)
 					" COALESCE(k.key, e.key), e.xid, k.reason, k.next_attempt_at"
 					" FROM (SELECT * FROM outbox.commands"
 					" WHERE " OUTBOX_SHARE_OF("endpoint_id") " OPERATOR(pg_catalog.=) ANY ($1)"
-					" AND command_id OPERATOR(pg_catalog.>) $2 ORDER BY command_id LIMIT 500) c"
+					" AND command_id OPERATOR(pg_catalog.>) $2"
+					" AND (retry_at IS NULL OR retry_at OPERATOR(pg_catalog.<=) pg_catalog.now()) ORDER BY command_id LIMIT 500) c"
 					" LEFT JOIN outbox.parked k"
 					" ON k.endpoint_id OPERATOR(pg_catalog.=) c.endpoint_id"
 					" AND k.seq OPERATOR(pg_catalog.=) c.seq"
@@ -263,12 +323,15 @@ outbox_commands_run(void)
 	MemoryContext caller = CurrentMemoryContext;
 	Command    *commands = palloc(sizeof(Command) * BATCH);
 	bool		skipped = false;
+	bool		failed = false;
 	bool		more;
 	int			found;
 	int			n;
+	OutboxStepError failure;
 
 	if (!outbox_begin(true))
 		return false;
+	outbox_lock_indexes(OUTBOX_TABLE_EVENTS_0, OUTBOX_TABLE_KEPT_EVENTS);
 	found = fetch(commands);
 	n = together(commands, found);
 	for (int i = 0; i < n; i++)
@@ -276,18 +339,26 @@ outbox_commands_run(void)
 		Command    *c = &commands[i];
 
 		/* One that starts carries it out when it has; or who serves it then. */
-		if (c->ep ? c->ep->recreate : outbox_roster_expects(c->endpoint_id))
+		if (c->ep ? c->ep->recreate || c->ep->unstorable :
+			outbox_roster_expects(c->endpoint_id))
 		{
 			skipped = true;
 			continue;
 		}
-		if (c->ep)
-			carry_out(c);
+		if (!careful)
+			carry_out_and_delete(c);
+		else if (!outbox_step_try_part(carry_out_and_delete, c, &failure))
+		{
+			c->effect = EFFECT_NONE;
+			set_aside(c, &failure);
+			failed = true;
+		}
 		if (c->key)
 			c->key = MemoryContextStrdup(caller, c->key);
-		execute("DELETE FROM outbox.commands WHERE"
-				" command_id OPERATOR(pg_catalog.=) $2 AND $1 IS NOT NULL", 0, c->id);
 	}
+	if (found == 0 || failed)
+		find_retry();
+	careful = failed;
 	OUTBOX_CRASH_POINT("command.written");
 	outbox_commit();
 	OUTBOX_CRASH_POINT("command.committed");

@@ -197,6 +197,13 @@ sweep_blocks(BlockNumber first, TimestampTz now)
 	correct_times(values[0], values[1], now);
 }
 
+/* The next try begins behind the blocks that failed. */
+void
+outbox_dedup_failed(void)
+{
+	sweep_block += SWEEP_BLOCKS;
+}
+
 void
 outbox_dedup_sweep(TimestampTz now)
 {

@@ -146,6 +146,8 @@ schedule(const OutboxNewEvent *e, bool has_id, pg_uuid_t *id)
 	set_column(slot, Anum_scheduled_body, e->body);
 	set_column(slot, Anum_scheduled_content_type, e->content_type);
 	set_column(slot, Anum_scheduled_dedup_key, e->dedup_key);
+	for (int i = Anum_scheduled_failed_at; i <= Anum_scheduled_error; i++)
+		set_column(slot, i, NULL);
 	write_row(rel, slot);
 	OUTBOX_CRASH_POINT("emit.scheduled");
 }

@@ -190,6 +190,8 @@ typedef struct OutboxEndpoint
 	bool		recreate;		/* to be read anew from its tables, as soon as
 								 * nothing is in flight */
 	bool		seen;			/* while settings are read */
+	bool		unstorable;		/* its last settle failed: nothing is sent before
+								 * one succeeds */
 
 	/* where it reads */
 	bool		attached;		/* reads with the head of the log; else 'cursor' */
@@ -281,7 +283,9 @@ typedef struct OutboxEndpoint
 	/* what is persisted */
 	bool		dirty;			/* a position row is due */
 	bool		shared;			/* idle at the head: follows the shared row */
+	bool		was_shared;		/* the same before the settle that is under way */
 	bool		state_dirty;	/* disabled by its receiver: to be written */
+	bool		state_written;	/* by the settle that is under way */
 	bool		recovered;		/* its breaker has closed: to be told */
 	bool		drop_window;	/* re-read from the frontier */
 	int64		overflowed;		/* dead for outbox.max_backlog_size, not told

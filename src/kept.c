@@ -253,10 +253,11 @@ outbox_kept_emptied(void)
 	tidy_at = GetCurrentTimestamp();
 }
 
+/* After an error copying may begin before all is tidied up. */
 TimestampTz
 outbox_kept_tidy_time(void)
 {
-	return tidy_at;
+	return copying ? DT_NOEND : tidy_at;
 }
 
 /*
@@ -270,6 +271,7 @@ outbox_kept_tidy(void)
 {
 	TimestampTz begun = GetCurrentTimestamp();
 	Datum		args[2] = {Int64GetDatum(tidied), Int64GetDatum(SLICE_ROWS)};
+	int64		last;
 
 	Assert(!copying);
 	if (!outbox_begin(true))
@@ -291,8 +293,9 @@ outbox_kept_tidy(void)
 				 " OPERATOR(pg_catalog.=) $2 THEN pg_catalog.max(seq) END"
 				 " FROM slice",
 				 2, (Oid[]) {INT8OID, INT8OID}, args, NULL);
-	tidied = row_int8(fetch_row(0), 0);
+	last = row_int8(fetch_row(0), 0);
 	OUTBOX_CRASH_POINT("tidy.deleted");
 	outbox_commit();
+	tidied = last;
 	tidy_at = tidied == 0 ? DT_NOEND : after_rest(begun);
 }

@@ -289,6 +289,7 @@ visit_slots(TimestampTz *wake_at)
 		if (action == FREE)
 		{
 			outbox_stats_forget_all(freed, endpoints);
+			outbox_holds_forget(freed);
 			freed_any = true;
 		}
 		if (r.serve[i] && outbox_count_processes(i) == 0)

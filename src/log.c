@@ -44,6 +44,7 @@
 #include "scan.h"
 #include "standbys.h"
 #include "stamp.h"
+#include "step.h"
 
 /* How many xids back the commit log is asked; beyond, the tick's LSN is used. */
 #define FRESH_XIDS 100000
@@ -58,6 +59,7 @@
 static MemoryContext page_cxt;
 static int64 durable_tick;		/* all that this tick sees is durable */
 
+bool		outbox_log_careful;
 XLogRecPtr	outbox_durable_lsn;
 XLogRecPtr	outbox_fetched_lsn;
 
@@ -221,7 +223,52 @@ struct OutboxRow
 	Datum	   *values;
 	bool	   *nulls;
 	Jsonb	   *payload;		/* NULL: not asked for yet */
+	bool		unreadable;
 };
+
+/* All that make_event() would read. */
+static void
+probe_row(void *arg)
+{
+	OutboxPage *page = page_create(NULL, NULL);
+	OutboxRow  *row = arg;
+
+	PG_TRY();
+	{
+		(void) make_event(page, row->values, row->nulls, true);
+	}
+	PG_FINALLY();
+	{
+		outbox_page_unref(page);
+	}
+	PG_END_TRY();
+}
+
+/*
+ * Is the row damaged, or does it hold what this server cannot read any more?
+ * Then what may be at fault is left out of it.  Any other error is thrown on:
+ * reading is tried again.
+ */
+static bool
+is_unreadable(OutboxRow *row)
+{
+	OutboxStepError failure;
+
+	if (!outbox_log_careful || outbox_step_try_part(probe_row, row, &failure))
+		return false;
+	if (failure.sqlerrcode != ERRCODE_DATA_CORRUPTED &&
+		ERRCODE_TO_CATEGORY(failure.sqlerrcode) != ERRCODE_DATA_EXCEPTION &&
+		ERRCODE_TO_CATEGORY(failure.sqlerrcode) != ERRCODE_PROGRAM_LIMIT_EXCEEDED)
+		ereport(ERROR, (errcode(failure.sqlerrcode), errmsg_internal("%s", failure.message)));
+	ereport(WARNING,
+			(errcode(failure.sqlerrcode),
+			 errmsg("outbox event with seq " INT64_FORMAT " cannot be read: %s",
+					DatumGetInt64(row->values[COL(seq)]), failure.message),
+			 errhint("Its deliveries are dead letters with the reason \"unreadable\". Once the row is repaired, outbox.retry() sends them.")));
+	row->nulls[COL(headers)] = row->nulls[COL(payload)] = row->nulls[COL(body)] = true;
+	row->unreadable = true;
+	return true;
+}
 
 Jsonb *
 outbox_row_payload(OutboxRow *row)
@@ -229,6 +276,12 @@ outbox_row_payload(OutboxRow *row)
 	if (row->payload == NULL && !row->nulls[COL(payload)])
 		row->payload = DatumGetJsonbP(row->values[COL(payload)]);
 	return row->payload;
+}
+
+bool
+outbox_row_unreadable(const OutboxRow *row)
+{
+	return row->unreadable;
 }
 
 int64
@@ -255,6 +308,7 @@ typedef struct ReadState
 	bool		late;			/* filters took long */
 	uint64		last_xid;
 	XLogRecPtr	lsn;
+	XLogRecPtr *hold;			/* of the caller: the highest of all */
 } ReadState;
 
 /*
@@ -273,39 +327,24 @@ payload_was_judged(ReadState *st, OutboxRow *row)
 	st->late = GetCurrentTimestamp() - st->begun >= OUTBOX_PAGE_TIME;
 }
 
-/*
- * Looks at one row.  False, before it was looked at: the page is full, and the
- * cursor stands at the row before.
- */
+/* False: it is no row of this log. */
 static bool
-take_row(void *arg, TupleTableSlot *slot)
+judge_row(ReadState *st, TupleTableSlot *slot)
 {
-	ReadState  *st = arg;
 	OutboxCursor *cursor = st->cursor;
 	OutboxRow	row = {.values = slot->tts_values,.nulls = slot->tts_isnull};
 	struct varlena *topic;
-	int64		seq;
 	uint64		xid;
 	void	   *wanted;
 	OutboxEvent *event;
 
-	if (st->bytes >= st->reader->max_bytes || st->late)
-		return false;
-
-	slot_getallattrs(slot);
-	st->rows++;
-	seq = DatumGetInt64(row.values[COL(seq)]);
 	xid = row_xid(row.values);
 	if (xid == 0)
-	{
-		/* Of another log.  The page may end here, before ours of this number. */
-		cursor->last_seq = Max(cursor->last_seq, seq - 1);
-		return true;
-	}
-	cursor->last_seq = seq;
+		return false;
 	if (!outbox_tick_sees(cursor->under, xid) ||
 		outbox_tick_sees(cursor->done, xid))
 		return true;
+	(void) is_unreadable(&row);
 
 	/*
 	 * A topic that is NULL came past the checks; an empty one is refused where
@@ -328,8 +367,36 @@ take_row(void *arg, TupleTableSlot *slot)
 	if (st->page == NULL)
 		st->page = page_create(cursor->done, cursor->under);
 	event = make_event(st->page, row.values, row.nulls, false);
+	event->unreadable = row.unreadable;
 	st->bytes += outbox_event_bytes(event);
+
+	/* Before it is handed out: the rest of the page may fail. */
+	st->page->lsn = st->lsn;
+	*st->hold = Max(*st->hold, st->lsn);
 	st->reader->take(st->reader->arg, wanted, event);
+	return true;
+}
+
+/*
+ * Looks at one row.  False, before it was looked at: the page is full, and the
+ * cursor stands at the row before.  There it stands after an error, too.
+ */
+static bool
+take_row(void *arg, TupleTableSlot *slot)
+{
+	ReadState  *st = arg;
+	int64		seq;
+
+	if (st->bytes >= st->reader->max_bytes || st->late)
+		return false;
+	slot_getallattrs(slot);
+	st->rows++;
+	seq = DatumGetInt64(slot->tts_values[COL(seq)]);
+
+	/* Of another log: the page may end here, before ours of this number. */
+	if (!judge_row(st, slot))
+		seq--;
+	st->cursor->last_seq = Max(st->cursor->last_seq, seq);
 	return true;
 }
 
@@ -356,13 +423,35 @@ read_late(ReadState *st, Snapshot snapshot)
 	return complete;
 }
 
+/* False: the page was full before the tick was at its end. */
+static bool
+read_tick(ReadState *st)
+{
+	OutboxCursor *cursor = st->cursor;
+	bool		complete = true;
+	Snapshot	snapshot;
+
+	/* Taken after the tick was, so that it sees all that the tick sees. */
+	PushActiveSnapshot(GetTransactionSnapshot());
+	snapshot = GetActiveSnapshot();
+	if (cursor->last_seq < cursor->done->seq_low)
+	{
+		complete = read_late(st, snapshot);
+		if (complete)
+			cursor->last_seq = cursor->done->seq_low;
+	}
+	if (complete && cursor->last_seq < cursor->under->seq_high)
+		complete = outbox_scan_seq(cursor->last_seq, cursor->under->seq_high,
+								   st->reader->max_rows - st->rows, snapshot, take_row, st);
+	PopActiveSnapshot();
+	return complete;
+}
+
 int
 outbox_log_read(OutboxCursor *cursor, OutboxTick *target,
 				const OutboxReader *reader, XLogRecPtr *lsn)
 {
-	ReadState	st = {.reader = reader,.cursor = cursor,.begun = GetCurrentTimestamp()};
-	bool		complete = true;
-	Snapshot	snapshot;
+	ReadState	st = {.reader = reader,.cursor = cursor,.begun = GetCurrentTimestamp(),.hold = lsn};
 
 	if (cursor->under == NULL)
 	{
@@ -378,34 +467,24 @@ outbox_log_read(OutboxCursor *cursor, OutboxTick *target,
 		durable_tick = Max(durable_tick, cursor->under->number);
 	st.check = cursor->under->number > durable_tick;
 
-	/* Taken after the tick was, so that it sees all that the tick sees. */
-	PushActiveSnapshot(GetTransactionSnapshot());
-	snapshot = GetActiveSnapshot();
-	if (cursor->last_seq < cursor->done->seq_low)
-	{
-		complete = read_late(&st, snapshot);
-		if (complete)
-			cursor->last_seq = cursor->done->seq_low;
-	}
-	if (complete && cursor->last_seq < cursor->under->seq_high)
-		complete = outbox_scan_seq(cursor->last_seq, cursor->under->seq_high,
-								   reader->max_rows - st.rows, snapshot, take_row, &st);
-	PopActiveSnapshot();
-	if (complete)
-		outbox_cursor_set(cursor, cursor->under, NULL, 0);
-
 	/*
 	 * Standbys do not follow single transactions: with them, the whole tick
 	 * has to be out.
 	 */
-	if (st.page)
+	if (outbox_standbys_required())
+		st.lsn = cursor->under->lsn;
+
+	PG_TRY();
 	{
-		if (outbox_standbys_required())
-			st.lsn = Max(st.lsn, st.page->under->lsn);
-		st.page->lsn = st.lsn;
-		*lsn = Max(*lsn, st.lsn);
-		outbox_page_unref(st.page);
+		if (read_tick(&st))
+			outbox_cursor_set(cursor, cursor->under, NULL, 0);
 	}
+	PG_FINALLY();
+	{
+		if (st.page)
+			outbox_page_unref(st.page);
+	}
+	PG_END_TRY();
 	return st.rows;
 }
 
@@ -437,13 +516,20 @@ typedef struct FetchState
 static void
 fetch_one(FetchState *st, Datum *values, bool *nulls)
 {
+	OutboxRow	row = {.values = values,.nulls = nulls};
+	bool		unreadable;
+	OutboxEvent *event;
+
 	if (row_xid(values) == 0)
 		return;
 	if (st->n < st->wanted)
 		st->found[st->n] = DatumGetInt64(values[COL(seq)]);
+	unreadable = is_unreadable(&row);
+	event = make_event(st->page, values, nulls, st->whole);
+	event->unreadable = unreadable;
 	st->n++;
 	st->page->lsn = Max(st->page->lsn, fetched_lsn(values));
-	st->take(st->arg, NULL, make_event(st->page, values, nulls, st->whole));
+	st->take(st->arg, NULL, event);
 }
 
 static bool
@@ -494,17 +580,27 @@ fetch(const int64 *seqs, int n, FetchState *st)
 	st->wanted = n;
 	st->found = palloc(sizeof(int64) * Max(n, 1));
 	st->page = page_create(NULL, NULL);
-	PushActiveSnapshot(GetTransactionSnapshot());
-	outbox_scan_these(outbox_int8_array(seqs, n), GetActiveSnapshot(), fetch_row_of_log, st);
-	PopActiveSnapshot();
-	nfound = st->n;
-	if (nfound >= n)
-		return;
-	qsort(st->found, nfound, sizeof(int64), compare_seqs);
-	for (int i = 0; i < n; i++)
-		if (bsearch(&seqs[i], st->found, nfound, sizeof(int64), compare_seqs) == NULL)
-			missing[nmissing++] = seqs[i];
-	fetch_kept(outbox_int8_array(missing, nmissing), st);
+	PG_TRY();
+	{
+		PushActiveSnapshot(GetTransactionSnapshot());
+		outbox_scan_these(outbox_int8_array(seqs, n), GetActiveSnapshot(), fetch_row_of_log, st);
+		PopActiveSnapshot();
+		nfound = st->n;
+		if (nfound < n)
+		{
+			qsort(st->found, nfound, sizeof(int64), compare_seqs);
+			for (int i = 0; i < n; i++)
+				if (bsearch(&seqs[i], st->found, nfound, sizeof(int64), compare_seqs) == NULL)
+					missing[nmissing++] = seqs[i];
+			fetch_kept(outbox_int8_array(missing, nmissing), st);
+		}
+	}
+	PG_CATCH();
+	{
+		outbox_page_unref(st->page);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
 }
 
 void

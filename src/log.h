@@ -84,6 +84,8 @@ typedef struct OutboxEvent
 								 * NULL: it was left in the log (payload.h) … */
 	size_t		payload_len;	/* … where it has about so many bytes */
 	char	   *content_type;	/* NULL: payload is JSON */
+	bool		unreadable;		/* its row is damaged: headers and payload are
+								 * left out */
 	struct
 	{
 		char	   *data;		/* NULL: not rendered yet */
@@ -124,6 +126,7 @@ typedef struct OutboxPage
  */
 typedef struct OutboxRow OutboxRow;
 extern Jsonb *outbox_row_payload(OutboxRow *row);
+extern bool outbox_row_unreadable(const OutboxRow *row);
 extern int64 outbox_row_seq(const OutboxRow *row);
 extern TimestampTz outbox_row_created_at(const OutboxRow *row);
 
@@ -147,6 +150,12 @@ typedef struct OutboxReader
 #define OUTBOX_PAGE_TIME (10 * 1000)
 
 extern void outbox_log_init(Oid sequence);
+
+/*
+ * True after reading has failed: each row is then tried in a subtransaction, and
+ * one that is damaged becomes an event that says so.
+ */
+extern bool outbox_log_careful;
 
 /*
  * Ticks.  outbox_log_tick() looks at the log now: to be called in a READ

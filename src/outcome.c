@@ -249,5 +249,10 @@ outbox_outcome_unfit(const OutboxDelivery *d, TimestampTz now, const char **erro
 		*error = "expires_at has passed";
 		return "expired";
 	}
+	if (d->event->unreadable)
+	{
+		*error = "the event's row cannot be read; the server log says why";
+		return "unreadable";
+	}
 	return NULL;
 }

@@ -70,7 +70,7 @@ has_free_slot(const OutboxEndpoint *ep)
 bool
 outbox_endpoint_may_send(OutboxEndpoint *ep, TimestampTz now)
 {
-	if (ep->paused || ep->disabled || ep->dropped || ep->held_for)
+	if (ep->paused || ep->disabled || ep->dropped || ep->held_for || ep->unstorable)
 		return false;
 	if (now < ep->retry_at)
 		return false;
@@ -158,7 +158,8 @@ outbox_endpoint_next_time(OutboxEndpoint *ep, TimestampTz now)
 {
 	TimestampTz t = DT_NOEND;
 
-	if (ep->paused || ep->disabled || ep->dropped || ep->held_for || ep->recreate)
+	if (ep->paused || ep->disabled || ep->dropped || ep->held_for || ep->recreate ||
+		ep->unstorable)
 		return t;
 	if (ep->retry_at > now)
 		return ep->retry_at;

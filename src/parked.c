@@ -17,9 +17,11 @@
 #include "plan.h"
 #include "retries.h"
 #include "row.h"
+#include "session.h"
 
 typedef struct Loading
 {
+	int			found;			/* rows, some of which may be in memory */
 	int			n;
 	struct
 	{
@@ -97,6 +99,11 @@ outbox_parked_write_gone(void)
 			  " AND seq OPERATOR(pg_catalog.=) $2",
 			  2, (Oid[]) {INT4OID, INT8OID}, args, NULL);
 	}
+}
+
+void
+outbox_parked_gone_written(void)
+{
 	ngone = 0;
 }
 
@@ -121,9 +128,12 @@ outbox_parked_forget(int32 endpoint_id, const OutboxTick *start)
 
 #define LOADED "seq, key, attempts, first_attempt_at, redelivery, batch"
 
-/* The rows of SPI_tuptable, which are LOADED.  How many were not in memory? */
-static int
-load_rows(OutboxEndpoint *ep, bool retries)
+/*
+ * Fetches the events of the rows of SPI_tuptable, which are LOADED.  After an
+ * error nothing is loaded.
+ */
+static void
+fetch_events(OutboxEndpoint *ep, bool retries, Loading *result)
 {
 	Loading		l = {0};
 	int			found = (int) SPI_processed;
@@ -145,21 +155,40 @@ load_rows(OutboxEndpoint *ep, bool retries)
 		l.rows[l.n].redelivery = DatumGetInt16(row.values[4]);
 		l.rows[l.n++].group = row_int8(row, 5);
 	}
-	outbox_log_fetch(seqs, l.n, take_loaded, &l);
-	for (int i = 0; i < l.n; i++)
+	PG_TRY();
 	{
-		if (l.rows[i].event == NULL)
+		outbox_log_fetch(seqs, l.n, take_loaded, &l);
+	}
+	PG_CATCH();
+	{
+		for (int i = 0; i < l.n; i++)
+			if (l.rows[i].event)
+				outbox_page_unref(l.rows[i].event->page);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	l.found = found;
+	*result = l;
+}
+
+/* How many were not in memory? */
+static int
+take_events(OutboxEndpoint *ep, bool retries, const Loading *l)
+{
+	for (int i = 0; i < l->n; i++)
+	{
+		if (l->rows[i].event == NULL)
 		{
-			event_is_gone(ep, l.rows[i].seq, retries);
-			outbox_endpoint_load_failed(ep, l.rows[i].seq, l.rows[i].key, retries);
+			event_is_gone(ep, l->rows[i].seq, retries);
+			outbox_endpoint_load_failed(ep, l->rows[i].seq, l->rows[i].key, retries);
 			continue;
 		}
-		outbox_endpoint_load(ep, l.rows[i].event, l.rows[i].attempts,
-							 l.rows[i].first_attempt_at, l.rows[i].redelivery,
-							 retries, l.rows[i].group);
-		outbox_page_unref(l.rows[i].event->page);
+		outbox_endpoint_load(ep, l->rows[i].event, l->rows[i].attempts,
+							 l->rows[i].first_attempt_at, l->rows[i].redelivery,
+							 retries, l->rows[i].group);
+		outbox_page_unref(l->rows[i].event->page);
 	}
-	return l.n;
+	return l->n;
 }
 
 /*
@@ -171,7 +200,9 @@ outbox_parked_load_retries(OutboxEndpoint *ep, const int64 *seqs, int n)
 {
 	Datum		args[2] = {Int32GetDatum(ep->id), outbox_int8_array(seqs, n)};
 	static SPIPlanPtr plan;
+	Loading		l;
 
+	outbox_lock_indexes(OUTBOX_TABLE_PARKED, OUTBOX_TABLE_PARKED);
 	outbox_plan_run(&plan,
 				"SELECT p.* FROM pg_catalog.unnest($2) w(seq) CROSS JOIN LATERAL"
 				" (SELECT " LOADED " FROM outbox.parked"
@@ -179,7 +210,8 @@ outbox_parked_load_retries(OutboxEndpoint *ep, const int64 *seqs, int n)
 				" AND seq OPERATOR(pg_catalog.=) w.seq"
 				" AND status OPERATOR(pg_catalog.=) 'retrying' LIMIT 1) p ORDER BY w.seq",
 				2, (Oid[]) {INT4OID, INT8ARRAYOID}, args, NULL);
-	(void) load_rows(ep, true);
+	fetch_events(ep, true, &l);
+	(void) take_events(ep, true, &l);
 
 	/* Rows that are no more: whoever removed them took the delivery back. */
 	for (int i = 0; i < n; i++)
@@ -187,46 +219,59 @@ outbox_parked_load_retries(OutboxEndpoint *ep, const int64 *seqs, int n)
 }
 
 /*
+ * Fetches the next followers of a lane.  False: there are none.
  * From the lowest on: the rows of those that were delivered before lie there, too,
  * for as long as VACUUM may not remove them.
  */
-void
-outbox_parked_load_followers(OutboxEndpoint *ep)
+static bool
+fetch_followers(OutboxEndpoint *ep, const OutboxLane *lane, Loading *l)
 {
 	static SPIPlanPtr of_key;
 	static SPIPlanPtr of_all;
+	Datum		args[4] = {Int32GetDatum(ep->id),
+		Int64GetDatum(outbox_endpoint_at_once(ep)), Int64GetDatum(lane->first_parked),
+	CStringGetTextDatum(lane->key)};
 
+	if (ep->ordering == OUTBOX_ORDER_STRICT)
+		outbox_plan_run(&of_all,
+					"SELECT " LOADED " FROM outbox.parked"
+					" WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
+					" AND seq OPERATOR(pg_catalog.>=) $3"
+					" AND status OPERATOR(pg_catalog.=) 'blocked' ORDER BY seq LIMIT $2",
+					3, (Oid[]) {INT4OID, INT8OID, INT8OID}, args, NULL);
+	else
+		outbox_plan_run(&of_key,
+					"SELECT " LOADED " FROM outbox.parked"
+					" WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
+					" AND key OPERATOR(pg_catalog.=) $4 AND seq OPERATOR(pg_catalog.>=) $3"
+					" AND status OPERATOR(pg_catalog.=) 'blocked' ORDER BY seq LIMIT $2",
+					4, (Oid[]) {INT4OID, INT8OID, INT8OID, TEXTOID}, args, NULL);
+	if (SPI_processed == 0)
+		return false;
+	fetch_events(ep, false, l);
+	return true;
+}
+
+/* A lane leaves the list when its rows are at hand: an error leaves it there. */
+void
+outbox_parked_load_followers(OutboxEndpoint *ep)
+{
 	while (!dlist_is_empty(&ep->loading))
 	{
-		OutboxLane *lane = dlist_container(OutboxLane, loading_node,
-										   dlist_pop_head_node(&ep->loading));
-		Datum		args[4] = {Int32GetDatum(ep->id),
-			Int64GetDatum(outbox_endpoint_at_once(ep)), Int64GetDatum(lane->first_parked),
-		CStringGetTextDatum(lane->key)};
+		OutboxLane *lane = dlist_head_element(OutboxLane, loading_node, &ep->loading);
+		Loading		l;
+		bool		found = fetch_followers(ep, lane, &l);
 
+		dlist_delete(&lane->loading_node);
 		lane->on_loading = false;
-		if (ep->ordering == OUTBOX_ORDER_STRICT)
-			outbox_plan_run(&of_all,
-						"SELECT " LOADED " FROM outbox.parked"
-						" WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
-						" AND seq OPERATOR(pg_catalog.>=) $3"
-						" AND status OPERATOR(pg_catalog.=) 'blocked' ORDER BY seq LIMIT $2",
-						3, (Oid[]) {INT4OID, INT8OID, INT8OID}, args, NULL);
-		else
-			outbox_plan_run(&of_key,
-						"SELECT " LOADED " FROM outbox.parked"
-						" WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
-						" AND key OPERATOR(pg_catalog.=) $4 AND seq OPERATOR(pg_catalog.>=) $3"
-						" AND status OPERATOR(pg_catalog.=) 'blocked' ORDER BY seq LIMIT $2",
-						4, (Oid[]) {INT4OID, INT8OID, INT8OID, TEXTOID}, args, NULL);
-		if (SPI_processed == 0)
+		if (!found)
 		{
 			outbox_endpoint_no_followers(ep, lane);
 			continue;
 		}
-		if (SPI_processed < (uint64) outbox_endpoint_at_once(ep))
+		if (l.found < outbox_endpoint_at_once(ep))
 			lane->parked = false;	/* these are all */
-		if (load_rows(ep, false) == 0)
+		if (take_events(ep, false, &l) == 0)
 			outbox_lane_advance(ep, lane);
 	}
 }

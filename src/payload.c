@@ -17,6 +17,7 @@
 #include "payload.h"
 #include "session.h"
 #include "stamp.h"
+#include "step.h"
 
 /* A payload of so many bytes is never left: to read it again would cost more. */
 #define ALWAYS_READ 2048
@@ -185,6 +186,25 @@ outbox_payload_cost(const OutboxEvent *event, OutboxFormat format)
 	return event->content_type ? len + body : JSON_READING * len;
 }
 
+typedef struct Bringing
+{
+	const OutboxEvent *event;
+	OutboxEvent *whole;
+	bool		begun;
+} Bringing;
+
+static void
+bring_whole(void *arg)
+{
+	Bringing   *b = arg;
+
+	b->begun = outbox_begin(false);
+	if (!b->begun)
+		return;
+	b->whole = outbox_log_fetch_whole(b->event);
+	outbox_commit();
+}
+
 /*
  * The copy is read by the number of the event, and is the same only if it has the
  * same id.  It comes from a transaction that was durable before: it waits for
@@ -194,6 +214,8 @@ OutboxEvent *
 outbox_payload_bring(OutboxEvent *event, OutboxFormat format, bool *gone)
 {
 	OutboxEvent *whole = at_hand(event, format);
+	Bringing	b = {.event = event};
+	OutboxStepError failure;
 
 	*gone = false;
 	if (whole)
@@ -206,10 +228,20 @@ outbox_payload_bring(OutboxEvent *event, OutboxFormat format, bool *gone)
 		outbox_payload_wanted = true;
 		return NULL;
 	}
-	if (!outbox_begin(false))
+	if (outbox_step_held(OUTBOX_STEP_READ, 0))
 		return NULL;
-	whole = outbox_log_fetch_whole(event);
-	outbox_commit();
+	if (!outbox_step_try(bring_whole, &b, &failure))
+	{
+		/* A damaged row is not there any more; else it is tried again. */
+		*gone = failure.sqlerrcode == ERRCODE_DATA_CORRUPTED ||
+			ERRCODE_TO_CATEGORY(failure.sqlerrcode) == ERRCODE_DATA_EXCEPTION;
+		if (!*gone)
+			outbox_step_hold(OUTBOX_STEP_READ, 0, &failure);
+		return NULL;
+	}
+	if (!b.begun)
+		return NULL;
+	whole = b.whole;
 	*gone = whole == NULL;
 	if (whole)
 	{

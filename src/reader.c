@@ -20,7 +20,9 @@
 #include "memory.h"
 #include "parked.h"
 #include "reader.h"
+#include "retries.h"
 #include "shares.h"
+#include "step.h"
 #include "topic.h"
 
 /*
@@ -140,8 +142,8 @@ outbox_reader_set_endpoints(OutboxEndpoint **list, int n,
 static OutboxFilterResult
 passes(JsonPath *filter, OutboxRow *row)
 {
-	return filter ? outbox_filter(filter, outbox_row_payload(row)) :
-		OUTBOX_FILTER_YES;
+	return filter && !outbox_row_unreadable(row) ?
+		outbox_filter(filter, outbox_row_payload(row)) : OUTBOX_FILTER_YES;
 }
 
 static bool
@@ -271,10 +273,13 @@ head_wants(void *arg, const char *name, size_t len, OutboxRow *row)
 		if (topic->result[i] == OUTBOX_FILTER_NO)
 			continue;
 		wanted = true;
-		if (ep->counted)
-			count_event(ep, row);
 		attached = attached || ep->attached;
 	}
+
+	/* When none of that can fail any more. */
+	for (int i = 0; i < topic->n; i++)
+		if (topic->subscribers[i]->counted && topic->result[i] != OUTBOX_FILTER_NO)
+			count_event(topic->subscribers[i], row);
 	if (!wanted && outbox_serves_database() && !wanted_elsewhere(topic, row))
 		outbox_unmatched++;
 	return attached ? topic : NULL;
@@ -360,6 +365,13 @@ laggard_takes(void *arg, void *wanted, OutboxEvent *event)
 	push(arg, event, *(OutboxFilterResult *) wanted);
 }
 
+/* True if reading for this endpoint has failed, and its time has not come yet. */
+static bool
+is_held(const OutboxEndpoint *ep)
+{
+	return outbox_step_held(OUTBOX_STEP_READ, ep->id);
+}
+
 /*
  * How far somebody may read who is at 'c': the newest tick that the head knows.
  * A start has no number, and may be later than that: whoever went back to the
@@ -401,6 +413,7 @@ static bool
 is_hungry(OutboxEndpoint *ep, TimestampTz now)
 {
 	return !ep->attached && !ep->recreate && outbox_endpoint_wants_events(ep, now) &&
+		!is_held(ep) &&
 		(outbox_reader_at_head(&ep->cursor) || target_for(&ep->cursor) != NULL);
 }
 
@@ -412,6 +425,7 @@ read_laggard(OutboxEndpoint *ep, XLogRecPtr *lsn)
 	outbox_memory_fits(0) ? PAGE_BYTES : 1};
 	OutboxTick *target = target_for(&ep->cursor);
 
+	outbox_step_blame(ep->id);
 	if (target)
 		outbox_log_read(&ep->cursor, target, &reader, lsn);
 	attach_if_caught_up(ep);
@@ -512,8 +526,9 @@ count_ahead(dlist_head *busy)
 		XLogRecPtr	unused = 0;
 		OutboxTick *target;
 
-		if (ep->counted || ep->dropped)
+		if (ep->counted || ep->dropped || is_held(ep))
 			continue;
+		outbox_step_blame(ep->id);
 		if (!outbox_reader_at_head(&ep->counter))
 		{
 			target = target_for(&ep->counter);
@@ -544,12 +559,22 @@ bring_back(dlist_head *busy, TimestampTz now)
 		int64		seqs[OUTBOX_RETRIES_MAX];
 		int			n;
 
-		if (ep->dropped || ep->recreate || !outbox_endpoint_has_due(ep, now))
+		if (ep->dropped || ep->recreate || !outbox_endpoint_has_due(ep, now) || is_held(ep))
 			continue;
+		outbox_step_blame(ep->id);
 		n = outbox_endpoint_take_due(ep, now, seqs, OUTBOX_RETRIES_MAX);
-		if (n > 0)
-			outbox_parked_load_retries(ep, seqs, n);
-		OUTBOX_CRASH_POINT("retry.loaded");
+		PG_TRY();
+		{
+			if (n > 0)
+				outbox_parked_load_retries(ep, seqs, n);
+			OUTBOX_CRASH_POINT("retry.loaded");
+		}
+		PG_CATCH();
+		{
+			outbox_retries_not_loaded(ep, seqs, n);
+			PG_RE_THROW();
+		}
+		PG_END_TRY();
 		got_work(ep);
 	}
 }
@@ -565,12 +590,22 @@ look_at_parked(dlist_head *busy)
 	{
 		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, busy_node, iter.cur);
 
-		if (ep->dropped || ep->recreate || !outbox_parked_wants_look(ep))
+		if (ep->dropped || ep->recreate || is_held(ep) || !outbox_parked_wants_look(ep))
 			continue;
+		outbox_step_blame(ep->id);
 		more = outbox_parked_look(ep, !more) || more;
 		got_work(ep);
 	}
 	return more;
+}
+
+/* What was parked with a settle that failed has no row yet. */
+static bool
+may_bring_followers(OutboxEndpoint *ep)
+{
+	return (!dlist_is_empty(&ep->loading) || ep->unblocking) && !ep->dropped &&
+		!ep->recreate && ep->nsettling == 0 &&
+		!outbox_step_held(OUTBOX_STEP_FOLLOWERS, ep->id);
 }
 
 bool
@@ -580,9 +615,7 @@ outbox_reader_wants_followers(dlist_head *busy)
 
 	dlist_foreach(iter, busy)
 	{
-		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, busy_node, iter.cur);
-
-		if (!dlist_is_empty(&ep->loading) || ep->unblocking)
+		if (may_bring_followers(dlist_container(OutboxEndpoint, busy_node, iter.cur)))
 			return true;
 	}
 	return false;
@@ -597,26 +630,29 @@ outbox_reader_bring_followers(dlist_head *busy)
 	{
 		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, busy_node, iter.cur);
 
-		if (ep->dropped || ep->recreate)
+		if (!may_bring_followers(ep))
 			continue;
+		outbox_step_blame(ep->id);
 		outbox_parked_load_followers(ep);
 		if (ep->unblocking)
 			outbox_parked_unblock(ep);
+		outbox_step_passed(OUTBOX_STEP_FOLLOWERS, ep->id);
 	}
+	outbox_step_blame(0);
 }
 
 bool
-outbox_reader_has_work(dlist_head *busy, TimestampTz now)
+outbox_reader_has_work(dlist_head *busy, bool head, TimestampTz now)
 {
 	dlist_iter	iter;
 
-	if (outbox_head.under != NULL)
+	if (head && outbox_head.under != NULL)
 		return true;
 	dlist_foreach(iter, busy)
 	{
 		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, busy_node, iter.cur);
 
-		if (ep->dropped || ep->recreate)
+		if (ep->dropped || ep->recreate || is_held(ep))
 			continue;
 		if (is_hungry(ep, now) || outbox_endpoint_has_due(ep, now) ||
 			outbox_parked_wants_look(ep) ||
@@ -627,15 +663,27 @@ outbox_reader_has_work(dlist_head *busy, TimestampTz now)
 }
 
 bool
-outbox_reader_step(dlist_head *busy, bool news, TimestampTz now, XLogRecPtr *lsn)
+outbox_reader_step(dlist_head *busy, bool head, bool news, TimestampTz now,
+				   XLogRecPtr *lsn)
 {
+	dlist_iter	iter;
 	bool		more;
 
 	step_begun = GetCurrentTimestamp();
-	read_head(news, lsn);
-	more = outbox_head.under != NULL;
+	if (head)
+		read_head(news, lsn);
+	more = head && outbox_head.under != NULL;
 	more = read_laggards(busy, now, lsn) || more;
 	more = count_ahead(busy) || more;
 	bring_back(busy, now);
-	return look_at_parked(busy) || more;
+	more = look_at_parked(busy) || more;
+	outbox_step_blame(0);
+	dlist_foreach(iter, busy)
+	{
+		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, busy_node, iter.cur);
+
+		if (!is_held(ep))
+			outbox_step_passed(OUTBOX_STEP_READ, ep->id);
+	}
+	return more;
 }

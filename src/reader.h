@@ -41,11 +41,11 @@ typedef void (*OutboxGotWork) (OutboxEndpoint *ep);
 extern void outbox_reader_init(OutboxGotWork got_work);
 
 /*
- * One step, inside a read transaction: the head, if 'news' or if it is in the
- * middle of a tick; laggards; counting; what comes back from outbox.parked.
+ * One step, inside a read transaction: with 'head' the head, if 'news' or if it is
+ * in the middle of a tick; laggards; counting; what comes back from outbox.parked.
  * Bounded, so that requests go on.  True: there is more to read at once.
  */
-extern bool outbox_reader_step(dlist_head *busy, bool news, TimestampTz now,
+extern bool outbox_reader_step(dlist_head *busy, bool head, bool news, TimestampTz now,
 							   XLogRecPtr *lsn);
 
 /*
@@ -59,6 +59,6 @@ extern bool outbox_reader_wants_followers(dlist_head *busy);
 extern void outbox_reader_bring_followers(dlist_head *busy);
 
 /* Is there anything for a step to do?  Cheap; asked before a transaction. */
-extern bool outbox_reader_has_work(dlist_head *busy, TimestampTz now);
+extern bool outbox_reader_has_work(dlist_head *busy, bool head, TimestampTz now);
 
 #endif							/* OUTBOX_READER_H */

@@ -25,6 +25,7 @@
 #include "row.h"
 #include "session.h"
 #include "shares.h"
+#include "step.h"
 #include "topic.h"
 
 #define PAGE_ROWS 128
@@ -118,10 +119,11 @@ can_go_on(const Replay *r)
 {
 	OutboxEndpoint *ep = outbox_roster_find(r->endpoint_id);
 
-	if (!outbox_serves_endpoint(r->endpoint_id))
+	if (!outbox_serves_endpoint(r->endpoint_id) ||
+		outbox_step_held(OUTBOX_STEP_REPLAY, r->endpoint_id))
 		return false;
 	return ep == NULL ||
-		(!ep->recreate && !ep->dropped &&
+		(!ep->recreate && !ep->dropped && !ep->unstorable &&
 		 ep->nretries + ep->nretries_loading + ep->nretries_waiting +
 		 ep->nready + ep->nsettling < ENOUGH_DUE);
 }
@@ -253,16 +255,20 @@ outbox_replays_run(void)
 {
 	if (!outbox_begin(true))
 		return false;
+	outbox_lock_indexes(OUTBOX_TABLE_EVENTS_0, OUTBOX_TABLE_EVENTS_2);
 	if (outbox_replays_changed)
 		read_replays();
 	for (int i = 0; i < nreplays; i++)
 	{
 		if (!can_go_on(&replays[i]))
 			continue;
+		outbox_step_blame(replays[i].endpoint_id);
 		go_on(&replays[i]);
+		outbox_step_passed(OUTBOX_STEP_REPLAY, replays[i].endpoint_id);
 		if (replays[i].cursor.under == NULL)
 			outbox_replays_changed = true;	/* it has ended: read the list again */
 	}
+	outbox_step_blame(0);
 	OUTBOX_CRASH_POINT("replay.stored");
 	outbox_commit();
 	OUTBOX_CRASH_POINT("replay.committed");

@@ -24,6 +24,7 @@
 #include "plan.h"
 #include "retention.h"
 #include "session.h"
+#include "step.h"
 #include "subscription.h"
 
 static OutboxDatabase *db;
@@ -257,24 +258,33 @@ is_copying(void)
 static bool
 is_tidying(void)
 {
-	return outbox_kept_tidy_time() != DT_NOEND;
+	return outbox_kept_tidy_time() != DT_NOEND && !outbox_step_held(OUTBOX_STEP_TIDY, 0);
 }
 
-/* What was kept of the last piece is tidied up before the next one is judged. */
+/*
+ * What was kept of the last piece is tidied up before the next one is judged,
+ * unless that fails.
+ */
 static TimestampTz
 events_due(void)
 {
-	return is_copying() || is_tidying() ? DT_NOEND : due(events_since, outbox_retention);
+	if (is_copying() || is_tidying() || outbox_step_held(OUTBOX_STEP_RETENTION, 0))
+		return DT_NOEND;
+	return due(events_since, outbox_retention);
 }
 
 TimestampTz
 outbox_retention_next_time(void)
 {
-	TimestampTz slice = Min(outbox_kept_copy_time(), outbox_kept_tidy_time());
+	TimestampTz next = events_due();
 
-	if (ahead)
-		return Min(slice, look_again_at);
-	return Min(slice, Min(events_due(), due(attempts_since, outbox_attempts_retention)));
+	if (!outbox_step_held(OUTBOX_STEP_RETENTION, 0))
+		next = ahead ? look_again_at : next;
+	if (!ahead && !outbox_step_held(OUTBOX_STEP_FORGET_ATTEMPTS, 0))
+		next = Min(next, due(attempts_since, outbox_attempts_retention));
+	if (!outbox_step_held(OUTBOX_STEP_RETENTION, 0))
+		next = Min(next, outbox_kept_copy_time());
+	return is_tidying() ? Min(next, outbox_kept_tidy_time()) : next;
 }
 
 bool
@@ -283,27 +293,61 @@ outbox_retention_judges(TimestampTz now)
 	return now >= events_due();
 }
 
+static void
+run_times(void *done)
+{
+	*(bool *) done = correct_times(GetCurrentTimestamp());
+}
+
+static void
+run_attempts(void *done)
+{
+	*(bool *) done = rotate_attempts();
+}
+
+static void
+run_events(void *done)
+{
+	*(bool *) done = rotate_events();
+}
+
+static void
+copy_kept(void *arg)
+{
+	(void) arg;
+	outbox_kept_copy(next_piece(events_piece));
+}
+
+static void
+tidy_kept(void *arg)
+{
+	(void) arg;
+	outbox_kept_tidy();
+}
+
 void
 outbox_retention_run(void)
 {
 	TimestampTz now = GetCurrentTimestamp();
 	bool		judges = outbox_retention_judges(now);
 	bool		failed = false;
+	bool		done;
 
 	locked_out = false;
-	if (ahead)
+	if (ahead && outbox_step_run(OUTBOX_STEP_RETENTION, run_times, &done))
 	{
-		ahead = !correct_times(now);
+		ahead = !done;
 		failed = ahead;
 	}
-	if (now >= due(attempts_since, outbox_attempts_retention))
-		failed |= !rotate_attempts();
+	if (now >= due(attempts_since, outbox_attempts_retention) &&
+		outbox_step_run(OUTBOX_STEP_FORGET_ATTEMPTS, run_attempts, &done))
+		failed |= !done;
 	if (now >= outbox_kept_copy_time())
-		outbox_kept_copy(next_piece(events_piece));
+		(void) outbox_step_run(OUTBOX_STEP_RETENTION, copy_kept, NULL);
 	if (now >= outbox_kept_tidy_time())
-		outbox_kept_tidy();
-	if (judges)
-		failed |= !rotate_events();
+		(void) outbox_step_run(OUTBOX_STEP_TIDY, tidy_kept, NULL);
+	if (judges && outbox_step_run(OUTBOX_STEP_RETENTION, run_events, &done))
+		failed |= !done;
 	if (failed)
 	{
 		int64		wait = Min(LOOK_AGAIN_AFTER,

@@ -153,6 +153,22 @@ outbox_endpoint_take_due(OutboxEndpoint *ep, TimestampTz now, int64 *seqs, int m
 	return n;
 }
 
+void
+outbox_retries_not_loaded(OutboxEndpoint *ep, const int64 *seqs, int n)
+{
+	for (int i = 0; i < n; i++)
+	{
+		SeqEntry   *entry = seqs_lookup(ep->retry_index, seqs[i]);
+
+		if (entry == NULL || !entry->retry->loading)
+			continue;
+		entry->retry->loading = false;
+		pairingheap_add(ep->retries, &entry->retry->node);
+		ep->nretries_loading--;
+		ep->nretries++;
+	}
+}
+
 static void
 forget(OutboxEndpoint *ep, OutboxRetry *retry)
 {

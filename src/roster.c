@@ -26,6 +26,7 @@
 #include "row.h"
 #include "session.h"
 #include "shares.h"
+#include "step.h"
 #include "watch.h"
 
 OutboxEndpoint **outbox_endpoints;
@@ -36,6 +37,7 @@ bool		outbox_recreating;
 TimestampTz outbox_reload_at = DT_NOEND;
 
 static MemoryContext endpoint_cxt;
+static OutboxEndpoint *meeting; /* that is being read from its tables */
 static MemoryContext foreign_cxt;	/* of the following two */
 static OutboxForeign *foreigners;	/* who is served by other workers */
 static int	nforeigners;
@@ -104,6 +106,7 @@ meet(const OutboxSettings *s)
 	OutboxEndpoint *ep = outbox_endpoint_create(endpoint_cxt, s->id);
 	OutboxPosition p;
 
+	meeting = ep;
 	outbox_catalog_assign(ep, s);
 	ep->generation = s->generation;
 	ep->stored_version = outbox_catalog_subscription(s->id);
@@ -143,6 +146,7 @@ meet(const OutboxSettings *s)
 	outbox_position_load_pending(ep, p.pending, p.npending);
 	OUTBOX_CRASH_POINT("endpoint.loaded");
 	outbox_roster_busy(ep);
+	meeting = NULL;
 	return ep;
 }
 
@@ -157,6 +161,8 @@ typedef struct Reload
 	MemoryContext foreign_cxt;
 	uint16		weight[OUTBOX_SHARES];
 } Reload;
+
+static Reload reload;			/* that is under way */
 
 /* Another worker's: all that is of interest is what it subscribes to. */
 static void
@@ -191,9 +197,17 @@ apply_settings(void *arg, const OutboxSettings *s)
 	Reload	   *r = arg;
 	OutboxEndpoint *ep = outbox_roster_find(s->id);
 	int			share = outbox_share_of(s->id);
+	bool		held = outbox_step_held(OUTBOX_STEP_RELOAD, s->id);
 
 	r->weight[share] = Min(r->weight[share] + 1, PG_UINT16_MAX);
-	if (!outbox_share_served(share))
+	if (held)
+	{
+		/* It could not be read: as it was before, or not at all. */
+		outbox_reload_at = Min(outbox_reload_at, outbox_step_next_time());
+		if (ep == NULL)
+			return;
+	}
+	else if (!outbox_share_served(share))
 	{
 		note_foreign(r, s);
 		if (ep == NULL)
@@ -229,7 +243,7 @@ apply_settings(void *arg, const OutboxSettings *s)
 	ep->seen = true;
 
 	/* When a rotation of secrets ends. */
-	outbox_reload_at = Min(outbox_reload_at, s->previous_until);
+	outbox_reload_at = Min(outbox_reload_at, held ? DT_NOEND : s->previous_until);
 	if (r->n == r->max)
 	{
 		r->max = Max(64, r->max * 2);
@@ -279,6 +293,7 @@ static void
 forget_endpoint(OutboxEndpoint *ep)
 {
 	outbox_deliver_cancel(ep, DT_NOEND);
+	outbox_step_forget(ep->id);
 	if (ep->busy)
 		dlist_delete(&ep->busy_node);
 	if (ep->dropped)
@@ -302,20 +317,23 @@ tell_reader(void)
 bool
 outbox_roster_reload(bool tidy)
 {
-	Reload		r = {0};
+	Reload	   *r = &reload;
 	OutboxEndpoint **old = outbox_endpoints;
 	bool		dropped = false;
 
 	if (!outbox_begin(true))
 		return false;
-	r.foreign_cxt = AllocSetContextCreate(CurTransactionContext, "outbox foreigners",
+	outbox_lock_indexes(OUTBOX_TABLE_EVENTS_0, OUTBOX_TABLE_KEPT_EVENTS);
+	memset(r, 0, sizeof(Reload));
+	r->foreign_cxt = AllocSetContextCreate(CurTransactionContext, "outbox foreigners",
 										  ALLOCSET_DEFAULT_SIZES);
 	outbox_reload_at = DT_NOEND;
 	for (int i = 0; i < outbox_nendpoints; i++)
 		outbox_endpoints[i]->seen = false;
 	outbox_query("SELECT pg_catalog.count(*) FROM outbox.endpoint_settings", 0, NULL, NULL, NULL);
 	outbox_parked_share_room(row_int8(fetch_row(0), 0));
-	outbox_catalog_settings(apply_settings, &r);
+	outbox_catalog_settings(apply_settings, r);
+	outbox_step_blame(0);
 	for (int i = 0; i < outbox_nendpoints; i++)
 		if (!old[i]->seen)
 		{
@@ -325,7 +343,7 @@ outbox_roster_reload(bool tidy)
 		}
 	if (dropped || tidy)
 		delete_orphans(tidy);
-	MemoryContextSetParent(r.foreign_cxt, TopMemoryContext);
+	MemoryContextSetParent(r->foreign_cxt, TopMemoryContext);
 	OUTBOX_CRASH_POINT("reload.read");
 	outbox_commit();
 	OUTBOX_CRASH_POINT("reload.committed");
@@ -333,20 +351,44 @@ outbox_roster_reload(bool tidy)
 	for (int i = 0; i < outbox_nendpoints; i++)
 		if (old[i]->dropped)
 			forget_endpoint(old[i]);
-	outbox_endpoints = r.list;
-	outbox_nendpoints = r.n;
+	outbox_endpoints = r->list;
+	outbox_nendpoints = r->n;
+	for (int i = 0; i < r->n; i++)
+		if (!outbox_step_held(OUTBOX_STEP_RELOAD, r->list[i]->id))
+			outbox_step_passed(OUTBOX_STEP_RELOAD, r->list[i]->id);
+	r->list = NULL;
+	r->n = 0;
 	if (old)
 		pfree(old);
 	if (foreign_cxt)
 		MemoryContextDelete(foreign_cxt);
-	foreign_cxt = r.foreign_cxt;
-	foreigners = r.foreign;
-	nforeigners = r.nforeign;
+	foreign_cxt = r->foreign_cxt;
+	foreigners = r->foreign;
+	nforeigners = r->nforeign;
 	tell_reader();
 	if (outbox_serves_database())
-		outbox_shares_weigh(r.weight);
+		outbox_shares_weigh(r->weight);
 	outbox_fill_all = true;
 	return true;
+}
+
+/* Those that were met are met again with the next reload. */
+void
+outbox_roster_reload_failed(void)
+{
+	for (int i = 0; i < outbox_nendpoints; i++)
+		outbox_endpoints[i]->dropped = false;
+	for (int i = 0; i < reload.n; i++)
+		if (outbox_roster_find(reload.list[i]->id) == NULL)
+			forget_endpoint(reload.list[i]);
+	if (reload.list)
+		pfree(reload.list);
+	reload.list = NULL;
+	reload.n = 0;
+	if (meeting)
+		outbox_endpoint_free(meeting);
+	meeting = NULL;
+	outbox_reload_at = 0;
 }
 
 /*
@@ -383,6 +425,13 @@ give_back_shares(void)
 	outbox_shares_give_back(in_use);
 }
 
+/* Nothing is in flight, and all that happened is stored. */
+static bool
+may_leave(const OutboxEndpoint *ep)
+{
+	return ep->nin_flight == 0 && !ep->unstorable;
+}
+
 /* After a settle: those that start over leave, and are met again. */
 void
 outbox_roster_recreate(void)
@@ -397,9 +446,9 @@ outbox_roster_recreate(void)
 	outbox_recreating = false;
 	for (int i = 0; i < outbox_nendpoints; i++)
 	{
-		if (outbox_endpoints[i]->recreate && outbox_endpoints[i]->nin_flight > 0)
+		if (outbox_endpoints[i]->recreate && !may_leave(outbox_endpoints[i]))
 			outbox_recreating = true;
-		if (outbox_endpoints[i]->recreate && outbox_endpoints[i]->nin_flight == 0)
+		if (outbox_endpoints[i]->recreate && may_leave(outbox_endpoints[i]))
 		{
 			forget_endpoint(outbox_endpoints[i]);
 			outbox_reload_at = 0;

@@ -39,6 +39,9 @@ extern void outbox_roster_busy(OutboxEndpoint *ep);
  */
 extern bool outbox_roster_reload(bool tidy);
 
+/* That was an error: the endpoints are those from before. */
+extern void outbox_roster_reload_failed(void);
+
 /* Endpoints that are not served here any more begin to leave. */
 extern void outbox_roster_leave(void);
 

@@ -18,9 +18,11 @@
 #include "catalog/namespace.h"
 #include "catalog/pg_type.h"
 #include "miscadmin.h"
+#include "storage/lmgr.h"
 #include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
+#include "utils/snapmgr.h"
 #include "utils/xid8.h"
 
 #include "compat.h"
@@ -48,20 +50,26 @@ typedef struct Found
 
 /* By name: REINDEX CONCURRENTLY puts another index in its place. */
 static Relation
-open_index(Relation heap, const char *columns)
+open_index(Relation heap, const char *what)
 {
 	char		name[NAMEDATALEN];
 	Oid			oid;
 	Relation	index;
 
-	snprintf(name, sizeof(name), "%s_%s_idx", RelationGetRelationName(heap), columns);
+	snprintf(name, sizeof(name), "%s_%s", RelationGetRelationName(heap), what);
 	oid = get_relname_relid(name, RelationGetNamespace(heap));
 	if (!OidIsValid(oid))
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("index \"%s.%s\" does not exist", OUTBOX_SCHEMA, name),
 				 errhint("The log is read by this index of its piece: if it was renamed, name it so again.")));
-	index = index_open(oid, AccessShareLock);
+	/* REINDEX has it for as long as it takes: nothing waits for that. */
+	if (!ConditionalLockRelationOid(oid, AccessShareLock))
+		ereport(ERROR,
+				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+				 errmsg("index \"%s.%s\" is locked", OUTBOX_SCHEMA, name),
+				 errhint("The log is read again when the lock is free.")));
+	index = index_open(oid, NoLock);
 
 	/* It would be read, and what it lacks passed over. */
 	if (!index->rd_index->indisvalid)
@@ -139,7 +147,7 @@ outbox_scan_seq(int64 above, int64 upto, int limit, Snapshot snapshot,
 
 	ScanKeyInit(&keys[0], 1, BTGreaterStrategyNumber, F_INT8GT, Int64GetDatum(above));
 	ScanKeyInit(&keys[1], 1, BTLessEqualStrategyNumber, F_INT8LE, Int64GetDatum(upto));
-	open_pieces(pieces, "seq", lengthof(keys), snapshot);
+	open_pieces(pieces, "seq_idx", lengthof(keys), snapshot);
 	for (int i = 0; i < PIECES; i++)
 	{
 		index_rescan(pieces[i].scan, keys, lengthof(keys), NULL, 0);
@@ -162,7 +170,7 @@ outbox_scan_these(Datum seqs, Snapshot snapshot, OutboxScanTake take, void *arg)
 
 	ScanKeyEntryInitialize(&key, SK_SEARCHARRAY, 1, BTEqualStrategyNumber, INT8OID, InvalidOid,
 						   F_INT8EQ, seqs);
-	open_pieces(pieces, "seq", 1, snapshot);
+	open_pieces(pieces, "seq_idx", 1, snapshot);
 	for (int i = 0; i < PIECES; i++)
 	{
 		index_rescan(pieces[i].scan, &key, 1, NULL, 0);
@@ -201,7 +209,7 @@ outbox_scan_xids(const uint64 *xids, int nxids, int64 above, int64 upto, int lim
 
 	ScanKeyInit(&keys[1], 2, BTGreaterStrategyNumber, F_INT8GT, Int64GetDatum(above));
 	ScanKeyInit(&keys[2], 2, BTLessEqualStrategyNumber, F_INT8LE, Int64GetDatum(upto));
-	open_pieces(pieces, "xid_seq", lengthof(keys), snapshot);
+	open_pieces(pieces, "xid_seq_idx", lengthof(keys), snapshot);
 	for (int i = 0; i < PIECES; i++)
 	{
 		for (int x = 0; x < nxids; x++)
@@ -233,4 +241,30 @@ outbox_scan_xids(const uint64 *xids, int nxids, int64 above, int64 upto, int lim
 	close_pieces(pieces);
 	pfree(found);
 	return taken == n;
+}
+
+OutboxIdState
+outbox_scan_id(const pg_uuid_t *id)
+{
+	SnapshotData dirty;
+	ScanKeyData key;
+	Piece		p;
+	OutboxIdState state = OUTBOX_ID_FREE;
+
+	/* Sees what is not committed yet, and says whose it is. */
+	InitDirtySnapshot(dirty);
+	ScanKeyInit(&key, Anum_events_id, BTEqualStrategyNumber, F_UUID_EQ, UUIDPGetDatum(id));
+	p.heap = table_open(outbox_session_table(OUTBOX_TABLE_EVENTS_0 + outbox_current_piece()), NoLock);
+	p.index = open_index(p.heap, "pkey");
+	p.scan = outbox_index_beginscan(p.heap, p.index, &dirty, 1);
+	p.slot = table_slot_create(p.heap, NULL);
+	index_rescan(p.scan, &key, 1, NULL, 0);
+	while (state == OUTBOX_ID_FREE && next_row(&p))
+		state = TransactionIdIsValid(dirty.xmin) || TransactionIdIsValid(dirty.xmax) ?
+			OUTBOX_ID_IN_DOUBT : OUTBOX_ID_TAKEN;
+	ExecDropSingleTupleTableSlot(p.slot);
+	index_endscan(p.scan);
+	index_close(p.index, NoLock);
+	table_close(p.heap, NoLock);
+	return state;
 }

@@ -9,6 +9,7 @@
 
 #include "executor/tuptable.h"
 #include "utils/snapshot.h"
+#include "utils/uuid.h"
 
 /*
  * Is shown each row; it is valid until this returns.  False: not now, and none of
@@ -29,5 +30,18 @@ extern void outbox_scan_these(Datum seqs, Snapshot snapshot, OutboxScanTake take
 /* Like outbox_scan_seq(), of these transactions alone. */
 extern bool outbox_scan_xids(const uint64 *xids, int nxids, int64 above, int64 upto,
 							 int limit, Snapshot snapshot, OutboxScanTake take, void *arg);
+
+/*
+ * Does the piece that events go to now have one with this id?  In doubt: it
+ * depends on a transaction that is open.
+ */
+typedef enum OutboxIdState
+{
+	OUTBOX_ID_FREE,
+	OUTBOX_ID_TAKEN,
+	OUTBOX_ID_IN_DOUBT
+} OutboxIdState;
+
+extern OutboxIdState outbox_scan_id(const pg_uuid_t *id);
 
 #endif							/* OUTBOX_SCAN_H */

@@ -21,8 +21,10 @@
 #include "crash_point.h"
 #include "emit.h"
 #include "plan.h"
+#include "scan.h"
 #include "schedule.h"
 #include "session.h"
+#include "step.h"
 
 /* What one transaction moves: requests wait meanwhile. */
 #define BATCH_ROWS 500
@@ -41,12 +43,14 @@ static pg_uuid_t first_id;
 
 static TimestampTz look_at;		/* not announced: look anyway */
 static TimestampTz again_at;	/* locks: not before */
+static bool careful;			/* each by itself: together they failed */
 static Datum epochs;			/* int8[]: those of this log */
 
 #define FROM_FIRST \
 	" FROM outbox.scheduled s" \
 	" WHERE ROW(s.deliver_at, s.id) OPERATOR(pg_catalog.>=) ROW($1, $2)" \
-	" AND s.epoch OPERATOR(pg_catalog.=) ANY ($3)"
+	" AND s.epoch OPERATOR(pg_catalog.=) ANY ($3)" \
+	" AND (s.retry_at IS NULL OR s.retry_at OPERATOR(pg_catalog.<=) pg_catalog.now())"
 #define IN_ORDER " ORDER BY s.deliver_at, s.id LIMIT "
 
 enum
@@ -71,6 +75,13 @@ void
 outbox_schedule_begin(void)
 {
 	look_at = 0;
+}
+
+void
+outbox_schedule_failed(void)
+{
+	careful = true;
+	look_at = 0;				/* what was due was taken out of shared memory */
 }
 
 TimestampTz
@@ -144,6 +155,100 @@ append(HeapTuple tuple, TupleDesc desc, Datum *id)
 	return size;
 }
 
+static void
+delete_moved(Datum *ids, int n)
+{
+	static SPIPlanPtr plan;
+	Datum		moved = PointerGetDatum(construct_array(ids, n, UUIDOID, UUID_LEN, false,
+														TYPALIGN_CHAR));
+
+	(void) outbox_plan_run(&plan,
+						   "DELETE FROM outbox.scheduled s"
+						   " WHERE s.id OPERATOR(pg_catalog.=) ANY ($1)",
+						   1, (Oid[]) {UUIDARRAYOID}, &moved, NULL);
+}
+
+/* One of a batch. */
+typedef struct Moving
+{
+	HeapTuple	tuple;
+	TupleDesc	desc;
+	Datum		id;
+	Size		size;
+} Moving;
+
+static void
+append_one(void *arg)
+{
+	Moving	   *m = arg;
+
+	m->size = append(m->tuple, m->desc, &m->id);
+	if (careful)
+		delete_moved(&m->id, 1);
+}
+
+/*
+ * It cannot enter the log: it stays where it is, with the reason, and is tried
+ * again after as long as this has gone on, at least a second while another
+ * transaction is in the way, else a minute, and at most a day.
+ */
+static void
+set_aside(Datum id, const char *error, bool locked)
+{
+	static SPIPlanPtr plan;
+	Datum		values[3] = {id, CStringGetTextDatum(error), Int32GetDatum(locked ? 1 : 60)};
+
+	(void) outbox_plan_run(&plan,
+						   "UPDATE outbox.scheduled s SET error = $2,"
+						   " failed_at = COALESCE(s.failed_at, pg_catalog.now()),"
+						   " retry_at = pg_catalog.now() OPERATOR(pg_catalog.+)"
+						   " LEAST(GREATEST(pg_catalog.make_interval(secs => $3),"
+						   " pg_catalog.now() OPERATOR(pg_catalog.-) s.failed_at),"
+						   " pg_catalog.make_interval(days => 1))"
+						   " WHERE s.id OPERATOR(pg_catalog.=) $1",
+						   3, (Oid[]) {UUIDOID, TEXTOID, INT4OID}, values, NULL);
+}
+
+/*
+ * Anybody who may emit can give an event of its own the id of this one.  A
+ * transaction that has and is open is not waited for.
+ */
+static bool
+may_append(const pg_uuid_t *id)
+{
+	switch (outbox_scan_id(id))
+	{
+		case OUTBOX_ID_FREE:
+			break;
+		case OUTBOX_ID_TAKEN:
+			set_aside(UUIDPGetDatum(id), "the log has another event with this id", false);
+			return false;
+		case OUTBOX_ID_IN_DOUBT:
+			set_aside(UUIDPGetDatum(id), "a transaction that is open has emitted another event with this id", true);
+			return false;
+	}
+	return true;
+}
+
+static bool
+move_one(Moving *m)
+{
+	bool		isnull;
+	OutboxStepError failure;
+
+	m->id = SPI_getbinval(m->tuple, m->desc, COL_ID + 1, &isnull);
+	if (!may_append(DatumGetUUIDP(m->id)))
+		return false;
+	if (!careful)
+		append_one(m);
+	else if (!outbox_step_try_part(append_one, m, &failure))
+	{
+		set_aside(m->id, failure.message, outbox_step_was_locked(&failure));
+		return false;
+	}
+	return true;
+}
+
 /*
  * Moves a batch, in the order of the times.  Rows that somebody has locked, to
  * cancel them, are left for later.
@@ -156,12 +261,11 @@ move_due(TimestampTz now)
 		TimestampTzGetDatum(now)
 	};
 	static SPIPlanPtr due_plan;
-	static SPIPlanPtr delete_plan;
 	SPITupleTable *rows;
 	Datum	   *ids;
-	Datum		moved;
 	Size		bytes = 0;
 	int			n = 0;
+	int			done = 0;
 
 	if (outbox_plan_run(&due_plan,
 						"SELECT s.id, s.topic, s.type, s.key, s.headers, s.payload, s.body,"
@@ -173,18 +277,20 @@ move_due(TimestampTz now)
 		return 0;
 	rows = SPI_tuptable;
 	ids = palloc(sizeof(Datum) * rows->numvals);
-	while (n < (int) rows->numvals && bytes < BATCH_BYTES)
+	while (done < (int) rows->numvals && bytes < BATCH_BYTES)
 	{
-		bytes += append(rows->vals[n], rows->tupdesc, &ids[n]);
-		n++;
+		Moving		m = {.tuple = rows->vals[done++],.desc = rows->tupdesc};
+
+		if (!move_one(&m))
+			continue;
+		bytes += m.size;
+		ids[n++] = m.id;
 	}
 	OUTBOX_CRASH_POINT("schedule.appended");
-	moved = PointerGetDatum(construct_array(ids, n, UUIDOID, UUID_LEN, false, TYPALIGN_CHAR));
-	(void) outbox_plan_run(&delete_plan,
-						   "DELETE FROM outbox.scheduled s"
-						   " WHERE s.id OPERATOR(pg_catalog.=) ANY ($1)",
-						   1, (Oid[]) {UUIDARRAYOID}, &moved, NULL);
-	return n;
+	if (!careful)
+		delete_moved(ids, n);
+	careful = careful && n < done;
+	return done;
 }
 
 static bool

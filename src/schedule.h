@@ -16,6 +16,9 @@ extern void outbox_schedule_begin(void);
 /* Appends what is due to the log, a batch in a transaction of its own. */
 extern void outbox_schedule_step(OutboxDatabase *db, TimestampTz now);
 
+/* A step was an error: the next one tries each event by itself. */
+extern void outbox_schedule_failed(void);
+
 /* When the next step has something to do. */
 extern TimestampTz outbox_schedule_next_time(OutboxDatabase *db);
 

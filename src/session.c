@@ -100,7 +100,7 @@ static const char *const overrides[][2] = {
 	{"transaction_timeout", "0"},
 	{"idle_in_transaction_session_timeout", "0"},
 	{"idle_session_timeout", "0"},
-	{"lock_timeout", "2s"},
+	{"lock_timeout", "200ms"},
 	{"exit_on_error", "off"},
 	{"temp_file_limit", "-1"},
 
@@ -424,14 +424,54 @@ outbox_begin(bool write)
 }
 
 bool
+outbox_lock_log(void)
+{
+	return lock_tables(OUTBOX_TABLE_EVENTS, OUTBOX_TABLE_EVENTS_2, RowExclusiveLock);
+}
+
+bool
 outbox_begin_to_emit(void)
 {
 	if (!outbox_begin(true))
 		return false;
-	if (lock_tables(OUTBOX_TABLE_EVENTS, OUTBOX_TABLE_EVENTS_2, RowExclusiveLock))
+	if (outbox_lock_log())
 		return true;
 	outbox_give_up();
 	return false;
+}
+
+void
+outbox_lock_indexes(OutboxTable first, OutboxTable last)
+{
+	for (int i = first; i <= (int) last; i++)
+	{
+		Relation	rel = table_open(tables[i], NoLock);
+		List	   *indexes = RelationGetIndexList(rel);
+		ListCell   *cell;
+
+		foreach(cell, indexes)
+			if (!ConditionalLockRelationOid(lfirst_oid(cell), AccessShareLock))
+				ereport(ERROR,
+						(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+						 errmsg("an index of \"%s.%s\" is locked", OUTBOX_SCHEMA,
+								table_names[i]),
+						 errhint("It is tried again until the lock is free.")));
+		list_free(indexes);
+		table_close(rel, NoLock);
+	}
+}
+
+bool
+outbox_in_transaction(void)
+{
+	return in_transaction;
+}
+
+void
+outbox_abort(void)
+{
+	AbortOutOfAnyTransaction();
+	leave_transaction();
 }
 
 void

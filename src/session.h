@@ -79,4 +79,18 @@ extern bool outbox_begin_to_emit(void);
 extern void outbox_commit(void);
 extern void outbox_give_up(void);	/* ends it without effect */
 
+/* After an error: aborts whatever is open of it. */
+extern bool outbox_in_transaction(void);
+extern void outbox_abort(void);
+
+/* In a transaction: the log may be written to as well.  False: not now. */
+extern bool outbox_lock_log(void);
+
+/*
+ * In a transaction: locks all indexes of these tables as a reader does.  An error
+ * (lock_not_available) at once when another transaction has one, as REINDEX does:
+ * nothing is waited for.
+ */
+extern void outbox_lock_indexes(OutboxTable first, OutboxTable last);
+
 #endif							/* OUTBOX_SESSION_H */

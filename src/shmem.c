@@ -351,6 +351,16 @@ outbox_launcher_probe(Oid dboid)
 }
 
 void
+outbox_holds_forget(Oid dboid)
+{
+	LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
+	for (int i = 0; i < OUTBOX_MAX_HOLDS; i++)
+		if (outbox_shared->holds[i].dboid == dboid)
+			memset(&outbox_shared->holds[i], 0, sizeof(OutboxHold));
+	LWLockRelease(outbox_shared->lock);
+}
+
+void
 outbox_launcher_rescan(void)
 {
 	LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);

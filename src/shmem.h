@@ -170,6 +170,46 @@ typedef struct OutboxDatabase
 	uint16		weight[OUTBOX_SHARES];	/* endpoints in it, as last counted */
 } OutboxDatabase;
 
+/* The steps of a worker (step.h); the names are in step.c. */
+typedef enum OutboxStep
+{
+	OUTBOX_STEP_SCHEDULE,		/* events that are due move into the log */
+	OUTBOX_STEP_READ,			/* the log, and retries that are due */
+	OUTBOX_STEP_SETTLE,			/* outcomes are stored */
+	OUTBOX_STEP_FOLLOWERS,		/* parked followers of a key are read */
+	OUTBOX_STEP_RETENTION,		/* a piece of the log is emptied */
+	OUTBOX_STEP_FORGET_ATTEMPTS,	/* the same of outbox.attempts */
+	OUTBOX_STEP_TIDY,			/* events that were kept aside are removed */
+	OUTBOX_STEP_DEDUP,			/* old deduplication keys are forgotten */
+	OUTBOX_STEP_REPLAY,
+	OUTBOX_STEP_COMMAND,		/* what an operator asked for */
+	OUTBOX_STEP_BACKLOG,		/* outbox.max_backlog_size */
+	OUTBOX_STEP_NOTICE,			/* events about outbox itself */
+	OUTBOX_STEP_ATTEMPTS,		/* rows of outbox.attempts are written */
+	OUTBOX_STEP_POSITIONS,		/* positions change tables */
+	OUTBOX_STEP_RELOAD,			/* endpoints are read */
+	OUTBOX_STEP_DATABASE,		/* the work of the database is taken over */
+	OUTBOX_STEPS
+} OutboxStep;
+
+#define OUTBOX_MAX_HOLDS 512
+#define OUTBOX_HOLD_MESSAGE 200
+
+/* A step that failed, as outbox.held_steps shows it. */
+typedef struct OutboxHold
+{
+	Oid			dboid;			/* InvalidOid: free */
+	int32		worker;			/* its index */
+	OutboxStep	step;
+	int32		endpoint_id;	/* 0: the whole step */
+	bool		locked;			/* another transaction has a lock */
+	int			sqlerrcode;
+	int			failures;		/* in a row */
+	TimestampTz since;
+	TimestampTz next_try_at;
+	char		error[OUTBOX_HOLD_MESSAGE];
+} OutboxHold;
+
 typedef struct OutboxShared
 {
 	LWLock	   *lock;			/* the slots */
@@ -182,6 +222,7 @@ typedef struct OutboxShared
 	bool		reprobe;		/* somebody made the extension and found no
 								 * slot: look into every database again */
 	OutboxDatabase databases[OUTBOX_MAX_DATABASES];
+	OutboxHold	holds[OUTBOX_MAX_HOLDS];	/* of all databases; under 'lock' */
 } OutboxShared;
 
 /* NULL when the library was not preloaded. */
@@ -212,6 +253,9 @@ extern bool outbox_lower_due_at(OutboxDatabase *db, TimestampTz due);
  * it knew or however often a worker failed there.
  */
 extern void outbox_launcher_probe(Oid dboid);
+
+/* Forgets what the workers of a database had on hold. */
+extern void outbox_holds_forget(Oid dboid);
 
 /* Asks the launcher to look at pg_database again. */
 extern void outbox_launcher_rescan(void);

@@ -42,7 +42,8 @@ static const char *const event_columns[] = {
 
 static const char *const scheduled_columns[] = {
 	"id", "deliver_at", "xid", "epoch", "created_at", "topic", "type", "key",
-	"expires_at", "headers", "payload", "body", "content_type", "dedup_key"
+	"expires_at", "headers", "payload", "body", "content_type", "dedup_key",
+	"failed_at", "retry_at", "error"
 };
 
 StaticAssertDecl(lengthof(event_columns) == Natts_events, "columns of outbox.events");

@@ -46,7 +46,10 @@ enum
 	Anum_scheduled_body,
 	Anum_scheduled_content_type,
 	Anum_scheduled_dedup_key,
-	Natts_scheduled = Anum_scheduled_dedup_key
+	Anum_scheduled_failed_at,
+	Anum_scheduled_retry_at,
+	Anum_scheduled_error,
+	Natts_scheduled = Anum_scheduled_error
 };
 
 typedef struct OutboxLogTables

@@ -4,13 +4,13 @@
  *	  slots are filled, outcomes are settled; then it sleeps until one of them
  *	  has something to do.
  *
- * No transaction, snapshot or lock is held across a wait or a request.  An SQL
- * error ends the process, and the launcher starts another one: everything that
+ * No transaction, snapshot or lock is held across a wait or a request.  A step
+ * that fails is put on hold and the others go on (step.h).  An error anywhere
+ * else ends the process, and the launcher starts another one: everything that
  * matters is in tables.
  */
 #include "outbox.h"
 
-#include "executor/spi.h"
 #include "libpq/pqsignal.h"
 #include "miscadmin.h"
 #include "pgstat.h"
@@ -21,27 +21,24 @@
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
-#include "backlog.h"
+#include "chores.h"
 #include "clock.h"
 #include "command.h"
 #include "compat.h"
 #include "crash_point.h"
-#include "dedup.h"
 #include "deliver.h"
 #include "launcher.h"
 #include "memory.h"
-#include "positions.h"
 #include "publish.h"
 #include "reader.h"
 #include "replay.h"
-#include "retention.h"
 #include "roster.h"
-#include "schedule.h"
 #include "session.h"
 #include "settle.h"
 #include "shares.h"
 #include "standbys.h"
 #include "start.h"
+#include "step.h"
 
 /* How long a request may go on when its endpoint is to be read anew. */
 #define CANCEL_AFTER (500 * 1000)
@@ -71,15 +68,12 @@
 
 static OutboxDatabase *db;
 static OutboxWorker *self;
-static bool database_ours;		/* what belongs to no endpoint is done here */
 static char *instance_name;		/* as of the start */
 static MemoryContext loop_cxt;
 
 static uint64 seen_emitted;
 static uint64 seen_changed;
 static TimestampTz fill_at;		/* some endpoint's own time */
-static TimestampTz settle_since;	/* 0: nothing to settle */
-static TimestampTz locks_at;	/* not before: a lock was not to be had */
 static TimestampTz wakeup_at;
 static TimestampTz look_at;		/* not before: it was looked often enough */
 static XLogRecPtr start_lsn;	/* nothing at all is sent before the WAL is
@@ -89,8 +83,8 @@ static XLogRecPtr hold_lsn;		/* what was read waits for the WAL up to here */
 static void
 want_settle(TimestampTz now)
 {
-	if (settle_since == 0)
-		settle_since = now;
+	if (outbox_settle_since == 0)
+		outbox_settle_since = now;
 }
 
 static void
@@ -121,18 +115,23 @@ is_news(uint64 emitted, TimestampTz now)
 		(now >= wakeup_at || (emitted != seen_emitted && outbox_nendpoints > 0));
 }
 
-static void
-read_step(TimestampTz now, bool *more)
+typedef struct Reading
 {
-	uint64		emitted = pg_atomic_read_u64(&db->emitted);
-	bool		news = is_news(emitted, now);
-	XLogRecPtr	lsn = InvalidXLogRecPtr;
+	TimestampTz now;
+	bool		head;			/* may be read */
+	bool		news;
+	bool		more;
+	uint64		emitted;
+} Reading;
 
-	if (now < locks_at || (!news && !outbox_reader_has_work(&outbox_busy, now)))
-		return;
+static void
+read_log(void *arg)
+{
+	Reading    *r = arg;
+
 	if (!outbox_begin(false))
 	{
-		locks_at = now + OUTBOX_RETRY_LOCKS_AFTER;
+		outbox_locks_at = r->now + OUTBOX_RETRY_LOCKS_AFTER;
 		return;
 	}
 
@@ -140,21 +139,48 @@ read_step(TimestampTz now, bool *more)
 	 * The counter was read before the snapshot is taken: whoever commits after
 	 * the snapshot rings after this.
 	 */
-	*more = outbox_reader_step(&outbox_busy, news, now, &lsn);
+	r->more = outbox_reader_step(&outbox_busy, r->head, r->news, r->now, &hold_lsn);
 	OUTBOX_CRASH_POINT("read.page");
 	outbox_commit();
 	OUTBOX_CRASH_POINT("read.committed");
-	if (news)
+	if (r->news)
 	{
-		int64		answered = Max(emitted - seen_emitted, 1);
+		int64		answered = Max(r->emitted - seen_emitted, 1);
 
-		seen_emitted = emitted;
-		wakeup_at = now + outbox_wakeup_interval * INT64CONST(1000);
-		look_at = Max(look_at, now - LOOK_BURST);
-		look_later(Min((GetCurrentTimestamp() - now) * LOOK_SHARE * Min(answered, LOOK_REST),
+		seen_emitted = r->emitted;
+		wakeup_at = r->now + outbox_wakeup_interval * INT64CONST(1000);
+		look_at = Max(look_at, r->now - LOOK_BURST);
+		look_later(Min((GetCurrentTimestamp() - r->now) * LOOK_SHARE * Min(answered, LOOK_REST),
 					   LOOK_REST));
 	}
-	hold_lsn = Max(hold_lsn, lsn);
+}
+
+/*
+ * While the head cannot be read, endpoints that read on their own and retries
+ * go on, and the other way round.  True: there is more to read at once.
+ */
+static bool
+read_step(TimestampTz now)
+{
+	Reading		r = {.now = now,.head = outbox_step_may(OUTBOX_STEP_READ),
+	.emitted = pg_atomic_read_u64(&db->emitted)};
+	OutboxStepError failure;
+
+	r.news = r.head && is_news(r.emitted, now);
+	if (now < outbox_locks_at || !(r.news || outbox_reader_has_work(&outbox_busy, r.head, now)))
+		return false;
+	if (outbox_step_try(read_log, &r, &failure))
+	{
+		outbox_log_careful = false;
+		if (r.head)
+			outbox_step_passed(OUTBOX_STEP_READ, 0);
+		return r.more;
+	}
+	outbox_log_careful = !outbox_step_was_locked(&failure);
+	if (!r.head && outbox_step_blamed() == 0)
+		outbox_locks_at = now + USECS_PER_SEC;
+	outbox_step_hold(OUTBOX_STEP_READ, outbox_step_blamed(), &failure);
+	return false;
 }
 
 /* Tells outbox.status whether this worker sends, and why not. */
@@ -261,119 +287,6 @@ publish(TimestampTz now)
 	outbox_unmatched = 0;
 }
 
-static bool
-something_to_settle(TimestampTz now)
-{
-	dlist_iter	iter;
-
-	if (settle_since != 0 || outbox_unsettled > 0 || outbox_recreating ||
-		outbox_shares_leaving() || outbox_settle_wants_head(&outbox_head, now))
-		return true;
-	dlist_foreach(iter, &outbox_busy)
-	{
-		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, busy_node, iter.cur);
-
-		if (ep->dirty || ep->nsettling > 0 || ep->state_dirty ||
-			!dlist_is_empty(&ep->loading) || ep->unblocking ||
-			(outbox_is_quiet(ep) && !ep->shared && now - ep->last_active_at > USECS_PER_SEC))
-			return true;
-	}
-	return false;
-}
-
-/*
- * Parked followers of lanes whose head has ended.  Right after a settle, when
- * the rows of those that were delivered are gone.
- */
-static void
-followers_step(TimestampTz now)
-{
-	if (!outbox_reader_wants_followers(&outbox_busy))
-		return;
-	if (!outbox_begin(true))
-	{
-		locks_at = now + OUTBOX_RETRY_LOCKS_AFTER;
-		return;
-	}
-	outbox_reader_bring_followers(&outbox_busy);
-	OUTBOX_CRASH_POINT("followers.read");
-	outbox_commit();
-}
-
-static void
-settle_step(TimestampTz now, bool final)
-{
-	bool		due = settle_since != 0 &&
-		now - settle_since >= outbox_settle_interval * INT64CONST(1000);
-
-	if (!final && !due && outbox_unsettled < OUTBOX_SETTLE_AFTER)
-	{
-		if (settle_since == 0 && something_to_settle(now))
-			settle_since = now;
-		return;
-	}
-	if (!final && now < locks_at)
-		return;
-	if (!outbox_settle(&outbox_busy, &outbox_head, final))
-	{
-		locks_at = now + OUTBOX_RETRY_LOCKS_AFTER;
-		return;
-	}
-	outbox_unsettled = 0;
-	settle_since = 0;
-	outbox_fill_all = true;			/* lanes may have moved on */
-	followers_step(now);
-	if (final)
-		return;
-	if (outbox_positions_want_compaction(now))
-		outbox_positions_compact();
-	outbox_roster_recreate();
-}
-
-/*
- * What is on its way to the tables has to be there before an operator's command
- * looks at them.
- */
-static void
-command_step(TimestampTz now)
-{
-	settle_step(now, true);
-	if (settle_since == 0)
-		if (!outbox_commands_run() && outbox_commands_wait)
-			locks_at = now + OUTBOX_RETRY_LOCKS_AFTER;
-}
-
-static void
-replay_step(TimestampTz now)
-{
-	if (now < locks_at || !outbox_replays_have_work())
-		return;
-
-	/* What a replay may park depends on the stored positions. */
-	settle_step(now, true);
-	if (settle_since != 0 || !outbox_replays_run())
-		locks_at = now + OUTBOX_RETRY_LOCKS_AFTER;
-}
-
-static void
-retention_step(TimestampTz now)
-{
-	if (now < outbox_retention_next_time())
-		return;
-
-	/*
-	 * What is in memory only has to be stored before the log is judged.  Other
-	 * workers store theirs within seconds; then it is judged again.
-	 */
-	if (outbox_retention_judges(now))
-	{
-		settle_step(now, true);
-		if (settle_since != 0)
-			return;
-	}
-	outbox_retention_run();
-}
-
 /*
  * What is ours and what is not.  Endpoints that are new here are met by reading
  * the settings; those that are not ours any more leave with the next settle.
@@ -387,7 +300,10 @@ shares_step(TimestampTz now)
 		return;
 	news = outbox_shares_look();
 	if (news.retired)
+	{
+		outbox_step_forget(0);
 		ShutdownRequestPending = true;
+	}
 	if (news.taken)
 		outbox_reload_at = 0;
 	if (news.leaving)
@@ -395,7 +311,7 @@ shares_step(TimestampTz now)
 		outbox_roster_leave();
 		want_settle(now);
 	}
-	database_ours = database_ours && outbox_serves_database();
+	outbox_database_ours = outbox_database_ours && outbox_serves_database();
 }
 
 /*
@@ -404,16 +320,31 @@ shares_step(TimestampTz now)
  * before it is.
  */
 static void
+reload_roster(void *arg)
+{
+	bool	   *locked = arg;
+
+	*locked = !outbox_roster_reload(outbox_serves_database() && !outbox_database_ours);
+}
+
+static void
 reload_step(TimestampTz now)
 {
 	uint64		changed = pg_atomic_read_u64(&db->changed);
 	bool		taken = outbox_reload_at == 0;
+	bool		locked;
 
-	if ((changed == seen_changed && now < outbox_reload_at) || now < locks_at)
+	if ((changed == seen_changed && now < outbox_reload_at) || now < outbox_locks_at ||
+		!outbox_step_may(OUTBOX_STEP_RELOAD))
 		return;
-	if (!outbox_roster_reload(outbox_serves_database() && !database_ours))
+	if (!outbox_step_run(OUTBOX_STEP_RELOAD, reload_roster, &locked))
 	{
-		locks_at = now + OUTBOX_RETRY_LOCKS_AFTER;
+		outbox_roster_reload_failed();
+		return;
+	}
+	if (locked)
+	{
+		outbox_locks_at = now + OUTBOX_RETRY_LOCKS_AFTER;
 		return;
 	}
 	if (taken)
@@ -425,29 +356,12 @@ reload_step(TimestampTz now)
 	want_settle(now);
 }
 
-/* What another worker did for the database is to be read from the tables. */
-static void
-database_step(TimestampTz now)
-{
-	if (database_ours || !outbox_serves_database() || now < locks_at)
-		return;
-	if (!outbox_begin(true))
-	{
-		locks_at = now + OUTBOX_RETRY_LOCKS_AFTER;
-		return;
-	}
-	outbox_retention_init(db);
-	outbox_positions_in_use(db);
-	outbox_commit();
-	outbox_schedule_begin();
-	database_ours = true;
-}
-
 /* Milliseconds until something is due by itself. */
 static long
 time_to_sleep(TimestampTz now, bool more)
 {
-	TimestampTz until = Min(Min(outbox_reload_at, outbox_publish_next_time()), outbox_backlog_next_time());
+	TimestampTz until = Min(outbox_publish_next_time(), outbox_chores_next_time());
+	bool		sharing = outbox_settle_may_share(&outbox_busy);
 	long		http = outbox_http_timeout();
 	dlist_iter	iter;
 	long		ms;
@@ -461,45 +375,38 @@ time_to_sleep(TimestampTz now, bool more)
 	 */
 	pg_atomic_write_u64(&self->resting, now < look_at);
 	pg_memory_barrier();		/* self->endpoints was published, too */
-	if ((now >= locks_at && pg_atomic_read_u64(&db->changed) != seen_changed) ||
-		outbox_shares_changed() ||
-		(now >= locks_at && database_ours != outbox_serves_database()) ||
-		(outbox_commands_wait && now >= locks_at) || ShutdownRequestPending ||
+	if (outbox_shares_changed() || outbox_chores_wait(now) || ShutdownRequestPending ||
 		ConfigReloadPending)
 		return 0;
-	if (outbox_enabled && now >= locks_at &&
-		(more ||
-		 is_news(pg_atomic_read_u64(&db->emitted), now) ||
-		 outbox_reader_has_work(&outbox_busy, now) || outbox_replays_have_work()))
+	if (now >= outbox_locks_at && outbox_step_may(OUTBOX_STEP_RELOAD) &&
+		pg_atomic_read_u64(&db->changed) != seen_changed)
+		return 0;
+	if (outbox_enabled && now >= outbox_locks_at &&
+		(more || outbox_reader_has_work(&outbox_busy, outbox_step_may(OUTBOX_STEP_READ), now) ||
+		 (outbox_step_may(OUTBOX_STEP_READ) && is_news(pg_atomic_read_u64(&db->emitted), now))))
 		return 0;
 	if (outbox_fill_all && outbox_may_send && !outbox_starved)
 		return 0;
-	if (outbox_enabled)
+	if (outbox_step_may(OUTBOX_STEP_RELOAD))
+		until = Min(until, outbox_reload_at);
+	if (outbox_enabled && outbox_step_may(OUTBOX_STEP_READ))
 		until = Min(until, now < look_at ? look_at : wakeup_at);
-	if (database_ours)
-	{
-		until = Min(until, Min(outbox_retention_next_time(), outbox_dedup_next_time()));
-		if (outbox_enabled)
-			until = Min(until, outbox_schedule_next_time(db));
-	}
 	if (outbox_recreating)
 		until = Min(until, now + CANCEL_AFTER / 10);
-	if (settle_since != 0)
-		until = Min(until, settle_since + outbox_settle_interval * INT64CONST(1000));
 	dlist_foreach(iter, &outbox_busy)
 	{
 		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, busy_node, iter.cur);
 
 		if (outbox_may_send && !outbox_starved)
 			fill_at = Min(fill_at, outbox_endpoint_next_time(ep, now));
-		if (outbox_is_quiet(ep) && !ep->shared)
+		if (sharing && outbox_is_quiet(ep) && !ep->shared)
 			until = Min(until, ep->last_active_at + USECS_PER_SEC + 1000);
 	}
 	if (outbox_starved && outbox_in_flight == 0)
 		fill_at = now + OUTBOX_RETRY_LOCKS_AFTER;	/* no memory for a request */
 	until = Min(until, fill_at);
-	if (now < locks_at)
-		until = locks_at;		/* what could not be done may be urgent */
+	if (now < outbox_locks_at)
+		until = outbox_locks_at;		/* what could not be done may be urgent */
 	ms = until <= now ? 0 : (long) Min((until - now + 999) / 1000, 60 * 1000);
 	if (http >= 0)
 		ms = Min(ms, http);
@@ -516,7 +423,7 @@ shut_down(void)
 	/*
 	 * Requests in flight are named by the positions and will be made again.
 	 */
-	settle_step(GetCurrentTimestamp(), true);
+	outbox_settle_step(GetCurrentTimestamp(), true);
 	OUTBOX_CRASH_POINT("stop.settled");
 	outbox_http_shutdown();
 	proc_exit(0);
@@ -552,6 +459,7 @@ loop(void)
 				shut_down();	/* whose log this is has to be asked again */
 			outbox_http_reload();
 			outbox_reload_at = Min(outbox_reload_at, GetCurrentTimestamp());	/* the key file */
+			outbox_step_retry_all();
 			outbox_fill_all = true;
 
 			/* Standbys may be asked for that were not when events were read. */
@@ -563,37 +471,25 @@ loop(void)
 		now = GetCurrentTimestamp();
 		if (outbox_clock_went_back(now))
 		{
-			settle_step(now, true);
+			outbox_settle_step(now, true);
 			outbox_clock_follow(now);
 			shut_down();
 		}
 		shares_step(now);
 		reload_step(now);
-		database_step(now);
+		outbox_database_step(now);
 		for (int i = 0; outbox_recreating && i < outbox_nendpoints; i++)
 			if (outbox_endpoints[i]->recreate)
 				outbox_deliver_cancel(outbox_endpoints[i], now - CANCEL_AFTER);
 
-		if (outbox_commands_wait && now >= locks_at)
-			command_step(now);
+		outbox_chores_first(now);
 		if (outbox_enabled)
-		{
-			if (database_ours)
-				outbox_schedule_step(db, now);
-			replay_step(now);
-			read_step(now, &more);
-		}
-		if (now >= locks_at && !outbox_backlog_step(now))
-			locks_at = now + OUTBOX_RETRY_LOCKS_AFTER;
+			more = read_step(now);
+		outbox_chores_backlog(now);
 		check_durability();
 		if (outbox_fill_all || now >= fill_at)
 			fill_slots(now);
-		settle_step(now, false);
-		if (database_ours)
-		{
-			retention_step(now);
-			outbox_dedup_sweep(now);
-		}
+		outbox_chores_last(now);
 		publish(now);
 		outbox_memory_give_back(now);
 
@@ -625,6 +521,8 @@ outbox_worker_main(Datum arg)
 									 ALLOCSET_DEFAULT_SIZES);
 	MemoryContextSwitchTo(loop_cxt);
 	instance_name = MemoryContextStrdup(TopMemoryContext, outbox_instance_name);
+	outbox_step_init(db, (int) (self - db->workers));
+	outbox_chores_init(db);
 	outbox_start(db, delivery_ended);
 	seen_emitted = pg_atomic_read_u64(&db->emitted);
 	seen_changed = pg_atomic_read_u64(&db->changed);

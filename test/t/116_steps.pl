@@ -1,0 +1,229 @@
+# An SQL error in one step of a worker: the step is on hold, what is at fault is
+# set aside, and everything else goes on.
+use strict;
+use warnings;
+
+use OutboxTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = outbox_node('main', conf => "outbox.dedup_window = '1s'\n");
+my $receiver = OutboxTest::Receiver->new('main');
+my $n = 0;
+
+sub ask
+{
+	my ($sql) = @_;
+	return $node->safe_psql('postgres', $sql);
+}
+
+# What is written to a table fails, under a condition, until it is lifted.
+sub obstruct
+{
+	my ($table, $event, $when, $return) = @_;
+	my $level = $event =~ /TRUNCATE/ ? 'STATEMENT' : 'ROW';
+
+	$when = $when ? "WHEN ($when)" : '';
+	ask("CREATE TRIGGER obstacle BEFORE $event ON outbox.$table FOR EACH $level $when EXECUTE FUNCTION public.obstacle()");
+	return;
+}
+
+sub lift
+{
+	my ($table) = @_;
+
+	ask("DROP TRIGGER obstacle ON outbox.$table");
+	$node->reload;
+	return;
+}
+
+# An endpoint that has nothing to do with it is served meanwhile.
+sub goes_on
+{
+	my ($name) = @_;
+	my @ids = map { emit($node, 'fine.n', '{"n": ' . ++$n . '}') } 1 .. 3;
+
+	$receiver->wait_delivered(1, id => $_) foreach @ids;
+	wait_status($node, $ids[-1], 'delivered', "$name: everything else goes on");
+	return;
+}
+
+sub held
+{
+	my ($step, $reason, $endpoint) = @_;
+	my $whose = $endpoint ? "endpoint = '$endpoint'" : 'endpoint IS NULL';
+
+	ok(wait_sql($node, "SELECT count(*) = 1 FROM outbox.held_steps WHERE step = '$step' AND reason = '$reason' AND $whose"
+			  . " AND failures > 0 AND since <= now() AND next_try_at > since"),
+		"$step: is on hold");
+	like(ask('SELECT held_steps, reason FROM outbox.status'), qr/^[1-9]\d*\|on hold: .*$step \($reason\)/,
+		"$step: the status says so");
+	goes_on($step);
+	return;
+}
+
+sub works_again
+{
+	my ($step) = @_;
+	ok(wait_sql($node, "SELECT count(*) = 0 FROM outbox.held_steps WHERE step = '$step'"), "$step: works again");
+	return;
+}
+
+ask(<<'SQL');
+CREATE ROLE emitter;
+GRANT USAGE ON SCHEMA outbox TO emitter;
+GRANT INSERT (id, topic, key, payload) ON outbox.events TO emitter;
+CREATE FUNCTION public.obstacle() RETURNS trigger LANGUAGE plpgsql AS
+$$ BEGIN RAISE EXCEPTION 'an obstacle in %', TG_TABLE_NAME; END $$;
+SQL
+my $quick = "backoff_base => '50 ms', backoff_max => '100 ms'";
+endpoint($node, $receiver, 'fine', '/ok/fine', "topics => '{fine.*,load.*}'");
+endpoint($node, $receiver, 'bad', '/ok/bad', "topics => '{bad.*,load.*}', $quick");
+endpoint($node, $receiver, 'dead', '/status/500/dead', "topics => '{dead.*}', max_attempts => 1");
+endpoint($node, $receiver, 'told', '/ok/told', "topics => '{outbox.dead}'");
+goes_on('at first');
+my $pid = worker_pid($node);
+
+# schedule: an event of somebody else has the id
+my $later = ask("SELECT outbox.emit('fine.later', '{}', deliver_at => now() + '1 s')");
+ask("SET ROLE emitter; INSERT INTO outbox.events (id, topic, payload) VALUES ('$later', 'fine.taken', '{}')");
+ok(wait_sql($node, "SELECT count(*) = 1 FROM outbox.set_aside WHERE what = 'scheduled' AND event_id = '$later'"
+		  . " AND error = 'the log has another event with this id'"),
+	'schedule: an event whose id is taken is set aside');
+is(ask("SELECT status, reason, last_error FROM outbox.deliveries WHERE event_id = '$later' AND status = 'scheduled'"),
+	'scheduled|set aside|the log has another event with this id', 'and its delivery says why');
+goes_on('an id that is taken');
+
+# The same while its transaction is open: nothing waits for it
+my $open = $node->background_psql('postgres');
+my @due = split /\n/, ask("SELECT outbox.emit('fine.due', '{}', deliver_at => now() + '1 s') FROM generate_series(1, 3)");
+$open->query_safe("BEGIN; INSERT INTO outbox.events (id, topic, payload) VALUES ('$due[1]', 'fine.open', '{}')");
+$receiver->wait_delivered(1, id => $_) foreach @due[ 0, 2 ];
+ok(wait_sql($node, "SELECT count(*) = 1 FROM outbox.set_aside WHERE event_id = '$due[1]' AND error LIKE 'a transaction that is open%'"),
+	'schedule: an event whose id is in doubt is set aside');
+goes_on('an id that is in doubt');
+$open->query_safe('ROLLBACK');
+$open->quit;
+$receiver->wait_delivered(1, id => $due[1]);
+pass('rolled back: it is sent');
+
+# Any other error with one of them
+obstruct('scheduled', 'DELETE', q(OLD.topic = 'fine.blocked'));
+my ($one, $blocked) = split /\n/,
+  ask("SELECT outbox.emit(t, '{}', deliver_at => now() + '100 ms') FROM unnest('{fine.free,fine.blocked}'::text[]) t");
+$receiver->wait_delivered(1, id => $one);
+ok(wait_sql($node, "SELECT error FROM outbox.set_aside WHERE event_id = '$blocked'", 'an obstacle in scheduled'),
+	'schedule: one that fails is set aside with the error');
+goes_on('one that fails');
+lift('scheduled');
+ask("UPDATE outbox.scheduled SET retry_at = now() WHERE id = '$blocked'");
+$receiver->wait_delivered(1, id => $blocked);
+
+# and with what would set it aside, too: the step is on hold
+obstruct('scheduled', 'DELETE OR UPDATE');
+$one = ask("SELECT outbox.emit('fine.all', '{}', deliver_at => now() + '100 ms')");
+held('schedule', 'error');
+lift('scheduled');
+works_again('schedule');
+$receiver->wait_delivered(1, id => $one);
+
+# settle: one endpoint's outcomes cannot be stored
+obstruct('parked', 'INSERT OR UPDATE', 'NEW.endpoint_id = ' . ask("SELECT endpoint_id FROM outbox.endpoint_settings WHERE name = 'bad'"));
+$receiver->control(path => '/ok/bad', behave => '/status/500');
+my $unsettled = emit($node, 'bad.n', '{}');
+held('settle', 'error', 'bad');
+my $waits = emit($node, 'bad.n', '{}');
+nothing_arrives($receiver, 'settle: nothing is sent whose outcome could not be stored', 1, id => $waits);
+$receiver->control(path => '/ok/bad', behave => '/ok');
+lift('parked');
+works_again('settle');
+wait_status($node, $_, 'delivered', 'settle: nothing is lost') foreach $unsettled, $waits;
+is(ask("SELECT count(*) FROM outbox.attempts WHERE event_id = '$unsettled' AND status_code = 500"), '1',
+	'settle: nothing was sent twice for it');
+
+# read: the log cannot be read
+my $piece = ask("SELECT piece FROM outbox.pieces WHERE log = 'events'");
+ask("ALTER INDEX outbox.events_${piece}_seq_idx RENAME TO hidden");
+my $unread = emit($node, 'fine.unread', '{}');
+ok(wait_sql($node, "SELECT count(*) = 1 FROM outbox.held_steps WHERE step = 'read' AND reason = 'missing'"), 'read: is on hold');
+my @unread = map { emit($node, 'load.n', "{\"n\": $_}", "key => 'k'") } 1 .. 20;
+ask("ALTER INDEX outbox.hidden RENAME TO events_${piece}_seq_idx");
+$node->reload;
+$receiver->wait_delivered(1, id => $_) foreach $unread, @unread;
+works_again('read');
+wait_status($node, $_, 'delivered', 'read: all are stored') foreach @unread[ 0, 19 ];
+is(scalar(() = $receiver->requests(id => $_, path => '/ok/bad')), 1, 'read: once') foreach @unread[ 0, 19 ];
+
+# retention, dedup
+obstruct("events_$_", 'TRUNCATE') foreach 0 .. 2;
+ask("ALTER SYSTEM SET outbox.retention = '1s'");
+$node->reload;
+held('retention', 'error');
+
+# A process of the same worker that comes next does not begin with it
+my $since = ask("SELECT since FROM outbox.held_steps WHERE step = 'retention'");
+ask("SELECT pg_terminate_backend($pid)");
+$pid = new_worker($node, $pid);
+is(ask("SELECT since FROM outbox.held_steps WHERE step = 'retention'"), $since, 'retention: is on hold after a restart');
+goes_on('a restart');
+ask("DROP TRIGGER obstacle ON outbox.events_$_") foreach 0 .. 2;
+$node->reload;
+works_again('retention');
+ask('ALTER SYSTEM RESET outbox.retention');
+$node->reload;
+
+obstruct('dedup', 'DELETE');
+emit($node, 'fine.once', '{}', "dedup_key => 'a'");
+held('dedup', 'error');
+lift('dedup');
+works_again('dedup');
+ok(wait_sql($node, 'SELECT count(*) = 0 FROM outbox.dedup'), 'dedup: the key is forgotten');
+
+# replay
+obstruct('replays', 'UPDATE');
+ask("SELECT outbox.replay('bad', now() - interval '1 h', topics => '{load.*}')");
+held('replay', 'error', 'bad');
+lift('replays');
+works_again('replay');
+$receiver->wait_delivered(2, id => $unread[19], path => '/ok/bad');
+
+# notice, and command: dead letters that are told, and one that cannot be retried
+obstruct('events', 'INSERT', q(NEW.topic = 'outbox.dead'));
+my @dead = map { emit($node, 'dead.n', "{\"n\": $_}") } 1 .. 3;
+held('notice', 'error');
+ok(wait_sql($node, 'SELECT count(*) = 3 FROM outbox.dead_letters'), 'notice: what it tells of is stored');
+lift('events');
+works_again('notice');
+ok(wait_until { scalar(() = $receiver->requests(path => '/ok/told')) }, 'notice: it comes later');
+
+obstruct('parked', 'UPDATE', "NEW.event_id = '$dead[1]'");
+$receiver->control(path => '/status/500/dead', behave => '/ok');
+ask("SELECT outbox.retry('dead')");
+$receiver->wait_delivered(1, id => $_) foreach @dead[ 0, 2 ];
+ok(wait_sql($node, "SELECT endpoint, action, error FROM outbox.set_aside WHERE what = 'command' AND event_id = '$dead[1]'",
+		'dead|retry|an obstacle in parked'),
+	'command: one that fails is set aside with the error');
+goes_on('command');
+ask('DROP TRIGGER obstacle ON outbox.parked');
+ask('UPDATE outbox.commands SET retry_at = now()');
+ask("SELECT outbox.endpoints_changed()");
+$receiver->wait_delivered(1, id => $dead[1]);
+
+# backlog: the view that it asks is broken
+my $view = ask("SELECT pg_get_viewdef('outbox.log_size')");
+ask("CREATE OR REPLACE VIEW outbox.log_size AS SELECT bytes / (bytes - bytes) AS bytes, min_seq, oldest_at, max_seq FROM ("
+	  . ($view =~ s/;\s*$//r) . ') l');
+ask("ALTER SYSTEM SET outbox.max_backlog_size = '100MB'");
+$node->reload;
+ok(wait_sql($node, "SELECT count(*) = 1 FROM outbox.held_steps WHERE step = 'backlog' AND reason = 'data'"), 'backlog: is on hold');
+goes_on('backlog');
+ask("CREATE OR REPLACE VIEW outbox.log_size AS $view");
+$node->reload;
+works_again('backlog');
+
+is(ask('SELECT sum(restarts) FROM outbox.worker_slots()'), '0', 'no worker has ended with an error');
+is(worker_pid($node), $pid, 'nor ended at all');
+is(ask('SELECT held_steps, reason FROM outbox.status'), '0|', 'nothing is on hold any more');
+$node->stop;
+done_testing();

@@ -1,0 +1,87 @@
+# An index that is being made anew, and a row that cannot be read: what needs them
+# waits or is set aside, and the worker goes on.
+use strict;
+use warnings;
+
+use OutboxTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(usleep);
+
+my $node = outbox_node('main');
+my $receiver = OutboxTest::Receiver->new('main');
+my $offset = 0;
+
+sub ask
+{
+	my ($sql) = @_;
+	return $node->safe_psql('postgres', $sql);
+}
+
+endpoint($node, $receiver, 'ok', '/ok/a', "topics => '{ok.*}'");
+endpoint($node, $receiver, 'slow', '/slow/b?ms=3000', "topics => '{slow.*}'");
+endpoint($node, $receiver, 'retry', '/ok/c', "topics => '{retry.*}', backoff_base => '20 ms', backoff_max => '20 ms'");
+my $pid = worker_pid($node);
+my $first = emit($node, 'ok.first', '{}');
+wait_status($node, $first, 'delivered', 'it works');
+
+# Nothing that the worker needs may be waited for: neither the log nor the retries
+foreach my $what ('TABLE outbox.events_0', 'TABLE outbox.events_1', 'INDEX outbox.events_0_xid_seq_idx',
+	'TABLE outbox.parked', 'TABLE outbox.kept_events', 'TABLE outbox.scheduled', 'TABLE outbox.positions_0')
+{
+	my $session = $node->background_psql('postgres');
+	my $slow = emit($node, 'slow.n', '{}');
+
+	$receiver->control(path => '/ok/c', behave => '/status/500');
+	my $retry = emit($node, 'retry.n', '{}');
+	wait_status($node, $retry, 'retrying', "$what: a delivery waits for its retry");
+	$session->query_safe("BEGIN; REINDEX $what");
+	$receiver->control(path => '/ok/c', behave => '/ok');
+	usleep(2_500_000);    # as long as it took a waiting worker to end
+	is(worker_pid($node), $pid, "$what: the worker lives while it is made anew");
+	my $longest = ask("SELECT COALESCE(extract(epoch FROM max(clock_timestamp() - last_loop_at)), 0) FROM outbox.worker_slots()");
+	cmp_ok($longest, '<', 1.5, "$what: and its loop goes round");
+	$session->query_safe('COMMIT');
+	$session->quit;
+	wait_status($node, $slow, 'delivered', "$what: what was in flight is delivered");
+	is(scalar(() = $receiver->requests(id => $slow)), 1, "$what: once");
+	wait_status($node, $retry, 'delivered', "$what: the retry as well");
+}
+is(ask("SELECT reason FROM outbox.status"), '', 'nothing is on hold');
+unlike(PostgreSQL::Test::Utils::slurp_file($node->logfile), qr/ERROR:  (?!.*statement)|outbox step .* failed/, 'no error in the log');
+
+# A damaged row: a chunk of the payload is missing
+SKIP:
+{
+	skip 'pg_surgery is not there', 7
+	  unless ask("SELECT count(*) FROM pg_available_extensions WHERE name = 'pg_surgery'");
+	ask('CREATE EXTENSION pg_surgery');
+	ask("SELECT outbox.pause_endpoint('ok')");
+	my @ids = split /\n/, ask(<<'SQL');
+SELECT outbox.emit('ok.large', jsonb_build_object('n', n, 'x',
+	(SELECT string_agg(md5(n || '.' || i), '') FROM generate_series(1, 500) i))) FROM generate_series(1, 3) n
+SQL
+	my $piece = ask("SELECT tableoid::regclass FROM outbox.events WHERE id = '$ids[1]'");
+	my $toast = ask("SELECT reltoastrelid::regclass FROM pg_class WHERE oid = '$piece'::regclass");
+	my $chunks = ask("SELECT count(DISTINCT chunk_id) FROM $toast");
+	my $tids = ask("SELECT array_agg(ctid) FROM $toast"
+		  . " WHERE chunk_id = (SELECT DISTINCT chunk_id FROM $toast ORDER BY 1 OFFSET $chunks - 2 LIMIT 1)");
+	ask("SELECT heap_force_kill('$toast'::regclass, '$tids'::tid[])");
+	ask("SELECT outbox.resume_endpoint('ok')");
+	$receiver->wait_delivered(1, id => $_) foreach @ids[ 0, 2 ];
+	pass('a damaged row: those before and after it are delivered');
+	ok(wait_sql($node, "SELECT count(*) = 1 FROM outbox.parked WHERE event_id = '$ids[1]' AND status = 'dead' AND reason = 'unreadable'"),
+		'its delivery is dead, and says why');
+	ok(wait_sql($node, 'SELECT count(*) = 0 FROM outbox.held_steps'), 'reading goes on');
+	my $last = emit($node, 'ok.last', '{}');
+	$receiver->wait_delivered(1, id => $last);
+	ask("SELECT outbox.retry('ok')");
+	ok(wait_sql($node, "SELECT count(*) = 1 FROM outbox.parked WHERE event_id = '$ids[1]' AND status = 'dead' AND attempts = 0"),
+		'tried again, it is dead again');
+	$last = emit($node, 'ok.last', '{}');
+	$receiver->wait_delivered(1, id => $last);
+	is(worker_pid($node), $pid, 'the worker is still the same');
+}
+$node->stop;
+done_testing();
