@@ -59,7 +59,6 @@
 static MemoryContext page_cxt;
 static int64 durable_tick;		/* all that this tick sees is durable */
 
-bool		outbox_log_careful;
 XLogRecPtr	outbox_durable_lsn;
 XLogRecPtr	outbox_fetched_lsn;
 
@@ -245,6 +244,7 @@ probe_row(void *arg)
 }
 
 /*
+ * Asked after reading has failed, of each row, in a subtransaction.
  * Is the row damaged, or does it hold what this server cannot read any more?
  * Then what may be at fault is left out of it.  Any other error is thrown on:
  * reading is tried again.
@@ -254,7 +254,7 @@ is_unreadable(OutboxRow *row)
 {
 	OutboxStepError failure;
 
-	if (!outbox_log_careful || outbox_step_try_part(probe_row, row, &failure))
+	if (!outbox_step_reading_failed() || outbox_step_try_part(probe_row, row, &failure))
 		return false;
 	if (failure.sqlerrcode != ERRCODE_DATA_CORRUPTED &&
 		ERRCODE_TO_CATEGORY(failure.sqlerrcode) != ERRCODE_DATA_EXCEPTION &&

@@ -152,12 +152,6 @@ typedef struct OutboxReader
 extern void outbox_log_init(Oid sequence);
 
 /*
- * True after reading has failed: each row is then tried in a subtransaction, and
- * one that is damaged becomes an event that says so.
- */
-extern bool outbox_log_careful;
-
-/*
  * Ticks.  outbox_log_tick() looks at the log now: to be called in a READ
  * COMMITTED transaction, with the log's tables locked.  outbox_log_now() does
  * so for a transaction of a user, which must have its xid already and stores it;

@@ -225,6 +225,26 @@ outbox_step_held(OutboxStep step, int32 endpoint_id)
 	return hold != NULL && GetCurrentTimestamp() < hold->next_try_at;
 }
 
+bool
+outbox_step_reading_failed(void)
+{
+	for (int i = 0; i < nholds; i++)
+		switch (holds[i].step)
+		{
+			case OUTBOX_STEP_READ:
+			case OUTBOX_STEP_FOLLOWERS:
+			case OUTBOX_STEP_REPLAY:
+			case OUTBOX_STEP_BACKLOG:
+			case OUTBOX_STEP_RELOAD:
+				if (!holds[i].locked)
+					return true;
+				break;
+			default:
+				break;
+		}
+	return false;
+}
+
 TimestampTz
 outbox_step_next_time(void)
 {

@@ -62,6 +62,12 @@ outbox_step_may(OutboxStep step)
 	return !outbox_step_held(step, 0);
 }
 
+/*
+ * True if a step that reads the log is on hold, and not for a lock: then a row may
+ * be at fault.
+ */
+extern bool outbox_step_reading_failed(void);
+
 /* The first time that something on hold may be tried again; DT_NOEND: never. */
 extern TimestampTz outbox_step_next_time(void);
 

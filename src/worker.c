@@ -171,12 +171,10 @@ read_step(TimestampTz now)
 		return false;
 	if (outbox_step_try(read_log, &r, &failure))
 	{
-		outbox_log_careful = false;
 		if (r.head)
 			outbox_step_passed(OUTBOX_STEP_READ, 0);
 		return r.more;
 	}
-	outbox_log_careful = !outbox_step_was_locked(&failure);
 	if (!r.head && outbox_step_blamed() == 0)
 		outbox_locks_at = now + USECS_PER_SEC;
 	outbox_step_hold(OUTBOX_STEP_READ, outbox_step_blamed(), &failure);
