@@ -123,7 +123,6 @@ outbox_attempt_ended(const OutboxDelivery *d, const OutboxOutcome *o,
 void
 outbox_attempts_write(void)
 {
-	static OutboxSlots slots;
 	int			piece = (int) pg_atomic_read_u32(&db->attempts_piece);
 	Datum	   *values;
 	bool	   *nulls;
@@ -153,7 +152,7 @@ outbox_attempts_write(void)
 		v[9] = n[9] ? (Datum) 0 : CStringGetTextDatum(a->body);
 	}
 	outbox_append_rows(outbox_session_table(OUTBOX_TABLE_ATTEMPT_LOG_0 + piece),
-					   &slots, nattempts, values, nulls);
+					   nattempts, values, nulls);
 }
 
 void

@@ -271,8 +271,8 @@ open_secrets(OutboxEndpoint *ep, const OutboxSettings *s)
  * until it is told of the new ones.  So their memory is only retired here, and
  * freed with the next report.  Requests in flight have copies of all they need.
  */
-void
-outbox_catalog_assign(OutboxEndpoint *ep, const OutboxSettings *s)
+static void
+assign(OutboxEndpoint *ep, const OutboxSettings *s)
 {
 	MemoryContext cxt = AllocSetContextCreate(CurTransactionContext,
 											  "outbox endpoint settings",
@@ -339,6 +339,24 @@ outbox_catalog_assign(OutboxEndpoint *ep, const OutboxSettings *s)
 	MemoryContextSetParent(cxt, ep->cxt);
 	ep->settings_cxt = cxt;
 	MemoryContextSwitchTo(old);
+}
+
+/* After an error it has the former ones: the memory of the new ones goes. */
+void
+outbox_catalog_assign(OutboxEndpoint *ep, const OutboxSettings *s)
+{
+	const OutboxEndpoint was = *ep;
+
+	PG_TRY();
+	{
+		assign(ep, s);
+	}
+	PG_CATCH();
+	{
+		*ep = was;
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
 }
 
 int64

@@ -114,7 +114,8 @@ outbox_settle_step(TimestampTz now, bool final)
 	outbox_settle_since = 0;
 	outbox_fill_all = true;			/* lanes may have moved on */
 	if (outbox_reader_wants_followers(&outbox_busy))
-		(void) outbox_step_run(OUTBOX_STEP_FOLLOWERS, bring_followers, &now);
+		outbox_reader_followers_ended(&outbox_busy,
+									  !outbox_step_run(OUTBOX_STEP_FOLLOWERS, bring_followers, &now));
 	if (final)
 		return;
 	if (outbox_positions_want_compaction(now))
@@ -168,7 +169,7 @@ replay_step(TimestampTz now)
 	if (outbox_settle_since != 0)
 		outbox_locks_at = now + OUTBOX_RETRY_LOCKS_AFTER;
 	else if (!outbox_step_run(OUTBOX_STEP_REPLAY, run_replays, &now))
-		outbox_replays_changed = true;	/* memory may be ahead of the tables */
+		outbox_replays_failed();
 }
 
 static void

@@ -257,6 +257,7 @@ typedef struct OutboxEndpoint
 	char	   *sweep_key;		/* up to here keys were looked at for followers
 								 * that nothing blocks; NULL: all were */
 	bool		unblocking;		/* what is blocked in no lane becomes due */
+	bool		unblocked;		/* the same, by the step that is under way */
 
 	/* breaker, pace */
 	OutboxBreaker breaker;

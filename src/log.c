@@ -629,7 +629,6 @@ take_whole(void *arg, void *wanted, OutboxEvent *event)
 	if (memcmp(&event->id, &w->part->id, sizeof(event->id)) != 0)
 		return;
 	w->event = event;
-	event->page->refs++;
 }
 
 OutboxEvent *
@@ -639,7 +638,8 @@ outbox_log_fetch_whole(const OutboxEvent *event)
 	FetchState	st = {.take = take_whole,.arg = &w,.whole = true};
 
 	fetch(&event->seq, 1, &st);
-	outbox_page_unref(st.page);
+	if (w.event == NULL)
+		outbox_page_unref(st.page);
 	return w.event;
 }
 

@@ -259,16 +259,19 @@ static void
 sweep(OutboxEndpoint *ep)
 {
 	Datum	   *keys = palloc(sizeof(Datum) * ASK_KEYS);
+	char	   *former = ep->sweep_key;
 	int			n = 0;
 
-	read_keys(ep, ep->sweep_key, ASK_KEYS);
+	read_keys(ep, former, ASK_KEYS);
 	for (uint64 i = 0; i < SPI_processed; i++)
 		keys[n++] = CStringGetTextDatum(row_text(fetch_row(i), 0));
-	pfree(ep->sweep_key);
-	ep->sweep_key = n < ASK_KEYS ? NULL :
-		MemoryContextStrdup(ep->cxt, TextDatumGetCString(keys[n - 1]));
 	if (n > 0)
 		ask_keys(ep, keys, n, true);
+
+	/* Nothing can fail any more that would have to be asked again. */
+	ep->sweep_key = n < ASK_KEYS ? NULL :
+		MemoryContextStrdup(ep->cxt, TextDatumGetCString(keys[n - 1]));
+	pfree(former);
 }
 
 /* What is in no lane was blocked under another ordering: it is due. */

@@ -232,6 +232,9 @@ outbox_payload_bring(OutboxEvent *event, OutboxFormat format, bool *gone)
 		return NULL;
 	if (!outbox_step_try(bring_whole, &b, &failure))
 	{
+		if (b.whole)
+			outbox_page_unref(b.whole->page);
+
 		/* A damaged row is not there any more; else it is tried again. */
 		*gone = failure.sqlerrcode == ERRCODE_DATA_CORRUPTED ||
 			ERRCODE_TO_CATEGORY(failure.sqlerrcode) == ERRCODE_DATA_EXCEPTION;

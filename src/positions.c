@@ -195,7 +195,17 @@ outbox_position_load_pending(OutboxEndpoint *ep, const int64 *seqs, int n)
 
 	if (n == 0)
 		return;
-	outbox_log_fetch(seqs, n, take_pending, &p);
+	PG_TRY();
+	{
+		outbox_log_fetch(seqs, n, take_pending, &p);
+	}
+	PG_CATCH();
+	{
+		for (int i = 0; i < p.n; i++)
+			outbox_page_unref(p.events[i]->page);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
 	qsort(p.events, p.n, sizeof(OutboxEvent *), compare_seq);
 	for (int i = 0; i < p.n; i++)
 	{
@@ -292,18 +302,15 @@ outbox_positions_add(OutboxPositions *p, OutboxEndpoint *ep, const OutboxCursor 
 void
 outbox_positions_write(OutboxPositions *p)
 {
-	static OutboxSlots slots;
-
 	if (p->n > 0)
 		outbox_append_rows(outbox_session_table(OUTBOX_TABLE_POSITIONS_0 + p->piece),
-						   &slots, p->n, p->values, p->nulls);
+						   p->n, p->values, p->nulls);
 	pg_atomic_fetch_add_u32(&db->position_rows, p->n);
 }
 
 void
 outbox_positions_write_tick(const OutboxTick *tick, int piece)
 {
-	static OutboxSlots slots;
 	Datum		values[6];
 	bool		nulls[6] = {0};
 
@@ -313,8 +320,7 @@ outbox_positions_write_tick(const OutboxTick *tick, int piece)
 	values[3] = outbox_snapshot_datum(tick);
 	values[4] = Int64GetDatum(tick->seq_low);
 	values[5] = Int64GetDatum(tick->seq_high);
-	outbox_append_rows(outbox_session_table(OUTBOX_TABLE_TICKS_0 + piece), &slots, 1,
-					   values, nulls);
+	outbox_append_rows(outbox_session_table(OUTBOX_TABLE_TICKS_0 + piece), 1, values, nulls);
 }
 
 /* ----------------------------------------------------------- compaction */

@@ -66,7 +66,8 @@ typedef struct Topic
 	int			n;
 	OutboxEndpoint **subscribers;
 	OutboxFilterResult *result; /* of each subscriber's filter, for the event
-								 * that is being looked at */
+								 * that is being looked at … */
+	bool	   *cancelled;		/* … and whether it is cancelled there */
 	int			nforeign;
 	OutboxForeign **foreign;	/* subscribers that others serve */
 } Topic;
@@ -170,6 +171,7 @@ remember(const char *name, OutboxEndpoint **subscribers, int n, OutboxForeign **
 	topic->subscribers = MemoryContextAlloc(newer.cxt, sizeof(*subscribers) * n);
 	memcpy(topic->subscribers, subscribers, sizeof(*subscribers) * n);
 	topic->result = MemoryContextAllocZero(newer.cxt, sizeof(*topic->result) * n);
+	topic->cancelled = MemoryContextAllocZero(newer.cxt, sizeof(*topic->cancelled) * n);
 	topic->nforeign = nforeign;
 	topic->foreign = MemoryContextAlloc(newer.cxt, sizeof(*foreign) * nforeign);
 	memcpy(topic->foreign, foreign, sizeof(*foreign) * nforeign);
@@ -244,17 +246,8 @@ wanted_elsewhere(const Topic *topic, OutboxRow *row)
 static void
 count_event(OutboxEndpoint *ep, const OutboxRow *row)
 {
-	if (outbox_parked_is_cancelled(ep, outbox_row_seq(row)))
-		return;
 	if (ep->backlog++ == ep->window_count - ep->ncancelled)
 		ep->backlog_since = outbox_row_created_at(row);
-}
-
-static bool
-push(OutboxEndpoint *ep, OutboxEvent *event, OutboxFilterResult filter)
-{
-	return outbox_endpoint_push(ep, event, filter,
-								outbox_parked_is_cancelled(ep, event->seq));
 }
 
 static void *
@@ -272,13 +265,15 @@ head_wants(void *arg, const char *name, size_t len, OutboxRow *row)
 		topic->result[i] = passes(ep->filter, row);
 		if (topic->result[i] == OUTBOX_FILTER_NO)
 			continue;
+		topic->cancelled[i] = outbox_parked_is_cancelled(ep, outbox_row_seq(row));
 		wanted = true;
 		attached = attached || ep->attached;
 	}
 
 	/* When none of that can fail any more. */
 	for (int i = 0; i < topic->n; i++)
-		if (topic->subscribers[i]->counted && topic->result[i] != OUTBOX_FILTER_NO)
+		if (topic->subscribers[i]->counted && topic->result[i] != OUTBOX_FILTER_NO &&
+			!topic->cancelled[i])
 			count_event(topic->subscribers[i], row);
 	if (!wanted && outbox_serves_database() && !wanted_elsewhere(topic, row))
 		outbox_unmatched++;
@@ -297,7 +292,8 @@ head_takes(void *arg, void *wanted, OutboxEvent *event)
 
 		if (!ep->attached || topic->result[i] == OUTBOX_FILTER_NO)
 			continue;
-		if (!outbox_endpoint_may_push(ep) || !push(ep, event, topic->result[i]))
+		if (!outbox_endpoint_may_push(ep) ||
+			!outbox_endpoint_push(ep, event, topic->result[i], topic->cancelled[i]))
 		{
 			/* From here on it reads by itself, beginning with this event. */
 			ep->attached = false;
@@ -362,7 +358,8 @@ static void
 laggard_takes(void *arg, void *wanted, OutboxEvent *event)
 {
 	/* The page is no larger than the room. */
-	push(arg, event, *(OutboxFilterResult *) wanted);
+	outbox_endpoint_push(arg, event, *(OutboxFilterResult *) wanted,
+						 outbox_parked_is_cancelled(arg, event->seq));
 }
 
 /* True if reading for this endpoint has failed, and its time has not come yet. */
@@ -505,7 +502,8 @@ counter_wants(void *arg, const char *topic, size_t len, OutboxRow *row)
 {
 	OutboxEndpoint *ep = arg;
 
-	if (outbox_reader_subscribes(ep, topic, len, row))
+	if (outbox_reader_subscribes(ep, topic, len, row) &&
+		!outbox_parked_is_cancelled(ep, outbox_row_seq(row)))
 		count_event(ep, row);
 	return NULL;
 }
@@ -635,10 +633,32 @@ outbox_reader_bring_followers(dlist_head *busy)
 		outbox_step_blame(ep->id);
 		outbox_parked_load_followers(ep);
 		if (ep->unblocking)
+		{
+			ep->unblocked = true;
 			outbox_parked_unblock(ep);
+		}
 		outbox_step_passed(OUTBOX_STEP_FOLLOWERS, ep->id);
 	}
 	outbox_step_blame(0);
+}
+
+/* 'undone': what became due in the tables is blocked there again. */
+void
+outbox_reader_followers_ended(dlist_head *busy, bool undone)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, busy)
+	{
+		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, busy_node, iter.cur);
+
+		if (ep->unblocked && undone)
+		{
+			ep->unblocking = true;
+			outbox_parked_count_again(ep);
+		}
+		ep->unblocked = false;
+	}
 }
 
 bool

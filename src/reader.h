@@ -57,6 +57,7 @@ extern int	outbox_reader_overflow(OutboxEndpoint *ep);
 /* Lanes whose next followers are in outbox.parked.  Needs a transaction. */
 extern bool outbox_reader_wants_followers(dlist_head *busy);
 extern void outbox_reader_bring_followers(dlist_head *busy);
+extern void outbox_reader_followers_ended(dlist_head *busy, bool undone);
 
 /* Is there anything for a step to do?  Cheap; asked before a transaction. */
 extern bool outbox_reader_has_work(dlist_head *busy, bool head, TimestampTz now);

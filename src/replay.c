@@ -18,6 +18,7 @@
 
 #include "crash_point.h"
 #include "kept.h"
+#include "parked.h"
 #include "plan.h"
 #include "reader.h"
 #include "replay.h"
@@ -248,6 +249,20 @@ go_on(Replay *r)
 	OUTBOX_CRASH_POINT("replay.parked");
 	store_progress(r, parked, r->cursor.under == NULL);
 	outbox_roster_busy(page.ep);
+}
+
+/* Memory may be ahead of the tables. */
+void
+outbox_replays_failed(void)
+{
+	outbox_replays_changed = true;
+	for (int i = 0; i < nreplays; i++)
+	{
+		OutboxEndpoint *ep = outbox_roster_find(replays[i].endpoint_id);
+
+		if (ep)
+			outbox_parked_count_again(ep);
+	}
 }
 
 bool

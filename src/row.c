@@ -30,23 +30,6 @@ outbox_int8_array(const int64 *values, int n)
 										   TYPALIGN_DOUBLE));
 }
 
-static void
-need_slots(OutboxSlots *s, TupleDesc desc, int n)
-{
-	MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
-
-	if (s->desc == NULL)
-		s->desc = CreateTupleDescCopy(desc);
-	if (s->n < n)
-	{
-		s->slots = s->slots ? repalloc_huge(s->slots, sizeof(TupleTableSlot *) * n) :
-			palloc(sizeof(TupleTableSlot *) * n);
-		while (s->n < n)
-			s->slots[s->n++] = MakeTupleTableSlot(s->desc, &TTSOpsHeapTuple);
-	}
-	MemoryContextSwitchTo(old);
-}
-
 /*
  * True if the table has triggers for an inserted row that are not the
  * extension's.  Tools that copy a table while it is written to, as pg_repack
@@ -132,36 +115,40 @@ outbox_insert_row(Relation rel, TupleTableSlot *slot)
  * extension's.
  */
 void
-outbox_append_rows(Oid table, OutboxSlots *s, int nrows, Datum *values, bool *nulls)
+outbox_append_rows(Oid table, int nrows, Datum *values, bool *nulls)
 {
 	Relation	rel = table_open(table, NoLock);
-	TupleDesc	desc = RelationGetDescr(rel);
+	TupleDesc	desc = CreateTupleDescCopy(RelationGetDescr(rel));
 	int			natts = desc->natts;
+	TupleTableSlot **slots = palloc(sizeof(TupleTableSlot *) * Max(nrows, 1));
 	ResultRelInfo *info = makeNode(ResultRelInfo);
 	EState	   *estate = begin_insert(info, rel);
 	bool		with_triggers = has_triggers_of_others(rel);
 
-	need_slots(s, desc, nrows);
+	/*
+	 * Each slot owns its tuple, so that nothing copies it once more.  Both are
+	 * the transaction's: a slot that outlived an error would free what has gone.
+	 */
 	for (int i = 0; i < nrows; i++)
 	{
-		/* The slot owns the tuple, so that nothing copies it once more. */
+		slots[i] = MakeTupleTableSlot(desc, &TTSOpsHeapTuple);
 		ExecStoreHeapTuple(heap_form_tuple(desc, values + (size_t) i * natts,
 										   nulls + (size_t) i * natts),
-						   s->slots[i], true);
-		s->slots[i]->tts_tableOid = table;
+						   slots[i], true);
+		slots[i]->tts_tableOid = table;
 	}
 	if (with_triggers)
 		AfterTriggerBeginQuery();
 	else
-		table_multi_insert(rel, s->slots, nrows, GetCurrentCommandId(true), 0, NULL);
+		table_multi_insert(rel, slots, nrows, GetCurrentCommandId(true), 0, NULL);
 	for (int i = 0; i < nrows; i++)
 	{
 		if (with_triggers)
-			insert_with_triggers(info, estate, s->slots[i]);
+			insert_with_triggers(info, estate, slots[i]);
 		else
-			outbox_insert_index_tuples(info, s->slots[i], estate);
+			outbox_insert_index_tuples(info, slots[i], estate);
 		ResetPerTupleExprContext(estate);
-		ExecClearTuple(s->slots[i]);
+		ExecDropSingleTupleTableSlot(slots[i]);
 	}
 	if (with_triggers)
 		AfterTriggerEndQuery(estate);

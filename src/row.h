@@ -65,22 +65,10 @@ row_is(OutboxColumns row, int i, const char *what)
 extern Datum outbox_int8_array(const int64 *values, int n);
 
 /*
- * Slots that are used again by each settle.  Their descriptor is a copy that
- * nobody counts references of; there is one set for each kind of table.
- */
-typedef struct OutboxSlots
-{
-	int			n;
-	TupleDesc	desc;
-	TupleTableSlot **slots;
-} OutboxSlots;
-
-/*
  * Appends rows to one of our own tables: one WAL record for a page of them.
  * The values stand one row after the other.
  */
-extern void outbox_append_rows(Oid table, OutboxSlots *s, int nrows, Datum *values,
-							   bool *nulls);
+extern void outbox_append_rows(Oid table, int nrows, Datum *values, bool *nulls);
 
 /*
  * Inserts the row of a slot of one of our own tables, which the caller has

@@ -329,7 +329,7 @@ outbox_step_try(OutboxStepBody body, void *arg, OutboxStepError *failure)
 	}
 	PG_CATCH();
 	{
-		if (!outbox_in_transaction())
+		if (!outbox_in_transaction() || geterrcode() == ERRCODE_OUT_OF_MEMORY)
 			PG_RE_THROW();
 		passed = false;
 		HOLD_INTERRUPTS();

@@ -34,7 +34,9 @@ extern int32 outbox_step_blamed(void);
 /*
  * Runs the body, which begins and commits transactions.  False if it failed: the
  * transaction is aborted.  An error outside of a transaction is thrown on, for
- * then a commit may have been made that memory does not know of.
+ * then a commit may have been made that memory does not know of; and so is one of
+ * memory that was not to be had, for a change of what is in memory may be half
+ * done.  The process ends, and the next one reads everything from the tables.
  */
 extern bool outbox_step_try(OutboxStepBody body, void *arg, OutboxStepError *failure);
 

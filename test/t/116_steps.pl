@@ -31,9 +31,16 @@ sub obstruct
 
 sub lift
 {
-	my ($table) = @_;
+	ask("DROP TRIGGER obstacle ON outbox.$_") foreach @_;
+	$node->reload;
+	return;
+}
 
-	ask("DROP TRIGGER obstacle ON outbox.$table");
+sub set
+{
+	my ($name, $value) = @_;
+
+	ask(defined $value ? "ALTER SYSTEM SET outbox.$name = '$value'" : "ALTER SYSTEM RESET outbox.$name");
 	$node->reload;
 	return;
 }
@@ -221,6 +228,107 @@ goes_on('backlog');
 ask("CREATE OR REPLACE VIEW outbox.log_size AS $view");
 $node->reload;
 works_again('backlog');
+
+# attempts: twice, for what the first try has left behind must not harm the next one
+my @logs = map { "attempt_log_$_" } 0 .. 2;
+obstruct($_, 'INSERT') foreach @logs;
+my $noted = emit($node, 'fine.noted', '{}');
+held('attempts', 'error');
+ok(wait_sql($node, "SELECT failures > 1 FROM outbox.held_steps WHERE step = 'attempts'"), 'attempts: a second time');
+lift(@logs);
+works_again('attempts');
+ok(wait_sql($node, "SELECT count(*) = 1 FROM outbox.attempts WHERE event_id = '$noted'"), 'attempts: written later');
+
+# settle: the same with the positions, which are written at once for all
+endpoint($node, $receiver, 'late', '/ok/late', "topics => '{late.*}', max_attempts => 1000, $quick");
+my $late = ask("SELECT endpoint_id FROM outbox.endpoint_settings WHERE name = 'late'");
+obstruct("positions_$_", 'INSERT', "NEW.endpoint_id = $late") foreach 0, 1;
+my $placed = emit($node, 'late.n', '{}');
+held('settle', 'error', 'late');
+ok(wait_sql($node, "SELECT failures > 1 FROM outbox.held_steps WHERE step = 'settle'"), 'settle: a second time');
+lift('positions_0', 'positions_1');
+works_again('settle');
+wait_status($node, $placed, 'delivered', 'settle: the position is written later');
+
+# followers: the next one of a key is not in the log any more, and where it is
+# kept cannot be read
+$receiver->control(path => '/ok/late', behave => '/status/500');
+my @keyed = split /\n/, ask("SELECT outbox.emit('late.n', '{}', key => 'k') FROM generate_series(1, 2)");
+wait_status($node, $keyed[0], 'retrying', 'one waits for its retry');
+wait_status($node, $keyed[1], 'blocked', 'the other one behind it');
+set(retention => '1s');
+ok( wait_sql($node, "SELECT (SELECT count(*) FROM outbox.kept_events WHERE id IN ('$keyed[0]', '$keyed[1]')) = 2"
+		  . " AND NOT EXISTS (SELECT 1 FROM outbox.events WHERE id IN ('$keyed[0]', '$keyed[1]'))"),
+	'both are kept, and not in the log any more');
+set('retention');
+$receiver->control(path => '/ok/late', behave => '/hold');
+ok(wait_sql($node, "SELECT processing = 1 FROM outbox.stats WHERE endpoint = 'late'"), 'the first one is on its way');
+ask('ALTER TABLE outbox.kept_events RENAME COLUMN content_type TO hidden');
+$receiver->control(path => '/ok/late', behave => '/ok');
+held('followers', 'missing', 'late');
+ask('ALTER TABLE outbox.kept_events RENAME COLUMN hidden TO content_type');
+$node->reload;
+works_again('followers');
+wait_status($node, $_, 'delivered', 'followers: delivered') foreach @keyed;
+
+# tidy: they are not needed any more
+obstruct('kept_events', 'DELETE');
+set(retention => '1s');
+held('tidy', 'error');
+lift('kept_events');
+set('retention');
+works_again('tidy');
+ok(wait_sql($node, 'SELECT count(*) = 0 FROM outbox.kept_events'), 'tidy: nothing is kept for nothing');
+
+obstruct($_, 'TRUNCATE') foreach @logs;
+set(attempts_retention => '1s');
+held('forget_attempts', 'error');
+lift(@logs);
+works_again('forget_attempts');
+set('attempts_retention');
+
+# reload: what a dropped endpoint has left behind cannot be deleted
+endpoint($node, $receiver, 'gone', '/ok/gone', "topics => '{gone.*}'");
+wait_status($node, emit($node, 'gone.n', '{}'), 'delivered', 'another endpoint');
+obstruct('subscriptions', 'DELETE');
+ask("SELECT outbox.drop_endpoint('gone')");
+held('reload', 'error');
+lift('subscriptions');
+works_again('reload');
+
+# and one endpoint that starts over cannot be read
+$receiver->control(path => '/ok/late', behave => '/status/500');
+wait_status($node, emit($node, 'late.n', '{}'), 'retrying', 'a delivery waits for its retry');
+obstruct('parked', 'DELETE', "OLD.endpoint_id = $late");
+ask("SELECT outbox.seek_endpoint('late', 'beginning')");
+held('reload', 'error', 'late');
+$receiver->control(path => '/ok/late', behave => '/ok');
+lift('parked');
+works_again('reload');
+wait_status($node, emit($node, 'late.n', '{}'), 'delivered', 'reload: it is served again');
+is(ask('SELECT sum(restarts) FROM outbox.worker_slots()'), '0', 'no worker has ended with an error');
+is(worker_pid($node), $pid, 'nor ended at all');
+
+# positions and database: the next process takes the database over
+ask(<<'SQL');
+INSERT INTO outbox.positions (piece, number, endpoint_id, generation, done_tick, done, done_seq_low,
+	last_seq, delivered, failed_attempts, settled_at)
+SELECT p.piece, -g, p.endpoint_id, p.generation, p.done_tick, p.done, p.done_seq_low,
+	p.last_seq, p.delivered, p.failed_attempts, p.settled_at
+FROM (SELECT * FROM outbox.positions ORDER BY number DESC LIMIT 1) p CROSS JOIN generate_series(1, 20001) g
+SQL
+obstruct("positions_$_", 'TRUNCATE') foreach 0, 1;
+ask('ALTER TABLE outbox.positions RENAME COLUMN piece TO hidden');
+ask("SELECT pg_terminate_backend($pid)");
+$pid = new_worker($node, $pid);
+held('database', 'missing');
+ask('ALTER TABLE outbox.positions RENAME COLUMN hidden TO piece');
+$node->reload;
+works_again('database');
+held('positions', 'error');
+lift('positions_0', 'positions_1');
+works_again('positions');
+ok(wait_sql($node, 'SELECT count(*) < 1000 FROM outbox.positions'), 'positions: the table is made anew');
 
 is(ask('SELECT sum(restarts) FROM outbox.worker_slots()'), '0', 'no worker has ended with an error');
 is(worker_pid($node), $pid, 'nor ended at all');
