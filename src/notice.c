@@ -20,7 +20,7 @@
 
 #include "notice.h"
 #include "plan.h"
-#include "reader.h"
+#include "subscribers.h"
 #include "session.h"
 #include "step.h"
 #include "topic.h"
@@ -195,9 +195,9 @@ outbox_notice_write(OutboxEndpoint *ep, bool disabled)
 {
 	StringInfoData buf;
 
-	if (ep->nsettling > 0 && outbox_reader_has_subscriber("outbox.dead"))
+	if (ep->nsettling > 0 && outbox_subscribers_exist("outbox.dead"))
 		tell_dead(ep);
-	if (disabled && outbox_reader_has_subscriber("outbox.disabled"))
+	if (disabled && outbox_subscribers_exist("outbox.disabled"))
 	{
 		begin_payload(&buf, ep);
 		appendStringInfoString(&buf, ", \"reason\": ");
@@ -205,7 +205,7 @@ outbox_notice_write(OutboxEndpoint *ep, bool disabled)
 		appendStringInfoChar(&buf, '}');
 		emit("outbox.disabled", buf.data);
 	}
-	if (ep->recovered && outbox_reader_has_subscriber("outbox.recovered"))
+	if (ep->recovered && outbox_subscribers_exist("outbox.recovered"))
 	{
 		begin_payload(&buf, ep);
 		appendStringInfoChar(&buf, '}');

@@ -11,7 +11,6 @@
  */
 #include "outbox.h"
 
-#include "common/hashfn.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
@@ -23,7 +22,7 @@
 #include "retries.h"
 #include "shares.h"
 #include "step.h"
-#include "topic.h"
+#include "subscribers.h"
 
 /*
  * Rows per page, and bytes of payload after which a page ends.  A page has a
@@ -42,205 +41,27 @@
 /* Rows per step that are only counted. */
 #define COUNT_ROWS 2000
 
-/* What topics and their subscribers may take: one part in so many of the memory. */
-#define TOPICS_SHARE 16
-
 OutboxCursor outbox_head;
 int64		outbox_unmatched;
 
 static OutboxGotWork got_work;
-static OutboxEndpoint **endpoints;
-static int	nendpoints;
-static OutboxForeign *foreigners;
-static int	nforeigners;
 static dlist_node *last_laggard;
 static int	noverflowed;
 static TimestampTz step_begun;
-
-/* Who subscribes to a topic. */
-typedef struct Topic
-{
-	const char *name;
-	uint32		hash;
-	char		status;
-	int			n;
-	OutboxEndpoint **subscribers;
-	OutboxFilterResult *result; /* of each subscriber's filter, for the event
-								 * that is being looked at … */
-	bool	   *cancelled;		/* … and whether it is cancelled there */
-	int			nforeign;
-	OutboxForeign **foreign;	/* subscribers that others serve */
-} Topic;
-
-#define SH_PREFIX topics
-#define SH_ELEMENT_TYPE Topic
-#define SH_KEY name
-#include "string_hash.h"
-
-/*
- * What is known of topics.  When the newer ones fill half of their share, the
- * older ones are forgotten, and the newer ones become the older.  An older one that
- * is asked for is copied to the newer.  So what is asked for often stays.
- */
-typedef struct Topics
-{
-	MemoryContext cxt;
-	topics_hash *by_name;
-} Topics;
-
-static Topics newer;
-static Topics older;
-static size_t topics_account;
-
-static Topics
-make_topics(void)
-{
-	Topics		t;
-
-	t.cxt = AllocSetContextCreate(TopMemoryContext, "outbox topics", ALLOCSET_DEFAULT_SIZES);
-	t.by_name = topics_create(t.cxt, 64, NULL);
-	return t;
-}
-
-static void
-forget_older(void)
-{
-	MemoryContextDelete(older.cxt);
-	older = newer;
-	newer = make_topics();
-}
-
-static void
-account_topics(void)
-{
-	outbox_memory_account(&topics_account, MemoryContextMemAllocated(newer.cxt, true) +
-						  MemoryContextMemAllocated(older.cxt, true));
-}
 
 void
 outbox_reader_init(OutboxGotWork callback)
 {
 	got_work = callback;
-	outbox_filter_limit_time();
-	newer = make_topics();
-	older = make_topics();
 }
 
 void
-outbox_reader_set_endpoints(OutboxEndpoint **list, int n,
-							OutboxForeign *foreign, int nforeign)
+outbox_reader_forget_turn(void)
 {
-	endpoints = list;
-	nendpoints = n;
-	foreigners = foreign;
-	nforeigners = nforeign;
 	last_laggard = NULL;
-	forget_older();
-	forget_older();
-	account_topics();
-}
-
-static OutboxFilterResult
-passes(JsonPath *filter, OutboxRow *row)
-{
-	return filter && !outbox_row_unreadable(row) ?
-		outbox_filter(filter, outbox_row_payload(row)) : OUTBOX_FILTER_YES;
-}
-
-static bool
-subscribes(const OutboxEndpoint *ep, const char *topic, size_t len)
-{
-	return outbox_topic_in_list(topic, len, ep->patterns, ep->npatterns);
-}
-
-bool
-outbox_reader_subscribes(const OutboxEndpoint *ep, const char *topic, size_t len,
-						 OutboxRow *row)
-{
-	return subscribes(ep, topic, len) && passes(ep->filter, row) != OUTBOX_FILTER_NO;
-}
-
-static Topic *
-remember(const char *name, OutboxEndpoint **subscribers, int n, OutboxForeign **foreign,
-		 int nforeign)
-{
-	bool		found;
-	Topic	   *topic = topics_insert(newer.by_name, MemoryContextStrdup(newer.cxt, name), &found);
-
-	topic->n = n;
-	topic->subscribers = MemoryContextAlloc(newer.cxt, sizeof(*subscribers) * n);
-	memcpy(topic->subscribers, subscribers, sizeof(*subscribers) * n);
-	topic->result = MemoryContextAllocZero(newer.cxt, sizeof(*topic->result) * n);
-	topic->cancelled = MemoryContextAllocZero(newer.cxt, sizeof(*topic->cancelled) * n);
-	topic->nforeign = nforeign;
-	topic->foreign = MemoryContextAlloc(newer.cxt, sizeof(*foreign) * nforeign);
-	memcpy(topic->foreign, foreign, sizeof(*foreign) * nforeign);
-	account_topics();
-	return topic;
-}
-
-/* With not a byte more than its subscribers need. */
-static Topic *
-make_topic(const char *name, size_t len)
-{
-	OutboxEndpoint **subscribers = palloc(sizeof(*subscribers) * nendpoints);
-	OutboxForeign **foreign = palloc(sizeof(*foreign) * nforeigners);
-	int			n = 0;
-	int			nforeign = 0;
-	Topic	   *topic;
-
-	for (int i = 0; i < nendpoints; i++)
-		if (subscribes(endpoints[i], name, len))
-			subscribers[n++] = endpoints[i];
-	for (int i = 0; i < nforeigners; i++)
-		if (outbox_topic_in_list(name, len, foreigners[i].patterns, foreigners[i].npatterns))
-			foreign[nforeign++] = &foreigners[i];
-	topic = remember(name, subscribers, n, foreign, nforeign);
-	pfree(subscribers);
-	pfree(foreign);
-	return topic;
-}
-
-/* It stays where it is until the next call. */
-static Topic *
-find_topic(const char *name, size_t len)
-{
-	char		key[OUTBOX_MAX_TOPIC + 1];
-	Topic	   *topic;
-
-	/* Longer ones came past the checks; what counts is the first 255 bytes. */
-	len = Min(len, OUTBOX_MAX_TOPIC);
-	memcpy(key, name, len);
-	key[len] = '\0';
-	topic = topics_lookup(newer.by_name, key);
-	if (topic)
-		return topic;
-
-	if (MemoryContextMemAllocated(newer.cxt, true) > outbox_memory_limit() / TOPICS_SHARE / 2)
-		forget_older();
-	topic = topics_lookup(older.by_name, key);
-	return topic == NULL ? make_topic(key, len) :
-		remember(key, topic->subscribers, topic->n, topic->foreign, topic->nforeign);
-}
-
-bool
-outbox_reader_has_subscriber(const char *topic)
-{
-	const Topic *found = find_topic(topic, strlen(topic));
-
-	return found->n > 0 || found->nforeign > 0;
 }
 
 /* ----------------------------------------------------------------- head */
-
-static bool
-wanted_elsewhere(const Topic *topic, OutboxRow *row)
-{
-	for (int i = 0; i < topic->nforeign; i++)
-		if (passes(topic->foreign[i]->filter, row) != OUTBOX_FILTER_NO)
-			return true;
-	return false;
-}
 
 /* One event more lies before it. */
 static void
@@ -253,47 +74,47 @@ count_event(OutboxEndpoint *ep, const OutboxRow *row)
 static void *
 head_wants(void *arg, const char *name, size_t len, OutboxRow *row)
 {
-	Topic	   *topic = find_topic(name, len);
+	OutboxSubscribers *s = outbox_subscribers_of(name, len);
 	bool		attached = false;
 	bool		wanted = false;
 
 	(void) arg;
-	for (int i = 0; i < topic->n; i++)
+	for (int i = 0; i < s->n; i++)
 	{
-		OutboxEndpoint *ep = topic->subscribers[i];
+		OutboxEndpoint *ep = s->endpoints[i];
 
-		topic->result[i] = passes(ep->filter, row);
-		if (topic->result[i] == OUTBOX_FILTER_NO)
+		s->result[i] = outbox_passes(ep, row);
+		if (s->result[i] == OUTBOX_FILTER_NO)
 			continue;
-		topic->cancelled[i] = outbox_parked_is_cancelled(ep, outbox_row_seq(row));
+		s->cancelled[i] = outbox_parked_is_cancelled(ep, outbox_row_seq(row));
 		wanted = true;
 		attached = attached || ep->attached;
 	}
 
 	/* When none of that can fail any more. */
-	for (int i = 0; i < topic->n; i++)
-		if (topic->subscribers[i]->counted && topic->result[i] != OUTBOX_FILTER_NO &&
-			!topic->cancelled[i])
-			count_event(topic->subscribers[i], row);
-	if (!wanted && outbox_serves_database() && !wanted_elsewhere(topic, row))
+	for (int i = 0; i < s->n; i++)
+		if (s->endpoints[i]->counted && s->result[i] != OUTBOX_FILTER_NO &&
+			!s->cancelled[i])
+			count_event(s->endpoints[i], row);
+	if (!wanted && outbox_serves_database() && !outbox_subscribers_elsewhere(s, row))
 		outbox_unmatched++;
-	return attached ? topic : NULL;
+	return attached ? s : NULL;
 }
 
 static void
 head_takes(void *arg, void *wanted, OutboxEvent *event)
 {
-	Topic	   *topic = wanted;
+	OutboxSubscribers *s = wanted;
 
 	(void) arg;
-	for (int i = 0; i < topic->n; i++)
+	for (int i = 0; i < s->n; i++)
 	{
-		OutboxEndpoint *ep = topic->subscribers[i];
+		OutboxEndpoint *ep = s->endpoints[i];
 
-		if (!ep->attached || topic->result[i] == OUTBOX_FILTER_NO)
+		if (!ep->attached || s->result[i] == OUTBOX_FILTER_NO)
 			continue;
 		if (!outbox_endpoint_may_push(ep) ||
-			!outbox_endpoint_push(ep, event, topic->result[i], topic->cancelled[i]))
+			!outbox_endpoint_push(ep, event, s->result[i], s->cancelled[i]))
 		{
 			/* From here on it reads by itself, beginning with this event. */
 			ep->attached = false;
@@ -322,7 +143,7 @@ read_head(bool news, XLogRecPtr *lsn)
 		if (!news)
 			return;
 		tick = outbox_log_tick();
-		if (nendpoints == 0 && !outbox_serves_database())
+		if (!outbox_subscribers_here() && !outbox_serves_database())
 		{
 			/* Nobody here has missed anything. */
 			outbox_cursor_set(&outbox_head, tick, NULL, 0);
@@ -348,9 +169,9 @@ laggard_wants(void *arg, const char *topic, size_t len, OutboxRow *row)
 {
 	static OutboxFilterResult result;
 
-	if (!subscribes(arg, topic, len))
+	if (!outbox_subscribes(arg, topic, len))
 		return NULL;
-	result = passes(((OutboxEndpoint *) arg)->filter, row);
+	result = outbox_passes(arg, row);
 	return result == OUTBOX_FILTER_NO ? NULL : &result;
 }
 
@@ -502,7 +323,7 @@ counter_wants(void *arg, const char *topic, size_t len, OutboxRow *row)
 {
 	OutboxEndpoint *ep = arg;
 
-	if (outbox_reader_subscribes(ep, topic, len, row) &&
+	if (outbox_subscribes(ep, topic, len) && outbox_passes(ep, row) != OUTBOX_FILTER_NO &&
 		!outbox_parked_is_cancelled(ep, outbox_row_seq(row)))
 		count_event(ep, row);
 	return NULL;

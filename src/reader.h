@@ -14,27 +14,11 @@ extern OutboxCursor outbox_head;
 /* Events that no endpoint subscribes to, not yet published. */
 extern int64 outbox_unmatched;
 
-/* Who subscribes and is served by another worker. */
-typedef struct OutboxForeign
-{
-	int			npatterns;
-	char	  **patterns;
-	JsonPath   *filter;			/* NULL: none */
-} OutboxForeign;
-
-/* The set of endpoints or a subscription changed. */
-extern void outbox_reader_set_endpoints(OutboxEndpoint **endpoints, int n,
-										OutboxForeign *foreign, int nforeign);
+/* The set of endpoints changed: the next laggard to be read for is any of them. */
+extern void outbox_reader_forget_turn(void);
 
 /* Has somebody who is here read all that the head of the log has? */
 extern bool outbox_reader_at_head(const OutboxCursor *c);
-
-/* Does the endpoint want this event, by its present subscription? */
-extern bool outbox_reader_subscribes(const OutboxEndpoint *ep, const char *topic,
-									 size_t len, OutboxRow *row);
-
-/* Anybody of the database. */
-extern bool outbox_reader_has_subscriber(const char *topic);
 
 /* Called for each endpoint that got something to do. */
 typedef void (*OutboxGotWork) (OutboxEndpoint *ep);

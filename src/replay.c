@@ -27,6 +27,7 @@
 #include "session.h"
 #include "shares.h"
 #include "step.h"
+#include "subscribers.h"
 #include "topic.h"
 
 #define PAGE_ROWS 128
@@ -157,7 +158,8 @@ replay_wants(void *arg, const char *topic, size_t len, OutboxRow *row)
 		!outbox_topic_in_list(topic, len, page->replay->patterns,
 							  page->replay->npatterns))
 		return NULL;
-	return outbox_reader_subscribes(page->ep, topic, len, row) ? arg : NULL;
+	return outbox_subscribes(page->ep, topic, len) &&
+		outbox_passes(page->ep, row) != OUTBOX_FILTER_NO ? arg : NULL;
 }
 
 static void

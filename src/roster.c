@@ -27,6 +27,7 @@
 #include "session.h"
 #include "shares.h"
 #include "step.h"
+#include "subscribers.h"
 #include "watch.h"
 
 OutboxEndpoint **outbox_endpoints;
@@ -38,9 +39,9 @@ TimestampTz outbox_reload_at = DT_NOEND;
 
 static MemoryContext endpoint_cxt;
 static OutboxEndpoint *meeting; /* that is being read from its tables */
-static MemoryContext foreign_cxt;	/* of the following two */
-static OutboxForeign *foreigners;	/* who is served by other workers */
-static int	nforeigners;
+static MemoryContext others_cxt;	/* of the following two */
+static OutboxOtherSubscriber *others;	/* those that other workers serve */
+static int	nothers;
 
 void
 outbox_roster_init(void)
@@ -155,10 +156,10 @@ typedef struct Reload
 	OutboxEndpoint **list;
 	int			n;
 	int			max;
-	OutboxForeign *foreign;
-	int			nforeign;
-	int			max_foreign;
-	MemoryContext foreign_cxt;
+	OutboxOtherSubscriber *others;
+	int			nothers;
+	int			max_others;
+	MemoryContext others_cxt;
 	uint16		weight[OUTBOX_SHARES];
 } Reload;
 
@@ -166,18 +167,18 @@ static Reload reload;			/* that is under way */
 
 /* Another worker's: all that is of interest is what it subscribes to. */
 static void
-note_foreign(Reload *r, const OutboxSettings *s)
+note_other(Reload *r, const OutboxSettings *s)
 {
-	MemoryContext old = MemoryContextSwitchTo(r->foreign_cxt);
-	OutboxForeign *f;
+	MemoryContext old = MemoryContextSwitchTo(r->others_cxt);
+	OutboxOtherSubscriber *f;
 
-	if (r->nforeign == r->max_foreign)
+	if (r->nothers == r->max_others)
 	{
-		r->max_foreign = Max(64, r->max_foreign * 2);
-		r->foreign = r->foreign ? repalloc_huge(r->foreign, sizeof(OutboxForeign) * r->max_foreign) :
-			palloc(sizeof(OutboxForeign) * r->max_foreign);
+		r->max_others = Max(64, r->max_others * 2);
+		r->others = r->others ? repalloc_huge(r->others, sizeof(OutboxOtherSubscriber) * r->max_others) :
+			palloc(sizeof(OutboxOtherSubscriber) * r->max_others);
 	}
-	f = &r->foreign[r->nforeign++];
+	f = &r->others[r->nothers++];
 	f->npatterns = s->npatterns;
 	f->patterns = palloc(sizeof(char *) * Max(s->npatterns, 1));
 	for (int i = 0; i < s->npatterns; i++)
@@ -209,7 +210,7 @@ apply_settings(void *arg, const OutboxSettings *s)
 	}
 	else if (!outbox_share_served(share))
 	{
-		note_foreign(r, s);
+		note_other(r, s);
 		if (ep == NULL)
 			return;
 		/* It is about to be left: nothing about it matters here any more. */
@@ -306,8 +307,8 @@ forget_endpoint(OutboxEndpoint *ep)
 static void
 tell_reader(void)
 {
-	outbox_reader_set_endpoints(outbox_endpoints, outbox_nendpoints, foreigners,
-								nforeigners);
+	outbox_reader_forget_turn();
+	outbox_subscribers_set(outbox_endpoints, outbox_nendpoints, others, nothers);
 }
 
 /*
@@ -325,7 +326,7 @@ outbox_roster_reload(bool tidy)
 		return false;
 	outbox_lock_indexes(OUTBOX_TABLE_EVENTS_0, OUTBOX_TABLE_KEPT_EVENTS);
 	memset(r, 0, sizeof(Reload));
-	r->foreign_cxt = AllocSetContextCreate(CurTransactionContext, "outbox foreigners",
+	r->others_cxt = AllocSetContextCreate(CurTransactionContext, "outbox others",
 										  ALLOCSET_DEFAULT_SIZES);
 	outbox_reload_at = DT_NOEND;
 	for (int i = 0; i < outbox_nendpoints; i++)
@@ -343,7 +344,7 @@ outbox_roster_reload(bool tidy)
 		}
 	if (dropped || tidy)
 		delete_orphans(tidy);
-	MemoryContextSetParent(r->foreign_cxt, TopMemoryContext);
+	MemoryContextSetParent(r->others_cxt, TopMemoryContext);
 	OUTBOX_CRASH_POINT("reload.read");
 	outbox_commit();
 	OUTBOX_CRASH_POINT("reload.committed");
@@ -360,11 +361,11 @@ outbox_roster_reload(bool tidy)
 	r->n = 0;
 	if (old)
 		pfree(old);
-	if (foreign_cxt)
-		MemoryContextDelete(foreign_cxt);
-	foreign_cxt = r->foreign_cxt;
-	foreigners = r->foreign;
-	nforeigners = r->nforeign;
+	if (others_cxt)
+		MemoryContextDelete(others_cxt);
+	others_cxt = r->others_cxt;
+	others = r->others;
+	nothers = r->nothers;
 	tell_reader();
 	if (outbox_serves_database())
 		outbox_shares_weigh(r->weight);

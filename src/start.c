@@ -30,6 +30,7 @@
 #include "session.h"
 #include "settle.h"
 #include "start.h"
+#include "subscribers.h"
 #include "version.h"
 
 #define IDLE_LOOK 10000L			/* ms */
@@ -181,7 +182,8 @@ outbox_start(OutboxDatabase *database, OutboxEnded delivery_ended)
 	outbox_memory_init();
 	outbox_deliver_init(delivery_ended);
 	outbox_reader_init(outbox_roster_busy);
-	outbox_reader_set_endpoints(NULL, 0, NULL, 0);
+	outbox_subscribers_init();
+	outbox_subscribers_set(NULL, 0, NULL, 0);
 
 	begin_when_unlocked(false);
 	outbox_log_check_sequence();
