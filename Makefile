@@ -13,7 +13,13 @@ MODULE_big = outbox
 EXTENSION = outbox
 DATA = $(wildcard sql/outbox--*.sql)
 PGFILEDESC = "outbox - transactional outbox with webhook delivery"
-OBJS = $(patsubst %.c,%.o,$(sort $(wildcard src/*.c)))
+
+# The sources are in folders: src/README.md says what each owns.  No two files
+# have one name, because PGXS keeps what a file depends on by its name alone.
+DIRS = src $(patsubst %/,%,$(wildcard src/*/ src/*/*/))
+HEADERS = $(wildcard $(DIRS:%=%/*.h))
+SOURCES = $(sort $(wildcard $(DIRS:%=%/*.c)))
+OBJS = $(SOURCES:.c=.o)
 
 # sql/ holds the install scripts and the inputs of pg_regress side by side.
 REGRESS = $(patsubst sql/%.sql,%,$(sort $(filter-out sql/outbox--%,$(wildcard sql/*.sql))))
@@ -29,7 +35,7 @@ PGXS := $(shell $(PG_CONFIG) --pgxs 2>/dev/null)
 # PostgreSQL's own headers do not pass -Wextra: as system headers they are not
 # asked to.  "make WERROR=" builds with a compiler that warns about more.
 WERROR = -Werror
-PG_CPPFLAGS = -isystem $(shell $(PG_CONFIG) --includedir-server 2>/dev/null)
+PG_CPPFLAGS = -Isrc -isystem $(shell $(PG_CONFIG) --includedir-server 2>/dev/null)
 PG_CFLAGS = -Wall -Wextra $(WERROR)
 
 # PGXS hands on the flags of the compiler that PostgreSQL was built with.
@@ -47,16 +53,16 @@ ifneq ($(wildcard $(PGXS)),)
 include $(PGXS)
 
 # PGXS tracks headers only when PostgreSQL was configured to.
-$(OBJS) $(OBJS:.o=.bc): $(wildcard src/*.h)
+$(OBJS) $(OBJS:.o=.bc): $(HEADERS)
 
 # Unit tests need no server.  A test names what it is linked with in a comment:
-# "links: src/address.c src/topic.c".
+# "links: src/transport/address.c src/base/names.c".
 UNIT_TESTS = $(patsubst test/unit/%.c,build/unit/%,$(wildcard test/unit/test_*.c))
 UNIT_LIBS = -L$(pkglibdir) -L$(libdir) -lpgcommon -lpgport $(SHLIB_LINK) -lm
 
 unit: $(UNIT_TESTS)
 
-build/unit/%: test/unit/%.c $(wildcard test/unit/*.h src/*.c src/*.h)
+build/unit/%: test/unit/%.c $(wildcard test/unit/*.h) $(SOURCES) $(HEADERS)
 	@mkdir -p build/unit
 	$(CC) -Isrc $(CPPFLAGS) -I$(includedir_server) $(CFLAGS) $(UNIT_CFLAGS) -o $@ $< \
 		$(shell sed -n 's/.*links: *\([^*]*\).*/\1/p' $<) $(UNIT_LIBS)
@@ -67,7 +73,7 @@ build/unit/%: test/unit/%.c $(wildcard test/unit/*.h src/*.c src/*.h)
 FUZZ = $(patsubst test/fuzz/%.c,%,$(filter-out test/fuzz/driver.c,$(wildcard test/fuzz/*.c)))
 FUZZ_CFLAGS = -g -O1 -fsanitize=address,undefined -fno-sanitize-recover=all -ffunction-sections -fdata-sections
 FUZZ_LINK = $(shell sed -n 's/.*links: *\([^*]*\).*/\1/p' $<) -Wl,--gc-sections $(UNIT_LIBS)
-FUZZ_NEEDS = $(wildcard test/fuzz/*.h test/unit/*.h src/*.c src/*.h)
+FUZZ_NEEDS = $(wildcard test/fuzz/*.h test/unit/*.h) $(SOURCES) $(HEADERS)
 
 unit: $(FUZZ:%=build/unit/test_fuzz_%)
 fuzz: $(FUZZ:%=build/fuzz/%)

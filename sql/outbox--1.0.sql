@@ -1727,7 +1727,7 @@ END $$;
 COMMENT ON FUNCTION outbox.refuse_subscribed() IS 'Refuses to go on where tables of outbox are targets of a subscription (55000)';
 
 -- The second guard, for a subscription that was made while the library was not
--- loaded: see src/subscription.c.
+-- loaded: see src/server/subscription.c.
 CREATE FUNCTION outbox.keep_out() RETURNS pg_catalog.trigger
 LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_keep_out_1_0';
 COMMENT ON FUNCTION outbox.keep_out() IS 'Passes over rows that a subscription brings, and refuses to empty a table for it (55000)';

@@ -11,15 +11,15 @@
 #include "miscadmin.h"
 #include "utils/guc.h"
 
-#include "address.h"
-#include "compat.h"
-#include "http.h"
-#include "launcher.h"
-#include "lifecycle.h"
-#include "outbox.h"
-#include "seal.h"
-#include "shmem.h"
-#include "standbys.h"
+#include "base/outbox.h"
+#include "base/compat.h"
+#include "log/standbys.h"
+#include "server/database_commands.h"
+#include "server/launcher.h"
+#include "server/shmem.h"
+#include "store/seal.h"
+#include "transport/address.h"
+#include "transport/http/http.h"
 
 PG_MODULE_MAGIC;
 

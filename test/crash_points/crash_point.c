@@ -14,7 +14,7 @@
 
 #include "storage/ipc.h"
 
-#include "crash_point.h"
+#include "base/crash_point.h"
 
 #define ORDER "outbox_crash_point"
 

@@ -2,9 +2,9 @@
  * batch_answer.c
  *	  Fuzz target: the body of a 2xx answer to a batch.
  *
- * links: src/batch_answer.c
+ * links: src/format/batch_answer.c
  */
-#include "batch_answer.h"
+#include "format/batch_answer.h"
 #include "fuzz.h"
 
 typedef struct Named

@@ -2,9 +2,9 @@
  * head.c
  *	  Fuzz target: the head of an answer, line by line.
  *
- * links: src/http_head.c src/http_text.c src/address.c
+ * links: src/transport/http/http_head.c src/transport/http/http_url.c src/transport/address.c
  */
-#include "http_internal.h"
+#include "transport/http/http_internal.h"
 
 #include "fuzz.h"
 

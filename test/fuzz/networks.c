@@ -2,12 +2,12 @@
  * networks.c
  *	  Fuzz target: 16 bytes of an address, and a list of networks.
  *
- * links: src/address.c
+ * links: src/transport/address.c
  */
 #include <arpa/inet.h>
 #include <netinet/in.h>
 
-#include "address.h"
+#include "transport/address.h"
 #include "fuzz.h"
 
 static OutboxAddressVerdict

@@ -2,9 +2,9 @@
  * retry_after.c
  *	  Fuzz target: the value of Retry-After.
  *
- * links: src/http_text.c src/address.c
+ * links: src/transport/http/http_url.c src/transport/address.c
  */
-#include "http.h"
+#include "transport/http/http.h"
 
 #include "fuzz.h"
 

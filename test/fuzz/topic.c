@@ -1,14 +1,14 @@
 /*
- * topic.c
+ * names.c
  *	  Fuzz target: topics, patterns, header names and values.  A zero byte
  *	  divides the topic (or name) from the pattern (or value).
  *
- * links: src/topic.c
+ * links: src/base/names.c
  */
 #include <stdbool.h>
 
 #include "fuzz.h"
-#include "topic.h"
+#include "base/names.h"
 
 /* What the documents say, in other words: segment by segment. */
 static bool

@@ -3,15 +3,15 @@
  *	  Fuzz target: URLs as create_endpoint gets them, addresses in any spelling.
  *	  The first byte says what outbox.allowed_networks is.
  *
- * links: src/http_text.c src/address.c
+ * links: src/transport/http/http_url.c src/transport/address.c
  */
-#include "http.h"
+#include "transport/http/http.h"
 
 #include <arpa/inet.h>
 #include <curl/curl.h>
 #include <netinet/in.h>
 
-#include "address.h"
+#include "transport/address.h"
 #include "fuzz.h"
 
 char	   *outbox_allowed_networks = "";

@@ -1,13 +1,13 @@
 /*
- * wire.c
+ * encoding.c
  *	  Fuzz target: percent-encoding, and trace context as emitters pass it in.
  *
- * links: src/wire.c
+ * links: src/base/encoding.c
  */
-#include "outbox.h"
+#include "base/outbox.h"
 
 #include "fuzz.h"
-#include "wire.h"
+#include "base/encoding.h"
 #include "../unit/no_server.h"
 
 static int

@@ -350,7 +350,7 @@ is( join(' ', column("SELECT oid::regclass FROM pg_class WHERE relnamespace = $s
 	'', 'every table and view has a comment');
 
 # Every source file has its line
-foreach my $source (glob("$top/src/*.c"))
+foreach my $source (glob("$top/src/{,*/,*/*/}*.c"))
 {
 	my ($name) = $source =~ m{([^/]+)$};
 	like(slurp_file("$top/src/README.md"), qr/^\| `\Q$name\E` \|/m, "$name in src/README.md");

@@ -74,7 +74,7 @@ refused("BEGIN; ALTER TABLE outbox.scheduled ADD COLUMN more int; SELECT outbox.
 
 # New files are installed, and the server still has the old library.
 my $pid = worker_pid($node);
-$build->change('src/outbox.h', 'OUTBOX_VERSION "1.0"', 'OUTBOX_VERSION "1.1"');
+$build->change('src/base/outbox.h', 'OUTBOX_VERSION "1.0"', 'OUTBOX_VERSION "1.1"');
 $build->change('outbox.control', "default_version = '1.0'", "default_version = '1.1'");
 $build->add('test/upgrade/next.c', 'src');
 $build->add('test/upgrade/outbox--1.0--1.1.sql', 'sql');

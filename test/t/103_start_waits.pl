@@ -15,7 +15,7 @@ my $receiver = OutboxTest::Receiver->new('main');
 sub ask { return $node->safe_psql('postgres', $_[0]) }
 
 # No sleep, and no wait for the time alone, anywhere
-my @files = glob "$top/src/*.[ch]";
+my @files = glob "$top/src/{,*/,*/*/}*.[ch]";
 cmp_ok(scalar @files, '>', 50, 'the sources are there');
 foreach my $file (@files)
 {

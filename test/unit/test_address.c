@@ -2,7 +2,7 @@
  * test_address.c
  *	  Address ranges and lists of networks, without a server (TAP).
  *
- * links: src/address.c
+ * links: src/transport/address.c
  */
 #include <arpa/inet.h>
 #include <netdb.h>
@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "address.h"
+#include "transport/address.h"
 #include "tap.h"
 
 /* The verdict on an address in any spelling that the resolver takes. */

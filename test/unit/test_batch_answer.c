@@ -2,13 +2,13 @@
  * test_batch_answer.c
  *	  What receivers may answer to a batch, without a server (TAP).
  *
- * links: src/batch_answer.c
+ * links: src/format/batch_answer.c
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "batch_answer.h"
+#include "format/batch_answer.h"
 
 static int	tests;
 static int	failures;

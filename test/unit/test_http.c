@@ -2,9 +2,9 @@
  * test_http.c
  *	  URLs, Retry-After and header lines, without a server (TAP).
  *
- * links: src/http_text.c src/header_lines.c src/address.c
+ * links: src/transport/http/http_url.c src/format/header_lines.c src/transport/address.c
  */
-#include "http.h"
+#include "transport/http/http.h"
 #include "tap.h"
 
 #include <curl/curl.h>

@@ -3,17 +3,17 @@
  *	  Signatures and secrets, without a server (TAP).  The vectors are those of
  *	  doc/receiving.md.
  *
- * links: src/sign.c
+ * links: src/format/signature.c
  */
-#include "outbox.h"
+#include "base/outbox.h"
 
 #include "utils/memutils.h"
 
-#include "sign.h"
+#include "format/signature.h"
 #include "tap.h"
 
 /*
- * What sign.c wants of a server.  Nothing here throws: an error ends the test.
+ * What signature.c wants of a server.  Nothing here throws: an error ends the test.
  */
 MemoryContext TopMemoryContext = NULL;
 

@@ -2,13 +2,13 @@
  * test_topic.c
  *	  Topics, patterns and header rules, without a server (TAP).
  *
- * links: src/topic.c
+ * links: src/base/names.c
  */
 #include <stdio.h>
 #include <string.h>
 
 #include "tap.h"
-#include "topic.h"
+#include "base/names.h"
 
 static void
 topic(const char *text, bool valid)

@@ -4,13 +4,13 @@
  *	  changed, and its new symbol beside the old one.  Part of a library that
  *	  only the test of upgrades builds.
  */
-#include "outbox.h"
+#include "base/outbox.h"
 
 #include "fmgr.h"
 #include "utils/builtins.h"
 
-#include "emit.h"
-#include "version.h"
+#include "emit/emit.h"
+#include "base/version.h"
 
 /* emit(text, jsonb, …): now without a key the topic is the key. */
 OUTBOX_FUNCTION(outbox_emit_jsonb_1_1, 8)

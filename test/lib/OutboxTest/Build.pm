@@ -81,8 +81,7 @@ sub new
 	make_path($self->{tree});
 	run('cp', '-R', "$top/$_", "$self->{tree}/")
 	  foreach qw(src sql Makefile outbox.control);
-	unlink glob("$self->{tree}/src/*.o"), glob("$self->{tree}/src/*.bc"),
-	  glob("$self->{tree}/*.so");
+	run('find', $self->{tree}, '(', '-name', '*.o', '-o', '-name', '*.bc', '-o', '-name', '*.so', ')', '-delete');
 	return $self;
 }
 

@@ -1,7 +1,7 @@
 package OutboxTest::CrashPoints;
 
 # Lets processes die between two steps, at every place that the sources name
-# (src/crash_point.h), under load, and judges the history.
+# (src/base/crash_point.h), under load, and judges the history.
 
 use strict;
 use warnings;
@@ -22,7 +22,7 @@ sub points
 	my ($build) = @_;
 	my @points;
 
-	foreach my $file (sort glob "$build->{tree}/src/*.c")
+	foreach my $file (sort glob "$build->{tree}/src/{,*/,*/*/}*.c")
 	{
 		my $text = slurp_file($file);
 		push @points, [ $2, $1 eq 'CRASH' ]

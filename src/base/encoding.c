@@ -1,0 +1,267 @@
+/*
+ * encoding.c
+ *	  Text as it goes out: UTF-8, JSON strings, times, percent-encoding, and W3C
+ *	  trace context.
+ *
+ * What is sent is UTF-8.  In a database of another encoding strings are
+ * converted here, in the worker, outside a transaction: so the worker's
+ * client_encoding has to be UTF8, set inside a transaction, which is when
+ * PostgreSQL looks up and keeps the conversion function.
+ */
+#include "base/outbox.h"
+
+#include "common/hashfn.h"
+#include "lib/stringinfo.h"
+#include "mb/pg_wchar.h"
+#include "utils/builtins.h"
+#include "utils/json.h"
+#include "utils/timestamp.h"
+
+#include "base/encoding.h"
+#include "base/names.h"
+
+char *
+outbox_to_utf8(char *s, size_t *len)
+{
+	MemoryContext cxt = CurrentMemoryContext;
+	char	   *volatile utf8 = NULL;
+
+	if (GetDatabaseEncoding() == PG_UTF8)
+		return s;
+
+	PG_TRY();
+	{
+		utf8 = pg_server_to_any(s, (int) *len, PG_UTF8);
+	}
+	PG_CATCH();
+	{
+		int			code = geterrcode();
+
+		if (code != ERRCODE_UNTRANSLATABLE_CHARACTER &&
+			code != ERRCODE_CHARACTER_NOT_IN_REPERTOIRE)
+			PG_RE_THROW();
+		MemoryContextSwitchTo(cxt);
+		FlushErrorState();
+		utf8 = NULL;
+	}
+	PG_END_TRY();
+
+	if (utf8 != NULL && utf8 != s)
+		*len = strlen(utf8);
+	return utf8;
+}
+
+const char *
+outbox_text_problem(char *s, size_t len)
+{
+	const char *problem;
+	char	   *utf8 = outbox_to_utf8(s, &len);
+
+	if (utf8 == NULL || utf8 == s)
+		return outbox_header_value_problem(s, len);
+	problem = outbox_header_value_problem(utf8, len);
+	pfree(utf8);
+	return problem;
+}
+
+/* Almost no string has anything to escape. */
+char *
+outbox_put_json_string(char *p, const char *s, size_t len)
+{
+	StringInfoData escaped;
+	char	   *terminated;
+	bool		plain = true;
+
+	for (size_t i = 0; i < len; i++)
+		plain &= (unsigned char) s[i] >= 0x20 && s[i] != '"' && s[i] != '\\';
+	if (plain)
+	{
+		*p++ = '"';
+		p = outbox_put(p, s, len);
+		*p++ = '"';
+		return p;
+	}
+
+	terminated = pnstrdup(s, len);
+	initStringInfo(&escaped);
+	escape_json(&escaped, terminated);
+	p = outbox_put(p, escaped.data, escaped.len);
+	pfree(escaped.data);
+	pfree(terminated);
+	return p;
+}
+
+char *
+outbox_put_timestamp(char *p, TimestampTz t)
+{
+	struct pg_tm tm;
+	fsec_t		fsec;
+
+	if (TIMESTAMP_NOT_FINITE(t) || timestamp2tm(t, NULL, &tm, &fsec, NULL, NULL) != 0)
+	{
+		memset(&tm, 0, sizeof(tm));
+		fsec = 0;
+	}
+	p = pg_ultostr_zeropad(p, (uint32) Max(tm.tm_year, 0), 4);
+	*p++ = '-';
+	p = pg_ultostr_zeropad(p, (uint32) tm.tm_mon, 2);
+	*p++ = '-';
+	p = pg_ultostr_zeropad(p, (uint32) tm.tm_mday, 2);
+	*p++ = 'T';
+	p = pg_ultostr_zeropad(p, (uint32) tm.tm_hour, 2);
+	*p++ = ':';
+	p = pg_ultostr_zeropad(p, (uint32) tm.tm_min, 2);
+	*p++ = ':';
+	p = pg_ultostr_zeropad(p, (uint32) tm.tm_sec, 2);
+	*p++ = '.';
+	p = pg_ultostr_zeropad(p, (uint32) fsec, 6);
+	*p++ = 'Z';
+	return p;
+}
+
+static char *
+put_percent(char *p, unsigned char c)
+{
+	static const char hex[] = "0123456789ABCDEF";
+
+	*p++ = '%';
+	*p++ = hex[c >> 4];
+	*p++ = hex[c & 15];
+	return p;
+}
+
+size_t
+outbox_percent_encode(const char *s, size_t len, char *out)
+{
+	char	   *p = out;
+
+	for (size_t i = 0; i < len; i++)
+	{
+		unsigned char c = (unsigned char) s[i];
+
+		if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+			(c >= '0' && c <= '9') ||
+			c == '-' || c == '.' || c == '_' || c == '~')
+			*p++ = (char) c;
+		else
+			p = put_percent(p, c);
+	}
+	return p - out;
+}
+
+/* CloudEvents 1.0.2, HTTP Protocol Binding, section 3.1.3.2 */
+size_t
+outbox_percent_encode_header(const char *s, size_t len, char *out)
+{
+	char	   *p = out;
+
+	for (size_t i = 0; i < len; i++)
+	{
+		unsigned char c = (unsigned char) s[i];
+
+		if (c > ' ' && c < 0x7f && c != '"' && c != '%')
+			*p++ = (char) c;
+		else
+			p = put_percent(p, c);
+	}
+	return p - out;
+}
+
+/* ---------------------------------------------------------------------
+ * Trace context (W3C Trace Context, level 1 and 2)
+ * ---------------------------------------------------------------------
+ */
+
+static bool
+is_lower_hex(const char *s, int len)
+{
+	for (int i = 0; i < len; i++)
+		if (!((s[i] >= '0' && s[i] <= '9') || (s[i] >= 'a' && s[i] <= 'f')))
+			return false;
+	return true;
+}
+
+static bool
+is_all_zero(const char *s, int len)
+{
+	for (int i = 0; i < len; i++)
+		if (s[i] != '0')
+			return false;
+	return true;
+}
+
+/* version "-" trace-id "-" parent-id "-" flags; later versions may go on. */
+bool
+outbox_traceparent_valid(const char *s, size_t len)
+{
+	if (len < OUTBOX_TRACEPARENT_LEN ||
+		s[2] != '-' || s[35] != '-' || s[52] != '-' ||
+		!is_lower_hex(s, 2) || !is_lower_hex(s + 3, 32) ||
+		!is_lower_hex(s + 36, 16) || !is_lower_hex(s + 53, 2) ||
+		is_all_zero(s + 3, 32) || is_all_zero(s + 36, 16) ||
+		memcmp(s, "ff", 2) == 0)
+		return false;
+	if (len > OUTBOX_TRACEPARENT_LEN)
+		return memcmp(s, "00", 2) != 0 && s[OUTBOX_TRACEPARENT_LEN] == '-';
+	return true;
+}
+
+/* Printable ASCII, and members that look like key=value. */
+bool
+outbox_tracestate_valid(const char *s, size_t len)
+{
+	bool		equals = false;
+	bool		content = false;
+	bool		any = false;
+
+	for (size_t i = 0; i <= len; i++)
+	{
+		if (i == len || s[i] == ',')
+		{
+			if (content && !equals)
+				return false;
+			any |= content;
+			equals = content = false;
+		}
+		else if (s[i] < 0x20 || s[i] > 0x7e)
+			return false;
+		else if (s[i] == '=' && content)
+			equals = true;
+		else if (s[i] != ' ')
+			content = true;
+	}
+	return any;
+}
+
+/*
+ * The same trace with a parent id of this attempt's own, as version 00 and with
+ * the two flags that are defined.
+ */
+void
+outbox_traceparent_next(const char *from, char *out)
+{
+	static const char hex[] = "0123456789abcdef";
+	static uint64 seed = 0;
+	static uint32 counter = 0;
+	char		c = from[54];
+	int			flags = c <= '9' ? c - '0' : c - 'a' + 10;
+	uint64		parent;
+
+	while (seed == 0)
+		if (!pg_strong_random(&seed, sizeof(seed)))
+			ereport(ERROR,
+					(errcode(ERRCODE_INTERNAL_ERROR),
+					 errmsg("could not generate random values"),
+					 errhint("The operating system's source of random numbers failed.")));
+	do
+		parent = hash_bytes_uint32_extended(++counter, seed);
+	while (parent == 0);
+
+	memcpy(out, "00-", 3);
+	memcpy(out + 3, from + 3, 33);
+	for (int i = 0; i < 16; i++)
+		out[36 + i] = hex[(parent >> (60 - 4 * i)) & 15];
+	out[52] = '-';
+	out[53] = '0';
+	out[54] = hex[flags & 3];
+}

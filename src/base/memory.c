@@ -1,0 +1,53 @@
+/*
+ * memory.c
+ *	  Owns the count of what a worker's events, bodies and answers take, and how
+ *	  memory comes from the system and goes back to it.
+ */
+#include "base/outbox.h"
+
+#include <malloc.h>
+
+#include "utils/timestamp.h"
+
+#include "base/memory.h"
+
+/*
+ * Larger pieces of memory than this are the system's own mappings, which go back
+ * as soon as they are freed.  Smaller ones come from the heap.
+ */
+#define MAP_FROM (256 * 1024)
+
+/*
+ * The end of the heap is kept while less than this is free there: pages of events
+ * come and go all the time.
+ */
+#define KEEP_FREE (16 * 1024 * 1024)
+
+size_t		outbox_memory_used;
+size_t		outbox_memory_peak;
+
+void
+outbox_memory_init(void)
+{
+	mallopt(M_TRIM_THRESHOLD, KEEP_FREE);
+	mallopt(M_MMAP_THRESHOLD, MAP_FROM);
+}
+
+/*
+ * A single small piece in use keeps free() from giving back all of the heap
+ * before it.  malloc_trim() gives back every free page, wherever it lies.  It
+ * walks the whole heap, so it is called at most once in a second, and only when
+ * most of a larger peak is over.
+ */
+void
+outbox_memory_give_back(TimestampTz now)
+{
+	static TimestampTz given_back_at;
+
+	if (outbox_memory_peak < 2 * outbox_memory_used + KEEP_FREE ||
+		(now - given_back_at < USECS_PER_SEC && now >= given_back_at))
+		return;
+	given_back_at = now;
+	outbox_memory_peak = outbox_memory_used;
+	malloc_trim(0);
+}

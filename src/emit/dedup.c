@@ -1,0 +1,236 @@
+/*
+ * dedup.c
+ *	  Owns the deduplication keys in outbox.dedup: gives each to one event, and
+ *	  forgets them when their time is over.
+ *
+ * That concurrent emits of one key agree is the work of the primary key: who
+ * inserts second waits until the first has committed or rolled back.  A
+ * transaction whose snapshot is older than the key fails with 40001, as it
+ * would on any row that has changed under it.
+ */
+#include "base/outbox.h"
+
+#include "access/table.h"
+#include "catalog/pg_type.h"
+#include "miscadmin.h"
+#include "storage/bufmgr.h"
+#include "storage/lmgr.h"
+#include "utils/guc.h"
+#include "utils/rel.h"
+#include "utils/timestamp.h"
+
+#include "base/compat.h"
+#include "base/crash_point.h"
+#include "base/query.h"
+#include "emit/dedup.h"
+#include "log/event_stamp.h"
+#include "log/transaction.h"
+
+/*
+ * Keys are forgotten in passes over the table, in the order of its blocks, so
+ * that emit() need not maintain an index for it.  A pass begins when an eighth
+ * of the window is over, and takes a rest after a few blocks.
+ */
+#define PASSES_PER_WINDOW 8
+#define SWEEP_BLOCKS 32
+#define SWEEP_EVERY (100 * 1000)	/* µs */
+
+static BlockNumber sweep_block; /* where the pass goes on */
+static TimestampTz pass_at;		/* when it began */
+static TimestampTz sweep_at;	/* not before */
+
+/* When a key must have been claimed to count no more. */
+static TimestampTz
+expiry(TimestampTz now)
+{
+	return now - (int64) outbox_dedup_window * USECS_PER_SEC;
+}
+
+/*
+ * True: the key belongs to an event, whose id is stored in 'id'.
+ *
+ * By the primary key, whatever the planner knows: where VACUUM found the table
+ * empty, a transaction of many emits would read all of its own keys each time.
+ */
+static bool
+find(Datum *values, pg_uuid_t *id)
+{
+	static SPIPlanPtr plan;
+	int			level = NewGUCNestLevel();
+	bool		isnull;
+	Datum		first;
+	uint64		n;
+
+	(void) set_config_option("enable_seqscan", "off", PGC_USERSET, PGC_S_SESSION,
+							 GUC_ACTION_SAVE, true, 0, false);
+	n = outbox_plan_run(&plan,
+						"SELECT d.event_id FROM outbox.dedup d"
+						" WHERE d.topic OPERATOR(pg_catalog.=) $1"
+						" AND d.dedup_key OPERATOR(pg_catalog.=) $2"
+						" AND d.created_at OPERATOR(pg_catalog.>) $3",
+						3, (Oid[]) {TEXTOID, TEXTOID, TIMESTAMPTZOID}, values, NULL);
+	AtEOXact_GUC(true, level);
+	if (n == 0)
+		return false;
+	first = SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &isnull);
+	memcpy(id, DatumGetUUIDP(first), sizeof(pg_uuid_t));
+	return true;
+}
+
+static bool
+insert(Datum *values)
+{
+	static SPIPlanPtr plan;
+
+	return outbox_plan_run(&plan,
+						   "INSERT INTO outbox.dedup AS d (topic, dedup_key, event_id, created_at)"
+						   " VALUES ($1, $2, $4, $5) ON CONFLICT (topic, dedup_key) DO UPDATE"
+						   " SET event_id = EXCLUDED.event_id, created_at = EXCLUDED.created_at"
+						   " WHERE d.created_at OPERATOR(pg_catalog.<=) $3",
+						   5, (Oid[]) {TEXTOID, TEXTOID, TIMESTAMPTZOID, UUIDOID, TIMESTAMPTZOID},
+						   values, NULL) > 0;
+}
+
+/* In an SPI connection, as the owner of the log. */
+static bool
+claim(text *topic, text *key, pg_uuid_t *id)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	Datum		values[] = {
+		PointerGetDatum(topic), PointerGetDatum(key),
+		TimestampTzGetDatum(expiry(now)),
+		UUIDPGetDatum(id), TimestampTzGetDatum(now)
+	};
+
+	/*
+	 * A duplicate is looked for first, so that it locks no row.  When somebody
+	 * else's claim is committed between the two statements, the second does
+	 * nothing, and the first one sees it the next time.
+	 */
+	while (!find(values, id))
+	{
+		if (insert(values))
+			return true;
+		CHECK_FOR_INTERRUPTS();
+	}
+	return false;
+}
+
+bool
+outbox_dedup_claim(text *topic, text *key, pg_uuid_t *id)
+{
+	Oid			user;
+	int			context;
+	bool		claimed;
+
+	/* Who may emit need not have a right on the table. */
+	GetUserIdAndSecContext(&user, &context);
+	SetUserIdAndSecContext(outbox_log_owner(), context | SECURITY_LOCAL_USERID_CHANGE);
+	SPI_connect();
+	claimed = claim(topic, key, id);
+	OUTBOX_CRASH_POINT("emit.claimed");
+	SPI_finish();
+	SetUserIdAndSecContext(user, context);
+	return claimed;
+}
+
+/* ---------------------------------------------------------------------
+ * Forgetting, in the worker
+ * ---------------------------------------------------------------------
+ */
+
+TimestampTz
+outbox_dedup_next_time(void)
+{
+	int64		pause = (int64) outbox_dedup_window * USECS_PER_SEC / PASSES_PER_WINDOW;
+
+	return sweep_block > 0 ? sweep_at : Max(sweep_at, pass_at + pause);
+}
+
+/*
+ * A key that was claimed while the clock was ahead counts as claimed now, or it
+ * would swallow emits for as long as the clock was ahead.  Emits that are under
+ * way may be a moment later than this process's time.
+ */
+static void
+correct_times(Datum begin, Datum end, TimestampTz now)
+{
+	static SPIPlanPtr plan;
+	Datum		values[] = {
+		begin, end, TimestampTzGetDatum(now), TimestampTzGetDatum(now + USECS_PER_SEC)
+	};
+
+	(void) outbox_plan_run(&plan,
+						   "UPDATE outbox.dedup SET created_at = $3"
+						   " WHERE ctid OPERATOR(pg_catalog.=) ANY (ARRAY("
+						   "SELECT d.ctid FROM outbox.dedup d"
+						   " WHERE d.ctid OPERATOR(pg_catalog.>=) $1"
+						   " AND d.ctid OPERATOR(pg_catalog.<) $2"
+						   " AND d.created_at OPERATOR(pg_catalog.>) $4"
+						   " FOR UPDATE SKIP LOCKED))",
+						   4, (Oid[]) {TIDOID, TIDOID, TIMESTAMPTZOID, TIMESTAMPTZOID},
+						   values, NULL);
+}
+
+/* Keys that somebody is overwriting now are left alone. */
+static void
+sweep_blocks(BlockNumber first, TimestampTz now)
+{
+	ItemPointerData begin;
+	ItemPointerData end;
+	static SPIPlanPtr plan;
+	Datum		values[3];
+
+	ItemPointerSet(&begin, first, 0);
+	ItemPointerSet(&end, first + SWEEP_BLOCKS, 0);
+	values[0] = PointerGetDatum(&begin);
+	values[1] = PointerGetDatum(&end);
+	values[2] = TimestampTzGetDatum(expiry(now));
+	(void) outbox_plan_run(&plan,
+						   "DELETE FROM outbox.dedup WHERE ctid OPERATOR(pg_catalog.=) ANY (ARRAY("
+						   "SELECT d.ctid FROM outbox.dedup d"
+						   " WHERE d.ctid OPERATOR(pg_catalog.>=) $1"
+						   " AND d.ctid OPERATOR(pg_catalog.<) $2"
+						   " AND d.created_at OPERATOR(pg_catalog.<=) $3"
+						   " FOR UPDATE SKIP LOCKED))",
+						   3, (Oid[]) {TIDOID, TIDOID, TIMESTAMPTZOID}, values, NULL);
+	correct_times(values[0], values[1], now);
+}
+
+/* The next try begins behind the blocks that failed. */
+void
+outbox_dedup_failed(void)
+{
+	sweep_block += SWEEP_BLOCKS;
+}
+
+void
+outbox_dedup_sweep(TimestampTz now)
+{
+	Oid			table = outbox_session_table(OUTBOX_TABLE_DEDUP);
+	Relation	rel;
+	BlockNumber blocks;
+
+	if (now < outbox_dedup_next_time())
+		return;
+	sweep_at = now + SWEEP_EVERY;
+	if (!outbox_begin(true))
+		return;
+	if (!ConditionalLockRelationOid(table, RowExclusiveLock))
+	{
+		outbox_give_up();
+		return;
+	}
+
+	if (sweep_block == 0)
+		pass_at = now;
+	rel = table_open(table, NoLock);
+	blocks = RelationGetNumberOfBlocks(rel);
+	table_close(rel, NoLock);
+	if (sweep_block < blocks)
+		sweep_blocks(sweep_block, now);
+	OUTBOX_CRASH_POINT("dedup.swept");
+	outbox_commit();
+
+	sweep_block = sweep_block + SWEEP_BLOCKS < blocks ? sweep_block + SWEEP_BLOCKS : 0;
+}

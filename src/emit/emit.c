@@ -1,0 +1,295 @@
+/*
+ * emit.c
+ *	  Appends events to the log, or puts those that are not due yet aside:
+ *	  outbox.emit() and its relatives, and the check of outbox.events that makes
+ *	  a plain INSERT as good.
+ *
+ * emit() writes the current piece of the log directly, without a parser, a
+ * planner or an executor in between.  What the executor would have done is done
+ * here: the stamps are those of the column defaults, the checks those of the
+ * CHECK constraint.  EXECUTE on emit() is the permission; no privilege on the
+ * table is asked for.  Where others have put triggers on the table, the row goes
+ * through the executor after all (table_rows.c).
+ *
+ * The order of the steps in outbox_append() matters to the readers (log.c):
+ *
+ * - the transaction has its xid before it draws a sequence number.  So whoever
+ *	 gets an xid after a snapshot was taken also gets a number above the one that
+ *	 the sequence had before that snapshot;
+ * - the number is drawn after the lock on the piece, the last thing that can
+ *	 make us wait.
+ */
+#include "postgres.h"
+
+#include "access/table.h"
+#include "access/tableam.h"
+#include "access/transam.h"
+#include "access/xact.h"
+#include "executor/tuptable.h"
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/jsonb.h"
+#include "utils/rel.h"
+#include "utils/timestamp.h"
+#include "utils/uuid.h"
+#include "utils/xid8.h"
+
+#include "base/crash_point.h"
+#include "base/table_rows.h"
+#include "base/version.h"
+#include "emit/dedup.h"
+#include "emit/emit.h"
+#include "log/event_stamp.h"
+#include "server/wakeup.h"
+
+/* ---------------------------------------------------------------------
+ * Appending
+ * ---------------------------------------------------------------------
+ */
+
+static void
+set_column(TupleTableSlot *slot, int attnum, const void *value)
+{
+	slot->tts_values[attnum - 1] = PointerGetDatum(value);
+	slot->tts_isnull[attnum - 1] = value == NULL;
+}
+
+static void
+set_stamp(TupleTableSlot *slot, int attnum, Datum value)
+{
+	slot->tts_values[attnum - 1] = value;
+	slot->tts_isnull[attnum - 1] = false;
+}
+
+static void
+set_time(TupleTableSlot *slot, int attnum, TimestampTz time, bool is_set)
+{
+	slot->tts_values[attnum - 1] = TimestampTzGetDatum(time);
+	slot->tts_isnull[attnum - 1] = !is_set;
+}
+
+static void
+write_row(Relation rel, TupleTableSlot *slot)
+{
+	ExecStoreVirtualTuple(slot);
+	outbox_insert_row(rel, slot);
+	ExecDropSingleTupleTableSlot(slot);
+	table_close(rel, NoLock);
+}
+
+/* Writes a checked event into the log; makes its id when it has none yet. */
+static void
+append(const OutboxNewEvent *e, bool has_id, pg_uuid_t *id)
+{
+	FullTransactionId xid = GetTopFullTransactionId();
+	int			piece = outbox_current_piece();
+	Relation	rel = table_open(outbox_log_tables()->pieces[piece], RowExclusiveLock);
+	TupleTableSlot *slot = table_slot_create(rel, NULL);
+	int64		epoch = outbox_current_epoch();
+	int64		seq = outbox_next_seq();
+	TimestampTz now = GetCurrentTimestamp();
+
+	if (!has_id)
+		outbox_make_id(now, id);
+
+	set_column(slot, Anum_events_id, id);
+	set_stamp(slot, Anum_events_seq, Int64GetDatum(seq));
+	set_stamp(slot, Anum_events_xid, FullTransactionIdGetDatum(xid));
+	set_stamp(slot, Anum_events_epoch, Int64GetDatum(epoch));
+	set_stamp(slot, Anum_events_created_at, TimestampTzGetDatum(now));
+	set_stamp(slot, Anum_events_piece, Int16GetDatum(piece));
+	set_column(slot, Anum_events_topic, e->topic);
+	set_column(slot, Anum_events_type, e->type);
+	set_column(slot, Anum_events_key, e->key);
+	set_time(slot, Anum_events_expires_at, e->expires_at, e->expires);
+	set_column(slot, Anum_events_headers, e->headers);
+	set_column(slot, Anum_events_payload, e->payload);
+	set_column(slot, Anum_events_body, e->body);
+	set_column(slot, Anum_events_content_type, e->content_type);
+	write_row(rel, slot);
+	OUTBOX_CRASH_POINT("emit.appended");
+}
+
+void
+outbox_append(const OutboxNewEvent *e, const pg_uuid_t *id)
+{
+	pg_uuid_t	same = *id;
+
+	append(e, true, &same);
+}
+
+/* Puts a checked event aside until it is due. */
+static void
+schedule(const OutboxNewEvent *e, bool has_id, pg_uuid_t *id)
+{
+	FullTransactionId xid = GetTopFullTransactionId();
+	Relation	rel = table_open(outbox_log_tables()->scheduled, RowExclusiveLock);
+	TupleTableSlot *slot = table_slot_create(rel, NULL);
+	TimestampTz now = GetCurrentTimestamp();
+
+	if (!has_id)
+		outbox_make_id(now, id);
+	outbox_mark_scheduled(e->deliver_at);
+
+	set_column(slot, Anum_scheduled_id, id);
+	set_time(slot, Anum_scheduled_deliver_at, e->deliver_at, true);
+	set_stamp(slot, Anum_scheduled_xid, FullTransactionIdGetDatum(xid));
+	set_stamp(slot, Anum_scheduled_epoch, Int64GetDatum(outbox_current_epoch()));
+	set_time(slot, Anum_scheduled_created_at, now, true);
+	set_column(slot, Anum_scheduled_topic, e->topic);
+	set_column(slot, Anum_scheduled_type, e->type);
+	set_column(slot, Anum_scheduled_key, e->key);
+	set_time(slot, Anum_scheduled_expires_at, e->expires_at, e->expires);
+	set_column(slot, Anum_scheduled_headers, e->headers);
+	set_column(slot, Anum_scheduled_payload, e->payload);
+	set_column(slot, Anum_scheduled_body, e->body);
+	set_column(slot, Anum_scheduled_content_type, e->content_type);
+	set_column(slot, Anum_scheduled_dedup_key, e->dedup_key);
+	for (int i = Anum_scheduled_failed_at; i <= Anum_scheduled_error; i++)
+		set_column(slot, i, NULL);
+	write_row(rel, slot);
+	OUTBOX_CRASH_POINT("emit.scheduled");
+}
+
+pg_uuid_t *
+outbox_emit(const OutboxNewEvent *e)
+{
+	pg_uuid_t  *id = palloc(sizeof(pg_uuid_t));
+	bool		has_id = e->dedup_key != NULL;
+
+	outbox_check(e, false, true);
+
+	/* Whoever emitted the same may have to be waited for: before the number. */
+	if (has_id)
+	{
+		outbox_make_id(GetCurrentTimestamp(), id);
+		if (!outbox_dedup_claim(e->topic, e->dedup_key, id))
+			return id;
+	}
+	if (e->deferred && e->deliver_at > GetCurrentTimestamp())
+		schedule(e, has_id, id);
+	else
+		append(e, has_id, id);
+	return id;
+}
+
+/* ---------------------------------------------------------------------
+ * SQL functions
+ * ---------------------------------------------------------------------
+ */
+
+/* NULL when the argument is. */
+#define TEXT_ARG(n) (PG_ARGISNULL(n) ? NULL : PG_GETARG_TEXT_PP(n))
+#define BYTEA_ARG(n) (PG_ARGISNULL(n) ? NULL : PG_GETARG_BYTEA_PP(n))
+#define JSONB_ARG(n) (PG_ARGISNULL(n) ? NULL : PG_GETARG_JSONB_P(n))
+
+/*
+ * What emit() and emit_bytes() have in common; 'options' is the number of the
+ * first optional argument.
+ */
+static Datum
+emit(FunctionCallInfo fcinfo, OutboxNewEvent *e, const char *function, int options)
+{
+	PreventCommandIfReadOnly(function);
+
+	e->topic = TEXT_ARG(0);
+	e->key = TEXT_ARG(options);
+	e->type = TEXT_ARG(options + 1);
+	e->headers = JSONB_ARG(options + 2);
+	e->deferred = !PG_ARGISNULL(options + 3);
+	if (e->deferred)
+		e->deliver_at = PG_GETARG_TIMESTAMPTZ(options + 3);
+	e->expires = !PG_ARGISNULL(options + 4);
+	if (e->expires)
+		e->expires_at = PG_GETARG_TIMESTAMPTZ(options + 4);
+	e->dedup_key = TEXT_ARG(options + 5);
+	PG_RETURN_UUID_P(outbox_emit(e));
+}
+
+/* jsonb's own errors say what is wrong with a text, but not what to do. */
+static void
+add_payload_hint(void *arg)
+{
+	(void) arg;
+	if (geterrcode() == ERRCODE_STATEMENT_TOO_COMPLEX)
+		errhint("A payload may have at most %d objects and arrays in one another.",
+				OUTBOX_MAX_NESTING);
+	else if (ERRCODE_TO_CATEGORY(geterrcode()) == ERRCODE_DATA_EXCEPTION)
+		errhint("A payload is JSON that the type jsonb can hold. Use outbox.emit_bytes() to send anything else.");
+}
+
+/* The payload of an argument of type text or json. */
+static Jsonb *
+parse_payload(FunctionCallInfo fcinfo, int argno)
+{
+	ErrorContextCallback callback;
+	Jsonb	   *payload;
+
+	if (PG_ARGISNULL(argno))
+		return NULL;
+
+	callback.callback = add_payload_hint;
+	callback.arg = NULL;
+	callback.previous = error_context_stack;
+	error_context_stack = &callback;
+	payload = DatumGetJsonbP(DirectFunctionCall1(jsonb_in,
+												 CStringGetDatum(text_to_cstring(PG_GETARG_TEXT_PP(argno)))));
+	error_context_stack = callback.previous;
+	return payload;
+}
+
+OUTBOX_FUNCTION(outbox_emit_jsonb_1_0, 8)
+{
+	OutboxNewEvent e = {.payload = JSONB_ARG(1)};
+
+	return emit(fcinfo, &e, "outbox.emit()", 2);
+}
+
+OUTBOX_FUNCTION(outbox_emit_text_1_0, 8)
+{
+	OutboxNewEvent e = {.payload = parse_payload(fcinfo, 1)};
+
+	return emit(fcinfo, &e, "outbox.emit()", 2);
+}
+
+/* json is text that was checked already; jsonb is stricter. */
+OUTBOX_FUNCTION(outbox_emit_json_1_0, 8)
+{
+	return outbox_emit_text_1_0(fcinfo);
+}
+
+OUTBOX_FUNCTION(outbox_emit_bytes_1_0, 9)
+{
+	OutboxNewEvent e = {.body = BYTEA_ARG(1), .content_type = TEXT_ARG(2)};
+
+	if (e.body == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("body of an event must not be null"),
+				 errhint("Pass the bytes to send; they may be empty.")));
+	return emit(fcinfo, &e, "outbox.emit_bytes()", 3);
+}
+
+/*
+ * The CHECK constraint of outbox.events: true, or an error that says why not.
+ *
+ * A setting is asked for a new event only.  What a restore or a subscription
+ * brings was an event where it comes from, and is refused in no server for what
+ * its settings say: with it, all other rows of the table would be refused.
+ */
+OUTBOX_FUNCTION(outbox_check_event_1_0, 8)
+{
+	OutboxNewEvent e = {
+		.topic = TEXT_ARG(1),
+		.type = TEXT_ARG(2),
+		.key = TEXT_ARG(3),
+		.headers = JSONB_ARG(4),
+		.payload = JSONB_ARG(5),
+		.body = BYTEA_ARG(6),
+		.content_type = TEXT_ARG(7)
+	};
+
+	outbox_check(&e, true, !PG_ARGISNULL(0) && outbox_seq_is_new(PG_GETARG_INT64(0)));
+	PG_RETURN_BOOL(true);
+}

@@ -1,0 +1,319 @@
+/*
+ * event_check.c
+ *	  The rules of an event, with an error that says what to do for each.
+ *
+ * emit() and the CHECK constraint of outbox.events come here, so that a direct
+ * INSERT fails for the same reasons and with the same words.
+ */
+#include "postgres.h"
+
+#include "lib/stringinfo.h"
+#include "mb/pg_wchar.h"
+#include "miscadmin.h"
+#include "utils/acl.h"
+#include "utils/jsonb.h"
+#include "utils/timestamp.h"
+
+#include "base/encoding.h"
+#include "base/names.h"
+#include "emit/emit.h"
+#include "log/event_stamp.h"
+
+/* As much of a value as fits into a message. */
+static const char *
+excerpt(const char *s, size_t len)
+{
+	return pnstrdup(s, pg_mbcliplen(s, (int) len, 100));
+}
+
+static void
+check_length(const char *what, const text *value, size_t max)
+{
+	size_t		len = VARSIZE_ANY_EXHDR(value);
+
+	if (len == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("%s of an event must not be empty", what),
+				 errhint("Pass 1 to %zu bytes; what is optional can be left out.", max)));
+	if (len > max)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("%s of an event is too long", what),
+				 errdetail("It has %zu bytes; at most %zu are allowed.", len, max),
+				 errhint("Pass a shorter value; longer data belongs in the payload.")));
+}
+
+/* What is sent as the value of a header of its own. */
+static void
+check_line(const char *what, const text *value)
+{
+	const char *problem = outbox_text_problem(VARDATA_ANY(value),
+											  VARSIZE_ANY_EXHDR(value));
+
+	if (problem)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("invalid %s: %s", what, problem),
+				 errhint("It is sent as an HTTP header: remove line breaks, tabs and other control characters.")));
+}
+
+/*
+ * Who may empty the log may insert reserved topics: its owner, because that is
+ * how a restored dump brings back what outbox itself had emitted, and whom the
+ * worker runs as, because it emits them.
+ */
+static bool
+rules_log(void)
+{
+	return pg_class_aclcheck(outbox_log_tables()->events, GetUserId(),
+							 ACL_TRUNCATE) == ACLCHECK_OK;
+}
+
+static void
+check_topic(const text *topic, bool restoring)
+{
+	const char *data = VARDATA_ANY(topic);
+	size_t		len = VARSIZE_ANY_EXHDR(topic);
+	const char *problem = outbox_topic_problem(data, len);
+
+	if (problem)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("invalid topic \"%s\": %s", excerpt(data, len), problem),
+				 errhint("A topic is made of letters, digits, \"_\" and \"-\", in segments joined by dots, like \"order.created\".")));
+	if (outbox_topic_reserved(data, len) && !(restoring && rules_log()))
+		ereport(ERROR,
+				(errcode(ERRCODE_RESERVED_NAME),
+				 errmsg("topic \"%s\" is reserved", excerpt(data, len)),
+				 errhint("Topics that begin with \"outbox.\" belong to outbox itself: choose another name.")));
+}
+
+static void
+check_headers(Jsonb *headers)
+{
+	JsonbIterator *it;
+	JsonbIteratorToken token;
+	JsonbValue	v;
+	size_t		total = 0;
+
+	if (!JB_ROOT_IS_OBJECT(headers))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("headers of an event must be a JSON object"),
+				 errhint("Pass a flat object of strings, like {\"X-Tenant\": \"acme\"}.")));
+
+	if (JB_ROOT_COUNT(headers) > OUTBOX_MAX_EVENT_HEADERS)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("an event has too many headers"),
+				 errdetail("It has %d; at most %d are allowed.",
+						   (int) JB_ROOT_COUNT(headers), OUTBOX_MAX_EVENT_HEADERS),
+				 errhint("Leave some out, or put them in the payload.")));
+
+	it = JsonbIteratorInit(&headers->root);
+	(void) JsonbIteratorNext(&it, &v, true);
+	while ((token = JsonbIteratorNext(&it, &v, true)) != WJB_END_OBJECT)
+	{
+		const char *name = v.val.string.val;
+		int			name_len = v.val.string.len;
+		const char *problem;
+
+		Assert(token == WJB_KEY);
+		problem = outbox_header_name_problem(name, name_len, true);
+		if (problem)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("invalid header \"%s\": %s", excerpt(name, name_len), problem),
+					 errhint("Choose another name; \"X-\" and a name of yours is always free.")));
+
+		token = JsonbIteratorNext(&it, &v, true);
+		Assert(token == WJB_VALUE);
+		if (v.type != jbvString)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("value of header \"%s\" must be a string", excerpt(name, name_len)),
+					 errhint("Pass a flat object of strings, like {\"X-Tenant\": \"acme\"}.")));
+		problem = outbox_text_problem(v.val.string.val, v.val.string.len);
+		if (problem)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("invalid value of header \"%s\": %s", excerpt(name, name_len), problem),
+					 errhint("Remove line breaks, tabs and other control characters.")));
+		total += name_len + v.val.string.len;
+	}
+	if (total > OUTBOX_MAX_HEADERS)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("headers of an event are too long"),
+				 errdetail("Names and values have %zu bytes; at most %d are allowed.",
+						   total, OUTBOX_MAX_HEADERS),
+				 errhint("What is long belongs in the payload.")));
+}
+
+static void
+check_size(const char *what, size_t size)
+{
+	if (size > (size_t) outbox_max_payload_size)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("%s of an event is too large", what),
+				 errdetail("It has %zu bytes; outbox.max_payload_size allows %d.",
+						   size, outbox_max_payload_size),
+				 errhint("Send a reference to the data instead of the data, or raise outbox.max_payload_size.")));
+}
+
+/*
+ * jsonb can be built deeper than its text can be read back: such an event could
+ * be emitted, but neither restored from a dump nor read by most receivers.
+ */
+static void
+check_nesting(int depth)
+{
+	if (depth > OUTBOX_MAX_NESTING)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("payload of an event is nested too deeply"),
+				 errdetail("At most %d objects and arrays in one another are allowed.",
+						   OUTBOX_MAX_NESTING),
+				 errhint("Send a flatter payload, or bytes with outbox.emit_bytes().")));
+}
+
+/*
+ * No less than the bytes that a container has as text, without making the text.
+ * A byte of a string becomes at most "\u00xx".  A numeric whose first two bits
+ * on disk are 10 has at most 64 groups of four digits before the point and 63
+ * digits behind it; any other at most as many as numeric can have.
+ */
+static size_t
+text_bound(const JsonbContainer *container, int depth)
+{
+	int			n = JsonContainerSize(container) * (JsonContainerIsObject(container) ? 2 : 1);
+	const char *data = (const char *) &container->children[n];
+	uint32		start = 0;
+	size_t		bound = 2;
+
+	check_nesting(depth);
+	for (int i = 0; i < n; i++)
+	{
+		JEntry		entry = container->children[i];
+		uint32		end = start;
+
+		JBE_ADVANCE_OFFSET(end, entry);
+		bound += 2;				/* ", " or ": " */
+		if (JBE_ISSTRING(entry))
+			bound += 2 + 6 * (size_t) (end - start);
+		else if (JBE_ISNUMERIC(entry))
+		{
+			uint16		bits;
+
+			memcpy(&bits, VARDATA(data + INTALIGN(start)), sizeof(bits));
+			bound += (bits & 0xC000) == 0x8000 ?
+				1 + 64 * 4 + 1 + 63 : 1 + 32768 * 4 + 1 + 16383;
+		}
+		else if (JBE_ISCONTAINER(entry))
+			bound += text_bound((const JsonbContainer *) (data + INTALIGN(start)),
+								depth + 1);
+		else
+			bound += 5;			/* "false" */
+		start = end;
+	}
+	return bound;
+}
+
+/*
+ * The limit is on the text that is sent, and a short numeric like 1e100000 is a
+ * long text: only the text tells.  But it is made only where it could matter.
+ */
+static void
+check_payload(Jsonb *payload, bool sized)
+{
+	StringInfoData text;
+
+	/* The first also looks at the nesting. */
+	if (text_bound(&payload->root, 1) <= (size_t) outbox_max_payload_size || !sized)
+		return;
+	initStringInfo(&text);
+	(void) JsonbToCString(&text, &payload->root, VARSIZE(payload));
+	check_size("payload", text.len);
+	pfree(text.data);
+}
+
+static void
+check_times(const OutboxNewEvent *e)
+{
+	if (TIMESTAMP_IS_NOEND(e->deliver_at))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("deliver_at of an event must not be infinity"),
+				 errhint("Pass a time that comes, or emit the event when it is to be delivered.")));
+	if (e->expires && e->expires_at <= e->deliver_at)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("expires_at of an event must be after deliver_at"),
+				 errdetail("It would expire at %s, and be delivered from %s on.",
+						   pstrdup(timestamptz_to_str(e->expires_at)),
+						   pstrdup(timestamptz_to_str(e->deliver_at))),
+				 errhint("Pass a later expires_at, or leave it out.")));
+}
+
+/*
+ * The rules of an event, the same for emit() and for a direct INSERT; what is
+ * wrong is an error that says so.
+ */
+void
+outbox_check(const OutboxNewEvent *e, bool restoring, bool sized)
+{
+	if (e->topic == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("topic of an event must not be null"),
+				 errhint("Pass the name of what happened, like 'order.created'.")));
+	check_topic(e->topic, restoring);
+
+	if (e->type)
+	{
+		check_length("type", e->type, OUTBOX_MAX_TYPE);
+		check_line("type", e->type);
+	}
+	if (e->key)
+		check_length("key", e->key, OUTBOX_MAX_KEY);
+	if (e->headers)
+		check_headers(e->headers);
+	if (e->deferred)
+		check_times(e);
+	if (e->dedup_key)
+		check_length("dedup_key", e->dedup_key, OUTBOX_MAX_DEDUP_KEY);
+
+	if (e->payload && e->body)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("an event has either a payload or a body, not both"),
+				 errhint("Set payload for JSON, or body and content_type for anything else.")));
+	if (e->payload)
+	{
+		if (e->content_type)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("content_type of an event with a payload must be null"),
+					 errhint("A payload is JSON. Set body and content_type for anything else.")));
+		check_payload(e->payload, sized);
+	}
+	else if (e->body)
+	{
+		if (e->content_type == NULL)
+			ereport(ERROR,
+					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+					 errmsg("content_type of an event with a body must not be null"),
+					 errhint("Pass the media type of the bytes, like 'application/octet-stream'.")));
+		check_length("content_type", e->content_type, OUTBOX_MAX_TYPE);
+		check_line("content_type", e->content_type);
+		if (sized)
+			check_size("body", VARSIZE_ANY_EXHDR(e->body));
+	}
+	else
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("payload of an event must not be null"),
+				 errhint("Pass JSON, if need be 'null'::jsonb, or bytes and their content type.")));
+}

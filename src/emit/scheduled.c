@@ -1,0 +1,354 @@
+/*
+ * scheduled.c
+ *	  Owns the waiting room of the log, outbox.scheduled: moves events into the
+ *	  log when they are due.
+ *
+ * emit() writes the rows, and at commit lowers db->due_at to the earliest of
+ * them.  So the table is asked only when something is due, however many events
+ * wait and however many are added.  What no bell announces, because COMMIT
+ * PREPARED does not ring, is found by a look every outbox.wakeup_interval.
+ */
+#include "base/outbox.h"
+
+#include "access/detoast.h"
+#include "catalog/pg_type.h"
+#include "storage/lmgr.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/timestamp.h"
+
+#include "base/compat.h"
+#include "base/crash_point.h"
+#include "base/query.h"
+#include "emit/emit.h"
+#include "emit/scheduled.h"
+#include "log/log_scan.h"
+#include "log/step.h"
+#include "log/transaction.h"
+
+/* What one transaction moves: requests wait meanwhile. */
+#define BATCH_ROWS 500
+#define BATCH_BYTES (2 * 1024 * 1024)
+
+/* Looks that nothing rang for may take this part of the time. */
+#define LOOK_SHARE 100
+
+/*
+ * The first row that is left.  Those before it have been moved, and the index
+ * may still lead to them as long as some old snapshot could see them: they are
+ * not walked over again.
+ */
+static TimestampTz first_time;
+static pg_uuid_t first_id;
+
+static TimestampTz look_at;		/* not announced: look anyway */
+static TimestampTz again_at;	/* locks: not before */
+static bool careful;			/* each by itself: together they failed */
+static Datum epochs;			/* int8[]: those of this log */
+
+#define FROM_FIRST \
+	" FROM outbox.scheduled s" \
+	" WHERE ROW(s.deliver_at, s.id) OPERATOR(pg_catalog.>=) ROW($1, $2)" \
+	" AND s.epoch OPERATOR(pg_catalog.=) ANY ($3)" \
+	" AND (s.retry_at IS NULL OR s.retry_at OPERATOR(pg_catalog.<=) pg_catalog.now())"
+#define IN_ORDER " ORDER BY s.deliver_at, s.id LIMIT "
+
+enum
+{
+	COL_ID, COL_TOPIC, COL_TYPE, COL_KEY, COL_HEADERS, COL_PAYLOAD, COL_BODY,
+	COL_CONTENT_TYPE, COL_EXPIRES_AT, NCOLUMNS
+};
+
+void
+outbox_schedule_init(int64 epoch, bool zero)
+{
+	Datum		values[2] = {Int64GetDatum(epoch), Int64GetDatum(0)};
+	MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
+
+	epochs = PointerGetDatum(construct_array(values, zero ? 2 : 1, INT8OID,
+											 sizeof(int64), FLOAT8PASSBYVAL,
+											 TYPALIGN_DOUBLE));
+	MemoryContextSwitchTo(old);
+}
+
+void
+outbox_schedule_begin(void)
+{
+	look_at = 0;
+}
+
+void
+outbox_schedule_failed(void)
+{
+	careful = true;
+	look_at = 0;				/* what was due was taken out of shared memory */
+}
+
+TimestampTz
+outbox_schedule_next_time(OutboxDatabase *db)
+{
+	TimestampTz due = (TimestampTz) pg_atomic_read_u64(&db->due_at);
+
+	return Max(Min(due, look_at), again_at);
+}
+
+static void
+set_first(TimestampTz time, const pg_uuid_t *id)
+{
+	first_time = time;
+	if (id)
+		first_id = *id;
+	else
+		memset(&first_id, 0, sizeof(first_id));
+}
+
+static void
+find_first(void)
+{
+	Datum		values[] = {
+		TimestampTzGetDatum(first_time), UUIDPGetDatum(&first_id), epochs
+	};
+	static SPIPlanPtr plan;
+	HeapTuple	tuple;
+	bool		isnull;
+
+	if (outbox_plan_run(&plan, "SELECT s.deliver_at, s.id" FROM_FIRST IN_ORDER "1",
+						3, (Oid[]) {TIMESTAMPTZOID, UUIDOID, INT8ARRAYOID}, values, NULL) == 0)
+	{
+		set_first(DT_NOEND, NULL);
+		return;
+	}
+	tuple = SPI_tuptable->vals[0];
+	set_first(DatumGetTimestampTz(SPI_getbinval(tuple, SPI_tuptable->tupdesc, 1, &isnull)),
+			  DatumGetUUIDP(SPI_getbinval(tuple, SPI_tuptable->tupdesc, 2, &isnull)));
+}
+
+/* Appends one row; returns how large it is. */
+static Size
+append(HeapTuple tuple, TupleDesc desc, Datum *id)
+{
+	Datum		values[NCOLUMNS];
+	bool		nulls[NCOLUMNS];
+	OutboxNewEvent e = {0};
+	Size		size = 0;
+
+	heap_deform_tuple(tuple, desc, values, nulls);
+#define COLUMN(n) (nulls[n] ? NULL : (void *) DatumGetPointer(values[n]))
+	e.topic = COLUMN(COL_TOPIC);
+	e.type = COLUMN(COL_TYPE);
+	e.key = COLUMN(COL_KEY);
+	e.headers = COLUMN(COL_HEADERS);
+	e.payload = COLUMN(COL_PAYLOAD);
+	e.body = COLUMN(COL_BODY);
+	e.content_type = COLUMN(COL_CONTENT_TYPE);
+#undef COLUMN
+	e.expires = !nulls[COL_EXPIRES_AT];
+	if (e.expires)
+		e.expires_at = DatumGetTimestampTz(values[COL_EXPIRES_AT]);
+	outbox_append(&e, DatumGetUUIDP(values[COL_ID]));
+
+	*id = values[COL_ID];
+	if (e.payload)
+		size += toast_raw_datum_size(values[COL_PAYLOAD]);
+	if (e.body)
+		size += toast_raw_datum_size(values[COL_BODY]);
+	return size;
+}
+
+static void
+delete_moved(Datum *ids, int n)
+{
+	static SPIPlanPtr plan;
+	Datum		moved = PointerGetDatum(construct_array(ids, n, UUIDOID, UUID_LEN, false,
+														TYPALIGN_CHAR));
+
+	(void) outbox_plan_run(&plan,
+						   "DELETE FROM outbox.scheduled s"
+						   " WHERE s.id OPERATOR(pg_catalog.=) ANY ($1)",
+						   1, (Oid[]) {UUIDARRAYOID}, &moved, NULL);
+}
+
+/* One of a batch. */
+typedef struct Moving
+{
+	HeapTuple	tuple;
+	TupleDesc	desc;
+	Datum		id;
+	Size		size;
+} Moving;
+
+static void
+append_one(void *arg)
+{
+	Moving	   *m = arg;
+
+	m->size = append(m->tuple, m->desc, &m->id);
+	if (careful)
+		delete_moved(&m->id, 1);
+}
+
+/*
+ * It cannot enter the log: it stays where it is, with the reason, and is tried
+ * again after as long as this has gone on, at least a second while another
+ * transaction is in the way, else a minute, and at most a day.
+ */
+static void
+set_aside(Datum id, const char *error, bool locked)
+{
+	static SPIPlanPtr plan;
+	Datum		values[3] = {id, CStringGetTextDatum(error), Int32GetDatum(locked ? 1 : 60)};
+
+	(void) outbox_plan_run(&plan,
+						   "UPDATE outbox.scheduled s SET error = $2,"
+						   " failed_at = COALESCE(s.failed_at, pg_catalog.now()),"
+						   " retry_at = pg_catalog.now() OPERATOR(pg_catalog.+)"
+						   " LEAST(GREATEST(pg_catalog.make_interval(secs => $3),"
+						   " pg_catalog.now() OPERATOR(pg_catalog.-) s.failed_at),"
+						   " pg_catalog.make_interval(days => 1))"
+						   " WHERE s.id OPERATOR(pg_catalog.=) $1",
+						   3, (Oid[]) {UUIDOID, TEXTOID, INT4OID}, values, NULL);
+}
+
+/*
+ * Anybody who may emit can give an event of its own the id of this one.  A
+ * transaction that has and is open is not waited for.
+ */
+static bool
+may_append(const pg_uuid_t *id)
+{
+	switch (outbox_scan_id(id))
+	{
+		case OUTBOX_ID_FREE:
+			break;
+		case OUTBOX_ID_TAKEN:
+			set_aside(UUIDPGetDatum(id), "the log has another event with this id", false);
+			return false;
+		case OUTBOX_ID_IN_DOUBT:
+			set_aside(UUIDPGetDatum(id), "a transaction that is open has emitted another event with this id", true);
+			return false;
+	}
+	return true;
+}
+
+static bool
+move_one(Moving *m)
+{
+	bool		isnull;
+	OutboxStepError failure;
+
+	m->id = SPI_getbinval(m->tuple, m->desc, COL_ID + 1, &isnull);
+	if (!may_append(DatumGetUUIDP(m->id)))
+		return false;
+	if (!careful)
+		append_one(m);
+	else if (!outbox_step_try_part(append_one, m, &failure))
+	{
+		set_aside(m->id, failure.message, outbox_step_was_locked(&failure));
+		return false;
+	}
+	return true;
+}
+
+/*
+ * Moves a batch, in the order of the times.  Rows that somebody has locked, to
+ * cancel them, are left for later.
+ */
+static int
+move_due(TimestampTz now)
+{
+	Datum		values[] = {
+		TimestampTzGetDatum(first_time), UUIDPGetDatum(&first_id), epochs,
+		TimestampTzGetDatum(now)
+	};
+	static SPIPlanPtr due_plan;
+	SPITupleTable *rows;
+	Datum	   *ids;
+	Size		bytes = 0;
+	int			n = 0;
+	int			done = 0;
+
+	if (outbox_plan_run(&due_plan,
+						"SELECT s.id, s.topic, s.type, s.key, s.headers, s.payload, s.body,"
+						" s.content_type, s.expires_at" FROM_FIRST
+						" AND s.deliver_at OPERATOR(pg_catalog.<=) $4"
+						IN_ORDER CppAsString2(BATCH_ROWS) " FOR UPDATE SKIP LOCKED",
+						4, (Oid[]) {TIMESTAMPTZOID, UUIDOID, INT8ARRAYOID, TIMESTAMPTZOID},
+						values, NULL) == 0)
+		return 0;
+	rows = SPI_tuptable;
+	ids = palloc(sizeof(Datum) * rows->numvals);
+	while (done < (int) rows->numvals && bytes < BATCH_BYTES)
+	{
+		Moving		m = {.tuple = rows->vals[done++],.desc = rows->tupdesc};
+
+		if (!move_one(&m))
+			continue;
+		bytes += m.size;
+		ids[n++] = m.id;
+	}
+	OUTBOX_CRASH_POINT("schedule.appended");
+	if (!careful)
+		delete_moved(ids, n);
+	careful = careful && n < done;
+	return done;
+}
+
+static bool
+begin(void)
+{
+	if (!outbox_begin_to_emit())
+		return false;
+	if (!ConditionalLockRelationOid(outbox_session_table(OUTBOX_TABLE_SCHEDULED),
+									RowExclusiveLock))
+	{
+		outbox_give_up();
+		return false;
+	}
+	return true;
+}
+
+void
+outbox_schedule_step(OutboxDatabase *db, TimestampTz now)
+{
+	TimestampTz due;
+	bool		look = now >= look_at;
+	bool		stuck = false;
+
+	if (now < outbox_schedule_next_time(db))
+		return;
+	if (!begin())
+	{
+		again_at = now + OUTBOX_RETRY_LOCKS_AFTER;
+		return;
+	}
+
+	/*
+	 * Taken before the statement's snapshot: whoever commits after that lowers
+	 * it again.
+	 */
+	due = (TimestampTz) pg_atomic_exchange_u64(&db->due_at, DT_NOEND);
+	if (look)
+		set_first(DT_NOBEGIN, NULL);
+	else if (due <= first_time)
+		set_first(due, NULL);
+	find_first();
+	if (first_time <= now)
+	{
+		stuck = move_due(now) == 0;
+		OUTBOX_CRASH_POINT("schedule.moved");
+		find_first();
+	}
+	outbox_commit();
+	OUTBOX_CRASH_POINT("schedule.committed");
+
+	outbox_lower_due_at(db, first_time);
+	if (stuck)
+		again_at = now + OUTBOX_RETRY_LOCKS_AFTER;
+	if (look)
+	{
+		TimestampTz then = GetCurrentTimestamp();
+
+		look_at = then + Max(outbox_wakeup_interval * INT64CONST(1000),
+							 (then - now) * LOOK_SHARE);
+	}
+}

@@ -1,0 +1,370 @@
+/*
+ * batch.c
+ *	  Owns which deliveries go together in one request.
+ *
+ * A batch takes what is ready, and behind each head of a lane its followers: so
+ * events of one key go along in their order, and a lane is never in two batches
+ * at once.  Those that failed together come back as a group.  Nobody is given up
+ * in company: the last attempt is always one's own.
+ */
+#include "base/outbox.h"
+
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+
+#include "base/memory.h"
+#include "endpoint/batch.h"
+#include "endpoint/lane.h"
+#include "endpoint/outcome.h"
+#include "log/payload.h"
+
+/* The next failure would be the last one. */
+static bool
+is_last_attempt(const OutboxEndpoint *ep, const OutboxDelivery *d, TimestampTz now)
+{
+	return d->attempts > 0 &&
+		((ep->max_attempts > 0 && d->attempts >= ep->max_attempts - 1) ||
+		 now - d->first_attempt_at >= ep->max_age);
+}
+
+static bool
+is_durable(const OutboxDelivery *d)
+{
+	return d->event->page->lsn <= outbox_durable_lsn;
+}
+
+/* Does it go with anybody who is there? */
+static bool
+is_sociable(const OutboxEndpoint *ep, const OutboxDelivery *d, TimestampTz now)
+{
+	return d->group == 0 && is_durable(d) && !is_last_attempt(ep, d, now);
+}
+
+/* Is there enough for a full batch?  Only counts, and not exactly. */
+static bool
+is_plenty(OutboxEndpoint *ep, TimestampTz now)
+{
+	int			n = 0;
+	size_t		bytes = 0;
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &ep->ready)
+	{
+		OutboxDelivery *d = dlist_container(OutboxDelivery, node, iter.cur);
+
+		if (!is_sociable(ep, d, now))
+			continue;
+		n += 1 + (d->lane && outbox_lane_is_free(d->lane) ? d->lane->nwaiting : 0);
+		bytes += d->event->payload_len;
+		if (n >= ep->batch_size || bytes >= OUTBOX_BATCH_BYTES)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * When the oldest has waited long enough.  A time of emit that lies ahead says
+ * that the clock was set back: then nothing is waited for.
+ */
+static TimestampTz
+due_at(const OutboxEndpoint *ep, const OutboxDelivery *d, TimestampTz now)
+{
+	return d->event->created_at > now ? now : d->event->created_at + ep->batch_wait;
+}
+
+TimestampTz
+outbox_batch_due(OutboxEndpoint *ep, TimestampTz now)
+{
+	OutboxDelivery *d;
+
+	if (ep->batch_size == 1 || ep->batch_wait == 0 || ep->nready == 0)
+		return DT_NOEND;
+	d = dlist_head_element(OutboxDelivery, node, &ep->ready);
+	return is_sociable(ep, d, now) ? due_at(ep, d, now) : DT_NOEND;
+}
+
+/*
+ * Does what is ready wait for others?  Until batch_wait is over; and while there
+ * are events that have yet to be read: they are there, too.
+ */
+static bool
+must_wait(OutboxEndpoint *ep, TimestampTz now)
+{
+	bool		more = !ep->attached && outbox_endpoint_wants_events(ep, now);
+	OutboxDelivery *d;
+
+	if ((ep->batch_wait == 0 && !more) || ep->breaker == OUTBOX_BREAKER_OPEN)
+		return false;
+	while (ep->nready < ep->batch_size && outbox_endpoint_examine(ep, &d))
+		;
+	d = dlist_head_element(OutboxDelivery, node, &ep->ready);
+	return is_sociable(ep, d, now) && (more || now < due_at(ep, d, now)) &&
+		!is_plenty(ep, now);
+}
+
+static void
+forget_body(void *arg)
+{
+	outbox_batch_body_forget(&((OutboxBatch *) arg)->body);
+}
+
+static OutboxBatch *
+make_batch(OutboxEndpoint *ep, int max)
+{
+	MemoryContext cxt = AllocSetContextCreate(ep->cxt, "outbox batch",
+											  ALLOCSET_DEFAULT_SIZES);
+	OutboxBatch *b = MemoryContextAllocZero(cxt, sizeof(OutboxBatch));
+
+	b->endpoint = ep;
+	b->cxt = cxt;
+	outbox_batch_body_init(&b->body, cxt, ep->request.format, max);
+	b->max = max;
+	b->members = MemoryContextAlloc(cxt, sizeof(OutboxMember) * max);
+	b->end.func = forget_body;
+	b->end.arg = b;
+	MemoryContextRegisterResetCallback(cxt, &b->end);
+	return b;
+}
+
+static void
+take_off_its_list(OutboxEndpoint *ep, OutboxDelivery *d)
+{
+	if (d->state == OUTBOX_DELIVERY_WAITING)
+		outbox_lane_pop(ep, d->lane);
+	else
+		outbox_delivery_leave_ready(ep, d);
+}
+
+/*
+ * Appends it to the body.  A text can have half of its bytes in UTF-8: one that
+ * has more than that will not fit, and is not looked at.
+ */
+static const char *
+append(OutboxBatch *b, OutboxDelivery *d, const char **error, bool *full)
+{
+	OutboxEvent *event;
+	bool		gone;
+
+	if (b->n > 0 && d->event->payload_len > 2 * OUTBOX_BATCH_BYTES)
+	{
+		*full = true;
+		return NULL;
+	}
+	event = outbox_payload_bring(d->event, OUTBOX_PAYLOAD_ITSELF, &gone);
+	if (gone)
+	{
+		*error = "the event is no longer in the log";
+		return "event is gone";
+	}
+	if (event == NULL)
+	{
+		b->held_up = *full = true;
+		return NULL;
+	}
+	*error = outbox_batch_body_append(&b->body, event, full);
+	outbox_page_unref(event->page);
+	if (*error == NULL && !*full)
+	{
+		b->members[b->n++].delivery = d;
+		b->attempt = Max(b->attempt, d->attempts + 1);
+	}
+	return *error ? "invalid event" : NULL;
+}
+
+/* Of the first, for all of them: a body is made by doubling. */
+static bool
+has_memory(const OutboxBatch *b, const OutboxDelivery *d, TimestampTz now)
+{
+	size_t		bytes = outbox_payload_cost(d->event, OUTBOX_PAYLOAD_ITSELF);
+
+	return outbox_endpoint_has_memory(b->endpoint, b->endpoint->nin_flight, b->request_bytes +
+									  Max(bytes, 2 * OUTBOX_BATCH_BYTES), now);
+}
+
+/*
+ * Ready, or the next of a lane whose head is in the batch already.  False: the
+ * batch is full, and nothing has changed.
+ */
+static bool
+take(OutboxBatch *b, OutboxDelivery *d, TimestampTz now)
+{
+	OutboxEndpoint *ep = b->endpoint;
+	const char *error = NULL;
+	const char *reason = outbox_outcome_unfit(d, now, &error);
+	bool		full = false;
+
+	if (reason == NULL && b->n == 0 && !has_memory(b, d, now))
+	{
+		b->held_up = true;
+		return false;
+	}
+	if (reason == NULL)
+		reason = append(b, d, &error, &full);
+	if (full)
+		return false;
+
+	take_off_its_list(ep, d);
+	if (reason == NULL)
+	{
+		d->state = OUTBOX_DELIVERY_IN_FLIGHT;
+		d->batch = b;
+		d->started_at = now;
+		d->probe = (ep->breaker == OUTBOX_BREAKER_OPEN);
+		dlist_push_tail(&ep->in_flight, &d->node);
+		if (d->lane == NULL || d->lane->head == d)
+			ep->nheads++;
+		return true;
+	}
+
+	outbox_outcome_give_up(ep, d, reason, error);
+	if (d->lane && d->lane->head == d)
+	{
+		d->lane->head = NULL;
+		outbox_lane_advance(ep, d->lane);
+	}
+	return true;
+}
+
+/* The followers of a lane whose head is in the batch.  False: it is full. */
+static bool
+take_followers(OutboxBatch *b, OutboxLane *lane, int64 group, TimestampTz now)
+{
+	OutboxDelivery *d;
+
+	while (b->n < b->max && lane->head && lane->head->batch == b &&
+		   (d = outbox_lane_peek(lane)) != NULL && d->group == group &&
+		   is_durable(d) && !is_last_attempt(b->endpoint, d, now))
+		if (!take(b, d, now))
+			return false;
+	return true;
+}
+
+/* Of what is ready, whoever belongs to the first. */
+static bool
+take_ready(OutboxBatch *b, int64 group, TimestampTz now)
+{
+	OutboxEndpoint *ep = b->endpoint;
+	dlist_mutable_iter iter;
+
+	dlist_foreach_modify(iter, &ep->ready)
+	{
+		OutboxDelivery *d = dlist_container(OutboxDelivery, node, iter.cur);
+		OutboxLane *lane = d->lane;
+
+		if (b->n >= b->max || !is_durable(d))
+			return false;
+		if (d->group != group ||
+			(b->n > 0 && is_last_attempt(ep, d, now)))
+			continue;
+		if (is_last_attempt(ep, d, now))
+			b->max = 1;
+		if (!take(b, d, now) ||
+			(lane && d->batch == b && !take_followers(b, lane, group, now)))
+			return false;
+	}
+	return b->n < b->max;
+}
+
+/* Then what was read, in its order. */
+static void
+take_from_window(OutboxBatch *b, TimestampTz now)
+{
+	OutboxDelivery *d;
+
+	while (b->n < b->max && outbox_endpoint_examine(b->endpoint, &d))
+	{
+		if (d == NULL)
+			continue;
+		if (!is_durable(d))
+			return;
+		if (d->state == OUTBOX_DELIVERY_READY ? !take(b, d, now) :
+			!take_followers(b, d->lane, 0, now))
+			return;
+	}
+}
+
+OutboxBatch *
+outbox_batch_next(OutboxEndpoint *ep, size_t request_bytes, TimestampTz now, bool *nothing)
+{
+	OutboxBatch *b;
+	OutboxDelivery *d;
+
+	*nothing = true;
+	if (!outbox_endpoint_may_send(ep, now))
+		return NULL;
+	for (;;)
+	{
+		int64		group;
+
+		while (ep->nready == 0)
+			if (!outbox_endpoint_examine(ep, &d))
+				return NULL;
+		if (must_wait(ep, now))
+			return NULL;
+		d = dlist_head_element(OutboxDelivery, node, &ep->ready);
+		if (!is_durable(d))
+			return NULL;
+
+		/* While the breaker is open one event is enough to find out. */
+		b = make_batch(ep, ep->breaker == OUTBOX_BREAKER_OPEN ? 1 : ep->batch_size);
+		b->request_bytes = request_bytes;
+		group = d->group;
+		if (take_ready(b, group, now) && group == 0)
+			take_from_window(b, now);
+		if (b->held_up)
+		{
+			/* All of them later: a group stays together. */
+			*nothing = false;
+			ep->nin_flight++;
+			outbox_batch_put_back(b);
+			return NULL;
+		}
+		if (b->n > 0)
+			break;
+
+		/* Whoever was ready is dead: the next one. */
+		MemoryContextDelete(b->cxt);
+	}
+	*nothing = false;
+	outbox_batch_body_complete(&b->body, b->id);
+	ep->nin_flight++;
+	if (ep->rate_limit > 0)
+		ep->tokens -= 1;
+	return b;
+}
+
+void
+outbox_batch_land(OutboxBatch *b)
+{
+	OutboxEndpoint *ep = b->endpoint;
+
+	ep->nin_flight--;
+	ep->dirty = true;
+	for (int i = 0; i < b->n; i++)
+	{
+		OutboxDelivery *d = b->members[i].delivery;
+
+		dlist_delete(&d->node);
+		if (d->lane == NULL || d->lane->head == d)
+			ep->nheads--;
+		d->batch = NULL;
+	}
+}
+
+void
+outbox_batch_put_back(OutboxBatch *b)
+{
+	OutboxEndpoint *ep = b->endpoint;
+
+	outbox_batch_land(b);
+	for (int i = b->n - 1; i >= 0; i--)
+	{
+		OutboxDelivery *d = b->members[i].delivery;
+
+		if (d->lane && d->lane->head != d)
+			outbox_lane_return(ep, d->lane, d);
+		else
+			outbox_delivery_ready_again(ep, d);
+	}
+	MemoryContextDelete(b->cxt);
+}

@@ -1,0 +1,347 @@
+/*
+ * batch_outcome.c
+ *	  Owns what the answer to a batch means for each of its members.
+ *
+ * What a whole batch failed with is tried again together, as a group; after a
+ * few times in two halves, and so on, until who makes it fail is alone.  Those
+ * that the receiver names go on their own.  In a lane nothing overtakes: what
+ * stood behind a failed one goes back behind it, whatever the answer said of it.
+ */
+#include "base/outbox.h"
+
+#include "utils/memutils.h"
+
+#include "endpoint/batch.h"
+#include "endpoint/lane.h"
+#include "endpoint/outcome.h"
+#include "endpoint/pace.h"
+#include "format/batch_answer.h"
+
+static OutboxDelivery *
+member(const OutboxBatch *b, int i)
+{
+	return b->members[i].delivery;
+}
+
+/*
+ * A lane is met with the first of its members, and goes on when all of them have
+ * been looked at: until then nothing may move in it.
+ */
+typedef struct Lanes
+{
+	int			n;
+	OutboxLane **lanes;
+} Lanes;
+
+static void
+meet_lanes(OutboxBatch *b, Lanes *l)
+{
+	l->n = 0;
+	l->lanes = MemoryContextAlloc(b->body.scratch, sizeof(OutboxLane *) * b->n);
+	for (int i = 0; i < b->n; i++)
+	{
+		OutboxLane *lane = member(b, i)->lane;
+
+		if (lane == NULL || lane->head == NULL)
+			continue;
+		lane->head = NULL;
+		lane->failed_with = 0;
+		l->lanes[l->n++] = lane;
+	}
+}
+
+static void
+leave_lanes(OutboxEndpoint *ep, Lanes *l)
+{
+	for (int i = 0; i < l->n; i++)
+		outbox_lane_advance(ep, l->lanes[i]);
+}
+
+void
+outbox_batch_dead(OutboxBatch *b, const char *reason, const char *error)
+{
+	OutboxEndpoint *ep = b->endpoint;
+	Lanes		lanes;
+
+	outbox_batch_land(b);
+	meet_lanes(b, &lanes);
+	for (int i = 0; i < b->n; i++)
+		outbox_outcome_give_up(ep, member(b, i), reason, error);
+	leave_lanes(ep, &lanes);
+	MemoryContextDelete(b->cxt);
+}
+
+static int
+compare_ids(const void *a, const void *b)
+{
+	return strcmp((*(OutboxMember *const *) a)->delivery->event->id_text,
+				  (*(OutboxMember *const *) b)->delivery->event->id_text);
+}
+
+typedef struct Names
+{
+	OutboxBatch *batch;
+	OutboxMember **by_id;		/* NULL: nobody was named yet */
+} Names;
+
+static bool
+named(void *arg, const char *id, size_t len)
+{
+	Names	   *names = arg;
+	OutboxBatch *b = names->batch;
+	int			low = 0;
+	int			high = b->n;
+
+	if (names->by_id == NULL)
+	{
+		names->by_id = MemoryContextAlloc(b->body.scratch, sizeof(OutboxMember *) * b->n);
+		for (int i = 0; i < b->n; i++)
+			names->by_id[i] = &b->members[i];
+		qsort(names->by_id, b->n, sizeof(OutboxMember *), compare_ids);
+	}
+	while (len == OUTBOX_ID_SIZE - 1 && low < high)
+	{
+		OutboxMember *m = names->by_id[(low + high) / 2];
+		int			c = pg_strncasecmp(id, m->delivery->event->id_text, len);
+
+		if (c == 0)
+		{
+			m->judgement = OUTBOX_MEMBER_FAILED;
+			return true;
+		}
+		if (c < 0)
+			high = (low + high) / 2;
+		else
+			low = (low + high) / 2 + 1;
+	}
+	return false;
+}
+
+/* Behind a failed one of its lane nobody counts as delivered. */
+static void
+hold_back(OutboxBatch *b)
+{
+	for (int i = 0; i < b->n; i++)
+		if (member(b, i)->lane)
+			member(b, i)->lane->failed_with = 0;
+	for (int i = 0; i < b->n; i++)
+	{
+		OutboxLane *lane = member(b, i)->lane;
+
+		if (lane == NULL)
+			continue;
+		if (lane->failed_with != 0)
+			b->members[i].judgement = OUTBOX_MEMBER_HELD;
+		else if (b->members[i].judgement == OUTBOX_MEMBER_FAILED)
+			lane->failed_with = 1;
+	}
+}
+
+void
+outbox_batch_judge(OutboxBatch *b, const OutboxOutcome *o)
+{
+	Names		names = {b, NULL};
+
+	for (int i = 0; i < b->n; i++)
+		b->members[i].judgement = OUTBOX_MEMBER_DELIVERED;
+	b->whole_failed = o->error[0] != '\0';
+	b->error = o->error;
+	if (!b->whole_failed)
+		switch (outbox_batch_answer(o->answer, o->answer_len, named, &names))
+		{
+			case OUTBOX_ANSWER_ALL:
+				break;
+			case OUTBOX_ANSWER_SOME:
+				b->error = "the receiver named it in batchItemFailures";
+				hold_back(b);
+				break;
+			case OUTBOX_ANSWER_MALFORMED:
+				b->error = "the answer to the batch is no valid list of batchItemFailures";
+				b->whole_failed = true;
+				break;
+		}
+	if (b->whole_failed)
+		for (int i = 0; i < b->n; i++)
+			b->members[i].judgement = OUTBOX_MEMBER_FAILED;
+}
+
+const char *
+outbox_batch_error(const OutboxBatch *b, int i)
+{
+	switch (b->members[i].judgement)
+	{
+		case OUTBOX_MEMBER_DELIVERED:
+			break;
+		case OUTBOX_MEMBER_FAILED:
+			return b->error;
+		case OUTBOX_MEMBER_HELD:
+			return b->endpoint->ordering == OUTBOX_ORDER_STRICT ?
+				"an earlier event failed in the same batch" :
+				"an earlier event of its key failed in the same batch";
+	}
+	return NULL;
+}
+
+/*
+ * Back into its lane, behind the one that failed.  What it counted has to be
+ * written even if its row says 'blocked' already.
+ */
+static void
+follow(OutboxEndpoint *ep, OutboxDelivery *d)
+{
+	d->group = 0;
+	d->was_retry = true;
+	outbox_lane_return(ep, d->lane, d);
+}
+
+static void
+die(OutboxEndpoint *ep, OutboxDelivery *d, const char *reason, const char *error)
+{
+	d->group = d->seq;			/* outbox.retry() sends it alone */
+	outbox_outcome_log_dead(ep, d, reason);
+	outbox_outcome_give_up(ep, d, reason, error);
+	if (d->lane && outbox_outcome_blocks(ep, reason))
+	{
+		d->lane->blockers++;
+		outbox_lane_park_later(ep, d->lane);
+	}
+}
+
+/*
+ * Could one of the events be what makes the request fail?  Not where it never
+ * got to the receiver, or where that one only has too much to do.
+ */
+static bool
+may_be_poisoned(const OutboxBatch *b, const OutboxOutcome *o)
+{
+	for (int i = 0; i < b->n; i++)
+		if (!o->abort_message && member(b, i)->attempts < OUTBOX_BATCH_TRIES)
+			return false;
+	switch (o->failure)
+	{
+		case OUTBOX_FAILURE_DNS:
+		case OUTBOX_FAILURE_CONNECT:
+		case OUTBOX_FAILURE_TLS:
+		case OUTBOX_FAILURE_ADDRESS:
+		case OUTBOX_FAILURE_INTERNAL:
+			return false;
+		default:
+			return o->status != 429 && !outbox_outcome_disables(o);
+	}
+}
+
+/* The request failed: its members are tried again together, or in two halves. */
+static void
+whole_failed(OutboxBatch *b, const OutboxOutcome *o, TimestampTz now)
+{
+	OutboxEndpoint *ep = b->endpoint;
+	bool		probe = member(b, 0)->probe;
+	int64		group[2];
+	int64		wait[2];
+	int			second = b->n;
+
+	for (int i = 0; i < b->n; i++)
+		outbox_outcome_failed(ep, member(b, i), o, b->error);
+	outbox_outcome_request_failed(ep, member(b, 0), o, now);
+	if (b->n == 1 && !outbox_outcome_disables(o))
+	{
+		const char *reason = o->abort_message ? "aborted by receiver" :
+			outbox_outcome_exhausted(ep, member(b, 0), now);
+
+		if (reason)
+		{
+			die(ep, member(b, 0), reason, b->error);
+			return;
+		}
+	}
+	if (b->n > 1 && may_be_poisoned(b, o))
+		second = (b->n + 1) / 2;
+	group[0] = member(b, 0)->seq;
+	wait[0] = outbox_outcome_wait(ep, member(b, 0), o);
+	group[1] = second < b->n ? member(b, second)->seq : 0;
+	wait[1] = second < b->n ? outbox_outcome_wait(ep, member(b, second), o) : 0;
+
+	/* From the end, so that followers come back in their order. */
+	for (int i = 0; i < b->n; i++)
+	{
+		OutboxLane *lane = member(b, i)->lane;
+
+		if (lane && lane->failed_with == 0)
+			lane->failed_with = group[i >= second];
+	}
+	for (int i = b->n - 1; i >= 0; i--)
+	{
+		OutboxDelivery *d = member(b, i);
+		int			half = i >= second;
+
+		if (d->lane && d->lane->failed_with != group[half])
+		{
+			follow(ep, d);
+			continue;
+		}
+		if (!probe)
+			d->group = group[half];
+		outbox_outcome_retry(ep, d, now + wait[half]);
+	}
+}
+
+/* It was named: it failed on its own account. */
+static void
+one_failed(OutboxBatch *b, OutboxDelivery *d, const OutboxOutcome *o, TimestampTz now)
+{
+	OutboxEndpoint *ep = b->endpoint;
+	const char *reason;
+
+	d->group = 0;
+	outbox_outcome_failed(ep, d, o, b->error);
+	reason = outbox_outcome_exhausted(ep, d, now);
+	if (reason)
+		die(ep, d, reason, b->error);
+	else
+		outbox_outcome_retry(ep, d, now + outbox_outcome_wait(ep, d, o));
+}
+
+static void
+some_delivered(OutboxBatch *b, const OutboxOutcome *o, TimestampTz now)
+{
+	OutboxEndpoint *ep = b->endpoint;
+	int			ndelivered = 0;
+
+	for (int i = b->n - 1; i >= 0; i--)
+		if (b->members[i].judgement == OUTBOX_MEMBER_HELD)
+			follow(ep, member(b, i));
+	for (int i = 0; i < b->n; i++)
+		if (b->members[i].judgement == OUTBOX_MEMBER_DELIVERED)
+			ndelivered++;
+	if (ndelivered == 0)
+		outbox_outcome_request_failed(ep, member(b, 0), o, now);
+	else
+	{
+		outbox_pace_success(ep, now);
+		outbox_pace_ramp_up(ep, now);
+	}
+	for (int i = 0; i < b->n; i++)
+	{
+		if (b->members[i].judgement == OUTBOX_MEMBER_FAILED)
+			one_failed(b, member(b, i), o, now);
+		else if (b->members[i].judgement == OUTBOX_MEMBER_DELIVERED)
+			outbox_outcome_delivered(ep, member(b, i), now);
+	}
+}
+
+void
+outbox_batch_done(OutboxBatch *b, const OutboxOutcome *o, TimestampTz now)
+{
+	OutboxEndpoint *ep = b->endpoint;
+	Lanes		lanes;
+
+	ep->last_active_at = now;
+	outbox_batch_land(b);
+	meet_lanes(b, &lanes);
+	if (b->whole_failed)
+		whole_failed(b, o, now);
+	else
+		some_delivered(b, o, now);
+	leave_lanes(ep, &lanes);
+	MemoryContextDelete(b->cxt);
+}

@@ -1,0 +1,248 @@
+/*
+ * endpoint_stats.c
+ *	  Owns what outbox.stats shows of an endpoint: counts, rates, latencies.
+ */
+#include "base/outbox.h"
+
+#include <math.h>
+
+#include "miscadmin.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+
+#include "endpoint/endpoint_stats.h"
+#include "endpoint/lane.h"
+#include "endpoint/outcome.h"
+
+void
+outbox_watch_resume(OutboxEndpoint *ep)
+{
+	OutboxStats s;
+
+	/* Seconds of the future are from before the clock was set back. */
+	if (!outbox_stats_fetch(MyDatabaseId, ep->id, &s) ||
+		s.recent_second > GetCurrentTimestamp() / USECS_PER_SEC)
+		return;
+	ep->recent_second = s.recent_second;
+	memcpy(ep->recent, s.recent, sizeof(ep->recent));
+}
+
+void
+outbox_watch_latency(OutboxEndpoint *ep, int64 usec, TimestampTz now)
+{
+	int64		minute = now / USECS_PER_MINUTE;
+	int			row = minute % OUTBOX_HISTOGRAM_MINUTES;
+	int			bucket;
+
+	if (ep->latency == NULL)
+		ep->latency = MemoryContextAllocZero(ep->cxt, sizeof(OutboxHistogram));
+	if (ep->latency->minute[row] != minute)
+	{
+		memset(ep->latency->count[row], 0, sizeof(ep->latency->count[row]));
+		ep->latency->minute[row] = minute;
+	}
+	/* four buckets for each doubling, from 1 µs on */
+	bucket = usec <= 1 ? 0 : (int) (log2((double) usec) * 4);
+	ep->latency->count[row][Min(bucket, OUTBOX_HISTOGRAM_BUCKETS - 1)]++;
+}
+
+void
+outbox_watch_success(OutboxEndpoint *ep, TimestampTz now)
+{
+	int64		second = now / USECS_PER_SEC;
+
+	for (int64 s = Max(ep->recent_second + 1, second - 59); s <= second; s++)
+		ep->recent[s % 60] = 0;
+	ep->recent_second = Max(ep->recent_second, second);
+	ep->recent[second % 60]++;
+	ep->delivered++;
+	ep->last_success_at = now;
+}
+
+static double
+percentile(const uint32 *counts, int64 total, double p)
+{
+	int64		seen = 0;
+
+	for (int i = 0; i < OUTBOX_HISTOGRAM_BUCKETS; i++)
+	{
+		seen += counts[i];
+		if (seen >= p * total)
+			return exp2((i + 0.5) / 4) / 1000.0;
+	}
+	return -1;
+}
+
+static void
+fill_latency(OutboxEndpoint *ep, TimestampTz now, OutboxStats *s)
+{
+	uint32		sum[OUTBOX_HISTOGRAM_BUCKETS] = {0};
+	int64		minute = now / USECS_PER_MINUTE;
+	int64		total = 0;
+
+	s->latency_p50_ms = s->latency_p95_ms = s->latency_p99_ms = -1;
+	if (ep->latency == NULL)
+		return;
+	for (int row = 0; row < OUTBOX_HISTOGRAM_MINUTES; row++)
+	{
+		if (ep->latency->minute[row] <= minute - OUTBOX_HISTOGRAM_MINUTES)
+			continue;
+		for (int i = 0; i < OUTBOX_HISTOGRAM_BUCKETS; i++)
+		{
+			sum[i] += ep->latency->count[row][i];
+			total += ep->latency->count[row][i];
+		}
+	}
+	if (total == 0)
+		return;
+	s->latency_p50_ms = percentile(sum, total, 0.50);
+	s->latency_p95_ms = percentile(sum, total, 0.95);
+	s->latency_p99_ms = percentile(sum, total, 0.99);
+}
+
+static OutboxEndpointState
+endpoint_state(const OutboxEndpoint *ep)
+{
+	if (ep->disabled)
+		return OUTBOX_ENDPOINT_DISABLED;
+	if (ep->held_for)
+		return OUTBOX_ENDPOINT_HELD;
+	if (ep->paused)
+		return OUTBOX_ENDPOINT_PAUSED;
+	if (ep->breaker == OUTBOX_BREAKER_OPEN)
+		return OUTBOX_ENDPOINT_BACKING_OFF;
+	return OUTBOX_ENDPOINT_ACTIVE;
+}
+
+/*
+ * The oldest event that is neither delivered nor parked, as far as known; and
+ * how many are in flight.
+ */
+static TimestampTz
+oldest_pending(OutboxEndpoint *ep, int64 *in_flight)
+{
+	TimestampTz oldest = DT_NOEND;
+	dlist_iter	iter;
+
+	*in_flight = 0;
+	dlist_foreach(iter, &ep->in_flight)
+	{
+		OutboxDelivery *d = dlist_container(OutboxDelivery, node, iter.cur);
+
+		(*in_flight)++;
+		oldest = Min(oldest, d->event->created_at);
+	}
+
+	/* Those that were looked at and have no row stand in the order of the log. */
+	if (!dlist_is_empty(&ep->held))
+		oldest = Min(oldest, dlist_head_element(OutboxDelivery, held_node,
+												&ep->held)->event->created_at);
+	for (int i = 0; i < ep->window_count; i++)
+	{
+		OutboxWindowEntry *entry = outbox_window_at(ep, i);
+
+		if (!entry->cancelled)
+			return Min(oldest, entry->event->created_at);
+	}
+	if (ep->backlog > 0)
+		oldest = Min(oldest, ep->backlog_since);
+	return oldest == DT_NOEND ? 0 : oldest;
+}
+
+/*
+ * What outbox.parked has, and what is on its way there.  A delivery in flight is
+ * shown as such, whatever its row says.
+ */
+static void
+fill_rows(OutboxEndpoint *ep, OutboxStats *s, bool *dying)
+{
+	dlist_head *lists[] = {&ep->in_flight, &ep->settling};
+
+	s->retrying = ep->rows[OUTBOX_ROW_RETRYING];
+	s->blocked = ep->rows[OUTBOX_ROW_BLOCKED];
+	s->dead = ep->rows[OUTBOX_ROW_DEAD];
+	*dying = false;
+	for (size_t i = 0; i < lengthof(lists); i++)
+	{
+		dlist_iter	iter;
+
+		dlist_foreach(iter, lists[i])
+		{
+			OutboxDelivery *d = dlist_container(OutboxDelivery, node, iter.cur);
+
+			if (d->parked && (ep->rows_counted || d->seq <= ep->rows_upto))
+				(*(d->row_retries ? &s->retrying : &s->blocked))--;
+			if (d->state != OUTBOX_DELIVERY_SETTLING)
+				continue;
+			s->retrying += d->verdict == OUTBOX_VERDICT_RETRY;
+			s->blocked += d->verdict == OUTBOX_VERDICT_BLOCKED;
+			s->dead += d->verdict == OUTBOX_VERDICT_DEAD;
+			*dying = *dying || (d->verdict == OUTBOX_VERDICT_DEAD &&
+								outbox_outcome_blocks(ep, d->reason));
+		}
+	}
+}
+
+/* Does everything of a strict endpoint wait behind a dead delivery? */
+static bool
+is_stuck(OutboxEndpoint *ep, bool dying)
+{
+	OutboxLane *lane = ep->ordering == OUTBOX_ORDER_STRICT ? outbox_lane_find(ep, "") : NULL;
+
+	return lane != NULL && (lane->dead || (dying && lane->blockers > 0));
+}
+
+void
+outbox_endpoint_fill_stats(OutboxEndpoint *ep, TimestampTz now, OutboxStats *s)
+{
+	int64		sum = 0;
+	int64		second = now / USECS_PER_SEC;
+	bool		dying;
+
+	memset(s, 0, sizeof(*s));
+	s->key.endpoint_id = ep->id;
+	s->state = endpoint_state(ep);
+	s->state_since = ep->state_since;
+	s->pending = Max(ep->backlog, 0) + ep->nready + ep->nwaiting -
+		ep->nloaded_blocked - ep->nloaded_retries;
+	s->pending_exact = ep->counted && ep->rows_counted;
+	fill_rows(ep, s, &dying);
+	if (is_stuck(ep, dying))
+	{
+		s->blocked += s->pending;
+		s->pending = 0;
+	}
+	s->delivered = ep->delivered;
+	s->failed_attempts = ep->failed_attempts;
+	s->oldest_pending_at = oldest_pending(ep, &s->processing);
+	if (ep->paused || ep->disabled || ep->held_for)
+		s->next_attempt_at = 0;
+	else if (ep->breaker == OUTBOX_BREAKER_OPEN)
+		s->next_attempt_at = s->pending + s->retrying + ep->nloaded_blocked > 0 ? ep->retry_at : 0;
+	else if (!pairingheap_is_empty(ep->retries))
+		s->next_attempt_at = pairingheap_container(OutboxRetry, node,
+												   pairingheap_first(ep->retries))->due;
+	s->last_success_at = ep->last_success_at;
+	for (int i = 0; i < 60; i++)
+	{
+		/* slots of seconds that have passed since are stale */
+		int64		at = ep->recent_second - ((ep->recent_second - i) % 60 + 60) % 60;
+
+		if (at > second - 60)
+			sum += ep->recent[i];
+	}
+	s->rate_per_s = sum / 60.0;
+	s->recent_second = ep->recent_second;
+	memcpy(s->recent, ep->recent, sizeof(s->recent));
+	fill_latency(ep, now, s);
+	if (ep->held_for)
+		strlcpy(s->reason, ep->held_for, sizeof(s->reason));
+	else if (ep->disabled || ep->paused)
+		strlcpy(s->reason, ep->reason, sizeof(s->reason));
+	else if (ep->breaker == OUTBOX_BREAKER_OPEN && ep->last_error)
+		strlcpy(s->reason, ep->last_error, sizeof(s->reason));
+	else if (outbox_endpoint_lacks_memory(ep, now))
+		strlcpy(s->reason, "outbox.worker_memory is used up", sizeof(s->reason));
+	if (ep->last_error)
+		strlcpy(s->last_error, ep->last_error, sizeof(s->last_error));
+}

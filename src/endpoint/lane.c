@@ -1,0 +1,423 @@
+/*
+ * lane.c
+ *	  Owns the lanes of an endpoint: the deliveries of one key, one at a time,
+ *	  in the order of the log.
+ *
+ * A lane has at most one live head, ready or in flight.  While its head is
+ * parked the lane is blocked, and what follows is parked behind it.
+ *
+ * What is in outbox.parked may be more than memory holds.  Then a lane that
+ * nothing but rows blocks leaves memory; and of one that comes again the table
+ * is asked before it goes on.
+ */
+#include "base/outbox.h"
+
+#include "common/hashfn.h"
+#include "utils/memutils.h"
+
+#include "endpoint/lane.h"
+
+typedef struct LaneEntry
+{
+	const char *key;
+	uint32		hash;
+	char		status;
+	OutboxLane *lane;
+} LaneEntry;
+
+#define SH_PREFIX lanes
+#define SH_ELEMENT_TYPE LaneEntry
+#define SH_KEY key
+#include "base/string_hash.h"
+
+/* With more followers than this a lane is parked when memory runs short. */
+#define LONG_LANE 16
+
+void
+outbox_lanes_init(OutboxEndpoint *ep)
+{
+	ep->lanes = lanes_create(ep->cxt, 64, NULL);
+}
+
+/* Frees the deliveries that wait in lanes; the rest goes with the endpoint. */
+void
+outbox_lanes_free(OutboxEndpoint *ep)
+{
+	lanes_iterator it;
+	LaneEntry  *entry;
+
+	lanes_start_iterate(ep->lanes, &it);
+	while ((entry = lanes_iterate(ep->lanes, &it)) != NULL)
+		outbox_delivery_free_list(&entry->lane->waiting);
+}
+
+OutboxLane *
+outbox_lane_find(OutboxEndpoint *ep, const char *key)
+{
+	LaneEntry  *entry = lanes_lookup(ep->lanes, key);
+
+	return entry ? entry->lane : NULL;
+}
+
+/* Does something that is known block it? */
+static bool
+is_blocked(const OutboxLane *lane)
+{
+	return lane->blockers > 0 || lane->retrying || lane->dead;
+}
+
+bool
+outbox_lane_is_free(const OutboxLane *lane)
+{
+	return lane->asked && !is_blocked(lane);
+}
+
+void
+outbox_lane_forget_rows(OutboxLane *lane)
+{
+	lane->asked = lane->retrying = lane->dead = false;
+}
+
+int
+outbox_lanes_count(const OutboxEndpoint *ep)
+{
+	return (int) ep->lanes->members;
+}
+
+int64 *
+outbox_lanes_visit_waiting(OutboxEndpoint *ep,
+						   int64 *(*visit) (dlist_head *waiting, int64 *arg), int64 *arg)
+{
+	lanes_iterator it;
+	LaneEntry  *entry;
+
+	lanes_start_iterate(ep->lanes, &it);
+	while ((entry = lanes_iterate(ep->lanes, &it)) != NULL)
+		if (entry->lane->nwaiting > 0)
+			arg = visit(&entry->lane->waiting, arg);
+	return arg;
+}
+
+static void
+remove_lane(OutboxEndpoint *ep, OutboxLane *lane)
+{
+	if (lane->on_parking)
+		dlist_delete(&lane->parking_node);
+	lanes_delete(ep->lanes, lane->key);
+	pfree(lane->key);
+	pfree(lane);
+}
+
+/* Whatever ends there has its lane made again, and the table asked. */
+void
+outbox_lanes_evict(OutboxEndpoint *ep)
+{
+	lanes_iterator it;
+	LaneEntry  *entry;
+
+	ep->lanes_all = false;
+	ep->window_known = 0;
+	lanes_start_iterate(ep->lanes, &it);
+	while ((entry = lanes_iterate(ep->lanes, &it)) != NULL)
+	{
+		OutboxLane *lane = entry->lane;
+
+		if ((lane->retrying || lane->dead) && lane->blockers == 0 && lane->head == NULL &&
+			lane->nwaiting == 0 && !lane->on_loading && !lane->on_asking)
+			remove_lane(ep, lane);
+	}
+}
+
+/* Not all could be read: of each lane the table is to be asked. */
+void
+outbox_lanes_forget_rows(OutboxEndpoint *ep)
+{
+	lanes_iterator it;
+	LaneEntry  *entry;
+
+	ep->lanes_all = false;
+	lanes_start_iterate(ep->lanes, &it);
+	while ((entry = lanes_iterate(ep->lanes, &it)) != NULL)
+		outbox_lane_forget_rows(entry->lane);
+}
+
+static OutboxLane *
+make_lane(OutboxEndpoint *ep, const char *key)
+{
+	OutboxLane *lane = MemoryContextAllocZero(ep->cxt, sizeof(OutboxLane));
+	LaneEntry  *entry;
+	bool		found;
+
+	lane->key = MemoryContextStrdup(ep->cxt, key);
+	dlist_init(&lane->waiting);
+	lane->asked = ep->lanes_all;
+	entry = lanes_insert(ep->lanes, lane->key, &found);
+	Assert(!found);
+	entry->lane = lane;
+	return lane;
+}
+
+OutboxLane *
+outbox_lane_get(OutboxEndpoint *ep, const char *key, bool known)
+{
+	OutboxLane *lane = outbox_lane_find(ep, key);
+
+	if (lane == NULL)
+	{
+		lane = make_lane(ep, key);
+		lane->asked = lane->asked || known;
+	}
+	return lane;
+}
+
+/* The key whose lane orders an event here; NULL: it is in no lane. */
+const char *
+outbox_lane_key(const OutboxEndpoint *ep, const char *key)
+{
+	switch (ep->ordering)
+	{
+		case OUTBOX_ORDER_KEY:
+			return key;
+		case OUTBOX_ORDER_STRICT:
+			return "";			/* no event has an empty key */
+		case OUTBOX_ORDER_NONE:
+			break;
+	}
+	return NULL;
+}
+
+static void
+want_followers(OutboxEndpoint *ep, OutboxLane *lane)
+{
+	if (!lane->on_loading)
+	{
+		lane->on_loading = true;
+		dlist_push_tail(&ep->loading, &lane->loading_node);
+	}
+}
+
+static void
+want_answer(OutboxEndpoint *ep, OutboxLane *lane)
+{
+	if (!lane->on_asking)
+	{
+		lane->on_asking = true;
+		dlist_push_tail(&ep->asking, &lane->asking_node);
+	}
+}
+
+void
+outbox_lane_park_later(OutboxEndpoint *ep, OutboxLane *lane)
+{
+	if (!lane->on_parking)
+	{
+		lane->on_parking = true;
+		dlist_push_tail(&ep->parking, &lane->parking_node);
+	}
+}
+
+static OutboxDelivery *
+pop_waiting(OutboxEndpoint *ep, OutboxLane *lane)
+{
+	OutboxDelivery *d = dlist_container(OutboxDelivery, node,
+										dlist_pop_head_node(&lane->waiting));
+
+	lane->nwaiting--;
+	ep->nwaiting--;
+	ep->nretries_waiting -= d->was_retry;
+	outbox_delivery_count(d, -1);
+	return d;
+}
+
+static void
+begin_waiting(OutboxEndpoint *ep, OutboxLane *lane, OutboxDelivery *d)
+{
+	d->state = OUTBOX_DELIVERY_WAITING;
+	lane->nwaiting++;
+	ep->nwaiting++;
+	ep->nretries_waiting += d->was_retry;
+	outbox_delivery_count(d, 1);
+}
+
+/*
+ * Who is next?  As a rule followers with a row in outbox.parked are older than
+ * those in memory.  But after a restart those that were in flight, and have no
+ * row, are older than all of them.
+ */
+OutboxDelivery *
+outbox_lane_peek(const OutboxLane *lane)
+{
+	OutboxDelivery *d;
+
+	if (lane->nwaiting == 0 || !outbox_lane_is_free(lane))
+		return NULL;
+	d = dlist_head_element(OutboxDelivery, node, unconstify(dlist_head *, &lane->waiting));
+	return !lane->parked || d->seq < lane->first_parked ? d : NULL;
+}
+
+void
+outbox_lane_pop(OutboxEndpoint *ep, OutboxLane *lane)
+{
+	(void) pop_waiting(ep, lane);
+}
+
+/* It was on its way: as a rule all that waits came after it. */
+void
+outbox_lane_return(OutboxEndpoint *ep, OutboxLane *lane, OutboxDelivery *d)
+{
+	dlist_iter	iter;
+
+	begin_waiting(ep, lane, d);
+	dlist_foreach(iter, &lane->waiting)
+		if (dlist_container(OutboxDelivery, node, iter.cur)->seq > d->seq)
+			break;
+	dlist_insert_before(iter.cur, &d->node);
+	if (is_blocked(lane))
+		outbox_lane_park_later(ep, lane);
+}
+
+/* If the lane has no live head: the next one is it. */
+void
+outbox_lane_advance(OutboxEndpoint *ep, OutboxLane *lane)
+{
+	OutboxDelivery *d;
+
+	if (lane->head != NULL || is_blocked(lane))
+		return;
+	if (!lane->asked)
+	{
+		want_answer(ep, lane);
+		return;
+	}
+
+	d = outbox_lane_peek(lane);
+	if (d != NULL)
+	{
+		(void) pop_waiting(ep, lane);
+		lane->head = d;
+		outbox_delivery_ready(ep, d);
+		return;
+	}
+	if (lane->parked)
+		want_followers(ep, lane);
+	else if (!lane->on_loading && !lane->on_asking)
+		remove_lane(ep, lane);
+}
+
+/* Asked of the table: what blocks it there, and its first follower (-1: none). */
+void
+outbox_lane_answer(OutboxEndpoint *ep, OutboxLane *lane, bool retrying, bool dead,
+				   int64 first)
+{
+	if (lane->on_asking)
+		dlist_delete(&lane->asking_node);
+	lane->on_asking = false;
+
+	/* The table names these, too: it is asked again when they have ended. */
+	if (lane->blockers > 0)
+		return;
+	lane->asked = true;
+	lane->retrying = retrying;
+	lane->dead = dead;
+	if (first >= 0)
+		outbox_lane_parked(lane, first);
+	if (!is_blocked(lane))
+		outbox_lane_advance(ep, lane);
+	else if (lane->nwaiting > 0)
+		outbox_lane_park_later(ep, lane);
+}
+
+/*
+ * Behind its lane's head, in the order of seq.  What the log brings comes last
+ * anyway; what comes back from tables finds its place.
+ */
+void
+outbox_lane_wait(OutboxEndpoint *ep, OutboxLane *lane, OutboxDelivery *d)
+{
+	dlist_node *before = dlist_is_empty(&lane->waiting) ? NULL :
+		dlist_tail_node(&lane->waiting);
+
+	begin_waiting(ep, lane, d);
+	while (before && dlist_container(OutboxDelivery, node, before)->seq > d->seq)
+		before = dlist_has_prev(&lane->waiting, before) ?
+			dlist_prev_node(&lane->waiting, before) : NULL;
+	if (before)
+		dlist_insert_after(before, &d->node);
+	else
+		dlist_push_head(&lane->waiting, &d->node);
+	if (is_blocked(lane) && !d->parked)
+		outbox_lane_park_later(ep, lane);
+}
+
+void
+outbox_lane_parked(OutboxLane *lane, int64 first)
+{
+	lane->first_parked = lane->parked ? Min(lane->first_parked, first) : first;
+	lane->parked = true;
+}
+
+/* All that the table has of it is in memory. */
+void
+outbox_endpoint_no_followers(OutboxEndpoint *ep, OutboxLane *lane)
+{
+	lane->parked = false;
+	outbox_lane_advance(ep, lane);
+}
+
+static void
+park_lane(OutboxEndpoint *ep, OutboxLane *lane)
+{
+	while (lane->nwaiting > 0)
+	{
+		OutboxDelivery *d = pop_waiting(ep, lane);
+
+		outbox_lane_parked(lane, d->seq);
+		d->lane = NULL;
+
+		/* The row of one that was not a retry says 'blocked' already. */
+		if (d->parked && !d->was_retry)
+			outbox_delivery_free(d);
+		else
+			outbox_delivery_settle(ep, d, OUTBOX_VERDICT_BLOCKED);
+	}
+}
+
+/*
+ * Followers that would wait long leave memory, and no longer hold the
+ * position: those behind a parked head, and the longest lanes when followers
+ * fill their share of memory, so that one hot key is no dam for the others.
+ */
+void
+outbox_endpoint_park_followers(OutboxEndpoint *ep)
+{
+	/*
+	 * An endpoint that seems to be down is not worth rows for what it could not
+	 * get anyway: the position names the few that wait.
+	 */
+	if (ep->breaker == OUTBOX_BREAKER_OPEN ||
+		ep->failures >= OUTBOX_BREAKER_FAILURES / 2)
+		return;
+
+	while (!dlist_is_empty(&ep->parking))
+	{
+		OutboxLane *lane = dlist_container(OutboxLane, parking_node,
+										   dlist_pop_head_node(&ep->parking));
+
+		lane->on_parking = false;
+		if (is_blocked(lane))
+			park_lane(ep, lane);
+	}
+
+	/* With most slots busy there is no dam: what waits may as well wait here. */
+	if (ep->nwaiting >= OUTBOX_MAX_WAITING &&
+		ep->nheads < Min(ep->slots, ep->max_in_flight) / 2)
+	{
+		lanes_iterator it;
+		LaneEntry  *entry;
+
+		lanes_start_iterate(ep->lanes, &it);
+		while ((entry = lanes_iterate(ep->lanes, &it)) != NULL)
+			if (entry->lane->nwaiting > LONG_LANE)
+				park_lane(ep, entry->lane);
+	}
+}

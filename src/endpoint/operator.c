@@ -1,0 +1,147 @@
+/*
+ * operator.c
+ *	  Owns what an operator's commands do to deliveries in memory, once the tables
+ *	  say so; and whether memory has a delivery at all.
+ */
+#include "base/outbox.h"
+
+#include "endpoint/endpoint.h"
+#include "endpoint/lane.h"
+#include "endpoint/retries.h"
+
+static OutboxLane *
+lane_of(OutboxEndpoint *ep, const char *key)
+{
+	const char *k = outbox_lane_key(ep, key);
+
+	return k ? outbox_lane_find(ep, k) : NULL;
+}
+
+/* What the table has of this key has changed: does it go on? */
+static void
+look_again(OutboxEndpoint *ep, const char *key)
+{
+	const char *k = outbox_lane_key(ep, key);
+	OutboxLane *lane;
+
+	if (k == NULL)
+		return;
+	lane = ep->lanes_all ? outbox_lane_find(ep, k) : outbox_lane_get(ep, k, false);
+	if (lane)
+	{
+		outbox_lane_forget_rows(lane);
+		outbox_lane_advance(ep, lane);
+	}
+}
+
+/* A dead delivery is tried again. */
+void
+outbox_endpoint_revive(OutboxEndpoint *ep, int64 seq, const char *key,
+					   bool blocked, TimestampTz due)
+{
+	outbox_endpoint_count_row(ep, seq, OUTBOX_ROW_DEAD, -1);
+	outbox_endpoint_count_row(ep, seq, OUTBOX_ROW_RETRYING, 1);
+	outbox_endpoint_add_retry(ep, seq, due, key, 0);
+	if (lane_of(ep, key))
+		outbox_lane_park_later(ep, lane_of(ep, key));
+	if (blocked && ep->block_on_dead)
+		look_again(ep, key);
+}
+
+/* One that waits for its retry is due sooner. */
+void
+outbox_endpoint_hurry(OutboxEndpoint *ep, int64 seq, const char *key, TimestampTz due)
+{
+	if (outbox_retries_wait(ep, seq))
+		outbox_retries_hurry(ep, seq, due);
+	else
+		outbox_endpoint_add_retry(ep, seq, due, key, 0);
+}
+
+/* A dead delivery is given up for good. */
+void
+outbox_endpoint_bury(OutboxEndpoint *ep, int64 seq, const char *key, bool blocked)
+{
+	outbox_endpoint_count_row(ep, seq, OUTBOX_ROW_DEAD, -1);
+	if (blocked && ep->block_on_dead)
+		look_again(ep, key);
+}
+
+/* One that waits for its retry will not be made. */
+void
+outbox_endpoint_cancel_retry(OutboxEndpoint *ep, int64 seq, const char *key)
+{
+	outbox_endpoint_count_row(ep, seq, OUTBOX_ROW_RETRYING, -1);
+	if (!outbox_retries_wait(ep, seq))
+	{
+		look_again(ep, key);
+		return;
+	}
+	outbox_retries_remove(ep, seq);
+	if (lane_of(ep, key))
+		outbox_lane_advance(ep, lane_of(ep, key));
+}
+
+/* Nor will one that waits behind its key's head. */
+void
+outbox_endpoint_cancel_follower(OutboxEndpoint *ep, int64 seq, const char *key)
+{
+	outbox_endpoint_count_row(ep, seq, OUTBOX_ROW_BLOCKED, -1);
+	if (lane_of(ep, key))
+		outbox_lane_advance(ep, lane_of(ep, key));
+}
+
+/* Nor one that is ahead.  'counted': it is part of the backlog. */
+void
+outbox_endpoint_skip(OutboxEndpoint *ep, int64 seq, bool counted)
+{
+	ep->cancelled_upto = Max(ep->cancelled_upto, seq);
+	ep->backlog -= counted;
+	for (int i = 0; i < ep->window_count; i++)
+	{
+		OutboxWindowEntry *entry = outbox_window_at(ep, i);
+
+		if (entry->event->seq == seq && !entry->cancelled)
+		{
+			entry->cancelled = true;
+			ep->ncancelled++;
+		}
+	}
+}
+
+/* Is it in memory, on its way or waiting behind its key's head? */
+bool
+outbox_endpoint_holds(OutboxEndpoint *ep, int64 seq, const char *key)
+{
+	OutboxLane *lane = lane_of(ep, key);
+	dlist_head *lists[] = {&ep->ready, &ep->in_flight, &ep->settling,
+	lane ? &lane->waiting : NULL};
+
+	for (size_t i = 0; i < lengthof(lists); i++)
+	{
+		dlist_iter	iter;
+
+		if (lists[i] == NULL)
+			continue;
+		dlist_foreach(iter, lists[i])
+			if (dlist_container(OutboxDelivery, node, iter.cur)->seq == seq)
+				return true;
+	}
+	return false;
+}
+
+/*
+ * A follower that is back from a batch, or on its way, has a row that says
+ * 'blocked' until it is settled.
+ */
+bool
+outbox_endpoint_skip_follower(OutboxEndpoint *ep, int64 seq, const char *key)
+{
+	OutboxLane *lane = lane_of(ep, key);
+
+	if (!outbox_endpoint_holds(ep, seq, key))
+		return false;
+	if (lane)
+		lane->first_parked = Max(lane->first_parked, seq + 1);
+	return true;
+}

@@ -1,0 +1,258 @@
+/*
+ * outcome.c
+ *	  Owns what the end of a request means: for the delivery, for those behind it
+ *	  in its lane, and for the endpoint.
+ */
+#include "base/outbox.h"
+
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+
+#include "endpoint/endpoint_stats.h"
+#include "endpoint/lane.h"
+#include "endpoint/outcome.h"
+#include "endpoint/pace.h"
+
+void
+outbox_leave_flight(OutboxEndpoint *ep, OutboxDelivery *d)
+{
+	dlist_delete(&d->node);
+	ep->nin_flight--;
+	ep->nheads--;
+	if (d->lane && d->lane->head == d)
+		d->lane->head = NULL;
+}
+
+static void
+set_error(OutboxEndpoint *ep, OutboxDelivery *d, const char *error)
+{
+	if (d->error)
+		pfree(d->error);
+	d->error = MemoryContextStrdup(ep->cxt, error);
+	if (ep->last_error)
+		pfree(ep->last_error);
+	ep->last_error = MemoryContextStrdup(ep->cxt, error);
+}
+
+/*
+ * With on_exhausted = 'block', only a delivery that was tried and given up
+ * blocks its key.
+ */
+bool
+outbox_endpoint_dead_blocks(const char *reason)
+{
+	static const char *const tried[] = {"max_attempts", "max_age",
+	"aborted by receiver"};
+
+	for (size_t i = 0; reason != NULL && i < lengthof(tried); i++)
+		if (strcmp(reason, tried[i]) == 0)
+			return true;
+	return false;
+}
+
+bool
+outbox_outcome_blocks(const OutboxEndpoint *ep, const char *reason)
+{
+	return ep->block_on_dead && outbox_endpoint_dead_blocks(reason);
+}
+
+void
+outbox_outcome_give_up(OutboxEndpoint *ep, OutboxDelivery *d, const char *reason,
+					   const char *error)
+{
+	d->reason = reason;
+	set_error(ep, d, error);
+	outbox_delivery_settle(ep, d, OUTBOX_VERDICT_DEAD);
+}
+
+void
+outbox_outcome_log_dead(const OutboxEndpoint *ep, const OutboxDelivery *d,
+						const char *reason)
+{
+	ereport(LOG, (errmsg("outbox delivery of event %s to \"%s\" is dead: %s",
+						 d->event->id_text, ep->name, reason)));
+}
+
+void
+outbox_endpoint_dead(OutboxEndpoint *ep, OutboxDelivery *d, const char *reason,
+					 const char *error)
+{
+	OutboxLane *lane = d->lane;
+
+	outbox_leave_flight(ep, d);
+	outbox_outcome_give_up(ep, d, reason, error);
+	if (lane == NULL)
+		return;
+	if (outbox_outcome_blocks(ep, reason))
+	{
+		lane->blockers++;
+		outbox_lane_park_later(ep, lane);
+	}
+	else
+		outbox_lane_advance(ep, lane);
+}
+
+static void
+disable(OutboxEndpoint *ep, const OutboxOutcome *o, TimestampTz now)
+{
+	if (ep->disabled)
+		return;
+	ep->disabled = true;
+	ep->state_dirty = true;
+	ep->drop_window = true;
+	ep->state_since = now;
+	strlcpy(ep->reason, o->status == 410 ?
+			"the receiver answered 410 Gone" :
+			"the receiver answered webhook-delivery: disable",
+			sizeof(ep->reason));
+	ereport(LOG, (errmsg("outbox endpoint \"%s\" is disabled: %s",
+						 ep->name, ep->reason),
+				  errhint("outbox.resume_endpoint('%s') goes on from where it stopped.",
+						  ep->name)));
+}
+
+bool
+outbox_outcome_disables(const OutboxOutcome *o)
+{
+	return o->status == 410 || o->disable;
+}
+
+void
+outbox_outcome_failed(OutboxEndpoint *ep, OutboxDelivery *d, const OutboxOutcome *o,
+					  const char *error)
+{
+	ep->failed_attempts++;
+	if (d->first_attempt_at == 0)
+		d->first_attempt_at = d->started_at;
+	d->last_status = o->status;
+
+	/* A probe, and the answer that disables, use up no attempt. */
+	if (!d->probe && !outbox_outcome_disables(o))
+		d->attempts++;
+	set_error(ep, d, error);
+}
+
+void
+outbox_outcome_request_failed(OutboxEndpoint *ep, OutboxDelivery *d,
+							  const OutboxOutcome *o, TimestampTz now)
+{
+	outbox_pace_failure(ep, d, now);
+	if (o->status == 429 || o->status == 502 || o->status == 503 || o->status == 504)
+		outbox_pace_slow_down(ep, o, now);
+	if (outbox_outcome_disables(o))
+		disable(ep, o, now);
+}
+
+const char *
+outbox_outcome_exhausted(const OutboxEndpoint *ep, const OutboxDelivery *d,
+						 TimestampTz now)
+{
+	if (ep->max_attempts > 0 && d->attempts >= ep->max_attempts)
+		return "max_attempts";
+	if (now - d->first_attempt_at >= ep->max_age)
+		return "max_age";
+	return NULL;
+}
+
+int64
+outbox_outcome_wait(OutboxEndpoint *ep, const OutboxDelivery *d, const OutboxOutcome *o)
+{
+	int64		wait = outbox_outcome_disables(o) ? 0 :
+		outbox_pace_backoff(ep, Max(d->attempts, 1));
+
+	if (o->retry_after > 0)
+	{
+		int64		floor = Min(o->retry_after, ep->backoff_max / USECS_PER_SEC + 1);
+
+		wait = Max(wait, Min(floor * USECS_PER_SEC, ep->backoff_max));
+	}
+	return wait;
+}
+
+void
+outbox_outcome_retry(OutboxEndpoint *ep, OutboxDelivery *d, TimestampTz due)
+{
+	OutboxLane *lane = d->lane;
+
+	d->next_attempt_at = Min(due, d->first_attempt_at + ep->max_age);
+	outbox_delivery_settle(ep, d, OUTBOX_VERDICT_RETRY);
+	if (lane)
+	{
+		lane->blockers++;
+		outbox_lane_park_later(ep, lane);
+	}
+}
+
+static void
+done_badly(OutboxEndpoint *ep, OutboxDelivery *d, const OutboxOutcome *o,
+		   TimestampTz now)
+{
+	outbox_outcome_failed(ep, d, o, o->error);
+	outbox_outcome_request_failed(ep, d, o, now);
+
+	if (!outbox_outcome_disables(o))
+	{
+		const char *reason = o->abort_message ? "aborted by receiver" :
+			outbox_outcome_exhausted(ep, d, now);
+
+		if (reason)
+		{
+			outbox_outcome_log_dead(ep, d, reason);
+			outbox_endpoint_dead(ep, d, reason, o->error);
+			return;
+		}
+	}
+	outbox_leave_flight(ep, d);
+	outbox_outcome_retry(ep, d, now + outbox_outcome_wait(ep, d, o));
+}
+
+/* May free it. */
+void
+outbox_outcome_delivered(OutboxEndpoint *ep, OutboxDelivery *d, TimestampTz now)
+{
+	outbox_watch_success(ep, now);
+	if (d->attempts == 0 && d->redelivery == OUTBOX_FIRST_DELIVERY)
+		outbox_watch_latency(ep, now - d->event->created_at, now);
+	if (d->parked)
+		outbox_delivery_settle(ep, d, OUTBOX_VERDICT_DELIVERED);
+	else
+		outbox_delivery_free(d);
+}
+
+void
+outbox_endpoint_done(OutboxEndpoint *ep, OutboxDelivery *d,
+					 const OutboxOutcome *o, TimestampTz now)
+{
+	OutboxLane *lane = d->lane;
+
+	ep->last_active_at = now;
+	ep->dirty = true;
+	if (o->status < 200 || o->status > 299)
+	{
+		done_badly(ep, d, o, now);
+		return;
+	}
+
+	outbox_leave_flight(ep, d);
+	outbox_outcome_delivered(ep, d, now);
+	outbox_pace_success(ep, now);
+	outbox_pace_ramp_up(ep, now);
+	if (lane)
+		outbox_lane_advance(ep, lane);
+}
+
+const char *
+outbox_outcome_unfit(const OutboxDelivery *d, TimestampTz now, const char **error)
+{
+	if (d->event->expires_at <= now)
+	{
+		*error = "expires_at has passed";
+		return "expired";
+	}
+	if (d->event->unreadable)
+	{
+		*error = "the event's row cannot be read; the server log says why";
+		return "unreadable";
+	}
+	return NULL;
+}

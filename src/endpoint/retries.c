@@ -1,0 +1,256 @@
+/*
+ * retries.c
+ *	  Owns the parked deliveries of an endpoint that wait for their time.
+ *
+ * Nothing but a number and a time is kept of each; the event is read again when
+ * it is due.  Where they are too many, those that are due next are here, and the
+ * others in outbox.parked alone.
+ */
+#include "base/outbox.h"
+
+#include "common/hashfn.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+
+#include "endpoint/lane.h"
+#include "endpoint/retries.h"
+
+typedef struct SeqEntry
+{
+	int64		seq;
+	char		status;
+	OutboxRetry *retry;
+} SeqEntry;
+
+#define SH_PREFIX seqs
+#define SH_ELEMENT_TYPE SeqEntry
+#define SH_KEY_TYPE int64
+#define SH_KEY seq
+#define SH_HASH_KEY(tb, k) murmurhash32((uint32) ((uint64) (k) ^ ((uint64) (k) >> 32)))
+#define SH_EQUAL(tb, a, b) ((a) == (b))
+#define SH_SCOPE static inline
+#define SH_DECLARE
+#define SH_DEFINE
+#include "lib/simplehash.h"
+
+static int
+compare_due(const pairingheap_node *a, const pairingheap_node *b, void *arg)
+{
+	const OutboxRetry *x = pairingheap_const_container(OutboxRetry, node, a);
+	const OutboxRetry *y = pairingheap_const_container(OutboxRetry, node, b);
+
+	(void) arg;
+	if (x->due != y->due)
+		return x->due < y->due ? 1 : -1;
+	return x->seq < y->seq ? 1 : -1;
+}
+
+void
+outbox_retries_init(OutboxEndpoint *ep)
+{
+	ep->retries = pairingheap_allocate(compare_due, NULL);
+	ep->retry_index = seqs_create(ep->cxt, 64, NULL);
+}
+
+/* Lies it beyond those that the heap has to have? */
+static bool
+is_beyond(const OutboxEndpoint *ep, TimestampTz due, int64 seq)
+{
+	return !ep->retries_all &&
+		(due > ep->retries_due || (due == ep->retries_due && seq > ep->retries_seq));
+}
+
+/*
+ * 'due': as its row says.  'lane': whose head it is, which it blocks until it is
+ * back in memory; NULL: it is in no lane.
+ */
+void
+outbox_retries_add(OutboxEndpoint *ep, int64 seq, TimestampTz due, int64 group,
+				   OutboxLane *lane)
+{
+	if (!is_beyond(ep, due, seq))
+		outbox_retries_push(ep, seq, due, group, lane);
+	else if (lane)
+		lane->retrying = true;
+}
+
+/* Whatever else the heap has. */
+void
+outbox_retries_push(OutboxEndpoint *ep, int64 seq, TimestampTz due, int64 group,
+					OutboxLane *lane)
+{
+	OutboxRetry *retry;
+	SeqEntry   *entry;
+	bool		found;
+
+	entry = seqs_insert(ep->retry_index, seq, &found);
+	if (found)
+		return;
+	if (lane)
+	{
+		lane->blockers++;
+
+		/* It may have been the one that blocked it from there. */
+		if (lane->retrying)
+			outbox_lane_forget_rows(lane);
+	}
+	retry = MemoryContextAlloc(ep->cxt, sizeof(OutboxRetry));
+	retry->seq = seq;
+	retry->due = due;
+	retry->group = group;
+	retry->lane = lane;
+	retry->loading = false;
+	entry->retry = retry;
+	pairingheap_add(ep->retries, &retry->node);
+	ep->nretries++;
+}
+
+void
+outbox_endpoint_add_retry(OutboxEndpoint *ep, int64 seq, TimestampTz due,
+						  const char *key, int64 group)
+{
+	const char *k = outbox_lane_key(ep, key);
+
+	outbox_retries_add(ep, seq, due, group, k ? outbox_lane_get(ep, k, false) : NULL);
+}
+
+bool
+outbox_endpoint_has_due(OutboxEndpoint *ep, TimestampTz now)
+{
+	if (pairingheap_is_empty(ep->retries) || ep->nready >= outbox_endpoint_at_once(ep) ||
+		!outbox_endpoint_may_send(ep, now))
+		return false;
+
+	/* While the breaker is open any delivery will do as a probe. */
+	if (ep->breaker == OUTBOX_BREAKER_OPEN)
+		return ep->nready == 0;
+	return pairingheap_container(OutboxRetry, node,
+								 pairingheap_first(ep->retries))->due <= now;
+}
+
+int
+outbox_endpoint_take_due(OutboxEndpoint *ep, TimestampTz now, int64 *seqs, int max)
+{
+	int			enough = ep->breaker == OUTBOX_BREAKER_OPEN ? 1 :
+		outbox_endpoint_at_once(ep);
+	int64		group = 0;
+	int			n = 0;
+
+	while (n < max && outbox_endpoint_has_due(ep, now))
+	{
+		OutboxRetry *retry = pairingheap_container(OutboxRetry, node,
+												   pairingheap_first(ep->retries));
+
+		if (n >= enough && (retry->group != group || group == 0 || enough == 1))
+			break;
+		pairingheap_remove_first(ep->retries);
+		group = retry->group;
+		retry->loading = true;
+		ep->nretries--;
+		ep->nretries_loading++;
+		seqs[n++] = retry->seq;
+	}
+	return n;
+}
+
+void
+outbox_retries_not_loaded(OutboxEndpoint *ep, const int64 *seqs, int n)
+{
+	for (int i = 0; i < n; i++)
+	{
+		SeqEntry   *entry = seqs_lookup(ep->retry_index, seqs[i]);
+
+		if (entry == NULL || !entry->retry->loading)
+			continue;
+		entry->retry->loading = false;
+		pairingheap_add(ep->retries, &entry->retry->node);
+		ep->nretries_loading--;
+		ep->nretries++;
+	}
+}
+
+static void
+forget(OutboxEndpoint *ep, OutboxRetry *retry)
+{
+	if (retry->lane)
+		retry->lane->blockers--;
+	seqs_delete(ep->retry_index, retry->seq);
+	pfree(retry);
+}
+
+/* It is back in memory, or it turned out to be gone. */
+OutboxLane *
+outbox_retries_loaded(OutboxEndpoint *ep, int64 seq)
+{
+	SeqEntry   *entry = seqs_lookup(ep->retry_index, seq);
+	OutboxLane *lane;
+
+	if (entry == NULL || !entry->retry->loading)
+		return NULL;
+	lane = entry->retry->lane;
+	ep->nretries_loading--;
+	forget(ep, entry->retry);
+	return lane;
+}
+
+/* The caller lets its lane advance. */
+void
+outbox_retries_remove(OutboxEndpoint *ep, int64 seq)
+{
+	SeqEntry   *entry = seqs_lookup(ep->retry_index, seq);
+
+	Assert(entry != NULL && !entry->retry->loading);
+	pairingheap_remove(ep->retries, &entry->retry->node);
+	ep->nretries--;
+	forget(ep, entry->retry);
+}
+
+/* It is due now. */
+void
+outbox_retries_hurry(OutboxEndpoint *ep, int64 seq, TimestampTz now)
+{
+	OutboxRetry *retry = seqs_lookup(ep->retry_index, seq)->retry;
+
+	pairingheap_remove(ep->retries, &retry->node);
+	retry->due = now;
+	pairingheap_add(ep->retries, &retry->node);
+}
+
+bool
+outbox_retries_wait(OutboxEndpoint *ep, int64 seq)
+{
+	SeqEntry   *entry = seqs_lookup(ep->retry_index, seq);
+
+	return entry != NULL && !entry->retry->loading;
+}
+
+/* Too many: from the first one on they are in the table alone, and read again. */
+void
+outbox_retries_forget(OutboxEndpoint *ep)
+{
+	OutboxRetry *first = pairingheap_container(OutboxRetry, node,
+											   pairingheap_first(ep->retries));
+	seqs_iterator it;
+	SeqEntry   *entry;
+
+	if (!is_beyond(ep, first->due, first->seq - 1))
+	{
+		ep->retries_due = first->due;
+		ep->retries_seq = first->seq - 1;
+	}
+	ep->retries_all = false;
+	seqs_start_iterate(ep->retry_index, &it);
+	while ((entry = seqs_iterate(ep->retry_index, &it)) != NULL)
+	{
+		Assert(!entry->retry->loading);
+		if (entry->retry->lane)
+		{
+			entry->retry->lane->blockers--;
+			entry->retry->lane->retrying = true;
+		}
+		pfree(entry->retry);
+	}
+	seqs_reset(ep->retry_index);
+	pairingheap_reset(ep->retries);
+	ep->nretries = 0;
+}

@@ -1,0 +1,304 @@
+/*
+ * cloudevents.c
+ *	  Says an event as a CloudEvent: one JSON document in structured mode, header
+ *	  lines beside the payload in binary mode.
+ *
+ * CloudEvents 1.0.2: core, JSON format, HTTP protocol binding; extensions
+ * partitioning, sequence and distributed tracing.  That last one carries the
+ * trace that the event began in, as the emitter passed it: a retry has the same
+ * bytes.  The parent id of each attempt is in the HTTP header of that name.
+ */
+#include "base/outbox.h"
+
+#include "commands/dbcommands.h"
+#include "mb/pg_wchar.h"
+#include "miscadmin.h"
+#include "utils/memutils.h"
+
+#include "base/compat.h"
+#include "base/encoding.h"
+#include "format/cloudevents.h"
+
+#define SPEC_VERSION "1.0"
+
+/* The specification asks for names no longer than this. */
+#define MAX_NAME 20
+
+/* Wide enough for every number of the log, so that strings sort like numbers. */
+#define SEQUENCE_DIGITS 19
+
+/* What an event has at most: those of outbox itself and its own. */
+typedef struct Attribute
+{
+	char		name[MAX_NAME + 1];
+	char	   *value;
+	size_t		len;
+	bool		ascii;			/* needs no conversion */
+} Attribute;
+
+/* Attributes that are always there. */
+#define FIXED_ATTRIBUTES 10
+
+static char *default_source;
+
+void
+outbox_cloudevents_init(void)
+{
+	static const char prefix[] = "/outbox/";
+	char	   *name = get_database_name(MyDatabaseId);
+	size_t		len = strlen(name);
+	char	   *utf8 = outbox_to_utf8(name, &len);
+	char	   *p;
+
+	/* A name that is no text of any encoding is still a name. */
+	if (utf8 == NULL)
+		utf8 = name;
+	default_source = MemoryContextAlloc(TopMemoryContext, sizeof(prefix) + 3 * len);
+	p = outbox_put(default_source, prefix, sizeof(prefix) - 1);
+	p += outbox_percent_encode(utf8, len, p);
+	*p = '\0';
+}
+
+/* ---------------------------------------------------------------------
+ * Attributes
+ * ---------------------------------------------------------------------
+ */
+
+/*
+ * Can a header of the event be an extension?  Names that the specification or
+ * outbox give a meaning to are not the event's to set.
+ */
+static bool
+is_extension(const char *name, int len)
+{
+	static const char *const taken[] = {
+		"specversion", "id", "source", "type", "time", "subject", "data",
+		"datacontenttype", "dataschema", "partitionkey", "sequence", NULL
+	};
+
+	if (len == 0 || len > MAX_NAME)
+		return false;
+	for (int i = 0; i < len; i++)
+		if (!((name[i] >= 'a' && name[i] <= 'z') || (name[i] >= '0' && name[i] <= '9')))
+			return false;
+	for (int i = 0; taken[i]; i++)
+		if (strlen(taken[i]) == (size_t) len && memcmp(taken[i], name, len) == 0)
+			return false;
+	return true;
+}
+
+static Attribute *
+set(Attribute *a, const char *name, const char *value, size_t len, bool ascii)
+{
+	strlcpy(a->name, name, sizeof(a->name));
+	a->value = unconstify(char *, value);
+	a->len = len;
+	a->ascii = ascii;
+	return a + 1;
+}
+
+/*
+ * Headers of the event that can be extensions.  An empty one says nothing, and
+ * trace context that is not valid is dropped.
+ */
+static Attribute *
+set_extensions(Attribute *a, Jsonb *headers)
+{
+	JsonbIterator *it = JsonbIteratorInit(&headers->root);
+	JsonbIteratorToken token;
+	JsonbValue	v;
+	Attribute	state = {.len = 0};
+	bool		traced = false;
+	char		name[MAX_NAME + 1];
+	bool		fits = false;
+
+	while ((token = JsonbIteratorNext(&it, &v, true)) != WJB_DONE)
+	{
+		char	   *s = v.val.string.val;
+		int			len = v.val.string.len;
+
+		if (token == WJB_KEY)
+		{
+			fits = is_extension(s, len);
+			if (fits)
+			{
+				memcpy(name, s, len);
+				name[len] = '\0';
+			}
+		}
+		else if (token == WJB_VALUE && fits && len > 0)
+		{
+			if (strcmp(name, "tracestate") == 0)
+			{
+				if (outbox_tracestate_valid(s, len))
+					(void) set(&state, name, s, len, true);
+			}
+			else if (strcmp(name, "traceparent") == 0)
+			{
+				traced = outbox_traceparent_valid(s, len);
+				if (traced)
+					a = set(a, name, s, len, true);
+			}
+			else
+				a = set(a, name, s, len, false);
+		}
+	}
+	if (traced && state.len > 0)
+		*a++ = state;
+	return a;
+}
+
+/* What does not fit on the stack of those who collect attributes. */
+typedef struct Scratch
+{
+	char		time[OUTBOX_TIMESTAMP_SIZE];
+	char		sequence[SEQUENCE_DIGITS + 1];
+} Scratch;
+
+/*
+ * All attributes but datacontenttype, in UTF-8, as a palloc'd array.  NULL:
+ * something has no UTF-8.
+ */
+static Attribute *
+collect(OutboxEvent *event, Scratch *scratch, int *n)
+{
+	const char *source = outbox_source && outbox_source[0] ? outbox_source : default_source;
+	const char *type = event->type ? event->type : event->topic;
+	Attribute  *list;
+	Attribute  *a;
+
+	a = list = palloc(sizeof(Attribute) *
+					  (FIXED_ATTRIBUTES +
+					   (event->headers ? JB_ROOT_COUNT(event->headers) : 0)));
+	a = set(a, "specversion", SPEC_VERSION, strlen(SPEC_VERSION), true);
+	a = set(a, "id", event->id_text, strlen(event->id_text), true);
+	a = set(a, "source", source, strlen(source), true);
+	a = set(a, "type", type, strlen(type), false);
+	a = set(a, "time", scratch->time,
+			outbox_put_timestamp(scratch->time, event->created_at) - scratch->time, true);
+	if (event->key)
+	{
+		a = set(a, "subject", event->key, strlen(event->key), false);
+		a = set(a, "partitionkey", event->key, strlen(event->key), false);
+	}
+	snprintf(scratch->sequence, sizeof(scratch->sequence), "%0*lld",
+			 SEQUENCE_DIGITS, (long long) event->seq);
+	a = set(a, "sequence", scratch->sequence, SEQUENCE_DIGITS, true);
+	if (event->headers)
+		a = set_extensions(a, event->headers);
+	*n = a - list;
+
+	for (int i = 0; i < *n; i++)
+	{
+		if (list[i].ascii)
+			continue;
+		list[i].value = outbox_to_utf8(list[i].value, &list[i].len);
+		if (list[i].value == NULL)
+			return NULL;
+	}
+	return list;
+}
+
+/* ---------------------------------------------------------------------
+ * The two modes
+ * ---------------------------------------------------------------------
+ */
+
+static char *
+put_member(char *p, const char *name, const char *value, size_t len)
+{
+	*p++ = '"';
+	p = outbox_put(p, name, strlen(name));
+	p = outbox_put_literal(p, "\":");
+	p = outbox_put_json_string(p, value, len);
+	*p++ = ',';
+	return p;
+}
+
+bool
+outbox_cloudevents_body(OutboxEvent *event, size_t *len, char **body)
+{
+	Scratch		scratch;
+	int			n;
+	Attribute  *attributes = collect(event, &scratch, &n);
+	char	   *content_type = event->content_type;
+	size_t		content_type_len = content_type ? strlen(content_type) : 0;
+	char	   *data = event->payload;
+	size_t		data_len = event->payload_len;
+	size_t		size;
+	char	   *p;
+
+	if (attributes == NULL)
+		return false;
+	if (content_type)
+	{
+		content_type = outbox_to_utf8(content_type, &content_type_len);
+		if (content_type == NULL)
+			return false;
+		size = (data_len + 2) / 3 * 4;
+	}
+	else
+	{
+		data = outbox_to_utf8(data, &data_len);
+		if (data == NULL)
+			return false;
+		size = data_len;
+	}
+	size += 6 * content_type_len + 100;
+	for (int i = 0; i < n; i++)
+		size += MAX_NAME + 6 * attributes[i].len + 6;
+
+	p = *body = MemoryContextAllocHuge(CurrentMemoryContext, size);
+	*p++ = '{';
+	for (int i = 0; i < n; i++)
+		p = put_member(p, attributes[i].name, attributes[i].value, attributes[i].len);
+	if (content_type)
+	{
+		p = put_member(p, "datacontenttype", content_type, content_type_len);
+		p = outbox_put_literal(p, "\"data_base64\":\"");
+		p += outbox_b64_encode((uint8 *) data, (int) data_len, p,
+							   (int) (size - (p - *body)));
+		p = outbox_put_literal(p, "\"}");
+	}
+	else
+	{
+		p = outbox_put_literal(p, "\"datacontenttype\":\"application/json\",\"data\":");
+		p = outbox_put(p, data, data_len);
+		*p++ = '}';
+	}
+	*len = p - *body;
+	pfree(attributes);
+	if (data != event->payload)
+		pfree(data);
+	return true;
+}
+
+bool
+outbox_cloudevents_headers(OutboxHeaders *out, OutboxEvent *event, bool *added)
+{
+	Scratch		scratch;
+	int			n;
+	Attribute  *attributes = collect(event, &scratch, &n);
+	size_t		longest = 0;
+	char	   *encoded;
+
+	if (attributes == NULL)
+		return false;
+	for (int i = 0; i < n; i++)
+		longest = Max(longest, attributes[i].len);
+	encoded = palloc(3 * longest + 1);
+	for (int i = 0; i < n; i++)
+	{
+		char		name[sizeof("ce-") + MAX_NAME];
+
+		strlcpy(name, "ce-", sizeof(name));
+		strlcat(name, attributes[i].name, sizeof(name));
+		*added &= outbox_headers_add(out, name, encoded,
+									 outbox_percent_encode_header(attributes[i].value,
+																  attributes[i].len,
+																  encoded));
+	}
+	pfree(encoded);
+	pfree(attributes);
+	return true;
+}

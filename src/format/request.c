@@ -1,0 +1,505 @@
+/*
+ * request.c
+ *	  Turns an event into the bytes and header lines of one attempt, as the
+ *	  formats of doc/wire say.
+ *
+ * This runs for every delivery and has to cost less than a microsecond or two:
+ * numbers are written in place, the body is made once per event and format, and
+ * nothing is allocated for an event without headers of its own.
+ *
+ * The checks of an event ran when it was written.  Rows can come past them (a
+ * restore under other settings, a table changed by its owner), and no control
+ * character may reach the wire whatever the table holds: it is looked for again,
+ * in columns when the body is made, in headers when they are written.
+ */
+#include "base/outbox.h"
+
+#include "mb/pg_wchar.h"
+#include "utils/builtins.h"
+#include "utils/memutils.h"
+
+#include "base/compat.h"
+#include "base/encoding.h"
+#include "base/names.h"
+#include "format/cloudevents.h"
+#include "format/request.h"
+
+#define LITERAL(s) (s), sizeof(s) - 1
+
+/* Growth of a key when each byte becomes a character of four, each "%XX". */
+#define MAX_ENCODED_KEY (OUTBOX_MAX_KEY * MAX_CONVERSION_GROWTH * 3)
+
+/* ---------------------------------------------------------------------
+ * Rows that came past the checks
+ * ---------------------------------------------------------------------
+ */
+
+static bool
+line_valid(char *s, size_t max)
+{
+	size_t		len = strlen(s);
+
+	return len > 0 && len <= max && outbox_text_problem(s, len) == NULL;
+}
+
+/* Name and value of a header; 'total' is what the headers have in all. */
+static bool
+header_name_valid(const JsonbValue *v, size_t *total)
+{
+	*total += v->val.string.len;
+	return *total <= OUTBOX_MAX_HEADERS &&
+		outbox_header_name_problem(v->val.string.val, v->val.string.len, true) == NULL;
+}
+
+static bool
+header_value_valid(const JsonbValue *v, size_t *total)
+{
+	if (v->type != jbvString)
+		return false;
+	*total += v->val.string.len;
+	return *total <= OUTBOX_MAX_HEADERS &&
+		outbox_text_problem(v->val.string.val, v->val.string.len) == NULL;
+}
+
+static bool
+number_valid(Jsonb *headers)
+{
+	return JB_ROOT_IS_OBJECT(headers) &&
+		JB_ROOT_COUNT(headers) <= OUTBOX_MAX_EVENT_HEADERS;
+}
+
+static bool
+headers_valid(Jsonb *headers)
+{
+	JsonbIterator *it = JsonbIteratorInit(&headers->root);
+	JsonbIteratorToken token;
+	JsonbValue	v;
+	size_t		total = 0;
+	bool		valid = number_valid(headers);
+
+	/* To the end even after a problem: that is what frees the iterator. */
+	while ((token = JsonbIteratorNext(&it, &v, true)) != WJB_DONE)
+	{
+		if (token == WJB_KEY)
+			valid = valid && header_name_valid(&v, &total);
+		else if (token == WJB_VALUE)
+			valid = valid && header_value_valid(&v, &total);
+	}
+	return valid;
+}
+
+/* What is wrong with the columns of an event, its headers aside. */
+static const char *
+event_problem(const OutboxEvent *event)
+{
+	if (outbox_topic_problem(event->topic, strlen(event->topic)) != NULL)
+		return "invalid topic";
+	if (event->type && !line_valid(event->type, OUTBOX_MAX_TYPE))
+		return "invalid type";
+	if (event->key && (event->key[0] == '\0' || strlen(event->key) > OUTBOX_MAX_KEY))
+		return "invalid key";
+	if (event->content_type && !line_valid(event->content_type, OUTBOX_MAX_TYPE))
+		return "invalid content type";
+	return NULL;
+}
+
+const char *
+outbox_request_problem(const OutboxEvent *event)
+{
+	const char *problem = event_problem(event);
+
+	if (problem == NULL && event->headers && !headers_valid(event->headers))
+		problem = "invalid header";
+	return problem;
+}
+
+/* ---------------------------------------------------------------------
+ * Bodies
+ * ---------------------------------------------------------------------
+ */
+
+bool
+outbox_data_prepare(OutboxData *d, const OutboxEvent *event)
+{
+	d->content_type = event->content_type;
+	d->content_type_len = 0;
+	d->data = event->payload;
+	d->data_len = event->payload_len;
+	if (d->content_type)
+	{
+		d->content_type_len = strlen(d->content_type);
+		d->content_type = outbox_to_utf8(d->content_type, &d->content_type_len);
+		d->size = 6 * d->content_type_len + (d->data_len + 2) / 3 * 4 + 50;
+		return d->content_type != NULL;
+	}
+	d->data = outbox_to_utf8(d->data, &d->data_len);
+	d->size = d->data_len + 50;
+	return d->data != NULL;
+}
+
+char *
+outbox_data_put(char *p, const OutboxData *d)
+{
+	if (d->content_type == NULL)
+	{
+		p = outbox_put_literal(p, "\"data\":");
+		return outbox_put(p, d->data, d->data_len);
+	}
+	p = outbox_put_literal(p, "\"content_type\":");
+	p = outbox_put_json_string(p, d->content_type, d->content_type_len);
+	p = outbox_put_literal(p, ",\"data_base64\":\"");
+	p += outbox_b64_encode((uint8 *) d->data, (int) d->data_len, p,
+						   (int) ((d->data_len + 2) / 3 * 4));
+	*p++ = '"';
+	return p;
+}
+
+/* Standard Webhooks' envelope: {"type", "timestamp", "data"}. */
+static bool
+render_standard(OutboxEvent *event, size_t *len, char **body)
+{
+	char	   *type = event->type ? event->type : event->topic;
+	size_t		type_len = strlen(type);
+	OutboxData	data;
+	char	   *p;
+
+	if ((type = outbox_to_utf8(type, &type_len)) == NULL ||
+		!outbox_data_prepare(&data, event))
+		return false;
+
+	p = *body = MemoryContextAllocHuge(event->page->cxt, 6 * type_len +
+									   OUTBOX_TIMESTAMP_SIZE + 50 + data.size);
+	p = outbox_put_literal(p, "{\"type\":");
+	p = outbox_put_json_string(p, type, type_len);
+	p = outbox_put_literal(p, ",\"timestamp\":\"");
+	p = outbox_put_timestamp(p, event->created_at);
+	p = outbox_put_literal(p, "\",");
+	p = outbox_data_put(p, &data);
+	*p++ = '}';
+	*len = p - *body;
+	if (data.data != event->payload)
+		pfree(data.data);
+	return true;
+}
+
+const char *
+outbox_request_body(OutboxEvent *event, OutboxFormat format, size_t *len)
+{
+	format = OUTBOX_BODY_OF(format);
+	if (event->body[format].data == NULL)
+	{
+		MemoryContext old;
+		char	   *body = NULL;
+		size_t		body_len = event->payload_len;
+		bool		rendered = true;
+
+		*len = 0;
+		if (event_problem(event) != NULL)
+			return NULL;
+		if (format == OUTBOX_FORMAT_CLOUDEVENTS && event->headers &&
+			!headers_valid(event->headers))
+			return NULL;
+
+		old = MemoryContextSwitchTo(event->page->cxt);
+		switch (format)
+		{
+			case OUTBOX_FORMAT_STANDARD:
+				rendered = render_standard(event, &body_len, &body);
+				break;
+			case OUTBOX_FORMAT_RAW:
+				body = event->payload;
+				if (event->content_type == NULL)
+					body = outbox_to_utf8(body, &body_len);
+				rendered = body != NULL;
+				break;
+			case OUTBOX_FORMAT_CLOUDEVENTS:
+				rendered = outbox_cloudevents_body(event, &body_len, &body);
+				break;
+			case OUTBOX_FORMAT_CLOUDEVENTS_BINARY:
+			case OUTBOX_FORMATS:
+				rendered = false;
+				break;
+		}
+		MemoryContextSwitchTo(old);
+
+		if (!rendered)
+			return NULL;
+		event->body[format].data = body;
+		event->body[format].len = body_len;
+		outbox_page_account(event->page);
+	}
+	*len = event->body[format].len;
+	return event->body[format].data;
+}
+
+/* ---------------------------------------------------------------------
+ * Header lines
+ * ---------------------------------------------------------------------
+ */
+
+/* A string of the event as a header; false when it cannot be one. */
+static bool
+add_text(OutboxHeaders *out, const char *name, char *value, size_t len, bool *added)
+{
+	char	   *utf8;
+
+	utf8 = outbox_to_utf8(value, &len);
+	if (utf8 == NULL)
+		return false;
+	*added &= outbox_headers_add(out, name, utf8, len);
+	if (utf8 != value)
+		pfree(utf8);
+	return true;
+}
+
+static bool
+add_key(OutboxHeaders *out, char *key, bool *added)
+{
+	char		encoded[MAX_ENCODED_KEY];
+	size_t		len = strlen(key);
+	char	   *utf8;
+
+	utf8 = outbox_to_utf8(key, &len);
+	if (utf8 == NULL)
+		return false;
+	*added &= outbox_headers_add(out, "outbox-key", encoded,
+								 outbox_percent_encode(utf8, len, encoded));
+	if (utf8 != key)
+		pfree(utf8);
+	return true;
+}
+
+/*
+ * The event's own headers.  Trace context is kept back until all is seen: a
+ * tracestate means nothing without a valid traceparent.
+ */
+static bool
+add_event_headers(OutboxHeaders *out, Jsonb *headers,
+				  const OutboxRequestSettings *settings, bool *added)
+{
+	JsonbIterator *it = JsonbIteratorInit(&headers->root);
+	JsonbIteratorToken token;
+	JsonbValue	v;
+	char		name[OUTBOX_MAX_HEADERS + 1];
+	bool		skip = false;
+	bool		is_parent = false;
+	bool		is_state = false;
+	bool		valid = number_valid(headers);
+	size_t		total = 0;
+	const char *parent = NULL;
+	const char *state = NULL;
+	size_t		state_len = 0;
+
+	/* To the end even after a problem: that is what frees the iterator. */
+	while ((token = JsonbIteratorNext(&it, &v, true)) != WJB_DONE)
+	{
+		char	   *s = v.val.string.val;
+		int			len = v.val.string.len;
+
+		if (!valid)
+			continue;
+		if (token == WJB_KEY)
+		{
+			valid = header_name_valid(&v, &total);
+			if (!valid)
+				continue;
+			memcpy(name, s, len);
+			name[len] = '\0';
+			is_parent = outbox_header_name_is(s, len, "traceparent");
+			is_state = outbox_header_name_is(s, len, "tracestate");
+			skip = false;
+			for (int i = 0; i < settings->nheaders; i++)
+				skip |= outbox_header_name_is(s, len, settings->header_names[i]);
+		}
+		else if (token == WJB_VALUE)
+		{
+			valid = header_value_valid(&v, &total);
+			if (!valid || skip)
+				continue;
+			else if (is_parent)
+			{
+				if (outbox_traceparent_valid(s, len))
+					parent = s;
+			}
+			else if (is_state)
+			{
+				if (outbox_tracestate_valid(s, len))
+				{
+					state = s;
+					state_len = len;
+				}
+			}
+			else
+				valid = add_text(out, name, s, len, added);
+		}
+	}
+
+	if (valid && parent != NULL)
+	{
+		char		traceparent[OUTBOX_TRACEPARENT_LEN];
+
+		outbox_traceparent_next(parent, traceparent);
+		*added &= outbox_headers_add(out, "traceparent", traceparent,
+									 OUTBOX_TRACEPARENT_LEN);
+		if (state != NULL)
+			*added &= outbox_headers_add(out, "tracestate", state, state_len);
+	}
+	return valid;
+}
+
+static bool
+add_number(OutboxHeaders *out, const char *name, int64 number)
+{
+	char		text[MAXINT8LEN + 1];
+
+	return outbox_headers_add(out, name, text, pg_lltoa(number, text));
+}
+
+static bool
+add_content_type(OutboxHeaders *out, const OutboxEvent *event, OutboxFormat format,
+				 bool *added)
+{
+	/* In lower case: the JavaScript SDK knows no other spelling. */
+	if (format == OUTBOX_FORMAT_CLOUDEVENTS)
+		*added &= outbox_headers_add(out, "Content-Type",
+									 LITERAL("application/cloudevents+json; charset=utf-8"));
+	else if (format == OUTBOX_FORMAT_STANDARD || event->content_type == NULL)
+		*added &= outbox_headers_add(out, "Content-Type", LITERAL("application/json"));
+	else
+		return add_text(out, "Content-Type", event->content_type,
+						strlen(event->content_type), added);
+	return true;
+}
+
+/* Who sends what, under which id, and signed. */
+static void
+add_identity(OutboxHeaders *out, const char *id, const OutboxRequestSettings *settings,
+			 int64 now, const char *body, size_t body_len, bool *added)
+{
+	size_t		id_len = strlen(id);
+	char		quoted[OUTBOX_ID_SIZE + 2];
+	char		signatures[2 * OUTBOX_SIGNATURE_LEN + 1];
+	size_t		len = 0;
+
+	*added &= outbox_headers_add(out, "User-Agent", LITERAL("outbox/" OUTBOX_VERSION));
+
+	*added &= outbox_headers_add(out, "webhook-id", id, id_len);
+	*added &= add_number(out, "webhook-timestamp", now);
+	for (int i = 0; i < settings->nkeys; i++)
+	{
+		if (i > 0)
+			signatures[len++] = ' ';
+		outbox_sign(&settings->keys[i], id, id_len, now, body, body_len,
+					signatures + len);
+		len += OUTBOX_SIGNATURE_LEN;
+	}
+	*added &= outbox_headers_add(out, "webhook-signature", signatures, len);
+
+	quoted[0] = '"';
+	memcpy(quoted + 1, id, id_len);
+	quoted[id_len + 1] = '"';
+	*added &= outbox_headers_add(out, "Idempotency-Key", quoted, id_len + 2);
+}
+
+static bool
+add_endpoint_headers(OutboxHeaders *out, const OutboxRequestSettings *settings,
+					 bool *added)
+{
+	if (settings->nheaders > OUTBOX_MAX_ENDPOINT_HEADERS)
+		return false;
+	for (int i = 0; i < settings->nheaders; i++)
+	{
+		char	   *name = settings->header_names[i];
+		char	   *value = settings->header_values[i];
+
+		if (outbox_header_name_problem(name, strlen(name), false) != NULL ||
+			outbox_text_problem(value, strlen(value)) != NULL ||
+			!add_text(out, name, value, strlen(value), added))
+			return false;
+	}
+	return true;
+}
+
+static void
+check_added(bool added)
+{
+	if (!added)
+		ereport(ERROR,
+				(errcode(ERRCODE_OUT_OF_MEMORY),
+				 errmsg("out of memory for the headers of a request"),
+				 errhint("Lower outbox.worker_max_in_flight, or give the machine more memory.")));
+}
+
+const char *
+outbox_request_headers(OutboxHeaders *out, OutboxEvent *event,
+					   const OutboxRequestSettings *settings, int attempt,
+					   OutboxRedelivery redelivery, int64 now,
+					   const char *body, size_t body_len)
+{
+	char	   *type = event->type ? event->type : event->topic;
+	bool		added = true;
+
+	if (body == NULL)
+	{
+		const char *problem = outbox_request_problem(event);
+
+		return problem ? problem : OUTBOX_NO_UTF8;
+	}
+
+	if (!add_content_type(out, event, settings->format, &added))
+		return "invalid content type";
+	add_identity(out, event->id_text, settings, now, body, body_len, &added);
+	added &= outbox_headers_add(out, "outbox-topic", event->topic, strlen(event->topic));
+	if (!add_text(out, "outbox-type", type, strlen(type), &added))
+		return "invalid type";
+	if (event->key && !add_key(out, event->key, &added))
+		return "invalid key";
+	added &= add_number(out, "outbox-sequence", event->seq);
+	added &= add_number(out, "outbox-attempt", attempt);
+	switch (redelivery)
+	{
+		case OUTBOX_FIRST_DELIVERY:
+			break;
+		case OUTBOX_REDELIVERY_RETRY:
+			added &= outbox_headers_add(out, "outbox-redelivery", LITERAL("retry"));
+			break;
+		case OUTBOX_REDELIVERY_REPLAY:
+			added &= outbox_headers_add(out, "outbox-redelivery", LITERAL("replay"));
+			break;
+	}
+
+	if (!add_endpoint_headers(out, settings, &added))
+		return "invalid endpoint header";
+	if (event->headers != NULL &&
+		!add_event_headers(out, event->headers, settings, &added))
+		return "invalid header";
+
+	/* After the headers that they are made of have been looked at. */
+	if (settings->format == OUTBOX_FORMAT_CLOUDEVENTS_BINARY &&
+		!outbox_cloudevents_headers(out, event, &added))
+		return OUTBOX_NO_UTF8;
+
+	check_added(added);
+	return NULL;
+}
+
+const char *
+outbox_request_batch_headers(OutboxHeaders *out, const char *id,
+							 const OutboxRequestSettings *settings, int attempt,
+							 int64 now, const char *body, size_t body_len)
+{
+	bool		added = true;
+
+	/* In lower case, as above. */
+	if (settings->format == OUTBOX_FORMAT_CLOUDEVENTS)
+		added &= outbox_headers_add(out, "Content-Type",
+									LITERAL("application/cloudevents-batch+json; charset=utf-8"));
+	else
+		added &= outbox_headers_add(out, "Content-Type", LITERAL("application/json"));
+	add_identity(out, id, settings, now, body, body_len, &added);
+	added &= add_number(out, "outbox-attempt", attempt);
+	if (!add_endpoint_headers(out, settings, &added))
+		return "invalid endpoint header";
+	check_added(added);
+	return NULL;
+}

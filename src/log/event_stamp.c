@@ -1,0 +1,460 @@
+/*
+ * event_stamp.c
+ *	  What an event is stamped with when it enters the log: piece, number, epoch
+ *	  and id; and where the log is.  emit() asks here directly, a plain INSERT
+ *	  through the column defaults.
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_class.h"
+#include "commands/sequence.h"
+#include "commands/trigger.h"
+#include "executor/tuptable.h"
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "port/atomics.h"
+#include "utils/builtins.h"
+#include "utils/inval.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "utils/syscache.h"
+#include "utils/timestamp.h"
+#include "utils/uuid.h"
+#include "utils/memutils.h"
+#include "utils/xid8.h"
+
+#include "base/version.h"
+#include "log/event_stamp.h"
+#include "server/shmem.h"
+#include "server/wakeup.h"
+
+static const char *const event_columns[] = {
+	"id", "seq", "xid", "epoch", "created_at", "piece", "topic", "type", "key",
+	"expires_at", "headers", "payload", "body", "content_type"
+};
+
+static const char *const scheduled_columns[] = {
+	"id", "deliver_at", "xid", "epoch", "created_at", "topic", "type", "key",
+	"expires_at", "headers", "payload", "body", "content_type", "dedup_key",
+	"failed_at", "retry_at", "error"
+};
+
+StaticAssertDecl(lengthof(event_columns) == Natts_events, "columns of outbox.events");
+StaticAssertDecl(lengthof(scheduled_columns) == Natts_scheduled, "columns of outbox.scheduled");
+
+/* The columns of outbox.origins that are read here. */
+#define Anum_origins_epoch 1
+#define Anum_origins_system_identifier 2
+#define Anum_origins_database_oid 3
+#define Anum_origins_adopted_by 4
+#define Anum_origins_first 5
+
+/*
+ * Forgotten when any of the tables changes in the relation cache: that includes
+ * DROP EXTENSION, so that a new CREATE EXTENSION is found by the same backend.
+ */
+static OutboxLogTables log_tables;
+static bool log_valid;
+
+/* What outbox.origins says. */
+typedef struct Origins
+{
+	int64		current;		/* what a new event gets */
+	bool		zero;			/* epoch 0 is that of the logs not adopted yet */
+	int			n;
+	int64	   *epochs;			/* all of them … */
+	bool	   *adopted;		/* … and which are closed */
+} Origins;
+
+static Origins origins;
+static bool origins_valid;
+static MemoryContext origins_cxt;
+static uint64 invalidations;	/* so far: a value read meanwhile is not kept */
+
+/* The numbers that a transaction drew for direct INSERTs. */
+static TransactionId drawn_by;
+static int64 first_drawn;
+static int64 last_drawn;
+
+/* ---------------------------------------------------------------------
+ * Where the log is
+ * ---------------------------------------------------------------------
+ */
+
+static void
+relation_changed(Datum arg, Oid relid)
+{
+	bool		ours = !OidIsValid(relid) || relid == log_tables.events ||
+		relid == log_tables.seq || relid == log_tables.origins ||
+		relid == log_tables.scheduled;
+
+	(void) arg;
+	for (int i = 0; i < OUTBOX_LOG_PIECES; i++)
+		ours |= relid == log_tables.pieces[i];
+	if (ours)
+	{
+		log_valid = false;
+		origins_valid = false;
+		invalidations++;
+	}
+}
+
+static Oid
+find_relation(Oid schema, const char *name)
+{
+	Oid			relid = OidIsValid(schema) ? get_relname_relid(name, schema) : InvalidOid;
+
+	if (!OidIsValid(relid))
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_TABLE),
+				 errmsg("relation \"%s.%s\" does not exist", OUTBOX_SCHEMA, name),
+				 errhint("The extension is not installed in this database, or not as its script made it: DROP EXTENSION outbox; CREATE EXTENSION outbox.")));
+	return relid;
+}
+
+/* A library must not write into tables of another version. */
+static Oid
+find_table(Oid schema, const char *name, const char *const *columns, int n)
+{
+	Oid			relid = find_relation(schema, name);
+	bool		same = get_attname(relid, n + 1, true) == NULL;
+
+	for (int i = 0; same && i < n; i++)
+		same = get_attnum(relid, columns[i]) == i + 1;
+	if (!same)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("table \"%s.%s\" is not of the version that the library of outbox serves",
+						OUTBOX_SCHEMA, name),
+				 outbox_version_hint()));
+	return relid;
+}
+
+const OutboxLogTables *
+outbox_log_tables(void)
+{
+	static bool registered = false;
+	uint64		before;
+	Oid			schema;
+
+	if (log_valid)
+		return &log_tables;
+
+	if (!registered)
+	{
+		CacheRegisterRelcacheCallback(relation_changed, (Datum) 0);
+		registered = true;
+	}
+
+	before = invalidations;
+	schema = get_namespace_oid(OUTBOX_SCHEMA, true);
+	log_tables.events = find_relation(schema, "events");
+	log_tables.seq = find_relation(schema, "events_seq");
+	log_tables.origins = find_relation(schema, "origins");
+	for (int i = 0; i < OUTBOX_LOG_PIECES; i++)
+	{
+		char		name[NAMEDATALEN];
+
+		snprintf(name, sizeof(name), "events_%d", i);
+		log_tables.pieces[i] = find_table(schema, name, event_columns,
+										  lengthof(event_columns));
+	}
+	log_tables.scheduled = find_table(schema, "scheduled", scheduled_columns,
+									  lengthof(scheduled_columns));
+	log_valid = before == invalidations;
+	return &log_tables;
+}
+
+Oid
+outbox_log_owner(void)
+{
+	HeapTuple	tuple;
+	Oid			owner = InvalidOid;
+
+	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(outbox_log_tables()->events));
+	if (HeapTupleIsValid(tuple))
+	{
+		owner = ((Form_pg_class) GETSTRUCT(tuple))->relowner;
+		ReleaseSysCache(tuple);
+	}
+	return owner;
+}
+
+/* The piece that new events go to; without shared memory, the first. */
+int
+outbox_current_piece(void)
+{
+	OutboxDatabase *db = outbox_shared ? outbox_database_slot(MyDatabaseId, false) : NULL;
+	uint32		piece = db ? pg_atomic_read_u32(&db->piece) : 0;
+
+	return Min(piece, OUTBOX_LOG_PIECES - 1);
+}
+
+/*
+ * Reads with the latest snapshot, not the transaction's: a REPEATABLE READ
+ * transaction that is older than the epoch writes events of that epoch too.
+ *
+ * The log is ours when exactly one origin has not been adopted and it is this
+ * system and database.  Only that is kept for the next time: a restore, which
+ * tells nobody, turns a log without origins into a copy.
+ */
+static void
+read_origins(void)
+{
+	uint64		before = invalidations;
+	Relation	rel;
+	Snapshot	snapshot;
+	TableScanDesc scan;
+	TupleTableSlot *slot;
+	int			max = 8;
+	int			open = 0;
+	int			ours = 0;
+
+	if (origins_cxt == NULL)
+		origins_cxt = AllocSetContextCreate(TopMemoryContext, "outbox origins",
+											ALLOCSET_SMALL_SIZES);
+	MemoryContextReset(origins_cxt);
+	memset(&origins, 0, sizeof(origins));
+	origins.epochs = MemoryContextAlloc(origins_cxt, sizeof(int64) * max);
+	origins.adopted = MemoryContextAlloc(origins_cxt, sizeof(bool) * max);
+
+	rel = table_open(log_tables.origins, AccessShareLock);
+	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	slot = table_slot_create(rel, NULL);
+	scan = table_beginscan(rel, snapshot, 0, NULL);
+	while (table_scan_getnextslot(scan, ForwardScanDirection, slot))
+	{
+		bool		isnull;
+		bool		adopted;
+		int64		epoch;
+
+		slot_getsomeattrs(slot, Anum_origins_first);
+		epoch = DatumGetInt64(slot_getattr(slot, Anum_origins_epoch, &isnull));
+		(void) slot_getattr(slot, Anum_origins_adopted_by, &isnull);
+		adopted = !isnull;
+		if (origins.n == max)
+		{
+			max *= 2;
+			origins.epochs = repalloc(origins.epochs, sizeof(int64) * max);
+			origins.adopted = repalloc(origins.adopted, sizeof(bool) * max);
+		}
+		origins.epochs[origins.n] = epoch;
+		origins.adopted[origins.n++] = adopted;
+		if (adopted)
+			continue;
+		open++;
+		origins.zero |= DatumGetBool(slot_getattr(slot, Anum_origins_first, &isnull));
+		if ((uint64) DatumGetInt64(slot_getattr(slot, Anum_origins_system_identifier, &isnull)) == GetSystemIdentifier() &&
+			DatumGetObjectId(slot_getattr(slot, Anum_origins_database_oid, &isnull)) == MyDatabaseId)
+		{
+			ours++;
+			origins.current = epoch;
+		}
+	}
+	table_endscan(scan);
+	ExecDropSingleTupleTableSlot(slot);
+	UnregisterSnapshot(snapshot);
+	table_close(rel, AccessShareLock);
+
+	if (open == 0)
+	{
+		origins.current = 0;
+		origins.zero = true;
+	}
+	else if (open != 1 || ours != 1)
+		origins.current = OUTBOX_EPOCH_OF_COPY;
+
+	/* What changed while it was read is read again next time. */
+	origins_valid = origins.current > 0 && before == invalidations;
+}
+
+int64
+outbox_current_epoch(void)
+{
+	(void) outbox_log_tables();
+	if (!origins_valid)
+		read_origins();
+	return origins.current;
+}
+
+/*
+ * Positions are snapshots, and a snapshot says something about xids of its own
+ * system only.  What a log brought along that was adopted here, and was not
+ * undelivered then, lies before everything else: at an xid that every snapshot
+ * sees but the one of the beginning.  What was written in a copy lies after
+ * everything, until it is adopted.
+ */
+uint64
+outbox_log_xid(int64 epoch, uint64 xid)
+{
+	int64		current = outbox_current_epoch();
+
+	if (epoch == current && epoch > 0)
+		return xid;
+	if (epoch == OUTBOX_EPOCH_OF_COPY)
+		return current == OUTBOX_EPOCH_OF_COPY ? PG_UINT64_MAX : 0;
+	if (epoch == 0)
+		return origins.zero ? xid : FirstNormalTransactionId;
+	for (int i = 0; i < origins.n; i++)
+		if (origins.epochs[i] == epoch)
+			return origins.adopted[i] ? FirstNormalTransactionId : xid;
+	return 0;
+}
+
+/* ---------------------------------------------------------------------
+ * Stamps
+ * ---------------------------------------------------------------------
+ */
+
+/*
+ * The next number of the log.  The xid comes first, see emit.c;
+ * that holds for a direct INSERT too, which comes here through the column
+ * default.  This is also where the transaction is marked as one that emits.
+ */
+int64
+outbox_next_seq(void)
+{
+	int64		seq;
+
+	(void) GetTopTransactionId();
+	seq = nextval_internal(outbox_log_tables()->seq, false);
+	outbox_mark_emitted();
+	return seq;
+}
+
+/*
+ * UUID version 7 (RFC 9562, section 5.7).  The 12 bits behind the milliseconds
+ * hold their fraction (section 6.2, method 3); a backend never goes back, not
+ * even with the clock, so that its events sort by id as they were emitted.
+ */
+void
+outbox_make_id(TimestampTz now, pg_uuid_t *id)
+{
+	static uint64 last = 0;
+	static uint8 pool[512];
+	static size_t used = sizeof(pool);
+	uint64		us;
+	uint64		stamp;
+
+	us = (uint64) now +
+		(uint64) (POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE) * USECS_PER_DAY;
+	stamp = (us / 1000) << 12 | (us % 1000) * 4096 / 1000;
+	if (stamp <= last)
+		stamp = last + 1;
+	last = stamp;
+
+	/* Asking for eight bytes at a time costs more than all the rest. */
+	if (used == sizeof(pool))
+	{
+		if (!pg_strong_random(pool, sizeof(pool)))
+			ereport(ERROR,
+					(errcode(ERRCODE_INTERNAL_ERROR),
+					 errmsg("could not generate random values"),
+					 errhint("The operating system's source of random numbers failed: try again.")));
+		used = 0;
+	}
+	memcpy(id->data + 8, pool + used, 8);
+	used += 8;
+
+	id->data[0] = (uint8) (stamp >> 52);
+	id->data[1] = (uint8) (stamp >> 44);
+	id->data[2] = (uint8) (stamp >> 36);
+	id->data[3] = (uint8) (stamp >> 28);
+	id->data[4] = (uint8) (stamp >> 20);
+	id->data[5] = (uint8) (stamp >> 12);
+	id->data[6] = (uint8) (0x70 | ((stamp >> 8) & 0x0f));
+	id->data[7] = (uint8) stamp;
+	id->data[8] = (uint8) (0x80 | (id->data[8] & 0x3f));
+}
+
+/* ---------------------------------------------------------------------
+ * Column defaults
+ * ---------------------------------------------------------------------
+ */
+
+OUTBOX_FUNCTION(outbox_column_piece_1_0, 0)
+{
+	(void) fcinfo;
+	PG_RETURN_INT16(outbox_current_piece());
+}
+
+OUTBOX_FUNCTION(outbox_column_seq_1_0, 0)
+{
+	int64		seq = outbox_next_seq();
+
+	(void) fcinfo;
+	if (drawn_by != GetTopTransactionIdIfAny())
+	{
+		drawn_by = GetTopTransactionIdIfAny();
+		first_drawn = seq;
+	}
+	last_drawn = seq;
+	PG_RETURN_INT64(seq);
+}
+
+bool
+outbox_seq_is_new(int64 seq)
+{
+	return TransactionIdIsValid(drawn_by) && drawn_by == GetTopTransactionIdIfAny() &&
+		seq >= first_drawn && seq <= last_drawn;
+}
+
+OUTBOX_FUNCTION(outbox_column_epoch_1_0, 0)
+{
+	(void) fcinfo;
+	PG_RETURN_INT64(outbox_current_epoch());
+}
+
+/* log_xid() */
+OUTBOX_FUNCTION(outbox_log_xid_1_0, 2)
+{
+	uint64		xid = outbox_log_xid(PG_GETARG_INT64(0),
+									 U64FromFullTransactionId(PG_GETARG_FULLTRANSACTIONID(1)));
+
+	if (xid == 0)
+		PG_RETURN_NULL();
+	PG_RETURN_FULLTRANSACTIONID(FullTransactionIdFromU64(xid));
+}
+
+OUTBOX_FUNCTION(outbox_column_id_1_0, 0)
+{
+	pg_uuid_t  *id = palloc(sizeof(pg_uuid_t));
+
+	(void) fcinfo;
+	outbox_make_id(GetCurrentTimestamp(), id);
+	PG_RETURN_UUID_P(id);
+}
+
+/*
+ * BEFORE INSERT … FOR EACH ROW WHEN (NEW.id IS NULL): for those that send NULL
+ * where they mean the default.
+ */
+OUTBOX_FUNCTION(outbox_fill_id_1_0, 0)
+{
+	TriggerData *trigger = (TriggerData *) fcinfo->context;
+	pg_uuid_t	id;
+	int			attnum = Anum_events_id;
+	Datum		value = UUIDPGetDatum(&id);
+	bool		isnull = false;
+
+	if (!CALLED_AS_TRIGGER(fcinfo) ||
+		!TRIGGER_FIRED_BEFORE(trigger->tg_event) ||
+		!TRIGGER_FIRED_FOR_ROW(trigger->tg_event) ||
+		!TRIGGER_FIRED_BY_INSERT(trigger->tg_event))
+		ereport(ERROR,
+				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+				 errmsg("outbox.fill_id() must be called by a BEFORE INSERT FOR EACH ROW trigger"),
+				 errhint("It belongs to outbox.events alone; leave the column out to get a new id.")));
+
+	outbox_make_id(GetCurrentTimestamp(), &id);
+	return PointerGetDatum(heap_modify_tuple_by_cols(trigger->tg_trigtuple,
+													 RelationGetDescr(trigger->tg_relation),
+													 1, &attnum, &value, &isnull));
+}

@@ -1,0 +1,107 @@
+/*
+ * event_stamp.h
+ *	  What an event is stamped with, and the tables that events are written to.
+ */
+#ifndef OUTBOX_EVENT_STAMP_H
+#define OUTBOX_EVENT_STAMP_H
+
+#include "base/outbox.h"
+
+#include "utils/uuid.h"
+
+/* The columns of outbox.events. */
+enum
+{
+	Anum_events_id = 1,
+	Anum_events_seq,
+	Anum_events_xid,
+	Anum_events_epoch,
+	Anum_events_created_at,
+	Anum_events_piece,
+	Anum_events_topic,
+	Anum_events_type,
+	Anum_events_key,
+	Anum_events_expires_at,
+	Anum_events_headers,
+	Anum_events_payload,
+	Anum_events_body,
+	Anum_events_content_type,
+	Natts_events = Anum_events_content_type
+};
+
+/* The columns of outbox.scheduled. */
+enum
+{
+	Anum_scheduled_id = 1,
+	Anum_scheduled_deliver_at,
+	Anum_scheduled_xid,
+	Anum_scheduled_epoch,
+	Anum_scheduled_created_at,
+	Anum_scheduled_topic,
+	Anum_scheduled_type,
+	Anum_scheduled_key,
+	Anum_scheduled_expires_at,
+	Anum_scheduled_headers,
+	Anum_scheduled_payload,
+	Anum_scheduled_body,
+	Anum_scheduled_content_type,
+	Anum_scheduled_dedup_key,
+	Anum_scheduled_failed_at,
+	Anum_scheduled_retry_at,
+	Anum_scheduled_error,
+	Natts_scheduled = Anum_scheduled_error
+};
+
+typedef struct OutboxLogTables
+{
+	Oid			events;
+	Oid			pieces[OUTBOX_LOG_PIECES];
+	Oid			seq;
+	Oid			origins;
+	Oid			scheduled;
+} OutboxLogTables;
+
+/*
+ * Looked up once per backend, and again after they changed.  An error when the
+ * extension is not there, or of another version.
+ */
+extern const OutboxLogTables *outbox_log_tables(void);
+
+/* The owner of outbox.events; InvalidOid when it has just gone. */
+extern Oid	outbox_log_owner(void);
+
+/* The piece of the log that new events go to. */
+extern int	outbox_current_piece(void);
+
+/*
+ * The epoch that an event of this backend gets now: that of the log when it is
+ * this system's and database's, 0 while it is nobody's, and this one in a copy
+ * that was not adopted.  Needs a transaction.  Cached: whoever writes
+ * outbox.origins must call CacheInvalidateRelcacheByRelid() for it.
+ */
+#define OUTBOX_EPOCH_OF_COPY (-1)
+
+extern int64 outbox_current_epoch(void);
+
+/*
+ * Where an event with this epoch and xid lies among the snapshots of this log;
+ * 0: it is no part of it.
+ */
+extern uint64 outbox_log_xid(int64 epoch, uint64 xid);
+
+/*
+ * The next number of the log, drawn when the transaction has its xid.  Marks
+ * the transaction as one that emits.
+ */
+extern int64 outbox_next_seq(void);
+
+/*
+ * True if this transaction drew the number for a direct INSERT, as the default
+ * of the column.
+ */
+extern bool outbox_seq_is_new(int64 seq);
+
+/* A new event id. */
+extern void outbox_make_id(TimestampTz now, pg_uuid_t *id);
+
+#endif							/* OUTBOX_EVENT_STAMP_H */

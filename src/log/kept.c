@@ -1,0 +1,301 @@
+/*
+ * kept.c
+ *	  Owns outbox.kept_events: events that outlive their piece of the log because
+ *	  a parked delivery needs them.
+ *
+ * There may be millions of them, and the worker's loop stands still while it
+ * copies.  So they are copied before the piece is emptied: in slices, each in a
+ * short transaction, along the numbers of what is parked.  Until the piece is
+ * emptied its rows are the events, and their copies count for nothing: views and
+ * lookups take a kept row only where the log has none.  The table is emptied for
+ * all snapshots at once, so this holds in each of them.
+ *
+ * What is parked behind the slices is copied by the transaction that parks it
+ * (outbox_kept_add()).  How far that concerns it is in shared memory, and was
+ * written under a lock that excludes all these transactions.  So at no time is
+ * there a parked delivery whose event was passed.
+ *
+ * A worker that dies leaves copies behind.  They are of the piece that is to be
+ * emptied next, so the next worker finds them, and writes nothing twice.  Those
+ * that are not needed any more are removed when their piece was emptied.
+ */
+#include "base/outbox.h"
+
+#include "access/table.h"
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "miscadmin.h"
+#include "storage/bufmgr.h"
+#include "utils/rel.h"
+#include "utils/timestamp.h"
+
+#include "base/crash_point.h"
+#include "base/query.h"
+#include "base/table_rows.h"
+#include "log/kept.h"
+#include "log/transaction.h"
+
+/* Of one slice: rows, and the time (µs) after which it ends. */
+#define SLICE_ROWS 1000
+#define SLICE_TIME (10 * 1000)
+
+/* Small events that one statement copies. */
+#define COPIED_AT_ONCE 16
+
+/* Between two slices the loop has so many times what the last one took. */
+#define REST 2
+
+/* After a lock that was not to be had (µs). */
+#define AGAIN_AFTER (200 * 1000)
+
+static OutboxDatabase *db;
+static bool copying;			/* begun, and the piece is not emptied */
+static int64 copied;			/* up to this number, of all up to 'upto' */
+static int64 upto;
+static TimestampTz copy_at = DT_NOEND;
+static TimestampTz tidy_at = DT_NOEND;
+static int64 tidied;			/* up to this number */
+
+void
+outbox_kept_init(OutboxDatabase *database)
+{
+	db = database;
+	copying = false;
+	copy_at = tidy_at = DT_NOEND;
+	tidied = 0;
+}
+
+static TimestampTz
+after_rest(TimestampTz begun)
+{
+	TimestampTz now = GetCurrentTimestamp();
+
+	return now + Max(now - begun, 0) * REST;
+}
+
+/*
+ * Rows of other logs may have the same numbers.  A row that is there already is
+ * not written again.
+ */
+static void
+copy_events(int piece, const int64 *seqs, int n)
+{
+	static SPIPlanPtr plans[OUTBOX_LOG_PIECES];
+	Datum		args[1] = {outbox_int8_array(seqs, n)};
+	char		sql[512];
+
+	snprintf(sql, sizeof(sql),
+			 "INSERT INTO outbox.kept_events SELECT e.seq, e.xid, e.epoch, e.id,"
+			 " e.created_at, e.expires_at, e.topic, e.type, e.key, e.headers,"
+			 " e.payload, e.body, e.content_type FROM outbox.events_%d e"
+			 " WHERE e.seq OPERATOR(pg_catalog.=) ANY ($1)"
+			 " AND outbox.log_xid(e.epoch, e.xid) IS NOT NULL"
+			 " ON CONFLICT (seq, epoch) DO NOTHING", piece);
+	outbox_plan_run(&plans[piece], sql, 1, (Oid[]) {INT8ARRAYOID}, args, NULL);
+}
+
+/*
+ * How many events may be copied before the time is looked at: several only if none
+ * of the piece is larger than a page.
+ */
+static int
+copied_at_once(int piece)
+{
+	Relation	rel = table_open(outbox_session_table(OUTBOX_TABLE_EVENTS_0 + piece), NoLock);
+	Relation	toast = table_open(rel->rd_rel->reltoastrelid, AccessShareLock);
+	int			n = RelationGetNumberOfBlocks(toast) > 0 ? 1 : COPIED_AT_ONCE;
+
+	table_close(toast, NoLock);
+	table_close(rel, NoLock);
+	return n;
+}
+
+/*
+ * The slice after a number, in the present transaction.  Returns the number up to
+ * which all is copied then.
+ */
+static int64
+copy_slice(int piece, int64 from)
+{
+	static SPIPlanPtr plan;
+	TimestampTz begun = GetCurrentTimestamp();
+	Datum		args[3] = {Int64GetDatum(from), Int64GetDatum(upto), Int64GetDatum(SLICE_ROWS)};
+	int			n = (int) outbox_plan_run(&plan, "SELECT p.seq FROM outbox.parked p"
+										  " WHERE p.seq OPERATOR(pg_catalog.>) $1"
+										  " AND p.seq OPERATOR(pg_catalog.<=) $2"
+										  " ORDER BY p.seq LIMIT $3",
+										  3, (Oid[]) {INT8OID, INT8OID, INT8OID}, args, NULL);
+	int64	   *seqs = palloc(sizeof(int64) * Max(n, 1));
+	int			at_once = copied_at_once(piece);
+	int			nseqs = 0;
+
+	/* One that is parked for several endpoints comes several times. */
+	for (int i = 0; i < n; i++)
+	{
+		int64		seq = row_int8(fetch_row(i), 0);
+
+		if (nseqs == 0 || seqs[nseqs - 1] != seq)
+			seqs[nseqs++] = seq;
+	}
+	for (int i = 0; i < nseqs; i += at_once)
+	{
+		int			m = Min(at_once, nseqs - i);
+
+		if (i > 0 && GetCurrentTimestamp() - begun >= SLICE_TIME)
+			return from;
+		copy_events(piece, &seqs[i], m);
+		from = seqs[i + m - 1];
+	}
+	OUTBOX_CRASH_POINT("keep.copied");
+	return n < SLICE_ROWS ? upto : from;
+}
+
+/* The lowest or the highest number in the piece; false: it is empty. */
+static bool
+find_end(int piece, bool highest, int64 *seq)
+{
+	char		sql[128];
+
+	snprintf(sql, sizeof(sql), "SELECT e.seq FROM outbox.events_%d e ORDER BY e.seq %s LIMIT 1",
+			 piece, highest ? "DESC" : "ASC");
+	if (outbox_query(sql, 0, NULL, NULL, NULL) == 0)
+		return false;
+	*seq = row_int8(fetch_row(0), 0);
+	return true;
+}
+
+/*
+ * What is remembered holds when it is committed.  After an error all begins anew,
+ * and finds what is there.  A transaction that was open for long may have written
+ * above 'upto' since it was looked up.
+ */
+bool
+outbox_kept_complete(int piece)
+{
+	TimestampTz begun = GetCurrentTimestamp();
+	int64		from = copied;
+	int64		last;
+	bool		complete = true;
+	bool		begins = !copying;
+
+	copying = false;
+	if (find_end(piece, true, &last))
+	{
+		if (begins)
+		{
+			find_end(piece, false, &from);
+			from--;
+			upto = last;
+		}
+		upto = Max(upto, last);
+		if (from < upto)
+			from = copy_slice(piece, from);
+		complete = from >= upto;
+	}
+	pg_atomic_write_u64(&db->keep_upto, complete ? 0 : upto);
+	if (complete)
+		return true;
+	outbox_commit();
+	copying = true;
+	copied = from;
+	copy_at = after_rest(begun);
+	return false;
+}
+
+TimestampTz
+outbox_kept_copy_time(void)
+{
+	return copying && copied < upto ? copy_at : DT_NOEND;
+}
+
+void
+outbox_kept_copy(int piece)
+{
+	TimestampTz begun = GetCurrentTimestamp();
+	int64		from;
+
+	if (!outbox_begin(true))
+	{
+		copy_at = begun + AGAIN_AFTER;
+		return;
+	}
+	copying = false;
+	from = copy_slice(piece, copied);
+	outbox_commit();
+	copying = true;
+	copied = from;
+	copy_at = after_rest(begun);
+}
+
+void
+outbox_kept_add(const int64 *seqs, int n)
+{
+	OutboxDatabase *slot = outbox_database_slot(MyDatabaseId, false);
+	int64		limit = slot ? (int64) pg_atomic_read_u64(&slot->keep_upto) : 0;
+	int64	   *passed;
+	int			npassed = 0;
+
+	if (limit == 0 || n == 0)
+		return;
+	passed = palloc(sizeof(int64) * n);
+	for (int i = 0; i < n; i++)
+		if (seqs[i] <= limit)
+			passed[npassed++] = seqs[i];
+	if (npassed > 0)
+		copy_events(((int) pg_atomic_read_u32(&slot->piece) + 1) % OUTBOX_LOG_PIECES,
+					passed, npassed);
+	pfree(passed);
+}
+
+void
+outbox_kept_emptied(void)
+{
+	tidy_at = GetCurrentTimestamp();
+}
+
+/* After an error copying may begin before all is tidied up. */
+TimestampTz
+outbox_kept_tidy_time(void)
+{
+	return copying ? DT_NOEND : tidy_at;
+}
+
+/*
+ * Events that were kept for deliveries which have ended since, and with them
+ * the rows of those that were cancelled: a slice of the table, in the order of
+ * seq, so that the loop goes on.  Not while events are copied: a transaction that
+ * parks a delivery then relies on the copy that it finds.
+ */
+void
+outbox_kept_tidy(void)
+{
+	TimestampTz begun = GetCurrentTimestamp();
+	Datum		args[2] = {Int64GetDatum(tidied), Int64GetDatum(SLICE_ROWS)};
+	int64		last;
+
+	Assert(!copying);
+	if (!outbox_begin(true))
+	{
+		tidy_at = begun + AGAIN_AFTER;
+		return;
+	}
+	outbox_query("WITH slice AS MATERIALIZED (SELECT seq FROM outbox.kept_events"
+				 " WHERE seq OPERATOR(pg_catalog.>) $1 ORDER BY seq LIMIT $2),"
+				 " gone AS (DELETE FROM outbox.kept_events k USING slice s"
+				 " WHERE k.seq OPERATOR(pg_catalog.=) s.seq AND NOT EXISTS"
+				 " (SELECT 1 FROM outbox.parked p"
+				 " WHERE p.seq OPERATOR(pg_catalog.=) k.seq"
+				 " AND p.status OPERATOR(pg_catalog.<>) 'cancelled') RETURNING k.seq),"
+				 " cancelled AS (DELETE FROM outbox.parked p USING gone g"
+				 " WHERE p.seq OPERATOR(pg_catalog.=) g.seq"
+				 " AND p.status OPERATOR(pg_catalog.=) 'cancelled')"
+				 " SELECT CASE WHEN pg_catalog.count(*)"
+				 " OPERATOR(pg_catalog.=) $2 THEN pg_catalog.max(seq) END"
+				 " FROM slice",
+				 2, (Oid[]) {INT8OID, INT8OID}, args, NULL);
+	last = row_int8(fetch_row(0), 0);
+	OUTBOX_CRASH_POINT("tidy.deleted");
+	outbox_commit();
+	tidied = last;
+	tidy_at = tidied == 0 ? DT_NOEND : after_rest(begun);
+}

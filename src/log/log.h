@@ -1,0 +1,221 @@
+/*
+ * log.h
+ *	  Reading the log: ticks, snapshots, positions and pages.
+ */
+#ifndef OUTBOX_LOG_H
+#define OUTBOX_LOG_H
+
+#include "base/outbox.h"
+
+#include "access/transam.h"
+#include "access/xlogdefs.h"
+#include "utils/jsonb.h"
+#include "utils/uuid.h"
+
+/*
+ * A moment in the log: a snapshot, and how far the sequence was before and
+ * after it was taken.  The events of a tick are those that its snapshot sees
+ * and the previous one does not.  Reference-counted, in malloc-like memory of
+ * the worker (a context of its own).
+ */
+typedef struct OutboxTick
+{
+	int			refs;
+	int64		number;			/* in the order of the snapshots */
+	TimestampTz taken_at;
+	int64		seq_low;		/* the sequence just before the snapshot: whoever
+								 * gets an xid >= xmax draws a higher one */
+	int64		seq_high;		/* just after: nothing that the snapshot sees has
+								 * a higher one */
+	XLogRecPtr	lsn;			/* all that the snapshot sees is in the WAL before
+								 * here */
+	uint64		xmin;
+	uint64		xmax;
+	int			nxip;
+	uint64		xip[FLEXIBLE_ARRAY_MEMBER]; /* sorted */
+} OutboxTick;
+
+/*
+ * How far somebody has read: everything of 'done'; and of 'under', when there
+ * is one, everything up to 'last_seq'.
+ */
+typedef struct OutboxCursor
+{
+	OutboxTick *done;
+	OutboxTick *under;			/* NULL: between two ticks */
+	int64		last_seq;
+} OutboxCursor;
+
+/* Formats that bodies come in; kept with the event once rendered. */
+typedef enum OutboxFormat
+{
+	OUTBOX_FORMAT_STANDARD,
+	OUTBOX_FORMAT_RAW,
+	OUTBOX_FORMAT_CLOUDEVENTS,
+	OUTBOX_FORMAT_CLOUDEVENTS_BINARY,
+	OUTBOX_FORMATS
+} OutboxFormat;
+
+/* The same bytes: they are kept once. */
+#define OUTBOX_BODY_OF(format) \
+	((format) == OUTBOX_FORMAT_CLOUDEVENTS_BINARY ? OUTBOX_FORMAT_RAW : (format))
+
+struct OutboxPage;
+
+/* An id as text, with its end. */
+#define OUTBOX_ID_SIZE 37
+extern void outbox_uuid_text(const pg_uuid_t *uuid, char *out);
+
+/* One event, as read.  Strings are NUL-terminated; NULL where the column is. */
+typedef struct OutboxEvent
+{
+	struct OutboxPage *page;
+	int64		seq;
+	pg_uuid_t	id;
+	char		id_text[OUTBOX_ID_SIZE];
+	TimestampTz created_at;
+	TimestampTz expires_at;		/* DT_NOEND: never */
+	char	   *topic;
+	char	   *type;			/* NULL: the topic */
+	char	   *key;
+	uint32		key_hash;
+	Jsonb	   *headers;
+	char	   *payload;		/* JSON text, or the bytes when content_type;
+								 * NULL: it was left in the log (payload.h) … */
+	size_t		payload_len;	/* … where it has about so many bytes */
+	char	   *content_type;	/* NULL: payload is JSON */
+	bool		unreadable;		/* its row is damaged: headers and payload are
+								 * left out */
+	struct
+	{
+		char	   *data;		/* NULL: not rendered yet */
+		size_t		len;
+	}			body[OUTBOX_FORMATS];
+	struct OutboxEvent *whole;	/* a copy that was read with its payload, as
+								 * long as its page is there; NULL: none */
+} OutboxEvent;
+
+/* What it takes in memory; about. */
+static inline size_t
+outbox_event_bytes(const OutboxEvent *event)
+{
+	return sizeof(OutboxEvent) + (event->payload ? event->payload_len : 0) +
+		(event->headers ? VARSIZE(event->headers) : 0);
+}
+
+/*
+ * Events read together, in one memory context that goes when nobody refers to
+ * the page any more.
+ */
+typedef struct OutboxPage
+{
+	MemoryContext cxt;
+	int			refs;
+	size_t		bytes;			/* its account, see memory.h */
+	XLogRecPtr	lsn;			/* nothing of it is sent before the WAL is
+								 * durable up to here */
+	OutboxTick *done;			/* the ticks it was read between; NULL for */
+	OutboxTick *under;			/* events that were looked up by seq */
+	OutboxEvent *part;			/* whose 'whole' is in this page; NULL: none */
+} OutboxPage;
+
+/*
+ * Is this event wanted?  Asked with the topic alone, before anything else of
+ * the row is looked at; its payload can be asked for (NULL: it is bytes).  A
+ * non-NULL answer is handed to 'take' with the event.
+ */
+typedef struct OutboxRow OutboxRow;
+extern Jsonb *outbox_row_payload(OutboxRow *row);
+extern bool outbox_row_unreadable(const OutboxRow *row);
+extern int64 outbox_row_seq(const OutboxRow *row);
+extern TimestampTz outbox_row_created_at(const OutboxRow *row);
+
+typedef void *(*OutboxWant) (void *arg, const char *topic, size_t len,
+							 OutboxRow *row);
+typedef void (*OutboxTake) (void *arg, void *wanted, OutboxEvent *event);
+
+typedef struct OutboxReader
+{
+	OutboxWant	want;
+	OutboxTake	take;
+	void	   *arg;
+	int			max_rows;
+	size_t		max_bytes;		/* of payloads; at least one event is read */
+} OutboxReader;
+
+/*
+ * A page ends after this time (µs), too, when filters take it: at least one
+ * event is judged.
+ */
+#define OUTBOX_PAGE_TIME (10 * 1000)
+
+extern void outbox_log_init(Oid sequence);
+
+/*
+ * Ticks.  outbox_log_tick() looks at the log now: to be called in a READ
+ * COMMITTED transaction, with the log's tables locked.  outbox_log_now() does
+ * so for a transaction of a user, which must have its xid already and stores it;
+ * outbox_log_then() is the moment at which only that one has committed since.
+ */
+extern void outbox_tick_init(Oid sequence);
+extern OutboxTick *outbox_log_tick(void);
+extern OutboxTick *outbox_log_now(Oid sequence);
+extern OutboxTick *outbox_log_then(const OutboxTick *now);
+extern void outbox_log_check_sequence(void);
+extern void outbox_tick_sequence_went_back(void);	/* an error that says so */
+extern OutboxTick *outbox_tick_make(int64 number, TimestampTz taken_at,
+									int64 seq_low, int64 seq_high,
+									const char *snapshot);
+extern char *outbox_tick_snapshot(const OutboxTick *tick);	/* as text */
+extern OutboxTick *outbox_tick_ref(OutboxTick *tick);
+extern void outbox_tick_unref(OutboxTick *tick);
+extern bool outbox_tick_sees(const OutboxTick *tick, uint64 xid);
+
+/* Does 'tick' see all that 'former' sees? */
+extern bool outbox_tick_follows(const OutboxTick *tick, const OutboxTick *former);
+
+/* True when two ticks hold the same events. */
+extern bool outbox_tick_same(const OutboxTick *a, const OutboxTick *b);
+
+/* Cursors hold references to their ticks. */
+extern void outbox_cursor_set(OutboxCursor *to, OutboxTick *done,
+							  OutboxTick *under, int64 last_seq);
+extern void outbox_cursor_copy(OutboxCursor *to, const OutboxCursor *from);
+extern void outbox_cursor_clear(OutboxCursor *c);
+extern bool outbox_cursor_covers(const OutboxCursor *c, uint64 xid, int64 seq);
+
+/*
+ * Reads on from a cursor, at most to the end of 'target' (a later tick), which
+ * becomes the tick under way if there is none.  Advances the cursor; returns
+ * the number of rows looked at.  '*lsn' is raised to where the WAL has to be
+ * durable before any of what was read may be sent.
+ */
+extern int	outbox_log_read(OutboxCursor *cursor, OutboxTick *target,
+							const OutboxReader *reader, XLogRecPtr *lsn);
+
+/*
+ * Events of this log by seq, wherever they are kept; those that are gone are not
+ * taken.
+ */
+extern void outbox_log_fetch(const int64 *seqs, int n, OutboxTake take, void *arg);
+
+/* The same event with its payload, in a page of its own; NULL: it is gone. */
+extern OutboxEvent *outbox_log_fetch_whole(const OutboxEvent *event);
+
+/* Raised by whatever was fetched; the worker waits for it. */
+extern XLogRecPtr outbox_fetched_lsn;
+
+/*
+ * Never send what a crash can take back.  outbox_log_durable() flushes up to
+ * 'lsn' if need be, and says whether the standbys that are asked for have it, too.
+ */
+extern XLogRecPtr outbox_log_end(void);
+extern bool outbox_log_durable(XLogRecPtr lsn);
+extern XLogRecPtr outbox_durable_lsn;	/* as far as the worker knows */
+
+extern void outbox_page_unref(OutboxPage *page);
+
+/* After something was allocated in the page, or freed. */
+extern void outbox_page_account(OutboxPage *page);
+
+#endif							/* OUTBOX_LOG_H */

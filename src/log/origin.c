@@ -1,0 +1,173 @@
+/*
+ * origin.c
+ *	  Owns the question whose log this is: a copy must not send what its original
+ *	  sends.
+ *
+ * The row of outbox.origins is made when the log gets its first endpoint, or is
+ * first shortened: late, because a dump is restored table by table, and a
+ * worker that claimed the half of it that is there already would serve the
+ * copy.  For the same reason a single row of somebody else makes it a copy.
+ */
+#include "base/outbox.h"
+
+#include "access/transam.h"
+#include "access/xlog.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_type.h"
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/inval.h"
+#include "utils/lsyscache.h"
+#include "utils/xid8.h"
+
+#include "base/query.h"
+#include "base/table_rows.h"
+#include "base/version.h"
+#include "log/event_stamp.h"
+#include "log/origin.h"
+
+OutboxOrigin
+outbox_origin(int64 *epoch, bool *zero)
+{
+	Datum		args[2] = {Int64GetDatum((int64) GetSystemIdentifier()),
+	ObjectIdGetDatum(MyDatabaseId)};
+	OutboxColumns row;
+
+	outbox_query("SELECT pg_catalog.count(*), pg_catalog.count(*) FILTER (WHERE"
+			" system_identifier OPERATOR(pg_catalog.=) $1"
+			" AND database_oid OPERATOR(pg_catalog.=) $2),"
+			" pg_catalog.max(epoch), pg_catalog.bool_or(first),"
+			" pg_catalog.max(instance_name) FROM outbox.origins"
+			" WHERE adopted_by IS NULL",
+			2, (Oid[]) {INT8OID, OIDOID}, args, NULL);
+	row = fetch_row(0);
+	if (row_int8(row, 0) == 0)
+		return OUTBOX_ORIGIN_NONE;
+	if (row_int8(row, 0) != row_int8(row, 1))
+		return OUTBOX_ORIGIN_FOREIGN;
+	*epoch = row_int8(row, 2);
+	*zero = DatumGetBool(row.values[3]);
+	return row_is(row, 4, outbox_instance_name) ?
+		OUTBOX_ORIGIN_OURS : OUTBOX_ORIGIN_OTHER_INSTANCE;
+}
+
+static int64
+random_epoch(void)
+{
+	uint64		epoch;
+
+	do
+	{
+		if (!pg_strong_random(&epoch, sizeof(epoch)))
+			ereport(ERROR,
+					(errcode(ERRCODE_INTERNAL_ERROR),
+					 errmsg("could not generate random numbers")));
+		epoch &= PG_INT64_MAX;
+	} while (epoch == 0);
+	return (int64) epoch;
+}
+
+static void
+origins_changed(void)
+{
+	CacheInvalidateRelcacheByRelid(get_relname_relid("origins",
+													 get_namespace_oid(OUTBOX_SCHEMA, false)));
+}
+
+/* Whether the row was made: 'condition' may be against it. */
+static bool
+make_origin(int64 epoch, bool first, const char *condition)
+{
+	Datum		args[5] = {Int64GetDatum(epoch),
+		Int64GetDatum((int64) GetSystemIdentifier()),
+		ObjectIdGetDatum(MyDatabaseId), CStringGetTextDatum(outbox_instance_name),
+	BoolGetDatum(first)};
+	char	   *sql = psprintf("INSERT INTO outbox.origins"
+							   " (epoch, system_identifier, database_oid, instance_name, first)"
+							   " SELECT $1, $2, $3, $4, $5 %s", condition);
+
+	if (outbox_query(sql, 5, (Oid[]) {INT8OID, INT8OID, OIDOID, TEXTOID, BOOLOID},
+					 args, NULL) == 0)
+		return false;
+	origins_changed();
+	return true;
+}
+
+/*
+ * A dump of a log that was nobody's either: its events lie in the past, though
+ * no transaction of this system has got as far as their xids yet.
+ */
+static void
+pull_back_events(void)
+{
+	Datum		args[2] = {FullTransactionIdGetDatum(ReadNextFullTransactionId()),
+	FullTransactionIdGetDatum(FullTransactionIdFromU64(FirstNormalTransactionId))};
+
+	if (outbox_query("SELECT 1 FROM outbox.events WHERE xid OPERATOR(pg_catalog.>=) $1 LIMIT 1",
+					 1, (Oid[]) {XID8OID}, args, NULL) > 0)
+		outbox_query("UPDATE outbox.events SET xid = $2 WHERE xid OPERATOR(pg_catalog.>=) $1",
+					 2, (Oid[]) {XID8OID, XID8OID}, args, NULL);
+}
+
+void
+outbox_origin_claim(void)
+{
+	/* One at a time; conflicts with the lock of whoever inserts. */
+	outbox_query("LOCK TABLE outbox.origins IN SHARE ROW EXCLUSIVE MODE", 0, NULL, NULL, NULL);
+	if (make_origin(random_epoch(), true,
+					"WHERE NOT EXISTS (SELECT 1 FROM outbox.origins)"))
+		pull_back_events();
+}
+
+/* claim_log(): what create_endpoint() begins with. */
+OUTBOX_FUNCTION(outbox_claim_log_1_0, 0)
+{
+	(void) fcinfo;
+	SPI_connect();
+	outbox_origin_claim();
+	SPI_finish();
+	PG_RETURN_VOID();
+}
+
+/* log_owner(), in words. */
+OUTBOX_FUNCTION(outbox_log_owner_1_0, 0)
+{
+	static const char *const words[] = {
+		[OUTBOX_ORIGIN_NONE] = "nobody",
+		[OUTBOX_ORIGIN_OURS] = "us",
+		[OUTBOX_ORIGIN_FOREIGN] = "another",
+		[OUTBOX_ORIGIN_OTHER_INSTANCE] = "another instance",
+	};
+	OutboxOrigin origin;
+	int64		epoch;
+	bool		zero;
+
+	(void) fcinfo;
+	SPI_connect();
+	origin = outbox_origin(&epoch, &zero);
+	SPI_finish();
+	PG_RETURN_TEXT_P(cstring_to_text(words[origin]));
+}
+
+OUTBOX_FUNCTION(outbox_new_epoch_1_0, 0)
+{
+	(void) fcinfo;
+	PG_RETURN_INT64(random_epoch());
+}
+
+/*
+ * take_log(): all there were before are closed.  The caller has locked the
+ * table.
+ */
+OUTBOX_FUNCTION(outbox_take_log_1_0, 1)
+{
+	Datum		args[1] = {PG_GETARG_DATUM(0)};
+
+	SPI_connect();
+	outbox_query("UPDATE outbox.origins SET adopted_by = $1 WHERE adopted_by IS NULL",
+				 1, (Oid[]) {INT8OID}, args, NULL);
+	(void) make_origin(PG_GETARG_INT64(0), false, "");
+	SPI_finish();
+	PG_RETURN_VOID();
+}

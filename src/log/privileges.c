@@ -1,0 +1,101 @@
+/*
+ * privileges.c
+ *	  Owns what the role of a worker has to be allowed, and which of it a role
+ *	  lacks.
+ *
+ * A role need not own anything.  That it may truncate the table of secrets lets it
+ * through their row-level security.
+ */
+#include "base/outbox.h"
+
+#include "catalog/namespace.h"
+#include "catalog/pg_proc.h"
+#include "miscadmin.h"
+#include "utils/acl.h"
+#include "utils/catcache.h"
+#include "utils/lsyscache.h"
+#include "utils/syscache.h"
+
+#include "base/compat.h"
+#include "log/privileges.h"
+#include "log/transaction.h"
+
+static const struct
+{
+	AclMode		mode;
+	const char *name;
+}			table_privileges[] = {
+	{ACL_SELECT, "SELECT"},
+	{ACL_INSERT, "INSERT"},
+	{ACL_UPDATE, "UPDATE"},
+	{ACL_DELETE, "DELETE"},
+	{ACL_TRUNCATE, "TRUNCATE"},
+};
+
+static const char *const views[] = {
+	"all_events", "endpoint_positions", "log_size"
+};
+
+/* The statements of a worker call them, and so do the defaults of outbox.events. */
+static const char *const functions[] = {
+	"check_event", "current_epoch", "current_piece", "log_xid", "new_event_id", "next_seq"
+};
+
+/* A table that is not there is another version's matter. */
+static bool
+may(Oid relation, Oid role, AclMode mode)
+{
+	return !OidIsValid(relation) || pg_class_aclcheck(relation, role, mode) == ACLCHECK_OK;
+}
+
+static const char *
+missing_of_table(Oid table, Oid role)
+{
+	for (size_t i = 0; i < lengthof(table_privileges); i++)
+		if (!may(table, role, table_privileges[i].mode))
+			return psprintf("%s on " OUTBOX_SCHEMA ".%s", table_privileges[i].name,
+							get_rel_name(table));
+	return NULL;
+}
+
+/* Of all functions that have the name. */
+static const char *
+missing_of_function(Oid schema, const char *name, Oid role)
+{
+	CatCList   *list = SearchSysCacheList1(PROCNAMEARGSNSP, CStringGetDatum(name));
+	const char *missing = NULL;
+
+	for (int i = 0; i < list->n_members && missing == NULL; i++)
+	{
+		Form_pg_proc form = (Form_pg_proc) GETSTRUCT(&list->members[i]->tuple);
+
+		if (form->pronamespace == schema && !outbox_function_callable(form->oid, role))
+			missing = psprintf("EXECUTE on function " OUTBOX_SCHEMA ".%s", name);
+	}
+	ReleaseCatCacheList(list);
+	return missing;
+}
+
+const char *
+outbox_missing_privilege(Oid role)
+{
+	Oid			schema = get_namespace_oid(OUTBOX_SCHEMA, false);
+	const char *missing = NULL;
+
+	if (superuser_arg(role))
+		return NULL;
+	if (!outbox_schema_usable(schema, role))
+		return "USAGE on schema " OUTBOX_SCHEMA;
+	for (int i = 0; i < OUTBOX_TABLES && missing == NULL; i++)
+		missing = missing_of_table(outbox_session_table(i), role);
+	for (size_t i = 0; i < lengthof(views) && missing == NULL; i++)
+		if (!may(get_relname_relid(views[i], schema), role, ACL_SELECT))
+			missing = psprintf("SELECT on " OUTBOX_SCHEMA ".%s", views[i]);
+
+	/* Since PostgreSQL 18 its value is NULL without it, and no error. */
+	if (missing == NULL && !may(outbox_session_sequence(), role, ACL_SELECT))
+		missing = "SELECT on sequence " OUTBOX_SCHEMA ".events_seq";
+	for (size_t i = 0; i < lengthof(functions) && missing == NULL; i++)
+		missing = missing_of_function(schema, functions[i], role);
+	return missing;
+}

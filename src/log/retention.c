@@ -1,0 +1,360 @@
+/*
+ * retention.c
+ *	  Forgets: the log and the attempts grow by appending and shrink by
+ *	  truncating one of three tables, used in turn.  Never row by row.
+ *
+ * With three tables and a change after half the retention, the table that is
+ * about to be used again holds nothing younger than the retention.  For
+ * attempts that is all.  A table of events must not hold anything that an
+ * endpoint has yet to read: the gate below.
+ */
+#include "base/outbox.h"
+
+#include "access/xact.h"
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "storage/lmgr.h"
+#include "utils/builtins.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+#include "base/compat.h"
+#include "base/crash_point.h"
+#include "base/query.h"
+#include "log/kept.h"
+#include "log/retention.h"
+#include "log/step.h"
+#include "log/transaction.h"
+#include "server/subscription.h"
+
+static OutboxDatabase *db;
+static int	events_piece;
+static int	attempts_piece;
+static TimestampTz events_since;
+static TimestampTz attempts_since;
+static TimestampTz look_again_at;
+static bool ahead;				/* outbox.pieces holds a time that is yet to come */
+static bool locked_out;			/* somebody has a lock on what is to go */
+
+/* After a table could not be dropped. */
+#define LOOK_AGAIN_AFTER (10 * USECS_PER_SEC)
+
+/*
+ * The same, when that may be another worker: each has a lock for a moment, many
+ * times a second.
+ */
+#define LOOK_AGAIN_SOON (200 * 1000)
+
+static int
+next_piece(int piece)
+{
+	return (piece + 1) % OUTBOX_LOG_PIECES;
+}
+
+static void
+execute(const char *sql)
+{
+	outbox_query(sql, 0, NULL, NULL, NULL);
+}
+
+void
+outbox_retention_init(OutboxDatabase *database)
+{
+	TimestampTz now = GetCurrentTimestamp();
+
+	db = database;
+	ahead = false;
+	outbox_kept_init(database);
+	execute("SELECT log, piece, since FROM outbox.pieces");
+	for (uint64 i = 0; i < SPI_processed; i++)
+	{
+		TupleDesc	desc = SPI_tuptable->tupdesc;
+		HeapTuple	tuple = SPI_tuptable->vals[i];
+		bool		isnull;
+		char	   *log = SPI_getvalue(tuple, desc, 1);
+		int			piece = DatumGetInt16(SPI_getbinval(tuple, desc, 2, &isnull));
+		TimestampTz since = DatumGetTimestampTz(SPI_getbinval(tuple, desc, 3, &isnull));
+
+		/* The clock was ahead when that was written. */
+		if (since > now)
+		{
+			since = now;
+			ahead = true;
+		}
+		if (strcmp(log, "events") == 0)
+		{
+			events_piece = piece;
+			events_since = since;
+		}
+		else
+		{
+			attempts_piece = piece;
+			attempts_since = since;
+		}
+	}
+	pg_atomic_write_u32(&db->piece, events_piece);
+	pg_atomic_write_u32(&db->attempts_piece, attempts_piece);
+	look_again_at = now;
+}
+
+static TimestampTz
+due(TimestampTz since, int retention)
+{
+	return Max(look_again_at,
+			   since + (int64) retention * USECS_PER_SEC / (OUTBOX_LOG_PIECES - 1));
+}
+
+/*
+ * Has everybody done with this piece of the log?  Asked with the piece locked
+ * against everyone, and with a snapshot taken after that: before, somebody
+ * could still commit an event into it.  No endpoint can be made meanwhile, and
+ * no other worker can store a position or park a delivery, for all of that takes
+ * a lock that conflicts with ours on the settings.
+ *
+ * A row that some position has not come past is needed; so is one that was on
+ * its way when the position was written.  What a laggard has not read yet is
+ * looked for where it reads: of all that it has read this piece may be full.
+ */
+static bool
+everybody_is_done(int piece)
+{
+	char		sql[2048];
+
+	snprintf(sql, sizeof(sql),
+			 "SELECT 1 FROM (SELECT DISTINCT ON (done::pg_catalog.text,"
+			 " under::pg_catalog.text, last_seq, pending) done, under, last_seq, pending"
+			 " FROM (SELECT done, under, last_seq, pending FROM outbox.endpoint_positions"
+			 " UNION ALL SELECT done, NULL, 0, NULL FROM outbox.replays"
+			 " WHERE finished_at IS NULL) AS q) AS p"
+			 " WHERE (p.under IS NOT NULL AND EXISTS (SELECT 1 FROM outbox.events_%d e"
+			 " WHERE e.seq OPERATOR(pg_catalog.>) p.last_seq"
+			 " AND NOT pg_catalog.pg_visible_in_snapshot("
+			 "outbox.log_xid(e.epoch, e.xid), p.done)))"
+			 " OR EXISTS (SELECT 1 FROM outbox.events_%d e"
+			 " WHERE e.xid OPERATOR(pg_catalog.>=)"
+			 " pg_catalog.pg_snapshot_xmin(p.done)"
+			 " AND NOT pg_catalog.pg_visible_in_snapshot("
+			 "outbox.log_xid(e.epoch, e.xid), p.done)"
+			 " AND NOT (p.under IS NOT NULL"
+			 " AND e.seq OPERATOR(pg_catalog.<=) p.last_seq"
+			 " AND pg_catalog.pg_visible_in_snapshot("
+			 "outbox.log_xid(e.epoch, e.xid), p.under)))"
+			 " OR EXISTS (SELECT 1 FROM outbox.events_%d e"
+			 " WHERE e.seq OPERATOR(pg_catalog.=) ANY (p.pending)"
+			 " AND outbox.log_xid(e.epoch, e.xid) IS NOT NULL)"
+			 " LIMIT 1", piece, piece, piece);
+	execute(sql);
+	return SPI_processed == 0;
+}
+
+static void
+use_piece(const char *log, int piece)
+{
+	Datum		args[2] = {CStringGetTextDatum(log), Int16GetDatum(piece)};
+
+	outbox_query("UPDATE outbox.pieces SET piece = $2, since = pg_catalog.now()"
+				 " WHERE log OPERATOR(pg_catalog.=) $1",
+				 2, (Oid[]) {TEXTOID, INT2OID}, args, NULL);
+}
+
+/*
+ * A piece whose time is yet to come would not be due before, however often a
+ * worker starts until then.
+ */
+static bool
+correct_times(TimestampTz now)
+{
+	Datum		args[1] = {TimestampTzGetDatum(now)};
+
+	if (!outbox_begin(true))
+		return false;
+	outbox_query("UPDATE outbox.pieces SET since = $1 WHERE since OPERATOR(pg_catalog.>) $1",
+				 1, (Oid[]) {TIMESTAMPTZOID}, args, NULL);
+	outbox_commit();
+	return true;
+}
+
+static bool
+lock_exclusively(OutboxTable table)
+{
+	return ConditionalLockRelationOid(outbox_session_table(table), AccessExclusiveLock);
+}
+
+/*
+ * True also when the piece cannot be emptied yet because events of it are to be
+ * copied first: when they are, this is called again.
+ */
+static bool
+rotate_events(void)
+{
+	int			next = next_piece(events_piece);
+	Oid			settings = outbox_session_table(OUTBOX_TABLE_ENDPOINT_SETTINGS);
+
+	if (!outbox_begin(true))
+		return false;
+
+	/*
+	 * Never a waiting lock: while one waits, every emit would queue up behind
+	 * it.
+	 */
+	locked_out = !lock_exclusively(OUTBOX_TABLE_EVENTS_0 + next) ||
+		!lock_exclusively(OUTBOX_TABLE_TICKS_0 + next) ||
+		!ConditionalLockRelationOid(settings, ShareRowExclusiveLock);
+	if (locked_out || !everybody_is_done(next))
+	{
+		outbox_give_up();
+		return false;
+	}
+	OUTBOX_CRASH_POINT("rotate.locked");
+	if (!outbox_kept_complete(next))
+		return true;
+	OUTBOX_CRASH_POINT("rotate.kept");
+	outbox_empty_table(outbox_session_table(OUTBOX_TABLE_EVENTS_0 + next));
+	outbox_empty_table(outbox_session_table(OUTBOX_TABLE_TICKS_0 + next));
+	OUTBOX_CRASH_POINT("rotate.truncated");
+	use_piece("events", next);
+	OUTBOX_CRASH_POINT("rotate.written");
+	outbox_commit();
+	OUTBOX_CRASH_POINT("rotate.committed");
+
+	events_piece = next;
+	events_since = GetCurrentTimestamp();
+	pg_atomic_write_u32(&db->piece, next);
+	outbox_kept_emptied();
+	return true;
+}
+
+static bool
+rotate_attempts(void)
+{
+	int			next = next_piece(attempts_piece);
+
+	if (!outbox_begin(true))
+		return false;
+	if (!lock_exclusively(OUTBOX_TABLE_ATTEMPT_LOG_0 + next))
+	{
+		locked_out = true;
+		outbox_give_up();
+		return false;
+	}
+	outbox_empty_table(outbox_session_table(OUTBOX_TABLE_ATTEMPT_LOG_0 + next));
+	OUTBOX_CRASH_POINT("attempts.truncated");
+	use_piece("attempts", next);
+	outbox_commit();
+	OUTBOX_CRASH_POINT("attempts.committed");
+
+	attempts_piece = next;
+	pg_atomic_write_u32(&db->attempts_piece, next);
+	attempts_since = GetCurrentTimestamp();
+	return true;
+}
+
+static bool
+is_copying(void)
+{
+	return outbox_kept_copy_time() != DT_NOEND;
+}
+
+static bool
+is_tidying(void)
+{
+	return outbox_kept_tidy_time() != DT_NOEND && !outbox_step_held(OUTBOX_STEP_TIDY, 0);
+}
+
+/*
+ * What was kept of the last piece is tidied up before the next one is judged,
+ * unless that fails.
+ */
+static TimestampTz
+events_due(void)
+{
+	if (is_copying() || is_tidying() || outbox_step_held(OUTBOX_STEP_RETENTION, 0))
+		return DT_NOEND;
+	return due(events_since, outbox_retention);
+}
+
+TimestampTz
+outbox_retention_next_time(void)
+{
+	TimestampTz next = events_due();
+
+	if (!outbox_step_held(OUTBOX_STEP_RETENTION, 0))
+		next = ahead ? look_again_at : next;
+	if (!ahead && !outbox_step_held(OUTBOX_STEP_FORGET_ATTEMPTS, 0))
+		next = Min(next, due(attempts_since, outbox_attempts_retention));
+	if (!outbox_step_held(OUTBOX_STEP_RETENTION, 0))
+		next = Min(next, outbox_kept_copy_time());
+	return is_tidying() ? Min(next, outbox_kept_tidy_time()) : next;
+}
+
+bool
+outbox_retention_judges(TimestampTz now)
+{
+	return now >= events_due();
+}
+
+static void
+run_times(void *done)
+{
+	*(bool *) done = correct_times(GetCurrentTimestamp());
+}
+
+static void
+run_attempts(void *done)
+{
+	*(bool *) done = rotate_attempts();
+}
+
+static void
+run_events(void *done)
+{
+	*(bool *) done = rotate_events();
+}
+
+static void
+copy_kept(void *arg)
+{
+	(void) arg;
+	outbox_kept_copy(next_piece(events_piece));
+}
+
+static void
+tidy_kept(void *arg)
+{
+	(void) arg;
+	outbox_kept_tidy();
+}
+
+void
+outbox_retention_run(void)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	bool		judges = outbox_retention_judges(now);
+	bool		failed = false;
+	bool		done;
+
+	locked_out = false;
+	if (ahead && outbox_step_run(OUTBOX_STEP_RETENTION, run_times, &done))
+	{
+		ahead = !done;
+		failed = ahead;
+	}
+	if (now >= due(attempts_since, outbox_attempts_retention) &&
+		outbox_step_run(OUTBOX_STEP_FORGET_ATTEMPTS, run_attempts, &done))
+		failed |= !done;
+	if (now >= outbox_kept_copy_time())
+		(void) outbox_step_run(OUTBOX_STEP_RETENTION, copy_kept, NULL);
+	if (now >= outbox_kept_tidy_time())
+		(void) outbox_step_run(OUTBOX_STEP_TIDY, tidy_kept, NULL);
+	if (judges && outbox_step_run(OUTBOX_STEP_RETENTION, run_events, &done))
+		failed |= !done;
+	if (failed)
+	{
+		int64		wait = Min(LOOK_AGAIN_AFTER,
+							   (int64) outbox_retention * USECS_PER_SEC / 10);
+
+		if (locked_out && db->nworkers > 1)
+			wait = Min(wait, LOOK_AGAIN_SOON);
+		look_again_at = now + Max(wait, 100 * 1000);
+	}
+}

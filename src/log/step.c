@@ -1,0 +1,459 @@
+/*
+ * step.c
+ *	  Owns the steps of a worker that failed: until when each is on hold, and why.
+ *
+ * An SQL error in one step must not end the others.  So each step's transaction
+ * is run here: its error is caught, the transaction is aborted, and the step is
+ * tried again after a time that doubles with each failure.  The list is kept in
+ * this process.  A copy is in shared memory, for outbox.held_steps, and for the
+ * next process of this worker: a step that made it end stays on hold.
+ *
+ * What a step changes in memory it changes after its commit, or in such a way
+ * that it can be done again.
+ */
+#include "base/outbox.h"
+
+#include "access/xact.h"
+#include "executor/spi.h"
+#include "funcapi.h"
+#include "mb/pg_wchar.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/memutils.h"
+#include "utils/resowner.h"
+#include "utils/timestamp.h"
+
+#include "base/compat.h"
+#include "base/version.h"
+#include "log/step.h"
+#include "log/transaction.h"
+
+/* µs: after the first failure, and at most. */
+#define FIRST_HOLD (1 * USECS_PER_SEC)
+#define LONGEST_HOLD (60 * USECS_PER_SEC)
+
+/* The same while another transaction has a lock: that is no fault. */
+#define FIRST_WAIT (50 * 1000)
+#define LONGEST_WAIT (500 * 1000)
+
+static const char *const step_names[OUTBOX_STEPS] = {
+	[OUTBOX_STEP_SCHEDULE] = "schedule",
+	[OUTBOX_STEP_READ] = "read",
+	[OUTBOX_STEP_SETTLE] = "settle",
+	[OUTBOX_STEP_FOLLOWERS] = "followers",
+	[OUTBOX_STEP_RETENTION] = "retention",
+	[OUTBOX_STEP_FORGET_ATTEMPTS] = "forget_attempts",
+	[OUTBOX_STEP_TIDY] = "tidy",
+	[OUTBOX_STEP_DEDUP] = "dedup",
+	[OUTBOX_STEP_REPLAY] = "replay",
+	[OUTBOX_STEP_COMMAND] = "command",
+	[OUTBOX_STEP_BACKLOG] = "backlog",
+	[OUTBOX_STEP_NOTICE] = "notice",
+	[OUTBOX_STEP_ATTEMPTS] = "attempts",
+	[OUTBOX_STEP_POSITIONS] = "positions",
+	[OUTBOX_STEP_RELOAD] = "reload",
+	[OUTBOX_STEP_DATABASE] = "database",
+};
+
+static MemoryContext step_cxt;
+static Oid	dboid;
+static int	worker;
+static OutboxHold *holds;
+static int	nholds;
+static int	max_holds;
+static int32 blamed;
+
+static OutboxHold *
+find(OutboxStep step, int32 endpoint_id)
+{
+	for (int i = 0; i < nholds; i++)
+		if (holds[i].step == step && holds[i].endpoint_id == endpoint_id)
+			return &holds[i];
+	return NULL;
+}
+
+static bool
+is_same(const OutboxHold *a, const OutboxHold *b)
+{
+	return a->dboid == b->dboid && a->worker == b->worker && a->step == b->step &&
+		a->endpoint_id == b->endpoint_id;
+}
+
+/* Tells shared memory.  What does not fit there is on hold all the same. */
+static void
+publish(const OutboxHold *hold, bool over)
+{
+	OutboxHold *place = NULL;
+
+	LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
+	for (int i = 0; i < OUTBOX_MAX_HOLDS; i++)
+	{
+		OutboxHold *h = &outbox_shared->holds[i];
+
+		if (OidIsValid(h->dboid) && is_same(h, hold))
+		{
+			place = h;
+			break;
+		}
+		if (!OidIsValid(h->dboid) && place == NULL)
+			place = h;
+	}
+	if (over && place && is_same(place, hold))
+		memset(place, 0, sizeof(OutboxHold));
+	else if (!over && place)
+		*place = *hold;
+	LWLockRelease(outbox_shared->lock);
+}
+
+static OutboxHold *
+add(OutboxStep step, int32 endpoint_id)
+{
+	OutboxHold *hold;
+
+	if (nholds == max_holds)
+	{
+		max_holds = Max(16, max_holds * 2);
+		holds = holds ? repalloc_huge(holds, sizeof(OutboxHold) * max_holds) :
+			MemoryContextAlloc(step_cxt, sizeof(OutboxHold) * max_holds);
+	}
+	hold = &holds[nholds++];
+	memset(hold, 0, sizeof(OutboxHold));
+	hold->dboid = dboid;
+	hold->worker = worker;
+	hold->step = step;
+	hold->endpoint_id = endpoint_id;
+	hold->since = GetCurrentTimestamp();
+	return hold;
+}
+
+/*
+ * Holds of single endpoints are forgotten: another worker may have the endpoint
+ * by now.  No step lasts longer than the longest hold, wherever the clock went.
+ */
+void
+outbox_step_init(OutboxDatabase *db, int number)
+{
+	TimestampTz latest = GetCurrentTimestamp() + LONGEST_HOLD;
+
+	step_cxt = AllocSetContextCreate(TopMemoryContext, "outbox steps", ALLOCSET_SMALL_SIZES);
+	dboid = db->dboid;
+	worker = number;
+	LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
+	for (int i = 0; i < OUTBOX_MAX_HOLDS; i++)
+	{
+		OutboxHold *h = &outbox_shared->holds[i];
+
+		if (h->dboid != dboid || h->worker != worker)
+			continue;
+		if (h->endpoint_id == 0)
+		{
+			h->next_try_at = Min(h->next_try_at, latest);
+			*add(h->step, 0) = *h;
+		}
+		else
+			memset(h, 0, sizeof(OutboxHold));
+	}
+	LWLockRelease(outbox_shared->lock);
+}
+
+bool
+outbox_step_was_locked(const OutboxStepError *failure)
+{
+	return failure->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE ||
+		failure->sqlerrcode == ERRCODE_T_R_DEADLOCK_DETECTED;
+}
+
+static int64
+pause_after(const OutboxHold *hold, bool locked)
+{
+	int64		first = locked ? FIRST_WAIT : FIRST_HOLD;
+	int64		longest = locked ? LONGEST_WAIT : LONGEST_HOLD;
+
+	return Min(first << Min(hold->failures - 1, 16), longest);
+}
+
+void
+outbox_step_hold(OutboxStep step, int32 endpoint_id, const OutboxStepError *failure)
+{
+	bool		locked = outbox_step_was_locked(failure);
+	OutboxHold *hold = find(step, endpoint_id);
+	TimestampTz now = GetCurrentTimestamp();
+	char		whose[64] = "";
+
+	if (hold == NULL)
+		hold = add(step, endpoint_id);
+
+	/* A lock that was waited for before the first fault does not count. */
+	if (hold->failures > 0 && hold->locked != locked)
+		hold->failures = 0;
+	hold->failures++;
+	hold->locked = locked;
+	hold->sqlerrcode = failure->sqlerrcode;
+	strlcpy(hold->error, failure->message, sizeof(hold->error));
+	hold->next_try_at = now + pause_after(hold, locked);
+	publish(hold, false);
+	if (locked)
+		return;
+	if (endpoint_id != 0)
+		snprintf(whose, sizeof(whose), " for endpoint %d", endpoint_id);
+	ereport(WARNING,
+			(errcode(failure->sqlerrcode),
+			 errmsg("outbox step \"%s\"%s failed and is on hold for %d s: %s",
+					step_names[step], whose,
+					(int) ((hold->next_try_at - now) / USECS_PER_SEC), failure->message),
+			 errhint("Everything else goes on. SELECT * FROM outbox.held_steps shows what is on hold; pg_reload_conf() has it tried again at once.")));
+}
+
+void
+outbox_step_passed(OutboxStep step, int32 endpoint_id)
+{
+	OutboxHold *hold = nholds > 0 ? find(step, endpoint_id) : NULL;
+
+	if (hold == NULL)
+		return;
+	publish(hold, true);
+	if (!hold->locked)
+		ereport(LOG, (errmsg("outbox step \"%s\" works again", step_names[step])));
+	*hold = holds[--nholds];
+}
+
+bool
+outbox_step_held(OutboxStep step, int32 endpoint_id)
+{
+	const OutboxHold *hold = nholds > 0 ? find(step, endpoint_id) : NULL;
+
+	return hold != NULL && GetCurrentTimestamp() < hold->next_try_at;
+}
+
+bool
+outbox_step_reading_failed(void)
+{
+	for (int i = 0; i < nholds; i++)
+		switch (holds[i].step)
+		{
+			case OUTBOX_STEP_READ:
+			case OUTBOX_STEP_FOLLOWERS:
+			case OUTBOX_STEP_REPLAY:
+			case OUTBOX_STEP_BACKLOG:
+			case OUTBOX_STEP_RELOAD:
+				if (!holds[i].locked)
+					return true;
+				break;
+			default:
+				break;
+		}
+	return false;
+}
+
+TimestampTz
+outbox_step_next_time(void)
+{
+	TimestampTz now = nholds > 0 ? GetCurrentTimestamp() : 0;
+	TimestampTz next = DT_NOEND;
+
+	/* What was not tried again for long has nothing to do any more. */
+	for (int i = nholds - 1; i >= 0; i--)
+	{
+		if (now > holds[i].next_try_at + LONGEST_HOLD)
+		{
+			outbox_step_passed(holds[i].step, holds[i].endpoint_id);
+			continue;
+		}
+		next = Min(next, holds[i].next_try_at +
+				   (holds[i].next_try_at > now ? 0 : LONGEST_HOLD + 1));
+	}
+	return next;
+}
+
+void
+outbox_step_retry_all(void)
+{
+	for (int i = 0; i < nholds; i++)
+	{
+		holds[i].next_try_at = GetCurrentTimestamp();
+		holds[i].failures = 1;
+		publish(&holds[i], false);
+	}
+}
+
+void
+outbox_step_forget(int32 endpoint_id)
+{
+	for (int i = nholds - 1; i >= 0; i--)
+		if (endpoint_id == 0 || holds[i].endpoint_id == endpoint_id)
+		{
+			publish(&holds[i], true);
+			holds[i] = holds[--nholds];
+		}
+}
+
+void
+outbox_step_blame(int32 endpoint_id)
+{
+	blamed = endpoint_id;
+}
+
+int32
+outbox_step_blamed(void)
+{
+	return blamed;
+}
+
+/* What was thrown, before it is forgotten. */
+static void
+catch_failure(OutboxStepError *failure, MemoryContext caller)
+{
+	ErrorData  *error;
+	int			len;
+
+	MemoryContextSwitchTo(caller);
+	error = CopyErrorData();
+	FlushErrorState();
+	failure->sqlerrcode = error->sqlerrcode;
+	len = pg_mbcliplen(error->message, strlen(error->message), OUTBOX_HOLD_MESSAGE - 1);
+	memcpy(failure->message, error->message, len);
+	failure->message[len] = '\0';
+	FreeErrorData(error);
+}
+
+bool
+outbox_step_try(OutboxStepBody body, void *arg, OutboxStepError *failure)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	volatile bool passed = true;
+
+	blamed = 0;
+	PG_TRY();
+	{
+		body(arg);
+	}
+	PG_CATCH();
+	{
+		if (!outbox_in_transaction() || geterrcode() == ERRCODE_OUT_OF_MEMORY)
+			PG_RE_THROW();
+		passed = false;
+		HOLD_INTERRUPTS();
+		catch_failure(failure, caller);
+		outbox_abort();
+		MemoryContextSwitchTo(caller);
+		RESUME_INTERRUPTS();
+	}
+	PG_END_TRY();
+	return passed;
+}
+
+bool
+outbox_step_try_part(OutboxStepBody body, void *arg, OutboxStepError *failure)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	ResourceOwner owner = CurrentResourceOwner;
+	volatile bool passed = true;
+
+	BeginInternalSubTransaction(NULL);
+	MemoryContextSwitchTo(caller);
+	PG_TRY();
+	{
+		body(arg);
+		ReleaseCurrentSubTransaction();
+	}
+	PG_CATCH();
+	{
+		passed = false;
+		catch_failure(failure, caller);
+		RollbackAndReleaseCurrentSubTransaction();
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(caller);
+	CurrentResourceOwner = owner;
+	return passed;
+}
+
+bool
+outbox_step_run(OutboxStep step, OutboxStepBody body, void *arg)
+{
+	OutboxStepError failure;
+
+	if (outbox_step_held(step, 0))
+		return false;
+	if (outbox_step_try(body, arg, &failure))
+	{
+		outbox_step_passed(step, 0);
+		return true;
+	}
+	if (blamed != 0)
+		outbox_step_passed(step, 0);
+	outbox_step_hold(step, blamed, &failure);
+	return false;
+}
+
+/* ---------------------------------------------------------------------
+ * The view
+ * ---------------------------------------------------------------------
+ */
+
+/* The closed list of reasons. */
+static const char *
+reason_of(const OutboxHold *hold)
+{
+	if (hold->locked)
+		return "locked";
+	if (hold->sqlerrcode == ERRCODE_INSUFFICIENT_PRIVILEGE)
+		return "privilege";
+	if (hold->sqlerrcode == ERRCODE_QUERY_CANCELED)
+		return "cancelled";
+	switch (ERRCODE_TO_CATEGORY(hold->sqlerrcode))
+	{
+		case ERRCODE_SYNTAX_ERROR_OR_ACCESS_RULE_VIOLATION:
+			return "missing";
+		case ERRCODE_INTEGRITY_CONSTRAINT_VIOLATION:
+			return "constraint";
+		case ERRCODE_DATA_EXCEPTION:
+			return "data";
+		case ERRCODE_INSUFFICIENT_RESOURCES:
+			return "resources";
+	}
+	if (hold->sqlerrcode == ERRCODE_DATA_CORRUPTED ||
+		hold->sqlerrcode == ERRCODE_INDEX_CORRUPTED)
+		return "data";
+	return "error";
+}
+
+#define HOLD_COLUMNS 9
+
+/* outbox.step_holds(): what this database's workers have on hold. */
+OUTBOX_FUNCTION(outbox_step_holds_1_0, 0)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	OutboxHold *copy = palloc(sizeof(OutboxHold) * OUTBOX_MAX_HOLDS);
+	int			n = 0;
+
+	InitMaterializedSRF(fcinfo, 0);
+	outbox_expect_columns(fcinfo, rsinfo->setDesc, HOLD_COLUMNS);
+	if (outbox_shared == NULL)
+		return (Datum) 0;
+	LWLockAcquire(outbox_shared->lock, LW_SHARED);
+	for (int i = 0; i < OUTBOX_MAX_HOLDS; i++)
+		if (outbox_shared->holds[i].dboid == MyDatabaseId)
+			copy[n++] = outbox_shared->holds[i];
+	LWLockRelease(outbox_shared->lock);
+	for (int i = 0; i < n; i++)
+	{
+		const OutboxHold *h = &copy[i];
+		bool		nulls[HOLD_COLUMNS] = {0};
+		Datum		values[HOLD_COLUMNS] = {
+			Int32GetDatum(h->worker + 1),
+			CStringGetTextDatum(step_names[h->step]),
+			Int32GetDatum(h->endpoint_id),
+			CStringGetTextDatum(reason_of(h)),
+			CStringGetTextDatum(unpack_sql_state(h->sqlerrcode)),
+			CStringGetTextDatum(h->error),
+			Int64GetDatum(h->failures),
+			TimestampTzGetDatum(h->since),
+			TimestampTzGetDatum(h->next_try_at)
+		};
+
+		nulls[2] = h->endpoint_id == 0;
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	}
+	return (Datum) 0;
+}

@@ -1,0 +1,352 @@
+/*
+ * tick.c
+ *	  Owns ticks and cursors: moments in the log, and how far somebody has read.
+ */
+#include "base/outbox.h"
+
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "lib/stringinfo.h"
+#include "miscadmin.h"
+#include "storage/lwlock.h"
+#include "storage/procarray.h"
+#include "storage/standby.h"
+#include "utils/acl.h"
+#include "utils/fmgrprotos.h"
+#include "utils/memutils.h"
+#include "utils/resowner.h"
+#include "utils/timestamp.h"
+
+#include "base/crash_point.h"
+#include "log/log.h"
+#include "server/shmem.h"
+
+static MemoryContext tick_cxt;
+static Oid	sequence_oid;
+
+void
+outbox_tick_init(Oid sequence)
+{
+	tick_cxt = AllocSetContextCreate(TopMemoryContext, "outbox ticks",
+									 ALLOCSET_SMALL_SIZES);
+	sequence_oid = sequence;
+}
+
+static int64
+sequence_value(Oid sequence)
+{
+	LOCAL_FCINFO(fcinfo, 1);
+	Datum		value;
+
+	InitFunctionCallInfoData(*fcinfo, NULL, 1, InvalidOid, NULL, NULL);
+	fcinfo->args[0].value = ObjectIdGetDatum(sequence);
+	fcinfo->args[0].isnull = false;
+	value = pg_sequence_last_value(fcinfo);
+	if (!fcinfo->isnull)
+		return DatumGetInt64(value);
+
+	/* Either it was never used, or, since 18, its value may not be seen. */
+	if (pg_class_aclcheck(sequence, GetUserId(), ACL_SELECT | ACL_USAGE) != ACLCHECK_OK)
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("permission denied for sequence outbox.events_seq"),
+				 errhint("GRANT SELECT ON SEQUENCE outbox.events_seq TO \"%s\";",
+						 GetUserNameFromId(GetUserId(), false))));
+	return 0;
+}
+
+/* The 64-bit form of an xid of a snapshot that was taken just now. */
+static uint64
+widen(TransactionId xid, FullTransactionId next)
+{
+	uint32		epoch = EpochFromFullTransactionId(next);
+
+	if (xid > XidFromFullTransactionId(next))
+		epoch--;
+	return ((uint64) epoch << 32) | xid;
+}
+
+static int
+compare_uint64(const void *a, const void *b)
+{
+	uint64		x = *(const uint64 *) a;
+	uint64		y = *(const uint64 *) b;
+
+	return x < y ? -1 : x > y;
+}
+
+static OutboxTick *
+tick_alloc(int nxip)
+{
+	OutboxTick *tick;
+
+	tick = MemoryContextAlloc(tick_cxt ? tick_cxt : CurrentMemoryContext, offsetof(OutboxTick, xip) +
+							  sizeof(uint64) * Max(nxip, 1));
+	tick->refs = 1;
+	tick->nxip = nxip;
+	return tick;
+}
+
+/*
+ * The order of the steps here is what the whole room rests on: the sequence,
+ * the snapshot, the sequence again, and the end of the WAL, which is then
+ * behind the commit record of everything that the snapshot sees.
+ *
+ * The snapshot is made of the list of running transactions, and not one that
+ * GetSnapshotData() makes.  That one ends behind the newest xid that has
+ * completed: a transaction which got its xid later is not listed although it
+ * may have drawn its numbers already, and the events that it has below seq_low
+ * would be looked for nowhere.  Nor does it list the transaction that takes it.
+ */
+static OutboxTick *
+look(Oid sequence, OutboxDatabase *db)
+{
+	int64		seq_low;
+	int64		number = 0;
+	RunningTransactions running;
+	FullTransactionId next;
+	OutboxTick *tick;
+
+	if (RecoveryInProgress())
+		elog(ERROR, "the log cannot be looked at during recovery");
+	seq_low = sequence_value(sequence);
+
+	/* Whose number is higher has the later snapshot, whichever worker's. */
+	if (db != NULL)
+		LWLockAcquire(outbox_shared->tick_lock, LW_EXCLUSIVE);
+	running = GetRunningTransactionData();
+	LWLockRelease(ProcArrayLock);
+	LWLockRelease(XidGenLock);
+	if (db != NULL)
+	{
+		number = (int64) pg_atomic_add_fetch_u64(&db->last_tick, 1);
+		LWLockRelease(outbox_shared->tick_lock);
+	}
+
+	next = ReadNextFullTransactionId();
+	tick = tick_alloc(running->xcnt);
+	tick->number = number;
+	tick->taken_at = GetCurrentTimestamp();
+	tick->seq_low = seq_low;
+	tick->xmin = widen(running->oldestRunningXid, next);
+	tick->xmax = widen(running->nextXid, next);
+
+	/* Those of subtransactions come last, and no event carries one. */
+	for (int i = 0; i < running->xcnt; i++)
+		tick->xip[i] = widen(running->xids[i], next);
+	qsort(tick->xip, tick->nxip, sizeof(uint64), compare_uint64);
+	tick->seq_high = sequence_value(sequence);
+	tick->lsn = outbox_log_end();
+	return tick;
+}
+
+void
+outbox_tick_sequence_went_back(void)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("the sequence outbox.events_seq was set back: events would be passed over"),
+			 errhint("SELECT pg_catalog.setval('outbox.events_seq', max(seq)) FROM outbox.events;")));
+}
+
+OutboxTick *
+outbox_log_tick(void)
+{
+	static int64 last_seq;
+	OutboxTick *tick = look(sequence_oid, outbox_database_slot(MyDatabaseId, false));
+
+	if (tick->seq_low < last_seq)
+		outbox_tick_sequence_went_back();
+	last_seq = tick->seq_low;
+	OUTBOX_CRASH_POINT("tick.taken");
+	return tick;
+}
+
+/*
+ * Draws an xid that the commit record of this transaction will name.
+ *
+ * After a crash the server gives xids again that the WAL does not name: those of
+ * subtransactions which wrote nothing durable, for example.  A snapshot that is
+ * stored counts all xids below its xmax as seen, but those that it lists.  So the
+ * WAL has to name an xid at or above that xmax before the snapshot can be found in
+ * a table.  A worker stores its ticks in later transactions, whose own xid is one.
+ * Here the transaction may be older than the snapshot.
+ */
+static void
+draw_higher_xid(void)
+{
+	MemoryContext cxt = CurrentMemoryContext;
+	ResourceOwner owner = CurrentResourceOwner;
+
+	BeginInternalSubTransaction(NULL);
+	(void) GetCurrentTransactionId();
+	ReleaseCurrentSubTransaction();
+	MemoryContextSwitchTo(cxt);
+	CurrentResourceOwner = owner;
+}
+
+/*
+ * The log as it is now, for a transaction that may write to it, and that stores
+ * what this returns: it has to have its xid.
+ */
+OutboxTick *
+outbox_log_now(Oid sequence)
+{
+	OutboxTick *tick;
+
+	Assert(TransactionIdIsValid(GetTopTransactionIdIfAny()));
+	tick = look(sequence, NULL);
+	draw_higher_xid();
+	return tick;
+}
+
+OutboxTick *
+outbox_log_then(const OutboxTick *now)
+{
+	uint64		xid = U64FromFullTransactionId(GetTopFullTransactionId());
+	OutboxTick *then = tick_alloc(now->nxip);
+	int			n = 0;
+
+	memcpy(then, now, offsetof(OutboxTick, xip));
+	then->refs = 1;
+	for (int i = 0; i < now->nxip; i++)
+		if (now->xip[i] != xid)
+			then->xip[n++] = now->xip[i];
+	then->nxip = n;
+	then->xmax = Max(now->xmax, xid + 1);
+	return then;
+}
+
+/* Makes a tick of what a table holds; 'snapshot' as pg_snapshot prints it. */
+OutboxTick *
+outbox_tick_make(int64 number, TimestampTz taken_at, int64 seq_low,
+				 int64 seq_high, const char *snapshot)
+{
+	OutboxTick *tick;
+	char	   *p;
+	uint64		xmin;
+	uint64		xmax;
+	int			n = 0;
+
+	xmin = strtou64(snapshot, &p, 10);
+	if (*p++ != ':')
+		elog(ERROR, "malformed snapshot \"%s\"", snapshot);
+	xmax = strtou64(p, &p, 10);
+	if (*p++ != ':')
+		elog(ERROR, "malformed snapshot \"%s\"", snapshot);
+	if (*p != '\0')
+	{
+		n = 1;
+		for (const char *q = p; *q; q++)
+			n += (*q == ',');
+	}
+
+	tick = tick_alloc(n);
+	tick->number = number;
+	tick->taken_at = taken_at;
+	tick->seq_low = seq_low;
+	tick->seq_high = seq_high;
+	tick->lsn = outbox_log_end();
+	tick->xmin = xmin;
+	tick->xmax = xmax;
+	for (int i = 0; i < n; i++)
+	{
+		tick->xip[i] = strtou64(p, &p, 10);
+		p++;
+	}
+	return tick;
+}
+
+char *
+outbox_tick_snapshot(const OutboxTick *tick)
+{
+	StringInfoData buf;
+
+	initStringInfo(&buf);
+	appendStringInfo(&buf, UINT64_FORMAT ":" UINT64_FORMAT ":",
+					 tick->xmin, tick->xmax);
+	for (int i = 0; i < tick->nxip; i++)
+		appendStringInfo(&buf, "%s" UINT64_FORMAT, i ? "," : "", tick->xip[i]);
+	return buf.data;
+}
+
+OutboxTick *
+outbox_tick_ref(OutboxTick *tick)
+{
+	if (tick)
+		tick->refs++;
+	return tick;
+}
+
+void
+outbox_tick_unref(OutboxTick *tick)
+{
+	if (tick && --tick->refs == 0)
+		pfree(tick);
+}
+
+bool
+outbox_tick_sees(const OutboxTick *tick, uint64 xid)
+{
+	if (xid < tick->xmin)
+		return true;
+	if (xid >= tick->xmax)
+		return false;
+	return bsearch(&xid, tick->xip, tick->nxip, sizeof(uint64),
+				   compare_uint64) == NULL;
+}
+
+bool
+outbox_tick_same(const OutboxTick *a, const OutboxTick *b)
+{
+	return a == b ||
+		(a->xmin == b->xmin && a->xmax == b->xmax && a->nxip == b->nxip &&
+		 memcmp(a->xip, b->xip, sizeof(uint64) * a->nxip) == 0);
+}
+
+bool
+outbox_tick_follows(const OutboxTick *tick, const OutboxTick *former)
+{
+	if (tick->xmax < former->xmax)
+		return false;
+	for (int i = 0; i < tick->nxip; i++)
+		if (outbox_tick_sees(former, tick->xip[i]))
+			return false;
+	return true;
+}
+
+/* -------------------------------------------------------------- cursors */
+
+void
+outbox_cursor_set(OutboxCursor *to, OutboxTick *done, OutboxTick *under,
+				  int64 last_seq)
+{
+	outbox_tick_ref(done);
+	outbox_tick_ref(under);
+	outbox_cursor_clear(to);
+	to->done = done;
+	to->under = under;
+	to->last_seq = last_seq;
+}
+
+void
+outbox_cursor_copy(OutboxCursor *to, const OutboxCursor *from)
+{
+	outbox_cursor_set(to, from->done, from->under, from->last_seq);
+}
+
+void
+outbox_cursor_clear(OutboxCursor *c)
+{
+	outbox_tick_unref(c->done);
+	outbox_tick_unref(c->under);
+	memset(c, 0, sizeof(*c));
+}
+
+/* Has somebody who is here come past this event? */
+bool
+outbox_cursor_covers(const OutboxCursor *c, uint64 xid, int64 seq)
+{
+	return outbox_tick_sees(c->done, xid) ||
+		(c->under != NULL && seq <= c->last_seq && outbox_tick_sees(c->under, xid));
+}

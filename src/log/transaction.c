@@ -1,0 +1,492 @@
+/*
+ * transaction.c
+ *	  Owns the worker's transactions: what they may depend on, and that they
+ *	  never wait for a lock that somebody else may hold long.
+ */
+#include "base/outbox.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "catalog/indexing.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_extension.h"
+#include "commands/extension.h"
+#include "executor/spi.h"
+#include "miscadmin.h"
+#include "postmaster/interrupt.h"
+#include "storage/latch.h"
+#include "storage/ipc.h"
+#include "storage/lmgr.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/guc.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
+
+#include "base/compat.h"
+#include "log/event_stamp.h"
+#include "log/privileges.h"
+#include "log/transaction.h"
+#include "server/launcher.h"
+
+static const char *const table_names[OUTBOX_TABLES] = {
+	[OUTBOX_TABLE_ORIGINS] = "origins",
+	[OUTBOX_TABLE_EVENTS] = "events",
+	[OUTBOX_TABLE_EVENTS_0] = "events_0",
+	[OUTBOX_TABLE_EVENTS_1] = "events_1",
+	[OUTBOX_TABLE_EVENTS_2] = "events_2",
+	[OUTBOX_TABLE_KEPT_EVENTS] = "kept_events",
+	[OUTBOX_TABLE_ENDPOINT_SETTINGS] = "endpoint_settings",
+	[OUTBOX_TABLE_ENDPOINT_SECRETS] = "endpoint_secrets",
+	[OUTBOX_TABLE_SUBSCRIPTIONS] = "subscriptions",
+	[OUTBOX_TABLE_POSITIONS] = "positions",
+	[OUTBOX_TABLE_POSITIONS_0] = "positions_0",
+	[OUTBOX_TABLE_POSITIONS_1] = "positions_1",
+	[OUTBOX_TABLE_TICKS] = "ticks",
+	[OUTBOX_TABLE_TICKS_0] = "ticks_0",
+	[OUTBOX_TABLE_TICKS_1] = "ticks_1",
+	[OUTBOX_TABLE_TICKS_2] = "ticks_2",
+	[OUTBOX_TABLE_PARKED] = "parked",
+	[OUTBOX_TABLE_COMMANDS] = "commands",
+	[OUTBOX_TABLE_REPLAYS] = "replays",
+	[OUTBOX_TABLE_ATTEMPT_LOG] = "attempt_log",
+	[OUTBOX_TABLE_ATTEMPT_LOG_0] = "attempt_log_0",
+	[OUTBOX_TABLE_ATTEMPT_LOG_1] = "attempt_log_1",
+	[OUTBOX_TABLE_ATTEMPT_LOG_2] = "attempt_log_2",
+	[OUTBOX_TABLE_PIECES] = "pieces",
+	[OUTBOX_TABLE_SCHEDULED] = "scheduled",
+	[OUTBOX_TABLE_DEDUP] = "dedup",
+};
+
+static Oid	extension_oid;
+static Oid	sequence_oid;
+static Oid	tables[OUTBOX_TABLES];
+static char *version;
+static int64 log_epoch;			/* 0: not known yet */
+static Oid	extension_owner;
+static char *role_misfit;		/* why the role cannot serve; NULL: it can */
+static volatile sig_atomic_t in_transaction;
+static MemoryContext caller_cxt; /* a transaction ends in TopMemoryContext */
+
+/*
+ * Settings that a database or a role can carry and that would change what the
+ * worker's statements mean or may do, or end them.
+ *
+ * The list was made from pg_settings of PostgreSQL 15 to 18: every setting whose
+ * context is "user", "superuser", "superuser-backend" or "backend", and the two
+ * that it does not show, "role" and "session_authorization" (which
+ * outbox_session_init() sets for good).  Left as they are: what concerns utility
+ * commands that a worker does not run, memory and I/O, what is logged of errors,
+ * and the connection to a client.  A setting that this server does not know is
+ * passed over.
+ */
+static const char *const overrides[][2] = {
+	/* The role of the worker, and what that role may do. */
+	{"role", "none"},
+	{"row_security", "on"},
+	{"restrict_nonsystem_relation_kind", ""},
+	{"session_replication_role", "origin"},
+	{"default_transaction_isolation", "read committed"},
+	{"default_transaction_read_only", "off"},
+	{"default_transaction_deferrable", "off"},
+
+	/* What would end it, or hold it up. */
+	{"synchronous_commit", "off"},
+	{"statement_timeout", "0"},
+	{"transaction_timeout", "0"},
+	{"idle_in_transaction_session_timeout", "0"},
+	{"idle_session_timeout", "0"},
+	{"lock_timeout", "200ms"},
+	{"exit_on_error", "off"},
+	{"temp_file_limit", "-1"},
+
+	/* What names, literals and operators mean. */
+	{"search_path", "pg_catalog, pg_temp"},
+	{"standard_conforming_strings", "on"},
+	{"backslash_quote", "safe_encoding"},
+	{"escape_string_warning", "off"},
+	{"array_nulls", "on"},
+	{"transform_null_equals", "off"},
+	{"quote_all_identifiers", "off"},
+	{"DateStyle", "ISO, MDY"},
+	{"IntervalStyle", "postgres"},
+	{"TimeZone", "UTC"},
+	{"timezone_abbreviations", "Default"},
+	{"extra_float_digits", "1"},
+	{"bytea_output", "hex"},
+	{"xmlbinary", "base64"},
+	{"xmloption", "content"},
+	{"lc_monetary", "C"},
+	{"lc_numeric", "C"},
+	{"lc_time", "C"},
+
+	/* Where and how tables are made. */
+	{"default_table_access_method", "heap"},
+	{"default_tablespace", ""},
+	{"temp_tablespaces", ""},
+
+	/*
+	 * Plans.  The walk along the log is an index scan, also on a table that was
+	 * never analyzed, and whatever things are said to cost.
+	 */
+	{"jit", "off"},
+	{"plan_cache_mode", "force_generic_plan"},
+	{"enable_seqscan", "off"},
+	{"enable_bitmapscan", "off"},
+	{"enable_indexscan", "on"},
+	{"enable_indexonlyscan", "on"},
+	{"enable_sort", "off"},
+	{"enable_incremental_sort", "on"},
+	{"enable_hashagg", "on"},
+	{"enable_hashjoin", "off"},
+	{"enable_mergejoin", "off"},
+	{"enable_nestloop", "on"},
+	{"enable_material", "off"},
+	{"enable_memoize", "on"},
+	{"enable_partition_pruning", "on"},
+	{"enable_tidscan", "on"},
+	{"constraint_exclusion", "partition"},
+	{"seq_page_cost", "1"},
+	{"random_page_cost", "4"},
+	{"cpu_tuple_cost", "0.01"},
+	{"cpu_index_tuple_cost", "0.005"},
+	{"cpu_operator_cost", "0.0025"},
+	{"cursor_tuple_fraction", "0.1"},
+	{"effective_cache_size", "4GB"},
+	{"from_collapse_limit", "8"},
+	{"join_collapse_limit", "8"},
+	{"geqo", "off"},
+	{"gin_fuzzy_search_limit", "0"},
+	{"synchronize_seqscans", "off"},
+	{"max_parallel_workers_per_gather", "0"},
+
+	/* Autovacuum goes by what is counted here. */
+	{"track_counts", "on"},
+
+	/* What would show secrets in the server log. */
+	{"log_statement", "none"},
+	{"log_min_duration_statement", "-1"},
+	{"log_min_duration_sample", "-1"},
+	{"log_transaction_sample_rate", "0"},
+	{"log_parameter_max_length_on_error", "0"},
+	{"debug_print_parse", "off"},
+	{"debug_print_rewritten", "off"},
+	{"debug_print_plan", "off"},
+};
+
+/*
+ * Between two transactions the loop ends itself, outcomes settled; inside one,
+ * whatever it waits for or works on is broken off.
+ */
+void
+outbox_session_sigterm(SIGNAL_ARGS)
+{
+	int			save_errno = errno;
+
+	(void) postgres_signal_arg;
+	ShutdownRequestPending = true;
+	if (in_transaction)
+	{
+		InterruptPending = true;
+		ProcDiePending = true;
+	}
+	SetLatch(MyLatch);
+	errno = save_errno;
+}
+
+/* The extension's owner and version, palloc'd; InvalidOid: not installed. */
+static Oid
+look_up_extension(Oid *owner, char **extversion)
+{
+	Relation	rel = table_open(ExtensionRelationId, AccessShareLock);
+	ScanKeyData key;
+	SysScanDesc scan;
+	HeapTuple	tuple;
+	Oid			oid = InvalidOid;
+
+	ScanKeyInit(&key, Anum_pg_extension_extname, BTEqualStrategyNumber,
+				F_NAMEEQ, CStringGetDatum(OUTBOX_EXTENSION));
+	scan = systable_beginscan(rel, ExtensionNameIndexId, true, NULL, 1, &key);
+	tuple = systable_getnext(scan);
+	if (HeapTupleIsValid(tuple))
+	{
+		Form_pg_extension form = (Form_pg_extension) GETSTRUCT(tuple);
+		bool		isnull;
+		Datum		value;
+
+		oid = form->oid;
+		if (owner)
+			*owner = form->extowner;
+		value = heap_getattr(tuple, Anum_pg_extension_extversion,
+							 RelationGetDescr(rel), &isnull);
+		*extversion = isnull ? pstrdup("") : TextDatumGetCString(value);
+	}
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
+	return oid;
+}
+
+/*
+ * Why the role that the administrator names cannot serve, or the owner of the
+ * extension, where none is named; NULL: it can.
+ */
+static const char *
+role_problem(Oid owner, Oid *role)
+{
+	const char *missing;
+
+	*role = outbox_worker_role[0] == '\0' ? owner : get_role_oid(outbox_worker_role, true);
+	if (!OidIsValid(*role))
+		return psprintf("outbox.worker_role: role \"%s\" does not exist", outbox_worker_role);
+	missing = outbox_missing_privilege(*role);
+	return missing == NULL ? NULL :
+		psprintf("the role of the worker, \"%s\", lacks a privilege: %s",
+				 GetUserNameFromId(*role, false), missing);
+}
+
+bool
+outbox_session_role_would_fit(void)
+{
+	Oid			role;
+
+	return role_problem(extension_owner, &role) == NULL;
+}
+
+bool
+outbox_session_init(void)
+{
+	Oid			nsp;
+	Oid			role;
+	char	   *extversion;
+	const char *problem;
+
+	for (size_t i = 0; i < lengthof(overrides); i++)
+		if (GetConfigOption(overrides[i][0], true, false) != NULL)
+			SetConfigOption(overrides[i][0], overrides[i][1], PGC_SUSET, PGC_S_OVERRIDE);
+
+	/* A catalog that is locked must not keep the worker from ending. */
+	in_transaction = true;
+	SetCurrentStatementStartTimestamp();
+	StartTransactionCommand();
+	PushActiveSnapshot(GetTransactionSnapshot());
+	extension_oid = look_up_extension(&extension_owner, &extversion);
+	if (OidIsValid(extension_oid))
+	{
+		version = MemoryContextStrdup(TopMemoryContext, extversion);
+		nsp = get_namespace_oid(OUTBOX_SCHEMA, false);
+		for (int i = 0; i < OUTBOX_TABLES; i++)
+			tables[i] = get_relname_relid(table_names[i], nsp);
+		sequence_oid = get_relname_relid("events_seq", nsp);
+	}
+	PopActiveSnapshot();
+	CommitTransactionCommand();
+	if (!OidIsValid(extension_oid))
+	{
+		in_transaction = false;
+		return false;
+	}
+
+	/*
+	 * The connection was made without a role, which means as a superuser.
+	 * From here on the worker is the extension's owner, or whom the
+	 * administrator names.
+	 */
+	StartTransactionCommand();
+	problem = role_problem(extension_owner, &role);
+	if (problem != NULL)
+	{
+		role_misfit = MemoryContextStrdup(TopMemoryContext, problem);
+		role = extension_owner;
+	}
+	SetSessionAuthorization(role, superuser_arg(role));
+
+	/* Bodies are UTF-8 whatever the database is; to be set in a transaction. */
+	SetConfigOption("client_encoding", "UTF8", PGC_SUSET, PGC_S_OVERRIDE);
+	CommitTransactionCommand();
+	in_transaction = false;
+	return true;
+}
+
+const char *
+outbox_session_role_misfit(void)
+{
+	return role_misfit;
+}
+
+const char *
+outbox_session_version(void)
+{
+	return version;
+}
+
+void
+outbox_session_set_epoch(int64 epoch)
+{
+	log_epoch = epoch;
+}
+
+Oid
+outbox_session_sequence(void)
+{
+	return sequence_oid;
+}
+
+Oid
+outbox_session_table(OutboxTable table)
+{
+	return tables[table];
+}
+
+static void
+leave_transaction(void)
+{
+	MemoryContextSwitchTo(caller_cxt);
+	in_transaction = false;
+}
+
+static bool
+lock_tables(OutboxTable first, OutboxTable last, LOCKMODE mode)
+{
+	for (int i = first; i <= (int) last; i++)
+		if (!ConditionalLockRelationOid(tables[i], mode))
+			return false;
+	return true;
+}
+
+/*
+ * Locks are asked for, never waited for: DROP EXTENSION, VACUUM FULL or a LOCK
+ * in somebody's session must not freeze the requests of every endpoint.  They
+ * are taken before any snapshot.
+ */
+bool
+outbox_begin(bool write)
+{
+	bool		locked;
+	char	   *extversion;
+
+	caller_cxt = CurrentMemoryContext;
+
+	/* now() is the time of the statement, and this process has had none. */
+	SetCurrentStatementStartTimestamp();
+	in_transaction = true;
+	StartTransactionCommand();
+	locked = lock_tables(OUTBOX_TABLE_ORIGINS, OUTBOX_TABLE_KEPT_EVENTS, AccessShareLock) &&
+		ConditionalLockRelationOid(sequence_oid, RowExclusiveLock);
+	if (locked && write)
+		locked = lock_tables(OUTBOX_TABLE_KEPT_EVENTS, OUTBOX_TABLE_PIECES,
+							 RowExclusiveLock);
+	else if (locked)
+		locked = lock_tables(OUTBOX_TABLE_PARKED, OUTBOX_TABLE_PARKED, AccessShareLock);
+	if (!locked)
+	{
+		AbortCurrentTransaction();
+		leave_transaction();
+		return false;
+	}
+
+	/*
+	 * With the locks in hand the extension can no longer be dropped.  A DROP
+	 * that was rolled back, or is still open, changes nothing here.
+	 */
+	if (look_up_extension(NULL, &extversion) != extension_oid)
+	{
+		ereport(LOG, (errmsg("outbox worker ends: the extension was dropped")));
+		outbox_worker_no_extension();
+		proc_exit(0);
+	}
+
+	/* Nor can its tables change from here on; whether we fit is asked anew. */
+	if (strcmp(extversion, version) != 0)
+	{
+		ereport(LOG, (errmsg("outbox worker ends: the extension was updated from version %s to %s",
+							 version, extversion)));
+		proc_exit(0);
+	}
+
+	/* Whoever took the log over waited for our locks; now it is not ours. */
+	if (log_epoch != 0 && outbox_current_epoch() != log_epoch)
+	{
+		ereport(LOG, (errmsg("outbox worker ends: the log was adopted")));
+		proc_exit(0);
+	}
+	SPI_connect();
+
+	/*
+	 * Parsing wants a snapshot.  What a statement sees is its own, newer one:
+	 * each takes it when it has its locks (read_only = false).
+	 */
+	PushActiveSnapshot(GetTransactionSnapshot());
+	return true;
+}
+
+bool
+outbox_lock_log(void)
+{
+	return lock_tables(OUTBOX_TABLE_EVENTS, OUTBOX_TABLE_EVENTS_2, RowExclusiveLock);
+}
+
+bool
+outbox_begin_to_emit(void)
+{
+	if (!outbox_begin(true))
+		return false;
+	if (outbox_lock_log())
+		return true;
+	outbox_give_up();
+	return false;
+}
+
+void
+outbox_lock_indexes(OutboxTable first, OutboxTable last)
+{
+	for (int i = first; i <= (int) last; i++)
+	{
+		Relation	rel = table_open(tables[i], NoLock);
+		List	   *indexes = RelationGetIndexList(rel);
+		ListCell   *cell;
+
+		foreach(cell, indexes)
+			if (!ConditionalLockRelationOid(lfirst_oid(cell), AccessShareLock))
+				ereport(ERROR,
+						(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+						 errmsg("an index of \"%s.%s\" is locked", OUTBOX_SCHEMA,
+								table_names[i]),
+						 errhint("It is tried again until the lock is free.")));
+		list_free(indexes);
+		table_close(rel, NoLock);
+	}
+}
+
+bool
+outbox_in_transaction(void)
+{
+	return in_transaction;
+}
+
+void
+outbox_abort(void)
+{
+	AbortOutOfAnyTransaction();
+	leave_transaction();
+}
+
+void
+outbox_give_up(void)
+{
+	SPI_finish();
+	AbortCurrentTransaction();
+	leave_transaction();
+}
+
+void
+outbox_commit(void)
+{
+	PopActiveSnapshot();
+	SPI_finish();
+	CommitTransactionCommand();
+	leave_transaction();
+}

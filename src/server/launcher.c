@@ -1,0 +1,415 @@
+/*
+ * launcher.c
+ *	  Owns the decision which database has how many workers.
+ *
+ * Whether a database has the extension can only be seen from inside.  So each
+ * database is looked into once, by starting its worker, which says what it
+ * found; after that the launcher knows, until somebody rings.  Workers are
+ * never restarted by the postmaster: all starts are made, and paced, here.
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+#include "postmaster/bgworker.h"
+#include "postmaster/interrupt.h"
+#include "storage/ipc.h"
+#include "tcop/tcopprot.h"
+#include "utils/timestamp.h"
+#include "utils/wait_event.h"
+
+#include "server/database_list.h"
+#include "server/launcher.h"
+#include "server/shares.h"
+#include "server/worker_processes.h"
+
+#define NO_ROOM_DELAY 1000		/* ms until the next try to get a process */
+
+/*
+ * Databases looked into at the same time.  A server of a hundred databases
+ * must not need a hundred processes to find the three that have the extension.
+ * One that takes longer than PROBE_PATIENCE (ms) no longer counts, so that a few
+ * that hang do not keep the others waiting.
+ */
+#define MAX_PROBES 2
+#define PROBE_PATIENCE 10000
+
+#define LAUNCHER_RESTART 5		/* seconds */
+
+typedef enum Action
+{
+	NOTHING,
+	SERVE,						/* it may have workers */
+	STOP,						/* nobody may be there */
+	FREE
+} Action;
+
+static int	first_slot = 0;		/* who is considered first: takes turns */
+static TimestampTz no_room_until = 0;	/* PostgreSQL had no process left */
+static TimestampTz last_round_at = 0;
+
+void
+outbox_launcher_register(void)
+{
+	BackgroundWorker worker = {0};
+
+	/* pg_upgrade moves the log; nobody may read it meanwhile. */
+	if (IsBinaryUpgrade)
+		return;
+
+	/* On a standby this is the moment of its promotion. */
+	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
+	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
+	worker.bgw_restart_time = LAUNCHER_RESTART;
+	strlcpy(worker.bgw_library_name, "outbox", sizeof(worker.bgw_library_name));
+	strlcpy(worker.bgw_function_name, "outbox_launcher_main", sizeof(worker.bgw_function_name));
+	strlcpy(worker.bgw_name, "outbox launcher", sizeof(worker.bgw_name));
+	strlcpy(worker.bgw_type, "outbox launcher", sizeof(worker.bgw_type));
+	RegisterBackgroundWorker(&worker);
+}
+
+/* Databases that are being looked into: by their first worker. */
+static int
+count_probes(TimestampTz now)
+{
+	int			n = 0;
+
+	for (int i = 0; i < OUTBOX_MAX_DATABASES; i++)
+	{
+		OutboxDatabase *db = &outbox_shared->databases[i];
+
+		if (OidIsValid(db->dboid) && outbox_has_process(i, 0) && !db->has_extension &&
+			!TimestampDifferenceExceeds(db->workers[0].started_at, now, PROBE_PATIENCE))
+			n++;
+	}
+	return n;
+}
+
+/* What is to be done about a database.  The exclusive lock is held. */
+static Action
+judge(int i)
+{
+	OutboxDatabase *db = &outbox_shared->databases[i];
+	OutboxKnownDatabase *database = outbox_database_known(db->dboid);
+	bool		gone = database == NULL && outbox_database_gone(i);
+	bool		unwanted = gone || (database != NULL && !database->servable);
+
+	if (outbox_count_processes(i) > 0)
+		return unwanted || db->holds > 0 ? STOP : SERVE;
+	if (db->holds > 0)
+	{
+		db->workers[0].absence = OUTBOX_ABSENCE_WANTED;
+		return NOTHING;
+	}
+	if (unwanted)
+	{
+		/* It may come back, with an extension that nobody has seen. */
+		if (database != NULL)
+			database->without = false;
+		return FREE;
+	}
+	if (database == NULL)
+		return NOTHING;			/* newer than the last scan */
+	if (!db->has_extension && !db->probe)
+	{
+		if (database->without)
+			return FREE;
+		db->probe = true;
+	}
+	return SERVE;
+}
+
+/*
+ * How many workers the database is to have.  The others come when the first one
+ * has work for them: not to look whether the extension is there, nor to be held.
+ */
+static int
+wanted_workers(const OutboxDatabase *db)
+{
+	if (db->has_extension)
+		for (int w = 0; w < db->nworkers; w++)
+			if (db->workers[w].serves)
+				return outbox_workers_per_database;
+	return 1;
+}
+
+/* Those that are too many go, when the others have what they have. */
+static void
+retire_workers(int i)
+{
+	OutboxDatabase *db = &outbox_shared->databases[i];
+	int			wanted = wanted_workers(db);
+
+	for (int w = 0; w < db->nworkers; w++)
+	{
+		if (w >= wanted && db->workers[w].serves && !db->workers[w].retiring)
+			outbox_shares_retire(db, w);
+		else if (w >= wanted)
+			db->workers[w].absence = OUTBOX_ABSENCE_NONE;
+	}
+}
+
+/* Said in the slot, for outbox.status. */
+static void
+put_off(int i, int w)
+{
+	OutboxDatabase *db = &outbox_shared->databases[i];
+
+	LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
+	db->nworkers = Max(db->nworkers, w + 1);
+	db->workers[w].absence = OUTBOX_ABSENCE_NO_ROOM;
+	LWLockRelease(outbox_shared->lock);
+}
+
+/*
+ * What is decided about a database under the lock and can be done there.  To
+ * start workers, and to clear up behind a database, is left to the caller.
+ */
+static Action
+decide(int i, Oid *freed, uint32 *endpoints)
+{
+	OutboxDatabase *db = &outbox_shared->databases[i];
+	Action		action = NOTHING;
+
+	LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
+	if (OidIsValid(db->dboid))
+		action = judge(i);
+	if (action == STOP)
+		outbox_stop_workers(i);
+	else if (action == SERVE)
+		retire_workers(i);
+	else if (action == FREE)
+	{
+		*freed = db->dboid;
+		*endpoints = pg_atomic_read_u32(&db->highest_endpoint);
+		db->dboid = InvalidOid;
+	}
+	LWLockRelease(outbox_shared->lock);
+	return action;
+}
+
+/* One round over all databases. */
+typedef struct Round
+{
+	TimestampTz now;
+	TimestampTz wake_at;		/* brought forward by what is a matter of time */
+	int			probes;
+	bool		full;			/* PostgreSQL has no process left */
+	bool		unserved;		/* … for a database that has none */
+	bool		serve[OUTBOX_MAX_DATABASES];
+} Round;
+
+/* Starts a worker that is not there, if it is time and there is room. */
+static void
+want_worker(Round *r, int i, int w)
+{
+	OutboxDatabase *db = &outbox_shared->databases[i];
+
+	if (outbox_has_process(i, w))
+		return;
+	if (db->workers[w].next_start_at > r->now)
+	{
+		r->wake_at = Min(r->wake_at, db->workers[w].next_start_at);
+		return;
+	}
+	if (!db->has_extension && r->probes >= MAX_PROBES)
+		return;					/* whoever finishes wakes us */
+	if (!r->full && outbox_start_worker(i, w, r->now))
+	{
+		r->probes += !db->has_extension;
+		return;
+	}
+	if (!r->full)
+	{
+		/* Who comes away empty-handed is the first next time. */
+		r->full = true;
+		first_slot = i;
+		no_room_until = TimestampTzPlusMilliseconds(r->now, NO_ROOM_DELAY);
+	}
+	r->unserved = r->unserved || outbox_count_processes(i) == 0;
+	put_off(i, w);
+}
+
+/*
+ * While a database has no worker for want of a process, none has several: one
+ * that can be spared goes, unless one is going already.
+ */
+static void
+make_room(void)
+{
+	int			richest = -1;
+	int			most = 1;
+
+	for (int i = 0; i < OUTBOX_MAX_DATABASES; i++)
+	{
+		OutboxDatabase *db = &outbox_shared->databases[i];
+		int			n = 0;
+
+		for (int w = 0; w < db->nworkers; w++)
+		{
+			if (db->workers[w].retiring)
+				return;
+			n += db->workers[w].serves;
+		}
+		if (n > most)
+		{
+			most = n;
+			richest = i;
+		}
+	}
+	if (richest < 0)
+		return;
+	for (int w = OUTBOX_MAX_WORKERS - 1; w > 0; w--)
+		if (outbox_shared->databases[richest].workers[w].serves)
+		{
+			outbox_shares_retire(&outbox_shared->databases[richest], w);
+			return;
+		}
+}
+
+/*
+ * Everybody's first worker comes before anybody's second one.
+ */
+static void
+visit_slots(TimestampTz *wake_at)
+{
+	int			begin = first_slot;
+	bool		freed_any = false;
+	Round		r = {.now = GetCurrentTimestamp(),.wake_at = *wake_at};
+
+	r.probes = count_probes(r.now);
+	r.full = r.now < no_room_until;
+	for (int n = 0; n < OUTBOX_MAX_DATABASES; n++)
+	{
+		int			i = (begin + n) % OUTBOX_MAX_DATABASES;
+		Oid			freed = InvalidOid;
+		uint32		endpoints = 0;
+		Action		action = decide(i, &freed, &endpoints);
+
+		r.serve[i] = action == SERVE;
+		if (action == FREE)
+		{
+			outbox_stats_forget_all(freed, endpoints);
+			outbox_holds_forget(freed);
+			freed_any = true;
+		}
+		if (r.serve[i] && outbox_count_processes(i) == 0)
+			want_worker(&r, i, 0);
+	}
+	if (r.unserved)
+	{
+		LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
+		make_room();
+		LWLockRelease(outbox_shared->lock);
+	}
+	for (int n = 0; n < OUTBOX_MAX_DATABASES; n++)
+	{
+		int			i = (begin + n) % OUTBOX_MAX_DATABASES;
+
+		if (r.serve[i] && outbox_count_processes(i) > 0)
+			for (int w = 0; w < wanted_workers(&outbox_shared->databases[i]); w++)
+				want_worker(&r, i, w);
+	}
+	if (r.full)
+		r.wake_at = Min(r.wake_at, no_room_until);
+	*wake_at = r.wake_at;
+
+	/* A database that had found no slot may do so now. */
+	if (freed_any && outbox_databases_claim())
+		*wake_at = r.now;
+}
+
+/*
+ * The clock was set back: nobody waits for the time that it showed before.
+ */
+static void
+forget_times(TimestampTz now)
+{
+	LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
+	for (int i = 0; i < OUTBOX_MAX_DATABASES; i++)
+		for (int w = 0; w < OUTBOX_MAX_WORKERS; w++)
+		{
+			OutboxWorker *worker = &outbox_shared->databases[i].workers[w];
+
+			worker->started_at = Min(worker->started_at, now);
+			worker->next_start_at = Min(worker->next_start_at, now);
+		}
+	outbox_shared->rescan = true;
+	LWLockRelease(outbox_shared->lock);
+	no_room_until = 0;
+}
+
+/* Milliseconds until the next round, unless something happens before. */
+static long
+play_round(void)
+{
+	TimestampTz wake_at;
+	TimestampTz now;
+
+	if (outbox_reap_processes())
+		no_room_until = 0;
+	now = GetCurrentTimestamp();
+	if (now < last_round_at)
+		forget_times(now);
+	last_round_at = now;
+	wake_at = outbox_databases_update();
+	visit_slots(&wake_at);
+	return Max(TimestampDifferenceMilliseconds(GetCurrentTimestamp(), wake_at), 1);
+}
+
+static void
+launcher_gone(int code, Datum arg)
+{
+	(void) code;
+	(void) arg;
+	LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
+	if (outbox_shared->launcher_pid == MyProcPid)
+	{
+		outbox_shared->launcher_pid = 0;
+		outbox_shared->launcher_latch = NULL;
+	}
+	LWLockRelease(outbox_shared->lock);
+}
+
+static void
+become_launcher(void)
+{
+	on_shmem_exit(launcher_gone, (Datum) 0);
+	LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
+	outbox_shared->launcher_pid = MyProcPid;
+	outbox_shared->launcher_latch = MyLatch;
+	LWLockRelease(outbox_shared->lock);
+	outbox_take_over_processes();
+}
+
+void
+outbox_launcher_main(Datum arg)
+{
+	(void) arg;
+	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	pqsignal(SIGTERM, die);
+	BackgroundWorkerUnblockSignals();
+	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
+	become_launcher();
+
+	for (;;)
+	{
+		long		timeout;
+
+		/*
+		 * Ends quietly when it is told to between two rounds; not with code
+		 * 0, for then the postmaster would never start it again.
+		 */
+		if (ProcDiePending)
+			proc_exit(1);
+		CHECK_FOR_INTERRUPTS();
+		if (ConfigReloadPending)
+		{
+			ConfigReloadPending = false;
+			ProcessConfigFile(PGC_SIGHUP);
+		}
+		timeout = play_round();
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 timeout, PG_WAIT_EXTENSION);
+		ResetLatch(MyLatch);
+	}
+}

@@ -1,0 +1,126 @@
+/*
+ * prepared.c
+ *	  Owns what prepared transactions want to be woken when they are committed.
+ *
+ * The marks of wakeup.c die with the session that prepares, and another session
+ * commits, perhaps after a restart.  So each PREPARE TRANSACTION leaves a note in
+ * shared memory, also when it concerns nothing of outbox: COMMIT PREPARED then
+ * knows which.  There is no note of what was prepared before the server started.
+ * That may concern anything.
+ */
+#include "postgres.h"
+
+#include "access/twophase.h"
+#include "access/xact.h"
+#include "storage/lwlock.h"
+#include "storage/shmem.h"
+#include "utils/hsearch.h"
+
+#include "server/prepared.h"
+#include "server/shmem.h"
+
+#define GID_SIZE 200			/* GIDSIZE of PostgreSQL's twophase.c */
+
+typedef struct Note
+{
+	char		gid[GID_SIZE];	/* key */
+	OutboxMarks marks;
+} Note;
+
+static HTAB *notes;
+static char preparing[GID_SIZE];	/* what this transaction is to become */
+static bool noted;				/* there is a note of ours about it */
+
+/* One for each transaction that can be prepared at the same time. */
+Size
+outbox_prepared_size(void)
+{
+	return hash_estimate_size(max_prepared_xacts, sizeof(Note));
+}
+
+/* AddinShmemInitLock must be held. */
+void
+outbox_prepared_init_shmem(void)
+{
+	HASHCTL		info = {.keysize = GID_SIZE, .entrysize = sizeof(Note)};
+
+	if (max_prepared_xacts > 0)
+		notes = ShmemInitHash("outbox prepared transactions", max_prepared_xacts,
+							  max_prepared_xacts, &info,
+							  HASH_ELEM | HASH_STRINGS | HASH_FIXED_SIZE);
+}
+
+static void
+forget(const char *gid)
+{
+	LWLockAcquire(outbox_shared->prepared_lock, LW_EXCLUSIVE);
+	hash_search(notes, gid, HASH_REMOVE, NULL);
+	LWLockRelease(outbox_shared->prepared_lock);
+}
+
+void
+outbox_prepared_begin(const char *gid)
+{
+	if (notes != NULL)
+		strlcpy(preparing, gid, GID_SIZE);
+}
+
+void
+outbox_prepared_at_transaction_end(XactEvent event, const OutboxMarks *marks)
+{
+	Note	   *note;
+	bool		found;
+
+	if (preparing[0] == '\0')
+		return;
+	switch (event)
+	{
+		case XACT_EVENT_PRE_PREPARE:
+
+			/*
+			 * The note is there before others can commit the transaction.  If
+			 * the name is taken PostgreSQL will say so: the note is not ours.
+			 * Without room for it the transaction may concern anything.
+			 */
+			LWLockAcquire(outbox_shared->prepared_lock, LW_EXCLUSIVE);
+			note = hash_search(notes, preparing, HASH_ENTER_NULL, &found);
+			noted = note != NULL && !found;
+			if (noted)
+				note->marks = *marks;
+			LWLockRelease(outbox_shared->prepared_lock);
+			break;
+		case XACT_EVENT_PREPARE:
+		case XACT_EVENT_COMMIT:
+			preparing[0] = '\0';
+			noted = false;
+			break;
+		case XACT_EVENT_ABORT:
+			if (noted)
+				forget(preparing);
+			preparing[0] = '\0';
+			noted = false;
+			break;
+		default:
+			break;
+	}
+}
+
+bool
+outbox_prepared_ended(const char *gid, OutboxMarks *marks)
+{
+	char		key[GID_SIZE];
+	Note	   *note;
+
+	if (notes == NULL)
+		return false;
+	strlcpy(key, gid, GID_SIZE);
+	LWLockAcquire(outbox_shared->prepared_lock, LW_EXCLUSIVE);
+	note = hash_search(notes, key, HASH_FIND, NULL);
+	if (note != NULL)
+	{
+		*marks = note->marks;
+		hash_search(notes, key, HASH_REMOVE, NULL);
+	}
+	LWLockRelease(outbox_shared->prepared_lock);
+	return note != NULL;
+}

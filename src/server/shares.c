@@ -1,0 +1,267 @@
+/*
+ * shares.c
+ *	  Owns who serves what: the division of a database among its workers, and
+ *	  its hand-over from one to another.
+ */
+#include "base/outbox.h"
+
+#include "catalog/pg_type.h"
+#include "storage/lwlock.h"
+#include "utils/array.h"
+
+#include "server/launcher.h"
+#include "server/shares.h"
+
+static OutboxDatabase *db;		/* of this worker */
+static int	me;					/* its index + 1 */
+static uint64 seen;				/* shares_changed at the last look */
+static bool served[OUTBOX_SHARES];
+static bool leaving[OUTBOX_SHARES];
+static int	nserved;
+static int	nleaving;
+
+int
+outbox_share_of(int32 endpoint_id)
+{
+	return 1 + (int) ((uint32) endpoint_id % (OUTBOX_SHARES - 1));
+}
+
+/* ------------------------------------------------------------- division */
+
+static bool
+takes_part(const OutboxDatabase *d, int w)
+{
+	return d->workers[w].serves && !d->workers[w].retiring;
+}
+
+/* Everybody looks at the shares again. */
+static void
+announce(OutboxDatabase *d)
+{
+	pg_atomic_fetch_add_u64(&d->shares_changed, 1);
+	outbox_workers_ring(d, true);
+}
+
+/*
+ * Of those that take part the one with the fewest endpoints, or the most; by
+ * index among equals.
+ */
+static int
+extreme(const OutboxDatabase *d, const int *load, bool most)
+{
+	int			found = -1;
+
+	for (int w = 0; w < OUTBOX_MAX_WORKERS; w++)
+		if (takes_part(d, w) &&
+			(found < 0 || (most ? load[w] > load[found] : load[w] < load[found])))
+			found = w;
+	return found;
+}
+
+/* What is heaviest of 'from' and makes the two more even; -1: nothing does. */
+static int
+worth_moving(const OutboxDatabase *d, int from, int difference)
+{
+	int			found = -1;
+
+	for (int s = 1; s < OUTBOX_SHARES; s++)
+		if (d->wanted[s] == from + 1 && d->weight[s] > 0 &&
+			d->weight[s] < difference &&
+			(found < 0 || d->weight[s] > d->weight[found]))
+			found = s;
+	return found;
+}
+
+/*
+ * Shares without endpoints stay where they are as long as somebody is there:
+ * they are moved when they get their first.
+ */
+void
+outbox_shares_distribute(OutboxDatabase *d)
+{
+	int			load[OUTBOX_MAX_WORKERS] = {0};
+	bool		changed = false;
+
+	if (extreme(d, load, false) < 0)
+		return;					/* whoever comes first gets it all */
+	for (int s = 1; s < OUTBOX_SHARES; s++)
+		if (d->wanted[s] != 0)
+			load[d->wanted[s] - 1] += d->weight[s];
+	for (int s = 0; s < OUTBOX_SHARES; s++)
+	{
+		int			to;
+
+		if (d->wanted[s] != 0 && takes_part(d, d->wanted[s] - 1))
+			continue;
+		to = extreme(d, load, false);
+		d->wanted[s] = to + 1;
+		load[to] += d->weight[s];
+		changed = true;
+	}
+	for (;;)
+	{
+		int			from = extreme(d, load, true);
+		int			to = extreme(d, load, false);
+		int			s = worth_moving(d, from, load[from] - load[to]);
+
+		if (s < 0)
+			break;
+		d->wanted[s] = to + 1;
+		load[from] -= d->weight[s];
+		load[to] += d->weight[s];
+		changed = true;
+	}
+	if (changed)
+		announce(d);
+}
+
+/* It looks even if there is nothing to move: it may have had nothing. */
+void
+outbox_shares_retire(OutboxDatabase *d, int worker)
+{
+	d->workers[worker].retiring = true;
+	outbox_shares_distribute(d);
+	announce(d);
+}
+
+void
+outbox_shares_exit(OutboxDatabase *d, int worker)
+{
+	d->workers[worker].serves = false;
+	d->workers[worker].retiring = false;
+	for (int s = 0; s < OUTBOX_SHARES; s++)
+		if (d->owner[s] == worker + 1)
+			d->owner[s] = 0;
+	outbox_shares_distribute(d);
+
+	/* What had been given to others already is free from now on. */
+	announce(d);
+}
+
+/* --------------------------------------------------------- in the worker */
+
+void
+outbox_shares_join(OutboxDatabase *database, int worker)
+{
+	db = database;
+	me = worker + 1;
+	LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
+	db->workers[worker].serves = true;
+	outbox_shares_distribute(db);
+	LWLockRelease(outbox_shared->lock);
+
+	/* Now that somebody serves, there may be more of us. */
+	outbox_launcher_ring();
+}
+
+bool
+outbox_shares_changed(void)
+{
+	return pg_atomic_read_u64(&db->shares_changed) != seen;
+}
+
+OutboxSharesNews
+outbox_shares_look(void)
+{
+	OutboxSharesNews news = {0};
+
+	LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
+	seen = pg_atomic_read_u64(&db->shares_changed);
+	for (int s = 0; s < OUTBOX_SHARES; s++)
+	{
+		if (db->owner[s] == 0 && db->wanted[s] == me)
+		{
+			db->owner[s] = me;
+			served[s] = true;
+			nserved++;
+			news.taken = true;
+			news.database = news.database || s == OUTBOX_SHARE_DATABASE;
+		}
+		else if (served[s] && db->wanted[s] != me)
+		{
+			served[s] = false;
+			nserved--;
+			leaving[s] = true;
+			nleaving++;
+			news.leaving = true;
+		}
+	}
+	news.retired = db->workers[me - 1].retiring && nserved + nleaving == 0;
+	LWLockRelease(outbox_shared->lock);
+	return news;
+}
+
+bool
+outbox_share_served(int share)
+{
+	return served[share];
+}
+
+bool
+outbox_serves_database(void)
+{
+	return served[OUTBOX_SHARE_DATABASE];
+}
+
+bool
+outbox_serves_endpoint(int32 endpoint_id)
+{
+	return served[outbox_share_of(endpoint_id)];
+}
+
+Datum
+outbox_shares_array(void)
+{
+	Datum		shares[OUTBOX_SHARES];
+	int			n = 0;
+
+	StaticAssertStmt(OUTBOX_SHARES == 256, "OUTBOX_SHARE_OF() says so, too");
+	for (int s = 0; s < OUTBOX_SHARES; s++)
+		if (served[s])
+			shares[n++] = Int32GetDatum(s);
+	return PointerGetDatum(construct_array(shares, n, INT4OID, sizeof(int32), true,
+										   TYPALIGN_INT));
+}
+
+bool
+outbox_shares_leaving(void)
+{
+	return nleaving > 0;
+}
+
+/* One that is wanted here again meanwhile is taken again like any other. */
+void
+outbox_shares_give_back(const bool *in_use)
+{
+	bool		given = false;
+
+	LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
+	for (int s = 0; s < OUTBOX_SHARES; s++)
+	{
+		if (!leaving[s] || in_use[s])
+			continue;
+		Assert(db->owner[s] == me);
+		db->owner[s] = 0;
+		leaving[s] = false;
+		nleaving--;
+		given = true;
+	}
+	if (given)
+		announce(db);
+	LWLockRelease(outbox_shared->lock);
+}
+
+void
+outbox_shares_weigh(const uint16 *weight)
+{
+	LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
+	for (int s = 1; s < OUTBOX_SHARES; s++)
+	{
+		/* The first endpoint of a share: nobody minds where it goes. */
+		if (db->weight[s] == 0 && weight[s] > 0)
+			db->wanted[s] = 0;
+		db->weight[s] = weight[s];
+	}
+	outbox_shares_distribute(db);
+	LWLockRelease(outbox_shared->lock);
+}

@@ -1,0 +1,306 @@
+/*
+ * worker_slot.c
+ *	  Owns the worker's side of its slot: how it comes, what it says of itself,
+ *	  how it goes, and how that is shown.
+ */
+#include "postgres.h"
+
+#include "fmgr.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "postmaster/bgworker.h"
+#include "postmaster/interrupt.h"
+#include "storage/ipc.h"
+#include "storage/proc.h"
+#include "utils/builtins.h"
+#include "utils/timestamp.h"
+
+#include "base/compat.h"
+#include "base/version.h"
+#include "server/launcher.h"
+#include "server/shares.h"
+
+/* Which worker this process is, and which start of it. */
+static OutboxWorker *mine;
+static uint64 my_generation;
+
+/* Under the lock: is the slot still this process's? */
+static bool
+is_mine(void)
+{
+	return mine->generation == my_generation && mine->pid == MyProcPid;
+}
+
+static int
+my_index(const OutboxDatabase *db)
+{
+	return (int) (mine - db->workers);
+}
+
+/*
+ * Leaves the slot, and leaves word for the launcher.  Somebody who wants the
+ * database for himself sends SIGTERM, and that is not a failure whatever the
+ * exit code.
+ */
+static void
+leave(int code, Datum arg)
+{
+	OutboxDatabase *db = (OutboxDatabase *) DatumGetPointer(arg);
+
+	LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
+	if (is_mine())
+	{
+		mine->pid = 0;
+		mine->latch = NULL;
+		mine->state = OUTBOX_WORKER_NONE;
+		mine->exited = true;
+		mine->exited_cleanly = code == 0 || db->holds > 0 || ShutdownRequestPending;
+		pg_atomic_write_u64(&mine->in_flight, 0);
+		pg_atomic_write_u64(&mine->memory, 0);
+		pg_atomic_write_u64(&mine->endpoints, 0);
+		outbox_shares_exit(db, my_index(db));
+	}
+	LWLockRelease(outbox_shared->lock);
+	outbox_launcher_ring();
+}
+
+static bool
+is_alone(const OutboxDatabase *db)
+{
+	for (int w = 0; w < OUTBOX_MAX_WORKERS; w++)
+		if (db->workers[w].pid != 0)
+			return false;
+	return true;
+}
+
+OutboxWorker *
+outbox_worker_attach(OutboxDatabase *db, int worker)
+{
+	bool		wanted;
+
+	mine = &db->workers[worker];
+	memcpy(&my_generation, MyBgworkerEntry->bgw_extra, sizeof(my_generation));
+	on_shmem_exit(leave, PointerGetDatum(db));
+
+	LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
+	wanted = mine->generation == my_generation && db->holds == 0;
+	if (mine->generation == my_generation)
+	{
+		if (is_alone(db))
+			pg_atomic_write_u64(&db->unmatched, 0);
+		mine->pid = MyProcPid;
+		mine->latch = MyLatch;
+		mine->started_at = GetCurrentTimestamp();
+		mine->waits_for_lock = false;
+		pg_atomic_write_u64(&mine->last_loop_at, 0);
+		pg_atomic_write_u64(&mine->delivered, 0);
+	}
+	LWLockRelease(outbox_shared->lock);
+
+	if (!wanted)
+		proc_exit(0);
+	return mine;
+}
+
+void
+outbox_worker_report(OutboxDatabase *db, OutboxWorkerState state,
+					 const char *reason)
+{
+	bool		discovered = false;
+
+	LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
+	if (is_mine())
+	{
+		/* The launcher may look into the next database, or send us company. */
+		discovered = !db->has_extension || mine->state != state;
+		db->has_extension = true;
+		mine->state = state;
+		strlcpy(db->reason, reason != NULL ? reason : "", sizeof(db->reason));
+	}
+	LWLockRelease(outbox_shared->lock);
+
+	if (discovered)
+		outbox_launcher_ring();
+}
+
+/* For the views only, so that no lock is needed. */
+void
+outbox_worker_waits_for_lock(bool waits)
+{
+	mine->waits_for_lock = waits;
+}
+
+void
+outbox_worker_no_extension(void)
+{
+	LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
+	if (is_mine())
+		mine->found_none = true;
+	LWLockRelease(outbox_shared->lock);
+}
+
+static const char *
+state_name(OutboxWorkerState state)
+{
+	switch (state)
+	{
+		case OUTBOX_WORKER_NONE:
+			return "no_worker";
+		case OUTBOX_WORKER_STARTING:
+			return "starting";
+		case OUTBOX_WORKER_RUNNING:
+			return "running";
+		case OUTBOX_WORKER_DISABLED:
+			return "disabled";
+		case OUTBOX_WORKER_HELD:
+			return "held";
+		case OUTBOX_WORKER_VERSION_MISMATCH:
+			return "version_mismatch";
+	}
+	return NULL;
+}
+
+/* Why it is not running; empty: there is nothing to say. */
+static void
+describe(const OutboxDatabase *db, const OutboxWorker *worker, char *reason, size_t size)
+{
+	reason[0] = '\0';
+	if (worker->state != OUTBOX_WORKER_NONE)
+	{
+		if (worker->state == OUTBOX_WORKER_STARTING && worker->waits_for_lock)
+			strlcpy(reason, "the worker is starting, and waits for a lock on a table of outbox that another session holds",
+					size);
+		else if (worker->state != OUTBOX_WORKER_RUNNING &&
+				 worker->state != OUTBOX_WORKER_STARTING)
+			strlcpy(reason, db->reason, size);
+		return;
+	}
+	switch (worker->absence)
+	{
+		case OUTBOX_ABSENCE_NONE:
+			break;
+		case OUTBOX_ABSENCE_FAILED:
+			snprintf(reason, size,
+					 "the worker ended with an error, see the server log; it is started again after %d s",
+					 worker->delay);
+			break;
+		case OUTBOX_ABSENCE_NO_ROOM:
+			strlcpy(reason, "no free background worker slot: raise max_worker_processes", size);
+			break;
+		case OUTBOX_ABSENCE_WANTED:
+			strlcpy(reason, "a command wants the database for itself", size);
+			break;
+	}
+}
+
+#define STATUS_COLUMNS 13
+
+/* A row that is made under the lock and stored after it. */
+typedef struct Row
+{
+	Datum		values[STATUS_COLUMNS];
+	bool		nulls[STATUS_COLUMNS];
+	OutboxWorkerState state;
+	char		reason[sizeof(((OutboxDatabase *) NULL)->reason)];
+} Row;
+
+static int64
+read_u64(const pg_atomic_uint64 *number)
+{
+	return (int64) pg_atomic_read_u64(unconstify(pg_atomic_uint64 *, number));
+}
+
+static void
+fill_row(const OutboxDatabase *db, int w, Row *row)
+{
+	const OutboxWorker *worker = &db->workers[w];
+	TimestampTz last_loop_at = (TimestampTz) read_u64(&worker->last_loop_at);
+
+	memset(row->nulls, 0, sizeof(row->nulls));
+	row->state = worker->state;
+	describe(db, worker, row->reason, sizeof(row->reason));
+	row->values[0] = ObjectIdGetDatum(db->dboid);
+	row->values[1] = Int32GetDatum(w + 1);
+	row->values[2] = Int32GetDatum((int32) worker->pid);
+	row->nulls[2] = worker->pid == 0;
+	row->values[5] = TimestampTzGetDatum(worker->started_at);
+	row->nulls[5] = worker->pid == 0;
+	row->values[6] = Int64GetDatum(worker->restarts);
+	row->values[7] = TimestampTzGetDatum(last_loop_at);
+	row->nulls[7] = last_loop_at == 0;
+	row->values[8] = Int64GetDatum(read_u64(&worker->endpoints));
+	row->values[9] = Int64GetDatum(read_u64(&worker->in_flight));
+	row->values[10] = Int64GetDatum(read_u64(&worker->delivered));
+	row->values[11] = Int64GetDatum(read_u64(&db->unmatched));
+	row->values[12] = Int64GetDatum(read_u64(&worker->memory));
+}
+
+static void
+store_row(ReturnSetInfo *rsinfo, Row *row)
+{
+	row->values[3] = CStringGetTextDatum(state_name(row->state));
+	row->nulls[4] = row->reason[0] == '\0';
+	if (!row->nulls[4])
+		row->values[4] = CStringGetTextDatum(row->reason);
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, row->values, row->nulls);
+}
+
+/*
+ * A database that has no slot still gets a row, so that it can be told why:
+ * nobody has looked yet, or there are too many.
+ */
+static void
+store_unknown(ReturnSetInfo *rsinfo, int nslots)
+{
+	Row			row = {.state = OUTBOX_WORKER_NONE};
+
+	memset(row.nulls, true, sizeof(row.nulls));
+	row.nulls[0] = row.nulls[1] = row.nulls[3] = false;
+	row.values[0] = ObjectIdGetDatum(MyDatabaseId);
+	row.values[1] = Int32GetDatum(1);
+	if (nslots < OUTBOX_MAX_DATABASES)
+		strlcpy(row.reason, "no worker was started for this database yet", sizeof(row.reason));
+	else
+		snprintf(row.reason, sizeof(row.reason),
+				 "one server serves %d databases, and so many others have the extension, or are being looked into",
+				 OUTBOX_MAX_DATABASES);
+	store_row(rsinfo, &row);
+}
+
+/*
+ * outbox.worker_slots(): a row for each worker that a database has or should
+ * have; the first one of a database that may get one; and one for the database
+ * that asks.  None when the library is not preloaded.
+ */
+OUTBOX_FUNCTION(outbox_worker_status_1_0, 0)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	Row		   *rows = palloc(sizeof(Row) * OUTBOX_MAX_WORKERS);
+	bool		ours = false;
+	int			nslots = 0;
+
+	InitMaterializedSRF(fcinfo, 0);
+	outbox_expect_columns(fcinfo, rsinfo->setDesc, STATUS_COLUMNS);
+	if (outbox_shared == NULL)
+		return (Datum) 0;
+
+	for (int i = 0; i < OUTBOX_MAX_DATABASES; i++)
+	{
+		const OutboxDatabase *db = &outbox_shared->databases[i];
+		int			n = 0;
+
+		LWLockAcquire(outbox_shared->lock, LW_SHARED);
+		for (int w = 0; OidIsValid(db->dboid) && w < Max(db->nworkers, 1); w++)
+			if (w == 0 || db->workers[w].state != OUTBOX_WORKER_NONE ||
+				db->workers[w].absence != OUTBOX_ABSENCE_NONE)
+				fill_row(db, w, &rows[n++]);
+		nslots += OidIsValid(db->dboid);
+		ours = ours || db->dboid == MyDatabaseId;
+		LWLockRelease(outbox_shared->lock);
+		for (int w = 0; w < n; w++)
+			store_row(rsinfo, &rows[w]);
+	}
+	if (!ours)
+		store_unknown(rsinfo, nslots);
+	return (Datum) 0;
+}

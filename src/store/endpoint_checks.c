@@ -1,0 +1,301 @@
+/*
+ * endpoint_checks.c
+ *	  Owns the SQL-callable checks of endpoint settings, and the place in the
+ *	  log that is "now": what create_endpoint() and its relatives are built on.
+ *
+ * Everything wrong is refused here, with a hint, and not found out by the
+ * worker.
+ */
+#include "base/outbox.h"
+
+#include "access/xact.h"
+#include "catalog/pg_type.h"
+#include "commands/sequence.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/fmgrprotos.h"
+#include "utils/jsonb.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+#include "base/compat.h"
+#include "base/encoding.h"
+#include "base/names.h"
+#include "base/version.h"
+#include "format/signature.h"
+#include "log/log.h"
+#include "server/shmem.h"
+#include "server/wakeup.h"
+#include "transport/http/http.h"
+
+/* check_url(text): NULL or an error. */
+OUTBOX_FUNCTION(outbox_check_url_1_0, 1)
+{
+	char	   *url = text_to_cstring(PG_GETARG_TEXT_PP(0));
+	const char *hint = NULL;
+	const char *problem = outbox_http_check_url(url, &hint);
+
+	if (problem == NULL && outbox_text_problem(url, strlen(url)) != NULL)
+	{
+		problem = "the URL contains a control character";
+		hint = "Percent-encode it.";
+	}
+
+	/* The URL may hold a token: the message does not repeat it. */
+	if (problem)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("invalid url: %s", problem),
+				 hint ? errhint("%s", hint) : 0));
+	PG_RETURN_VOID();
+}
+
+OUTBOX_FUNCTION(outbox_check_topics_1_0, 1)
+{
+	ArrayType  *array = PG_GETARG_ARRAYTYPE_P(0);
+	Datum	   *elems;
+	bool	   *nulls;
+	int			n;
+
+	deconstruct_array(array, TEXTOID, -1, false, TYPALIGN_INT, &elems, &nulls, &n);
+	if (n == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("topics must not be empty"),
+				 errhint("Name at least one pattern, like '{order.*}'; '{*}' stands for every topic.")));
+	if (ARR_NDIM(array) > 1)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("topics must not have %d dimensions", ARR_NDIM(array)),
+				 errhint("Write the patterns in one list, like '{order.*,invoice.paid}'.")));
+	for (int i = 0; i < n; i++)
+	{
+		char	   *pattern = nulls[i] ? NULL : TextDatumGetCString(elems[i]);
+		const char *problem = nulls[i] ? "it is NULL" :
+			outbox_pattern_problem(pattern, strlen(pattern));
+
+		if (problem)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("invalid topic pattern \"%s\": %s",
+							pattern ? pattern : "NULL", problem),
+					 errhint("A pattern is a topic like \"order.created\" in which a segment may be \"*\", or \"*\" alone.")));
+	}
+	PG_RETURN_VOID();
+}
+
+OUTBOX_FUNCTION(outbox_check_secret_1_0, 1)
+{
+	char	   *secret = text_to_cstring(PG_GETARG_TEXT_PP(0));
+	OutboxKey	key;
+
+	if (!outbox_secret_decode(secret, &key))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("invalid secret"),
+				 errhint("A secret is \"whsec_\" followed by the base64 of %d to %d random bytes; leave it out to have one generated.",
+						 OUTBOX_SECRET_MIN, OUTBOX_SECRET_MAX)));
+	PG_RETURN_VOID();
+}
+
+OUTBOX_FUNCTION(outbox_new_secret_1_0, 0)
+{
+	(void) fcinfo;
+	PG_RETURN_TEXT_P(cstring_to_text(outbox_secret_generate()));
+}
+
+OUTBOX_FUNCTION(outbox_check_headers_1_0, 1)
+{
+	Jsonb	   *jb = PG_GETARG_JSONB_P(0);
+	JsonbIterator *it = JsonbIteratorInit(&jb->root);
+	JsonbIteratorToken token;
+	JsonbValue	v;
+	char	   *name = NULL;
+
+	if (!JB_ROOT_IS_OBJECT(jb))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("headers must be a JSON object"),
+				 errhint("Write them as '{\"name\": \"value\"}'.")));
+	if (JB_ROOT_COUNT(jb) > OUTBOX_MAX_ENDPOINT_HEADERS)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("an endpoint has too many headers"),
+				 errdetail("It has %d; at most %d are allowed.",
+						   (int) JB_ROOT_COUNT(jb), OUTBOX_MAX_ENDPOINT_HEADERS),
+				 errhint("Leave some out: receivers read 100 lines of header, and an event's own are among them.")));
+	while ((token = JsonbIteratorNext(&it, &v, true)) != WJB_DONE)
+	{
+		const char *problem = NULL;
+		const char *hint = "Choose another name: this one cannot be set.";
+
+		if (token == WJB_KEY)
+		{
+			name = pnstrdup(v.val.string.val, v.val.string.len);
+			problem = outbox_header_name_problem(v.val.string.val,
+												 v.val.string.len, false);
+		}
+		else if (token == WJB_VALUE)
+		{
+			if (v.type != jbvString)
+			{
+				problem = "its value is not a string";
+				hint = "headers is a flat object of strings, like '{\"authorization\": \"Bearer …\"}'.";
+			}
+			else if (outbox_text_problem(v.val.string.val, v.val.string.len))
+			{
+				problem = "its value has a control character";
+				hint = "Remove line breaks, tabs and other control characters.";
+			}
+		}
+
+		/* Values may be tokens: only a name is repeated. */
+		if (problem)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("invalid header \"%s\": %s", name, problem),
+					 errhint("%s", hint)));
+	}
+	PG_RETURN_VOID();
+}
+
+/* topic_in(topic, patterns): does one of them match? */
+OUTBOX_FUNCTION(outbox_topic_in_1_0, 2)
+{
+	text	   *topic = PG_GETARG_TEXT_PP(0);
+	Datum	   *elems;
+	bool	   *nulls;
+	int			n;
+
+	deconstruct_array(PG_GETARG_ARRAYTYPE_P(1), TEXTOID, -1, false, TYPALIGN_INT,
+					  &elems, &nulls, &n);
+	for (int i = 0; i < n; i++)
+	{
+		text	   *pattern;
+
+		if (nulls[i])
+			continue;
+		pattern = DatumGetTextPP(elems[i]);
+		if (outbox_topic_matches(VARDATA_ANY(topic), VARSIZE_ANY_EXHDR(topic),
+								 VARDATA_ANY(pattern), VARSIZE_ANY_EXHDR(pattern)))
+			PG_RETURN_BOOL(true);
+	}
+	PG_RETURN_BOOL(false);
+}
+
+/*
+ * position_now(OUT snapshot pg_snapshot, OUT seq_low bigint): the end of the
+ * log, as an endpoint that is made in this transaction has to see it.
+ *
+ * With an xid this very transaction is listed as running; without one, its
+ * events would look as if they had been read.
+ */
+OUTBOX_FUNCTION(outbox_position_now_1_0, 1)
+{
+	OutboxTick *tick;
+	TupleDesc	desc;
+	Datum		values[3];
+	bool		nulls[3] = {false, false, false};
+	OutboxTick *then;
+
+	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+	outbox_expect_columns(fcinfo, desc, lengthof(values));
+	(void) GetTopTransactionId();
+	tick = outbox_log_now(PG_GETARG_OID(0));
+	then = outbox_log_then(tick);
+	values[0] = DirectFunctionCall1(pg_snapshot_in,
+									CStringGetDatum(outbox_tick_snapshot(tick)));
+	values[1] = Int64GetDatum(tick->seq_low);
+	values[2] = DirectFunctionCall1(pg_snapshot_in,
+									CStringGetDatum(outbox_tick_snapshot(then)));
+	outbox_tick_unref(tick);
+	outbox_tick_unref(then);
+	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc),
+													  values, nulls)));
+}
+
+/* This transaction changes endpoints: the worker looks at its commit. */
+OUTBOX_FUNCTION(outbox_endpoints_changed_1_0, 0)
+{
+	OutboxDatabase *db = outbox_database_slot(MyDatabaseId, false);
+
+	(void) fcinfo;
+	outbox_mark_changed();
+
+	/* What made the worker fail may be what is being changed. */
+	for (int w = 0; db != NULL && w < OUTBOX_MAX_WORKERS; w++)
+		if (db->workers[w].pid == 0 && (w == 0 || db->workers[w].failures > 0))
+			outbox_mark_launcher();
+	PG_RETURN_VOID();
+}
+
+static Datum
+time_or_null(TimestampTz t, bool *null)
+{
+	*null = t == 0;
+	return TimestampTzGetDatum(t);
+}
+
+static Datum
+ms_or_null(double ms, bool *null)
+{
+	*null = ms < 0;
+	return Float8GetDatum(ms);
+}
+
+static Datum
+text_or_null(const char *s, bool *null)
+{
+	*null = s[0] == '\0';
+	return CStringGetTextDatum(s);
+}
+
+/*
+ * endpoint_stats(endpoint_id int): what the worker of this database published,
+ * or NULL where it has published nothing since the server started.
+ */
+OUTBOX_FUNCTION(outbox_endpoint_stats_1_0, 1)
+{
+	static const char *const states[] = {
+		[OUTBOX_ENDPOINT_ACTIVE] = "active",
+		[OUTBOX_ENDPOINT_PAUSED] = "paused",
+		[OUTBOX_ENDPOINT_BACKING_OFF] = "backing_off",
+		[OUTBOX_ENDPOINT_DISABLED] = "disabled",
+		[OUTBOX_ENDPOINT_HELD] = "held",
+	};
+	OutboxStats s;
+	TupleDesc	desc;
+	Datum		v[19];
+	bool		n[19] = {0};
+
+	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+	outbox_expect_columns(fcinfo, desc, lengthof(v));
+	if (!outbox_stats_fetch(MyDatabaseId, PG_GETARG_INT32(0), &s))
+		PG_RETURN_NULL();
+
+	v[0] = CStringGetTextDatum(states[s.state]);
+	v[1] = time_or_null(s.state_since, &n[1]);
+	v[2] = text_or_null(s.reason, &n[2]);
+	v[3] = Int64GetDatum(s.pending);
+	v[4] = BoolGetDatum(s.pending_exact);
+	v[5] = Int64GetDatum(s.processing);
+	v[6] = Int64GetDatum(s.retrying);
+	v[7] = Int64GetDatum(s.blocked);
+	v[8] = Int64GetDatum(s.dead);
+	v[9] = Int64GetDatum(s.delivered);
+	v[10] = Int64GetDatum(s.failed_attempts);
+	v[11] = time_or_null(s.oldest_pending_at, &n[11]);
+	v[12] = time_or_null(s.next_attempt_at, &n[12]);
+	v[13] = Float8GetDatum(s.rate_per_s);
+	v[14] = ms_or_null(s.latency_p50_ms, &n[14]);
+	v[15] = ms_or_null(s.latency_p95_ms, &n[15]);
+	v[16] = ms_or_null(s.latency_p99_ms, &n[16]);
+	v[17] = time_or_null(s.last_success_at, &n[17]);
+	v[18] = text_or_null(s.last_error, &n[18]);
+	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), v, n)));
+}

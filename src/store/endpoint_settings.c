@@ -1,0 +1,371 @@
+/*
+ * endpoint_settings.c
+ *	  Reads what the extension's tables say about endpoints: their settings.
+ */
+#include "base/outbox.h"
+
+#include "catalog/pg_type.h"
+#include "miscadmin.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/jsonb.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+
+#include "base/compat.h"
+#include "base/query.h"
+#include "base/table_rows.h"
+#include "log/step.h"
+#include "store/endpoint_settings.h"
+#include "store/seal.h"
+
+/* Has keys only while settings are read. */
+static OutboxKeyring keyring;
+
+static void
+read_patterns(Datum array, OutboxSettings *s)
+{
+	Datum	   *elems;
+	bool	   *nulls;
+	int			n;
+
+	deconstruct_array(DatumGetArrayTypeP(array), TEXTOID, -1, false, TYPALIGN_INT,
+					  &elems, &nulls, &n);
+	s->patterns = palloc(sizeof(char *) * Max(n, 1));
+	s->npatterns = 0;
+	for (int i = 0; i < n; i++)
+		if (!nulls[i])
+			s->patterns[s->npatterns++] = TextDatumGetCString(elems[i]);
+}
+
+static char *
+jsonb_string(const JsonbValue *v)
+{
+	return pnstrdup(v->val.string.val, v->val.string.len);
+}
+
+static void
+read_headers(Jsonb *jb, OutboxSettings *s)
+{
+	JsonbIterator *it = JsonbIteratorInit(&jb->root);
+	JsonbIteratorToken token;
+	JsonbValue	v;
+	int			n = JB_ROOT_COUNT(jb);
+
+	s->header_names = palloc(sizeof(char *) * Max(n, 1));
+	s->header_values = palloc(sizeof(char *) * Max(n, 1));
+	while ((token = JsonbIteratorNext(&it, &v, true)) != WJB_DONE)
+	{
+		if (token == WJB_KEY)
+			s->header_names[s->nheaders] = jsonb_string(&v);
+		else if (token == WJB_VALUE && v.type == jbvString)
+			s->header_values[s->nheaders++] = jsonb_string(&v);
+	}
+}
+
+static OutboxFormat
+read_format(const char *name)
+{
+	if (strcmp(name, "raw") == 0)
+		return OUTBOX_FORMAT_RAW;
+	if (strcmp(name, "cloudevents") == 0)
+		return OUTBOX_FORMAT_CLOUDEVENTS;
+	if (strcmp(name, "cloudevents-binary") == 0)
+		return OUTBOX_FORMAT_CLOUDEVENTS_BINARY;
+	return OUTBOX_FORMAT_STANDARD;
+}
+
+static OutboxOrdering
+read_ordering(const char *name)
+{
+	if (strcmp(name, "none") == 0)
+		return OUTBOX_ORDER_NONE;
+	if (strcmp(name, "strict") == 0)
+		return OUTBOX_ORDER_STRICT;
+	return OUTBOX_ORDER_KEY;
+}
+
+#define USEC(column) \
+	"(pg_catalog.date_part('epoch', s." column ") OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8"
+
+/*
+ * What is no longer used to sign is no longer kept either.  A row that somebody
+ * is rotating again just now is theirs: nothing is waited for.
+ */
+static void
+forget_previous_secrets(void)
+{
+	outbox_query("UPDATE outbox.endpoint_secrets SET previous = NULL, previous_until = NULL"
+		  " WHERE endpoint_id OPERATOR(pg_catalog.=) ANY (ARRAY("
+		  "SELECT k.endpoint_id FROM outbox.endpoint_secrets k"
+		  " WHERE k.previous_until OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp()"
+		  " FOR UPDATE SKIP LOCKED))",
+		  0, NULL, NULL, NULL);
+}
+
+static void
+read_settings(OutboxApplySettings apply, void *arg)
+{
+	SPITupleTable *table;
+	uint64		n;
+	bool		expired = false;
+
+	outbox_query("SELECT s.endpoint_id, s.name, s.url, s.topics, s.format, s.headers,"
+		  " s.ordering, s.on_exhausted, s.max_in_flight,"
+		  " s.rate_limit::pg_catalog.float8, " USEC("timeout") ", "
+		  USEC("connect_timeout") ", s.max_attempts, " USEC("max_age") ", "
+		  USEC("backoff_base") ", " USEC("backoff_max") ","
+		  " s.state, s.state_since, s.reason, s.version, s.generation,"
+		  " s.start_snapshot::pg_catalog.text, s.start_seq_low,"
+		  " k.secret, k.previous, k.previous_until, s.filter, s.xmin, k.xmin,"
+		  " s.batch_size, " USEC("batch_wait")
+		  " FROM outbox.endpoint_settings s LEFT JOIN outbox.endpoint_secrets k"
+		  " ON k.endpoint_id OPERATOR(pg_catalog.=) s.endpoint_id"
+		  " ORDER BY s.endpoint_id",
+		  0, NULL, NULL, NULL);
+
+	/* What apply() asks replaces the rows that are at hand. */
+	table = SPI_tuptable;
+	n = SPI_processed;
+	for (uint64 i = 0; i < n; i++)
+	{
+		OutboxColumns row;
+		OutboxSettings s = {0};
+
+		SPI_tuptable = table;
+		row = fetch_row(i);
+		s.id = row_int4(row, 0);
+		outbox_step_blame(s.id);
+		if (outbox_step_held(OUTBOX_STEP_RELOAD, s.id))
+		{
+			apply(arg, &s);		/* its row could not be read: nothing else is */
+			continue;
+		}
+		s.name = row_text(row, 1);
+		s.url = row_text(row, 2);
+		read_patterns(row.values[3], &s);
+		s.format = read_format(row_text(row, 4));
+		if (!row.nulls[5])
+			read_headers(DatumGetJsonbP(row.values[5]), &s);
+		s.ordering = read_ordering(row_text(row, 6));
+		s.block_on_dead = row_is(row, 7, "block");
+		s.max_in_flight = row_int4(row, 8);
+		s.rate_limit = row.nulls[9] ? 0 : DatumGetFloat8(row.values[9]);
+		s.timeout = row_int8(row, 10);
+		s.connect_timeout = row_int8(row, 11);
+		s.max_attempts = row_int4(row, 12);
+		s.max_age = row_int8(row, 13);
+		s.backoff_base = row_int8(row, 14);
+		s.backoff_max = row_int8(row, 15);
+		s.paused = row_is(row, 16, "paused");
+		s.disabled = row_is(row, 16, "disabled");
+		s.state_since = row_time(row, 17, 0);
+		s.reason = row_text(row, 18);
+		s.version = row_int8(row, 19);
+		s.generation = row_int8(row, 20);
+		s.start = outbox_tick_make(0, s.state_since, row_int8(row, 22),
+								   row_int8(row, 22), row_text(row, 21));
+		s.secret = row_text(row, 23);
+		s.previous_until = row_time(row, 25, DT_NOEND);
+		if (s.previous_until > GetCurrentTimestamp())
+			s.previous = row_text(row, 24);
+		else
+			expired = true;
+		if (s.previous == NULL)
+			s.previous_until = DT_NOEND;
+		s.row_version = (uint64) DatumGetTransactionId(row.values[27]) << 32 |
+			(row.nulls[28] ? 0 : DatumGetTransactionId(row.values[28]));
+		s.keys_version = outbox_keyring_version(&keyring);
+		s.batch_size = row_int4(row, 29);
+		s.batch_wait = row_int8(row, 30);
+		s.filter = row.nulls[26] ? NULL : DatumGetJsonPathP(row.values[26]);
+		apply(arg, &s);
+		outbox_tick_unref(s.start);
+	}
+	if (expired)
+		forget_previous_secrets();
+}
+
+/* The key file is read once, and its keys are gone when the settings are read. */
+void
+outbox_catalog_settings(OutboxApplySettings apply, void *arg)
+{
+	static char told[sizeof(keyring.problem)];
+
+	outbox_keyring_load(&keyring);
+	if (strcmp(keyring.problem, told) != 0 && keyring.problem[0])
+		ereport(LOG,
+				(errmsg("outbox.secret_key_file %s", keyring.problem),
+				 errhint("Endpoints with sealed secrets are held. Mend the file, then SELECT pg_reload_conf().")));
+	strlcpy(told, keyring.problem, sizeof(told));
+	PG_TRY();
+	{
+		read_settings(apply, arg);
+	}
+	PG_FINALLY();
+	{
+		outbox_keyring_wipe(&keyring);
+	}
+	PG_END_TRY();
+}
+
+static char **
+copy_strings(char **from, int n)
+{
+	char	  **to = palloc(sizeof(char *) * Max(n, 1));
+
+	for (int i = 0; i < n; i++)
+		to[i] = pstrdup(from[i]);
+	return to;
+}
+
+/* In clear, palloc'd; as stored, and ep->held_for says why, where it does not open. */
+static char *
+open_value(OutboxEndpoint *ep, const char *field, const char *value)
+{
+	char		problem[OUTBOX_SEAL_PROBLEM];
+	char	   *clear = outbox_unseal(&keyring, ep->id, field, value, problem);
+
+	if (clear)
+		return clear;
+	ep->held_for = pstrdup(problem);
+	return pstrdup(value);
+}
+
+static void
+open_headers(OutboxEndpoint *ep)
+{
+	for (int i = 0; i < ep->request.nheaders; i++)
+	{
+		char	   *field = psprintf(OUTBOX_FIELD_HEADER "%s", ep->request.header_names[i]);
+
+		ep->request.header_values[i] = open_value(ep, field, ep->request.header_values[i]);
+		pfree(field);
+	}
+}
+
+/* A secret that does not decode is as good as none. */
+static void
+open_secrets(OutboxEndpoint *ep, const OutboxSettings *s)
+{
+	char	   *secret = s->secret ? open_value(ep, OUTBOX_FIELD_SECRET, s->secret) : NULL;
+	char	   *previous = s->previous ? open_value(ep, OUTBOX_FIELD_PREVIOUS, s->previous) : NULL;
+
+	ep->request.nkeys = 0;
+	if (secret && outbox_secret_decode(secret, &ep->request.keys[0]))
+	{
+		ep->request.nkeys = 1;
+		if (previous && outbox_secret_decode(previous, &ep->request.keys[1]))
+			ep->request.nkeys = 2;
+	}
+	if (ep->request.nkeys == 0 && ep->held_for == NULL)
+		ep->held_for = "secret missing";
+	if (secret)
+		explicit_bzero(secret, strlen(secret));
+	if (previous)
+		explicit_bzero(previous, strlen(previous));
+}
+
+/*
+ * The transaction may still be undone, and the reader has the former patterns
+ * until it is told of the new ones.  So their memory is only retired here, and
+ * freed with the next report.  Requests in flight have copies of all they need.
+ */
+static void
+assign(OutboxEndpoint *ep, const OutboxSettings *s)
+{
+	MemoryContext cxt = AllocSetContextCreate(CurTransactionContext,
+											  "outbox endpoint settings",
+											  ALLOCSET_SMALL_SIZES);
+	MemoryContext old = MemoryContextSwitchTo(cxt);
+
+	ep->name = pstrdup(s->name);
+	ep->npatterns = s->npatterns;
+	ep->patterns = copy_strings(s->patterns, s->npatterns);
+	ep->row_version = s->row_version;
+	ep->filter = NULL;
+	if (s->filter)
+	{
+		ep->filter = palloc(VARSIZE(s->filter));
+		memcpy(ep->filter, s->filter, VARSIZE(s->filter));
+	}
+	ep->held_for = NULL;
+	ep->keys_version = s->keys_version;
+	ep->target.url = open_value(ep, OUTBOX_FIELD_URL, s->url);
+	ep->target.connect_timeout = (int) Min(s->connect_timeout / 1000, PG_INT32_MAX);
+	ep->target.timeout = (int) Min(s->timeout / 1000, PG_INT32_MAX);
+	ep->target.whole_answer = s->batch_size > 1;
+	ep->request.format = s->format;
+	ep->request.nheaders = s->nheaders;
+	ep->request.header_names = copy_strings(s->header_names, s->nheaders);
+	ep->request.header_values = copy_strings(s->header_values, s->nheaders);
+	open_headers(ep);
+	open_secrets(ep, s);
+	ep->previous_until = s->previous_until;
+	ep->ordering = s->ordering;
+	ep->block_on_dead = s->block_on_dead;
+	ep->max_in_flight = s->max_in_flight;
+	if (ep->slots == 0 ||
+		(ep->breaker == OUTBOX_BREAKER_CLOSED && ep->ramp_at == 0))
+		ep->slots = s->max_in_flight;
+	ep->rate_limit = s->rate_limit;
+	ep->max_attempts = s->max_attempts;
+	ep->max_age = s->max_age;
+	ep->backoff_base = s->backoff_base;
+	ep->backoff_max = s->backoff_max;
+	ep->batch_size = s->batch_size;
+	ep->batch_wait = s->batch_wait;
+	if (ep->disabled && !s->disabled)
+		ep->retry_at = 0;		/* resumed: no backoff from before counts */
+	ep->paused = s->paused;
+
+	/* What the receiver asked for may not be in the table yet. */
+	if (!ep->state_dirty)
+	{
+		ep->disabled = s->disabled;
+		if (ep->breaker == OUTBOX_BREAKER_CLOSED)
+			ep->state_since = s->state_since;
+		strlcpy(ep->reason, s->reason ? s->reason : "", sizeof(ep->reason));
+	}
+	ep->version = s->version;
+
+	if (ep->settings_cxt)
+	{
+		if (ep->retired_cxt == NULL)
+			ep->retired_cxt = AllocSetContextCreate(ep->cxt, "outbox retired settings",
+													ALLOCSET_SMALL_SIZES);
+		MemoryContextSetParent(ep->settings_cxt, ep->retired_cxt);
+	}
+	MemoryContextSetParent(cxt, ep->cxt);
+	ep->settings_cxt = cxt;
+	MemoryContextSwitchTo(old);
+}
+
+/* After an error it has the former ones: the memory of the new ones goes. */
+void
+outbox_catalog_assign(OutboxEndpoint *ep, const OutboxSettings *s)
+{
+	const OutboxEndpoint was = *ep;
+
+	PG_TRY();
+	{
+		assign(ep, s);
+	}
+	PG_CATCH();
+	{
+		*ep = was;
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+}
+
+int64
+outbox_catalog_subscription(int32 endpoint_id)
+{
+	Datum		args[1] = {Int32GetDatum(endpoint_id)};
+
+	outbox_query("SELECT pg_catalog.max(version) FROM outbox.subscriptions"
+		  " WHERE endpoint_id OPERATOR(pg_catalog.=) $1",
+		  1, (Oid[]) {INT4OID}, args, NULL);
+	return row_int8(fetch_row(0), 0);
+}

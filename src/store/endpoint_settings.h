@@ -1,0 +1,60 @@
+/*
+ * endpoint_settings.h
+ *	  Reads what the tables say about endpoints: their settings.
+ */
+#ifndef OUTBOX_ENDPOINT_SETTINGS_H
+#define OUTBOX_ENDPOINT_SETTINGS_H
+
+#include "endpoint/endpoint.h"
+
+/* All of these run inside a transaction of transaction.h. */
+
+/* Calls 'apply' for each endpoint there is, with its settings as a row. */
+typedef struct OutboxSettings
+{
+	int32		id;
+	const char *name;
+	const char *url;
+	int			npatterns;
+	char	  **patterns;
+	JsonPath   *filter;
+	OutboxFormat format;
+	int			nheaders;
+	char	  **header_names;
+	char	  **header_values;
+	OutboxOrdering ordering;
+	bool		block_on_dead;
+	int			max_in_flight;
+	double		rate_limit;
+	int64		timeout;		/* µs, as all intervals here */
+	int64		connect_timeout;
+	int			max_attempts;
+	int64		max_age;
+	int64		backoff_base;
+	int64		backoff_max;
+	int			batch_size;
+	int64		batch_wait;
+	bool		paused;
+	bool		disabled;
+	TimestampTz state_since;
+	const char *reason;
+	int64		version;
+	int64		generation;
+	OutboxTick *start;
+	const char *secret;			/* as stored; NULL: missing */
+	uint64		row_version;	/* of the rows: same number, same settings */
+	uint64		keys_version;	/* of the key file: the same holds for it */
+	const char *previous;		/* NULL: none, or its time is over */
+	TimestampTz previous_until; /* DT_NOEND: no previous one */
+} OutboxSettings;
+
+typedef void (*OutboxApplySettings) (void *arg, const OutboxSettings *s);
+extern void outbox_catalog_settings(OutboxApplySettings apply, void *arg);
+
+/* Copies settings into the endpoint (creating its contexts anew). */
+extern void outbox_catalog_assign(OutboxEndpoint *ep, const OutboxSettings *s);
+
+/* The newest version of the subscription that has a place in the log. */
+extern int64 outbox_catalog_subscription(int32 endpoint_id);
+
+#endif							/* OUTBOX_ENDPOINT_SETTINGS_H */

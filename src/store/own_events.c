@@ -1,0 +1,214 @@
+/*
+ * own_events.c
+ *	  Owns the events that outbox emits about itself: deliveries that died, an
+ *	  endpoint that was disabled or has recovered.
+ *
+ * They are written with the outcome they tell of, in one transaction, and only
+ * where an endpoint subscribes.  An outcome does not wait for them: where the log
+ * is locked or refuses them, they are kept in memory and written later.  They
+ * name events, and never show a payload.  What befalls them is not told, so that
+ * they never cause themselves.
+ */
+#include "base/outbox.h"
+
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "lib/stringinfo.h"
+#include "utils/builtins.h"
+#include "utils/json.h"
+#include "utils/memutils.h"
+
+#include "base/names.h"
+#include "base/query.h"
+#include "endpoint/subscribers.h"
+#include "log/step.h"
+#include "log/transaction.h"
+#include "store/own_events.h"
+
+/* Deliveries that one outbox.dead names; the rest is counted. */
+#define MAX_NAMED 100
+
+/* Notices that are kept while they cannot be written. */
+#define MAX_KEPT 1000
+
+/* Bytes that end an outbox.dead: the count. */
+#define TAIL 32
+
+typedef struct Notice
+{
+	const char *topic;			/* static */
+	char	   *payload;
+	bool		fresh;			/* of the settle that is under way */
+	bool		written;		/* by it */
+} Notice;
+
+static Notice *notices;
+static int	nnotices;
+
+static void
+emit(const char *topic, const char *payload)
+{
+	if (notices == NULL)
+		notices = MemoryContextAlloc(TopMemoryContext, sizeof(Notice) * MAX_KEPT);
+	if (nnotices == MAX_KEPT)
+	{
+		ereport(WARNING,
+				(errmsg("an event \"%s\" is given up: %d others could not be written yet",
+						topic, MAX_KEPT)));
+		return;
+	}
+	notices[nnotices].payload = MemoryContextStrdup(TopMemoryContext, payload);
+	notices[nnotices].topic = topic;
+	notices[nnotices].fresh = true;
+	notices[nnotices++].written = false;
+}
+
+static void
+write_notices(void *arg)
+{
+	(void) arg;
+	for (int i = 0; i < nnotices; i++)
+	{
+		Datum		args[2] = {CStringGetTextDatum(notices[i].topic),
+		CStringGetTextDatum(notices[i].payload)};
+
+		outbox_query("INSERT INTO outbox.events (topic, payload)"
+					 " VALUES ($1, $2::pg_catalog.jsonb)",
+					 2, (Oid[]) {TEXTOID, TEXTOID}, args, NULL);
+	}
+}
+
+/* The log may be locked, as while an index is made: they are written later. */
+void
+outbox_notice_flush(void)
+{
+	OutboxStepError failure;
+
+	if (!outbox_notice_waits() || !outbox_lock_log())
+		return;
+	if (!outbox_step_try_part(write_notices, NULL, &failure))
+	{
+		outbox_step_hold(OUTBOX_STEP_NOTICE, 0, &failure);
+		return;
+	}
+	for (int i = 0; i < nnotices; i++)
+		notices[i].written = true;
+	outbox_step_passed(OUTBOX_STEP_NOTICE, 0);
+}
+
+bool
+outbox_notice_waits(void)
+{
+	return nnotices > 0 && !outbox_step_held(OUTBOX_STEP_NOTICE, 0);
+}
+
+static void
+end_settle(bool committed)
+{
+	int			n = 0;
+
+	for (int i = 0; i < nnotices; i++)
+	{
+		Notice	   *notice = &notices[i];
+
+		if (committed ? notice->written : notice->fresh)
+			pfree(notice->payload);
+		else
+		{
+			notice->fresh = notice->written = false;
+			notices[n++] = *notice;
+		}
+	}
+	nnotices = n;
+}
+
+void
+outbox_notice_committed(void)
+{
+	end_settle(true);
+}
+
+void
+outbox_notice_rolled_back(void)
+{
+	end_settle(false);
+}
+
+static void
+begin_payload(StringInfo buf, const OutboxEndpoint *ep)
+{
+	initStringInfo(buf);
+	appendStringInfoString(buf, "{\"endpoint\": ");
+	escape_json(buf, ep->name);
+}
+
+/* An event of our own that dies is not told. */
+static bool
+death_is_told(const OutboxDelivery *d)
+{
+	return d->verdict == OUTBOX_VERDICT_DEAD &&
+		!outbox_topic_reserved(d->event->topic, strlen(d->event->topic));
+}
+
+/*
+ * As many are named as outbox.max_payload_size allows, in the form in which jsonb
+ * is written: with a space behind each colon and comma.
+ */
+static void
+tell_dead(OutboxEndpoint *ep)
+{
+	StringInfoData buf;
+	StringInfoData one;
+	dlist_iter	iter;
+	int			n = 0;
+	int			named = 0;
+
+	initStringInfo(&one);
+	begin_payload(&buf, ep);
+	appendStringInfoString(&buf, ", \"events\": [");
+	dlist_foreach(iter, &ep->settling)
+	{
+		OutboxDelivery *d = dlist_container(OutboxDelivery, node, iter.cur);
+
+		if (!death_is_told(d))
+			continue;
+		n++;
+		resetStringInfo(&one);
+		appendStringInfo(&one, "%s{\"id\": \"%s\", \"reason\": ", named > 0 ? ", " : "",
+						 d->event->id_text);
+		escape_json(&one, d->reason);
+		appendStringInfoChar(&one, '}');
+		if (named == MAX_NAMED ||
+			buf.len + one.len + TAIL > outbox_max_payload_size)
+			continue;
+		appendBinaryStringInfo(&buf, one.data, one.len);
+		named++;
+	}
+	if (n == 0)
+		return;
+	appendStringInfo(&buf, "], \"count\": %d}", n);
+	emit("outbox.dead", buf.data);
+}
+
+void
+outbox_notice_write(OutboxEndpoint *ep, bool disabled)
+{
+	StringInfoData buf;
+
+	if (ep->nsettling > 0 && outbox_subscribers_exist("outbox.dead"))
+		tell_dead(ep);
+	if (disabled && outbox_subscribers_exist("outbox.disabled"))
+	{
+		begin_payload(&buf, ep);
+		appendStringInfoString(&buf, ", \"reason\": ");
+		escape_json(&buf, ep->reason);
+		appendStringInfoChar(&buf, '}');
+		emit("outbox.disabled", buf.data);
+	}
+	if (ep->recovered && outbox_subscribers_exist("outbox.recovered"))
+	{
+		begin_payload(&buf, ep);
+		appendStringInfoChar(&buf, '}');
+		emit("outbox.recovered", buf.data);
+	}
+}

@@ -1,0 +1,371 @@
+/*
+ * parked.c
+ *	  Owns how deliveries come from outbox.parked and go there: what waits for its
+ *	  time or for its key's head, what is dead.
+ */
+#include "base/outbox.h"
+
+#include "catalog/pg_type.h"
+#include "miscadmin.h"
+#include "utils/fmgrprotos.h"
+#include "utils/memutils.h"
+
+#include "base/query.h"
+#include "base/table_rows.h"
+#include "endpoint/lane.h"
+#include "endpoint/retries.h"
+#include "log/kept.h"
+#include "log/transaction.h"
+#include "store/attempts.h"
+#include "store/parked.h"
+
+typedef struct Loading
+{
+	int			found;			/* rows, some of which may be in memory */
+	int			n;
+	struct
+	{
+		int64		seq;
+		char	   *key;
+		int			attempts;
+		TimestampTz first_attempt_at;
+		OutboxRedelivery redelivery;
+		int64		group;
+		OutboxEvent *event;
+	}		   *rows;
+} Loading;
+
+static void
+take_loaded(void *arg, void *wanted, OutboxEvent *event)
+{
+	Loading    *l = arg;
+
+	(void) wanted;
+	for (int i = 0; i < l->n; i++)
+		if (l->rows[i].seq == event->seq && l->rows[i].event == NULL)
+		{
+			l->rows[i].event = event;
+			event->page->refs++;
+		}
+}
+
+/*
+ * Rows whose event is nowhere.  They are found while the log is read; the next
+ * settle says so in the one place where users look.
+ */
+typedef struct Gone
+{
+	int32		endpoint_id;
+	int64		seq;
+} Gone;
+
+static Gone *gone;
+static int	ngone;
+
+static void
+event_is_gone(OutboxEndpoint *ep, int64 seq, bool retry)
+{
+	ereport(WARNING,
+			(errmsg("outbox event with seq " INT64_FORMAT " for endpoint \"%s\" is gone",
+					seq, ep->name)));
+	gone = gone == NULL ? MemoryContextAlloc(TopMemoryContext, sizeof(Gone)) :
+		repalloc(gone, sizeof(Gone) * (ngone + 1));
+	gone[ngone].endpoint_id = ep->id;
+	gone[ngone++].seq = seq;
+	outbox_endpoint_count_row(ep, seq, retry ? OUTBOX_ROW_RETRYING : OUTBOX_ROW_BLOCKED, -1);
+	outbox_endpoint_count_row(ep, seq, OUTBOX_ROW_DEAD, 1);
+	ep->dirty = true;
+}
+
+bool
+outbox_parked_is_gone(int32 endpoint_id, int64 seq)
+{
+	for (int i = 0; i < ngone; i++)
+		if (gone[i].endpoint_id == endpoint_id && gone[i].seq == seq)
+			return true;
+	return false;
+}
+
+void
+outbox_parked_write_gone(void)
+{
+	for (int i = 0; i < ngone; i++)
+	{
+		Datum		args[2] = {Int32GetDatum(gone[i].endpoint_id),
+		Int64GetDatum(gone[i].seq)};
+
+		outbox_query("UPDATE outbox.parked SET status = 'dead', reason = 'event is gone'"
+			  " WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
+			  " AND seq OPERATOR(pg_catalog.=) $2",
+			  2, (Oid[]) {INT4OID, INT8OID}, args, NULL);
+	}
+}
+
+void
+outbox_parked_gone_written(void)
+{
+	ngone = 0;
+}
+
+/*
+ * After a seek: what is parked and lies ahead again will be read again.  What
+ * was cancelled stays so.
+ */
+void
+outbox_parked_forget(int32 endpoint_id, const OutboxTick *start)
+{
+	Datum		args[2] = {Int32GetDatum(endpoint_id),
+	CStringGetTextDatum(outbox_tick_snapshot(start))};
+
+	outbox_query("DELETE FROM outbox.parked p WHERE p.endpoint_id OPERATOR(pg_catalog.=) $1"
+		  " AND p.status OPERATOR(pg_catalog.<>) 'cancelled'"
+		  " AND EXISTS (SELECT 1 FROM outbox.events e"
+		  " WHERE e.seq OPERATOR(pg_catalog.=) p.seq AND NOT"
+		  " pg_catalog.pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid),"
+		  " $2::pg_catalog.pg_snapshot))",
+		  2, (Oid[]) {INT4OID, TEXTOID}, args, NULL);
+}
+
+#define LOADED "seq, key, attempts, first_attempt_at, redelivery, batch"
+
+/*
+ * Fetches the events of the rows of SPI_tuptable, which are LOADED.  After an
+ * error nothing is loaded.
+ */
+static void
+fetch_events(OutboxEndpoint *ep, bool retries, Loading *result)
+{
+	Loading		l = {0};
+	int			found = (int) SPI_processed;
+	int64	   *seqs = palloc(sizeof(int64) * Max(found, 1));
+
+	l.rows = palloc0(sizeof(*l.rows) * Max(found, 1));
+	for (int i = 0; i < found; i++)
+	{
+		OutboxColumns row = fetch_row(i);
+		int64		seq = row_int8(row, 0);
+		char	   *key = row_text(row, 1);
+
+		if (!retries && outbox_endpoint_skip_follower(ep, seq, key))
+			continue;
+		seqs[l.n] = l.rows[l.n].seq = seq;
+		l.rows[l.n].key = key;
+		l.rows[l.n].attempts = row_int4(row, 2);
+		l.rows[l.n].first_attempt_at = row_time(row, 3, 0);
+		l.rows[l.n].redelivery = DatumGetInt16(row.values[4]);
+		l.rows[l.n++].group = row_int8(row, 5);
+	}
+	PG_TRY();
+	{
+		outbox_log_fetch(seqs, l.n, take_loaded, &l);
+	}
+	PG_CATCH();
+	{
+		for (int i = 0; i < l.n; i++)
+			if (l.rows[i].event)
+				outbox_page_unref(l.rows[i].event->page);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	l.found = found;
+	*result = l;
+}
+
+/* How many were not in memory? */
+static int
+take_events(OutboxEndpoint *ep, bool retries, const Loading *l)
+{
+	for (int i = 0; i < l->n; i++)
+	{
+		if (l->rows[i].event == NULL)
+		{
+			event_is_gone(ep, l->rows[i].seq, retries);
+			outbox_endpoint_load_failed(ep, l->rows[i].seq, l->rows[i].key, retries);
+			continue;
+		}
+		outbox_endpoint_load(ep, l->rows[i].event, l->rows[i].attempts,
+							 l->rows[i].first_attempt_at, l->rows[i].redelivery,
+							 retries, l->rows[i].group);
+		outbox_page_unref(l->rows[i].event->page);
+	}
+	return l->n;
+}
+
+/*
+ * Each is looked up by itself: for "seq = ANY ($2) ORDER BY seq" the planner walks
+ * all rows of the endpoint, and with them those that VACUUM may not remove yet.
+ */
+void
+outbox_parked_load_retries(OutboxEndpoint *ep, const int64 *seqs, int n)
+{
+	Datum		args[2] = {Int32GetDatum(ep->id), outbox_int8_array(seqs, n)};
+	static SPIPlanPtr plan;
+	Loading		l;
+
+	outbox_lock_indexes(OUTBOX_TABLE_PARKED, OUTBOX_TABLE_PARKED);
+	outbox_plan_run(&plan,
+				"SELECT p.* FROM pg_catalog.unnest($2) w(seq) CROSS JOIN LATERAL"
+				" (SELECT " LOADED " FROM outbox.parked"
+				" WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
+				" AND seq OPERATOR(pg_catalog.=) w.seq"
+				" AND status OPERATOR(pg_catalog.=) 'retrying' LIMIT 1) p ORDER BY w.seq",
+				2, (Oid[]) {INT4OID, INT8ARRAYOID}, args, NULL);
+	fetch_events(ep, true, &l);
+	(void) take_events(ep, true, &l);
+
+	/* Rows that are no more: whoever removed them took the delivery back. */
+	for (int i = 0; i < n; i++)
+		outbox_endpoint_load_failed(ep, seqs[i], NULL, true);
+}
+
+/*
+ * Fetches the next followers of a lane.  False: there are none.
+ * From the lowest on: the rows of those that were delivered before lie there, too,
+ * for as long as VACUUM may not remove them.
+ */
+static bool
+fetch_followers(OutboxEndpoint *ep, const OutboxLane *lane, Loading *l)
+{
+	static SPIPlanPtr of_key;
+	static SPIPlanPtr of_all;
+	Datum		args[4] = {Int32GetDatum(ep->id),
+		Int64GetDatum(outbox_endpoint_at_once(ep)), Int64GetDatum(lane->first_parked),
+	CStringGetTextDatum(lane->key)};
+
+	if (ep->ordering == OUTBOX_ORDER_STRICT)
+		outbox_plan_run(&of_all,
+					"SELECT " LOADED " FROM outbox.parked"
+					" WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
+					" AND seq OPERATOR(pg_catalog.>=) $3"
+					" AND status OPERATOR(pg_catalog.=) 'blocked' ORDER BY seq LIMIT $2",
+					3, (Oid[]) {INT4OID, INT8OID, INT8OID}, args, NULL);
+	else
+		outbox_plan_run(&of_key,
+					"SELECT " LOADED " FROM outbox.parked"
+					" WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
+					" AND key OPERATOR(pg_catalog.=) $4 AND seq OPERATOR(pg_catalog.>=) $3"
+					" AND status OPERATOR(pg_catalog.=) 'blocked' ORDER BY seq LIMIT $2",
+					4, (Oid[]) {INT4OID, INT8OID, INT8OID, TEXTOID}, args, NULL);
+	if (SPI_processed == 0)
+		return false;
+	fetch_events(ep, false, l);
+	return true;
+}
+
+/* A lane leaves the list when its rows are at hand: an error leaves it there. */
+void
+outbox_parked_load_followers(OutboxEndpoint *ep)
+{
+	while (!dlist_is_empty(&ep->loading))
+	{
+		OutboxLane *lane = dlist_head_element(OutboxLane, loading_node, &ep->loading);
+		Loading		l;
+		bool		found = fetch_followers(ep, lane, &l);
+
+		dlist_delete(&lane->loading_node);
+		lane->on_loading = false;
+		if (!found)
+		{
+			outbox_endpoint_no_followers(ep, lane);
+			continue;
+		}
+		if (l.found < outbox_endpoint_at_once(ep))
+			lane->parked = false;	/* these are all */
+		if (take_events(ep, false, &l) == 0)
+			outbox_lane_advance(ep, lane);
+	}
+}
+
+static Datum
+text_datum(const char *s, char *null)
+{
+	*null = s ? ' ' : 'n';
+	return s ? CStringGetTextDatum(s) : (Datum) 0;
+}
+
+static void
+park(OutboxEndpoint *ep, OutboxDelivery *d)
+{
+	static const char *const status[] = {
+		[OUTBOX_VERDICT_RETRY] = "retrying",
+		[OUTBOX_VERDICT_BLOCKED] = "blocked",
+		[OUTBOX_VERDICT_DEAD] = "dead",
+	};
+	static SPIPlanPtr plan;
+	char		nulls[14];
+	Datum		args[13];
+
+	memset(nulls, ' ', sizeof(nulls));
+	args[0] = Int32GetDatum(ep->id);
+	args[1] = Int64GetDatum(d->seq);
+	args[2] = UUIDPGetDatum(&d->event->id);
+	args[3] = text_datum(d->event->key, &nulls[3]);
+	args[4] = CStringGetTextDatum(status[d->verdict]);
+	args[5] = text_datum(d->verdict == OUTBOX_VERDICT_DEAD ? d->reason : NULL, &nulls[5]);
+	args[6] = Int32GetDatum(d->attempts);
+	args[7] = TimestampTzGetDatum(d->first_attempt_at);
+	if (d->first_attempt_at == 0)
+		nulls[7] = 'n';
+	args[8] = TimestampTzGetDatum(d->next_attempt_at);
+	if (d->verdict != OUTBOX_VERDICT_RETRY)
+		nulls[8] = 'n';
+	args[9] = Int32GetDatum(d->last_status);
+	if (d->last_status == 0)
+		nulls[9] = 'n';
+	args[10] = text_datum(d->error, &nulls[10]);
+	args[11] = Int16GetDatum(d->redelivery);
+	args[12] = Int64GetDatum(d->group);
+	if (d->group == 0 || d->verdict == OUTBOX_VERDICT_BLOCKED)
+		nulls[12] = 'n';
+	nulls[13] = '\0';
+	outbox_plan_run(&plan,
+		"INSERT INTO outbox.parked AS p (endpoint_id, seq, event_id, key, status,"
+		" reason, attempts, first_attempt_at, next_attempt_at, last_status_code,"
+		" last_error, redelivery, parked_at, batch)"
+		" VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, pg_catalog.now(), $13)"
+		" ON CONFLICT (endpoint_id, seq) DO UPDATE SET status = $5, reason = $6,"
+		" attempts = $7, first_attempt_at = $8, next_attempt_at = $9,"
+		" last_status_code = $10, last_error = $11, redelivery = $12, batch = $13",
+		13, (Oid[]) {INT4OID, INT8OID, UUIDOID, TEXTOID, TEXTOID, TEXTOID, INT4OID,
+		TIMESTAMPTZOID, TIMESTAMPTZOID, INT4OID, TEXTOID, INT2OID, INT8OID}, args, nulls);
+}
+
+static void
+unpark(OutboxEndpoint *ep, OutboxDelivery *d)
+{
+	static SPIPlanPtr plan;
+	Datum		args[2] = {Int32GetDatum(ep->id), Int64GetDatum(d->seq)};
+
+	outbox_plan_run(&plan,
+		"DELETE FROM outbox.parked WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
+		" AND seq OPERATOR(pg_catalog.=) $2",
+		2, (Oid[]) {INT4OID, INT8OID}, args, NULL);
+}
+
+void
+outbox_parked_write(OutboxEndpoint *ep)
+{
+	int64	   *parked = palloc(sizeof(int64) * Max(ep->nsettling, 1));
+	int			n = 0;
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &ep->settling)
+	{
+		OutboxDelivery *d = dlist_container(OutboxDelivery, node, iter.cur);
+
+		if (d->error)
+		{
+			char	   *clean = outbox_foreign_text(d->error, strlen(d->error));
+
+			strlcpy(d->error, clean, strlen(d->error) + 1);
+		}
+		if (d->verdict == OUTBOX_VERDICT_DELIVERED)
+			unpark(ep, d);
+		else
+		{
+			park(ep, d);
+			parked[n++] = d->seq;
+		}
+	}
+	outbox_kept_add(parked, n);
+}

@@ -1,0 +1,490 @@
+/*
+ * parked_look.c
+ *	  Owns what memory knows of outbox.parked: a bounded part of it, and for the
+ *	  rest it is asked.
+ *
+ * An endpoint may have millions of rows there.  In memory are the retries that
+ * are due next, and the lanes of a number of keys.  Where that is not everything,
+ * the table is asked by its indexes: for further retries when the first ones are
+ * used up, for the keys of events before they take their place, for a lane before
+ * it goes on.  How many rows there are is counted in slices.
+ */
+#include "base/outbox.h"
+
+#include "catalog/pg_type.h"
+#include "miscadmin.h"
+#include "utils/array.h"
+#include "utils/fmgrprotos.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+
+#include "base/query.h"
+#include "base/table_rows.h"
+#include "endpoint/lane.h"
+#include "endpoint/retries.h"
+#include "store/parked.h"
+
+/* Retries and lanes in memory, of all endpoints; and what each may have anyway. */
+#ifndef OUTBOX_PARKED_ROOM
+#define OUTBOX_PARKED_ROOM 20000
+#define OUTBOX_PARKED_ROOM_LEAST 64
+#endif
+
+/* Of one step: rows that are counted, keys that are asked for. */
+#define COUNT_ROWS 5000
+#define ASK_KEYS 500
+
+/* Keys with followers that are looked for at once when an endpoint is met. */
+#define FIRST_KEYS 1000
+
+/* Rows that become due together because no lane has them any more. */
+#define UNBLOCK_ROWS 1000
+
+#define OF_ENDPOINT " WHERE p.endpoint_id OPERATOR(pg_catalog.=) $1"
+#define IS(status) " AND p.status OPERATOR(pg_catalog.=) '" status "'"
+
+/* As the index says it. */
+#define BLOCKING_REASON " AND p.reason OPERATOR(pg_catalog.=) ANY" \
+	" (ARRAY['max_attempts', 'max_age', 'aborted by receiver'])"
+
+static int	room = OUTBOX_PARKED_ROOM_LEAST;
+
+void
+outbox_parked_share_room(int64 nendpoints)
+{
+	room = (int) Max(OUTBOX_PARKED_ROOM / Max(nendpoints, 1), OUTBOX_PARKED_ROOM_LEAST);
+}
+
+/* Only right after a settle: every row is in the table. */
+void
+outbox_parked_keep_room(OutboxEndpoint *ep)
+{
+	if (ep->nretries > 2 * room)
+		outbox_retries_forget(ep);
+	if (ep->ordering == OUTBOX_ORDER_KEY && outbox_lanes_count(ep) > 2 * room)
+		outbox_lanes_evict(ep);
+}
+
+/* ------------------------------------------------------------- retries */
+
+static bool
+wants_retries(const OutboxEndpoint *ep)
+{
+	return !ep->retries_all && ep->nretries <= room / 4;
+}
+
+static int
+compare_int8(const void *a, const void *b)
+{
+	int64		x = *(const int64 *) a;
+	int64		y = *(const int64 *) b;
+
+	return x < y ? -1 : x > y;
+}
+
+/*
+ * The next ones, in the order of their time.  A group of a batch that the bound
+ * parts comes back in two parts.
+ */
+static void
+read_retries(OutboxEndpoint *ep)
+{
+	static SPIPlanPtr plan;
+	int			n;
+	int64	   *loaded = outbox_endpoint_loaded_retries(ep, &n);
+	TimestampTz latest = GetCurrentTimestamp() + ep->backoff_max;
+	Datum		args[4] = {Int32GetDatum(ep->id), TimestampTzGetDatum(ep->retries_due),
+		Int64GetDatum(ep->retries_seq), Int64GetDatum(room)};
+
+	qsort(loaded, n, sizeof(int64), compare_int8);
+	outbox_plan_run(&plan,
+					"SELECT p.seq, p.key, p.next_attempt_at, p.batch FROM outbox.parked p"
+					OF_ENDPOINT IS("retrying")
+					" AND ROW(p.next_attempt_at, p.seq) OPERATOR(pg_catalog.>) ROW($2, $3)"
+					" ORDER BY p.next_attempt_at, p.seq LIMIT $4",
+					4, (Oid[]) {INT4OID, TIMESTAMPTZOID, INT8OID, INT8OID}, args, NULL);
+	ep->retries_all = SPI_processed < (uint64) room;
+	for (uint64 i = 0; i < SPI_processed; i++)
+	{
+		OutboxColumns row = fetch_row(i);
+		int64		seq = row_int8(row, 0);
+		TimestampTz due = row_time(row, 2, 0);
+		const char *key = outbox_lane_key(ep, row_text(row, 1));
+
+		ep->retries_due = due;
+		ep->retries_seq = seq;
+		if (bsearch(&seq, loaded, n, sizeof(int64), compare_int8) ||
+			outbox_parked_is_gone(ep->id, seq))
+			continue;
+
+		/* A wait is longer only when the clock was set back and no worker ran. */
+		if (due > latest)
+			due = ep->met_at + ep->backoff_max;
+		outbox_retries_push(ep, seq, due, row_int8(row, 3),
+							key ? outbox_lane_get(ep, key, false) : NULL);
+	}
+}
+
+/* --------------------------------------------------------------- lanes */
+
+#define ANSWERS \
+	" EXISTS (SELECT 1 FROM outbox.parked p" OF_ENDPOINT OF_KEY IS("retrying") \
+	" AND NOT p.seq OPERATOR(pg_catalog.=) ANY ($3))," \
+	" $4 AND EXISTS (SELECT 1 FROM outbox.parked p" OF_ENDPOINT OF_KEY IS("dead") \
+	BLOCKING_REASON ")," \
+	" (SELECT p.seq FROM outbox.parked p" OF_ENDPOINT OF_KEY IS("blocked") \
+	" ORDER BY p.seq LIMIT 1)"
+
+/*
+ * What the table has of these keys; with strict ordering, of the one lane.  A
+ * retry that is in memory blocks nothing from there.
+ */
+static void
+ask_table(OutboxEndpoint *ep, Datum *keys, int nkeys)
+{
+	static SPIPlanPtr of_keys;
+	static SPIPlanPtr of_all;
+	int			n;
+	int64	   *loaded = outbox_endpoint_loaded_retries(ep, &n);
+	Datum		args[4] = {Int32GetDatum(ep->id),
+		PointerGetDatum(construct_array(keys, nkeys, TEXTOID, -1, false, TYPALIGN_INT)),
+	outbox_int8_array(loaded, n), BoolGetDatum(ep->block_on_dead)};
+	Oid			types[] = {INT4OID, TEXTARRAYOID, INT8ARRAYOID, BOOLOID};
+
+	if (ep->ordering == OUTBOX_ORDER_STRICT)
+	{
+#define OF_KEY ""
+		outbox_plan_run(&of_all, "SELECT k.key," ANSWERS " FROM pg_catalog.unnest($2) k(key)",
+						4, types, args, NULL);
+#undef OF_KEY
+	}
+	else
+	{
+#define OF_KEY " AND p.key OPERATOR(pg_catalog.=) k.key"
+		outbox_plan_run(&of_keys, "SELECT k.key," ANSWERS " FROM pg_catalog.unnest($2) k(key)",
+						4, types, args, NULL);
+#undef OF_KEY
+	}
+}
+
+/* 'idle': a key that something blocks needs no lane now. */
+static void
+ask_keys(OutboxEndpoint *ep, Datum *keys, int nkeys, bool idle)
+{
+	ask_table(ep, keys, nkeys);
+	for (uint64 i = 0; i < SPI_processed; i++)
+	{
+		OutboxColumns row = fetch_row(i);
+		char	   *key = row_text(row, 0);
+		bool		retrying = DatumGetBool(row.values[1]);
+		bool		dead = DatumGetBool(row.values[2]);
+		OutboxLane *lane = outbox_lane_find(ep, key);
+
+		if (lane == NULL && ((!retrying && !dead && row.nulls[3]) ||
+							 (idle && (retrying || dead))))
+			continue;
+		if (lane == NULL)
+			lane = outbox_lane_get(ep, key, false);
+		else if (lane->asked)
+			continue;
+		outbox_lane_answer(ep, lane, retrying, dead, row.nulls[3] ? -1 : row_int8(row, 3));
+	}
+}
+
+static void
+ask_lanes(OutboxEndpoint *ep)
+{
+	Datum	   *keys = palloc(sizeof(Datum) * ASK_KEYS);
+	int			n = 0;
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &ep->asking)
+		if (n < ASK_KEYS)
+			keys[n++] = CStringGetTextDatum(dlist_container(OutboxLane, asking_node,
+															iter.cur)->key);
+	if (n > 0)
+		ask_keys(ep, keys, n, false);
+}
+
+static bool
+wants_window(const OutboxEndpoint *ep)
+{
+	return !ep->lanes_all && ep->window_known < ep->window_count;
+}
+
+/* What was read from the log, before it takes its place. */
+static void
+ask_for_window(OutboxEndpoint *ep)
+{
+	Datum	   *keys = palloc(sizeof(Datum) * ASK_KEYS);
+	int			known = ep->window_known;
+	int			n = 0;
+
+	for (; known < ep->window_count && n < ASK_KEYS; known++)
+	{
+		OutboxEvent *event = outbox_window_at(ep, known)->event;
+
+		if (event->key && outbox_lane_find(ep, event->key) == NULL)
+			keys[n++] = CStringGetTextDatum(event->key);
+	}
+	if (n > 0)
+		ask_keys(ep, keys, n, false);
+	ep->window_known = known;
+}
+
+/* Keys with followers, from this one on, each with the lowest seq of them. */
+static void
+read_keys(OutboxEndpoint *ep, const char *from, int max)
+{
+	static SPIPlanPtr plan;
+	Datum		args[3] = {Int32GetDatum(ep->id), CStringGetTextDatum(from),
+	Int32GetDatum(max)};
+
+#define NEXT_KEY(from) "(SELECT p.key, p.seq FROM outbox.parked p" OF_ENDPOINT IS("blocked") \
+	" AND p.key OPERATOR(pg_catalog.>) " from " ORDER BY p.key, p.seq LIMIT 1) q"
+	outbox_plan_run(&plan,
+					"WITH RECURSIVE k(key, seq, n) AS (SELECT q.key, q.seq, 1 FROM " NEXT_KEY("$2")
+					" UNION ALL SELECT q.key, q.seq, k.n OPERATOR(pg_catalog.+) 1"
+					" FROM k CROSS JOIN LATERAL " NEXT_KEY("k.key")
+					" WHERE k.n OPERATOR(pg_catalog.<) $3)"
+					" SELECT k.key, k.seq FROM k ORDER BY k.n",
+					3, (Oid[]) {INT4OID, TEXTOID, INT4OID}, args, NULL);
+}
+
+/*
+ * Followers whose head has ended, and which were not brought back before the
+ * worker ended: nothing but this looks for them.
+ */
+static void
+sweep(OutboxEndpoint *ep)
+{
+	Datum	   *keys = palloc(sizeof(Datum) * ASK_KEYS);
+	char	   *former = ep->sweep_key;
+	int			n = 0;
+
+	read_keys(ep, former, ASK_KEYS);
+	for (uint64 i = 0; i < SPI_processed; i++)
+		keys[n++] = CStringGetTextDatum(row_text(fetch_row(i), 0));
+	if (n > 0)
+		ask_keys(ep, keys, n, true);
+
+	/* Nothing can fail any more that would have to be asked again. */
+	ep->sweep_key = n < ASK_KEYS ? NULL :
+		MemoryContextStrdup(ep->cxt, TextDatumGetCString(keys[n - 1]));
+	pfree(former);
+}
+
+/* What is in no lane was blocked under another ordering: it is due. */
+void
+outbox_parked_unblock(OutboxEndpoint *ep)
+{
+	static SPIPlanPtr any;
+	static SPIPlanPtr without_key;
+	Datum		args[2] = {Int32GetDatum(ep->id), Int64GetDatum(UNBLOCK_ROWS)};
+
+#define UNBLOCK(which) "UPDATE outbox.parked u SET status = 'retrying'," \
+	" next_attempt_at = pg_catalog.now()" \
+	" WHERE u.endpoint_id OPERATOR(pg_catalog.=) $1 AND u.seq OPERATOR(pg_catalog.=) ANY" \
+	" (ARRAY(SELECT p.seq FROM outbox.parked p" OF_ENDPOINT IS("blocked") which " LIMIT $2))" \
+	" RETURNING u.seq, u.next_attempt_at"
+	if (ep->ordering == OUTBOX_ORDER_NONE)
+		outbox_plan_run(&any, UNBLOCK(""), 2, (Oid[]) {INT4OID, INT8OID}, args, NULL);
+	else
+		outbox_plan_run(&without_key, UNBLOCK(" AND p.key IS NULL"),
+						2, (Oid[]) {INT4OID, INT8OID}, args, NULL);
+	for (uint64 i = 0; i < SPI_processed; i++)
+	{
+		OutboxColumns row = fetch_row(i);
+		int64		seq = row_int8(row, 0);
+
+		outbox_endpoint_count_row(ep, seq, OUTBOX_ROW_BLOCKED, -1);
+		outbox_endpoint_count_row(ep, seq, OUTBOX_ROW_RETRYING, 1);
+		outbox_endpoint_add_retry(ep, seq, row_time(row, 1, 0), NULL, 0);
+	}
+	ep->unblocking = SPI_processed == UNBLOCK_ROWS;
+}
+
+/* ------------------------------------------------------------ counting */
+
+static void
+count_rows(OutboxEndpoint *ep)
+{
+	static SPIPlanPtr plan;
+	Datum		args[3] = {Int32GetDatum(ep->id), Int64GetDatum(ep->rows_upto),
+		Int64GetDatum(COUNT_ROWS)};
+	int64		n = 0;
+
+	outbox_plan_run(&plan,
+					"SELECT q.status, pg_catalog.count(*), pg_catalog.max(q.seq) FROM"
+					" (SELECT p.status, p.seq FROM outbox.parked p" OF_ENDPOINT
+					" AND p.seq OPERATOR(pg_catalog.>) $2 ORDER BY p.seq LIMIT $3) q"
+					" GROUP BY q.status",
+					3, (Oid[]) {INT4OID, INT8OID, INT8OID}, args, NULL);
+	for (uint64 i = 0; i < SPI_processed; i++)
+	{
+		OutboxColumns row = fetch_row(i);
+
+		if (row_is(row, 0, "retrying"))
+			ep->rows[OUTBOX_ROW_RETRYING] += row_int8(row, 1);
+		else if (row_is(row, 0, "blocked"))
+			ep->rows[OUTBOX_ROW_BLOCKED] += row_int8(row, 1);
+		else if (row_is(row, 0, "dead"))
+			ep->rows[OUTBOX_ROW_DEAD] += row_int8(row, 1);
+		n += row_int8(row, 1);
+		ep->rows_upto = Max(ep->rows_upto, row_int8(row, 2));
+	}
+	ep->rows_counted = n < COUNT_ROWS;
+}
+
+void
+outbox_parked_count_again(OutboxEndpoint *ep)
+{
+	memset(ep->rows, 0, sizeof(ep->rows));
+	ep->rows_counted = false;
+	ep->rows_upto = PG_INT64_MIN;
+}
+
+/* ----------------------------------------------------------- cancelled */
+
+bool
+outbox_parked_is_cancelled(OutboxEndpoint *ep, int64 seq)
+{
+	static SPIPlanPtr plan;
+	Datum		args[2] = {Int32GetDatum(ep->id), Int64GetDatum(seq)};
+	bool		found;
+
+	if (seq > ep->cancelled_upto)
+		return false;
+	found = outbox_plan_run(&plan, "SELECT 1 FROM outbox.parked p" OF_ENDPOINT
+							" AND p.seq OPERATOR(pg_catalog.=) $2" IS("cancelled"),
+							2, (Oid[]) {INT4OID, INT8OID}, args, NULL) > 0;
+	SPI_freetuptable(SPI_tuptable);
+	return found;
+}
+
+/* ---------------------------------------------------------------- steps */
+
+static void
+load_dead(OutboxEndpoint *ep)
+{
+	bool		strict = ep->ordering == OUTBOX_ORDER_STRICT;
+	int			max = strict ? 1 : room;
+	static SPIPlanPtr plan;
+	Datum		args[2] = {Int32GetDatum(ep->id), Int64GetDatum(max)};
+
+	outbox_plan_run(&plan, "SELECT p.key FROM outbox.parked p" OF_ENDPOINT IS("dead")
+					BLOCKING_REASON " LIMIT $2", 2, (Oid[]) {INT4OID, INT8OID}, args, NULL);
+	for (uint64 i = 0; i < SPI_processed; i++)
+	{
+		const char *key = outbox_lane_key(ep, row_text(fetch_row(i), 0));
+
+		if (key)
+			outbox_lane_get(ep, key, true)->dead = true;
+	}
+	if (!strict && SPI_processed == (uint64) max)
+		ep->lanes_all = false;
+}
+
+static void
+load_strict(OutboxEndpoint *ep)
+{
+	OutboxLane *lane;
+	Datum		key = CStringGetTextDatum("");
+
+	if (outbox_lane_find(ep, "") == NULL)
+		ask_keys(ep, &key, 1, false);
+	lane = outbox_lane_find(ep, "");
+	if (lane == NULL)
+		return;
+	lane->retrying = lane->retrying || !ep->retries_all;
+	outbox_lane_parked(lane, PG_INT64_MIN);
+	outbox_lane_advance(ep, lane);
+}
+
+static void
+load_followers(OutboxEndpoint *ep)
+{
+	if (ep->lanes_all)
+		read_keys(ep, "", FIRST_KEYS);
+	if (!ep->lanes_all || SPI_processed == FIRST_KEYS)
+	{
+		outbox_lanes_forget_rows(ep);
+		ep->sweep_key = MemoryContextStrdup(ep->cxt, "");
+		return;
+	}
+	for (uint64 i = 0; i < SPI_processed; i++)
+	{
+		OutboxColumns row = fetch_row(i);
+		OutboxLane *lane = outbox_lane_get(ep, row_text(row, 0), true);
+
+		outbox_lane_parked(lane, row_int8(row, 1));
+		outbox_lane_advance(ep, lane);
+	}
+}
+
+void
+outbox_parked_load(OutboxEndpoint *ep)
+{
+	static SPIPlanPtr last_cancelled;
+	Datum		args[1] = {Int32GetDatum(ep->id)};
+
+	ep->met_at = GetCurrentTimestamp();
+	ep->lanes_all = true;
+	ep->retries_all = false;
+	ep->retries_due = DT_NOBEGIN;
+	ep->retries_seq = PG_INT64_MIN;
+	outbox_parked_count_again(ep);
+	outbox_plan_run(&last_cancelled, "SELECT p.seq FROM outbox.parked p" OF_ENDPOINT IS("cancelled")
+					" ORDER BY p.seq DESC LIMIT 1", 1, (Oid[]) {INT4OID}, args, NULL);
+	ep->cancelled_upto = SPI_processed > 0 ? row_int8(fetch_row(0), 0) : PG_INT64_MIN;
+
+	if (ep->ordering != OUTBOX_ORDER_STRICT)
+		outbox_parked_unblock(ep);
+	read_retries(ep);
+	if (ep->ordering == OUTBOX_ORDER_KEY)
+		ep->lanes_all = ep->retries_all;
+	if (ep->block_on_dead && ep->ordering != OUTBOX_ORDER_NONE)
+		load_dead(ep);
+	if (ep->ordering == OUTBOX_ORDER_STRICT)
+		load_strict(ep);
+
+	/* After the heads, so that a lane knows that it has one. */
+	if (ep->ordering == OUTBOX_ORDER_KEY)
+		load_followers(ep);
+	count_rows(ep);
+}
+
+bool
+outbox_parked_wants_look(const OutboxEndpoint *ep)
+{
+	return wants_retries(ep) || !dlist_is_empty(unconstify(dlist_head *, &ep->asking)) ||
+		wants_window(ep) || ep->sweep_key != NULL || !ep->rows_counted;
+}
+
+/* There is nothing left in the table that memory would have to ask for. */
+static void
+know_all(OutboxEndpoint *ep)
+{
+	if (!ep->lanes_all && ep->rows_counted && ep->sweep_key == NULL && ep->nsettling == 0 &&
+		ep->rows[OUTBOX_ROW_RETRYING] == 0 && ep->rows[OUTBOX_ROW_BLOCKED] == 0 &&
+		(!ep->block_on_dead || ep->rows[OUTBOX_ROW_DEAD] == 0))
+		ep->lanes_all = true;
+}
+
+bool
+outbox_parked_look(OutboxEndpoint *ep, bool slices)
+{
+	if (wants_retries(ep))
+		read_retries(ep);
+	ask_lanes(ep);
+	if (wants_window(ep))
+		ask_for_window(ep);
+	if (slices && ep->sweep_key != NULL)
+		sweep(ep);
+	else if (slices && !ep->rows_counted)
+		count_rows(ep);
+	else
+		slices = false;
+	know_all(ep);
+	return slices;
+}

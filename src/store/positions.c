@@ -1,0 +1,377 @@
+/*
+ * positions.c
+ *	  Owns outbox.positions: how far each endpoint has come, as it is stored and
+ *	  as it is read again.
+ */
+#include "base/outbox.h"
+
+#include "access/xact.h"
+#include "catalog/pg_type.h"
+#include "miscadmin.h"
+#include "storage/lmgr.h"
+#include "utils/array.h"
+#include "utils/fmgrprotos.h"
+
+#include "base/crash_point.h"
+#include "base/query.h"
+#include "base/table_rows.h"
+#include "log/transaction.h"
+#include "server/shares.h"
+#include "server/subscription.h"
+#include "store/positions.h"
+
+/*
+ * After so many position rows the other table takes over; sooner in a library
+ * that is built to die while that happens.
+ */
+#ifdef OUTBOX_CRASH_POINTS
+#define MAX_POSITION_ROWS 200
+#else
+#define MAX_POSITION_ROWS 20000
+#endif
+
+/* When somebody uses the positions: workers do so a few times a second. */
+#define COMPACT_AGAIN (200 * 1000)
+
+
+static OutboxDatabase *db;
+static int32 shared_id;			/* of the position that our idle endpoints share */
+static TimestampTz compact_at;	/* not before */
+
+void
+outbox_positions_init(OutboxDatabase *database)
+{
+	db = database;
+	shared_id = -(int32) pg_atomic_add_fetch_u64(&db->last_shared, 1);
+}
+
+/* -------------------------------------------------------------- reading */
+
+#define CURSOR_COLUMNS \
+	"done_tick, done::pg_catalog.text, done_seq_low, under_tick," \
+	" under::pg_catalog.text, under_seq_low, under_seq_high, last_seq, settled_at"
+#define NCURSOR_COLUMNS 9
+
+/* From the columns above, which begin with the given one. */
+static void
+read_cursor(OutboxColumns row, int i, OutboxCursor *cursor)
+{
+	TimestampTz at = row_time(row, i + 8, 0);
+	OutboxTick *done = outbox_tick_make(row_int8(row, i), at, row_int8(row, i + 2),
+										row_int8(row, i + 2), row_text(row, i + 1));
+	OutboxTick *under = NULL;
+
+	if (!row.nulls[i + 3])
+		under = outbox_tick_make(row_int8(row, i + 3), at, row_int8(row, i + 5),
+								 row_int8(row, i + 6), row_text(row, i + 4));
+	outbox_cursor_set(cursor, done, under, row_int8(row, i + 7));
+	outbox_tick_unref(done);
+	outbox_tick_unref(under);
+}
+
+bool
+outbox_position_read(int32 endpoint_id, OutboxPosition *p)
+{
+	Datum		args[1] = {Int32GetDatum(endpoint_id)};
+	static SPIPlanPtr plan;
+	static SPIPlanPtr shared_plan;
+	OutboxColumns row;
+
+	memset(p, 0, sizeof(*p));
+	if (outbox_plan_run(&plan,
+						"SELECT " CURSOR_COLUMNS ", generation, shared, pending,"
+						" delivered, failed_attempts FROM outbox.positions"
+						" WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
+						" ORDER BY number DESC LIMIT 1",
+						1, (Oid[]) {INT4OID}, args, NULL) == 0)
+		return false;
+
+	row = fetch_row(0);
+	p->generation = row_int8(row, NCURSOR_COLUMNS);
+	if (!row.nulls[NCURSOR_COLUMNS + 2])
+	{
+		Datum	   *elems;
+
+		deconstruct_array(DatumGetArrayTypeP(row.values[NCURSOR_COLUMNS + 2]),
+						  INT8OID, 8, FLOAT8PASSBYVAL, TYPALIGN_DOUBLE, &elems,
+						  NULL, &p->npending);
+		p->pending = palloc(sizeof(int64) * Max(p->npending, 1));
+		for (int i = 0; i < p->npending; i++)
+			p->pending[i] = DatumGetInt64(elems[i]);
+	}
+	p->delivered = row_int8(row, NCURSOR_COLUMNS + 3);
+	p->failed_attempts = row_int8(row, NCURSOR_COLUMNS + 4);
+	if (!row.nulls[NCURSOR_COLUMNS + 1])
+	{
+		args[0] = row.values[NCURSOR_COLUMNS + 1];
+		if (outbox_plan_run(&shared_plan,
+							"SELECT " CURSOR_COLUMNS " FROM outbox.positions"
+							" WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
+							" ORDER BY number DESC LIMIT 1",
+							1, (Oid[]) {INT4OID}, args, NULL) == 0)
+			elog(ERROR, "shared position %d is missing", DatumGetInt32(args[0]));
+		row = fetch_row(0);
+	}
+	read_cursor(row, 0, &p->cursor);
+	return true;
+}
+
+bool
+outbox_position_newest_shared(OutboxCursor *cursor)
+{
+	if (outbox_query("SELECT " CURSOR_COLUMNS " FROM outbox.positions"
+					 " WHERE endpoint_id OPERATOR(pg_catalog.<) 0"
+					 " AND number OPERATOR(pg_catalog.=) (SELECT pg_catalog.max(number)"
+					 " FROM outbox.positions WHERE endpoint_id OPERATOR(pg_catalog.<) 0)",
+					 0, NULL, NULL, NULL) == 0)
+		return false;
+	read_cursor(fetch_row(0), 0, cursor);
+	return true;
+}
+
+void
+outbox_positions_in_use(OutboxDatabase *db)
+{
+	OutboxColumns row;
+
+	outbox_query("SELECT (SELECT piece FROM outbox.positions ORDER BY number DESC LIMIT 1),"
+		  " (SELECT pg_catalog.count(*) FROM outbox.positions)",
+		  0, NULL, NULL, NULL);
+	row = fetch_row(0);
+	pg_atomic_write_u32(&db->positions_piece,
+						row.nulls[0] ? 0 : DatumGetInt16(row.values[0]));
+	pg_atomic_write_u32(&db->position_rows, (uint32) row_int8(row, 1));
+}
+
+void
+outbox_positions_raise_numbers(OutboxDatabase *db)
+{
+	OutboxColumns row;
+
+	outbox_query("SELECT GREATEST("
+		  "(SELECT pg_catalog.max(GREATEST(done_tick, under_tick)) FROM outbox.positions),"
+		  "(SELECT pg_catalog.max(tick) FROM outbox.ticks)),"
+		  " (SELECT pg_catalog.max(number) FROM outbox.positions),"
+		  " (SELECT -pg_catalog.min(endpoint_id)::pg_catalog.int8 FROM outbox.positions"
+		  " WHERE endpoint_id OPERATOR(pg_catalog.<) 0)",
+		  0, NULL, NULL, NULL);
+	row = fetch_row(0);
+	outbox_raise(&db->last_tick, (uint64) row_int8(row, 0));
+	outbox_raise(&db->last_position, (uint64) row_int8(row, 1));
+	outbox_raise(&db->last_shared, (uint64) row_int8(row, 2));
+}
+
+/* Of what was on its way: the events that are still there. */
+typedef struct Pending
+{
+	int			n;
+	OutboxEvent **events;
+} Pending;
+
+static void
+take_pending(void *arg, void *wanted, OutboxEvent *event)
+{
+	Pending    *p = arg;
+
+	(void) wanted;
+	p->events = repalloc(p->events, sizeof(OutboxEvent *) * (p->n + 1));
+	p->events[p->n++] = event;
+	event->page->refs++;
+}
+
+static int
+compare_seq(const void *a, const void *b)
+{
+	int64		x = (*(OutboxEvent *const *) a)->seq;
+	int64		y = (*(OutboxEvent *const *) b)->seq;
+
+	return x < y ? -1 : x > y;
+}
+
+void
+outbox_position_load_pending(OutboxEndpoint *ep, const int64 *seqs, int n)
+{
+	Pending		p = {.events = palloc(sizeof(OutboxEvent *))};
+
+	if (n == 0)
+		return;
+	PG_TRY();
+	{
+		outbox_log_fetch(seqs, n, take_pending, &p);
+	}
+	PG_CATCH();
+	{
+		for (int i = 0; i < p.n; i++)
+			outbox_page_unref(p.events[i]->page);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	qsort(p.events, p.n, sizeof(OutboxEvent *), compare_seq);
+	for (int i = 0; i < p.n; i++)
+	{
+		OutboxPage *page = p.events[i]->page;
+
+		outbox_endpoint_admit(ep, p.events[i]);
+		outbox_page_unref(page);
+	}
+}
+
+/* -------------------------------------------------------------- writing */
+
+#define POSITION_COLUMNS 17
+#define POSITION_NAMES \
+	"number, endpoint_id, shared, generation, done_tick, done, done_seq_low," \
+	" under_tick, under, under_seq_low, under_seq_high, last_seq, pending," \
+	" delivered, failed_attempts, settled_at"
+
+void
+outbox_positions_begin(OutboxPositions *p)
+{
+	p->piece = (int) pg_atomic_read_u32(&db->positions_piece);
+	p->n = 0;
+	p->max = 64;
+	p->values = palloc(sizeof(Datum) * POSITION_COLUMNS * p->max);
+	p->nulls = palloc(sizeof(bool) * POSITION_COLUMNS * p->max);
+	p->now = GetCurrentTimestamp();
+}
+
+Datum
+outbox_snapshot_datum(const OutboxTick *tick)
+{
+	return DirectFunctionCall1(pg_snapshot_in,
+							   CStringGetDatum(outbox_tick_snapshot(tick)));
+}
+
+void
+outbox_positions_add(OutboxPositions *p, OutboxEndpoint *ep, const OutboxCursor *c)
+{
+	Datum	   *v;
+	bool	   *n;
+
+	/* The WAL names a higher xid than the position sees, see tick.c. */
+	Assert(U64FromFullTransactionId(GetTopFullTransactionId()) >=
+		   Max(c->done->xmax, c->under ? c->under->xmax : 0));
+
+	if (p->n == p->max)
+	{
+		p->max *= 2;
+		p->values = repalloc_huge(p->values, sizeof(Datum) * POSITION_COLUMNS * p->max);
+		p->nulls = repalloc_huge(p->nulls, sizeof(bool) * POSITION_COLUMNS * p->max);
+	}
+	v = p->values + (size_t) p->n * POSITION_COLUMNS;
+	n = p->nulls + (size_t) p->n * POSITION_COLUMNS;
+	p->n++;
+	memset(n, 0, sizeof(bool) * POSITION_COLUMNS);
+
+	v[0] = Int16GetDatum(p->piece);
+	v[1] = Int64GetDatum((int64) pg_atomic_add_fetch_u64(&db->last_position, 1));
+	v[2] = Int32GetDatum(ep ? ep->id : shared_id);
+	v[3] = Int32GetDatum(shared_id);
+	n[3] = ep == NULL || !ep->shared;
+	v[4] = Int64GetDatum(ep ? ep->generation : 0);
+	v[5] = Int64GetDatum(c->done->number);
+	v[6] = outbox_snapshot_datum(c->done);
+	v[7] = Int64GetDatum(c->done->seq_low);
+	n[8] = n[9] = n[10] = n[11] = c->under == NULL;
+	if (c->under)
+	{
+		v[8] = Int64GetDatum(c->under->number);
+		v[9] = outbox_snapshot_datum(c->under);
+		v[10] = Int64GetDatum(c->under->seq_low);
+		v[11] = Int64GetDatum(c->under->seq_high);
+	}
+	v[12] = Int64GetDatum(c->last_seq);
+	n[13] = ep == NULL || ep->nheld == 0;
+	if (!n[13])
+	{
+		Datum	   *elems = palloc(sizeof(Datum) * ep->nheld);
+		dlist_iter	iter;
+		int			k = 0;
+
+		dlist_foreach(iter, &ep->held)
+			elems[k++] = Int64GetDatum(dlist_container(OutboxDelivery, held_node,
+													   iter.cur)->seq);
+		v[13] = PointerGetDatum(construct_array(elems, k, INT8OID, 8,
+												FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
+	}
+	v[14] = Int64GetDatum(ep ? ep->delivered : 0);
+	v[15] = Int64GetDatum(ep ? ep->failed_attempts : 0);
+	v[16] = TimestampTzGetDatum(p->now);
+}
+
+void
+outbox_positions_write(OutboxPositions *p)
+{
+	if (p->n > 0)
+		outbox_append_rows(outbox_session_table(OUTBOX_TABLE_POSITIONS_0 + p->piece),
+						   p->n, p->values, p->nulls);
+	pg_atomic_fetch_add_u32(&db->position_rows, p->n);
+}
+
+void
+outbox_positions_write_tick(const OutboxTick *tick, int piece)
+{
+	Datum		values[6];
+	bool		nulls[6] = {0};
+
+	values[0] = Int16GetDatum(piece);
+	values[1] = Int64GetDatum(tick->number);
+	values[2] = TimestampTzGetDatum(tick->taken_at);
+	values[3] = outbox_snapshot_datum(tick);
+	values[4] = Int64GetDatum(tick->seq_low);
+	values[5] = Int64GetDatum(tick->seq_high);
+	outbox_append_rows(outbox_session_table(OUTBOX_TABLE_TICKS_0 + piece), 1, values, nulls);
+}
+
+/* ----------------------------------------------------------- compaction */
+
+bool
+outbox_positions_want_compaction(TimestampTz now)
+{
+	return outbox_serves_database() && now >= compact_at &&
+		pg_atomic_read_u32(&db->position_rows) > MAX_POSITION_ROWS;
+}
+
+/*
+ * From the tables, because other workers' positions are there as well.  What
+ * nobody follows any more, and what dropped endpoints left, does not count.
+ */
+bool
+outbox_positions_compact(void)
+{
+	int			was = (int) pg_atomic_read_u32(&db->positions_piece);
+	int			other = 1 - was;
+	Datum		args[1] = {Int16GetDatum(other)};
+	uint64		n;
+
+	if (!outbox_begin(true))
+		return false;
+	if (!ConditionalLockRelationOid(outbox_session_table(OUTBOX_TABLE_POSITIONS_0 + was),
+									AccessExclusiveLock) ||
+		!ConditionalLockRelationOid(outbox_session_table(OUTBOX_TABLE_POSITIONS_0 + other),
+									AccessExclusiveLock))
+	{
+		/* Somebody reads the positions, or writes them: later. */
+		compact_at = GetCurrentTimestamp() + COMPACT_AGAIN;
+		outbox_give_up();
+		return false;
+	}
+	n = outbox_query("WITH newest AS MATERIALIZED (SELECT DISTINCT ON (endpoint_id) *"
+					 " FROM outbox.positions ORDER BY endpoint_id DESC, number DESC)"
+					 " INSERT INTO outbox.positions SELECT $1, " POSITION_NAMES
+					 " FROM newest p WHERE EXISTS (SELECT 1 FROM outbox.endpoint_settings s"
+					 " WHERE s.endpoint_id OPERATOR(pg_catalog.=) p.endpoint_id)"
+					 " OR p.endpoint_id OPERATOR(pg_catalog.=) ANY"
+					 " (ARRAY(SELECT DISTINCT f.shared FROM newest f))"
+					 " ON CONFLICT DO NOTHING",
+					 1, (Oid[]) {INT2OID}, args, NULL);
+	OUTBOX_CRASH_POINT("compact.written");
+	outbox_empty_table(outbox_session_table(OUTBOX_TABLE_POSITIONS_0 + was));
+	OUTBOX_CRASH_POINT("compact.truncated");
+	outbox_commit();
+	OUTBOX_CRASH_POINT("compact.committed");
+
+	pg_atomic_write_u32(&db->positions_piece, (uint32) other);
+	pg_atomic_write_u32(&db->position_rows, (uint32) n);
+	return true;
+}

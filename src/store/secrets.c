@@ -1,0 +1,218 @@
+/*
+ * secrets.c
+ *	  Owns the SQL-callable side of sealing: what create_endpoint() and its
+ *	  relatives store, and what they and the view outbox.endpoints show.
+ *
+ * The key file is read for each call, and its keys are wiped before anything
+ * else is done with the result.
+ */
+#include "base/outbox.h"
+
+#include "fmgr.h"
+#include "utils/builtins.h"
+#include "utils/jsonb.h"
+
+#include "base/version.h"
+#include "store/seal.h"
+
+/* Makes of a value another one.  NULL: impossible, see 'problem'. */
+typedef char *(*Change) (const OutboxKeyring *ring, int32 endpoint_id,
+						 const char *field, const char *value, char *problem);
+
+static _Noreturn void
+refuse_to_seal(const char *problem)
+{
+	if (problem[0] == '\0')
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("a value must not begin with \"%s\"", OUTBOX_SEALED),
+				 errhint("Pass the value itself: what begins like this is a sealed one.")));
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("secrets cannot be sealed: %s", problem),
+			 errhint("outbox.secret_key_file names a file that belongs to the server's user, has mode 0600, and has a key in base64 per line. Nothing is stored in clear while it is set.")));
+}
+
+/* What is sealed looks like this, and nothing else may. */
+static char *
+seal(const OutboxKeyring *ring, int32 endpoint_id, const char *field,
+	 const char *value, char *problem)
+{
+	if (outbox_is_sealed(field, value))
+	{
+		problem[0] = '\0';
+		return NULL;
+	}
+	return outbox_seal(ring, endpoint_id, field, value, problem);
+}
+
+/* With the key that seals now, unless it is already. */
+static char *
+reseal(const OutboxKeyring *ring, int32 endpoint_id, const char *field,
+	   const char *value, char *problem)
+{
+	char	   *clear = outbox_unseal(ring, endpoint_id, field, value, problem);
+	char	   *result;
+
+	if (clear == NULL)
+		return NULL;
+	if (outbox_sealed_anew(ring, field, value))
+		result = pstrdup(value);
+	else
+		result = outbox_seal(ring, endpoint_id, field, clear, problem);
+	explicit_bzero(clear, strlen(clear));
+	return result;
+}
+
+/* As stored, where it cannot be opened. */
+static char *
+show(const OutboxKeyring *ring, int32 endpoint_id, const char *field,
+	 const char *value, char *problem)
+{
+	char	   *clear = outbox_unseal(ring, endpoint_id, field, value, problem);
+
+	return clear ? clear : pstrdup(value);
+}
+
+static text *
+change_text(Change change, int32 endpoint_id, const char *field, text *value, char *problem)
+{
+	OutboxKeyring ring;
+	char	   *result;
+
+	outbox_keyring_load(&ring);
+	result = change(&ring, endpoint_id, field, text_to_cstring(value), problem);
+	outbox_keyring_wipe(&ring);
+	return result ? cstring_to_text(result) : NULL;
+}
+
+/* The values of an object.  Whatever else the column may hold stays as it is. */
+static Jsonb *
+change_headers(Change change, int32 endpoint_id, Jsonb *headers, char *problem)
+{
+	OutboxKeyring ring;
+	JsonbIterator *it = JsonbIteratorInit(&headers->root);
+	JsonbIteratorToken token;
+	JsonbParseState *state = NULL;
+	JsonbValue *object = NULL;
+	JsonbValue	v;
+	char	   *field = NULL;
+
+	if (!JB_ROOT_IS_OBJECT(headers))
+		return headers;
+	outbox_keyring_load(&ring);
+	while ((token = JsonbIteratorNext(&it, &v, true)) != WJB_DONE)
+	{
+		if (token == WJB_KEY)
+			field = psprintf(OUTBOX_FIELD_HEADER "%.*s", v.val.string.len, v.val.string.val);
+		else if (token == WJB_VALUE && v.type == jbvString)
+		{
+			v.val.string.val = change(&ring, endpoint_id, field,
+									  pnstrdup(v.val.string.val, v.val.string.len), problem);
+			if (v.val.string.val == NULL)
+				break;
+			v.val.string.len = (int) strlen(v.val.string.val);
+		}
+		object = pushJsonbValue(&state, token,
+								token == WJB_KEY || token == WJB_VALUE ? &v : NULL);
+	}
+	outbox_keyring_wipe(&ring);
+	return token == WJB_DONE ? JsonbValueToJsonb(object) : NULL;
+}
+
+/* seal(endpoint_id int, field text, value text): as it is to be stored. */
+OUTBOX_FUNCTION(outbox_seal_1_0, 3)
+{
+	char		problem[OUTBOX_SEAL_PROBLEM];
+	text	   *result = change_text(seal, PG_GETARG_INT32(0), text_to_cstring(PG_GETARG_TEXT_PP(1)),
+									 PG_GETARG_TEXT_PP(2), problem);
+
+	if (result == NULL)
+		refuse_to_seal(problem);
+	PG_RETURN_TEXT_P(result);
+}
+
+OUTBOX_FUNCTION(outbox_seal_headers_1_0, 2)
+{
+	char		problem[OUTBOX_SEAL_PROBLEM];
+	Jsonb	   *result = change_headers(seal, PG_GETARG_INT32(0), PG_GETARG_JSONB_P(1), problem);
+
+	if (result == NULL)
+		refuse_to_seal(problem);
+	PG_RETURN_JSONB_P(result);
+}
+
+/* unseal(endpoint_id int, field text, value text): in clear, or an error. */
+OUTBOX_FUNCTION(outbox_unseal_1_0, 3)
+{
+	char		problem[OUTBOX_SEAL_PROBLEM];
+	text	   *result = change_text(outbox_unseal, PG_GETARG_INT32(0),
+									 text_to_cstring(PG_GETARG_TEXT_PP(1)), PG_GETARG_TEXT_PP(2), problem);
+
+	if (result == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("the secret of the endpoint cannot be opened: %s", problem),
+				 errhint("Put the key back into outbox.secret_key_file. If it is lost, outbox.rotate_secret(name, grace => '0') sets a new secret, and outbox.alter_endpoint() the URL and the headers.")));
+	PG_RETURN_TEXT_P(result);
+}
+
+/* reseal(endpoint_id int, field text, value text): NULL: it cannot be opened. */
+OUTBOX_FUNCTION(outbox_reseal_1_0, 3)
+{
+	char		problem[OUTBOX_SEAL_PROBLEM];
+	text	   *result = change_text(reseal, PG_GETARG_INT32(0), text_to_cstring(PG_GETARG_TEXT_PP(1)),
+									 PG_GETARG_TEXT_PP(2), problem);
+
+	if (result == NULL)
+		PG_RETURN_NULL();
+	PG_RETURN_TEXT_P(result);
+}
+
+OUTBOX_FUNCTION(outbox_reseal_headers_1_0, 2)
+{
+	char		problem[OUTBOX_SEAL_PROBLEM];
+	Jsonb	   *result = change_headers(reseal, PG_GETARG_INT32(0), PG_GETARG_JSONB_P(1), problem);
+
+	if (result == NULL)
+		PG_RETURN_NULL();
+	PG_RETURN_JSONB_P(result);
+}
+
+/* shown(endpoint_id int, url text) and (…, headers jsonb), for the view. */
+OUTBOX_FUNCTION(outbox_shown_url_1_0, 2)
+{
+	char		problem[OUTBOX_SEAL_PROBLEM];
+
+	PG_RETURN_TEXT_P(change_text(show, PG_GETARG_INT32(0), OUTBOX_FIELD_URL,
+								 PG_GETARG_TEXT_PP(1), problem));
+}
+
+OUTBOX_FUNCTION(outbox_shown_headers_1_0, 2)
+{
+	char		problem[OUTBOX_SEAL_PROBLEM];
+
+	PG_RETURN_JSONB_P(change_headers(show, PG_GETARG_INT32(0), PG_GETARG_JSONB_P(1), problem));
+}
+
+/*
+ * can_seal(): refuses to go on with a key file that seals nothing, or none.
+ */
+OUTBOX_FUNCTION(outbox_can_seal_1_0, 0)
+{
+	OutboxKeyring ring;
+	char		problem[OUTBOX_SEAL_PROBLEM];
+	bool		can;
+
+	(void) fcinfo;
+	outbox_keyring_load(&ring);
+	can = ring.nkeys > 0;
+	if (ring.wanted)
+		snprintf(problem, sizeof(problem), "the key file %s", ring.problem);
+	else
+		strlcpy(problem, "outbox.secret_key_file is not set", sizeof(problem));
+	outbox_keyring_wipe(&ring);
+	if (!can)
+		refuse_to_seal(problem);
+	PG_RETURN_VOID();
+}

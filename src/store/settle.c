@@ -1,0 +1,428 @@
+/*
+ * settle.c
+ *	  Writes outcomes: one transaction for what happened since the last one,
+ *	  attempts, parked deliveries and positions together.
+ *
+ * The transaction commits asynchronously.  Losing it costs duplicates, of what
+ * was delivered since, and never an event: a position that is not stored is
+ * only read again.  What belongs together is in one transaction, so that no
+ * crash can leave a position without the parked rows it relies on.
+ */
+#include "base/outbox.h"
+
+#include "catalog/pg_type.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/timestamp.h"
+
+#include "base/crash_point.h"
+#include "base/query.h"
+#include "log/step.h"
+#include "log/transaction.h"
+#include "server/shares.h"
+#include "store/attempts.h"
+#include "store/own_events.h"
+#include "store/parked.h"
+#include "store/positions.h"
+#include "store/settle.h"
+#include "worker/operator_commands.h"
+
+/* An endpoint that did nothing for so long follows the shared position. */
+#define IDLE_AFTER (1 * USECS_PER_SEC)
+
+/* Those that come to rest together do not hold up a settle. */
+#define SHARE_AT_ONCE 500
+
+/*
+ * How often the shared position and the time of the log are noted: while
+ * events come, and when only other transactions move the snapshot on.
+ */
+#define SHARED_EVERY (1 * USECS_PER_SEC)
+#define SHARED_EVERY_IDLE (60 * USECS_PER_SEC)
+
+/* µs for endpoints that are settled one by one. */
+#define SINGLY_TIME (200 * 1000)
+
+static OutboxDatabase *db;
+static int	share_budget;		/* that may begin to do so with this settle */
+static int64 shared_tick;		/* as last written */
+static int64 shared_seq;
+static TimestampTz shared_at;
+
+void
+outbox_settle_init(OutboxDatabase *database, int64 last_shared_tick)
+{
+	db = database;
+	shared_tick = last_shared_tick;
+	outbox_attempts_init(db);
+	outbox_positions_init(db);
+}
+
+/* The subscription holds from here on: an event is judged by its place. */
+static void
+write_subscription(OutboxEndpoint *ep, const OutboxCursor *c)
+{
+	Datum	   *topics = palloc(sizeof(Datum) * Max(ep->npatterns, 1));
+	Datum		args[7];
+	char		nulls[] = "       ";
+
+	for (int i = 0; i < ep->npatterns; i++)
+		topics[i] = CStringGetTextDatum(ep->patterns[i]);
+	args[0] = Int32GetDatum(ep->id);
+	args[1] = Int64GetDatum(ep->version);
+	args[2] = PointerGetDatum(construct_array(topics, ep->npatterns, TEXTOID, -1,
+											  false, TYPALIGN_INT));
+	args[3] = outbox_snapshot_datum(c->done);
+	if (c->under)
+		args[4] = outbox_snapshot_datum(c->under);
+	else
+		nulls[4] = 'n';
+	args[5] = Int64GetDatum(c->last_seq);
+	args[6] = PointerGetDatum(ep->filter);
+	if (ep->filter == NULL)
+		nulls[6] = 'n';
+	outbox_query("INSERT INTO outbox.subscriptions"
+				 " (endpoint_id, version, topics, done, under, last_seq, filter)"
+				 " VALUES ($1, $2, $3, $4, $5, $6, $7)"
+				 " ON CONFLICT (endpoint_id, version) DO NOTHING",
+				 7, (Oid[]) {INT4OID, INT8OID, TEXTARRAYOID,
+				 PG_SNAPSHOTOID, PG_SNAPSHOTOID, INT8OID, JSONPATHOID},
+				 args, nulls);
+}
+
+/*
+ * The receiver asked to be disabled.  Somebody who alters the endpoint at this
+ * moment holds its row: then it is written with the next settle.
+ */
+static bool
+write_state(OutboxEndpoint *ep)
+{
+	Datum		args[3] = {Int32GetDatum(ep->id), CStringGetTextDatum(ep->reason),
+		TimestampTzGetDatum(ep->state_since)};
+
+	return outbox_query("UPDATE outbox.endpoint_settings SET state = 'disabled',"
+					 " reason = $2, state_since = $3 WHERE endpoint_id"
+					 " OPERATOR(pg_catalog.=) (SELECT endpoint_id"
+					 " FROM outbox.endpoint_settings WHERE endpoint_id"
+					 " OPERATOR(pg_catalog.=) $1 FOR UPDATE SKIP LOCKED)",
+					 3, (Oid[]) {INT4OID, TEXTOID, TIMESTAMPTZOID}, args, NULL) > 0;
+}
+
+/*
+ * One that is to be left, or read anew, stays where it is: the shared position
+ * moves on without it.
+ */
+static bool
+may_share(OutboxEndpoint *ep, TimestampTz now)
+{
+	return ep->attached && !ep->shared && !ep->recreate && ep->window_count == 0 &&
+		ep->nheld == 0 && ep->nsettling == 0 && share_budget > 0 &&
+		now - ep->last_active_at > IDLE_AFTER;
+}
+
+/*
+ * What one transaction writes.  As a rule that is everything.  When that fails,
+ * each endpoint is settled by itself, then the shared position, then attempts:
+ * what cannot be written is put on hold, and the rest is written.
+ */
+typedef struct Part
+{
+	dlist_head *busy;
+	const OutboxCursor *head;
+	bool		final;
+	OutboxEndpoint *only;		/* NULL: all that can be stored */
+	bool		endpoints;
+	bool		shared;			/* the shared position */
+	bool		attempts;
+	bool		begun;			/* false: a lock was not to be had */
+	bool		wrote_head;
+} Part;
+
+static bool
+in_part(const Part *part, const OutboxEndpoint *ep)
+{
+	return part->endpoints && !ep->dropped &&
+		(part->only ? ep == part->only : !ep->unstorable);
+}
+
+#define FOREACH_IN_PART(part, iter, ep) \
+	dlist_foreach(iter, (part)->busy) \
+		if (((ep) = dlist_container(OutboxEndpoint, busy_node, (iter).cur)), \
+			in_part(part, ep))
+
+/* An endpoint that follows the shared position, and is about to stop. */
+static bool
+lags(const OutboxEndpoint *ep)
+{
+	return ep->shared && (ep->dirty || ep->window_count > 0 || ep->nheld > 0 ||
+						  ep->nsettling > 0 || !ep->attached);
+}
+
+/*
+ * The shared position may not pass an endpoint that still follows it in the
+ * table, and has something left before it.
+ */
+static bool
+may_move_shared(const Part *part)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, part->busy)
+	{
+		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, busy_node, iter.cur);
+
+		if (!in_part(part, ep) && lags(ep))
+			return false;
+	}
+	return part->shared;
+}
+
+static void
+write_endpoint(const Part *part, OutboxPositions *p, OutboxEndpoint *ep, bool *share)
+{
+	const OutboxCursor *frontier = outbox_endpoint_frontier(ep, part->head);
+
+	outbox_parked_write(ep);
+	OUTBOX_CRASH_POINT("settle.parked");
+	ep->state_written = ep->state_dirty && write_state(ep);
+	outbox_notice_write(ep, ep->state_written);
+	if (ep->stored_version != ep->version)
+		write_subscription(ep, frontier);
+	OUTBOX_CRASH_POINT("settle.subscribed");
+
+	/*
+	 * The shared position moves on with the head: only who has nothing left
+	 * before it may follow.
+	 */
+	if (lags(ep))
+		ep->dirty = true;
+	if (may_share(ep, p->now))
+	{
+		ep->shared = true;
+		ep->dirty = true;
+		*share = true;
+		share_budget--;
+	}
+	else if (ep->dirty)
+		ep->shared = false;
+	if (ep->dirty)
+		outbox_positions_add(p, ep, frontier);
+}
+
+static void
+write_head(Part *part, OutboxPositions *p)
+{
+	const OutboxCursor *head = part->head;
+
+	outbox_positions_add(p, NULL, head);
+	if (head->done->number != shared_tick && outbox_serves_database())
+		outbox_positions_write_tick(head->done, (int) pg_atomic_read_u32(&db->piece));
+	part->wrote_head = true;
+}
+
+/* Memory follows what is committed. */
+static void
+written(Part *part, TimestampTz at)
+{
+	OutboxEndpoint *ep;
+	dlist_iter	iter;
+
+	if (part->wrote_head)
+	{
+		shared_tick = part->head->done->number;
+		shared_seq = part->head->done->seq_high;
+		shared_at = at;
+	}
+	if (part->shared)
+		outbox_parked_gone_written();
+	if (part->attempts)
+		outbox_attempts_written();
+	outbox_notice_committed();
+	FOREACH_IN_PART(part, iter, ep)
+	{
+		ep->stored_version = ep->version;
+		if (ep->state_written)
+			ep->state_dirty = false;
+		ep->recovered = false;
+
+		/* What an operator asked for waits for it. */
+		outbox_commands_wait = outbox_commands_wait || ep->unstorable;
+		ep->unstorable = false;
+		outbox_endpoint_settled(ep);
+		outbox_parked_keep_room(ep);
+	}
+}
+
+static void
+write_part(void *arg)
+{
+	Part	   *part = arg;
+	OutboxEndpoint *ep;
+	OutboxPositions p;
+	dlist_iter	iter;
+	bool		share = false;
+	bool		may_move;
+
+	part->begun = outbox_begin(true);
+	if (!part->begun)
+		return;
+	OUTBOX_CRASH_POINT("settle.begin");
+
+	/* Who is parked here gets his row now: others rely on finding it. */
+	FOREACH_IN_PART(part, iter, ep)
+		outbox_endpoint_park_followers(ep);
+
+	outbox_positions_begin(&p);
+	may_move = may_move_shared(part);
+	share_budget = may_move ? SHARE_AT_ONCE : 0;
+	FOREACH_IN_PART(part, iter, ep)
+		write_endpoint(part, &p, ep, &share);
+	if (may_move &&
+		(share || outbox_settle_wants_head(part->head, p.now) ||
+		 (part->head->done->number != shared_tick &&
+		  (part->final || p.now - shared_at > SHARED_EVERY_IDLE))))
+		write_head(part, &p);
+	outbox_positions_write(&p);
+	OUTBOX_CRASH_POINT("settle.positions");
+	if (part->shared)
+		outbox_parked_write_gone();
+	if (part->attempts)
+		outbox_attempts_write();
+	outbox_notice_flush();
+
+	OUTBOX_CRASH_POINT("settle.written");
+	outbox_commit();
+	OUTBOX_CRASH_POINT("settle.committed");
+	written(part, p.now);
+}
+
+/* True if it was written; memory is as before if it failed. */
+static bool
+try_part(Part *part, OutboxStepError *failure)
+{
+	OutboxEndpoint *ep;
+	dlist_iter	iter;
+
+	FOREACH_IN_PART(part, iter, ep)
+		ep->was_shared = ep->shared;
+	if (outbox_step_try(write_part, part, failure))
+		return true;
+	outbox_notice_rolled_back();
+	FOREACH_IN_PART(part, iter, ep)
+		ep->shared = ep->was_shared;
+	return false;
+}
+
+/* What it has to be stored stays in memory, and nothing is added to it. */
+static bool
+settle_alone(const Part *all, OutboxEndpoint *ep)
+{
+	Part		part = {.busy = all->busy,.head = all->head,.only = ep,.endpoints = true};
+	OutboxStepError failure;
+
+	if (try_part(&part, &failure))
+	{
+		if (part.begun)
+			outbox_step_passed(OUTBOX_STEP_SETTLE, ep->id);
+		return part.begun;
+	}
+	ep->unstorable = true;
+	ep->dirty = true;
+	outbox_step_hold(OUTBOX_STEP_SETTLE, ep->id, &failure);
+	return true;
+}
+
+/* The shared position, or attempts. */
+static bool
+settle_rest(const Part *all, bool attempts)
+{
+	OutboxStep	step = attempts ? OUTBOX_STEP_ATTEMPTS : OUTBOX_STEP_SETTLE;
+	Part		part = {.busy = all->busy,.head = all->head,.final = all->final,
+	.shared = !attempts,.attempts = attempts};
+	OutboxStepError failure;
+
+	if (!try_part(&part, &failure))
+		outbox_step_hold(step, 0, &failure);
+	else if (part.begun)
+		outbox_step_passed(step, 0);
+	else
+		return false;
+	return true;
+}
+
+bool
+outbox_settle_may_share(dlist_head *busy)
+{
+	dlist_iter	iter;
+
+	if (outbox_step_held(OUTBOX_STEP_SETTLE, 0))
+		return false;
+	dlist_foreach(iter, busy)
+	{
+		const OutboxEndpoint *ep = dlist_container(OutboxEndpoint, busy_node, iter.cur);
+
+		if (ep->unstorable && lags(ep))
+			return false;
+	}
+	return true;
+}
+
+bool
+outbox_settle_wants(const OutboxEndpoint *ep)
+{
+	return ep->dirty || ep->nsettling > 0 || ep->state_dirty;
+}
+
+/*
+ * Those that failed before, when their time has come; 'each': all of them, for
+ * together they could not be settled.  Requests wait meanwhile: what is left is
+ * for the next settle.
+ */
+static bool
+settle_singly(const Part *all, bool each)
+{
+	TimestampTz until = GetCurrentTimestamp() + SINGLY_TIME;
+	dlist_iter	iter;
+
+	dlist_foreach(iter, all->busy)
+	{
+		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, busy_node, iter.cur);
+
+		if (ep->dropped || !(ep->unstorable || (each && outbox_settle_wants(ep))) ||
+			(ep->unstorable && outbox_step_held(OUTBOX_STEP_SETTLE, ep->id)))
+			continue;
+		if (!settle_alone(all, ep))
+			return false;
+		if (GetCurrentTimestamp() >= until)
+			return !each;		/* some are left */
+	}
+	return !each ||
+		((!all->shared || settle_rest(all, false)) &&
+		 (!all->attempts || settle_rest(all, true)));
+}
+
+bool
+outbox_settle(dlist_head *busy, const OutboxCursor *head, bool final)
+{
+	Part		all = {.busy = busy,.head = head,.final = final,.endpoints = true,
+		.shared = !outbox_step_held(OUTBOX_STEP_SETTLE, 0),
+	.attempts = !outbox_step_held(OUTBOX_STEP_ATTEMPTS, 0)};
+	OutboxStepError failure;
+
+	if (!try_part(&all, &failure))
+		return settle_singly(&all, true);
+	if (!all.begun)
+		return false;
+	if (all.shared)
+		outbox_step_passed(OUTBOX_STEP_SETTLE, 0);
+	if (all.attempts)
+		outbox_step_passed(OUTBOX_STEP_ATTEMPTS, 0);
+	return settle_singly(&all, false);
+}
+
+bool
+outbox_settle_wants_head(const OutboxCursor *head, TimestampTz now)
+{
+	return head->done->number != shared_tick && head->done->seq_high != shared_seq &&
+		now - shared_at > SHARED_EVERY;
+}

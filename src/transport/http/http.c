@@ -1,0 +1,596 @@
+/*
+ * http.c
+ *	  Requests in flight: transfers from acquire to 'done', and the loop.
+ *
+ * A transfer is in exactly one state.  It is handed out by acquire; start puts
+ * it into libcurl, or lets it wait for the first request of its target; when
+ * it has ended, 'done' is called and it is free again, with its handle, its
+ * buffers and all options that need not be set twice.
+ */
+#include "transport/http/http_internal.h"
+
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <time.h>
+
+#define BODY_TIME_MAX 1000		/* ms after the headers */
+#define ROUNDS_MAX 16			/* of one outbox_http_poll() */
+#define ANSWER_KEPT (4 * 1024)	/* bytes that a free transfer keeps for answers */
+
+#define NEVER PG_INT64_MAX
+
+static OutboxDone report;
+static CURLM *multi;
+static int64 timer_at = NEVER;	/* 0: now */
+static struct timespec reloaded_at;
+
+static OutboxTransfer *all_transfers;
+static dlist_head free_transfers = DLIST_STATIC_INIT(free_transfers);
+static dlist_head unstarted = DLIST_STATIC_INIT(unstarted);
+static dlist_head answered = DLIST_STATIC_INIT(answered);
+static dlist_head reading = DLIST_STATIC_INIT(reading); /* until the body ends */
+
+/* http_handle.c: the status is decided, and the headers are complete. */
+void
+outbox_http_got_headers(OutboxTransfer *t)
+{
+	t->state = ANSWERED;
+	t->body_deadline = 0;
+	if (t->whole_answer && t->head.status <= 299)
+		dlist_push_tail(&reading, &t->node);
+	else
+		dlist_push_tail(&answered, &t->node);
+}
+
+/*
+ * Handing out
+ */
+
+OutboxTransfer *
+outbox_http_acquire(void)
+{
+	OutboxTransfer *t;
+
+	if (!dlist_is_empty(&free_transfers))
+		t = dlist_container(OutboxTransfer, node,
+							dlist_pop_head_node(&free_transfers));
+	else
+	{
+		t = calloc(1, sizeof(*t));
+		if (t == NULL)
+			return NULL;
+		if (!outbox_http_make_handle(t))
+		{
+			free(t);
+			return NULL;
+		}
+		t->next_made = all_transfers;
+		all_transfers = t;
+	}
+	t->state = ACQUIRED;
+	outbox_headers_reset(&t->headers);
+	return t;
+}
+
+OutboxHeaders *
+outbox_http_headers(OutboxTransfer *t)
+{
+	return &t->headers;
+}
+
+void
+outbox_http_release(OutboxTransfer *t)
+{
+	t->state = FREE;
+	dlist_push_head(&free_transfers, &t->node);
+}
+
+/*
+ * Starting and ending
+ */
+
+static int64
+now_ms(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (int64) now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+static void
+end_unstarted(OutboxTransfer *t)
+{
+	t->state = UNSTARTED;
+	dlist_push_tail(&unstarted, &t->node);
+}
+
+/* Those that wait for this one's connection share its fate. */
+static void
+share_fate(OutboxTransfer *t)
+{
+	OutboxHost *host = t->host;
+
+	if (host->first == t && !host->open)
+	{
+		while (!dlist_is_empty(&host->waiting))
+		{
+			OutboxTransfer *w = dlist_container(OutboxTransfer, node,
+												dlist_pop_head_node(&host->waiting));
+
+			outbox_http_fail(w, t->outcome.failure, t->outcome.error, "");
+			w->outcome.duration = t->outcome.duration;
+			end_unstarted(w);
+		}
+	}
+	host->open = false;
+}
+
+/* There are no addresses to send the request to. */
+static void
+fail_lookup(OutboxTransfer *t, bool timed_out)
+{
+	bool		proxied = outbox_http_settings.use_proxy && !t->plain;
+	char		words[128];
+
+	t->outcome.duration = now_ms() - t->begun_at;
+	if (timed_out)
+	{
+		snprintf(words, sizeof(words), "timed out after %g s while resolving the host",
+				 Min(t->connect_timeout, t->timeout) / 1000.0);
+		outbox_http_fail(t, OUTBOX_FAILURE_DNS, words, "");
+	}
+	else
+		outbox_http_fail(t, OUTBOX_FAILURE_DNS, proxied ? "could not resolve the proxy's name" :
+						 "could not resolve host",
+						 t->crowded ? "too many lookups are still waiting for an answer" : "");
+	share_fate(t);
+	end_unstarted(t);
+}
+
+static void
+fail_launch(OutboxTransfer *t, const char *why)
+{
+	outbox_http_fail(t, OUTBOX_FAILURE_INTERNAL, "could not start the request", why);
+	share_fate(t);
+	end_unstarted(t);
+}
+
+/*
+ * Gives the transfer to libcurl, once there are addresses for it.  What their
+ * lookup took is part of the time that the request may take.
+ */
+static void
+launch(OutboxTransfer *t)
+{
+	int64		now = now_ms();
+	CURLMcode	code;
+
+	if (t->begun_at == 0)
+	{
+		t->begun_at = now;
+		t->lookup_deadline = now + Min(t->connect_timeout, t->timeout);
+	}
+	switch (outbox_http_look_up(t, now))
+	{
+		case OUTBOX_LOOKUP_READY:
+			break;
+		case OUTBOX_LOOKUP_WAITS:
+			t->state = LOOKING_UP;
+			return;
+		case OUTBOX_LOOKUP_CROWDED:
+			t->crowded = true;
+			fail_lookup(t, false);
+			return;
+		case OUTBOX_LOOKUP_NO_MEMORY:
+			fail_launch(t, "no memory or thread for a name lookup");
+			return;
+	}
+	t->lookup_took = (int) (now - t->begun_at);
+	if (!outbox_http_set_timeouts(t, Max(t->connect_timeout - t->lookup_took, 1),
+								  Max(t->timeout - t->lookup_took, 1)))
+	{
+		fail_launch(t, "out of memory");
+		return;
+	}
+	code = curl_multi_add_handle(multi, t->easy);
+	if (code == CURLM_OK)
+		t->state = RUNNING;
+	else
+		fail_launch(t, curl_multi_strerror(code));
+}
+
+void
+outbox_http_start(OutboxTransfer *t, const OutboxTarget *target,
+				  const char *body, size_t body_len, void *delivery)
+{
+	OutboxOutcome *o = &t->outcome;
+	const char *complaint = "out of memory";
+	const char *hint;
+
+	t->delivery = delivery;
+	t->connect_timeout = target->connect_timeout;
+	t->timeout = target->timeout;
+	t->begun_at = 0;
+	t->lookup_took = 0;
+	t->tried = t->connected = t->crowded = false;
+	t->socket_errno = 0;
+	memset(&t->head, 0, sizeof(t->head));
+	t->body_bytes = t->answer_len = 0;
+	t->whole_answer = target->whole_answer;
+	t->refused = NULL;
+	t->errbuf[0] = '\0';
+	o->status = 0;
+	o->failure = OUTBOX_FAILURE_NONE;
+	o->error[0] = '\0';
+	o->body_len = 0;
+	o->answer = NULL;
+	o->answer_len = 0;
+	o->retry_after = -1;
+	o->disable = o->abort_message = false;
+	o->duration = 0;
+
+	t->host = outbox_http_enter_host(target);
+	if (t->host == NULL ||
+		(complaint = outbox_http_set_request(t, target, body, body_len)) != NULL)
+	{
+		outbox_http_fail(t, OUTBOX_FAILURE_INTERNAL, "could not prepare the request",
+			 complaint);
+		end_unstarted(t);
+	}
+	else if (outbox_http_settings.use_proxy && !t->plain &&
+			 (complaint = outbox_http_check_url(t->url, &hint)) != NULL)
+	{
+		/* Behind a proxy only a literal address can be judged. */
+		outbox_http_fail(t, OUTBOX_FAILURE_ADDRESS, complaint, hint ? hint : "");
+		end_unstarted(t);
+	}
+	else if (t->host->open)
+		launch(t);
+	else if (t->host->first == NULL)
+	{
+		t->host->first = t;
+		launch(t);
+	}
+	else
+	{
+		t->state = WAITING;
+		dlist_push_tail(&t->host->waiting, &t->node);
+	}
+}
+
+/* Takes the transfer from wherever it is; it is on no list then. */
+static void
+withdraw(OutboxTransfer *t)
+{
+	if (t->state == RUNNING || t->state == ANSWERED)
+		curl_multi_remove_handle(multi, t->easy);
+	if (t->state != RUNNING && t->state != ACQUIRED)
+		dlist_delete(&t->node);
+	t->state = ACQUIRED;
+}
+
+void
+outbox_http_cancel(OutboxTransfer *t)
+{
+	withdraw(t);
+	outbox_http_leave_host(t);
+	outbox_http_release(t);
+}
+
+/* A 2xx whose body counts: is all of it there? */
+static void
+take_answer(OutboxTransfer *t, CURLcode code)
+{
+	OutboxOutcome *o = &t->outcome;
+
+	if (t->answer_len > OUTBOX_ANSWER_MAX)
+		snprintf(o->error, sizeof(o->error),
+				 "the answer to the batch is longer than %d bytes", OUTBOX_ANSWER_MAX);
+	else if (code != CURLE_OK)
+		snprintf(o->error, sizeof(o->error),
+				 "the answer to the batch was cut off: %s", curl_easy_strerror(code));
+	else if (t->head.encoded)
+		snprintf(o->error, sizeof(o->error),
+				 "the answer to the batch is compressed, which was not asked for");
+	else
+	{
+		o->answer = t->answer;
+		o->answer_len = t->answer_len;
+	}
+}
+
+static void
+finish(OutboxTransfer *t, CURLcode code)
+{
+	OutboxOutcome *o = &t->outcome;
+	bool		was_answered = t->state == ANSWERED;
+	curl_off_t	duration = 0;
+
+	curl_easy_getinfo(t->easy, CURLINFO_TOTAL_TIME_T, &duration);
+	o->duration = t->lookup_took + duration / 1000.0;
+	if (was_answered)
+	{
+		/* Whatever happened after the headers changes nothing. */
+		o->status = t->head.status;
+		if (o->status < 200 || o->status > 299)
+			snprintf(o->error, sizeof(o->error), "the receiver answered %d%s",
+					 o->status, o->status >= 300 && o->status < 400 ?
+					 ", and redirects are not followed" : "");
+		else if (t->whole_answer)
+			take_answer(t, code);
+	}
+	else
+		outbox_http_explain(t, code);
+	withdraw(t);
+
+	if (!was_answered)
+		share_fate(t);
+	outbox_http_leave_host(t);
+	report(t->delivery, o);
+	if (t->answer_size > ANSWER_KEPT)
+	{
+		free(t->answer);
+		t->answer = NULL;
+		t->answer_size = 0;
+	}
+	outbox_http_release(t);
+}
+
+/*
+ * The loop
+ */
+
+static int
+set_timer(CURLM *m, long ms, void *arg)
+{
+	(void) m;
+	(void) arg;
+	timer_at = ms < 0 ? NEVER : ms == 0 ? 0 : now_ms() + ms;
+	return 0;
+}
+
+static void
+act(int fd, int mask)
+{
+	int			running;
+
+	curl_multi_socket_action(multi, fd, mask, &running);
+}
+
+/* Those of now: 'done' may start others that fail at once. */
+static void
+report_unstarted(void)
+{
+	dlist_iter	iter;
+	int			n = 0;
+
+	dlist_foreach(iter, &unstarted)
+		n++;
+	while (n-- > 0 && !dlist_is_empty(&unstarted))
+	{
+		OutboxTransfer *t = dlist_container(OutboxTransfer, node,
+											dlist_head_node(&unstarted));
+
+		withdraw(t);
+		outbox_http_leave_host(t);
+		report(t->delivery, &t->outcome);
+		outbox_http_release(t);
+	}
+}
+
+/* Answers whose body takes too long have been good enough. */
+static void
+bound_bodies(void)
+{
+	dlist_iter	iter;
+	int64		now;
+
+	if (dlist_is_empty(&answered))
+		return;
+	now = now_ms();
+	dlist_reverse_foreach(iter, &answered)
+	{
+		OutboxTransfer *t = dlist_container(OutboxTransfer, node, iter.cur);
+
+		if (t->body_deadline != 0)
+			break;
+		t->body_deadline = now + BODY_TIME_MAX;
+	}
+	while (!dlist_is_empty(&answered))
+	{
+		OutboxTransfer *t = dlist_container(OutboxTransfer, node,
+											dlist_head_node(&answered));
+
+		if (t->body_deadline == 0 || t->body_deadline > now)
+			break;
+		finish(t, CURLE_OK);
+	}
+}
+
+void
+outbox_http_poll(void)
+{
+	bool		more = true;
+
+	for (int round = 0; round < ROUNDS_MAX; round++)
+	{
+		CURLMsg    *msg;
+		int			left;
+
+		if (more)
+			more = outbox_http_events(act);
+		outbox_http_lookups_step(now_ms(), launch, fail_lookup);
+		if (timer_at == 0 || (timer_at != NEVER && timer_at <= now_ms()))
+		{
+			timer_at = NEVER;
+			act(CURL_SOCKET_TIMEOUT, 0);
+		}
+		while ((msg = curl_multi_info_read(multi, &left)) != NULL)
+		{
+			OutboxTransfer *t;
+
+			if (msg->msg == CURLMSG_DONE &&
+				curl_easy_getinfo(msg->easy_handle, CURLINFO_PRIVATE, &t) == CURLE_OK)
+				finish(t, msg->data.result);
+		}
+		bound_bodies();
+		report_unstarted();
+		outbox_http_start_waiting(launch);
+		if (!more && timer_at != 0 &&
+			dlist_is_empty(&unstarted))
+			break;
+	}
+}
+
+long
+outbox_http_timeout(void)
+{
+	int64		at = timer_at;
+	int64		now;
+
+	if (at == 0 || !dlist_is_empty(&unstarted) || outbox_http_hosts_are_ready())
+		return 0;
+	if (!dlist_is_empty(&answered))
+	{
+		OutboxTransfer *t = dlist_container(OutboxTransfer, node,
+											dlist_head_node(&answered));
+
+		at = Min(at, t->body_deadline);
+	}
+	at = Min(at, outbox_http_lookups_deadline());
+	if (at == NEVER)
+		return -1;
+	now = now_ms();
+	return at <= now ? 0 : (long) Min(at - now, PG_INT32_MAX);
+}
+
+/*
+ * The worker's settings
+ */
+
+/* Whole seconds; without a reload, as long as the machine is up. */
+long
+outbox_http_since_reload(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+	return now.tv_sec - reloaded_at.tv_sec - (now.tv_nsec < reloaded_at.tv_nsec);
+}
+
+/* The proxy's name and port, as libcurl looks it up. */
+static void
+take_proxy(void)
+{
+	OutboxHttpSettings *s = &outbox_http_settings;
+	CURLU	   *parsed;
+	bool		ok;
+
+	if (!s->use_proxy)
+		return;
+	parsed = curl_url();
+	ok = parsed != NULL &&
+		curl_url_set(parsed, CURLUPART_URL, outbox_proxy, 0) == CURLUE_OK &&
+		outbox_http_split_url(parsed, strncasecmp(outbox_proxy, "https:", 6) == 0 ? 443 : 1080,
+							  s->proxy_host, sizeof(s->proxy_host), &s->proxy_port) == NULL;
+	if (!ok)
+		strlcpy(s->proxy_host, "invalid", sizeof(s->proxy_host));	/* has no address */
+	curl_url_cleanup(parsed);
+}
+
+/* The settings, as they are now. */
+static void
+take_settings(void)
+{
+	struct rlimit limit;
+	char		bad[64];
+	int64		connections = (int64) outbox_worker_max_in_flight * 2;
+
+	outbox_http_settings.generation++;
+	outbox_http_settings.use_proxy = outbox_proxy && outbox_proxy[0];
+	take_proxy();
+	if (!outbox_networks_parse(outbox_allowed_networks ? outbox_allowed_networks : "",
+							   &outbox_http_settings.networks, bad, sizeof(bad)))
+		ereport(WARNING,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("invalid network in outbox.allowed_networks: \"%s\"", bad),
+				 errdetail("No private network is allowed until this is corrected."),
+				 errhint("Write networks as 10.1.0.0/16 or fd00::/8, separated by commas.")));
+
+	/* Idle connections must not use up the file descriptors. */
+	if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
+		connections = Min(connections, (int64) (limit.rlim_cur / 2));
+	curl_multi_setopt(multi, CURLMOPT_MAXCONNECTS, (long) Max(connections, 1));
+}
+
+void
+outbox_http_reload(void)
+{
+	clock_gettime(CLOCK_MONOTONIC_COARSE, &reloaded_at);
+	outbox_http_forget_lookups(now_ms());
+	take_settings();
+}
+
+void
+outbox_http_init(OutboxDone done)
+{
+	OutboxTransfer *t;
+	bool		ok;
+
+	report = done;
+	if (curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK)
+		ereport(ERROR,
+				(errcode(ERRCODE_SYSTEM_ERROR),
+				 errmsg("could not initialize libcurl"),
+				 errhint("Check that libcurl and its TLS library are installed completely.")));
+	outbox_http_settings.have_http2 =
+		(curl_version_info(CURLVERSION_NOW)->features & CURL_VERSION_HTTP2) != 0;
+	outbox_http_hosts_init();
+
+	multi = curl_multi_init();
+	ok = multi != NULL && outbox_http_sockets_init(multi) && outbox_http_lookups_init() &&
+		curl_multi_setopt(multi, CURLMOPT_TIMERFUNCTION, set_timer) == CURLM_OK &&
+		curl_multi_setopt(multi, CURLMOPT_PIPELINING, CURLPIPE_MULTIPLEX) == CURLM_OK;
+	if (ok)
+		take_settings();
+
+	/* A libcurl that misses an option is found now, not at the first event. */
+	t = ok ? outbox_http_acquire() : NULL;
+	if (t == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_SYSTEM_ERROR),
+				 errmsg("could not set up libcurl %s", curl_version_info(CURLVERSION_NOW)->version),
+				 errhint("outbox needs libcurl 7.80 or newer with TLS, and not older than the one it was built with.")));
+	outbox_http_release(t);
+}
+
+void
+outbox_http_shutdown(void)
+{
+	/* All of them are off their lists before any of them is freed. */
+	for (OutboxTransfer *t = all_transfers; t != NULL; t = t->next_made)
+		if (t->state != FREE && t->state != ACQUIRED)
+			outbox_http_cancel(t);
+	while (all_transfers)
+	{
+		OutboxTransfer *t = all_transfers;
+
+		all_transfers = t->next_made;
+		curl_easy_cleanup(t->easy);
+		free(t->headers.buf);
+		free(t->headers.start);
+		free(t->lines);
+		free(t->url);
+		free(t->resolve);
+		curl_url_cleanup(t->parsed);
+		free(t->answer);
+		free(t);
+	}
+	dlist_init(&free_transfers);
+	outbox_http_hosts_shutdown();
+	curl_multi_cleanup(multi);
+	multi = NULL;
+	outbox_http_sockets_shutdown();
+	curl_global_cleanup();
+}

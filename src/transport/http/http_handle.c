@@ -1,0 +1,575 @@
+/*
+ * http_handle.c
+ *	  What a libcurl handle is told before a request, and what it tells of it.
+ *
+ * libcurl's callbacks only take notes.  They neither throw nor allocate with
+ * palloc, because a longjmp through libcurl's frames is undefined.
+ */
+#include "transport/http/http_internal.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <stdlib.h>
+#include <time.h>
+
+/*
+ * The status decides, so that a body is read only for its first bytes, and so
+ * that the connection can be used again; a receiver that needs more than this
+ * loses the connection.
+ */
+#define BODY_BYTES_MAX (64 * 1024)
+
+/* libcurl says "Expect: 100-continue" with larger bodies unless told not to. */
+#define EXPECTS_FROM (512 * 1024)
+
+#define OUT_OF_MEMORY "out of memory"
+
+/* Idle connections are closed before usual receivers do it (60 s and more). */
+#define CONNECTION_IDLE_MAX 50L /* s */
+#define CONNECTION_LIFETIME_MAX 300L	/* s; also how long DNS can be outlived */
+#define CA_AGE_MAX 60L			/* s that CA files are remembered */
+
+OutboxHttpSettings outbox_http_settings;
+
+/* The range of an address that is nobody's private one, but needs TLS. */
+static const char PLAIN_HTTP[] = "public";
+
+void
+outbox_http_fail(OutboxTransfer *t, OutboxFailure failure, const char *words,
+	 const char *detail)
+{
+	t->outcome.failure = failure;
+	snprintf(t->outcome.error, sizeof(t->outcome.error), "%s%s%s",
+			 words, detail[0] ? ": " : "", detail);
+}
+
+/* May a request of this transfer go there?  If not, takes a note of why. */
+static bool
+may_go(OutboxTransfer *t, const struct sockaddr *sa)
+{
+	const char *why;
+	OutboxAddressVerdict verdict = outbox_address_judge(sa, &outbox_http_settings.networks, &why);
+
+	if (verdict == OUTBOX_ADDRESS_ALLOWED ||
+		(verdict == OUTBOX_ADDRESS_PUBLIC && !t->plain))
+		return true;
+	t->refused = verdict == OUTBOX_ADDRESS_REFUSED ? why : PLAIN_HTTP;
+	return false;
+}
+
+static curl_socket_t
+open_socket(void *arg, curlsocktype purpose, struct curl_sockaddr *address)
+{
+	OutboxTransfer *t = arg;
+	int			fd;
+
+	(void) purpose;
+	/* The proxy's own address is the superuser's choice. */
+	if ((t->plain || !outbox_http_settings.use_proxy) && !may_go(t, &address->addr))
+		return CURL_SOCKET_BAD;
+	t->tried = true;
+	fd = socket(address->family, address->socktype | SOCK_CLOEXEC,
+				address->protocol);
+	if (fd < 0)
+	{
+		/* A missing address family is the address's fault. */
+		if (errno != EAFNOSUPPORT)
+			t->socket_errno = errno;
+		return CURL_SOCKET_BAD;
+	}
+	outbox_http_watch(fd);
+	return fd;
+}
+
+/*
+ * libcurl asks this before it looks up what it has no addresses for.  It may do so
+ * for an address, but for no name: http_lookup.c does that.
+ */
+static int
+before_lookup(void *resolver, void *reserved, void *arg)
+{
+	OutboxTransfer *t = arg;
+	bool		proxied = outbox_http_settings.use_proxy && !t->plain;
+
+	(void) resolver;
+	(void) reserved;
+	return (proxied ? outbox_http_settings.proxy_host : t->lookup_host)[0] != '\0';
+}
+
+/* There is a connection, new or reused, and nothing was sent on it yet. */
+static int
+before_request(void *arg, char *ip, char *local_ip, int port, int local_port)
+{
+	OutboxTransfer *t = arg;
+
+	(void) local_ip;
+	(void) port;
+	(void) local_port;
+	t->connected = true;
+	if (t->plain || !outbox_http_settings.use_proxy)
+	{
+		union
+		{
+			struct sockaddr sa;
+			struct sockaddr_in v4;
+			struct sockaddr_in6 v6;
+		}			address;
+
+		memset(&address, 0, sizeof(address));
+		if (inet_pton(AF_INET, ip, &address.v4.sin_addr) == 1)
+			address.sa.sa_family = AF_INET;
+		else if (inet_pton(AF_INET6, ip, &address.v6.sin6_addr) == 1)
+			address.sa.sa_family = AF_INET6;
+		if (!may_go(t, &address.sa))
+		{
+			t->tried = false;
+			return CURL_PREREQFUNC_ABORT;
+		}
+	}
+	if (!t->host->open)
+		outbox_http_got_through(t);
+	return CURL_PREREQFUNC_OK;
+}
+
+static size_t
+take_header(char *line, size_t size, size_t n, void *arg)
+{
+	OutboxTransfer *t = arg;
+	size_t		len = size * n;
+
+	switch (outbox_head_line(&t->head, &t->outcome, line, len, (int64) time(NULL)))
+	{
+		case OUTBOX_HEAD_OVERSIZED:
+			return 0;
+		case OUTBOX_HEAD_COMPLETE:
+			if (t->state == RUNNING)
+				outbox_http_got_headers(t);
+			break;
+		default:
+			break;
+	}
+	return len;
+}
+
+/* 0: no more of it is wanted. */
+static size_t
+keep_answer(OutboxTransfer *t, const char *data, size_t len)
+{
+	size_t		size = t->answer_size ? t->answer_size : 1024;
+
+	if (t->answer_len + len > OUTBOX_ANSWER_MAX)
+	{
+		t->answer_len = OUTBOX_ANSWER_MAX + 1;
+		return 0;
+	}
+	while (size < t->answer_len + len)
+		size *= 2;
+	if (size > t->answer_size)
+	{
+		char	   *bigger = realloc(t->answer, size);
+
+		if (bigger == NULL)
+			return 0;
+		t->answer = bigger;
+		t->answer_size = size;
+	}
+	memcpy(t->answer + t->answer_len, data, len);
+	t->answer_len += len;
+	return len;
+}
+
+static size_t
+take_body(char *data, size_t size, size_t n, void *arg)
+{
+	OutboxTransfer *t = arg;
+	OutboxOutcome *o = &t->outcome;
+	size_t		len = size * n;
+
+	if (t->state != ANSWERED)
+		return 0;
+	if (t->head.status < 200 || t->head.status > 299)
+	{
+		size_t		kept = Min(len, sizeof(o->body) - o->body_len);
+
+		memcpy(o->body + o->body_len, data, kept);
+		o->body_len += kept;
+	}
+	else if (t->whole_answer)
+		return keep_answer(t, data, len);
+	t->body_bytes += len;
+	return t->body_bytes > BODY_BYTES_MAX ? 0 : len;
+}
+
+/* What follows from the settings; again after each reload. */
+static bool
+set_settings(CURL *easy)
+{
+	const char *ca = outbox_ssl_ca_file;
+	const char *cert = outbox_ssl_cert_file;
+	const char *key = outbox_ssl_key_file;
+	long		version = outbox_ssl_min_protocol_version == OUTBOX_TLS_1_3 ?
+		CURL_SSLVERSION_TLSv1_3 : CURL_SSLVERSION_TLSv1_2;
+
+	/* Without a file of its own, a handle keeps the system's bundle. */
+	if (ca && ca[0] && curl_easy_setopt(easy, CURLOPT_CAINFO, ca) != CURLE_OK)
+		return false;
+	return
+		curl_easy_setopt(easy, CURLOPT_SSLVERSION, version) == CURLE_OK &&
+		curl_easy_setopt(easy, CURLOPT_SSLCERT,
+						 cert && cert[0] ? cert : NULL) == CURLE_OK &&
+		curl_easy_setopt(easy, CURLOPT_SSLKEY,
+						 key && key[0] ? key : NULL) == CURLE_OK;
+}
+
+/* What never changes. */
+static bool
+set_constants(OutboxTransfer *t)
+{
+	static const struct
+	{
+		CURLoption	option;
+		long		value;
+	}			numbers[] = {
+		{CURLOPT_POST, 1},
+		{CURLOPT_NOSIGNAL, 1},
+		{CURLOPT_FOLLOWLOCATION, 0},
+		{CURLOPT_NETRC, CURL_NETRC_IGNORED},
+		{CURLOPT_DISALLOW_USERNAME_IN_URL, 1},
+		{CURLOPT_HTTP09_ALLOWED, 0},
+		{CURLOPT_SUPPRESS_CONNECT_HEADERS, 1},
+		{CURLOPT_HEADEROPT, CURLHEADER_SEPARATE},
+		{CURLOPT_SSL_VERIFYPEER, 1},
+		{CURLOPT_SSL_VERIFYHOST, 2},
+		{CURLOPT_PROXY_SSL_VERIFYPEER, 1},
+		{CURLOPT_PROXY_SSL_VERIFYHOST, 2},
+		/* A resumed session would not look at the certificate again. */
+		{CURLOPT_SSL_SESSIONID_CACHE, 0},
+		{CURLOPT_TCP_NODELAY, 1},
+		{CURLOPT_TCP_KEEPALIVE, 1},
+		{CURLOPT_MAXAGE_CONN, CONNECTION_IDLE_MAX},
+		{CURLOPT_UPLOAD_BUFFERSIZE, 16 * 1024},
+#if LIBCURL_VERSION_NUM < 0x075500
+		{CURLOPT_PROTOCOLS, CURLPROTO_HTTP | CURLPROTO_HTTPS},
+#endif
+	};
+	CURL	   *easy = t->easy;
+	bool		ok = true;
+
+	for (size_t i = 0; i < lengthof(numbers); i++)
+		ok = ok && curl_easy_setopt(easy, numbers[i].option, numbers[i].value) == CURLE_OK;
+
+#define SET(option, value) \
+	ok = ok && curl_easy_setopt(easy, option, value) == CURLE_OK
+#if LIBCURL_VERSION_NUM >= 0x075500
+	SET(CURLOPT_PROTOCOLS_STR, "http,https");
+#endif
+	SET(CURLOPT_NOPROXY, "");	/* nor is $no_proxy heard */
+	SET(CURLOPT_PRIVATE, t);
+	SET(CURLOPT_ERRORBUFFER, t->errbuf);
+	SET(CURLOPT_HEADERFUNCTION, take_header);
+	SET(CURLOPT_HEADERDATA, t);
+	SET(CURLOPT_WRITEFUNCTION, take_body);
+	SET(CURLOPT_WRITEDATA, t);
+	SET(CURLOPT_OPENSOCKETFUNCTION, open_socket);
+	SET(CURLOPT_OPENSOCKETDATA, t);
+	SET(CURLOPT_CLOSESOCKETFUNCTION, outbox_http_close_socket);
+	SET(CURLOPT_PREREQFUNCTION, before_request);
+	SET(CURLOPT_PREREQDATA, t);
+	SET(CURLOPT_RESOLVER_START_FUNCTION, before_lookup);
+	SET(CURLOPT_RESOLVER_START_DATA, t);
+#undef SET
+	return ok;
+}
+
+/* A fresh handle; the old one, if any, goes. */
+bool
+outbox_http_make_handle(OutboxTransfer *t)
+{
+	curl_easy_cleanup(t->easy);
+	t->easy = curl_easy_init();
+	if (t->easy == NULL || !set_constants(t) || !set_settings(t->easy))
+	{
+		curl_easy_cleanup(t->easy);
+		t->easy = NULL;
+		return false;
+	}
+	t->generation = outbox_http_settings.generation;
+	if (t->url)
+		t->url[0] = '\0';
+	t->set_connect_timeout = t->set_timeout = -1;
+	t->resolve_since = -1;
+	t->age = -1;
+	return true;
+}
+
+/*
+ * A reload is also heard by what libcurl has in store: connections and CA files
+ * that are older than it are not used any more.
+ * libcurl counts the age of a connection in whole seconds, so that it takes two
+ * until the last of them is given up.
+ */
+static bool
+set_ages(OutboxTransfer *t)
+{
+	long		age = outbox_http_since_reload();
+
+	age = Min(age, CONNECTION_LIFETIME_MAX);
+	if (t->age == age)
+		return true;
+	t->age = age;
+#if LIBCURL_VERSION_NUM >= 0x075700
+	/* Not every TLS library has that cache. */
+	(void) curl_easy_setopt(t->easy, CURLOPT_CA_CACHE_TIMEOUT,
+							Min(age, CA_AGE_MAX));
+#endif
+	return curl_easy_setopt(t->easy, CURLOPT_MAXLIFETIME_CONN,
+							age < CONNECTION_LIFETIME_MAX ? Max(age - 1, 1) :
+							CONNECTION_LIFETIME_MAX) == CURLE_OK;
+}
+
+/*
+ * Handed over as it was parsed once: libcurl would take a text apart, and put it
+ * together again, for each request.
+ */
+static const char *
+set_url(OutboxTransfer *t, const char *url)
+{
+	size_t		size = strlen(url) + 1;
+	const char *complaint;
+	CURLUcode	code;
+
+	if (t->url_size < size)
+	{
+		char	   *bigger = realloc(t->url, size);
+
+		if (bigger == NULL)
+			return OUT_OF_MEMORY;
+		t->url = bigger;
+		t->url_size = size;
+	}
+	t->url[0] = '\0';			/* unknown, until all of it is set */
+	t->resolve_since = -1;
+	if (t->parsed == NULL && (t->parsed = curl_url()) == NULL)
+		return OUT_OF_MEMORY;
+	code = curl_url_set(t->parsed, CURLUPART_URL, url, CURLU_DISALLOW_USER);
+	if (code != CURLUE_OK)
+		return curl_url_strerror(code);
+	complaint = outbox_http_split_url(t->parsed, 0, t->lookup_host, sizeof(t->lookup_host),
+									  &t->lookup_port);
+	if (complaint != NULL)
+		return complaint;
+
+	/*
+	 * Plain http goes to allowed networks only, and is judged by the final
+	 * address, which a proxy would hide: it never takes the proxy.
+	 */
+	t->plain = strncasecmp(url, "https:", 6) != 0;
+	if (curl_easy_setopt(t->easy, CURLOPT_CURLU, t->parsed) != CURLE_OK ||
+		curl_easy_setopt(t->easy, CURLOPT_PROXY,
+						 outbox_http_settings.use_proxy && !t->plain ? outbox_proxy : "") != CURLE_OK ||
+		curl_easy_setopt(t->easy, CURLOPT_HTTP_VERSION,
+						 t->plain || !outbox_http_settings.have_http2 ? (long) CURL_HTTP_VERSION_1_1 :
+						 (long) CURL_HTTP_VERSION_2TLS) != CURLE_OK)
+		return OUT_OF_MEMORY;
+	memcpy(t->url, url, size);
+	return NULL;
+}
+
+bool
+outbox_http_set_timeouts(OutboxTransfer *t, int connect_timeout, int timeout)
+{
+	if (t->set_connect_timeout != connect_timeout)
+	{
+		if (curl_easy_setopt(t->easy, CURLOPT_CONNECTTIMEOUT_MS, (long) connect_timeout) != CURLE_OK)
+			return false;
+		t->set_connect_timeout = connect_timeout;
+	}
+	if (t->set_timeout != timeout)
+	{
+		if (curl_easy_setopt(t->easy, CURLOPT_TIMEOUT_MS, (long) timeout) != CURLE_OK)
+			return false;
+		t->set_timeout = timeout;
+	}
+	return true;
+}
+
+/* The header lines, as libcurl wants them. */
+static bool
+set_lines(OutboxTransfer *t, size_t body_len)
+{
+	static char no_expect[] = "Expect:";
+	OutboxHeaders *h = &t->headers;
+	int			n = 0;
+
+	if (h->n + 1 > t->max_lines)
+	{
+		int			max = h->max + 1;
+		struct curl_slist *bigger = realloc(t->lines, max * sizeof(*bigger));
+
+		if (bigger == NULL)
+			return false;
+		t->lines = bigger;
+		t->max_lines = max;
+	}
+	for (; n < h->n; n++)
+		t->lines[n].data = h->buf + h->start[n];
+
+	/* Each line is compared with a dozen names: not one that does nothing. */
+	if (body_len >= EXPECTS_FROM)
+		t->lines[n++].data = no_expect;
+	for (int i = 0; i < n; i++)
+		t->lines[i].next = i + 1 < n ? &t->lines[i + 1] : NULL;
+	return curl_easy_setopt(t->easy, CURLOPT_HTTPHEADER, t->lines) == CURLE_OK;
+}
+
+/*
+ * Everything of a request that the handle does not have yet; NULL, or what is
+ * in the way.
+ */
+const char *
+outbox_http_set_request(OutboxTransfer *t, const OutboxTarget *target,
+			const char *body, size_t body_len)
+{
+	const char *complaint;
+
+	if (t->generation != outbox_http_settings.generation && !outbox_http_make_handle(t))
+		return OUT_OF_MEMORY;
+	if ((t->url == NULL || strcmp(t->url, target->url) != 0) &&
+		(complaint = set_url(t, target->url)) != NULL)
+		return complaint;
+	if (!set_ages(t) || !set_lines(t, body_len) ||
+		curl_easy_setopt(t->easy, CURLOPT_POSTFIELDS, body ? body : "") != CURLE_OK ||
+		curl_easy_setopt(t->easy, CURLOPT_POSTFIELDSIZE_LARGE,
+						 (curl_off_t) body_len) != CURLE_OK)
+		return OUT_OF_MEMORY;
+	return NULL;
+}
+
+/* libcurl's words, which may be seen by those who may not see the URL. */
+static const char *
+words_of_libcurl(OutboxTransfer *t)
+{
+	outbox_http_hide_host(t->errbuf, t->url);
+	return t->errbuf;
+}
+
+/* An answer that is none: why, in words. */
+void
+outbox_http_explain(OutboxTransfer *t, CURLcode code)
+{
+	char		detail[192];
+	long		number = 0;
+	int			ms;
+
+	switch (code)
+	{
+		case CURLE_COULDNT_RESOLVE_PROXY:
+		case CURLE_COULDNT_RESOLVE_HOST:
+			outbox_http_fail(t, OUTBOX_FAILURE_DNS,
+				 code == CURLE_COULDNT_RESOLVE_PROXY ?
+				 "could not resolve the proxy's name" : "could not resolve host", "");
+			break;
+
+		case CURLE_COULDNT_CONNECT:
+		case CURLE_ABORTED_BY_CALLBACK:
+			if (t->refused == PLAIN_HTTP && !t->tried)
+				outbox_http_fail(t, OUTBOX_FAILURE_ADDRESS,
+					 "plain http goes to addresses in outbox.allowed_networks only",
+					 "");
+			else if (t->refused && !t->tried)
+			{
+				const char *hint;
+
+				snprintf(detail, sizeof(detail),
+						 "%s is %s, and outbox.allowed_networks does not name it",
+						 outbox_http_check_url(t->url, &hint) ?
+						 "the address in the URL" :
+						 "the address that the name resolves to", t->refused);
+				outbox_http_fail(t, OUTBOX_FAILURE_ADDRESS, detail, "");
+			}
+			else if (t->socket_errno)
+				outbox_http_fail(t, OUTBOX_FAILURE_INTERNAL, "could not open a socket",
+					 strerror(t->socket_errno));
+			else
+			{
+				curl_easy_getinfo(t->easy, CURLINFO_OS_ERRNO, &number);
+				outbox_http_fail(t, OUTBOX_FAILURE_CONNECT, "could not connect",
+					 number ? strerror((int) number) : "");
+			}
+			break;
+
+		case CURLE_OPERATION_TIMEDOUT:
+			ms = t->connected ? t->timeout : Min(t->connect_timeout, t->timeout);
+			snprintf(t->outcome.error, sizeof(t->outcome.error), "timed out after %g s%s",
+					 ms / 1000.0, t->connected ? "" : " while connecting");
+			t->outcome.failure = OUTBOX_FAILURE_TIMEOUT;
+			break;
+
+		case CURLE_SSL_CONNECT_ERROR:
+		case CURLE_PEER_FAILED_VERIFICATION:
+		case CURLE_SSL_CERTPROBLEM:
+		case CURLE_SSL_CIPHER:
+		case CURLE_SSL_CACERT_BADFILE:
+		case CURLE_SSL_CRL_BADFILE:
+		case CURLE_SSL_ISSUER_ERROR:
+		case CURLE_SSL_INVALIDCERTSTATUS:
+		case CURLE_SSL_CLIENTCERT:
+		case CURLE_SSL_ENGINE_NOTFOUND:
+		case CURLE_SSL_ENGINE_SETFAILED:
+		case CURLE_SSL_ENGINE_INITFAILED:
+		case CURLE_USE_SSL_FAILED:
+			/* A name that libcurl would repeat here is the receiver's choice. */
+			outbox_http_fail(t, OUTBOX_FAILURE_TLS, "TLS",
+				 strstr(t->errbuf, "subject name") ? "the certificate is for another name" :
+				 t->errbuf[0] ? words_of_libcurl(t) : curl_easy_strerror(code));
+			break;
+
+		case CURLE_OK:
+		case CURLE_GOT_NOTHING:
+		case CURLE_SEND_ERROR:
+		case CURLE_RECV_ERROR:
+		case CURLE_PARTIAL_FILE:
+		case CURLE_PROXY:
+			curl_easy_getinfo(t->easy, CURLINFO_HTTP_CONNECTCODE, &number);
+			if (!t->connected && number >= 300)
+			{
+				snprintf(detail, sizeof(detail), "the proxy answered %ld", number);
+				outbox_http_fail(t, OUTBOX_FAILURE_CONNECT, detail, "");
+				break;
+			}
+			outbox_http_fail(t, OUTBOX_FAILURE_CLOSED,
+				 "the connection was closed before the answer", "");
+			break;
+
+#if LIBCURL_VERSION_NUM >= 0x080600
+		case CURLE_TOO_LARGE:
+#else
+			/* Also what a line is that libcurl does not want to keep. */
+		case CURLE_OUT_OF_MEMORY:
+			if (!t->connected)
+			{
+				outbox_http_fail(t, OUTBOX_FAILURE_INTERNAL, "out of memory", "");
+				break;
+			}
+#endif
+			t->head.state = OUTBOX_HEAD_OVERSIZED;
+			/* FALLTHROUGH */
+
+		case CURLE_WRITE_ERROR:
+		case CURLE_UNSUPPORTED_PROTOCOL:
+		case CURLE_WEIRD_SERVER_REPLY:
+		case CURLE_BAD_CONTENT_ENCODING:
+		case CURLE_HTTP2:
+		case CURLE_HTTP2_STREAM:
+			outbox_http_fail(t, OUTBOX_FAILURE_PROTOCOL, t->head.state == OUTBOX_HEAD_OVERSIZED ?
+				 "the header of the answer is too long" :
+				 "the answer is not valid HTTP",
+				 t->head.state == OUTBOX_HEAD_OVERSIZED || code == CURLE_WRITE_ERROR ? "" : words_of_libcurl(t));
+			break;
+
+		default:
+			outbox_http_fail(t, OUTBOX_FAILURE_INTERNAL, "libcurl", curl_easy_strerror(code));
+			break;
+	}
+}

@@ -1,0 +1,115 @@
+/*
+ * http_head.c
+ *	  The head of an answer: its status, the headers that mean something, and
+ *	  how much of it is read.
+ *
+ * libcurl hands over whole lines, which the receiver has chosen.  Nothing here
+ * needs a worker or the network.
+ */
+#include "transport/http/http_internal.h"
+
+#include <strings.h>
+
+/*
+ * Bounds on what a receiver can make us read before it says anything: interim
+ * answers and trailers are included.
+ */
+#define HEAD_BYTES_MAX (64 * 1024)
+#define HEAD_LINES_MAX 1000
+
+/* The value of a header line if it has that name, else NULL. */
+static const char *
+header_value(const char *line, size_t len, const char *name, size_t *value_len)
+{
+	size_t		namelen = strlen(name);
+
+	if (len <= namelen || line[namelen] != ':' ||
+		strncasecmp(line, name, namelen) != 0)
+		return NULL;
+	line += namelen + 1;
+	len -= namelen + 1;
+	while (len > 0 && (*line == ' ' || *line == '\t'))
+	{
+		line++;
+		len--;
+	}
+	while (len > 0 && (line[len - 1] == ' ' || line[len - 1] == '\t' ||
+					   line[len - 1] == '\r' || line[len - 1] == '\n'))
+		len--;
+	*value_len = len;
+	return line;
+}
+
+/* "HTTP/1.1 204 No Content"; 0: there is no number, 1000: it is too large. */
+static int
+status_of(const char *line, size_t len)
+{
+	int			status = 0;
+	size_t		i = 0;
+
+	while (i < len && line[i] != ' ')
+		i++;
+	for (i++; i < len && line[i] >= '0' && line[i] <= '9'; i++)
+		status = Min(status * 10 + (line[i] - '0'), 1000);
+	return status;
+}
+
+/*
+ * Takes one line, its end included.  What it means is noted in 'outcome' for
+ * as long as the head is not complete: what comes after that is a trailer.
+ */
+OutboxHeadState
+outbox_head_line(OutboxHead *head, OutboxOutcome *outcome,
+				 const char *line, size_t len, int64 now)
+{
+	const char *value;
+	size_t		vlen;
+
+	head->bytes += len;
+	if (head->bytes > HEAD_BYTES_MAX || ++head->lines > HEAD_LINES_MAX)
+		return head->state = OUTBOX_HEAD_OVERSIZED;
+	if (head->state == OUTBOX_HEAD_COMPLETE || len == 0)
+		return head->state;
+
+	if (head->state == OUTBOX_HEAD_STATUS)
+	{
+		head->status = status_of(line, len);
+		return head->state = OUTBOX_HEAD_LINES;
+	}
+
+	switch (line[0])
+	{
+		case '\r':
+		case '\n':
+			if (head->status >= 200)
+				return head->state = OUTBOX_HEAD_COMPLETE;
+			/* An interim answer's headers mean nothing. */
+			outcome->retry_after = -1;
+			outcome->disable = outcome->abort_message = false;
+			head->encoded = false;
+			return head->state = OUTBOX_HEAD_STATUS;
+		case 'C':
+		case 'c':
+			value = header_value(line, len, "content-encoding", &vlen);
+			if (value && vlen > 0 &&
+				!(vlen == 8 && strncasecmp(value, "identity", 8) == 0))
+				head->encoded = true;
+			break;
+		case 'R':
+		case 'r':
+			value = header_value(line, len, "retry-after", &vlen);
+			if (value)
+				outcome->retry_after = outbox_http_retry_after(value, vlen, now);
+			break;
+		case 'W':
+		case 'w':
+			value = header_value(line, len, "webhook-delivery", &vlen);
+			if (value && vlen == 7 && strncasecmp(value, "disable", 7) == 0)
+				outcome->disable = true;
+			else if (value && vlen == 13 &&
+					 strncasecmp(value, "abort-message", 13) == 0)
+				outcome->abort_message = true;
+			break;
+	}
+	return head->state;
+}

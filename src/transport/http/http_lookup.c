@@ -1,0 +1,496 @@
+/*
+ * http_lookup.c
+ *	  Owns the names of targets and the addresses that they lead to.
+ *
+ * libcurl never looks a name up: it gets the addresses with the request.  What
+ * its own resolver does while a name server is silent differs from version to
+ * version: it may hold up the whole worker, or its end, or the lookups of all
+ * other names.
+ *
+ * Each lookup here is a call of getaddrinfo() in a thread of its own, which ends
+ * with it.  Nothing ever waits for a thread: a request that times out leaves it
+ * behind, and so does a worker that ends.  A thread has all signals blocked,
+ * because PostgreSQL's handlers must never run there, and calls nothing of
+ * PostgreSQL or libcurl.  Its result is handed over under a mutex, and announced
+ * by a descriptor among those of the requests.
+ */
+#include "transport/http/http_internal.h"
+
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <strings.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "common/hashfn.h"
+#include "storage/ipc.h"
+
+#define LOOKUPS_MAX 256			/* at a time, silent ones among them */
+#define STACK_BYTES (1024 * 1024)	/* of a thread; modules of the system's run there */
+#define NAME_BUCKETS 256
+#define ADDRESSES_KEPT 32
+
+/* Milliseconds. */
+#define FRESH_FOR (60 * 1000)	/* addresses are used without another lookup */
+#define USABLE_FOR (300 * 1000) /* and while another lookup is under way */
+#define SHARED_FOR (10 * 1000)	/* a request waits for a lookup that began before */
+#define REPEATED_AFTER 1000		/* the lookup of a name that is still usable */
+
+/* A name and a port, because that is how libcurl has its addresses. */
+typedef struct HostName
+{
+	struct HostName *next;		/* in its bucket */
+	uint32		hash;
+	int			nlookups;		/* under way */
+	struct Lookup *current;		/* the one that requests wait for */
+	dlist_head	waiting;		/* transfers */
+	int64		asked_at;		/* when the last lookup began */
+	int64		known_since;	/* when the one began that found the addresses */
+	char	   *addresses;		/* comma-separated; NULL: not known */
+	int			port;
+	char		host[FLEXIBLE_ARRAY_MEMBER];
+} HostName;
+
+typedef struct Lookup
+{
+	struct Lookup *next;		/* of those that have ended */
+	HostName	   *name;			/* never touched by the thread */
+	int64		begun_at;
+	int			error;			/* of getaddrinfo() */
+	struct addrinfo *found;
+	char		host[FLEXIBLE_ARRAY_MEMBER];
+} Lookup;
+
+static HostName *names[NAME_BUCKETS];
+static int	nnames;
+static int	sweep_at = 1024;	/* so many names */
+static int	nlookups;
+static int64 forget_before;		/* what was asked before is not used any more */
+static int64 next_deadline = PG_INT64_MAX;	/* no waiting request's is earlier */
+
+/* What threads touch. */
+static int	ended_fd = -1;
+static pthread_mutex_t ended_mutex = PTHREAD_MUTEX_INITIALIZER;
+static Lookup *ended;
+
+/*
+ * Threads
+ */
+
+static void *
+look_up(void *arg)
+{
+	Lookup	   *l = arg;
+	struct addrinfo hints;
+	uint64		one = 1;
+	ssize_t		written;
+
+	memset(&hints, 0, sizeof(hints));
+	hints.ai_socktype = SOCK_STREAM;
+	l->error = getaddrinfo(l->host, NULL, &hints, &l->found);
+
+	pthread_mutex_lock(&ended_mutex);
+	l->next = ended;
+	ended = l;
+	pthread_mutex_unlock(&ended_mutex);
+
+	/* The lookup is no longer the thread's. */
+	written = write(ended_fd, &one, sizeof(one));
+	(void) written;
+	return NULL;
+}
+
+static OutboxLookupState
+begin_lookup(HostName *name, int64 now)
+{
+	size_t		size = strlen(name->host) + 1;
+	sigset_t	all;
+	sigset_t	before;
+	pthread_attr_t attributes;
+	pthread_t	thread;
+	Lookup	   *l;
+	int			error;
+
+	if (nlookups >= LOOKUPS_MAX)
+		return OUTBOX_LOOKUP_CROWDED;
+	l = calloc(1, offsetof(Lookup, host) + size);
+	if (l == NULL)
+		return OUTBOX_LOOKUP_NO_MEMORY;
+	l->name = name;
+	l->begun_at = now;
+	memcpy(l->host, name->host, size);
+	if (pthread_attr_init(&attributes) != 0)
+	{
+		free(l);
+		return OUTBOX_LOOKUP_NO_MEMORY;
+	}
+	pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+	pthread_attr_setstacksize(&attributes, STACK_BYTES);
+
+	/* It inherits our signal mask. */
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	error = pthread_create(&thread, &attributes, look_up, l);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	pthread_attr_destroy(&attributes);
+	if (error != 0)
+	{
+		free(l);
+		return OUTBOX_LOOKUP_NO_MEMORY;
+	}
+	name->current = l;
+	name->asked_at = now;
+	name->nlookups++;
+	nlookups++;
+	return OUTBOX_LOOKUP_WAITS;
+}
+
+/*
+ * Names
+ */
+
+/* Names that nothing was sent to for a while are forgotten. */
+static void
+sweep(int64 now)
+{
+	for (int i = 0; i < NAME_BUCKETS; i++)
+	{
+		HostName	  **link = &names[i];
+
+		while (*link != NULL)
+		{
+			HostName	   *name = *link;
+
+			if (name->nlookups > 0 || !dlist_is_empty(&name->waiting) ||
+				now - name->asked_at <= USABLE_FOR)
+			{
+				link = &name->next;
+				continue;
+			}
+			*link = name->next;
+			free(name->addresses);
+			free(name);
+			nnames--;
+		}
+	}
+	sweep_at = Max(1024, nnames * 2);
+}
+
+/* NULL: out of memory. */
+static HostName *
+find_name(const char *host, int port, int64 now)
+{
+	size_t		len = strlen(host);
+	uint32		hash = hash_bytes((const unsigned char *) host, (int) len);
+	HostName	  **bucket = &names[hash % NAME_BUCKETS];
+	HostName	   *name;
+
+	for (name = *bucket; name != NULL; name = name->next)
+		if (name->hash == hash && name->port == port && strcmp(name->host, host) == 0)
+			return name;
+	if (nnames >= sweep_at)
+		sweep(now);
+	name = calloc(1, offsetof(HostName, host) + len + 1);
+	if (name == NULL)
+		return NULL;
+	name->hash = hash;
+	name->port = port;
+	memcpy(name->host, host, len + 1);
+	dlist_init(&name->waiting);
+	name->next = *bucket;
+	*bucket = name;
+	nnames++;
+	return name;
+}
+
+/* Names that are this machine's by definition (RFC 6761), as libcurl has it. */
+static bool
+is_localhost(const char *host)
+{
+	size_t		len = strlen(host);
+
+	if (len > 0 && host[len - 1] == '.')
+		len--;
+	return (len == 9 && strncasecmp(host, "localhost", 9) == 0) ||
+		(len > 10 && strncasecmp(host + len - 10, ".localhost", 10) == 0);
+}
+
+static bool
+tell_of_no_name(OutboxTransfer *t)
+{
+	if (t->resolve_since == 0)
+		return true;
+	t->resolve_since = 0;
+	return curl_easy_setopt(t->easy, CURLOPT_RESOLVE, NULL) == CURLE_OK;
+}
+
+/*
+ * What CURLOPT_RESOLVE wants.  libcurl keeps it for all handles until it is told
+ * something else about the same name and port.  Versions differ in whether a dot
+ * at the end of a name is part of it: such a name is told both ways.
+ */
+static bool
+tell_libcurl(OutboxTransfer *t, const HostName *name)
+{
+	size_t		len = strlen(name->host);
+	size_t		size = len + strlen(name->addresses) + 16;
+	bool		dotted = len > 1 && name->host[len - 1] == '.';
+
+	if (t->resolve_since == name->known_since)
+		return true;
+	if (t->resolve_size < 2 * size)
+	{
+		char	   *bigger = realloc(t->resolve, 2 * size);
+
+		if (bigger == NULL)
+			return false;
+		t->resolve = bigger;
+		t->resolve_size = 2 * size;
+	}
+	snprintf(t->resolve, size, "%s:%d:%s", name->host, name->port, name->addresses);
+	t->resolve_lines[0].data = t->resolve;
+	t->resolve_lines[0].next = dotted ? &t->resolve_lines[1] : NULL;
+	if (dotted)
+		snprintf(t->resolve + size, size, "%.*s:%d:%s", (int) len - 1, name->host, name->port,
+				 name->addresses);
+	t->resolve_lines[1].data = t->resolve + size;
+	t->resolve_lines[1].next = NULL;
+	t->resolve_since = name->known_since;
+	return curl_easy_setopt(t->easy, CURLOPT_RESOLVE, &t->resolve_lines[0]) == CURLE_OK;
+}
+
+/* May requests use what is known of a name? */
+static bool
+is_usable(const HostName *name, int64 now)
+{
+	return name->addresses != NULL && name->known_since >= forget_before &&
+		now - name->known_since < USABLE_FOR;
+}
+
+OutboxLookupState
+outbox_http_look_up(OutboxTransfer *t, int64 now)
+{
+	bool		proxied = outbox_http_settings.use_proxy && !t->plain;
+	const char *host = proxied ? outbox_http_settings.proxy_host : t->lookup_host;
+	OutboxLookupState state;
+	HostName	   *name;
+
+	if (host[0] == '\0')		/* an address */
+		return tell_of_no_name(t) ? OUTBOX_LOOKUP_READY : OUTBOX_LOOKUP_NO_MEMORY;
+	name = find_name(host, proxied ? outbox_http_settings.proxy_port : t->lookup_port, now);
+	if (name == NULL)
+		return OUTBOX_LOOKUP_NO_MEMORY;
+	if (is_localhost(host))
+	{
+		if (name->addresses == NULL && (name->addresses = strdup("127.0.0.1,[::1]")) == NULL)
+			return OUTBOX_LOOKUP_NO_MEMORY;
+		name->asked_at = now;
+		if (!is_usable(name, now) || now - name->known_since >= FRESH_FOR)
+			name->known_since = now;
+	}
+
+	if (is_usable(name, now))
+	{
+		if (now - name->known_since >= FRESH_FOR &&
+			now - name->asked_at >= (name->current ? SHARED_FOR : REPEATED_AFTER))
+			(void) begin_lookup(name, now);
+		return tell_libcurl(t, name) ? OUTBOX_LOOKUP_READY : OUTBOX_LOOKUP_NO_MEMORY;
+	}
+
+	/*
+	 * A lookup that began before a reload, or long ago, may have an old answer,
+	 * or none ever: it is left behind.
+	 */
+	if (name->current == NULL || name->asked_at < forget_before ||
+		now - name->asked_at >= SHARED_FOR)
+	{
+		state = begin_lookup(name, now);
+		if (state != OUTBOX_LOOKUP_WAITS)
+			return state;
+	}
+	dlist_push_tail(&name->waiting, &t->node);
+	next_deadline = Min(next_deadline, t->lookup_deadline);
+	return OUTBOX_LOOKUP_WAITS;
+}
+
+/* The addresses as libcurl wants them, in the resolver's order; NULL: none. */
+static char *
+write_addresses(const struct addrinfo *found)
+{
+	size_t		size = ADDRESSES_KEPT * (INET6_ADDRSTRLEN + 3);
+	char	   *text = malloc(size);
+	size_t		len = 0;
+	int			n = 0;
+
+	if (text == NULL)
+		return NULL;
+	for (; found != NULL && n < ADDRESSES_KEPT; found = found->ai_next)
+	{
+		char		address[INET6_ADDRSTRLEN];
+		bool		v6 = found->ai_family == AF_INET6;
+		const void *bytes = v6 ?
+			(const void *) &((const struct sockaddr_in6 *) found->ai_addr)->sin6_addr :
+			(const void *) &((const struct sockaddr_in *) found->ai_addr)->sin_addr;
+
+		if ((!v6 && found->ai_family != AF_INET) ||
+			inet_ntop(found->ai_family, bytes, address, sizeof(address)) == NULL)
+			continue;
+		len += snprintf(text + len, size - len, v6 ? "%s[%s]" : "%s%s", n++ ? "," : "", address);
+	}
+	if (n == 0)
+	{
+		free(text);
+		return NULL;
+	}
+	return text;
+}
+
+/* Takes what a thread found.  The requests that wait for it go on, or fail. */
+static void
+take_result(Lookup *l, void (*go_on) (OutboxTransfer *t),
+			void (*fail) (OutboxTransfer *t, bool timed_out))
+{
+	HostName	   *name = l->name;
+	bool		is_current = name->current == l;
+	char	   *addresses = NULL;
+	bool		found;
+	dlist_iter	iter;
+	int			n = 0;
+
+	nlookups--;
+	name->nlookups--;
+	if (is_current)
+		name->current = NULL;
+	if (l->error == 0)
+	{
+		addresses = write_addresses(l->found);
+		freeaddrinfo(l->found);
+	}
+	found = addresses != NULL;
+	if (found)
+	{
+		if (l->begun_at >= name->known_since)
+		{
+			free(name->addresses);
+			name->addresses = addresses;
+			name->known_since = l->begun_at;
+		}
+		else
+			free(addresses);
+		is_current = true;		/* good enough for all that wait */
+	}
+	else if (is_current && l->error != EAI_AGAIN && l->error != EAI_SYSTEM &&
+			 l->error != EAI_MEMORY)
+	{
+		/* There is no such name any more. */
+		free(name->addresses);
+		name->addresses = NULL;
+	}
+
+	/* Those of now: one that goes on after a reload waits again. */
+	if (is_current)
+		dlist_foreach(iter, &name->waiting)
+			n++;
+	while (n-- > 0)
+	{
+		OutboxTransfer *t = dlist_container(OutboxTransfer, node,
+											dlist_pop_head_node(&name->waiting));
+
+		if (found)
+			go_on(t);
+		else
+			fail(t, false);
+	}
+	free(l);
+}
+
+/* Requests whose time is over before their names were found. */
+static void
+expire(int64 now, void (*fail) (OutboxTransfer *t, bool timed_out))
+{
+	next_deadline = PG_INT64_MAX;
+	for (int i = 0; i < NAME_BUCKETS; i++)
+		for (HostName *name = names[i]; name != NULL; name = name->next)
+		{
+			dlist_mutable_iter iter;
+
+			dlist_foreach_modify(iter, &name->waiting)
+			{
+				OutboxTransfer *t = dlist_container(OutboxTransfer, node, iter.cur);
+
+				if (t->lookup_deadline > now)
+					next_deadline = Min(next_deadline, t->lookup_deadline);
+				else
+				{
+					dlist_delete(&t->node);
+					fail(t, true);
+				}
+			}
+		}
+}
+
+void
+outbox_http_lookups_step(int64 now, void (*go_on) (OutboxTransfer *t),
+						 void (*fail) (OutboxTransfer *t, bool timed_out))
+{
+	if (outbox_http_lookups_ended)
+	{
+		uint64		count;
+		ssize_t		got = read(ended_fd, &count, sizeof(count));
+		Lookup	   *list;
+
+		(void) got;
+		outbox_http_lookups_ended = false;
+		pthread_mutex_lock(&ended_mutex);
+		list = ended;
+		ended = NULL;
+		pthread_mutex_unlock(&ended_mutex);
+		while (list != NULL)
+		{
+			Lookup	   *l = list;
+
+			list = l->next;
+			take_result(l, go_on, fail);
+		}
+	}
+	if (now >= next_deadline)
+		expire(now, fail);
+}
+
+int64
+outbox_http_lookups_deadline(void)
+{
+	return next_deadline;
+}
+
+void
+outbox_http_forget_lookups(int64 now)
+{
+	forget_before = now;
+}
+
+/*
+ * Runs when shared memory is left already, as the first of the callbacks at the
+ * very end.  While there are threads the process ends here: what others clean up
+ * in it (TLS libraries, modules of the resolver) a thread may be using.  The system
+ * takes back all that is skipped.
+ */
+static void
+end_with_threads(int code, Datum arg)
+{
+	(void) arg;
+	if (nlookups > 0)
+		_exit(code);
+}
+
+bool
+outbox_http_lookups_init(void)
+{
+	on_proc_exit(end_with_threads, 0);
+	ended_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	return ended_fd >= 0 && outbox_http_watch_lookups(ended_fd);
+}

@@ -1,0 +1,182 @@
+/*
+ * http_socket.c
+ *	  libcurl's sockets and the one epoll descriptor that stands for them.
+ */
+#include "transport/http/http_internal.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+/*
+ * What epoll and libcurl want to know of our own sockets.  A registration for
+ * reading outlives libcurl's interest, until an event comes that nobody wants:
+ * a connection's next request then needs no system call.
+ */
+typedef struct Watch
+{
+	bool		ours;			/* else always told to epoll at once */
+	unsigned char wanted;		/* EPOLLIN | EPOLLOUT */
+	unsigned char registered;
+} Watch;
+
+static int	epoll_fd = -1;
+static Watch *watches;
+static int	nwatches;
+
+static int	lookups_fd = -1;
+bool		outbox_http_lookups_ended;
+
+/* A socket that we have just opened; libcurl has not asked about it yet. */
+void
+outbox_http_watch(int fd)
+{
+	if (fd >= nwatches)
+	{
+		int			n = Max(nwatches * 2, fd + 64);
+		Watch	   *bigger = realloc(watches, n * sizeof(Watch));
+
+		if (bigger == NULL)
+			return;				/* slower, but as good */
+		memset(bigger + nwatches, 0, (n - nwatches) * sizeof(Watch));
+		watches = bigger;
+		nwatches = n;
+	}
+	memset(&watches[fd], 0, sizeof(Watch));
+	watches[fd].ours = true;
+}
+
+int
+outbox_http_close_socket(void *arg, curl_socket_t fd)
+{
+	(void) arg;
+	if (fd < nwatches)
+		memset(&watches[fd], 0, sizeof(Watch));
+	return close(fd);
+}
+
+static void
+tell_epoll(int op, int fd, uint32 events)
+{
+	struct epoll_event event;
+
+	memset(&event, 0, sizeof(event));
+	event.events = events;
+	event.data.fd = fd;
+	if (epoll_ctl(epoll_fd, op, fd, &event) != 0 &&
+		op == EPOLL_CTL_MOD && errno == ENOENT)
+		epoll_ctl(epoll_fd, EPOLL_CTL_ADD, fd, &event);
+}
+
+static void
+set_registered(int fd, unsigned char events)
+{
+	Watch	   *w = &watches[fd];
+
+	if (w->registered == events)
+		return;
+	tell_epoll(w->registered == 0 ? EPOLL_CTL_ADD :
+			   events == 0 ? EPOLL_CTL_DEL : EPOLL_CTL_MOD, fd, events);
+	w->registered = events;
+}
+
+static int
+want_socket(CURL *easy, curl_socket_t fd, int what, void *arg, void *socket_arg)
+{
+	unsigned char wanted = 0;
+
+	(void) easy;
+	(void) arg;
+	(void) socket_arg;
+	if (what == CURL_POLL_IN || what == CURL_POLL_INOUT)
+		wanted |= EPOLLIN;
+	if (what == CURL_POLL_OUT || what == CURL_POLL_INOUT)
+		wanted |= EPOLLOUT;
+
+	if (fd < nwatches && watches[fd].ours)
+	{
+		watches[fd].wanted = wanted;
+		set_registered(fd, wanted | (watches[fd].registered & EPOLLIN));
+	}
+	else
+		tell_epoll(wanted == 0 ? EPOLL_CTL_DEL : EPOLL_CTL_MOD, fd, wanted);
+	return 0;
+}
+
+/* One event, on its way to libcurl unless nobody waits for it. */
+static void
+on_event(const struct epoll_event *event, void (*act) (int fd, int mask))
+{
+	int			fd = event->data.fd;
+	int			mask = 0;
+
+	if (fd == lookups_fd)
+	{
+		outbox_http_lookups_ended = true;
+		return;
+	}
+	if (fd < nwatches && watches[fd].ours)
+	{
+		Watch	   *w = &watches[fd];
+
+		/* Something that nobody waits for any more, see Watch. */
+		if (w->registered != w->wanted)
+			set_registered(fd, w->wanted);
+		if (w->wanted == 0)
+			return;
+	}
+	/* Errors are found, with their reason, by whoever reads. */
+	if (event->events & (EPOLLIN | EPOLLERR | EPOLLHUP))
+		mask |= CURL_CSELECT_IN;
+	if (event->events & EPOLLOUT)
+		mask |= CURL_CSELECT_OUT;
+	act(fd, mask);
+}
+
+bool
+outbox_http_events(void (*act) (int fd, int mask))
+{
+	struct epoll_event events[128];
+	int			n = epoll_wait(epoll_fd, events, lengthof(events), 0);
+
+	for (int i = 0; i < n; i++)
+		on_event(&events[i], act);
+	return n == (int) lengthof(events);
+}
+
+bool
+outbox_http_watch_lookups(int fd)
+{
+	struct epoll_event event;
+
+	memset(&event, 0, sizeof(event));
+	event.events = EPOLLIN;
+	event.data.fd = lookups_fd = fd;
+	return epoll_ctl(epoll_fd, EPOLL_CTL_ADD, fd, &event) == 0;
+}
+
+int
+outbox_http_fd(void)
+{
+	return epoll_fd;
+}
+
+bool
+outbox_http_sockets_init(CURLM *multi)
+{
+	epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+	return epoll_fd >= 0 &&
+		curl_multi_setopt(multi, CURLMOPT_SOCKETFUNCTION, want_socket) == CURLM_OK;
+}
+
+void
+outbox_http_sockets_shutdown(void)
+{
+	if (epoll_fd >= 0)
+		close(epoll_fd);
+	epoll_fd = -1;
+	free(watches);
+	watches = NULL;
+	nwatches = 0;
+}

@@ -1,0 +1,343 @@
+/*
+ * http_url.c
+ *	  The text around requests: URLs, Retry-After.
+ *
+ * Nothing here needs a worker or the network: endpoints are checked with it in
+ * any backend.
+ */
+#include "transport/http/http.h"
+
+#include <arpa/inet.h>
+#include <ctype.h>
+#include <curl/curl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <stdlib.h>
+#include <strings.h>
+
+#include "transport/address.h"
+
+/*
+ * A name with other letters than ASCII's is looked up in another form, in which
+ * it may be an address.
+ */
+#if LIBCURL_VERSION_NUM >= 0x075800
+#define AS_LOOKED_UP CURLU_PUNYCODE
+#else
+#define AS_LOOKED_UP 0
+#endif
+
+/* No receiver means a longer time; and it fits into microseconds. */
+#define RETRY_AFTER_MAX PG_INT32_MAX
+
+/*
+ * RFC 9110, 10.2.3: seconds, or one of the three forms of a date.  curl_getdate
+ * reads all of them, but also "20260101" or "Mon"; hence the look at the value
+ * beforehand.  A date in the past asks for nothing: 0.
+ */
+int64
+outbox_http_retry_after(const char *value, size_t len, int64 now)
+{
+	char		text[64];
+	time_t		date;
+	size_t		digits = 0;
+	int64		seconds = 0;
+
+	while (len > 0 && (*value == ' ' || *value == '\t'))
+	{
+		value++;
+		len--;
+	}
+	while (len > 0 && strchr(" \t\r\n", value[len - 1]))
+		len--;
+	if (len == 0)
+		return -1;
+
+	while (digits < len && value[digits] >= '0' && value[digits] <= '9')
+	{
+		if (seconds < RETRY_AFTER_MAX)
+			seconds = seconds * 10 + (value[digits] - '0');
+		digits++;
+	}
+	if (digits == len)
+		return Min(seconds, RETRY_AFTER_MAX);
+
+	if (len >= sizeof(text) || memchr(value, '\0', len) ||
+		memchr(value, ':', len) == NULL || memchr(value, ' ', len) == NULL ||
+		!((value[0] | 0x20) >= 'a' && (value[0] | 0x20) <= 'z'))
+		return -1;
+	memcpy(text, value, len);
+	text[len] = '\0';
+	date = curl_getdate(text, NULL);
+	if (date == (time_t) -1)
+		return -1;
+	if ((int64) date <= now)
+		return 0;
+	return Min((int64) date - now, RETRY_AFTER_MAX);
+}
+
+/*
+ * Who ends in a number wants to be an address, and somebody may take it for one
+ * (WHATWG URL, "ends in a number").
+ */
+static bool
+ends_in_number(const char *name)
+{
+	const char *dot = strrchr(name, '.');
+	const char *last = dot ? dot + 1 : name;
+
+	if (last[0] == '0' && (last[1] == 'x' || last[1] == 'X') &&
+		last[2 + strspn(last + 2, "0123456789abcdefABCDEF")] == '\0')
+		return true;
+	return last[0] != '\0' && last[strspn(last, "0123456789")] == '\0';
+}
+
+/*
+ * If the host is an address, in any spelling that the resolver takes for one
+ * (0x7f.1, 017700000001, [::ffff:7f00:1] …): what to say against it.
+ */
+static const char *
+check_literal(const char *host, bool plain, const char **hint)
+{
+	static char complaint[128];
+	OutboxNetworks allowed;
+	OutboxAddressVerdict verdict;
+	struct addrinfo hints;
+	struct addrinfo *found;
+	char		name[256];
+	char		bad[64];
+	const char *why;
+	size_t		len = strlen(host);
+
+	if (len >= 2 && host[0] == '[' && host[len - 1] == ']')
+	{
+		host++;
+		len -= 2;
+	}
+	while (len > 0 && host[len - 1] == '.')
+		len--;
+	if (len == 0 || len >= sizeof(name))
+	{
+		*hint = "Write the URL as https://host/path.";
+		return "the host name in the URL is empty or too long";
+	}
+	memcpy(name, host, len);
+	name[len] = '\0';
+
+	memset(&hints, 0, sizeof(hints));
+	hints.ai_flags = AI_NUMERICHOST;
+	hints.ai_socktype = SOCK_STREAM;
+	if (getaddrinfo(name, NULL, &hints, &found) != 0)
+	{
+		if (!ends_in_number(name))
+			return NULL;
+		*hint = "Write an address as 192.0.2.1 or [2001:db8::1].";
+		return "the host in the URL is neither a name nor an address";
+	}
+	if (!outbox_networks_parse(outbox_allowed_networks ? outbox_allowed_networks : "",
+							   &allowed, bad, sizeof(bad)))
+		allowed.n = 0;
+	verdict = outbox_address_judge(found->ai_addr, &allowed, &why);
+	freeaddrinfo(found);
+
+	if (verdict == OUTBOX_ADDRESS_REFUSED)
+	{
+		snprintf(complaint, sizeof(complaint),
+				 "the address in the URL is %s", why);
+		*hint = "A superuser can allow it by adding its network to outbox.allowed_networks.";
+		return complaint;
+	}
+	if (verdict == OUTBOX_ADDRESS_PUBLIC && plain)
+	{
+		*hint = "Use https, or have a superuser add the address to outbox.allowed_networks.";
+		return "plain http to a public address is not allowed";
+	}
+	return NULL;
+}
+
+/* A space or a control character (U+0080 to U+009F, too), nowhere allowed. */
+static bool
+has_odd_byte(const char *text)
+{
+	for (const unsigned char *p = (const unsigned char *) text; *p; p++)
+		if (*p <= 0x20 || *p == 0x7f || (*p == 0xc2 && p[1] >= 0x80 && p[1] < 0xa0))
+			return true;
+	return false;
+}
+
+/* The checks of a URL that could be parsed. */
+static const char *
+check_parsed(CURLU *url, const char **hint)
+{
+	const char *complaint = NULL;
+	char	   *scheme = NULL;
+	char	   *host = NULL;
+	char	   *user = NULL;
+	char	   *port = NULL;
+	bool		plain = false;
+
+	if (curl_url_get(url, CURLUPART_SCHEME, &scheme, 0) != CURLUE_OK ||
+		(!(plain = strcmp(scheme, "http") == 0) && strcmp(scheme, "https") != 0))
+	{
+		*hint = "Use https, or http to an address in outbox.allowed_networks.";
+		complaint = "the URL's scheme is neither https nor http";
+	}
+	else if (curl_url_get(url, CURLUPART_HOST, &host, AS_LOOKED_UP) != CURLUE_OK)
+	{
+		*hint = "Write the URL as https://host/path.";
+		complaint = "the URL has no host, or none that can be looked up";
+	}
+	else if (has_odd_byte(host))
+	{
+		/* libcurl decodes a name before it looks it up, and sends it so. */
+		*hint = "Write the name of the host as it is registered.";
+		complaint = "the URL's host contains a percent-encoded space or control character";
+	}
+	else if (curl_url_get(url, CURLUPART_USER, &user, 0) == CURLUE_OK ||
+			 curl_url_get(url, CURLUPART_PASSWORD, &user, 0) == CURLUE_OK)
+	{
+		*hint = "Put credentials into the endpoint's headers, for example Authorization.";
+		complaint = "the URL contains a user name or a password";
+	}
+	else if (curl_url_get(url, CURLUPART_PORT, &port, 0) == CURLUE_OK && atoi(port) == 0)
+	{
+		*hint = "Use a port from 1 to 65535, or none.";
+		complaint = "the URL's port is 0";
+	}
+	else
+		complaint = check_literal(host, plain, hint);
+
+	curl_free(scheme);
+	curl_free(host);
+	curl_free(user);
+	curl_free(port);
+	return complaint;
+}
+
+const char *
+outbox_http_check_url(const char *url, const char **hint)
+{
+	const char *complaint;
+	CURLU	   *parsed;
+
+	*hint = NULL;
+	if (has_odd_byte(url))
+	{
+		*hint = "Percent-encode it, for example %20 for a space.";
+		return "the URL contains a space or a control character";
+	}
+
+	/* libcurl would take the first segment of the path for a host. */
+	if (strncasecmp(url, "http:///", 8) == 0 || strncasecmp(url, "https:///", 9) == 0)
+	{
+		*hint = "Write the URL as https://host/path.";
+		return "the URL has no host";
+	}
+
+	parsed = curl_url();
+	if (parsed == NULL)
+	{
+		*hint = "Try again.";
+		return "out of memory while the URL was checked";
+	}
+	switch (curl_url_set(parsed, CURLUPART_URL, url, 0))
+	{
+		case CURLUE_OK:
+			complaint = check_parsed(parsed, hint);
+			break;
+		case CURLUE_UNSUPPORTED_SCHEME:
+			*hint = "Use https, or http to an address in outbox.allowed_networks.";
+			complaint = "the URL's scheme is neither https nor http";
+			break;
+		default:
+			*hint = "Write the URL as https://host/path.";
+			complaint = "this is not a URL with a scheme and a host";
+			break;
+	}
+	curl_url_cleanup(parsed);
+	return complaint;
+}
+
+const char *
+outbox_http_split_url(struct Curl_URL *url, int default_port, char *host,
+					  size_t size, int *port)
+{
+	char	   *part = NULL;
+	struct in_addr v4;
+	bool		fits;
+
+	if (curl_url_get(url, CURLUPART_PORT, &part, default_port ? 0 : CURLU_DEFAULT_PORT) == CURLUE_OK)
+		*port = atoi(part);
+	else
+		*port = default_port;
+	curl_free(part);
+	part = NULL;
+	if (curl_url_get(url, CURLUPART_HOST, &part, AS_LOOKED_UP) != CURLUE_OK)
+		return "the host's name cannot be looked up";
+	if (part[0] == '[' || inet_pton(AF_INET, part, &v4) == 1)
+		part[0] = '\0';
+
+	/* A name that begins otherwise has no address, and to libcurl another meaning. */
+	else if (!isalnum((unsigned char) part[0]) && part[0] != '_')
+	{
+		curl_free(part);
+		return "the host's name cannot be looked up";
+	}
+	fits = strlcpy(host, part, size) < size;
+	curl_free(part);
+	return fits ? NULL : "the host's name is too long";
+}
+
+void
+outbox_http_hide_host(char *text, const char *url)
+{
+	CURLU	   *parsed = curl_url();
+	char	   *host = NULL;
+
+	if (parsed && curl_url_set(parsed, CURLUPART_URL, url, 0) == CURLUE_OK &&
+		curl_url_get(parsed, CURLUPART_HOST, &host, 0) == CURLUE_OK && host[0])
+	{
+		size_t		len = strlen(host);
+
+		for (char *p = text; (p = strcasestr(p, host)) != NULL; p++)
+		{
+			*p = '*';
+			memmove(p + 1, p + len, strlen(p + len) + 1);
+		}
+	}
+	curl_free(host);
+	curl_url_cleanup(parsed);
+}
+
+/*
+ * With a user or a password that it cannot decode, libcurl goes on without the
+ * proxy.
+ */
+const char *
+outbox_http_check_proxy(const char *url)
+{
+	CURLU	   *parsed = curl_url();
+	const char *complaint = NULL;
+	char	   *part = NULL;
+
+	if (parsed == NULL || has_odd_byte(url) ||
+		curl_url_set(parsed, CURLUPART_URL, url, 0) != CURLUE_OK ||
+		curl_url_get(parsed, CURLUPART_SCHEME, &part, 0) != CURLUE_OK ||
+		(strcmp(part, "http") != 0 && strcmp(part, "https") != 0))
+		complaint = "It is not a URL with the scheme http or https.";
+	curl_free(part);
+	for (int i = 0; complaint == NULL && i < 2; i++)
+	{
+		CURLUcode	code = curl_url_get(parsed, i == 0 ? CURLUPART_USER : CURLUPART_PASSWORD,
+										&part, CURLU_URLDECODE);
+
+		if (code == CURLUE_NO_USER || code == CURLUE_NO_PASSWORD)
+			continue;
+		if (code != CURLUE_OK)
+			complaint = "Its user or password has a control character.";
+		if (code == CURLUE_OK)
+			curl_free(part);
+	}
+	curl_url_cleanup(parsed);
+	return complaint;
+}

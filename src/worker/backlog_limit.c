@@ -1,0 +1,142 @@
+/*
+ * backlog_limit.c
+ *	  Owns outbox.max_backlog_size: an endpoint that retains more of the log than
+ *	  that loses its place at the end of it.
+ *
+ * What it has yet to get there becomes dead letters, with their events kept
+ * aside like those of any other, and its position moves on; so the pieces that
+ * only it needed can be dropped.  How much somebody retains is estimated from
+ * the numbers of events, as in outbox.stats.
+ */
+#include "base/outbox.h"
+
+#include "utils/timestamp.h"
+
+#include "base/query.h"
+#include "base/table_rows.h"
+#include "log/step.h"
+#include "log/transaction.h"
+#include "worker/backlog_limit.h"
+#include "worker/dispatch.h"
+#include "worker/reader.h"
+#include "worker/roster.h"
+
+#define LOOK_EVERY (1 * USECS_PER_SEC)
+
+/* While outcomes cannot be settled. */
+#define SETTLE_WAIT (50 * 1000)
+
+/* Dead letters of one step: requests wait meanwhile. */
+#define STEP_EVENTS 500
+
+static TimestampTz look_at;
+static TimestampTz wait_until;	/* outcomes have to be settled first */
+static bool more;				/* somebody is still before 'cut' */
+static int64 cut;				/* retained from here on is all that may be */
+
+TimestampTz
+outbox_backlog_next_time(void)
+{
+	if (outbox_max_backlog_size < 0)
+		return DT_NOEND;
+	return Max(wait_until, more ? 0 : look_at);
+}
+
+/* The lowest number from which on the log is no larger than allowed. */
+static int64
+find_cut(void)
+{
+	OutboxColumns row;
+	int64		bytes;
+	double		allowed = (double) outbox_max_backlog_size * 1024 * 1024;
+
+	outbox_query("SELECT bytes, max_seq, min_seq FROM outbox.log_size", 0, NULL, NULL, NULL);
+	row = fetch_row(0);
+	bytes = row_int8(row, 0);
+	if (row.nulls[2] || bytes <= allowed)
+		return 0;
+	return row_int8(row, 1) -
+		(int64) (allowed / bytes * (row_int8(row, 1) - row_int8(row, 2) + 1));
+}
+
+/* About where in the log it stands. */
+static int64
+place_of(OutboxEndpoint *ep)
+{
+	const OutboxCursor *c = outbox_endpoint_frontier(ep, &outbox_head);
+
+	return Max(c->done->seq_low, c->last_seq);
+}
+
+static int
+shorten(OutboxEndpoint *ep)
+{
+	int			n = outbox_endpoint_overflow_ready(ep, cut);
+
+	/* What was read ahead is read again, for another end. */
+	if (ep->attached || ep->window_count > 0)
+		outbox_endpoint_drop_window(ep, &outbox_head);
+	n += outbox_reader_overflow(ep);
+	ep->overflowed += n;
+	if (place_of(ep) >= cut && ep->overflowed > 0)
+	{
+		ereport(LOG, (errmsg("outbox endpoint \"%s\" retained more than outbox.max_backlog_size: " INT64_FORMAT " deliveries are dead",
+							 ep->name, ep->overflowed),
+					  errhint("outbox.retry('%s') sends them, outbox.discard('%s') gives them up.",
+							  ep->name, ep->name)));
+		ep->overflowed = 0;
+	}
+	return n;
+}
+
+bool
+outbox_backlog_step(TimestampTz now)
+{
+	int			n = 0;
+
+	if (now < outbox_backlog_next_time())
+		return true;
+	/* What is dead stays in memory until it is settled: there is a bound to it. */
+	if (outbox_unsettled >= 4 * OUTBOX_SETTLE_AFTER)
+	{
+		wait_until = now + SETTLE_WAIT;
+		return true;
+	}
+	if (!outbox_begin(false))
+		return false;
+	outbox_lock_indexes(OUTBOX_TABLE_EVENTS_0, OUTBOX_TABLE_EVENTS_2);
+	if (now >= look_at)
+	{
+		cut = find_cut();
+		look_at = now + LOOK_EVERY;
+	}
+	more = false;
+	for (int i = 0; cut > 0 && i < outbox_nendpoints; i++)
+	{
+		OutboxEndpoint *ep = outbox_endpoints[i];
+
+		int64		place;
+
+		if (ep->dropped || ep->recreate || (ep->attached && ep->window_count == 0) ||
+			ep->unstorable || outbox_step_held(OUTBOX_STEP_BACKLOG, ep->id))
+			continue;
+		outbox_step_blame(ep->id);
+		place = place_of(ep);
+		if (place >= cut)
+			continue;
+		if (n < STEP_EVENTS)
+		{
+			int			dead = shorten(ep);
+
+			n += dead;
+			outbox_unsettled += dead;
+			outbox_step_passed(OUTBOX_STEP_BACKLOG, ep->id);
+		}
+		else
+			place = -1;			/* its turn comes */
+		more = more || (place_of(ep) < cut && place_of(ep) != place);
+	}
+	outbox_step_blame(0);
+	outbox_commit();
+	return true;
+}

@@ -1,0 +1,316 @@
+/*
+ * chores.c
+ *	  Owns what a worker does beside reading and sending: outcomes are settled,
+ *	  scheduled events move into the log, commands and replays are carried out,
+ *	  old things are forgotten.
+ *
+ * Each is a step (step.h).  One that fails is on hold, and the others go on.
+ */
+#include "base/outbox.h"
+
+#include "utils/timestamp.h"
+
+#include "base/crash_point.h"
+#include "emit/dedup.h"
+#include "emit/scheduled.h"
+#include "log/retention.h"
+#include "log/step.h"
+#include "log/transaction.h"
+#include "server/shares.h"
+#include "store/own_events.h"
+#include "store/positions.h"
+#include "store/settle.h"
+#include "worker/backlog_limit.h"
+#include "worker/chores.h"
+#include "worker/dispatch.h"
+#include "worker/operator_commands.h"
+#include "worker/publish.h"
+#include "worker/reader.h"
+#include "worker/replay.h"
+#include "worker/roster.h"
+
+bool		outbox_database_ours;
+TimestampTz outbox_settle_since;
+TimestampTz outbox_locks_at;
+
+static OutboxDatabase *db;
+
+void
+outbox_chores_init(OutboxDatabase *database)
+{
+	db = database;
+}
+
+static bool
+something_to_settle(TimestampTz now)
+{
+	bool		sharing = outbox_settle_may_share(&outbox_busy);
+	dlist_iter	iter;
+
+	if (outbox_settle_since != 0 || outbox_unsettled > 0 || outbox_recreating ||
+		outbox_shares_leaving() || outbox_notice_waits() ||
+		(sharing && outbox_settle_wants_head(&outbox_head, now)))
+		return true;
+	dlist_foreach(iter, &outbox_busy)
+	{
+		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, busy_node, iter.cur);
+
+		if (outbox_settle_wants(ep) || !dlist_is_empty(&ep->loading) || ep->unblocking ||
+			(sharing && outbox_is_quiet(ep) && !ep->shared && now - ep->last_active_at > USECS_PER_SEC))
+		{
+			if (!ep->unstorable || !outbox_step_held(OUTBOX_STEP_SETTLE, ep->id))
+				return true;
+		}
+	}
+	return false;
+}
+
+/*
+ * Parked followers of lanes whose head has ended.  Right after a settle, when
+ * the rows of those that were delivered are gone.
+ */
+static void
+bring_followers(void *arg)
+{
+	TimestampTz *now = arg;
+
+	if (!outbox_begin(true))
+	{
+		outbox_locks_at = *now + OUTBOX_RETRY_LOCKS_AFTER;
+		return;
+	}
+	outbox_reader_bring_followers(&outbox_busy);
+	OUTBOX_CRASH_POINT("followers.read");
+	outbox_commit();
+}
+
+static void
+compact_positions(void *arg)
+{
+	(void) arg;
+	(void) outbox_positions_compact();
+}
+
+void
+outbox_settle_step(TimestampTz now, bool final)
+{
+	bool		due = outbox_settle_since != 0 &&
+		now - outbox_settle_since >= outbox_settle_interval * INT64CONST(1000);
+
+	if (!final && !due && outbox_unsettled < OUTBOX_SETTLE_AFTER)
+	{
+		if (outbox_settle_since == 0 && something_to_settle(now))
+			outbox_settle_since = now;
+		return;
+	}
+	if (!final && now < outbox_locks_at)
+		return;
+	if (!outbox_settle(&outbox_busy, &outbox_head, final))
+	{
+		outbox_locks_at = now + OUTBOX_RETRY_LOCKS_AFTER;
+		return;
+	}
+	outbox_unsettled = 0;
+	outbox_settle_since = 0;
+	outbox_fill_all = true;			/* lanes may have moved on */
+	if (outbox_reader_wants_followers(&outbox_busy))
+		outbox_reader_followers_ended(&outbox_busy,
+									  !outbox_step_run(OUTBOX_STEP_FOLLOWERS, bring_followers, &now));
+	if (final)
+		return;
+	if (outbox_positions_want_compaction(now))
+		(void) outbox_step_run(OUTBOX_STEP_POSITIONS, compact_positions, NULL);
+	outbox_roster_recreate();
+}
+
+static void
+run_commands(void *arg)
+{
+	TimestampTz *now = arg;
+
+	if (!outbox_commands_run() && outbox_commands_wait)
+		outbox_locks_at = *now + OUTBOX_RETRY_LOCKS_AFTER;
+}
+
+static void
+command_step(TimestampTz now)
+{
+	outbox_commands_wait = outbox_commands_wait || now >= outbox_commands_next_time();
+	if (!outbox_commands_wait || now < outbox_locks_at || !outbox_step_may(OUTBOX_STEP_COMMAND))
+		return;
+
+	/*
+	 * What is on its way to the tables has to be there before an operator's
+	 * command looks at them.
+	 */
+	outbox_settle_step(now, true);
+	if (outbox_settle_since == 0 && !outbox_step_run(OUTBOX_STEP_COMMAND, run_commands, &now))
+		outbox_commands_failed();
+}
+
+static void
+run_replays(void *arg)
+{
+	TimestampTz *now = arg;
+
+	if (!outbox_replays_run())
+		outbox_locks_at = *now + OUTBOX_RETRY_LOCKS_AFTER;
+}
+
+static void
+replay_step(TimestampTz now)
+{
+	if (now < outbox_locks_at || !outbox_step_may(OUTBOX_STEP_REPLAY) ||
+		!outbox_replays_have_work())
+		return;
+
+	/* What a replay may park depends on the stored positions. */
+	outbox_settle_step(now, true);
+	if (outbox_settle_since != 0)
+		outbox_locks_at = now + OUTBOX_RETRY_LOCKS_AFTER;
+	else if (!outbox_step_run(OUTBOX_STEP_REPLAY, run_replays, &now))
+		outbox_replays_failed();
+}
+
+static void
+run_schedule(void *arg)
+{
+	outbox_schedule_step(db, *(TimestampTz *) arg);
+}
+
+static void
+schedule_step(TimestampTz now)
+{
+	if (now >= outbox_schedule_next_time(db) && outbox_step_may(OUTBOX_STEP_SCHEDULE) &&
+		!outbox_step_run(OUTBOX_STEP_SCHEDULE, run_schedule, &now))
+		outbox_schedule_failed();
+}
+
+static void
+run_backlog(void *arg)
+{
+	TimestampTz *now = arg;
+
+	if (!outbox_backlog_step(*now))
+		outbox_locks_at = *now + OUTBOX_RETRY_LOCKS_AFTER;
+}
+
+static void
+run_dedup(void *arg)
+{
+	outbox_dedup_sweep(*(TimestampTz *) arg);
+}
+
+static void
+dedup_step(TimestampTz now)
+{
+	if (now >= outbox_dedup_next_time() && outbox_step_may(OUTBOX_STEP_DEDUP) &&
+		!outbox_step_run(OUTBOX_STEP_DEDUP, run_dedup, &now))
+		outbox_dedup_failed();
+}
+
+static void
+retention_step(TimestampTz now)
+{
+	if (now < outbox_retention_next_time())
+		return;
+
+	/*
+	 * What is in memory only has to be stored before the log is judged.  Other
+	 * workers store theirs within seconds; then it is judged again.
+	 */
+	if (outbox_retention_judges(now))
+	{
+		outbox_settle_step(now, true);
+		if (outbox_settle_since != 0)
+			return;
+	}
+	outbox_retention_run();
+}
+
+/* What another worker did for the database is to be read from the tables. */
+static void
+take_database(void *arg)
+{
+	TimestampTz *now = arg;
+
+	if (!outbox_begin(true))
+	{
+		outbox_locks_at = *now + OUTBOX_RETRY_LOCKS_AFTER;
+		return;
+	}
+	outbox_retention_init(db);
+	outbox_positions_in_use(db);
+	outbox_commit();
+	outbox_schedule_begin();
+	outbox_database_ours = true;
+}
+
+void
+outbox_database_step(TimestampTz now)
+{
+	if (!outbox_database_ours && outbox_serves_database() && now >= outbox_locks_at)
+		(void) outbox_step_run(OUTBOX_STEP_DATABASE, take_database, &now);
+}
+
+/* What comes before reading. */
+void
+outbox_chores_first(TimestampTz now)
+{
+	command_step(now);
+	if (!outbox_enabled)
+		return;
+	if (outbox_database_ours)
+		schedule_step(now);
+	replay_step(now);
+}
+
+/* What comes between reading and sending. */
+void
+outbox_chores_backlog(TimestampTz now)
+{
+	if (now >= outbox_locks_at && now >= outbox_backlog_next_time())
+		(void) outbox_step_run(OUTBOX_STEP_BACKLOG, run_backlog, &now);
+}
+
+/* What comes last. */
+void
+outbox_chores_last(TimestampTz now)
+{
+	outbox_settle_step(now, false);
+	if (!outbox_database_ours)
+		return;
+	retention_step(now);
+	dedup_step(now);
+}
+
+bool
+outbox_chores_wait(TimestampTz now)
+{
+	if (now < outbox_locks_at)
+		return false;
+	return (outbox_step_may(OUTBOX_STEP_DATABASE) && outbox_database_ours != outbox_serves_database()) ||
+		(outbox_step_may(OUTBOX_STEP_COMMAND) && outbox_commands_wait) ||
+		(outbox_enabled && outbox_step_may(OUTBOX_STEP_REPLAY) && outbox_replays_have_work());
+}
+
+TimestampTz
+outbox_chores_next_time(void)
+{
+	TimestampTz until = outbox_step_next_time();
+
+	if (outbox_step_may(OUTBOX_STEP_COMMAND))
+		until = Min(until, outbox_commands_next_time());
+	if (outbox_step_may(OUTBOX_STEP_BACKLOG))
+		until = Min(until, outbox_backlog_next_time());
+	if (outbox_settle_since != 0)
+		until = Min(until, outbox_settle_since + outbox_settle_interval * INT64CONST(1000));
+	if (!outbox_database_ours)
+		return until;
+	until = Min(until, outbox_retention_next_time());
+	if (outbox_step_may(OUTBOX_STEP_DEDUP))
+		until = Min(until, outbox_dedup_next_time());
+	if (outbox_enabled && outbox_step_may(OUTBOX_STEP_SCHEDULE))
+		until = Min(until, outbox_schedule_next_time(db));
+	return until;
+}

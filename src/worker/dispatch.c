@@ -1,0 +1,303 @@
+/*
+ * dispatch.c
+ *	  Owns the way between an endpoint and its transport: makes requests of
+ *	  deliveries, and outcomes of answers.
+ */
+#include "base/outbox.h"
+
+#include "utils/timestamp.h"
+
+#include "base/compat.h"
+#include "base/crash_point.h"
+#include "base/memory.h"
+#include "endpoint/batch.h"
+#include "log/payload.h"
+#include "store/attempts.h"
+#include "worker/dispatch.h"
+#include "worker/roster.h"
+
+int			outbox_in_flight;
+int64		outbox_delivered;
+int			outbox_unsettled;
+bool		outbox_starved;
+bool		outbox_may_send;
+
+/*
+ * What each request takes besides its body: buffers of libcurl, its headers, the
+ * beginning of the answer.  The answer to a batch is kept whole.
+ */
+#define REQUEST_BYTES (48 * 1024)
+#define BATCH_REQUEST_BYTES (REQUEST_BYTES + OUTBOX_ANSWER_MAX)
+
+static OutboxEnded ended;
+static size_t requests_account;
+
+static void
+begin_flight(OutboxEndpoint *ep, size_t request_bytes, size_t body_bytes)
+{
+	outbox_in_flight++;
+	ep->flight_bytes += request_bytes + body_bytes;
+	outbox_memory_account(&requests_account, requests_account + request_bytes);
+}
+
+static void
+end_flight(OutboxEndpoint *ep, size_t request_bytes, size_t body_bytes)
+{
+	outbox_in_flight--;
+	ep->flight_bytes -= request_bytes + body_bytes;
+	outbox_memory_account(&requests_account, requests_account - request_bytes);
+}
+
+static void
+end_single_flight(OutboxDelivery *d)
+{
+	OutboxEvent *sent = d->sent;
+
+	end_flight(d->endpoint, REQUEST_BYTES, d->sent_len);
+	d->sent = NULL;
+	outbox_page_unref(sent->page);
+}
+
+static void
+batch_done(OutboxBatch *b, const OutboxOutcome *outcome, TimestampTz now)
+{
+	outbox_unsettled += b->n;
+	outbox_batch_judge(b, outcome);
+	for (int i = 0; i < b->n; i++)
+	{
+		const char *error = outbox_batch_error(b, i);
+
+		outbox_delivered += error == NULL;
+		outbox_attempt_ended(b->members[i].delivery, outcome, error, i == 0);
+	}
+	OUTBOX_CRASH_POINT("batch.judged");
+	outbox_batch_done(b, outcome, now);
+}
+
+/* 'arg' is what was sent alone, or the first of a batch. */
+static void
+done(void *arg, const OutboxOutcome *outcome)
+{
+	OutboxDelivery *d = arg;
+	OutboxEndpoint *ep = d->endpoint;
+	TimestampTz now = GetCurrentTimestamp();
+
+	OUTBOX_CRASH_POINT("answer.arrived");
+	if (d->batch)
+	{
+		end_flight(ep, BATCH_REQUEST_BYTES, d->batch->body.len);
+		batch_done(d->batch, outcome, now);
+	}
+	else
+	{
+		bool		good = outcome->status >= 200 && outcome->status <= 299;
+
+		end_single_flight(d);
+		outbox_unsettled++;
+		d->transfer = NULL;
+		outbox_delivered += good;
+		outbox_attempt_ended(d, outcome, good ? NULL : outcome->error, true);
+		outbox_endpoint_done(ep, d, outcome, now);
+	}
+	OUTBOX_CRASH_POINT("answer.noted");
+	ended(ep, now);
+	if (outbox_starved)
+		return;
+
+	/* The loop sends what has to be read first. */
+	outbox_payload_readable = false;
+	outbox_deliver_fill(ep, now, outbox_worker_max_in_flight);
+	outbox_payload_readable = true;
+	outbox_fill_all = outbox_fill_all || outbox_payload_wanted;
+	outbox_payload_wanted = false;
+}
+
+void
+outbox_deliver_init(OutboxEnded callback)
+{
+	ended = callback;
+	outbox_http_init(done);
+}
+
+/* It takes no part of the rate, either. */
+static void
+not_now(OutboxEndpoint *ep, OutboxDelivery *d)
+{
+	if (ep->rate_limit > 0)
+		ep->tokens += 1;
+	outbox_endpoint_put_back(ep, d);
+}
+
+/* False: not now; the delivery is as it was. */
+static bool
+send(OutboxEndpoint *ep, OutboxDelivery *d, TimestampTz now)
+{
+	size_t		cost = REQUEST_BYTES + outbox_payload_cost(d->event, ep->request.format);
+	bool		gone = false;
+	OutboxEvent *event = NULL;
+	OutboxTransfer *t = NULL;
+	const char *body;
+	const char *problem;
+	size_t		len;
+
+	if (outbox_endpoint_has_memory(ep, ep->nin_flight - 1, cost, now))
+		event = outbox_payload_bring(d->event, ep->request.format, &gone);
+	if (gone)
+	{
+		outbox_endpoint_dead(ep, d, "event is gone", "the event is no longer in the log");
+		outbox_unsettled++;
+		return true;
+	}
+	if (event)
+		t = outbox_http_acquire();
+	if (t == NULL)
+	{
+		if (event)
+			outbox_page_unref(event->page);
+		not_now(ep, d);
+		return false;
+	}
+	body = outbox_request_body(event, ep->request.format, &len);
+	outbox_payload_used(event);
+	problem = outbox_request_headers(outbox_http_headers(t), event, &ep->request,
+									 d->attempts + 1, d->redelivery,
+									 timestamptz_to_time_t(now), body, len);
+	if (problem)
+	{
+		outbox_http_release(t);
+		outbox_page_unref(event->page);
+		outbox_endpoint_dead(ep, d, "invalid event", problem);
+		outbox_unsettled++;
+		return true;
+	}
+	d->transfer = t;
+	d->sent = event;
+	d->sent_len = len;
+	begin_flight(ep, REQUEST_BYTES, len);
+	OUTBOX_CRASH_POINT("send.begin");
+	outbox_http_start(t, &ep->target, body, len, d);
+	OUTBOX_CRASH_POINT("send.started");
+	return true;
+}
+
+static bool
+send_batch(OutboxBatch *b, TimestampTz now)
+{
+	OutboxEndpoint *ep = b->endpoint;
+	OutboxTransfer *t = outbox_http_acquire();
+	const char *problem;
+
+	if (t == NULL)
+	{
+		outbox_batch_put_back(b);
+		return false;
+	}
+	problem = outbox_request_batch_headers(outbox_http_headers(t), b->id, &ep->request,
+										   b->attempt, timestamptz_to_time_t(now),
+										   b->body.bytes, b->body.len);
+	if (problem)
+	{
+		outbox_http_release(t);
+		outbox_unsettled += b->n;
+		outbox_batch_dead(b, "invalid event", problem);
+		return true;
+	}
+	b->transfer = t;
+	begin_flight(ep, BATCH_REQUEST_BYTES, b->body.len);
+	outbox_http_start(t, &ep->target, b->body.bytes, b->body.len, b->members[0].delivery);
+	OUTBOX_CRASH_POINT("batch.started");
+	return true;
+}
+
+/* The next request of an endpoint; '*nothing': there is none. */
+static bool
+send_next(OutboxEndpoint *ep, TimestampTz now, bool *nothing)
+{
+	OutboxDelivery *d;
+	OutboxBatch *b;
+
+	if (ep->batch_size > 1)
+	{
+		b = outbox_batch_next(ep, BATCH_REQUEST_BYTES, now, nothing);
+		return b != NULL && send_batch(b, now);
+	}
+	d = outbox_endpoint_next(ep, now);
+	*nothing = d == NULL;
+	return d != NULL && send(ep, d, now);
+}
+
+void
+outbox_deliver_fill(OutboxEndpoint *ep, TimestampTz now, int most)
+{
+	/* The same part of the worker's memory. */
+	size_t		bytes = outbox_memory_limit() / outbox_worker_max_in_flight * most;
+
+	/*
+	 * What is not settled will be sent again after a crash: while a settle is
+	 * held up there is a bound to it.
+	 */
+	if (!outbox_may_send || ep->recreate ||
+		outbox_unsettled >= 4 * OUTBOX_SETTLE_AFTER)
+		return;
+	for (;;)
+	{
+		bool		nothing;
+
+		/* Everyone keeps one slot, whatever the others have. */
+		if (ep->nin_flight > 0)
+		{
+			if (ep->nin_flight >= most ||
+				(most < outbox_worker_max_in_flight && ep->flight_bytes > bytes))
+				return;
+			if (outbox_in_flight >= outbox_worker_max_in_flight)
+			{
+				if (ep->nready + ep->window_count > 0 &&
+					outbox_endpoint_may_send(ep, now))
+					outbox_starved = true;
+				return;
+			}
+		}
+		if (send_next(ep, now, &nothing))
+			continue;
+		if (!nothing)
+			outbox_starved = true;
+		return;
+	}
+}
+
+static OutboxDelivery *
+started_before(OutboxEndpoint *ep, TimestampTz before)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &ep->in_flight)
+	{
+		OutboxDelivery *d = dlist_container(OutboxDelivery, node, iter.cur);
+
+		if (d->started_at < before)
+			return d;
+	}
+	return NULL;
+}
+
+void
+outbox_deliver_cancel(OutboxEndpoint *ep, TimestampTz before)
+{
+	OutboxDelivery *d;
+
+	while ((d = started_before(ep, before)) != NULL)
+	{
+		if (d->batch)
+		{
+			end_flight(ep, BATCH_REQUEST_BYTES, d->batch->body.len);
+			outbox_http_cancel(d->batch->transfer);
+			outbox_batch_put_back(d->batch);
+		}
+		else
+		{
+			outbox_http_cancel(d->transfer);
+			end_single_flight(d);
+			outbox_endpoint_put_back(ep, d);
+		}
+	}
+}

@@ -1,0 +1,39 @@
+/*
+ * dispatch.h
+ *	  Between an endpoint and its transport: starts deliveries, takes outcomes.
+ */
+#ifndef OUTBOX_DISPATCH_H
+#define OUTBOX_DISPATCH_H
+
+#include "endpoint/endpoint.h"
+
+/* Requests in flight, all endpoints; delivered since the worker started. */
+extern int	outbox_in_flight;
+extern int64 outbox_delivered;
+
+/* Deliveries that ended since the last settle. */
+extern int	outbox_unsettled;
+
+/* Called for each endpoint in which a delivery ended. */
+typedef void (*OutboxEnded) (OutboxEndpoint *ep, TimestampTz now);
+extern void outbox_deliver_init(OutboxEnded ended);
+
+/* Nothing is sent while this is false. */
+extern bool outbox_may_send;
+
+/* Deliveries after which a settle does not wait for its interval. */
+#define OUTBOX_SETTLE_AFTER 500
+
+/* Somebody had due work and found the worker's total reached. */
+extern bool outbox_starved;
+
+/*
+ * Fills the endpoint's free slots, up to 'most' requests in flight, and that part
+ * of the worker's memory which 'most' is of outbox.worker_max_in_flight.
+ */
+extern void outbox_deliver_fill(OutboxEndpoint *ep, TimestampTz now, int most);
+
+/* Takes requests back that are in flight; started before 'before'. */
+extern void outbox_deliver_cancel(OutboxEndpoint *ep, TimestampTz before);
+
+#endif							/* OUTBOX_DISPATCH_H */

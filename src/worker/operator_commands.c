@@ -1,0 +1,374 @@
+/*
+ * operator_commands.c
+ *	  Carries out what operators ask for, a batch of rows of outbox.commands at
+ *	  a time: first in the tables, then, when that is committed, in memory.
+ *
+ * Only the worker of an endpoint changes its rows of outbox.parked.  So a session that asked and has not
+ * committed yet makes nobody wait, and what is in memory is what the rows say.
+ */
+#include "base/outbox.h"
+
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "utils/builtins.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+#include "utils/xid8.h"
+
+#include "base/crash_point.h"
+#include "base/query.h"
+#include "base/table_rows.h"
+#include "endpoint/lane.h"
+#include "endpoint/retries.h"
+#include "log/kept.h"
+#include "log/step.h"
+#include "log/transaction.h"
+#include "server/shares.h"
+#include "store/parked.h"
+#include "worker/operator_commands.h"
+#include "worker/reader.h"
+#include "worker/roster.h"
+
+/* Commands per transaction. */
+#define BATCH 500
+
+bool		outbox_commands_wait = true;	/* from before this worker came */
+
+/*
+ * While batches follow each other each begins where the last one ended, for a
+ * snapshot may keep the rows before.  0: from the beginning.
+ */
+static int64 carried_out;
+
+static bool careful;			/* each by itself: together they failed */
+static TimestampTz retry_at = DT_NOEND; /* of those that were set aside */
+
+typedef enum Effect
+{
+	EFFECT_NONE,
+	EFFECT_REVIVE,
+	EFFECT_HURRY,
+	EFFECT_BURY,
+	EFFECT_CANCEL_RETRY,
+	EFFECT_CANCEL_FOLLOWER,
+	EFFECT_SKIP,
+	EFFECT_DUE
+} Effect;
+
+typedef struct Command
+{
+	int64		id;
+	int32		endpoint_id;
+	OutboxEndpoint *ep;			/* NULL: it is gone, or too new */
+	int64		seq;
+	char	   *action;
+	char	   *status;			/* NULL: no row in outbox.parked */
+	char	   *key;
+	bool		blocked;		/* dead, in a way that can block its key */
+	bool		known;			/* the event was found */
+	uint64		xid;
+	TimestampTz due;			/* of a row that says 'retrying' */
+	Effect		effect;
+} Command;
+
+static bool
+is(const char *a, const char *b)
+{
+	return a != NULL && strcmp(a, b) == 0;
+}
+
+static void
+execute(const char *sql, int32 endpoint_id, int64 seq)
+{
+	Datum		args[2] = {Int32GetDatum(endpoint_id), Int64GetDatum(seq)};
+
+	outbox_query(sql, 2, (Oid[]) {INT4OID, INT8OID}, args, NULL);
+}
+
+/* Is it in the table alone, or in memory only by its time? */
+static bool
+waits(Command *c)
+{
+	return outbox_retries_wait(c->ep, c->seq) ||
+		!outbox_endpoint_holds(c->ep, c->seq, c->key);
+}
+
+#define THIS_ROW " WHERE endpoint_id OPERATOR(pg_catalog.=) $1 AND seq OPERATOR(pg_catalog.=) $2"
+
+static void
+cancel(Command *c)
+{
+	const OutboxCursor *frontier = outbox_endpoint_frontier(c->ep, &outbox_head);
+
+	if (is(c->status, "retrying") && waits(c))
+		c->effect = EFFECT_CANCEL_RETRY;
+	else if (is(c->status, "blocked") &&
+			 !outbox_endpoint_holds(c->ep, c->seq, c->key))
+		c->effect = EFFECT_CANCEL_FOLLOWER;
+	else if (is(c->status, "dead"))
+		c->effect = EFFECT_BURY;
+	else if (c->status == NULL && c->known &&
+			 !outbox_cursor_covers(frontier, c->xid, c->seq))
+		c->effect = EFFECT_SKIP;
+	else
+		return;					/* it is on its way, or it has arrived */
+
+	if (c->effect == EFFECT_SKIP)
+	{
+		execute("INSERT INTO outbox.parked (endpoint_id, seq, event_id, key, status,"
+				" reason, attempts, parked_at) SELECT $1, e.seq, e.id, e.key,"
+				" 'cancelled', 'cancelled', 0, pg_catalog.now()"
+				" FROM outbox.all_events e WHERE e.seq OPERATOR(pg_catalog.=) $2",
+				c->ep->id, c->seq);
+		outbox_kept_add(&c->seq, 1);
+	}
+	else
+		execute("UPDATE outbox.parked SET status = 'cancelled', reason = 'cancelled',"
+				" next_attempt_at = NULL" THIS_ROW, c->ep->id, c->seq);
+}
+
+static void
+carry_out(Command *c)
+{
+	if (is(c->action, "cancel"))
+		cancel(c);
+	else if (is(c->action, "retry"))
+	{
+		if (is(c->status, "dead"))
+			c->effect = EFFECT_REVIVE;
+		else if (is(c->status, "retrying") && waits(c))
+			c->effect = EFFECT_HURRY;
+		else
+			return;
+		execute("UPDATE outbox.parked SET status = 'retrying', reason = NULL,"
+				" attempts = 0, first_attempt_at = NULL, redelivery = 1,"
+				" next_attempt_at = pg_catalog.now()" THIS_ROW " RETURNING next_attempt_at",
+				c->ep->id, c->seq);
+		c->due = row_time(fetch_row(0), 0, 0);
+	}
+	else if (is(c->action, "discard") && is(c->status, "dead"))
+	{
+		c->effect = EFFECT_BURY;
+		execute("UPDATE outbox.parked SET status = 'cancelled', reason = 'discarded'"
+				THIS_ROW, c->ep->id, c->seq);
+	}
+	else if (is(c->action, "due") && is(c->status, "retrying") &&
+			 !outbox_retries_wait(c->ep, c->seq) &&
+			 !outbox_endpoint_holds(c->ep, c->seq, c->key))
+		c->effect = EFFECT_DUE;
+}
+
+static void
+carry_out_and_delete(void *arg)
+{
+	Command    *c = arg;
+
+	if (c->ep)
+		carry_out(c);
+	execute("DELETE FROM outbox.commands WHERE"
+			" command_id OPERATOR(pg_catalog.=) $2 AND $1 IS NOT NULL", 0, c->id);
+}
+
+/*
+ * It stays where it is, with the reason, and is tried again after as long as this
+ * has gone on, at least a second while another transaction is in the way, else a
+ * minute, and at most a day.
+ */
+static void
+set_aside(const Command *c, const OutboxStepError *failure)
+{
+	Datum		args[3] = {Int64GetDatum(c->id), CStringGetTextDatum(failure->message),
+	Int32GetDatum(outbox_step_was_locked(failure) ? 1 : 60)};
+
+	outbox_query("UPDATE outbox.commands c SET error = $2,"
+				 " failed_at = COALESCE(c.failed_at, pg_catalog.now()),"
+				 " retry_at = pg_catalog.now() OPERATOR(pg_catalog.+)"
+				 " LEAST(GREATEST(pg_catalog.make_interval(secs => $3),"
+				 " pg_catalog.now() OPERATOR(pg_catalog.-) c.failed_at),"
+				 " pg_catalog.make_interval(days => 1))"
+				 " WHERE c.command_id OPERATOR(pg_catalog.=) $1",
+				 3, (Oid[]) {INT8OID, TEXTOID, INT4OID}, args, NULL);
+}
+
+/* Those that were set aside, when there is nothing else to do. */
+static void
+find_retry(void)
+{
+	OutboxColumns row;
+
+	outbox_query("SELECT pg_catalog.min(retry_at) FROM outbox.commands", 0, NULL, NULL, NULL);
+	row = fetch_row(0);
+	retry_at = row_time(row, 0, DT_NOEND);
+}
+
+void
+outbox_commands_failed(void)
+{
+	careful = true;
+}
+
+TimestampTz
+outbox_commands_next_time(void)
+{
+	return retry_at;
+}
+
+static void
+take_effect(Command *c)
+{
+	switch (c->effect)
+	{
+		case EFFECT_NONE:
+			return;
+		case EFFECT_REVIVE:
+			outbox_endpoint_revive(c->ep, c->seq, c->key, c->blocked, c->due);
+			break;
+		case EFFECT_HURRY:
+			outbox_endpoint_hurry(c->ep, c->seq, c->key, c->due);
+			break;
+		case EFFECT_BURY:
+			outbox_endpoint_bury(c->ep, c->seq, c->key, c->blocked);
+			break;
+		case EFFECT_CANCEL_RETRY:
+			outbox_endpoint_cancel_retry(c->ep, c->seq, c->key);
+			break;
+		case EFFECT_CANCEL_FOLLOWER:
+			outbox_endpoint_cancel_follower(c->ep, c->seq, c->key);
+			break;
+		case EFFECT_SKIP:
+			outbox_endpoint_skip(c->ep, c->seq,
+								 outbox_cursor_covers(c->ep->counted ? &outbox_head : &c->ep->counter,
+													  c->xid, c->seq));
+			break;
+		case EFFECT_DUE:
+			/* The row was made elsewhere: it may have been counted. */
+			if (c->ep->retries_all)
+				outbox_endpoint_count_row(c->ep, c->seq, OUTBOX_ROW_RETRYING, 1);
+			else
+				outbox_parked_count_again(c->ep);
+			outbox_endpoint_add_retry(c->ep, c->seq, c->due, c->key, 0);
+			break;
+	}
+	outbox_roster_busy(c->ep);
+}
+
+/* The next commands, with what the tables know of their deliveries. */
+static int
+fetch(Command *commands)
+{
+	Datum		args[2] = {outbox_shares_array(), Int64GetDatum(carried_out)};
+	int			n;
+
+	n = (int) outbox_query("SELECT c.command_id, c.endpoint_id, c.seq, c.action, k.status,"
+					" COALESCE(k.key, e.key), e.xid, k.reason, k.next_attempt_at"
+					" FROM (SELECT * FROM outbox.commands"
+					" WHERE " OUTBOX_SHARE_OF("endpoint_id") " OPERATOR(pg_catalog.=) ANY ($1)"
+					" AND command_id OPERATOR(pg_catalog.>) $2"
+					" AND (retry_at IS NULL OR retry_at OPERATOR(pg_catalog.<=) pg_catalog.now()) ORDER BY command_id LIMIT 500) c"
+					" LEFT JOIN outbox.parked k"
+					" ON k.endpoint_id OPERATOR(pg_catalog.=) c.endpoint_id"
+					" AND k.seq OPERATOR(pg_catalog.=) c.seq"
+					" LEFT JOIN LATERAL (SELECT a.key, a.xid FROM outbox.all_events a"
+					" WHERE a.seq OPERATOR(pg_catalog.=) c.seq LIMIT 1) e ON true"
+					" ORDER BY c.command_id",
+					2, (Oid[]) {INT4ARRAYOID, INT8OID}, args, NULL);
+	for (int i = 0; i < n; i++)
+	{
+		TupleDesc	desc = SPI_tuptable->tupdesc;
+		HeapTuple	tuple = SPI_tuptable->vals[i];
+		Command    *c = &commands[i];
+		bool		null;
+		Datum		xid;
+
+		memset(c, 0, sizeof(*c));
+		c->id = DatumGetInt64(SPI_getbinval(tuple, desc, 1, &null));
+		c->endpoint_id = DatumGetInt32(SPI_getbinval(tuple, desc, 2, &null));
+		c->ep = outbox_roster_find(c->endpoint_id);
+		c->seq = DatumGetInt64(SPI_getbinval(tuple, desc, 3, &null));
+		c->action = SPI_getvalue(tuple, desc, 4);
+		c->status = SPI_getvalue(tuple, desc, 5);
+		c->key = SPI_getvalue(tuple, desc, 6);
+		c->blocked = outbox_endpoint_dead_blocks(SPI_getvalue(tuple, desc, 8));
+		c->due = DatumGetTimestampTz(SPI_getbinval(tuple, desc, 9, &null));
+		xid = SPI_getbinval(tuple, desc, 7, &null);
+		c->known = !null;
+		if (c->known)
+			c->xid = U64FromFullTransactionId(DatumGetFullTransactionId(xid));
+	}
+	return n;
+}
+
+/*
+ * How many of them can be carried out together.  What the tables said of a
+ * delivery is true until the first of them changes it: one that names it again,
+ * or asks for something else, is looked at anew in the next round.
+ */
+static int
+together(const Command *commands, int n)
+{
+	for (int i = 1; i < n; i++)
+	{
+		if (!is(commands[i].action, commands[0].action))
+			return i;
+		for (int j = 0; j < i; j++)
+			if (commands[j].ep == commands[i].ep && commands[j].seq == commands[i].seq)
+				return i;
+	}
+	return n;
+}
+
+bool
+outbox_commands_run(void)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	Command    *commands = palloc(sizeof(Command) * BATCH);
+	bool		skipped = false;
+	bool		failed = false;
+	bool		more;
+	int			found;
+	int			n;
+	OutboxStepError failure;
+
+	if (!outbox_begin(true))
+		return false;
+	outbox_lock_indexes(OUTBOX_TABLE_EVENTS_0, OUTBOX_TABLE_KEPT_EVENTS);
+	found = fetch(commands);
+	n = together(commands, found);
+	for (int i = 0; i < n; i++)
+	{
+		Command    *c = &commands[i];
+
+		/* One that starts carries it out when it has; or who serves it then. */
+		if (c->ep ? c->ep->recreate || c->ep->unstorable :
+			outbox_roster_expects(c->endpoint_id))
+		{
+			skipped = true;
+			continue;
+		}
+		if (!careful)
+			carry_out_and_delete(c);
+		else if (!outbox_step_try_part(carry_out_and_delete, c, &failure))
+		{
+			c->effect = EFFECT_NONE;
+			set_aside(c, &failure);
+			failed = true;
+		}
+		if (c->key)
+			c->key = MemoryContextStrdup(caller, c->key);
+	}
+	if (found == 0 || failed)
+		find_retry();
+	careful = failed;
+	OUTBOX_CRASH_POINT("command.written");
+	outbox_commit();
+	OUTBOX_CRASH_POINT("command.committed");
+
+	for (int i = 0; i < n; i++)
+		take_effect(&commands[i]);
+
+	/* Then once more from the beginning: a lower one may have been committed later. */
+	more = n < found || n == BATCH;
+	outbox_commands_wait = more || carried_out > 0;
+	carried_out = more && !skipped ? commands[n - 1].id : 0;
+	return n > 0 || outbox_commands_wait;
+}

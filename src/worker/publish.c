@@ -1,0 +1,94 @@
+/*
+ * publish.c
+ *	  Owns what the worker tells the views of its endpoints, and when one that
+ *	  has nothing left to do leaves the list of those that are not idle.
+ */
+#include "base/outbox.h"
+
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+
+#include "store/parked.h"
+#include "worker/publish.h"
+#include "worker/reader.h"
+#include "worker/roster.h"
+
+/* Until then outbox.stats has latencies to show, and they change. */
+#define FORGET_LATENCY_AFTER (OUTBOX_HISTOGRAM_MINUTES * USECS_PER_MINUTE + USECS_PER_MINUTE)
+
+#define PUBLISH_EVERY (100 * 1000)	/* µs */
+
+static TimestampTz published_at;
+static TimestampTz publish_at = DT_NOEND;	/* then what may have changed since */
+
+bool
+outbox_is_quiet(OutboxEndpoint *ep)
+{
+	return ep->attached && ep->counted && ep->window_count == 0 && ep->nheld == 0 &&
+		ep->nsettling == 0 && ep->nin_flight == 0 && ep->nready == 0 &&
+		dlist_is_empty(&ep->loading) && dlist_is_empty(&ep->asking) && !ep->unblocking;
+}
+
+TimestampTz
+outbox_publish_next_time(void)
+{
+	return publish_at;
+}
+
+void
+outbox_publish_one(OutboxEndpoint *ep, TimestampTz now)
+{
+	OutboxStats s;
+
+	outbox_endpoint_fill_stats(ep, now, &s);
+	s.pending_exact = s.pending_exact && outbox_head.under == NULL;
+	s.key.dboid = MyDatabaseId;
+	outbox_stats_publish(&s);
+}
+
+/*
+ * An endpoint that has nothing left to do is told at once, and leaves the list
+ * once its position is the shared one.
+ */
+void
+outbox_publish(TimestampTz now)
+{
+	bool		all = now - published_at >= PUBLISH_EVERY;
+	dlist_mutable_iter iter;
+
+	publish_at = DT_NOEND;
+	dlist_foreach_modify(iter, &outbox_busy)
+	{
+		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, busy_node, iter.cur);
+		bool		quiet = outbox_is_quiet(ep);
+		bool		tell = all || (quiet && !ep->published_quiet);
+
+		if (tell)
+			outbox_publish_one(ep, now);
+		else
+			publish_at = published_at + PUBLISH_EVERY;
+		ep->published_quiet = quiet;
+		if (tell && quiet && ep->shared && !ep->dirty && ep->nretries == 0 &&
+			!outbox_parked_wants_look(ep) && !ep->recreate &&
+			(ep->latency == NULL || now - ep->last_active_at > FORGET_LATENCY_AFTER))
+		{
+			dlist_delete(&ep->busy_node);
+			ep->busy = false;
+			outbox_endpoint_free_window(ep);
+		}
+		if (ep->retired_cxt)
+		{
+			MemoryContextDelete(ep->retired_cxt);
+			ep->retired_cxt = NULL;
+		}
+	}
+	if (all)
+	{
+		published_at = now;
+
+		/* Autovacuum and pg_stat_all_tables; it limits its own rate. */
+		(void) pgstat_report_stat(false);
+	}
+}

@@ -1,0 +1,530 @@
+/*
+ * reader.c
+ *	  Decides who reads what of the log.
+ *
+ * The head is read once for everybody: each event is matched against all
+ * subscriptions, counted for each that wants it, and handed to those that are
+ * attached, that is, have read everything before it and have room.  An endpoint
+ * that cannot keep up is detached at the event it has no room for, reads on its
+ * own from there, and is attached again when it has caught up.  So the head
+ * never waits, and 10,000 idle endpoints cost one look-up per event.
+ */
+#include "base/outbox.h"
+
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+
+#include "base/compat.h"
+#include "base/crash_point.h"
+#include "base/memory.h"
+#include "endpoint/retries.h"
+#include "endpoint/subscribers.h"
+#include "log/step.h"
+#include "server/shares.h"
+#include "store/parked.h"
+#include "worker/reader.h"
+
+/*
+ * Rows per page, and bytes of payload after which a page ends.  A page has a
+ * transaction and a query of its own, as costly as some hundred rows.
+ */
+#define PAGE_ROWS 512
+#define PAGE_BYTES (256 * 1024)
+
+/* Pages per step: of the head; of all laggards together. */
+#define HEAD_PAGES 8
+#define LAGGARD_PAGES 2
+
+/* µs after which a step begins no further page. */
+#define STEP_TIME (2 * OUTBOX_PAGE_TIME)
+
+/* Rows per step that are only counted. */
+#define COUNT_ROWS 2000
+
+OutboxCursor outbox_head;
+int64		outbox_unmatched;
+
+static OutboxGotWork got_work;
+static dlist_node *last_laggard;
+static int	noverflowed;
+static TimestampTz step_begun;
+
+void
+outbox_reader_init(OutboxGotWork callback)
+{
+	got_work = callback;
+}
+
+void
+outbox_reader_forget_turn(void)
+{
+	last_laggard = NULL;
+}
+
+/* ----------------------------------------------------------------- head */
+
+/* One event more lies before it. */
+static void
+count_event(OutboxEndpoint *ep, const OutboxRow *row)
+{
+	if (ep->backlog++ == ep->window_count - ep->ncancelled)
+		ep->backlog_since = outbox_row_created_at(row);
+}
+
+static void *
+head_wants(void *arg, const char *name, size_t len, OutboxRow *row)
+{
+	OutboxSubscribers *s = outbox_subscribers_of(name, len);
+	bool		attached = false;
+	bool		wanted = false;
+
+	(void) arg;
+	for (int i = 0; i < s->n; i++)
+	{
+		OutboxEndpoint *ep = s->endpoints[i];
+
+		s->result[i] = outbox_passes(ep, row);
+		if (s->result[i] == OUTBOX_FILTER_NO)
+			continue;
+		s->cancelled[i] = outbox_parked_is_cancelled(ep, outbox_row_seq(row));
+		wanted = true;
+		attached = attached || ep->attached;
+	}
+
+	/* When none of that can fail any more. */
+	for (int i = 0; i < s->n; i++)
+		if (s->endpoints[i]->counted && s->result[i] != OUTBOX_FILTER_NO &&
+			!s->cancelled[i])
+			count_event(s->endpoints[i], row);
+	if (!wanted && outbox_serves_database() && !outbox_subscribers_elsewhere(s, row))
+		outbox_unmatched++;
+	return attached ? s : NULL;
+}
+
+static void
+head_takes(void *arg, void *wanted, OutboxEvent *event)
+{
+	OutboxSubscribers *s = wanted;
+
+	(void) arg;
+	for (int i = 0; i < s->n; i++)
+	{
+		OutboxEndpoint *ep = s->endpoints[i];
+
+		if (!ep->attached || s->result[i] == OUTBOX_FILTER_NO)
+			continue;
+		if (!outbox_endpoint_may_push(ep) ||
+			!outbox_endpoint_push(ep, event, s->result[i], s->cancelled[i]))
+		{
+			/* From here on it reads by itself, beginning with this event. */
+			ep->attached = false;
+			outbox_cursor_set(&ep->cursor, event->page->done, event->page->under,
+							  event->seq - 1);
+		}
+		got_work(ep);
+	}
+}
+
+static bool
+step_is_over(void)
+{
+	return GetCurrentTimestamp() - step_begun >= STEP_TIME;
+}
+
+static void
+read_head(bool news, XLogRecPtr *lsn)
+{
+	OutboxReader reader = {head_wants, head_takes, NULL, PAGE_ROWS, PAGE_BYTES};
+
+	if (outbox_head.under == NULL)
+	{
+		OutboxTick *tick;
+
+		if (!news)
+			return;
+		tick = outbox_log_tick();
+		if (!outbox_subscribers_here() && !outbox_serves_database())
+		{
+			/* Nobody here has missed anything. */
+			outbox_cursor_set(&outbox_head, tick, NULL, 0);
+			outbox_tick_unref(tick);
+			return;
+		}
+		if (outbox_tick_same(outbox_head.done, tick))
+		{
+			outbox_tick_unref(tick);
+			return;
+		}
+		outbox_log_read(&outbox_head, tick, &reader, lsn);
+		outbox_tick_unref(tick);
+	}
+	for (int i = 1; i < HEAD_PAGES && outbox_head.under != NULL && !step_is_over(); i++)
+		outbox_log_read(&outbox_head, outbox_head.under, &reader, lsn);
+}
+
+/* ------------------------------------------------------------- laggards */
+
+static void *
+laggard_wants(void *arg, const char *topic, size_t len, OutboxRow *row)
+{
+	static OutboxFilterResult result;
+
+	if (!outbox_subscribes(arg, topic, len))
+		return NULL;
+	result = outbox_passes(arg, row);
+	return result == OUTBOX_FILTER_NO ? NULL : &result;
+}
+
+static void
+laggard_takes(void *arg, void *wanted, OutboxEvent *event)
+{
+	/* The page is no larger than the room. */
+	outbox_endpoint_push(arg, event, *(OutboxFilterResult *) wanted,
+						 outbox_parked_is_cancelled(arg, event->seq));
+}
+
+/* True if reading for this endpoint has failed, and its time has not come yet. */
+static bool
+is_held(const OutboxEndpoint *ep)
+{
+	return outbox_step_held(OUTBOX_STEP_READ, ep->id);
+}
+
+/*
+ * How far somebody may read who is at 'c': the newest tick that the head knows.
+ * A start has no number, and may be later than that: whoever went back to the
+ * head would get what was committed before he began.
+ */
+static OutboxTick *
+target_for(const OutboxCursor *c)
+{
+	OutboxTick *tick = outbox_head.under ? outbox_head.under : outbox_head.done;
+
+	if (c->under)
+		return c->under;
+	if (c->done->number == 0)
+		return outbox_tick_follows(tick, c->done) ? tick : NULL;
+	return tick->number > c->done->number ? tick : NULL;
+}
+
+bool
+outbox_reader_at_head(const OutboxCursor *c)
+{
+	return c->under == NULL && outbox_head.under == NULL &&
+		(c->done->number == outbox_head.done->number ||
+		 outbox_tick_same(c->done, outbox_head.done));
+}
+
+static void
+attach_if_caught_up(OutboxEndpoint *ep)
+{
+	if (ep->attached || !outbox_reader_at_head(&ep->cursor))
+		return;
+	ep->attached = true;
+	ep->counted = true;
+	ep->backlog = ep->window_count - ep->ncancelled;
+	outbox_cursor_clear(&ep->cursor);
+	outbox_cursor_clear(&ep->counter);
+}
+
+static bool
+is_hungry(OutboxEndpoint *ep, TimestampTz now)
+{
+	return !ep->attached && !ep->recreate && outbox_endpoint_wants_events(ep, now) &&
+		!is_held(ep) &&
+		(outbox_reader_at_head(&ep->cursor) || target_for(&ep->cursor) != NULL);
+}
+
+static void
+read_laggard(OutboxEndpoint *ep, XLogRecPtr *lsn)
+{
+	OutboxReader reader = {laggard_wants, laggard_takes, ep,
+	Min(PAGE_ROWS, OUTBOX_WINDOW - ep->window_count),
+	outbox_memory_fits(0) ? PAGE_BYTES : 1};
+	OutboxTick *target = target_for(&ep->cursor);
+
+	outbox_step_blame(ep->id);
+	if (target)
+		outbox_log_read(&ep->cursor, target, &reader, lsn);
+	attach_if_caught_up(ep);
+	ep->dirty = true;
+	got_work(ep);
+}
+
+/*
+ * A few pages for the laggards, in turn: who comes next goes on from where the
+ * last step ended.
+ */
+static bool
+read_laggards(dlist_head *busy, TimestampTz now, XLogRecPtr *lsn)
+{
+	dlist_iter	iter;
+	int			n = 0;
+	bool		after = last_laggard == NULL;
+	bool		over = false;
+	dlist_node *last = NULL;
+
+	for (int round = 0; round < 2 && n < LAGGARD_PAGES && !over; round++)
+	{
+		dlist_foreach(iter, busy)
+		{
+			OutboxEndpoint *ep = dlist_container(OutboxEndpoint, busy_node, iter.cur);
+
+			if (!after)
+			{
+				after = iter.cur == last_laggard;
+				continue;
+			}
+			if (n >= LAGGARD_PAGES || over)
+				break;
+			if (is_hungry(ep, now))
+			{
+				read_laggard(ep, lsn);
+				last = iter.cur;
+				n++;
+				over = step_is_over();
+			}
+		}
+		after = true;
+	}
+	last_laggard = last;
+	return n >= LAGGARD_PAGES || over;
+}
+
+static void
+overflow_takes(void *arg, void *wanted, OutboxEvent *event)
+{
+	(void) wanted;
+	if (outbox_parked_is_cancelled(arg, event->seq))
+		return;
+	outbox_endpoint_overflow(arg, event);
+	noverflowed++;
+}
+
+int
+outbox_reader_overflow(OutboxEndpoint *ep)
+{
+	OutboxReader reader = {laggard_wants, overflow_takes, ep, PAGE_ROWS, PAGE_BYTES};
+	OutboxTick *target = target_for(&ep->cursor);
+	XLogRecPtr	unused = 0;
+
+	noverflowed = 0;
+	if (target)
+		outbox_log_read(&ep->cursor, target, &reader, &unused);
+	ep->dirty = true;
+	got_work(ep);
+	return noverflowed;
+}
+
+/* ------------------------------------------------------------- counting */
+
+static void *
+counter_wants(void *arg, const char *topic, size_t len, OutboxRow *row)
+{
+	OutboxEndpoint *ep = arg;
+
+	if (outbox_subscribes(ep, topic, len) && outbox_passes(ep, row) != OUTBOX_FILTER_NO &&
+		!outbox_parked_is_cancelled(ep, outbox_row_seq(row)))
+		count_event(ep, row);
+	return NULL;
+}
+
+/*
+ * After a restart or a change of its topics an endpoint does not know how much
+ * lies before it; it finds out in small steps.
+ */
+static bool
+count_ahead(dlist_head *busy)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, busy)
+	{
+		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, busy_node, iter.cur);
+		OutboxReader reader = {counter_wants, NULL, ep, COUNT_ROWS, PAGE_BYTES};
+		XLogRecPtr	unused = 0;
+		OutboxTick *target;
+
+		if (ep->counted || ep->dropped || is_held(ep))
+			continue;
+		outbox_step_blame(ep->id);
+		if (!outbox_reader_at_head(&ep->counter))
+		{
+			target = target_for(&ep->counter);
+			if (target == NULL)
+				continue;
+			outbox_log_read(&ep->counter, target, &reader, &unused);
+		}
+		if (outbox_reader_at_head(&ep->counter))
+		{
+			ep->counted = true;
+			outbox_cursor_clear(&ep->counter);
+		}
+		return true;
+	}
+	return false;
+}
+
+/* ----------------------------------------------------------------- step */
+
+static void
+bring_back(dlist_head *busy, TimestampTz now)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, busy)
+	{
+		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, busy_node, iter.cur);
+		int64		seqs[OUTBOX_RETRIES_MAX];
+		int			n;
+
+		if (ep->dropped || ep->recreate || !outbox_endpoint_has_due(ep, now) || is_held(ep))
+			continue;
+		outbox_step_blame(ep->id);
+		n = outbox_endpoint_take_due(ep, now, seqs, OUTBOX_RETRIES_MAX);
+		PG_TRY();
+		{
+			if (n > 0)
+				outbox_parked_load_retries(ep, seqs, n);
+			OUTBOX_CRASH_POINT("retry.loaded");
+		}
+		PG_CATCH();
+		{
+			outbox_retries_not_loaded(ep, seqs, n);
+			PG_RE_THROW();
+		}
+		PG_END_TRY();
+		got_work(ep);
+	}
+}
+
+/* Of what is not urgent, one slice a step. */
+static bool
+look_at_parked(dlist_head *busy)
+{
+	dlist_iter	iter;
+	bool		more = false;
+
+	dlist_foreach(iter, busy)
+	{
+		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, busy_node, iter.cur);
+
+		if (ep->dropped || ep->recreate || is_held(ep) || !outbox_parked_wants_look(ep))
+			continue;
+		outbox_step_blame(ep->id);
+		more = outbox_parked_look(ep, !more) || more;
+		got_work(ep);
+	}
+	return more;
+}
+
+/* What was parked with a settle that failed has no row yet. */
+static bool
+may_bring_followers(OutboxEndpoint *ep)
+{
+	return (!dlist_is_empty(&ep->loading) || ep->unblocking) && !ep->dropped &&
+		!ep->recreate && ep->nsettling == 0 &&
+		!outbox_step_held(OUTBOX_STEP_FOLLOWERS, ep->id);
+}
+
+bool
+outbox_reader_wants_followers(dlist_head *busy)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, busy)
+	{
+		if (may_bring_followers(dlist_container(OutboxEndpoint, busy_node, iter.cur)))
+			return true;
+	}
+	return false;
+}
+
+void
+outbox_reader_bring_followers(dlist_head *busy)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, busy)
+	{
+		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, busy_node, iter.cur);
+
+		if (!may_bring_followers(ep))
+			continue;
+		outbox_step_blame(ep->id);
+		outbox_parked_load_followers(ep);
+		if (ep->unblocking)
+		{
+			ep->unblocked = true;
+			outbox_parked_unblock(ep);
+		}
+		outbox_step_passed(OUTBOX_STEP_FOLLOWERS, ep->id);
+	}
+	outbox_step_blame(0);
+}
+
+/* 'undone': what became due in the tables is blocked there again. */
+void
+outbox_reader_followers_ended(dlist_head *busy, bool undone)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, busy)
+	{
+		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, busy_node, iter.cur);
+
+		if (ep->unblocked && undone)
+		{
+			ep->unblocking = true;
+			outbox_parked_count_again(ep);
+		}
+		ep->unblocked = false;
+	}
+}
+
+bool
+outbox_reader_has_work(dlist_head *busy, bool head, TimestampTz now)
+{
+	dlist_iter	iter;
+
+	if (head && outbox_head.under != NULL)
+		return true;
+	dlist_foreach(iter, busy)
+	{
+		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, busy_node, iter.cur);
+
+		if (ep->dropped || ep->recreate || is_held(ep))
+			continue;
+		if (is_hungry(ep, now) || outbox_endpoint_has_due(ep, now) ||
+			outbox_parked_wants_look(ep) ||
+			(!ep->counted && (outbox_reader_at_head(&ep->counter) || target_for(&ep->counter))))
+			return true;
+	}
+	return false;
+}
+
+bool
+outbox_reader_step(dlist_head *busy, bool head, bool news, TimestampTz now,
+				   XLogRecPtr *lsn)
+{
+	dlist_iter	iter;
+	bool		more;
+
+	step_begun = GetCurrentTimestamp();
+	if (head)
+		read_head(news, lsn);
+	more = head && outbox_head.under != NULL;
+	more = read_laggards(busy, now, lsn) || more;
+	more = count_ahead(busy) || more;
+	bring_back(busy, now);
+	more = look_at_parked(busy) || more;
+	outbox_step_blame(0);
+	dlist_foreach(iter, busy)
+	{
+		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, busy_node, iter.cur);
+
+		if (!is_held(ep))
+			outbox_step_passed(OUTBOX_STEP_READ, ep->id);
+	}
+	return more;
+}

@@ -1,0 +1,293 @@
+/*
+ * replay.c
+ *	  Owns replays: reads a part of the log again for one endpoint, and parks
+ *	  what it finds there as due retries, a page at a time.
+ *
+ * From there on a replayed delivery is like any other one: it takes its slot
+ * and its place in its key's lane.  How far a replay has come is stored with
+ * the rows it made, so that it goes on after a crash; the endpoint's own
+ * position is not touched.
+ */
+#include "base/outbox.h"
+
+#include "catalog/pg_type.h"
+#include "utils/builtins.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+#include "utils/uuid.h"
+
+#include "base/crash_point.h"
+#include "base/names.h"
+#include "base/query.h"
+#include "base/table_rows.h"
+#include "endpoint/subscribers.h"
+#include "log/kept.h"
+#include "log/step.h"
+#include "log/transaction.h"
+#include "server/shares.h"
+#include "store/parked.h"
+#include "worker/reader.h"
+#include "worker/replay.h"
+#include "worker/roster.h"
+
+#define PAGE_ROWS 128
+#define PAGE_BYTES (1024 * 1024)
+
+/* A replay waits while so many parked deliveries are due at its endpoint. */
+#define ENOUGH_DUE 256
+
+typedef struct Replay
+{
+	int64		id;
+	int32		endpoint_id;
+	TimestampTz from_time;
+	TimestampTz to_time;
+	int			npatterns;		/* 0: any topic */
+	char	  **patterns;
+	OutboxCursor cursor;
+	OutboxTick *target;
+} Replay;
+
+bool		outbox_replays_changed = true;
+
+static MemoryContext replay_cxt;
+static Replay *replays;
+static int	nreplays;
+
+static void
+forget_replays(void)
+{
+	for (int i = 0; i < nreplays; i++)
+	{
+		outbox_cursor_clear(&replays[i].cursor);
+		outbox_tick_unref(replays[i].target);
+	}
+	nreplays = 0;
+	if (replay_cxt == NULL)
+		replay_cxt = AllocSetContextCreate(TopMemoryContext, "outbox replays",
+										   ALLOCSET_SMALL_SIZES);
+	MemoryContextReset(replay_cxt);
+}
+
+static void
+read_replays(void)
+{
+	MemoryContext old;
+
+	forget_replays();
+	outbox_query("SELECT replay_id, endpoint_id, from_time, to_time, topics,"
+				 " done::pg_catalog.text, done_seq_low, last_seq,"
+				 " target::pg_catalog.text, target_seq_low, target_seq_high, under"
+				 " FROM outbox.replays WHERE finished_at IS NULL ORDER BY replay_id",
+				 0, NULL, NULL, NULL);
+
+	old = MemoryContextSwitchTo(replay_cxt);
+	replays = palloc0(sizeof(Replay) * Max(SPI_processed, 1));
+	for (uint64 i = 0; i < SPI_processed; i++)
+	{
+		OutboxColumns row = fetch_row(i);
+		Replay	   *r = &replays[nreplays++];
+		OutboxTick *done;
+
+		r->id = row_int8(row, 0);
+		r->endpoint_id = row_int4(row, 1);
+		r->from_time = row_time(row, 2, 0);
+		r->to_time = row_time(row, 3, 0);
+		if (!row.nulls[4])
+		{
+			Datum	   *elems;
+
+			deconstruct_array(DatumGetArrayTypeP(row.values[4]), TEXTOID, -1, false,
+							  TYPALIGN_INT, &elems, NULL, &r->npatterns);
+			r->patterns = palloc(sizeof(char *) * Max(r->npatterns, 1));
+			for (int k = 0; k < r->npatterns; k++)
+				r->patterns[k] = TextDatumGetCString(elems[k]);
+		}
+		done = outbox_tick_make(0, r->from_time, row_int8(row, 6), row_int8(row, 6),
+								row_text(row, 5));
+		r->target = outbox_tick_make(0, r->to_time, row_int8(row, 9), row_int8(row, 10),
+									 row_text(row, 8));
+		outbox_cursor_set(&r->cursor, done,
+						  DatumGetBool(row.values[11]) ? r->target : NULL,
+						  row_int8(row, 7));
+		outbox_tick_unref(done);
+	}
+	MemoryContextSwitchTo(old);
+	outbox_replays_changed = false;
+}
+
+static bool
+can_go_on(const Replay *r)
+{
+	OutboxEndpoint *ep = outbox_roster_find(r->endpoint_id);
+
+	if (!outbox_serves_endpoint(r->endpoint_id) ||
+		outbox_step_held(OUTBOX_STEP_REPLAY, r->endpoint_id))
+		return false;
+	return ep == NULL ||
+		(!ep->recreate && !ep->dropped && !ep->unstorable &&
+		 ep->nretries + ep->nretries_loading + ep->nretries_waiting +
+		 ep->nready + ep->nsettling < ENOUGH_DUE);
+}
+
+bool
+outbox_replays_have_work(void)
+{
+	if (outbox_replays_changed)
+		return true;
+	for (int i = 0; i < nreplays; i++)
+		if (can_go_on(&replays[i]))
+			return true;
+	return false;
+}
+
+typedef struct Replaying
+{
+	Replay	   *replay;
+	OutboxEndpoint *ep;
+	int			n;
+	int64		seqs[PAGE_ROWS];
+} Replaying;
+
+static void *
+replay_wants(void *arg, const char *topic, size_t len, OutboxRow *row)
+{
+	Replaying  *page = arg;
+
+	if (page->replay->npatterns > 0 &&
+		!outbox_topic_in_list(topic, len, page->replay->patterns,
+							  page->replay->npatterns))
+		return NULL;
+	return outbox_subscribes(page->ep, topic, len) &&
+		outbox_passes(page->ep, row) != OUTBOX_FILTER_NO ? arg : NULL;
+}
+
+static void
+replay_takes(void *arg, void *wanted, OutboxEvent *event)
+{
+	Replaying  *page = arg;
+
+	(void) wanted;
+	if (event->created_at >= page->replay->from_time &&
+		event->created_at <= page->replay->to_time)
+		page->seqs[page->n++] = event->seq;
+}
+
+/*
+ * Parks what the endpoint has come past and what is not parked already; the
+ * rows that were made are those that memory has to learn of.
+ */
+static int64
+park_page(Replaying *page)
+{
+	Datum		args[2] = {Int32GetDatum(page->ep->id),
+	outbox_int8_array(page->seqs, page->n)};
+	int64		parked;
+
+	outbox_query("INSERT INTO outbox.parked (endpoint_id, seq, event_id, key,"
+				 " status, attempts, next_attempt_at, redelivery, parked_at)"
+				 " SELECT p.endpoint_id, e.seq, e.id, e.key, 'retrying', 0,"
+				 " pg_catalog.now(), 2, pg_catalog.now()"
+				 " FROM outbox.endpoint_positions p JOIN outbox.events e"
+				 " ON e.seq OPERATOR(pg_catalog.=) ANY ($2)"
+				 " WHERE p.endpoint_id OPERATOR(pg_catalog.=) $1"
+				 " AND NOT e.seq OPERATOR(pg_catalog.=) ANY (p.pending)"
+				 " AND (pg_catalog.pg_visible_in_snapshot("
+				 "outbox.log_xid(e.epoch, e.xid), p.done)"
+				 " OR (p.under IS NOT NULL"
+				 " AND e.seq OPERATOR(pg_catalog.<=) p.last_seq"
+				 " AND pg_catalog.pg_visible_in_snapshot("
+				 "outbox.log_xid(e.epoch, e.xid), p.under)))"
+				 " ON CONFLICT (endpoint_id, seq) DO NOTHING"
+				 " RETURNING seq, key, next_attempt_at",
+				 2, (Oid[]) {INT4OID, INT8ARRAYOID}, args, NULL);
+	for (uint64 i = 0; i < SPI_processed; i++)
+	{
+		OutboxColumns row = fetch_row(i);
+
+		outbox_endpoint_count_row(page->ep, row_int8(row, 0), OUTBOX_ROW_RETRYING, 1);
+		outbox_endpoint_add_retry(page->ep, row_int8(row, 0), row_time(row, 2, 0),
+								  row_text(row, 1), 0);
+	}
+	parked = (int64) SPI_processed;
+	outbox_kept_add(page->seqs, page->n);
+	return parked;
+}
+
+static void
+store_progress(Replay *r, int64 parked, bool finished)
+{
+	Datum		args[7] = {Int64GetDatum(r->id),
+		CStringGetTextDatum(outbox_tick_snapshot(r->cursor.done)),
+		Int64GetDatum(r->cursor.done->seq_low), Int64GetDatum(r->cursor.last_seq),
+	BoolGetDatum(r->cursor.under != NULL), Int64GetDatum(parked), BoolGetDatum(finished)};
+
+	outbox_query("UPDATE outbox.replays SET done = $2::pg_catalog.pg_snapshot,"
+				 " done_seq_low = $3, last_seq = $4, under = $5,"
+				 " events = events OPERATOR(pg_catalog.+) $6,"
+				 " finished_at = CASE WHEN $7 THEN pg_catalog.now() END"
+				 " WHERE replay_id OPERATOR(pg_catalog.=) $1",
+				 7, (Oid[]) {INT8OID, TEXTOID, INT8OID, INT8OID, BOOLOID,
+				 INT8OID, BOOLOID}, args, NULL);
+}
+
+static void
+go_on(Replay *r)
+{
+	Replaying		page = {.replay = r,.ep = outbox_roster_find(r->endpoint_id)};
+	OutboxReader reader = {replay_wants, replay_takes, &page, PAGE_ROWS, PAGE_BYTES};
+	XLogRecPtr	unused = 0;
+	int64		parked = 0;
+
+	if (page.ep == NULL)
+	{
+		if (!outbox_roster_expects(r->endpoint_id))
+			store_progress(r, 0, true);	/* it was dropped */
+		return;
+	}
+	outbox_log_read(&r->cursor, r->target, &reader, &unused);
+	if (page.n > 0)
+		parked = park_page(&page);
+	OUTBOX_CRASH_POINT("replay.parked");
+	store_progress(r, parked, r->cursor.under == NULL);
+	outbox_roster_busy(page.ep);
+}
+
+/* Memory may be ahead of the tables. */
+void
+outbox_replays_failed(void)
+{
+	outbox_replays_changed = true;
+	for (int i = 0; i < nreplays; i++)
+	{
+		OutboxEndpoint *ep = outbox_roster_find(replays[i].endpoint_id);
+
+		if (ep)
+			outbox_parked_count_again(ep);
+	}
+}
+
+bool
+outbox_replays_run(void)
+{
+	if (!outbox_begin(true))
+		return false;
+	outbox_lock_indexes(OUTBOX_TABLE_EVENTS_0, OUTBOX_TABLE_EVENTS_2);
+	if (outbox_replays_changed)
+		read_replays();
+	for (int i = 0; i < nreplays; i++)
+	{
+		if (!can_go_on(&replays[i]))
+			continue;
+		outbox_step_blame(replays[i].endpoint_id);
+		go_on(&replays[i]);
+		outbox_step_passed(OUTBOX_STEP_REPLAY, replays[i].endpoint_id);
+		if (replays[i].cursor.under == NULL)
+			outbox_replays_changed = true;	/* it has ended: read the list again */
+	}
+	outbox_step_blame(0);
+	OUTBOX_CRASH_POINT("replay.stored");
+	outbox_commit();
+	OUTBOX_CRASH_POINT("replay.committed");
+	return true;
+}

@@ -1,0 +1,464 @@
+/*
+ * roster.c
+ *	  Owns the list of endpoints: who comes, who goes, who starts over.
+ *
+ * Settings are read from the tables as a whole whenever somebody changed them.
+ * An endpoint that has moved to another position, or has other lanes, leaves
+ * and is met again: there is one way into memory, the one of a restart.
+ */
+#include "base/outbox.h"
+
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "miscadmin.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+
+#include "base/crash_point.h"
+#include "base/query.h"
+#include "base/table_rows.h"
+#include "endpoint/endpoint_stats.h"
+#include "endpoint/subscribers.h"
+#include "log/step.h"
+#include "log/transaction.h"
+#include "server/shares.h"
+#include "store/endpoint_settings.h"
+#include "store/parked.h"
+#include "store/positions.h"
+#include "worker/dispatch.h"
+#include "worker/publish.h"
+#include "worker/reader.h"
+#include "worker/roster.h"
+
+OutboxEndpoint **outbox_endpoints;
+int			outbox_nendpoints;
+dlist_head	outbox_busy = DLIST_STATIC_INIT(outbox_busy);
+bool		outbox_fill_all;
+bool		outbox_recreating;
+TimestampTz outbox_reload_at = DT_NOEND;
+
+static MemoryContext endpoint_cxt;
+static OutboxEndpoint *meeting; /* that is being read from its tables */
+static MemoryContext others_cxt;	/* of the following two */
+static OutboxOtherSubscriber *others;	/* those that other workers serve */
+static int	nothers;
+
+void
+outbox_roster_init(void)
+{
+	endpoint_cxt = AllocSetContextCreate(TopMemoryContext, "outbox endpoints",
+										 ALLOCSET_DEFAULT_SIZES);
+}
+
+void
+outbox_roster_busy(OutboxEndpoint *ep)
+{
+	if (!ep->busy)
+	{
+		ep->busy = true;
+		dlist_push_tail(&outbox_busy, &ep->busy_node);
+	}
+	outbox_fill_all = true;
+}
+
+static int
+compare_id(const void *key, const void *element)
+{
+	int32		id = *(const int32 *) key;
+	const OutboxEndpoint *ep = *(OutboxEndpoint *const *) element;
+
+	return id < ep->id ? -1 : id > ep->id;
+}
+
+OutboxEndpoint *
+outbox_roster_find(int32 id)
+{
+	OutboxEndpoint **found;
+
+	if (outbox_nendpoints == 0)
+		return NULL;
+	found = bsearch(&id, outbox_endpoints, outbox_nendpoints, sizeof(OutboxEndpoint *), compare_id);
+	return found ? *found : NULL;
+}
+
+bool
+outbox_roster_expects(int32 id)
+{
+	Datum		args[1] = {Int32GetDatum(id)};
+
+	return outbox_query("SELECT 1 FROM outbox.endpoint_settings"
+						" WHERE endpoint_id OPERATOR(pg_catalog.=) $1",
+						1, (Oid[]) {INT4OID}, args, NULL) > 0;
+}
+
+/* Counting begins anew at the frontier. */
+static void
+count_again(OutboxEndpoint *ep)
+{
+	ep->counted = false;
+	ep->backlog = 0;
+	outbox_cursor_copy(&ep->counter, outbox_endpoint_frontier(ep, &outbox_head));
+}
+
+/* An endpoint that this worker did not know: where does it stand? */
+static OutboxEndpoint *
+meet(const OutboxSettings *s)
+{
+	OutboxEndpoint *ep = outbox_endpoint_create(endpoint_cxt, s->id);
+	OutboxPosition p;
+
+	meeting = ep;
+	outbox_catalog_assign(ep, s);
+	ep->generation = s->generation;
+	ep->stored_version = outbox_catalog_subscription(s->id);
+
+	if (!outbox_position_read(s->id, &p) || p.generation != s->generation)
+	{
+		int64		delivered = p.delivered;
+		int64		failed = p.failed_attempts;
+
+		outbox_cursor_clear(&p.cursor);
+		memset(&p, 0, sizeof(p));
+		p.delivered = delivered;
+		p.failed_attempts = failed;
+		outbox_cursor_set(&p.cursor, s->start, NULL, 0);
+		if (s->generation > 1)
+			outbox_parked_forget(s->id, s->start);
+	}
+	ep->delivered = p.delivered;
+	ep->failed_attempts = p.failed_attempts;
+	if (ep->delivered > 0)		/* else it is new, whoever had its number before */
+		outbox_watch_resume(ep);
+	ep->last_active_at = GetCurrentTimestamp();
+	outbox_cursor_copy(&ep->cursor, &p.cursor);
+	if (outbox_reader_at_head(&ep->cursor))
+	{
+		ep->counted = true;
+		ep->attached = !ep->paused && !ep->disabled && !ep->held_for;
+		if (ep->attached)
+			outbox_cursor_clear(&ep->cursor);
+	}
+	else
+		count_again(ep);
+	outbox_cursor_clear(&p.cursor);
+
+	/* Parked rows first: they may stand before what the log brings. */
+	outbox_parked_load(ep);
+	outbox_position_load_pending(ep, p.pending, p.npending);
+	OUTBOX_CRASH_POINT("endpoint.loaded");
+	outbox_roster_busy(ep);
+	meeting = NULL;
+	return ep;
+}
+
+typedef struct Reload
+{
+	OutboxEndpoint **list;
+	int			n;
+	int			max;
+	OutboxOtherSubscriber *others;
+	int			nothers;
+	int			max_others;
+	MemoryContext others_cxt;
+	uint16		weight[OUTBOX_SHARES];
+} Reload;
+
+static Reload reload;			/* that is under way */
+
+/* Another worker's: all that is of interest is what it subscribes to. */
+static void
+note_other(Reload *r, const OutboxSettings *s)
+{
+	MemoryContext old = MemoryContextSwitchTo(r->others_cxt);
+	OutboxOtherSubscriber *f;
+
+	if (r->nothers == r->max_others)
+	{
+		r->max_others = Max(64, r->max_others * 2);
+		r->others = r->others ? repalloc_huge(r->others, sizeof(OutboxOtherSubscriber) * r->max_others) :
+			palloc(sizeof(OutboxOtherSubscriber) * r->max_others);
+	}
+	f = &r->others[r->nothers++];
+	f->npatterns = s->npatterns;
+	f->patterns = palloc(sizeof(char *) * Max(s->npatterns, 1));
+	for (int i = 0; i < s->npatterns; i++)
+		f->patterns[i] = pstrdup(s->patterns[i]);
+	f->filter = NULL;
+	if (s->filter)
+	{
+		f->filter = palloc(VARSIZE(s->filter));
+		memcpy(f->filter, s->filter, VARSIZE(s->filter));
+	}
+	MemoryContextSwitchTo(old);
+}
+
+static void
+apply_settings(void *arg, const OutboxSettings *s)
+{
+	Reload	   *r = arg;
+	OutboxEndpoint *ep = outbox_roster_find(s->id);
+	int			share = outbox_share_of(s->id);
+	bool		held = outbox_step_held(OUTBOX_STEP_RELOAD, s->id);
+
+	r->weight[share] = Min(r->weight[share] + 1, PG_UINT16_MAX);
+	if (held)
+	{
+		/* It could not be read: as it was before, or not at all. */
+		outbox_reload_at = Min(outbox_reload_at, outbox_step_next_time());
+		if (ep == NULL)
+			return;
+	}
+	else if (!outbox_share_served(share))
+	{
+		note_other(r, s);
+		if (ep == NULL)
+			return;
+		/* It is about to be left: nothing about it matters here any more. */
+	}
+	else if (ep == NULL)
+		ep = meet(s);
+	else if (ep->generation != s->generation || ep->ordering != s->ordering ||
+			 ep->block_on_dead != s->block_on_dead)
+	{
+		/* Another position, or other lanes: it starts over from its tables. */
+		ep->recreate = true;
+		ep->dirty = true;
+		outbox_recreating = true;
+		outbox_roster_busy(ep);
+	}
+	else if (ep->row_version != s->row_version || ep->keys_version != s->keys_version ||
+			 ep->previous_until != s->previous_until)
+	{
+		bool		other = ep->version != s->version;
+
+		if (other || s->paused || s->disabled)
+			outbox_endpoint_drop_window(ep, &outbox_head);
+		outbox_catalog_assign(ep, s);
+		if (other)
+			count_again(ep);
+		if (ep->held_for)
+			outbox_endpoint_drop_window(ep, &outbox_head);
+		ep->dirty = true;
+		outbox_roster_busy(ep);
+	}
+	ep->seen = true;
+
+	/* When a rotation of secrets ends. */
+	outbox_reload_at = Min(outbox_reload_at, held ? DT_NOEND : s->previous_until);
+	if (r->n == r->max)
+	{
+		r->max = Max(64, r->max * 2);
+		r->list = r->list ? repalloc_huge(r->list, sizeof(OutboxEndpoint *) * r->max) :
+			MemoryContextAlloc(endpoint_cxt, sizeof(OutboxEndpoint *) * r->max);
+	}
+	r->list[r->n++] = ep;
+}
+
+/*
+ * What dropped endpoints left behind.  outbox.parked is large where another one
+ * is down: of those that were served here the rows are asked for by their id.
+ */
+#define ORPHAN_OF(id) " NOT EXISTS (SELECT 1 FROM outbox.endpoint_settings s" \
+	" WHERE s.endpoint_id OPERATOR(pg_catalog.=) " id ")"
+#define ORPHAN ORPHAN_OF("p.endpoint_id")
+
+static void
+delete_parked(int32 id)
+{
+	Datum		args[1] = {Int32GetDatum(id)};
+
+	outbox_query("DELETE FROM outbox.parked p"
+				 " WHERE p.endpoint_id OPERATOR(pg_catalog.=) $1 AND" ORPHAN,
+				 1, (Oid[]) {INT4OID}, args, NULL);
+}
+
+static void
+delete_orphans(bool parked)
+{
+	outbox_query("DELETE FROM outbox.subscriptions p WHERE" ORPHAN, 0, NULL, NULL, NULL);
+	outbox_query("DELETE FROM outbox.endpoint_secrets p WHERE" ORPHAN, 0, NULL, NULL, NULL);
+
+	/* Which endpoints have rows says the index, however many rows that are. */
+	if (parked)
+		outbox_query("WITH RECURSIVE e(id) AS ((SELECT p.endpoint_id FROM outbox.parked p"
+					 " ORDER BY p.endpoint_id LIMIT 1) UNION ALL SELECT (SELECT p.endpoint_id"
+					 " FROM outbox.parked p WHERE p.endpoint_id OPERATOR(pg_catalog.>) e.id"
+					 " ORDER BY p.endpoint_id LIMIT 1) FROM e WHERE e.id IS NOT NULL),"
+					 " o(id) AS MATERIALIZED (SELECT e.id FROM e WHERE" ORPHAN_OF("e.id") ")"
+					 " DELETE FROM outbox.parked p USING o"
+					 " WHERE p.endpoint_id OPERATOR(pg_catalog.=) o.id",
+					 0, NULL, NULL, NULL);
+}
+
+static void
+forget_endpoint(OutboxEndpoint *ep)
+{
+	outbox_deliver_cancel(ep, DT_NOEND);
+	outbox_step_forget(ep->id);
+	if (ep->busy)
+		dlist_delete(&ep->busy_node);
+	if (ep->dropped)
+		outbox_stats_forget(MyDatabaseId, ep->id);
+	else
+		outbox_publish_one(ep, GetCurrentTimestamp());
+	outbox_endpoint_free(ep);
+}
+
+static void
+tell_reader(void)
+{
+	outbox_reader_forget_turn();
+	outbox_subscribers_set(outbox_endpoints, outbox_nendpoints, others, nothers);
+}
+
+/*
+ * Reads all settings.  False: a lock was not to be had.  'tidy': somebody may
+ * have left something behind that no worker saw being dropped.
+ */
+bool
+outbox_roster_reload(bool tidy)
+{
+	Reload	   *r = &reload;
+	OutboxEndpoint **old = outbox_endpoints;
+	bool		dropped = false;
+
+	if (!outbox_begin(true))
+		return false;
+	outbox_lock_indexes(OUTBOX_TABLE_EVENTS_0, OUTBOX_TABLE_KEPT_EVENTS);
+	memset(r, 0, sizeof(Reload));
+	r->others_cxt = AllocSetContextCreate(CurTransactionContext, "outbox others",
+										  ALLOCSET_DEFAULT_SIZES);
+	outbox_reload_at = DT_NOEND;
+	for (int i = 0; i < outbox_nendpoints; i++)
+		outbox_endpoints[i]->seen = false;
+	outbox_query("SELECT pg_catalog.count(*) FROM outbox.endpoint_settings", 0, NULL, NULL, NULL);
+	outbox_parked_share_room(row_int8(fetch_row(0), 0));
+	outbox_catalog_settings(apply_settings, r);
+	outbox_step_blame(0);
+	for (int i = 0; i < outbox_nendpoints; i++)
+		if (!old[i]->seen)
+		{
+			old[i]->dropped = true;
+			delete_parked(old[i]->id);
+			dropped = true;
+		}
+	if (dropped || tidy)
+		delete_orphans(tidy);
+	MemoryContextSetParent(r->others_cxt, TopMemoryContext);
+	OUTBOX_CRASH_POINT("reload.read");
+	outbox_commit();
+	OUTBOX_CRASH_POINT("reload.committed");
+
+	for (int i = 0; i < outbox_nendpoints; i++)
+		if (old[i]->dropped)
+			forget_endpoint(old[i]);
+	outbox_endpoints = r->list;
+	outbox_nendpoints = r->n;
+	for (int i = 0; i < r->n; i++)
+		if (!outbox_step_held(OUTBOX_STEP_RELOAD, r->list[i]->id))
+			outbox_step_passed(OUTBOX_STEP_RELOAD, r->list[i]->id);
+	r->list = NULL;
+	r->n = 0;
+	if (old)
+		pfree(old);
+	if (others_cxt)
+		MemoryContextDelete(others_cxt);
+	others_cxt = r->others_cxt;
+	others = r->others;
+	nothers = r->nothers;
+	tell_reader();
+	if (outbox_serves_database())
+		outbox_shares_weigh(r->weight);
+	outbox_fill_all = true;
+	return true;
+}
+
+/* Those that were met are met again with the next reload. */
+void
+outbox_roster_reload_failed(void)
+{
+	for (int i = 0; i < outbox_nendpoints; i++)
+		outbox_endpoints[i]->dropped = false;
+	for (int i = 0; i < reload.n; i++)
+		if (outbox_roster_find(reload.list[i]->id) == NULL)
+			forget_endpoint(reload.list[i]);
+	if (reload.list)
+		pfree(reload.list);
+	reload.list = NULL;
+	reload.n = 0;
+	if (meeting)
+		outbox_endpoint_free(meeting);
+	meeting = NULL;
+	outbox_reload_at = 0;
+}
+
+/*
+ * What others are to serve is not sent any more from now on.  It starts over,
+ * like any other that does, but elsewhere: with a position of its own, because
+ * the shared one goes on without it.
+ */
+void
+outbox_roster_leave(void)
+{
+	for (int i = 0; i < outbox_nendpoints; i++)
+	{
+		OutboxEndpoint *ep = outbox_endpoints[i];
+
+		if (outbox_serves_endpoint(ep->id) || ep->recreate)
+			continue;
+		ep->recreate = true;
+		ep->dirty = true;
+		outbox_recreating = true;
+		outbox_roster_busy(ep);
+	}
+}
+
+/* Shares whose endpoints have all been forgotten. */
+static void
+give_back_shares(void)
+{
+	bool		in_use[OUTBOX_SHARES] = {false};
+
+	if (!outbox_shares_leaving())
+		return;
+	for (int i = 0; i < outbox_nendpoints; i++)
+		in_use[outbox_share_of(outbox_endpoints[i]->id)] = true;
+	outbox_shares_give_back(in_use);
+}
+
+/* Nothing is in flight, and all that happened is stored. */
+static bool
+may_leave(const OutboxEndpoint *ep)
+{
+	return ep->nin_flight == 0 && !ep->unstorable;
+}
+
+/* After a settle: those that start over leave, and are met again. */
+void
+outbox_roster_recreate(void)
+{
+	int			n = 0;
+
+	if (!outbox_recreating)
+	{
+		give_back_shares();
+		return;
+	}
+	outbox_recreating = false;
+	for (int i = 0; i < outbox_nendpoints; i++)
+	{
+		if (outbox_endpoints[i]->recreate && !may_leave(outbox_endpoints[i]))
+			outbox_recreating = true;
+		if (outbox_endpoints[i]->recreate && may_leave(outbox_endpoints[i]))
+		{
+			forget_endpoint(outbox_endpoints[i]);
+			outbox_reload_at = 0;
+		}
+		else
+			outbox_endpoints[n++] = outbox_endpoints[i];
+	}
+	outbox_nendpoints = n;
+	if (outbox_reload_at == 0)
+		tell_reader();
+	give_back_shares();
+}

@@ -1,0 +1,529 @@
+/*
+ * worker.c
+ *	  The loop of one of a database's workers: requests move, the log is read,
+ *	  slots are filled, outcomes are settled; then it sleeps until one of them
+ *	  has something to do.
+ *
+ * No transaction, snapshot or lock is held across a wait or a request.  A step
+ * that fails is put on hold and the others go on (step.h).  An error anywhere
+ * else ends the process, and the launcher starts another one: everything that
+ * matters is in tables.
+ */
+#include "base/outbox.h"
+
+#include "libpq/pqsignal.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "postmaster/bgworker.h"
+#include "postmaster/interrupt.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+
+#include "base/compat.h"
+#include "base/crash_point.h"
+#include "base/memory.h"
+#include "log/standbys.h"
+#include "log/step.h"
+#include "log/transaction.h"
+#include "server/launcher.h"
+#include "server/shares.h"
+#include "store/settle.h"
+#include "worker/chores.h"
+#include "worker/clock.h"
+#include "worker/dispatch.h"
+#include "worker/operator_commands.h"
+#include "worker/publish.h"
+#include "worker/reader.h"
+#include "worker/replay.h"
+#include "worker/roster.h"
+#include "worker/worker_start.h"
+
+/* How long a request may go on when its endpoint is to be read anew. */
+#define CANCEL_AFTER (500 * 1000)
+
+#define WATCH_STANDBYS_EVERY 1	/* ms; they have not flushed enough */
+#define AWAIT_STANDBYS_EVERY 50 /* ms; too few are streaming */
+
+/*
+ * A look for news costs the same for one event as for a hundred.  A single one is
+ * read at once; where many arrive, they are read together.  So a look is followed
+ * by a rest of so many times what it took, for each commit that it answered: who
+ * waits finds more the next time.  Looks may be ahead of their rests by the burst
+ * (µs), and no rest is longer than what nobody minds who emits that fast (µs).
+ */
+#define LOOK_SHARE 8
+#define LOOK_BURST 2000
+#define LOOK_REST 2000
+
+/*
+ * When commits are asynchronous, what a look has found has to be flushed, and
+ * that may take one part in so many: meanwhile nothing else is done.
+ */
+#define FLUSH_SHARE 3
+
+/* At most (µs), however long that took: a flush that was held up blinds nobody. */
+#define LOOK_REST_MAX (100 * 1000)
+
+static OutboxDatabase *db;
+static OutboxWorker *self;
+static char *instance_name;		/* as of the start */
+static MemoryContext loop_cxt;
+
+static uint64 seen_emitted;
+static uint64 seen_changed;
+static TimestampTz fill_at;		/* some endpoint's own time */
+static TimestampTz wakeup_at;
+static TimestampTz look_at;		/* not before: it was looked often enough */
+static XLogRecPtr start_lsn;	/* nothing at all is sent before the WAL is
+								 * durable up to here */
+static XLogRecPtr hold_lsn;		/* what was read waits for the WAL up to here */
+
+static void
+want_settle(TimestampTz now)
+{
+	if (outbox_settle_since == 0)
+		outbox_settle_since = now;
+}
+
+static void
+delivery_ended(OutboxEndpoint *ep, TimestampTz now)
+{
+	want_settle(now);
+	outbox_fill_all = outbox_fill_all || outbox_starved;
+	if (ep->drop_window)
+		outbox_endpoint_drop_window(ep, &outbox_head);
+}
+
+/* ------------------------------------------------------------ the steps */
+
+static void
+look_later(int64 usec)
+{
+	look_at = Min(look_at + usec, GetCurrentTimestamp() + LOOK_REST_MAX);
+}
+
+/*
+ * A worker without endpoints need not hurry.  Until what the last look found is
+ * read there is no other look: what was committed since then stays news.
+ */
+static bool
+is_news(uint64 emitted, TimestampTz now)
+{
+	return outbox_head.under == NULL && now >= look_at &&
+		(now >= wakeup_at || (emitted != seen_emitted && outbox_nendpoints > 0));
+}
+
+typedef struct Reading
+{
+	TimestampTz now;
+	bool		head;			/* may be read */
+	bool		news;
+	bool		more;
+	uint64		emitted;
+} Reading;
+
+static void
+read_log(void *arg)
+{
+	Reading    *r = arg;
+
+	if (!outbox_begin(false))
+	{
+		outbox_locks_at = r->now + OUTBOX_RETRY_LOCKS_AFTER;
+		return;
+	}
+
+	/*
+	 * The counter was read before the snapshot is taken: whoever commits after
+	 * the snapshot rings after this.
+	 */
+	r->more = outbox_reader_step(&outbox_busy, r->head, r->news, r->now, &hold_lsn);
+	OUTBOX_CRASH_POINT("read.page");
+	outbox_commit();
+	OUTBOX_CRASH_POINT("read.committed");
+	if (r->news)
+	{
+		int64		answered = Max(r->emitted - seen_emitted, 1);
+
+		seen_emitted = r->emitted;
+		wakeup_at = r->now + outbox_wakeup_interval * INT64CONST(1000);
+		look_at = Max(look_at, r->now - LOOK_BURST);
+		look_later(Min((GetCurrentTimestamp() - r->now) * LOOK_SHARE * Min(answered, LOOK_REST),
+					   LOOK_REST));
+	}
+}
+
+/*
+ * While the head cannot be read, endpoints that read on their own and retries
+ * go on, and the other way round.  True: there is more to read at once.
+ */
+static bool
+read_step(TimestampTz now)
+{
+	Reading		r = {.now = now,.head = outbox_step_may(OUTBOX_STEP_READ),
+	.emitted = pg_atomic_read_u64(&db->emitted)};
+	OutboxStepError failure;
+
+	r.news = r.head && is_news(r.emitted, now);
+	if (now < outbox_locks_at || !(r.news || outbox_reader_has_work(&outbox_busy, r.head, now)))
+		return false;
+	if (outbox_step_try(read_log, &r, &failure))
+	{
+		if (r.head)
+			outbox_step_passed(OUTBOX_STEP_READ, 0);
+		return r.more;
+	}
+	if (!r.head && outbox_step_blamed() == 0)
+		outbox_locks_at = now + USECS_PER_SEC;
+	outbox_step_hold(OUTBOX_STEP_READ, outbox_step_blamed(), &failure);
+	return false;
+}
+
+/* Tells outbox.status whether this worker sends, and why not. */
+static void
+report_state(void)
+{
+	static OutboxWorkerState reported = OUTBOX_WORKER_STARTING;
+	static char reported_reason[256];
+	OutboxWorkerState state = OUTBOX_WORKER_RUNNING;
+	char		reason[256] = "";
+
+	if (!outbox_enabled)
+	{
+		state = OUTBOX_WORKER_DISABLED;
+		strlcpy(reason, "outbox.enabled is off", sizeof(reason));
+	}
+	else if (outbox_standbys_missing())
+	{
+		state = OUTBOX_WORKER_HELD;
+		outbox_standbys_explain(reason, sizeof(reason));
+	}
+	if (state == reported && strcmp(reason, reported_reason) == 0)
+		return;
+	reported = state;
+	strlcpy(reported_reason, reason, sizeof(reported_reason));
+	outbox_worker_report(db, state, reason);
+}
+
+/*
+ * Sends nothing that a crash, or a failover to one of the standbys that are
+ * asked for, could take back.
+ */
+static void
+check_durability(void)
+{
+	bool		may;
+	XLogRecPtr	durable;
+	TimestampTz begun = GetCurrentTimestamp();
+
+	hold_lsn = Max(hold_lsn, outbox_fetched_lsn);
+	OUTBOX_CRASH_POINT("flush.begin");
+	durable = outbox_log_durable(hold_lsn) ? hold_lsn :
+		Max(outbox_durable_lsn, outbox_standbys_lsn());
+	OUTBOX_CRASH_POINT("flush.done");
+	look_later((GetCurrentTimestamp() - begun) * FLUSH_SHARE);
+	report_state();
+	may = outbox_enabled && durable >= start_lsn && !outbox_standbys_missing();
+	if (durable != outbox_durable_lsn || may != outbox_may_send)
+		outbox_fill_all = true;
+	outbox_durable_lsn = durable;
+	outbox_may_send = may;
+}
+
+static bool
+has_due_work(const OutboxEndpoint *ep)
+{
+	return ep->nin_flight > 0 || ep->nready > 0 || ep->window_count > 0;
+}
+
+/*
+ * Fills free slots.  Where the worker's total is short, everyone first gets up
+ * to an equal share, and then who comes first what is left.
+ */
+static void
+fill_slots(TimestampTz now)
+{
+	bool		scarce = outbox_starved;
+	dlist_iter	iter;
+
+	outbox_fill_all = false;
+	outbox_starved = false;
+	if (scarce)
+	{
+		int			n = 0;
+
+		dlist_foreach(iter, &outbox_busy)
+			n += has_due_work(dlist_container(OutboxEndpoint, busy_node, iter.cur));
+		dlist_foreach(iter, &outbox_busy)
+			outbox_deliver_fill(dlist_container(OutboxEndpoint, busy_node, iter.cur),
+								now, outbox_worker_max_in_flight / Max(n, 1));
+	}
+	dlist_foreach(iter, &outbox_busy)
+	{
+		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, busy_node, iter.cur);
+
+		if (ep->drop_window)
+			outbox_endpoint_drop_window(ep, &outbox_head);
+		outbox_deliver_fill(ep, now, outbox_worker_max_in_flight);
+	}
+}
+
+/* Tells the views. */
+static void
+publish(TimestampTz now)
+{
+	outbox_publish(now);
+	pg_atomic_write_u64(&self->endpoints, outbox_nendpoints);
+	pg_atomic_write_u64(&self->in_flight, outbox_in_flight);
+	pg_atomic_write_u64(&self->memory, outbox_memory_used);
+	pg_atomic_write_u64(&self->delivered, outbox_delivered);
+	pg_atomic_write_u64(&self->last_loop_at, now);
+	if (outbox_unmatched > 0)
+		pg_atomic_fetch_add_u64(&db->unmatched, outbox_unmatched);
+	outbox_unmatched = 0;
+}
+
+/*
+ * What is ours and what is not.  Endpoints that are new here are met by reading
+ * the settings; those that are not ours any more leave with the next settle.
+ */
+static void
+shares_step(TimestampTz now)
+{
+	OutboxSharesNews news;
+
+	if (!outbox_shares_changed())
+		return;
+	news = outbox_shares_look();
+	if (news.retired)
+	{
+		outbox_step_forget(0);
+		ShutdownRequestPending = true;
+	}
+	if (news.taken)
+		outbox_reload_at = 0;
+	if (news.leaving)
+	{
+		outbox_roster_leave();
+		want_settle(now);
+	}
+	outbox_database_ours = outbox_database_ours && outbox_serves_database();
+}
+
+/*
+ * Who takes shares takes what the tables say, and some of it may come from
+ * transactions whose WAL is not on disk yet: nothing is sent, no retry either,
+ * before it is.
+ */
+static void
+reload_roster(void *arg)
+{
+	bool	   *locked = arg;
+
+	*locked = !outbox_roster_reload(outbox_serves_database() && !outbox_database_ours);
+}
+
+static void
+reload_step(TimestampTz now)
+{
+	uint64		changed = pg_atomic_read_u64(&db->changed);
+	bool		taken = outbox_reload_at == 0;
+	bool		locked;
+
+	if ((changed == seen_changed && now < outbox_reload_at) || now < outbox_locks_at ||
+		!outbox_step_may(OUTBOX_STEP_RELOAD))
+		return;
+	if (!outbox_step_run(OUTBOX_STEP_RELOAD, reload_roster, &locked))
+	{
+		outbox_roster_reload_failed();
+		return;
+	}
+	if (locked)
+	{
+		outbox_locks_at = now + OUTBOX_RETRY_LOCKS_AFTER;
+		return;
+	}
+	if (taken)
+		start_lsn = hold_lsn = Max(hold_lsn, outbox_log_end());
+	seen_changed = changed;
+	wakeup_at = now;			/* somebody may start later than the last look */
+	outbox_commands_wait = true;
+	outbox_replays_changed = true;
+	want_settle(now);
+}
+
+/* Milliseconds until something is due by itself. */
+static long
+time_to_sleep(TimestampTz now, bool more)
+{
+	TimestampTz until = Min(outbox_publish_next_time(), outbox_chores_next_time());
+	bool		sharing = outbox_settle_may_share(&outbox_busy);
+	long		http = outbox_http_timeout();
+	dlist_iter	iter;
+	long		ms;
+
+	fill_at = DT_NOEND;
+
+	/*
+	 * The latch alone may have been reset by a lock wait inside a transaction:
+	 * the counters do not forget.  Whoever emits while the worker rests until
+	 * look_at need not ring.
+	 */
+	pg_atomic_write_u64(&self->resting, now < look_at);
+	pg_memory_barrier();		/* self->endpoints was published, too */
+	if (outbox_shares_changed() || outbox_chores_wait(now) || ShutdownRequestPending ||
+		ConfigReloadPending)
+		return 0;
+	if (now >= outbox_locks_at && outbox_step_may(OUTBOX_STEP_RELOAD) &&
+		pg_atomic_read_u64(&db->changed) != seen_changed)
+		return 0;
+	if (outbox_enabled && now >= outbox_locks_at &&
+		(more || outbox_reader_has_work(&outbox_busy, outbox_step_may(OUTBOX_STEP_READ), now) ||
+		 (outbox_step_may(OUTBOX_STEP_READ) && is_news(pg_atomic_read_u64(&db->emitted), now))))
+		return 0;
+	if (outbox_fill_all && outbox_may_send && !outbox_starved)
+		return 0;
+	if (outbox_step_may(OUTBOX_STEP_RELOAD))
+		until = Min(until, outbox_reload_at);
+	if (outbox_enabled && outbox_step_may(OUTBOX_STEP_READ))
+		until = Min(until, now < look_at ? look_at : wakeup_at);
+	if (outbox_recreating)
+		until = Min(until, now + CANCEL_AFTER / 10);
+	dlist_foreach(iter, &outbox_busy)
+	{
+		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, busy_node, iter.cur);
+
+		if (outbox_may_send && !outbox_starved)
+			fill_at = Min(fill_at, outbox_endpoint_next_time(ep, now));
+		if (sharing && outbox_is_quiet(ep) && !ep->shared)
+			until = Min(until, ep->last_active_at + USECS_PER_SEC + 1000);
+	}
+	if (outbox_starved && outbox_in_flight == 0)
+		fill_at = now + OUTBOX_RETRY_LOCKS_AFTER;	/* no memory for a request */
+	until = Min(until, fill_at);
+	if (now < outbox_locks_at)
+		until = outbox_locks_at;		/* what could not be done may be urgent */
+	ms = until <= now ? 0 : (long) Min((until - now + 999) / 1000, 60 * 1000);
+	if (http >= 0)
+		ms = Min(ms, http);
+	if (outbox_enabled && outbox_standbys_missing())
+		ms = Min(ms, AWAIT_STANDBYS_EVERY);
+	else if (outbox_enabled && outbox_durable_lsn < hold_lsn)
+		ms = Min(ms, WATCH_STANDBYS_EVERY);
+	return ms;
+}
+
+static void
+shut_down(void)
+{
+	/*
+	 * Requests in flight are named by the positions and will be made again.
+	 */
+	outbox_settle_step(GetCurrentTimestamp(), true);
+	OUTBOX_CRASH_POINT("stop.settled");
+	outbox_http_shutdown();
+	proc_exit(0);
+}
+
+static void
+loop(void)
+{
+	WaitEventSet *set = outbox_create_wait_event_set(3);
+
+	AddWaitEventToSet(set, WL_LATCH_SET, PGINVALID_SOCKET, MyLatch, NULL);
+	AddWaitEventToSet(set, WL_EXIT_ON_PM_DEATH, PGINVALID_SOCKET, NULL, NULL);
+	AddWaitEventToSet(set, WL_SOCKET_READABLE, outbox_http_fd(), NULL, NULL);
+
+	for (;;)
+	{
+		TimestampTz now;
+		WaitEvent	event;
+		bool		more = false;
+
+		/* A cancel outside a transaction has nothing to cancel. */
+		QueryCancelPending = false;
+		CHECK_FOR_INTERRUPTS();
+		MemoryContextSwitchTo(loop_cxt);
+		MemoryContextReset(loop_cxt);
+		if (ShutdownRequestPending)
+			shut_down();
+		if (ConfigReloadPending)
+		{
+			ConfigReloadPending = false;
+			ProcessConfigFile(PGC_SIGHUP);
+			if (strcmp(outbox_instance_name, instance_name) != 0)
+				shut_down();	/* whose log this is has to be asked again */
+			outbox_http_reload();
+			outbox_reload_at = Min(outbox_reload_at, GetCurrentTimestamp());	/* the key file */
+			outbox_step_retry_all();
+			outbox_fill_all = true;
+
+			/* Standbys may be asked for that were not when events were read. */
+			if (outbox_standbys_required())
+				start_lsn = hold_lsn = Max(hold_lsn, outbox_log_end());
+		}
+
+		outbox_http_poll();
+		now = GetCurrentTimestamp();
+		if (outbox_clock_went_back(now))
+		{
+			outbox_settle_step(now, true);
+			outbox_clock_follow(now);
+			shut_down();
+		}
+		shares_step(now);
+		reload_step(now);
+		outbox_database_step(now);
+		for (int i = 0; outbox_recreating && i < outbox_nendpoints; i++)
+			if (outbox_endpoints[i]->recreate)
+				outbox_deliver_cancel(outbox_endpoints[i], now - CANCEL_AFTER);
+
+		outbox_chores_first(now);
+		if (outbox_enabled)
+			more = read_step(now);
+		outbox_chores_backlog(now);
+		check_durability();
+		if (outbox_fill_all || now >= fill_at)
+			fill_slots(now);
+		outbox_chores_last(now);
+		publish(now);
+		outbox_memory_give_back(now);
+
+		if (WaitEventSetWait(set, time_to_sleep(GetCurrentTimestamp(), more),
+							 &event, 1, PG_WAIT_EXTENSION) > 0 &&
+			event.events == WL_LATCH_SET)
+			ResetLatch(MyLatch);
+	}
+}
+
+void
+outbox_worker_main(Datum arg)
+{
+	db = &outbox_shared->databases[OUTBOX_ARGUMENT_SLOT(arg)];
+	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	BackgroundWorkerUnblockSignals();
+	self = outbox_worker_attach(db, OUTBOX_ARGUMENT_WORKER(arg));
+	BackgroundWorkerInitializeConnectionByOid(db->dboid, InvalidOid, 0);
+
+	/* From here on SIGTERM asks, so that outcomes are settled before the end. */
+	pqsignal(SIGTERM, outbox_session_sigterm);
+
+	if (!outbox_session_init())
+	{
+		outbox_worker_no_extension();
+		proc_exit(0);
+	}
+	loop_cxt = AllocSetContextCreate(TopMemoryContext, "outbox loop",
+									 ALLOCSET_DEFAULT_SIZES);
+	MemoryContextSwitchTo(loop_cxt);
+	instance_name = MemoryContextStrdup(TopMemoryContext, outbox_instance_name);
+	outbox_step_init(db, (int) (self - db->workers));
+	outbox_chores_init(db);
+	outbox_start(db, delivery_ended);
+	seen_emitted = pg_atomic_read_u64(&db->emitted);
+	seen_changed = pg_atomic_read_u64(&db->changed);
+	outbox_shares_join(db, (int) (self - db->workers));
+	loop();
+}

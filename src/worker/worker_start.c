@@ -1,0 +1,205 @@
+/*
+ * worker_start.c
+ *	  Owns what a worker does before it works: it looks whether it may, waits in
+ *	  some other state until it may, and finds out where it stands.
+ */
+#include "base/outbox.h"
+
+#include <sys/resource.h>
+
+#include "miscadmin.h"
+#include "postmaster/interrupt.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+#include "utils/wait_event.h"
+
+#include "base/compat.h"
+#include "base/crash_point.h"
+#include "base/memory.h"
+#include "base/version.h"
+#include "emit/scheduled.h"
+#include "endpoint/subscribers.h"
+#include "format/cloudevents.h"
+#include "log/origin.h"
+#include "log/retention.h"
+#include "log/transaction.h"
+#include "server/launcher.h"
+#include "store/positions.h"
+#include "store/settle.h"
+#include "worker/dispatch.h"
+#include "worker/reader.h"
+#include "worker/roster.h"
+#include "worker/worker_start.h"
+
+#define IDLE_LOOK 10000L			/* ms */
+
+static OutboxDatabase *db;
+
+/* Each request needs a socket; say so if the system grants too few. */
+static void
+raise_fd_limit(void)
+{
+	struct rlimit limit;
+	rlim_t		wanted = (rlim_t) outbox_worker_max_in_flight * 2 + 256;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= wanted)
+		return;
+	limit.rlim_cur = limit.rlim_max == RLIM_INFINITY ? wanted :
+		Min(wanted, limit.rlim_max);
+	if (setrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur < wanted)
+		ereport(WARNING,
+				(errmsg("outbox worker can open %lu files, and would like %lu for outbox.worker_max_in_flight = %d",
+						(unsigned long) limit.rlim_cur, (unsigned long) wanted,
+						outbox_worker_max_in_flight),
+				 errhint("Raise the limit of open files of the server, or lower the setting.")));
+}
+
+/*
+ * The only wait of a worker that does not work yet: until its latch is set, or
+ * for some milliseconds.  Ends the process when it is asked to.  What other
+ * processes ask of all processes is answered here, too: DROP DATABASE waits for
+ * each of them.
+ */
+static void
+wait_a_little(long ms)
+{
+	CHECK_FOR_INTERRUPTS();
+	if (ShutdownRequestPending || ConfigReloadPending)
+		proc_exit(0);
+	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, ms,
+					 PG_WAIT_EXTENSION);
+	ResetLatch(MyLatch);
+	CHECK_FOR_INTERRUPTS();
+}
+
+/* Until something is changed, or a little while. */
+static void
+wait_for_change(uint64 changed)
+{
+	wait_a_little(pg_atomic_read_u64(&db->changed) != changed ? 0 :
+				  Min(IDLE_LOOK, outbox_retention * 100L));
+}
+
+/* Begins a transaction as soon as the locks that it needs are free. */
+static void
+begin_when_unlocked(bool write)
+{
+	while (!outbox_begin(write))
+	{
+		outbox_worker_waits_for_lock(true);
+		wait_a_little(OUTBOX_RETRY_LOCKS_AFTER / 1000);
+	}
+	outbox_worker_waits_for_lock(false);
+}
+
+/*
+ * Waits, doing nothing, in a state that only a new process leaves: the launcher
+ * starts one when this one ends.
+ */
+static void
+idle(OutboxWorkerState state, const char *reason)
+{
+	uint64		changed = pg_atomic_read_u64(&db->changed);
+
+	outbox_worker_report(db, state, reason);
+	ereport(LOG, (errmsg("outbox worker for this database does nothing: %s", reason)));
+	while (pg_atomic_read_u64(&db->changed) == changed)
+	{
+		bool		over = false;
+
+		if (outbox_begin(false))	/* ends with the extension */
+		{
+			/* A restored dump grants what the role needs at its end. */
+			over = outbox_session_role_misfit() != NULL && outbox_session_role_would_fit();
+			outbox_commit();
+		}
+		if (over)
+			break;
+		wait_for_change(changed);
+	}
+	proc_exit(0);
+}
+
+/*
+ * Whose log is it?  While it is nobody's there is nothing to deliver: the first
+ * endpoint claims it, or retention does, when there is something to forget.
+ */
+static void
+read_origin(void)
+{
+	int64		epoch = 0;
+	bool		zero = false;
+	OutboxOrigin origin;
+
+	for (;;)
+	{
+		uint64		changed = pg_atomic_read_u64(&db->changed);
+
+		begin_when_unlocked(true);
+		outbox_retention_init(db);
+		if (GetCurrentTimestamp() >= outbox_retention_next_time())
+			outbox_origin_claim();
+		origin = outbox_origin(&epoch, &zero);
+		outbox_commit();
+		if (origin != OUTBOX_ORIGIN_NONE)
+			break;
+		outbox_worker_report(db, OUTBOX_WORKER_RUNNING, NULL);
+		wait_for_change(changed);
+	}
+	if (origin == OUTBOX_ORIGIN_OURS)
+	{
+		outbox_session_set_epoch(epoch);
+		outbox_log_init(outbox_session_sequence());
+		outbox_schedule_init(epoch, zero);
+		return;
+	}
+	idle(OUTBOX_WORKER_HELD, origin == OUTBOX_ORIGIN_FOREIGN ?
+		 "this log was written by another system or database: it is a copy, and sends nothing before outbox.adopt()" :
+		 "outbox.instance_name is not the one that this log was made or adopted under: set it so, or call outbox.adopt()");
+}
+
+/* May this worker work at all?  Returns when it may. */
+static void
+check_place(void)
+{
+	char	   *problem = outbox_version_problem(outbox_session_version());
+
+	if (problem != NULL)
+		idle(OUTBOX_WORKER_VERSION_MISMATCH, problem);
+	if (outbox_session_role_misfit() != NULL)
+		idle(OUTBOX_WORKER_HELD, outbox_session_role_misfit());
+	read_origin();
+}
+
+void
+outbox_start(OutboxDatabase *database, OutboxEnded delivery_ended)
+{
+	db = database;
+	check_place();
+	raise_fd_limit();
+	outbox_memory_init();
+	outbox_deliver_init(delivery_ended);
+	outbox_reader_init(outbox_roster_busy);
+	outbox_subscribers_init();
+	outbox_subscribers_set(NULL, 0, NULL, 0);
+
+	begin_when_unlocked(false);
+	outbox_log_check_sequence();
+	outbox_cloudevents_init();
+	outbox_positions_raise_numbers(db);
+	outbox_roster_init();
+
+	/* Where idle endpoints stand, if there were any: they need not catch up. */
+	if (!outbox_position_newest_shared(&outbox_head))
+	{
+		OutboxTick *now = outbox_log_tick();
+
+		outbox_cursor_set(&outbox_head, now, NULL, 0);
+		outbox_tick_unref(now);
+	}
+	outbox_settle_init(db, outbox_head.done->number);
+	OUTBOX_CRASH_POINT("start.read");
+	outbox_commit();
+}
