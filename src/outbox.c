@@ -1,6 +1,6 @@
 /*
  * outbox.c
- *	  Owns the settings, and what happens when the library is loaded.
+ *	  Owns what happens when the library is loaded, and which values settings take.
  */
 #include "postgres.h"
 
@@ -13,6 +13,7 @@
 
 #include "base/outbox.h"
 #include "base/compat.h"
+#include "base/settings.h"
 #include "log/standbys.h"
 #include "server/database_commands.h"
 #include "server/launcher.h"
@@ -22,30 +23,6 @@
 #include "transport/http/http.h"
 
 PG_MODULE_MAGIC;
-
-bool		outbox_enabled = true;
-char	   *outbox_instance_name = NULL;
-char	   *outbox_source = NULL;
-char	   *outbox_allowed_networks = NULL;
-char	   *outbox_worker_role = NULL;
-int			outbox_workers_per_database = 1;
-int			outbox_worker_max_in_flight = 1024;
-int			outbox_worker_memory = 256;
-int			outbox_wakeup_interval = 1000;
-int			outbox_settle_interval = 10;
-int			outbox_max_payload_size = 1024 * 1024;
-int			outbox_dedup_window = 24 * 3600;
-int			outbox_retention = 7 * 24 * 3600;
-int			outbox_attempts_retention = 24 * 3600;
-int			outbox_max_backlog_size = -1;
-int			outbox_log_attempts = OUTBOX_LOG_ATTEMPTS_ALL;
-char	   *outbox_ssl_ca_file = NULL;
-char	   *outbox_ssl_cert_file = NULL;
-char	   *outbox_ssl_key_file = NULL;
-int			outbox_ssl_min_protocol_version = OUTBOX_TLS_1_2;
-char	   *outbox_proxy = NULL;
-char	   *outbox_wait_for_standbys = NULL;
-char	   *outbox_secret_key_file = NULL;
 
 static const struct config_enum_entry log_attempts_options[] = {
 	{"all", OUTBOX_LOG_ATTEMPTS_ALL, false},

@@ -10,6 +10,8 @@
 
 #include "base/outbox.h"
 
+#include "base/settings.h"
+
 /* The sum of all accounts, and its highest value since memory was given back. */
 extern size_t outbox_memory_used;
 extern size_t outbox_memory_peak;

@@ -22,6 +22,7 @@
 #include "base/compat.h"
 #include "base/crash_point.h"
 #include "base/query.h"
+#include "base/settings.h"
 #include "emit/dedup.h"
 #include "log/event_stamp.h"
 #include "log/transaction.h"

@@ -16,6 +16,7 @@
 
 #include "base/encoding.h"
 #include "base/names.h"
+#include "base/settings.h"
 #include "emit/emit.h"
 #include "log/event_stamp.h"
 

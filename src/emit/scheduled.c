@@ -20,6 +20,7 @@
 #include "base/compat.h"
 #include "base/crash_point.h"
 #include "base/query.h"
+#include "base/settings.h"
 #include "emit/emit.h"
 #include "emit/scheduled.h"
 #include "log/log_scan.h"

@@ -17,6 +17,7 @@
 
 #include "base/compat.h"
 #include "base/encoding.h"
+#include "base/settings.h"
 #include "format/cloudevents.h"
 
 #define SPEC_VERSION "1.0"

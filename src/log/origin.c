@@ -22,6 +22,7 @@
 #include "utils/xid8.h"
 
 #include "base/query.h"
+#include "base/settings.h"
 #include "base/table_rows.h"
 #include "base/version.h"
 #include "log/event_stamp.h"

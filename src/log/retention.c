@@ -21,6 +21,7 @@
 #include "base/compat.h"
 #include "base/crash_point.h"
 #include "base/query.h"
+#include "base/settings.h"
 #include "log/kept.h"
 #include "log/retention.h"
 #include "log/step.h"

@@ -28,6 +28,7 @@
 #include "utils/snapmgr.h"
 
 #include "base/compat.h"
+#include "base/settings.h"
 #include "log/event_stamp.h"
 #include "log/privileges.h"
 #include "log/transaction.h"

@@ -17,6 +17,7 @@
 #include "utils/timestamp.h"
 #include "utils/wait_event.h"
 
+#include "base/settings.h"
 #include "server/database_list.h"
 #include "server/launcher.h"
 #include "server/shares.h"

@@ -9,6 +9,7 @@
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
+#include "base/settings.h"
 #include "base/table_rows.h"
 #include "log/transaction.h"
 #include "store/attempts.h"

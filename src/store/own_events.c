@@ -20,6 +20,7 @@
 
 #include "base/names.h"
 #include "base/query.h"
+#include "base/settings.h"
 #include "endpoint/subscribers.h"
 #include "log/step.h"
 #include "log/transaction.h"

@@ -21,6 +21,7 @@
 #include "port.h"
 
 #include "base/compat.h"
+#include "base/settings.h"
 #include "format/signature.h"
 #include "store/seal.h"
 

@@ -13,6 +13,7 @@
 #include "utils/timestamp.h"
 
 #include "base/query.h"
+#include "base/settings.h"
 #include "base/table_rows.h"
 #include "log/step.h"
 #include "log/transaction.h"

@@ -11,6 +11,7 @@
 #include "utils/timestamp.h"
 
 #include "base/crash_point.h"
+#include "base/settings.h"
 #include "emit/dedup.h"
 #include "emit/scheduled.h"
 #include "log/retention.h"

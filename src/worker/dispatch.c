@@ -10,6 +10,7 @@
 #include "base/compat.h"
 #include "base/crash_point.h"
 #include "base/memory.h"
+#include "base/settings.h"
 #include "endpoint/batch.h"
 #include "log/payload.h"
 #include "store/attempts.h"

@@ -24,6 +24,7 @@
 #include "base/compat.h"
 #include "base/crash_point.h"
 #include "base/memory.h"
+#include "base/settings.h"
 #include "log/standbys.h"
 #include "log/step.h"
 #include "log/transaction.h"

@@ -18,6 +18,7 @@
 #include "base/compat.h"
 #include "base/crash_point.h"
 #include "base/memory.h"
+#include "base/settings.h"
 #include "base/version.h"
 #include "emit/scheduled.h"
 #include "endpoint/subscribers.h"

@@ -7,6 +7,7 @@
  * it has ended, 'done' is called and it is free again, with its handle, its
  * buffers and all options that need not be set twice.
  */
+#include "base/settings.h"
 #include "transport/http/http_internal.h"
 
 #include <stdlib.h>

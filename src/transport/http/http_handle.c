@@ -5,6 +5,7 @@
  * libcurl's callbacks only take notes.  They neither throw nor allocate with
  * palloc, because a longjmp through libcurl's frames is undefined.
  */
+#include "base/settings.h"
 #include "transport/http/http_internal.h"
 
 #include <arpa/inet.h>

@@ -5,6 +5,7 @@
  * Nothing here needs a worker or the network: endpoints are checked with it in
  * any backend.
  */
+#include "base/settings.h"
 #include "transport/http/http.h"
 
 #include <arpa/inet.h>
