@@ -23,7 +23,6 @@
 static OutboxDone report;
 static CURLM *multi;
 static int64 timer_at = NEVER;	/* 0: now */
-static struct timespec reloaded_at;
 
 static OutboxTransfer *all_transfers;
 static dlist_head free_transfers = DLIST_STATIC_INIT(free_transfers);
@@ -31,9 +30,9 @@ static dlist_head unstarted = DLIST_STATIC_INIT(unstarted);
 static dlist_head answered = DLIST_STATIC_INIT(answered);
 static dlist_head reading = DLIST_STATIC_INIT(reading); /* until the body ends */
 
-/* http_handle.c: the status is decided, and the headers are complete. */
-void
-outbox_http_got_headers(OutboxTransfer *t)
+/* The status is decided, and the headers are complete. */
+static void
+got_headers(OutboxTransfer *t)
 {
 	t->state = ANSWERED;
 	t->body_deadline = 0;
@@ -60,6 +59,7 @@ outbox_http_acquire(void)
 		t = calloc(1, sizeof(*t));
 		if (t == NULL)
 			return NULL;
+		t->got_headers = got_headers;
 		if (!outbox_http_make_handle(t))
 		{
 			free(t);
@@ -466,60 +466,13 @@ outbox_http_timeout(void)
 	return at <= now ? 0 : (long) Min(at - now, PG_INT32_MAX);
 }
 
-/*
- * The worker's settings
- */
-
-/* Whole seconds; without a reload, as long as the machine is up. */
-long
-outbox_http_since_reload(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
-	return now.tv_sec - reloaded_at.tv_sec - (now.tv_nsec < reloaded_at.tv_nsec);
-}
-
-/* The proxy's name and port, as libcurl looks it up. */
+/* Idle connections must not use up the file descriptors. */
 static void
-take_proxy(void)
-{
-	OutboxHttpSettings *s = &outbox_http_settings;
-	CURLU	   *parsed;
-	bool		ok;
-
-	if (!s->use_proxy)
-		return;
-	parsed = curl_url();
-	ok = parsed != NULL &&
-		curl_url_set(parsed, CURLUPART_URL, outbox_proxy, 0) == CURLUE_OK &&
-		outbox_http_split_url(parsed, strncasecmp(outbox_proxy, "https:", 6) == 0 ? 443 : 1080,
-							  s->proxy_host, sizeof(s->proxy_host), &s->proxy_port) == NULL;
-	if (!ok)
-		strlcpy(s->proxy_host, "invalid", sizeof(s->proxy_host));	/* has no address */
-	curl_url_cleanup(parsed);
-}
-
-/* The settings, as they are now. */
-static void
-take_settings(void)
+limit_connections(void)
 {
 	struct rlimit limit;
-	char		bad[64];
 	int64		connections = (int64) outbox_worker_max_in_flight * 2;
 
-	outbox_http_settings.generation++;
-	outbox_http_settings.use_proxy = outbox_proxy && outbox_proxy[0];
-	take_proxy();
-	if (!outbox_networks_parse(outbox_allowed_networks ? outbox_allowed_networks : "",
-							   &outbox_http_settings.networks, bad, sizeof(bad)))
-		ereport(WARNING,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("invalid network in outbox.allowed_networks: \"%s\"", bad),
-				 errdetail("No private network is allowed until this is corrected."),
-				 errhint("Write networks as 10.1.0.0/16 or fd00::/8, separated by commas.")));
-
-	/* Idle connections must not use up the file descriptors. */
 	if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
 		connections = Min(connections, (int64) (limit.rlim_cur / 2));
 	curl_multi_setopt(multi, CURLMOPT_MAXCONNECTS, (long) Max(connections, 1));
@@ -528,9 +481,9 @@ take_settings(void)
 void
 outbox_http_reload(void)
 {
-	clock_gettime(CLOCK_MONOTONIC_COARSE, &reloaded_at);
+	outbox_http_reload_settings();
 	outbox_http_forget_lookups(now_ms());
-	take_settings();
+	limit_connections();
 }
 
 void
@@ -547,6 +500,7 @@ outbox_http_init(OutboxDone done)
 				 errhint("Check that libcurl and its TLS library are installed completely.")));
 	outbox_http_settings.have_http2 =
 		(curl_version_info(CURLVERSION_NOW)->features & CURL_VERSION_HTTP2) != 0;
+	outbox_http_first_settings();
 	outbox_http_hosts_init();
 
 	multi = curl_multi_init();
@@ -554,7 +508,7 @@ outbox_http_init(OutboxDone done)
 		curl_multi_setopt(multi, CURLMOPT_TIMERFUNCTION, set_timer) == CURLM_OK &&
 		curl_multi_setopt(multi, CURLMOPT_PIPELINING, CURLPIPE_MULTIPLEX) == CURLM_OK;
 	if (ok)
-		take_settings();
+		limit_connections();
 
 	/* A libcurl that misses an option is found now, not at the first event. */
 	t = ok ? outbox_http_acquire() : NULL;

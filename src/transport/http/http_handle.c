@@ -31,8 +31,6 @@
 #define CONNECTION_LIFETIME_MAX 300L	/* s; also how long DNS can be outlived */
 #define CA_AGE_MAX 60L			/* s that CA files are remembered */
 
-OutboxHttpSettings outbox_http_settings;
-
 /* The range of an address that is nobody's private one, but needs TLS. */
 static const char PLAIN_HTTP[] = "public";
 
@@ -145,7 +143,7 @@ take_header(char *line, size_t size, size_t n, void *arg)
 			return 0;
 		case OUTBOX_HEAD_COMPLETE:
 			if (t->state == RUNNING)
-				outbox_http_got_headers(t);
+				t->got_headers(t);
 			break;
 		default:
 			break;

@@ -7,6 +7,7 @@
  *	  http_head.c		the head of an answer
  *	  http_target.c		what is known of a target while it has transfers
  *	  http_lookup.c		names and the addresses that they lead to
+ *	  http_settings.c	what follows from the settings
  *	  http_socket.c		sockets and the epoll descriptor
  *	  http_url.c		URLs, Retry-After; needs none of this
  */
@@ -81,6 +82,7 @@ struct OutboxTransfer
 	OutboxTransfer *next_made;
 	OutboxTransferState state;
 	CURL	   *easy;
+	void		(*got_headers) (OutboxTransfer *t); /* called when they are complete */
 	OutboxHeaders headers;
 	struct curl_slist *lines;	/* nodes that point into headers.buf */
 	int			max_lines;
@@ -128,7 +130,7 @@ struct OutboxTransfer
 	char		errbuf[CURL_ERROR_SIZE];
 };
 
-/* What the handles follow from; a new generation with each reload. */
+/* http_settings.c: what the handles follow from; a new generation with each reload. */
 typedef struct OutboxHttpSettings
 {
 	unsigned	generation;
@@ -141,8 +143,11 @@ typedef struct OutboxHttpSettings
 
 extern OutboxHttpSettings outbox_http_settings;
 
-/* http.c; called back from http_handle.c */
-extern void outbox_http_got_headers(OutboxTransfer *t);
+/* The settings as they are when the worker starts, and after a reload. */
+extern void outbox_http_first_settings(void);
+extern void outbox_http_reload_settings(void);
+
+/* s; without a reload, as long as the machine is up. */
 extern long outbox_http_since_reload(void);
 
 /* http_handle.c */

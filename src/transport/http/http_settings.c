@@ -1,0 +1,66 @@
+/*
+ * http_settings.c
+ *	  Owns what requests take from the worker's settings: the proxy, and which
+ *	  networks may be sent to.
+ */
+#include "base/settings.h"
+#include "transport/http/http_internal.h"
+
+#include <time.h>
+
+OutboxHttpSettings outbox_http_settings;
+
+static struct timespec reloaded_at;
+
+long
+outbox_http_since_reload(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+	return now.tv_sec - reloaded_at.tv_sec - (now.tv_nsec < reloaded_at.tv_nsec);
+}
+
+/* The proxy's name and port, as libcurl looks it up. */
+static void
+take_proxy(void)
+{
+	OutboxHttpSettings *s = &outbox_http_settings;
+	CURLU	   *parsed;
+	bool		ok;
+
+	if (!s->use_proxy)
+		return;
+	parsed = curl_url();
+	ok = parsed != NULL &&
+		curl_url_set(parsed, CURLUPART_URL, outbox_proxy, 0) == CURLUE_OK &&
+		outbox_http_split_url(parsed, strncasecmp(outbox_proxy, "https:", 6) == 0 ? 443 : 1080,
+							  s->proxy_host, sizeof(s->proxy_host), &s->proxy_port) == NULL;
+	if (!ok)
+		strlcpy(s->proxy_host, "invalid", sizeof(s->proxy_host));	/* has no address */
+	curl_url_cleanup(parsed);
+}
+
+void
+outbox_http_first_settings(void)
+{
+	char		bad[64];
+
+	outbox_http_settings.generation++;
+	outbox_http_settings.use_proxy = outbox_proxy && outbox_proxy[0];
+	take_proxy();
+	if (!outbox_networks_parse(outbox_allowed_networks ? outbox_allowed_networks : "",
+							   &outbox_http_settings.networks, bad, sizeof(bad)))
+		ereport(WARNING,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("invalid network in outbox.allowed_networks: \"%s\"", bad),
+				 errdetail("No private network is allowed until this is corrected."),
+				 errhint("Write networks as 10.1.0.0/16 or fd00::/8, separated by commas.")));
+}
+
+void
+outbox_http_reload_settings(void)
+{
+	clock_gettime(CLOCK_MONOTONIC_COARSE, &reloaded_at);
+	outbox_http_first_settings();
+}
