@@ -16,6 +16,7 @@
 #include "endpoint/batch.h"
 #include "endpoint/lane.h"
 #include "endpoint/outcome.h"
+#include "endpoint/queue.h"
 #include "log/payload.h"
 
 /* The next failure would be the last one. */

@@ -327,7 +327,8 @@ outbox_window_at(const OutboxEndpoint *ep, int i)
 	return &ep->window[(ep->window_start + i) % ep->window_size];
 }
 
-/* It is idle: an empty window needs no memory. */
+/* What was read is forgotten; an empty window of an idle endpoint needs no memory. */
+extern void outbox_window_clear(OutboxEndpoint *ep);
 extern void outbox_endpoint_free_window(OutboxEndpoint *ep);
 
 /* Where it has got to, when the head of the log is at 'head'. */
@@ -418,27 +419,14 @@ extern void outbox_endpoint_cancel_follower(OutboxEndpoint *ep, int64 seq,
 extern void outbox_endpoint_skip(OutboxEndpoint *ep, int64 seq, bool counted);
 extern bool outbox_endpoint_holds(OutboxEndpoint *ep, int64 seq, const char *key);
 
-/* When something becomes due by itself; DT_NOEND: never. */
-extern TimestampTz outbox_endpoint_next_time(OutboxEndpoint *ep, TimestampTz now);
-
 extern void outbox_endpoint_fill_stats(OutboxEndpoint *ep, TimestampTz now,
 									   OutboxStats *s);
 
 /*
- * For the rooms that an endpoint is made of: batch.c, lane.c, outcome.c, pace.c,
- * endpoint_stats.c.  examine: the next event of the window takes its place; false: not
- * now.  'd' is what became of it, NULL if it was cancelled.
+ * The next event of the window takes its place; false: not now.  'd' is what
+ * became of it, NULL if it was cancelled.
  */
 extern bool outbox_endpoint_examine(OutboxEndpoint *ep, OutboxDelivery **d);
-extern void outbox_delivery_ready(OutboxEndpoint *ep, OutboxDelivery *d);
-extern void outbox_delivery_ready_again(OutboxEndpoint *ep, OutboxDelivery *d);
-extern void outbox_delivery_leave_ready(OutboxEndpoint *ep, OutboxDelivery *d);
-extern void outbox_delivery_count(OutboxDelivery *d, int n);
-extern void outbox_delivery_settle(OutboxEndpoint *ep, OutboxDelivery *d,
-								   OutboxVerdict verdict);
-extern void outbox_delivery_free(OutboxDelivery *d);
-extern void outbox_delivery_free_list(dlist_head *list);
-
 /* Pure: tested without a server.  'random' is in [0, 1). */
 extern int64 outbox_backoff(int attempt, int64 base, int64 max, double random);
 

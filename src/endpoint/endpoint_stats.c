@@ -1,63 +1,15 @@
 /*
  * endpoint_stats.c
- *	  Owns what outbox.stats shows of an endpoint: counts, rates, latencies.
+ *	  Owns what outbox.stats shows of an endpoint.
  */
 #include "base/outbox.h"
 
 #include <math.h>
 
-#include "miscadmin.h"
-#include "utils/memutils.h"
 #include "utils/timestamp.h"
 
-#include "endpoint/endpoint_stats.h"
 #include "endpoint/lane.h"
 #include "endpoint/outcome.h"
-
-void
-outbox_watch_resume(OutboxEndpoint *ep)
-{
-	OutboxStats s;
-
-	/* Seconds of the future are from before the clock was set back. */
-	if (!outbox_stats_fetch(MyDatabaseId, ep->id, &s) ||
-		s.recent_second > GetCurrentTimestamp() / USECS_PER_SEC)
-		return;
-	ep->recent_second = s.recent_second;
-	memcpy(ep->recent, s.recent, sizeof(ep->recent));
-}
-
-void
-outbox_watch_latency(OutboxEndpoint *ep, int64 usec, TimestampTz now)
-{
-	int64		minute = now / USECS_PER_MINUTE;
-	int			row = minute % OUTBOX_HISTOGRAM_MINUTES;
-	int			bucket;
-
-	if (ep->latency == NULL)
-		ep->latency = MemoryContextAllocZero(ep->cxt, sizeof(OutboxHistogram));
-	if (ep->latency->minute[row] != minute)
-	{
-		memset(ep->latency->count[row], 0, sizeof(ep->latency->count[row]));
-		ep->latency->minute[row] = minute;
-	}
-	/* four buckets for each doubling, from 1 µs on */
-	bucket = usec <= 1 ? 0 : (int) (log2((double) usec) * 4);
-	ep->latency->count[row][Min(bucket, OUTBOX_HISTOGRAM_BUCKETS - 1)]++;
-}
-
-void
-outbox_watch_success(OutboxEndpoint *ep, TimestampTz now)
-{
-	int64		second = now / USECS_PER_SEC;
-
-	for (int64 s = Max(ep->recent_second + 1, second - 59); s <= second; s++)
-		ep->recent[s % 60] = 0;
-	ep->recent_second = Max(ep->recent_second, second);
-	ep->recent[second % 60]++;
-	ep->delivered++;
-	ep->last_success_at = now;
-}
 
 static double
 percentile(const uint32 *counts, int64 total, double p)

@@ -16,6 +16,7 @@
 #include "utils/memutils.h"
 
 #include "endpoint/lane.h"
+#include "endpoint/queue.h"
 
 typedef struct LaneEntry
 {
@@ -347,6 +348,23 @@ outbox_lane_wait(OutboxEndpoint *ep, OutboxLane *lane, OutboxDelivery *d)
 		dlist_push_head(&lane->waiting, &d->node);
 	if (is_blocked(lane) && !d->parked)
 		outbox_lane_park_later(ep, lane);
+}
+
+void
+outbox_lane_place(OutboxEndpoint *ep, OutboxDelivery *d, bool known)
+{
+	const char *key = outbox_lane_key(ep, d->event->key);
+	OutboxLane *lane;
+
+	if (key == NULL)
+	{
+		outbox_delivery_ready(ep, d);
+		return;
+	}
+	lane = outbox_lane_get(ep, key, known);
+	d->lane = lane;
+	outbox_lane_wait(ep, lane, d);
+	outbox_lane_advance(ep, lane);
 }
 
 void

@@ -35,6 +35,12 @@ extern int64 *outbox_lanes_visit_waiting(OutboxEndpoint *ep,
 extern void outbox_lanes_evict(OutboxEndpoint *ep);
 extern void outbox_lanes_forget_rows(OutboxEndpoint *ep);
 
+/*
+ * A delivery takes its place in its lane, or is ready at once.  'known': what
+ * outbox.parked has of its key is in memory.
+ */
+extern void outbox_lane_place(OutboxEndpoint *ep, OutboxDelivery *d, bool known);
+
 /* The delivery waits for its turn. */
 extern void outbox_lane_wait(OutboxEndpoint *ep, OutboxLane *lane, OutboxDelivery *d);
 

@@ -8,10 +8,11 @@
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
-#include "endpoint/endpoint_stats.h"
 #include "endpoint/lane.h"
 #include "endpoint/outcome.h"
 #include "endpoint/pace.h"
+#include "endpoint/queue.h"
+#include "endpoint/tally.h"
 
 void
 outbox_leave_flight(OutboxEndpoint *ep, OutboxDelivery *d)
@@ -90,6 +91,16 @@ outbox_endpoint_dead(OutboxEndpoint *ep, OutboxDelivery *d, const char *reason,
 	}
 	else
 		outbox_lane_advance(ep, lane);
+}
+
+void
+outbox_outcome_unsent(OutboxEndpoint *ep, OutboxDelivery *d, const char *reason, const char *error)
+{
+	d->state = OUTBOX_DELIVERY_IN_FLIGHT;
+	dlist_push_tail(&ep->in_flight, &d->node);
+	ep->nin_flight++;
+	ep->nheads++;
+	outbox_endpoint_dead(ep, d, reason, error);
 }
 
 static void
@@ -210,9 +221,9 @@ done_badly(OutboxEndpoint *ep, OutboxDelivery *d, const OutboxOutcome *o,
 void
 outbox_outcome_delivered(OutboxEndpoint *ep, OutboxDelivery *d, TimestampTz now)
 {
-	outbox_watch_success(ep, now);
+	outbox_tally_success(ep, now);
 	if (d->attempts == 0 && d->redelivery == OUTBOX_FIRST_DELIVERY)
-		outbox_watch_latency(ep, now - d->event->created_at, now);
+		outbox_tally_latency(ep, now - d->event->created_at, now);
 	if (d->parked)
 		outbox_delivery_settle(ep, d, OUTBOX_VERDICT_DELIVERED);
 	else

@@ -36,6 +36,10 @@ extern void outbox_outcome_retry(OutboxEndpoint *ep, OutboxDelivery *d,
 /* It is dead.  Its lane goes on, or is blocked, when the caller says so. */
 extern void outbox_outcome_give_up(OutboxEndpoint *ep, OutboxDelivery *d,
 								   const char *reason, const char *error);
+
+/* A delivery that is on no list is dead at once: it blocks nothing. */
+extern void outbox_outcome_unsent(OutboxEndpoint *ep, OutboxDelivery *d,
+								  const char *reason, const char *error);
 extern void outbox_outcome_log_dead(const OutboxEndpoint *ep,
 									const OutboxDelivery *d, const char *reason);
 extern bool outbox_outcome_blocks(const OutboxEndpoint *ep, const char *reason);

@@ -7,7 +7,6 @@
 #include "common/pg_prng.h"
 #include "utils/timestamp.h"
 
-#include "endpoint/batch.h"
 #include "endpoint/pace.h"
 
 /*
@@ -55,12 +54,22 @@ refill_tokens(OutboxEndpoint *ep, TimestampTz now)
 	ep->tokens_at = now;
 }
 
+TimestampTz
+outbox_pace_token_at(OutboxEndpoint *ep, TimestampTz now)
+{
+	if (ep->rate_limit == 0)
+		return now;
+	refill_tokens(ep, now);
+	return ep->tokens >= 1 ? now :
+		now + (int64) ((1 - ep->tokens) / ep->rate_limit * USECS_PER_SEC) + 1;
+}
+
 /*
  * Failures in a row take their slots along: who goes down leaves no more
  * deliveries behind than were in flight.
  */
-static bool
-has_free_slot(const OutboxEndpoint *ep)
+bool
+outbox_pace_has_slot(const OutboxEndpoint *ep)
 {
 	int			slots = Min(ep->slots, ep->max_in_flight) - ep->failures;
 
@@ -76,15 +85,9 @@ outbox_endpoint_may_send(OutboxEndpoint *ep, TimestampTz now)
 		return false;
 	if (ep->breaker == OUTBOX_BREAKER_OPEN)
 		return ep->nin_flight == 0;
-	if (!has_free_slot(ep))
+	if (!outbox_pace_has_slot(ep))
 		return false;
-	if (ep->rate_limit > 0)
-	{
-		refill_tokens(ep, now);
-		if (ep->tokens < 1)
-			return false;
-	}
-	return true;
+	return outbox_pace_token_at(ep, now) <= now;
 }
 
 void
@@ -147,33 +150,4 @@ outbox_pace_slow_down(OutboxEndpoint *ep, const OutboxOutcome *o, TimestampTz no
 	ep->retry_at = Max(ep->retry_at, now + Min(wait, ep->backoff_max));
 	ep->slots = Max(1, Min(ep->slots, ep->max_in_flight) / 2);
 	ep->ramp_at = now + USECS_PER_SEC;
-}
-
-/*
- * A completion makes the worker look at its endpoint anyway: what waits for a
- * slot needs no time of its own.
- */
-TimestampTz
-outbox_endpoint_next_time(OutboxEndpoint *ep, TimestampTz now)
-{
-	TimestampTz t = DT_NOEND;
-
-	if (ep->paused || ep->disabled || ep->dropped || ep->held_for || ep->recreate ||
-		ep->unstorable)
-		return t;
-	if (ep->retry_at > now)
-		return ep->retry_at;
-	if (ep->breaker == OUTBOX_BREAKER_OPEN || !has_free_slot(ep))
-		return t;
-	if (!pairingheap_is_empty(ep->retries) && ep->nready < outbox_endpoint_at_once(ep))
-		t = pairingheap_container(OutboxRetry, node,
-								  pairingheap_first(ep->retries))->due;
-	t = Min(t, outbox_batch_due(ep, now));
-	if (ep->rate_limit > 0 && (ep->nready > 0 || ep->window_count > 0 || t <= now))
-	{
-		refill_tokens(ep, now);
-		if (ep->tokens < 1)
-			t = now + (int64) ((1 - ep->tokens) / ep->rate_limit * USECS_PER_SEC) + 1;
-	}
-	return t;
 }

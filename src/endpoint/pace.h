@@ -10,6 +10,12 @@
 /* µs to wait after the given attempt (from 1), jittered. */
 extern int64 outbox_pace_backoff(OutboxEndpoint *ep, int attempt);
 
+/* May one request more be in flight? */
+extern bool outbox_pace_has_slot(const OutboxEndpoint *ep);
+
+/* When rate_limit lets it send one more: now, or later. */
+extern TimestampTz outbox_pace_token_at(OutboxEndpoint *ep, TimestampTz now);
+
 /* After a slow-down slots double, at most once a second. */
 extern void outbox_pace_ramp_up(OutboxEndpoint *ep, TimestampTz now);
 

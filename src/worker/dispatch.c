@@ -12,6 +12,7 @@
 #include "base/memory.h"
 #include "base/settings.h"
 #include "endpoint/batch.h"
+#include "endpoint/pace.h"
 #include "log/payload.h"
 #include "store/attempts.h"
 #include "worker/dispatch.h"
@@ -301,4 +302,34 @@ outbox_deliver_cancel(OutboxEndpoint *ep, TimestampTz before)
 			outbox_endpoint_put_back(ep, d);
 		}
 	}
+}
+
+/*
+ * A completion makes the worker look at its endpoint anyway: what waits for a
+ * slot needs no time of its own.
+ */
+TimestampTz
+outbox_deliver_next_time(OutboxEndpoint *ep, TimestampTz now)
+{
+	TimestampTz t = DT_NOEND;
+
+	if (ep->paused || ep->disabled || ep->dropped || ep->held_for || ep->recreate ||
+		ep->unstorable)
+		return t;
+	if (ep->retry_at > now)
+		return ep->retry_at;
+	if (ep->breaker == OUTBOX_BREAKER_OPEN || !outbox_pace_has_slot(ep))
+		return t;
+	if (!pairingheap_is_empty(ep->retries) && ep->nready < outbox_endpoint_at_once(ep))
+		t = pairingheap_container(OutboxRetry, node,
+								  pairingheap_first(ep->retries))->due;
+	t = Min(t, outbox_batch_due(ep, now));
+	if (ep->nready > 0 || ep->window_count > 0 || t <= now)
+	{
+		TimestampTz token_at = outbox_pace_token_at(ep, now);
+
+		if (token_at > now)
+			t = token_at;
+	}
+	return t;
 }

@@ -36,4 +36,7 @@ extern void outbox_deliver_fill(OutboxEndpoint *ep, TimestampTz now, int most);
 /* Takes requests back that are in flight; started before 'before'. */
 extern void outbox_deliver_cancel(OutboxEndpoint *ep, TimestampTz before);
 
+/* When the endpoint has something to send by itself; DT_NOEND: never. */
+extern TimestampTz outbox_deliver_next_time(OutboxEndpoint *ep, TimestampTz now);
+
 #endif							/* OUTBOX_DISPATCH_H */

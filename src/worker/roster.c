@@ -17,7 +17,7 @@
 #include "base/crash_point.h"
 #include "base/query.h"
 #include "base/table_rows.h"
-#include "endpoint/endpoint_stats.h"
+#include "endpoint/tally.h"
 #include "endpoint/subscribers.h"
 #include "log/step.h"
 #include "log/transaction.h"
@@ -128,7 +128,7 @@ meet(const OutboxSettings *s)
 	ep->delivered = p.delivered;
 	ep->failed_attempts = p.failed_attempts;
 	if (ep->delivered > 0)		/* else it is new, whoever had its number before */
-		outbox_watch_resume(ep);
+		outbox_tally_resume(ep);
 	ep->last_active_at = GetCurrentTimestamp();
 	outbox_cursor_copy(&ep->cursor, &p.cursor);
 	if (outbox_reader_at_head(&ep->cursor))

@@ -397,7 +397,7 @@ time_to_sleep(TimestampTz now, bool more)
 		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, busy_node, iter.cur);
 
 		if (outbox_may_send && !outbox_starved)
-			fill_at = Min(fill_at, outbox_endpoint_next_time(ep, now));
+			fill_at = Min(fill_at, outbox_deliver_next_time(ep, now));
 		if (sharing && outbox_is_quiet(ep) && !ep->shared)
 			until = Min(until, ep->last_active_at + USECS_PER_SEC + 1000);
 	}

@@ -1,0 +1,159 @@
+/*
+ * parking.c
+ *	  Owns the way of deliveries between memory and outbox.parked.
+ */
+#include "base/outbox.h"
+
+#include "endpoint/lane.h"
+#include "endpoint/outcome.h"
+#include "endpoint/queue.h"
+#include "endpoint/retries.h"
+
+void
+outbox_endpoint_admit(OutboxEndpoint *ep, OutboxEvent *event)
+{
+	outbox_lane_place(ep, outbox_delivery_make(ep, event, false), false);
+}
+
+/* One delivery less that waits in the table only. */
+static OutboxLane *
+leave_table(OutboxEndpoint *ep, int64 seq, const char *key, bool was_retry)
+{
+	const char *k = outbox_lane_key(ep, key);
+	OutboxLane *lane;
+
+	if (was_retry)
+		return outbox_retries_loaded(ep, seq);
+	lane = k ? outbox_lane_find(ep, k) : NULL;
+	if (lane && lane->parked)
+		lane->first_parked = Max(lane->first_parked, seq + 1);
+	return lane;
+}
+
+void
+outbox_endpoint_load(OutboxEndpoint *ep, OutboxEvent *event, int attempts,
+					 TimestampTz first_attempt_at, OutboxRedelivery redelivery,
+					 bool was_retry, int64 group)
+{
+	OutboxDelivery *d = outbox_delivery_make(ep, event, true);
+
+	d->attempts = attempts;
+	d->first_attempt_at = first_attempt_at;
+	d->redelivery = redelivery;
+	d->was_retry = d->row_retries = was_retry;
+	d->group = group;
+	leave_table(ep, event->seq, event->key, was_retry);
+	outbox_lane_place(ep, d, false);
+}
+
+/* As above, when the row or its event turned out to be gone. */
+void
+outbox_endpoint_load_failed(OutboxEndpoint *ep, int64 seq, const char *key,
+							bool was_retry)
+{
+	OutboxLane *lane = leave_table(ep, seq, key, was_retry);
+
+	if (lane)
+		outbox_lane_advance(ep, lane);
+}
+
+void
+outbox_endpoint_count_row(OutboxEndpoint *ep, int64 seq, OutboxRowStatus status, int n)
+{
+	if (ep->rows_counted || seq <= ep->rows_upto)
+		ep->rows[status] += n;
+}
+
+/* Its row says something else than it did, or is gone. */
+static void
+count_settled(OutboxEndpoint *ep, const OutboxDelivery *d)
+{
+	static const OutboxRowStatus status[] = {
+		[OUTBOX_VERDICT_RETRY] = OUTBOX_ROW_RETRYING,
+		[OUTBOX_VERDICT_BLOCKED] = OUTBOX_ROW_BLOCKED,
+		[OUTBOX_VERDICT_DEAD] = OUTBOX_ROW_DEAD,
+	};
+
+	if (d->parked)
+		outbox_endpoint_count_row(ep, d->seq, d->row_retries ? OUTBOX_ROW_RETRYING :
+								  OUTBOX_ROW_BLOCKED, -1);
+	if (d->verdict != OUTBOX_VERDICT_DELIVERED)
+		outbox_endpoint_count_row(ep, d->seq, status[d->verdict], 1);
+}
+
+static int64 *
+add_retry_numbers(dlist_head *list, int64 *to)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, list)
+	{
+		OutboxDelivery *d = dlist_container(OutboxDelivery, node, iter.cur);
+
+		if (d->parked && d->row_retries)
+			*to++ = d->seq;
+	}
+	return to;
+}
+
+int64 *
+outbox_endpoint_loaded_retries(OutboxEndpoint *ep, int *n)
+{
+	dlist_head *lists[] = {&ep->ready, &ep->in_flight, &ep->settling};
+	size_t		most = ep->nwaiting;
+	int64	   *seqs;
+	int64	   *end;
+	dlist_iter	iter;
+
+	for (size_t i = 0; i < lengthof(lists); i++)
+		dlist_foreach(iter, lists[i])
+			most++;
+	seqs = end = palloc(sizeof(int64) * Max(most, 1));
+	for (size_t i = 0; i < lengthof(lists); i++)
+		end = add_retry_numbers(lists[i], end);
+	if (ep->nwaiting > 0)
+		end = outbox_lanes_visit_waiting(ep, add_retry_numbers, end);
+	*n = (int) (end - seqs);
+	return seqs;
+}
+
+void
+outbox_endpoint_settled(OutboxEndpoint *ep)
+{
+	while (!dlist_is_empty(&ep->settling))
+	{
+		OutboxDelivery *d = dlist_container(OutboxDelivery, node,
+											dlist_pop_head_node(&ep->settling));
+
+		ep->nsettling--;
+		count_settled(ep, d);
+		if (d->verdict == OUTBOX_VERDICT_RETRY)
+		{
+			outbox_retries_add(ep, d->seq, d->next_attempt_at, d->group, d->lane);
+			if (d->lane)
+			{
+				/* It was blocked since the answer; now the retry blocks it. */
+				d->lane->blockers--;
+				outbox_lane_advance(ep, d->lane);
+			}
+		}
+		else if (d->verdict == OUTBOX_VERDICT_BLOCKED)
+		{
+			/* Its turn may have come before its row could be read. */
+			const char *key = outbox_lane_key(ep, d->event->key);
+			OutboxLane *lane = key ? outbox_lane_find(ep, key) : NULL;
+
+			if (lane)
+				outbox_lane_advance(ep, lane);
+		}
+		else if (d->verdict == OUTBOX_VERDICT_DEAD && d->lane &&
+				 outbox_outcome_blocks(ep, d->reason))
+		{
+			/* From now on its row blocks the lane. */
+			d->lane->blockers--;
+			d->lane->dead = true;
+		}
+		outbox_delivery_free(d);
+	}
+	ep->dirty = false;
+}

@@ -1,0 +1,107 @@
+/*
+ * queue.c
+ *	  Owns the lists that an endpoint's deliveries are on.
+ *
+ * A delivery is on exactly one list, and the list is its state.
+ */
+#include "base/outbox.h"
+
+#include "utils/memutils.h"
+
+#include "endpoint/queue.h"
+
+OutboxDelivery *
+outbox_delivery_make(OutboxEndpoint *ep, OutboxEvent *event, bool parked)
+{
+	OutboxDelivery *d = MemoryContextAllocZero(ep->cxt, sizeof(OutboxDelivery));
+
+	d->endpoint = ep;
+	d->event = event;
+	d->seq = event->seq;
+	d->parked = parked;
+	event->page->refs++;
+	if (!parked)
+	{
+		d->held = true;
+		dlist_push_tail(&ep->held, &d->held_node);
+		ep->nheld++;
+	}
+	return d;
+}
+
+static void
+release(OutboxDelivery *d)
+{
+	if (!d->held)
+		return;
+	d->held = false;
+	dlist_delete(&d->held_node);
+	d->endpoint->nheld--;
+}
+
+void
+outbox_delivery_free(OutboxDelivery *d)
+{
+	release(d);
+	if (d->event)
+		outbox_page_unref(d->event->page);
+	if (d->error)
+		pfree(d->error);
+	pfree(d);
+}
+
+void
+outbox_delivery_free_list(dlist_head *list)
+{
+	while (!dlist_is_empty(list))
+		outbox_delivery_free(dlist_container(OutboxDelivery, node,
+									  dlist_pop_head_node(list)));
+}
+
+/* One more or less that is ready or waiting: views show it as its row says. */
+void
+outbox_delivery_count(OutboxDelivery *d, int n)
+{
+	if (d->parked && d->was_retry)
+		d->endpoint->nloaded_retries += n;
+	else if (d->parked)
+		d->endpoint->nloaded_blocked += n;
+}
+
+void
+outbox_delivery_ready(OutboxEndpoint *ep, OutboxDelivery *d)
+{
+	d->state = OUTBOX_DELIVERY_READY;
+	dlist_push_tail(&ep->ready, &d->node);
+	ep->nready++;
+	outbox_delivery_count(d, 1);
+}
+
+/* It was not sent after all: before the others. */
+void
+outbox_delivery_ready_again(OutboxEndpoint *ep, OutboxDelivery *d)
+{
+	d->state = OUTBOX_DELIVERY_READY;
+	dlist_push_head(&ep->ready, &d->node);
+	ep->nready++;
+	outbox_delivery_count(d, 1);
+}
+
+void
+outbox_delivery_leave_ready(OutboxEndpoint *ep, OutboxDelivery *d)
+{
+	dlist_delete(&d->node);
+	ep->nready--;
+	outbox_delivery_count(d, -1);
+}
+
+void
+outbox_delivery_settle(OutboxEndpoint *ep, OutboxDelivery *d, OutboxVerdict verdict)
+{
+	release(d);
+	d->verdict = verdict;
+	d->state = OUTBOX_DELIVERY_SETTLING;
+	dlist_push_tail(&ep->settling, &d->node);
+	ep->nsettling++;
+	ep->dirty = true;
+}
