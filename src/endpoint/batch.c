@@ -24,8 +24,8 @@ static bool
 is_last_attempt(const OutboxEndpoint *ep, const OutboxDelivery *d, TimestampTz now)
 {
 	return d->attempts > 0 &&
-		((ep->max_attempts > 0 && d->attempts >= ep->max_attempts - 1) ||
-		 now - d->first_attempt_at >= ep->max_age);
+		((ep->config.max_attempts > 0 && d->attempts >= ep->config.max_attempts - 1) ||
+		 now - d->first_attempt_at >= ep->config.max_age);
 }
 
 static bool
@@ -49,7 +49,7 @@ is_plenty(OutboxEndpoint *ep, TimestampTz now)
 	size_t		bytes = 0;
 	dlist_iter	iter;
 
-	dlist_foreach(iter, &ep->ready)
+	dlist_foreach(iter, &ep->queue.ready)
 	{
 		OutboxDelivery *d = dlist_container(OutboxDelivery, node, iter.cur);
 
@@ -57,7 +57,7 @@ is_plenty(OutboxEndpoint *ep, TimestampTz now)
 			continue;
 		n += 1 + (d->lane && outbox_lane_is_free(d->lane) ? d->lane->nwaiting : 0);
 		bytes += d->event->payload_len;
-		if (n >= ep->batch_size || bytes >= OUTBOX_BATCH_BYTES)
+		if (n >= ep->config.batch_size || bytes >= OUTBOX_BATCH_BYTES)
 			return true;
 	}
 	return false;
@@ -70,7 +70,7 @@ is_plenty(OutboxEndpoint *ep, TimestampTz now)
 static TimestampTz
 due_at(const OutboxEndpoint *ep, const OutboxDelivery *d, TimestampTz now)
 {
-	return d->event->created_at > now ? now : d->event->created_at + ep->batch_wait;
+	return d->event->created_at > now ? now : d->event->created_at + ep->config.batch_wait;
 }
 
 TimestampTz
@@ -78,9 +78,9 @@ outbox_batch_due(OutboxEndpoint *ep, TimestampTz now)
 {
 	OutboxDelivery *d;
 
-	if (ep->batch_size == 1 || ep->batch_wait == 0 || ep->nready == 0)
+	if (ep->config.batch_size == 1 || ep->config.batch_wait == 0 || ep->queue.nready == 0)
 		return DT_NOEND;
-	d = dlist_head_element(OutboxDelivery, node, &ep->ready);
+	d = dlist_head_element(OutboxDelivery, node, &ep->queue.ready);
 	return is_sociable(ep, d, now) ? due_at(ep, d, now) : DT_NOEND;
 }
 
@@ -91,14 +91,14 @@ outbox_batch_due(OutboxEndpoint *ep, TimestampTz now)
 static bool
 must_wait(OutboxEndpoint *ep, TimestampTz now)
 {
-	bool		more = !ep->attached && outbox_endpoint_wants_events(ep, now);
+	bool		more = !ep->feed.attached && outbox_endpoint_wants_events(ep, now);
 	OutboxDelivery *d;
 
-	if ((ep->batch_wait == 0 && !more) || ep->breaker == OUTBOX_BREAKER_OPEN)
+	if ((ep->config.batch_wait == 0 && !more) || ep->pace.breaker == OUTBOX_BREAKER_OPEN)
 		return false;
-	while (ep->nready < ep->batch_size && outbox_endpoint_examine(ep, &d))
+	while (ep->queue.nready < ep->config.batch_size && outbox_endpoint_examine(ep, &d))
 		;
-	d = dlist_head_element(OutboxDelivery, node, &ep->ready);
+	d = dlist_head_element(OutboxDelivery, node, &ep->queue.ready);
 	return is_sociable(ep, d, now) && (more || now < due_at(ep, d, now)) &&
 		!is_plenty(ep, now);
 }
@@ -118,7 +118,7 @@ make_batch(OutboxEndpoint *ep, int max)
 
 	b->endpoint = ep;
 	b->cxt = cxt;
-	outbox_batch_body_init(&b->body, cxt, ep->request.format, max);
+	outbox_batch_body_init(&b->body, cxt, ep->config.request.format, max);
 	b->max = max;
 	b->members = MemoryContextAlloc(cxt, sizeof(OutboxMember) * max);
 	b->end.func = forget_body;
@@ -178,7 +178,7 @@ has_memory(const OutboxBatch *b, const OutboxDelivery *d, TimestampTz now)
 {
 	size_t		bytes = outbox_payload_cost(d->event, OUTBOX_PAYLOAD_ITSELF);
 
-	return outbox_endpoint_has_memory(b->endpoint, b->endpoint->nin_flight, b->request_bytes +
+	return outbox_endpoint_has_memory(b->endpoint, b->endpoint->queue.nin_flight, b->request_bytes +
 									  Max(bytes, 2 * OUTBOX_BATCH_BYTES), now);
 }
 
@@ -210,10 +210,10 @@ take(OutboxBatch *b, OutboxDelivery *d, TimestampTz now)
 		d->state = OUTBOX_DELIVERY_IN_FLIGHT;
 		d->batch = b;
 		d->started_at = now;
-		d->probe = (ep->breaker == OUTBOX_BREAKER_OPEN);
-		dlist_push_tail(&ep->in_flight, &d->node);
+		d->probe = (ep->pace.breaker == OUTBOX_BREAKER_OPEN);
+		dlist_push_tail(&ep->queue.in_flight, &d->node);
 		if (d->lane == NULL || d->lane->head == d)
-			ep->nheads++;
+			ep->queue.nheads++;
 		return true;
 	}
 
@@ -247,7 +247,7 @@ take_ready(OutboxBatch *b, int64 group, TimestampTz now)
 	OutboxEndpoint *ep = b->endpoint;
 	dlist_mutable_iter iter;
 
-	dlist_foreach_modify(iter, &ep->ready)
+	dlist_foreach_modify(iter, &ep->queue.ready)
 	{
 		OutboxDelivery *d = dlist_container(OutboxDelivery, node, iter.cur);
 		OutboxLane *lane = d->lane;
@@ -297,17 +297,17 @@ outbox_batch_next(OutboxEndpoint *ep, size_t request_bytes, TimestampTz now, boo
 	{
 		int64		group;
 
-		while (ep->nready == 0)
+		while (ep->queue.nready == 0)
 			if (!outbox_endpoint_examine(ep, &d))
 				return NULL;
 		if (must_wait(ep, now))
 			return NULL;
-		d = dlist_head_element(OutboxDelivery, node, &ep->ready);
+		d = dlist_head_element(OutboxDelivery, node, &ep->queue.ready);
 		if (!is_durable(d))
 			return NULL;
 
 		/* While the breaker is open one event is enough to find out. */
-		b = make_batch(ep, ep->breaker == OUTBOX_BREAKER_OPEN ? 1 : ep->batch_size);
+		b = make_batch(ep, ep->pace.breaker == OUTBOX_BREAKER_OPEN ? 1 : ep->config.batch_size);
 		b->request_bytes = request_bytes;
 		group = d->group;
 		if (take_ready(b, group, now) && group == 0)
@@ -316,7 +316,7 @@ outbox_batch_next(OutboxEndpoint *ep, size_t request_bytes, TimestampTz now, boo
 		{
 			/* All of them later: a group stays together. */
 			*nothing = false;
-			ep->nin_flight++;
+			ep->queue.nin_flight++;
 			outbox_batch_put_back(b);
 			return NULL;
 		}
@@ -328,9 +328,9 @@ outbox_batch_next(OutboxEndpoint *ep, size_t request_bytes, TimestampTz now, boo
 	}
 	*nothing = false;
 	outbox_batch_body_complete(&b->body, b->id);
-	ep->nin_flight++;
-	if (ep->rate_limit > 0)
-		ep->tokens -= 1;
+	ep->queue.nin_flight++;
+	if (ep->config.rate_limit > 0)
+		ep->pace.tokens -= 1;
 	return b;
 }
 
@@ -339,15 +339,15 @@ outbox_batch_land(OutboxBatch *b)
 {
 	OutboxEndpoint *ep = b->endpoint;
 
-	ep->nin_flight--;
-	ep->dirty = true;
+	ep->queue.nin_flight--;
+	ep->place.dirty = true;
 	for (int i = 0; i < b->n; i++)
 	{
 		OutboxDelivery *d = b->members[i].delivery;
 
 		dlist_delete(&d->node);
 		if (d->lane == NULL || d->lane->head == d)
-			ep->nheads--;
+			ep->queue.nheads--;
 		d->batch = NULL;
 	}
 }

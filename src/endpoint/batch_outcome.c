@@ -175,7 +175,7 @@ outbox_batch_error(const OutboxBatch *b, int i)
 		case OUTBOX_MEMBER_FAILED:
 			return b->error;
 		case OUTBOX_MEMBER_HELD:
-			return b->endpoint->ordering == OUTBOX_ORDER_STRICT ?
+			return b->endpoint->config.ordering == OUTBOX_ORDER_STRICT ?
 				"an earlier event failed in the same batch" :
 				"an earlier event of its key failed in the same batch";
 	}
@@ -335,7 +335,7 @@ outbox_batch_done(OutboxBatch *b, const OutboxOutcome *o, TimestampTz now)
 	OutboxEndpoint *ep = b->endpoint;
 	Lanes		lanes;
 
-	ep->last_active_at = now;
+	ep->tally.last_active_at = now;
 	outbox_batch_land(b);
 	meet_lanes(b, &lanes);
 	if (b->whole_failed)

@@ -31,13 +31,13 @@ outbox_endpoint_create(MemoryContext parent, int32 id)
 	ep->cxt = cxt;
 	outbox_lanes_init(ep);
 	outbox_retries_init(ep);
-	dlist_init(&ep->ready);
-	dlist_init(&ep->in_flight);
-	dlist_init(&ep->settling);
-	dlist_init(&ep->loading);
-	dlist_init(&ep->parking);
-	dlist_init(&ep->asking);
-	dlist_init(&ep->held);
+	dlist_init(&ep->queue.ready);
+	dlist_init(&ep->queue.in_flight);
+	dlist_init(&ep->queue.settling);
+	dlist_init(&ep->queue.loading);
+	dlist_init(&ep->queue.parking);
+	dlist_init(&ep->queue.asking);
+	dlist_init(&ep->queue.held);
 	MemoryContextSwitchTo(old);
 	return ep;
 }
@@ -46,27 +46,27 @@ outbox_endpoint_create(MemoryContext parent, int32 id)
 void
 outbox_endpoint_free(OutboxEndpoint *ep)
 {
-	Assert(ep->nin_flight == 0);
-	outbox_delivery_free_list(&ep->ready);
-	outbox_delivery_free_list(&ep->settling);
+	Assert(ep->queue.nin_flight == 0);
+	outbox_delivery_free_list(&ep->queue.ready);
+	outbox_delivery_free_list(&ep->queue.settling);
 	outbox_lanes_free(ep);
 	outbox_window_clear(ep);
-	outbox_cursor_clear(&ep->cursor);
-	outbox_cursor_clear(&ep->frontier);
-	outbox_cursor_clear(&ep->counter);
-	if (ep->settings_cxt)
-		MemoryContextDelete(ep->settings_cxt);
-	if (ep->retired_cxt)
-		MemoryContextDelete(ep->retired_cxt);
+	outbox_cursor_clear(&ep->feed.cursor);
+	outbox_cursor_clear(&ep->feed.frontier);
+	outbox_cursor_clear(&ep->feed.counter);
+	if (ep->config.settings_cxt)
+		MemoryContextDelete(ep->config.settings_cxt);
+	if (ep->config.retired_cxt)
+		MemoryContextDelete(ep->config.retired_cxt);
 	MemoryContextDelete(ep->cxt);
 }
 
 bool
 outbox_endpoint_has_memory(OutboxEndpoint *ep, int nothers, size_t bytes, TimestampTz now)
 {
-	if ((nothers == 0 && ep->nsettling == 0) || outbox_memory_fits(bytes))
+	if ((nothers == 0 && ep->queue.nsettling == 0) || outbox_memory_fits(bytes))
 		return true;
-	ep->memory_short_at = now;
+	ep->queue.memory_short_at = now;
 	return false;
 }
 
@@ -77,8 +77,8 @@ outbox_endpoint_has_memory(OutboxEndpoint *ep, int nothers, size_t bytes, Timest
 bool
 outbox_endpoint_lacks_memory(OutboxEndpoint *ep, TimestampTz now)
 {
-	return now - ep->memory_short_at < USECS_PER_SEC ||
-		(ep->backlog > 0 && ep->window_count == 0 && ep->nready == 0 && ep->nin_flight > 0 &&
+	return now - ep->queue.memory_short_at < USECS_PER_SEC ||
+		(ep->feed.backlog > 0 && ep->feed.window_count == 0 && ep->queue.nready == 0 && ep->queue.nin_flight > 0 &&
 		 !outbox_memory_fits(0) && outbox_endpoint_may_send(ep, now));
 }
 
@@ -94,21 +94,21 @@ outbox_endpoint_next(OutboxEndpoint *ep, TimestampTz now)
 		const char *reason;
 		const char *error;
 
-		while (ep->nready == 0)
+		while (ep->queue.nready == 0)
 			if (!outbox_endpoint_examine(ep, &d))
 				return NULL;
 
 		/* Its commit is not yet where a crash could not take it back. */
-		d = dlist_head_element(OutboxDelivery, node, &ep->ready);
+		d = dlist_head_element(OutboxDelivery, node, &ep->queue.ready);
 		if (d->event->page->lsn > outbox_durable_lsn)
 			return NULL;
 		outbox_delivery_leave_ready(ep, d);
 		d->state = OUTBOX_DELIVERY_IN_FLIGHT;
-		dlist_push_tail(&ep->in_flight, &d->node);
-		ep->nin_flight++;
-		ep->nheads++;
+		dlist_push_tail(&ep->queue.in_flight, &d->node);
+		ep->queue.nin_flight++;
+		ep->queue.nheads++;
 		d->started_at = now;
-		d->probe = (ep->breaker == OUTBOX_BREAKER_OPEN);
+		d->probe = (ep->pace.breaker == OUTBOX_BREAKER_OPEN);
 
 		reason = outbox_outcome_unfit(d, now, &error);
 		if (reason)
@@ -116,8 +116,8 @@ outbox_endpoint_next(OutboxEndpoint *ep, TimestampTz now)
 			outbox_endpoint_dead(ep, d, reason, error);
 			continue;
 		}
-		if (ep->rate_limit > 0)
-			ep->tokens -= 1;
+		if (ep->config.rate_limit > 0)
+			ep->pace.tokens -= 1;
 		return d;
 	}
 }
@@ -126,9 +126,9 @@ void
 outbox_endpoint_put_back(OutboxEndpoint *ep, OutboxDelivery *d)
 {
 	dlist_delete(&d->node);
-	ep->nin_flight--;
-	ep->nheads--;
-	ep->dirty = true;
+	ep->queue.nin_flight--;
+	ep->queue.nheads--;
+	ep->place.dirty = true;
 	d->transfer = NULL;
 	outbox_delivery_ready_again(ep, d);
 }
@@ -151,7 +151,7 @@ outbox_endpoint_overflow_ready(OutboxEndpoint *ep, int64 cut)
 	do
 	{
 		before = n;
-		dlist_foreach_modify(iter, &ep->ready)
+		dlist_foreach_modify(iter, &ep->queue.ready)
 		{
 			OutboxDelivery *d = dlist_container(OutboxDelivery, node, iter.cur);
 
@@ -169,7 +169,7 @@ outbox_endpoint_overflow_ready(OutboxEndpoint *ep, int64 cut)
 void
 outbox_endpoint_overflow(OutboxEndpoint *ep, OutboxEvent *event)
 {
-	ep->backlog--;
-	ep->dirty = true;
+	ep->feed.backlog--;
+	ep->place.dirty = true;
 	overflow(ep, outbox_delivery_make(ep, event, false));
 }

@@ -152,11 +152,9 @@ typedef struct OutboxWindowEntry
 	OutboxFilterResult filter;	/* as of its payload */
 } OutboxWindowEntry;
 
-typedef struct OutboxEndpoint
+/* Its settings, as outbox.endpoint_settings has them.  Written by endpoint_settings.c. */
+typedef struct OutboxEndpointConfig
 {
-	/* settings, from outbox.endpoint_settings */
-	int32		id;
-	MemoryContext cxt;			/* of everything but the settings */
 	char	   *name;			/* in settings_cxt, too */
 	MemoryContext settings_cxt; /* of patterns, target and request */
 	MemoryContext retired_cxt;	/* former ones, until they are freed */
@@ -164,8 +162,8 @@ typedef struct OutboxEndpoint
 	char	  **patterns;
 	JsonPath   *filter;			/* NULL: none */
 	uint64		row_version;	/* of the settings as stored */
+	uint64		keys_version;	/* of the key file that they were opened with */
 	int64		version;		/* of the subscription */
-	int64		stored_version; /* whose place in the log is stored */
 	int64		generation;		/* of the position: raised by seek */
 	OutboxTarget target;
 	OutboxRequestSettings request;
@@ -179,21 +177,27 @@ typedef struct OutboxEndpoint
 	int64		backoff_max;	/* µs */
 	int			batch_size;		/* 1: no batches */
 	int64		batch_wait;		/* µs */
+	TimestampTz previous_until; /* when a rotation ends; DT_NOEND: none */
+} OutboxEndpointConfig;
+
+/* Whether it is sent to at all, and why not. */
+typedef struct OutboxEndpointStatus
+{
 	bool		paused;
 	bool		disabled;
 	const char *held_for;		/* why its secrets cannot be used; NULL: they can */
-	uint64		keys_version;	/* of the key file that they were opened with */
-	TimestampTz previous_until; /* when a rotation ends; DT_NOEND: none */
 	TimestampTz state_since;
 	char		reason[128];
-	bool		dropped;		/* ends as soon as nothing is in flight */
-	bool		recreate;		/* to be read anew from its tables, as soon as
-								 * nothing is in flight */
-	bool		seen;			/* while settings are read */
+	bool		state_dirty;	/* disabled by its receiver: to be written */
+	bool		state_written;	/* by the settle that is under way */
+	bool		recovered;		/* its breaker has closed: to be told */
 	bool		unstorable;		/* its last settle failed: nothing is sent before
 								 * one succeeds */
+} OutboxEndpointStatus;
 
-	/* where it reads */
+/* Where it reads, and what it has read.  Written by window.c and reader.c. */
+typedef struct OutboxFeed
+{
 	bool		attached;		/* reads with the head of the log; else 'cursor' */
 	OutboxCursor cursor;
 	OutboxCursor frontier;		/* everything up to here is done, parked, or
@@ -214,8 +218,12 @@ typedef struct OutboxEndpoint
 	int			window_known;	/* so many at its front: what outbox.parked has of
 								 * their keys is in memory */
 	int64		cancelled_upto; /* no event was cancelled that has a higher seq */
+	bool		drop_window;	/* re-read from the frontier */
+} OutboxFeed;
 
-	/* deliveries */
+/* Its deliveries, by what they wait for.  Written by queue.c, lane.c, retries.c. */
+typedef struct OutboxQueue
+{
 	dlist_head	ready;
 	dlist_head	in_flight;
 	dlist_head	settling;
@@ -232,10 +240,6 @@ typedef struct OutboxEndpoint
 	int			nloaded_blocked;	/* ready or waiting, with a row that says so … */
 	int			nloaded_retries;	/* … and with one that says 'retrying' */
 	int			nsettling;
-	dlist_node	busy_node;		/* on the worker's list of endpoints that are
-								 * not idle */
-	bool		busy;
-	bool		published_quiet;	/* outbox.stats says that it is done */
 	struct lanes_hash *lanes;
 	dlist_head	loading;		/* lanes whose parked followers are next */
 	dlist_head	parking;		/* lanes whose followers are to be parked */
@@ -249,8 +253,11 @@ typedef struct OutboxEndpoint
 	TimestampTz retries_due;	/* this time and, where times are equal, … */
 	int64		retries_seq;	/* … this seq */
 	TimestampTz met_at;
+} OutboxQueue;
 
-	/* rows of outbox.parked */
+/* What it has in outbox.parked, as far as counted.  Written by parked_look.c, parking.c. */
+typedef struct OutboxParkedRows
+{
 	int64		rows[OUTBOX_ROW_STATUSES];	/* as counted … */
 	bool		rows_counted;	/* … all of them; else those up to */
 	int64		rows_upto;		/* this seq */
@@ -258,8 +265,11 @@ typedef struct OutboxEndpoint
 								 * that nothing blocks; NULL: all were */
 	bool		unblocking;		/* what is blocked in no lane becomes due */
 	bool		unblocked;		/* the same, by the step that is under way */
+} OutboxParkedRows;
 
-	/* breaker, pace */
+/* How fast it is sent to.  Written by pace.c. */
+typedef struct OutboxPace
+{
 	OutboxBreaker breaker;
 	int			failures;		/* in a row */
 	int			failing_events; /* how many different ones, up to the limit */
@@ -270,8 +280,11 @@ typedef struct OutboxEndpoint
 	TimestampTz ramp_at;		/* when slots may double */
 	double		tokens;			/* of rate_limit */
 	TimestampTz tokens_at;
+} OutboxPace;
 
-	/* counters */
+/* What outbox.stats counts.  Written by tally.c and outcome.c. */
+typedef struct OutboxTally
+{
 	int64		delivered;
 	int64		failed_attempts;
 	TimestampTz last_success_at;
@@ -280,17 +293,45 @@ typedef struct OutboxEndpoint
 	int64		recent_second;
 	OutboxHistogram *latency;	/* NULL until the first delivery */
 	char	   *last_error;
+} OutboxTally;
 
-	/* what is persisted */
+/* What of its position is to be stored.  Written by settle.c and positions.c. */
+typedef struct OutboxPlace
+{
 	bool		dirty;			/* a position row is due */
 	bool		shared;			/* idle at the head: follows the shared row */
 	bool		was_shared;		/* the same before the settle that is under way */
-	bool		state_dirty;	/* disabled by its receiver: to be written */
-	bool		state_written;	/* by the settle that is under way */
-	bool		recovered;		/* its breaker has closed: to be told */
-	bool		drop_window;	/* re-read from the frontier */
+	int64		stored_version; /* whose place in the log is stored */
 	int64		overflowed;		/* dead for outbox.max_backlog_size, not told
 								 * yet */
+} OutboxPlace;
+
+/* Its place among the endpoints of the worker.  Written by roster.c and publish.c. */
+typedef struct OutboxMembership
+{
+	dlist_node	busy_node;		/* on the worker's list of endpoints that are
+								 * not idle */
+	bool		busy;
+	bool		published_quiet;	/* outbox.stats says that it is done */
+	bool		dropped;		/* ends as soon as nothing is in flight */
+	bool		recreate;		/* to be read anew from its tables, as soon as
+								 * nothing is in flight */
+	bool		seen;			/* while settings are read */
+} OutboxMembership;
+
+typedef struct OutboxEndpoint
+{
+	int32		id;
+	MemoryContext cxt;			/* of everything but the settings */
+	OutboxEndpointConfig config;
+	OutboxEndpointStatus status;
+	OutboxFeed feed;
+	OutboxQueue queue;
+	OutboxParkedRows table;
+	OutboxPace pace;
+	OutboxTally tally;
+	OutboxPlace place;
+	OutboxMembership member;
 } OutboxEndpoint;
 
 /* Read-ahead of one endpoint, and followers kept in memory: events. */
@@ -305,7 +346,7 @@ typedef struct OutboxEndpoint
 #define OUTBOX_RETRIES_AT_ONCE 64
 #define OUTBOX_BATCH_SIZE_MAX 1000
 #define OUTBOX_RETRIES_MAX (2 * OUTBOX_BATCH_SIZE_MAX)
-#define outbox_endpoint_at_once(ep) Max(OUTBOX_RETRIES_AT_ONCE, (ep)->batch_size)
+#define outbox_endpoint_at_once(ep) Max(OUTBOX_RETRIES_AT_ONCE, (ep)->config.batch_size)
 
 extern OutboxEndpoint *outbox_endpoint_create(MemoryContext parent, int32 id);
 extern void outbox_endpoint_free(OutboxEndpoint *ep);
@@ -324,7 +365,7 @@ extern void outbox_endpoint_drop_window(OutboxEndpoint *ep, const OutboxCursor *
 static inline OutboxWindowEntry *
 outbox_window_at(const OutboxEndpoint *ep, int i)
 {
-	return &ep->window[(ep->window_start + i) % ep->window_size];
+	return &ep->feed.window[(ep->feed.window_start + i) % ep->feed.window_size];
 }
 
 /* What was read is forgotten; an empty window of an idle endpoint needs no memory. */

@@ -33,16 +33,16 @@ fill_latency(OutboxEndpoint *ep, TimestampTz now, OutboxStats *s)
 	int64		total = 0;
 
 	s->latency_p50_ms = s->latency_p95_ms = s->latency_p99_ms = -1;
-	if (ep->latency == NULL)
+	if (ep->tally.latency == NULL)
 		return;
 	for (int row = 0; row < OUTBOX_HISTOGRAM_MINUTES; row++)
 	{
-		if (ep->latency->minute[row] <= minute - OUTBOX_HISTOGRAM_MINUTES)
+		if (ep->tally.latency->minute[row] <= minute - OUTBOX_HISTOGRAM_MINUTES)
 			continue;
 		for (int i = 0; i < OUTBOX_HISTOGRAM_BUCKETS; i++)
 		{
-			sum[i] += ep->latency->count[row][i];
-			total += ep->latency->count[row][i];
+			sum[i] += ep->tally.latency->count[row][i];
+			total += ep->tally.latency->count[row][i];
 		}
 	}
 	if (total == 0)
@@ -55,13 +55,13 @@ fill_latency(OutboxEndpoint *ep, TimestampTz now, OutboxStats *s)
 static OutboxEndpointState
 endpoint_state(const OutboxEndpoint *ep)
 {
-	if (ep->disabled)
+	if (ep->status.disabled)
 		return OUTBOX_ENDPOINT_DISABLED;
-	if (ep->held_for)
+	if (ep->status.held_for)
 		return OUTBOX_ENDPOINT_HELD;
-	if (ep->paused)
+	if (ep->status.paused)
 		return OUTBOX_ENDPOINT_PAUSED;
-	if (ep->breaker == OUTBOX_BREAKER_OPEN)
+	if (ep->pace.breaker == OUTBOX_BREAKER_OPEN)
 		return OUTBOX_ENDPOINT_BACKING_OFF;
 	return OUTBOX_ENDPOINT_ACTIVE;
 }
@@ -77,7 +77,7 @@ oldest_pending(OutboxEndpoint *ep, int64 *in_flight)
 	dlist_iter	iter;
 
 	*in_flight = 0;
-	dlist_foreach(iter, &ep->in_flight)
+	dlist_foreach(iter, &ep->queue.in_flight)
 	{
 		OutboxDelivery *d = dlist_container(OutboxDelivery, node, iter.cur);
 
@@ -86,18 +86,18 @@ oldest_pending(OutboxEndpoint *ep, int64 *in_flight)
 	}
 
 	/* Those that were looked at and have no row stand in the order of the log. */
-	if (!dlist_is_empty(&ep->held))
+	if (!dlist_is_empty(&ep->queue.held))
 		oldest = Min(oldest, dlist_head_element(OutboxDelivery, held_node,
-												&ep->held)->event->created_at);
-	for (int i = 0; i < ep->window_count; i++)
+												&ep->queue.held)->event->created_at);
+	for (int i = 0; i < ep->feed.window_count; i++)
 	{
 		OutboxWindowEntry *entry = outbox_window_at(ep, i);
 
 		if (!entry->cancelled)
 			return Min(oldest, entry->event->created_at);
 	}
-	if (ep->backlog > 0)
-		oldest = Min(oldest, ep->backlog_since);
+	if (ep->feed.backlog > 0)
+		oldest = Min(oldest, ep->feed.backlog_since);
 	return oldest == DT_NOEND ? 0 : oldest;
 }
 
@@ -108,11 +108,11 @@ oldest_pending(OutboxEndpoint *ep, int64 *in_flight)
 static void
 fill_rows(OutboxEndpoint *ep, OutboxStats *s, bool *dying)
 {
-	dlist_head *lists[] = {&ep->in_flight, &ep->settling};
+	dlist_head *lists[] = {&ep->queue.in_flight, &ep->queue.settling};
 
-	s->retrying = ep->rows[OUTBOX_ROW_RETRYING];
-	s->blocked = ep->rows[OUTBOX_ROW_BLOCKED];
-	s->dead = ep->rows[OUTBOX_ROW_DEAD];
+	s->retrying = ep->table.rows[OUTBOX_ROW_RETRYING];
+	s->blocked = ep->table.rows[OUTBOX_ROW_BLOCKED];
+	s->dead = ep->table.rows[OUTBOX_ROW_DEAD];
 	*dying = false;
 	for (size_t i = 0; i < lengthof(lists); i++)
 	{
@@ -122,7 +122,7 @@ fill_rows(OutboxEndpoint *ep, OutboxStats *s, bool *dying)
 		{
 			OutboxDelivery *d = dlist_container(OutboxDelivery, node, iter.cur);
 
-			if (d->parked && (ep->rows_counted || d->seq <= ep->rows_upto))
+			if (d->parked && (ep->table.rows_counted || d->seq <= ep->table.rows_upto))
 				(*(d->row_retries ? &s->retrying : &s->blocked))--;
 			if (d->state != OUTBOX_DELIVERY_SETTLING)
 				continue;
@@ -139,7 +139,7 @@ fill_rows(OutboxEndpoint *ep, OutboxStats *s, bool *dying)
 static bool
 is_stuck(OutboxEndpoint *ep, bool dying)
 {
-	OutboxLane *lane = ep->ordering == OUTBOX_ORDER_STRICT ? outbox_lane_find(ep, "") : NULL;
+	OutboxLane *lane = ep->config.ordering == OUTBOX_ORDER_STRICT ? outbox_lane_find(ep, "") : NULL;
 
 	return lane != NULL && (lane->dead || (dying && lane->blockers > 0));
 }
@@ -154,47 +154,47 @@ outbox_endpoint_fill_stats(OutboxEndpoint *ep, TimestampTz now, OutboxStats *s)
 	memset(s, 0, sizeof(*s));
 	s->key.endpoint_id = ep->id;
 	s->state = endpoint_state(ep);
-	s->state_since = ep->state_since;
-	s->pending = Max(ep->backlog, 0) + ep->nready + ep->nwaiting -
-		ep->nloaded_blocked - ep->nloaded_retries;
-	s->pending_exact = ep->counted && ep->rows_counted;
+	s->state_since = ep->status.state_since;
+	s->pending = Max(ep->feed.backlog, 0) + ep->queue.nready + ep->queue.nwaiting -
+		ep->queue.nloaded_blocked - ep->queue.nloaded_retries;
+	s->pending_exact = ep->feed.counted && ep->table.rows_counted;
 	fill_rows(ep, s, &dying);
 	if (is_stuck(ep, dying))
 	{
 		s->blocked += s->pending;
 		s->pending = 0;
 	}
-	s->delivered = ep->delivered;
-	s->failed_attempts = ep->failed_attempts;
+	s->delivered = ep->tally.delivered;
+	s->failed_attempts = ep->tally.failed_attempts;
 	s->oldest_pending_at = oldest_pending(ep, &s->processing);
-	if (ep->paused || ep->disabled || ep->held_for)
+	if (ep->status.paused || ep->status.disabled || ep->status.held_for)
 		s->next_attempt_at = 0;
-	else if (ep->breaker == OUTBOX_BREAKER_OPEN)
-		s->next_attempt_at = s->pending + s->retrying + ep->nloaded_blocked > 0 ? ep->retry_at : 0;
-	else if (!pairingheap_is_empty(ep->retries))
+	else if (ep->pace.breaker == OUTBOX_BREAKER_OPEN)
+		s->next_attempt_at = s->pending + s->retrying + ep->queue.nloaded_blocked > 0 ? ep->pace.retry_at : 0;
+	else if (!pairingheap_is_empty(ep->queue.retries))
 		s->next_attempt_at = pairingheap_container(OutboxRetry, node,
-												   pairingheap_first(ep->retries))->due;
-	s->last_success_at = ep->last_success_at;
+												   pairingheap_first(ep->queue.retries))->due;
+	s->last_success_at = ep->tally.last_success_at;
 	for (int i = 0; i < 60; i++)
 	{
 		/* slots of seconds that have passed since are stale */
-		int64		at = ep->recent_second - ((ep->recent_second - i) % 60 + 60) % 60;
+		int64		at = ep->tally.recent_second - ((ep->tally.recent_second - i) % 60 + 60) % 60;
 
 		if (at > second - 60)
-			sum += ep->recent[i];
+			sum += ep->tally.recent[i];
 	}
 	s->rate_per_s = sum / 60.0;
-	s->recent_second = ep->recent_second;
-	memcpy(s->recent, ep->recent, sizeof(s->recent));
+	s->recent_second = ep->tally.recent_second;
+	memcpy(s->recent, ep->tally.recent, sizeof(s->recent));
 	fill_latency(ep, now, s);
-	if (ep->held_for)
-		strlcpy(s->reason, ep->held_for, sizeof(s->reason));
-	else if (ep->disabled || ep->paused)
-		strlcpy(s->reason, ep->reason, sizeof(s->reason));
-	else if (ep->breaker == OUTBOX_BREAKER_OPEN && ep->last_error)
-		strlcpy(s->reason, ep->last_error, sizeof(s->reason));
+	if (ep->status.held_for)
+		strlcpy(s->reason, ep->status.held_for, sizeof(s->reason));
+	else if (ep->status.disabled || ep->status.paused)
+		strlcpy(s->reason, ep->status.reason, sizeof(s->reason));
+	else if (ep->pace.breaker == OUTBOX_BREAKER_OPEN && ep->tally.last_error)
+		strlcpy(s->reason, ep->tally.last_error, sizeof(s->reason));
 	else if (outbox_endpoint_lacks_memory(ep, now))
 		strlcpy(s->reason, "outbox.worker_memory is used up", sizeof(s->reason));
-	if (ep->last_error)
-		strlcpy(s->last_error, ep->last_error, sizeof(s->last_error));
+	if (ep->tally.last_error)
+		strlcpy(s->last_error, ep->tally.last_error, sizeof(s->last_error));
 }

@@ -37,7 +37,7 @@ typedef struct LaneEntry
 void
 outbox_lanes_init(OutboxEndpoint *ep)
 {
-	ep->lanes = lanes_create(ep->cxt, 64, NULL);
+	ep->queue.lanes = lanes_create(ep->cxt, 64, NULL);
 }
 
 /* Frees the deliveries that wait in lanes; the rest goes with the endpoint. */
@@ -47,15 +47,15 @@ outbox_lanes_free(OutboxEndpoint *ep)
 	lanes_iterator it;
 	LaneEntry  *entry;
 
-	lanes_start_iterate(ep->lanes, &it);
-	while ((entry = lanes_iterate(ep->lanes, &it)) != NULL)
+	lanes_start_iterate(ep->queue.lanes, &it);
+	while ((entry = lanes_iterate(ep->queue.lanes, &it)) != NULL)
 		outbox_delivery_free_list(&entry->lane->waiting);
 }
 
 OutboxLane *
 outbox_lane_find(OutboxEndpoint *ep, const char *key)
 {
-	LaneEntry  *entry = lanes_lookup(ep->lanes, key);
+	LaneEntry  *entry = lanes_lookup(ep->queue.lanes, key);
 
 	return entry ? entry->lane : NULL;
 }
@@ -82,7 +82,7 @@ outbox_lane_forget_rows(OutboxLane *lane)
 int
 outbox_lanes_count(const OutboxEndpoint *ep)
 {
-	return (int) ep->lanes->members;
+	return (int) ep->queue.lanes->members;
 }
 
 int64 *
@@ -92,8 +92,8 @@ outbox_lanes_visit_waiting(OutboxEndpoint *ep,
 	lanes_iterator it;
 	LaneEntry  *entry;
 
-	lanes_start_iterate(ep->lanes, &it);
-	while ((entry = lanes_iterate(ep->lanes, &it)) != NULL)
+	lanes_start_iterate(ep->queue.lanes, &it);
+	while ((entry = lanes_iterate(ep->queue.lanes, &it)) != NULL)
 		if (entry->lane->nwaiting > 0)
 			arg = visit(&entry->lane->waiting, arg);
 	return arg;
@@ -104,7 +104,7 @@ remove_lane(OutboxEndpoint *ep, OutboxLane *lane)
 {
 	if (lane->on_parking)
 		dlist_delete(&lane->parking_node);
-	lanes_delete(ep->lanes, lane->key);
+	lanes_delete(ep->queue.lanes, lane->key);
 	pfree(lane->key);
 	pfree(lane);
 }
@@ -116,10 +116,10 @@ outbox_lanes_evict(OutboxEndpoint *ep)
 	lanes_iterator it;
 	LaneEntry  *entry;
 
-	ep->lanes_all = false;
-	ep->window_known = 0;
-	lanes_start_iterate(ep->lanes, &it);
-	while ((entry = lanes_iterate(ep->lanes, &it)) != NULL)
+	ep->queue.lanes_all = false;
+	ep->feed.window_known = 0;
+	lanes_start_iterate(ep->queue.lanes, &it);
+	while ((entry = lanes_iterate(ep->queue.lanes, &it)) != NULL)
 	{
 		OutboxLane *lane = entry->lane;
 
@@ -136,9 +136,9 @@ outbox_lanes_forget_rows(OutboxEndpoint *ep)
 	lanes_iterator it;
 	LaneEntry  *entry;
 
-	ep->lanes_all = false;
-	lanes_start_iterate(ep->lanes, &it);
-	while ((entry = lanes_iterate(ep->lanes, &it)) != NULL)
+	ep->queue.lanes_all = false;
+	lanes_start_iterate(ep->queue.lanes, &it);
+	while ((entry = lanes_iterate(ep->queue.lanes, &it)) != NULL)
 		outbox_lane_forget_rows(entry->lane);
 }
 
@@ -151,8 +151,8 @@ make_lane(OutboxEndpoint *ep, const char *key)
 
 	lane->key = MemoryContextStrdup(ep->cxt, key);
 	dlist_init(&lane->waiting);
-	lane->asked = ep->lanes_all;
-	entry = lanes_insert(ep->lanes, lane->key, &found);
+	lane->asked = ep->queue.lanes_all;
+	entry = lanes_insert(ep->queue.lanes, lane->key, &found);
 	Assert(!found);
 	entry->lane = lane;
 	return lane;
@@ -175,7 +175,7 @@ outbox_lane_get(OutboxEndpoint *ep, const char *key, bool known)
 const char *
 outbox_lane_key(const OutboxEndpoint *ep, const char *key)
 {
-	switch (ep->ordering)
+	switch (ep->config.ordering)
 	{
 		case OUTBOX_ORDER_KEY:
 			return key;
@@ -193,7 +193,7 @@ want_followers(OutboxEndpoint *ep, OutboxLane *lane)
 	if (!lane->on_loading)
 	{
 		lane->on_loading = true;
-		dlist_push_tail(&ep->loading, &lane->loading_node);
+		dlist_push_tail(&ep->queue.loading, &lane->loading_node);
 	}
 }
 
@@ -203,7 +203,7 @@ want_answer(OutboxEndpoint *ep, OutboxLane *lane)
 	if (!lane->on_asking)
 	{
 		lane->on_asking = true;
-		dlist_push_tail(&ep->asking, &lane->asking_node);
+		dlist_push_tail(&ep->queue.asking, &lane->asking_node);
 	}
 }
 
@@ -213,7 +213,7 @@ outbox_lane_park_later(OutboxEndpoint *ep, OutboxLane *lane)
 	if (!lane->on_parking)
 	{
 		lane->on_parking = true;
-		dlist_push_tail(&ep->parking, &lane->parking_node);
+		dlist_push_tail(&ep->queue.parking, &lane->parking_node);
 	}
 }
 
@@ -224,8 +224,8 @@ pop_waiting(OutboxEndpoint *ep, OutboxLane *lane)
 										dlist_pop_head_node(&lane->waiting));
 
 	lane->nwaiting--;
-	ep->nwaiting--;
-	ep->nretries_waiting -= d->was_retry;
+	ep->queue.nwaiting--;
+	ep->queue.nretries_waiting -= d->was_retry;
 	outbox_delivery_count(d, -1);
 	return d;
 }
@@ -235,8 +235,8 @@ begin_waiting(OutboxEndpoint *ep, OutboxLane *lane, OutboxDelivery *d)
 {
 	d->state = OUTBOX_DELIVERY_WAITING;
 	lane->nwaiting++;
-	ep->nwaiting++;
-	ep->nretries_waiting += d->was_retry;
+	ep->queue.nwaiting++;
+	ep->queue.nretries_waiting += d->was_retry;
 	outbox_delivery_count(d, 1);
 }
 
@@ -412,14 +412,14 @@ outbox_endpoint_park_followers(OutboxEndpoint *ep)
 	 * An endpoint that seems to be down is not worth rows for what it could not
 	 * get anyway: the position names the few that wait.
 	 */
-	if (ep->breaker == OUTBOX_BREAKER_OPEN ||
-		ep->failures >= OUTBOX_BREAKER_FAILURES / 2)
+	if (ep->pace.breaker == OUTBOX_BREAKER_OPEN ||
+		ep->pace.failures >= OUTBOX_BREAKER_FAILURES / 2)
 		return;
 
-	while (!dlist_is_empty(&ep->parking))
+	while (!dlist_is_empty(&ep->queue.parking))
 	{
 		OutboxLane *lane = dlist_container(OutboxLane, parking_node,
-										   dlist_pop_head_node(&ep->parking));
+										   dlist_pop_head_node(&ep->queue.parking));
 
 		lane->on_parking = false;
 		if (is_blocked(lane))
@@ -427,14 +427,14 @@ outbox_endpoint_park_followers(OutboxEndpoint *ep)
 	}
 
 	/* With most slots busy there is no dam: what waits may as well wait here. */
-	if (ep->nwaiting >= OUTBOX_MAX_WAITING &&
-		ep->nheads < Min(ep->slots, ep->max_in_flight) / 2)
+	if (ep->queue.nwaiting >= OUTBOX_MAX_WAITING &&
+		ep->queue.nheads < Min(ep->pace.slots, ep->config.max_in_flight) / 2)
 	{
 		lanes_iterator it;
 		LaneEntry  *entry;
 
-		lanes_start_iterate(ep->lanes, &it);
-		while ((entry = lanes_iterate(ep->lanes, &it)) != NULL)
+		lanes_start_iterate(ep->queue.lanes, &it);
+		while ((entry = lanes_iterate(ep->queue.lanes, &it)) != NULL)
 			if (entry->lane->nwaiting > LONG_LANE)
 				park_lane(ep, entry->lane);
 	}

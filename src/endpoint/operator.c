@@ -26,7 +26,7 @@ look_again(OutboxEndpoint *ep, const char *key)
 
 	if (k == NULL)
 		return;
-	lane = ep->lanes_all ? outbox_lane_find(ep, k) : outbox_lane_get(ep, k, false);
+	lane = ep->queue.lanes_all ? outbox_lane_find(ep, k) : outbox_lane_get(ep, k, false);
 	if (lane)
 	{
 		outbox_lane_forget_rows(lane);
@@ -44,7 +44,7 @@ outbox_endpoint_revive(OutboxEndpoint *ep, int64 seq, const char *key,
 	outbox_endpoint_add_retry(ep, seq, due, key, 0);
 	if (lane_of(ep, key))
 		outbox_lane_park_later(ep, lane_of(ep, key));
-	if (blocked && ep->block_on_dead)
+	if (blocked && ep->config.block_on_dead)
 		look_again(ep, key);
 }
 
@@ -63,7 +63,7 @@ void
 outbox_endpoint_bury(OutboxEndpoint *ep, int64 seq, const char *key, bool blocked)
 {
 	outbox_endpoint_count_row(ep, seq, OUTBOX_ROW_DEAD, -1);
-	if (blocked && ep->block_on_dead)
+	if (blocked && ep->config.block_on_dead)
 		look_again(ep, key);
 }
 
@@ -95,16 +95,16 @@ outbox_endpoint_cancel_follower(OutboxEndpoint *ep, int64 seq, const char *key)
 void
 outbox_endpoint_skip(OutboxEndpoint *ep, int64 seq, bool counted)
 {
-	ep->cancelled_upto = Max(ep->cancelled_upto, seq);
-	ep->backlog -= counted;
-	for (int i = 0; i < ep->window_count; i++)
+	ep->feed.cancelled_upto = Max(ep->feed.cancelled_upto, seq);
+	ep->feed.backlog -= counted;
+	for (int i = 0; i < ep->feed.window_count; i++)
 	{
 		OutboxWindowEntry *entry = outbox_window_at(ep, i);
 
 		if (entry->event->seq == seq && !entry->cancelled)
 		{
 			entry->cancelled = true;
-			ep->ncancelled++;
+			ep->feed.ncancelled++;
 		}
 	}
 }
@@ -114,7 +114,7 @@ bool
 outbox_endpoint_holds(OutboxEndpoint *ep, int64 seq, const char *key)
 {
 	OutboxLane *lane = lane_of(ep, key);
-	dlist_head *lists[] = {&ep->ready, &ep->in_flight, &ep->settling,
+	dlist_head *lists[] = {&ep->queue.ready, &ep->queue.in_flight, &ep->queue.settling,
 	lane ? &lane->waiting : NULL};
 
 	for (size_t i = 0; i < lengthof(lists); i++)

@@ -18,8 +18,8 @@ void
 outbox_leave_flight(OutboxEndpoint *ep, OutboxDelivery *d)
 {
 	dlist_delete(&d->node);
-	ep->nin_flight--;
-	ep->nheads--;
+	ep->queue.nin_flight--;
+	ep->queue.nheads--;
 	if (d->lane && d->lane->head == d)
 		d->lane->head = NULL;
 }
@@ -30,9 +30,9 @@ set_error(OutboxEndpoint *ep, OutboxDelivery *d, const char *error)
 	if (d->error)
 		pfree(d->error);
 	d->error = MemoryContextStrdup(ep->cxt, error);
-	if (ep->last_error)
-		pfree(ep->last_error);
-	ep->last_error = MemoryContextStrdup(ep->cxt, error);
+	if (ep->tally.last_error)
+		pfree(ep->tally.last_error);
+	ep->tally.last_error = MemoryContextStrdup(ep->cxt, error);
 }
 
 /*
@@ -54,7 +54,7 @@ outbox_endpoint_dead_blocks(const char *reason)
 bool
 outbox_outcome_blocks(const OutboxEndpoint *ep, const char *reason)
 {
-	return ep->block_on_dead && outbox_endpoint_dead_blocks(reason);
+	return ep->config.block_on_dead && outbox_endpoint_dead_blocks(reason);
 }
 
 void
@@ -71,7 +71,7 @@ outbox_outcome_log_dead(const OutboxEndpoint *ep, const OutboxDelivery *d,
 						const char *reason)
 {
 	ereport(LOG, (errmsg("outbox delivery of event %s to \"%s\" is dead: %s",
-						 d->event->id_text, ep->name, reason)));
+						 d->event->id_text, ep->config.name, reason)));
 }
 
 void
@@ -97,29 +97,29 @@ void
 outbox_outcome_unsent(OutboxEndpoint *ep, OutboxDelivery *d, const char *reason, const char *error)
 {
 	d->state = OUTBOX_DELIVERY_IN_FLIGHT;
-	dlist_push_tail(&ep->in_flight, &d->node);
-	ep->nin_flight++;
-	ep->nheads++;
+	dlist_push_tail(&ep->queue.in_flight, &d->node);
+	ep->queue.nin_flight++;
+	ep->queue.nheads++;
 	outbox_endpoint_dead(ep, d, reason, error);
 }
 
 static void
 disable(OutboxEndpoint *ep, const OutboxOutcome *o, TimestampTz now)
 {
-	if (ep->disabled)
+	if (ep->status.disabled)
 		return;
-	ep->disabled = true;
-	ep->state_dirty = true;
-	ep->drop_window = true;
-	ep->state_since = now;
-	strlcpy(ep->reason, o->status == 410 ?
+	ep->status.disabled = true;
+	ep->status.state_dirty = true;
+	ep->feed.drop_window = true;
+	ep->status.state_since = now;
+	strlcpy(ep->status.reason, o->status == 410 ?
 			"the receiver answered 410 Gone" :
 			"the receiver answered webhook-delivery: disable",
-			sizeof(ep->reason));
+			sizeof(ep->status.reason));
 	ereport(LOG, (errmsg("outbox endpoint \"%s\" is disabled: %s",
-						 ep->name, ep->reason),
+						 ep->config.name, ep->status.reason),
 				  errhint("outbox.resume_endpoint('%s') goes on from where it stopped.",
-						  ep->name)));
+						  ep->config.name)));
 }
 
 bool
@@ -132,7 +132,7 @@ void
 outbox_outcome_failed(OutboxEndpoint *ep, OutboxDelivery *d, const OutboxOutcome *o,
 					  const char *error)
 {
-	ep->failed_attempts++;
+	ep->tally.failed_attempts++;
 	if (d->first_attempt_at == 0)
 		d->first_attempt_at = d->started_at;
 	d->last_status = o->status;
@@ -158,9 +158,9 @@ const char *
 outbox_outcome_exhausted(const OutboxEndpoint *ep, const OutboxDelivery *d,
 						 TimestampTz now)
 {
-	if (ep->max_attempts > 0 && d->attempts >= ep->max_attempts)
+	if (ep->config.max_attempts > 0 && d->attempts >= ep->config.max_attempts)
 		return "max_attempts";
-	if (now - d->first_attempt_at >= ep->max_age)
+	if (now - d->first_attempt_at >= ep->config.max_age)
 		return "max_age";
 	return NULL;
 }
@@ -173,9 +173,9 @@ outbox_outcome_wait(OutboxEndpoint *ep, const OutboxDelivery *d, const OutboxOut
 
 	if (o->retry_after > 0)
 	{
-		int64		floor = Min(o->retry_after, ep->backoff_max / USECS_PER_SEC + 1);
+		int64		floor = Min(o->retry_after, ep->config.backoff_max / USECS_PER_SEC + 1);
 
-		wait = Max(wait, Min(floor * USECS_PER_SEC, ep->backoff_max));
+		wait = Max(wait, Min(floor * USECS_PER_SEC, ep->config.backoff_max));
 	}
 	return wait;
 }
@@ -185,7 +185,7 @@ outbox_outcome_retry(OutboxEndpoint *ep, OutboxDelivery *d, TimestampTz due)
 {
 	OutboxLane *lane = d->lane;
 
-	d->next_attempt_at = Min(due, d->first_attempt_at + ep->max_age);
+	d->next_attempt_at = Min(due, d->first_attempt_at + ep->config.max_age);
 	outbox_delivery_settle(ep, d, OUTBOX_VERDICT_RETRY);
 	if (lane)
 	{
@@ -236,8 +236,8 @@ outbox_endpoint_done(OutboxEndpoint *ep, OutboxDelivery *d,
 {
 	OutboxLane *lane = d->lane;
 
-	ep->last_active_at = now;
-	ep->dirty = true;
+	ep->tally.last_active_at = now;
+	ep->place.dirty = true;
 	if (o->status < 200 || o->status > 299)
 	{
 		done_badly(ep, d, o, now);

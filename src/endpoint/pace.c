@@ -28,7 +28,7 @@ outbox_backoff(int attempt, int64 base, int64 max, double random)
 int64
 outbox_pace_backoff(OutboxEndpoint *ep, int attempt)
 {
-	return outbox_backoff(attempt, ep->backoff_base, ep->backoff_max,
+	return outbox_backoff(attempt, ep->config.backoff_base, ep->config.backoff_max,
 						  pg_prng_double(&pg_global_prng_state));
 }
 
@@ -36,32 +36,32 @@ outbox_pace_backoff(OutboxEndpoint *ep, int attempt)
 void
 outbox_pace_ramp_up(OutboxEndpoint *ep, TimestampTz now)
 {
-	if (ep->slots < ep->max_in_flight && now >= ep->ramp_at)
+	if (ep->pace.slots < ep->config.max_in_flight && now >= ep->pace.ramp_at)
 	{
-		ep->slots = Min(ep->slots * 2, ep->max_in_flight);
-		ep->ramp_at = now + USECS_PER_SEC;
+		ep->pace.slots = Min(ep->pace.slots * 2, ep->config.max_in_flight);
+		ep->pace.ramp_at = now + USECS_PER_SEC;
 	}
 }
 
 static void
 refill_tokens(OutboxEndpoint *ep, TimestampTz now)
 {
-	double		most = Max(1.0, ep->rate_limit / 10);
+	double		most = Max(1.0, ep->config.rate_limit / 10);
 
-	if (now > ep->tokens_at)
-		ep->tokens = Min(most, ep->tokens + ep->rate_limit *
-						 (now - ep->tokens_at) / USECS_PER_SEC);
-	ep->tokens_at = now;
+	if (now > ep->pace.tokens_at)
+		ep->pace.tokens = Min(most, ep->pace.tokens + ep->config.rate_limit *
+						 (now - ep->pace.tokens_at) / USECS_PER_SEC);
+	ep->pace.tokens_at = now;
 }
 
 TimestampTz
 outbox_pace_token_at(OutboxEndpoint *ep, TimestampTz now)
 {
-	if (ep->rate_limit == 0)
+	if (ep->config.rate_limit == 0)
 		return now;
 	refill_tokens(ep, now);
-	return ep->tokens >= 1 ? now :
-		now + (int64) ((1 - ep->tokens) / ep->rate_limit * USECS_PER_SEC) + 1;
+	return ep->pace.tokens >= 1 ? now :
+		now + (int64) ((1 - ep->pace.tokens) / ep->config.rate_limit * USECS_PER_SEC) + 1;
 }
 
 /*
@@ -71,20 +71,20 @@ outbox_pace_token_at(OutboxEndpoint *ep, TimestampTz now)
 bool
 outbox_pace_has_slot(const OutboxEndpoint *ep)
 {
-	int			slots = Min(ep->slots, ep->max_in_flight) - ep->failures;
+	int			slots = Min(ep->pace.slots, ep->config.max_in_flight) - ep->pace.failures;
 
-	return ep->nin_flight < Max(slots, 1);
+	return ep->queue.nin_flight < Max(slots, 1);
 }
 
 bool
 outbox_endpoint_may_send(OutboxEndpoint *ep, TimestampTz now)
 {
-	if (ep->paused || ep->disabled || ep->dropped || ep->held_for || ep->unstorable)
+	if (ep->status.paused || ep->status.disabled || ep->member.dropped || ep->status.held_for || ep->status.unstorable)
 		return false;
-	if (now < ep->retry_at)
+	if (now < ep->pace.retry_at)
 		return false;
-	if (ep->breaker == OUTBOX_BREAKER_OPEN)
-		return ep->nin_flight == 0;
+	if (ep->pace.breaker == OUTBOX_BREAKER_OPEN)
+		return ep->queue.nin_flight == 0;
 	if (!outbox_pace_has_slot(ep))
 		return false;
 	return outbox_pace_token_at(ep, now) <= now;
@@ -93,18 +93,18 @@ outbox_endpoint_may_send(OutboxEndpoint *ep, TimestampTz now)
 void
 outbox_pace_success(OutboxEndpoint *ep, TimestampTz now)
 {
-	ep->failures = 0;
-	ep->failing_events = 0;
-	if (ep->breaker == OUTBOX_BREAKER_OPEN)
+	ep->pace.failures = 0;
+	ep->pace.failing_events = 0;
+	if (ep->pace.breaker == OUTBOX_BREAKER_OPEN)
 	{
-		ep->breaker = OUTBOX_BREAKER_CLOSED;
-		ep->openings = 0;
-		ep->recovered = true;
-		ep->state_since = now;
-		ep->slots = 1;
-		ep->ramp_at = now + USECS_PER_SEC;
-		ep->retry_at = 0;
-		ereport(LOG, (errmsg("outbox endpoint \"%s\" answers again", ep->name)));
+		ep->pace.breaker = OUTBOX_BREAKER_CLOSED;
+		ep->pace.openings = 0;
+		ep->status.recovered = true;
+		ep->status.state_since = now;
+		ep->pace.slots = 1;
+		ep->pace.ramp_at = now + USECS_PER_SEC;
+		ep->pace.retry_at = 0;
+		ereport(LOG, (errmsg("outbox endpoint \"%s\" answers again", ep->config.name)));
 	}
 }
 
@@ -113,30 +113,30 @@ outbox_pace_failure(OutboxEndpoint *ep, OutboxDelivery *d, TimestampTz now)
 {
 	bool		known = false;
 
-	if (ep->breaker == OUTBOX_BREAKER_OPEN)
+	if (ep->pace.breaker == OUTBOX_BREAKER_OPEN)
 	{
 		/* Only the probe says something; what was in flight before does not. */
 		if (d->probe)
-			ep->retry_at = Max(ep->retry_at, now + outbox_pace_backoff(ep, ++ep->openings));
+			ep->pace.retry_at = Max(ep->pace.retry_at, now + outbox_pace_backoff(ep, ++ep->pace.openings));
 		return;
 	}
 
-	ep->failures++;
-	for (int i = 0; i < ep->failing_events; i++)
-		known = known || ep->failing_seq[i] == d->seq;
-	if (!known && ep->failing_events < OUTBOX_BREAKER_EVENTS)
-		ep->failing_seq[ep->failing_events++] = d->seq;
-	if (ep->failures < OUTBOX_BREAKER_FAILURES ||
-		ep->failing_events < OUTBOX_BREAKER_EVENTS)
+	ep->pace.failures++;
+	for (int i = 0; i < ep->pace.failing_events; i++)
+		known = known || ep->pace.failing_seq[i] == d->seq;
+	if (!known && ep->pace.failing_events < OUTBOX_BREAKER_EVENTS)
+		ep->pace.failing_seq[ep->pace.failing_events++] = d->seq;
+	if (ep->pace.failures < OUTBOX_BREAKER_FAILURES ||
+		ep->pace.failing_events < OUTBOX_BREAKER_EVENTS)
 		return;
 
-	ep->breaker = OUTBOX_BREAKER_OPEN;
-	ep->state_since = now;
-	ep->openings = 1;
-	ep->retry_at = Max(ep->retry_at, now + outbox_pace_backoff(ep, 1));
-	ep->drop_window = true;
+	ep->pace.breaker = OUTBOX_BREAKER_OPEN;
+	ep->status.state_since = now;
+	ep->pace.openings = 1;
+	ep->pace.retry_at = Max(ep->pace.retry_at, now + outbox_pace_backoff(ep, 1));
+	ep->feed.drop_window = true;
 	ereport(LOG, (errmsg("outbox endpoint \"%s\" is backing off: %d failures in a row, the last: %s",
-						 ep->name, ep->failures, ep->last_error)));
+						 ep->config.name, ep->pace.failures, ep->tally.last_error)));
 }
 
 /* Answers that speak for the whole endpoint, not for one event. */
@@ -146,8 +146,8 @@ outbox_pace_slow_down(OutboxEndpoint *ep, const OutboxOutcome *o, TimestampTz no
 	int64		wait = o->retry_after >= 0 ? o->retry_after : 0;
 
 	/* seconds beyond any backoff_max would overflow */
-	wait = Min(wait, ep->backoff_max / USECS_PER_SEC + 1) * USECS_PER_SEC;
-	ep->retry_at = Max(ep->retry_at, now + Min(wait, ep->backoff_max));
-	ep->slots = Max(1, Min(ep->slots, ep->max_in_flight) / 2);
-	ep->ramp_at = now + USECS_PER_SEC;
+	wait = Min(wait, ep->config.backoff_max / USECS_PER_SEC + 1) * USECS_PER_SEC;
+	ep->pace.retry_at = Max(ep->pace.retry_at, now + Min(wait, ep->config.backoff_max));
+	ep->pace.slots = Max(1, Min(ep->pace.slots, ep->config.max_in_flight) / 2);
+	ep->pace.ramp_at = now + USECS_PER_SEC;
 }

@@ -60,8 +60,8 @@ outbox_endpoint_load_failed(OutboxEndpoint *ep, int64 seq, const char *key,
 void
 outbox_endpoint_count_row(OutboxEndpoint *ep, int64 seq, OutboxRowStatus status, int n)
 {
-	if (ep->rows_counted || seq <= ep->rows_upto)
-		ep->rows[status] += n;
+	if (ep->table.rows_counted || seq <= ep->table.rows_upto)
+		ep->table.rows[status] += n;
 }
 
 /* Its row says something else than it did, or is gone. */
@@ -99,8 +99,8 @@ add_retry_numbers(dlist_head *list, int64 *to)
 int64 *
 outbox_endpoint_loaded_retries(OutboxEndpoint *ep, int *n)
 {
-	dlist_head *lists[] = {&ep->ready, &ep->in_flight, &ep->settling};
-	size_t		most = ep->nwaiting;
+	dlist_head *lists[] = {&ep->queue.ready, &ep->queue.in_flight, &ep->queue.settling};
+	size_t		most = ep->queue.nwaiting;
 	int64	   *seqs;
 	int64	   *end;
 	dlist_iter	iter;
@@ -111,7 +111,7 @@ outbox_endpoint_loaded_retries(OutboxEndpoint *ep, int *n)
 	seqs = end = palloc(sizeof(int64) * Max(most, 1));
 	for (size_t i = 0; i < lengthof(lists); i++)
 		end = add_retry_numbers(lists[i], end);
-	if (ep->nwaiting > 0)
+	if (ep->queue.nwaiting > 0)
 		end = outbox_lanes_visit_waiting(ep, add_retry_numbers, end);
 	*n = (int) (end - seqs);
 	return seqs;
@@ -120,12 +120,12 @@ outbox_endpoint_loaded_retries(OutboxEndpoint *ep, int *n)
 void
 outbox_endpoint_settled(OutboxEndpoint *ep)
 {
-	while (!dlist_is_empty(&ep->settling))
+	while (!dlist_is_empty(&ep->queue.settling))
 	{
 		OutboxDelivery *d = dlist_container(OutboxDelivery, node,
-											dlist_pop_head_node(&ep->settling));
+											dlist_pop_head_node(&ep->queue.settling));
 
-		ep->nsettling--;
+		ep->queue.nsettling--;
 		count_settled(ep, d);
 		if (d->verdict == OUTBOX_VERDICT_RETRY)
 		{
@@ -155,5 +155,5 @@ outbox_endpoint_settled(OutboxEndpoint *ep)
 		}
 		outbox_delivery_free(d);
 	}
-	ep->dirty = false;
+	ep->place.dirty = false;
 }

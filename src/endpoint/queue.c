@@ -23,8 +23,8 @@ outbox_delivery_make(OutboxEndpoint *ep, OutboxEvent *event, bool parked)
 	if (!parked)
 	{
 		d->held = true;
-		dlist_push_tail(&ep->held, &d->held_node);
-		ep->nheld++;
+		dlist_push_tail(&ep->queue.held, &d->held_node);
+		ep->queue.nheld++;
 	}
 	return d;
 }
@@ -36,7 +36,7 @@ release(OutboxDelivery *d)
 		return;
 	d->held = false;
 	dlist_delete(&d->held_node);
-	d->endpoint->nheld--;
+	d->endpoint->queue.nheld--;
 }
 
 void
@@ -63,17 +63,17 @@ void
 outbox_delivery_count(OutboxDelivery *d, int n)
 {
 	if (d->parked && d->was_retry)
-		d->endpoint->nloaded_retries += n;
+		d->endpoint->queue.nloaded_retries += n;
 	else if (d->parked)
-		d->endpoint->nloaded_blocked += n;
+		d->endpoint->queue.nloaded_blocked += n;
 }
 
 void
 outbox_delivery_ready(OutboxEndpoint *ep, OutboxDelivery *d)
 {
 	d->state = OUTBOX_DELIVERY_READY;
-	dlist_push_tail(&ep->ready, &d->node);
-	ep->nready++;
+	dlist_push_tail(&ep->queue.ready, &d->node);
+	ep->queue.nready++;
 	outbox_delivery_count(d, 1);
 }
 
@@ -82,8 +82,8 @@ void
 outbox_delivery_ready_again(OutboxEndpoint *ep, OutboxDelivery *d)
 {
 	d->state = OUTBOX_DELIVERY_READY;
-	dlist_push_head(&ep->ready, &d->node);
-	ep->nready++;
+	dlist_push_head(&ep->queue.ready, &d->node);
+	ep->queue.nready++;
 	outbox_delivery_count(d, 1);
 }
 
@@ -91,7 +91,7 @@ void
 outbox_delivery_leave_ready(OutboxEndpoint *ep, OutboxDelivery *d)
 {
 	dlist_delete(&d->node);
-	ep->nready--;
+	ep->queue.nready--;
 	outbox_delivery_count(d, -1);
 }
 
@@ -101,7 +101,7 @@ outbox_delivery_settle(OutboxEndpoint *ep, OutboxDelivery *d, OutboxVerdict verd
 	release(d);
 	d->verdict = verdict;
 	d->state = OUTBOX_DELIVERY_SETTLING;
-	dlist_push_tail(&ep->settling, &d->node);
-	ep->nsettling++;
-	ep->dirty = true;
+	dlist_push_tail(&ep->queue.settling, &d->node);
+	ep->queue.nsettling++;
+	ep->place.dirty = true;
 }

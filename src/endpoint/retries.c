@@ -48,16 +48,16 @@ compare_due(const pairingheap_node *a, const pairingheap_node *b, void *arg)
 void
 outbox_retries_init(OutboxEndpoint *ep)
 {
-	ep->retries = pairingheap_allocate(compare_due, NULL);
-	ep->retry_index = seqs_create(ep->cxt, 64, NULL);
+	ep->queue.retries = pairingheap_allocate(compare_due, NULL);
+	ep->queue.retry_index = seqs_create(ep->cxt, 64, NULL);
 }
 
 /* Lies it beyond those that the heap has to have? */
 static bool
 is_beyond(const OutboxEndpoint *ep, TimestampTz due, int64 seq)
 {
-	return !ep->retries_all &&
-		(due > ep->retries_due || (due == ep->retries_due && seq > ep->retries_seq));
+	return !ep->queue.retries_all &&
+		(due > ep->queue.retries_due || (due == ep->queue.retries_due && seq > ep->queue.retries_seq));
 }
 
 /*
@@ -83,7 +83,7 @@ outbox_retries_push(OutboxEndpoint *ep, int64 seq, TimestampTz due, int64 group,
 	SeqEntry   *entry;
 	bool		found;
 
-	entry = seqs_insert(ep->retry_index, seq, &found);
+	entry = seqs_insert(ep->queue.retry_index, seq, &found);
 	if (found)
 		return;
 	if (lane)
@@ -101,8 +101,8 @@ outbox_retries_push(OutboxEndpoint *ep, int64 seq, TimestampTz due, int64 group,
 	retry->lane = lane;
 	retry->loading = false;
 	entry->retry = retry;
-	pairingheap_add(ep->retries, &retry->node);
-	ep->nretries++;
+	pairingheap_add(ep->queue.retries, &retry->node);
+	ep->queue.nretries++;
 }
 
 void
@@ -117,21 +117,21 @@ outbox_endpoint_add_retry(OutboxEndpoint *ep, int64 seq, TimestampTz due,
 bool
 outbox_endpoint_has_due(OutboxEndpoint *ep, TimestampTz now)
 {
-	if (pairingheap_is_empty(ep->retries) || ep->nready >= outbox_endpoint_at_once(ep) ||
+	if (pairingheap_is_empty(ep->queue.retries) || ep->queue.nready >= outbox_endpoint_at_once(ep) ||
 		!outbox_endpoint_may_send(ep, now))
 		return false;
 
 	/* While the breaker is open any delivery will do as a probe. */
-	if (ep->breaker == OUTBOX_BREAKER_OPEN)
-		return ep->nready == 0;
+	if (ep->pace.breaker == OUTBOX_BREAKER_OPEN)
+		return ep->queue.nready == 0;
 	return pairingheap_container(OutboxRetry, node,
-								 pairingheap_first(ep->retries))->due <= now;
+								 pairingheap_first(ep->queue.retries))->due <= now;
 }
 
 int
 outbox_endpoint_take_due(OutboxEndpoint *ep, TimestampTz now, int64 *seqs, int max)
 {
-	int			enough = ep->breaker == OUTBOX_BREAKER_OPEN ? 1 :
+	int			enough = ep->pace.breaker == OUTBOX_BREAKER_OPEN ? 1 :
 		outbox_endpoint_at_once(ep);
 	int64		group = 0;
 	int			n = 0;
@@ -139,15 +139,15 @@ outbox_endpoint_take_due(OutboxEndpoint *ep, TimestampTz now, int64 *seqs, int m
 	while (n < max && outbox_endpoint_has_due(ep, now))
 	{
 		OutboxRetry *retry = pairingheap_container(OutboxRetry, node,
-												   pairingheap_first(ep->retries));
+												   pairingheap_first(ep->queue.retries));
 
 		if (n >= enough && (retry->group != group || group == 0 || enough == 1))
 			break;
-		pairingheap_remove_first(ep->retries);
+		pairingheap_remove_first(ep->queue.retries);
 		group = retry->group;
 		retry->loading = true;
-		ep->nretries--;
-		ep->nretries_loading++;
+		ep->queue.nretries--;
+		ep->queue.nretries_loading++;
 		seqs[n++] = retry->seq;
 	}
 	return n;
@@ -158,14 +158,14 @@ outbox_retries_not_loaded(OutboxEndpoint *ep, const int64 *seqs, int n)
 {
 	for (int i = 0; i < n; i++)
 	{
-		SeqEntry   *entry = seqs_lookup(ep->retry_index, seqs[i]);
+		SeqEntry   *entry = seqs_lookup(ep->queue.retry_index, seqs[i]);
 
 		if (entry == NULL || !entry->retry->loading)
 			continue;
 		entry->retry->loading = false;
-		pairingheap_add(ep->retries, &entry->retry->node);
-		ep->nretries_loading--;
-		ep->nretries++;
+		pairingheap_add(ep->queue.retries, &entry->retry->node);
+		ep->queue.nretries_loading--;
+		ep->queue.nretries++;
 	}
 }
 
@@ -174,7 +174,7 @@ forget(OutboxEndpoint *ep, OutboxRetry *retry)
 {
 	if (retry->lane)
 		retry->lane->blockers--;
-	seqs_delete(ep->retry_index, retry->seq);
+	seqs_delete(ep->queue.retry_index, retry->seq);
 	pfree(retry);
 }
 
@@ -182,13 +182,13 @@ forget(OutboxEndpoint *ep, OutboxRetry *retry)
 OutboxLane *
 outbox_retries_loaded(OutboxEndpoint *ep, int64 seq)
 {
-	SeqEntry   *entry = seqs_lookup(ep->retry_index, seq);
+	SeqEntry   *entry = seqs_lookup(ep->queue.retry_index, seq);
 	OutboxLane *lane;
 
 	if (entry == NULL || !entry->retry->loading)
 		return NULL;
 	lane = entry->retry->lane;
-	ep->nretries_loading--;
+	ep->queue.nretries_loading--;
 	forget(ep, entry->retry);
 	return lane;
 }
@@ -197,11 +197,11 @@ outbox_retries_loaded(OutboxEndpoint *ep, int64 seq)
 void
 outbox_retries_remove(OutboxEndpoint *ep, int64 seq)
 {
-	SeqEntry   *entry = seqs_lookup(ep->retry_index, seq);
+	SeqEntry   *entry = seqs_lookup(ep->queue.retry_index, seq);
 
 	Assert(entry != NULL && !entry->retry->loading);
-	pairingheap_remove(ep->retries, &entry->retry->node);
-	ep->nretries--;
+	pairingheap_remove(ep->queue.retries, &entry->retry->node);
+	ep->queue.nretries--;
 	forget(ep, entry->retry);
 }
 
@@ -209,17 +209,17 @@ outbox_retries_remove(OutboxEndpoint *ep, int64 seq)
 void
 outbox_retries_hurry(OutboxEndpoint *ep, int64 seq, TimestampTz now)
 {
-	OutboxRetry *retry = seqs_lookup(ep->retry_index, seq)->retry;
+	OutboxRetry *retry = seqs_lookup(ep->queue.retry_index, seq)->retry;
 
-	pairingheap_remove(ep->retries, &retry->node);
+	pairingheap_remove(ep->queue.retries, &retry->node);
 	retry->due = now;
-	pairingheap_add(ep->retries, &retry->node);
+	pairingheap_add(ep->queue.retries, &retry->node);
 }
 
 bool
 outbox_retries_wait(OutboxEndpoint *ep, int64 seq)
 {
-	SeqEntry   *entry = seqs_lookup(ep->retry_index, seq);
+	SeqEntry   *entry = seqs_lookup(ep->queue.retry_index, seq);
 
 	return entry != NULL && !entry->retry->loading;
 }
@@ -229,18 +229,18 @@ void
 outbox_retries_forget(OutboxEndpoint *ep)
 {
 	OutboxRetry *first = pairingheap_container(OutboxRetry, node,
-											   pairingheap_first(ep->retries));
+											   pairingheap_first(ep->queue.retries));
 	seqs_iterator it;
 	SeqEntry   *entry;
 
 	if (!is_beyond(ep, first->due, first->seq - 1))
 	{
-		ep->retries_due = first->due;
-		ep->retries_seq = first->seq - 1;
+		ep->queue.retries_due = first->due;
+		ep->queue.retries_seq = first->seq - 1;
 	}
-	ep->retries_all = false;
-	seqs_start_iterate(ep->retry_index, &it);
-	while ((entry = seqs_iterate(ep->retry_index, &it)) != NULL)
+	ep->queue.retries_all = false;
+	seqs_start_iterate(ep->queue.retry_index, &it);
+	while ((entry = seqs_iterate(ep->queue.retry_index, &it)) != NULL)
 	{
 		Assert(!entry->retry->loading);
 		if (entry->retry->lane)
@@ -250,7 +250,7 @@ outbox_retries_forget(OutboxEndpoint *ep)
 		}
 		pfree(entry->retry);
 	}
-	seqs_reset(ep->retry_index);
-	pairingheap_reset(ep->retries);
-	ep->nretries = 0;
+	seqs_reset(ep->queue.retry_index);
+	pairingheap_reset(ep->queue.retries);
+	ep->queue.nretries = 0;
 }

@@ -105,13 +105,13 @@ passes(JsonPath *filter, OutboxRow *row)
 OutboxFilterResult
 outbox_passes(const OutboxEndpoint *ep, OutboxRow *row)
 {
-	return passes(ep->filter, row);
+	return passes(ep->config.filter, row);
 }
 
 bool
 outbox_subscribes(const OutboxEndpoint *ep, const char *topic, size_t len)
 {
-	return outbox_topic_in_list(topic, len, ep->patterns, ep->npatterns);
+	return outbox_topic_in_list(topic, len, ep->config.patterns, ep->config.npatterns);
 }
 
 static OutboxSubscribers *

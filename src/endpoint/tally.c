@@ -21,8 +21,8 @@ outbox_tally_resume(OutboxEndpoint *ep)
 	if (!outbox_stats_fetch(MyDatabaseId, ep->id, &s) ||
 		s.recent_second > GetCurrentTimestamp() / USECS_PER_SEC)
 		return;
-	ep->recent_second = s.recent_second;
-	memcpy(ep->recent, s.recent, sizeof(ep->recent));
+	ep->tally.recent_second = s.recent_second;
+	memcpy(ep->tally.recent, s.recent, sizeof(ep->tally.recent));
 }
 
 void
@@ -32,16 +32,16 @@ outbox_tally_latency(OutboxEndpoint *ep, int64 usec, TimestampTz now)
 	int			row = minute % OUTBOX_HISTOGRAM_MINUTES;
 	int			bucket;
 
-	if (ep->latency == NULL)
-		ep->latency = MemoryContextAllocZero(ep->cxt, sizeof(OutboxHistogram));
-	if (ep->latency->minute[row] != minute)
+	if (ep->tally.latency == NULL)
+		ep->tally.latency = MemoryContextAllocZero(ep->cxt, sizeof(OutboxHistogram));
+	if (ep->tally.latency->minute[row] != minute)
 	{
-		memset(ep->latency->count[row], 0, sizeof(ep->latency->count[row]));
-		ep->latency->minute[row] = minute;
+		memset(ep->tally.latency->count[row], 0, sizeof(ep->tally.latency->count[row]));
+		ep->tally.latency->minute[row] = minute;
 	}
 	/* four buckets for each doubling, from 1 µs on */
 	bucket = usec <= 1 ? 0 : (int) (log2((double) usec) * 4);
-	ep->latency->count[row][Min(bucket, OUTBOX_HISTOGRAM_BUCKETS - 1)]++;
+	ep->tally.latency->count[row][Min(bucket, OUTBOX_HISTOGRAM_BUCKETS - 1)]++;
 }
 
 void
@@ -49,10 +49,10 @@ outbox_tally_success(OutboxEndpoint *ep, TimestampTz now)
 {
 	int64		second = now / USECS_PER_SEC;
 
-	for (int64 s = Max(ep->recent_second + 1, second - 59); s <= second; s++)
-		ep->recent[s % 60] = 0;
-	ep->recent_second = Max(ep->recent_second, second);
-	ep->recent[second % 60]++;
-	ep->delivered++;
-	ep->last_success_at = now;
+	for (int64 s = Max(ep->tally.recent_second + 1, second - 59); s <= second; s++)
+		ep->tally.recent[s % 60] = 0;
+	ep->tally.recent_second = Max(ep->tally.recent_second, second);
+	ep->tally.recent[second % 60]++;
+	ep->tally.delivered++;
+	ep->tally.last_success_at = now;
 }

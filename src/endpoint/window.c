@@ -23,20 +23,20 @@
 bool
 outbox_endpoint_wants_events(const OutboxEndpoint *ep, TimestampTz now)
 {
-	if (ep->paused || ep->disabled || ep->dropped || ep->held_for)
+	if (ep->status.paused || ep->status.disabled || ep->member.dropped || ep->status.held_for)
 		return false;
-	if (ep->breaker == OUTBOX_BREAKER_OPEN)
-		return now >= ep->retry_at && ep->window_count == 0 && ep->nready == 0 &&
-			ep->nin_flight == 0 && ep->retries_all &&
-			ep->nretries + ep->nretries_loading == 0;
+	if (ep->pace.breaker == OUTBOX_BREAKER_OPEN)
+		return now >= ep->pace.retry_at && ep->feed.window_count == 0 && ep->queue.nready == 0 &&
+			ep->queue.nin_flight == 0 && ep->queue.retries_all &&
+			ep->queue.nretries + ep->queue.nretries_loading == 0;
 
 	/* An endpoint that has nothing at all may always read something. */
-	if (ep->window_count == 0)
-		return (ep->nready == 0 && ep->nin_flight == 0) || outbox_memory_fits(0);
+	if (ep->feed.window_count == 0)
+		return (ep->queue.nready == 0 && ep->queue.nin_flight == 0) || outbox_memory_fits(0);
 
 	/* Read ahead while memory lasts. */
-	return ep->window_count <= OUTBOX_WINDOW / 2 &&
-		ep->window_bytes <= OUTBOX_WINDOW_BYTES / 2 &&
+	return ep->feed.window_count <= OUTBOX_WINDOW / 2 &&
+		ep->feed.window_bytes <= OUTBOX_WINDOW_BYTES / 2 &&
 		outbox_memory_fits_ahead(0);
 }
 
@@ -45,33 +45,33 @@ bool
 outbox_endpoint_may_push(const OutboxEndpoint *ep)
 {
 	return outbox_memory_fits(0) ||
-		ep->window_count + ep->nready + ep->nin_flight == 0;
+		ep->feed.window_count + ep->queue.nready + ep->queue.nin_flight == 0;
 }
 
 /* Most endpoints never have more than a few events before them. */
 static void
 grow_window(OutboxEndpoint *ep)
 {
-	int			size = Min(Max(2 * ep->window_size, 16), OUTBOX_WINDOW);
+	int			size = Min(Max(2 * ep->feed.window_size, 16), OUTBOX_WINDOW);
 	OutboxWindowEntry *larger = MemoryContextAlloc(ep->cxt, sizeof(OutboxWindowEntry) * size);
 
-	for (int i = 0; i < ep->window_count; i++)
+	for (int i = 0; i < ep->feed.window_count; i++)
 		larger[i] = *outbox_window_at(ep, i);
-	if (ep->window)
-		pfree(ep->window);
-	ep->window = larger;
-	ep->window_size = size;
-	ep->window_start = 0;
+	if (ep->feed.window)
+		pfree(ep->feed.window);
+	ep->feed.window = larger;
+	ep->feed.window_size = size;
+	ep->feed.window_start = 0;
 }
 
 void
 outbox_endpoint_free_window(OutboxEndpoint *ep)
 {
-	Assert(ep->window_count == 0);
-	if (ep->window)
-		pfree(ep->window);
-	ep->window = NULL;
-	ep->window_size = ep->window_start = 0;
+	Assert(ep->feed.window_count == 0);
+	if (ep->feed.window)
+		pfree(ep->feed.window);
+	ep->feed.window = NULL;
+	ep->feed.window_size = ep->feed.window_start = 0;
 }
 
 bool
@@ -80,21 +80,21 @@ outbox_endpoint_push(OutboxEndpoint *ep, OutboxEvent *event,
 {
 	OutboxWindowEntry *entry;
 
-	if (ep->window_count == OUTBOX_WINDOW ||
-		(ep->window_count > 0 && ep->window_bytes > OUTBOX_WINDOW_BYTES))
+	if (ep->feed.window_count == OUTBOX_WINDOW ||
+		(ep->feed.window_count > 0 && ep->feed.window_bytes > OUTBOX_WINDOW_BYTES))
 		return false;
-	if (ep->window_count == 0)
-		outbox_cursor_set(&ep->frontier, event->page->done, event->page->under,
+	if (ep->feed.window_count == 0)
+		outbox_cursor_set(&ep->feed.frontier, event->page->done, event->page->under,
 						  event->seq - 1);
-	if (ep->window_count == ep->window_size)
+	if (ep->feed.window_count == ep->feed.window_size)
 		grow_window(ep);
-	entry = outbox_window_at(ep, ep->window_count++);
+	entry = outbox_window_at(ep, ep->feed.window_count++);
 	entry->event = event;
 	entry->bytes = outbox_event_bytes(event);
 	entry->filter = filter;
 	entry->cancelled = cancelled;
-	ep->ncancelled += cancelled;
-	ep->window_bytes += entry->bytes;
+	ep->feed.ncancelled += cancelled;
+	ep->feed.window_bytes += entry->bytes;
 	event->page->refs++;
 	return true;
 }
@@ -104,39 +104,39 @@ pop_window(OutboxEndpoint *ep)
 {
 	OutboxWindowEntry entry = *outbox_window_at(ep, 0);
 
-	ep->window_start = (ep->window_start + 1) % ep->window_size;
-	ep->window_count--;
-	ep->window_bytes -= entry.bytes;
+	ep->feed.window_start = (ep->feed.window_start + 1) % ep->feed.window_size;
+	ep->feed.window_count--;
+	ep->feed.window_bytes -= entry.bytes;
 	return entry;
 }
 
 const OutboxCursor *
 outbox_endpoint_frontier(OutboxEndpoint *ep, const OutboxCursor *head)
 {
-	if (ep->window_count == 0)
-		outbox_cursor_copy(&ep->frontier, ep->attached ? head : &ep->cursor);
-	return &ep->frontier;
+	if (ep->feed.window_count == 0)
+		outbox_cursor_copy(&ep->feed.frontier, ep->feed.attached ? head : &ep->feed.cursor);
+	return &ep->feed.frontier;
 }
 
 void
 outbox_window_clear(OutboxEndpoint *ep)
 {
-	while (ep->window_count > 0)
+	while (ep->feed.window_count > 0)
 		outbox_page_unref(pop_window(ep).event->page);
-	ep->window_known = 0;
-	ep->ncancelled = 0;
+	ep->feed.window_known = 0;
+	ep->feed.ncancelled = 0;
 }
 
 void
 outbox_endpoint_drop_window(OutboxEndpoint *ep, const OutboxCursor *head)
 {
 	outbox_endpoint_frontier(ep, head);
-	if (ep->window_count > 0)
-		ep->backlog_since = outbox_window_at(ep, 0)->event->created_at;
+	if (ep->feed.window_count > 0)
+		ep->feed.backlog_since = outbox_window_at(ep, 0)->event->created_at;
 	outbox_window_clear(ep);
-	ep->attached = false;
-	outbox_cursor_copy(&ep->cursor, &ep->frontier);
-	ep->drop_window = false;
+	ep->feed.attached = false;
+	outbox_cursor_copy(&ep->feed.cursor, &ep->feed.frontier);
+	ep->feed.drop_window = false;
 }
 
 bool
@@ -147,36 +147,36 @@ outbox_endpoint_examine(OutboxEndpoint *ep, OutboxDelivery **result)
 	OutboxDelivery *d = NULL;
 
 	*result = NULL;
-	if (ep->window_count == 0 || ep->nwaiting >= OUTBOX_MAX_WAITING)
+	if (ep->feed.window_count == 0 || ep->queue.nwaiting >= OUTBOX_MAX_WAITING)
 		return false;
 
 	/* Something of its key may be parked that memory does not know of. */
-	if (!ep->lanes_all && ep->window_known == 0)
+	if (!ep->queue.lanes_all && ep->feed.window_known == 0)
 		return false;
-	if (ep->ordering == OUTBOX_ORDER_STRICT)
+	if (ep->config.ordering == OUTBOX_ORDER_STRICT)
 	{
 		OutboxLane *lane = outbox_lane_find(ep, "");
 
 		/* One request at a time: the position waits, too. */
-		if (lane != NULL && (ep->batch_size == 1 || !outbox_lane_is_free(lane) ||
-							 lane->parked || lane->nwaiting >= ep->batch_size))
+		if (lane != NULL && (ep->config.batch_size == 1 || !outbox_lane_is_free(lane) ||
+							 lane->parked || lane->nwaiting >= ep->config.batch_size))
 			return false;
 	}
 
 	entry = pop_window(ep);
 	event = entry.event;
-	ep->window_known = Max(ep->window_known - 1, 0);
+	ep->feed.window_known = Max(ep->feed.window_known - 1, 0);
 	if (entry.cancelled)
-		ep->ncancelled--;
+		ep->feed.ncancelled--;
 	else
-		ep->backlog--;
-	ep->backlog_since = Max(ep->backlog_since, event->created_at);
-	ep->dirty = true;
-	if (ep->frontier.under != event->page->under ||
-		ep->frontier.done != event->page->done)
-		outbox_cursor_set(&ep->frontier, event->page->done, event->page->under,
+		ep->feed.backlog--;
+	ep->feed.backlog_since = Max(ep->feed.backlog_since, event->created_at);
+	ep->place.dirty = true;
+	if (ep->feed.frontier.under != event->page->under ||
+		ep->feed.frontier.done != event->page->done)
+		outbox_cursor_set(&ep->feed.frontier, event->page->done, event->page->under,
 						  event->seq);
-	ep->frontier.last_seq = event->seq;
+	ep->feed.frontier.last_seq = event->seq;
 	if (!entry.cancelled)
 	{
 		d = outbox_delivery_make(ep, event, false);

@@ -219,7 +219,7 @@ copy_strings(char **from, int n)
 	return to;
 }
 
-/* In clear, palloc'd; as stored, and ep->held_for says why, where it does not open. */
+/* In clear, palloc'd; as stored, and ep->status.held_for says why, where it does not open. */
 static char *
 open_value(OutboxEndpoint *ep, const char *field, const char *value)
 {
@@ -228,18 +228,18 @@ open_value(OutboxEndpoint *ep, const char *field, const char *value)
 
 	if (clear)
 		return clear;
-	ep->held_for = pstrdup(problem);
+	ep->status.held_for = pstrdup(problem);
 	return pstrdup(value);
 }
 
 static void
 open_headers(OutboxEndpoint *ep)
 {
-	for (int i = 0; i < ep->request.nheaders; i++)
+	for (int i = 0; i < ep->config.request.nheaders; i++)
 	{
-		char	   *field = psprintf(OUTBOX_FIELD_HEADER "%s", ep->request.header_names[i]);
+		char	   *field = psprintf(OUTBOX_FIELD_HEADER "%s", ep->config.request.header_names[i]);
 
-		ep->request.header_values[i] = open_value(ep, field, ep->request.header_values[i]);
+		ep->config.request.header_values[i] = open_value(ep, field, ep->config.request.header_values[i]);
 		pfree(field);
 	}
 }
@@ -251,15 +251,15 @@ open_secrets(OutboxEndpoint *ep, const OutboxSettings *s)
 	char	   *secret = s->secret ? open_value(ep, OUTBOX_FIELD_SECRET, s->secret) : NULL;
 	char	   *previous = s->previous ? open_value(ep, OUTBOX_FIELD_PREVIOUS, s->previous) : NULL;
 
-	ep->request.nkeys = 0;
-	if (secret && outbox_secret_decode(secret, &ep->request.keys[0]))
+	ep->config.request.nkeys = 0;
+	if (secret && outbox_secret_decode(secret, &ep->config.request.keys[0]))
 	{
-		ep->request.nkeys = 1;
-		if (previous && outbox_secret_decode(previous, &ep->request.keys[1]))
-			ep->request.nkeys = 2;
+		ep->config.request.nkeys = 1;
+		if (previous && outbox_secret_decode(previous, &ep->config.request.keys[1]))
+			ep->config.request.nkeys = 2;
 	}
-	if (ep->request.nkeys == 0 && ep->held_for == NULL)
-		ep->held_for = "secret missing";
+	if (ep->config.request.nkeys == 0 && ep->status.held_for == NULL)
+		ep->status.held_for = "secret missing";
 	if (secret)
 		explicit_bzero(secret, strlen(secret));
 	if (previous)
@@ -279,65 +279,65 @@ assign(OutboxEndpoint *ep, const OutboxSettings *s)
 											  ALLOCSET_SMALL_SIZES);
 	MemoryContext old = MemoryContextSwitchTo(cxt);
 
-	ep->name = pstrdup(s->name);
-	ep->npatterns = s->npatterns;
-	ep->patterns = copy_strings(s->patterns, s->npatterns);
-	ep->row_version = s->row_version;
-	ep->filter = NULL;
+	ep->config.name = pstrdup(s->name);
+	ep->config.npatterns = s->npatterns;
+	ep->config.patterns = copy_strings(s->patterns, s->npatterns);
+	ep->config.row_version = s->row_version;
+	ep->config.filter = NULL;
 	if (s->filter)
 	{
-		ep->filter = palloc(VARSIZE(s->filter));
-		memcpy(ep->filter, s->filter, VARSIZE(s->filter));
+		ep->config.filter = palloc(VARSIZE(s->filter));
+		memcpy(ep->config.filter, s->filter, VARSIZE(s->filter));
 	}
-	ep->held_for = NULL;
-	ep->keys_version = s->keys_version;
-	ep->target.url = open_value(ep, OUTBOX_FIELD_URL, s->url);
-	ep->target.connect_timeout = (int) Min(s->connect_timeout / 1000, PG_INT32_MAX);
-	ep->target.timeout = (int) Min(s->timeout / 1000, PG_INT32_MAX);
-	ep->target.whole_answer = s->batch_size > 1;
-	ep->request.format = s->format;
-	ep->request.nheaders = s->nheaders;
-	ep->request.header_names = copy_strings(s->header_names, s->nheaders);
-	ep->request.header_values = copy_strings(s->header_values, s->nheaders);
+	ep->status.held_for = NULL;
+	ep->config.keys_version = s->keys_version;
+	ep->config.target.url = open_value(ep, OUTBOX_FIELD_URL, s->url);
+	ep->config.target.connect_timeout = (int) Min(s->connect_timeout / 1000, PG_INT32_MAX);
+	ep->config.target.timeout = (int) Min(s->timeout / 1000, PG_INT32_MAX);
+	ep->config.target.whole_answer = s->batch_size > 1;
+	ep->config.request.format = s->format;
+	ep->config.request.nheaders = s->nheaders;
+	ep->config.request.header_names = copy_strings(s->header_names, s->nheaders);
+	ep->config.request.header_values = copy_strings(s->header_values, s->nheaders);
 	open_headers(ep);
 	open_secrets(ep, s);
-	ep->previous_until = s->previous_until;
-	ep->ordering = s->ordering;
-	ep->block_on_dead = s->block_on_dead;
-	ep->max_in_flight = s->max_in_flight;
-	if (ep->slots == 0 ||
-		(ep->breaker == OUTBOX_BREAKER_CLOSED && ep->ramp_at == 0))
-		ep->slots = s->max_in_flight;
-	ep->rate_limit = s->rate_limit;
-	ep->max_attempts = s->max_attempts;
-	ep->max_age = s->max_age;
-	ep->backoff_base = s->backoff_base;
-	ep->backoff_max = s->backoff_max;
-	ep->batch_size = s->batch_size;
-	ep->batch_wait = s->batch_wait;
-	if (ep->disabled && !s->disabled)
-		ep->retry_at = 0;		/* resumed: no backoff from before counts */
-	ep->paused = s->paused;
+	ep->config.previous_until = s->previous_until;
+	ep->config.ordering = s->ordering;
+	ep->config.block_on_dead = s->block_on_dead;
+	ep->config.max_in_flight = s->max_in_flight;
+	if (ep->pace.slots == 0 ||
+		(ep->pace.breaker == OUTBOX_BREAKER_CLOSED && ep->pace.ramp_at == 0))
+		ep->pace.slots = s->max_in_flight;
+	ep->config.rate_limit = s->rate_limit;
+	ep->config.max_attempts = s->max_attempts;
+	ep->config.max_age = s->max_age;
+	ep->config.backoff_base = s->backoff_base;
+	ep->config.backoff_max = s->backoff_max;
+	ep->config.batch_size = s->batch_size;
+	ep->config.batch_wait = s->batch_wait;
+	if (ep->status.disabled && !s->disabled)
+		ep->pace.retry_at = 0;		/* resumed: no backoff from before counts */
+	ep->status.paused = s->paused;
 
 	/* What the receiver asked for may not be in the table yet. */
-	if (!ep->state_dirty)
+	if (!ep->status.state_dirty)
 	{
-		ep->disabled = s->disabled;
-		if (ep->breaker == OUTBOX_BREAKER_CLOSED)
-			ep->state_since = s->state_since;
-		strlcpy(ep->reason, s->reason ? s->reason : "", sizeof(ep->reason));
+		ep->status.disabled = s->disabled;
+		if (ep->pace.breaker == OUTBOX_BREAKER_CLOSED)
+			ep->status.state_since = s->state_since;
+		strlcpy(ep->status.reason, s->reason ? s->reason : "", sizeof(ep->status.reason));
 	}
-	ep->version = s->version;
+	ep->config.version = s->version;
 
-	if (ep->settings_cxt)
+	if (ep->config.settings_cxt)
 	{
-		if (ep->retired_cxt == NULL)
-			ep->retired_cxt = AllocSetContextCreate(ep->cxt, "outbox retired settings",
+		if (ep->config.retired_cxt == NULL)
+			ep->config.retired_cxt = AllocSetContextCreate(ep->cxt, "outbox retired settings",
 													ALLOCSET_SMALL_SIZES);
-		MemoryContextSetParent(ep->settings_cxt, ep->retired_cxt);
+		MemoryContextSetParent(ep->config.settings_cxt, ep->config.retired_cxt);
 	}
 	MemoryContextSetParent(cxt, ep->cxt);
-	ep->settings_cxt = cxt;
+	ep->config.settings_cxt = cxt;
 	MemoryContextSwitchTo(old);
 }
 

@@ -140,7 +140,7 @@ begin_payload(StringInfo buf, const OutboxEndpoint *ep)
 {
 	initStringInfo(buf);
 	appendStringInfoString(buf, "{\"endpoint\": ");
-	escape_json(buf, ep->name);
+	escape_json(buf, ep->config.name);
 }
 
 /* An event of our own that dies is not told. */
@@ -167,7 +167,7 @@ tell_dead(OutboxEndpoint *ep)
 	initStringInfo(&one);
 	begin_payload(&buf, ep);
 	appendStringInfoString(&buf, ", \"events\": [");
-	dlist_foreach(iter, &ep->settling)
+	dlist_foreach(iter, &ep->queue.settling)
 	{
 		OutboxDelivery *d = dlist_container(OutboxDelivery, node, iter.cur);
 
@@ -196,17 +196,17 @@ outbox_notice_write(OutboxEndpoint *ep, bool disabled)
 {
 	StringInfoData buf;
 
-	if (ep->nsettling > 0 && outbox_subscribers_exist("outbox.dead"))
+	if (ep->queue.nsettling > 0 && outbox_subscribers_exist("outbox.dead"))
 		tell_dead(ep);
 	if (disabled && outbox_subscribers_exist("outbox.disabled"))
 	{
 		begin_payload(&buf, ep);
 		appendStringInfoString(&buf, ", \"reason\": ");
-		escape_json(&buf, ep->reason);
+		escape_json(&buf, ep->status.reason);
 		appendStringInfoChar(&buf, '}');
 		emit("outbox.disabled", buf.data);
 	}
-	if (ep->recovered && outbox_subscribers_exist("outbox.recovered"))
+	if (ep->status.recovered && outbox_subscribers_exist("outbox.recovered"))
 	{
 		begin_payload(&buf, ep);
 		appendStringInfoChar(&buf, '}');

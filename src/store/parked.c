@@ -67,14 +67,14 @@ event_is_gone(OutboxEndpoint *ep, int64 seq, bool retry)
 {
 	ereport(WARNING,
 			(errmsg("outbox event with seq " INT64_FORMAT " for endpoint \"%s\" is gone",
-					seq, ep->name)));
+					seq, ep->config.name)));
 	gone = gone == NULL ? MemoryContextAlloc(TopMemoryContext, sizeof(Gone)) :
 		repalloc(gone, sizeof(Gone) * (ngone + 1));
 	gone[ngone].endpoint_id = ep->id;
 	gone[ngone++].seq = seq;
 	outbox_endpoint_count_row(ep, seq, retry ? OUTBOX_ROW_RETRYING : OUTBOX_ROW_BLOCKED, -1);
 	outbox_endpoint_count_row(ep, seq, OUTBOX_ROW_DEAD, 1);
-	ep->dirty = true;
+	ep->place.dirty = true;
 }
 
 bool
@@ -232,7 +232,7 @@ fetch_followers(OutboxEndpoint *ep, const OutboxLane *lane, Loading *l)
 		Int64GetDatum(outbox_endpoint_at_once(ep)), Int64GetDatum(lane->first_parked),
 	CStringGetTextDatum(lane->key)};
 
-	if (ep->ordering == OUTBOX_ORDER_STRICT)
+	if (ep->config.ordering == OUTBOX_ORDER_STRICT)
 		outbox_plan_run(&of_all,
 					"SELECT " LOADED " FROM outbox.parked"
 					" WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
@@ -256,9 +256,9 @@ fetch_followers(OutboxEndpoint *ep, const OutboxLane *lane, Loading *l)
 void
 outbox_parked_load_followers(OutboxEndpoint *ep)
 {
-	while (!dlist_is_empty(&ep->loading))
+	while (!dlist_is_empty(&ep->queue.loading))
 	{
-		OutboxLane *lane = dlist_head_element(OutboxLane, loading_node, &ep->loading);
+		OutboxLane *lane = dlist_head_element(OutboxLane, loading_node, &ep->queue.loading);
 		Loading		l;
 		bool		found = fetch_followers(ep, lane, &l);
 
@@ -345,11 +345,11 @@ unpark(OutboxEndpoint *ep, OutboxDelivery *d)
 void
 outbox_parked_write(OutboxEndpoint *ep)
 {
-	int64	   *parked = palloc(sizeof(int64) * Max(ep->nsettling, 1));
+	int64	   *parked = palloc(sizeof(int64) * Max(ep->queue.nsettling, 1));
 	int			n = 0;
 	dlist_iter	iter;
 
-	dlist_foreach(iter, &ep->settling)
+	dlist_foreach(iter, &ep->queue.settling)
 	{
 		OutboxDelivery *d = dlist_container(OutboxDelivery, node, iter.cur);
 

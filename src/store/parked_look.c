@@ -59,9 +59,9 @@ outbox_parked_share_room(int64 nendpoints)
 void
 outbox_parked_keep_room(OutboxEndpoint *ep)
 {
-	if (ep->nretries > 2 * room)
+	if (ep->queue.nretries > 2 * room)
 		outbox_retries_forget(ep);
-	if (ep->ordering == OUTBOX_ORDER_KEY && outbox_lanes_count(ep) > 2 * room)
+	if (ep->config.ordering == OUTBOX_ORDER_KEY && outbox_lanes_count(ep) > 2 * room)
 		outbox_lanes_evict(ep);
 }
 
@@ -70,7 +70,7 @@ outbox_parked_keep_room(OutboxEndpoint *ep)
 static bool
 wants_retries(const OutboxEndpoint *ep)
 {
-	return !ep->retries_all && ep->nretries <= room / 4;
+	return !ep->queue.retries_all && ep->queue.nretries <= room / 4;
 }
 
 static int
@@ -92,9 +92,9 @@ read_retries(OutboxEndpoint *ep)
 	static SPIPlanPtr plan;
 	int			n;
 	int64	   *loaded = outbox_endpoint_loaded_retries(ep, &n);
-	TimestampTz latest = GetCurrentTimestamp() + ep->backoff_max;
-	Datum		args[4] = {Int32GetDatum(ep->id), TimestampTzGetDatum(ep->retries_due),
-		Int64GetDatum(ep->retries_seq), Int64GetDatum(room)};
+	TimestampTz latest = GetCurrentTimestamp() + ep->config.backoff_max;
+	Datum		args[4] = {Int32GetDatum(ep->id), TimestampTzGetDatum(ep->queue.retries_due),
+		Int64GetDatum(ep->queue.retries_seq), Int64GetDatum(room)};
 
 	qsort(loaded, n, sizeof(int64), compare_int8);
 	outbox_plan_run(&plan,
@@ -103,7 +103,7 @@ read_retries(OutboxEndpoint *ep)
 					" AND ROW(p.next_attempt_at, p.seq) OPERATOR(pg_catalog.>) ROW($2, $3)"
 					" ORDER BY p.next_attempt_at, p.seq LIMIT $4",
 					4, (Oid[]) {INT4OID, TIMESTAMPTZOID, INT8OID, INT8OID}, args, NULL);
-	ep->retries_all = SPI_processed < (uint64) room;
+	ep->queue.retries_all = SPI_processed < (uint64) room;
 	for (uint64 i = 0; i < SPI_processed; i++)
 	{
 		OutboxColumns row = fetch_row(i);
@@ -111,15 +111,15 @@ read_retries(OutboxEndpoint *ep)
 		TimestampTz due = row_time(row, 2, 0);
 		const char *key = outbox_lane_key(ep, row_text(row, 1));
 
-		ep->retries_due = due;
-		ep->retries_seq = seq;
+		ep->queue.retries_due = due;
+		ep->queue.retries_seq = seq;
 		if (bsearch(&seq, loaded, n, sizeof(int64), compare_int8) ||
 			outbox_parked_is_gone(ep->id, seq))
 			continue;
 
 		/* A wait is longer only when the clock was set back and no worker ran. */
 		if (due > latest)
-			due = ep->met_at + ep->backoff_max;
+			due = ep->queue.met_at + ep->config.backoff_max;
 		outbox_retries_push(ep, seq, due, row_int8(row, 3),
 							key ? outbox_lane_get(ep, key, false) : NULL);
 	}
@@ -148,10 +148,10 @@ ask_table(OutboxEndpoint *ep, Datum *keys, int nkeys)
 	int64	   *loaded = outbox_endpoint_loaded_retries(ep, &n);
 	Datum		args[4] = {Int32GetDatum(ep->id),
 		PointerGetDatum(construct_array(keys, nkeys, TEXTOID, -1, false, TYPALIGN_INT)),
-	outbox_int8_array(loaded, n), BoolGetDatum(ep->block_on_dead)};
+	outbox_int8_array(loaded, n), BoolGetDatum(ep->config.block_on_dead)};
 	Oid			types[] = {INT4OID, TEXTARRAYOID, INT8ARRAYOID, BOOLOID};
 
-	if (ep->ordering == OUTBOX_ORDER_STRICT)
+	if (ep->config.ordering == OUTBOX_ORDER_STRICT)
 	{
 #define OF_KEY ""
 		outbox_plan_run(&of_all, "SELECT k.key," ANSWERS " FROM pg_catalog.unnest($2) k(key)",
@@ -198,7 +198,7 @@ ask_lanes(OutboxEndpoint *ep)
 	int			n = 0;
 	dlist_iter	iter;
 
-	dlist_foreach(iter, &ep->asking)
+	dlist_foreach(iter, &ep->queue.asking)
 		if (n < ASK_KEYS)
 			keys[n++] = CStringGetTextDatum(dlist_container(OutboxLane, asking_node,
 															iter.cur)->key);
@@ -209,7 +209,7 @@ ask_lanes(OutboxEndpoint *ep)
 static bool
 wants_window(const OutboxEndpoint *ep)
 {
-	return !ep->lanes_all && ep->window_known < ep->window_count;
+	return !ep->queue.lanes_all && ep->feed.window_known < ep->feed.window_count;
 }
 
 /* What was read from the log, before it takes its place. */
@@ -217,10 +217,10 @@ static void
 ask_for_window(OutboxEndpoint *ep)
 {
 	Datum	   *keys = palloc(sizeof(Datum) * ASK_KEYS);
-	int			known = ep->window_known;
+	int			known = ep->feed.window_known;
 	int			n = 0;
 
-	for (; known < ep->window_count && n < ASK_KEYS; known++)
+	for (; known < ep->feed.window_count && n < ASK_KEYS; known++)
 	{
 		OutboxEvent *event = outbox_window_at(ep, known)->event;
 
@@ -229,7 +229,7 @@ ask_for_window(OutboxEndpoint *ep)
 	}
 	if (n > 0)
 		ask_keys(ep, keys, n, false);
-	ep->window_known = known;
+	ep->feed.window_known = known;
 }
 
 /* Keys with followers, from this one on, each with the lowest seq of them. */
@@ -259,7 +259,7 @@ static void
 sweep(OutboxEndpoint *ep)
 {
 	Datum	   *keys = palloc(sizeof(Datum) * ASK_KEYS);
-	char	   *former = ep->sweep_key;
+	char	   *former = ep->table.sweep_key;
 	int			n = 0;
 
 	read_keys(ep, former, ASK_KEYS);
@@ -269,7 +269,7 @@ sweep(OutboxEndpoint *ep)
 		ask_keys(ep, keys, n, true);
 
 	/* Nothing can fail any more that would have to be asked again. */
-	ep->sweep_key = n < ASK_KEYS ? NULL :
+	ep->table.sweep_key = n < ASK_KEYS ? NULL :
 		MemoryContextStrdup(ep->cxt, TextDatumGetCString(keys[n - 1]));
 	pfree(former);
 }
@@ -287,7 +287,7 @@ outbox_parked_unblock(OutboxEndpoint *ep)
 	" WHERE u.endpoint_id OPERATOR(pg_catalog.=) $1 AND u.seq OPERATOR(pg_catalog.=) ANY" \
 	" (ARRAY(SELECT p.seq FROM outbox.parked p" OF_ENDPOINT IS("blocked") which " LIMIT $2))" \
 	" RETURNING u.seq, u.next_attempt_at"
-	if (ep->ordering == OUTBOX_ORDER_NONE)
+	if (ep->config.ordering == OUTBOX_ORDER_NONE)
 		outbox_plan_run(&any, UNBLOCK(""), 2, (Oid[]) {INT4OID, INT8OID}, args, NULL);
 	else
 		outbox_plan_run(&without_key, UNBLOCK(" AND p.key IS NULL"),
@@ -301,7 +301,7 @@ outbox_parked_unblock(OutboxEndpoint *ep)
 		outbox_endpoint_count_row(ep, seq, OUTBOX_ROW_RETRYING, 1);
 		outbox_endpoint_add_retry(ep, seq, row_time(row, 1, 0), NULL, 0);
 	}
-	ep->unblocking = SPI_processed == UNBLOCK_ROWS;
+	ep->table.unblocking = SPI_processed == UNBLOCK_ROWS;
 }
 
 /* ------------------------------------------------------------ counting */
@@ -310,7 +310,7 @@ static void
 count_rows(OutboxEndpoint *ep)
 {
 	static SPIPlanPtr plan;
-	Datum		args[3] = {Int32GetDatum(ep->id), Int64GetDatum(ep->rows_upto),
+	Datum		args[3] = {Int32GetDatum(ep->id), Int64GetDatum(ep->table.rows_upto),
 		Int64GetDatum(COUNT_ROWS)};
 	int64		n = 0;
 
@@ -325,23 +325,23 @@ count_rows(OutboxEndpoint *ep)
 		OutboxColumns row = fetch_row(i);
 
 		if (row_is(row, 0, "retrying"))
-			ep->rows[OUTBOX_ROW_RETRYING] += row_int8(row, 1);
+			ep->table.rows[OUTBOX_ROW_RETRYING] += row_int8(row, 1);
 		else if (row_is(row, 0, "blocked"))
-			ep->rows[OUTBOX_ROW_BLOCKED] += row_int8(row, 1);
+			ep->table.rows[OUTBOX_ROW_BLOCKED] += row_int8(row, 1);
 		else if (row_is(row, 0, "dead"))
-			ep->rows[OUTBOX_ROW_DEAD] += row_int8(row, 1);
+			ep->table.rows[OUTBOX_ROW_DEAD] += row_int8(row, 1);
 		n += row_int8(row, 1);
-		ep->rows_upto = Max(ep->rows_upto, row_int8(row, 2));
+		ep->table.rows_upto = Max(ep->table.rows_upto, row_int8(row, 2));
 	}
-	ep->rows_counted = n < COUNT_ROWS;
+	ep->table.rows_counted = n < COUNT_ROWS;
 }
 
 void
 outbox_parked_count_again(OutboxEndpoint *ep)
 {
-	memset(ep->rows, 0, sizeof(ep->rows));
-	ep->rows_counted = false;
-	ep->rows_upto = PG_INT64_MIN;
+	memset(ep->table.rows, 0, sizeof(ep->table.rows));
+	ep->table.rows_counted = false;
+	ep->table.rows_upto = PG_INT64_MIN;
 }
 
 /* ----------------------------------------------------------- cancelled */
@@ -353,7 +353,7 @@ outbox_parked_is_cancelled(OutboxEndpoint *ep, int64 seq)
 	Datum		args[2] = {Int32GetDatum(ep->id), Int64GetDatum(seq)};
 	bool		found;
 
-	if (seq > ep->cancelled_upto)
+	if (seq > ep->feed.cancelled_upto)
 		return false;
 	found = outbox_plan_run(&plan, "SELECT 1 FROM outbox.parked p" OF_ENDPOINT
 							" AND p.seq OPERATOR(pg_catalog.=) $2" IS("cancelled"),
@@ -367,7 +367,7 @@ outbox_parked_is_cancelled(OutboxEndpoint *ep, int64 seq)
 static void
 load_dead(OutboxEndpoint *ep)
 {
-	bool		strict = ep->ordering == OUTBOX_ORDER_STRICT;
+	bool		strict = ep->config.ordering == OUTBOX_ORDER_STRICT;
 	int			max = strict ? 1 : room;
 	static SPIPlanPtr plan;
 	Datum		args[2] = {Int32GetDatum(ep->id), Int64GetDatum(max)};
@@ -382,7 +382,7 @@ load_dead(OutboxEndpoint *ep)
 			outbox_lane_get(ep, key, true)->dead = true;
 	}
 	if (!strict && SPI_processed == (uint64) max)
-		ep->lanes_all = false;
+		ep->queue.lanes_all = false;
 }
 
 static void
@@ -396,7 +396,7 @@ load_strict(OutboxEndpoint *ep)
 	lane = outbox_lane_find(ep, "");
 	if (lane == NULL)
 		return;
-	lane->retrying = lane->retrying || !ep->retries_all;
+	lane->retrying = lane->retrying || !ep->queue.retries_all;
 	outbox_lane_parked(lane, PG_INT64_MIN);
 	outbox_lane_advance(ep, lane);
 }
@@ -404,12 +404,12 @@ load_strict(OutboxEndpoint *ep)
 static void
 load_followers(OutboxEndpoint *ep)
 {
-	if (ep->lanes_all)
+	if (ep->queue.lanes_all)
 		read_keys(ep, "", FIRST_KEYS);
-	if (!ep->lanes_all || SPI_processed == FIRST_KEYS)
+	if (!ep->queue.lanes_all || SPI_processed == FIRST_KEYS)
 	{
 		outbox_lanes_forget_rows(ep);
-		ep->sweep_key = MemoryContextStrdup(ep->cxt, "");
+		ep->table.sweep_key = MemoryContextStrdup(ep->cxt, "");
 		return;
 	}
 	for (uint64 i = 0; i < SPI_processed; i++)
@@ -428,28 +428,28 @@ outbox_parked_load(OutboxEndpoint *ep)
 	static SPIPlanPtr last_cancelled;
 	Datum		args[1] = {Int32GetDatum(ep->id)};
 
-	ep->met_at = GetCurrentTimestamp();
-	ep->lanes_all = true;
-	ep->retries_all = false;
-	ep->retries_due = DT_NOBEGIN;
-	ep->retries_seq = PG_INT64_MIN;
+	ep->queue.met_at = GetCurrentTimestamp();
+	ep->queue.lanes_all = true;
+	ep->queue.retries_all = false;
+	ep->queue.retries_due = DT_NOBEGIN;
+	ep->queue.retries_seq = PG_INT64_MIN;
 	outbox_parked_count_again(ep);
 	outbox_plan_run(&last_cancelled, "SELECT p.seq FROM outbox.parked p" OF_ENDPOINT IS("cancelled")
 					" ORDER BY p.seq DESC LIMIT 1", 1, (Oid[]) {INT4OID}, args, NULL);
-	ep->cancelled_upto = SPI_processed > 0 ? row_int8(fetch_row(0), 0) : PG_INT64_MIN;
+	ep->feed.cancelled_upto = SPI_processed > 0 ? row_int8(fetch_row(0), 0) : PG_INT64_MIN;
 
-	if (ep->ordering != OUTBOX_ORDER_STRICT)
+	if (ep->config.ordering != OUTBOX_ORDER_STRICT)
 		outbox_parked_unblock(ep);
 	read_retries(ep);
-	if (ep->ordering == OUTBOX_ORDER_KEY)
-		ep->lanes_all = ep->retries_all;
-	if (ep->block_on_dead && ep->ordering != OUTBOX_ORDER_NONE)
+	if (ep->config.ordering == OUTBOX_ORDER_KEY)
+		ep->queue.lanes_all = ep->queue.retries_all;
+	if (ep->config.block_on_dead && ep->config.ordering != OUTBOX_ORDER_NONE)
 		load_dead(ep);
-	if (ep->ordering == OUTBOX_ORDER_STRICT)
+	if (ep->config.ordering == OUTBOX_ORDER_STRICT)
 		load_strict(ep);
 
 	/* After the heads, so that a lane knows that it has one. */
-	if (ep->ordering == OUTBOX_ORDER_KEY)
+	if (ep->config.ordering == OUTBOX_ORDER_KEY)
 		load_followers(ep);
 	count_rows(ep);
 }
@@ -457,18 +457,18 @@ outbox_parked_load(OutboxEndpoint *ep)
 bool
 outbox_parked_wants_look(const OutboxEndpoint *ep)
 {
-	return wants_retries(ep) || !dlist_is_empty(unconstify(dlist_head *, &ep->asking)) ||
-		wants_window(ep) || ep->sweep_key != NULL || !ep->rows_counted;
+	return wants_retries(ep) || !dlist_is_empty(unconstify(dlist_head *, &ep->queue.asking)) ||
+		wants_window(ep) || ep->table.sweep_key != NULL || !ep->table.rows_counted;
 }
 
 /* There is nothing left in the table that memory would have to ask for. */
 static void
 know_all(OutboxEndpoint *ep)
 {
-	if (!ep->lanes_all && ep->rows_counted && ep->sweep_key == NULL && ep->nsettling == 0 &&
-		ep->rows[OUTBOX_ROW_RETRYING] == 0 && ep->rows[OUTBOX_ROW_BLOCKED] == 0 &&
-		(!ep->block_on_dead || ep->rows[OUTBOX_ROW_DEAD] == 0))
-		ep->lanes_all = true;
+	if (!ep->queue.lanes_all && ep->table.rows_counted && ep->table.sweep_key == NULL && ep->queue.nsettling == 0 &&
+		ep->table.rows[OUTBOX_ROW_RETRYING] == 0 && ep->table.rows[OUTBOX_ROW_BLOCKED] == 0 &&
+		(!ep->config.block_on_dead || ep->table.rows[OUTBOX_ROW_DEAD] == 0))
+		ep->queue.lanes_all = true;
 }
 
 bool
@@ -479,9 +479,9 @@ outbox_parked_look(OutboxEndpoint *ep, bool slices)
 	ask_lanes(ep);
 	if (wants_window(ep))
 		ask_for_window(ep);
-	if (slices && ep->sweep_key != NULL)
+	if (slices && ep->table.sweep_key != NULL)
 		sweep(ep);
-	else if (slices && !ep->rows_counted)
+	else if (slices && !ep->table.rows_counted)
 		count_rows(ep);
 	else
 		slices = false;

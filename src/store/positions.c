@@ -267,8 +267,8 @@ outbox_positions_add(OutboxPositions *p, OutboxEndpoint *ep, const OutboxCursor 
 	v[1] = Int64GetDatum((int64) pg_atomic_add_fetch_u64(&db->last_position, 1));
 	v[2] = Int32GetDatum(ep ? ep->id : shared_id);
 	v[3] = Int32GetDatum(shared_id);
-	n[3] = ep == NULL || !ep->shared;
-	v[4] = Int64GetDatum(ep ? ep->generation : 0);
+	n[3] = ep == NULL || !ep->place.shared;
+	v[4] = Int64GetDatum(ep ? ep->config.generation : 0);
 	v[5] = Int64GetDatum(c->done->number);
 	v[6] = outbox_snapshot_datum(c->done);
 	v[7] = Int64GetDatum(c->done->seq_low);
@@ -281,21 +281,21 @@ outbox_positions_add(OutboxPositions *p, OutboxEndpoint *ep, const OutboxCursor 
 		v[11] = Int64GetDatum(c->under->seq_high);
 	}
 	v[12] = Int64GetDatum(c->last_seq);
-	n[13] = ep == NULL || ep->nheld == 0;
+	n[13] = ep == NULL || ep->queue.nheld == 0;
 	if (!n[13])
 	{
-		Datum	   *elems = palloc(sizeof(Datum) * ep->nheld);
+		Datum	   *elems = palloc(sizeof(Datum) * ep->queue.nheld);
 		dlist_iter	iter;
 		int			k = 0;
 
-		dlist_foreach(iter, &ep->held)
+		dlist_foreach(iter, &ep->queue.held)
 			elems[k++] = Int64GetDatum(dlist_container(OutboxDelivery, held_node,
 													   iter.cur)->seq);
 		v[13] = PointerGetDatum(construct_array(elems, k, INT8OID, 8,
 												FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
 	}
-	v[14] = Int64GetDatum(ep ? ep->delivered : 0);
-	v[15] = Int64GetDatum(ep ? ep->failed_attempts : 0);
+	v[14] = Int64GetDatum(ep ? ep->tally.delivered : 0);
+	v[15] = Int64GetDatum(ep ? ep->tally.failed_attempts : 0);
 	v[16] = TimestampTzGetDatum(p->now);
 }
 

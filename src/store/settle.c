@@ -62,15 +62,15 @@ outbox_settle_init(OutboxDatabase *database, int64 last_shared_tick)
 static void
 write_subscription(OutboxEndpoint *ep, const OutboxCursor *c)
 {
-	Datum	   *topics = palloc(sizeof(Datum) * Max(ep->npatterns, 1));
+	Datum	   *topics = palloc(sizeof(Datum) * Max(ep->config.npatterns, 1));
 	Datum		args[7];
 	char		nulls[] = "       ";
 
-	for (int i = 0; i < ep->npatterns; i++)
-		topics[i] = CStringGetTextDatum(ep->patterns[i]);
+	for (int i = 0; i < ep->config.npatterns; i++)
+		topics[i] = CStringGetTextDatum(ep->config.patterns[i]);
 	args[0] = Int32GetDatum(ep->id);
-	args[1] = Int64GetDatum(ep->version);
-	args[2] = PointerGetDatum(construct_array(topics, ep->npatterns, TEXTOID, -1,
+	args[1] = Int64GetDatum(ep->config.version);
+	args[2] = PointerGetDatum(construct_array(topics, ep->config.npatterns, TEXTOID, -1,
 											  false, TYPALIGN_INT));
 	args[3] = outbox_snapshot_datum(c->done);
 	if (c->under)
@@ -78,8 +78,8 @@ write_subscription(OutboxEndpoint *ep, const OutboxCursor *c)
 	else
 		nulls[4] = 'n';
 	args[5] = Int64GetDatum(c->last_seq);
-	args[6] = PointerGetDatum(ep->filter);
-	if (ep->filter == NULL)
+	args[6] = PointerGetDatum(ep->config.filter);
+	if (ep->config.filter == NULL)
 		nulls[6] = 'n';
 	outbox_query("INSERT INTO outbox.subscriptions"
 				 " (endpoint_id, version, topics, done, under, last_seq, filter)"
@@ -97,8 +97,8 @@ write_subscription(OutboxEndpoint *ep, const OutboxCursor *c)
 static bool
 write_state(OutboxEndpoint *ep)
 {
-	Datum		args[3] = {Int32GetDatum(ep->id), CStringGetTextDatum(ep->reason),
-		TimestampTzGetDatum(ep->state_since)};
+	Datum		args[3] = {Int32GetDatum(ep->id), CStringGetTextDatum(ep->status.reason),
+		TimestampTzGetDatum(ep->status.state_since)};
 
 	return outbox_query("UPDATE outbox.endpoint_settings SET state = 'disabled',"
 					 " reason = $2, state_since = $3 WHERE endpoint_id"
@@ -115,9 +115,9 @@ write_state(OutboxEndpoint *ep)
 static bool
 may_share(OutboxEndpoint *ep, TimestampTz now)
 {
-	return ep->attached && !ep->shared && !ep->recreate && ep->window_count == 0 &&
-		ep->nheld == 0 && ep->nsettling == 0 && share_budget > 0 &&
-		now - ep->last_active_at > IDLE_AFTER;
+	return ep->feed.attached && !ep->place.shared && !ep->member.recreate && ep->feed.window_count == 0 &&
+		ep->queue.nheld == 0 && ep->queue.nsettling == 0 && share_budget > 0 &&
+		now - ep->tally.last_active_at > IDLE_AFTER;
 }
 
 /*
@@ -141,21 +141,21 @@ typedef struct Part
 static bool
 in_part(const Part *part, const OutboxEndpoint *ep)
 {
-	return part->endpoints && !ep->dropped &&
-		(part->only ? ep == part->only : !ep->unstorable);
+	return part->endpoints && !ep->member.dropped &&
+		(part->only ? ep == part->only : !ep->status.unstorable);
 }
 
 #define FOREACH_IN_PART(part, iter, ep) \
 	dlist_foreach(iter, (part)->busy) \
-		if (((ep) = dlist_container(OutboxEndpoint, busy_node, (iter).cur)), \
+		if (((ep) = dlist_container(OutboxEndpoint, member.busy_node, (iter).cur)), \
 			in_part(part, ep))
 
 /* An endpoint that follows the shared position, and is about to stop. */
 static bool
 lags(const OutboxEndpoint *ep)
 {
-	return ep->shared && (ep->dirty || ep->window_count > 0 || ep->nheld > 0 ||
-						  ep->nsettling > 0 || !ep->attached);
+	return ep->place.shared && (ep->place.dirty || ep->feed.window_count > 0 || ep->queue.nheld > 0 ||
+						  ep->queue.nsettling > 0 || !ep->feed.attached);
 }
 
 /*
@@ -169,7 +169,7 @@ may_move_shared(const Part *part)
 
 	dlist_foreach(iter, part->busy)
 	{
-		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, busy_node, iter.cur);
+		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, member.busy_node, iter.cur);
 
 		if (!in_part(part, ep) && lags(ep))
 			return false;
@@ -184,9 +184,9 @@ write_endpoint(const Part *part, OutboxPositions *p, OutboxEndpoint *ep, bool *s
 
 	outbox_parked_write(ep);
 	OUTBOX_CRASH_POINT("settle.parked");
-	ep->state_written = ep->state_dirty && write_state(ep);
-	outbox_notice_write(ep, ep->state_written);
-	if (ep->stored_version != ep->version)
+	ep->status.state_written = ep->status.state_dirty && write_state(ep);
+	outbox_notice_write(ep, ep->status.state_written);
+	if (ep->place.stored_version != ep->config.version)
 		write_subscription(ep, frontier);
 	OUTBOX_CRASH_POINT("settle.subscribed");
 
@@ -195,17 +195,17 @@ write_endpoint(const Part *part, OutboxPositions *p, OutboxEndpoint *ep, bool *s
 	 * before it may follow.
 	 */
 	if (lags(ep))
-		ep->dirty = true;
+		ep->place.dirty = true;
 	if (may_share(ep, p->now))
 	{
-		ep->shared = true;
-		ep->dirty = true;
+		ep->place.shared = true;
+		ep->place.dirty = true;
 		*share = true;
 		share_budget--;
 	}
-	else if (ep->dirty)
-		ep->shared = false;
-	if (ep->dirty)
+	else if (ep->place.dirty)
+		ep->place.shared = false;
+	if (ep->place.dirty)
 		outbox_positions_add(p, ep, frontier);
 }
 
@@ -240,14 +240,14 @@ written(Part *part, TimestampTz at)
 	outbox_notice_committed();
 	FOREACH_IN_PART(part, iter, ep)
 	{
-		ep->stored_version = ep->version;
-		if (ep->state_written)
-			ep->state_dirty = false;
-		ep->recovered = false;
+		ep->place.stored_version = ep->config.version;
+		if (ep->status.state_written)
+			ep->status.state_dirty = false;
+		ep->status.recovered = false;
 
 		/* What an operator asked for waits for it. */
-		outbox_commands_wait = outbox_commands_wait || ep->unstorable;
-		ep->unstorable = false;
+		outbox_commands_wait = outbox_commands_wait || ep->status.unstorable;
+		ep->status.unstorable = false;
 		outbox_endpoint_settled(ep);
 		outbox_parked_keep_room(ep);
 	}
@@ -304,12 +304,12 @@ try_part(Part *part, OutboxStepError *failure)
 	dlist_iter	iter;
 
 	FOREACH_IN_PART(part, iter, ep)
-		ep->was_shared = ep->shared;
+		ep->place.was_shared = ep->place.shared;
 	if (outbox_step_try(write_part, part, failure))
 		return true;
 	outbox_notice_rolled_back();
 	FOREACH_IN_PART(part, iter, ep)
-		ep->shared = ep->was_shared;
+		ep->place.shared = ep->place.was_shared;
 	return false;
 }
 
@@ -326,8 +326,8 @@ settle_alone(const Part *all, OutboxEndpoint *ep)
 			outbox_step_passed(OUTBOX_STEP_SETTLE, ep->id);
 		return part.begun;
 	}
-	ep->unstorable = true;
-	ep->dirty = true;
+	ep->status.unstorable = true;
+	ep->place.dirty = true;
 	outbox_step_hold(OUTBOX_STEP_SETTLE, ep->id, &failure);
 	return true;
 }
@@ -359,9 +359,9 @@ outbox_settle_may_share(dlist_head *busy)
 		return false;
 	dlist_foreach(iter, busy)
 	{
-		const OutboxEndpoint *ep = dlist_container(OutboxEndpoint, busy_node, iter.cur);
+		const OutboxEndpoint *ep = dlist_container(OutboxEndpoint, member.busy_node, iter.cur);
 
-		if (ep->unstorable && lags(ep))
+		if (ep->status.unstorable && lags(ep))
 			return false;
 	}
 	return true;
@@ -370,7 +370,7 @@ outbox_settle_may_share(dlist_head *busy)
 bool
 outbox_settle_wants(const OutboxEndpoint *ep)
 {
-	return ep->dirty || ep->nsettling > 0 || ep->state_dirty;
+	return ep->place.dirty || ep->queue.nsettling > 0 || ep->status.state_dirty;
 }
 
 /*
@@ -386,10 +386,10 @@ settle_singly(const Part *all, bool each)
 
 	dlist_foreach(iter, all->busy)
 	{
-		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, busy_node, iter.cur);
+		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, member.busy_node, iter.cur);
 
-		if (ep->dropped || !(ep->unstorable || (each && outbox_settle_wants(ep))) ||
-			(ep->unstorable && outbox_step_held(OUTBOX_STEP_SETTLE, ep->id)))
+		if (ep->member.dropped || !(ep->status.unstorable || (each && outbox_settle_wants(ep))) ||
+			(ep->status.unstorable && outbox_step_held(OUTBOX_STEP_SETTLE, ep->id)))
 			continue;
 		if (!settle_alone(all, ep))
 			return false;

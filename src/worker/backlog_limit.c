@@ -75,17 +75,17 @@ shorten(OutboxEndpoint *ep)
 	int			n = outbox_endpoint_overflow_ready(ep, cut);
 
 	/* What was read ahead is read again, for another end. */
-	if (ep->attached || ep->window_count > 0)
+	if (ep->feed.attached || ep->feed.window_count > 0)
 		outbox_endpoint_drop_window(ep, &outbox_head);
 	n += outbox_reader_overflow(ep);
-	ep->overflowed += n;
-	if (place_of(ep) >= cut && ep->overflowed > 0)
+	ep->place.overflowed += n;
+	if (place_of(ep) >= cut && ep->place.overflowed > 0)
 	{
 		ereport(LOG, (errmsg("outbox endpoint \"%s\" retained more than outbox.max_backlog_size: " INT64_FORMAT " deliveries are dead",
-							 ep->name, ep->overflowed),
+							 ep->config.name, ep->place.overflowed),
 					  errhint("outbox.retry('%s') sends them, outbox.discard('%s') gives them up.",
-							  ep->name, ep->name)));
-		ep->overflowed = 0;
+							  ep->config.name, ep->config.name)));
+		ep->place.overflowed = 0;
 	}
 	return n;
 }
@@ -118,8 +118,8 @@ outbox_backlog_step(TimestampTz now)
 
 		int64		place;
 
-		if (ep->dropped || ep->recreate || (ep->attached && ep->window_count == 0) ||
-			ep->unstorable || outbox_step_held(OUTBOX_STEP_BACKLOG, ep->id))
+		if (ep->member.dropped || ep->member.recreate || (ep->feed.attached && ep->feed.window_count == 0) ||
+			ep->status.unstorable || outbox_step_held(OUTBOX_STEP_BACKLOG, ep->id))
 			continue;
 		outbox_step_blame(ep->id);
 		place = place_of(ep);

@@ -54,12 +54,12 @@ something_to_settle(TimestampTz now)
 		return true;
 	dlist_foreach(iter, &outbox_busy)
 	{
-		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, busy_node, iter.cur);
+		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, member.busy_node, iter.cur);
 
-		if (outbox_settle_wants(ep) || !dlist_is_empty(&ep->loading) || ep->unblocking ||
-			(sharing && outbox_is_quiet(ep) && !ep->shared && now - ep->last_active_at > USECS_PER_SEC))
+		if (outbox_settle_wants(ep) || !dlist_is_empty(&ep->queue.loading) || ep->table.unblocking ||
+			(sharing && outbox_is_quiet(ep) && !ep->place.shared && now - ep->tally.last_active_at > USECS_PER_SEC))
 		{
-			if (!ep->unstorable || !outbox_step_held(OUTBOX_STEP_SETTLE, ep->id))
+			if (!ep->status.unstorable || !outbox_step_held(OUTBOX_STEP_SETTLE, ep->id))
 				return true;
 		}
 	}

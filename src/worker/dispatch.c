@@ -38,7 +38,7 @@ static void
 begin_flight(OutboxEndpoint *ep, size_t request_bytes, size_t body_bytes)
 {
 	outbox_in_flight++;
-	ep->flight_bytes += request_bytes + body_bytes;
+	ep->queue.flight_bytes += request_bytes + body_bytes;
 	outbox_memory_account(&requests_account, requests_account + request_bytes);
 }
 
@@ -46,7 +46,7 @@ static void
 end_flight(OutboxEndpoint *ep, size_t request_bytes, size_t body_bytes)
 {
 	outbox_in_flight--;
-	ep->flight_bytes -= request_bytes + body_bytes;
+	ep->queue.flight_bytes -= request_bytes + body_bytes;
 	outbox_memory_account(&requests_account, requests_account - request_bytes);
 }
 
@@ -125,8 +125,8 @@ outbox_deliver_init(OutboxEnded callback)
 static void
 not_now(OutboxEndpoint *ep, OutboxDelivery *d)
 {
-	if (ep->rate_limit > 0)
-		ep->tokens += 1;
+	if (ep->config.rate_limit > 0)
+		ep->pace.tokens += 1;
 	outbox_endpoint_put_back(ep, d);
 }
 
@@ -134,7 +134,7 @@ not_now(OutboxEndpoint *ep, OutboxDelivery *d)
 static bool
 send(OutboxEndpoint *ep, OutboxDelivery *d, TimestampTz now)
 {
-	size_t		cost = REQUEST_BYTES + outbox_payload_cost(d->event, ep->request.format);
+	size_t		cost = REQUEST_BYTES + outbox_payload_cost(d->event, ep->config.request.format);
 	bool		gone = false;
 	OutboxEvent *event = NULL;
 	OutboxTransfer *t = NULL;
@@ -142,8 +142,8 @@ send(OutboxEndpoint *ep, OutboxDelivery *d, TimestampTz now)
 	const char *problem;
 	size_t		len;
 
-	if (outbox_endpoint_has_memory(ep, ep->nin_flight - 1, cost, now))
-		event = outbox_payload_bring(d->event, ep->request.format, &gone);
+	if (outbox_endpoint_has_memory(ep, ep->queue.nin_flight - 1, cost, now))
+		event = outbox_payload_bring(d->event, ep->config.request.format, &gone);
 	if (gone)
 	{
 		outbox_endpoint_dead(ep, d, "event is gone", "the event is no longer in the log");
@@ -159,9 +159,9 @@ send(OutboxEndpoint *ep, OutboxDelivery *d, TimestampTz now)
 		not_now(ep, d);
 		return false;
 	}
-	body = outbox_request_body(event, ep->request.format, &len);
+	body = outbox_request_body(event, ep->config.request.format, &len);
 	outbox_payload_used(event);
-	problem = outbox_request_headers(outbox_http_headers(t), event, &ep->request,
+	problem = outbox_request_headers(outbox_http_headers(t), event, &ep->config.request,
 									 d->attempts + 1, d->redelivery,
 									 timestamptz_to_time_t(now), body, len);
 	if (problem)
@@ -177,7 +177,7 @@ send(OutboxEndpoint *ep, OutboxDelivery *d, TimestampTz now)
 	d->sent_len = len;
 	begin_flight(ep, REQUEST_BYTES, len);
 	OUTBOX_CRASH_POINT("send.begin");
-	outbox_http_start(t, &ep->target, body, len, d);
+	outbox_http_start(t, &ep->config.target, body, len, d);
 	OUTBOX_CRASH_POINT("send.started");
 	return true;
 }
@@ -194,7 +194,7 @@ send_batch(OutboxBatch *b, TimestampTz now)
 		outbox_batch_put_back(b);
 		return false;
 	}
-	problem = outbox_request_batch_headers(outbox_http_headers(t), b->id, &ep->request,
+	problem = outbox_request_batch_headers(outbox_http_headers(t), b->id, &ep->config.request,
 										   b->attempt, timestamptz_to_time_t(now),
 										   b->body.bytes, b->body.len);
 	if (problem)
@@ -206,7 +206,7 @@ send_batch(OutboxBatch *b, TimestampTz now)
 	}
 	b->transfer = t;
 	begin_flight(ep, BATCH_REQUEST_BYTES, b->body.len);
-	outbox_http_start(t, &ep->target, b->body.bytes, b->body.len, b->members[0].delivery);
+	outbox_http_start(t, &ep->config.target, b->body.bytes, b->body.len, b->members[0].delivery);
 	OUTBOX_CRASH_POINT("batch.started");
 	return true;
 }
@@ -218,7 +218,7 @@ send_next(OutboxEndpoint *ep, TimestampTz now, bool *nothing)
 	OutboxDelivery *d;
 	OutboxBatch *b;
 
-	if (ep->batch_size > 1)
+	if (ep->config.batch_size > 1)
 	{
 		b = outbox_batch_next(ep, BATCH_REQUEST_BYTES, now, nothing);
 		return b != NULL && send_batch(b, now);
@@ -238,7 +238,7 @@ outbox_deliver_fill(OutboxEndpoint *ep, TimestampTz now, int most)
 	 * What is not settled will be sent again after a crash: while a settle is
 	 * held up there is a bound to it.
 	 */
-	if (!outbox_may_send || ep->recreate ||
+	if (!outbox_may_send || ep->member.recreate ||
 		outbox_unsettled >= 4 * OUTBOX_SETTLE_AFTER)
 		return;
 	for (;;)
@@ -246,14 +246,14 @@ outbox_deliver_fill(OutboxEndpoint *ep, TimestampTz now, int most)
 		bool		nothing;
 
 		/* Everyone keeps one slot, whatever the others have. */
-		if (ep->nin_flight > 0)
+		if (ep->queue.nin_flight > 0)
 		{
-			if (ep->nin_flight >= most ||
-				(most < outbox_worker_max_in_flight && ep->flight_bytes > bytes))
+			if (ep->queue.nin_flight >= most ||
+				(most < outbox_worker_max_in_flight && ep->queue.flight_bytes > bytes))
 				return;
 			if (outbox_in_flight >= outbox_worker_max_in_flight)
 			{
-				if (ep->nready + ep->window_count > 0 &&
+				if (ep->queue.nready + ep->feed.window_count > 0 &&
 					outbox_endpoint_may_send(ep, now))
 					outbox_starved = true;
 				return;
@@ -272,7 +272,7 @@ started_before(OutboxEndpoint *ep, TimestampTz before)
 {
 	dlist_iter	iter;
 
-	dlist_foreach(iter, &ep->in_flight)
+	dlist_foreach(iter, &ep->queue.in_flight)
 	{
 		OutboxDelivery *d = dlist_container(OutboxDelivery, node, iter.cur);
 
@@ -313,18 +313,18 @@ outbox_deliver_next_time(OutboxEndpoint *ep, TimestampTz now)
 {
 	TimestampTz t = DT_NOEND;
 
-	if (ep->paused || ep->disabled || ep->dropped || ep->held_for || ep->recreate ||
-		ep->unstorable)
+	if (ep->status.paused || ep->status.disabled || ep->member.dropped || ep->status.held_for || ep->member.recreate ||
+		ep->status.unstorable)
 		return t;
-	if (ep->retry_at > now)
-		return ep->retry_at;
-	if (ep->breaker == OUTBOX_BREAKER_OPEN || !outbox_pace_has_slot(ep))
+	if (ep->pace.retry_at > now)
+		return ep->pace.retry_at;
+	if (ep->pace.breaker == OUTBOX_BREAKER_OPEN || !outbox_pace_has_slot(ep))
 		return t;
-	if (!pairingheap_is_empty(ep->retries) && ep->nready < outbox_endpoint_at_once(ep))
+	if (!pairingheap_is_empty(ep->queue.retries) && ep->queue.nready < outbox_endpoint_at_once(ep))
 		t = pairingheap_container(OutboxRetry, node,
-								  pairingheap_first(ep->retries))->due;
+								  pairingheap_first(ep->queue.retries))->due;
 	t = Min(t, outbox_batch_due(ep, now));
-	if (ep->nready > 0 || ep->window_count > 0 || t <= now)
+	if (ep->queue.nready > 0 || ep->feed.window_count > 0 || t <= now)
 	{
 		TimestampTz token_at = outbox_pace_token_at(ep, now);
 

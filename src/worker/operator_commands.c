@@ -237,12 +237,12 @@ take_effect(Command *c)
 			break;
 		case EFFECT_SKIP:
 			outbox_endpoint_skip(c->ep, c->seq,
-								 outbox_cursor_covers(c->ep->counted ? &outbox_head : &c->ep->counter,
+								 outbox_cursor_covers(c->ep->feed.counted ? &outbox_head : &c->ep->feed.counter,
 													  c->xid, c->seq));
 			break;
 		case EFFECT_DUE:
 			/* The row was made elsewhere: it may have been counted. */
-			if (c->ep->retries_all)
+			if (c->ep->queue.retries_all)
 				outbox_endpoint_count_row(c->ep, c->seq, OUTBOX_ROW_RETRYING, 1);
 			else
 				outbox_parked_count_again(c->ep);
@@ -339,7 +339,7 @@ outbox_commands_run(void)
 		Command    *c = &commands[i];
 
 		/* One that starts carries it out when it has; or who serves it then. */
-		if (c->ep ? c->ep->recreate || c->ep->unstorable :
+		if (c->ep ? c->ep->member.recreate || c->ep->status.unstorable :
 			outbox_roster_expects(c->endpoint_id))
 		{
 			skipped = true;

@@ -26,9 +26,9 @@ static TimestampTz publish_at = DT_NOEND;	/* then what may have changed since */
 bool
 outbox_is_quiet(OutboxEndpoint *ep)
 {
-	return ep->attached && ep->counted && ep->window_count == 0 && ep->nheld == 0 &&
-		ep->nsettling == 0 && ep->nin_flight == 0 && ep->nready == 0 &&
-		dlist_is_empty(&ep->loading) && dlist_is_empty(&ep->asking) && !ep->unblocking;
+	return ep->feed.attached && ep->feed.counted && ep->feed.window_count == 0 && ep->queue.nheld == 0 &&
+		ep->queue.nsettling == 0 && ep->queue.nin_flight == 0 && ep->queue.nready == 0 &&
+		dlist_is_empty(&ep->queue.loading) && dlist_is_empty(&ep->queue.asking) && !ep->table.unblocking;
 }
 
 TimestampTz
@@ -61,27 +61,27 @@ outbox_publish(TimestampTz now)
 	publish_at = DT_NOEND;
 	dlist_foreach_modify(iter, &outbox_busy)
 	{
-		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, busy_node, iter.cur);
+		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, member.busy_node, iter.cur);
 		bool		quiet = outbox_is_quiet(ep);
-		bool		tell = all || (quiet && !ep->published_quiet);
+		bool		tell = all || (quiet && !ep->member.published_quiet);
 
 		if (tell)
 			outbox_publish_one(ep, now);
 		else
 			publish_at = published_at + PUBLISH_EVERY;
-		ep->published_quiet = quiet;
-		if (tell && quiet && ep->shared && !ep->dirty && ep->nretries == 0 &&
-			!outbox_parked_wants_look(ep) && !ep->recreate &&
-			(ep->latency == NULL || now - ep->last_active_at > FORGET_LATENCY_AFTER))
+		ep->member.published_quiet = quiet;
+		if (tell && quiet && ep->place.shared && !ep->place.dirty && ep->queue.nretries == 0 &&
+			!outbox_parked_wants_look(ep) && !ep->member.recreate &&
+			(ep->tally.latency == NULL || now - ep->tally.last_active_at > FORGET_LATENCY_AFTER))
 		{
-			dlist_delete(&ep->busy_node);
-			ep->busy = false;
+			dlist_delete(&ep->member.busy_node);
+			ep->member.busy = false;
 			outbox_endpoint_free_window(ep);
 		}
-		if (ep->retired_cxt)
+		if (ep->config.retired_cxt)
 		{
-			MemoryContextDelete(ep->retired_cxt);
-			ep->retired_cxt = NULL;
+			MemoryContextDelete(ep->config.retired_cxt);
+			ep->config.retired_cxt = NULL;
 		}
 	}
 	if (all)

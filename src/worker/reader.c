@@ -67,8 +67,8 @@ outbox_reader_forget_turn(void)
 static void
 count_event(OutboxEndpoint *ep, const OutboxRow *row)
 {
-	if (ep->backlog++ == ep->window_count - ep->ncancelled)
-		ep->backlog_since = outbox_row_created_at(row);
+	if (ep->feed.backlog++ == ep->feed.window_count - ep->feed.ncancelled)
+		ep->feed.backlog_since = outbox_row_created_at(row);
 }
 
 static void *
@@ -88,12 +88,12 @@ head_wants(void *arg, const char *name, size_t len, OutboxRow *row)
 			continue;
 		s->cancelled[i] = outbox_parked_is_cancelled(ep, outbox_row_seq(row));
 		wanted = true;
-		attached = attached || ep->attached;
+		attached = attached || ep->feed.attached;
 	}
 
 	/* When none of that can fail any more. */
 	for (int i = 0; i < s->n; i++)
-		if (s->endpoints[i]->counted && s->result[i] != OUTBOX_FILTER_NO &&
+		if (s->endpoints[i]->feed.counted && s->result[i] != OUTBOX_FILTER_NO &&
 			!s->cancelled[i])
 			count_event(s->endpoints[i], row);
 	if (!wanted && outbox_serves_database() && !outbox_subscribers_elsewhere(s, row))
@@ -111,14 +111,14 @@ head_takes(void *arg, void *wanted, OutboxEvent *event)
 	{
 		OutboxEndpoint *ep = s->endpoints[i];
 
-		if (!ep->attached || s->result[i] == OUTBOX_FILTER_NO)
+		if (!ep->feed.attached || s->result[i] == OUTBOX_FILTER_NO)
 			continue;
 		if (!outbox_endpoint_may_push(ep) ||
 			!outbox_endpoint_push(ep, event, s->result[i], s->cancelled[i]))
 		{
 			/* From here on it reads by itself, beginning with this event. */
-			ep->attached = false;
-			outbox_cursor_set(&ep->cursor, event->page->done, event->page->under,
+			ep->feed.attached = false;
+			outbox_cursor_set(&ep->feed.cursor, event->page->done, event->page->under,
 							  event->seq - 1);
 		}
 		got_work(ep);
@@ -218,36 +218,36 @@ outbox_reader_at_head(const OutboxCursor *c)
 static void
 attach_if_caught_up(OutboxEndpoint *ep)
 {
-	if (ep->attached || !outbox_reader_at_head(&ep->cursor))
+	if (ep->feed.attached || !outbox_reader_at_head(&ep->feed.cursor))
 		return;
-	ep->attached = true;
-	ep->counted = true;
-	ep->backlog = ep->window_count - ep->ncancelled;
-	outbox_cursor_clear(&ep->cursor);
-	outbox_cursor_clear(&ep->counter);
+	ep->feed.attached = true;
+	ep->feed.counted = true;
+	ep->feed.backlog = ep->feed.window_count - ep->feed.ncancelled;
+	outbox_cursor_clear(&ep->feed.cursor);
+	outbox_cursor_clear(&ep->feed.counter);
 }
 
 static bool
 is_hungry(OutboxEndpoint *ep, TimestampTz now)
 {
-	return !ep->attached && !ep->recreate && outbox_endpoint_wants_events(ep, now) &&
+	return !ep->feed.attached && !ep->member.recreate && outbox_endpoint_wants_events(ep, now) &&
 		!is_held(ep) &&
-		(outbox_reader_at_head(&ep->cursor) || target_for(&ep->cursor) != NULL);
+		(outbox_reader_at_head(&ep->feed.cursor) || target_for(&ep->feed.cursor) != NULL);
 }
 
 static void
 read_laggard(OutboxEndpoint *ep, XLogRecPtr *lsn)
 {
 	OutboxReader reader = {laggard_wants, laggard_takes, ep,
-	Min(PAGE_ROWS, OUTBOX_WINDOW - ep->window_count),
+	Min(PAGE_ROWS, OUTBOX_WINDOW - ep->feed.window_count),
 	outbox_memory_fits(0) ? PAGE_BYTES : 1};
-	OutboxTick *target = target_for(&ep->cursor);
+	OutboxTick *target = target_for(&ep->feed.cursor);
 
 	outbox_step_blame(ep->id);
 	if (target)
-		outbox_log_read(&ep->cursor, target, &reader, lsn);
+		outbox_log_read(&ep->feed.cursor, target, &reader, lsn);
 	attach_if_caught_up(ep);
-	ep->dirty = true;
+	ep->place.dirty = true;
 	got_work(ep);
 }
 
@@ -268,7 +268,7 @@ read_laggards(dlist_head *busy, TimestampTz now, XLogRecPtr *lsn)
 	{
 		dlist_foreach(iter, busy)
 		{
-			OutboxEndpoint *ep = dlist_container(OutboxEndpoint, busy_node, iter.cur);
+			OutboxEndpoint *ep = dlist_container(OutboxEndpoint, member.busy_node, iter.cur);
 
 			if (!after)
 			{
@@ -305,13 +305,13 @@ int
 outbox_reader_overflow(OutboxEndpoint *ep)
 {
 	OutboxReader reader = {laggard_wants, overflow_takes, ep, PAGE_ROWS, PAGE_BYTES};
-	OutboxTick *target = target_for(&ep->cursor);
+	OutboxTick *target = target_for(&ep->feed.cursor);
 	XLogRecPtr	unused = 0;
 
 	noverflowed = 0;
 	if (target)
-		outbox_log_read(&ep->cursor, target, &reader, &unused);
-	ep->dirty = true;
+		outbox_log_read(&ep->feed.cursor, target, &reader, &unused);
+	ep->place.dirty = true;
 	got_work(ep);
 	return noverflowed;
 }
@@ -340,25 +340,25 @@ count_ahead(dlist_head *busy)
 
 	dlist_foreach(iter, busy)
 	{
-		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, busy_node, iter.cur);
+		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, member.busy_node, iter.cur);
 		OutboxReader reader = {counter_wants, NULL, ep, COUNT_ROWS, PAGE_BYTES};
 		XLogRecPtr	unused = 0;
 		OutboxTick *target;
 
-		if (ep->counted || ep->dropped || is_held(ep))
+		if (ep->feed.counted || ep->member.dropped || is_held(ep))
 			continue;
 		outbox_step_blame(ep->id);
-		if (!outbox_reader_at_head(&ep->counter))
+		if (!outbox_reader_at_head(&ep->feed.counter))
 		{
-			target = target_for(&ep->counter);
+			target = target_for(&ep->feed.counter);
 			if (target == NULL)
 				continue;
-			outbox_log_read(&ep->counter, target, &reader, &unused);
+			outbox_log_read(&ep->feed.counter, target, &reader, &unused);
 		}
-		if (outbox_reader_at_head(&ep->counter))
+		if (outbox_reader_at_head(&ep->feed.counter))
 		{
-			ep->counted = true;
-			outbox_cursor_clear(&ep->counter);
+			ep->feed.counted = true;
+			outbox_cursor_clear(&ep->feed.counter);
 		}
 		return true;
 	}
@@ -374,11 +374,11 @@ bring_back(dlist_head *busy, TimestampTz now)
 
 	dlist_foreach(iter, busy)
 	{
-		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, busy_node, iter.cur);
+		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, member.busy_node, iter.cur);
 		int64		seqs[OUTBOX_RETRIES_MAX];
 		int			n;
 
-		if (ep->dropped || ep->recreate || !outbox_endpoint_has_due(ep, now) || is_held(ep))
+		if (ep->member.dropped || ep->member.recreate || !outbox_endpoint_has_due(ep, now) || is_held(ep))
 			continue;
 		outbox_step_blame(ep->id);
 		n = outbox_endpoint_take_due(ep, now, seqs, OUTBOX_RETRIES_MAX);
@@ -407,9 +407,9 @@ look_at_parked(dlist_head *busy)
 
 	dlist_foreach(iter, busy)
 	{
-		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, busy_node, iter.cur);
+		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, member.busy_node, iter.cur);
 
-		if (ep->dropped || ep->recreate || is_held(ep) || !outbox_parked_wants_look(ep))
+		if (ep->member.dropped || ep->member.recreate || is_held(ep) || !outbox_parked_wants_look(ep))
 			continue;
 		outbox_step_blame(ep->id);
 		more = outbox_parked_look(ep, !more) || more;
@@ -422,8 +422,8 @@ look_at_parked(dlist_head *busy)
 static bool
 may_bring_followers(OutboxEndpoint *ep)
 {
-	return (!dlist_is_empty(&ep->loading) || ep->unblocking) && !ep->dropped &&
-		!ep->recreate && ep->nsettling == 0 &&
+	return (!dlist_is_empty(&ep->queue.loading) || ep->table.unblocking) && !ep->member.dropped &&
+		!ep->member.recreate && ep->queue.nsettling == 0 &&
 		!outbox_step_held(OUTBOX_STEP_FOLLOWERS, ep->id);
 }
 
@@ -434,7 +434,7 @@ outbox_reader_wants_followers(dlist_head *busy)
 
 	dlist_foreach(iter, busy)
 	{
-		if (may_bring_followers(dlist_container(OutboxEndpoint, busy_node, iter.cur)))
+		if (may_bring_followers(dlist_container(OutboxEndpoint, member.busy_node, iter.cur)))
 			return true;
 	}
 	return false;
@@ -447,15 +447,15 @@ outbox_reader_bring_followers(dlist_head *busy)
 
 	dlist_foreach(iter, busy)
 	{
-		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, busy_node, iter.cur);
+		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, member.busy_node, iter.cur);
 
 		if (!may_bring_followers(ep))
 			continue;
 		outbox_step_blame(ep->id);
 		outbox_parked_load_followers(ep);
-		if (ep->unblocking)
+		if (ep->table.unblocking)
 		{
-			ep->unblocked = true;
+			ep->table.unblocked = true;
 			outbox_parked_unblock(ep);
 		}
 		outbox_step_passed(OUTBOX_STEP_FOLLOWERS, ep->id);
@@ -471,14 +471,14 @@ outbox_reader_followers_ended(dlist_head *busy, bool undone)
 
 	dlist_foreach(iter, busy)
 	{
-		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, busy_node, iter.cur);
+		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, member.busy_node, iter.cur);
 
-		if (ep->unblocked && undone)
+		if (ep->table.unblocked && undone)
 		{
-			ep->unblocking = true;
+			ep->table.unblocking = true;
 			outbox_parked_count_again(ep);
 		}
-		ep->unblocked = false;
+		ep->table.unblocked = false;
 	}
 }
 
@@ -491,13 +491,13 @@ outbox_reader_has_work(dlist_head *busy, bool head, TimestampTz now)
 		return true;
 	dlist_foreach(iter, busy)
 	{
-		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, busy_node, iter.cur);
+		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, member.busy_node, iter.cur);
 
-		if (ep->dropped || ep->recreate || is_held(ep))
+		if (ep->member.dropped || ep->member.recreate || is_held(ep))
 			continue;
 		if (is_hungry(ep, now) || outbox_endpoint_has_due(ep, now) ||
 			outbox_parked_wants_look(ep) ||
-			(!ep->counted && (outbox_reader_at_head(&ep->counter) || target_for(&ep->counter))))
+			(!ep->feed.counted && (outbox_reader_at_head(&ep->feed.counter) || target_for(&ep->feed.counter))))
 			return true;
 	}
 	return false;
@@ -521,7 +521,7 @@ outbox_reader_step(dlist_head *busy, bool head, bool news, TimestampTz now,
 	outbox_step_blame(0);
 	dlist_foreach(iter, busy)
 	{
-		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, busy_node, iter.cur);
+		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, member.busy_node, iter.cur);
 
 		if (!is_held(ep))
 			outbox_step_passed(OUTBOX_STEP_READ, ep->id);

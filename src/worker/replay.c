@@ -125,9 +125,9 @@ can_go_on(const Replay *r)
 		outbox_step_held(OUTBOX_STEP_REPLAY, r->endpoint_id))
 		return false;
 	return ep == NULL ||
-		(!ep->recreate && !ep->dropped && !ep->unstorable &&
-		 ep->nretries + ep->nretries_loading + ep->nretries_waiting +
-		 ep->nready + ep->nsettling < ENOUGH_DUE);
+		(!ep->member.recreate && !ep->member.dropped && !ep->status.unstorable &&
+		 ep->queue.nretries + ep->queue.nretries_loading + ep->queue.nretries_waiting +
+		 ep->queue.nready + ep->queue.nsettling < ENOUGH_DUE);
 }
 
 bool

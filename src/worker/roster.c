@@ -53,10 +53,10 @@ outbox_roster_init(void)
 void
 outbox_roster_busy(OutboxEndpoint *ep)
 {
-	if (!ep->busy)
+	if (!ep->member.busy)
 	{
-		ep->busy = true;
-		dlist_push_tail(&outbox_busy, &ep->busy_node);
+		ep->member.busy = true;
+		dlist_push_tail(&outbox_busy, &ep->member.busy_node);
 	}
 	outbox_fill_all = true;
 }
@@ -95,9 +95,9 @@ outbox_roster_expects(int32 id)
 static void
 count_again(OutboxEndpoint *ep)
 {
-	ep->counted = false;
-	ep->backlog = 0;
-	outbox_cursor_copy(&ep->counter, outbox_endpoint_frontier(ep, &outbox_head));
+	ep->feed.counted = false;
+	ep->feed.backlog = 0;
+	outbox_cursor_copy(&ep->feed.counter, outbox_endpoint_frontier(ep, &outbox_head));
 }
 
 /* An endpoint that this worker did not know: where does it stand? */
@@ -109,8 +109,8 @@ meet(const OutboxSettings *s)
 
 	meeting = ep;
 	outbox_catalog_assign(ep, s);
-	ep->generation = s->generation;
-	ep->stored_version = outbox_catalog_subscription(s->id);
+	ep->config.generation = s->generation;
+	ep->place.stored_version = outbox_catalog_subscription(s->id);
 
 	if (!outbox_position_read(s->id, &p) || p.generation != s->generation)
 	{
@@ -125,18 +125,18 @@ meet(const OutboxSettings *s)
 		if (s->generation > 1)
 			outbox_parked_forget(s->id, s->start);
 	}
-	ep->delivered = p.delivered;
-	ep->failed_attempts = p.failed_attempts;
-	if (ep->delivered > 0)		/* else it is new, whoever had its number before */
+	ep->tally.delivered = p.delivered;
+	ep->tally.failed_attempts = p.failed_attempts;
+	if (ep->tally.delivered > 0)		/* else it is new, whoever had its number before */
 		outbox_tally_resume(ep);
-	ep->last_active_at = GetCurrentTimestamp();
-	outbox_cursor_copy(&ep->cursor, &p.cursor);
-	if (outbox_reader_at_head(&ep->cursor))
+	ep->tally.last_active_at = GetCurrentTimestamp();
+	outbox_cursor_copy(&ep->feed.cursor, &p.cursor);
+	if (outbox_reader_at_head(&ep->feed.cursor))
 	{
-		ep->counted = true;
-		ep->attached = !ep->paused && !ep->disabled && !ep->held_for;
-		if (ep->attached)
-			outbox_cursor_clear(&ep->cursor);
+		ep->feed.counted = true;
+		ep->feed.attached = !ep->status.paused && !ep->status.disabled && !ep->status.held_for;
+		if (ep->feed.attached)
+			outbox_cursor_clear(&ep->feed.cursor);
 	}
 	else
 		count_again(ep);
@@ -217,31 +217,31 @@ apply_settings(void *arg, const OutboxSettings *s)
 	}
 	else if (ep == NULL)
 		ep = meet(s);
-	else if (ep->generation != s->generation || ep->ordering != s->ordering ||
-			 ep->block_on_dead != s->block_on_dead)
+	else if (ep->config.generation != s->generation || ep->config.ordering != s->ordering ||
+			 ep->config.block_on_dead != s->block_on_dead)
 	{
 		/* Another position, or other lanes: it starts over from its tables. */
-		ep->recreate = true;
-		ep->dirty = true;
+		ep->member.recreate = true;
+		ep->place.dirty = true;
 		outbox_recreating = true;
 		outbox_roster_busy(ep);
 	}
-	else if (ep->row_version != s->row_version || ep->keys_version != s->keys_version ||
-			 ep->previous_until != s->previous_until)
+	else if (ep->config.row_version != s->row_version || ep->config.keys_version != s->keys_version ||
+			 ep->config.previous_until != s->previous_until)
 	{
-		bool		other = ep->version != s->version;
+		bool		other = ep->config.version != s->version;
 
 		if (other || s->paused || s->disabled)
 			outbox_endpoint_drop_window(ep, &outbox_head);
 		outbox_catalog_assign(ep, s);
 		if (other)
 			count_again(ep);
-		if (ep->held_for)
+		if (ep->status.held_for)
 			outbox_endpoint_drop_window(ep, &outbox_head);
-		ep->dirty = true;
+		ep->place.dirty = true;
 		outbox_roster_busy(ep);
 	}
-	ep->seen = true;
+	ep->member.seen = true;
 
 	/* When a rotation of secrets ends. */
 	outbox_reload_at = Min(outbox_reload_at, held ? DT_NOEND : s->previous_until);
@@ -295,9 +295,9 @@ forget_endpoint(OutboxEndpoint *ep)
 {
 	outbox_deliver_cancel(ep, DT_NOEND);
 	outbox_step_forget(ep->id);
-	if (ep->busy)
-		dlist_delete(&ep->busy_node);
-	if (ep->dropped)
+	if (ep->member.busy)
+		dlist_delete(&ep->member.busy_node);
+	if (ep->member.dropped)
 		outbox_stats_forget(MyDatabaseId, ep->id);
 	else
 		outbox_publish_one(ep, GetCurrentTimestamp());
@@ -330,15 +330,15 @@ outbox_roster_reload(bool tidy)
 										  ALLOCSET_DEFAULT_SIZES);
 	outbox_reload_at = DT_NOEND;
 	for (int i = 0; i < outbox_nendpoints; i++)
-		outbox_endpoints[i]->seen = false;
+		outbox_endpoints[i]->member.seen = false;
 	outbox_query("SELECT pg_catalog.count(*) FROM outbox.endpoint_settings", 0, NULL, NULL, NULL);
 	outbox_parked_share_room(row_int8(fetch_row(0), 0));
 	outbox_catalog_settings(apply_settings, r);
 	outbox_step_blame(0);
 	for (int i = 0; i < outbox_nendpoints; i++)
-		if (!old[i]->seen)
+		if (!old[i]->member.seen)
 		{
-			old[i]->dropped = true;
+			old[i]->member.dropped = true;
 			delete_parked(old[i]->id);
 			dropped = true;
 		}
@@ -350,7 +350,7 @@ outbox_roster_reload(bool tidy)
 	OUTBOX_CRASH_POINT("reload.committed");
 
 	for (int i = 0; i < outbox_nendpoints; i++)
-		if (old[i]->dropped)
+		if (old[i]->member.dropped)
 			forget_endpoint(old[i]);
 	outbox_endpoints = r->list;
 	outbox_nendpoints = r->n;
@@ -378,7 +378,7 @@ void
 outbox_roster_reload_failed(void)
 {
 	for (int i = 0; i < outbox_nendpoints; i++)
-		outbox_endpoints[i]->dropped = false;
+		outbox_endpoints[i]->member.dropped = false;
 	for (int i = 0; i < reload.n; i++)
 		if (outbox_roster_find(reload.list[i]->id) == NULL)
 			forget_endpoint(reload.list[i]);
@@ -404,10 +404,10 @@ outbox_roster_leave(void)
 	{
 		OutboxEndpoint *ep = outbox_endpoints[i];
 
-		if (outbox_serves_endpoint(ep->id) || ep->recreate)
+		if (outbox_serves_endpoint(ep->id) || ep->member.recreate)
 			continue;
-		ep->recreate = true;
-		ep->dirty = true;
+		ep->member.recreate = true;
+		ep->place.dirty = true;
 		outbox_recreating = true;
 		outbox_roster_busy(ep);
 	}
@@ -430,7 +430,7 @@ give_back_shares(void)
 static bool
 may_leave(const OutboxEndpoint *ep)
 {
-	return ep->nin_flight == 0 && !ep->unstorable;
+	return ep->queue.nin_flight == 0 && !ep->status.unstorable;
 }
 
 /* After a settle: those that start over leave, and are met again. */
@@ -447,9 +447,9 @@ outbox_roster_recreate(void)
 	outbox_recreating = false;
 	for (int i = 0; i < outbox_nendpoints; i++)
 	{
-		if (outbox_endpoints[i]->recreate && !may_leave(outbox_endpoints[i]))
+		if (outbox_endpoints[i]->member.recreate && !may_leave(outbox_endpoints[i]))
 			outbox_recreating = true;
-		if (outbox_endpoints[i]->recreate && may_leave(outbox_endpoints[i]))
+		if (outbox_endpoints[i]->member.recreate && may_leave(outbox_endpoints[i]))
 		{
 			forget_endpoint(outbox_endpoints[i]);
 			outbox_reload_at = 0;

@@ -93,7 +93,7 @@ delivery_ended(OutboxEndpoint *ep, TimestampTz now)
 {
 	want_settle(now);
 	outbox_fill_all = outbox_fill_all || outbox_starved;
-	if (ep->drop_window)
+	if (ep->feed.drop_window)
 		outbox_endpoint_drop_window(ep, &outbox_head);
 }
 
@@ -236,7 +236,7 @@ check_durability(void)
 static bool
 has_due_work(const OutboxEndpoint *ep)
 {
-	return ep->nin_flight > 0 || ep->nready > 0 || ep->window_count > 0;
+	return ep->queue.nin_flight > 0 || ep->queue.nready > 0 || ep->feed.window_count > 0;
 }
 
 /*
@@ -256,16 +256,16 @@ fill_slots(TimestampTz now)
 		int			n = 0;
 
 		dlist_foreach(iter, &outbox_busy)
-			n += has_due_work(dlist_container(OutboxEndpoint, busy_node, iter.cur));
+			n += has_due_work(dlist_container(OutboxEndpoint, member.busy_node, iter.cur));
 		dlist_foreach(iter, &outbox_busy)
-			outbox_deliver_fill(dlist_container(OutboxEndpoint, busy_node, iter.cur),
+			outbox_deliver_fill(dlist_container(OutboxEndpoint, member.busy_node, iter.cur),
 								now, outbox_worker_max_in_flight / Max(n, 1));
 	}
 	dlist_foreach(iter, &outbox_busy)
 	{
-		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, busy_node, iter.cur);
+		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, member.busy_node, iter.cur);
 
-		if (ep->drop_window)
+		if (ep->feed.drop_window)
 			outbox_endpoint_drop_window(ep, &outbox_head);
 		outbox_deliver_fill(ep, now, outbox_worker_max_in_flight);
 	}
@@ -394,12 +394,12 @@ time_to_sleep(TimestampTz now, bool more)
 		until = Min(until, now + CANCEL_AFTER / 10);
 	dlist_foreach(iter, &outbox_busy)
 	{
-		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, busy_node, iter.cur);
+		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, member.busy_node, iter.cur);
 
 		if (outbox_may_send && !outbox_starved)
 			fill_at = Min(fill_at, outbox_deliver_next_time(ep, now));
-		if (sharing && outbox_is_quiet(ep) && !ep->shared)
-			until = Min(until, ep->last_active_at + USECS_PER_SEC + 1000);
+		if (sharing && outbox_is_quiet(ep) && !ep->place.shared)
+			until = Min(until, ep->tally.last_active_at + USECS_PER_SEC + 1000);
 	}
 	if (outbox_starved && outbox_in_flight == 0)
 		fill_at = now + OUTBOX_RETRY_LOCKS_AFTER;	/* no memory for a request */
@@ -478,7 +478,7 @@ loop(void)
 		reload_step(now);
 		outbox_database_step(now);
 		for (int i = 0; outbox_recreating && i < outbox_nendpoints; i++)
-			if (outbox_endpoints[i]->recreate)
+			if (outbox_endpoints[i]->member.recreate)
 				outbox_deliver_cancel(outbox_endpoints[i], now - CANCEL_AFTER);
 
 		outbox_chores_first(now);
