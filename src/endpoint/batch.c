@@ -17,6 +17,7 @@
 #include "endpoint/lane.h"
 #include "endpoint/outcome.h"
 #include "endpoint/queue.h"
+#include "endpoint/status.h"
 #include "log/payload.h"
 
 /* The next failure would be the last one. */
@@ -291,7 +292,7 @@ outbox_batch_next(OutboxEndpoint *ep, size_t request_bytes, TimestampTz now, boo
 	OutboxDelivery *d;
 
 	*nothing = true;
-	if (!outbox_endpoint_may_send(ep, now))
+	if (!outbox_status_may_send(ep, now))
 		return NULL;
 	for (;;)
 	{
@@ -329,8 +330,7 @@ outbox_batch_next(OutboxEndpoint *ep, size_t request_bytes, TimestampTz now, boo
 	*nothing = false;
 	outbox_batch_body_complete(&b->body, b->id);
 	ep->queue.nin_flight++;
-	if (ep->config.rate_limit > 0)
-		ep->pace.tokens -= 1;
+	outbox_pace_take_token(&ep->pace);
 	return b;
 }
 

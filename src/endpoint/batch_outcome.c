@@ -15,6 +15,7 @@
 #include "endpoint/lane.h"
 #include "endpoint/outcome.h"
 #include "endpoint/pace.h"
+#include "endpoint/status.h"
 #include "format/batch_answer.h"
 
 static OutboxDelivery *
@@ -317,8 +318,7 @@ some_delivered(OutboxBatch *b, const OutboxOutcome *o, TimestampTz now)
 		outbox_outcome_request_failed(ep, member(b, 0), o, now);
 	else
 	{
-		outbox_pace_success(ep, now);
-		outbox_pace_ramp_up(ep, now);
+		outbox_status_success(ep, now);
 	}
 	for (int i = 0; i < b->n; i++)
 	{

@@ -18,6 +18,7 @@
 #include "endpoint/outcome.h"
 #include "endpoint/queue.h"
 #include "endpoint/retries.h"
+#include "endpoint/status.h"
 
 OutboxEndpoint *
 outbox_endpoint_create(MemoryContext parent, int32 id)
@@ -79,13 +80,13 @@ outbox_endpoint_lacks_memory(OutboxEndpoint *ep, TimestampTz now)
 {
 	return now - ep->queue.memory_short_at < USECS_PER_SEC ||
 		(ep->feed.backlog > 0 && ep->feed.window_count == 0 && ep->queue.nready == 0 && ep->queue.nin_flight > 0 &&
-		 !outbox_memory_fits(0) && outbox_endpoint_may_send(ep, now));
+		 !outbox_memory_fits(0) && outbox_status_may_send(ep, now));
 }
 
 OutboxDelivery *
 outbox_endpoint_next(OutboxEndpoint *ep, TimestampTz now)
 {
-	if (!outbox_endpoint_may_send(ep, now))
+	if (!outbox_status_may_send(ep, now))
 		return NULL;
 
 	for (;;)
@@ -116,8 +117,7 @@ outbox_endpoint_next(OutboxEndpoint *ep, TimestampTz now)
 			outbox_endpoint_dead(ep, d, reason, error);
 			continue;
 		}
-		if (ep->config.rate_limit > 0)
-			ep->pace.tokens -= 1;
+		outbox_pace_take_token(&ep->pace);
 		return d;
 	}
 }

@@ -9,6 +9,7 @@
 #include "lib/ilist.h"
 #include "lib/pairingheap.h"
 #include "endpoint/filter.h"
+#include "endpoint/pace.h"
 #include "format/request.h"
 #include "log/log.h"
 #include "server/shmem.h"
@@ -114,16 +115,6 @@ typedef enum OutboxOrdering
 	OUTBOX_ORDER_STRICT
 } OutboxOrdering;
 
-typedef enum OutboxBreaker
-{
-	OUTBOX_BREAKER_CLOSED,
-	OUTBOX_BREAKER_OPEN,		/* nothing is sent until retry_at, then one probe
-								 * at a time */
-} OutboxBreaker;
-
-#define OUTBOX_BREAKER_FAILURES 20
-#define OUTBOX_BREAKER_EVENTS 3
-
 /* Latencies of the last five minutes, in logarithmic buckets. */
 #define OUTBOX_HISTOGRAM_BUCKETS 128
 #define OUTBOX_HISTOGRAM_MINUTES 5
@@ -169,12 +160,8 @@ typedef struct OutboxEndpointConfig
 	OutboxRequestSettings request;
 	OutboxOrdering ordering;
 	bool		block_on_dead;
-	int			max_in_flight;
-	double		rate_limit;		/* per second; 0: none */
 	int			max_attempts;	/* 0: no limit */
 	int64		max_age;		/* µs from the first attempt */
-	int64		backoff_base;	/* µs */
-	int64		backoff_max;	/* µs */
 	int			batch_size;		/* 1: no batches */
 	int64		batch_wait;		/* µs */
 	TimestampTz previous_until; /* when a rotation ends; DT_NOEND: none */
@@ -266,21 +253,6 @@ typedef struct OutboxParkedRows
 	bool		unblocking;		/* what is blocked in no lane becomes due */
 	bool		unblocked;		/* the same, by the step that is under way */
 } OutboxParkedRows;
-
-/* How fast it is sent to.  Written by pace.c. */
-typedef struct OutboxPace
-{
-	OutboxBreaker breaker;
-	int			failures;		/* in a row */
-	int			failing_events; /* how many different ones, up to the limit */
-	int64		failing_seq[OUTBOX_BREAKER_EVENTS];
-	int			openings;		/* in a row: exponent of the probe's backoff */
-	TimestampTz retry_at;		/* open: next probe; closed: not before */
-	int			slots;			/* at most this many in flight, ramps up */
-	TimestampTz ramp_at;		/* when slots may double */
-	double		tokens;			/* of rate_limit */
-	TimestampTz tokens_at;
-} OutboxPace;
 
 /* What outbox.stats counts.  Written by tally.c and outcome.c. */
 typedef struct OutboxTally
@@ -419,7 +391,6 @@ extern bool outbox_endpoint_lacks_memory(OutboxEndpoint *ep, TimestampTz now);
 
 /* The next delivery to send now, taken in flight; NULL: none. */
 extern OutboxDelivery *outbox_endpoint_next(OutboxEndpoint *ep, TimestampTz now);
-extern bool outbox_endpoint_may_send(OutboxEndpoint *ep, TimestampTz now);
 
 /* The outcome of a delivery that was in flight; may free it. */
 extern void outbox_endpoint_done(OutboxEndpoint *ep, OutboxDelivery *d,
@@ -468,7 +439,4 @@ extern void outbox_endpoint_fill_stats(OutboxEndpoint *ep, TimestampTz now,
  * became of it, NULL if it was cancelled.
  */
 extern bool outbox_endpoint_examine(OutboxEndpoint *ep, OutboxDelivery **d);
-/* Pure: tested without a server.  'random' is in [0, 1). */
-extern int64 outbox_backoff(int attempt, int64 base, int64 max, double random);
-
 #endif							/* OUTBOX_ENDPOINT_H */

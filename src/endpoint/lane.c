@@ -428,7 +428,7 @@ outbox_endpoint_park_followers(OutboxEndpoint *ep)
 
 	/* With most slots busy there is no dam: what waits may as well wait here. */
 	if (ep->queue.nwaiting >= OUTBOX_MAX_WAITING &&
-		ep->queue.nheads < Min(ep->pace.slots, ep->config.max_in_flight) / 2)
+		ep->queue.nheads < Min(ep->pace.slots, ep->pace.limits.max_in_flight) / 2)
 	{
 		lanes_iterator it;
 		LaneEntry  *entry;

@@ -10,8 +10,8 @@
 
 #include "endpoint/lane.h"
 #include "endpoint/outcome.h"
-#include "endpoint/pace.h"
 #include "endpoint/queue.h"
+#include "endpoint/status.h"
 #include "endpoint/tally.h"
 
 void
@@ -103,25 +103,6 @@ outbox_outcome_unsent(OutboxEndpoint *ep, OutboxDelivery *d, const char *reason,
 	outbox_endpoint_dead(ep, d, reason, error);
 }
 
-static void
-disable(OutboxEndpoint *ep, const OutboxOutcome *o, TimestampTz now)
-{
-	if (ep->status.disabled)
-		return;
-	ep->status.disabled = true;
-	ep->status.state_dirty = true;
-	ep->feed.drop_window = true;
-	ep->status.state_since = now;
-	strlcpy(ep->status.reason, o->status == 410 ?
-			"the receiver answered 410 Gone" :
-			"the receiver answered webhook-delivery: disable",
-			sizeof(ep->status.reason));
-	ereport(LOG, (errmsg("outbox endpoint \"%s\" is disabled: %s",
-						 ep->config.name, ep->status.reason),
-				  errhint("outbox.resume_endpoint('%s') goes on from where it stopped.",
-						  ep->config.name)));
-}
-
 bool
 outbox_outcome_disables(const OutboxOutcome *o)
 {
@@ -147,11 +128,13 @@ void
 outbox_outcome_request_failed(OutboxEndpoint *ep, OutboxDelivery *d,
 							  const OutboxOutcome *o, TimestampTz now)
 {
-	outbox_pace_failure(ep, d, now);
+	outbox_status_failure(ep, d, now);
 	if (o->status == 429 || o->status == 502 || o->status == 503 || o->status == 504)
-		outbox_pace_slow_down(ep, o, now);
+		outbox_pace_slow_down(&ep->pace, o->retry_after, now);
 	if (outbox_outcome_disables(o))
-		disable(ep, o, now);
+		outbox_status_disable(ep, o->status == 410 ?
+							  "the receiver answered 410 Gone" :
+							  "the receiver answered webhook-delivery: disable", now);
 }
 
 const char *
@@ -169,13 +152,13 @@ int64
 outbox_outcome_wait(OutboxEndpoint *ep, const OutboxDelivery *d, const OutboxOutcome *o)
 {
 	int64		wait = outbox_outcome_disables(o) ? 0 :
-		outbox_pace_backoff(ep, Max(d->attempts, 1));
+		outbox_pace_backoff(&ep->pace, Max(d->attempts, 1));
 
 	if (o->retry_after > 0)
 	{
-		int64		floor = Min(o->retry_after, ep->config.backoff_max / USECS_PER_SEC + 1);
+		int64		floor = Min(o->retry_after, ep->pace.limits.backoff_max / USECS_PER_SEC + 1);
 
-		wait = Max(wait, Min(floor * USECS_PER_SEC, ep->config.backoff_max));
+		wait = Max(wait, Min(floor * USECS_PER_SEC, ep->pace.limits.backoff_max));
 	}
 	return wait;
 }
@@ -246,8 +229,7 @@ outbox_endpoint_done(OutboxEndpoint *ep, OutboxDelivery *d,
 
 	outbox_leave_flight(ep, d);
 	outbox_outcome_delivered(ep, d, now);
-	outbox_pace_success(ep, now);
-	outbox_pace_ramp_up(ep, now);
+	outbox_status_success(ep, now);
 	if (lane)
 		outbox_lane_advance(ep, lane);
 }

@@ -26,42 +26,70 @@ outbox_backoff(int attempt, int64 base, int64 max, double random)
 }
 
 int64
-outbox_pace_backoff(OutboxEndpoint *ep, int attempt)
+outbox_pace_backoff(const OutboxPace *p, int attempt)
 {
-	return outbox_backoff(attempt, ep->config.backoff_base, ep->config.backoff_max,
+	return outbox_backoff(attempt, p->limits.backoff_base, p->limits.backoff_max,
 						  pg_prng_double(&pg_global_prng_state));
 }
 
 /* After a slow-down slots double, at most once a second. */
 void
-outbox_pace_ramp_up(OutboxEndpoint *ep, TimestampTz now)
+outbox_pace_ramp_up(OutboxPace *p, TimestampTz now)
 {
-	if (ep->pace.slots < ep->config.max_in_flight && now >= ep->pace.ramp_at)
+	if (p->slots < p->limits.max_in_flight && now >= p->ramp_at)
 	{
-		ep->pace.slots = Min(ep->pace.slots * 2, ep->config.max_in_flight);
-		ep->pace.ramp_at = now + USECS_PER_SEC;
+		p->slots = Min(p->slots * 2, p->limits.max_in_flight);
+		p->ramp_at = now + USECS_PER_SEC;
 	}
 }
 
 static void
-refill_tokens(OutboxEndpoint *ep, TimestampTz now)
+refill_tokens(OutboxPace *p, TimestampTz now)
 {
-	double		most = Max(1.0, ep->config.rate_limit / 10);
+	double		most = Max(1.0, p->limits.rate_limit / 10);
 
-	if (now > ep->pace.tokens_at)
-		ep->pace.tokens = Min(most, ep->pace.tokens + ep->config.rate_limit *
-						 (now - ep->pace.tokens_at) / USECS_PER_SEC);
-	ep->pace.tokens_at = now;
+	if (now > p->tokens_at)
+		p->tokens = Min(most, p->tokens + p->limits.rate_limit *
+						 (now - p->tokens_at) / USECS_PER_SEC);
+	p->tokens_at = now;
+}
+
+void
+outbox_pace_set_limits(OutboxPace *p, const OutboxPaceLimits *limits)
+{
+	p->limits = *limits;
+	if (p->slots == 0 || (p->breaker == OUTBOX_BREAKER_CLOSED && p->ramp_at == 0))
+		p->slots = limits->max_in_flight;
 }
 
 TimestampTz
-outbox_pace_token_at(OutboxEndpoint *ep, TimestampTz now)
+outbox_pace_token_at(OutboxPace *p, TimestampTz now)
 {
-	if (ep->config.rate_limit == 0)
+	if (p->limits.rate_limit == 0)
 		return now;
-	refill_tokens(ep, now);
-	return ep->pace.tokens >= 1 ? now :
-		now + (int64) ((1 - ep->pace.tokens) / ep->config.rate_limit * USECS_PER_SEC) + 1;
+	refill_tokens(p, now);
+	return p->tokens >= 1 ? now :
+		now + (int64) ((1 - p->tokens) / p->limits.rate_limit * USECS_PER_SEC) + 1;
+}
+
+void
+outbox_pace_take_token(OutboxPace *p)
+{
+	if (p->limits.rate_limit > 0)
+		p->tokens -= 1;
+}
+
+void
+outbox_pace_return_token(OutboxPace *p)
+{
+	if (p->limits.rate_limit > 0)
+		p->tokens += 1;
+}
+
+void
+outbox_pace_resume(OutboxPace *p)
+{
+	p->retry_at = 0;
 }
 
 /*
@@ -69,85 +97,83 @@ outbox_pace_token_at(OutboxEndpoint *ep, TimestampTz now)
  * deliveries behind than were in flight.
  */
 bool
-outbox_pace_has_slot(const OutboxEndpoint *ep)
+outbox_pace_has_slot(const OutboxPace *p, int in_flight)
 {
-	int			slots = Min(ep->pace.slots, ep->config.max_in_flight) - ep->pace.failures;
+	int			slots = Min(p->slots, p->limits.max_in_flight) - p->failures;
 
-	return ep->queue.nin_flight < Max(slots, 1);
+	return in_flight < Max(slots, 1);
 }
 
 bool
-outbox_endpoint_may_send(OutboxEndpoint *ep, TimestampTz now)
+outbox_pace_allows(OutboxPace *p, int in_flight, TimestampTz now)
 {
-	if (ep->status.paused || ep->status.disabled || ep->member.dropped || ep->status.held_for || ep->status.unstorable)
+	if (now < p->retry_at)
 		return false;
-	if (now < ep->pace.retry_at)
-		return false;
-	if (ep->pace.breaker == OUTBOX_BREAKER_OPEN)
-		return ep->queue.nin_flight == 0;
-	if (!outbox_pace_has_slot(ep))
-		return false;
-	return outbox_pace_token_at(ep, now) <= now;
+	if (p->breaker == OUTBOX_BREAKER_OPEN)
+		return in_flight == 0;
+	return outbox_pace_has_slot(p, in_flight) && outbox_pace_token_at(p, now) <= now;
 }
 
-void
-outbox_pace_success(OutboxEndpoint *ep, TimestampTz now)
+bool
+outbox_pace_success(OutboxPace *p, TimestampTz now)
 {
-	ep->pace.failures = 0;
-	ep->pace.failing_events = 0;
-	if (ep->pace.breaker == OUTBOX_BREAKER_OPEN)
-	{
-		ep->pace.breaker = OUTBOX_BREAKER_CLOSED;
-		ep->pace.openings = 0;
-		ep->status.recovered = true;
-		ep->status.state_since = now;
-		ep->pace.slots = 1;
-		ep->pace.ramp_at = now + USECS_PER_SEC;
-		ep->pace.retry_at = 0;
-		ereport(LOG, (errmsg("outbox endpoint \"%s\" answers again", ep->config.name)));
-	}
+	p->failures = 0;
+	p->failing_events = 0;
+	if (p->breaker == OUTBOX_BREAKER_CLOSED)
+		return false;
+	p->breaker = OUTBOX_BREAKER_CLOSED;
+	p->openings = 0;
+	p->slots = 1;
+	p->ramp_at = now + USECS_PER_SEC;
+	p->retry_at = 0;
+	return true;
 }
 
-void
-outbox_pace_failure(OutboxEndpoint *ep, OutboxDelivery *d, TimestampTz now)
+/* The wait doubles with each probe that fails. */
+static void
+wait_for_probe(OutboxPace *p, TimestampTz now)
+{
+	TimestampTz then = now + outbox_pace_backoff(p, ++p->openings);
+
+	p->retry_at = Max(p->retry_at, then);
+}
+
+bool
+outbox_pace_failure(OutboxPace *p, int64 seq, bool probe, TimestampTz now)
 {
 	bool		known = false;
 
-	if (ep->pace.breaker == OUTBOX_BREAKER_OPEN)
+	if (p->breaker == OUTBOX_BREAKER_OPEN)
 	{
 		/* Only the probe says something; what was in flight before does not. */
-		if (d->probe)
-			ep->pace.retry_at = Max(ep->pace.retry_at, now + outbox_pace_backoff(ep, ++ep->pace.openings));
-		return;
+		if (probe)
+			wait_for_probe(p, now);
+		return false;
 	}
 
-	ep->pace.failures++;
-	for (int i = 0; i < ep->pace.failing_events; i++)
-		known = known || ep->pace.failing_seq[i] == d->seq;
-	if (!known && ep->pace.failing_events < OUTBOX_BREAKER_EVENTS)
-		ep->pace.failing_seq[ep->pace.failing_events++] = d->seq;
-	if (ep->pace.failures < OUTBOX_BREAKER_FAILURES ||
-		ep->pace.failing_events < OUTBOX_BREAKER_EVENTS)
-		return;
+	p->failures++;
+	for (int i = 0; i < p->failing_events; i++)
+		known = known || p->failing_seq[i] == seq;
+	if (!known && p->failing_events < OUTBOX_BREAKER_EVENTS)
+		p->failing_seq[p->failing_events++] = seq;
+	if (p->failures < OUTBOX_BREAKER_FAILURES ||
+		p->failing_events < OUTBOX_BREAKER_EVENTS)
+		return false;
 
-	ep->pace.breaker = OUTBOX_BREAKER_OPEN;
-	ep->status.state_since = now;
-	ep->pace.openings = 1;
-	ep->pace.retry_at = Max(ep->pace.retry_at, now + outbox_pace_backoff(ep, 1));
-	ep->feed.drop_window = true;
-	ereport(LOG, (errmsg("outbox endpoint \"%s\" is backing off: %d failures in a row, the last: %s",
-						 ep->config.name, ep->pace.failures, ep->tally.last_error)));
+	p->breaker = OUTBOX_BREAKER_OPEN;
+	p->openings = 0;
+	wait_for_probe(p, now);
+	return true;
 }
 
-/* Answers that speak for the whole endpoint, not for one event. */
 void
-outbox_pace_slow_down(OutboxEndpoint *ep, const OutboxOutcome *o, TimestampTz now)
+outbox_pace_slow_down(OutboxPace *p, int64 retry_after, TimestampTz now)
 {
-	int64		wait = o->retry_after >= 0 ? o->retry_after : 0;
+	int64		wait = Max(retry_after, 0);
 
 	/* seconds beyond any backoff_max would overflow */
-	wait = Min(wait, ep->config.backoff_max / USECS_PER_SEC + 1) * USECS_PER_SEC;
-	ep->pace.retry_at = Max(ep->pace.retry_at, now + Min(wait, ep->config.backoff_max));
-	ep->pace.slots = Max(1, Min(ep->pace.slots, ep->config.max_in_flight) / 2);
-	ep->pace.ramp_at = now + USECS_PER_SEC;
+	wait = Min(wait, p->limits.backoff_max / USECS_PER_SEC + 1) * USECS_PER_SEC;
+	p->retry_at = Max(p->retry_at, now + Min(wait, p->limits.backoff_max));
+	p->slots = Max(1, Min(p->slots, p->limits.max_in_flight) / 2);
+	p->ramp_at = now + USECS_PER_SEC;
 }

@@ -14,6 +14,7 @@
 
 #include "endpoint/lane.h"
 #include "endpoint/retries.h"
+#include "endpoint/status.h"
 
 typedef struct SeqEntry
 {
@@ -118,7 +119,7 @@ bool
 outbox_endpoint_has_due(OutboxEndpoint *ep, TimestampTz now)
 {
 	if (pairingheap_is_empty(ep->queue.retries) || ep->queue.nready >= outbox_endpoint_at_once(ep) ||
-		!outbox_endpoint_may_send(ep, now))
+		!outbox_status_may_send(ep, now))
 		return false;
 
 	/* While the breaker is open any delivery will do as a probe. */

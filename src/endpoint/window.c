@@ -15,6 +15,7 @@
 #include "endpoint/lane.h"
 #include "endpoint/outcome.h"
 #include "endpoint/queue.h"
+#include "endpoint/status.h"
 
 /*
  * Reading stops while an endpoint could not send what it has.  With an open
@@ -23,7 +24,7 @@
 bool
 outbox_endpoint_wants_events(const OutboxEndpoint *ep, TimestampTz now)
 {
-	if (ep->status.paused || ep->status.disabled || ep->member.dropped || ep->status.held_for)
+	if (outbox_status_is_off(ep))
 		return false;
 	if (ep->pace.breaker == OUTBOX_BREAKER_OPEN)
 		return now >= ep->pace.retry_at && ep->feed.window_count == 0 && ep->queue.nready == 0 &&

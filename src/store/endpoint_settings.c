@@ -149,14 +149,14 @@ read_settings(OutboxApplySettings apply, void *arg)
 			read_headers(DatumGetJsonbP(row.values[5]), &s);
 		s.ordering = read_ordering(row_text(row, 6));
 		s.block_on_dead = row_is(row, 7, "block");
-		s.max_in_flight = row_int4(row, 8);
-		s.rate_limit = row.nulls[9] ? 0 : DatumGetFloat8(row.values[9]);
+		s.pace.max_in_flight = row_int4(row, 8);
+		s.pace.rate_limit = row.nulls[9] ? 0 : DatumGetFloat8(row.values[9]);
 		s.timeout = row_int8(row, 10);
 		s.connect_timeout = row_int8(row, 11);
 		s.max_attempts = row_int4(row, 12);
 		s.max_age = row_int8(row, 13);
-		s.backoff_base = row_int8(row, 14);
-		s.backoff_max = row_int8(row, 15);
+		s.pace.backoff_base = row_int8(row, 14);
+		s.pace.backoff_max = row_int8(row, 15);
 		s.paused = row_is(row, 16, "paused");
 		s.disabled = row_is(row, 16, "disabled");
 		s.state_since = row_time(row, 17, 0);
@@ -304,19 +304,13 @@ assign(OutboxEndpoint *ep, const OutboxSettings *s)
 	ep->config.previous_until = s->previous_until;
 	ep->config.ordering = s->ordering;
 	ep->config.block_on_dead = s->block_on_dead;
-	ep->config.max_in_flight = s->max_in_flight;
-	if (ep->pace.slots == 0 ||
-		(ep->pace.breaker == OUTBOX_BREAKER_CLOSED && ep->pace.ramp_at == 0))
-		ep->pace.slots = s->max_in_flight;
-	ep->config.rate_limit = s->rate_limit;
+	outbox_pace_set_limits(&ep->pace, &s->pace);
 	ep->config.max_attempts = s->max_attempts;
 	ep->config.max_age = s->max_age;
-	ep->config.backoff_base = s->backoff_base;
-	ep->config.backoff_max = s->backoff_max;
 	ep->config.batch_size = s->batch_size;
 	ep->config.batch_wait = s->batch_wait;
 	if (ep->status.disabled && !s->disabled)
-		ep->pace.retry_at = 0;		/* resumed: no backoff from before counts */
+		outbox_pace_resume(&ep->pace);
 	ep->status.paused = s->paused;
 
 	/* What the receiver asked for may not be in the table yet. */

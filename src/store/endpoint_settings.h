@@ -24,14 +24,11 @@ typedef struct OutboxSettings
 	char	  **header_values;
 	OutboxOrdering ordering;
 	bool		block_on_dead;
-	int			max_in_flight;
-	double		rate_limit;
+	OutboxPaceLimits pace;
 	int64		timeout;		/* µs, as all intervals here */
 	int64		connect_timeout;
 	int			max_attempts;
 	int64		max_age;
-	int64		backoff_base;
-	int64		backoff_max;
 	int			batch_size;
 	int64		batch_wait;
 	bool		paused;

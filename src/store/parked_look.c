@@ -92,7 +92,7 @@ read_retries(OutboxEndpoint *ep)
 	static SPIPlanPtr plan;
 	int			n;
 	int64	   *loaded = outbox_endpoint_loaded_retries(ep, &n);
-	TimestampTz latest = GetCurrentTimestamp() + ep->config.backoff_max;
+	TimestampTz latest = GetCurrentTimestamp() + ep->pace.limits.backoff_max;
 	Datum		args[4] = {Int32GetDatum(ep->id), TimestampTzGetDatum(ep->queue.retries_due),
 		Int64GetDatum(ep->queue.retries_seq), Int64GetDatum(room)};
 
@@ -119,7 +119,7 @@ read_retries(OutboxEndpoint *ep)
 
 		/* A wait is longer only when the clock was set back and no worker ran. */
 		if (due > latest)
-			due = ep->queue.met_at + ep->config.backoff_max;
+			due = ep->queue.met_at + ep->pace.limits.backoff_max;
 		outbox_retries_push(ep, seq, due, row_int8(row, 3),
 							key ? outbox_lane_get(ep, key, false) : NULL);
 	}

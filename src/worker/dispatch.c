@@ -13,6 +13,7 @@
 #include "base/settings.h"
 #include "endpoint/batch.h"
 #include "endpoint/pace.h"
+#include "endpoint/status.h"
 #include "log/payload.h"
 #include "store/attempts.h"
 #include "worker/dispatch.h"
@@ -125,8 +126,7 @@ outbox_deliver_init(OutboxEnded callback)
 static void
 not_now(OutboxEndpoint *ep, OutboxDelivery *d)
 {
-	if (ep->config.rate_limit > 0)
-		ep->pace.tokens += 1;
+	outbox_pace_return_token(&ep->pace);
 	outbox_endpoint_put_back(ep, d);
 }
 
@@ -254,7 +254,7 @@ outbox_deliver_fill(OutboxEndpoint *ep, TimestampTz now, int most)
 			if (outbox_in_flight >= outbox_worker_max_in_flight)
 			{
 				if (ep->queue.nready + ep->feed.window_count > 0 &&
-					outbox_endpoint_may_send(ep, now))
+					outbox_status_may_send(ep, now))
 					outbox_starved = true;
 				return;
 			}
@@ -313,12 +313,12 @@ outbox_deliver_next_time(OutboxEndpoint *ep, TimestampTz now)
 {
 	TimestampTz t = DT_NOEND;
 
-	if (ep->status.paused || ep->status.disabled || ep->member.dropped || ep->status.held_for || ep->member.recreate ||
+	if (outbox_status_is_off(ep) || ep->member.recreate ||
 		ep->status.unstorable)
 		return t;
 	if (ep->pace.retry_at > now)
 		return ep->pace.retry_at;
-	if (ep->pace.breaker == OUTBOX_BREAKER_OPEN || !outbox_pace_has_slot(ep))
+	if (ep->pace.breaker == OUTBOX_BREAKER_OPEN || !outbox_pace_has_slot(&ep->pace, ep->queue.nin_flight))
 		return t;
 	if (!pairingheap_is_empty(ep->queue.retries) && ep->queue.nready < outbox_endpoint_at_once(ep))
 		t = pairingheap_container(OutboxRetry, node,
@@ -326,7 +326,7 @@ outbox_deliver_next_time(OutboxEndpoint *ep, TimestampTz now)
 	t = Min(t, outbox_batch_due(ep, now));
 	if (ep->queue.nready > 0 || ep->feed.window_count > 0 || t <= now)
 	{
-		TimestampTz token_at = outbox_pace_token_at(ep, now);
+		TimestampTz token_at = outbox_pace_token_at(&ep->pace, now);
 
 		if (token_at > now)
 			t = token_at;
