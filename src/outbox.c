@@ -17,6 +17,7 @@
 #include "log/standbys.h"
 #include "server/database_commands.h"
 #include "server/launcher.h"
+#include "server/prepared.h"
 #include "server/shmem.h"
 #include "store/seal.h"
 #include "transport/address.h"
@@ -265,6 +266,7 @@ _PG_init(void)
 		return;
 
 	outbox_shmem_init();
+	outbox_prepared_init();
 	outbox_lifecycle_init();
 	outbox_launcher_register();
 }

@@ -208,7 +208,7 @@ outbox_dedup_failed(void)
 void
 outbox_dedup_sweep(TimestampTz now)
 {
-	Oid			table = outbox_session_table(OUTBOX_TABLE_DEDUP);
+	Oid			table = outbox_table_oid(OUTBOX_TABLE_DEDUP);
 	Relation	rel;
 	BlockNumber blocks;
 

@@ -299,7 +299,7 @@ begin(void)
 {
 	if (!outbox_begin_to_emit())
 		return false;
-	if (!ConditionalLockRelationOid(outbox_session_table(OUTBOX_TABLE_SCHEDULED),
+	if (!ConditionalLockRelationOid(outbox_table_oid(OUTBOX_TABLE_SCHEDULED),
 									RowExclusiveLock))
 	{
 		outbox_give_up();

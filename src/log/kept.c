@@ -101,7 +101,7 @@ copy_events(int piece, const int64 *seqs, int n)
 static int
 copied_at_once(int piece)
 {
-	Relation	rel = table_open(outbox_session_table(OUTBOX_TABLE_EVENTS_0 + piece), NoLock);
+	Relation	rel = table_open(outbox_table_oid(OUTBOX_TABLE_EVENTS_0 + piece), NoLock);
 	Relation	toast = table_open(rel->rd_rel->reltoastrelid, AccessShareLock);
 	int			n = RelationGetNumberOfBlocks(toast) > 0 ? 1 : COPIED_AT_ONCE;
 

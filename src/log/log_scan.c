@@ -88,7 +88,7 @@ open_pieces(Piece *pieces, const char *index, int nkeys, Snapshot snapshot)
 	{
 		Piece	   *p = &pieces[i];
 
-		p->heap = table_open(outbox_session_table(OUTBOX_TABLE_EVENTS_0 + i), NoLock);
+		p->heap = table_open(outbox_table_oid(OUTBOX_TABLE_EVENTS_0 + i), NoLock);
 		p->index = open_index(p->heap, index);
 		p->scan = outbox_index_beginscan(p->heap, p->index, snapshot, nkeys);
 		p->slot = table_slot_create(p->heap, NULL);
@@ -254,7 +254,7 @@ outbox_scan_id(const pg_uuid_t *id)
 	/* Sees what is not committed yet, and says whose it is. */
 	InitDirtySnapshot(dirty);
 	ScanKeyInit(&key, Anum_events_id, BTEqualStrategyNumber, F_UUID_EQ, UUIDPGetDatum(id));
-	p.heap = table_open(outbox_session_table(OUTBOX_TABLE_EVENTS_0 + outbox_current_piece()), NoLock);
+	p.heap = table_open(outbox_table_oid(OUTBOX_TABLE_EVENTS_0 + outbox_current_piece()), NoLock);
 	p.index = open_index(p.heap, "pkey");
 	p.scan = outbox_index_beginscan(p.heap, p.index, &dirty, 1);
 	p.slot = table_slot_create(p.heap, NULL);

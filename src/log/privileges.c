@@ -18,7 +18,7 @@
 
 #include "base/compat.h"
 #include "log/privileges.h"
-#include "log/transaction.h"
+#include "log/tables.h"
 
 static const struct
 {
@@ -87,13 +87,13 @@ outbox_missing_privilege(Oid role)
 	if (!outbox_schema_usable(schema, role))
 		return "USAGE on schema " OUTBOX_SCHEMA;
 	for (int i = 0; i < OUTBOX_TABLES && missing == NULL; i++)
-		missing = missing_of_table(outbox_session_table(i), role);
+		missing = missing_of_table(outbox_table_oid(i), role);
 	for (size_t i = 0; i < lengthof(views) && missing == NULL; i++)
 		if (!may(get_relname_relid(views[i], schema), role, ACL_SELECT))
 			missing = psprintf("SELECT on " OUTBOX_SCHEMA ".%s", views[i]);
 
 	/* Since PostgreSQL 18 its value is NULL without it, and no error. */
-	if (missing == NULL && !may(outbox_session_sequence(), role, ACL_SELECT))
+	if (missing == NULL && !may(outbox_sequence_oid(), role, ACL_SELECT))
 		missing = "SELECT on sequence " OUTBOX_SCHEMA ".events_seq";
 	for (size_t i = 0; i < lengthof(functions) && missing == NULL; i++)
 		missing = missing_of_function(schema, functions[i], role);

@@ -178,7 +178,7 @@ correct_times(TimestampTz now)
 static bool
 lock_exclusively(OutboxTable table)
 {
-	return ConditionalLockRelationOid(outbox_session_table(table), AccessExclusiveLock);
+	return ConditionalLockRelationOid(outbox_table_oid(table), AccessExclusiveLock);
 }
 
 /*
@@ -189,7 +189,7 @@ static bool
 rotate_events(void)
 {
 	int			next = next_piece(events_piece);
-	Oid			settings = outbox_session_table(OUTBOX_TABLE_ENDPOINT_SETTINGS);
+	Oid			settings = outbox_table_oid(OUTBOX_TABLE_ENDPOINT_SETTINGS);
 
 	if (!outbox_begin(true))
 		return false;
@@ -210,8 +210,8 @@ rotate_events(void)
 	if (!outbox_kept_complete(next))
 		return true;
 	OUTBOX_CRASH_POINT("rotate.kept");
-	outbox_empty_table(outbox_session_table(OUTBOX_TABLE_EVENTS_0 + next));
-	outbox_empty_table(outbox_session_table(OUTBOX_TABLE_TICKS_0 + next));
+	outbox_empty_table(outbox_table_oid(OUTBOX_TABLE_EVENTS_0 + next));
+	outbox_empty_table(outbox_table_oid(OUTBOX_TABLE_TICKS_0 + next));
 	OUTBOX_CRASH_POINT("rotate.truncated");
 	use_piece("events", next);
 	OUTBOX_CRASH_POINT("rotate.written");
@@ -238,7 +238,7 @@ rotate_attempts(void)
 		outbox_give_up();
 		return false;
 	}
-	outbox_empty_table(outbox_session_table(OUTBOX_TABLE_ATTEMPT_LOG_0 + next));
+	outbox_empty_table(outbox_table_oid(OUTBOX_TABLE_ATTEMPT_LOG_0 + next));
 	OUTBOX_CRASH_POINT("attempts.truncated");
 	use_piece("attempts", next);
 	outbox_commit();

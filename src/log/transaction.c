@@ -34,38 +34,7 @@
 #include "log/transaction.h"
 #include "server/launcher.h"
 
-static const char *const table_names[OUTBOX_TABLES] = {
-	[OUTBOX_TABLE_ORIGINS] = "origins",
-	[OUTBOX_TABLE_EVENTS] = "events",
-	[OUTBOX_TABLE_EVENTS_0] = "events_0",
-	[OUTBOX_TABLE_EVENTS_1] = "events_1",
-	[OUTBOX_TABLE_EVENTS_2] = "events_2",
-	[OUTBOX_TABLE_KEPT_EVENTS] = "kept_events",
-	[OUTBOX_TABLE_ENDPOINT_SETTINGS] = "endpoint_settings",
-	[OUTBOX_TABLE_ENDPOINT_SECRETS] = "endpoint_secrets",
-	[OUTBOX_TABLE_SUBSCRIPTIONS] = "subscriptions",
-	[OUTBOX_TABLE_POSITIONS] = "positions",
-	[OUTBOX_TABLE_POSITIONS_0] = "positions_0",
-	[OUTBOX_TABLE_POSITIONS_1] = "positions_1",
-	[OUTBOX_TABLE_TICKS] = "ticks",
-	[OUTBOX_TABLE_TICKS_0] = "ticks_0",
-	[OUTBOX_TABLE_TICKS_1] = "ticks_1",
-	[OUTBOX_TABLE_TICKS_2] = "ticks_2",
-	[OUTBOX_TABLE_PARKED] = "parked",
-	[OUTBOX_TABLE_COMMANDS] = "commands",
-	[OUTBOX_TABLE_REPLAYS] = "replays",
-	[OUTBOX_TABLE_ATTEMPT_LOG] = "attempt_log",
-	[OUTBOX_TABLE_ATTEMPT_LOG_0] = "attempt_log_0",
-	[OUTBOX_TABLE_ATTEMPT_LOG_1] = "attempt_log_1",
-	[OUTBOX_TABLE_ATTEMPT_LOG_2] = "attempt_log_2",
-	[OUTBOX_TABLE_PIECES] = "pieces",
-	[OUTBOX_TABLE_SCHEDULED] = "scheduled",
-	[OUTBOX_TABLE_DEDUP] = "dedup",
-};
-
 static Oid	extension_oid;
-static Oid	sequence_oid;
-static Oid	tables[OUTBOX_TABLES];
 static char *version;
 static int64 log_epoch;			/* 0: not known yet */
 static Oid	extension_owner;
@@ -260,7 +229,6 @@ outbox_session_role_would_fit(void)
 bool
 outbox_session_init(void)
 {
-	Oid			nsp;
 	Oid			role;
 	char	   *extversion;
 	const char *problem;
@@ -278,10 +246,7 @@ outbox_session_init(void)
 	if (OidIsValid(extension_oid))
 	{
 		version = MemoryContextStrdup(TopMemoryContext, extversion);
-		nsp = get_namespace_oid(OUTBOX_SCHEMA, false);
-		for (int i = 0; i < OUTBOX_TABLES; i++)
-			tables[i] = get_relname_relid(table_names[i], nsp);
-		sequence_oid = get_relname_relid("events_seq", nsp);
+		outbox_tables_look_up();
 	}
 	PopActiveSnapshot();
 	CommitTransactionCommand();
@@ -330,18 +295,6 @@ outbox_session_set_epoch(int64 epoch)
 	log_epoch = epoch;
 }
 
-Oid
-outbox_session_sequence(void)
-{
-	return sequence_oid;
-}
-
-Oid
-outbox_session_table(OutboxTable table)
-{
-	return tables[table];
-}
-
 static void
 leave_transaction(void)
 {
@@ -353,7 +306,7 @@ static bool
 lock_tables(OutboxTable first, OutboxTable last, LOCKMODE mode)
 {
 	for (int i = first; i <= (int) last; i++)
-		if (!ConditionalLockRelationOid(tables[i], mode))
+		if (!ConditionalLockRelationOid(outbox_table_oid(i), mode))
 			return false;
 	return true;
 }
@@ -376,7 +329,7 @@ outbox_begin(bool write)
 	in_transaction = true;
 	StartTransactionCommand();
 	locked = lock_tables(OUTBOX_TABLE_ORIGINS, OUTBOX_TABLE_KEPT_EVENTS, AccessShareLock) &&
-		ConditionalLockRelationOid(sequence_oid, RowExclusiveLock);
+		ConditionalLockRelationOid(outbox_sequence_oid(), RowExclusiveLock);
 	if (locked && write)
 		locked = lock_tables(OUTBOX_TABLE_KEPT_EVENTS, OUTBOX_TABLE_PIECES,
 							 RowExclusiveLock);
@@ -446,7 +399,7 @@ outbox_lock_indexes(OutboxTable first, OutboxTable last)
 {
 	for (int i = first; i <= (int) last; i++)
 	{
-		Relation	rel = table_open(tables[i], NoLock);
+		Relation	rel = table_open(outbox_table_oid(i), NoLock);
 		List	   *indexes = RelationGetIndexList(rel);
 		ListCell   *cell;
 
@@ -455,7 +408,7 @@ outbox_lock_indexes(OutboxTable first, OutboxTable last)
 				ereport(ERROR,
 						(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 						 errmsg("an index of \"%s.%s\" is locked", OUTBOX_SCHEMA,
-								table_names[i]),
+								RelationGetRelationName(rel)),
 						 errhint("It is tried again until the lock is free.")));
 		list_free(indexes);
 		table_close(rel, NoLock);

@@ -10,37 +10,7 @@
 
 #include "utils/rel.h"
 
-/* Tables that C code opens by oid. */
-typedef enum OutboxTable
-{
-	OUTBOX_TABLE_ORIGINS,
-	OUTBOX_TABLE_EVENTS,
-	OUTBOX_TABLE_EVENTS_0,
-	OUTBOX_TABLE_EVENTS_1,
-	OUTBOX_TABLE_EVENTS_2,
-	OUTBOX_TABLE_KEPT_EVENTS,
-	OUTBOX_TABLE_ENDPOINT_SETTINGS,
-	OUTBOX_TABLE_ENDPOINT_SECRETS,
-	OUTBOX_TABLE_SUBSCRIPTIONS,
-	OUTBOX_TABLE_POSITIONS,
-	OUTBOX_TABLE_POSITIONS_0,
-	OUTBOX_TABLE_POSITIONS_1,
-	OUTBOX_TABLE_TICKS,
-	OUTBOX_TABLE_TICKS_0,
-	OUTBOX_TABLE_TICKS_1,
-	OUTBOX_TABLE_TICKS_2,
-	OUTBOX_TABLE_PARKED,
-	OUTBOX_TABLE_COMMANDS,
-	OUTBOX_TABLE_REPLAYS,
-	OUTBOX_TABLE_ATTEMPT_LOG,
-	OUTBOX_TABLE_ATTEMPT_LOG_0,
-	OUTBOX_TABLE_ATTEMPT_LOG_1,
-	OUTBOX_TABLE_ATTEMPT_LOG_2,
-	OUTBOX_TABLE_PIECES,
-	OUTBOX_TABLE_SCHEDULED,		/* this and the next: locked by whom it */
-	OUTBOX_TABLE_DEDUP,			/* concerns alone */
-	OUTBOX_TABLES
-} OutboxTable;
+#include "log/tables.h"
 
 /*
  * Overrides what settings of the database or the role could break, and becomes
@@ -59,11 +29,9 @@ extern bool outbox_session_role_would_fit(void);
 
 /* Version of the extension's objects, as installed. */
 extern const char *outbox_session_version(void);
-extern Oid	outbox_session_sequence(void);
 
 /* The epoch that is served: once it is no longer the log's, the worker ends. */
 extern void outbox_session_set_epoch(int64 epoch);
-extern Oid	outbox_session_table(OutboxTable table);
 
 /*
  * Begins a transaction.  False, and none is open: somebody holds a lock that

@@ -12,6 +12,8 @@
 
 #include "access/twophase.h"
 #include "access/xact.h"
+#include "miscadmin.h"
+#include "storage/ipc.h"
 #include "storage/lwlock.h"
 #include "storage/shmem.h"
 #include "utils/hsearch.h"
@@ -31,23 +33,41 @@ static HTAB *notes;
 static char preparing[GID_SIZE];	/* what this transaction is to become */
 static bool noted;				/* there is a note of ours about it */
 
+static shmem_request_hook_type previous_request;
+static shmem_startup_hook_type previous_startup;
+
 /* One for each transaction that can be prepared at the same time. */
-Size
-outbox_prepared_size(void)
+static void
+request_shmem(void)
 {
-	return hash_estimate_size(max_prepared_xacts, sizeof(Note));
+	if (previous_request != NULL)
+		previous_request();
+	RequestAddinShmemSpace(hash_estimate_size(max_prepared_xacts, sizeof(Note)));
 }
 
-/* AddinShmemInitLock must be held. */
-void
-outbox_prepared_init_shmem(void)
+static void
+startup_shmem(void)
 {
 	HASHCTL		info = {.keysize = GID_SIZE, .entrysize = sizeof(Note)};
 
-	if (max_prepared_xacts > 0)
-		notes = ShmemInitHash("outbox prepared transactions", max_prepared_xacts,
-							  max_prepared_xacts, &info,
-							  HASH_ELEM | HASH_STRINGS | HASH_FIXED_SIZE);
+	if (previous_startup != NULL)
+		previous_startup();
+	if (max_prepared_xacts == 0)
+		return;
+	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
+	notes = ShmemInitHash("outbox prepared transactions", max_prepared_xacts,
+						  max_prepared_xacts, &info,
+						  HASH_ELEM | HASH_STRINGS | HASH_FIXED_SIZE);
+	LWLockRelease(AddinShmemInitLock);
+}
+
+void
+outbox_prepared_init(void)
+{
+	previous_startup = shmem_startup_hook;
+	shmem_startup_hook = startup_shmem;
+	previous_request = shmem_request_hook;
+	shmem_request_hook = request_shmem;
 }
 
 static void

@@ -11,9 +11,8 @@
 
 #include "server/wakeup.h"
 
-/* From the hooks that ask for shared memory, and that make it. */
-extern Size outbox_prepared_size(void);
-extern void outbox_prepared_init_shmem(void);
+/* While the server starts, after outbox_shmem_init(). */
+extern void outbox_prepared_init(void);
 
 /* PREPARE TRANSACTION was asked for; at its end the marks are noted. */
 extern void outbox_prepared_begin(const char *gid);

@@ -13,7 +13,6 @@
 #include "utils/memutils.h"
 
 #include "base/compat.h"
-#include "server/prepared.h"
 #include "server/shmem.h"
 
 /*
@@ -71,7 +70,6 @@ request_shmem(void)
 		previous_request();
 	RequestAddinShmemSpace(add_size(MAXALIGN(sizeof(OutboxShared)),
 									MAXALIGN(stats_shared_size())));
-	RequestAddinShmemSpace(outbox_prepared_size());
 	RequestNamedLWLockTranche("outbox", 3);
 
 	/* Only for its number and name: the locks are inside the hash table. */
@@ -160,7 +158,6 @@ startup_shmem(void)
 	stats_shared = ShmemInitStruct("outbox statistics", stats_shared_size(), &found);
 	if (!found)
 		init_stats();
-	outbox_prepared_init_shmem();
 	LWLockRelease(AddinShmemInitLock);
 }
 

@@ -152,7 +152,7 @@ outbox_attempts_write(void)
 		n[9] = a->body == NULL;
 		v[9] = n[9] ? (Datum) 0 : CStringGetTextDatum(a->body);
 	}
-	outbox_append_rows(outbox_session_table(OUTBOX_TABLE_ATTEMPT_LOG_0 + piece),
+	outbox_append_rows(outbox_table_oid(OUTBOX_TABLE_ATTEMPT_LOG_0 + piece),
 					   nattempts, values, nulls);
 }
 

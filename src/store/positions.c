@@ -303,7 +303,7 @@ void
 outbox_positions_write(OutboxPositions *p)
 {
 	if (p->n > 0)
-		outbox_append_rows(outbox_session_table(OUTBOX_TABLE_POSITIONS_0 + p->piece),
+		outbox_append_rows(outbox_table_oid(OUTBOX_TABLE_POSITIONS_0 + p->piece),
 						   p->n, p->values, p->nulls);
 	pg_atomic_fetch_add_u32(&db->position_rows, p->n);
 }
@@ -320,7 +320,7 @@ outbox_positions_write_tick(const OutboxTick *tick, int piece)
 	values[3] = outbox_snapshot_datum(tick);
 	values[4] = Int64GetDatum(tick->seq_low);
 	values[5] = Int64GetDatum(tick->seq_high);
-	outbox_append_rows(outbox_session_table(OUTBOX_TABLE_TICKS_0 + piece), 1, values, nulls);
+	outbox_append_rows(outbox_table_oid(OUTBOX_TABLE_TICKS_0 + piece), 1, values, nulls);
 }
 
 /* ----------------------------------------------------------- compaction */
@@ -346,9 +346,9 @@ outbox_positions_compact(void)
 
 	if (!outbox_begin(true))
 		return false;
-	if (!ConditionalLockRelationOid(outbox_session_table(OUTBOX_TABLE_POSITIONS_0 + was),
+	if (!ConditionalLockRelationOid(outbox_table_oid(OUTBOX_TABLE_POSITIONS_0 + was),
 									AccessExclusiveLock) ||
-		!ConditionalLockRelationOid(outbox_session_table(OUTBOX_TABLE_POSITIONS_0 + other),
+		!ConditionalLockRelationOid(outbox_table_oid(OUTBOX_TABLE_POSITIONS_0 + other),
 									AccessExclusiveLock))
 	{
 		/* Somebody reads the positions, or writes them: later. */
@@ -366,7 +366,7 @@ outbox_positions_compact(void)
 					 " ON CONFLICT DO NOTHING",
 					 1, (Oid[]) {INT2OID}, args, NULL);
 	OUTBOX_CRASH_POINT("compact.written");
-	outbox_empty_table(outbox_session_table(OUTBOX_TABLE_POSITIONS_0 + was));
+	outbox_empty_table(outbox_table_oid(OUTBOX_TABLE_POSITIONS_0 + was));
 	OUTBOX_CRASH_POINT("compact.truncated");
 	outbox_commit();
 	OUTBOX_CRASH_POINT("compact.committed");

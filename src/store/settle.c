@@ -25,7 +25,6 @@
 #include "store/parked.h"
 #include "store/positions.h"
 #include "store/settle.h"
-#include "worker/operator_commands.h"
 
 /* An endpoint that did nothing for so long follows the shared position. */
 #define IDLE_AFTER (1 * USECS_PER_SEC)
@@ -48,6 +47,7 @@ static int	share_budget;		/* that may begin to do so with this settle */
 static int64 shared_tick;		/* as last written */
 static int64 shared_seq;
 static TimestampTz shared_at;
+static bool storable_again;		/* see outbox_settle_was_released() */
 
 void
 outbox_settle_init(OutboxDatabase *database, int64 last_shared_tick)
@@ -245,8 +245,7 @@ written(Part *part, TimestampTz at)
 			ep->status.state_dirty = false;
 		ep->status.recovered = false;
 
-		/* What an operator asked for waits for it. */
-		outbox_commands_wait = outbox_commands_wait || ep->status.unstorable;
+		storable_again = storable_again || ep->status.unstorable;
 		ep->status.unstorable = false;
 		outbox_endpoint_settled(ep);
 		outbox_parked_keep_room(ep);
@@ -425,4 +424,13 @@ outbox_settle_wants_head(const OutboxCursor *head, TimestampTz now)
 {
 	return head->done->number != shared_tick && head->done->seq_high != shared_seq &&
 		now - shared_at > SHARED_EVERY;
+}
+
+bool
+outbox_settle_was_released(void)
+{
+	bool		was = storable_again;
+
+	storable_again = false;
+	return was;
 }

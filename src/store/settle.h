@@ -17,6 +17,12 @@ extern void outbox_settle_init(OutboxDatabase *db, int64 last_shared_tick);
  */
 extern bool outbox_settle(dlist_head *busy, const OutboxCursor *head, bool final);
 
+/*
+ * True, once, if an endpoint was stored that could not be stored before: what an
+ * operator asked for waits for it.
+ */
+extern bool outbox_settle_was_released(void);
+
 /* True if the shared position can be stored, and may move on. */
 extern bool outbox_settle_may_share(dlist_head *busy);
 

@@ -19,6 +19,7 @@
 #include "log/transaction.h"
 #include "worker/backlog_limit.h"
 #include "worker/dispatch.h"
+#include "worker/loop.h"
 #include "worker/reader.h"
 #include "worker/roster.h"
 
@@ -64,7 +65,7 @@ find_cut(void)
 static int64
 place_of(OutboxEndpoint *ep)
 {
-	const OutboxCursor *c = outbox_endpoint_frontier(ep, &outbox_head);
+	const OutboxCursor *c = outbox_endpoint_frontier(ep, &outbox_loop.head);
 
 	return Max(c->done->seq_low, c->last_seq);
 }
@@ -76,7 +77,7 @@ shorten(OutboxEndpoint *ep)
 
 	/* What was read ahead is read again, for another end. */
 	if (ep->feed.attached || ep->feed.window_count > 0)
-		outbox_endpoint_drop_window(ep, &outbox_head);
+		outbox_endpoint_drop_window(ep, &outbox_loop.head);
 	n += outbox_reader_overflow(ep);
 	ep->place.overflowed += n;
 	if (place_of(ep) >= cut && ep->place.overflowed > 0)
@@ -98,7 +99,7 @@ outbox_backlog_step(TimestampTz now)
 	if (now < outbox_backlog_next_time())
 		return true;
 	/* What is dead stays in memory until it is settled: there is a bound to it. */
-	if (outbox_unsettled >= 4 * OUTBOX_SETTLE_AFTER)
+	if (outbox_loop.traffic.unsettled >= 4 * OUTBOX_SETTLE_AFTER)
 	{
 		wait_until = now + SETTLE_WAIT;
 		return true;
@@ -112,9 +113,9 @@ outbox_backlog_step(TimestampTz now)
 		look_at = now + LOOK_EVERY;
 	}
 	more = false;
-	for (int i = 0; cut > 0 && i < outbox_nendpoints; i++)
+	for (int i = 0; cut > 0 && i < outbox_loop.roster.n; i++)
 	{
-		OutboxEndpoint *ep = outbox_endpoints[i];
+		OutboxEndpoint *ep = outbox_loop.roster.endpoints[i];
 
 		int64		place;
 
@@ -130,7 +131,7 @@ outbox_backlog_step(TimestampTz now)
 			int			dead = shorten(ep);
 
 			n += dead;
-			outbox_unsettled += dead;
+			outbox_loop.traffic.unsettled += dead;
 			outbox_step_passed(OUTBOX_STEP_BACKLOG, ep->id);
 		}
 		else

@@ -24,15 +24,12 @@
 #include "worker/backlog_limit.h"
 #include "worker/chores.h"
 #include "worker/dispatch.h"
+#include "worker/loop.h"
 #include "worker/operator_commands.h"
 #include "worker/publish.h"
 #include "worker/reader.h"
 #include "worker/replay.h"
 #include "worker/roster.h"
-
-bool		outbox_database_ours;
-TimestampTz outbox_settle_since;
-TimestampTz outbox_locks_at;
 
 static OutboxDatabase *db;
 
@@ -45,14 +42,14 @@ outbox_chores_init(OutboxDatabase *database)
 static bool
 something_to_settle(TimestampTz now)
 {
-	bool		sharing = outbox_settle_may_share(&outbox_busy);
+	bool		sharing = outbox_settle_may_share(&outbox_loop.roster.busy);
 	dlist_iter	iter;
 
-	if (outbox_settle_since != 0 || outbox_unsettled > 0 || outbox_recreating ||
+	if (outbox_loop.due.settle_since != 0 || outbox_loop.traffic.unsettled > 0 || outbox_loop.roster.recreating ||
 		outbox_shares_leaving() || outbox_notice_waits() ||
-		(sharing && outbox_settle_wants_head(&outbox_head, now)))
+		(sharing && outbox_settle_wants_head(&outbox_loop.head, now)))
 		return true;
-	dlist_foreach(iter, &outbox_busy)
+	dlist_foreach(iter, &outbox_loop.roster.busy)
 	{
 		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, member.busy_node, iter.cur);
 
@@ -77,10 +74,10 @@ bring_followers(void *arg)
 
 	if (!outbox_begin(true))
 	{
-		outbox_locks_at = *now + OUTBOX_RETRY_LOCKS_AFTER;
+		outbox_loop.due.retry_locks_at = *now + OUTBOX_RETRY_LOCKS_AFTER;
 		return;
 	}
-	outbox_reader_bring_followers(&outbox_busy);
+	outbox_reader_bring_followers(&outbox_loop.roster.busy);
 	OUTBOX_CRASH_POINT("followers.read");
 	outbox_commit();
 }
@@ -95,27 +92,29 @@ compact_positions(void *arg)
 void
 outbox_settle_step(TimestampTz now, bool final)
 {
-	bool		due = outbox_settle_since != 0 &&
-		now - outbox_settle_since >= outbox_settle_interval * INT64CONST(1000);
+	bool		due = outbox_loop.due.settle_since != 0 &&
+		now - outbox_loop.due.settle_since >= outbox_settle_interval * INT64CONST(1000);
 
-	if (!final && !due && outbox_unsettled < OUTBOX_SETTLE_AFTER)
+	if (!final && !due && outbox_loop.traffic.unsettled < OUTBOX_SETTLE_AFTER)
 	{
-		if (outbox_settle_since == 0 && something_to_settle(now))
-			outbox_settle_since = now;
+		if (outbox_loop.due.settle_since == 0 && something_to_settle(now))
+			outbox_loop.due.settle_since = now;
 		return;
 	}
-	if (!final && now < outbox_locks_at)
+	if (!final && now < outbox_loop.due.retry_locks_at)
 		return;
-	if (!outbox_settle(&outbox_busy, &outbox_head, final))
+	if (!outbox_settle(&outbox_loop.roster.busy, &outbox_loop.head, final))
 	{
-		outbox_locks_at = now + OUTBOX_RETRY_LOCKS_AFTER;
+		outbox_loop.due.retry_locks_at = now + OUTBOX_RETRY_LOCKS_AFTER;
 		return;
 	}
-	outbox_unsettled = 0;
-	outbox_settle_since = 0;
-	outbox_fill_all = true;			/* lanes may have moved on */
-	if (outbox_reader_wants_followers(&outbox_busy))
-		outbox_reader_followers_ended(&outbox_busy,
+	if (outbox_settle_was_released())
+		outbox_loop.commands_pending = true;
+	outbox_loop.traffic.unsettled = 0;
+	outbox_loop.due.settle_since = 0;
+	outbox_loop.traffic.refill_all = true;			/* lanes may have moved on */
+	if (outbox_reader_wants_followers(&outbox_loop.roster.busy))
+		outbox_reader_followers_ended(&outbox_loop.roster.busy,
 									  !outbox_step_run(OUTBOX_STEP_FOLLOWERS, bring_followers, &now));
 	if (final)
 		return;
@@ -129,15 +128,15 @@ run_commands(void *arg)
 {
 	TimestampTz *now = arg;
 
-	if (!outbox_commands_run() && outbox_commands_wait)
-		outbox_locks_at = *now + OUTBOX_RETRY_LOCKS_AFTER;
+	if (!outbox_commands_run() && outbox_loop.commands_pending)
+		outbox_loop.due.retry_locks_at = *now + OUTBOX_RETRY_LOCKS_AFTER;
 }
 
 static void
 command_step(TimestampTz now)
 {
-	outbox_commands_wait = outbox_commands_wait || now >= outbox_commands_next_time();
-	if (!outbox_commands_wait || now < outbox_locks_at || !outbox_step_may(OUTBOX_STEP_COMMAND))
+	outbox_loop.commands_pending = outbox_loop.commands_pending || now >= outbox_commands_next_time();
+	if (!outbox_loop.commands_pending || now < outbox_loop.due.retry_locks_at || !outbox_step_may(OUTBOX_STEP_COMMAND))
 		return;
 
 	/*
@@ -145,7 +144,7 @@ command_step(TimestampTz now)
 	 * command looks at them.
 	 */
 	outbox_settle_step(now, true);
-	if (outbox_settle_since == 0 && !outbox_step_run(OUTBOX_STEP_COMMAND, run_commands, &now))
+	if (outbox_loop.due.settle_since == 0 && !outbox_step_run(OUTBOX_STEP_COMMAND, run_commands, &now))
 		outbox_commands_failed();
 }
 
@@ -155,20 +154,20 @@ run_replays(void *arg)
 	TimestampTz *now = arg;
 
 	if (!outbox_replays_run())
-		outbox_locks_at = *now + OUTBOX_RETRY_LOCKS_AFTER;
+		outbox_loop.due.retry_locks_at = *now + OUTBOX_RETRY_LOCKS_AFTER;
 }
 
 static void
 replay_step(TimestampTz now)
 {
-	if (now < outbox_locks_at || !outbox_step_may(OUTBOX_STEP_REPLAY) ||
+	if (now < outbox_loop.due.retry_locks_at || !outbox_step_may(OUTBOX_STEP_REPLAY) ||
 		!outbox_replays_have_work())
 		return;
 
 	/* What a replay may park depends on the stored positions. */
 	outbox_settle_step(now, true);
-	if (outbox_settle_since != 0)
-		outbox_locks_at = now + OUTBOX_RETRY_LOCKS_AFTER;
+	if (outbox_loop.due.settle_since != 0)
+		outbox_loop.due.retry_locks_at = now + OUTBOX_RETRY_LOCKS_AFTER;
 	else if (!outbox_step_run(OUTBOX_STEP_REPLAY, run_replays, &now))
 		outbox_replays_failed();
 }
@@ -193,7 +192,7 @@ run_backlog(void *arg)
 	TimestampTz *now = arg;
 
 	if (!outbox_backlog_step(*now))
-		outbox_locks_at = *now + OUTBOX_RETRY_LOCKS_AFTER;
+		outbox_loop.due.retry_locks_at = *now + OUTBOX_RETRY_LOCKS_AFTER;
 }
 
 static void
@@ -223,7 +222,7 @@ retention_step(TimestampTz now)
 	if (outbox_retention_judges(now))
 	{
 		outbox_settle_step(now, true);
-		if (outbox_settle_since != 0)
+		if (outbox_loop.due.settle_since != 0)
 			return;
 	}
 	outbox_retention_run();
@@ -237,20 +236,20 @@ take_database(void *arg)
 
 	if (!outbox_begin(true))
 	{
-		outbox_locks_at = *now + OUTBOX_RETRY_LOCKS_AFTER;
+		outbox_loop.due.retry_locks_at = *now + OUTBOX_RETRY_LOCKS_AFTER;
 		return;
 	}
 	outbox_retention_init(db);
 	outbox_positions_in_use(db);
 	outbox_commit();
 	outbox_schedule_begin();
-	outbox_database_ours = true;
+	outbox_loop.database_ours = true;
 }
 
 void
 outbox_database_step(TimestampTz now)
 {
-	if (!outbox_database_ours && outbox_serves_database() && now >= outbox_locks_at)
+	if (!outbox_loop.database_ours && outbox_serves_database() && now >= outbox_loop.due.retry_locks_at)
 		(void) outbox_step_run(OUTBOX_STEP_DATABASE, take_database, &now);
 }
 
@@ -261,7 +260,7 @@ outbox_chores_first(TimestampTz now)
 	command_step(now);
 	if (!outbox_enabled)
 		return;
-	if (outbox_database_ours)
+	if (outbox_loop.database_ours)
 		schedule_step(now);
 	replay_step(now);
 }
@@ -270,7 +269,7 @@ outbox_chores_first(TimestampTz now)
 void
 outbox_chores_backlog(TimestampTz now)
 {
-	if (now >= outbox_locks_at && now >= outbox_backlog_next_time())
+	if (now >= outbox_loop.due.retry_locks_at && now >= outbox_backlog_next_time())
 		(void) outbox_step_run(OUTBOX_STEP_BACKLOG, run_backlog, &now);
 }
 
@@ -279,7 +278,7 @@ void
 outbox_chores_last(TimestampTz now)
 {
 	outbox_settle_step(now, false);
-	if (!outbox_database_ours)
+	if (!outbox_loop.database_ours)
 		return;
 	retention_step(now);
 	dedup_step(now);
@@ -288,10 +287,10 @@ outbox_chores_last(TimestampTz now)
 bool
 outbox_chores_wait(TimestampTz now)
 {
-	if (now < outbox_locks_at)
+	if (now < outbox_loop.due.retry_locks_at)
 		return false;
-	return (outbox_step_may(OUTBOX_STEP_DATABASE) && outbox_database_ours != outbox_serves_database()) ||
-		(outbox_step_may(OUTBOX_STEP_COMMAND) && outbox_commands_wait) ||
+	return (outbox_step_may(OUTBOX_STEP_DATABASE) && outbox_loop.database_ours != outbox_serves_database()) ||
+		(outbox_step_may(OUTBOX_STEP_COMMAND) && outbox_loop.commands_pending) ||
 		(outbox_enabled && outbox_step_may(OUTBOX_STEP_REPLAY) && outbox_replays_have_work());
 }
 
@@ -304,9 +303,9 @@ outbox_chores_next_time(void)
 		until = Min(until, outbox_commands_next_time());
 	if (outbox_step_may(OUTBOX_STEP_BACKLOG))
 		until = Min(until, outbox_backlog_next_time());
-	if (outbox_settle_since != 0)
-		until = Min(until, outbox_settle_since + outbox_settle_interval * INT64CONST(1000));
-	if (!outbox_database_ours)
+	if (outbox_loop.due.settle_since != 0)
+		until = Min(until, outbox_loop.due.settle_since + outbox_settle_interval * INT64CONST(1000));
+	if (!outbox_loop.database_ours)
 		return until;
 	until = Min(until, outbox_retention_next_time());
 	if (outbox_step_may(OUTBOX_STEP_DEDUP))

@@ -9,10 +9,6 @@
 
 #include "server/shmem.h"
 
-extern bool outbox_database_ours;	/* what belongs to no endpoint is done here */
-extern TimestampTz outbox_settle_since; /* 0: nothing to settle */
-extern TimestampTz outbox_locks_at; /* not before: a lock was not to be had */
-
 extern void outbox_chores_init(OutboxDatabase *db);
 
 /* Takes over what belongs to no endpoint, if it is to be done here. */

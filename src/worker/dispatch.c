@@ -17,13 +17,8 @@
 #include "log/payload.h"
 #include "store/attempts.h"
 #include "worker/dispatch.h"
+#include "worker/loop.h"
 #include "worker/roster.h"
-
-int			outbox_in_flight;
-int64		outbox_delivered;
-int			outbox_unsettled;
-bool		outbox_starved;
-bool		outbox_may_send;
 
 /*
  * What each request takes besides its body: buffers of libcurl, its headers, the
@@ -38,7 +33,7 @@ static size_t requests_account;
 static void
 begin_flight(OutboxEndpoint *ep, size_t request_bytes, size_t body_bytes)
 {
-	outbox_in_flight++;
+	outbox_loop.traffic.in_flight++;
 	ep->queue.flight_bytes += request_bytes + body_bytes;
 	outbox_memory_account(&requests_account, requests_account + request_bytes);
 }
@@ -46,7 +41,7 @@ begin_flight(OutboxEndpoint *ep, size_t request_bytes, size_t body_bytes)
 static void
 end_flight(OutboxEndpoint *ep, size_t request_bytes, size_t body_bytes)
 {
-	outbox_in_flight--;
+	outbox_loop.traffic.in_flight--;
 	ep->queue.flight_bytes -= request_bytes + body_bytes;
 	outbox_memory_account(&requests_account, requests_account - request_bytes);
 }
@@ -64,13 +59,13 @@ end_single_flight(OutboxDelivery *d)
 static void
 batch_done(OutboxBatch *b, const OutboxOutcome *outcome, TimestampTz now)
 {
-	outbox_unsettled += b->n;
+	outbox_loop.traffic.unsettled += b->n;
 	outbox_batch_judge(b, outcome);
 	for (int i = 0; i < b->n; i++)
 	{
 		const char *error = outbox_batch_error(b, i);
 
-		outbox_delivered += error == NULL;
+		outbox_loop.traffic.delivered += error == NULL;
 		outbox_attempt_ended(b->members[i].delivery, outcome, error, i == 0);
 	}
 	OUTBOX_CRASH_POINT("batch.judged");
@@ -96,22 +91,22 @@ done(void *arg, const OutboxOutcome *outcome)
 		bool		good = outcome->status >= 200 && outcome->status <= 299;
 
 		end_single_flight(d);
-		outbox_unsettled++;
+		outbox_loop.traffic.unsettled++;
 		d->transfer = NULL;
-		outbox_delivered += good;
+		outbox_loop.traffic.delivered += good;
 		outbox_attempt_ended(d, outcome, good ? NULL : outcome->error, true);
 		outbox_endpoint_done(ep, d, outcome, now);
 	}
 	OUTBOX_CRASH_POINT("answer.noted");
 	ended(ep, now);
-	if (outbox_starved)
+	if (outbox_loop.traffic.at_limit)
 		return;
 
 	/* The loop sends what has to be read first. */
 	outbox_payload_readable = false;
 	outbox_deliver_fill(ep, now, outbox_worker_max_in_flight);
 	outbox_payload_readable = true;
-	outbox_fill_all = outbox_fill_all || outbox_payload_wanted;
+	outbox_loop.traffic.refill_all = outbox_loop.traffic.refill_all || outbox_payload_wanted;
 	outbox_payload_wanted = false;
 }
 
@@ -147,7 +142,7 @@ send(OutboxEndpoint *ep, OutboxDelivery *d, TimestampTz now)
 	if (gone)
 	{
 		outbox_endpoint_dead(ep, d, "event is gone", "the event is no longer in the log");
-		outbox_unsettled++;
+		outbox_loop.traffic.unsettled++;
 		return true;
 	}
 	if (event)
@@ -169,7 +164,7 @@ send(OutboxEndpoint *ep, OutboxDelivery *d, TimestampTz now)
 		outbox_http_release(t);
 		outbox_page_unref(event->page);
 		outbox_endpoint_dead(ep, d, "invalid event", problem);
-		outbox_unsettled++;
+		outbox_loop.traffic.unsettled++;
 		return true;
 	}
 	d->transfer = t;
@@ -200,7 +195,7 @@ send_batch(OutboxBatch *b, TimestampTz now)
 	if (problem)
 	{
 		outbox_http_release(t);
-		outbox_unsettled += b->n;
+		outbox_loop.traffic.unsettled += b->n;
 		outbox_batch_dead(b, "invalid event", problem);
 		return true;
 	}
@@ -238,8 +233,8 @@ outbox_deliver_fill(OutboxEndpoint *ep, TimestampTz now, int most)
 	 * What is not settled will be sent again after a crash: while a settle is
 	 * held up there is a bound to it.
 	 */
-	if (!outbox_may_send || ep->member.recreate ||
-		outbox_unsettled >= 4 * OUTBOX_SETTLE_AFTER)
+	if (!outbox_loop.traffic.sending_allowed || ep->member.recreate ||
+		outbox_loop.traffic.unsettled >= 4 * OUTBOX_SETTLE_AFTER)
 		return;
 	for (;;)
 	{
@@ -251,18 +246,18 @@ outbox_deliver_fill(OutboxEndpoint *ep, TimestampTz now, int most)
 			if (ep->queue.nin_flight >= most ||
 				(most < outbox_worker_max_in_flight && ep->queue.flight_bytes > bytes))
 				return;
-			if (outbox_in_flight >= outbox_worker_max_in_flight)
+			if (outbox_loop.traffic.in_flight >= outbox_worker_max_in_flight)
 			{
 				if (ep->queue.nready + ep->feed.window_count > 0 &&
 					outbox_status_may_send(ep, now))
-					outbox_starved = true;
+					outbox_loop.traffic.at_limit = true;
 				return;
 			}
 		}
 		if (send_next(ep, now, &nothing))
 			continue;
 		if (!nothing)
-			outbox_starved = true;
+			outbox_loop.traffic.at_limit = true;
 		return;
 	}
 }

@@ -7,25 +7,12 @@
 
 #include "endpoint/endpoint.h"
 
-/* Requests in flight, all endpoints; delivered since the worker started. */
-extern int	outbox_in_flight;
-extern int64 outbox_delivered;
-
-/* Deliveries that ended since the last settle. */
-extern int	outbox_unsettled;
-
 /* Called for each endpoint in which a delivery ended. */
 typedef void (*OutboxEnded) (OutboxEndpoint *ep, TimestampTz now);
 extern void outbox_deliver_init(OutboxEnded ended);
 
-/* Nothing is sent while this is false. */
-extern bool outbox_may_send;
-
 /* Deliveries after which a settle does not wait for its interval. */
 #define OUTBOX_SETTLE_AFTER 500
-
-/* Somebody had due work and found the worker's total reached. */
-extern bool outbox_starved;
 
 /*
  * Fills the endpoint's free slots, up to 'most' requests in flight, and that part

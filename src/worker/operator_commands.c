@@ -25,14 +25,13 @@
 #include "log/transaction.h"
 #include "server/shares.h"
 #include "store/parked.h"
+#include "worker/loop.h"
 #include "worker/operator_commands.h"
 #include "worker/reader.h"
 #include "worker/roster.h"
 
 /* Commands per transaction. */
 #define BATCH 500
-
-bool		outbox_commands_wait = true;	/* from before this worker came */
 
 /*
  * While batches follow each other each begins where the last one ended, for a
@@ -98,7 +97,7 @@ waits(Command *c)
 static void
 cancel(Command *c)
 {
-	const OutboxCursor *frontier = outbox_endpoint_frontier(c->ep, &outbox_head);
+	const OutboxCursor *frontier = outbox_endpoint_frontier(c->ep, &outbox_loop.head);
 
 	if (is(c->status, "retrying") && waits(c))
 		c->effect = EFFECT_CANCEL_RETRY;
@@ -237,7 +236,7 @@ take_effect(Command *c)
 			break;
 		case EFFECT_SKIP:
 			outbox_endpoint_skip(c->ep, c->seq,
-								 outbox_cursor_covers(c->ep->feed.counted ? &outbox_head : &c->ep->feed.counter,
+								 outbox_cursor_covers(c->ep->feed.counted ? &outbox_loop.head : &c->ep->feed.counter,
 													  c->xid, c->seq));
 			break;
 		case EFFECT_DUE:
@@ -368,7 +367,7 @@ outbox_commands_run(void)
 
 	/* Then once more from the beginning: a lower one may have been committed later. */
 	more = n < found || n == BATCH;
-	outbox_commands_wait = more || carried_out > 0;
+	outbox_loop.commands_pending = more || carried_out > 0;
 	carried_out = more && !skipped ? commands[n - 1].id : 0;
-	return n > 0 || outbox_commands_wait;
+	return n > 0 || outbox_loop.commands_pending;
 }

@@ -7,9 +7,6 @@
 
 #include "endpoint/endpoint.h"
 
-/* Somebody rang: there may be commands. */
-extern bool outbox_commands_wait;
-
 /* Carries out a batch.  False: a lock was not to be had, or there was none. */
 extern bool outbox_commands_run(void);
 

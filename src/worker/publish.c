@@ -11,6 +11,7 @@
 #include "utils/timestamp.h"
 
 #include "store/parked.h"
+#include "worker/loop.h"
 #include "worker/publish.h"
 #include "worker/reader.h"
 #include "worker/roster.h"
@@ -43,7 +44,7 @@ outbox_publish_one(OutboxEndpoint *ep, TimestampTz now)
 	OutboxStats s;
 
 	outbox_endpoint_fill_stats(ep, now, &s);
-	s.pending_exact = s.pending_exact && outbox_head.under == NULL;
+	s.pending_exact = s.pending_exact && outbox_loop.head.under == NULL;
 	s.key.dboid = MyDatabaseId;
 	outbox_stats_publish(&s);
 }
@@ -59,7 +60,7 @@ outbox_publish(TimestampTz now)
 	dlist_mutable_iter iter;
 
 	publish_at = DT_NOEND;
-	dlist_foreach_modify(iter, &outbox_busy)
+	dlist_foreach_modify(iter, &outbox_loop.roster.busy)
 	{
 		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, member.busy_node, iter.cur);
 		bool		quiet = outbox_is_quiet(ep);

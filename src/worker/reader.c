@@ -22,6 +22,7 @@
 #include "log/step.h"
 #include "server/shares.h"
 #include "store/parked.h"
+#include "worker/loop.h"
 #include "worker/reader.h"
 
 /*
@@ -40,9 +41,6 @@
 
 /* Rows per step that are only counted. */
 #define COUNT_ROWS 2000
-
-OutboxCursor outbox_head;
-int64		outbox_unmatched;
 
 static OutboxGotWork got_work;
 static dlist_node *last_laggard;
@@ -97,7 +95,7 @@ head_wants(void *arg, const char *name, size_t len, OutboxRow *row)
 			!s->cancelled[i])
 			count_event(s->endpoints[i], row);
 	if (!wanted && outbox_serves_database() && !outbox_subscribers_elsewhere(s, row))
-		outbox_unmatched++;
+		outbox_loop.unmatched++;
 	return attached ? s : NULL;
 }
 
@@ -136,7 +134,7 @@ read_head(bool news, XLogRecPtr *lsn)
 {
 	OutboxReader reader = {head_wants, head_takes, NULL, PAGE_ROWS, PAGE_BYTES};
 
-	if (outbox_head.under == NULL)
+	if (outbox_loop.head.under == NULL)
 	{
 		OutboxTick *tick;
 
@@ -146,20 +144,20 @@ read_head(bool news, XLogRecPtr *lsn)
 		if (!outbox_subscribers_here() && !outbox_serves_database())
 		{
 			/* Nobody here has missed anything. */
-			outbox_cursor_set(&outbox_head, tick, NULL, 0);
+			outbox_cursor_set(&outbox_loop.head, tick, NULL, 0);
 			outbox_tick_unref(tick);
 			return;
 		}
-		if (outbox_tick_same(outbox_head.done, tick))
+		if (outbox_tick_same(outbox_loop.head.done, tick))
 		{
 			outbox_tick_unref(tick);
 			return;
 		}
-		outbox_log_read(&outbox_head, tick, &reader, lsn);
+		outbox_log_read(&outbox_loop.head, tick, &reader, lsn);
 		outbox_tick_unref(tick);
 	}
-	for (int i = 1; i < HEAD_PAGES && outbox_head.under != NULL && !step_is_over(); i++)
-		outbox_log_read(&outbox_head, outbox_head.under, &reader, lsn);
+	for (int i = 1; i < HEAD_PAGES && outbox_loop.head.under != NULL && !step_is_over(); i++)
+		outbox_log_read(&outbox_loop.head, outbox_loop.head.under, &reader, lsn);
 }
 
 /* ------------------------------------------------------------- laggards */
@@ -198,7 +196,7 @@ is_held(const OutboxEndpoint *ep)
 static OutboxTick *
 target_for(const OutboxCursor *c)
 {
-	OutboxTick *tick = outbox_head.under ? outbox_head.under : outbox_head.done;
+	OutboxTick *tick = outbox_loop.head.under ? outbox_loop.head.under : outbox_loop.head.done;
 
 	if (c->under)
 		return c->under;
@@ -210,9 +208,9 @@ target_for(const OutboxCursor *c)
 bool
 outbox_reader_at_head(const OutboxCursor *c)
 {
-	return c->under == NULL && outbox_head.under == NULL &&
-		(c->done->number == outbox_head.done->number ||
-		 outbox_tick_same(c->done, outbox_head.done));
+	return c->under == NULL && outbox_loop.head.under == NULL &&
+		(c->done->number == outbox_loop.head.done->number ||
+		 outbox_tick_same(c->done, outbox_loop.head.done));
 }
 
 static void
@@ -487,7 +485,7 @@ outbox_reader_has_work(dlist_head *busy, bool head, TimestampTz now)
 {
 	dlist_iter	iter;
 
-	if (head && outbox_head.under != NULL)
+	if (head && outbox_loop.head.under != NULL)
 		return true;
 	dlist_foreach(iter, busy)
 	{
@@ -513,7 +511,7 @@ outbox_reader_step(dlist_head *busy, bool head, bool news, TimestampTz now,
 	step_begun = GetCurrentTimestamp();
 	if (head)
 		read_head(news, lsn);
-	more = head && outbox_head.under != NULL;
+	more = head && outbox_loop.head.under != NULL;
 	more = read_laggards(busy, now, lsn) || more;
 	more = count_ahead(busy) || more;
 	bring_back(busy, now);

@@ -8,12 +8,6 @@
 
 #include "endpoint/endpoint.h"
 
-/* How far the log has been read and counted. */
-extern OutboxCursor outbox_head;
-
-/* Events that no endpoint subscribes to, not yet published. */
-extern int64 outbox_unmatched;
-
 /* The set of endpoints changed: the next laggard to be read for is any of them. */
 extern void outbox_reader_forget_turn(void);
 

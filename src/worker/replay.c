@@ -26,6 +26,7 @@
 #include "log/transaction.h"
 #include "server/shares.h"
 #include "store/parked.h"
+#include "worker/loop.h"
 #include "worker/reader.h"
 #include "worker/replay.h"
 #include "worker/roster.h"
@@ -47,8 +48,6 @@ typedef struct Replay
 	OutboxCursor cursor;
 	OutboxTick *target;
 } Replay;
-
-bool		outbox_replays_changed = true;
 
 static MemoryContext replay_cxt;
 static Replay *replays;
@@ -113,7 +112,7 @@ read_replays(void)
 		outbox_tick_unref(done);
 	}
 	MemoryContextSwitchTo(old);
-	outbox_replays_changed = false;
+	outbox_loop.replays_changed = false;
 }
 
 static bool
@@ -133,7 +132,7 @@ can_go_on(const Replay *r)
 bool
 outbox_replays_have_work(void)
 {
-	if (outbox_replays_changed)
+	if (outbox_loop.replays_changed)
 		return true;
 	for (int i = 0; i < nreplays; i++)
 		if (can_go_on(&replays[i]))
@@ -257,7 +256,7 @@ go_on(Replay *r)
 void
 outbox_replays_failed(void)
 {
-	outbox_replays_changed = true;
+	outbox_loop.replays_changed = true;
 	for (int i = 0; i < nreplays; i++)
 	{
 		OutboxEndpoint *ep = outbox_roster_find(replays[i].endpoint_id);
@@ -273,7 +272,7 @@ outbox_replays_run(void)
 	if (!outbox_begin(true))
 		return false;
 	outbox_lock_indexes(OUTBOX_TABLE_EVENTS_0, OUTBOX_TABLE_EVENTS_2);
-	if (outbox_replays_changed)
+	if (outbox_loop.replays_changed)
 		read_replays();
 	for (int i = 0; i < nreplays; i++)
 	{
@@ -283,7 +282,7 @@ outbox_replays_run(void)
 		go_on(&replays[i]);
 		outbox_step_passed(OUTBOX_STEP_REPLAY, replays[i].endpoint_id);
 		if (replays[i].cursor.under == NULL)
-			outbox_replays_changed = true;	/* it has ended: read the list again */
+			outbox_loop.replays_changed = true;	/* it has ended: read the list again */
 	}
 	outbox_step_blame(0);
 	OUTBOX_CRASH_POINT("replay.stored");

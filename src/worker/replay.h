@@ -7,9 +7,6 @@
 
 #include "endpoint/endpoint.h"
 
-/* Somebody rang, or the endpoints were read anew: look at outbox.replays. */
-extern bool outbox_replays_changed;
-
 /* Is there a replay that could go on?  Cheap. */
 extern bool outbox_replays_have_work(void);
 

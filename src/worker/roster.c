@@ -26,16 +26,10 @@
 #include "store/parked.h"
 #include "store/positions.h"
 #include "worker/dispatch.h"
+#include "worker/loop.h"
 #include "worker/publish.h"
 #include "worker/reader.h"
 #include "worker/roster.h"
-
-OutboxEndpoint **outbox_endpoints;
-int			outbox_nendpoints;
-dlist_head	outbox_busy = DLIST_STATIC_INIT(outbox_busy);
-bool		outbox_fill_all;
-bool		outbox_recreating;
-TimestampTz outbox_reload_at = DT_NOEND;
 
 static MemoryContext endpoint_cxt;
 static OutboxEndpoint *meeting; /* that is being read from its tables */
@@ -56,9 +50,9 @@ outbox_roster_busy(OutboxEndpoint *ep)
 	if (!ep->member.busy)
 	{
 		ep->member.busy = true;
-		dlist_push_tail(&outbox_busy, &ep->member.busy_node);
+		dlist_push_tail(&outbox_loop.roster.busy, &ep->member.busy_node);
 	}
-	outbox_fill_all = true;
+	outbox_loop.traffic.refill_all = true;
 }
 
 static int
@@ -75,9 +69,9 @@ outbox_roster_find(int32 id)
 {
 	OutboxEndpoint **found;
 
-	if (outbox_nendpoints == 0)
+	if (outbox_loop.roster.n == 0)
 		return NULL;
-	found = bsearch(&id, outbox_endpoints, outbox_nendpoints, sizeof(OutboxEndpoint *), compare_id);
+	found = bsearch(&id, outbox_loop.roster.endpoints, outbox_loop.roster.n, sizeof(OutboxEndpoint *), compare_id);
 	return found ? *found : NULL;
 }
 
@@ -97,7 +91,7 @@ count_again(OutboxEndpoint *ep)
 {
 	ep->feed.counted = false;
 	ep->feed.backlog = 0;
-	outbox_cursor_copy(&ep->feed.counter, outbox_endpoint_frontier(ep, &outbox_head));
+	outbox_cursor_copy(&ep->feed.counter, outbox_endpoint_frontier(ep, &outbox_loop.head));
 }
 
 /* An endpoint that this worker did not know: where does it stand? */
@@ -204,7 +198,7 @@ apply_settings(void *arg, const OutboxSettings *s)
 	if (held)
 	{
 		/* It could not be read: as it was before, or not at all. */
-		outbox_reload_at = Min(outbox_reload_at, outbox_step_next_time());
+		outbox_loop.roster.reload_at = Min(outbox_loop.roster.reload_at, outbox_step_next_time());
 		if (ep == NULL)
 			return;
 	}
@@ -223,7 +217,7 @@ apply_settings(void *arg, const OutboxSettings *s)
 		/* Another position, or other lanes: it starts over from its tables. */
 		ep->member.recreate = true;
 		ep->place.dirty = true;
-		outbox_recreating = true;
+		outbox_loop.roster.recreating = true;
 		outbox_roster_busy(ep);
 	}
 	else if (ep->config.row_version != s->row_version || ep->config.keys_version != s->keys_version ||
@@ -232,19 +226,19 @@ apply_settings(void *arg, const OutboxSettings *s)
 		bool		other = ep->config.version != s->version;
 
 		if (other || s->paused || s->disabled)
-			outbox_endpoint_drop_window(ep, &outbox_head);
+			outbox_endpoint_drop_window(ep, &outbox_loop.head);
 		outbox_catalog_assign(ep, s);
 		if (other)
 			count_again(ep);
 		if (ep->status.held_for)
-			outbox_endpoint_drop_window(ep, &outbox_head);
+			outbox_endpoint_drop_window(ep, &outbox_loop.head);
 		ep->place.dirty = true;
 		outbox_roster_busy(ep);
 	}
 	ep->member.seen = true;
 
 	/* When a rotation of secrets ends. */
-	outbox_reload_at = Min(outbox_reload_at, held ? DT_NOEND : s->previous_until);
+	outbox_loop.roster.reload_at = Min(outbox_loop.roster.reload_at, held ? DT_NOEND : s->previous_until);
 	if (r->n == r->max)
 	{
 		r->max = Max(64, r->max * 2);
@@ -308,7 +302,7 @@ static void
 tell_reader(void)
 {
 	outbox_reader_forget_turn();
-	outbox_subscribers_set(outbox_endpoints, outbox_nendpoints, others, nothers);
+	outbox_subscribers_set(outbox_loop.roster.endpoints, outbox_loop.roster.n, others, nothers);
 }
 
 /*
@@ -319,7 +313,7 @@ bool
 outbox_roster_reload(bool tidy)
 {
 	Reload	   *r = &reload;
-	OutboxEndpoint **old = outbox_endpoints;
+	OutboxEndpoint **old = outbox_loop.roster.endpoints;
 	bool		dropped = false;
 
 	if (!outbox_begin(true))
@@ -328,14 +322,14 @@ outbox_roster_reload(bool tidy)
 	memset(r, 0, sizeof(Reload));
 	r->others_cxt = AllocSetContextCreate(CurTransactionContext, "outbox others",
 										  ALLOCSET_DEFAULT_SIZES);
-	outbox_reload_at = DT_NOEND;
-	for (int i = 0; i < outbox_nendpoints; i++)
-		outbox_endpoints[i]->member.seen = false;
+	outbox_loop.roster.reload_at = DT_NOEND;
+	for (int i = 0; i < outbox_loop.roster.n; i++)
+		outbox_loop.roster.endpoints[i]->member.seen = false;
 	outbox_query("SELECT pg_catalog.count(*) FROM outbox.endpoint_settings", 0, NULL, NULL, NULL);
 	outbox_parked_share_room(row_int8(fetch_row(0), 0));
 	outbox_catalog_settings(apply_settings, r);
 	outbox_step_blame(0);
-	for (int i = 0; i < outbox_nendpoints; i++)
+	for (int i = 0; i < outbox_loop.roster.n; i++)
 		if (!old[i]->member.seen)
 		{
 			old[i]->member.dropped = true;
@@ -349,11 +343,11 @@ outbox_roster_reload(bool tidy)
 	outbox_commit();
 	OUTBOX_CRASH_POINT("reload.committed");
 
-	for (int i = 0; i < outbox_nendpoints; i++)
+	for (int i = 0; i < outbox_loop.roster.n; i++)
 		if (old[i]->member.dropped)
 			forget_endpoint(old[i]);
-	outbox_endpoints = r->list;
-	outbox_nendpoints = r->n;
+	outbox_loop.roster.endpoints = r->list;
+	outbox_loop.roster.n = r->n;
 	for (int i = 0; i < r->n; i++)
 		if (!outbox_step_held(OUTBOX_STEP_RELOAD, r->list[i]->id))
 			outbox_step_passed(OUTBOX_STEP_RELOAD, r->list[i]->id);
@@ -369,7 +363,7 @@ outbox_roster_reload(bool tidy)
 	tell_reader();
 	if (outbox_serves_database())
 		outbox_shares_weigh(r->weight);
-	outbox_fill_all = true;
+	outbox_loop.traffic.refill_all = true;
 	return true;
 }
 
@@ -377,8 +371,8 @@ outbox_roster_reload(bool tidy)
 void
 outbox_roster_reload_failed(void)
 {
-	for (int i = 0; i < outbox_nendpoints; i++)
-		outbox_endpoints[i]->member.dropped = false;
+	for (int i = 0; i < outbox_loop.roster.n; i++)
+		outbox_loop.roster.endpoints[i]->member.dropped = false;
 	for (int i = 0; i < reload.n; i++)
 		if (outbox_roster_find(reload.list[i]->id) == NULL)
 			forget_endpoint(reload.list[i]);
@@ -389,7 +383,7 @@ outbox_roster_reload_failed(void)
 	if (meeting)
 		outbox_endpoint_free(meeting);
 	meeting = NULL;
-	outbox_reload_at = 0;
+	outbox_loop.roster.reload_at = 0;
 }
 
 /*
@@ -400,15 +394,15 @@ outbox_roster_reload_failed(void)
 void
 outbox_roster_leave(void)
 {
-	for (int i = 0; i < outbox_nendpoints; i++)
+	for (int i = 0; i < outbox_loop.roster.n; i++)
 	{
-		OutboxEndpoint *ep = outbox_endpoints[i];
+		OutboxEndpoint *ep = outbox_loop.roster.endpoints[i];
 
 		if (outbox_serves_endpoint(ep->id) || ep->member.recreate)
 			continue;
 		ep->member.recreate = true;
 		ep->place.dirty = true;
-		outbox_recreating = true;
+		outbox_loop.roster.recreating = true;
 		outbox_roster_busy(ep);
 	}
 }
@@ -421,8 +415,8 @@ give_back_shares(void)
 
 	if (!outbox_shares_leaving())
 		return;
-	for (int i = 0; i < outbox_nendpoints; i++)
-		in_use[outbox_share_of(outbox_endpoints[i]->id)] = true;
+	for (int i = 0; i < outbox_loop.roster.n; i++)
+		in_use[outbox_share_of(outbox_loop.roster.endpoints[i]->id)] = true;
 	outbox_shares_give_back(in_use);
 }
 
@@ -439,26 +433,26 @@ outbox_roster_recreate(void)
 {
 	int			n = 0;
 
-	if (!outbox_recreating)
+	if (!outbox_loop.roster.recreating)
 	{
 		give_back_shares();
 		return;
 	}
-	outbox_recreating = false;
-	for (int i = 0; i < outbox_nendpoints; i++)
+	outbox_loop.roster.recreating = false;
+	for (int i = 0; i < outbox_loop.roster.n; i++)
 	{
-		if (outbox_endpoints[i]->member.recreate && !may_leave(outbox_endpoints[i]))
-			outbox_recreating = true;
-		if (outbox_endpoints[i]->member.recreate && may_leave(outbox_endpoints[i]))
+		if (outbox_loop.roster.endpoints[i]->member.recreate && !may_leave(outbox_loop.roster.endpoints[i]))
+			outbox_loop.roster.recreating = true;
+		if (outbox_loop.roster.endpoints[i]->member.recreate && may_leave(outbox_loop.roster.endpoints[i]))
 		{
-			forget_endpoint(outbox_endpoints[i]);
-			outbox_reload_at = 0;
+			forget_endpoint(outbox_loop.roster.endpoints[i]);
+			outbox_loop.roster.reload_at = 0;
 		}
 		else
-			outbox_endpoints[n++] = outbox_endpoints[i];
+			outbox_loop.roster.endpoints[n++] = outbox_loop.roster.endpoints[i];
 	}
-	outbox_nendpoints = n;
-	if (outbox_reload_at == 0)
+	outbox_loop.roster.n = n;
+	if (outbox_loop.roster.reload_at == 0)
 		tell_reader();
 	give_back_shares();
 }

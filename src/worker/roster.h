@@ -7,22 +7,6 @@
 
 #include "endpoint/endpoint.h"
 
-/* By id. */
-extern OutboxEndpoint **outbox_endpoints;
-extern int	outbox_nendpoints;
-
-/* Those that are not idle. */
-extern dlist_head outbox_busy;
-
-/* Some endpoint may have got slots or work. */
-extern bool outbox_fill_all;
-
-/* Endpoints that are to be read anew wait for their requests to end. */
-extern bool outbox_recreating;
-
-/* Settings have to be read again at this time, or at once. */
-extern TimestampTz outbox_reload_at;
-
 extern void outbox_roster_init(void);
 extern OutboxEndpoint *outbox_roster_find(int32 id);	/* NULL: none */
 

@@ -34,6 +34,7 @@
 #include "worker/chores.h"
 #include "worker/clock.h"
 #include "worker/dispatch.h"
+#include "worker/loop.h"
 #include "worker/operator_commands.h"
 #include "worker/publish.h"
 #include "worker/reader.h"
@@ -84,17 +85,17 @@ static XLogRecPtr hold_lsn;		/* what was read waits for the WAL up to here */
 static void
 want_settle(TimestampTz now)
 {
-	if (outbox_settle_since == 0)
-		outbox_settle_since = now;
+	if (outbox_loop.due.settle_since == 0)
+		outbox_loop.due.settle_since = now;
 }
 
 static void
 delivery_ended(OutboxEndpoint *ep, TimestampTz now)
 {
 	want_settle(now);
-	outbox_fill_all = outbox_fill_all || outbox_starved;
+	outbox_loop.traffic.refill_all = outbox_loop.traffic.refill_all || outbox_loop.traffic.at_limit;
 	if (ep->feed.drop_window)
-		outbox_endpoint_drop_window(ep, &outbox_head);
+		outbox_endpoint_drop_window(ep, &outbox_loop.head);
 }
 
 /* ------------------------------------------------------------ the steps */
@@ -112,8 +113,8 @@ look_later(int64 usec)
 static bool
 is_news(uint64 emitted, TimestampTz now)
 {
-	return outbox_head.under == NULL && now >= look_at &&
-		(now >= wakeup_at || (emitted != seen_emitted && outbox_nendpoints > 0));
+	return outbox_loop.head.under == NULL && now >= look_at &&
+		(now >= wakeup_at || (emitted != seen_emitted && outbox_loop.roster.n > 0));
 }
 
 typedef struct Reading
@@ -132,7 +133,7 @@ read_log(void *arg)
 
 	if (!outbox_begin(false))
 	{
-		outbox_locks_at = r->now + OUTBOX_RETRY_LOCKS_AFTER;
+		outbox_loop.due.retry_locks_at = r->now + OUTBOX_RETRY_LOCKS_AFTER;
 		return;
 	}
 
@@ -140,7 +141,7 @@ read_log(void *arg)
 	 * The counter was read before the snapshot is taken: whoever commits after
 	 * the snapshot rings after this.
 	 */
-	r->more = outbox_reader_step(&outbox_busy, r->head, r->news, r->now, &hold_lsn);
+	r->more = outbox_reader_step(&outbox_loop.roster.busy, r->head, r->news, r->now, &hold_lsn);
 	OUTBOX_CRASH_POINT("read.page");
 	outbox_commit();
 	OUTBOX_CRASH_POINT("read.committed");
@@ -168,7 +169,7 @@ read_step(TimestampTz now)
 	OutboxStepError failure;
 
 	r.news = r.head && is_news(r.emitted, now);
-	if (now < outbox_locks_at || !(r.news || outbox_reader_has_work(&outbox_busy, r.head, now)))
+	if (now < outbox_loop.due.retry_locks_at || !(r.news || outbox_reader_has_work(&outbox_loop.roster.busy, r.head, now)))
 		return false;
 	if (outbox_step_try(read_log, &r, &failure))
 	{
@@ -177,7 +178,7 @@ read_step(TimestampTz now)
 		return r.more;
 	}
 	if (!r.head && outbox_step_blamed() == 0)
-		outbox_locks_at = now + USECS_PER_SEC;
+		outbox_loop.due.retry_locks_at = now + USECS_PER_SEC;
 	outbox_step_hold(OUTBOX_STEP_READ, outbox_step_blamed(), &failure);
 	return false;
 }
@@ -227,10 +228,10 @@ check_durability(void)
 	look_later((GetCurrentTimestamp() - begun) * FLUSH_SHARE);
 	report_state();
 	may = outbox_enabled && durable >= start_lsn && !outbox_standbys_missing();
-	if (durable != outbox_durable_lsn || may != outbox_may_send)
-		outbox_fill_all = true;
+	if (durable != outbox_durable_lsn || may != outbox_loop.traffic.sending_allowed)
+		outbox_loop.traffic.refill_all = true;
 	outbox_durable_lsn = durable;
-	outbox_may_send = may;
+	outbox_loop.traffic.sending_allowed = may;
 }
 
 static bool
@@ -246,27 +247,27 @@ has_due_work(const OutboxEndpoint *ep)
 static void
 fill_slots(TimestampTz now)
 {
-	bool		scarce = outbox_starved;
+	bool		scarce = outbox_loop.traffic.at_limit;
 	dlist_iter	iter;
 
-	outbox_fill_all = false;
-	outbox_starved = false;
+	outbox_loop.traffic.refill_all = false;
+	outbox_loop.traffic.at_limit = false;
 	if (scarce)
 	{
 		int			n = 0;
 
-		dlist_foreach(iter, &outbox_busy)
+		dlist_foreach(iter, &outbox_loop.roster.busy)
 			n += has_due_work(dlist_container(OutboxEndpoint, member.busy_node, iter.cur));
-		dlist_foreach(iter, &outbox_busy)
+		dlist_foreach(iter, &outbox_loop.roster.busy)
 			outbox_deliver_fill(dlist_container(OutboxEndpoint, member.busy_node, iter.cur),
 								now, outbox_worker_max_in_flight / Max(n, 1));
 	}
-	dlist_foreach(iter, &outbox_busy)
+	dlist_foreach(iter, &outbox_loop.roster.busy)
 	{
 		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, member.busy_node, iter.cur);
 
 		if (ep->feed.drop_window)
-			outbox_endpoint_drop_window(ep, &outbox_head);
+			outbox_endpoint_drop_window(ep, &outbox_loop.head);
 		outbox_deliver_fill(ep, now, outbox_worker_max_in_flight);
 	}
 }
@@ -276,14 +277,14 @@ static void
 publish(TimestampTz now)
 {
 	outbox_publish(now);
-	pg_atomic_write_u64(&self->endpoints, outbox_nendpoints);
-	pg_atomic_write_u64(&self->in_flight, outbox_in_flight);
+	pg_atomic_write_u64(&self->endpoints, outbox_loop.roster.n);
+	pg_atomic_write_u64(&self->in_flight, outbox_loop.traffic.in_flight);
 	pg_atomic_write_u64(&self->memory, outbox_memory_used);
-	pg_atomic_write_u64(&self->delivered, outbox_delivered);
+	pg_atomic_write_u64(&self->delivered, outbox_loop.traffic.delivered);
 	pg_atomic_write_u64(&self->last_loop_at, now);
-	if (outbox_unmatched > 0)
-		pg_atomic_fetch_add_u64(&db->unmatched, outbox_unmatched);
-	outbox_unmatched = 0;
+	if (outbox_loop.unmatched > 0)
+		pg_atomic_fetch_add_u64(&db->unmatched, outbox_loop.unmatched);
+	outbox_loop.unmatched = 0;
 }
 
 /*
@@ -304,13 +305,13 @@ shares_step(TimestampTz now)
 		ShutdownRequestPending = true;
 	}
 	if (news.taken)
-		outbox_reload_at = 0;
+		outbox_loop.roster.reload_at = 0;
 	if (news.leaving)
 	{
 		outbox_roster_leave();
 		want_settle(now);
 	}
-	outbox_database_ours = outbox_database_ours && outbox_serves_database();
+	outbox_loop.database_ours = outbox_loop.database_ours && outbox_serves_database();
 }
 
 /*
@@ -323,17 +324,17 @@ reload_roster(void *arg)
 {
 	bool	   *locked = arg;
 
-	*locked = !outbox_roster_reload(outbox_serves_database() && !outbox_database_ours);
+	*locked = !outbox_roster_reload(outbox_serves_database() && !outbox_loop.database_ours);
 }
 
 static void
 reload_step(TimestampTz now)
 {
 	uint64		changed = pg_atomic_read_u64(&db->changed);
-	bool		taken = outbox_reload_at == 0;
+	bool		taken = outbox_loop.roster.reload_at == 0;
 	bool		locked;
 
-	if ((changed == seen_changed && now < outbox_reload_at) || now < outbox_locks_at ||
+	if ((changed == seen_changed && now < outbox_loop.roster.reload_at) || now < outbox_loop.due.retry_locks_at ||
 		!outbox_step_may(OUTBOX_STEP_RELOAD))
 		return;
 	if (!outbox_step_run(OUTBOX_STEP_RELOAD, reload_roster, &locked))
@@ -343,15 +344,15 @@ reload_step(TimestampTz now)
 	}
 	if (locked)
 	{
-		outbox_locks_at = now + OUTBOX_RETRY_LOCKS_AFTER;
+		outbox_loop.due.retry_locks_at = now + OUTBOX_RETRY_LOCKS_AFTER;
 		return;
 	}
 	if (taken)
 		start_lsn = hold_lsn = Max(hold_lsn, outbox_log_end());
 	seen_changed = changed;
 	wakeup_at = now;			/* somebody may start later than the last look */
-	outbox_commands_wait = true;
-	outbox_replays_changed = true;
+	outbox_loop.commands_pending = true;
+	outbox_loop.replays_changed = true;
 	want_settle(now);
 }
 
@@ -360,7 +361,7 @@ static long
 time_to_sleep(TimestampTz now, bool more)
 {
 	TimestampTz until = Min(outbox_publish_next_time(), outbox_chores_next_time());
-	bool		sharing = outbox_settle_may_share(&outbox_busy);
+	bool		sharing = outbox_settle_may_share(&outbox_loop.roster.busy);
 	long		http = outbox_http_timeout();
 	dlist_iter	iter;
 	long		ms;
@@ -377,35 +378,35 @@ time_to_sleep(TimestampTz now, bool more)
 	if (outbox_shares_changed() || outbox_chores_wait(now) || ShutdownRequestPending ||
 		ConfigReloadPending)
 		return 0;
-	if (now >= outbox_locks_at && outbox_step_may(OUTBOX_STEP_RELOAD) &&
+	if (now >= outbox_loop.due.retry_locks_at && outbox_step_may(OUTBOX_STEP_RELOAD) &&
 		pg_atomic_read_u64(&db->changed) != seen_changed)
 		return 0;
-	if (outbox_enabled && now >= outbox_locks_at &&
-		(more || outbox_reader_has_work(&outbox_busy, outbox_step_may(OUTBOX_STEP_READ), now) ||
+	if (outbox_enabled && now >= outbox_loop.due.retry_locks_at &&
+		(more || outbox_reader_has_work(&outbox_loop.roster.busy, outbox_step_may(OUTBOX_STEP_READ), now) ||
 		 (outbox_step_may(OUTBOX_STEP_READ) && is_news(pg_atomic_read_u64(&db->emitted), now))))
 		return 0;
-	if (outbox_fill_all && outbox_may_send && !outbox_starved)
+	if (outbox_loop.traffic.refill_all && outbox_loop.traffic.sending_allowed && !outbox_loop.traffic.at_limit)
 		return 0;
 	if (outbox_step_may(OUTBOX_STEP_RELOAD))
-		until = Min(until, outbox_reload_at);
+		until = Min(until, outbox_loop.roster.reload_at);
 	if (outbox_enabled && outbox_step_may(OUTBOX_STEP_READ))
 		until = Min(until, now < look_at ? look_at : wakeup_at);
-	if (outbox_recreating)
+	if (outbox_loop.roster.recreating)
 		until = Min(until, now + CANCEL_AFTER / 10);
-	dlist_foreach(iter, &outbox_busy)
+	dlist_foreach(iter, &outbox_loop.roster.busy)
 	{
 		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, member.busy_node, iter.cur);
 
-		if (outbox_may_send && !outbox_starved)
+		if (outbox_loop.traffic.sending_allowed && !outbox_loop.traffic.at_limit)
 			fill_at = Min(fill_at, outbox_deliver_next_time(ep, now));
 		if (sharing && outbox_is_quiet(ep) && !ep->place.shared)
 			until = Min(until, ep->tally.last_active_at + USECS_PER_SEC + 1000);
 	}
-	if (outbox_starved && outbox_in_flight == 0)
+	if (outbox_loop.traffic.at_limit && outbox_loop.traffic.in_flight == 0)
 		fill_at = now + OUTBOX_RETRY_LOCKS_AFTER;	/* no memory for a request */
 	until = Min(until, fill_at);
-	if (now < outbox_locks_at)
-		until = outbox_locks_at;		/* what could not be done may be urgent */
+	if (now < outbox_loop.due.retry_locks_at)
+		until = outbox_loop.due.retry_locks_at;		/* what could not be done may be urgent */
 	ms = until <= now ? 0 : (long) Min((until - now + 999) / 1000, 60 * 1000);
 	if (http >= 0)
 		ms = Min(ms, http);
@@ -457,9 +458,9 @@ loop(void)
 			if (strcmp(outbox_instance_name, instance_name) != 0)
 				shut_down();	/* whose log this is has to be asked again */
 			outbox_http_reload();
-			outbox_reload_at = Min(outbox_reload_at, GetCurrentTimestamp());	/* the key file */
+			outbox_loop.roster.reload_at = Min(outbox_loop.roster.reload_at, GetCurrentTimestamp());	/* the key file */
 			outbox_step_retry_all();
-			outbox_fill_all = true;
+			outbox_loop.traffic.refill_all = true;
 
 			/* Standbys may be asked for that were not when events were read. */
 			if (outbox_standbys_required())
@@ -477,16 +478,16 @@ loop(void)
 		shares_step(now);
 		reload_step(now);
 		outbox_database_step(now);
-		for (int i = 0; outbox_recreating && i < outbox_nendpoints; i++)
-			if (outbox_endpoints[i]->member.recreate)
-				outbox_deliver_cancel(outbox_endpoints[i], now - CANCEL_AFTER);
+		for (int i = 0; outbox_loop.roster.recreating && i < outbox_loop.roster.n; i++)
+			if (outbox_loop.roster.endpoints[i]->member.recreate)
+				outbox_deliver_cancel(outbox_loop.roster.endpoints[i], now - CANCEL_AFTER);
 
 		outbox_chores_first(now);
 		if (outbox_enabled)
 			more = read_step(now);
 		outbox_chores_backlog(now);
 		check_durability();
-		if (outbox_fill_all || now >= fill_at)
+		if (outbox_loop.traffic.refill_all || now >= fill_at)
 			fill_slots(now);
 		outbox_chores_last(now);
 		publish(now);

@@ -30,6 +30,7 @@
 #include "store/positions.h"
 #include "store/settle.h"
 #include "worker/dispatch.h"
+#include "worker/loop.h"
 #include "worker/reader.h"
 #include "worker/roster.h"
 #include "worker/worker_start.h"
@@ -152,7 +153,7 @@ read_origin(void)
 	if (origin == OUTBOX_ORIGIN_OURS)
 	{
 		outbox_session_set_epoch(epoch);
-		outbox_log_init(outbox_session_sequence());
+		outbox_log_init(outbox_sequence_oid());
 		outbox_schedule_init(epoch, zero);
 		return;
 	}
@@ -193,14 +194,14 @@ outbox_start(OutboxDatabase *database, OutboxEnded delivery_ended)
 	outbox_roster_init();
 
 	/* Where idle endpoints stand, if there were any: they need not catch up. */
-	if (!outbox_position_newest_shared(&outbox_head))
+	if (!outbox_position_newest_shared(&outbox_loop.head))
 	{
 		OutboxTick *now = outbox_log_tick();
 
-		outbox_cursor_set(&outbox_head, now, NULL, 0);
+		outbox_cursor_set(&outbox_loop.head, now, NULL, 0);
 		outbox_tick_unref(now);
 	}
-	outbox_settle_init(db, outbox_head.done->number);
+	outbox_settle_init(db, outbox_loop.head.done->number);
 	OUTBOX_CRASH_POINT("start.read");
 	outbox_commit();
 }

@@ -1,0 +1,47 @@
+/*
+ * tables.h
+ *	  Our tables, by their oids.
+ */
+#ifndef OUTBOX_TABLES_H
+#define OUTBOX_TABLES_H
+
+#include "base/outbox.h"
+
+typedef enum OutboxTable
+{
+	OUTBOX_TABLE_ORIGINS,
+	OUTBOX_TABLE_EVENTS,
+	OUTBOX_TABLE_EVENTS_0,
+	OUTBOX_TABLE_EVENTS_1,
+	OUTBOX_TABLE_EVENTS_2,
+	OUTBOX_TABLE_KEPT_EVENTS,
+	OUTBOX_TABLE_ENDPOINT_SETTINGS,
+	OUTBOX_TABLE_ENDPOINT_SECRETS,
+	OUTBOX_TABLE_SUBSCRIPTIONS,
+	OUTBOX_TABLE_POSITIONS,
+	OUTBOX_TABLE_POSITIONS_0,
+	OUTBOX_TABLE_POSITIONS_1,
+	OUTBOX_TABLE_TICKS,
+	OUTBOX_TABLE_TICKS_0,
+	OUTBOX_TABLE_TICKS_1,
+	OUTBOX_TABLE_TICKS_2,
+	OUTBOX_TABLE_PARKED,
+	OUTBOX_TABLE_COMMANDS,
+	OUTBOX_TABLE_REPLAYS,
+	OUTBOX_TABLE_ATTEMPT_LOG,
+	OUTBOX_TABLE_ATTEMPT_LOG_0,
+	OUTBOX_TABLE_ATTEMPT_LOG_1,
+	OUTBOX_TABLE_ATTEMPT_LOG_2,
+	OUTBOX_TABLE_PIECES,
+	OUTBOX_TABLE_SCHEDULED,		/* this and the next: locked by whom it */
+	OUTBOX_TABLE_DEDUP,			/* concerns alone */
+	OUTBOX_TABLES
+} OutboxTable;
+
+/* When a worker starts: in a transaction. */
+extern void outbox_tables_look_up(void);
+
+extern Oid	outbox_table_oid(OutboxTable table);
+extern Oid	outbox_sequence_oid(void);
+
+#endif							/* OUTBOX_TABLES_H */
