@@ -18,6 +18,7 @@
 #include "endpoint/outcome.h"
 #include "endpoint/queue.h"
 #include "endpoint/status.h"
+#include "log/durable.h"
 #include "log/payload.h"
 
 /* The next failure would be the last one. */

@@ -19,6 +19,7 @@
 #include "endpoint/queue.h"
 #include "endpoint/retries.h"
 #include "endpoint/status.h"
+#include "log/durable.h"
 
 OutboxEndpoint *
 outbox_endpoint_create(MemoryContext parent, int32 id)

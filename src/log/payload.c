@@ -1,7 +1,6 @@
 /*
  * payload.c
- *	  Owns which payloads are in memory: those that are read with their event, and
- *	  those that stay in the log until they are sent.
+ *	  Owns how a payload that was left in the log comes into memory, and goes again.
  *
  * An event without its payload is small.  So memory is short only for payloads,
  * bodies and answers: positions, lanes and retries go on as always, and nothing
@@ -9,150 +8,14 @@
  */
 #include "base/outbox.h"
 
-#include "access/detoast.h"
-#include "utils/builtins.h"
-#include "utils/memutils.h"
-
 #include "base/memory.h"
-#include "log/event_stamp.h"
+#include "log/page.h"
 #include "log/payload.h"
 #include "log/step.h"
 #include "log/transaction.h"
 
-/* A payload of so many bytes is never left: to read it again would cost more. */
-#define ALWAYS_READ 2048
-
-/* Bytes of a buffer that is kept from one event to the next. */
-#define JSON_TEXT_KEPT (64 * 1024)
-
-#define COL(name) (Anum_events_##name - 1)
-
-/* A jsonb that becomes text takes so many times its size: itself, a string, the text. */
-#define JSON_READING 3
-
-static MemoryContext scratch;	/* of what jsonb's output leaves behind */
-
 bool		outbox_payload_readable = true;
 bool		outbox_payload_wanted;
-
-static bool
-is_left(size_t bytes, bool whole)
-{
-	return !whole && bytes > ALWAYS_READ && !outbox_memory_fits_ahead(JSON_READING * bytes);
-}
-
-/* It copies each string, and leaves the copy to the memory context. */
-static void
-put_text(StringInfo text, Jsonb *jb)
-{
-	MemoryContext old = MemoryContextSwitchTo(scratch);
-
-	JsonbToCString(text, &jb->root, VARSIZE(jb));
-	MemoryContextSwitchTo(old);
-	MemoryContextReset(scratch);
-}
-
-/* A large text is made where it stays, and then cut to its size. */
-static char *
-large_text(OutboxPage *page, Jsonb *jb, size_t *len)
-{
-	MemoryContext old = MemoryContextSwitchTo(AllocSetContextCreate(page->cxt,
-																	"outbox payload",
-																	ALLOCSET_SMALL_SIZES));
-	StringInfoData text;
-
-	initStringInfo(&text);
-	put_text(&text, jb);
-	*len = text.len;
-	text.data = repalloc(text.data, text.len + 1);
-	MemoryContextSwitchTo(old);
-	return text.data;
-}
-
-/* With not a byte more than it needs.  NULL: it is left. */
-static char *
-small_text(Jsonb *jb, size_t *len, bool whole)
-{
-	static StringInfoData text;
-	char	   *copy = NULL;
-
-	if (text.data == NULL)
-	{
-		MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
-
-		initStringInfo(&text);
-		MemoryContextSwitchTo(old);
-	}
-	resetStringInfo(&text);
-	put_text(&text, jb);
-	*len = text.len;
-
-	/* A short numeric can be a long text. */
-	if (!is_left(text.len, whole))
-	{
-		copy = palloc(text.len + 1);
-		memcpy(copy, text.data, text.len + 1);
-	}
-	if (text.maxlen > JSON_TEXT_KEPT)
-	{
-		pfree(text.data);
-		text.data = NULL;
-	}
-	return copy;
-}
-
-static void
-read_json(OutboxEvent *event, Datum value, bool whole)
-{
-	Jsonb	   *jb;
-
-	event->payload_len = toast_raw_datum_size(value);
-	if (is_left(event->payload_len, whole))
-		return;
-	if (scratch == NULL)
-		scratch = AllocSetContextCreate(TopMemoryContext, "outbox payload text",
-										ALLOCSET_DEFAULT_SIZES);
-	jb = DatumGetJsonbP(value);
-	event->payload = VARSIZE(jb) > JSON_TEXT_KEPT ?
-		large_text(event->page, jb, &event->payload_len) :
-		small_text(jb, &event->payload_len, whole);
-	if ((Pointer) jb != DatumGetPointer(value))
-		pfree(jb);
-}
-
-static void
-read_bytes(OutboxEvent *event, Datum value, bool whole)
-{
-	bytea	   *body;
-
-	event->payload_len = toast_raw_datum_size(value) - VARHDRSZ;
-	if (is_left(event->payload_len, whole))
-		return;
-	body = DatumGetByteaPCopy(value);
-	event->payload = VARDATA(body);
-}
-
-/* jsonb is turned into text here, once, however many endpoints will get it. */
-void
-outbox_payload_read(OutboxEvent *event, const Datum *values, const bool *nulls,
-					bool whole)
-{
-	if (!nulls[COL(body)])
-	{
-		event->content_type = nulls[COL(content_type)] ?
-			pstrdup("application/octet-stream") :
-			TextDatumGetCString(values[COL(content_type)]);
-		read_bytes(event, values[COL(body)], whole);
-	}
-	else if (!nulls[COL(payload)])
-		read_json(event, values[COL(payload)], whole);
-	else
-	{
-		/* Only a row that came past the checks has neither. */
-		event->payload = pstrdup("null");
-		event->payload_len = 4;
-	}
-}
 
 static bool
 has_body(const OutboxEvent *event, OutboxFormat format)
@@ -183,7 +46,7 @@ outbox_payload_cost(const OutboxEvent *event, OutboxFormat format)
 		body = OUTBOX_BODY_OF(format) == OUTBOX_FORMAT_RAW ? 0 : len / 3 * 4;
 	if (from)
 		return body;
-	return event->content_type ? len + body : JSON_READING * len;
+	return event->content_type ? len + body : OUTBOX_JSON_READING * len;
 }
 
 typedef struct Bringing

@@ -8,14 +8,6 @@
 
 #include "log/log.h"
 
-/*
- * Reads the payload of a row into the event's page.  It is left in the log,
- * event->payload NULL, if it is not small and does not fit into what may be read
- * ahead.  'whole': it is read in any case.
- */
-extern void outbox_payload_read(OutboxEvent *event, const Datum *values,
-								const bool *nulls, bool whole);
-
 /* In the place of a format, below: what a batch is made of. */
 #define OUTBOX_PAYLOAD_ITSELF OUTBOX_FORMATS
 

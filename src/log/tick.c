@@ -18,7 +18,8 @@
 #include "utils/timestamp.h"
 
 #include "base/crash_point.h"
-#include "log/log.h"
+#include "log/durable.h"
+#include "log/tick.h"
 #include "server/shmem.h"
 
 static MemoryContext tick_cxt;

@@ -25,6 +25,7 @@
 #include "base/crash_point.h"
 #include "base/memory.h"
 #include "base/settings.h"
+#include "log/durable.h"
 #include "log/standbys.h"
 #include "log/step.h"
 #include "log/transaction.h"

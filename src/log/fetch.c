@@ -1,0 +1,182 @@
+/*
+ * fetch.c
+ *	  Looks events of this log up by their numbers, wherever they are kept.
+ */
+#include "base/outbox.h"
+
+#include "access/htup_details.h"
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "utils/snapmgr.h"
+
+#include "base/compat.h"
+#include "base/query.h"
+#include "base/table_rows.h"
+#include "log/durable.h"
+#include "log/event_stamp.h"
+#include "log/log_scan.h"
+#include "log/page.h"
+#include "log/standbys.h"
+
+/* In the order of outbox.events; which piece it is does not matter. */
+#define EVENT_COLUMNS \
+	"id, seq, xid, epoch, created_at, NULL::pg_catalog.int2, topic, type, key, " \
+	"expires_at, headers, payload, body, content_type"
+
+#define COL(name) (Anum_events_##name - 1)
+
+XLogRecPtr	outbox_fetched_lsn;
+
+/*
+ * What is looked up by seq need not have been waited for: a test event was never
+ * read, and a follower may have been parked while a standby was away.
+ */
+static XLogRecPtr
+fetched_lsn(const Datum *values)
+{
+	uint64		xid = outbox_row_xid(values);
+
+	if (outbox_standbys_required())
+		return outbox_log_end();
+	return outbox_commit_lsn(xid, NULL);
+}
+
+typedef struct FetchState
+{
+	OutboxPage *page;
+	OutboxTake	take;
+	void	   *arg;
+	bool		whole;
+	int			wanted;
+	int64	   *found;			/* the first of them */
+	int			n;
+} FetchState;
+
+static void
+fetch_one(FetchState *st, Datum *values, bool *nulls)
+{
+	OutboxRow	row = {.values = values,.nulls = nulls};
+	bool		unreadable;
+	OutboxEvent *event;
+
+	if (outbox_row_xid(values) == 0)
+		return;
+	if (st->n < st->wanted)
+		st->found[st->n] = DatumGetInt64(values[COL(seq)]);
+	unreadable = outbox_row_check(&row);
+	event = outbox_page_add(st->page, values, nulls, st->whole);
+	event->unreadable = unreadable;
+	st->n++;
+	st->page->lsn = Max(st->page->lsn, fetched_lsn(values));
+	st->take(st->arg, NULL, event);
+}
+
+static bool
+fetch_row_of_log(void *arg, TupleTableSlot *slot)
+{
+	slot_getallattrs(slot);
+	fetch_one(arg, slot->tts_values, slot->tts_isnull);
+	return true;
+}
+
+/* Those that have outlived their piece of the log. */
+static void
+fetch_kept(Datum array, FetchState *st)
+{
+	static SPIPlanPtr plan;
+	uint64		n = outbox_plan_run(&plan,
+									"SELECT " EVENT_COLUMNS " FROM outbox.kept_events"
+									" WHERE seq OPERATOR(pg_catalog.=) ANY ($1)",
+									1, (Oid[]) {INT8ARRAYOID}, &array, NULL);
+
+	for (uint64 i = 0; i < n; i++)
+	{
+		Datum		values[Natts_events];
+		bool		nulls[Natts_events];
+
+		heap_deform_tuple(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, values, nulls);
+		fetch_one(st, values, nulls);
+	}
+}
+
+static int
+compare_seqs(const void *a, const void *b)
+{
+	int64		x = *(const int64 *) a;
+	int64		y = *(const int64 *) b;
+
+	return x < y ? -1 : x > y;
+}
+
+static void
+fetch(const int64 *seqs, int n, FetchState *st)
+{
+	int64	   *missing = palloc(sizeof(int64) * Max(n, 1));
+	int			nmissing = 0;
+	int			nfound;
+
+	st->wanted = n;
+	st->found = palloc(sizeof(int64) * Max(n, 1));
+	st->page = outbox_page_create(NULL, NULL);
+	PG_TRY();
+	{
+		PushActiveSnapshot(GetTransactionSnapshot());
+		outbox_scan_these(outbox_int8_array(seqs, n), GetActiveSnapshot(), fetch_row_of_log, st);
+		PopActiveSnapshot();
+		nfound = st->n;
+		if (nfound < n)
+		{
+			qsort(st->found, nfound, sizeof(int64), compare_seqs);
+			for (int i = 0; i < n; i++)
+				if (bsearch(&seqs[i], st->found, nfound, sizeof(int64), compare_seqs) == NULL)
+					missing[nmissing++] = seqs[i];
+			fetch_kept(outbox_int8_array(missing, nmissing), st);
+		}
+	}
+	PG_CATCH();
+	{
+		outbox_page_unref(st->page);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+}
+
+void
+outbox_log_fetch(const int64 *seqs, int n, OutboxTake take, void *arg)
+{
+	FetchState	st = {.take = take,.arg = arg};
+
+	fetch(seqs, n, &st);
+	outbox_fetched_lsn = Max(outbox_fetched_lsn, st.page->lsn);
+	outbox_page_unref(st.page);
+}
+
+/* Another server's event can have the same number. */
+typedef struct Whole
+{
+	const OutboxEvent *part;
+	OutboxEvent *event;
+} Whole;
+
+static void
+take_whole(void *arg, void *wanted, OutboxEvent *event)
+{
+	Whole	   *w = arg;
+
+	(void) wanted;
+	if (memcmp(&event->id, &w->part->id, sizeof(event->id)) != 0)
+		return;
+	w->event = event;
+}
+
+OutboxEvent *
+outbox_log_fetch_whole(const OutboxEvent *event)
+{
+	Whole		w = {.part = event};
+	FetchState	st = {.take = take_whole,.arg = &w,.whole = true};
+
+	fetch(&event->seq, 1, &st);
+	if (w.event == NULL)
+		outbox_page_unref(st.page);
+	return w.event;
+}

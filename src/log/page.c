@@ -1,0 +1,334 @@
+/*
+ * page.c
+ *	  Owns pages: rows of the log as events in memory, and which payloads are read
+ *	  with them.
+ *
+ * An event without its payload is small.  So memory is short only for payloads,
+ * bodies and answers: positions, lanes and retries go on as always, and nothing
+ * has to wait before its turn to be sent has come.
+ */
+#include "base/outbox.h"
+
+#include "access/detoast.h"
+#include "common/hashfn.h"
+#include "utils/builtins.h"
+#include "utils/fmgrprotos.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+#include "utils/xid8.h"
+
+#include "base/compat.h"
+#include "base/memory.h"
+#include "log/event_stamp.h"
+#include "log/page.h"
+#include "log/step.h"
+
+/* A payload of so many bytes is never left: to read it again would cost more. */
+#define ALWAYS_READ 2048
+
+/* Bytes of a buffer that is kept from one event to the next. */
+#define JSON_TEXT_KEPT (64 * 1024)
+
+static MemoryContext scratch;	/* of what jsonb's output leaves behind */
+
+#define COL(name) (Anum_events_##name - 1)
+
+static MemoryContext page_cxt;
+
+void
+outbox_page_init(void)
+{
+	page_cxt = AllocSetContextCreate(TopMemoryContext, "outbox pages",
+									 ALLOCSET_SMALL_SIZES);
+}
+
+void
+outbox_page_unref(OutboxPage *page)
+{
+	if (--page->refs > 0)
+		return;
+	if (page->part)
+		page->part->whole = NULL;
+	outbox_memory_account(&page->bytes, 0);
+	outbox_tick_unref(page->done);
+	outbox_tick_unref(page->under);
+	MemoryContextDelete(page->cxt);
+}
+
+void
+outbox_page_account(OutboxPage *page)
+{
+	outbox_memory_account(&page->bytes, MemoryContextMemAllocated(page->cxt, true));
+}
+
+OutboxPage *
+outbox_page_create(OutboxTick *done, OutboxTick *under)
+{
+	MemoryContext cxt;
+	OutboxPage *page;
+
+	/* All of it goes at once, and lies close together. */
+	cxt = GenerationContextCreate(page_cxt, "outbox page", ALLOCSET_DEFAULT_SIZES);
+	page = MemoryContextAllocZero(cxt, sizeof(OutboxPage));
+	page->cxt = cxt;
+	page->refs = 1;
+	page->done = outbox_tick_ref(done);
+	page->under = outbox_tick_ref(under);
+	return page;
+}
+
+/* The text of a uuid, as uuid_out prints it, without its allocation. */
+void
+outbox_uuid_text(const pg_uuid_t *uuid, char *out)
+{
+	static const char hex[] = "0123456789abcdef";
+
+	for (int i = 0; i < UUID_LEN; i++)
+	{
+		if (i == 4 || i == 6 || i == 8 || i == 10)
+			*out++ = '-';
+		*out++ = hex[uuid->data[i] >> 4];
+		*out++ = hex[uuid->data[i] & 15];
+	}
+	*out = '\0';
+}
+
+/* ------------------------------------------------------------- payloads */
+
+static bool
+is_left(size_t bytes, bool whole)
+{
+	return !whole && bytes > ALWAYS_READ && !outbox_memory_fits_ahead(OUTBOX_JSON_READING * bytes);
+}
+
+/* It copies each string, and leaves the copy to the memory context. */
+static void
+put_text(StringInfo text, Jsonb *jb)
+{
+	MemoryContext old = MemoryContextSwitchTo(scratch);
+
+	JsonbToCString(text, &jb->root, VARSIZE(jb));
+	MemoryContextSwitchTo(old);
+	MemoryContextReset(scratch);
+}
+
+/* A large text is made where it stays, and then cut to its size. */
+static char *
+large_text(OutboxPage *page, Jsonb *jb, size_t *len)
+{
+	MemoryContext old = MemoryContextSwitchTo(AllocSetContextCreate(page->cxt,
+																	"outbox payload",
+																	ALLOCSET_SMALL_SIZES));
+	StringInfoData text;
+
+	initStringInfo(&text);
+	put_text(&text, jb);
+	*len = text.len;
+	text.data = repalloc(text.data, text.len + 1);
+	MemoryContextSwitchTo(old);
+	return text.data;
+}
+
+/* With not a byte more than it needs.  NULL: it is left. */
+static char *
+small_text(Jsonb *jb, size_t *len, bool whole)
+{
+	static StringInfoData text;
+	char	   *copy = NULL;
+
+	if (text.data == NULL)
+	{
+		MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
+
+		initStringInfo(&text);
+		MemoryContextSwitchTo(old);
+	}
+	resetStringInfo(&text);
+	put_text(&text, jb);
+	*len = text.len;
+
+	/* A short numeric can be a long text. */
+	if (!is_left(text.len, whole))
+	{
+		copy = palloc(text.len + 1);
+		memcpy(copy, text.data, text.len + 1);
+	}
+	if (text.maxlen > JSON_TEXT_KEPT)
+	{
+		pfree(text.data);
+		text.data = NULL;
+	}
+	return copy;
+}
+
+static void
+read_json(OutboxEvent *event, Datum value, bool whole)
+{
+	Jsonb	   *jb;
+
+	event->payload_len = toast_raw_datum_size(value);
+	if (is_left(event->payload_len, whole))
+		return;
+	if (scratch == NULL)
+		scratch = AllocSetContextCreate(TopMemoryContext, "outbox payload text",
+										ALLOCSET_DEFAULT_SIZES);
+	jb = DatumGetJsonbP(value);
+	event->payload = VARSIZE(jb) > JSON_TEXT_KEPT ?
+		large_text(event->page, jb, &event->payload_len) :
+		small_text(jb, &event->payload_len, whole);
+	if ((Pointer) jb != DatumGetPointer(value))
+		pfree(jb);
+}
+
+static void
+read_bytes(OutboxEvent *event, Datum value, bool whole)
+{
+	bytea	   *body;
+
+	event->payload_len = toast_raw_datum_size(value) - VARHDRSZ;
+	if (is_left(event->payload_len, whole))
+		return;
+	body = DatumGetByteaPCopy(value);
+	event->payload = VARDATA(body);
+}
+
+/* jsonb is turned into text here, once, however many endpoints will get it. */
+static void
+read_payload(OutboxEvent *event, const Datum *values, const bool *nulls, bool whole)
+{
+	if (!nulls[COL(body)])
+	{
+		event->content_type = nulls[COL(content_type)] ?
+			pstrdup("application/octet-stream") :
+			TextDatumGetCString(values[COL(content_type)]);
+		read_bytes(event, values[COL(body)], whole);
+	}
+	else if (!nulls[COL(payload)])
+		read_json(event, values[COL(payload)], whole);
+	else
+	{
+		/* Only a row that came past the checks has neither. */
+		event->payload = pstrdup("null");
+		event->payload_len = 4;
+	}
+}
+
+/* ----------------------------------------------------------------- rows */
+
+/*
+ * Where it lies among the snapshots of this log; 0: nowhere.  A row of another
+ * log may have the number, and the id, of an event of this one: only the epoch
+ * tells the two apart.  Whatever is looked up by seq asks here.
+ */
+uint64
+outbox_row_xid(const Datum *values)
+{
+	return outbox_log_xid(DatumGetInt64(values[COL(epoch)]),
+						  U64FromFullTransactionId(DatumGetFullTransactionId(values[COL(xid)])));
+}
+
+static char *
+text_or_null(Datum value, bool isnull)
+{
+	return isnull ? NULL : TextDatumGetCString(value);
+}
+
+/* Copies a row into the page; 'whole': with its payload in any case. */
+OutboxEvent *
+outbox_page_add(OutboxPage *page, Datum *values, bool *nulls, bool whole)
+{
+	MemoryContext old = MemoryContextSwitchTo(page->cxt);
+	OutboxEvent *event = palloc0(sizeof(OutboxEvent));
+
+	event->page = page;
+	event->seq = DatumGetInt64(values[COL(seq)]);
+	event->id = *DatumGetUUIDP(values[COL(id)]);
+	outbox_uuid_text(&event->id, event->id_text);
+	event->created_at = DatumGetTimestampTz(values[COL(created_at)]);
+	event->expires_at = nulls[COL(expires_at)] ? DT_NOEND :
+		DatumGetTimestampTz(values[COL(expires_at)]);
+	event->topic = nulls[COL(topic)] ? pstrdup("") :
+		TextDatumGetCString(values[COL(topic)]);
+	event->type = text_or_null(values[COL(type)], nulls[COL(type)]);
+	event->key = text_or_null(values[COL(key)], nulls[COL(key)]);
+	if (event->key)
+		event->key_hash = hash_bytes((unsigned char *) event->key,
+									 strlen(event->key));
+	if (!nulls[COL(headers)])
+		event->headers = DatumGetJsonbPCopy(values[COL(headers)]);
+	read_payload(event, values, nulls, whole);
+	MemoryContextSwitchTo(old);
+	outbox_page_account(page);
+	return event;
+}
+
+/* All that outbox_page_add() would read. */
+static void
+probe_row(void *arg)
+{
+	OutboxPage *page = outbox_page_create(NULL, NULL);
+	OutboxRow  *row = arg;
+
+	PG_TRY();
+	{
+		(void) outbox_page_add(page, row->values, row->nulls, true);
+	}
+	PG_FINALLY();
+	{
+		outbox_page_unref(page);
+	}
+	PG_END_TRY();
+}
+
+/*
+ * Asked after reading has failed, of each row, in a subtransaction.
+ * Is the row damaged, or does it hold what this server cannot read any more?
+ * Then what may be at fault is left out of it.  Any other error is thrown on:
+ * reading is tried again.
+ */
+bool
+outbox_row_check(OutboxRow *row)
+{
+	OutboxStepError failure;
+
+	if (!outbox_step_reading_failed() || outbox_step_try_part(probe_row, row, &failure))
+		return false;
+	if (failure.sqlerrcode != ERRCODE_DATA_CORRUPTED &&
+		ERRCODE_TO_CATEGORY(failure.sqlerrcode) != ERRCODE_DATA_EXCEPTION &&
+		ERRCODE_TO_CATEGORY(failure.sqlerrcode) != ERRCODE_PROGRAM_LIMIT_EXCEEDED)
+		ereport(ERROR, (errcode(failure.sqlerrcode), errmsg_internal("%s", failure.message)));
+	ereport(WARNING,
+			(errcode(failure.sqlerrcode),
+			 errmsg("outbox event with seq " INT64_FORMAT " cannot be read: %s",
+					DatumGetInt64(row->values[COL(seq)]), failure.message),
+			 errhint("Its deliveries are dead letters with the reason \"unreadable\". Once the row is repaired, outbox.retry() sends them.")));
+	row->nulls[COL(headers)] = row->nulls[COL(payload)] = row->nulls[COL(body)] = true;
+	row->unreadable = true;
+	return true;
+}
+
+Jsonb *
+outbox_row_payload(OutboxRow *row)
+{
+	if (row->payload == NULL && !row->nulls[COL(payload)])
+		row->payload = DatumGetJsonbP(row->values[COL(payload)]);
+	return row->payload;
+}
+
+bool
+outbox_row_unreadable(const OutboxRow *row)
+{
+	return row->unreadable;
+}
+
+int64
+outbox_row_seq(const OutboxRow *row)
+{
+	return DatumGetInt64(row->values[COL(seq)]);
+}
+
+TimestampTz
+outbox_row_created_at(const OutboxRow *row)
+{
+	return DatumGetTimestampTz(row->values[COL(created_at)]);
+}

@@ -1,0 +1,76 @@
+# The folders of src/, from the text alone: a file includes and uses what is in its
+# own folder and in those below it, no files use one another in a circle, and no
+# two have one name.
+use strict;
+use warnings;
+
+use OutboxTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my @folders = qw(base server log emit format transport endpoint store worker);
+my %height = map { $folders[$_] => $_ } 0 .. $#folders;
+my (%named, %code, %defined_in, %uses, @strange, @lost, @up);
+
+# The folder of a path below src/, or of what stands beside the folders.
+sub height
+{
+	my ($file) = @_;
+	return $file =~ m{^(\w+)/} ? $height{$1} // -1 : scalar @folders;
+}
+
+foreach my $path (glob "$top/src/{,*/,*/*/}*.[ch]")
+{
+	my $file = substr($path, length("$top/src/"));
+	my $text = slurp_file($path);
+
+	push @{ $named{ $file =~ s{.*/}{}r } }, $file;
+	push @strange, $file if height($file) < 0;
+	foreach my $header ($text =~ /^#include "(.*)"/mg)
+	{
+		my $ours = -e "$top/src/$header";
+
+		push @lost, "$file: $header" if !$ours && glob "$top/src/*/{,*/}$header";
+		push @up, "$file includes $header" if $ours && height($header) > height($file);
+	}
+	next if $file =~ /\.h$/;
+
+	# Comments and strings use nothing.
+	$text =~ s{/\*.*?\*/|"(?:\\.|[^"\\])*"}{ }gs;
+	$code{$file} = $text;
+	$defined_in{$_} = $file
+	  foreach $text =~ /^(outbox_\w+)\(/mg,
+	  $text =~ /^(?!static|extern|typedef|\s|#)[\w ]+[\s*]+(outbox_\w+)(?:\[[^\]]*\])?(?: =.*)?;/mg;
+}
+cmp_ok(scalar keys %code, '>', 60, 'the sources are there');
+cmp_ok(scalar keys %defined_in, '>', 300, 'and what they define');
+
+foreach my $file (sort keys %code)
+{
+	foreach my $name ($code{$file} =~ /\b(outbox_\w+)\b/g)
+	{
+		my $other = $defined_in{$name};
+
+		next if !defined $other || $other eq $file || $uses{$file}{$other};
+		$uses{$file}{$other} = $name;
+		push @up, "$file uses $name of $other" if height($other) > height($file);
+	}
+}
+
+# What uses nothing that is left goes, and what nothing uses: circles stay.
+my $before = -1;
+while ($before != keys %uses)
+{
+	$before = keys %uses;
+	delete @$_{ grep { !$uses{$_} } keys %$_ } foreach values %uses;
+	my %used = map { $_ => 1 } map { keys %$_ } values %uses;
+	delete @uses{ grep { !%{ $uses{$_} } || !$used{$_} } keys %uses };
+}
+
+is("@strange", '', 'each file is in a folder that is known');
+is(join(', ', @lost), '', 'our headers are included by their path');
+is(join(', ', @up), '', 'no file includes or uses what is above it');
+is(join(', ', map { my $file = $_; map { "$file uses $uses{$file}{$_} of $_" } sort keys %{ $uses{$file} } } sort keys %uses),
+	'', 'no files use one another in a circle');
+is(join(' ', grep { @{ $named{$_} } > 1 } sort keys %named), '', 'no two files have one name');
+done_testing();
