@@ -2,7 +2,7 @@
  * outbox.h
  *	  What every folder may know: names and limits.
  *
- * Nothing here has behaviour.  A room's own header says what it offers.
+ * Nothing here has behaviour.  The header of each file says what that offers.
  */
 #ifndef OUTBOX_H
 #define OUTBOX_H

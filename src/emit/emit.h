@@ -1,6 +1,6 @@
 /*
  * emit.h
- *	  What other rooms may ask about appending to the log.
+ *	  What other folders may ask about appending to the log.
  */
 #ifndef OUTBOX_EMIT_H
 #define OUTBOX_EMIT_H

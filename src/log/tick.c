@@ -89,7 +89,7 @@ tick_alloc(int nxip)
 }
 
 /*
- * The order of the steps here is what the whole room rests on: the sequence,
+ * The order of the steps here is what reading the log rests on: the sequence,
  * the snapshot, the sequence again, and the end of the WAL, which is then
  * behind the commit record of everything that the snapshot sees.
  *

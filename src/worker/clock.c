@@ -3,7 +3,7 @@
  *	  Owns what happens when the wall clock is set back: nothing may wait for a
  *	  time that has been already.
  *
- * Every room of the worker keeps times of its own: when to settle, when to look
+ * Every file of the worker keeps times of its own: when to settle, when to look
  * again, when an endpoint may be tried.  Instead of correcting each, the worker
  * starts over; only what the tables hold has to be brought to the new clock.  A
  * clock that is set forward needs nothing: what waits is due sooner.
