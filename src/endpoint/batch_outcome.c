@@ -145,7 +145,7 @@ outbox_batch_judge(OutboxBatch *b, const OutboxOutcome *o)
 
 	for (int i = 0; i < b->n; i++)
 		b->members[i].judgement = OUTBOX_MEMBER_DELIVERED;
-	b->whole_failed = o->error[0] != '\0';
+	b->whole_failed = o->result != OUTBOX_RESULT_DELIVERED;
 	b->error = o->error;
 	if (!b->whole_failed)
 		switch (outbox_batch_answer(o->answer, o->answer_len, named, &names))
@@ -216,19 +216,9 @@ static bool
 may_be_poisoned(const OutboxBatch *b, const OutboxOutcome *o)
 {
 	for (int i = 0; i < b->n; i++)
-		if (!o->abort_message && member(b, i)->attempts < OUTBOX_BATCH_TRIES)
+		if (o->result != OUTBOX_RESULT_ABORT && member(b, i)->attempts < OUTBOX_BATCH_TRIES)
 			return false;
-	switch (o->failure)
-	{
-		case OUTBOX_FAILURE_DNS:
-		case OUTBOX_FAILURE_CONNECT:
-		case OUTBOX_FAILURE_TLS:
-		case OUTBOX_FAILURE_ADDRESS:
-		case OUTBOX_FAILURE_INTERNAL:
-			return false;
-		default:
-			return o->status != 429 && !outbox_outcome_disables(o);
-	}
+	return !o->no_event_at_fault && o->result != OUTBOX_RESULT_DISABLE;
 }
 
 /* The request failed: its members are tried again together, or in two halves. */
@@ -244,9 +234,9 @@ whole_failed(OutboxBatch *b, const OutboxOutcome *o, TimestampTz now)
 	for (int i = 0; i < b->n; i++)
 		outbox_outcome_failed(ep, member(b, i), o, b->error);
 	outbox_outcome_request_failed(ep, member(b, 0), o, now);
-	if (b->n == 1 && !outbox_outcome_disables(o))
+	if (b->n == 1 && o->result != OUTBOX_RESULT_DISABLE)
 	{
-		const char *reason = o->abort_message ? "aborted by receiver" :
+		const char *reason = o->result == OUTBOX_RESULT_ABORT ? "aborted by receiver" :
 			outbox_outcome_exhausted(ep, member(b, 0), now);
 
 		if (reason)

@@ -13,7 +13,7 @@
 #include "format/request.h"
 #include "log/log.h"
 #include "server/shmem.h"
-#include "transport/http/http.h"
+#include "transport/transport.h"
 
 struct OutboxBatch;
 struct OutboxEndpoint;

@@ -103,12 +103,6 @@ outbox_outcome_unsent(OutboxEndpoint *ep, OutboxDelivery *d, const char *reason,
 	outbox_endpoint_dead(ep, d, reason, error);
 }
 
-bool
-outbox_outcome_disables(const OutboxOutcome *o)
-{
-	return o->status == 410 || o->disable;
-}
-
 void
 outbox_outcome_failed(OutboxEndpoint *ep, OutboxDelivery *d, const OutboxOutcome *o,
 					  const char *error)
@@ -119,7 +113,7 @@ outbox_outcome_failed(OutboxEndpoint *ep, OutboxDelivery *d, const OutboxOutcome
 	d->last_status = o->status;
 
 	/* A probe, and the answer that disables, use up no attempt. */
-	if (!d->probe && !outbox_outcome_disables(o))
+	if (!d->probe && o->result != OUTBOX_RESULT_DISABLE)
 		d->attempts++;
 	set_error(ep, d, error);
 }
@@ -129,12 +123,10 @@ outbox_outcome_request_failed(OutboxEndpoint *ep, OutboxDelivery *d,
 							  const OutboxOutcome *o, TimestampTz now)
 {
 	outbox_status_failure(ep, d, now);
-	if (o->status == 429 || o->status == 502 || o->status == 503 || o->status == 504)
+	if (o->slow_down)
 		outbox_pace_slow_down(&ep->pace, o->retry_after, now);
-	if (outbox_outcome_disables(o))
-		outbox_status_disable(ep, o->status == 410 ?
-							  "the receiver answered 410 Gone" :
-							  "the receiver answered webhook-delivery: disable", now);
+	if (o->result == OUTBOX_RESULT_DISABLE)
+		outbox_status_disable(ep, o->why_disabled, now);
 }
 
 const char *
@@ -151,7 +143,7 @@ outbox_outcome_exhausted(const OutboxEndpoint *ep, const OutboxDelivery *d,
 int64
 outbox_outcome_wait(OutboxEndpoint *ep, const OutboxDelivery *d, const OutboxOutcome *o)
 {
-	int64		wait = outbox_outcome_disables(o) ? 0 :
+	int64		wait = o->result == OUTBOX_RESULT_DISABLE ? 0 :
 		outbox_pace_backoff(&ep->pace, Max(d->attempts, 1));
 
 	if (o->retry_after > 0)
@@ -184,9 +176,9 @@ done_badly(OutboxEndpoint *ep, OutboxDelivery *d, const OutboxOutcome *o,
 	outbox_outcome_failed(ep, d, o, o->error);
 	outbox_outcome_request_failed(ep, d, o, now);
 
-	if (!outbox_outcome_disables(o))
+	if (o->result != OUTBOX_RESULT_DISABLE)
 	{
-		const char *reason = o->abort_message ? "aborted by receiver" :
+		const char *reason = o->result == OUTBOX_RESULT_ABORT ? "aborted by receiver" :
 			outbox_outcome_exhausted(ep, d, now);
 
 		if (reason)
@@ -221,7 +213,7 @@ outbox_endpoint_done(OutboxEndpoint *ep, OutboxDelivery *d,
 
 	ep->tally.last_active_at = now;
 	ep->place.dirty = true;
-	if (o->status < 200 || o->status > 299)
+	if (o->result > OUTBOX_RESULT_UNKNOWN)
 	{
 		done_badly(ep, d, o, now);
 		return;

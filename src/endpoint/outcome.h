@@ -10,9 +10,6 @@
 /* A delivery is in flight no more; its lane has no head then. */
 extern void outbox_leave_flight(OutboxEndpoint *ep, OutboxDelivery *d);
 
-/* Answers that disable the endpoint, and use up no attempt. */
-extern bool outbox_outcome_disables(const OutboxOutcome *o);
-
 /* A delivery failed: it is counted, and remembers why. */
 extern void outbox_outcome_failed(OutboxEndpoint *ep, OutboxDelivery *d,
 								  const OutboxOutcome *o, const char *error);

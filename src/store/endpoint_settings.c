@@ -18,6 +18,7 @@
 #include "log/step.h"
 #include "store/endpoint_settings.h"
 #include "store/seal.h"
+#include "transport/http/http.h"
 
 /* Has keys only while settings are read. */
 static OutboxKeyring keyring;
@@ -291,6 +292,7 @@ assign(OutboxEndpoint *ep, const OutboxSettings *s)
 	}
 	ep->status.held_for = NULL;
 	ep->config.keys_version = s->keys_version;
+	ep->config.target.transport = &outbox_http_transport;
 	ep->config.target.url = open_value(ep, OUTBOX_FIELD_URL, s->url);
 	ep->config.target.connect_timeout = (int) Min(s->connect_timeout / 1000, PG_INT32_MAX);
 	ep->config.target.timeout = (int) Min(s->timeout / 1000, PG_INT32_MAX);

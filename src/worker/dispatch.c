@@ -16,6 +16,7 @@
 #include "endpoint/status.h"
 #include "log/payload.h"
 #include "store/attempts.h"
+#include "transport/http/http.h"
 #include "worker/dispatch.h"
 #include "worker/loop.h"
 #include "worker/roster.h"
@@ -26,6 +27,8 @@
  */
 #define REQUEST_BYTES (48 * 1024)
 #define BATCH_REQUEST_BYTES (REQUEST_BYTES + OUTBOX_ANSWER_MAX)
+
+const OutboxTransport *const outbox_transports[OUTBOX_TRANSPORTS] = {&outbox_http_transport};
 
 static OutboxEnded ended;
 static size_t requests_account;
@@ -88,7 +91,7 @@ done(void *arg, const OutboxOutcome *outcome)
 	}
 	else
 	{
-		bool		good = outcome->status >= 200 && outcome->status <= 299;
+		bool		good = outcome->result <= OUTBOX_RESULT_UNKNOWN;
 
 		end_single_flight(d);
 		outbox_loop.traffic.unsettled++;
@@ -114,7 +117,8 @@ void
 outbox_deliver_init(OutboxEnded callback)
 {
 	ended = callback;
-	outbox_http_init(done);
+	for (int i = 0; i < OUTBOX_TRANSPORTS; i++)
+		outbox_transports[i]->init(done);
 }
 
 /* It takes no part of the rate, either. */
@@ -146,7 +150,7 @@ send(OutboxEndpoint *ep, OutboxDelivery *d, TimestampTz now)
 		return true;
 	}
 	if (event)
-		t = outbox_http_acquire();
+		t = ep->config.target.transport->acquire();
 	if (t == NULL)
 	{
 		if (event)
@@ -156,12 +160,12 @@ send(OutboxEndpoint *ep, OutboxDelivery *d, TimestampTz now)
 	}
 	body = outbox_request_body(event, ep->config.request.format, &len);
 	outbox_payload_used(event);
-	problem = outbox_request_headers(outbox_http_headers(t), event, &ep->config.request,
+	problem = outbox_request_headers(ep->config.target.transport->headers(t), event, &ep->config.request,
 									 d->attempts + 1, d->redelivery,
 									 timestamptz_to_time_t(now), body, len);
 	if (problem)
 	{
-		outbox_http_release(t);
+		ep->config.target.transport->release(t);
 		outbox_page_unref(event->page);
 		outbox_endpoint_dead(ep, d, "invalid event", problem);
 		outbox_loop.traffic.unsettled++;
@@ -172,7 +176,7 @@ send(OutboxEndpoint *ep, OutboxDelivery *d, TimestampTz now)
 	d->sent_len = len;
 	begin_flight(ep, REQUEST_BYTES, len);
 	OUTBOX_CRASH_POINT("send.begin");
-	outbox_http_start(t, &ep->config.target, body, len, d);
+	ep->config.target.transport->start(t, &ep->config.target, body, len, d);
 	OUTBOX_CRASH_POINT("send.started");
 	return true;
 }
@@ -181,7 +185,7 @@ static bool
 send_batch(OutboxBatch *b, TimestampTz now)
 {
 	OutboxEndpoint *ep = b->endpoint;
-	OutboxTransfer *t = outbox_http_acquire();
+	OutboxTransfer *t = ep->config.target.transport->acquire();
 	const char *problem;
 
 	if (t == NULL)
@@ -189,19 +193,19 @@ send_batch(OutboxBatch *b, TimestampTz now)
 		outbox_batch_put_back(b);
 		return false;
 	}
-	problem = outbox_request_batch_headers(outbox_http_headers(t), b->id, &ep->config.request,
+	problem = outbox_request_batch_headers(ep->config.target.transport->headers(t), b->id, &ep->config.request,
 										   b->attempt, timestamptz_to_time_t(now),
 										   b->body.bytes, b->body.len);
 	if (problem)
 	{
-		outbox_http_release(t);
+		ep->config.target.transport->release(t);
 		outbox_loop.traffic.unsettled += b->n;
 		outbox_batch_dead(b, "invalid event", problem);
 		return true;
 	}
 	b->transfer = t;
 	begin_flight(ep, BATCH_REQUEST_BYTES, b->body.len);
-	outbox_http_start(t, &ep->config.target, b->body.bytes, b->body.len, b->members[0].delivery);
+	ep->config.target.transport->start(t, &ep->config.target, b->body.bytes, b->body.len, b->members[0].delivery);
 	OUTBOX_CRASH_POINT("batch.started");
 	return true;
 }
@@ -287,12 +291,12 @@ outbox_deliver_cancel(OutboxEndpoint *ep, TimestampTz before)
 		if (d->batch)
 		{
 			end_flight(ep, BATCH_REQUEST_BYTES, d->batch->body.len);
-			outbox_http_cancel(d->batch->transfer);
+			ep->config.target.transport->cancel(d->batch->transfer);
 			outbox_batch_put_back(d->batch);
 		}
 		else
 		{
-			outbox_http_cancel(d->transfer);
+			ep->config.target.transport->cancel(d->transfer);
 			end_single_flight(d);
 			outbox_endpoint_put_back(ep, d);
 		}

@@ -7,6 +7,10 @@
 
 #include "endpoint/endpoint.h"
 
+/* All transports that there are. */
+#define OUTBOX_TRANSPORTS 1
+extern const OutboxTransport *const outbox_transports[OUTBOX_TRANSPORTS];
+
 /* Called for each endpoint in which a delivery ended. */
 typedef void (*OutboxEnded) (OutboxEndpoint *ep, TimestampTz now);
 extern void outbox_deliver_init(OutboxEnded ended);

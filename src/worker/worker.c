@@ -363,7 +363,6 @@ time_to_sleep(TimestampTz now, bool more)
 {
 	TimestampTz until = Min(outbox_publish_next_time(), outbox_chores_next_time());
 	bool		sharing = outbox_settle_may_share(&outbox_loop.roster.busy);
-	long		http = outbox_http_timeout();
 	dlist_iter	iter;
 	long		ms;
 
@@ -409,8 +408,13 @@ time_to_sleep(TimestampTz now, bool more)
 	if (now < outbox_loop.due.retry_locks_at)
 		until = outbox_loop.due.retry_locks_at;		/* what could not be done may be urgent */
 	ms = until <= now ? 0 : (long) Min((until - now + 999) / 1000, 60 * 1000);
-	if (http >= 0)
-		ms = Min(ms, http);
+	for (int i = 0; i < OUTBOX_TRANSPORTS; i++)
+	{
+		long		wanted = outbox_transports[i]->timeout();
+
+		if (wanted >= 0)
+			ms = Min(ms, wanted);
+	}
 	if (outbox_enabled && outbox_standbys_missing())
 		ms = Min(ms, AWAIT_STANDBYS_EVERY);
 	else if (outbox_enabled && outbox_durable_lsn < hold_lsn)
@@ -426,18 +430,20 @@ shut_down(void)
 	 */
 	outbox_settle_step(GetCurrentTimestamp(), true);
 	OUTBOX_CRASH_POINT("stop.settled");
-	outbox_http_shutdown();
+	for (int i = 0; i < OUTBOX_TRANSPORTS; i++)
+		outbox_transports[i]->shutdown();
 	proc_exit(0);
 }
 
 static void
 loop(void)
 {
-	WaitEventSet *set = outbox_create_wait_event_set(3);
+	WaitEventSet *set = outbox_create_wait_event_set(2 + OUTBOX_TRANSPORTS);
 
 	AddWaitEventToSet(set, WL_LATCH_SET, PGINVALID_SOCKET, MyLatch, NULL);
 	AddWaitEventToSet(set, WL_EXIT_ON_PM_DEATH, PGINVALID_SOCKET, NULL, NULL);
-	AddWaitEventToSet(set, WL_SOCKET_READABLE, outbox_http_fd(), NULL, NULL);
+	for (int i = 0; i < OUTBOX_TRANSPORTS; i++)
+		AddWaitEventToSet(set, WL_SOCKET_READABLE, outbox_transports[i]->fd(), NULL, NULL);
 
 	for (;;)
 	{
@@ -458,7 +464,8 @@ loop(void)
 			ProcessConfigFile(PGC_SIGHUP);
 			if (strcmp(outbox_instance_name, instance_name) != 0)
 				shut_down();	/* whose log this is has to be asked again */
-			outbox_http_reload();
+			for (int i = 0; i < OUTBOX_TRANSPORTS; i++)
+				outbox_transports[i]->reload();
 			outbox_loop.roster.reload_at = Min(outbox_loop.roster.reload_at, GetCurrentTimestamp());	/* the key file */
 			outbox_step_retry_all();
 			outbox_loop.traffic.refill_all = true;
@@ -468,7 +475,8 @@ loop(void)
 				start_lsn = hold_lsn = Max(hold_lsn, outbox_log_end());
 		}
 
-		outbox_http_poll();
+		for (int i = 0; i < OUTBOX_TRANSPORTS; i++)
+			outbox_transports[i]->poll();
 		now = GetCurrentTimestamp();
 		if (outbox_clock_went_back(now))
 		{

@@ -16,6 +16,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	OutboxHead	head = {0};
 	OutboxOutcome outcome = {.retry_after = -1};
 	OutboxOutcome final = outcome;
+	OutboxHead	last = {0};
 	OutboxHeadState before = head.state;
 	int			status = 0;
 
@@ -36,16 +37,17 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 			break;
 		MUST(head.bytes <= 64 * 1024 && head.lines <= 1000);
 		if (state == OUTBOX_HEAD_STATUS)
-			MUST(outcome.retry_after == -1 && !outcome.disable && !outcome.abort_message);
+			MUST(outcome.retry_after == -1 && !head.disable && !head.abort_message);
 		if (state == OUTBOX_HEAD_COMPLETE)
 		{
 			MUST(head.status >= 200);
 			if (before == OUTBOX_HEAD_COMPLETE)
 				/* A trailer changes nothing. */
 				MUST(status == head.status && final.retry_after == outcome.retry_after &&
-					 final.disable == outcome.disable && final.abort_message == outcome.abort_message);
+					 last.disable == head.disable && last.abort_message == head.abort_message);
 			status = head.status;
 			final = outcome;
+			last = head;
 		}
 		else
 			MUST(before != OUTBOX_HEAD_COMPLETE);

@@ -15,7 +15,7 @@
 #include <time.h>
 
 #define BODY_TIME_MAX 1000		/* ms after the headers */
-#define ROUNDS_MAX 16			/* of one outbox_http_poll() */
+#define ROUNDS_MAX 16			/* of one http_poll() */
 #define ANSWER_KEPT (4 * 1024)	/* bytes that a free transfer keeps for answers */
 
 #define NEVER PG_INT64_MAX
@@ -46,8 +46,8 @@ got_headers(OutboxTransfer *t)
  * Handing out
  */
 
-OutboxTransfer *
-outbox_http_acquire(void)
+static OutboxTransfer *
+http_acquire(void)
 {
 	OutboxTransfer *t;
 
@@ -73,14 +73,14 @@ outbox_http_acquire(void)
 	return t;
 }
 
-OutboxHeaders *
-outbox_http_headers(OutboxTransfer *t)
+static OutboxHeaders *
+http_headers(OutboxTransfer *t)
 {
 	return &t->headers;
 }
 
-void
-outbox_http_release(OutboxTransfer *t)
+static void
+http_release(OutboxTransfer *t)
 {
 	t->state = FREE;
 	dlist_push_head(&free_transfers, &t->node);
@@ -201,8 +201,8 @@ launch(OutboxTransfer *t)
 		fail_launch(t, curl_multi_strerror(code));
 }
 
-void
-outbox_http_start(OutboxTransfer *t, const OutboxTarget *target,
+static void
+http_start(OutboxTransfer *t, const OutboxTarget *target,
 				  const char *body, size_t body_len, void *delivery)
 {
 	OutboxOutcome *o = &t->outcome;
@@ -221,6 +221,9 @@ outbox_http_start(OutboxTransfer *t, const OutboxTarget *target,
 	t->whole_answer = target->whole_answer;
 	t->refused = NULL;
 	t->errbuf[0] = '\0';
+	o->result = OUTBOX_RESULT_FAILED;
+	o->slow_down = o->no_event_at_fault = false;
+	o->why_disabled = NULL;
 	o->status = 0;
 	o->failure = OUTBOX_FAILURE_NONE;
 	o->error[0] = '\0';
@@ -228,7 +231,6 @@ outbox_http_start(OutboxTransfer *t, const OutboxTarget *target,
 	o->answer = NULL;
 	o->answer_len = 0;
 	o->retry_after = -1;
-	o->disable = o->abort_message = false;
 	o->duration = 0;
 
 	t->host = outbox_http_enter_host(target);
@@ -271,12 +273,50 @@ withdraw(OutboxTransfer *t)
 	t->state = ACQUIRED;
 }
 
-void
-outbox_http_cancel(OutboxTransfer *t)
+static void
+http_cancel(OutboxTransfer *t)
 {
 	withdraw(t);
 	outbox_http_leave_host(t);
-	outbox_http_release(t);
+	http_release(t);
+}
+
+static bool
+is_good(int status)
+{
+	return status >= 200 && status <= 299;
+}
+
+/* Any other status, and what Standard Webhooks' header says with it. */
+static void
+take_refusal(OutboxTransfer *t)
+{
+	OutboxOutcome *o = &t->outcome;
+
+	switch (o->status)
+	{
+		case 410:
+			o->result = OUTBOX_RESULT_DISABLE;
+			o->why_disabled = "the receiver answered 410 Gone";
+			break;
+		case 429:
+			o->slow_down = o->no_event_at_fault = true;
+			break;
+		case 502:
+		case 503:
+		case 504:
+			o->slow_down = true;
+			break;
+	}
+	if (o->result == OUTBOX_RESULT_DISABLE)
+		return;
+	if (t->head.disable)
+	{
+		o->result = OUTBOX_RESULT_DISABLE;
+		o->why_disabled = "the receiver answered webhook-delivery: disable";
+	}
+	else if (t->head.abort_message)
+		o->result = OUTBOX_RESULT_ABORT;
 }
 
 /* A 2xx whose body counts: is all of it there? */
@@ -285,6 +325,7 @@ take_answer(OutboxTransfer *t, CURLcode code)
 {
 	OutboxOutcome *o = &t->outcome;
 
+	o->result = OUTBOX_RESULT_UNKNOWN;
 	if (t->answer_len > OUTBOX_ANSWER_MAX)
 		snprintf(o->error, sizeof(o->error),
 				 "the answer to the batch is longer than %d bytes", OUTBOX_ANSWER_MAX);
@@ -296,6 +337,7 @@ take_answer(OutboxTransfer *t, CURLcode code)
 				 "the answer to the batch is compressed, which was not asked for");
 	else
 	{
+		o->result = OUTBOX_RESULT_DELIVERED;
 		o->answer = t->answer;
 		o->answer_len = t->answer_len;
 	}
@@ -314,15 +356,26 @@ finish(OutboxTransfer *t, CURLcode code)
 	{
 		/* Whatever happened after the headers changes nothing. */
 		o->status = t->head.status;
-		if (o->status < 200 || o->status > 299)
+		if (is_good(o->status))
+		{
+			o->result = OUTBOX_RESULT_DELIVERED;
+			if (t->whole_answer)
+				take_answer(t, code);
+		}
+		else
+		{
 			snprintf(o->error, sizeof(o->error), "the receiver answered %d%s",
 					 o->status, o->status >= 300 && o->status < 400 ?
 					 ", and redirects are not followed" : "");
-		else if (t->whole_answer)
-			take_answer(t, code);
+			take_refusal(t);
+		}
 	}
 	else
+	{
 		outbox_http_explain(t, code);
+		o->no_event_at_fault = o->failure != OUTBOX_FAILURE_TIMEOUT &&
+			o->failure != OUTBOX_FAILURE_PROTOCOL && o->failure != OUTBOX_FAILURE_CLOSED;
+	}
 	withdraw(t);
 
 	if (!was_answered)
@@ -335,7 +388,7 @@ finish(OutboxTransfer *t, CURLcode code)
 		t->answer = NULL;
 		t->answer_size = 0;
 	}
-	outbox_http_release(t);
+	http_release(t);
 }
 
 /*
@@ -376,7 +429,7 @@ report_unstarted(void)
 		withdraw(t);
 		outbox_http_leave_host(t);
 		report(t->delivery, &t->outcome);
-		outbox_http_release(t);
+		http_release(t);
 	}
 }
 
@@ -409,8 +462,8 @@ bound_bodies(void)
 	}
 }
 
-void
-outbox_http_poll(void)
+static void
+http_poll(void)
 {
 	bool		more = true;
 
@@ -444,8 +497,8 @@ outbox_http_poll(void)
 	}
 }
 
-long
-outbox_http_timeout(void)
+static long
+http_timeout(void)
 {
 	int64		at = timer_at;
 	int64		now;
@@ -478,16 +531,16 @@ limit_connections(void)
 	curl_multi_setopt(multi, CURLMOPT_MAXCONNECTS, (long) Max(connections, 1));
 }
 
-void
-outbox_http_reload(void)
+static void
+http_reload(void)
 {
 	outbox_http_reload_settings();
 	outbox_http_forget_lookups(now_ms());
 	limit_connections();
 }
 
-void
-outbox_http_init(OutboxDone done)
+static void
+http_init(OutboxDone done)
 {
 	OutboxTransfer *t;
 	bool		ok;
@@ -511,22 +564,22 @@ outbox_http_init(OutboxDone done)
 		limit_connections();
 
 	/* A libcurl that misses an option is found now, not at the first event. */
-	t = ok ? outbox_http_acquire() : NULL;
+	t = ok ? http_acquire() : NULL;
 	if (t == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_SYSTEM_ERROR),
 				 errmsg("could not set up libcurl %s", curl_version_info(CURLVERSION_NOW)->version),
 				 errhint("outbox needs libcurl 7.80 or newer with TLS, and not older than the one it was built with.")));
-	outbox_http_release(t);
+	http_release(t);
 }
 
-void
-outbox_http_shutdown(void)
+static void
+http_shutdown(void)
 {
 	/* All of them are off their lists before any of them is freed. */
 	for (OutboxTransfer *t = all_transfers; t != NULL; t = t->next_made)
 		if (t->state != FREE && t->state != ACQUIRED)
-			outbox_http_cancel(t);
+			http_cancel(t);
 	while (all_transfers)
 	{
 		OutboxTransfer *t = all_transfers;
@@ -549,3 +602,18 @@ outbox_http_shutdown(void)
 	outbox_http_sockets_shutdown();
 	curl_global_cleanup();
 }
+
+const OutboxTransport outbox_http_transport = {
+	.name = "http",
+	.init = http_init,
+	.reload = http_reload,
+	.fd = outbox_http_fd,
+	.timeout = http_timeout,
+	.poll = http_poll,
+	.acquire = http_acquire,
+	.headers = http_headers,
+	.release = http_release,
+	.start = http_start,
+	.cancel = http_cancel,
+	.shutdown = http_shutdown,
+};

@@ -85,7 +85,7 @@ outbox_head_line(OutboxHead *head, OutboxOutcome *outcome,
 				return head->state = OUTBOX_HEAD_COMPLETE;
 			/* An interim answer's headers mean nothing. */
 			outcome->retry_after = -1;
-			outcome->disable = outcome->abort_message = false;
+			head->disable = head->abort_message = false;
 			head->encoded = false;
 			return head->state = OUTBOX_HEAD_STATUS;
 		case 'C':
@@ -105,10 +105,10 @@ outbox_head_line(OutboxHead *head, OutboxOutcome *outcome,
 		case 'w':
 			value = header_value(line, len, "webhook-delivery", &vlen);
 			if (value && vlen == 7 && strncasecmp(value, "disable", 7) == 0)
-				outcome->disable = true;
+				head->disable = true;
 			else if (value && vlen == 13 &&
 					 strncasecmp(value, "abort-message", 13) == 0)
-				outcome->abort_message = true;
+				head->abort_message = true;
 			break;
 	}
 	return head->state;

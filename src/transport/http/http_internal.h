@@ -72,6 +72,8 @@ typedef struct OutboxHead
 	OutboxHeadState state;
 	int			status;
 	bool		encoded;		/* compressed, which nobody asked for */
+	bool		disable;		/* webhook-delivery: disable */
+	bool		abort_message;	/* webhook-delivery: abort-message */
 	int			lines;
 	size_t		bytes;
 } OutboxHead;
@@ -205,6 +207,7 @@ extern OutboxHeadState outbox_head_line(OutboxHead *head, OutboxOutcome *outcome
  * 'act' with the mask that curl_multi_socket_action takes.  True: there may be
  * more of them.
  */
+extern int	outbox_http_fd(void);
 extern bool outbox_http_sockets_init(CURLM *multi);
 extern void outbox_http_sockets_shutdown(void);
 extern void outbox_http_watch(int fd);
