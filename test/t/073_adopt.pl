@@ -89,6 +89,10 @@ wait_sql($node, "SELECT outbox.cancel('$cancelled', 'paused')");
 ok( wait_sql($node, "SELECT status = 'cancelled' FROM outbox.deliveries WHERE event_id = '$cancelled' AND endpoint = 'paused'"),
 	'a delivery is cancelled');
 
+# As while a piece is about to be emptied, and all of it is parked
+ask("INSERT INTO outbox.kept_events SELECT seq, xid, epoch, id, created_at, expires_at, topic, type, key,"
+	  . " headers, payload, body, content_type FROM outbox.events");
+
 $node->command_ok([ 'pg_dump', '-Fc', '-f', "$dir/dump", $node->connstr('postgres') ], 'pg_dump');
 stop_producer($producer);
 $node->stop('immediate');
@@ -177,6 +181,8 @@ $adopter->query_safe('COMMIT');
 push @mine, $session->query_safe("SELECT outbox.emit('held.session', '{\"n\": 35}'::jsonb, key => 'k')");
 $_->quit foreach $adopter, $emitter, $session;
 like($n, qr/^\d+$/m, 'and is done then');
+is(ask('SELECT count(*) FROM (SELECT FROM outbox.all_events GROUP BY id HAVING count(*) > 1) d', $other), 0,
+	'no event is there twice');
 foreach my $name (qw(all slow paused fails blocks strict none))
 {
 	$expected->{$name}{$_} = 'new' foreach @mine;
