@@ -267,6 +267,6 @@ _PG_init(void)
 
 	outbox_shmem_init();
 	outbox_prepared_init();
-	outbox_lifecycle_init();
+	outbox_database_commands_init();
 	outbox_launcher_register();
 }

@@ -215,11 +215,11 @@ outbox_dedup_sweep(TimestampTz now)
 	if (now < outbox_dedup_next_time())
 		return;
 	sweep_at = now + SWEEP_EVERY;
-	if (!outbox_begin(true))
+	if (!outbox_txn_begin(true))
 		return;
 	if (!ConditionalLockRelationOid(table, RowExclusiveLock))
 	{
-		outbox_give_up();
+		outbox_txn_abort();
 		return;
 	}
 
@@ -231,7 +231,7 @@ outbox_dedup_sweep(TimestampTz now)
 	if (sweep_block < blocks)
 		sweep_blocks(sweep_block, now);
 	OUTBOX_CRASH_POINT("dedup.swept");
-	outbox_commit();
+	outbox_txn_commit();
 
 	sweep_block = sweep_block + SWEEP_BLOCKS < blocks ? sweep_block + SWEEP_BLOCKS : 0;
 }

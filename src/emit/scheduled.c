@@ -42,7 +42,7 @@
 static TimestampTz first_time;
 static pg_uuid_t first_id;
 
-static TimestampTz look_at;		/* not announced: look anyway */
+static TimestampTz read_not_before;		/* not announced: look anyway */
 static TimestampTz again_at;	/* locks: not before */
 static bool careful;			/* each by itself: together they failed */
 static Datum epochs;			/* int8[]: those of this log */
@@ -75,14 +75,14 @@ outbox_schedule_init(int64 epoch, bool zero)
 void
 outbox_schedule_begin(void)
 {
-	look_at = 0;
+	read_not_before = 0;
 }
 
 void
 outbox_schedule_failed(void)
 {
 	careful = true;
-	look_at = 0;				/* what was due was taken out of shared memory */
+	read_not_before = 0;				/* what was due was taken out of shared memory */
 }
 
 TimestampTz
@@ -90,7 +90,7 @@ outbox_schedule_next_time(OutboxDatabase *db)
 {
 	TimestampTz due = (TimestampTz) pg_atomic_read_u64(&db->due_at);
 
-	return Max(Min(due, look_at), again_at);
+	return Max(Min(due, read_not_before), again_at);
 }
 
 static void
@@ -297,12 +297,12 @@ move_due(TimestampTz now)
 static bool
 begin(void)
 {
-	if (!outbox_begin_to_emit())
+	if (!outbox_txn_begin_to_emit())
 		return false;
 	if (!ConditionalLockRelationOid(outbox_table_oid(OUTBOX_TABLE_SCHEDULED),
 									RowExclusiveLock))
 	{
-		outbox_give_up();
+		outbox_txn_abort();
 		return false;
 	}
 	return true;
@@ -312,7 +312,7 @@ void
 outbox_schedule_step(OutboxDatabase *db, TimestampTz now)
 {
 	TimestampTz due;
-	bool		look = now >= look_at;
+	bool		look = now >= read_not_before;
 	bool		stuck = false;
 
 	if (now < outbox_schedule_next_time(db))
@@ -339,7 +339,7 @@ outbox_schedule_step(OutboxDatabase *db, TimestampTz now)
 		OUTBOX_CRASH_POINT("schedule.moved");
 		find_first();
 	}
-	outbox_commit();
+	outbox_txn_commit();
 	OUTBOX_CRASH_POINT("schedule.committed");
 
 	outbox_lower_due_at(db, first_time);
@@ -349,7 +349,7 @@ outbox_schedule_step(OutboxDatabase *db, TimestampTz now)
 	{
 		TimestampTz then = GetCurrentTimestamp();
 
-		look_at = then + Max(outbox_wakeup_interval * INT64CONST(1000),
+		read_not_before = then + Max(outbox_wakeup_interval * INT64CONST(1000),
 							 (then - now) * LOOK_SHARE);
 	}
 }

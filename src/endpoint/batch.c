@@ -38,14 +38,14 @@ is_durable(const OutboxDelivery *d)
 
 /* Does it go with anybody who is there? */
 static bool
-is_sociable(const OutboxEndpoint *ep, const OutboxDelivery *d, TimestampTz now)
+can_share_request(const OutboxEndpoint *ep, const OutboxDelivery *d, TimestampTz now)
 {
 	return d->group == 0 && is_durable(d) && !is_last_attempt(ep, d, now);
 }
 
 /* Is there enough for a full batch?  Only counts, and not exactly. */
 static bool
-is_plenty(OutboxEndpoint *ep, TimestampTz now)
+fills_a_batch(OutboxEndpoint *ep, TimestampTz now)
 {
 	int			n = 0;
 	size_t		bytes = 0;
@@ -55,7 +55,7 @@ is_plenty(OutboxEndpoint *ep, TimestampTz now)
 	{
 		OutboxDelivery *d = dlist_container(OutboxDelivery, node, iter.cur);
 
-		if (!is_sociable(ep, d, now))
+		if (!can_share_request(ep, d, now))
 			continue;
 		n += 1 + (d->lane && outbox_lane_is_free(d->lane) ? d->lane->nwaiting : 0);
 		bytes += d->event->payload_len;
@@ -83,7 +83,7 @@ outbox_batch_due(OutboxEndpoint *ep, TimestampTz now)
 	if (ep->config.batch_size == 1 || ep->config.batch_wait == 0 || ep->queue.nready == 0)
 		return DT_NOEND;
 	d = dlist_head_element(OutboxDelivery, node, &ep->queue.ready);
-	return is_sociable(ep, d, now) ? due_at(ep, d, now) : DT_NOEND;
+	return can_share_request(ep, d, now) ? due_at(ep, d, now) : DT_NOEND;
 }
 
 /*
@@ -93,16 +93,16 @@ outbox_batch_due(OutboxEndpoint *ep, TimestampTz now)
 static bool
 must_wait(OutboxEndpoint *ep, TimestampTz now)
 {
-	bool		more = !ep->feed.attached && outbox_endpoint_wants_events(ep, now);
+	bool		more = !ep->feed.attached && outbox_window_wants_events(ep, now);
 	OutboxDelivery *d;
 
 	if ((ep->config.batch_wait == 0 && !more) || ep->pace.breaker == OUTBOX_BREAKER_OPEN)
 		return false;
-	while (ep->queue.nready < ep->config.batch_size && outbox_endpoint_examine(ep, &d))
+	while (ep->queue.nready < ep->config.batch_size && outbox_window_take_next(ep, &d))
 		;
 	d = dlist_head_element(OutboxDelivery, node, &ep->queue.ready);
-	return is_sociable(ep, d, now) && (more || now < due_at(ep, d, now)) &&
-		!is_plenty(ep, now);
+	return can_share_request(ep, d, now) && (more || now < due_at(ep, d, now)) &&
+		!fills_a_batch(ep, now);
 }
 
 static void
@@ -274,7 +274,7 @@ take_from_window(OutboxBatch *b, TimestampTz now)
 {
 	OutboxDelivery *d;
 
-	while (b->n < b->max && outbox_endpoint_examine(b->endpoint, &d))
+	while (b->n < b->max && outbox_window_take_next(b->endpoint, &d))
 	{
 		if (d == NULL)
 			continue;
@@ -300,7 +300,7 @@ outbox_batch_next(OutboxEndpoint *ep, size_t request_bytes, TimestampTz now, boo
 		int64		group;
 
 		while (ep->queue.nready == 0)
-			if (!outbox_endpoint_examine(ep, &d))
+			if (!outbox_window_take_next(ep, &d))
 				return NULL;
 		if (must_wait(ep, now))
 			return NULL;

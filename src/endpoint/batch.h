@@ -11,17 +11,17 @@
 /* Failures of a whole batch after which it is split. */
 #define OUTBOX_BATCH_TRIES 3
 
-typedef enum OutboxJudgement
+typedef enum OutboxMemberResult
 {
 	OUTBOX_MEMBER_DELIVERED,
 	OUTBOX_MEMBER_FAILED,
 	OUTBOX_MEMBER_HELD			/* behind a failed one of its lane */
-} OutboxJudgement;
+} OutboxMemberResult;
 
 typedef struct OutboxMember
 {
 	OutboxDelivery *delivery;
-	OutboxJudgement judgement;
+	OutboxMemberResult judgement;
 } OutboxMember;
 
 typedef struct OutboxBatch

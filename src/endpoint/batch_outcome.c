@@ -35,7 +35,7 @@ typedef struct Lanes
 } Lanes;
 
 static void
-meet_lanes(OutboxBatch *b, Lanes *l)
+hold_lanes(OutboxBatch *b, Lanes *l)
 {
 	l->n = 0;
 	l->lanes = MemoryContextAlloc(b->body.scratch, sizeof(OutboxLane *) * b->n);
@@ -52,7 +52,7 @@ meet_lanes(OutboxBatch *b, Lanes *l)
 }
 
 static void
-leave_lanes(OutboxEndpoint *ep, Lanes *l)
+release_lanes(OutboxEndpoint *ep, Lanes *l)
 {
 	for (int i = 0; i < l->n; i++)
 		outbox_lane_advance(ep, l->lanes[i]);
@@ -65,10 +65,10 @@ outbox_batch_dead(OutboxBatch *b, const char *reason, const char *error)
 	Lanes		lanes;
 
 	outbox_batch_land(b);
-	meet_lanes(b, &lanes);
+	hold_lanes(b, &lanes);
 	for (int i = 0; i < b->n; i++)
 		outbox_outcome_give_up(ep, member(b, i), reason, error);
-	leave_lanes(ep, &lanes);
+	release_lanes(ep, &lanes);
 	MemoryContextDelete(b->cxt);
 }
 
@@ -327,11 +327,11 @@ outbox_batch_done(OutboxBatch *b, const OutboxOutcome *o, TimestampTz now)
 
 	ep->tally.last_active_at = now;
 	outbox_batch_land(b);
-	meet_lanes(b, &lanes);
+	hold_lanes(b, &lanes);
 	if (b->whole_failed)
 		whole_failed(b, o, now);
 	else
 		some_delivered(b, o, now);
-	leave_lanes(ep, &lanes);
+	release_lanes(ep, &lanes);
 	MemoryContextDelete(b->cxt);
 }

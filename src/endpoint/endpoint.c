@@ -97,7 +97,7 @@ outbox_endpoint_next(OutboxEndpoint *ep, TimestampTz now)
 		const char *error;
 
 		while (ep->queue.nready == 0)
-			if (!outbox_endpoint_examine(ep, &d))
+			if (!outbox_window_take_next(ep, &d))
 				return NULL;
 
 		/* Its commit is not yet where a crash could not take it back. */
@@ -115,7 +115,7 @@ outbox_endpoint_next(OutboxEndpoint *ep, TimestampTz now)
 		reason = outbox_outcome_unfit(d, now, &error);
 		if (reason)
 		{
-			outbox_endpoint_dead(ep, d, reason, error);
+			outbox_outcome_dead(ep, d, reason, error);
 			continue;
 		}
 		outbox_pace_take_token(&ep->pace);

@@ -145,7 +145,7 @@ is_stuck(OutboxEndpoint *ep, bool dying)
 }
 
 void
-outbox_endpoint_fill_stats(OutboxEndpoint *ep, TimestampTz now, OutboxStats *s)
+outbox_endpoint_stats_fill(OutboxEndpoint *ep, TimestampTz now, OutboxStats *s)
 {
 	int64		sum = 0;
 	int64		second = now / USECS_PER_SEC;

@@ -376,7 +376,7 @@ outbox_lane_parked(OutboxLane *lane, int64 first)
 
 /* All that the table has of it is in memory. */
 void
-outbox_endpoint_no_followers(OutboxEndpoint *ep, OutboxLane *lane)
+outbox_lane_no_followers(OutboxEndpoint *ep, OutboxLane *lane)
 {
 	lane->parked = false;
 	outbox_lane_advance(ep, lane);
@@ -406,7 +406,7 @@ park_lane(OutboxEndpoint *ep, OutboxLane *lane)
  * fill their share of memory, so that one hot key is no dam for the others.
  */
 void
-outbox_endpoint_park_followers(OutboxEndpoint *ep)
+outbox_lanes_park_followers(OutboxEndpoint *ep)
 {
 	/*
 	 * An endpoint that seems to be down is not worth rows for what it could not

@@ -36,12 +36,12 @@ look_again(OutboxEndpoint *ep, const char *key)
 
 /* A dead delivery is tried again. */
 void
-outbox_endpoint_revive(OutboxEndpoint *ep, int64 seq, const char *key,
+outbox_operator_retry_dead(OutboxEndpoint *ep, int64 seq, const char *key,
 					   bool blocked, TimestampTz due)
 {
-	outbox_endpoint_count_row(ep, seq, OUTBOX_ROW_DEAD, -1);
-	outbox_endpoint_count_row(ep, seq, OUTBOX_ROW_RETRYING, 1);
-	outbox_endpoint_add_retry(ep, seq, due, key, 0);
+	outbox_parking_count_row(ep, seq, OUTBOX_ROW_DEAD, -1);
+	outbox_parking_count_row(ep, seq, OUTBOX_ROW_RETRYING, 1);
+	outbox_retries_add_parked(ep, seq, due, key, 0);
 	if (lane_of(ep, key))
 		outbox_lane_park_later(ep, lane_of(ep, key));
 	if (blocked && ep->config.block_on_dead)
@@ -50,29 +50,29 @@ outbox_endpoint_revive(OutboxEndpoint *ep, int64 seq, const char *key,
 
 /* One that waits for its retry is due sooner. */
 void
-outbox_endpoint_hurry(OutboxEndpoint *ep, int64 seq, const char *key, TimestampTz due)
+outbox_operator_retry_now(OutboxEndpoint *ep, int64 seq, const char *key, TimestampTz due)
 {
-	if (outbox_retries_wait(ep, seq))
-		outbox_retries_hurry(ep, seq, due);
+	if (outbox_retries_contains(ep, seq))
+		outbox_retries_make_due(ep, seq, due);
 	else
-		outbox_endpoint_add_retry(ep, seq, due, key, 0);
+		outbox_retries_add_parked(ep, seq, due, key, 0);
 }
 
 /* A dead delivery is given up for good. */
 void
-outbox_endpoint_bury(OutboxEndpoint *ep, int64 seq, const char *key, bool blocked)
+outbox_operator_discard_dead(OutboxEndpoint *ep, int64 seq, const char *key, bool blocked)
 {
-	outbox_endpoint_count_row(ep, seq, OUTBOX_ROW_DEAD, -1);
+	outbox_parking_count_row(ep, seq, OUTBOX_ROW_DEAD, -1);
 	if (blocked && ep->config.block_on_dead)
 		look_again(ep, key);
 }
 
 /* One that waits for its retry will not be made. */
 void
-outbox_endpoint_cancel_retry(OutboxEndpoint *ep, int64 seq, const char *key)
+outbox_operator_cancel_retry(OutboxEndpoint *ep, int64 seq, const char *key)
 {
-	outbox_endpoint_count_row(ep, seq, OUTBOX_ROW_RETRYING, -1);
-	if (!outbox_retries_wait(ep, seq))
+	outbox_parking_count_row(ep, seq, OUTBOX_ROW_RETRYING, -1);
+	if (!outbox_retries_contains(ep, seq))
 	{
 		look_again(ep, key);
 		return;
@@ -84,16 +84,16 @@ outbox_endpoint_cancel_retry(OutboxEndpoint *ep, int64 seq, const char *key)
 
 /* Nor will one that waits behind its key's head. */
 void
-outbox_endpoint_cancel_follower(OutboxEndpoint *ep, int64 seq, const char *key)
+outbox_operator_cancel_follower(OutboxEndpoint *ep, int64 seq, const char *key)
 {
-	outbox_endpoint_count_row(ep, seq, OUTBOX_ROW_BLOCKED, -1);
+	outbox_parking_count_row(ep, seq, OUTBOX_ROW_BLOCKED, -1);
 	if (lane_of(ep, key))
 		outbox_lane_advance(ep, lane_of(ep, key));
 }
 
 /* Nor one that is ahead.  'counted': it is part of the backlog. */
 void
-outbox_endpoint_skip(OutboxEndpoint *ep, int64 seq, bool counted)
+outbox_operator_skip(OutboxEndpoint *ep, int64 seq, bool counted)
 {
 	ep->feed.cancelled_upto = Max(ep->feed.cancelled_upto, seq);
 	ep->feed.backlog -= counted;

@@ -40,7 +40,7 @@ set_error(OutboxEndpoint *ep, OutboxDelivery *d, const char *error)
  * blocks its key.
  */
 bool
-outbox_endpoint_dead_blocks(const char *reason)
+outbox_outcome_reason_blocks(const char *reason)
 {
 	static const char *const tried[] = {"max_attempts", "max_age",
 	"aborted by receiver"};
@@ -54,7 +54,7 @@ outbox_endpoint_dead_blocks(const char *reason)
 bool
 outbox_outcome_blocks(const OutboxEndpoint *ep, const char *reason)
 {
-	return ep->config.block_on_dead && outbox_endpoint_dead_blocks(reason);
+	return ep->config.block_on_dead && outbox_outcome_reason_blocks(reason);
 }
 
 void
@@ -75,7 +75,7 @@ outbox_outcome_log_dead(const OutboxEndpoint *ep, const OutboxDelivery *d,
 }
 
 void
-outbox_endpoint_dead(OutboxEndpoint *ep, OutboxDelivery *d, const char *reason,
+outbox_outcome_dead(OutboxEndpoint *ep, OutboxDelivery *d, const char *reason,
 					 const char *error)
 {
 	OutboxLane *lane = d->lane;
@@ -100,7 +100,7 @@ outbox_outcome_unsent(OutboxEndpoint *ep, OutboxDelivery *d, const char *reason,
 	dlist_push_tail(&ep->queue.in_flight, &d->node);
 	ep->queue.nin_flight++;
 	ep->queue.nheads++;
-	outbox_endpoint_dead(ep, d, reason, error);
+	outbox_outcome_dead(ep, d, reason, error);
 }
 
 void
@@ -184,7 +184,7 @@ done_badly(OutboxEndpoint *ep, OutboxDelivery *d, const OutboxOutcome *o,
 		if (reason)
 		{
 			outbox_outcome_log_dead(ep, d, reason);
-			outbox_endpoint_dead(ep, d, reason, o->error);
+			outbox_outcome_dead(ep, d, reason, o->error);
 			return;
 		}
 	}
@@ -206,7 +206,7 @@ outbox_outcome_delivered(OutboxEndpoint *ep, OutboxDelivery *d, TimestampTz now)
 }
 
 void
-outbox_endpoint_done(OutboxEndpoint *ep, OutboxDelivery *d,
+outbox_outcome_done(OutboxEndpoint *ep, OutboxDelivery *d,
 					 const OutboxOutcome *o, TimestampTz now)
 {
 	OutboxLane *lane = d->lane;

@@ -10,7 +10,7 @@
 #include "endpoint/retries.h"
 
 void
-outbox_endpoint_admit(OutboxEndpoint *ep, OutboxEvent *event)
+outbox_parking_admit(OutboxEndpoint *ep, OutboxEvent *event)
 {
 	outbox_lane_place(ep, outbox_delivery_make(ep, event, false), false);
 }
@@ -23,7 +23,7 @@ leave_table(OutboxEndpoint *ep, int64 seq, const char *key, bool was_retry)
 	OutboxLane *lane;
 
 	if (was_retry)
-		return outbox_retries_loaded(ep, seq);
+		return outbox_retries_take_loaded(ep, seq);
 	lane = k ? outbox_lane_find(ep, k) : NULL;
 	if (lane && lane->parked)
 		lane->first_parked = Max(lane->first_parked, seq + 1);
@@ -31,7 +31,7 @@ leave_table(OutboxEndpoint *ep, int64 seq, const char *key, bool was_retry)
 }
 
 void
-outbox_endpoint_load(OutboxEndpoint *ep, OutboxEvent *event, int attempts,
+outbox_parking_load(OutboxEndpoint *ep, OutboxEvent *event, int attempts,
 					 TimestampTz first_attempt_at, OutboxRedelivery redelivery,
 					 bool was_retry, int64 group)
 {
@@ -48,7 +48,7 @@ outbox_endpoint_load(OutboxEndpoint *ep, OutboxEvent *event, int attempts,
 
 /* As above, when the row or its event turned out to be gone. */
 void
-outbox_endpoint_load_failed(OutboxEndpoint *ep, int64 seq, const char *key,
+outbox_parking_load_failed(OutboxEndpoint *ep, int64 seq, const char *key,
 							bool was_retry)
 {
 	OutboxLane *lane = leave_table(ep, seq, key, was_retry);
@@ -58,7 +58,7 @@ outbox_endpoint_load_failed(OutboxEndpoint *ep, int64 seq, const char *key,
 }
 
 void
-outbox_endpoint_count_row(OutboxEndpoint *ep, int64 seq, OutboxRowStatus status, int n)
+outbox_parking_count_row(OutboxEndpoint *ep, int64 seq, OutboxRowStatus status, int n)
 {
 	if (ep->table.rows_counted || seq <= ep->table.rows_upto)
 		ep->table.rows[status] += n;
@@ -75,10 +75,10 @@ count_settled(OutboxEndpoint *ep, const OutboxDelivery *d)
 	};
 
 	if (d->parked)
-		outbox_endpoint_count_row(ep, d->seq, d->row_retries ? OUTBOX_ROW_RETRYING :
+		outbox_parking_count_row(ep, d->seq, d->row_retries ? OUTBOX_ROW_RETRYING :
 								  OUTBOX_ROW_BLOCKED, -1);
 	if (d->verdict != OUTBOX_VERDICT_DELIVERED)
-		outbox_endpoint_count_row(ep, d->seq, status[d->verdict], 1);
+		outbox_parking_count_row(ep, d->seq, status[d->verdict], 1);
 }
 
 static int64 *
@@ -97,7 +97,7 @@ add_retry_numbers(dlist_head *list, int64 *to)
 }
 
 int64 *
-outbox_endpoint_loaded_retries(OutboxEndpoint *ep, int *n)
+outbox_parking_loaded_retries(OutboxEndpoint *ep, int *n)
 {
 	dlist_head *lists[] = {&ep->queue.ready, &ep->queue.in_flight, &ep->queue.settling};
 	size_t		most = ep->queue.nwaiting;
@@ -118,7 +118,7 @@ outbox_endpoint_loaded_retries(OutboxEndpoint *ep, int *n)
 }
 
 void
-outbox_endpoint_settled(OutboxEndpoint *ep)
+outbox_parking_settled(OutboxEndpoint *ep)
 {
 	while (!dlist_is_empty(&ep->queue.settling))
 	{

@@ -96,7 +96,7 @@ outbox_delivery_leave_ready(OutboxEndpoint *ep, OutboxDelivery *d)
 }
 
 void
-outbox_delivery_settle(OutboxEndpoint *ep, OutboxDelivery *d, OutboxVerdict verdict)
+outbox_delivery_settle(OutboxEndpoint *ep, OutboxDelivery *d, OutboxRowChange verdict)
 {
 	release(d);
 	d->verdict = verdict;

@@ -24,6 +24,6 @@ extern void outbox_delivery_count(OutboxDelivery *d, int n);
 
 /* Its row has to change, with the next settle. */
 extern void outbox_delivery_settle(OutboxEndpoint *ep, OutboxDelivery *d,
-								   OutboxVerdict verdict);
+								   OutboxRowChange verdict);
 
 #endif							/* OUTBOX_QUEUE_H */

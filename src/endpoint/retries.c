@@ -107,7 +107,7 @@ outbox_retries_push(OutboxEndpoint *ep, int64 seq, TimestampTz due, int64 group,
 }
 
 void
-outbox_endpoint_add_retry(OutboxEndpoint *ep, int64 seq, TimestampTz due,
+outbox_retries_add_parked(OutboxEndpoint *ep, int64 seq, TimestampTz due,
 						  const char *key, int64 group)
 {
 	const char *k = outbox_lane_key(ep, key);
@@ -116,7 +116,7 @@ outbox_endpoint_add_retry(OutboxEndpoint *ep, int64 seq, TimestampTz due,
 }
 
 bool
-outbox_endpoint_has_due(OutboxEndpoint *ep, TimestampTz now)
+outbox_retries_has_due(OutboxEndpoint *ep, TimestampTz now)
 {
 	if (pairingheap_is_empty(ep->queue.retries) || ep->queue.nready >= outbox_endpoint_at_once(ep) ||
 		!outbox_status_may_send(ep, now))
@@ -130,14 +130,14 @@ outbox_endpoint_has_due(OutboxEndpoint *ep, TimestampTz now)
 }
 
 int
-outbox_endpoint_take_due(OutboxEndpoint *ep, TimestampTz now, int64 *seqs, int max)
+outbox_retries_take_due(OutboxEndpoint *ep, TimestampTz now, int64 *seqs, int max)
 {
 	int			enough = ep->pace.breaker == OUTBOX_BREAKER_OPEN ? 1 :
 		outbox_endpoint_at_once(ep);
 	int64		group = 0;
 	int			n = 0;
 
-	while (n < max && outbox_endpoint_has_due(ep, now))
+	while (n < max && outbox_retries_has_due(ep, now))
 	{
 		OutboxRetry *retry = pairingheap_container(OutboxRetry, node,
 												   pairingheap_first(ep->queue.retries));
@@ -181,7 +181,7 @@ forget(OutboxEndpoint *ep, OutboxRetry *retry)
 
 /* It is back in memory, or it turned out to be gone. */
 OutboxLane *
-outbox_retries_loaded(OutboxEndpoint *ep, int64 seq)
+outbox_retries_take_loaded(OutboxEndpoint *ep, int64 seq)
 {
 	SeqEntry   *entry = seqs_lookup(ep->queue.retry_index, seq);
 	OutboxLane *lane;
@@ -208,7 +208,7 @@ outbox_retries_remove(OutboxEndpoint *ep, int64 seq)
 
 /* It is due now. */
 void
-outbox_retries_hurry(OutboxEndpoint *ep, int64 seq, TimestampTz now)
+outbox_retries_make_due(OutboxEndpoint *ep, int64 seq, TimestampTz now)
 {
 	OutboxRetry *retry = seqs_lookup(ep->queue.retry_index, seq)->retry;
 
@@ -218,7 +218,7 @@ outbox_retries_hurry(OutboxEndpoint *ep, int64 seq, TimestampTz now)
 }
 
 bool
-outbox_retries_wait(OutboxEndpoint *ep, int64 seq)
+outbox_retries_contains(OutboxEndpoint *ep, int64 seq)
 {
 	SeqEntry   *entry = seqs_lookup(ep->queue.retry_index, seq);
 

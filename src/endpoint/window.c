@@ -22,7 +22,7 @@
  * breaker all it needs is a probe, when its time has come.
  */
 bool
-outbox_endpoint_wants_events(const OutboxEndpoint *ep, TimestampTz now)
+outbox_window_wants_events(const OutboxEndpoint *ep, TimestampTz now)
 {
 	if (outbox_status_is_off(ep))
 		return false;
@@ -43,7 +43,7 @@ outbox_endpoint_wants_events(const OutboxEndpoint *ep, TimestampTz now)
 
 /* Without memory for more, one event at a time is brought to the head. */
 bool
-outbox_endpoint_may_push(const OutboxEndpoint *ep)
+outbox_window_may_push(const OutboxEndpoint *ep)
 {
 	return outbox_memory_fits(0) ||
 		ep->feed.window_count + ep->queue.nready + ep->queue.nin_flight == 0;
@@ -66,7 +66,7 @@ grow_window(OutboxEndpoint *ep)
 }
 
 void
-outbox_endpoint_free_window(OutboxEndpoint *ep)
+outbox_window_free(OutboxEndpoint *ep)
 {
 	Assert(ep->feed.window_count == 0);
 	if (ep->feed.window)
@@ -76,7 +76,7 @@ outbox_endpoint_free_window(OutboxEndpoint *ep)
 }
 
 bool
-outbox_endpoint_push(OutboxEndpoint *ep, OutboxEvent *event,
+outbox_window_push(OutboxEndpoint *ep, OutboxEvent *event,
 					 OutboxFilterResult filter, bool cancelled)
 {
 	OutboxWindowEntry *entry;
@@ -112,7 +112,7 @@ pop_window(OutboxEndpoint *ep)
 }
 
 const OutboxCursor *
-outbox_endpoint_frontier(OutboxEndpoint *ep, const OutboxCursor *head)
+outbox_window_frontier(OutboxEndpoint *ep, const OutboxCursor *head)
 {
 	if (ep->feed.window_count == 0)
 		outbox_cursor_copy(&ep->feed.frontier, ep->feed.attached ? head : &ep->feed.cursor);
@@ -129,9 +129,9 @@ outbox_window_clear(OutboxEndpoint *ep)
 }
 
 void
-outbox_endpoint_drop_window(OutboxEndpoint *ep, const OutboxCursor *head)
+outbox_window_drop(OutboxEndpoint *ep, const OutboxCursor *head)
 {
-	outbox_endpoint_frontier(ep, head);
+	outbox_window_frontier(ep, head);
 	if (ep->feed.window_count > 0)
 		ep->feed.backlog_since = outbox_window_at(ep, 0)->event->created_at;
 	outbox_window_clear(ep);
@@ -141,7 +141,7 @@ outbox_endpoint_drop_window(OutboxEndpoint *ep, const OutboxCursor *head)
 }
 
 bool
-outbox_endpoint_examine(OutboxEndpoint *ep, OutboxDelivery **result)
+outbox_window_take_next(OutboxEndpoint *ep, OutboxDelivery **result)
 {
 	OutboxWindowEntry entry;
 	OutboxEvent *event;

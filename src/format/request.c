@@ -275,7 +275,7 @@ add_key(OutboxHeaders *out, char *key, bool *added)
  */
 static bool
 add_event_headers(OutboxHeaders *out, Jsonb *headers,
-				  const OutboxRequestSettings *settings, bool *added)
+				  const OutboxRequestConfig *settings, bool *added)
 {
 	JsonbIterator *it = JsonbIteratorInit(&headers->root);
 	JsonbIteratorToken token;
@@ -373,7 +373,7 @@ add_content_type(OutboxHeaders *out, const OutboxEvent *event, OutboxFormat form
 
 /* Who sends what, under which id, and signed. */
 static void
-add_identity(OutboxHeaders *out, const char *id, const OutboxRequestSettings *settings,
+add_identity(OutboxHeaders *out, const char *id, const OutboxRequestConfig *settings,
 			 int64 now, const char *body, size_t body_len, bool *added)
 {
 	size_t		id_len = strlen(id);
@@ -402,7 +402,7 @@ add_identity(OutboxHeaders *out, const char *id, const OutboxRequestSettings *se
 }
 
 static bool
-add_endpoint_headers(OutboxHeaders *out, const OutboxRequestSettings *settings,
+add_endpoint_headers(OutboxHeaders *out, const OutboxRequestConfig *settings,
 					 bool *added)
 {
 	if (settings->nheaders > OUTBOX_MAX_ENDPOINT_HEADERS)
@@ -432,7 +432,7 @@ check_added(bool added)
 
 const char *
 outbox_request_headers(OutboxHeaders *out, OutboxEvent *event,
-					   const OutboxRequestSettings *settings, int attempt,
+					   const OutboxRequestConfig *settings, int attempt,
 					   OutboxRedelivery redelivery, int64 now,
 					   const char *body, size_t body_len)
 {
@@ -485,7 +485,7 @@ outbox_request_headers(OutboxHeaders *out, OutboxEvent *event,
 
 const char *
 outbox_request_batch_headers(OutboxHeaders *out, const char *id,
-							 const OutboxRequestSettings *settings, int attempt,
+							 const OutboxRequestConfig *settings, int attempt,
 							 int64 now, const char *body, size_t body_len)
 {
 	bool		added = true;

@@ -17,7 +17,7 @@ typedef enum OutboxRedelivery
 } OutboxRedelivery;
 
 /* What of an endpoint's settings shapes its requests. */
-typedef struct OutboxRequestSettings
+typedef struct OutboxRequestConfig
 {
 	OutboxFormat format;
 	int			nheaders;		/* the endpoint's own headers */
@@ -25,7 +25,7 @@ typedef struct OutboxRequestSettings
 	char	  **header_values;
 	int			nkeys;			/* 1, or 2 during a rotation */
 	OutboxKey	keys[2];
-} OutboxRequestSettings;
+} OutboxRequestConfig;
 
 /*
  * The body of an event in a format.  Rendered once, into the page's memory:
@@ -42,7 +42,7 @@ extern const char *outbox_request_body(OutboxEvent *event, OutboxFormat format,
  */
 extern const char *outbox_request_headers(OutboxHeaders *out,
 										  OutboxEvent *event,
-										  const OutboxRequestSettings *settings,
+										  const OutboxRequestConfig *settings,
 										  int attempt,
 										  OutboxRedelivery redelivery,
 										  int64 now,
@@ -53,7 +53,7 @@ extern const char *outbox_request_headers(OutboxHeaders *out,
  * is in the body.
  */
 extern const char *outbox_request_batch_headers(OutboxHeaders *out, const char *id,
-												const OutboxRequestSettings *settings,
+												const OutboxRequestConfig *settings,
 												int attempt, int64 now,
 												const char *body, size_t body_len);
 

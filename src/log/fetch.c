@@ -44,7 +44,7 @@ fetched_lsn(const Datum *values)
 typedef struct FetchState
 {
 	OutboxPage *page;
-	OutboxTake	take;
+	OutboxLogVisitFn	take;
 	void	   *arg;
 	bool		whole;
 	int			wanted;
@@ -142,7 +142,7 @@ fetch(const int64 *seqs, int n, FetchState *st)
 }
 
 void
-outbox_log_fetch(const int64 *seqs, int n, OutboxTake take, void *arg)
+outbox_fetch(const int64 *seqs, int n, OutboxLogVisitFn take, void *arg)
 {
 	FetchState	st = {.take = take,.arg = arg};
 
@@ -170,7 +170,7 @@ take_whole(void *arg, void *wanted, OutboxEvent *event)
 }
 
 OutboxEvent *
-outbox_log_fetch_whole(const OutboxEvent *event)
+outbox_fetch_whole(const OutboxEvent *event)
 {
 	Whole		w = {.part = event};
 	FetchState	st = {.take = take_whole,.arg = &w,.whole = true};

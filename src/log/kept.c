@@ -195,7 +195,7 @@ outbox_kept_complete(int piece)
 	pg_atomic_write_u64(&db->keep_upto, complete ? 0 : upto);
 	if (complete)
 		return true;
-	outbox_commit();
+	outbox_txn_commit();
 	copying = true;
 	copied = from;
 	copy_at = after_rest(begun);
@@ -214,14 +214,14 @@ outbox_kept_copy(int piece)
 	TimestampTz begun = GetCurrentTimestamp();
 	int64		from;
 
-	if (!outbox_begin(true))
+	if (!outbox_txn_begin(true))
 	{
 		copy_at = begun + AGAIN_AFTER;
 		return;
 	}
 	copying = false;
 	from = copy_slice(piece, copied);
-	outbox_commit();
+	outbox_txn_commit();
 	copying = true;
 	copied = from;
 	copy_at = after_rest(begun);
@@ -274,7 +274,7 @@ outbox_kept_tidy(void)
 	int64		last;
 
 	Assert(!copying);
-	if (!outbox_begin(true))
+	if (!outbox_txn_begin(true))
 	{
 		tidy_at = begun + AGAIN_AFTER;
 		return;
@@ -295,7 +295,7 @@ outbox_kept_tidy(void)
 				 2, (Oid[]) {INT8OID, INT8OID}, args, NULL);
 	last = row_int8(fetch_row(0), 0);
 	OUTBOX_CRASH_POINT("tidy.deleted");
-	outbox_commit();
+	outbox_txn_commit();
 	tidied = last;
 	tidy_at = tidied == 0 ? DT_NOEND : after_rest(begun);
 }

@@ -77,7 +77,7 @@ outbox_log_check_sequence(void)
 
 typedef struct ReadState
 {
-	const OutboxReader *reader;
+	const OutboxLogQuery *reader;
 	OutboxCursor *cursor;
 	OutboxPage *page;
 	int			rows;
@@ -228,7 +228,7 @@ read_tick(ReadState *st)
 
 int
 outbox_log_read(OutboxCursor *cursor, OutboxTick *target,
-				const OutboxReader *reader, XLogRecPtr *lsn)
+				const OutboxLogQuery *reader, XLogRecPtr *lsn)
 {
 	ReadState	st = {.reader = reader,.cursor = cursor,.begun = GetCurrentTimestamp(),.hold = lsn};
 

@@ -96,18 +96,18 @@ extern bool outbox_row_unreadable(const OutboxRow *row);
 extern int64 outbox_row_seq(const OutboxRow *row);
 extern TimestampTz outbox_row_created_at(const OutboxRow *row);
 
-typedef void *(*OutboxWant) (void *arg, const char *topic, size_t len,
+typedef void *(*OutboxLogFilterFn) (void *arg, const char *topic, size_t len,
 							 OutboxRow *row);
-typedef void (*OutboxTake) (void *arg, void *wanted, OutboxEvent *event);
+typedef void (*OutboxLogVisitFn) (void *arg, void *wanted, OutboxEvent *event);
 
-typedef struct OutboxReader
+typedef struct OutboxLogQuery
 {
-	OutboxWant	want;
-	OutboxTake	take;
+	OutboxLogFilterFn	want;
+	OutboxLogVisitFn	take;
 	void	   *arg;
 	int			max_rows;
 	size_t		max_bytes;		/* of payloads; at least one event is read */
-} OutboxReader;
+} OutboxLogQuery;
 
 /*
  * A page ends after this time (µs), too, when filters take it: at least one
@@ -127,16 +127,16 @@ extern void outbox_log_check_sequence(void);
  * durable before any of what was read may be sent.
  */
 extern int	outbox_log_read(OutboxCursor *cursor, OutboxTick *target,
-							const OutboxReader *reader, XLogRecPtr *lsn);
+							const OutboxLogQuery *reader, XLogRecPtr *lsn);
 
 /*
  * Events of this log by seq, wherever they are kept; those that are gone are not
  * taken.
  */
-extern void outbox_log_fetch(const int64 *seqs, int n, OutboxTake take, void *arg);
+extern void outbox_fetch(const int64 *seqs, int n, OutboxLogVisitFn take, void *arg);
 
 /* The same event with its payload, in a page of its own; NULL: it is gone. */
-extern OutboxEvent *outbox_log_fetch_whole(const OutboxEvent *event);
+extern OutboxEvent *outbox_fetch_whole(const OutboxEvent *event);
 
 /* Raised by whatever was fetched; the worker waits for it. */
 extern XLogRecPtr outbox_fetched_lsn;

@@ -80,7 +80,7 @@ open_index(Relation heap, const char *what)
 	return index;
 }
 
-/* The tables are locked, see outbox_begin(). */
+/* The tables are locked, see outbox_txn_begin(). */
 static void
 open_pieces(Piece *pieces, const char *index, int nkeys, Snapshot snapshot)
 {

@@ -61,11 +61,11 @@ bring_whole(void *arg)
 {
 	Bringing   *b = arg;
 
-	b->begun = outbox_begin(false);
+	b->begun = outbox_txn_begin(false);
 	if (!b->begun)
 		return;
-	b->whole = outbox_log_fetch_whole(b->event);
-	outbox_commit();
+	b->whole = outbox_fetch_whole(b->event);
+	outbox_txn_commit();
 }
 
 /*

@@ -167,11 +167,11 @@ correct_times(TimestampTz now)
 {
 	Datum		args[1] = {TimestampTzGetDatum(now)};
 
-	if (!outbox_begin(true))
+	if (!outbox_txn_begin(true))
 		return false;
 	outbox_query("UPDATE outbox.pieces SET since = $1 WHERE since OPERATOR(pg_catalog.>) $1",
 				 1, (Oid[]) {TIMESTAMPTZOID}, args, NULL);
-	outbox_commit();
+	outbox_txn_commit();
 	return true;
 }
 
@@ -191,7 +191,7 @@ rotate_events(void)
 	int			next = next_piece(events_piece);
 	Oid			settings = outbox_table_oid(OUTBOX_TABLE_ENDPOINT_SETTINGS);
 
-	if (!outbox_begin(true))
+	if (!outbox_txn_begin(true))
 		return false;
 
 	/*
@@ -203,7 +203,7 @@ rotate_events(void)
 		!ConditionalLockRelationOid(settings, ShareRowExclusiveLock);
 	if (locked_out || !everybody_is_done(next))
 	{
-		outbox_give_up();
+		outbox_txn_abort();
 		return false;
 	}
 	OUTBOX_CRASH_POINT("rotate.locked");
@@ -215,7 +215,7 @@ rotate_events(void)
 	OUTBOX_CRASH_POINT("rotate.truncated");
 	use_piece("events", next);
 	OUTBOX_CRASH_POINT("rotate.written");
-	outbox_commit();
+	outbox_txn_commit();
 	OUTBOX_CRASH_POINT("rotate.committed");
 
 	events_piece = next;
@@ -230,18 +230,18 @@ rotate_attempts(void)
 {
 	int			next = next_piece(attempts_piece);
 
-	if (!outbox_begin(true))
+	if (!outbox_txn_begin(true))
 		return false;
 	if (!lock_exclusively(OUTBOX_TABLE_ATTEMPT_LOG_0 + next))
 	{
 		locked_out = true;
-		outbox_give_up();
+		outbox_txn_abort();
 		return false;
 	}
 	outbox_empty_table(outbox_table_oid(OUTBOX_TABLE_ATTEMPT_LOG_0 + next));
 	OUTBOX_CRASH_POINT("attempts.truncated");
 	use_piece("attempts", next);
-	outbox_commit();
+	outbox_txn_commit();
 	OUTBOX_CRASH_POINT("attempts.committed");
 
 	attempts_piece = next;

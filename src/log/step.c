@@ -329,12 +329,12 @@ outbox_step_try(OutboxStepBody body, void *arg, OutboxStepError *failure)
 	}
 	PG_CATCH();
 	{
-		if (!outbox_in_transaction() || geterrcode() == ERRCODE_OUT_OF_MEMORY)
+		if (!outbox_txn_is_open() || geterrcode() == ERRCODE_OUT_OF_MEMORY)
 			PG_RE_THROW();
 		passed = false;
 		HOLD_INTERRUPTS();
 		catch_failure(failure, caller);
-		outbox_abort();
+		outbox_txn_abort_failed();
 		MemoryContextSwitchTo(caller);
 		RESUME_INTERRUPTS();
 	}

@@ -151,7 +151,7 @@ outbox_tick_sequence_went_back(void)
 }
 
 OutboxTick *
-outbox_log_tick(void)
+outbox_tick_take(void)
 {
 	static int64 last_seq;
 	OutboxTick *tick = look(sequence_oid, outbox_database_slot(MyDatabaseId, false));
@@ -191,7 +191,7 @@ draw_higher_xid(void)
  * what this returns: it has to have its xid.
  */
 OutboxTick *
-outbox_log_now(Oid sequence)
+outbox_tick_in_session(Oid sequence)
 {
 	OutboxTick *tick;
 
@@ -202,7 +202,7 @@ outbox_log_now(Oid sequence)
 }
 
 OutboxTick *
-outbox_log_then(const OutboxTick *now)
+outbox_tick_before_own_commit(const OutboxTick *now)
 {
 	uint64		xid = U64FromFullTransactionId(GetTopFullTransactionId());
 	OutboxTick *then = tick_alloc(now->nxip);

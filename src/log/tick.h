@@ -45,15 +45,15 @@ typedef struct OutboxCursor
 } OutboxCursor;
 
 /*
- * Ticks.  outbox_log_tick() looks at the log now: to be called in a READ
- * COMMITTED transaction, with the log's tables locked.  outbox_log_now() does
+ * Ticks.  outbox_tick_take() looks at the log now: to be called in a READ
+ * COMMITTED transaction, with the log's tables locked.  outbox_tick_in_session() does
  * so for a transaction of a user, which must have its xid already and stores it;
- * outbox_log_then() is the moment at which only that one has committed since.
+ * outbox_tick_before_own_commit() is the moment at which only that one has committed since.
  */
 extern void outbox_tick_init(Oid sequence);
-extern OutboxTick *outbox_log_tick(void);
-extern OutboxTick *outbox_log_now(Oid sequence);
-extern OutboxTick *outbox_log_then(const OutboxTick *now);
+extern OutboxTick *outbox_tick_take(void);
+extern OutboxTick *outbox_tick_in_session(Oid sequence);
+extern OutboxTick *outbox_tick_before_own_commit(const OutboxTick *now);
 extern void outbox_tick_sequence_went_back(void);	/* an error that says so */
 extern OutboxTick *outbox_tick_make(int64 number, TimestampTz taken_at,
 									int64 seq_low, int64 seq_high,

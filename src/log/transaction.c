@@ -317,7 +317,7 @@ lock_tables(OutboxTable first, OutboxTable last, LOCKMODE mode)
  * are taken before any snapshot.
  */
 bool
-outbox_begin(bool write)
+outbox_txn_begin(bool write)
 {
 	bool		locked;
 	char	   *extversion;
@@ -384,13 +384,13 @@ outbox_lock_log(void)
 }
 
 bool
-outbox_begin_to_emit(void)
+outbox_txn_begin_to_emit(void)
 {
-	if (!outbox_begin(true))
+	if (!outbox_txn_begin(true))
 		return false;
 	if (outbox_lock_log())
 		return true;
-	outbox_give_up();
+	outbox_txn_abort();
 	return false;
 }
 
@@ -416,20 +416,20 @@ outbox_lock_indexes(OutboxTable first, OutboxTable last)
 }
 
 bool
-outbox_in_transaction(void)
+outbox_txn_is_open(void)
 {
 	return in_transaction;
 }
 
 void
-outbox_abort(void)
+outbox_txn_abort_failed(void)
 {
 	AbortOutOfAnyTransaction();
 	leave_transaction();
 }
 
 void
-outbox_give_up(void)
+outbox_txn_abort(void)
 {
 	SPI_finish();
 	AbortCurrentTransaction();
@@ -437,7 +437,7 @@ outbox_give_up(void)
 }
 
 void
-outbox_commit(void)
+outbox_txn_commit(void)
 {
 	PopActiveSnapshot();
 	SPI_finish();

@@ -40,16 +40,16 @@ extern void outbox_session_set_epoch(int64 epoch);
  * start.  'write': the transaction will write outcomes; else it reads the log.
  */
 #define OUTBOX_RETRY_LOCKS_AFTER (20 * 1000)	/* µs */
-extern bool outbox_begin(bool write);
+extern bool outbox_txn_begin(bool write);
 
 /* One that will also write to the log, which somebody may be indexing. */
-extern bool outbox_begin_to_emit(void);
-extern void outbox_commit(void);
-extern void outbox_give_up(void);	/* ends it without effect */
+extern bool outbox_txn_begin_to_emit(void);
+extern void outbox_txn_commit(void);
+extern void outbox_txn_abort(void);	/* ends it without effect */
 
 /* After an error: aborts whatever is open of it. */
-extern bool outbox_in_transaction(void);
-extern void outbox_abort(void);
+extern bool outbox_txn_is_open(void);
+extern void outbox_txn_abort_failed(void);
 
 /* In a transaction: the log may be written to as well.  False: not now. */
 extern bool outbox_lock_log(void);

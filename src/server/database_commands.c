@@ -283,7 +283,7 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 }
 
 void
-outbox_lifecycle_init(void)
+outbox_database_commands_init(void)
 {
 	previous_utility = ProcessUtility_hook;
 	ProcessUtility_hook = process_utility;

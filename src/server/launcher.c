@@ -271,7 +271,7 @@ make_room(void)
  * Everybody's first worker comes before anybody's second one.
  */
 static void
-visit_slots(TimestampTz *wake_at)
+start_missing_workers(TimestampTz *wake_at)
 {
 	int			begin = first_slot;
 	bool		freed_any = false;
@@ -341,7 +341,7 @@ forget_times(TimestampTz now)
 
 /* Milliseconds until the next round, unless something happens before. */
 static long
-play_round(void)
+run_once(void)
 {
 	TimestampTz wake_at;
 	TimestampTz now;
@@ -353,7 +353,7 @@ play_round(void)
 		forget_times(now);
 	last_round_at = now;
 	wake_at = outbox_databases_update();
-	visit_slots(&wake_at);
+	start_missing_workers(&wake_at);
 	return Max(TimestampDifferenceMilliseconds(GetCurrentTimestamp(), wake_at), 1);
 }
 
@@ -408,7 +408,7 @@ outbox_launcher_main(Datum arg)
 			ConfigReloadPending = false;
 			ProcessConfigFile(PGC_SIGHUP);
 		}
-		timeout = play_round();
+		timeout = run_once();
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 						 timeout, PG_WAIT_EXTENSION);
 		ResetLatch(MyLatch);

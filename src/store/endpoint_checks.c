@@ -205,8 +205,8 @@ OUTBOX_FUNCTION(outbox_position_now_1_0, 1)
 		elog(ERROR, "return type must be a row type");
 	outbox_expect_columns(fcinfo, desc, lengthof(values));
 	(void) GetTopTransactionId();
-	tick = outbox_log_now(PG_GETARG_OID(0));
-	then = outbox_log_then(tick);
+	tick = outbox_tick_in_session(PG_GETARG_OID(0));
+	then = outbox_tick_before_own_commit(tick);
 	values[0] = DirectFunctionCall1(pg_snapshot_in,
 									CStringGetDatum(outbox_tick_snapshot(tick)));
 	values[1] = Int64GetDatum(tick->seq_low);

@@ -24,7 +24,7 @@
 static OutboxKeyring keyring;
 
 static void
-read_patterns(Datum array, OutboxSettings *s)
+read_patterns(Datum array, OutboxEndpointRow *s)
 {
 	Datum	   *elems;
 	bool	   *nulls;
@@ -46,7 +46,7 @@ jsonb_string(const JsonbValue *v)
 }
 
 static void
-read_headers(Jsonb *jb, OutboxSettings *s)
+read_headers(Jsonb *jb, OutboxEndpointRow *s)
 {
 	JsonbIterator *it = JsonbIteratorInit(&jb->root);
 	JsonbIteratorToken token;
@@ -105,7 +105,7 @@ forget_previous_secrets(void)
 }
 
 static void
-read_settings(OutboxApplySettings apply, void *arg)
+read_settings(OutboxApplyEndpointRow apply, void *arg)
 {
 	SPITupleTable *table;
 	uint64		n;
@@ -131,7 +131,7 @@ read_settings(OutboxApplySettings apply, void *arg)
 	for (uint64 i = 0; i < n; i++)
 	{
 		OutboxColumns row;
-		OutboxSettings s = {0};
+		OutboxEndpointRow s = {0};
 
 		SPI_tuptable = table;
 		row = fetch_row(i);
@@ -189,7 +189,7 @@ read_settings(OutboxApplySettings apply, void *arg)
 
 /* The key file is read once, and its keys are gone when the settings are read. */
 void
-outbox_catalog_settings(OutboxApplySettings apply, void *arg)
+outbox_catalog_settings(OutboxApplyEndpointRow apply, void *arg)
 {
 	static char told[sizeof(keyring.problem)];
 
@@ -247,7 +247,7 @@ open_headers(OutboxEndpoint *ep)
 
 /* A secret that does not decode is as good as none. */
 static void
-open_secrets(OutboxEndpoint *ep, const OutboxSettings *s)
+open_secrets(OutboxEndpoint *ep, const OutboxEndpointRow *s)
 {
 	char	   *secret = s->secret ? open_value(ep, OUTBOX_FIELD_SECRET, s->secret) : NULL;
 	char	   *previous = s->previous ? open_value(ep, OUTBOX_FIELD_PREVIOUS, s->previous) : NULL;
@@ -273,7 +273,7 @@ open_secrets(OutboxEndpoint *ep, const OutboxSettings *s)
  * freed with the next report.  Requests in flight have copies of all they need.
  */
 static void
-assign(OutboxEndpoint *ep, const OutboxSettings *s)
+assign(OutboxEndpoint *ep, const OutboxEndpointRow *s)
 {
 	MemoryContext cxt = AllocSetContextCreate(CurTransactionContext,
 											  "outbox endpoint settings",
@@ -339,7 +339,7 @@ assign(OutboxEndpoint *ep, const OutboxSettings *s)
 
 /* After an error it has the former ones: the memory of the new ones goes. */
 void
-outbox_catalog_assign(OutboxEndpoint *ep, const OutboxSettings *s)
+outbox_catalog_assign(OutboxEndpoint *ep, const OutboxEndpointRow *s)
 {
 	const OutboxEndpoint was = *ep;
 

@@ -10,7 +10,7 @@
 /* All of these run inside a transaction of transaction.h. */
 
 /* Calls 'apply' for each endpoint there is, with its settings as a row. */
-typedef struct OutboxSettings
+typedef struct OutboxEndpointRow
 {
 	int32		id;
 	const char *name;
@@ -43,13 +43,13 @@ typedef struct OutboxSettings
 	uint64		keys_version;	/* of the key file: the same holds for it */
 	const char *previous;		/* NULL: none, or its time is over */
 	TimestampTz previous_until; /* DT_NOEND: no previous one */
-} OutboxSettings;
+} OutboxEndpointRow;
 
-typedef void (*OutboxApplySettings) (void *arg, const OutboxSettings *s);
-extern void outbox_catalog_settings(OutboxApplySettings apply, void *arg);
+typedef void (*OutboxApplyEndpointRow) (void *arg, const OutboxEndpointRow *s);
+extern void outbox_catalog_settings(OutboxApplyEndpointRow apply, void *arg);
 
 /* Copies settings into the endpoint (creating its contexts anew). */
-extern void outbox_catalog_assign(OutboxEndpoint *ep, const OutboxSettings *s);
+extern void outbox_catalog_assign(OutboxEndpoint *ep, const OutboxEndpointRow *s);
 
 /* The newest version of the subscription that has a place in the log. */
 extern int64 outbox_catalog_subscription(int32 endpoint_id);

@@ -72,8 +72,8 @@ event_is_gone(OutboxEndpoint *ep, int64 seq, bool retry)
 		repalloc(gone, sizeof(Gone) * (ngone + 1));
 	gone[ngone].endpoint_id = ep->id;
 	gone[ngone++].seq = seq;
-	outbox_endpoint_count_row(ep, seq, retry ? OUTBOX_ROW_RETRYING : OUTBOX_ROW_BLOCKED, -1);
-	outbox_endpoint_count_row(ep, seq, OUTBOX_ROW_DEAD, 1);
+	outbox_parking_count_row(ep, seq, retry ? OUTBOX_ROW_RETRYING : OUTBOX_ROW_BLOCKED, -1);
+	outbox_parking_count_row(ep, seq, OUTBOX_ROW_DEAD, 1);
 	ep->place.dirty = true;
 }
 
@@ -157,7 +157,7 @@ fetch_events(OutboxEndpoint *ep, bool retries, Loading *result)
 	}
 	PG_TRY();
 	{
-		outbox_log_fetch(seqs, l.n, take_loaded, &l);
+		outbox_fetch(seqs, l.n, take_loaded, &l);
 	}
 	PG_CATCH();
 	{
@@ -180,10 +180,10 @@ take_events(OutboxEndpoint *ep, bool retries, const Loading *l)
 		if (l->rows[i].event == NULL)
 		{
 			event_is_gone(ep, l->rows[i].seq, retries);
-			outbox_endpoint_load_failed(ep, l->rows[i].seq, l->rows[i].key, retries);
+			outbox_parking_load_failed(ep, l->rows[i].seq, l->rows[i].key, retries);
 			continue;
 		}
-		outbox_endpoint_load(ep, l->rows[i].event, l->rows[i].attempts,
+		outbox_parking_load(ep, l->rows[i].event, l->rows[i].attempts,
 							 l->rows[i].first_attempt_at, l->rows[i].redelivery,
 							 retries, l->rows[i].group);
 		outbox_page_unref(l->rows[i].event->page);
@@ -215,7 +215,7 @@ outbox_parked_load_retries(OutboxEndpoint *ep, const int64 *seqs, int n)
 
 	/* Rows that are no more: whoever removed them took the delivery back. */
 	for (int i = 0; i < n; i++)
-		outbox_endpoint_load_failed(ep, seqs[i], NULL, true);
+		outbox_parking_load_failed(ep, seqs[i], NULL, true);
 }
 
 /*
@@ -266,7 +266,7 @@ outbox_parked_load_followers(OutboxEndpoint *ep)
 		lane->on_loading = false;
 		if (!found)
 		{
-			outbox_endpoint_no_followers(ep, lane);
+			outbox_lane_no_followers(ep, lane);
 			continue;
 		}
 		if (l.found < outbox_endpoint_at_once(ep))

@@ -91,7 +91,7 @@ read_retries(OutboxEndpoint *ep)
 {
 	static SPIPlanPtr plan;
 	int			n;
-	int64	   *loaded = outbox_endpoint_loaded_retries(ep, &n);
+	int64	   *loaded = outbox_parking_loaded_retries(ep, &n);
 	TimestampTz latest = GetCurrentTimestamp() + ep->pace.limits.backoff_max;
 	Datum		args[4] = {Int32GetDatum(ep->id), TimestampTzGetDatum(ep->queue.retries_due),
 		Int64GetDatum(ep->queue.retries_seq), Int64GetDatum(room)};
@@ -145,7 +145,7 @@ ask_table(OutboxEndpoint *ep, Datum *keys, int nkeys)
 	static SPIPlanPtr of_keys;
 	static SPIPlanPtr of_all;
 	int			n;
-	int64	   *loaded = outbox_endpoint_loaded_retries(ep, &n);
+	int64	   *loaded = outbox_parking_loaded_retries(ep, &n);
 	Datum		args[4] = {Int32GetDatum(ep->id),
 		PointerGetDatum(construct_array(keys, nkeys, TEXTOID, -1, false, TYPALIGN_INT)),
 	outbox_int8_array(loaded, n), BoolGetDatum(ep->config.block_on_dead)};
@@ -297,9 +297,9 @@ outbox_parked_unblock(OutboxEndpoint *ep)
 		OutboxColumns row = fetch_row(i);
 		int64		seq = row_int8(row, 0);
 
-		outbox_endpoint_count_row(ep, seq, OUTBOX_ROW_BLOCKED, -1);
-		outbox_endpoint_count_row(ep, seq, OUTBOX_ROW_RETRYING, 1);
-		outbox_endpoint_add_retry(ep, seq, row_time(row, 1, 0), NULL, 0);
+		outbox_parking_count_row(ep, seq, OUTBOX_ROW_BLOCKED, -1);
+		outbox_parking_count_row(ep, seq, OUTBOX_ROW_RETRYING, 1);
+		outbox_retries_add_parked(ep, seq, row_time(row, 1, 0), NULL, 0);
 	}
 	ep->table.unblocking = SPI_processed == UNBLOCK_ROWS;
 }

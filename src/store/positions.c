@@ -197,7 +197,7 @@ outbox_position_load_pending(OutboxEndpoint *ep, const int64 *seqs, int n)
 		return;
 	PG_TRY();
 	{
-		outbox_log_fetch(seqs, n, take_pending, &p);
+		outbox_fetch(seqs, n, take_pending, &p);
 	}
 	PG_CATCH();
 	{
@@ -211,7 +211,7 @@ outbox_position_load_pending(OutboxEndpoint *ep, const int64 *seqs, int n)
 	{
 		OutboxPage *page = p.events[i]->page;
 
-		outbox_endpoint_admit(ep, p.events[i]);
+		outbox_parking_admit(ep, p.events[i]);
 		outbox_page_unref(page);
 	}
 }
@@ -344,7 +344,7 @@ outbox_positions_compact(void)
 	Datum		args[1] = {Int16GetDatum(other)};
 	uint64		n;
 
-	if (!outbox_begin(true))
+	if (!outbox_txn_begin(true))
 		return false;
 	if (!ConditionalLockRelationOid(outbox_table_oid(OUTBOX_TABLE_POSITIONS_0 + was),
 									AccessExclusiveLock) ||
@@ -353,7 +353,7 @@ outbox_positions_compact(void)
 	{
 		/* Somebody reads the positions, or writes them: later. */
 		compact_at = GetCurrentTimestamp() + COMPACT_AGAIN;
-		outbox_give_up();
+		outbox_txn_abort();
 		return false;
 	}
 	n = outbox_query("WITH newest AS MATERIALIZED (SELECT DISTINCT ON (endpoint_id) *"
@@ -368,7 +368,7 @@ outbox_positions_compact(void)
 	OUTBOX_CRASH_POINT("compact.written");
 	outbox_empty_table(outbox_table_oid(OUTBOX_TABLE_POSITIONS_0 + was));
 	OUTBOX_CRASH_POINT("compact.truncated");
-	outbox_commit();
+	outbox_txn_commit();
 	OUTBOX_CRASH_POINT("compact.committed");
 
 	pg_atomic_write_u32(&db->positions_piece, (uint32) other);

@@ -180,7 +180,7 @@ may_move_shared(const Part *part)
 static void
 write_endpoint(const Part *part, OutboxPositions *p, OutboxEndpoint *ep, bool *share)
 {
-	const OutboxCursor *frontier = outbox_endpoint_frontier(ep, part->head);
+	const OutboxCursor *frontier = outbox_window_frontier(ep, part->head);
 
 	outbox_parked_write(ep);
 	OUTBOX_CRASH_POINT("settle.parked");
@@ -247,7 +247,7 @@ written(Part *part, TimestampTz at)
 
 		storable_again = storable_again || ep->status.unstorable;
 		ep->status.unstorable = false;
-		outbox_endpoint_settled(ep);
+		outbox_parking_settled(ep);
 		outbox_parked_keep_room(ep);
 	}
 }
@@ -262,14 +262,14 @@ write_part(void *arg)
 	bool		share = false;
 	bool		may_move;
 
-	part->begun = outbox_begin(true);
+	part->begun = outbox_txn_begin(true);
 	if (!part->begun)
 		return;
 	OUTBOX_CRASH_POINT("settle.begin");
 
 	/* Who is parked here gets his row now: others rely on finding it. */
 	FOREACH_IN_PART(part, iter, ep)
-		outbox_endpoint_park_followers(ep);
+		outbox_lanes_park_followers(ep);
 
 	outbox_positions_begin(&p);
 	may_move = may_move_shared(part);
@@ -290,7 +290,7 @@ write_part(void *arg)
 	outbox_notice_flush();
 
 	OUTBOX_CRASH_POINT("settle.written");
-	outbox_commit();
+	outbox_txn_commit();
 	OUTBOX_CRASH_POINT("settle.committed");
 	written(part, p.now);
 }

@@ -102,7 +102,7 @@ is_allowed(int family, const unsigned char *address,
 	return false;
 }
 
-static OutboxAddressVerdict
+static OutboxAddressClass
 judge_v4(const unsigned char *address, const OutboxNetworks *allowed,
 		 const char **why)
 {
@@ -112,7 +112,7 @@ judge_v4(const unsigned char *address, const OutboxNetworks *allowed,
 	return *why ? OUTBOX_ADDRESS_REFUSED : OUTBOX_ADDRESS_PUBLIC;
 }
 
-static OutboxAddressVerdict
+static OutboxAddressClass
 judge_v6(const unsigned char *address, const OutboxNetworks *allowed,
 		 const char **why)
 {
@@ -139,7 +139,7 @@ judge_v6(const unsigned char *address, const OutboxNetworks *allowed,
 	return *why ? OUTBOX_ADDRESS_REFUSED : OUTBOX_ADDRESS_PUBLIC;
 }
 
-OutboxAddressVerdict
+OutboxAddressClass
 outbox_address_judge(const struct sockaddr *sa, const OutboxNetworks *allowed,
 					 const char **why)
 {

@@ -33,15 +33,15 @@ typedef struct OutboxNetworks
 extern bool outbox_networks_parse(const char *text, OutboxNetworks *out,
 								  char *bad, size_t badlen);
 
-typedef enum OutboxAddressVerdict
+typedef enum OutboxAddressClass
 {
 	OUTBOX_ADDRESS_PUBLIC,		/* anybody's: allowed over https */
 	OUTBOX_ADDRESS_ALLOWED,		/* named in outbox.allowed_networks */
 	OUTBOX_ADDRESS_REFUSED		/* private, loopback, reserved … */
-} OutboxAddressVerdict;
+} OutboxAddressClass;
 
 /* 'why', when refused, is the name of the range ("loopback", "private" …). */
-extern OutboxAddressVerdict outbox_address_judge(const struct sockaddr *sa,
+extern OutboxAddressClass outbox_address_judge(const struct sockaddr *sa,
 												 const OutboxNetworks *allowed,
 												 const char **why);
 

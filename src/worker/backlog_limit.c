@@ -31,7 +31,7 @@
 /* Dead letters of one step: requests wait meanwhile. */
 #define STEP_EVENTS 500
 
-static TimestampTz look_at;
+static TimestampTz read_not_before;
 static TimestampTz wait_until;	/* outcomes have to be settled first */
 static bool more;				/* somebody is still before 'cut' */
 static int64 cut;				/* retained from here on is all that may be */
@@ -41,7 +41,7 @@ outbox_backlog_next_time(void)
 {
 	if (outbox_max_backlog_size < 0)
 		return DT_NOEND;
-	return Max(wait_until, more ? 0 : look_at);
+	return Max(wait_until, more ? 0 : read_not_before);
 }
 
 /* The lowest number from which on the log is no larger than allowed. */
@@ -65,7 +65,7 @@ find_cut(void)
 static int64
 place_of(OutboxEndpoint *ep)
 {
-	const OutboxCursor *c = outbox_endpoint_frontier(ep, &outbox_loop.head);
+	const OutboxCursor *c = outbox_window_frontier(ep, &outbox_loop.head);
 
 	return Max(c->done->seq_low, c->last_seq);
 }
@@ -77,7 +77,7 @@ shorten(OutboxEndpoint *ep)
 
 	/* What was read ahead is read again, for another end. */
 	if (ep->feed.attached || ep->feed.window_count > 0)
-		outbox_endpoint_drop_window(ep, &outbox_loop.head);
+		outbox_window_drop(ep, &outbox_loop.head);
 	n += outbox_reader_overflow(ep);
 	ep->place.overflowed += n;
 	if (place_of(ep) >= cut && ep->place.overflowed > 0)
@@ -104,13 +104,13 @@ outbox_backlog_step(TimestampTz now)
 		wait_until = now + SETTLE_WAIT;
 		return true;
 	}
-	if (!outbox_begin(false))
+	if (!outbox_txn_begin(false))
 		return false;
 	outbox_lock_indexes(OUTBOX_TABLE_EVENTS_0, OUTBOX_TABLE_EVENTS_2);
-	if (now >= look_at)
+	if (now >= read_not_before)
 	{
 		cut = find_cut();
-		look_at = now + LOOK_EVERY;
+		read_not_before = now + LOOK_EVERY;
 	}
 	more = false;
 	for (int i = 0; cut > 0 && i < outbox_loop.roster.n; i++)
@@ -139,6 +139,6 @@ outbox_backlog_step(TimestampTz now)
 		more = more || (place_of(ep) < cut && place_of(ep) != place);
 	}
 	outbox_step_blame(0);
-	outbox_commit();
+	outbox_txn_commit();
 	return true;
 }

@@ -72,14 +72,14 @@ bring_followers(void *arg)
 {
 	TimestampTz *now = arg;
 
-	if (!outbox_begin(true))
+	if (!outbox_txn_begin(true))
 	{
 		outbox_loop.due.retry_locks_at = *now + OUTBOX_RETRY_LOCKS_AFTER;
 		return;
 	}
 	outbox_reader_bring_followers(&outbox_loop.roster.busy);
 	OUTBOX_CRASH_POINT("followers.read");
-	outbox_commit();
+	outbox_txn_commit();
 }
 
 static void
@@ -234,14 +234,14 @@ take_database(void *arg)
 {
 	TimestampTz *now = arg;
 
-	if (!outbox_begin(true))
+	if (!outbox_txn_begin(true))
 	{
 		outbox_loop.due.retry_locks_at = *now + OUTBOX_RETRY_LOCKS_AFTER;
 		return;
 	}
 	outbox_retention_init(db);
 	outbox_positions_in_use(db);
-	outbox_commit();
+	outbox_txn_commit();
 	outbox_schedule_begin();
 	outbox_loop.database_ours = true;
 }

@@ -44,12 +44,12 @@ outbox_clock_follow(TimestampTz now)
 	ereport(LOG,
 			(errmsg("outbox worker starts over: the clock was set back by %d s",
 					(int) ((last - now) / USECS_PER_SEC))));
-	if (!outbox_begin(true))
+	if (!outbox_txn_begin(true))
 		return;
 	outbox_query("UPDATE outbox.parked"
 				 " SET next_attempt_at = next_attempt_at OPERATOR(pg_catalog.-) $2"
 				 " WHERE status OPERATOR(pg_catalog.=) 'retrying'"
 				 " AND next_attempt_at OPERATOR(pg_catalog.>) $1",
 				 2, (Oid[]) {TIMESTAMPTZOID, INTERVALOID}, args, NULL);
-	outbox_commit();
+	outbox_txn_commit();
 }

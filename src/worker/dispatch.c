@@ -98,7 +98,7 @@ done(void *arg, const OutboxOutcome *outcome)
 		d->transfer = NULL;
 		outbox_loop.traffic.delivered += good;
 		outbox_attempt_ended(d, outcome, good ? NULL : outcome->error, true);
-		outbox_endpoint_done(ep, d, outcome, now);
+		outbox_outcome_done(ep, d, outcome, now);
 	}
 	OUTBOX_CRASH_POINT("answer.noted");
 	ended(ep, now);
@@ -107,14 +107,14 @@ done(void *arg, const OutboxOutcome *outcome)
 
 	/* The loop sends what has to be read first. */
 	outbox_payload_readable = false;
-	outbox_deliver_fill(ep, now, outbox_worker_max_in_flight);
+	outbox_dispatch_fill(ep, now, outbox_worker_max_in_flight);
 	outbox_payload_readable = true;
 	outbox_loop.traffic.refill_all = outbox_loop.traffic.refill_all || outbox_payload_wanted;
 	outbox_payload_wanted = false;
 }
 
 void
-outbox_deliver_init(OutboxEnded callback)
+outbox_dispatch_init(OutboxEnded callback)
 {
 	ended = callback;
 	for (int i = 0; i < OUTBOX_TRANSPORTS; i++)
@@ -145,7 +145,7 @@ send(OutboxEndpoint *ep, OutboxDelivery *d, TimestampTz now)
 		event = outbox_payload_bring(d->event, ep->config.request.format, &gone);
 	if (gone)
 	{
-		outbox_endpoint_dead(ep, d, "event is gone", "the event is no longer in the log");
+		outbox_outcome_dead(ep, d, "event is gone", "the event is no longer in the log");
 		outbox_loop.traffic.unsettled++;
 		return true;
 	}
@@ -167,7 +167,7 @@ send(OutboxEndpoint *ep, OutboxDelivery *d, TimestampTz now)
 	{
 		ep->config.target.transport->release(t);
 		outbox_page_unref(event->page);
-		outbox_endpoint_dead(ep, d, "invalid event", problem);
+		outbox_outcome_dead(ep, d, "invalid event", problem);
 		outbox_loop.traffic.unsettled++;
 		return true;
 	}
@@ -228,7 +228,7 @@ send_next(OutboxEndpoint *ep, TimestampTz now, bool *nothing)
 }
 
 void
-outbox_deliver_fill(OutboxEndpoint *ep, TimestampTz now, int most)
+outbox_dispatch_fill(OutboxEndpoint *ep, TimestampTz now, int most)
 {
 	/* The same part of the worker's memory. */
 	size_t		bytes = outbox_memory_limit() / outbox_worker_max_in_flight * most;
@@ -282,7 +282,7 @@ started_before(OutboxEndpoint *ep, TimestampTz before)
 }
 
 void
-outbox_deliver_cancel(OutboxEndpoint *ep, TimestampTz before)
+outbox_dispatch_cancel(OutboxEndpoint *ep, TimestampTz before)
 {
 	OutboxDelivery *d;
 
@@ -308,7 +308,7 @@ outbox_deliver_cancel(OutboxEndpoint *ep, TimestampTz before)
  * slot needs no time of its own.
  */
 TimestampTz
-outbox_deliver_next_time(OutboxEndpoint *ep, TimestampTz now)
+outbox_dispatch_next_time(OutboxEndpoint *ep, TimestampTz now)
 {
 	TimestampTz t = DT_NOEND;
 

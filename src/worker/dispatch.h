@@ -13,7 +13,7 @@ extern const OutboxTransport *const outbox_transports[OUTBOX_TRANSPORTS];
 
 /* Called for each endpoint in which a delivery ended. */
 typedef void (*OutboxEnded) (OutboxEndpoint *ep, TimestampTz now);
-extern void outbox_deliver_init(OutboxEnded ended);
+extern void outbox_dispatch_init(OutboxEnded ended);
 
 /* Deliveries after which a settle does not wait for its interval. */
 #define OUTBOX_SETTLE_AFTER 500
@@ -22,12 +22,12 @@ extern void outbox_deliver_init(OutboxEnded ended);
  * Fills the endpoint's free slots, up to 'most' requests in flight, and that part
  * of the worker's memory which 'most' is of outbox.worker_max_in_flight.
  */
-extern void outbox_deliver_fill(OutboxEndpoint *ep, TimestampTz now, int most);
+extern void outbox_dispatch_fill(OutboxEndpoint *ep, TimestampTz now, int most);
 
 /* Takes requests back that are in flight; started before 'before'. */
-extern void outbox_deliver_cancel(OutboxEndpoint *ep, TimestampTz before);
+extern void outbox_dispatch_cancel(OutboxEndpoint *ep, TimestampTz before);
 
 /* When the endpoint has something to send by itself; DT_NOEND: never. */
-extern TimestampTz outbox_deliver_next_time(OutboxEndpoint *ep, TimestampTz now);
+extern TimestampTz outbox_dispatch_next_time(OutboxEndpoint *ep, TimestampTz now);
 
 #endif							/* OUTBOX_DISPATCH_H */

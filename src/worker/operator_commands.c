@@ -88,7 +88,7 @@ execute(const char *sql, int32 endpoint_id, int64 seq)
 static bool
 waits(Command *c)
 {
-	return outbox_retries_wait(c->ep, c->seq) ||
+	return outbox_retries_contains(c->ep, c->seq) ||
 		!outbox_endpoint_holds(c->ep, c->seq, c->key);
 }
 
@@ -97,7 +97,7 @@ waits(Command *c)
 static void
 cancel(Command *c)
 {
-	const OutboxCursor *frontier = outbox_endpoint_frontier(c->ep, &outbox_loop.head);
+	const OutboxCursor *frontier = outbox_window_frontier(c->ep, &outbox_loop.head);
 
 	if (is(c->status, "retrying") && waits(c))
 		c->effect = EFFECT_CANCEL_RETRY;
@@ -152,7 +152,7 @@ carry_out(Command *c)
 				THIS_ROW, c->ep->id, c->seq);
 	}
 	else if (is(c->action, "due") && is(c->status, "retrying") &&
-			 !outbox_retries_wait(c->ep, c->seq) &&
+			 !outbox_retries_contains(c->ep, c->seq) &&
 			 !outbox_endpoint_holds(c->ep, c->seq, c->key))
 		c->effect = EFFECT_DUE;
 }
@@ -220,32 +220,32 @@ take_effect(Command *c)
 		case EFFECT_NONE:
 			return;
 		case EFFECT_REVIVE:
-			outbox_endpoint_revive(c->ep, c->seq, c->key, c->blocked, c->due);
+			outbox_operator_retry_dead(c->ep, c->seq, c->key, c->blocked, c->due);
 			break;
 		case EFFECT_HURRY:
-			outbox_endpoint_hurry(c->ep, c->seq, c->key, c->due);
+			outbox_operator_retry_now(c->ep, c->seq, c->key, c->due);
 			break;
 		case EFFECT_BURY:
-			outbox_endpoint_bury(c->ep, c->seq, c->key, c->blocked);
+			outbox_operator_discard_dead(c->ep, c->seq, c->key, c->blocked);
 			break;
 		case EFFECT_CANCEL_RETRY:
-			outbox_endpoint_cancel_retry(c->ep, c->seq, c->key);
+			outbox_operator_cancel_retry(c->ep, c->seq, c->key);
 			break;
 		case EFFECT_CANCEL_FOLLOWER:
-			outbox_endpoint_cancel_follower(c->ep, c->seq, c->key);
+			outbox_operator_cancel_follower(c->ep, c->seq, c->key);
 			break;
 		case EFFECT_SKIP:
-			outbox_endpoint_skip(c->ep, c->seq,
+			outbox_operator_skip(c->ep, c->seq,
 								 outbox_cursor_covers(c->ep->feed.counted ? &outbox_loop.head : &c->ep->feed.counter,
 													  c->xid, c->seq));
 			break;
 		case EFFECT_DUE:
 			/* The row was made elsewhere: it may have been counted. */
 			if (c->ep->queue.retries_all)
-				outbox_endpoint_count_row(c->ep, c->seq, OUTBOX_ROW_RETRYING, 1);
+				outbox_parking_count_row(c->ep, c->seq, OUTBOX_ROW_RETRYING, 1);
 			else
 				outbox_parked_count_again(c->ep);
-			outbox_endpoint_add_retry(c->ep, c->seq, c->due, c->key, 0);
+			outbox_retries_add_parked(c->ep, c->seq, c->due, c->key, 0);
 			break;
 	}
 	outbox_roster_busy(c->ep);
@@ -287,7 +287,7 @@ fetch(Command *commands)
 		c->action = SPI_getvalue(tuple, desc, 4);
 		c->status = SPI_getvalue(tuple, desc, 5);
 		c->key = SPI_getvalue(tuple, desc, 6);
-		c->blocked = outbox_endpoint_dead_blocks(SPI_getvalue(tuple, desc, 8));
+		c->blocked = outbox_outcome_reason_blocks(SPI_getvalue(tuple, desc, 8));
 		c->due = DatumGetTimestampTz(SPI_getbinval(tuple, desc, 9, &null));
 		xid = SPI_getbinval(tuple, desc, 7, &null);
 		c->known = !null;
@@ -328,7 +328,7 @@ outbox_commands_run(void)
 	int			n;
 	OutboxStepError failure;
 
-	if (!outbox_begin(true))
+	if (!outbox_txn_begin(true))
 		return false;
 	outbox_lock_indexes(OUTBOX_TABLE_EVENTS_0, OUTBOX_TABLE_KEPT_EVENTS);
 	found = fetch(commands);
@@ -359,7 +359,7 @@ outbox_commands_run(void)
 		find_retry();
 	careful = failed;
 	OUTBOX_CRASH_POINT("command.written");
-	outbox_commit();
+	outbox_txn_commit();
 	OUTBOX_CRASH_POINT("command.committed");
 
 	for (int i = 0; i < n; i++)

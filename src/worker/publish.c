@@ -43,7 +43,7 @@ outbox_publish_one(OutboxEndpoint *ep, TimestampTz now)
 {
 	OutboxStats s;
 
-	outbox_endpoint_fill_stats(ep, now, &s);
+	outbox_endpoint_stats_fill(ep, now, &s);
 	s.pending_exact = s.pending_exact && outbox_loop.head.under == NULL;
 	s.key.dboid = MyDatabaseId;
 	outbox_stats_publish(&s);
@@ -77,7 +77,7 @@ outbox_publish(TimestampTz now)
 		{
 			dlist_delete(&ep->member.busy_node);
 			ep->member.busy = false;
-			outbox_endpoint_free_window(ep);
+			outbox_window_free(ep);
 		}
 		if (ep->config.retired_cxt)
 		{

@@ -111,8 +111,8 @@ head_takes(void *arg, void *wanted, OutboxEvent *event)
 
 		if (!ep->feed.attached || s->result[i] == OUTBOX_FILTER_NO)
 			continue;
-		if (!outbox_endpoint_may_push(ep) ||
-			!outbox_endpoint_push(ep, event, s->result[i], s->cancelled[i]))
+		if (!outbox_window_may_push(ep) ||
+			!outbox_window_push(ep, event, s->result[i], s->cancelled[i]))
 		{
 			/* From here on it reads by itself, beginning with this event. */
 			ep->feed.attached = false;
@@ -132,7 +132,7 @@ step_is_over(void)
 static void
 read_head(bool news, XLogRecPtr *lsn)
 {
-	OutboxReader reader = {head_wants, head_takes, NULL, PAGE_ROWS, PAGE_BYTES};
+	OutboxLogQuery reader = {head_wants, head_takes, NULL, PAGE_ROWS, PAGE_BYTES};
 
 	if (outbox_loop.head.under == NULL)
 	{
@@ -140,7 +140,7 @@ read_head(bool news, XLogRecPtr *lsn)
 
 		if (!news)
 			return;
-		tick = outbox_log_tick();
+		tick = outbox_tick_take();
 		if (!outbox_subscribers_here() && !outbox_serves_database())
 		{
 			/* Nobody here has missed anything. */
@@ -177,7 +177,7 @@ static void
 laggard_takes(void *arg, void *wanted, OutboxEvent *event)
 {
 	/* The page is no larger than the room. */
-	outbox_endpoint_push(arg, event, *(OutboxFilterResult *) wanted,
+	outbox_window_push(arg, event, *(OutboxFilterResult *) wanted,
 						 outbox_parked_is_cancelled(arg, event->seq));
 }
 
@@ -226,9 +226,9 @@ attach_if_caught_up(OutboxEndpoint *ep)
 }
 
 static bool
-is_hungry(OutboxEndpoint *ep, TimestampTz now)
+can_read_more(OutboxEndpoint *ep, TimestampTz now)
 {
-	return !ep->feed.attached && !ep->member.recreate && outbox_endpoint_wants_events(ep, now) &&
+	return !ep->feed.attached && !ep->member.recreate && outbox_window_wants_events(ep, now) &&
 		!is_held(ep) &&
 		(outbox_reader_at_head(&ep->feed.cursor) || target_for(&ep->feed.cursor) != NULL);
 }
@@ -236,7 +236,7 @@ is_hungry(OutboxEndpoint *ep, TimestampTz now)
 static void
 read_laggard(OutboxEndpoint *ep, XLogRecPtr *lsn)
 {
-	OutboxReader reader = {laggard_wants, laggard_takes, ep,
+	OutboxLogQuery reader = {laggard_wants, laggard_takes, ep,
 	Min(PAGE_ROWS, OUTBOX_WINDOW - ep->feed.window_count),
 	outbox_memory_fits(0) ? PAGE_BYTES : 1};
 	OutboxTick *target = target_for(&ep->feed.cursor);
@@ -275,7 +275,7 @@ read_laggards(dlist_head *busy, TimestampTz now, XLogRecPtr *lsn)
 			}
 			if (n >= LAGGARD_PAGES || over)
 				break;
-			if (is_hungry(ep, now))
+			if (can_read_more(ep, now))
 			{
 				read_laggard(ep, lsn);
 				last = iter.cur;
@@ -302,7 +302,7 @@ overflow_takes(void *arg, void *wanted, OutboxEvent *event)
 int
 outbox_reader_overflow(OutboxEndpoint *ep)
 {
-	OutboxReader reader = {laggard_wants, overflow_takes, ep, PAGE_ROWS, PAGE_BYTES};
+	OutboxLogQuery reader = {laggard_wants, overflow_takes, ep, PAGE_ROWS, PAGE_BYTES};
 	OutboxTick *target = target_for(&ep->feed.cursor);
 	XLogRecPtr	unused = 0;
 
@@ -339,7 +339,7 @@ count_ahead(dlist_head *busy)
 	dlist_foreach(iter, busy)
 	{
 		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, member.busy_node, iter.cur);
-		OutboxReader reader = {counter_wants, NULL, ep, COUNT_ROWS, PAGE_BYTES};
+		OutboxLogQuery reader = {counter_wants, NULL, ep, COUNT_ROWS, PAGE_BYTES};
 		XLogRecPtr	unused = 0;
 		OutboxTick *target;
 
@@ -366,7 +366,7 @@ count_ahead(dlist_head *busy)
 /* ----------------------------------------------------------------- step */
 
 static void
-bring_back(dlist_head *busy, TimestampTz now)
+load_due_retries(dlist_head *busy, TimestampTz now)
 {
 	dlist_iter	iter;
 
@@ -376,10 +376,10 @@ bring_back(dlist_head *busy, TimestampTz now)
 		int64		seqs[OUTBOX_RETRIES_MAX];
 		int			n;
 
-		if (ep->member.dropped || ep->member.recreate || !outbox_endpoint_has_due(ep, now) || is_held(ep))
+		if (ep->member.dropped || ep->member.recreate || !outbox_retries_has_due(ep, now) || is_held(ep))
 			continue;
 		outbox_step_blame(ep->id);
-		n = outbox_endpoint_take_due(ep, now, seqs, OUTBOX_RETRIES_MAX);
+		n = outbox_retries_take_due(ep, now, seqs, OUTBOX_RETRIES_MAX);
 		PG_TRY();
 		{
 			if (n > 0)
@@ -493,7 +493,7 @@ outbox_reader_has_work(dlist_head *busy, bool head, TimestampTz now)
 
 		if (ep->member.dropped || ep->member.recreate || is_held(ep))
 			continue;
-		if (is_hungry(ep, now) || outbox_endpoint_has_due(ep, now) ||
+		if (can_read_more(ep, now) || outbox_retries_has_due(ep, now) ||
 			outbox_parked_wants_look(ep) ||
 			(!ep->feed.counted && (outbox_reader_at_head(&ep->feed.counter) || target_for(&ep->feed.counter))))
 			return true;
@@ -514,7 +514,7 @@ outbox_reader_step(dlist_head *busy, bool head, bool news, TimestampTz now,
 	more = head && outbox_loop.head.under != NULL;
 	more = read_laggards(busy, now, lsn) || more;
 	more = count_ahead(busy) || more;
-	bring_back(busy, now);
+	load_due_retries(busy, now);
 	more = look_at_parked(busy) || more;
 	outbox_step_blame(0);
 	dlist_foreach(iter, busy)

@@ -204,8 +204,8 @@ park_page(Replaying *page)
 	{
 		OutboxColumns row = fetch_row(i);
 
-		outbox_endpoint_count_row(page->ep, row_int8(row, 0), OUTBOX_ROW_RETRYING, 1);
-		outbox_endpoint_add_retry(page->ep, row_int8(row, 0), row_time(row, 2, 0),
+		outbox_parking_count_row(page->ep, row_int8(row, 0), OUTBOX_ROW_RETRYING, 1);
+		outbox_retries_add_parked(page->ep, row_int8(row, 0), row_time(row, 2, 0),
 								  row_text(row, 1), 0);
 	}
 	parked = (int64) SPI_processed;
@@ -234,7 +234,7 @@ static void
 go_on(Replay *r)
 {
 	Replaying		page = {.replay = r,.ep = outbox_roster_find(r->endpoint_id)};
-	OutboxReader reader = {replay_wants, replay_takes, &page, PAGE_ROWS, PAGE_BYTES};
+	OutboxLogQuery reader = {replay_wants, replay_takes, &page, PAGE_ROWS, PAGE_BYTES};
 	XLogRecPtr	unused = 0;
 	int64		parked = 0;
 
@@ -269,7 +269,7 @@ outbox_replays_failed(void)
 bool
 outbox_replays_run(void)
 {
-	if (!outbox_begin(true))
+	if (!outbox_txn_begin(true))
 		return false;
 	outbox_lock_indexes(OUTBOX_TABLE_EVENTS_0, OUTBOX_TABLE_EVENTS_2);
 	if (outbox_loop.replays_changed)
@@ -286,7 +286,7 @@ outbox_replays_run(void)
 	}
 	outbox_step_blame(0);
 	OUTBOX_CRASH_POINT("replay.stored");
-	outbox_commit();
+	outbox_txn_commit();
 	OUTBOX_CRASH_POINT("replay.committed");
 	return true;
 }

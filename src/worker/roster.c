@@ -91,12 +91,12 @@ count_again(OutboxEndpoint *ep)
 {
 	ep->feed.counted = false;
 	ep->feed.backlog = 0;
-	outbox_cursor_copy(&ep->feed.counter, outbox_endpoint_frontier(ep, &outbox_loop.head));
+	outbox_cursor_copy(&ep->feed.counter, outbox_window_frontier(ep, &outbox_loop.head));
 }
 
 /* An endpoint that this worker did not know: where does it stand? */
 static OutboxEndpoint *
-meet(const OutboxSettings *s)
+meet(const OutboxEndpointRow *s)
 {
 	OutboxEndpoint *ep = outbox_endpoint_create(endpoint_cxt, s->id);
 	OutboxPosition p;
@@ -161,7 +161,7 @@ static Reload reload;			/* that is under way */
 
 /* Another worker's: all that is of interest is what it subscribes to. */
 static void
-note_other(Reload *r, const OutboxSettings *s)
+note_other(Reload *r, const OutboxEndpointRow *s)
 {
 	MemoryContext old = MemoryContextSwitchTo(r->others_cxt);
 	OutboxOtherSubscriber *f;
@@ -187,7 +187,7 @@ note_other(Reload *r, const OutboxSettings *s)
 }
 
 static void
-apply_settings(void *arg, const OutboxSettings *s)
+apply_settings(void *arg, const OutboxEndpointRow *s)
 {
 	Reload	   *r = arg;
 	OutboxEndpoint *ep = outbox_roster_find(s->id);
@@ -226,12 +226,12 @@ apply_settings(void *arg, const OutboxSettings *s)
 		bool		other = ep->config.version != s->version;
 
 		if (other || s->paused || s->disabled)
-			outbox_endpoint_drop_window(ep, &outbox_loop.head);
+			outbox_window_drop(ep, &outbox_loop.head);
 		outbox_catalog_assign(ep, s);
 		if (other)
 			count_again(ep);
 		if (ep->status.held_for)
-			outbox_endpoint_drop_window(ep, &outbox_loop.head);
+			outbox_window_drop(ep, &outbox_loop.head);
 		ep->place.dirty = true;
 		outbox_roster_busy(ep);
 	}
@@ -287,7 +287,7 @@ delete_orphans(bool parked)
 static void
 forget_endpoint(OutboxEndpoint *ep)
 {
-	outbox_deliver_cancel(ep, DT_NOEND);
+	outbox_dispatch_cancel(ep, DT_NOEND);
 	outbox_step_forget(ep->id);
 	if (ep->member.busy)
 		dlist_delete(&ep->member.busy_node);
@@ -316,7 +316,7 @@ outbox_roster_reload(bool tidy)
 	OutboxEndpoint **old = outbox_loop.roster.endpoints;
 	bool		dropped = false;
 
-	if (!outbox_begin(true))
+	if (!outbox_txn_begin(true))
 		return false;
 	outbox_lock_indexes(OUTBOX_TABLE_EVENTS_0, OUTBOX_TABLE_KEPT_EVENTS);
 	memset(r, 0, sizeof(Reload));
@@ -340,7 +340,7 @@ outbox_roster_reload(bool tidy)
 		delete_orphans(tidy);
 	MemoryContextSetParent(r->others_cxt, TopMemoryContext);
 	OUTBOX_CRASH_POINT("reload.read");
-	outbox_commit();
+	outbox_txn_commit();
 	OUTBOX_CRASH_POINT("reload.committed");
 
 	for (int i = 0; i < outbox_loop.roster.n; i++)

@@ -78,10 +78,10 @@ static uint64 seen_emitted;
 static uint64 seen_changed;
 static TimestampTz fill_at;		/* some endpoint's own time */
 static TimestampTz wakeup_at;
-static TimestampTz look_at;		/* not before: it was looked often enough */
-static XLogRecPtr start_lsn;	/* nothing at all is sent before the WAL is
+static TimestampTz read_not_before;		/* not before: it was looked often enough */
+static XLogRecPtr send_from_lsn;	/* nothing at all is sent before the WAL is
 								 * durable up to here */
-static XLogRecPtr hold_lsn;		/* what was read waits for the WAL up to here */
+static XLogRecPtr needed_lsn;		/* what was read waits for the WAL up to here */
 
 static void
 want_settle(TimestampTz now)
@@ -96,15 +96,15 @@ delivery_ended(OutboxEndpoint *ep, TimestampTz now)
 	want_settle(now);
 	outbox_loop.traffic.refill_all = outbox_loop.traffic.refill_all || outbox_loop.traffic.at_limit;
 	if (ep->feed.drop_window)
-		outbox_endpoint_drop_window(ep, &outbox_loop.head);
+		outbox_window_drop(ep, &outbox_loop.head);
 }
 
 /* ------------------------------------------------------------ the steps */
 
 static void
-look_later(int64 usec)
+rest_after_read(int64 usec)
 {
-	look_at = Min(look_at + usec, GetCurrentTimestamp() + LOOK_REST_MAX);
+	read_not_before = Min(read_not_before + usec, GetCurrentTimestamp() + LOOK_REST_MAX);
 }
 
 /*
@@ -114,7 +114,7 @@ look_later(int64 usec)
 static bool
 is_news(uint64 emitted, TimestampTz now)
 {
-	return outbox_loop.head.under == NULL && now >= look_at &&
+	return outbox_loop.head.under == NULL && now >= read_not_before &&
 		(now >= wakeup_at || (emitted != seen_emitted && outbox_loop.roster.n > 0));
 }
 
@@ -132,7 +132,7 @@ read_log(void *arg)
 {
 	Reading    *r = arg;
 
-	if (!outbox_begin(false))
+	if (!outbox_txn_begin(false))
 	{
 		outbox_loop.due.retry_locks_at = r->now + OUTBOX_RETRY_LOCKS_AFTER;
 		return;
@@ -142,9 +142,9 @@ read_log(void *arg)
 	 * The counter was read before the snapshot is taken: whoever commits after
 	 * the snapshot rings after this.
 	 */
-	r->more = outbox_reader_step(&outbox_loop.roster.busy, r->head, r->news, r->now, &hold_lsn);
+	r->more = outbox_reader_step(&outbox_loop.roster.busy, r->head, r->news, r->now, &needed_lsn);
 	OUTBOX_CRASH_POINT("read.page");
-	outbox_commit();
+	outbox_txn_commit();
 	OUTBOX_CRASH_POINT("read.committed");
 	if (r->news)
 	{
@@ -152,8 +152,8 @@ read_log(void *arg)
 
 		seen_emitted = r->emitted;
 		wakeup_at = r->now + outbox_wakeup_interval * INT64CONST(1000);
-		look_at = Max(look_at, r->now - LOOK_BURST);
-		look_later(Min((GetCurrentTimestamp() - r->now) * LOOK_SHARE * Min(answered, LOOK_REST),
+		read_not_before = Max(read_not_before, r->now - LOOK_BURST);
+		rest_after_read(Min((GetCurrentTimestamp() - r->now) * LOOK_SHARE * Min(answered, LOOK_REST),
 					   LOOK_REST));
 	}
 }
@@ -221,14 +221,14 @@ check_durability(void)
 	XLogRecPtr	durable;
 	TimestampTz begun = GetCurrentTimestamp();
 
-	hold_lsn = Max(hold_lsn, outbox_fetched_lsn);
+	needed_lsn = Max(needed_lsn, outbox_fetched_lsn);
 	OUTBOX_CRASH_POINT("flush.begin");
-	durable = outbox_log_durable(hold_lsn) ? hold_lsn :
+	durable = outbox_log_durable(needed_lsn) ? needed_lsn :
 		Max(outbox_durable_lsn, outbox_standbys_lsn());
 	OUTBOX_CRASH_POINT("flush.done");
-	look_later((GetCurrentTimestamp() - begun) * FLUSH_SHARE);
+	rest_after_read((GetCurrentTimestamp() - begun) * FLUSH_SHARE);
 	report_state();
-	may = outbox_enabled && durable >= start_lsn && !outbox_standbys_missing();
+	may = outbox_enabled && durable >= send_from_lsn && !outbox_standbys_missing();
 	if (durable != outbox_durable_lsn || may != outbox_loop.traffic.sending_allowed)
 		outbox_loop.traffic.refill_all = true;
 	outbox_durable_lsn = durable;
@@ -260,7 +260,7 @@ fill_slots(TimestampTz now)
 		dlist_foreach(iter, &outbox_loop.roster.busy)
 			n += has_due_work(dlist_container(OutboxEndpoint, member.busy_node, iter.cur));
 		dlist_foreach(iter, &outbox_loop.roster.busy)
-			outbox_deliver_fill(dlist_container(OutboxEndpoint, member.busy_node, iter.cur),
+			outbox_dispatch_fill(dlist_container(OutboxEndpoint, member.busy_node, iter.cur),
 								now, outbox_worker_max_in_flight / Max(n, 1));
 	}
 	dlist_foreach(iter, &outbox_loop.roster.busy)
@@ -268,8 +268,8 @@ fill_slots(TimestampTz now)
 		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, member.busy_node, iter.cur);
 
 		if (ep->feed.drop_window)
-			outbox_endpoint_drop_window(ep, &outbox_loop.head);
-		outbox_deliver_fill(ep, now, outbox_worker_max_in_flight);
+			outbox_window_drop(ep, &outbox_loop.head);
+		outbox_dispatch_fill(ep, now, outbox_worker_max_in_flight);
 	}
 }
 
@@ -349,7 +349,7 @@ reload_step(TimestampTz now)
 		return;
 	}
 	if (taken)
-		start_lsn = hold_lsn = Max(hold_lsn, outbox_log_end());
+		send_from_lsn = needed_lsn = Max(needed_lsn, outbox_log_end());
 	seen_changed = changed;
 	wakeup_at = now;			/* somebody may start later than the last look */
 	outbox_loop.commands_pending = true;
@@ -371,9 +371,9 @@ time_to_sleep(TimestampTz now, bool more)
 	/*
 	 * The latch alone may have been reset by a lock wait inside a transaction:
 	 * the counters do not forget.  Whoever emits while the worker rests until
-	 * look_at need not ring.
+	 * read_not_before need not ring.
 	 */
-	pg_atomic_write_u64(&self->resting, now < look_at);
+	pg_atomic_write_u64(&self->resting, now < read_not_before);
 	pg_memory_barrier();		/* self->endpoints was published, too */
 	if (outbox_shares_changed() || outbox_chores_wait(now) || ShutdownRequestPending ||
 		ConfigReloadPending)
@@ -390,7 +390,7 @@ time_to_sleep(TimestampTz now, bool more)
 	if (outbox_step_may(OUTBOX_STEP_RELOAD))
 		until = Min(until, outbox_loop.roster.reload_at);
 	if (outbox_enabled && outbox_step_may(OUTBOX_STEP_READ))
-		until = Min(until, now < look_at ? look_at : wakeup_at);
+		until = Min(until, now < read_not_before ? read_not_before : wakeup_at);
 	if (outbox_loop.roster.recreating)
 		until = Min(until, now + CANCEL_AFTER / 10);
 	dlist_foreach(iter, &outbox_loop.roster.busy)
@@ -398,7 +398,7 @@ time_to_sleep(TimestampTz now, bool more)
 		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, member.busy_node, iter.cur);
 
 		if (outbox_loop.traffic.sending_allowed && !outbox_loop.traffic.at_limit)
-			fill_at = Min(fill_at, outbox_deliver_next_time(ep, now));
+			fill_at = Min(fill_at, outbox_dispatch_next_time(ep, now));
 		if (sharing && outbox_is_quiet(ep) && !ep->place.shared)
 			until = Min(until, ep->tally.last_active_at + USECS_PER_SEC + 1000);
 	}
@@ -417,7 +417,7 @@ time_to_sleep(TimestampTz now, bool more)
 	}
 	if (outbox_enabled && outbox_standbys_missing())
 		ms = Min(ms, AWAIT_STANDBYS_EVERY);
-	else if (outbox_enabled && outbox_durable_lsn < hold_lsn)
+	else if (outbox_enabled && outbox_durable_lsn < needed_lsn)
 		ms = Min(ms, WATCH_STANDBYS_EVERY);
 	return ms;
 }
@@ -472,7 +472,7 @@ loop(void)
 
 			/* Standbys may be asked for that were not when events were read. */
 			if (outbox_standbys_required())
-				start_lsn = hold_lsn = Max(hold_lsn, outbox_log_end());
+				send_from_lsn = needed_lsn = Max(needed_lsn, outbox_log_end());
 		}
 
 		for (int i = 0; i < OUTBOX_TRANSPORTS; i++)
@@ -489,7 +489,7 @@ loop(void)
 		outbox_database_step(now);
 		for (int i = 0; outbox_loop.roster.recreating && i < outbox_loop.roster.n; i++)
 			if (outbox_loop.roster.endpoints[i]->member.recreate)
-				outbox_deliver_cancel(outbox_loop.roster.endpoints[i], now - CANCEL_AFTER);
+				outbox_dispatch_cancel(outbox_loop.roster.endpoints[i], now - CANCEL_AFTER);
 
 		outbox_chores_first(now);
 		if (outbox_enabled)

@@ -88,7 +88,7 @@ wait_for_change(uint64 changed)
 static void
 begin_when_unlocked(bool write)
 {
-	while (!outbox_begin(write))
+	while (!outbox_txn_begin(write))
 	{
 		outbox_worker_waits_for_lock(true);
 		wait_a_little(OUTBOX_RETRY_LOCKS_AFTER / 1000);
@@ -111,11 +111,11 @@ idle(OutboxWorkerState state, const char *reason)
 	{
 		bool		over = false;
 
-		if (outbox_begin(false))	/* ends with the extension */
+		if (outbox_txn_begin(false))	/* ends with the extension */
 		{
 			/* A restored dump grants what the role needs at its end. */
 			over = outbox_session_role_misfit() != NULL && outbox_session_role_would_fit();
-			outbox_commit();
+			outbox_txn_commit();
 		}
 		if (over)
 			break;
@@ -144,7 +144,7 @@ read_origin(void)
 		if (GetCurrentTimestamp() >= outbox_retention_next_time())
 			outbox_origin_claim();
 		origin = outbox_origin(&epoch, &zero);
-		outbox_commit();
+		outbox_txn_commit();
 		if (origin != OUTBOX_ORIGIN_NONE)
 			break;
 		outbox_worker_report(db, OUTBOX_WORKER_RUNNING, NULL);
@@ -182,7 +182,7 @@ outbox_start(OutboxDatabase *database, OutboxEnded delivery_ended)
 	check_place();
 	raise_fd_limit();
 	outbox_memory_init();
-	outbox_deliver_init(delivery_ended);
+	outbox_dispatch_init(delivery_ended);
 	outbox_reader_init(outbox_roster_busy);
 	outbox_subscribers_init();
 	outbox_subscribers_set(NULL, 0, NULL, 0);
@@ -196,12 +196,12 @@ outbox_start(OutboxDatabase *database, OutboxEnded delivery_ended)
 	/* Where idle endpoints stand, if there were any: they need not catch up. */
 	if (!outbox_position_newest_shared(&outbox_loop.head))
 	{
-		OutboxTick *now = outbox_log_tick();
+		OutboxTick *now = outbox_tick_take();
 
 		outbox_cursor_set(&outbox_loop.head, now, NULL, 0);
 		outbox_tick_unref(now);
 	}
 	outbox_settle_init(db, outbox_loop.head.done->number);
 	OUTBOX_CRASH_POINT("start.read");
-	outbox_commit();
+	outbox_txn_commit();
 }

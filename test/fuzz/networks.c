@@ -10,7 +10,7 @@
 #include "transport/address.h"
 #include "fuzz.h"
 
-static OutboxAddressVerdict
+static OutboxAddressClass
 judge(int family, const void *bytes, const OutboxNetworks *allowed)
 {
 	union
@@ -19,7 +19,7 @@ judge(int family, const void *bytes, const OutboxNetworks *allowed)
 		struct sockaddr_in v4;
 		struct sockaddr_in6 v6;
 	}			address;
-	OutboxAddressVerdict verdict;
+	OutboxAddressClass verdict;
 	const char *why;
 
 	memset(&address, 0, sizeof(address));
@@ -37,8 +37,8 @@ static void
 judge_both(int family, const void *bytes, const OutboxNetworks *allowed)
 {
 	static const OutboxNetworks nothing = {0};
-	OutboxAddressVerdict alone = judge(family, bytes, &nothing);
-	OutboxAddressVerdict with = judge(family, bytes, allowed);
+	OutboxAddressClass alone = judge(family, bytes, &nothing);
+	OutboxAddressClass with = judge(family, bytes, allowed);
 
 	/* A list can only allow. */
 	MUST(alone != OUTBOX_ADDRESS_ALLOWED);

@@ -57,7 +57,7 @@ accepted(const char *url)
 	}
 	if (address.sa.sa_family != 0)
 	{
-		OutboxAddressVerdict verdict = outbox_address_judge(&address.sa, &networks, &why);
+		OutboxAddressClass verdict = outbox_address_judge(&address.sa, &networks, &why);
 
 		MUST(verdict == OUTBOX_ADDRESS_ALLOWED ||
 			 (verdict == OUTBOX_ADDRESS_PUBLIC && strcmp(scheme, "https") == 0));

@@ -14,11 +14,11 @@
 #include "tap.h"
 
 /* The verdict on an address in any spelling that the resolver takes. */
-static OutboxAddressVerdict
+static OutboxAddressClass
 judge(const char *text, const char *networks, const char **why)
 {
 	OutboxNetworks allowed;
-	OutboxAddressVerdict verdict;
+	OutboxAddressClass verdict;
 	struct addrinfo hints;
 	struct addrinfo *found;
 	char		bad[64];
@@ -28,7 +28,7 @@ judge(const char *text, const char *networks, const char **why)
 	*why = "no address";
 	if (!outbox_networks_parse(networks, &allowed, bad, sizeof(bad)) ||
 		getaddrinfo(text, NULL, &hints, &found) != 0)
-		return (OutboxAddressVerdict) -1;
+		return (OutboxAddressClass) -1;
 	verdict = outbox_address_judge(found->ai_addr, &allowed, why);
 	freeaddrinfo(found);
 	return verdict;
@@ -38,7 +38,7 @@ static void
 refused(const char *text, const char *range)
 {
 	const char *why;
-	OutboxAddressVerdict verdict = judge(text, "", &why);
+	OutboxAddressClass verdict = judge(text, "", &why);
 
 	ok(verdict == OUTBOX_ADDRESS_REFUSED && why && strcmp(why, range) == 0,
 	   "refused", text, why ? why : "");
@@ -48,7 +48,7 @@ static void
 public(const char *text)
 {
 	const char *why;
-	OutboxAddressVerdict verdict = judge(text, "", &why);
+	OutboxAddressClass verdict = judge(text, "", &why);
 
 	ok(verdict == OUTBOX_ADDRESS_PUBLIC && why == NULL,
 	   "public", text, why ? why : "");
@@ -58,7 +58,7 @@ static void
 allowed(const char *text, const char *networks, bool expected)
 {
 	const char *why;
-	OutboxAddressVerdict verdict = judge(text, networks, &why);
+	OutboxAddressClass verdict = judge(text, networks, &why);
 
 	ok((verdict == OUTBOX_ADDRESS_ALLOWED) == expected,
 	   expected ? "allowed" : "not allowed", text, networks);
@@ -84,7 +84,7 @@ other_families(void)
 	OutboxNetworks networks = {0};
 	struct sockaddr sa = {.sa_family = AF_UNIX};
 	const char *why;
-	OutboxAddressVerdict verdict = outbox_address_judge(&sa, &networks, &why);
+	OutboxAddressClass verdict = outbox_address_judge(&sa, &networks, &why);
 
 	ok(verdict == OUTBOX_ADDRESS_REFUSED && why, "refused", "AF_UNIX", "");
 }

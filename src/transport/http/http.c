@@ -110,7 +110,7 @@ end_unstarted(OutboxTransfer *t)
 static void
 share_fate(OutboxTransfer *t)
 {
-	OutboxHost *host = t->host;
+	OutboxTargetState *host = t->host;
 
 	if (host->first == t && !host->open)
 	{
@@ -131,7 +131,7 @@ share_fate(OutboxTransfer *t)
 static void
 fail_lookup(OutboxTransfer *t, bool timed_out)
 {
-	bool		proxied = outbox_http_settings.use_proxy && !t->plain;
+	bool		proxied = outbox_http_config.use_proxy && !t->plain;
 	char		words[128];
 
 	t->outcome.duration = now_ms() - t->begun_at;
@@ -241,7 +241,7 @@ http_start(OutboxTransfer *t, const OutboxTarget *target,
 			 complaint);
 		end_unstarted(t);
 	}
-	else if (outbox_http_settings.use_proxy && !t->plain &&
+	else if (outbox_http_config.use_proxy && !t->plain &&
 			 (complaint = outbox_http_check_url(t->url, &hint)) != NULL)
 	{
 		/* Behind a proxy only a literal address can be judged. */
@@ -551,7 +551,7 @@ http_init(OutboxDone done)
 				(errcode(ERRCODE_SYSTEM_ERROR),
 				 errmsg("could not initialize libcurl"),
 				 errhint("Check that libcurl and its TLS library are installed completely.")));
-	outbox_http_settings.have_http2 =
+	outbox_http_config.have_http2 =
 		(curl_version_info(CURLVERSION_NOW)->features & CURL_VERSION_HTTP2) != 0;
 	outbox_http_first_settings();
 	outbox_http_hosts_init();

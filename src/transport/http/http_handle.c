@@ -48,7 +48,7 @@ static bool
 may_go(OutboxTransfer *t, const struct sockaddr *sa)
 {
 	const char *why;
-	OutboxAddressVerdict verdict = outbox_address_judge(sa, &outbox_http_settings.networks, &why);
+	OutboxAddressClass verdict = outbox_address_judge(sa, &outbox_http_config.networks, &why);
 
 	if (verdict == OUTBOX_ADDRESS_ALLOWED ||
 		(verdict == OUTBOX_ADDRESS_PUBLIC && !t->plain))
@@ -65,7 +65,7 @@ open_socket(void *arg, curlsocktype purpose, struct curl_sockaddr *address)
 
 	(void) purpose;
 	/* The proxy's own address is the superuser's choice. */
-	if ((t->plain || !outbox_http_settings.use_proxy) && !may_go(t, &address->addr))
+	if ((t->plain || !outbox_http_config.use_proxy) && !may_go(t, &address->addr))
 		return CURL_SOCKET_BAD;
 	t->tried = true;
 	fd = socket(address->family, address->socktype | SOCK_CLOEXEC,
@@ -89,11 +89,11 @@ static int
 before_lookup(void *resolver, void *reserved, void *arg)
 {
 	OutboxTransfer *t = arg;
-	bool		proxied = outbox_http_settings.use_proxy && !t->plain;
+	bool		proxied = outbox_http_config.use_proxy && !t->plain;
 
 	(void) resolver;
 	(void) reserved;
-	return (proxied ? outbox_http_settings.proxy_host : t->lookup_host)[0] != '\0';
+	return (proxied ? outbox_http_config.proxy_host : t->lookup_host)[0] != '\0';
 }
 
 /* There is a connection, new or reused, and nothing was sent on it yet. */
@@ -106,7 +106,7 @@ before_request(void *arg, char *ip, char *local_ip, int port, int local_port)
 	(void) port;
 	(void) local_port;
 	t->connected = true;
-	if (t->plain || !outbox_http_settings.use_proxy)
+	if (t->plain || !outbox_http_config.use_proxy)
 	{
 		union
 		{
@@ -293,7 +293,7 @@ outbox_http_make_handle(OutboxTransfer *t)
 		t->easy = NULL;
 		return false;
 	}
-	t->generation = outbox_http_settings.generation;
+	t->generation = outbox_http_config.generation;
 	if (t->url)
 		t->url[0] = '\0';
 	t->set_connect_timeout = t->set_timeout = -1;
@@ -366,9 +366,9 @@ set_url(OutboxTransfer *t, const char *url)
 	t->plain = strncasecmp(url, "https:", 6) != 0;
 	if (curl_easy_setopt(t->easy, CURLOPT_CURLU, t->parsed) != CURLE_OK ||
 		curl_easy_setopt(t->easy, CURLOPT_PROXY,
-						 outbox_http_settings.use_proxy && !t->plain ? outbox_proxy : "") != CURLE_OK ||
+						 outbox_http_config.use_proxy && !t->plain ? outbox_proxy : "") != CURLE_OK ||
 		curl_easy_setopt(t->easy, CURLOPT_HTTP_VERSION,
-						 t->plain || !outbox_http_settings.have_http2 ? (long) CURL_HTTP_VERSION_1_1 :
+						 t->plain || !outbox_http_config.have_http2 ? (long) CURL_HTTP_VERSION_1_1 :
 						 (long) CURL_HTTP_VERSION_2TLS) != CURLE_OK)
 		return OUT_OF_MEMORY;
 	memcpy(t->url, url, size);
@@ -432,7 +432,7 @@ outbox_http_set_request(OutboxTransfer *t, const OutboxTarget *target,
 {
 	const char *complaint;
 
-	if (t->generation != outbox_http_settings.generation && !outbox_http_make_handle(t))
+	if (t->generation != outbox_http_config.generation && !outbox_http_make_handle(t))
 		return OUT_OF_MEMORY;
 	if ((t->url == NULL || strcmp(t->url, target->url) != 0) &&
 		(complaint = set_url(t, target->url)) != NULL)

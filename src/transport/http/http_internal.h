@@ -46,7 +46,7 @@ typedef enum OutboxTransferState
  * whose lookup hangs costs one thread.  (libcurl's own PIPEWAIT queues all
  * targets in one line, where a stalled one holds up the others.)
  */
-typedef struct OutboxHost
+typedef struct OutboxTargetState
 {
 	dlist_node	node;			/* in its bucket; or on free_hosts */
 	const void *key;			/* the target's address, never followed */
@@ -56,7 +56,7 @@ typedef struct OutboxHost
 	dlist_head	waiting;
 	bool		is_ready;		/* on ready_hosts: may let waiting ones go */
 	dlist_node	ready;
-} OutboxHost;
+} OutboxTargetState;
 
 typedef enum OutboxHeadState
 {
@@ -111,7 +111,7 @@ struct OutboxTransfer
 	size_t		answer_size;
 
 	/* The request under way. */
-	OutboxHost *host;
+	OutboxTargetState *host;
 	void	   *delivery;
 	int			connect_timeout;	/* ms */
 	int			timeout;
@@ -133,7 +133,7 @@ struct OutboxTransfer
 };
 
 /* http_settings.c: what the handles follow from; a new generation with each reload. */
-typedef struct OutboxHttpSettings
+typedef struct OutboxHttpConfig
 {
 	unsigned	generation;
 	bool		use_proxy;
@@ -141,9 +141,9 @@ typedef struct OutboxHttpSettings
 	char		proxy_host[256];	/* empty: an address */
 	int			proxy_port;
 	OutboxNetworks networks;
-} OutboxHttpSettings;
+} OutboxHttpConfig;
 
-extern OutboxHttpSettings outbox_http_settings;
+extern OutboxHttpConfig outbox_http_config;
 
 /* The settings as they are when the worker starts, and after a reload. */
 extern void outbox_http_first_settings(void);
@@ -170,7 +170,7 @@ extern bool outbox_http_set_timeouts(OutboxTransfer *t, int connect_timeout, int
  */
 extern void outbox_http_hosts_init(void);
 extern void outbox_http_hosts_shutdown(void);
-extern OutboxHost *outbox_http_enter_host(const void *key);
+extern OutboxTargetState *outbox_http_enter_host(const void *key);
 extern void outbox_http_leave_host(OutboxTransfer *t);
 extern void outbox_http_got_through(OutboxTransfer *t);
 extern bool outbox_http_hosts_are_ready(void);

@@ -274,14 +274,14 @@ is_usable(const HostName *name, int64 now)
 OutboxLookupState
 outbox_http_look_up(OutboxTransfer *t, int64 now)
 {
-	bool		proxied = outbox_http_settings.use_proxy && !t->plain;
-	const char *host = proxied ? outbox_http_settings.proxy_host : t->lookup_host;
+	bool		proxied = outbox_http_config.use_proxy && !t->plain;
+	const char *host = proxied ? outbox_http_config.proxy_host : t->lookup_host;
 	OutboxLookupState state;
 	HostName	   *name;
 
 	if (host[0] == '\0')		/* an address */
 		return tell_of_no_name(t) ? OUTBOX_LOOKUP_READY : OUTBOX_LOOKUP_NO_MEMORY;
-	name = find_name(host, proxied ? outbox_http_settings.proxy_port : t->lookup_port, now);
+	name = find_name(host, proxied ? outbox_http_config.proxy_port : t->lookup_port, now);
 	if (name == NULL)
 		return OUTBOX_LOOKUP_NO_MEMORY;
 	if (is_localhost(host))

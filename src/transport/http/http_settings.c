@@ -8,7 +8,7 @@
 
 #include <time.h>
 
-OutboxHttpSettings outbox_http_settings;
+OutboxHttpConfig outbox_http_config;
 
 static struct timespec reloaded_at;
 
@@ -25,7 +25,7 @@ outbox_http_since_reload(void)
 static void
 take_proxy(void)
 {
-	OutboxHttpSettings *s = &outbox_http_settings;
+	OutboxHttpConfig *s = &outbox_http_config;
 	CURLU	   *parsed;
 	bool		ok;
 
@@ -46,11 +46,11 @@ outbox_http_first_settings(void)
 {
 	char		bad[64];
 
-	outbox_http_settings.generation++;
-	outbox_http_settings.use_proxy = outbox_proxy && outbox_proxy[0];
+	outbox_http_config.generation++;
+	outbox_http_config.use_proxy = outbox_proxy && outbox_proxy[0];
 	take_proxy();
 	if (!outbox_networks_parse(outbox_allowed_networks ? outbox_allowed_networks : "",
-							   &outbox_http_settings.networks, bad, sizeof(bad)))
+							   &outbox_http_config.networks, bad, sizeof(bad)))
 		ereport(WARNING,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("invalid network in outbox.allowed_networks: \"%s\"", bad),

@@ -28,16 +28,16 @@ host_bucket(const void *key)
 	return &hosts[hash >> 56];
 }
 
-OutboxHost *
+OutboxTargetState *
 outbox_http_enter_host(const void *key)
 {
 	dlist_head *bucket = host_bucket(key);
 	dlist_iter	iter;
-	OutboxHost *host;
+	OutboxTargetState *host;
 
 	dlist_foreach(iter, bucket)
 	{
-		host = dlist_container(OutboxHost, node, iter.cur);
+		host = dlist_container(OutboxTargetState, node, iter.cur);
 		if (host->key == key)
 		{
 			host->in_flight++;
@@ -46,10 +46,10 @@ outbox_http_enter_host(const void *key)
 	}
 
 	if (!dlist_is_empty(&free_hosts))
-		host = dlist_container(OutboxHost, node, dlist_pop_head_node(&free_hosts));
-	else if ((host = malloc(sizeof(OutboxHost))) == NULL)
+		host = dlist_container(OutboxTargetState, node, dlist_pop_head_node(&free_hosts));
+	else if ((host = malloc(sizeof(OutboxTargetState))) == NULL)
 		return NULL;
-	memset(host, 0, sizeof(OutboxHost));
+	memset(host, 0, sizeof(OutboxTargetState));
 	dlist_init(&host->waiting);
 	host->key = key;
 	host->in_flight = 1;
@@ -58,7 +58,7 @@ outbox_http_enter_host(const void *key)
 }
 
 static void
-host_is_ready(OutboxHost *host)
+host_is_ready(OutboxTargetState *host)
 {
 	if (!host->is_ready && !dlist_is_empty(&host->waiting))
 	{
@@ -71,7 +71,7 @@ host_is_ready(OutboxHost *host)
 void
 outbox_http_leave_host(OutboxTransfer *t)
 {
-	OutboxHost *host = t->host;
+	OutboxTargetState *host = t->host;
 
 	if (host == NULL)
 		return;
@@ -103,7 +103,7 @@ outbox_http_start_waiting(void (*launch) (OutboxTransfer *t))
 {
 	while (!dlist_is_empty(&ready_hosts))
 	{
-		OutboxHost *host = dlist_container(OutboxHost, ready,
+		OutboxTargetState *host = dlist_container(OutboxTargetState, ready,
 										   dlist_pop_head_node(&ready_hosts));
 
 		host->is_ready = false;
@@ -130,5 +130,5 @@ void
 outbox_http_hosts_shutdown(void)
 {
 	while (!dlist_is_empty(&free_hosts))
-		free(dlist_container(OutboxHost, node, dlist_pop_head_node(&free_hosts)));
+		free(dlist_container(OutboxTargetState, node, dlist_pop_head_node(&free_hosts)));
 }

@@ -102,7 +102,7 @@ check_literal(const char *host, bool plain, const char **hint)
 {
 	static char complaint[128];
 	OutboxNetworks allowed;
-	OutboxAddressVerdict verdict;
+	OutboxAddressClass verdict;
 	struct addrinfo hints;
 	struct addrinfo *found;
 	char		name[256];
