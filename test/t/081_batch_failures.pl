@@ -396,6 +396,25 @@ is(join(' ', (sizes('down'))[ -3 .. -1 ]), '1 1 1', 'a probe is one event');
 $receiver->control(path => '/ok/down', behave => '/ok');
 all_delivered('down', 200, 'back again');
 
+# Where no connection is made, or the receiver has too much to do, none of the
+# events can be at fault: nothing is split.
+my $closed = PostgreSQL::Test::Cluster::get_free_port();
+foreach my $case ([ 'closed', "http://127.0.0.1:$closed/" ], [ 'unknown', 'https://nobody.invalid/' ], ['limited'])
+{
+	my ($name, $url) = @$case;
+
+	create($name, $url ? '' : '/status/429', "batch_size => 10, $quick");
+	ask("SELECT outbox.alter_endpoint('$name', url => '$url')") if $url;
+	emit_at_once($node, $name, 10, 'NULL');
+	ok( wait_sql($node, "SELECT min(attempts) >= 5 AND count(*) = 10 FROM outbox.parked k"
+			  . " JOIN outbox.endpoint_settings s USING (endpoint_id) WHERE s.name = '$name'"),
+		"$name: failed five times");
+	ask("SELECT outbox.alter_endpoint('$name', url => 'http://127.0.0.1:$receiver->{port}/ok/$name')") if $url;
+	$receiver->control(path => "/ok/$name", behave => '/ok') if !$url;
+	all_delivered($name, 10, "$name: delivered in the end");
+	is((sizes($name))[-1], 10, "$name: still together");
+}
+
 # ------------------------------------------------------------------ operators
 
 create('ops', '/status/500', "batch_size => 10, max_in_flight => 1, $slowly");

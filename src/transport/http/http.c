@@ -371,11 +371,7 @@ finish(OutboxTransfer *t, CURLcode code)
 		}
 	}
 	else
-	{
 		outbox_http_explain(t, code);
-		o->no_event_at_fault = o->failure != OUTBOX_FAILURE_TIMEOUT &&
-			o->failure != OUTBOX_FAILURE_PROTOCOL && o->failure != OUTBOX_FAILURE_CLOSED;
-	}
 	withdraw(t);
 
 	if (!was_answered)

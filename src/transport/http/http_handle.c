@@ -39,6 +39,10 @@ outbox_http_fail(OutboxTransfer *t, OutboxFailure failure, const char *words,
 	 const char *detail)
 {
 	t->outcome.failure = failure;
+
+	/* Did it fail before the receiver had seen any event? */
+	t->outcome.no_event_at_fault = failure != OUTBOX_FAILURE_TIMEOUT &&
+		failure != OUTBOX_FAILURE_PROTOCOL && failure != OUTBOX_FAILURE_CLOSED;
 	snprintf(t->outcome.error, sizeof(t->outcome.error), "%s%s%s",
 			 words, detail[0] ? ": " : "", detail);
 }
