@@ -7,7 +7,6 @@ use OutboxTest;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
-use Time::HiRes qw(usleep);
 
 my $node = outbox_node('main');
 my $receiver = OutboxTest::Receiver->new('main');
@@ -19,6 +18,18 @@ sub ask
 	return $node->safe_psql('postgres', $sql);
 }
 
+# How often a process is seen waiting for a lock, within 2.5 s
+ask(<<'SQL');
+CREATE FUNCTION public.waits(worker int) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE n bigint := 0;
+BEGIN
+	FOR i IN 1 .. 100 LOOP
+		n := n + (SELECT count(*) FROM pg_locks WHERE pid = worker AND NOT granted);
+		PERFORM pg_sleep(0.025);
+	END LOOP;
+	RETURN n;
+END $$
+SQL
 endpoint($node, $receiver, 'ok', '/ok/a', "topics => '{ok.*}'");
 endpoint($node, $receiver, 'slow', '/slow/b?ms=3000', "topics => '{slow.*}'");
 endpoint($node, $receiver, 'retry', '/ok/c', "topics => '{retry.*}', backoff_base => '20 ms', backoff_max => '20 ms'");
@@ -38,7 +49,8 @@ foreach my $what ('TABLE outbox.events_0', 'TABLE outbox.events_1', 'INDEX outbo
 	wait_status($node, $retry, 'retrying', "$what: a delivery waits for its retry");
 	$session->query_safe("BEGIN; REINDEX $what");
 	$receiver->control(path => '/ok/c', behave => '/ok');
-	usleep(2_500_000);    # as long as it took a waiting worker to end
+	# For as long as it took a waiting worker to end
+	is(ask("SELECT public.waits($pid)"), '0', "$what: the worker waits for no lock");
 	is(worker_pid($node), $pid, "$what: the worker lives while it is made anew");
 	my $longest = ask("SELECT COALESCE(extract(epoch FROM max(clock_timestamp() - last_loop_at)), 0) FROM outbox.worker_slots()");
 	cmp_ok($longest, '<', 1.5, "$what: and its loop goes round");
