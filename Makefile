@@ -17,9 +17,9 @@ PGFILEDESC = "outbox - transactional outbox with webhook delivery"
 # The sources are in folders: src/README.md says what each owns.  No two files
 # have one name, because PGXS keeps what a file depends on by its name alone.
 DIRS = src $(patsubst %/,%,$(wildcard src/*/ src/*/*/))
-HEADERS = $(wildcard $(DIRS:%=%/*.h))
-SOURCES = $(sort $(wildcard $(DIRS:%=%/*.c)))
-OBJS = $(SOURCES:.c=.o)
+C_HEADERS = $(wildcard $(DIRS:%=%/*.h))
+C_SOURCES = $(sort $(wildcard $(DIRS:%=%/*.c)))
+OBJS = $(C_SOURCES:.c=.o)
 
 # sql/ holds the install scripts and the inputs of pg_regress side by side.
 REGRESS = $(patsubst sql/%.sql,%,$(sort $(filter-out sql/outbox--%,$(wildcard sql/*.sql))))
@@ -53,7 +53,7 @@ ifneq ($(wildcard $(PGXS)),)
 include $(PGXS)
 
 # PGXS tracks headers only when PostgreSQL was configured to.
-$(OBJS) $(OBJS:.o=.bc): $(HEADERS)
+$(OBJS) $(OBJS:.o=.bc): $(C_HEADERS)
 
 # Unit tests need no server.  A test names what it is linked with in a comment:
 # "links: src/transport/address.c src/base/names.c".
@@ -62,7 +62,7 @@ UNIT_LIBS = -L$(pkglibdir) -L$(libdir) -lpgcommon -lpgport $(SHLIB_LINK) -lm
 
 unit: $(UNIT_TESTS)
 
-build/unit/%: test/unit/%.c $(wildcard test/unit/*.h) $(SOURCES) $(HEADERS)
+build/unit/%: test/unit/%.c $(wildcard test/unit/*.h) $(C_SOURCES) $(C_HEADERS)
 	@mkdir -p build/unit
 	$(CC) -Isrc $(CPPFLAGS) -I$(includedir_server) $(CFLAGS) $(UNIT_CFLAGS) -o $@ $< \
 		$(shell sed -n 's/.*links: *\([^*]*\).*/\1/p' $<) $(UNIT_LIBS)
@@ -73,7 +73,7 @@ build/unit/%: test/unit/%.c $(wildcard test/unit/*.h) $(SOURCES) $(HEADERS)
 FUZZ = $(patsubst test/fuzz/%.c,%,$(filter-out test/fuzz/driver.c,$(wildcard test/fuzz/*.c)))
 FUZZ_CFLAGS = -g -O1 -fsanitize=address,undefined -fno-sanitize-recover=all -ffunction-sections -fdata-sections
 FUZZ_LINK = $(shell sed -n 's/.*links: *\([^*]*\).*/\1/p' $<) -Wl,--gc-sections $(UNIT_LIBS)
-FUZZ_NEEDS = $(wildcard test/fuzz/*.h test/unit/*.h) $(SOURCES) $(HEADERS)
+FUZZ_NEEDS = $(wildcard test/fuzz/*.h test/unit/*.h) $(C_SOURCES) $(C_HEADERS)
 
 unit: $(FUZZ:%=build/unit/test_fuzz_%)
 fuzz: $(FUZZ:%=build/fuzz/%)
