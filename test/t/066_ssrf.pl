@@ -177,8 +177,10 @@ is(ask("SELECT count(*) FROM outbox.attempts WHERE event_id = '$id'"), $n, "$n r
 is( ask("SELECT string_agg(DISTINCT url || ' ' || coalesce(error, 'delivered'), E'\\n')"
 		  . " FROM outbox.attempts a JOIN outbox.endpoints e ON e.name = a.endpoint"
 		  . " WHERE event_id = '$id' AND coalesce(error, '') !~ 'address (in the URL|that the name resolves to) is .* outbox.allowed_networks does not name it'"
-		  . " AND NOT (url ~ '[0-9][.]/' AND error ~ '^could not resolve host|while resolving the host')"),
+		  . " AND NOT (url ~ '[0-9][.]/' AND error = 'could not resolve host') AND error !~ 'while resolving the host'"),
 	'', 'each is refused when it is to be connected to');
+cmp_ok(ask("SELECT count(*) FROM outbox.attempts WHERE event_id = '$id' AND error ~ 'while resolving the host'"),
+	'<', $n / 10, 'or its name was not known in time, on a machine that is busy');
 is(scalar(() = connections()), $before, 'and nobody was connected to');
 is( ask("SELECT count(DISTINCT error) > 10 FROM outbox.attempts WHERE event_id = '$id'"),
 	't', 'for reasons of their own');
