@@ -58,7 +58,8 @@ $(OBJS) $(OBJS:.o=.bc): $(C_HEADERS)
 # Unit tests need no server.  A test names what it is linked with in a comment:
 # "links: src/transport/address.c src/base/names.c".
 UNIT_TESTS = $(patsubst test/unit/%.c,build/unit/%,$(wildcard test/unit/test_*.c))
-UNIT_LIBS = -L$(pkglibdir) -L$(libdir) -lpgcommon -lpgport $(SHLIB_LINK) -lm
+# Some builds of PostgreSQL have libraries that no position-independent program can take.
+UNIT_LIBS = -no-pie -L$(pkglibdir) -L$(libdir) -lpgcommon -lpgport $(SHLIB_LINK) -lm
 
 unit: $(UNIT_TESTS)
 
@@ -85,7 +86,7 @@ build/unit/test_fuzz_%: test/fuzz/%.c test/fuzz/driver.c $(FUZZ_NEEDS)
 build/fuzz/%: test/fuzz/%.c $(FUZZ_NEEDS)
 	@mkdir -p build/fuzz
 	clang -Isrc $(CPPFLAGS) -I$(includedir_server) $(PG_CFLAGS) $(FUZZ_CFLAGS) -fsanitize=fuzzer \
-		-no-pie -Wl,--unresolved-symbols=ignore-all -o $@ $< $(FUZZ_LINK)
+		-Wl,--unresolved-symbols=ignore-all -o $@ $< $(FUZZ_LINK)
 
 else
 

@@ -30,6 +30,15 @@ outbox_int8_array(const int64 *values, int n)
 										   TYPALIGN_DOUBLE));
 }
 
+int
+outbox_compare_int8(const void *a, const void *b)
+{
+	int64		x = *(const int64 *) a;
+	int64		y = *(const int64 *) b;
+
+	return x < y ? -1 : x > y;
+}
+
 /*
  * True if the table has triggers for an inserted row that are not the
  * extension's.  Tools that copy a table while it is written to, as pg_repack

@@ -64,6 +64,9 @@ row_is(OutboxColumns row, int i, const char *what)
 
 extern Datum outbox_int8_array(const int64 *values, int n);
 
+/* For qsort() and bsearch() of int64. */
+extern int	outbox_compare_int8(const void *a, const void *b);
+
 /*
  * Appends rows to one of our own tables: one WAL record for a page of them.
  * The values stand one row after the other.

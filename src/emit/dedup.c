@@ -212,8 +212,6 @@ outbox_dedup_sweep(TimestampTz now)
 	Relation	rel;
 	BlockNumber blocks;
 
-	if (now < outbox_dedup_next_time())
-		return;
 	sweep_at = now + SWEEP_EVERY;
 	if (!outbox_txn_begin(true))
 		return;

@@ -42,7 +42,7 @@
 static TimestampTz first_time;
 static pg_uuid_t first_id;
 
-static TimestampTz read_not_before;		/* not announced: look anyway */
+static TimestampTz look_at;		/* not announced: look anyway */
 static TimestampTz again_at;	/* locks: not before */
 static bool careful;			/* each by itself: together they failed */
 static Datum epochs;			/* int8[]: those of this log */
@@ -75,14 +75,14 @@ outbox_schedule_init(int64 epoch, bool zero)
 void
 outbox_schedule_begin(void)
 {
-	read_not_before = 0;
+	look_at = 0;
 }
 
 void
 outbox_schedule_failed(void)
 {
 	careful = true;
-	read_not_before = 0;				/* what was due was taken out of shared memory */
+	look_at = 0;				/* what was due was taken out of shared memory */
 }
 
 TimestampTz
@@ -90,7 +90,7 @@ outbox_schedule_next_time(OutboxDatabase *db)
 {
 	TimestampTz due = (TimestampTz) pg_atomic_read_u64(&db->due_at);
 
-	return Max(Min(due, read_not_before), again_at);
+	return Max(Min(due, look_at), again_at);
 }
 
 static void
@@ -188,30 +188,21 @@ append_one(void *arg)
 		delete_moved(&m->id, 1);
 }
 
-/*
- * It cannot enter the log: it stays where it is, with the reason, and is tried
- * again after as long as this has gone on, at least a second while another
- * transaction is in the way, else a minute, and at most a day.
- */
+/* The event cannot enter the log.  It stays where it is, with the reason. */
 static void
 set_aside(Datum id, const char *error, bool locked)
 {
 	static SPIPlanPtr plan;
-	Datum		values[3] = {id, CStringGetTextDatum(error), Int32GetDatum(locked ? 1 : 60)};
+	Datum		values[3] = {id, CStringGetTextDatum(error), Int32GetDatum(OUTBOX_SET_ASIDE_SECS(locked))};
 
 	(void) outbox_plan_run(&plan,
-						   "UPDATE outbox.scheduled s SET error = $2,"
-						   " failed_at = COALESCE(s.failed_at, pg_catalog.now()),"
-						   " retry_at = pg_catalog.now() OPERATOR(pg_catalog.+)"
-						   " LEAST(GREATEST(pg_catalog.make_interval(secs => $3),"
-						   " pg_catalog.now() OPERATOR(pg_catalog.-) s.failed_at),"
-						   " pg_catalog.make_interval(days => 1))"
-						   " WHERE s.id OPERATOR(pg_catalog.=) $1",
+						   "UPDATE outbox.scheduled" OUTBOX_SET_ASIDE
+						   " WHERE id OPERATOR(pg_catalog.=) $1",
 						   3, (Oid[]) {UUIDOID, TEXTOID, INT4OID}, values, NULL);
 }
 
 /*
- * Anybody who may emit can give an event of its own the id of this one.  A
+ * Every role that may emit can give an event of its own the id of this one.  A
  * transaction that has and is open is not waited for.
  */
 static bool
@@ -312,11 +303,9 @@ void
 outbox_schedule_step(OutboxDatabase *db, TimestampTz now)
 {
 	TimestampTz due;
-	bool		look = now >= read_not_before;
+	bool		look = now >= look_at;
 	bool		stuck = false;
 
-	if (now < outbox_schedule_next_time(db))
-		return;
 	if (!begin())
 	{
 		again_at = now + OUTBOX_RETRY_LOCKS_AFTER;
@@ -349,7 +338,7 @@ outbox_schedule_step(OutboxDatabase *db, TimestampTz now)
 	{
 		TimestampTz then = GetCurrentTimestamp();
 
-		read_not_before = then + Max(outbox_wakeup_interval * INT64CONST(1000),
+		look_at = then + Max(outbox_wakeup_interval * INT64CONST(1000),
 							 (then - now) * LOOK_SHARE);
 	}
 }

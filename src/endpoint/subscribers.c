@@ -114,6 +114,13 @@ outbox_subscribes(const OutboxEndpoint *ep, const char *topic, size_t len)
 	return outbox_topic_in_list(topic, len, ep->config.patterns, ep->config.npatterns);
 }
 
+bool
+outbox_subscribers_include(const OutboxEndpoint *ep, const char *topic, size_t len,
+						   OutboxRow *row)
+{
+	return outbox_subscribes(ep, topic, len) && outbox_passes(ep, row) != OUTBOX_FILTER_NO;
+}
+
 static OutboxSubscribers *
 remember(const char *topic, OutboxEndpoint **ep, int n, OutboxOtherSubscriber **other,
 		 int nother)

@@ -55,4 +55,8 @@ extern bool outbox_subscribers_elsewhere(const OutboxSubscribers *s, OutboxRow *
 extern bool outbox_subscribes(const OutboxEndpoint *ep, const char *topic, size_t len);
 extern OutboxFilterResult outbox_passes(const OutboxEndpoint *ep, OutboxRow *row);
 
+/* Both: does the endpoint get this event? */
+extern bool outbox_subscribers_include(const OutboxEndpoint *ep, const char *topic,
+									   size_t len, OutboxRow *row);
+
 #endif							/* OUTBOX_SUBSCRIBERS_H */

@@ -58,10 +58,10 @@ outbox_log_end(void)
 	return lsn;
 }
 
-bool
-outbox_log_durable(XLogRecPtr lsn)
+XLogRecPtr
+outbox_log_flush(XLogRecPtr lsn)
 {
 	if (lsn > GetFlushRecPtr(NULL))
 		XLogFlush(lsn);
-	return !outbox_standbys_required() || outbox_standbys_lsn() >= lsn;
+	return outbox_standbys_required() ? Min(lsn, outbox_standbys_lsn()) : lsn;
 }

@@ -19,7 +19,10 @@ extern XLogRecPtr outbox_log_end(void);
  */
 extern XLogRecPtr outbox_commit_lsn(uint64 xid, const OutboxTick *tick);
 
-/* Flushes up to 'lsn' if need be.  True: the standbys that are asked for have it, too. */
-extern bool outbox_log_durable(XLogRecPtr lsn);
+/*
+ * Flushes up to 'lsn' if need be.  Returns how far the WAL is durable then, here and
+ * on the standbys that are asked for: 'lsn', or a place before it.
+ */
+extern XLogRecPtr outbox_log_flush(XLogRecPtr lsn);
 
 #endif							/* OUTBOX_DURABLE_H */

@@ -99,15 +99,6 @@ fetch_kept(Datum array, FetchState *st)
 	}
 }
 
-static int
-compare_seqs(const void *a, const void *b)
-{
-	int64		x = *(const int64 *) a;
-	int64		y = *(const int64 *) b;
-
-	return x < y ? -1 : x > y;
-}
-
 static void
 fetch(const int64 *seqs, int n, FetchState *st)
 {
@@ -126,9 +117,9 @@ fetch(const int64 *seqs, int n, FetchState *st)
 		nfound = st->n;
 		if (nfound < n)
 		{
-			qsort(st->found, nfound, sizeof(int64), compare_seqs);
+			qsort(st->found, nfound, sizeof(int64), outbox_compare_int8);
 			for (int i = 0; i < n; i++)
-				if (bsearch(&seqs[i], st->found, nfound, sizeof(int64), compare_seqs) == NULL)
+				if (bsearch(&seqs[i], st->found, nfound, sizeof(int64), outbox_compare_int8) == NULL)
 					missing[nmissing++] = seqs[i];
 			fetch_kept(outbox_int8_array(missing, nmissing), st);
 		}

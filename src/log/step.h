@@ -48,6 +48,21 @@ extern bool outbox_step_try_part(OutboxStepBody body, void *arg, OutboxStepError
 /* True if the failure is a lock that another transaction has. */
 extern bool outbox_step_was_locked(const OutboxStepError *failure);
 
+/*
+ * What an UPDATE sets of a row that cannot be worked off: $2 is the reason, $3 the
+ * shortest wait in seconds.  The row is tried again after as long as this has gone
+ * on, at most a day.
+ */
+#define OUTBOX_SET_ASIDE \
+	" SET error = $2, failed_at = COALESCE(failed_at, pg_catalog.now())," \
+	" retry_at = pg_catalog.now() OPERATOR(pg_catalog.+)" \
+	" LEAST(GREATEST(pg_catalog.make_interval(secs => $3)," \
+	" pg_catalog.now() OPERATOR(pg_catalog.-) failed_at)," \
+	" pg_catalog.make_interval(days => 1))"
+
+/* Its $3: another transaction's lock ends soon, anything else takes longer. */
+#define OUTBOX_SET_ASIDE_SECS(locked) ((locked) ? 1 : 60)
+
 /* Puts a step on hold, or what it does for one endpoint; 0: all of it. */
 extern void outbox_step_hold(OutboxStep step, int32 endpoint_id, const OutboxStepError *failure);
 

@@ -341,7 +341,9 @@ assign(OutboxEndpoint *ep, const OutboxEndpointRow *s)
 void
 outbox_catalog_assign(OutboxEndpoint *ep, const OutboxEndpointRow *s)
 {
-	const OutboxEndpoint was = *ep;
+	const OutboxEndpointConfig config = ep->config;
+	const OutboxEndpointStatus status = ep->status;
+	const OutboxPace pace = ep->pace;
 
 	PG_TRY();
 	{
@@ -349,7 +351,9 @@ outbox_catalog_assign(OutboxEndpoint *ep, const OutboxEndpointRow *s)
 	}
 	PG_CATCH();
 	{
-		*ep = was;
+		ep->config = config;
+		ep->status = status;
+		ep->pace = pace;
 		PG_RE_THROW();
 	}
 	PG_END_TRY();

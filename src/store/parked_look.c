@@ -73,15 +73,6 @@ wants_retries(const OutboxEndpoint *ep)
 	return !ep->queue.retries_all && ep->queue.nretries <= room / 4;
 }
 
-static int
-compare_int8(const void *a, const void *b)
-{
-	int64		x = *(const int64 *) a;
-	int64		y = *(const int64 *) b;
-
-	return x < y ? -1 : x > y;
-}
-
 /*
  * The next ones, in the order of their time.  A group of a batch that the bound
  * parts comes back in two parts.
@@ -96,7 +87,7 @@ read_retries(OutboxEndpoint *ep)
 	Datum		args[4] = {Int32GetDatum(ep->id), TimestampTzGetDatum(ep->queue.retries_due),
 		Int64GetDatum(ep->queue.retries_seq), Int64GetDatum(room)};
 
-	qsort(loaded, n, sizeof(int64), compare_int8);
+	qsort(loaded, n, sizeof(int64), outbox_compare_int8);
 	outbox_plan_run(&plan,
 					"SELECT p.seq, p.key, p.next_attempt_at, p.batch FROM outbox.parked p"
 					OF_ENDPOINT IS("retrying")
@@ -113,7 +104,7 @@ read_retries(OutboxEndpoint *ep)
 
 		ep->queue.retries_due = due;
 		ep->queue.retries_seq = seq;
-		if (bsearch(&seq, loaded, n, sizeof(int64), compare_int8) ||
+		if (bsearch(&seq, loaded, n, sizeof(int64), outbox_compare_int8) ||
 			outbox_parked_is_gone(ep->id, seq))
 			continue;
 

@@ -31,7 +31,7 @@
 /* Dead letters of one step: requests wait meanwhile. */
 #define STEP_EVENTS 500
 
-static TimestampTz read_not_before;
+static TimestampTz look_at;
 static TimestampTz wait_until;	/* outcomes have to be settled first */
 static bool more;				/* somebody is still before 'cut' */
 static int64 cut;				/* retained from here on is all that may be */
@@ -41,7 +41,7 @@ outbox_backlog_next_time(void)
 {
 	if (outbox_max_backlog_size < 0)
 		return DT_NOEND;
-	return Max(wait_until, more ? 0 : read_not_before);
+	return Max(wait_until, more ? 0 : look_at);
 }
 
 /* The lowest number from which on the log is no larger than allowed. */
@@ -96,8 +96,6 @@ outbox_backlog_step(TimestampTz now)
 {
 	int			n = 0;
 
-	if (now < outbox_backlog_next_time())
-		return true;
 	/* What is dead stays in memory until it is settled: there is a bound to it. */
 	if (outbox_loop.traffic.unsettled >= 4 * OUTBOX_SETTLE_AFTER)
 	{
@@ -107,16 +105,15 @@ outbox_backlog_step(TimestampTz now)
 	if (!outbox_txn_begin(false))
 		return false;
 	outbox_lock_indexes(OUTBOX_TABLE_EVENTS_0, OUTBOX_TABLE_EVENTS_2);
-	if (now >= read_not_before)
+	if (now >= look_at)
 	{
 		cut = find_cut();
-		read_not_before = now + LOOK_EVERY;
+		look_at = now + LOOK_EVERY;
 	}
 	more = false;
 	for (int i = 0; cut > 0 && i < outbox_loop.roster.n; i++)
 	{
 		OutboxEndpoint *ep = outbox_loop.roster.endpoints[i];
-
 		int64		place;
 
 		if (ep->member.dropped || ep->member.recreate || (ep->feed.attached && ep->feed.window_count == 0) ||

@@ -136,6 +136,7 @@ send(OutboxEndpoint *ep, OutboxDelivery *d, TimestampTz now)
 	size_t		cost = REQUEST_BYTES + outbox_payload_cost(d->event, ep->config.request.format);
 	bool		gone = false;
 	OutboxEvent *event = NULL;
+	const OutboxTransport *transport = ep->config.target.transport;
 	OutboxTransfer *t = NULL;
 	const char *body;
 	const char *problem;
@@ -150,7 +151,7 @@ send(OutboxEndpoint *ep, OutboxDelivery *d, TimestampTz now)
 		return true;
 	}
 	if (event)
-		t = ep->config.target.transport->acquire();
+		t = transport->acquire();
 	if (t == NULL)
 	{
 		if (event)
@@ -160,12 +161,12 @@ send(OutboxEndpoint *ep, OutboxDelivery *d, TimestampTz now)
 	}
 	body = outbox_request_body(event, ep->config.request.format, &len);
 	outbox_payload_used(event);
-	problem = outbox_request_headers(ep->config.target.transport->headers(t), event, &ep->config.request,
+	problem = outbox_request_headers(transport->headers(t), event, &ep->config.request,
 									 d->attempts + 1, d->redelivery,
 									 timestamptz_to_time_t(now), body, len);
 	if (problem)
 	{
-		ep->config.target.transport->release(t);
+		transport->release(t);
 		outbox_page_unref(event->page);
 		outbox_outcome_dead(ep, d, "invalid event", problem);
 		outbox_loop.traffic.unsettled++;
@@ -176,7 +177,7 @@ send(OutboxEndpoint *ep, OutboxDelivery *d, TimestampTz now)
 	d->sent_len = len;
 	begin_flight(ep, REQUEST_BYTES, len);
 	OUTBOX_CRASH_POINT("send.begin");
-	ep->config.target.transport->start(t, &ep->config.target, body, len, d);
+	transport->start(t, &ep->config.target, body, len, d);
 	OUTBOX_CRASH_POINT("send.started");
 	return true;
 }
@@ -185,7 +186,8 @@ static bool
 send_batch(OutboxBatch *b, TimestampTz now)
 {
 	OutboxEndpoint *ep = b->endpoint;
-	OutboxTransfer *t = ep->config.target.transport->acquire();
+	const OutboxTransport *transport = ep->config.target.transport;
+	OutboxTransfer *t = transport->acquire();
 	const char *problem;
 
 	if (t == NULL)
@@ -193,19 +195,19 @@ send_batch(OutboxBatch *b, TimestampTz now)
 		outbox_batch_put_back(b);
 		return false;
 	}
-	problem = outbox_request_batch_headers(ep->config.target.transport->headers(t), b->id, &ep->config.request,
+	problem = outbox_request_batch_headers(transport->headers(t), b->id, &ep->config.request,
 										   b->attempt, timestamptz_to_time_t(now),
 										   b->body.bytes, b->body.len);
 	if (problem)
 	{
-		ep->config.target.transport->release(t);
+		transport->release(t);
 		outbox_loop.traffic.unsettled += b->n;
 		outbox_batch_dead(b, "invalid event", problem);
 		return true;
 	}
 	b->transfer = t;
 	begin_flight(ep, BATCH_REQUEST_BYTES, b->body.len);
-	ep->config.target.transport->start(t, &ep->config.target, b->body.bytes, b->body.len, b->members[0].delivery);
+	transport->start(t, &ep->config.target, b->body.bytes, b->body.len, b->members[0].delivery);
 	OUTBOX_CRASH_POINT("batch.started");
 	return true;
 }

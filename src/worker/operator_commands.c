@@ -168,24 +168,17 @@ carry_out_and_delete(void *arg)
 			" command_id OPERATOR(pg_catalog.=) $2 AND $1 IS NOT NULL", 0, c->id);
 }
 
-/*
- * It stays where it is, with the reason, and is tried again after as long as this
- * has gone on, at least a second while another transaction is in the way, else a
- * minute, and at most a day.
- */
+/* The command failed.  It stays where it is, with the reason. */
 static void
 set_aside(const Command *c, const OutboxStepError *failure)
 {
-	Datum		args[3] = {Int64GetDatum(c->id), CStringGetTextDatum(failure->message),
-	Int32GetDatum(outbox_step_was_locked(failure) ? 1 : 60)};
+	Datum		args[3] = {
+		Int64GetDatum(c->id), CStringGetTextDatum(failure->message),
+		Int32GetDatum(OUTBOX_SET_ASIDE_SECS(outbox_step_was_locked(failure)))
+	};
 
-	outbox_query("UPDATE outbox.commands c SET error = $2,"
-				 " failed_at = COALESCE(c.failed_at, pg_catalog.now()),"
-				 " retry_at = pg_catalog.now() OPERATOR(pg_catalog.+)"
-				 " LEAST(GREATEST(pg_catalog.make_interval(secs => $3),"
-				 " pg_catalog.now() OPERATOR(pg_catalog.-) c.failed_at),"
-				 " pg_catalog.make_interval(days => 1))"
-				 " WHERE c.command_id OPERATOR(pg_catalog.=) $1",
+	outbox_query("UPDATE outbox.commands" OUTBOX_SET_ASIDE
+				 " WHERE command_id OPERATOR(pg_catalog.=) $1",
 				 3, (Oid[]) {INT8OID, TEXTOID, INT4OID}, args, NULL);
 }
 

@@ -321,7 +321,7 @@ counter_wants(void *arg, const char *topic, size_t len, OutboxRow *row)
 {
 	OutboxEndpoint *ep = arg;
 
-	if (outbox_subscribes(ep, topic, len) && outbox_passes(ep, row) != OUTBOX_FILTER_NO &&
+	if (outbox_subscribers_include(ep, topic, len, row) &&
 		!outbox_parked_is_cancelled(ep, outbox_row_seq(row)))
 		count_event(ep, row);
 	return NULL;

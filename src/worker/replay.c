@@ -157,8 +157,7 @@ replay_wants(void *arg, const char *topic, size_t len, OutboxRow *row)
 		!outbox_topic_in_list(topic, len, page->replay->patterns,
 							  page->replay->npatterns))
 		return NULL;
-	return outbox_subscribes(page->ep, topic, len) &&
-		outbox_passes(page->ep, row) != OUTBOX_FILTER_NO ? arg : NULL;
+	return outbox_subscribers_include(page->ep, topic, len, row) ? arg : NULL;
 }
 
 static void

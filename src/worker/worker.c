@@ -102,7 +102,7 @@ delivery_ended(OutboxEndpoint *ep, TimestampTz now)
 /* ------------------------------------------------------------ the steps */
 
 static void
-rest_after_read(int64 usec)
+put_off_reading(int64 usec)
 {
 	read_not_before = Min(read_not_before + usec, GetCurrentTimestamp() + LOOK_REST_MAX);
 }
@@ -153,7 +153,7 @@ read_log(void *arg)
 		seen_emitted = r->emitted;
 		wakeup_at = r->now + outbox_wakeup_interval * INT64CONST(1000);
 		read_not_before = Max(read_not_before, r->now - LOOK_BURST);
-		rest_after_read(Min((GetCurrentTimestamp() - r->now) * LOOK_SHARE * Min(answered, LOOK_REST),
+		put_off_reading(Min((GetCurrentTimestamp() - r->now) * LOOK_SHARE * Min(answered, LOOK_REST),
 					   LOOK_REST));
 	}
 }
@@ -223,10 +223,10 @@ check_durability(void)
 
 	needed_lsn = Max(needed_lsn, outbox_fetched_lsn);
 	OUTBOX_CRASH_POINT("flush.begin");
-	durable = outbox_log_durable(needed_lsn) ? needed_lsn :
-		Max(outbox_durable_lsn, outbox_standbys_lsn());
+	durable = outbox_log_flush(needed_lsn);
+	durable = Max(durable, outbox_durable_lsn);
 	OUTBOX_CRASH_POINT("flush.done");
-	rest_after_read((GetCurrentTimestamp() - begun) * FLUSH_SHARE);
+	put_off_reading((GetCurrentTimestamp() - begun) * FLUSH_SHARE);
 	report_state();
 	may = outbox_enabled && durable >= send_from_lsn && !outbox_standbys_missing();
 	if (durable != outbox_durable_lsn || may != outbox_loop.traffic.sending_allowed)

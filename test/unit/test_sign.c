@@ -16,6 +16,7 @@
  * What signature.c wants of a server.  Nothing here throws: an error ends the test.
  */
 MemoryContext TopMemoryContext = NULL;
+MemoryContext CurrentMemoryContext = NULL;
 
 extern int	pg_lltoa(int64 value, char *a);
 
