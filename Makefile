@@ -100,13 +100,13 @@ endif
 # --- everything below sets up what it needs -------------------------------
 
 setup:
-	@test/setup
+	@test/bin/setup
 
 test:
-	@PG_CONFIG='$(PG_CONFIG)' test/run
+	@PG_CONFIG='$(PG_CONFIG)' test/bin/run
 
 torture:
-	@PG_CONFIG='$(PG_CONFIG)' test/run torture
+	@PG_CONFIG='$(PG_CONFIG)' test/bin/run torture
 
 demo:
 	@PG_CONFIG='$(PG_CONFIG)' demo/run
@@ -116,8 +116,8 @@ bench:
 
 # Debezium, from Maven, reads the log as doc/cdc.md says.
 clients:
-	@test/setup clients
-	@PG_CONFIG='$(PG_CONFIG)' OUTBOX_TEST_CLIENTS=1 TESTS=130_cdc test/run tap
+	@test/bin/setup clients
+	@PG_CONFIG='$(PG_CONFIG)' OUTBOX_TEST_CLIENTS=1 TESTS=130_cdc test/bin/run tap
 
 # Takes each guard out of a copy and expects a test to turn red; MUTANTS=tick
 # tries some.
@@ -127,25 +127,25 @@ mutants:
 # Writes down who may do what, and what was counted: read what changes before it
 # is committed.
 permissions counts:
-	@PG_CONFIG='$(PG_CONFIG)' ACCEPT=1 TESTS='055 056 057 058 066' test/run tap
+	@PG_CONFIG='$(PG_CONFIG)' ACCEPT=1 TESTS='055 056 057 058 066' test/bin/run tap
 
 # The suite under AddressSanitizer and UBSan, a part of it under valgrind; nothing
 # of it is installed.  STAGES='unit regress' and TESTS='001 062' run some.
 asan valgrind:
-	@PG_CONFIG='$(PG_CONFIG)' test/checked $@ $(STAGES)
+	@PG_CONFIG='$(PG_CONFIG)' test/bin/checked $@ $(STAGES)
 
-# The README's commands in minimal Debian roots, see test/fresh; ROOTS='--demo
+# The README's commands in minimal Debian roots, see test/bin/fresh; ROOTS='--demo
 # trixie' runs some.
 fresh:
-	@test/fresh $(ROOTS)
+	@test/bin/fresh $(ROOTS)
 
-# The suite on every PostgreSQL that the README claims, see test/matrix;
+# The suite on every PostgreSQL that the README claims, see test/bin/matrix;
 # VERSIONS='--smoke 18' runs a part on some.
 matrix:
-	@PG_CONFIG='$(PG_CONFIG)' test/matrix $(VERSIONS)
+	@PG_CONFIG='$(PG_CONFIG)' test/bin/matrix $(VERSIONS)
 
 format format-check:
-	@test/format $@
+	@test/bin/format $@
 
 help:
 	@echo "make                build"

@@ -4,7 +4,7 @@
  *	  not depend on each other's luck.
  *
  * Nothing in a normal build.  The test of crash points builds a library with
- * OUTBOX_CRASH_POINTS and the file test/crash_points/crash_point.c, and kills
+ * OUTBOX_CRASH_POINTS and the file test/shims/crash_point.c, and kills
  * at each place that it finds in the sources: a new one needs no entry
  * anywhere else.
  */

@@ -258,7 +258,7 @@ sub start_again
 	'the server starts again';
 }
 
-# Starts test/producer.py against a database.  Options: rate, sessions, keys,
+# Starts test/tools/producer.py against a database.  Options: rate, sessions, keys,
 # rollback, topic, set, dbname, seed, bulk, routes, mixed (''); seconds, where it is
 # not for as long as the test may take.
 sub start_producer
@@ -267,7 +267,7 @@ sub start_producer
 	my %option = (seconds => 3600, %given);
 	my $dbname = delete $option{dbname} // 'postgres';
 	my @command = (
-		'python3', "$top/test/producer.py", '--socket', $node->host, '--port',
+		'python3', "$top/test/tools/producer.py", '--socket', $node->host, '--port',
 		$node->port, '--dbname', $dbname, '--log', $log,
 		map { ("--$_", $option{$_} eq '' ? () : $option{$_}) } sort keys %option);
 	my $pid = fork // die "fork: $!";
@@ -427,7 +427,7 @@ sub check_history
 	rename "$dead.new", $dead or die "$dead: $!";
 
 	my @command = (
-		'python3', "$top/test/check_history.py", '--producer', $log,
+		'python3', "$top/test/tools/check_history.py", '--producer', $log,
 		'--journal', $receiver->{journal}, '--exists', $exists, '--dead',
 		$dead, '--max-duplicates', $option{max_duplicates} // 0,
 		($option{async_commit} ? '--async-commit' : ()),

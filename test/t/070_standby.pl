@@ -23,7 +23,7 @@ my $far = PostgreSQL::Test::Utils::tempdir_short();
 my $pid = fork // die "fork: $!";
 if ($pid == 0)
 {
-	exec 'python3', "$top/test/delay.py", '--from', "$far/.s.PGSQL." . $node->port,
+	exec 'python3', "$top/test/tools/delay.py", '--from', "$far/.s.PGSQL." . $node->port,
 	  '--to', $node->host . '/.s.PGSQL.' . $node->port, '--ms', 30
 	  or POSIX::_exit(127);
 }

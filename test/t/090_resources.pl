@@ -13,7 +13,7 @@ my $dir = PostgreSQL::Test::Utils::tempdir('resources');
 my $shim = "$dir/shortage.so";
 my $orders = "$dir/orders";
 
-system('cc', '-shared', '-fPIC', '-o', $shim, "$top/test/resources/shortage.c", '-ldl') == 0
+system('cc', '-shared', '-fPIC', '-o', $shim, "$top/test/shims/shortage.c", '-ldl') == 0
   or die "cc failed\n";
 
 # Written in place: the servers have the file mapped.

@@ -9,12 +9,12 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 my $dir = PostgreSQL::Test::Utils::tempdir('clock');
-my $shim = "$dir/clock_shim.so";
+my $shim = "$dir/clock.so";
 my $clock = "$dir/offset";
 my $log = "$dir/producer";
 my $offset = 0;
 
-system('cc', '-shared', '-fPIC', '-o', $shim, "$top/test/clock/clock_shim.c", '-ldl') == 0
+system('cc', '-shared', '-fPIC', '-o', $shim, "$top/test/shims/clock.c", '-ldl') == 0
   or die "cc failed\n";
 
 # Written in place: the servers have the file mapped.

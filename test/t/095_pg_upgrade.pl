@@ -22,8 +22,8 @@ sub leave_out
 my $old_config = $ENV{PG_CONFIG} || 'pg_config';
 my ($old_version) = qx{$old_config --version} =~ /PostgreSQL (\d+)/;
 leave_out("PostgreSQL $old_version is not older than 17") if $old_version >= 17;
-chomp(my $pg_config = qx{"$top/test/postgresql" --cached 17 2>/dev/null} // '');
-leave_out('PostgreSQL 17 is not to be had (test/postgresql 17 says why)') if $? != 0;
+chomp(my $pg_config = qx{"$top/test/bin/postgresql" --cached 17 2>/dev/null} // '');
+leave_out('PostgreSQL 17 is not to be had (test/bin/postgresql 17 says why)') if $? != 0;
 
 my $dir = PostgreSQL::Test::Utils::tempdir('upgrade');
 my $build = OutboxTest::Build->new("$dir/build", $pg_config);

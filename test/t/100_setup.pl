@@ -1,4 +1,4 @@
-# test/setup looks for what the build opens.  apt, sudo and what is on the machine
+# test/bin/setup looks for what the build opens.  apt, sudo and what is on the machine
 # are scripts here: what matters is what apt is asked for.
 use strict;
 use warnings;
@@ -70,7 +70,7 @@ sub setup
 	PostgreSQL::Test::Utils::append_to_file("$dir/hidden", "$hidden\n") if $hidden;
 	local $ENV{PATH} = "$dir/bin:$ENV{PATH}";
 	local $ENV{PG_CONFIG} = 'pg_config';
-	my $result = IPC::Run::run([ 'sh', "$top/test/setup" ], '>', \$out, '2>', \$err);
+	my $result = IPC::Run::run([ 'sh', "$top/test/bin/setup" ], '>', \$out, '2>', \$err);
 	my $asked = -e "$dir/asked" ? PostgreSQL::Test::Utils::slurp_file("$dir/asked") : '';
 	my ($installs) = $asked =~ /^install .*?((?: [a-z][\w.-]+)+)$/m;
 	return ($result ? 0 : 1, $installs // '', $err);

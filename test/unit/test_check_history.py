@@ -5,8 +5,8 @@ and none where there is none (TAP)."""
 import os
 import sys
 
-sys.path.insert(0, os.path.join(os.environ.get("OUTBOX_TOP", "."), "test"))
-sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
+sys.path.insert(0, os.path.join(os.environ.get("OUTBOX_TOP", "."), "test", "tools"))
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "tools"))
 
 from check_history import check  # noqa: E402
 

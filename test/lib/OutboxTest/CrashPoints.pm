@@ -35,7 +35,7 @@ sub build
 {
 	my $build = OutboxTest::Build->new(PostgreSQL::Test::Utils::tempdir('crash_points') . '/build');
 
-	$build->add('test/crash_points/crash_point.c', 'src');
+	$build->add('test/shims/crash_point.c', 'src');
 	$build->install('-DOUTBOX_CRASH_POINTS', '-DUSE_ASSERT_CHECKING=1');
 	return $build;
 }

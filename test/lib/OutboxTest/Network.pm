@@ -85,7 +85,7 @@ sub start
 	return $pid;
 }
 
-# A front of test/front.py: { port => ..., journal => file, pid => ... }.  The
+# A front of test/tools/front.py: { port => ..., journal => file, pid => ... }.  The
 # options are those of front.py; a true value of "proxy" is a flag.
 sub start_front
 {
@@ -93,7 +93,7 @@ sub start_front
 	my $dir = PostgreSQL::Test::Utils::tempdir('front');
 	my @flags = delete $option{proxy} ? ('--proxy') : ();
 	my $pid = start(
-		"$dir/ready", 'python3', "$OutboxTest::top/test/front.py", '--listen', $listen,
+		"$dir/ready", 'python3', "$OutboxTest::top/test/tools/front.py", '--listen', $listen,
 		'--to', $to, '--journal', "$dir/journal", '--ready', "$dir/ready", @flags,
 		map { ("--$_", $option{$_}) } sort keys %option);
 
@@ -116,7 +116,7 @@ sub start_dns
 	};
 
 	$zone->();
-	start("$dir/ready", 'python3', "$OutboxTest::top/test/dns.py", '--zone', "$dir/zone",
+	start("$dir/ready", 'python3', "$OutboxTest::top/test/tools/dns.py", '--zone', "$dir/zone",
 		'--journal', "$dir/journal", '--ready', "$dir/ready");
 	return ($zone, "$dir/journal");
 }

@@ -13,7 +13,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Time::HiRes qw(time usleep);
 
-# Where test/setup put Patroni, or undef.
+# Where test/bin/setup put Patroni, or undef.
 sub place
 {
 	my $cache = $ENV{OUTBOX_TEST_CACHE} || '/var/cache/outbox-test';

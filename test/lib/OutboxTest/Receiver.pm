@@ -1,6 +1,6 @@
 package OutboxTest::Receiver;
 
-# A receiver process (test/receiver.py) and its journal.
+# A receiver process (test/tools/receiver.py) and its journal.
 
 use strict;
 use warnings;
@@ -49,7 +49,7 @@ sub start
 {
 	my ($self) = @_;
 	my @command = (
-		'python3', "$OutboxTest::top/test/receiver.py", '--journal',
+		'python3', "$OutboxTest::top/test/tools/receiver.py", '--journal',
 		$self->{journal}, '--port-file', $self->{port_file}, '--port',
 		$self->{port}, '--seed', $self->{option}{seed} // 1,
 		map { $self->{option}{$_} ? "--$_" : () } qw(fsync brief));

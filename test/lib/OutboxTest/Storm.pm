@@ -524,7 +524,7 @@ sub judge
 	$self->write_skipped("$log.skipped");
 	my $report = "$log.report";
 	my $status = system(
-		join(' ', map { "'$_'" } 'python3', "$top/test/check_history.py", '--producer', $log,
+		join(' ', map { "'$_'" } 'python3', "$top/test/tools/check_history.py", '--producer', $log,
 			'--journal', $self->{receiver}{journal},
 			(map { ("--$_", "$log.$_") } qw(exists dead skipped delivered deaths)),
 			# when an endpoint starts over, requests are cut off after a second

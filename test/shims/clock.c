@@ -1,5 +1,5 @@
 /*
- * clock_shim.c
+ * clock.c
  *	  A wall clock that a test can set: preloaded into a server, it adds the
  *	  seconds that the file $OUTBOX_CLOCK holds.  The monotonic clock, which no
  *	  administrator can set either, stays as it is.
