@@ -127,7 +127,7 @@ mutants:
 # Writes down who may do what, and what was counted: read what changes before it
 # is committed.
 permissions counts:
-	@PG_CONFIG='$(PG_CONFIG)' ACCEPT=1 TESTS='055 056 057 058 066' test/bin/run tap
+	@PG_CONFIG='$(PG_CONFIG)' ACCEPT=1 TESTS='055 056 057 066 068' test/bin/run tap
 
 # The suite under AddressSanitizer and UBSan, a part of it under valgrind; nothing
 # of it is installed.  STAGES='unit regress' and TESTS='001 062' run some.
