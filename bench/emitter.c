@@ -32,16 +32,16 @@
 
 typedef struct Connection
 {
-	PGconn	   *pg;
-	bool		busy;
-	int64_t		number;
-	int64_t		sent_at;
-	int64_t		late;
+	PGconn *pg;
+	bool	busy;
+	int64_t number;
+	int64_t sent_at;
+	int64_t late;
 } Connection;
 
 static Connection connections[MAX_CONNECTIONS];
-static int	nconnections = 8;
-static FILE *out;
+static int		  nconnections = 8;
+static FILE		 *out;
 
 static void
 die(const char *what)
@@ -64,9 +64,9 @@ connect_all(const char *conninfo, const char *sql, int epfd)
 {
 	for (int i = 0; i < nconnections; i++)
 	{
-		Connection *c = &connections[i];
+		Connection		  *c = &connections[i];
 		struct epoll_event ev = {.events = EPOLLIN, .data.ptr = c};
-		PGresult   *res;
+		PGresult		  *res;
 
 		c->pg = PQconnectdb(conninfo);
 		if (PQstatus(c->pg) != CONNECTION_OK)
@@ -104,8 +104,8 @@ send_one(Connection *c, int64_t number, int64_t due)
 static bool
 receive(Connection *c)
 {
-	PGresult   *res;
-	int64_t		at = now_ns(CLOCK_REALTIME);
+	PGresult *res;
+	int64_t	  at = now_ns(CLOCK_REALTIME);
 
 	if (!PQconsumeInput(c->pg))
 		die(PQerrorMessage(c->pg));
@@ -130,21 +130,21 @@ receive(Connection *c)
 int
 main(int argc, char **argv)
 {
-	const char *conninfo = NULL;
-	const char *sql = NULL;
-	const char *path = NULL;
-	double		rate = 100;
-	double		seconds = 10;
+	const char		  *conninfo = NULL;
+	const char		  *sql = NULL;
+	const char		  *path = NULL;
+	double			   rate = 100;
+	double			   seconds = 10;
 	struct epoll_event ev = {.events = EPOLLIN, .data.ptr = NULL};
-	struct itimerspec tick = {0};
-	int64_t		interval;
-	int64_t		begun;
-	int64_t		total;
-	int64_t		sent = 0;
-	int64_t		done = 0;
-	int			timer;
-	int			epfd;
-	int			opt;
+	struct itimerspec  tick = {0};
+	int64_t			   interval;
+	int64_t			   begun;
+	int64_t			   total;
+	int64_t			   sent = 0;
+	int64_t			   done = 0;
+	int				   timer;
+	int				   epfd;
+	int				   opt;
 
 	while ((opt = getopt(argc, argv, "d:q:o:r:s:c:")) != -1)
 	{
@@ -175,7 +175,8 @@ main(int argc, char **argv)
 	if (!conninfo || !sql || !path || rate <= 0 || nconnections < 1 ||
 		nconnections > MAX_CONNECTIONS)
 	{
-		fprintf(stderr, "usage: emitter -d CONNINFO -q SQL -o FILE"
+		fprintf(stderr,
+				"usage: emitter -d CONNINFO -q SQL -o FILE"
 				" [-r PER-SECOND] [-s SECONDS] [-c CONNECTIONS]\n");
 		return 2;
 	}
@@ -200,12 +201,12 @@ main(int argc, char **argv)
 	while (done < total)
 	{
 		struct epoll_event events[MAX_CONNECTIONS + 1];
-		int			n = epoll_wait(epfd, events, MAX_CONNECTIONS + 1, -1);
-		int64_t		now;
+		int				   n = epoll_wait(epfd, events, MAX_CONNECTIONS + 1, -1);
+		int64_t			   now;
 
 		for (int i = 0; i < n; i++)
 		{
-			uint64_t	expirations;
+			uint64_t expirations;
 
 			if (events[i].data.ptr)
 				done += receive(events[i].data.ptr);
@@ -216,7 +217,7 @@ main(int argc, char **argv)
 		now = now_ns(CLOCK_MONOTONIC);
 		for (int i = 0; i < nconnections; i++)
 		{
-			int64_t		due = begun + sent * interval;
+			int64_t due = begun + sent * interval;
 
 			if (sent == total || due > now)
 				break;

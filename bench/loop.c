@@ -37,31 +37,31 @@
 #include <unistd.h>
 
 #define MAX_EVENTS 64
-#define ID_LEN 36				/* a uuid as text */
+#define ID_LEN 36 /* a uuid as text */
 
 /* One of the requests in flight. */
 typedef struct Slot
 {
-	CURL	   *easy;
+	CURL			  *easy;
 	struct curl_slist *headers;
-	char	   *id;				/* places in the header lines; NULL: no such line */
-	char	   *key;
-	char	   *attempt;
+	char			  *id; /* places in the header lines; NULL: no such line */
+	char			  *key;
+	char			  *attempt;
 } Slot;
 
 #define MAX_FDS 4096
 
-static CURLM *multi;
-static int	epfd;
-static bool textbook;			/* tell epoll all that libcurl says */
-static uint32_t wanted_events[MAX_FDS];	/* by libcurl */
+static CURLM   *multi;
+static int		epfd;
+static bool		textbook;				/* tell epoll all that libcurl says */
+static uint32_t wanted_events[MAX_FDS]; /* by libcurl */
 static uint32_t known_events[MAX_FDS];	/* to epoll; 0: not registered */
-static int64_t timer_due = -1;	/* in microseconds; -1: none */
+static int64_t	timer_due = -1;			/* in microseconds; -1: none */
 
-static long wanted = 200000;	/* requests that end in 2xx */
-static long started;
-static long succeeded;
-static long refused;			/* answered with something else, sent again */
+static long		wanted = 200000; /* requests that end in 2xx */
+static long		started;
+static long		succeeded;
+static long		refused; /* answered with something else, sent again */
 static uint64_t random_state = 88172645463325252u;
 
 static void
@@ -93,8 +93,9 @@ static void
 register_events(int fd, uint32_t events)
 {
 	struct epoll_event ev = {.events = events, .data.fd = fd};
-	int			op = known_events[fd] == 0 ? EPOLL_CTL_ADD :
-		events == 0 ? EPOLL_CTL_DEL : EPOLL_CTL_MOD;
+	int				   op = known_events[fd] == 0 ? EPOLL_CTL_ADD :
+					   events == 0				  ? EPOLL_CTL_DEL :
+													EPOLL_CTL_MOD;
 
 	if (known_events[fd] == events)
 		return;
@@ -106,7 +107,7 @@ register_events(int fd, uint32_t events)
 static int
 on_socket(CURL *easy, curl_socket_t fd, int what, void *arg, void *known)
 {
-	uint32_t	events = 0;
+	uint32_t events = 0;
 
 	(void) easy;
 	(void) arg;
@@ -154,9 +155,9 @@ static void
 new_identity(Slot *slot)
 {
 	static const char hex[] = "0123456789abcdef";
-	char		id[ID_LEN];
-	uint64_t	bits = 0;
-	int			left = 0;
+	char			  id[ID_LEN];
+	uint64_t		  bits = 0;
+	int				  left = 0;
 
 	for (int i = 0; i < ID_LEN; i++)
 	{
@@ -186,7 +187,7 @@ new_identity(Slot *slot)
 static char *
 header_value(char *line, const char *name)
 {
-	size_t		len = strlen(name);
+	size_t len = strlen(name);
 
 	if (strncasecmp(line, name, len) != 0 || line[len] != ':')
 		return NULL;
@@ -232,13 +233,13 @@ take_headers(Slot *slot, const char *head)
 
 	for (struct curl_slist *h = slot->headers; h; h = h->next)
 	{
-		char	   *value;
+		char *value;
 
 		if ((value = header_value(h->data, "webhook-id")) && strlen(value) == ID_LEN)
 			slot->id = value;
 		else if ((value = header_value(h->data, "Idempotency-Key")) &&
 				 strlen(value) == ID_LEN + 2)
-			slot->key = value + 1;	/* behind the quote */
+			slot->key = value + 1; /* behind the quote */
 		else if ((value = header_value(h->data, "outbox-attempt")))
 			slot->attempt = value;
 	}
@@ -247,8 +248,8 @@ take_headers(Slot *slot, const char *head)
 static char *
 read_file(const char *path, size_t *len)
 {
-	FILE	   *f = fopen(path, "rb");
-	char	   *data = malloc(1 << 20);
+	FILE *f = fopen(path, "rb");
+	char *data = malloc(1 << 20);
 
 	if (!f || !data)
 		die("cannot read the request file");
@@ -269,15 +270,15 @@ start(Slot *slot)
 static void
 reap(void)
 {
-	CURLMsg    *msg;
-	int			left;
+	CURLMsg *msg;
+	int		 left;
 
 	while ((msg = curl_multi_info_read(multi, &left)))
 	{
-		CURL	   *easy = msg->easy_handle;
-		CURLcode	result = msg->data.result;
-		Slot	   *slot;
-		long		status = 0;
+		CURL	*easy = msg->easy_handle;
+		CURLcode result = msg->data.result;
+		Slot	*slot;
+		long	 status = 0;
 
 		if (msg->msg != CURLMSG_DONE)
 			continue;
@@ -310,8 +311,8 @@ cpu_seconds(void)
 	struct rusage ru;
 
 	getrusage(RUSAGE_SELF, &ru);
-	return ru.ru_utime.tv_sec + ru.ru_utime.tv_usec / 1e6 +
-		ru.ru_stime.tv_sec + ru.ru_stime.tv_usec / 1e6;
+	return ru.ru_utime.tv_sec + ru.ru_utime.tv_usec / 1e6 + ru.ru_stime.tv_sec +
+		ru.ru_stime.tv_usec / 1e6;
 }
 
 int
@@ -351,7 +352,8 @@ main(int argc, char **argv)
 	}
 	if (!request || optind != argc - 1 || in_flight < 1 || wanted < in_flight)
 	{
-		fprintf(stderr, "usage: loop -r REQUEST-FILE [-n REQUESTS] [-c IN-FLIGHT] [-t] URL\n");
+		fprintf(stderr,
+				"usage: loop -r REQUEST-FILE [-n REQUESTS] [-c IN-FLIGHT] [-t] URL\n");
 		return 2;
 	}
 
@@ -373,7 +375,7 @@ main(int argc, char **argv)
 	slots = calloc(in_flight, sizeof(Slot));
 	for (int i = 0; i < in_flight; i++)
 	{
-		Slot	   *slot = &slots[i];
+		Slot *slot = &slots[i];
 
 		slot->easy = curl_easy_init();
 		take_headers(slot, head);
@@ -402,13 +404,13 @@ main(int argc, char **argv)
 	while (succeeded < wanted)
 	{
 		struct epoll_event events[MAX_EVENTS];
-		int			wait = -1;
-		int			running;
-		int			n;
+		int				   wait = -1;
+		int				   running;
+		int				   n;
 
 		if (timer_due >= 0)
 		{
-			int64_t		left = timer_due - now_us();
+			int64_t left = timer_due - now_us();
 
 			wait = left <= 0 ? 0 : (int) ((left + 999) / 1000);
 		}
@@ -417,8 +419,8 @@ main(int argc, char **argv)
 			die("epoll_wait failed");
 		for (int i = 0; i < n; i++)
 		{
-			int			fd = events[i].data.fd;
-			int			what = 0;
+			int fd = events[i].data.fd;
+			int what = 0;
 
 			if (known_events[fd] != wanted_events[fd])
 				register_events(fd, wanted_events[fd]);

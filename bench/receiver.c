@@ -12,7 +12,7 @@
  *			   [-d FILE]			writes the first request as it came
  *			   [-n]					reads, and never answers
  */
-#define _GNU_SOURCE				/* accept4() */
+#define _GNU_SOURCE /* accept4() */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
@@ -34,26 +34,26 @@
 
 typedef struct Client
 {
-	int			fd;
-	size_t		len;
-	char		buf[BUFFER + 1];
+	int	   fd;
+	size_t len;
+	char   buf[BUFFER + 1];
 } Client;
 
 typedef struct Arrival
 {
-	int64_t		number;
-	int64_t		at;				/* nanoseconds since the epoch */
+	int64_t number;
+	int64_t at; /* nanoseconds since the epoch */
 } Arrival;
 
 static const char answer[] = "HTTP/1.1 204 No Content\r\n\r\n";
 
 static volatile sig_atomic_t stopping = false;
-static Arrival *arrivals;
-static size_t narrivals;
-static size_t max_arrivals;
-static const char *dump_path;
-static bool recording;
-static bool silent;
+static Arrival				*arrivals;
+static size_t				 narrivals;
+static size_t				 max_arrivals;
+static const char			*dump_path;
+static bool					 recording;
+static bool					 silent;
 
 static void
 die(const char *what)
@@ -89,8 +89,8 @@ record(const char *body, int64_t at)
 static void
 dump(const char *data, size_t len)
 {
-	char		temporary[4096];
-	FILE	   *f;
+	char  temporary[4096];
+	FILE *f;
 
 	/* Whoever waits for the file finds it whole. */
 	snprintf(temporary, sizeof(temporary), "%s.part", dump_path);
@@ -124,10 +124,10 @@ request_length(const char *buf, size_t len, size_t *head)
 static bool
 serve(Client *c)
 {
-	ssize_t		n = recv(c->fd, c->buf + c->len, BUFFER - c->len, 0);
+	ssize_t			n = recv(c->fd, c->buf + c->len, BUFFER - c->len, 0);
 	struct timespec ts;
-	size_t		head;
-	size_t		len;
+	size_t			head;
+	size_t			len;
 
 	clock_gettime(CLOCK_REALTIME, &ts);
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
@@ -143,7 +143,7 @@ serve(Client *c)
 	c->buf[c->len] = '\0';
 	while (c->len > 0 && (len = request_length(c->buf, c->len, &head)) > 0)
 	{
-		char		after = c->buf[len];
+		char after = c->buf[len];
 
 		if (send(c->fd, answer, sizeof(answer) - 1, MSG_NOSIGNAL) < 0)
 			return false;
@@ -163,13 +163,13 @@ int
 main(int argc, char **argv)
 {
 	struct sockaddr_in addr = {.sin_family = AF_INET};
-	struct sigaction act = {.sa_handler = on_term};
+	struct sigaction   act = {.sa_handler = on_term};
 	struct epoll_event ev = {.events = EPOLLIN};
-	const char *out = NULL;
-	int			one = 1;
-	int			listener;
-	int			epfd;
-	int			opt;
+	const char		  *out = NULL;
+	int				   one = 1;
+	int				   listener;
+	int				   epfd;
+	int				   opt;
 
 	while ((opt = getopt(argc, argv, "p:o:d:n")) != -1)
 	{
@@ -208,11 +208,11 @@ main(int argc, char **argv)
 	while (!stopping)
 	{
 		struct epoll_event events[MAX_EVENTS];
-		int			n = epoll_wait(epfd, events, MAX_EVENTS, -1);
+		int				   n = epoll_wait(epfd, events, MAX_EVENTS, -1);
 
 		for (int i = 0; i < n; i++)
 		{
-			Client	   *c = events[i].data.ptr;
+			Client *c = events[i].data.ptr;
 
 			if (c && !serve(c))
 			{
@@ -221,7 +221,7 @@ main(int argc, char **argv)
 			}
 			if (c == NULL)
 			{
-				int			fd = accept4(listener, NULL, NULL, SOCK_NONBLOCK);
+				int fd = accept4(listener, NULL, NULL, SOCK_NONBLOCK);
 
 				if (fd < 0)
 					continue;
@@ -239,7 +239,7 @@ main(int argc, char **argv)
 
 	if (out)
 	{
-		FILE	   *f = fopen(out, "w");
+		FILE *f = fopen(out, "w");
 
 		if (!f)
 			die(out);

@@ -25,37 +25,37 @@
 
 PG_MODULE_MAGIC;
 
-static const struct config_enum_entry log_attempts_options[] = {
-	{"all", OUTBOX_LOG_ATTEMPTS_ALL, false},
-	{"failures", OUTBOX_LOG_ATTEMPTS_FAILURES, false},
-	{"none", OUTBOX_LOG_ATTEMPTS_NONE, false},
-	{NULL, 0, false}
-};
+static const struct config_enum_entry log_attempts_options[] =
+	{{"all", OUTBOX_LOG_ATTEMPTS_ALL, false},
+	 {"failures", OUTBOX_LOG_ATTEMPTS_FAILURES, false},
+	 {"none", OUTBOX_LOG_ATTEMPTS_NONE, false},
+	 {NULL, 0, false}};
 
-static const struct config_enum_entry tls_version_options[] = {
-	{"TLSv1.2", OUTBOX_TLS_1_2, false},
-	{"TLSv1.3", OUTBOX_TLS_1_3, false},
-	{NULL, 0, false}
-};
+static const struct config_enum_entry tls_version_options[] = {{"TLSv1.2", OUTBOX_TLS_1_2,
+																false},
+															   {"TLSv1.3", OUTBOX_TLS_1_3,
+																false},
+															   {NULL, 0, false}};
 
 extern PGDLLEXPORT void _PG_init(void);
 
-static bool loading;			/* settings get their first values */
+static bool loading; /* settings get their first values */
 
 /* A list that cannot be read must not come into force as a shorter one. */
 static bool
 check_allowed_networks(char **newval, void **extra, GucSource source)
 {
 	OutboxNetworks networks;
-	char		bad[128];
+	char		   bad[128];
 
 	(void) extra;
 	(void) source;
 	if (*newval == NULL || outbox_networks_parse(*newval, &networks, bad, sizeof(bad)))
 		return true;
 
-	GUC_check_errdetail("\"%s\" is not an IP address or a CIDR block, or is one more than the %d that are allowed.",
-						bad, OUTBOX_MAX_NETWORKS);
+	GUC_check_errdetail(
+		"\"%s\" is not an IP address or a CIDR block, or is one more than the %d that are allowed.",
+		bad, OUTBOX_MAX_NETWORKS);
 	GUC_check_errhint("Write a list such as '10.0.0.0/8, 192.168.1.7, fd00::/8'.");
 	return false;
 }
@@ -71,7 +71,8 @@ check_proxy(char **newval, void **extra, GucSource source)
 	if (complaint == NULL)
 		return true;
 	GUC_check_errdetail("%s", complaint);
-	GUC_check_errhint("Write it as http://proxy.example:3128, and a %% in a password as %%25.");
+	GUC_check_errhint(
+		"Write it as http://proxy.example:3128, and a %% in a password as %%25.");
 	return false;
 }
 
@@ -87,7 +88,8 @@ check_source(char **newval, void **extra, GucSource source)
 			(*p >= '0' && *p <= '9') || strchr("-._~:/?#[]@!$&'()*+,;=%", *p) != NULL)
 			continue;
 		GUC_check_errdetail("It has a character that no URI has.");
-		GUC_check_errhint("Write a URI or a path such as '/shop/orders', with other characters percent-encoded.");
+		GUC_check_errhint(
+			"Write a URI or a path such as '/shop/orders', with other characters percent-encoded.");
 		return false;
 	}
 	return true;
@@ -108,7 +110,8 @@ check_secret_key_file(char **newval, void **extra, GucSource source)
 	if (problem == NULL || loading || InitializingParallelWorker)
 		return true;
 	GUC_check_errdetail("The file %s.", problem);
-	GUC_check_errhint("Name a file outside the data directory, by its absolute path: what copies the data must not copy the key.");
+	GUC_check_errhint(
+		"Name a file outside the data directory, by its absolute path: what copies the data must not copy the key.");
 	return false;
 }
 
@@ -131,122 +134,118 @@ check_max_backlog_size(int *newval, void **extra, GucSource source)
  * reads the configuration file would expect.
  */
 static void
-define_int(const char *name, const char *short_desc, const char *long_desc,
-		   int *variable, int min, int max, int flags)
+define_int(const char *name, const char *short_desc, const char *long_desc, int *variable,
+		   int min, int max, int flags)
 {
-	DefineCustomIntVariable(name, short_desc, long_desc, variable, *variable,
-							min, max, PGC_SIGHUP, flags, NULL, NULL, NULL);
+	DefineCustomIntVariable(name, short_desc, long_desc, variable, *variable, min, max,
+							PGC_SIGHUP, flags, NULL, NULL, NULL);
 }
 
 static void
 define_string(const char *name, const char *short_desc, const char *long_desc,
 			  char **variable, int flags, GucStringCheckHook check)
 {
-	DefineCustomStringVariable(name, short_desc, long_desc, variable, "",
-							   PGC_SIGHUP, flags, check, NULL, NULL);
+	DefineCustomStringVariable(name, short_desc, long_desc, variable, "", PGC_SIGHUP,
+							   flags, check, NULL, NULL);
 }
 
 static void
 define_operation_settings(void)
 {
-	DefineCustomBoolVariable("outbox.enabled",
-							 "Delivers events.",
+	DefineCustomBoolVariable("outbox.enabled", "Delivers events.",
 							 "Off: events are kept, and delivered when it is on again.",
-							 &outbox_enabled, outbox_enabled, PGC_SIGHUP, 0,
-							 NULL, NULL, NULL);
-	define_string("outbox.instance_name",
-				  "The name of this server.",
-				  "When set, only a log that was made or adopted under this name is delivered: a physical copy with another name sends nothing.",
-				  &outbox_instance_name, 0, NULL);
-	define_string("outbox.source",
-				  "The source attribute of CloudEvents.",
-				  "Empty: /outbox/ and the name of the database.",
-				  &outbox_source, 0, check_source);
-	define_string("outbox.worker_role",
-				  "The role that workers run as.",
-				  "Empty: the owner of the extension.",
-				  &outbox_worker_role, 0, NULL);
-	define_int("outbox.workers_per_database",
-			   "Workers that each database with the extension has.",
-			   "They divide the endpoints among themselves. Each takes one of max_worker_processes; no database has a second one while another has none.",
-			   &outbox_workers_per_database, 1, OUTBOX_MAX_WORKERS, 0);
+							 &outbox_enabled, outbox_enabled, PGC_SIGHUP, 0, NULL, NULL,
+							 NULL);
+	define_string(
+		"outbox.instance_name", "The name of this server.",
+		"When set, only a log that was made or adopted under this name is delivered: a physical copy with another name sends nothing.",
+		&outbox_instance_name, 0, NULL);
+	define_string("outbox.source", "The source attribute of CloudEvents.",
+				  "Empty: /outbox/ and the name of the database.", &outbox_source, 0,
+				  check_source);
+	define_string("outbox.worker_role", "The role that workers run as.",
+				  "Empty: the owner of the extension.", &outbox_worker_role, 0, NULL);
+	define_int(
+		"outbox.workers_per_database",
+		"Workers that each database with the extension has.",
+		"They divide the endpoints among themselves. Each takes one of max_worker_processes; no database has a second one while another has none.",
+		&outbox_workers_per_database, 1, OUTBOX_MAX_WORKERS, 0);
 	define_int("outbox.worker_max_in_flight",
-			   "Requests that one worker has in flight at most.",
-			   NULL, &outbox_worker_max_in_flight, 1, 16384, 0);
-	define_int("outbox.worker_memory",
-			   "The memory of one worker for events, bodies of requests and answers.",
-			   "Where it is used up, an endpoint with requests in flight waits; one without any may send one.",
-			   &outbox_worker_memory, 16, 1024 * 1024, GUC_UNIT_MB);
-	define_int("outbox.wakeup_interval",
-			   "How long a worker sleeps at most when nothing wakes it.",
-			   "Workers are woken by the commit of a transaction that emitted; this covers COMMIT PREPARED.",
-			   &outbox_wakeup_interval, 10, 60 * 1000, GUC_UNIT_MS);
+			   "Requests that one worker has in flight at most.", NULL,
+			   &outbox_worker_max_in_flight, 1, 16384, 0);
+	define_int(
+		"outbox.worker_memory",
+		"The memory of one worker for events, bodies of requests and answers.",
+		"Where it is used up, an endpoint with requests in flight waits; one without any may send one.",
+		&outbox_worker_memory, 16, 1024 * 1024, GUC_UNIT_MB);
+	define_int(
+		"outbox.wakeup_interval",
+		"How long a worker sleeps at most when nothing wakes it.",
+		"Workers are woken by the commit of a transaction that emitted; this covers COMMIT PREPARED.",
+		&outbox_wakeup_interval, 10, 60 * 1000, GUC_UNIT_MS);
 	define_int("outbox.settle_interval",
 			   "How long outcomes are collected before they are written together.",
 			   "What was delivered in this time before a crash is delivered again.",
 			   &outbox_settle_interval, 1, 1000, GUC_UNIT_MS);
-	DefineCustomStringVariable("outbox.wait_for_standbys",
-							   "The standbys that must have an event on disk before it is sent.",
-							   "A number, a list of application names, or a number and a list in parentheses. 0: those of synchronous_standby_names only.",
-							   &outbox_wait_for_standbys, "0", PGC_SIGHUP, 0,
-							   outbox_standbys_check, outbox_standbys_assign, NULL);
-	define_int("outbox.max_payload_size",
-			   "The largest payload of an event, inclusive.",
+	DefineCustomStringVariable(
+		"outbox.wait_for_standbys",
+		"The standbys that must have an event on disk before it is sent.",
+		"A number, a list of application names, or a number and a list in parentheses. 0: those of synchronous_standby_names only.",
+		&outbox_wait_for_standbys, "0", PGC_SIGHUP, 0, outbox_standbys_check,
+		outbox_standbys_assign, NULL);
+	define_int("outbox.max_payload_size", "The largest payload of an event, inclusive.",
 			   NULL, &outbox_max_payload_size, 1024, 64 * 1024 * 1024, GUC_UNIT_BYTE);
-	define_int("outbox.dedup_window",
-			   "How long a deduplication key stands for the event that it was first used for.",
-			   "Emitting with the same key and topic again in this time returns the id of that event, and emits nothing.",
-			   &outbox_dedup_window, 1, INT_MAX, GUC_UNIT_S);
-	define_int("outbox.retention",
-			   "How long events are kept after they were emitted.",
-			   "Undelivered events are kept whatever their age.",
-			   &outbox_retention, 1, INT_MAX, GUC_UNIT_S);
-	define_int("outbox.attempts_retention",
-			   "How long the log of attempts is kept.",
-			   NULL, &outbox_attempts_retention, 1, INT_MAX, GUC_UNIT_S);
-	DefineCustomIntVariable("outbox.max_backlog_size",
-							"The part of the log that an endpoint may retain.",
-							"Beyond it, the oldest events that it has yet to get become dead letters. -1: no limit.",
-							&outbox_max_backlog_size, outbox_max_backlog_size, -1, INT_MAX,
-							PGC_SIGHUP, GUC_UNIT_MB, check_max_backlog_size, NULL, NULL);
+	define_int(
+		"outbox.dedup_window",
+		"How long a deduplication key stands for the event that it was first used for.",
+		"Emitting with the same key and topic again in this time returns the id of that event, and emits nothing.",
+		&outbox_dedup_window, 1, INT_MAX, GUC_UNIT_S);
+	define_int("outbox.retention", "How long events are kept after they were emitted.",
+			   "Undelivered events are kept whatever their age.", &outbox_retention, 1,
+			   INT_MAX, GUC_UNIT_S);
+	define_int("outbox.attempts_retention", "How long the log of attempts is kept.", NULL,
+			   &outbox_attempts_retention, 1, INT_MAX, GUC_UNIT_S);
+	DefineCustomIntVariable(
+		"outbox.max_backlog_size", "The part of the log that an endpoint may retain.",
+		"Beyond it, the oldest events that it has yet to get become dead letters. -1: no limit.",
+		&outbox_max_backlog_size, outbox_max_backlog_size, -1, INT_MAX, PGC_SIGHUP,
+		GUC_UNIT_MB, check_max_backlog_size, NULL, NULL);
 	DefineCustomEnumVariable("outbox.log_attempts",
-							 "Which attempts are written to outbox.attempts.",
-							 NULL, &outbox_log_attempts, outbox_log_attempts,
-							 log_attempts_options, PGC_SIGHUP, 0,
-							 NULL, NULL, NULL);
+							 "Which attempts are written to outbox.attempts.", NULL,
+							 &outbox_log_attempts, outbox_log_attempts,
+							 log_attempts_options, PGC_SIGHUP, 0, NULL, NULL, NULL);
 }
 
 static void
 define_network_settings(void)
 {
-	define_string("outbox.allowed_networks",
-				  "Addresses that are not public and may be sent to all the same.",
-				  "A comma-separated list of addresses and CIDR blocks. Plain http is sent to these only.",
-				  &outbox_allowed_networks, 0, check_allowed_networks);
-	define_string("outbox.proxy",
-				  "The proxy that all requests go through.",
-				  "A URL. Empty: none, whatever the environment says.",
-				  &outbox_proxy, GUC_SUPERUSER_ONLY, check_proxy);
+	define_string(
+		"outbox.allowed_networks",
+		"Addresses that are not public and may be sent to all the same.",
+		"A comma-separated list of addresses and CIDR blocks. Plain http is sent to these only.",
+		&outbox_allowed_networks, 0, check_allowed_networks);
+	define_string("outbox.proxy", "The proxy that all requests go through.",
+				  "A URL. Empty: none, whatever the environment says.", &outbox_proxy,
+				  GUC_SUPERUSER_ONLY, check_proxy);
 	define_string("outbox.ssl_ca_file",
 				  "The file of certificate authorities that receivers are verified with.",
-				  "Empty: the authorities of the system.",
-				  &outbox_ssl_ca_file, 0, NULL);
+				  "Empty: the authorities of the system.", &outbox_ssl_ca_file, 0, NULL);
 	define_string("outbox.ssl_cert_file",
-				  "The file of the client certificate that is shown to receivers.",
-				  NULL, &outbox_ssl_cert_file, 0, NULL);
+				  "The file of the client certificate that is shown to receivers.", NULL,
+				  &outbox_ssl_cert_file, 0, NULL);
 	define_string("outbox.ssl_key_file",
-				  "The file of the client certificate's private key.",
-				  NULL, &outbox_ssl_key_file, 0, NULL);
-	define_string("outbox.secret_key_file",
-				  "The file of keys that seal the secrets of endpoints in the tables.",
-				  "Its first key seals, all of them open. Empty: secrets are stored in clear.",
-				  &outbox_secret_key_file, GUC_SUPERUSER_ONLY, check_secret_key_file);
+				  "The file of the client certificate's private key.", NULL,
+				  &outbox_ssl_key_file, 0, NULL);
+	define_string(
+		"outbox.secret_key_file",
+		"The file of keys that seal the secrets of endpoints in the tables.",
+		"Its first key seals, all of them open. Empty: secrets are stored in clear.",
+		&outbox_secret_key_file, GUC_SUPERUSER_ONLY, check_secret_key_file);
 	DefineCustomEnumVariable("outbox.ssl_min_protocol_version",
-							 "The lowest version of TLS that is spoken.",
-							 NULL, &outbox_ssl_min_protocol_version,
-							 outbox_ssl_min_protocol_version,
-							 tls_version_options, PGC_SIGHUP, 0,
-							 NULL, NULL, NULL);
+							 "The lowest version of TLS that is spoken.", NULL,
+							 &outbox_ssl_min_protocol_version,
+							 outbox_ssl_min_protocol_version, tls_version_options,
+							 PGC_SIGHUP, 0, NULL, NULL, NULL);
 }
 
 void

@@ -54,7 +54,8 @@ static inline bool
 outbox_function_callable(Oid function, Oid role)
 {
 #if PG_VERSION_NUM >= 160000
-	return object_aclcheck(ProcedureRelationId, function, role, ACL_EXECUTE) == ACLCHECK_OK;
+	return object_aclcheck(ProcedureRelationId, function, role, ACL_EXECUTE) ==
+		ACLCHECK_OK;
 #else
 	return pg_proc_aclcheck(function, role, ACL_EXECUTE) == ACLCHECK_OK;
 #endif
@@ -121,8 +122,8 @@ outbox_oldest_clog_xid(void)
 static inline void
 outbox_truncate_unpublished(Relation rel)
 {
-	List	   *rels = list_make1(rel);
-	List	   *oids = list_make1_oid(RelationGetRelid(rel));
+	List *rels = list_make1(rel);
+	List *oids = list_make1_oid(RelationGetRelid(rel));
 
 #if PG_VERSION_NUM >= 160000
 	ExecuteTruncateGuts(rels, oids, NIL, DROP_RESTRICT, false, false);
@@ -182,4 +183,4 @@ outbox_guc_free(void *extra)
 #endif
 }
 
-#endif							/* OUTBOX_COMPAT_H */
+#endif /* OUTBOX_COMPAT_H */

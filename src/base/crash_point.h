@@ -24,4 +24,4 @@ extern void outbox_crash_point(const char *name);
  */
 #define OUTBOX_KILL_POINT(name) OUTBOX_CRASH_POINT(name)
 
-#endif							/* OUTBOX_CRASH_POINT_H */
+#endif /* OUTBOX_CRASH_POINT_H */

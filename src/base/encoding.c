@@ -24,7 +24,7 @@ char *
 outbox_to_utf8(char *s, size_t *len)
 {
 	MemoryContext cxt = CurrentMemoryContext;
-	char	   *volatile utf8 = NULL;
+	char *volatile utf8 = NULL;
 
 	if (GetDatabaseEncoding() == PG_UTF8)
 		return s;
@@ -35,7 +35,7 @@ outbox_to_utf8(char *s, size_t *len)
 	}
 	PG_CATCH();
 	{
-		int			code = geterrcode();
+		int code = geterrcode();
 
 		if (code != ERRCODE_UNTRANSLATABLE_CHARACTER &&
 			code != ERRCODE_CHARACTER_NOT_IN_REPERTOIRE)
@@ -69,8 +69,8 @@ char *
 outbox_put_json_string(char *p, const char *s, size_t len)
 {
 	StringInfoData escaped;
-	char	   *terminated;
-	bool		plain = true;
+	char		  *terminated;
+	bool		   plain = true;
 
 	for (size_t i = 0; i < len; i++)
 		plain &= (unsigned char) s[i] >= 0x20 && s[i] != '"' && s[i] != '\\';
@@ -95,7 +95,7 @@ char *
 outbox_put_timestamp(char *p, TimestampTz t)
 {
 	struct pg_tm tm;
-	fsec_t		fsec;
+	fsec_t		 fsec;
 
 	if (TIMESTAMP_NOT_FINITE(t) || timestamp2tm(t, NULL, &tm, &fsec, NULL, NULL) != 0)
 	{
@@ -133,14 +133,13 @@ put_percent(char *p, unsigned char c)
 size_t
 outbox_percent_encode(const char *s, size_t len, char *out)
 {
-	char	   *p = out;
+	char *p = out;
 
 	for (size_t i = 0; i < len; i++)
 	{
 		unsigned char c = (unsigned char) s[i];
 
-		if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
-			(c >= '0' && c <= '9') ||
+		if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
 			c == '-' || c == '.' || c == '_' || c == '~')
 			*p++ = (char) c;
 		else
@@ -153,7 +152,7 @@ outbox_percent_encode(const char *s, size_t len, char *out)
 size_t
 outbox_percent_encode_header(const char *s, size_t len, char *out)
 {
-	char	   *p = out;
+	char *p = out;
 
 	for (size_t i = 0; i < len; i++)
 	{
@@ -194,11 +193,9 @@ is_all_zero(const char *s, int len)
 bool
 outbox_traceparent_valid(const char *s, size_t len)
 {
-	if (len < OUTBOX_TRACEPARENT_LEN ||
-		s[2] != '-' || s[35] != '-' || s[52] != '-' ||
-		!is_lower_hex(s, 2) || !is_lower_hex(s + 3, 32) ||
-		!is_lower_hex(s + 36, 16) || !is_lower_hex(s + 53, 2) ||
-		is_all_zero(s + 3, 32) || is_all_zero(s + 36, 16) ||
+	if (len < OUTBOX_TRACEPARENT_LEN || s[2] != '-' || s[35] != '-' || s[52] != '-' ||
+		!is_lower_hex(s, 2) || !is_lower_hex(s + 3, 32) || !is_lower_hex(s + 36, 16) ||
+		!is_lower_hex(s + 53, 2) || is_all_zero(s + 3, 32) || is_all_zero(s + 36, 16) ||
 		memcmp(s, "ff", 2) == 0)
 		return false;
 	if (len > OUTBOX_TRACEPARENT_LEN)
@@ -210,9 +207,9 @@ outbox_traceparent_valid(const char *s, size_t len)
 bool
 outbox_tracestate_valid(const char *s, size_t len)
 {
-	bool		equals = false;
-	bool		content = false;
-	bool		any = false;
+	bool equals = false;
+	bool content = false;
+	bool any = false;
 
 	for (size_t i = 0; i <= len; i++)
 	{
@@ -241,11 +238,11 @@ void
 outbox_traceparent_next(const char *from, char *out)
 {
 	static const char hex[] = "0123456789abcdef";
-	static uint64 seed = 0;
-	static uint32 counter = 0;
-	char		c = from[54];
-	int			flags = c <= '9' ? c - '0' : c - 'a' + 10;
-	uint64		parent;
+	static uint64	  seed = 0;
+	static uint32	  counter = 0;
+	char			  c = from[54];
+	int				  flags = c <= '9' ? c - '0' : c - 'a' + 10;
+	uint64			  parent;
 
 	while (seed == 0)
 		if (!pg_strong_random(&seed, sizeof(seed)))

@@ -59,4 +59,4 @@ extern bool outbox_tracestate_valid(const char *s, size_t len);
  */
 extern void outbox_traceparent_next(const char *from, char *out);
 
-#endif							/* OUTBOX_ENCODING_H */
+#endif /* OUTBOX_ENCODING_H */

@@ -23,8 +23,8 @@
  */
 #define KEEP_FREE (16 * 1024 * 1024)
 
-size_t		outbox_memory_used;
-size_t		outbox_memory_peak;
+size_t outbox_memory_used;
+size_t outbox_memory_peak;
 
 void
 outbox_memory_init(void)

@@ -55,4 +55,4 @@ extern void outbox_memory_init(void);
 /* After a burst: what it took goes back to the system.  To be called often. */
 extern void outbox_memory_give_back(TimestampTz now);
 
-#endif							/* OUTBOX_MEMORY_H */
+#endif /* OUTBOX_MEMORY_H */

@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-#define MAX_TOPIC 255			/* OUTBOX_MAX_TOPIC; outbox.h is not pure */
+#define MAX_TOPIC 255 /* OUTBOX_MAX_TOPIC; outbox.h is not pure */
 
 #define RESERVED_PREFIX "outbox."
 #define RESERVED_PREFIX_LEN (sizeof(RESERVED_PREFIX) - 1)
@@ -17,15 +17,15 @@
 static bool
 is_segment_char(char c)
 {
-	return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
-		(c >= '0' && c <= '9') || c == '_' || c == '-';
+	return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+		c == '_' || c == '-';
 }
 
 /* Topics and patterns differ in one thing: whether a segment may be "*". */
 static const char *
 segments_problem(const char *text, size_t len, bool stars)
 {
-	size_t		start = 0;
+	size_t start = 0;
 
 	if (len == 0)
 		return "it is empty";
@@ -77,14 +77,12 @@ outbox_topic_reserved(const char *topic, size_t len)
  * all the rest of the topic is its.
  */
 bool
-outbox_topic_matches(const char *topic, size_t tlen,
-					 const char *pattern, size_t plen)
+outbox_topic_matches(const char *topic, size_t tlen, const char *pattern, size_t plen)
 {
-	size_t		t = 0;
-	size_t		p = 0;
+	size_t t = 0;
+	size_t p = 0;
 
-	if (outbox_topic_reserved(topic, tlen) &&
-		!outbox_topic_reserved(pattern, plen))
+	if (outbox_topic_reserved(topic, tlen) && !outbox_topic_reserved(pattern, plen))
 		return false;
 
 	while (p < plen)
@@ -126,7 +124,7 @@ fold(char c)
 static bool
 name_begins(const char *name, size_t len, const char *prefix)
 {
-	size_t		plen = strlen(prefix);
+	size_t plen = strlen(prefix);
 
 	if (len < plen)
 		return false;
@@ -146,8 +144,7 @@ outbox_header_name_is(const char *name, size_t len, const char *word)
 static bool
 is_token_char(char c)
 {
-	return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
-		(c >= '0' && c <= '9') ||
+	return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
 		(c != '\0' && strchr("!#$%&'*+-.^_`|~", c) != NULL);
 }
 
@@ -155,23 +152,26 @@ const char *
 outbox_header_name_problem(const char *name, size_t len, bool from_event)
 {
 	/* They frame the message or speak to the next hop (RFC 9110, 7.6.1). */
-	static const char *const framing[] = {
-		"Host", "Content-Length", "Transfer-Encoding", "Connection", "Expect",
-		"Keep-Alive", "Proxy-Connection", "TE", "Trailer", "Upgrade", NULL
-	};
+	static const char *const framing[] = {"Host",
+										  "Content-Length",
+										  "Transfer-Encoding",
+										  "Connection",
+										  "Expect",
+										  "Keep-Alive",
+										  "Proxy-Connection",
+										  "TE",
+										  "Trailer",
+										  "Upgrade",
+										  NULL};
 
 	/* Every request has them already, from the format and the event. */
-	static const char *const ours[] = {
-		"Content-Type", "User-Agent", "Idempotency-Key", NULL
-	};
-	static const char *const prefixes[] = {
-		"webhook-", "outbox-", "ce-", NULL
-	};
+	static const char *const ours[] = {"Content-Type", "User-Agent", "Idempotency-Key",
+									   NULL};
+	static const char *const prefixes[] = {"webhook-", "outbox-", "ce-", NULL};
 
 	/* Credentials belong to the endpoint; an emitter has no say in them. */
-	static const char *const credentials[] = {
-		"Authorization", "Proxy-Authorization", "Cookie", NULL
-	};
+	static const char *const credentials[] = {"Authorization", "Proxy-Authorization",
+											  "Cookie", NULL};
 
 	if (len == 0)
 		return "it is empty";

@@ -22,12 +22,12 @@ extern const char *outbox_pattern_problem(const char *pattern, size_t len);
  * A segment "*" stands for exactly one segment, at the end for one or more.
  * "outbox.…" topics match only patterns that begin with "outbox.".
  */
-extern bool outbox_topic_matches(const char *topic, size_t tlen,
-								 const char *pattern, size_t plen);
+extern bool outbox_topic_matches(const char *topic, size_t tlen, const char *pattern,
+								 size_t plen);
 
 /* Does one of the patterns (NUL-terminated) match? */
-extern bool outbox_topic_in_list(const char *topic, size_t len,
-								 char *const *patterns, int n);
+extern bool outbox_topic_in_list(const char *topic, size_t len, char *const *patterns,
+								 int n);
 
 /* Topics that only outbox itself may emit. */
 extern bool outbox_topic_reserved(const char *topic, size_t len);
@@ -44,4 +44,4 @@ extern const char *outbox_header_name_problem(const char *name, size_t len,
 											  bool from_event);
 extern const char *outbox_header_value_problem(const char *value, size_t len);
 
-#endif							/* OUTBOX_NAMES_H */
+#endif /* OUTBOX_NAMES_H */

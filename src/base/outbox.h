@@ -20,7 +20,7 @@
 #define OUTBOX_MAX_TYPE 255
 #define OUTBOX_MAX_KEY 1024
 #define OUTBOX_MAX_DEDUP_KEY 1024
-#define OUTBOX_MAX_HEADERS 8192	/* names and values of one event together */
+#define OUTBOX_MAX_HEADERS 8192 /* names and values of one event together */
 
 /*
  * Some receivers read 100 lines of header and the empty line among them (Python's
@@ -29,9 +29,9 @@
  */
 #define OUTBOX_MAX_EVENT_HEADERS 30
 #define OUTBOX_MAX_ENDPOINT_HEADERS 15
-#define OUTBOX_MAX_NESTING 512	/* objects and arrays of a payload in one another */
+#define OUTBOX_MAX_NESTING 512 /* objects and arrays of a payload in one another */
 
 /* The log is a fixed set of tables, used in turn; see retention.c. */
 #define OUTBOX_LOG_PIECES 3
 
-#endif							/* OUTBOX_H */
+#endif /* OUTBOX_H */

@@ -5,14 +5,14 @@
 #include "base/query.h"
 
 uint64
-outbox_plan_run(SPIPlanPtr *plan, const char *sql, int nargs, Oid *types,
-				Datum *values, const char *nulls)
+outbox_plan_run(SPIPlanPtr *plan, const char *sql, int nargs, Oid *types, Datum *values,
+				const char *nulls)
 {
-	int			rc;
+	int rc;
 
 	if (*plan == NULL)
 	{
-		SPIPlanPtr	p = SPI_prepare(sql, nargs, types);
+		SPIPlanPtr p = SPI_prepare(sql, nargs, types);
 
 		if (p == NULL)
 			elog(ERROR, "could not prepare \"%s\": %s", sql,
@@ -29,7 +29,7 @@ outbox_plan_run(SPIPlanPtr *plan, const char *sql, int nargs, Oid *types,
 uint64
 outbox_query(const char *sql, int nargs, Oid *types, Datum *values, const char *nulls)
 {
-	int			rc = SPI_execute_with_args(sql, nargs, types, values, nulls, false, 0);
+	int rc = SPI_execute_with_args(sql, nargs, types, values, nulls, false, 0);
 
 	if (rc < 0)
 		elog(ERROR, "\"%s\" failed: %s", sql, SPI_result_code_string(rc));

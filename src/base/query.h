@@ -15,11 +15,11 @@
 #include "executor/spi.h"
 
 /* For what runs again and again: planned once; '*plan' is NULL the first time. */
-extern uint64 outbox_plan_run(SPIPlanPtr *plan, const char *sql, int nargs,
-							  Oid *types, Datum *values, const char *nulls);
+extern uint64 outbox_plan_run(SPIPlanPtr *plan, const char *sql, int nargs, Oid *types,
+							  Datum *values, const char *nulls);
 
 /* For what runs now and then. */
 extern uint64 outbox_query(const char *sql, int nargs, Oid *types, Datum *values,
 						   const char *nulls);
 
-#endif							/* OUTBOX_QUERY_H */
+#endif /* OUTBOX_QUERY_H */

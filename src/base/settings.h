@@ -23,28 +23,28 @@ typedef enum OutboxTlsVersion
 	OUTBOX_TLS_1_3
 } OutboxTlsVersion;
 
-extern bool outbox_enabled;
+extern bool	 outbox_enabled;
 extern char *outbox_instance_name;
 extern char *outbox_source;
 extern char *outbox_allowed_networks;
 extern char *outbox_worker_role;
-extern int	outbox_workers_per_database;
-extern int	outbox_worker_max_in_flight;
-extern int	outbox_worker_memory;	/* MB */
-extern int	outbox_wakeup_interval; /* ms */
-extern int	outbox_settle_interval; /* ms */
-extern int	outbox_max_payload_size;	/* bytes */
-extern int	outbox_dedup_window;	/* s */
-extern int	outbox_retention;	/* s */
-extern int	outbox_attempts_retention;	/* s */
-extern int	outbox_max_backlog_size;	/* MB; -1: no limit */
-extern int	outbox_log_attempts;
+extern int	 outbox_workers_per_database;
+extern int	 outbox_worker_max_in_flight;
+extern int	 outbox_worker_memory;		/* MB */
+extern int	 outbox_wakeup_interval;	/* ms */
+extern int	 outbox_settle_interval;	/* ms */
+extern int	 outbox_max_payload_size;	/* bytes */
+extern int	 outbox_dedup_window;		/* s */
+extern int	 outbox_retention;			/* s */
+extern int	 outbox_attempts_retention; /* s */
+extern int	 outbox_max_backlog_size;	/* MB; -1: no limit */
+extern int	 outbox_log_attempts;
 extern char *outbox_ssl_ca_file;
 extern char *outbox_ssl_cert_file;
 extern char *outbox_ssl_key_file;
-extern int	outbox_ssl_min_protocol_version;
+extern int	 outbox_ssl_min_protocol_version;
 extern char *outbox_proxy;
 extern char *outbox_wait_for_standbys;
 extern char *outbox_secret_key_file;
 
-#endif							/* OUTBOX_SETTINGS_H */
+#endif /* OUTBOX_SETTINGS_H */

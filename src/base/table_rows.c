@@ -22,19 +22,19 @@
 Datum
 outbox_int8_array(const int64 *values, int n)
 {
-	Datum	   *elems = palloc(sizeof(Datum) * Max(n, 1));
+	Datum *elems = palloc(sizeof(Datum) * Max(n, 1));
 
 	for (int i = 0; i < n; i++)
 		elems[i] = Int64GetDatum(values[i]);
-	return PointerGetDatum(construct_array(elems, n, INT8OID, 8, FLOAT8PASSBYVAL,
-										   TYPALIGN_DOUBLE));
+	return PointerGetDatum(
+		construct_array(elems, n, INT8OID, 8, FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
 }
 
 int
 outbox_compare_int8(const void *a, const void *b)
 {
-	int64		x = *(const int64 *) a;
-	int64		y = *(const int64 *) b;
+	int64 x = *(const int64 *) a;
+	int64 y = *(const int64 *) b;
 
 	return x < y ? -1 : x > y;
 }
@@ -51,7 +51,7 @@ has_triggers_of_others(Relation rel)
 
 	for (int i = 0; desc && i < desc->numtriggers; i++)
 	{
-		Trigger    *trigger = &desc->triggers[i];
+		Trigger *trigger = &desc->triggers[i];
 
 		/* Names of triggers are unique in a table, and these are there first. */
 		if (TRIGGER_FOR_ROW(trigger->tgtype) && TRIGGER_FOR_INSERT(trigger->tgtype) &&
@@ -71,19 +71,21 @@ insert_with_triggers(ResultRelInfo *info, EState *estate, TupleTableSlot *slot)
 {
 	ExecSimpleRelationInsert(info, estate, slot);
 	if (!ItemPointerIsValid(&slot->tts_tid))
-		ereport(ERROR,
-				(errcode(ERRCODE_TRIGGERED_ACTION_EXCEPTION),
-				 errmsg("a trigger kept a row out of \"%s.%s\"", OUTBOX_SCHEMA,
-						RelationGetRelationName(info->ri_RelationDesc)),
-				 errhint("Let the BEFORE INSERT trigger of this table return the row, or drop the trigger."),
-				 errtable(info->ri_RelationDesc)));
+		ereport(
+			ERROR,
+			(errcode(ERRCODE_TRIGGERED_ACTION_EXCEPTION),
+			 errmsg("a trigger kept a row out of \"%s.%s\"", OUTBOX_SCHEMA,
+					RelationGetRelationName(info->ri_RelationDesc)),
+			 errhint(
+				 "Let the BEFORE INSERT trigger of this table return the row, or drop the trigger."),
+			 errtable(info->ri_RelationDesc)));
 }
 
 /* The executor's state for inserts into one table; its triggers find it there. */
 static EState *
 begin_insert(ResultRelInfo *info, Relation rel)
 {
-	EState	   *estate = CreateExecutorState();
+	EState *estate = CreateExecutorState();
 
 	InitResultRelInfo(info, rel, 0, NULL, 0);
 	ExecOpenIndices(info, false);
@@ -103,7 +105,7 @@ void
 outbox_insert_row(Relation rel, TupleTableSlot *slot)
 {
 	ResultRelInfo *info = makeNode(ResultRelInfo);
-	EState	   *estate = begin_insert(info, rel);
+	EState		  *estate = begin_insert(info, rel);
 
 	if (has_triggers_of_others(rel))
 	{
@@ -126,13 +128,13 @@ outbox_insert_row(Relation rel, TupleTableSlot *slot)
 void
 outbox_append_rows(Oid table, int nrows, Datum *values, bool *nulls)
 {
-	Relation	rel = table_open(table, NoLock);
-	TupleDesc	desc = CreateTupleDescCopy(RelationGetDescr(rel));
-	int			natts = desc->natts;
+	Relation		 rel = table_open(table, NoLock);
+	TupleDesc		 desc = CreateTupleDescCopy(RelationGetDescr(rel));
+	int				 natts = desc->natts;
 	TupleTableSlot **slots = palloc(sizeof(TupleTableSlot *) * Max(nrows, 1));
-	ResultRelInfo *info = makeNode(ResultRelInfo);
-	EState	   *estate = begin_insert(info, rel);
-	bool		with_triggers = has_triggers_of_others(rel);
+	ResultRelInfo	*info = makeNode(ResultRelInfo);
+	EState			*estate = begin_insert(info, rel);
+	bool			 with_triggers = has_triggers_of_others(rel);
 
 	/*
 	 * Each slot owns its tuple, so that nothing copies it once more.  Both are

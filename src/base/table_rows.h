@@ -16,19 +16,19 @@
 /* Of a row that was read: its columns, the first is 0. */
 typedef struct OutboxColumns
 {
-	Datum	   *values;
-	bool	   *nulls;
+	Datum *values;
+	bool  *nulls;
 } OutboxColumns;
 
 /* Of what SPI has at hand. */
 static inline OutboxColumns
 fetch_row(uint64 i)
 {
-	int			n = SPI_tuptable->tupdesc->natts;
+	int			  n = SPI_tuptable->tupdesc->natts;
 	OutboxColumns row = {palloc(sizeof(Datum) * n), palloc(sizeof(bool) * n)};
 
-	heap_deform_tuple(SPI_tuptable->vals[i], SPI_tuptable->tupdesc,
-					  row.values, row.nulls);
+	heap_deform_tuple(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, row.values,
+					  row.nulls);
 	return row;
 }
 
@@ -65,7 +65,7 @@ row_is(OutboxColumns row, int i, const char *what)
 extern Datum outbox_int8_array(const int64 *values, int n);
 
 /* For qsort() and bsearch() of int64. */
-extern int	outbox_compare_int8(const void *a, const void *b);
+extern int outbox_compare_int8(const void *a, const void *b);
 
 /*
  * Appends rows to one of our own tables: one WAL record for a page of them.
@@ -80,4 +80,4 @@ extern void outbox_append_rows(Oid table, int nrows, Datum *values, bool *nulls)
  */
 extern void outbox_insert_row(Relation rel, TupleTableSlot *slot);
 
-#endif							/* OUTBOX_TABLE_ROWS_H */
+#endif /* OUTBOX_TABLE_ROWS_H */

@@ -28,15 +28,13 @@ extern _Noreturn void outbox_refuse_contract(FunctionCallInfo fcinfo);
 #define OUTBOX_FUNCTION(symbol, nargs) \
 	PG_FUNCTION_INFO_V1(symbol); \
 	static inline Datum symbol##_body(PG_FUNCTION_ARGS); \
-	Datum \
-	symbol(PG_FUNCTION_ARGS) \
+	Datum				symbol(PG_FUNCTION_ARGS) \
 	{ \
 		if (unlikely(PG_NARGS() != (nargs))) \
 			outbox_refuse_contract(fcinfo); \
 		return symbol##_body(fcinfo); \
 	} \
-	static inline Datum \
-	symbol##_body(PG_FUNCTION_ARGS)
+	static inline Datum symbol##_body(PG_FUNCTION_ARGS)
 
 /* The same for the columns of the row that it returns. */
 static inline void
@@ -47,7 +45,7 @@ outbox_expect_columns(FunctionCallInfo fcinfo, TupleDesc desc, int n)
 }
 
 /* Said wherever library and objects do not fit each other. */
-extern int	outbox_version_hint(void);
+extern int outbox_version_hint(void);
 
 /*
  * NULL: the worker of this library serves objects of that version; else why it
@@ -55,4 +53,4 @@ extern int	outbox_version_hint(void);
  */
 extern char *outbox_version_problem(const char *objects);
 
-#endif							/* OUTBOX_VERSION_H */
+#endif /* OUTBOX_VERSION_H */

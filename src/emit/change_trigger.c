@@ -34,15 +34,15 @@
 /* What the arguments of a trigger mean for its table; kept for a statement. */
 typedef struct Change
 {
-	text	   *topic;
-	text	   *table;
-	int			key;			/* attribute number */
-	FmgrInfo	key_output;
-	int			n;				/* columns to carry */
-	int		   *columns;		/* their attribute numbers */
-	TupleDesc	row;			/* of these columns */
-	FmgrInfo	to_jsonb;
-	bool		has_formats;	/* of some column a setting changes the text */
+	text	 *topic;
+	text	 *table;
+	int		  key; /* attribute number */
+	FmgrInfo  key_output;
+	int		  n;	   /* columns to carry */
+	int		 *columns; /* their attribute numbers */
+	TupleDesc row;	   /* of these columns */
+	FmgrInfo  to_jsonb;
+	bool	  has_formats; /* of some column a setting changes the text */
 } Change;
 
 /*
@@ -58,14 +58,14 @@ static const char *const formats[][2] = {
 	{"bytea_output", "hex"},
 	{"lc_monetary", "C"},
 	{"quote_all_identifiers", "off"},
-	{"search_path", "pg_catalog, pg_temp"},	/* regclass and its like */
+	{"search_path", "pg_catalog, pg_temp"}, /* regclass and its like */
 };
 
 /* Returns the level that AtEOXact_GUC() goes back to; an error does that, too. */
 static int
 fix_formats(void)
 {
-	int			level = NewGUCNestLevel();
+	int level = NewGUCNestLevel();
 
 	for (size_t i = 0; i < lengthof(formats); i++)
 		if (strcmp(GetConfigOption(formats[i][0], false, false), formats[i][1]) != 0)
@@ -103,7 +103,8 @@ add_context(void *arg)
 	TriggerData *trigger = arg;
 
 	errcontext("trigger \"%s\" of table \"%s\", which calls outbox.emit_change()",
-			   trigger->tg_trigger->tgname, RelationGetRelationName(trigger->tg_relation));
+			   trigger->tg_trigger->tgname,
+			   RelationGetRelationName(trigger->tg_relation));
 }
 
 static bool
@@ -115,7 +116,7 @@ can_be_carried(const FormData_pg_attribute *att)
 static int
 find_column(Relation rel, const char *name)
 {
-	TupleDesc	desc = RelationGetDescr(rel);
+	TupleDesc desc = RelationGetDescr(rel);
 
 	for (int i = 0; i < desc->natts; i++)
 	{
@@ -124,12 +125,14 @@ find_column(Relation rel, const char *name)
 		if (can_be_carried(att) && namestrcmp(&att->attname, name) == 0)
 			return i + 1;
 	}
-	ereport(ERROR,
-			(errcode(ERRCODE_UNDEFINED_COLUMN),
-			 errmsg("table \"%s\" has no column \"%s\" that outbox.emit_change() could use",
-					RelationGetRelationName(rel), name),
-			 errhint("Write names as they are stored, case included, and those with commas or blanks in double quotes; system columns and virtual ones cannot be carried."),
-			 errtable(rel)));
+	ereport(
+		ERROR,
+		(errcode(ERRCODE_UNDEFINED_COLUMN),
+		 errmsg("table \"%s\" has no column \"%s\" that outbox.emit_change() could use",
+				RelationGetRelationName(rel), name),
+		 errhint(
+			 "Write names as they are stored, case included, and those with commas or blanks in double quotes; system columns and virtual ones cannot be carried."),
+		 errtable(rel)));
 	return 0;
 }
 
@@ -137,9 +140,9 @@ find_column(Relation rel, const char *name)
 static void
 choose_columns(Change *c, Relation rel, const char *names)
 {
-	TupleDesc	desc = RelationGetDescr(rel);
-	List	   *list = NIL;
-	ListCell   *lc;
+	TupleDesc desc = RelationGetDescr(rel);
+	List	 *list = NIL;
+	ListCell *lc;
 
 	c->columns = palloc(sizeof(int) * Max(desc->natts, 1));
 	if (names == NULL)
@@ -150,15 +153,17 @@ choose_columns(Change *c, Relation rel, const char *names)
 		return;
 	}
 	if (!SplitGUCList(pstrdup(names), ',', &list) || list == NIL)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("invalid list of columns for table \"%s\": \"%s\"",
-						RelationGetRelationName(rel), names),
-				 errhint("Pass names with commas between them, like 'status,total', or leave the argument out to carry all columns."),
-				 errtable(rel)));
-	foreach(lc, list)
+		ereport(
+			ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("invalid list of columns for table \"%s\": \"%s\"",
+					RelationGetRelationName(rel), names),
+			 errhint(
+				 "Pass names with commas between them, like 'status,total', or leave the argument out to carry all columns."),
+			 errtable(rel)));
+	foreach (lc, list)
 	{
-		int			attnum = find_column(rel, lfirst(lc));
+		int attnum = find_column(rel, lfirst(lc));
 
 		for (int i = 0; i < c->n; i++)
 			if (c->columns[i] == attnum)
@@ -175,8 +180,8 @@ choose_columns(Change *c, Relation rel, const char *names)
 static Oid
 table_of(Relation rel, Oid trigger)
 {
-	Oid			table = RelationGetRelid(rel);
-	Relation	catalog;
+	Oid		 table = RelationGetRelid(rel);
+	Relation catalog;
 
 	if (!rel->rd_rel->relispartition)
 		return table;
@@ -206,33 +211,38 @@ table_of(Relation rel, Oid trigger)
 static Change *
 describe(TriggerData *trigger)
 {
-	Relation	rel = trigger->tg_relation;
-	char	  **args = trigger->tg_trigger->tgargs;
-	int			nargs = trigger->tg_trigger->tgnargs;
-	Change	   *c = palloc0(sizeof(Change));
-	Oid			table;
-	Oid			output;
-	bool		varlena;
+	Relation rel = trigger->tg_relation;
+	char   **args = trigger->tg_trigger->tgargs;
+	int		 nargs = trigger->tg_trigger->tgnargs;
+	Change	*c = palloc0(sizeof(Change));
+	Oid		 table;
+	Oid		 output;
+	bool	 varlena;
 
 	if (nargs < 2 || nargs > 3)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("outbox.emit_change() takes a topic, a key column and, if you like, a list of columns, not %d arguments",
-						nargs),
-				 errhint("EXECUTE FUNCTION outbox.emit_change('order.changed', 'id', 'status,total')"),
-				 errtable(rel)));
+		ereport(
+			ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg(
+				 "outbox.emit_change() takes a topic, a key column and, if you like, a list of columns, not %d arguments",
+				 nargs),
+			 errhint(
+				 "EXECUTE FUNCTION outbox.emit_change('order.changed', 'id', 'status,total')"),
+			 errtable(rel)));
 
 	c->topic = cstring_to_text(args[0]);
 	c->key = find_column(rel, args[1]);
 	choose_columns(c, rel, nargs == 3 ? args[2] : NULL);
 	table = table_of(rel, trigger->tg_trigger->tgoid);
-	c->table = cstring_to_text(quote_qualified_identifier(get_namespace_name(get_rel_namespace(table)),
-														  get_rel_name(table)));
-	getTypeOutputInfo(TupleDescAttr(RelationGetDescr(rel), c->key - 1)->atttypid,
-					  &output, &varlena);
+	c->table = cstring_to_text(
+		quote_qualified_identifier(get_namespace_name(get_rel_namespace(table)),
+								   get_rel_name(table)));
+	getTypeOutputInfo(TupleDescAttr(RelationGetDescr(rel), c->key - 1)->atttypid, &output,
+					  &varlena);
 	fmgr_info(output, &c->key_output);
 
-	c->has_formats = has_formats(TupleDescAttr(RelationGetDescr(rel), c->key - 1)->atttypid);
+	c->has_formats = has_formats(
+		TupleDescAttr(RelationGetDescr(rel), c->key - 1)->atttypid);
 	c->row = CreateTemplateTupleDesc(c->n);
 	for (int i = 0; i < c->n; i++)
 	{
@@ -244,8 +254,10 @@ describe(TriggerData *trigger)
 	/* to_jsonb() asks the expression that calls it for the type of its value. */
 	fmgr_info(F_TO_JSONB, &c->to_jsonb);
 	fmgr_info_set_expr((Node *) makeFuncExpr(F_TO_JSONB, JSONBOID,
-											 list_make1(makeNullConst(RECORDOID, -1, InvalidOid)),
-											 InvalidOid, InvalidOid, COERCE_EXPLICIT_CALL),
+											 list_make1(makeNullConst(RECORDOID, -1,
+																	  InvalidOid)),
+											 InvalidOid, InvalidOid,
+											 COERCE_EXPLICIT_CALL),
 					   &c->to_jsonb);
 	return c;
 }
@@ -257,10 +269,10 @@ differs(const Change *c, TupleDesc desc, HeapTuple old, HeapTuple new)
 	for (int i = 0; i < c->n; i++)
 	{
 		Form_pg_attribute att = TupleDescAttr(desc, c->columns[i] - 1);
-		bool		old_null;
-		bool		new_null;
-		Datum		a = heap_getattr(old, c->columns[i], desc, &old_null);
-		Datum		b = heap_getattr(new, c->columns[i], desc, &new_null);
+		bool			  old_null;
+		bool			  new_null;
+		Datum			  a = heap_getattr(old, c->columns[i], desc, &old_null);
+		Datum			  b = heap_getattr(new, c->columns[i], desc, &new_null);
 
 		if (old_null != new_null ||
 			(!old_null && !datum_image_eq(a, b, att->attbyval, att->attlen)))
@@ -272,8 +284,8 @@ differs(const Change *c, TupleDesc desc, HeapTuple old, HeapTuple new)
 static Datum
 carried(const Change *c, TupleDesc desc, HeapTuple tuple)
 {
-	Datum	   *values = palloc(sizeof(Datum) * Max(c->n, 1));
-	bool	   *nulls = palloc(sizeof(bool) * Max(c->n, 1));
+	Datum *values = palloc(sizeof(Datum) * Max(c->n, 1));
+	bool  *nulls = palloc(sizeof(bool) * Max(c->n, 1));
 
 	for (int i = 0; i < c->n; i++)
 		values[i] = heap_getattr(tuple, c->columns[i], desc, &nulls[i]);
@@ -284,10 +296,10 @@ carried(const Change *c, TupleDesc desc, HeapTuple tuple)
 static Jsonb *
 make_payload(Change *c, TupleDesc desc, const char *op, HeapTuple new, HeapTuple old)
 {
-	TupleDesc	whole = CreateTemplateTupleDesc(new && old ? 4 : 3);
-	Datum		values[4] = {CStringGetTextDatum(op), PointerGetDatum(c->table)};
-	bool		nulls[4] = {false, false, false, false};
-	int			n = 2;
+	TupleDesc whole = CreateTemplateTupleDesc(new &&old ? 4 : 3);
+	Datum	  values[4] = {CStringGetTextDatum(op), PointerGetDatum(c->table)};
+	bool	  nulls[4] = {false, false, false, false};
+	int		  n = 2;
 
 	TupleDescInitEntry(whole, 1, "op", TEXTOID, -1, 0);
 	TupleDescInitEntry(whole, 2, "table", TEXTOID, -1, 0);
@@ -302,18 +314,19 @@ make_payload(Change *c, TupleDesc desc, const char *op, HeapTuple new, HeapTuple
 		TupleDescInitEntry(whole, n, "old", RECORDOID, -1, 0);
 	}
 	whole = BlessTupleDesc(whole);
-	return DatumGetJsonbP(FunctionCall1(&c->to_jsonb,
-										heap_copy_tuple_as_datum(heap_form_tuple(whole, values, nulls),
-																 whole)));
+	return DatumGetJsonbP(
+		FunctionCall1(&c->to_jsonb,
+					  heap_copy_tuple_as_datum(heap_form_tuple(whole, values, nulls),
+											   whole)));
 }
 
 /* NULL and empty: the event has no key. */
 static text *
 key_of(Change *c, TupleDesc desc, HeapTuple tuple)
 {
-	bool		isnull;
-	Datum		value = heap_getattr(tuple, c->key, desc, &isnull);
-	char	   *key = isnull ? NULL : OutputFunctionCall(&c->key_output, value);
+	bool  isnull;
+	Datum value = heap_getattr(tuple, c->key, desc, &isnull);
+	char *key = isnull ? NULL : OutputFunctionCall(&c->key_output, value);
 
 	return key == NULL || key[0] == '\0' ? NULL : cstring_to_text(key);
 }
@@ -322,20 +335,21 @@ static void
 emit_change(FunctionCallInfo fcinfo, TriggerData *trigger)
 {
 	TriggerEvent event = trigger->tg_event;
-	TupleDesc	desc = RelationGetDescr(trigger->tg_relation);
-	HeapTuple	old = TRIGGER_FIRED_BY_INSERT(event) ? NULL : trigger->tg_trigtuple;
-	HeapTuple	new = TRIGGER_FIRED_BY_DELETE(event) ? NULL :
-		TRIGGER_FIRED_BY_UPDATE(event) ? trigger->tg_newtuple : trigger->tg_trigtuple;
+	TupleDesc	 desc = RelationGetDescr(trigger->tg_relation);
+	HeapTuple	 old = TRIGGER_FIRED_BY_INSERT(event) ? NULL : trigger->tg_trigtuple;
+	HeapTuple new = TRIGGER_FIRED_BY_DELETE(event) ? NULL :
+		TRIGGER_FIRED_BY_UPDATE(event)			   ? trigger->tg_newtuple :
+													 trigger->tg_trigtuple;
 	OutboxNewEvent e = {0};
-	Change	   *c = fcinfo->flinfo->fn_extra;
-	int			level = 0;
+	Change		  *c = fcinfo->flinfo->fn_extra;
+	int			   level = 0;
 
 	PreventCommandIfReadOnly("outbox.emit_change()");
 	if (c == NULL)
 	{
 		MemoryContext caller = MemoryContextSwitchTo(fcinfo->flinfo->fn_mcxt);
 
-		level = fix_formats();	/* for the name of the table */
+		level = fix_formats(); /* for the name of the table */
 		c = describe(trigger);
 		AtEOXact_GUC(true, level);
 		MemoryContextSwitchTo(caller);
@@ -348,7 +362,10 @@ emit_change(FunctionCallInfo fcinfo, TriggerData *trigger)
 		level = fix_formats();
 	e.topic = c->topic;
 	e.key = key_of(c, desc, new ? new : old);
-	e.payload = make_payload(c, desc, !old ? "insert" : !new ? "delete" : "update",
+	e.payload = make_payload(c, desc,
+							 !old	  ? "insert" :
+								 !new ? "delete" :
+										"update",
 							 new, old);
 	if (c->has_formats)
 		AtEOXact_GUC(true, level);
@@ -357,16 +374,18 @@ emit_change(FunctionCallInfo fcinfo, TriggerData *trigger)
 
 OUTBOX_FUNCTION(outbox_emit_change_1_0, 0)
 {
-	TriggerData *trigger = (TriggerData *) fcinfo->context;
+	TriggerData			*trigger = (TriggerData *) fcinfo->context;
 	ErrorContextCallback callback;
 
-	if (!CALLED_AS_TRIGGER(fcinfo) ||
-		!TRIGGER_FIRED_AFTER(trigger->tg_event) ||
+	if (!CALLED_AS_TRIGGER(fcinfo) || !TRIGGER_FIRED_AFTER(trigger->tg_event) ||
 		!TRIGGER_FIRED_FOR_ROW(trigger->tg_event))
-		ereport(ERROR,
-				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
-				 errmsg("outbox.emit_change() must be called by an AFTER ... FOR EACH ROW trigger"),
-				 errhint("CREATE TRIGGER ... AFTER INSERT OR UPDATE OR DELETE ON ... FOR EACH ROW EXECUTE FUNCTION outbox.emit_change('order.changed', 'id');")));
+		ereport(
+			ERROR,
+			(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+			 errmsg(
+				 "outbox.emit_change() must be called by an AFTER ... FOR EACH ROW trigger"),
+			 errhint(
+				 "CREATE TRIGGER ... AFTER INSERT OR UPDATE OR DELETE ON ... FOR EACH ROW EXECUTE FUNCTION outbox.emit_change('order.changed', 'id');")));
 
 	callback.callback = add_context;
 	callback.arg = trigger;

@@ -34,7 +34,7 @@
  */
 #define PASSES_PER_WINDOW 8
 #define SWEEP_BLOCKS 32
-#define SWEEP_EVERY (100 * 1000)	/* µs */
+#define SWEEP_EVERY (100 * 1000) /* µs */
 
 static BlockNumber sweep_block; /* where the pass goes on */
 static TimestampTz pass_at;		/* when it began */
@@ -57,10 +57,10 @@ static bool
 find(Datum *values, pg_uuid_t *id)
 {
 	static SPIPlanPtr plan;
-	int			level = NewGUCNestLevel();
-	bool		isnull;
-	Datum		first;
-	uint64		n;
+	int				  level = NewGUCNestLevel();
+	bool			  isnull;
+	Datum			  first;
+	uint64			  n;
 
 	(void) set_config_option("enable_seqscan", "off", PGC_USERSET, PGC_S_SESSION,
 							 GUC_ACTION_SAVE, true, 0, false);
@@ -69,7 +69,7 @@ find(Datum *values, pg_uuid_t *id)
 						" WHERE d.topic OPERATOR(pg_catalog.=) $1"
 						" AND d.dedup_key OPERATOR(pg_catalog.=) $2"
 						" AND d.created_at OPERATOR(pg_catalog.>) $3",
-						3, (Oid[]) {TEXTOID, TEXTOID, TIMESTAMPTZOID}, values, NULL);
+						3, (Oid[]){TEXTOID, TEXTOID, TIMESTAMPTZOID}, values, NULL);
 	AtEOXact_GUC(true, level);
 	if (n == 0)
 		return false;
@@ -83,13 +83,14 @@ insert(Datum *values)
 {
 	static SPIPlanPtr plan;
 
-	return outbox_plan_run(&plan,
-						   "INSERT INTO outbox.dedup AS d (topic, dedup_key, event_id, created_at)"
-						   " VALUES ($1, $2, $4, $5) ON CONFLICT (topic, dedup_key) DO UPDATE"
-						   " SET event_id = EXCLUDED.event_id, created_at = EXCLUDED.created_at"
-						   " WHERE d.created_at OPERATOR(pg_catalog.<=) $3",
-						   5, (Oid[]) {TEXTOID, TEXTOID, TIMESTAMPTZOID, UUIDOID, TIMESTAMPTZOID},
-						   values, NULL) > 0;
+	return outbox_plan_run(
+			   &plan,
+			   "INSERT INTO outbox.dedup AS d (topic, dedup_key, event_id, created_at)"
+			   " VALUES ($1, $2, $4, $5) ON CONFLICT (topic, dedup_key) DO UPDATE"
+			   " SET event_id = EXCLUDED.event_id, created_at = EXCLUDED.created_at"
+			   " WHERE d.created_at OPERATOR(pg_catalog.<=) $3",
+			   5, (Oid[]){TEXTOID, TEXTOID, TIMESTAMPTZOID, UUIDOID, TIMESTAMPTZOID},
+			   values, NULL) > 0;
 }
 
 /* In an SPI connection, as the owner of the log. */
@@ -97,11 +98,9 @@ static bool
 claim(text *topic, text *key, pg_uuid_t *id)
 {
 	TimestampTz now = GetCurrentTimestamp();
-	Datum		values[] = {
-		PointerGetDatum(topic), PointerGetDatum(key),
-		TimestampTzGetDatum(expiry(now)),
-		UUIDPGetDatum(id), TimestampTzGetDatum(now)
-	};
+	Datum		values[] = {PointerGetDatum(topic), PointerGetDatum(key),
+							TimestampTzGetDatum(expiry(now)), UUIDPGetDatum(id),
+							TimestampTzGetDatum(now)};
 
 	/*
 	 * A duplicate is looked for first, so that it locks no row.  When somebody
@@ -120,9 +119,9 @@ claim(text *topic, text *key, pg_uuid_t *id)
 bool
 outbox_dedup_claim(text *topic, text *key, pg_uuid_t *id)
 {
-	Oid			user;
-	int			context;
-	bool		claimed;
+	Oid	 user;
+	int	 context;
+	bool claimed;
 
 	/* Who may emit need not have a right on the table. */
 	GetUserIdAndSecContext(&user, &context);
@@ -143,7 +142,7 @@ outbox_dedup_claim(text *topic, text *key, pg_uuid_t *id)
 TimestampTz
 outbox_dedup_next_time(void)
 {
-	int64		pause = (int64) outbox_dedup_window * USECS_PER_SEC / PASSES_PER_WINDOW;
+	int64 pause = (int64) outbox_dedup_window * USECS_PER_SEC / PASSES_PER_WINDOW;
 
 	return sweep_block > 0 ? sweep_at : Max(sweep_at, pass_at + pause);
 }
@@ -157,9 +156,8 @@ static void
 correct_times(Datum begin, Datum end, TimestampTz now)
 {
 	static SPIPlanPtr plan;
-	Datum		values[] = {
-		begin, end, TimestampTzGetDatum(now), TimestampTzGetDatum(now + USECS_PER_SEC)
-	};
+	Datum			  values[] = {begin, end, TimestampTzGetDatum(now),
+								  TimestampTzGetDatum(now + USECS_PER_SEC)};
 
 	(void) outbox_plan_run(&plan,
 						   "UPDATE outbox.dedup SET created_at = $3"
@@ -169,7 +167,7 @@ correct_times(Datum begin, Datum end, TimestampTz now)
 						   " AND d.ctid OPERATOR(pg_catalog.<) $2"
 						   " AND d.created_at OPERATOR(pg_catalog.>) $4"
 						   " FOR UPDATE SKIP LOCKED))",
-						   4, (Oid[]) {TIDOID, TIDOID, TIMESTAMPTZOID, TIMESTAMPTZOID},
+						   4, (Oid[]){TIDOID, TIDOID, TIMESTAMPTZOID, TIMESTAMPTZOID},
 						   values, NULL);
 }
 
@@ -177,24 +175,25 @@ correct_times(Datum begin, Datum end, TimestampTz now)
 static void
 sweep_blocks(BlockNumber first, TimestampTz now)
 {
-	ItemPointerData begin;
-	ItemPointerData end;
+	ItemPointerData	  begin;
+	ItemPointerData	  end;
 	static SPIPlanPtr plan;
-	Datum		values[3];
+	Datum			  values[3];
 
 	ItemPointerSet(&begin, first, 0);
 	ItemPointerSet(&end, first + SWEEP_BLOCKS, 0);
 	values[0] = PointerGetDatum(&begin);
 	values[1] = PointerGetDatum(&end);
 	values[2] = TimestampTzGetDatum(expiry(now));
-	(void) outbox_plan_run(&plan,
-						   "DELETE FROM outbox.dedup WHERE ctid OPERATOR(pg_catalog.=) ANY (ARRAY("
-						   "SELECT d.ctid FROM outbox.dedup d"
-						   " WHERE d.ctid OPERATOR(pg_catalog.>=) $1"
-						   " AND d.ctid OPERATOR(pg_catalog.<) $2"
-						   " AND d.created_at OPERATOR(pg_catalog.<=) $3"
-						   " FOR UPDATE SKIP LOCKED))",
-						   3, (Oid[]) {TIDOID, TIDOID, TIMESTAMPTZOID}, values, NULL);
+	(void) outbox_plan_run(
+		&plan,
+		"DELETE FROM outbox.dedup WHERE ctid OPERATOR(pg_catalog.=) ANY (ARRAY("
+		"SELECT d.ctid FROM outbox.dedup d"
+		" WHERE d.ctid OPERATOR(pg_catalog.>=) $1"
+		" AND d.ctid OPERATOR(pg_catalog.<) $2"
+		" AND d.created_at OPERATOR(pg_catalog.<=) $3"
+		" FOR UPDATE SKIP LOCKED))",
+		3, (Oid[]){TIDOID, TIDOID, TIMESTAMPTZOID}, values, NULL);
 	correct_times(values[0], values[1], now);
 }
 

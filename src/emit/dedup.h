@@ -17,8 +17,8 @@
 extern bool outbox_dedup_claim(text *topic, text *key, pg_uuid_t *id);
 
 /* The worker's part: forgets keys whose time is over, a little at each call. */
-extern void outbox_dedup_sweep(TimestampTz now);
+extern void		   outbox_dedup_sweep(TimestampTz now);
 extern TimestampTz outbox_dedup_next_time(void);
-extern void outbox_dedup_failed(void);	/* a call was an error */
+extern void		   outbox_dedup_failed(void); /* a call was an error */
 
-#endif							/* OUTBOX_DEDUP_H */
+#endif /* OUTBOX_DEDUP_H */

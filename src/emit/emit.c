@@ -83,12 +83,12 @@ static void
 append(const OutboxNewEvent *e, bool has_id, pg_uuid_t *id)
 {
 	FullTransactionId xid = GetTopFullTransactionId();
-	int			piece = outbox_current_piece();
-	Relation	rel = table_open(outbox_log_tables()->pieces[piece], RowExclusiveLock);
+	int				  piece = outbox_current_piece();
+	Relation rel = table_open(outbox_log_tables()->pieces[piece], RowExclusiveLock);
 	TupleTableSlot *slot = table_slot_create(rel, NULL);
-	int64		epoch = outbox_current_epoch();
-	int64		seq = outbox_next_seq();
-	TimestampTz now = GetCurrentTimestamp();
+	int64			epoch = outbox_current_epoch();
+	int64			seq = outbox_next_seq();
+	TimestampTz		now = GetCurrentTimestamp();
 
 	if (!has_id)
 		outbox_make_id(now, id);
@@ -114,7 +114,7 @@ append(const OutboxNewEvent *e, bool has_id, pg_uuid_t *id)
 void
 outbox_append(const OutboxNewEvent *e, const pg_uuid_t *id)
 {
-	pg_uuid_t	same = *id;
+	pg_uuid_t same = *id;
 
 	append(e, true, &same);
 }
@@ -124,9 +124,9 @@ static void
 schedule(const OutboxNewEvent *e, bool has_id, pg_uuid_t *id)
 {
 	FullTransactionId xid = GetTopFullTransactionId();
-	Relation	rel = table_open(outbox_log_tables()->scheduled, RowExclusiveLock);
-	TupleTableSlot *slot = table_slot_create(rel, NULL);
-	TimestampTz now = GetCurrentTimestamp();
+	Relation		  rel = table_open(outbox_log_tables()->scheduled, RowExclusiveLock);
+	TupleTableSlot	 *slot = table_slot_create(rel, NULL);
+	TimestampTz		  now = GetCurrentTimestamp();
 
 	if (!has_id)
 		outbox_make_id(now, id);
@@ -155,8 +155,8 @@ schedule(const OutboxNewEvent *e, bool has_id, pg_uuid_t *id)
 pg_uuid_t *
 outbox_emit(const OutboxNewEvent *e)
 {
-	pg_uuid_t  *id = palloc(sizeof(pg_uuid_t));
-	bool		has_id = e->dedup_key != NULL;
+	pg_uuid_t *id = palloc(sizeof(pg_uuid_t));
+	bool	   has_id = e->dedup_key != NULL;
 
 	outbox_check(e, false, true);
 
@@ -216,7 +216,8 @@ add_payload_hint(void *arg)
 		errhint("A payload may have at most %d objects and arrays in one another.",
 				OUTBOX_MAX_NESTING);
 	else if (ERRCODE_TO_CATEGORY(geterrcode()) == ERRCODE_DATA_EXCEPTION)
-		errhint("A payload is JSON that the type jsonb can hold. Use outbox.emit_bytes() to send anything else.");
+		errhint(
+			"A payload is JSON that the type jsonb can hold. Use outbox.emit_bytes() to send anything else.");
 }
 
 /* The payload of an argument of type text or json. */
@@ -224,7 +225,7 @@ static Jsonb *
 parse_payload(FunctionCallInfo fcinfo, int argno)
 {
 	ErrorContextCallback callback;
-	Jsonb	   *payload;
+	Jsonb				*payload;
 
 	if (PG_ARGISNULL(argno))
 		return NULL;
@@ -233,8 +234,9 @@ parse_payload(FunctionCallInfo fcinfo, int argno)
 	callback.arg = NULL;
 	callback.previous = error_context_stack;
 	error_context_stack = &callback;
-	payload = DatumGetJsonbP(DirectFunctionCall1(jsonb_in,
-												 CStringGetDatum(text_to_cstring(PG_GETARG_TEXT_PP(argno)))));
+	payload = DatumGetJsonbP(
+		DirectFunctionCall1(jsonb_in,
+							CStringGetDatum(text_to_cstring(PG_GETARG_TEXT_PP(argno)))));
 	error_context_stack = callback.previous;
 	return payload;
 }
@@ -280,15 +282,13 @@ OUTBOX_FUNCTION(outbox_emit_bytes_1_0, 9)
  */
 OUTBOX_FUNCTION(outbox_check_event_1_0, 8)
 {
-	OutboxNewEvent e = {
-		.topic = TEXT_ARG(1),
-		.type = TEXT_ARG(2),
-		.key = TEXT_ARG(3),
-		.headers = JSONB_ARG(4),
-		.payload = JSONB_ARG(5),
-		.body = BYTEA_ARG(6),
-		.content_type = TEXT_ARG(7)
-	};
+	OutboxNewEvent e = {.topic = TEXT_ARG(1),
+						.type = TEXT_ARG(2),
+						.key = TEXT_ARG(3),
+						.headers = JSONB_ARG(4),
+						.payload = JSONB_ARG(5),
+						.body = BYTEA_ARG(6),
+						.content_type = TEXT_ARG(7)};
 
 	outbox_check(&e, true, !PG_ARGISNULL(0) && outbox_seq_is_new(PG_GETARG_INT64(0)));
 	PG_RETURN_BOOL(true);

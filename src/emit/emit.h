@@ -47,4 +47,4 @@ extern void outbox_append(const OutboxNewEvent *e, const pg_uuid_t *id);
  */
 extern void outbox_check(const OutboxNewEvent *e, bool restoring, bool sized);
 
-#endif							/* OUTBOX_EMIT_H */
+#endif /* OUTBOX_EMIT_H */

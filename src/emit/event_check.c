@@ -30,7 +30,7 @@ excerpt(const char *s, size_t len)
 static void
 check_length(const char *what, const text *value, size_t max)
 {
-	size_t		len = VARSIZE_ANY_EXHDR(value);
+	size_t len = VARSIZE_ANY_EXHDR(value);
 
 	if (len == 0)
 		ereport(ERROR,
@@ -53,10 +53,12 @@ check_line(const char *what, const text *value)
 											  VARSIZE_ANY_EXHDR(value));
 
 	if (problem)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("invalid %s: %s", what, problem),
-				 errhint("It is sent as an HTTP header: remove line breaks, tabs and other control characters.")));
+		ereport(
+			ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("invalid %s: %s", what, problem),
+			 errhint(
+				 "It is sent as an HTTP header: remove line breaks, tabs and other control characters.")));
 }
 
 /*
@@ -67,8 +69,8 @@ check_line(const char *what, const text *value)
 static bool
 rules_log(void)
 {
-	return pg_class_aclcheck(outbox_log_tables()->events, GetUserId(),
-							 ACL_TRUNCATE) == ACLCHECK_OK;
+	return pg_class_aclcheck(outbox_log_tables()->events, GetUserId(), ACL_TRUNCATE) ==
+		ACLCHECK_OK;
 }
 
 static void
@@ -79,30 +81,35 @@ check_topic(const text *topic, bool restoring)
 	const char *problem = outbox_topic_problem(data, len);
 
 	if (problem)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("invalid topic \"%s\": %s", excerpt(data, len), problem),
-				 errhint("A topic is made of letters, digits, \"_\" and \"-\", in segments joined by dots, like \"order.created\".")));
+		ereport(
+			ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("invalid topic \"%s\": %s", excerpt(data, len), problem),
+			 errhint(
+				 "A topic is made of letters, digits, \"_\" and \"-\", in segments joined by dots, like \"order.created\".")));
 	if (outbox_topic_reserved(data, len) && !(restoring && rules_log()))
-		ereport(ERROR,
-				(errcode(ERRCODE_RESERVED_NAME),
-				 errmsg("topic \"%s\" is reserved", excerpt(data, len)),
-				 errhint("Topics that begin with \"outbox.\" belong to outbox itself: choose another name.")));
+		ereport(
+			ERROR,
+			(errcode(ERRCODE_RESERVED_NAME),
+			 errmsg("topic \"%s\" is reserved", excerpt(data, len)),
+			 errhint(
+				 "Topics that begin with \"outbox.\" belong to outbox itself: choose another name.")));
 }
 
 static void
 check_headers(Jsonb *headers)
 {
-	JsonbIterator *it;
+	JsonbIterator	  *it;
 	JsonbIteratorToken token;
-	JsonbValue	v;
-	size_t		total = 0;
+	JsonbValue		   v;
+	size_t			   total = 0;
 
 	if (!JB_ROOT_IS_OBJECT(headers))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("headers of an event must be a JSON object"),
-				 errhint("Pass a flat object of strings, like {\"X-Tenant\": \"acme\"}.")));
+				 errhint(
+					 "Pass a flat object of strings, like {\"X-Tenant\": \"acme\"}.")));
 
 	if (JB_ROOT_COUNT(headers) > OUTBOX_MAX_EVENT_HEADERS)
 		ereport(ERROR,
@@ -123,23 +130,29 @@ check_headers(Jsonb *headers)
 		Assert(token == WJB_KEY);
 		problem = outbox_header_name_problem(name, name_len, true);
 		if (problem)
-			ereport(ERROR,
-					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-					 errmsg("invalid header \"%s\": %s", excerpt(name, name_len), problem),
-					 errhint("Choose another name; \"X-\" and a name of yours is always free.")));
+			ereport(
+				ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("invalid header \"%s\": %s", excerpt(name, name_len), problem),
+				 errhint(
+					 "Choose another name; \"X-\" and a name of yours is always free.")));
 
 		token = JsonbIteratorNext(&it, &v, true);
 		Assert(token == WJB_VALUE);
 		if (v.type != jbvString)
-			ereport(ERROR,
-					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-					 errmsg("value of header \"%s\" must be a string", excerpt(name, name_len)),
-					 errhint("Pass a flat object of strings, like {\"X-Tenant\": \"acme\"}.")));
+			ereport(
+				ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("value of header \"%s\" must be a string",
+						excerpt(name, name_len)),
+				 errhint(
+					 "Pass a flat object of strings, like {\"X-Tenant\": \"acme\"}.")));
 		problem = outbox_text_problem(v.val.string.val, v.val.string.len);
 		if (problem)
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-					 errmsg("invalid value of header \"%s\": %s", excerpt(name, name_len), problem),
+					 errmsg("invalid value of header \"%s\": %s", excerpt(name, name_len),
+							problem),
 					 errhint("Remove line breaks, tabs and other control characters.")));
 		total += name_len + v.val.string.len;
 	}
@@ -156,12 +169,14 @@ static void
 check_size(const char *what, size_t size)
 {
 	if (size > (size_t) outbox_max_payload_size)
-		ereport(ERROR,
-				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
-				 errmsg("%s of an event is too large", what),
-				 errdetail("It has %zu bytes; outbox.max_payload_size allows %d.",
-						   size, outbox_max_payload_size),
-				 errhint("Send a reference to the data instead of the data, or raise outbox.max_payload_size.")));
+		ereport(
+			ERROR,
+			(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+			 errmsg("%s of an event is too large", what),
+			 errdetail("It has %zu bytes; outbox.max_payload_size allows %d.", size,
+					   outbox_max_payload_size),
+			 errhint(
+				 "Send a reference to the data instead of the data, or raise outbox.max_payload_size.")));
 }
 
 /*
@@ -189,7 +204,7 @@ check_nesting(int depth)
 static size_t
 text_bound(const JsonbContainer *container, int depth)
 {
-	int			n = JsonContainerSize(container) * (JsonContainerIsObject(container) ? 2 : 1);
+	int n = JsonContainerSize(container) * (JsonContainerIsObject(container) ? 2 : 1);
 	const char *data = (const char *) &container->children[n];
 	uint32		start = 0;
 	size_t		bound = 2;
@@ -197,26 +212,26 @@ text_bound(const JsonbContainer *container, int depth)
 	check_nesting(depth);
 	for (int i = 0; i < n; i++)
 	{
-		JEntry		entry = container->children[i];
-		uint32		end = start;
+		JEntry entry = container->children[i];
+		uint32 end = start;
 
 		JBE_ADVANCE_OFFSET(end, entry);
-		bound += 2;				/* ", " or ": " */
+		bound += 2; /* ", " or ": " */
 		if (JBE_ISSTRING(entry))
 			bound += 2 + 6 * (size_t) (end - start);
 		else if (JBE_ISNUMERIC(entry))
 		{
-			uint16		bits;
+			uint16 bits;
 
 			memcpy(&bits, VARDATA(data + INTALIGN(start)), sizeof(bits));
-			bound += (bits & 0xC000) == 0x8000 ?
-				1 + 64 * 4 + 1 + 63 : 1 + 32768 * 4 + 1 + 16383;
+			bound += (bits & 0xC000) == 0x8000 ? 1 + 64 * 4 + 1 + 63 :
+												 1 + 32768 * 4 + 1 + 16383;
 		}
 		else if (JBE_ISCONTAINER(entry))
 			bound += text_bound((const JsonbContainer *) (data + INTALIGN(start)),
 								depth + 1);
 		else
-			bound += 5;			/* "false" */
+			bound += 5; /* "false" */
 		start = end;
 	}
 	return bound;
@@ -244,10 +259,12 @@ static void
 check_times(const OutboxNewEvent *e)
 {
 	if (TIMESTAMP_IS_NOEND(e->deliver_at))
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("deliver_at of an event must not be infinity"),
-				 errhint("Pass a time that comes, or emit the event when it is to be delivered.")));
+		ereport(
+			ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("deliver_at of an event must not be infinity"),
+			 errhint(
+				 "Pass a time that comes, or emit the event when it is to be delivered.")));
 	if (e->expires && e->expires_at <= e->deliver_at)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -287,34 +304,42 @@ outbox_check(const OutboxNewEvent *e, bool restoring, bool sized)
 		check_length("dedup_key", e->dedup_key, OUTBOX_MAX_DEDUP_KEY);
 
 	if (e->payload && e->body)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("an event has either a payload or a body, not both"),
-				 errhint("Set payload for JSON, or body and content_type for anything else.")));
+		ereport(
+			ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("an event has either a payload or a body, not both"),
+			 errhint(
+				 "Set payload for JSON, or body and content_type for anything else.")));
 	if (e->payload)
 	{
 		if (e->content_type)
-			ereport(ERROR,
-					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-					 errmsg("content_type of an event with a payload must be null"),
-					 errhint("A payload is JSON. Set body and content_type for anything else.")));
+			ereport(
+				ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("content_type of an event with a payload must be null"),
+				 errhint(
+					 "A payload is JSON. Set body and content_type for anything else.")));
 		check_payload(e->payload, sized);
 	}
 	else if (e->body)
 	{
 		if (e->content_type == NULL)
-			ereport(ERROR,
-					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-					 errmsg("content_type of an event with a body must not be null"),
-					 errhint("Pass the media type of the bytes, like 'application/octet-stream'.")));
+			ereport(
+				ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("content_type of an event with a body must not be null"),
+				 errhint(
+					 "Pass the media type of the bytes, like 'application/octet-stream'.")));
 		check_length("content_type", e->content_type, OUTBOX_MAX_TYPE);
 		check_line("content_type", e->content_type);
 		if (sized)
 			check_size("body", VARSIZE_ANY_EXHDR(e->body));
 	}
 	else
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("payload of an event must not be null"),
-				 errhint("Pass JSON, if need be 'null'::jsonb, or bytes and their content type.")));
+		ereport(
+			ERROR,
+			(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+			 errmsg("payload of an event must not be null"),
+			 errhint(
+				 "Pass JSON, if need be 'null'::jsonb, or bytes and their content type.")));
 }

@@ -40,12 +40,12 @@
  * not walked over again.
  */
 static TimestampTz first_time;
-static pg_uuid_t first_id;
+static pg_uuid_t   first_id;
 
-static TimestampTz look_at;		/* not announced: look anyway */
-static TimestampTz again_at;	/* locks: not before */
-static bool careful;			/* each by itself: together they failed */
-static Datum epochs;			/* int8[]: those of this log */
+static TimestampTz look_at;	 /* not announced: look anyway */
+static TimestampTz again_at; /* locks: not before */
+static bool		   careful;	 /* each by itself: together they failed */
+static Datum	   epochs;	 /* int8[]: those of this log */
 
 #define FROM_FIRST \
 	" FROM outbox.scheduled s" \
@@ -56,19 +56,26 @@ static Datum epochs;			/* int8[]: those of this log */
 
 enum
 {
-	COL_ID, COL_TOPIC, COL_TYPE, COL_KEY, COL_HEADERS, COL_PAYLOAD, COL_BODY,
-	COL_CONTENT_TYPE, COL_EXPIRES_AT, NCOLUMNS
+	COL_ID,
+	COL_TOPIC,
+	COL_TYPE,
+	COL_KEY,
+	COL_HEADERS,
+	COL_PAYLOAD,
+	COL_BODY,
+	COL_CONTENT_TYPE,
+	COL_EXPIRES_AT,
+	NCOLUMNS
 };
 
 void
 outbox_schedule_init(int64 epoch, bool zero)
 {
-	Datum		values[2] = {Int64GetDatum(epoch), Int64GetDatum(0)};
+	Datum		  values[2] = {Int64GetDatum(epoch), Int64GetDatum(0)};
 	MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
 
-	epochs = PointerGetDatum(construct_array(values, zero ? 2 : 1, INT8OID,
-											 sizeof(int64), FLOAT8PASSBYVAL,
-											 TYPALIGN_DOUBLE));
+	epochs = PointerGetDatum(construct_array(values, zero ? 2 : 1, INT8OID, sizeof(int64),
+											 FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
 	MemoryContextSwitchTo(old);
 }
 
@@ -82,7 +89,7 @@ void
 outbox_schedule_failed(void)
 {
 	careful = true;
-	look_at = 0;				/* what was due was taken out of shared memory */
+	look_at = 0; /* what was due was taken out of shared memory */
 }
 
 TimestampTz
@@ -106,21 +113,21 @@ set_first(TimestampTz time, const pg_uuid_t *id)
 static void
 find_first(void)
 {
-	Datum		values[] = {
-		TimestampTzGetDatum(first_time), UUIDPGetDatum(&first_id), epochs
-	};
+	Datum values[] = {TimestampTzGetDatum(first_time), UUIDPGetDatum(&first_id), epochs};
 	static SPIPlanPtr plan;
-	HeapTuple	tuple;
-	bool		isnull;
+	HeapTuple		  tuple;
+	bool			  isnull;
 
-	if (outbox_plan_run(&plan, "SELECT s.deliver_at, s.id" FROM_FIRST IN_ORDER "1",
-						3, (Oid[]) {TIMESTAMPTZOID, UUIDOID, INT8ARRAYOID}, values, NULL) == 0)
+	if (outbox_plan_run(&plan, "SELECT s.deliver_at, s.id" FROM_FIRST IN_ORDER "1", 3,
+						(Oid[]){TIMESTAMPTZOID, UUIDOID, INT8ARRAYOID}, values,
+						NULL) == 0)
 	{
 		set_first(DT_NOEND, NULL);
 		return;
 	}
 	tuple = SPI_tuptable->vals[0];
-	set_first(DatumGetTimestampTz(SPI_getbinval(tuple, SPI_tuptable->tupdesc, 1, &isnull)),
+	set_first(DatumGetTimestampTz(
+				  SPI_getbinval(tuple, SPI_tuptable->tupdesc, 1, &isnull)),
 			  DatumGetUUIDP(SPI_getbinval(tuple, SPI_tuptable->tupdesc, 2, &isnull)));
 }
 
@@ -128,10 +135,10 @@ find_first(void)
 static Size
 append(HeapTuple tuple, TupleDesc desc, Datum *id)
 {
-	Datum		values[NCOLUMNS];
-	bool		nulls[NCOLUMNS];
+	Datum		   values[NCOLUMNS];
+	bool		   nulls[NCOLUMNS];
 	OutboxNewEvent e = {0};
-	Size		size = 0;
+	Size		   size = 0;
 
 	heap_deform_tuple(tuple, desc, values, nulls);
 #define COLUMN(n) (nulls[n] ? NULL : (void *) DatumGetPointer(values[n]))
@@ -160,28 +167,28 @@ static void
 delete_moved(Datum *ids, int n)
 {
 	static SPIPlanPtr plan;
-	Datum		moved = PointerGetDatum(construct_array(ids, n, UUIDOID, UUID_LEN, false,
-														TYPALIGN_CHAR));
+	Datum			  moved = PointerGetDatum(
+					construct_array(ids, n, UUIDOID, UUID_LEN, false, TYPALIGN_CHAR));
 
 	(void) outbox_plan_run(&plan,
 						   "DELETE FROM outbox.scheduled s"
 						   " WHERE s.id OPERATOR(pg_catalog.=) ANY ($1)",
-						   1, (Oid[]) {UUIDARRAYOID}, &moved, NULL);
+						   1, (Oid[]){UUIDARRAYOID}, &moved, NULL);
 }
 
 /* One of a batch. */
 typedef struct Moving
 {
-	HeapTuple	tuple;
-	TupleDesc	desc;
-	Datum		id;
-	Size		size;
+	HeapTuple tuple;
+	TupleDesc desc;
+	Datum	  id;
+	Size	  size;
 } Moving;
 
 static void
 append_one(void *arg)
 {
-	Moving	   *m = arg;
+	Moving *m = arg;
 
 	m->size = append(m->tuple, m->desc, &m->id);
 	if (careful)
@@ -193,12 +200,13 @@ static void
 set_aside(Datum id, const char *error, bool locked)
 {
 	static SPIPlanPtr plan;
-	Datum		values[3] = {id, CStringGetTextDatum(error), Int32GetDatum(OUTBOX_SET_ASIDE_SECS(locked))};
+	Datum			  values[3] = {id, CStringGetTextDatum(error),
+								   Int32GetDatum(OUTBOX_SET_ASIDE_SECS(locked))};
 
 	(void) outbox_plan_run(&plan,
 						   "UPDATE outbox.scheduled" OUTBOX_SET_ASIDE
 						   " WHERE id OPERATOR(pg_catalog.=) $1",
-						   3, (Oid[]) {UUIDOID, TEXTOID, INT4OID}, values, NULL);
+						   3, (Oid[]){UUIDOID, TEXTOID, INT4OID}, values, NULL);
 }
 
 /*
@@ -216,7 +224,9 @@ may_append(const pg_uuid_t *id)
 			set_aside(UUIDPGetDatum(id), "the log has another event with this id", false);
 			return false;
 		case OUTBOX_ID_IN_DOUBT:
-			set_aside(UUIDPGetDatum(id), "a transaction that is open has emitted another event with this id", true);
+			set_aside(UUIDPGetDatum(id),
+					  "a transaction that is open has emitted another event with this id",
+					  true);
 			return false;
 	}
 	return true;
@@ -225,7 +235,7 @@ may_append(const pg_uuid_t *id)
 static bool
 move_one(Moving *m)
 {
-	bool		isnull;
+	bool			isnull;
 	OutboxStepError failure;
 
 	m->id = SPI_getbinval(m->tuple, m->desc, COL_ID + 1, &isnull);
@@ -248,30 +258,29 @@ move_one(Moving *m)
 static int
 move_due(TimestampTz now)
 {
-	Datum		values[] = {
-		TimestampTzGetDatum(first_time), UUIDPGetDatum(&first_id), epochs,
-		TimestampTzGetDatum(now)
-	};
+	Datum values[] = {TimestampTzGetDatum(first_time), UUIDPGetDatum(&first_id), epochs,
+					  TimestampTzGetDatum(now)};
 	static SPIPlanPtr due_plan;
-	SPITupleTable *rows;
-	Datum	   *ids;
-	Size		bytes = 0;
-	int			n = 0;
-	int			done = 0;
+	SPITupleTable	 *rows;
+	Datum			 *ids;
+	Size			  bytes = 0;
+	int				  n = 0;
+	int				  done = 0;
 
-	if (outbox_plan_run(&due_plan,
-						"SELECT s.id, s.topic, s.type, s.key, s.headers, s.payload, s.body,"
-						" s.content_type, s.expires_at" FROM_FIRST
-						" AND s.deliver_at OPERATOR(pg_catalog.<=) $4"
-						IN_ORDER CppAsString2(BATCH_ROWS) " FOR UPDATE SKIP LOCKED",
-						4, (Oid[]) {TIMESTAMPTZOID, UUIDOID, INT8ARRAYOID, TIMESTAMPTZOID},
-						values, NULL) == 0)
+	if (outbox_plan_run(
+			&due_plan,
+			"SELECT s.id, s.topic, s.type, s.key, s.headers, s.payload, s.body,"
+			" s.content_type, s.expires_at" FROM_FIRST
+			" AND s.deliver_at OPERATOR(pg_catalog.<=) $4" IN_ORDER CppAsString2(
+				BATCH_ROWS) " FOR UPDATE SKIP LOCKED",
+			4, (Oid[]){TIMESTAMPTZOID, UUIDOID, INT8ARRAYOID, TIMESTAMPTZOID}, values,
+			NULL) == 0)
 		return 0;
 	rows = SPI_tuptable;
 	ids = palloc(sizeof(Datum) * rows->numvals);
 	while (done < (int) rows->numvals && bytes < BATCH_BYTES)
 	{
-		Moving		m = {.tuple = rows->vals[done++],.desc = rows->tupdesc};
+		Moving m = {.tuple = rows->vals[done++], .desc = rows->tupdesc};
 
 		if (!move_one(&m))
 			continue;
@@ -338,7 +347,7 @@ outbox_schedule_step(OutboxDatabase *db, TimestampTz now)
 	{
 		TimestampTz then = GetCurrentTimestamp();
 
-		look_at = then + Max(outbox_wakeup_interval * INT64CONST(1000),
-							 (then - now) * LOOK_SHARE);
+		look_at = then +
+			Max(outbox_wakeup_interval * INT64CONST(1000), (then - now) * LOOK_SHARE);
 	}
 }

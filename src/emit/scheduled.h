@@ -22,4 +22,4 @@ extern void outbox_schedule_failed(void);
 /* When the next step has something to do. */
 extern TimestampTz outbox_schedule_next_time(OutboxDatabase *db);
 
-#endif							/* OUTBOX_SCHEDULED_H */
+#endif /* OUTBOX_SCHEDULED_H */

@@ -47,9 +47,9 @@ can_share_request(const OutboxEndpoint *ep, const OutboxDelivery *d, TimestampTz
 static bool
 fills_a_batch(OutboxEndpoint *ep, TimestampTz now)
 {
-	int			n = 0;
-	size_t		bytes = 0;
-	dlist_iter	iter;
+	int		   n = 0;
+	size_t	   bytes = 0;
+	dlist_iter iter;
 
 	dlist_foreach(iter, &ep->queue.ready)
 	{
@@ -72,7 +72,8 @@ fills_a_batch(OutboxEndpoint *ep, TimestampTz now)
 static TimestampTz
 due_at(const OutboxEndpoint *ep, const OutboxDelivery *d, TimestampTz now)
 {
-	return d->event->created_at > now ? now : d->event->created_at + ep->config.batch_wait;
+	return d->event->created_at > now ? now :
+										d->event->created_at + ep->config.batch_wait;
 }
 
 TimestampTz
@@ -93,7 +94,7 @@ outbox_batch_due(OutboxEndpoint *ep, TimestampTz now)
 static bool
 must_wait(OutboxEndpoint *ep, TimestampTz now)
 {
-	bool		more = !ep->feed.attached && outbox_window_wants_events(ep, now);
+	bool			more = !ep->feed.attached && outbox_window_wants_events(ep, now);
 	OutboxDelivery *d;
 
 	if ((ep->config.batch_wait == 0 && !more) || ep->pace.breaker == OUTBOX_BREAKER_OPEN)
@@ -116,7 +117,7 @@ make_batch(OutboxEndpoint *ep, int max)
 {
 	MemoryContext cxt = AllocSetContextCreate(ep->cxt, "outbox batch",
 											  ALLOCSET_DEFAULT_SIZES);
-	OutboxBatch *b = MemoryContextAllocZero(cxt, sizeof(OutboxBatch));
+	OutboxBatch	 *b = MemoryContextAllocZero(cxt, sizeof(OutboxBatch));
 
 	b->endpoint = ep;
 	b->cxt = cxt;
@@ -146,7 +147,7 @@ static const char *
 append(OutboxBatch *b, OutboxDelivery *d, const char **error, bool *full)
 {
 	OutboxEvent *event;
-	bool		gone;
+	bool		 gone;
 
 	if (b->n > 0 && d->event->payload_len > 2 * OUTBOX_BATCH_BYTES)
 	{
@@ -178,10 +179,12 @@ append(OutboxBatch *b, OutboxDelivery *d, const char **error, bool *full)
 static bool
 has_memory(const OutboxBatch *b, const OutboxDelivery *d, TimestampTz now)
 {
-	size_t		bytes = outbox_payload_cost(d->event, OUTBOX_PAYLOAD_ITSELF);
+	size_t bytes = outbox_payload_cost(d->event, OUTBOX_PAYLOAD_ITSELF);
 
-	return outbox_endpoint_has_memory(b->endpoint, b->endpoint->queue.nin_flight, b->request_bytes +
-									  Max(bytes, 2 * OUTBOX_BATCH_BYTES), now);
+	return outbox_endpoint_has_memory(b->endpoint, b->endpoint->queue.nin_flight,
+									  b->request_bytes +
+										  Max(bytes, 2 * OUTBOX_BATCH_BYTES),
+									  now);
 }
 
 /*
@@ -192,9 +195,9 @@ static bool
 take(OutboxBatch *b, OutboxDelivery *d, TimestampTz now)
 {
 	OutboxEndpoint *ep = b->endpoint;
-	const char *error = NULL;
-	const char *reason = outbox_outcome_unfit(d, now, &error);
-	bool		full = false;
+	const char	   *error = NULL;
+	const char	   *reason = outbox_outcome_unfit(d, now, &error);
+	bool			full = false;
 
 	if (reason == NULL && b->n == 0 && !has_memory(b, d, now))
 	{
@@ -235,8 +238,8 @@ take_followers(OutboxBatch *b, OutboxLane *lane, int64 group, TimestampTz now)
 	OutboxDelivery *d;
 
 	while (b->n < b->max && lane->head && lane->head->batch == b &&
-		   (d = outbox_lane_peek(lane)) != NULL && d->group == group &&
-		   is_durable(d) && !is_last_attempt(b->endpoint, d, now))
+		   (d = outbox_lane_peek(lane)) != NULL && d->group == group && is_durable(d) &&
+		   !is_last_attempt(b->endpoint, d, now))
 		if (!take(b, d, now))
 			return false;
 	return true;
@@ -246,18 +249,17 @@ take_followers(OutboxBatch *b, OutboxLane *lane, int64 group, TimestampTz now)
 static bool
 take_ready(OutboxBatch *b, int64 group, TimestampTz now)
 {
-	OutboxEndpoint *ep = b->endpoint;
+	OutboxEndpoint	  *ep = b->endpoint;
 	dlist_mutable_iter iter;
 
 	dlist_foreach_modify(iter, &ep->queue.ready)
 	{
 		OutboxDelivery *d = dlist_container(OutboxDelivery, node, iter.cur);
-		OutboxLane *lane = d->lane;
+		OutboxLane	   *lane = d->lane;
 
 		if (b->n >= b->max || !is_durable(d))
 			return false;
-		if (d->group != group ||
-			(b->n > 0 && is_last_attempt(ep, d, now)))
+		if (d->group != group || (b->n > 0 && is_last_attempt(ep, d, now)))
 			continue;
 		if (is_last_attempt(ep, d, now))
 			b->max = 1;
@@ -281,15 +283,16 @@ take_from_window(OutboxBatch *b, TimestampTz now)
 		if (!is_durable(d))
 			return;
 		if (d->state == OUTBOX_DELIVERY_READY ? !take(b, d, now) :
-			!take_followers(b, d->lane, 0, now))
+												!take_followers(b, d->lane, 0, now))
 			return;
 	}
 }
 
 OutboxBatch *
-outbox_batch_next(OutboxEndpoint *ep, size_t request_bytes, TimestampTz now, bool *nothing)
+outbox_batch_next(OutboxEndpoint *ep, size_t request_bytes, TimestampTz now,
+				  bool *nothing)
 {
-	OutboxBatch *b;
+	OutboxBatch	   *b;
 	OutboxDelivery *d;
 
 	*nothing = true;
@@ -297,7 +300,7 @@ outbox_batch_next(OutboxEndpoint *ep, size_t request_bytes, TimestampTz now, boo
 		return NULL;
 	for (;;)
 	{
-		int64		group;
+		int64 group;
 
 		while (ep->queue.nready == 0)
 			if (!outbox_window_take_next(ep, &d))
@@ -309,7 +312,9 @@ outbox_batch_next(OutboxEndpoint *ep, size_t request_bytes, TimestampTz now, boo
 			return NULL;
 
 		/* While the breaker is open one event is enough to find out. */
-		b = make_batch(ep, ep->pace.breaker == OUTBOX_BREAKER_OPEN ? 1 : ep->config.batch_size);
+		b = make_batch(ep,
+					   ep->pace.breaker == OUTBOX_BREAKER_OPEN ? 1 :
+																 ep->config.batch_size);
 		b->request_bytes = request_bytes;
 		group = d->group;
 		if (take_ready(b, group, now) && group == 0)

@@ -15,31 +15,31 @@ typedef enum OutboxMemberResult
 {
 	OUTBOX_MEMBER_DELIVERED,
 	OUTBOX_MEMBER_FAILED,
-	OUTBOX_MEMBER_HELD			/* behind a failed one of its lane */
+	OUTBOX_MEMBER_HELD /* behind a failed one of its lane */
 } OutboxMemberResult;
 
 typedef struct OutboxMember
 {
-	OutboxDelivery *delivery;
+	OutboxDelivery	  *delivery;
 	OutboxMemberResult judgement;
 } OutboxMember;
 
 typedef struct OutboxBatch
 {
-	OutboxEndpoint *endpoint;
-	MemoryContext cxt;			/* of this and of everything below */
+	OutboxEndpoint		 *endpoint;
+	MemoryContext		  cxt; /* of this and of everything below */
 	MemoryContextCallback end;
-	size_t		request_bytes;	/* what its request takes besides the body */
-	int			n;
-	int			max;
-	OutboxMember *members;		/* as they were collected */
-	OutboxBatchBody body;
-	bool		held_up;		/* a member cannot be read now: later */
-	char		id[OUTBOX_ID_SIZE];
-	int			attempt;		/* of the member that was tried most */
-	OutboxTransfer *transfer;
-	bool		whole_failed;	/* the request, not single members */
-	const char *error;			/* of those that failed */
+	size_t				  request_bytes; /* what its request takes besides the body */
+	int					  n;
+	int					  max;
+	OutboxMember		 *members; /* as they were collected */
+	OutboxBatchBody		  body;
+	bool				  held_up; /* a member cannot be read now: later */
+	char				  id[OUTBOX_ID_SIZE];
+	int					  attempt; /* of the member that was tried most */
+	OutboxTransfer		 *transfer;
+	bool				  whole_failed; /* the request, not single members */
+	const char			 *error;		/* of those that failed */
 } OutboxBatch;
 
 /*
@@ -67,8 +67,8 @@ extern void outbox_batch_dead(OutboxBatch *b, const char *reason, const char *er
  * An answer: first what it says of each member, then what follows from that,
  * which frees the batch.
  */
-extern void outbox_batch_judge(OutboxBatch *b, const OutboxOutcome *o);
-extern const char *outbox_batch_error(const OutboxBatch *b, int i);	/* NULL: none */
+extern void		   outbox_batch_judge(OutboxBatch *b, const OutboxOutcome *o);
+extern const char *outbox_batch_error(const OutboxBatch *b, int i); /* NULL: none */
 extern void outbox_batch_done(OutboxBatch *b, const OutboxOutcome *o, TimestampTz now);
 
-#endif							/* OUTBOX_BATCH_H */
+#endif /* OUTBOX_BATCH_H */

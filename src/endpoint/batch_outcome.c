@@ -30,7 +30,7 @@ member(const OutboxBatch *b, int i)
  */
 typedef struct Lanes
 {
-	int			n;
+	int			 n;
 	OutboxLane **lanes;
 } Lanes;
 
@@ -62,7 +62,7 @@ void
 outbox_batch_dead(OutboxBatch *b, const char *reason, const char *error)
 {
 	OutboxEndpoint *ep = b->endpoint;
-	Lanes		lanes;
+	Lanes			lanes;
 
 	outbox_batch_land(b);
 	hold_lanes(b, &lanes);
@@ -81,17 +81,17 @@ compare_ids(const void *a, const void *b)
 
 typedef struct Names
 {
-	OutboxBatch *batch;
-	OutboxMember **by_id;		/* NULL: nobody was named yet */
+	OutboxBatch	  *batch;
+	OutboxMember **by_id; /* NULL: nobody was named yet */
 } Names;
 
 static bool
 named(void *arg, const char *id, size_t len)
 {
-	Names	   *names = arg;
+	Names		*names = arg;
 	OutboxBatch *b = names->batch;
-	int			low = 0;
-	int			high = b->n;
+	int			 low = 0;
+	int			 high = b->n;
 
 	if (names->by_id == NULL)
 	{
@@ -103,7 +103,7 @@ named(void *arg, const char *id, size_t len)
 	while (len == OUTBOX_ID_SIZE - 1 && low < high)
 	{
 		OutboxMember *m = names->by_id[(low + high) / 2];
-		int			c = pg_strncasecmp(id, m->delivery->event->id_text, len);
+		int			  c = pg_strncasecmp(id, m->delivery->event->id_text, len);
 
 		if (c == 0)
 		{
@@ -141,7 +141,7 @@ hold_back(OutboxBatch *b)
 void
 outbox_batch_judge(OutboxBatch *b, const OutboxOutcome *o)
 {
-	Names		names = {b, NULL};
+	Names names = {b, NULL};
 
 	for (int i = 0; i < b->n; i++)
 		b->members[i].judgement = OUTBOX_MEMBER_DELIVERED;
@@ -157,7 +157,8 @@ outbox_batch_judge(OutboxBatch *b, const OutboxOutcome *o)
 				hold_back(b);
 				break;
 			case OUTBOX_ANSWER_MALFORMED:
-				b->error = "the answer to the batch is no valid list of batchItemFailures";
+				b->error =
+					"the answer to the batch is no valid list of batchItemFailures";
 				b->whole_failed = true;
 				break;
 		}
@@ -198,7 +199,7 @@ follow(OutboxEndpoint *ep, OutboxDelivery *d)
 static void
 die(OutboxEndpoint *ep, OutboxDelivery *d, const char *reason, const char *error)
 {
-	d->group = d->seq;			/* outbox.retry() sends it alone */
+	d->group = d->seq; /* outbox.retry() sends it alone */
 	outbox_outcome_log_dead(ep, d, reason);
 	outbox_outcome_give_up(ep, d, reason, error);
 	if (d->lane && outbox_outcome_blocks(ep, reason))
@@ -216,7 +217,8 @@ static bool
 may_be_poisoned(const OutboxBatch *b, const OutboxOutcome *o)
 {
 	for (int i = 0; i < b->n; i++)
-		if (o->result != OUTBOX_RESULT_ABORT && member(b, i)->attempts < OUTBOX_BATCH_TRIES)
+		if (o->result != OUTBOX_RESULT_ABORT &&
+			member(b, i)->attempts < OUTBOX_BATCH_TRIES)
 			return false;
 	return !o->no_event_at_fault && o->result != OUTBOX_RESULT_DISABLE;
 }
@@ -226,17 +228,18 @@ static void
 whole_failed(OutboxBatch *b, const OutboxOutcome *o, TimestampTz now)
 {
 	OutboxEndpoint *ep = b->endpoint;
-	bool		probe = member(b, 0)->probe;
-	int64		group[2];
-	int64		wait[2];
-	int			second = b->n;
+	bool			probe = member(b, 0)->probe;
+	int64			group[2];
+	int64			wait[2];
+	int				second = b->n;
 
 	for (int i = 0; i < b->n; i++)
 		outbox_outcome_failed(ep, member(b, i), o, b->error);
 	outbox_outcome_request_failed(ep, member(b, 0), o, now);
 	if (b->n == 1 && o->result != OUTBOX_RESULT_DISABLE)
 	{
-		const char *reason = o->result == OUTBOX_RESULT_ABORT ? "aborted by receiver" :
+		const char *reason = o->result == OUTBOX_RESULT_ABORT ?
+			"aborted by receiver" :
 			outbox_outcome_exhausted(ep, member(b, 0), now);
 
 		if (reason)
@@ -263,7 +266,7 @@ whole_failed(OutboxBatch *b, const OutboxOutcome *o, TimestampTz now)
 	for (int i = b->n - 1; i >= 0; i--)
 	{
 		OutboxDelivery *d = member(b, i);
-		int			half = i >= second;
+		int				half = i >= second;
 
 		if (d->lane && d->lane->failed_with != group[half])
 		{
@@ -281,7 +284,7 @@ static void
 one_failed(OutboxBatch *b, OutboxDelivery *d, const OutboxOutcome *o, TimestampTz now)
 {
 	OutboxEndpoint *ep = b->endpoint;
-	const char *reason;
+	const char	   *reason;
 
 	d->group = 0;
 	outbox_outcome_failed(ep, d, o, b->error);
@@ -296,7 +299,7 @@ static void
 some_delivered(OutboxBatch *b, const OutboxOutcome *o, TimestampTz now)
 {
 	OutboxEndpoint *ep = b->endpoint;
-	int			ndelivered = 0;
+	int				ndelivered = 0;
 
 	for (int i = b->n - 1; i >= 0; i--)
 		if (b->members[i].judgement == OUTBOX_MEMBER_HELD)
@@ -323,7 +326,7 @@ void
 outbox_batch_done(OutboxBatch *b, const OutboxOutcome *o, TimestampTz now)
 {
 	OutboxEndpoint *ep = b->endpoint;
-	Lanes		lanes;
+	Lanes			lanes;
 
 	ep->tally.last_active_at = now;
 	outbox_batch_land(b);

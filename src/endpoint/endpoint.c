@@ -24,9 +24,9 @@
 OutboxEndpoint *
 outbox_endpoint_create(MemoryContext parent, int32 id)
 {
-	MemoryContext cxt = AllocSetContextCreate(parent, "outbox endpoint",
-											  ALLOCSET_SMALL_SIZES);
-	MemoryContext old = MemoryContextSwitchTo(cxt);
+	MemoryContext	cxt = AllocSetContextCreate(parent, "outbox endpoint",
+												ALLOCSET_SMALL_SIZES);
+	MemoryContext	old = MemoryContextSwitchTo(cxt);
 	OutboxEndpoint *ep = palloc0(sizeof(OutboxEndpoint));
 
 	ep->id = id;
@@ -80,8 +80,9 @@ bool
 outbox_endpoint_lacks_memory(OutboxEndpoint *ep, TimestampTz now)
 {
 	return now - ep->queue.memory_short_at < USECS_PER_SEC ||
-		(ep->feed.backlog > 0 && ep->feed.window_count == 0 && ep->queue.nready == 0 && ep->queue.nin_flight > 0 &&
-		 !outbox_memory_fits(0) && outbox_status_may_send(ep, now));
+		(ep->feed.backlog > 0 && ep->feed.window_count == 0 && ep->queue.nready == 0 &&
+		 ep->queue.nin_flight > 0 && !outbox_memory_fits(0) &&
+		 outbox_status_may_send(ep, now));
 }
 
 OutboxDelivery *
@@ -93,8 +94,8 @@ outbox_endpoint_next(OutboxEndpoint *ep, TimestampTz now)
 	for (;;)
 	{
 		OutboxDelivery *d;
-		const char *reason;
-		const char *error;
+		const char	   *reason;
+		const char	   *error;
 
 		while (ep->queue.nready == 0)
 			if (!outbox_window_take_next(ep, &d))
@@ -138,7 +139,7 @@ static void
 overflow(OutboxEndpoint *ep, OutboxDelivery *d)
 {
 	outbox_outcome_unsent(ep, d, "backlog",
-				"the backlog was larger than outbox.max_backlog_size");
+						  "the backlog was larger than outbox.max_backlog_size");
 }
 
 /* With each that goes the next one of its lane may become ready. */
@@ -146,8 +147,8 @@ int
 outbox_endpoint_overflow_ready(OutboxEndpoint *ep, int64 cut)
 {
 	dlist_mutable_iter iter;
-	int			n = 0;
-	int			before;
+	int				   n = 0;
+	int				   before;
 
 	do
 	{

@@ -14,7 +14,7 @@
 static double
 percentile(const uint32 *counts, int64 total, double p)
 {
-	int64		seen = 0;
+	int64 seen = 0;
 
 	for (int i = 0; i < OUTBOX_HISTOGRAM_BUCKETS; i++)
 	{
@@ -28,9 +28,9 @@ percentile(const uint32 *counts, int64 total, double p)
 static void
 fill_latency(OutboxEndpoint *ep, TimestampTz now, OutboxStats *s)
 {
-	uint32		sum[OUTBOX_HISTOGRAM_BUCKETS] = {0};
-	int64		minute = now / USECS_PER_MINUTE;
-	int64		total = 0;
+	uint32 sum[OUTBOX_HISTOGRAM_BUCKETS] = {0};
+	int64  minute = now / USECS_PER_MINUTE;
+	int64  total = 0;
 
 	s->latency_p50_ms = s->latency_p95_ms = s->latency_p99_ms = -1;
 	if (ep->tally.latency == NULL)
@@ -87,8 +87,9 @@ oldest_pending(OutboxEndpoint *ep, int64 *in_flight)
 
 	/* Those that were looked at and have no row stand in the order of the log. */
 	if (!dlist_is_empty(&ep->queue.held))
-		oldest = Min(oldest, dlist_head_element(OutboxDelivery, held_node,
-												&ep->queue.held)->event->created_at);
+		oldest = Min(oldest,
+					 dlist_head_element(OutboxDelivery, held_node, &ep->queue.held)
+						 ->event->created_at);
 	for (int i = 0; i < ep->feed.window_count; i++)
 	{
 		OutboxWindowEntry *entry = outbox_window_at(ep, i);
@@ -116,7 +117,7 @@ fill_rows(OutboxEndpoint *ep, OutboxStats *s, bool *dying)
 	*dying = false;
 	for (size_t i = 0; i < lengthof(lists); i++)
 	{
-		dlist_iter	iter;
+		dlist_iter iter;
 
 		dlist_foreach(iter, lists[i])
 		{
@@ -129,8 +130,9 @@ fill_rows(OutboxEndpoint *ep, OutboxStats *s, bool *dying)
 			s->retrying += d->verdict == OUTBOX_VERDICT_RETRY;
 			s->blocked += d->verdict == OUTBOX_VERDICT_BLOCKED;
 			s->dead += d->verdict == OUTBOX_VERDICT_DEAD;
-			*dying = *dying || (d->verdict == OUTBOX_VERDICT_DEAD &&
-								outbox_outcome_blocks(ep, d->reason));
+			*dying = *dying ||
+				(d->verdict == OUTBOX_VERDICT_DEAD &&
+				 outbox_outcome_blocks(ep, d->reason));
 		}
 	}
 }
@@ -139,7 +141,9 @@ fill_rows(OutboxEndpoint *ep, OutboxStats *s, bool *dying)
 static bool
 is_stuck(OutboxEndpoint *ep, bool dying)
 {
-	OutboxLane *lane = ep->config.ordering == OUTBOX_ORDER_STRICT ? outbox_lane_find(ep, "") : NULL;
+	OutboxLane *lane = ep->config.ordering == OUTBOX_ORDER_STRICT ?
+		outbox_lane_find(ep, "") :
+		NULL;
 
 	return lane != NULL && (lane->dead || (dying && lane->blockers > 0));
 }
@@ -147,9 +151,9 @@ is_stuck(OutboxEndpoint *ep, bool dying)
 void
 outbox_endpoint_stats_fill(OutboxEndpoint *ep, TimestampTz now, OutboxStats *s)
 {
-	int64		sum = 0;
-	int64		second = now / USECS_PER_SEC;
-	bool		dying;
+	int64 sum = 0;
+	int64 second = now / USECS_PER_SEC;
+	bool  dying;
 
 	memset(s, 0, sizeof(*s));
 	s->key.endpoint_id = ep->id;
@@ -170,15 +174,19 @@ outbox_endpoint_stats_fill(OutboxEndpoint *ep, TimestampTz now, OutboxStats *s)
 	if (ep->status.paused || ep->status.disabled || ep->status.held_for)
 		s->next_attempt_at = 0;
 	else if (ep->pace.breaker == OUTBOX_BREAKER_OPEN)
-		s->next_attempt_at = s->pending + s->retrying + ep->queue.nloaded_blocked > 0 ? ep->pace.retry_at : 0;
+		s->next_attempt_at = s->pending + s->retrying + ep->queue.nloaded_blocked > 0 ?
+			ep->pace.retry_at :
+			0;
 	else if (!pairingheap_is_empty(ep->queue.retries))
 		s->next_attempt_at = pairingheap_container(OutboxRetry, node,
-												   pairingheap_first(ep->queue.retries))->due;
+												   pairingheap_first(ep->queue.retries))
+								 ->due;
 	s->last_success_at = ep->tally.last_success_at;
 	for (int i = 0; i < 60; i++)
 	{
 		/* slots of seconds that have passed since are stale */
-		int64		at = ep->tally.recent_second - ((ep->tally.recent_second - i) % 60 + 60) % 60;
+		int64 at = ep->tally.recent_second -
+			((ep->tally.recent_second - i) % 60 + 60) % 60;
 
 		if (at > second - 60)
 			sum += ep->tally.recent[i];

@@ -23,7 +23,7 @@
 /* Of the worker's CPU; an evaluation that is under way at two ticks ends. */
 #define TICK_US (OUTBOX_FILTER_MAX_MS * 1000 / 2)
 
-static volatile sig_atomic_t evaluation;	/* 0: none is under way */
+static volatile sig_atomic_t evaluation; /* 0: none is under way */
 static volatile sig_atomic_t evaluation_at_tick;
 static volatile sig_atomic_t out_of_time;
 
@@ -65,7 +65,7 @@ outbox_filter_limit_time(void)
 static void
 begin_evaluation(void)
 {
-	static int	last;
+	static int last;
 
 	last = last == PG_INT32_MAX ? 1 : last + 1;
 	out_of_time = false;
@@ -89,8 +89,8 @@ static bool
 evaluate(JsonPath *filter, Jsonb *payload, bool *isnull)
 {
 	LOCAL_FCINFO(fcinfo, 4);
-	Datum		result;
-	Datum		vars = DirectFunctionCall1(jsonb_in, CStringGetDatum("{}"));
+	Datum result;
+	Datum vars = DirectFunctionCall1(jsonb_in, CStringGetDatum("{}"));
 
 	InitFunctionCallInfoData(*fcinfo, NULL, 4, InvalidOid, NULL, NULL);
 	fcinfo->args[0].value = JsonbPGetDatum(payload);
@@ -111,9 +111,9 @@ evaluate(JsonPath *filter, Jsonb *payload, bool *isnull)
 OutboxFilterResult
 outbox_filter(JsonPath *filter, Jsonb *payload)
 {
-	MemoryContext caller = CurrentMemoryContext;
-	ResourceOwner owner = CurrentResourceOwner;
-	MemoryContext cxt;
+	MemoryContext				caller = CurrentMemoryContext;
+	ResourceOwner				owner = CurrentResourceOwner;
+	MemoryContext				cxt;
 	volatile OutboxFilterResult result = OUTBOX_FILTER_ERROR;
 
 	if (payload == NULL)
@@ -124,20 +124,21 @@ outbox_filter(JsonPath *filter, Jsonb *payload)
 	MemoryContextSwitchTo(cxt);
 	PG_TRY();
 	{
-		bool		isnull;
-		bool		match;
+		bool isnull;
+		bool match;
 
 		begin_evaluation();
 		match = evaluate(filter, payload, &isnull);
 		(void) end_evaluation();
 		result = isnull ? OUTBOX_FILTER_ERROR :
-			match ? OUTBOX_FILTER_YES : OUTBOX_FILTER_NO;
+			match		? OUTBOX_FILTER_YES :
+						  OUTBOX_FILTER_NO;
 		ReleaseCurrentSubTransaction();
 	}
 	PG_CATCH();
 	{
-		ErrorData  *edata;
-		bool		too_long = end_evaluation();
+		ErrorData *edata;
+		bool	   too_long = end_evaluation();
 
 		MemoryContextSwitchTo(cxt);
 		edata = CopyErrorData();
@@ -197,23 +198,24 @@ is_predicate(JsonPathItemType type)
  */
 typedef struct Yield
 {
-	bool		many;
-	bool		array;
-	bool		digits;
-	bool		fixed;
+	bool many;
+	bool array;
+	bool digits;
+	bool fixed;
 } Yield;
 
 /* Where a walk through the parts of a filter is, and what it has found. */
 typedef struct Walk
 {
 	bool		lax;
-	bool		repeated;		/* what is here is asked for each of several items */
-	bool		same_current;	/* of all of which "@" is the same */
+	bool		repeated;	  /* what is here is asked for each of several items */
+	bool		same_current; /* of all of which "@" is the same */
 	int			descents;
 	const char *problem;
 } Walk;
 
-#define MANY_TIMES "inside \"?()\" or \"[]\" it does more with what stays the same than to compare one item of it"
+#define MANY_TIMES \
+	"inside \"?()\" or \"[]\" it does more with what stays the same than to compare one item of it"
 
 static Yield walk(JsonPathItem *item, Walk *w);
 
@@ -245,8 +247,8 @@ walk_operands(JsonPathItem *item, Walk *w, Yield *left, Yield *right)
 static bool
 is_ordering(JsonPathItemType type)
 {
-	return type == jpiLess || type == jpiGreater ||
-		type == jpiLessOrEqual || type == jpiGreaterOrEqual;
+	return type == jpiLess || type == jpiGreater || type == jpiLessOrEqual ||
+		type == jpiGreaterOrEqual;
 }
 
 /*
@@ -256,19 +258,21 @@ is_ordering(JsonPathItemType type)
 static void
 walk_comparison(JsonPathItem *item, Walk *w)
 {
-	Yield		left;
-	Yield		right;
+	Yield left;
+	Yield right;
 
 	walk_operands(item, w, &left, &right);
 	forbid(w, unwraps_to_many(left, w) && unwraps_to_many(right, w),
 		   "it compares parts of the payload that can both have more than one item");
 
 	/* There each comparison of two strings converts both of them as a whole. */
-	forbid(w, is_ordering(item->type) && GetDatabaseEncoding() != PG_UTF8 &&
-		   GetDatabaseEncoding() != PG_SQL_ASCII &&
-		   ((unwraps_to_many(left, w) && right.digits) ||
-			(unwraps_to_many(right, w) && left.digits)),
-		   "it orders several items by a part of the payload, and the database's encoding is not UTF8");
+	forbid(
+		w,
+		is_ordering(item->type) && GetDatabaseEncoding() != PG_UTF8 &&
+			GetDatabaseEncoding() != PG_SQL_ASCII &&
+			((unwraps_to_many(left, w) && right.digits) ||
+			 (unwraps_to_many(right, w) && left.digits)),
+		"it orders several items by a part of the payload, and the database's encoding is not UTF8");
 }
 
 /*
@@ -279,22 +283,22 @@ walk_comparison(JsonPathItem *item, Walk *w)
 static Yield
 walk_arithmetic(JsonPathItem *item, Walk *w)
 {
-	Yield		left;
-	Yield		right;
+	Yield left;
+	Yield right;
 
 	walk_operands(item, w, &left, &right);
 	forbid(w, left.fixed || right.fixed, MANY_TIMES);
 	forbid(w, right.digits && (item->type == jpiDiv || item->type == jpiMod),
 		   "it divides by a part of the payload");
-	return (Yield) {false, false, left.digits || right.digits, false};
+	return (Yield){false, false, left.digits || right.digits, false};
 }
 
 /* What is asked for each item of something, of which "@" is one or is not. */
 static Yield
 walk_repeated(JsonPathItem *item, Walk *w, bool same_current)
 {
-	Walk		outside = *w;
-	Yield		y;
+	Walk  outside = *w;
+	Yield y;
 
 	w->repeated = true;
 	w->same_current = same_current;
@@ -327,7 +331,7 @@ walk_subscripts(JsonPathItem *item, Walk *w, Yield *y)
 static Yield
 walk_item(JsonPathItem *item, Walk *w, Yield y)
 {
-	const Yield constant = {false, false, false, false};
+	const Yield	 constant = {false, false, false, false};
 	JsonPathItem arg;
 
 	switch (item->type)
@@ -340,10 +344,10 @@ walk_item(JsonPathItem *item, Walk *w, Yield y)
 			return constant;
 
 		case jpiRoot:
-			return (Yield) {false, true, true, w->repeated};
+			return (Yield){false, true, true, w->repeated};
 
 		case jpiCurrent:
-			return (Yield) {false, true, true, w->same_current};
+			return (Yield){false, true, true, w->same_current};
 
 		case jpiVariable:
 			forbid(w, true, "it names a variable");
@@ -419,12 +423,13 @@ walk_item(JsonPathItem *item, Walk *w, Yield y)
 			/* They look at an array as a whole, in lax mode as well. */
 		case jpiType:
 		case jpiSize:
-			return (Yield) {y.many, false, false, y.fixed};
+			return (Yield){y.many, false, false, y.fixed};
 
 			/* What is below is yielded once for each level that it is below. */
 		case jpiAny:
 		case jpiKeyValue:
-			forbid(w, ++w->descents > 1, "it has more than one \".**\" or \".keyvalue()\"");
+			forbid(w, ++w->descents > 1,
+				   "it has more than one \".**\" or \".keyvalue()\"");
 			/* FALLTHROUGH */
 		case jpiAnyArray:
 		case jpiAnyKey:
@@ -447,7 +452,7 @@ walk(JsonPathItem *item, Walk *w)
 {
 	JsonPathItem current = *item;
 	JsonPathItem next;
-	Yield		y = {false, false, false, false};
+	Yield		 y = {false, false, false, false};
 
 	check_stack_depth();
 	for (;;)
@@ -466,7 +471,7 @@ static const char *
 find_problem(JsonPath *path, bool lax)
 {
 	JsonPathItem item;
-	Walk		w = {.lax = lax};
+	Walk		 w = {.lax = lax};
 
 	jspInit(&item, path);
 	(void) walk(&item, &w);
@@ -479,28 +484,33 @@ find_problem(JsonPath *path, bool lax)
  */
 OUTBOX_FUNCTION(outbox_check_filter_1_0, 1)
 {
-	JsonPath   *path = PG_GETARG_JSONPATH_P(0);
-	bool		lax = (path->header & JSONPATH_LAX) != 0;
+	JsonPath	*path = PG_GETARG_JSONPATH_P(0);
+	bool		 lax = (path->header & JSONPATH_LAX) != 0;
 	JsonPathItem item;
-	const char *problem;
-	char	   *text = DatumGetCString(DirectFunctionCall1(jsonpath_out,
-														   PG_GETARG_DATUM(0)));
+	const char	*problem;
+	char *text = DatumGetCString(DirectFunctionCall1(jsonpath_out, PG_GETARG_DATUM(0)));
 
 	jspInit(&item, path);
 	if (!is_predicate(item.type) || jspHasNext(&item))
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("filter \"%s\" is not a predicate", text),
-				 errhint("A filter is true or false, like '$.total > 100'. Perhaps you mean 'exists(%s)'.",
-						 text)));
+		ereport(
+			ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("filter \"%s\" is not a predicate", text),
+			 errhint(
+				 "A filter is true or false, like '$.total > 100'. Perhaps you mean 'exists(%s)'.",
+				 text)));
 	problem = find_problem(path, lax);
 	if (problem)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("invalid filter \"%s\": %s", text, problem),
-				 lax && find_problem(path, false) == NULL ?
-				 errhint("Perhaps you mean 'strict %s': in strict mode arrays are not unwrapped, and where a part is missing the delivery is dead. To leave such events out, write 'exists($.a) && exists($.b) && $.a - $.b > 0'.", text) :
-				 errhint("A filter compares parts of the payload with constants, like '$.total > 100' or '$.paid < 0.5 * $.total'.")));
+		ereport(
+			ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("invalid filter \"%s\": %s", text, problem),
+			 lax && find_problem(path, false) == NULL ?
+				 errhint(
+					 "Perhaps you mean 'strict %s': in strict mode arrays are not unwrapped, and where a part is missing the delivery is dead. To leave such events out, write 'exists($.a) && exists($.b) && $.a - $.b > 0'.",
+					 text) :
+				 errhint(
+					 "A filter compares parts of the payload with constants, like '$.total > 100' or '$.paid < 0.5 * $.total'.")));
 	PG_RETURN_VOID();
 }
 

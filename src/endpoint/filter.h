@@ -14,8 +14,8 @@ typedef enum OutboxFilterResult
 {
 	OUTBOX_FILTER_NO,
 	OUTBOX_FILTER_YES,
-	OUTBOX_FILTER_ERROR,		/* neither true nor false: a dead delivery */
-	OUTBOX_FILTER_TOO_LONG		/* another one */
+	OUTBOX_FILTER_ERROR,   /* neither true nor false: a dead delivery */
+	OUTBOX_FILTER_TOO_LONG /* another one */
 } OutboxFilterResult;
 
 /* What one evaluation may take of a worker's CPU. */
@@ -27,4 +27,4 @@ extern void outbox_filter_limit_time(void);
 /* 'payload' NULL: bytes, which no predicate is true of. Needs a transaction. */
 extern OutboxFilterResult outbox_filter(JsonPath *filter, Jsonb *payload);
 
-#endif							/* OUTBOX_FILTER_H */
+#endif /* OUTBOX_FILTER_H */

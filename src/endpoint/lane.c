@@ -45,7 +45,7 @@ void
 outbox_lanes_free(OutboxEndpoint *ep)
 {
 	lanes_iterator it;
-	LaneEntry  *entry;
+	LaneEntry	  *entry;
 
 	lanes_start_iterate(ep->queue.lanes, &it);
 	while ((entry = lanes_iterate(ep->queue.lanes, &it)) != NULL)
@@ -55,7 +55,7 @@ outbox_lanes_free(OutboxEndpoint *ep)
 OutboxLane *
 outbox_lane_find(OutboxEndpoint *ep, const char *key)
 {
-	LaneEntry  *entry = lanes_lookup(ep->queue.lanes, key);
+	LaneEntry *entry = lanes_lookup(ep->queue.lanes, key);
 
 	return entry ? entry->lane : NULL;
 }
@@ -87,10 +87,10 @@ outbox_lanes_count(const OutboxEndpoint *ep)
 
 int64 *
 outbox_lanes_visit_waiting(OutboxEndpoint *ep,
-						   int64 *(*visit) (dlist_head *waiting, int64 *arg), int64 *arg)
+						   int64 *(*visit)(dlist_head *waiting, int64 *arg), int64 *arg)
 {
 	lanes_iterator it;
-	LaneEntry  *entry;
+	LaneEntry	  *entry;
 
 	lanes_start_iterate(ep->queue.lanes, &it);
 	while ((entry = lanes_iterate(ep->queue.lanes, &it)) != NULL)
@@ -114,7 +114,7 @@ void
 outbox_lanes_evict(OutboxEndpoint *ep)
 {
 	lanes_iterator it;
-	LaneEntry  *entry;
+	LaneEntry	  *entry;
 
 	ep->queue.lanes_all = false;
 	ep->feed.window_known = 0;
@@ -134,7 +134,7 @@ void
 outbox_lanes_forget_rows(OutboxEndpoint *ep)
 {
 	lanes_iterator it;
-	LaneEntry  *entry;
+	LaneEntry	  *entry;
 
 	ep->queue.lanes_all = false;
 	lanes_start_iterate(ep->queue.lanes, &it);
@@ -180,7 +180,7 @@ outbox_lane_key(const OutboxEndpoint *ep, const char *key)
 		case OUTBOX_ORDER_KEY:
 			return key;
 		case OUTBOX_ORDER_STRICT:
-			return "";			/* no event has an empty key */
+			return ""; /* no event has an empty key */
 		case OUTBOX_ORDER_NONE:
 			break;
 	}
@@ -252,7 +252,8 @@ outbox_lane_peek(const OutboxLane *lane)
 
 	if (lane->nwaiting == 0 || !outbox_lane_is_free(lane))
 		return NULL;
-	d = dlist_head_element(OutboxDelivery, node, unconstify(dlist_head *, &lane->waiting));
+	d = dlist_head_element(OutboxDelivery, node,
+						   unconstify(dlist_head *, &lane->waiting));
 	return !lane->parked || d->seq < lane->first_parked ? d : NULL;
 }
 
@@ -266,12 +267,12 @@ outbox_lane_pop(OutboxEndpoint *ep, OutboxLane *lane)
 void
 outbox_lane_return(OutboxEndpoint *ep, OutboxLane *lane, OutboxDelivery *d)
 {
-	dlist_iter	iter;
+	dlist_iter iter;
 
 	begin_waiting(ep, lane, d);
-	dlist_foreach(iter, &lane->waiting)
-		if (dlist_container(OutboxDelivery, node, iter.cur)->seq > d->seq)
-			break;
+	dlist_foreach(iter,
+				  &lane->waiting) if (dlist_container(OutboxDelivery, node, iter.cur)
+										  ->seq > d->seq) break;
 	dlist_insert_before(iter.cur, &d->node);
 	if (is_blocked(lane))
 		outbox_lane_park_later(ep, lane);
@@ -336,12 +337,13 @@ void
 outbox_lane_wait(OutboxEndpoint *ep, OutboxLane *lane, OutboxDelivery *d)
 {
 	dlist_node *before = dlist_is_empty(&lane->waiting) ? NULL :
-		dlist_tail_node(&lane->waiting);
+														  dlist_tail_node(&lane->waiting);
 
 	begin_waiting(ep, lane, d);
 	while (before && dlist_container(OutboxDelivery, node, before)->seq > d->seq)
 		before = dlist_has_prev(&lane->waiting, before) ?
-			dlist_prev_node(&lane->waiting, before) : NULL;
+			dlist_prev_node(&lane->waiting, before) :
+			NULL;
 	if (before)
 		dlist_insert_after(before, &d->node);
 	else
@@ -431,7 +433,7 @@ outbox_lanes_park_followers(OutboxEndpoint *ep)
 		ep->queue.nheads < Min(ep->pace.slots, ep->pace.limits.max_in_flight) / 2)
 	{
 		lanes_iterator it;
-		LaneEntry  *entry;
+		LaneEntry	  *entry;
 
 		lanes_start_iterate(ep->queue.lanes, &it);
 		while ((entry = lanes_iterate(ep->queue.lanes, &it)) != NULL)

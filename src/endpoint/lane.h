@@ -28,12 +28,12 @@ extern void outbox_lane_answer(OutboxEndpoint *ep, OutboxLane *lane, bool retryi
 extern void outbox_lane_parked(OutboxLane *lane, int64 first);
 
 /* All lanes: how many, what waits in them, too many, not all of them known. */
-extern int	outbox_lanes_count(const OutboxEndpoint *ep);
+extern int	  outbox_lanes_count(const OutboxEndpoint *ep);
 extern int64 *outbox_lanes_visit_waiting(OutboxEndpoint *ep,
-										 int64 *(*visit) (dlist_head *waiting, int64 *arg),
+										 int64 *(*visit)(dlist_head *waiting, int64 *arg),
 										 int64 *arg);
-extern void outbox_lanes_evict(OutboxEndpoint *ep);
-extern void outbox_lanes_forget_rows(OutboxEndpoint *ep);
+extern void	  outbox_lanes_evict(OutboxEndpoint *ep);
+extern void	  outbox_lanes_forget_rows(OutboxEndpoint *ep);
 
 /*
  * A delivery takes its place in its lane, or is ready at once.  'known': what
@@ -52,10 +52,10 @@ extern void outbox_lane_advance(OutboxEndpoint *ep, OutboxLane *lane);
  * off its lane; and putting it back where it was.
  */
 extern OutboxDelivery *outbox_lane_peek(const OutboxLane *lane);
-extern void outbox_lane_pop(OutboxEndpoint *ep, OutboxLane *lane);
+extern void			   outbox_lane_pop(OutboxEndpoint *ep, OutboxLane *lane);
 extern void outbox_lane_return(OutboxEndpoint *ep, OutboxLane *lane, OutboxDelivery *d);
 
 /* Its head is parked: what follows will be, with the next settle. */
 extern void outbox_lane_park_later(OutboxEndpoint *ep, OutboxLane *lane);
 
-#endif							/* OUTBOX_LANE_H */
+#endif /* OUTBOX_LANE_H */

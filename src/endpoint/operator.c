@@ -36,8 +36,8 @@ look_again(OutboxEndpoint *ep, const char *key)
 
 /* A dead delivery is tried again. */
 void
-outbox_operator_retry_dead(OutboxEndpoint *ep, int64 seq, const char *key,
-					   bool blocked, TimestampTz due)
+outbox_operator_retry_dead(OutboxEndpoint *ep, int64 seq, const char *key, bool blocked,
+						   TimestampTz due)
 {
 	outbox_parking_count_row(ep, seq, OUTBOX_ROW_DEAD, -1);
 	outbox_parking_count_row(ep, seq, OUTBOX_ROW_RETRYING, 1);
@@ -115,17 +115,16 @@ outbox_endpoint_holds(OutboxEndpoint *ep, int64 seq, const char *key)
 {
 	OutboxLane *lane = lane_of(ep, key);
 	dlist_head *lists[] = {&ep->queue.ready, &ep->queue.in_flight, &ep->queue.settling,
-	lane ? &lane->waiting : NULL};
+						   lane ? &lane->waiting : NULL};
 
 	for (size_t i = 0; i < lengthof(lists); i++)
 	{
-		dlist_iter	iter;
+		dlist_iter iter;
 
 		if (lists[i] == NULL)
 			continue;
-		dlist_foreach(iter, lists[i])
-			if (dlist_container(OutboxDelivery, node, iter.cur)->seq == seq)
-				return true;
+		dlist_foreach(iter, lists[i]) if (dlist_container(OutboxDelivery, node, iter.cur)
+											  ->seq == seq) return true;
 	}
 	return false;
 }

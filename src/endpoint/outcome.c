@@ -42,8 +42,7 @@ set_error(OutboxEndpoint *ep, OutboxDelivery *d, const char *error)
 bool
 outbox_outcome_reason_blocks(const char *reason)
 {
-	static const char *const tried[] = {"max_attempts", "max_age",
-	"aborted by receiver"};
+	static const char *const tried[] = {"max_attempts", "max_age", "aborted by receiver"};
 
 	for (size_t i = 0; reason != NULL && i < lengthof(tried); i++)
 		if (strcmp(reason, tried[i]) == 0)
@@ -70,13 +69,14 @@ void
 outbox_outcome_log_dead(const OutboxEndpoint *ep, const OutboxDelivery *d,
 						const char *reason)
 {
-	ereport(LOG, (errmsg("outbox delivery of event %s to \"%s\" is dead: %s",
-						 d->event->id_text, ep->config.name, reason)));
+	ereport(LOG,
+			(errmsg("outbox delivery of event %s to \"%s\" is dead: %s",
+					d->event->id_text, ep->config.name, reason)));
 }
 
 void
 outbox_outcome_dead(OutboxEndpoint *ep, OutboxDelivery *d, const char *reason,
-					 const char *error)
+					const char *error)
 {
 	OutboxLane *lane = d->lane;
 
@@ -94,7 +94,8 @@ outbox_outcome_dead(OutboxEndpoint *ep, OutboxDelivery *d, const char *reason,
 }
 
 void
-outbox_outcome_unsent(OutboxEndpoint *ep, OutboxDelivery *d, const char *reason, const char *error)
+outbox_outcome_unsent(OutboxEndpoint *ep, OutboxDelivery *d, const char *reason,
+					  const char *error)
 {
 	d->state = OUTBOX_DELIVERY_IN_FLIGHT;
 	dlist_push_tail(&ep->queue.in_flight, &d->node);
@@ -143,12 +144,14 @@ outbox_outcome_exhausted(const OutboxEndpoint *ep, const OutboxDelivery *d,
 int64
 outbox_outcome_wait(OutboxEndpoint *ep, const OutboxDelivery *d, const OutboxOutcome *o)
 {
-	int64		wait = o->result == OUTBOX_RESULT_DISABLE ? 0 :
+	int64 wait = o->result == OUTBOX_RESULT_DISABLE ?
+		0 :
 		outbox_pace_backoff(&ep->pace, Max(d->attempts, 1));
 
 	if (o->retry_after > 0)
 	{
-		int64		floor = Min(o->retry_after, ep->pace.limits.backoff_max / USECS_PER_SEC + 1);
+		int64 floor = Min(o->retry_after,
+						  ep->pace.limits.backoff_max / USECS_PER_SEC + 1);
 
 		wait = Max(wait, Min(floor * USECS_PER_SEC, ep->pace.limits.backoff_max));
 	}
@@ -170,15 +173,15 @@ outbox_outcome_retry(OutboxEndpoint *ep, OutboxDelivery *d, TimestampTz due)
 }
 
 static void
-done_badly(OutboxEndpoint *ep, OutboxDelivery *d, const OutboxOutcome *o,
-		   TimestampTz now)
+done_badly(OutboxEndpoint *ep, OutboxDelivery *d, const OutboxOutcome *o, TimestampTz now)
 {
 	outbox_outcome_failed(ep, d, o, o->error);
 	outbox_outcome_request_failed(ep, d, o, now);
 
 	if (o->result != OUTBOX_RESULT_DISABLE)
 	{
-		const char *reason = o->result == OUTBOX_RESULT_ABORT ? "aborted by receiver" :
+		const char *reason = o->result == OUTBOX_RESULT_ABORT ?
+			"aborted by receiver" :
 			outbox_outcome_exhausted(ep, d, now);
 
 		if (reason)
@@ -206,8 +209,8 @@ outbox_outcome_delivered(OutboxEndpoint *ep, OutboxDelivery *d, TimestampTz now)
 }
 
 void
-outbox_outcome_done(OutboxEndpoint *ep, OutboxDelivery *d,
-					 const OutboxOutcome *o, TimestampTz now)
+outbox_outcome_done(OutboxEndpoint *ep, OutboxDelivery *d, const OutboxOutcome *o,
+					TimestampTz now)
 {
 	OutboxLane *lane = d->lane;
 

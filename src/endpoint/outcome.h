@@ -27,8 +27,7 @@ extern int64 outbox_outcome_wait(OutboxEndpoint *ep, const OutboxDelivery *d,
 								 const OutboxOutcome *o);
 
 /* It waits until then and blocks its lane. */
-extern void outbox_outcome_retry(OutboxEndpoint *ep, OutboxDelivery *d,
-								 TimestampTz due);
+extern void outbox_outcome_retry(OutboxEndpoint *ep, OutboxDelivery *d, TimestampTz due);
 
 /* It is dead.  Its lane goes on, or is blocked, when the caller says so. */
 extern void outbox_outcome_give_up(OutboxEndpoint *ep, OutboxDelivery *d,
@@ -37,8 +36,8 @@ extern void outbox_outcome_give_up(OutboxEndpoint *ep, OutboxDelivery *d,
 /* A delivery that is on no list is dead at once: it blocks nothing. */
 extern void outbox_outcome_unsent(OutboxEndpoint *ep, OutboxDelivery *d,
 								  const char *reason, const char *error);
-extern void outbox_outcome_log_dead(const OutboxEndpoint *ep,
-									const OutboxDelivery *d, const char *reason);
+extern void outbox_outcome_log_dead(const OutboxEndpoint *ep, const OutboxDelivery *d,
+									const char *reason);
 extern bool outbox_outcome_blocks(const OutboxEndpoint *ep, const char *reason);
 
 /* It was delivered. */
@@ -49,4 +48,4 @@ extern void outbox_outcome_delivered(OutboxEndpoint *ep, OutboxDelivery *d,
 extern const char *outbox_outcome_unfit(const OutboxDelivery *d, TimestampTz now,
 										const char **error);
 
-#endif							/* OUTBOX_OUTCOME_H */
+#endif /* OUTBOX_OUTCOME_H */

@@ -17,7 +17,7 @@
 int64
 outbox_backoff(int attempt, int64 base, int64 max, double random)
 {
-	double		bound = (double) base;
+	double bound = (double) base;
 
 	for (int i = 1; i < attempt && bound < (double) max; i++)
 		bound *= 2;
@@ -46,11 +46,12 @@ outbox_pace_ramp_up(OutboxPace *p, TimestampTz now)
 static void
 refill_tokens(OutboxPace *p, TimestampTz now)
 {
-	double		most = Max(1.0, p->limits.rate_limit / 10);
+	double most = Max(1.0, p->limits.rate_limit / 10);
 
 	if (now > p->tokens_at)
-		p->tokens = Min(most, p->tokens + p->limits.rate_limit *
-						 (now - p->tokens_at) / USECS_PER_SEC);
+		p->tokens = Min(most,
+						p->tokens +
+							p->limits.rate_limit * (now - p->tokens_at) / USECS_PER_SEC);
 	p->tokens_at = now;
 }
 
@@ -68,7 +69,8 @@ outbox_pace_token_at(OutboxPace *p, TimestampTz now)
 	if (p->limits.rate_limit == 0)
 		return now;
 	refill_tokens(p, now);
-	return p->tokens >= 1 ? now :
+	return p->tokens >= 1 ?
+		now :
 		now + (int64) ((1 - p->tokens) / p->limits.rate_limit * USECS_PER_SEC) + 1;
 }
 
@@ -99,7 +101,7 @@ outbox_pace_resume(OutboxPace *p)
 bool
 outbox_pace_has_slot(const OutboxPace *p, int in_flight)
 {
-	int			slots = Min(p->slots, p->limits.max_in_flight) - p->failures;
+	int slots = Min(p->slots, p->limits.max_in_flight) - p->failures;
 
 	return in_flight < Max(slots, 1);
 }
@@ -141,7 +143,7 @@ wait_for_probe(OutboxPace *p, TimestampTz now)
 bool
 outbox_pace_failure(OutboxPace *p, int64 seq, bool probe, TimestampTz now)
 {
-	bool		known = false;
+	bool known = false;
 
 	if (p->breaker == OUTBOX_BREAKER_OPEN)
 	{
@@ -169,7 +171,7 @@ outbox_pace_failure(OutboxPace *p, int64 seq, bool probe, TimestampTz now)
 void
 outbox_pace_slow_down(OutboxPace *p, int64 retry_after, TimestampTz now)
 {
-	int64		wait = Max(retry_after, 0);
+	int64 wait = Max(retry_after, 0);
 
 	/* seconds beyond any backoff_max would overflow */
 	wait = Min(wait, p->limits.backoff_max / USECS_PER_SEC + 1) * USECS_PER_SEC;

@@ -12,7 +12,7 @@
 typedef enum OutboxBreaker
 {
 	OUTBOX_BREAKER_CLOSED,
-	OUTBOX_BREAKER_OPEN,		/* nothing is sent until retry_at, then one probe
+	OUTBOX_BREAKER_OPEN, /* nothing is sent until retry_at, then one probe
 								 * at a time */
 } OutboxBreaker;
 
@@ -22,25 +22,25 @@ typedef enum OutboxBreaker
 /* What the settings of the endpoint allow. */
 typedef struct OutboxPaceLimits
 {
-	int			max_in_flight;
-	double		rate_limit;		/* per second; 0: none */
-	int64		backoff_base;	/* µs */
-	int64		backoff_max;	/* µs */
+	int	   max_in_flight;
+	double rate_limit;	 /* per second; 0: none */
+	int64  backoff_base; /* µs */
+	int64  backoff_max;	 /* µs */
 } OutboxPaceLimits;
 
 typedef struct OutboxPace
 {
 	OutboxPaceLimits limits;
-	OutboxBreaker breaker;
-	int			failures;		/* in a row */
-	int			failing_events; /* how many different ones, up to the limit */
-	int64		failing_seq[OUTBOX_BREAKER_EVENTS];
-	int			openings;		/* in a row: exponent of the probe's backoff */
-	TimestampTz retry_at;		/* open: next probe; closed: not before */
-	int			slots;			/* at most this many in flight, ramps up */
-	TimestampTz ramp_at;		/* when slots may double */
-	double		tokens;			/* of rate_limit */
-	TimestampTz tokens_at;
+	OutboxBreaker	 breaker;
+	int				 failures;		 /* in a row */
+	int				 failing_events; /* how many different ones, up to the limit */
+	int64			 failing_seq[OUTBOX_BREAKER_EVENTS];
+	int				 openings; /* in a row: exponent of the probe's backoff */
+	TimestampTz		 retry_at; /* open: next probe; closed: not before */
+	int				 slots;	   /* at most this many in flight, ramps up */
+	TimestampTz		 ramp_at;  /* when slots may double */
+	double			 tokens;   /* of rate_limit */
+	TimestampTz		 tokens_at;
 } OutboxPace;
 
 /*
@@ -59,8 +59,8 @@ extern bool outbox_pace_allows(OutboxPace *p, int in_flight, TimestampTz now);
 
 /* When rate_limit lets it send one more: now, or later.  One is sent. */
 extern TimestampTz outbox_pace_token_at(OutboxPace *p, TimestampTz now);
-extern void outbox_pace_take_token(OutboxPace *p);
-extern void outbox_pace_return_token(OutboxPace *p);	/* it was not, after all */
+extern void		   outbox_pace_take_token(OutboxPace *p);
+extern void		   outbox_pace_return_token(OutboxPace *p); /* it was not, after all */
 
 /* After a slow-down slots double, at most once a second. */
 extern void outbox_pace_ramp_up(OutboxPace *p, TimestampTz now);
@@ -83,4 +83,4 @@ extern bool outbox_pace_failure(OutboxPace *p, int64 seq, bool probe, TimestampT
  */
 extern void outbox_pace_slow_down(OutboxPace *p, int64 retry_after, TimestampTz now);
 
-#endif							/* OUTBOX_PACE_H */
+#endif /* OUTBOX_PACE_H */

@@ -32,8 +32,8 @@ leave_table(OutboxEndpoint *ep, int64 seq, const char *key, bool was_retry)
 
 void
 outbox_parking_load(OutboxEndpoint *ep, OutboxEvent *event, int attempts,
-					 TimestampTz first_attempt_at, OutboxRedelivery redelivery,
-					 bool was_retry, int64 group)
+					TimestampTz first_attempt_at, OutboxRedelivery redelivery,
+					bool was_retry, int64 group)
 {
 	OutboxDelivery *d = outbox_delivery_make(ep, event, true);
 
@@ -48,8 +48,7 @@ outbox_parking_load(OutboxEndpoint *ep, OutboxEvent *event, int attempts,
 
 /* As above, when the row or its event turned out to be gone. */
 void
-outbox_parking_load_failed(OutboxEndpoint *ep, int64 seq, const char *key,
-							bool was_retry)
+outbox_parking_load_failed(OutboxEndpoint *ep, int64 seq, const char *key, bool was_retry)
 {
 	OutboxLane *lane = leave_table(ep, seq, key, was_retry);
 
@@ -75,8 +74,10 @@ count_settled(OutboxEndpoint *ep, const OutboxDelivery *d)
 	};
 
 	if (d->parked)
-		outbox_parking_count_row(ep, d->seq, d->row_retries ? OUTBOX_ROW_RETRYING :
-								  OUTBOX_ROW_BLOCKED, -1);
+		outbox_parking_count_row(ep, d->seq,
+								 d->row_retries ? OUTBOX_ROW_RETRYING :
+												  OUTBOX_ROW_BLOCKED,
+								 -1);
 	if (d->verdict != OUTBOX_VERDICT_DELIVERED)
 		outbox_parking_count_row(ep, d->seq, status[d->verdict], 1);
 }
@@ -84,7 +85,7 @@ count_settled(OutboxEndpoint *ep, const OutboxDelivery *d)
 static int64 *
 add_retry_numbers(dlist_head *list, int64 *to)
 {
-	dlist_iter	iter;
+	dlist_iter iter;
 
 	dlist_foreach(iter, list)
 	{
@@ -106,8 +107,7 @@ outbox_parking_loaded_retries(OutboxEndpoint *ep, int *n)
 	dlist_iter	iter;
 
 	for (size_t i = 0; i < lengthof(lists); i++)
-		dlist_foreach(iter, lists[i])
-			most++;
+		dlist_foreach(iter, lists[i]) most++;
 	seqs = end = palloc(sizeof(int64) * Max(most, 1));
 	for (size_t i = 0; i < lengthof(lists); i++)
 		end = add_retry_numbers(lists[i], end);

@@ -54,8 +54,8 @@ void
 outbox_delivery_free_list(dlist_head *list)
 {
 	while (!dlist_is_empty(list))
-		outbox_delivery_free(dlist_container(OutboxDelivery, node,
-									  dlist_pop_head_node(list)));
+		outbox_delivery_free(
+			dlist_container(OutboxDelivery, node, dlist_pop_head_node(list)));
 }
 
 /* One more or less that is ready or waiting: views show it as its row says. */

@@ -8,7 +8,8 @@
 #include "endpoint/endpoint.h"
 
 /* A delivery of this event, on no list yet.  'parked': it has a row. */
-extern OutboxDelivery *outbox_delivery_make(OutboxEndpoint *ep, OutboxEvent *event, bool parked);
+extern OutboxDelivery *outbox_delivery_make(OutboxEndpoint *ep, OutboxEvent *event,
+											bool parked);
 
 /* It has ended, and is on no list any more; all of a list. */
 extern void outbox_delivery_free(OutboxDelivery *d);
@@ -26,4 +27,4 @@ extern void outbox_delivery_count(OutboxDelivery *d, int n);
 extern void outbox_delivery_settle(OutboxEndpoint *ep, OutboxDelivery *d,
 								   OutboxRowChange verdict);
 
-#endif							/* OUTBOX_QUEUE_H */
+#endif /* OUTBOX_QUEUE_H */

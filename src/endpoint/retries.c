@@ -18,8 +18,8 @@
 
 typedef struct SeqEntry
 {
-	int64		seq;
-	char		status;
+	int64		 seq;
+	char		 status;
 	OutboxRetry *retry;
 } SeqEntry;
 
@@ -58,7 +58,8 @@ static bool
 is_beyond(const OutboxEndpoint *ep, TimestampTz due, int64 seq)
 {
 	return !ep->queue.retries_all &&
-		(due > ep->queue.retries_due || (due == ep->queue.retries_due && seq > ep->queue.retries_seq));
+		(due > ep->queue.retries_due ||
+		 (due == ep->queue.retries_due && seq > ep->queue.retries_seq));
 }
 
 /*
@@ -81,8 +82,8 @@ outbox_retries_push(OutboxEndpoint *ep, int64 seq, TimestampTz due, int64 group,
 					OutboxLane *lane)
 {
 	OutboxRetry *retry;
-	SeqEntry   *entry;
-	bool		found;
+	SeqEntry	*entry;
+	bool		 found;
 
 	entry = seqs_insert(ep->queue.retry_index, seq, &found);
 	if (found)
@@ -107,8 +108,8 @@ outbox_retries_push(OutboxEndpoint *ep, int64 seq, TimestampTz due, int64 group,
 }
 
 void
-outbox_retries_add_parked(OutboxEndpoint *ep, int64 seq, TimestampTz due,
-						  const char *key, int64 group)
+outbox_retries_add_parked(OutboxEndpoint *ep, int64 seq, TimestampTz due, const char *key,
+						  int64 group)
 {
 	const char *k = outbox_lane_key(ep, key);
 
@@ -118,24 +119,25 @@ outbox_retries_add_parked(OutboxEndpoint *ep, int64 seq, TimestampTz due,
 bool
 outbox_retries_has_due(OutboxEndpoint *ep, TimestampTz now)
 {
-	if (pairingheap_is_empty(ep->queue.retries) || ep->queue.nready >= outbox_endpoint_at_once(ep) ||
+	if (pairingheap_is_empty(ep->queue.retries) ||
+		ep->queue.nready >= outbox_endpoint_at_once(ep) ||
 		!outbox_status_may_send(ep, now))
 		return false;
 
 	/* While the breaker is open any delivery will do as a probe. */
 	if (ep->pace.breaker == OUTBOX_BREAKER_OPEN)
 		return ep->queue.nready == 0;
-	return pairingheap_container(OutboxRetry, node,
-								 pairingheap_first(ep->queue.retries))->due <= now;
+	return pairingheap_container(OutboxRetry, node, pairingheap_first(ep->queue.retries))
+			   ->due <= now;
 }
 
 int
 outbox_retries_take_due(OutboxEndpoint *ep, TimestampTz now, int64 *seqs, int max)
 {
-	int			enough = ep->pace.breaker == OUTBOX_BREAKER_OPEN ? 1 :
-		outbox_endpoint_at_once(ep);
-	int64		group = 0;
-	int			n = 0;
+	int	  enough = ep->pace.breaker == OUTBOX_BREAKER_OPEN ? 1 :
+															 outbox_endpoint_at_once(ep);
+	int64 group = 0;
+	int	  n = 0;
 
 	while (n < max && outbox_retries_has_due(ep, now))
 	{
@@ -159,7 +161,7 @@ outbox_retries_not_loaded(OutboxEndpoint *ep, const int64 *seqs, int n)
 {
 	for (int i = 0; i < n; i++)
 	{
-		SeqEntry   *entry = seqs_lookup(ep->queue.retry_index, seqs[i]);
+		SeqEntry *entry = seqs_lookup(ep->queue.retry_index, seqs[i]);
 
 		if (entry == NULL || !entry->retry->loading)
 			continue;
@@ -198,7 +200,7 @@ outbox_retries_take_loaded(OutboxEndpoint *ep, int64 seq)
 void
 outbox_retries_remove(OutboxEndpoint *ep, int64 seq)
 {
-	SeqEntry   *entry = seqs_lookup(ep->queue.retry_index, seq);
+	SeqEntry *entry = seqs_lookup(ep->queue.retry_index, seq);
 
 	Assert(entry != NULL && !entry->retry->loading);
 	pairingheap_remove(ep->queue.retries, &entry->retry->node);
@@ -220,7 +222,7 @@ outbox_retries_make_due(OutboxEndpoint *ep, int64 seq, TimestampTz now)
 bool
 outbox_retries_contains(OutboxEndpoint *ep, int64 seq)
 {
-	SeqEntry   *entry = seqs_lookup(ep->queue.retry_index, seq);
+	SeqEntry *entry = seqs_lookup(ep->queue.retry_index, seq);
 
 	return entry != NULL && !entry->retry->loading;
 }
@@ -229,10 +231,10 @@ outbox_retries_contains(OutboxEndpoint *ep, int64 seq)
 void
 outbox_retries_forget(OutboxEndpoint *ep)
 {
-	OutboxRetry *first = pairingheap_container(OutboxRetry, node,
-											   pairingheap_first(ep->queue.retries));
+	OutboxRetry	 *first = pairingheap_container(OutboxRetry, node,
+												pairingheap_first(ep->queue.retries));
 	seqs_iterator it;
-	SeqEntry   *entry;
+	SeqEntry	 *entry;
 
 	if (!is_beyond(ep, first->due, first->seq - 1))
 	{

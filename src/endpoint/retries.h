@@ -16,10 +16,10 @@ extern void outbox_retries_forget(OutboxEndpoint *ep);
 /* Their rows could not be read: they are due as before. */
 extern void outbox_retries_not_loaded(OutboxEndpoint *ep, const int64 *seqs, int n);
 extern OutboxLane *outbox_retries_take_loaded(OutboxEndpoint *ep, int64 seq);
-extern void outbox_retries_remove(OutboxEndpoint *ep, int64 seq);
+extern void		   outbox_retries_remove(OutboxEndpoint *ep, int64 seq);
 extern void outbox_retries_make_due(OutboxEndpoint *ep, int64 seq, TimestampTz now);
 
 /* Does it wait for its time here? */
 extern bool outbox_retries_contains(OutboxEndpoint *ep, int64 seq);
 
-#endif							/* OUTBOX_RETRIES_H */
+#endif /* OUTBOX_RETRIES_H */

@@ -39,8 +39,11 @@ outbox_status_failure(OutboxEndpoint *ep, const OutboxDelivery *d, TimestampTz n
 		return;
 	ep->status.state_since = now;
 	ep->feed.drop_window = true;
-	ereport(LOG, (errmsg("outbox endpoint \"%s\" is backing off: %d failures in a row, the last: %s",
-						 ep->config.name, ep->pace.failures, ep->tally.last_error)));
+	ereport(
+		LOG,
+		(errmsg(
+			"outbox endpoint \"%s\" is backing off: %d failures in a row, the last: %s",
+			ep->config.name, ep->pace.failures, ep->tally.last_error)));
 }
 
 void
@@ -53,8 +56,9 @@ outbox_status_disable(OutboxEndpoint *ep, const char *reason, TimestampTz now)
 	ep->feed.drop_window = true;
 	ep->status.state_since = now;
 	strlcpy(ep->status.reason, reason, sizeof(ep->status.reason));
-	ereport(LOG, (errmsg("outbox endpoint \"%s\" is disabled: %s",
-						 ep->config.name, ep->status.reason),
-				  errhint("outbox.resume_endpoint('%s') goes on from where it stopped.",
-						  ep->config.name)));
+	ereport(LOG,
+			(errmsg("outbox endpoint \"%s\" is disabled: %s", ep->config.name,
+					ep->status.reason),
+			 errhint("outbox.resume_endpoint('%s') goes on from where it stopped.",
+					 ep->config.name)));
 }

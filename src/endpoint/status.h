@@ -19,6 +19,7 @@ extern void outbox_status_failure(OutboxEndpoint *ep, const OutboxDelivery *d,
 								  TimestampTz now);
 
 /* The receiver wants nothing any more. */
-extern void outbox_status_disable(OutboxEndpoint *ep, const char *reason, TimestampTz now);
+extern void outbox_status_disable(OutboxEndpoint *ep, const char *reason,
+								  TimestampTz now);
 
-#endif							/* OUTBOX_STATUS_H */
+#endif /* OUTBOX_STATUS_H */

@@ -18,10 +18,10 @@
 /* What topics and their subscribers may take: one part in so many of the memory. */
 #define TOPICS_SHARE 16
 
-static OutboxEndpoint **endpoints;
-static int	nendpoints;
+static OutboxEndpoint		**endpoints;
+static int					  nendpoints;
 static OutboxOtherSubscriber *others;
-static int	nothers;
+static int					  nothers;
 
 #define SH_PREFIX topics
 #define SH_ELEMENT_TYPE OutboxSubscribers
@@ -36,7 +36,7 @@ static int	nothers;
 typedef struct Topics
 {
 	MemoryContext cxt;
-	topics_hash *by_name;
+	topics_hash	 *by_name;
 } Topics;
 
 static Topics newer;
@@ -46,9 +46,10 @@ static size_t topics_account;
 static Topics
 make_topics(void)
 {
-	Topics		t;
+	Topics t;
 
-	t.cxt = AllocSetContextCreate(TopMemoryContext, "outbox topics", ALLOCSET_DEFAULT_SIZES);
+	t.cxt = AllocSetContextCreate(TopMemoryContext, "outbox topics",
+								  ALLOCSET_DEFAULT_SIZES);
 	t.by_name = topics_create(t.cxt, 64, NULL);
 	return t;
 }
@@ -64,8 +65,9 @@ forget_older(void)
 static void
 account_topics(void)
 {
-	outbox_memory_account(&topics_account, MemoryContextMemAllocated(newer.cxt, true) +
-						  MemoryContextMemAllocated(older.cxt, true));
+	outbox_memory_account(&topics_account,
+						  MemoryContextMemAllocated(newer.cxt, true) +
+							  MemoryContextMemAllocated(older.cxt, true));
 }
 
 void
@@ -99,7 +101,8 @@ static OutboxFilterResult
 passes(JsonPath *filter, OutboxRow *row)
 {
 	return filter && !outbox_row_unreadable(row) ?
-		outbox_filter(filter, outbox_row_payload(row)) : OUTBOX_FILTER_YES;
+		outbox_filter(filter, outbox_row_payload(row)) :
+		OUTBOX_FILTER_YES;
 }
 
 OutboxFilterResult
@@ -118,16 +121,17 @@ bool
 outbox_subscribers_include(const OutboxEndpoint *ep, const char *topic, size_t len,
 						   OutboxRow *row)
 {
-	return outbox_subscribes(ep, topic, len) && outbox_passes(ep, row) != OUTBOX_FILTER_NO;
+	return outbox_subscribes(ep, topic, len) &&
+		outbox_passes(ep, row) != OUTBOX_FILTER_NO;
 }
 
 static OutboxSubscribers *
 remember(const char *topic, OutboxEndpoint **ep, int n, OutboxOtherSubscriber **other,
 		 int nother)
 {
-	bool		found;
-	OutboxSubscribers *s = topics_insert(newer.by_name, MemoryContextStrdup(newer.cxt, topic),
-										 &found);
+	bool			   found;
+	OutboxSubscribers *s = topics_insert(newer.by_name,
+										 MemoryContextStrdup(newer.cxt, topic), &found);
 
 	s->n = n;
 	s->endpoints = MemoryContextAlloc(newer.cxt, sizeof(*ep) * n);
@@ -145,11 +149,11 @@ remember(const char *topic, OutboxEndpoint **ep, int n, OutboxOtherSubscriber **
 static OutboxSubscribers *
 match(const char *topic, size_t len)
 {
-	OutboxEndpoint **ep = palloc(sizeof(*ep) * nendpoints);
+	OutboxEndpoint		  **ep = palloc(sizeof(*ep) * nendpoints);
 	OutboxOtherSubscriber **other = palloc(sizeof(*other) * nothers);
-	int			n = 0;
-	int			nother = 0;
-	OutboxSubscribers *s;
+	int						n = 0;
+	int						nother = 0;
+	OutboxSubscribers	   *s;
 
 	for (int i = 0; i < nendpoints; i++)
 		if (outbox_subscribes(endpoints[i], topic, len))
@@ -166,7 +170,7 @@ match(const char *topic, size_t len)
 OutboxSubscribers *
 outbox_subscribers_of(const char *topic, size_t len)
 {
-	char		key[OUTBOX_MAX_TOPIC + 1];
+	char			   key[OUTBOX_MAX_TOPIC + 1];
 	OutboxSubscribers *s;
 
 	/* Longer ones came past the checks; what counts is the first 255 bytes. */
@@ -177,10 +181,12 @@ outbox_subscribers_of(const char *topic, size_t len)
 	if (s)
 		return s;
 
-	if (MemoryContextMemAllocated(newer.cxt, true) > outbox_memory_limit() / TOPICS_SHARE / 2)
+	if (MemoryContextMemAllocated(newer.cxt, true) >
+		outbox_memory_limit() / TOPICS_SHARE / 2)
 		forget_older();
 	s = topics_lookup(older.by_name, key);
-	return s == NULL ? match(key, len) : remember(key, s->endpoints, s->n, s->others, s->nothers);
+	return s == NULL ? match(key, len) :
+					   remember(key, s->endpoints, s->n, s->others, s->nothers);
 }
 
 bool

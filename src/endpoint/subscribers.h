@@ -10,23 +10,23 @@
 /* The subscription of an endpoint that another worker serves. */
 typedef struct OutboxOtherSubscriber
 {
-	int			npatterns;
-	char	  **patterns;
-	JsonPath   *filter;			/* NULL: none */
+	int		  npatterns;
+	char	**patterns;
+	JsonPath *filter; /* NULL: none */
 } OutboxOtherSubscriber;
 
 /* The subscribers of one topic. */
 typedef struct OutboxSubscribers
 {
-	const char *topic;
-	uint32		hash;
-	char		status;
-	int			n;
-	OutboxEndpoint **endpoints;
-	OutboxFilterResult *result; /* of each endpoint's filter, for the event that
+	const char			   *topic;
+	uint32					hash;
+	char					status;
+	int						n;
+	OutboxEndpoint		  **endpoints;
+	OutboxFilterResult	   *result;	   /* of each endpoint's filter, for the event that
 								 * is being looked at … */
-	bool	   *cancelled;		/* … and whether it is cancelled there */
-	int			nothers;
+	bool				   *cancelled; /* … and whether it is cancelled there */
+	int						nothers;
 	OutboxOtherSubscriber **others;
 } OutboxSubscribers;
 
@@ -59,4 +59,4 @@ extern OutboxFilterResult outbox_passes(const OutboxEndpoint *ep, OutboxRow *row
 extern bool outbox_subscribers_include(const OutboxEndpoint *ep, const char *topic,
 									   size_t len, OutboxRow *row);
 
-#endif							/* OUTBOX_SUBSCRIBERS_H */
+#endif /* OUTBOX_SUBSCRIBERS_H */

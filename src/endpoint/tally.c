@@ -28,9 +28,9 @@ outbox_tally_resume(OutboxEndpoint *ep)
 void
 outbox_tally_latency(OutboxEndpoint *ep, int64 usec, TimestampTz now)
 {
-	int64		minute = now / USECS_PER_MINUTE;
-	int			row = minute % OUTBOX_HISTOGRAM_MINUTES;
-	int			bucket;
+	int64 minute = now / USECS_PER_MINUTE;
+	int	  row = minute % OUTBOX_HISTOGRAM_MINUTES;
+	int	  bucket;
 
 	if (ep->tally.latency == NULL)
 		ep->tally.latency = MemoryContextAllocZero(ep->cxt, sizeof(OutboxHistogram));
@@ -47,7 +47,7 @@ outbox_tally_latency(OutboxEndpoint *ep, int64 usec, TimestampTz now)
 void
 outbox_tally_success(OutboxEndpoint *ep, TimestampTz now)
 {
-	int64		second = now / USECS_PER_SEC;
+	int64 second = now / USECS_PER_SEC;
 
 	for (int64 s = Max(ep->tally.recent_second + 1, second - 59); s <= second; s++)
 		ep->tally.recent[s % 60] = 0;

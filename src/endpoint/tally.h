@@ -18,4 +18,4 @@ extern void outbox_tally_success(OutboxEndpoint *ep, TimestampTz now);
 /* µs from emit to 2xx */
 extern void outbox_tally_latency(OutboxEndpoint *ep, int64 usec, TimestampTz now);
 
-#endif							/* OUTBOX_TALLY_H */
+#endif /* OUTBOX_TALLY_H */

@@ -27,18 +27,18 @@ outbox_window_wants_events(const OutboxEndpoint *ep, TimestampTz now)
 	if (outbox_status_is_off(ep))
 		return false;
 	if (ep->pace.breaker == OUTBOX_BREAKER_OPEN)
-		return now >= ep->pace.retry_at && ep->feed.window_count == 0 && ep->queue.nready == 0 &&
-			ep->queue.nin_flight == 0 && ep->queue.retries_all &&
+		return now >= ep->pace.retry_at && ep->feed.window_count == 0 &&
+			ep->queue.nready == 0 && ep->queue.nin_flight == 0 && ep->queue.retries_all &&
 			ep->queue.nretries + ep->queue.nretries_loading == 0;
 
 	/* An endpoint that has nothing at all may always read something. */
 	if (ep->feed.window_count == 0)
-		return (ep->queue.nready == 0 && ep->queue.nin_flight == 0) || outbox_memory_fits(0);
+		return (ep->queue.nready == 0 && ep->queue.nin_flight == 0) ||
+			outbox_memory_fits(0);
 
 	/* Read ahead while memory lasts. */
 	return ep->feed.window_count <= OUTBOX_WINDOW / 2 &&
-		ep->feed.window_bytes <= OUTBOX_WINDOW_BYTES / 2 &&
-		outbox_memory_fits_ahead(0);
+		ep->feed.window_bytes <= OUTBOX_WINDOW_BYTES / 2 && outbox_memory_fits_ahead(0);
 }
 
 /* Without memory for more, one event at a time is brought to the head. */
@@ -53,8 +53,9 @@ outbox_window_may_push(const OutboxEndpoint *ep)
 static void
 grow_window(OutboxEndpoint *ep)
 {
-	int			size = Min(Max(2 * ep->feed.window_size, 16), OUTBOX_WINDOW);
-	OutboxWindowEntry *larger = MemoryContextAlloc(ep->cxt, sizeof(OutboxWindowEntry) * size);
+	int				   size = Min(Max(2 * ep->feed.window_size, 16), OUTBOX_WINDOW);
+	OutboxWindowEntry *larger = MemoryContextAlloc(ep->cxt,
+												   sizeof(OutboxWindowEntry) * size);
 
 	for (int i = 0; i < ep->feed.window_count; i++)
 		larger[i] = *outbox_window_at(ep, i);
@@ -76,8 +77,8 @@ outbox_window_free(OutboxEndpoint *ep)
 }
 
 bool
-outbox_window_push(OutboxEndpoint *ep, OutboxEvent *event,
-					 OutboxFilterResult filter, bool cancelled)
+outbox_window_push(OutboxEndpoint *ep, OutboxEvent *event, OutboxFilterResult filter,
+				   bool cancelled)
 {
 	OutboxWindowEntry *entry;
 
@@ -115,7 +116,8 @@ const OutboxCursor *
 outbox_window_frontier(OutboxEndpoint *ep, const OutboxCursor *head)
 {
 	if (ep->feed.window_count == 0)
-		outbox_cursor_copy(&ep->feed.frontier, ep->feed.attached ? head : &ep->feed.cursor);
+		outbox_cursor_copy(&ep->feed.frontier,
+						   ep->feed.attached ? head : &ep->feed.cursor);
 	return &ep->feed.frontier;
 }
 
@@ -144,8 +146,8 @@ bool
 outbox_window_take_next(OutboxEndpoint *ep, OutboxDelivery **result)
 {
 	OutboxWindowEntry entry;
-	OutboxEvent *event;
-	OutboxDelivery *d = NULL;
+	OutboxEvent		 *event;
+	OutboxDelivery	 *d = NULL;
 
 	*result = NULL;
 	if (ep->feed.window_count == 0 || ep->queue.nwaiting >= OUTBOX_MAX_WAITING)
@@ -159,8 +161,9 @@ outbox_window_take_next(OutboxEndpoint *ep, OutboxDelivery **result)
 		OutboxLane *lane = outbox_lane_find(ep, "");
 
 		/* One request at a time: the position waits, too. */
-		if (lane != NULL && (ep->config.batch_size == 1 || !outbox_lane_is_free(lane) ||
-							 lane->parked || lane->nwaiting >= ep->config.batch_size))
+		if (lane != NULL &&
+			(ep->config.batch_size == 1 || !outbox_lane_is_free(lane) || lane->parked ||
+			 lane->nwaiting >= ep->config.batch_size))
 			return false;
 	}
 
@@ -186,9 +189,11 @@ outbox_window_take_next(OutboxEndpoint *ep, OutboxDelivery **result)
 		else
 		{
 			/* Now: in a row of its own nobody would know of it. */
-			outbox_outcome_unsent(ep, d, "filter failed", entry.filter == OUTBOX_FILTER_TOO_LONG ?
-						"the filter took too long with the payload" :
-						"the filter is neither true nor false of the payload");
+			outbox_outcome_unsent(
+				ep, d, "filter failed",
+				entry.filter == OUTBOX_FILTER_TOO_LONG ?
+					"the filter took too long with the payload" :
+					"the filter is neither true nor false of the payload");
 			d = NULL;
 		}
 	}

@@ -26,8 +26,8 @@ typedef struct Scanner
 {
 	const unsigned char *p;
 	const unsigned char *end;
-	char		name[MAX_NAME]; /* the last string, without its escapes */
-	size_t		name_len;		/* MAX_NAME + 1: too long to be kept */
+	char				 name[MAX_NAME]; /* the last string, without its escapes */
+	size_t				 name_len;		 /* MAX_NAME + 1: too long to be kept */
 } Scanner;
 
 static void
@@ -80,11 +80,11 @@ hex_digit(unsigned char c)
 static bool
 take_unicode(Scanner *s)
 {
-	int			code = 0;
+	int code = 0;
 
 	for (int i = 0; i < 4; i++)
 	{
-		int			digit = s->p < s->end ? hex_digit(*s->p) : -1;
+		int digit = s->p < s->end ? hex_digit(*s->p) : -1;
 
 		if (digit < 0)
 			return false;
@@ -100,7 +100,7 @@ take_escape(Scanner *s)
 {
 	static const char from[] = "\"\\/bfnrt";
 	static const char to[] = "\"\\/\b\f\n\r\t";
-	const char *at;
+	const char		 *at;
 
 	if (s->p == s->end)
 		return false;
@@ -184,7 +184,7 @@ take_number(Scanner *s)
 static bool
 take_word(Scanner *s, const char *word)
 {
-	size_t		len = strlen(word);
+	size_t len = strlen(word);
 
 	if ((size_t) (s->end - s->p) < len || memcmp(s->p, word, len) != 0)
 		return false;
@@ -218,11 +218,11 @@ static bool
 skip_value(Scanner *s)
 {
 	unsigned long long open = 0;
-	int			depth = 0;
+	int				   depth = 0;
 
 	for (;;)
 	{
-		bool		object = take(s, '{');
+		bool object = take(s, '{');
 
 		if (object || take(s, '['))
 		{
@@ -261,7 +261,7 @@ skip_value(Scanner *s)
 static bool
 take_item(Scanner *s, OutboxBatchNamed named, void *arg)
 {
-	bool		found = false;
+	bool found = false;
 
 	if (!take(s, '{'))
 		return false;
@@ -310,13 +310,12 @@ take_answer(Scanner *s, OutboxBatchNamed named, void *arg, bool *some)
 	{
 		do
 		{
-			bool		list;
+			bool list;
 
 			if (!take_string(s))
 				return false;
 			list = name_is(s, "batchItemFailures");
-			if (!take(s, ':') ||
-				!(list ? take_list(s, named, arg, some) : skip_value(s)))
+			if (!take(s, ':') || !(list ? take_list(s, named, arg, some) : skip_value(s)))
 				return false;
 		} while (take(s, ','));
 		if (!take(s, '}'))
@@ -329,12 +328,14 @@ take_answer(Scanner *s, OutboxBatchNamed named, void *arg, bool *some)
 OutboxBatchAnswer
 outbox_batch_answer(const char *body, size_t len, OutboxBatchNamed named, void *arg)
 {
-	Scanner		s = {(const unsigned char *) body, (const unsigned char *) body + len,
-	{0}, 0};
-	bool		some = false;
+	Scanner s = {(const unsigned char *) body,
+				 (const unsigned char *) body + len,
+				 {0},
+				 0};
+	bool	some = false;
 
 	if (len >= 3 && memcmp(body, "\xef\xbb\xbf", 3) == 0)
-		s.p += 3;				/* a byte order mark */
+		s.p += 3; /* a byte order mark */
 	skip_space(&s);
 	if (s.p == s.end)
 		return OUTBOX_ANSWER_ALL;

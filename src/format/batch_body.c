@@ -25,17 +25,18 @@ reserve(OutboxBatchBody *b, size_t len)
 {
 	if (b->size - b->len < len)
 	{
-		size_t		size = Max(b->size * 2, b->len + len);
+		size_t size = Max(b->size * 2, b->len + len);
 
 		b->bytes = b->bytes ? repalloc_huge(b->bytes, size) :
-			MemoryContextAllocHuge(b->cxt, size);
+							  MemoryContextAllocHuge(b->cxt, size);
 		outbox_memory_account(&b->size, size);
 	}
 	return b->bytes + b->len;
 }
 
 void
-outbox_batch_body_init(OutboxBatchBody *b, MemoryContext cxt, OutboxFormat format, int max)
+outbox_batch_body_init(OutboxBatchBody *b, MemoryContext cxt, OutboxFormat format,
+					   int max)
 {
 	memset(b, 0, sizeof(*b));
 	b->cxt = cxt;
@@ -54,15 +55,15 @@ outbox_batch_body_forget(OutboxBatchBody *b)
 static bool
 append_standard(OutboxBatchBody *b, OutboxEvent *event)
 {
-	char	   *type = event->type ? event->type : event->topic;
-	char	   *key = event->key;
-	char	   *headers = NULL;
-	size_t		type_len = strlen(type);
-	size_t		topic_len = strlen(event->topic);
-	size_t		key_len = key ? strlen(key) : 0;
-	size_t		headers_len = 0;
-	OutboxData	data;
-	char	   *p;
+	char	  *type = event->type ? event->type : event->topic;
+	char	  *key = event->key;
+	char	  *headers = NULL;
+	size_t	   type_len = strlen(type);
+	size_t	   topic_len = strlen(event->topic);
+	size_t	   key_len = key ? strlen(key) : 0;
+	size_t	   headers_len = 0;
+	OutboxData data;
+	char	  *p;
 
 	if (event->headers)
 	{
@@ -72,12 +73,13 @@ append_standard(OutboxBatchBody *b, OutboxEvent *event)
 	}
 	type = outbox_to_utf8(type, &type_len);
 	key = key ? outbox_to_utf8(key, &key_len) : NULL;
-	if (type == NULL || (event->key && key == NULL) || (event->headers && headers == NULL) ||
-		!outbox_data_prepare(&data, event))
+	if (type == NULL || (event->key && key == NULL) ||
+		(event->headers && headers == NULL) || !outbox_data_prepare(&data, event))
 		return false;
 
-	p = reserve(b, ELEMENT_FIXED + 6 * (type_len + topic_len + key_len) + headers_len +
-				data.size);
+	p = reserve(b,
+				ELEMENT_FIXED + 6 * (type_len + topic_len + key_len) + headers_len +
+					data.size);
 	p = outbox_put_literal(p, "{\"id\":\"");
 	p = outbox_put(p, event->id_text, strlen(event->id_text));
 	p = outbox_put_literal(p, "\",\"type\":");
@@ -102,8 +104,8 @@ append_standard(OutboxBatchBody *b, OutboxEvent *event)
 static bool
 append_cloudevent(OutboxBatchBody *b, OutboxEvent *event)
 {
-	char	   *body;
-	size_t		len;
+	char  *body;
+	size_t len;
 
 	if (!outbox_cloudevents_body(event, &len, &body))
 		return false;
@@ -114,11 +116,11 @@ append_cloudevent(OutboxBatchBody *b, OutboxEvent *event)
 const char *
 outbox_batch_body_append(OutboxBatchBody *b, OutboxEvent *event, bool *full)
 {
-	const char *problem = outbox_request_problem(event);
+	const char		   *problem = outbox_request_problem(event);
 	OutboxBatchElement *e = &b->elements[b->n];
-	size_t		before = b->len;
-	MemoryContext old;
-	bool		appended;
+	size_t				before = b->len;
+	MemoryContext		old;
+	bool				appended;
 
 	*full = false;
 	if (problem)
@@ -131,8 +133,8 @@ outbox_batch_body_append(OutboxBatchBody *b, OutboxEvent *event, bool *full)
 	e->id = event->id;
 	e->start = b->len;
 	old = MemoryContextSwitchTo(b->scratch);
-	appended = b->format == OUTBOX_FORMAT_CLOUDEVENTS ?
-		append_cloudevent(b, event) : append_standard(b, event);
+	appended = b->format == OUTBOX_FORMAT_CLOUDEVENTS ? append_cloudevent(b, event) :
+														append_standard(b, event);
 	MemoryContextSwitchTo(old);
 	MemoryContextReset(b->scratch);
 	e->len = b->len - e->start;
@@ -148,8 +150,8 @@ outbox_batch_body_append(OutboxBatchBody *b, OutboxEvent *event, bool *full)
 static int
 compare_elements(const void *a, const void *b)
 {
-	int64		x = ((const OutboxBatchElement *) a)->seq;
-	int64		y = ((const OutboxBatchElement *) b)->seq;
+	int64 x = ((const OutboxBatchElement *) a)->seq;
+	int64 y = ((const OutboxBatchElement *) b)->seq;
 
 	return x < y ? -1 : x > y;
 }
@@ -158,9 +160,9 @@ compare_elements(const void *a, const void *b)
 static void
 put_in_order(OutboxBatchBody *b)
 {
-	bool		sorted = true;
-	char	   *bytes;
-	char	   *p;
+	bool  sorted = true;
+	char *bytes;
+	char *p;
 
 	for (int i = 1; i < b->n && sorted; i++)
 		sorted = b->elements[i - 1].seq < b->elements[i].seq;
@@ -186,9 +188,9 @@ put_in_order(OutboxBatchBody *b)
 static void
 make_id(OutboxBatchBody *b, char *text)
 {
-	pg_uuid_t  *ids = MemoryContextAlloc(b->scratch, sizeof(pg_uuid_t) * b->n);
-	uint8		digest[32];
-	pg_uuid_t	id;
+	pg_uuid_t *ids = MemoryContextAlloc(b->scratch, sizeof(pg_uuid_t) * b->n);
+	uint8	   digest[32];
+	pg_uuid_t  id;
 
 	for (int i = 0; i < b->n; i++)
 		ids[i] = b->elements[i].id;

@@ -13,22 +13,22 @@
 /* One event in the body. */
 typedef struct OutboxBatchElement
 {
-	int64		seq;
-	pg_uuid_t	id;
-	size_t		start;			/* of its bytes in the body */
-	size_t		len;
+	int64	  seq;
+	pg_uuid_t id;
+	size_t	  start; /* of its bytes in the body */
+	size_t	  len;
 } OutboxBatchElement;
 
 typedef struct OutboxBatchBody
 {
-	MemoryContext cxt;			/* of the bytes and the elements */
-	MemoryContext scratch;		/* of what is needed for one event only */
-	OutboxFormat format;
-	int			n;
-	OutboxBatchElement *elements;	/* by seq, once it is complete */
-	char	   *bytes;
-	size_t		len;
-	size_t		size;			/* of its memory: its account, see memory.h */
+	MemoryContext		cxt;	 /* of the bytes and the elements */
+	MemoryContext		scratch; /* of what is needed for one event only */
+	OutboxFormat		format;
+	int					n;
+	OutboxBatchElement *elements; /* by seq, once it is complete */
+	char			   *bytes;
+	size_t				len;
+	size_t				size; /* of its memory: its account, see memory.h */
 } OutboxBatchBody;
 
 /* An empty one, for at most 'max' events, in memory of 'cxt'. */
@@ -51,4 +51,4 @@ extern const char *outbox_batch_body_append(OutboxBatchBody *b, OutboxEvent *eve
  */
 extern void outbox_batch_body_complete(OutboxBatchBody *b, char *id);
 
-#endif							/* OUTBOX_BATCH_BODY_H */
+#endif /* OUTBOX_BATCH_BODY_H */

@@ -31,10 +31,10 @@
 /* What an event has at most: those of outbox itself and its own. */
 typedef struct Attribute
 {
-	char		name[MAX_NAME + 1];
-	char	   *value;
-	size_t		len;
-	bool		ascii;			/* needs no conversion */
+	char   name[MAX_NAME + 1];
+	char  *value;
+	size_t len;
+	bool   ascii; /* needs no conversion */
 } Attribute;
 
 /* Attributes that are always there. */
@@ -46,10 +46,10 @@ void
 outbox_cloudevents_init(void)
 {
 	static const char prefix[] = "/outbox/";
-	char	   *name = get_database_name(MyDatabaseId);
-	size_t		len = strlen(name);
-	char	   *utf8 = outbox_to_utf8(name, &len);
-	char	   *p;
+	char			 *name = get_database_name(MyDatabaseId);
+	size_t			  len = strlen(name);
+	char			 *utf8 = outbox_to_utf8(name, &len);
+	char			 *p;
 
 	/* A name that is no text of any encoding is still a name. */
 	if (utf8 == NULL)
@@ -72,10 +72,12 @@ outbox_cloudevents_init(void)
 static bool
 is_extension(const char *name, int len)
 {
-	static const char *const taken[] = {
-		"specversion", "id", "source", "type", "time", "subject", "data",
-		"datacontenttype", "dataschema", "partitionkey", "sequence", NULL
-	};
+	static const char *const taken[] = {"specversion", "id",
+										"source",	   "type",
+										"time",		   "subject",
+										"data",		   "datacontenttype",
+										"dataschema",  "partitionkey",
+										"sequence",	   NULL};
 
 	if (len == 0 || len > MAX_NAME)
 		return false;
@@ -105,18 +107,18 @@ set(Attribute *a, const char *name, const char *value, size_t len, bool ascii)
 static Attribute *
 set_extensions(Attribute *a, Jsonb *headers)
 {
-	JsonbIterator *it = JsonbIteratorInit(&headers->root);
+	JsonbIterator	  *it = JsonbIteratorInit(&headers->root);
 	JsonbIteratorToken token;
-	JsonbValue	v;
-	Attribute	state = {.len = 0};
-	bool		traced = false;
-	char		name[MAX_NAME + 1];
-	bool		fits = false;
+	JsonbValue		   v;
+	Attribute		   state = {.len = 0};
+	bool			   traced = false;
+	char			   name[MAX_NAME + 1];
+	bool			   fits = false;
 
 	while ((token = JsonbIteratorNext(&it, &v, true)) != WJB_DONE)
 	{
-		char	   *s = v.val.string.val;
-		int			len = v.val.string.len;
+		char *s = v.val.string.val;
+		int	  len = v.val.string.len;
 
 		if (token == WJB_KEY)
 		{
@@ -152,8 +154,8 @@ set_extensions(Attribute *a, Jsonb *headers)
 /* What does not fit on the stack of those who collect attributes. */
 typedef struct Scratch
 {
-	char		time[OUTBOX_TIMESTAMP_SIZE];
-	char		sequence[SEQUENCE_DIGITS + 1];
+	char time[OUTBOX_TIMESTAMP_SIZE];
+	char sequence[SEQUENCE_DIGITS + 1];
 } Scratch;
 
 /*
@@ -163,14 +165,15 @@ typedef struct Scratch
 static Attribute *
 collect(OutboxEvent *event, Scratch *scratch, int *n)
 {
-	const char *source = outbox_source && outbox_source[0] ? outbox_source : default_source;
+	const char *source = outbox_source && outbox_source[0] ? outbox_source :
+															 default_source;
 	const char *type = event->type ? event->type : event->topic;
 	Attribute  *list;
 	Attribute  *a;
 
-	a = list = palloc(sizeof(Attribute) *
-					  (FIXED_ATTRIBUTES +
-					   (event->headers ? JB_ROOT_COUNT(event->headers) : 0)));
+	a = list = palloc(
+		sizeof(Attribute) *
+		(FIXED_ATTRIBUTES + (event->headers ? JB_ROOT_COUNT(event->headers) : 0)));
 	a = set(a, "specversion", SPEC_VERSION, strlen(SPEC_VERSION), true);
 	a = set(a, "id", event->id_text, strlen(event->id_text), true);
 	a = set(a, "source", source, strlen(source), true);
@@ -182,8 +185,8 @@ collect(OutboxEvent *event, Scratch *scratch, int *n)
 		a = set(a, "subject", event->key, strlen(event->key), false);
 		a = set(a, "partitionkey", event->key, strlen(event->key), false);
 	}
-	snprintf(scratch->sequence, sizeof(scratch->sequence), "%0*lld",
-			 SEQUENCE_DIGITS, (long long) event->seq);
+	snprintf(scratch->sequence, sizeof(scratch->sequence), "%0*lld", SEQUENCE_DIGITS,
+			 (long long) event->seq);
 	a = set(a, "sequence", scratch->sequence, SEQUENCE_DIGITS, true);
 	if (event->headers)
 		a = set_extensions(a, event->headers);
@@ -219,15 +222,15 @@ put_member(char *p, const char *name, const char *value, size_t len)
 bool
 outbox_cloudevents_body(OutboxEvent *event, size_t *len, char **body)
 {
-	Scratch		scratch;
-	int			n;
-	Attribute  *attributes = collect(event, &scratch, &n);
-	char	   *content_type = event->content_type;
-	size_t		content_type_len = content_type ? strlen(content_type) : 0;
-	char	   *data = event->payload;
-	size_t		data_len = event->payload_len;
-	size_t		size;
-	char	   *p;
+	Scratch	   scratch;
+	int		   n;
+	Attribute *attributes = collect(event, &scratch, &n);
+	char	  *content_type = event->content_type;
+	size_t	   content_type_len = content_type ? strlen(content_type) : 0;
+	char	  *data = event->payload;
+	size_t	   data_len = event->payload_len;
+	size_t	   size;
+	char	  *p;
 
 	if (attributes == NULL)
 		return false;
@@ -277,11 +280,11 @@ outbox_cloudevents_body(OutboxEvent *event, size_t *len, char **body)
 bool
 outbox_cloudevents_headers(OutboxHeaders *out, OutboxEvent *event, bool *added)
 {
-	Scratch		scratch;
-	int			n;
-	Attribute  *attributes = collect(event, &scratch, &n);
-	size_t		longest = 0;
-	char	   *encoded;
+	Scratch	   scratch;
+	int		   n;
+	Attribute *attributes = collect(event, &scratch, &n);
+	size_t	   longest = 0;
+	char	  *encoded;
 
 	if (attributes == NULL)
 		return false;
@@ -290,7 +293,7 @@ outbox_cloudevents_headers(OutboxHeaders *out, OutboxEvent *event, bool *added)
 	encoded = palloc(3 * longest + 1);
 	for (int i = 0; i < n; i++)
 	{
-		char		name[sizeof("ce-") + MAX_NAME];
+		char name[sizeof("ce-") + MAX_NAME];
 
 		strlcpy(name, "ce-", sizeof(name));
 		strlcat(name, attributes[i].name, sizeof(name));

@@ -27,4 +27,4 @@ extern bool outbox_cloudevents_body(OutboxEvent *event, size_t *len, char **body
 extern bool outbox_cloudevents_headers(OutboxHeaders *out, OutboxEvent *event,
 									   bool *added);
 
-#endif							/* OUTBOX_CLOUDEVENTS_H */
+#endif /* OUTBOX_CLOUDEVENTS_H */

@@ -20,8 +20,8 @@ headers_reserve(OutboxHeaders *h, size_t len)
 {
 	if (h->n >= h->max)
 	{
-		int			max = h->max ? h->max * 2 : 32;
-		uint32	   *start = realloc(h->start, max * sizeof(uint32));
+		int		max = h->max ? h->max * 2 : 32;
+		uint32 *start = realloc(h->start, max * sizeof(uint32));
 
 		if (start == NULL)
 			return false;
@@ -30,8 +30,8 @@ headers_reserve(OutboxHeaders *h, size_t len)
 	}
 	if (len > h->size - h->len)
 	{
-		size_t		size = h->size ? h->size : 1024;
-		char	   *buf;
+		size_t size = h->size ? h->size : 1024;
+		char  *buf;
 
 		while (size - h->len < len)
 		{
@@ -61,12 +61,11 @@ is_ours(const char *name)
 }
 
 bool
-outbox_headers_add(OutboxHeaders *h, const char *name,
-				   const char *value, size_t len)
+outbox_headers_add(OutboxHeaders *h, const char *name, const char *value, size_t len)
 {
-	size_t		namelen = strlen(name);
-	bool		ours = is_ours(name);
-	char	   *p;
+	size_t namelen = strlen(name);
+	bool   ours = is_ours(name);
+	char  *p;
 
 	while (len > 0 && (*value == ' ' || *value == '\t'))
 	{

@@ -15,19 +15,19 @@
  */
 typedef struct OutboxHeaders
 {
-	char	   *buf;
-	size_t		len;
-	size_t		size;
-	int			n;
-	int			max;
-	bool		ours;			/* the last entry takes further lines */
-	uint32	   *start;			/* of each entry in buf */
+	char   *buf;
+	size_t	len;
+	size_t	size;
+	int		n;
+	int		max;
+	bool	ours;  /* the last entry takes further lines */
+	uint32 *start; /* of each entry in buf */
 } OutboxHeaders;
 
 extern void outbox_headers_reset(OutboxHeaders *h);
 
 /* Appends "name: value"; value need not be terminated. False: out of memory. */
-extern bool outbox_headers_add(OutboxHeaders *h, const char *name,
-							   const char *value, size_t len);
+extern bool outbox_headers_add(OutboxHeaders *h, const char *name, const char *value,
+							   size_t len);
 
-#endif							/* OUTBOX_HEADER_LINES_H */
+#endif /* OUTBOX_HEADER_LINES_H */

@@ -37,7 +37,7 @@
 static bool
 line_valid(char *s, size_t max)
 {
-	size_t		len = strlen(s);
+	size_t len = strlen(s);
 
 	return len > 0 && len <= max && outbox_text_problem(s, len) == NULL;
 }
@@ -71,11 +71,11 @@ number_valid(Jsonb *headers)
 static bool
 headers_valid(Jsonb *headers)
 {
-	JsonbIterator *it = JsonbIteratorInit(&headers->root);
+	JsonbIterator	  *it = JsonbIteratorInit(&headers->root);
 	JsonbIteratorToken token;
-	JsonbValue	v;
-	size_t		total = 0;
-	bool		valid = number_valid(headers);
+	JsonbValue		   v;
+	size_t			   total = 0;
+	bool			   valid = number_valid(headers);
 
 	/* To the end even after a problem: that is what frees the iterator. */
 	while ((token = JsonbIteratorNext(&it, &v, true)) != WJB_DONE)
@@ -158,17 +158,18 @@ outbox_data_put(char *p, const OutboxData *d)
 static bool
 render_standard(OutboxEvent *event, size_t *len, char **body)
 {
-	char	   *type = event->type ? event->type : event->topic;
-	size_t		type_len = strlen(type);
-	OutboxData	data;
-	char	   *p;
+	char	  *type = event->type ? event->type : event->topic;
+	size_t	   type_len = strlen(type);
+	OutboxData data;
+	char	  *p;
 
 	if ((type = outbox_to_utf8(type, &type_len)) == NULL ||
 		!outbox_data_prepare(&data, event))
 		return false;
 
-	p = *body = MemoryContextAllocHuge(event->page->cxt, 6 * type_len +
-									   OUTBOX_TIMESTAMP_SIZE + 50 + data.size);
+	p = *body = MemoryContextAllocHuge(event->page->cxt,
+									   6 * type_len + OUTBOX_TIMESTAMP_SIZE + 50 +
+										   data.size);
 	p = outbox_put_literal(p, "{\"type\":");
 	p = outbox_put_json_string(p, type, type_len);
 	p = outbox_put_literal(p, ",\"timestamp\":\"");
@@ -189,9 +190,9 @@ outbox_request_body(OutboxEvent *event, OutboxFormat format, size_t *len)
 	if (event->body[format].data == NULL)
 	{
 		MemoryContext old;
-		char	   *body = NULL;
-		size_t		body_len = event->payload_len;
-		bool		rendered = true;
+		char		 *body = NULL;
+		size_t		  body_len = event->payload_len;
+		bool		  rendered = true;
 
 		*len = 0;
 		if (event_problem(event) != NULL)
@@ -241,7 +242,7 @@ outbox_request_body(OutboxEvent *event, OutboxFormat format, size_t *len)
 static bool
 add_text(OutboxHeaders *out, const char *name, char *value, size_t len, bool *added)
 {
-	char	   *utf8;
+	char *utf8;
 
 	utf8 = outbox_to_utf8(value, &len);
 	if (utf8 == NULL)
@@ -255,9 +256,9 @@ add_text(OutboxHeaders *out, const char *name, char *value, size_t len, bool *ad
 static bool
 add_key(OutboxHeaders *out, char *key, bool *added)
 {
-	char		encoded[MAX_ENCODED_KEY];
-	size_t		len = strlen(key);
-	char	   *utf8;
+	char   encoded[MAX_ENCODED_KEY];
+	size_t len = strlen(key);
+	char  *utf8;
 
 	utf8 = outbox_to_utf8(key, &len);
 	if (utf8 == NULL)
@@ -274,27 +275,27 @@ add_key(OutboxHeaders *out, char *key, bool *added)
  * tracestate means nothing without a valid traceparent.
  */
 static bool
-add_event_headers(OutboxHeaders *out, Jsonb *headers,
-				  const OutboxRequestConfig *settings, bool *added)
+add_event_headers(OutboxHeaders *out, Jsonb *headers, const OutboxRequestConfig *settings,
+				  bool *added)
 {
-	JsonbIterator *it = JsonbIteratorInit(&headers->root);
+	JsonbIterator	  *it = JsonbIteratorInit(&headers->root);
 	JsonbIteratorToken token;
-	JsonbValue	v;
-	char		name[OUTBOX_MAX_HEADERS + 1];
-	bool		skip = false;
-	bool		is_parent = false;
-	bool		is_state = false;
-	bool		valid = number_valid(headers);
-	size_t		total = 0;
-	const char *parent = NULL;
-	const char *state = NULL;
-	size_t		state_len = 0;
+	JsonbValue		   v;
+	char			   name[OUTBOX_MAX_HEADERS + 1];
+	bool			   skip = false;
+	bool			   is_parent = false;
+	bool			   is_state = false;
+	bool			   valid = number_valid(headers);
+	size_t			   total = 0;
+	const char		  *parent = NULL;
+	const char		  *state = NULL;
+	size_t			   state_len = 0;
 
 	/* To the end even after a problem: that is what frees the iterator. */
 	while ((token = JsonbIteratorNext(&it, &v, true)) != WJB_DONE)
 	{
-		char	   *s = v.val.string.val;
-		int			len = v.val.string.len;
+		char *s = v.val.string.val;
+		int	  len = v.val.string.len;
 
 		if (!valid)
 			continue;
@@ -336,7 +337,7 @@ add_event_headers(OutboxHeaders *out, Jsonb *headers,
 
 	if (valid && parent != NULL)
 	{
-		char		traceparent[OUTBOX_TRACEPARENT_LEN];
+		char traceparent[OUTBOX_TRACEPARENT_LEN];
 
 		outbox_traceparent_next(parent, traceparent);
 		*added &= outbox_headers_add(out, "traceparent", traceparent,
@@ -350,7 +351,7 @@ add_event_headers(OutboxHeaders *out, Jsonb *headers,
 static bool
 add_number(OutboxHeaders *out, const char *name, int64 number)
 {
-	char		text[MAXINT8LEN + 1];
+	char text[MAXINT8LEN + 1];
 
 	return outbox_headers_add(out, name, text, pg_lltoa(number, text));
 }
@@ -362,7 +363,8 @@ add_content_type(OutboxHeaders *out, const OutboxEvent *event, OutboxFormat form
 	/* In lower case: the JavaScript SDK knows no other spelling. */
 	if (format == OUTBOX_FORMAT_CLOUDEVENTS)
 		*added &= outbox_headers_add(out, "Content-Type",
-									 LITERAL("application/cloudevents+json; charset=utf-8"));
+									 LITERAL(
+										 "application/cloudevents+json; charset=utf-8"));
 	else if (format == OUTBOX_FORMAT_STANDARD || event->content_type == NULL)
 		*added &= outbox_headers_add(out, "Content-Type", LITERAL("application/json"));
 	else
@@ -376,10 +378,10 @@ static void
 add_identity(OutboxHeaders *out, const char *id, const OutboxRequestConfig *settings,
 			 int64 now, const char *body, size_t body_len, bool *added)
 {
-	size_t		id_len = strlen(id);
-	char		quoted[OUTBOX_ID_SIZE + 2];
-	char		signatures[2 * OUTBOX_SIGNATURE_LEN + 1];
-	size_t		len = 0;
+	size_t id_len = strlen(id);
+	char   quoted[OUTBOX_ID_SIZE + 2];
+	char   signatures[2 * OUTBOX_SIGNATURE_LEN + 1];
+	size_t len = 0;
 
 	*added &= outbox_headers_add(out, "User-Agent", LITERAL("outbox/" OUTBOX_VERSION));
 
@@ -402,15 +404,14 @@ add_identity(OutboxHeaders *out, const char *id, const OutboxRequestConfig *sett
 }
 
 static bool
-add_endpoint_headers(OutboxHeaders *out, const OutboxRequestConfig *settings,
-					 bool *added)
+add_endpoint_headers(OutboxHeaders *out, const OutboxRequestConfig *settings, bool *added)
 {
 	if (settings->nheaders > OUTBOX_MAX_ENDPOINT_HEADERS)
 		return false;
 	for (int i = 0; i < settings->nheaders; i++)
 	{
-		char	   *name = settings->header_names[i];
-		char	   *value = settings->header_values[i];
+		char *name = settings->header_names[i];
+		char *value = settings->header_values[i];
 
 		if (outbox_header_name_problem(name, strlen(name), false) != NULL ||
 			outbox_text_problem(value, strlen(value)) != NULL ||
@@ -424,20 +425,22 @@ static void
 check_added(bool added)
 {
 	if (!added)
-		ereport(ERROR,
-				(errcode(ERRCODE_OUT_OF_MEMORY),
-				 errmsg("out of memory for the headers of a request"),
-				 errhint("Lower outbox.worker_max_in_flight, or give the machine more memory.")));
+		ereport(
+			ERROR,
+			(errcode(ERRCODE_OUT_OF_MEMORY),
+			 errmsg("out of memory for the headers of a request"),
+			 errhint(
+				 "Lower outbox.worker_max_in_flight, or give the machine more memory.")));
 }
 
 const char *
 outbox_request_headers(OutboxHeaders *out, OutboxEvent *event,
 					   const OutboxRequestConfig *settings, int attempt,
-					   OutboxRedelivery redelivery, int64 now,
-					   const char *body, size_t body_len)
+					   OutboxRedelivery redelivery, int64 now, const char *body,
+					   size_t body_len)
 {
-	char	   *type = event->type ? event->type : event->topic;
-	bool		added = true;
+	char *type = event->type ? event->type : event->topic;
+	bool  added = true;
 
 	if (body == NULL)
 	{
@@ -485,15 +488,16 @@ outbox_request_headers(OutboxHeaders *out, OutboxEvent *event,
 
 const char *
 outbox_request_batch_headers(OutboxHeaders *out, const char *id,
-							 const OutboxRequestConfig *settings, int attempt,
-							 int64 now, const char *body, size_t body_len)
+							 const OutboxRequestConfig *settings, int attempt, int64 now,
+							 const char *body, size_t body_len)
 {
-	bool		added = true;
+	bool added = true;
 
 	/* In lower case, as above. */
 	if (settings->format == OUTBOX_FORMAT_CLOUDEVENTS)
-		added &= outbox_headers_add(out, "Content-Type",
-									LITERAL("application/cloudevents-batch+json; charset=utf-8"));
+		added &= outbox_headers_add(
+			out, "Content-Type",
+			LITERAL("application/cloudevents-batch+json; charset=utf-8"));
 	else
 		added &= outbox_headers_add(out, "Content-Type", LITERAL("application/json"));
 	add_identity(out, id, settings, now, body, body_len, &added);

@@ -12,19 +12,19 @@
 typedef enum OutboxRedelivery
 {
 	OUTBOX_FIRST_DELIVERY,
-	OUTBOX_REDELIVERY_RETRY,	/* asked for by hand: outbox.retry() */
-	OUTBOX_REDELIVERY_REPLAY	/* asked for by hand: outbox.replay() */
+	OUTBOX_REDELIVERY_RETRY, /* asked for by hand: outbox.retry() */
+	OUTBOX_REDELIVERY_REPLAY /* asked for by hand: outbox.replay() */
 } OutboxRedelivery;
 
 /* What of an endpoint's settings shapes its requests. */
 typedef struct OutboxRequestConfig
 {
 	OutboxFormat format;
-	int			nheaders;		/* the endpoint's own headers */
-	char	  **header_names;
-	char	  **header_values;
-	int			nkeys;			/* 1, or 2 during a rotation */
-	OutboxKey	keys[2];
+	int			 nheaders; /* the endpoint's own headers */
+	char	   **header_names;
+	char	   **header_values;
+	int			 nkeys; /* 1, or 2 during a rotation */
+	OutboxKey	 keys[2];
 } OutboxRequestConfig;
 
 /*
@@ -40,13 +40,10 @@ extern const char *outbox_request_body(OutboxEvent *event, OutboxFormat format,
  * unix seconds.  NULL: done.  Otherwise why this event can never be sent (a row
  * that came past the checks): a reason for the dead letter.
  */
-extern const char *outbox_request_headers(OutboxHeaders *out,
-										  OutboxEvent *event,
+extern const char *outbox_request_headers(OutboxHeaders *out, OutboxEvent *event,
 										  const OutboxRequestConfig *settings,
-										  int attempt,
-										  OutboxRedelivery redelivery,
-										  int64 now,
-										  const char *body, size_t body_len);
+										  int attempt, OutboxRedelivery redelivery,
+										  int64 now, const char *body, size_t body_len);
 
 /*
  * The same for a batch, whose 'id' is not an event's: what belongs to one event
@@ -54,8 +51,8 @@ extern const char *outbox_request_headers(OutboxHeaders *out,
  */
 extern const char *outbox_request_batch_headers(OutboxHeaders *out, const char *id,
 												const OutboxRequestConfig *settings,
-												int attempt, int64 now,
-												const char *body, size_t body_len);
+												int attempt, int64 now, const char *body,
+												size_t body_len);
 
 /* Why this event can never be sent; NULL: it can. */
 extern const char *outbox_request_problem(const OutboxEvent *event);
@@ -68,14 +65,14 @@ extern const char *outbox_request_problem(const OutboxEvent *event);
  */
 typedef struct OutboxData
 {
-	char	   *content_type;
-	size_t		content_type_len;
-	char	   *data;
-	size_t		data_len;
-	size_t		size;
+	char  *content_type;
+	size_t content_type_len;
+	char  *data;
+	size_t data_len;
+	size_t size;
 } OutboxData;
 
-extern bool outbox_data_prepare(OutboxData *d, const OutboxEvent *event);
+extern bool	 outbox_data_prepare(OutboxData *d, const OutboxEvent *event);
 extern char *outbox_data_put(char *p, const OutboxData *d);
 
-#endif							/* OUTBOX_REQUEST_H */
+#endif /* OUTBOX_REQUEST_H */

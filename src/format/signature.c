@@ -29,10 +29,10 @@
 bool
 outbox_secret_decode(const char *secret, OutboxKey *key)
 {
-	uint8		bytes[OUTBOX_SECRET_MAX + 2];
-	char		again[BASE64_LEN(OUTBOX_SECRET_MAX) + 1];
-	size_t		len;
-	int			n;
+	uint8  bytes[OUTBOX_SECRET_MAX + 2];
+	char   again[BASE64_LEN(OUTBOX_SECRET_MAX) + 1];
+	size_t len;
+	int	   n;
 
 	if (strncmp(secret, OUTBOX_SECRET_PREFIX, PREFIX_LEN) != 0)
 		return false;
@@ -62,15 +62,16 @@ outbox_secret_decode(const char *secret, OutboxKey *key)
 char *
 outbox_secret_generate(void)
 {
-	uint8		bytes[32];
-	char	   *secret = palloc(PREFIX_LEN + BASE64_LEN(sizeof(bytes)) + 1);
-	int			n;
+	uint8 bytes[32];
+	char *secret = palloc(PREFIX_LEN + BASE64_LEN(sizeof(bytes)) + 1);
+	int	  n;
 
 	if (!pg_strong_random(bytes, sizeof(bytes)))
-		ereport(ERROR,
-				(errcode(ERRCODE_INTERNAL_ERROR),
-				 errmsg("could not generate a secret"),
-				 errhint("The operating system's source of random numbers failed: try again, or pass a secret.")));
+		ereport(
+			ERROR,
+			(errcode(ERRCODE_INTERNAL_ERROR), errmsg("could not generate a secret"),
+			 errhint(
+				 "The operating system's source of random numbers failed: try again, or pass a secret.")));
 	memcpy(secret, OUTBOX_SECRET_PREFIX, PREFIX_LEN);
 	n = outbox_b64_encode(bytes, sizeof(bytes), secret + PREFIX_LEN,
 						  BASE64_LEN(sizeof(bytes)));
@@ -81,22 +82,23 @@ outbox_secret_generate(void)
 static void
 signing_failed(void)
 {
-	ereport(ERROR,
-			(errcode(ERRCODE_INTERNAL_ERROR),
-			 errmsg("could not compute a signature"),
-			 errhint("HMAC-SHA256 failed: the machine is out of memory, or its cryptographic library forbids SHA-256.")));
+	ereport(
+		ERROR,
+		(errcode(ERRCODE_INTERNAL_ERROR), errmsg("could not compute a signature"),
+		 errhint(
+			 "HMAC-SHA256 failed: the machine is out of memory, or its cryptographic library forbids SHA-256.")));
 }
 
 #ifdef USE_OPENSSL
 
-#define BLOCK 64				/* of SHA-256, and as long as the longest key */
+#define BLOCK 64 /* of SHA-256, and as long as the longest key */
 
 StaticAssertDecl(OUTBOX_SECRET_MAX <= BLOCK, "longer keys would have to be hashed");
 
 /* A key, and the states after its two pads. */
 typedef struct PreparedKey
 {
-	OutboxKey	key;			/* len 0: free */
+	OutboxKey	key; /* len 0: free */
 	EVP_MD_CTX *inner;
 	EVP_MD_CTX *outer;
 } PreparedKey;
@@ -108,9 +110,9 @@ static PreparedKey *
 prepare_key(const OutboxKey *key)
 {
 	static PreparedKey *prepared = NULL;
-	PreparedKey *p;
-	uint8		pad[BLOCK] = {0};
-	uint32		hash;
+	PreparedKey		   *p;
+	uint8				pad[BLOCK] = {0};
+	uint32				hash;
 
 	if (prepared == NULL)
 		prepared = MemoryContextAllocZero(TopMemoryContext,
@@ -146,20 +148,18 @@ prepare_key(const OutboxKey *key)
 }
 
 static void
-hmac(const OutboxKey *key, const char *head, size_t head_len,
-	 const char *body, size_t body_len, uint8 *digest)
+hmac(const OutboxKey *key, const char *head, size_t head_len, const char *body,
+	 size_t body_len, uint8 *digest)
 {
 	static EVP_MD_CTX *work = NULL;
-	PreparedKey *p = prepare_key(key);
+	PreparedKey		  *p = prepare_key(key);
 
 	if (work == NULL)
 		work = EVP_MD_CTX_new();
-	if (work == NULL ||
-		!EVP_MD_CTX_copy_ex(work, p->inner) ||
+	if (work == NULL || !EVP_MD_CTX_copy_ex(work, p->inner) ||
 		!EVP_DigestUpdate(work, head, head_len) ||
 		!EVP_DigestUpdate(work, body, body_len) ||
-		!EVP_DigestFinal_ex(work, digest, NULL) ||
-		!EVP_MD_CTX_copy_ex(work, p->outer) ||
+		!EVP_DigestFinal_ex(work, digest, NULL) || !EVP_MD_CTX_copy_ex(work, p->outer) ||
 		!EVP_DigestUpdate(work, digest, PG_SHA256_DIGEST_LENGTH) ||
 		!EVP_DigestFinal_ex(work, digest, NULL))
 		signing_failed();
@@ -175,8 +175,8 @@ outbox_sha256(const void *data, size_t len, uint8 *digest)
 #else
 
 static void
-hmac(const OutboxKey *key, const char *head, size_t head_len,
-	 const char *body, size_t body_len, uint8 *digest)
+hmac(const OutboxKey *key, const char *head, size_t head_len, const char *body,
+	 size_t body_len, uint8 *digest)
 {
 	static pg_hmac_ctx *work = NULL;
 
@@ -187,8 +187,7 @@ hmac(const OutboxKey *key, const char *head, size_t head_len,
 		work = pg_hmac_create(PG_SHA256);
 		MemoryContextSwitchTo(old);
 	}
-	if (work == NULL ||
-		pg_hmac_init(work, key->bytes, key->len) < 0 ||
+	if (work == NULL || pg_hmac_init(work, key->bytes, key->len) < 0 ||
 		pg_hmac_update(work, (const uint8 *) head, head_len) < 0 ||
 		pg_hmac_update(work, (const uint8 *) body, body_len) < 0 ||
 		pg_hmac_final(work, digest, PG_SHA256_DIGEST_LENGTH) < 0)
@@ -200,23 +199,22 @@ outbox_sha256(const void *data, size_t len, uint8 *digest)
 {
 	pg_cryptohash_ctx *ctx = pg_cryptohash_create(PG_SHA256);
 
-	if (ctx == NULL ||
-		pg_cryptohash_init(ctx) < 0 ||
+	if (ctx == NULL || pg_cryptohash_init(ctx) < 0 ||
 		pg_cryptohash_update(ctx, data, len) < 0 ||
 		pg_cryptohash_final(ctx, digest, PG_SHA256_DIGEST_LENGTH) < 0)
 		signing_failed();
 	pg_cryptohash_free(ctx);
 }
 
-#endif							/* USE_OPENSSL */
+#endif /* USE_OPENSSL */
 
 void
-outbox_sign(const OutboxKey *key, const char *id, size_t id_len,
-			int64 timestamp, const char *body, size_t body_len, char *out)
+outbox_sign(const OutboxKey *key, const char *id, size_t id_len, int64 timestamp,
+			const char *body, size_t body_len, char *out)
 {
-	char		head[128];
-	size_t		len;
-	uint8		digest[PG_SHA256_DIGEST_LENGTH];
+	char   head[128];
+	size_t len;
+	uint8  digest[PG_SHA256_DIGEST_LENGTH];
 
 	Assert(id_len <= sizeof(head) - MAXINT8LEN - 3);
 	memcpy(head, id, id_len);

@@ -8,7 +8,7 @@
 #include "base/outbox.h"
 
 #define OUTBOX_SECRET_PREFIX "whsec_"
-#define OUTBOX_SECRET_MIN 24	/* random bytes */
+#define OUTBOX_SECRET_MIN 24 /* random bytes */
 #define OUTBOX_SECRET_MAX 64
 
 /* "v1," and 44 characters of base64 */
@@ -16,8 +16,8 @@
 
 typedef struct OutboxKey
 {
-	int			len;
-	uint8		bytes[OUTBOX_SECRET_MAX];
+	int	  len;
+	uint8 bytes[OUTBOX_SECRET_MAX];
 } OutboxKey;
 
 /* False: not "whsec_" + base64 of 24 to 64 bytes. Does not throw. */
@@ -31,10 +31,9 @@ extern char *outbox_secret_generate(void);
  * (OUTBOX_SIGNATURE_LEN bytes, not terminated).
  */
 extern void outbox_sign(const OutboxKey *key, const char *id, size_t id_len,
-						int64 timestamp, const char *body, size_t body_len,
-						char *out);
+						int64 timestamp, const char *body, size_t body_len, char *out);
 
 /* 32 bytes into 'digest'. */
 extern void outbox_sha256(const void *data, size_t len, uint8 *digest);
 
-#endif							/* OUTBOX_SIGNATURE_H */
+#endif /* OUTBOX_SIGNATURE_H */

@@ -17,13 +17,13 @@
 /* How many xids back the commit log is asked; beyond, the tick's LSN is used. */
 #define FRESH_XIDS 100000
 
-XLogRecPtr	outbox_durable_lsn;
+XLogRecPtr outbox_durable_lsn;
 
 /* Recent enough, and of this system, for the commit log to be asked. */
 static bool
 is_fresh(uint64 xid)
 {
-	uint64		next = U64FromFullTransactionId(ReadNextFullTransactionId());
+	uint64 next = U64FromFullTransactionId(ReadNextFullTransactionId());
 
 	return xid + FRESH_XIDS >= next && xid < next &&
 		!TransactionIdPrecedes((TransactionId) xid, outbox_oldest_clog_xid());
@@ -38,7 +38,8 @@ XLogRecPtr
 outbox_commit_lsn(uint64 xid, const OutboxTick *tick)
 {
 	return is_fresh(xid) ? TransactionIdGetCommitLSN((TransactionId) xid) :
-		tick ? tick->lsn : InvalidXLogRecPtr;
+		tick			 ? tick->lsn :
+						   InvalidXLogRecPtr;
 }
 
 /*
@@ -49,9 +50,10 @@ outbox_commit_lsn(uint64 xid, const OutboxTick *tick)
 XLogRecPtr
 outbox_log_end(void)
 {
-	XLogRecPtr	lsn = GetXLogInsertRecPtr();
-	uint32		header = XLogSegmentOffset(lsn, wal_segment_size) < XLOG_BLCKSZ ?
-		SizeOfXLogLongPHD : SizeOfXLogShortPHD;
+	XLogRecPtr lsn = GetXLogInsertRecPtr();
+	uint32	   header = XLogSegmentOffset(lsn, wal_segment_size) < XLOG_BLCKSZ ?
+			SizeOfXLogLongPHD :
+			SizeOfXLogShortPHD;
 
 	if (lsn % XLOG_BLCKSZ <= header)
 		lsn -= lsn % XLOG_BLCKSZ;

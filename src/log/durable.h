@@ -25,4 +25,4 @@ extern XLogRecPtr outbox_commit_lsn(uint64 xid, const OutboxTick *tick);
  */
 extern XLogRecPtr outbox_log_flush(XLogRecPtr lsn);
 
-#endif							/* OUTBOX_DURABLE_H */
+#endif /* OUTBOX_DURABLE_H */

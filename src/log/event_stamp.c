@@ -35,19 +35,20 @@
 #include "server/shmem.h"
 #include "server/wakeup.h"
 
-static const char *const event_columns[] = {
-	"id", "seq", "xid", "epoch", "created_at", "piece", "topic", "type", "key",
-	"expires_at", "headers", "payload", "body", "content_type"
-};
+static const char *const event_columns[] = {"id",		  "seq",		 "xid",
+											"epoch",	  "created_at",	 "piece",
+											"topic",	  "type",		 "key",
+											"expires_at", "headers",	 "payload",
+											"body",		  "content_type"};
 
-static const char *const scheduled_columns[] = {
-	"id", "deliver_at", "xid", "epoch", "created_at", "topic", "type", "key",
-	"expires_at", "headers", "payload", "body", "content_type", "dedup_key",
-	"failed_at", "retry_at", "error"
-};
+static const char *const scheduled_columns[] =
+	{"id",			 "deliver_at", "xid",		 "epoch",	 "created_at", "topic",
+	 "type",		 "key",		   "expires_at", "headers",	 "payload",	   "body",
+	 "content_type", "dedup_key",  "failed_at",	 "retry_at", "error"};
 
 StaticAssertDecl(lengthof(event_columns) == Natts_events, "columns of outbox.events");
-StaticAssertDecl(lengthof(scheduled_columns) == Natts_scheduled, "columns of outbox.scheduled");
+StaticAssertDecl(lengthof(scheduled_columns) == Natts_scheduled,
+				 "columns of outbox.scheduled");
 
 /* The columns of outbox.origins that are read here. */
 #define Anum_origins_epoch 1
@@ -61,27 +62,27 @@ StaticAssertDecl(lengthof(scheduled_columns) == Natts_scheduled, "columns of out
  * DROP EXTENSION, so that a new CREATE EXTENSION is found by the same backend.
  */
 static OutboxLogTables log_tables;
-static bool log_valid;
+static bool			   log_valid;
 
 /* What outbox.origins says. */
 typedef struct Origins
 {
-	int64		current;		/* what a new event gets */
-	bool		zero;			/* epoch 0 is that of the logs not adopted yet */
-	int			n;
-	int64	   *epochs;			/* all of them … */
-	bool	   *adopted;		/* … and which are closed */
+	int64  current; /* what a new event gets */
+	bool   zero;	/* epoch 0 is that of the logs not adopted yet */
+	int	   n;
+	int64 *epochs;	/* all of them … */
+	bool  *adopted; /* … and which are closed */
 } Origins;
 
-static Origins origins;
-static bool origins_valid;
+static Origins		 origins;
+static bool			 origins_valid;
 static MemoryContext origins_cxt;
-static uint64 invalidations;	/* so far: a value read meanwhile is not kept */
+static uint64		 invalidations; /* so far: a value read meanwhile is not kept */
 
 /* The numbers that a transaction drew for direct INSERTs. */
 static TransactionId drawn_by;
-static int64 first_drawn;
-static int64 last_drawn;
+static int64		 first_drawn;
+static int64		 last_drawn;
 
 /* ---------------------------------------------------------------------
  * Where the log is
@@ -91,7 +92,7 @@ static int64 last_drawn;
 static void
 relation_changed(Datum arg, Oid relid)
 {
-	bool		ours = !OidIsValid(relid) || relid == log_tables.events ||
+	bool ours = !OidIsValid(relid) || relid == log_tables.events ||
 		relid == log_tables.seq || relid == log_tables.origins ||
 		relid == log_tables.scheduled;
 
@@ -109,13 +110,15 @@ relation_changed(Datum arg, Oid relid)
 static Oid
 find_relation(Oid schema, const char *name)
 {
-	Oid			relid = OidIsValid(schema) ? get_relname_relid(name, schema) : InvalidOid;
+	Oid relid = OidIsValid(schema) ? get_relname_relid(name, schema) : InvalidOid;
 
 	if (!OidIsValid(relid))
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_TABLE),
-				 errmsg("relation \"%s.%s\" does not exist", OUTBOX_SCHEMA, name),
-				 errhint("The extension is not installed in this database, or not as its script made it: DROP EXTENSION outbox; CREATE EXTENSION outbox.")));
+		ereport(
+			ERROR,
+			(errcode(ERRCODE_UNDEFINED_TABLE),
+			 errmsg("relation \"%s.%s\" does not exist", OUTBOX_SCHEMA, name),
+			 errhint(
+				 "The extension is not installed in this database, or not as its script made it: DROP EXTENSION outbox; CREATE EXTENSION outbox.")));
 	return relid;
 }
 
@@ -123,17 +126,19 @@ find_relation(Oid schema, const char *name)
 static Oid
 find_table(Oid schema, const char *name, const char *const *columns, int n)
 {
-	Oid			relid = find_relation(schema, name);
-	bool		same = get_attname(relid, n + 1, true) == NULL;
+	Oid	 relid = find_relation(schema, name);
+	bool same = get_attname(relid, n + 1, true) == NULL;
 
 	for (int i = 0; same && i < n; i++)
 		same = get_attnum(relid, columns[i]) == i + 1;
 	if (!same)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("table \"%s.%s\" is not of the version that the library of outbox serves",
-						OUTBOX_SCHEMA, name),
-				 outbox_version_hint()));
+		ereport(
+			ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg(
+				 "table \"%s.%s\" is not of the version that the library of outbox serves",
+				 OUTBOX_SCHEMA, name),
+			 outbox_version_hint()));
 	return relid;
 }
 
@@ -160,7 +165,7 @@ outbox_log_tables(void)
 	log_tables.origins = find_relation(schema, "origins");
 	for (int i = 0; i < OUTBOX_LOG_PIECES; i++)
 	{
-		char		name[NAMEDATALEN];
+		char name[NAMEDATALEN];
 
 		snprintf(name, sizeof(name), "events_%d", i);
 		log_tables.pieces[i] = find_table(schema, name, event_columns,
@@ -175,8 +180,8 @@ outbox_log_tables(void)
 Oid
 outbox_log_owner(void)
 {
-	HeapTuple	tuple;
-	Oid			owner = InvalidOid;
+	HeapTuple tuple;
+	Oid		  owner = InvalidOid;
 
 	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(outbox_log_tables()->events));
 	if (HeapTupleIsValid(tuple))
@@ -192,7 +197,7 @@ int
 outbox_current_piece(void)
 {
 	OutboxDatabase *db = outbox_shared ? outbox_database_slot(MyDatabaseId, false) : NULL;
-	uint32		piece = db ? pg_atomic_read_u32(&db->piece) : 0;
+	uint32			piece = db ? pg_atomic_read_u32(&db->piece) : 0;
 
 	return Min(piece, OUTBOX_LOG_PIECES - 1);
 }
@@ -208,14 +213,14 @@ outbox_current_piece(void)
 static void
 read_origins(void)
 {
-	uint64		before = invalidations;
-	Relation	rel;
-	Snapshot	snapshot;
-	TableScanDesc scan;
+	uint64			before = invalidations;
+	Relation		rel;
+	Snapshot		snapshot;
+	TableScanDesc	scan;
 	TupleTableSlot *slot;
-	int			max = 8;
-	int			open = 0;
-	int			ours = 0;
+	int				max = 8;
+	int				open = 0;
+	int				ours = 0;
 
 	if (origins_cxt == NULL)
 		origins_cxt = AllocSetContextCreate(TopMemoryContext, "outbox origins",
@@ -231,9 +236,9 @@ read_origins(void)
 	scan = table_beginscan(rel, snapshot, 0, NULL);
 	while (table_scan_getnextslot(scan, ForwardScanDirection, slot))
 	{
-		bool		isnull;
-		bool		adopted;
-		int64		epoch;
+		bool  isnull;
+		bool  adopted;
+		int64 epoch;
 
 		slot_getsomeattrs(slot, Anum_origins_first);
 		epoch = DatumGetInt64(slot_getattr(slot, Anum_origins_epoch, &isnull));
@@ -251,8 +256,10 @@ read_origins(void)
 			continue;
 		open++;
 		origins.zero |= DatumGetBool(slot_getattr(slot, Anum_origins_first, &isnull));
-		if ((uint64) DatumGetInt64(slot_getattr(slot, Anum_origins_system_identifier, &isnull)) == GetSystemIdentifier() &&
-			DatumGetObjectId(slot_getattr(slot, Anum_origins_database_oid, &isnull)) == MyDatabaseId)
+		if ((uint64) DatumGetInt64(slot_getattr(slot, Anum_origins_system_identifier,
+												&isnull)) == GetSystemIdentifier() &&
+			DatumGetObjectId(slot_getattr(slot, Anum_origins_database_oid, &isnull)) ==
+				MyDatabaseId)
 		{
 			ours++;
 			origins.current = epoch;
@@ -294,7 +301,7 @@ outbox_current_epoch(void)
 uint64
 outbox_log_xid(int64 epoch, uint64 xid)
 {
-	int64		current = outbox_current_epoch();
+	int64 current = outbox_current_epoch();
 
 	if (epoch == current && epoch > 0)
 		return xid;
@@ -321,7 +328,7 @@ outbox_log_xid(int64 epoch, uint64 xid)
 int64
 outbox_next_seq(void)
 {
-	int64		seq;
+	int64 seq;
 
 	(void) GetTopTransactionId();
 	seq = nextval_internal(outbox_log_tables()->seq, false);
@@ -338,10 +345,10 @@ void
 outbox_make_id(TimestampTz now, pg_uuid_t *id)
 {
 	static uint64 last = 0;
-	static uint8 pool[512];
+	static uint8  pool[512];
 	static size_t used = sizeof(pool);
-	uint64		us;
-	uint64		stamp;
+	uint64		  us;
+	uint64		  stamp;
 
 	us = (uint64) now +
 		(uint64) (POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE) * USECS_PER_DAY;
@@ -354,10 +361,12 @@ outbox_make_id(TimestampTz now, pg_uuid_t *id)
 	if (used == sizeof(pool))
 	{
 		if (!pg_strong_random(pool, sizeof(pool)))
-			ereport(ERROR,
-					(errcode(ERRCODE_INTERNAL_ERROR),
-					 errmsg("could not generate random values"),
-					 errhint("The operating system's source of random numbers failed: try again.")));
+			ereport(
+				ERROR,
+				(errcode(ERRCODE_INTERNAL_ERROR),
+				 errmsg("could not generate random values"),
+				 errhint(
+					 "The operating system's source of random numbers failed: try again.")));
 		used = 0;
 	}
 	memcpy(id->data + 8, pool + used, 8);
@@ -387,7 +396,7 @@ OUTBOX_FUNCTION(outbox_column_piece_1_0, 0)
 
 OUTBOX_FUNCTION(outbox_column_seq_1_0, 0)
 {
-	int64		seq = outbox_next_seq();
+	int64 seq = outbox_next_seq();
 
 	(void) fcinfo;
 	if (drawn_by != GetTopTransactionIdIfAny())
@@ -415,8 +424,8 @@ OUTBOX_FUNCTION(outbox_column_epoch_1_0, 0)
 /* log_xid() */
 OUTBOX_FUNCTION(outbox_log_xid_1_0, 2)
 {
-	uint64		xid = outbox_log_xid(PG_GETARG_INT64(0),
-									 U64FromFullTransactionId(PG_GETARG_FULLTRANSACTIONID(1)));
+	uint64 xid = outbox_log_xid(PG_GETARG_INT64(0),
+								U64FromFullTransactionId(PG_GETARG_FULLTRANSACTIONID(1)));
 
 	if (xid == 0)
 		PG_RETURN_NULL();
@@ -425,7 +434,7 @@ OUTBOX_FUNCTION(outbox_log_xid_1_0, 2)
 
 OUTBOX_FUNCTION(outbox_column_id_1_0, 0)
 {
-	pg_uuid_t  *id = palloc(sizeof(pg_uuid_t));
+	pg_uuid_t *id = palloc(sizeof(pg_uuid_t));
 
 	(void) fcinfo;
 	outbox_make_id(GetCurrentTimestamp(), id);
@@ -439,22 +448,25 @@ OUTBOX_FUNCTION(outbox_column_id_1_0, 0)
 OUTBOX_FUNCTION(outbox_fill_id_1_0, 0)
 {
 	TriggerData *trigger = (TriggerData *) fcinfo->context;
-	pg_uuid_t	id;
-	int			attnum = Anum_events_id;
-	Datum		value = UUIDPGetDatum(&id);
-	bool		isnull = false;
+	pg_uuid_t	 id;
+	int			 attnum = Anum_events_id;
+	Datum		 value = UUIDPGetDatum(&id);
+	bool		 isnull = false;
 
-	if (!CALLED_AS_TRIGGER(fcinfo) ||
-		!TRIGGER_FIRED_BEFORE(trigger->tg_event) ||
+	if (!CALLED_AS_TRIGGER(fcinfo) || !TRIGGER_FIRED_BEFORE(trigger->tg_event) ||
 		!TRIGGER_FIRED_FOR_ROW(trigger->tg_event) ||
 		!TRIGGER_FIRED_BY_INSERT(trigger->tg_event))
-		ereport(ERROR,
-				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
-				 errmsg("outbox.fill_id() must be called by a BEFORE INSERT FOR EACH ROW trigger"),
-				 errhint("It belongs to outbox.events alone; leave the column out to get a new id.")));
+		ereport(
+			ERROR,
+			(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+			 errmsg(
+				 "outbox.fill_id() must be called by a BEFORE INSERT FOR EACH ROW trigger"),
+			 errhint(
+				 "It belongs to outbox.events alone; leave the column out to get a new id.")));
 
 	outbox_make_id(GetCurrentTimestamp(), &id);
-	return PointerGetDatum(heap_modify_tuple_by_cols(trigger->tg_trigtuple,
-													 RelationGetDescr(trigger->tg_relation),
-													 1, &attnum, &value, &isnull));
+	return PointerGetDatum(
+		heap_modify_tuple_by_cols(trigger->tg_trigtuple,
+								  RelationGetDescr(trigger->tg_relation), 1, &attnum,
+								  &value, &isnull));
 }

@@ -54,11 +54,11 @@ enum
 
 typedef struct OutboxLogTables
 {
-	Oid			events;
-	Oid			pieces[OUTBOX_LOG_PIECES];
-	Oid			seq;
-	Oid			origins;
-	Oid			scheduled;
+	Oid events;
+	Oid pieces[OUTBOX_LOG_PIECES];
+	Oid seq;
+	Oid origins;
+	Oid scheduled;
 } OutboxLogTables;
 
 /*
@@ -68,10 +68,10 @@ typedef struct OutboxLogTables
 extern const OutboxLogTables *outbox_log_tables(void);
 
 /* The owner of outbox.events; InvalidOid when it has just gone. */
-extern Oid	outbox_log_owner(void);
+extern Oid outbox_log_owner(void);
 
 /* The piece of the log that new events go to. */
-extern int	outbox_current_piece(void);
+extern int outbox_current_piece(void);
 
 /*
  * The epoch that an event of this backend gets now: that of the log when it is
@@ -104,4 +104,4 @@ extern bool outbox_seq_is_new(int64 seq);
 /* A new event id. */
 extern void outbox_make_id(TimestampTz now, pg_uuid_t *id);
 
-#endif							/* OUTBOX_EVENT_STAMP_H */
+#endif /* OUTBOX_EVENT_STAMP_H */

@@ -25,7 +25,7 @@
 
 #define COL(name) (Anum_events_##name - 1)
 
-XLogRecPtr	outbox_fetched_lsn;
+XLogRecPtr outbox_fetched_lsn;
 
 /*
  * What is looked up by seq need not have been waited for: a test event was never
@@ -34,7 +34,7 @@ XLogRecPtr	outbox_fetched_lsn;
 static XLogRecPtr
 fetched_lsn(const Datum *values)
 {
-	uint64		xid = outbox_row_xid(values);
+	uint64 xid = outbox_row_xid(values);
 
 	if (outbox_standbys_required())
 		return outbox_log_end();
@@ -43,20 +43,20 @@ fetched_lsn(const Datum *values)
 
 typedef struct FetchState
 {
-	OutboxPage *page;
-	OutboxLogVisitFn	take;
-	void	   *arg;
-	bool		whole;
-	int			wanted;
-	int64	   *found;			/* the first of them */
-	int			n;
+	OutboxPage		*page;
+	OutboxLogVisitFn take;
+	void			*arg;
+	bool			 whole;
+	int				 wanted;
+	int64			*found; /* the first of them */
+	int				 n;
 } FetchState;
 
 static void
 fetch_one(FetchState *st, Datum *values, bool *nulls)
 {
-	OutboxRow	row = {.values = values,.nulls = nulls};
-	bool		unreadable;
+	OutboxRow	 row = {.values = values, .nulls = nulls};
+	bool		 unreadable;
 	OutboxEvent *event;
 
 	if (outbox_row_xid(values) == 0)
@@ -84,15 +84,15 @@ static void
 fetch_kept(Datum array, FetchState *st)
 {
 	static SPIPlanPtr plan;
-	uint64		n = outbox_plan_run(&plan,
-									"SELECT " EVENT_COLUMNS " FROM outbox.kept_events"
-									" WHERE seq OPERATOR(pg_catalog.=) ANY ($1)",
-									1, (Oid[]) {INT8ARRAYOID}, &array, NULL);
+	uint64			  n = outbox_plan_run(&plan,
+										  "SELECT " EVENT_COLUMNS " FROM outbox.kept_events"
+													 " WHERE seq OPERATOR(pg_catalog.=) ANY ($1)",
+										  1, (Oid[]){INT8ARRAYOID}, &array, NULL);
 
 	for (uint64 i = 0; i < n; i++)
 	{
-		Datum		values[Natts_events];
-		bool		nulls[Natts_events];
+		Datum values[Natts_events];
+		bool  nulls[Natts_events];
 
 		heap_deform_tuple(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, values, nulls);
 		fetch_one(st, values, nulls);
@@ -102,9 +102,9 @@ fetch_kept(Datum array, FetchState *st)
 static void
 fetch(const int64 *seqs, int n, FetchState *st)
 {
-	int64	   *missing = palloc(sizeof(int64) * Max(n, 1));
-	int			nmissing = 0;
-	int			nfound;
+	int64 *missing = palloc(sizeof(int64) * Max(n, 1));
+	int	   nmissing = 0;
+	int	   nfound;
 
 	st->wanted = n;
 	st->found = palloc(sizeof(int64) * Max(n, 1));
@@ -112,14 +112,16 @@ fetch(const int64 *seqs, int n, FetchState *st)
 	PG_TRY();
 	{
 		PushActiveSnapshot(GetTransactionSnapshot());
-		outbox_scan_these(outbox_int8_array(seqs, n), GetActiveSnapshot(), fetch_row_of_log, st);
+		outbox_scan_these(outbox_int8_array(seqs, n), GetActiveSnapshot(),
+						  fetch_row_of_log, st);
 		PopActiveSnapshot();
 		nfound = st->n;
 		if (nfound < n)
 		{
 			qsort(st->found, nfound, sizeof(int64), outbox_compare_int8);
 			for (int i = 0; i < n; i++)
-				if (bsearch(&seqs[i], st->found, nfound, sizeof(int64), outbox_compare_int8) == NULL)
+				if (bsearch(&seqs[i], st->found, nfound, sizeof(int64),
+							outbox_compare_int8) == NULL)
 					missing[nmissing++] = seqs[i];
 			fetch_kept(outbox_int8_array(missing, nmissing), st);
 		}
@@ -135,7 +137,7 @@ fetch(const int64 *seqs, int n, FetchState *st)
 void
 outbox_fetch(const int64 *seqs, int n, OutboxLogVisitFn take, void *arg)
 {
-	FetchState	st = {.take = take,.arg = arg};
+	FetchState st = {.take = take, .arg = arg};
 
 	fetch(seqs, n, &st);
 	outbox_fetched_lsn = Max(outbox_fetched_lsn, st.page->lsn);
@@ -146,13 +148,13 @@ outbox_fetch(const int64 *seqs, int n, OutboxLogVisitFn take, void *arg)
 typedef struct Whole
 {
 	const OutboxEvent *part;
-	OutboxEvent *event;
+	OutboxEvent		  *event;
 } Whole;
 
 static void
 take_whole(void *arg, void *wanted, OutboxEvent *event)
 {
-	Whole	   *w = arg;
+	Whole *w = arg;
 
 	(void) wanted;
 	if (memcmp(&event->id, &w->part->id, sizeof(event->id)) != 0)
@@ -163,8 +165,8 @@ take_whole(void *arg, void *wanted, OutboxEvent *event)
 OutboxEvent *
 outbox_fetch_whole(const OutboxEvent *event)
 {
-	Whole		w = {.part = event};
-	FetchState	st = {.take = take_whole,.arg = &w,.whole = true};
+	Whole	   w = {.part = event};
+	FetchState st = {.take = take_whole, .arg = &w, .whole = true};
 
 	fetch(&event->seq, 1, &st);
 	if (w.event == NULL)

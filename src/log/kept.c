@@ -49,12 +49,12 @@
 #define AGAIN_AFTER (200 * 1000)
 
 static OutboxDatabase *db;
-static bool copying;			/* begun, and the piece is not emptied */
-static int64 copied;			/* up to this number, of all up to 'upto' */
-static int64 upto;
-static TimestampTz copy_at = DT_NOEND;
-static TimestampTz tidy_at = DT_NOEND;
-static int64 tidied;			/* up to this number */
+static bool			   copying; /* begun, and the piece is not emptied */
+static int64		   copied;	/* up to this number, of all up to 'upto' */
+static int64		   upto;
+static TimestampTz	   copy_at = DT_NOEND;
+static TimestampTz	   tidy_at = DT_NOEND;
+static int64		   tidied; /* up to this number */
 
 void
 outbox_kept_init(OutboxDatabase *database)
@@ -81,8 +81,8 @@ static void
 copy_events(int piece, const int64 *seqs, int n)
 {
 	static SPIPlanPtr plans[OUTBOX_LOG_PIECES];
-	Datum		args[1] = {outbox_int8_array(seqs, n)};
-	char		sql[512];
+	Datum			  args[1] = {outbox_int8_array(seqs, n)};
+	char			  sql[512];
 
 	snprintf(sql, sizeof(sql),
 			 "INSERT INTO outbox.kept_events SELECT e.seq, e.xid, e.epoch, e.id,"
@@ -90,8 +90,9 @@ copy_events(int piece, const int64 *seqs, int n)
 			 " e.payload, e.body, e.content_type FROM outbox.events_%d e"
 			 " WHERE e.seq OPERATOR(pg_catalog.=) ANY ($1)"
 			 " AND outbox.log_xid(e.epoch, e.xid) IS NOT NULL"
-			 " ON CONFLICT (seq, epoch) DO NOTHING", piece);
-	outbox_plan_run(&plans[piece], sql, 1, (Oid[]) {INT8ARRAYOID}, args, NULL);
+			 " ON CONFLICT (seq, epoch) DO NOTHING",
+			 piece);
+	outbox_plan_run(&plans[piece], sql, 1, (Oid[]){INT8ARRAYOID}, args, NULL);
 }
 
 /*
@@ -101,9 +102,9 @@ copy_events(int piece, const int64 *seqs, int n)
 static int
 copied_at_once(int piece)
 {
-	Relation	rel = table_open(outbox_table_oid(OUTBOX_TABLE_EVENTS_0 + piece), NoLock);
-	Relation	toast = table_open(rel->rd_rel->reltoastrelid, AccessShareLock);
-	int			n = RelationGetNumberOfBlocks(toast) > 0 ? 1 : COPIED_AT_ONCE;
+	Relation rel = table_open(outbox_table_oid(OUTBOX_TABLE_EVENTS_0 + piece), NoLock);
+	Relation toast = table_open(rel->rd_rel->reltoastrelid, AccessShareLock);
+	int		 n = RelationGetNumberOfBlocks(toast) > 0 ? 1 : COPIED_AT_ONCE;
 
 	table_close(toast, NoLock);
 	table_close(rel, NoLock);
@@ -118,28 +119,29 @@ static int64
 copy_slice(int piece, int64 from)
 {
 	static SPIPlanPtr plan;
-	TimestampTz begun = GetCurrentTimestamp();
-	Datum		args[3] = {Int64GetDatum(from), Int64GetDatum(upto), Int64GetDatum(SLICE_ROWS)};
-	int			n = (int) outbox_plan_run(&plan, "SELECT p.seq FROM outbox.parked p"
-										  " WHERE p.seq OPERATOR(pg_catalog.>) $1"
-										  " AND p.seq OPERATOR(pg_catalog.<=) $2"
-										  " ORDER BY p.seq LIMIT $3",
-										  3, (Oid[]) {INT8OID, INT8OID, INT8OID}, args, NULL);
-	int64	   *seqs = palloc(sizeof(int64) * Max(n, 1));
-	int			at_once = copied_at_once(piece);
-	int			nseqs = 0;
+	TimestampTz		  begun = GetCurrentTimestamp();
+	Datum args[3] = {Int64GetDatum(from), Int64GetDatum(upto), Int64GetDatum(SLICE_ROWS)};
+	int	  n = (int) outbox_plan_run(&plan,
+									"SELECT p.seq FROM outbox.parked p"
+									  " WHERE p.seq OPERATOR(pg_catalog.>) $1"
+									  " AND p.seq OPERATOR(pg_catalog.<=) $2"
+									  " ORDER BY p.seq LIMIT $3",
+									3, (Oid[]){INT8OID, INT8OID, INT8OID}, args, NULL);
+	int64 *seqs = palloc(sizeof(int64) * Max(n, 1));
+	int	   at_once = copied_at_once(piece);
+	int	   nseqs = 0;
 
 	/* One that is parked for several endpoints comes several times. */
 	for (int i = 0; i < n; i++)
 	{
-		int64		seq = row_int8(fetch_row(i), 0);
+		int64 seq = row_int8(fetch_row(i), 0);
 
 		if (nseqs == 0 || seqs[nseqs - 1] != seq)
 			seqs[nseqs++] = seq;
 	}
 	for (int i = 0; i < nseqs; i += at_once)
 	{
-		int			m = Min(at_once, nseqs - i);
+		int m = Min(at_once, nseqs - i);
 
 		if (i > 0 && GetCurrentTimestamp() - begun >= SLICE_TIME)
 			return from;
@@ -154,10 +156,11 @@ copy_slice(int piece, int64 from)
 static bool
 find_end(int piece, bool highest, int64 *seq)
 {
-	char		sql[128];
+	char sql[128];
 
-	snprintf(sql, sizeof(sql), "SELECT e.seq FROM outbox.events_%d e ORDER BY e.seq %s LIMIT 1",
-			 piece, highest ? "DESC" : "ASC");
+	snprintf(sql, sizeof(sql),
+			 "SELECT e.seq FROM outbox.events_%d e ORDER BY e.seq %s LIMIT 1", piece,
+			 highest ? "DESC" : "ASC");
 	if (outbox_query(sql, 0, NULL, NULL, NULL) == 0)
 		return false;
 	*seq = row_int8(fetch_row(0), 0);
@@ -231,9 +234,9 @@ void
 outbox_kept_add(const int64 *seqs, int n)
 {
 	OutboxDatabase *slot = outbox_database_slot(MyDatabaseId, false);
-	int64		limit = slot ? (int64) pg_atomic_read_u64(&slot->keep_upto) : 0;
-	int64	   *passed;
-	int			npassed = 0;
+	int64			limit = slot ? (int64) pg_atomic_read_u64(&slot->keep_upto) : 0;
+	int64		   *passed;
+	int				npassed = 0;
 
 	if (limit == 0 || n == 0)
 		return;
@@ -292,7 +295,7 @@ outbox_kept_tidy(void)
 				 " SELECT CASE WHEN pg_catalog.count(*)"
 				 " OPERATOR(pg_catalog.=) $2 THEN pg_catalog.max(seq) END"
 				 " FROM slice",
-				 2, (Oid[]) {INT8OID, INT8OID}, args, NULL);
+				 2, (Oid[]){INT8OID, INT8OID}, args, NULL);
 	last = row_int8(fetch_row(0), 0);
 	OUTBOX_CRASH_POINT("tidy.deleted");
 	outbox_txn_commit();

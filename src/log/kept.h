@@ -43,4 +43,4 @@ extern TimestampTz outbox_kept_tidy_time(void);
 /* Removes what no delivery needs any more: a slice, in a transaction of its own. */
 extern void outbox_kept_tidy(void);
 
-#endif							/* OUTBOX_KEPT_H */
+#endif /* OUTBOX_KEPT_H */

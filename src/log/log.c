@@ -42,7 +42,7 @@
 
 #define COL(name) (Anum_events_##name - 1)
 
-static int64 durable_tick;		/* all that this tick sees is durable */
+static int64 durable_tick; /* all that this tick sees is durable */
 
 void
 outbox_log_init(Oid sequence)
@@ -62,32 +62,36 @@ outbox_log_check_sequence(void)
 					" OPERATOR(pg_catalog.=) 'outbox.events_seq'::pg_catalog.regclass"
 					" AND seqcache OPERATOR(pg_catalog.=) 1"
 					" AND seqincrement OPERATOR(pg_catalog.=) 1"
-					" AND NOT seqcycle", false, 1) != SPI_OK_SELECT ||
+					" AND NOT seqcycle",
+					false, 1) != SPI_OK_SELECT ||
 		SPI_processed != 1)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("the sequence outbox.events_seq was altered: the order of events is not safe"),
-				 errhint("ALTER SEQUENCE outbox.events_seq CACHE 1 INCREMENT 1 NO CYCLE;")));
-	if (outbox_query("SELECT 1 FROM outbox.positions"
-					 " WHERE GREATEST(done_seq_low, last_seq) OPERATOR(pg_catalog.>)"
-					 " COALESCE(pg_catalog.pg_sequence_last_value('outbox.events_seq'), 0) LIMIT 1",
-					 0, NULL, NULL, NULL) > 0)
+		ereport(
+			ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg(
+				 "the sequence outbox.events_seq was altered: the order of events is not safe"),
+			 errhint("ALTER SEQUENCE outbox.events_seq CACHE 1 INCREMENT 1 NO CYCLE;")));
+	if (outbox_query(
+			"SELECT 1 FROM outbox.positions"
+			" WHERE GREATEST(done_seq_low, last_seq) OPERATOR(pg_catalog.>)"
+			" COALESCE(pg_catalog.pg_sequence_last_value('outbox.events_seq'), 0) LIMIT 1",
+			0, NULL, NULL, NULL) > 0)
 		outbox_tick_sequence_went_back();
 }
 
 typedef struct ReadState
 {
 	const OutboxLogQuery *reader;
-	OutboxCursor *cursor;
-	OutboxPage *page;
-	int			rows;
-	size_t		bytes;
-	bool		check;			/* are their commits on disk? */
-	TimestampTz begun;
-	bool		late;			/* filters took long */
-	uint64		last_xid;
-	XLogRecPtr	lsn;
-	XLogRecPtr *hold;			/* of the caller: the highest of all */
+	OutboxCursor		 *cursor;
+	OutboxPage			 *page;
+	int					  rows;
+	size_t				  bytes;
+	bool				  check; /* are their commits on disk? */
+	TimestampTz			  begun;
+	bool				  late; /* filters took long */
+	uint64				  last_xid;
+	XLogRecPtr			  lsn;
+	XLogRecPtr			 *hold; /* of the caller: the highest of all */
 } ReadState;
 
 /*
@@ -110,18 +114,17 @@ payload_was_judged(ReadState *st, OutboxRow *row)
 static bool
 judge_row(ReadState *st, TupleTableSlot *slot)
 {
-	OutboxCursor *cursor = st->cursor;
-	OutboxRow	row = {.values = slot->tts_values,.nulls = slot->tts_isnull};
+	OutboxCursor   *cursor = st->cursor;
+	OutboxRow		row = {.values = slot->tts_values, .nulls = slot->tts_isnull};
 	struct varlena *topic;
-	uint64		xid;
-	void	   *wanted;
-	OutboxEvent *event;
+	uint64			xid;
+	void		   *wanted;
+	OutboxEvent	   *event;
 
 	xid = outbox_row_xid(row.values);
 	if (xid == 0)
 		return false;
-	if (!outbox_tick_sees(cursor->under, xid) ||
-		outbox_tick_sees(cursor->done, xid))
+	if (!outbox_tick_sees(cursor->under, xid) || outbox_tick_sees(cursor->done, xid))
 		return true;
 	(void) outbox_row_check(&row);
 
@@ -130,7 +133,7 @@ judge_row(ReadState *st, TupleTableSlot *slot)
 	 * the request is made.
 	 */
 	topic = row.nulls[COL(topic)] ? cstring_to_text("") :
-		PG_DETOAST_DATUM_PACKED(row.values[COL(topic)]);
+									PG_DETOAST_DATUM_PACKED(row.values[COL(topic)]);
 	wanted = st->reader->want(st->reader->arg, VARDATA_ANY(topic),
 							  VARSIZE_ANY_EXHDR(topic), &row);
 	if (row.payload != NULL)
@@ -163,8 +166,8 @@ judge_row(ReadState *st, TupleTableSlot *slot)
 static bool
 take_row(void *arg, TupleTableSlot *slot)
 {
-	ReadState  *st = arg;
-	int64		seq;
+	ReadState *st = arg;
+	int64	   seq;
 
 	if (st->bytes >= st->reader->max_bytes || st->late)
 		return false;
@@ -186,18 +189,18 @@ take_row(void *arg, TupleTableSlot *slot)
 static bool
 read_late(ReadState *st, Snapshot snapshot)
 {
-	OutboxCursor *cursor = st->cursor;
+	OutboxCursor	 *cursor = st->cursor;
 	const OutboxTick *done = cursor->done;
-	uint64	   *late = palloc(sizeof(uint64) * Max(done->nxip, 1));
-	int			n = 0;
-	bool		complete;
+	uint64			 *late = palloc(sizeof(uint64) * Max(done->nxip, 1));
+	int				  n = 0;
+	bool			  complete;
 
 	for (int i = 0; i < done->nxip; i++)
 		if (outbox_tick_sees(cursor->under, done->xip[i]))
 			late[n++] = done->xip[i];
 	complete = n == 0 ||
-		outbox_scan_xids(late, n, cursor->last_seq, done->seq_low,
-						 st->reader->max_rows, snapshot, take_row, st);
+		outbox_scan_xids(late, n, cursor->last_seq, done->seq_low, st->reader->max_rows,
+						 snapshot, take_row, st);
 	pfree(late);
 	return complete;
 }
@@ -207,8 +210,8 @@ static bool
 read_tick(ReadState *st)
 {
 	OutboxCursor *cursor = st->cursor;
-	bool		complete = true;
-	Snapshot	snapshot;
+	bool		  complete = true;
+	Snapshot	  snapshot;
 
 	/* Taken after the tick was, so that it sees all that the tick sees. */
 	PushActiveSnapshot(GetTransactionSnapshot());
@@ -221,16 +224,20 @@ read_tick(ReadState *st)
 	}
 	if (complete && cursor->last_seq < cursor->under->seq_high)
 		complete = outbox_scan_seq(cursor->last_seq, cursor->under->seq_high,
-								   st->reader->max_rows - st->rows, snapshot, take_row, st);
+								   st->reader->max_rows - st->rows, snapshot, take_row,
+								   st);
 	PopActiveSnapshot();
 	return complete;
 }
 
 int
-outbox_log_read(OutboxCursor *cursor, OutboxTick *target,
-				const OutboxLogQuery *reader, XLogRecPtr *lsn)
+outbox_log_read(OutboxCursor *cursor, OutboxTick *target, const OutboxLogQuery *reader,
+				XLogRecPtr *lsn)
 {
-	ReadState	st = {.reader = reader,.cursor = cursor,.begun = GetCurrentTimestamp(),.hold = lsn};
+	ReadState st = {.reader = reader,
+					.cursor = cursor,
+					.begun = GetCurrentTimestamp(),
+					.hold = lsn};
 
 	if (cursor->under == NULL)
 	{

@@ -36,28 +36,28 @@ extern void outbox_uuid_text(const pg_uuid_t *uuid, char *out);
 typedef struct OutboxEvent
 {
 	struct OutboxPage *page;
-	int64		seq;
-	pg_uuid_t	id;
-	char		id_text[OUTBOX_ID_SIZE];
-	TimestampTz created_at;
-	TimestampTz expires_at;		/* DT_NOEND: never */
-	char	   *topic;
-	char	   *type;			/* NULL: the topic */
-	char	   *key;
-	uint32		key_hash;
-	Jsonb	   *headers;
-	char	   *payload;		/* JSON text, or the bytes when content_type;
+	int64			   seq;
+	pg_uuid_t		   id;
+	char			   id_text[OUTBOX_ID_SIZE];
+	TimestampTz		   created_at;
+	TimestampTz		   expires_at; /* DT_NOEND: never */
+	char			  *topic;
+	char			  *type; /* NULL: the topic */
+	char			  *key;
+	uint32			   key_hash;
+	Jsonb			  *headers;
+	char			  *payload;		 /* JSON text, or the bytes when content_type;
 								 * NULL: it was left in the log (payload.h) … */
-	size_t		payload_len;	/* … where it has about so many bytes */
-	char	   *content_type;	/* NULL: payload is JSON */
-	bool		unreadable;		/* its row is damaged: headers and payload are
+	size_t			   payload_len;	 /* … where it has about so many bytes */
+	char			  *content_type; /* NULL: payload is JSON */
+	bool			   unreadable;	 /* its row is damaged: headers and payload are
 								 * left out */
 	struct
 	{
-		char	   *data;		/* NULL: not rendered yet */
-		size_t		len;
-	}			body[OUTBOX_FORMATS];
-	struct OutboxEvent *whole;	/* a copy that was read with its payload, as
+		char  *data; /* NULL: not rendered yet */
+		size_t len;
+	} body[OUTBOX_FORMATS];
+	struct OutboxEvent *whole; /* a copy that was read with its payload, as
 								 * long as its page is there; NULL: none */
 } OutboxEvent;
 
@@ -76,13 +76,13 @@ outbox_event_bytes(const OutboxEvent *event)
 typedef struct OutboxPage
 {
 	MemoryContext cxt;
-	int			refs;
-	size_t		bytes;			/* its account, see memory.h */
-	XLogRecPtr	lsn;			/* nothing of it is sent before the WAL is
+	int			  refs;
+	size_t		  bytes; /* its account, see memory.h */
+	XLogRecPtr	  lsn;	 /* nothing of it is sent before the WAL is
 								 * durable up to here */
-	OutboxTick *done;			/* the ticks it was read between; NULL for */
-	OutboxTick *under;			/* events that were looked up by seq */
-	OutboxEvent *part;			/* whose 'whole' is in this page; NULL: none */
+	OutboxTick	 *done;	 /* the ticks it was read between; NULL for */
+	OutboxTick	 *under; /* events that were looked up by seq */
+	OutboxEvent	 *part;	 /* whose 'whole' is in this page; NULL: none */
 } OutboxPage;
 
 /*
@@ -91,22 +91,22 @@ typedef struct OutboxPage
  * non-NULL answer is handed to 'take' with the event.
  */
 typedef struct OutboxRow OutboxRow;
-extern Jsonb *outbox_row_payload(OutboxRow *row);
-extern bool outbox_row_unreadable(const OutboxRow *row);
-extern int64 outbox_row_seq(const OutboxRow *row);
-extern TimestampTz outbox_row_created_at(const OutboxRow *row);
+extern Jsonb			*outbox_row_payload(OutboxRow *row);
+extern bool				 outbox_row_unreadable(const OutboxRow *row);
+extern int64			 outbox_row_seq(const OutboxRow *row);
+extern TimestampTz		 outbox_row_created_at(const OutboxRow *row);
 
-typedef void *(*OutboxLogFilterFn) (void *arg, const char *topic, size_t len,
-							 OutboxRow *row);
-typedef void (*OutboxLogVisitFn) (void *arg, void *wanted, OutboxEvent *event);
+typedef void *(*OutboxLogFilterFn)(void *arg, const char *topic, size_t len,
+								   OutboxRow *row);
+typedef void (*OutboxLogVisitFn)(void *arg, void *wanted, OutboxEvent *event);
 
 typedef struct OutboxLogQuery
 {
-	OutboxLogFilterFn	want;
-	OutboxLogVisitFn	take;
-	void	   *arg;
-	int			max_rows;
-	size_t		max_bytes;		/* of payloads; at least one event is read */
+	OutboxLogFilterFn want;
+	OutboxLogVisitFn  take;
+	void			 *arg;
+	int				  max_rows;
+	size_t			  max_bytes; /* of payloads; at least one event is read */
 } OutboxLogQuery;
 
 /*
@@ -126,8 +126,8 @@ extern void outbox_log_check_sequence(void);
  * the number of rows looked at.  '*lsn' is raised to where the WAL has to be
  * durable before any of what was read may be sent.
  */
-extern int	outbox_log_read(OutboxCursor *cursor, OutboxTick *target,
-							const OutboxLogQuery *reader, XLogRecPtr *lsn);
+extern int outbox_log_read(OutboxCursor *cursor, OutboxTick *target,
+						   const OutboxLogQuery *reader, XLogRecPtr *lsn);
 
 /*
  * Events of this log by seq, wherever they are kept; those that are gone are not
@@ -146,4 +146,4 @@ extern void outbox_page_unref(OutboxPage *page);
 /* After something was allocated in the page, or freed. */
 extern void outbox_page_account(OutboxPage *page);
 
-#endif							/* OUTBOX_LOG_H */
+#endif /* OUTBOX_LOG_H */

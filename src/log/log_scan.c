@@ -34,17 +34,17 @@
 /* A piece of the log, open by one of its indexes. */
 typedef struct Piece
 {
-	Relation	heap;
-	Relation	index;
-	IndexScanDesc scan;
-	TupleTableSlot *slot;		/* empty: there is no next row */
+	Relation		heap;
+	Relation		index;
+	IndexScanDesc	scan;
+	TupleTableSlot *slot; /* empty: there is no next row */
 } Piece;
 
 /* An event that was found by its xid. */
 typedef struct Found
 {
-	int64		seq;
-	int			piece;
+	int64			seq;
+	int				piece;
 	ItemPointerData tid;
 } Found;
 
@@ -52,17 +52,19 @@ typedef struct Found
 static Relation
 open_index(Relation heap, const char *what)
 {
-	char		name[NAMEDATALEN];
-	Oid			oid;
-	Relation	index;
+	char	 name[NAMEDATALEN];
+	Oid		 oid;
+	Relation index;
 
 	snprintf(name, sizeof(name), "%s_%s", RelationGetRelationName(heap), what);
 	oid = get_relname_relid(name, RelationGetNamespace(heap));
 	if (!OidIsValid(oid))
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_OBJECT),
-				 errmsg("index \"%s.%s\" does not exist", OUTBOX_SCHEMA, name),
-				 errhint("The log is read by this index of its piece: if it was renamed, name it so again.")));
+		ereport(
+			ERROR,
+			(errcode(ERRCODE_UNDEFINED_OBJECT),
+			 errmsg("index \"%s.%s\" does not exist", OUTBOX_SCHEMA, name),
+			 errhint(
+				 "The log is read by this index of its piece: if it was renamed, name it so again.")));
 	/* REINDEX has it for as long as it takes: nothing waits for that. */
 	if (!ConditionalLockRelationOid(oid, AccessShareLock))
 		ereport(ERROR,
@@ -75,7 +77,8 @@ open_index(Relation heap, const char *what)
 	if (!index->rd_index->indisvalid)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("index \"%s.%s\" is not valid: it need not hold every event", OUTBOX_SCHEMA, name),
+				 errmsg("index \"%s.%s\" is not valid: it need not hold every event",
+						OUTBOX_SCHEMA, name),
 				 errhint("REINDEX INDEX CONCURRENTLY %s.%s;", OUTBOX_SCHEMA, name)));
 	return index;
 }
@@ -86,7 +89,7 @@ open_pieces(Piece *pieces, const char *index, int nkeys, Snapshot snapshot)
 {
 	for (int i = 0; i < PIECES; i++)
 	{
-		Piece	   *p = &pieces[i];
+		Piece *p = &pieces[i];
 
 		p->heap = table_open(outbox_table_oid(OUTBOX_TABLE_EVENTS_0 + i), NoLock);
 		p->index = open_index(p->heap, index);
@@ -112,14 +115,14 @@ next_row(Piece *p)
 {
 	if (index_getnext_slot(p->scan, ForwardScanDirection, p->slot))
 		return true;
-	ExecClearTuple(p->slot);	/* it leaves the last one where it is */
+	ExecClearTuple(p->slot); /* it leaves the last one where it is */
 	return false;
 }
 
 static int64
 seq_of(TupleTableSlot *slot)
 {
-	bool		isnull;
+	bool isnull;
 
 	return DatumGetInt64(slot_getattr(slot, Anum_events_seq, &isnull));
 }
@@ -128,7 +131,7 @@ seq_of(TupleTableSlot *slot)
 static Piece *
 lowest(Piece *pieces)
 {
-	Piece	   *found = NULL;
+	Piece *found = NULL;
 
 	for (int i = 0; i < PIECES; i++)
 		if (!TTS_EMPTY(pieces[i].slot) &&
@@ -168,8 +171,8 @@ outbox_scan_these(Datum seqs, Snapshot snapshot, OutboxScanTake take, void *arg)
 	Piece		pieces[PIECES];
 	ScanKeyData key;
 
-	ScanKeyEntryInitialize(&key, SK_SEARCHARRAY, 1, BTEqualStrategyNumber, INT8OID, InvalidOid,
-						   F_INT8EQ, seqs);
+	ScanKeyEntryInitialize(&key, SK_SEARCHARRAY, 1, BTEqualStrategyNumber, INT8OID,
+						   InvalidOid, F_INT8EQ, seqs);
 	open_pieces(pieces, "seq_idx", 1, snapshot);
 	for (int i = 0; i < PIECES; i++)
 	{
@@ -186,8 +189,8 @@ outbox_scan_these(Datum seqs, Snapshot snapshot, OutboxScanTake take, void *arg)
 static int
 compare_found(const void *a, const void *b)
 {
-	int64		x = ((const Found *) a)->seq;
-	int64		y = ((const Found *) b)->seq;
+	int64 x = ((const Found *) a)->seq;
+	int64 y = ((const Found *) b)->seq;
 
 	return x < y ? -1 : x > y;
 }
@@ -231,10 +234,11 @@ outbox_scan_xids(const uint64 *xids, int nxids, int64 above, int64 upto, int lim
 	qsort(found, n, sizeof(Found), compare_found);
 	for (; taken < Min(n, limit); taken++)
 	{
-		Piece	   *p = &pieces[found[taken].piece];
+		Piece *p = &pieces[found[taken].piece];
 
 		if (!table_tuple_fetch_row_version(p->heap, &found[taken].tid, snapshot, p->slot))
-			elog(ERROR, "event " INT64_FORMAT " is gone while it is read", found[taken].seq);
+			elog(ERROR, "event " INT64_FORMAT " is gone while it is read",
+				 found[taken].seq);
 		if (!take(arg, p->slot))
 			break;
 	}
@@ -246,22 +250,25 @@ outbox_scan_xids(const uint64 *xids, int nxids, int64 above, int64 upto, int lim
 OutboxIdState
 outbox_scan_id(const pg_uuid_t *id)
 {
-	SnapshotData dirty;
-	ScanKeyData key;
-	Piece		p;
+	SnapshotData  dirty;
+	ScanKeyData	  key;
+	Piece		  p;
 	OutboxIdState state = OUTBOX_ID_FREE;
 
 	/* Sees what is not committed yet, and says whose it is. */
 	InitDirtySnapshot(dirty);
-	ScanKeyInit(&key, Anum_events_id, BTEqualStrategyNumber, F_UUID_EQ, UUIDPGetDatum(id));
-	p.heap = table_open(outbox_table_oid(OUTBOX_TABLE_EVENTS_0 + outbox_current_piece()), NoLock);
+	ScanKeyInit(&key, Anum_events_id, BTEqualStrategyNumber, F_UUID_EQ,
+				UUIDPGetDatum(id));
+	p.heap = table_open(outbox_table_oid(OUTBOX_TABLE_EVENTS_0 + outbox_current_piece()),
+						NoLock);
 	p.index = open_index(p.heap, "pkey");
 	p.scan = outbox_index_beginscan(p.heap, p.index, &dirty, 1);
 	p.slot = table_slot_create(p.heap, NULL);
 	index_rescan(p.scan, &key, 1, NULL, 0);
 	while (state == OUTBOX_ID_FREE && next_row(&p))
 		state = TransactionIdIsValid(dirty.xmin) || TransactionIdIsValid(dirty.xmax) ?
-			OUTBOX_ID_IN_DOUBT : OUTBOX_ID_TAKEN;
+			OUTBOX_ID_IN_DOUBT :
+			OUTBOX_ID_TAKEN;
 	ExecDropSingleTupleTableSlot(p.slot);
 	index_endscan(p.scan);
 	index_close(p.index, NoLock);

@@ -15,7 +15,7 @@
  * Is shown each row; it is valid until this returns.  False: not now, and none of
  * those behind it.
  */
-typedef bool (*OutboxScanTake) (void *arg, TupleTableSlot *slot);
+typedef bool (*OutboxScanTake)(void *arg, TupleTableSlot *slot);
 
 /*
  * At most 'limit' rows that 'snapshot' sees, with above < seq <= upto.  True:
@@ -25,11 +25,13 @@ extern bool outbox_scan_seq(int64 above, int64 upto, int limit, Snapshot snapsho
 							OutboxScanTake take, void *arg);
 
 /* Those of these numbers (int8[]), in any order; all of them, whatever take says. */
-extern void outbox_scan_these(Datum seqs, Snapshot snapshot, OutboxScanTake take, void *arg);
+extern void outbox_scan_these(Datum seqs, Snapshot snapshot, OutboxScanTake take,
+							  void *arg);
 
 /* Like outbox_scan_seq(), of these transactions alone. */
 extern bool outbox_scan_xids(const uint64 *xids, int nxids, int64 above, int64 upto,
-							 int limit, Snapshot snapshot, OutboxScanTake take, void *arg);
+							 int limit, Snapshot snapshot, OutboxScanTake take,
+							 void *arg);
 
 /*
  * Does the piece that events go to now have one with this id?  In doubt: it
@@ -44,4 +46,4 @@ typedef enum OutboxIdState
 
 extern OutboxIdState outbox_scan_id(const pg_uuid_t *id);
 
-#endif							/* OUTBOX_LOG_SCAN_H */
+#endif /* OUTBOX_LOG_SCAN_H */

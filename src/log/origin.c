@@ -31,17 +31,17 @@
 OutboxOrigin
 outbox_origin(int64 *epoch, bool *zero)
 {
-	Datum		args[2] = {Int64GetDatum((int64) GetSystemIdentifier()),
-	ObjectIdGetDatum(MyDatabaseId)};
+	Datum		  args[2] = {Int64GetDatum((int64) GetSystemIdentifier()),
+							 ObjectIdGetDatum(MyDatabaseId)};
 	OutboxColumns row;
 
 	outbox_query("SELECT pg_catalog.count(*), pg_catalog.count(*) FILTER (WHERE"
-			" system_identifier OPERATOR(pg_catalog.=) $1"
-			" AND database_oid OPERATOR(pg_catalog.=) $2),"
-			" pg_catalog.max(epoch), pg_catalog.bool_or(first),"
-			" pg_catalog.max(instance_name) FROM outbox.origins"
-			" WHERE adopted_by IS NULL",
-			2, (Oid[]) {INT8OID, OIDOID}, args, NULL);
+				 " system_identifier OPERATOR(pg_catalog.=) $1"
+				 " AND database_oid OPERATOR(pg_catalog.=) $2),"
+				 " pg_catalog.max(epoch), pg_catalog.bool_or(first),"
+				 " pg_catalog.max(instance_name) FROM outbox.origins"
+				 " WHERE adopted_by IS NULL",
+				 2, (Oid[]){INT8OID, OIDOID}, args, NULL);
 	row = fetch_row(0);
 	if (row_int8(row, 0) == 0)
 		return OUTBOX_ORIGIN_NONE;
@@ -49,14 +49,14 @@ outbox_origin(int64 *epoch, bool *zero)
 		return OUTBOX_ORIGIN_FOREIGN;
 	*epoch = row_int8(row, 2);
 	*zero = DatumGetBool(row.values[3]);
-	return row_is(row, 4, outbox_instance_name) ?
-		OUTBOX_ORIGIN_OURS : OUTBOX_ORIGIN_OTHER_INSTANCE;
+	return row_is(row, 4, outbox_instance_name) ? OUTBOX_ORIGIN_OURS :
+												  OUTBOX_ORIGIN_OTHER_INSTANCE;
 }
 
 static int64
 random_epoch(void)
 {
-	uint64		epoch;
+	uint64 epoch;
 
 	do
 	{
@@ -72,24 +72,24 @@ random_epoch(void)
 static void
 origins_changed(void)
 {
-	CacheInvalidateRelcacheByRelid(get_relname_relid("origins",
-													 get_namespace_oid(OUTBOX_SCHEMA, false)));
+	CacheInvalidateRelcacheByRelid(
+		get_relname_relid("origins", get_namespace_oid(OUTBOX_SCHEMA, false)));
 }
 
 /* Whether the row was made: 'condition' may be against it. */
 static bool
 make_origin(int64 epoch, bool first, const char *condition)
 {
-	Datum		args[5] = {Int64GetDatum(epoch),
-		Int64GetDatum((int64) GetSystemIdentifier()),
-		ObjectIdGetDatum(MyDatabaseId), CStringGetTextDatum(outbox_instance_name),
-	BoolGetDatum(first)};
-	char	   *sql = psprintf("INSERT INTO outbox.origins"
-							   " (epoch, system_identifier, database_oid, instance_name, first)"
-							   " SELECT $1, $2, $3, $4, $5 %s", condition);
+	Datum args[5] = {Int64GetDatum(epoch), Int64GetDatum((int64) GetSystemIdentifier()),
+					 ObjectIdGetDatum(MyDatabaseId),
+					 CStringGetTextDatum(outbox_instance_name), BoolGetDatum(first)};
+	char *sql = psprintf("INSERT INTO outbox.origins"
+						 " (epoch, system_identifier, database_oid, instance_name, first)"
+						 " SELECT $1, $2, $3, $4, $5 %s",
+						 condition);
 
-	if (outbox_query(sql, 5, (Oid[]) {INT8OID, INT8OID, OIDOID, TEXTOID, BOOLOID},
-					 args, NULL) == 0)
+	if (outbox_query(sql, 5, (Oid[]){INT8OID, INT8OID, OIDOID, TEXTOID, BOOLOID}, args,
+					 NULL) == 0)
 		return false;
 	origins_changed();
 	return true;
@@ -102,20 +102,24 @@ make_origin(int64 epoch, bool first, const char *condition)
 static void
 pull_back_events(void)
 {
-	Datum		args[2] = {FullTransactionIdGetDatum(ReadNextFullTransactionId()),
-	FullTransactionIdGetDatum(FullTransactionIdFromU64(FirstNormalTransactionId))};
+	Datum args[2] = {FullTransactionIdGetDatum(ReadNextFullTransactionId()),
+					 FullTransactionIdGetDatum(
+						 FullTransactionIdFromU64(FirstNormalTransactionId))};
 
-	if (outbox_query("SELECT 1 FROM outbox.events WHERE xid OPERATOR(pg_catalog.>=) $1 LIMIT 1",
-					 1, (Oid[]) {XID8OID}, args, NULL) > 0)
-		outbox_query("UPDATE outbox.events SET xid = $2 WHERE xid OPERATOR(pg_catalog.>=) $1",
-					 2, (Oid[]) {XID8OID, XID8OID}, args, NULL);
+	if (outbox_query(
+			"SELECT 1 FROM outbox.events WHERE xid OPERATOR(pg_catalog.>=) $1 LIMIT 1", 1,
+			(Oid[]){XID8OID}, args, NULL) > 0)
+		outbox_query(
+			"UPDATE outbox.events SET xid = $2 WHERE xid OPERATOR(pg_catalog.>=) $1", 2,
+			(Oid[]){XID8OID, XID8OID}, args, NULL);
 }
 
 void
 outbox_origin_claim(void)
 {
 	/* One at a time; conflicts with the lock of whoever inserts. */
-	outbox_query("LOCK TABLE outbox.origins IN SHARE ROW EXCLUSIVE MODE", 0, NULL, NULL, NULL);
+	outbox_query("LOCK TABLE outbox.origins IN SHARE ROW EXCLUSIVE MODE", 0, NULL, NULL,
+				 NULL);
 	if (make_origin(random_epoch(), true,
 					"WHERE NOT EXISTS (SELECT 1 FROM outbox.origins)"))
 		pull_back_events();
@@ -141,8 +145,8 @@ OUTBOX_FUNCTION(outbox_log_owner_1_0, 0)
 		[OUTBOX_ORIGIN_OTHER_INSTANCE] = "another instance",
 	};
 	OutboxOrigin origin;
-	int64		epoch;
-	bool		zero;
+	int64		 epoch;
+	bool		 zero;
 
 	(void) fcinfo;
 	SPI_connect();
@@ -163,11 +167,11 @@ OUTBOX_FUNCTION(outbox_new_epoch_1_0, 0)
  */
 OUTBOX_FUNCTION(outbox_take_log_1_0, 1)
 {
-	Datum		args[1] = {PG_GETARG_DATUM(0)};
+	Datum args[1] = {PG_GETARG_DATUM(0)};
 
 	SPI_connect();
-	outbox_query("UPDATE outbox.origins SET adopted_by = $1 WHERE adopted_by IS NULL",
-				 1, (Oid[]) {INT8OID}, args, NULL);
+	outbox_query("UPDATE outbox.origins SET adopted_by = $1 WHERE adopted_by IS NULL", 1,
+				 (Oid[]){INT8OID}, args, NULL);
 	(void) make_origin(PG_GETARG_INT64(0), false, "");
 	SPI_finish();
 	PG_RETURN_VOID();

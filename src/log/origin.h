@@ -9,10 +9,10 @@
 
 typedef enum OutboxOrigin
 {
-	OUTBOX_ORIGIN_NONE,			/* nobody has used this log yet */
+	OUTBOX_ORIGIN_NONE, /* nobody has used this log yet */
 	OUTBOX_ORIGIN_OURS,
-	OUTBOX_ORIGIN_FOREIGN,		/* another system or database has: a copy */
-	OUTBOX_ORIGIN_OTHER_INSTANCE	/* outbox.instance_name is not the stored one */
+	OUTBOX_ORIGIN_FOREIGN,		 /* another system or database has: a copy */
+	OUTBOX_ORIGIN_OTHER_INSTANCE /* outbox.instance_name is not the stored one */
 } OutboxOrigin;
 
 /*
@@ -24,4 +24,4 @@ extern OutboxOrigin outbox_origin(int64 *epoch, bool *zero);
 /* Makes the log this system's and database's, if nobody's yet.  Needs SPI. */
 extern void outbox_origin_claim(void);
 
-#endif							/* OUTBOX_ORIGIN_H */
+#endif /* OUTBOX_ORIGIN_H */

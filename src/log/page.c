@@ -29,7 +29,7 @@
 /* Bytes of a buffer that is kept from one event to the next. */
 #define JSON_TEXT_KEPT (64 * 1024)
 
-static MemoryContext scratch;	/* of what jsonb's output leaves behind */
+static MemoryContext scratch; /* of what jsonb's output leaves behind */
 
 #define COL(name) (Anum_events_##name - 1)
 
@@ -65,7 +65,7 @@ OutboxPage *
 outbox_page_create(OutboxTick *done, OutboxTick *under)
 {
 	MemoryContext cxt;
-	OutboxPage *page;
+	OutboxPage	 *page;
 
 	/* All of it goes at once, and lies close together. */
 	cxt = GenerationContextCreate(page_cxt, "outbox page", ALLOCSET_DEFAULT_SIZES);
@@ -98,7 +98,8 @@ outbox_uuid_text(const pg_uuid_t *uuid, char *out)
 static bool
 is_left(size_t bytes, bool whole)
 {
-	return !whole && bytes > ALWAYS_READ && !outbox_memory_fits_ahead(OUTBOX_JSON_READING * bytes);
+	return !whole && bytes > ALWAYS_READ &&
+		!outbox_memory_fits_ahead(OUTBOX_JSON_READING * bytes);
 }
 
 /* It copies each string, and leaves the copy to the memory context. */
@@ -116,9 +117,8 @@ put_text(StringInfo text, Jsonb *jb)
 static char *
 large_text(OutboxPage *page, Jsonb *jb, size_t *len)
 {
-	MemoryContext old = MemoryContextSwitchTo(AllocSetContextCreate(page->cxt,
-																	"outbox payload",
-																	ALLOCSET_SMALL_SIZES));
+	MemoryContext old = MemoryContextSwitchTo(
+		AllocSetContextCreate(page->cxt, "outbox payload", ALLOCSET_SMALL_SIZES));
 	StringInfoData text;
 
 	initStringInfo(&text);
@@ -134,7 +134,7 @@ static char *
 small_text(Jsonb *jb, size_t *len, bool whole)
 {
 	static StringInfoData text;
-	char	   *copy = NULL;
+	char				 *copy = NULL;
 
 	if (text.data == NULL)
 	{
@@ -164,7 +164,7 @@ small_text(Jsonb *jb, size_t *len, bool whole)
 static void
 read_json(OutboxEvent *event, Datum value, bool whole)
 {
-	Jsonb	   *jb;
+	Jsonb *jb;
 
 	event->payload_len = toast_raw_datum_size(value);
 	if (is_left(event->payload_len, whole))
@@ -183,7 +183,7 @@ read_json(OutboxEvent *event, Datum value, bool whole)
 static void
 read_bytes(OutboxEvent *event, Datum value, bool whole)
 {
-	bytea	   *body;
+	bytea *body;
 
 	event->payload_len = toast_raw_datum_size(value) - VARHDRSZ;
 	if (is_left(event->payload_len, whole))
@@ -224,7 +224,8 @@ uint64
 outbox_row_xid(const Datum *values)
 {
 	return outbox_log_xid(DatumGetInt64(values[COL(epoch)]),
-						  U64FromFullTransactionId(DatumGetFullTransactionId(values[COL(xid)])));
+						  U64FromFullTransactionId(
+							  DatumGetFullTransactionId(values[COL(xid)])));
 }
 
 static char *
@@ -238,22 +239,22 @@ OutboxEvent *
 outbox_page_add(OutboxPage *page, Datum *values, bool *nulls, bool whole)
 {
 	MemoryContext old = MemoryContextSwitchTo(page->cxt);
-	OutboxEvent *event = palloc0(sizeof(OutboxEvent));
+	OutboxEvent	 *event = palloc0(sizeof(OutboxEvent));
 
 	event->page = page;
 	event->seq = DatumGetInt64(values[COL(seq)]);
 	event->id = *DatumGetUUIDP(values[COL(id)]);
 	outbox_uuid_text(&event->id, event->id_text);
 	event->created_at = DatumGetTimestampTz(values[COL(created_at)]);
-	event->expires_at = nulls[COL(expires_at)] ? DT_NOEND :
+	event->expires_at = nulls[COL(expires_at)] ?
+		DT_NOEND :
 		DatumGetTimestampTz(values[COL(expires_at)]);
 	event->topic = nulls[COL(topic)] ? pstrdup("") :
-		TextDatumGetCString(values[COL(topic)]);
+									   TextDatumGetCString(values[COL(topic)]);
 	event->type = text_or_null(values[COL(type)], nulls[COL(type)]);
 	event->key = text_or_null(values[COL(key)], nulls[COL(key)]);
 	if (event->key)
-		event->key_hash = hash_bytes((unsigned char *) event->key,
-									 strlen(event->key));
+		event->key_hash = hash_bytes((unsigned char *) event->key, strlen(event->key));
 	if (!nulls[COL(headers)])
 		event->headers = DatumGetJsonbPCopy(values[COL(headers)]);
 	read_payload(event, values, nulls, whole);
@@ -296,12 +297,15 @@ outbox_row_check(OutboxRow *row)
 	if (failure.sqlerrcode != ERRCODE_DATA_CORRUPTED &&
 		ERRCODE_TO_CATEGORY(failure.sqlerrcode) != ERRCODE_DATA_EXCEPTION &&
 		ERRCODE_TO_CATEGORY(failure.sqlerrcode) != ERRCODE_PROGRAM_LIMIT_EXCEEDED)
-		ereport(ERROR, (errcode(failure.sqlerrcode), errmsg_internal("%s", failure.message)));
-	ereport(WARNING,
-			(errcode(failure.sqlerrcode),
-			 errmsg("outbox event with seq " INT64_FORMAT " cannot be read: %s",
-					DatumGetInt64(row->values[COL(seq)]), failure.message),
-			 errhint("Its deliveries are dead letters with the reason \"unreadable\". Once the row is repaired, outbox.retry() sends them.")));
+		ereport(ERROR,
+				(errcode(failure.sqlerrcode), errmsg_internal("%s", failure.message)));
+	ereport(
+		WARNING,
+		(errcode(failure.sqlerrcode),
+		 errmsg("outbox event with seq " INT64_FORMAT " cannot be read: %s",
+				DatumGetInt64(row->values[COL(seq)]), failure.message),
+		 errhint(
+			 "Its deliveries are dead letters with the reason \"unreadable\". Once the row is repaired, outbox.retry() sends them.")));
 	row->nulls[COL(headers)] = row->nulls[COL(payload)] = row->nulls[COL(body)] = true;
 	row->unreadable = true;
 	return true;

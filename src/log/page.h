@@ -13,10 +13,10 @@
 /* A row that is being looked at. */
 struct OutboxRow
 {
-	Datum	   *values;
-	bool	   *nulls;
-	Jsonb	   *payload;		/* NULL: not asked for yet */
-	bool		unreadable;
+	Datum *values;
+	bool  *nulls;
+	Jsonb *payload; /* NULL: not asked for yet */
+	bool   unreadable;
 };
 
 extern void outbox_page_init(void);
@@ -29,7 +29,8 @@ extern OutboxPage *outbox_page_create(OutboxTick *done, OutboxTick *under);
  * payload that is not small and does not fit into what may be read ahead is left
  * in the log: event->payload is NULL then.  'whole': it is read in any case.
  */
-extern OutboxEvent *outbox_page_add(OutboxPage *page, Datum *values, bool *nulls, bool whole);
+extern OutboxEvent *outbox_page_add(OutboxPage *page, Datum *values, bool *nulls,
+									bool whole);
 
 /*
  * Where the row lies among the snapshots of this log; 0: nowhere.  A row of another
@@ -45,4 +46,4 @@ extern uint64 outbox_row_xid(const Datum *values);
  */
 extern bool outbox_row_check(OutboxRow *row);
 
-#endif							/* OUTBOX_PAGE_H */
+#endif /* OUTBOX_PAGE_H */

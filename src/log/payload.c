@@ -14,13 +14,14 @@
 #include "log/step.h"
 #include "log/transaction.h"
 
-bool		outbox_payload_readable = true;
-bool		outbox_payload_wanted;
+bool outbox_payload_readable = true;
+bool outbox_payload_wanted;
 
 static bool
 has_body(const OutboxEvent *event, OutboxFormat format)
 {
-	return format != OUTBOX_PAYLOAD_ITSELF && event->body[OUTBOX_BODY_OF(format)].data != NULL;
+	return format != OUTBOX_PAYLOAD_ITSELF &&
+		event->body[OUTBOX_BODY_OF(format)].data != NULL;
 }
 
 /* Which event has what a request is made of; NULL: it has to be read. */
@@ -30,15 +31,16 @@ at_hand(const OutboxEvent *event, OutboxFormat format)
 	if (event->payload)
 		return unconstify(OutboxEvent *, event);
 	return event->whole && (event->whole->payload || has_body(event->whole, format)) ?
-		event->whole : NULL;
+		event->whole :
+		NULL;
 }
 
 size_t
 outbox_payload_cost(const OutboxEvent *event, OutboxFormat format)
 {
 	const OutboxEvent *from = at_hand(event, format);
-	size_t		len = event->payload_len;
-	size_t		body = len;
+	size_t			   len = event->payload_len;
+	size_t			   body = len;
 
 	if (from && has_body(from, format))
 		return 0;
@@ -52,14 +54,14 @@ outbox_payload_cost(const OutboxEvent *event, OutboxFormat format)
 typedef struct Bringing
 {
 	const OutboxEvent *event;
-	OutboxEvent *whole;
-	bool		begun;
+	OutboxEvent		  *whole;
+	bool			   begun;
 } Bringing;
 
 static void
 bring_whole(void *arg)
 {
-	Bringing   *b = arg;
+	Bringing *b = arg;
 
 	b->begun = outbox_txn_begin(false);
 	if (!b->begun)
@@ -76,8 +78,8 @@ bring_whole(void *arg)
 OutboxEvent *
 outbox_payload_bring(OutboxEvent *event, OutboxFormat format, bool *gone)
 {
-	OutboxEvent *whole = at_hand(event, format);
-	Bringing	b = {.event = event};
+	OutboxEvent	   *whole = at_hand(event, format);
+	Bringing		b = {.event = event};
 	OutboxStepError failure;
 
 	*gone = false;
@@ -127,7 +129,7 @@ outbox_payload_used(OutboxEvent *event)
 		return;
 	for (int i = 0; i < OUTBOX_FORMATS; i++)
 		if (event->body[i].data == event->payload)
-			return;				/* it is the body */
+			return; /* it is the body */
 	pfree(event->content_type ? event->payload - VARHDRSZ : event->payload);
 	event->payload = NULL;
 	outbox_page_account(event->page);

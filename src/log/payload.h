@@ -33,4 +33,4 @@ extern void outbox_payload_used(OutboxEvent *event);
 extern bool outbox_payload_readable;
 extern bool outbox_payload_wanted;
 
-#endif							/* OUTBOX_PAYLOAD_H */
+#endif /* OUTBOX_PAYLOAD_H */

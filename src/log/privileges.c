@@ -24,28 +24,23 @@ static const struct
 {
 	AclMode		mode;
 	const char *name;
-}			table_privileges[] = {
-	{ACL_SELECT, "SELECT"},
-	{ACL_INSERT, "INSERT"},
-	{ACL_UPDATE, "UPDATE"},
-	{ACL_DELETE, "DELETE"},
-	{ACL_TRUNCATE, "TRUNCATE"},
+} table_privileges[] = {
+	{ACL_SELECT, "SELECT"}, {ACL_INSERT, "INSERT"},		{ACL_UPDATE, "UPDATE"},
+	{ACL_DELETE, "DELETE"}, {ACL_TRUNCATE, "TRUNCATE"},
 };
 
-static const char *const views[] = {
-	"all_events", "endpoint_positions", "log_size"
-};
+static const char *const views[] = {"all_events", "endpoint_positions", "log_size"};
 
 /* The statements of a worker call them, and so do the defaults of outbox.events. */
-static const char *const functions[] = {
-	"check_event", "current_epoch", "current_piece", "log_xid", "new_event_id", "next_seq"
-};
+static const char *const functions[] = {"check_event", "current_epoch", "current_piece",
+										"log_xid",	   "new_event_id",	"next_seq"};
 
 /* A table that is not there is another version's matter. */
 static bool
 may(Oid relation, Oid role, AclMode mode)
 {
-	return !OidIsValid(relation) || pg_class_aclcheck(relation, role, mode) == ACLCHECK_OK;
+	return !OidIsValid(relation) ||
+		pg_class_aclcheck(relation, role, mode) == ACLCHECK_OK;
 }
 
 static const char *

@@ -14,4 +14,4 @@
  */
 extern const char *outbox_missing_privilege(Oid role);
 
-#endif							/* OUTBOX_PRIVILEGES_H */
+#endif /* OUTBOX_PRIVILEGES_H */

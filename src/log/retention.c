@@ -29,13 +29,13 @@
 #include "server/subscription.h"
 
 static OutboxDatabase *db;
-static int	events_piece;
-static int	attempts_piece;
-static TimestampTz events_since;
-static TimestampTz attempts_since;
-static TimestampTz look_again_at;
-static bool ahead;				/* outbox.pieces holds a time that is yet to come */
-static bool locked_out;			/* somebody has a lock on what is to go */
+static int			   events_piece;
+static int			   attempts_piece;
+static TimestampTz	   events_since;
+static TimestampTz	   attempts_since;
+static TimestampTz	   look_again_at;
+static bool			   ahead;	   /* outbox.pieces holds a time that is yet to come */
+static bool			   locked_out; /* somebody has a lock on what is to go */
 
 /* After a table could not be dropped. */
 #define LOOK_AGAIN_AFTER (10 * USECS_PER_SEC)
@@ -119,7 +119,7 @@ due(TimestampTz since, int retention)
 static bool
 everybody_is_done(int piece)
 {
-	char		sql[2048];
+	char sql[2048];
 
 	snprintf(sql, sizeof(sql),
 			 "SELECT 1 FROM (SELECT DISTINCT ON (done::pg_catalog.text,"
@@ -143,7 +143,8 @@ everybody_is_done(int piece)
 			 " OR EXISTS (SELECT 1 FROM outbox.events_%d e"
 			 " WHERE e.seq OPERATOR(pg_catalog.=) ANY (p.pending)"
 			 " AND outbox.log_xid(e.epoch, e.xid) IS NOT NULL)"
-			 " LIMIT 1", piece, piece, piece);
+			 " LIMIT 1",
+			 piece, piece, piece);
 	execute(sql);
 	return SPI_processed == 0;
 }
@@ -151,11 +152,11 @@ everybody_is_done(int piece)
 static void
 use_piece(const char *log, int piece)
 {
-	Datum		args[2] = {CStringGetTextDatum(log), Int16GetDatum(piece)};
+	Datum args[2] = {CStringGetTextDatum(log), Int16GetDatum(piece)};
 
 	outbox_query("UPDATE outbox.pieces SET piece = $2, since = pg_catalog.now()"
 				 " WHERE log OPERATOR(pg_catalog.=) $1",
-				 2, (Oid[]) {TEXTOID, INT2OID}, args, NULL);
+				 2, (Oid[]){TEXTOID, INT2OID}, args, NULL);
 }
 
 /*
@@ -165,12 +166,13 @@ use_piece(const char *log, int piece)
 static bool
 correct_times(TimestampTz now)
 {
-	Datum		args[1] = {TimestampTzGetDatum(now)};
+	Datum args[1] = {TimestampTzGetDatum(now)};
 
 	if (!outbox_txn_begin(true))
 		return false;
-	outbox_query("UPDATE outbox.pieces SET since = $1 WHERE since OPERATOR(pg_catalog.>) $1",
-				 1, (Oid[]) {TIMESTAMPTZOID}, args, NULL);
+	outbox_query(
+		"UPDATE outbox.pieces SET since = $1 WHERE since OPERATOR(pg_catalog.>) $1", 1,
+		(Oid[]){TIMESTAMPTZOID}, args, NULL);
 	outbox_txn_commit();
 	return true;
 }
@@ -188,8 +190,8 @@ lock_exclusively(OutboxTable table)
 static bool
 rotate_events(void)
 {
-	int			next = next_piece(events_piece);
-	Oid			settings = outbox_table_oid(OUTBOX_TABLE_ENDPOINT_SETTINGS);
+	int next = next_piece(events_piece);
+	Oid settings = outbox_table_oid(OUTBOX_TABLE_ENDPOINT_SETTINGS);
 
 	if (!outbox_txn_begin(true))
 		return false;
@@ -228,7 +230,7 @@ rotate_events(void)
 static bool
 rotate_attempts(void)
 {
-	int			next = next_piece(attempts_piece);
+	int next = next_piece(attempts_piece);
 
 	if (!outbox_txn_begin(true))
 		return false;
@@ -351,8 +353,7 @@ outbox_retention_run(void)
 		failed |= !done;
 	if (failed)
 	{
-		int64		wait = Min(LOOK_AGAIN_AFTER,
-							   (int64) outbox_retention * USECS_PER_SEC / 10);
+		int64 wait = Min(LOOK_AGAIN_AFTER, (int64) outbox_retention * USECS_PER_SEC / 10);
 
 		if (locked_out && db->nworkers > 1)
 			wait = Min(wait, LOOK_AGAIN_SOON);

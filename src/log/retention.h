@@ -22,4 +22,4 @@ extern bool outbox_retention_judges(TimestampTz now);
  */
 extern void outbox_retention_run(void);
 
-#endif							/* OUTBOX_RETENTION_H */
+#endif /* OUTBOX_RETENTION_H */

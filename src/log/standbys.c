@@ -30,23 +30,23 @@
 /* The setting as the hooks hand it on. */
 typedef struct Wanted
 {
-	int			count;			/* this many */
-	int			nnames;			/* of these; 0: of all that are streaming */
-	char		names[MAX_STANDBYS][NAMEDATALEN];
+	int	 count;	 /* this many */
+	int	 nnames; /* of these; 0: of all that are streaming */
+	char names[MAX_STANDBYS][NAMEDATALEN];
 } Wanted;
 
 /*
  * What a walsender is to us: the index of its name in the setting, or one of
  * these.
  */
-#define UNNAMED (-1)			/* counts, as any does */
-#define IGNORED (-2)			/* no standby, or not one of those named */
+#define UNNAMED (-1) /* counts, as any does */
+#define IGNORED (-2) /* no standby, or not one of those named */
 
 /* The identity of a walsender cannot change while its process lives. */
 typedef struct Sender
 {
-	pid_t		pid;
-	int			identity;
+	pid_t pid;
+	int	  identity;
 } Sender;
 
 /*
@@ -55,10 +55,10 @@ typedef struct Sender
  */
 #define IDENTITY_LIFE (USECS_PER_SEC)
 
-static const Wanted *wanted;	/* NULL: none */
-static Sender *senders;			/* max_wal_senders of them */
-static TimestampTz identified_at;
-static int	streaming;			/* standbys that count, at the last look */
+static const Wanted *wanted;  /* NULL: none */
+static Sender		*senders; /* max_wal_senders of them */
+static TimestampTz	 identified_at;
+static int			 streaming; /* standbys that count, at the last look */
 
 /* -------------------------------------------------------------- setting */
 
@@ -66,11 +66,11 @@ static int	streaming;			/* standbys that count, at the last look */
 static bool
 parse(char *text, Wanted *w, const char **complaint)
 {
-	char	   *list = text;
-	char	   *end;
-	List	   *names = NIL;
-	ListCell   *cell;
-	long		count = strtol(text, &end, 10);
+	char	 *list = text;
+	char	 *end;
+	List	 *names = NIL;
+	ListCell *cell;
+	long	  count = strtol(text, &end, 10);
 
 	if (end != text)
 	{
@@ -102,7 +102,7 @@ parse(char *text, Wanted *w, const char **complaint)
 		*complaint = "It is not a list of at most 64 names that are separated by commas.";
 		return false;
 	}
-	foreach(cell, names)
+	foreach (cell, names)
 		strlcpy(w->names[w->nnames++], (char *) lfirst(cell), NAMEDATALEN);
 	list_free(names);
 	if (w->count < 0)
@@ -129,7 +129,8 @@ outbox_standbys_check(char **newval, void **extra, GucSource source)
 	{
 		outbox_guc_free(w);
 		GUC_check_errdetail("%s", complaint);
-		GUC_check_errhint("Write 2, or the application names 'standby_a, standby_b', or '1 (standby_a, standby_b)'.");
+		GUC_check_errhint(
+			"Write 2, or the application names 'standby_a, standby_b', or '1 (standby_a, standby_b)'.");
 		return false;
 	}
 	*extra = w;
@@ -169,10 +170,11 @@ static void
 identify_senders(void)
 {
 	if (senders == NULL)
-		senders = MemoryContextAllocZero(TopMemoryContext, sizeof(Sender) * max_wal_senders);
+		senders = MemoryContextAllocZero(TopMemoryContext,
+										 sizeof(Sender) * max_wal_senders);
 	for (int i = 0; i < max_wal_senders; i++)
 	{
-		WalSnd	   *walsnd = &WalSndCtl->walsnds[i];
+		WalSnd *walsnd = &WalSndCtl->walsnds[i];
 
 		SpinLockAcquire(&walsnd->mutex);
 		senders[i].pid = walsnd->pid;
@@ -212,8 +214,8 @@ flushed_by(int i, pid_t *pid)
 static int
 latest_first(const void *a, const void *b)
 {
-	XLogRecPtr	left = *(const XLogRecPtr *) a;
-	XLogRecPtr	right = *(const XLogRecPtr *) b;
+	XLogRecPtr left = *(const XLogRecPtr *) a;
+	XLogRecPtr right = *(const XLogRecPtr *) b;
 
 	return left > right ? -1 : left < right ? 1 : 0;
 }
@@ -225,7 +227,8 @@ latest_first(const void *a, const void *b)
 static XLogRecPtr
 wanted_lsn(void)
 {
-	XLogRecPtr *flushed = palloc0(sizeof(XLogRecPtr) * (wanted->nnames + max_wal_senders));
+	XLogRecPtr *flushed = palloc0(sizeof(XLogRecPtr) *
+								  (wanted->nnames + max_wal_senders));
 	int			n = wanted->nnames;
 	XLogRecPtr	result;
 	bool		stale = senders == NULL ||
@@ -233,8 +236,8 @@ wanted_lsn(void)
 
 	for (int i = 0; i < max_wal_senders; i++)
 	{
-		pid_t		pid;
-		XLogRecPtr	flush = flushed_by(i, &pid);
+		pid_t	   pid;
+		XLogRecPtr flush = flushed_by(i, &pid);
 
 		if (XLogRecPtrIsInvalid(flush))
 			continue;
@@ -261,8 +264,8 @@ wanted_lsn(void)
 static bool
 synchronous(void)
 {
-	return max_wal_senders > 0 &&
-		SyncRepStandbyNames != NULL && SyncRepStandbyNames[0] != '\0';
+	return max_wal_senders > 0 && SyncRepStandbyNames != NULL &&
+		SyncRepStandbyNames[0] != '\0';
 }
 
 bool
@@ -279,7 +282,7 @@ outbox_standbys_required(void)
 XLogRecPtr
 outbox_standbys_lsn(void)
 {
-	XLogRecPtr	lsn = PG_UINT64_MAX;
+	XLogRecPtr lsn = PG_UINT64_MAX;
 
 	if (synchronous())
 	{
@@ -299,7 +302,8 @@ outbox_standbys_missing(void)
 void
 outbox_standbys_explain(char *reason, size_t size)
 {
-	snprintf(reason, size,
-			 "outbox.wait_for_standbys asks for %d of its standbys, and %d are streaming: nothing is sent",
-			 wanted->count, streaming);
+	snprintf(
+		reason, size,
+		"outbox.wait_for_standbys asks for %d of its standbys, and %d are streaming: nothing is sent",
+		wanted->count, streaming);
 }

@@ -33,4 +33,4 @@ extern void outbox_standbys_explain(char *reason, size_t size);
 extern bool outbox_standbys_check(char **newval, void **extra, GucSource source);
 extern void outbox_standbys_assign(const char *newval, void *extra);
 
-#endif							/* OUTBOX_STANDBYS_H */
+#endif /* OUTBOX_STANDBYS_H */

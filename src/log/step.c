@@ -56,12 +56,12 @@ static const char *const step_names[OUTBOX_STEPS] = {
 };
 
 static MemoryContext step_cxt;
-static Oid	dboid;
-static int	worker;
-static OutboxHold *holds;
-static int	nholds;
-static int	max_holds;
-static int32 blamed;
+static Oid			 dboid;
+static int			 worker;
+static OutboxHold	*holds;
+static int			 nholds;
+static int			 max_holds;
+static int32		 blamed;
 
 static OutboxHold *
 find(OutboxStep step, int32 endpoint_id)
@@ -114,7 +114,7 @@ add(OutboxStep step, int32 endpoint_id)
 	{
 		max_holds = Max(16, max_holds * 2);
 		holds = holds ? repalloc_huge(holds, sizeof(OutboxHold) * max_holds) :
-			MemoryContextAlloc(step_cxt, sizeof(OutboxHold) * max_holds);
+						MemoryContextAlloc(step_cxt, sizeof(OutboxHold) * max_holds);
 	}
 	hold = &holds[nholds++];
 	memset(hold, 0, sizeof(OutboxHold));
@@ -135,7 +135,8 @@ outbox_step_init(OutboxDatabase *db, int number)
 {
 	TimestampTz latest = GetCurrentTimestamp() + LONGEST_HOLD;
 
-	step_cxt = AllocSetContextCreate(TopMemoryContext, "outbox steps", ALLOCSET_SMALL_SIZES);
+	step_cxt = AllocSetContextCreate(TopMemoryContext, "outbox steps",
+									 ALLOCSET_SMALL_SIZES);
 	dboid = db->dboid;
 	worker = number;
 	LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
@@ -166,8 +167,8 @@ outbox_step_was_locked(const OutboxStepError *failure)
 static int64
 pause_after(const OutboxHold *hold, bool locked)
 {
-	int64		first = locked ? FIRST_WAIT : FIRST_HOLD;
-	int64		longest = locked ? LONGEST_WAIT : LONGEST_HOLD;
+	int64 first = locked ? FIRST_WAIT : FIRST_HOLD;
+	int64 longest = locked ? LONGEST_WAIT : LONGEST_HOLD;
 
 	return Min(first << Min(hold->failures - 1, 16), longest);
 }
@@ -196,12 +197,14 @@ outbox_step_hold(OutboxStep step, int32 endpoint_id, const OutboxStepError *fail
 		return;
 	if (endpoint_id != 0)
 		snprintf(whose, sizeof(whose), " for endpoint %d", endpoint_id);
-	ereport(WARNING,
-			(errcode(failure->sqlerrcode),
-			 errmsg("outbox step \"%s\"%s failed and is on hold for %d s: %s",
-					step_names[step], whose,
-					(int) ((hold->next_try_at - now) / USECS_PER_SEC), failure->message),
-			 errhint("Everything else goes on. SELECT * FROM outbox.held_steps shows what is on hold; pg_reload_conf() has it tried again at once.")));
+	ereport(
+		WARNING,
+		(errcode(failure->sqlerrcode),
+		 errmsg("outbox step \"%s\"%s failed and is on hold for %d s: %s",
+				step_names[step], whose,
+				(int) ((hold->next_try_at - now) / USECS_PER_SEC), failure->message),
+		 errhint(
+			 "Everything else goes on. SELECT * FROM outbox.held_steps shows what is on hold; pg_reload_conf() has it tried again at once.")));
 }
 
 void
@@ -259,8 +262,9 @@ outbox_step_next_time(void)
 			outbox_step_passed(holds[i].step, holds[i].endpoint_id);
 			continue;
 		}
-		next = Min(next, holds[i].next_try_at +
-				   (holds[i].next_try_at > now ? 0 : LONGEST_HOLD + 1));
+		next = Min(next,
+				   holds[i].next_try_at +
+					   (holds[i].next_try_at > now ? 0 : LONGEST_HOLD + 1));
 	}
 	return next;
 }
@@ -303,8 +307,8 @@ outbox_step_blamed(void)
 static void
 catch_failure(OutboxStepError *failure, MemoryContext caller)
 {
-	ErrorData  *error;
-	int			len;
+	ErrorData *error;
+	int		   len;
 
 	MemoryContextSwitchTo(caller);
 	error = CopyErrorData();
@@ -424,8 +428,8 @@ reason_of(const OutboxHold *hold)
 OUTBOX_FUNCTION(outbox_step_holds_1_0, 0)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	OutboxHold *copy = palloc(sizeof(OutboxHold) * OUTBOX_MAX_HOLDS);
-	int			n = 0;
+	OutboxHold	  *copy = palloc(sizeof(OutboxHold) * OUTBOX_MAX_HOLDS);
+	int			   n = 0;
 
 	InitMaterializedSRF(fcinfo, 0);
 	outbox_expect_columns(fcinfo, rsinfo->setDesc, HOLD_COLUMNS);
@@ -439,18 +443,17 @@ OUTBOX_FUNCTION(outbox_step_holds_1_0, 0)
 	for (int i = 0; i < n; i++)
 	{
 		const OutboxHold *h = &copy[i];
-		bool		nulls[HOLD_COLUMNS] = {0};
-		Datum		values[HOLD_COLUMNS] = {
-			Int32GetDatum(h->worker + 1),
-			CStringGetTextDatum(step_names[h->step]),
-			Int32GetDatum(h->endpoint_id),
-			CStringGetTextDatum(reason_of(h)),
-			CStringGetTextDatum(unpack_sql_state(h->sqlerrcode)),
-			CStringGetTextDatum(h->error),
-			Int64GetDatum(h->failures),
-			TimestampTzGetDatum(h->since),
-			TimestampTzGetDatum(h->next_try_at)
-		};
+		bool			  nulls[HOLD_COLUMNS] = {0};
+		Datum			  values[HOLD_COLUMNS] = {Int32GetDatum(h->worker + 1),
+												  CStringGetTextDatum(step_names[h->step]),
+												  Int32GetDatum(h->endpoint_id),
+												  CStringGetTextDatum(reason_of(h)),
+												  CStringGetTextDatum(
+													  unpack_sql_state(h->sqlerrcode)),
+												  CStringGetTextDatum(h->error),
+												  Int64GetDatum(h->failures),
+												  TimestampTzGetDatum(h->since),
+												  TimestampTzGetDatum(h->next_try_at)};
 
 		nulls[2] = h->endpoint_id == 0;
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);

@@ -13,11 +13,11 @@
 /* Why a step failed, as it was caught. */
 typedef struct OutboxStepError
 {
-	int			sqlerrcode;
-	char		message[OUTBOX_HOLD_MESSAGE];
+	int	 sqlerrcode;
+	char message[OUTBOX_HOLD_MESSAGE];
 } OutboxStepError;
 
-typedef void (*OutboxStepBody) (void *arg);
+typedef void (*OutboxStepBody)(void *arg);
 
 /* A worker starts: what its former process had on hold is still on hold. */
 extern void outbox_step_init(OutboxDatabase *db, int worker);
@@ -27,8 +27,8 @@ extern void outbox_step_init(OutboxDatabase *db, int worker);
  * The body may blame one endpoint: then only that endpoint's part of the step is
  * held.  True if it did not fail.
  */
-extern bool outbox_step_run(OutboxStep step, OutboxStepBody body, void *arg);
-extern void outbox_step_blame(int32 endpoint_id);	/* 0: no endpoint */
+extern bool	 outbox_step_run(OutboxStep step, OutboxStepBody body, void *arg);
+extern void	 outbox_step_blame(int32 endpoint_id); /* 0: no endpoint */
 extern int32 outbox_step_blamed(void);
 
 /*
@@ -43,7 +43,8 @@ extern bool outbox_step_try(OutboxStepBody body, void *arg, OutboxStepError *fai
 /*
  * The same for a part of a transaction that is open: in a subtransaction.
  */
-extern bool outbox_step_try_part(OutboxStepBody body, void *arg, OutboxStepError *failure);
+extern bool outbox_step_try_part(OutboxStepBody body, void *arg,
+								 OutboxStepError *failure);
 
 /* True if the failure is a lock that another transaction has. */
 extern bool outbox_step_was_locked(const OutboxStepError *failure);
@@ -64,7 +65,8 @@ extern bool outbox_step_was_locked(const OutboxStepError *failure);
 #define OUTBOX_SET_ASIDE_SECS(locked) ((locked) ? 1 : 60)
 
 /* Puts a step on hold, or what it does for one endpoint; 0: all of it. */
-extern void outbox_step_hold(OutboxStep step, int32 endpoint_id, const OutboxStepError *failure);
+extern void outbox_step_hold(OutboxStep step, int32 endpoint_id,
+							 const OutboxStepError *failure);
 
 /* It has worked: the hold is over, if there was one. */
 extern void outbox_step_passed(OutboxStep step, int32 endpoint_id);
@@ -94,4 +96,4 @@ extern void outbox_step_retry_all(void);
 /* The endpoint is not served here any more; 0: this worker has ended for good. */
 extern void outbox_step_forget(int32 endpoint_id);
 
-#endif							/* OUTBOX_STEP_H */
+#endif /* OUTBOX_STEP_H */

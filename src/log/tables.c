@@ -38,13 +38,13 @@ static const char *const table_names[OUTBOX_TABLES] = {
 	[OUTBOX_TABLE_DEDUP] = "dedup",
 };
 
-static Oid	sequence_oid;
-static Oid	tables[OUTBOX_TABLES];
+static Oid sequence_oid;
+static Oid tables[OUTBOX_TABLES];
 
 void
 outbox_tables_look_up(void)
 {
-	Oid			nsp = get_namespace_oid(OUTBOX_SCHEMA, false);
+	Oid nsp = get_namespace_oid(OUTBOX_SCHEMA, false);
 
 	for (int i = 0; i < OUTBOX_TABLES; i++)
 		tables[i] = get_relname_relid(table_names[i], nsp);

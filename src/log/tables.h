@@ -33,15 +33,15 @@ typedef enum OutboxTable
 	OUTBOX_TABLE_ATTEMPT_LOG_1,
 	OUTBOX_TABLE_ATTEMPT_LOG_2,
 	OUTBOX_TABLE_PIECES,
-	OUTBOX_TABLE_SCHEDULED,		/* this and the next: locked by whom it */
-	OUTBOX_TABLE_DEDUP,			/* concerns alone */
+	OUTBOX_TABLE_SCHEDULED, /* this and the next: locked by whom it */
+	OUTBOX_TABLE_DEDUP,		/* concerns alone */
 	OUTBOX_TABLES
 } OutboxTable;
 
 /* When a worker starts: in a transaction. */
 extern void outbox_tables_look_up(void);
 
-extern Oid	outbox_table_oid(OutboxTable table);
-extern Oid	outbox_sequence_oid(void);
+extern Oid outbox_table_oid(OutboxTable table);
+extern Oid outbox_sequence_oid(void);
 
-#endif							/* OUTBOX_TABLES_H */
+#endif /* OUTBOX_TABLES_H */

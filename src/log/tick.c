@@ -23,7 +23,7 @@
 #include "server/shmem.h"
 
 static MemoryContext tick_cxt;
-static Oid	sequence_oid;
+static Oid			 sequence_oid;
 
 void
 outbox_tick_init(Oid sequence)
@@ -37,7 +37,7 @@ static int64
 sequence_value(Oid sequence)
 {
 	LOCAL_FCINFO(fcinfo, 1);
-	Datum		value;
+	Datum value;
 
 	InitFunctionCallInfoData(*fcinfo, NULL, 1, InvalidOid, NULL, NULL);
 	fcinfo->args[0].value = ObjectIdGetDatum(sequence);
@@ -60,7 +60,7 @@ sequence_value(Oid sequence)
 static uint64
 widen(TransactionId xid, FullTransactionId next)
 {
-	uint32		epoch = EpochFromFullTransactionId(next);
+	uint32 epoch = EpochFromFullTransactionId(next);
 
 	if (xid > XidFromFullTransactionId(next))
 		epoch--;
@@ -70,8 +70,8 @@ widen(TransactionId xid, FullTransactionId next)
 static int
 compare_uint64(const void *a, const void *b)
 {
-	uint64		x = *(const uint64 *) a;
-	uint64		y = *(const uint64 *) b;
+	uint64 x = *(const uint64 *) a;
+	uint64 y = *(const uint64 *) b;
 
 	return x < y ? -1 : x > y;
 }
@@ -81,8 +81,8 @@ tick_alloc(int nxip)
 {
 	OutboxTick *tick;
 
-	tick = MemoryContextAlloc(tick_cxt ? tick_cxt : CurrentMemoryContext, offsetof(OutboxTick, xip) +
-							  sizeof(uint64) * Max(nxip, 1));
+	tick = MemoryContextAlloc(tick_cxt ? tick_cxt : CurrentMemoryContext,
+							  offsetof(OutboxTick, xip) + sizeof(uint64) * Max(nxip, 1));
 	tick->refs = 1;
 	tick->nxip = nxip;
 	return tick;
@@ -102,11 +102,11 @@ tick_alloc(int nxip)
 static OutboxTick *
 look(Oid sequence, OutboxDatabase *db)
 {
-	int64		seq_low;
-	int64		number = 0;
+	int64				seq_low;
+	int64				number = 0;
 	RunningTransactions running;
-	FullTransactionId next;
-	OutboxTick *tick;
+	FullTransactionId	next;
+	OutboxTick		   *tick;
 
 	if (RecoveryInProgress())
 		elog(ERROR, "the log cannot be looked at during recovery");
@@ -144,17 +144,20 @@ look(Oid sequence, OutboxDatabase *db)
 void
 outbox_tick_sequence_went_back(void)
 {
-	ereport(ERROR,
-			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-			 errmsg("the sequence outbox.events_seq was set back: events would be passed over"),
-			 errhint("SELECT pg_catalog.setval('outbox.events_seq', max(seq)) FROM outbox.events;")));
+	ereport(
+		ERROR,
+		(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+		 errmsg(
+			 "the sequence outbox.events_seq was set back: events would be passed over"),
+		 errhint(
+			 "SELECT pg_catalog.setval('outbox.events_seq', max(seq)) FROM outbox.events;")));
 }
 
 OutboxTick *
 outbox_tick_take(void)
 {
 	static int64 last_seq;
-	OutboxTick *tick = look(sequence_oid, outbox_database_slot(MyDatabaseId, false));
+	OutboxTick	*tick = look(sequence_oid, outbox_database_slot(MyDatabaseId, false));
 
 	if (tick->seq_low < last_seq)
 		outbox_tick_sequence_went_back();
@@ -220,8 +223,8 @@ outbox_tick_before_own_commit(const OutboxTick *now)
 
 /* Makes a tick of what a table holds; 'snapshot' as pg_snapshot prints it. */
 OutboxTick *
-outbox_tick_make(int64 number, TimestampTz taken_at, int64 seq_low,
-				 int64 seq_high, const char *snapshot)
+outbox_tick_make(int64 number, TimestampTz taken_at, int64 seq_low, int64 seq_high,
+				 const char *snapshot)
 {
 	OutboxTick *tick;
 	char	   *p;
@@ -264,8 +267,7 @@ outbox_tick_snapshot(const OutboxTick *tick)
 	StringInfoData buf;
 
 	initStringInfo(&buf);
-	appendStringInfo(&buf, UINT64_FORMAT ":" UINT64_FORMAT ":",
-					 tick->xmin, tick->xmax);
+	appendStringInfo(&buf, UINT64_FORMAT ":" UINT64_FORMAT ":", tick->xmin, tick->xmax);
 	for (int i = 0; i < tick->nxip; i++)
 		appendStringInfo(&buf, "%s" UINT64_FORMAT, i ? "," : "", tick->xip[i]);
 	return buf.data;
@@ -293,8 +295,7 @@ outbox_tick_sees(const OutboxTick *tick, uint64 xid)
 		return true;
 	if (xid >= tick->xmax)
 		return false;
-	return bsearch(&xid, tick->xip, tick->nxip, sizeof(uint64),
-				   compare_uint64) == NULL;
+	return bsearch(&xid, tick->xip, tick->nxip, sizeof(uint64), compare_uint64) == NULL;
 }
 
 bool
@@ -319,8 +320,7 @@ outbox_tick_follows(const OutboxTick *tick, const OutboxTick *former)
 /* -------------------------------------------------------------- cursors */
 
 void
-outbox_cursor_set(OutboxCursor *to, OutboxTick *done, OutboxTick *under,
-				  int64 last_seq)
+outbox_cursor_set(OutboxCursor *to, OutboxTick *done, OutboxTick *under, int64 last_seq)
 {
 	outbox_tick_ref(done);
 	outbox_tick_ref(under);

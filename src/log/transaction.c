@@ -34,13 +34,13 @@
 #include "log/transaction.h"
 #include "server/launcher.h"
 
-static Oid	extension_oid;
-static char *version;
-static int64 log_epoch;			/* 0: not known yet */
-static Oid	extension_owner;
-static char *role_misfit;		/* why the role cannot serve; NULL: it can */
+static Oid					 extension_oid;
+static char					*version;
+static int64				 log_epoch; /* 0: not known yet */
+static Oid					 extension_owner;
+static char					*role_misfit; /* why the role cannot serve; NULL: it can */
 static volatile sig_atomic_t in_transaction;
-static MemoryContext caller_cxt; /* a transaction ends in TopMemoryContext */
+static MemoryContext		 caller_cxt; /* a transaction ends in TopMemoryContext */
 
 /*
  * Settings that a database or a role can carry and that would change what the
@@ -155,7 +155,7 @@ static const char *const overrides[][2] = {
 void
 outbox_session_sigterm(SIGNAL_ARGS)
 {
-	int			save_errno = errno;
+	int save_errno = errno;
 
 	(void) postgres_signal_arg;
 	ShutdownRequestPending = true;
@@ -178,21 +178,21 @@ look_up_extension(Oid *owner, char **extversion)
 	HeapTuple	tuple;
 	Oid			oid = InvalidOid;
 
-	ScanKeyInit(&key, Anum_pg_extension_extname, BTEqualStrategyNumber,
-				F_NAMEEQ, CStringGetDatum(OUTBOX_EXTENSION));
+	ScanKeyInit(&key, Anum_pg_extension_extname, BTEqualStrategyNumber, F_NAMEEQ,
+				CStringGetDatum(OUTBOX_EXTENSION));
 	scan = systable_beginscan(rel, ExtensionNameIndexId, true, NULL, 1, &key);
 	tuple = systable_getnext(scan);
 	if (HeapTupleIsValid(tuple))
 	{
 		Form_pg_extension form = (Form_pg_extension) GETSTRUCT(tuple);
-		bool		isnull;
-		Datum		value;
+		bool			  isnull;
+		Datum			  value;
 
 		oid = form->oid;
 		if (owner)
 			*owner = form->extowner;
-		value = heap_getattr(tuple, Anum_pg_extension_extversion,
-							 RelationGetDescr(rel), &isnull);
+		value = heap_getattr(tuple, Anum_pg_extension_extversion, RelationGetDescr(rel),
+							 &isnull);
 		*extversion = isnull ? pstrdup("") : TextDatumGetCString(value);
 	}
 	systable_endscan(scan);
@@ -209,11 +209,14 @@ role_problem(Oid owner, Oid *role)
 {
 	const char *missing;
 
-	*role = outbox_worker_role[0] == '\0' ? owner : get_role_oid(outbox_worker_role, true);
+	*role = outbox_worker_role[0] == '\0' ? owner :
+											get_role_oid(outbox_worker_role, true);
 	if (!OidIsValid(*role))
-		return psprintf("outbox.worker_role: role \"%s\" does not exist", outbox_worker_role);
+		return psprintf("outbox.worker_role: role \"%s\" does not exist",
+						outbox_worker_role);
 	missing = outbox_missing_privilege(*role);
-	return missing == NULL ? NULL :
+	return missing == NULL ?
+		NULL :
 		psprintf("the role of the worker, \"%s\", lacks a privilege: %s",
 				 GetUserNameFromId(*role, false), missing);
 }
@@ -221,7 +224,7 @@ role_problem(Oid owner, Oid *role)
 bool
 outbox_session_role_would_fit(void)
 {
-	Oid			role;
+	Oid role;
 
 	return role_problem(extension_owner, &role) == NULL;
 }
@@ -319,8 +322,8 @@ lock_tables(OutboxTable first, OutboxTable last, LOCKMODE mode)
 bool
 outbox_txn_begin(bool write)
 {
-	bool		locked;
-	char	   *extversion;
+	bool  locked;
+	char *extversion;
 
 	caller_cxt = CurrentMemoryContext;
 
@@ -328,7 +331,8 @@ outbox_txn_begin(bool write)
 	SetCurrentStatementStartTimestamp();
 	in_transaction = true;
 	StartTransactionCommand();
-	locked = lock_tables(OUTBOX_TABLE_ORIGINS, OUTBOX_TABLE_KEPT_EVENTS, AccessShareLock) &&
+	locked = lock_tables(OUTBOX_TABLE_ORIGINS, OUTBOX_TABLE_KEPT_EVENTS,
+						 AccessShareLock) &&
 		ConditionalLockRelationOid(outbox_sequence_oid(), RowExclusiveLock);
 	if (locked && write)
 		locked = lock_tables(OUTBOX_TABLE_KEPT_EVENTS, OUTBOX_TABLE_PIECES,
@@ -356,8 +360,10 @@ outbox_txn_begin(bool write)
 	/* Nor can its tables change from here on; whether we fit is asked anew. */
 	if (strcmp(extversion, version) != 0)
 	{
-		ereport(LOG, (errmsg("outbox worker ends: the extension was updated from version %s to %s",
-							 version, extversion)));
+		ereport(
+			LOG,
+			(errmsg("outbox worker ends: the extension was updated from version %s to %s",
+					version, extversion)));
 		proc_exit(0);
 	}
 
@@ -399,11 +405,11 @@ outbox_lock_indexes(OutboxTable first, OutboxTable last)
 {
 	for (int i = first; i <= (int) last; i++)
 	{
-		Relation	rel = table_open(outbox_table_oid(i), NoLock);
-		List	   *indexes = RelationGetIndexList(rel);
-		ListCell   *cell;
+		Relation  rel = table_open(outbox_table_oid(i), NoLock);
+		List	 *indexes = RelationGetIndexList(rel);
+		ListCell *cell;
 
-		foreach(cell, indexes)
+		foreach (cell, indexes)
 			if (!ConditionalLockRelationOid(lfirst_oid(cell), AccessShareLock))
 				ereport(ERROR,
 						(errcode(ERRCODE_LOCK_NOT_AVAILABLE),

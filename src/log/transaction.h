@@ -25,7 +25,7 @@ extern void outbox_session_sigterm(SIGNAL_ARGS);
  * NULL: it can.  In a transaction: could it now?
  */
 extern const char *outbox_session_role_misfit(void);
-extern bool outbox_session_role_would_fit(void);
+extern bool		   outbox_session_role_would_fit(void);
 
 /* Version of the extension's objects, as installed. */
 extern const char *outbox_session_version(void);
@@ -39,13 +39,13 @@ extern void outbox_session_set_epoch(int64 epoch);
  * the process when the extension is gone, or of another version than at the
  * start.  'write': the transaction will write outcomes; else it reads the log.
  */
-#define OUTBOX_RETRY_LOCKS_AFTER (20 * 1000)	/* µs */
+#define OUTBOX_RETRY_LOCKS_AFTER (20 * 1000) /* µs */
 extern bool outbox_txn_begin(bool write);
 
 /* One that will also write to the log, which somebody may be indexing. */
 extern bool outbox_txn_begin_to_emit(void);
 extern void outbox_txn_commit(void);
-extern void outbox_txn_abort(void);	/* ends it without effect */
+extern void outbox_txn_abort(void); /* ends it without effect */
 
 /* After an error: aborts whatever is open of it. */
 extern bool outbox_txn_is_open(void);
@@ -61,4 +61,4 @@ extern bool outbox_lock_log(void);
  */
 extern void outbox_lock_indexes(OutboxTable first, OutboxTable last);
 
-#endif							/* OUTBOX_TRANSACTION_H */
+#endif /* OUTBOX_TRANSACTION_H */

@@ -44,11 +44,11 @@
 typedef struct Hold
 {
 	OutboxDatabase *db;
-	Oid			dboid;
-	struct Hold *next;
+	Oid				dboid;
+	struct Hold	   *next;
 } Hold;
 
-static Hold *holds = NULL;
+static Hold					   *holds = NULL;
 static ProcessUtility_hook_type previous_utility = NULL;
 
 /*
@@ -68,7 +68,7 @@ at_transaction_end(XactEvent event, void *arg)
 	LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
 	while (holds != NULL)
 	{
-		Hold	   *hold = holds;
+		Hold *hold = holds;
 
 		/* A slot that is held is not freed, so this is still the same one. */
 		Assert(hold->db->dboid == hold->dboid);
@@ -88,10 +88,10 @@ at_transaction_end(XactEvent event, void *arg)
 static bool
 take_hold(Oid dboid)
 {
-	static bool registered = false;
+	static bool		registered = false;
 	OutboxDatabase *db = outbox_database_slot(dboid, true);
-	Hold	   *hold;
-	bool		held;
+	Hold		   *hold;
+	bool			held;
 
 	if (db == NULL)
 		return false;
@@ -133,7 +133,7 @@ take_hold(Oid dboid)
 static bool
 workers_are_there(OutboxDatabase *db, pid_t *pids)
 {
-	bool		found = false;
+	bool found = false;
 
 	LWLockAcquire(outbox_shared->lock, LW_SHARED);
 	for (int w = 0; w < db->nworkers; w++)
@@ -159,7 +159,7 @@ wait_for_leave(OutboxDatabase *db)
 	while (workers_are_there(db, pids))
 	{
 		if (TimestampDifferenceExceeds(begin, GetCurrentTimestamp(), PATIENCE))
-			return;				/* PostgreSQL will say who is in the way */
+			return; /* PostgreSQL will say who is in the way */
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 						 POLL_INTERVAL, PG_WAIT_EXTENSION);
 		ResetLatch(MyLatch);
@@ -177,7 +177,7 @@ wait_for_leave(OutboxDatabase *db)
 static void
 send_away(const char *datname)
 {
-	Oid			dboid = get_database_oid(datname, true);
+	Oid dboid = get_database_oid(datname, true);
 
 	if (!OidIsValid(dboid) || !outbox_database_owned(dboid, GetUserId()))
 		return;
@@ -188,11 +188,11 @@ send_away(const char *datname)
 static const char *
 option(List *options, const char *name)
 {
-	ListCell   *cell;
+	ListCell *cell;
 
-	foreach(cell, options)
+	foreach (cell, options)
 	{
-		DefElem    *def = lfirst_node(DefElem, cell);
+		DefElem *def = lfirst_node(DefElem, cell);
 
 		if (strcmp(def->defname, name) == 0 && def->arg != NULL)
 			return defGetString(def);
@@ -213,7 +213,8 @@ wanted_database(Node *parsetree)
 		case T_RenameStmt:
 			return castNode(RenameStmt, parsetree)->subname;
 		case T_AlterDatabaseStmt:
-			if (option(castNode(AlterDatabaseStmt, parsetree)->options, "tablespace") == NULL)
+			if (option(castNode(AlterDatabaseStmt, parsetree)->options, "tablespace") ==
+				NULL)
 				return NULL;
 			return castNode(AlterDatabaseStmt, parsetree)->dbname;
 		case T_CreatedbStmt:
@@ -243,12 +244,12 @@ concerns_databases(Node *parsetree)
 static void
 process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 				ProcessUtilityContext context, ParamListInfo params,
-				QueryEnvironment *queryEnv, DestReceiver *dest,
-				QueryCompletion *qc)
+				QueryEnvironment *queryEnv, DestReceiver *dest, QueryCompletion *qc)
 {
-	bool		concerned = concerns_databases(pstmt->utilityStmt);
+	bool				   concerned = concerns_databases(pstmt->utilityStmt);
 	const TransactionStmt *transaction = IsA(pstmt->utilityStmt, TransactionStmt) ?
-		castNode(TransactionStmt, pstmt->utilityStmt) : NULL;
+		castNode(TransactionStmt, pstmt->utilityStmt) :
+		NULL;
 
 	if (concerned)
 	{
@@ -262,14 +263,15 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 		outbox_wakeup_prepare(transaction->gid);
 
 	if (previous_utility != NULL)
-		previous_utility(pstmt, queryString, readOnlyTree, context, params,
-						 queryEnv, dest, qc);
+		previous_utility(pstmt, queryString, readOnlyTree, context, params, queryEnv,
+						 dest, qc);
 	else
-		standard_ProcessUtility(pstmt, queryString, readOnlyTree, context,
-								params, queryEnv, dest, qc);
+		standard_ProcessUtility(pstmt, queryString, readOnlyTree, context, params,
+								queryEnv, dest, qc);
 
-	if (transaction != NULL && (transaction->kind == TRANS_STMT_COMMIT_PREPARED ||
-								transaction->kind == TRANS_STMT_ROLLBACK_PREPARED))
+	if (transaction != NULL &&
+		(transaction->kind == TRANS_STMT_COMMIT_PREPARED ||
+		 transaction->kind == TRANS_STMT_ROLLBACK_PREPARED))
 		outbox_wakeup_end_prepared(transaction->gid,
 								   transaction->kind == TRANS_STMT_COMMIT_PREPARED);
 	outbox_leave_subscription(pstmt->utilityStmt);

@@ -5,6 +5,6 @@
 #ifndef OUTBOX_DATABASE_COMMANDS_H
 #define OUTBOX_DATABASE_COMMANDS_H
 
-extern void outbox_database_commands_init(void);	/* from _PG_init */
+extern void outbox_database_commands_init(void); /* from _PG_init */
 
-#endif							/* OUTBOX_DATABASE_COMMANDS_H */
+#endif /* OUTBOX_DATABASE_COMMANDS_H */

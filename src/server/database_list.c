@@ -26,12 +26,12 @@
 /* datconnlimit of a database whose DROP was interrupted */
 #define INVALID_DATABASE (-2)
 
-static HTAB *known = NULL;
-static uint32 scan_number = 0;
+static HTAB		  *known = NULL;
+static uint32	   scan_number = 0;
 static TimestampTz next_scan_at = 0;
 
 /* Whose the slots were when pg_database was read. */
-static Oid	scanned[OUTBOX_MAX_DATABASES];
+static Oid scanned[OUTBOX_MAX_DATABASES];
 
 OutboxKnownDatabase *
 outbox_database_known(Oid dboid)
@@ -48,7 +48,7 @@ outbox_database_gone(int slot)
 static void
 note_database(Form_pg_database form)
 {
-	bool		found;
+	bool				 found;
 	OutboxKnownDatabase *database = hash_search(known, &form->oid, HASH_ENTER, &found);
 
 	if (!found)
@@ -62,9 +62,9 @@ note_database(Form_pg_database form)
 static void
 read_pg_database(void)
 {
-	Relation	rel;
+	Relation	  rel;
 	TableScanDesc scan;
-	HeapTuple	tuple;
+	HeapTuple	  tuple;
 
 	StartTransactionCommand();
 	(void) GetTransactionSnapshot();
@@ -80,7 +80,7 @@ read_pg_database(void)
 static void
 forget_unseen(bool reprobe)
 {
-	HASH_SEQ_STATUS status;
+	HASH_SEQ_STATUS		 status;
 	OutboxKnownDatabase *database;
 
 	hash_seq_init(&status, known);
@@ -100,9 +100,9 @@ forget_unseen(bool reprobe)
 bool
 outbox_databases_claim(void)
 {
-	HASH_SEQ_STATUS status;
+	HASH_SEQ_STATUS		 status;
 	OutboxKnownDatabase *database;
-	bool		claimed = false;
+	bool				 claimed = false;
 
 	hash_seq_init(&status, known);
 	while ((database = hash_seq_search(&status)) != NULL)
@@ -113,7 +113,7 @@ outbox_databases_claim(void)
 		if (outbox_database_slot(database->dboid, true) == NULL)
 		{
 			hash_seq_term(&status);
-			break;				/* there are no more */
+			break; /* there are no more */
 		}
 		claimed = true;
 	}
@@ -128,7 +128,7 @@ outbox_databases_claim(void)
 static void
 scan_databases(void)
 {
-	bool		reprobe;
+	bool reprobe;
 
 	LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
 	reprobe = outbox_shared->reprobe;
@@ -148,14 +148,14 @@ scan_databases(void)
 static bool
 scan_is_due(void)
 {
-	bool		due;
+	bool due;
 
 	LWLockAcquire(outbox_shared->lock, LW_SHARED);
 	due = outbox_shared->rescan || outbox_shared->reprobe ||
 		GetCurrentTimestamp() >= next_scan_at;
 	for (int i = 0; i < OUTBOX_MAX_DATABASES && !due; i++)
 	{
-		Oid			dboid = outbox_shared->databases[i].dboid;
+		Oid dboid = outbox_shared->databases[i].dboid;
 
 		due = OidIsValid(dboid) && dboid != scanned[i] &&
 			outbox_database_known(dboid) == NULL;
@@ -169,7 +169,7 @@ outbox_databases_update(void)
 {
 	if (known == NULL)
 	{
-		HASHCTL		ctl = {.keysize = sizeof(Oid),.entrysize = sizeof(OutboxKnownDatabase)};
+		HASHCTL ctl = {.keysize = sizeof(Oid), .entrysize = sizeof(OutboxKnownDatabase)};
 
 		known = hash_create("outbox databases", 64, &ctl, HASH_ELEM | HASH_BLOBS);
 	}

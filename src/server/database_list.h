@@ -9,11 +9,11 @@
 
 typedef struct OutboxKnownDatabase
 {
-	Oid			dboid;			/* hash key */
-	NameData	name;
-	bool		servable;		/* can be connected to, and is no template */
-	bool		without;		/* a worker saw that it has no extension */
-	uint32		seen_in;		/* the number of the scan */
+	Oid		 dboid; /* hash key */
+	NameData name;
+	bool	 servable; /* can be connected to, and is no template */
+	bool	 without;  /* a worker saw that it has no extension */
+	uint32	 seen_in;  /* the number of the scan */
 } OutboxKnownDatabase;
 
 /*
@@ -37,4 +37,4 @@ extern OutboxKnownDatabase *outbox_database_known(Oid dboid);
  */
 extern bool outbox_database_gone(int slot);
 
-#endif							/* OUTBOX_DATABASE_LIST_H */
+#endif /* OUTBOX_DATABASE_LIST_H */

@@ -23,7 +23,7 @@
 #include "server/shares.h"
 #include "server/worker_processes.h"
 
-#define NO_ROOM_DELAY 1000		/* ms until the next try to get a process */
+#define NO_ROOM_DELAY 1000 /* ms until the next try to get a process */
 
 /*
  * Databases looked into at the same time.  A server of a hundred databases
@@ -34,18 +34,18 @@
 #define MAX_PROBES 2
 #define PROBE_PATIENCE 10000
 
-#define LAUNCHER_RESTART 5		/* seconds */
+#define LAUNCHER_RESTART 5 /* seconds */
 
 typedef enum Action
 {
 	NOTHING,
-	SERVE,						/* it may have workers */
-	STOP,						/* nobody may be there */
+	SERVE, /* it may have workers */
+	STOP,  /* nobody may be there */
 	FREE
 } Action;
 
-static int	first_slot = 0;		/* who is considered first: takes turns */
-static TimestampTz no_room_until = 0;	/* PostgreSQL had no process left */
+static int		   first_slot = 0;	  /* who is considered first: takes turns */
+static TimestampTz no_room_until = 0; /* PostgreSQL had no process left */
 static TimestampTz last_round_at = 0;
 
 void
@@ -62,7 +62,8 @@ outbox_launcher_register(void)
 	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
 	worker.bgw_restart_time = LAUNCHER_RESTART;
 	strlcpy(worker.bgw_library_name, "outbox", sizeof(worker.bgw_library_name));
-	strlcpy(worker.bgw_function_name, "outbox_launcher_main", sizeof(worker.bgw_function_name));
+	strlcpy(worker.bgw_function_name, "outbox_launcher_main",
+			sizeof(worker.bgw_function_name));
 	strlcpy(worker.bgw_name, "outbox launcher", sizeof(worker.bgw_name));
 	strlcpy(worker.bgw_type, "outbox launcher", sizeof(worker.bgw_type));
 	RegisterBackgroundWorker(&worker);
@@ -72,7 +73,7 @@ outbox_launcher_register(void)
 static int
 count_probes(TimestampTz now)
 {
-	int			n = 0;
+	int n = 0;
 
 	for (int i = 0; i < OUTBOX_MAX_DATABASES; i++)
 	{
@@ -89,10 +90,10 @@ count_probes(TimestampTz now)
 static Action
 judge(int i)
 {
-	OutboxDatabase *db = &outbox_shared->databases[i];
+	OutboxDatabase		*db = &outbox_shared->databases[i];
 	OutboxKnownDatabase *database = outbox_database_known(db->dboid);
-	bool		gone = database == NULL && outbox_database_gone(i);
-	bool		unwanted = gone || (database != NULL && !database->servable);
+	bool				 gone = database == NULL && outbox_database_gone(i);
+	bool				 unwanted = gone || (database != NULL && !database->servable);
 
 	if (outbox_count_processes(i) > 0)
 		return unwanted || db->holds > 0 ? STOP : SERVE;
@@ -109,7 +110,7 @@ judge(int i)
 		return FREE;
 	}
 	if (database == NULL)
-		return NOTHING;			/* newer than the last scan */
+		return NOTHING; /* newer than the last scan */
 	if (!db->has_extension && !db->probe)
 	{
 		if (database->without)
@@ -138,7 +139,7 @@ static void
 retire_workers(int i)
 {
 	OutboxDatabase *db = &outbox_shared->databases[i];
-	int			wanted = wanted_workers(db);
+	int				wanted = wanted_workers(db);
 
 	for (int w = 0; w < db->nworkers; w++)
 	{
@@ -169,7 +170,7 @@ static Action
 decide(int i, Oid *freed, uint32 *endpoints)
 {
 	OutboxDatabase *db = &outbox_shared->databases[i];
-	Action		action = NOTHING;
+	Action			action = NOTHING;
 
 	LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
 	if (OidIsValid(db->dboid))
@@ -192,10 +193,10 @@ decide(int i, Oid *freed, uint32 *endpoints)
 typedef struct Round
 {
 	TimestampTz now;
-	TimestampTz wake_at;		/* brought forward by what is a matter of time */
+	TimestampTz wake_at; /* brought forward by what is a matter of time */
 	int			probes;
-	bool		full;			/* PostgreSQL has no process left */
-	bool		unserved;		/* … for a database that has none */
+	bool		full;	  /* PostgreSQL has no process left */
+	bool		unserved; /* … for a database that has none */
 	bool		serve[OUTBOX_MAX_DATABASES];
 } Round;
 
@@ -213,7 +214,7 @@ want_worker(Round *r, int i, int w)
 		return;
 	}
 	if (!db->has_extension && r->probes >= MAX_PROBES)
-		return;					/* whoever finishes wakes us */
+		return; /* whoever finishes wakes us */
 	if (!r->full && outbox_start_worker(i, w, r->now))
 	{
 		r->probes += !db->has_extension;
@@ -237,13 +238,13 @@ want_worker(Round *r, int i, int w)
 static void
 make_room(void)
 {
-	int			richest = -1;
-	int			most = 1;
+	int richest = -1;
+	int most = 1;
 
 	for (int i = 0; i < OUTBOX_MAX_DATABASES; i++)
 	{
 		OutboxDatabase *db = &outbox_shared->databases[i];
-		int			n = 0;
+		int				n = 0;
 
 		for (int w = 0; w < db->nworkers; w++)
 		{
@@ -273,18 +274,18 @@ make_room(void)
 static void
 start_missing_workers(TimestampTz *wake_at)
 {
-	int			begin = first_slot;
-	bool		freed_any = false;
-	Round		r = {.now = GetCurrentTimestamp(),.wake_at = *wake_at};
+	int	  begin = first_slot;
+	bool  freed_any = false;
+	Round r = {.now = GetCurrentTimestamp(), .wake_at = *wake_at};
 
 	r.probes = count_probes(r.now);
 	r.full = r.now < no_room_until;
 	for (int n = 0; n < OUTBOX_MAX_DATABASES; n++)
 	{
-		int			i = (begin + n) % OUTBOX_MAX_DATABASES;
-		Oid			freed = InvalidOid;
-		uint32		endpoints = 0;
-		Action		action = decide(i, &freed, &endpoints);
+		int	   i = (begin + n) % OUTBOX_MAX_DATABASES;
+		Oid	   freed = InvalidOid;
+		uint32 endpoints = 0;
+		Action action = decide(i, &freed, &endpoints);
 
 		r.serve[i] = action == SERVE;
 		if (action == FREE)
@@ -304,7 +305,7 @@ start_missing_workers(TimestampTz *wake_at)
 	}
 	for (int n = 0; n < OUTBOX_MAX_DATABASES; n++)
 	{
-		int			i = (begin + n) % OUTBOX_MAX_DATABASES;
+		int i = (begin + n) % OUTBOX_MAX_DATABASES;
 
 		if (r.serve[i] && outbox_count_processes(i) > 0)
 			for (int w = 0; w < wanted_workers(&outbox_shared->databases[i]); w++)
@@ -394,7 +395,7 @@ outbox_launcher_main(Datum arg)
 
 	for (;;)
 	{
-		long		timeout;
+		long timeout;
 
 		/*
 		 * Ends quietly when it is told to between two rounds; not with code

@@ -8,7 +8,7 @@
 
 #include "server/shmem.h"
 
-extern void outbox_launcher_register(void); /* from _PG_init */
+extern void				outbox_launcher_register(void); /* from _PG_init */
 extern PGDLLEXPORT void outbox_launcher_main(Datum arg);
 
 /* worker.c */
@@ -16,7 +16,7 @@ extern PGDLLEXPORT void outbox_worker_main(Datum arg);
 
 /* Which worker of which slot: the argument of outbox_worker_main(). */
 #define OUTBOX_WORKER_ARGUMENT(slot, worker) \
-	Int32GetDatum((slot) * OUTBOX_MAX_WORKERS + (worker))
+	Int32GetDatum((slot) *OUTBOX_MAX_WORKERS + (worker))
 #define OUTBOX_ARGUMENT_SLOT(arg) (DatumGetInt32(arg) / OUTBOX_MAX_WORKERS)
 #define OUTBOX_ARGUMENT_WORKER(arg) (DatumGetInt32(arg) % OUTBOX_MAX_WORKERS)
 
@@ -41,4 +41,4 @@ extern void outbox_worker_no_extension(void);
 /* A worker that starts says whether a lock keeps it from it. */
 extern void outbox_worker_waits_for_lock(bool waits);
 
-#endif							/* OUTBOX_LAUNCHER_H */
+#endif /* OUTBOX_LAUNCHER_H */

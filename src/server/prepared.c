@@ -21,17 +21,17 @@
 #include "server/prepared.h"
 #include "server/shmem.h"
 
-#define GID_SIZE 200			/* GIDSIZE of PostgreSQL's twophase.c */
+#define GID_SIZE 200 /* GIDSIZE of PostgreSQL's twophase.c */
 
 typedef struct Note
 {
-	char		gid[GID_SIZE];	/* key */
+	char		gid[GID_SIZE]; /* key */
 	OutboxMarks marks;
 } Note;
 
 static HTAB *notes;
-static char preparing[GID_SIZE];	/* what this transaction is to become */
-static bool noted;				/* there is a note of ours about it */
+static char	 preparing[GID_SIZE]; /* what this transaction is to become */
+static bool	 noted;				  /* there is a note of ours about it */
 
 static shmem_request_hook_type previous_request;
 static shmem_startup_hook_type previous_startup;
@@ -48,7 +48,7 @@ request_shmem(void)
 static void
 startup_shmem(void)
 {
-	HASHCTL		info = {.keysize = GID_SIZE, .entrysize = sizeof(Note)};
+	HASHCTL info = {.keysize = GID_SIZE, .entrysize = sizeof(Note)};
 
 	if (previous_startup != NULL)
 		previous_startup();
@@ -88,8 +88,8 @@ outbox_prepared_begin(const char *gid)
 void
 outbox_prepared_at_transaction_end(XactEvent event, const OutboxMarks *marks)
 {
-	Note	   *note;
-	bool		found;
+	Note *note;
+	bool  found;
 
 	if (preparing[0] == '\0')
 		return;
@@ -128,8 +128,8 @@ outbox_prepared_at_transaction_end(XactEvent event, const OutboxMarks *marks)
 bool
 outbox_prepared_ended(const char *gid, OutboxMarks *marks)
 {
-	char		key[GID_SIZE];
-	Note	   *note;
+	char  key[GID_SIZE];
+	Note *note;
 
 	if (notes == NULL)
 		return false;

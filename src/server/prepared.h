@@ -24,4 +24,4 @@ extern void outbox_prepared_at_transaction_end(XactEvent event, const OutboxMark
  */
 extern bool outbox_prepared_ended(const char *gid, OutboxMarks *marks);
 
-#endif							/* OUTBOX_PREPARED_H */
+#endif /* OUTBOX_PREPARED_H */

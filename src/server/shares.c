@@ -12,13 +12,13 @@
 #include "server/launcher.h"
 #include "server/shares.h"
 
-static OutboxDatabase *db;		/* of this worker */
-static int	me;					/* its index + 1 */
-static uint64 seen;				/* shares_changed at the last look */
-static bool served[OUTBOX_SHARES];
-static bool leaving[OUTBOX_SHARES];
-static int	nserved;
-static int	nleaving;
+static OutboxDatabase *db;	 /* of this worker */
+static int			   me;	 /* its index + 1 */
+static uint64		   seen; /* shares_changed at the last look */
+static bool			   served[OUTBOX_SHARES];
+static bool			   leaving[OUTBOX_SHARES];
+static int			   nserved;
+static int			   nleaving;
 
 int
 outbox_share_of(int32 endpoint_id)
@@ -49,7 +49,7 @@ announce(OutboxDatabase *d)
 static int
 extreme(const OutboxDatabase *d, const int *load, bool most)
 {
-	int			found = -1;
+	int found = -1;
 
 	for (int w = 0; w < OUTBOX_MAX_WORKERS; w++)
 		if (takes_part(d, w) &&
@@ -62,11 +62,10 @@ extreme(const OutboxDatabase *d, const int *load, bool most)
 static int
 worth_moving(const OutboxDatabase *d, int from, int difference)
 {
-	int			found = -1;
+	int found = -1;
 
 	for (int s = 1; s < OUTBOX_SHARES; s++)
-		if (d->wanted[s] == from + 1 && d->weight[s] > 0 &&
-			d->weight[s] < difference &&
+		if (d->wanted[s] == from + 1 && d->weight[s] > 0 && d->weight[s] < difference &&
 			(found < 0 || d->weight[s] > d->weight[found]))
 			found = s;
 	return found;
@@ -79,17 +78,17 @@ worth_moving(const OutboxDatabase *d, int from, int difference)
 void
 outbox_shares_distribute(OutboxDatabase *d)
 {
-	int			load[OUTBOX_MAX_WORKERS] = {0};
-	bool		changed = false;
+	int	 load[OUTBOX_MAX_WORKERS] = {0};
+	bool changed = false;
 
 	if (extreme(d, load, false) < 0)
-		return;					/* whoever comes first gets it all */
+		return; /* whoever comes first gets it all */
 	for (int s = 1; s < OUTBOX_SHARES; s++)
 		if (d->wanted[s] != 0)
 			load[d->wanted[s] - 1] += d->weight[s];
 	for (int s = 0; s < OUTBOX_SHARES; s++)
 	{
-		int			to;
+		int to;
 
 		if (d->wanted[s] != 0 && takes_part(d, d->wanted[s] - 1))
 			continue;
@@ -100,9 +99,9 @@ outbox_shares_distribute(OutboxDatabase *d)
 	}
 	for (;;)
 	{
-		int			from = extreme(d, load, true);
-		int			to = extreme(d, load, false);
-		int			s = worth_moving(d, from, load[from] - load[to]);
+		int from = extreme(d, load, true);
+		int to = extreme(d, load, false);
+		int s = worth_moving(d, from, load[from] - load[to]);
 
 		if (s < 0)
 			break;
@@ -212,15 +211,15 @@ outbox_serves_endpoint(int32 endpoint_id)
 Datum
 outbox_shares_array(void)
 {
-	Datum		shares[OUTBOX_SHARES];
-	int			n = 0;
+	Datum shares[OUTBOX_SHARES];
+	int	  n = 0;
 
-	StaticAssertStmt(OUTBOX_SHARES == 256, "OUTBOX_SHARE_OF() says so, too");
+	StaticAssertStmt(OUTBOX_SHARES == 256, "OUTBOX_SHARE_OF_ENDPOINT says so, too");
 	for (int s = 0; s < OUTBOX_SHARES; s++)
 		if (served[s])
 			shares[n++] = Int32GetDatum(s);
-	return PointerGetDatum(construct_array(shares, n, INT4OID, sizeof(int32), true,
-										   TYPALIGN_INT));
+	return PointerGetDatum(
+		construct_array(shares, n, INT4OID, sizeof(int32), true, TYPALIGN_INT));
 }
 
 bool
@@ -233,7 +232,7 @@ outbox_shares_leaving(void)
 void
 outbox_shares_give_back(const bool *in_use)
 {
-	bool		given = false;
+	bool given = false;
 
 	LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
 	for (int s = 0; s < OUTBOX_SHARES; s++)

@@ -25,7 +25,7 @@
 
 #define OUTBOX_SHARE_DATABASE 0
 
-extern int	outbox_share_of(int32 endpoint_id);
+extern int outbox_share_of(int32 endpoint_id);
 
 /* ------------------------------------------------- with the exclusive lock */
 
@@ -50,15 +50,15 @@ extern void outbox_shares_join(OutboxDatabase *db, int worker);
 /* What outbox_shares_look() found. */
 typedef struct OutboxSharesNews
 {
-	bool		taken;			/* there are endpoints to be met */
-	bool		leaving;		/* there are endpoints to be left */
-	bool		database;		/* the database's own work is ours now */
-	bool		retired;		/* nothing is ours any more, and the process is
+	bool taken;	   /* there are endpoints to be met */
+	bool leaving;  /* there are endpoints to be left */
+	bool database; /* the database's own work is ours now */
+	bool retired;  /* nothing is ours any more, and the process is
 								 * to end */
 } OutboxSharesNews;
 
 /* False: nothing has changed since the last look.  Cheap. */
-extern bool outbox_shares_changed(void);
+extern bool				outbox_shares_changed(void);
 extern OutboxSharesNews outbox_shares_look(void);
 
 /* Does this process serve it?  False for what it is about to leave. */
@@ -68,8 +68,8 @@ extern bool outbox_serves_endpoint(int32 endpoint_id);
 
 /* Those that are served, as an int4[], and the share of an endpoint in SQL. */
 extern Datum outbox_shares_array(void);
-#define OUTBOX_SHARE_OF(column) \
-	"(1 OPERATOR(pg_catalog.+) (" column " OPERATOR(pg_catalog.%) 255))"
+#define OUTBOX_SHARE_OF_ENDPOINT \
+	"(1 OPERATOR(pg_catalog.+) (endpoint_id OPERATOR(pg_catalog.%) 255))"
 
 /* Is it about to be left, and not yet given back? */
 extern bool outbox_shares_leaving(void);
@@ -80,4 +80,4 @@ extern void outbox_shares_give_back(const bool *in_use);
 /* How many endpoints each share has; only who serves the database tells. */
 extern void outbox_shares_weigh(const uint16 *weight);
 
-#endif							/* OUTBOX_SHARES_H */
+#endif /* OUTBOX_SHARES_H */

@@ -25,15 +25,15 @@
 typedef struct StatsShared
 {
 	dshash_table_handle table;
-	int			tranche;
-	char		area[FLEXIBLE_ARRAY_MEMBER];	/* maximally aligned, see
+	int					tranche;
+	char				area[FLEXIBLE_ARRAY_MEMBER]; /* maximally aligned, see
 												 * stats_area() */
 } StatsShared;
 
 OutboxShared *outbox_shared = NULL;
 
 static StatsShared *stats_shared = NULL;
-static void (*previous_request) (void) = NULL;
+static void (*previous_request)(void) = NULL;
 static shmem_startup_hook_type previous_startup = NULL;
 
 static char *
@@ -51,14 +51,12 @@ stats_shared_size(void)
 static dshash_parameters
 stats_parameters(void)
 {
-	dshash_parameters params = {
-		.key_size = sizeof(OutboxStatsKey),
-		.entry_size = sizeof(OutboxStats),
-		.compare_function = dshash_memcmp,
-		.hash_function = dshash_memhash,
-		OUTBOX_DSHASH_COPY_FUNCTION
-		.tranche_id = stats_shared->tranche
-	};
+	dshash_parameters params =
+		{.key_size = sizeof(OutboxStatsKey),
+		 .entry_size = sizeof(OutboxStats),
+		 .compare_function = dshash_memcmp,
+		 .hash_function = dshash_memhash,
+		 OUTBOX_DSHASH_COPY_FUNCTION.tranche_id = stats_shared->tranche};
 
 	return params;
 }
@@ -68,8 +66,8 @@ request_shmem(void)
 {
 	if (previous_request != NULL)
 		previous_request();
-	RequestAddinShmemSpace(add_size(MAXALIGN(sizeof(OutboxShared)),
-									MAXALIGN(stats_shared_size())));
+	RequestAddinShmemSpace(
+		add_size(MAXALIGN(sizeof(OutboxShared)), MAXALIGN(stats_shared_size())));
 	RequestNamedLWLockTranche("outbox", 3);
 
 	/* Only for its number and name: the locks are inside the hash table. */
@@ -119,13 +117,13 @@ init_slots(void)
 static void
 init_stats(void)
 {
-	dsa_area   *area;
-	dshash_table *table;
+	dsa_area		 *area;
+	dshash_table	 *table;
 	dshash_parameters params;
 
 	stats_shared->tranche = GetNamedLWLockTranche("outbox_stats")->lock.tranche;
-	area = dsa_create_in_place(stats_area(), STATS_AREA_SIZE,
-							   stats_shared->tranche, NULL);
+	area = dsa_create_in_place(stats_area(), STATS_AREA_SIZE, stats_shared->tranche,
+							   NULL);
 	dsa_pin(area);
 
 	/*
@@ -146,7 +144,7 @@ init_stats(void)
 static void
 startup_shmem(void)
 {
-	bool		found;
+	bool found;
 
 	if (previous_startup != NULL)
 		previous_startup();
@@ -252,7 +250,7 @@ OutboxDatabase *
 outbox_database_slot(Oid dboid, bool create)
 {
 	static OutboxDatabase *mine = NULL;
-	OutboxDatabase *db;
+	OutboxDatabase		  *db;
 
 	if (outbox_shared == NULL || !OidIsValid(dboid))
 		return NULL;
@@ -280,16 +278,17 @@ outbox_database_slot(Oid dboid, bool create)
 void
 outbox_workers_ring(OutboxDatabase *db, bool all)
 {
-	int			n = *(volatile int *) &db->nworkers;
+	int n = *(volatile int *) &db->nworkers;
 
 	for (int w = 0; w < n; w++)
 	{
 		OutboxWorker *worker = &db->workers[w];
-		Latch	   *latch = *(Latch *volatile *) &worker->latch;
+		Latch		 *latch = *(Latch *volatile *) &worker->latch;
 
 		if (latch != NULL &&
-			(all || (pg_atomic_read_u64(&worker->endpoints) > 0 &&
-					 pg_atomic_read_u64(&worker->resting) == 0)))
+			(all ||
+			 (pg_atomic_read_u64(&worker->endpoints) > 0 &&
+			  pg_atomic_read_u64(&worker->resting) == 0)))
 			SetLatch(latch);
 	}
 }
@@ -297,7 +296,7 @@ outbox_workers_ring(OutboxDatabase *db, bool all)
 void
 outbox_raise(pg_atomic_uint64 *number, uint64 value)
 {
-	uint64		known = pg_atomic_read_u64(number);
+	uint64 known = pg_atomic_read_u64(number);
 
 	while (value > known)
 		if (pg_atomic_compare_exchange_u64(number, &known, value))
@@ -307,7 +306,7 @@ outbox_raise(pg_atomic_uint64 *number, uint64 value)
 bool
 outbox_lower_due_at(OutboxDatabase *db, TimestampTz due)
 {
-	uint64		known = pg_atomic_read_u64(&db->due_at);
+	uint64 known = pg_atomic_read_u64(&db->due_at);
 
 	while (due < (TimestampTz) known)
 		if (pg_atomic_compare_exchange_u64(&db->due_at, &known, (uint64) due))
@@ -319,7 +318,7 @@ void
 outbox_launcher_ring(void)
 {
 	/* Latches of processes live for ever: an old one wakes a stranger once. */
-	Latch	   *latch = *(Latch *volatile *) &outbox_shared->launcher_latch;
+	Latch *latch = *(Latch *volatile *) &outbox_shared->launcher_latch;
 
 	if (latch != NULL)
 		SetLatch(latch);
@@ -374,13 +373,12 @@ stats_table(void)
 
 	if (table == NULL && stats_shared != NULL)
 	{
-		MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
+		MemoryContext	  old = MemoryContextSwitchTo(TopMemoryContext);
 		dshash_parameters params = stats_parameters();
-		dsa_area   *area = dsa_attach_in_place(stats_area(), NULL);
+		dsa_area		 *area = dsa_attach_in_place(stats_area(), NULL);
 
 		dsa_pin_mapping(area);
-		on_shmem_exit(dsa_on_shmem_exit_release_in_place,
-					  PointerGetDatum(stats_area()));
+		on_shmem_exit(dsa_on_shmem_exit_release_in_place, PointerGetDatum(stats_area()));
 		table = dshash_attach(area, &params, stats_shared->table, NULL);
 		MemoryContextSwitchTo(old);
 	}
@@ -391,8 +389,8 @@ static void
 publish(const OutboxStats *stats)
 {
 	dshash_table *table = stats_table();
-	OutboxStats *entry;
-	bool		found;
+	OutboxStats	 *entry;
+	bool		  found;
 
 	entry = dshash_find_or_insert(table, &stats->key, &found);
 	memcpy(entry, stats, sizeof(OutboxStats));
@@ -402,7 +400,7 @@ publish(const OutboxStats *stats)
 void
 outbox_stats_publish(const OutboxStats *stats)
 {
-	MemoryContext caller = CurrentMemoryContext;
+	MemoryContext	caller = CurrentMemoryContext;
 	OutboxDatabase *db = outbox_database_slot(stats->key.dboid, false);
 
 	if (db == NULL || stats_shared == NULL)
@@ -426,7 +424,7 @@ outbox_stats_publish(const OutboxStats *stats)
 		LWLockReleaseAll();
 		if (!said)
 		{
-			ErrorData  *error = CopyErrorData();
+			ErrorData *error = CopyErrorData();
 
 			ereport(LOG,
 					(errcode(error->sqlerrcode),
@@ -443,9 +441,9 @@ outbox_stats_publish(const OutboxStats *stats)
 bool
 outbox_stats_fetch(Oid dboid, int32 endpoint_id, OutboxStats *stats)
 {
-	OutboxStatsKey key = {.dboid = dboid,.endpoint_id = endpoint_id};
-	dshash_table *table = stats_table();
-	OutboxStats *entry;
+	OutboxStatsKey key = {.dboid = dboid, .endpoint_id = endpoint_id};
+	dshash_table  *table = stats_table();
+	OutboxStats	  *entry;
 
 	if (table == NULL)
 		return false;
@@ -460,8 +458,8 @@ outbox_stats_fetch(Oid dboid, int32 endpoint_id, OutboxStats *stats)
 void
 outbox_stats_forget(Oid dboid, int32 endpoint_id)
 {
-	OutboxStatsKey key = {.dboid = dboid,.endpoint_id = endpoint_id};
-	dshash_table *table = stats_table();
+	OutboxStatsKey key = {.dboid = dboid, .endpoint_id = endpoint_id};
+	dshash_table  *table = stats_table();
 
 	if (table != NULL)
 		(void) dshash_delete_key(table, &key);

@@ -32,57 +32,57 @@
 /* What a worker does; outbox.status and outbox.workers show it in words. */
 typedef enum OutboxWorkerState
 {
-	OUTBOX_WORKER_NONE,			/* no process */
-	OUTBOX_WORKER_STARTING,		/* asked for, or getting ready */
+	OUTBOX_WORKER_NONE,		/* no process */
+	OUTBOX_WORKER_STARTING, /* asked for, or getting ready */
 	OUTBOX_WORKER_RUNNING,
-	OUTBOX_WORKER_DISABLED,		/* outbox.enabled is off */
-	OUTBOX_WORKER_HELD,			/* this log has another origin, or another instance */
-	OUTBOX_WORKER_VERSION_MISMATCH	/* the SQL objects are of a version that
+	OUTBOX_WORKER_DISABLED,		   /* outbox.enabled is off */
+	OUTBOX_WORKER_HELD,			   /* this log has another origin, or another instance */
+	OUTBOX_WORKER_VERSION_MISMATCH /* the SQL objects are of a version that
 									 * this library cannot serve */
 } OutboxWorkerState;
 
 /* Why a worker that should be there is not, as the launcher knows it. */
 typedef enum OutboxAbsence
 {
-	OUTBOX_ABSENCE_NONE,		/* nothing to say */
-	OUTBOX_ABSENCE_FAILED,		/* it ended with an error, and is started again
+	OUTBOX_ABSENCE_NONE,	/* nothing to say */
+	OUTBOX_ABSENCE_FAILED,	/* it ended with an error, and is started again
 								 * at next_start_at */
-	OUTBOX_ABSENCE_NO_ROOM,		/* PostgreSQL has no process for it */
-	OUTBOX_ABSENCE_WANTED		/* somebody wants the database for himself */
+	OUTBOX_ABSENCE_NO_ROOM, /* PostgreSQL has no process for it */
+	OUTBOX_ABSENCE_WANTED	/* somebody wants the database for himself */
 } OutboxAbsence;
 
 /* One worker of a database.  Written under outbox_shared->lock. */
 typedef struct OutboxWorker
 {
 	OutboxWorkerState state;
-	pid_t		pid;			/* 0: none */
-	Latch	   *latch;			/* NULL: none */
-	uint64		generation;		/* a late exit of an old process must not clear
+	pid_t			  pid;		  /* 0: none */
+	Latch			 *latch;	  /* NULL: none */
+	uint64			  generation; /* a late exit of an old process must not clear
 								 * the new one's slot */
-	TimestampTz started_at;
-	int64		restarts;		/* after abnormal exits, since server start */
-	bool		serves;			/* takes shares */
-	bool		retiring;		/* gives back its shares, and then ends */
+	TimestampTz		  started_at;
+	int64			  restarts; /* after abnormal exits, since server start */
+	bool			  serves;	/* takes shares */
+	bool			  retiring; /* gives back its shares, and then ends */
 
 	/* Published by the worker, read without lock. */
-	pg_atomic_uint64 last_loop_at;	/* TimestampTz */
+	pg_atomic_uint64 last_loop_at; /* TimestampTz */
 	pg_atomic_uint64 endpoints;
-	pg_atomic_uint64 resting;	/* it looks at 'emitted' by itself in a moment */
+	pg_atomic_uint64 resting; /* it looks at 'emitted' by itself in a moment */
 	pg_atomic_uint64 in_flight;
-	pg_atomic_uint64 memory;	/* outbox_memory_used */
-	pg_atomic_uint64 delivered; /* since this worker started */
-	bool		waits_for_lock; /* while it starts; for the views */
+	pg_atomic_uint64 memory;		 /* outbox_memory_used */
+	pg_atomic_uint64 delivered;		 /* since this worker started */
+	bool			 waits_for_lock; /* while it starts; for the views */
 
 	/* The launcher's own. */
-	TimestampTz next_start_at;	/* pacing after failures */
-	int			failures;		/* in a row */
-	int			delay;			/* seconds, after the last of them */
+	TimestampTz	  next_start_at; /* pacing after failures */
+	int			  failures;		 /* in a row */
+	int			  delay;		 /* seconds, after the last of them */
 	OutboxAbsence absence;
 
 	/* What the last process left behind for the launcher. */
-	bool		exited;			/* it is gone, and that is not yet noted */
-	bool		exited_cleanly; /* with exit code 0, or because it was asked to */
-	bool		found_none;		/* it saw that the extension is not there */
+	bool exited;		 /* it is gone, and that is not yet noted */
+	bool exited_cleanly; /* with exit code 0, or because it was asked to */
+	bool found_none;	 /* it saw that the extension is not there */
 } OutboxWorker;
 
 /*
@@ -92,7 +92,7 @@ typedef struct OutboxWorker
  */
 typedef struct OutboxDatabase
 {
-	Oid			dboid;			/* InvalidOid: free */
+	Oid dboid; /* InvalidOid: free */
 
 	/*
 	 * Rung at each commit that emitted, before the latches are set.  A worker
@@ -138,17 +138,17 @@ typedef struct OutboxDatabase
 	pg_atomic_uint64 unmatched; /* events that no endpoint subscribes to, since
 								 * the database has had a worker */
 
-	char		reason[256];	/* why no worker runs, in a worker's words */
+	char reason[256]; /* why no worker runs, in a worker's words */
 
 	/* The launcher's own. */
-	bool		has_extension;	/* a worker has seen it there */
-	bool		probe;			/* look (again) whether it has */
+	bool has_extension; /* a worker has seen it there */
+	bool probe;			/* look (again) whether it has */
 
 	/*
 	 * Backends that want the database for themselves (DROP DATABASE, CREATE
 	 * DATABASE … TEMPLATE and the like).  No worker runs while there is one.
 	 */
-	int			holds;
+	int holds;
 
 	/*
 	 * The highest endpoint id that has statistics, so that they can be
@@ -157,7 +157,7 @@ typedef struct OutboxDatabase
 	pg_atomic_uint32 highest_endpoint;
 
 	/* The workers; beyond nworkers there never was one. */
-	int			nworkers;
+	int			 nworkers;
 	OutboxWorker workers[OUTBOX_MAX_WORKERS];
 
 	/*
@@ -165,30 +165,30 @@ typedef struct OutboxDatabase
 	 * Written under outbox_shared->lock, by the rules of shares.h.
 	 */
 	pg_atomic_uint64 shares_changed;
-	uint8		wanted[OUTBOX_SHARES];
-	uint8		owner[OUTBOX_SHARES];
-	uint16		weight[OUTBOX_SHARES];	/* endpoints in it, as last counted */
+	uint8			 wanted[OUTBOX_SHARES];
+	uint8			 owner[OUTBOX_SHARES];
+	uint16			 weight[OUTBOX_SHARES]; /* endpoints in it, as last counted */
 } OutboxDatabase;
 
 /* The steps of a worker (step.h); the names are in step.c. */
 typedef enum OutboxStep
 {
-	OUTBOX_STEP_SCHEDULE,		/* events that are due move into the log */
-	OUTBOX_STEP_READ,			/* the log, and retries that are due */
-	OUTBOX_STEP_SETTLE,			/* outcomes are stored */
-	OUTBOX_STEP_FOLLOWERS,		/* parked followers of a key are read */
-	OUTBOX_STEP_RETENTION,		/* a piece of the log is emptied */
-	OUTBOX_STEP_FORGET_ATTEMPTS,	/* the same of outbox.attempts */
-	OUTBOX_STEP_TIDY,			/* events that were kept aside are removed */
-	OUTBOX_STEP_DEDUP,			/* old deduplication keys are forgotten */
+	OUTBOX_STEP_SCHEDULE,		 /* events that are due move into the log */
+	OUTBOX_STEP_READ,			 /* the log, and retries that are due */
+	OUTBOX_STEP_SETTLE,			 /* outcomes are stored */
+	OUTBOX_STEP_FOLLOWERS,		 /* parked followers of a key are read */
+	OUTBOX_STEP_RETENTION,		 /* a piece of the log is emptied */
+	OUTBOX_STEP_FORGET_ATTEMPTS, /* the same of outbox.attempts */
+	OUTBOX_STEP_TIDY,			 /* events that were kept aside are removed */
+	OUTBOX_STEP_DEDUP,			 /* old deduplication keys are forgotten */
 	OUTBOX_STEP_REPLAY,
-	OUTBOX_STEP_COMMAND,		/* what an operator asked for */
-	OUTBOX_STEP_BACKLOG,		/* outbox.max_backlog_size */
-	OUTBOX_STEP_NOTICE,			/* events about outbox itself */
-	OUTBOX_STEP_ATTEMPTS,		/* rows of outbox.attempts are written */
-	OUTBOX_STEP_POSITIONS,		/* positions change tables */
-	OUTBOX_STEP_RELOAD,			/* endpoints are read */
-	OUTBOX_STEP_DATABASE,		/* the work of the database is taken over */
+	OUTBOX_STEP_COMMAND,   /* what an operator asked for */
+	OUTBOX_STEP_BACKLOG,   /* outbox.max_backlog_size */
+	OUTBOX_STEP_NOTICE,	   /* events about outbox itself */
+	OUTBOX_STEP_ATTEMPTS,  /* rows of outbox.attempts are written */
+	OUTBOX_STEP_POSITIONS, /* positions change tables */
+	OUTBOX_STEP_RELOAD,	   /* endpoints are read */
+	OUTBOX_STEP_DATABASE,  /* the work of the database is taken over */
 	OUTBOX_STEPS
 } OutboxStep;
 
@@ -198,13 +198,13 @@ typedef enum OutboxStep
 /* A step that failed, as outbox.held_steps shows it. */
 typedef struct OutboxHold
 {
-	Oid			dboid;			/* InvalidOid: free */
-	int32		worker;			/* its index */
+	Oid			dboid;	/* InvalidOid: free */
+	int32		worker; /* its index */
 	OutboxStep	step;
-	int32		endpoint_id;	/* 0: the whole step */
-	bool		locked;			/* another transaction has a lock */
+	int32		endpoint_id; /* 0: the whole step */
+	bool		locked;		 /* another transaction has a lock */
 	int			sqlerrcode;
-	int			failures;		/* in a row */
+	int			failures; /* in a row */
 	TimestampTz since;
 	TimestampTz next_try_at;
 	char		error[OUTBOX_HOLD_MESSAGE];
@@ -212,23 +212,23 @@ typedef struct OutboxHold
 
 typedef struct OutboxShared
 {
-	LWLock	   *lock;			/* the slots */
-	LWLock	   *tick_lock;		/* ticks are numbered in the order of their
+	LWLock		  *lock;		  /* the slots */
+	LWLock		  *tick_lock;	  /* ticks are numbered in the order of their
 								 * snapshots */
-	LWLock	   *prepared_lock;	/* notes about prepared transactions */
-	pid_t		launcher_pid;
-	Latch	   *launcher_latch;
-	bool		rescan;			/* the set of databases has changed */
-	bool		reprobe;		/* somebody made the extension and found no
+	LWLock		  *prepared_lock; /* notes about prepared transactions */
+	pid_t		   launcher_pid;
+	Latch		  *launcher_latch;
+	bool		   rescan;	/* the set of databases has changed */
+	bool		   reprobe; /* somebody made the extension and found no
 								 * slot: look into every database again */
 	OutboxDatabase databases[OUTBOX_MAX_DATABASES];
-	OutboxHold	holds[OUTBOX_MAX_HOLDS];	/* of all databases; under 'lock' */
+	OutboxHold	   holds[OUTBOX_MAX_HOLDS]; /* of all databases; under 'lock' */
 } OutboxShared;
 
 /* NULL when the library was not preloaded. */
 extern OutboxShared *outbox_shared;
 
-extern void outbox_shmem_init(void);	/* from _PG_init: hooks and requests */
+extern void outbox_shmem_init(void); /* from _PG_init: hooks and requests */
 
 /*
  * The slot of a database; claims a free one when 'create'.  NULL when there is
@@ -270,8 +270,8 @@ extern void outbox_launcher_ring(void);
  */
 typedef struct OutboxStatsKey
 {
-	Oid			dboid;
-	int32		endpoint_id;
+	Oid	  dboid;
+	int32 endpoint_id;
 } OutboxStatsKey;
 
 typedef enum OutboxEndpointState
@@ -285,29 +285,29 @@ typedef enum OutboxEndpointState
 
 typedef struct OutboxStats
 {
-	OutboxStatsKey key;
+	OutboxStatsKey		key;
 	OutboxEndpointState state;
-	TimestampTz state_since;
-	int64		pending;		/* matched, not yet handed to a request */
-	bool		pending_exact;
-	int64		processing;		/* deliveries in flight */
-	int64		retrying;
-	int64		blocked;
-	int64		dead;
-	int64		delivered;		/* since the endpoint's creation */
-	int64		failed_attempts;
-	TimestampTz oldest_pending_at;	/* 0: nothing pending */
-	TimestampTz next_attempt_at;	/* 0: none is scheduled */
-	TimestampTz last_success_at;	/* 0: never since the worker started */
-	double		rate_per_s;		/* deliveries, over the last minute */
-	int64		recent_second;	/* for who has the endpoint next: what the */
-	uint32		recent[60];		/* rate is made of */
-	double		latency_p50_ms; /* emit to 2xx, first attempts, last 5 min; -1:
+	TimestampTz			state_since;
+	int64				pending; /* matched, not yet handed to a request */
+	bool				pending_exact;
+	int64				processing; /* deliveries in flight */
+	int64				retrying;
+	int64				blocked;
+	int64				dead;
+	int64				delivered; /* since the endpoint's creation */
+	int64				failed_attempts;
+	TimestampTz			oldest_pending_at; /* 0: nothing pending */
+	TimestampTz			next_attempt_at;   /* 0: none is scheduled */
+	TimestampTz			last_success_at;   /* 0: never since the worker started */
+	double				rate_per_s;		   /* deliveries, over the last minute */
+	int64				recent_second;	   /* for who has the endpoint next: what the */
+	uint32				recent[60];		   /* rate is made of */
+	double				latency_p50_ms;	   /* emit to 2xx, first attempts, last 5 min; -1:
 								 * no data */
-	double		latency_p95_ms;
-	double		latency_p99_ms;
-	char		reason[128];
-	char		last_error[256];
+	double				latency_p95_ms;
+	double				latency_p99_ms;
+	char				reason[128];
+	char				last_error[256];
 } OutboxStats;
 
 /*
@@ -321,4 +321,4 @@ extern void outbox_stats_forget(Oid dboid, int32 endpoint_id);
 /* Forgets those of the endpoints 1 to 'highest'. */
 extern void outbox_stats_forget_all(Oid dboid, uint32 highest);
 
-#endif							/* OUTBOX_SHMEM_H */
+#endif /* OUTBOX_SHMEM_H */

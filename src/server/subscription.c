@@ -85,10 +85,10 @@ listed_tables(Oid subscription, Oid extension)
 void
 outbox_leave_subscription(Node *parsetree)
 {
-	Oid			subscription;
-	Oid			extension;
-	List	   *tables;
-	ListCell   *cell;
+	Oid		  subscription;
+	Oid		  extension;
+	List	 *tables;
+	ListCell *cell;
 
 	if (!IsA(parsetree, CreateSubscriptionStmt) && !IsA(parsetree, AlterSubscriptionStmt))
 		return;
@@ -100,13 +100,15 @@ outbox_leave_subscription(Node *parsetree)
 	if (!OidIsValid(subscription))
 		return;
 	tables = listed_tables(subscription, extension);
-	foreach(cell, tables)
+	foreach (cell, tables)
 		RemoveSubscriptionRel(subscription, lfirst_oid(cell));
 	if (tables != NIL)
-		ereport(NOTICE,
-				(errmsg("subscription \"%s\" leaves out the tables of outbox",
-						get_subscription_name(subscription, false)),
-				 errdetail("Each database has a log of its own. The events of the publisher are sent from there.")));
+		ereport(
+			NOTICE,
+			(errmsg("subscription \"%s\" leaves out the tables of outbox",
+					get_subscription_name(subscription, false)),
+			 errdetail(
+				 "Each database has a log of its own. The events of the publisher are sent from there.")));
 }
 
 /*
@@ -121,21 +123,24 @@ OUTBOX_FUNCTION(outbox_keep_out_1_0, 0)
 	if (!CALLED_AS_TRIGGER(fcinfo))
 		ereport(ERROR,
 				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
-				 errmsg("function \"%s\" was not called by trigger manager", "keep_out")));
-	if (IsLogicalWorker() &&
-		DatumGetInt32(OidFunctionCall0(F_PG_TRIGGER_DEPTH)) == 1)
+				 errmsg("function \"%s\" was not called by trigger manager",
+						"keep_out")));
+	if (IsLogicalWorker() && DatumGetInt32(OidFunctionCall0(F_PG_TRIGGER_DEPTH)) == 1)
 	{
 		if (TRIGGER_FIRED_BY_TRUNCATE(data->tg_event))
-			ereport(ERROR,
-					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-					 errmsg("a subscription may not empty outbox.%s",
-							RelationGetRelationName(data->tg_relation)),
-					 errdetail("It holds what this database has emitted and delivered itself."),
-					 errhint("Have outbox in shared_preload_libraries, and run ALTER SUBSCRIPTION … REFRESH PUBLICATION: the subscription then leaves out the tables of outbox, and goes on.")));
+			ereport(
+				ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("a subscription may not empty outbox.%s",
+						RelationGetRelationName(data->tg_relation)),
+				 errdetail(
+					 "It holds what this database has emitted and delivered itself."),
+				 errhint(
+					 "Have outbox in shared_preload_libraries, and run ALTER SUBSCRIPTION … REFRESH PUBLICATION: the subscription then leaves out the tables of outbox, and goes on.")));
 		return PointerGetDatum(NULL);
 	}
-	return PointerGetDatum(TRIGGER_FIRED_BY_UPDATE(data->tg_event) ?
-						   data->tg_newtuple : data->tg_trigtuple);
+	return PointerGetDatum(TRIGGER_FIRED_BY_UPDATE(data->tg_event) ? data->tg_newtuple :
+																	 data->tg_trigtuple);
 }
 
 /*
@@ -146,7 +151,7 @@ OUTBOX_FUNCTION(outbox_keep_out_1_0, 0)
 void
 outbox_empty_table(Oid relid)
 {
-	Relation	rel = table_open(relid, NoLock);
+	Relation rel = table_open(relid, NoLock);
 
 	CheckTableNotInUse(rel, "TRUNCATE");
 	outbox_truncate_unpublished(rel);

@@ -10,4 +10,4 @@
 extern void outbox_leave_subscription(Node *parsetree);
 extern void outbox_empty_table(Oid relid);
 
-#endif							/* OUTBOX_SUBSCRIPTION_H */
+#endif /* OUTBOX_SUBSCRIPTION_H */

@@ -30,7 +30,7 @@ static void
 ring_workers(const OutboxMarks *rung)
 {
 	OutboxDatabase *db = outbox_database_slot(MyDatabaseId, true);
-	bool		all = (rung->what & MARK_CHANGED) != 0;
+	bool			all = (rung->what & MARK_CHANGED) != 0;
 
 	if (db == NULL)
 		return;
@@ -182,7 +182,8 @@ OUTBOX_FUNCTION(outbox_wake_launcher_1_0, 0)
 		ereport(WARNING,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("events are kept, but not delivered: outbox is not preloaded"),
-				 errhint("Add outbox to shared_preload_libraries and restart the server.")));
+				 errhint(
+					 "Add outbox to shared_preload_libraries and restart the server.")));
 	outbox_mark_launcher();
 	PG_RETURN_VOID();
 }

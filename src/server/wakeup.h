@@ -12,17 +12,17 @@
 typedef struct OutboxMarks
 {
 	int			what;
-	TimestampTz scheduled_for;	/* the earliest, where something is scheduled */
+	TimestampTz scheduled_for; /* the earliest, where something is scheduled */
 } OutboxMarks;
 
-extern void outbox_mark_emitted(void);	/* this transaction emits */
-extern void outbox_mark_changed(void);	/* this transaction changes endpoints */
+extern void outbox_mark_emitted(void); /* this transaction emits */
+extern void outbox_mark_changed(void); /* this transaction changes endpoints */
 
 /* This transaction schedules an event for then. */
 extern void outbox_mark_scheduled(TimestampTz deliver_at);
-extern void outbox_mark_launcher(void); /* this transaction makes or drops the
+extern void outbox_mark_launcher(void);	 /* this transaction makes or drops the
 										 * extension: the launcher looks again */
-extern void outbox_mark_databases(void);	/* this transaction changes
+extern void outbox_mark_databases(void); /* this transaction changes
 											 * pg_database */
 
 /*
@@ -32,4 +32,4 @@ extern void outbox_mark_databases(void);	/* this transaction changes
 extern void outbox_wakeup_prepare(const char *gid);
 extern void outbox_wakeup_end_prepared(const char *gid, bool commit);
 
-#endif							/* OUTBOX_WAKEUP_H */
+#endif /* OUTBOX_WAKEUP_H */

@@ -16,18 +16,19 @@
 #include "server/worker_processes.h"
 
 /* All in milliseconds. */
-#define CLEAN_EXIT_DELAY 1000	/* after its start, at the least */
-#define FIRST_DELAY 1000		/* doubled with each failure in a row */
+#define CLEAN_EXIT_DELAY 1000 /* after its start, at the least */
+#define FIRST_DELAY 1000	  /* doubled with each failure in a row */
 #define LONGEST_DELAY 30000
-#define HEALTHY_AFTER 60000		/* a worker that lived so long has not failed
+#define HEALTHY_AFTER \
+	60000 /* a worker that lived so long has not failed
 								 * in a row */
 
 /* The process of a worker, as the postmaster knows it. */
 typedef struct Process
 {
-	BackgroundWorkerHandle *handle; /* NULL: none, or started by a launcher
+	BackgroundWorkerHandle *handle;	  /* NULL: none, or started by a launcher
 									 * before us */
-	bool		stopping;		/* we told it to leave */
+	bool					stopping; /* we told it to leave */
 } Process;
 
 static Process processes[OUTBOX_MAX_DATABASES][OUTBOX_MAX_WORKERS];
@@ -43,7 +44,7 @@ outbox_has_process(int i, int w)
 int
 outbox_count_processes(int i)
 {
-	int			n = 0;
+	int n = 0;
 
 	for (int w = 0; w < outbox_shared->databases[i].nworkers; w++)
 		n += outbox_has_process(i, w);
@@ -65,7 +66,8 @@ pace(OutboxWorker *worker, TimestampTz now)
 	}
 	if (TimestampDifferenceExceeds(worker->started_at, now, HEALTHY_AFTER))
 		worker->failures = 0;
-	worker->delay = worker->failures == 0 ? 0 :
+	worker->delay = worker->failures == 0 ?
+		0 :
 		Min(FIRST_DELAY << Min(worker->failures - 1, 10), LONGEST_DELAY) / 1000;
 	worker->failures++;
 	worker->restarts++;
@@ -95,8 +97,8 @@ static void
 note_exit(int i, int w, TimestampTz now)
 {
 	OutboxDatabase *db = &outbox_shared->databases[i];
-	OutboxWorker *worker = &db->workers[w];
-	Process    *process = &processes[i][w];
+	OutboxWorker   *worker = &db->workers[w];
+	Process		   *process = &processes[i][w];
 
 	LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
 	worker->state = OUTBOX_WORKER_NONE;
@@ -132,10 +134,10 @@ outbox_reap_processes(void)
 		for (int w = 0; w < outbox_shared->databases[i].nworkers; w++)
 		{
 			BackgroundWorkerHandle *handle = processes[i][w].handle;
-			pid_t		pid;
+			pid_t					pid;
 
 			if (handle != NULL ? GetBackgroundWorkerPid(handle, &pid) == BGWH_STOPPED :
-				outbox_shared->databases[i].workers[w].exited)
+								 outbox_shared->databases[i].workers[w].exited)
 			{
 				note_exit(i, w, now);
 				any = true;
@@ -191,7 +193,7 @@ outbox_stop_workers(int i)
 static bool
 launch(int i, int w, const char *datname)
 {
-	OutboxWorker *place = &outbox_shared->databases[i].workers[w];
+	OutboxWorker	*place = &outbox_shared->databases[i].workers[w];
 	BackgroundWorker worker = {0};
 
 	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
@@ -200,8 +202,10 @@ launch(int i, int w, const char *datname)
 	worker.bgw_notify_pid = MyProcPid;
 	worker.bgw_main_arg = OUTBOX_WORKER_ARGUMENT(i, w);
 	strlcpy(worker.bgw_library_name, "outbox", sizeof(worker.bgw_library_name));
-	strlcpy(worker.bgw_function_name, "outbox_worker_main", sizeof(worker.bgw_function_name));
-	snprintf(worker.bgw_name, sizeof(worker.bgw_name), "outbox worker %d for %s", w + 1, datname);
+	strlcpy(worker.bgw_function_name, "outbox_worker_main",
+			sizeof(worker.bgw_function_name));
+	snprintf(worker.bgw_name, sizeof(worker.bgw_name), "outbox worker %d for %s", w + 1,
+			 datname);
 	strlcpy(worker.bgw_type, "outbox worker", sizeof(worker.bgw_type));
 	memcpy(worker.bgw_extra, &place->generation, sizeof(place->generation));
 	return RegisterDynamicBackgroundWorker(&worker, &processes[i][w].handle);
@@ -215,8 +219,8 @@ launch(int i, int w, const char *datname)
 bool
 outbox_start_worker(int i, int w, TimestampTz now)
 {
-	OutboxDatabase *db = &outbox_shared->databases[i];
-	OutboxWorker *worker = &db->workers[w];
+	OutboxDatabase		*db = &outbox_shared->databases[i];
+	OutboxWorker		*worker = &db->workers[w];
 	OutboxKnownDatabase *database = outbox_database_known(db->dboid);
 
 	LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);

@@ -23,4 +23,4 @@ extern bool outbox_start_worker(int slot, int worker, TimestampTz now);
 /* Tells all workers of a database to leave.  The exclusive lock is held. */
 extern void outbox_stop_workers(int slot);
 
-#endif							/* OUTBOX_WORKER_PROCESSES_H */
+#endif /* OUTBOX_WORKER_PROCESSES_H */

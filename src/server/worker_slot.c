@@ -22,7 +22,7 @@
 
 /* Which worker this process is, and which start of it. */
 static OutboxWorker *mine;
-static uint64 my_generation;
+static uint64		 my_generation;
 
 /* Under the lock: is the slot still this process's? */
 static bool
@@ -76,7 +76,7 @@ is_alone(const OutboxDatabase *db)
 OutboxWorker *
 outbox_worker_attach(OutboxDatabase *db, int worker)
 {
-	bool		wanted;
+	bool wanted;
 
 	mine = &db->workers[worker];
 	memcpy(&my_generation, MyBgworkerEntry->bgw_extra, sizeof(my_generation));
@@ -103,10 +103,9 @@ outbox_worker_attach(OutboxDatabase *db, int worker)
 }
 
 void
-outbox_worker_report(OutboxDatabase *db, OutboxWorkerState state,
-					 const char *reason)
+outbox_worker_report(OutboxDatabase *db, OutboxWorkerState state, const char *reason)
 {
-	bool		discovered = false;
+	bool discovered = false;
 
 	LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
 	if (is_mine())
@@ -168,8 +167,10 @@ describe(const OutboxDatabase *db, const OutboxWorker *worker, char *reason, siz
 	if (worker->state != OUTBOX_WORKER_NONE)
 	{
 		if (worker->state == OUTBOX_WORKER_STARTING && worker->waits_for_lock)
-			strlcpy(reason, "the worker is starting, and waits for a lock on a table of outbox that another session holds",
-					size);
+			strlcpy(
+				reason,
+				"the worker is starting, and waits for a lock on a table of outbox that another session holds",
+				size);
 		else if (worker->state != OUTBOX_WORKER_RUNNING &&
 				 worker->state != OUTBOX_WORKER_STARTING)
 			strlcpy(reason, db->reason, size);
@@ -180,12 +181,14 @@ describe(const OutboxDatabase *db, const OutboxWorker *worker, char *reason, siz
 		case OUTBOX_ABSENCE_NONE:
 			break;
 		case OUTBOX_ABSENCE_FAILED:
-			snprintf(reason, size,
-					 "the worker ended with an error, see the server log; it is started again after %d s",
-					 worker->delay);
+			snprintf(
+				reason, size,
+				"the worker ended with an error, see the server log; it is started again after %d s",
+				worker->delay);
 			break;
 		case OUTBOX_ABSENCE_NO_ROOM:
-			strlcpy(reason, "no free background worker slot: raise max_worker_processes", size);
+			strlcpy(reason, "no free background worker slot: raise max_worker_processes",
+					size);
 			break;
 		case OUTBOX_ABSENCE_WANTED:
 			strlcpy(reason, "a command wants the database for itself", size);
@@ -198,10 +201,10 @@ describe(const OutboxDatabase *db, const OutboxWorker *worker, char *reason, siz
 /* A row that is made under the lock and stored after it. */
 typedef struct Row
 {
-	Datum		values[STATUS_COLUMNS];
-	bool		nulls[STATUS_COLUMNS];
+	Datum			  values[STATUS_COLUMNS];
+	bool			  nulls[STATUS_COLUMNS];
 	OutboxWorkerState state;
-	char		reason[sizeof(((OutboxDatabase *) NULL)->reason)];
+	char			  reason[sizeof(((OutboxDatabase *) NULL)->reason)];
 } Row;
 
 static int64
@@ -214,7 +217,7 @@ static void
 fill_row(const OutboxDatabase *db, int w, Row *row)
 {
 	const OutboxWorker *worker = &db->workers[w];
-	TimestampTz last_loop_at = (TimestampTz) read_u64(&worker->last_loop_at);
+	TimestampTz			last_loop_at = (TimestampTz) read_u64(&worker->last_loop_at);
 
 	memset(row->nulls, 0, sizeof(row->nulls));
 	row->state = worker->state;
@@ -252,18 +255,20 @@ store_row(ReturnSetInfo *rsinfo, Row *row)
 static void
 store_unknown(ReturnSetInfo *rsinfo, int nslots)
 {
-	Row			row = {.state = OUTBOX_WORKER_NONE};
+	Row row = {.state = OUTBOX_WORKER_NONE};
 
 	memset(row.nulls, true, sizeof(row.nulls));
 	row.nulls[0] = row.nulls[1] = row.nulls[3] = false;
 	row.values[0] = ObjectIdGetDatum(MyDatabaseId);
 	row.values[1] = Int32GetDatum(1);
 	if (nslots < OUTBOX_MAX_DATABASES)
-		strlcpy(row.reason, "no worker was started for this database yet", sizeof(row.reason));
+		strlcpy(row.reason, "no worker was started for this database yet",
+				sizeof(row.reason));
 	else
-		snprintf(row.reason, sizeof(row.reason),
-				 "one server serves %d databases, and so many others have the extension, or are being looked into",
-				 OUTBOX_MAX_DATABASES);
+		snprintf(
+			row.reason, sizeof(row.reason),
+			"one server serves %d databases, and so many others have the extension, or are being looked into",
+			OUTBOX_MAX_DATABASES);
 	store_row(rsinfo, &row);
 }
 
@@ -275,9 +280,9 @@ store_unknown(ReturnSetInfo *rsinfo, int nslots)
 OUTBOX_FUNCTION(outbox_worker_status_1_0, 0)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	Row		   *rows = palloc(sizeof(Row) * OUTBOX_MAX_WORKERS);
-	bool		ours = false;
-	int			nslots = 0;
+	Row			  *rows = palloc(sizeof(Row) * OUTBOX_MAX_WORKERS);
+	bool		   ours = false;
+	int			   nslots = 0;
 
 	InitMaterializedSRF(fcinfo, 0);
 	outbox_expect_columns(fcinfo, rsinfo->setDesc, STATUS_COLUMNS);
@@ -287,7 +292,7 @@ OUTBOX_FUNCTION(outbox_worker_status_1_0, 0)
 	for (int i = 0; i < OUTBOX_MAX_DATABASES; i++)
 	{
 		const OutboxDatabase *db = &outbox_shared->databases[i];
-		int			n = 0;
+		int					  n = 0;
 
 		LWLockAcquire(outbox_shared->lock, LW_SHARED);
 		for (int w = 0; OidIsValid(db->dboid) && w < Max(db->nworkers, 1); w++)

@@ -23,8 +23,8 @@ typedef struct Attempt
 	int32		attempt;
 	float		duration;
 	int16		status;
-	char	   *error;			/* NULL: none */
-	char	   *body;			/* NULL: none */
+	char	   *error; /* NULL: none */
+	char	   *body;  /* NULL: none */
 } Attempt;
 
 /*
@@ -34,10 +34,10 @@ typedef struct Attempt
 #define MOST_ATTEMPTS 20000
 
 static MemoryContext attempt_cxt;
-static Attempt *attempts;
-static int	nattempts;
-static int	max_attempts;
-static int64 nlost;
+static Attempt		*attempts;
+static int			 nattempts;
+static int			 max_attempts;
+static int64		 nlost;
 
 static OutboxDatabase *db;
 
@@ -55,14 +55,13 @@ outbox_attempts_init(OutboxDatabase *database)
 char *
 outbox_foreign_text(const char *s, size_t len)
 {
-	char	   *copy = palloc(len + 1);
-	size_t		n = 0;
+	char  *copy = palloc(len + 1);
+	size_t n = 0;
 
 	/* Whatever is no valid character here becomes a question mark. */
 	for (size_t i = 0; i < len;)
 	{
-		int			l = pg_encoding_verifymbchar(GetDatabaseEncoding(),
-												 s + i, (int) (len - i));
+		int l = pg_encoding_verifymbchar(GetDatabaseEncoding(), s + i, (int) (len - i));
 
 		if (s[i] == '\0' || l <= 0)
 		{
@@ -79,11 +78,11 @@ outbox_foreign_text(const char *s, size_t len)
 }
 
 void
-outbox_attempt_ended(const OutboxDelivery *d, const OutboxOutcome *o,
-					 const char *error, bool keep_body)
+outbox_attempt_ended(const OutboxDelivery *d, const OutboxOutcome *o, const char *error,
+					 bool keep_body)
 {
-	bool		good = error == NULL;
-	Attempt    *a;
+	bool	 good = error == NULL;
+	Attempt *a;
 
 	if (outbox_log_attempts == OUTBOX_LOG_ATTEMPTS_NONE ||
 		(outbox_log_attempts == OUTBOX_LOG_ATTEMPTS_FAILURES && good))
@@ -124,9 +123,9 @@ outbox_attempt_ended(const OutboxDelivery *d, const OutboxOutcome *o,
 void
 outbox_attempts_write(void)
 {
-	int			piece = (int) pg_atomic_read_u32(&db->attempts_piece);
-	Datum	   *values;
-	bool	   *nulls;
+	int	   piece = (int) pg_atomic_read_u32(&db->attempts_piece);
+	Datum *values;
+	bool  *nulls;
 
 	if (nattempts == 0)
 		return;
@@ -134,9 +133,9 @@ outbox_attempts_write(void)
 	nulls = palloc0(sizeof(bool) * ATTEMPT_COLUMNS * nattempts);
 	for (int i = 0; i < nattempts; i++)
 	{
-		Attempt    *a = &attempts[i];
-		Datum	   *v = values + i * ATTEMPT_COLUMNS;
-		bool	   *n = nulls + i * ATTEMPT_COLUMNS;
+		Attempt *a = &attempts[i];
+		Datum	*v = values + i * ATTEMPT_COLUMNS;
+		bool	*n = nulls + i * ATTEMPT_COLUMNS;
 
 		v[0] = Int64GetDatum(a->seq);
 		v[1] = TimestampTzGetDatum(a->started_at);
@@ -152,8 +151,8 @@ outbox_attempts_write(void)
 		n[9] = a->body == NULL;
 		v[9] = n[9] ? (Datum) 0 : CStringGetTextDatum(a->body);
 	}
-	outbox_append_rows(outbox_table_oid(OUTBOX_TABLE_ATTEMPT_LOG_0 + piece),
-					   nattempts, values, nulls);
+	outbox_append_rows(outbox_table_oid(OUTBOX_TABLE_ATTEMPT_LOG_0 + piece), nattempts,
+					   values, nulls);
 }
 
 void
@@ -161,7 +160,8 @@ outbox_attempts_written(void)
 {
 	if (nlost > 0)
 		ereport(WARNING,
-				(errmsg("outbox.attempts lacks " INT64_FORMAT " attempts: they were made while its rows could not be written",
+				(errmsg("outbox.attempts lacks " INT64_FORMAT
+						" attempts: they were made while its rows could not be written",
 						nlost)));
 	nlost = 0;
 	nattempts = 0;

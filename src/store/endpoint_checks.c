@@ -48,56 +48,60 @@ OUTBOX_FUNCTION(outbox_check_url_1_0, 1)
 	if (problem)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("invalid url: %s", problem),
-				 hint ? errhint("%s", hint) : 0));
+				 errmsg("invalid url: %s", problem), hint ? errhint("%s", hint) : 0));
 	PG_RETURN_VOID();
 }
 
 OUTBOX_FUNCTION(outbox_check_topics_1_0, 1)
 {
-	ArrayType  *array = PG_GETARG_ARRAYTYPE_P(0);
-	Datum	   *elems;
-	bool	   *nulls;
-	int			n;
+	ArrayType *array = PG_GETARG_ARRAYTYPE_P(0);
+	Datum	  *elems;
+	bool	  *nulls;
+	int		   n;
 
 	deconstruct_array(array, TEXTOID, -1, false, TYPALIGN_INT, &elems, &nulls, &n);
 	if (n == 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("topics must not be empty"),
-				 errhint("Name at least one pattern, like '{order.*}'; '{*}' stands for every topic.")));
+		ereport(
+			ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE), errmsg("topics must not be empty"),
+			 errhint(
+				 "Name at least one pattern, like '{order.*}'; '{*}' stands for every topic.")));
 	if (ARR_NDIM(array) > 1)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("topics must not have %d dimensions", ARR_NDIM(array)),
-				 errhint("Write the patterns in one list, like '{order.*,invoice.paid}'.")));
+				 errhint(
+					 "Write the patterns in one list, like '{order.*,invoice.paid}'.")));
 	for (int i = 0; i < n; i++)
 	{
 		char	   *pattern = nulls[i] ? NULL : TextDatumGetCString(elems[i]);
 		const char *problem = nulls[i] ? "it is NULL" :
-			outbox_pattern_problem(pattern, strlen(pattern));
+										 outbox_pattern_problem(pattern, strlen(pattern));
 
 		if (problem)
-			ereport(ERROR,
-					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-					 errmsg("invalid topic pattern \"%s\": %s",
-							pattern ? pattern : "NULL", problem),
-					 errhint("A pattern is a topic like \"order.created\" in which a segment may be \"*\", or \"*\" alone.")));
+			ereport(
+				ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("invalid topic pattern \"%s\": %s", pattern ? pattern : "NULL",
+						problem),
+				 errhint(
+					 "A pattern is a topic like \"order.created\" in which a segment may be \"*\", or \"*\" alone.")));
 	}
 	PG_RETURN_VOID();
 }
 
 OUTBOX_FUNCTION(outbox_check_secret_1_0, 1)
 {
-	char	   *secret = text_to_cstring(PG_GETARG_TEXT_PP(0));
-	OutboxKey	key;
+	char	 *secret = text_to_cstring(PG_GETARG_TEXT_PP(0));
+	OutboxKey key;
 
 	if (!outbox_secret_decode(secret, &key))
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("invalid secret"),
-				 errhint("A secret is \"whsec_\" followed by the base64 of %d to %d random bytes; leave it out to have one generated.",
-						 OUTBOX_SECRET_MIN, OUTBOX_SECRET_MAX)));
+		ereport(
+			ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE), errmsg("invalid secret"),
+			 errhint(
+				 "A secret is \"whsec_\" followed by the base64 of %d to %d random bytes; leave it out to have one generated.",
+				 OUTBOX_SECRET_MIN, OUTBOX_SECRET_MAX)));
 	PG_RETURN_VOID();
 }
 
@@ -109,11 +113,11 @@ OUTBOX_FUNCTION(outbox_new_secret_1_0, 0)
 
 OUTBOX_FUNCTION(outbox_check_headers_1_0, 1)
 {
-	Jsonb	   *jb = PG_GETARG_JSONB_P(0);
-	JsonbIterator *it = JsonbIteratorInit(&jb->root);
+	Jsonb			  *jb = PG_GETARG_JSONB_P(0);
+	JsonbIterator	  *it = JsonbIteratorInit(&jb->root);
 	JsonbIteratorToken token;
-	JsonbValue	v;
-	char	   *name = NULL;
+	JsonbValue		   v;
+	char			  *name = NULL;
 
 	if (!JB_ROOT_IS_OBJECT(jb))
 		ereport(ERROR,
@@ -121,12 +125,14 @@ OUTBOX_FUNCTION(outbox_check_headers_1_0, 1)
 				 errmsg("headers must be a JSON object"),
 				 errhint("Write them as '{\"name\": \"value\"}'.")));
 	if (JB_ROOT_COUNT(jb) > OUTBOX_MAX_ENDPOINT_HEADERS)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("an endpoint has too many headers"),
-				 errdetail("It has %d; at most %d are allowed.",
-						   (int) JB_ROOT_COUNT(jb), OUTBOX_MAX_ENDPOINT_HEADERS),
-				 errhint("Leave some out: receivers read 100 lines of header, and an event's own are among them.")));
+		ereport(
+			ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("an endpoint has too many headers"),
+			 errdetail("It has %d; at most %d are allowed.", (int) JB_ROOT_COUNT(jb),
+					   OUTBOX_MAX_ENDPOINT_HEADERS),
+			 errhint(
+				 "Leave some out: receivers read 100 lines of header, and an event's own are among them.")));
 	while ((token = JsonbIteratorNext(&it, &v, true)) != WJB_DONE)
 	{
 		const char *problem = NULL;
@@ -135,15 +141,16 @@ OUTBOX_FUNCTION(outbox_check_headers_1_0, 1)
 		if (token == WJB_KEY)
 		{
 			name = pnstrdup(v.val.string.val, v.val.string.len);
-			problem = outbox_header_name_problem(v.val.string.val,
-												 v.val.string.len, false);
+			problem = outbox_header_name_problem(v.val.string.val, v.val.string.len,
+												 false);
 		}
 		else if (token == WJB_VALUE)
 		{
 			if (v.type != jbvString)
 			{
 				problem = "its value is not a string";
-				hint = "headers is a flat object of strings, like '{\"authorization\": \"Bearer …\"}'.";
+				hint =
+					"headers is a flat object of strings, like '{\"authorization\": \"Bearer …\"}'.";
 			}
 			else if (outbox_text_problem(v.val.string.val, v.val.string.len))
 			{
@@ -165,16 +172,16 @@ OUTBOX_FUNCTION(outbox_check_headers_1_0, 1)
 /* topic_in(topic, patterns): does one of them match? */
 OUTBOX_FUNCTION(outbox_topic_in_1_0, 2)
 {
-	text	   *topic = PG_GETARG_TEXT_PP(0);
-	Datum	   *elems;
-	bool	   *nulls;
-	int			n;
+	text  *topic = PG_GETARG_TEXT_PP(0);
+	Datum *elems;
+	bool  *nulls;
+	int	   n;
 
-	deconstruct_array(PG_GETARG_ARRAYTYPE_P(1), TEXTOID, -1, false, TYPALIGN_INT,
-					  &elems, &nulls, &n);
+	deconstruct_array(PG_GETARG_ARRAYTYPE_P(1), TEXTOID, -1, false, TYPALIGN_INT, &elems,
+					  &nulls, &n);
 	for (int i = 0; i < n; i++)
 	{
-		text	   *pattern;
+		text *pattern;
 
 		if (nulls[i])
 			continue;
@@ -214,8 +221,8 @@ OUTBOX_FUNCTION(outbox_position_now_1_0, 1)
 									CStringGetDatum(outbox_tick_snapshot(then)));
 	outbox_tick_unref(tick);
 	outbox_tick_unref(then);
-	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc),
-													  values, nulls)));
+	PG_RETURN_DATUM(
+		HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls)));
 }
 
 /* This transaction changes endpoints: the worker looks at its commit. */

@@ -26,12 +26,12 @@ static OutboxKeyring keyring;
 static void
 read_patterns(Datum array, OutboxEndpointRow *s)
 {
-	Datum	   *elems;
-	bool	   *nulls;
-	int			n;
+	Datum *elems;
+	bool  *nulls;
+	int	   n;
 
-	deconstruct_array(DatumGetArrayTypeP(array), TEXTOID, -1, false, TYPALIGN_INT,
-					  &elems, &nulls, &n);
+	deconstruct_array(DatumGetArrayTypeP(array), TEXTOID, -1, false, TYPALIGN_INT, &elems,
+					  &nulls, &n);
 	s->patterns = palloc(sizeof(char *) * Max(n, 1));
 	s->npatterns = 0;
 	for (int i = 0; i < n; i++)
@@ -48,10 +48,10 @@ jsonb_string(const JsonbValue *v)
 static void
 read_headers(Jsonb *jb, OutboxEndpointRow *s)
 {
-	JsonbIterator *it = JsonbIteratorInit(&jb->root);
+	JsonbIterator	  *it = JsonbIteratorInit(&jb->root);
 	JsonbIteratorToken token;
-	JsonbValue	v;
-	int			n = JB_ROOT_COUNT(jb);
+	JsonbValue		   v;
+	int				   n = JB_ROOT_COUNT(jb);
 
 	s->header_names = palloc(sizeof(char *) * Max(n, 1));
 	s->header_values = palloc(sizeof(char *) * Max(n, 1));
@@ -87,7 +87,8 @@ read_ordering(const char *name)
 }
 
 #define USEC(column) \
-	"(pg_catalog.date_part('epoch', s." column ") OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8"
+	"(pg_catalog.date_part('epoch', s." column \
+	") OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8"
 
 /*
  * What is no longer used to sign is no longer kept either.  A row that somebody
@@ -96,41 +97,44 @@ read_ordering(const char *name)
 static void
 forget_previous_secrets(void)
 {
-	outbox_query("UPDATE outbox.endpoint_secrets SET previous = NULL, previous_until = NULL"
-		  " WHERE endpoint_id OPERATOR(pg_catalog.=) ANY (ARRAY("
-		  "SELECT k.endpoint_id FROM outbox.endpoint_secrets k"
-		  " WHERE k.previous_until OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp()"
-		  " FOR UPDATE SKIP LOCKED))",
-		  0, NULL, NULL, NULL);
+	outbox_query(
+		"UPDATE outbox.endpoint_secrets SET previous = NULL, previous_until = NULL"
+		" WHERE endpoint_id OPERATOR(pg_catalog.=) ANY (ARRAY("
+		"SELECT k.endpoint_id FROM outbox.endpoint_secrets k"
+		" WHERE k.previous_until OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp()"
+		" FOR UPDATE SKIP LOCKED))",
+		0, NULL, NULL, NULL);
 }
 
 static void
 read_settings(OutboxApplyEndpointRow apply, void *arg)
 {
 	SPITupleTable *table;
-	uint64		n;
-	bool		expired = false;
+	uint64		   n;
+	bool		   expired = false;
 
-	outbox_query("SELECT s.endpoint_id, s.name, s.url, s.topics, s.format, s.headers,"
-		  " s.ordering, s.on_exhausted, s.max_in_flight,"
-		  " s.rate_limit::pg_catalog.float8, " USEC("timeout") ", "
-		  USEC("connect_timeout") ", s.max_attempts, " USEC("max_age") ", "
-		  USEC("backoff_base") ", " USEC("backoff_max") ","
-		  " s.state, s.state_since, s.reason, s.version, s.generation,"
-		  " s.start_snapshot::pg_catalog.text, s.start_seq_low,"
-		  " k.secret, k.previous, k.previous_until, s.filter, s.xmin, k.xmin,"
-		  " s.batch_size, " USEC("batch_wait")
-		  " FROM outbox.endpoint_settings s LEFT JOIN outbox.endpoint_secrets k"
-		  " ON k.endpoint_id OPERATOR(pg_catalog.=) s.endpoint_id"
-		  " ORDER BY s.endpoint_id",
-		  0, NULL, NULL, NULL);
+	/* clang-format off: it lays out no macros among strings */
+	outbox_query(
+		"SELECT s.endpoint_id, s.name, s.url, s.topics, s.format, s.headers,"
+		" s.ordering, s.on_exhausted, s.max_in_flight,"
+		" s.rate_limit::pg_catalog.float8, " USEC("timeout") ", " USEC("connect_timeout") ", s.max_attempts, " USEC(
+			"max_age") ", " USEC("backoff_base") ", " USEC("backoff_max") ","
+																		  " s.state, s.state_since, s.reason, s.version, s.generation,"
+																		  " s.start_snapshot::pg_catalog.text, s.start_seq_low,"
+																		  " k.secret, k.previous, k.previous_until, s.filter, s.xmin, k.xmin,"
+																		  " s.batch_size, " USEC(
+																			  "batch_wait") " FROM outbox.endpoint_settings s LEFT JOIN outbox.endpoint_secrets k"
+																							" ON k.endpoint_id OPERATOR(pg_catalog.=) s.endpoint_id"
+																							" ORDER BY s.endpoint_id",
+		0, NULL, NULL, NULL);
+	/* clang-format on */
 
 	/* What apply() asks replaces the rows that are at hand. */
 	table = SPI_tuptable;
 	n = SPI_processed;
 	for (uint64 i = 0; i < n; i++)
 	{
-		OutboxColumns row;
+		OutboxColumns	  row;
 		OutboxEndpointRow s = {0};
 
 		SPI_tuptable = table;
@@ -139,7 +143,7 @@ read_settings(OutboxApplyEndpointRow apply, void *arg)
 		outbox_step_blame(s.id);
 		if (outbox_step_held(OUTBOX_STEP_RELOAD, s.id))
 		{
-			apply(arg, &s);		/* its row could not be read: nothing else is */
+			apply(arg, &s); /* its row could not be read: nothing else is */
 			continue;
 		}
 		s.name = row_text(row, 1);
@@ -164,8 +168,8 @@ read_settings(OutboxApplyEndpointRow apply, void *arg)
 		s.reason = row_text(row, 18);
 		s.version = row_int8(row, 19);
 		s.generation = row_int8(row, 20);
-		s.start = outbox_tick_make(0, s.state_since, row_int8(row, 22),
-								   row_int8(row, 22), row_text(row, 21));
+		s.start = outbox_tick_make(0, s.state_since, row_int8(row, 22), row_int8(row, 22),
+								   row_text(row, 21));
 		s.secret = row_text(row, 23);
 		s.previous_until = row_time(row, 25, DT_NOEND);
 		if (s.previous_until > GetCurrentTimestamp())
@@ -195,9 +199,11 @@ outbox_catalog_settings(OutboxApplyEndpointRow apply, void *arg)
 
 	outbox_keyring_load(&keyring);
 	if (strcmp(keyring.problem, told) != 0 && keyring.problem[0])
-		ereport(LOG,
-				(errmsg("outbox.secret_key_file %s", keyring.problem),
-				 errhint("Endpoints with sealed secrets are held. Mend the file, then SELECT pg_reload_conf().")));
+		ereport(
+			LOG,
+			(errmsg("outbox.secret_key_file %s", keyring.problem),
+			 errhint(
+				 "Endpoints with sealed secrets are held. Mend the file, then SELECT pg_reload_conf().")));
 	strlcpy(told, keyring.problem, sizeof(told));
 	PG_TRY();
 	{
@@ -213,7 +219,7 @@ outbox_catalog_settings(OutboxApplyEndpointRow apply, void *arg)
 static char **
 copy_strings(char **from, int n)
 {
-	char	  **to = palloc(sizeof(char *) * Max(n, 1));
+	char **to = palloc(sizeof(char *) * Max(n, 1));
 
 	for (int i = 0; i < n; i++)
 		to[i] = pstrdup(from[i]);
@@ -224,8 +230,8 @@ copy_strings(char **from, int n)
 static char *
 open_value(OutboxEndpoint *ep, const char *field, const char *value)
 {
-	char		problem[OUTBOX_SEAL_PROBLEM];
-	char	   *clear = outbox_unseal(&keyring, ep->id, field, value, problem);
+	char  problem[OUTBOX_SEAL_PROBLEM];
+	char *clear = outbox_unseal(&keyring, ep->id, field, value, problem);
 
 	if (clear)
 		return clear;
@@ -238,9 +244,11 @@ open_headers(OutboxEndpoint *ep)
 {
 	for (int i = 0; i < ep->config.request.nheaders; i++)
 	{
-		char	   *field = psprintf(OUTBOX_FIELD_HEADER "%s", ep->config.request.header_names[i]);
+		char *field = psprintf(OUTBOX_FIELD_HEADER "%s",
+							   ep->config.request.header_names[i]);
 
-		ep->config.request.header_values[i] = open_value(ep, field, ep->config.request.header_values[i]);
+		ep->config.request.header_values[i] =
+			open_value(ep, field, ep->config.request.header_values[i]);
 		pfree(field);
 	}
 }
@@ -249,8 +257,9 @@ open_headers(OutboxEndpoint *ep)
 static void
 open_secrets(OutboxEndpoint *ep, const OutboxEndpointRow *s)
 {
-	char	   *secret = s->secret ? open_value(ep, OUTBOX_FIELD_SECRET, s->secret) : NULL;
-	char	   *previous = s->previous ? open_value(ep, OUTBOX_FIELD_PREVIOUS, s->previous) : NULL;
+	char *secret = s->secret ? open_value(ep, OUTBOX_FIELD_SECRET, s->secret) : NULL;
+	char *previous = s->previous ? open_value(ep, OUTBOX_FIELD_PREVIOUS, s->previous) :
+								   NULL;
 
 	ep->config.request.nkeys = 0;
 	if (secret && outbox_secret_decode(secret, &ep->config.request.keys[0]))
@@ -294,7 +303,8 @@ assign(OutboxEndpoint *ep, const OutboxEndpointRow *s)
 	ep->config.keys_version = s->keys_version;
 	ep->config.target.transport = &outbox_http_transport;
 	ep->config.target.url = open_value(ep, OUTBOX_FIELD_URL, s->url);
-	ep->config.target.connect_timeout = (int) Min(s->connect_timeout / 1000, PG_INT32_MAX);
+	ep->config.target.connect_timeout = (int) Min(s->connect_timeout / 1000,
+												  PG_INT32_MAX);
 	ep->config.target.timeout = (int) Min(s->timeout / 1000, PG_INT32_MAX);
 	ep->config.target.whole_answer = s->batch_size > 1;
 	ep->config.request.format = s->format;
@@ -328,8 +338,9 @@ assign(OutboxEndpoint *ep, const OutboxEndpointRow *s)
 	if (ep->config.settings_cxt)
 	{
 		if (ep->config.retired_cxt == NULL)
-			ep->config.retired_cxt = AllocSetContextCreate(ep->cxt, "outbox retired settings",
-													ALLOCSET_SMALL_SIZES);
+			ep->config.retired_cxt = AllocSetContextCreate(ep->cxt,
+														   "outbox retired settings",
+														   ALLOCSET_SMALL_SIZES);
 		MemoryContextSetParent(ep->config.settings_cxt, ep->config.retired_cxt);
 	}
 	MemoryContextSetParent(cxt, ep->cxt);
@@ -343,7 +354,7 @@ outbox_catalog_assign(OutboxEndpoint *ep, const OutboxEndpointRow *s)
 {
 	const OutboxEndpointConfig config = ep->config;
 	const OutboxEndpointStatus status = ep->status;
-	const OutboxPace pace = ep->pace;
+	const OutboxPace		   pace = ep->pace;
 
 	PG_TRY();
 	{
@@ -362,10 +373,10 @@ outbox_catalog_assign(OutboxEndpoint *ep, const OutboxEndpointRow *s)
 int64
 outbox_catalog_subscription(int32 endpoint_id)
 {
-	Datum		args[1] = {Int32GetDatum(endpoint_id)};
+	Datum args[1] = {Int32GetDatum(endpoint_id)};
 
 	outbox_query("SELECT pg_catalog.max(version) FROM outbox.subscriptions"
-		  " WHERE endpoint_id OPERATOR(pg_catalog.=) $1",
-		  1, (Oid[]) {INT4OID}, args, NULL);
+				 " WHERE endpoint_id OPERATOR(pg_catalog.=) $1",
+				 1, (Oid[]){INT4OID}, args, NULL);
 	return row_int8(fetch_row(0), 0);
 }

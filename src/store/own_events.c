@@ -37,14 +37,14 @@
 
 typedef struct Notice
 {
-	const char *topic;			/* static */
+	const char *topic; /* static */
 	char	   *payload;
-	bool		fresh;			/* of the settle that is under way */
-	bool		written;		/* by it */
+	bool		fresh;	 /* of the settle that is under way */
+	bool		written; /* by it */
 } Notice;
 
 static Notice *notices;
-static int	nnotices;
+static int	   nnotices;
 
 static void
 emit(const char *topic, const char *payload)
@@ -70,12 +70,12 @@ write_notices(void *arg)
 	(void) arg;
 	for (int i = 0; i < nnotices; i++)
 	{
-		Datum		args[2] = {CStringGetTextDatum(notices[i].topic),
-		CStringGetTextDatum(notices[i].payload)};
+		Datum args[2] = {CStringGetTextDatum(notices[i].topic),
+						 CStringGetTextDatum(notices[i].payload)};
 
 		outbox_query("INSERT INTO outbox.events (topic, payload)"
 					 " VALUES ($1, $2::pg_catalog.jsonb)",
-					 2, (Oid[]) {TEXTOID, TEXTOID}, args, NULL);
+					 2, (Oid[]){TEXTOID, TEXTOID}, args, NULL);
 	}
 }
 
@@ -106,11 +106,11 @@ outbox_notice_waits(void)
 static void
 end_settle(bool committed)
 {
-	int			n = 0;
+	int n = 0;
 
 	for (int i = 0; i < nnotices; i++)
 	{
-		Notice	   *notice = &notices[i];
+		Notice *notice = &notices[i];
 
 		if (committed ? notice->written : notice->fresh)
 			pfree(notice->payload);
@@ -160,9 +160,9 @@ tell_dead(OutboxEndpoint *ep)
 {
 	StringInfoData buf;
 	StringInfoData one;
-	dlist_iter	iter;
-	int			n = 0;
-	int			named = 0;
+	dlist_iter	   iter;
+	int			   n = 0;
+	int			   named = 0;
 
 	initStringInfo(&one);
 	begin_payload(&buf, ep);
@@ -179,8 +179,7 @@ tell_dead(OutboxEndpoint *ep)
 						 d->event->id_text);
 		escape_json(&one, d->reason);
 		appendStringInfoChar(&one, '}');
-		if (named == MAX_NAMED ||
-			buf.len + one.len + TAIL > outbox_max_payload_size)
+		if (named == MAX_NAMED || buf.len + one.len + TAIL > outbox_max_payload_size)
 			continue;
 		appendBinaryStringInfo(&buf, one.data, one.len);
 		named++;

@@ -21,4 +21,4 @@ extern void outbox_notice_rolled_back(void);
 /* True if there are some, and they may be tried. */
 extern bool outbox_notice_waits(void);
 
-#endif							/* OUTBOX_OWN_EVENTS_H */
+#endif /* OUTBOX_OWN_EVENTS_H */

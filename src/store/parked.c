@@ -21,24 +21,24 @@
 
 typedef struct Loading
 {
-	int			found;			/* rows, some of which may be in memory */
-	int			n;
+	int found; /* rows, some of which may be in memory */
+	int n;
 	struct
 	{
-		int64		seq;
-		char	   *key;
-		int			attempts;
-		TimestampTz first_attempt_at;
+		int64			 seq;
+		char			*key;
+		int				 attempts;
+		TimestampTz		 first_attempt_at;
 		OutboxRedelivery redelivery;
-		int64		group;
-		OutboxEvent *event;
-	}		   *rows;
+		int64			 group;
+		OutboxEvent		*event;
+	} * rows;
 } Loading;
 
 static void
 take_loaded(void *arg, void *wanted, OutboxEvent *event)
 {
-	Loading    *l = arg;
+	Loading *l = arg;
 
 	(void) wanted;
 	for (int i = 0; i < l->n; i++)
@@ -55,12 +55,12 @@ take_loaded(void *arg, void *wanted, OutboxEvent *event)
  */
 typedef struct Gone
 {
-	int32		endpoint_id;
-	int64		seq;
+	int32 endpoint_id;
+	int64 seq;
 } Gone;
 
 static Gone *gone;
-static int	ngone;
+static int	 ngone;
 
 static void
 event_is_gone(OutboxEndpoint *ep, int64 seq, bool retry)
@@ -69,10 +69,11 @@ event_is_gone(OutboxEndpoint *ep, int64 seq, bool retry)
 			(errmsg("outbox event with seq " INT64_FORMAT " for endpoint \"%s\" is gone",
 					seq, ep->config.name)));
 	gone = gone == NULL ? MemoryContextAlloc(TopMemoryContext, sizeof(Gone)) :
-		repalloc(gone, sizeof(Gone) * (ngone + 1));
+						  repalloc(gone, sizeof(Gone) * (ngone + 1));
 	gone[ngone].endpoint_id = ep->id;
 	gone[ngone++].seq = seq;
-	outbox_parking_count_row(ep, seq, retry ? OUTBOX_ROW_RETRYING : OUTBOX_ROW_BLOCKED, -1);
+	outbox_parking_count_row(ep, seq, retry ? OUTBOX_ROW_RETRYING : OUTBOX_ROW_BLOCKED,
+							 -1);
 	outbox_parking_count_row(ep, seq, OUTBOX_ROW_DEAD, 1);
 	ep->place.dirty = true;
 }
@@ -91,13 +92,12 @@ outbox_parked_write_gone(void)
 {
 	for (int i = 0; i < ngone; i++)
 	{
-		Datum		args[2] = {Int32GetDatum(gone[i].endpoint_id),
-		Int64GetDatum(gone[i].seq)};
+		Datum args[2] = {Int32GetDatum(gone[i].endpoint_id), Int64GetDatum(gone[i].seq)};
 
 		outbox_query("UPDATE outbox.parked SET status = 'dead', reason = 'event is gone'"
-			  " WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
-			  " AND seq OPERATOR(pg_catalog.=) $2",
-			  2, (Oid[]) {INT4OID, INT8OID}, args, NULL);
+					 " WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
+					 " AND seq OPERATOR(pg_catalog.=) $2",
+					 2, (Oid[]){INT4OID, INT8OID}, args, NULL);
 	}
 }
 
@@ -114,16 +114,17 @@ outbox_parked_gone_written(void)
 void
 outbox_parked_forget(int32 endpoint_id, const OutboxTick *start)
 {
-	Datum		args[2] = {Int32GetDatum(endpoint_id),
-	CStringGetTextDatum(outbox_tick_snapshot(start))};
+	Datum args[2] = {Int32GetDatum(endpoint_id),
+					 CStringGetTextDatum(outbox_tick_snapshot(start))};
 
-	outbox_query("DELETE FROM outbox.parked p WHERE p.endpoint_id OPERATOR(pg_catalog.=) $1"
-		  " AND p.status OPERATOR(pg_catalog.<>) 'cancelled'"
-		  " AND EXISTS (SELECT 1 FROM outbox.events e"
-		  " WHERE e.seq OPERATOR(pg_catalog.=) p.seq AND NOT"
-		  " pg_catalog.pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid),"
-		  " $2::pg_catalog.pg_snapshot))",
-		  2, (Oid[]) {INT4OID, TEXTOID}, args, NULL);
+	outbox_query(
+		"DELETE FROM outbox.parked p WHERE p.endpoint_id OPERATOR(pg_catalog.=) $1"
+		" AND p.status OPERATOR(pg_catalog.<>) 'cancelled'"
+		" AND EXISTS (SELECT 1 FROM outbox.events e"
+		" WHERE e.seq OPERATOR(pg_catalog.=) p.seq AND NOT"
+		" pg_catalog.pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid),"
+		" $2::pg_catalog.pg_snapshot))",
+		2, (Oid[]){INT4OID, TEXTOID}, args, NULL);
 }
 
 #define LOADED "seq, key, attempts, first_attempt_at, redelivery, batch"
@@ -135,16 +136,16 @@ outbox_parked_forget(int32 endpoint_id, const OutboxTick *start)
 static void
 fetch_events(OutboxEndpoint *ep, bool retries, Loading *result)
 {
-	Loading		l = {0};
-	int			found = (int) SPI_processed;
-	int64	   *seqs = palloc(sizeof(int64) * Max(found, 1));
+	Loading l = {0};
+	int		found = (int) SPI_processed;
+	int64  *seqs = palloc(sizeof(int64) * Max(found, 1));
 
 	l.rows = palloc0(sizeof(*l.rows) * Max(found, 1));
 	for (int i = 0; i < found; i++)
 	{
 		OutboxColumns row = fetch_row(i);
-		int64		seq = row_int8(row, 0);
-		char	   *key = row_text(row, 1);
+		int64		  seq = row_int8(row, 0);
+		char		 *key = row_text(row, 1);
 
 		if (!retries && outbox_endpoint_skip_follower(ep, seq, key))
 			continue;
@@ -184,8 +185,8 @@ take_events(OutboxEndpoint *ep, bool retries, const Loading *l)
 			continue;
 		}
 		outbox_parking_load(ep, l->rows[i].event, l->rows[i].attempts,
-							 l->rows[i].first_attempt_at, l->rows[i].redelivery,
-							 retries, l->rows[i].group);
+							l->rows[i].first_attempt_at, l->rows[i].redelivery, retries,
+							l->rows[i].group);
 		outbox_page_unref(l->rows[i].event->page);
 	}
 	return l->n;
@@ -198,18 +199,19 @@ take_events(OutboxEndpoint *ep, bool retries, const Loading *l)
 void
 outbox_parked_load_retries(OutboxEndpoint *ep, const int64 *seqs, int n)
 {
-	Datum		args[2] = {Int32GetDatum(ep->id), outbox_int8_array(seqs, n)};
+	Datum			  args[2] = {Int32GetDatum(ep->id), outbox_int8_array(seqs, n)};
 	static SPIPlanPtr plan;
-	Loading		l;
+	Loading			  l;
 
 	outbox_lock_indexes(OUTBOX_TABLE_PARKED, OUTBOX_TABLE_PARKED);
-	outbox_plan_run(&plan,
-				"SELECT p.* FROM pg_catalog.unnest($2) w(seq) CROSS JOIN LATERAL"
-				" (SELECT " LOADED " FROM outbox.parked"
-				" WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
-				" AND seq OPERATOR(pg_catalog.=) w.seq"
-				" AND status OPERATOR(pg_catalog.=) 'retrying' LIMIT 1) p ORDER BY w.seq",
-				2, (Oid[]) {INT4OID, INT8ARRAYOID}, args, NULL);
+	outbox_plan_run(
+		&plan,
+		"SELECT p.* FROM pg_catalog.unnest($2) w(seq) CROSS JOIN LATERAL"
+		" (SELECT " LOADED " FROM outbox.parked"
+		" WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
+		" AND seq OPERATOR(pg_catalog.=) w.seq"
+		" AND status OPERATOR(pg_catalog.=) 'retrying' LIMIT 1) p ORDER BY w.seq",
+		2, (Oid[]){INT4OID, INT8ARRAYOID}, args, NULL);
 	fetch_events(ep, true, &l);
 	(void) take_events(ep, true, &l);
 
@@ -228,24 +230,25 @@ fetch_followers(OutboxEndpoint *ep, const OutboxLane *lane, Loading *l)
 {
 	static SPIPlanPtr of_key;
 	static SPIPlanPtr of_all;
-	Datum		args[4] = {Int32GetDatum(ep->id),
-		Int64GetDatum(outbox_endpoint_at_once(ep)), Int64GetDatum(lane->first_parked),
-	CStringGetTextDatum(lane->key)};
+	Datum args[4] = {Int32GetDatum(ep->id), Int64GetDatum(outbox_endpoint_at_once(ep)),
+					 Int64GetDatum(lane->first_parked), CStringGetTextDatum(lane->key)};
 
 	if (ep->config.ordering == OUTBOX_ORDER_STRICT)
-		outbox_plan_run(&of_all,
-					"SELECT " LOADED " FROM outbox.parked"
-					" WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
-					" AND seq OPERATOR(pg_catalog.>=) $3"
-					" AND status OPERATOR(pg_catalog.=) 'blocked' ORDER BY seq LIMIT $2",
-					3, (Oid[]) {INT4OID, INT8OID, INT8OID}, args, NULL);
+		outbox_plan_run(
+			&of_all,
+			"SELECT " LOADED " FROM outbox.parked"
+			" WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
+			" AND seq OPERATOR(pg_catalog.>=) $3"
+			" AND status OPERATOR(pg_catalog.=) 'blocked' ORDER BY seq LIMIT $2",
+			3, (Oid[]){INT4OID, INT8OID, INT8OID}, args, NULL);
 	else
-		outbox_plan_run(&of_key,
-					"SELECT " LOADED " FROM outbox.parked"
-					" WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
-					" AND key OPERATOR(pg_catalog.=) $4 AND seq OPERATOR(pg_catalog.>=) $3"
-					" AND status OPERATOR(pg_catalog.=) 'blocked' ORDER BY seq LIMIT $2",
-					4, (Oid[]) {INT4OID, INT8OID, INT8OID, TEXTOID}, args, NULL);
+		outbox_plan_run(
+			&of_key,
+			"SELECT " LOADED " FROM outbox.parked"
+			" WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
+			" AND key OPERATOR(pg_catalog.=) $4 AND seq OPERATOR(pg_catalog.>=) $3"
+			" AND status OPERATOR(pg_catalog.=) 'blocked' ORDER BY seq LIMIT $2",
+			4, (Oid[]){INT4OID, INT8OID, INT8OID, TEXTOID}, args, NULL);
 	if (SPI_processed == 0)
 		return false;
 	fetch_events(ep, false, l);
@@ -258,7 +261,8 @@ outbox_parked_load_followers(OutboxEndpoint *ep)
 {
 	while (!dlist_is_empty(&ep->queue.loading))
 	{
-		OutboxLane *lane = dlist_head_element(OutboxLane, loading_node, &ep->queue.loading);
+		OutboxLane *lane = dlist_head_element(OutboxLane, loading_node,
+											  &ep->queue.loading);
 		Loading		l;
 		bool		found = fetch_followers(ep, lane, &l);
 
@@ -270,7 +274,7 @@ outbox_parked_load_followers(OutboxEndpoint *ep)
 			continue;
 		}
 		if (l.found < outbox_endpoint_at_once(ep))
-			lane->parked = false;	/* these are all */
+			lane->parked = false; /* these are all */
 		if (take_events(ep, false, &l) == 0)
 			outbox_lane_advance(ep, lane);
 	}
@@ -292,8 +296,8 @@ park(OutboxEndpoint *ep, OutboxDelivery *d)
 		[OUTBOX_VERDICT_DEAD] = "dead",
 	};
 	static SPIPlanPtr plan;
-	char		nulls[14];
-	Datum		args[13];
+	char			  nulls[14];
+	Datum			  args[13];
 
 	memset(nulls, ' ', sizeof(nulls));
 	args[0] = Int32GetDatum(ep->id);
@@ -318,7 +322,8 @@ park(OutboxEndpoint *ep, OutboxDelivery *d)
 	if (d->group == 0 || d->verdict == OUTBOX_VERDICT_BLOCKED)
 		nulls[12] = 'n';
 	nulls[13] = '\0';
-	outbox_plan_run(&plan,
+	outbox_plan_run(
+		&plan,
 		"INSERT INTO outbox.parked AS p (endpoint_id, seq, event_id, key, status,"
 		" reason, attempts, first_attempt_at, next_attempt_at, last_status_code,"
 		" last_error, redelivery, parked_at, batch)"
@@ -326,28 +331,31 @@ park(OutboxEndpoint *ep, OutboxDelivery *d)
 		" ON CONFLICT (endpoint_id, seq) DO UPDATE SET status = $5, reason = $6,"
 		" attempts = $7, first_attempt_at = $8, next_attempt_at = $9,"
 		" last_status_code = $10, last_error = $11, redelivery = $12, batch = $13",
-		13, (Oid[]) {INT4OID, INT8OID, UUIDOID, TEXTOID, TEXTOID, TEXTOID, INT4OID,
-		TIMESTAMPTZOID, TIMESTAMPTZOID, INT4OID, TEXTOID, INT2OID, INT8OID}, args, nulls);
+		13,
+		(Oid[]){INT4OID, INT8OID, UUIDOID, TEXTOID, TEXTOID, TEXTOID, INT4OID,
+				TIMESTAMPTZOID, TIMESTAMPTZOID, INT4OID, TEXTOID, INT2OID, INT8OID},
+		args, nulls);
 }
 
 static void
 unpark(OutboxEndpoint *ep, OutboxDelivery *d)
 {
 	static SPIPlanPtr plan;
-	Datum		args[2] = {Int32GetDatum(ep->id), Int64GetDatum(d->seq)};
+	Datum			  args[2] = {Int32GetDatum(ep->id), Int64GetDatum(d->seq)};
 
-	outbox_plan_run(&plan,
+	outbox_plan_run(
+		&plan,
 		"DELETE FROM outbox.parked WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
 		" AND seq OPERATOR(pg_catalog.=) $2",
-		2, (Oid[]) {INT4OID, INT8OID}, args, NULL);
+		2, (Oid[]){INT4OID, INT8OID}, args, NULL);
 }
 
 void
 outbox_parked_write(OutboxEndpoint *ep)
 {
-	int64	   *parked = palloc(sizeof(int64) * Max(ep->queue.nsettling, 1));
-	int			n = 0;
-	dlist_iter	iter;
+	int64	  *parked = palloc(sizeof(int64) * Max(ep->queue.nsettling, 1));
+	int		   n = 0;
+	dlist_iter iter;
 
 	dlist_foreach(iter, &ep->queue.settling)
 	{
@@ -355,7 +363,7 @@ outbox_parked_write(OutboxEndpoint *ep)
 
 		if (d->error)
 		{
-			char	   *clean = outbox_foreign_text(d->error, strlen(d->error));
+			char *clean = outbox_foreign_text(d->error, strlen(d->error));
 
 			strlcpy(d->error, clean, strlen(d->error) + 1);
 		}

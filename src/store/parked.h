@@ -38,8 +38,8 @@ extern void outbox_parked_load_followers(OutboxEndpoint *ep);
 extern void outbox_parked_write(OutboxEndpoint *ep);
 extern void outbox_parked_write_gone(void);
 extern bool outbox_parked_is_gone(int32 endpoint_id, int64 seq);
-extern void outbox_parked_gone_written(void);	/* it is committed */
+extern void outbox_parked_gone_written(void); /* it is committed */
 
 extern void outbox_parked_forget(int32 endpoint_id, const OutboxTick *start);
 
-#endif							/* OUTBOX_PARKED_H */
+#endif /* OUTBOX_PARKED_H */

@@ -41,13 +41,14 @@
 #define UNBLOCK_ROWS 1000
 
 #define OF_ENDPOINT " WHERE p.endpoint_id OPERATOR(pg_catalog.=) $1"
-#define IS(status) " AND p.status OPERATOR(pg_catalog.=) '" status "'"
+#define STATUS " AND p.status OPERATOR(pg_catalog.=) "
 
 /* As the index says it. */
-#define BLOCKING_REASON " AND p.reason OPERATOR(pg_catalog.=) ANY" \
+#define BLOCKING_REASON \
+	" AND p.reason OPERATOR(pg_catalog.=) ANY" \
 	" (ARRAY['max_attempts', 'max_age', 'aborted by receiver'])"
 
-static int	room = OUTBOX_PARKED_ROOM_LEAST;
+static int room = OUTBOX_PARKED_ROOM_LEAST;
 
 void
 outbox_parked_share_room(int64 nendpoints)
@@ -81,26 +82,27 @@ static void
 read_retries(OutboxEndpoint *ep)
 {
 	static SPIPlanPtr plan;
-	int			n;
-	int64	   *loaded = outbox_parking_loaded_retries(ep, &n);
-	TimestampTz latest = GetCurrentTimestamp() + ep->pace.limits.backoff_max;
-	Datum		args[4] = {Int32GetDatum(ep->id), TimestampTzGetDatum(ep->queue.retries_due),
-		Int64GetDatum(ep->queue.retries_seq), Int64GetDatum(room)};
+	int				  n;
+	int64			 *loaded = outbox_parking_loaded_retries(ep, &n);
+	TimestampTz		  latest = GetCurrentTimestamp() + ep->pace.limits.backoff_max;
+	Datum args[4] = {Int32GetDatum(ep->id), TimestampTzGetDatum(ep->queue.retries_due),
+					 Int64GetDatum(ep->queue.retries_seq), Int64GetDatum(room)};
 
 	qsort(loaded, n, sizeof(int64), outbox_compare_int8);
-	outbox_plan_run(&plan,
-					"SELECT p.seq, p.key, p.next_attempt_at, p.batch FROM outbox.parked p"
-					OF_ENDPOINT IS("retrying")
-					" AND ROW(p.next_attempt_at, p.seq) OPERATOR(pg_catalog.>) ROW($2, $3)"
-					" ORDER BY p.next_attempt_at, p.seq LIMIT $4",
-					4, (Oid[]) {INT4OID, TIMESTAMPTZOID, INT8OID, INT8OID}, args, NULL);
+	outbox_plan_run(
+		&plan,
+		"SELECT p.seq, p.key, p.next_attempt_at, p.batch FROM outbox.parked p" OF_ENDPOINT
+			STATUS "'retrying'"
+		" AND ROW(p.next_attempt_at, p.seq) OPERATOR(pg_catalog.>) ROW($2, $3)"
+		" ORDER BY p.next_attempt_at, p.seq LIMIT $4",
+		4, (Oid[]){INT4OID, TIMESTAMPTZOID, INT8OID, INT8OID}, args, NULL);
 	ep->queue.retries_all = SPI_processed < (uint64) room;
 	for (uint64 i = 0; i < SPI_processed; i++)
 	{
 		OutboxColumns row = fetch_row(i);
-		int64		seq = row_int8(row, 0);
-		TimestampTz due = row_time(row, 2, 0);
-		const char *key = outbox_lane_key(ep, row_text(row, 1));
+		int64		  seq = row_int8(row, 0);
+		TimestampTz	  due = row_time(row, 2, 0);
+		const char	 *key = outbox_lane_key(ep, row_text(row, 1));
 
 		ep->queue.retries_due = due;
 		ep->queue.retries_seq = seq;
@@ -119,11 +121,11 @@ read_retries(OutboxEndpoint *ep)
 /* --------------------------------------------------------------- lanes */
 
 #define ANSWERS \
-	" EXISTS (SELECT 1 FROM outbox.parked p" OF_ENDPOINT OF_KEY IS("retrying") \
+	" EXISTS (SELECT 1 FROM outbox.parked p" OF_ENDPOINT OF_KEY STATUS "'retrying'" \
 	" AND NOT p.seq OPERATOR(pg_catalog.=) ANY ($3))," \
-	" $4 AND EXISTS (SELECT 1 FROM outbox.parked p" OF_ENDPOINT OF_KEY IS("dead") \
-	BLOCKING_REASON ")," \
-	" (SELECT p.seq FROM outbox.parked p" OF_ENDPOINT OF_KEY IS("blocked") \
+	" $4 AND EXISTS (SELECT 1 FROM outbox.parked p" OF_ENDPOINT OF_KEY STATUS \
+	"'dead'" BLOCKING_REASON ")," \
+	" (SELECT p.seq FROM outbox.parked p" OF_ENDPOINT OF_KEY STATUS "'blocked'" \
 	" ORDER BY p.seq LIMIT 1)"
 
 /*
@@ -135,25 +137,29 @@ ask_table(OutboxEndpoint *ep, Datum *keys, int nkeys)
 {
 	static SPIPlanPtr of_keys;
 	static SPIPlanPtr of_all;
-	int			n;
-	int64	   *loaded = outbox_parking_loaded_retries(ep, &n);
-	Datum		args[4] = {Int32GetDatum(ep->id),
-		PointerGetDatum(construct_array(keys, nkeys, TEXTOID, -1, false, TYPALIGN_INT)),
-	outbox_int8_array(loaded, n), BoolGetDatum(ep->config.block_on_dead)};
-	Oid			types[] = {INT4OID, TEXTARRAYOID, INT8ARRAYOID, BOOLOID};
+	int				  n;
+	int64			 *loaded = outbox_parking_loaded_retries(ep, &n);
+	Datum			  args[4] = {Int32GetDatum(ep->id),
+								 PointerGetDatum(
+									 construct_array(keys, nkeys, TEXTOID, -1, false, TYPALIGN_INT)),
+								 outbox_int8_array(loaded, n),
+								 BoolGetDatum(ep->config.block_on_dead)};
+	Oid				  types[] = {INT4OID, TEXTARRAYOID, INT8ARRAYOID, BOOLOID};
 
 	if (ep->config.ordering == OUTBOX_ORDER_STRICT)
 	{
 #define OF_KEY ""
-		outbox_plan_run(&of_all, "SELECT k.key," ANSWERS " FROM pg_catalog.unnest($2) k(key)",
-						4, types, args, NULL);
+		outbox_plan_run(&of_all,
+						"SELECT k.key," ANSWERS " FROM pg_catalog.unnest($2) k(key)", 4,
+						types, args, NULL);
 #undef OF_KEY
 	}
 	else
 	{
 #define OF_KEY " AND p.key OPERATOR(pg_catalog.=) k.key"
-		outbox_plan_run(&of_keys, "SELECT k.key," ANSWERS " FROM pg_catalog.unnest($2) k(key)",
-						4, types, args, NULL);
+		outbox_plan_run(&of_keys,
+						"SELECT k.key," ANSWERS " FROM pg_catalog.unnest($2) k(key)", 4,
+						types, args, NULL);
 #undef OF_KEY
 	}
 }
@@ -166,33 +172,33 @@ ask_keys(OutboxEndpoint *ep, Datum *keys, int nkeys, bool idle)
 	for (uint64 i = 0; i < SPI_processed; i++)
 	{
 		OutboxColumns row = fetch_row(i);
-		char	   *key = row_text(row, 0);
-		bool		retrying = DatumGetBool(row.values[1]);
-		bool		dead = DatumGetBool(row.values[2]);
-		OutboxLane *lane = outbox_lane_find(ep, key);
+		char		 *key = row_text(row, 0);
+		bool		  retrying = DatumGetBool(row.values[1]);
+		bool		  dead = DatumGetBool(row.values[2]);
+		OutboxLane	 *lane = outbox_lane_find(ep, key);
 
-		if (lane == NULL && ((!retrying && !dead && row.nulls[3]) ||
-							 (idle && (retrying || dead))))
+		if (lane == NULL &&
+			((!retrying && !dead && row.nulls[3]) || (idle && (retrying || dead))))
 			continue;
 		if (lane == NULL)
 			lane = outbox_lane_get(ep, key, false);
 		else if (lane->asked)
 			continue;
-		outbox_lane_answer(ep, lane, retrying, dead, row.nulls[3] ? -1 : row_int8(row, 3));
+		outbox_lane_answer(ep, lane, retrying, dead,
+						   row.nulls[3] ? -1 : row_int8(row, 3));
 	}
 }
 
 static void
 ask_lanes(OutboxEndpoint *ep)
 {
-	Datum	   *keys = palloc(sizeof(Datum) * ASK_KEYS);
-	int			n = 0;
-	dlist_iter	iter;
+	Datum	  *keys = palloc(sizeof(Datum) * ASK_KEYS);
+	int		   n = 0;
+	dlist_iter iter;
 
-	dlist_foreach(iter, &ep->queue.asking)
-		if (n < ASK_KEYS)
-			keys[n++] = CStringGetTextDatum(dlist_container(OutboxLane, asking_node,
-															iter.cur)->key);
+	dlist_foreach(iter, &ep->queue.asking) if (n < ASK_KEYS)
+		keys[n++] = CStringGetTextDatum(
+			dlist_container(OutboxLane, asking_node, iter.cur)->key);
 	if (n > 0)
 		ask_keys(ep, keys, n, false);
 }
@@ -207,9 +213,9 @@ wants_window(const OutboxEndpoint *ep)
 static void
 ask_for_window(OutboxEndpoint *ep)
 {
-	Datum	   *keys = palloc(sizeof(Datum) * ASK_KEYS);
-	int			known = ep->feed.window_known;
-	int			n = 0;
+	Datum *keys = palloc(sizeof(Datum) * ASK_KEYS);
+	int	   known = ep->feed.window_known;
+	int	   n = 0;
 
 	for (; known < ep->feed.window_count && n < ASK_KEYS; known++)
 	{
@@ -228,18 +234,20 @@ static void
 read_keys(OutboxEndpoint *ep, const char *from, int max)
 {
 	static SPIPlanPtr plan;
-	Datum		args[3] = {Int32GetDatum(ep->id), CStringGetTextDatum(from),
-	Int32GetDatum(max)};
+	Datum			  args[3] = {Int32GetDatum(ep->id), CStringGetTextDatum(from),
+								 Int32GetDatum(max)};
 
-#define NEXT_KEY(from) "(SELECT p.key, p.seq FROM outbox.parked p" OF_ENDPOINT IS("blocked") \
+#define NEXT_KEY(from) \
+	"(SELECT p.key, p.seq FROM outbox.parked p" OF_ENDPOINT STATUS "'blocked'" \
 	" AND p.key OPERATOR(pg_catalog.>) " from " ORDER BY p.key, p.seq LIMIT 1) q"
-	outbox_plan_run(&plan,
-					"WITH RECURSIVE k(key, seq, n) AS (SELECT q.key, q.seq, 1 FROM " NEXT_KEY("$2")
-					" UNION ALL SELECT q.key, q.seq, k.n OPERATOR(pg_catalog.+) 1"
-					" FROM k CROSS JOIN LATERAL " NEXT_KEY("k.key")
-					" WHERE k.n OPERATOR(pg_catalog.<) $3)"
-					" SELECT k.key, k.seq FROM k ORDER BY k.n",
-					3, (Oid[]) {INT4OID, TEXTOID, INT4OID}, args, NULL);
+	outbox_plan_run(
+		&plan,
+		"WITH RECURSIVE k(key, seq, n) AS (SELECT q.key, q.seq, 1 FROM " NEXT_KEY(
+			"$2") " UNION ALL SELECT q.key, q.seq, k.n OPERATOR(pg_catalog.+) 1"
+				  " FROM k CROSS JOIN LATERAL " NEXT_KEY(
+					  "k.key") " WHERE k.n OPERATOR(pg_catalog.<) $3)"
+							   " SELECT k.key, k.seq FROM k ORDER BY k.n",
+		3, (Oid[]){INT4OID, TEXTOID, INT4OID}, args, NULL);
 }
 
 /*
@@ -249,9 +257,9 @@ read_keys(OutboxEndpoint *ep, const char *from, int max)
 static void
 sweep(OutboxEndpoint *ep)
 {
-	Datum	   *keys = palloc(sizeof(Datum) * ASK_KEYS);
-	char	   *former = ep->table.sweep_key;
-	int			n = 0;
+	Datum *keys = palloc(sizeof(Datum) * ASK_KEYS);
+	char  *former = ep->table.sweep_key;
+	int	   n = 0;
 
 	read_keys(ep, former, ASK_KEYS);
 	for (uint64 i = 0; i < SPI_processed; i++)
@@ -260,7 +268,8 @@ sweep(OutboxEndpoint *ep)
 		ask_keys(ep, keys, n, true);
 
 	/* Nothing can fail any more that would have to be asked again. */
-	ep->table.sweep_key = n < ASK_KEYS ? NULL :
+	ep->table.sweep_key = n < ASK_KEYS ?
+		NULL :
 		MemoryContextStrdup(ep->cxt, TextDatumGetCString(keys[n - 1]));
 	pfree(former);
 }
@@ -271,22 +280,24 @@ outbox_parked_unblock(OutboxEndpoint *ep)
 {
 	static SPIPlanPtr any;
 	static SPIPlanPtr without_key;
-	Datum		args[2] = {Int32GetDatum(ep->id), Int64GetDatum(UNBLOCK_ROWS)};
+	Datum			  args[2] = {Int32GetDatum(ep->id), Int64GetDatum(UNBLOCK_ROWS)};
 
-#define UNBLOCK(which) "UPDATE outbox.parked u SET status = 'retrying'," \
+#define UNBLOCK(which) \
+	"UPDATE outbox.parked u SET status = 'retrying'," \
 	" next_attempt_at = pg_catalog.now()" \
 	" WHERE u.endpoint_id OPERATOR(pg_catalog.=) $1 AND u.seq OPERATOR(pg_catalog.=) ANY" \
-	" (ARRAY(SELECT p.seq FROM outbox.parked p" OF_ENDPOINT IS("blocked") which " LIMIT $2))" \
+	" (ARRAY(SELECT p.seq FROM outbox.parked p" OF_ENDPOINT STATUS "'blocked'" which \
+	" LIMIT $2))" \
 	" RETURNING u.seq, u.next_attempt_at"
 	if (ep->config.ordering == OUTBOX_ORDER_NONE)
-		outbox_plan_run(&any, UNBLOCK(""), 2, (Oid[]) {INT4OID, INT8OID}, args, NULL);
+		outbox_plan_run(&any, UNBLOCK(""), 2, (Oid[]){INT4OID, INT8OID}, args, NULL);
 	else
-		outbox_plan_run(&without_key, UNBLOCK(" AND p.key IS NULL"),
-						2, (Oid[]) {INT4OID, INT8OID}, args, NULL);
+		outbox_plan_run(&without_key, UNBLOCK(" AND p.key IS NULL"), 2,
+						(Oid[]){INT4OID, INT8OID}, args, NULL);
 	for (uint64 i = 0; i < SPI_processed; i++)
 	{
 		OutboxColumns row = fetch_row(i);
-		int64		seq = row_int8(row, 0);
+		int64		  seq = row_int8(row, 0);
 
 		outbox_parking_count_row(ep, seq, OUTBOX_ROW_BLOCKED, -1);
 		outbox_parking_count_row(ep, seq, OUTBOX_ROW_RETRYING, 1);
@@ -301,16 +312,16 @@ static void
 count_rows(OutboxEndpoint *ep)
 {
 	static SPIPlanPtr plan;
-	Datum		args[3] = {Int32GetDatum(ep->id), Int64GetDatum(ep->table.rows_upto),
-		Int64GetDatum(COUNT_ROWS)};
-	int64		n = 0;
+	Datum args[3] = {Int32GetDatum(ep->id), Int64GetDatum(ep->table.rows_upto),
+					 Int64GetDatum(COUNT_ROWS)};
+	int64 n = 0;
 
 	outbox_plan_run(&plan,
 					"SELECT q.status, pg_catalog.count(*), pg_catalog.max(q.seq) FROM"
 					" (SELECT p.status, p.seq FROM outbox.parked p" OF_ENDPOINT
 					" AND p.seq OPERATOR(pg_catalog.>) $2 ORDER BY p.seq LIMIT $3) q"
 					" GROUP BY q.status",
-					3, (Oid[]) {INT4OID, INT8OID, INT8OID}, args, NULL);
+					3, (Oid[]){INT4OID, INT8OID, INT8OID}, args, NULL);
 	for (uint64 i = 0; i < SPI_processed; i++)
 	{
 		OutboxColumns row = fetch_row(i);
@@ -341,14 +352,15 @@ bool
 outbox_parked_is_cancelled(OutboxEndpoint *ep, int64 seq)
 {
 	static SPIPlanPtr plan;
-	Datum		args[2] = {Int32GetDatum(ep->id), Int64GetDatum(seq)};
-	bool		found;
+	Datum			  args[2] = {Int32GetDatum(ep->id), Int64GetDatum(seq)};
+	bool			  found;
 
 	if (seq > ep->feed.cancelled_upto)
 		return false;
-	found = outbox_plan_run(&plan, "SELECT 1 FROM outbox.parked p" OF_ENDPOINT
-							" AND p.seq OPERATOR(pg_catalog.=) $2" IS("cancelled"),
-							2, (Oid[]) {INT4OID, INT8OID}, args, NULL) > 0;
+	found = outbox_plan_run(&plan,
+							"SELECT 1 FROM outbox.parked p" OF_ENDPOINT
+							" AND p.seq OPERATOR(pg_catalog.=) $2" STATUS "'cancelled'",
+							2, (Oid[]){INT4OID, INT8OID}, args, NULL) > 0;
 	SPI_freetuptable(SPI_tuptable);
 	return found;
 }
@@ -358,13 +370,15 @@ outbox_parked_is_cancelled(OutboxEndpoint *ep, int64 seq)
 static void
 load_dead(OutboxEndpoint *ep)
 {
-	bool		strict = ep->config.ordering == OUTBOX_ORDER_STRICT;
-	int			max = strict ? 1 : room;
+	bool			  strict = ep->config.ordering == OUTBOX_ORDER_STRICT;
+	int				  max = strict ? 1 : room;
 	static SPIPlanPtr plan;
-	Datum		args[2] = {Int32GetDatum(ep->id), Int64GetDatum(max)};
+	Datum			  args[2] = {Int32GetDatum(ep->id), Int64GetDatum(max)};
 
-	outbox_plan_run(&plan, "SELECT p.key FROM outbox.parked p" OF_ENDPOINT IS("dead")
-					BLOCKING_REASON " LIMIT $2", 2, (Oid[]) {INT4OID, INT8OID}, args, NULL);
+	outbox_plan_run(&plan,
+					"SELECT p.key FROM outbox.parked p" OF_ENDPOINT STATUS
+					"'dead'" BLOCKING_REASON " LIMIT $2",
+					2, (Oid[]){INT4OID, INT8OID}, args, NULL);
 	for (uint64 i = 0; i < SPI_processed; i++)
 	{
 		const char *key = outbox_lane_key(ep, row_text(fetch_row(i), 0));
@@ -406,7 +420,7 @@ load_followers(OutboxEndpoint *ep)
 	for (uint64 i = 0; i < SPI_processed; i++)
 	{
 		OutboxColumns row = fetch_row(i);
-		OutboxLane *lane = outbox_lane_get(ep, row_text(row, 0), true);
+		OutboxLane	 *lane = outbox_lane_get(ep, row_text(row, 0), true);
 
 		outbox_lane_parked(lane, row_int8(row, 1));
 		outbox_lane_advance(ep, lane);
@@ -417,7 +431,7 @@ void
 outbox_parked_load(OutboxEndpoint *ep)
 {
 	static SPIPlanPtr last_cancelled;
-	Datum		args[1] = {Int32GetDatum(ep->id)};
+	Datum			  args[1] = {Int32GetDatum(ep->id)};
 
 	ep->queue.met_at = GetCurrentTimestamp();
 	ep->queue.lanes_all = true;
@@ -425,9 +439,12 @@ outbox_parked_load(OutboxEndpoint *ep)
 	ep->queue.retries_due = DT_NOBEGIN;
 	ep->queue.retries_seq = PG_INT64_MIN;
 	outbox_parked_count_again(ep);
-	outbox_plan_run(&last_cancelled, "SELECT p.seq FROM outbox.parked p" OF_ENDPOINT IS("cancelled")
-					" ORDER BY p.seq DESC LIMIT 1", 1, (Oid[]) {INT4OID}, args, NULL);
-	ep->feed.cancelled_upto = SPI_processed > 0 ? row_int8(fetch_row(0), 0) : PG_INT64_MIN;
+	outbox_plan_run(&last_cancelled,
+					"SELECT p.seq FROM outbox.parked p" OF_ENDPOINT STATUS "'cancelled'"
+					" ORDER BY p.seq DESC LIMIT 1",
+					1, (Oid[]){INT4OID}, args, NULL);
+	ep->feed.cancelled_upto = SPI_processed > 0 ? row_int8(fetch_row(0), 0) :
+												  PG_INT64_MIN;
 
 	if (ep->config.ordering != OUTBOX_ORDER_STRICT)
 		outbox_parked_unblock(ep);
@@ -448,7 +465,8 @@ outbox_parked_load(OutboxEndpoint *ep)
 bool
 outbox_parked_wants_look(const OutboxEndpoint *ep)
 {
-	return wants_retries(ep) || !dlist_is_empty(unconstify(dlist_head *, &ep->queue.asking)) ||
+	return wants_retries(ep) ||
+		!dlist_is_empty(unconstify(dlist_head *, &ep->queue.asking)) ||
 		wants_window(ep) || ep->table.sweep_key != NULL || !ep->table.rows_counted;
 }
 
@@ -456,8 +474,9 @@ outbox_parked_wants_look(const OutboxEndpoint *ep)
 static void
 know_all(OutboxEndpoint *ep)
 {
-	if (!ep->queue.lanes_all && ep->table.rows_counted && ep->table.sweep_key == NULL && ep->queue.nsettling == 0 &&
-		ep->table.rows[OUTBOX_ROW_RETRYING] == 0 && ep->table.rows[OUTBOX_ROW_BLOCKED] == 0 &&
+	if (!ep->queue.lanes_all && ep->table.rows_counted && ep->table.sweep_key == NULL &&
+		ep->queue.nsettling == 0 && ep->table.rows[OUTBOX_ROW_RETRYING] == 0 &&
+		ep->table.rows[OUTBOX_ROW_BLOCKED] == 0 &&
 		(!ep->config.block_on_dead || ep->table.rows[OUTBOX_ROW_DEAD] == 0))
 		ep->queue.lanes_all = true;
 }

@@ -33,10 +33,9 @@
 /* When somebody uses the positions: workers do so a few times a second. */
 #define COMPACT_AGAIN (200 * 1000)
 
-
 static OutboxDatabase *db;
-static int32 shared_id;			/* of the position that our idle endpoints share */
-static TimestampTz compact_at;	/* not before */
+static int32		   shared_id;  /* of the position that our idle endpoints share */
+static TimestampTz	   compact_at; /* not before */
 
 void
 outbox_positions_init(OutboxDatabase *database)
@@ -72,10 +71,10 @@ read_cursor(OutboxColumns row, int i, OutboxCursor *cursor)
 bool
 outbox_position_read(int32 endpoint_id, OutboxPosition *p)
 {
-	Datum		args[1] = {Int32GetDatum(endpoint_id)};
+	Datum			  args[1] = {Int32GetDatum(endpoint_id)};
 	static SPIPlanPtr plan;
 	static SPIPlanPtr shared_plan;
-	OutboxColumns row;
+	OutboxColumns	  row;
 
 	memset(p, 0, sizeof(*p));
 	if (outbox_plan_run(&plan,
@@ -83,18 +82,17 @@ outbox_position_read(int32 endpoint_id, OutboxPosition *p)
 						" delivered, failed_attempts FROM outbox.positions"
 						" WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
 						" ORDER BY number DESC LIMIT 1",
-						1, (Oid[]) {INT4OID}, args, NULL) == 0)
+						1, (Oid[]){INT4OID}, args, NULL) == 0)
 		return false;
 
 	row = fetch_row(0);
 	p->generation = row_int8(row, NCURSOR_COLUMNS);
 	if (!row.nulls[NCURSOR_COLUMNS + 2])
 	{
-		Datum	   *elems;
+		Datum *elems;
 
-		deconstruct_array(DatumGetArrayTypeP(row.values[NCURSOR_COLUMNS + 2]),
-						  INT8OID, 8, FLOAT8PASSBYVAL, TYPALIGN_DOUBLE, &elems,
-						  NULL, &p->npending);
+		deconstruct_array(DatumGetArrayTypeP(row.values[NCURSOR_COLUMNS + 2]), INT8OID, 8,
+						  FLOAT8PASSBYVAL, TYPALIGN_DOUBLE, &elems, NULL, &p->npending);
 		p->pending = palloc(sizeof(int64) * Max(p->npending, 1));
 		for (int i = 0; i < p->npending; i++)
 			p->pending[i] = DatumGetInt64(elems[i]);
@@ -108,7 +106,7 @@ outbox_position_read(int32 endpoint_id, OutboxPosition *p)
 							"SELECT " CURSOR_COLUMNS " FROM outbox.positions"
 							" WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
 							" ORDER BY number DESC LIMIT 1",
-							1, (Oid[]) {INT4OID}, args, NULL) == 0)
+							1, (Oid[]){INT4OID}, args, NULL) == 0)
 			elog(ERROR, "shared position %d is missing", DatumGetInt32(args[0]));
 		row = fetch_row(0);
 	}
@@ -134,9 +132,10 @@ outbox_positions_in_use(OutboxDatabase *db)
 {
 	OutboxColumns row;
 
-	outbox_query("SELECT (SELECT piece FROM outbox.positions ORDER BY number DESC LIMIT 1),"
-		  " (SELECT pg_catalog.count(*) FROM outbox.positions)",
-		  0, NULL, NULL, NULL);
+	outbox_query(
+		"SELECT (SELECT piece FROM outbox.positions ORDER BY number DESC LIMIT 1),"
+		" (SELECT pg_catalog.count(*) FROM outbox.positions)",
+		0, NULL, NULL, NULL);
 	row = fetch_row(0);
 	pg_atomic_write_u32(&db->positions_piece,
 						row.nulls[0] ? 0 : DatumGetInt16(row.values[0]));
@@ -148,13 +147,14 @@ outbox_positions_raise_numbers(OutboxDatabase *db)
 {
 	OutboxColumns row;
 
-	outbox_query("SELECT GREATEST("
-		  "(SELECT pg_catalog.max(GREATEST(done_tick, under_tick)) FROM outbox.positions),"
-		  "(SELECT pg_catalog.max(tick) FROM outbox.ticks)),"
-		  " (SELECT pg_catalog.max(number) FROM outbox.positions),"
-		  " (SELECT -pg_catalog.min(endpoint_id)::pg_catalog.int8 FROM outbox.positions"
-		  " WHERE endpoint_id OPERATOR(pg_catalog.<) 0)",
-		  0, NULL, NULL, NULL);
+	outbox_query(
+		"SELECT GREATEST("
+		"(SELECT pg_catalog.max(GREATEST(done_tick, under_tick)) FROM outbox.positions),"
+		"(SELECT pg_catalog.max(tick) FROM outbox.ticks)),"
+		" (SELECT pg_catalog.max(number) FROM outbox.positions),"
+		" (SELECT -pg_catalog.min(endpoint_id)::pg_catalog.int8 FROM outbox.positions"
+		" WHERE endpoint_id OPERATOR(pg_catalog.<) 0)",
+		0, NULL, NULL, NULL);
 	row = fetch_row(0);
 	outbox_raise(&db->last_tick, (uint64) row_int8(row, 0));
 	outbox_raise(&db->last_position, (uint64) row_int8(row, 1));
@@ -164,14 +164,14 @@ outbox_positions_raise_numbers(OutboxDatabase *db)
 /* Of what was on its way: the events that are still there. */
 typedef struct Pending
 {
-	int			n;
+	int			  n;
 	OutboxEvent **events;
 } Pending;
 
 static void
 take_pending(void *arg, void *wanted, OutboxEvent *event)
 {
-	Pending    *p = arg;
+	Pending *p = arg;
 
 	(void) wanted;
 	p->events = repalloc(p->events, sizeof(OutboxEvent *) * (p->n + 1));
@@ -182,8 +182,8 @@ take_pending(void *arg, void *wanted, OutboxEvent *event)
 static int
 compare_seq(const void *a, const void *b)
 {
-	int64		x = (*(OutboxEvent *const *) a)->seq;
-	int64		y = (*(OutboxEvent *const *) b)->seq;
+	int64 x = (*(OutboxEvent *const *) a)->seq;
+	int64 y = (*(OutboxEvent *const *) b)->seq;
 
 	return x < y ? -1 : x > y;
 }
@@ -191,7 +191,7 @@ compare_seq(const void *a, const void *b)
 void
 outbox_position_load_pending(OutboxEndpoint *ep, const int64 *seqs, int n)
 {
-	Pending		p = {.events = palloc(sizeof(OutboxEvent *))};
+	Pending p = {.events = palloc(sizeof(OutboxEvent *))};
 
 	if (n == 0)
 		return;
@@ -245,8 +245,8 @@ outbox_snapshot_datum(const OutboxTick *tick)
 void
 outbox_positions_add(OutboxPositions *p, OutboxEndpoint *ep, const OutboxCursor *c)
 {
-	Datum	   *v;
-	bool	   *n;
+	Datum *v;
+	bool  *n;
 
 	/* The WAL names a higher xid than the position sees, see tick.c. */
 	Assert(U64FromFullTransactionId(GetTopFullTransactionId()) >=
@@ -284,15 +284,14 @@ outbox_positions_add(OutboxPositions *p, OutboxEndpoint *ep, const OutboxCursor 
 	n[13] = ep == NULL || ep->queue.nheld == 0;
 	if (!n[13])
 	{
-		Datum	   *elems = palloc(sizeof(Datum) * ep->queue.nheld);
-		dlist_iter	iter;
-		int			k = 0;
+		Datum	  *elems = palloc(sizeof(Datum) * ep->queue.nheld);
+		dlist_iter iter;
+		int		   k = 0;
 
-		dlist_foreach(iter, &ep->queue.held)
-			elems[k++] = Int64GetDatum(dlist_container(OutboxDelivery, held_node,
-													   iter.cur)->seq);
-		v[13] = PointerGetDatum(construct_array(elems, k, INT8OID, 8,
-												FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
+		dlist_foreach(iter, &ep->queue.held) elems[k++] = Int64GetDatum(
+			dlist_container(OutboxDelivery, held_node, iter.cur)->seq);
+		v[13] = PointerGetDatum(
+			construct_array(elems, k, INT8OID, 8, FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
 	}
 	v[14] = Int64GetDatum(ep ? ep->tally.delivered : 0);
 	v[15] = Int64GetDatum(ep ? ep->tally.failed_attempts : 0);
@@ -303,16 +302,16 @@ void
 outbox_positions_write(OutboxPositions *p)
 {
 	if (p->n > 0)
-		outbox_append_rows(outbox_table_oid(OUTBOX_TABLE_POSITIONS_0 + p->piece),
-						   p->n, p->values, p->nulls);
+		outbox_append_rows(outbox_table_oid(OUTBOX_TABLE_POSITIONS_0 + p->piece), p->n,
+						   p->values, p->nulls);
 	pg_atomic_fetch_add_u32(&db->position_rows, p->n);
 }
 
 void
 outbox_positions_write_tick(const OutboxTick *tick, int piece)
 {
-	Datum		values[6];
-	bool		nulls[6] = {0};
+	Datum values[6];
+	bool  nulls[6] = {0};
 
 	values[0] = Int16GetDatum(piece);
 	values[1] = Int64GetDatum(tick->number);
@@ -339,10 +338,10 @@ outbox_positions_want_compaction(TimestampTz now)
 bool
 outbox_positions_compact(void)
 {
-	int			was = (int) pg_atomic_read_u32(&db->positions_piece);
-	int			other = 1 - was;
-	Datum		args[1] = {Int16GetDatum(other)};
-	uint64		n;
+	int	   was = (int) pg_atomic_read_u32(&db->positions_piece);
+	int	   other = 1 - was;
+	Datum  args[1] = {Int16GetDatum(other)};
+	uint64 n;
 
 	if (!outbox_txn_begin(true))
 		return false;
@@ -356,15 +355,16 @@ outbox_positions_compact(void)
 		outbox_txn_abort();
 		return false;
 	}
-	n = outbox_query("WITH newest AS MATERIALIZED (SELECT DISTINCT ON (endpoint_id) *"
-					 " FROM outbox.positions ORDER BY endpoint_id DESC, number DESC)"
-					 " INSERT INTO outbox.positions SELECT $1, " POSITION_NAMES
-					 " FROM newest p WHERE EXISTS (SELECT 1 FROM outbox.endpoint_settings s"
-					 " WHERE s.endpoint_id OPERATOR(pg_catalog.=) p.endpoint_id)"
-					 " OR p.endpoint_id OPERATOR(pg_catalog.=) ANY"
-					 " (ARRAY(SELECT DISTINCT f.shared FROM newest f))"
-					 " ON CONFLICT DO NOTHING",
-					 1, (Oid[]) {INT2OID}, args, NULL);
+	n = outbox_query(
+		"WITH newest AS MATERIALIZED (SELECT DISTINCT ON (endpoint_id) *"
+		" FROM outbox.positions ORDER BY endpoint_id DESC, number DESC)"
+		" INSERT INTO outbox.positions SELECT $1, " POSITION_NAMES
+		" FROM newest p WHERE EXISTS (SELECT 1 FROM outbox.endpoint_settings s"
+		" WHERE s.endpoint_id OPERATOR(pg_catalog.=) p.endpoint_id)"
+		" OR p.endpoint_id OPERATOR(pg_catalog.=) ANY"
+		" (ARRAY(SELECT DISTINCT f.shared FROM newest f))"
+		" ON CONFLICT DO NOTHING",
+		1, (Oid[]){INT2OID}, args, NULL);
 	OUTBOX_CRASH_POINT("compact.written");
 	outbox_empty_table(outbox_table_oid(OUTBOX_TABLE_POSITIONS_0 + was));
 	OUTBOX_CRASH_POINT("compact.truncated");

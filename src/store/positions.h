@@ -9,16 +9,15 @@
 
 #include "endpoint/endpoint.h"
 
-
 /* A stored position. */
 typedef struct OutboxPosition
 {
-	int64		generation;
+	int64		 generation;
 	OutboxCursor cursor;
-	int			npending;
-	int64	   *pending;
-	int64		delivered;
-	int64		failed_attempts;
+	int			 npending;
+	int64		*pending;
+	int64		 delivered;
+	int64		 failed_attempts;
 } OutboxPosition;
 
 extern void outbox_positions_init(OutboxDatabase *db);
@@ -72,4 +71,4 @@ extern Datum outbox_snapshot_datum(const OutboxTick *tick);
 extern bool outbox_positions_want_compaction(TimestampTz now);
 extern bool outbox_positions_compact(void);
 
-#endif							/* OUTBOX_POSITIONS_H */
+#endif /* OUTBOX_POSITIONS_H */

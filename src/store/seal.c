@@ -25,12 +25,12 @@
 #include "format/signature.h"
 #include "store/seal.h"
 
-#define NONCE_LEN 12			/* what GCM is made for */
+#define NONCE_LEN 12 /* what GCM is made for */
 #define TAG_LEN 16
 #define PREFIX_LEN (sizeof(OUTBOX_SEALED) - 1)
 #define HEAD_LEN (PREFIX_LEN + OUTBOX_SEAL_ID_LEN + 1)
 #define FILE_MAX (64 * 1024)
-#define VALUE_MAX (16 * 1024 * 1024)	/* so that sizes are ints */
+#define VALUE_MAX (16 * 1024 * 1024) /* so that sizes are ints */
 
 /* of base64: characters for so many bytes */
 #define BASE64_LEN(n) (((n) + 2) / 3 * 4)
@@ -40,7 +40,7 @@
 const char *
 outbox_key_file_problem(const char *path)
 {
-	char		canonical[MAXPGPATH];
+	char canonical[MAXPGPATH];
 
 	if (!is_absolute_path(path))
 		return "is not an absolute path";
@@ -57,8 +57,8 @@ outbox_key_file_problem(const char *path)
 static bool
 is_in_data_directory(const char *path)
 {
-	char		file[PATH_MAX];
-	char		directory[PATH_MAX];
+	char file[PATH_MAX];
+	char directory[PATH_MAX];
 
 	return realpath(path, file) && realpath(DataDir, directory) &&
 		path_is_prefix_of_path(directory, file);
@@ -73,7 +73,7 @@ access_problem(const struct stat *st)
 	if (st->st_uid != geteuid() && st->st_uid != 0)
 		return "belongs neither to the server's user nor to root";
 	if (st->st_uid == 0 ? st->st_mode & (S_IWGRP | S_IXGRP | S_IRWXO) :
-		st->st_mode & (S_IRWXG | S_IRWXO))
+						  st->st_mode & (S_IRWXG | S_IRWXO))
 		return "has group or world access";
 	if (st->st_size > FILE_MAX)
 		return "is larger than 64 kB";
@@ -94,14 +94,16 @@ read_file(OutboxKeyring *ring, char *text)
 	fd = problem ? -1 : open(outbox_secret_key_file, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 	if (problem == NULL && (fd < 0 || fstat(fd, &st) < 0))
 	{
-		snprintf(ring->problem, sizeof(ring->problem), "cannot be opened: %s", strerror(errno));
+		snprintf(ring->problem, sizeof(ring->problem), "cannot be opened: %s",
+				 strerror(errno));
 		if (fd >= 0)
 			close(fd);
 		return -1;
 	}
 	if (problem == NULL)
 		problem = is_in_data_directory(outbox_secret_key_file) ?
-			"is inside the data directory" : access_problem(&st);
+			"is inside the data directory" :
+			access_problem(&st);
 	if (problem)
 		strlcpy(ring->problem, problem, sizeof(ring->problem));
 	else
@@ -109,7 +111,8 @@ read_file(OutboxKeyring *ring, char *text)
 		while (len <= FILE_MAX && (n = read(fd, text + len, FILE_MAX + 1 - len)) > 0)
 			len += n;
 		if (n < 0)
-			snprintf(ring->problem, sizeof(ring->problem), "cannot be read: %s", strerror(errno));
+			snprintf(ring->problem, sizeof(ring->problem), "cannot be read: %s",
+					 strerror(errno));
 		else if (len > FILE_MAX)
 			strlcpy(ring->problem, "is larger than 64 kB", sizeof(ring->problem));
 	}
@@ -122,9 +125,9 @@ read_file(OutboxKeyring *ring, char *text)
 static bool
 read_key(const char *line, int len, OutboxSealKey *key)
 {
-	uint8		bytes[OUTBOX_SEAL_KEY_LEN + 2];
-	uint8		digest[32];
-	bool		valid = len == BASE64_LEN(OUTBOX_SEAL_KEY_LEN) &&
+	uint8 bytes[OUTBOX_SEAL_KEY_LEN + 2];
+	uint8 digest[32];
+	bool  valid = len == BASE64_LEN(OUTBOX_SEAL_KEY_LEN) &&
 		outbox_b64_decode(line, len, bytes, sizeof(bytes)) == OUTBOX_SEAL_KEY_LEN;
 
 	if (valid)
@@ -144,7 +147,7 @@ read_key(const char *line, int len, OutboxSealKey *key)
 static void
 read_keys(OutboxKeyring *ring, const char *text, int len)
 {
-	int			number = 0;
+	int number = 0;
 
 	for (const char *line = text, *end; line < text + len; line = end + 1)
 	{
@@ -159,11 +162,12 @@ read_keys(OutboxKeyring *ring, const char *text, int len)
 		if (last == line || *line == '#')
 			continue;
 		if (ring->nkeys == OUTBOX_SEAL_KEYS)
-			snprintf(ring->problem, sizeof(ring->problem), "has more than %d keys", OUTBOX_SEAL_KEYS);
+			snprintf(ring->problem, sizeof(ring->problem), "has more than %d keys",
+					 OUTBOX_SEAL_KEYS);
 		else if (!read_key(line, last - line, &ring->keys[ring->nkeys]))
 			snprintf(ring->problem, sizeof(ring->problem),
-					 "has in line %d something else than the base64 of %d bytes",
-					 number, OUTBOX_SEAL_KEY_LEN);
+					 "has in line %d something else than the base64 of %d bytes", number,
+					 OUTBOX_SEAL_KEY_LEN);
 		else
 		{
 			ring->nkeys++;
@@ -179,8 +183,8 @@ read_keys(OutboxKeyring *ring, const char *text, int len)
 void
 outbox_keyring_load(OutboxKeyring *ring)
 {
-	char	   *text;
-	int			len;
+	char *text;
+	int	  len;
 
 	memset(ring, 0, sizeof(*ring));
 	ring->wanted = outbox_secret_key_file[0] != '\0';
@@ -208,7 +212,7 @@ outbox_keyring_wipe(OutboxKeyring *ring)
 uint64
 outbox_keyring_version(const OutboxKeyring *ring)
 {
-	uint64		hash = 0;
+	uint64 hash = 0;
 
 	if (!ring->wanted)
 		return 0;
@@ -216,7 +220,8 @@ outbox_keyring_version(const OutboxKeyring *ring)
 		hash = hash_bytes_extended((const unsigned char *) ring->keys[i].id,
 								   OUTBOX_SEAL_ID_LEN, hash);
 	return hash_bytes_extended((const unsigned char *) ring->problem,
-							   strlen(ring->problem), hash) | 1;
+							   strlen(ring->problem), hash) |
+		1;
 }
 
 /* --------------------------------------------------------- sealed texts */
@@ -264,12 +269,13 @@ outbox_sealed_anew(const OutboxKeyring *ring, const char *field, const char *val
 
 /* What is authenticated beside the text: whose it is, and the host of a URL. */
 static bool
-authenticate(EVP_CIPHER_CTX *ctx, int32 endpoint_id, const char *field,
-	 const char *value, const char *part)
+authenticate(EVP_CIPHER_CTX *ctx, int32 endpoint_id, const char *field, const char *value,
+			 const char *part)
 {
-	char	   *whose = psprintf("%d:%s:%.*s", endpoint_id, field, (int) (part - value), value);
-	int			n;
-	bool		done = EVP_CipherUpdate(ctx, NULL, &n, (const uint8 *) whose, (int) strlen(whose)) == 1;
+	char *whose = psprintf("%d:%s:%.*s", endpoint_id, field, (int) (part - value), value);
+	int	  n;
+	bool  done = EVP_CipherUpdate(ctx, NULL, &n, (const uint8 *) whose,
+								  (int) strlen(whose)) == 1;
 
 	pfree(whose);
 	return done;
@@ -279,16 +285,16 @@ char *
 outbox_seal(const OutboxKeyring *ring, int32 endpoint_id, const char *field,
 			const char *value, char *problem)
 {
-	const char *part = sealed_part(field, value);
-	size_t		head = part - value;
-	int			len = (int) Min(strlen(part), VALUE_MAX + 1);
-	int			total = NONCE_LEN + len + TAG_LEN;
+	const char	   *part = sealed_part(field, value);
+	size_t			head = part - value;
+	int				len = (int) Min(strlen(part), VALUE_MAX + 1);
+	int				total = NONCE_LEN + len + TAG_LEN;
 	EVP_CIPHER_CTX *ctx;
-	uint8	   *bytes;
-	char	   *result;
-	char	   *p;
-	int			n;
-	bool		done;
+	uint8		   *bytes;
+	char		   *result;
+	char		   *p;
+	int				n;
+	bool			done;
 
 	/* Nothing is behind the host: there is no secret. */
 	if (!ring->wanted || (part != value && (*part == '\0' || strcmp(part, "/") == 0)))
@@ -307,15 +313,18 @@ outbox_seal(const OutboxKeyring *ring, int32 endpoint_id, const char *field,
 	bytes = palloc(total);
 	ctx = EVP_CIPHER_CTX_new();
 	done = ctx && pg_strong_random(bytes, NONCE_LEN) &&
-		EVP_EncryptInit_ex(ctx, EVP_aes_256_gcm(), NULL, ring->keys[0].bytes, bytes) == 1 &&
+		EVP_EncryptInit_ex(ctx, EVP_aes_256_gcm(), NULL, ring->keys[0].bytes, bytes) ==
+			1 &&
 		authenticate(ctx, endpoint_id, field, value, part) &&
 		EVP_EncryptUpdate(ctx, bytes + NONCE_LEN, &n, (const uint8 *) part, len) == 1 &&
 		EVP_EncryptFinal_ex(ctx, bytes + NONCE_LEN + n, &n) == 1 &&
-		EVP_CIPHER_CTX_ctrl(ctx, EVP_CTRL_GCM_GET_TAG, TAG_LEN, bytes + NONCE_LEN + len) == 1;
+		EVP_CIPHER_CTX_ctrl(ctx, EVP_CTRL_GCM_GET_TAG, TAG_LEN,
+							bytes + NONCE_LEN + len) == 1;
 	EVP_CIPHER_CTX_free(ctx);
 	if (!done)
 	{
-		strlcpy(problem, "AES-256-GCM or the source of random numbers failed", OUTBOX_SEAL_PROBLEM);
+		strlcpy(problem, "AES-256-GCM or the source of random numbers failed",
+				OUTBOX_SEAL_PROBLEM);
 		return NULL;
 	}
 
@@ -334,7 +343,8 @@ outbox_seal(const OutboxKeyring *ring, int32 endpoint_id, const char *field,
 static const OutboxSealKey *
 find_key(const OutboxKeyring *ring, const char *text, char *problem)
 {
-	if (strlen(text) < HEAD_LEN || strlen(text) > 2 * VALUE_MAX || text[HEAD_LEN - 1] != ':' ||
+	if (strlen(text) < HEAD_LEN || strlen(text) > 2 * VALUE_MAX ||
+		text[HEAD_LEN - 1] != ':' ||
 		strspn(text + PREFIX_LEN, "0123456789abcdef") != OUTBOX_SEAL_ID_LEN)
 	{
 		strlcpy(problem, "a sealed value is damaged", OUTBOX_SEAL_PROBLEM);
@@ -344,12 +354,15 @@ find_key(const OutboxKeyring *ring, const char *text, char *problem)
 		if (strncmp(text + PREFIX_LEN, ring->keys[i].id, OUTBOX_SEAL_ID_LEN) == 0)
 			return &ring->keys[i];
 	if (!ring->wanted)
-		strlcpy(problem, "sealed, and outbox.secret_key_file is not set", OUTBOX_SEAL_PROBLEM);
+		strlcpy(problem, "sealed, and outbox.secret_key_file is not set",
+				OUTBOX_SEAL_PROBLEM);
 	else if (ring->problem[0])
-		snprintf(problem, OUTBOX_SEAL_PROBLEM, "sealed, and the key file %s", ring->problem);
+		snprintf(problem, OUTBOX_SEAL_PROBLEM, "sealed, and the key file %s",
+				 ring->problem);
 	else
-		snprintf(problem, OUTBOX_SEAL_PROBLEM, "sealed with key %.*s, which is not in the key file",
-				 OUTBOX_SEAL_ID_LEN, text + PREFIX_LEN);
+		snprintf(problem, OUTBOX_SEAL_PROBLEM,
+				 "sealed with key %.*s, which is not in the key file", OUTBOX_SEAL_ID_LEN,
+				 text + PREFIX_LEN);
 	return NULL;
 }
 
@@ -357,18 +370,18 @@ char *
 outbox_unseal(const OutboxKeyring *ring, int32 endpoint_id, const char *field,
 			  const char *value, char *problem)
 {
-	const char *part = sealed_part(field, value);
-	const char *text = sealed_text(field, value);
+	const char			*part = sealed_part(field, value);
+	const char			*text = sealed_text(field, value);
 	const OutboxSealKey *key;
-	size_t		head = part - value;
-	EVP_CIPHER_CTX *ctx;
-	uint8	   *bytes;
-	char	   *result;
-	int			size;
-	int			total;
-	int			len;
-	int			n;
-	bool		done = false;
+	size_t				 head = part - value;
+	EVP_CIPHER_CTX		*ctx;
+	uint8				*bytes;
+	char				*result;
+	int					 size;
+	int					 total;
+	int					 len;
+	int					 n;
+	bool				 done = false;
 
 	if (text == NULL)
 		return pstrdup(value);
@@ -389,8 +402,10 @@ outbox_unseal(const OutboxKeyring *ring, int32 endpoint_id, const char *field,
 		done = ctx &&
 			EVP_DecryptInit_ex(ctx, EVP_aes_256_gcm(), NULL, key->bytes, bytes) == 1 &&
 			authenticate(ctx, endpoint_id, field, value, part) &&
-			EVP_DecryptUpdate(ctx, (uint8 *) result + head, &n, bytes + NONCE_LEN, len) == 1 &&
-			EVP_CIPHER_CTX_ctrl(ctx, EVP_CTRL_GCM_SET_TAG, TAG_LEN, bytes + NONCE_LEN + len) == 1 &&
+			EVP_DecryptUpdate(ctx, (uint8 *) result + head, &n, bytes + NONCE_LEN, len) ==
+				1 &&
+			EVP_CIPHER_CTX_ctrl(ctx, EVP_CTRL_GCM_SET_TAG, TAG_LEN,
+								bytes + NONCE_LEN + len) == 1 &&
 			EVP_DecryptFinal_ex(ctx, (uint8 *) result + head + n, &n) == 1;
 		EVP_CIPHER_CTX_free(ctx);
 		result[head + len] = '\0';

@@ -8,9 +8,9 @@
 #include "base/outbox.h"
 
 #define OUTBOX_SEALED "sealed:1:"
-#define OUTBOX_SEAL_KEYS 16		/* in one file at most */
-#define OUTBOX_SEAL_KEY_LEN 32	/* bytes */
-#define OUTBOX_SEAL_ID_LEN 16	/* hexadecimal digits */
+#define OUTBOX_SEAL_KEYS 16	   /* in one file at most */
+#define OUTBOX_SEAL_KEY_LEN 32 /* bytes */
+#define OUTBOX_SEAL_ID_LEN 16  /* hexadecimal digits */
 
 /* What a sealed text belongs to; headers have OUTBOX_FIELD_HEADER and a name. */
 #define OUTBOX_FIELD_URL "url"
@@ -20,15 +20,15 @@
 
 typedef struct OutboxSealKey
 {
-	char		id[OUTBOX_SEAL_ID_LEN + 1];
-	uint8		bytes[OUTBOX_SEAL_KEY_LEN];
+	char  id[OUTBOX_SEAL_ID_LEN + 1];
+	uint8 bytes[OUTBOX_SEAL_KEY_LEN];
 } OutboxSealKey;
 
 typedef struct OutboxKeyring
 {
-	bool		wanted;			/* outbox.secret_key_file is set */
-	char		problem[96];	/* why the file has no use; "": it has */
-	int			nkeys;			/* the first one seals, all of them open */
+	bool		  wanted;	   /* outbox.secret_key_file is set */
+	char		  problem[96]; /* why the file has no use; "": it has */
+	int			  nkeys;	   /* the first one seals, all of them open */
 	OutboxSealKey keys[OUTBOX_SEAL_KEYS];
 } OutboxKeyring;
 
@@ -59,9 +59,9 @@ extern bool outbox_sealed_anew(const OutboxKeyring *ring, const char *field,
  * (OUTBOX_SEAL_PROBLEM bytes) says why.
  */
 #define OUTBOX_SEAL_PROBLEM 128
-extern char *outbox_seal(const OutboxKeyring *ring, int32 endpoint_id,
-						 const char *field, const char *value, char *problem);
+extern char *outbox_seal(const OutboxKeyring *ring, int32 endpoint_id, const char *field,
+						 const char *value, char *problem);
 extern char *outbox_unseal(const OutboxKeyring *ring, int32 endpoint_id,
 						   const char *field, const char *value, char *problem);
 
-#endif							/* OUTBOX_SEAL_H */
+#endif /* OUTBOX_SEAL_H */

@@ -16,8 +16,8 @@
 #include "store/seal.h"
 
 /* Makes of a value another one.  NULL: impossible, see 'problem'. */
-typedef char *(*Change) (const OutboxKeyring *ring, int32 endpoint_id,
-						 const char *field, const char *value, char *problem);
+typedef char *(*Change)(const OutboxKeyring *ring, int32 endpoint_id, const char *field,
+						const char *value, char *problem);
 
 static _Noreturn void
 refuse_to_seal(const char *problem)
@@ -26,17 +26,20 @@ refuse_to_seal(const char *problem)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("a value must not begin with \"%s\"", OUTBOX_SEALED),
-				 errhint("Pass the value itself: what begins like this is a sealed one.")));
-	ereport(ERROR,
-			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-			 errmsg("secrets cannot be sealed: %s", problem),
-			 errhint("outbox.secret_key_file names a file that belongs to the server's user, has mode 0600, and has a key in base64 per line. Nothing is stored in clear while it is set.")));
+				 errhint(
+					 "Pass the value itself: what begins like this is a sealed one.")));
+	ereport(
+		ERROR,
+		(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+		 errmsg("secrets cannot be sealed: %s", problem),
+		 errhint(
+			 "outbox.secret_key_file names a file that belongs to the server's user, has mode 0600, and has a key in base64 per line. Nothing is stored in clear while it is set.")));
 }
 
 /* What is sealed looks like this, and nothing else may. */
 static char *
-seal(const OutboxKeyring *ring, int32 endpoint_id, const char *field,
-	 const char *value, char *problem)
+seal(const OutboxKeyring *ring, int32 endpoint_id, const char *field, const char *value,
+	 char *problem)
 {
 	if (outbox_is_sealed(field, value))
 	{
@@ -48,11 +51,11 @@ seal(const OutboxKeyring *ring, int32 endpoint_id, const char *field,
 
 /* With the key that seals now, unless it is already. */
 static char *
-reseal(const OutboxKeyring *ring, int32 endpoint_id, const char *field,
-	   const char *value, char *problem)
+reseal(const OutboxKeyring *ring, int32 endpoint_id, const char *field, const char *value,
+	   char *problem)
 {
-	char	   *clear = outbox_unseal(ring, endpoint_id, field, value, problem);
-	char	   *result;
+	char *clear = outbox_unseal(ring, endpoint_id, field, value, problem);
+	char *result;
 
 	if (clear == NULL)
 		return NULL;
@@ -66,19 +69,20 @@ reseal(const OutboxKeyring *ring, int32 endpoint_id, const char *field,
 
 /* As stored, where it cannot be opened. */
 static char *
-show(const OutboxKeyring *ring, int32 endpoint_id, const char *field,
-	 const char *value, char *problem)
+show(const OutboxKeyring *ring, int32 endpoint_id, const char *field, const char *value,
+	 char *problem)
 {
-	char	   *clear = outbox_unseal(ring, endpoint_id, field, value, problem);
+	char *clear = outbox_unseal(ring, endpoint_id, field, value, problem);
 
 	return clear ? clear : pstrdup(value);
 }
 
 static text *
-change_text(Change change, int32 endpoint_id, const char *field, text *value, char *problem)
+change_text(Change change, int32 endpoint_id, const char *field, text *value,
+			char *problem)
 {
 	OutboxKeyring ring;
-	char	   *result;
+	char		 *result;
 
 	outbox_keyring_load(&ring);
 	result = change(&ring, endpoint_id, field, text_to_cstring(value), problem);
@@ -90,13 +94,13 @@ change_text(Change change, int32 endpoint_id, const char *field, text *value, ch
 static Jsonb *
 change_headers(Change change, int32 endpoint_id, Jsonb *headers, char *problem)
 {
-	OutboxKeyring ring;
-	JsonbIterator *it = JsonbIteratorInit(&headers->root);
+	OutboxKeyring	   ring;
+	JsonbIterator	  *it = JsonbIteratorInit(&headers->root);
 	JsonbIteratorToken token;
-	JsonbParseState *state = NULL;
-	JsonbValue *object = NULL;
-	JsonbValue	v;
-	char	   *field = NULL;
+	JsonbParseState	  *state = NULL;
+	JsonbValue		  *object = NULL;
+	JsonbValue		   v;
+	char			  *field = NULL;
 
 	if (!JB_ROOT_IS_OBJECT(headers))
 		return headers;
@@ -104,11 +108,13 @@ change_headers(Change change, int32 endpoint_id, Jsonb *headers, char *problem)
 	while ((token = JsonbIteratorNext(&it, &v, true)) != WJB_DONE)
 	{
 		if (token == WJB_KEY)
-			field = psprintf(OUTBOX_FIELD_HEADER "%.*s", v.val.string.len, v.val.string.val);
+			field = psprintf(OUTBOX_FIELD_HEADER "%.*s", v.val.string.len,
+							 v.val.string.val);
 		else if (token == WJB_VALUE && v.type == jbvString)
 		{
 			v.val.string.val = change(&ring, endpoint_id, field,
-									  pnstrdup(v.val.string.val, v.val.string.len), problem);
+									  pnstrdup(v.val.string.val, v.val.string.len),
+									  problem);
 			if (v.val.string.val == NULL)
 				break;
 			v.val.string.len = (int) strlen(v.val.string.val);
@@ -123,9 +129,10 @@ change_headers(Change change, int32 endpoint_id, Jsonb *headers, char *problem)
 /* seal(endpoint_id int, field text, value text): as it is to be stored. */
 OUTBOX_FUNCTION(outbox_seal_1_0, 3)
 {
-	char		problem[OUTBOX_SEAL_PROBLEM];
-	text	   *result = change_text(seal, PG_GETARG_INT32(0), text_to_cstring(PG_GETARG_TEXT_PP(1)),
-									 PG_GETARG_TEXT_PP(2), problem);
+	char  problem[OUTBOX_SEAL_PROBLEM];
+	text *result = change_text(seal, PG_GETARG_INT32(0),
+							   text_to_cstring(PG_GETARG_TEXT_PP(1)),
+							   PG_GETARG_TEXT_PP(2), problem);
 
 	if (result == NULL)
 		refuse_to_seal(problem);
@@ -134,8 +141,9 @@ OUTBOX_FUNCTION(outbox_seal_1_0, 3)
 
 OUTBOX_FUNCTION(outbox_seal_headers_1_0, 2)
 {
-	char		problem[OUTBOX_SEAL_PROBLEM];
-	Jsonb	   *result = change_headers(seal, PG_GETARG_INT32(0), PG_GETARG_JSONB_P(1), problem);
+	char   problem[OUTBOX_SEAL_PROBLEM];
+	Jsonb *result = change_headers(seal, PG_GETARG_INT32(0), PG_GETARG_JSONB_P(1),
+								   problem);
 
 	if (result == NULL)
 		refuse_to_seal(problem);
@@ -145,24 +153,28 @@ OUTBOX_FUNCTION(outbox_seal_headers_1_0, 2)
 /* unseal(endpoint_id int, field text, value text): in clear, or an error. */
 OUTBOX_FUNCTION(outbox_unseal_1_0, 3)
 {
-	char		problem[OUTBOX_SEAL_PROBLEM];
-	text	   *result = change_text(outbox_unseal, PG_GETARG_INT32(0),
-									 text_to_cstring(PG_GETARG_TEXT_PP(1)), PG_GETARG_TEXT_PP(2), problem);
+	char  problem[OUTBOX_SEAL_PROBLEM];
+	text *result = change_text(outbox_unseal, PG_GETARG_INT32(0),
+							   text_to_cstring(PG_GETARG_TEXT_PP(1)),
+							   PG_GETARG_TEXT_PP(2), problem);
 
 	if (result == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("the secret of the endpoint cannot be opened: %s", problem),
-				 errhint("Put the key back into outbox.secret_key_file. If it is lost, outbox.rotate_secret(name, grace => '0') sets a new secret, and outbox.alter_endpoint() the URL and the headers.")));
+		ereport(
+			ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("the secret of the endpoint cannot be opened: %s", problem),
+			 errhint(
+				 "Put the key back into outbox.secret_key_file. If it is lost, outbox.rotate_secret(name, grace => '0') sets a new secret, and outbox.alter_endpoint() the URL and the headers.")));
 	PG_RETURN_TEXT_P(result);
 }
 
 /* reseal(endpoint_id int, field text, value text): NULL: it cannot be opened. */
 OUTBOX_FUNCTION(outbox_reseal_1_0, 3)
 {
-	char		problem[OUTBOX_SEAL_PROBLEM];
-	text	   *result = change_text(reseal, PG_GETARG_INT32(0), text_to_cstring(PG_GETARG_TEXT_PP(1)),
-									 PG_GETARG_TEXT_PP(2), problem);
+	char  problem[OUTBOX_SEAL_PROBLEM];
+	text *result = change_text(reseal, PG_GETARG_INT32(0),
+							   text_to_cstring(PG_GETARG_TEXT_PP(1)),
+							   PG_GETARG_TEXT_PP(2), problem);
 
 	if (result == NULL)
 		PG_RETURN_NULL();
@@ -171,8 +183,9 @@ OUTBOX_FUNCTION(outbox_reseal_1_0, 3)
 
 OUTBOX_FUNCTION(outbox_reseal_headers_1_0, 2)
 {
-	char		problem[OUTBOX_SEAL_PROBLEM];
-	Jsonb	   *result = change_headers(reseal, PG_GETARG_INT32(0), PG_GETARG_JSONB_P(1), problem);
+	char   problem[OUTBOX_SEAL_PROBLEM];
+	Jsonb *result = change_headers(reseal, PG_GETARG_INT32(0), PG_GETARG_JSONB_P(1),
+								   problem);
 
 	if (result == NULL)
 		PG_RETURN_NULL();
@@ -182,7 +195,7 @@ OUTBOX_FUNCTION(outbox_reseal_headers_1_0, 2)
 /* shown(endpoint_id int, url text) and (…, headers jsonb), for the view. */
 OUTBOX_FUNCTION(outbox_shown_url_1_0, 2)
 {
-	char		problem[OUTBOX_SEAL_PROBLEM];
+	char problem[OUTBOX_SEAL_PROBLEM];
 
 	PG_RETURN_TEXT_P(change_text(show, PG_GETARG_INT32(0), OUTBOX_FIELD_URL,
 								 PG_GETARG_TEXT_PP(1), problem));
@@ -190,9 +203,10 @@ OUTBOX_FUNCTION(outbox_shown_url_1_0, 2)
 
 OUTBOX_FUNCTION(outbox_shown_headers_1_0, 2)
 {
-	char		problem[OUTBOX_SEAL_PROBLEM];
+	char problem[OUTBOX_SEAL_PROBLEM];
 
-	PG_RETURN_JSONB_P(change_headers(show, PG_GETARG_INT32(0), PG_GETARG_JSONB_P(1), problem));
+	PG_RETURN_JSONB_P(
+		change_headers(show, PG_GETARG_INT32(0), PG_GETARG_JSONB_P(1), problem));
 }
 
 /*
@@ -201,8 +215,8 @@ OUTBOX_FUNCTION(outbox_shown_headers_1_0, 2)
 OUTBOX_FUNCTION(outbox_can_seal_1_0, 0)
 {
 	OutboxKeyring ring;
-	char		problem[OUTBOX_SEAL_PROBLEM];
-	bool		can;
+	char		  problem[OUTBOX_SEAL_PROBLEM];
+	bool		  can;
 
 	(void) fcinfo;
 	outbox_keyring_load(&ring);

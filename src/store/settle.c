@@ -43,11 +43,11 @@
 #define SINGLY_TIME (200 * 1000)
 
 static OutboxDatabase *db;
-static int	share_budget;		/* that may begin to do so with this settle */
-static int64 shared_tick;		/* as last written */
-static int64 shared_seq;
-static TimestampTz shared_at;
-static bool storable_again;		/* see outbox_settle_was_released() */
+static int			   share_budget; /* that may begin to do so with this settle */
+static int64		   shared_tick;	 /* as last written */
+static int64		   shared_seq;
+static TimestampTz	   shared_at;
+static bool			   storable_again; /* see outbox_settle_was_released() */
 
 void
 outbox_settle_init(OutboxDatabase *database, int64 last_shared_tick)
@@ -62,16 +62,16 @@ outbox_settle_init(OutboxDatabase *database, int64 last_shared_tick)
 static void
 write_subscription(OutboxEndpoint *ep, const OutboxCursor *c)
 {
-	Datum	   *topics = palloc(sizeof(Datum) * Max(ep->config.npatterns, 1));
-	Datum		args[7];
-	char		nulls[] = "       ";
+	Datum *topics = palloc(sizeof(Datum) * Max(ep->config.npatterns, 1));
+	Datum  args[7];
+	char   nulls[] = "       ";
 
 	for (int i = 0; i < ep->config.npatterns; i++)
 		topics[i] = CStringGetTextDatum(ep->config.patterns[i]);
 	args[0] = Int32GetDatum(ep->id);
 	args[1] = Int64GetDatum(ep->config.version);
-	args[2] = PointerGetDatum(construct_array(topics, ep->config.npatterns, TEXTOID, -1,
-											  false, TYPALIGN_INT));
+	args[2] = PointerGetDatum(
+		construct_array(topics, ep->config.npatterns, TEXTOID, -1, false, TYPALIGN_INT));
 	args[3] = outbox_snapshot_datum(c->done);
 	if (c->under)
 		args[4] = outbox_snapshot_datum(c->under);
@@ -85,8 +85,9 @@ write_subscription(OutboxEndpoint *ep, const OutboxCursor *c)
 				 " (endpoint_id, version, topics, done, under, last_seq, filter)"
 				 " VALUES ($1, $2, $3, $4, $5, $6, $7)"
 				 " ON CONFLICT (endpoint_id, version) DO NOTHING",
-				 7, (Oid[]) {INT4OID, INT8OID, TEXTARRAYOID,
-				 PG_SNAPSHOTOID, PG_SNAPSHOTOID, INT8OID, JSONPATHOID},
+				 7,
+				 (Oid[]){INT4OID, INT8OID, TEXTARRAYOID, PG_SNAPSHOTOID, PG_SNAPSHOTOID,
+						 INT8OID, JSONPATHOID},
 				 args, nulls);
 }
 
@@ -97,15 +98,15 @@ write_subscription(OutboxEndpoint *ep, const OutboxCursor *c)
 static bool
 write_state(OutboxEndpoint *ep)
 {
-	Datum		args[3] = {Int32GetDatum(ep->id), CStringGetTextDatum(ep->status.reason),
-		TimestampTzGetDatum(ep->status.state_since)};
+	Datum args[3] = {Int32GetDatum(ep->id), CStringGetTextDatum(ep->status.reason),
+					 TimestampTzGetDatum(ep->status.state_since)};
 
 	return outbox_query("UPDATE outbox.endpoint_settings SET state = 'disabled',"
-					 " reason = $2, state_since = $3 WHERE endpoint_id"
-					 " OPERATOR(pg_catalog.=) (SELECT endpoint_id"
-					 " FROM outbox.endpoint_settings WHERE endpoint_id"
-					 " OPERATOR(pg_catalog.=) $1 FOR UPDATE SKIP LOCKED)",
-					 3, (Oid[]) {INT4OID, TEXTOID, TIMESTAMPTZOID}, args, NULL) > 0;
+						" reason = $2, state_since = $3 WHERE endpoint_id"
+						" OPERATOR(pg_catalog.=) (SELECT endpoint_id"
+						" FROM outbox.endpoint_settings WHERE endpoint_id"
+						" OPERATOR(pg_catalog.=) $1 FOR UPDATE SKIP LOCKED)",
+						3, (Oid[]){INT4OID, TEXTOID, TIMESTAMPTZOID}, args, NULL) > 0;
 }
 
 /*
@@ -115,9 +116,9 @@ write_state(OutboxEndpoint *ep)
 static bool
 may_share(OutboxEndpoint *ep, TimestampTz now)
 {
-	return ep->feed.attached && !ep->place.shared && !ep->member.recreate && ep->feed.window_count == 0 &&
-		ep->queue.nheld == 0 && ep->queue.nsettling == 0 && share_budget > 0 &&
-		now - ep->tally.last_active_at > IDLE_AFTER;
+	return ep->feed.attached && !ep->place.shared && !ep->member.recreate &&
+		ep->feed.window_count == 0 && ep->queue.nheld == 0 && ep->queue.nsettling == 0 &&
+		share_budget > 0 && now - ep->tally.last_active_at > IDLE_AFTER;
 }
 
 /*
@@ -127,15 +128,15 @@ may_share(OutboxEndpoint *ep, TimestampTz now)
  */
 typedef struct Part
 {
-	dlist_head *busy;
+	dlist_head		   *busy;
 	const OutboxCursor *head;
-	bool		final;
-	OutboxEndpoint *only;		/* NULL: all that can be stored */
-	bool		endpoints;
-	bool		shared;			/* the shared position */
-	bool		attempts;
-	bool		begun;			/* false: a lock was not to be had */
-	bool		wrote_head;
+	bool				final;
+	OutboxEndpoint	   *only; /* NULL: all that can be stored */
+	bool				endpoints;
+	bool				shared; /* the shared position */
+	bool				attempts;
+	bool				begun; /* false: a lock was not to be had */
+	bool				wrote_head;
 } Part;
 
 static bool
@@ -146,16 +147,18 @@ in_part(const Part *part, const OutboxEndpoint *ep)
 }
 
 #define FOREACH_IN_PART(part, iter, ep) \
-	dlist_foreach(iter, (part)->busy) \
-		if (((ep) = dlist_container(OutboxEndpoint, member.busy_node, (iter).cur)), \
-			in_part(part, ep))
+	dlist_foreach(iter, (part)->busy) if (((ep) = dlist_container(OutboxEndpoint, \
+																  member.busy_node, \
+																  (iter).cur)), \
+										  in_part(part, ep))
 
 /* An endpoint that follows the shared position, and is about to stop. */
 static bool
 lags(const OutboxEndpoint *ep)
 {
-	return ep->place.shared && (ep->place.dirty || ep->feed.window_count > 0 || ep->queue.nheld > 0 ||
-						  ep->queue.nsettling > 0 || !ep->feed.attached);
+	return ep->place.shared &&
+		(ep->place.dirty || ep->feed.window_count > 0 || ep->queue.nheld > 0 ||
+		 ep->queue.nsettling > 0 || !ep->feed.attached);
 }
 
 /*
@@ -165,7 +168,7 @@ lags(const OutboxEndpoint *ep)
 static bool
 may_move_shared(const Part *part)
 {
-	dlist_iter	iter;
+	dlist_iter iter;
 
 	dlist_foreach(iter, part->busy)
 	{
@@ -225,7 +228,7 @@ static void
 written(Part *part, TimestampTz at)
 {
 	OutboxEndpoint *ep;
-	dlist_iter	iter;
+	dlist_iter		iter;
 
 	if (part->wrote_head)
 	{
@@ -255,12 +258,12 @@ written(Part *part, TimestampTz at)
 static void
 write_part(void *arg)
 {
-	Part	   *part = arg;
+	Part		   *part = arg;
 	OutboxEndpoint *ep;
 	OutboxPositions p;
-	dlist_iter	iter;
-	bool		share = false;
-	bool		may_move;
+	dlist_iter		iter;
+	bool			share = false;
+	bool			may_move;
 
 	part->begun = outbox_txn_begin(true);
 	if (!part->begun)
@@ -269,13 +272,13 @@ write_part(void *arg)
 
 	/* Who is parked here gets his row now: others rely on finding it. */
 	FOREACH_IN_PART(part, iter, ep)
-		outbox_lanes_park_followers(ep);
+	outbox_lanes_park_followers(ep);
 
 	outbox_positions_begin(&p);
 	may_move = may_move_shared(part);
 	share_budget = may_move ? SHARE_AT_ONCE : 0;
 	FOREACH_IN_PART(part, iter, ep)
-		write_endpoint(part, &p, ep, &share);
+	write_endpoint(part, &p, ep, &share);
 	if (may_move &&
 		(share || outbox_settle_wants_head(part->head, p.now) ||
 		 (part->head->done->number != shared_tick &&
@@ -300,15 +303,15 @@ static bool
 try_part(Part *part, OutboxStepError *failure)
 {
 	OutboxEndpoint *ep;
-	dlist_iter	iter;
+	dlist_iter		iter;
 
 	FOREACH_IN_PART(part, iter, ep)
-		ep->place.was_shared = ep->place.shared;
+	ep->place.was_shared = ep->place.shared;
 	if (outbox_step_try(write_part, part, failure))
 		return true;
 	outbox_notice_rolled_back();
 	FOREACH_IN_PART(part, iter, ep)
-		ep->place.shared = ep->place.was_shared;
+	ep->place.shared = ep->place.was_shared;
 	return false;
 }
 
@@ -316,7 +319,7 @@ try_part(Part *part, OutboxStepError *failure)
 static bool
 settle_alone(const Part *all, OutboxEndpoint *ep)
 {
-	Part		part = {.busy = all->busy,.head = all->head,.only = ep,.endpoints = true};
+	Part part = {.busy = all->busy, .head = all->head, .only = ep, .endpoints = true};
 	OutboxStepError failure;
 
 	if (try_part(&part, &failure))
@@ -335,9 +338,12 @@ settle_alone(const Part *all, OutboxEndpoint *ep)
 static bool
 settle_rest(const Part *all, bool attempts)
 {
-	OutboxStep	step = attempts ? OUTBOX_STEP_ATTEMPTS : OUTBOX_STEP_SETTLE;
-	Part		part = {.busy = all->busy,.head = all->head,.final = all->final,
-	.shared = !attempts,.attempts = attempts};
+	OutboxStep		step = attempts ? OUTBOX_STEP_ATTEMPTS : OUTBOX_STEP_SETTLE;
+	Part			part = {.busy = all->busy,
+							.head = all->head,
+							.final = all->final,
+							.shared = !attempts,
+							.attempts = attempts};
 	OutboxStepError failure;
 
 	if (!try_part(&part, &failure))
@@ -352,13 +358,14 @@ settle_rest(const Part *all, bool attempts)
 bool
 outbox_settle_may_share(dlist_head *busy)
 {
-	dlist_iter	iter;
+	dlist_iter iter;
 
 	if (outbox_step_held(OUTBOX_STEP_SETTLE, 0))
 		return false;
 	dlist_foreach(iter, busy)
 	{
-		const OutboxEndpoint *ep = dlist_container(OutboxEndpoint, member.busy_node, iter.cur);
+		const OutboxEndpoint *ep = dlist_container(OutboxEndpoint, member.busy_node,
+												   iter.cur);
 
 		if (ep->status.unstorable && lags(ep))
 			return false;
@@ -387,13 +394,14 @@ settle_singly(const Part *all, bool each)
 	{
 		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, member.busy_node, iter.cur);
 
-		if (ep->member.dropped || !(ep->status.unstorable || (each && outbox_settle_wants(ep))) ||
+		if (ep->member.dropped ||
+			!(ep->status.unstorable || (each && outbox_settle_wants(ep))) ||
 			(ep->status.unstorable && outbox_step_held(OUTBOX_STEP_SETTLE, ep->id)))
 			continue;
 		if (!settle_alone(all, ep))
 			return false;
 		if (GetCurrentTimestamp() >= until)
-			return !each;		/* some are left */
+			return !each; /* some are left */
 	}
 	return !each ||
 		((!all->shared || settle_rest(all, false)) &&
@@ -403,9 +411,12 @@ settle_singly(const Part *all, bool each)
 bool
 outbox_settle(dlist_head *busy, const OutboxCursor *head, bool final)
 {
-	Part		all = {.busy = busy,.head = head,.final = final,.endpoints = true,
-		.shared = !outbox_step_held(OUTBOX_STEP_SETTLE, 0),
-	.attempts = !outbox_step_held(OUTBOX_STEP_ATTEMPTS, 0)};
+	Part			all = {.busy = busy,
+						   .head = head,
+						   .final = final,
+						   .endpoints = true,
+						   .shared = !outbox_step_held(OUTBOX_STEP_SETTLE, 0),
+						   .attempts = !outbox_step_held(OUTBOX_STEP_ATTEMPTS, 0)};
 	OutboxStepError failure;
 
 	if (!try_part(&all, &failure))
@@ -429,7 +440,7 @@ outbox_settle_wants_head(const OutboxCursor *head, TimestampTz now)
 bool
 outbox_settle_was_released(void)
 {
-	bool		was = storable_again;
+	bool was = storable_again;
 
 	storable_again = false;
 	return was;

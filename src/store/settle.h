@@ -35,4 +35,4 @@ extern bool outbox_settle_wants(const OutboxEndpoint *ep);
  */
 extern bool outbox_settle_wants_head(const OutboxCursor *head, TimestampTz now);
 
-#endif							/* OUTBOX_SETTLE_H */
+#endif /* OUTBOX_SETTLE_H */

@@ -16,9 +16,9 @@
 
 typedef struct Range
 {
-	unsigned char prefix[8];	/* none of the ranges is longer */
-	int			bits;
-	const char *name;
+	unsigned char prefix[8]; /* none of the ranges is longer */
+	int			  bits;
+	const char	 *name;
 } Range;
 
 /* IANA's special-purpose registry, and what RFC 1112 left for nobody. */
@@ -68,8 +68,8 @@ static const unsigned char nat64[12] = {0x00, 0x64, 0xff, 0x9b};
 static bool
 same_prefix(const unsigned char *a, const unsigned char *b, int bits)
 {
-	int			bytes = bits / 8;
-	int			rest = bits % 8;
+	int bytes = bits / 8;
+	int rest = bits % 8;
 
 	if (memcmp(a, b, bytes) != 0)
 		return false;
@@ -88,23 +88,20 @@ find_range(const unsigned char *address, const Range *ranges, size_t n)
 }
 
 static bool
-is_allowed(int family, const unsigned char *address,
-		   const OutboxNetworks *allowed)
+is_allowed(int family, const unsigned char *address, const OutboxNetworks *allowed)
 {
 	for (int i = 0; i < allowed->n; i++)
 	{
 		const OutboxNetwork *net = &allowed->net[i];
 
-		if (net->family == family &&
-			same_prefix(address, net->address, net->bits))
+		if (net->family == family && same_prefix(address, net->address, net->bits))
 			return true;
 	}
 	return false;
 }
 
 static OutboxAddressClass
-judge_v4(const unsigned char *address, const OutboxNetworks *allowed,
-		 const char **why)
+judge_v4(const unsigned char *address, const OutboxNetworks *allowed, const char **why)
 {
 	if (is_allowed(AF_INET, address, allowed))
 		return OUTBOX_ADDRESS_ALLOWED;
@@ -113,8 +110,7 @@ judge_v4(const unsigned char *address, const OutboxNetworks *allowed,
 }
 
 static OutboxAddressClass
-judge_v6(const unsigned char *address, const OutboxNetworks *allowed,
-		 const char **why)
+judge_v6(const unsigned char *address, const OutboxNetworks *allowed, const char **why)
 {
 	static const unsigned char zeros[15] = {0};
 
@@ -149,7 +145,7 @@ outbox_address_judge(const struct sockaddr *sa, const OutboxNetworks *allowed,
 	if (sa->sa_family == AF_INET)
 	{
 		struct sockaddr_in sin;
-		unsigned char address[4];
+		unsigned char	   address[4];
 
 		memcpy(&sin, sa, sizeof(sin));
 		memcpy(address, &sin.sin_addr, sizeof(address));
@@ -228,11 +224,10 @@ parse_network(const char *item, OutboxNetwork *net)
 }
 
 bool
-outbox_networks_parse(const char *text, OutboxNetworks *out,
-					  char *bad, size_t badlen)
+outbox_networks_parse(const char *text, OutboxNetworks *out, char *bad, size_t badlen)
 {
 	static const char *const blanks = " \t\r\n";
-	const char *p = text + strspn(text, blanks);
+	const char				*p = text + strspn(text, blanks);
 
 	out->n = 0;
 	if (*p == '\0')

@@ -13,16 +13,16 @@
 
 typedef struct OutboxNetwork
 {
-	int			family;			/* AF_INET or AF_INET6 */
+	int			  family; /* AF_INET or AF_INET6 */
 	unsigned char address[16];
-	int			bits;			/* prefix length */
+	int			  bits; /* prefix length */
 } OutboxNetwork;
 
 #define OUTBOX_MAX_NETWORKS 64
 
 typedef struct OutboxNetworks
 {
-	int			n;
+	int			  n;
 	OutboxNetwork net[OUTBOX_MAX_NETWORKS];
 } OutboxNetworks;
 
@@ -30,19 +30,19 @@ typedef struct OutboxNetworks
  * Parses a comma-separated list of CIDR blocks or addresses.  False: 'bad'
  * (of 'badlen' bytes) holds the item that is none.
  */
-extern bool outbox_networks_parse(const char *text, OutboxNetworks *out,
-								  char *bad, size_t badlen);
+extern bool outbox_networks_parse(const char *text, OutboxNetworks *out, char *bad,
+								  size_t badlen);
 
 typedef enum OutboxAddressClass
 {
-	OUTBOX_ADDRESS_PUBLIC,		/* anybody's: allowed over https */
-	OUTBOX_ADDRESS_ALLOWED,		/* named in outbox.allowed_networks */
-	OUTBOX_ADDRESS_REFUSED		/* private, loopback, reserved … */
+	OUTBOX_ADDRESS_PUBLIC,	/* anybody's: allowed over https */
+	OUTBOX_ADDRESS_ALLOWED, /* named in outbox.allowed_networks */
+	OUTBOX_ADDRESS_REFUSED	/* private, loopback, reserved … */
 } OutboxAddressClass;
 
 /* 'why', when refused, is the name of the range ("loopback", "private" …). */
 extern OutboxAddressClass outbox_address_judge(const struct sockaddr *sa,
-												 const OutboxNetworks *allowed,
-												 const char **why);
+											   const OutboxNetworks	 *allowed,
+											   const char			**why);
 
-#endif							/* OUTBOX_ADDRESS_H */
+#endif /* OUTBOX_ADDRESS_H */

@@ -32,9 +32,9 @@
 #define STEP_EVENTS 500
 
 static TimestampTz look_at;
-static TimestampTz wait_until;	/* outcomes have to be settled first */
-static bool more;				/* somebody is still before 'cut' */
-static int64 cut;				/* retained from here on is all that may be */
+static TimestampTz wait_until; /* outcomes have to be settled first */
+static bool		   more;	   /* somebody is still before 'cut' */
+static int64	   cut;		   /* retained from here on is all that may be */
 
 TimestampTz
 outbox_backlog_next_time(void)
@@ -49,10 +49,11 @@ static int64
 find_cut(void)
 {
 	OutboxColumns row;
-	int64		bytes;
-	double		allowed = (double) outbox_max_backlog_size * 1024 * 1024;
+	int64		  bytes;
+	double		  allowed = (double) outbox_max_backlog_size * 1024 * 1024;
 
-	outbox_query("SELECT bytes, max_seq, min_seq FROM outbox.log_size", 0, NULL, NULL, NULL);
+	outbox_query("SELECT bytes, max_seq, min_seq FROM outbox.log_size", 0, NULL, NULL,
+				 NULL);
 	row = fetch_row(0);
 	bytes = row_int8(row, 0);
 	if (row.nulls[2] || bytes <= allowed)
@@ -73,7 +74,7 @@ place_of(OutboxEndpoint *ep)
 static int
 shorten(OutboxEndpoint *ep)
 {
-	int			n = outbox_endpoint_overflow_ready(ep, cut);
+	int n = outbox_endpoint_overflow_ready(ep, cut);
 
 	/* What was read ahead is read again, for another end. */
 	if (ep->feed.attached || ep->feed.window_count > 0)
@@ -82,10 +83,14 @@ shorten(OutboxEndpoint *ep)
 	ep->place.overflowed += n;
 	if (place_of(ep) >= cut && ep->place.overflowed > 0)
 	{
-		ereport(LOG, (errmsg("outbox endpoint \"%s\" retained more than outbox.max_backlog_size: " INT64_FORMAT " deliveries are dead",
-							 ep->config.name, ep->place.overflowed),
-					  errhint("outbox.retry('%s') sends them, outbox.discard('%s') gives them up.",
-							  ep->config.name, ep->config.name)));
+		ereport(
+			LOG,
+			(errmsg(
+				 "outbox endpoint \"%s\" retained more than outbox.max_backlog_size: " INT64_FORMAT
+				 " deliveries are dead",
+				 ep->config.name, ep->place.overflowed),
+			 errhint("outbox.retry('%s') sends them, outbox.discard('%s') gives them up.",
+					 ep->config.name, ep->config.name)));
 		ep->place.overflowed = 0;
 	}
 	return n;
@@ -94,7 +99,7 @@ shorten(OutboxEndpoint *ep)
 bool
 outbox_backlog_step(TimestampTz now)
 {
-	int			n = 0;
+	int n = 0;
 
 	/* What is dead stays in memory until it is settled: there is a bound to it. */
 	if (outbox_loop.traffic.unsettled >= 4 * OUTBOX_SETTLE_AFTER)
@@ -114,10 +119,11 @@ outbox_backlog_step(TimestampTz now)
 	for (int i = 0; cut > 0 && i < outbox_loop.roster.n; i++)
 	{
 		OutboxEndpoint *ep = outbox_loop.roster.endpoints[i];
-		int64		place;
+		int64			place;
 
-		if (ep->member.dropped || ep->member.recreate || (ep->feed.attached && ep->feed.window_count == 0) ||
-			ep->status.unstorable || outbox_step_held(OUTBOX_STEP_BACKLOG, ep->id))
+		if (ep->member.dropped || ep->member.recreate ||
+			(ep->feed.attached && ep->feed.window_count == 0) || ep->status.unstorable ||
+			outbox_step_held(OUTBOX_STEP_BACKLOG, ep->id))
 			continue;
 		outbox_step_blame(ep->id);
 		place = place_of(ep);
@@ -125,14 +131,14 @@ outbox_backlog_step(TimestampTz now)
 			continue;
 		if (n < STEP_EVENTS)
 		{
-			int			dead = shorten(ep);
+			int dead = shorten(ep);
 
 			n += dead;
 			outbox_loop.traffic.unsettled += dead;
 			outbox_step_passed(OUTBOX_STEP_BACKLOG, ep->id);
 		}
 		else
-			place = -1;			/* its turn comes */
+			place = -1; /* its turn comes */
 		more = more || (place_of(ep) < cut && place_of(ep) != place);
 	}
 	outbox_step_blame(0);

@@ -16,4 +16,4 @@ extern TimestampTz outbox_backlog_next_time(void);
  */
 extern bool outbox_backlog_step(TimestampTz now);
 
-#endif							/* OUTBOX_BACKLOG_LIMIT_H */
+#endif /* OUTBOX_BACKLOG_LIMIT_H */

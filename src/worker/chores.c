@@ -42,19 +42,22 @@ outbox_chores_init(OutboxDatabase *database)
 static bool
 something_to_settle(TimestampTz now)
 {
-	bool		sharing = outbox_settle_may_share(&outbox_loop.roster.busy);
-	dlist_iter	iter;
+	bool	   sharing = outbox_settle_may_share(&outbox_loop.roster.busy);
+	dlist_iter iter;
 
-	if (outbox_loop.due.settle_since != 0 || outbox_loop.traffic.unsettled > 0 || outbox_loop.roster.recreating ||
-		outbox_shares_leaving() || outbox_notice_waits() ||
+	if (outbox_loop.due.settle_since != 0 || outbox_loop.traffic.unsettled > 0 ||
+		outbox_loop.roster.recreating || outbox_shares_leaving() ||
+		outbox_notice_waits() ||
 		(sharing && outbox_settle_wants_head(&outbox_loop.head, now)))
 		return true;
 	dlist_foreach(iter, &outbox_loop.roster.busy)
 	{
 		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, member.busy_node, iter.cur);
 
-		if (outbox_settle_wants(ep) || !dlist_is_empty(&ep->queue.loading) || ep->table.unblocking ||
-			(sharing && outbox_is_quiet(ep) && !ep->place.shared && now - ep->tally.last_active_at > USECS_PER_SEC))
+		if (outbox_settle_wants(ep) || !dlist_is_empty(&ep->queue.loading) ||
+			ep->table.unblocking ||
+			(sharing && outbox_is_quiet(ep) && !ep->place.shared &&
+			 now - ep->tally.last_active_at > USECS_PER_SEC))
 		{
 			if (!ep->status.unstorable || !outbox_step_held(OUTBOX_STEP_SETTLE, ep->id))
 				return true;
@@ -92,7 +95,7 @@ compact_positions(void *arg)
 void
 outbox_settle_step(TimestampTz now, bool final)
 {
-	bool		due = outbox_loop.due.settle_since != 0 &&
+	bool due = outbox_loop.due.settle_since != 0 &&
 		now - outbox_loop.due.settle_since >= outbox_settle_interval * INT64CONST(1000);
 
 	if (!final && !due && outbox_loop.traffic.unsettled < OUTBOX_SETTLE_AFTER)
@@ -112,10 +115,11 @@ outbox_settle_step(TimestampTz now, bool final)
 		outbox_loop.commands_pending = true;
 	outbox_loop.traffic.unsettled = 0;
 	outbox_loop.due.settle_since = 0;
-	outbox_loop.traffic.refill_all = true;			/* lanes may have moved on */
+	outbox_loop.traffic.refill_all = true; /* lanes may have moved on */
 	if (outbox_reader_wants_followers(&outbox_loop.roster.busy))
 		outbox_reader_followers_ended(&outbox_loop.roster.busy,
-									  !outbox_step_run(OUTBOX_STEP_FOLLOWERS, bring_followers, &now));
+									  !outbox_step_run(OUTBOX_STEP_FOLLOWERS,
+													   bring_followers, &now));
 	if (final)
 		return;
 	if (outbox_positions_want_compaction(now))
@@ -135,8 +139,10 @@ run_commands(void *arg)
 static void
 command_step(TimestampTz now)
 {
-	outbox_loop.commands_pending = outbox_loop.commands_pending || now >= outbox_commands_next_time();
-	if (!outbox_loop.commands_pending || now < outbox_loop.due.retry_locks_at || !outbox_step_may(OUTBOX_STEP_COMMAND))
+	outbox_loop.commands_pending = outbox_loop.commands_pending ||
+		now >= outbox_commands_next_time();
+	if (!outbox_loop.commands_pending || now < outbox_loop.due.retry_locks_at ||
+		!outbox_step_may(OUTBOX_STEP_COMMAND))
 		return;
 
 	/*
@@ -144,7 +150,8 @@ command_step(TimestampTz now)
 	 * command looks at them.
 	 */
 	outbox_settle_step(now, true);
-	if (outbox_loop.due.settle_since == 0 && !outbox_step_run(OUTBOX_STEP_COMMAND, run_commands, &now))
+	if (outbox_loop.due.settle_since == 0 &&
+		!outbox_step_run(OUTBOX_STEP_COMMAND, run_commands, &now))
 		outbox_commands_failed();
 }
 
@@ -249,7 +256,8 @@ take_database(void *arg)
 void
 outbox_database_step(TimestampTz now)
 {
-	if (!outbox_loop.database_ours && outbox_serves_database() && now >= outbox_loop.due.retry_locks_at)
+	if (!outbox_loop.database_ours && outbox_serves_database() &&
+		now >= outbox_loop.due.retry_locks_at)
 		(void) outbox_step_run(OUTBOX_STEP_DATABASE, take_database, &now);
 }
 
@@ -289,9 +297,11 @@ outbox_chores_wait(TimestampTz now)
 {
 	if (now < outbox_loop.due.retry_locks_at)
 		return false;
-	return (outbox_step_may(OUTBOX_STEP_DATABASE) && outbox_loop.database_ours != outbox_serves_database()) ||
+	return (outbox_step_may(OUTBOX_STEP_DATABASE) &&
+			outbox_loop.database_ours != outbox_serves_database()) ||
 		(outbox_step_may(OUTBOX_STEP_COMMAND) && outbox_loop.commands_pending) ||
-		(outbox_enabled && outbox_step_may(OUTBOX_STEP_REPLAY) && outbox_replays_have_work());
+		(outbox_enabled && outbox_step_may(OUTBOX_STEP_REPLAY) &&
+		 outbox_replays_have_work());
 }
 
 TimestampTz
@@ -304,7 +314,9 @@ outbox_chores_next_time(void)
 	if (outbox_step_may(OUTBOX_STEP_BACKLOG))
 		until = Min(until, outbox_backlog_next_time());
 	if (outbox_loop.due.settle_since != 0)
-		until = Min(until, outbox_loop.due.settle_since + outbox_settle_interval * INT64CONST(1000));
+		until = Min(until,
+					outbox_loop.due.settle_since +
+						outbox_settle_interval * INT64CONST(1000));
 	if (!outbox_loop.database_ours)
 		return until;
 	until = Min(until, outbox_retention_next_time());

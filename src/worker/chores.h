@@ -28,4 +28,4 @@ extern bool outbox_chores_wait(TimestampTz now);
 /* When one of them is due by itself. */
 extern TimestampTz outbox_chores_next_time(void);
 
-#endif							/* OUTBOX_CHORES_H */
+#endif /* OUTBOX_CHORES_H */

@@ -38,8 +38,8 @@ outbox_clock_went_back(TimestampTz now)
 void
 outbox_clock_follow(TimestampTz now)
 {
-	Interval	back = {.time = last - now};
-	Datum		args[2] = {TimestampTzGetDatum(last), IntervalPGetDatum(&back)};
+	Interval back = {.time = last - now};
+	Datum	 args[2] = {TimestampTzGetDatum(last), IntervalPGetDatum(&back)};
 
 	ereport(LOG,
 			(errmsg("outbox worker starts over: the clock was set back by %d s",
@@ -50,6 +50,6 @@ outbox_clock_follow(TimestampTz now)
 				 " SET next_attempt_at = next_attempt_at OPERATOR(pg_catalog.-) $2"
 				 " WHERE status OPERATOR(pg_catalog.=) 'retrying'"
 				 " AND next_attempt_at OPERATOR(pg_catalog.>) $1",
-				 2, (Oid[]) {TIMESTAMPTZOID, INTERVALOID}, args, NULL);
+				 2, (Oid[]){TIMESTAMPTZOID, INTERVALOID}, args, NULL);
 	outbox_txn_commit();
 }

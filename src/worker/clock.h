@@ -13,4 +13,4 @@ extern bool outbox_clock_went_back(TimestampTz now);
 /* Brings the times that are stored to the new clock. */
 extern void outbox_clock_follow(TimestampTz now);
 
-#endif							/* OUTBOX_CLOCK_H */
+#endif /* OUTBOX_CLOCK_H */

@@ -28,10 +28,11 @@
 #define REQUEST_BYTES (48 * 1024)
 #define BATCH_REQUEST_BYTES (REQUEST_BYTES + OUTBOX_ANSWER_MAX)
 
-const OutboxTransport *const outbox_transports[OUTBOX_TRANSPORTS] = {&outbox_http_transport};
+const OutboxTransport *const outbox_transports[OUTBOX_TRANSPORTS] = {
+	&outbox_http_transport};
 
 static OutboxEnded ended;
-static size_t requests_account;
+static size_t	   requests_account;
 
 static void
 begin_flight(OutboxEndpoint *ep, size_t request_bytes, size_t body_bytes)
@@ -81,7 +82,7 @@ done(void *arg, const OutboxOutcome *outcome)
 {
 	OutboxDelivery *d = arg;
 	OutboxEndpoint *ep = d->endpoint;
-	TimestampTz now = GetCurrentTimestamp();
+	TimestampTz		now = GetCurrentTimestamp();
 
 	OUTBOX_CRASH_POINT("answer.arrived");
 	if (d->batch)
@@ -91,7 +92,7 @@ done(void *arg, const OutboxOutcome *outcome)
 	}
 	else
 	{
-		bool		good = outcome->result <= OUTBOX_RESULT_UNKNOWN;
+		bool good = outcome->result <= OUTBOX_RESULT_UNKNOWN;
 
 		end_single_flight(d);
 		outbox_loop.traffic.unsettled++;
@@ -109,7 +110,8 @@ done(void *arg, const OutboxOutcome *outcome)
 	outbox_payload_readable = false;
 	outbox_dispatch_fill(ep, now, outbox_worker_max_in_flight);
 	outbox_payload_readable = true;
-	outbox_loop.traffic.refill_all = outbox_loop.traffic.refill_all || outbox_payload_wanted;
+	outbox_loop.traffic.refill_all = outbox_loop.traffic.refill_all ||
+		outbox_payload_wanted;
 	outbox_payload_wanted = false;
 }
 
@@ -133,14 +135,15 @@ not_now(OutboxEndpoint *ep, OutboxDelivery *d)
 static bool
 send(OutboxEndpoint *ep, OutboxDelivery *d, TimestampTz now)
 {
-	size_t		cost = REQUEST_BYTES + outbox_payload_cost(d->event, ep->config.request.format);
-	bool		gone = false;
-	OutboxEvent *event = NULL;
+	size_t cost = REQUEST_BYTES +
+		outbox_payload_cost(d->event, ep->config.request.format);
+	bool				   gone = false;
+	OutboxEvent			  *event = NULL;
 	const OutboxTransport *transport = ep->config.target.transport;
-	OutboxTransfer *t = NULL;
-	const char *body;
-	const char *problem;
-	size_t		len;
+	OutboxTransfer		  *t = NULL;
+	const char			  *body;
+	const char			  *problem;
+	size_t				   len;
 
 	if (outbox_endpoint_has_memory(ep, ep->queue.nin_flight - 1, cost, now))
 		event = outbox_payload_bring(d->event, ep->config.request.format, &gone);
@@ -185,19 +188,20 @@ send(OutboxEndpoint *ep, OutboxDelivery *d, TimestampTz now)
 static bool
 send_batch(OutboxBatch *b, TimestampTz now)
 {
-	OutboxEndpoint *ep = b->endpoint;
+	OutboxEndpoint		  *ep = b->endpoint;
 	const OutboxTransport *transport = ep->config.target.transport;
-	OutboxTransfer *t = transport->acquire();
-	const char *problem;
+	OutboxTransfer		  *t = transport->acquire();
+	const char			  *problem;
 
 	if (t == NULL)
 	{
 		outbox_batch_put_back(b);
 		return false;
 	}
-	problem = outbox_request_batch_headers(transport->headers(t), b->id, &ep->config.request,
-										   b->attempt, timestamptz_to_time_t(now),
-										   b->body.bytes, b->body.len);
+	problem = outbox_request_batch_headers(transport->headers(t), b->id,
+										   &ep->config.request, b->attempt,
+										   timestamptz_to_time_t(now), b->body.bytes,
+										   b->body.len);
 	if (problem)
 	{
 		transport->release(t);
@@ -207,7 +211,8 @@ send_batch(OutboxBatch *b, TimestampTz now)
 	}
 	b->transfer = t;
 	begin_flight(ep, BATCH_REQUEST_BYTES, b->body.len);
-	transport->start(t, &ep->config.target, b->body.bytes, b->body.len, b->members[0].delivery);
+	transport->start(t, &ep->config.target, b->body.bytes, b->body.len,
+					 b->members[0].delivery);
 	OUTBOX_CRASH_POINT("batch.started");
 	return true;
 }
@@ -217,7 +222,7 @@ static bool
 send_next(OutboxEndpoint *ep, TimestampTz now, bool *nothing)
 {
 	OutboxDelivery *d;
-	OutboxBatch *b;
+	OutboxBatch	   *b;
 
 	if (ep->config.batch_size > 1)
 	{
@@ -233,7 +238,7 @@ void
 outbox_dispatch_fill(OutboxEndpoint *ep, TimestampTz now, int most)
 {
 	/* The same part of the worker's memory. */
-	size_t		bytes = outbox_memory_limit() / outbox_worker_max_in_flight * most;
+	size_t bytes = outbox_memory_limit() / outbox_worker_max_in_flight * most;
 
 	/*
 	 * What is not settled will be sent again after a crash: while a settle is
@@ -244,7 +249,7 @@ outbox_dispatch_fill(OutboxEndpoint *ep, TimestampTz now, int most)
 		return;
 	for (;;)
 	{
-		bool		nothing;
+		bool nothing;
 
 		/* Everyone keeps one slot, whatever the others have. */
 		if (ep->queue.nin_flight > 0)
@@ -271,7 +276,7 @@ outbox_dispatch_fill(OutboxEndpoint *ep, TimestampTz now, int most)
 static OutboxDelivery *
 started_before(OutboxEndpoint *ep, TimestampTz before)
 {
-	dlist_iter	iter;
+	dlist_iter iter;
 
 	dlist_foreach(iter, &ep->queue.in_flight)
 	{
@@ -314,16 +319,17 @@ outbox_dispatch_next_time(OutboxEndpoint *ep, TimestampTz now)
 {
 	TimestampTz t = DT_NOEND;
 
-	if (outbox_status_is_off(ep) || ep->member.recreate ||
-		ep->status.unstorable)
+	if (outbox_status_is_off(ep) || ep->member.recreate || ep->status.unstorable)
 		return t;
 	if (ep->pace.retry_at > now)
 		return ep->pace.retry_at;
-	if (ep->pace.breaker == OUTBOX_BREAKER_OPEN || !outbox_pace_has_slot(&ep->pace, ep->queue.nin_flight))
+	if (ep->pace.breaker == OUTBOX_BREAKER_OPEN ||
+		!outbox_pace_has_slot(&ep->pace, ep->queue.nin_flight))
 		return t;
-	if (!pairingheap_is_empty(ep->queue.retries) && ep->queue.nready < outbox_endpoint_at_once(ep))
-		t = pairingheap_container(OutboxRetry, node,
-								  pairingheap_first(ep->queue.retries))->due;
+	if (!pairingheap_is_empty(ep->queue.retries) &&
+		ep->queue.nready < outbox_endpoint_at_once(ep))
+		t = pairingheap_container(OutboxRetry, node, pairingheap_first(ep->queue.retries))
+				->due;
 	t = Min(t, outbox_batch_due(ep, now));
 	if (ep->queue.nready > 0 || ep->feed.window_count > 0 || t <= now)
 	{

@@ -12,7 +12,7 @@
 extern const OutboxTransport *const outbox_transports[OUTBOX_TRANSPORTS];
 
 /* Called for each endpoint in which a delivery ended. */
-typedef void (*OutboxEnded) (OutboxEndpoint *ep, TimestampTz now);
+typedef void (*OutboxEnded)(OutboxEndpoint *ep, TimestampTz now);
 extern void outbox_dispatch_init(OutboxEnded ended);
 
 /* Deliveries after which a settle does not wait for its interval. */
@@ -30,4 +30,4 @@ extern void outbox_dispatch_cancel(OutboxEndpoint *ep, TimestampTz before);
 /* When the endpoint has something to send by itself; DT_NOEND: never. */
 extern TimestampTz outbox_dispatch_next_time(OutboxEndpoint *ep, TimestampTz now);
 
-#endif							/* OUTBOX_DISPATCH_H */
+#endif /* OUTBOX_DISPATCH_H */

@@ -6,8 +6,8 @@
 
 #include "worker/loop.h"
 
-OutboxLoop	outbox_loop = {
-	.roster = {.busy = DLIST_STATIC_INIT(outbox_loop.roster.busy),.reload_at = DT_NOEND},
+OutboxLoop outbox_loop = {
+	.roster = {.busy = DLIST_STATIC_INIT(outbox_loop.roster.busy), .reload_at = DT_NOEND},
 	.commands_pending = true,
 	.replays_changed = true,
 };

@@ -11,24 +11,24 @@
 typedef struct OutboxLoopRoster
 {
 	OutboxEndpoint **endpoints; /* by id */
-	int			n;
-	dlist_head	busy;			/* those that are not idle */
-	bool		recreating;		/* some are to be read anew, and wait for their
+	int				 n;
+	dlist_head		 busy;		 /* those that are not idle */
+	bool			 recreating; /* some are to be read anew, and wait for their
 								 * requests to end */
-	TimestampTz reload_at;		/* settings are to be read again, then or at
+	TimestampTz		 reload_at;	 /* settings are to be read again, then or at
 								 * once */
 } OutboxLoopRoster;
 
 /* Requests.  Written by dispatch.c, and by what gives an endpoint work or slots. */
 typedef struct OutboxLoopTraffic
 {
-	int			in_flight;		/* of all endpoints */
-	int64		delivered;		/* since the worker started */
-	int			unsettled;		/* deliveries that ended since the last settle */
-	bool		sending_allowed;	/* else nothing is sent */
-	bool		at_limit;		/* an endpoint had due work, and
+	int	  in_flight;	   /* of all endpoints */
+	int64 delivered;	   /* since the worker started */
+	int	  unsettled;	   /* deliveries that ended since the last settle */
+	bool  sending_allowed; /* else nothing is sent */
+	bool  at_limit;		   /* an endpoint had due work, and
 								 * outbox.worker_max_in_flight was reached */
-	bool		refill_all;		/* any endpoint may have got slots or work */
+	bool  refill_all;	   /* any endpoint may have got slots or work */
 } OutboxLoopTraffic;
 
 /* Times.  Written by chores.c. */
@@ -40,17 +40,17 @@ typedef struct OutboxLoopDue
 
 typedef struct OutboxLoop
 {
-	OutboxLoopRoster roster;
+	OutboxLoopRoster  roster;
 	OutboxLoopTraffic traffic;
-	OutboxLoopDue due;
-	OutboxCursor head;			/* how far the log has been read and counted */
-	int64		unmatched;		/* events that no endpoint subscribes to, not yet
+	OutboxLoopDue	  due;
+	OutboxCursor	  head;				/* how far the log has been read and counted */
+	int64			  unmatched;		/* events that no endpoint subscribes to, not yet
 								 * published */
-	bool		database_ours;	/* what belongs to no endpoint is done here */
-	bool		commands_pending;	/* an operator may have asked for something */
-	bool		replays_changed;	/* the list of replays is to be read */
+	bool			  database_ours;	/* what belongs to no endpoint is done here */
+	bool			  commands_pending; /* an operator may have asked for something */
+	bool			  replays_changed;	/* the list of replays is to be read */
 } OutboxLoop;
 
 extern OutboxLoop outbox_loop;
 
-#endif							/* OUTBOX_LOOP_H */
+#endif /* OUTBOX_LOOP_H */

@@ -39,7 +39,7 @@
  */
 static int64 carried_out;
 
-static bool careful;			/* each by itself: together they failed */
+static bool		   careful;				/* each by itself: together they failed */
 static TimestampTz retry_at = DT_NOEND; /* of those that were set aside */
 
 typedef enum Effect
@@ -56,18 +56,18 @@ typedef enum Effect
 
 typedef struct Command
 {
-	int64		id;
-	int32		endpoint_id;
-	OutboxEndpoint *ep;			/* NULL: it is gone, or too new */
-	int64		seq;
-	char	   *action;
-	char	   *status;			/* NULL: no row in outbox.parked */
-	char	   *key;
-	bool		blocked;		/* dead, in a way that can block its key */
-	bool		known;			/* the event was found */
-	uint64		xid;
-	TimestampTz due;			/* of a row that says 'retrying' */
-	Effect		effect;
+	int64			id;
+	int32			endpoint_id;
+	OutboxEndpoint *ep; /* NULL: it is gone, or too new */
+	int64			seq;
+	char		   *action;
+	char		   *status; /* NULL: no row in outbox.parked */
+	char		   *key;
+	bool			blocked; /* dead, in a way that can block its key */
+	bool			known;	 /* the event was found */
+	uint64			xid;
+	TimestampTz		due; /* of a row that says 'retrying' */
+	Effect			effect;
 } Command;
 
 static bool
@@ -79,9 +79,9 @@ is(const char *a, const char *b)
 static void
 execute(const char *sql, int32 endpoint_id, int64 seq)
 {
-	Datum		args[2] = {Int32GetDatum(endpoint_id), Int64GetDatum(seq)};
+	Datum args[2] = {Int32GetDatum(endpoint_id), Int64GetDatum(seq)};
 
-	outbox_query(sql, 2, (Oid[]) {INT4OID, INT8OID}, args, NULL);
+	outbox_query(sql, 2, (Oid[]){INT4OID, INT8OID}, args, NULL);
 }
 
 /* Is it in the table alone, or in memory only by its time? */
@@ -92,7 +92,8 @@ waits(Command *c)
 		!outbox_endpoint_holds(c->ep, c->seq, c->key);
 }
 
-#define THIS_ROW " WHERE endpoint_id OPERATOR(pg_catalog.=) $1 AND seq OPERATOR(pg_catalog.=) $2"
+#define THIS_ROW \
+	" WHERE endpoint_id OPERATOR(pg_catalog.=) $1 AND seq OPERATOR(pg_catalog.=) $2"
 
 static void
 cancel(Command *c)
@@ -101,8 +102,7 @@ cancel(Command *c)
 
 	if (is(c->status, "retrying") && waits(c))
 		c->effect = EFFECT_CANCEL_RETRY;
-	else if (is(c->status, "blocked") &&
-			 !outbox_endpoint_holds(c->ep, c->seq, c->key))
+	else if (is(c->status, "blocked") && !outbox_endpoint_holds(c->ep, c->seq, c->key))
 		c->effect = EFFECT_CANCEL_FOLLOWER;
 	else if (is(c->status, "dead"))
 		c->effect = EFFECT_BURY;
@@ -110,7 +110,7 @@ cancel(Command *c)
 			 !outbox_cursor_covers(frontier, c->xid, c->seq))
 		c->effect = EFFECT_SKIP;
 	else
-		return;					/* it is on its way, or it has arrived */
+		return; /* it is on its way, or it has arrived */
 
 	if (c->effect == EFFECT_SKIP)
 	{
@@ -123,7 +123,8 @@ cancel(Command *c)
 	}
 	else
 		execute("UPDATE outbox.parked SET status = 'cancelled', reason = 'cancelled',"
-				" next_attempt_at = NULL" THIS_ROW, c->ep->id, c->seq);
+				" next_attempt_at = NULL" THIS_ROW,
+				c->ep->id, c->seq);
 }
 
 static void
@@ -141,15 +142,17 @@ carry_out(Command *c)
 			return;
 		execute("UPDATE outbox.parked SET status = 'retrying', reason = NULL,"
 				" attempts = 0, first_attempt_at = NULL, redelivery = 1,"
-				" next_attempt_at = pg_catalog.now()" THIS_ROW " RETURNING next_attempt_at",
+				" next_attempt_at = pg_catalog.now()" THIS_ROW
+				" RETURNING next_attempt_at",
 				c->ep->id, c->seq);
 		c->due = row_time(fetch_row(0), 0, 0);
 	}
 	else if (is(c->action, "discard") && is(c->status, "dead"))
 	{
 		c->effect = EFFECT_BURY;
-		execute("UPDATE outbox.parked SET status = 'cancelled', reason = 'discarded'"
-				THIS_ROW, c->ep->id, c->seq);
+		execute(
+			"UPDATE outbox.parked SET status = 'cancelled', reason = 'discarded'" THIS_ROW,
+			c->ep->id, c->seq);
 	}
 	else if (is(c->action, "due") && is(c->status, "retrying") &&
 			 !outbox_retries_contains(c->ep, c->seq) &&
@@ -160,26 +163,26 @@ carry_out(Command *c)
 static void
 carry_out_and_delete(void *arg)
 {
-	Command    *c = arg;
+	Command *c = arg;
 
 	if (c->ep)
 		carry_out(c);
 	execute("DELETE FROM outbox.commands WHERE"
-			" command_id OPERATOR(pg_catalog.=) $2 AND $1 IS NOT NULL", 0, c->id);
+			" command_id OPERATOR(pg_catalog.=) $2 AND $1 IS NOT NULL",
+			0, c->id);
 }
 
 /* The command failed.  It stays where it is, with the reason. */
 static void
 set_aside(const Command *c, const OutboxStepError *failure)
 {
-	Datum		args[3] = {
-		Int64GetDatum(c->id), CStringGetTextDatum(failure->message),
-		Int32GetDatum(OUTBOX_SET_ASIDE_SECS(outbox_step_was_locked(failure)))
-	};
+	Datum args[3] = {Int64GetDatum(c->id), CStringGetTextDatum(failure->message),
+					 Int32GetDatum(
+						 OUTBOX_SET_ASIDE_SECS(outbox_step_was_locked(failure)))};
 
 	outbox_query("UPDATE outbox.commands" OUTBOX_SET_ASIDE
 				 " WHERE command_id OPERATOR(pg_catalog.=) $1",
-				 3, (Oid[]) {INT8OID, TEXTOID, INT4OID}, args, NULL);
+				 3, (Oid[]){INT8OID, TEXTOID, INT4OID}, args, NULL);
 }
 
 /* Those that were set aside, when there is nothing else to do. */
@@ -188,7 +191,8 @@ find_retry(void)
 {
 	OutboxColumns row;
 
-	outbox_query("SELECT pg_catalog.min(retry_at) FROM outbox.commands", 0, NULL, NULL, NULL);
+	outbox_query("SELECT pg_catalog.min(retry_at) FROM outbox.commands", 0, NULL, NULL,
+				 NULL);
 	row = fetch_row(0);
 	retry_at = row_time(row, 0, DT_NOEND);
 }
@@ -229,7 +233,9 @@ take_effect(Command *c)
 			break;
 		case EFFECT_SKIP:
 			outbox_operator_skip(c->ep, c->seq,
-								 outbox_cursor_covers(c->ep->feed.counted ? &outbox_loop.head : &c->ep->feed.counter,
+								 outbox_cursor_covers(c->ep->feed.counted ?
+														  &outbox_loop.head :
+														  &c->ep->feed.counter,
 													  c->xid, c->seq));
 			break;
 		case EFFECT_DUE:
@@ -248,29 +254,30 @@ take_effect(Command *c)
 static int
 fetch(Command *commands)
 {
-	Datum		args[2] = {outbox_shares_array(), Int64GetDatum(carried_out)};
-	int			n;
+	Datum args[2] = {outbox_shares_array(), Int64GetDatum(carried_out)};
+	int	  n;
 
-	n = (int) outbox_query("SELECT c.command_id, c.endpoint_id, c.seq, c.action, k.status,"
-					" COALESCE(k.key, e.key), e.xid, k.reason, k.next_attempt_at"
-					" FROM (SELECT * FROM outbox.commands"
-					" WHERE " OUTBOX_SHARE_OF("endpoint_id") " OPERATOR(pg_catalog.=) ANY ($1)"
-					" AND command_id OPERATOR(pg_catalog.>) $2"
-					" AND (retry_at IS NULL OR retry_at OPERATOR(pg_catalog.<=) pg_catalog.now()) ORDER BY command_id LIMIT 500) c"
-					" LEFT JOIN outbox.parked k"
-					" ON k.endpoint_id OPERATOR(pg_catalog.=) c.endpoint_id"
-					" AND k.seq OPERATOR(pg_catalog.=) c.seq"
-					" LEFT JOIN LATERAL (SELECT a.key, a.xid FROM outbox.all_events a"
-					" WHERE a.seq OPERATOR(pg_catalog.=) c.seq LIMIT 1) e ON true"
-					" ORDER BY c.command_id",
-					2, (Oid[]) {INT4ARRAYOID, INT8OID}, args, NULL);
+	n = (int) outbox_query(
+		"SELECT c.command_id, c.endpoint_id, c.seq, c.action, k.status,"
+		" COALESCE(k.key, e.key), e.xid, k.reason, k.next_attempt_at"
+		" FROM (SELECT * FROM outbox.commands"
+		" WHERE " OUTBOX_SHARE_OF_ENDPOINT " OPERATOR(pg_catalog.=) ANY ($1)"
+		" AND command_id OPERATOR(pg_catalog.>) $2"
+		" AND (retry_at IS NULL OR retry_at OPERATOR(pg_catalog.<=) pg_catalog.now()) ORDER BY command_id LIMIT 500) c"
+		" LEFT JOIN outbox.parked k"
+		" ON k.endpoint_id OPERATOR(pg_catalog.=) c.endpoint_id"
+		" AND k.seq OPERATOR(pg_catalog.=) c.seq"
+		" LEFT JOIN LATERAL (SELECT a.key, a.xid FROM outbox.all_events a"
+		" WHERE a.seq OPERATOR(pg_catalog.=) c.seq LIMIT 1) e ON true"
+		" ORDER BY c.command_id",
+		2, (Oid[]){INT4ARRAYOID, INT8OID}, args, NULL);
 	for (int i = 0; i < n; i++)
 	{
-		TupleDesc	desc = SPI_tuptable->tupdesc;
-		HeapTuple	tuple = SPI_tuptable->vals[i];
-		Command    *c = &commands[i];
-		bool		null;
-		Datum		xid;
+		TupleDesc desc = SPI_tuptable->tupdesc;
+		HeapTuple tuple = SPI_tuptable->vals[i];
+		Command	 *c = &commands[i];
+		bool	  null;
+		Datum	  xid;
 
 		memset(c, 0, sizeof(*c));
 		c->id = DatumGetInt64(SPI_getbinval(tuple, desc, 1, &null));
@@ -312,13 +319,13 @@ together(const Command *commands, int n)
 bool
 outbox_commands_run(void)
 {
-	MemoryContext caller = CurrentMemoryContext;
-	Command    *commands = palloc(sizeof(Command) * BATCH);
-	bool		skipped = false;
-	bool		failed = false;
-	bool		more;
-	int			found;
-	int			n;
+	MemoryContext	caller = CurrentMemoryContext;
+	Command		   *commands = palloc(sizeof(Command) * BATCH);
+	bool			skipped = false;
+	bool			failed = false;
+	bool			more;
+	int				found;
+	int				n;
 	OutboxStepError failure;
 
 	if (!outbox_txn_begin(true))
@@ -328,11 +335,11 @@ outbox_commands_run(void)
 	n = together(commands, found);
 	for (int i = 0; i < n; i++)
 	{
-		Command    *c = &commands[i];
+		Command *c = &commands[i];
 
 		/* One that starts carries it out when it has; or who serves it then. */
 		if (c->ep ? c->ep->member.recreate || c->ep->status.unstorable :
-			outbox_roster_expects(c->endpoint_id))
+					outbox_roster_expects(c->endpoint_id))
 		{
 			skipped = true;
 			continue;

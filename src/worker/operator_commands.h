@@ -16,4 +16,4 @@ extern void outbox_commands_failed(void);
 /* When one that was set aside is tried again; DT_NOEND: there is none. */
 extern TimestampTz outbox_commands_next_time(void);
 
-#endif							/* OUTBOX_OPERATOR_COMMANDS_H */
+#endif /* OUTBOX_OPERATOR_COMMANDS_H */

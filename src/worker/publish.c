@@ -17,19 +17,21 @@
 #include "worker/roster.h"
 
 /* Until then outbox.stats has latencies to show, and they change. */
-#define FORGET_LATENCY_AFTER (OUTBOX_HISTOGRAM_MINUTES * USECS_PER_MINUTE + USECS_PER_MINUTE)
+#define FORGET_LATENCY_AFTER \
+	(OUTBOX_HISTOGRAM_MINUTES * USECS_PER_MINUTE + USECS_PER_MINUTE)
 
-#define PUBLISH_EVERY (100 * 1000)	/* µs */
+#define PUBLISH_EVERY (100 * 1000) /* µs */
 
 static TimestampTz published_at;
-static TimestampTz publish_at = DT_NOEND;	/* then what may have changed since */
+static TimestampTz publish_at = DT_NOEND; /* then what may have changed since */
 
 bool
 outbox_is_quiet(OutboxEndpoint *ep)
 {
-	return ep->feed.attached && ep->feed.counted && ep->feed.window_count == 0 && ep->queue.nheld == 0 &&
-		ep->queue.nsettling == 0 && ep->queue.nin_flight == 0 && ep->queue.nready == 0 &&
-		dlist_is_empty(&ep->queue.loading) && dlist_is_empty(&ep->queue.asking) && !ep->table.unblocking;
+	return ep->feed.attached && ep->feed.counted && ep->feed.window_count == 0 &&
+		ep->queue.nheld == 0 && ep->queue.nsettling == 0 && ep->queue.nin_flight == 0 &&
+		ep->queue.nready == 0 && dlist_is_empty(&ep->queue.loading) &&
+		dlist_is_empty(&ep->queue.asking) && !ep->table.unblocking;
 }
 
 TimestampTz
@@ -56,24 +58,26 @@ outbox_publish_one(OutboxEndpoint *ep, TimestampTz now)
 void
 outbox_publish(TimestampTz now)
 {
-	bool		all = now - published_at >= PUBLISH_EVERY;
+	bool			   all = now - published_at >= PUBLISH_EVERY;
 	dlist_mutable_iter iter;
 
 	publish_at = DT_NOEND;
 	dlist_foreach_modify(iter, &outbox_loop.roster.busy)
 	{
 		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, member.busy_node, iter.cur);
-		bool		quiet = outbox_is_quiet(ep);
-		bool		tell = all || (quiet && !ep->member.published_quiet);
+		bool			quiet = outbox_is_quiet(ep);
+		bool			tell = all || (quiet && !ep->member.published_quiet);
 
 		if (tell)
 			outbox_publish_one(ep, now);
 		else
 			publish_at = published_at + PUBLISH_EVERY;
 		ep->member.published_quiet = quiet;
-		if (tell && quiet && ep->place.shared && !ep->place.dirty && ep->queue.nretries == 0 &&
-			!outbox_parked_wants_look(ep) && !ep->member.recreate &&
-			(ep->tally.latency == NULL || now - ep->tally.last_active_at > FORGET_LATENCY_AFTER))
+		if (tell && quiet && ep->place.shared && !ep->place.dirty &&
+			ep->queue.nretries == 0 && !outbox_parked_wants_look(ep) &&
+			!ep->member.recreate &&
+			(ep->tally.latency == NULL ||
+			 now - ep->tally.last_active_at > FORGET_LATENCY_AFTER))
 		{
 			dlist_delete(&ep->member.busy_node);
 			ep->member.busy = false;

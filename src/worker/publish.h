@@ -17,4 +17,4 @@ extern void outbox_publish_one(OutboxEndpoint *ep, TimestampTz now);
 /* When what the last round left out is to be told; DT_NOEND: nothing was. */
 extern TimestampTz outbox_publish_next_time(void);
 
-#endif							/* OUTBOX_PUBLISH_H */
+#endif /* OUTBOX_PUBLISH_H */

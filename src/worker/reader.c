@@ -43,9 +43,9 @@
 #define COUNT_ROWS 2000
 
 static OutboxGotWork got_work;
-static dlist_node *last_laggard;
-static int	noverflowed;
-static TimestampTz step_begun;
+static dlist_node	*last_laggard;
+static int			 noverflowed;
+static TimestampTz	 step_begun;
 
 void
 outbox_reader_init(OutboxGotWork callback)
@@ -73,8 +73,8 @@ static void *
 head_wants(void *arg, const char *name, size_t len, OutboxRow *row)
 {
 	OutboxSubscribers *s = outbox_subscribers_of(name, len);
-	bool		attached = false;
-	bool		wanted = false;
+	bool			   attached = false;
+	bool			   wanted = false;
 
 	(void) arg;
 	for (int i = 0; i < s->n; i++)
@@ -156,7 +156,8 @@ read_head(bool news, XLogRecPtr *lsn)
 		outbox_log_read(&outbox_loop.head, tick, &reader, lsn);
 		outbox_tick_unref(tick);
 	}
-	for (int i = 1; i < HEAD_PAGES && outbox_loop.head.under != NULL && !step_is_over(); i++)
+	for (int i = 1; i < HEAD_PAGES && outbox_loop.head.under != NULL && !step_is_over();
+		 i++)
 		outbox_log_read(&outbox_loop.head, outbox_loop.head.under, &reader, lsn);
 }
 
@@ -178,7 +179,7 @@ laggard_takes(void *arg, void *wanted, OutboxEvent *event)
 {
 	/* The page is no larger than the room. */
 	outbox_window_push(arg, event, *(OutboxFilterResult *) wanted,
-						 outbox_parked_is_cancelled(arg, event->seq));
+					   outbox_parked_is_cancelled(arg, event->seq));
 }
 
 /* True if reading for this endpoint has failed, and its time has not come yet. */
@@ -196,7 +197,8 @@ is_held(const OutboxEndpoint *ep)
 static OutboxTick *
 target_for(const OutboxCursor *c)
 {
-	OutboxTick *tick = outbox_loop.head.under ? outbox_loop.head.under : outbox_loop.head.done;
+	OutboxTick *tick = outbox_loop.head.under ? outbox_loop.head.under :
+												outbox_loop.head.done;
 
 	if (c->under)
 		return c->under;
@@ -228,8 +230,8 @@ attach_if_caught_up(OutboxEndpoint *ep)
 static bool
 can_read_more(OutboxEndpoint *ep, TimestampTz now)
 {
-	return !ep->feed.attached && !ep->member.recreate && outbox_window_wants_events(ep, now) &&
-		!is_held(ep) &&
+	return !ep->feed.attached && !ep->member.recreate &&
+		outbox_window_wants_events(ep, now) && !is_held(ep) &&
 		(outbox_reader_at_head(&ep->feed.cursor) || target_for(&ep->feed.cursor) != NULL);
 }
 
@@ -237,9 +239,9 @@ static void
 read_laggard(OutboxEndpoint *ep, XLogRecPtr *lsn)
 {
 	OutboxLogQuery reader = {laggard_wants, laggard_takes, ep,
-	Min(PAGE_ROWS, OUTBOX_WINDOW - ep->feed.window_count),
-	outbox_memory_fits(0) ? PAGE_BYTES : 1};
-	OutboxTick *target = target_for(&ep->feed.cursor);
+							 Min(PAGE_ROWS, OUTBOX_WINDOW - ep->feed.window_count),
+							 outbox_memory_fits(0) ? PAGE_BYTES : 1};
+	OutboxTick	  *target = target_for(&ep->feed.cursor);
 
 	outbox_step_blame(ep->id);
 	if (target)
@@ -266,7 +268,8 @@ read_laggards(dlist_head *busy, TimestampTz now, XLogRecPtr *lsn)
 	{
 		dlist_foreach(iter, busy)
 		{
-			OutboxEndpoint *ep = dlist_container(OutboxEndpoint, member.busy_node, iter.cur);
+			OutboxEndpoint *ep = dlist_container(OutboxEndpoint, member.busy_node,
+												 iter.cur);
 
 			if (!after)
 			{
@@ -303,8 +306,8 @@ int
 outbox_reader_overflow(OutboxEndpoint *ep)
 {
 	OutboxLogQuery reader = {laggard_wants, overflow_takes, ep, PAGE_ROWS, PAGE_BYTES};
-	OutboxTick *target = target_for(&ep->feed.cursor);
-	XLogRecPtr	unused = 0;
+	OutboxTick	  *target = target_for(&ep->feed.cursor);
+	XLogRecPtr	   unused = 0;
 
 	noverflowed = 0;
 	if (target)
@@ -334,14 +337,14 @@ counter_wants(void *arg, const char *topic, size_t len, OutboxRow *row)
 static bool
 count_ahead(dlist_head *busy)
 {
-	dlist_iter	iter;
+	dlist_iter iter;
 
 	dlist_foreach(iter, busy)
 	{
 		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, member.busy_node, iter.cur);
-		OutboxLogQuery reader = {counter_wants, NULL, ep, COUNT_ROWS, PAGE_BYTES};
-		XLogRecPtr	unused = 0;
-		OutboxTick *target;
+		OutboxLogQuery	reader = {counter_wants, NULL, ep, COUNT_ROWS, PAGE_BYTES};
+		XLogRecPtr		unused = 0;
+		OutboxTick	   *target;
 
 		if (ep->feed.counted || ep->member.dropped || is_held(ep))
 			continue;
@@ -368,15 +371,16 @@ count_ahead(dlist_head *busy)
 static void
 load_due_retries(dlist_head *busy, TimestampTz now)
 {
-	dlist_iter	iter;
+	dlist_iter iter;
 
 	dlist_foreach(iter, busy)
 	{
 		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, member.busy_node, iter.cur);
-		int64		seqs[OUTBOX_RETRIES_MAX];
-		int			n;
+		int64			seqs[OUTBOX_RETRIES_MAX];
+		int				n;
 
-		if (ep->member.dropped || ep->member.recreate || !outbox_retries_has_due(ep, now) || is_held(ep))
+		if (ep->member.dropped || ep->member.recreate ||
+			!outbox_retries_has_due(ep, now) || is_held(ep))
 			continue;
 		outbox_step_blame(ep->id);
 		n = outbox_retries_take_due(ep, now, seqs, OUTBOX_RETRIES_MAX);
@@ -400,14 +404,15 @@ load_due_retries(dlist_head *busy, TimestampTz now)
 static bool
 look_at_parked(dlist_head *busy)
 {
-	dlist_iter	iter;
-	bool		more = false;
+	dlist_iter iter;
+	bool	   more = false;
 
 	dlist_foreach(iter, busy)
 	{
 		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, member.busy_node, iter.cur);
 
-		if (ep->member.dropped || ep->member.recreate || is_held(ep) || !outbox_parked_wants_look(ep))
+		if (ep->member.dropped || ep->member.recreate || is_held(ep) ||
+			!outbox_parked_wants_look(ep))
 			continue;
 		outbox_step_blame(ep->id);
 		more = outbox_parked_look(ep, !more) || more;
@@ -420,19 +425,20 @@ look_at_parked(dlist_head *busy)
 static bool
 may_bring_followers(OutboxEndpoint *ep)
 {
-	return (!dlist_is_empty(&ep->queue.loading) || ep->table.unblocking) && !ep->member.dropped &&
-		!ep->member.recreate && ep->queue.nsettling == 0 &&
+	return (!dlist_is_empty(&ep->queue.loading) || ep->table.unblocking) &&
+		!ep->member.dropped && !ep->member.recreate && ep->queue.nsettling == 0 &&
 		!outbox_step_held(OUTBOX_STEP_FOLLOWERS, ep->id);
 }
 
 bool
 outbox_reader_wants_followers(dlist_head *busy)
 {
-	dlist_iter	iter;
+	dlist_iter iter;
 
 	dlist_foreach(iter, busy)
 	{
-		if (may_bring_followers(dlist_container(OutboxEndpoint, member.busy_node, iter.cur)))
+		if (may_bring_followers(
+				dlist_container(OutboxEndpoint, member.busy_node, iter.cur)))
 			return true;
 	}
 	return false;
@@ -441,7 +447,7 @@ outbox_reader_wants_followers(dlist_head *busy)
 void
 outbox_reader_bring_followers(dlist_head *busy)
 {
-	dlist_iter	iter;
+	dlist_iter iter;
 
 	dlist_foreach(iter, busy)
 	{
@@ -465,7 +471,7 @@ outbox_reader_bring_followers(dlist_head *busy)
 void
 outbox_reader_followers_ended(dlist_head *busy, bool undone)
 {
-	dlist_iter	iter;
+	dlist_iter iter;
 
 	dlist_foreach(iter, busy)
 	{
@@ -483,7 +489,7 @@ outbox_reader_followers_ended(dlist_head *busy, bool undone)
 bool
 outbox_reader_has_work(dlist_head *busy, bool head, TimestampTz now)
 {
-	dlist_iter	iter;
+	dlist_iter iter;
 
 	if (head && outbox_loop.head.under != NULL)
 		return true;
@@ -495,7 +501,8 @@ outbox_reader_has_work(dlist_head *busy, bool head, TimestampTz now)
 			continue;
 		if (can_read_more(ep, now) || outbox_retries_has_due(ep, now) ||
 			outbox_parked_wants_look(ep) ||
-			(!ep->feed.counted && (outbox_reader_at_head(&ep->feed.counter) || target_for(&ep->feed.counter))))
+			(!ep->feed.counted &&
+			 (outbox_reader_at_head(&ep->feed.counter) || target_for(&ep->feed.counter))))
 			return true;
 	}
 	return false;
@@ -505,8 +512,8 @@ bool
 outbox_reader_step(dlist_head *busy, bool head, bool news, TimestampTz now,
 				   XLogRecPtr *lsn)
 {
-	dlist_iter	iter;
-	bool		more;
+	dlist_iter iter;
+	bool	   more;
 
 	step_begun = GetCurrentTimestamp();
 	if (head)

@@ -15,7 +15,7 @@ extern void outbox_reader_forget_turn(void);
 extern bool outbox_reader_at_head(const OutboxCursor *c);
 
 /* Called for each endpoint that got something to do. */
-typedef void (*OutboxGotWork) (OutboxEndpoint *ep);
+typedef void (*OutboxGotWork)(OutboxEndpoint *ep);
 extern void outbox_reader_init(OutboxGotWork got_work);
 
 /*
@@ -30,7 +30,7 @@ extern bool outbox_reader_step(dlist_head *busy, bool head, bool news, Timestamp
  * Reads a page for an endpoint that is not attached, of which nothing is to be
  * sent: all of it is dead.  Returns how many.  Needs a transaction.
  */
-extern int	outbox_reader_overflow(OutboxEndpoint *ep);
+extern int outbox_reader_overflow(OutboxEndpoint *ep);
 
 /* Lanes whose next followers are in outbox.parked.  Needs a transaction. */
 extern bool outbox_reader_wants_followers(dlist_head *busy);
@@ -40,4 +40,4 @@ extern void outbox_reader_followers_ended(dlist_head *busy, bool undone);
 /* Is there anything for a step to do?  Cheap; asked before a transaction. */
 extern bool outbox_reader_has_work(dlist_head *busy, bool head, TimestampTz now);
 
-#endif							/* OUTBOX_READER_H */
+#endif /* OUTBOX_READER_H */

@@ -39,19 +39,19 @@
 
 typedef struct Replay
 {
-	int64		id;
-	int32		endpoint_id;
-	TimestampTz from_time;
-	TimestampTz to_time;
-	int			npatterns;		/* 0: any topic */
-	char	  **patterns;
+	int64		 id;
+	int32		 endpoint_id;
+	TimestampTz	 from_time;
+	TimestampTz	 to_time;
+	int			 npatterns; /* 0: any topic */
+	char	   **patterns;
 	OutboxCursor cursor;
-	OutboxTick *target;
+	OutboxTick	*target;
 } Replay;
 
 static MemoryContext replay_cxt;
-static Replay *replays;
-static int	nreplays;
+static Replay		*replays;
+static int			 nreplays;
 
 static void
 forget_replays(void)
@@ -85,8 +85,8 @@ read_replays(void)
 	for (uint64 i = 0; i < SPI_processed; i++)
 	{
 		OutboxColumns row = fetch_row(i);
-		Replay	   *r = &replays[nreplays++];
-		OutboxTick *done;
+		Replay		 *r = &replays[nreplays++];
+		OutboxTick	 *done;
 
 		r->id = row_int8(row, 0);
 		r->endpoint_id = row_int4(row, 1);
@@ -94,7 +94,7 @@ read_replays(void)
 		r->to_time = row_time(row, 3, 0);
 		if (!row.nulls[4])
 		{
-			Datum	   *elems;
+			Datum *elems;
 
 			deconstruct_array(DatumGetArrayTypeP(row.values[4]), TEXTOID, -1, false,
 							  TYPALIGN_INT, &elems, NULL, &r->npatterns);
@@ -126,7 +126,8 @@ can_go_on(const Replay *r)
 	return ep == NULL ||
 		(!ep->member.recreate && !ep->member.dropped && !ep->status.unstorable &&
 		 ep->queue.nretries + ep->queue.nretries_loading + ep->queue.nretries_waiting +
-		 ep->queue.nready + ep->queue.nsettling < ENOUGH_DUE);
+				 ep->queue.nready + ep->queue.nsettling <
+			 ENOUGH_DUE);
 }
 
 bool
@@ -142,16 +143,16 @@ outbox_replays_have_work(void)
 
 typedef struct Replaying
 {
-	Replay	   *replay;
+	Replay		   *replay;
 	OutboxEndpoint *ep;
-	int			n;
-	int64		seqs[PAGE_ROWS];
+	int				n;
+	int64			seqs[PAGE_ROWS];
 } Replaying;
 
 static void *
 replay_wants(void *arg, const char *topic, size_t len, OutboxRow *row)
 {
-	Replaying  *page = arg;
+	Replaying *page = arg;
 
 	if (page->replay->npatterns > 0 &&
 		!outbox_topic_in_list(topic, len, page->replay->patterns,
@@ -163,7 +164,7 @@ replay_wants(void *arg, const char *topic, size_t len, OutboxRow *row)
 static void
 replay_takes(void *arg, void *wanted, OutboxEvent *event)
 {
-	Replaying  *page = arg;
+	Replaying *page = arg;
 
 	(void) wanted;
 	if (event->created_at >= page->replay->from_time &&
@@ -178,9 +179,8 @@ replay_takes(void *arg, void *wanted, OutboxEvent *event)
 static int64
 park_page(Replaying *page)
 {
-	Datum		args[2] = {Int32GetDatum(page->ep->id),
-	outbox_int8_array(page->seqs, page->n)};
-	int64		parked;
+	Datum args[2] = {Int32GetDatum(page->ep->id), outbox_int8_array(page->seqs, page->n)};
+	int64 parked;
 
 	outbox_query("INSERT INTO outbox.parked (endpoint_id, seq, event_id, key,"
 				 " status, attempts, next_attempt_at, redelivery, parked_at)"
@@ -198,7 +198,7 @@ park_page(Replaying *page)
 				 "outbox.log_xid(e.epoch, e.xid), p.under)))"
 				 " ON CONFLICT (endpoint_id, seq) DO NOTHING"
 				 " RETURNING seq, key, next_attempt_at",
-				 2, (Oid[]) {INT4OID, INT8ARRAYOID}, args, NULL);
+				 2, (Oid[]){INT4OID, INT8ARRAYOID}, args, NULL);
 	for (uint64 i = 0; i < SPI_processed; i++)
 	{
 		OutboxColumns row = fetch_row(i);
@@ -215,32 +215,36 @@ park_page(Replaying *page)
 static void
 store_progress(Replay *r, int64 parked, bool finished)
 {
-	Datum		args[7] = {Int64GetDatum(r->id),
-		CStringGetTextDatum(outbox_tick_snapshot(r->cursor.done)),
-		Int64GetDatum(r->cursor.done->seq_low), Int64GetDatum(r->cursor.last_seq),
-	BoolGetDatum(r->cursor.under != NULL), Int64GetDatum(parked), BoolGetDatum(finished)};
+	Datum args[7] = {Int64GetDatum(r->id),
+					 CStringGetTextDatum(outbox_tick_snapshot(r->cursor.done)),
+					 Int64GetDatum(r->cursor.done->seq_low),
+					 Int64GetDatum(r->cursor.last_seq),
+					 BoolGetDatum(r->cursor.under != NULL),
+					 Int64GetDatum(parked),
+					 BoolGetDatum(finished)};
 
 	outbox_query("UPDATE outbox.replays SET done = $2::pg_catalog.pg_snapshot,"
 				 " done_seq_low = $3, last_seq = $4, under = $5,"
 				 " events = events OPERATOR(pg_catalog.+) $6,"
 				 " finished_at = CASE WHEN $7 THEN pg_catalog.now() END"
 				 " WHERE replay_id OPERATOR(pg_catalog.=) $1",
-				 7, (Oid[]) {INT8OID, TEXTOID, INT8OID, INT8OID, BOOLOID,
-				 INT8OID, BOOLOID}, args, NULL);
+				 7,
+				 (Oid[]){INT8OID, TEXTOID, INT8OID, INT8OID, BOOLOID, INT8OID, BOOLOID},
+				 args, NULL);
 }
 
 static void
 go_on(Replay *r)
 {
-	Replaying		page = {.replay = r,.ep = outbox_roster_find(r->endpoint_id)};
+	Replaying	   page = {.replay = r, .ep = outbox_roster_find(r->endpoint_id)};
 	OutboxLogQuery reader = {replay_wants, replay_takes, &page, PAGE_ROWS, PAGE_BYTES};
-	XLogRecPtr	unused = 0;
-	int64		parked = 0;
+	XLogRecPtr	   unused = 0;
+	int64		   parked = 0;
 
 	if (page.ep == NULL)
 	{
 		if (!outbox_roster_expects(r->endpoint_id))
-			store_progress(r, 0, true);	/* it was dropped */
+			store_progress(r, 0, true); /* it was dropped */
 		return;
 	}
 	outbox_log_read(&r->cursor, r->target, &reader, &unused);
@@ -281,7 +285,7 @@ outbox_replays_run(void)
 		go_on(&replays[i]);
 		outbox_step_passed(OUTBOX_STEP_REPLAY, replays[i].endpoint_id);
 		if (replays[i].cursor.under == NULL)
-			outbox_loop.replays_changed = true;	/* it has ended: read the list again */
+			outbox_loop.replays_changed = true; /* it has ended: read the list again */
 	}
 	outbox_step_blame(0);
 	OUTBOX_CRASH_POINT("replay.stored");

@@ -12,6 +12,6 @@ extern bool outbox_replays_have_work(void);
 
 /* One page of each.  False: a lock was not to be had. */
 extern bool outbox_replays_run(void);
-extern void outbox_replays_failed(void);	/* that was an error */
+extern void outbox_replays_failed(void); /* that was an error */
 
-#endif							/* OUTBOX_REPLAY_H */
+#endif /* OUTBOX_REPLAY_H */

@@ -31,11 +31,11 @@
 #include "worker/reader.h"
 #include "worker/roster.h"
 
-static MemoryContext endpoint_cxt;
-static OutboxEndpoint *meeting; /* that is being read from its tables */
-static MemoryContext others_cxt;	/* of the following two */
-static OutboxOtherSubscriber *others;	/* those that other workers serve */
-static int	nothers;
+static MemoryContext		  endpoint_cxt;
+static OutboxEndpoint		 *meeting;	  /* that is being read from its tables */
+static MemoryContext		  others_cxt; /* of the following two */
+static OutboxOtherSubscriber *others;	  /* those that other workers serve */
+static int					  nothers;
 
 void
 outbox_roster_init(void)
@@ -58,7 +58,7 @@ outbox_roster_busy(OutboxEndpoint *ep)
 static int
 compare_id(const void *key, const void *element)
 {
-	int32		id = *(const int32 *) key;
+	int32				  id = *(const int32 *) key;
 	const OutboxEndpoint *ep = *(OutboxEndpoint *const *) element;
 
 	return id < ep->id ? -1 : id > ep->id;
@@ -71,18 +71,19 @@ outbox_roster_find(int32 id)
 
 	if (outbox_loop.roster.n == 0)
 		return NULL;
-	found = bsearch(&id, outbox_loop.roster.endpoints, outbox_loop.roster.n, sizeof(OutboxEndpoint *), compare_id);
+	found = bsearch(&id, outbox_loop.roster.endpoints, outbox_loop.roster.n,
+					sizeof(OutboxEndpoint *), compare_id);
 	return found ? *found : NULL;
 }
 
 bool
 outbox_roster_expects(int32 id)
 {
-	Datum		args[1] = {Int32GetDatum(id)};
+	Datum args[1] = {Int32GetDatum(id)};
 
 	return outbox_query("SELECT 1 FROM outbox.endpoint_settings"
 						" WHERE endpoint_id OPERATOR(pg_catalog.=) $1",
-						1, (Oid[]) {INT4OID}, args, NULL) > 0;
+						1, (Oid[]){INT4OID}, args, NULL) > 0;
 }
 
 /* Counting begins anew at the frontier. */
@@ -99,7 +100,7 @@ static OutboxEndpoint *
 meet(const OutboxEndpointRow *s)
 {
 	OutboxEndpoint *ep = outbox_endpoint_create(endpoint_cxt, s->id);
-	OutboxPosition p;
+	OutboxPosition	p;
 
 	meeting = ep;
 	outbox_catalog_assign(ep, s);
@@ -108,8 +109,8 @@ meet(const OutboxEndpointRow *s)
 
 	if (!outbox_position_read(s->id, &p) || p.generation != s->generation)
 	{
-		int64		delivered = p.delivered;
-		int64		failed = p.failed_attempts;
+		int64 delivered = p.delivered;
+		int64 failed = p.failed_attempts;
 
 		outbox_cursor_clear(&p.cursor);
 		memset(&p, 0, sizeof(p));
@@ -121,14 +122,15 @@ meet(const OutboxEndpointRow *s)
 	}
 	ep->tally.delivered = p.delivered;
 	ep->tally.failed_attempts = p.failed_attempts;
-	if (ep->tally.delivered > 0)		/* else it is new, whoever had its number before */
+	if (ep->tally.delivered > 0) /* else it is new, whoever had its number before */
 		outbox_tally_resume(ep);
 	ep->tally.last_active_at = GetCurrentTimestamp();
 	outbox_cursor_copy(&ep->feed.cursor, &p.cursor);
 	if (outbox_reader_at_head(&ep->feed.cursor))
 	{
 		ep->feed.counted = true;
-		ep->feed.attached = !ep->status.paused && !ep->status.disabled && !ep->status.held_for;
+		ep->feed.attached = !ep->status.paused && !ep->status.disabled &&
+			!ep->status.held_for;
 		if (ep->feed.attached)
 			outbox_cursor_clear(&ep->feed.cursor);
 	}
@@ -147,29 +149,30 @@ meet(const OutboxEndpointRow *s)
 
 typedef struct Reload
 {
-	OutboxEndpoint **list;
-	int			n;
-	int			max;
+	OutboxEndpoint		 **list;
+	int					   n;
+	int					   max;
 	OutboxOtherSubscriber *others;
-	int			nothers;
-	int			max_others;
-	MemoryContext others_cxt;
-	uint16		weight[OUTBOX_SHARES];
+	int					   nothers;
+	int					   max_others;
+	MemoryContext		   others_cxt;
+	uint16				   weight[OUTBOX_SHARES];
 } Reload;
 
-static Reload reload;			/* that is under way */
+static Reload reload; /* that is under way */
 
 /* Another worker's: all that is of interest is what it subscribes to. */
 static void
 note_other(Reload *r, const OutboxEndpointRow *s)
 {
-	MemoryContext old = MemoryContextSwitchTo(r->others_cxt);
+	MemoryContext		   old = MemoryContextSwitchTo(r->others_cxt);
 	OutboxOtherSubscriber *f;
 
 	if (r->nothers == r->max_others)
 	{
 		r->max_others = Max(64, r->max_others * 2);
-		r->others = r->others ? repalloc_huge(r->others, sizeof(OutboxOtherSubscriber) * r->max_others) :
+		r->others = r->others ?
+			repalloc_huge(r->others, sizeof(OutboxOtherSubscriber) * r->max_others) :
 			palloc(sizeof(OutboxOtherSubscriber) * r->max_others);
 	}
 	f = &r->others[r->nothers++];
@@ -189,16 +192,17 @@ note_other(Reload *r, const OutboxEndpointRow *s)
 static void
 apply_settings(void *arg, const OutboxEndpointRow *s)
 {
-	Reload	   *r = arg;
+	Reload		   *r = arg;
 	OutboxEndpoint *ep = outbox_roster_find(s->id);
-	int			share = outbox_share_of(s->id);
-	bool		held = outbox_step_held(OUTBOX_STEP_RELOAD, s->id);
+	int				share = outbox_share_of(s->id);
+	bool			held = outbox_step_held(OUTBOX_STEP_RELOAD, s->id);
 
 	r->weight[share] = Min(r->weight[share] + 1, PG_UINT16_MAX);
 	if (held)
 	{
 		/* It could not be read: as it was before, or not at all. */
-		outbox_loop.roster.reload_at = Min(outbox_loop.roster.reload_at, outbox_step_next_time());
+		outbox_loop.roster.reload_at = Min(outbox_loop.roster.reload_at,
+										   outbox_step_next_time());
 		if (ep == NULL)
 			return;
 	}
@@ -211,7 +215,8 @@ apply_settings(void *arg, const OutboxEndpointRow *s)
 	}
 	else if (ep == NULL)
 		ep = meet(s);
-	else if (ep->config.generation != s->generation || ep->config.ordering != s->ordering ||
+	else if (ep->config.generation != s->generation ||
+			 ep->config.ordering != s->ordering ||
 			 ep->config.block_on_dead != s->block_on_dead)
 	{
 		/* Another position, or other lanes: it starts over from its tables. */
@@ -220,10 +225,11 @@ apply_settings(void *arg, const OutboxEndpointRow *s)
 		outbox_loop.roster.recreating = true;
 		outbox_roster_busy(ep);
 	}
-	else if (ep->config.row_version != s->row_version || ep->config.keys_version != s->keys_version ||
+	else if (ep->config.row_version != s->row_version ||
+			 ep->config.keys_version != s->keys_version ||
 			 ep->config.previous_until != s->previous_until)
 	{
-		bool		other = ep->config.version != s->version;
+		bool other = ep->config.version != s->version;
 
 		if (other || s->paused || s->disabled)
 			outbox_window_drop(ep, &outbox_loop.head);
@@ -238,11 +244,13 @@ apply_settings(void *arg, const OutboxEndpointRow *s)
 	ep->member.seen = true;
 
 	/* When a rotation of secrets ends. */
-	outbox_loop.roster.reload_at = Min(outbox_loop.roster.reload_at, held ? DT_NOEND : s->previous_until);
+	outbox_loop.roster.reload_at = Min(outbox_loop.roster.reload_at,
+									   held ? DT_NOEND : s->previous_until);
 	if (r->n == r->max)
 	{
 		r->max = Max(64, r->max * 2);
-		r->list = r->list ? repalloc_huge(r->list, sizeof(OutboxEndpoint *) * r->max) :
+		r->list = r->list ?
+			repalloc_huge(r->list, sizeof(OutboxEndpoint *) * r->max) :
 			MemoryContextAlloc(endpoint_cxt, sizeof(OutboxEndpoint *) * r->max);
 	}
 	r->list[r->n++] = ep;
@@ -252,36 +260,40 @@ apply_settings(void *arg, const OutboxEndpointRow *s)
  * What dropped endpoints left behind.  outbox.parked is large where another one
  * is down: of those that were served here the rows are asked for by their id.
  */
-#define ORPHAN_OF(id) " NOT EXISTS (SELECT 1 FROM outbox.endpoint_settings s" \
+#define ORPHAN_OF(id) \
+	" NOT EXISTS (SELECT 1 FROM outbox.endpoint_settings s" \
 	" WHERE s.endpoint_id OPERATOR(pg_catalog.=) " id ")"
 #define ORPHAN ORPHAN_OF("p.endpoint_id")
 
 static void
 delete_parked(int32 id)
 {
-	Datum		args[1] = {Int32GetDatum(id)};
+	Datum args[1] = {Int32GetDatum(id)};
 
 	outbox_query("DELETE FROM outbox.parked p"
 				 " WHERE p.endpoint_id OPERATOR(pg_catalog.=) $1 AND" ORPHAN,
-				 1, (Oid[]) {INT4OID}, args, NULL);
+				 1, (Oid[]){INT4OID}, args, NULL);
 }
 
 static void
 delete_orphans(bool parked)
 {
 	outbox_query("DELETE FROM outbox.subscriptions p WHERE" ORPHAN, 0, NULL, NULL, NULL);
-	outbox_query("DELETE FROM outbox.endpoint_secrets p WHERE" ORPHAN, 0, NULL, NULL, NULL);
+	outbox_query("DELETE FROM outbox.endpoint_secrets p WHERE" ORPHAN, 0, NULL, NULL,
+				 NULL);
 
 	/* Which endpoints have rows says the index, however many rows that are. */
 	if (parked)
-		outbox_query("WITH RECURSIVE e(id) AS ((SELECT p.endpoint_id FROM outbox.parked p"
-					 " ORDER BY p.endpoint_id LIMIT 1) UNION ALL SELECT (SELECT p.endpoint_id"
-					 " FROM outbox.parked p WHERE p.endpoint_id OPERATOR(pg_catalog.>) e.id"
-					 " ORDER BY p.endpoint_id LIMIT 1) FROM e WHERE e.id IS NOT NULL),"
-					 " o(id) AS MATERIALIZED (SELECT e.id FROM e WHERE" ORPHAN_OF("e.id") ")"
-					 " DELETE FROM outbox.parked p USING o"
-					 " WHERE p.endpoint_id OPERATOR(pg_catalog.=) o.id",
-					 0, NULL, NULL, NULL);
+		outbox_query(
+			"WITH RECURSIVE e(id) AS ((SELECT p.endpoint_id FROM outbox.parked p"
+			" ORDER BY p.endpoint_id LIMIT 1) UNION ALL SELECT (SELECT p.endpoint_id"
+			" FROM outbox.parked p WHERE p.endpoint_id OPERATOR(pg_catalog.>) e.id"
+			" ORDER BY p.endpoint_id LIMIT 1) FROM e WHERE e.id IS NOT NULL),"
+			" o(id) AS MATERIALIZED (SELECT e.id FROM e WHERE" ORPHAN_OF(
+				"e.id") ")"
+						" DELETE FROM outbox.parked p USING o"
+						" WHERE p.endpoint_id OPERATOR(pg_catalog.=) o.id",
+			0, NULL, NULL, NULL);
 }
 
 static void
@@ -302,7 +314,8 @@ static void
 tell_reader(void)
 {
 	outbox_reader_forget_turn();
-	outbox_subscribers_set(outbox_loop.roster.endpoints, outbox_loop.roster.n, others, nothers);
+	outbox_subscribers_set(outbox_loop.roster.endpoints, outbox_loop.roster.n, others,
+						   nothers);
 }
 
 /*
@@ -312,9 +325,9 @@ tell_reader(void)
 bool
 outbox_roster_reload(bool tidy)
 {
-	Reload	   *r = &reload;
+	Reload			*r = &reload;
 	OutboxEndpoint **old = outbox_loop.roster.endpoints;
-	bool		dropped = false;
+	bool			 dropped = false;
 
 	if (!outbox_txn_begin(true))
 		return false;
@@ -325,7 +338,8 @@ outbox_roster_reload(bool tidy)
 	outbox_loop.roster.reload_at = DT_NOEND;
 	for (int i = 0; i < outbox_loop.roster.n; i++)
 		outbox_loop.roster.endpoints[i]->member.seen = false;
-	outbox_query("SELECT pg_catalog.count(*) FROM outbox.endpoint_settings", 0, NULL, NULL, NULL);
+	outbox_query("SELECT pg_catalog.count(*) FROM outbox.endpoint_settings", 0, NULL,
+				 NULL, NULL);
 	outbox_parked_share_room(row_int8(fetch_row(0), 0));
 	outbox_catalog_settings(apply_settings, r);
 	outbox_step_blame(0);
@@ -411,7 +425,7 @@ outbox_roster_leave(void)
 static void
 give_back_shares(void)
 {
-	bool		in_use[OUTBOX_SHARES] = {false};
+	bool in_use[OUTBOX_SHARES] = {false};
 
 	if (!outbox_shares_leaving())
 		return;
@@ -431,7 +445,7 @@ may_leave(const OutboxEndpoint *ep)
 void
 outbox_roster_recreate(void)
 {
-	int			n = 0;
+	int n = 0;
 
 	if (!outbox_loop.roster.recreating)
 	{
@@ -441,9 +455,11 @@ outbox_roster_recreate(void)
 	outbox_loop.roster.recreating = false;
 	for (int i = 0; i < outbox_loop.roster.n; i++)
 	{
-		if (outbox_loop.roster.endpoints[i]->member.recreate && !may_leave(outbox_loop.roster.endpoints[i]))
+		if (outbox_loop.roster.endpoints[i]->member.recreate &&
+			!may_leave(outbox_loop.roster.endpoints[i]))
 			outbox_loop.roster.recreating = true;
-		if (outbox_loop.roster.endpoints[i]->member.recreate && may_leave(outbox_loop.roster.endpoints[i]))
+		if (outbox_loop.roster.endpoints[i]->member.recreate &&
+			may_leave(outbox_loop.roster.endpoints[i]))
 		{
 			forget_endpoint(outbox_loop.roster.endpoints[i]);
 			outbox_loop.roster.reload_at = 0;

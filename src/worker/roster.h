@@ -7,8 +7,8 @@
 
 #include "endpoint/endpoint.h"
 
-extern void outbox_roster_init(void);
-extern OutboxEndpoint *outbox_roster_find(int32 id);	/* NULL: none */
+extern void			   outbox_roster_init(void);
+extern OutboxEndpoint *outbox_roster_find(int32 id); /* NULL: none */
 
 /*
  * Is there one that was not read yet?  Its bell rings a moment after others can
@@ -35,4 +35,4 @@ extern void outbox_roster_leave(void);
  */
 extern void outbox_roster_recreate(void);
 
-#endif							/* OUTBOX_ROSTER_H */
+#endif /* OUTBOX_ROSTER_H */

@@ -70,18 +70,18 @@
 #define LOOK_REST_MAX (100 * 1000)
 
 static OutboxDatabase *db;
-static OutboxWorker *self;
-static char *instance_name;		/* as of the start */
-static MemoryContext loop_cxt;
+static OutboxWorker	  *self;
+static char			  *instance_name; /* as of the start */
+static MemoryContext   loop_cxt;
 
-static uint64 seen_emitted;
-static uint64 seen_changed;
-static TimestampTz fill_at;		/* some endpoint's own time */
+static uint64	   seen_emitted;
+static uint64	   seen_changed;
+static TimestampTz fill_at; /* some endpoint's own time */
 static TimestampTz wakeup_at;
-static TimestampTz read_not_before;		/* not before: it was looked often enough */
-static XLogRecPtr send_from_lsn;	/* nothing at all is sent before the WAL is
+static TimestampTz read_not_before; /* not before: it was looked often enough */
+static XLogRecPtr  send_from_lsn;	/* nothing at all is sent before the WAL is
 								 * durable up to here */
-static XLogRecPtr needed_lsn;		/* what was read waits for the WAL up to here */
+static XLogRecPtr  needed_lsn;		/* what was read waits for the WAL up to here */
 
 static void
 want_settle(TimestampTz now)
@@ -94,7 +94,8 @@ static void
 delivery_ended(OutboxEndpoint *ep, TimestampTz now)
 {
 	want_settle(now);
-	outbox_loop.traffic.refill_all = outbox_loop.traffic.refill_all || outbox_loop.traffic.at_limit;
+	outbox_loop.traffic.refill_all = outbox_loop.traffic.refill_all ||
+		outbox_loop.traffic.at_limit;
 	if (ep->feed.drop_window)
 		outbox_window_drop(ep, &outbox_loop.head);
 }
@@ -121,7 +122,7 @@ is_news(uint64 emitted, TimestampTz now)
 typedef struct Reading
 {
 	TimestampTz now;
-	bool		head;			/* may be read */
+	bool		head; /* may be read */
 	bool		news;
 	bool		more;
 	uint64		emitted;
@@ -130,7 +131,7 @@ typedef struct Reading
 static void
 read_log(void *arg)
 {
-	Reading    *r = arg;
+	Reading *r = arg;
 
 	if (!outbox_txn_begin(false))
 	{
@@ -142,19 +143,21 @@ read_log(void *arg)
 	 * The counter was read before the snapshot is taken: whoever commits after
 	 * the snapshot rings after this.
 	 */
-	r->more = outbox_reader_step(&outbox_loop.roster.busy, r->head, r->news, r->now, &needed_lsn);
+	r->more = outbox_reader_step(&outbox_loop.roster.busy, r->head, r->news, r->now,
+								 &needed_lsn);
 	OUTBOX_CRASH_POINT("read.page");
 	outbox_txn_commit();
 	OUTBOX_CRASH_POINT("read.committed");
 	if (r->news)
 	{
-		int64		answered = Max(r->emitted - seen_emitted, 1);
+		int64 answered = Max(r->emitted - seen_emitted, 1);
 
 		seen_emitted = r->emitted;
 		wakeup_at = r->now + outbox_wakeup_interval * INT64CONST(1000);
 		read_not_before = Max(read_not_before, r->now - LOOK_BURST);
-		put_off_reading(Min((GetCurrentTimestamp() - r->now) * LOOK_SHARE * Min(answered, LOOK_REST),
-					   LOOK_REST));
+		put_off_reading(
+			Min((GetCurrentTimestamp() - r->now) * LOOK_SHARE * Min(answered, LOOK_REST),
+				LOOK_REST));
 	}
 }
 
@@ -165,12 +168,14 @@ read_log(void *arg)
 static bool
 read_step(TimestampTz now)
 {
-	Reading		r = {.now = now,.head = outbox_step_may(OUTBOX_STEP_READ),
-	.emitted = pg_atomic_read_u64(&db->emitted)};
+	Reading			r = {.now = now,
+						 .head = outbox_step_may(OUTBOX_STEP_READ),
+						 .emitted = pg_atomic_read_u64(&db->emitted)};
 	OutboxStepError failure;
 
 	r.news = r.head && is_news(r.emitted, now);
-	if (now < outbox_loop.due.retry_locks_at || !(r.news || outbox_reader_has_work(&outbox_loop.roster.busy, r.head, now)))
+	if (now < outbox_loop.due.retry_locks_at ||
+		!(r.news || outbox_reader_has_work(&outbox_loop.roster.busy, r.head, now)))
 		return false;
 	if (outbox_step_try(read_log, &r, &failure))
 	{
@@ -189,9 +194,9 @@ static void
 report_state(void)
 {
 	static OutboxWorkerState reported = OUTBOX_WORKER_STARTING;
-	static char reported_reason[256];
-	OutboxWorkerState state = OUTBOX_WORKER_RUNNING;
-	char		reason[256] = "";
+	static char				 reported_reason[256];
+	OutboxWorkerState		 state = OUTBOX_WORKER_RUNNING;
+	char					 reason[256] = "";
 
 	if (!outbox_enabled)
 	{
@@ -248,20 +253,21 @@ has_due_work(const OutboxEndpoint *ep)
 static void
 fill_slots(TimestampTz now)
 {
-	bool		scarce = outbox_loop.traffic.at_limit;
-	dlist_iter	iter;
+	bool	   scarce = outbox_loop.traffic.at_limit;
+	dlist_iter iter;
 
 	outbox_loop.traffic.refill_all = false;
 	outbox_loop.traffic.at_limit = false;
 	if (scarce)
 	{
-		int			n = 0;
+		int n = 0;
 
+		dlist_foreach(iter, &outbox_loop.roster.busy) n += has_due_work(
+			dlist_container(OutboxEndpoint, member.busy_node, iter.cur));
 		dlist_foreach(iter, &outbox_loop.roster.busy)
-			n += has_due_work(dlist_container(OutboxEndpoint, member.busy_node, iter.cur));
-		dlist_foreach(iter, &outbox_loop.roster.busy)
-			outbox_dispatch_fill(dlist_container(OutboxEndpoint, member.busy_node, iter.cur),
-								now, outbox_worker_max_in_flight / Max(n, 1));
+			outbox_dispatch_fill(dlist_container(OutboxEndpoint, member.busy_node,
+												 iter.cur),
+								 now, outbox_worker_max_in_flight / Max(n, 1));
 	}
 	dlist_foreach(iter, &outbox_loop.roster.busy)
 	{
@@ -323,20 +329,21 @@ shares_step(TimestampTz now)
 static void
 reload_roster(void *arg)
 {
-	bool	   *locked = arg;
+	bool *locked = arg;
 
-	*locked = !outbox_roster_reload(outbox_serves_database() && !outbox_loop.database_ours);
+	*locked = !outbox_roster_reload(outbox_serves_database() &&
+									!outbox_loop.database_ours);
 }
 
 static void
 reload_step(TimestampTz now)
 {
-	uint64		changed = pg_atomic_read_u64(&db->changed);
-	bool		taken = outbox_loop.roster.reload_at == 0;
-	bool		locked;
+	uint64 changed = pg_atomic_read_u64(&db->changed);
+	bool   taken = outbox_loop.roster.reload_at == 0;
+	bool   locked;
 
-	if ((changed == seen_changed && now < outbox_loop.roster.reload_at) || now < outbox_loop.due.retry_locks_at ||
-		!outbox_step_may(OUTBOX_STEP_RELOAD))
+	if ((changed == seen_changed && now < outbox_loop.roster.reload_at) ||
+		now < outbox_loop.due.retry_locks_at || !outbox_step_may(OUTBOX_STEP_RELOAD))
 		return;
 	if (!outbox_step_run(OUTBOX_STEP_RELOAD, reload_roster, &locked))
 	{
@@ -351,7 +358,7 @@ reload_step(TimestampTz now)
 	if (taken)
 		send_from_lsn = needed_lsn = Max(needed_lsn, outbox_log_end());
 	seen_changed = changed;
-	wakeup_at = now;			/* somebody may start later than the last look */
+	wakeup_at = now; /* somebody may start later than the last look */
 	outbox_loop.commands_pending = true;
 	outbox_loop.replays_changed = true;
 	want_settle(now);
@@ -374,7 +381,7 @@ time_to_sleep(TimestampTz now, bool more)
 	 * read_not_before need not ring.
 	 */
 	pg_atomic_write_u64(&self->resting, now < read_not_before);
-	pg_memory_barrier();		/* self->endpoints was published, too */
+	pg_memory_barrier(); /* self->endpoints was published, too */
 	if (outbox_shares_changed() || outbox_chores_wait(now) || ShutdownRequestPending ||
 		ConfigReloadPending)
 		return 0;
@@ -382,10 +389,14 @@ time_to_sleep(TimestampTz now, bool more)
 		pg_atomic_read_u64(&db->changed) != seen_changed)
 		return 0;
 	if (outbox_enabled && now >= outbox_loop.due.retry_locks_at &&
-		(more || outbox_reader_has_work(&outbox_loop.roster.busy, outbox_step_may(OUTBOX_STEP_READ), now) ||
-		 (outbox_step_may(OUTBOX_STEP_READ) && is_news(pg_atomic_read_u64(&db->emitted), now))))
+		(more ||
+		 outbox_reader_has_work(&outbox_loop.roster.busy,
+								outbox_step_may(OUTBOX_STEP_READ), now) ||
+		 (outbox_step_may(OUTBOX_STEP_READ) &&
+		  is_news(pg_atomic_read_u64(&db->emitted), now))))
 		return 0;
-	if (outbox_loop.traffic.refill_all && outbox_loop.traffic.sending_allowed && !outbox_loop.traffic.at_limit)
+	if (outbox_loop.traffic.refill_all && outbox_loop.traffic.sending_allowed &&
+		!outbox_loop.traffic.at_limit)
 		return 0;
 	if (outbox_step_may(OUTBOX_STEP_RELOAD))
 		until = Min(until, outbox_loop.roster.reload_at);
@@ -403,14 +414,14 @@ time_to_sleep(TimestampTz now, bool more)
 			until = Min(until, ep->tally.last_active_at + USECS_PER_SEC + 1000);
 	}
 	if (outbox_loop.traffic.at_limit && outbox_loop.traffic.in_flight == 0)
-		fill_at = now + OUTBOX_RETRY_LOCKS_AFTER;	/* no memory for a request */
+		fill_at = now + OUTBOX_RETRY_LOCKS_AFTER; /* no memory for a request */
 	until = Min(until, fill_at);
 	if (now < outbox_loop.due.retry_locks_at)
-		until = outbox_loop.due.retry_locks_at;		/* what could not be done may be urgent */
+		until = outbox_loop.due.retry_locks_at; /* what could not be done may be urgent */
 	ms = until <= now ? 0 : (long) Min((until - now + 999) / 1000, 60 * 1000);
 	for (int i = 0; i < OUTBOX_TRANSPORTS; i++)
 	{
-		long		wanted = outbox_transports[i]->timeout();
+		long wanted = outbox_transports[i]->timeout();
 
 		if (wanted >= 0)
 			ms = Min(ms, wanted);
@@ -443,7 +454,8 @@ loop(void)
 	AddWaitEventToSet(set, WL_LATCH_SET, PGINVALID_SOCKET, MyLatch, NULL);
 	AddWaitEventToSet(set, WL_EXIT_ON_PM_DEATH, PGINVALID_SOCKET, NULL, NULL);
 	for (int i = 0; i < OUTBOX_TRANSPORTS; i++)
-		AddWaitEventToSet(set, WL_SOCKET_READABLE, outbox_transports[i]->fd(), NULL, NULL);
+		AddWaitEventToSet(set, WL_SOCKET_READABLE, outbox_transports[i]->fd(), NULL,
+						  NULL);
 
 	for (;;)
 	{
@@ -463,10 +475,11 @@ loop(void)
 			ConfigReloadPending = false;
 			ProcessConfigFile(PGC_SIGHUP);
 			if (strcmp(outbox_instance_name, instance_name) != 0)
-				shut_down();	/* whose log this is has to be asked again */
+				shut_down(); /* whose log this is has to be asked again */
 			for (int i = 0; i < OUTBOX_TRANSPORTS; i++)
 				outbox_transports[i]->reload();
-			outbox_loop.roster.reload_at = Min(outbox_loop.roster.reload_at, GetCurrentTimestamp());	/* the key file */
+			outbox_loop.roster.reload_at = Min(outbox_loop.roster.reload_at,
+											   GetCurrentTimestamp()); /* the key file */
 			outbox_step_retry_all();
 			outbox_loop.traffic.refill_all = true;
 
@@ -489,7 +502,8 @@ loop(void)
 		outbox_database_step(now);
 		for (int i = 0; outbox_loop.roster.recreating && i < outbox_loop.roster.n; i++)
 			if (outbox_loop.roster.endpoints[i]->member.recreate)
-				outbox_dispatch_cancel(outbox_loop.roster.endpoints[i], now - CANCEL_AFTER);
+				outbox_dispatch_cancel(outbox_loop.roster.endpoints[i],
+									   now - CANCEL_AFTER);
 
 		outbox_chores_first(now);
 		if (outbox_enabled)
@@ -502,8 +516,8 @@ loop(void)
 		publish(now);
 		outbox_memory_give_back(now);
 
-		if (WaitEventSetWait(set, time_to_sleep(GetCurrentTimestamp(), more),
-							 &event, 1, PG_WAIT_EXTENSION) > 0 &&
+		if (WaitEventSetWait(set, time_to_sleep(GetCurrentTimestamp(), more), &event, 1,
+							 PG_WAIT_EXTENSION) > 0 &&
 			event.events == WL_LATCH_SET)
 			ResetLatch(MyLatch);
 	}

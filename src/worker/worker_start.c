@@ -35,7 +35,7 @@
 #include "worker/roster.h"
 #include "worker/worker_start.h"
 
-#define IDLE_LOOK 10000L			/* ms */
+#define IDLE_LOOK 10000L /* ms */
 
 static OutboxDatabase *db;
 
@@ -44,18 +44,21 @@ static void
 raise_fd_limit(void)
 {
 	struct rlimit limit;
-	rlim_t		wanted = (rlim_t) outbox_worker_max_in_flight * 2 + 256;
+	rlim_t		  wanted = (rlim_t) outbox_worker_max_in_flight * 2 + 256;
 
 	if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= wanted)
 		return;
 	limit.rlim_cur = limit.rlim_max == RLIM_INFINITY ? wanted :
-		Min(wanted, limit.rlim_max);
+													   Min(wanted, limit.rlim_max);
 	if (setrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur < wanted)
-		ereport(WARNING,
-				(errmsg("outbox worker can open %lu files, and would like %lu for outbox.worker_max_in_flight = %d",
-						(unsigned long) limit.rlim_cur, (unsigned long) wanted,
-						outbox_worker_max_in_flight),
-				 errhint("Raise the limit of open files of the server, or lower the setting.")));
+		ereport(
+			WARNING,
+			(errmsg(
+				 "outbox worker can open %lu files, and would like %lu for outbox.worker_max_in_flight = %d",
+				 (unsigned long) limit.rlim_cur, (unsigned long) wanted,
+				 outbox_worker_max_in_flight),
+			 errhint(
+				 "Raise the limit of open files of the server, or lower the setting.")));
 }
 
 /*
@@ -80,8 +83,9 @@ wait_a_little(long ms)
 static void
 wait_for_change(uint64 changed)
 {
-	wait_a_little(pg_atomic_read_u64(&db->changed) != changed ? 0 :
-				  Min(IDLE_LOOK, outbox_retention * 100L));
+	wait_a_little(pg_atomic_read_u64(&db->changed) != changed ?
+					  0 :
+					  Min(IDLE_LOOK, outbox_retention * 100L));
 }
 
 /* Begins a transaction as soon as the locks that it needs are free. */
@@ -103,18 +107,19 @@ begin_when_unlocked(bool write)
 static void
 idle(OutboxWorkerState state, const char *reason)
 {
-	uint64		changed = pg_atomic_read_u64(&db->changed);
+	uint64 changed = pg_atomic_read_u64(&db->changed);
 
 	outbox_worker_report(db, state, reason);
 	ereport(LOG, (errmsg("outbox worker for this database does nothing: %s", reason)));
 	while (pg_atomic_read_u64(&db->changed) == changed)
 	{
-		bool		over = false;
+		bool over = false;
 
-		if (outbox_txn_begin(false))	/* ends with the extension */
+		if (outbox_txn_begin(false)) /* ends with the extension */
 		{
 			/* A restored dump grants what the role needs at its end. */
-			over = outbox_session_role_misfit() != NULL && outbox_session_role_would_fit();
+			over = outbox_session_role_misfit() != NULL &&
+				outbox_session_role_would_fit();
 			outbox_txn_commit();
 		}
 		if (over)
@@ -131,13 +136,13 @@ idle(OutboxWorkerState state, const char *reason)
 static void
 read_origin(void)
 {
-	int64		epoch = 0;
-	bool		zero = false;
+	int64		 epoch = 0;
+	bool		 zero = false;
 	OutboxOrigin origin;
 
 	for (;;)
 	{
-		uint64		changed = pg_atomic_read_u64(&db->changed);
+		uint64 changed = pg_atomic_read_u64(&db->changed);
 
 		begin_when_unlocked(true);
 		outbox_retention_init(db);
@@ -157,16 +162,18 @@ read_origin(void)
 		outbox_schedule_init(epoch, zero);
 		return;
 	}
-	idle(OUTBOX_WORKER_HELD, origin == OUTBOX_ORIGIN_FOREIGN ?
-		 "this log was written by another system or database: it is a copy, and sends nothing before outbox.adopt()" :
-		 "outbox.instance_name is not the one that this log was made or adopted under: set it so, or call outbox.adopt()");
+	idle(
+		OUTBOX_WORKER_HELD,
+		origin == OUTBOX_ORIGIN_FOREIGN ?
+			"this log was written by another system or database: it is a copy, and sends nothing before outbox.adopt()" :
+			"outbox.instance_name is not the one that this log was made or adopted under: set it so, or call outbox.adopt()");
 }
 
 /* May this worker work at all?  Returns when it may. */
 static void
 check_place(void)
 {
-	char	   *problem = outbox_version_problem(outbox_session_version());
+	char *problem = outbox_version_problem(outbox_session_version());
 
 	if (problem != NULL)
 		idle(OUTBOX_WORKER_VERSION_MISMATCH, problem);

@@ -15,4 +15,4 @@
  */
 extern void outbox_start(OutboxDatabase *db, OutboxEnded delivery_ended);
 
-#endif							/* OUTBOX_WORKER_START_H */
+#endif /* OUTBOX_WORKER_START_H */

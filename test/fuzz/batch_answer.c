@@ -18,8 +18,8 @@ typedef struct Named
 static bool
 named(void *arg, const char *id, size_t len)
 {
-	Named	   *seen = arg;
-	unsigned	sum = 0;
+	Named	*seen = arg;
+	unsigned sum = 0;
 
 	/* Reads all of it: there may be no byte too many. */
 	for (size_t i = 0; i < len; i++)
@@ -32,19 +32,21 @@ named(void *arg, const char *id, size_t len)
 int
 LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	char	   *body = fuzz_copy(data, size);
-	Named		first = {body, size, 0};
-	Named		second = {body, size, 0};
+	char			 *body = fuzz_copy(data, size);
+	Named			  first = {body, size, 0};
+	Named			  second = {body, size, 0};
 	OutboxBatchAnswer answer = outbox_batch_answer(body, size, named, &first);
 
-	MUST(answer == OUTBOX_ANSWER_ALL || answer == OUTBOX_ANSWER_SOME || answer == OUTBOX_ANSWER_MALFORMED);
+	MUST(answer == OUTBOX_ANSWER_ALL || answer == OUTBOX_ANSWER_SOME ||
+		 answer == OUTBOX_ANSWER_MALFORMED);
 	if (answer == OUTBOX_ANSWER_SOME)
 		MUST(first.n > 0);
 	if (answer == OUTBOX_ANSWER_ALL)
 		MUST(first.n == 0);
 
 	/* It means the same each time: nothing is kept. */
-	MUST(outbox_batch_answer(body, size, named, &second) == answer && second.n == first.n);
+	MUST(outbox_batch_answer(body, size, named, &second) == answer &&
+		 second.n == first.n);
 	free(body);
 	return 0;
 }

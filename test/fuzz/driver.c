@@ -17,12 +17,12 @@
 
 typedef struct Input
 {
-	uint8_t    *data;
-	size_t		size;
+	uint8_t *data;
+	size_t	 size;
 } Input;
 
-static Input inputs[INPUTS_MAX];
-static int	ninputs;
+static Input	inputs[INPUTS_MAX];
+static int		ninputs;
 static uint64_t state;
 
 /* xorshift64*; the same inputs for the same seed, everywhere */
@@ -38,16 +38,16 @@ random_below(uint32_t n)
 static void
 read_inputs(const char *dir)
 {
-	DIR		   *listing = opendir(dir);
+	DIR			  *listing = opendir(dir);
 	struct dirent *entry;
 
 	if (listing == NULL)
 		return;
 	while ((entry = readdir(listing)) != NULL && ninputs < INPUTS_MAX)
 	{
-		char		path[4096];
-		FILE	   *file;
-		Input	   *input = &inputs[ninputs];
+		char   path[4096];
+		FILE  *file;
+		Input *input = &inputs[ninputs];
 
 		if (entry->d_name[0] == '.')
 			continue;
@@ -68,40 +68,41 @@ static size_t
 change(uint8_t *data, size_t size)
 {
 	static const uint8_t interesting[] = "\0\r\n\t \"%*,-./0:=@[]~\x7f\x80\xc3\xff";
-	const Input *other = &inputs[random_below(ninputs)];
-	size_t		at = size ? random_below(size) : 0;
-	size_t		n = 1 + random_below(8);
+	const Input			*other = &inputs[random_below(ninputs)];
+	size_t				 at = size ? random_below(size) : 0;
+	size_t				 n = 1 + random_below(8);
 
 	switch (random_below(6))
 	{
-		case 0:					/* a bit */
+		case 0: /* a bit */
 			if (size)
 				data[at] ^= 1 << random_below(8);
 			return size;
-		case 1:					/* a byte */
+		case 1: /* a byte */
 			if (size)
 				data[at] = interesting[random_below(sizeof(interesting) - 1)];
 			return size;
-		case 2:					/* some bytes less */
+		case 2: /* some bytes less */
 			if (n > size - at)
 				n = size - at;
 			memmove(data + at, data + at + n, size - at - n);
 			return size - n;
-		case 3:					/* some bytes more */
+		case 3: /* some bytes more */
 			if (size + n > LENGTH_MAX)
 				return size;
 			memmove(data + at + n, data + at, size - at);
 			for (size_t i = 0; i < n; i++)
-				data[at + i] = random_below(2) ? (uint8_t) random_below(256) :
+				data[at + i] = random_below(2) ?
+					(uint8_t) random_below(256) :
 					interesting[random_below(sizeof(interesting) - 1)];
 			return size + n;
-		case 4:					/* a part of it again */
+		case 4: /* a part of it again */
 			n = size - at;
 			if (size + n > LENGTH_MAX)
 				return size;
 			memmove(data + at + n, data + at, n);
 			return size + n;
-		default:				/* the end of another one */
+		default: /* the end of another one */
 			if (other->size == 0)
 				return size;
 			n = random_below(other->size);
@@ -120,7 +121,7 @@ main(int argc, char **argv)
 	const char *runs = getenv("FUZZ_RUNS");
 	const char *seed = getenv("FUZZ_SEED");
 	long		n = runs ? atol(runs) : 20000;
-	uint8_t    *data = malloc(LENGTH_MAX);
+	uint8_t	   *data = malloc(LENGTH_MAX);
 	char		dir[4096];
 
 	(void) argc;
@@ -133,7 +134,8 @@ main(int argc, char **argv)
 	printf("1..2\n");
 	for (int i = 0; i < ninputs; i++)
 		LLVMFuzzerTestOneInput(inputs[i].data, inputs[i].size);
-	printf("%sok 1 - %s: %d inputs of the corpus\n", ninputs ? "" : "not ", name, ninputs);
+	printf("%sok 1 - %s: %d inputs of the corpus\n", ninputs ? "" : "not ", name,
+		   ninputs);
 	if (ninputs == 0)
 		return 1;
 
@@ -145,7 +147,7 @@ main(int argc, char **argv)
 	for (long run = 0; run < n; run++)
 	{
 		const Input *input = &inputs[random_below(ninputs)];
-		size_t		size = input->size;
+		size_t		 size = input->size;
 
 		memcpy(data, input->data, size);
 		for (uint32_t i = 1 + random_below(6); i > 0; i--)

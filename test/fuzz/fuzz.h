@@ -15,14 +15,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-extern int	LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+extern int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 /* What must hold whatever the input is. */
 #define MUST(condition) \
-	do { \
+	do \
+	{ \
 		if (!(condition)) \
 		{ \
-			fprintf(stderr, "%s:%d: does not hold: %s\n", __FILE__, __LINE__, #condition); \
+			fprintf(stderr, "%s:%d: does not hold: %s\n", __FILE__, __LINE__, \
+					#condition); \
 			abort(); \
 		} \
 	} while (0)
@@ -31,7 +33,7 @@ extern int	LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 static inline char *
 fuzz_copy(const void *data, size_t size)
 {
-	char	   *copy = malloc(size ? size : 1);
+	char *copy = malloc(size ? size : 1);
 
 	memcpy(copy, data, size);
 	return copy;
@@ -41,12 +43,12 @@ fuzz_copy(const void *data, size_t size)
 static inline char *
 fuzz_string(const void *data, size_t size)
 {
-	size_t		len = strnlen(data, size);
-	char	   *copy = malloc(len + 1);
+	size_t len = strnlen(data, size);
+	char  *copy = malloc(len + 1);
 
 	memcpy(copy, data, len);
 	copy[len] = '\0';
 	return copy;
 }
 
-#endif							/* OUTBOX_FUZZ_H */
+#endif /* OUTBOX_FUZZ_H */

@@ -8,23 +8,23 @@
 
 #include "fuzz.h"
 
-char	   *outbox_allowed_networks = "";
+char *outbox_allowed_networks = "";
 
 int
 LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	OutboxHead	head = {0};
-	OutboxOutcome outcome = {.retry_after = -1};
-	OutboxOutcome final = outcome;
-	OutboxHead	last = {0};
+	OutboxHead		head = {0};
+	OutboxOutcome	outcome = {.retry_after = -1};
+	OutboxOutcome	final = outcome;
+	OutboxHead		last = {0};
 	OutboxHeadState before = head.state;
-	int			status = 0;
+	int				status = 0;
 
 	while (size > 0)
 	{
-		const uint8_t *end = memchr(data, '\n', size);
-		size_t		len = end ? (size_t) (end - data) + 1 : size;
-		char	   *line = fuzz_copy(data, len);
+		const uint8_t  *end = memchr(data, '\n', size);
+		size_t			len = end ? (size_t) (end - data) + 1 : size;
+		char		   *line = fuzz_copy(data, len);
 		OutboxHeadState state = outbox_head_line(&head, &outcome, line, len, 1800000000);
 
 		free(line);
@@ -44,7 +44,8 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 			if (before == OUTBOX_HEAD_COMPLETE)
 				/* A trailer changes nothing. */
 				MUST(status == head.status && final.retry_after == outcome.retry_after &&
-					 last.disable == head.disable && last.abort_message == head.abort_message);
+					 last.disable == head.disable &&
+					 last.abort_message == head.abort_message);
 			status = head.status;
 			final = outcome;
 			last = head;

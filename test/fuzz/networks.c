@@ -15,12 +15,12 @@ judge(int family, const void *bytes, const OutboxNetworks *allowed)
 {
 	union
 	{
-		struct sockaddr sa;
-		struct sockaddr_in v4;
+		struct sockaddr		sa;
+		struct sockaddr_in	v4;
 		struct sockaddr_in6 v6;
-	}			address;
+	} address;
 	OutboxAddressClass verdict;
-	const char *why;
+	const char		  *why;
 
 	memset(&address, 0, sizeof(address));
 	address.sa.sa_family = family;
@@ -37,8 +37,8 @@ static void
 judge_both(int family, const void *bytes, const OutboxNetworks *allowed)
 {
 	static const OutboxNetworks nothing = {0};
-	OutboxAddressClass alone = judge(family, bytes, &nothing);
-	OutboxAddressClass with = judge(family, bytes, allowed);
+	OutboxAddressClass			alone = judge(family, bytes, &nothing);
+	OutboxAddressClass			with = judge(family, bytes, allowed);
 
 	/* A list can only allow. */
 	MUST(alone != OUTBOX_ADDRESS_ALLOWED);
@@ -49,20 +49,21 @@ judge_both(int family, const void *bytes, const OutboxNetworks *allowed)
 static void
 round_trip(const OutboxNetworks *networks)
 {
-	char		text[OUTBOX_MAX_NETWORKS * (INET6_ADDRSTRLEN + 8)] = "";
-	size_t		len = 0;
+	char		   text[OUTBOX_MAX_NETWORKS * (INET6_ADDRSTRLEN + 8)] = "";
+	size_t		   len = 0;
 	OutboxNetworks again;
-	char		bad[64];
+	char		   bad[64];
 
 	for (int i = 0; i < networks->n; i++)
 	{
 		const OutboxNetwork *net = &networks->net[i];
-		char		address[INET6_ADDRSTRLEN];
+		char				 address[INET6_ADDRSTRLEN];
 
 		MUST(net->family == AF_INET || net->family == AF_INET6);
 		MUST(net->bits >= 0 && net->bits <= (net->family == AF_INET ? 32 : 128));
 		inet_ntop(net->family, net->address, address, sizeof(address));
-		len += snprintf(text + len, sizeof(text) - len, "%s%s/%d", i ? "," : "", address, net->bits);
+		len += snprintf(text + len, sizeof(text) - len, "%s%s/%d", i ? "," : "", address,
+						net->bits);
 	}
 	MUST(outbox_networks_parse(text, &again, bad, sizeof(bad)));
 	MUST(again.n == networks->n);
@@ -72,7 +73,8 @@ round_trip(const OutboxNetworks *networks)
 		MUST(again.net[i].bits == networks->net[i].bits);
 		MUST(memcmp(again.net[i].address, networks->net[i].address,
 					again.net[i].family == AF_INET ? 4 : 16) == 0);
-		MUST(judge(again.net[i].family, again.net[i].address, networks) == OUTBOX_ADDRESS_ALLOWED);
+		MUST(judge(again.net[i].family, again.net[i].address, networks) ==
+			 OUTBOX_ADDRESS_ALLOWED);
 	}
 }
 
@@ -80,9 +82,9 @@ int
 LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	OutboxNetworks networks;
-	uint8_t		mapped[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
-	char		bad[8];
-	char	   *text;
+	uint8_t		   mapped[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
+	char		   bad[8];
+	char		  *text;
 
 	if (size < 16)
 		return 0;

@@ -8,7 +8,7 @@
 
 #include "fuzz.h"
 
-char	   *outbox_allowed_networks = "";
+char *outbox_allowed_networks = "";
 
 int
 LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

@@ -39,11 +39,11 @@ int
 LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	const uint8_t *zero = size ? memchr(data, '\0', size) : NULL;
-	size_t		alen = zero ? (size_t) (zero - data) : size;
-	size_t		blen = zero ? size - alen - 1 : 0;
-	char	   *a = fuzz_copy(data, alen);
-	char	   *b = fuzz_copy(data + size - blen, blen);
-	bool		matched = outbox_topic_matches(a, alen, b, blen);
+	size_t		   alen = zero ? (size_t) (zero - data) : size;
+	size_t		   blen = zero ? size - alen - 1 : 0;
+	char		  *a = fuzz_copy(data, alen);
+	char		  *b = fuzz_copy(data + size - blen, blen);
+	bool		   matched = outbox_topic_matches(a, alen, b, blen);
 
 	if (outbox_topic_problem(a, alen) == NULL)
 	{
@@ -52,20 +52,23 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		MUST(outbox_topic_matches(a, alen, a, alen));
 		MUST(outbox_topic_matches(a, alen, "*", 1) == !outbox_topic_reserved(a, alen));
 		if (outbox_pattern_problem(b, blen) == NULL)
-			MUST(matched == (matches(a, alen, b, blen) &&
-							 (!outbox_topic_reserved(a, alen) || outbox_topic_reserved(b, blen))));
+			MUST(matched ==
+				 (matches(a, alen, b, blen) &&
+				  (!outbox_topic_reserved(a, alen) || outbox_topic_reserved(b, blen))));
 	}
 	if (outbox_header_name_problem(a, alen, true) == NULL)
 	{
 		MUST(outbox_header_name_problem(a, alen, false) == NULL);
 		for (size_t i = 0; i < alen; i++)
-			MUST(a[i] > ' ' && a[i] < 0x7f && strchr("()<>@,;:\\\"/[]?={}", a[i]) == NULL);
+			MUST(a[i] > ' ' && a[i] < 0x7f &&
+				 strchr("()<>@,;:\\\"/[]?={}", a[i]) == NULL);
 	}
 	if (outbox_header_value_problem(b, blen) == NULL)
 		for (size_t i = 0; i < blen; i++)
 		{
 			MUST((unsigned char) b[i] >= ' ' && b[i] != 0x7f);
-			MUST(i + 1 == blen || memcmp(b + i, "\xc2\x80", 2) < 0 || memcmp(b + i, "\xc2\x9f", 2) > 0);
+			MUST(i + 1 == blen || memcmp(b + i, "\xc2\x80", 2) < 0 ||
+				 memcmp(b + i, "\xc2\x9f", 2) > 0);
 		}
 	free(a);
 	free(b);

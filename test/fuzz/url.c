@@ -14,27 +14,27 @@
 #include "transport/address.h"
 #include "fuzz.h"
 
-char	   *outbox_allowed_networks = "";
+char *outbox_allowed_networks = "";
 
 /* What was accepted, seen once more with other eyes. */
 static void
 accepted(const char *url)
 {
-	CURLU	   *parsed = curl_url();
-	char	   *scheme = NULL;
-	char	   *host = NULL;
-	char	   *user = NULL;
-	char	   *whole = NULL;
-	const char *hint;
-	const char *why;
+	CURLU		  *parsed = curl_url();
+	char		  *scheme = NULL;
+	char		  *host = NULL;
+	char		  *user = NULL;
+	char		  *whole = NULL;
+	const char	  *hint;
+	const char	  *why;
 	OutboxNetworks networks;
-	char		bad[64];
+	char		   bad[64];
 	union
 	{
-		struct sockaddr sa;
-		struct sockaddr_in v4;
+		struct sockaddr		sa;
+		struct sockaddr_in	v4;
 		struct sockaddr_in6 v6;
-	}			address;
+	} address;
 
 	for (const unsigned char *p = (const unsigned char *) url; *p; p++)
 		MUST(*p > 0x20 && *p != 0x7f);
@@ -83,7 +83,8 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 	if (size == 0)
 		return 0;
-	outbox_allowed_networks = data[0] & 1 ? "127.0.0.0/8, fd00::/8, ::ffff:10.0.0.0/104" : "";
+	outbox_allowed_networks = data[0] & 1 ? "127.0.0.0/8, fd00::/8, ::ffff:10.0.0.0/104" :
+											"";
 	url = fuzz_string(data + 1, size - 1);
 	complaint = outbox_http_check_url(url, &hint);
 	if (complaint == NULL)

@@ -19,12 +19,12 @@ hex_digit(char c)
 
 /* decode(encode(x)) = x, and nothing but printable ASCII in between. */
 static void
-round_trip(size_t (*encode) (const char *s, size_t len, char *out),
-		   const char *s, size_t len, const char *forbidden)
+round_trip(size_t (*encode)(const char *s, size_t len, char *out), const char *s,
+		   size_t len, const char *forbidden)
 {
-	char	   *out = malloc(3 * len + 1);
-	size_t		n = encode(s, len, out);
-	size_t		at = 0;
+	char  *out = malloc(3 * len + 1);
+	size_t n = encode(s, len, out);
+	size_t at = 0;
 
 	MUST(n >= len && n <= 3 * len);
 	for (size_t i = 0; i < len; i++)
@@ -33,7 +33,8 @@ round_trip(size_t (*encode) (const char *s, size_t len, char *out),
 		if (out[at] == '%')
 		{
 			MUST(at + 2 < n);
-			MUST((unsigned char) s[i] == hex_digit(out[at + 1]) * 16 + hex_digit(out[at + 2]));
+			MUST((unsigned char) s[i] ==
+				 hex_digit(out[at + 1]) * 16 + hex_digit(out[at + 2]));
 			at += 3;
 		}
 		else
@@ -49,14 +50,14 @@ round_trip(size_t (*encode) (const char *s, size_t len, char *out),
 int
 LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	char	   *s = fuzz_copy(data, size);
+	char *s = fuzz_copy(data, size);
 
 	round_trip(outbox_percent_encode, s, size, "!\"#$%&'()*+,/:;<=>?@[\\]^`{|}");
 	round_trip(outbox_percent_encode_header, s, size, "\"%");
 
 	if (outbox_traceparent_valid(s, size))
 	{
-		char		next[OUTBOX_TRACEPARENT_LEN];
+		char next[OUTBOX_TRACEPARENT_LEN];
 
 		outbox_traceparent_next(s, next);
 		MUST(outbox_traceparent_valid(next, sizeof(next)));

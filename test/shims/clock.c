@@ -16,15 +16,16 @@
 static const volatile long long *
 offset(void)
 {
-	static const long long none;
+	static const long long			 none;
 	static const volatile long long *found;
 
 	if (found == NULL)
 	{
 		const char *path = getenv("OUTBOX_CLOCK");
 		int			fd = path ? open(path, O_RDONLY) : -1;
-		void	   *map = fd >= 0 ? mmap(NULL, sizeof(long long), PROT_READ, MAP_SHARED, fd, 0) :
-			MAP_FAILED;
+		void	   *map = fd >= 0 ?
+				  mmap(NULL, sizeof(long long), PROT_READ, MAP_SHARED, fd, 0) :
+				  MAP_FAILED;
 
 		if (fd >= 0)
 			close(fd);
@@ -36,11 +37,11 @@ offset(void)
 int
 clock_gettime(clockid_t clock, struct timespec *ts)
 {
-	static int	(*real) (clockid_t, struct timespec *);
-	int			result;
+	static int (*real)(clockid_t, struct timespec *);
+	int result;
 
 	if (real == NULL)
-		real = (int (*) (clockid_t, struct timespec *)) dlsym(RTLD_NEXT, "clock_gettime");
+		real = (int (*)(clockid_t, struct timespec *)) dlsym(RTLD_NEXT, "clock_gettime");
 	result = real(clock, ts);
 	if (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE)
 		ts->tv_sec += *offset();

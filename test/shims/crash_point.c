@@ -23,10 +23,10 @@ extern PGDLLEXPORT void outbox_crash_point(const char *name);
 void
 outbox_crash_point(const char *name)
 {
-	char		order[128];
-	char	   *how;
-	ssize_t		len;
-	int			fd = open(ORDER, O_RDONLY);
+	char	order[128];
+	char   *how;
+	ssize_t len;
+	int		fd = open(ORDER, O_RDONLY);
 
 	if (fd < 0)
 		return;

@@ -26,17 +26,17 @@ extern void *__libc_malloc(size_t size);
 extern void *__libc_calloc(size_t n, size_t size);
 extern void *__libc_realloc(void *old, size_t size);
 
-static volatile long long none[4];
+static volatile long long  none[4];
 static volatile long long *orders = none;
 
-__attribute__((constructor))
-static void
+__attribute__((constructor)) static void
 read_orders(void)
 {
 	const char *path = getenv("OUTBOX_SHORTAGE");
 	int			fd = path ? open(path, O_RDWR) : -1;
-	void	   *map = fd >= 0 ? mmap(NULL, sizeof(none), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) :
-		MAP_FAILED;
+	void	   *map = fd >= 0 ?
+			  mmap(NULL, sizeof(none), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) :
+			  MAP_FAILED;
 
 	if (fd >= 0)
 		close(fd);
@@ -70,12 +70,12 @@ is_full(int fd, off_t end)
 ssize_t
 pwrite(int fd, const void *buf, size_t n, off_t offset)
 {
-	static ssize_t (*real) (int, const void *, size_t, off_t);
+	static ssize_t (*real)(int, const void *, size_t, off_t);
 
 	if (is_full(fd, offset + (off_t) n))
 		return -1;
 	if (real == NULL)
-		real = (ssize_t (*) (int, const void *, size_t, off_t)) dlsym(RTLD_NEXT, "pwrite");
+		real = (ssize_t(*)(int, const void *, size_t, off_t)) dlsym(RTLD_NEXT, "pwrite");
 	return real(fd, buf, n, offset);
 }
 
@@ -88,15 +88,16 @@ pwrite64(int fd, const void *buf, size_t n, off_t offset)
 ssize_t
 pwritev(int fd, const struct iovec *iov, int n, off_t offset)
 {
-	static ssize_t (*real) (int, const struct iovec *, int, off_t);
-	off_t		end = offset;
+	static ssize_t (*real)(int, const struct iovec *, int, off_t);
+	off_t end = offset;
 
 	for (int i = 0; i < n; i++)
 		end += (off_t) iov[i].iov_len;
 	if (is_full(fd, end))
 		return -1;
 	if (real == NULL)
-		real = (ssize_t (*) (int, const struct iovec *, int, off_t)) dlsym(RTLD_NEXT, "pwritev");
+		real = (ssize_t(*)(int, const struct iovec *, int, off_t)) dlsym(RTLD_NEXT,
+																		 "pwritev");
 	return real(fd, iov, n, offset);
 }
 
@@ -109,12 +110,12 @@ pwritev64(int fd, const struct iovec *iov, int n, off_t offset)
 int
 posix_fallocate(int fd, off_t offset, off_t len)
 {
-	static int	(*real) (int, off_t, off_t);
+	static int (*real)(int, off_t, off_t);
 
 	if (is_full(fd, offset + len))
 		return ENOSPC;
 	if (real == NULL)
-		real = (int (*) (int, off_t, off_t)) dlsym(RTLD_NEXT, "posix_fallocate");
+		real = (int (*)(int, off_t, off_t)) dlsym(RTLD_NEXT, "posix_fallocate");
 	return real(fd, offset, len);
 }
 

@@ -33,14 +33,14 @@ errcode(int sqlerrcode)
 }
 
 int
-errmsg(const char *fmt,...)
+errmsg(const char *fmt, ...)
 {
 	(void) fmt;
 	return 0;
 }
 
 int
-errhint(const char *fmt,...)
+errhint(const char *fmt, ...)
 {
 	(void) fmt;
 	return 0;

@@ -8,8 +8,8 @@
 #include <stdbool.h>
 #include <stdio.h>
 
-static int	tests;
-static int	failures;
+static int tests;
+static int failures;
 
 /* 'what' and its subjects; whatever would break the line is shown as "?". */
 static void
@@ -32,4 +32,4 @@ done_testing(void)
 	return failures > 0;
 }
 
-#endif							/* OUTBOX_TEST_TAP_H */
+#endif /* OUTBOX_TEST_TAP_H */

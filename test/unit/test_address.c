@@ -17,11 +17,11 @@
 static OutboxAddressClass
 judge(const char *text, const char *networks, const char **why)
 {
-	OutboxNetworks allowed;
+	OutboxNetworks	   allowed;
 	OutboxAddressClass verdict;
-	struct addrinfo hints;
-	struct addrinfo *found;
-	char		bad[64];
+	struct addrinfo	   hints;
+	struct addrinfo	  *found;
+	char			   bad[64];
 
 	memset(&hints, 0, sizeof(hints));
 	hints.ai_flags = AI_NUMERICHOST;
@@ -37,27 +37,25 @@ judge(const char *text, const char *networks, const char **why)
 static void
 refused(const char *text, const char *range)
 {
-	const char *why;
+	const char		  *why;
 	OutboxAddressClass verdict = judge(text, "", &why);
 
-	ok(verdict == OUTBOX_ADDRESS_REFUSED && why && strcmp(why, range) == 0,
-	   "refused", text, why ? why : "");
+	ok(verdict == OUTBOX_ADDRESS_REFUSED && why && strcmp(why, range) == 0, "refused",
+	   text, why ? why : "");
 }
 
-static void
-public(const char *text)
+static void public(const char *text)
 {
-	const char *why;
+	const char		  *why;
 	OutboxAddressClass verdict = judge(text, "", &why);
 
-	ok(verdict == OUTBOX_ADDRESS_PUBLIC && why == NULL,
-	   "public", text, why ? why : "");
+	ok(verdict == OUTBOX_ADDRESS_PUBLIC && why == NULL, "public", text, why ? why : "");
 }
 
 static void
 allowed(const char *text, const char *networks, bool expected)
 {
-	const char *why;
+	const char		  *why;
 	OutboxAddressClass verdict = judge(text, networks, &why);
 
 	ok((verdict == OUTBOX_ADDRESS_ALLOWED) == expected,
@@ -68,22 +66,22 @@ static void
 list(const char *text, int n, const char *expected_bad)
 {
 	OutboxNetworks networks;
-	char		bad[64] = "";
-	bool		parsed = outbox_networks_parse(text, &networks, bad, sizeof(bad));
+	char		   bad[64] = "";
+	bool		   parsed = outbox_networks_parse(text, &networks, bad, sizeof(bad));
 
 	if (expected_bad == NULL)
 		ok(parsed && networks.n == n, "list", text, bad);
 	else
-		ok(!parsed && networks.n == 0 && strcmp(bad, expected_bad) == 0,
-		   "no list", text, bad);
+		ok(!parsed && networks.n == 0 && strcmp(bad, expected_bad) == 0, "no list", text,
+		   bad);
 }
 
 static void
 other_families(void)
 {
-	OutboxNetworks networks = {0};
-	struct sockaddr sa = {.sa_family = AF_UNIX};
-	const char *why;
+	OutboxNetworks	   networks = {0};
+	struct sockaddr	   sa = {.sa_family = AF_UNIX};
+	const char		  *why;
 	OutboxAddressClass verdict = outbox_address_judge(&sa, &networks, &why);
 
 	ok(verdict == OUTBOX_ADDRESS_REFUSED && why, "refused", "AF_UNIX", "");
@@ -92,7 +90,7 @@ other_families(void)
 static void
 long_list(int n, bool valid)
 {
-	char		text[OUTBOX_MAX_NETWORKS * 16] = "";
+	char text[OUTBOX_MAX_NETWORKS * 16] = "";
 
 	for (int i = 0; i < n; i++)
 		sprintf(text + strlen(text), "%s10.0.0.%d", i ? "," : "", i);

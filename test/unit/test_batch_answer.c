@@ -10,8 +10,8 @@
 
 #include "format/batch_answer.h"
 
-static int	tests;
-static int	failures;
+static int tests;
+static int failures;
 
 static char names[200];
 
@@ -43,7 +43,7 @@ ok(bool pass, const char *what)
 static OutboxBatchAnswer
 judge(const char *body, size_t len)
 {
-	char	   *copy = malloc(len ? len : 1);
+	char			 *copy = malloc(len ? len : 1);
 	OutboxBatchAnswer answer;
 
 	memcpy(copy, body, len);
@@ -77,7 +77,7 @@ some(const char *body, const char *expected)
 int
 main(void)
 {
-	char		deep[1000];
+	char			  deep[1000];
 	static const char whole[] =
 		" { \"a\" : [ 1 , { \"b\" : -0.5e+3 } , [ ] , { } ] , \"batchItemFailures\" : "
 		"[ { \"x\" : null , \"itemIdentifier\" : \"a\\u002Db\" } ] , \"c\" : \"\\\"}\" } ";
@@ -101,7 +101,8 @@ main(void)
 	all("{\"batchItemFailures\":[ ]}");
 	all("{\"batchItemFailures\":null}");
 	all("\xef\xbb\xbf" LIST(""));
-	all("\xc3\x9c" "berall");
+	all("\xc3\x9c"
+		"berall");
 
 	/* Lists */
 	some(LIST("{\"itemIdentifier\":\"a\"}"), "a");
@@ -111,7 +112,8 @@ main(void)
 	some(LIST("{\"itemIdentifier\":\"\\u0061\\/\\\"\"}"), "a/\"");
 	some("{\"batchItem\\u0046ailures\":[{\"itemIdentifier\":\"a\"}]}", "a");
 	some("\xef\xbb\xbf" LIST("{\"itemIdentifier\":\"a\"}"), "a");
-	some("{\"batchItemFailures\":[],\"batchItemFailures\":[{\"itemIdentifier\":\"a\"}]}", "a");
+	some("{\"batchItemFailures\":[],\"batchItemFailures\":[{\"itemIdentifier\":\"a\"}]}",
+		 "a");
 	some(whole, "a-b");
 	for (size_t i = 2; i < sizeof(whole) - 2; i++)
 		if (judge(whole, i) != OUTBOX_ANSWER_MALFORMED)
@@ -169,7 +171,8 @@ main(void)
 	memset(deep, 'a', sizeof(deep));
 	memcpy(deep, "{\"batchItemFailures\":[{\"itemIdentifier\":\"", 41);
 	memcpy(deep + 41 + 64, "\"}]}", 5);
-	ok(judge(deep, strlen(deep)) == OUTBOX_ANSWER_SOME && strlen(names) == 64, "a name of 64 bytes");
+	ok(judge(deep, strlen(deep)) == OUTBOX_ANSWER_SOME && strlen(names) == 64,
+	   "a name of 64 bytes");
 	memcpy(deep + 41 + 64, "a\"}]}", 6);
 	ok(judge(deep, strlen(deep)) == OUTBOX_ANSWER_MALFORMED, "a name of 65 bytes");
 

@@ -9,7 +9,7 @@
 
 #include <curl/curl.h>
 
-char	   *outbox_allowed_networks = "";
+char *outbox_allowed_networks = "";
 
 static void
 good(const char *url)
@@ -26,8 +26,8 @@ bad(const char *url, const char *part)
 	const char *hint;
 	const char *complaint = outbox_http_check_url(url, &hint);
 
-	ok(complaint && strstr(complaint, part) && hint && hint[0],
-	   "bad URL", url, complaint ? complaint : "");
+	ok(complaint && strstr(complaint, part) && hint && hint[0], "bad URL", url,
+	   complaint ? complaint : "");
 }
 
 /* Where a URL leads to; expected NULL: nowhere. */
@@ -40,9 +40,11 @@ leads_to(const char *url, int default_port, const char *expected, int expected_p
 	const char *complaint = "no URL";
 
 	if (curl_url_set(parsed, CURLUPART_URL, url, 0) == CURLUE_OK)
-		complaint = outbox_http_split_url(parsed, default_port, host, sizeof(host), &port);
-	ok(expected == NULL ? complaint != NULL :
-	   complaint == NULL && strcmp(host, expected) == 0 && port == expected_port,
+		complaint = outbox_http_split_url(parsed, default_port, host, sizeof(host),
+										  &port);
+	ok(expected == NULL ?
+		   complaint != NULL :
+		   complaint == NULL && strcmp(host, expected) == 0 && port == expected_port,
 	   "leads to", url, complaint ? complaint : host);
 	curl_url_cleanup(parsed);
 }
@@ -58,22 +60,23 @@ after(const char *value, int64 expected)
 static void
 line(OutboxHeaders *h, const char *name, const char *value, const char *expected)
 {
-	bool		added = outbox_headers_add(h, name, value, strlen(value));
+	bool added = outbox_headers_add(h, name, value, strlen(value));
 
-	ok(added && strcmp(h->buf + h->start[h->n - 1], expected) == 0,
-	   "header line", name, value);
+	ok(added && strcmp(h->buf + h->start[h->n - 1], expected) == 0, "header line", name,
+	   value);
 }
 
 static void
 headers(void)
 {
 	OutboxHeaders h = {0};
-	char		value[3000];
-	bool		same = true;
+	char		  value[3000];
+	bool		  same = true;
 
 	line(&h, "webhook-id", "1", "webhook-id: 1");
 	line(&h, "outbox-topic", "a", "webhook-id: 1\r\noutbox-topic: a");
-	line(&h, "Idempotency-Key", "k", "webhook-id: 1\r\noutbox-topic: a\r\nIdempotency-Key: k");
+	line(&h, "Idempotency-Key", "k",
+		 "webhook-id: 1\r\noutbox-topic: a\r\nIdempotency-Key: k");
 	ok(h.n == 1, "our own headers share an entry", "", "");
 	line(&h, "Accept", "b", "Accept: b");
 	line(&h, "outbox-key", "c", "outbox-key: c");
@@ -96,16 +99,20 @@ headers(void)
 	free(h.start);
 }
 
-static const char *const no_proxy[] = {
-	"proxy.example:3128", "ftp://proxy.example", "file:///etc/passwd", " ", "foo bar",
-	"http://u:p%00@proxy.example", "http://u%1f:p@proxy.example", "https://u:p%0a@proxy.example"
-};
+static const char *const no_proxy[] = {"proxy.example:3128",
+									   "ftp://proxy.example",
+									   "file:///etc/passwd",
+									   " ",
+									   "foo bar",
+									   "http://u:p%00@proxy.example",
+									   "http://u%1f:p@proxy.example",
+									   "https://u:p%0a@proxy.example"};
 
 /* What may be said of a failure. */
 static void
 hidden(const char *url, const char *text, const char *expected)
 {
-	char		buf[256];
+	char buf[256];
 
 	snprintf(buf, sizeof(buf), "%s", text);
 	outbox_http_hide_host(buf, url);
@@ -157,7 +164,7 @@ main(void)
 	bad("https://169.254.169.254/latest/", "link-local");
 	bad("https://10.0.0.1:443/", "private");
 	bad("http://8.8.8.8/", "plain http");
-	bad("https://10.0.0.1../", "");	/* no URL at all for a newer libcurl */
+	bad("https://10.0.0.1../", ""); /* no URL at all for a newer libcurl */
 	bad("https://10.0.0.09/", "neither a name nor an address");
 	bad("https://4294967296/", "neither a name nor an address");
 	bad("https://a.0x/", "neither a name nor an address");
@@ -178,7 +185,8 @@ main(void)
 	leads_to("http://a-name-that-is-too-long.for-this.example/", 0, NULL, 0);
 
 	ok(outbox_http_check_proxy("http://proxy.example:3128") == NULL, "proxy", "", "");
-	ok(outbox_http_check_proxy("https://u:p%25%20@10.0.0.1") == NULL, "proxy with a password", "", "");
+	ok(outbox_http_check_proxy("https://u:p%25%20@10.0.0.1") == NULL,
+	   "proxy with a password", "", "");
 	for (int i = 0; i < (int) lengthof(no_proxy); i++)
 		ok(outbox_http_check_proxy(no_proxy[i]) != NULL, "no proxy", no_proxy[i], "");
 
@@ -212,9 +220,11 @@ main(void)
 	after("Thu, 01 Jan 1970 00:00:00 GMT", 0);
 	after("Fri, 01 Jan 9999 00:00:00 GMT", PG_INT32_MAX);
 	after("Sun, 99 Nov 1994 08:49:37 GMT", -1);
-	after("Sun, 06 Nov 1994 08:49:37 GMT and a lot of garbage behind the date itself", -1);
+	after("Sun, 06 Nov 1994 08:49:37 GMT and a lot of garbage behind the date itself",
+		  -1);
 
-	hidden("https://a.internal:444/x", "SSL: no name matches 'A.internal'", "SSL: no name matches '*'");
+	hidden("https://a.internal:444/x", "SSL: no name matches 'A.internal'",
+		   "SSL: no name matches '*'");
 	hidden("https://a.internal/", "a.internal and a.internal:443", "* and *:443");
 	hidden("https://x/", "xx", "**");
 	hidden("nonsense", "nonsense", "nonsense");

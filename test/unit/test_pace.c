@@ -19,7 +19,7 @@ static const TimestampTz noon = INT64CONST(800000000) * USECS_PER_SEC;
 static OutboxPace
 fresh(int max_in_flight, double rate_limit)
 {
-	OutboxPace	p;
+	OutboxPace		 p;
 	OutboxPaceLimits limits = {max_in_flight, rate_limit, 1 * S, 3600 * S};
 
 	memset(&p, 0, sizeof(p));
@@ -30,14 +30,19 @@ fresh(int max_in_flight, double rate_limit)
 static void
 backoff(void)
 {
-	ok(outbox_backoff(1, 1 * S, 3600 * S, 0.0) == S / 10, "the first wait: a tenth at least", "", "");
-	ok(outbox_backoff(1, 1 * S, 3600 * S, 0.999999) <= 1 * S, "and the base at most", "", "");
+	ok(outbox_backoff(1, 1 * S, 3600 * S, 0.0) == S / 10,
+	   "the first wait: a tenth at least", "", "");
+	ok(outbox_backoff(1, 1 * S, 3600 * S, 0.999999) <= 1 * S, "and the base at most", "",
+	   "");
 	for (int n = 1; n <= 12; n++)
 		ok(llabs(outbox_backoff(n, 1 * S, 3600 * S, 0.5) -
-				 (int64) (0.55 * (1 << (n - 1)) * S)) <= 1, "the bound doubles", "", "");
+				 (int64) (0.55 * (1 << (n - 1)) * S)) <= 1,
+		   "the bound doubles", "", "");
 	ok(outbox_backoff(13, 1 * S, 3600 * S, 1.0) == 3600 * S, "up to backoff_max", "", "");
-	ok(outbox_backoff(2000000000, 1 * S, 3600 * S, 1.0) == 3600 * S, "whatever the attempt", "", "");
-	ok(outbox_backoff(5, 10 * S, 3 * S, 1.0) == 3 * S, "a base above the maximum is the maximum", "", "");
+	ok(outbox_backoff(2000000000, 1 * S, 3600 * S, 1.0) == 3600 * S,
+	   "whatever the attempt", "", "");
+	ok(outbox_backoff(5, 10 * S, 3 * S, 1.0) == 3 * S,
+	   "a base above the maximum is the maximum", "", "");
 }
 
 static void
@@ -48,24 +53,31 @@ breaker(void)
 
 	/* One event that fails for ever does not open it. */
 	for (int i = 0; i < 3 * OUTBOX_BREAKER_FAILURES; i++)
-		ok(!outbox_pace_failure(&p, 7, false, noon), "one event does not open the breaker", "", "");
-	ok(outbox_pace_has_slot(&p, 0) && !outbox_pace_has_slot(&p, 4), "failures take their slots along", "", "");
+		ok(!outbox_pace_failure(&p, 7, false, noon),
+		   "one event does not open the breaker", "", "");
+	ok(outbox_pace_has_slot(&p, 0) && !outbox_pace_has_slot(&p, 4),
+	   "failures take their slots along", "", "");
 	ok(!outbox_pace_success(&p, noon), "a success closes nothing that is closed", "", "");
-	ok(outbox_pace_has_slot(&p, 63) && !outbox_pace_has_slot(&p, 64), "it gives all slots back", "", "");
+	ok(outbox_pace_has_slot(&p, 63) && !outbox_pace_has_slot(&p, 64),
+	   "it gives all slots back", "", "");
 
 	for (int i = 1; i < OUTBOX_BREAKER_FAILURES; i++)
-		ok(!outbox_pace_failure(&p, i % OUTBOX_BREAKER_EVENTS, false, noon), "not yet", "", "");
-	ok(outbox_pace_failure(&p, 0, false, noon), "so many failures of several events open it", "", "");
+		ok(!outbox_pace_failure(&p, i % OUTBOX_BREAKER_EVENTS, false, noon), "not yet",
+		   "", "");
+	ok(outbox_pace_failure(&p, 0, false, noon),
+	   "so many failures of several events open it", "", "");
 	ok(p.breaker == OUTBOX_BREAKER_OPEN && p.retry_at > noon, "there is a wait", "", "");
 	ok(!outbox_pace_allows(&p, 0, noon), "nothing is sent while it waits", "", "");
 	ok(outbox_pace_allows(&p, 0, p.retry_at), "then one probe", "", "");
 	ok(!outbox_pace_allows(&p, 1, p.retry_at), "and no second one", "", "");
 
 	retry_at = p.retry_at;
-	ok(!outbox_pace_failure(&p, 1, false, noon + 1), "a request from before says nothing", "", "");
+	ok(!outbox_pace_failure(&p, 1, false, noon + 1), "a request from before says nothing",
+	   "", "");
 	ok(p.retry_at == retry_at, "the wait is as it was", "", "");
 	for (int i = 0; i < 5; i++)
-		ok(!outbox_pace_failure(&p, 1, true, p.retry_at), "a probe that fails opens nothing that is open", "", "");
+		ok(!outbox_pace_failure(&p, 1, true, p.retry_at),
+		   "a probe that fails opens nothing that is open", "", "");
 	ok(p.openings == 6 && p.retry_at > retry_at, "the wait is longer", "", "");
 
 	ok(outbox_pace_success(&p, p.retry_at), "a probe that is answered closes it", "", "");
@@ -75,12 +87,13 @@ breaker(void)
 static void
 ramp(void)
 {
-	OutboxPace	p = fresh(48, 0);
-	int			want[] = {24, 48, 48};
+	OutboxPace p = fresh(48, 0);
+	int		   want[] = {24, 48, 48};
 
 	outbox_pace_slow_down(&p, 30, noon);
 	ok(p.slots == 24, "a slow-down halves the slots", "", "");
-	ok(!outbox_pace_allows(&p, 0, noon + 30 * S - 1) && outbox_pace_allows(&p, 0, noon + 30 * S),
+	ok(!outbox_pace_allows(&p, 0, noon + 30 * S - 1) &&
+		   outbox_pace_allows(&p, 0, noon + 30 * S),
 	   "and waits as long as the answer says", "", "");
 	outbox_pace_ramp_up(&p, noon + S - 1);
 	ok(p.slots == 24, "no more slots within a second", "", "");
@@ -102,7 +115,7 @@ ramp(void)
 static void
 limits_change(void)
 {
-	OutboxPace	p = fresh(8, 0);
+	OutboxPace		 p = fresh(8, 0);
 	OutboxPaceLimits more = {100, 0, S, S};
 
 	outbox_pace_set_limits(&p, &more);
@@ -144,14 +157,16 @@ rate(double limit)
 	}
 	ok(n >= 10 * limit - 1 && n <= 10 * limit + 2, "requests in ten seconds", text, "");
 	outbox_pace_return_token(&p);
-	ok(outbox_pace_token_at(&p, now) == now, "one that was not sent counts for nothing", text, "");
-	ok(outbox_pace_token_at(&p, now - 3600 * S) >= now - 3600 * S, "a clock that goes back gives nothing", text, "");
+	ok(outbox_pace_token_at(&p, now) == now, "one that was not sent counts for nothing",
+	   text, "");
+	ok(outbox_pace_token_at(&p, now - 3600 * S) >= now - 3600 * S,
+	   "a clock that goes back gives nothing", text, "");
 }
 
 int
 main(void)
 {
-	OutboxPace	p = fresh(1, 0);
+	OutboxPace p = fresh(1, 0);
 
 	backoff();
 	breaker();
@@ -160,6 +175,7 @@ main(void)
 	rate(0.5);
 	rate(3);
 	rate(40);
-	ok(outbox_pace_token_at(&p, noon) == noon, "without a limit there is no wait", "", "");
+	ok(outbox_pace_token_at(&p, noon) == noon, "without a limit there is no wait", "",
+	   "");
 	return done_testing();
 }

@@ -18,7 +18,7 @@
 MemoryContext TopMemoryContext = NULL;
 MemoryContext CurrentMemoryContext = NULL;
 
-extern int	pg_lltoa(int64 value, char *a);
+extern int pg_lltoa(int64 value, char *a);
 
 void *
 MemoryContextAllocZero(MemoryContext context, Size size)
@@ -36,11 +36,11 @@ pg_lltoa(int64 value, char *a)
 #include "no_server.h"
 
 static void
-vector(const char *secret, const char *id, int64 timestamp, const char *body,
-	   size_t len, const char *signature)
+vector(const char *secret, const char *id, int64 timestamp, const char *body, size_t len,
+	   const char *signature)
 {
-	OutboxKey	key;
-	char		out[OUTBOX_SIGNATURE_LEN + 1];
+	OutboxKey key;
+	char	  out[OUTBOX_SIGNATURE_LEN + 1];
 
 	ok(outbox_secret_decode(secret, &key), "the secret of a vector", secret, "");
 
@@ -50,7 +50,8 @@ vector(const char *secret, const char *id, int64 timestamp, const char *body,
 		memset(out, '!', sizeof(out));
 		outbox_sign(&key, id, strlen(id), timestamp, body, len, out);
 		ok(memcmp(out, signature, OUTBOX_SIGNATURE_LEN) == 0 &&
-		   strlen(signature) == OUTBOX_SIGNATURE_LEN, "signature", signature, "");
+			   strlen(signature) == OUTBOX_SIGNATURE_LEN,
+		   "signature", signature, "");
 		ok(out[OUTBOX_SIGNATURE_LEN] == '!', "no byte more", "", "");
 	}
 }
@@ -58,22 +59,23 @@ vector(const char *secret, const char *id, int64 timestamp, const char *body,
 static void
 secret(const char *text, bool valid)
 {
-	OutboxKey	key;
+	OutboxKey key;
 
-	ok(outbox_secret_decode(text, &key) == valid, valid ? "secret" : "no secret", text, "");
+	ok(outbox_secret_decode(text, &key) == valid, valid ? "secret" : "no secret", text,
+	   "");
 }
 
 /* Keys that share their first bytes share a place among the prepared ones. */
 static void
 colliding_keys(void)
 {
-	OutboxKey	a = {.len = 32};
-	OutboxKey	b = {.len = 33};
-	OutboxKey	c = {.len = 32};
-	char		first[3][OUTBOX_SIGNATURE_LEN];
-	char		again[OUTBOX_SIGNATURE_LEN];
+	OutboxKey		 a = {.len = 32};
+	OutboxKey		 b = {.len = 33};
+	OutboxKey		 c = {.len = 32};
+	char			 first[3][OUTBOX_SIGNATURE_LEN];
+	char			 again[OUTBOX_SIGNATURE_LEN];
 	const OutboxKey *keys[] = {&a, &b, &c};
-	bool		same = true;
+	bool			 same = true;
 
 	c.bytes[31] = 1;
 	for (int i = 0; i < 3; i++)
@@ -84,31 +86,31 @@ colliding_keys(void)
 		same = same && memcmp(again, first[i % 3], sizeof(again)) == 0;
 	}
 	ok(same, "keys that collide do not mix", "", "");
-	ok(memcmp(first[0], first[2], sizeof(again)) != 0, "keys that differ in the last byte", "", "");
+	ok(memcmp(first[0], first[2], sizeof(again)) != 0,
+	   "keys that differ in the last byte", "", "");
 }
 
 int
 main(void)
 {
-	char	   *made = outbox_secret_generate();
-	char	   *other = outbox_secret_generate();
+	char *made = outbox_secret_generate();
+	char *other = outbox_secret_generate();
 
-	vector("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
-		   "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330,
-		   "{\"test\": 2432232314}", 20,
+	vector("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "msg_p5jXN8AQM9LWM0D4loKWxJek",
+		   1614265330, "{\"test\": 2432232314}", 20,
 		   "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=");
 	vector("whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYX",
-		   "01980a5c-7d2e-7c3a-9f41-5b6c7d8e9f01", 1700000000,
-		   "", 0,
+		   "01980a5c-7d2e-7c3a-9f41-5b6c7d8e9f01", 1700000000, "", 0,
 		   "v1,vEjucOszgS5ZtW/qFRdX8FILy3cnXbitENojisTIuXI=");
-	vector("whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=",
-		   "01980a5c-7d2e-7c3a-9f41-5b6c7d8e9f01", 1760000000,
-		   "{\"type\":\"order.created\",\"timestamp\":\"2026-01-02T03:04:05.678901Z\",\"data\":{\"name\":\"Zo\xc3\xab\"}}", 89,
-		   "v1,58cNt55ix2Zr9H6cw275si3QGqKY1KqlVPgJTHY/G3k=");
-	vector("whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8gISIjJCUmJygpKissLS4vMDEyMzQ1Njc4OTo7PD0+Pw==",
-		   "01980a5c-7d2e-7c3a-9f41-5b6c7d8e9f01", 1760000001,
-		   "\0\xff\0", 3,
-		   "v1,4W2fgXzAN5nMxM51pBRjcSdtJCNGgvwUSclr/F0GUf0=");
+	vector(
+		"whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=",
+		"01980a5c-7d2e-7c3a-9f41-5b6c7d8e9f01", 1760000000,
+		"{\"type\":\"order.created\",\"timestamp\":\"2026-01-02T03:04:05.678901Z\",\"data\":{\"name\":\"Zo\xc3\xab\"}}",
+		89, "v1,58cNt55ix2Zr9H6cw275si3QGqKY1KqlVPgJTHY/G3k=");
+	vector(
+		"whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8gISIjJCUmJygpKissLS4vMDEyMzQ1Njc4OTo7PD0+Pw==",
+		"01980a5c-7d2e-7c3a-9f41-5b6c7d8e9f01", 1760000001, "\0\xff\0", 3,
+		"v1,4W2fgXzAN5nMxM51pBRjcSdtJCNGgvwUSclr/F0GUf0=");
 	colliding_keys();
 
 	secret(made, true);
@@ -128,7 +130,9 @@ main(void)
 
 	/* 23 and 65 bytes; and bits behind the end that a decoder drops */
 	secret("whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRY=", false);
-	secret("whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8gISIjJCUmJygpKissLS4vMDEyMzQ1Njc4OTo7PD0+P0A=", false);
+	secret(
+		"whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8gISIjJCUmJygpKissLS4vMDEyMzQ1Njc4OTo7PD0+P0A=",
+		false);
 	secret("whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh9=", false);
 
 	return done_testing();

@@ -35,8 +35,7 @@ static void
 name(const char *text, bool from_event, bool valid)
 {
 	ok((outbox_header_name_problem(text, strlen(text), from_event) == NULL) == valid,
-	   valid ? "header name" : "no header name", text,
-	   from_event ? "event" : "endpoint");
+	   valid ? "header name" : "no header name", text, from_event ? "event" : "endpoint");
 }
 
 static void
@@ -49,7 +48,7 @@ value(const char *text, size_t len, bool valid)
 int
 main(void)
 {
-	char		text[300];
+	char text[300];
 
 	topic("order", true);
 	topic("order.created", true);
@@ -61,7 +60,9 @@ main(void)
 	topic("order..created", false);
 	topic("order created", false);
 	topic("order.*", false);
-	topic("stra\xc3\x9f" "e", false);
+	topic("stra\xc3\x9f"
+		  "e",
+		  false);
 	memset(text, 'a', sizeof(text));
 	ok(outbox_topic_problem(text, 255) == NULL, "topic of 255 bytes", "", "");
 	ok(outbox_topic_problem(text, 256) != NULL, "topic of 256 bytes", "", "");
@@ -127,9 +128,9 @@ main(void)
 	name("x:y", true, false);
 	name("n\xc3\xa4me", true, false);
 	ok(outbox_header_name_problem("Webhook_Id", 10, false) != NULL &&
-	   outbox_header_name_problem("content_length", 14, false) != NULL &&
-	   outbox_header_name_problem("PROXY_AUTHORIZATION", 19, true) != NULL &&
-	   outbox_header_name_problem("X_Tenant", 8, true) == NULL,
+		   outbox_header_name_problem("content_length", 14, false) != NULL &&
+		   outbox_header_name_problem("PROXY_AUTHORIZATION", 19, true) != NULL &&
+		   outbox_header_name_problem("X_Tenant", 8, true) == NULL,
 	   "header names as CGI sees them", "", "");
 	ok(outbox_header_name_is("X_a", 3, "x-A") && !outbox_header_name_is("X_a", 3, "x-ab"),
 	   "the same header", "", "");
@@ -166,7 +167,9 @@ main(void)
 	value("a\0b", 3, false);
 	value("\x7f", 1, false);
 	value("a\xc2\x80", 3, false);
-	value("\xc2\x9f" "b", 3, false);
+	value("\xc2\x9f"
+		  "b",
+		  3, false);
 	value("\xc2\xa0", 2, true);
 	value("\xc3\x80", 2, true);
 	value("\xc2", 1, true);

@@ -14,21 +14,21 @@
 #include <sys/resource.h>
 #include <time.h>
 
-#define BODY_TIME_MAX 1000		/* ms after the headers */
-#define ROUNDS_MAX 16			/* of one http_poll() */
-#define ANSWER_KEPT (4 * 1024)	/* bytes that a free transfer keeps for answers */
+#define BODY_TIME_MAX 1000	   /* ms after the headers */
+#define ROUNDS_MAX 16		   /* of one http_poll() */
+#define ANSWER_KEPT (4 * 1024) /* bytes that a free transfer keeps for answers */
 
 #define NEVER PG_INT64_MAX
 
 static OutboxDone report;
-static CURLM *multi;
-static int64 timer_at = NEVER;	/* 0: now */
+static CURLM	 *multi;
+static int64	  timer_at = NEVER; /* 0: now */
 
 static OutboxTransfer *all_transfers;
-static dlist_head free_transfers = DLIST_STATIC_INIT(free_transfers);
-static dlist_head unstarted = DLIST_STATIC_INIT(unstarted);
-static dlist_head answered = DLIST_STATIC_INIT(answered);
-static dlist_head reading = DLIST_STATIC_INIT(reading); /* until the body ends */
+static dlist_head	   free_transfers = DLIST_STATIC_INIT(free_transfers);
+static dlist_head	   unstarted = DLIST_STATIC_INIT(unstarted);
+static dlist_head	   answered = DLIST_STATIC_INIT(answered);
+static dlist_head	   reading = DLIST_STATIC_INIT(reading); /* until the body ends */
 
 /* The status is decided, and the headers are complete. */
 static void
@@ -52,8 +52,7 @@ http_acquire(void)
 	OutboxTransfer *t;
 
 	if (!dlist_is_empty(&free_transfers))
-		t = dlist_container(OutboxTransfer, node,
-							dlist_pop_head_node(&free_transfers));
+		t = dlist_container(OutboxTransfer, node, dlist_pop_head_node(&free_transfers));
 	else
 	{
 		t = calloc(1, sizeof(*t));
@@ -131,8 +130,8 @@ share_fate(OutboxTransfer *t)
 static void
 fail_lookup(OutboxTransfer *t, bool timed_out)
 {
-	bool		proxied = outbox_http_config.use_proxy && !t->plain;
-	char		words[128];
+	bool proxied = outbox_http_config.use_proxy && !t->plain;
+	char words[128];
 
 	t->outcome.duration = now_ms() - t->begun_at;
 	if (timed_out)
@@ -142,9 +141,11 @@ fail_lookup(OutboxTransfer *t, bool timed_out)
 		outbox_http_fail(t, OUTBOX_FAILURE_DNS, words, "");
 	}
 	else
-		outbox_http_fail(t, OUTBOX_FAILURE_DNS, proxied ? "could not resolve the proxy's name" :
-						 "could not resolve host",
-						 t->crowded ? "too many lookups are still waiting for an answer" : "");
+		outbox_http_fail(t, OUTBOX_FAILURE_DNS,
+						 proxied ? "could not resolve the proxy's name" :
+								   "could not resolve host",
+						 t->crowded ? "too many lookups are still waiting for an answer" :
+									  "");
 	share_fate(t);
 	end_unstarted(t);
 }
@@ -164,8 +165,8 @@ fail_launch(OutboxTransfer *t, const char *why)
 static void
 launch(OutboxTransfer *t)
 {
-	int64		now = now_ms();
-	CURLMcode	code;
+	int64	  now = now_ms();
+	CURLMcode code;
 
 	if (t->begun_at == 0)
 	{
@@ -202,12 +203,12 @@ launch(OutboxTransfer *t)
 }
 
 static void
-http_start(OutboxTransfer *t, const OutboxTarget *target,
-				  const char *body, size_t body_len, void *delivery)
+http_start(OutboxTransfer *t, const OutboxTarget *target, const char *body,
+		   size_t body_len, void *delivery)
 {
 	OutboxOutcome *o = &t->outcome;
-	const char *complaint = "out of memory";
-	const char *hint;
+	const char	  *complaint = "out of memory";
+	const char	  *hint;
 
 	t->delivery = delivery;
 	t->connect_timeout = target->connect_timeout;
@@ -238,7 +239,7 @@ http_start(OutboxTransfer *t, const OutboxTarget *target,
 		(complaint = outbox_http_set_request(t, target, body, body_len)) != NULL)
 	{
 		outbox_http_fail(t, OUTBOX_FAILURE_INTERNAL, "could not prepare the request",
-			 complaint);
+						 complaint);
 		end_unstarted(t);
 	}
 	else if (outbox_http_config.use_proxy && !t->plain &&
@@ -330,8 +331,8 @@ take_answer(OutboxTransfer *t, CURLcode code)
 		snprintf(o->error, sizeof(o->error),
 				 "the answer to the batch is longer than %d bytes", OUTBOX_ANSWER_MAX);
 	else if (code != CURLE_OK)
-		snprintf(o->error, sizeof(o->error),
-				 "the answer to the batch was cut off: %s", curl_easy_strerror(code));
+		snprintf(o->error, sizeof(o->error), "the answer to the batch was cut off: %s",
+				 curl_easy_strerror(code));
 	else if (t->head.encoded)
 		snprintf(o->error, sizeof(o->error),
 				 "the answer to the batch is compressed, which was not asked for");
@@ -347,8 +348,8 @@ static void
 finish(OutboxTransfer *t, CURLcode code)
 {
 	OutboxOutcome *o = &t->outcome;
-	bool		was_answered = t->state == ANSWERED;
-	curl_off_t	duration = 0;
+	bool		   was_answered = t->state == ANSWERED;
+	curl_off_t	   duration = 0;
 
 	curl_easy_getinfo(t->easy, CURLINFO_TOTAL_TIME_T, &duration);
 	o->duration = t->lookup_took + duration / 1000.0;
@@ -364,9 +365,10 @@ finish(OutboxTransfer *t, CURLcode code)
 		}
 		else
 		{
-			snprintf(o->error, sizeof(o->error), "the receiver answered %d%s",
-					 o->status, o->status >= 300 && o->status < 400 ?
-					 ", and redirects are not followed" : "");
+			snprintf(o->error, sizeof(o->error), "the receiver answered %d%s", o->status,
+					 o->status >= 300 && o->status < 400 ?
+						 ", and redirects are not followed" :
+						 "");
 			take_refusal(t);
 		}
 	}
@@ -403,7 +405,7 @@ set_timer(CURLM *m, long ms, void *arg)
 static void
 act(int fd, int mask)
 {
-	int			running;
+	int running;
 
 	curl_multi_socket_action(multi, fd, mask, &running);
 }
@@ -412,11 +414,10 @@ act(int fd, int mask)
 static void
 report_unstarted(void)
 {
-	dlist_iter	iter;
-	int			n = 0;
+	dlist_iter iter;
+	int		   n = 0;
 
-	dlist_foreach(iter, &unstarted)
-		n++;
+	dlist_foreach(iter, &unstarted) n++;
 	while (n-- > 0 && !dlist_is_empty(&unstarted))
 	{
 		OutboxTransfer *t = dlist_container(OutboxTransfer, node,
@@ -433,8 +434,8 @@ report_unstarted(void)
 static void
 bound_bodies(void)
 {
-	dlist_iter	iter;
-	int64		now;
+	dlist_iter iter;
+	int64	   now;
 
 	if (dlist_is_empty(&answered))
 		return;
@@ -461,12 +462,12 @@ bound_bodies(void)
 static void
 http_poll(void)
 {
-	bool		more = true;
+	bool more = true;
 
 	for (int round = 0; round < ROUNDS_MAX; round++)
 	{
-		CURLMsg    *msg;
-		int			left;
+		CURLMsg *msg;
+		int		 left;
 
 		if (more)
 			more = outbox_http_events(act);
@@ -487,8 +488,7 @@ http_poll(void)
 		bound_bodies();
 		report_unstarted();
 		outbox_http_start_waiting(launch);
-		if (!more && timer_at != 0 &&
-			dlist_is_empty(&unstarted))
+		if (!more && timer_at != 0 && dlist_is_empty(&unstarted))
 			break;
 	}
 }
@@ -496,8 +496,8 @@ http_poll(void)
 static long
 http_timeout(void)
 {
-	int64		at = timer_at;
-	int64		now;
+	int64 at = timer_at;
+	int64 now;
 
 	if (at == 0 || !dlist_is_empty(&unstarted) || outbox_http_hosts_are_ready())
 		return 0;
@@ -520,7 +520,7 @@ static void
 limit_connections(void)
 {
 	struct rlimit limit;
-	int64		connections = (int64) outbox_worker_max_in_flight * 2;
+	int64		  connections = (int64) outbox_worker_max_in_flight * 2;
 
 	if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
 		connections = Min(connections, (int64) (limit.rlim_cur / 2));
@@ -539,16 +539,17 @@ static void
 http_init(OutboxDone done)
 {
 	OutboxTransfer *t;
-	bool		ok;
+	bool			ok;
 
 	report = done;
 	if (curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK)
-		ereport(ERROR,
-				(errcode(ERRCODE_SYSTEM_ERROR),
-				 errmsg("could not initialize libcurl"),
-				 errhint("Check that libcurl and its TLS library are installed completely.")));
-	outbox_http_config.have_http2 =
-		(curl_version_info(CURLVERSION_NOW)->features & CURL_VERSION_HTTP2) != 0;
+		ereport(
+			ERROR,
+			(errcode(ERRCODE_SYSTEM_ERROR), errmsg("could not initialize libcurl"),
+			 errhint(
+				 "Check that libcurl and its TLS library are installed completely.")));
+	outbox_http_config.have_http2 = (curl_version_info(CURLVERSION_NOW)->features &
+									 CURL_VERSION_HTTP2) != 0;
 	outbox_http_first_settings();
 	outbox_http_hosts_init();
 
@@ -562,10 +563,13 @@ http_init(OutboxDone done)
 	/* A libcurl that misses an option is found now, not at the first event. */
 	t = ok ? http_acquire() : NULL;
 	if (t == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_SYSTEM_ERROR),
-				 errmsg("could not set up libcurl %s", curl_version_info(CURLVERSION_NOW)->version),
-				 errhint("outbox needs libcurl 7.80 or newer with TLS, and not older than the one it was built with.")));
+		ereport(
+			ERROR,
+			(errcode(ERRCODE_SYSTEM_ERROR),
+			 errmsg("could not set up libcurl %s",
+					curl_version_info(CURLVERSION_NOW)->version),
+			 errhint(
+				 "outbox needs libcurl 7.80 or newer with TLS, and not older than the one it was built with.")));
 	http_release(t);
 }
 

@@ -45,4 +45,4 @@ extern void outbox_http_hide_host(char *text, const char *url);
 /* Seconds from 'now' (unix) that a Retry-After value asks for; -1: unusable. */
 extern int64 outbox_http_retry_after(const char *value, size_t len, int64 now);
 
-#endif							/* OUTBOX_HTTP_H */
+#endif /* OUTBOX_HTTP_H */

@@ -27,32 +27,33 @@
 #define OUT_OF_MEMORY "out of memory"
 
 /* Idle connections are closed before usual receivers do it (60 s and more). */
-#define CONNECTION_IDLE_MAX 50L /* s */
-#define CONNECTION_LIFETIME_MAX 300L	/* s; also how long DNS can be outlived */
-#define CA_AGE_MAX 60L			/* s that CA files are remembered */
+#define CONNECTION_IDLE_MAX 50L		 /* s */
+#define CONNECTION_LIFETIME_MAX 300L /* s; also how long DNS can be outlived */
+#define CA_AGE_MAX 60L				 /* s that CA files are remembered */
 
 /* The range of an address that is nobody's private one, but needs TLS. */
 static const char PLAIN_HTTP[] = "public";
 
 void
 outbox_http_fail(OutboxTransfer *t, OutboxFailure failure, const char *words,
-	 const char *detail)
+				 const char *detail)
 {
 	t->outcome.failure = failure;
 
 	/* Did it fail before the receiver had seen any event? */
 	t->outcome.no_event_at_fault = failure != OUTBOX_FAILURE_TIMEOUT &&
 		failure != OUTBOX_FAILURE_PROTOCOL && failure != OUTBOX_FAILURE_CLOSED;
-	snprintf(t->outcome.error, sizeof(t->outcome.error), "%s%s%s",
-			 words, detail[0] ? ": " : "", detail);
+	snprintf(t->outcome.error, sizeof(t->outcome.error), "%s%s%s", words,
+			 detail[0] ? ": " : "", detail);
 }
 
 /* May a request of this transfer go there?  If not, takes a note of why. */
 static bool
 may_go(OutboxTransfer *t, const struct sockaddr *sa)
 {
-	const char *why;
-	OutboxAddressClass verdict = outbox_address_judge(sa, &outbox_http_config.networks, &why);
+	const char		  *why;
+	OutboxAddressClass verdict = outbox_address_judge(sa, &outbox_http_config.networks,
+													  &why);
 
 	if (verdict == OUTBOX_ADDRESS_ALLOWED ||
 		(verdict == OUTBOX_ADDRESS_PUBLIC && !t->plain))
@@ -65,15 +66,14 @@ static curl_socket_t
 open_socket(void *arg, curlsocktype purpose, struct curl_sockaddr *address)
 {
 	OutboxTransfer *t = arg;
-	int			fd;
+	int				fd;
 
 	(void) purpose;
 	/* The proxy's own address is the superuser's choice. */
 	if ((t->plain || !outbox_http_config.use_proxy) && !may_go(t, &address->addr))
 		return CURL_SOCKET_BAD;
 	t->tried = true;
-	fd = socket(address->family, address->socktype | SOCK_CLOEXEC,
-				address->protocol);
+	fd = socket(address->family, address->socktype | SOCK_CLOEXEC, address->protocol);
 	if (fd < 0)
 	{
 		/* A missing address family is the address's fault. */
@@ -93,7 +93,7 @@ static int
 before_lookup(void *resolver, void *reserved, void *arg)
 {
 	OutboxTransfer *t = arg;
-	bool		proxied = outbox_http_config.use_proxy && !t->plain;
+	bool			proxied = outbox_http_config.use_proxy && !t->plain;
 
 	(void) resolver;
 	(void) reserved;
@@ -114,10 +114,10 @@ before_request(void *arg, char *ip, char *local_ip, int port, int local_port)
 	{
 		union
 		{
-			struct sockaddr sa;
-			struct sockaddr_in v4;
+			struct sockaddr		sa;
+			struct sockaddr_in	v4;
 			struct sockaddr_in6 v6;
-		}			address;
+		} address;
 
 		memset(&address, 0, sizeof(address));
 		if (inet_pton(AF_INET, ip, &address.v4.sin_addr) == 1)
@@ -139,7 +139,7 @@ static size_t
 take_header(char *line, size_t size, size_t n, void *arg)
 {
 	OutboxTransfer *t = arg;
-	size_t		len = size * n;
+	size_t			len = size * n;
 
 	switch (outbox_head_line(&t->head, &t->outcome, line, len, (int64) time(NULL)))
 	{
@@ -159,7 +159,7 @@ take_header(char *line, size_t size, size_t n, void *arg)
 static size_t
 keep_answer(OutboxTransfer *t, const char *data, size_t len)
 {
-	size_t		size = t->answer_size ? t->answer_size : 1024;
+	size_t size = t->answer_size ? t->answer_size : 1024;
 
 	if (t->answer_len + len > OUTBOX_ANSWER_MAX)
 	{
@@ -170,7 +170,7 @@ keep_answer(OutboxTransfer *t, const char *data, size_t len)
 		size *= 2;
 	if (size > t->answer_size)
 	{
-		char	   *bigger = realloc(t->answer, size);
+		char *bigger = realloc(t->answer, size);
 
 		if (bigger == NULL)
 			return 0;
@@ -186,14 +186,14 @@ static size_t
 take_body(char *data, size_t size, size_t n, void *arg)
 {
 	OutboxTransfer *t = arg;
-	OutboxOutcome *o = &t->outcome;
-	size_t		len = size * n;
+	OutboxOutcome  *o = &t->outcome;
+	size_t			len = size * n;
 
 	if (t->state != ANSWERED)
 		return 0;
 	if (t->head.status < 200 || t->head.status > 299)
 	{
-		size_t		kept = Min(len, sizeof(o->body) - o->body_len);
+		size_t kept = Min(len, sizeof(o->body) - o->body_len);
 
 		memcpy(o->body + o->body_len, data, kept);
 		o->body_len += kept;
@@ -212,17 +212,16 @@ set_settings(CURL *easy)
 	const char *cert = outbox_ssl_cert_file;
 	const char *key = outbox_ssl_key_file;
 	long		version = outbox_ssl_min_protocol_version == OUTBOX_TLS_1_3 ?
-		CURL_SSLVERSION_TLSv1_3 : CURL_SSLVERSION_TLSv1_2;
+			   CURL_SSLVERSION_TLSv1_3 :
+			   CURL_SSLVERSION_TLSv1_2;
 
 	/* Without a file of its own, a handle keeps the system's bundle. */
 	if (ca && ca[0] && curl_easy_setopt(easy, CURLOPT_CAINFO, ca) != CURLE_OK)
 		return false;
-	return
-		curl_easy_setopt(easy, CURLOPT_SSLVERSION, version) == CURLE_OK &&
-		curl_easy_setopt(easy, CURLOPT_SSLCERT,
-						 cert && cert[0] ? cert : NULL) == CURLE_OK &&
-		curl_easy_setopt(easy, CURLOPT_SSLKEY,
-						 key && key[0] ? key : NULL) == CURLE_OK;
+	return curl_easy_setopt(easy, CURLOPT_SSLVERSION, version) == CURLE_OK &&
+		curl_easy_setopt(easy, CURLOPT_SSLCERT, cert && cert[0] ? cert : NULL) ==
+		CURLE_OK &&
+		curl_easy_setopt(easy, CURLOPT_SSLKEY, key && key[0] ? key : NULL) == CURLE_OK;
 }
 
 /* What never changes. */
@@ -231,43 +230,43 @@ set_constants(OutboxTransfer *t)
 {
 	static const struct
 	{
-		CURLoption	option;
-		long		value;
-	}			numbers[] = {
-		{CURLOPT_POST, 1},
-		{CURLOPT_NOSIGNAL, 1},
-		{CURLOPT_FOLLOWLOCATION, 0},
-		{CURLOPT_NETRC, CURL_NETRC_IGNORED},
-		{CURLOPT_DISALLOW_USERNAME_IN_URL, 1},
-		{CURLOPT_HTTP09_ALLOWED, 0},
-		{CURLOPT_SUPPRESS_CONNECT_HEADERS, 1},
-		{CURLOPT_HEADEROPT, CURLHEADER_SEPARATE},
-		{CURLOPT_SSL_VERIFYPEER, 1},
-		{CURLOPT_SSL_VERIFYHOST, 2},
-		{CURLOPT_PROXY_SSL_VERIFYPEER, 1},
-		{CURLOPT_PROXY_SSL_VERIFYHOST, 2},
-		/* A resumed session would not look at the certificate again. */
-		{CURLOPT_SSL_SESSIONID_CACHE, 0},
-		{CURLOPT_TCP_NODELAY, 1},
-		{CURLOPT_TCP_KEEPALIVE, 1},
-		{CURLOPT_MAXAGE_CONN, CONNECTION_IDLE_MAX},
-		{CURLOPT_UPLOAD_BUFFERSIZE, 16 * 1024},
+		CURLoption option;
+		long	   value;
+	} numbers[] =
+	{ {CURLOPT_POST, 1},
+	  {CURLOPT_NOSIGNAL, 1},
+	  {CURLOPT_FOLLOWLOCATION, 0},
+	  {CURLOPT_NETRC, CURL_NETRC_IGNORED},
+	  {CURLOPT_DISALLOW_USERNAME_IN_URL, 1},
+	  {CURLOPT_HTTP09_ALLOWED, 0},
+	  {CURLOPT_SUPPRESS_CONNECT_HEADERS, 1},
+	  {CURLOPT_HEADEROPT, CURLHEADER_SEPARATE},
+	  {CURLOPT_SSL_VERIFYPEER, 1},
+	  {CURLOPT_SSL_VERIFYHOST, 2},
+	  {CURLOPT_PROXY_SSL_VERIFYPEER, 1},
+	  {CURLOPT_PROXY_SSL_VERIFYHOST, 2},
+	  /* A resumed session would not look at the certificate again. */
+	  {CURLOPT_SSL_SESSIONID_CACHE, 0},
+	  {CURLOPT_TCP_NODELAY, 1},
+	  {CURLOPT_TCP_KEEPALIVE, 1},
+	  {CURLOPT_MAXAGE_CONN, CONNECTION_IDLE_MAX},
+	  {CURLOPT_UPLOAD_BUFFERSIZE, 16 * 1024},
 #if LIBCURL_VERSION_NUM < 0x075500
-		{CURLOPT_PROTOCOLS, CURLPROTO_HTTP | CURLPROTO_HTTPS},
+	  {CURLOPT_PROTOCOLS, CURLPROTO_HTTP | CURLPROTO_HTTPS},
 #endif
 	};
-	CURL	   *easy = t->easy;
-	bool		ok = true;
+	CURL *easy = t->easy;
+	bool  ok = true;
 
 	for (size_t i = 0; i < lengthof(numbers); i++)
-		ok = ok && curl_easy_setopt(easy, numbers[i].option, numbers[i].value) == CURLE_OK;
+		ok = ok &&
+			curl_easy_setopt(easy, numbers[i].option, numbers[i].value) == CURLE_OK;
 
-#define SET(option, value) \
-	ok = ok && curl_easy_setopt(easy, option, value) == CURLE_OK
+#define SET(option, value) ok = ok && curl_easy_setopt(easy, option, value) == CURLE_OK
 #if LIBCURL_VERSION_NUM >= 0x075500
 	SET(CURLOPT_PROTOCOLS_STR, "http,https");
 #endif
-	SET(CURLOPT_NOPROXY, "");	/* nor is $no_proxy heard */
+	SET(CURLOPT_NOPROXY, ""); /* nor is $no_proxy heard */
 	SET(CURLOPT_PRIVATE, t);
 	SET(CURLOPT_ERRORBUFFER, t->errbuf);
 	SET(CURLOPT_HEADERFUNCTION, take_header);
@@ -315,7 +314,7 @@ outbox_http_make_handle(OutboxTransfer *t)
 static bool
 set_ages(OutboxTransfer *t)
 {
-	long		age = outbox_http_since_reload();
+	long age = outbox_http_since_reload();
 
 	age = Min(age, CONNECTION_LIFETIME_MAX);
 	if (t->age == age)
@@ -323,12 +322,12 @@ set_ages(OutboxTransfer *t)
 	t->age = age;
 #if LIBCURL_VERSION_NUM >= 0x075700
 	/* Not every TLS library has that cache. */
-	(void) curl_easy_setopt(t->easy, CURLOPT_CA_CACHE_TIMEOUT,
-							Min(age, CA_AGE_MAX));
+	(void) curl_easy_setopt(t->easy, CURLOPT_CA_CACHE_TIMEOUT, Min(age, CA_AGE_MAX));
 #endif
 	return curl_easy_setopt(t->easy, CURLOPT_MAXLIFETIME_CONN,
-							age < CONNECTION_LIFETIME_MAX ? Max(age - 1, 1) :
-							CONNECTION_LIFETIME_MAX) == CURLE_OK;
+							age < CONNECTION_LIFETIME_MAX ?
+								Max(age - 1, 1) :
+								CONNECTION_LIFETIME_MAX) == CURLE_OK;
 }
 
 /*
@@ -344,22 +343,22 @@ set_url(OutboxTransfer *t, const char *url)
 
 	if (t->url_size < size)
 	{
-		char	   *bigger = realloc(t->url, size);
+		char *bigger = realloc(t->url, size);
 
 		if (bigger == NULL)
 			return OUT_OF_MEMORY;
 		t->url = bigger;
 		t->url_size = size;
 	}
-	t->url[0] = '\0';			/* unknown, until all of it is set */
+	t->url[0] = '\0'; /* unknown, until all of it is set */
 	t->resolve_since = -1;
 	if (t->parsed == NULL && (t->parsed = curl_url()) == NULL)
 		return OUT_OF_MEMORY;
 	code = curl_url_set(t->parsed, CURLUPART_URL, url, CURLU_DISALLOW_USER);
 	if (code != CURLUE_OK)
 		return curl_url_strerror(code);
-	complaint = outbox_http_split_url(t->parsed, 0, t->lookup_host, sizeof(t->lookup_host),
-									  &t->lookup_port);
+	complaint = outbox_http_split_url(t->parsed, 0, t->lookup_host,
+									  sizeof(t->lookup_host), &t->lookup_port);
 	if (complaint != NULL)
 		return complaint;
 
@@ -370,10 +369,12 @@ set_url(OutboxTransfer *t, const char *url)
 	t->plain = strncasecmp(url, "https:", 6) != 0;
 	if (curl_easy_setopt(t->easy, CURLOPT_CURLU, t->parsed) != CURLE_OK ||
 		curl_easy_setopt(t->easy, CURLOPT_PROXY,
-						 outbox_http_config.use_proxy && !t->plain ? outbox_proxy : "") != CURLE_OK ||
+						 outbox_http_config.use_proxy && !t->plain ? outbox_proxy : "") !=
+			CURLE_OK ||
 		curl_easy_setopt(t->easy, CURLOPT_HTTP_VERSION,
-						 t->plain || !outbox_http_config.have_http2 ? (long) CURL_HTTP_VERSION_1_1 :
-						 (long) CURL_HTTP_VERSION_2TLS) != CURLE_OK)
+						 t->plain || !outbox_http_config.have_http2 ?
+							 (long) CURL_HTTP_VERSION_1_1 :
+							 (long) CURL_HTTP_VERSION_2TLS) != CURLE_OK)
 		return OUT_OF_MEMORY;
 	memcpy(t->url, url, size);
 	return NULL;
@@ -384,7 +385,8 @@ outbox_http_set_timeouts(OutboxTransfer *t, int connect_timeout, int timeout)
 {
 	if (t->set_connect_timeout != connect_timeout)
 	{
-		if (curl_easy_setopt(t->easy, CURLOPT_CONNECTTIMEOUT_MS, (long) connect_timeout) != CURLE_OK)
+		if (curl_easy_setopt(t->easy, CURLOPT_CONNECTTIMEOUT_MS,
+							 (long) connect_timeout) != CURLE_OK)
 			return false;
 		t->set_connect_timeout = connect_timeout;
 	}
@@ -401,13 +403,13 @@ outbox_http_set_timeouts(OutboxTransfer *t, int connect_timeout, int timeout)
 static bool
 set_lines(OutboxTransfer *t, size_t body_len)
 {
-	static char no_expect[] = "Expect:";
+	static char	   no_expect[] = "Expect:";
 	OutboxHeaders *h = &t->headers;
-	int			n = 0;
+	int			   n = 0;
 
 	if (h->n + 1 > t->max_lines)
 	{
-		int			max = h->max + 1;
+		int				   max = h->max + 1;
 		struct curl_slist *bigger = realloc(t->lines, max * sizeof(*bigger));
 
 		if (bigger == NULL)
@@ -431,8 +433,8 @@ set_lines(OutboxTransfer *t, size_t body_len)
  * in the way.
  */
 const char *
-outbox_http_set_request(OutboxTransfer *t, const OutboxTarget *target,
-			const char *body, size_t body_len)
+outbox_http_set_request(OutboxTransfer *t, const OutboxTarget *target, const char *body,
+						size_t body_len)
 {
 	const char *complaint;
 
@@ -443,8 +445,8 @@ outbox_http_set_request(OutboxTransfer *t, const OutboxTarget *target,
 		return complaint;
 	if (!set_ages(t) || !set_lines(t, body_len) ||
 		curl_easy_setopt(t->easy, CURLOPT_POSTFIELDS, body ? body : "") != CURLE_OK ||
-		curl_easy_setopt(t->easy, CURLOPT_POSTFIELDSIZE_LARGE,
-						 (curl_off_t) body_len) != CURLE_OK)
+		curl_easy_setopt(t->easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t) body_len) !=
+			CURLE_OK)
 		return OUT_OF_MEMORY;
 	return NULL;
 }
@@ -461,25 +463,27 @@ words_of_libcurl(OutboxTransfer *t)
 void
 outbox_http_explain(OutboxTransfer *t, CURLcode code)
 {
-	char		detail[192];
-	long		number = 0;
-	int			ms;
+	char detail[192];
+	long number = 0;
+	int	 ms;
 
 	switch (code)
 	{
 		case CURLE_COULDNT_RESOLVE_PROXY:
 		case CURLE_COULDNT_RESOLVE_HOST:
 			outbox_http_fail(t, OUTBOX_FAILURE_DNS,
-				 code == CURLE_COULDNT_RESOLVE_PROXY ?
-				 "could not resolve the proxy's name" : "could not resolve host", "");
+							 code == CURLE_COULDNT_RESOLVE_PROXY ?
+								 "could not resolve the proxy's name" :
+								 "could not resolve host",
+							 "");
 			break;
 
 		case CURLE_COULDNT_CONNECT:
 		case CURLE_ABORTED_BY_CALLBACK:
 			if (t->refused == PLAIN_HTTP && !t->tried)
-				outbox_http_fail(t, OUTBOX_FAILURE_ADDRESS,
-					 "plain http goes to addresses in outbox.allowed_networks only",
-					 "");
+				outbox_http_fail(
+					t, OUTBOX_FAILURE_ADDRESS,
+					"plain http goes to addresses in outbox.allowed_networks only", "");
 			else if (t->refused && !t->tried)
 			{
 				const char *hint;
@@ -487,18 +491,19 @@ outbox_http_explain(OutboxTransfer *t, CURLcode code)
 				snprintf(detail, sizeof(detail),
 						 "%s is %s, and outbox.allowed_networks does not name it",
 						 outbox_http_check_url(t->url, &hint) ?
-						 "the address in the URL" :
-						 "the address that the name resolves to", t->refused);
+							 "the address in the URL" :
+							 "the address that the name resolves to",
+						 t->refused);
 				outbox_http_fail(t, OUTBOX_FAILURE_ADDRESS, detail, "");
 			}
 			else if (t->socket_errno)
 				outbox_http_fail(t, OUTBOX_FAILURE_INTERNAL, "could not open a socket",
-					 strerror(t->socket_errno));
+								 strerror(t->socket_errno));
 			else
 			{
 				curl_easy_getinfo(t->easy, CURLINFO_OS_ERRNO, &number);
 				outbox_http_fail(t, OUTBOX_FAILURE_CONNECT, "could not connect",
-					 number ? strerror((int) number) : "");
+								 number ? strerror((int) number) : "");
 			}
 			break;
 
@@ -524,8 +529,10 @@ outbox_http_explain(OutboxTransfer *t, CURLcode code)
 		case CURLE_USE_SSL_FAILED:
 			/* A name that libcurl would repeat here is the receiver's choice. */
 			outbox_http_fail(t, OUTBOX_FAILURE_TLS, "TLS",
-				 strstr(t->errbuf, "subject name") ? "the certificate is for another name" :
-				 t->errbuf[0] ? words_of_libcurl(t) : curl_easy_strerror(code));
+							 strstr(t->errbuf, "subject name") ?
+								 "the certificate is for another name" :
+								 t->errbuf[0] ? words_of_libcurl(t) :
+												curl_easy_strerror(code));
 			break;
 
 		case CURLE_OK:
@@ -542,7 +549,7 @@ outbox_http_explain(OutboxTransfer *t, CURLcode code)
 				break;
 			}
 			outbox_http_fail(t, OUTBOX_FAILURE_CLOSED,
-				 "the connection was closed before the answer", "");
+							 "the connection was closed before the answer", "");
 			break;
 
 #if LIBCURL_VERSION_NUM >= 0x080600
@@ -565,14 +572,19 @@ outbox_http_explain(OutboxTransfer *t, CURLcode code)
 		case CURLE_BAD_CONTENT_ENCODING:
 		case CURLE_HTTP2:
 		case CURLE_HTTP2_STREAM:
-			outbox_http_fail(t, OUTBOX_FAILURE_PROTOCOL, t->head.state == OUTBOX_HEAD_OVERSIZED ?
-				 "the header of the answer is too long" :
-				 "the answer is not valid HTTP",
-				 t->head.state == OUTBOX_HEAD_OVERSIZED || code == CURLE_WRITE_ERROR ? "" : words_of_libcurl(t));
+			outbox_http_fail(t, OUTBOX_FAILURE_PROTOCOL,
+							 t->head.state == OUTBOX_HEAD_OVERSIZED ?
+								 "the header of the answer is too long" :
+								 "the answer is not valid HTTP",
+							 t->head.state == OUTBOX_HEAD_OVERSIZED ||
+									 code == CURLE_WRITE_ERROR ?
+								 "" :
+								 words_of_libcurl(t));
 			break;
 
 		default:
-			outbox_http_fail(t, OUTBOX_FAILURE_INTERNAL, "libcurl", curl_easy_strerror(code));
+			outbox_http_fail(t, OUTBOX_FAILURE_INTERNAL, "libcurl",
+							 curl_easy_strerror(code));
 			break;
 	}
 }

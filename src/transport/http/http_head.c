@@ -21,10 +21,9 @@
 static const char *
 header_value(const char *line, size_t len, const char *name, size_t *value_len)
 {
-	size_t		namelen = strlen(name);
+	size_t namelen = strlen(name);
 
-	if (len <= namelen || line[namelen] != ':' ||
-		strncasecmp(line, name, namelen) != 0)
+	if (len <= namelen || line[namelen] != ':' || strncasecmp(line, name, namelen) != 0)
 		return NULL;
 	line += namelen + 1;
 	len -= namelen + 1;
@@ -33,8 +32,9 @@ header_value(const char *line, size_t len, const char *name, size_t *value_len)
 		line++;
 		len--;
 	}
-	while (len > 0 && (line[len - 1] == ' ' || line[len - 1] == '\t' ||
-					   line[len - 1] == '\r' || line[len - 1] == '\n'))
+	while (len > 0 &&
+		   (line[len - 1] == ' ' || line[len - 1] == '\t' || line[len - 1] == '\r' ||
+			line[len - 1] == '\n'))
 		len--;
 	*value_len = len;
 	return line;
@@ -44,8 +44,8 @@ header_value(const char *line, size_t len, const char *name, size_t *value_len)
 static int
 status_of(const char *line, size_t len)
 {
-	int			status = 0;
-	size_t		i = 0;
+	int	   status = 0;
+	size_t i = 0;
 
 	while (i < len && line[i] != ' ')
 		i++;
@@ -59,8 +59,8 @@ status_of(const char *line, size_t len)
  * as long as the head is not complete: what comes after that is a trailer.
  */
 OutboxHeadState
-outbox_head_line(OutboxHead *head, OutboxOutcome *outcome,
-				 const char *line, size_t len, int64 now)
+outbox_head_line(OutboxHead *head, OutboxOutcome *outcome, const char *line, size_t len,
+				 int64 now)
 {
 	const char *value;
 	size_t		vlen;
@@ -106,8 +106,7 @@ outbox_head_line(OutboxHead *head, OutboxOutcome *outcome,
 			value = header_value(line, len, "webhook-delivery", &vlen);
 			if (value && vlen == 7 && strncasecmp(value, "disable", 7) == 0)
 				head->disable = true;
-			else if (value && vlen == 13 &&
-					 strncasecmp(value, "abort-message", 13) == 0)
+			else if (value && vlen == 13 && strncasecmp(value, "abort-message", 13) == 0)
 				head->abort_message = true;
 			break;
 	}

@@ -29,8 +29,8 @@
 #include "common/hashfn.h"
 #include "storage/ipc.h"
 
-#define LOOKUPS_MAX 256			/* at a time, silent ones among them */
-#define STACK_BYTES (1024 * 1024)	/* of a thread; modules of the system's run there */
+#define LOOKUPS_MAX 256			  /* at a time, silent ones among them */
+#define STACK_BYTES (1024 * 1024) /* of a thread; modules of the system's run there */
 #define NAME_BUCKETS 256
 #define ADDRESSES_KEPT 32
 
@@ -43,39 +43,39 @@
 /* A name and a port, because that is how libcurl has its addresses. */
 typedef struct HostName
 {
-	struct HostName *next;		/* in its bucket */
-	uint32		hash;
-	int			nlookups;		/* under way */
-	struct Lookup *current;		/* the one that requests wait for */
-	dlist_head	waiting;		/* transfers */
-	int64		asked_at;		/* when the last lookup began */
-	int64		known_since;	/* when the one began that found the addresses */
-	char	   *addresses;		/* comma-separated; NULL: not known */
-	int			port;
-	char		host[FLEXIBLE_ARRAY_MEMBER];
+	struct HostName *next; /* in its bucket */
+	uint32			 hash;
+	int				 nlookups;	  /* under way */
+	struct Lookup	*current;	  /* the one that requests wait for */
+	dlist_head		 waiting;	  /* transfers */
+	int64			 asked_at;	  /* when the last lookup began */
+	int64			 known_since; /* when the one began that found the addresses */
+	char			*addresses;	  /* comma-separated; NULL: not known */
+	int				 port;
+	char			 host[FLEXIBLE_ARRAY_MEMBER];
 } HostName;
 
 typedef struct Lookup
 {
-	struct Lookup *next;		/* of those that have ended */
-	HostName	   *name;			/* never touched by the thread */
-	int64		begun_at;
-	int			error;			/* of getaddrinfo() */
+	struct Lookup	*next; /* of those that have ended */
+	HostName		*name; /* never touched by the thread */
+	int64			 begun_at;
+	int				 error; /* of getaddrinfo() */
 	struct addrinfo *found;
-	char		host[FLEXIBLE_ARRAY_MEMBER];
+	char			 host[FLEXIBLE_ARRAY_MEMBER];
 } Lookup;
 
 static HostName *names[NAME_BUCKETS];
-static int	nnames;
-static int	sweep_at = 1024;	/* so many names */
-static int	nlookups;
-static int64 forget_before;		/* what was asked before is not used any more */
-static int64 next_deadline = PG_INT64_MAX;	/* no waiting request's is earlier */
+static int		 nnames;
+static int		 sweep_at = 1024; /* so many names */
+static int		 nlookups;
+static int64	 forget_before; /* what was asked before is not used any more */
+static int64	 next_deadline = PG_INT64_MAX; /* no waiting request's is earlier */
 
 /* What threads touch. */
-static int	ended_fd = -1;
+static int			   ended_fd = -1;
 static pthread_mutex_t ended_mutex = PTHREAD_MUTEX_INITIALIZER;
-static Lookup *ended;
+static Lookup		  *ended;
 
 /*
  * Threads
@@ -84,10 +84,10 @@ static Lookup *ended;
 static void *
 look_up(void *arg)
 {
-	Lookup	   *l = arg;
+	Lookup		   *l = arg;
 	struct addrinfo hints;
-	uint64		one = 1;
-	ssize_t		written;
+	uint64			one = 1;
+	ssize_t			written;
 
 	memset(&hints, 0, sizeof(hints));
 	hints.ai_socktype = SOCK_STREAM;
@@ -107,13 +107,13 @@ look_up(void *arg)
 static OutboxLookupState
 begin_lookup(HostName *name, int64 now)
 {
-	size_t		size = strlen(name->host) + 1;
-	sigset_t	all;
-	sigset_t	before;
+	size_t		   size = strlen(name->host) + 1;
+	sigset_t	   all;
+	sigset_t	   before;
 	pthread_attr_t attributes;
-	pthread_t	thread;
-	Lookup	   *l;
-	int			error;
+	pthread_t	   thread;
+	Lookup		  *l;
+	int			   error;
 
 	if (nlookups >= LOOKUPS_MAX)
 		return OUTBOX_LOOKUP_CROWDED;
@@ -159,11 +159,11 @@ sweep(int64 now)
 {
 	for (int i = 0; i < NAME_BUCKETS; i++)
 	{
-		HostName	  **link = &names[i];
+		HostName **link = &names[i];
 
 		while (*link != NULL)
 		{
-			HostName	   *name = *link;
+			HostName *name = *link;
 
 			if (name->nlookups > 0 || !dlist_is_empty(&name->waiting) ||
 				now - name->asked_at <= USABLE_FOR)
@@ -184,10 +184,10 @@ sweep(int64 now)
 static HostName *
 find_name(const char *host, int port, int64 now)
 {
-	size_t		len = strlen(host);
-	uint32		hash = hash_bytes((const unsigned char *) host, (int) len);
-	HostName	  **bucket = &names[hash % NAME_BUCKETS];
-	HostName	   *name;
+	size_t	   len = strlen(host);
+	uint32	   hash = hash_bytes((const unsigned char *) host, (int) len);
+	HostName **bucket = &names[hash % NAME_BUCKETS];
+	HostName  *name;
 
 	for (name = *bucket; name != NULL; name = name->next)
 		if (name->hash == hash && name->port == port && strcmp(name->host, host) == 0)
@@ -211,7 +211,7 @@ find_name(const char *host, int port, int64 now)
 static bool
 is_localhost(const char *host)
 {
-	size_t		len = strlen(host);
+	size_t len = strlen(host);
 
 	if (len > 0 && host[len - 1] == '.')
 		len--;
@@ -236,15 +236,15 @@ tell_of_no_name(OutboxTransfer *t)
 static bool
 tell_libcurl(OutboxTransfer *t, const HostName *name)
 {
-	size_t		len = strlen(name->host);
-	size_t		size = len + strlen(name->addresses) + 16;
-	bool		dotted = len > 1 && name->host[len - 1] == '.';
+	size_t len = strlen(name->host);
+	size_t size = len + strlen(name->addresses) + 16;
+	bool   dotted = len > 1 && name->host[len - 1] == '.';
 
 	if (t->resolve_since == name->known_since)
 		return true;
 	if (t->resolve_size < 2 * size)
 	{
-		char	   *bigger = realloc(t->resolve, 2 * size);
+		char *bigger = realloc(t->resolve, 2 * size);
 
 		if (bigger == NULL)
 			return false;
@@ -255,8 +255,8 @@ tell_libcurl(OutboxTransfer *t, const HostName *name)
 	t->resolve_lines[0].data = t->resolve;
 	t->resolve_lines[0].next = dotted ? &t->resolve_lines[1] : NULL;
 	if (dotted)
-		snprintf(t->resolve + size, size, "%.*s:%d:%s", (int) len - 1, name->host, name->port,
-				 name->addresses);
+		snprintf(t->resolve + size, size, "%.*s:%d:%s", (int) len - 1, name->host,
+				 name->port, name->addresses);
 	t->resolve_lines[1].data = t->resolve + size;
 	t->resolve_lines[1].next = NULL;
 	t->resolve_since = name->known_since;
@@ -274,19 +274,20 @@ is_usable(const HostName *name, int64 now)
 OutboxLookupState
 outbox_http_look_up(OutboxTransfer *t, int64 now)
 {
-	bool		proxied = outbox_http_config.use_proxy && !t->plain;
-	const char *host = proxied ? outbox_http_config.proxy_host : t->lookup_host;
+	bool			  proxied = outbox_http_config.use_proxy && !t->plain;
+	const char		 *host = proxied ? outbox_http_config.proxy_host : t->lookup_host;
 	OutboxLookupState state;
-	HostName	   *name;
+	HostName		 *name;
 
-	if (host[0] == '\0')		/* an address */
+	if (host[0] == '\0') /* an address */
 		return tell_of_no_name(t) ? OUTBOX_LOOKUP_READY : OUTBOX_LOOKUP_NO_MEMORY;
 	name = find_name(host, proxied ? outbox_http_config.proxy_port : t->lookup_port, now);
 	if (name == NULL)
 		return OUTBOX_LOOKUP_NO_MEMORY;
 	if (is_localhost(host))
 	{
-		if (name->addresses == NULL && (name->addresses = strdup("127.0.0.1,[::1]")) == NULL)
+		if (name->addresses == NULL &&
+			(name->addresses = strdup("127.0.0.1,[::1]")) == NULL)
 			return OUTBOX_LOOKUP_NO_MEMORY;
 		name->asked_at = now;
 		if (!is_usable(name, now) || now - name->known_since >= FRESH_FOR)
@@ -321,10 +322,10 @@ outbox_http_look_up(OutboxTransfer *t, int64 now)
 static char *
 write_addresses(const struct addrinfo *found)
 {
-	size_t		size = ADDRESSES_KEPT * (INET6_ADDRSTRLEN + 3);
-	char	   *text = malloc(size);
-	size_t		len = 0;
-	int			n = 0;
+	size_t size = ADDRESSES_KEPT * (INET6_ADDRSTRLEN + 3);
+	char  *text = malloc(size);
+	size_t len = 0;
+	int	   n = 0;
 
 	if (text == NULL)
 		return NULL;
@@ -339,7 +340,8 @@ write_addresses(const struct addrinfo *found)
 		if ((!v6 && found->ai_family != AF_INET) ||
 			inet_ntop(found->ai_family, bytes, address, sizeof(address)) == NULL)
 			continue;
-		len += snprintf(text + len, size - len, v6 ? "%s[%s]" : "%s%s", n++ ? "," : "", address);
+		len += snprintf(text + len, size - len, v6 ? "%s[%s]" : "%s%s", n++ ? "," : "",
+						address);
 	}
 	if (n == 0)
 	{
@@ -351,15 +353,15 @@ write_addresses(const struct addrinfo *found)
 
 /* Takes what a thread found.  The requests that wait for it go on, or fail. */
 static void
-take_result(Lookup *l, void (*go_on) (OutboxTransfer *t),
-			void (*fail) (OutboxTransfer *t, bool timed_out))
+take_result(Lookup *l, void (*go_on)(OutboxTransfer *t),
+			void (*fail)(OutboxTransfer *t, bool timed_out))
 {
-	HostName	   *name = l->name;
-	bool		is_current = name->current == l;
-	char	   *addresses = NULL;
-	bool		found;
-	dlist_iter	iter;
-	int			n = 0;
+	HostName  *name = l->name;
+	bool	   is_current = name->current == l;
+	char	  *addresses = NULL;
+	bool	   found;
+	dlist_iter iter;
+	int		   n = 0;
 
 	nlookups--;
 	name->nlookups--;
@@ -381,7 +383,7 @@ take_result(Lookup *l, void (*go_on) (OutboxTransfer *t),
 		}
 		else
 			free(addresses);
-		is_current = true;		/* good enough for all that wait */
+		is_current = true; /* good enough for all that wait */
 	}
 	else if (is_current && l->error != EAI_AGAIN && l->error != EAI_SYSTEM &&
 			 l->error != EAI_MEMORY)
@@ -393,8 +395,7 @@ take_result(Lookup *l, void (*go_on) (OutboxTransfer *t),
 
 	/* Those of now: one that goes on after a reload waits again. */
 	if (is_current)
-		dlist_foreach(iter, &name->waiting)
-			n++;
+		dlist_foreach(iter, &name->waiting) n++;
 	while (n-- > 0)
 	{
 		OutboxTransfer *t = dlist_container(OutboxTransfer, node,
@@ -410,7 +411,7 @@ take_result(Lookup *l, void (*go_on) (OutboxTransfer *t),
 
 /* Requests whose time is over before their names were found. */
 static void
-expire(int64 now, void (*fail) (OutboxTransfer *t, bool timed_out))
+expire(int64 now, void (*fail)(OutboxTransfer *t, bool timed_out))
 {
 	next_deadline = PG_INT64_MAX;
 	for (int i = 0; i < NAME_BUCKETS; i++)
@@ -434,14 +435,14 @@ expire(int64 now, void (*fail) (OutboxTransfer *t, bool timed_out))
 }
 
 void
-outbox_http_lookups_step(int64 now, void (*go_on) (OutboxTransfer *t),
-						 void (*fail) (OutboxTransfer *t, bool timed_out))
+outbox_http_lookups_step(int64 now, void (*go_on)(OutboxTransfer *t),
+						 void (*fail)(OutboxTransfer *t, bool timed_out))
 {
 	if (outbox_http_lookups_ended)
 	{
-		uint64		count;
-		ssize_t		got = read(ended_fd, &count, sizeof(count));
-		Lookup	   *list;
+		uint64	count;
+		ssize_t got = read(ended_fd, &count, sizeof(count));
+		Lookup *list;
 
 		(void) got;
 		outbox_http_lookups_ended = false;
@@ -451,7 +452,7 @@ outbox_http_lookups_step(int64 now, void (*go_on) (OutboxTransfer *t),
 		pthread_mutex_unlock(&ended_mutex);
 		while (list != NULL)
 		{
-			Lookup	   *l = list;
+			Lookup *l = list;
 
 			list = l->next;
 			take_result(l, go_on, fail);

@@ -26,25 +26,27 @@ static void
 take_proxy(void)
 {
 	OutboxHttpConfig *s = &outbox_http_config;
-	CURLU	   *parsed;
-	bool		ok;
+	CURLU			 *parsed;
+	bool			  ok;
 
 	if (!s->use_proxy)
 		return;
 	parsed = curl_url();
 	ok = parsed != NULL &&
 		curl_url_set(parsed, CURLUPART_URL, outbox_proxy, 0) == CURLUE_OK &&
-		outbox_http_split_url(parsed, strncasecmp(outbox_proxy, "https:", 6) == 0 ? 443 : 1080,
-							  s->proxy_host, sizeof(s->proxy_host), &s->proxy_port) == NULL;
+		outbox_http_split_url(parsed,
+							  strncasecmp(outbox_proxy, "https:", 6) == 0 ? 443 : 1080,
+							  s->proxy_host, sizeof(s->proxy_host),
+							  &s->proxy_port) == NULL;
 	if (!ok)
-		strlcpy(s->proxy_host, "invalid", sizeof(s->proxy_host));	/* has no address */
+		strlcpy(s->proxy_host, "invalid", sizeof(s->proxy_host)); /* has no address */
 	curl_url_cleanup(parsed);
 }
 
 void
 outbox_http_first_settings(void)
 {
-	char		bad[64];
+	char bad[64];
 
 	outbox_http_config.generation++;
 	outbox_http_config.use_proxy = outbox_proxy && outbox_proxy[0];
@@ -55,7 +57,8 @@ outbox_http_first_settings(void)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("invalid network in outbox.allowed_networks: \"%s\"", bad),
 				 errdetail("No private network is allowed until this is corrected."),
-				 errhint("Write networks as 10.1.0.0/16 or fd00::/8, separated by commas.")));
+				 errhint(
+					 "Write networks as 10.1.0.0/16 or fd00::/8, separated by commas.")));
 }
 
 void

@@ -16,17 +16,17 @@
  */
 typedef struct Watch
 {
-	bool		ours;			/* else always told to epoll at once */
-	unsigned char wanted;		/* EPOLLIN | EPOLLOUT */
+	bool		  ours;	  /* else always told to epoll at once */
+	unsigned char wanted; /* EPOLLIN | EPOLLOUT */
 	unsigned char registered;
 } Watch;
 
-static int	epoll_fd = -1;
+static int	  epoll_fd = -1;
 static Watch *watches;
-static int	nwatches;
+static int	  nwatches;
 
-static int	lookups_fd = -1;
-bool		outbox_http_lookups_ended;
+static int lookups_fd = -1;
+bool	   outbox_http_lookups_ended;
 
 /* A socket that we have just opened; libcurl has not asked about it yet. */
 void
@@ -34,11 +34,11 @@ outbox_http_watch(int fd)
 {
 	if (fd >= nwatches)
 	{
-		int			n = Max(nwatches * 2, fd + 64);
-		Watch	   *bigger = realloc(watches, n * sizeof(Watch));
+		int	   n = Max(nwatches * 2, fd + 64);
+		Watch *bigger = realloc(watches, n * sizeof(Watch));
 
 		if (bigger == NULL)
-			return;				/* slower, but as good */
+			return; /* slower, but as good */
 		memset(bigger + nwatches, 0, (n - nwatches) * sizeof(Watch));
 		watches = bigger;
 		nwatches = n;
@@ -64,20 +64,22 @@ tell_epoll(int op, int fd, uint32 events)
 	memset(&event, 0, sizeof(event));
 	event.events = events;
 	event.data.fd = fd;
-	if (epoll_ctl(epoll_fd, op, fd, &event) != 0 &&
-		op == EPOLL_CTL_MOD && errno == ENOENT)
+	if (epoll_ctl(epoll_fd, op, fd, &event) != 0 && op == EPOLL_CTL_MOD &&
+		errno == ENOENT)
 		epoll_ctl(epoll_fd, EPOLL_CTL_ADD, fd, &event);
 }
 
 static void
 set_registered(int fd, unsigned char events)
 {
-	Watch	   *w = &watches[fd];
+	Watch *w = &watches[fd];
 
 	if (w->registered == events)
 		return;
 	tell_epoll(w->registered == 0 ? EPOLL_CTL_ADD :
-			   events == 0 ? EPOLL_CTL_DEL : EPOLL_CTL_MOD, fd, events);
+				   events == 0	  ? EPOLL_CTL_DEL :
+									EPOLL_CTL_MOD,
+			   fd, events);
 	w->registered = events;
 }
 
@@ -106,10 +108,10 @@ want_socket(CURL *easy, curl_socket_t fd, int what, void *arg, void *socket_arg)
 
 /* One event, on its way to libcurl unless nobody waits for it. */
 static void
-on_event(const struct epoll_event *event, void (*act) (int fd, int mask))
+on_event(const struct epoll_event *event, void (*act)(int fd, int mask))
 {
-	int			fd = event->data.fd;
-	int			mask = 0;
+	int fd = event->data.fd;
+	int mask = 0;
 
 	if (fd == lookups_fd)
 	{
@@ -118,7 +120,7 @@ on_event(const struct epoll_event *event, void (*act) (int fd, int mask))
 	}
 	if (fd < nwatches && watches[fd].ours)
 	{
-		Watch	   *w = &watches[fd];
+		Watch *w = &watches[fd];
 
 		/* Something that nobody waits for any more, see Watch. */
 		if (w->registered != w->wanted)
@@ -135,10 +137,10 @@ on_event(const struct epoll_event *event, void (*act) (int fd, int mask))
 }
 
 bool
-outbox_http_events(void (*act) (int fd, int mask))
+outbox_http_events(void (*act)(int fd, int mask))
 {
 	struct epoll_event events[128];
-	int			n = epoll_wait(epoll_fd, events, lengthof(events), 0);
+	int				   n = epoll_wait(epoll_fd, events, lengthof(events), 0);
 
 	for (int i = 0; i < n; i++)
 		on_event(&events[i], act);

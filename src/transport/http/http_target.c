@@ -23,7 +23,7 @@ outbox_http_hosts_init(void)
 static dlist_head *
 host_bucket(const void *key)
 {
-	uint64		hash = (uint64) (uintptr_t) key * UINT64CONST(0x9E3779B97F4A7C15);
+	uint64 hash = (uint64) (uintptr_t) key * UINT64CONST(0x9E3779B97F4A7C15);
 
 	return &hosts[hash >> 56];
 }
@@ -31,8 +31,8 @@ host_bucket(const void *key)
 OutboxTargetState *
 outbox_http_enter_host(const void *key)
 {
-	dlist_head *bucket = host_bucket(key);
-	dlist_iter	iter;
+	dlist_head		  *bucket = host_bucket(key);
+	dlist_iter		   iter;
 	OutboxTargetState *host;
 
 	dlist_foreach(iter, bucket)
@@ -94,21 +94,20 @@ void
 outbox_http_got_through(OutboxTransfer *t)
 {
 	t->host->open = true;
-	t->host->first = NULL;		/* nobody waits for its answer */
+	t->host->first = NULL; /* nobody waits for its answer */
 	host_is_ready(t->host);
 }
 
 void
-outbox_http_start_waiting(void (*launch) (OutboxTransfer *t))
+outbox_http_start_waiting(void (*launch)(OutboxTransfer *t))
 {
 	while (!dlist_is_empty(&ready_hosts))
 	{
 		OutboxTargetState *host = dlist_container(OutboxTargetState, ready,
-										   dlist_pop_head_node(&ready_hosts));
+												  dlist_pop_head_node(&ready_hosts));
 
 		host->is_ready = false;
-		while (!dlist_is_empty(&host->waiting) &&
-			   (host->open || host->first == NULL))
+		while (!dlist_is_empty(&host->waiting) && (host->open || host->first == NULL))
 		{
 			OutboxTransfer *t = dlist_container(OutboxTransfer, node,
 												dlist_pop_head_node(&host->waiting));

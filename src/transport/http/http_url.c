@@ -39,10 +39,10 @@
 int64
 outbox_http_retry_after(const char *value, size_t len, int64 now)
 {
-	char		text[64];
-	time_t		date;
-	size_t		digits = 0;
-	int64		seconds = 0;
+	char   text[64];
+	time_t date;
+	size_t digits = 0;
+	int64  seconds = 0;
 
 	while (len > 0 && (*value == ' ' || *value == '\t'))
 	{
@@ -100,15 +100,15 @@ ends_in_number(const char *name)
 static const char *
 check_literal(const char *host, bool plain, const char **hint)
 {
-	static char complaint[128];
-	OutboxNetworks allowed;
+	static char		   complaint[128];
+	OutboxNetworks	   allowed;
 	OutboxAddressClass verdict;
-	struct addrinfo hints;
-	struct addrinfo *found;
-	char		name[256];
-	char		bad[64];
-	const char *why;
-	size_t		len = strlen(host);
+	struct addrinfo	   hints;
+	struct addrinfo	  *found;
+	char			   name[256];
+	char			   bad[64];
+	const char		  *why;
+	size_t			   len = strlen(host);
 
 	if (len >= 2 && host[0] == '[' && host[len - 1] == ']')
 	{
@@ -143,14 +143,15 @@ check_literal(const char *host, bool plain, const char **hint)
 
 	if (verdict == OUTBOX_ADDRESS_REFUSED)
 	{
-		snprintf(complaint, sizeof(complaint),
-				 "the address in the URL is %s", why);
-		*hint = "A superuser can allow it by adding its network to outbox.allowed_networks.";
+		snprintf(complaint, sizeof(complaint), "the address in the URL is %s", why);
+		*hint =
+			"A superuser can allow it by adding its network to outbox.allowed_networks.";
 		return complaint;
 	}
 	if (verdict == OUTBOX_ADDRESS_PUBLIC && plain)
 	{
-		*hint = "Use https, or have a superuser add the address to outbox.allowed_networks.";
+		*hint =
+			"Use https, or have a superuser add the address to outbox.allowed_networks.";
 		return "plain http to a public address is not allowed";
 	}
 	return NULL;
@@ -192,7 +193,8 @@ check_parsed(CURLU *url, const char **hint)
 	{
 		/* libcurl decodes a name before it looks it up, and sends it so. */
 		*hint = "Write the name of the host as it is registered.";
-		complaint = "the URL's host contains a percent-encoded space or control character";
+		complaint =
+			"the URL's host contains a percent-encoded space or control character";
 	}
 	else if (curl_url_get(url, CURLUPART_USER, &user, 0) == CURLUE_OK ||
 			 curl_url_get(url, CURLUPART_PASSWORD, &user, 0) == CURLUE_OK)
@@ -260,14 +262,15 @@ outbox_http_check_url(const char *url, const char **hint)
 }
 
 const char *
-outbox_http_split_url(struct Curl_URL *url, int default_port, char *host,
-					  size_t size, int *port)
+outbox_http_split_url(struct Curl_URL *url, int default_port, char *host, size_t size,
+					  int *port)
 {
-	char	   *part = NULL;
+	char		  *part = NULL;
 	struct in_addr v4;
-	bool		fits;
+	bool		   fits;
 
-	if (curl_url_get(url, CURLUPART_PORT, &part, default_port ? 0 : CURLU_DEFAULT_PORT) == CURLUE_OK)
+	if (curl_url_get(url, CURLUPART_PORT, &part, default_port ? 0 : CURLU_DEFAULT_PORT) ==
+		CURLUE_OK)
 		*port = atoi(part);
 	else
 		*port = default_port;
@@ -292,13 +295,13 @@ outbox_http_split_url(struct Curl_URL *url, int default_port, char *host,
 void
 outbox_http_hide_host(char *text, const char *url)
 {
-	CURLU	   *parsed = curl_url();
-	char	   *host = NULL;
+	CURLU *parsed = curl_url();
+	char  *host = NULL;
 
 	if (parsed && curl_url_set(parsed, CURLUPART_URL, url, 0) == CURLUE_OK &&
 		curl_url_get(parsed, CURLUPART_HOST, &host, 0) == CURLUE_OK && host[0])
 	{
-		size_t		len = strlen(host);
+		size_t len = strlen(host);
 
 		for (char *p = text; (p = strcasestr(p, host)) != NULL; p++)
 		{
@@ -329,8 +332,9 @@ outbox_http_check_proxy(const char *url)
 	curl_free(part);
 	for (int i = 0; complaint == NULL && i < 2; i++)
 	{
-		CURLUcode	code = curl_url_get(parsed, i == 0 ? CURLUPART_USER : CURLUPART_PASSWORD,
-										&part, CURLU_URLDECODE);
+		CURLUcode code = curl_url_get(parsed,
+									  i == 0 ? CURLUPART_USER : CURLUPART_PASSWORD, &part,
+									  CURLU_URLDECODE);
 
 		if (code == CURLUE_NO_USER || code == CURLUE_NO_PASSWORD)
 			continue;
