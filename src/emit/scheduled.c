@@ -69,7 +69,7 @@ enum
 };
 
 void
-outbox_schedule_init(int64 epoch, bool zero)
+outbox_scheduled_init(int64 epoch, bool zero)
 {
 	Datum		  values[2] = {Int64GetDatum(epoch), Int64GetDatum(0)};
 	MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
@@ -80,20 +80,20 @@ outbox_schedule_init(int64 epoch, bool zero)
 }
 
 void
-outbox_schedule_begin(void)
+outbox_scheduled_begin(void)
 {
 	look_at = 0;
 }
 
 void
-outbox_schedule_failed(void)
+outbox_scheduled_failed(void)
 {
 	careful = true;
 	look_at = 0; /* what was due was taken out of shared memory */
 }
 
 TimestampTz
-outbox_schedule_next_time(OutboxDatabase *db)
+outbox_scheduled_next_time(OutboxDatabase *db)
 {
 	TimestampTz due = (TimestampTz) pg_atomic_read_u64(&db->due_at);
 
@@ -309,7 +309,7 @@ begin(void)
 }
 
 void
-outbox_schedule_step(OutboxDatabase *db, TimestampTz now)
+outbox_scheduled_step(OutboxDatabase *db, TimestampTz now)
 {
 	TimestampTz due;
 	bool		look = now >= look_at;

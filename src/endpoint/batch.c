@@ -18,6 +18,7 @@
 #include "endpoint/outcome.h"
 #include "endpoint/queue.h"
 #include "endpoint/status.h"
+#include "endpoint/window.h"
 #include "log/durable.h"
 #include "log/payload.h"
 

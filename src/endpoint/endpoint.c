@@ -19,6 +19,7 @@
 #include "endpoint/queue.h"
 #include "endpoint/retries.h"
 #include "endpoint/status.h"
+#include "endpoint/window.h"
 #include "log/durable.h"
 
 OutboxEndpoint *

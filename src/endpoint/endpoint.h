@@ -324,62 +324,6 @@ extern OutboxEndpoint *outbox_endpoint_create(MemoryContext parent, int32 id);
 extern void			   outbox_endpoint_free(OutboxEndpoint *ep);
 
 /*
- * The window: events that were read for it, in the order of the log.  A push
- * that finds it full returns false.  Dropping it lets the endpoint go on
- * reading from its frontier.
- */
-extern bool outbox_window_wants_events(const OutboxEndpoint *ep, TimestampTz now);
-extern bool outbox_window_may_push(const OutboxEndpoint *ep);
-extern bool outbox_window_push(OutboxEndpoint *ep, OutboxEvent *event,
-							   OutboxFilterResult filter, bool cancelled);
-extern void outbox_window_drop(OutboxEndpoint *ep, const OutboxCursor *head);
-
-static inline OutboxWindowEntry *
-outbox_window_at(const OutboxEndpoint *ep, int i)
-{
-	return &ep->feed.window[(ep->feed.window_start + i) % ep->feed.window_size];
-}
-
-/* What was read is forgotten; an empty window of an idle endpoint needs no memory. */
-extern void outbox_window_clear(OutboxEndpoint *ep);
-extern void outbox_window_free(OutboxEndpoint *ep);
-
-/* Where it has got to, when the head of the log is at 'head'. */
-extern const OutboxCursor *outbox_window_frontier(OutboxEndpoint	 *ep,
-												  const OutboxCursor *head);
-
-/*
- * What comes back from tables.  admit: an event below the frontier that has no
- * row (it was in flight when the position was written).  load: one that has.
- * skip_follower: is it here already?
- */
-extern void outbox_parking_admit(OutboxEndpoint *ep, OutboxEvent *event);
-extern void outbox_parking_load(OutboxEndpoint *ep, OutboxEvent *event, int attempts,
-								TimestampTz first_attempt_at, OutboxRedelivery redelivery,
-								bool was_retry, int64 group);
-extern void outbox_parking_load_failed(OutboxEndpoint *ep, int64 seq, const char *key,
-									   bool was_retry);
-extern bool outbox_endpoint_skip_follower(OutboxEndpoint *ep, int64 seq, const char *key);
-extern void outbox_retries_add_parked(OutboxEndpoint *ep, int64 seq, TimestampTz due,
-									  const char *key, int64 group);
-extern void outbox_lane_no_followers(OutboxEndpoint *ep, OutboxLane *lane);
-
-/*
- * A row of outbox.parked has come (1) or gone (-1), and that is committed.  Where
- * rows are still being counted those that come later are found then.
- */
-extern void outbox_parking_count_row(OutboxEndpoint *ep, int64 seq,
-									 OutboxRowStatus status, int n);
-
-/* What is in memory with a row that says 'retrying': their numbers, palloc'd. */
-extern int64 *outbox_parking_loaded_retries(OutboxEndpoint *ep, int *n);
-
-/* Is there a due retry, and a slot for it?  Takes up to 'max' off the heap. */
-extern bool outbox_retries_has_due(OutboxEndpoint *ep, TimestampTz now);
-extern int	outbox_retries_take_due(OutboxEndpoint *ep, TimestampTz now, int64 *seqs,
-									int max);
-
-/*
  * True if a request that takes so many more bytes may be sent: they are within the
  * memory of the worker, or nothing else of the endpoint's is in flight, nor about
  * to be settled, which holds memory as well.
@@ -391,10 +335,6 @@ extern bool outbox_endpoint_lacks_memory(OutboxEndpoint *ep, TimestampTz now);
 /* The next delivery to send now, taken in flight; NULL: none. */
 extern OutboxDelivery *outbox_endpoint_next(OutboxEndpoint *ep, TimestampTz now);
 
-/* The outcome of a delivery that was in flight; may free it. */
-extern void outbox_outcome_done(OutboxEndpoint *ep, OutboxDelivery *d,
-								const OutboxOutcome *outcome, TimestampTz now);
-
 /* Not sent, or cancelled: it is ready again, as if it had not been taken. */
 extern void outbox_endpoint_put_back(OutboxEndpoint *ep, OutboxDelivery *d);
 
@@ -405,36 +345,4 @@ extern void outbox_endpoint_put_back(OutboxEndpoint *ep, OutboxDelivery *d);
 extern int	outbox_endpoint_overflow_ready(OutboxEndpoint *ep, int64 cut);
 extern void outbox_endpoint_overflow(OutboxEndpoint *ep, OutboxEvent *event);
 
-/* A delivery in flight that cannot be sent at all. */
-extern void outbox_outcome_dead(OutboxEndpoint *ep, OutboxDelivery *d, const char *reason,
-								const char *error);
-extern bool outbox_outcome_reason_blocks(const char *reason);
-
-/* Before a settle: followers of blocked or overlong lanes join 'settling'. */
-extern void outbox_lanes_park_followers(OutboxEndpoint *ep);
-
-/* A settle is committed: files or frees what was on 'settling'. */
-extern void outbox_parking_settled(OutboxEndpoint *ep);
-
-/* What an operator did to parked deliveries; the rows say so already. */
-extern void outbox_operator_retry_dead(OutboxEndpoint *ep, int64 seq, const char *key,
-									   bool blocked, TimestampTz due);
-extern void outbox_operator_retry_now(OutboxEndpoint *ep, int64 seq, const char *key,
-									  TimestampTz due);
-extern void outbox_operator_discard_dead(OutboxEndpoint *ep, int64 seq, const char *key,
-										 bool blocked);
-extern void outbox_operator_cancel_retry(OutboxEndpoint *ep, int64 seq, const char *key);
-extern void outbox_operator_cancel_follower(OutboxEndpoint *ep, int64 seq,
-											const char *key);
-extern void outbox_operator_skip(OutboxEndpoint *ep, int64 seq, bool counted);
-extern bool outbox_endpoint_holds(OutboxEndpoint *ep, int64 seq, const char *key);
-
-extern void outbox_endpoint_stats_fill(OutboxEndpoint *ep, TimestampTz now,
-									   OutboxStats *s);
-
-/*
- * The next event of the window takes its place; false: not now.  'd' is what
- * became of it, NULL if it was cancelled.
- */
-extern bool outbox_window_take_next(OutboxEndpoint *ep, OutboxDelivery **d);
 #endif /* OUTBOX_ENDPOINT_H */

@@ -8,8 +8,10 @@
 
 #include "utils/timestamp.h"
 
+#include "endpoint/endpoint_stats.h"
 #include "endpoint/lane.h"
 #include "endpoint/outcome.h"
+#include "endpoint/window.h"
 
 static double
 percentile(const uint32 *counts, int64 total, double p)

@@ -58,4 +58,10 @@ extern void outbox_lane_return(OutboxEndpoint *ep, OutboxLane *lane, OutboxDeliv
 /* Its head is parked: what follows will be, with the next settle. */
 extern void outbox_lane_park_later(OutboxEndpoint *ep, OutboxLane *lane);
 
+/* The table has no followers of it any more. */
+extern void outbox_lane_no_followers(OutboxEndpoint *ep, OutboxLane *lane);
+
+/* Before a settle: followers of blocked or overlong lanes join 'settling'. */
+extern void outbox_lanes_park_followers(OutboxEndpoint *ep);
+
 #endif /* OUTBOX_LANE_H */

@@ -7,7 +7,10 @@
 
 #include "endpoint/endpoint.h"
 #include "endpoint/lane.h"
+#include "endpoint/operator.h"
+#include "endpoint/parking.h"
 #include "endpoint/retries.h"
+#include "endpoint/window.h"
 
 static OutboxLane *
 lane_of(OutboxEndpoint *ep, const char *key)
@@ -111,7 +114,7 @@ outbox_operator_skip(OutboxEndpoint *ep, int64 seq, bool counted)
 
 /* Is it in memory, on its way or waiting behind its key's head? */
 bool
-outbox_endpoint_holds(OutboxEndpoint *ep, int64 seq, const char *key)
+outbox_operator_in_memory(OutboxEndpoint *ep, int64 seq, const char *key)
 {
 	OutboxLane *lane = lane_of(ep, key);
 	dlist_head *lists[] = {&ep->queue.ready, &ep->queue.in_flight, &ep->queue.settling,
@@ -134,11 +137,11 @@ outbox_endpoint_holds(OutboxEndpoint *ep, int64 seq, const char *key)
  * 'blocked' until it is settled.
  */
 bool
-outbox_endpoint_skip_follower(OutboxEndpoint *ep, int64 seq, const char *key)
+outbox_operator_skip_follower(OutboxEndpoint *ep, int64 seq, const char *key)
 {
 	OutboxLane *lane = lane_of(ep, key);
 
-	if (!outbox_endpoint_holds(ep, seq, key))
+	if (!outbox_operator_in_memory(ep, seq, key))
 		return false;
 	if (lane)
 		lane->first_parked = Max(lane->first_parked, seq + 1);

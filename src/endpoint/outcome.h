@@ -48,4 +48,13 @@ extern void outbox_outcome_delivered(OutboxEndpoint *ep, OutboxDelivery *d,
 extern const char *outbox_outcome_unfit(const OutboxDelivery *d, TimestampTz now,
 										const char **error);
 
+/* The outcome of a delivery that was in flight; may free it. */
+extern void outbox_outcome_done(OutboxEndpoint *ep, OutboxDelivery *d,
+								const OutboxOutcome *outcome, TimestampTz now);
+
+/* A delivery in flight that cannot be sent at all. */
+extern void outbox_outcome_dead(OutboxEndpoint *ep, OutboxDelivery *d, const char *reason,
+								const char *error);
+extern bool outbox_outcome_reason_blocks(const char *reason);
+
 #endif /* OUTBOX_OUTCOME_H */

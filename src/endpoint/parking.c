@@ -6,6 +6,7 @@
 
 #include "endpoint/lane.h"
 #include "endpoint/outcome.h"
+#include "endpoint/parking.h"
 #include "endpoint/queue.h"
 #include "endpoint/retries.h"
 

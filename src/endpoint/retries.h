@@ -22,4 +22,14 @@ extern void outbox_retries_make_due(OutboxEndpoint *ep, int64 seq, TimestampTz n
 /* Does it wait for its time here? */
 extern bool outbox_retries_contains(OutboxEndpoint *ep, int64 seq);
 
+extern void outbox_retries_add_parked(OutboxEndpoint *ep, int64 seq, TimestampTz due,
+									  const char *key, int64 group);
+
+/* True if there is a due retry and a slot for it. */
+extern bool outbox_retries_has_due(OutboxEndpoint *ep, TimestampTz now);
+
+/* Takes up to 'max' due ones off the heap; returns how many. */
+extern int outbox_retries_take_due(OutboxEndpoint *ep, TimestampTz now, int64 *seqs,
+								   int max);
+
 #endif /* OUTBOX_RETRIES_H */

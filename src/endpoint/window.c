@@ -16,6 +16,7 @@
 #include "endpoint/outcome.h"
 #include "endpoint/queue.h"
 #include "endpoint/status.h"
+#include "endpoint/window.h"
 
 /*
  * Reading stops while an endpoint could not send what it has.  With an open

@@ -32,7 +32,7 @@
 #include "log/event_stamp.h"
 #include "log/privileges.h"
 #include "log/transaction.h"
-#include "server/launcher.h"
+#include "server/worker_slot.h"
 
 static Oid					 extension_oid;
 static char					*version;
@@ -353,7 +353,7 @@ outbox_txn_begin(bool write)
 	if (look_up_extension(NULL, &extversion) != extension_oid)
 	{
 		ereport(LOG, (errmsg("outbox worker ends: the extension was dropped")));
-		outbox_worker_no_extension();
+		outbox_worker_slot_no_extension();
 		proc_exit(0);
 	}
 

@@ -17,8 +17,8 @@
 
 #include "base/compat.h"
 #include "base/version.h"
-#include "server/launcher.h"
 #include "server/shares.h"
+#include "server/worker_slot.h"
 
 /* Which worker this process is, and which start of it. */
 static OutboxWorker *mine;
@@ -74,7 +74,7 @@ is_alone(const OutboxDatabase *db)
 }
 
 OutboxWorker *
-outbox_worker_attach(OutboxDatabase *db, int worker)
+outbox_worker_slot_attach(OutboxDatabase *db, int worker)
 {
 	bool wanted;
 
@@ -103,7 +103,7 @@ outbox_worker_attach(OutboxDatabase *db, int worker)
 }
 
 void
-outbox_worker_report(OutboxDatabase *db, OutboxWorkerState state, const char *reason)
+outbox_worker_slot_report(OutboxDatabase *db, OutboxWorkerState state, const char *reason)
 {
 	bool discovered = false;
 
@@ -124,13 +124,13 @@ outbox_worker_report(OutboxDatabase *db, OutboxWorkerState state, const char *re
 
 /* For the views only, so that no lock is needed. */
 void
-outbox_worker_waits_for_lock(bool waits)
+outbox_worker_slot_waits_for_lock(bool waits)
 {
 	mine->waits_for_lock = waits;
 }
 
 void
-outbox_worker_no_extension(void)
+outbox_worker_slot_no_extension(void)
 {
 	LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
 	if (is_mine())

@@ -25,6 +25,7 @@
 #include "base/encoding.h"
 #include "base/names.h"
 #include "base/version.h"
+#include "endpoint/endpoint_stats.h"
 #include "format/signature.h"
 #include "log/log.h"
 #include "server/shmem.h"

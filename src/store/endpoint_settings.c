@@ -193,7 +193,7 @@ read_settings(OutboxApplyEndpointRow apply, void *arg)
 
 /* The key file is read once, and its keys are gone when the settings are read. */
 void
-outbox_catalog_settings(OutboxApplyEndpointRow apply, void *arg)
+outbox_endpoint_settings_read(OutboxApplyEndpointRow apply, void *arg)
 {
 	static char told[sizeof(keyring.problem)];
 
@@ -350,7 +350,7 @@ assign(OutboxEndpoint *ep, const OutboxEndpointRow *s)
 
 /* After an error it has the former ones: the memory of the new ones goes. */
 void
-outbox_catalog_assign(OutboxEndpoint *ep, const OutboxEndpointRow *s)
+outbox_endpoint_settings_assign(OutboxEndpoint *ep, const OutboxEndpointRow *s)
 {
 	const OutboxEndpointConfig config = ep->config;
 	const OutboxEndpointStatus status = ep->status;
@@ -371,7 +371,7 @@ outbox_catalog_assign(OutboxEndpoint *ep, const OutboxEndpointRow *s)
 }
 
 int64
-outbox_catalog_subscription(int32 endpoint_id)
+outbox_endpoint_settings_subscription(int32 endpoint_id)
 {
 	Datum args[1] = {Int32GetDatum(endpoint_id)};
 

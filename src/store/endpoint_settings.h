@@ -46,12 +46,13 @@ typedef struct OutboxEndpointRow
 } OutboxEndpointRow;
 
 typedef void (*OutboxApplyEndpointRow)(void *arg, const OutboxEndpointRow *s);
-extern void outbox_catalog_settings(OutboxApplyEndpointRow apply, void *arg);
+extern void outbox_endpoint_settings_read(OutboxApplyEndpointRow apply, void *arg);
 
 /* Copies settings into the endpoint (creating its contexts anew). */
-extern void outbox_catalog_assign(OutboxEndpoint *ep, const OutboxEndpointRow *s);
+extern void outbox_endpoint_settings_assign(OutboxEndpoint			*ep,
+											const OutboxEndpointRow *s);
 
 /* The newest version of the subscription that has a place in the log. */
-extern int64 outbox_catalog_subscription(int32 endpoint_id);
+extern int64 outbox_endpoint_settings_subscription(int32 endpoint_id);
 
 #endif /* OUTBOX_ENDPOINT_SETTINGS_H */

@@ -81,11 +81,11 @@ write_notices(void *arg)
 
 /* The log may be locked, as while an index is made: they are written later. */
 void
-outbox_notice_flush(void)
+outbox_own_events_flush(void)
 {
 	OutboxStepError failure;
 
-	if (!outbox_notice_waits() || !outbox_lock_log())
+	if (!outbox_own_events_waits() || !outbox_lock_log())
 		return;
 	if (!outbox_step_try_part(write_notices, NULL, &failure))
 	{
@@ -98,7 +98,7 @@ outbox_notice_flush(void)
 }
 
 bool
-outbox_notice_waits(void)
+outbox_own_events_waits(void)
 {
 	return nnotices > 0 && !outbox_step_held(OUTBOX_STEP_NOTICE, 0);
 }
@@ -124,13 +124,13 @@ end_settle(bool committed)
 }
 
 void
-outbox_notice_committed(void)
+outbox_own_events_committed(void)
 {
 	end_settle(true);
 }
 
 void
-outbox_notice_rolled_back(void)
+outbox_own_events_rolled_back(void)
 {
 	end_settle(false);
 }
@@ -191,7 +191,7 @@ tell_dead(OutboxEndpoint *ep)
 }
 
 void
-outbox_notice_write(OutboxEndpoint *ep, bool disabled)
+outbox_own_events_write(OutboxEndpoint *ep, bool disabled)
 {
 	StringInfoData buf;
 

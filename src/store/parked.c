@@ -13,6 +13,8 @@
 #include "base/query.h"
 #include "base/table_rows.h"
 #include "endpoint/lane.h"
+#include "endpoint/operator.h"
+#include "endpoint/parking.h"
 #include "endpoint/retries.h"
 #include "log/kept.h"
 #include "log/transaction.h"
@@ -147,7 +149,7 @@ fetch_events(OutboxEndpoint *ep, bool retries, Loading *result)
 		int64		  seq = row_int8(row, 0);
 		char		 *key = row_text(row, 1);
 
-		if (!retries && outbox_endpoint_skip_follower(ep, seq, key))
+		if (!retries && outbox_operator_skip_follower(ep, seq, key))
 			continue;
 		seqs[l.n] = l.rows[l.n].seq = seq;
 		l.rows[l.n].key = key;

@@ -21,7 +21,9 @@
 #include "base/query.h"
 #include "base/table_rows.h"
 #include "endpoint/lane.h"
+#include "endpoint/parking.h"
 #include "endpoint/retries.h"
+#include "endpoint/window.h"
 #include "store/parked.h"
 
 /* Retries and lanes in memory, of all endpoints; and what each may have anyway. */

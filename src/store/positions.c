@@ -15,6 +15,7 @@
 #include "base/crash_point.h"
 #include "base/query.h"
 #include "base/table_rows.h"
+#include "endpoint/parking.h"
 #include "log/transaction.h"
 #include "server/shares.h"
 #include "server/subscription.h"

@@ -17,6 +17,9 @@
 
 #include "base/crash_point.h"
 #include "base/query.h"
+#include "endpoint/lane.h"
+#include "endpoint/parking.h"
+#include "endpoint/window.h"
 #include "log/step.h"
 #include "log/transaction.h"
 #include "server/shares.h"
@@ -188,7 +191,7 @@ write_endpoint(const Part *part, OutboxPositions *p, OutboxEndpoint *ep, bool *s
 	outbox_parked_write(ep);
 	OUTBOX_CRASH_POINT("settle.parked");
 	ep->status.state_written = ep->status.state_dirty && write_state(ep);
-	outbox_notice_write(ep, ep->status.state_written);
+	outbox_own_events_write(ep, ep->status.state_written);
 	if (ep->place.stored_version != ep->config.version)
 		write_subscription(ep, frontier);
 	OUTBOX_CRASH_POINT("settle.subscribed");
@@ -240,7 +243,7 @@ written(Part *part, TimestampTz at)
 		outbox_parked_gone_written();
 	if (part->attempts)
 		outbox_attempts_written();
-	outbox_notice_committed();
+	outbox_own_events_committed();
 	FOREACH_IN_PART(part, iter, ep)
 	{
 		ep->place.stored_version = ep->config.version;
@@ -290,7 +293,7 @@ write_part(void *arg)
 		outbox_parked_write_gone();
 	if (part->attempts)
 		outbox_attempts_write();
-	outbox_notice_flush();
+	outbox_own_events_flush();
 
 	OUTBOX_CRASH_POINT("settle.written");
 	outbox_txn_commit();
@@ -309,7 +312,7 @@ try_part(Part *part, OutboxStepError *failure)
 	ep->place.was_shared = ep->place.shared;
 	if (outbox_step_try(write_part, part, failure))
 		return true;
-	outbox_notice_rolled_back();
+	outbox_own_events_rolled_back();
 	FOREACH_IN_PART(part, iter, ep)
 	ep->place.shared = ep->place.was_shared;
 	return false;

@@ -15,6 +15,7 @@
 #include "base/query.h"
 #include "base/settings.h"
 #include "base/table_rows.h"
+#include "endpoint/window.h"
 #include "log/step.h"
 #include "log/transaction.h"
 #include "worker/backlog_limit.h"
@@ -37,7 +38,7 @@ static bool		   more;	   /* somebody is still before 'cut' */
 static int64	   cut;		   /* retained from here on is all that may be */
 
 TimestampTz
-outbox_backlog_next_time(void)
+outbox_backlog_limit_next_time(void)
 {
 	if (outbox_max_backlog_size < 0)
 		return DT_NOEND;
@@ -97,7 +98,7 @@ shorten(OutboxEndpoint *ep)
 }
 
 bool
-outbox_backlog_step(TimestampTz now)
+outbox_backlog_limit_step(TimestampTz now)
 {
 	int n = 0;
 

@@ -8,12 +8,12 @@
 #include "base/outbox.h"
 
 /* When to look next; DT_NOEND: there is no limit. */
-extern TimestampTz outbox_backlog_next_time(void);
+extern TimestampTz outbox_backlog_limit_next_time(void);
 
 /*
  * Makes dead letters of the oldest events of those that retain too much, as many
  * as one step may.  False: a lock was not to be had.
  */
-extern bool outbox_backlog_step(TimestampTz now);
+extern bool outbox_backlog_limit_step(TimestampTz now);
 
 #endif /* OUTBOX_BACKLOG_LIMIT_H */

@@ -47,7 +47,7 @@ something_to_settle(TimestampTz now)
 
 	if (outbox_loop.due.settle_since != 0 || outbox_loop.traffic.unsettled > 0 ||
 		outbox_loop.roster.recreating || outbox_shares_leaving() ||
-		outbox_notice_waits() ||
+		outbox_own_events_waits() ||
 		(sharing && outbox_settle_wants_head(&outbox_loop.head, now)))
 		return true;
 	dlist_foreach(iter, &outbox_loop.roster.busy)
@@ -132,7 +132,7 @@ run_commands(void *arg)
 {
 	TimestampTz *now = arg;
 
-	if (!outbox_commands_run() && outbox_loop.commands_pending)
+	if (!outbox_operator_commands_run() && outbox_loop.commands_pending)
 		outbox_loop.due.retry_locks_at = *now + OUTBOX_RETRY_LOCKS_AFTER;
 }
 
@@ -140,7 +140,7 @@ static void
 command_step(TimestampTz now)
 {
 	outbox_loop.commands_pending = outbox_loop.commands_pending ||
-		now >= outbox_commands_next_time();
+		now >= outbox_operator_commands_next_time();
 	if (!outbox_loop.commands_pending || now < outbox_loop.due.retry_locks_at ||
 		!outbox_step_may(OUTBOX_STEP_COMMAND))
 		return;
@@ -152,7 +152,7 @@ command_step(TimestampTz now)
 	outbox_settle_step(now, true);
 	if (outbox_loop.due.settle_since == 0 &&
 		!outbox_step_run(OUTBOX_STEP_COMMAND, run_commands, &now))
-		outbox_commands_failed();
+		outbox_operator_commands_failed();
 }
 
 static void
@@ -182,15 +182,15 @@ replay_step(TimestampTz now)
 static void
 run_schedule(void *arg)
 {
-	outbox_schedule_step(db, *(TimestampTz *) arg);
+	outbox_scheduled_step(db, *(TimestampTz *) arg);
 }
 
 static void
 schedule_step(TimestampTz now)
 {
-	if (now >= outbox_schedule_next_time(db) && outbox_step_may(OUTBOX_STEP_SCHEDULE) &&
+	if (now >= outbox_scheduled_next_time(db) && outbox_step_may(OUTBOX_STEP_SCHEDULE) &&
 		!outbox_step_run(OUTBOX_STEP_SCHEDULE, run_schedule, &now))
-		outbox_schedule_failed();
+		outbox_scheduled_failed();
 }
 
 static void
@@ -198,7 +198,7 @@ run_backlog(void *arg)
 {
 	TimestampTz *now = arg;
 
-	if (!outbox_backlog_step(*now))
+	if (!outbox_backlog_limit_step(*now))
 		outbox_loop.due.retry_locks_at = *now + OUTBOX_RETRY_LOCKS_AFTER;
 }
 
@@ -249,7 +249,7 @@ take_database(void *arg)
 	outbox_retention_init(db);
 	outbox_positions_in_use(db);
 	outbox_txn_commit();
-	outbox_schedule_begin();
+	outbox_scheduled_begin();
 	outbox_loop.database_ours = true;
 }
 
@@ -277,7 +277,7 @@ outbox_chores_first(TimestampTz now)
 void
 outbox_chores_backlog(TimestampTz now)
 {
-	if (now >= outbox_loop.due.retry_locks_at && now >= outbox_backlog_next_time())
+	if (now >= outbox_loop.due.retry_locks_at && now >= outbox_backlog_limit_next_time())
 		(void) outbox_step_run(OUTBOX_STEP_BACKLOG, run_backlog, &now);
 }
 
@@ -310,9 +310,9 @@ outbox_chores_next_time(void)
 	TimestampTz until = outbox_step_next_time();
 
 	if (outbox_step_may(OUTBOX_STEP_COMMAND))
-		until = Min(until, outbox_commands_next_time());
+		until = Min(until, outbox_operator_commands_next_time());
 	if (outbox_step_may(OUTBOX_STEP_BACKLOG))
-		until = Min(until, outbox_backlog_next_time());
+		until = Min(until, outbox_backlog_limit_next_time());
 	if (outbox_loop.due.settle_since != 0)
 		until = Min(until,
 					outbox_loop.due.settle_since +
@@ -323,6 +323,6 @@ outbox_chores_next_time(void)
 	if (outbox_step_may(OUTBOX_STEP_DEDUP))
 		until = Min(until, outbox_dedup_next_time());
 	if (outbox_enabled && outbox_step_may(OUTBOX_STEP_SCHEDULE))
-		until = Min(until, outbox_schedule_next_time(db));
+		until = Min(until, outbox_scheduled_next_time(db));
 	return until;
 }

@@ -12,6 +12,7 @@
 #include "base/memory.h"
 #include "base/settings.h"
 #include "endpoint/batch.h"
+#include "endpoint/outcome.h"
 #include "endpoint/pace.h"
 #include "endpoint/status.h"
 #include "log/payload.h"

@@ -19,7 +19,11 @@
 #include "base/query.h"
 #include "base/table_rows.h"
 #include "endpoint/lane.h"
+#include "endpoint/operator.h"
+#include "endpoint/outcome.h"
+#include "endpoint/parking.h"
 #include "endpoint/retries.h"
+#include "endpoint/window.h"
 #include "log/kept.h"
 #include "log/step.h"
 #include "log/transaction.h"
@@ -89,7 +93,7 @@ static bool
 waits(Command *c)
 {
 	return outbox_retries_contains(c->ep, c->seq) ||
-		!outbox_endpoint_holds(c->ep, c->seq, c->key);
+		!outbox_operator_in_memory(c->ep, c->seq, c->key);
 }
 
 #define THIS_ROW \
@@ -102,7 +106,8 @@ cancel(Command *c)
 
 	if (is(c->status, "retrying") && waits(c))
 		c->effect = EFFECT_CANCEL_RETRY;
-	else if (is(c->status, "blocked") && !outbox_endpoint_holds(c->ep, c->seq, c->key))
+	else if (is(c->status, "blocked") &&
+			 !outbox_operator_in_memory(c->ep, c->seq, c->key))
 		c->effect = EFFECT_CANCEL_FOLLOWER;
 	else if (is(c->status, "dead"))
 		c->effect = EFFECT_BURY;
@@ -156,7 +161,7 @@ carry_out(Command *c)
 	}
 	else if (is(c->action, "due") && is(c->status, "retrying") &&
 			 !outbox_retries_contains(c->ep, c->seq) &&
-			 !outbox_endpoint_holds(c->ep, c->seq, c->key))
+			 !outbox_operator_in_memory(c->ep, c->seq, c->key))
 		c->effect = EFFECT_DUE;
 }
 
@@ -198,13 +203,13 @@ find_retry(void)
 }
 
 void
-outbox_commands_failed(void)
+outbox_operator_commands_failed(void)
 {
 	careful = true;
 }
 
 TimestampTz
-outbox_commands_next_time(void)
+outbox_operator_commands_next_time(void)
 {
 	return retry_at;
 }
@@ -317,7 +322,7 @@ together(const Command *commands, int n)
 }
 
 bool
-outbox_commands_run(void)
+outbox_operator_commands_run(void)
 {
 	MemoryContext	caller = CurrentMemoryContext;
 	Command		   *commands = palloc(sizeof(Command) * BATCH);

@@ -10,6 +10,8 @@
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
+#include "endpoint/endpoint_stats.h"
+#include "endpoint/window.h"
 #include "store/parked.h"
 #include "worker/loop.h"
 #include "worker/publish.h"

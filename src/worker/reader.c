@@ -19,6 +19,7 @@
 #include "base/memory.h"
 #include "endpoint/retries.h"
 #include "endpoint/subscribers.h"
+#include "endpoint/window.h"
 #include "log/step.h"
 #include "server/shares.h"
 #include "store/parked.h"

@@ -20,6 +20,8 @@
 #include "base/names.h"
 #include "base/query.h"
 #include "base/table_rows.h"
+#include "endpoint/parking.h"
+#include "endpoint/retries.h"
 #include "endpoint/subscribers.h"
 #include "log/kept.h"
 #include "log/step.h"

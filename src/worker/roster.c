@@ -17,8 +17,9 @@
 #include "base/crash_point.h"
 #include "base/query.h"
 #include "base/table_rows.h"
-#include "endpoint/tally.h"
 #include "endpoint/subscribers.h"
+#include "endpoint/tally.h"
+#include "endpoint/window.h"
 #include "log/step.h"
 #include "log/transaction.h"
 #include "server/shares.h"
@@ -103,9 +104,9 @@ meet(const OutboxEndpointRow *s)
 	OutboxPosition	p;
 
 	meeting = ep;
-	outbox_catalog_assign(ep, s);
+	outbox_endpoint_settings_assign(ep, s);
 	ep->config.generation = s->generation;
-	ep->place.stored_version = outbox_catalog_subscription(s->id);
+	ep->place.stored_version = outbox_endpoint_settings_subscription(s->id);
 
 	if (!outbox_position_read(s->id, &p) || p.generation != s->generation)
 	{
@@ -233,7 +234,7 @@ apply_settings(void *arg, const OutboxEndpointRow *s)
 
 		if (other || s->paused || s->disabled)
 			outbox_window_drop(ep, &outbox_loop.head);
-		outbox_catalog_assign(ep, s);
+		outbox_endpoint_settings_assign(ep, s);
 		if (other)
 			count_again(ep);
 		if (ep->status.held_for)
@@ -341,7 +342,7 @@ outbox_roster_reload(bool tidy)
 	outbox_query("SELECT pg_catalog.count(*) FROM outbox.endpoint_settings", 0, NULL,
 				 NULL, NULL);
 	outbox_parked_share_room(row_int8(fetch_row(0), 0));
-	outbox_catalog_settings(apply_settings, r);
+	outbox_endpoint_settings_read(apply_settings, r);
 	outbox_step_blame(0);
 	for (int i = 0; i < outbox_loop.roster.n; i++)
 		if (!old[i]->member.seen)

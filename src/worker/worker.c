@@ -25,12 +25,14 @@
 #include "base/crash_point.h"
 #include "base/memory.h"
 #include "base/settings.h"
+#include "endpoint/window.h"
 #include "log/durable.h"
 #include "log/standbys.h"
 #include "log/step.h"
 #include "log/transaction.h"
 #include "server/launcher.h"
 #include "server/shares.h"
+#include "server/worker_slot.h"
 #include "store/settle.h"
 #include "worker/chores.h"
 #include "worker/clock.h"
@@ -212,7 +214,7 @@ report_state(void)
 		return;
 	reported = state;
 	strlcpy(reported_reason, reason, sizeof(reported_reason));
-	outbox_worker_report(db, state, reason);
+	outbox_worker_slot_report(db, state, reason);
 }
 
 /*
@@ -529,7 +531,7 @@ outbox_worker_main(Datum arg)
 	db = &outbox_shared->databases[OUTBOX_ARGUMENT_SLOT(arg)];
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	BackgroundWorkerUnblockSignals();
-	self = outbox_worker_attach(db, OUTBOX_ARGUMENT_WORKER(arg));
+	self = outbox_worker_slot_attach(db, OUTBOX_ARGUMENT_WORKER(arg));
 	BackgroundWorkerInitializeConnectionByOid(db->dboid, InvalidOid, 0);
 
 	/* From here on SIGTERM asks, so that outcomes are settled before the end. */
@@ -537,7 +539,7 @@ outbox_worker_main(Datum arg)
 
 	if (!outbox_session_init())
 	{
-		outbox_worker_no_extension();
+		outbox_worker_slot_no_extension();
 		proc_exit(0);
 	}
 	loop_cxt = AllocSetContextCreate(TopMemoryContext, "outbox loop",
@@ -546,7 +548,7 @@ outbox_worker_main(Datum arg)
 	instance_name = MemoryContextStrdup(TopMemoryContext, outbox_instance_name);
 	outbox_step_init(db, (int) (self - db->workers));
 	outbox_chores_init(db);
-	outbox_start(db, delivery_ended);
+	outbox_worker_start(db, delivery_ended);
 	seen_emitted = pg_atomic_read_u64(&db->emitted);
 	seen_changed = pg_atomic_read_u64(&db->changed);
 	outbox_shares_join(db, (int) (self - db->workers));

@@ -26,7 +26,7 @@
 #include "log/origin.h"
 #include "log/retention.h"
 #include "log/transaction.h"
-#include "server/launcher.h"
+#include "server/worker_slot.h"
 #include "store/positions.h"
 #include "store/settle.h"
 #include "worker/dispatch.h"
@@ -94,10 +94,10 @@ begin_when_unlocked(bool write)
 {
 	while (!outbox_txn_begin(write))
 	{
-		outbox_worker_waits_for_lock(true);
+		outbox_worker_slot_waits_for_lock(true);
 		wait_a_little(OUTBOX_RETRY_LOCKS_AFTER / 1000);
 	}
-	outbox_worker_waits_for_lock(false);
+	outbox_worker_slot_waits_for_lock(false);
 }
 
 /*
@@ -109,7 +109,7 @@ idle(OutboxWorkerState state, const char *reason)
 {
 	uint64 changed = pg_atomic_read_u64(&db->changed);
 
-	outbox_worker_report(db, state, reason);
+	outbox_worker_slot_report(db, state, reason);
 	ereport(LOG, (errmsg("outbox worker for this database does nothing: %s", reason)));
 	while (pg_atomic_read_u64(&db->changed) == changed)
 	{
@@ -152,14 +152,14 @@ read_origin(void)
 		outbox_txn_commit();
 		if (origin != OUTBOX_ORIGIN_NONE)
 			break;
-		outbox_worker_report(db, OUTBOX_WORKER_RUNNING, NULL);
+		outbox_worker_slot_report(db, OUTBOX_WORKER_RUNNING, NULL);
 		wait_for_change(changed);
 	}
 	if (origin == OUTBOX_ORIGIN_OURS)
 	{
 		outbox_session_set_epoch(epoch);
 		outbox_log_init(outbox_sequence_oid());
-		outbox_schedule_init(epoch, zero);
+		outbox_scheduled_init(epoch, zero);
 		return;
 	}
 	idle(
@@ -183,7 +183,7 @@ check_place(void)
 }
 
 void
-outbox_start(OutboxDatabase *database, OutboxEnded delivery_ended)
+outbox_worker_start(OutboxDatabase *database, OutboxEnded delivery_ended)
 {
 	db = database;
 	check_place();

@@ -13,6 +13,6 @@
  * (another version's objects, a copy of a log, a role without privileges) says
  * so, waits here for a change, and ends.
  */
-extern void outbox_start(OutboxDatabase *db, OutboxEnded delivery_ended);
+extern void outbox_worker_start(OutboxDatabase *db, OutboxEnded delivery_ended);
 
 #endif /* OUTBOX_WORKER_START_H */

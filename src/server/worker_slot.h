@@ -1,0 +1,31 @@
+/*
+ * worker_slot.h
+ *	  The place in shared memory of one worker, as its own process uses it.
+ */
+#ifndef OUTBOX_WORKER_SLOT_H
+#define OUTBOX_WORKER_SLOT_H
+
+#include "server/shmem.h"
+
+/*
+ * Makes this process that worker of the database.  Does not return when the process
+ * is not wanted any more: another process has its place, or another session needs
+ * the database without connections.
+ */
+extern OutboxWorker *outbox_worker_slot_attach(OutboxDatabase *db, int worker);
+
+/* Reports what the worker does.  It also says that the database has the extension. */
+extern void outbox_worker_slot_report(OutboxDatabase *db, OutboxWorkerState state,
+									  const char *reason);
+
+/*
+ * Reports that the database does not have the extension.  The process then ends with
+ * exit code 0, and the launcher starts none here until it is woken.  A worker that
+ * ends in any other way, with any exit code, is started again.
+ */
+extern void outbox_worker_slot_no_extension(void);
+
+/* Reports whether a worker that starts waits for a lock. */
+extern void outbox_worker_slot_waits_for_lock(bool waits);
+
+#endif /* OUTBOX_WORKER_SLOT_H */
