@@ -144,6 +144,10 @@ fresh:
 matrix:
 	@PG_CONFIG='$(PG_CONFIG)' test/bin/matrix $(VERSIONS)
 
+# The picture of src/README.md
+folders:
+	test/bin/folders >src/folders.svg
+
 format format-check:
 	@test/bin/format $@
 
@@ -162,6 +166,7 @@ help:
 	@echo "make asan|valgrind  the tests under a memory checker; STAGES=unit runs some"
 	@echo "make fresh          make demo and make test on machines with nothing, by debootstrap (root); ROOTS='--demo trixie' runs some"
 	@echo "make matrix         the suite on PostgreSQL 15 to 18, with assertions, and under asan; VERSIONS='--smoke 18' runs a part on some"
+	@echo "make folders        draws src/folders.svg, the folders of src/ and their includes"
 	@echo "make format         lay the sources out with clang-format; format-check only looks"
 
-.PHONY: setup test torture demo bench clients mutants permissions counts unit fuzz asan valgrind fresh matrix format format-check help
+.PHONY: setup test torture demo bench clients mutants permissions counts unit fuzz asan valgrind fresh matrix folders format format-check help

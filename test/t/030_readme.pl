@@ -349,13 +349,6 @@ is( join(' ', column("SELECT oid::regclass FROM pg_class WHERE relnamespace = $s
 			  . " AND relkind IN ('r', 'p', 'v') AND obj_description(oid, 'pg_class') IS NULL")),
 	'', 'every table and view has a comment');
 
-# Every source file has its line
-foreach my $source (glob("$top/src/{,*/,*/*/}*.c"))
-{
-	my ($name) = $source =~ m{([^/]+)$};
-	like(slurp_file("$top/src/README.md"), qr/^\| `\Q$name\E` \|/m, "$name in src/README.md");
-}
-
 # The schedule of retries: half of the bound and a twentieth, on average
 my $sum = 0;
 foreach my $n (1 .. 13)

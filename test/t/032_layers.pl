@@ -73,4 +73,19 @@ is(join(', ', @up), '', 'no file includes or uses what is above it');
 is(join(', ', map { my $file = $_; map { "$file uses $uses{$file}{$_} of $_" } sort keys %{ $uses{$file} } } sort keys %uses),
 	'', 'no files use one another in a circle');
 is(join(' ', grep { @{ $named{$_} } > 1 } sort keys %named), '', 'no two files have one name');
+
+# What is said of them: each file in the README of its folder, the includes in a picture.
+foreach my $folder (@folders)
+{
+	my $readme = slurp_file("$top/src/$folder/README.md");
+	my @missing = grep { $readme !~ /^\| `\Q$_\E` \|/m }
+	  map { s{.*/}{}r } glob "$top/src/$folder/{,*/}*.c";
+	my @gone = grep { !$named{$_} } $readme =~ /^\| `(\w+\.[ch])` \|/mg;
+
+	is("@missing", '', "src/$folder/README.md has a line for each file");
+	is("@gone", '', '... and for no other');
+}
+my ($drawn) = run_command([ "$top/test/bin/folders" ]);
+is(slurp_file("$top/src/folders.svg"), "$drawn\n",
+	'src/folders.svg is what test/bin/folders draws (make folders)');
 done_testing();
