@@ -148,6 +148,11 @@ matrix:
 folders:
 	test/bin/folders >src/folders.svg
 
+# Layout and prose, as far as a program can count; what it cannot is in CONTRIBUTING.md.
+lint:
+	@test/bin/setup lint
+	@test/bin/lint
+
 format format-check:
 	@test/bin/format $@
 
@@ -167,6 +172,7 @@ help:
 	@echo "make fresh          make demo and make test on machines with nothing, by debootstrap (root); ROOTS='--demo trixie' runs some"
 	@echo "make matrix         the suite on PostgreSQL 15 to 18, with assertions, and under asan; VERSIONS='--smoke 18' runs a part on some"
 	@echo "make folders        draws src/folders.svg, the folders of src/ and their includes"
+	@echo "make lint           counts what can be counted of the rules of style"
 	@echo "make format         lay the sources out with clang-format; format-check only looks"
 
-.PHONY: setup test torture demo bench clients mutants permissions counts unit fuzz asan valgrind fresh matrix folders format format-check help
+.PHONY: setup test torture demo bench clients mutants permissions counts unit fuzz asan valgrind fresh matrix folders lint format format-check help
