@@ -36,6 +36,17 @@ alarm $ENV{OUTBOX_TEST_LIMIT};
 	*Test::Builder::BAIL_OUT = sub { die "gave up: $_[1]\n" };
 }
 
+# A session that is kept open has its time limit for each query, not for all of them.
+{
+	no warnings 'redefine';
+	my $background_psql = \&PostgreSQL::Test::Cluster::background_psql;
+	*PostgreSQL::Test::Cluster::background_psql = sub {
+		my $session = $background_psql->(@_);
+		$session->set_query_timer_restart;
+		return $session;
+	};
+}
+
 # With OUTBOX_TEST_WORKER_ROLE=1 every worker of the suite runs as a role that is
 # no superuser, owns nothing, and has what the README grants it: wherever a test
 # creates the extension, the role gets that in the same transaction.

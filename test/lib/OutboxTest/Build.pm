@@ -71,6 +71,11 @@ sub new
 		symlink($source, $copy) or die "$copy: $!\n";
 	}
 	my $bindir = $there->($copied[0]);
+
+	# PostgreSQL of a Python wheel looks for libpq beside the wheel.
+	my ($beside) = qx{ldd '$copied[0]/initdb' 2>/dev/null} =~ m{=> (/\S+)/libpq[^/\s]+ };
+	$ENV{LD_LIBRARY_PATH} = join(':', $beside, $ENV{LD_LIBRARY_PATH} // ())
+	  if $beside && qx{ldd '$bindir/initdb' 2>/dev/null} =~ /not found/;
 	$self->{pg_config} = "$bindir/pg_config";
 	$self->{install_path} = dirname($bindir);
 	$self->{extensions} = $there->($copied[1]) . '/extension';
