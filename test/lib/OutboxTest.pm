@@ -20,7 +20,7 @@ use OutboxTest::Receiver;
 our @EXPORT = qw(outbox_node wait_until wait_sql endpoint emit worker_pid
   new_worker start_again start_producer stop_producer check_history
   event_ids process_is_gone kill_everything wait_settled wait_status
-  nothing_arrives emit_at_once refuses_unsigned shown_in_readme $top);
+  nothing_arrives emit_at_once refuses_unsigned shown_in_readme private_memory $top);
 
 our $top = $ENV{OUTBOX_TOP} || '.';
 our $timeout = $PostgreSQL::Test::Utils::timeout_default;
@@ -242,6 +242,16 @@ sub is_zombie
 	open(my $fh, '<', "/proc/$pid/stat") or return 1;
 	my $line = <$fh> // return 1;
 	return $line =~ /\) Z /;
+}
+
+# MB that a process has for itself: what it shares with others does not count.  Dies
+# when there is no such process.
+sub private_memory
+{
+	my ($pid) = @_;
+	my ($kb) = PostgreSQL::Test::Utils::slurp_file("/proc/$pid/status") =~ /^RssAnon:\s+(\d+) kB/m
+	  or die "process $pid has no memory of its own: it is ending\n";
+	return $kb / 1024;
 }
 
 # Starts a server whose postmaster was killed.  Its children may take a moment

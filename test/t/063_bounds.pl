@@ -3,6 +3,7 @@
 use strict;
 use warnings;
 
+use List::Util qw(max);
 use OutboxTest;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -125,13 +126,7 @@ drop_all();
 endpoint($node, $receiver, 'large', '/slow/large?ms=30', "topics => '{large.*}'");
 my $pid = worker_pid($node);
 
-sub anonymous_memory
-{
-	my ($kb) = PostgreSQL::Test::Utils::slurp_file("/proc/$pid/status") =~ /RssAnon:\s+(\d+) kB/;
-	return $kb / 1024;
-}
-
-my $idle = anonymous_memory();
+my $idle = private_memory($pid);
 my $most = $idle;
 ask("SELECT outbox.pause_endpoint('large')");
 ask("SELECT count(outbox.emit('large.n', jsonb_build_object('x', repeat('x', 900000))))"
@@ -140,20 +135,20 @@ ask("SELECT outbox.resume_endpoint('large')");
 my $end = time + 60;
 while ((() = $receiver->delivered(path => '/slow/large')) < 300 && time < $end)
 {
-	$most = anonymous_memory() if anonymous_memory() > $most;
+	$most = max($most, private_memory($pid));
 	usleep(10_000);
 }
 is(scalar(() = $receiver->delivered(path => '/slow/large')), 300, 'large events: all delivered');
 cmp_ok($most - $idle, '<', 150, sprintf('within bounds (%.0f MB above %.0f MB)', $most - $idle, $idle));
 
 # With the head: the endpoint reads as they come
-$most = $idle = anonymous_memory();
+$most = $idle = private_memory($pid);
 ask("SELECT count(outbox.emit('large.n', jsonb_build_object('x', repeat('x', 900000))))"
 	  . ' FROM generate_series(1, 200)');
 $end = time + 60;
 while ((() = $receiver->delivered(path => '/slow/large')) < 500 && time < $end)
 {
-	$most = anonymous_memory() if anonymous_memory() > $most;
+	$most = max($most, private_memory($pid));
 	usleep(10_000);
 }
 is(scalar(() = $receiver->delivered(path => '/slow/large')), 500, 'read with the head: all delivered');

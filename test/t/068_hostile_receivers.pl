@@ -131,8 +131,7 @@ my $worker = worker_pid($node);
 sub memory
 {
 	return 0 if $ENV{OUTBOX_MEMORY_CHECKER};    # which keeps what was freed
-	my ($kb) = slurp_file("/proc/$worker/status") =~ /RssAnon:\s+(\d+) kB/;
-	return $kb / 1024;
+	return private_memory($worker);
 }
 
 # They behave again, and are believed.

@@ -119,12 +119,7 @@ is_quick('right after its commit');
 $late->query_safe('COMMIT');
 $receiver->wait_delivered(1, id => $late_id);
 pass('who began before it and ended after it');
-my $rss = sub {
-	my $pid = worker_pid($node);
-	my ($kb) = PostgreSQL::Test::Utils::slurp_file("/proc/$pid/status") =~ /RssAnon:\s+(\d+)/;
-	return $kb;
-};
-cmp_ok($rss->(), '<', 60_000, 'the worker did not take it all into memory (kB)')
+cmp_ok(private_memory(worker_pid($node)), '<', 58, 'the worker did not take it all into memory (MB)')
   unless $ENV{OUTBOX_MEMORY_CHECKER};
 $_->quit foreach $late, $session;
 

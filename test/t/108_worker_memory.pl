@@ -28,11 +28,10 @@ sub ask
 	return $node->safe_psql('postgres', $sql);
 }
 
-# Of the worker, in MB, without what it shares.
+# Of the worker, in MB; 0 while none is there.
 sub rss
 {
-	my ($kb) = eval { slurp_file('/proc/' . worker_pid($node) . '/status') =~ /RssAnon:\s+(\d+)/ };
-	return ($kb // 0) / 1024;
+	return eval { private_memory(worker_pid($node)) } // 0;
 }
 
 # What it had at most until the condition held.

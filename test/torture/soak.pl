@@ -66,12 +66,6 @@ sub percentile
 	return @latencies ? $latencies[ $p * $#latencies ] : 0;
 }
 
-sub private_memory
-{
-	my ($pid) = @_;
-	return PostgreSQL::Test::Utils::slurp_file("/proc/$pid/status") =~ /RssAnon:\s+(\d+)/ ? $1 / 1024 : 0;
-}
-
 # Processor time of a process, ms
 sub cpu
 {

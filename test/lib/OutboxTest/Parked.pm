@@ -6,6 +6,7 @@ package OutboxTest::Parked;
 use strict;
 use warnings;
 
+use List::Util qw(max);
 use OutboxTest;
 use Test::More;
 use Time::HiRes qw(time usleep);
@@ -71,17 +72,7 @@ sub go
 	return worker_pid($node);
 }
 
-# kB of its own that the process has now; what is shared does not count.
-sub memory
-{
-	my ($pid) = @_;
-
-	open(my $fh, '<', "/proc/$pid/status") or return 0;
-	my ($kb) = join('', <$fh>) =~ /^RssAnon:\s+(\d+)/m;
-	return $kb // 0;
-}
-
-# The most that it has until the condition holds.
+# The most memory of its own, in MB, that the process has until the condition holds.
 sub peak
 {
 	my ($pid, $condition, $seconds) = @_;
@@ -91,9 +82,7 @@ sub peak
 
 	while (time < $end)
 	{
-		my $now = memory($pid);
-
-		$most = $now if $now > $most;
+		$most = max($most, eval { private_memory($pid) } // 0);
 		usleep(5_000);
 		next if time < $asked + 0.5;
 		return $most if $condition->();

@@ -46,13 +46,6 @@ sub emit_many
 		  . " FROM generate_series(1, $n) n");
 }
 
-sub anonymous_memory
-{
-	my $pid = worker_pid($node);
-	my ($kb) = slurp_file("/proc/$pid/status") =~ /RssAnon:\s+(\d+) kB/;
-	return $kb / 1024;
-}
-
 sub cpu_seconds
 {
 	my $pid = worker_pid($node);
@@ -102,7 +95,7 @@ sub many_keys
 	ok(wait_sql($node, "SELECT retrying = $parked FROM outbox.stats WHERE endpoint = 'keys'"),
 		"$parked parked heads");
 	$receiver->control(path => $path, behave => '/ok');
-	my $before = anonymous_memory();
+	my $before = private_memory(worker_pid($node));
 	ask("SELECT outbox.pause_endpoint('keys')");
 	emit_many('keys.hot', $hot, "'hot'");
 	emit_many('keys.behind', 20, "'dead'");
@@ -112,7 +105,7 @@ sub many_keys
 
 	# A restart in the middle
 	ok(wait_sql($node, "SELECT delivered > $hot / 10 FROM outbox.stats WHERE endpoint = 'keys'"), 'it flows');
-	my $most = anonymous_memory();
+	my $most = private_memory(worker_pid($node));
 	my $pid = worker_pid($node);
 	$node->restart;
 	new_worker($node, $pid);
@@ -121,7 +114,7 @@ sub many_keys
 	my $left = 't';
 	while ($left eq 't' && time < $end)
 	{
-		$most = max($most, anonymous_memory());
+		$most = max($most, private_memory(worker_pid($node)));
 		$left = ask("SELECT pending + processing > 0 OR blocked > $behind OR NOT pending_exact"
 			  . " FROM outbox.stats WHERE endpoint = 'keys'");
 		usleep(200_000) if $left eq 't';
