@@ -153,6 +153,10 @@ lint:
 	@test/bin/setup lint
 	@test/bin/lint
 
+# Which test watches over which promise, from the tests' first lines.
+test-readme:
+	@test/bin/readme
+
 format format-check:
 	@test/bin/format $@
 
@@ -173,6 +177,7 @@ help:
 	@echo "make matrix         the suite on PostgreSQL 15 to 18, with assertions, and under asan; VERSIONS='--smoke 18' runs a part on some"
 	@echo "make folders        draws src/folders.svg, the folders of src/ and their includes"
 	@echo "make lint           counts what can be counted of the rules of style"
+	@echo "make test-readme    writes the tables of test/README.md"
 	@echo "make format         lay the sources out with clang-format; format-check only looks"
 
-.PHONY: setup test torture demo bench clients mutants permissions counts unit fuzz asan valgrind fresh matrix folders lint format format-check help
+.PHONY: setup test torture demo bench clients mutants permissions counts unit fuzz asan valgrind fresh matrix folders lint test-readme format format-check help

@@ -1,4 +1,4 @@
--- outbox.emit_change(): what happens to rows becomes events.
+-- outbox.emit_change() makes an event of each row that is inserted, updated or deleted.
 SET client_min_messages = error;
 CREATE EXTENSION IF NOT EXISTS outbox;
 RESET client_min_messages;

@@ -1,4 +1,4 @@
--- Emitting: outbox.emit(), outbox.emit_bytes() and a direct INSERT.
+-- outbox.emit(), outbox.emit_bytes() and a direct INSERT write and refuse what is documented.
 SET client_min_messages = error;
 CREATE EXTENSION IF NOT EXISTS outbox;
 RESET client_min_messages;

@@ -1,4 +1,4 @@
--- Endpoints: what create_endpoint() and its relatives accept, refuse and show.
+-- create_endpoint() and its relatives accept, refuse and show what is documented.
 SET client_min_messages = error;
 CREATE EXTENSION IF NOT EXISTS outbox;
 RESET client_min_messages;

@@ -1,4 +1,4 @@
--- deliver_at and dedup_key of outbox.emit().
+-- outbox.emit() heeds deliver_at and dedup_key.
 SET client_min_messages = error;
 CREATE EXTENSION IF NOT EXISTS outbox;
 RESET client_min_messages;

@@ -156,7 +156,7 @@ function receive(request, body, response) {
   const record = { path, id, headers, sha256: sha256(body), length: body.length };
 
   if (!expected) {
-    problem('nobody expects anything here');
+    problem('nothing is expected here');
   } else {
     checkSignature(expected, body, headers, problem);
     if (expected.batch) record.events = readBatch(expected.mode, body, headers, problem);

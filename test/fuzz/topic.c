@@ -1,7 +1,8 @@
 /*
- * names.c
- *	  Fuzz target: topics, patterns, header names and values.  A zero byte
- *	  divides the topic (or name) from the pattern (or value).
+ * topic.c
+ *	  Fuzz target: topics, patterns, header names and values.
+ *
+ *	  A zero byte divides the topic (or name) from the pattern (or value).
  *
  * links: src/base/names.c
  */

@@ -1,5 +1,5 @@
 /*
- * encoding.c
+ * wire.c
  *	  Fuzz target: percent-encoding, and trace context as emitters pass it in.
  *
  * links: src/base/encoding.c

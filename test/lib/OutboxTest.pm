@@ -269,7 +269,7 @@ sub start_again
 		'the old postmaster is dead';
 		my $end = time + 10;
 		usleep(20_000) while kill(0, $pid) && time < $end;
-		unlink $pid_file if kill(0, $pid);    # nobody reaps here
+		unlink $pid_file if kill(0, $pid);    # no init reaps here
 	}
 	return wait_until
 	{
@@ -411,8 +411,8 @@ sub event_ids
 # Waits until everything that is in the log is answered for, then lets the
 # history checker judge.  Options: endpoints => [paths], max_duplicates,
 # async_commit, exists_too => [ids that another server had, or this one before it
-# forgot them], gone => [ids of which nobody is owed anything], max_dead (0:
-# nobody gives up), dbname, name.
+# forgot them], gone => [ids that are owed to no endpoint], max_dead (0:
+# no delivery gives up), dbname, name.
 sub check_history
 {
 	my ($node, $receiver, $log, %option) = @_;

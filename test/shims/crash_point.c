@@ -3,8 +3,8 @@
  *	  Dies where it is told to.  Part of a library that only a test builds.
  *
  * The file outbox_crash_point in the data directory says where and how: "name
- * kill", "name error" or "name exit".  Who dies removes it first, so that only
- * one does; when it is still there, the place was never come to.
+ * kill", "name error" or "name exit".  The process that dies removes it first, so that
+ * only one dies; when it is still there, the place was not reached.
  */
 #include "postgres.h"
 

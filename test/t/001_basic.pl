@@ -1,4 +1,5 @@
-# The first quarter of an hour with outbox: an endpoint, events, what arrives.
+# An event arrives at each endpoint that subscribes to its topic once its transaction commits.
+# It arrives in the endpoint's format, signed; a paused or dropped endpoint gets nothing.
 use strict;
 use warnings;
 

@@ -1,4 +1,5 @@
-# Failures: retries, giving up, slowing down, coming back.
+# A delivery that fails is tried again with the same id and body, until it is delivered or dead.
+# Slowing down, disabling, Retry-After and coming back are tried here, too.
 use strict;
 use warnings;
 
@@ -130,7 +131,7 @@ foreach my $kind (qw(answer-rst stall-body big-body))
 		"$kind: 2xx is delivered, whatever comes after the headers");
 }
 
-# A redirect is a failure, not a journey
+# A redirect is a failure, and not followed
 endpoint($node, $receiver, 'redirect',
 	'/redirect/j?to=' . $receiver->url('/ok/trap'),
 	"topics => '{redirect.*}', max_attempts => 2, $quick");
@@ -151,10 +152,10 @@ ok( wait_sql(
 		$node,
 		"SELECT state = 'backing_off' AND last_error IS NOT NULL"
 		  . " FROM outbox.stats WHERE endpoint = 'away'"),
-	'backing off while nobody is there');
+	'backing off while no receiver is there');
 $receiver->start;
 $receiver->wait_delivered(100, path => '/ok/k');
-pass('all of it arrives when somebody is');
+pass('all of it arrives when one is');
 
 # expires_at
 $receiver->control(path => '/ok/k', behave => '/status/500');

@@ -1,4 +1,4 @@
-# The order of a key, whatever fails.
+# The events of a key arrive in the order of their emits, whatever fails.
 use strict;
 use warnings;
 
@@ -83,7 +83,7 @@ is_deeply(\@n, [ 1 .. 60 ], 'strict: the order of the log');
 is(scalar(grep { $_->{open} > 1 } $receiver->requests(path => '/fail/s')),
 	0, 'strict: one at a time');
 
-# none: a failure holds nobody
+# none: a failure holds up no other event
 endpoint($node, $receiver, 'none', '/ok/n',
 	"topics => '{none.*}', ordering => 'none', $quick");
 $receiver->control(path => '/ok/n', behave => '/hang');

@@ -1,5 +1,6 @@
-# Everything at once and at random, for some seconds (or MINUTES, in make
-# torture): see test/lib/OutboxTest/Storm.pm.  SEED repeats the decisions.
+# No event is lost, invented or out of order while everything happens at random.
+# This takes some seconds, or MINUTES in make torture: see
+# test/lib/OutboxTest/Storm.pm.  SEED repeats the decisions.
 use strict;
 use warnings;
 

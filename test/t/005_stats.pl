@@ -1,7 +1,8 @@
-# outbox.stats against a count by brute force, in one snapshot, every second of a
-# run under load: with filters, an open breaker, a paused endpoint, an alter, dead
-# deliveries that block, and workers that restart.  What has happened within a second may not be in both yet:
-# so much they may differ; in the end, not at all.
+# The numbers of outbox.stats are those that counting the rows yields.
+# They are compared in one snapshot, every second of a run under load: with filters, an
+# open breaker, a paused endpoint, an alter, dead deliveries that block, and workers that
+# restart.  What has happened within a second may not be in both yet: by so much they
+# may differ.  In the end they are equal.
 use strict;
 use warnings;
 
@@ -288,7 +289,7 @@ AND abs(rate_per_s * 60 - recent) <= 0.1 * recent + 2
 SQL
 	or diag ask(sprintf $paces, 'a, stats');
 
-# Who serves an endpoint next goes on with its rate
+# The next worker of an endpoint goes on with its rate
 $pid = worker_pid($node);
 ask("SELECT pg_terminate_backend($pid)");
 new_worker($node, $pid);

@@ -1,5 +1,6 @@
-# Transactions that commit late: ids are handed out before commit, so whoever
-# reads "everything above the last id" loses them.
+# An event whose transaction commits late is delivered, although later numbers were read before.
+# Numbers are handed out before the commit, so a reader that takes "everything above the
+# last number" would lose such events.
 use strict;
 use warnings;
 
@@ -121,8 +122,8 @@ is( $node->safe_psql('postgres', "SELECT count(*) FROM outbox.events a JOIN outb
 	'1', 'whose xid is the higher one');
 $_->quit foreach $first, $second;
 
-# One that commits while what it lies among is being read is not of that moment:
-# it comes with the next, once.  The receiver holds the first requests until then,
+# One that commits while the events around it are being read does not belong to this
+# tick: it comes with the next one, once.  The receiver holds the first requests until then,
 # and the worker has read no more than an endpoint may have waiting.
 endpoint($node, $receiver, 'amid', '/ok/amid', "topics => '{amid.*}', ordering => 'none'");
 $receiver->control(path => '/ok/amid', behave => '/hold');
@@ -150,7 +151,7 @@ $idle->query_safe('BEGIN');
 $idle->query_safe('SELECT pg_current_xact_id()');
 my $id = emit($node, 'early.four', '{}');
 $receiver->wait_delivered(1, id => $id);
-pass('an idle transaction with an older xid delays nobody');
+pass('an idle transaction with an older xid delays no event');
 $idle->query_safe('COMMIT');
 $idle->quit;
 

@@ -1,5 +1,5 @@
-# An endpoint and its first event in one transaction: the endpoint's position is
-# a snapshot that must not contain its own transaction.
+# An endpoint gets the events that its own transaction emitted, and none that were committed before.
+# Its position is a snapshot that must not contain its own transaction.
 use strict;
 use warnings;
 

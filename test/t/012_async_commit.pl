@@ -1,5 +1,5 @@
-# A row that was committed asynchronously is visible before it is safe.  What a
-# crash takes back must not have been sent.
+# No event is sent that a crash of the server can still take back.
+# A row that was committed asynchronously is visible before it is durable.
 use strict;
 use warnings;
 
@@ -28,7 +28,7 @@ sub freeze_walwriter
 endpoint($node, $receiver, 'all', '/ok/a',
 	"backoff_base => '50 ms', backoff_max => '200 ms'");
 
-# Nobody but the worker itself makes these durable
+# Nothing but the worker itself makes these durable
 freeze_walwriter();
 my $id = $node->safe_psql('postgres',
 	"SET synchronous_commit = off; SELECT outbox.emit('async.one', '{}'::jsonb)");

@@ -1,4 +1,4 @@
-# The worker is terminated, cancelled and killed under load.
+# A worker that is terminated, cancelled or killed under load loses no event.
 use strict;
 use warnings;
 
@@ -24,7 +24,7 @@ endpoint($node, $receiver, 'slow', '/slow/c?ms=20', $quick);
 my $producer = start_producer($node, $log, rate => 300, keys => 8);
 my $progress = sub { return $receiver->wait_new($_[0]) };
 
-# Who catches up delivers more in a settle interval than 300 a second.
+# An endpoint that catches up delivers more in a settle interval than 300 a second.
 sub keeps_up
 {
 	return wait_sql($node,

@@ -1,4 +1,4 @@
-# The whole server dies under load, in every way it can be made to.
+# A server that dies under load loses no committed event, in whatever way it dies.
 use strict;
 use warnings;
 

@@ -1,4 +1,4 @@
-# DROP, RENAME, SET TABLESPACE and TEMPLATE while the worker is connected.
+# DROP, RENAME, SET TABLESPACE and TEMPLATE of a database work while its worker is connected.
 use strict;
 use warnings;
 
@@ -75,7 +75,7 @@ nothing_arrives($receiver, 'the copy sends nothing', 1, path => '/ok/one');
 works('uno', '/ok/one', 'after having been a template');
 quickly('DROP DATABASE copy', 'the copy can be dropped');
 
-# Whoever may not drop it does not disturb it either
+# A role that may not drop it does not disturb it either
 my $pid = worker_pid($node, 'two');
 $node->safe_psql('postgres', 'CREATE ROLE stranger LOGIN');
 foreach my $sql ('DROP DATABASE two', 'ALTER DATABASE two RENAME TO mine',
@@ -89,7 +89,7 @@ is(worker_pid($node, 'two'), $pid, 'the worker did not even notice');
 
 # A command that fails for another reason gives the database back
 my $session = $node->background_psql('two');
-isnt($node->psql('postgres', 'DROP DATABASE two'), 0, 'somebody is connected');
+isnt($node->psql('postgres', 'DROP DATABASE two'), 0, 'a session is connected');
 $session->quit;
 works('two', '/ok/two', 'after a DROP that failed');
 

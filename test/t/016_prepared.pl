@@ -1,4 +1,4 @@
-# Two-phase commit.
+# The events of a prepared transaction are delivered after COMMIT PREPARED, also after a restart.
 use strict;
 use warnings;
 
@@ -30,7 +30,7 @@ $receiver->wait_delivered(1, id => $id);
 is(scalar(() = $receiver->requests(id => $committed)),
 	0, 'a prepared transaction is not sent');
 
-# It may take a restart until somebody decides
+# It may take a restart until it is committed or rolled back
 $node->restart;
 $id = emit($node, 'plain.two', '{}');
 $receiver->wait_delivered(1, id => $id);
@@ -46,7 +46,7 @@ $receiver->wait_delivered(1, id => $id);
 nothing_arrives($receiver, 'ROLLBACK PREPARED: never', 1.5, id => $rolled_back);
 is(scalar(() = $receiver->requests(id => $rolled_back)), 0, 'really never');
 
-# Decided after a crash
+# Committed after a crash
 $committed = prepare('later');
 $receiver->wait_delivered(1, id => emit($node, 'plain.four', '{}'));
 kill_everything($node);

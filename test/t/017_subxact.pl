@@ -1,4 +1,4 @@
-# Subtransactions: what is rolled back to a savepoint never existed.
+# What is rolled back to a savepoint is not sent, and the rest of its transaction is.
 use strict;
 use warnings;
 

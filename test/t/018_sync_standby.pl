@@ -1,5 +1,5 @@
-# With synchronous replication, a commit that no standby has can be lost in a
-# failover: it must not be sent, whatever the emitter's synchronous_commit says.
+# With synchronous replication, no event is sent that a failover can lose.
+# That holds whatever the synchronous_commit of the emitting session is.
 use strict;
 use warnings;
 
@@ -14,8 +14,8 @@ my $receiver = OutboxTest::Receiver->new('main');
 endpoint($node, $receiver, 'all', '/ok/a');
 $node->backup('backup');
 
-# With a restart, because after a mere reload nobody can tell when the
-# checkpointer has told everybody else.
+# With a restart: after a mere reload it is unknown when the checkpointer has told
+# the other processes.
 sub require_standby
 {
 	$node->safe_psql('postgres',
@@ -37,7 +37,7 @@ sub emit_locally
 	return locally("SELECT outbox.emit('$topic', '{}'::jsonb)");
 }
 
-# Nobody is there
+# No standby is there
 require_standby();
 my $id = emit_locally('sync.one');
 nothing_arrives($receiver, 'no standby: not sent', 2, id => $id);
@@ -83,8 +83,8 @@ pass('the standby has it: sent');
 wait_settled($node);
 is(scalar(() = $receiver->delivered), 2, 'each once: the standby is silent');
 
-# One that is looked up by its number, when its transaction is old: so far nobody
-# has asked whether the standby has it
+# An event that is looked up by its number when its transaction is old: whether the
+# standby has it was not asked before
 $standby->stop;
 locally("SELECT outbox.pause_endpoint('all')");
 $id = locally("SELECT outbox.send_test('all')");
@@ -102,7 +102,7 @@ $standby->start;
 $receiver->wait_delivered(1, id => $id);
 pass('the standby is back: sent');
 
-# It goes, and is given up
+# The standby goes, and is given up
 $standby->stop;
 $id = emit_locally('sync.two');
 nothing_arrives($receiver, 'the standby is gone: not sent', 2, id => $id);

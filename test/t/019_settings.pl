@@ -1,5 +1,4 @@
-# Settings of the database and of the role that would break the worker, were it
-# to heed them; and the same in the sessions that emit.
+# Settings of the database and of the role stop neither the worker nor the emitting sessions.
 use strict;
 use warnings;
 
@@ -36,7 +35,7 @@ my @hostile = (
 	"log_statement = 'all'",
 	"work_mem = '64kB'");
 
-# What looks like PostgreSQL's own, in the way of whoever does not qualify names
+# Objects named like PostgreSQL's own, which are found first by names without a schema
 $node->safe_psql('postgres', <<'SQL');
 CREATE SCHEMA evil;
 CREATE TABLE evil.trap (what text);

@@ -1,5 +1,4 @@
-# INSERT INTO outbox.events by an ORM is as good as emit(): the same defaults,
-# the same checks, the same wake-up.
+# INSERT INTO outbox.events is as good as emit(): the same defaults, checks and wake-up.
 use strict;
 use warnings;
 
@@ -121,7 +120,7 @@ is_deeply(
 	[ '1:10', '1:9.9', '2:19.9' ],
 	'a trigger that emits, during COPY as well');
 
-# What a writer may not say
+# Columns that a writer may not set
 foreach my $column (qw(seq xid epoch created_at))
 {
 	my $value = $column eq 'created_at' ? 'now()' : "'1'";
@@ -154,8 +153,8 @@ foreach my $sql (
 	isnt((app($sql))[0], 0, "an emitter may not: $sql");
 }
 
-# Not a wake-up for each row, but one for each commit that has any; and lost by
-# nobody: fifty sessions at once
+# Not a wake-up for each row, but one for each commit that has any.  None is lost with
+# fifty sessions at once.
 my $count = () = $receiver->delivered(path => '/ok/a');
 $node->pgbench(
 	'--no-vacuum --client=50 --jobs=2 --transactions=10',

@@ -1,5 +1,4 @@
-# The documents: every example in README.md and doc/*.md is run, and what they
-# list is compared with what there is.
+# Every example in README.md and doc/*.md works, and every list in them is complete.
 #
 # A fenced block is run according to its language:
 #   sql               must succeed
@@ -9,11 +8,11 @@
 #   conf              is appended to postgresql.conf, and the server restarted
 #   python            is a receiver; it is started and sent an event
 #   http              a request: the receiver has seen one with these headers
-#   sql copy          is run by 074, in a copy of a database
-#   … driver          is run by 134, with the driver of that language
+#   sql copy          is run by 074_copies, in a copy of a database
+#   … driver          is run by 134_secret_parameters, with the driver of that language
 #   console           is not run; there may be a few
 # The examples of doc/receiving.md, doc/runbook.md and doc/cdc.md have tests of
-# their own, 054, 031 and 130.
+# their own: 054_receiving, 031_runbook and 130_cdc.
 use strict;
 use warnings;
 
@@ -30,7 +29,7 @@ my $receiver = OutboxTest::Receiver->new('main');
 my $python_port = PostgreSQL::Test::Cluster::get_free_port();
 my $max_console = 8;
 
-# What doc/security.md has its reader make
+# The key file that doc/security.md tells its reader to make
 my $key_file = PostgreSQL::Test::Utils::tempdir('keys') . '/outbox.keys';
 system("umask 077; openssl rand -base64 32 > '$key_file'") == 0 or die 'openssl';
 
@@ -73,7 +72,7 @@ sub plain
 	return join "\n", @lines;
 }
 
-# A server as somebody finds it who begins to read.
+# A server as a reader of the README finds it at first.
 my $node = PostgreSQL::Test::Cluster->new('main');
 $node->init(extra => [ '--locale=C', '--encoding=UTF8' ]);
 $node->append_conf('postgresql.conf', "log_statement = none\n");
@@ -208,7 +207,7 @@ foreach my $file (@files)
 		elsif ($language eq 'http') { compare_request($name, $code) }
 		elsif ($language eq 'sql copy' || $language =~ / driver$/) { next }
 		elsif ($language eq 'console') { $console++ }
-		else { fail("$name: nobody knows how to run \"$language\"") }
+		else { fail("$name: it is not known how to run \"$language\"") }
 
 		# the line of its end
 		$previous = [ @$block, $line + 1 + ($code =~ tr/\n//) ];
@@ -262,7 +261,7 @@ as_role('watcher', $_, 1, "watcher: $_") foreach @watches;
 as_role('watcher', $_, 0, "watcher, refused: $_") foreach @emits, @reads, @operations, @others;
 as_role('operator', $_, 1, "operator: $_") foreach @watches, @reads, @operations;
 as_role('operator', $_, 0, "operator, refused: $_") foreach @emits, @others;
-as_role('nobody', $_, 0, "anybody, refused: $_")
+as_role('nobody', $_, 0, "a role without grants, refused: $_")
   foreach @emits, @watches, @reads, @operations, @others;
 
 # Lists

@@ -1,5 +1,5 @@
-# doc/runbook.md: every command of it, in the situation that it is for.  A
-# section has as many commands as there are checks here, in their order.
+# Every command of doc/runbook.md works in the situation that it is for.
+# A section has as many commands as there are checks here, in their order.
 use strict;
 use warnings;
 
@@ -105,7 +105,7 @@ my %section = (
 			becomes("SELECT outbox.wait_for('$event')", 'it is delivered when the receiver is well');
 			is(status($event), 'delivered', 'delivered');
 		},
-		shows(qr/^billing\|\{invoice\.\*\}\|t\|t$/m, 'who subscribes to it')
+		shows(qr/^billing\|\{invoice\.\*\}\|t\|t$/m, 'which endpoint subscribes to it')
 	],
 	'Millions are waiting' => [
 		sub {
@@ -147,8 +147,8 @@ my %section = (
 			pass('the other endpoint notices nothing');
 		},
 		sub {
-			like($_[0], qr/^billing\|backing_off\|.*503/, 'who, since when, why');
-			unlike($_[0], qr/^other/m, 'and nobody else');
+			like($_[0], qr/^billing\|backing_off\|.*503/, 'which endpoint, since when, why');
+			unlike($_[0], qr/^other/m, 'and no other endpoint');
 		},
 		sub { is(ask("SELECT max_age FROM outbox.endpoints WHERE name = 'billing'"), '14 days', 'more patience') },
 		sub { wait_for_state('paused') },
@@ -207,10 +207,10 @@ my %section = (
 			ask("SELECT outbox.pause_endpoint('billing')");
 			ask("SELECT count(outbox.emit('invoice.created', jsonb_build_object('x', repeat(md5(n::text), 100))))"
 				  . ' FROM generate_series(1, 3000) n');
-			becomes("SELECT retained_by = 'billing' FROM outbox.status", 'somebody does not read');
+			becomes("SELECT retained_by = 'billing' FROM outbox.status", 'an endpoint does not read');
 		},
-		shows(qr/[kM]B\|2\d\d\d-.*\|billing$/, 'how large, since when, for whom'),
-		shows(qr/^billing\|paused\|\d+ kB/, 'who keeps how much'),
+		shows(qr/[kM]B\|2\d\d\d-.*\|billing$/, 'how large, since when, for which endpoint'),
+		shows(qr/^billing\|paused\|\d+ kB/, 'which endpoint keeps how much'),
 		shows(qr/^events_[0-2]\|\d+ (?:kB|MB)$/m, 'what is large'),
 		sub { ask("SELECT outbox.resume_endpoint('billing')") },
 		sub {

@@ -1,6 +1,5 @@
-# The folders of src/, from the text alone: a file includes and uses what is in its
-# own folder and in those below it, no files use one another in a circle, and no
-# two have one name.
+# A source file uses only its own folder of src/ and those below it, and no files form a circle.
+# All of this is read from the text.  Also, no two files have the same name.
 use strict;
 use warnings;
 

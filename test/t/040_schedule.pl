@@ -1,4 +1,4 @@
-# deliver_at: events that wait for their time.
+# An event with deliver_at is delivered at its time, once, in the order of the times.
 use strict;
 use warnings;
 
@@ -102,11 +102,11 @@ $receiver->wait_delivered(1, path => '/ok/a', id => $overdue);
 pass('after a crash');
 is(count('scheduled'), '1', 'the one that is not due still waits');
 
-# Taken back
+# Cancelled
 is($node->safe_psql('postgres', "SELECT outbox.cancel('$ids[1]')"), 't', 'cancelled');
 is(count('scheduled'), '0', 'and gone');
 
-# Somebody who is about to take one back holds nobody else up
+# A session that is about to cancel one holds up no other
 $session = $node->background_psql('postgres', on_error_stop => 0);
 @ids = map {
 	emit($node, 'order.locked', '{"n": 1}',

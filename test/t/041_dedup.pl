@@ -1,4 +1,4 @@
-# dedup_key: one key, one event, also when many emit at once.
+# Of several emits with one dedup_key, exactly one makes an event, also when they are concurrent.
 use strict;
 use warnings;
 
@@ -47,7 +47,7 @@ SELECT outbox.emit('wait.b', '2', dedup_key => 'commit');
 SQL
 somebody_waits();
 $one->query_safe('COMMIT');
-like($two->query_safe('SELECT 1'), qr/\Q$id\E/, 'who waited gets the id of the first');
+like($two->query_safe('SELECT 1'), qr/\Q$id\E/, 'the session that waited gets the id of the first');
 is($node->safe_psql('postgres', 'SELECT last_value FROM outbox.events_seq'),
 	$before, 'and had drawn no number');
 
@@ -60,7 +60,7 @@ SELECT outbox.emit('wait.b', '4', dedup_key => 'rollback');
 SQL
 somebody_waits();
 $one->query_safe('ROLLBACK');
-unlike($two->query_safe('SELECT 1'), qr/\Q$id\E/, 'who waited emits when the first rolls back');
+unlike($two->query_safe('SELECT 1'), qr/\Q$id\E/, 'the session that waited emits when the first rolls back');
 is( $node->safe_psql('postgres',
 		"SELECT string_agg(payload::text, ',' ORDER BY seq) FROM outbox.events WHERE topic = 'wait.b'"),
 	'1,4', 'one event each');

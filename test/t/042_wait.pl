@@ -1,4 +1,4 @@
-# outbox.wait_for(), outbox.send_test() and outbox.emit_change() with a worker.
+# outbox.wait_for(), outbox.send_test() and outbox.emit_change() do with a worker what they promise.
 use strict;
 use warnings;
 
@@ -39,13 +39,13 @@ is(ask("SELECT outbox.wait_for('$id', '60 s')"), 'f', 'dead somewhere');
 cmp_ok(time - $start, '<', 30, 'which it does not wait for');
 ask("SELECT outbox.alter_endpoint('all', topics => '{outbox.*}')");
 $id = emit($node, 'nobody.listens', '{}');
-is(ask("SELECT outbox.wait_for('$id', '0')"), 't', 'nobody subscribes')
+is(ask("SELECT outbox.wait_for('$id', '0')"), 't', 'no endpoint subscribes')
   if wait_sql($node, "SELECT count(*) = 0 FROM outbox.deliveries WHERE event_id = '$id'");
 $id = emit($node, 'order.due', '{}', "deliver_at => clock_timestamp() + interval '4 s'");
 is(ask("SELECT outbox.wait_for('$id', '10 ms')"), 'f', 'not due yet');
 is(ask("SELECT outbox.wait_for('$id')"), 't', 'due');
 
-# It can be interrupted, and waits for nobody in a transaction of its own
+# It can be interrupted, and refuses to wait in the transaction of the emit
 ask("SELECT outbox.pause_endpoint('ok')");
 $id = emit($node, 'order.paused', '{}');
 my ($rc, $out, $err) = $node->psql('postgres',
@@ -61,7 +61,7 @@ SELECT outbox.wait_for(:'id');
 SQL
 like($err, qr/25001/, 'in the emitting transaction: 25001');
 
-# Who may wait needs no more than EXECUTE
+# A role that may wait needs no more than EXECUTE
 ask(<<'SQL');
 CREATE ROLE waiter LOGIN;
 GRANT USAGE ON SCHEMA outbox TO waiter;
@@ -84,7 +84,7 @@ is(ask("SELECT status_code FROM outbox.attempts WHERE event_id = '$id'"), '200',
 my $next = emit($node, 'order.next', '{}');
 $receiver->wait_delivered(1, path => '/ok/a', id => $next);
 is(scalar(() = $receiver->requests(id => $id)), 1,
-	'nobody else got it, not even who subscribes to outbox.*');
+	'no other endpoint got it, not even one that subscribes to outbox.*');
 $id = ask("SELECT outbox.send_test('dead')");
 is(ask("SELECT outbox.wait_for('$id')"), 'f', 'one that fails is dead');
 is( ask("SELECT endpoint, topic, last_status_code FROM outbox.dead_letters WHERE event_id = '$id'"),
@@ -119,7 +119,7 @@ is_deeply(
 		},
 		{ op => 'delete', table => 'public.orders', old => { status => 'paid' } }
 	],
-	'a clerk who knows nothing of outbox');
+	'a role without any right on outbox');
 
 $node->stop;
 done_testing();

@@ -1,5 +1,5 @@
-# The receivers' own libraries judge every request of a run: standardwebhooks and
-# svix the signatures, the CloudEvents SDK both of its formats.
+# The receivers' own libraries accept every request: standardwebhooks, svix, the CloudEvents SDK.
+# The first two judge the signatures, the third both of its formats.
 use strict;
 use warnings;
 

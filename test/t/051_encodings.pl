@@ -1,5 +1,6 @@
-# What is sent is UTF-8, whatever the encoding of the database; what cannot be
-# said in it is dead, with the reason, and stops nobody.
+# What is sent is UTF-8, whatever the encoding of the database is.
+# An event that cannot be written in UTF-8 becomes a dead letter with the reason, and
+# holds up no other event.
 use strict;
 use warnings;
 

@@ -1,6 +1,6 @@
-# Rows that came past the checks of outbox.events: no control character reaches
-# the wire through any column, the delivery is dead with its reason, and the
-# worker goes on.
+# No row of outbox.events can put a control character into a request, through any column.
+# The rows here came past the checks of the table.  Their deliveries become dead letters
+# with a reason, and the worker goes on.
 use strict;
 use warnings;
 
@@ -9,7 +9,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-# Names that nobody may set, and those that an event may not; in any case
+# Header names that may never be set, and those that an event may not set; in any case
 my @refused = map { ($_, lc, uc) } qw(Host Content-Length Transfer-Encoding Connection Expect Keep-Alive Proxy-Connection
 	TE Trailer Upgrade Content-Type User-Agent Idempotency-Key Webhook-Id Webhook-X Outbox-Topic Outbox-X Ce-Id Ce-X);
 my @refused_events = map { ($_, lc, uc) } qw(Authorization Proxy-Authorization Cookie);

@@ -1,6 +1,6 @@
-# A secret is in one table and comes out of one function: no view, log line, plan,
-# error, statistic, activity or dump has it.  And who watches or emits sees no
-# payload, no answer, no header and no URL.
+# A secret is in one table and comes out of one function, and nothing else shows it.
+# No view, log line, plan, error, statistic, activity or dump has it.  Roles that watch
+# or emit see no payload, no answer, no header and no URL.
 use strict;
 use warnings;
 
@@ -37,7 +37,7 @@ my $token = 'token-of-the-endpoint';
 my ($rc, $out, $err);
 $node->safe_psql('postgres', 'CREATE EXTENSION pg_stat_statements') if grep { $_ eq 'pg_stat_statements' } @modules;
 
-# Three generated secrets, one of one's own, a rotation under way; and deliveries
+# Three generated secrets, one that the caller chose, a rotation under way; and deliveries
 # that go well and that fail
 foreach my $name (qw(good failing rotating))
 {
@@ -51,7 +51,7 @@ $node->safe_psql('postgres', "SELECT outbox.rotate_secret('rotating')");
 $node->safe_psql('postgres', "SELECT outbox.rotate_secret('rotating', '1 hour')");
 $node->safe_psql('postgres', "SELECT outbox.alter_endpoint('good', max_in_flight => 5)");
 
-# One of somebody's own, in a table and so in no statement
+# A secret that the caller chose, in a table and so in no statement
 $node->safe_psql('postgres', <<'SQL');
 CREATE TABLE chosen AS SELECT outbox.new_secret() AS secret;
 SELECT outbox.rotate_secret('good', '1 hour', secret => secret) FROM chosen;
@@ -59,7 +59,7 @@ SELECT outbox.alter_endpoint('failing', secret => secret) FROM chosen;
 SELECT outbox.create_endpoint('chosen', 'https://a.example/', topics => '{chosen}', secret => secret) FROM chosen;
 ALTER TABLE chosen RENAME TO forgotten;
 SQL
-# Broken off in the midst of it, with another secret
+# Interrupted in the middle of it, with another secret
 my $other = "overlay(secret PLACING translate(substr(secret, 7, 40), '"
   . join('', 'A' .. 'Z', 'a' .. 'z', 0 .. 9) . "', '" . join('', 'B' .. 'Z', 'a' .. 'z', 0 .. 9, 'A') . "') FROM 7)";
 my $holder = $node->background_psql('postgres');
@@ -125,7 +125,7 @@ cmp_ok(scalar @relations, '>', 100, 'there are many relations');
 	join(";\n", map { "TABLE $_" } @relations), on_error_stop => 0);
 has_none("$out$err", 'all tables and views but the one');
 
-# Who reads everything, who watches everything, and the roles of the README
+# A role that reads everything, one that watches everything, and the roles of the README
 my ($section) = slurp_file("$top/README.md") =~ /^## Roles$(.*?)^## /ms;
 $node->safe_psql('postgres', $_) foreach grep { !/outbox_worker/ } $section =~ /^```sql\n(.*?)^```$/msg;
 $node->safe_psql('postgres', <<'SQL');

@@ -1,6 +1,6 @@
-# Who may do what: every function, table, view, column and sequence of the schema
-# as PUBLIC and as each of the three roles of the README is compared with
-# test/permissions.txt, and tried.
+# Each role may do to each object of the schema what test/permissions.txt says, and no more.
+# Every function, table, view, column and sequence is tried as PUBLIC and as each of
+# the three roles of the README.
 #
 # "make permissions" writes that file anew, to be read line by line before it is
 # committed.
@@ -25,8 +25,8 @@ CREATE ROLE nobody;
 GRANT USAGE ON SCHEMA outbox TO anybody;
 SQL
 
-# Whom the columns of the file stand for, and who tries what they may: PUBLIC's
-# rights need a role that sees into the schema.
+# The roles that the columns of the file stand for, and the roles that try what these
+# may do.  PUBLIC's rights need a role that sees into the schema.
 my @who = qw(PUBLIC emit watch operate);
 my %role = (PUBLIC => 'public', emit => 'app', watch => 'watcher', operate => 'operator');
 my %tries = (%role, PUBLIC => 'anybody');
@@ -100,7 +100,7 @@ sub matrix
 	my ($may) = @_;
 	my $format = "%-7s %-7s %-7s %-7s %s";
 	my @lines = (
-		'# Who may do what with the objects of schema outbox; the letters are those of psql\'s \dp:',
+		'# Which role may do what with the objects of schema outbox; the letters are those of psql\'s \dp:',
 		'# r SELECT, a INSERT, w UPDATE, d DELETE, D TRUNCATE, x REFERENCES, t TRIGGER, X EXECUTE, U USAGE, C CREATE.',
 		'# A column has a line where it differs from its table. Written by "make permissions", to be read before it is committed.',
 		sprintf($format, @who, ''));
@@ -308,7 +308,7 @@ ok(wait_sql($node, $held), 'not even the schema: held');
 $node->safe_psql('postgres', 'GRANT USAGE ON SCHEMA outbox TO weak');
 ok(wait_sql($node, q{SELECT state = 'running' FROM outbox.status}), 'all of it: it begins by itself');
 
-# What the owner himself has attached runs as the role.
+# A trigger that the owner itself has attached runs as the role.
 my $receiver = OutboxTest::Receiver->new('roles');
 $node->safe_psql('postgres', <<'SQL');
 CREATE TABLE public.worked_as (who name);

@@ -1,6 +1,6 @@
-# What a lesser user plants never runs as the owner of the extension, nor as the
-# worker; and he stops nobody.  Four roles try: one that owns things of his own
-# and may create what he likes in the database, and the three of the README.
+# Nothing that a lesser user creates runs as the owner of the extension or as the worker.
+# Nor does it stop another user's work.  Four roles try: one that owns things of its own
+# and may create what it likes in the database, and the three of the README.
 use strict;
 use warnings;
 
@@ -29,7 +29,7 @@ GRANT CREATE ON DATABASE postgres TO mallory;
 GRANT CREATE ON SCHEMA public TO mallory;
 SQL
 
-# --- Before the extension: a schema, or something in it, that is his
+# --- Before the extension: a schema of that role, or something in it
 
 my %squat = (
 	'the schema' => 'CREATE SCHEMA outbox AUTHORIZATION mallory',
@@ -60,7 +60,7 @@ sql('squat', "CREATE SCHEMA outbox; CREATE FUNCTION outbox.preloaded() RETURNS b
 like($err, qr/42723: function "preloaded" already exists/, 'nothing is replaced');
 sql('squat', 'DROP FUNCTION outbox.preloaded()');
 
-# Default privileges give nobody anything.
+# Default privileges give no role anything.
 ($rc, $out, $err) = sql('squat', <<'SQL');
 CREATE ROLE favourite;
 ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO favourite, PUBLIC;
@@ -76,11 +76,11 @@ FROM (SELECT relname, relacl, relowner FROM pg_class WHERE relnamespace = 'outbo
 	aclexplode(acl) a WHERE a.grantee <> owner AND a.grantee IS DISTINCT FROM to_regrole('outbox_worker')
 SQL
 	'check_event - EXECUTE, current_epoch - EXECUTE, current_piece - EXECUTE, log_xid - EXECUTE, new_event_id - EXECUTE, next_seq - EXECUTE',
-	'default privileges give nobody anything');
+	'default privileges give no role anything');
 sql('postgres', 'DROP DATABASE squat');
 
-# --- A schema full of things that are named like what outbox uses.  Whoever is
-# --- caught by one is noted.
+# --- A schema full of things that are named like what outbox uses.  Each role that
+# --- calls one is noted.
 
 ($rc, $out, $err) = sql('postgres', <<'SQL', 'mallory');
 CREATE SCHEMA evil;
@@ -142,7 +142,7 @@ cmp_ok($planted // 0, '>', 400, 'functions and operators are planted') or diag($
 
 my $hostile_path = 'SET search_path = evil, public, pg_temp, pg_catalog';
 is((sql('postgres', "$hostile_path; SELECT 1 = 1, now()", 'mallory'))[2], '', 'and work');
-cmp_ok($node->safe_psql('postgres', 'SELECT count(*) FROM evil.caught'), '>', 0, 'whoever looks there is caught');
+cmp_ok($node->safe_psql('postgres', 'SELECT count(*) FROM evil.caught'), '>', 0, 'a role that looks there is caught');
 $node->safe_psql('postgres', 'TRUNCATE evil.caught');
 
 # The administrator creates the extension with that path.
@@ -256,7 +256,7 @@ my @answers = split /\n/, $node->safe_psql('postgres',
 	"SET lock_timeout = '10s';\n" . join('', map { "SELECT attempts.try('$_->[0]', \$try\$$_->[1]\$try\$);\n" } @tries));
 is(scalar @answers, scalar @tries, 'all of it was tried');
 
-# Refused because of who asks, or because there is no such way whoever asks.
+# Refused because of the role, or because no role can do this.
 foreach my $i (0 .. $#tries)
 {
 	my ($role, $sql) = @{ $tries[$i] };
@@ -270,7 +270,7 @@ foreach my $i (0 .. $#tries)
 	push @survived, "$role: $sql: $answers[$i]" unless $fine;
 	$refused++;
 }
-is(join("\n", @survived), '', 'nobody attaches anything to what is outbox\'s');
+is(join("\n", @survived), '', 'no role attaches anything to what is outbox\'s');
 
 # --- Settings, and signals
 
@@ -296,7 +296,7 @@ my @set = grep { $_->[1] =~ /^(?:SET|ALTER (?:ROLE|DATABASE)|SELECT set_config)/
 	join('', map { "SELECT attempts.try('$_->[0]', \$try\$$_->[1]\$try\$);\n" } @set));
 is(join("\n", map { "$set[$_][0]: $set[$_][1]: $answers[$_]" }
 		grep { $answers[$_] !~ /^(?:55P02|42501|22023) / } 0 .. $#set),
-	'', 'nobody changes a setting, for himself or for a database');
+	'', 'no role changes a setting, for itself or for a database');
 $refused += @set;
 foreach my $role (qw(mallory app watcher operator landlord))
 {
@@ -367,7 +367,7 @@ INSERT INTO outbox.events (topic, payload) VALUES ('planted.a', '{}');
 SQL
 is($err, '', 'an emitter with one');
 
-# --- Triggers of his own tables, types and casts
+# --- Triggers of that role's own tables, types and casts
 
 ($rc, $out, $err) = sql('postgres', <<'SQL', 'mallory');
 CREATE TYPE evil.price AS ENUM ('1', '13', '14', '15', '16', '17');
@@ -398,7 +398,7 @@ CREATE TRIGGER changes AFTER INSERT OR UPDATE OR DELETE ON evil.goods
 	FOR EACH ROW EXECUTE FUNCTION outbox.emit_change('planted.goods', 'label');
 GRANT INSERT, SELECT, UPDATE, DELETE ON evil.goods TO customer;
 SQL
-is($err, '', 'mallory attaches emit_change to his own table');
+is($err, '', 'mallory attaches emit_change to a table of its own');
 foreach my $amount (1, 13 .. 17)
 {
 	($rc, $out, $err) = sql('postgres', "INSERT INTO evil.goods VALUES (DEFAULT, '$amount', 'l')", 'customer');
@@ -408,7 +408,7 @@ foreach my $amount (1, 13 .. 17)
 ($rc, $out, $err) = sql('postgres', "UPDATE evil.goods SET label = 'm'; DELETE FROM evil.goods", 'customer');
 is($err, '', 'updates and deletes');
 
-# The log is read, delivered, retried, shortened and read by everybody who may.
+# The log is read, delivered, retried and shortened, by each role that may.
 my $piece = $node->safe_psql('postgres', q{SELECT piece FROM outbox.pieces WHERE log = 'events'});
 foreach my $n (1 .. 5)
 {
@@ -423,9 +423,9 @@ is( $node->safe_psql('postgres', <<'SQL'),
 SELECT string_agg(DISTINCT what || ' as ' || victim, ', ') FROM evil.caught
 WHERE victim NOT IN ('mallory', 'customer', 'app', 'operator', 'watcher')
 SQL
-	'', 'nothing that was planted ran as anybody else');
+	'', 'nothing that was planted ran as another role');
 is( $node->safe_psql('postgres', q{SELECT string_agg(DISTINCT victim, ' ' ORDER BY victim) FROM evil.caught WHERE what IN ('cast', 'domain')}),
-	'customer', 'casts and domains run as who changes the row');
+	'customer', 'casts and domains run as the role that changes the row');
 shown_in_readme($refused, 'attempts of lesser roles refused');
 
 $node->stop;

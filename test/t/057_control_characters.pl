@@ -1,6 +1,6 @@
-# Every byte in every text argument of every function that somebody is granted:
-# no control character reaches the wire.  What is accepted is sent in all formats
-# and looked at where it arrives.
+# No control character gets into a request through any argument of any function.
+# Every byte is tried in every text argument of every function that a role may call.
+# What is accepted is sent in all formats, and looked at where it arrives.
 use strict;
 use warnings;
 

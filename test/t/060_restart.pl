@@ -1,5 +1,4 @@
-# What a worker leaves to the next one: positions of endpoints that are held
-# back, and keys that are blocked.
+# The next worker goes on where the last one ended: positions, blocked keys, parked retries.
 use strict;
 use warnings;
 

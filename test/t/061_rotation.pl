@@ -1,4 +1,5 @@
-# The log forgets while it is in use: short retention, laggards, parked events.
+# The log is shortened while it is in use, and no event is lost that is still to be delivered.
+# The retention is short here, with endpoints that are far behind and with parked events.
 use strict;
 use warnings;
 
@@ -68,12 +69,12 @@ pass('and the request is made again by the next worker');
 
 # Parked events outlive their piece
 ok(wait_sql($node, "SELECT NOT EXISTS (SELECT FROM outbox.events WHERE topic = 'ok.one')"),
-	'what everybody has done with is forgotten');
+	'an event that every endpoint is done with is gone');
 is(ask("SELECT count(*) FROM outbox.kept_events"), 3, 'the parked events are kept aside');
 like(ask("SELECT payload FROM outbox.dead_letters WHERE event_id = '$parked[2]'"),
 	qr/"n": 3/, 'the dead letter has its payload');
 
-# Given up for good: nobody needs the event any more, nor the row
+# Once it is discarded, neither its event nor its row is needed any more
 my $discarded = emit($node, 'dead.two', '{}');
 wait_status($node, $discarded, 'dead', 'another one is dead');
 is(ask("SELECT outbox.discard('dead', '$discarded')"), 1, 'and is discarded');
@@ -103,7 +104,7 @@ ok(wait_sql($node, "SELECT NOT EXISTS (SELECT FROM outbox.events WHERE topic = '
 	'delivered: forgotten');
 
 # An endpoint that is being made at a place in the log keeps that place, although
-# nobody sees it yet
+# no other transaction sees the endpoint yet
 ask("SELECT outbox.pause_endpoint('paused')");
 my $early = emit($node, 'paused.early', '{}');
 ok(goes_round_to($early), 'the piece of an event is the next to be emptied');
@@ -173,7 +174,7 @@ foreach my $round (1 .. 2)
 			  . " AND relation = 'outbox.events_$piece'::regclass");
 		usleep(20_000) unless $waited;
 	}
-	is($waited, 0, 'nobody waits for the lock');
+	is($waited, 0, 'no session waits for the lock');
 	$late->query_safe('COMMIT');
 	$receiver->wait_delivered(1, id => $id);
 	pass('its event is delivered');

@@ -1,4 +1,5 @@
-# Keys: hot ones, stuck ones, and what a dead head means for them.
+# A key that is hot or stuck holds up no other key, and its own events stay in order.
+# What a dead first event means for its key is tried here, too.
 use strict;
 use warnings;
 

@@ -1,5 +1,4 @@
-# Shares and bounds: slots, laggards, memory, what is not settled, and doing
-# nothing when there is nothing to do.
+# Slots are shared fairly, memory and unsettled outcomes are bounded, and idle workers do nothing.
 use strict;
 use warnings;
 

@@ -1,5 +1,4 @@
-# What operators do: retry, discard and cancel; filters; and all of it by a role
-# that has nothing but the right to call the functions.
+# Retry, discard, cancel and filters do what operators ask, also for a role with EXECUTE alone.
 use strict;
 use warnings;
 
@@ -170,7 +169,7 @@ $receiver->wait_delivered(1, id => $lane[2]);
 becomes($lane[1], 'dead:filter failed', 'behind a head that fails: dead as well');
 is(scalar(() = $receiver->requests(id => $lane[1])), 0, 'and not sent');
 
-# One that takes too long with what somebody emitted
+# A filter that takes too long with an event
 my $squares = '$.s like_regex "^(a*)(a*)(a*)b\\\\1\\\\2\\\\3$"';
 my $payload = q{jsonb_build_object('s', repeat('a', %1$d) || 'b' || repeat('a', %1$d + 1))};
 my $worker = worker_pid($node);
@@ -209,7 +208,7 @@ $receiver->wait_delivered(1, id => $any);
 ok(restart_worker(), 'another worker');
 is(scalar(() = $receiver->delivered(id => $any)), 1, 'reset: no filter');
 
-# Whom the functions are granted to
+# The role that the functions are granted to
 ask(<<'SQL');
 CREATE ROLE operator LOGIN;
 GRANT USAGE ON SCHEMA outbox TO operator;
@@ -247,7 +246,7 @@ is($err, '', 'drop_endpoint');
 like(refused("$as SELECT * FROM outbox.endpoint_secrets"), qr/42501/, 'but it reads no table');
 like(refused("SET SESSION AUTHORIZATION stranger; SELECT outbox.retry('a')"), qr/42501/,
 	'and a stranger may do nothing');
-# Several wishes about one delivery, told to the worker at once
+# Several commands for one delivery, given at once
 my $same = worker_pid($node);
 endpoint($node, $receiver, 'm', '/ok/m', "topics => '{m.*}', on_exhausted => 'block', $slowly");
 endpoint($node, $receiver, 'x', '/ok/x', "topics => '{x.*}', on_exhausted => 'block', max_attempts => 1, $slowly");

@@ -1,5 +1,5 @@
-# Rules of the log that no load would bring to light every time: each is put to
-# the one order of events that breaks it.
+# Rules of the log hold in the one order of steps that would break each of them.
+# No load would bring these orders about every time.
 use strict;
 use warnings;
 
@@ -26,9 +26,9 @@ sub in
 	return $result;
 }
 
-# Where many commit, the worker looks a little later and is not rung for: what
-# comes last is still seen in a moment.  Only the last event is for somebody, so
-# that no request wakes the worker by its end.
+# Where many commit, the worker reads a little later and is not woken: the last event
+# is still seen in a moment.  Only the last event is for an endpoint, so that no
+# request wakes the worker by its end.
 endpoint($node, $receiver, 'last', '/ok/last', "topics => '{rest.last}'");
 my $in_time = 0;
 foreach my $round (1 .. 10)
@@ -42,7 +42,7 @@ ok(wait_sql($node, "SELECT clock_timestamp() - last_loop_at > '2 s' FROM outbox.
 	'the worker sleeps');
 my $alone = ask("SELECT outbox.emit('rest.last', '{}'::jsonb)");
 ok( wait_until { scalar(() = $receiver->delivered(id => $alone)) }
-	'whoever emits then wakes it', 10);
+	'a session that emits then wakes it', 10);
 wait_settled($node);
 ask("SELECT outbox.drop_endpoint('last')");
 
@@ -62,7 +62,7 @@ $receiver->wait_delivered(1, id => $second);
 is(scalar(() = $receiver->delivered(id => $second)), 1,
 	'the newest transaction was open when the tick was taken: nothing is lost');
 
-# Whoever draws a number has its xid already: under load, with ticks all the time
+# A session that draws a number has its xid already: under load, with ticks all the time
 my $producer = start_producer($node, $log, seconds => 3, rate => 500, sessions => 8, keys => 8);
 stop_producer($producer, 1);
 check_history($node, $receiver, $log, endpoints => ['/ok/a']);
@@ -80,7 +80,7 @@ ok(wait_until { ask($waits) eq 't' } 'the worker waits for its row');
 my $id = emit($node, 'wake.meanwhile', '{}');
 usleep(100_000);
 
-# The wait's own timer rings, too, but not before lock_timeout (2 s).
+# The wait's own timer wakes it, too, but not before lock_timeout (2 s).
 my $released = time;
 in($older, 'COMMIT');
 my ($sent) = $receiver->wait_delivered(1, id => $id);

@@ -1,6 +1,6 @@
-# Where requests may go.  All addresses of the internet are this machine's here,
-# and a front listens on each of them: what is not refused gets through, and is
-# seen.
+# A request never goes to an address that is forbidden, however the address is written.
+# All addresses of the internet are this machine's here, and a program listens on each
+# of them: a request that is not refused gets through, and is seen.
 use strict;
 use warnings;
 
@@ -49,7 +49,7 @@ sub connections
 }
 
 # Sets outbox.allowed_networks, and waits until the worker knows: a name leads to
-# an address that nobody has seen before, and which is allowed from now on.
+# an address that was not used before, and which is allowed from now on.
 my $canaries = 0;
 
 sub allow
@@ -100,7 +100,7 @@ sub create
 my $public_v4 = '8.8.8.8';
 my $refused = qr/outbox\.allowed_networks does not name it/;
 
-# --- Addresses that are nobody's business, in every spelling ----------------
+# --- Forbidden addresses, in every spelling ---------------------------------
 
 my @v4 = qw(0.0.0.0 0.1.2.3 10.0.0.1 10.255.255.255 100.64.0.1 100.127.255.254 127.0.0.1 127.255.255.254
   169.254.0.1 169.254.169.254 172.16.0.1 172.31.255.254 192.0.0.1 192.0.2.1 192.88.99.1 192.168.0.1
@@ -155,7 +155,7 @@ is( ask("SELECT string_agg(url || ' ' || said, E'\\n') FROM (SELECT url, try(url
 	'', 'create_endpoint refuses every spelling, and says which setting allows it');
 
 # The same, past that check: created while everything is allowed, used when
-# nothing is.  (With a dot at its end it is a name to libcurl, which nobody has.)
+# nothing is.  (With a dot at its end it is a name to libcurl, and no such name exists.)
 # Names that lead there cannot be refused earlier.
 my %name = map { ("n$_" => $v4[$_]) } 0 .. $#v4;
 $name{"m$_"} = $v6[$_] foreach 0 .. $#v6;
@@ -181,7 +181,7 @@ is( ask("SELECT string_agg(DISTINCT url || ' ' || coalesce(error, 'delivered'), 
 	'', 'each is refused when it is to be connected to');
 cmp_ok(ask("SELECT count(*) FROM outbox.attempts WHERE event_id = '$id' AND error ~ 'while resolving the host'"),
 	'<', $n / 10, 'or its name was not known in time, on a machine that is busy');
-is(scalar(() = connections()), $before, 'and nobody was connected to');
+is(scalar(() = connections()), $before, 'and no connection was made');
 is( ask("SELECT count(DISTINCT error) > 10 FROM outbox.attempts WHERE event_id = '$id'"),
 	't', 'for reasons of their own');
 
@@ -274,7 +274,7 @@ is( ask("SELECT string_agg(endpoint || ' ' || last_error, E'\\n') FROM outbox.de
 		  . " AND (status, last_error) IS DISTINCT FROM ('dead', format('the receiver answered %s, and redirects are not followed', substr(endpoint, 4, 3)))"),
 	'', 'no redirect is followed, of nine kinds');
 is(ask("SELECT count(*) FROM outbox.deliveries WHERE event_id = '$id'"), 36, 'to four places each');
-is(scalar(() = connections('169.254.169.254', '10.0.0.9')), $before, 'nobody went there');
+is(scalar(() = connections('169.254.169.254', '10.0.0.9')), $before, 'no request went there');
 is(scalar(() = $receiver->requests(path => '/ok/trap')), 0, 'really not');
 
 # --- Proxies -----------------------------------------------------------------
@@ -287,7 +287,7 @@ $zone->('proxied.test' => $public_v4);
 create('proxied', 'https://proxied.test/ok/proxied');
 is(outcome('proxied', 'proxied.one'), 'delivered', 'outbox.proxy');
 is_deeply([ lines_of($proxy->{journal}, qr/^connect/) ], ['connect proxied.test:443'], 'is asked to connect, by name');
-is(scalar(() = lines_of($questions, qr/^proxied/)), 0, 'which nobody looks up here');
+is(scalar(() = lines_of($questions, qr/^proxied/)), 0, 'which is not looked up here');
 create('direct', 'http://10.0.0.7/ok/direct');
 is(outcome('direct', 'direct.one'), 'delivered', 'plain http goes past it');
 is(outcome('public', 'public.two'), 'delivered', 'an endpoint from before it');

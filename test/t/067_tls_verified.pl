@@ -1,5 +1,6 @@
-# TLS: whom the worker believes, and what it shows of itself.  There is no switch
-# that turns the verification off.
+# A request goes only to a server whose certificate is valid for the host of the URL.
+# There is no switch that turns the verification off.  What the worker shows of itself,
+# client certificates and HTTP/2 are tried here, too.
 use strict;
 use warnings;
 
@@ -108,7 +109,7 @@ create('elsewhere_by_address', $front{elsewhere}{port}, '127.0.0.1');
 like(outcome('elsewhere_by_address'), $complaint{elsewhere}, 'an address that the certificate does not name');
 is(arrived('elsewhere_by_address'), 0, 'nothing was sent');
 is(ask("SELECT count(*) FROM outbox.deliveries WHERE last_error ~ '(localhost|127[.]0[.]0[.]1)'"), 0,
-	'nobody learns from an error where an endpoint is');
+	'no error shows where an endpoint is');
 
 is(ask("SELECT string_agg(name, ' ') FROM pg_settings WHERE name LIKE 'outbox.%' AND name ~ 'verif|insecure|trust'"),
 	'', 'no setting to turn the verification off');
@@ -134,7 +135,7 @@ is(arrived('asks'), 0, 'nothing got through');
 set(ssl_cert_file => "$dir/client.crt", ssl_key_file => "$dir/client.key");
 soon('asks', qr/^delivered$/, 'with outbox.ssl_cert_file');
 ok(lines_of($front{asks}{journal}, qr/^tls \S+ client$/), 'it is that one');
-isnt(outcome('stranger_asks'), 'delivered', 'who wants one of another authority does not get through');
+isnt(outcome('stranger_asks'), 'delivered', 'a server that wants one of another authority gets nothing');
 set(ssl_cert_file => "$dir/intruder.crt", ssl_key_file => "$dir/intruder.key");
 soon('stranger_asks', qr/^delivered$/, 'another certificate after a reload');
 soon('asks', qr/^(?!delivered)/, 'which the first one does not like, once its connection is given up');
@@ -164,8 +165,8 @@ is(scalar(() = lines_of($front{stranger}{journal}, qr/^tls /)), $handshakes, 'in
 append_to_file("$dir/bundle.new", slurp_file("$dir/authority.crt"));
 rename "$dir/bundle.new", "$dir/bundle.crt" or die "rename: $!";
 $node->reload;
-soon('stranger', qr/^TLS: /, 'who is taken out of the file is not believed after a reload');
-is(outcome('good'), 'delivered', 'who stays is');
+soon('stranger', qr/^TLS: /, 'an authority that is taken out of the file is not believed after a reload');
+is(outcome('good'), 'delivered', 'one that stays is');
 
 # --- Stalls ------------------------------------------------------------------
 

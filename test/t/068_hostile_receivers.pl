@@ -1,6 +1,6 @@
-# Receivers that mean harm, or act as if.  Some endpoints are treated badly in
-# every way there is, each in another one, while one that is treated well gets the
-# same stream of events; at the end the history of all of them must be clean.
+# A hostile receiver harms its own endpoint at most, never the worker or other endpoints.
+# Some endpoints are treated badly, each in another way, while one that is treated well
+# gets the same events.  In the end the history of all of them must be clean.
 use strict;
 use warnings;
 
@@ -134,7 +134,7 @@ sub memory
 	return private_memory($worker);
 }
 
-# They behave again, and are believed.
+# They behave again, and are delivered to again.
 sub recover
 {
 	my (@recovering) = @_;
@@ -144,7 +144,7 @@ sub recover
 	my $through = wait_sql($node,
 		"SELECT bool_and(state = 'active') FROM outbox.stats WHERE endpoint LIKE 'hostile%'");
 	$hostile->wait_delivered($before{$_} + 20, path => $_) foreach @recovering;
-	return ok($through, 'forgiven');
+	return ok($through, 'all of them are active again');
 }
 
 # How often an attempt since then has ended as expected.
@@ -199,9 +199,9 @@ ask("SELECT outbox.resume_endpoint('hostile0')");
 recover($path);
 $survived++;
 
-# Answers that nobody asked for.  Over HTTP/1.1 nobody can tell a stray answer
-# from a real one: who sends them says 200 to what it has not read.  That is its
-# own affair; others must not see any of it.
+# Answers without a request.  Over HTTP/1.1 a stray answer cannot be told from a real
+# one, so a receiver that sends them says 200 to what it has not read.  That harms its
+# own events only; other endpoints must not see any of it.
 my @stray = (
 	[ 'refuses, and adds another answer', raw("HTTP/1.1 500 No\r\n$empty$ok$empty") ],
 	[ 'refuses, and adds answers without end', raw("HTTP/1.1 500 No\r\n$empty", endless => "$ok$empty") ],
@@ -222,8 +222,9 @@ foreach my $stray (@stray)
 }
 ask("SELECT outbox.drop_endpoint('liar', discard => true)");
 
-# Gone for a while, under load, and back: nobody is overrun.  While it is away
-# it is asked now and then; when it is back, a request at a time, two, four ...
+# A receiver that is gone for a while, under load, is not overrun when it is back.
+# While it is away it is probed now and then; when it is back, it gets one request at
+# a time, then two, four ...
 my $second = OutboxTest::Receiver->new('second');
 endpoint($node, $second, 'away', '/ok/away', "topics => '{load.*}', backoff_base => '200 ms', backoff_max => '1 s'");
 $second->wait_delivered(50, path => '/ok/away');

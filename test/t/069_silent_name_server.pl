@@ -1,4 +1,4 @@
-# A name server that says nothing: who waits for it is alone with that.
+# A name server that does not answer delays only the endpoints whose names it has to answer for.
 use strict;
 use warnings;
 
@@ -31,7 +31,7 @@ $receiver->wait_delivered(50, path => '/ok/fine');
 ok(wait_until(sub { 1 == (() = glob '/proc/' . worker_pid($node) . '/task/*') }, 'one thread', 10),
 	'the worker has one thread while nothing is looked up');
 
-# Names as people write them
+# Names in all usual spellings
 my %form = (dotted => 'fine.test.', upper => 'FINE.test', local => 'localhost', below => 'a.localhost', many => 'many.test');
 $zone->('many.test' => '127.0.0.2 127.0.0.3 ::1 127.0.0.1');
 ask("SELECT outbox.create_endpoint('$_', 'http://$form{$_}:$receiver->{port}/ok/$_', topics => '{forms.*}')")
@@ -56,7 +56,7 @@ my $waiting = wait_until
 	ask("SELECT count(DISTINCT endpoint) = $hung AND count(*) > 2 * $hung FROM outbox.attempts WHERE event_id = '$id'") eq 't';
 }
 'every one has been tried';
-ok($waiting, "$hung names that nobody answers for");
+ok($waiting, "$hung names that get no answer");
 is( ask("SELECT string_agg(DISTINCT error, '; ' ORDER BY error) FROM outbox.attempts WHERE event_id = '$id'"),
 	'could not resolve host: too many lookups are still waiting for an answer; timed out after 0.5 s while resolving the host',
 	'the reasons, in words');
@@ -85,7 +85,7 @@ stop_producer($producer);
 check_history($node, $receiver, $log, endpoints => ['/ok/fine'], max_duplicates => 100, max_dead => 1);
 
 # A name server that is silent for a while: what is known is used meanwhile, and a
-# name that nobody answers for has one thread, however often it is asked for.
+# name that gets no answer has one thread, however often it is asked for.
 $zone->('never.test' => 'silent');
 ask("SELECT outbox.create_endpoint('often', 'http://never.test:$receiver->{port}/ok/often', topics => '{often.*}',"
 	  . " connect_timeout => '100 ms', backoff_base => '1 ms', backoff_max => '1 ms')");

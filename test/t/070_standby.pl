@@ -1,5 +1,5 @@
-# Standbys: a synchronous one that is far away delays what is sent, and does not
-# starve it; an asynchronous one is silent until it is promoted.
+# A synchronous standby that is far away delays what is sent, and a standby itself sends nothing.
+# An asynchronous one is silent until it is promoted.
 use strict;
 use warnings;
 
@@ -38,7 +38,7 @@ $node->wait_for_catchup($standby);
 is($standby->safe_psql('postgres', "SELECT count(*) FROM pg_stat_activity WHERE backend_type LIKE 'outbox%'"),
 	0, 'a standby has no process of ours');
 
-# With a restart, so that it holds for everybody from here on
+# With a restart, so that it holds for every process from here on
 $node->safe_psql('postgres',
 	"ALTER SYSTEM SET synchronous_standby_names = 'standby'");
 $node->restart;

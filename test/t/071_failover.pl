@@ -1,6 +1,6 @@
-# Failover under load, with asynchronous and with synchronous replication, and the
-# old primary back: rewound, or made anew.  While a synchronous standby is missing,
-# not one event is sent.
+# A failover under load loses no event that the new primary has, and repeats few.
+# With asynchronous and with synchronous replication; the old primary comes back,
+# rewound or made anew.  While a synchronous standby is missing, no event is sent.
 use strict;
 use warnings;
 

@@ -1,5 +1,4 @@
-# pg_dump and pg_restore: everything but the secrets comes along, and the copy is
-# held until somebody says otherwise.
+# pg_dump and pg_restore keep everything but the secrets, and the copy sends nothing until adopt().
 use strict;
 use warnings;
 

@@ -1,5 +1,5 @@
-# A dump that was taken while events flowed, restored elsewhere and adopted:
-# exactly what was undelivered in it is delivered, nothing twice, in order.
+# A restored dump that is adopted delivers exactly what was undelivered in it, once and in order.
+# The dump is taken while events flow.
 use strict;
 use warnings;
 
@@ -101,7 +101,7 @@ $node->stop('immediate');
 
 $other->safe_psql('postgres', 'CREATE DATABASE fresh');
 $other->safe_psql('fresh', 'CREATE EXTENSION outbox');
-fails_with($other, 'fresh', 'SELECT outbox.adopt()', '55000', 'a log that nobody has used: nothing to adopt');
+fails_with($other, 'fresh', 'SELECT outbox.adopt()', '55000', 'a log that has had no endpoint: nothing to adopt');
 $other->command_ok([ 'pg_restore', '--exit-on-error', '-d', $other->connstr('postgres'), "$dir/dump" ],
 	'pg_restore');
 ok(wait_sql($other, "SELECT state = 'held' FROM outbox.status"), 'held');
@@ -140,7 +140,7 @@ foreach my $name (sort keys %$expected)
 }
 nothing_arrives($theirs, 'nothing is sent by the copy', 0.5);
 
-# Who may not, and when it cannot be
+# A role that may not adopt, and a log that cannot be adopted
 ask('CREATE ROLE stranger LOGIN; GRANT USAGE ON SCHEMA outbox TO stranger', $other);
 my ($rc, $out, $err) = $other->psql('postgres', "\\set VERBOSITY verbose\nSELECT outbox.adopt()",
 	extra_params => [ '-U', 'stranger' ]);
@@ -148,7 +148,7 @@ like($err, qr/ERROR:  42501/, 'a stranger may not adopt');
 fails_with($other, 'postgres', "BEGIN ISOLATION LEVEL $_; SELECT outbox.adopt()", '25001', "not at $_")
   foreach 'REPEATABLE READ', 'SERIALIZABLE';
 
-# Taken back, and died in the middle: held as before
+# Rolled back, and killed in the middle: held as before
 ask('BEGIN; SELECT outbox.adopt(); ROLLBACK', $other);
 is_deeply(undelivered($other, 'postgres', %filter), $expected, 'a rollback takes it back');
 my $adopter = $other->background_psql('postgres');
@@ -192,7 +192,7 @@ fails_with($other, 'postgres', 'SELECT outbox.adopt()', '55000', 'twice is once 
 compare_sent($theirs, $_, [ keys %{ $expected->{$_} }, $_ =~ /all|slow|paused|altered|filtered|late|strict|none|replayed/ ? @soon : () ],
 	'adopted') foreach @quiet;
 is_ordered($theirs, $_, $_) foreach grep { !/none|replayed/ } @quiet;
-is(scalar(sent_to($theirs, 'idle')), 0, 'nothing for whom nothing was there');
+is(scalar(sent_to($theirs, 'idle')), 0, 'an endpoint without undelivered events gets nothing');
 
 # Dead ones are dead, and are there
 foreach my $name (@stuck)

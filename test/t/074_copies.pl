@@ -1,5 +1,5 @@
-# Copies of other kinds than a dump: a template, a physical clone with another
-# name, the target of a logical replication, a log that nobody had used.
+# A copy of any kind sends nothing until it is adopted: template, clone, target of replication.
+# So does a log that had no endpoint yet.
 use strict;
 use warnings;
 
@@ -181,7 +181,7 @@ pass('an endpoint can be made meanwhile');
 $target->safe_psql('postgres', 'DROP SUBSCRIPTION everything');
 $target->stop;
 
-# ---- a log that nobody had used: its events lie in the past
+# ---- a log that had no endpoint: its events lie in the past
 
 my $unused = outbox_node('unused');
 $unused->safe_psql('postgres', "CREATE TABLE burn AS SELECT 1; DO \$\$ BEGIN FOR i IN 1..3000 LOOP"

@@ -1,5 +1,5 @@
-# outbox.max_backlog_size: who retains too much loses the oldest events as dead
-# letters, which are kept and told; nobody else notices.
+# An endpoint that exceeds outbox.max_backlog_size loses its oldest events as dead letters only.
+# They are kept, a notice tells of them, and no other endpoint is affected.
 use strict;
 use warnings;
 
@@ -78,7 +78,7 @@ is(ask("SELECT last_error FROM outbox.stats WHERE endpoint = 'stopped'"),
 	'the backlog was larger than outbox.max_backlog_size', 'and why');
 is(ask("SELECT string_agg(DISTINCT reason, ',') FROM outbox.dead_letters"), 'backlog', 'the reason');
 is(ask("SELECT sum(dead) FROM outbox.stats WHERE endpoint IN ('fast', 'other')"), '0',
-	'who has read, or retains nothing of it, loses nothing');
+	'an endpoint that has read it, or retains nothing of it, loses nothing');
 my $dead = ask("SELECT count(*) FROM outbox.dead_letters WHERE endpoint = 'stopped'");
 ok( wait_sql($node, "SELECT sum((payload->>'count')::int) = $dead FROM outbox.events"
 		  . " WHERE topic = 'outbox.dead' AND payload->>'endpoint' = 'stopped'"),
@@ -108,7 +108,7 @@ ask("SELECT pg_terminate_backend($pid)");
 new_worker($node, $pid);
 ok(wait_sql($node, "SELECT dead = $dead FROM outbox.stats WHERE endpoint = 'stopped'"), 'as many after a restart');
 
-# Resumed: the rest comes, and the dead when they are asked for
+# Resumed: the rest comes, and the dead ones after retry()
 set('-1');
 $receiver->control(path => '/ok/stopped', behave => '/ok');
 ask("SELECT outbox.resume_endpoint('$_')") foreach qw(stopped waiting other);

@@ -1,6 +1,6 @@
-# An endpoint is disabled for much longer than the retention, under load: the log
-# keeps all that it has yet to get and nothing else, nobody waits for anything,
-# and resumed it gets everything.  test/torture/retention.pl measures it.
+# An endpoint that is disabled for longer than the retention still gets everything later.
+# Under load: the log keeps what the endpoint has yet to get and nothing else, and
+# nothing waits.  test/torture/retention.pl measures it.
 use strict;
 use warnings;
 
@@ -35,8 +35,8 @@ endpoint($node, $receiver, 'fast', '/ok/fast', "topics => '{load.*}'");
 endpoint($node, $receiver, 'gone', '/ok/gone', "topics => '{load.*}'");
 endpoint($node, $receiver, 'other', '/ok/other', "topics => '{other.*}'");
 
-# One event for everybody, in a piece that nobody needs any more; then one that
-# disables an endpoint.
+# One event for every endpoint, in a piece that none of them needs any more; then one
+# that disables an endpoint.
 my $before = emit($node, 'load.before', '{}');
 $receiver->wait_delivered(1, path => "/ok/$_", id => $before) foreach qw(fast gone);
 my $piece = ask("SELECT piece FROM outbox.pieces WHERE log = 'events'");
@@ -54,7 +54,7 @@ ok( wait_sql($node, "SELECT clock_timestamp() - since > interval '@{[3 * $retent
 ok( wait_sql($node, "SELECT s.state = 'disabled' AND s.reason ~ '410' AND s.retained_bytes > 0.9 * l.log_bytes"
 		  . " FROM outbox.stats s, outbox.status l WHERE endpoint = 'gone'"),
 	'outbox.stats says why, and how much');
-is(ask('SELECT retained_by FROM outbox.status'), 'gone', 'outbox.status says who');
+is(ask('SELECT retained_by FROM outbox.status'), 'gone', 'outbox.status names the endpoint');
 ok( wait_sql($node, "SELECT min(a.started_at) > e.created_at FROM outbox.attempts a, outbox.events e"
 		  . " WHERE e.id = '$waiting' GROUP BY e.created_at"),
 	'requests are forgotten all the same');
@@ -84,7 +84,7 @@ forgotten($waiting, 'and then it is forgotten');
 ok(wait_sql($node, 'SELECT NOT EXISTS (SELECT FROM outbox.events)'), 'all of it');
 ok(wait_sql($node, "SELECT log_bytes < $bytes / 3 AND retained_by IS NULL FROM outbox.status"),
 	'the space is given back');
-unlike(slurp_file($node->logfile), qr/still waiting for (?!AccessShareLock).* on relation/, 'nobody who emits or delivers has waited for a lock');
+unlike(slurp_file($node->logfile), qr/still waiting for (?!AccessShareLock).* on relation/, 'no session that emits or delivers has waited for a lock');
 is(ask('SELECT sum(restarts) FROM outbox.workers'), '0', 'no worker ended with an error');
 
 $node->stop;

@@ -1,5 +1,5 @@
-# What becomes of a database, of the extension and of an endpoint while events
-# are emitted and requests are under way: nothing is lost, nobody else notices.
+# Dropping or copying a database, the extension or an endpoint under load affects only that one.
+# Events are emitted and requests are in flight meanwhile, and nothing else is lost.
 use strict;
 use warnings;
 
@@ -64,12 +64,12 @@ sub judge
 		max_duplicates => $option{times} * 2 * ($slots + 40), name => $name, %option);
 }
 
-# A neighbour, which all the following must not concern.
+# A neighbour that must not notice any of the following.
 make_database('neighbour');
 my $neighbour = load('neighbour', 'a', 20);
 my $neighbour_pid = worker_pid($node, 'neighbour');
 
-# DROP DATABASE by somebody who may not, RENAME and SET TABLESPACE too
+# DROP DATABASE by a role that may not, RENAME and SET TABLESPACE too
 make_database('shop');
 my $producer = load('shop', 'a');
 my $pid = worker_pid($node, 'shop');
@@ -83,7 +83,7 @@ foreach my $sql ('DROP DATABASE shop', 'DROP DATABASE shop WITH (FORCE)',
 is(worker_pid($node, 'shop'), $pid, 'and the worker stays');
 
 # A transaction that drops the extension and is rolled back: with the log in
-# hand, and in the middle of emitters, who may be in a deadlock with it
+# hand, and among emitting sessions, which may be in a deadlock with it
 foreach my $lock ('LOCK TABLE outbox.events', 'SELECT 1')
 {
 	$node->psql('shop', "BEGIN; $lock; DROP EXTENSION outbox; SELECT pg_sleep(0.3); ROLLBACK");
@@ -106,7 +106,7 @@ is(worker_pid($node, 'shop'), $pid, 'and it is still the same worker');
 stop_producer($producer);
 judge('shop', 'a', 'shop', 'DROP EXTENSION, rolled back under load', times => 0);
 
-# With a backlog and requests under way, but nobody else connected
+# With a backlog and requests under way, but no other session connected
 sub backlog
 {
 	my ($dbname, $topic) = @_;
@@ -194,7 +194,7 @@ CREATE TABLE outbox.endpoint_settings (name text);
 SQL
 ok( wait_sql($node, "SELECT count(*) = 0 FROM pg_stat_activity"
 		  . " WHERE backend_type LIKE 'outbox%worker%' AND datname = 'other'"),
-	'a schema named outbox that is somebody else\'s gets no worker');
+	'a schema named outbox that is not ours gets no worker');
 my ($rc, undef, $err) = $node->psql('other', 'CREATE EXTENSION outbox');
 isnt($rc, 0, 'and no extension');
 like($err, qr/schema "?outbox.*HINT:/s, 'with a hint that says what to do');

@@ -1,6 +1,6 @@
-# Library and SQL objects of different versions meet, under load: each pair
-# works or refuses in words, nothing is lost, and the upgrade brings delivery
-# back.  The next version is a test's own, in a PostgreSQL of its own.
+# Each pair of library and SQL objects of different versions works, or is refused in words.
+# Under load nothing is lost, and the upgrade brings delivery back.  The next version is
+# made by this test, in a PostgreSQL of its own.
 use strict;
 use warnings;
 
@@ -97,7 +97,7 @@ my $kept = emit($node, 'load.kept', '{}');
 nothing_arrives($receiver, 'and sends nothing', 0.5);
 like($kept, qr/-/, 'while events are kept');
 refused("SELECT outbox.require_library('1.2')", 55000, 'HINT:  Restart the server',
-	'a version that nobody has');
+	'a version that does not exist');
 
 # An update that is rolled back leaves all as it was.
 ask('BEGIN; ALTER EXTENSION outbox UPDATE; ROLLBACK');

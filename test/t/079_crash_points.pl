@@ -1,5 +1,5 @@
-# Processes die between two steps, at every place that the sources name, once
-# each; "make torture" does it over and over, in each way.
+# A process that dies between any two steps that the sources name loses no event.
+# Each place is tried once here; "make torture" tries them over and over, in each way.
 use strict;
 use warnings;
 

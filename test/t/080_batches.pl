@@ -1,4 +1,4 @@
-# Batches: who goes together, when, and how it looks.
+# A batch has the events that belong together, is sent when it should be, and looks as documented.
 use strict;
 use warnings;
 

@@ -1,5 +1,5 @@
-# Batches that fail, as a whole or in part: who is tried again, with whom, and in
-# which order.
+# When a batch fails, each of its events is tried again, in order, and a bad one is found alone.
+# It may fail as a whole or in part.
 use strict;
 use warnings;
 
@@ -93,7 +93,7 @@ is( ask("SELECT string_agg(DISTINCT status_code || ' ' || COALESCE(error, 'NULL'
 	'200 NULL, 200 an earlier event of its key failed in the same batch, 200 the receiver named it in batchItemFailures',
 	'outbox.attempts says why');
 is(ask("SELECT count(*) FROM outbox.deliveries WHERE status = 'delivered' AND delivered_at IS NULL OR status <> 'delivered' AND delivered_at IS NOT NULL"),
-	0, 'delivered_at is a matter of who was');
+	0, 'only a delivered one has delivered_at');
 my $pid = worker_pid($node);
 ask("SELECT pg_terminate_backend($pid)");
 new_worker($node, $pid);
@@ -170,7 +170,7 @@ sub ids
 
 # Of key k: the first ones are dead.  10 was tried again later, so that 12 to $last
 # have rows that say 'blocked'; it is cancelled.  The first three of them are in
-# flight, and the receiver holds them.  Whoever is named from now on dies at once.
+# flight, and the receiver holds them.  An event that is named from now on dies at once.
 sub hold_three
 {
 	my ($name, $ndead, $last) = @_;
@@ -300,7 +300,7 @@ is((sort { $b <=> $a } map { values %$_ } values %body)[0], 12, 'also when it is
 my @first = $receiver->requests(path => '/ok/poison', id => ($receiver->requests(path => '/ok/poison'))[0]{id});
 is(join(' ', map { $_->{headers}{'outbox-attempt'} } @first), '1 2 3', 'outbox-attempt counts');
 
-# With keys: the poison event holds those behind it in its key, and nobody else
+# With keys: the bad event holds those behind it in its key, and no others
 create('keyed', '/poison?n=23', "batch_size => 64, max_attempts => 12, $quick");
 emit_at_once($node, 'keyed', 192, "'k' || n % 5");
 ok(wait_settled($node), 'a poison event with keys: all is settled');
@@ -320,7 +320,7 @@ ok(wait_settled($node), 'strict: all is settled');
 is(dead('strict'), '5:max_attempts', 'the poison event is dead');
 is_deeply([ numbers(path => '/ok/strict', delivered => 1) ], [ grep { $_ != 5 } 1 .. 40 ], 'the others come in the order of the log');
 
-# Few attempts: still nobody dies in company
+# Few attempts: still no event dies in a batch of several
 foreach my $max (1 .. 4)
 {
 	create("max$max", '/poison?n=7', "batch_size => 16, max_attempts => $max, $quick");

@@ -1,5 +1,5 @@
-# Several workers of one database: their number changes, they are terminated and
-# killed, and endpoints come, change and go, all under load.
+# Several workers of one database keep order and lose nothing while their number changes.
+# They are terminated and killed, and endpoints come, change and go, all under load.
 use strict;
 use warnings;
 
@@ -63,7 +63,7 @@ sub set_workers
 	return;
 }
 
-# One at a time means one at a time, whoever sends
+# One at a time means one at a time, whichever worker sends
 sub never_two_at_once
 {
 	my ($how) = @_;

@@ -1,4 +1,4 @@
-# More databases with the extension than there are processes for.
+# Each database gets a worker in turn when there are more databases than processes.
 use strict;
 use warnings;
 
@@ -94,7 +94,7 @@ wait_until
 'the worker notices that its extension is gone';
 served_now($served, "$dropped has no extension any more");
 
-# With two workers for each, nobody gets a second one while another has none
+# With two workers for each, no database gets a second one while another has none
 ask('ALTER SYSTEM SET outbox.workers_per_database = 2');
 $node->reload;
 emit($node, 'a.d', '{}', undef, $_) foreach grep { $_ ne $dropped } served_now($served, 'two are wanted');

@@ -1,5 +1,4 @@
-# What two workers of a database do together: what belongs to the database is
-# done once, by whichever it is, and what concerns all endpoints reaches all.
+# With two workers, the work of the database is done once, and commands reach every endpoint.
 use strict;
 use warnings;
 
@@ -30,7 +29,7 @@ ok(wait_sql($node, $divided), 'two workers have an endpoint each');
 is(ask('SELECT state FROM outbox.status'), 'running', 'outbox.status has one row');
 is(ask('SELECT string_agg(worker::text, $$,$$ ORDER BY worker) FROM outbox.workers'), '1,2', 'outbox.workers has two');
 
-# Notices go to whoever subscribes, wherever that is served
+# Notices go to each endpoint that subscribes, whichever worker serves it
 $receiver->control(path => '/ok/dies', behave => '/status/500');
 my $dead = emit($node, 'dies.one', '{}');
 wait_status($node, $dead, 'dead', 'it dies at one worker');
@@ -43,7 +42,7 @@ is(ask("SELECT outbox.retry('dies')"), '1', 'retry');
 $receiver->wait_delivered(1, path => '/ok/dies', id => $dead);
 pass('and it is delivered');
 
-# What nobody wants is counted once, and what one wants is not
+# An event that no endpoint wants is counted once, and one that an endpoint wants is not
 my $unmatched = ask('SELECT unmatched FROM outbox.status');
 my @wanted = map { emit($node, $_, '{}') } qw(dies.two told.two both.two);
 emit($node, 'nobody.wants', '{}') foreach 1 .. 5;
@@ -63,7 +62,7 @@ foreach my $path (qw(dies told))
 	pass('and it is delivered again');
 }
 
-# Whoever has the database's own work loses it: scheduled events go on, once
+# The worker that has the database's own work loses it: scheduled events go on, once
 my @scheduled;
 foreach my $round (1 .. 4)
 {
@@ -80,7 +79,7 @@ my %entered = map { $_->{headers}{'outbox-sequence'} => 1 } $receiver->requests(
 is(scalar keys %entered, scalar @scheduled, 'each scheduled event entered the log once');
 
 # An endpoint that changes hands while it is idle is not passed by the position
-# that it had shared: who takes it finds an index locked before it has asked where
+# that it had shared: its new worker finds an index locked before it has asked where
 # the endpoint stands, and an event comes meanwhile.  If that takes longer than the
 # worker waits for a lock, all begin again, and it is delivered as well.
 ask('ALTER SYSTEM SET outbox.workers_per_database = 1');
@@ -121,7 +120,7 @@ while (keys %since < 4 && time < $end)
 	usleep(50_000);
 }
 cmp_ok(scalar keys %since, '>=', 4, 'pieces of the log are changed');
-ok(wait_sql($node, 'SELECT retained_by IS NULL FROM outbox.status'), 'nobody retains it, the idle one neither');
+ok(wait_sql($node, 'SELECT retained_by IS NULL FROM outbox.status'), 'no endpoint retains it, the idle one neither');
 
 # Positions fill a table and are moved to the other one
 ask(<<'SQL');

@@ -1,4 +1,4 @@
-# One endpoint's trouble, one big transaction, one lock: nobody else notices.
+# One endpoint's failures, one large transaction or one lock delay no other endpoint.
 use strict;
 use warnings;
 
@@ -31,8 +31,8 @@ sub stats
 		$name);
 }
 
-# Nobody listens there, the name is none, nothing comes back: seen within the
-# timeout, with the reason in words
+# One port has no listener, one name does not exist, one receiver never answers.
+# Each failure is seen within the timeout, with the reason in words.
 my $closed = IO::Socket::INET->new(Listen => 1, LocalAddr => '127.0.0.1');
 my $port = $closed->sockport;
 close $closed;
@@ -47,11 +47,11 @@ $node->safe_psql('postgres',
 	"SELECT count(outbox.emit('trouble.n', '{}'::jsonb, key => 'k' || n % 50)) FROM generate_series(1, 3000) n");
 stats('refused', "last_error LIKE 'could not connect%'", 'a connection that is refused, in words');
 stats('hangs', "last_error LIKE 'timed out after 0.5 s%'", 'a receiver that says nothing');
-stats('nameless', "last_error ~ 'resolv'", 'a name that nobody knows');
+stats('nameless', "last_error ~ 'resolv'", 'a name that does not exist');
 cmp_ok(time - $start, '<', 20, 'all of it within their timeouts');
 is_quick('meanwhile the others are served');
 stats('hangs', "state = 'backing_off' AND reason <> '' AND next_attempt_at IS NOT NULL",
-	'who hangs is left alone for a while');
+	'an endpoint that hangs is backing off');
 is( $node->safe_psql('postgres',
 		"SELECT count(*) FROM outbox.parked p JOIN outbox.endpoint_settings e USING (endpoint_id)"
 		  . " WHERE e.name IN ('refused', 'hangs') GROUP BY e.name HAVING count(*) > 600"),
@@ -74,7 +74,7 @@ foreach my $table (qw(events events_0 parked positions attempt_log endpoint_sett
 	is_quick("$table is free again: delivered");
 }
 
-# What is to be told of has to wait for who indexes the log; the worker does not
+# A notice has to wait for a session that creates an index on the log; the worker does not
 my %answer = (dead => '/status/500/a', disabled => '/status/410/a');
 foreach my $what (sort keys %answer)
 {
@@ -118,7 +118,7 @@ $session->query_safe('COMMIT');
 is_quick('right after its commit');
 $late->query_safe('COMMIT');
 $receiver->wait_delivered(1, id => $late_id);
-pass('who began before it and ended after it');
+pass('a transaction that began before it and ended after it');
 cmp_ok(private_memory(worker_pid($node)), '<', 58, 'the worker did not take it all into memory (MB)')
   unless $ENV{OUTBOX_MEMORY_CHECKER};
 $_->quit foreach $late, $session;
@@ -206,7 +206,7 @@ stop_producer($producer);
 check_history($node, $receiver, $log, endpoints => ['/ok/steady'],
 	name => 'changed under load: nothing lost, nothing twice, all in order');
 
-# A thousand endpoints, of which one is meant
+# A thousand endpoints, of which one subscribes to the event
 my $url = $receiver->url('/ok');
 $node->safe_psql('postgres',
 	"SELECT count(outbox.create_endpoint('many-' || n, '$url/many/' || n, topics => ARRAY['many.t' || n])) FROM generate_series(1, 1000) n");
@@ -214,6 +214,6 @@ my $id = emit($node, 'many.t777', '{}');
 $receiver->wait_delivered(1, id => $id);
 is_deeply([ map { $_->{path} } $receiver->requests(id => $id) ],
 	['/ok/many/777'], 'one of a thousand endpoints gets it');
-is_quick('a thousand endpoints slow nobody down');
+is_quick('a thousand endpoints slow no other endpoint down');
 $node->stop;
 done_testing();

@@ -1,6 +1,5 @@
-# The machine runs out of something, under load: disk, memory, file
-# descriptors, connections, processes.  Nothing is lost, PostgreSQL goes on, and
-# when there is enough again so does delivery.
+# When disk, memory, file descriptors, connections or processes run out, no event is lost.
+# Under load: PostgreSQL goes on, and delivery resumes when there is enough again.
 use strict;
 use warnings;
 
@@ -93,7 +92,7 @@ foreach my $every (3, 20, 300, 3000)
 	my $out = wait_log(qr/out of memory/, 'the log says so');
 	my $before = failed();
 
-	# Whoever dies of it is followed by another, here without the usual delay.
+	# A worker that dies of it is followed by another, here without the usual delay.
 	ok((wait_until
 		{
 			ask('SELECT outbox.wake_launcher()');

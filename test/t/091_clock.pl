@@ -1,5 +1,5 @@
-# The clock is set back and forth by an hour, under load: nothing is lost, and
-# nothing waits for a time that has been already.
+# When the clock is set back or forth, no event is lost, and none waits longer than it should.
+# It is set by an hour, under load.
 use strict;
 use warnings;
 
@@ -96,7 +96,7 @@ step(7200, 'on by two');
 step(-3600, 'back again');
 step(-30, 'back by half a minute');
 
-# The server was down when the clock was set back: nobody can know by how much.
+# The server was down when the clock was set back: by how much is unknown.
 # No retry waits longer than it ever could.
 $receiver->control(path => '/ok/down', behave => '/status/500');
 my $down = emit($node, 'down.n', '{}');

@@ -1,5 +1,5 @@
-# Many keys, a backlog, many scheduled events, many endpoints: a few thousand of
-# each here, as many as the promises say in test/torture/scale.pl.
+# Many keys, a large backlog, many scheduled events and many endpoints stay within bounds.
+# There are a few thousand of each here, and as many as promised in test/torture/scale.pl.
 use strict;
 use warnings;
 

@@ -1,5 +1,4 @@
-# Getting things back, when the server goes away in the middle of it: a replay
-# goes on where it was, an endpoint is dropped under full load, a seek is final.
+# A replay, a drop and a seek are carried out completely when the server restarts in between.
 use strict;
 use warnings;
 

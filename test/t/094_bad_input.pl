@@ -1,6 +1,5 @@
-# What makes no sense is refused where it is said, with the value in the error
-# and what is allowed in the hint, by every function that takes it; what is odd
-# but makes sense is accepted.
+# Input that makes no sense is refused at once: the error names the value, the hint what is allowed.
+# Every function that takes such a value is tried.  Odd values that make sense are accepted.
 use strict;
 use warnings;
 

@@ -1,6 +1,6 @@
-# pg_upgrade to PostgreSQL 17, with deliveries of every kind: nothing is sent
-# while it runs, the new cluster is held, and adopted it delivers exactly what the
-# old one had not.
+# After pg_upgrade, the adopted cluster delivers exactly what the old one had not delivered.
+# It goes to PostgreSQL 17, with deliveries of every kind.  Nothing is sent while it
+# runs, and the new cluster sends nothing until it is adopted.
 use strict;
 use warnings;
 

@@ -1,5 +1,5 @@
-# Disks that are really full: small ones, in memory, for the tables and for the
-# WAL.  Nothing is lost, and delivery goes on when there is room again.
+# When the disk of the tables or of the WAL is full, no event is lost.
+# The disks are small ones in memory.  Delivery goes on when there is room again.
 use strict;
 use warnings;
 

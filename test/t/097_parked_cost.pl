@@ -1,6 +1,6 @@
-# A retry costs the same whatever else lies in outbox.parked: rows that VACUUM may
-# not remove, dead letters, the same events of other endpoints.  What the worker
-# reads there is counted by the indexes.
+# A retry costs the same whatever else is in outbox.parked.
+# There are rows that VACUUM may not remove, dead letters, and the same events of other
+# endpoints.  What the worker reads there is counted by the statistics of the indexes.
 use strict;
 use warnings;
 
@@ -142,8 +142,8 @@ foreach (1 .. 20)
 }
 cmp_ok(entries_read() - $last, '<', 10 * 3000, 'and nothing else looked at');
 
-# A laggard in the middle of a piece that could be emptied but for it: what it
-# has read there is not walked each time somebody asks whether it is done.
+# One endpoint is behind, in the middle of a piece that could be emptied otherwise.
+# What it has read there is not read again each time the rotation asks whether it is done.
 ask("SELECT outbox.drop_endpoint(name, discard => true) FROM outbox.endpoints");
 $node->append_conf('postgresql.conf', "outbox.attempts_retention = 2s\n");
 endpoint($node, $receiver, 'laggard', '/slow/laggard?ms=20', "topics => '{lag.*}', max_in_flight => 32");

@@ -1,5 +1,5 @@
-# test/bin/setup looks for what the build opens.  apt, sudo and what is on the machine
-# are scripts here: what matters is what apt is asked for.
+# test/bin/setup asks apt for each package that is missing, and for no other.
+# It looks for what the build opens.  apt, sudo and what is on the machine are scripts here.
 use strict;
 use warnings;
 

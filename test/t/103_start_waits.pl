@@ -1,5 +1,4 @@
-# A worker that starts while a table of its is locked: it waits, and is like any
-# other process to those that want something of it meanwhile.
+# A worker that waits for a lock at its start still answers other processes and ends when told to.
 use strict;
 use warnings;
 

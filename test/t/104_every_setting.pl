@@ -1,5 +1,6 @@
-# Every setting that a database or a role can carry, set to something odd: the
-# worker delivers, retries and moves scheduled events all the same.
+# Whatever value a setting of a database or a role has, the worker delivers all the same.
+# Every setting that such a level can carry is set to something odd.  Retries and
+# scheduled events are tried, too.
 use strict;
 use warnings;
 

@@ -1,4 +1,4 @@
-# COMMIT PREPARED wakes what the prepared transaction would have, and nothing else.
+# COMMIT PREPARED wakes what the prepared transaction would have woken, and nothing else.
 use strict;
 use warnings;
 

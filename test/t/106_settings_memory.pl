@@ -1,5 +1,4 @@
-# Settings that are read again and again while a request is in flight: what the
-# worker keeps of them does not grow.
+# Settings that are read again and again while a request is in flight take no more memory.
 use strict;
 use warnings;
 

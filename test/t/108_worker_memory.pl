@@ -1,6 +1,6 @@
-# outbox.worker_memory bounds what a worker's events, bodies and answers take,
-# whatever is large: payloads in flight, in lanes, in retries, after a restart, in
-# batches, and the subscribers of topics.  Afterwards the memory goes back to the
+# The events, bodies and answers of a worker never take more than outbox.worker_memory.
+# That holds for payloads in flight, in lanes and in retries, after a restart, in
+# batches, and for the subscribers of topics.  Afterwards the memory goes back to the
 # system, and meanwhile no endpoint starves.
 use strict;
 use warnings;
@@ -109,7 +109,7 @@ my $processing = ask("SELECT processing FROM outbox.stats WHERE endpoint = 'larg
 cmp_ok($processing, '>=', $LIMIT / 4, "$processing are in flight");
 cmp_ok($processing, '<=', $LIMIT, 'and no more than there is memory for');
 
-# Another endpoint is served as if nothing were
+# Another endpoint is served as usual
 my $start = time;
 emit_large('small.n', 1000, 10);
 ok(wait_sql($node, q{SELECT delivered = 1000 FROM outbox.stats WHERE endpoint = 'small'}), 'another endpoint gets its events');
@@ -191,7 +191,7 @@ cmp_ok($most, '<', $bound, "batches: $most MB");
 drop_all();
 goes_back('batches');
 
-# --- Who subscribes to which topic: 1,000 endpoints and as many topics as would
+# --- Which endpoint subscribes to which topic: 1,000 endpoints and as many topics as would
 # --- take more than everything else
 
 ask(<<'SQL');

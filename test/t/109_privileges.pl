@@ -1,6 +1,5 @@
-# The role of a worker: whatever privilege it relies on and lacks, the worker is
-# held and names it; nothing is passed over meanwhile.  So is nothing when the
-# sequence of the log does not say how far the log goes.
+# A worker whose role lacks a privilege is held, names it, and passes over no event.
+# The same holds when the sequence of the log does not say how far the log goes.
 use strict;
 use warnings;
 

@@ -1,5 +1,4 @@
-# The indexes that the log and what is parked are read by: in an order that no
-# library of the system can change, and complete.
+# The worker reads only by indexes that are valid and whose order no library can change.
 use strict;
 use warnings;
 
@@ -22,8 +21,8 @@ CROSS JOIN LATERAL unnest(i.indcollation) u(oid) JOIN pg_collation c ON c.oid = 
 WHERE t.relnamespace = 'outbox'::regnamespace AND c.collname <> 'C'
 SQL
 
-# An index that is not valid lacks events, and who reads by it would take them for
-# read.  Which piece it is of does not matter.
+# An index that is not valid lacks events, and a reader that uses it would take them
+# for read.  Which piece it belongs to does not matter.
 endpoint($node, $receiver, 'all', '/ok/all');
 $receiver->wait_delivered(1, id => emit($node, 'a.b', '{}'));
 foreach my $index (qw(events_0_seq_idx events_2_xid_seq_idx))

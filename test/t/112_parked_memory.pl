@@ -1,5 +1,6 @@
-# What a worker needs goes by its settings, not by how many deliveries are parked:
-# 300,000 of each kind, on a worker that starts.  "make torture" has 5,000,000.
+# The memory of a worker does not grow with the number of parked deliveries.
+# There are 300,000 of each kind here, on a worker that starts, and 5,000,000 in
+# "make torture".
 use strict;
 use warnings;
 

@@ -1,5 +1,5 @@
-# A library that holds next to nothing of outbox.parked in memory: all that it does
-# not hold has to be looked up.  A storm, and the history is judged.
+# No event is lost or out of order when memory holds almost nothing of outbox.parked.
+# The library of this test has to look up all that it does not hold.
 use strict;
 use warnings;
 

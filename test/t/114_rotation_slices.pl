@@ -1,6 +1,6 @@
-# A piece of the log is emptied in which very many deliveries are parked.  Their
-# events are copied in slices: others are delivered meanwhile, each event is shown
-# once at every moment, and a death in the middle loses nothing.
+# Emptying a piece of the log with many parked deliveries holds up no other delivery.
+# Their events are copied in slices: each event is shown once at every moment, and a
+# crash in the middle loses nothing.
 use strict;
 use warnings;
 

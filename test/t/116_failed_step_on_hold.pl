@@ -1,5 +1,5 @@
-# An SQL error in one step of a worker: the step is on hold, what is at fault is
-# set aside, and everything else goes on.
+# An SQL error in one step of a worker puts that step on hold, and everything else goes on.
+# A row or an endpoint that causes the error is set aside.
 use strict;
 use warnings;
 
@@ -92,7 +92,7 @@ endpoint($node, $receiver, 'told', '/ok/told', "topics => '{outbox.dead}'");
 goes_on('at first');
 my $pid = worker_pid($node);
 
-# schedule: an event of somebody else has the id
+# schedule: another event has the id
 my $later = ask("SELECT outbox.emit('fine.later', '{}', deliver_at => now() + '1 s')");
 ask("SET ROLE emitter; INSERT INTO outbox.events (id, topic, payload) VALUES ('$later', 'fine.taken', '{}')");
 ok(wait_sql($node, "SELECT count(*) = 1 FROM outbox.set_aside WHERE what = 'scheduled' AND event_id = '$later'"

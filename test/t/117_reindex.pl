@@ -1,5 +1,4 @@
-# An index that is being made anew, and a row that cannot be read: what needs them
-# waits or is set aside, and the worker goes on.
+# A REINDEX or a damaged row holds up only what needs it, and the worker goes on.
 use strict;
 use warnings;
 

@@ -1,4 +1,4 @@
-# Notices fit into outbox.max_payload_size, however many deliveries die together.
+# A notice fits into outbox.max_payload_size, however many deliveries die together.
 use strict;
 use warnings;
 

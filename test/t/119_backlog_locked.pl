@@ -1,5 +1,4 @@
-# outbox.max_backlog_size while outcomes cannot be stored: the dead letters that it
-# makes do not come together in memory.
+# Dead letters of a backlog are not collected in memory while outcomes cannot be stored.
 use strict;
 use warnings;
 

@@ -1,6 +1,6 @@
-# Rows of another log lie among ours, with the same numbers: a subscription or a
-# restore may have brought them.  They are not sent, and none of ours is lost or
-# mistaken for one of them, wherever an event is looked up by its number.
+# Rows of another log with our numbers are not sent, and hide or replace none of our events.
+# A subscription or a restore may have brought them.  Every place is tried where an
+# event is looked up by its number.
 use strict;
 use warnings;
 

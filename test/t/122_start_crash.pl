@@ -1,6 +1,6 @@
-# A place in the log is a snapshot, and after a crash the server gives xids again
-# that had left no trace in the WAL.  No place that is stored may count such an xid
-# as seen: what is emitted under it after the crash would never be delivered.
+# A position that is stored before a crash passes over no event that is emitted after it.
+# A position is a snapshot.  After a crash the server assigns xids again that had left
+# no trace in the WAL, and a stored position must not count such an xid as seen.
 use strict;
 use warnings;
 

@@ -1,6 +1,6 @@
-# A publication FOR ALL TABLES includes the tables of outbox.  A server that has the
-# extension, too, leaves them out of its subscription: the user's tables arrive, in
-# the first copy and afterwards, whatever the publisher's workers do.
+# A subscription FOR ALL TABLES does not touch the tables of outbox on the subscriber.
+# The publication includes them.  The user's tables arrive, in the first copy and
+# afterwards, whatever the publisher's workers do.
 use strict;
 use warnings;
 

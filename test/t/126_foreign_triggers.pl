@@ -1,6 +1,5 @@
-# Triggers that others put on the tables of the extension see every row that is
-# written, as those of pg_repack have to: it copies a table while events are
-# emitted, and loses none.
+# Triggers that others put on the tables of the extension see every row that is written.
+# pg_repack needs that: it copies a table while events are emitted, and loses none.
 use strict;
 use warnings;
 

@@ -1,5 +1,5 @@
-# What is in a log was an event already: a restore brings it, whatever the
-# settings of the server say.  A new event of that size is refused in every way.
+# A restore brings back every event, whatever the settings of the server say of its size.
+# A new event of that size is refused in every way.
 use strict;
 use warnings;
 

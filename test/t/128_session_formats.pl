@@ -1,5 +1,5 @@
-# What a row looks like as an event does not depend on the session that changes
-# it: neither its key nor its payload.  Nor does a time that a function is given.
+# The key and the payload of a row do not depend on the settings of the session that changes it.
+# Nor does a time that a function is given.
 use strict;
 use warnings;
 

@@ -1,5 +1,5 @@
-# A clock that was ahead for a moment leaves times behind that are yet to come:
-# they count as now, and hold nothing up for as long as the clock was ahead.
+# A time that was written while the clock was ahead holds nothing up.
+# It counts as now.
 use strict;
 use warnings;
 

@@ -1,6 +1,5 @@
-# doc/cdc.md with the real Debezium: every event arrives, in the order of its key,
-# also while the log is emptied.  "make clients" fetches what that
-# needs and runs it.
+# The real Debezium, set up as doc/cdc.md says, gets every event in the order of its key.
+# Also while the log is emptied.  "make clients" fetches what this needs, and runs it.
 use strict;
 use warnings;
 

@@ -1,6 +1,6 @@
-# With outbox.secret_key_file no secret leaves the database in clear: neither by
-# its tables and files nor by a dump, logical decoding or a publication.  Requests
-# are signed and carry their headers all the same.
+# With outbox.secret_key_file no secret leaves the database in clear.
+# Neither its tables and files nor a dump, logical decoding or a publication have one.
+# Requests are signed and carry their headers all the same.
 use strict;
 use warnings;
 
@@ -129,7 +129,7 @@ reload();
 ok(wait_sql($node, "SELECT current_setting('outbox.secret_key_file') = '$file'"), 'the file is set');
 my @sealed = make('sealed');
 is(count_in(ask($raw), @sealed), 0, 'sealed: not in the tables');
-is(count_in(ask("$shown 'sealed'"), @sealed), 2, 'but shown to who may read outbox.endpoints');
+is(count_in(ask("$shown 'sealed'"), @sealed), 2, 'but shown to roles that may read outbox.endpoints');
 my $sent = sent();
 cmp_ok(length $sent, '>', 100, 'changes are sent');
 is(count_in($sent, @sealed), 0, 'not by a publication or by decoding');

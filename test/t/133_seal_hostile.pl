@@ -1,6 +1,6 @@
-# Sealing under hostile conditions: texts that were cut, changed or moved, key
-# files that are not what they should be, two databases, a worker that owns
-# nothing, and a standby that is promoted without the file.
+# A sealed text that was cut, changed or moved does not open, and harms no other endpoint.
+# Bad key files, two databases, a worker that owns nothing, and a standby that is
+# promoted without the file are tried here, too.
 use strict;
 use warnings;
 
@@ -199,7 +199,7 @@ $node->append_conf('postgresql.conf', "outbox.secret_key_file = '$file'\n");
 reload();
 ok(wait_sql($node, "$stats 'one'", 'active'), 'the right file: active');
 
-# Who may not, does not.
+# A role that may not reseal does not.
 ask('CREATE ROLE nobody LOGIN');
 foreach my $sql ('SHOW outbox.secret_key_file', 'ALTER SYSTEM SET outbox.secret_key_file = \'\'', 'SET outbox.secret_key_file = \'\'',
 	"SELECT outbox.unseal(1, 'secret', 'x')", "SELECT outbox.shown(1, 'x'::text)", 'SELECT outbox.reseal_secrets()')

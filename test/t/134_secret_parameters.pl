@@ -1,6 +1,5 @@
-# A secret that is passed as a parameter is in no statement's text: neither in the
-# server log nor in what watches statements.  The drivers' examples of
-# doc/security.md pass it so, and its table of settings is right.
+# A secret that is passed as a parameter is in no log and no view of statements.
+# The drivers' examples of doc/security.md pass it so, and its table of settings is right.
 use strict;
 use warnings;
 

@@ -1,5 +1,6 @@
-# outbox.wait_for_standbys: without synchronous replication a failover loses
-# commits that clients were told of.  Receivers must not have been told of them.
+# With outbox.wait_for_standbys no event is sent that a failover can lose.
+# Without synchronous replication a failover loses commits that were reported to
+# clients.  Receivers must not have been told of them.
 use strict;
 use warnings;
 

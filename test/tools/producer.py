@@ -130,7 +130,7 @@ class Producer(threading.Thread):
                     self.session = Session(self.options.socket, self.options.port,
                                            self.options.dbname,
                                            self.options.user)
-                    self.dedup.clear()      # who knows what was committed
+                    self.dedup.clear()      # it is unknown what was committed
                     self.dedup_keys += 1
                     if self.options.set:
                         self.session.query(self.options.set)

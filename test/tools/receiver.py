@@ -36,8 +36,8 @@ answered with 200.
                               of these "n": with that status, by "named" (200
                               and batchItemFailures) or by "abort"
     /partial?rate=0.1&ms=0    names that share of the events of a batch, later
-    /torn                     200 and half of an answer that names nobody
-    /encoded                  200 and a gzip body that nobody asked for
+    /torn                     200 and half of an answer that names no event
+    /encoded                  200 and a gzip body that was not asked for
     /raw?hex=...&status=200   these bytes, which the journal takes for that status;
          &then=close|rst      then the connection ends, or else stays open
          &endless=hex         then these, for ever

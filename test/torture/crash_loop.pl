@@ -1,8 +1,8 @@
-# The server dies again and again, at random points and in random ways, under a
-# mixed load: commits, rollbacks, savepoints, prepared transactions, asynchronous
+# No event is lost or out of order when the server dies again and again at random points.
+# The load is mixed: commits, rollbacks, savepoints, prepared transactions, asynchronous
 # commits, keys, scheduled events, retries, replays, alters; see
-# test/lib/OutboxTest/Storm.pm.  ROUNDS says how often (default 20), EVENTS how
-# many events are emitted in all (default 4,000 a round), SEED repeats the
+# test/lib/OutboxTest/Storm.pm.  ROUNDS says how often the server dies (default 20),
+# EVENTS how many events are emitted in all (default 4,000 a round), SEED repeats the
 # decisions.  Ends with the checker's table.
 use strict;
 use warnings;

@@ -1,5 +1,5 @@
-# Processes die between two steps, at every place that the sources name, in each
-# way, as often as ROUNDS says (default 2).
+# A process that dies between any two steps loses no event, in each way and ROUNDS times.
+# The default of ROUNDS is 2.
 use strict;
 use warnings;
 

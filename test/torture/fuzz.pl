@@ -1,4 +1,5 @@
-# The fuzz targets under libFuzzer, for FUZZ_SECONDS (60) each.  What it finds is
+# No input makes the readers of foreign text crash or break their promises.
+# The fuzz targets run under libFuzzer, for FUZZ_SECONDS (60) each.  What it finds is
 # kept, and belongs into test/fuzz/corpus once it is repaired.
 use strict;
 use warnings;

@@ -1,6 +1,5 @@
-# Millions of parked deliveries of each kind (ROWS, 5,000,000), on a worker that
-# starts: its memory stays below 64 MB above that of an idle one, and the first
-# delivery is made within 2 s of its start.
+# A worker delivers within 2 s of its start, and within 64 MB, beside millions of parked deliveries.
+# There are ROWS (5,000,000) of each kind.  64 MB is what it may have above an idle worker.
 use strict;
 use warnings;
 

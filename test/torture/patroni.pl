@@ -1,6 +1,6 @@
-# Failovers that Patroni makes, of three servers under load, in seven ways.  With
-# outbox.wait_for_standbys no receiver is told of an event that the failover loses,
-# whatever clients were told.  MODES (wait synchronous neither) picks some.
+# No event is sent that a failover made by Patroni loses, with outbox.wait_for_standbys.
+# Three servers under load, in seven ways, whatever clients were told.  MODES (wait
+# synchronous neither) picks some.
 use strict;
 use warnings;
 

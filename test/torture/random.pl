@@ -1,4 +1,5 @@
-# The random test for MINUTES (default 3).
+# No event is lost, invented or out of order while everything happens at random for MINUTES.
+# The default is 3.
 use strict;
 use warnings;
 

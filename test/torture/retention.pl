@@ -1,6 +1,7 @@
-# An endpoint is disabled for MINUTES (default 10), at 1,000 events a second (RATE),
-# with a retention of 20 s: prints what the disk takes, and what emit() takes
-# before, meanwhile and while the endpoint gets its backlog.
+# emit() takes no longer while an endpoint is disabled for MINUTES and gets its backlog.
+# The default is 10 minutes, at 1,000 events a second (RATE), with a retention of 20 s.
+# Prints what the disk takes, and what emit() takes before, meanwhile and while the
+# endpoint gets its backlog.
 use strict;
 use warnings;
 
@@ -151,7 +152,7 @@ foreach my $path (qw(/ok/fast /ok/gone))
 }
 ok(wait_sql($node, "SELECT log_bytes < $bytes / 10 AND retained_by IS NULL FROM outbox.status"), 'the space is given back');
 sizes(time - $start);
-unlike(slurp_file($node->logfile), qr/still waiting for .* on relation/, 'nobody has waited for a table');
+unlike(slurp_file($node->logfile), qr/still waiting for .* on relation/, 'no session has waited for a table');
 is(ask('SELECT sum(restarts) FROM outbox.workers'), '0', 'no worker ended with an error');
 
 $node->stop;

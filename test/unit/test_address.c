@@ -1,6 +1,6 @@
 /*
  * test_address.c
- *	  Address ranges and lists of networks, without a server (TAP).
+ *	  Each address is judged by its range and by the list of networks (TAP).
  *
  * links: src/transport/address.c
  */

@@ -1,6 +1,6 @@
 /*
  * test_batch_answer.c
- *	  What receivers may answer to a batch, without a server (TAP).
+ *	  An answer to a batch acknowledges the events that it says, and no others (TAP).
  *
  * links: src/format/batch_answer.c
  */

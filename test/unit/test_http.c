@@ -1,6 +1,6 @@
 /*
  * test_http.c
- *	  URLs, Retry-After and header lines, without a server (TAP).
+ *	  URLs, Retry-After and header lines are read as the standards say (TAP).
  *
  * links: src/transport/http/http_url.c src/format/header_lines.c src/transport/address.c
  */

@@ -1,7 +1,6 @@
 /*
  * test_pace.c
- *	  How fast an endpoint is sent to, without a server (TAP): backoff, breaker,
- *	  slots after a slow-down, rate_limit.
+ *	  An endpoint is sent to as fast as backoff, breaker, ramp and rate_limit allow (TAP).
  *
  * links: src/endpoint/pace.c
  */

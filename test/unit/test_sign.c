@@ -1,7 +1,6 @@
 /*
  * test_sign.c
- *	  Signatures and secrets, without a server (TAP).  The vectors are those of
- *	  doc/receiving.md.
+ *	  Signatures and secrets are those of the test vectors in doc/receiving.md (TAP).
  *
  * links: src/format/signature.c
  */

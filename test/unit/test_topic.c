@@ -1,6 +1,6 @@
 /*
  * test_topic.c
- *	  Topics, patterns and header rules, without a server (TAP).
+ *	  Topics, patterns and header rules accept and match what is documented (TAP).
  *
  * links: src/base/names.c
  */

@@ -134,7 +134,7 @@ sub undelivered
 	return \%result;
 }
 
-# How many are to be delivered without anybody's help: what adopt() returns.
+# How many are to be delivered without an operator: what adopt() returns.
 sub count_of
 {
 	my ($undelivered) = @_;

@@ -120,8 +120,8 @@ SQL
 	return;
 }
 
-# One death.  The order is written at one stroke, and only whoever takes it
-# away dies.
+# One death.  The order is written at one stroke, and only the process that
+# removes it dies.
 sub die_at
 {
 	my ($self, $point, $how) = @_;
@@ -171,7 +171,7 @@ sub judge
 		$self->try("SELECT outbox.retry('blocks')");
 		$self->try('SELECT count(*) FROM outbox.dead_letters') eq '0';
 	}
-	'nobody is blocked any more';
+	'no delivery is blocked any more';
 	$self->remember_ids;
 
 	# Between a crash and the worker's start events go to any piece of the log,

@@ -38,7 +38,7 @@ sub own_network
 		$script .= "mount --bind '$dir/$name' /etc/$name\n";
 	}
 
-	# Port 53, 80 and 443 are for everybody there.  The inner namespace gives the
+	# Every user may listen on ports 53, 80 and 443 there.  The inner namespace gives the
 	# test its own user back: PostgreSQL does not run as root.
 	$script .= <<'SH';
 ip link set lo up

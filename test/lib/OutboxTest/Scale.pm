@@ -276,7 +276,7 @@ sub many_endpoints
 	is(scalar(grep { $_ != $events } values %all), 0, 'with everything, once');
 	my $least = scalar(keys %half) < $n ? 0 : min(values %half);
 	note(sprintf 'at half time: %d to %d of %d', $least, max(values %half), $events);
-	cmp_ok($least, '>', 0, 'evenly: at half time nobody has nothing');
+	cmp_ok($least, '>', 0, 'evenly: at half time every endpoint has got something');
 	ask("SELECT outbox.drop_endpoint(name, discard => true) FROM outbox.endpoints WHERE name LIKE 'even%'");
 	return;
 }

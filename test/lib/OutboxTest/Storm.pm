@@ -455,7 +455,7 @@ SQL
 	return $settled;
 }
 
-# What somebody will want to know who looks into a failure.
+# What is needed to look into a failure.
 sub tell
 {
 	my ($self) = @_;

@@ -1,0 +1,58 @@
+# Every test says in its first line what it watches over, and test/README.md lists all of them.
+# Also: each number is given once, and the public CI runs the commands of .ci/run.
+use strict;
+use warnings;
+
+use OutboxTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+# Of processes, rows and events, in plain words.
+my $persons = qr/\b(?:who|whom|whoever|nobody|somebody|anybody|everybody|someone|anyone|everyone|no one|he|him|his)\b/i;
+
+my @tests = (glob("$top/test/t/[0-9]*.pl"), glob("$top/test/torture/*.pl"));
+my @mutants = glob "$top/test/mutants/*.patch";
+my (@unclear, %numbers);
+
+cmp_ok(scalar @tests, '>', 80, 'the tests are there');
+cmp_ok(scalar @mutants, '>', 200, 'and the mutants');
+
+foreach my $file (@tests)
+{
+	my ($name) = $file =~ m{([^/]+)$};
+	my ($first) = slurp_file($file) =~ /\A(.*)/;
+
+	push @{ $numbers{$1} }, $name if $name =~ /^(\d+)_/;
+	push @unclear, "$name: $first"
+	  if $first !~ /^# \S.{20,98}\.$/ || $first =~ /[.!?;] / || $first =~ $persons;
+}
+is(join("\n", @unclear), '', 'the first line of each test is one plain sentence');
+is(join(' ', map { @$_ > 1 ? @$_ : () } values %numbers), '', 'no two tests have one number');
+
+@unclear = ();
+foreach my $file (@mutants)
+{
+	my ($name) = $file =~ m{([^/]+)\.patch$};
+	my ($words) = slurp_file($file) =~ /\A((?:# .*\n)+?)# tests: /;
+
+	push @unclear, $name if ($words // '') !~ /\.\n\z/ || $words =~ $persons || $name =~ $persons;
+}
+is("@unclear", '', 'each mutant says what is taken out');
+
+my $written = qx{python3 "$top/test/bin/readme" --print};
+is($?, 0, 'test/bin/readme: each mutant names tests that exist');
+ok($written eq slurp_file("$top/test/README.md"), 'test/README.md is what "make test-readme" writes');
+
+# The workflow of a public CI
+my $workflow = "$top/.github/workflows/ci.yml";
+my $ci = join "\n", slurp_file("$top/.ci/run") =~ /^part (make) --no-print-directory( .*)$/mg;
+my $public = join "\n", slurp_file($workflow) =~ /^ *- run: (make)( .*)$/mg;
+is($public, $ci, 'the public CI runs the commands of .ci/run');
+is(scalar(() = $ci =~ /^make$/mg), 3, 'which are three');
+SKIP:
+{
+	skip 'no YAML for Python', 1 if system('python3 -c "import yaml" 2>/dev/null') != 0;
+	is(system('python3', '-c', 'import sys, yaml; sys.exit("jobs" not in yaml.safe_load(open(sys.argv[1])))', $workflow),
+		0, 'and it is YAML');
+}
+done_testing();
