@@ -96,8 +96,8 @@ INSERT INTO "Odd schema"."Odd.table" VALUES ('00000000-0000-4000-8000-0000000000
 SELECT * FROM emitted();
 ROLLBACK;
 
--- Who changes the table needs no right; who attaches the trigger needs EXECUTE.
--- A cast runs as whoever changes the row.
+-- A role that changes the table needs no right, and one that attaches the trigger
+-- needs EXECUTE. A cast runs as the role that changes the row.
 CREATE ROLE regress_outbox_writer;
 GRANT CREATE, USAGE ON SCHEMA "Odd schema" TO regress_outbox_writer;
 GRANT INSERT ON "Odd schema"."Odd.table" TO regress_outbox_writer;

@@ -152,7 +152,7 @@ INSERT INTO outbox.events (topic, payload, content_type) VALUES ('a', '1', 'text
 INSERT INTO outbox.events (topic, body) VALUES ('a', '');
 INSERT INTO outbox.events (topic, payload, headers) VALUES ('a', '1', '{"Host": "x"}');
 
--- Who may what: EXECUTE on emit is enough, and reserved topics are the owner's.
+-- Privileges: EXECUTE on emit is enough, and reserved topics are the owner's.
 CREATE ROLE regress_outbox_emitter;
 SET ROLE regress_outbox_emitter;
 SELECT outbox.emit('a', '1');

@@ -14,7 +14,7 @@ typedef struct Named
 	int			n;
 } Named;
 
-/* Ids are whatever the receiver wrote; one that begins with "x" is unknown. */
+/* Ids are what the receiver wrote. One that begins with "x" is unknown. */
 static bool
 named(void *arg, const char *id, size_t len)
 {

@@ -25,7 +25,7 @@ static Input	inputs[INPUTS_MAX];
 static int		ninputs;
 static uint64_t state;
 
-/* xorshift64*; the same inputs for the same seed, everywhere */
+/* xorshift64*: the same seed gives the same inputs everywhere */
 static uint32_t
 random_below(uint32_t n)
 {

@@ -29,7 +29,7 @@ extern int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 		} \
 	} while (0)
 
-/* A copy without a byte behind it; not terminated. */
+/* A copy without a byte behind it, not terminated. */
 static inline char *
 fuzz_copy(const void *data, size_t size)
 {

@@ -16,7 +16,7 @@
 
 char *outbox_allowed_networks = "";
 
-/* What was accepted, seen once more with other eyes. */
+/* Checks once more, by other code, what was accepted. */
 static void
 accepted(const char *url)
 {

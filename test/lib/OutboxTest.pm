@@ -1,7 +1,7 @@
 package OutboxTest;
 
 # What the TAP tests share: a server with outbox, a receiver with a journal, a
-# producer with a log, and the wish to wait for conditions instead of sleeping.
+# producer with a log, and functions that wait for conditions instead of sleeping.
 
 use strict;
 use warnings;
@@ -97,9 +97,9 @@ CONF
 	return $node;
 }
 
-# Waits until the condition holds and returns what it returned; fails the test
-# when it never does.  The last look begins after the end: on a busy machine one
-# may have taken longer than the wait.
+# Waits until the condition holds and returns what it returned.  Fails the test
+# when it never does.  The condition is checked once more after the end: on a busy
+# machine one check may take longer than the wait.
 sub wait_until(&;$$)
 {
 	my ($condition, $what, $seconds) = @_;
@@ -235,7 +235,7 @@ sub children
 	return @found;
 }
 
-# Dead, although init may not have noticed yet; or gone.
+# True if the process is gone, or dead although init has not noticed yet.
 sub is_zombie
 {
 	my ($pid) = @_;
@@ -255,7 +255,7 @@ sub private_memory
 }
 
 # Starts a server whose postmaster was killed.  Its children may take a moment
-# to notice, and hold the shared memory until then; and as long as init has not
+# to notice, and hold the shared memory until then.  As long as init has not
 # reaped it, its pid looks alive to the next postmaster.
 sub start_again
 {

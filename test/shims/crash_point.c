@@ -4,7 +4,7 @@
  *
  * The file outbox_crash_point in the data directory says where and how: "name
  * kill", "name error" or "name exit".  The process that dies removes it first, so that
- * only one dies; when it is still there, the place was not reached.
+ * only one dies.  When it is still there, the place was not reached.
  */
 #include "postgres.h"
 

@@ -1,5 +1,5 @@
 # An event arrives at each endpoint that subscribes to its topic once its transaction commits.
-# It arrives in the endpoint's format, signed; a paused or dropped endpoint gets nothing.
+# It arrives in the endpoint's format, signed.  A paused or dropped endpoint gets nothing.
 use strict;
 use warnings;
 
@@ -54,7 +54,7 @@ like($body->{timestamp}, qr/^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:?
 
 wait_status($node, $id, 'delivered', 'outbox.deliveries says delivered');
 
-# What is rolled back never existed
+# A rolled-back event is not sent
 $node->safe_psql('postgres', <<'SQL');
 BEGIN;
 SELECT outbox.emit('order.created', '{"order": 666}'::jsonb);

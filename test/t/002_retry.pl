@@ -38,13 +38,13 @@ is_deeply([ map { $_->{signature} } @got ], [ ('valid') x 3 ],
 	'each is validly signed');
 wait_settled($node);
 is(delivery('flaky', 'status, attempts, last_status_code'),
-	'delivered|3|200', 'outbox.deliveries tells the story');
+	'delivered|3|200', 'outbox.deliveries shows the attempts and the end');
 is( $node->safe_psql(
 		'postgres', "SELECT string_agg(attempt || ':' || status_code, ',' ORDER BY attempt)"
 		  . " FROM outbox.attempts WHERE event_id = '$id'"),
 	'1:500,2:500,3:200', 'outbox.attempts, too');
 
-# Out of attempts: dead, with payload and reason; retry brings it back
+# Out of attempts: dead, with payload and reason, until retry() brings it back
 endpoint($node, $receiver, 'broken', '/status/500/b?body=out%20of%20order',
 	"topics => '{broken.*}', max_attempts => 3, $quick");
 $id = emit($node, 'broken.one', '{"n": 1}');
@@ -140,7 +140,7 @@ ok( wait_sql(
 		$node, "SELECT status = 'dead' AND last_status_code = 302"
 		  . " FROM outbox.deliveries WHERE endpoint = 'redirect'"),
 	'a redirect is not followed');
-is(scalar(() = $receiver->requests(path => '/ok/trap')), 0, 'really not');
+is(scalar(() = $receiver->requests(path => '/ok/trap')), 0, 'its target gets no request');
 
 # The receiver goes away and comes back
 endpoint($node, $receiver, 'away', '/ok/k', "topics => '{away.*}', $quick");

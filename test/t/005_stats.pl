@@ -134,7 +134,7 @@ sub sample
 
 	foreach my $row (look())
 	{
-		# A worker that was not given the processor is not the question.
+		# A worker that got no processor time is not judged.
 		if (!$row->{fresh}) { $skipped++; next }
 		$judged++;
 		push @wrong, map { "$row->{endpoint}: $_ (may differ by $row->{counted}{moved})" }
@@ -192,7 +192,7 @@ foreach my $second (1 .. $seconds)
 	usleep(1_000_000);
 	sample("second $second: $what");
 }
-# A busy machine has fewer looks that count: then there are more of them.
+# On a busy machine fewer comparisons count, so more of them are made.
 for (my $end = time + $OutboxTest::timeout; $judged <= 10 * $seconds / 2 && time < $end;)
 {
 	usleep(200_000);
@@ -219,10 +219,10 @@ ask("SELECT outbox.pause_endpoint('stuckkeys'), outbox.discard('stuckkeys')");
 ok(wait_sql($node, "SELECT dead = 0 FROM outbox.stats WHERE endpoint = 'stuckkeys'"), 'a paused one: its dead are discarded');
 exactly('after that');
 
-# Nothing but what was cancelled wakes the worker: it is told all the same
+# Nothing but the cancelled event wakes the worker, and the views show it all the same
 $node->append_conf('postgresql.conf', "outbox.wakeup_interval = 60s\n");
 $node->reload;
-ok(wait_sql($node, "SELECT setting = '60000' FROM pg_settings WHERE name = 'outbox.wakeup_interval'"), 'no look by itself');
+ok(wait_sql($node, "SELECT setting = '60000' FROM pg_settings WHERE name = 'outbox.wakeup_interval'"), 'the worker does not wake by itself');
 exactly('for a while');
 foreach my $id (split /\n/, ask("SELECT event_id FROM outbox.deliveries WHERE endpoint = 'stuckbatch'"
 	  . " AND status = 'blocked' ORDER BY seq LIMIT 3"))
@@ -252,7 +252,7 @@ ask("SELECT outbox.emit('s.b', '{\"n\": 1}')");
 exactly('one new event');
 cmp_ok(ask("SELECT extract(epoch FROM oldest_pending_age) FROM outbox.stats WHERE endpoint = 'paused'"),
 	'<', ask("SELECT extract(epoch FROM clock_timestamp() - max(created_at)) + 0.5 FROM outbox.events"),
-	'it is as old as it is');
+	'it is as old as the time since its emit');
 
 # Rates and latencies, by the attempts.  The receiver takes so long for each that
 # what a busy machine adds between its answer and the worker's clock is little.

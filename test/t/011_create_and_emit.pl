@@ -20,7 +20,7 @@ sub in_one_transaction
 	return;
 }
 
-# In an order that only the position can explain; with and without other
+# In an order that only the position can explain, with and without other
 # transactions running
 foreach my $round (1 .. 3)
 {
@@ -66,7 +66,7 @@ is(scalar(() = $receiver->requests(path => '/ok/never')),
 is( scalar(grep { $_->{headers}{'outbox-topic'} eq 'a.never' } $receiver->requests),
 	0, 'and no event');
 
-# What was committed before is not for the new endpoint; 'beginning' is
+# What was committed before is not for the new endpoint, unless it begins at 'beginning'
 emit($node, 'a.before', '{}');
 $receiver->wait_delivered(1, path => '/ok/1');
 endpoint($node, $receiver, 'now', '/ok/now');
@@ -80,12 +80,12 @@ is( scalar(() = $receiver->delivered(path => '/ok/all')),
 	$node->safe_psql('postgres', 'SELECT count(*) FROM outbox.events'),
 	"'beginning' gets all");
 
-# While much is being read, for filters that let nothing through, and nothing but
-# the bell wakes the worker: what comes meanwhile is not left lying, and not for
+# Many events are being read, for filters that let nothing through, and only a wake-up
+# at commit wakes the worker.  An event that comes meanwhile is delivered, and not to
 # an endpoint that is created after it.
 $node->append_conf('postgresql.conf', "outbox.wakeup_interval = '60 s'");
 $node->reload;
-ok(wait_sql($node, "SELECT current_setting('outbox.wakeup_interval') = '1min'"), 'only the bell');
+ok(wait_sql($node, "SELECT current_setting('outbox.wakeup_interval') = '1min'"), 'only a wake-up at commit wakes the worker');
 $node->safe_psql('postgres', 'SELECT outbox.drop_endpoint(name, discard => true) FROM outbox.endpoints');
 my $filter = $receiver->url('/ok/filter');
 $node->safe_psql('postgres', <<SQL);
@@ -105,7 +105,7 @@ foreach my $round (1 .. 2)
 	{
 		my ($at) = $receiver->wait_delivered(1, path => '/ok/first', id => $id);
 		cmp_ok($at->{wall} - $node->safe_psql('postgres', "SELECT extract(epoch FROM created_at) FROM outbox.events WHERE id = '$id'"),
-			'<', 30, 'what is emitted while much is read has rung the bell');
+			'<', 30, 'an event that is emitted while many are read has woken the worker');
 		next;
 	}
 	endpoint($node, $receiver, 'later', '/ok/later', "topics => '{later.*}'");

@@ -47,7 +47,7 @@ foreach my $round (1 .. 4)
 	ok($progress->(200), 'and delivers');
 }
 
-# A cancel means nothing to it
+# The worker ignores a cancel
 foreach my $round (1 .. 5)
 {
 	keeps_up();

@@ -71,7 +71,7 @@ $session->quit;
 ok( wait_sql(
 		$node,
 		"SELECT last_loop_at > now() - interval '5 s' FROM outbox.workers"),
-	'the worker goes round');
+	'the loop of the worker goes on');
 
 # The standby comes
 my $standby = PostgreSQL::Test::Cluster->new('standby');

@@ -6,11 +6,11 @@
 #   text              behind a block of sql: what that yields, sooner or later
 #                     (it is asked again until it does); elsewhere a drawing
 #   conf              is appended to postgresql.conf, and the server restarted
-#   python            is a receiver; it is started and sent an event
+#   python            is a receiver, which is started and sent an event
 #   http              a request: the receiver has seen one with these headers
 #   sql copy          is run by 074_copies, in a copy of a database
 #   … driver          is run by 134_secret_parameters, with the driver of that language
-#   console           is not run; there may be a few
+#   console           is not run, and there may be a few
 # The examples of doc/receiving.md, doc/runbook.md and doc/cdc.md have tests of
 # their own: 054_receiving, 031_runbook and 130_cdc.
 use strict;

@@ -48,7 +48,7 @@ my $workflow = "$top/.github/workflows/ci.yml";
 my $ci = join "\n", slurp_file("$top/.ci/run") =~ /^part (make) --no-print-directory( .*)$/mg;
 my $public = join "\n", slurp_file($workflow) =~ /^ *- run: (make)( .*)$/mg;
 is($public, $ci, 'the public CI runs the commands of .ci/run');
-is(scalar(() = $ci =~ /^make$/mg), 3, 'which are three');
+cmp_ok(scalar(() = $ci =~ /^make$/mg), '>=', 3, 'which are at least three');
 SKIP:
 {
 	skip 'no YAML for Python', 1 if system('python3 -c "import yaml" 2>/dev/null') != 0;

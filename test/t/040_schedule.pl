@@ -47,7 +47,7 @@ is( $node->safe_psql('postgres',
 	'order.due|k|{"n": 1}|t',
 	'it is in the log');
 
-# The earliest comes first, whatever the order of the emits; equal times in the
+# The earliest comes first, whatever the order of the emits.  Equal times come in the
 # order of the emits
 $node->safe_psql('postgres', <<'SQL');
 WITH t AS MATERIALIZED (SELECT clock_timestamp() + interval '1 s' AS due)
@@ -136,8 +136,8 @@ is( $node->safe_psql('postgres',
 	'400000|image/png',
 	'bytes stay what they were');
 
-# Many at once, under a snapshot that keeps their remains alive: each exactly
-# once, in order
+# Many at once, under a snapshot that keeps their dead rows: each exactly once, in
+# order
 $session = $node->background_psql('postgres', on_error_stop => 0);
 $session->query_safe(
 	'BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM outbox.scheduled');

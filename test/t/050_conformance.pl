@@ -168,7 +168,7 @@ is( $r->{body},
 	(requests('/raw', $full))[0]->{body},
 	'binary: the body is the payload, as in raw');
 
-# Another source, without a restart; and none that is no URI
+# Another source, without a restart, and one that is no URI is refused
 my ($rc, $out, $err) = $node->psql('postgres', q{ALTER SYSTEM SET outbox.source = 'my shop'});
 like($err, qr/invalid value for parameter "outbox.source"/, 'a source has to be a URI reference');
 $node->safe_psql('postgres', q{ALTER SYSTEM SET outbox.source = 'https://shop.example/a?b=%20'});

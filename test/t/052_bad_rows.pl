@@ -9,7 +9,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-# Header names that may never be set, and those that an event may not set; in any case
+# Header names that may never be set, and those that an event may not set, in upper and lower case
 my @refused = map { ($_, lc, uc) } qw(Host Content-Length Transfer-Encoding Connection Expect Keep-Alive Proxy-Connection
 	TE Trailer Upgrade Content-Type User-Agent Idempotency-Key Webhook-Id Webhook-X Outbox-Topic Outbox-X Ce-Id Ce-X);
 my @refused_events = map { ($_, lc, uc) } qw(Authorization Proxy-Authorization Cookie);
@@ -102,7 +102,7 @@ $sql .= "INSERT INTO outbox.events ($_->[0]) VALUES ($_->[1]) RETURNING id;\n" f
 my @ids = split /\n/, $node->safe_psql('postgres', $sql);
 is(scalar @ids, scalar @bad, 'a superuser can bring in bad rows');
 
-# Neither a payload nor a body: that is null; bytes without a type: a general one
+# Without a payload and a body, null is sent.  Bytes without a type get a general one.
 my ($nothing, $untyped) = split /\n/, $node->safe_psql('postgres', <<'SQL');
 INSERT INTO outbox.events (topic) VALUES ('good.nothing') RETURNING id;
 INSERT INTO outbox.events (topic, body) VALUES ('good.untyped', '\x00') RETURNING id;

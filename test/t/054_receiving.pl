@@ -20,7 +20,7 @@ my $dir = PostgreSQL::Test::Utils::tempdir('examples');
 my $module = "$dir/example.py";
 PostgreSQL::Test::Utils::append_to_file($module, $block{python});
 
-# The vectors, with the Python example; the same ones are in the unit test
+# The vectors, with the Python example.  The same ones are in the unit test.
 my $unit = PostgreSQL::Test::Utils::slurp_file("$top/test/unit/test_sign.c");
 PostgreSQL::Test::Utils::append_to_file("$dir/vectors.json", $block{json});
 my $signatures = qx{cd '$dir' && WEBHOOK_SECRET=whsec_ python3 -c '

@@ -94,7 +94,7 @@ sub ask_privileges
 	return \%may;
 }
 
-# A line per object; a column has one where it differs from its table.
+# A line per object.  A column has one where it differs from its table.
 sub matrix
 {
 	my ($may) = @_;

@@ -54,7 +54,7 @@ foreach my $what (sort keys %squat)
 	sql('squat', 'DROP SCHEMA outbox CASCADE');
 }
 
-# The administrator's own schema will do; what is in the way stays as it is.
+# The administrator's own schema can be used.  Objects in the way stay as they are.
 sql('squat', "CREATE SCHEMA outbox; CREATE FUNCTION outbox.preloaded() RETURNS bool LANGUAGE sql AS 'SELECT true'");
 ($rc, $out, $err) = sql('squat', 'CREATE EXTENSION outbox');
 like($err, qr/42723: function "preloaded" already exists/, 'nothing is replaced');

@@ -100,7 +100,7 @@ foreach my $row (split /\n/, $node->safe_psql('postgres', $functions))
 }
 cmp_ok(scalar(keys %{ { map { $_->[0] => 1 } @sweeps } }), '>', 10, 'functions with text arguments');
 
-# Calls with each character; what succeeds is undone, or else noted with what it
+# Calls with each character.  What succeeds is undone, or else noted with what it
 # returned.
 my $try = <<'SQL';
 CREATE TABLE public.accepted (number int, code int, result text);
@@ -205,7 +205,7 @@ my ($rc, $out, $err) = $node->psql('postgres',
 is(scalar(() = $err =~ /ERROR/g), 31 + 129, 'outbox.source: a URI has no such character');
 $swept += 31 + 129;
 
-# All of it arrives, or is dead with a reason; nothing else does.
+# Each event arrives, or is dead with a reason, and nothing else arrives.
 foreach my $dbname (qw(postgres bytes))
 {
 	wait_settled($node, $dbname) or fail("$dbname: all is dealt with");

@@ -39,7 +39,7 @@ sub status
 	return ask("SELECT string_agg(status || COALESCE(':' || reason, ''), ',') FROM outbox.deliveries WHERE event_id = '$id'");
 }
 
-# The receiver knows of what follows before the tables know what became of it.
+# The receiver gets the next request before the tables show the end of the last one.
 sub becomes
 {
 	my ($id, $status, $name) = @_;
@@ -90,7 +90,7 @@ cmp_ok($most, '<', 100, "24 hot keys: (almost) nothing is parked ($most)");
 ok(wait_settled($node), 'settled');
 is(scalar(() = $receiver->requests(path => '/slow/hot')), 4800, 'no duplicates');
 
-# One hot key is no dam
+# One hot key holds up no other key
 endpoint($node, $receiver, 'dam', '/slow/dam?ms=20', "topics => '{dam.*}'");
 emit_many('dam.hot', 10000, "'hot'");
 emit_many('dam.other', 100, "'k' || n");

@@ -86,7 +86,7 @@ drop_all();
 ask('ALTER SYSTEM SET outbox.worker_max_in_flight = 1024');
 $node->reload;
 
-# A laggard among many events that are not for it
+# An endpoint that is behind, among many events that are not for it
 endpoint($node, $receiver, 'rare', '/ok/rare', "topics => '{rare.*}'");
 ask("SELECT outbox.pause_endpoint('rare')");
 emit_many('common.n', 60000);
@@ -95,7 +95,7 @@ usleep(500_000);
 $start = time;
 ask("SELECT outbox.resume_endpoint('rare')");
 $receiver->wait_delivered(1, id => $id);
-cmp_ok(time - $start, '<', 10, 'a laggard catches up as fast as it can read');
+cmp_ok(time - $start, '<', 10, 'an endpoint that is behind catches up as fast as it can read');
 drop_all();
 
 # What is not settled is bounded
@@ -140,7 +140,7 @@ while ((() = $receiver->delivered(path => '/slow/large')) < 300 && time < $end)
 is(scalar(() = $receiver->delivered(path => '/slow/large')), 300, 'large events: all delivered');
 cmp_ok($most - $idle, '<', 150, sprintf('within bounds (%.0f MB above %.0f MB)', $most - $idle, $idle));
 
-# With the head: the endpoint reads as they come
+# At the head of the log: the endpoint reads the events as they come
 $most = $idle = private_memory($pid);
 ask("SELECT count(outbox.emit('large.n', jsonb_build_object('x', repeat('x', 900000))))"
 	  . ' FROM generate_series(1, 200)');

@@ -99,7 +99,7 @@ ask("SELECT pg_terminate_backend($pid)");
 ok(new_worker($node, $pid), 'terminated: another one comes');
 in($older, 'COMMIT');
 ok(wait_settled($node), 'settled by that one');
-is(ask('SELECT sum(restarts) FROM outbox.worker_slots()'), 0, 'to be asked to go is no error');
+is(ask('SELECT sum(restarts) FROM outbox.worker_slots()'), 0, 'a worker that is told to end makes no error');
 
 # Only this log's own events are sent
 my $foreign = ask("INSERT INTO outbox.events (topic, payload, epoch)"
@@ -124,7 +124,7 @@ $id = emit($node, 'cache.one', '{}');
 nothing_arrives($receiver, 'and sends nothing', 1, id => $id);
 ask('ALTER SEQUENCE outbox.events_seq CACHE 1');
 $receiver->wait_delivered(1, id => $id);
-pass('put right: it goes on');
+pass('without the cache it goes on');
 
 $_->quit foreach $older, $newer;
 $node->stop;

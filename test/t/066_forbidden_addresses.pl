@@ -38,7 +38,7 @@ CONF
 
 sub ask { return $node->safe_psql('postgres', $_[0]) }
 
-# Connections to the internet so far; of these addresses, if given.
+# Connections to the internet so far, or to the given addresses.
 sub connections
 {
 	my (@addresses) = @_;
@@ -183,7 +183,7 @@ cmp_ok(ask("SELECT count(*) FROM outbox.attempts WHERE event_id = '$id' AND erro
 	'<', $n / 10, 'or its name was not known in time, on a machine that is busy');
 is(scalar(() = connections()), $before, 'and no connection was made');
 is( ask("SELECT count(DISTINCT error) > 10 FROM outbox.attempts WHERE event_id = '$id'"),
-	't', 'for reasons of their own');
+	't', 'with a reason for each range of addresses');
 
 # What was refused was within reach
 allow('0.0.0.0/0, ::/0');
@@ -275,7 +275,7 @@ is( ask("SELECT string_agg(endpoint || ' ' || last_error, E'\\n') FROM outbox.de
 	'', 'no redirect is followed, of nine kinds');
 is(ask("SELECT count(*) FROM outbox.deliveries WHERE event_id = '$id'"), 36, 'to four places each');
 is(scalar(() = connections('169.254.169.254', '10.0.0.9')), $before, 'no request went there');
-is(scalar(() = $receiver->requests(path => '/ok/trap')), 0, 'really not');
+is(scalar(() = $receiver->requests(path => '/ok/trap')), 0, 'the target of a redirect gets no request');
 
 # --- Proxies -----------------------------------------------------------------
 
@@ -295,9 +295,9 @@ is(scalar(() = lines_of($proxy->{journal}, qr/^connect public.test:443/)), 1, 'u
 create('behind', 'https://10.0.0.7/ok/behind');
 allow('');
 like(outcome('behind', 'behind.one'), qr/the address in the URL is private/, 'literal addresses are judged before it');
-like(outcome('direct', 'direct.two'), $refused, 'and plain http as ever');
+like(outcome('direct', 'direct.two'), $refused, 'and plain http goes there directly, as before');
 is(scalar(() = lines_of($proxy->{journal}, qr/^connect 10\./)), 0, 'the proxy is not asked for those');
-is(scalar(() = lines_of($environment->{journal}, qr/./)), 0, 'nor ever the one of the environment');
+is(scalar(() = lines_of($environment->{journal}, qr/./)), 0, 'nor is the one of the environment');
 
 # A proxy by its name, and one whose name leads nowhere
 $zone->('proxy.test' => '127.0.0.1');

@@ -201,7 +201,7 @@ $survived++;
 
 # Answers without a request.  Over HTTP/1.1 a stray answer cannot be told from a real
 # one, so a receiver that sends them says 200 to what it has not read.  That harms its
-# own events only; other endpoints must not see any of it.
+# own events only.  Other endpoints must not see any of it.
 my @stray = (
 	[ 'refuses, and adds another answer', raw("HTTP/1.1 500 No\r\n$empty$ok$empty") ],
 	[ 'refuses, and adds answers without end', raw("HTTP/1.1 500 No\r\n$empty", endless => "$ok$empty") ],
@@ -223,7 +223,7 @@ foreach my $stray (@stray)
 ask("SELECT outbox.drop_endpoint('liar', discard => true)");
 
 # A receiver that is gone for a while, under load, is not overrun when it is back.
-# While it is away it is probed now and then; when it is back, it gets one request at
+# While it is away it is probed now and then.  When it is back, it gets one request at
 # a time, then two, four ...
 my $second = OutboxTest::Receiver->new('second');
 endpoint($node, $second, 'away', '/ok/away', "topics => '{load.*}', backoff_base => '200 ms', backoff_max => '1 s'");

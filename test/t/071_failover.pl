@@ -1,5 +1,5 @@
 # A failover under load loses no event that the new primary has, and repeats few.
-# With asynchronous and with synchronous replication; the old primary comes back,
+# With asynchronous and with synchronous replication.  The old primary comes back,
 # rewound or made anew.  While a synchronous standby is missing, no event is sent.
 use strict;
 use warnings;
@@ -20,7 +20,7 @@ sub workers
 		"SELECT count(*) FROM pg_stat_activity WHERE backend_type LIKE 'outbox%worker%'");
 }
 
-# A standby of a running server; the directory may be that of a former one.
+# A standby of a running server.  The directory may be that of a former one.
 sub make_standby
 {
 	my ($name, $node) = @_;

@@ -161,7 +161,7 @@ is_deeply(undelivered($other, 'postgres', %filter), $expected, 'so does a crash'
 ok(wait_sql($other, "SELECT state = 'held' FROM outbox.status"), 'held');
 is(scalar(() = $theirs->requests), 0, 'nothing was sent');
 
-# Emitters that are open are waited for; those of the adopting transaction, and
+# Emitters that are open are waited for.  Those of the adopting transaction, and
 # of sessions from before, have the new epoch.
 my $emitter = $other->background_psql('postgres');
 my $session = $other->background_psql('postgres');
@@ -187,7 +187,7 @@ foreach my $name (qw(all slow paused fails blocks strict none))
 {
 	$expected->{$name}{$_} = 'new' foreach @mine;
 }
-fails_with($other, 'postgres', 'SELECT outbox.adopt()', '55000', 'twice is once too often');
+fails_with($other, 'postgres', 'SELECT outbox.adopt()', '55000', 'adopt() a second time is an error');
 
 compare_sent($theirs, $_, [ keys %{ $expected->{$_} }, $_ =~ /all|slow|paused|altered|filtered|late|strict|none|replayed/ ? @soon : () ],
 	'adopted') foreach @quiet;
@@ -206,7 +206,7 @@ foreach my $name (@stuck)
 ok( wait_sql($other, "SELECT NOT EXISTS (SELECT FROM outbox.deliveries WHERE status NOT IN ('delivered', 'cancelled', 'scheduled'))"),
 	'settled');
 
-# What was scheduled comes when it is due; what is emitted now, at once
+# A scheduled event comes when it is due, and an event that is emitted now at once
 ask("UPDATE outbox.scheduled SET deliver_at = now() WHERE id = '$scheduled'", $other);
 $theirs->wait_delivered(1, path => '/ok/all', id => $scheduled);
 pass('a scheduled event is delivered when it is due');

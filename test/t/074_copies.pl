@@ -39,7 +39,7 @@ my @waiting = map { emit($node, 'order.waiting', "{\"n\": $_}", "key => 'k'") } 
 ok(wait_sql($node, "SELECT count(*) = 15 FROM outbox.deliveries WHERE status = 'pending'"), 'events wait');
 $node->backup('clone');
 
-# ---- a template; the documents' own commands
+# ---- a template, with the documents' own commands
 
 my $text = PostgreSQL::Test::Utils::slurp_file("$top/doc/operations.md");
 my ($commands) = $text =~ /^```sql copy\n(.*?)^```/ms;

@@ -86,7 +86,7 @@ ok( wait_sql($node, "SELECT sum((payload->>'count')::int) = $dead FROM outbox.ev
 cmp_ok(ask("SELECT count(*) FROM outbox.events WHERE topic = 'outbox.dead'"), '<', 100, 'of many at a time');
 ask("SELECT outbox.resume_endpoint('told')");
 
-# The oldest, in a row; each is dead, or still waits; nothing is gone
+# The oldest ones are dead, in a row.  Each event is dead or still waits.
 is( ask("SELECT bool_and(n <= $dead) FROM (SELECT (payload->>'n')::int AS n FROM outbox.dead_letters"
 		  . " WHERE endpoint = 'stopped' AND topic = 'load.n') d"),
 	't', 'the oldest ones');
@@ -96,7 +96,7 @@ is( ask("SELECT count(*) FROM outbox.deliveries WHERE endpoint = 'stopped' AND t
 is(ask("SELECT status FROM outbox.deliveries WHERE event_id = '$cancelled' AND endpoint = 'stopped'"),
 	'cancelled', 'what was cancelled stays so');
 
-# Pieces can go; the dead letters stay
+# Pieces can go, and the dead letters stay
 ok(wait_sql($node, "SELECT count(*) = 0 FROM outbox.events WHERE id = '$ids[0]'"), 'the piece is dropped');
 ok(wait_sql($node, "SELECT log_bytes < $bytes FROM outbox.status"), 'the log is smaller');
 is(ask("SELECT length(payload->>'filler') FROM outbox.dead_letters WHERE endpoint = 'stopped' AND event_id = '$ids[0]'"),

@@ -35,7 +35,7 @@ endpoint($node, $receiver, 'fast', '/ok/fast', "topics => '{load.*}'");
 endpoint($node, $receiver, 'gone', '/ok/gone', "topics => '{load.*}'");
 endpoint($node, $receiver, 'other', '/ok/other', "topics => '{other.*}'");
 
-# One event for every endpoint, in a piece that none of them needs any more; then one
+# One event for every endpoint, in a piece that none of them needs any more.  Then one
 # that disables an endpoint.
 my $before = emit($node, 'load.before', '{}');
 $receiver->wait_delivered(1, path => "/ok/$_", id => $before) foreach qw(fast gone);
@@ -69,7 +69,7 @@ my @kept = event_ids($node);
 my $bytes = ask('SELECT log_bytes FROM outbox.status');
 cmp_ok($bytes / @kept, '<', 1000, 'each takes no more than its row and its index entries');
 
-# Resumed: all of it, in order; then the log is what the retention says
+# Resumed: all of it, in order.  Then the log is what the retention says.
 $receiver->control(path => '/ok/gone', behave => '');
 ask("SELECT outbox.resume_endpoint('gone')");
 $receiver->wait_delivered(1, path => '/ok/gone', id => $first);

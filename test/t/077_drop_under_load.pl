@@ -55,7 +55,7 @@ sub load
 	return $producer;
 }
 
-# A worker that is sent away settles first; what was in flight is sent again.
+# A worker that is sent away settles first.  What was in flight is sent again.
 sub judge
 {
 	my ($dbname, $topic, $path, $name, %option) = @_;
@@ -98,7 +98,7 @@ ok( wait_sql($node, "SELECT w.last_loop_at > x.xact_start + interval '4 s'"
 		  . ' FROM outbox.workers w, pg_stat_activity x'
 		  . " WHERE w.datname = 'shop' AND x.query LIKE '%ALTER SEQUENCE%' AND x.pid <> pg_backend_pid()",
 		't', 'shop'),
-	'the loop goes round while the sequence is locked');
+	'the loop goes on while the sequence is locked');
 $session->query_safe('COMMIT');
 $session->quit;
 $receiver->wait_new(100, '/ok/shop');
@@ -131,7 +131,7 @@ backlog('store', 'space');
 quickly('ALTER DATABASE store SET TABLESPACE elsewhere', 'SET TABLESPACE with requests under way');
 rename "$logs/shop.space", "$logs/store.space" or die $!;
 judge('store', 'space', 'shop', 'SET TABLESPACE', times => 1);
-quickly('ALTER DATABASE store SET TABLESPACE pg_default', 'and back');
+quickly('ALTER DATABASE store SET TABLESPACE pg_default', 'and back to the first one');
 
 # A copy of it has the same backlog, and sends none of it
 backlog('store', 'copy');
@@ -167,7 +167,7 @@ check_history($node, $receiver, "$logs/store.drop", dbname => 'store',
 	endpoints => [ '/ok/new', '/slow/new' ], gone => \@gone, exists_too => \@gone,
 	name => 'all of it, and nothing of the old log');
 
-# Dropped and made again one after the other; and twice, by two sessions
+# Dropped and made again one after the other, and twice by two sessions
 ask('store', 'DROP EXTENSION outbox');
 ok( wait_sql($node, "SELECT count(*) = 0 FROM pg_stat_activity"
 		  . " WHERE backend_type LIKE 'outbox%worker%' AND datname = 'store'"),
@@ -226,7 +226,7 @@ $producer = load('again', 'after');
 $receiver->wait_new(100, '/slow/again');
 stop_producer($producer);
 judge('again', 'after', 'again', 'and it works as a new one', times => 0);
-is(ask('again', 'SELECT sum(restarts) FROM outbox.workers'), '0', 'no worker fell over it');
+is(ask('again', 'SELECT sum(restarts) FROM outbox.workers'), '0', 'no worker ended with an error');
 
 # The neighbour noticed nothing of all this
 is(worker_pid($node, 'neighbour'), $neighbour_pid, 'the neighbour kept its worker');

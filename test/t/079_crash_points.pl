@@ -1,5 +1,5 @@
 # A process that dies between any two steps that the sources name loses no event.
-# Each place is tried once here; "make torture" tries them over and over, in each way.
+# Each place is tried once here.  "make torture" tries them over and over, in each way.
 use strict;
 use warnings;
 
@@ -11,7 +11,7 @@ my $build = OutboxTest::CrashPoints::build();
 my $test = OutboxTest::CrashPoints->new($build);
 my @points = OutboxTest::CrashPoints::points($build);
 
-# A few errors or exits in a row are paced by the launcher; a crash of the
+# A few errors or exits in a row are paced by the launcher.  A crash of the
 # server makes it forget.
 my $n = 0;
 foreach my $point (@points)

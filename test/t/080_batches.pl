@@ -63,7 +63,7 @@ ok(wait_sql($node, "SELECT (delivered, failed_attempts, pending, processing) = (
 is(ask("SELECT count(*) FROM outbox.deliveries WHERE status = 'delivered' AND delivered_at > created_at"),
 	250, 'outbox.deliveries, too');
 
-# One event alone is a batch of one; its members in full
+# One event alone is a batch of one.  Its members are shown in full.
 my $id = ask(<<'SQL');
 SELECT outbox.emit('plain', '{"n": 1.50, "s": "Zoë \"\\"}', key => 'k "1" ü', type => 'T "x" ü', headers => '{"x-a": "ü \"q\""}')
 SQL
@@ -195,7 +195,7 @@ is(join(' ', map { $_->{n} } $receiver->events(path => '/ok/dead')), '3 4 5 6 8'
 wait_status($node, $_, 'dead', 'it is dead') foreach $expired, $odd, $last;
 wait_status($node, $cancelled, 'cancelled', 'it is cancelled');
 
-# Bad rows that came past the checks, in company
+# Bad rows that came past the checks, in one batch with good ones
 endpoint($node, $receiver, 'bad', '/ok/bad', q{topics => '{bad}', batch_size => 50});
 ask("SELECT outbox.pause_endpoint('bad')");
 ask("ALTER TABLE outbox.events DROP CONSTRAINT events_valid");

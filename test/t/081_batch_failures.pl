@@ -126,7 +126,7 @@ is(scalar(keys %acked), 2000, 'each is delivered');
 is($disorder, 0, 'in the order of its key');
 is(ask('SELECT count(*) FROM outbox.parked'), 0, 'no row is left');
 
-# All are named: each on its own account
+# All are named: each counts as failed by itself
 create('all', '/poison?n=1,2,3,4,5&how=named', "batch_size => 5, max_attempts => 2, $quick");
 emit_at_once($node, 'all', 5, 'NULL');
 ok(wait_settled($node), 'all are named, twice');
@@ -169,7 +169,7 @@ sub ids
 }
 
 # Of key k: the first ones are dead.  10 was tried again later, so that 12 to $last
-# have rows that say 'blocked'; it is cancelled.  The first three of them are in
+# have rows that say 'blocked'.  It is cancelled.  The first three of them are in
 # flight, and the receiver holds them.  An event that is named from now on dies at once.
 sub hold_three
 {
@@ -386,7 +386,7 @@ is($busy[1]{id}, $busy[0]{id}, 'with the same id');
 is($busy[1]{sha256}, $busy[0]{sha256}, 'and the same bytes');
 cmp_ok($busy[1]{wall} - $busy[0]{wall}, '>', 1.9, 'not earlier than asked for');
 
-# Down: the breaker opens; one event is enough to find out
+# Down: the breaker opens, and one event is enough to find out
 create('down', '/status/500', "batch_size => 10, max_in_flight => 4, backoff_base => '20 ms', backoff_max => '200 ms'");
 emit_at_once($node, 'down', 200, "'k' || n");
 ok(wait_sql($node, "SELECT state = 'backing_off' FROM outbox.stats WHERE endpoint = 'down'"), '20 requests in a row: backing off');

@@ -120,7 +120,7 @@ foreach my $round (1 .. 4)
 	ok($progress->(100), 'and get their events');
 }
 divided(4, 'all are back');
-is(ask('SELECT sum(restarts) FROM outbox.workers'), 0, 'to be asked to go is no failure');
+is(ask('SELECT sum(restarts) FROM outbox.workers'), 0, 'a worker that is told to end makes no error');
 never_two_at_once('workers were terminated');
 
 # The server restarts itself when one is killed

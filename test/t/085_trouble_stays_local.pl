@@ -74,7 +74,7 @@ foreach my $table (qw(events events_0 parked positions attempt_log endpoint_sett
 	is_quick("$table is free again: delivered");
 }
 
-# A notice has to wait for a session that creates an index on the log; the worker does not
+# A notice has to wait for a session that creates an index on the log, and the worker does not
 my %answer = (dead => '/status/500/a', disabled => '/status/410/a');
 foreach my $what (sort keys %answer)
 {
@@ -89,12 +89,12 @@ foreach my $what (sort keys %answer)
 	my $since = $node->safe_psql('postgres', 'SELECT clock_timestamp()');
 	ok( wait_sql($node,
 			"SELECT last_loop_at > timestamptz '$since' + interval '3 s' FROM outbox.workers"),
-		"$what while the log is locked: the worker goes round");
+		"$what while the log is locked: the loop of the worker goes on");
 	is( $node->safe_psql('postgres', 'SELECT pid, restarts FROM outbox.workers'),
 		"$worker|0", 'the same one as before');
 	$session->query_safe('COMMIT');
 	$receiver->wait_delivered(1, topic => "outbox.$what");
-	stats('told', 'delivered = 1', 'told once the lock is gone');
+	stats('told', 'delivered = 1', 'the notice is written once the lock is gone');
 	is( $node->safe_psql('postgres', "SELECT count(*) FROM outbox.events WHERE topic = 'outbox.$what'"),
 		'1', 'once');
 	is(scalar(() = $receiver->requests(id => $ending)), 1, 'and nothing was repeated');
@@ -102,7 +102,7 @@ foreach my $what (sort keys %answer)
 		"SELECT outbox.drop_endpoint(name, discard => true) FROM outbox.endpoints WHERE name IN ('told', 'ending')");
 }
 is($node->safe_psql('postgres', 'SELECT restarts FROM outbox.workers'),
-	'0', 'the worker did not fall over a lock');
+	'0', 'no worker ended because of a lock');
 
 # A giant transaction, late committers around it, and others flowing
 my $late = $node->background_psql('postgres');

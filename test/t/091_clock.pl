@@ -81,7 +81,7 @@ sub step
 	ok( wait_sql($node, "SELECT delivered > $before + 100 FROM outbox.stats WHERE endpoint = 'ok'"),
 		"$name: so is the rest, and shown");
 
-	# What is asked for by the new clock comes by the new clock.
+	# An event that is scheduled by the new clock comes by the new clock.
 	my $later = ask("SELECT outbox.emit('waits.later', '{}'::jsonb, deliver_at => clock_timestamp() + interval '1 s')");
 	$receiver->wait_delivered(1, id => $later);
 	pass("$name: a scheduled event comes");
@@ -92,7 +92,7 @@ sub step
 }
 
 step(-3600, 'back by an hour');
-step(7200, 'on by two');
+step(7200, 'forward by two hours');
 step(-3600, 'back again');
 step(-30, 'back by half a minute');
 

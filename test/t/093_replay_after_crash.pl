@@ -29,7 +29,7 @@ sub progress
 	return ask('SELECT events FROM outbox.replays');
 }
 
-# A replay of 5,000 events; the server dies in the middle
+# A replay of 5,000 events.  The server dies in the middle.
 endpoint($node, $receiver, 'a', '/ok/a', "topics => '{a.*}', max_in_flight => 8");
 emit_many('a.n', $n);
 ok(wait_sql($node, "SELECT delivered = $n FROM outbox.stats WHERE endpoint = 'a'"), 'delivered once');

@@ -18,7 +18,7 @@ sub ask
 	return $node->safe_psql('postgres', $sql);
 }
 
-# The call fails with this SQLSTATE; the message names the value, the hint has
+# The call fails with this SQLSTATE.  The message names the value, the hint has
 # what is to be used instead.
 sub refused
 {

@@ -44,7 +44,7 @@ sub ask
 	return $node->safe_psql('postgres', $sql);
 }
 
-# Endpoints of each sort; all of them are at /ok/NAME, so that they can change
+# Endpoints of each sort.  All of them are at /ok/NAME, so that they can change
 # their behaviour.
 sub make
 {

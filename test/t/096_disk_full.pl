@@ -66,7 +66,7 @@ sub goes_on
 	return;
 }
 
-# Takes all that is left of a disk; what the server then needs it does not get.
+# Takes all that is left of a disk.  The server does not get what it needs then.
 sub fill
 {
 	my ($disk) = @_;

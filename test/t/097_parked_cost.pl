@@ -58,7 +58,7 @@ sub wait_rotation
 my $soon = "backoff_base => '10 ms', backoff_max => '10 ms'";
 
 # A snapshot keeps the rows of what was delivered.  Each of 200 events is the head
-# of their key in turn, and fails; up to 64 are brought back with it.
+# of their key in turn, and fails.  Up to 64 are brought back with it.
 my $holder = $node->background_psql('postgres');
 $holder->query_safe('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1');
 endpoint($node, $receiver, 'held', '/flaky/held?first=1', "topics => '{held.*}', $soon");

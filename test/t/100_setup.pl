@@ -59,7 +59,7 @@ fi
 exec "$gcc" "\$@" <"$dir/source.c"
 SH
 
-# Runs it; returns the exit status, what apt was asked to install, and stderr.
+# Runs it.  Returns the exit status, what apt was asked to install, and stderr.
 sub setup
 {
 	my ($headers, $hidden) = @_;

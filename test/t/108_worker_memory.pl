@@ -28,7 +28,7 @@ sub ask
 	return $node->safe_psql('postgres', $sql);
 }
 
-# Of the worker, in MB; 0 while none is there.
+# The memory of the worker in MB, or 0 while none is there.
 sub rss
 {
 	return eval { private_memory(worker_pid($node)) } // 0;
@@ -121,10 +121,10 @@ $most = $then if $then > $most;
 cmp_ok($most, '<', $bound, "so does the process: $most MB");
 is(ask("SELECT count(*) FROM outbox.deliveries WHERE endpoint = 'large' AND status <> 'delivered'"), '0', 'all are delivered');
 goes_back('requests of 1 MB');
-ok(wait_sql($node, q{SELECT reason IS NULL FROM outbox.stats WHERE endpoint = 'large'}), 'the view has nothing to say any more');
+ok(wait_sql($node, q{SELECT reason IS NULL FROM outbox.stats WHERE endpoint = 'large'}), 'the view shows no reason any more');
 cmp_ok(memory(), '<', 4, 'and nothing is left in the count');
 
-# --- All of them fail, and come back from outbox.parked; keys wait in lanes; the
+# --- All of them fail, and come back from outbox.parked.  Keys wait in lanes.  The
 # --- worker starts over in the middle
 
 ask("SELECT outbox.alter_endpoint('large', backoff_base => '100 ms', backoff_max => '200 ms')");

@@ -58,12 +58,12 @@ foreach my $case (@needed)
 	pass("$missing: granted again, the event of then is delivered");
 }
 
-# A running worker that loses the privilege to see the sequence must not take what
-# it is not told (NULL, since PostgreSQL 18) for an empty log.
+# A running worker that loses the privilege to see the sequence reads NULL (since
+# PostgreSQL 18), and must not take that for an empty log.
 ok(wait_sql($node, $running), 'all of it is granted');
 ask('REVOKE SELECT ON SEQUENCE outbox.events_seq FROM outbox_worker');
 my $id = emit($node, 'a.meanwhile', '{}');
-ok(wait_sql($node, "SELECT count(*) = 1 FROM outbox.held_steps WHERE step = 'read'"), 'a running worker notices that it is told nothing');
+ok(wait_sql($node, "SELECT count(*) = 1 FROM outbox.held_steps WHERE step = 'read'"), 'a running worker notices that the sequence shows it nothing');
 ask('GRANT SELECT ON SEQUENCE outbox.events_seq TO outbox_worker');
 $node->reload;
 $receiver->wait_delivered(1, id => $id);

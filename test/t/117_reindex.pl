@@ -52,7 +52,7 @@ foreach my $what ('TABLE outbox.events_0', 'TABLE outbox.events_1', 'INDEX outbo
 	is(ask("SELECT public.waits($pid)"), '0', "$what: the worker waits for no lock");
 	is(worker_pid($node), $pid, "$what: the worker lives while it is made anew");
 	my $longest = ask("SELECT COALESCE(extract(epoch FROM max(clock_timestamp() - last_loop_at)), 0) FROM outbox.worker_slots()");
-	cmp_ok($longest, '<', 1.5, "$what: and its loop goes round");
+	cmp_ok($longest, '<', 1.5, "$what: and its loop goes on");
 	$session->query_safe('COMMIT');
 	$session->quit;
 	wait_status($node, $slow, 'delivered', "$what: what was in flight is delivered");

@@ -43,7 +43,7 @@ sub stop_workers
 }
 
 # Stores a place while another session has begun subtransactions that only wrote
-# to a temporary table; their xids are higher than the one of the place's own
+# to a temporary table.  Their xids are higher than the one of the place's own
 # transaction.  Then everything is killed, and 40 events are emitted.
 sub crash_after
 {

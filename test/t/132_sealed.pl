@@ -15,7 +15,7 @@ my $file = "$dir/outbox.keys";
 my $receiver = OutboxTest::Receiver->new('sealed');
 my ($rc, $out, $err);
 
-# The keys of a file, each a line; the first one seals.
+# The keys of a file, each a line.  The first one seals.
 sub write_keys
 {
 	my (@keys) = @_;
@@ -155,7 +155,7 @@ is( ask("SELECT outbox.create_endpoint('plain', 'https://a.example/', topics => 
 	'https://a.example/', 'nothing behind the host: nothing to seal');
 ask("SELECT outbox.drop_endpoint('plain')");
 
-# What was stored before is sealed by hand; its former rows go with VACUUM FULL.
+# What was stored before is sealed by hand.  Its former rows go with VACUUM FULL.
 is(ask('SELECT * FROM outbox.reseal_secrets()'), '1|1|0', 'reseal_secrets: one was in clear');
 is(count_in(ask($raw), @clear), 0, 'resealed: not in the tables');
 is(ask('SELECT * FROM outbox.reseal_secrets()'), '0|2|0', 'again: nothing to do');

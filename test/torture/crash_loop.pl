@@ -1,6 +1,6 @@
 # No event is lost or out of order when the server dies again and again at random points.
 # The load is mixed: commits, rollbacks, savepoints, prepared transactions, asynchronous
-# commits, keys, scheduled events, retries, replays, alters; see
+# commits, keys, scheduled events, retries, replays, alters.  See
 # test/lib/OutboxTest/Storm.pm.  ROUNDS says how often the server dies (default 20),
 # EVENTS how many events are emitted in all (default 4,000 a round), SEED repeats the
 # decisions.  Ends with the checker's table.
@@ -19,7 +19,7 @@ my $per_round = ($ENV{EVENTS} || $rounds * 4000) / $rounds;
 alarm 300 + 60 * $rounds;
 
 # Every event goes to 'all', some to the others too, so that the receiver keeps
-# up; its journal leaves out what the checker does not read.
+# up.  Its journal leaves out what the checker does not read.
 my $storm = OutboxTest::Storm->new(
 	seed => $ENV{SEED} || int time,
 	brief => 1,

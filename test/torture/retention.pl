@@ -42,7 +42,7 @@ sub megabytes
 }
 
 # pgbench at a steady rate, which writes down how long each transaction took, from
-# the moment when it was due; a table has what was committed.
+# the moment when it was due.  A table has what was committed.
 ask('CREATE TABLE issued (id uuid, key text)');
 PostgreSQL::Test::Utils::append_to_file("$dir/emit.sql", <<'SQL');
 \set k random(1, 200)

@@ -18,8 +18,8 @@ my $rate = $ENV{RATE} || 800;
 my $sample_every = $minutes >= 10 ? 15 : $minutes * 1.5;
 alarm $minutes * 60 + 300;
 
-# What is kept is a matter of the first sixth, too, so that all has been round
-# once when the comparison begins.
+# The retention ends within the first sixth, so that each piece of the log has been
+# emptied once when the comparison begins.
 my $kept = max(1, int($minutes * 60 / 12));
 my $node = outbox_node(
 	'main', conf => <<CONF);

@@ -11,7 +11,7 @@
 static int tests;
 static int failures;
 
-/* 'what' and its subjects; whatever would break the line is shown as "?". */
+/* 'what' and its subjects.  Characters that would break the line are shown as "?". */
 static void
 ok(bool pass, const char *what, const char *a, const char *b)
 {

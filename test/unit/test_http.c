@@ -30,7 +30,7 @@ bad(const char *url, const char *part)
 	   complaint ? complaint : "");
 }
 
-/* Where a URL leads to; expected NULL: nowhere. */
+/* Where a URL leads to.  If 'expected' is NULL, it leads nowhere. */
 static void
 leads_to(const char *url, int default_port, const char *expected, int expected_port)
 {

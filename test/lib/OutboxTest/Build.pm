@@ -2,7 +2,7 @@ package OutboxTest::Build;
 
 # A PostgreSQL of a test's own, for a library that no user may ever get: with
 # crash points, or of a version to come.  PostgreSQL finds its files relative to
-# its own binary, so a copy of the installation is enough; the one of PG_CONFIG
+# its own binary, so a copy of the installation is enough.  The one of PG_CONFIG
 # is only read.
 
 use strict;
@@ -112,7 +112,7 @@ sub change
 	return;
 }
 
-# Another library in the place of the one that is installed; a server that has
+# Another library in the place of the one that is installed.  A server that has
 # loaded that one keeps it.
 sub use_library
 {
@@ -122,7 +122,7 @@ sub use_library
 	return;
 }
 
-# Builds with further flags and installs; where the PostgreSQL that was copied runs
+# Builds with further flags and installs.  Where the PostgreSQL that was copied runs
 # under a memory checker, with its flags.
 sub install
 {

@@ -15,7 +15,7 @@ use Test::More;
 
 use OutboxTest::Receiver;
 
-# Why the receiver cannot be run here; nothing: it can.
+# Why the receiver cannot be run here.  Nothing if it can.
 sub missing
 {
 	my $dir = "$OutboxTest::top/test/conformance";

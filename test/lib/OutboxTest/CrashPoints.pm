@@ -70,7 +70,7 @@ CONF
 	return $self;
 }
 
-# Statements that may be cut off at any place; their output so far.
+# Statements that may be cut off at any place, and their output so far.
 sub try
 {
 	my ($self, $sql) = @_;
@@ -132,7 +132,7 @@ sub die_at
 	$self->{receiver}->wait_new(5);
 	PostgreSQL::Test::Utils::append_to_file("$order.new", "$point $how");
 	rename "$order.new", $order or die "$order: $!";
-	# A worker needs its time to come so far that a piece may be forgotten.
+	# It takes a worker some time until a piece may be emptied.
 	for (my $n = 0; -e $order && time < $end; $n++)
 	{
 		$self->provoke($point, $n % 12 == 0);

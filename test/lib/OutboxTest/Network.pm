@@ -20,7 +20,7 @@ our @EXPORT = qw(own_network start_front start_dns lines_of make_ca make_cert);
 
 # Runs the test again in a network namespace in which all addresses are local,
 # with a resolv.conf that names the server of start_dns().  No privilege is
-# needed where users may make namespaces; elsewhere the test is skipped.
+# needed where users may make namespaces.  Elsewhere the test is skipped.
 sub own_network
 {
 	return if $ENV{OUTBOX_OWN_NETWORK};
@@ -86,7 +86,7 @@ sub start
 }
 
 # A front of test/tools/front.py: { port => ..., journal => file, pid => ... }.  The
-# options are those of front.py; a true value of "proxy" is a flag.
+# options are those of front.py.  A true value of "proxy" is a flag.
 sub start_front
 {
 	my ($listen, $to, %option) = @_;

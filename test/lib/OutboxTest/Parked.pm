@@ -1,6 +1,6 @@
 package OutboxTest::Parked;
 
-# Endpoints with many rows in outbox.parked, of each kind; what a worker that
+# Endpoints with many rows in outbox.parked, of each kind, and what a worker that
 # starts makes of them, and how much memory that takes.
 
 use strict;

@@ -75,7 +75,7 @@ sub start
 	return;
 }
 
-# Ends the process; start() brings it back on the same port with the same
+# Ends the process.  start() brings it back on the same port with the same
 # journal.  The signal is TERM unless given.
 sub stop
 {
@@ -93,7 +93,7 @@ sub url
 	return "http://127.0.0.1:$self->{port}$path";
 }
 
-# A command to the receiver, see receiver.py; done when this returns.
+# A command to the receiver, see receiver.py.  It is done when this returns.
 sub control
 {
 	my ($self, %query) = @_;
@@ -204,9 +204,8 @@ sub events
 	} @events;
 }
 
-# Waits until that many are found, and returns them all.  A look at a long journal
-# can take longer than the wait on a busy machine: the last one begins after its
-# end.
+# Waits until that many are found, and returns them all.  Reading a long journal can
+# take longer than the wait on a busy machine, so it is read once more after the end.
 sub wait_found
 {
 	my ($n, $what, $find) = @_;

@@ -37,7 +37,7 @@ sub drop
 	return ask("SELECT outbox.drop_endpoint('$name', discard => true)");
 }
 
-# n events of topic, numbered from 1; the key is an expression of n
+# n events of topic, numbered from 1.  The key is an expression of n
 sub emit_many
 {
 	my ($topic, $n, $key, $more) = @_;
@@ -61,7 +61,7 @@ sub number
 	return $n;
 }
 
-# Keys whose events came in another order than they were emitted in; what came
+# Keys whose events came in another order than they were emitted in.  What came
 # twice counts where it came first.
 sub disordered
 {
@@ -212,12 +212,12 @@ sub many_scheduled
 		  or fail('a scheduled event enters the log');
 	};
 	my $scans = sub {
-		# The worker tells its figures when it has time; with those of the event
-		# that has just left the table it has told all before.
+		# The worker publishes its figures when it has time.  Those of the event that
+		# has just left the table come after all earlier ones.
 		my $deleted = ask("SELECT n_tup_del FROM pg_stat_user_tables WHERE relname = 'scheduled'");
 		$due->();
 		wait_sql($node, "SELECT n_tup_del > $deleted FROM pg_stat_user_tables WHERE relname = 'scheduled'")
-		  or fail('the figures are told');
+		  or fail('the figures are published');
 		return split /\|/,
 		  ask("SELECT seq_scan, idx_tup_fetch FROM pg_stat_user_tables WHERE relname = 'scheduled'");
 	};
@@ -291,7 +291,7 @@ sub exact_rate
 	my @requests = $receiver->wait_delivered($n, path => '/ok/rated');
 	my $seconds = ($requests[-1]{mono} - $requests[0]{mono}) / 1e9;
 
-	# A tenth of a second's worth may come at once, and a busy receiver looks late.
+	# A tenth of a second's worth may come at once, and a busy receiver reads late.
 	my $least = ($n - 1 - $rate / 10) / $rate;
 	note(sprintf 'rate_limit %g: %d requests in %.2f s, %.2f at least', $rate, $n, $seconds, $least);
 	cmp_ok($seconds, '>', 0.95 * $least, "$n requests are not faster than $rate a second");
@@ -300,7 +300,7 @@ sub exact_rate
 	return;
 }
 
-# What hangs, is slow, fails or has much to do is no trouble for another.
+# An endpoint that hangs, is slow, fails or has much to do does not slow another one.
 sub bad_neighbours
 {
 	my %path = (hangs => '/hang/n', slow => '/slow/n?ms=1000', fails => '/status/500/n', flood => '/slow/flood?ms=5');

@@ -141,7 +141,7 @@ sub produce
 
 # -------------------------------------------------------------------- deaths
 
-# A sender or a receiver is gone between two times; what was delivered in the
+# A sender or a receiver is gone between two times.  What was delivered in the
 # window before may come again.
 sub died
 {
@@ -197,7 +197,7 @@ sub faults
 			} ]);
 }
 
-# One fault, of any kind or the one that is named; afterwards all is up again.
+# One fault, of any kind or the one that is named.  Afterwards all is up again.
 sub strike
 {
 	my ($self, $name) = @_;
@@ -347,7 +347,7 @@ my %change = (
 		$self->died($at, $slack);
 	});
 
-# What heals comes more often than what hurts.
+# Changes that repair something are made more often than those that disturb.
 my @changes = (sort keys %change, ('resume') x 4, ('partial answers') x 2, ('a moody receiver') x 2,
 	('a good receiver') x 2);
 
@@ -363,7 +363,7 @@ sub change
 
 # ---------------------------------------------------------------------- calm
 
-# What hurts throughput ends; failures go on.
+# Ends the changes that limit throughput.  Failures go on.
 sub heal
 {
 	my ($self) = @_;
@@ -402,7 +402,7 @@ sub rage
 	return $self->judge('nothing is lost, made up, out of order, or repeated without a death');
 }
 
-# Everything is let go and left to end.
+# Ends all changes, and waits until everything is delivered or dead.
 sub calm
 {
 	my ($self) = @_;
@@ -413,14 +413,14 @@ sub calm
 	my $quiet = $self->wait_quiet;
 	if ($quiet)
 	{
-		# The dead live as well.
+		# Dead deliveries are tried again, too.
 		$self->ask('SELECT outbox.retry(name) FROM outbox.endpoints');
 		$quiet = $self->wait_quiet;
 	}
 	return ok($quiet, 'calm: everything comes to an end');
 }
 
-# It takes as long as it takes, but something must go on.
+# Waits as long as there is progress.
 sub wait_quiet
 {
 	my ($self) = @_;
@@ -508,7 +508,7 @@ sub write_skipped
 	return;
 }
 
-# Lets the checker judge; on a violation everything that it looked at is kept.
+# Lets the checker judge.  On a violation everything that it looked at is kept.
 sub judge
 {
 	my ($self, $name) = @_;
