@@ -131,7 +131,7 @@ class Machine:
     def install(self):
         """What is measured is what lies beside this folder, not what was installed
         some time ago."""
-        run(HERE.parent / "test" / "setup", "bench")
+        run(HERE.parent / "test" / "bin" / "setup", "bench")
         self.pg_config = os.environ.get("PG_CONFIG", "pg_config")
         make = ["make", "-s", "--no-print-directory", "-C", HERE.parent,
                 f"PG_CONFIG={self.pg_config}"]
