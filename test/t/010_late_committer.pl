@@ -122,7 +122,7 @@ is( $node->safe_psql('postgres', "SELECT count(*) FROM outbox.events a JOIN outb
 	'1', 'whose xid is the higher one');
 $_->quit foreach $first, $second;
 
-# One that commits while the events around it are being read does not belong to this
+# An event that commits while those around it are being read does not belong to this
 # tick: it comes with the next one, once.  The receiver holds the first requests until then,
 # and the worker has read no more than an endpoint may have waiting.
 endpoint($node, $receiver, 'amid', '/ok/amid', "topics => '{amid.*}', ordering => 'none'");

@@ -111,7 +111,7 @@ $node->reload;
 $receiver->wait_delivered(1, id => $id);
 pass('no standby is asked for any more: sent');
 
-# It waits no longer than it must
+# It waits no longer than necessary
 require_standby();
 $standby->start;
 $node->wait_for_catchup($standby);

@@ -67,7 +67,7 @@ foreach my $of ('DATABASE postgres', "ROLE \"$user\"")
 	$node->safe_psql('postgres', "SELECT pg_terminate_backend($pid)");
 	ok(new_worker($node, $pid), "$of: a worker starts");
 
-	# The emitters keep all that does not stop them
+	# Emitting sessions keep the settings that do not stop them
 	my $id = emit($node, 'hostile.one', '{"at": 1.5}', "key => 'k'");
 	$receiver->wait_delivered(1, id => $id);
 	pass("$of: delivered, after a retry");

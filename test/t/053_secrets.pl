@@ -105,7 +105,7 @@ sub has_none
 	my @found = grep {
 		my $bytes = substr($_, length 'whsec_');
 
-		# as text, and as a constant in a printed plan
+		# The secret as text, and as a constant in a printed plan
 		index($text, $bytes) >= 0 || index($text, join(' ', map { ord } split //, substr($bytes, 0, 20))) >= 0
 	} @secrets;
 

@@ -166,7 +166,7 @@ SQL
 	"$name: what comes again is recognised";
 	end_example($pid);
 
-	# Its last answer may not have been seen: then it would be tried for ever.
+	# Its last answer may not have arrived.  The event would then be tried for ever.
 	$node->safe_psql('postgres', "SELECT outbox.drop_endpoint('$name', discard => true)");
 	return;
 }

@@ -196,8 +196,8 @@ SQL
 my %columns;
 push @{ $columns{ $_->[2] } }, $_->[3] foreach grep { defined $_->[3] } @objects;
 
-# Nothing is constant in it: PostgreSQL would not call a strict function of NULL,
-# and not ask either.
+# No argument is a constant.  With a constant NULL, PostgreSQL would neither call a
+# strict function nor check the privilege.
 sub call
 {
 	my ($function) = @_;
@@ -279,8 +279,8 @@ cmp_ok($tried, '>', 1000, 'enough was tried');
 shown_in_readme($cells, 'permission cells');
 note("$tried of them tried");
 
-# --- The worker's role: it gets along with what the README lists, and with less
-# --- it says so, and does nothing
+# --- The worker's role: the privileges that the README lists are enough, and with
+# --- fewer the worker says so and does nothing
 
 $node->safe_psql('postgres', <<'SQL');
 CREATE ROLE weak;

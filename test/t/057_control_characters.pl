@@ -44,7 +44,7 @@ my %around = (
 	reset => [ q{ARRAY[%s || 'filter']} ],
 	filter => []);
 
-# These may hold what they like: encoded when they are sent, or never sent.
+# These may hold any character: it is encoded when it is sent, or never sent.
 my %free = map { $_ => 1 } qw(key dedup_key payload filter start_at);
 
 # [ function, argument, what is swept, statement ]; the last with %s

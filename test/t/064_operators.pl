@@ -96,8 +96,8 @@ ok( wait_sql(
 		  . " USING (endpoint_id) WHERE name = 'b' ORDER BY number DESC LIMIT 1"),
 	'the endpoint is idle by now');
 
-# While outbox is disabled, so that nothing else keeps the endpoint busy, and with
-# time to forget it before its followers are read
+# While outbox is disabled, nothing else keeps the endpoint busy.  There is time to
+# forget the event before its followers are read.
 ask('ALTER SYSTEM SET outbox.enabled = off');
 ask("ALTER SYSTEM SET outbox.settle_interval = '500 ms'");
 $node->reload;

@@ -185,7 +185,7 @@ is(scalar(() = connections()), $before, 'and no connection was made');
 is( ask("SELECT count(DISTINCT error) > 10 FROM outbox.attempts WHERE event_id = '$id'"),
 	't', 'with a reason for each range of addresses');
 
-# What was refused was within reach
+# The addresses that were refused can be reached
 allow('0.0.0.0/0, ::/0');
 attempt('ssrf.two');
 my %reached = map { /^to (\S+) (\d+)/; ("$1 $2" => 1) } connections();

@@ -158,7 +158,7 @@ foreach my $synchronous (0, 1)
 	is_silent($old);
 	progress($receiver, 200);
 
-	# And takes over, orderly this time.
+	# The old primary takes over again, after a clean shutdown of the new one.
 	stop_producer($producer);
 	$standby->wait_for_catchup($old, 'replay', $standby->lsn('insert'));
 	$standby->stop('fast');

@@ -23,7 +23,7 @@ sub ask
 	return $node->safe_psql($dbname, $sql);
 }
 
-# Must end by itself within a time.
+# Runs a command that must end by itself in time.
 sub quickly
 {
 	my ($sql, $name, $dbname) = @_;

@@ -202,7 +202,7 @@ my ($rc, undef, $err) = $node->psql('postgres',
 	"INSERT INTO outbox.events (topic, payload) VALUES ('t', (repeat('[', 513) || repeat(']', 513))::jsonb)");
 like($err, qr/nested too deeply.*512.*HINT/s, 'an INSERT is refused likewise');
 
-# What is allowed to be nothing, or all there is
+# Values that may be zero, or the largest there is
 accepted("rotate_secret('e', grace => '0')");
 accepted("wait_for('$event', '0')");
 accepted("emit('t', repeat('[', 512) || repeat(']', 512))");

@@ -13,7 +13,7 @@ my $receiver = OutboxTest::Receiver->new('main');
 
 sub ask { return $node->safe_psql('postgres', $_[0]) }
 
-# No sleep, and no wait for the time alone, anywhere
+# No source sleeps, or waits for the time alone
 my @files = glob "$top/src/{,*/,*/*/}*.[ch]";
 cmp_ok(scalar @files, '>', 50, 'the sources are there');
 foreach my $file (@files)
@@ -49,7 +49,7 @@ sub worker_that_waits
 }
 
 my $worker = worker_that_waits();
-# What other processes ask of all of them
+# What a process asks of all others
 my ($rc, undef, $err) = $node->psql('postgres', 'DROP DATABASE other', timeout => 20);
 is($rc, 0, 'another database can be dropped') or diag($err);
 is(ask("SELECT string_agg(datname, ' ' ORDER BY datname) FROM pg_database WHERE datname LIKE '%other'"),

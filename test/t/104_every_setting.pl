@@ -29,12 +29,12 @@ sub ask
 	return $node->safe_psql('postgres', $sql, extra_params => [ '-U', 'tester' ]);
 }
 
-# What cannot be set odd and still tell anything: a wait before the worker's code
-# begins, what would fill the server log, and where the server has its libraries
-# (since 18 those of PostgreSQL itself, so that no session would begin).
+# Settings that are left out, because an odd value would stop the test itself: a wait
+# before the worker's code begins, the level of the server log, and where the server
+# has its libraries (since 18 those of PostgreSQL itself, so that no session begins).
 my @left_out = qw(post_auth_delay log_min_messages dynamic_library_path);
 
-# Text, which has no other values that one could make up
+# Settings that are texts, with a value that is odd and valid
 my %text = (
 	'DateStyle' => ['German, DMY'],
 	'TimeZone' => ['Asia/Kathmandu'],

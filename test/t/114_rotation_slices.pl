@@ -133,7 +133,7 @@ stop_producer($producer);
 check_history($node, $receiver, $journal, endpoints => ['/ok/load'], max_duplicates => 100, max_dead => $n,
 	exists_too => \@forgotten, name => 'of what was emitted meanwhile nothing is lost');
 
-# Everything dies in the middle
+# The server crashes in the middle
 my $more = $n / 2;
 ask("SELECT outbox.pause_endpoint('dead')");
 ask("SELECT count(outbox.emit(CASE n % 500 WHEN 0 THEN 'dead.some' ELSE 'dead.more' END, '{}'::jsonb))"

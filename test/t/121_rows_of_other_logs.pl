@@ -44,7 +44,7 @@ sub numbers_of
 	return map { JSON::PP::decode_json($_->{body})->{data}{n} } $receiver->delivered(path => $path);
 }
 
-# An event more, and nothing of the endpoint is left.
+# Emits one more event, and waits until nothing of the endpoint is left.
 sub wait_for_end
 {
 	my ($name, $path) = @_;
