@@ -36,14 +36,13 @@ alarm $ENV{OUTBOX_TEST_LIMIT};
 	*Test::Builder::BAIL_OUT = sub { die "gave up: $_[1]\n" };
 }
 
-# A session that is kept open has its time limit for each query, not for all of them.
+# A session that is kept open may last as long as its test.
 {
 	no warnings 'redefine';
 	my $background_psql = \&PostgreSQL::Test::Cluster::background_psql;
 	*PostgreSQL::Test::Cluster::background_psql = sub {
-		my $session = $background_psql->(@_);
-		$session->set_query_timer_restart;
-		return $session;
+		my ($self, $dbname, @rest) = @_;
+		return $background_psql->($self, $dbname, timeout => $ENV{OUTBOX_TEST_LIMIT}, @rest);
 	};
 }
 
