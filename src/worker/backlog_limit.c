@@ -72,6 +72,12 @@ place_of(OutboxEndpoint *ep)
 	return Max(c->done->seq_low, c->last_seq);
 }
 
+static int64
+last_seq_of(OutboxEndpoint *ep)
+{
+	return outbox_window_frontier(ep, &outbox_loop.head)->last_seq;
+}
+
 static int
 shorten(OutboxEndpoint *ep)
 {
@@ -121,6 +127,8 @@ outbox_backlog_limit_step(TimestampTz now)
 	{
 		OutboxEndpoint *ep = outbox_loop.roster.endpoints[i];
 		int64			place;
+		int64			last_seq;
+		int				dead;
 
 		if (ep->member.dropped || ep->member.recreate ||
 			(ep->feed.attached && ep->feed.window_count == 0) || ep->status.unstorable ||
@@ -130,17 +138,20 @@ outbox_backlog_limit_step(TimestampTz now)
 		place = place_of(ep);
 		if (place >= cut)
 			continue;
-		if (n < STEP_EVENTS)
+		if (n >= STEP_EVENTS)
 		{
-			int dead = shorten(ep);
-
-			n += dead;
-			outbox_loop.traffic.unsettled += dead;
-			outbox_step_passed(OUTBOX_STEP_BACKLOG, ep->id);
+			more = true; /* its turn comes */
+			continue;
 		}
-		else
-			place = -1; /* its turn comes */
-		more = more || (place_of(ep) < cut && place_of(ep) != place);
+		last_seq = last_seq_of(ep);
+		dead = shorten(ep);
+		n += dead;
+		outbox_loop.traffic.unsettled += dead;
+		outbox_step_passed(OUTBOX_STEP_BACKLOG, ep->id);
+
+		/* What was committed late is read before the place moves on. */
+		if (place_of(ep) < cut && (place_of(ep) != place || last_seq_of(ep) != last_seq))
+			more = true;
 	}
 	outbox_step_blame(0);
 	outbox_txn_commit();
