@@ -54,7 +54,7 @@ endpoint($node, $receiver, 'blocks', '/ok/blocks',
 	"topics => '{load.*,held.*}', max_attempts => 1, on_exhausted => 'block', $never");
 endpoint($node, $receiver, 'idle', '/ok/idle', "topics => '{idle.*}'");
 
-my $producer = start_producer($node, $log, rate => 120, keys => 2, topic => 'load.one');
+my $producer = start_producer($node, $log, rate => 40, keys => 2, topic => 'load.one');
 ask("SELECT count(outbox.emit('bulk.n', '{\"n\": 1}'::jsonb)) FROM generate_series(1, 1000)");
 $receiver->wait_delivered(1000, path => '/ok/replayed', topic => 'bulk.n');
 $receiver->wait_delivered(100, path => '/ok/replayed', topic => 'load.one');
