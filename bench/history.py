@@ -37,6 +37,18 @@ def long_past(bench):
         [r["per_s"] for r in runs["none"]], at_least=0.95, runs=runs)
 
 
+def over_time(stamps, arrived, seconds, span):
+    """Deliveries a second, p50 and p99 of each span, at its middle."""
+    series = {"rate": [], "p50": [], "p99": []}
+    for i in range(int(seconds / span)):
+        at = (i + 0.5) * span
+        p50, p99 = stamps.percentiles(1, i * span, (i + 1) * span)
+        count = sum(1 for t in arrived if i * span <= t < (i + 1) * span)
+        for name, value in (("rate", count / span), ("p50", p50), ("p99", p99)):
+            series[name].append([at, value])
+    return series
+
+
 def long_transaction(bench):
     """A snapshot opened before everything else, and held."""
     rate, span = 800, bench.scale(60, 5)
@@ -59,6 +71,7 @@ def long_transaction(bench):
     last = sum(1 for at in arrived if seconds - span <= at < seconds) / span
     p50_first, p99_first = stamps.percentiles(1, 0, span)
     p50_last, p99_last = stamps.percentiles(1, seconds - span, seconds)
+    bench.report.figures["held"] = over_time(stamps, arrived, seconds, span / 6)
     held = f"a REPEATABLE READ transaction held for {seconds} s at {rate} events/s, one run"
     bench.report.ratio(SECTION, f"{held}: deliveries/s of the last {span} s ÷ of the first",
                        [last], [first], at_least=0.95)

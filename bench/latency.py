@@ -4,6 +4,7 @@ from receivers import Receiver
 from report import median, percentile, text
 
 SECTION = "Latency"
+PERCENTS = (1, 5, 10, 25, 50, 75, 90, 95, 98, 99, 99.5, 99.9)
 EMIT = "SELECT outbox.emit('bench.latency', $1::jsonb)"
 
 
@@ -28,13 +29,13 @@ class Stamps:
             raise BenchError(f"{lost} events did not reach the receiver")
         self.events.sort()
 
-    def percentiles(self, column, first=None, last=None):
+    def percentiles(self, column, first=None, last=None, percents=(50, 99)):
         """p50 and p99 in ms, of a span in seconds from the first event."""
         begun = self.events[0][0]
         values = sorted(e[column] for e in self.events
                         if (first is None or e[0] - begun >= first)
                         and (last is None or e[0] - begun < last))
-        return percentile(values, 50), percentile(values, 99)
+        return [percentile(values, p) for p in percents]
 
 
 def emit_at(bench, cluster, rate, seconds, while_running=None):
@@ -68,6 +69,10 @@ def measure(bench):
     cluster.check()
     cluster.stop()
 
+    report.figures["latency"] = {
+        str(rate): [[p, median(values)] for p, values in zip(
+            PERCENTS, zip(*(s.percentiles(1, percents=PERCENTS) for s in stamps)))]
+        for rate, stamps in runs.items()}
     for rate, stamps in runs.items():
         received = [s.percentiles(1) for s in stamps]
         committed = [s.percentiles(2) for s in stamps]

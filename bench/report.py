@@ -32,6 +32,7 @@ class Report:
         self.quick = quick
         self.rows = []
         self.disturbed = {}
+        self.figures = {}		# what plot.py draws
 
     def disturbance(self, section, others, steal):
         """What others took of the machine while a section was measured."""
@@ -107,5 +108,5 @@ class Report:
         with open(path, "w", encoding="utf-8") as out:
             json.dump({"command": self.command, "quick": self.quick,
                        "facts": self.facts, "disturbed": self.disturbed,
-                       "rows": self.rows}, out, indent=1)
+                       "rows": self.rows, "figures": self.figures}, out, indent=1)
             out.write("\n")
