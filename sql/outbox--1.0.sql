@@ -1942,7 +1942,7 @@ COMMENT ON FUNCTION outbox.adopt() IS
 'Makes the log of a copy (dump, template, pg_upgrade, another outbox.instance_name) this database''s own, and delivers what was undelivered in it, when this transaction commits; returns how many deliveries that are, scheduled events not counted. Emitters wait until then. Errors: 55000 nothing to adopt, or a subscription writes to tables of outbox; 25001 at isolation level REPEATABLE READ or SERIALIZABLE; 25006 during recovery';
 
 ------------------------------------------------------------------------
--- Nobody but the owner may do anything; the README lists what to grant.
+-- Only the owner may do anything.  doc/security.md lists what to grant.
 ------------------------------------------------------------------------
 
 -- Nor may anybody to whom whoever runs this script has given default privileges.

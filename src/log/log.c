@@ -1,6 +1,6 @@
 /*
  * log.c
- *	  Reads committed events, in an order that keeps the promise of README
+ *	  Reads committed events, in an order that keeps the promise of doc/guarantees.md
  *	  ("Order").
  *
  * Ids are handed out before commit, so "everything above the last id" loses
