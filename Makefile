@@ -139,7 +139,7 @@ asan valgrind:
 fresh:
 	@test/bin/fresh $(ROOTS)
 
-# The suite on every PostgreSQL that the README claims, see test/bin/matrix;
+# The suite on every PostgreSQL that doc/limits.md claims, see test/bin/matrix;
 # VERSIONS='--smoke 18' runs a part on some.
 matrix:
 	@PG_CONFIG='$(PG_CONFIG)' test/bin/matrix $(VERSIONS)
@@ -171,7 +171,7 @@ help:
 	@echo "make bench          throughput and latency"
 	@echo "make clients        Debezium reads the log (from Maven, see doc/cdc.md)"
 	@echo "make mutants        takes the guards out: does a test notice? MUTANTS='tick' tries some"
-	@echo "make permissions    writes test/permissions.txt and the counts in the README anew"
+	@echo "make permissions    writes test/permissions.txt and the counts in doc/security.md anew"
 	@echo "make asan|valgrind  the tests under a memory checker; STAGES=unit runs some"
 	@echo "make fresh          make demo and make test on machines with nothing, by debootstrap (root); ROOTS='--demo trixie' runs some"
 	@echo "make matrix         the suite on PostgreSQL 15 to 18, with assertions, and under asan; VERSIONS='--smoke 18' runs a part on some"

@@ -20,7 +20,8 @@ use OutboxTest::Receiver;
 our @EXPORT = qw(outbox_node wait_until wait_sql endpoint emit worker_pid
   new_worker start_again start_producer stop_producer check_history
   event_ids process_is_gone kill_everything wait_settled wait_status
-  nothing_arrives emit_at_once refuses_unsigned shown_in_readme private_memory $top);
+  nothing_arrives emit_at_once refuses_unsigned documented_roles worker_grants
+  shown_in_security private_memory $top);
 
 our $top = $ENV{OUTBOX_TOP} || '.';
 our $timeout = $PostgreSQL::Test::Utils::timeout_default;
@@ -47,12 +48,10 @@ alarm $ENV{OUTBOX_TEST_LIMIT};
 }
 
 # With OUTBOX_TEST_WORKER_ROLE=1 every worker of the suite runs as a role that is
-# no superuser, owns nothing, and has what the README grants it: wherever a test
+# no superuser, owns nothing, and has what doc/security.md grants it: wherever a test
 # creates the extension, the role gets that in the same transaction.
 my $worker_role = $ENV{OUTBOX_TEST_WORKER_ROLE};
-my ($worker_grants) = PostgreSQL::Test::Utils::slurp_file("$top/README.md") =~
-  /^CREATE ROLE outbox_worker;\n(.*?)^```$/ms;
-die "README.md: no grants for outbox_worker\n" unless $worker_grants;
+my $worker_grants = worker_grants();
 {
 	no warnings 'redefine';
 	my $psql = \&PostgreSQL::Test::Cluster::psql;
@@ -380,22 +379,43 @@ sub refuses_unsigned
 	return;
 }
 
-# A count that the README shows, like "7,656 permission cells".  ACCEPT=1 writes
-# it there.
-sub shown_in_readme
+# The blocks of SQL in doc/security.md, "Roles".
+sub role_blocks
+{
+	my ($section) = PostgreSQL::Test::Utils::slurp_file("$top/doc/security.md") =~ /^## Roles$(.*?)^## /ms;
+	return ($section // '') =~ /^```sql\n(.*?)^```$/msg;
+}
+
+# What makes the roles that emit, watch and operate.
+sub documented_roles
+{
+	return grep { !/outbox_worker/ } role_blocks();
+}
+
+# What outbox_worker is granted, without its CREATE ROLE.
+sub worker_grants
+{
+	my ($block) = grep { /outbox_worker/ } role_blocks();
+	die "doc/security.md: no grants for outbox_worker\n" unless $block;
+	return $block =~ s/^CREATE ROLE outbox_worker;\n//r;
+}
+
+# A count that doc/security.md shows, like "7,656 permission cells".  ACCEPT=1
+# writes it there.
+sub shown_in_security
 {
 	my ($n, $what) = @_;
-	my $file = "$top/README.md";
-	my $readme = PostgreSQL::Test::Utils::slurp_file($file);
+	my $file = "$top/doc/security.md";
+	my $text = PostgreSQL::Test::Utils::slurp_file($file);
 
 	1 while $n =~ s/^(\d+)(\d{3})/$1,$2/;
 	note("counted: $n $what");
-	if ($ENV{ACCEPT} && $readme =~ s/[\d,]+ (?=\Q$what\E)/$n /)
+	if ($ENV{ACCEPT} && $text =~ s/[\d,]+ (?=\Q$what\E)/$n /)
 	{
 		unlink $file;
-		PostgreSQL::Test::Utils::append_to_file($file, $readme);
+		PostgreSQL::Test::Utils::append_to_file($file, $text);
 	}
-	return ok($readme =~ /(?<![\d,])\Q$n $what\E/, "the README says: $n $what")
+	return ok($text =~ /(?<![\d,])\Q$n $what\E/, "doc/security.md says: $n $what")
 	  || diag("run \"make counts\", and look at what it changes");
 }
 

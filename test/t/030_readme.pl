@@ -1,4 +1,5 @@
 # Every example in README.md and doc/*.md works, and every list in them is complete.
+# Every link leads to a file and a heading that exist.
 #
 # A fenced block is run according to its language:
 #   sql               must succeed
@@ -16,18 +17,21 @@
 use strict;
 use warnings;
 
+use JSON::PP;
 use OutboxTest;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(usleep);
 
-my @files =
-  map { substr($_, length("$top/")) } ("$top/README.md", sort glob("$top/doc/*.md"));
+# In the order in which they are read: the tutorial continues the README.
+my @files = map { substr($_, length("$top/")) } sort glob("$top/doc/*.md");
+@files = ('README.md', 'doc/tutorial.md', grep { $_ ne 'doc/tutorial.md' } @files);
 my %text = map { $_ => slurp_file("$top/$_") } @files;
 my $receiver = OutboxTest::Receiver->new('main');
 my $python_port = PostgreSQL::Test::Cluster::get_free_port();
-my $max_console = 8;
+my $max_console = 4;
+my $max_words = 1500;    # of README.md
 
 # The key file that doc/security.md tells its reader to make
 my $key_file = PostgreSQL::Test::Utils::tempdir('keys') . '/outbox.keys';
@@ -215,7 +219,7 @@ foreach my $file (@files)
 }
 cmp_ok($console, '<=', $max_console, 'few examples are not run');
 
-# The roles of the README can do what they are for, and nothing else
+# The roles of doc/security.md can do what they are for, and nothing else
 sub as_role
 {
 	my ($role, $sql, $expected, $name) = @_;
@@ -278,13 +282,13 @@ foreach my $setting (column("SELECT format('%s|%s|%s', name, setting, unit) FROM
 	# What the examples have set
 	$value = $node->safe_psql('postgres',
 		"SELECT boot_val FROM pg_settings WHERE name = '$name'");
-	my ($row) = $text{'README.md'} =~ /^(\| `\Q$name\E` \|.*)$/m;
+	my ($row) = $text{'doc/settings.md'} =~ /^(\| `\Q$name\E` \|.*)$/m;
 	my (undef, undef, $default, $documented_unit) = split /\s*\|\s*/, $row // '||||';
 	$default =~ s/[`']//g;
-	is($default, $value, "$name in the README");
+	is($default, $value, "$name in doc/settings.md");
 	is($documented_unit, $unit, "its unit");
 }
-foreach my $name ($text{'README.md'} =~ /^\| `(outbox\.[a-z_]+)` \| [^|]* \| [^|]* \| [^|]* \|$/mg)
+foreach my $name ($text{'doc/settings.md'} =~ /^\| `(outbox\.[a-z_]+)` \| [^|]* \| [^|]* \| [^|]* \|$/mg)
 {
 	is($node->safe_psql('postgres', "SELECT count(*) FROM pg_settings WHERE name = '$name'"),
 		'1', "$name exists");
@@ -353,7 +357,7 @@ my $sum = 0;
 foreach my $n (1 .. 13)
 {
 	my $bound = $n == 13 ? 3600 : 2**($n - 1);
-	my ($row) = $text{'README.md'} =~ /^\| $n (?:and each further one )?\| (.*)$/m;
+	my ($row) = $text{'doc/guarantees.md'} =~ /^\| $n (?:and each further one )?\| (.*)$/m;
 	my @cells = map { s/ s$//r } split / *\| */, $row // '';
 
 	$sum += 0.55 * $bound;
@@ -362,13 +366,66 @@ foreach my $n (1 .. 13)
 	cmp_ok(abs($cells[2] - $sum), '<=', 0.1, "retry $n: since the first attempt") if $n < 13;
 }
 
-# Links lead somewhere
-foreach my $file (@files)
+# The README is short, and leads to every document
+cmp_ok(scalar(split ' ', $text{'README.md'}), '<=', $max_words, 'the README is short');
+foreach my $file (grep { $_ ne 'README.md' } @files)
 {
-	my $dir = $file =~ m{^(.*/)} ? $1 : '';
-	foreach my $link ($text{$file} =~ /\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)/g)
+	like($text{'README.md'}, qr/\]\(\Q$file\E[)#]/, "$file is linked from the README");
+}
+
+# Links lead somewhere, to a heading too
+my @documents = map { substr($_, length("$top/")) } glob("$top/{,doc/,src/,src/*/,test/,bench/}*.md");
+my (%prose, %anchors);
+
+sub is_there
+{
+	my ($file, $anchor) = @_;
+
+	return -e "$top/$file" unless defined $anchor;
+	return $anchors{$file} && $anchors{$file}{$anchor};
+}
+
+foreach my $file (@documents)
+{
+	$prose{$file} = slurp_file("$top/$file") =~ s/^```.*?^```$//gmsr;
+	foreach my $heading ($prose{$file} =~ /^#+ (.*)$/mg)
 	{
-		ok(-e "$top/$dir$link", "$file: $link exists");
+		$heading = lc($heading =~ s/\]\([^)]*\)//gr) =~ s/[^a-z0-9_ -]//gr;
+		$anchors{$file}{ $heading =~ tr/ /-/r } = 1;
+	}
+}
+foreach my $file (@documents)
+{
+	my ($dir) = $file =~ m{^(.*/|)};
+
+	foreach my $link ($prose{$file} =~ /\]\((?!https?:)([^)\s]+)\)/g)
+	{
+		my ($path, $anchor) = split /#/, $link, 2;
+		my $target = $path eq '' ? $file : "$dir$path";
+
+		1 while $target =~ s{[^/]+/\.\./}{};
+		ok(is_there($target, $anchor), "$file: $link is there");
+	}
+}
+
+# The plots are of the figures that are written down, and so is the text
+my $plots = PostgreSQL::Test::Utils::tempdir('plots');
+is(system('python3', "$top/bench/plot.py", '--into', $plots), 0, 'bench/plot.py draws');
+foreach my $plot (glob("$plots/*.svg"))
+{
+	my ($name) = $plot =~ m{([^/]+)$};
+	is(slurp_file("$top/doc/$name"), slurp_file($plot), "doc/$name is drawn from bench/figures.json");
+}
+my $figures = decode_json(slurp_file("$top/bench/figures.json"))->{figures};
+foreach my $row (@{ $figures->{throughput} })
+{
+	foreach my $name (qw(outbox loop))
+	{
+		my @runs = sort { $a <=> $b } @{ $row->{$name} };
+		my $median = sprintf('%.0f', $runs[ @runs / 2 ]);
+		1 while $median =~ s/^(\d+)(\d{3})/$1,$2/;
+		like($text{$_}, qr{^\| \Q$row->{what}\E \|.* \Q$median\E/s}m, "$_: $row->{what}, $name: $median")
+		  foreach 'README.md', 'doc/performance.md';
 	}
 }
 

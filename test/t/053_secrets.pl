@@ -125,9 +125,8 @@ cmp_ok(scalar @relations, '>', 100, 'there are many relations');
 	join(";\n", map { "TABLE $_" } @relations), on_error_stop => 0);
 has_none("$out$err", 'all tables and views but the one');
 
-# A role that reads everything, one that watches everything, and the roles of the README
-my ($section) = slurp_file("$top/README.md") =~ /^## Roles$(.*?)^## /ms;
-$node->safe_psql('postgres', $_) foreach grep { !/outbox_worker/ } $section =~ /^```sql\n(.*?)^```$/msg;
+# A role that reads everything, one that watches everything, and the roles of doc/security.md
+$node->safe_psql('postgres', $_) foreach documented_roles();
 $node->safe_psql('postgres', <<'SQL');
 ALTER ROLE app LOGIN; ALTER ROLE operator LOGIN; ALTER ROLE watcher LOGIN;
 CREATE ROLE reader LOGIN; GRANT pg_read_all_data, pg_write_all_data TO reader;

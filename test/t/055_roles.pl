@@ -1,6 +1,6 @@
 # Each role may do to each object of the schema what test/permissions.txt says, and no more.
 # Every function, table, view, column and sequence is tried as PUBLIC and as each of
-# the three roles of the README.
+# the three roles of doc/security.md.
 #
 # "make permissions" writes that file anew, to be read line by line before it is
 # committed.
@@ -15,10 +15,8 @@ use Test::More;
 my $file = "$top/test/permissions.txt";
 my $node = outbox_node('roles');
 
-# The GRANT lists are the README's own.
-my $readme = slurp_file("$top/README.md");
-my ($section) = $readme =~ /^## Roles$(.*?)^## /ms;
-$node->safe_psql('postgres', $_) foreach grep { !/outbox_worker/ } $section =~ /^```sql\n(.*?)^```$/msg;
+# The GRANT lists are those of doc/security.md.
+$node->safe_psql('postgres', $_) foreach documented_roles();
 $node->safe_psql('postgres', <<'SQL');
 CREATE ROLE anybody;
 CREATE ROLE nobody;
@@ -276,10 +274,10 @@ is( join(' ', grep { $results[$_] eq 'impossible' && $expected[$_][1] } 0 .. $#t
 	'and what is granted can be tried');
 cmp_ok($tried, '>', 1000, 'enough was tried');
 
-shown_in_readme($cells, 'permission cells');
+shown_in_security($cells, 'permission cells');
 note("$tried of them tried");
 
-# --- The worker's role: the privileges that the README lists are enough, and with
+# --- The worker's role: the privileges that doc/security.md lists are enough, and with
 # --- fewer the worker says so and does nothing
 
 $node->safe_psql('postgres', <<'SQL');

@@ -1,6 +1,6 @@
 # Nothing that a lesser user creates runs as the owner of the extension or as the worker.
 # Nor does it stop another user's work.  Four roles try: one that owns things of its own
-# and may create what it likes in the database, and the three of the README.
+# and may create what it likes in the database, and the three of doc/security.md.
 use strict;
 use warnings;
 
@@ -164,9 +164,7 @@ AND NOT EXISTS (SELECT FROM pg_depend e WHERE e.deptype = 'e' AND e.classid = d.
 SQL
 	'', 'no object of outbox depends on anything but outbox and PostgreSQL');
 
-my $readme = slurp_file("$top/README.md");
-my ($section) = $readme =~ /^## Roles$(.*?)^## /ms;
-$node->safe_psql('postgres', $_) foreach grep { !/outbox_worker/ } $section =~ /^```sql\n(.*?)^```$/msg;
+$node->safe_psql('postgres', $_) foreach documented_roles();
 $node->safe_psql('postgres', <<'SQL');
 ALTER ROLE app LOGIN; ALTER ROLE watcher LOGIN; ALTER ROLE operator LOGIN;
 CREATE ROLE customer LOGIN;
@@ -426,7 +424,7 @@ SQL
 	'', 'nothing that was planted ran as another role');
 is( $node->safe_psql('postgres', q{SELECT string_agg(DISTINCT victim, ' ' ORDER BY victim) FROM evil.caught WHERE what IN ('cast', 'domain')}),
 	'customer', 'casts and domains run as the role that changes the row');
-shown_in_readme($refused, 'attempts of lesser roles refused');
+shown_in_security($refused, 'attempts of lesser roles refused');
 
 $node->stop;
 done_testing();

@@ -15,8 +15,7 @@ my $node = outbox_node('sweep');
 my $receiver = OutboxTest::Receiver->new('sweep');
 my $swept = 0;
 
-my ($section) = slurp_file("$top/README.md") =~ /^## Roles$(.*?)^## /ms;
-$node->safe_psql('postgres', $_) foreach grep { !/outbox_worker/ } $section =~ /^```sql\n(.*?)^```$/msg;
+$node->safe_psql('postgres', $_) foreach documented_roles();
 
 # What a call needs to succeed, by the names of the arguments
 my %plain = (
@@ -280,7 +279,7 @@ SQL
 is(scalar(() = $receiver->requests(path => '/ok/patched')), 0, 'nothing was sent there');
 is(scalar(grep { exists $_->{headers}{'x-injected'} } $receiver->requests), 0, 'nothing was injected');
 is(worker_pid($node), $worker, 'the worker went on');
-shown_in_readme($swept, 'odd bytes in arguments');
+shown_in_security($swept, 'odd bytes in arguments');
 
 $node->stop;
 done_testing();

@@ -309,6 +309,6 @@ ask("ALTER SYSTEM SET outbox.proxy = 'http://noproxy.test:$proxy->{port}'");
 allow('');
 is(outcome('proxied', 'proxied.three'), "could not resolve the proxy's name", 'a proxy whose name does not exist');
 
-shown_in_readme(scalar @hosts, 'spellings of forbidden addresses');
+shown_in_security(scalar @hosts, 'spellings of forbidden addresses');
 $node->stop;
 done_testing();

@@ -253,6 +253,6 @@ check_history($node, $receiver, $log, endpoints => ['/ok/fine'], name => 'nothin
 # An answer that is sent late, or is lost in a reset, means once more.
 check_history($node, $hostile, $log, endpoints => \@paths, max_duplicates => 500, name => 'nor where the receiver was hostile');
 
-shown_in_readme($survived, 'hostile behaviours');
+shown_in_security($survived, 'hostile behaviours');
 $node->stop;
 done_testing();

@@ -41,7 +41,7 @@ $node->backup('clone');
 
 # ---- a template, with the documents' own commands
 
-my $text = PostgreSQL::Test::Utils::slurp_file("$top/doc/operations.md");
+my $text = PostgreSQL::Test::Utils::slurp_file("$top/doc/copies.md");
 my ($commands) = $text =~ /^```sql copy\n(.*?)^```/ms;
 $commands =~ s/127\.0\.0\.1:8080/127.0.0.1:$receiver->{port}/g;
 $node->safe_psql('template1', 'CREATE DATABASE copy TEMPLATE postgres');

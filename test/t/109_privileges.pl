@@ -12,7 +12,7 @@ plan skip_all => 'the worker has a role of its own' if $ENV{OUTBOX_TEST_WORKER_R
 # A worker that is held looks again after a tenth of the retention.
 my $node = outbox_node('main', conf => "outbox.retention = '10 s'\n");
 my $receiver = OutboxTest::Receiver->new('main');
-my ($grants) = slurp_file("$top/README.md") =~ /^CREATE ROLE outbox_worker;\n(.*?)^```$/ms;
+my $grants = worker_grants();
 
 sub ask
 {
@@ -33,7 +33,7 @@ ask("CREATE ROLE outbox_worker; $grants ALTER SYSTEM SET outbox.worker_role = 'o
 $node->reload;
 end_worker();
 my $running = q{SELECT coalesce(bool_and(state = 'running'), false) FROM outbox.status};
-ok(wait_sql($node, $running), 'with what the README grants the worker runs');
+ok(wait_sql($node, $running), 'with what doc/security.md grants the worker runs');
 
 my @needed = (
 	[ 'SELECT', 'SEQUENCE outbox.events_seq', 'SELECT on sequence outbox.events_seq' ],

@@ -218,8 +218,7 @@ is(($receiver->requests(id => $id))[0]{signature}, 'valid', 'the second database
 is($node->safe_psql('second', 'SELECT * FROM outbox.reseal_secrets()'), '0|1|0', 'and is resealed by itself');
 
 # A worker that owns nothing
-my ($grants) = slurp_file("$top/README.md") =~ /^(CREATE ROLE outbox_worker;\n.*?)^```$/ms;
-ask($grants =~ s/^CREATE ROLE/CREATE ROLE/r) unless $node->{has_worker_role};
+ask('CREATE ROLE outbox_worker;' . worker_grants()) unless $node->{has_worker_role};
 $node->append_conf('postgresql.conf', "outbox.worker_role = 'outbox_worker'\n");
 $node->restart;
 $id = emit($node, 'one.two', '{}');
