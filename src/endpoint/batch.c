@@ -1,11 +1,11 @@
 /*
  * batch.c
- *	  Owns which deliveries go together in one request.
+ *	  Owns which deliveries are sent together in one request.
  *
- * A batch takes what is ready, and behind each head of a lane its followers: so
- * events of one key go along in their order, and a lane is never in two batches
- * at once.  Those that failed together come back as a group.  Nobody is given up
- * in company: the last attempt is always one's own.
+ * A batch takes what is ready, and behind each head of a lane its followers.  So
+ * events of one key are sent in their order, and a lane is never in two batches at
+ * once.  Deliveries that failed together come back as a group.  An event's last
+ * attempt is always a request of its own, so a bad event cannot make others dead.
  */
 #include "base/outbox.h"
 
@@ -22,7 +22,7 @@
 #include "log/durable.h"
 #include "log/payload.h"
 
-/* The next failure would be the last one. */
+/* True if the next failure would exhaust max_attempts, or max_age has passed. */
 static bool
 is_last_attempt(const OutboxEndpoint *ep, const OutboxDelivery *d, TimestampTz now)
 {
@@ -37,14 +37,17 @@ is_durable(const OutboxDelivery *d)
 	return d->event->page->lsn <= outbox_durable_lsn;
 }
 
-/* Does it go with anybody who is there? */
+/* True if it can be in one batch with any other delivery that can. */
 static bool
 can_share_request(const OutboxEndpoint *ep, const OutboxDelivery *d, TimestampTz now)
 {
 	return d->group == 0 && is_durable(d) && !is_last_attempt(ep, d, now);
 }
 
-/* Is there enough for a full batch?  Only counts, and not exactly. */
+/*
+ * True if there is about enough for a full batch.  It only adds up numbers of
+ * events and lengths of payloads.
+ */
 static bool
 fills_a_batch(OutboxEndpoint *ep, TimestampTz now)
 {
@@ -67,8 +70,8 @@ fills_a_batch(OutboxEndpoint *ep, TimestampTz now)
 }
 
 /*
- * When the oldest has waited long enough.  A time of emit that lies ahead says
- * that the clock was set back: then nothing is waited for.
+ * Returns when the delivery has waited long enough for others.  A time of emit that
+ * lies ahead means that the clock was set back: then it does not wait.
  */
 static TimestampTz
 due_at(const OutboxEndpoint *ep, const OutboxDelivery *d, TimestampTz now)
@@ -89,8 +92,9 @@ outbox_batch_due(OutboxEndpoint *ep, TimestampTz now)
 }
 
 /*
- * Does what is ready wait for others?  Until batch_wait is over; and while there
- * are events that have yet to be read: they are there, too.
+ * True if what is ready has to wait for others.  It waits until batch_wait is over,
+ * and while the endpoint has events that it can read but has not read yet.  A full
+ * batch does not wait.
  */
 static bool
 must_wait(OutboxEndpoint *ep, TimestampTz now)
@@ -141,8 +145,11 @@ take_off_its_list(OutboxEndpoint *ep, OutboxDelivery *d)
 }
 
 /*
- * Appends it to the body.  A text can have half of its bytes in UTF-8: one that
- * has more than that will not fit, and is not looked at.
+ * Appends the event to the body.  Returns why it can never be sent, with the words
+ * in '*error'; NULL: it was appended, or '*full' is true.
+ *
+ * A text can become half as long in UTF-8.  So a payload of more than twice the
+ * size of a body cannot fit behind another event, and is not read.
  */
 static const char *
 append(OutboxBatch *b, OutboxDelivery *d, const char **error, bool *full)
@@ -176,7 +183,11 @@ append(OutboxBatch *b, OutboxDelivery *d, const char **error, bool *full)
 	return *error ? "invalid event" : NULL;
 }
 
-/* Of the first, for all of them: a body is made by doubling. */
+/*
+ * True if there is memory for the whole batch.  It is asked once, with the first
+ * member.  A body grows by doubling, so a full one may take twice
+ * OUTBOX_BATCH_BYTES.
+ */
 static bool
 has_memory(const OutboxBatch *b, const OutboxDelivery *d, TimestampTz now)
 {
@@ -189,8 +200,9 @@ has_memory(const OutboxBatch *b, const OutboxDelivery *d, TimestampTz now)
 }
 
 /*
- * Ready, or the next of a lane whose head is in the batch already.  False: the
- * batch is full, and nothing has changed.
+ * Takes a delivery into the batch, or makes it dead if it can never be sent.  It is
+ * ready, or the next of a lane whose head is in the batch.  False: the batch is
+ * full or held up, and nothing has changed.
  */
 static bool
 take(OutboxBatch *b, OutboxDelivery *d, TimestampTz now)
@@ -232,7 +244,10 @@ take(OutboxBatch *b, OutboxDelivery *d, TimestampTz now)
 	return true;
 }
 
-/* The followers of a lane whose head is in the batch.  False: it is full. */
+/*
+ * Takes the followers of a lane whose head is in the batch.  False: the batch is
+ * full.
+ */
 static bool
 take_followers(OutboxBatch *b, OutboxLane *lane, int64 group, TimestampTz now)
 {
@@ -246,7 +261,10 @@ take_followers(OutboxBatch *b, OutboxLane *lane, int64 group, TimestampTz now)
 	return true;
 }
 
-/* Of what is ready, whoever belongs to the first. */
+/*
+ * Takes from 'ready' what has the group of the first one.  True: the batch has room
+ * left.
+ */
 static bool
 take_ready(OutboxBatch *b, int64 group, TimestampTz now)
 {
@@ -271,7 +289,7 @@ take_ready(OutboxBatch *b, int64 group, TimestampTz now)
 	return b->n < b->max;
 }
 
-/* Then what was read, in its order. */
+/* Takes further events from the window, in their order. */
 static void
 take_from_window(OutboxBatch *b, TimestampTz now)
 {
@@ -312,7 +330,7 @@ outbox_batch_next(OutboxEndpoint *ep, size_t request_bytes, TimestampTz now,
 		if (!is_durable(d))
 			return NULL;
 
-		/* While the breaker is open one event is enough to find out. */
+		/* While the breaker is open, one event is enough as a probe. */
 		b = make_batch(ep,
 					   ep->pace.breaker == OUTBOX_BREAKER_OPEN ? 1 :
 																 ep->config.batch_size);
@@ -322,7 +340,7 @@ outbox_batch_next(OutboxEndpoint *ep, size_t request_bytes, TimestampTz now,
 			take_from_window(b, now);
 		if (b->held_up)
 		{
-			/* All of them later: a group stays together. */
+			/* All of them are sent later, so that a group stays together. */
 			*nothing = false;
 			ep->queue.nin_flight++;
 			outbox_batch_put_back(b);
@@ -331,7 +349,7 @@ outbox_batch_next(OutboxEndpoint *ep, size_t request_bytes, TimestampTz now,
 		if (b->n > 0)
 			break;
 
-		/* Whoever was ready is dead: the next one. */
+		/* What was ready is dead: try what is ready next. */
 		MemoryContextDelete(b->cxt);
 	}
 	*nothing = false;

@@ -2,10 +2,12 @@
  * batch_outcome.c
  *	  Owns what the answer to a batch means for each of its members.
  *
- * What a whole batch failed with is tried again together, as a group; after a
- * few times in two halves, and so on, until who makes it fail is alone.  Those
- * that the receiver names go on their own.  In a lane nothing overtakes: what
- * stood behind a failed one goes back behind it, whatever the answer said of it.
+ * A batch that failed as a whole is tried again as one group.  It is split into two
+ * halves when each member has had OUTBOX_BATCH_TRIES attempts, or when the receiver
+ * aborts it.  This goes on until the event that makes it fail is alone.  A member
+ * that the receiver names is retried by itself.  In a lane no event overtakes
+ * another: a member behind a failed one goes back behind it, whatever the answer
+ * said of that member.
  */
 #include "base/outbox.h"
 
@@ -25,8 +27,8 @@ member(const OutboxBatch *b, int i)
 }
 
 /*
- * A lane is met with the first of its members, and goes on when all of them have
- * been looked at: until then nothing may move in it.
+ * The lanes of a batch, each once.  While they are held they have no head and do
+ * not advance.  They advance when all members have been processed.
  */
 typedef struct Lanes
 {
@@ -82,7 +84,7 @@ compare_ids(const void *a, const void *b)
 typedef struct Names
 {
 	OutboxBatch	  *batch;
-	OutboxMember **by_id; /* NULL: nobody was named yet */
+	OutboxMember **by_id; /* sorted by id; NULL: no member was named yet */
 } Names;
 
 static bool
@@ -118,7 +120,7 @@ named(void *arg, const char *id, size_t len)
 	return false;
 }
 
-/* Behind a failed one of its lane nobody counts as delivered. */
+/* A member behind a failed one of its lane does not count as delivered. */
 static void
 hold_back(OutboxBatch *b)
 {
@@ -185,8 +187,9 @@ outbox_batch_error(const OutboxBatch *b, int i)
 }
 
 /*
- * Back into its lane, behind the one that failed.  What it counted has to be
- * written even if its row says 'blocked' already.
+ * The delivery goes back into its lane, behind the one that failed.  'was_retry'
+ * makes park_lane() write its row, even if that says 'blocked' already: its
+ * attempts have changed.
  */
 static void
 follow(OutboxEndpoint *ep, OutboxDelivery *d)
@@ -199,7 +202,7 @@ follow(OutboxEndpoint *ep, OutboxDelivery *d)
 static void
 die(OutboxEndpoint *ep, OutboxDelivery *d, const char *reason, const char *error)
 {
-	d->group = d->seq; /* outbox.retry() sends it alone */
+	d->group = d->seq; /* so that outbox.retry() sends it alone */
 	outbox_outcome_log_dead(ep, d, reason);
 	outbox_outcome_give_up(ep, d, reason, error);
 	if (d->lane && outbox_outcome_blocks(ep, reason))
@@ -210,8 +213,9 @@ die(OutboxEndpoint *ep, OutboxDelivery *d, const char *reason, const char *error
 }
 
 /*
- * Could one of the events be what makes the request fail?  Not where it never
- * got to the receiver, or where that one only has too much to do.
+ * True if one of the events may be what makes the request fail.  It is not where
+ * the request never reached the receiver, or where the receiver only has too much
+ * to do.
  */
 static bool
 may_be_poisoned(const OutboxBatch *b, const OutboxOutcome *o)
@@ -223,7 +227,7 @@ may_be_poisoned(const OutboxBatch *b, const OutboxOutcome *o)
 	return !o->no_event_at_fault && o->result != OUTBOX_RESULT_DISABLE;
 }
 
-/* The request failed: its members are tried again together, or in two halves. */
+/* The request failed: its members are retried together, or in two halves. */
 static void
 whole_failed(OutboxBatch *b, const OutboxOutcome *o, TimestampTz now)
 {
@@ -255,7 +259,11 @@ whole_failed(OutboxBatch *b, const OutboxOutcome *o, TimestampTz now)
 	group[1] = second < b->n ? member(b, second)->seq : 0;
 	wait[1] = second < b->n ? outbox_outcome_wait(ep, member(b, second), o) : 0;
 
-	/* From the end, so that followers come back in their order. */
+	/*
+	 * The first member of a lane decides the lane's group, and members of the other
+	 * half go back behind it.  The second loop goes from the end, so that they come
+	 * back in their order.
+	 */
 	for (int i = 0; i < b->n; i++)
 	{
 		OutboxLane *lane = member(b, i)->lane;
@@ -279,7 +287,7 @@ whole_failed(OutboxBatch *b, const OutboxOutcome *o, TimestampTz now)
 	}
 }
 
-/* It was named: it failed on its own account. */
+/* The receiver named this member: it failed by itself. */
 static void
 one_failed(OutboxBatch *b, OutboxDelivery *d, const OutboxOutcome *o, TimestampTz now)
 {

@@ -1,10 +1,11 @@
 /*
  * endpoint.c
- *	  Owns an endpoint in the worker as a whole: its life, and what it sends next.
+ *	  Owns an endpoint in the worker as a whole: how it is made and freed, and which
+ *	  delivery it sends next.
  *
- * It knows neither SQL nor HTTP.  Reading hands it events (window.c), sending takes
- * deliveries (next) and brings outcomes (outcome.c), settling writes what is on
- * 'settling' and reports back (parking.c).
+ * It uses neither SQL nor HTTP.  Reading adds events to the window (window.c).
+ * Sending takes deliveries (outbox_endpoint_next()) and brings outcomes
+ * (outcome.c).  Settling writes what is on 'settling' and reports back (parking.c).
  */
 #include "base/outbox.h"
 
@@ -45,7 +46,7 @@ outbox_endpoint_create(MemoryContext parent, int32 id)
 	return ep;
 }
 
-/* Nothing may be in flight any more. */
+/* Nothing of the endpoint may be in flight. */
 void
 outbox_endpoint_free(OutboxEndpoint *ep)
 {
@@ -74,8 +75,9 @@ outbox_endpoint_has_memory(OutboxEndpoint *ep, int nothers, size_t bytes, Timest
 }
 
 /*
- * True if memory held a request back in the last second, or holds back the reading
- * of what waits: others may have taken more than the bound with one request each.
+ * True if memory held a request back in the last second, or holds back reading now.
+ * Memory can be over its bound for as long as requests last, because each endpoint
+ * may send one request without room.
  */
 bool
 outbox_endpoint_lacks_memory(OutboxEndpoint *ep, TimestampTz now)
@@ -102,7 +104,7 @@ outbox_endpoint_next(OutboxEndpoint *ep, TimestampTz now)
 			if (!outbox_window_take_next(ep, &d))
 				return NULL;
 
-		/* Its commit is not yet where a crash could not take it back. */
+		/* A crash could still undo the event's commit, so it is not sent yet. */
 		d = dlist_head_element(OutboxDelivery, node, &ep->queue.ready);
 		if (d->event->page->lsn > outbox_durable_lsn)
 			return NULL;
@@ -143,7 +145,10 @@ overflow(OutboxEndpoint *ep, OutboxDelivery *d)
 						  "the backlog was larger than outbox.max_backlog_size");
 }
 
-/* With each that goes the next one of its lane may become ready. */
+/*
+ * The list is walked again after each removal, because the next delivery of the
+ * lane may have become ready.
+ */
 int
 outbox_endpoint_overflow_ready(OutboxEndpoint *ep, int64 cut)
 {

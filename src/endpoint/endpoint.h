@@ -1,7 +1,7 @@
 /*
  * endpoint.h
- *	  One endpoint in the worker: its window on the log, slots, key lanes,
- *	  retries, backoff and breaker.  Knows neither SQL nor HTTP.
+ *	  The data of one endpoint in a worker: its window on the log, its deliveries,
+ *	  key lanes, retries, pace and status.  It uses neither SQL nor HTTP.
  */
 #ifndef OUTBOX_ENDPOINT_H
 #define OUTBOX_ENDPOINT_H
@@ -20,22 +20,22 @@ struct OutboxEndpoint;
 struct OutboxLane;
 
 /*
- * A delivery is on exactly one list, and the list is its state.  What ended
- * well and has no row in outbox.parked is on none: it is gone.
+ * A delivery is on exactly one list, and the list is its state.  A delivery that
+ * succeeded and has no row in outbox.parked is on none, because it is freed.
  */
 typedef enum OutboxDeliveryState
 {
 	OUTBOX_DELIVERY_READY, /* may be sent as soon as there is a slot */
 	OUTBOX_DELIVERY_IN_FLIGHT,
-	OUTBOX_DELIVERY_WAITING, /* behind its key's head */
-	OUTBOX_DELIVERY_SETTLING /* its row in outbox.parked has to change */
+	OUTBOX_DELIVERY_WAITING, /* behind the head of its lane */
+	OUTBOX_DELIVERY_SETTLING /* the next settle changes its row */
 } OutboxDeliveryState;
 
-/* What becomes of a row of outbox.parked at the next settle. */
+/* What the next settle does with the delivery's row in outbox.parked. */
 typedef enum OutboxRowChange
 {
 	OUTBOX_VERDICT_NONE,
-	OUTBOX_VERDICT_DELIVERED, /* the row, if there is one, goes */
+	OUTBOX_VERDICT_DELIVERED, /* the row, if there is one, is deleted */
 	OUTBOX_VERDICT_RETRY,	  /* 'retrying', due at next_attempt_at */
 	OUTBOX_VERDICT_BLOCKED,	  /* 'blocked' behind its key's head */
 	OUTBOX_VERDICT_DEAD		  /* 'dead', for 'reason' */
@@ -44,32 +44,36 @@ typedef enum OutboxRowChange
 typedef struct OutboxDelivery
 {
 	dlist_node			   node;
-	dlist_node			   held_node; /* while it has no row: the position names it */
+	dlist_node			   held_node; /* on queue.held while 'held' */
 	bool				   held;
 	OutboxDeliveryState	   state;
 	OutboxRowChange		   verdict;
 	struct OutboxEndpoint *endpoint;
 	struct OutboxLane	  *lane;  /* NULL: unordered */
-	struct OutboxBatch	  *batch; /* that it is in flight with; NULL: alone */
-	int64				   group; /* is tried again with others of the same
-								 * number, and nobody else; 0: with anybody */
+	struct OutboxBatch	  *batch; /* that it is in flight with; NULL: none */
+	int64				   group; /* Only deliveries of the same group are retried in one
+								   * batch with it.  0: it may be in a batch with any
+								   * other delivery of group 0. */
 	OutboxEvent			  *event;
-	OutboxEvent			  *sent;	 /* what its request is made of; NULL: it has none */
-	size_t				   sent_len; /* bytes of its body */
+	OutboxEvent			  *sent;	 /* the event that its request was made of, or NULL */
+	size_t				   sent_len; /* bytes of the request's body */
 	int64				   seq;
-	bool				   parked;		/* has a row in outbox.parked … */
-	bool				   was_retry;	/* … which says 'retrying', not 'blocked' */
-	bool				   row_retries; /* it said so when it was read */
-	bool				   probe;		/* sent while the breaker was open */
+	bool				   parked;		/* true if it has a row in outbox.parked */
+	bool				   was_retry;	/* true if its row says 'retrying', or has to be
+										 * written again when it is parked */
+	bool				   row_retries; /* true if the row said 'retrying' when it was
+										 * read */
+	bool				   probe;		/* true if it was sent while the breaker was
+										 * open */
 	OutboxRedelivery	   redelivery;
-	int					   attempts;		 /* made, the one in flight not included */
-	TimestampTz			   first_attempt_at; /* 0: none was made */
+	int					   attempts;		 /* failed ones that count */
+	TimestampTz			   first_attempt_at; /* 0: none failed yet */
 	TimestampTz			   started_at;
 	TimestampTz			   next_attempt_at;
 	OutboxTransfer		  *transfer;
 	int					   last_status;
-	const char			  *reason; /* static; of 'dead' */
-	char				  *error;  /* palloc'd in the worker's context, or NULL */
+	const char			  *reason; /* why it is dead, a static string */
+	char *error; /* of the last failure, in the endpoint's context; or NULL */
 } OutboxDelivery;
 
 /* The deliveries of one key, in the order of the log. */
@@ -77,35 +81,37 @@ typedef struct OutboxLane
 {
 	char		   *key;
 	OutboxDelivery *head;		  /* ready or in flight; NULL: none */
-	int				blockers;	  /* failed heads: on their way to outbox.parked,
-								 * or known there by seq and time */
-	bool			asked;		  /* the following two are what the table says */
-	bool			retrying;	  /* other heads wait there for their time … */
-	bool			dead;		  /* … or are dead and block the key */
-	bool			parked;		  /* there may be followers in outbox.parked, or
-								 * on the way */
-	int64			first_parked; /* none of them has a lower seq */
+	int				blockers;	  /* number of failed heads that are being settled, or are
+								   * in queue.retry_index */
+	bool			asked;		  /* true if 'retrying' and 'dead' say what outbox.parked
+								   * has */
+	bool			retrying;	  /* true if a head waits there that memory does not
+								   * have */
+	bool			dead;		  /* true if a dead head there blocks the key */
+	bool			parked;		  /* true if followers may be in outbox.parked, or on
+								   * 'settling' */
+	int64			first_parked; /* no parked follower has a lower seq */
 	int				nwaiting;
 	dlist_head		waiting;	/* followers in memory, by seq */
-	bool			on_loading; /* parked followers are to be loaded */
-	bool			on_parking; /* waiting ones are to be parked */
-	bool			on_asking;	/* the table has to be asked about it */
+	bool			on_loading; /* true if its parked followers are to be loaded */
+	bool			on_parking; /* true if its waiting ones are to be parked */
+	bool			on_asking;	/* true if outbox.parked has to be read for it */
 	dlist_node		loading_node;
 	dlist_node		parking_node;
 	dlist_node		asking_node;
-	int64			failed_with; /* while an answer to a batch is worked through:
-								 * the group of the lane's first failure; 0: none */
+	int64			failed_with; /* while the answer to a batch is processed: the group of
+								  * the lane's first failure, 0: none */
 } OutboxLane;
 
-/* A parked delivery that waits for its time. */
+/* A parked delivery whose retry is not due yet, or is being loaded. */
 typedef struct OutboxRetry
 {
 	pairingheap_node node;
 	TimestampTz		 due;
 	int64			 seq;
-	int64			 group;	  /* comes back with others of that number */
-	OutboxLane		*lane;	  /* that it blocks; NULL: none */
-	bool			 loading; /* due: off the heap, its row is being read */
+	int64			 group;	  /* loaded together with others of it; 0: none */
+	OutboxLane		*lane;	  /* the lane that it blocks; NULL: none */
+	bool			 loading; /* true if it is off the heap and its row is being read */
 } OutboxRetry;
 
 typedef enum OutboxOrdering
@@ -121,11 +127,12 @@ typedef enum OutboxOrdering
 
 typedef struct OutboxHistogram
 {
-	int64  minute[OUTBOX_HISTOGRAM_MINUTES]; /* which one a row counts */
+	int64  minute[OUTBOX_HISTOGRAM_MINUTES]; /* the minute since 2000 that each row
+											  * counts */
 	uint32 count[OUTBOX_HISTOGRAM_MINUTES][OUTBOX_HISTOGRAM_BUCKETS];
 } OutboxHistogram;
 
-/* How a row of outbox.parked that counts can be. */
+/* States of the rows of outbox.parked that are counted. */
 typedef enum OutboxRowStatus
 {
 	OUTBOX_ROW_RETRYING,
@@ -139,23 +146,27 @@ typedef struct OutboxWindowEntry
 {
 	OutboxEvent		  *event;
 	size_t			   bytes;
-	bool			   cancelled; /* it will not be sent */
-	OutboxFilterResult filter;	  /* as of its payload */
+	bool			   cancelled; /* true if it will not be sent */
+	OutboxFilterResult filter;	  /* what the endpoint's filter says of it */
 } OutboxWindowEntry;
 
-/* Its settings, as outbox.endpoint_settings has them.  Written by endpoint_settings.c. */
+/*
+ * The endpoint's settings, as outbox.endpoint_settings has them.  Written by
+ * endpoint_settings.c; 'generation' by roster.c.
+ */
 typedef struct OutboxEndpointConfig
 {
-	char			   *name;		  /* in settings_cxt, too */
-	MemoryContext		settings_cxt; /* of patterns, target and request */
-	MemoryContext		retired_cxt;  /* former ones, until they are freed */
+	char			   *name;		  /* in settings_cxt */
+	MemoryContext		settings_cxt; /* of name, patterns, filter, target and request */
+	MemoryContext		retired_cxt;  /* of former settings; freed by publish.c */
 	int					npatterns;
 	char			  **patterns;
 	JsonPath		   *filter;		  /* NULL: none */
-	uint64				row_version;  /* of the settings as stored */
-	uint64				keys_version; /* of the key file that they were opened with */
+	uint64				row_version;  /* changes with the stored rows: made of their
+									   * xmin */
+	uint64				keys_version; /* of the key file that opened them */
 	int64				version;	  /* of the subscription */
-	int64				generation;	  /* of the position: raised by seek */
+	int64				generation;	  /* of the position; a seek raises it */
 	OutboxTarget		target;
 	OutboxRequestConfig request;
 	OutboxOrdering		ordering;
@@ -164,10 +175,13 @@ typedef struct OutboxEndpointConfig
 	int64				max_age;		/* µs from the first attempt */
 	int					batch_size;		/* 1: no batches */
 	int64				batch_wait;		/* µs */
-	TimestampTz			previous_until; /* when a rotation ends; DT_NOEND: none */
+	TimestampTz			previous_until; /* end of a rotation of secrets; DT_NOEND: none */
 } OutboxEndpointConfig;
 
-/* Whether it is sent to at all, and why not. */
+/*
+ * Whether requests may be sent to the endpoint, and why not.  Written by status.c,
+ * settle.c and endpoint_settings.c.
+ */
 typedef struct OutboxEndpointStatus
 {
 	bool		paused;
@@ -175,126 +189,150 @@ typedef struct OutboxEndpointStatus
 	const char *held_for; /* why its secrets cannot be used; NULL: they can */
 	TimestampTz state_since;
 	char		reason[128];
-	bool		state_dirty;   /* disabled by its receiver: to be written */
-	bool		state_written; /* by the settle that is under way */
-	bool		recovered;	   /* its breaker has closed: to be told */
-	bool		unstorable;	   /* its last settle failed: nothing is sent before
-								 * one succeeds */
+	bool		state_dirty;   /* true if its receiver disabled it and that is not stored
+								* yet */
+	bool		state_written; /* true if the current settle has stored it */
+	bool		recovered;	   /* true if its breaker has closed since the last settle */
+	bool		unstorable;	   /* true if its last settle failed: nothing is sent before
+								* one succeeds */
 } OutboxEndpointStatus;
 
-/* Where it reads, and what it has read.  Written by window.c and reader.c. */
+/*
+ * How far the endpoint has read the log, and what it has read.  Written mostly by
+ * window.c and reader.c.
+ */
 typedef struct OutboxFeed
 {
-	bool			   attached; /* reads with the head of the log; else 'cursor' */
+	bool			   attached; /* true if it reads with the head of the log; else from
+								  * 'cursor' */
 	OutboxCursor	   cursor;
-	OutboxCursor	   frontier;	  /* everything up to here is done, parked, or
-								 * one of 'ready', 'in_flight', 'waiting' */
-	bool			   counted;		  /* 'matched' goes up to the head of the log */
-	OutboxCursor	   counter;		  /* else up to here */
-	int64			   backlog;		  /* matched beyond the frontier, as counted; the
-								 * window is part of it, what will not be sent
-								 * is not */
-	TimestampTz		   backlog_since; /* no event of it that is beyond the window was
-								 * emitted before; counted events only */
-	OutboxWindowEntry *window;		  /* read, not yet examined: a ring … */
-	int				   window_size;	  /* … of so many places */
+	OutboxCursor	   frontier;	  /* every event up to here is done, parked, ready, in
+									   * flight or waiting */
+	bool			   counted;		  /* true if 'backlog' goes up to the head of the
+									   * log */
+	OutboxCursor	   counter;		  /* else it goes up to here */
+	int64			   backlog;		  /* Number of matching events beyond the frontier, as
+									   * far as they were counted.  It includes the window
+									   * and leaves out what will not be sent. */
+	TimestampTz		   backlog_since; /* no counted event of the backlog that is beyond
+									   * the window was emitted before this time */
+	OutboxWindowEntry *window;		  /* events that have not taken their place: a ring */
+	int				   window_size;	  /* entries that were allocated */
 	int				   window_start;
 	int				   window_count;
-	size_t			   window_bytes;   /* outbox_event_bytes() of them */
-	int				   ncancelled;	   /* of the window, those that will not be sent */
-	int				   window_known;   /* so many at its front: what outbox.parked has of
-								 * their keys is in memory */
-	int64			   cancelled_upto; /* no event was cancelled that has a higher seq */
-	bool			   drop_window;	   /* re-read from the frontier */
+	size_t			   window_bytes;   /* sum of the entries' bytes */
+	int				   ncancelled;	   /* entries of the window that will not be sent */
+	int				   window_known;   /* number of entries at the front of the window for
+										* whose keys memory has what outbox.parked has of
+										* them */
+	int64			   cancelled_upto; /* no event with a higher seq was cancelled */
+	bool			   drop_window;	   /* true if it has to be read again from the
+										* frontier */
 } OutboxFeed;
 
-/* Its deliveries, by what they wait for.  Written by queue.c, lane.c, retries.c. */
+/* The endpoint's deliveries, by what they wait for. */
 typedef struct OutboxQueue
 {
-	dlist_head	ready;
-	dlist_head	in_flight;
-	dlist_head	settling;
-	dlist_head	held; /* all of the first three that have no row */
-	int			nheld;
-	int			nready;
-	int			nin_flight;		 /* requests: a batch is one */
-	size_t		flight_bytes;	 /* that they take */
-	TimestampTz memory_short_at; /* when memory last held it back; 0: never */
-	int			nheads;			 /* deliveries in flight that nobody of their lane
-								 * precedes */
-	int			nwaiting;
-	int			nretries_waiting; /* of them, those whose row says 'retrying' */
-	int			nloaded_blocked;  /* ready or waiting, with a row that says so … */
-	int			nloaded_retries;  /* … and with one that says 'retrying' */
-	int			nsettling;
+	dlist_head		   ready;
+	dlist_head		   in_flight;
+	dlist_head		   settling;
+	dlist_head		   held; /* those that are ready, in flight or waiting and have no
+							  * row */
+	int				   nheld;
+	int				   nready;
+	int				   nin_flight;		/* requests; a batch is one request */
+	size_t			   flight_bytes;	/* that these requests take */
+	TimestampTz		   memory_short_at; /* when outbox.worker_memory last held a request
+										 * back; 0: never */
+	int				   nheads;			/* deliveries in flight that are their lane's
+										 * head, or have no lane */
+	int				   nwaiting;
+	int				   nretries_waiting; /* of 'nwaiting', those with 'was_retry' */
+	int				   nloaded_blocked;	 /* ready or waiting, with a row and without
+										  * 'was_retry' */
+	int				   nloaded_retries;	 /* ready or waiting, with a row and with
+										  * 'was_retry' */
+	int				   nsettling;
 	struct lanes_hash *lanes;
 	dlist_head		   loading;	  /* lanes whose parked followers are next */
 	dlist_head		   parking;	  /* lanes whose followers are to be parked */
-	dlist_head		   asking;	  /* lanes that the table has to be asked about */
-	bool			   lanes_all; /* a key without a lane has nothing parked */
+	dlist_head		   asking;	  /* lanes that outbox.parked has to be read for */
+	bool			   lanes_all; /* true if a key without a lane has nothing parked */
 	pairingheap		  *retries;
-	struct seqs_hash  *retry_index;		 /* the same, by seq */
+	struct seqs_hash  *retry_index;		 /* by seq; those that are being loaded, too */
 	int64			   nretries;		 /* in the heap */
-	int64			   nretries_loading; /* due, being read back */
-	bool			   retries_all; /* the heap has all that wait; else those up to */
-	TimestampTz		   retries_due; /* this time and, where times are equal, … */
-	int64			   retries_seq; /* … this seq */
+	int64			   nretries_loading; /* off the heap, while their rows are read */
+	bool			   retries_all;		 /* true if the heap has all that wait; else it
+										  * has those up to this place */
+	TimestampTz		   retries_due;		 /* due time */
+	int64			   retries_seq;		 /* seq, where due times are equal */
 	TimestampTz		   met_at;
 } OutboxQueue;
 
-/* What it has in outbox.parked, as far as counted.  Written by parked_look.c, parking.c. */
+/*
+ * What the endpoint has in outbox.parked.  Written by parked_look.c, parking.c and
+ * reader.c.
+ */
 typedef struct OutboxParkedRows
 {
-	int64 rows[OUTBOX_ROW_STATUSES]; /* as counted … */
-	bool  rows_counted;				 /* … all of them; else those up to */
-	int64 rows_upto;				 /* this seq */
-	char *sweep_key;				 /* up to here keys were looked at for followers
-								 * that nothing blocks; NULL: all were */
-	bool  unblocking;				 /* what is blocked in no lane becomes due */
-	bool  unblocked;				 /* the same, by the step that is under way */
+	int64 rows[OUTBOX_ROW_STATUSES]; /* as far as they were counted */
+	bool  rows_counted;				 /* true if all were; else those up to rows_upto
+									  * were */
+	int64 rows_upto;				 /* a seq */
+	char *sweep_key;				 /* The sweep for followers that nothing blocks has
+									  * examined the keys up to this one.  NULL: all of
+									  * them. */
+	bool  unblocking;				 /* true if rows may be left that are 'blocked' and in
+									  * no lane */
+	bool  unblocked;				 /* true if the current step made such rows due */
 } OutboxParkedRows;
 
-/* What outbox.stats counts.  Written by tally.c and outcome.c. */
+/*
+ * What outbox.stats counts of the endpoint.  Written by tally.c, outcome.c,
+ * batch_outcome.c and roster.c.
+ */
 typedef struct OutboxTally
 {
 	int64			 delivered;
 	int64			 failed_attempts;
 	TimestampTz		 last_success_at;
 	TimestampTz		 last_active_at;
-	uint32			 recent[60]; /* deliveries per second, a ring */
+	uint32			 recent[60]; /* deliveries in each of 60 seconds, a ring */
 	int64			 recent_second;
 	OutboxHistogram *latency; /* NULL until the first delivery */
 	char			*last_error;
 } OutboxTally;
 
-/* What of its position is to be stored.  Written by settle.c and positions.c. */
+/* What is to be stored of the endpoint's position, and of its subscription. */
 typedef struct OutboxPlace
 {
-	bool  dirty;		  /* a position row is due */
-	bool  shared;		  /* idle at the head: follows the shared row */
-	bool  was_shared;	  /* the same before the settle that is under way */
-	int64 stored_version; /* whose place in the log is stored */
-	int64 overflowed;	  /* dead for outbox.max_backlog_size, not told
-								 * yet */
+	bool  dirty;		  /* true if a position row has to be written */
+	bool  shared;		  /* true if it is idle at the head and follows the shared row */
+	bool  was_shared;	  /* 'shared' as it was before the current settle */
+	int64 stored_version; /* of the newest subscription that is stored with its place */
+	int64 overflowed;	  /* deliveries that outbox.max_backlog_size made dead and that
+						   * were not logged yet */
 } OutboxPlace;
 
-/* Its place among the endpoints of the worker.  Written by roster.c and publish.c. */
+/*
+ * The endpoint's place on the worker's lists.  Written by roster.c and publish.c.
+ */
 typedef struct OutboxMembership
 {
-	dlist_node busy_node; /* on the worker's list of endpoints that are
-								 * not idle */
+	dlist_node busy_node; /* on the list of endpoints that are not idle */
 	bool	   busy;
-	bool	   published_quiet; /* outbox.stats says that it is done */
-	bool	   dropped;			/* ends as soon as nothing is in flight */
-	bool	   recreate;		/* to be read anew from its tables, as soon as
-								 * nothing is in flight */
-	bool	   seen;			/* while settings are read */
+	bool	   published_quiet; /* true if it was quiet at the last outbox_publish() */
+	bool	   dropped;			/* true if its settings are gone: the reload frees it
+								 * after the commit */
+	bool	   recreate;		/* true if it is to be loaded again from its tables, as
+								 * soon as nothing is in flight */
+	bool	   seen;			/* true if the current reload has found its settings */
 } OutboxMembership;
 
 typedef struct OutboxEndpoint
 {
 	int32				 id;
-	MemoryContext		 cxt; /* of everything but the settings */
+	MemoryContext		 cxt; /* of everything except the settings */
 	OutboxEndpointConfig config;
 	OutboxEndpointStatus status;
 	OutboxFeed			 feed;
@@ -306,14 +344,15 @@ typedef struct OutboxEndpoint
 	OutboxMembership	 member;
 } OutboxEndpoint;
 
-/* Read-ahead of one endpoint, and followers kept in memory: events. */
+/* Events of one endpoint: in the window, and waiting in memory. */
 #define OUTBOX_WINDOW 1024
 #define OUTBOX_MAX_WAITING 512
-#define OUTBOX_WINDOW_BYTES (4 * 1024 * 1024) /* one endpoint */
+#define OUTBOX_WINDOW_BYTES (4 * 1024 * 1024) /* of one endpoint */
 
 /*
- * Due retries that are brought back together, and followers of one lane: so
- * many, or what fills a batch.  A group is not torn apart.
+ * How many due retries, or followers of one lane, are loaded at once:
+ * OUTBOX_RETRIES_AT_ONCE, or a full batch if that is more.  A group is loaded as a
+ * whole, hence OUTBOX_RETRIES_MAX.
  */
 #define OUTBOX_RETRIES_AT_ONCE 64
 #define OUTBOX_BATCH_SIZE_MAX 1000
@@ -324,23 +363,31 @@ extern OutboxEndpoint *outbox_endpoint_create(MemoryContext parent, int32 id);
 extern void			   outbox_endpoint_free(OutboxEndpoint *ep);
 
 /*
- * True if a request that takes so many more bytes may be sent: they are within the
- * memory of the worker, or nothing else of the endpoint's is in flight, nor about
- * to be settled, which holds memory as well.
+ * Returns true if a request that takes 'bytes' more may be sent.  The bytes must be
+ * within the worker's memory.  Without them it is true only if the endpoint has no
+ * other request in flight ('nothers' is 0) and nothing on 'settling', which holds
+ * memory as well.  If false, outbox_endpoint_lacks_memory() is true for a second.
  */
 extern bool outbox_endpoint_has_memory(OutboxEndpoint *ep, int nothers, size_t bytes,
 									   TimestampTz now);
 extern bool outbox_endpoint_lacks_memory(OutboxEndpoint *ep, TimestampTz now);
 
-/* The next delivery to send now, taken in flight; NULL: none. */
+/*
+ * Puts the next delivery that may be sent now in flight and returns it.  NULL:
+ * there is none.  Those that can never be sent become dead on the way.
+ */
 extern OutboxDelivery *outbox_endpoint_next(OutboxEndpoint *ep, TimestampTz now);
 
-/* Not sent, or cancelled: it is ready again, as if it had not been taken. */
+/*
+ * The request was not made, or was cancelled: the delivery is ready again, before
+ * all others.
+ */
 extern void outbox_endpoint_put_back(OutboxEndpoint *ep, OutboxDelivery *d);
 
 /*
- * The backlog is too large: what is ready and has no row, up to 'cut', and an
- * event that was read for this are dead.  The first returns how many.
+ * The backlog is too large.  The first function makes ready deliveries dead that
+ * have no row and a seq up to 'cut', and returns how many.  The second does so with
+ * an event that was read for this.
  */
 extern int	outbox_endpoint_overflow_ready(OutboxEndpoint *ep, int64 cut);
 extern void outbox_endpoint_overflow(OutboxEndpoint *ep, OutboxEvent *event);

@@ -1,6 +1,6 @@
 /*
  * endpoint_stats.c
- *	  Owns what outbox.stats shows of an endpoint.
+ *	  Owns how what outbox.stats shows of an endpoint is computed.
  */
 #include "base/outbox.h"
 
@@ -69,8 +69,9 @@ endpoint_state(const OutboxEndpoint *ep)
 }
 
 /*
- * The oldest event that is neither delivered nor parked, as far as known; and
- * how many are in flight.
+ * Returns when the oldest event was emitted that is neither delivered nor parked,
+ * as far as is known; 0: there is none.  '*in_flight' is the number of deliveries
+ * in flight.
  */
 static TimestampTz
 oldest_pending(OutboxEndpoint *ep, int64 *in_flight)
@@ -87,7 +88,7 @@ oldest_pending(OutboxEndpoint *ep, int64 *in_flight)
 		oldest = Min(oldest, d->event->created_at);
 	}
 
-	/* Those that were looked at and have no row stand in the order of the log. */
+	/* Deliveries without a row are in the order of the log. */
 	if (!dlist_is_empty(&ep->queue.held))
 		oldest = Min(oldest,
 					 dlist_head_element(OutboxDelivery, held_node, &ep->queue.held)
@@ -105,8 +106,9 @@ oldest_pending(OutboxEndpoint *ep, int64 *in_flight)
 }
 
 /*
- * What outbox.parked has, and what is on its way there.  A delivery in flight is
- * shown as such, whatever its row says.
+ * Fills in the rows of outbox.parked, with the changes of the next settle.  A
+ * delivery in flight is counted as such, whatever its row says.  '*dying': true if
+ * one that blocks its lane is about to become dead.
  */
 static void
 fill_rows(OutboxEndpoint *ep, OutboxStats *s, bool *dying)
@@ -139,7 +141,7 @@ fill_rows(OutboxEndpoint *ep, OutboxStats *s, bool *dying)
 	}
 }
 
-/* Does everything of a strict endpoint wait behind a dead delivery? */
+/* True if everything of a strict endpoint waits behind a dead delivery. */
 static bool
 is_stuck(OutboxEndpoint *ep, bool dying)
 {
@@ -186,7 +188,7 @@ outbox_endpoint_stats_fill(OutboxEndpoint *ep, TimestampTz now, OutboxStats *s)
 	s->last_success_at = ep->tally.last_success_at;
 	for (int i = 0; i < 60; i++)
 	{
-		/* slots of seconds that have passed since are stale */
+		/* skip slots of seconds that are more than a minute ago */
 		int64 at = ep->tally.recent_second -
 			((ep->tally.recent_second - i) % 60 + 60) % 60;
 

@@ -1,7 +1,7 @@
 /*
  * filter.c
- *	  Owns the predicates over payloads that decide, after its topic, whether an
- *	  endpoint wants an event.
+ *	  Owns the predicates over payloads that decide, after the topic, whether an
+ *	  endpoint gets an event.
  */
 #include "base/outbox.h"
 
@@ -20,17 +20,17 @@
 #include "base/version.h"
 #include "endpoint/filter.h"
 
-/* Of the worker's CPU; an evaluation that is under way at two ticks ends. */
+/* Of the worker's CPU.  An evaluation that is running at two ticks is ended. */
 #define TICK_US (OUTBOX_FILTER_MAX_MS * 1000 / 2)
 
-static volatile sig_atomic_t evaluation; /* 0: none is under way */
+static volatile sig_atomic_t evaluation; /* number of the running one; 0: none */
 static volatile sig_atomic_t evaluation_at_tick;
 static volatile sig_atomic_t out_of_time;
 
 /*
- * The clock stands still while the process does: a machine that is busy, or was
- * asleep, makes no evaluation take too long.  What ends the evaluation is what a
- * cancel would do; one that is there already is left alone.
+ * ITIMER_PROF counts only while the process runs.  So a busy machine, or one that
+ * was asleep, makes no evaluation take too long.  The evaluation is ended in the
+ * way of a query cancel.  A cancel that is pending already is left alone.
  */
 static void
 tick(SIGNAL_ARGS)
@@ -46,8 +46,9 @@ tick(SIGNAL_ARGS)
 }
 
 /*
- * The ticks go on from here, twenty in each second of CPU that the worker uses:
- * to set and stop a timer for each event would cost more than most filters do.
+ * The timer keeps ticking from here on, twenty times in each second of CPU that the
+ * worker uses.  To set and stop a timer for each event would cost more than most
+ * filters do.
  */
 void
 outbox_filter_limit_time(void)
@@ -72,7 +73,10 @@ begin_evaluation(void)
 	evaluation = last;
 }
 
-/* True: it ran out of time.  Nothing of that is left over for what comes later. */
+/*
+ * True if the evaluation ran out of time.  Then the pending cancel is removed, so
+ * that it does not hit what comes later.
+ */
 static bool
 end_evaluation(void)
 {
@@ -84,7 +88,7 @@ end_evaluation(void)
 	return true;
 }
 
-/* True, false or, when it is neither, NULL in *isnull. */
+/* Returns true or false.  Sets '*isnull' if the predicate is neither. */
 static bool
 evaluate(JsonPath *filter, Jsonb *payload, bool *isnull)
 {
@@ -105,8 +109,9 @@ evaluate(JsonPath *filter, Jsonb *payload, bool *isnull)
 }
 
 /*
- * Even a silent evaluation can throw: a comparison of times that needs a time
- * zone does.  One event must not end the worker, nor a query over all events.
+ * Even a silent evaluation can throw an error, for example where a comparison of
+ * times needs a time zone.  One event must end neither the worker nor a query over
+ * all events, so the error is caught.
  */
 OutboxFilterResult
 outbox_filter(JsonPath *filter, Jsonb *payload)
@@ -144,8 +149,8 @@ outbox_filter(JsonPath *filter, Jsonb *payload)
 		edata = CopyErrorData();
 
 		/*
-		 * A cancel or a shortage is no property of the event; everything else,
-		 * such as a payload that is nested too deep, is.
+		 * A cancel or a lack of resources does not come from the event.  Every
+		 * other error does, such as a payload that is nested too deep.
 		 */
 		if (!(too_long && edata->sqlerrcode == ERRCODE_QUERY_CANCELED) &&
 			(ERRCODE_TO_CATEGORY(edata->sqlerrcode) == ERRCODE_OPERATOR_INTERVENTION ||
@@ -187,14 +192,15 @@ is_predicate(JsonPathItemType type)
 }
 
 /*
- * An accepted filter takes time and memory in proportion to the payload, however
- * that is made: what is refused is what would look at one part of it anew for
- * each item of another.
+ * A filter is accepted only if its time and memory are linear in the size of the
+ * payload, whatever the payload is.  Refused are expressions that read one part
+ * again for each item of another.
  *
- * What an expression yields: more than one item?  An array?  In lax mode that is
- * unwrapped where an operand or an accessor finds it.  A number of the payload,
- * which has as many digits as somebody likes, or a text of any length?  The same,
- * each time it is asked?
+ * So each expression is described by what it can yield:
+ *	many	more than one item
+ *	array	an array; in lax mode an operand or an accessor unwraps it
+ *	digits	a number of any number of digits, or a text of any length
+ *	fixed	the same value each time that it is evaluated
  */
 typedef struct Yield
 {
@@ -204,22 +210,26 @@ typedef struct Yield
 	bool fixed;
 } Yield;
 
-/* Where a walk through the parts of a filter is, and what it has found. */
+/* The state of the walk through the parts of a filter. */
 typedef struct Walk
 {
 	bool		lax;
-	bool		repeated;	  /* what is here is asked for each of several items */
-	bool		same_current; /* of all of which "@" is the same */
+	bool		repeated;	  /* true inside "?()" or "[]": evaluated for each of several
+							   * items */
+	bool		same_current; /* true if "@" is the same for all of them */
 	int			descents;
 	const char *problem;
 } Walk;
 
 #define MANY_TIMES \
-	"inside \"?()\" or \"[]\" it does more with what stays the same than to compare one item of it"
+	"inside \"?()\" or \"[]\" it may only compare one item of a part that stays the same"
 
 static Yield walk(JsonPathItem *item, Walk *w);
 
-/* As an operand, or as what a method is applied to: unwrapped. */
+/*
+ * True if it yields several items as an operand, or as what a method is applied to,
+ * where arrays are unwrapped.
+ */
 static bool
 unwraps_to_many(Yield y, const Walk *w)
 {
@@ -252,8 +262,8 @@ is_ordering(JsonPathItemType type)
 }
 
 /*
- * Each item of one operand is compared with each of the other, in a loop of
- * PostgreSQL's that nothing interrupts.
+ * PostgreSQL compares each item of one operand with each item of the other, in a
+ * loop that cannot be interrupted.
  */
 static void
 walk_comparison(JsonPathItem *item, Walk *w)
@@ -265,7 +275,9 @@ walk_comparison(JsonPathItem *item, Walk *w)
 	forbid(w, unwraps_to_many(left, w) && unwraps_to_many(right, w),
 		   "it compares parts of the payload that can both have more than one item");
 
-	/* There each comparison of two strings converts both of them as a whole. */
+	/*
+	 * In other encodings each comparison of two strings converts both as a whole.
+	 */
 	forbid(
 		w,
 		is_ordering(item->type) && GetDatabaseEncoding() != PG_UTF8 &&
@@ -276,9 +288,9 @@ walk_comparison(JsonPathItem *item, Walk *w)
 }
 
 /*
- * Arithmetic wants one number on each side, and is an error else.  To divide one
- * of 130,000 digits by another takes a second, and cannot be interrupted;
- * everything else is done much faster.
+ * Arithmetic needs one number on each side; anything else is an error.  To divide a
+ * number of 130,000 digits by another takes a second and cannot be interrupted.
+ * Everything else is much faster.
  */
 static Yield
 walk_arithmetic(JsonPathItem *item, Walk *w)
@@ -293,7 +305,10 @@ walk_arithmetic(JsonPathItem *item, Walk *w)
 	return (Yield){false, false, left.digits || right.digits, false};
 }
 
-/* What is asked for each item of something, of which "@" is one or is not. */
+/*
+ * Walks what is evaluated for each item of something.  'same_current' is true if
+ * "@" is the same for all of these items.
+ */
 static Yield
 walk_repeated(JsonPathItem *item, Walk *w, bool same_current)
 {
@@ -327,7 +342,7 @@ walk_subscripts(JsonPathItem *item, Walk *w, Yield *y)
 	y->array = true;
 }
 
-/* One item of the tree, applied to what comes before it. */
+/* One item of the tree, applied to what comes before it, which yields 'y'. */
 static Yield
 walk_item(JsonPathItem *item, Walk *w, Yield y)
 {
@@ -420,12 +435,12 @@ walk_item(JsonPathItem *item, Walk *w, Yield y)
 			walk_subscripts(item, w, &y);
 			return y;
 
-			/* They look at an array as a whole, in lax mode as well. */
+			/* They take an array as a whole, in lax mode as well. */
 		case jpiType:
 		case jpiSize:
 			return (Yield){y.many, false, false, y.fixed};
 
-			/* What is below is yielded once for each level that it is below. */
+			/* They yield a part once for each level that it is below. */
 		case jpiAny:
 		case jpiKeyValue:
 			forbid(w, ++w->descents > 1,
@@ -437,7 +452,7 @@ walk_item(JsonPathItem *item, Walk *w, Yield y)
 			y.array = true;
 			return y;
 
-			/* The other methods; newer versions have more. */
+			/* The other methods; newer versions of PostgreSQL have more. */
 		default:
 			forbid(w, y.fixed, MANY_TIMES);
 			y.many = unwraps_to_many(y, w);
@@ -446,7 +461,7 @@ walk_item(JsonPathItem *item, Walk *w, Yield y)
 	}
 }
 
-/* An expression: an item, and what is applied to its result, in turn. */
+/* An expression: an item, and the items that are applied to its result in turn. */
 static Yield
 walk(JsonPathItem *item, Walk *w)
 {
@@ -466,7 +481,7 @@ walk(JsonPathItem *item, Walk *w)
 	return y;
 }
 
-/* NULL: nothing is wrong with it. */
+/* Returns why the filter is refused; NULL: it is not. */
 static const char *
 find_problem(JsonPath *path, bool lax)
 {
@@ -479,8 +494,8 @@ find_problem(JsonPath *path, bool lax)
 }
 
 /*
- * check_filter(jsonpath): refuses what is true of nothing, because it yields
- * items instead of a truth value, and what cannot be evaluated.
+ * check_filter(jsonpath): throws an error for what can never be true, because it
+ * yields items instead of a truth value, and for a filter that could take too long.
  */
 OUTBOX_FUNCTION(outbox_check_filter_1_0, 1)
 {
@@ -507,14 +522,17 @@ OUTBOX_FUNCTION(outbox_check_filter_1_0, 1)
 			 errmsg("invalid filter \"%s\": %s", text, problem),
 			 lax && find_problem(path, false) == NULL ?
 				 errhint(
-					 "Perhaps you mean 'strict %s': in strict mode arrays are not unwrapped, and where a part is missing the delivery is dead. To leave such events out, write 'exists($.a) && exists($.b) && $.a - $.b > 0'.",
+					 "Perhaps you mean 'strict %s'. In strict mode arrays are not unwrapped, and a missing part makes the delivery a dead letter. To leave such events out, write 'exists($.a) && exists($.b) && $.a - $.b > 0'.",
 					 text) :
 				 errhint(
 					 "A filter compares parts of the payload with constants, like '$.total > 100' or '$.paid < 0.5 * $.total'.")));
 	PG_RETURN_VOID();
 }
 
-/* filter_matches(payload jsonb, filter jsonpath): NULL where it is an error. */
+/*
+ * filter_matches(payload jsonb, filter jsonpath): NULL if the filter is neither
+ * true nor false, or took too long.
+ */
 OUTBOX_FUNCTION(outbox_filter_matches_1_0, 2)
 {
 	OutboxFilterResult result;

@@ -1,14 +1,14 @@
 /*
  * lane.c
- *	  Owns the lanes of an endpoint: the deliveries of one key, one at a time,
- *	  in the order of the log.
+ *	  Owns the lanes of an endpoint.  A lane is the deliveries of one key, sent one
+ *	  at a time in the order of the log.
  *
- * A lane has at most one live head, ready or in flight.  While its head is
+ * A lane has at most one live head, which is ready or in flight.  While its head is
  * parked the lane is blocked, and what follows is parked behind it.
  *
- * What is in outbox.parked may be more than memory holds.  Then a lane that
- * nothing but rows blocks leaves memory; and of one that comes again the table
- * is asked before it goes on.
+ * outbox.parked may have more than memory holds.  Then a lane that only rows block
+ * is freed.  When it is made again, outbox.parked is read for it before it
+ * advances.
  */
 #include "base/outbox.h"
 
@@ -31,7 +31,10 @@ typedef struct LaneEntry
 #define SH_KEY key
 #include "base/string_hash.h"
 
-/* With more followers than this a lane is parked when memory runs short. */
+/*
+ * When an endpoint has too many followers in memory, lanes with more than this
+ * number are parked.
+ */
 #define LONG_LANE 16
 
 void
@@ -40,7 +43,10 @@ outbox_lanes_init(OutboxEndpoint *ep)
 	ep->queue.lanes = lanes_create(ep->cxt, 64, NULL);
 }
 
-/* Frees the deliveries that wait in lanes; the rest goes with the endpoint. */
+/*
+ * Frees the deliveries that wait in lanes.  The lanes are freed with the endpoint's
+ * memory context.
+ */
 void
 outbox_lanes_free(OutboxEndpoint *ep)
 {
@@ -60,7 +66,7 @@ outbox_lane_find(OutboxEndpoint *ep, const char *key)
 	return entry ? entry->lane : NULL;
 }
 
-/* Does something that is known block it? */
+/* True if something that memory knows of blocks the lane. */
 static bool
 is_blocked(const OutboxLane *lane)
 {
@@ -109,7 +115,10 @@ remove_lane(OutboxEndpoint *ep, OutboxLane *lane)
 	pfree(lane);
 }
 
-/* Whatever ends there has its lane made again, and the table asked. */
+/*
+ * When a row that blocks such a lane ends, the lane is made again and outbox.parked
+ * is read for it.
+ */
 void
 outbox_lanes_evict(OutboxEndpoint *ep)
 {
@@ -129,7 +138,9 @@ outbox_lanes_evict(OutboxEndpoint *ep)
 	}
 }
 
-/* Not all could be read: of each lane the table is to be asked. */
+/*
+ * Not all rows could be read at once, so outbox.parked is to be read for each lane.
+ */
 void
 outbox_lanes_forget_rows(OutboxEndpoint *ep)
 {
@@ -171,7 +182,6 @@ outbox_lane_get(OutboxEndpoint *ep, const char *key, bool known)
 	return lane;
 }
 
-/* The key whose lane orders an event here; NULL: it is in no lane. */
 const char *
 outbox_lane_key(const OutboxEndpoint *ep, const char *key)
 {
@@ -241,9 +251,9 @@ begin_waiting(OutboxEndpoint *ep, OutboxLane *lane, OutboxDelivery *d)
 }
 
 /*
- * Who is next?  As a rule followers with a row in outbox.parked are older than
- * those in memory.  But after a restart those that were in flight, and have no
- * row, are older than all of them.
+ * As a rule, followers with a row in outbox.parked are older than those in memory.
+ * But after a restart those that were in flight have no row, and are older than all
+ * with one.
  */
 OutboxDelivery *
 outbox_lane_peek(const OutboxLane *lane)
@@ -263,7 +273,10 @@ outbox_lane_pop(OutboxEndpoint *ep, OutboxLane *lane)
 	(void) pop_waiting(ep, lane);
 }
 
-/* It was on its way: as a rule all that waits came after it. */
+/*
+ * As a rule all that waits in the lane came after it, because it was in flight.  So
+ * its place is searched from the front.
+ */
 void
 outbox_lane_return(OutboxEndpoint *ep, OutboxLane *lane, OutboxDelivery *d)
 {
@@ -278,7 +291,6 @@ outbox_lane_return(OutboxEndpoint *ep, OutboxLane *lane, OutboxDelivery *d)
 		outbox_lane_park_later(ep, lane);
 }
 
-/* If the lane has no live head: the next one is it. */
 void
 outbox_lane_advance(OutboxEndpoint *ep, OutboxLane *lane)
 {
@@ -306,7 +318,6 @@ outbox_lane_advance(OutboxEndpoint *ep, OutboxLane *lane)
 		remove_lane(ep, lane);
 }
 
-/* Asked of the table: what blocks it there, and its first follower (-1: none). */
 void
 outbox_lane_answer(OutboxEndpoint *ep, OutboxLane *lane, bool retrying, bool dead,
 				   int64 first)
@@ -315,7 +326,10 @@ outbox_lane_answer(OutboxEndpoint *ep, OutboxLane *lane, bool retrying, bool dea
 		dlist_delete(&lane->asking_node);
 	lane->on_asking = false;
 
-	/* The table names these, too: it is asked again when they have ended. */
+	/*
+	 * The answer includes these blockers.  The table is read again when they have
+	 * ended.
+	 */
 	if (lane->blockers > 0)
 		return;
 	lane->asked = true;
@@ -330,8 +344,8 @@ outbox_lane_answer(OutboxEndpoint *ep, OutboxLane *lane, bool retrying, bool dea
 }
 
 /*
- * Behind its lane's head, in the order of seq.  What the log brings comes last
- * anyway; what comes back from tables finds its place.
+ * The list is in the order of seq.  What comes from the log belongs to its end;
+ * what comes back from tables is put in its place.
  */
 void
 outbox_lane_wait(OutboxEndpoint *ep, OutboxLane *lane, OutboxDelivery *d)
@@ -376,7 +390,6 @@ outbox_lane_parked(OutboxLane *lane, int64 first)
 	lane->parked = true;
 }
 
-/* All that the table has of it is in memory. */
 void
 outbox_lane_no_followers(OutboxEndpoint *ep, OutboxLane *lane)
 {
@@ -394,7 +407,7 @@ park_lane(OutboxEndpoint *ep, OutboxLane *lane)
 		outbox_lane_parked(lane, d->seq);
 		d->lane = NULL;
 
-		/* The row of one that was not a retry says 'blocked' already. */
+		/* Without 'was_retry' its row says 'blocked' already. */
 		if (d->parked && !d->was_retry)
 			outbox_delivery_free(d);
 		else
@@ -403,16 +416,17 @@ park_lane(OutboxEndpoint *ep, OutboxLane *lane)
 }
 
 /*
- * Followers that would wait long leave memory, and no longer hold the
- * position: those behind a parked head, and the longest lanes when followers
- * fill their share of memory, so that one hot key is no dam for the others.
+ * Followers that would wait long are parked, so that memory and the position do not
+ * have to hold them.  These are the followers of a blocked lane.  When an endpoint
+ * has too many followers in memory, those of its longest lanes are parked too, so
+ * that one busy key does not stop the others.
  */
 void
 outbox_lanes_park_followers(OutboxEndpoint *ep)
 {
 	/*
-	 * An endpoint that seems to be down is not worth rows for what it could not
-	 * get anyway: the position names the few that wait.
+	 * For an endpoint that seems to be down no rows are written, because it could
+	 * not get these events anyway.  The position names the few that wait.
 	 */
 	if (ep->pace.breaker == OUTBOX_BREAKER_OPEN ||
 		ep->pace.failures >= OUTBOX_BREAKER_FAILURES / 2)
@@ -428,7 +442,10 @@ outbox_lanes_park_followers(OutboxEndpoint *ep)
 			park_lane(ep, lane);
 	}
 
-	/* With most slots busy there is no dam: what waits may as well wait here. */
+	/*
+	 * While most slots are busy no key holds up the others, so followers may stay
+	 * in memory.
+	 */
 	if (ep->queue.nwaiting >= OUTBOX_MAX_WAITING &&
 		ep->queue.nheads < Min(ep->pace.slots, ep->pace.limits.max_in_flight) / 2)
 	{

@@ -10,24 +10,34 @@
 extern void outbox_lanes_init(OutboxEndpoint *ep);
 extern void outbox_lanes_free(OutboxEndpoint *ep);
 
-/* The key whose lane orders an event here; NULL: it is in no lane. */
+/*
+ * Returns the key of the lane that orders an event with this key; NULL: no lane
+ * does.  _find returns the lane of a key, or NULL.  _get makes it if it is missing;
+ * 'known' is true if memory has what outbox.parked has of the key.
+ */
 extern const char *outbox_lane_key(const OutboxEndpoint *ep, const char *key);
 extern OutboxLane *outbox_lane_find(OutboxEndpoint *ep, const char *key);
 extern OutboxLane *outbox_lane_get(OutboxEndpoint *ep, const char *key, bool known);
 
-/* Nothing blocks it, and the table has been asked. */
+/* True if nothing blocks the lane, and outbox.parked has been read for it. */
 extern bool outbox_lane_is_free(const OutboxLane *lane);
 
 /*
- * What outbox.parked has of a lane: it is to be asked again; the answer, with the
- * lowest seq of its followers, -1: none; there are followers from this seq on.
+ * What outbox.parked has of a lane.  _forget_rows: it has to be read again.
+ * _answer: it was read; 'first' is the lowest seq of the lane's followers there,
+ * -1: it has none.  _parked: there are followers, none with a seq below 'first'.
  */
 extern void outbox_lane_forget_rows(OutboxLane *lane);
 extern void outbox_lane_answer(OutboxEndpoint *ep, OutboxLane *lane, bool retrying,
 							   bool dead, int64 first);
 extern void outbox_lane_parked(OutboxLane *lane, int64 first);
 
-/* All lanes: how many, what waits in them, too many, not all of them known. */
+/*
+ * All lanes of an endpoint.  _count returns their number.  _visit_waiting calls
+ * 'visit' for each list of waiting deliveries, with what the last call returned.
+ * _evict frees the lanes that only rows block.  _forget_rows makes outbox.parked be
+ * read again for every lane.
+ */
 extern int	  outbox_lanes_count(const OutboxEndpoint *ep);
 extern int64 *outbox_lanes_visit_waiting(OutboxEndpoint *ep,
 										 int64 *(*visit)(dlist_head *waiting, int64 *arg),
@@ -36,32 +46,38 @@ extern void	  outbox_lanes_evict(OutboxEndpoint *ep);
 extern void	  outbox_lanes_forget_rows(OutboxEndpoint *ep);
 
 /*
- * A delivery takes its place in its lane, or is ready at once.  'known': what
- * outbox.parked has of its key is in memory.
+ * Gives a delivery its place in its lane, or makes it ready if it has no lane.
+ * 'known' is true if memory has what outbox.parked has of its key.
  */
 extern void outbox_lane_place(OutboxEndpoint *ep, OutboxDelivery *d, bool known);
 
-/* The delivery waits for its turn. */
+/* Adds the delivery to those that wait in the lane. */
 extern void outbox_lane_wait(OutboxEndpoint *ep, OutboxLane *lane, OutboxDelivery *d);
 
-/* If the lane has no live head and is not blocked: who is next?  May free it. */
+/*
+ * If the lane has no live head and is not blocked, makes its next delivery the
+ * head.  May free the lane, if nothing is left of it.
+ */
 extern void outbox_lane_advance(OutboxEndpoint *ep, OutboxLane *lane);
 
 /*
- * The follower that may go along with its live head, if there is one; taking it
- * off its lane; and putting it back where it was.
+ * _peek returns the next follower, if nothing of the lane comes before it; else
+ * NULL.  _pop takes it off its lane.  _return puts it back where it was.
  */
 extern OutboxDelivery *outbox_lane_peek(const OutboxLane *lane);
 extern void			   outbox_lane_pop(OutboxEndpoint *ep, OutboxLane *lane);
 extern void outbox_lane_return(OutboxEndpoint *ep, OutboxLane *lane, OutboxDelivery *d);
 
-/* Its head is parked: what follows will be, with the next settle. */
+/* The lane is blocked: the next settle parks its followers. */
 extern void outbox_lane_park_later(OutboxEndpoint *ep, OutboxLane *lane);
 
-/* The table has no followers of it any more. */
+/* outbox.parked has no followers of the lane any more. */
 extern void outbox_lane_no_followers(OutboxEndpoint *ep, OutboxLane *lane);
 
-/* Before a settle: followers of blocked or overlong lanes join 'settling'. */
+/*
+ * Before a settle: moves the followers of blocked lanes, and of very long ones, to
+ * 'settling'.
+ */
 extern void outbox_lanes_park_followers(OutboxEndpoint *ep);
 
 #endif /* OUTBOX_LANE_H */

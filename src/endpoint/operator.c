@@ -1,7 +1,7 @@
 /*
  * operator.c
  *	  Owns what an operator's commands do to deliveries in memory, once the tables
- *	  say so; and whether memory has a delivery at all.
+ *	  are changed; and whether memory has a delivery at all.
  */
 #include "base/outbox.h"
 
@@ -20,7 +20,10 @@ lane_of(OutboxEndpoint *ep, const char *key)
 	return k ? outbox_lane_find(ep, k) : NULL;
 }
 
-/* What the table has of this key has changed: does it go on? */
+/*
+ * A row of this key has changed in outbox.parked: reads it again, and lets the lane
+ * advance.
+ */
 static void
 look_again(OutboxEndpoint *ep, const char *key)
 {
@@ -37,7 +40,10 @@ look_again(OutboxEndpoint *ep, const char *key)
 	}
 }
 
-/* A dead delivery is tried again. */
+/*
+ * A dead delivery is to be retried.  'blocked': true if it is dead in a way that
+ * can block its key.
+ */
 void
 outbox_operator_retry_dead(OutboxEndpoint *ep, int64 seq, const char *key, bool blocked,
 						   TimestampTz due)
@@ -51,7 +57,7 @@ outbox_operator_retry_dead(OutboxEndpoint *ep, int64 seq, const char *key, bool 
 		look_again(ep, key);
 }
 
-/* One that waits for its retry is due sooner. */
+/* A retry is due sooner. */
 void
 outbox_operator_retry_now(OutboxEndpoint *ep, int64 seq, const char *key, TimestampTz due)
 {
@@ -61,7 +67,7 @@ outbox_operator_retry_now(OutboxEndpoint *ep, int64 seq, const char *key, Timest
 		outbox_retries_add_parked(ep, seq, due, key, 0);
 }
 
-/* A dead delivery is given up for good. */
+/* A dead delivery was discarded. */
 void
 outbox_operator_discard_dead(OutboxEndpoint *ep, int64 seq, const char *key, bool blocked)
 {
@@ -70,7 +76,7 @@ outbox_operator_discard_dead(OutboxEndpoint *ep, int64 seq, const char *key, boo
 		look_again(ep, key);
 }
 
-/* One that waits for its retry will not be made. */
+/* A delivery that waits for its retry was cancelled. */
 void
 outbox_operator_cancel_retry(OutboxEndpoint *ep, int64 seq, const char *key)
 {
@@ -85,7 +91,7 @@ outbox_operator_cancel_retry(OutboxEndpoint *ep, int64 seq, const char *key)
 		outbox_lane_advance(ep, lane_of(ep, key));
 }
 
-/* Nor will one that waits behind its key's head. */
+/* A delivery that waits behind its key's head was cancelled. */
 void
 outbox_operator_cancel_follower(OutboxEndpoint *ep, int64 seq, const char *key)
 {
@@ -94,7 +100,10 @@ outbox_operator_cancel_follower(OutboxEndpoint *ep, int64 seq, const char *key)
 		outbox_lane_advance(ep, lane_of(ep, key));
 }
 
-/* Nor one that is ahead.  'counted': it is part of the backlog. */
+/*
+ * An event beyond the frontier was cancelled.  'counted': true if it is part of the
+ * backlog.
+ */
 void
 outbox_operator_skip(OutboxEndpoint *ep, int64 seq, bool counted)
 {
@@ -112,7 +121,6 @@ outbox_operator_skip(OutboxEndpoint *ep, int64 seq, bool counted)
 	}
 }
 
-/* Is it in memory, on its way or waiting behind its key's head? */
 bool
 outbox_operator_in_memory(OutboxEndpoint *ep, int64 seq, const char *key)
 {
@@ -133,8 +141,8 @@ outbox_operator_in_memory(OutboxEndpoint *ep, int64 seq, const char *key)
 }
 
 /*
- * A follower that is back from a batch, or on its way, has a row that says
- * 'blocked' until it is settled.
+ * The row of a follower says 'blocked' until it is settled, even while the follower
+ * is in flight or back from a batch.
  */
 bool
 outbox_operator_skip_follower(OutboxEndpoint *ep, int64 seq, const char *key)

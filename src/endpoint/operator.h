@@ -1,6 +1,7 @@
 /*
  * operator.h
- *	  What an operator did to parked deliveries; the rows say so already.
+ *	  What an operator's command means for deliveries in memory.  The tables have
+ *	  been changed and committed before these functions are called.
  */
 #ifndef OUTBOX_OPERATOR_H
 #define OUTBOX_OPERATOR_H
@@ -18,10 +19,10 @@ extern void outbox_operator_cancel_follower(OutboxEndpoint *ep, int64 seq,
 											const char *key);
 extern void outbox_operator_skip(OutboxEndpoint *ep, int64 seq, bool counted);
 
-/* True if memory has the delivery. */
+/* True if the delivery is ready, in flight, settling, or waiting in its lane. */
 extern bool outbox_operator_in_memory(OutboxEndpoint *ep, int64 seq, const char *key);
 
-/* True if memory has the delivery already, so that a follower's row is not read. */
+/* True if memory has this follower already.  Then its row must not be loaded. */
 extern bool outbox_operator_skip_follower(OutboxEndpoint *ep, int64 seq, const char *key);
 
 #endif /* OUTBOX_OPERATOR_H */

@@ -1,7 +1,7 @@
 /*
  * outcome.c
- *	  Owns what the end of a request means: for the delivery, for those behind it
- *	  in its lane, and for the endpoint.
+ *	  Owns what the end of a request means for the delivery, for those behind it in
+ *	  its lane, and for the endpoint.
  */
 #include "base/outbox.h"
 
@@ -36,7 +36,7 @@ set_error(OutboxEndpoint *ep, OutboxDelivery *d, const char *error)
 }
 
 /*
- * With on_exhausted = 'block', only a delivery that was tried and given up
+ * With on_exhausted = 'block', only a delivery that was sent and then given up
  * blocks its key.
  */
 bool
@@ -113,7 +113,7 @@ outbox_outcome_failed(OutboxEndpoint *ep, OutboxDelivery *d, const OutboxOutcome
 		d->first_attempt_at = d->started_at;
 	d->last_status = o->status;
 
-	/* A probe, and the answer that disables, use up no attempt. */
+	/* A probe, and an answer that disables the endpoint, use up no attempt. */
 	if (!d->probe && o->result != OUTBOX_RESULT_DISABLE)
 		d->attempts++;
 	set_error(ep, d, error);
@@ -195,7 +195,6 @@ done_badly(OutboxEndpoint *ep, OutboxDelivery *d, const OutboxOutcome *o, Timest
 	outbox_outcome_retry(ep, d, now + outbox_outcome_wait(ep, d, o));
 }
 
-/* May free it. */
 void
 outbox_outcome_delivered(OutboxEndpoint *ep, OutboxDelivery *d, TimestampTz now)
 {

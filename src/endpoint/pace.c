@@ -1,6 +1,6 @@
 /*
  * pace.c
- *	  Owns how fast an endpoint is sent to: slots, rate, backoff, breaker.
+ *	  Owns how fast requests are sent to an endpoint: slots, rate, backoff, breaker.
  */
 #include "base/outbox.h"
 
@@ -10,9 +10,9 @@
 #include "endpoint/pace.h"
 
 /*
- * Full jitter: anything between nothing and the exponential bound, so that
- * what failed together does not come back together.  A floor of a tenth keeps
- * a retry from following its failure at once.
+ * Full jitter: the wait is a random part of the exponential bound, so that what
+ * failed together does not come back together.  It is at least a tenth of the
+ * bound, so that a retry does not follow its failure at once.
  */
 int64
 outbox_backoff(int attempt, int64 base, int64 max, double random)
@@ -32,7 +32,6 @@ outbox_pace_backoff(const OutboxPace *p, int attempt)
 						  pg_prng_double(&pg_global_prng_state));
 }
 
-/* After a slow-down slots double, at most once a second. */
 void
 outbox_pace_ramp_up(OutboxPace *p, TimestampTz now)
 {
@@ -95,8 +94,8 @@ outbox_pace_resume(OutboxPace *p)
 }
 
 /*
- * Failures in a row take their slots along: who goes down leaves no more
- * deliveries behind than were in flight.
+ * Each failure in a row takes a slot away.  So a receiver that goes down makes no
+ * more deliveries fail than were in flight.
  */
 bool
 outbox_pace_has_slot(const OutboxPace *p, int in_flight)
@@ -147,7 +146,7 @@ outbox_pace_failure(OutboxPace *p, int64 seq, bool probe, TimestampTz now)
 
 	if (p->breaker == OUTBOX_BREAKER_OPEN)
 	{
-		/* Only the probe says something; what was in flight before does not. */
+		/* Only a probe counts, not what was in flight when the breaker opened. */
 		if (probe)
 			wait_for_probe(p, now);
 		return false;

@@ -1,8 +1,8 @@
 /*
  * pace.h
- *	  How fast an endpoint is sent to: slots, rate, backoff, breaker.
+ *	  How fast requests are sent to an endpoint: slots, rate, backoff, breaker.
  *
- * Knows nothing but numbers and times, and is tested without a server.
+ * It uses only numbers and times, so it is tested without a server.
  */
 #ifndef OUTBOX_PACE_H
 #define OUTBOX_PACE_H
@@ -12,14 +12,13 @@
 typedef enum OutboxBreaker
 {
 	OUTBOX_BREAKER_CLOSED,
-	OUTBOX_BREAKER_OPEN, /* nothing is sent until retry_at, then one probe
-								 * at a time */
+	OUTBOX_BREAKER_OPEN, /* nothing is sent until retry_at, then one probe at a time */
 } OutboxBreaker;
 
 #define OUTBOX_BREAKER_FAILURES 20
 #define OUTBOX_BREAKER_EVENTS 3
 
-/* What the settings of the endpoint allow. */
+/* What the endpoint's settings allow. */
 typedef struct OutboxPaceLimits
 {
 	int	   max_in_flight;
@@ -33,53 +32,61 @@ typedef struct OutboxPace
 	OutboxPaceLimits limits;
 	OutboxBreaker	 breaker;
 	int				 failures;		 /* in a row */
-	int				 failing_events; /* how many different ones, up to the limit */
+	int				 failing_events; /* different events in 'failing_seq', at most
+									  * OUTBOX_BREAKER_EVENTS */
 	int64			 failing_seq[OUTBOX_BREAKER_EVENTS];
-	int				 openings; /* in a row: exponent of the probe's backoff */
-	TimestampTz		 retry_at; /* open: next probe; closed: not before */
-	int				 slots;	   /* at most this many in flight, ramps up */
-	TimestampTz		 ramp_at;  /* when slots may double */
+	int				 openings; /* waits for a probe in a row: exponent of its backoff */
+	TimestampTz		 retry_at; /* open: the next probe; closed: nothing is sent before */
+	int				 slots;	   /* requests in flight at most; ramps up */
+	TimestampTz		 ramp_at;  /* when slots may double again */
 	double			 tokens;   /* of rate_limit */
 	TimestampTz		 tokens_at;
 } OutboxPace;
 
 /*
- * µs to wait after the given attempt (from 1).  'random' is in [0, 1).
+ * Returns the µs to wait after the given attempt (from 1).  'base' and 'max' are
+ * µs, 'random' is in [0, 1).
  */
 extern int64 outbox_backoff(int attempt, int64 base, int64 max, double random);
 
-/* The same with the endpoint's limits, and a random number. */
+/* The same with the endpoint's limits and a random number. */
 extern int64 outbox_pace_backoff(const OutboxPace *p, int attempt);
 
 extern void outbox_pace_set_limits(OutboxPace *p, const OutboxPaceLimits *limits);
 
-/* May one request more be in flight?  May it be sent now? */
+/* True if one more request may be in flight; true if it may be sent now. */
 extern bool outbox_pace_has_slot(const OutboxPace *p, int in_flight);
 extern bool outbox_pace_allows(OutboxPace *p, int in_flight, TimestampTz now);
 
-/* When rate_limit lets it send one more: now, or later.  One is sent. */
+/*
+ * Returns when rate_limit allows one more request: 'now', or a later time.
+ * _take_token notes that it is sent.
+ */
 extern TimestampTz outbox_pace_token_at(OutboxPace *p, TimestampTz now);
 extern void		   outbox_pace_take_token(OutboxPace *p);
-extern void		   outbox_pace_return_token(OutboxPace *p); /* it was not, after all */
+extern void outbox_pace_return_token(OutboxPace *p); /* it was not sent after all */
 
-/* After a slow-down slots double, at most once a second. */
+/*
+ * After a slow-down, or when the breaker has closed, doubles the slots at most once
+ * a second.
+ */
 extern void outbox_pace_ramp_up(OutboxPace *p, TimestampTz now);
 
-/* An operator resumes the endpoint: no wait from before counts. */
+/* An operator resumes the endpoint: it need not wait any longer. */
 extern void outbox_pace_resume(OutboxPace *p);
 
-/* A request was answered well.  True: this has closed the breaker. */
+/* A request succeeded.  True: this has closed the breaker. */
 extern bool outbox_pace_success(OutboxPace *p, TimestampTz now);
 
 /*
- * A request failed, with a delivery of this number.  'probe': it was sent while
- * the breaker was open.  True: this has opened the breaker.
+ * A request with the delivery 'seq' failed.  'probe': true if it was sent while the
+ * breaker was open.  True: this has opened the breaker.
  */
 extern bool outbox_pace_failure(OutboxPace *p, int64 seq, bool probe, TimestampTz now);
 
 /*
- * An answer that speaks for the whole endpoint.  'retry_after' is in seconds; -1:
- * the answer has none.
+ * The receiver has too much to do: halves the slots, and sends nothing for
+ * 'retry_after' seconds, at most backoff_max.  -1: the answer names no time.
  */
 extern void outbox_pace_slow_down(OutboxPace *p, int64 retry_after, TimestampTz now);
 

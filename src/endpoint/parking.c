@@ -1,6 +1,7 @@
 /*
  * parking.c
- *	  Owns the way of deliveries between memory and outbox.parked.
+ *	  Owns the way of deliveries between memory and outbox.parked, on the side of
+ *	  memory.
  */
 #include "base/outbox.h"
 
@@ -16,7 +17,10 @@ outbox_parking_admit(OutboxEndpoint *ep, OutboxEvent *event)
 	outbox_lane_place(ep, outbox_delivery_make(ep, event, false), false);
 }
 
-/* One delivery less that waits in the table only. */
+/*
+ * A delivery that only the table had is in memory now, or gone.  Returns its lane;
+ * NULL: none.
+ */
 static OutboxLane *
 leave_table(OutboxEndpoint *ep, int64 seq, const char *key, bool was_retry)
 {
@@ -47,7 +51,6 @@ outbox_parking_load(OutboxEndpoint *ep, OutboxEvent *event, int attempts,
 	outbox_lane_place(ep, d, false);
 }
 
-/* As above, when the row or its event turned out to be gone. */
 void
 outbox_parking_load_failed(OutboxEndpoint *ep, int64 seq, const char *key, bool was_retry)
 {
@@ -64,7 +67,7 @@ outbox_parking_count_row(OutboxEndpoint *ep, int64 seq, OutboxRowStatus status, 
 		ep->table.rows[status] += n;
 }
 
-/* Its row says something else than it did, or is gone. */
+/* The settle has changed or deleted the delivery's row. */
 static void
 count_settled(OutboxEndpoint *ep, const OutboxDelivery *d)
 {
@@ -133,14 +136,16 @@ outbox_parking_settled(OutboxEndpoint *ep)
 			outbox_retries_add(ep, d->seq, d->next_attempt_at, d->group, d->lane);
 			if (d->lane)
 			{
-				/* It was blocked since the answer; now the retry blocks it. */
+				/*
+				 * The lane was blocked since the answer; now the retry blocks it.
+				 */
 				d->lane->blockers--;
 				outbox_lane_advance(ep, d->lane);
 			}
 		}
 		else if (d->verdict == OUTBOX_VERDICT_BLOCKED)
 		{
-			/* Its turn may have come before its row could be read. */
+			/* Its turn may have come while its row could not be read yet. */
 			const char *key = outbox_lane_key(ep, d->event->key);
 			OutboxLane *lane = key ? outbox_lane_find(ep, key) : NULL;
 
@@ -150,7 +155,7 @@ outbox_parking_settled(OutboxEndpoint *ep)
 		else if (d->verdict == OUTBOX_VERDICT_DEAD && d->lane &&
 				 outbox_outcome_blocks(ep, d->reason))
 		{
-			/* From now on its row blocks the lane. */
+			/* From now on the row blocks the lane. */
 			d->lane->blockers--;
 			d->lane->dead = true;
 		}

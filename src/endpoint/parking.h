@@ -1,16 +1,24 @@
 /*
  * parking.h
- *	  Deliveries that come from rows of outbox.parked, and what their rows count.
+ *	  The way of deliveries between memory and outbox.parked, and the counts of an
+ *	  endpoint's rows.
  */
 #ifndef OUTBOX_PARKING_H
 #define OUTBOX_PARKING_H
 
 #include "endpoint/endpoint.h"
 
-/* An event below the frontier that has no row: it was in flight when the position was written. */
+/*
+ * Makes a delivery of an event below the frontier that has no row.  The stored
+ * position names it as pending.
+ */
 extern void outbox_parking_admit(OutboxEndpoint *ep, OutboxEvent *event);
 
-/* An event that has a row. */
+/*
+ * The first makes a delivery of an event that has a row, and gives it its place.
+ * The second is for a row that is gone, or whose event is gone.  'was_retry': true
+ * if the row says 'retrying', false if it says 'blocked'.
+ */
 extern void outbox_parking_load(OutboxEndpoint *ep, OutboxEvent *event, int attempts,
 								TimestampTz first_attempt_at, OutboxRedelivery redelivery,
 								bool was_retry, int64 group);
@@ -18,16 +26,22 @@ extern void outbox_parking_load_failed(OutboxEndpoint *ep, int64 seq, const char
 									   bool was_retry);
 
 /*
- * A row of outbox.parked has come (1) or gone (-1), and that is committed.  Where
- * rows are still being counted those that come later are found then.
+ * Counts a row of outbox.parked that was made ('n' is 1) or deleted (-1).  Rows
+ * that the count has not reached yet are left to it.
  */
 extern void outbox_parking_count_row(OutboxEndpoint *ep, int64 seq,
 									 OutboxRowStatus status, int n);
 
-/* The numbers of those in memory whose row says 'retrying', palloc'd. */
+/*
+ * Returns the seqs of deliveries in memory whose row says 'retrying', palloc'd, and
+ * their number in '*n'.
+ */
 extern int64 *outbox_parking_loaded_retries(OutboxEndpoint *ep, int *n);
 
-/* A settle is committed: files or frees what was on 'settling'. */
+/*
+ * To be called when a settle is committed.  Empties 'settling': retries are added
+ * to the heap, and every delivery on it is freed.
+ */
 extern void outbox_parking_settled(OutboxEndpoint *ep);
 
 #endif /* OUTBOX_PARKING_H */

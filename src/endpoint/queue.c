@@ -58,7 +58,10 @@ outbox_delivery_free_list(dlist_head *list)
 			dlist_container(OutboxDelivery, node, dlist_pop_head_node(list)));
 }
 
-/* One more or less that is ready or waiting: views show it as its row says. */
+/*
+ * The views show a ready or waiting delivery with the state in its row.  So those
+ * with a row are counted by it.
+ */
 void
 outbox_delivery_count(OutboxDelivery *d, int n)
 {
@@ -77,7 +80,6 @@ outbox_delivery_ready(OutboxEndpoint *ep, OutboxDelivery *d)
 	outbox_delivery_count(d, 1);
 }
 
-/* It was not sent after all: before the others. */
 void
 outbox_delivery_ready_again(OutboxEndpoint *ep, OutboxDelivery *d)
 {

@@ -7,23 +7,32 @@
 
 #include "endpoint/endpoint.h"
 
-/* A delivery of this event, on no list yet.  'parked': it has a row. */
+/*
+ * Makes a delivery of this event, on no list yet except 'held'.  'parked': true if
+ * it has a row in outbox.parked.
+ */
 extern OutboxDelivery *outbox_delivery_make(OutboxEndpoint *ep, OutboxEvent *event,
 											bool parked);
 
-/* It has ended, and is on no list any more; all of a list. */
+/* Frees a delivery that is on no list any more; frees all deliveries of a list. */
 extern void outbox_delivery_free(OutboxDelivery *d);
 extern void outbox_delivery_free_list(dlist_head *list);
 
-/* It may be sent; it was not sent after all, and comes before the others. */
+/*
+ * Adds the delivery to the end of 'ready'; to its front, if it was not sent after
+ * all; removes it from 'ready'.
+ */
 extern void outbox_delivery_ready(OutboxEndpoint *ep, OutboxDelivery *d);
 extern void outbox_delivery_ready_again(OutboxEndpoint *ep, OutboxDelivery *d);
 extern void outbox_delivery_leave_ready(OutboxEndpoint *ep, OutboxDelivery *d);
 
-/* 'n' more, or less, of its kind are ready or waiting. */
+/*
+ * Adds 'n' to the number of deliveries with a row like this one's that are ready or
+ * waiting.
+ */
 extern void outbox_delivery_count(OutboxDelivery *d, int n);
 
-/* Its row has to change, with the next settle. */
+/* Adds the delivery to 'settling': the next settle changes its row. */
 extern void outbox_delivery_settle(OutboxEndpoint *ep, OutboxDelivery *d,
 								   OutboxRowChange verdict);
 

@@ -1,10 +1,10 @@
 /*
  * retries.c
- *	  Owns the parked deliveries of an endpoint that wait for their time.
+ *	  Owns the parked deliveries of an endpoint whose retry is not due yet.
  *
- * Nothing but a number and a time is kept of each; the event is read again when
- * it is due.  Where they are too many, those that are due next are here, and the
- * others in outbox.parked alone.
+ * Memory has only the seq, the time and the group of each; the event is read again
+ * when the retry is due.  Where there are too many, memory has those that are due
+ * next, and outbox.parked alone has the others.
  */
 #include "base/outbox.h"
 
@@ -53,7 +53,7 @@ outbox_retries_init(OutboxEndpoint *ep)
 	ep->queue.retry_index = seqs_create(ep->cxt, 64, NULL);
 }
 
-/* Lies it beyond those that the heap has to have? */
+/* True if it is beyond those that the heap has to have. */
 static bool
 is_beyond(const OutboxEndpoint *ep, TimestampTz due, int64 seq)
 {
@@ -63,8 +63,9 @@ is_beyond(const OutboxEndpoint *ep, TimestampTz due, int64 seq)
 }
 
 /*
- * 'due': as its row says.  'lane': whose head it is, which it blocks until it is
- * back in memory; NULL: it is in no lane.
+ * Adds a retry to the heap, unless it is beyond what the heap has to have.  'due'
+ * is as its row says.  'lane' is the lane whose head it is; the retry blocks it
+ * until it is back in memory.  NULL: it is in no lane.
  */
 void
 outbox_retries_add(OutboxEndpoint *ep, int64 seq, TimestampTz due, int64 group,
@@ -76,7 +77,7 @@ outbox_retries_add(OutboxEndpoint *ep, int64 seq, TimestampTz due, int64 group,
 		lane->retrying = true;
 }
 
-/* Whatever else the heap has. */
+/* Adds a retry to the heap in any case, unless it is there already. */
 void
 outbox_retries_push(OutboxEndpoint *ep, int64 seq, TimestampTz due, int64 group,
 					OutboxLane *lane)
@@ -92,7 +93,7 @@ outbox_retries_push(OutboxEndpoint *ep, int64 seq, TimestampTz due, int64 group,
 	{
 		lane->blockers++;
 
-		/* It may have been the one that blocked it from there. */
+		/* This retry may have been the one that set 'retrying'. */
 		if (lane->retrying)
 			outbox_lane_forget_rows(lane);
 	}
@@ -124,7 +125,7 @@ outbox_retries_has_due(OutboxEndpoint *ep, TimestampTz now)
 		!outbox_status_may_send(ep, now))
 		return false;
 
-	/* While the breaker is open any delivery will do as a probe. */
+	/* While the breaker is open, any retry can be the probe, due or not. */
 	if (ep->pace.breaker == OUTBOX_BREAKER_OPEN)
 		return ep->queue.nready == 0;
 	return pairingheap_container(OutboxRetry, node, pairingheap_first(ep->queue.retries))
@@ -181,7 +182,10 @@ forget(OutboxEndpoint *ep, OutboxRetry *retry)
 	pfree(retry);
 }
 
-/* It is back in memory, or it turned out to be gone. */
+/*
+ * The delivery is back in memory, or its row is gone.  Returns the lane that it
+ * blocked; NULL: none, or it was not being loaded.
+ */
 OutboxLane *
 outbox_retries_take_loaded(OutboxEndpoint *ep, int64 seq)
 {
@@ -196,7 +200,7 @@ outbox_retries_take_loaded(OutboxEndpoint *ep, int64 seq)
 	return lane;
 }
 
-/* The caller lets its lane advance. */
+/* Removes a retry from the heap.  The caller lets its lane advance. */
 void
 outbox_retries_remove(OutboxEndpoint *ep, int64 seq)
 {
@@ -208,7 +212,7 @@ outbox_retries_remove(OutboxEndpoint *ep, int64 seq)
 	forget(ep, entry->retry);
 }
 
-/* It is due now. */
+/* The retry is due now. */
 void
 outbox_retries_make_due(OutboxEndpoint *ep, int64 seq, TimestampTz now)
 {
@@ -227,7 +231,10 @@ outbox_retries_contains(OutboxEndpoint *ep, int64 seq)
 	return entry != NULL && !entry->retry->loading;
 }
 
-/* Too many: from the first one on they are in the table alone, and read again. */
+/*
+ * The heap has too many: forgets all of them.  They are read again from the table,
+ * from the first one on.
+ */
 void
 outbox_retries_forget(OutboxEndpoint *ep)
 {

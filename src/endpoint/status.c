@@ -1,6 +1,6 @@
 /*
  * status.c
- *	  Owns whether an endpoint is sent to, and why not.
+ *	  Owns whether requests may be sent to an endpoint, and why not.
  */
 #include "base/outbox.h"
 
@@ -41,9 +41,8 @@ outbox_status_failure(OutboxEndpoint *ep, const OutboxDelivery *d, TimestampTz n
 	ep->feed.drop_window = true;
 	ereport(
 		LOG,
-		(errmsg(
-			"outbox endpoint \"%s\" is backing off: %d failures in a row, the last: %s",
-			ep->config.name, ep->pace.failures, ep->tally.last_error)));
+		(errmsg("outbox endpoint \"%s\" is backing off after %d failures in a row: %s",
+				ep->config.name, ep->pace.failures, ep->tally.last_error)));
 }
 
 void
@@ -59,6 +58,6 @@ outbox_status_disable(OutboxEndpoint *ep, const char *reason, TimestampTz now)
 	ereport(LOG,
 			(errmsg("outbox endpoint \"%s\" is disabled: %s", ep->config.name,
 					ep->status.reason),
-			 errhint("outbox.resume_endpoint('%s') goes on from where it stopped.",
+			 errhint("outbox.resume_endpoint('%s') continues where it stopped.",
 					 ep->config.name)));
 }

@@ -1,9 +1,9 @@
 /*
  * subscribers.c
- *	  Owns which endpoints subscribe to a topic, as far as that is known by heart.
+ *	  Owns which endpoints subscribe to a topic, and remembers it.
  *
  * A topic is matched against all patterns when it comes for the first time, and
- * looked up in a hash table from then on.
+ * found in a hash table from then on.
  */
 #include "base/outbox.h"
 
@@ -15,7 +15,7 @@
 #include "base/names.h"
 #include "endpoint/subscribers.h"
 
-/* What topics and their subscribers may take: one part in so many of the memory. */
+/* Topics and their subscribers may take 1/TOPICS_SHARE of the worker's memory. */
 #define TOPICS_SHARE 16
 
 static OutboxEndpoint		**endpoints;
@@ -29,9 +29,9 @@ static int					  nothers;
 #include "base/string_hash.h"
 
 /*
- * What is known of topics.  When the newer ones fill half of their share, the
- * older ones are forgotten, and the newer ones become the older.  An older one that
- * is asked for is copied to the newer.  So what is asked for often stays.
+ * Two tables of topics.  When the newer one fills half of their share, the older
+ * one is dropped and the newer one becomes the older.  A topic that is found in the
+ * older table is copied to the newer, so topics that come often stay.
  */
 typedef struct Topics
 {
@@ -145,7 +145,10 @@ remember(const char *topic, OutboxEndpoint **ep, int n, OutboxOtherSubscriber **
 	return s;
 }
 
-/* With not a byte more than its subscribers need. */
+/*
+ * Matches the topic against all patterns.  The arrays that are kept are exactly as
+ * long as needed.
+ */
 static OutboxSubscribers *
 match(const char *topic, size_t len)
 {
@@ -173,7 +176,10 @@ outbox_subscribers_of(const char *topic, size_t len)
 	char			   key[OUTBOX_MAX_TOPIC + 1];
 	OutboxSubscribers *s;
 
-	/* Longer ones came past the checks; what counts is the first 255 bytes. */
+	/*
+	 * A longer topic has bypassed the checks of outbox.events.  Its first 255 bytes
+	 * count.
+	 */
 	len = Min(len, OUTBOX_MAX_TOPIC);
 	memcpy(key, topic, len);
 	key[len] = '\0';

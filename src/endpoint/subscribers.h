@@ -23,39 +23,48 @@ typedef struct OutboxSubscribers
 	char					status;
 	int						n;
 	OutboxEndpoint		  **endpoints;
-	OutboxFilterResult	   *result;	   /* of each endpoint's filter, for the event that
-								 * is being looked at … */
-	bool				   *cancelled; /* … and whether it is cancelled there */
+	OutboxFilterResult	   *result;	   /* of each endpoint's filter for the current
+										* event */
+	bool				   *cancelled; /* true where the current event is cancelled */
 	int						nothers;
 	OutboxOtherSubscriber **others;
 } OutboxSubscribers;
 
 extern void outbox_subscribers_init(void);
 
-/* The set of endpoints or a subscription changed.  The arrays stay the caller's. */
+/*
+ * Sets the endpoints and subscriptions anew.  The arrays remain the caller's, and
+ * must exist until the next call.
+ */
 extern void outbox_subscribers_set(OutboxEndpoint **endpoints, int n,
 								   OutboxOtherSubscriber *others, int nothers);
 
-/* Does this worker serve any endpoint? */
+/* True if this worker serves any endpoint. */
 extern bool outbox_subscribers_here(void);
 
-/* Those of a topic.  They stay where they are until the next call. */
+/* Returns the subscribers of a topic.  The result is valid until the next call. */
 extern OutboxSubscribers *outbox_subscribers_of(const char *topic, size_t len);
 
-/* Does any endpoint of the database subscribe to the topic? */
+/* True if any endpoint of the database subscribes to the topic. */
 extern bool outbox_subscribers_exist(const char *topic);
 
-/* Is this event one for an endpoint that another worker serves? */
+/*
+ * True if an endpoint that another worker serves gets this event.  Evaluates
+ * filters.
+ */
 extern bool outbox_subscribers_elsewhere(const OutboxSubscribers *s, OutboxRow *row);
 
 /*
- * Does the endpoint subscribe to the topic now?  Does the event pass its filter?
- * One that cannot be read passes.
+ * The first is true if the endpoint subscribes to the topic now.  The second is
+ * what its filter says of the event.  An event that cannot be read passes.
  */
 extern bool outbox_subscribes(const OutboxEndpoint *ep, const char *topic, size_t len);
 extern OutboxFilterResult outbox_passes(const OutboxEndpoint *ep, OutboxRow *row);
 
-/* Both: does the endpoint get this event? */
+/*
+ * True if the endpoint subscribes to the topic and the event passes its filter, or
+ * the filter fails.
+ */
 extern bool outbox_subscribers_include(const OutboxEndpoint *ep, const char *topic,
 									   size_t len, OutboxRow *row);
 

@@ -1,6 +1,6 @@
 /*
  * tally.c
- *	  Owns what an endpoint counts of its deliveries: rates and latencies.
+ *	  Owns what is counted of an endpoint's deliveries: rates and latencies.
  */
 #include "base/outbox.h"
 
@@ -17,7 +17,7 @@ outbox_tally_resume(OutboxEndpoint *ep)
 {
 	OutboxStats s;
 
-	/* Seconds of the future are from before the clock was set back. */
+	/* A second in the future means that the clock was set back. */
 	if (!outbox_stats_fetch(MyDatabaseId, ep->id, &s) ||
 		s.recent_second > GetCurrentTimestamp() / USECS_PER_SEC)
 		return;

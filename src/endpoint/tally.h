@@ -1,6 +1,6 @@
 /*
  * tally.h
- *	  What an endpoint counts of its deliveries: rates and latencies.
+ *	  What is counted of an endpoint's deliveries: rates and latencies.
  */
 #ifndef OUTBOX_TALLY_H
 #define OUTBOX_TALLY_H
@@ -8,14 +8,14 @@
 #include "endpoint/endpoint.h"
 
 /*
- * One that this worker has not served so far: what it did in the last minute is
- * what its worker before published.
+ * For an endpoint that this worker has not served so far: takes over the deliveries
+ * of the last minute that its former worker published.
  */
 extern void outbox_tally_resume(OutboxEndpoint *ep);
 
 extern void outbox_tally_success(OutboxEndpoint *ep, TimestampTz now);
 
-/* µs from emit to 2xx */
+/* Notes a latency: 'usec' µs from emit to success. */
 extern void outbox_tally_latency(OutboxEndpoint *ep, int64 usec, TimestampTz now);
 
 #endif /* OUTBOX_TALLY_H */

@@ -1,11 +1,11 @@
 /*
  * window.c
- *	  Owns what was read for an endpoint and has not taken its place yet, and the
- *	  frontier: the place in the log up to which events have.
+ *	  Owns the window of an endpoint, which has the events that were read and have
+ *	  not taken their place; and its frontier, the place in the log up to which
+ *	  events have.
  *
- * Everything before the frontier is done, has a row in outbox.parked, or is in
- * memory on 'ready', 'in_flight' or 'waiting'.  Those few are stored with the
- * position.
+ * Everything before the frontier is done, has a row in outbox.parked, or is ready,
+ * in flight or waiting in memory.  What has no row is stored with the position.
  */
 #include "base/outbox.h"
 
@@ -19,8 +19,8 @@
 #include "endpoint/window.h"
 
 /*
- * Reading stops while an endpoint could not send what it has.  With an open
- * breaker all it needs is a probe, when its time has come.
+ * Reading stops while the endpoint could not send what it has.  While its breaker
+ * is open it needs one event, for the probe that is due.
  */
 bool
 outbox_window_wants_events(const OutboxEndpoint *ep, TimestampTz now)
@@ -32,17 +32,17 @@ outbox_window_wants_events(const OutboxEndpoint *ep, TimestampTz now)
 			ep->queue.nready == 0 && ep->queue.nin_flight == 0 && ep->queue.retries_all &&
 			ep->queue.nretries + ep->queue.nretries_loading == 0;
 
-	/* An endpoint that has nothing at all may always read something. */
+	/* An endpoint that has nothing at all may always read. */
 	if (ep->feed.window_count == 0)
 		return (ep->queue.nready == 0 && ep->queue.nin_flight == 0) ||
 			outbox_memory_fits(0);
 
-	/* Read ahead while memory lasts. */
+	/* Reads ahead while there is memory for it. */
 	return ep->feed.window_count <= OUTBOX_WINDOW / 2 &&
 		ep->feed.window_bytes <= OUTBOX_WINDOW_BYTES / 2 && outbox_memory_fits_ahead(0);
 }
 
-/* Without memory for more, one event at a time is brought to the head. */
+/* Without memory for more, an endpoint has one event at a time. */
 bool
 outbox_window_may_push(const OutboxEndpoint *ep)
 {
@@ -50,7 +50,10 @@ outbox_window_may_push(const OutboxEndpoint *ep)
 		ep->feed.window_count + ep->queue.nready + ep->queue.nin_flight == 0;
 }
 
-/* Most endpoints never have more than a few events before them. */
+/*
+ * The ring starts with 16 entries and doubles, because most endpoints never have
+ * more than a few events in it.
+ */
 static void
 grow_window(OutboxEndpoint *ep)
 {
@@ -154,14 +157,17 @@ outbox_window_take_next(OutboxEndpoint *ep, OutboxDelivery **result)
 	if (ep->feed.window_count == 0 || ep->queue.nwaiting >= OUTBOX_MAX_WAITING)
 		return false;
 
-	/* Something of its key may be parked that memory does not know of. */
+	/* Memory may lack something that outbox.parked has of its key. */
 	if (!ep->queue.lanes_all && ep->feed.window_known == 0)
 		return false;
 	if (ep->config.ordering == OUTBOX_ORDER_STRICT)
 	{
 		OutboxLane *lane = outbox_lane_find(ep, "");
 
-		/* One request at a time: the position waits, too. */
+		/*
+		 * There is one request at a time.  Events that cannot join it stay in the
+		 * window, and the position stays before them.
+		 */
 		if (lane != NULL &&
 			(ep->config.batch_size == 1 || !outbox_lane_is_free(lane) || lane->parked ||
 			 lane->nwaiting >= ep->config.batch_size))
@@ -189,7 +195,10 @@ outbox_window_take_next(OutboxEndpoint *ep, OutboxDelivery **result)
 			outbox_lane_place(ep, d, true);
 		else
 		{
-			/* Now: in a row of its own nobody would know of it. */
+			/*
+			 * It becomes dead at once.  A row that waits behind its key would not
+			 * say that the filter failed.
+			 */
 			outbox_outcome_unsent(
 				ep, d, "filter failed",
 				entry.filter == OUTBOX_FILTER_TOO_LONG ?

@@ -1,20 +1,27 @@
 /*
  * window.h
- *	  Events that were read for an endpoint, in the order of the log, and have not
- *	  taken their place yet.
+ *	  Events that were read for an endpoint and have not taken their place, in the
+ *	  order of the log.
  */
 #ifndef OUTBOX_WINDOW_H
 #define OUTBOX_WINDOW_H
 
 #include "endpoint/endpoint.h"
 
-/* A push that finds the window full returns false. */
+/*
+ * True if more events should be read for the endpoint now; true if one more may be
+ * pushed; pushes an event.  A push returns false if the window is full, and changes
+ * nothing then.
+ */
 extern bool outbox_window_wants_events(const OutboxEndpoint *ep, TimestampTz now);
 extern bool outbox_window_may_push(const OutboxEndpoint *ep);
 extern bool outbox_window_push(OutboxEndpoint *ep, OutboxEvent *event,
 							   OutboxFilterResult filter, bool cancelled);
 
-/* Empties the window.  The endpoint goes on reading from its frontier. */
+/*
+ * Empties the window and detaches the endpoint, which then reads from its frontier.
+ * 'head' is the head of the log.
+ */
 extern void outbox_window_drop(OutboxEndpoint *ep, const OutboxCursor *head);
 
 static inline OutboxWindowEntry *
@@ -23,17 +30,24 @@ outbox_window_at(const OutboxEndpoint *ep, int i)
 	return &ep->feed.window[(ep->feed.window_start + i) % ep->feed.window_size];
 }
 
-/* What was read is forgotten; an empty window of an idle endpoint needs no memory. */
+/*
+ * The first releases all events of the window.  The second frees the memory of a
+ * window that is empty.
+ */
 extern void outbox_window_clear(OutboxEndpoint *ep);
 extern void outbox_window_free(OutboxEndpoint *ep);
 
-/* Where the endpoint has got to, when the head of the log is at 'head'. */
+/*
+ * Returns the endpoint's frontier, if the head of the log is at 'head'.  The
+ * frontier belongs to the endpoint.
+ */
 extern const OutboxCursor *outbox_window_frontier(OutboxEndpoint	 *ep,
 												  const OutboxCursor *head);
 
 /*
- * The next event of the window takes its place.  Returns false if it cannot now.
- * 'd' is the delivery that was made of it, NULL if the event was cancelled.
+ * The next event of the window takes its place: in its lane, on 'ready', or as a
+ * dead delivery.  Returns false if no event can do so now.  'd' is the delivery
+ * that was made of it; NULL if the event was cancelled or is dead.
  */
 extern bool outbox_window_take_next(OutboxEndpoint *ep, OutboxDelivery **d);
 
