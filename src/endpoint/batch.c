@@ -146,7 +146,7 @@ take_off_its_list(OutboxEndpoint *ep, OutboxDelivery *d)
 
 /*
  * Appends the event to the body.  Returns why it can never be sent, with the words
- * in '*error'; NULL: it was appended, or '*full' is true.
+ * in '*error'.  NULL: it was appended, or '*full' is true.
  *
  * A text can become half as long in UTF-8.  So a payload of more than twice the
  * size of a body cannot fit behind another event, and is not read.

@@ -84,7 +84,7 @@ compare_ids(const void *a, const void *b)
 typedef struct Names
 {
 	OutboxBatch	  *batch;
-	OutboxMember **by_id; /* sorted by id; NULL: no member was named yet */
+	OutboxMember **by_id; /* sorted by id (NULL: no member was named yet) */
 } Names;
 
 static bool

@@ -50,7 +50,7 @@ typedef struct OutboxDelivery
 	OutboxRowChange		   verdict;
 	struct OutboxEndpoint *endpoint;
 	struct OutboxLane	  *lane;  /* NULL: unordered */
-	struct OutboxBatch	  *batch; /* that it is in flight with; NULL: none */
+	struct OutboxBatch	  *batch; /* that it is in flight with (NULL: none) */
 	int64				   group; /* Only deliveries of the same group are retried in one
 								   * batch with it.  0: it may be in a batch with any
 								   * other delivery of group 0. */
@@ -80,7 +80,7 @@ typedef struct OutboxDelivery
 typedef struct OutboxLane
 {
 	char		   *key;
-	OutboxDelivery *head;		  /* ready or in flight; NULL: none */
+	OutboxDelivery *head;		  /* ready or in flight (NULL: none) */
 	int				blockers;	  /* number of failed heads that are being settled, or are
 								   * in queue.retry_index */
 	bool			asked;		  /* true if 'retrying' and 'dead' say what outbox.parked
@@ -109,8 +109,8 @@ typedef struct OutboxRetry
 	pairingheap_node node;
 	TimestampTz		 due;
 	int64			 seq;
-	int64			 group;	  /* loaded together with others of it; 0: none */
-	OutboxLane		*lane;	  /* the lane that it blocks; NULL: none */
+	int64			 group;	  /* loaded together with others of it (0: none) */
+	OutboxLane		*lane;	  /* the lane that it blocks (NULL: none) */
 	bool			 loading; /* true if it is off the heap and its row is being read */
 } OutboxRetry;
 
@@ -175,7 +175,8 @@ typedef struct OutboxEndpointConfig
 	int64				max_age;		/* µs from the first attempt */
 	int					batch_size;		/* 1: no batches */
 	int64				batch_wait;		/* µs */
-	TimestampTz			previous_until; /* end of a rotation of secrets; DT_NOEND: none */
+	TimestampTz			previous_until; /* end of a rotation of secrets (DT_NOEND:
+										 * none) */
 } OutboxEndpointConfig;
 
 /*
@@ -186,7 +187,7 @@ typedef struct OutboxEndpointStatus
 {
 	bool		paused;
 	bool		disabled;
-	const char *held_for; /* why its secrets cannot be used; NULL: they can */
+	const char *held_for; /* why its secrets cannot be used (NULL: they can) */
 	TimestampTz state_since;
 	char		reason[128];
 	bool		state_dirty;   /* true if its receiver disabled it and that is not stored
@@ -243,7 +244,7 @@ typedef struct OutboxQueue
 	int				   nin_flight;		/* requests; a batch is one request */
 	size_t			   flight_bytes;	/* that these requests take */
 	TimestampTz		   memory_short_at; /* when outbox.worker_memory last held a request
-										 * back; 0: never */
+										 * back (0: never) */
 	int				   nheads;			/* deliveries in flight that are their lane's
 										 * head, or have no lane */
 	int				   nwaiting;

@@ -70,7 +70,7 @@ endpoint_state(const OutboxEndpoint *ep)
 
 /*
  * Returns when the oldest event was emitted that is neither delivered nor parked,
- * as far as is known; 0: there is none.  '*in_flight' is the number of deliveries
+ * as far as is known.  0: there is none.  '*in_flight' is the number of deliveries
  * in flight.
  */
 static TimestampTz

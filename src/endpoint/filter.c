@@ -23,7 +23,7 @@
 /* Of the worker's CPU.  An evaluation that is running at two ticks is ended. */
 #define TICK_US (OUTBOX_FILTER_MAX_MS * 1000 / 2)
 
-static volatile sig_atomic_t evaluation; /* number of the running one; 0: none */
+static volatile sig_atomic_t evaluation; /* number of the running one (0: none) */
 static volatile sig_atomic_t evaluation_at_tick;
 static volatile sig_atomic_t out_of_time;
 
@@ -481,7 +481,7 @@ walk(JsonPathItem *item, Walk *w)
 	return y;
 }
 
-/* Returns why the filter is refused; NULL: it is not. */
+/* Returns why the filter is refused.  NULL: it is not. */
 static const char *
 find_problem(JsonPath *path, bool lax)
 {

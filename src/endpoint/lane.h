@@ -11,7 +11,7 @@ extern void outbox_lanes_init(OutboxEndpoint *ep);
 extern void outbox_lanes_free(OutboxEndpoint *ep);
 
 /*
- * Returns the key of the lane that orders an event with this key; NULL: no lane
+ * Returns the key of the lane that orders an event with this key.  NULL: no lane
  * does.  _find returns the lane of a key, or NULL.  _get makes it if it is missing;
  * 'known' is true if memory has what outbox.parked has of the key.
  */

@@ -23,7 +23,7 @@ extern void outbox_outcome_failed(OutboxEndpoint *ep, OutboxDelivery *d,
 extern void outbox_outcome_request_failed(OutboxEndpoint *ep, OutboxDelivery *d,
 										  const OutboxOutcome *o, TimestampTz now);
 
-/* Returns why a failed delivery becomes dead now; NULL: it is retried. */
+/* Returns why a failed delivery becomes dead now.  NULL: it is retried. */
 extern const char *outbox_outcome_exhausted(const OutboxEndpoint *ep,
 											const OutboxDelivery *d, TimestampTz now);
 

@@ -22,7 +22,7 @@ typedef enum OutboxBreaker
 typedef struct OutboxPaceLimits
 {
 	int	   max_in_flight;
-	double rate_limit;	 /* per second; 0: none */
+	double rate_limit;	 /* per second (0: none) */
 	int64  backoff_base; /* µs */
 	int64  backoff_max;	 /* µs */
 } OutboxPaceLimits;

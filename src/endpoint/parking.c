@@ -18,7 +18,7 @@ outbox_parking_admit(OutboxEndpoint *ep, OutboxEvent *event)
 }
 
 /*
- * A delivery that only the table had is in memory now, or gone.  Returns its lane;
+ * A delivery that only the table had is in memory now, or gone.  Returns its lane.
  * NULL: none.
  */
 static OutboxLane *

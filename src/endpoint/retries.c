@@ -184,7 +184,7 @@ forget(OutboxEndpoint *ep, OutboxRetry *retry)
 
 /*
  * The delivery is back in memory, or its row is gone.  Returns the lane that it
- * blocked; NULL: none, or it was not being loaded.
+ * blocked.  NULL: none, or it was not being loaded.
  */
 OutboxLane *
 outbox_retries_take_loaded(OutboxEndpoint *ep, int64 seq)

@@ -28,8 +28,8 @@ typedef struct Attempt
 } Attempt;
 
 /*
- * While rows cannot be written they are kept up to here; what comes then is not
- * remembered.
+ * How many attempts are kept at most while rows cannot be written.  Further ones
+ * are only counted.
  */
 #define MOST_ATTEMPTS 20000
 
@@ -51,14 +51,13 @@ outbox_attempts_init(OutboxDatabase *database)
 	attempts = MemoryContextAlloc(TopMemoryContext, sizeof(Attempt) * max_attempts);
 }
 
-/* Text that a receiver sent, made fit for this database's encoding. */
 char *
 outbox_foreign_text(const char *s, size_t len)
 {
 	char  *copy = palloc(len + 1);
 	size_t n = 0;
 
-	/* Whatever is no valid character here becomes a question mark. */
+	/* A byte that begins no valid character becomes a question mark. */
 	for (size_t i = 0; i < len;)
 	{
 		int l = pg_encoding_verifymbchar(GetDatabaseEncoding(), s + i, (int) (len - i));
@@ -161,7 +160,7 @@ outbox_attempts_written(void)
 	if (nlost > 0)
 		ereport(WARNING,
 				(errmsg("outbox.attempts lacks " INT64_FORMAT
-						" attempts: they were made while its rows could not be written",
+						" attempts, which ended while its rows could not be written",
 						nlost)));
 	nlost = 0;
 	nattempts = 0;

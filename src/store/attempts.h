@@ -10,17 +10,24 @@
 extern void outbox_attempts_init(OutboxDatabase *db);
 
 /*
- * Remembers one.  'error': why it failed, NULL: it did not.  'keep_body': with
- * what was kept of the answer to a failure.
+ * Remembers an attempt that has ended, if outbox.log_attempts asks for it.  'error'
+ * is why it failed.  NULL: it succeeded.  'keep_body' is true if what was kept of
+ * the answer to a failure is to be stored, too.
  */
 extern void outbox_attempt_ended(const OutboxDelivery *d, const OutboxOutcome *outcome,
 								 const char *error, bool keep_body);
 
-/* In a settle's transaction; and when that is committed. */
+/*
+ * The first writes the attempts, in a settle's transaction.  The second forgets
+ * them, when that transaction is committed.
+ */
 extern void outbox_attempts_write(void);
 extern void outbox_attempts_written(void);
 
-/* Text that a receiver sent, made fit for this database's encoding. */
+/*
+ * Returns a palloc'd copy of text that a receiver sent.  What is not valid in this
+ * database's encoding becomes question marks.
+ */
 extern char *outbox_foreign_text(const char *s, size_t len);
 
 #endif /* OUTBOX_ATTEMPTS_H */

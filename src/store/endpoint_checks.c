@@ -1,10 +1,11 @@
 /*
  * endpoint_checks.c
- *	  Owns the SQL-callable checks of endpoint settings, and the place in the
- *	  log that is "now": what create_endpoint() and its relatives are built on.
+ *	  Owns the SQL-callable functions that create_endpoint() and its relatives are
+ *	  built on: checks of settings, the end of the log as a position, and what
+ *	  workers publish of endpoints.
  *
- * Everything wrong is refused here, with a hint, and not found out by the
- * worker.
+ * Invalid settings are refused here, with a hint, so that no worker has to deal
+ * with them.
  */
 #include "base/outbox.h"
 
@@ -32,7 +33,7 @@
 #include "server/wakeup.h"
 #include "transport/http/http.h"
 
-/* check_url(text): NULL or an error. */
+/* check_url(text): throws an error if requests cannot be sent to the URL. */
 OUTBOX_FUNCTION(outbox_check_url_1_0, 1)
 {
 	char	   *url = text_to_cstring(PG_GETARG_TEXT_PP(0));
@@ -45,7 +46,7 @@ OUTBOX_FUNCTION(outbox_check_url_1_0, 1)
 		hint = "Percent-encode it.";
 	}
 
-	/* The URL may hold a token: the message does not repeat it. */
+	/* The message does not repeat the URL, because it may contain a token. */
 	if (problem)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -101,7 +102,7 @@ OUTBOX_FUNCTION(outbox_check_secret_1_0, 1)
 			ERROR,
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE), errmsg("invalid secret"),
 			 errhint(
-				 "A secret is \"whsec_\" followed by the base64 of %d to %d random bytes; leave it out to have one generated.",
+				 "A secret is \"whsec_\" followed by the base64 of %d to %d random bytes. Leave it out to have one generated.",
 				 OUTBOX_SECRET_MIN, OUTBOX_SECRET_MAX)));
 	PG_RETURN_VOID();
 }
@@ -133,11 +134,11 @@ OUTBOX_FUNCTION(outbox_check_headers_1_0, 1)
 			 errdetail("It has %d; at most %d are allowed.", (int) JB_ROOT_COUNT(jb),
 					   OUTBOX_MAX_ENDPOINT_HEADERS),
 			 errhint(
-				 "Leave some out: receivers read 100 lines of header, and an event's own are among them.")));
+				 "Leave some out. Some receivers read at most 100 header lines, and those of the event count, too.")));
 	while ((token = JsonbIteratorNext(&it, &v, true)) != WJB_DONE)
 	{
 		const char *problem = NULL;
-		const char *hint = "Choose another name: this one cannot be set.";
+		const char *hint = "Choose another name. This one cannot be set.";
 
 		if (token == WJB_KEY)
 		{
@@ -160,7 +161,7 @@ OUTBOX_FUNCTION(outbox_check_headers_1_0, 1)
 			}
 		}
 
-		/* Values may be tokens: only a name is repeated. */
+		/* The message repeats the name only, because a value may be a token. */
 		if (problem)
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -170,7 +171,7 @@ OUTBOX_FUNCTION(outbox_check_headers_1_0, 1)
 	PG_RETURN_VOID();
 }
 
-/* topic_in(topic, patterns): does one of them match? */
+/* topic_in(topic text, patterns text[]): true if one of the patterns matches. */
 OUTBOX_FUNCTION(outbox_topic_in_1_0, 2)
 {
 	text  *topic = PG_GETARG_TEXT_PP(0);
@@ -195,11 +196,12 @@ OUTBOX_FUNCTION(outbox_topic_in_1_0, 2)
 }
 
 /*
- * position_now(OUT snapshot pg_snapshot, OUT seq_low bigint): the end of the
- * log, as an endpoint that is made in this transaction has to see it.
+ * position_now(sequence oid, OUT snapshot pg_snapshot, OUT seq_low bigint, OUT
+ * committed pg_snapshot): the end of the log, as an endpoint that is made in this
+ * transaction has to see it; 'committed' is the same with this transaction in it.
  *
- * With an xid this very transaction is listed as running; without one, its
- * events would look as if they had been read.
+ * The transaction gets an xid first, so that the snapshot lists it as running.
+ * Otherwise its events would look as if they had been read.
  */
 OUTBOX_FUNCTION(outbox_position_now_1_0, 1)
 {
@@ -226,7 +228,10 @@ OUTBOX_FUNCTION(outbox_position_now_1_0, 1)
 		HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls)));
 }
 
-/* This transaction changes endpoints: the worker looks at its commit. */
+/*
+ * endpoints_changed(): the commit of this transaction wakes the workers, which then
+ * read the endpoints again.
+ */
 OUTBOX_FUNCTION(outbox_endpoints_changed_1_0, 0)
 {
 	OutboxDatabase *db = outbox_database_slot(MyDatabaseId, false);
@@ -234,7 +239,9 @@ OUTBOX_FUNCTION(outbox_endpoints_changed_1_0, 0)
 	(void) fcinfo;
 	outbox_mark_changed();
 
-	/* What made the worker fail may be what is being changed. */
+	/*
+	 * The change may remove what made a worker fail, so the launcher is woken, too.
+	 */
 	for (int w = 0; db != NULL && w < OUTBOX_MAX_WORKERS; w++)
 		if (db->workers[w].pid == 0 && (w == 0 || db->workers[w].failures > 0))
 			outbox_mark_launcher();
@@ -263,8 +270,8 @@ text_or_null(const char *s, bool *null)
 }
 
 /*
- * endpoint_stats(endpoint_id int): what the worker of this database published,
- * or NULL where it has published nothing since the server started.
+ * endpoint_stats(endpoint_id int): what the endpoint's worker published last; NULL
+ * if nothing was published since the server started.
  */
 OUTBOX_FUNCTION(outbox_endpoint_stats_1_0, 1)
 {

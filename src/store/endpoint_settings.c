@@ -1,6 +1,6 @@
 /*
  * endpoint_settings.c
- *	  Reads what the extension's tables say about endpoints: their settings.
+ *	  Owns how the settings of endpoints come from the tables into memory.
  */
 #include "base/outbox.h"
 
@@ -20,7 +20,7 @@
 #include "store/seal.h"
 #include "transport/http/http.h"
 
-/* Has keys only while settings are read. */
+/* It has keys only while settings are read. */
 static OutboxKeyring keyring;
 
 static void
@@ -91,8 +91,9 @@ read_ordering(const char *name)
 	") OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8"
 
 /*
- * What is no longer used to sign is no longer kept either.  A row that somebody
- * is rotating again just now is theirs: nothing is waited for.
+ * Deletes previous secrets whose time is over, because nothing is signed with them
+ * any more.  Rows that another transaction is changing are skipped, so that nothing
+ * waits for a lock.
  */
 static void
 forget_previous_secrets(void)
@@ -129,7 +130,7 @@ read_settings(OutboxApplyEndpointRow apply, void *arg)
 		0, NULL, NULL, NULL);
 	/* clang-format on */
 
-	/* What apply() asks replaces the rows that are at hand. */
+	/* apply() runs queries, which replace SPI_tuptable. */
 	table = SPI_tuptable;
 	n = SPI_processed;
 	for (uint64 i = 0; i < n; i++)
@@ -143,7 +144,7 @@ read_settings(OutboxApplyEndpointRow apply, void *arg)
 		outbox_step_blame(s.id);
 		if (outbox_step_held(OUTBOX_STEP_RELOAD, s.id))
 		{
-			apply(arg, &s); /* its row could not be read: nothing else is */
+			apply(arg, &s); /* its row could not be read before: read no more of it */
 			continue;
 		}
 		s.name = row_text(row, 1);
@@ -191,7 +192,9 @@ read_settings(OutboxApplyEndpointRow apply, void *arg)
 		forget_previous_secrets();
 }
 
-/* The key file is read once, and its keys are gone when the settings are read. */
+/*
+ * The key file is read once for all endpoints, and its keys are wiped at the end.
+ */
 void
 outbox_endpoint_settings_read(OutboxApplyEndpointRow apply, void *arg)
 {
@@ -203,7 +206,7 @@ outbox_endpoint_settings_read(OutboxApplyEndpointRow apply, void *arg)
 			LOG,
 			(errmsg("outbox.secret_key_file %s", keyring.problem),
 			 errhint(
-				 "Endpoints with sealed secrets are held. Mend the file, then SELECT pg_reload_conf().")));
+				 "Endpoints with sealed secrets are held. Correct the file, then run SELECT pg_reload_conf().")));
 	strlcpy(told, keyring.problem, sizeof(told));
 	PG_TRY();
 	{
@@ -226,7 +229,10 @@ copy_strings(char **from, int n)
 	return to;
 }
 
-/* In clear, palloc'd; as stored, and ep->status.held_for says why, where it does not open. */
+/*
+ * Returns the value in clear text, palloc'd.  If it cannot be opened, returns it as
+ * it is stored, and notes why in ep->status.held_for.
+ */
 static char *
 open_value(OutboxEndpoint *ep, const char *field, const char *value)
 {
@@ -253,7 +259,7 @@ open_headers(OutboxEndpoint *ep)
 	}
 }
 
-/* A secret that does not decode is as good as none. */
+/* A secret that cannot be decoded counts as missing. */
 static void
 open_secrets(OutboxEndpoint *ep, const OutboxEndpointRow *s)
 {
@@ -277,9 +283,10 @@ open_secrets(OutboxEndpoint *ep, const OutboxEndpointRow *s)
 }
 
 /*
- * The transaction may still be undone, and the reader has the former patterns
- * until it is told of the new ones.  So their memory is only retired here, and
- * freed with the next report.  Requests in flight have copies of all they need.
+ * The transaction may still be rolled back, and subscribers.c uses the former
+ * patterns until outbox_subscribers_set().  So their memory is only retired here,
+ * and outbox_publish() frees it.  Requests in flight have copies of all that they
+ * need.
  */
 static void
 assign(OutboxEndpoint *ep, const OutboxEndpointRow *s)
@@ -325,7 +332,7 @@ assign(OutboxEndpoint *ep, const OutboxEndpointRow *s)
 		outbox_pace_resume(&ep->pace);
 	ep->status.paused = s->paused;
 
-	/* What the receiver asked for may not be in the table yet. */
+	/* The table may not say yet that the receiver disabled the endpoint. */
 	if (!ep->status.state_dirty)
 	{
 		ep->status.disabled = s->disabled;
@@ -348,7 +355,10 @@ assign(OutboxEndpoint *ep, const OutboxEndpointRow *s)
 	MemoryContextSwitchTo(old);
 }
 
-/* After an error it has the former ones: the memory of the new ones goes. */
+/*
+ * After an error the endpoint has its former settings, and the memory of the new
+ * ones is freed with the transaction.
+ */
 void
 outbox_endpoint_settings_assign(OutboxEndpoint *ep, const OutboxEndpointRow *s)
 {

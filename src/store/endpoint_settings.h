@@ -1,15 +1,18 @@
 /*
  * endpoint_settings.h
- *	  Reads what the tables say about endpoints: their settings.
+ *	  Reads the settings of endpoints from the tables.
  */
 #ifndef OUTBOX_ENDPOINT_SETTINGS_H
 #define OUTBOX_ENDPOINT_SETTINGS_H
 
 #include "endpoint/endpoint.h"
 
-/* All of these run inside a transaction of transaction.h. */
+/* All functions here run inside a transaction of transaction.h. */
 
-/* Calls 'apply' for each endpoint there is, with its settings as a row. */
+/*
+ * The settings of an endpoint, as the tables have them.  Only 'id' is set for an
+ * endpoint that is on hold.
+ */
 typedef struct OutboxEndpointRow
 {
 	int32			 id;
@@ -25,7 +28,7 @@ typedef struct OutboxEndpointRow
 	OutboxOrdering	 ordering;
 	bool			 block_on_dead;
 	OutboxPaceLimits pace;
-	int64			 timeout; /* µs, as all intervals here */
+	int64			 timeout; /* µs, like all intervals here */
 	int64			 connect_timeout;
 	int				 max_attempts;
 	int64			 max_age;
@@ -38,9 +41,9 @@ typedef struct OutboxEndpointRow
 	int64			 version;
 	int64			 generation;
 	OutboxTick		*start;
-	const char		*secret;		 /* as stored; NULL: missing */
-	uint64			 row_version;	 /* of the rows: same number, same settings */
-	uint64			 keys_version;	 /* of the key file: the same holds for it */
+	const char		*secret;		 /* as stored (NULL: missing) */
+	uint64			 row_version;	 /* changes when one of the rows changes */
+	uint64			 keys_version;	 /* changes when the key file changes */
 	const char		*previous;		 /* NULL: none, or its time is over */
 	TimestampTz		 previous_until; /* DT_NOEND: no previous one */
 } OutboxEndpointRow;
@@ -48,11 +51,17 @@ typedef struct OutboxEndpointRow
 typedef void (*OutboxApplyEndpointRow)(void *arg, const OutboxEndpointRow *s);
 extern void outbox_endpoint_settings_read(OutboxApplyEndpointRow apply, void *arg);
 
-/* Copies settings into the endpoint (creating its contexts anew). */
+/*
+ * Copies settings into the endpoint, in a new memory context.  After an error the
+ * endpoint has its former settings.
+ */
 extern void outbox_endpoint_settings_assign(OutboxEndpoint			*ep,
 											const OutboxEndpointRow *s);
 
-/* The newest version of the subscription that has a place in the log. */
+/*
+ * Returns the newest version of the subscription that is stored with its place in
+ * the log.  0: none is.
+ */
 extern int64 outbox_endpoint_settings_subscription(int32 endpoint_id);
 
 #endif /* OUTBOX_ENDPOINT_SETTINGS_H */

@@ -1,13 +1,13 @@
 /*
  * own_events.c
- *	  Owns the events that outbox emits about itself: deliveries that died, an
- *	  endpoint that was disabled or has recovered.
+ *	  Owns the events that outbox emits about itself: deliveries that became dead,
+ *	  an endpoint that was disabled or has recovered.
  *
- * They are written with the outcome they tell of, in one transaction, and only
- * where an endpoint subscribes.  An outcome does not wait for them: where the log
- * is locked or refuses them, they are kept in memory and written later.  They
- * name events, and never show a payload.  What befalls them is not told, so that
- * they never cause themselves.
+ * They are written in the transaction of the outcome that they report, and only
+ * where an endpoint subscribes to them.  An outcome does not wait for them: while
+ * the log is locked or refuses them, they are kept in memory and written later.
+ * They name events and never contain a payload.  Nothing is emitted about
+ * deliveries of these events, so that they never cause each other.
  */
 #include "base/outbox.h"
 
@@ -26,21 +26,21 @@
 #include "log/transaction.h"
 #include "store/own_events.h"
 
-/* Deliveries that one outbox.dead names; the rest is counted. */
+/* Deliveries that one outbox.dead names at most.  The others are only counted. */
 #define MAX_NAMED 100
 
-/* Notices that are kept while they cannot be written. */
+/* Notices that are kept at most while they cannot be written. */
 #define MAX_KEPT 1000
 
-/* Bytes that end an outbox.dead: the count. */
+/* Bytes for the end of an outbox.dead, which has the count. */
 #define TAIL 32
 
 typedef struct Notice
 {
 	const char *topic; /* static */
 	char	   *payload;
-	bool		fresh;	 /* of the settle that is under way */
-	bool		written; /* by it */
+	bool		fresh;	 /* true if the current settle made it */
+	bool		written; /* true if the current settle has written it */
 } Notice;
 
 static Notice *notices;
@@ -54,7 +54,7 @@ emit(const char *topic, const char *payload)
 	if (nnotices == MAX_KEPT)
 	{
 		ereport(WARNING,
-				(errmsg("an event \"%s\" is given up: %d others could not be written yet",
+				(errmsg("event \"%s\" is lost, because %d others wait to be written",
 						topic, MAX_KEPT)));
 		return;
 	}
@@ -79,7 +79,9 @@ write_notices(void *arg)
 	}
 }
 
-/* The log may be locked, as while an index is made: they are written later. */
+/*
+ * While the log is locked, for example by CREATE INDEX, notices are left for later.
+ */
 void
 outbox_own_events_flush(void)
 {
@@ -143,7 +145,7 @@ begin_payload(StringInfo buf, const OutboxEndpoint *ep)
 	escape_json(buf, ep->config.name);
 }
 
-/* An event of our own that dies is not told. */
+/* True if the delivery is dead and its event is none of outbox's own. */
 static bool
 death_is_told(const OutboxDelivery *d)
 {
@@ -152,8 +154,9 @@ death_is_told(const OutboxDelivery *d)
 }
 
 /*
- * As many are named as outbox.max_payload_size allows, in the form in which jsonb
- * is written: with a space behind each colon and comma.
+ * Names as many deliveries as outbox.max_payload_size allows, and at most
+ * MAX_NAMED.  The text has the form in which jsonb is written, with a space behind
+ * each colon and comma.  So its length is the payload's.
  */
 static void
 tell_dead(OutboxEndpoint *ep)

@@ -1,6 +1,7 @@
 /*
  * own_events.h
- *	  Events of our own: outbox.dead, outbox.disabled, outbox.recovered.
+ *	  The events that outbox emits itself: outbox.dead, outbox.disabled,
+ *	  outbox.recovered.
  */
 #ifndef OUTBOX_OWN_EVENTS_H
 #define OUTBOX_OWN_EVENTS_H
@@ -8,17 +9,21 @@
 #include "endpoint/endpoint.h"
 
 /*
- * In a settle, while 'settling' still holds what has died: makes the notices of
- * one endpoint.  'disabled': this settle has written that the endpoint is.
+ * In a settle, while 'settling' still has the dead deliveries: makes the notices of
+ * one endpoint, in memory.  'disabled' is true if this settle has stored that the
+ * endpoint is disabled.
  */
 extern void outbox_own_events_write(OutboxEndpoint *ep, bool disabled);
 
-/* At its end, in its transaction: writes all notices, or keeps them for later. */
+/*
+ * At the end of a settle's transaction, _flush writes all notices, or leaves them
+ * for later.  The others are called when that transaction has ended.
+ */
 extern void outbox_own_events_flush(void);
 extern void outbox_own_events_committed(void);
 extern void outbox_own_events_rolled_back(void);
 
-/* True if there are some, and they may be tried. */
+/* True if there are notices, and writing them is not on hold. */
 extern bool outbox_own_events_waits(void);
 
 #endif /* OUTBOX_OWN_EVENTS_H */

@@ -1,7 +1,8 @@
 /*
  * parked.c
- *	  Owns how deliveries come from outbox.parked and go there: what waits for its
- *	  time or for its key's head, what is dead.
+ *	  Owns how deliveries come from outbox.parked and go there.  Its rows are those
+ *	  that wait for a retry or behind their key's head, those that are dead, and
+ *	  those that were cancelled.
  */
 #include "base/outbox.h"
 
@@ -23,7 +24,7 @@
 
 typedef struct Loading
 {
-	int found; /* rows, some of which may be in memory */
+	int found; /* rows that were read; some may be in memory already */
 	int n;
 	struct
 	{
@@ -52,8 +53,8 @@ take_loaded(void *arg, void *wanted, OutboxEvent *event)
 }
 
 /*
- * Rows whose event is nowhere.  They are found while the log is read; the next
- * settle says so in the one place where users look.
+ * Rows whose event no longer exists.  That is found while events are read.  The
+ * next settle makes the rows dead, so that users see it in outbox.dead_letters.
  */
 typedef struct Gone
 {
@@ -110,8 +111,8 @@ outbox_parked_gone_written(void)
 }
 
 /*
- * After a seek: what is parked and lies ahead again will be read again.  What
- * was cancelled stays so.
+ * After a seek: deletes the rows of events that are beyond the new position,
+ * because these will be read again.  Cancelled rows stay.
  */
 void
 outbox_parked_forget(int32 endpoint_id, const OutboxTick *start)
@@ -132,8 +133,8 @@ outbox_parked_forget(int32 endpoint_id, const OutboxTick *start)
 #define LOADED "seq, key, attempts, first_attempt_at, redelivery, batch"
 
 /*
- * Fetches the events of the rows of SPI_tuptable, which are LOADED.  After an
- * error nothing is loaded.
+ * Fetches the events of the rows in SPI_tuptable, whose columns are LOADED.  After
+ * an error nothing is loaded.
  */
 static void
 fetch_events(OutboxEndpoint *ep, bool retries, Loading *result)
@@ -174,7 +175,9 @@ fetch_events(OutboxEndpoint *ep, bool retries, Loading *result)
 	*result = l;
 }
 
-/* How many were not in memory? */
+/*
+ * Makes deliveries of the rows that were not in memory, and returns their number.
+ */
 static int
 take_events(OutboxEndpoint *ep, bool retries, const Loading *l)
 {
@@ -195,8 +198,9 @@ take_events(OutboxEndpoint *ep, bool retries, const Loading *l)
 }
 
 /*
- * Each is looked up by itself: for "seq = ANY ($2) ORDER BY seq" the planner walks
- * all rows of the endpoint, and with them those that VACUUM may not remove yet.
+ * Each row is looked up by itself.  For "seq = ANY ($2) ORDER BY seq" the planner
+ * walks all rows of the endpoint, and with them dead ones that VACUUM may not
+ * remove yet.
  */
 void
 outbox_parked_load_retries(OutboxEndpoint *ep, const int64 *seqs, int n)
@@ -217,15 +221,15 @@ outbox_parked_load_retries(OutboxEndpoint *ep, const int64 *seqs, int n)
 	fetch_events(ep, true, &l);
 	(void) take_events(ep, true, &l);
 
-	/* Rows that are no more: whoever removed them took the delivery back. */
+	/* For rows that no longer exist: they are no retries any more. */
 	for (int i = 0; i < n; i++)
 		outbox_parking_load_failed(ep, seqs[i], NULL, true);
 }
 
 /*
- * Fetches the next followers of a lane.  False: there are none.
- * From the lowest on: the rows of those that were delivered before lie there, too,
- * for as long as VACUUM may not remove them.
+ * Fetches the next followers of a lane.  False: there are none.  The search begins
+ * at lane->first_parked, because below it there may be dead rows of deliveries that
+ * were sent before, which VACUUM may not remove yet.
  */
 static bool
 fetch_followers(OutboxEndpoint *ep, const OutboxLane *lane, Loading *l)
@@ -257,7 +261,10 @@ fetch_followers(OutboxEndpoint *ep, const OutboxLane *lane, Loading *l)
 	return true;
 }
 
-/* A lane leaves the list when its rows are at hand: an error leaves it there. */
+/*
+ * A lane is taken off the list after its rows are read, so that it stays there
+ * after an error.
+ */
 void
 outbox_parked_load_followers(OutboxEndpoint *ep)
 {
@@ -276,7 +283,7 @@ outbox_parked_load_followers(OutboxEndpoint *ep)
 			continue;
 		}
 		if (l.found < outbox_endpoint_at_once(ep))
-			lane->parked = false; /* these are all */
+			lane->parked = false; /* these are all of them */
 		if (take_events(ep, false, &l) == 0)
 			outbox_lane_advance(ep, lane);
 	}

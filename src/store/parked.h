@@ -2,7 +2,8 @@
  * parked.h
  *	  Deliveries that have a row in outbox.parked.
  *
- * All of these run inside a transaction of transaction.h.
+ * All functions here run inside a transaction of transaction.h, except _share_room,
+ * _keep_room, _wants_look, _count_again, _is_gone and _gone_written.
  */
 #ifndef OUTBOX_PARKED_H
 #define OUTBOX_PARKED_H
@@ -10,35 +11,48 @@
 #include "endpoint/endpoint.h"
 
 /*
- * What waits in the table for this endpoint: as much of it as memory holds.  Then,
- * as often as it wants to, a look at the rest; with 'slices', also for what is not
- * urgent.  True: there is more of that.
+ * What outbox.parked has for an endpoint.  _load reads as much of it as memory may
+ * hold, when the endpoint is loaded.  _look reads what memory lacks now; with
+ * 'slices' also one slice of what is not urgent.  It returns true if there is more
+ * of that.  _wants_look is true if a call would have something to do.
  */
 extern void outbox_parked_load(OutboxEndpoint *ep);
 extern bool outbox_parked_wants_look(const OutboxEndpoint *ep);
 extern bool outbox_parked_look(OutboxEndpoint *ep, bool slices);
 
-/* How much memory holds: shared by so many endpoints; kept to, after a settle. */
+/*
+ * How many rows memory may hold for each endpoint: _share_room sets it for so many
+ * endpoints, _keep_room enforces it for one after a settle.
+ */
 extern void outbox_parked_share_room(int64 nendpoints);
 extern void outbox_parked_keep_room(OutboxEndpoint *ep);
 
-/* Some of what is blocked in no lane becomes due. */
+/* Makes some of the rows due that say 'blocked' and are in no lane. */
 extern void outbox_parked_unblock(OutboxEndpoint *ep);
 
 extern void outbox_parked_count_again(OutboxEndpoint *ep);
 
-/* An event that lies ahead; it will not be sent. */
+/*
+ * True if this event, which lies beyond the frontier, was cancelled for the
+ * endpoint.
+ */
 extern bool outbox_parked_is_cancelled(OutboxEndpoint *ep, int64 seq);
 
-/* Brings deliveries back: due retries; the next followers of waiting lanes. */
+/*
+ * Load deliveries from their rows: due retries; the next followers of the lanes on
+ * queue.loading.
+ */
 extern void outbox_parked_load_retries(OutboxEndpoint *ep, const int64 *seqs, int n);
 extern void outbox_parked_load_followers(OutboxEndpoint *ep);
 
-/* In a settle: what became of deliveries; rows whose event turned out to be gone. */
+/*
+ * In a settle: _write changes the rows of what is on 'settling'; _write_gone those
+ * whose event is gone.  _is_gone is true for such a row that is not written yet.
+ */
 extern void outbox_parked_write(OutboxEndpoint *ep);
 extern void outbox_parked_write_gone(void);
 extern bool outbox_parked_is_gone(int32 endpoint_id, int64 seq);
-extern void outbox_parked_gone_written(void); /* it is committed */
+extern void outbox_parked_gone_written(void); /* when that is committed */
 
 extern void outbox_parked_forget(int32 endpoint_id, const OutboxTick *start);
 

@@ -1,13 +1,13 @@
 /*
  * parked_look.c
- *	  Owns what memory knows of outbox.parked: a bounded part of it, and for the
- *	  rest it is asked.
+ *	  Owns which rows of outbox.parked memory has: a bounded part, and the rest is
+ *	  read when it is needed.
  *
- * An endpoint may have millions of rows there.  In memory are the retries that
- * are due next, and the lanes of a number of keys.  Where that is not everything,
- * the table is asked by its indexes: for further retries when the first ones are
- * used up, for the keys of events before they take their place, for a lane before
- * it goes on.  How many rows there are is counted in slices.
+ * An endpoint may have millions of rows there.  Memory has the retries that are due
+ * next, and the lanes of a number of keys.  If that is not everything, the table is
+ * read through its indexes: for further retries when the first ones are used up,
+ * for the keys of events before they take their place, and for a lane before it
+ * advances.  The rows are counted in slices.
  */
 #include "base/outbox.h"
 
@@ -26,26 +26,29 @@
 #include "endpoint/window.h"
 #include "store/parked.h"
 
-/* Retries and lanes in memory, of all endpoints; and what each may have anyway. */
+/*
+ * How many retries, and how many lanes, all endpoints may have in memory together;
+ * and how many one endpoint may have in any case.
+ */
 #ifndef OUTBOX_PARKED_ROOM
 #define OUTBOX_PARKED_ROOM 20000
 #define OUTBOX_PARKED_ROOM_LEAST 64
 #endif
 
-/* Of one step: rows that are counted, keys that are asked for. */
+/* In one step: rows that are counted, and keys that are looked up. */
 #define COUNT_ROWS 5000
 #define ASK_KEYS 500
 
-/* Keys with followers that are looked for at once when an endpoint is met. */
+/* Keys with followers that are read at once when an endpoint is loaded. */
 #define FIRST_KEYS 1000
 
-/* Rows that become due together because no lane has them any more. */
+/* Rows that are made due together because they are in no lane any more. */
 #define UNBLOCK_ROWS 1000
 
 #define OF_ENDPOINT " WHERE p.endpoint_id OPERATOR(pg_catalog.=) $1"
 #define STATUS " AND p.status OPERATOR(pg_catalog.=) "
 
-/* As the index says it. */
+/* Written as in the index, so that it is used. */
 #define BLOCKING_REASON \
 	" AND p.reason OPERATOR(pg_catalog.=) ANY" \
 	" (ARRAY['max_attempts', 'max_age', 'aborted by receiver'])"
@@ -58,7 +61,7 @@ outbox_parked_share_room(int64 nendpoints)
 	room = (int) Max(OUTBOX_PARKED_ROOM / Max(nendpoints, 1), OUTBOX_PARKED_ROOM_LEAST);
 }
 
-/* Only right after a settle: every row is in the table. */
+/* To be called only right after a settle, when every row is in the table. */
 void
 outbox_parked_keep_room(OutboxEndpoint *ep)
 {
@@ -77,8 +80,8 @@ wants_retries(const OutboxEndpoint *ep)
 }
 
 /*
- * The next ones, in the order of their time.  A group of a batch that the bound
- * parts comes back in two parts.
+ * Reads the next retries, in the order of their due times.  A group of a batch that
+ * the bound divides comes back in two parts.
  */
 static void
 read_retries(OutboxEndpoint *ep)
@@ -112,7 +115,10 @@ read_retries(OutboxEndpoint *ep)
 			outbox_parked_is_gone(ep->id, seq))
 			continue;
 
-		/* A wait is longer only when the clock was set back and no worker ran. */
+		/*
+		 * A wait beyond backoff_max means that the clock was set back while no
+		 * worker ran.
+		 */
 		if (due > latest)
 			due = ep->queue.met_at + ep->pace.limits.backoff_max;
 		outbox_retries_push(ep, seq, due, row_int8(row, 3),
@@ -131,8 +137,8 @@ read_retries(OutboxEndpoint *ep)
 	" ORDER BY p.seq LIMIT 1)"
 
 /*
- * What the table has of these keys; with strict ordering, of the one lane.  A
- * retry that is in memory blocks nothing from there.
+ * Reads what the table has of these keys; with strict ordering, of the only lane.
+ * A retry that memory has is left out of the answer.
  */
 static void
 ask_table(OutboxEndpoint *ep, Datum *keys, int nkeys)
@@ -166,7 +172,10 @@ ask_table(OutboxEndpoint *ep, Datum *keys, int nkeys)
 	}
 }
 
-/* 'idle': a key that something blocks needs no lane now. */
+/*
+ * Looks up keys and passes the answers to their lanes.  'idle' is true if a key
+ * that something blocks needs no lane now.
+ */
 static void
 ask_keys(OutboxEndpoint *ep, Datum *keys, int nkeys, bool idle)
 {
@@ -211,7 +220,7 @@ wants_window(const OutboxEndpoint *ep)
 	return !ep->queue.lanes_all && ep->feed.window_known < ep->feed.window_count;
 }
 
-/* What was read from the log, before it takes its place. */
+/* Looks up the keys of events in the window, before they take their place. */
 static void
 ask_for_window(OutboxEndpoint *ep)
 {
@@ -231,7 +240,10 @@ ask_for_window(OutboxEndpoint *ep)
 	ep->feed.window_known = known;
 }
 
-/* Keys with followers, from this one on, each with the lowest seq of them. */
+/*
+ * Reads the next 'max' keys above 'from' that have followers, each with the lowest
+ * seq of these.
+ */
 static void
 read_keys(OutboxEndpoint *ep, const char *from, int max)
 {
@@ -253,8 +265,8 @@ read_keys(OutboxEndpoint *ep, const char *from, int max)
 }
 
 /*
- * Followers whose head has ended, and which were not brought back before the
- * worker ended: nothing but this looks for them.
+ * Finds followers whose head has ended, and which were not loaded before the worker
+ * ended.  Nothing else looks for them.
  */
 static void
 sweep(OutboxEndpoint *ep)
@@ -269,14 +281,20 @@ sweep(OutboxEndpoint *ep)
 	if (n > 0)
 		ask_keys(ep, keys, n, true);
 
-	/* Nothing can fail any more that would have to be asked again. */
+	/*
+	 * Nothing below throws an error, after which these keys would have to be read
+	 * again.
+	 */
 	ep->table.sweep_key = n < ASK_KEYS ?
 		NULL :
 		MemoryContextStrdup(ep->cxt, TextDatumGetCString(keys[n - 1]));
 	pfree(former);
 }
 
-/* What is in no lane was blocked under another ordering: it is due. */
+/*
+ * A row that is 'blocked' but in no lane was blocked under another ordering, so it
+ * is made due.
+ */
 void
 outbox_parked_unblock(OutboxEndpoint *ep)
 {
@@ -458,7 +476,9 @@ outbox_parked_load(OutboxEndpoint *ep)
 	if (ep->config.ordering == OUTBOX_ORDER_STRICT)
 		load_strict(ep);
 
-	/* After the heads, so that a lane knows that it has one. */
+	/*
+	 * Followers come after the heads, so that a lane knows whether it is blocked.
+	 */
 	if (ep->config.ordering == OUTBOX_ORDER_KEY)
 		load_followers(ep);
 	count_rows(ep);
@@ -472,7 +492,7 @@ outbox_parked_wants_look(const OutboxEndpoint *ep)
 		wants_window(ep) || ep->table.sweep_key != NULL || !ep->table.rows_counted;
 }
 
-/* There is nothing left in the table that memory would have to ask for. */
+/* Sets 'lanes_all' again if the table has nothing left that could block a key. */
 static void
 know_all(OutboxEndpoint *ep)
 {

@@ -1,7 +1,7 @@
 /*
  * positions.c
- *	  Owns outbox.positions: how far each endpoint has come, as it is stored and
- *	  as it is read again.
+ *	  Owns outbox.positions: how far each endpoint has read the log, as it is stored
+ *	  and as it is read again.
  */
 #include "base/outbox.h"
 
@@ -22,8 +22,8 @@
 #include "store/positions.h"
 
 /*
- * After so many position rows the other table takes over; sooner in a library
- * that is built to die while that happens.
+ * After this many position rows the other table is used.  The number is smaller in
+ * a library with crash points, so that a test reaches it soon.
  */
 #ifdef OUTBOX_CRASH_POINTS
 #define MAX_POSITION_ROWS 200
@@ -31,12 +31,16 @@
 #define MAX_POSITION_ROWS 20000
 #endif
 
-/* When somebody uses the positions: workers do so a few times a second. */
+/*
+ * µs until the next try when another transaction uses the positions.  Workers do so
+ * a few times a second.
+ */
 #define COMPACT_AGAIN (200 * 1000)
 
 static OutboxDatabase *db;
-static int32		   shared_id;  /* of the position that our idle endpoints share */
-static TimestampTz	   compact_at; /* not before */
+static int32		   shared_id;  /* the id of the row that the idle endpoints of this
+									* worker share */
+static TimestampTz	   compact_at; /* not before this time */
 
 void
 outbox_positions_init(OutboxDatabase *database)
@@ -52,7 +56,7 @@ outbox_positions_init(OutboxDatabase *database)
 	" under::pg_catalog.text, under_seq_low, under_seq_high, last_seq, settled_at"
 #define NCURSOR_COLUMNS 9
 
-/* From the columns above, which begin with the given one. */
+/* From the columns above.  The first of them is column 'i'. */
 static void
 read_cursor(OutboxColumns row, int i, OutboxCursor *cursor)
 {
@@ -162,7 +166,7 @@ outbox_positions_raise_numbers(OutboxDatabase *db)
 	outbox_raise(&db->last_shared, (uint64) row_int8(row, 2));
 }
 
-/* Of what was on its way: the events that are still there. */
+/* The pending events that still exist. */
 typedef struct Pending
 {
 	int			  n;
@@ -249,7 +253,7 @@ outbox_positions_add(OutboxPositions *p, OutboxEndpoint *ep, const OutboxCursor 
 	Datum *v;
 	bool  *n;
 
-	/* The WAL names a higher xid than the position sees, see tick.c. */
+	/* The WAL names an xid at least as high as the position's, see tick.c. */
 	Assert(U64FromFullTransactionId(GetTopFullTransactionId()) >=
 		   Max(c->done->xmax, c->under ? c->under->xmax : 0));
 
@@ -333,8 +337,9 @@ outbox_positions_want_compaction(TimestampTz now)
 }
 
 /*
- * From the tables, because other workers' positions are there as well.  What
- * nobody follows any more, and what dropped endpoints left, does not count.
+ * Reads the tables, because they have the positions of other workers as well.  Left
+ * out are shared rows that no endpoint follows any more, and the rows of dropped
+ * endpoints.
  */
 bool
 outbox_positions_compact(void)
@@ -351,7 +356,7 @@ outbox_positions_compact(void)
 		!ConditionalLockRelationOid(outbox_table_oid(OUTBOX_TABLE_POSITIONS_0 + other),
 									AccessExclusiveLock))
 	{
-		/* Somebody reads the positions, or writes them: later. */
+		/* Another transaction reads or writes the positions, so try later. */
 		compact_at = GetCurrentTimestamp() + COMPACT_AGAIN;
 		outbox_txn_abort();
 		return false;

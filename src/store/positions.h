@@ -1,15 +1,16 @@
 /*
  * positions.h
- *	  Stored positions: how far each endpoint has come.
+ *	  Stored positions: how far each endpoint has read the log.
  *
- * All of these run inside a transaction of transaction.h, the compaction excepted.
+ * All functions here run inside a transaction of transaction.h, except
+ * outbox_positions_init() and the compaction, which has its own.
  */
 #ifndef OUTBOX_POSITIONS_H
 #define OUTBOX_POSITIONS_H
 
 #include "endpoint/endpoint.h"
 
-/* A stored position. */
+/* A position as it is stored. */
 typedef struct OutboxPosition
 {
 	int64		 generation;
@@ -23,24 +24,28 @@ typedef struct OutboxPosition
 extern void outbox_positions_init(OutboxDatabase *db);
 
 /*
- * The newest position of one endpoint, its own or the one that it shares.
- * False: none is stored.  The caller clears the cursor.
+ * Reads the newest position of an endpoint, its own or the one that it shares.
+ * False: none is stored, and '*position' is all zeros.  The caller clears the
+ * cursor.
  */
 extern bool outbox_position_read(int32 endpoint_id, OutboxPosition *position);
 
-/* The shared position that was written last.  False: there is none. */
+/* Reads the shared position that was written last.  False: there is none. */
 extern bool outbox_position_newest_shared(OutboxCursor *cursor);
 
-/* Events that were on their way when the position was written. */
+/* Loads the events that were pending when the position was written. */
 extern void outbox_position_load_pending(OutboxEndpoint *ep, const int64 *seqs, int n);
 
-/* Numbers that are given out go on from those that are in use. */
+/* Raises the counters in shared memory to the highest numbers in the tables. */
 extern void outbox_positions_raise_numbers(OutboxDatabase *db);
 
-/* Which of the two tables of positions is in use, and how full it is. */
+/*
+ * Notes in shared memory which of the two tables of positions is in use, and how
+ * many rows there are.
+ */
 extern void outbox_positions_in_use(OutboxDatabase *db);
 
-/* What a settle stores. */
+/* The position rows that a settle will store. */
 typedef struct OutboxPositions
 {
 	int			piece;
@@ -53,20 +58,26 @@ typedef struct OutboxPositions
 
 extern void outbox_positions_begin(OutboxPositions *p);
 
-/* 'ep' NULL: the position that our idle endpoints share. */
+/*
+ * Adds a row.  'ep' NULL: the position that the idle endpoints of this worker
+ * share.
+ */
 extern void outbox_positions_add(OutboxPositions *p, OutboxEndpoint *ep,
 								 const OutboxCursor *c);
 extern void outbox_positions_write(OutboxPositions *p);
 
-/* Which moment of the log had which time. */
+/*
+ * Stores the time of a tick, so that a time can be turned into a place in the log.
+ */
 extern void outbox_positions_write_tick(const OutboxTick *tick, int piece);
 
-/* The snapshot of a tick, as a value. */
+/* Returns the snapshot of a tick as a pg_snapshot. */
 extern Datum outbox_snapshot_datum(const OutboxTick *tick);
 
 /*
- * Positions fill up: write what counts to the other table, truncate this one.
- * For the worker that serves the database.
+ * When the table of positions is full: writes the current ones to the other table
+ * and truncates this one.  For the worker that serves the database.  False: the
+ * tables are in use, and it will be tried again.
  */
 extern bool outbox_positions_want_compaction(TimestampTz now);
 extern bool outbox_positions_compact(void);

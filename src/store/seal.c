@@ -25,14 +25,14 @@
 #include "format/signature.h"
 #include "store/seal.h"
 
-#define NONCE_LEN 12 /* what GCM is made for */
+#define NONCE_LEN 12 /* bytes; the length that GCM is made for */
 #define TAG_LEN 16
 #define PREFIX_LEN (sizeof(OUTBOX_SEALED) - 1)
 #define HEAD_LEN (PREFIX_LEN + OUTBOX_SEAL_ID_LEN + 1)
 #define FILE_MAX (64 * 1024)
-#define VALUE_MAX (16 * 1024 * 1024) /* so that sizes are ints */
+#define VALUE_MAX (16 * 1024 * 1024) /* bytes, so that sizes fit into an int */
 
-/* of base64: characters for so many bytes */
+/* base64 characters for 'n' bytes */
 #define BASE64_LEN(n) (((n) + 2) / 3 * 4)
 
 /* ------------------------------------------------------------- key file */
@@ -53,7 +53,9 @@ outbox_key_file_problem(const char *path)
 	return NULL;
 }
 
-/* Through symbolic links, too. */
+/*
+ * True if the file is in the data directory, also where symbolic links lead there.
+ */
 static bool
 is_in_data_directory(const char *path)
 {
@@ -64,7 +66,7 @@ is_in_data_directory(const char *path)
 		path_is_prefix_of_path(directory, file);
 }
 
-/* What PostgreSQL asks of ssl_key_file. */
+/* The rules of PostgreSQL for ssl_key_file. */
 static const char *
 access_problem(const struct stat *st)
 {
@@ -80,7 +82,10 @@ access_problem(const struct stat *st)
 	return NULL;
 }
 
-/* Reads the file into 'text', which has FILE_MAX + 1 bytes; its length, or -1. */
+/*
+ * Reads the file into 'text', which has FILE_MAX + 1 bytes.  Returns its length.
+ * -1: ring->problem says what is wrong.
+ */
 static int
 read_file(OutboxKeyring *ring, char *text)
 {
@@ -90,7 +95,7 @@ read_file(OutboxKeyring *ring, char *text)
 	int			len = 0;
 	ssize_t		n = 0;
 
-	/* A pipe must not keep the server waiting. */
+	/* O_NONBLOCK, so that opening a pipe does not wait. */
 	fd = problem ? -1 : open(outbox_secret_key_file, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 	if (problem == NULL && (fd < 0 || fstat(fd, &st) < 0))
 	{
@@ -121,7 +126,10 @@ read_file(OutboxKeyring *ring, char *text)
 	return ring->problem[0] ? -1 : len;
 }
 
-/* A line is the base64 of a key, without anything around it. */
+/*
+ * Reads a key from a line, which is the key's base64 and nothing else.  False: it
+ * is not.
+ */
 static bool
 read_key(const char *line, int len, OutboxSealKey *key)
 {
@@ -132,7 +140,10 @@ read_key(const char *line, int len, OutboxSealKey *key)
 
 	if (valid)
 	{
-		/* The id says which key, and nothing of it: it is a hash's. */
+		/*
+		 * The id is a part of the hash of the key's hash, so it reveals nothing of
+		 * the key.
+		 */
 		memcpy(key->bytes, bytes, OUTBOX_SEAL_KEY_LEN);
 		outbox_sha256(key->bytes, OUTBOX_SEAL_KEY_LEN, digest);
 		outbox_sha256(digest, sizeof(digest), digest);
@@ -179,7 +190,9 @@ read_keys(OutboxKeyring *ring, const char *text, int len)
 		strlcpy(ring->problem, "has no key", sizeof(ring->problem));
 }
 
-/* A file that is not right as a whole gives no key at all: it may be half of one. */
+/*
+ * A file with any problem gives no key at all, because it may be written just now.
+ */
 void
 outbox_keyring_load(OutboxKeyring *ring)
 {
@@ -226,7 +239,10 @@ outbox_keyring_version(const OutboxKeyring *ring)
 
 /* --------------------------------------------------------- sealed texts */
 
-/* Where the sealed part of a value begins: behind the host of a URL. */
+/*
+ * Returns where the sealed part of a value begins.  In a URL that is behind the
+ * host.
+ */
 static const char *
 sealed_part(const char *field, const char *value)
 {
@@ -235,13 +251,16 @@ sealed_part(const char *field, const char *value)
 	if (strcmp(field, OUTBOX_FIELD_URL) != 0)
 		return value;
 
-	/* libcurl takes one slash for two. */
+	/* libcurl accepts one slash instead of two. */
 	host = value + strcspn(value, ":");
 	host += strspn(host, ":/");
 	return host + strcspn(host, "/?#");
 }
 
-/* In a URL it is a path. */
+/*
+ * Returns the sealed text in a value, which is the path of a URL.  NULL: there is
+ * none.
+ */
 static const char *
 sealed_text(const char *field, const char *value)
 {
@@ -267,7 +286,10 @@ outbox_sealed_anew(const OutboxKeyring *ring, const char *field, const char *val
 		strncmp(text + PREFIX_LEN, ring->keys[0].id, OUTBOX_SEAL_ID_LEN) == 0;
 }
 
-/* What is authenticated beside the text: whose it is, and the host of a URL. */
+/*
+ * Adds what is authenticated beside the text: the endpoint's id, the field, and the
+ * host of a URL.
+ */
 static bool
 authenticate(EVP_CIPHER_CTX *ctx, int32 endpoint_id, const char *field, const char *value,
 			 const char *part)
@@ -296,7 +318,7 @@ outbox_seal(const OutboxKeyring *ring, int32 endpoint_id, const char *field,
 	int				n;
 	bool			done;
 
-	/* Nothing is behind the host: there is no secret. */
+	/* A URL with nothing behind the host contains no secret. */
 	if (!ring->wanted || (part != value && (*part == '\0' || strcmp(part, "/") == 0)))
 		return pstrdup(value);
 	if (ring->nkeys == 0)
@@ -410,13 +432,13 @@ outbox_unseal(const OutboxKeyring *ring, int32 endpoint_id, const char *field,
 		EVP_CIPHER_CTX_free(ctx);
 		result[head + len] = '\0';
 
-		/* It may come from a database with another encoding. */
+		/* The value may come from a database with another encoding. */
 		done = done && pg_verify_mbstr(GetDatabaseEncoding(), result + head, len, true);
 	}
 	pfree(bytes);
 	if (!done)
 	{
-		/* Text that did not prove to be genuine is not shown. */
+		/* Text that is not authenticated is wiped and not returned. */
 		explicit_bzero(result, head + Max(len, 0));
 		pfree(result);
 		strlcpy(problem, "a sealed value is damaged", OUTBOX_SEAL_PROBLEM);

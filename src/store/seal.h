@@ -1,6 +1,6 @@
 /*
  * seal.h
- *	  Seals secrets at rest, with the keys of outbox.secret_key_file.
+ *	  Seals secrets in the tables with the keys of outbox.secret_key_file.
  */
 #ifndef OUTBOX_SEAL_H
 #define OUTBOX_SEAL_H
@@ -12,7 +12,9 @@
 #define OUTBOX_SEAL_KEY_LEN 32 /* bytes */
 #define OUTBOX_SEAL_ID_LEN 16  /* hexadecimal digits */
 
-/* What a sealed text belongs to; headers have OUTBOX_FIELD_HEADER and a name. */
+/*
+ * The fields that are sealed.  Those of headers are OUTBOX_FIELD_HEADER and a name.
+ */
 #define OUTBOX_FIELD_URL "url"
 #define OUTBOX_FIELD_SECRET "secret"
 #define OUTBOX_FIELD_PREVIOUS "previous"
@@ -26,8 +28,8 @@ typedef struct OutboxSealKey
 
 typedef struct OutboxKeyring
 {
-	bool		  wanted;	   /* outbox.secret_key_file is set */
-	char		  problem[96]; /* why the file has no use; "": it has */
+	bool		  wanted;	   /* true if outbox.secret_key_file is set */
+	char		  problem[96]; /* why the file cannot be used ("": it can) */
 	int			  nkeys;	   /* the first one seals, all of them open */
 	OutboxSealKey keys[OUTBOX_SEAL_KEYS];
 } OutboxKeyring;
@@ -39,24 +41,27 @@ typedef struct OutboxKeyring
 extern void outbox_keyring_load(OutboxKeyring *ring);
 extern void outbox_keyring_wipe(OutboxKeyring *ring);
 
-/* Changes when the keys or the problem change; 0: no file is set. */
+/*
+ * Returns a number that changes when the keys or the problem change.  0: no file is
+ * set.
+ */
 extern uint64 outbox_keyring_version(const OutboxKeyring *ring);
 
-/* True if the path can be the key file's; otherwise why not, in words. */
+/* Returns why the path cannot be the key file's, in words.  NULL: it can. */
 extern const char *outbox_key_file_problem(const char *path);
 
 /* True if the value of the field is sealed, or looks like it. */
 extern bool outbox_is_sealed(const char *field, const char *value);
 
-/* True if it is sealed with the key that seals now. */
+/* True if it is sealed with the first key of the file. */
 extern bool outbox_sealed_anew(const OutboxKeyring *ring, const char *field,
 							   const char *value);
 
 /*
- * Both return palloc'd text.  A value stays as it is when no file is set
- * (seal), or when it is not sealed (unseal).  Of a URL only what follows the
- * host is sealed, and the host is bound to it.  NULL: impossible, and 'problem'
- * (OUTBOX_SEAL_PROBLEM bytes) says why.
+ * Seal and open a value.  Both return palloc'd text.  The value is returned as it
+ * is when no file is set (seal), or when it is not sealed (unseal).  Of a URL only
+ * what follows the host is sealed, and the host is authenticated with it.  NULL:
+ * impossible, and 'problem' (OUTBOX_SEAL_PROBLEM bytes) says why.
  */
 #define OUTBOX_SEAL_PROBLEM 128
 extern char *outbox_seal(const OutboxKeyring *ring, int32 endpoint_id, const char *field,

@@ -3,8 +3,8 @@
  *	  Owns the SQL-callable side of sealing: what create_endpoint() and its
  *	  relatives store, and what they and the view outbox.endpoints show.
  *
- * The key file is read for each call, and its keys are wiped before anything
- * else is done with the result.
+ * The key file is read for each call, and its keys are wiped before anything else
+ * is done with the result.
  */
 #include "base/outbox.h"
 
@@ -15,7 +15,10 @@
 #include "base/version.h"
 #include "store/seal.h"
 
-/* Makes of a value another one.  NULL: impossible, see 'problem'. */
+/*
+ * Turns a value into another one, palloc'd.  NULL: it cannot, and 'problem' says
+ * why.
+ */
 typedef char *(*Change)(const OutboxKeyring *ring, int32 endpoint_id, const char *field,
 						const char *value, char *problem);
 
@@ -23,20 +26,24 @@ static _Noreturn void
 refuse_to_seal(const char *problem)
 {
 	if (problem[0] == '\0')
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("a value must not begin with \"%s\"", OUTBOX_SEALED),
-				 errhint(
-					 "Pass the value itself: what begins like this is a sealed one.")));
+		ereport(
+			ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("a value must not begin with \"%s\"", OUTBOX_SEALED),
+			 errhint(
+				 "Pass the value in clear text. Values that begin like this are sealed.")));
 	ereport(
 		ERROR,
 		(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 		 errmsg("secrets cannot be sealed: %s", problem),
 		 errhint(
-			 "outbox.secret_key_file names a file that belongs to the server's user, has mode 0600, and has a key in base64 per line. Nothing is stored in clear while it is set.")));
+			 "outbox.secret_key_file must name a file that belongs to the server's user, has mode 0600, and has a key in base64 on each line. Nothing is stored in clear text while it is set.")));
 }
 
-/* What is sealed looks like this, and nothing else may. */
+/*
+ * Seals a value.  A value that looks like a sealed one is refused, so that whatever
+ * looks like one is one.  'problem' is empty then.
+ */
 static char *
 seal(const OutboxKeyring *ring, int32 endpoint_id, const char *field, const char *value,
 	 char *problem)
@@ -49,7 +56,10 @@ seal(const OutboxKeyring *ring, int32 endpoint_id, const char *field, const char
 	return outbox_seal(ring, endpoint_id, field, value, problem);
 }
 
-/* With the key that seals now, unless it is already. */
+/*
+ * Seals a value with the first key of the file, unless it is sealed with that key
+ * already.
+ */
 static char *
 reseal(const OutboxKeyring *ring, int32 endpoint_id, const char *field, const char *value,
 	   char *problem)
@@ -67,7 +77,7 @@ reseal(const OutboxKeyring *ring, int32 endpoint_id, const char *field, const ch
 	return result;
 }
 
-/* As stored, where it cannot be opened. */
+/* Opens a value, or returns it as it is stored if it cannot be opened. */
 static char *
 show(const OutboxKeyring *ring, int32 endpoint_id, const char *field, const char *value,
 	 char *problem)
@@ -90,7 +100,10 @@ change_text(Change change, int32 endpoint_id, const char *field, text *value,
 	return result ? cstring_to_text(result) : NULL;
 }
 
-/* The values of an object.  Whatever else the column may hold stays as it is. */
+/*
+ * Changes the string values of an object.  Whatever else the column has is returned
+ * as it is.
+ */
 static Jsonb *
 change_headers(Change change, int32 endpoint_id, Jsonb *headers, char *problem)
 {
@@ -126,7 +139,10 @@ change_headers(Change change, int32 endpoint_id, Jsonb *headers, char *problem)
 	return token == WJB_DONE ? JsonbValueToJsonb(object) : NULL;
 }
 
-/* seal(endpoint_id int, field text, value text): as it is to be stored. */
+/*
+ * seal(endpoint_id int, field text, value text): the value as it is to be stored,
+ * or an error.
+ */
 OUTBOX_FUNCTION(outbox_seal_1_0, 3)
 {
 	char  problem[OUTBOX_SEAL_PROBLEM];
@@ -150,7 +166,10 @@ OUTBOX_FUNCTION(outbox_seal_headers_1_0, 2)
 	PG_RETURN_JSONB_P(result);
 }
 
-/* unseal(endpoint_id int, field text, value text): in clear, or an error. */
+/*
+ * unseal(endpoint_id int, field text, value text): the value in clear text, or an
+ * error.
+ */
 OUTBOX_FUNCTION(outbox_unseal_1_0, 3)
 {
 	char  problem[OUTBOX_SEAL_PROBLEM];
@@ -168,7 +187,10 @@ OUTBOX_FUNCTION(outbox_unseal_1_0, 3)
 	PG_RETURN_TEXT_P(result);
 }
 
-/* reseal(endpoint_id int, field text, value text): NULL: it cannot be opened. */
+/*
+ * reseal(endpoint_id int, field text, value text): the value sealed with the first
+ * key of the file; NULL if it cannot be opened or sealed.
+ */
 OUTBOX_FUNCTION(outbox_reseal_1_0, 3)
 {
 	char  problem[OUTBOX_SEAL_PROBLEM];
@@ -192,7 +214,10 @@ OUTBOX_FUNCTION(outbox_reseal_headers_1_0, 2)
 	PG_RETURN_JSONB_P(result);
 }
 
-/* shown(endpoint_id int, url text) and (…, headers jsonb), for the view. */
+/*
+ * shown(endpoint_id int, url text) and shown(endpoint_id int, headers jsonb), for
+ * the view.
+ */
 OUTBOX_FUNCTION(outbox_shown_url_1_0, 2)
 {
 	char problem[OUTBOX_SEAL_PROBLEM];
@@ -209,9 +234,7 @@ OUTBOX_FUNCTION(outbox_shown_headers_1_0, 2)
 		change_headers(show, PG_GETARG_INT32(0), PG_GETARG_JSONB_P(1), problem));
 }
 
-/*
- * can_seal(): refuses to go on with a key file that seals nothing, or none.
- */
+/* can_seal(): throws an error if no key file is set, or it has no usable key. */
 OUTBOX_FUNCTION(outbox_can_seal_1_0, 0)
 {
 	OutboxKeyring ring;

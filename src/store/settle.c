@@ -1,12 +1,12 @@
 /*
  * settle.c
- *	  Writes outcomes: one transaction for what happened since the last one,
- *	  attempts, parked deliveries and positions together.
+ *	  Owns the settle: one transaction that writes what happened since the last one,
+ *	  with attempts, parked deliveries and positions together.
  *
- * The transaction commits asynchronously.  Losing it costs duplicates, of what
- * was delivered since, and never an event: a position that is not stored is
- * only read again.  What belongs together is in one transaction, so that no
- * crash can leave a position without the parked rows it relies on.
+ * The transaction commits asynchronously.  If a crash loses it, what was delivered
+ * since the last one is delivered again.  No event is lost, because the log is read
+ * again from the stored position.  What belongs together is in one transaction, so
+ * that no crash leaves a position without the parked rows that it relies on.
  */
 #include "base/outbox.h"
 
@@ -29,24 +29,28 @@
 #include "store/positions.h"
 #include "store/settle.h"
 
-/* An endpoint that did nothing for so long follows the shared position. */
+/* An endpoint that was idle for this long (µs) follows the shared position. */
 #define IDLE_AFTER (1 * USECS_PER_SEC)
 
-/* Those that come to rest together do not hold up a settle. */
+/*
+ * Endpoints that may begin to follow it with one settle.  So a settle stays short
+ * when many become idle together.
+ */
 #define SHARE_AT_ONCE 500
 
 /*
- * How often the shared position and the time of the log are noted: while
- * events come, and when only other transactions move the snapshot on.
+ * µs between two writes of the shared position and of the time of its tick: while
+ * events come, and while only other transactions advance the snapshot.
  */
 #define SHARED_EVERY (1 * USECS_PER_SEC)
 #define SHARED_EVERY_IDLE (60 * USECS_PER_SEC)
 
-/* µs for endpoints that are settled one by one. */
+/* µs after which a settle that goes endpoint by endpoint stops. */
 #define SINGLY_TIME (200 * 1000)
 
 static OutboxDatabase *db;
-static int			   share_budget; /* that may begin to do so with this settle */
+static int			   share_budget; /* endpoints that may still begin to share in this
+									  * settle */
 static int64		   shared_tick;	 /* as last written */
 static int64		   shared_seq;
 static TimestampTz	   shared_at;
@@ -61,7 +65,10 @@ outbox_settle_init(OutboxDatabase *database, int64 last_shared_tick)
 	outbox_positions_init(db);
 }
 
-/* The subscription holds from here on: an event is judged by its place. */
+/*
+ * Stores that the subscription holds from this place in the log on.  Whether an
+ * event was for the endpoint is decided by the subscription at the event's place.
+ */
 static void
 write_subscription(OutboxEndpoint *ep, const OutboxCursor *c)
 {
@@ -95,8 +102,8 @@ write_subscription(OutboxEndpoint *ep, const OutboxCursor *c)
 }
 
 /*
- * The receiver asked to be disabled.  Somebody who alters the endpoint at this
- * moment holds its row: then it is written with the next settle.
+ * Stores that the receiver disabled the endpoint.  False: another transaction is
+ * changing the endpoint's row, and the next settle tries again.
  */
 static bool
 write_state(OutboxEndpoint *ep)
@@ -113,8 +120,9 @@ write_state(OutboxEndpoint *ep)
 }
 
 /*
- * One that is to be left, or read anew, stays where it is: the shared position
- * moves on without it.
+ * True if the endpoint may begin to follow the shared position.  One that is to be
+ * loaded again, here or by another worker, may not: the shared position moves on
+ * without it.
  */
 static bool
 may_share(OutboxEndpoint *ep, TimestampTz now)
@@ -126,19 +134,19 @@ may_share(OutboxEndpoint *ep, TimestampTz now)
 
 /*
  * What one transaction writes.  As a rule that is everything.  When that fails,
- * each endpoint is settled by itself, then the shared position, then attempts:
- * what cannot be written is put on hold, and the rest is written.
+ * each endpoint is settled by itself, then the shared position, then the attempts.
+ * What cannot be written is put on hold, and the rest is written.
  */
 typedef struct Part
 {
 	dlist_head		   *busy;
 	const OutboxCursor *head;
 	bool				final;
-	OutboxEndpoint	   *only; /* NULL: all that can be stored */
+	OutboxEndpoint	   *only; /* the only endpoint (NULL: all that can be stored) */
 	bool				endpoints;
-	bool				shared; /* the shared position */
+	bool				shared; /* true if it includes the shared position */
 	bool				attempts;
-	bool				begun; /* false: a lock was not to be had */
+	bool				begun; /* false if a lock was not free */
 	bool				wrote_head;
 } Part;
 
@@ -155,7 +163,9 @@ in_part(const Part *part, const OutboxEndpoint *ep)
 																  (iter).cur)), \
 										  in_part(part, ep))
 
-/* An endpoint that follows the shared position, and is about to stop. */
+/*
+ * True if the endpoint follows the shared position, but now needs one of its own.
+ */
 static bool
 lags(const OutboxEndpoint *ep)
 {
@@ -165,8 +175,9 @@ lags(const OutboxEndpoint *ep)
 }
 
 /*
- * The shared position may not pass an endpoint that still follows it in the
- * table, and has something left before it.
+ * True if the part may write the shared position.  It may not while an endpoint
+ * that this part leaves out follows it in the table and has something left before
+ * the head.
  */
 static bool
 may_move_shared(const Part *part)
@@ -197,8 +208,8 @@ write_endpoint(const Part *part, OutboxPositions *p, OutboxEndpoint *ep, bool *s
 	OUTBOX_CRASH_POINT("settle.subscribed");
 
 	/*
-	 * The shared position moves on with the head: only who has nothing left
-	 * before it may follow.
+	 * The shared position moves on with the head.  So only an endpoint that has
+	 * nothing left before the head may follow it.
 	 */
 	if (lags(ep))
 		ep->place.dirty = true;
@@ -226,7 +237,7 @@ write_head(Part *part, OutboxPositions *p)
 	part->wrote_head = true;
 }
 
-/* Memory follows what is committed. */
+/* The part is committed: brings memory up to date. */
 static void
 written(Part *part, TimestampTz at)
 {
@@ -273,7 +284,10 @@ write_part(void *arg)
 		return;
 	OUTBOX_CRASH_POINT("settle.begin");
 
-	/* Who is parked here gets his row now: others rely on finding it. */
+	/*
+	 * Followers that are to be parked get their rows in this transaction, so that
+	 * later reads of the table find them.
+	 */
 	FOREACH_IN_PART(part, iter, ep)
 	outbox_lanes_park_followers(ep);
 
@@ -301,7 +315,10 @@ write_part(void *arg)
 	written(part, p.now);
 }
 
-/* True if it was written; memory is as before if it failed. */
+/*
+ * True if the part was written, or part->begun is false.  False: it failed, and
+ * memory is as before.
+ */
 static bool
 try_part(Part *part, OutboxStepError *failure)
 {
@@ -318,7 +335,10 @@ try_part(Part *part, OutboxStepError *failure)
 	return false;
 }
 
-/* What it has to be stored stays in memory, and nothing is added to it. */
+/*
+ * Settles one endpoint by itself.  If that fails, what it has to store stays in
+ * memory, and nothing more is sent to it.  False: a lock was not free.
+ */
 static bool
 settle_alone(const Part *all, OutboxEndpoint *ep)
 {
@@ -337,7 +357,7 @@ settle_alone(const Part *all, OutboxEndpoint *ep)
 	return true;
 }
 
-/* The shared position, or attempts. */
+/* Settles the shared position, or the attempts.  False: a lock was not free. */
 static bool
 settle_rest(const Part *all, bool attempts)
 {
@@ -383,9 +403,11 @@ outbox_settle_wants(const OutboxEndpoint *ep)
 }
 
 /*
- * Those that failed before, when their time has come; 'each': all of them, for
- * together they could not be settled.  Requests wait meanwhile: what is left is
- * for the next settle.
+ * Settles endpoints one by one: those that failed before, when they may be tried
+ * again.  With 'each' all of them, because they could not be settled together, then
+ * the shared position and the attempts.  Requests wait meanwhile, so what is not
+ * done after SINGLY_TIME is left to the next settle.  False: a lock was not free,
+ * or something of 'each' is left.
  */
 static bool
 settle_singly(const Part *all, bool each)

@@ -1,6 +1,7 @@
 /*
  * settle.h
- *	  Writes outcomes: attempts, parked deliveries, positions, together.
+ *	  Writes outcomes to the tables: attempts, parked deliveries and positions
+ *	  together.
  */
 #ifndef OUTBOX_SETTLE_H
 #define OUTBOX_SETTLE_H
@@ -10,28 +11,30 @@
 extern void outbox_settle_init(OutboxDatabase *db, int64 last_shared_tick);
 
 /*
- * Writes everything that is due for these endpoints, in one transaction; if that
- * fails, in one for each, and those that fail are put on hold.
- * 'head' is how far the log has been read; 'final' writes the shared position
- * as well.  False: a lock was not to be had; nothing was written, call again.
+ * Writes all that these endpoints have to store, in one transaction.  If that
+ * fails, each endpoint gets one of its own, and those that fail again are put on
+ * hold.  'head' is how far the log has been read.  With 'final' the shared position
+ * is written too, if it has moved.  False: something is left, because a lock was
+ * not free or the time was over; call again.
  */
 extern bool outbox_settle(dlist_head *busy, const OutboxCursor *head, bool final);
 
 /*
- * True, once, if an endpoint was stored that could not be stored before: what an
- * operator asked for waits for it.
+ * True once after an endpoint was stored that could not be stored before.
+ * Operators' commands for that endpoint were waiting for it.
  */
 extern bool outbox_settle_was_released(void);
 
-/* True if the shared position can be stored, and may move on. */
+/* True if the shared position can be stored and may advance. */
 extern bool outbox_settle_may_share(dlist_head *busy);
 
-/* True if it has something to be stored. */
+/* True if the endpoint has something to be stored. */
 extern bool outbox_settle_wants(const OutboxEndpoint *ep);
 
 /*
- * Is the shared position behind the head?  Whoever has nothing to deliver stores
- * how far he has read all the same, or he would retain the log.
+ * True if the head has events that the stored shared position is behind, and it was
+ * written more than a second ago.  An idle worker still stores its position.
+ * Otherwise it would keep the log from being truncated.
  */
 extern bool outbox_settle_wants_head(const OutboxCursor *head, TimestampTz now);
 
