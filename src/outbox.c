@@ -1,6 +1,7 @@
 /*
  * outbox.c
- *	  Owns what happens when the library is loaded, and which values settings take.
+ *	  Owns what happens when the library is loaded, and which values settings
+ *	  accept.
  */
 #include "postgres.h"
 
@@ -39,9 +40,12 @@ static const struct config_enum_entry tls_version_options[] = {{"TLSv1.2", OUTBO
 
 extern PGDLLEXPORT void _PG_init(void);
 
-static bool loading; /* settings get their first values */
+static bool loading; /* true while settings get their first values */
 
-/* A list that cannot be read must not come into force as a shorter one. */
+/*
+ * A list that cannot be read is refused as a whole.  A part of it would allow
+ * something else than the list.
+ */
 static bool
 check_allowed_networks(char **newval, void **extra, GucSource source)
 {
@@ -60,7 +64,10 @@ check_allowed_networks(char **newval, void **extra, GucSource source)
 	return false;
 }
 
-/* What cannot be used must not be as good as none. */
+/*
+ * A proxy that cannot be used is refused, because requests must not be sent without
+ * one then.
+ */
 static bool
 check_proxy(char **newval, void **extra, GucSource source)
 {
@@ -76,7 +83,9 @@ check_proxy(char **newval, void **extra, GucSource source)
 	return false;
 }
 
-/* What is not a URI reference (RFC 3986) would make every CloudEvent invalid. */
+/*
+ * A source that is no URI reference (RFC 3986) would make every CloudEvent invalid.
+ */
 static bool
 check_source(char **newval, void **extra, GucSource source)
 {
@@ -87,7 +96,7 @@ check_source(char **newval, void **extra, GucSource source)
 		if ((*p >= 'a' && *p <= 'z') || (*p >= 'A' && *p <= 'Z') ||
 			(*p >= '0' && *p <= '9') || strchr("-._~:/?#[]@!$&'()*+,;=%", *p) != NULL)
 			continue;
-		GUC_check_errdetail("It has a character that no URI has.");
+		GUC_check_errdetail("It has a character that is not allowed in a URI.");
 		GUC_check_errhint(
 			"Write a URI or a path such as '/shop/orders', with other characters percent-encoded.");
 		return false;
@@ -96,9 +105,9 @@ check_source(char **newval, void **extra, GucSource source)
 }
 
 /*
- * ALTER SYSTEM and a reload are refused in words.  A server that starts keeps
- * the value all the same: reset to '', it would store secrets in clear.  With a
- * file that it must not read it seals nothing, and says so.
+ * ALTER SYSTEM and a reload refuse a path that cannot be used.  A server that
+ * starts keeps it: if it were reset to '', secrets would be stored in clear text.
+ * With a file that it must not read the server seals nothing, and reports that.
  */
 static bool
 check_secret_key_file(char **newval, void **extra, GucSource source)
@@ -111,11 +120,11 @@ check_secret_key_file(char **newval, void **extra, GucSource source)
 		return true;
 	GUC_check_errdetail("The file %s.", problem);
 	GUC_check_errhint(
-		"Name a file outside the data directory, by its absolute path: what copies the data must not copy the key.");
+		"Name a file outside the data directory, by its absolute path. A copy of the data must not include the key.");
 	return false;
 }
 
-/* Without any room at all whoever is a moment behind would lose. */
+/* With 0 every event that waits for a moment would become a dead letter. */
 static bool
 check_max_backlog_size(int *newval, void **extra, GucSource source)
 {
@@ -129,9 +138,8 @@ check_max_backlog_size(int *newval, void **extra, GucSource source)
 }
 
 /*
- * All settings belong to the server: a session that could change one of them
- * for itself would change the rules for its own events only, which nobody who
- * reads the configuration file would expect.
+ * All settings belong to the server.  A session that could change one would change
+ * the rules for its own events only, which the configuration file would not show.
  */
 static void
 define_int(const char *name, const char *short_desc, const char *long_desc, int *variable,
@@ -152,13 +160,13 @@ define_string(const char *name, const char *short_desc, const char *long_desc,
 static void
 define_operation_settings(void)
 {
-	DefineCustomBoolVariable("outbox.enabled", "Delivers events.",
-							 "Off: events are kept, and delivered when it is on again.",
-							 &outbox_enabled, outbox_enabled, PGC_SIGHUP, 0, NULL, NULL,
-							 NULL);
+	DefineCustomBoolVariable(
+		"outbox.enabled", "Delivers events.",
+		"While it is off, events are kept. They are delivered when it is on again.",
+		&outbox_enabled, outbox_enabled, PGC_SIGHUP, 0, NULL, NULL, NULL);
 	define_string(
 		"outbox.instance_name", "The name of this server.",
-		"When set, only a log that was made or adopted under this name is delivered: a physical copy with another name sends nothing.",
+		"When set, only a log that was made or adopted under this name is delivered. A physical copy with another name sends nothing.",
 		&outbox_instance_name, 0, NULL);
 	define_string("outbox.source", "The source attribute of CloudEvents.",
 				  "Empty: /outbox/ and the name of the database.", &outbox_source, 0,
@@ -168,7 +176,7 @@ define_operation_settings(void)
 	define_int(
 		"outbox.workers_per_database",
 		"Workers that each database with the extension has.",
-		"They divide the endpoints among themselves. Each takes one of max_worker_processes; no database has a second one while another has none.",
+		"They divide the endpoints among themselves. Each takes one of max_worker_processes. No database gets a second one while another has none.",
 		&outbox_workers_per_database, 1, OUTBOX_MAX_WORKERS, 0);
 	define_int("outbox.worker_max_in_flight",
 			   "Requests that one worker has in flight at most.", NULL,
@@ -176,12 +184,12 @@ define_operation_settings(void)
 	define_int(
 		"outbox.worker_memory",
 		"The memory of one worker for events, bodies of requests and answers.",
-		"Where it is used up, an endpoint with requests in flight waits; one without any may send one.",
+		"When it is used up, an endpoint with requests in flight waits. An endpoint without any may send one.",
 		&outbox_worker_memory, 16, 1024 * 1024, GUC_UNIT_MB);
 	define_int(
 		"outbox.wakeup_interval",
 		"How long a worker sleeps at most when nothing wakes it.",
-		"Workers are woken by the commit of a transaction that emitted; this covers COMMIT PREPARED.",
+		"The commit of a transaction that emitted wakes the workers. This is for a session that ends before it has done so.",
 		&outbox_wakeup_interval, 10, 60 * 1000, GUC_UNIT_MS);
 	define_int("outbox.settle_interval",
 			   "How long outcomes are collected before they are written together.",
@@ -190,7 +198,7 @@ define_operation_settings(void)
 	DefineCustomStringVariable(
 		"outbox.wait_for_standbys",
 		"The standbys that must have an event on disk before it is sent.",
-		"A number, a list of application names, or a number and a list in parentheses. 0: those of synchronous_standby_names only.",
+		"A number, a list of application names, or a number and a list in parentheses. 0 means only those of synchronous_standby_names.",
 		&outbox_wait_for_standbys, "0", PGC_SIGHUP, 0, outbox_standbys_check,
 		outbox_standbys_assign, NULL);
 	define_int("outbox.max_payload_size", "The largest payload of an event, inclusive.",
@@ -198,16 +206,16 @@ define_operation_settings(void)
 	define_int(
 		"outbox.dedup_window",
 		"How long a deduplication key stands for the event that it was first used for.",
-		"Emitting with the same key and topic again in this time returns the id of that event, and emits nothing.",
+		"Within this time, emitting with the same key and topic returns the id of that event and emits nothing.",
 		&outbox_dedup_window, 1, INT_MAX, GUC_UNIT_S);
 	define_int("outbox.retention", "How long events are kept after they were emitted.",
-			   "Undelivered events are kept whatever their age.", &outbox_retention, 1,
-			   INT_MAX, GUC_UNIT_S);
+			   "Undelivered events are kept longer, whatever their age.",
+			   &outbox_retention, 1, INT_MAX, GUC_UNIT_S);
 	define_int("outbox.attempts_retention", "How long the log of attempts is kept.", NULL,
 			   &outbox_attempts_retention, 1, INT_MAX, GUC_UNIT_S);
 	DefineCustomIntVariable(
 		"outbox.max_backlog_size", "The part of the log that an endpoint may retain.",
-		"Beyond it, the oldest events that it has yet to get become dead letters. -1: no limit.",
+		"Beyond it, the oldest events that the endpoint has yet to get become dead letters. -1 means no limit.",
 		&outbox_max_backlog_size, outbox_max_backlog_size, -1, INT_MAX, PGC_SIGHUP,
 		GUC_UNIT_MB, check_max_backlog_size, NULL, NULL);
 	DefineCustomEnumVariable("outbox.log_attempts",
@@ -221,7 +229,7 @@ define_network_settings(void)
 {
 	define_string(
 		"outbox.allowed_networks",
-		"Addresses that are not public and may be sent to all the same.",
+		"Addresses that are not public and to which requests may be sent.",
 		"A comma-separated list of addresses and CIDR blocks. Plain http is sent to these only.",
 		&outbox_allowed_networks, 0, check_allowed_networks);
 	define_string("outbox.proxy", "The proxy that all requests go through.",
@@ -239,10 +247,10 @@ define_network_settings(void)
 	define_string(
 		"outbox.secret_key_file",
 		"The file of keys that seal the secrets of endpoints in the tables.",
-		"Its first key seals, all of them open. Empty: secrets are stored in clear.",
+		"The first key seals, and all of them open. Empty: secrets are stored in clear text.",
 		&outbox_secret_key_file, GUC_SUPERUSER_ONLY, check_secret_key_file);
 	DefineCustomEnumVariable("outbox.ssl_min_protocol_version",
-							 "The lowest version of TLS that is spoken.", NULL,
+							 "The lowest version of TLS that is used.", NULL,
 							 &outbox_ssl_min_protocol_version,
 							 outbox_ssl_min_protocol_version, tls_version_options,
 							 PGC_SIGHUP, 0, NULL, NULL, NULL);
@@ -258,8 +266,8 @@ _PG_init(void)
 	MarkGUCPrefixReserved("outbox");
 
 	/*
-	 * Loaded by a session, because somebody emitted on a server that has not
-	 * preloaded the library: events are kept, and nobody is there to wake.
+	 * A session has loaded the library on a server that did not preload it.  Its
+	 * events are kept, and there is no worker to be woken.
 	 */
 	if (!process_shared_preload_libraries_in_progress)
 		return;

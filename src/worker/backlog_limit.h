@@ -7,7 +7,7 @@
 
 #include "base/outbox.h"
 
-/* When to look next; DT_NOEND: there is no limit. */
+/* When to look next.  DT_NOEND: there is no limit. */
 extern TimestampTz outbox_backlog_limit_next_time(void);
 
 /*

@@ -1,10 +1,11 @@
 /*
  * chores.c
- *	  Owns what a worker does beside reading and sending: outcomes are settled,
- *	  scheduled events move into the log, commands and replays are carried out,
- *	  old things are forgotten.
+ *	  Owns what a worker does besides reading and sending: outcomes are settled,
+ *	  scheduled events move into the log, commands and replays are carried out, old
+ *	  events, attempts and deduplication keys are forgotten.
  *
- * Each is a step (step.h).  One that fails is on hold, and the others go on.
+ * Each of these is a step (step.h).  A step that fails is put on hold, and the
+ * others continue.
  */
 #include "base/outbox.h"
 
@@ -67,8 +68,8 @@ something_to_settle(TimestampTz now)
 }
 
 /*
- * Parked followers of lanes whose head has ended.  Right after a settle, when
- * the rows of those that were delivered are gone.
+ * Loads the parked followers of lanes whose head has ended.  It is done right after
+ * a settle, when the rows of delivered heads are deleted.
  */
 static void
 bring_followers(void *arg)
@@ -115,7 +116,7 @@ outbox_settle_step(TimestampTz now, bool final)
 		outbox_loop.commands_pending = true;
 	outbox_loop.traffic.unsettled = 0;
 	outbox_loop.due.settle_since = 0;
-	outbox_loop.traffic.refill_all = true; /* lanes may have moved on */
+	outbox_loop.traffic.refill_all = true; /* lanes may have advanced */
 	if (outbox_reader_wants_followers(&outbox_loop.roster.busy))
 		outbox_reader_followers_ended(&outbox_loop.roster.busy,
 									  !outbox_step_run(OUTBOX_STEP_FOLLOWERS,
@@ -146,8 +147,7 @@ command_step(TimestampTz now)
 		return;
 
 	/*
-	 * What is on its way to the tables has to be there before an operator's
-	 * command looks at them.
+	 * Outcomes have to be in the tables before an operator's command reads these.
 	 */
 	outbox_settle_step(now, true);
 	if (outbox_loop.due.settle_since == 0 &&
@@ -171,7 +171,10 @@ replay_step(TimestampTz now)
 		!outbox_replays_have_work())
 		return;
 
-	/* What a replay may park depends on the stored positions. */
+	/*
+	 * What a replay may park depends on the stored positions, so they are stored
+	 * first.
+	 */
 	outbox_settle_step(now, true);
 	if (outbox_loop.due.settle_since != 0)
 		outbox_loop.due.retry_locks_at = now + OUTBOX_RETRY_LOCKS_AFTER;
@@ -223,8 +226,9 @@ retention_step(TimestampTz now)
 		return;
 
 	/*
-	 * What is in memory only has to be stored before the log is judged.  Other
-	 * workers store theirs within seconds; then it is judged again.
+	 * Positions in memory have to be stored before it is decided what of the log
+	 * can be emptied.  Other workers store theirs within seconds, and then it is
+	 * decided again.
 	 */
 	if (outbox_retention_judges(now))
 	{
@@ -235,7 +239,7 @@ retention_step(TimestampTz now)
 	outbox_retention_run();
 }
 
-/* What another worker did for the database is to be read from the tables. */
+/* Reads from the tables where another worker has left the work of the database. */
 static void
 take_database(void *arg)
 {
@@ -261,7 +265,6 @@ outbox_database_step(TimestampTz now)
 		(void) outbox_step_run(OUTBOX_STEP_DATABASE, take_database, &now);
 }
 
-/* What comes before reading. */
 void
 outbox_chores_first(TimestampTz now)
 {
@@ -273,7 +276,6 @@ outbox_chores_first(TimestampTz now)
 	replay_step(now);
 }
 
-/* What comes between reading and sending. */
 void
 outbox_chores_backlog(TimestampTz now)
 {
@@ -281,7 +283,6 @@ outbox_chores_backlog(TimestampTz now)
 		(void) outbox_step_run(OUTBOX_STEP_BACKLOG, run_backlog, &now);
 }
 
-/* What comes last. */
 void
 outbox_chores_last(TimestampTz now)
 {

@@ -1,6 +1,6 @@
 /*
  * chores.h
- *	  What a worker does beside reading and sending.
+ *	  What a worker does besides reading and sending.
  */
 #ifndef OUTBOX_CHORES_H
 #define OUTBOX_CHORES_H
@@ -11,21 +11,28 @@
 
 extern void outbox_chores_init(OutboxDatabase *db);
 
-/* Takes over what belongs to no endpoint, if it is to be done here. */
+/*
+ * Takes over the work that belongs to no endpoint, if this worker serves the
+ * database.
+ */
 extern void outbox_database_step(TimestampTz now);
 
-/* Settles what is due; 'final': all that there is. */
+/* Settles if that is due; with 'final' at once, and everything. */
 extern void outbox_settle_step(TimestampTz now, bool final);
 
-/* Commands, scheduled events, replays; outbox.max_backlog_size; all the rest. */
+/*
+ * The steps before reading: commands, scheduled events, replays.  The step between
+ * reading and sending: outbox.max_backlog_size.  The steps at the end of a round:
+ * settling, retention, deduplication keys.
+ */
 extern void outbox_chores_first(TimestampTz now);
 extern void outbox_chores_backlog(TimestampTz now);
 extern void outbox_chores_last(TimestampTz now);
 
-/* True if one of them has something to do at once. */
+/* True if one of the steps has something to do at once. */
 extern bool outbox_chores_wait(TimestampTz now);
 
-/* When one of them is due by itself. */
+/* Returns when one of the steps is due by itself. */
 extern TimestampTz outbox_chores_next_time(void);
 
 #endif /* OUTBOX_CHORES_H */

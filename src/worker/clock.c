@@ -1,12 +1,13 @@
 /*
  * clock.c
- *	  Owns what happens when the wall clock is set back: nothing may wait for a
- *	  time that has been already.
+ *	  Owns what happens when the wall clock is set back.  Nothing may wait for a
+ *	  time that has passed once already.
  *
- * Every file of the worker keeps times of its own: when to settle, when to look
- * again, when an endpoint may be tried.  Instead of correcting each, the worker
- * starts over; only what the tables hold has to be brought to the new clock.  A
- * clock that is set forward needs nothing: what waits is due sooner.
+ * Every file of the worker has times of its own: when to settle, when to read
+ * again, when an endpoint may be tried.  These are not corrected one by one.  The
+ * worker starts over, and only the times in the tables are changed to the new
+ * clock.  A clock that is set forward needs nothing, because what waits is due
+ * sooner.
  */
 #include "base/outbox.h"
 
@@ -32,8 +33,8 @@ outbox_clock_went_back(TimestampTz now)
 }
 
 /*
- * Retries keep the rest of their wait.  Where the table is not to be had they
- * wait for backoff_max at the most, see outbox_parked_load().
+ * Retries keep the rest of their wait.  If the table is locked, they wait at most
+ * backoff_max, see read_retries().
  */
 void
 outbox_clock_follow(TimestampTz now)

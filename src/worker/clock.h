@@ -7,10 +7,16 @@
 
 #include "datatype/timestamp.h"
 
-/* By more than a second, since the last call?  True until the process ends. */
+/*
+ * True if the clock was set back by more than a second since the last call.  Then
+ * the process has to end.
+ */
 extern bool outbox_clock_went_back(TimestampTz now);
 
-/* Brings the times that are stored to the new clock. */
+/*
+ * Changes the stored times of retries to the new clock.  If a lock is not free,
+ * does nothing.
+ */
 extern void outbox_clock_follow(TimestampTz now);
 
 #endif /* OUTBOX_CLOCK_H */

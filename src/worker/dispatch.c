@@ -1,7 +1,7 @@
 /*
  * dispatch.c
- *	  Owns the way between an endpoint and its transport: makes requests of
- *	  deliveries, and outcomes of answers.
+ *	  Owns the way between an endpoint and its transport: deliveries become
+ *	  requests, and answers become outcomes.
  */
 #include "base/outbox.h"
 
@@ -23,8 +23,8 @@
 #include "worker/roster.h"
 
 /*
- * What each request takes besides its body: buffers of libcurl, its headers, the
- * beginning of the answer.  The answer to a batch is kept whole.
+ * Bytes that each request takes besides its body: buffers of libcurl, its headers,
+ * and the beginning of the answer.  The answer to a batch is kept whole.
  */
 #define REQUEST_BYTES (48 * 1024)
 #define BATCH_REQUEST_BYTES (REQUEST_BYTES + OUTBOX_ANSWER_MAX)
@@ -77,7 +77,10 @@ batch_done(OutboxBatch *b, const OutboxOutcome *outcome, TimestampTz now)
 	outbox_batch_done(b, outcome, now);
 }
 
-/* 'arg' is what was sent alone, or the first of a batch. */
+/*
+ * A request has ended.  'arg' is the delivery that was sent alone, or the first
+ * member of a batch.
+ */
 static void
 done(void *arg, const OutboxOutcome *outcome)
 {
@@ -107,7 +110,10 @@ done(void *arg, const OutboxOutcome *outcome)
 	if (outbox_loop.traffic.at_limit)
 		return;
 
-	/* The loop sends what has to be read first. */
+	/*
+	 * Nothing is read from the log here.  The loop sends events whose payload has
+	 * to be read first.
+	 */
 	outbox_payload_readable = false;
 	outbox_dispatch_fill(ep, now, outbox_worker_max_in_flight);
 	outbox_payload_readable = true;
@@ -124,7 +130,7 @@ outbox_dispatch_init(OutboxEnded callback)
 		outbox_transports[i]->init(done);
 }
 
-/* It takes no part of the rate, either. */
+/* The delivery is not sent now, so it does not count for rate_limit either. */
 static void
 not_now(OutboxEndpoint *ep, OutboxDelivery *d)
 {
@@ -132,7 +138,10 @@ not_now(OutboxEndpoint *ep, OutboxDelivery *d)
 	outbox_endpoint_put_back(ep, d);
 }
 
-/* False: not now; the delivery is as it was. */
+/*
+ * Sends a delivery, or makes it dead if it can never be sent.  False: it cannot be
+ * sent now, and is ready again.
+ */
 static bool
 send(OutboxEndpoint *ep, OutboxDelivery *d, TimestampTz now)
 {
@@ -218,7 +227,10 @@ send_batch(OutboxBatch *b, TimestampTz now)
 	return true;
 }
 
-/* The next request of an endpoint; '*nothing': there is none. */
+/*
+ * Sends the next request of an endpoint.  False: nothing was sent.  '*nothing' is
+ * true if there was nothing to send.
+ */
 static bool
 send_next(OutboxEndpoint *ep, TimestampTz now, bool *nothing)
 {
@@ -238,12 +250,12 @@ send_next(OutboxEndpoint *ep, TimestampTz now, bool *nothing)
 void
 outbox_dispatch_fill(OutboxEndpoint *ep, TimestampTz now, int most)
 {
-	/* The same part of the worker's memory. */
+	/* the part of the worker's memory for 'most' requests */
 	size_t bytes = outbox_memory_limit() / outbox_worker_max_in_flight * most;
 
 	/*
-	 * What is not settled will be sent again after a crash: while a settle is
-	 * held up there is a bound to it.
+	 * What is not settled is sent again after a crash, so its number is bounded
+	 * while a settle is held up.
 	 */
 	if (!outbox_loop.traffic.sending_allowed || ep->member.recreate ||
 		outbox_loop.traffic.unsettled >= 4 * OUTBOX_SETTLE_AFTER)
@@ -252,7 +264,7 @@ outbox_dispatch_fill(OutboxEndpoint *ep, TimestampTz now, int most)
 	{
 		bool nothing;
 
-		/* Everyone keeps one slot, whatever the others have. */
+		/* Each endpoint has one slot, whatever the others use. */
 		if (ep->queue.nin_flight > 0)
 		{
 			if (ep->queue.nin_flight >= most ||
@@ -312,8 +324,8 @@ outbox_dispatch_cancel(OutboxEndpoint *ep, TimestampTz before)
 }
 
 /*
- * A completion makes the worker look at its endpoint anyway: what waits for a
- * slot needs no time of its own.
+ * What waits for a slot needs no time, because the worker examines the endpoint
+ * whenever a request ends.
  */
 TimestampTz
 outbox_dispatch_next_time(OutboxEndpoint *ep, TimestampTz now)

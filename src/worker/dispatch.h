@@ -1,33 +1,40 @@
 /*
  * dispatch.h
- *	  Between an endpoint and its transport: starts deliveries, takes outcomes.
+ *	  Starts an endpoint's deliveries with its transport, and takes their outcomes.
  */
 #ifndef OUTBOX_DISPATCH_H
 #define OUTBOX_DISPATCH_H
 
 #include "endpoint/endpoint.h"
 
-/* All transports that there are. */
+/* All transports. */
 #define OUTBOX_TRANSPORTS 1
 extern const OutboxTransport *const outbox_transports[OUTBOX_TRANSPORTS];
 
-/* Called for each endpoint in which a delivery ended. */
+/* Called for the endpoint each time one of its requests has ended. */
 typedef void (*OutboxEnded)(OutboxEndpoint *ep, TimestampTz now);
 extern void outbox_dispatch_init(OutboxEnded ended);
 
-/* Deliveries after which a settle does not wait for its interval. */
+/* Unsettled deliveries after which a settle does not wait for its interval. */
 #define OUTBOX_SETTLE_AFTER 500
 
 /*
- * Fills the endpoint's free slots, up to 'most' requests in flight, and that part
- * of the worker's memory which 'most' is of outbox.worker_max_in_flight.
+ * Fills the endpoint's free slots.  It stops at 'most' requests in flight, or when
+ * they take the part of the worker's memory that 'most' is of
+ * outbox.worker_max_in_flight.  One request is allowed in any case.
  */
 extern void outbox_dispatch_fill(OutboxEndpoint *ep, TimestampTz now, int most);
 
-/* Takes requests back that are in flight; started before 'before'. */
+/*
+ * Cancels the endpoint's requests that were started before 'before'.  Their
+ * deliveries are ready again.
+ */
 extern void outbox_dispatch_cancel(OutboxEndpoint *ep, TimestampTz before);
 
-/* When the endpoint has something to send by itself; DT_NOEND: never. */
+/*
+ * Returns when the endpoint will have something to send by itself.  DT_NOEND:
+ * never.
+ */
 extern TimestampTz outbox_dispatch_next_time(OutboxEndpoint *ep, TimestampTz now);
 
 #endif /* OUTBOX_DISPATCH_H */

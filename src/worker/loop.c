@@ -1,6 +1,6 @@
 /*
  * loop.c
- *	  Owns what the steps of a worker's loop tell one another.
+ *	  Owns what the steps of a worker's loop share.
  */
 #include "base/outbox.h"
 

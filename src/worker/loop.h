@@ -1,6 +1,6 @@
 /*
  * loop.h
- *	  What the steps of a worker's loop tell one another.
+ *	  What the steps of a worker's loop share.
  */
 #ifndef OUTBOX_LOOP_H
 #define OUTBOX_LOOP_H
@@ -13,29 +13,33 @@ typedef struct OutboxLoopRoster
 	OutboxEndpoint **endpoints; /* by id */
 	int				 n;
 	dlist_head		 busy;		 /* those that are not idle */
-	bool			 recreating; /* some are to be read anew, and wait for their
-								 * requests to end */
-	TimestampTz		 reload_at;	 /* settings are to be read again, then or at
-								 * once */
+	bool			 recreating; /* true if some are to be loaded again and wait for their
+								  * requests to end */
+	TimestampTz		 reload_at;	 /* when settings are to be read again (0: at once) */
 } OutboxLoopRoster;
 
-/* Requests.  Written by dispatch.c, and by what gives an endpoint work or slots. */
+/*
+ * The worker's requests.  Written by dispatch.c, and by what gives an endpoint work
+ * or slots.
+ */
 typedef struct OutboxLoopTraffic
 {
 	int	  in_flight;	   /* of all endpoints */
 	int64 delivered;	   /* since the worker started */
-	int	  unsettled;	   /* deliveries that ended since the last settle */
-	bool  sending_allowed; /* else nothing is sent */
-	bool  at_limit;		   /* an endpoint had due work, and
-								 * outbox.worker_max_in_flight was reached */
-	bool  refill_all;	   /* any endpoint may have got slots or work */
+	int	  unsettled;	   /* deliveries that have ended since the last settle */
+	bool  sending_allowed; /* true if requests may be sent */
+	bool  at_limit;		   /* true if an endpoint had something to send, and
+							* outbox.worker_max_in_flight or memory did not allow it */
+	bool  refill_all;	   /* true if any endpoint may have got slots or work */
 } OutboxLoopTraffic;
 
-/* Times.  Written by chores.c. */
+/* Times.  Written by chores.c and worker.c. */
 typedef struct OutboxLoopDue
 {
-	TimestampTz settle_since;	/* since then something is to be settled; 0: nothing */
-	TimestampTz retry_locks_at; /* not before: a lock was not to be had */
+	TimestampTz settle_since;	/* since when something has waited to be settled (0:
+								 * nothing does) */
+	TimestampTz retry_locks_at; /* steps that need a lock which was not free are not tried
+								 * before */
 } OutboxLoopDue;
 
 typedef struct OutboxLoop
@@ -45,10 +49,11 @@ typedef struct OutboxLoop
 	OutboxLoopDue	  due;
 	OutboxCursor	  head;				/* how far the log has been read and counted */
 	int64			  unmatched;		/* events that no endpoint subscribes to, not yet
-								 * published */
-	bool			  database_ours;	/* what belongs to no endpoint is done here */
-	bool			  commands_pending; /* an operator may have asked for something */
-	bool			  replays_changed;	/* the list of replays is to be read */
+										 * published */
+	bool			  database_ours;	/* true if this worker does the work that belongs
+										 * to no endpoint */
+	bool			  commands_pending; /* true if there may be commands of operators */
+	bool			  replays_changed;	/* true if the list of replays is to be read */
 } OutboxLoop;
 
 extern OutboxLoop outbox_loop;

@@ -1,10 +1,11 @@
 /*
  * operator_commands.c
- *	  Carries out what operators ask for, a batch of rows of outbox.commands at
- *	  a time: first in the tables, then, when that is committed, in memory.
+ *	  Owns how commands of operators, the rows of outbox.commands, are carried out:
+ *	  a batch at a time, first in the tables and, when that is committed, in memory.
  *
- * Only the worker of an endpoint changes its rows of outbox.parked.  So a session that asked and has not
- * committed yet makes nobody wait, and what is in memory is what the rows say.
+ * Only the worker of an endpoint changes its rows of outbox.parked.  So a session
+ * whose command is not committed yet makes nothing wait, and memory agrees with the
+ * rows.
  */
 #include "base/outbox.h"
 
@@ -38,13 +39,14 @@
 #define BATCH 500
 
 /*
- * While batches follow each other each begins where the last one ended, for a
- * snapshot may keep the rows before.  0: from the beginning.
+ * The last command of the previous batch.  The next batch begins behind it, because
+ * a snapshot may keep VACUUM from removing the rows before.  0: from the beginning.
  */
 static int64 carried_out;
 
-static bool		   careful;				/* each by itself: together they failed */
-static TimestampTz retry_at = DT_NOEND; /* of those that were set aside */
+static bool		   careful;				/* true if each is tried by itself, because
+										 * together they failed */
+static TimestampTz retry_at = DT_NOEND; /* when one that was set aside is tried again */
 
 typedef enum Effect
 {
@@ -62,15 +64,15 @@ typedef struct Command
 {
 	int64			id;
 	int32			endpoint_id;
-	OutboxEndpoint *ep; /* NULL: it is gone, or too new */
+	OutboxEndpoint *ep; /* NULL: it was dropped, or is not loaded yet */
 	int64			seq;
 	char		   *action;
 	char		   *status; /* NULL: no row in outbox.parked */
 	char		   *key;
-	bool			blocked; /* dead, in a way that can block its key */
-	bool			known;	 /* the event was found */
+	bool			blocked; /* true if it is dead in a way that can block its key */
+	bool			known;	 /* true if the event was found */
 	uint64			xid;
-	TimestampTz		due; /* of a row that says 'retrying' */
+	TimestampTz		due; /* next_attempt_at of a row that says 'retrying' */
 	Effect			effect;
 } Command;
 
@@ -88,7 +90,7 @@ execute(const char *sql, int32 endpoint_id, int64 seq)
 	outbox_query(sql, 2, (Oid[]){INT4OID, INT8OID}, args, NULL);
 }
 
-/* Is it in the table alone, or in memory only by its time? */
+/* True if the delivery is only in the table, or in memory only as a retry. */
 static bool
 waits(Command *c)
 {
@@ -115,7 +117,7 @@ cancel(Command *c)
 			 !outbox_cursor_covers(frontier, c->xid, c->seq))
 		c->effect = EFFECT_SKIP;
 	else
-		return; /* it is on its way, or it has arrived */
+		return; /* it is being delivered, or has been */
 
 	if (c->effect == EFFECT_SKIP)
 	{
@@ -177,7 +179,7 @@ carry_out_and_delete(void *arg)
 			0, c->id);
 }
 
-/* The command failed.  It stays where it is, with the reason. */
+/* The command failed: notes the error in its row, which stays. */
 static void
 set_aside(const Command *c, const OutboxStepError *failure)
 {
@@ -190,7 +192,7 @@ set_aside(const Command *c, const OutboxStepError *failure)
 				 3, (Oid[]){INT8OID, TEXTOID, INT4OID}, args, NULL);
 }
 
-/* Those that were set aside, when there is nothing else to do. */
+/* Finds out when a command that was set aside is tried again. */
 static void
 find_retry(void)
 {
@@ -244,7 +246,7 @@ take_effect(Command *c)
 													  c->xid, c->seq));
 			break;
 		case EFFECT_DUE:
-			/* The row was made elsewhere: it may have been counted. */
+			/* Another session made the row, so the count may have it already. */
 			if (c->ep->queue.retries_all)
 				outbox_parking_count_row(c->ep, c->seq, OUTBOX_ROW_RETRYING, 1);
 			else
@@ -255,7 +257,10 @@ take_effect(Command *c)
 	outbox_roster_busy(c->ep);
 }
 
-/* The next commands, with what the tables know of their deliveries. */
+/*
+ * Reads the next commands, with what the tables have of their deliveries, and
+ * returns how many.
+ */
 static int
 fetch(Command *commands)
 {
@@ -303,9 +308,9 @@ fetch(Command *commands)
 }
 
 /*
- * How many of them can be carried out together.  What the tables said of a
- * delivery is true until the first of them changes it: one that names it again,
- * or asks for something else, is looked at anew in the next round.
+ * Returns how many of the commands can be carried out together.  What was read of a
+ * delivery is true until a command changes it.  So the batch ends before a command
+ * for the same delivery, and before another action.
  */
 static int
 together(const Command *commands, int n)
@@ -342,7 +347,10 @@ outbox_operator_commands_run(void)
 	{
 		Command *c = &commands[i];
 
-		/* One that starts carries it out when it has; or who serves it then. */
+		/*
+		 * The command waits while the endpoint is being loaded, here or in another
+		 * worker, or cannot be stored.
+		 */
 		if (c->ep ? c->ep->member.recreate || c->ep->status.unstorable :
 					outbox_roster_expects(c->endpoint_id))
 		{
@@ -370,7 +378,10 @@ outbox_operator_commands_run(void)
 	for (int i = 0; i < n; i++)
 		take_effect(&commands[i]);
 
-	/* Then once more from the beginning: a lower one may have been committed later. */
+	/*
+	 * After the last batch the table is read once more from the beginning, because
+	 * a command with a lower id may have been committed later.
+	 */
 	more = n < found || n == BATCH;
 	outbox_loop.commands_pending = more || carried_out > 0;
 	carried_out = more && !skipped ? commands[n - 1].id : 0;

@@ -1,7 +1,7 @@
 /*
  * publish.c
- *	  Owns what the worker tells the views of its endpoints, and when one that
- *	  has nothing left to do leaves the list of those that are not idle.
+ *	  Owns when what outbox.stats shows of an endpoint is published, and when an
+ *	  endpoint with nothing left to do leaves the list of those that are not idle.
  */
 #include "base/outbox.h"
 
@@ -18,14 +18,16 @@
 #include "worker/reader.h"
 #include "worker/roster.h"
 
-/* Until then outbox.stats has latencies to show, and they change. */
+/*
+ * µs after its last activity for which outbox.stats has latencies of an endpoint.
+ */
 #define FORGET_LATENCY_AFTER \
 	(OUTBOX_HISTOGRAM_MINUTES * USECS_PER_MINUTE + USECS_PER_MINUTE)
 
 #define PUBLISH_EVERY (100 * 1000) /* µs */
 
 static TimestampTz published_at;
-static TimestampTz publish_at = DT_NOEND; /* then what may have changed since */
+static TimestampTz publish_at = DT_NOEND; /* when what was left out is to be published */
 
 bool
 outbox_is_quiet(OutboxEndpoint *ep)
@@ -54,8 +56,8 @@ outbox_publish_one(OutboxEndpoint *ep, TimestampTz now)
 }
 
 /*
- * An endpoint that has nothing left to do is told at once, and leaves the list
- * once its position is the shared one.
+ * An endpoint that has become quiet is published at once.  It leaves the list when
+ * its position is the shared one.
  */
 void
 outbox_publish(TimestampTz now)
@@ -95,7 +97,10 @@ outbox_publish(TimestampTz now)
 	{
 		published_at = now;
 
-		/* Autovacuum and pg_stat_all_tables; it limits its own rate. */
+		/*
+		 * For autovacuum and pg_stat_all_tables.  This function limits its own
+		 * rate.
+		 */
 		(void) pgstat_report_stat(false);
 	}
 }

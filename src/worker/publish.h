@@ -1,20 +1,26 @@
 /*
  * publish.h
- *	  What outbox.stats learns, and when.
+ *	  Publishes what outbox.stats shows.
  */
 #ifndef OUTBOX_PUBLISH_H
 #define OUTBOX_PUBLISH_H
 
 #include "endpoint/endpoint.h"
 
-/* Nothing is left to do for it, not even to be written. */
+/* True if nothing is left to do for the endpoint, not even to write an outcome. */
 extern bool outbox_is_quiet(OutboxEndpoint *ep);
 
-/* To be called with each round of the loop: it limits its own rate. */
+/*
+ * The first is to be called in each round of the loop, and limits its own rate.
+ * The second publishes one endpoint at once.
+ */
 extern void outbox_publish(TimestampTz now);
 extern void outbox_publish_one(OutboxEndpoint *ep, TimestampTz now);
 
-/* When what the last round left out is to be told; DT_NOEND: nothing was. */
+/*
+ * Returns when what the last round left out is to be published.  DT_NOEND: nothing
+ * was left out.
+ */
 extern TimestampTz outbox_publish_next_time(void);
 
 #endif /* OUTBOX_PUBLISH_H */

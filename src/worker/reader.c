@@ -1,13 +1,14 @@
 /*
  * reader.c
- *	  Decides who reads what of the log.
+ *	  Owns how the log is read for endpoints.
  *
- * The head is read once for everybody: each event is matched against all
- * subscriptions, counted for each that wants it, and handed to those that are
- * attached, that is, have read everything before it and have room.  An endpoint
- * that cannot keep up is detached at the event it has no room for, reads on its
- * own from there, and is attached again when it has caught up.  So the head
- * never waits, and 10,000 idle endpoints cost one look-up per event.
+ * The head is read once for all of them.  Each event is matched against all
+ * subscriptions and counted for each endpoint that wants it.  It is handed to those
+ * that are attached: they have read everything before it, and have room.  An
+ * endpoint that cannot keep up is detached at the event that it has no room for.
+ * It is then catching up: it reads by itself from there, until it can be attached
+ * again.  So the head never waits, and 10,000 idle endpoints cost one look-up per
+ * event.
  */
 #include "base/outbox.h"
 
@@ -27,20 +28,20 @@
 #include "worker/reader.h"
 
 /*
- * Rows per page, and bytes of payload after which a page ends.  A page has a
- * transaction and a query of its own, as costly as some hundred rows.
+ * Rows per page, and bytes of payload after which a page ends.  A page has a query
+ * of its own, so each costs as much as some hundred rows.
  */
 #define PAGE_ROWS 512
 #define PAGE_BYTES (256 * 1024)
 
-/* Pages per step: of the head; of all laggards together. */
+/* Pages per step: of the head, and of all catching-up endpoints together. */
 #define HEAD_PAGES 8
 #define LAGGARD_PAGES 2
 
 /* µs after which a step begins no further page. */
 #define STEP_TIME (2 * OUTBOX_PAGE_TIME)
 
-/* Rows per step that are only counted. */
+/* Rows per step that are read only to be counted. */
 #define COUNT_ROWS 2000
 
 static OutboxGotWork got_work;
@@ -62,7 +63,7 @@ outbox_reader_forget_turn(void)
 
 /* ----------------------------------------------------------------- head */
 
-/* One event more lies before it. */
+/* Adds an event to the endpoint's backlog. */
 static void
 count_event(OutboxEndpoint *ep, const OutboxRow *row)
 {
@@ -90,7 +91,7 @@ head_wants(void *arg, const char *name, size_t len, OutboxRow *row)
 		attached = attached || ep->feed.attached;
 	}
 
-	/* When none of that can fail any more. */
+	/* Counted only now, when nothing can throw an error any more. */
 	for (int i = 0; i < s->n; i++)
 		if (s->endpoints[i]->feed.counted && s->result[i] != OUTBOX_FILTER_NO &&
 			!s->cancelled[i])
@@ -115,7 +116,7 @@ head_takes(void *arg, void *wanted, OutboxEvent *event)
 		if (!outbox_window_may_push(ep) ||
 			!outbox_window_push(ep, event, s->result[i], s->cancelled[i]))
 		{
-			/* From here on it reads by itself, beginning with this event. */
+			/* From this event on the endpoint reads by itself. */
 			ep->feed.attached = false;
 			outbox_cursor_set(&ep->feed.cursor, event->page->done, event->page->under,
 							  event->seq - 1);
@@ -144,7 +145,7 @@ read_head(bool news, XLogRecPtr *lsn)
 		tick = outbox_tick_take();
 		if (!outbox_subscribers_here() && !outbox_serves_database())
 		{
-			/* Nobody here has missed anything. */
+			/* No endpoint here could miss anything. */
 			outbox_cursor_set(&outbox_loop.head, tick, NULL, 0);
 			outbox_tick_unref(tick);
 			return;
@@ -178,12 +179,12 @@ laggard_wants(void *arg, const char *topic, size_t len, OutboxRow *row)
 static void
 laggard_takes(void *arg, void *wanted, OutboxEvent *event)
 {
-	/* The page is no larger than the room. */
+	/* Never full: the page has no more rows than the window has room. */
 	outbox_window_push(arg, event, *(OutboxFilterResult *) wanted,
 					   outbox_parked_is_cancelled(arg, event->seq));
 }
 
-/* True if reading for this endpoint has failed, and its time has not come yet. */
+/* True if reading for this endpoint has failed and may not be tried again yet. */
 static bool
 is_held(const OutboxEndpoint *ep)
 {
@@ -191,9 +192,10 @@ is_held(const OutboxEndpoint *ep)
 }
 
 /*
- * How far somebody may read who is at 'c': the newest tick that the head knows.
- * A start has no number, and may be later than that: whoever went back to the
- * head would get what was committed before he began.
+ * Returns the tick up to which a cursor at 'c' may read, the newest one that the
+ * head has.  NULL: there is nothing to read.  A start position has no number and
+ * may be newer than the head.  Then the result is NULL too, or events from before
+ * the start would be delivered.
  */
 static OutboxTick *
 target_for(const OutboxCursor *c)
@@ -253,8 +255,9 @@ read_laggard(OutboxEndpoint *ep, XLogRecPtr *lsn)
 }
 
 /*
- * A few pages for the laggards, in turn: who comes next goes on from where the
- * last step ended.
+ * Reads a few pages for catching-up endpoints, in turn.  A step continues behind
+ * the endpoint that the last step read for.  So the list is walked twice: first
+ * from there to its end, then from its beginning.  True: there may be more.
  */
 static bool
 read_laggards(dlist_head *busy, TimestampTz now, XLogRecPtr *lsn)
@@ -332,8 +335,8 @@ counter_wants(void *arg, const char *topic, size_t len, OutboxRow *row)
 }
 
 /*
- * After a restart or a change of its topics an endpoint does not know how much
- * lies before it; it finds out in small steps.
+ * Counts an endpoint's backlog in small steps.  It is unknown after a restart, and
+ * after a change of topics.  True: there is more to count.
  */
 static bool
 count_ahead(dlist_head *busy)
@@ -401,7 +404,10 @@ load_due_retries(dlist_head *busy, TimestampTz now)
 	}
 }
 
-/* Of what is not urgent, one slice a step. */
+/*
+ * Reads from outbox.parked what memory lacks, and of what is not urgent one slice
+ * in a step.  True: there is more of that.
+ */
 static bool
 look_at_parked(dlist_head *busy)
 {
@@ -422,7 +428,10 @@ look_at_parked(dlist_head *busy)
 	return more;
 }
 
-/* What was parked with a settle that failed has no row yet. */
+/*
+ * True if parked followers may be loaded.  What is on 'settling' has no row yet, so
+ * nothing is loaded while there is any.
+ */
 static bool
 may_bring_followers(OutboxEndpoint *ep)
 {
@@ -468,7 +477,7 @@ outbox_reader_bring_followers(dlist_head *busy)
 	outbox_step_blame(0);
 }
 
-/* 'undone': what became due in the tables is blocked there again. */
+/* If it was undone, the rows that became due are blocked again. */
 void
 outbox_reader_followers_ended(dlist_head *busy, bool undone)
 {

@@ -1,12 +1,12 @@
 /*
  * replay.c
- *	  Owns replays: reads a part of the log again for one endpoint, and parks
- *	  what it finds there as due retries, a page at a time.
+ *	  Owns replays: a part of the log is read again for one endpoint, a page at a
+ *	  time, and what is found is parked as due retries.
  *
- * From there on a replayed delivery is like any other one: it takes its slot
- * and its place in its key's lane.  How far a replay has come is stored with
- * the rows it made, so that it goes on after a crash; the endpoint's own
- * position is not touched.
+ * From then on a replayed delivery is like any other one: it takes a slot, and its
+ * place in its key's lane.  How far a replay has come is stored together with the
+ * rows that it made, so that it continues after a crash.  The endpoint's own
+ * position is not changed.
  */
 #include "base/outbox.h"
 
@@ -36,7 +36,7 @@
 #define PAGE_ROWS 128
 #define PAGE_BYTES (1024 * 1024)
 
-/* A replay waits while so many parked deliveries are due at its endpoint. */
+/* A replay waits while its endpoint has this many retries and ready deliveries. */
 #define ENOUGH_DUE 256
 
 typedef struct Replay
@@ -175,8 +175,8 @@ replay_takes(void *arg, void *wanted, OutboxEvent *event)
 }
 
 /*
- * Parks what the endpoint has come past and what is not parked already; the
- * rows that were made are those that memory has to learn of.
+ * Parks the events of a page that are before the endpoint's position and not parked
+ * already.  Memory learns of the rows that were made.  Returns their number.
  */
 static int64
 park_page(Replaying *page)
@@ -246,7 +246,7 @@ go_on(Replay *r)
 	if (page.ep == NULL)
 	{
 		if (!outbox_roster_expects(r->endpoint_id))
-			store_progress(r, 0, true); /* it was dropped */
+			store_progress(r, 0, true); /* the endpoint was dropped */
 		return;
 	}
 	outbox_log_read(&r->cursor, r->target, &reader, &unused);
@@ -257,7 +257,7 @@ go_on(Replay *r)
 	outbox_roster_busy(page.ep);
 }
 
-/* Memory may be ahead of the tables. */
+/* Memory may be ahead of the tables, so the list and the counts are read again. */
 void
 outbox_replays_failed(void)
 {

@@ -1,17 +1,17 @@
 /*
  * replay.h
- *	  Sends events again that were delivered before.
+ *	  Replays: events that were delivered before are sent again.
  */
 #ifndef OUTBOX_REPLAY_H
 #define OUTBOX_REPLAY_H
 
 #include "endpoint/endpoint.h"
 
-/* Is there a replay that could go on?  Cheap. */
+/* True if a replay could continue.  Cheap. */
 extern bool outbox_replays_have_work(void);
 
-/* One page of each.  False: a lock was not to be had. */
+/* Reads one page for each replay.  False: a lock was not free. */
 extern bool outbox_replays_run(void);
-extern void outbox_replays_failed(void); /* that was an error */
+extern void outbox_replays_failed(void); /* after an error */
 
 #endif /* OUTBOX_REPLAY_H */

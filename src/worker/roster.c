@@ -1,10 +1,11 @@
 /*
  * roster.c
- *	  Owns the list of endpoints: who comes, who goes, who starts over.
+ *	  Owns the list of the worker's endpoints: which are loaded, which leave, and
+ *	  which are loaded again.
  *
- * Settings are read from the tables as a whole whenever somebody changed them.
- * An endpoint that has moved to another position, or has other lanes, leaves
- * and is met again: there is one way into memory, the one of a restart.
+ * All settings are read from the tables whenever some have changed.  An endpoint
+ * that has moved to another position, or has other lanes, is freed and loaded
+ * again.  So there is only one way into memory, the one of a restart.
  */
 #include "base/outbox.h"
 
@@ -33,9 +34,9 @@
 #include "worker/roster.h"
 
 static MemoryContext		  endpoint_cxt;
-static OutboxEndpoint		 *meeting;	  /* that is being read from its tables */
-static MemoryContext		  others_cxt; /* of the following two */
-static OutboxOtherSubscriber *others;	  /* those that other workers serve */
+static OutboxEndpoint		 *meeting;	  /* the endpoint that is being loaded */
+static MemoryContext		  others_cxt; /* holds the following two */
+static OutboxOtherSubscriber *others;	  /* endpoints that other workers serve */
 static int					  nothers;
 
 void
@@ -87,7 +88,7 @@ outbox_roster_expects(int32 id)
 						1, (Oid[]){INT4OID}, args, NULL) > 0;
 }
 
-/* Counting begins anew at the frontier. */
+/* Begins to count the backlog again, from the frontier on. */
 static void
 count_again(OutboxEndpoint *ep)
 {
@@ -96,7 +97,10 @@ count_again(OutboxEndpoint *ep)
 	outbox_cursor_copy(&ep->feed.counter, outbox_window_frontier(ep, &outbox_loop.head));
 }
 
-/* An endpoint that this worker did not know: where does it stand? */
+/*
+ * Loads an endpoint that this worker did not have: its settings, position and
+ * parked rows.
+ */
 static OutboxEndpoint *
 meet(const OutboxEndpointRow *s)
 {
@@ -123,7 +127,8 @@ meet(const OutboxEndpointRow *s)
 	}
 	ep->tally.delivered = p.delivered;
 	ep->tally.failed_attempts = p.failed_attempts;
-	if (ep->tally.delivered > 0) /* else it is new, whoever had its number before */
+	if (ep->tally.delivered > 0) /* else it is new, and its id may have been another
+								  * endpoint's */
 		outbox_tally_resume(ep);
 	ep->tally.last_active_at = GetCurrentTimestamp();
 	outbox_cursor_copy(&ep->feed.cursor, &p.cursor);
@@ -139,7 +144,10 @@ meet(const OutboxEndpointRow *s)
 		count_again(ep);
 	outbox_cursor_clear(&p.cursor);
 
-	/* Parked rows first: they may stand before what the log brings. */
+	/*
+	 * Parked rows are loaded first, because they may come before pending events of
+	 * their lane.
+	 */
 	outbox_parked_load(ep);
 	outbox_position_load_pending(ep, p.pending, p.npending);
 	OUTBOX_CRASH_POINT("endpoint.loaded");
@@ -160,9 +168,9 @@ typedef struct Reload
 	uint16				   weight[OUTBOX_SHARES];
 } Reload;
 
-static Reload reload; /* that is under way */
+static Reload reload; /* the current one, or the one that failed */
 
-/* Another worker's: all that is of interest is what it subscribes to. */
+/* Notes what an endpoint of another worker subscribes to. */
 static void
 note_other(Reload *r, const OutboxEndpointRow *s)
 {
@@ -201,7 +209,7 @@ apply_settings(void *arg, const OutboxEndpointRow *s)
 	r->weight[share] = Min(r->weight[share] + 1, PG_UINT16_MAX);
 	if (held)
 	{
-		/* It could not be read: as it was before, or not at all. */
+		/* Its settings could not be read: it stays as it is, or unknown. */
 		outbox_loop.roster.reload_at = Min(outbox_loop.roster.reload_at,
 										   outbox_step_next_time());
 		if (ep == NULL)
@@ -212,7 +220,7 @@ apply_settings(void *arg, const OutboxEndpointRow *s)
 		note_other(r, s);
 		if (ep == NULL)
 			return;
-		/* It is about to be left: nothing about it matters here any more. */
+		/* It is about to leave, so its settings do not matter here any more. */
 	}
 	else if (ep == NULL)
 		ep = meet(s);
@@ -220,7 +228,7 @@ apply_settings(void *arg, const OutboxEndpointRow *s)
 			 ep->config.ordering != s->ordering ||
 			 ep->config.block_on_dead != s->block_on_dead)
 	{
-		/* Another position, or other lanes: it starts over from its tables. */
+		/* Another position, or other lanes: it has to be loaded again. */
 		ep->member.recreate = true;
 		ep->place.dirty = true;
 		outbox_loop.roster.recreating = true;
@@ -244,7 +252,7 @@ apply_settings(void *arg, const OutboxEndpointRow *s)
 	}
 	ep->member.seen = true;
 
-	/* When a rotation of secrets ends. */
+	/* Settings are read again when a rotation of secrets ends. */
 	outbox_loop.roster.reload_at = Min(outbox_loop.roster.reload_at,
 									   held ? DT_NOEND : s->previous_until);
 	if (r->n == r->max)
@@ -258,8 +266,9 @@ apply_settings(void *arg, const OutboxEndpointRow *s)
 }
 
 /*
- * What dropped endpoints left behind.  outbox.parked is large where another one
- * is down: of those that were served here the rows are asked for by their id.
+ * Rows that dropped endpoints left behind.  outbox.parked is large while another
+ * endpoint is down.  So for endpoints that were served here the rows are found by
+ * their id.
  */
 #define ORPHAN_OF(id) \
 	" NOT EXISTS (SELECT 1 FROM outbox.endpoint_settings s" \
@@ -283,7 +292,7 @@ delete_orphans(bool parked)
 	outbox_query("DELETE FROM outbox.endpoint_secrets p WHERE" ORPHAN, 0, NULL, NULL,
 				 NULL);
 
-	/* Which endpoints have rows says the index, however many rows that are. */
+	/* The index says which endpoints have rows, however many rows these are. */
 	if (parked)
 		outbox_query(
 			"WITH RECURSIVE e(id) AS ((SELECT p.endpoint_id FROM outbox.parked p"
@@ -319,10 +328,7 @@ tell_reader(void)
 						   nothers);
 }
 
-/*
- * Reads all settings.  False: a lock was not to be had.  'tidy': somebody may
- * have left something behind that no worker saw being dropped.
- */
+/* 'tidy' is for endpoints that were dropped while no worker had them. */
 bool
 outbox_roster_reload(bool tidy)
 {
@@ -382,7 +388,10 @@ outbox_roster_reload(bool tidy)
 	return true;
 }
 
-/* Those that were met are met again with the next reload. */
+/*
+ * Endpoints that were loaded by the failed reload are freed.  The next reload loads
+ * them again.
+ */
 void
 outbox_roster_reload_failed(void)
 {
@@ -402,9 +411,9 @@ outbox_roster_reload_failed(void)
 }
 
 /*
- * What others are to serve is not sent any more from now on.  It starts over,
- * like any other that does, but elsewhere: with a position of its own, because
- * the shared one goes on without it.
+ * Nothing more is sent to endpoints that another worker is to serve.  Like any
+ * other that is loaded again they need a position of their own first, because the
+ * shared one moves on without them.
  */
 void
 outbox_roster_leave(void)
@@ -422,7 +431,7 @@ outbox_roster_leave(void)
 	}
 }
 
-/* Shares whose endpoints have all been forgotten. */
+/* Gives back the shares whose endpoints have all been freed. */
 static void
 give_back_shares(void)
 {
@@ -435,14 +444,13 @@ give_back_shares(void)
 	outbox_shares_give_back(in_use);
 }
 
-/* Nothing is in flight, and all that happened is stored. */
+/* True if nothing is in flight, and everything that happened is stored. */
 static bool
 may_leave(const OutboxEndpoint *ep)
 {
 	return ep->queue.nin_flight == 0 && !ep->status.unstorable;
 }
 
-/* After a settle: those that start over leave, and are met again. */
 void
 outbox_roster_recreate(void)
 {

@@ -11,27 +11,28 @@ extern void			   outbox_roster_init(void);
 extern OutboxEndpoint *outbox_roster_find(int32 id); /* NULL: none */
 
 /*
- * Is there one that was not read yet?  Its bell rings a moment after others can
- * see it.
+ * True if the tables have this endpoint, even if it is not loaded yet: workers are
+ * woken a moment after the commit of a new one.  Needs a transaction.
  */
 extern bool outbox_roster_expects(int32 id);
 extern void outbox_roster_busy(OutboxEndpoint *ep);
 
 /*
- * Reads all settings.  False: a lock was not to be had.  'tidy': what dropped
- * endpoints may have left behind is looked for.
+ * Reads all settings.  'tidy': true to search for what dropped endpoints may have
+ * left behind.  False: a lock was not free.  After an error,
+ * outbox_roster_reload_failed() must be called.
  */
 extern bool outbox_roster_reload(bool tidy);
 
-/* That was an error: the endpoints are those from before. */
+/* The reload threw an error: the endpoints are those from before. */
 extern void outbox_roster_reload_failed(void);
 
-/* Endpoints that are not served here any more begin to leave. */
+/* Makes endpoints that this worker serves no longer begin to leave. */
 extern void outbox_roster_leave(void);
 
 /*
- * After a settle: those that start over leave, and are met again, here or, when
- * their share has been given back, elsewhere.
+ * After a settle: frees the endpoints that are to be loaded again.  The next reload
+ * does that, here or, when their share has been given back, in another worker.
  */
 extern void outbox_roster_recreate(void);
 

@@ -1,13 +1,13 @@
 /*
  * worker.c
- *	  The loop of one of a database's workers: requests move, the log is read,
- *	  slots are filled, outcomes are settled; then it sleeps until one of them
- *	  has something to do.
+ *	  Owns the loop of a worker.  In each round requests proceed, the log is read,
+ *	  free slots are filled and outcomes are settled.  Then the worker sleeps until
+ *	  one of these has something to do.
  *
- * No transaction, snapshot or lock is held across a wait or a request.  A step
- * that fails is put on hold and the others go on (step.h).  An error anywhere
- * else ends the process, and the launcher starts another one: everything that
- * matters is in tables.
+ * No transaction, snapshot or lock is held across a wait or a request.  A step that
+ * fails is put on hold, and the others continue (step.h).  An error anywhere else
+ * ends the process.  The launcher starts another one, which reads all that it needs
+ * from the tables.
  */
 #include "base/outbox.h"
 
@@ -45,45 +45,50 @@
 #include "worker/roster.h"
 #include "worker/worker_start.h"
 
-/* How long a request may go on when its endpoint is to be read anew. */
+/* µs that a request may take when its endpoint is to be loaded again. */
 #define CANCEL_AFTER (500 * 1000)
 
-#define WATCH_STANDBYS_EVERY 1	/* ms; they have not flushed enough */
-#define AWAIT_STANDBYS_EVERY 50 /* ms; too few are streaming */
+#define WATCH_STANDBYS_EVERY 1	/* ms, while they have not flushed enough */
+#define AWAIT_STANDBYS_EVERY 50 /* ms, while too few are streaming */
 
 /*
- * A look for news costs the same for one event as for a hundred.  A single one is
- * read at once; where many arrive, they are read together.  So a look is followed
- * by a rest of so many times what it took, for each commit that it answered: who
- * waits finds more the next time.  Looks may be ahead of their rests by the burst
- * (µs), and no rest is longer than what nobody minds who emits that fast (µs).
+ * A read of the log costs the same for one event as for a hundred.  So a single
+ * event is read at once, and events that come quickly are read together: after each
+ * read the worker rests.  The rest is LOOK_SHARE times the duration of the read for
+ * each commit that was found, and at most LOOK_REST µs.  Under load, more events
+ * are then read at once.  Reads may be ahead of their rests by LOOK_BURST µs.
  */
 #define LOOK_SHARE 8
 #define LOOK_BURST 2000
 #define LOOK_REST 2000
 
 /*
- * When commits are asynchronous, what a look has found has to be flushed, and
- * that may take one part in so many: meanwhile nothing else is done.
+ * When commits are asynchronous, what was read has to be flushed before it is sent,
+ * and nothing else is done meanwhile.  So the next read is put off by FLUSH_SHARE
+ * times the duration of the flush.
  */
 #define FLUSH_SHARE 3
 
-/* At most (µs), however long that took: a flush that was held up blinds nobody. */
+/*
+ * The next read is put off by at most this (µs), also after a flush that took very
+ * long.
+ */
 #define LOOK_REST_MAX (100 * 1000)
 
 static OutboxDatabase *db;
 static OutboxWorker	  *self;
-static char			  *instance_name; /* as of the start */
+static char			  *instance_name; /* outbox.instance_name when the process started */
 static MemoryContext   loop_cxt;
 
 static uint64	   seen_emitted;
 static uint64	   seen_changed;
-static TimestampTz fill_at; /* some endpoint's own time */
+static TimestampTz fill_at; /* when an endpoint has something to send by itself */
 static TimestampTz wakeup_at;
-static TimestampTz read_not_before; /* not before: it was looked often enough */
-static XLogRecPtr  send_from_lsn;	/* nothing at all is sent before the WAL is
-								 * durable up to here */
-static XLogRecPtr  needed_lsn;		/* what was read waits for the WAL up to here */
+static TimestampTz read_not_before; /* no new tick is taken before this time */
+static XLogRecPtr  send_from_lsn;	/* nothing at all is sent before the WAL is durable up
+									 * to here */
+static XLogRecPtr  needed_lsn;		/* events that were read wait until the WAL is durable
+									 * up to here */
 
 static void
 want_settle(TimestampTz now)
@@ -111,8 +116,9 @@ put_off_reading(int64 usec)
 }
 
 /*
- * A worker without endpoints need not hurry.  Until what the last look found is
- * read there is no other look: what was committed since then stays news.
+ * True if a new tick is to be taken.  A worker without endpoints does so only at
+ * wakeup_at.  While the current tick is not read to its end, no other is taken, and
+ * what was committed since then remains news.
  */
 static bool
 is_news(uint64 emitted, TimestampTz now)
@@ -124,7 +130,7 @@ is_news(uint64 emitted, TimestampTz now)
 typedef struct Reading
 {
 	TimestampTz now;
-	bool		head; /* may be read */
+	bool		head; /* true if the head may be read */
 	bool		news;
 	bool		more;
 	uint64		emitted;
@@ -142,8 +148,8 @@ read_log(void *arg)
 	}
 
 	/*
-	 * The counter was read before the snapshot is taken: whoever commits after
-	 * the snapshot rings after this.
+	 * 'emitted' was read before the snapshot is taken.  A transaction that commits
+	 * after the snapshot raises the counter later, so it remains news.
 	 */
 	r->more = outbox_reader_step(&outbox_loop.roster.busy, r->head, r->news, r->now,
 								 &needed_lsn);
@@ -164,8 +170,9 @@ read_log(void *arg)
 }
 
 /*
- * While the head cannot be read, endpoints that read on their own and retries
- * go on, and the other way round.  True: there is more to read at once.
+ * Reads from the log.  While reading the head is on hold, endpoints that are
+ * catching up and retries are still read, and the other way round.  True: there is
+ * more to read at once.
  */
 static bool
 read_step(TimestampTz now)
@@ -191,7 +198,7 @@ read_step(TimestampTz now)
 	return false;
 }
 
-/* Tells outbox.status whether this worker sends, and why not. */
+/* Reports to outbox.status whether this worker sends, and why not. */
 static void
 report_state(void)
 {
@@ -218,8 +225,9 @@ report_state(void)
 }
 
 /*
- * Sends nothing that a crash, or a failover to one of the standbys that are
- * asked for, could take back.
+ * Flushes the WAL and notes up to where it is durable, here and on the required
+ * standbys.  What lies beyond is not sent, because a crash or a failover could undo
+ * it.
  */
 static void
 check_durability(void)
@@ -249,8 +257,9 @@ has_due_work(const OutboxEndpoint *ep)
 }
 
 /*
- * Fills free slots.  Where the worker's total is short, everyone first gets up
- * to an equal share, and then who comes first what is left.
+ * Fills free slots.  If the worker has reached its limit, each endpoint first gets
+ * up to an equal share.  Then the endpoints get the rest in the order of their
+ * list.
  */
 static void
 fill_slots(TimestampTz now)
@@ -281,7 +290,7 @@ fill_slots(TimestampTz now)
 	}
 }
 
-/* Tells the views. */
+/* Publishes what the views show. */
 static void
 publish(TimestampTz now)
 {
@@ -297,8 +306,9 @@ publish(TimestampTz now)
 }
 
 /*
- * What is ours and what is not.  Endpoints that are new here are met by reading
- * the settings; those that are not ours any more leave with the next settle.
+ * Acts on a change of shares.  A reload of the settings loads the endpoints of new
+ * shares.  Endpoints of shares that go to another worker leave with the next
+ * settle.
  */
 static void
 shares_step(TimestampTz now)
@@ -323,11 +333,6 @@ shares_step(TimestampTz now)
 	outbox_loop.database_ours = outbox_loop.database_ours && outbox_serves_database();
 }
 
-/*
- * Who takes shares takes what the tables say, and some of it may come from
- * transactions whose WAL is not on disk yet: nothing is sent, no retry either,
- * before it is.
- */
 static void
 reload_roster(void *arg)
 {
@@ -357,16 +362,24 @@ reload_step(TimestampTz now)
 		outbox_loop.due.retry_locks_at = now + OUTBOX_RETRY_LOCKS_AFTER;
 		return;
 	}
+	/*
+	 * A worker that takes a share reads its endpoints from tables.  Those rows may
+	 * come from commits that are not flushed yet, so nothing is sent, not even a
+	 * retry, until the WAL is.
+	 */
 	if (taken)
 		send_from_lsn = needed_lsn = Max(needed_lsn, outbox_log_end());
 	seen_changed = changed;
-	wakeup_at = now; /* somebody may start later than the last look */
+	wakeup_at = now; /* an endpoint may start behind the last tick */
 	outbox_loop.commands_pending = true;
 	outbox_loop.replays_changed = true;
 	want_settle(now);
 }
 
-/* Milliseconds until something is due by itself. */
+/*
+ * Returns the milliseconds until something is due by itself.  0: it is due now.
+ * Sets fill_at and self->resting.
+ */
 static long
 time_to_sleep(TimestampTz now, bool more)
 {
@@ -378,12 +391,12 @@ time_to_sleep(TimestampTz now, bool more)
 	fill_at = DT_NOEND;
 
 	/*
-	 * The latch alone may have been reset by a lock wait inside a transaction:
-	 * the counters do not forget.  Whoever emits while the worker rests until
-	 * read_not_before need not ring.
+	 * A lock wait inside a transaction may have reset the latch, so the counters
+	 * are compared as well.  While the worker rests until read_not_before, a
+	 * session that emits need not wake it.
 	 */
 	pg_atomic_write_u64(&self->resting, now < read_not_before);
-	pg_memory_barrier(); /* self->endpoints was published, too */
+	pg_memory_barrier(); /* self->endpoints, too, before the counters are read */
 	if (outbox_shares_changed() || outbox_chores_wait(now) || ShutdownRequestPending ||
 		ConfigReloadPending)
 		return 0;
@@ -416,10 +429,10 @@ time_to_sleep(TimestampTz now, bool more)
 			until = Min(until, ep->tally.last_active_at + USECS_PER_SEC + 1000);
 	}
 	if (outbox_loop.traffic.at_limit && outbox_loop.traffic.in_flight == 0)
-		fill_at = now + OUTBOX_RETRY_LOCKS_AFTER; /* no memory for a request */
+		fill_at = now + OUTBOX_RETRY_LOCKS_AFTER; /* there was no memory for a request */
 	until = Min(until, fill_at);
 	if (now < outbox_loop.due.retry_locks_at)
-		until = outbox_loop.due.retry_locks_at; /* what could not be done may be urgent */
+		until = outbox_loop.due.retry_locks_at; /* what waits for a lock may be urgent */
 	ms = until <= now ? 0 : (long) Min((until - now + 999) / 1000, 60 * 1000);
 	for (int i = 0; i < OUTBOX_TRANSPORTS; i++)
 	{
@@ -438,9 +451,7 @@ time_to_sleep(TimestampTz now, bool more)
 static void
 shut_down(void)
 {
-	/*
-	 * Requests in flight are named by the positions and will be made again.
-	 */
+	/* The stored positions name the requests in flight, so they are made again. */
 	outbox_settle_step(GetCurrentTimestamp(), true);
 	OUTBOX_CRASH_POINT("stop.settled");
 	for (int i = 0; i < OUTBOX_TRANSPORTS; i++)
@@ -477,15 +488,16 @@ loop(void)
 			ConfigReloadPending = false;
 			ProcessConfigFile(PGC_SIGHUP);
 			if (strcmp(outbox_instance_name, instance_name) != 0)
-				shut_down(); /* whose log this is has to be asked again */
+				shut_down(); /* the origin of the log has to be checked again */
 			for (int i = 0; i < OUTBOX_TRANSPORTS; i++)
 				outbox_transports[i]->reload();
-			outbox_loop.roster.reload_at = Min(outbox_loop.roster.reload_at,
-											   GetCurrentTimestamp()); /* the key file */
+			outbox_loop.roster.reload_at =
+				Min(outbox_loop.roster.reload_at,
+					GetCurrentTimestamp()); /* the key file may have changed */
 			outbox_step_retry_all();
 			outbox_loop.traffic.refill_all = true;
 
-			/* Standbys may be asked for that were not when events were read. */
+			/* Standbys may be required that were not when the events were read. */
 			if (outbox_standbys_required())
 				send_from_lsn = needed_lsn = Max(needed_lsn, outbox_log_end());
 		}
@@ -534,7 +546,10 @@ outbox_worker_main(Datum arg)
 	self = outbox_worker_slot_attach(db, OUTBOX_ARGUMENT_WORKER(arg));
 	BackgroundWorkerInitializeConnectionByOid(db->dboid, InvalidOid, 0);
 
-	/* From here on SIGTERM asks, so that outcomes are settled before the end. */
+	/*
+	 * From here on SIGTERM is a request, so that outcomes are settled before the
+	 * end.
+	 */
 	pqsignal(SIGTERM, outbox_session_sigterm);
 
 	if (!outbox_session_init())

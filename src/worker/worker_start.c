@@ -1,7 +1,7 @@
 /*
  * worker_start.c
- *	  Owns what a worker does before it works: it looks whether it may, waits in
- *	  some other state until it may, and finds out where it stands.
+ *	  Owns the start of a worker: it checks whether the worker may deliver, waits
+ *	  while it may not, and reads where the log stands.
  */
 #include "base/outbox.h"
 
@@ -35,11 +35,14 @@
 #include "worker/roster.h"
 #include "worker/worker_start.h"
 
-#define IDLE_LOOK 10000L /* ms */
+#define IDLE_LOOK 10000L /* ms between two checks while it waits */
 
 static OutboxDatabase *db;
 
-/* Each request needs a socket; say so if the system grants too few. */
+/*
+ * Raises the limit of open files, because each request needs a socket.  Warns if
+ * the system allows too few.
+ */
 static void
 raise_fd_limit(void)
 {
@@ -54,7 +57,7 @@ raise_fd_limit(void)
 		ereport(
 			WARNING,
 			(errmsg(
-				 "outbox worker can open %lu files, and would like %lu for outbox.worker_max_in_flight = %d",
+				 "outbox worker can open %lu files, but needs %lu for outbox.worker_max_in_flight = %d",
 				 (unsigned long) limit.rlim_cur, (unsigned long) wanted,
 				 outbox_worker_max_in_flight),
 			 errhint(
@@ -62,10 +65,9 @@ raise_fd_limit(void)
 }
 
 /*
- * The only wait of a worker that does not work yet: until its latch is set, or
- * for some milliseconds.  Ends the process when it is asked to.  What other
- * processes ask of all processes is answered here, too: DROP DATABASE waits for
- * each of them.
+ * The only wait before the loop: until the latch is set, or for 'ms' milliseconds.
+ * Ends the process if it was asked to end.  Processes interrupts as well, because
+ * DROP DATABASE waits until every process has done so.
  */
 static void
 wait_a_little(long ms)
@@ -79,7 +81,10 @@ wait_a_little(long ms)
 	CHECK_FOR_INTERRUPTS();
 }
 
-/* Until something is changed, or a little while. */
+/*
+ * Waits until db->changed is not 'changed' any more, or for a tenth of
+ * outbox.retention, at most IDLE_LOOK.
+ */
 static void
 wait_for_change(uint64 changed)
 {
@@ -101,8 +106,8 @@ begin_when_unlocked(bool write)
 }
 
 /*
- * Waits, doing nothing, in a state that only a new process leaves: the launcher
- * starts one when this one ends.
+ * Waits in a state that only a new process can leave, until something has changed.
+ * Then the process ends, and the launcher starts another one.
  */
 static void
 idle(OutboxWorkerState state, const char *reason)
@@ -115,9 +120,9 @@ idle(OutboxWorkerState state, const char *reason)
 	{
 		bool over = false;
 
-		if (outbox_txn_begin(false)) /* ends with the extension */
+		if (outbox_txn_begin(false)) /* ends the process if the extension is gone */
 		{
-			/* A restored dump grants what the role needs at its end. */
+			/* A dump grants what the role needs at the end of its restore. */
 			over = outbox_session_role_misfit() != NULL &&
 				outbox_session_role_would_fit();
 			outbox_txn_commit();
@@ -130,8 +135,9 @@ idle(OutboxWorkerState state, const char *reason)
 }
 
 /*
- * Whose log is it?  While it is nobody's there is nothing to deliver: the first
- * endpoint claims it, or retention does, when there is something to forget.
+ * Finds out which system and database the log belongs to.  A log that belongs to
+ * none has nothing to deliver.  The first endpoint claims it, or this function does
+ * when retention has something to forget.
  */
 static void
 read_origin(void)
@@ -169,7 +175,7 @@ read_origin(void)
 			"outbox.instance_name is not the one that this log was made or adopted under: set it so, or call outbox.adopt()");
 }
 
-/* May this worker work at all?  Returns when it may. */
+/* Returns if this worker may deliver.  If not, waits and ends the process. */
 static void
 check_place(void)
 {
@@ -200,7 +206,10 @@ outbox_worker_start(OutboxDatabase *database, OutboxEnded delivery_ended)
 	outbox_positions_raise_numbers(db);
 	outbox_roster_init();
 
-	/* Where idle endpoints stand, if there were any: they need not catch up. */
+	/*
+	 * The head begins at the shared position, if there is one, so that idle
+	 * endpoints need not catch up.
+	 */
 	if (!outbox_position_newest_shared(&outbox_loop.head))
 	{
 		OutboxTick *now = outbox_tick_take();

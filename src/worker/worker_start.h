@@ -1,6 +1,6 @@
 /*
  * worker_start.h
- *	  What a worker does before its loop.
+ *	  The start of a worker, before its loop.
  */
 #ifndef OUTBOX_WORKER_START_H
 #define OUTBOX_WORKER_START_H
@@ -8,10 +8,10 @@
 #include "worker/dispatch.h"
 
 /*
- * Makes everything ready that the loop needs, for the log as the tables show it.
- * Returns when there may be something to deliver; a worker that may not work
- * (another version's objects, a copy of a log, a role without privileges) says
- * so, waits here for a change, and ends.
+ * Prepares everything that the loop needs, and returns when there may be something
+ * to deliver.  A worker may be unable to deliver: the objects have another version,
+ * the log is a copy, or the role lacks privileges.  Then it reports that, waits
+ * here for a change, and ends the process.
  */
 extern void outbox_worker_start(OutboxDatabase *db, OutboxEnded delivery_ended);
 
