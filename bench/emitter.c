@@ -1,16 +1,16 @@
 /*
  * emitter.c
- *	  Runs one SQL statement per transaction at a fixed rate, and notes when.
+ *	  Runs one SQL statement per transaction at a fixed rate, and writes down when.
  *
- * Open loop: the statements are due at fixed times, whatever became of those
- * before; one that finds every connection busy waits, and its lateness is
- * noted.  One thread, libpq's non-blocking interface, statements prepared.
- * The statement has one text parameter, a JSON object {"n": NUMBER, "text": …}
- * of 100 bytes.
+ * It is an open loop: the statements are due at fixed times, whatever became of
+ * those before.  A statement that finds every connection busy waits, and how late
+ * it was sent is written down.  It has one thread, and uses libpq's non-blocking
+ * interface with prepared statements.  The statement has one text parameter, a JSON
+ * object {"n": NUMBER, "text": …} of 100 bytes.
  *
- * Writes a line per statement: its number, the real-time clock just before it
- * was sent and just after its commit was reported, both in nanoseconds, and
- * how late it was sent.
+ * The output has a line per statement: its number, the real-time clock just before
+ * it was sent and just after its commit was reported, and how late it was sent.
+ * All times are nanoseconds.
  *
  *	  emitter -d CONNINFO -q SQL -o FILE [-r PER-SECOND] [-s SECONDS] [-c CONNECTIONS]
  */
@@ -100,7 +100,7 @@ send_one(Connection *c, int64_t number, int64_t due)
 		die(PQerrorMessage(c->pg));
 }
 
-/* True: the statement is through. */
+/* True if the statement has ended. */
 static bool
 receive(Connection *c)
 {

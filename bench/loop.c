@@ -1,24 +1,24 @@
 /*
  * loop.c
- *	  What libcurl can do on this machine when nothing else is asked of it: the
- *	  yardstick for the deliveries per second of the worker.
+ *	  How many requests per second libcurl can make on this machine if nothing else
+ *	  is done.  The deliveries per second of the worker are compared with it.
  *
- * One process, a fixed number of requests in flight, curl_multi_socket_action()
- * over epoll, easy handles and connections reused, header lists built once and
- * patched in place.  The request is read from a file, as it was on the wire
- * when the worker sent it, so that both send the same lines and the same
- * bytes.  Only what tells one request from the other changes: the id in
- * webhook-id and Idempotency-Key, and the digit of outbox-attempt.  Nothing is
- * signed, nothing is logged.
+ * It is one process with a fixed number of requests in flight.  It uses
+ * curl_multi_socket_action() over epoll, and reuses easy handles and connections.
+ * Header lists are built once and patched in place.  The request is read from a
+ * file, as it was on the wire when the worker sent it, so that both send the same
+ * lines and the same bytes.  Only what distinguishes one request from another
+ * changes: the id in webhook-id and Idempotency-Key, and the digit of
+ * outbox-attempt.  Nothing is signed, nothing is logged.
  *
- * libcurl is used as its documentation says, but for one thing.  It takes its
- * interest in a socket back after each request and shows it again with the next
- * one: told to epoll each time, as the examples do (-t), that is half a system
- * call per request.  So a socket stays registered until it is closed, or until
- * an event comes that nobody wants.
+ * libcurl is used as its documentation says, with one exception.  It removes its
+ * interest in a socket after each request and adds it again with the next one.  To
+ * tell epoll each time, as the examples do (-t), costs half a system call per
+ * request.  So a socket stays registered until it is closed, or until an event
+ * comes that libcurl does not want.
  *
- * A request that is not answered with 2xx is sent again, at once, with the next
- * attempt's number, and with the same id.
+ * A request that is not answered with 2xx is sent again at once, with the next
+ * attempt's number and the same id.
  *
  * Prints one line of JSON.
  */
@@ -44,7 +44,7 @@ typedef struct Slot
 {
 	CURL			  *easy;
 	struct curl_slist *headers;
-	char			  *id; /* places in the header lines; NULL: no such line */
+	char			  *id; /* places in the header lines (NULL: no such line) */
 	char			  *key;
 	char			  *attempt;
 } Slot;
@@ -53,15 +53,15 @@ typedef struct Slot
 
 static CURLM   *multi;
 static int		epfd;
-static bool		textbook;				/* tell epoll all that libcurl says */
+static bool		textbook;				/* true if epoll is told all that libcurl says */
 static uint32_t wanted_events[MAX_FDS]; /* by libcurl */
-static uint32_t known_events[MAX_FDS];	/* to epoll; 0: not registered */
-static int64_t	timer_due = -1;			/* in microseconds; -1: none */
+static uint32_t known_events[MAX_FDS];	/* to epoll (0: not registered) */
+static int64_t	timer_due = -1;			/* in microseconds (-1: none) */
 
 static long		wanted = 200000; /* requests that end in 2xx */
 static long		started;
 static long		succeeded;
-static long		refused; /* answered with something else, sent again */
+static long		refused; /* answered with something else and sent again */
 static uint64_t random_state = 88172645463325252u;
 
 static void
@@ -150,7 +150,7 @@ on_data(char *data, size_t size, size_t n, void *arg)
 	return size * n;
 }
 
-/* Gives the slot's request a new id; the attempt is the first. */
+/* Gives the slot's request a new id and attempt number 1. */
 static void
 new_identity(Slot *slot)
 {
@@ -183,7 +183,7 @@ new_identity(Slot *slot)
 		*slot->attempt = '1';
 }
 
-/* The value of a header line, NULL when the line is another header's. */
+/* Returns the value of a header line, or NULL if the line is another header's. */
 static char *
 header_value(char *line, const char *name)
 {
@@ -198,8 +198,8 @@ header_value(char *line, const char *name)
 }
 
 /*
- * Takes over the header lines of the captured request, but for those that
- * libcurl writes itself.
+ * Takes over the header lines of the captured request, except those that libcurl
+ * writes itself.
  */
 static void
 take_headers(Slot *slot, const char *head)
@@ -266,7 +266,7 @@ start(Slot *slot)
 		die("curl_multi_add_handle failed");
 }
 
-/* Whatever has ended makes room for the next. */
+/* For each request that has ended, starts the next one, or the same one again. */
 static void
 reap(void)
 {

@@ -1,16 +1,16 @@
 /*
  * receiver.c
- *	  The webhook receiver of the measurements that need more than a counter:
- *	  when each request arrived, what it looked like, or no answer at all.
+ *	  The webhook receiver of the measurements that need more than a counter: when
+ *	  each request arrived, what it looked like, or no answer at all.
  *
- * One process, epoll, keep-alive.  A request's arrival is the real-time clock
- * just after the recv() that completed it.  Requests carry a number, the
- * value of the first "n": in their body.
+ * One process, epoll, keep-alive.  A request's arrival is the real-time clock just
+ * after the recv() that completed it.  Requests carry a number, the value of the
+ * first "n": in their body.
  *
- *	  receiver -p PORT [-o FILE]	records "number nanoseconds" lines, written
- *									to FILE on SIGTERM
+ *	  receiver -p PORT [-o FILE]	records "number nanoseconds" lines, which are
+ *									written to FILE on SIGTERM
  *			   [-d FILE]			writes the first request as it came
- *			   [-n]					reads, and never answers
+ *			   [-n]					reads and never answers
  */
 #define _GNU_SOURCE /* accept4() */
 #include <arpa/inet.h>
@@ -92,7 +92,7 @@ dump(const char *data, size_t len)
 	char  temporary[4096];
 	FILE *f;
 
-	/* Whoever waits for the file finds it whole. */
+	/* The file is renamed when it is complete, because a script waits for it. */
 	snprintf(temporary, sizeof(temporary), "%s.part", dump_path);
 	f = fopen(temporary, "wb");
 	if (!f || fwrite(data, 1, len, f) != len || fclose(f) != 0 ||
@@ -101,7 +101,9 @@ dump(const char *data, size_t len)
 	dump_path = NULL;
 }
 
-/* Length of the request at the start of 'buf', 0 when it is not whole. */
+/*
+ * Returns the length of the request at the start of 'buf'.  0: it is not complete.
+ */
 static size_t
 request_length(const char *buf, size_t len, size_t *head)
 {
@@ -120,7 +122,9 @@ request_length(const char *buf, size_t len, size_t *head)
 	return len >= *head + body ? *head + body : 0;
 }
 
-/* False: the connection is over. */
+/*
+ * Reads what has arrived and answers it.  False: the connection has to be closed.
+ */
 static bool
 serve(Client *c)
 {
@@ -194,7 +198,7 @@ main(int argc, char **argv)
 	}
 	addr.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
 
-	/* No SA_RESTART: epoll_wait() is to return. */
+	/* Without SA_RESTART, so that epoll_wait() returns. */
 	sigaction(SIGTERM, &act, NULL);
 	listener = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
 	setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));

@@ -14,14 +14,14 @@ typedef struct Named
 	int			n;
 } Named;
 
-/* Ids are what the receiver wrote. One that begins with "x" is unknown. */
+/* Ids are as the receiver wrote them.  One that begins with "x" is unknown. */
 static bool
 named(void *arg, const char *id, size_t len)
 {
 	Named	*seen = arg;
 	unsigned sum = 0;
 
-	/* Reads all of it: there may be no byte too many. */
+	/* Reads all bytes, so that AddressSanitizer notices one too many. */
 	for (size_t i = 0; i < len; i++)
 		sum += (unsigned char) id[i];
 	MUST(len <= seen->len && sum <= 255 * len);
@@ -44,7 +44,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	if (answer == OUTBOX_ANSWER_ALL)
 		MUST(first.n == 0);
 
-	/* It means the same each time: nothing is kept. */
+	/* A second call gives the same result, because nothing is kept. */
 	MUST(outbox_batch_answer(body, size, named, &second) == answer &&
 		 second.n == first.n);
 	free(body);

@@ -1,11 +1,11 @@
 /*
  * driver.c
- *	  Runs a fuzz target without libFuzzer (TAP): the inputs of its corpus, then
- *	  random changes of them.
+ *	  Runs a fuzz target without libFuzzer (TAP), with the inputs of its corpus and
+ *	  then with random changes of them.
  *
- *	  OUTBOX_TOP	where test/fuzz/corpus/<target> is; "."
- *	  FUZZ_RUNS		how many changed inputs; 20000
- *	  FUZZ_SEED		which ones; the time
+ *	  OUTBOX_TOP	the directory that test/fuzz/corpus/<target> is in (".")
+ *	  FUZZ_RUNS		number of changed inputs (20000)
+ *	  FUZZ_SEED		decides which changes are made (the time)
  */
 #include "fuzz.h"
 
@@ -63,7 +63,10 @@ read_inputs(const char *dir)
 	closedir(listing);
 }
 
-/* One change, in a buffer of LENGTH_MAX bytes. */
+/*
+ * Makes one change to the input, in a buffer of LENGTH_MAX bytes.  Returns the new
+ * length.
+ */
 static size_t
 change(uint8_t *data, size_t size)
 {

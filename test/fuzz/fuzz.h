@@ -1,11 +1,11 @@
 /*
  * fuzz.h
- *	  What the fuzz targets share.  A target defines LLVMFuzzerTestOneInput: it
+ *	  What the fuzz targets share.  A target defines LLVMFuzzerTestOneInput().  It
  *	  is linked with libFuzzer ("make fuzz"), or with driver.c.
  *
- * A target names what it is linked with in a comment, "links: src/…".  Inputs
- * are copied into blocks of exactly their size, so that AddressSanitizer sees a
- * byte read too many.
+ * A target names what it is linked with in a comment, "links: src/…".  Inputs are
+ * copied into blocks of exactly their size, so that AddressSanitizer notices every
+ * byte that is read beyond them.
  */
 #ifndef OUTBOX_FUZZ_H
 #define OUTBOX_FUZZ_H
@@ -17,7 +17,7 @@
 
 extern int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* What must hold whatever the input is. */
+/* Aborts if the condition is false, which must hold for every input. */
 #define MUST(condition) \
 	do \
 	{ \
@@ -29,7 +29,7 @@ extern int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 		} \
 	} while (0)
 
-/* A copy without a byte behind it, not terminated. */
+/* Returns a copy in a block of exactly this size, not terminated. */
 static inline char *
 fuzz_copy(const void *data, size_t size)
 {
@@ -39,7 +39,7 @@ fuzz_copy(const void *data, size_t size)
 	return copy;
 }
 
-/* A terminated copy, up to the first zero byte. */
+/* Returns a terminated copy, up to the first zero byte. */
 static inline char *
 fuzz_string(const void *data, size_t size)
 {

@@ -42,7 +42,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		{
 			MUST(head.status >= 200);
 			if (before == OUTBOX_HEAD_COMPLETE)
-				/* A trailer changes nothing. */
+				/* A trailer does not change the outcome. */
 				MUST(status == head.status && final.retry_after == outcome.retry_after &&
 					 last.disable == head.disable &&
 					 last.abort_message == head.abort_message);

@@ -21,7 +21,10 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 	MUST(seconds >= -1 && seconds <= PG_INT32_MAX);
 
-	/* Blanks around it mean nothing, and neither does the moment for seconds. */
+	/*
+	 * Blanks around the value have no effect, and the current time has none on
+	 * seconds.
+	 */
 	padded[0] = ' ';
 	memcpy(padded + 1, value, size);
 	memcpy(padded + 1 + size, "\r\n", 2);
@@ -31,7 +34,9 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	if (digits)
 		MUST(seconds >= 0 && outbox_http_retry_after(value, size, 0) == seconds);
 	else if (seconds > 0)
-		/* A date: later by as much as it is asked for earlier. */
+		/*
+		 * For a date: if it is asked a minute earlier, the wait is a minute longer.
+		 */
 		MUST(outbox_http_retry_after(value, size, now - 60) >= seconds);
 
 	free(padded);

@@ -11,7 +11,7 @@
 #include "fuzz.h"
 #include "base/names.h"
 
-/* What the documents say, in other words: segment by segment. */
+/* The rules of the documents, written in another way: segment by segment. */
 static bool
 matches(const char *topic, size_t tlen, const char *pattern, size_t plen)
 {

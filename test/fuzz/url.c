@@ -16,7 +16,7 @@
 
 char *outbox_allowed_networks = "";
 
-/* Checks once more, by other code, what was accepted. */
+/* Checks again, with other code, what was accepted. */
 static void
 accepted(const char *url)
 {
@@ -63,7 +63,7 @@ accepted(const char *url)
 			 (verdict == OUTBOX_ADDRESS_PUBLIC && strcmp(scheme, "https") == 0));
 	}
 
-	/* As libcurl writes it, it is as good. */
+	/* The URL as libcurl writes it is accepted, too. */
 	if (curl_url_get(parsed, CURLUPART_URL, &whole, 0) == CURLUE_OK)
 		MUST(outbox_http_check_url(whole, &hint) == NULL);
 

@@ -1,8 +1,8 @@
 /*
  * clock.c
- *	  A wall clock that a test can set: preloaded into a server, it adds the
- *	  seconds that the file $OUTBOX_CLOCK holds.  The monotonic clock, which no
- *	  administrator can set either, stays as it is.
+ *	  A wall clock that a test can set.  Preloaded into a server, it adds the number
+ *	  of seconds in the file $OUTBOX_CLOCK.  The monotonic clock stays as it is,
+ *	  because no administrator can set it either.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>

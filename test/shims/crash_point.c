@@ -1,10 +1,12 @@
 /*
  * crash_point.c
- *	  Dies where it is told to.  Part of a library that only a test builds.
+ *	  Ends the process at the place that a test names.  It is part of a library that
+ *	  only a test builds.
  *
- * The file outbox_crash_point in the data directory says where and how: "name
- * kill", "name error" or "name exit".  The process that dies removes it first, so that
- * only one dies.  When it is still there, the place was not reached.
+ * The file outbox_crash_point in the data directory has the place and the way:
+ * "name kill", "name error" or "name exit".  The process that ends removes the file
+ * first, so that only one does.  If the file is still there, the place was not
+ * reached.
  */
 #include "postgres.h"
 

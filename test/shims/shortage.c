@@ -1,12 +1,13 @@
 /*
  * shortage.c
- *	  A machine that runs out of things when a test wants it to: preloaded into
- *	  a server, it obeys the file $OUTBOX_SHORTAGE, which holds four numbers.
+ *	  A machine that runs out of disk space or memory when a test wants it.
+ *	  Preloaded into a server, it obeys the file $OUTBOX_SHORTAGE, which has four
+ *	  numbers.
  *
- *	  0: files of tables cannot grow (the WAL is on another disk)
- *	  1: the process whose memory runs short, 0: none
- *	  2: of how many allocations of that process one fails
- *	  3: how many have failed, counted here
+ *	  0: not 0: files of tables cannot grow (the WAL is on another disk)
+ *	  1: id of the process whose memory is short, 0: none
+ *	  2: of this many allocations of that process, one fails
+ *	  3: number of allocations that have failed, counted here
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>

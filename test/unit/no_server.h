@@ -1,7 +1,7 @@
 /*
  * no_server.h
- *	  What a server would have to say, for rooms that are linked without one.
- *	  Nothing here throws.
+ *	  Stands in for functions of the server, for files that are linked without one.
+ *	  Nothing here throws an error.
  */
 bool
 errstart(int elevel, const char *domain)

@@ -11,7 +11,10 @@
 static int tests;
 static int failures;
 
-/* 'what' and its subjects.  Characters that would break the line are shown as "?". */
+/*
+ * Prints a test line of 'what' and its subjects.  Characters that would break the
+ * line are shown as "?".
+ */
 static void
 ok(bool pass, const char *what, const char *a, const char *b)
 {
@@ -24,7 +27,7 @@ ok(bool pass, const char *what, const char *a, const char *b)
 	printf("' '%s'\n", b);
 }
 
-/* To be returned by main(). */
+/* Prints the plan.  Returns what main() has to return. */
 static int
 done_testing(void)
 {

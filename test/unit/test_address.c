@@ -13,7 +13,7 @@
 #include "transport/address.h"
 #include "tap.h"
 
-/* The verdict on an address in any spelling that the resolver takes. */
+/* Returns how an address is classed, in any spelling that the resolver accepts. */
 static OutboxAddressClass
 judge(const char *text, const char *networks, const char **why)
 {

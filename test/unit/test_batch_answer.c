@@ -39,7 +39,9 @@ ok(bool pass, const char *what)
 	putchar('\n');
 }
 
-/* Each body ends where its memory does, so that a checker sees a step too far. */
+/*
+ * The memory of each body ends with it, so that a checker notices a read beyond it.
+ */
 static OutboxBatchAnswer
 judge(const char *body, size_t len)
 {
@@ -82,7 +84,7 @@ main(void)
 		" { \"a\" : [ 1 , { \"b\" : -0.5e+3 } , [ ] , { } ] , \"batchItemFailures\" : "
 		"[ { \"x\" : null , \"itemIdentifier\" : \"a\\u002Db\" } ] , \"c\" : \"\\\"}\" } ";
 
-	/* Whatever is no list acknowledges all. */
+	/* An answer that is no list acknowledges all events. */
 	all("");
 	all(" \r\n");
 	all("OK");
@@ -120,7 +122,7 @@ main(void)
 			ok(false, "cut off");
 	ok(true, "the same, cut off anywhere, is malformed");
 
-	/* What may have meant a failure */
+	/* Malformed answers, which may have meant a failure */
 	malformed("{");
 	malformed("{\"");
 	malformed("{\"a\"}");
@@ -167,7 +169,7 @@ main(void)
 	ok(judge("{\0}", 3) == OUTBOX_ANSWER_MALFORMED, "a zero byte");
 	ok(judge("{}\0", 3) == OUTBOX_ANSWER_MALFORMED, "a zero byte at the end");
 
-	/* Names as long as can be, and longer */
+	/* Names of the greatest length, and longer ones */
 	memset(deep, 'a', sizeof(deep));
 	memcpy(deep, "{\"batchItemFailures\":[{\"itemIdentifier\":\"", 41);
 	memcpy(deep + 41 + 64, "\"}]}", 5);

@@ -108,7 +108,7 @@ static const char *const no_proxy[] = {"proxy.example:3128",
 									   "http://u%1f:p@proxy.example",
 									   "https://u:p%0a@proxy.example"};
 
-/* What may be said of a failure. */
+/* The words for a failure. */
 static void
 hidden(const char *url, const char *text, const char *expected)
 {
@@ -164,7 +164,7 @@ main(void)
 	bad("https://169.254.169.254/latest/", "link-local");
 	bad("https://10.0.0.1:443/", "private");
 	bad("http://8.8.8.8/", "plain http");
-	bad("https://10.0.0.1../", ""); /* no URL at all for a newer libcurl */
+	bad("https://10.0.0.1../", ""); /* a newer libcurl accepts no such URL */
 	bad("https://10.0.0.09/", "neither a name nor an address");
 	bad("https://4294967296/", "neither a name nor an address");
 	bad("https://a.0x/", "neither a name nor an address");

@@ -1,6 +1,6 @@
 /*
  * test_pace.c
- *	  An endpoint is sent to as fast as backoff, breaker, ramp and rate_limit allow (TAP).
+ *	  Requests go out as fast as backoff, breaker, ramp and rate_limit allow (TAP).
  *
  * links: src/endpoint/pace.c
  */
@@ -50,7 +50,7 @@ breaker(void)
 	OutboxPace	p = fresh(64, 0);
 	TimestampTz retry_at;
 
-	/* One event that fails for ever does not open it. */
+	/* One event that always fails does not open the breaker. */
 	for (int i = 0; i < 3 * OUTBOX_BREAKER_FAILURES; i++)
 		ok(!outbox_pace_failure(&p, 7, false, noon),
 		   "one event does not open the breaker", "", "");
@@ -124,7 +124,7 @@ limits_change(void)
 	ok(p.slots == 50, "but end no slow-down", "", "");
 }
 
-/* So many requests are sent within ten seconds as the limit says. */
+/* Within ten seconds as many requests are sent as the limit allows. */
 static void
 rate(double limit)
 {
@@ -135,7 +135,10 @@ rate(double limit)
 
 	snprintf(text, sizeof(text), "%g", limit);
 
-	/* After a long rest: no more than a tenth of a second's requests at once */
+	/*
+	 * After a long pause, at most the requests of a tenth of a second are sent at
+	 * once.
+	 */
 	while (outbox_pace_allows(&p, 0, now))
 	{
 		outbox_pace_take_token(&p);

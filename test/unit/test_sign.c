@@ -12,7 +12,8 @@
 #include "tap.h"
 
 /*
- * What signature.c wants of a server.  Nothing here throws: an error ends the test.
+ * What signature.c needs of a server.  Nothing here throws an error: it ends the
+ * test.
  */
 MemoryContext TopMemoryContext = NULL;
 MemoryContext CurrentMemoryContext = NULL;
@@ -43,7 +44,7 @@ vector(const char *secret, const char *id, int64 timestamp, const char *body, si
 
 	ok(outbox_secret_decode(secret, &key), "the secret of a vector", secret, "");
 
-	/* Twice: the second time the key is prepared already. */
+	/* Signs twice, because the key is prepared already the second time. */
 	for (int i = 0; i < 2; i++)
 	{
 		memset(out, '!', sizeof(out));
@@ -64,7 +65,7 @@ secret(const char *text, bool valid)
 	   "");
 }
 
-/* Keys that share their first bytes share a place among the prepared ones. */
+/* Keys with the same first bytes share a place among the prepared keys. */
 static void
 colliding_keys(void)
 {

@@ -1,7 +1,7 @@
 /*
  * next.c
- *	  What a version 1.1 could add to the library: a function whose contract
- *	  changed, and its new symbol beside the old one.  Part of a library that
+ *	  What a version 1.1 could add to the library: a function whose contract has
+ *	  changed, with a new symbol beside the old one.  It is part of a library that
  *	  only the test of upgrades builds.
  */
 #include "base/outbox.h"
@@ -12,7 +12,7 @@
 #include "emit/emit.h"
 #include "base/version.h"
 
-/* emit(text, jsonb, …): now without a key the topic is the key. */
+/* emit(text, jsonb, …): if there is no key, the topic is the key. */
 OUTBOX_FUNCTION(outbox_emit_jsonb_1_1, 8)
 {
 	OutboxNewEvent e = {0};
@@ -27,7 +27,7 @@ OUTBOX_FUNCTION(outbox_emit_jsonb_1_1, 8)
 	PG_RETURN_UUID_P(outbox_emit(&e));
 }
 
-/* emit_note(topic, note): new. */
+/* emit_note(topic, note): a new function. */
 OUTBOX_FUNCTION(outbox_emit_note_1_1, 2)
 {
 	OutboxNewEvent e = {0};
