@@ -46,7 +46,6 @@ outbox_endpoint_create(MemoryContext parent, int32 id)
 	return ep;
 }
 
-/* Nothing of the endpoint may be in flight. */
 void
 outbox_endpoint_free(OutboxEndpoint *ep)
 {

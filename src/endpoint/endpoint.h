@@ -360,14 +360,19 @@ typedef struct OutboxEndpoint
 #define OUTBOX_RETRIES_MAX (2 * OUTBOX_BATCH_SIZE_MAX)
 #define outbox_endpoint_at_once(ep) Max(OUTBOX_RETRIES_AT_ONCE, (ep)->config.batch_size)
 
+/*
+ * The first makes an endpoint without settings and position, in a context below
+ * 'parent'.  The second frees one with all of its deliveries.  Nothing may be in
+ * flight.
+ */
 extern OutboxEndpoint *outbox_endpoint_create(MemoryContext parent, int32 id);
 extern void			   outbox_endpoint_free(OutboxEndpoint *ep);
 
 /*
- * Returns true if a request that takes 'bytes' more may be sent.  The bytes must be
- * within the worker's memory.  Without them it is true only if the endpoint has no
- * other request in flight ('nothers' is 0) and nothing on 'settling', which holds
- * memory as well.  If false, outbox_endpoint_lacks_memory() is true for a second.
+ * Returns true if a request that takes 'bytes' more may be sent.  It may if they
+ * fit into outbox.worker_memory.  It may also if the endpoint has no other request
+ * in flight ('nothers' is 0) and nothing on 'settling', which holds memory as well.
+ * If false, outbox_endpoint_lacks_memory() is true for a second.
  */
 extern bool outbox_endpoint_has_memory(OutboxEndpoint *ep, int nothers, size_t bytes,
 									   TimestampTz now);

@@ -40,10 +40,6 @@ look_again(OutboxEndpoint *ep, const char *key)
 	}
 }
 
-/*
- * A dead delivery is to be retried.  'blocked': true if it is dead in a way that
- * can block its key.
- */
 void
 outbox_operator_retry_dead(OutboxEndpoint *ep, int64 seq, const char *key, bool blocked,
 						   TimestampTz due)
@@ -57,7 +53,6 @@ outbox_operator_retry_dead(OutboxEndpoint *ep, int64 seq, const char *key, bool 
 		look_again(ep, key);
 }
 
-/* A retry is due sooner. */
 void
 outbox_operator_retry_now(OutboxEndpoint *ep, int64 seq, const char *key, TimestampTz due)
 {
@@ -67,7 +62,6 @@ outbox_operator_retry_now(OutboxEndpoint *ep, int64 seq, const char *key, Timest
 		outbox_retries_add_parked(ep, seq, due, key, 0);
 }
 
-/* A dead delivery was discarded. */
 void
 outbox_operator_discard_dead(OutboxEndpoint *ep, int64 seq, const char *key, bool blocked)
 {
@@ -76,7 +70,6 @@ outbox_operator_discard_dead(OutboxEndpoint *ep, int64 seq, const char *key, boo
 		look_again(ep, key);
 }
 
-/* A delivery that waits for its retry was cancelled. */
 void
 outbox_operator_cancel_retry(OutboxEndpoint *ep, int64 seq, const char *key)
 {
@@ -91,7 +84,6 @@ outbox_operator_cancel_retry(OutboxEndpoint *ep, int64 seq, const char *key)
 		outbox_lane_advance(ep, lane_of(ep, key));
 }
 
-/* A delivery that waits behind its key's head was cancelled. */
 void
 outbox_operator_cancel_follower(OutboxEndpoint *ep, int64 seq, const char *key)
 {
@@ -100,10 +92,6 @@ outbox_operator_cancel_follower(OutboxEndpoint *ep, int64 seq, const char *key)
 		outbox_lane_advance(ep, lane_of(ep, key));
 }
 
-/*
- * An event beyond the frontier was cancelled.  'counted': true if it is part of the
- * backlog.
- */
 void
 outbox_operator_skip(OutboxEndpoint *ep, int64 seq, bool counted)
 {

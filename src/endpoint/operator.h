@@ -8,15 +8,30 @@
 
 #include "endpoint/endpoint.h"
 
+/*
+ * A dead delivery is to be retried at 'due'.  'blocked' is true if it is dead in a
+ * way that can block its key.
+ */
 extern void outbox_operator_retry_dead(OutboxEndpoint *ep, int64 seq, const char *key,
 									   bool blocked, TimestampTz due);
+
+/* A retry is due sooner, at 'due'. */
 extern void outbox_operator_retry_now(OutboxEndpoint *ep, int64 seq, const char *key,
 									  TimestampTz due);
+
+/* A dead delivery was discarded or cancelled.  'blocked' is as above. */
 extern void outbox_operator_discard_dead(OutboxEndpoint *ep, int64 seq, const char *key,
 										 bool blocked);
+
+/* A delivery was cancelled that waits for its retry, or behind its key's head. */
 extern void outbox_operator_cancel_retry(OutboxEndpoint *ep, int64 seq, const char *key);
 extern void outbox_operator_cancel_follower(OutboxEndpoint *ep, int64 seq,
 											const char *key);
+
+/*
+ * An event beyond the frontier was cancelled.  'counted' is true if it is part of
+ * the backlog.
+ */
 extern void outbox_operator_skip(OutboxEndpoint *ep, int64 seq, bool counted);
 
 /* True if the delivery is ready, in flight, settling, or waiting in its lane. */

@@ -62,11 +62,6 @@ is_beyond(const OutboxEndpoint *ep, TimestampTz due, int64 seq)
 		 (due == ep->queue.retries_due && seq > ep->queue.retries_seq));
 }
 
-/*
- * Adds a retry to the heap, unless it is beyond what the heap has to have.  'due'
- * is as its row says.  'lane' is the lane whose head it is; the retry blocks it
- * until it is back in memory.  NULL: it is in no lane.
- */
 void
 outbox_retries_add(OutboxEndpoint *ep, int64 seq, TimestampTz due, int64 group,
 				   OutboxLane *lane)
@@ -77,7 +72,6 @@ outbox_retries_add(OutboxEndpoint *ep, int64 seq, TimestampTz due, int64 group,
 		lane->retrying = true;
 }
 
-/* Adds a retry to the heap in any case, unless it is there already. */
 void
 outbox_retries_push(OutboxEndpoint *ep, int64 seq, TimestampTz due, int64 group,
 					OutboxLane *lane)
@@ -182,10 +176,6 @@ forget(OutboxEndpoint *ep, OutboxRetry *retry)
 	pfree(retry);
 }
 
-/*
- * The delivery is back in memory, or its row is gone.  Returns the lane that it
- * blocked.  NULL: none, or it was not being loaded.
- */
 OutboxLane *
 outbox_retries_take_loaded(OutboxEndpoint *ep, int64 seq)
 {
@@ -200,7 +190,6 @@ outbox_retries_take_loaded(OutboxEndpoint *ep, int64 seq)
 	return lane;
 }
 
-/* Removes a retry from the heap.  The caller lets its lane advance. */
 void
 outbox_retries_remove(OutboxEndpoint *ep, int64 seq)
 {
@@ -212,7 +201,6 @@ outbox_retries_remove(OutboxEndpoint *ep, int64 seq)
 	forget(ep, entry->retry);
 }
 
-/* The retry is due now. */
 void
 outbox_retries_make_due(OutboxEndpoint *ep, int64 seq, TimestampTz now)
 {
@@ -231,10 +219,6 @@ outbox_retries_contains(OutboxEndpoint *ep, int64 seq)
 	return entry != NULL && !entry->retry->loading;
 }
 
-/*
- * The heap has too many: forgets all of them.  They are read again from the table,
- * from the first one on.
- */
 void
 outbox_retries_forget(OutboxEndpoint *ep)
 {

@@ -8,20 +8,44 @@
 #include "endpoint/endpoint.h"
 
 extern void outbox_retries_init(OutboxEndpoint *ep);
+
+/*
+ * Add a retry to the heap.  'due' is as its row says.  'lane' is the lane whose
+ * head it is, which it blocks until it is back in memory.  NULL: it is in no lane.
+ * _add leaves out a retry beyond those that the heap has to have, and only marks
+ * its lane.
+ */
 extern void outbox_retries_add(OutboxEndpoint *ep, int64 seq, TimestampTz due,
 							   int64 group, OutboxLane *lane);
 extern void outbox_retries_push(OutboxEndpoint *ep, int64 seq, TimestampTz due,
 								int64 group, OutboxLane *lane);
+
+/*
+ * The heap has too many: forgets all of them.  They are read again from the table,
+ * from the first one on.
+ */
 extern void outbox_retries_forget(OutboxEndpoint *ep);
+
 /* Their rows could not be read: puts them back on the heap. */
 extern void outbox_retries_not_loaded(OutboxEndpoint *ep, const int64 *seqs, int n);
+
+/*
+ * The delivery is back in memory, or its row is gone.  Returns the lane that it
+ * blocked.  NULL: none, or it was not being loaded.
+ */
 extern OutboxLane *outbox_retries_take_loaded(OutboxEndpoint *ep, int64 seq);
-extern void		   outbox_retries_remove(OutboxEndpoint *ep, int64 seq);
+
+/*
+ * The first removes a retry from the heap, and the caller lets its lane advance.
+ * The second makes it due at 'now'.  It must be on the heap.
+ */
+extern void outbox_retries_remove(OutboxEndpoint *ep, int64 seq);
 extern void outbox_retries_make_due(OutboxEndpoint *ep, int64 seq, TimestampTz now);
 
 /* True if it is on the heap. */
 extern bool outbox_retries_contains(OutboxEndpoint *ep, int64 seq);
 
+/* outbox_retries_add() with the lane of this key, which is made if need be. */
 extern void outbox_retries_add_parked(OutboxEndpoint *ep, int64 seq, TimestampTz due,
 									  const char *key, int64 group);
 

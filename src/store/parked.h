@@ -30,6 +30,7 @@ extern void outbox_parked_keep_room(OutboxEndpoint *ep);
 /* Makes some of the rows due that say 'blocked' and are in no lane. */
 extern void outbox_parked_unblock(OutboxEndpoint *ep);
 
+/* Begins to count the endpoint's rows again. */
 extern void outbox_parked_count_again(OutboxEndpoint *ep);
 
 /*
@@ -54,6 +55,10 @@ extern void outbox_parked_write_gone(void);
 extern bool outbox_parked_is_gone(int32 endpoint_id, int64 seq);
 extern void outbox_parked_gone_written(void); /* when that is committed */
 
+/*
+ * After a seek to 'start': deletes the rows of events that are beyond it, except
+ * cancelled ones.
+ */
 extern void outbox_parked_forget(int32 endpoint_id, const OutboxTick *start);
 
 #endif /* OUTBOX_PARKED_H */

@@ -56,6 +56,7 @@ typedef struct OutboxPositions
 	TimestampTz now;
 } OutboxPositions;
 
+/* Begins with no rows.  _write appends the rows that were added to the table. */
 extern void outbox_positions_begin(OutboxPositions *p);
 
 /*

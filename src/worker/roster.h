@@ -15,6 +15,8 @@ extern OutboxEndpoint *outbox_roster_find(int32 id); /* NULL: none */
  * woken a moment after the commit of a new one.  Needs a transaction.
  */
 extern bool outbox_roster_expects(int32 id);
+
+/* Adds the endpoint to the list of those that are not idle. */
 extern void outbox_roster_busy(OutboxEndpoint *ep);
 
 /*
