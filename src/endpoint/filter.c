@@ -199,7 +199,7 @@ is_predicate(JsonPathItemType type)
  * So each expression is described by what it can yield:
  *	many	more than one item
  *	array	an array; in lax mode an operand or an accessor unwraps it
- *	digits	a number of any number of digits, or a text of any length
+ *	digits	a number or a text of any length
  *	fixed	the same value each time that it is evaluated
  */
 typedef struct Yield

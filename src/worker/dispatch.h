@@ -27,7 +27,7 @@ extern void outbox_dispatch_fill(OutboxEndpoint *ep, TimestampTz now, int most);
 
 /*
  * Cancels the endpoint's requests that were started before 'before'.  Their
- * deliveries are ready again.
+ * deliveries are put back to where they were.
  */
 extern void outbox_dispatch_cancel(OutboxEndpoint *ep, TimestampTz before);
 
