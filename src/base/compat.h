@@ -1,7 +1,7 @@
 /*
  * compat.h
- *	  Owns every difference between PostgreSQL 15 and 18: no other file asks for
- *	  the version.
+ *	  Owns every difference between PostgreSQL 15 and 18.  No other file tests the
+ *	  version.
  */
 #ifndef OUTBOX_COMPAT_H
 #define OUTBOX_COMPAT_H
@@ -23,7 +23,7 @@
 #include "utils/memutils.h"
 #include "utils/rel.h"
 
-/* dshash has wanted a function that copies keys since 17. */
+/* dshash needs a function that copies keys since 17. */
 #if PG_VERSION_NUM >= 170000
 #define OUTBOX_DSHASH_COPY_FUNCTION .copy_function = dshash_memcpy,
 #else
@@ -61,7 +61,7 @@ outbox_function_callable(Oid function, Oid role)
 #endif
 }
 
-/* 18 has uint8 where the bytes are. */
+/* 18 takes uint8 for the bytes. */
 static inline int
 outbox_b64_encode(const uint8 *src, int len, char *dst, int dstlen)
 {
@@ -82,7 +82,7 @@ outbox_b64_decode(const char *src, int len, uint8 *dst, int dstlen)
 #endif
 }
 
-/* 16 added "onlySummarizing", which only an UPDATE can be. */
+/* 16 added the argument "onlySummarizing", which only an UPDATE can set. */
 static inline void
 outbox_insert_index_tuples(ResultRelInfo *info, TupleTableSlot *slot, EState *estate)
 {
@@ -93,7 +93,7 @@ outbox_insert_index_tuples(ResultRelInfo *info, TupleTableSlot *slot, EState *es
 #endif
 }
 
-/* 18 counts index searches where it is told to. */
+/* 18 added an argument for counting index searches.  NULL: they are not counted. */
 static inline IndexScanDesc
 outbox_index_beginscan(Relation heap, Relation index, Snapshot snapshot, int nkeys)
 {
@@ -104,7 +104,7 @@ outbox_index_beginscan(Relation heap, Relation index, Snapshot snapshot, int nke
 #endif
 }
 
-/* The oldest xid that the commit log can be asked about. */
+/* The oldest xid whose state is still in the commit log. */
 static inline TransactionId
 outbox_oldest_clog_xid(void)
 {
@@ -116,8 +116,8 @@ outbox_oldest_clog_xid(void)
 }
 
 /*
- * Empties a table without a word to logical decoding; 16 can do it as the table's
- * owner.
+ * Empties a table without a WAL record for logical decoding.  16 added an argument:
+ * whether to run as the table's owner.
  */
 static inline void
 outbox_truncate_unpublished(Relation rel)
@@ -132,7 +132,7 @@ outbox_truncate_unpublished(Relation rel)
 #endif
 }
 
-/* A set that lives as long as the process; 17 ties sets to resource owners. */
+/* A set that lives as long as the process.  17 ties sets to resource owners. */
 static inline WaitEventSet *
 outbox_create_wait_event_set(int nevents)
 {
@@ -143,7 +143,7 @@ outbox_create_wait_event_set(int nevents)
 #endif
 }
 
-/* 18 has generated columns that are in no tuple. */
+/* True for a virtual generated column, which 18 added.  It is stored in no tuple. */
 static inline bool
 outbox_column_is_virtual(const FormData_pg_attribute *att)
 {
@@ -155,14 +155,17 @@ outbox_column_is_virtual(const FormData_pg_attribute *att)
 #endif
 }
 
-/* The n-th of the processes that the statistics know, from 1; 16 renamed it. */
+/* The status of the n-th process in the statistics, from 1.  16 renamed the function. */
 #if PG_VERSION_NUM >= 160000
 #define outbox_backend_status(n) (&pgstat_get_local_beentry_by_index(n)->backendStatus)
 #else
 #define outbox_backend_status(n) (&pgstat_fetch_stat_local_beentry(n)->backendStatus)
 #endif
 
-/* What a setting's check hook hands to its assign hook, or NULL; 16 gave it a context. */
+/*
+ * Memory that a setting's check hook passes to its assign hook, or NULL if there is
+ * none left.  16 added a memory context for it.
+ */
 static inline void *
 outbox_guc_alloc(size_t size)
 {

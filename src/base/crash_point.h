@@ -1,12 +1,11 @@
 /*
  * crash_point.h
- *	  Places where a process may be made to die, between two steps that must
- *	  not depend on each other's luck.
+ *	  Places where a test can end a process, between two steps that must stay correct
+ *	  without each other.
  *
- * Nothing in a normal build.  The test of crash points builds a library with
- * OUTBOX_CRASH_POINTS and the file test/shims/crash_point.c, and kills
- * at each place that it finds in the sources: a new one needs no entry
- * anywhere else.
+ * A normal build has none.  The test of crash points builds a library with
+ * OUTBOX_CRASH_POINTS and the file test/shims/crash_point.c.  It kills the process at
+ * each place that it finds in the sources, so a new place needs no entry elsewhere.
  */
 #ifndef OUTBOX_CRASH_POINT_H
 #define OUTBOX_CRASH_POINT_H
@@ -19,8 +18,8 @@ extern void outbox_crash_point(const char *name);
 #endif
 
 /*
- * The same where nothing may be thrown, inside libcurl's callbacks and after a
- * commit: such a process can only be killed.
+ * For code that must not throw: libcurl's callbacks, and what runs after a commit.
+ * There, a process can only be killed.
  */
 #define OUTBOX_KILL_POINT(name) OUTBOX_CRASH_POINT(name)
 

@@ -1,12 +1,12 @@
 /*
  * encoding.c
- *	  Text as it goes out: UTF-8, JSON strings, times, percent-encoding, and W3C
- *	  trace context.
+ *	  Owns how text is encoded for sending: UTF-8, JSON strings, times,
+ *	  percent-encoding, and W3C trace context.
  *
- * What is sent is UTF-8.  In a database of another encoding strings are
- * converted here, in the worker, outside a transaction: so the worker's
- * client_encoding has to be UTF8, set inside a transaction, which is when
- * PostgreSQL looks up and keeps the conversion function.
+ * What is sent is UTF-8.  In a database of another encoding, the worker converts
+ * strings here, outside a transaction.  PostgreSQL looks up the conversion function
+ * and keeps it when client_encoding is set inside a transaction.  So the worker must
+ * have set client_encoding to UTF8 in one.
  */
 #include "base/outbox.h"
 
@@ -64,7 +64,7 @@ outbox_text_problem(char *s, size_t len)
 	return problem;
 }
 
-/* Almost no string has anything to escape. */
+/* Strings without characters to escape are copied.  Almost all strings are such. */
 char *
 outbox_put_json_string(char *p, const char *s, size_t len)
 {
@@ -189,7 +189,7 @@ is_all_zero(const char *s, int len)
 	return true;
 }
 
-/* version "-" trace-id "-" parent-id "-" flags; later versions may go on. */
+/* version "-" trace-id "-" parent-id "-" flags.  Later versions may have more fields. */
 bool
 outbox_traceparent_valid(const char *s, size_t len)
 {
@@ -203,7 +203,7 @@ outbox_traceparent_valid(const char *s, size_t len)
 	return true;
 }
 
-/* Printable ASCII, and members that look like key=value. */
+/* Printable ASCII, and members of the form key=value. */
 bool
 outbox_tracestate_valid(const char *s, size_t len)
 {
@@ -230,10 +230,7 @@ outbox_tracestate_valid(const char *s, size_t len)
 	return any;
 }
 
-/*
- * The same trace with a parent id of this attempt's own, as version 00 and with
- * the two flags that are defined.
- */
+/* Writes version 00, and only the two flags that are defined. */
 void
 outbox_traceparent_next(const char *from, char *out)
 {

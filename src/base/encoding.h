@@ -1,31 +1,35 @@
 /*
  * encoding.h
- *	  Text as it goes out: UTF-8, JSON strings, times, percent-encoding, and W3C
- *	  trace context.
+ *	  How text is encoded for sending: UTF-8, JSON strings, times, percent-encoding,
+ *	  and W3C trace context.
  */
 #ifndef OUTBOX_ENCODING_H
 #define OUTBOX_ENCODING_H
 
 #include "base/outbox.h"
 
-/* Room for what outbox_put_timestamp() writes. */
+/* Space for what outbox_put_timestamp() writes, in bytes. */
 #define OUTBOX_TIMESTAMP_SIZE 64
 
 #define OUTBOX_TRACEPARENT_LEN 55
 
 /*
- * The UTF-8 of a string of the database: 's' itself, or a palloc'd copy.  NULL:
- * it has none; that is a reason for a dead letter, not an error.
+ * Converts a string of the database to UTF-8.  Returns 's' itself or a palloc'd copy,
+ * and sets '*len' to its length.  Returns NULL if a character has no UTF-8: the event
+ * then becomes a dead letter, without an error.
  */
 extern char *outbox_to_utf8(char *s, size_t *len);
 
 /*
- * What is wrong with a string of the database as the value of a header, in
- * words; NULL: nothing, unless it has no UTF-8.
+ * Returns what is wrong with a string of the database as the value of a header, in
+ * words.  Returns NULL if nothing is.  A string that has no UTF-8 is checked as it is.
  */
 extern const char *outbox_text_problem(char *s, size_t len);
 
-/* These write at 'p', where there is room, and return what comes after. */
+/*
+ * The functions below write at 'p', where the caller has made space, and return the
+ * position after what they wrote.
+ */
 static inline char *
 outbox_put(char *p, const char *s, size_t len)
 {
@@ -35,27 +39,29 @@ outbox_put(char *p, const char *s, size_t len)
 
 #define outbox_put_literal(p, s) outbox_put(p, s, sizeof(s) - 1)
 
-/* A JSON string: at most 6 * len + 2 bytes.  's' need not be terminated. */
+/* Writes a JSON string: at most 6 * len + 2 bytes.  's' need not be terminated. */
 extern char *outbox_put_json_string(char *p, const char *s, size_t len);
 
-/* RFC 3339 in UTC, with microseconds. */
+/* Writes a time of RFC 3339 in UTC, with microseconds. */
 extern char *outbox_put_timestamp(char *p, TimestampTz t);
 
 /*
- * "%XX" for all bytes but the unreserved ones of RFC 3986; or, as CloudEvents
- * wants header values, for all but printable ASCII, and for the space, '"' and
- * '%'.  'out' has room for 3 * len bytes; returns how many were used.
+ * Write "%XX" for some bytes and the others as they are.  The first encodes all but
+ * the unreserved ones of RFC 3986.  The second follows CloudEvents' rule for header
+ * values: it encodes what is not printable ASCII, and the space, '"' and '%'.  'out'
+ * has space for 3 * len bytes.  Both return how many bytes they wrote.
  */
 extern size_t outbox_percent_encode(const char *s, size_t len, char *out);
 extern size_t outbox_percent_encode_header(const char *s, size_t len, char *out);
 
-/* Trace context as an emitter may have passed it in. */
+/* True if trace context that an emitter passed is valid. */
 extern bool outbox_traceparent_valid(const char *s, size_t len);
 extern bool outbox_tracestate_valid(const char *s, size_t len);
 
 /*
- * The same trace with a parent id of its own, OUTBOX_TRACEPARENT_LEN bytes.
- * 'from' is valid.
+ * Writes the trace context of one attempt: the trace of 'from' with a new parent id.
+ * 'from' is valid.  Writes OUTBOX_TRACEPARENT_LEN bytes.  Throws if there are no
+ * random numbers.
  */
 extern void outbox_traceparent_next(const char *from, char *out);
 

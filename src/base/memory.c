@@ -1,7 +1,7 @@
 /*
  * memory.c
- *	  Owns the count of what a worker's events, bodies and answers take, and how
- *	  memory comes from the system and goes back to it.
+ *	  Owns the count of the memory that a worker's events, bodies and answers take.  It
+ *	  also sets how memory is taken from the system and returned.
  */
 #include "base/outbox.h"
 
@@ -12,14 +12,14 @@
 #include "base/memory.h"
 
 /*
- * Larger pieces of memory than this are the system's own mappings, which go back
- * as soon as they are freed.  Smaller ones come from the heap.
+ * Pieces of memory of at least this many bytes are mappings of their own, which return
+ * to the system as soon as they are freed.  Smaller ones come from the heap.
  */
 #define MAP_FROM (256 * 1024)
 
 /*
- * The end of the heap is kept while less than this is free there: pages of events
- * come and go all the time.
+ * The end of the heap is returned to the system only when at least this many bytes are
+ * free there.  Pages of events are allocated and freed all the time.
  */
 #define KEEP_FREE (16 * 1024 * 1024)
 
@@ -34,10 +34,10 @@ outbox_memory_init(void)
 }
 
 /*
- * A single small piece in use keeps free() from giving back all of the heap
- * before it.  malloc_trim() gives back every free page, wherever it lies.  It
- * walks the whole heap, so it is called at most once in a second, and only when
- * most of a larger peak is over.
+ * A single small piece in use keeps free() from returning all of the heap before it.
+ * malloc_trim() returns every free page, wherever it lies.  It walks the whole heap,
+ * so it is called at most once a second, and only when most of a larger peak is free
+ * again.
  */
 void
 outbox_memory_give_back(TimestampTz now)

@@ -1,9 +1,11 @@
 /*
  * memory.h
- *	  What a worker's events, bodies and answers take, and outbox.worker_memory.
+ *	  The memory that a worker's events, bodies and answers take, and
+ *	  outbox.worker_memory.
  *
- * Whatever holds such memory has an account: the number of bytes that it takes
- * now.  Each change is told with outbox_memory_account(), the end with 0 bytes.
+ * Each owner of such memory has an account: the number of bytes that it takes now.
+ * The owner reports each change with outbox_memory_account(), and the end with 0
+ * bytes.
  */
 #ifndef OUTBOX_MEMORY_H
 #define OUTBOX_MEMORY_H
@@ -12,10 +14,14 @@
 
 #include "base/settings.h"
 
-/* The sum of all accounts, and its highest value since memory was given back. */
+/*
+ * The sum of all accounts, and its highest value since memory was last returned to the
+ * system.  In bytes.
+ */
 extern size_t outbox_memory_used;
 extern size_t outbox_memory_peak;
 
+/* Sets an account to 'bytes'. */
 static inline void
 outbox_memory_account(size_t *account, size_t bytes)
 {
@@ -25,14 +31,14 @@ outbox_memory_account(size_t *account, size_t bytes)
 		outbox_memory_peak = outbox_memory_used;
 }
 
-/* The bound, in bytes. */
+/* outbox.worker_memory in bytes. */
 static inline size_t
 outbox_memory_limit(void)
 {
 	return (size_t) outbox_worker_memory * 1024 * 1024;
 }
 
-/* True if so many more bytes are within the bound. */
+/* True if 'bytes' more stay within the limit. */
 static inline bool
 outbox_memory_fits(size_t bytes)
 {
@@ -40,8 +46,8 @@ outbox_memory_fits(size_t bytes)
 }
 
 /*
- * The same for what is read before it is needed.  It may take half of the memory:
- * the other half is left to what is being sent.
+ * The same for what is read before it is needed.  That may take half of the memory.
+ * The other half stays free for what is being sent.
  */
 static inline bool
 outbox_memory_fits_ahead(size_t bytes)
@@ -49,10 +55,10 @@ outbox_memory_fits_ahead(size_t bytes)
 	return outbox_memory_used + bytes <= outbox_memory_limit() / 2;
 }
 
-/* At the start of a worker: how its memory is taken from the system. */
+/* Sets how memory is taken from the system.  Called at the start of a worker. */
 extern void outbox_memory_init(void);
 
-/* After a burst: what it took goes back to the system.  To be called often. */
+/* Returns memory to the system after a peak.  Cheap, to be called often. */
 extern void outbox_memory_give_back(TimestampTz now);
 
 #endif /* OUTBOX_MEMORY_H */

@@ -1,15 +1,15 @@
 /*
  * names.c
- *	  What topics, patterns, header names and header values look like.
+ *	  Owns the rules for topics, patterns, header names and header values.
  *
- * Pure: neither PostgreSQL nor libcurl, so that each rule is tested without a
- * server.  The sentences that are returned complete "it …" and are static.
+ * Pure: it uses neither PostgreSQL nor libcurl, so each rule is tested without a
+ * server.  The texts that are returned are static and complete "it …".
  */
 #include "base/names.h"
 
 #include <string.h>
 
-#define MAX_TOPIC 255 /* OUTBOX_MAX_TOPIC; outbox.h is not pure */
+#define MAX_TOPIC 255 /* OUTBOX_MAX_TOPIC; outbox.h includes postgres.h */
 
 #define RESERVED_PREFIX "outbox."
 #define RESERVED_PREFIX_LEN (sizeof(RESERVED_PREFIX) - 1)
@@ -21,7 +21,7 @@ is_segment_char(char c)
 		c == '_' || c == '-';
 }
 
-/* Topics and patterns differ in one thing: whether a segment may be "*". */
+/* Topics and patterns differ in one thing: in a pattern, a segment may be "*". */
 static const char *
 segments_problem(const char *text, size_t len, bool stars)
 {
@@ -73,8 +73,8 @@ outbox_topic_reserved(const char *topic, size_t len)
 }
 
 /*
- * No backtracking: only a final "*" stands for more than one segment, and then
- * all the rest of the topic is its.
+ * No backtracking is needed.  Only a "*" at the end stands for more than one segment,
+ * and it matches all the rest of the topic.
  */
 bool
 outbox_topic_matches(const char *topic, size_t tlen, const char *pattern, size_t plen)
@@ -109,9 +109,9 @@ outbox_topic_matches(const char *topic, size_t tlen, const char *pattern, size_t
 }
 
 /*
- * Case-insensitive in ASCII whatever the locale: in a Turkish one, strcasecmp
- * would let "TRANSFER-ENCODING" through.  Receivers behind CGI and its heirs
- * see no difference between "_" and "-" (RFC 3875, 4.1.18).
+ * Ignores case in ASCII, whatever the locale.  In a Turkish locale, strcasecmp() would
+ * accept "TRANSFER-ENCODING".  Receivers behind CGI see no difference between "_" and
+ * "-" (RFC 3875, 4.1.18).
  */
 static char
 fold(char c)
@@ -151,7 +151,7 @@ is_token_char(char c)
 const char *
 outbox_header_name_problem(const char *name, size_t len, bool from_event)
 {
-	/* They frame the message or speak to the next hop (RFC 9110, 7.6.1). */
+	/* These frame the message or concern the next hop (RFC 9110, 7.6.1). */
 	static const char *const framing[] = {"Host",
 										  "Content-Length",
 										  "Transfer-Encoding",
@@ -164,12 +164,12 @@ outbox_header_name_problem(const char *name, size_t len, bool from_event)
 										  "Upgrade",
 										  NULL};
 
-	/* Every request has them already, from the format and the event. */
+	/* Every request already has these, from the format and the event. */
 	static const char *const ours[] = {"Content-Type", "User-Agent", "Idempotency-Key",
 									   NULL};
 	static const char *const prefixes[] = {"webhook-", "outbox-", "ce-", NULL};
 
-	/* Credentials belong to the endpoint; an emitter has no say in them. */
+	/* Credentials belong to the endpoint.  An emitter must not set them. */
 	static const char *const credentials[] = {"Authorization", "Proxy-Authorization",
 											  "Cookie", NULL};
 
@@ -205,7 +205,7 @@ outbox_header_value_problem(const char *value, size_t len)
 		if (c < 0x20 || c == 0x7f)
 			return "it has a control character";
 
-		/* U+0080 to U+009F, which some take for the end of a line, too. */
+		/* U+0080 to U+009F: some parsers take one of them for the end of a line. */
 		if (c == 0xc2 && i + 1 < len && (unsigned char) value[i + 1] >= 0x80 &&
 			(unsigned char) value[i + 1] < 0xa0)
 			return "it has a control character";

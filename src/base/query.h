@@ -1,11 +1,11 @@
 /*
  * query.h
- *	  Statements in the present SPI connection.
+ *	  Running statements in the present SPI connection.
  *
- * Each takes its locks first and its snapshot then (read_only = false): a
- * snapshot older than the lock would see a table that was truncated in between
- * as empty.  Both return how many rows were touched, which are in
- * SPI_tuptable; 'nulls' as SPI has it, NULL: no argument is NULL.
+ * Each takes its locks first and its snapshot afterwards (read_only = false).  With a
+ * snapshot older than the lock, a table that was truncated in between would appear
+ * empty.  Both return the number of rows, which are in SPI_tuptable.  'nulls' is as in
+ * SPI, and NULL if no argument is NULL.  Both throw.
  */
 #ifndef OUTBOX_QUERY_H
 #define OUTBOX_QUERY_H
@@ -14,11 +14,11 @@
 
 #include "executor/spi.h"
 
-/* For what runs again and again: planned once; '*plan' is NULL the first time. */
+/* For a statement that runs often: planned once.  '*plan' is NULL the first time. */
 extern uint64 outbox_plan_run(SPIPlanPtr *plan, const char *sql, int nargs, Oid *types,
 							  Datum *values, const char *nulls);
 
-/* For what runs now and then. */
+/* For a statement that runs rarely: planned each time. */
 extern uint64 outbox_query(const char *sql, int nargs, Oid *types, Datum *values,
 						   const char *nulls);
 

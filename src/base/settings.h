@@ -16,7 +16,7 @@ typedef enum OutboxLogAttempts
 	OUTBOX_LOG_ATTEMPTS_ALL
 } OutboxLogAttempts;
 
-/* TLS protocol floor, in the order of the protocols */
+/* Lowest version of TLS, in the order of the versions. */
 typedef enum OutboxTlsVersion
 {
 	OUTBOX_TLS_1_2,

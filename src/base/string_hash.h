@@ -2,8 +2,8 @@
  * string_hash.h
  *	  A hash table whose keys are strings, made of PostgreSQL's simplehash.
  *
- * To be included once per table, behind the definitions of SH_PREFIX,
- * SH_ELEMENT_TYPE and SH_KEY; an element also has the fields hash and status.
+ * Include it once per table, after the definitions of SH_PREFIX, SH_ELEMENT_TYPE and
+ * SH_KEY.  An element also has the fields hash and status.
  */
 #define SH_KEY_TYPE const char *
 #define SH_HASH_KEY(tb, k) hash_bytes((const unsigned char *) (k), strlen(k))

@@ -1,7 +1,7 @@
 /*
  * table_rows.c
- *	  Owns how rows are appended to the extension's tables, and how numbers
- *	  become an array.
+ *	  Owns how rows are appended to the extension's tables, and how numbers become an
+ *	  array.
  */
 #include "base/table_rows.h"
 
@@ -40,9 +40,9 @@ outbox_compare_int8(const void *a, const void *b)
 }
 
 /*
- * True if the table has triggers for an inserted row that are not the
- * extension's.  Tools that copy a table while it is written to, as pg_repack
- * does, learn of new rows by such a trigger: past it a row would be lost.
+ * True if the table has triggers for an inserted row that are not the extension's.
+ * Tools that copy a table while it is written, such as pg_repack, learn of new rows by
+ * such a trigger.  A row inserted without calling it would be lost.
  */
 static bool
 has_triggers_of_others(Relation rel)
@@ -53,7 +53,10 @@ has_triggers_of_others(Relation rel)
 	{
 		Trigger *trigger = &desc->triggers[i];
 
-		/* Names of triggers are unique in a table, and these are there first. */
+		/*
+		 * The extension made these two with the table.  Trigger names are unique in a
+		 * table.
+		 */
 		if (TRIGGER_FOR_ROW(trigger->tgtype) && TRIGGER_FOR_INSERT(trigger->tgtype) &&
 			strcmp(trigger->tgname, "fill_id") != 0 &&
 			strcmp(trigger->tgname, "keep_out") != 0)
@@ -63,8 +66,8 @@ has_triggers_of_others(Relation rel)
 }
 
 /*
- * As the executor inserts a row, with triggers and constraints.  The caller
- * fires the AFTER triggers.
+ * Inserts a row as the executor does, with triggers and constraints.  The caller fires
+ * the AFTER triggers.
  */
 static void
 insert_with_triggers(ResultRelInfo *info, EState *estate, TupleTableSlot *slot)
@@ -81,7 +84,10 @@ insert_with_triggers(ResultRelInfo *info, EState *estate, TupleTableSlot *slot)
 			 errtable(info->ri_RelationDesc)));
 }
 
-/* The executor's state for inserts into one table; its triggers find it there. */
+/*
+ * Makes the executor's state for inserts into one table.  The table's triggers find it
+ * there.
+ */
 static EState *
 begin_insert(ResultRelInfo *info, Relation rel)
 {
@@ -121,10 +127,7 @@ outbox_insert_row(Relation rel, TupleTableSlot *slot)
 	end_insert(info, estate);
 }
 
-/*
- * There are no rules or foreign rows in the way; the tables are the
- * extension's.
- */
+/* Rules and foreign tables are not handled: the tables are the extension's. */
 void
 outbox_append_rows(Oid table, int nrows, Datum *values, bool *nulls)
 {
@@ -137,8 +140,9 @@ outbox_append_rows(Oid table, int nrows, Datum *values, bool *nulls)
 	bool			 with_triggers = has_triggers_of_others(rel);
 
 	/*
-	 * Each slot owns its tuple, so that nothing copies it once more.  Both are
-	 * the transaction's: a slot that outlived an error would free what has gone.
+	 * Each slot owns its tuple, which saves another copy.  Slots and tuples are in the
+	 * transaction's memory.  A slot that outlived an error would free a tuple that is
+	 * gone.
 	 */
 	for (int i = 0; i < nrows; i++)
 	{

@@ -1,7 +1,6 @@
 /*
  * table_rows.h
- *	  Rows of the extension's tables: the columns of one that was read, and many
- *	  that are appended.
+ *	  Reading the columns of a row, and appending rows to the extension's tables.
  */
 #ifndef OUTBOX_TABLE_ROWS_H
 #define OUTBOX_TABLE_ROWS_H
@@ -13,14 +12,14 @@
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
 
-/* Of a row that was read: its columns, the first is 0. */
+/* The columns of a row that was read.  The first has number 0. */
 typedef struct OutboxColumns
 {
 	Datum *values;
 	bool  *nulls;
 } OutboxColumns;
 
-/* Of what SPI has at hand. */
+/* Returns row 'i' of the last statement of the present SPI connection. */
 static inline OutboxColumns
 fetch_row(uint64 i)
 {
@@ -62,21 +61,23 @@ row_is(OutboxColumns row, int i, const char *what)
 	return !row.nulls[i] && strcmp(TextDatumGetCString(row.values[i]), what) == 0;
 }
 
+/* Returns a bigint[] of 'n' values. */
 extern Datum outbox_int8_array(const int64 *values, int n);
 
 /* For qsort() and bsearch() of int64. */
 extern int outbox_compare_int8(const void *a, const void *b);
 
 /*
- * Appends rows to one of our own tables: one WAL record for a page of them.
- * The values stand one row after the other.
+ * Appends rows to one of the extension's tables, with one WAL record for a page of
+ * them.  'values' and 'nulls' have the columns of the first row, then those of the
+ * second, and so on.  The caller has locked the table.
  */
 extern void outbox_append_rows(Oid table, int nrows, Datum *values, bool *nulls);
 
 /*
- * Inserts the row of a slot of one of our own tables, which the caller has
- * opened and locked.  Triggers that others have put on the table are called;
- * an error (09000) if one of them keeps the row out.
+ * Inserts the row of a slot into one of the extension's tables, which the caller has
+ * opened and locked.  Triggers that others have put on the table are called.  Throws
+ * (09000) if one of them does not return the row.
  */
 extern void outbox_insert_row(Relation rel, TupleTableSlot *slot);
 

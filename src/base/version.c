@@ -1,6 +1,6 @@
 /*
  * version.c
- *	  Owns the question whether the library and the SQL objects go together.
+ *	  Owns the check whether the library and the SQL objects fit each other.
  */
 #include "base/version.h"
 
@@ -27,7 +27,7 @@ outbox_refuse_contract(FunctionCallInfo fcinfo)
 		 outbox_version_hint()));
 }
 
-/* Versions are numbers with dots between them; less than 0: a is earlier. */
+/* Compares versions, which are numbers separated by dots.  Less than 0: a is earlier. */
 static int
 compare_versions(const char *a, const char *b)
 {
@@ -62,9 +62,9 @@ outbox_version_problem(const char *objects)
 }
 
 /*
- * require_library(version): what each script begins with.  A server that was
- * not restarted after new files were installed still has the old library, and
- * PostgreSQL would only say that it could not find some function.
+ * require_library(version): the first command of each script.  After new files are
+ * installed, a server that was not restarted still has the old library.  Without this
+ * check PostgreSQL would only report that some function was not found.
  */
 OUTBOX_FUNCTION(outbox_require_library_1_0, 1)
 {

@@ -1,13 +1,13 @@
 /*
  * version.h
- *	  Which library and which SQL objects go together.
+ *	  Which library and which SQL objects fit each other.
  *
- * A function that SQL calls has a symbol that ends in the version in which its
- * contract (arguments, result, what it does to tables) changed last, such as
- * outbox_emit_jsonb_1_0.  A later library keeps the symbols of the scripts that
- * it may meet, so that between its start and ALTER EXTENSION UPDATE the old
- * objects go on working, or are refused in words; and an earlier library lacks
- * those that a new script asks for.
+ * The symbol of a function that SQL calls ends in a version, such as
+ * outbox_emit_jsonb_1_0.  It is the version in which the function's contract changed
+ * last: its arguments, its result, or what it does to tables.  A later library keeps
+ * the symbols of the scripts that it may meet.  So between its start and ALTER
+ * EXTENSION UPDATE, the old objects still work, or are refused with a clear error.  An
+ * earlier library lacks the symbols that a new script needs.
  */
 #ifndef OUTBOX_VERSION_H
 #define OUTBOX_VERSION_H
@@ -17,13 +17,13 @@
 #include "access/tupdesc.h"
 #include "fmgr.h"
 
-/* A function is not declared as its symbol promises. */
+/* Throws (55000): a function is not declared as its symbol requires. */
 extern _Noreturn void outbox_refuse_contract(FunctionCallInfo fcinfo);
 
 /*
- * The head of each function that SQL calls, instead of "Datum name(…)".
- * Arguments are read without asking how many there are: a declaration that
- * does not fit, left behind by another version, would crash the server.
+ * The head of each function that SQL calls, instead of "Datum name(…)".  It checks the
+ * number of arguments, because the body reads them without a check.  A declaration of
+ * another version that does not fit would otherwise crash the server.
  */
 #define OUTBOX_FUNCTION(symbol, nargs) \
 	PG_FUNCTION_INFO_V1(symbol); \
@@ -36,7 +36,7 @@ extern _Noreturn void outbox_refuse_contract(FunctionCallInfo fcinfo);
 	} \
 	static inline Datum symbol##_body(PG_FUNCTION_ARGS)
 
-/* The same for the columns of the row that it returns. */
+/* The same check for the columns of the row that the function returns. */
 static inline void
 outbox_expect_columns(FunctionCallInfo fcinfo, TupleDesc desc, int n)
 {
@@ -44,12 +44,12 @@ outbox_expect_columns(FunctionCallInfo fcinfo, TupleDesc desc, int n)
 		outbox_refuse_contract(fcinfo);
 }
 
-/* Said wherever library and objects do not fit each other. */
+/* The hint of every error that reports a library and objects that do not fit. */
 extern int outbox_version_hint(void);
 
 /*
- * NULL: the worker of this library serves objects of that version; else why it
- * does not, in words, palloc'd.
+ * Returns NULL if the worker of this library serves objects of that version.
+ * Otherwise returns the reason, in words, palloc'd.
  */
 extern char *outbox_version_problem(const char *objects);
 

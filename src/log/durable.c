@@ -1,7 +1,8 @@
 /*
  * durable.c
- *	  Owns how far the WAL has to be durable before an event may be sent: a crash,
- *	  or a failover that is asked to, must not take back what a receiver was told.
+ *	  Owns how far the WAL must be durable before an event may be sent.  A crash must
+ *	  not undo an event that a receiver has got.  Nor must a failover to a standby that
+ *	  the configuration names.
  */
 #include "base/outbox.h"
 
@@ -14,12 +15,15 @@
 #include "log/standbys.h"
 #include "log/tick.h"
 
-/* How many xids back the commit log is asked; beyond, the tick's LSN is used. */
+/*
+ * The commit log is read for this many recent xids.  For older ones the tick's LSN is
+ * used.
+ */
 #define FRESH_XIDS 100000
 
 XLogRecPtr outbox_durable_lsn;
 
-/* Recent enough, and of this system, for the commit log to be asked. */
+/* True if the xid is of this system, and recent enough for the commit log. */
 static bool
 is_fresh(uint64 xid)
 {
@@ -30,9 +34,8 @@ is_fresh(uint64 xid)
 }
 
 /*
- * Where the WAL has to be durable so that a crash cannot take this xid back.
- * A transaction that flushed its own commit needs nothing; the commit log
- * knows which did not.
+ * A transaction that flushed its own commit needs nothing more.  The commit log knows
+ * which transactions did not.
  */
 XLogRecPtr
 outbox_commit_lsn(uint64 xid, const OutboxTick *tick)
@@ -43,9 +46,9 @@ outbox_commit_lsn(uint64 xid, const OutboxTick *tick)
 }
 
 /*
- * The end of the WAL.  At a page boundary the insert position is already past
- * the header of a page that is not there yet, and XLogFlush() would complain:
- * go back to the page's start.
+ * The end of the WAL.  At a page boundary, the insert position is already behind the
+ * header of a page that does not exist yet.  XLogFlush() would report an error for it,
+ * so the start of that page is returned.
  */
 XLogRecPtr
 outbox_log_end(void)

@@ -1,8 +1,8 @@
 /*
  * event_stamp.c
- *	  What an event is stamped with when it enters the log: piece, number, epoch
- *	  and id; and where the log is.  emit() asks here directly, a plain INSERT
- *	  through the column defaults.
+ *	  Owns what an event is stamped with when it enters the log: piece, number, epoch
+ *	  and id.  Also finds the tables of the log.  emit() calls these functions
+ *	  directly.  A plain INSERT calls them through the column defaults.
  */
 #include "postgres.h"
 
@@ -58,8 +58,8 @@ StaticAssertDecl(lengthof(scheduled_columns) == Natts_scheduled,
 #define Anum_origins_first 5
 
 /*
- * Forgotten when any of the tables changes in the relation cache: that includes
- * DROP EXTENSION, so that a new CREATE EXTENSION is found by the same backend.
+ * Invalidated when one of the tables changes in the relation cache.  That includes
+ * DROP EXTENSION, so a backend finds the tables of a new CREATE EXTENSION.
  */
 static OutboxLogTables log_tables;
 static bool			   log_valid;
@@ -67,17 +67,19 @@ static bool			   log_valid;
 /* What outbox.origins says. */
 typedef struct Origins
 {
-	int64  current; /* what a new event gets */
-	bool   zero;	/* epoch 0 is that of the logs not adopted yet */
+	int64  current; /* the epoch of a new event */
+	bool   zero;	/* epoch 0 is that of the logs that are not adopted */
 	int	   n;
-	int64 *epochs;	/* all of them … */
-	bool  *adopted; /* … and which are closed */
+	int64 *epochs;	/* all epochs … */
+	bool  *adopted; /* … and whether each is closed */
 } Origins;
 
 static Origins		 origins;
 static bool			 origins_valid;
 static MemoryContext origins_cxt;
-static uint64		 invalidations; /* so far: a value read meanwhile is not kept */
+
+/* How many; a value that was read meanwhile is not cached. */
+static uint64 invalidations;
 
 /* The numbers that a transaction drew for direct INSERTs. */
 static TransactionId drawn_by;
@@ -118,7 +120,7 @@ find_relation(Oid schema, const char *name)
 			(errcode(ERRCODE_UNDEFINED_TABLE),
 			 errmsg("relation \"%s.%s\" does not exist", OUTBOX_SCHEMA, name),
 			 errhint(
-				 "The extension is not installed in this database, or not as its script made it: DROP EXTENSION outbox; CREATE EXTENSION outbox.")));
+				 "The extension is not installed in this database, or its objects were changed. Run DROP EXTENSION outbox; CREATE EXTENSION outbox;")));
 	return relid;
 }
 
@@ -192,7 +194,7 @@ outbox_log_owner(void)
 	return owner;
 }
 
-/* The piece that new events go to; without shared memory, the first. */
+/* Without shared memory, the first piece. */
 int
 outbox_current_piece(void)
 {
@@ -203,12 +205,12 @@ outbox_current_piece(void)
 }
 
 /*
- * Reads with the latest snapshot, not the transaction's: a REPEATABLE READ
- * transaction that is older than the epoch writes events of that epoch too.
+ * Reads with the latest snapshot, not the transaction's.  A REPEATABLE READ
+ * transaction that is older than the epoch writes events of that epoch, too.
  *
- * The log is ours when exactly one origin has not been adopted and it is this
- * system and database.  Only that is kept for the next time: a restore, which
- * tells nobody, turns a log without origins into a copy.
+ * The log belongs to this database if exactly one origin has not been adopted, and it
+ * names this system and database.  Only that case is cached.  A restore, which
+ * invalidates nothing, turns a log without origins into a copy.
  */
 static void
 read_origins(void)
@@ -278,7 +280,7 @@ read_origins(void)
 	else if (open != 1 || ours != 1)
 		origins.current = OUTBOX_EPOCH_OF_COPY;
 
-	/* What changed while it was read is read again next time. */
+	/* If something changed meanwhile, it is read again next time. */
 	origins_valid = origins.current > 0 && before == invalidations;
 }
 
@@ -292,11 +294,11 @@ outbox_current_epoch(void)
 }
 
 /*
- * Positions are snapshots, and a snapshot says something about xids of its own
- * system only.  What a log brought along that was adopted here, and was not
- * undelivered then, lies before everything else: at an xid that every snapshot
- * sees but the one of the beginning.  What was written in a copy lies after
- * everything, until it is adopted.
+ * A position is a snapshot, and a snapshot concerns only xids of its own system.  An
+ * adopted log may have brought events that were not undelivered at that time.  They
+ * lie before everything else: at an xid that every snapshot sees except that of the
+ * beginning.  Events written in a copy lie after everything, until the copy is
+ * adopted.
  */
 uint64
 outbox_log_xid(int64 epoch, uint64 xid)
@@ -321,9 +323,8 @@ outbox_log_xid(int64 epoch, uint64 xid)
  */
 
 /*
- * The next number of the log.  The xid comes first, see emit.c;
- * that holds for a direct INSERT too, which comes here through the column
- * default.  This is also where the transaction is marked as one that emits.
+ * The xid comes first (see emit.c).  That is so for a direct INSERT, too, which comes
+ * here through the column default.  This also marks the transaction as one that emits.
  */
 int64
 outbox_next_seq(void)
@@ -337,9 +338,10 @@ outbox_next_seq(void)
 }
 
 /*
- * UUID version 7 (RFC 9562, section 5.7).  The 12 bits behind the milliseconds
- * hold their fraction (section 6.2, method 3); a backend never goes back, not
- * even with the clock, so that its events sort by id as they were emitted.
+ * UUID version 7 (RFC 9562, section 5.7).  The 12 bits behind the milliseconds hold
+ * their fraction (section 6.2, method 3).  Within a backend the value never decreases,
+ * even if the clock is set back.  So a backend's events sort by id in the order of
+ * their emits.
  */
 void
 outbox_make_id(TimestampTz now, pg_uuid_t *id)
@@ -357,7 +359,7 @@ outbox_make_id(TimestampTz now, pg_uuid_t *id)
 		stamp = last + 1;
 	last = stamp;
 
-	/* Asking for eight bytes at a time costs more than all the rest. */
+	/* Asking for eight bytes each time would cost more than all the rest. */
 	if (used == sizeof(pool))
 	{
 		if (!pg_strong_random(pool, sizeof(pool)))
@@ -366,7 +368,7 @@ outbox_make_id(TimestampTz now, pg_uuid_t *id)
 				(errcode(ERRCODE_INTERNAL_ERROR),
 				 errmsg("could not generate random values"),
 				 errhint(
-					 "The operating system's source of random numbers failed: try again.")));
+					 "The operating system's source of random numbers failed. Try again.")));
 		used = 0;
 	}
 	memcpy(id->data + 8, pool + used, 8);
@@ -442,8 +444,8 @@ OUTBOX_FUNCTION(outbox_column_id_1_0, 0)
 }
 
 /*
- * BEFORE INSERT … FOR EACH ROW WHEN (NEW.id IS NULL): for those that send NULL
- * where they mean the default.
+ * BEFORE INSERT … FOR EACH ROW WHEN (NEW.id IS NULL): for clients that send NULL where
+ * they mean the default.
  */
 OUTBOX_FUNCTION(outbox_fill_id_1_0, 0)
 {
@@ -462,7 +464,7 @@ OUTBOX_FUNCTION(outbox_fill_id_1_0, 0)
 			 errmsg(
 				 "outbox.fill_id() must be called by a BEFORE INSERT FOR EACH ROW trigger"),
 			 errhint(
-				 "It belongs to outbox.events alone; leave the column out to get a new id.")));
+				 "It is only for outbox.events. Leave the column out to get a new id.")));
 
 	outbox_make_id(GetCurrentTimestamp(), &id);
 	return PointerGetDatum(

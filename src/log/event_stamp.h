@@ -62,46 +62,47 @@ typedef struct OutboxLogTables
 } OutboxLogTables;
 
 /*
- * Looked up once per backend, and again after they changed.  An error when the
- * extension is not there, or of another version.
+ * The tables of the log.  Looked up once per backend, and again after they changed.
+ * Throws if the extension does not exist, or has another version.
  */
 extern const OutboxLogTables *outbox_log_tables(void);
 
-/* The owner of outbox.events; InvalidOid when it has just gone. */
+/* The owner of outbox.events; InvalidOid if the table was just dropped. */
 extern Oid outbox_log_owner(void);
 
-/* The piece of the log that new events go to. */
+/* The piece of the log that new events go to, from 0. */
 extern int outbox_current_piece(void);
 
 /*
- * The epoch that an event of this backend gets now: that of the log when it is
- * this system's and database's, 0 while it is nobody's, and this one in a copy
- * that was not adopted.  Needs a transaction.  Cached: whoever writes
- * outbox.origins must call CacheInvalidateRelcacheByRelid() for it.
+ * The epoch of an event that this backend emits now.  It is the log's epoch if the log
+ * belongs to this system and database.  It is 0 if the log has no origin yet, and
+ * OUTBOX_EPOCH_OF_COPY in a copy that was not adopted.  Needs a transaction.  Cached:
+ * a transaction that writes outbox.origins must call CacheInvalidateRelcacheByRelid()
+ * for it.
  */
 #define OUTBOX_EPOCH_OF_COPY (-1)
 
 extern int64 outbox_current_epoch(void);
 
 /*
- * Where an event with this epoch and xid lies among the snapshots of this log;
- * 0: it is no part of it.
+ * The xid at which an event with this epoch and xid lies among the snapshots of this
+ * log.  0 if the event is not part of it.
  */
 extern uint64 outbox_log_xid(int64 epoch, uint64 xid);
 
 /*
- * The next number of the log, drawn when the transaction has its xid.  Marks
- * the transaction as one that emits.
+ * Draws the next number of the log, after the transaction has got its xid.  Marks the
+ * transaction as one that emits.
  */
 extern int64 outbox_next_seq(void);
 
 /*
- * True if this transaction drew the number for a direct INSERT, as the default
- * of the column.
+ * True if this transaction drew the number for a direct INSERT, as the column's
+ * default.
  */
 extern bool outbox_seq_is_new(int64 seq);
 
-/* A new event id. */
+/* Makes a new event id.  'now' is the present time. */
 extern void outbox_make_id(TimestampTz now, pg_uuid_t *id);
 
 #endif /* OUTBOX_EVENT_STAMP_H */

@@ -1,6 +1,7 @@
 /*
  * fetch.c
- *	  Looks events of this log up by their numbers, wherever they are kept.
+ *	  Reads events of this log by their numbers, from the log or from
+ *	  outbox.kept_events.
  */
 #include "base/outbox.h"
 
@@ -18,7 +19,7 @@
 #include "log/page.h"
 #include "log/standbys.h"
 
-/* In the order of outbox.events; which piece it is does not matter. */
+/* In the order of outbox.events.  Which piece it is does not matter. */
 #define EVENT_COLUMNS \
 	"id, seq, xid, epoch, created_at, NULL::pg_catalog.int2, topic, type, key, " \
 	"expires_at, headers, payload, body, content_type"
@@ -28,8 +29,9 @@
 XLogRecPtr outbox_fetched_lsn;
 
 /*
- * What is looked up by seq need not have been waited for: a test event was never
- * read, and a follower may have been parked while a standby was away.
+ * The WAL of an event that is read by its number may not be durable yet.  A test event
+ * was never read from the log, and a follower may have been parked while a standby was
+ * away.
  */
 static XLogRecPtr
 fetched_lsn(const Datum *values)
@@ -48,7 +50,7 @@ typedef struct FetchState
 	void			*arg;
 	bool			 whole;
 	int				 wanted;
-	int64			*found; /* the first of them */
+	int64			*found; /* numbers of the first 'wanted' rows found */
 	int				 n;
 } FetchState;
 
@@ -79,7 +81,7 @@ fetch_row_of_log(void *arg, TupleTableSlot *slot)
 	return true;
 }
 
-/* Those that have outlived their piece of the log. */
+/* Events that have outlived their piece of the log. */
 static void
 fetch_kept(Datum array, FetchState *st)
 {
@@ -144,7 +146,10 @@ outbox_fetch(const int64 *seqs, int n, OutboxLogVisitFn take, void *arg)
 	outbox_page_unref(st.page);
 }
 
-/* Another server's event can have the same number. */
+/*
+ * The search for an event by id, because an event of another server can have the same
+ * number.
+ */
 typedef struct Whole
 {
 	const OutboxEvent *part;

@@ -1,23 +1,23 @@
 /*
  * kept.c
- *	  Owns outbox.kept_events: events that outlive their piece of the log because
- *	  a parked delivery needs them.
+ *	  Owns outbox.kept_events: copies of events that outlive their piece of the log,
+ *	  because a parked delivery needs them.
  *
- * There may be millions of them, and the worker's loop stands still while it
- * copies.  So they are copied before the piece is emptied: in slices, each in a
- * short transaction, along the numbers of what is parked.  Until the piece is
- * emptied its rows are the events, and their copies count for nothing: views and
- * lookups take a kept row only where the log has none.  The table is emptied for
- * all snapshots at once, so this holds in each of them.
+ * There may be millions of them, and the worker does nothing else while it copies.  So
+ * they are copied before the piece is emptied, in slices.  Each slice is a short
+ * transaction, in the order of the numbers in outbox.parked.  Until the piece is
+ * emptied, its rows are the events, and their copies are ignored: views and lookups
+ * use a kept row only if the log has none.  The table is emptied for all snapshots at
+ * once, so this is true in each of them.
  *
- * What is parked behind the slices is copied by the transaction that parks it
- * (outbox_kept_add()).  How far that concerns it is in shared memory, and was
- * written under a lock that excludes all these transactions.  So at no time is
- * there a parked delivery whose event was passed.
+ * A transaction that parks a delivery of an event which a slice has passed copies the
+ * event itself (outbox_kept_add()).  Shared memory says which numbers that concerns.
+ * It is written under a lock that excludes all these transactions.  So no parked
+ * delivery is ever missed.
  *
- * A worker that dies leaves copies behind.  They are of the piece that is to be
- * emptied next, so the next worker finds them, and writes nothing twice.  Those
- * that are not needed any more are removed when their piece was emptied.
+ * A worker that dies leaves copies behind.  They belong to the piece that is emptied
+ * next, so the next worker finds them, and copies nothing twice.  Copies that no
+ * delivery needs are removed after their piece was emptied.
  */
 #include "base/outbox.h"
 
@@ -35,26 +35,30 @@
 #include "log/kept.h"
 #include "log/transaction.h"
 
-/* Of one slice: rows, and the time (µs) after which it ends. */
+/* The limits of a slice: rows, and the time (µs) after which it ends. */
 #define SLICE_ROWS 1000
 #define SLICE_TIME (10 * 1000)
 
-/* Small events that one statement copies. */
+/* Number of small events that one statement copies. */
 #define COPIED_AT_ONCE 16
 
-/* Between two slices the loop has so many times what the last one took. */
+/*
+ * Between two slices, the worker does other work for REST times as long as the slice
+ * took.
+ */
 #define REST 2
 
-/* After a lock that was not to be had (µs). */
+/* Wait after a lock was not free (µs). */
 #define AGAIN_AFTER (200 * 1000)
 
 static OutboxDatabase *db;
-static bool			   copying; /* begun, and the piece is not emptied */
-static int64		   copied;	/* up to this number, of all up to 'upto' */
-static int64		   upto;
-static TimestampTz	   copy_at = DT_NOEND;
-static TimestampTz	   tidy_at = DT_NOEND;
-static int64		   tidied; /* up to this number */
+static bool			   copying; /* slices were copied, and the piece is not emptied */
+/* All up to this number are copied, of those up to 'upto'. */
+static int64	   copied;
+static int64	   upto;
+static TimestampTz copy_at = DT_NOEND;
+static TimestampTz tidy_at = DT_NOEND;
+static int64	   tidied; /* up to this number, copies were checked */
 
 void
 outbox_kept_init(OutboxDatabase *database)
@@ -74,8 +78,8 @@ after_rest(TimestampTz begun)
 }
 
 /*
- * Rows of other logs may have the same numbers.  A row that is there already is
- * not written again.
+ * Rows of other logs may have the same numbers, and are left out.  A row that is
+ * already there is not written again.
  */
 static void
 copy_events(int piece, const int64 *seqs, int n)
@@ -96,8 +100,8 @@ copy_events(int piece, const int64 *seqs, int n)
 }
 
 /*
- * How many events may be copied before the time is looked at: several only if none
- * of the piece is larger than a page.
+ * Number of events that are copied before the time is checked.  It is above 1 only if
+ * the piece has no TOAST data, so all its events are small.
  */
 static int
 copied_at_once(int piece)
@@ -112,8 +116,8 @@ copied_at_once(int piece)
 }
 
 /*
- * The slice after a number, in the present transaction.  Returns the number up to
- * which all is copied then.
+ * Copies the slice after the number 'from', in the present transaction.  Returns the
+ * number up to which all is copied then.
  */
 static int64
 copy_slice(int piece, int64 from)
@@ -131,7 +135,7 @@ copy_slice(int piece, int64 from)
 	int	   at_once = copied_at_once(piece);
 	int	   nseqs = 0;
 
-	/* One that is parked for several endpoints comes several times. */
+	/* An event that is parked for several endpoints has several rows. */
 	for (int i = 0; i < n; i++)
 	{
 		int64 seq = row_int8(fetch_row(i), 0);
@@ -152,7 +156,7 @@ copy_slice(int piece, int64 from)
 	return n < SLICE_ROWS ? upto : from;
 }
 
-/* The lowest or the highest number in the piece; false: it is empty. */
+/* Finds the lowest or the highest number in the piece.  Returns false if it is empty. */
 static bool
 find_end(int piece, bool highest, int64 *seq)
 {
@@ -168,9 +172,9 @@ find_end(int piece, bool highest, int64 *seq)
 }
 
 /*
- * What is remembered holds when it is committed.  After an error all begins anew,
- * and finds what is there.  A transaction that was open for long may have written
- * above 'upto' since it was looked up.
+ * The static variables are set after the commit.  After an error, all begins anew, and
+ * finds the copies that exist.  A transaction that was open for long may have written
+ * numbers above 'upto' since that was read.
  */
 bool
 outbox_kept_complete(int piece)
@@ -256,7 +260,7 @@ outbox_kept_emptied(void)
 	tidy_at = GetCurrentTimestamp();
 }
 
-/* After an error copying may begin before all is tidied up. */
+/* After an error, copying may begin before all is removed. */
 TimestampTz
 outbox_kept_tidy_time(void)
 {
@@ -264,10 +268,9 @@ outbox_kept_tidy_time(void)
 }
 
 /*
- * Events that were kept for deliveries which have ended since, and with them
- * the rows of those that were cancelled: a slice of the table, in the order of
- * seq, so that the loop goes on.  Not while events are copied: a transaction that
- * parks a delivery then relies on the copy that it finds.
+ * Removes a slice of the table, in the order of seq: events whose deliveries have
+ * ended, and the rows of their cancelled deliveries.  Not while events are copied,
+ * because a transaction that parks a delivery then relies on the copy that it finds.
  */
 void
 outbox_kept_tidy(void)

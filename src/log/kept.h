@@ -1,10 +1,10 @@
 /*
  * kept.h
- *	  Events that outlive their piece of the log because a parked delivery needs
- *	  them: they are copied, and removed, in slices.
+ *	  Events that outlive their piece of the log because a parked delivery needs them.
+ *	  They are copied, and removed, in slices.
  *
- * A row of outbox.kept_events is the event only when the log has no row of it.
- * So events are copied before their piece is emptied, while the log is in use.
+ * A row of outbox.kept_events is the event only if the log has no row of it.  So
+ * events are copied before their piece is emptied, while the log is in use.
  */
 #ifndef OUTBOX_KEPT_H
 #define OUTBOX_KEPT_H
@@ -15,10 +15,10 @@
 extern void outbox_kept_init(OutboxDatabase *db);
 
 /*
- * In a transaction that excludes all others that park deliveries or write to this
- * piece: begins to copy, or goes on where the slices have come to.  True: all is
- * copied, and this transaction may empty the piece.  False: there is more, and the
- * transaction is committed.
+ * Must be called in a transaction that excludes all others that park deliveries or
+ * write to this piece.  Begins to copy, or continues after the last slice.  Returns
+ * true if all is copied: this transaction may then empty the piece.  Returns false if
+ * there is more to copy.  The transaction is then committed.
  */
 extern bool outbox_kept_complete(int piece);
 
@@ -29,18 +29,18 @@ extern TimestampTz outbox_kept_copy_time(void);
 extern void outbox_kept_copy(int piece);
 
 /*
- * In the transaction that parks these deliveries: copies the events that a slice
- * may have passed already.
+ * Called in the transaction that parks these deliveries.  Copies the events that a
+ * slice may already have passed.
  */
 extern void outbox_kept_add(const int64 *seqs, int n);
 
-/* The piece was emptied, and that is committed. */
+/* Reports that the piece was emptied, after the commit. */
 extern void outbox_kept_emptied(void);
 
 /* When the next slice is to be removed; DT_NOEND: there is none. */
 extern TimestampTz outbox_kept_tidy_time(void);
 
-/* Removes what no delivery needs any more: a slice, in a transaction of its own. */
+/* Removes a slice of the copies that no delivery needs, in a transaction of its own. */
 extern void outbox_kept_tidy(void);
 
 #endif /* OUTBOX_KEPT_H */

@@ -3,20 +3,19 @@
  *	  Reads committed events, in an order that keeps the promise of doc/guarantees.md
  *	  ("Order").
  *
- * Ids are handed out before commit, so "everything above the last id" loses
- * whoever commits late.  A position in the log is therefore a snapshot: what
- * it sees has been read, what it does not see has not.  Between two snapshots
- * S1 and S2, in this order of time, lie the events whose xid S2 sees and S1
- * does not.  Within such a tick the order is that of seq: an event whose emit
- * ran after another one's commit has the higher seq, and is in the same or in
- * a later tick.
+ * Numbers are drawn before commit, so reading "everything above the last number" would
+ * lose the events of a transaction that commits late.  A position in the log is
+ * therefore a snapshot: what it sees has been read, what it does not see has not.
+ * Between two snapshots S1 and S2, in this order of time, are the events whose xid S2
+ * sees and S1 does not.  Within such a tick the order is that of seq.  An event whose
+ * emit ran after another one's commit has the higher seq, and is in the same or in a
+ * later tick.
  *
- * Two access paths lead to a tick's events.  The sequence is noted before S1
- * is taken (seq_low), and every transaction gets its xid before it draws a
- * seq: so an event with seq <= seq_low can be new in S2 only if its xid was in
- * progress in S1.  Those few are looked up by (xid, seq), and they come first;
- * all others are a walk along the seq index, bounded by the sequence as noted
- * after S2 was taken (seq_high).
+ * The events of a tick are found in two ways.  The sequence is read before S1 is taken
+ * (seq_low), and every transaction gets its xid before it draws a seq.  So an event
+ * with seq <= seq_low can be new in S2 only if its xid was in progress in S1.  Those
+ * few are looked up by (xid, seq), and come first.  All others are a scan of the index
+ * on seq, up to the sequence's value after S2 was taken (seq_high).
  */
 #include "base/outbox.h"
 
@@ -42,7 +41,7 @@
 
 #define COL(name) (Anum_events_##name - 1)
 
-static int64 durable_tick; /* all that this tick sees is durable */
+static int64 durable_tick; /* what this tick sees, and all before, is durable */
 
 void
 outbox_log_init(Oid sequence)
@@ -51,10 +50,7 @@ outbox_log_init(Oid sequence)
 	outbox_tick_init(sequence);
 }
 
-/*
- * Numbers that a session keeps for later would turn the order of events upside
- * down.
- */
+/* Numbers that a session caches for later use would change the order of events. */
 void
 outbox_log_check_sequence(void)
 {
@@ -86,17 +82,17 @@ typedef struct ReadState
 	OutboxPage			 *page;
 	int					  rows;
 	size_t				  bytes;
-	bool				  check; /* are their commits on disk? */
+	bool				  check; /* the WAL of their commits may not be durable */
 	TimestampTz			  begun;
-	bool				  late; /* filters took long */
+	bool				  late; /* filters took too long */
 	uint64				  last_xid;
 	XLogRecPtr			  lsn;
-	XLogRecPtr			 *hold; /* of the caller: the highest of all */
+	XLogRecPtr			 *hold; /* the caller's: the highest LSN of all pages */
 } ReadState;
 
 /*
- * A filter has looked at the payload of a row: what was unpacked for it goes, and
- * counts.
+ * A filter has read the payload of a row.  The unpacked copy is freed, and its size is
+ * counted.
  */
 static void
 payload_was_judged(ReadState *st, OutboxRow *row)
@@ -110,7 +106,10 @@ payload_was_judged(ReadState *st, OutboxRow *row)
 	st->late = GetCurrentTimestamp() - st->begun >= OUTBOX_PAGE_TIME;
 }
 
-/* False: it is no row of this log. */
+/*
+ * Passes the row's event to the reader if it is wanted.  Returns false if the row is
+ * not of this log.
+ */
 static bool
 judge_row(ReadState *st, TupleTableSlot *slot)
 {
@@ -129,8 +128,8 @@ judge_row(ReadState *st, TupleTableSlot *slot)
 	(void) outbox_row_check(&row);
 
 	/*
-	 * A topic that is NULL came past the checks; an empty one is refused where
-	 * the request is made.
+	 * A row with a NULL topic evaded the checks.  Its topic is then empty, and is
+	 * refused where the request is made.
 	 */
 	topic = row.nulls[COL(topic)] ? cstring_to_text("") :
 									PG_DETOAST_DATUM_PACKED(row.values[COL(topic)]);
@@ -152,7 +151,7 @@ judge_row(ReadState *st, TupleTableSlot *slot)
 	event->unreadable = row.unreadable;
 	st->bytes += outbox_event_bytes(event);
 
-	/* Before it is handed out: the rest of the page may fail. */
+	/* Set before the event is passed on, because the rest of the page may fail. */
 	st->page->lsn = st->lsn;
 	*st->hold = Max(*st->hold, st->lsn);
 	st->reader->take(st->reader->arg, wanted, event);
@@ -160,8 +159,8 @@ judge_row(ReadState *st, TupleTableSlot *slot)
 }
 
 /*
- * Looks at one row.  False, before it was looked at: the page is full, and the
- * cursor stands at the row before.  There it stands after an error, too.
+ * Examines one row.  Returns false, before the row was examined, if the page is full:
+ * the cursor then stays at the row before.  It does so after an error, too.
  */
 static bool
 take_row(void *arg, TupleTableSlot *slot)
@@ -175,7 +174,10 @@ take_row(void *arg, TupleTableSlot *slot)
 	st->rows++;
 	seq = DatumGetInt64(slot->tts_values[COL(seq)]);
 
-	/* Of another log: the page may end here, before ours of this number. */
+	/*
+	 * A row of another log.  The page may end here, before the row of this log that
+	 * has the same number.
+	 */
 	if (!judge_row(st, slot))
 		seq--;
 	st->cursor->last_seq = Max(st->cursor->last_seq, seq);
@@ -183,8 +185,8 @@ take_row(void *arg, TupleTableSlot *slot)
 }
 
 /*
- * Those that the last tick did not see although they had begun, as far as this
- * one sees them.
+ * Reads the events of transactions that the last tick did not see although they had
+ * begun, and that this tick sees.
  */
 static bool
 read_late(ReadState *st, Snapshot snapshot)
@@ -205,7 +207,10 @@ read_late(ReadState *st, Snapshot snapshot)
 	return complete;
 }
 
-/* False: the page was full before the tick was at its end. */
+/*
+ * Reads on in the tick.  Returns false if the page was full before the end of the
+ * tick.
+ */
 static bool
 read_tick(ReadState *st)
 {
@@ -213,7 +218,7 @@ read_tick(ReadState *st)
 	bool		  complete = true;
 	Snapshot	  snapshot;
 
-	/* Taken after the tick was, so that it sees all that the tick sees. */
+	/* Taken after the tick, so it sees all that the tick sees. */
 	PushActiveSnapshot(GetTransactionSnapshot());
 	snapshot = GetActiveSnapshot();
 	if (cursor->last_seq < cursor->done->seq_low)
@@ -254,8 +259,8 @@ outbox_log_read(OutboxCursor *cursor, OutboxTick *target, const OutboxLogQuery *
 	st.check = cursor->under->number > durable_tick;
 
 	/*
-	 * Standbys do not follow single transactions: with them, the whole tick
-	 * has to be out.
+	 * The position of standbys is not compared with single commits.  If standbys are
+	 * required, the whole tick must be durable there.
 	 */
 	if (outbox_standbys_required())
 		st.lsn = cursor->under->lsn;
@@ -273,5 +278,3 @@ outbox_log_read(OutboxCursor *cursor, OutboxTick *target, const OutboxLogQuery *
 	PG_END_TRY();
 	return st.rows;
 }
-
-/* Of an event that the log has, there may be a copy already: see kept.c. */

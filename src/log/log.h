@@ -12,7 +12,7 @@
 
 #include "log/tick.h"
 
-/* Formats that bodies come in; kept with the event once rendered. */
+/* Formats of bodies.  A body is kept with the event once it is made. */
 typedef enum OutboxFormat
 {
 	OUTBOX_FORMAT_STANDARD,
@@ -22,17 +22,17 @@ typedef enum OutboxFormat
 	OUTBOX_FORMATS
 } OutboxFormat;
 
-/* The same bytes: they are kept once. */
+/* Formats with the same bytes share one body. */
 #define OUTBOX_BODY_OF(format) \
 	((format) == OUTBOX_FORMAT_CLOUDEVENTS_BINARY ? OUTBOX_FORMAT_RAW : (format))
 
 struct OutboxPage;
 
-/* An id as text, with its end. */
+/* An id as text, with its terminating NUL, in bytes. */
 #define OUTBOX_ID_SIZE 37
 extern void outbox_uuid_text(const pg_uuid_t *uuid, char *out);
 
-/* One event, as read.  Strings are NUL-terminated; NULL where the column is. */
+/* One event, as read.  Strings are NUL-terminated, and NULL if the column is. */
 typedef struct OutboxEvent
 {
 	struct OutboxPage *page;
@@ -46,22 +46,27 @@ typedef struct OutboxEvent
 	char			  *key;
 	uint32			   key_hash;
 	Jsonb			  *headers;
-	char			  *payload;		 /* JSON text, or the bytes when content_type;
-								 * NULL: it was left in the log (payload.h) … */
-	size_t			   payload_len;	 /* … where it has about so many bytes */
-	char			  *content_type; /* NULL: payload is JSON */
-	bool			   unreadable;	 /* its row is damaged: headers and payload are
-								 * left out */
+
+	/*
+	 * JSON text, or the bytes if there is a content_type.  NULL: it was left in the log
+	 * (payload.h), where it has about payload_len bytes.
+	 */
+	char  *payload;
+	size_t payload_len;
+	char  *content_type; /* NULL: payload is JSON */
+	/* Its row is damaged: headers and payload are left out. */
+	bool unreadable;
 	struct
 	{
 		char  *data; /* NULL: not rendered yet */
 		size_t len;
 	} body[OUTBOX_FORMATS];
-	struct OutboxEvent *whole; /* a copy that was read with its payload, as
-								 * long as its page is there; NULL: none */
+
+	/* A copy that was read with its payload, while its page exists; NULL: none. */
+	struct OutboxEvent *whole;
 } OutboxEvent;
 
-/* What it takes in memory; about. */
+/* The memory that the event takes, about. */
 static inline size_t
 outbox_event_bytes(const OutboxEvent *event)
 {
@@ -70,25 +75,24 @@ outbox_event_bytes(const OutboxEvent *event)
 }
 
 /*
- * Events read together, in one memory context that goes when nobody refers to
- * the page any more.
+ * Events that were read together, in one memory context.  It is deleted when the page
+ * has no more references.
  */
 typedef struct OutboxPage
 {
 	MemoryContext cxt;
 	int			  refs;
 	size_t		  bytes; /* its account, see memory.h */
-	XLogRecPtr	  lsn;	 /* nothing of it is sent before the WAL is
-								 * durable up to here */
-	OutboxTick	 *done;	 /* the ticks it was read between; NULL for */
-	OutboxTick	 *under; /* events that were looked up by seq */
-	OutboxEvent	 *part;	 /* whose 'whole' is in this page; NULL: none */
+	XLogRecPtr	  lsn;	 /* nothing of it is sent before the WAL is durable here */
+	OutboxTick	 *done;	 /* the ticks between which it was read; NULL … */
+	OutboxTick	 *under; /* … for events that were looked up by seq */
+	OutboxEvent	 *part;	 /* the event whose 'whole' is in this page; NULL: none */
 } OutboxPage;
 
 /*
- * Is this event wanted?  Asked with the topic alone, before anything else of
- * the row is looked at; its payload can be asked for (NULL: it is bytes).  A
- * non-NULL answer is handed to 'take' with the event.
+ * Decides whether an event is wanted.  It is called with the topic alone, before
+ * anything else of the row is read.  It may ask for the row's payload (NULL: it is
+ * bytes).  A result that is not NULL is passed to 'take' with the event.
  */
 typedef struct OutboxRow OutboxRow;
 extern Jsonb			*outbox_row_payload(OutboxRow *row);
@@ -110,40 +114,49 @@ typedef struct OutboxLogQuery
 } OutboxLogQuery;
 
 /*
- * A page ends after this time (µs), too, when filters take it: at least one
- * event is judged.
+ * A page also ends when filters have taken this time (µs).  At least one event is
+ * examined.
  */
 #define OUTBOX_PAGE_TIME (10 * 1000)
 
 extern void outbox_log_init(Oid sequence);
 
-/* An error if the numbers of the sequence would not be in the order of the log. */
+/* Throws if the numbers of the sequence would not be in the order of the log. */
 extern void outbox_log_check_sequence(void);
 
 /*
- * Reads on from a cursor, at most to the end of 'target' (a later tick), which
- * becomes the tick under way if there is none.  Advances the cursor; returns
- * the number of rows looked at.  '*lsn' is raised to where the WAL has to be
- * durable before any of what was read may be sent.
+ * Reads on from a cursor, at most to the end of the tick that is being read.  If there
+ * is none, that is 'target' (a later tick).  Advances the cursor.  Returns the number
+ * of rows examined.  Raises '*lsn' to where the WAL must be durable before anything
+ * that was read may be sent.
  */
 extern int outbox_log_read(OutboxCursor *cursor, OutboxTick *target,
 						   const OutboxLogQuery *reader, XLogRecPtr *lsn);
 
 /*
- * Events of this log by seq, wherever they are kept; those that are gone are not
- * taken.
+ * Passes the events of this log that have these numbers to 'take', from the log or
+ * from outbox.kept_events.  Events that do not exist any more are left out.
  */
 extern void outbox_fetch(const int64 *seqs, int n, OutboxLogVisitFn take, void *arg);
 
-/* The same event with its payload, in a page of its own; NULL: it is gone. */
+/*
+ * The same event with its payload, in a page of its own.  NULL if it does not exist
+ * any more.
+ */
 extern OutboxEvent *outbox_fetch_whole(const OutboxEvent *event);
 
-/* Raised by whatever was fetched; the worker waits for it. */
+/*
+ * Raised by each fetch, to where the WAL must be durable before sending.  The worker
+ * waits for it.
+ */
 extern XLogRecPtr outbox_fetched_lsn;
 
 extern void outbox_page_unref(OutboxPage *page);
 
-/* After something was allocated in the page, or freed. */
+/*
+ * Updates the page's account.  To be called after something in the page was allocated
+ * or freed.
+ */
 extern void outbox_page_account(OutboxPage *page);
 
 #endif /* OUTBOX_LOG_H */

@@ -1,12 +1,12 @@
 /*
  * log_scan.c
- *	  Owns the ways into the pieces of the log: along seq, to single numbers, and
- *	  to the events of single transactions.
+ *	  Owns the scans of the log's pieces: along seq, for single numbers, and for the
+ *	  events of single transactions.
  *
- * Statements would say the same.  But a worker that keeps up reads one or two
- * events at a time, and to set up an executor over all pieces costs more than to
- * deliver them.  And for a piece that VACUUM found empty the planner takes
- * whatever index comes first.
+ * SQL statements could do the same.  But a worker that keeps up reads one or two
+ * events at a time.  To set up an executor over all pieces then costs more than to
+ * deliver the events.  And for a piece that VACUUM found empty, the planner takes any
+ * index.
  */
 #include "log/log_scan.h"
 
@@ -31,7 +31,7 @@
 
 #define PIECES (OUTBOX_TABLE_EVENTS_2 - OUTBOX_TABLE_EVENTS_0 + 1)
 
-/* A piece of the log, open by one of its indexes. */
+/* A piece of the log, with an open scan of one of its indexes. */
 typedef struct Piece
 {
 	Relation		heap;
@@ -48,7 +48,7 @@ typedef struct Found
 	ItemPointerData tid;
 } Found;
 
-/* By name: REINDEX CONCURRENTLY puts another index in its place. */
+/* By name, because REINDEX CONCURRENTLY replaces the index by another. */
 static Relation
 open_index(Relation heap, const char *what)
 {
@@ -64,8 +64,8 @@ open_index(Relation heap, const char *what)
 			(errcode(ERRCODE_UNDEFINED_OBJECT),
 			 errmsg("index \"%s.%s\" does not exist", OUTBOX_SCHEMA, name),
 			 errhint(
-				 "The log is read by this index of its piece: if it was renamed, name it so again.")));
-	/* REINDEX has it for as long as it takes: nothing waits for that. */
+				 "The log is read with this index. If it was renamed, give it this name again.")));
+	/* REINDEX holds its lock until it is done.  The worker does not wait for it. */
 	if (!ConditionalLockRelationOid(oid, AccessShareLock))
 		ereport(ERROR,
 				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
@@ -73,17 +73,17 @@ open_index(Relation heap, const char *what)
 				 errhint("The log is read again when the lock is free.")));
 	index = index_open(oid, NoLock);
 
-	/* It would be read, and what it lacks passed over. */
+	/* An invalid index could be read, but the events that it lacks would be skipped. */
 	if (!index->rd_index->indisvalid)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("index \"%s.%s\" is not valid: it need not hold every event",
-						OUTBOX_SCHEMA, name),
+				 errmsg("index \"%s.%s\" is not valid: it may lack events", OUTBOX_SCHEMA,
+						name),
 				 errhint("REINDEX INDEX CONCURRENTLY %s.%s;", OUTBOX_SCHEMA, name)));
 	return index;
 }
 
-/* The tables are locked, see outbox_txn_begin(). */
+/* The tables are locked (see outbox_txn_begin()). */
 static void
 open_pieces(Piece *pieces, const char *index, int nkeys, Snapshot snapshot)
 {
@@ -115,7 +115,7 @@ next_row(Piece *p)
 {
 	if (index_getnext_slot(p->scan, ForwardScanDirection, p->slot))
 		return true;
-	ExecClearTuple(p->slot); /* it leaves the last one where it is */
+	ExecClearTuple(p->slot); /* at the end the scan leaves the last row in the slot */
 	return false;
 }
 
@@ -127,7 +127,7 @@ seq_of(TupleTableSlot *slot)
 	return DatumGetInt64(slot_getattr(slot, Anum_events_seq, &isnull));
 }
 
-/* Which piece goes on; NULL: none. */
+/* The piece whose next row has the lowest number; NULL: there is no row. */
 static Piece *
 lowest(Piece *pieces)
 {
@@ -196,8 +196,9 @@ compare_found(const void *a, const void *b)
 }
 
 /*
- * Their numbers lie anywhere among each other's.  So where each event lies is
- * found out first, of each transaction no more than will be taken at most.
+ * The numbers of these transactions are interleaved.  So the place of each event is
+ * found first, and of each transaction at most one row more than the limit.  Then the
+ * rows are fetched in the order of seq.
  */
 bool
 outbox_scan_xids(const uint64 *xids, int nxids, int64 above, int64 upto, int limit,
@@ -255,7 +256,10 @@ outbox_scan_id(const pg_uuid_t *id)
 	Piece		  p;
 	OutboxIdState state = OUTBOX_ID_FREE;
 
-	/* Sees what is not committed yet, and says whose it is. */
+	/*
+	 * It also sees rows that are not committed yet, and sets xmin or xmax to their
+	 * transaction.
+	 */
 	InitDirtySnapshot(dirty);
 	ScanKeyInit(&key, Anum_events_id, BTEqualStrategyNumber, F_UUID_EQ,
 				UUIDPGetDatum(id));

@@ -1,6 +1,6 @@
 /*
  * log_scan.h
- *	  Rows of the log in the order of seq, by either of its indexes.
+ *	  Rows of the log in the order of seq, by one of its indexes.
  */
 #ifndef OUTBOX_LOG_SCAN_H
 #define OUTBOX_LOG_SCAN_H
@@ -12,30 +12,33 @@
 #include "utils/uuid.h"
 
 /*
- * Is shown each row; it is valid until this returns.  False: not now, and none of
- * those behind it.
+ * Is called with each row, which is valid until it returns.  Returns false if it does
+ * not take this row: the scan then ends.
  */
 typedef bool (*OutboxScanTake)(void *arg, TupleTableSlot *slot);
 
 /*
- * At most 'limit' rows that 'snapshot' sees, with above < seq <= upto.  True:
- * there are no more of them.
+ * Scans the rows that 'snapshot' sees, with above < seq <= upto, and at most 'limit'
+ * of them.  Returns true if there are no more such rows.
  */
 extern bool outbox_scan_seq(int64 above, int64 upto, int limit, Snapshot snapshot,
 							OutboxScanTake take, void *arg);
 
-/* Those of these numbers (int8[]), in any order; all of them, whatever take says. */
+/*
+ * Scans the rows with these numbers (int8[]), in any order.  It scans all of them,
+ * whatever 'take' returns.
+ */
 extern void outbox_scan_these(Datum seqs, Snapshot snapshot, OutboxScanTake take,
 							  void *arg);
 
-/* Like outbox_scan_seq(), of these transactions alone. */
+/* Like outbox_scan_seq(), for the rows of these transactions only. */
 extern bool outbox_scan_xids(const uint64 *xids, int nxids, int64 above, int64 upto,
 							 int limit, Snapshot snapshot, OutboxScanTake take,
 							 void *arg);
 
 /*
- * Does the piece that events go to now have one with this id?  In doubt: it
- * depends on a transaction that is open.
+ * Whether the current piece of the log has an event with this id.  IN_DOUBT: that
+ * depends on a transaction that is still open.
  */
 typedef enum OutboxIdState
 {

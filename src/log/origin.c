@@ -1,12 +1,12 @@
 /*
  * origin.c
- *	  Owns the question whose log this is: a copy must not send what its original
- *	  sends.
+ *	  Owns the check whether this log belongs to this database.  A copy must not send
+ *	  what its original sends.
  *
- * The row of outbox.origins is made when the log gets its first endpoint, or is
- * first shortened: late, because a dump is restored table by table, and a
- * worker that claimed the half of it that is there already would serve the
- * copy.  For the same reason a single row of somebody else makes it a copy.
+ * The row of outbox.origins is made when the log gets its first endpoint, or when its
+ * first piece is emptied.  It is made that late because a dump is restored table by
+ * table.  A worker that claimed a half-restored log would serve the copy.  For the
+ * same reason, a single row of another system or database makes the log a copy.
  */
 #include "base/outbox.h"
 
@@ -76,7 +76,7 @@ origins_changed(void)
 		get_relname_relid("origins", get_namespace_oid(OUTBOX_SCHEMA, false)));
 }
 
-/* Whether the row was made: 'condition' may be against it. */
+/* Inserts a row.  Returns false if 'condition' prevented it. */
 static bool
 make_origin(int64 epoch, bool first, const char *condition)
 {
@@ -96,8 +96,9 @@ make_origin(int64 epoch, bool first, const char *condition)
 }
 
 /*
- * A dump of a log that was nobody's either: its events lie in the past, though
- * no transaction of this system has got as far as their xids yet.
+ * The log may come from a dump of a log that had no origin, either.  Its events are in
+ * the past, but this system's transactions may not have reached their xids yet.  Such
+ * events get the lowest xid.
  */
 static void
 pull_back_events(void)
@@ -117,7 +118,7 @@ pull_back_events(void)
 void
 outbox_origin_claim(void)
 {
-	/* One at a time; conflicts with the lock of whoever inserts. */
+	/* One session at a time.  This lock conflicts with that of an INSERT. */
 	outbox_query("LOCK TABLE outbox.origins IN SHARE ROW EXCLUSIVE MODE", 0, NULL, NULL,
 				 NULL);
 	if (make_origin(random_epoch(), true,
@@ -125,7 +126,7 @@ outbox_origin_claim(void)
 		pull_back_events();
 }
 
-/* claim_log(): what create_endpoint() begins with. */
+/* claim_log(): the first thing that create_endpoint() does. */
 OUTBOX_FUNCTION(outbox_claim_log_1_0, 0)
 {
 	(void) fcinfo;
@@ -135,7 +136,7 @@ OUTBOX_FUNCTION(outbox_claim_log_1_0, 0)
 	PG_RETURN_VOID();
 }
 
-/* log_owner(), in words. */
+/* log_owner(): the origin as a word. */
 OUTBOX_FUNCTION(outbox_log_owner_1_0, 0)
 {
 	static const char *const words[] = {
@@ -162,8 +163,8 @@ OUTBOX_FUNCTION(outbox_new_epoch_1_0, 0)
 }
 
 /*
- * take_log(): all there were before are closed.  The caller has locked the
- * table.
+ * take_log(): closes all former origins and inserts a new one.  The caller has locked
+ * the table.
  */
 OUTBOX_FUNCTION(outbox_take_log_1_0, 1)
 {

@@ -1,6 +1,6 @@
 /*
  * origin.h
- *	  Whose log this is.
+ *	  Whether this log belongs to this database, or is a copy.
  */
 #ifndef OUTBOX_ORIGIN_H
 #define OUTBOX_ORIGIN_H
@@ -9,19 +9,21 @@
 
 typedef enum OutboxOrigin
 {
-	OUTBOX_ORIGIN_NONE, /* nobody has used this log yet */
+	OUTBOX_ORIGIN_NONE, /* the log has no origin yet */
 	OUTBOX_ORIGIN_OURS,
-	OUTBOX_ORIGIN_FOREIGN,		 /* another system or database has: a copy */
+	OUTBOX_ORIGIN_FOREIGN,		 /* the log of another system or database: a copy */
 	OUTBOX_ORIGIN_OTHER_INSTANCE /* outbox.instance_name is not the stored one */
 } OutboxOrigin;
 
 /*
- * Asks outbox.origins.  'epoch' is what our events carry; 'zero': those with
- * epoch 0 are ours as well.  Needs SPI.
+ * Reads outbox.origins.  'epoch' is set to the epoch that new events carry.  'zero' is
+ * set to true if events with epoch 0 belong to this log, too.  Needs SPI.
  */
 extern OutboxOrigin outbox_origin(int64 *epoch, bool *zero);
 
-/* Makes the log this system's and database's, if nobody's yet.  Needs SPI. */
+/*
+ * Makes the log that of this system and database, if it has no origin yet.  Needs SPI.
+ */
 extern void outbox_origin_claim(void);
 
 #endif /* OUTBOX_ORIGIN_H */

@@ -1,11 +1,11 @@
 /*
  * page.c
- *	  Owns pages: rows of the log as events in memory, and which payloads are read
- *	  with them.
+ *	  Owns pages: rows of the log as events in memory, and which payloads are read with
+ *	  them.
  *
- * An event without its payload is small.  So memory is short only for payloads,
- * bodies and answers: positions, lanes and retries go on as always, and nothing
- * has to wait before its turn to be sent has come.
+ * An event without its payload is small.  So only payloads, bodies and answers are
+ * limited by memory.  Positions, lanes and retries need no limit, and an event waits
+ * for memory only when it is to be sent.
  */
 #include "base/outbox.h"
 
@@ -23,13 +23,16 @@
 #include "log/page.h"
 #include "log/step.h"
 
-/* A payload of so many bytes is never left: to read it again would cost more. */
+/*
+ * A payload of at most this many bytes is never left in the log.  To read it again
+ * would cost more.
+ */
 #define ALWAYS_READ 2048
 
-/* Bytes of a buffer that is kept from one event to the next. */
+/* A buffer of at most this many bytes is kept for the next event. */
 #define JSON_TEXT_KEPT (64 * 1024)
 
-static MemoryContext scratch; /* of what jsonb's output leaves behind */
+static MemoryContext scratch; /* for the strings that jsonb's output allocates */
 
 #define COL(name) (Anum_events_##name - 1)
 
@@ -67,7 +70,7 @@ outbox_page_create(OutboxTick *done, OutboxTick *under)
 	MemoryContext cxt;
 	OutboxPage	 *page;
 
-	/* All of it goes at once, and lies close together. */
+	/* Its memory is freed all at once, and is contiguous. */
 	cxt = GenerationContextCreate(page_cxt, "outbox page", ALLOCSET_DEFAULT_SIZES);
 	page = MemoryContextAllocZero(cxt, sizeof(OutboxPage));
 	page->cxt = cxt;
@@ -77,7 +80,7 @@ outbox_page_create(OutboxTick *done, OutboxTick *under)
 	return page;
 }
 
-/* The text of a uuid, as uuid_out prints it, without its allocation. */
+/* Writes the text of a uuid as uuid_out() does, without an allocation. */
 void
 outbox_uuid_text(const pg_uuid_t *uuid, char *out)
 {
@@ -102,7 +105,7 @@ is_left(size_t bytes, bool whole)
 		!outbox_memory_fits_ahead(OUTBOX_JSON_READING * bytes);
 }
 
-/* It copies each string, and leaves the copy to the memory context. */
+/* JsonbToCString() copies each string, and does not free the copies. */
 static void
 put_text(StringInfo text, Jsonb *jb)
 {
@@ -113,7 +116,7 @@ put_text(StringInfo text, Jsonb *jb)
 	MemoryContextReset(scratch);
 }
 
-/* A large text is made where it stays, and then cut to its size. */
+/* A large text is made in the page, and then shrunk to its size. */
 static char *
 large_text(OutboxPage *page, Jsonb *jb, size_t *len)
 {
@@ -129,7 +132,10 @@ large_text(OutboxPage *page, Jsonb *jb, size_t *len)
 	return text.data;
 }
 
-/* With not a byte more than it needs.  NULL: it is left. */
+/*
+ * Returns the text in a piece of memory of exactly its size.  NULL: it is left in the
+ * log.
+ */
 static char *
 small_text(Jsonb *jb, size_t *len, bool whole)
 {
@@ -147,7 +153,7 @@ small_text(Jsonb *jb, size_t *len, bool whole)
 	put_text(&text, jb);
 	*len = text.len;
 
-	/* A short numeric can be a long text. */
+	/* The text of a short numeric can be long, so its size is checked again. */
 	if (!is_left(text.len, whole))
 	{
 		copy = palloc(text.len + 1);
@@ -192,7 +198,7 @@ read_bytes(OutboxEvent *event, Datum value, bool whole)
 	event->payload = VARDATA(body);
 }
 
-/* jsonb is turned into text here, once, however many endpoints will get it. */
+/* jsonb becomes text here, once for all endpoints that get the event. */
 static void
 read_payload(OutboxEvent *event, const Datum *values, const bool *nulls, bool whole)
 {
@@ -207,7 +213,7 @@ read_payload(OutboxEvent *event, const Datum *values, const bool *nulls, bool wh
 		read_json(event, values[COL(payload)], whole);
 	else
 	{
-		/* Only a row that came past the checks has neither. */
+		/* Only a row that evaded the checks has neither. */
 		event->payload = pstrdup("null");
 		event->payload_len = 4;
 	}
@@ -215,11 +221,6 @@ read_payload(OutboxEvent *event, const Datum *values, const bool *nulls, bool wh
 
 /* ----------------------------------------------------------------- rows */
 
-/*
- * Where it lies among the snapshots of this log; 0: nowhere.  A row of another
- * log may have the number, and the id, of an event of this one: only the epoch
- * tells the two apart.  Whatever is looked up by seq asks here.
- */
 uint64
 outbox_row_xid(const Datum *values)
 {
@@ -234,7 +235,6 @@ text_or_null(Datum value, bool isnull)
 	return isnull ? NULL : TextDatumGetCString(value);
 }
 
-/* Copies a row into the page; 'whole': with its payload in any case. */
 OutboxEvent *
 outbox_page_add(OutboxPage *page, Datum *values, bool *nulls, bool whole)
 {
@@ -263,7 +263,7 @@ outbox_page_add(OutboxPage *page, Datum *values, bool *nulls, bool whole)
 	return event;
 }
 
-/* All that outbox_page_add() would read. */
+/* Reads all that outbox_page_add() would read. */
 static void
 probe_row(void *arg)
 {
@@ -281,12 +281,6 @@ probe_row(void *arg)
 	PG_END_TRY();
 }
 
-/*
- * Asked after reading has failed, of each row, in a subtransaction.
- * Is the row damaged, or does it hold what this server cannot read any more?
- * Then what may be at fault is left out of it.  Any other error is thrown on:
- * reading is tried again.
- */
 bool
 outbox_row_check(OutboxRow *row)
 {

@@ -1,10 +1,10 @@
 /*
  * payload.c
- *	  Owns how a payload that was left in the log comes into memory, and goes again.
+ *	  Owns how a payload that was left in the log is read into memory, and freed again.
  *
- * An event without its payload is small.  So memory is short only for payloads,
- * bodies and answers: positions, lanes and retries go on as always, and nothing
- * has to wait before its turn to be sent has come.
+ * An event without its payload is small.  So only payloads, bodies and answers are
+ * limited by memory.  Positions, lanes and retries need no limit, and an event waits
+ * for memory only when it is to be sent.
  */
 #include "base/outbox.h"
 
@@ -24,7 +24,10 @@ has_body(const OutboxEvent *event, OutboxFormat format)
 		event->body[OUTBOX_BODY_OF(format)].data != NULL;
 }
 
-/* Which event has what a request is made of; NULL: it has to be read. */
+/*
+ * The event that has what a request is made of: itself or its copy.  NULL: it must be
+ * read.
+ */
 static OutboxEvent *
 at_hand(const OutboxEvent *event, OutboxFormat format)
 {
@@ -71,9 +74,9 @@ bring_whole(void *arg)
 }
 
 /*
- * The copy is read by the number of the event, and is the same only if it has the
- * same id.  It comes from a transaction that was durable before: it waits for
- * nothing that the event does not wait for.
+ * The copy is read by the number of the event.  It is the same event only if it has
+ * the same id.  Its transaction was durable before, so it waits for no more WAL than
+ * the event does.
  */
 OutboxEvent *
 outbox_payload_bring(OutboxEvent *event, OutboxFormat format, bool *gone)
@@ -100,7 +103,10 @@ outbox_payload_bring(OutboxEvent *event, OutboxFormat format, bool *gone)
 		if (b.whole)
 			outbox_page_unref(b.whole->page);
 
-		/* A damaged row is not there any more; else it is tried again. */
+		/*
+		 * A damaged row counts as gone.  After any other error, reading is tried
+		 * again.
+		 */
 		*gone = failure.sqlerrcode == ERRCODE_DATA_CORRUPTED ||
 			ERRCODE_TO_CATEGORY(failure.sqlerrcode) == ERRCODE_DATA_EXCEPTION;
 		if (!*gone)
@@ -129,7 +135,7 @@ outbox_payload_used(OutboxEvent *event)
 		return;
 	for (int i = 0; i < OUTBOX_FORMATS; i++)
 		if (event->body[i].data == event->payload)
-			return; /* it is the body */
+			return; /* the payload is also the body */
 	pfree(event->content_type ? event->payload - VARHDRSZ : event->payload);
 	event->payload = NULL;
 	outbox_page_account(event->page);

@@ -1,34 +1,37 @@
 /*
  * payload.h
- *	  Payloads in memory: read with their event, or left in the log until they
- *	  are sent.
+ *	  Payloads in memory: read with their event, or left in the log until they are
+ *	  sent.
  */
 #ifndef OUTBOX_PAYLOAD_H
 #define OUTBOX_PAYLOAD_H
 
 #include "log/log.h"
 
-/* In the place of a format, below: what a batch is made of. */
+/* Given instead of a format below: the payload itself, of which a batch is made. */
 #define OUTBOX_PAYLOAD_ITSELF OUTBOX_FORMATS
 
 /*
- * The event with what a request in this format is made of: itself, or a copy with
- * its payload that is read from the log.  The caller has a reference to its page.
- * NULL: the event is gone, or it can only be read later.  Begins a transaction if
- * need be, so it may be called outside of one only.
+ * Returns the event with what a request in this format is made of: itself, or a copy
+ * with its payload that is read from the log.  The caller has a reference to its page.
+ * Returns NULL if the event does not exist any more ('*gone'), or can only be read
+ * later.  May begin a transaction, so it must not be called inside one.
  */
 extern OutboxEvent *outbox_payload_bring(OutboxEvent *event, OutboxFormat format,
 										 bool *gone);
 
-/* Bytes that a request will take in addition, the reading included; about. */
+/* Additional memory that a request will take, the reading included, in bytes, about. */
 extern size_t outbox_payload_cost(const OutboxEvent *event, OutboxFormat format);
 
-/* The body is made: a copy that was read for it needs its payload no more. */
+/*
+ * To be called when the body is made.  Frees the payload of a copy that was read for
+ * it.
+ */
 extern void outbox_payload_used(OutboxEvent *event);
 
 /*
- * While this is false, nothing is read: an answer is being worked through.
- * 'wanted' is set when something would have been.
+ * While this is false, nothing is read, because an answer is being processed.
+ * 'wanted' is set to true if something would have been read.
  */
 extern bool outbox_payload_readable;
 extern bool outbox_payload_wanted;

@@ -1,10 +1,9 @@
 /*
  * privileges.c
- *	  Owns what the role of a worker has to be allowed, and which of it a role
- *	  lacks.
+ *	  Owns which privileges the role of a worker needs, and which of them a role lacks.
  *
- * A role need not own anything.  That it may truncate the table of secrets lets it
- * through their row-level security.
+ * The role need not own anything.  The privilege to truncate the table of secrets also
+ * passes that table's row-level security.
  */
 #include "base/outbox.h"
 
@@ -31,11 +30,11 @@ static const struct
 
 static const char *const views[] = {"all_events", "endpoint_positions", "log_size"};
 
-/* The statements of a worker call them, and so do the defaults of outbox.events. */
+/* The statements of a worker call these, and so do the defaults of outbox.events. */
 static const char *const functions[] = {"check_event", "current_epoch", "current_piece",
 										"log_xid",	   "new_event_id",	"next_seq"};
 
-/* A table that is not there is another version's matter. */
+/* A table that does not exist belongs to another version, and is not reported here. */
 static bool
 may(Oid relation, Oid role, AclMode mode)
 {
@@ -53,7 +52,7 @@ missing_of_table(Oid table, Oid role)
 	return NULL;
 }
 
-/* Of all functions that have the name. */
+/* Checks all functions of that name. */
 static const char *
 missing_of_function(Oid schema, const char *name, Oid role)
 {
@@ -87,7 +86,9 @@ outbox_missing_privilege(Oid role)
 		if (!may(get_relname_relid(views[i], schema), role, ACL_SELECT))
 			missing = psprintf("SELECT on " OUTBOX_SCHEMA ".%s", views[i]);
 
-	/* Since PostgreSQL 18 its value is NULL without it, and no error. */
+	/*
+	 * Without it, since PostgreSQL 18, the sequence's value is NULL, without an error.
+	 */
 	if (missing == NULL && !may(outbox_sequence_oid(), role, ACL_SELECT))
 		missing = "SELECT on sequence " OUTBOX_SCHEMA ".events_seq";
 	for (size_t i = 0; i < lengthof(functions) && missing == NULL; i++)

@@ -1,6 +1,6 @@
 /*
  * privileges.h
- *	  What the role of a worker has to be allowed.
+ *	  The privileges that the role of a worker needs.
  */
 #ifndef OUTBOX_PRIVILEGES_H
 #define OUTBOX_PRIVILEGES_H
@@ -8,8 +8,8 @@
 #include "base/outbox.h"
 
 /*
- * The first privilege that the role lacks, as in "SELECT on sequence
- * outbox.events_seq"; NULL: it has all that a worker relies on.  Needs a
+ * Returns the first privilege that the role lacks, as in "SELECT on sequence
+ * outbox.events_seq".  Returns NULL if it has all that a worker needs.  Needs a
  * transaction.
  */
 extern const char *outbox_missing_privilege(Oid role);

@@ -1,12 +1,13 @@
 /*
  * retention.c
- *	  Forgets: the log and the attempts grow by appending and shrink by
- *	  truncating one of three tables, used in turn.  Never row by row.
+ *	  Owns the removal of old events and attempts.  Each log consists of three tables,
+ *	  used in turn.  It grows by appending and shrinks by truncating one table, never
+ *	  row by row.
  *
- * With three tables and a change after half the retention, the table that is
- * about to be used again holds nothing younger than the retention.  For
- * attempts that is all.  A table of events must not hold anything that an
- * endpoint has yet to read: the gate below.
+ * The table in use changes after half the retention.  So with three tables, the one
+ * that is used next holds nothing younger than the retention.  For attempts that is
+ * all.  A table of events must also hold nothing that an endpoint has yet to read: see
+ * everybody_is_done().
  */
 #include "base/outbox.h"
 
@@ -34,15 +35,16 @@ static int			   attempts_piece;
 static TimestampTz	   events_since;
 static TimestampTz	   attempts_since;
 static TimestampTz	   look_again_at;
-static bool			   ahead;	   /* outbox.pieces holds a time that is yet to come */
-static bool			   locked_out; /* somebody has a lock on what is to go */
+static bool			   ahead; /* outbox.pieces has a time in the future */
+/* Another session has a lock on what is to be emptied. */
+static bool locked_out;
 
-/* After a table could not be dropped. */
+/* µs: after a table could not be emptied. */
 #define LOOK_AGAIN_AFTER (10 * USECS_PER_SEC)
 
 /*
- * The same, when that may be another worker: each has a lock for a moment, many
- * times a second.
+ * µs: the same, if another worker may have the lock.  Each worker has it for a moment,
+ * many times a second.
  */
 #define LOOK_AGAIN_SOON (200 * 1000)
 
@@ -106,15 +108,17 @@ due(TimestampTz since, int retention)
 }
 
 /*
- * Has everybody done with this piece of the log?  Asked with the piece locked
- * against everyone, and with a snapshot taken after that: before, somebody
- * could still commit an event into it.  No endpoint can be made meanwhile, and
- * no other worker can store a position or park a delivery, for all of that takes
- * a lock that conflicts with ours on the settings.
+ * True if every endpoint and replay has finished with this piece of the log.  The
+ * caller has locked the piece against all other sessions.  The snapshot must be taken
+ * after that: with an older one, a transaction could still commit an event into the
+ * piece unseen.  Meanwhile no endpoint can be made, and no other worker can store a
+ * position or park a delivery.  All of these take a lock that conflicts with the
+ * caller's lock on the settings.
  *
- * A row that some position has not come past is needed; so is one that was on
- * its way when the position was written.  What a laggard has not read yet is
- * looked for where it reads: of all that it has read this piece may be full.
+ * A row that some position has not passed is needed.  So is a row that was in flight
+ * when the position was written.  For an endpoint that is catching up, the rows that
+ * it has not read yet are searched from last_seq on.  The piece may be full of rows
+ * that it has read.
  */
 static bool
 everybody_is_done(int piece)
@@ -160,7 +164,7 @@ use_piece(const char *log, int piece)
 }
 
 /*
- * A piece whose time is yet to come would not be due before, however often a
+ * A piece whose time is in the future would not be due before then, however often a
  * worker starts until then.
  */
 static bool
@@ -184,8 +188,8 @@ lock_exclusively(OutboxTable table)
 }
 
 /*
- * True also when the piece cannot be emptied yet because events of it are to be
- * copied first: when they are, this is called again.
+ * Also returns true if events of the piece must be copied before it can be emptied.
+ * This is called again when they are.
  */
 static bool
 rotate_events(void)
@@ -196,10 +200,7 @@ rotate_events(void)
 	if (!outbox_txn_begin(true))
 		return false;
 
-	/*
-	 * Never a waiting lock: while one waits, every emit would queue up behind
-	 * it.
-	 */
+	/* Never waits for a lock: every emit would queue up behind the waiting request. */
 	locked_out = !lock_exclusively(OUTBOX_TABLE_EVENTS_0 + next) ||
 		!lock_exclusively(OUTBOX_TABLE_TICKS_0 + next) ||
 		!ConditionalLockRelationOid(settings, ShareRowExclusiveLock);
@@ -265,8 +266,8 @@ is_tidying(void)
 }
 
 /*
- * What was kept of the last piece is tidied up before the next one is judged,
- * unless that fails.
+ * The copies of the last piece are tidied up before the next piece is examined, unless
+ * tidying fails.
  */
 static TimestampTz
 events_due(void)

@@ -1,24 +1,27 @@
 /*
  * retention.h
- *	  Forgets: old events and attempts, a table at a time.
+ *	  Removes old events and attempts, a table at a time.
  */
 #ifndef OUTBOX_RETENTION_H
 #define OUTBOX_RETENTION_H
 
 #include "server/shmem.h"
 
-/* In a transaction: what outbox.pieces says. */
+/* Reads outbox.pieces.  Needs a transaction. */
 extern void outbox_retention_init(OutboxDatabase *db);
 
-/* When the next look is due. */
+/* When outbox_retention_run() is to be called next. */
 extern TimestampTz outbox_retention_next_time(void);
 
-/* True if outbox_retention_run() would look whether a piece of the log can go. */
+/*
+ * True if outbox_retention_run() would check whether a piece of the log can be
+ * emptied.
+ */
 extern bool outbox_retention_judges(TimestampTz now);
 
 /*
- * Drops what is old enough and no longer needed.  When it judges the log,
- * everything that was settled must have been written before.
+ * Empties tables that are old enough and not needed any more.  If it checks the log,
+ * all settled deliveries must have been written before.
  */
 extern void outbox_retention_run(void);
 

@@ -1,13 +1,12 @@
 /*
  * standbys.c
- *	  Owns how far standbys have the WAL: those of synchronous replication, and
- *	  those that outbox.wait_for_standbys asks for.
+ *	  Owns how far standbys have the WAL: those of synchronous replication, and those
+ *	  that outbox.wait_for_standbys names.
  *
- * PostgreSQL acknowledges a commit before a standby has it unless synchronous
- * replication is configured.  A failover loses such commits.  A client may be
- * able to live with that, but a receiver that was told of an event cannot be
- * told that it never was.  So the worker can wait for standbys although clients
- * do not.
+ * Without synchronous replication, PostgreSQL acknowledges a commit before a standby
+ * has it.  A failover loses such commits.  A client may accept that.  But an event
+ * that a receiver has got cannot be taken back.  So the worker can wait for standbys
+ * although clients do not.
  */
 #include "base/outbox.h"
 
@@ -24,23 +23,23 @@
 #include "base/compat.h"
 #include "log/standbys.h"
 
-/* As in PostgreSQL, a name of a standby has no more bytes than an identifier. */
+/*
+ * The highest number of standbys in the setting.  As in PostgreSQL, a standby's name
+ * is no longer than an identifier.
+ */
 #define MAX_STANDBYS 64
 
-/* The setting as the hooks hand it on. */
+/* The setting, as its check hook passes it to its assign hook. */
 typedef struct Wanted
 {
-	int	 count;	 /* this many */
-	int	 nnames; /* of these; 0: of all that are streaming */
+	int	 count;	 /* this many standbys … */
+	int	 nnames; /* … of these names; 0: of all that are streaming */
 	char names[MAX_STANDBYS][NAMEDATALEN];
 } Wanted;
 
-/*
- * What a walsender is to us: the index of its name in the setting, or one of
- * these.
- */
-#define UNNAMED (-1) /* counts, as any does */
-#define IGNORED (-2) /* no standby, or not one of those named */
+/* The identity of a walsender: the index of its name in the setting, or one of these. */
+#define UNNAMED (-1) /* counts like any standby */
+#define IGNORED (-2) /* not a standby, or not one of those named */
 
 /* The identity of a walsender cannot change while its process lives. */
 typedef struct Sender
@@ -50,19 +49,19 @@ typedef struct Sender
 } Sender;
 
 /*
- * A process id may be used again by another walsender, so identities are looked
- * up again after this time.
+ * µs.  Another walsender may get the same process id, so identities are read again
+ * after this time.
  */
 #define IDENTITY_LIFE (USECS_PER_SEC)
 
 static const Wanted *wanted;  /* NULL: none */
 static Sender		*senders; /* max_wal_senders of them */
 static TimestampTz	 identified_at;
-static int			 streaming; /* standbys that count, at the last look */
+static int			 streaming; /* standbys that count, when they were last read */
 
 /* -------------------------------------------------------------- setting */
 
-/* A number, a list of names, or a number and a list of names in parentheses. */
+/* Parses a number, a list of names, or a number and a list of names in parentheses. */
 static bool
 parse(char *text, Wanted *w, const char **complaint)
 {
@@ -88,7 +87,7 @@ parse(char *text, Wanted *w, const char **complaint)
 		end = strrchr(list, ')');
 		if (list[-1] != '(' || end == NULL || end[1 + strspn(end + 1, " ")] != '\0')
 		{
-			*complaint = "After a number, the names stand in parentheses.";
+			*complaint = "After a number, the names must be in parentheses.";
 			return false;
 		}
 		*end = '\0';
@@ -150,7 +149,7 @@ outbox_standbys_assign(const char *newval, void *extra)
 static int
 identify(const PgBackendStatus *status)
 {
-	/* A walsender in a database sends logical changes: no standby. */
+	/* A walsender in a database sends logical changes, so it is not a standby. */
 	if (OidIsValid(status->st_databaseid))
 		return IGNORED;
 
@@ -158,14 +157,14 @@ identify(const PgBackendStatus *status)
 		if (pg_strcasecmp(wanted->names[i], status->st_appname) == 0)
 			return i;
 
-	/* They stream, but there is no server that could take over. */
+	/* These stream, but are not servers that could take over. */
 	if (wanted->nnames > 0 || strcmp(status->st_appname, "pg_receivewal") == 0 ||
 		strcmp(status->st_appname, "pg_basebackup") == 0)
 		return IGNORED;
 	return UNNAMED;
 }
 
-/* Looks up what each walsender is. */
+/* Reads the identity of each walsender. */
 static void
 identify_senders(void)
 {
@@ -221,8 +220,8 @@ latest_first(const void *a, const void *b)
 }
 
 /*
- * How far as many standbys as the setting asks for have the WAL on disk.  Of two
- * with the same name only the one that is ahead counts.
+ * How far as many standbys as the setting requires have the WAL on disk.  Of two
+ * standbys with the same name, only the one that is ahead counts.
  */
 static XLogRecPtr
 wanted_lsn(void)
@@ -275,9 +274,9 @@ outbox_standbys_required(void)
 }
 
 /*
- * Not SyncRepWaitForLSN(): it returns at once when synchronous_commit is off
- * or local, a cancel returns as if the wait had been satisfied, and meanwhile
- * every request of the loop would stand still.
+ * SyncRepWaitForLSN() cannot be used.  It returns at once if synchronous_commit is off
+ * or local.  It also returns when a cancel arrives, without a difference.  And during
+ * the wait, all requests of the worker would stop.
  */
 XLogRecPtr
 outbox_standbys_lsn(void)

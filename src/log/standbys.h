@@ -1,7 +1,7 @@
 /*
  * standbys.h
- *	  Owns how far standbys have the WAL: those of synchronous replication, and
- *	  those that outbox.wait_for_standbys asks for.
+ *	  How far standbys have the WAL: those of synchronous replication, and those that
+ *	  outbox.wait_for_standbys names.
  */
 #ifndef OUTBOX_STANDBYS_H
 #define OUTBOX_STANDBYS_H
@@ -15,18 +15,18 @@
 extern bool outbox_standbys_required(void);
 
 /*
- * How far the WAL is on disk of the standbys that are asked for.  Invalid: too
- * few of them are streaming, or synchronous replication has not begun.
+ * How far the WAL is on disk of the required standbys.  Invalid: too few of them are
+ * streaming, or synchronous replication has not begun.
  */
 extern XLogRecPtr outbox_standbys_lsn(void);
 
 /*
- * True if fewer standbys were streaming than outbox.wait_for_standbys asks for
- * when outbox_standbys_lsn() was last asked.
+ * True if fewer standbys than outbox.wait_for_standbys requires were streaming when
+ * outbox_standbys_lsn() was last called.
  */
 extern bool outbox_standbys_missing(void);
 
-/* Says so, in words for outbox.status. */
+/* Writes that as a reason for outbox.status. */
 extern void outbox_standbys_explain(char *reason, size_t size);
 
 /* Hooks of the setting. */

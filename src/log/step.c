@@ -2,14 +2,14 @@
  * step.c
  *	  Owns the steps of a worker that failed: until when each is on hold, and why.
  *
- * An SQL error in one step must not end the others.  So each step's transaction
- * is run here: its error is caught, the transaction is aborted, and the step is
- * tried again after a time that doubles with each failure.  The list is kept in
- * this process.  A copy is in shared memory, for outbox.held_steps, and for the
- * next process of this worker: a step that made it end stays on hold.
+ * An SQL error in one step must not stop the others.  So each step's transaction is
+ * run here.  Its error is caught, the transaction is aborted, and the step is tried
+ * again after a time that doubles with each failure.  The list is kept in this
+ * process.  A copy is in shared memory, for outbox.held_steps and for the next process
+ * of this worker.  So a step that made the process end stays on hold.
  *
- * What a step changes in memory it changes after its commit, or in such a way
- * that it can be done again.
+ * A step changes the worker's memory only after its commit, or in a way that can be
+ * repeated.
  */
 #include "base/outbox.h"
 
@@ -28,11 +28,11 @@
 #include "log/step.h"
 #include "log/transaction.h"
 
-/* µs: after the first failure, and at most. */
+/* µs: the first hold, and the longest. */
 #define FIRST_HOLD (1 * USECS_PER_SEC)
 #define LONGEST_HOLD (60 * USECS_PER_SEC)
 
-/* The same while another transaction has a lock: that is no fault. */
+/* µs: the same while another transaction has a lock, which is not a fault. */
 #define FIRST_WAIT (50 * 1000)
 #define LONGEST_WAIT (500 * 1000)
 
@@ -79,7 +79,10 @@ is_same(const OutboxHold *a, const OutboxHold *b)
 		a->endpoint_id == b->endpoint_id;
 }
 
-/* Tells shared memory.  What does not fit there is on hold all the same. */
+/*
+ * Copies a hold to shared memory, or removes it there.  If there is no space, the step
+ * is still on hold.
+ */
 static void
 publish(const OutboxHold *hold, bool over)
 {
@@ -127,8 +130,8 @@ add(OutboxStep step, int32 endpoint_id)
 }
 
 /*
- * Holds of single endpoints are forgotten: another worker may have the endpoint
- * by now.  No step lasts longer than the longest hold, wherever the clock went.
+ * Holds of single endpoints are removed, because another worker may now have the
+ * endpoint.  No hold lasts longer than LONGEST_HOLD, even if the clock was changed.
  */
 void
 outbox_step_init(OutboxDatabase *db, int number)
@@ -184,7 +187,7 @@ outbox_step_hold(OutboxStep step, int32 endpoint_id, const OutboxStepError *fail
 	if (hold == NULL)
 		hold = add(step, endpoint_id);
 
-	/* A lock that was waited for before the first fault does not count. */
+	/* Waits for a lock are not counted as failures, nor failures as waits. */
 	if (hold->failures > 0 && hold->locked != locked)
 		hold->failures = 0;
 	hold->failures++;
@@ -204,7 +207,7 @@ outbox_step_hold(OutboxStep step, int32 endpoint_id, const OutboxStepError *fail
 				step_names[step], whose,
 				(int) ((hold->next_try_at - now) / USECS_PER_SEC), failure->message),
 		 errhint(
-			 "Everything else goes on. SELECT * FROM outbox.held_steps shows what is on hold; pg_reload_conf() has it tried again at once.")));
+			 "All other steps continue. The view outbox.held_steps shows what is on hold. SELECT pg_reload_conf() makes the worker try it again at once.")));
 }
 
 void
@@ -254,7 +257,7 @@ outbox_step_next_time(void)
 	TimestampTz now = nholds > 0 ? GetCurrentTimestamp() : 0;
 	TimestampTz next = DT_NOEND;
 
-	/* What was not tried again for long has nothing to do any more. */
+	/* A hold that was not tried again for that long has no more work, and ends. */
 	for (int i = nholds - 1; i >= 0; i--)
 	{
 		if (now > holds[i].next_try_at + LONGEST_HOLD)
@@ -303,7 +306,7 @@ outbox_step_blamed(void)
 	return blamed;
 }
 
-/* What was thrown, before it is forgotten. */
+/* Copies the error, and clears it. */
 static void
 catch_failure(OutboxStepError *failure, MemoryContext caller)
 {
@@ -395,7 +398,7 @@ outbox_step_run(OutboxStep step, OutboxStepBody body, void *arg)
  * ---------------------------------------------------------------------
  */
 
-/* The closed list of reasons. */
+/* The reason in outbox.held_steps.  The list of values is closed. */
 static const char *
 reason_of(const OutboxHold *hold)
 {
@@ -424,7 +427,7 @@ reason_of(const OutboxHold *hold)
 
 #define HOLD_COLUMNS 9
 
-/* outbox.step_holds(): what this database's workers have on hold. */
+/* outbox.step_holds(): the holds of this database's workers. */
 OUTBOX_FUNCTION(outbox_step_holds_1_0, 0)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;

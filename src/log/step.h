@@ -1,7 +1,7 @@
 /*
  * step.h
- *	  What a worker does is done in steps, each in a transaction of its own.  One
- *	  that fails is put on hold, and everything else goes on.
+ *	  The steps of a worker's work, each in a transaction of its own.  A step that
+ *	  fails is put on hold, and all others continue.
  */
 #ifndef OUTBOX_STEP_H
 #define OUTBOX_STEP_H
@@ -10,7 +10,7 @@
 
 #include "server/shmem.h"
 
-/* Why a step failed, as it was caught. */
+/* Why a step failed. */
 typedef struct OutboxStepError
 {
 	int	 sqlerrcode;
@@ -19,30 +19,33 @@ typedef struct OutboxStepError
 
 typedef void (*OutboxStepBody)(void *arg);
 
-/* A worker starts: what its former process had on hold is still on hold. */
+/*
+ * Called when a worker starts.  Steps that its former process had on hold are still on
+ * hold.
+ */
 extern void outbox_step_init(OutboxDatabase *db, int worker);
 
 /*
- * Runs the body unless the step is on hold, and holds the step when it fails.
- * The body may blame one endpoint: then only that endpoint's part of the step is
- * held.  True if it did not fail.
+ * Runs the body unless the step is on hold.  Puts the step on hold if the body fails.
+ * The body may blame one endpoint: then only that endpoint's part of the step is held.
+ * Returns true if the body was run and did not fail.
  */
 extern bool	 outbox_step_run(OutboxStep step, OutboxStepBody body, void *arg);
 extern void	 outbox_step_blame(int32 endpoint_id); /* 0: no endpoint */
 extern int32 outbox_step_blamed(void);
 
 /*
- * Runs the body, which begins and commits transactions.  False if it failed: the
- * transaction is aborted.  An error outside of a transaction is thrown on, for
- * then a commit may have been made that memory does not know of; and so is one of
- * memory that was not to be had, for a change of what is in memory may be half
- * done.  The process ends, and the next one reads everything from the tables.
+ * Runs the body, which begins and commits transactions.  Returns false if it failed:
+ * the transaction is then aborted.
+ *
+ * Two errors are thrown on.  One is an error outside of a transaction: a commit may
+ * have been made before, of which the memory has no record yet.  The other is lack of
+ * memory: a change in memory may be half done.  The process then ends, and the next
+ * one reads everything from the tables.
  */
 extern bool outbox_step_try(OutboxStepBody body, void *arg, OutboxStepError *failure);
 
-/*
- * The same for a part of a transaction that is open: in a subtransaction.
- */
+/* The same for a part of an open transaction, in a subtransaction. */
 extern bool outbox_step_try_part(OutboxStepBody body, void *arg,
 								 OutboxStepError *failure);
 
@@ -50,9 +53,9 @@ extern bool outbox_step_try_part(OutboxStepBody body, void *arg,
 extern bool outbox_step_was_locked(const OutboxStepError *failure);
 
 /*
- * What an UPDATE sets of a row that cannot be worked off: $2 is the reason, $3 the
- * shortest wait in seconds.  The row is tried again after as long as this has gone
- * on, at most a day.
+ * The SET clause of an UPDATE of a row that cannot be processed. $2 is the reason, $3
+ * the shortest wait in seconds.  The next wait is as long as the row has failed so
+ * far, at most a day.
  */
 #define OUTBOX_SET_ASIDE \
 	" SET error = $2, failed_at = COALESCE(failed_at, pg_catalog.now())," \
@@ -61,17 +64,17 @@ extern bool outbox_step_was_locked(const OutboxStepError *failure);
 	" pg_catalog.now() OPERATOR(pg_catalog.-) failed_at)," \
 	" pg_catalog.make_interval(days => 1))"
 
-/* Its $3: another transaction's lock ends soon, anything else takes longer. */
+/* Its $3.  Another transaction's lock ends soon, other failures last longer. */
 #define OUTBOX_SET_ASIDE_SECS(locked) ((locked) ? 1 : 60)
 
-/* Puts a step on hold, or what it does for one endpoint; 0: all of it. */
+/* Puts a step on hold, or its part for one endpoint.  0: the whole step. */
 extern void outbox_step_hold(OutboxStep step, int32 endpoint_id,
 							 const OutboxStepError *failure);
 
-/* It has worked: the hold is over, if there was one. */
+/* Ends the hold, if there is one.  To be called when the step has worked. */
 extern void outbox_step_passed(OutboxStep step, int32 endpoint_id);
 
-/* True if it must not be tried yet. */
+/* True if the step, or its part for the endpoint, must not be tried yet. */
 extern bool outbox_step_held(OutboxStep step, int32 endpoint_id);
 
 /* True if the step as a whole may be tried. */
@@ -82,18 +85,21 @@ outbox_step_may(OutboxStep step)
 }
 
 /*
- * True if a step that reads the log is on hold, and not for a lock: then a row may
- * be at fault.
+ * True if a step that reads the log is on hold, and not for a lock.  A damaged row may
+ * then be the cause.
  */
 extern bool outbox_step_reading_failed(void);
 
-/* The first time that something on hold may be tried again; DT_NOEND: never. */
+/* The earliest time at which something on hold may be tried again; DT_NOEND: never. */
 extern TimestampTz outbox_step_next_time(void);
 
-/* All that is on hold may be tried again now. */
+/* Lets everything on hold be tried again now. */
 extern void outbox_step_retry_all(void);
 
-/* The endpoint is not served here any more; 0: this worker has ended for good. */
+/*
+ * Removes the endpoint's holds, when it is not served here any more.  0: removes all,
+ * when this worker has ended for good.
+ */
 extern void outbox_step_forget(int32 endpoint_id);
 
 #endif /* OUTBOX_STEP_H */

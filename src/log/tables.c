@@ -1,6 +1,6 @@
 /*
  * tables.c
- *	  Owns the oids of our tables, as a worker found them at its start.
+ *	  Owns the oids of the extension's tables, as a worker read them at its start.
  */
 #include "base/outbox.h"
 

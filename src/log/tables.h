@@ -1,6 +1,6 @@
 /*
  * tables.h
- *	  Our tables, by their oids.
+ *	  The extension's tables, by their oids.
  */
 #ifndef OUTBOX_TABLES_H
 #define OUTBOX_TABLES_H
@@ -33,12 +33,12 @@ typedef enum OutboxTable
 	OUTBOX_TABLE_ATTEMPT_LOG_1,
 	OUTBOX_TABLE_ATTEMPT_LOG_2,
 	OUTBOX_TABLE_PIECES,
-	OUTBOX_TABLE_SCHEDULED, /* this and the next: locked by whom it */
-	OUTBOX_TABLE_DEDUP,		/* concerns alone */
+	OUTBOX_TABLE_SCHEDULED, /* this and the next are locked only … */
+	OUTBOX_TABLE_DEDUP,		/* … by the steps that use them */
 	OUTBOX_TABLES
 } OutboxTable;
 
-/* When a worker starts: in a transaction. */
+/* Reads the oids.  Called when a worker starts.  Needs a transaction. */
 extern void outbox_tables_look_up(void);
 
 extern Oid outbox_table_oid(OutboxTable table);

@@ -1,6 +1,6 @@
 /*
  * tick.c
- *	  Owns ticks and cursors: moments in the log, and how far somebody has read.
+ *	  Owns ticks and cursors: moments of the log, and positions in it.
  */
 #include "base/outbox.h"
 
@@ -46,7 +46,7 @@ sequence_value(Oid sequence)
 	if (!fcinfo->isnull)
 		return DatumGetInt64(value);
 
-	/* Either it was never used, or, since 18, its value may not be seen. */
+	/* The sequence was never used.  Or, since 18, the role may not read its value. */
 	if (pg_class_aclcheck(sequence, GetUserId(), ACL_SELECT | ACL_USAGE) != ACLCHECK_OK)
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
@@ -89,15 +89,15 @@ tick_alloc(int nxip)
 }
 
 /*
- * The order of the steps here is what reading the log rests on: the sequence,
- * the snapshot, the sequence again, and the end of the WAL, which is then
- * behind the commit record of everything that the snapshot sees.
+ * Reading the log depends on the order of the steps here: the sequence, the snapshot,
+ * the sequence again, the end of the WAL.  The end of the WAL is then behind the
+ * commit record of everything that the snapshot sees.
  *
- * The snapshot is made of the list of running transactions, and not one that
- * GetSnapshotData() makes.  That one ends behind the newest xid that has
- * completed: a transaction which got its xid later is not listed although it
- * may have drawn its numbers already, and the events that it has below seq_low
- * would be looked for nowhere.  Nor does it list the transaction that takes it.
+ * The snapshot is made of the list of running transactions, not by GetSnapshotData().
+ * That one ends behind the newest xid that has completed.  A transaction that got its
+ * xid later is not listed, although it may have drawn numbers already.  Its events
+ * below seq_low would then never be read.  Nor does it list the transaction that takes
+ * it.
  */
 static OutboxTick *
 look(Oid sequence, OutboxDatabase *db)
@@ -109,10 +109,13 @@ look(Oid sequence, OutboxDatabase *db)
 	OutboxTick		   *tick;
 
 	if (RecoveryInProgress())
-		elog(ERROR, "the log cannot be looked at during recovery");
+		elog(ERROR, "the log cannot be read during recovery");
 	seq_low = sequence_value(sequence);
 
-	/* Whose number is higher has the later snapshot, whichever worker's. */
+	/*
+	 * Under the lock, so that of any two ticks the one with the higher number has the
+	 * later snapshot, whichever workers took them.
+	 */
 	if (db != NULL)
 		LWLockAcquire(outbox_shared->tick_lock, LW_EXCLUSIVE);
 	running = GetRunningTransactionData();
@@ -132,7 +135,7 @@ look(Oid sequence, OutboxDatabase *db)
 	tick->xmin = widen(running->oldestRunningXid, next);
 	tick->xmax = widen(running->nextXid, next);
 
-	/* Those of subtransactions come last, and no event carries one. */
+	/* The xids of subtransactions come last, and no event has one. */
 	for (int i = 0; i < running->xcnt; i++)
 		tick->xip[i] = widen(running->xids[i], next);
 	qsort(tick->xip, tick->nxip, sizeof(uint64), compare_uint64);
@@ -147,8 +150,7 @@ outbox_tick_sequence_went_back(void)
 	ereport(
 		ERROR,
 		(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-		 errmsg(
-			 "the sequence outbox.events_seq was set back: events would be passed over"),
+		 errmsg("the sequence outbox.events_seq was set back: events would be skipped"),
 		 errhint(
 			 "SELECT pg_catalog.setval('outbox.events_seq', max(seq)) FROM outbox.events;")));
 }
@@ -169,12 +171,12 @@ outbox_tick_take(void)
 /*
  * Draws an xid that the commit record of this transaction will name.
  *
- * After a crash the server gives xids again that the WAL does not name: those of
- * subtransactions which wrote nothing durable, for example.  A snapshot that is
- * stored counts all xids below its xmax as seen, but those that it lists.  So the
- * WAL has to name an xid at or above that xmax before the snapshot can be found in
- * a table.  A worker stores its ticks in later transactions, whose own xid is one.
- * Here the transaction may be older than the snapshot.
+ * After a crash the server uses xids again that the WAL does not name, for example
+ * those of subtransactions that wrote nothing durable.  A stored snapshot counts all
+ * xids below its xmax as seen, except those that it lists.  So the WAL must name an
+ * xid at or above that xmax before the snapshot can be found in a table.  A worker
+ * stores its ticks in later transactions, whose own xid is such a one.  Here the
+ * transaction may be older than the snapshot.
  */
 static void
 draw_higher_xid(void)
@@ -190,8 +192,8 @@ draw_higher_xid(void)
 }
 
 /*
- * The log as it is now, for a transaction that may write to it, and that stores
- * what this returns: it has to have its xid.
+ * The moment of now, for a transaction that may write to the log, and that stores what
+ * this returns.  It must have its xid.
  */
 OutboxTick *
 outbox_tick_in_session(Oid sequence)
@@ -221,7 +223,7 @@ outbox_tick_before_own_commit(const OutboxTick *now)
 	return then;
 }
 
-/* Makes a tick of what a table holds; 'snapshot' as pg_snapshot prints it. */
+/* Makes a tick of what a table holds.  'snapshot' is as pg_snapshot prints it. */
 OutboxTick *
 outbox_tick_make(int64 number, TimestampTz taken_at, int64 seq_low, int64 seq_high,
 				 const char *snapshot)
@@ -344,7 +346,7 @@ outbox_cursor_clear(OutboxCursor *c)
 	memset(c, 0, sizeof(*c));
 }
 
-/* Has somebody who is here come past this event? */
+/* True if a reader at this cursor has passed this event. */
 bool
 outbox_cursor_covers(const OutboxCursor *c, uint64 xid, int64 seq)
 {

@@ -1,7 +1,7 @@
 /*
  * transaction.c
- *	  Owns the worker's transactions: what they may depend on, and that they
- *	  never wait for a lock that somebody else may hold long.
+ *	  Owns the worker's transactions: the settings that they may depend on, and that
+ *	  they never wait for a lock that another session may hold for long.
  */
 #include "base/outbox.h"
 
@@ -40,19 +40,20 @@ static int64				 log_epoch; /* 0: not known yet */
 static Oid					 extension_owner;
 static char					*role_misfit; /* why the role cannot serve; NULL: it can */
 static volatile sig_atomic_t in_transaction;
-static MemoryContext		 caller_cxt; /* a transaction ends in TopMemoryContext */
+
+/* Current before the transaction, restored after it. */
+static MemoryContext caller_cxt;
 
 /*
- * Settings that a database or a role can carry and that would change what the
- * worker's statements mean or may do, or end them.
+ * Settings that a database or a role can have and that would change what the worker's
+ * statements mean or may do, or would end them.
  *
  * The list was made from pg_settings of PostgreSQL 15 to 18: every setting whose
- * context is "user", "superuser", "superuser-backend" or "backend", and the two
- * that it does not show, "role" and "session_authorization" (which
- * outbox_session_init() sets for good).  Left as they are: what concerns utility
- * commands that a worker does not run, memory and I/O, what is logged of errors,
- * and the connection to a client.  A setting that this server does not know is
- * passed over.
+ * context is "user", "superuser", "superuser-backend" or "backend".  Two that it does
+ * not show were added: "role" and "session_authorization" (which outbox_session_init()
+ * sets for good).  Not overridden are settings that concern utility commands that a
+ * worker does not run, memory and I/O, the logging of errors, and the connection to a
+ * client.  A setting that this server does not have is skipped.
  */
 static const char *const overrides[][2] = {
 	/* The role of the worker, and what that role may do. */
@@ -64,7 +65,7 @@ static const char *const overrides[][2] = {
 	{"default_transaction_read_only", "off"},
 	{"default_transaction_deferrable", "off"},
 
-	/* What would end it, or hold it up. */
+	/* What would end it, or delay it. */
 	{"synchronous_commit", "off"},
 	{"statement_timeout", "0"},
 	{"transaction_timeout", "0"},
@@ -100,8 +101,8 @@ static const char *const overrides[][2] = {
 	{"temp_tablespaces", ""},
 
 	/*
-	 * Plans.  The walk along the log is an index scan, also on a table that was
-	 * never analyzed, and whatever things are said to cost.
+	 * Plans.  The log is read by an index scan, even from a table that was never
+	 * analyzed, and whatever the cost settings are.
 	 */
 	{"jit", "off"},
 	{"plan_cache_mode", "force_generic_plan"},
@@ -134,7 +135,7 @@ static const char *const overrides[][2] = {
 	{"synchronize_seqscans", "off"},
 	{"max_parallel_workers_per_gather", "0"},
 
-	/* Autovacuum goes by what is counted here. */
+	/* Autovacuum depends on these counts. */
 	{"track_counts", "on"},
 
 	/* What would show secrets in the server log. */
@@ -149,8 +150,8 @@ static const char *const overrides[][2] = {
 };
 
 /*
- * Between two transactions the loop ends itself, outcomes settled; inside one,
- * whatever it waits for or works on is broken off.
+ * Between two transactions, the worker's loop ends by itself, after it has stored
+ * outcomes.  Inside a transaction, what it waits for or works on is cancelled.
  */
 void
 outbox_session_sigterm(SIGNAL_ARGS)
@@ -168,7 +169,10 @@ outbox_session_sigterm(SIGNAL_ARGS)
 	errno = save_errno;
 }
 
-/* The extension's owner and version, palloc'd; InvalidOid: not installed. */
+/*
+ * The extension's oid, and its owner and version (palloc'd); InvalidOid: not
+ * installed.
+ */
 static Oid
 look_up_extension(Oid *owner, char **extversion)
 {
@@ -201,8 +205,8 @@ look_up_extension(Oid *owner, char **extversion)
 }
 
 /*
- * Why the role that the administrator names cannot serve, or the owner of the
- * extension, where none is named; NULL: it can.
+ * Why the role that outbox.worker_role names, or else the owner of the extension,
+ * cannot serve.  NULL: it can.
  */
 static const char *
 role_problem(Oid owner, Oid *role)
@@ -240,7 +244,7 @@ outbox_session_init(void)
 		if (GetConfigOption(overrides[i][0], true, false) != NULL)
 			SetConfigOption(overrides[i][0], overrides[i][1], PGC_SUSET, PGC_S_OVERRIDE);
 
-	/* A catalog that is locked must not keep the worker from ending. */
+	/* While it waits for a locked catalog, the worker must be able to end. */
 	in_transaction = true;
 	SetCurrentStatementStartTimestamp();
 	StartTransactionCommand();
@@ -260,9 +264,9 @@ outbox_session_init(void)
 	}
 
 	/*
-	 * The connection was made without a role, which means as a superuser.
-	 * From here on the worker is the extension's owner, or whom the
-	 * administrator names.
+	 * The connection was made without a role, which means as a superuser.  From here
+	 * on the worker is the extension's owner, or the role that outbox.worker_role
+	 * names.
 	 */
 	StartTransactionCommand();
 	problem = role_problem(extension_owner, &role);
@@ -273,7 +277,10 @@ outbox_session_init(void)
 	}
 	SetSessionAuthorization(role, superuser_arg(role));
 
-	/* Bodies are UTF-8 whatever the database is; to be set in a transaction. */
+	/*
+	 * Bodies are UTF-8 whatever the database's encoding.  This must be set inside a
+	 * transaction.
+	 */
 	SetConfigOption("client_encoding", "UTF8", PGC_SUSET, PGC_S_OVERRIDE);
 	CommitTransactionCommand();
 	in_transaction = false;
@@ -315,9 +322,9 @@ lock_tables(OutboxTable first, OutboxTable last, LOCKMODE mode)
 }
 
 /*
- * Locks are asked for, never waited for: DROP EXTENSION, VACUUM FULL or a LOCK
- * in somebody's session must not freeze the requests of every endpoint.  They
- * are taken before any snapshot.
+ * Never waits for a lock.  DROP EXTENSION, VACUUM FULL or a LOCK in another session
+ * must not stop the requests of all endpoints.  The locks are taken before any
+ * snapshot.
  */
 bool
 outbox_txn_begin(bool write)
@@ -327,7 +334,7 @@ outbox_txn_begin(bool write)
 
 	caller_cxt = CurrentMemoryContext;
 
-	/* now() is the time of the statement, and this process has had none. */
+	/* now() is the start of the statement, and this process receives no statements. */
 	SetCurrentStatementStartTimestamp();
 	in_transaction = true;
 	StartTransactionCommand();
@@ -347,8 +354,8 @@ outbox_txn_begin(bool write)
 	}
 
 	/*
-	 * With the locks in hand the extension can no longer be dropped.  A DROP
-	 * that was rolled back, or is still open, changes nothing here.
+	 * With these locks held, the extension cannot be dropped any more.  A DROP that
+	 * was rolled back, or is still open, changes nothing here.
 	 */
 	if (look_up_extension(NULL, &extversion) != extension_oid)
 	{
@@ -357,7 +364,10 @@ outbox_txn_begin(bool write)
 		proc_exit(0);
 	}
 
-	/* Nor can its tables change from here on; whether we fit is asked anew. */
+	/*
+	 * Nor can its tables change any more.  The next process checks whether it fits the
+	 * new version.
+	 */
 	if (strcmp(extversion, version) != 0)
 	{
 		ereport(
@@ -367,7 +377,10 @@ outbox_txn_begin(bool write)
 		proc_exit(0);
 	}
 
-	/* Whoever took the log over waited for our locks; now it is not ours. */
+	/*
+	 * A session that adopted the log waited for these locks.  The log may now belong
+	 * to another epoch.
+	 */
 	if (log_epoch != 0 && outbox_current_epoch() != log_epoch)
 	{
 		ereport(LOG, (errmsg("outbox worker ends: the log was adopted")));
@@ -376,8 +389,8 @@ outbox_txn_begin(bool write)
 	SPI_connect();
 
 	/*
-	 * Parsing wants a snapshot.  What a statement sees is its own, newer one:
-	 * each takes it when it has its locks (read_only = false).
+	 * Parsing needs a snapshot.  Each statement uses a newer one of its own, which it
+	 * takes after its locks (read_only = false).
 	 */
 	PushActiveSnapshot(GetTransactionSnapshot());
 	return true;
@@ -415,7 +428,7 @@ outbox_lock_indexes(OutboxTable first, OutboxTable last)
 						(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 						 errmsg("an index of \"%s.%s\" is locked", OUTBOX_SCHEMA,
 								RelationGetRelationName(rel)),
-						 errhint("It is tried again until the lock is free.")));
+						 errhint("The worker tries again until the lock is free.")));
 		list_free(indexes);
 		table_close(rel, NoLock);
 	}

@@ -1,7 +1,7 @@
 /*
  * transaction.h
- *	  The worker's transactions: short, never waiting for a lock that somebody
- *	  else may hold long.
+ *	  The worker's transactions: short, and never waiting for a lock that another
+ *	  session may hold for long.
  */
 #ifndef OUTBOX_TRANSACTION_H
 #define OUTBOX_TRANSACTION_H
@@ -13,51 +13,59 @@
 #include "log/tables.h"
 
 /*
- * Overrides what settings of the database or the role could break, and becomes
- * the owner of the extension, or outbox.worker_role.  False: this database does not have it.
+ * Overrides settings of the database or the role that could break the worker.  Then
+ * becomes the owner of the extension, or the role of outbox.worker_role.  Returns
+ * false if this database does not have the extension.
  */
 extern bool outbox_session_init(void);
 
 extern void outbox_session_sigterm(SIGNAL_ARGS);
 
 /*
- * Why the worker's role cannot do what a worker has to, when this process started;
- * NULL: it can.  In a transaction: could it now?
+ * The first: why the worker's role could not do a worker's work when this process
+ * started; NULL: it can.  The second needs a transaction: true if the role can do it
+ * now.
  */
 extern const char *outbox_session_role_misfit(void);
 extern bool		   outbox_session_role_would_fit(void);
 
-/* Version of the extension's objects, as installed. */
+/* The version of the installed SQL objects. */
 extern const char *outbox_session_version(void);
 
-/* The epoch that is served: once it is no longer the log's, the worker ends. */
+/* Sets the epoch that is served.  When it is no longer the log's, the worker ends. */
 extern void outbox_session_set_epoch(int64 epoch);
 
 /*
- * Begins a transaction.  False, and none is open: somebody holds a lock that
- * conflicts (DROP EXTENSION, VACUUM FULL …), try again a little later.  Ends
- * the process when the extension is gone, or of another version than at the
- * start.  'write': the transaction will write outcomes; else it reads the log.
+ * Begins a transaction.  Returns false, with no transaction open, if another session
+ * holds a lock that conflicts (DROP EXTENSION, VACUUM FULL …).  The caller tries again
+ * a little later.  Ends the process if the extension was dropped, or has another
+ * version than at the start.  'write': the transaction will write outcomes; otherwise
+ * it reads the log.
  */
 #define OUTBOX_RETRY_LOCKS_AFTER (20 * 1000) /* µs */
 extern bool outbox_txn_begin(bool write);
 
-/* One that will also write to the log, which somebody may be indexing. */
+/*
+ * Begins a transaction that also writes to the log.  It fails while an index is being
+ * built there, too.
+ */
 extern bool outbox_txn_begin_to_emit(void);
 extern void outbox_txn_commit(void);
 extern void outbox_txn_abort(void); /* ends it without effect */
 
-/* After an error: aborts whatever is open of it. */
+/* After an error: whether a transaction is open, and its abort. */
 extern bool outbox_txn_is_open(void);
 extern void outbox_txn_abort_failed(void);
 
-/* In a transaction: the log may be written to as well.  False: not now. */
+/*
+ * Locks the log for writing, in a transaction.  Returns false if it is locked by
+ * another session.
+ */
 extern bool outbox_lock_log(void);
 
 /*
- * In a transaction: locks all indexes of these tables as a reader does.  An error
- * (lock_not_available) at once when another transaction has one, as REINDEX does:
- * nothing is waited for.
+ * Locks all indexes of these tables as a reader does.  Needs a transaction.  Throws
+ * (55P03) at once if another session has one, as REINDEX does.  It never waits.
  */
 extern void outbox_lock_indexes(OutboxTable first, OutboxTable last);
 

@@ -1,14 +1,15 @@
 /*
  * database_commands.c
- *	  Owns the commands that want a database for themselves: it sends the
- *	  workers away before them, and keeps them away until they are over.
+ *	  Owns the commands that need a database without connections.  It ends the
+ *	  database's workers before such a command, and keeps them away until its
+ *	  transaction ends.
  *
- * DROP DATABASE, ALTER DATABASE … RENAME and SET TABLESPACE, and CREATE
- * DATABASE … TEMPLATE fail while anybody is connected, and nobody should have
- * to know that a worker is.
+ * DROP DATABASE, ALTER DATABASE … RENAME and SET TABLESPACE, and CREATE DATABASE …
+ * TEMPLATE fail while a session is connected.  The user should not need to know that a
+ * worker is.
  *
- * And it tells wakeup.c of prepared transactions, and keeps the tables of outbox
- * out of subscriptions.
+ * The same hook reports prepared transactions to wakeup.c, and keeps the tables of
+ * outbox out of subscriptions.
  */
 #include "postgres.h"
 
@@ -34,13 +35,13 @@
 #include "server/wakeup.h"
 
 /*
- * Milliseconds.  PostgreSQL itself then waits for another five seconds before
- * it says that the database is being accessed.
+ * Milliseconds.  After that PostgreSQL itself waits for five more seconds before it
+ * reports that the database is being accessed.
  */
 #define PATIENCE 5000
 #define POLL_INTERVAL 5
 
-/* One hold of this transaction. */
+/* One hold of this transaction on a database. */
 typedef struct Hold
 {
 	OutboxDatabase *db;
@@ -52,9 +53,10 @@ static Hold					   *holds = NULL;
 static ProcessUtility_hook_type previous_utility = NULL;
 
 /*
- * Holds end with the transaction, however it ends.  That is also how they die
- * with a session: whoever exits aborts his transaction first.  RENAME inside a
- * transaction block takes effect, and lets others connect, no earlier.
+ * Holds end with the transaction, at commit, abort or PREPARE.  An exiting session
+ * aborts its transaction first, which releases its holds, too.  RENAME inside a
+ * transaction block takes effect at the commit, and no session can connect under the
+ * new name before.
  */
 static void
 at_transaction_end(XactEvent event, void *arg)
@@ -70,7 +72,7 @@ at_transaction_end(XactEvent event, void *arg)
 	{
 		Hold *hold = holds;
 
-		/* A slot that is held is not freed, so this is still the same one. */
+		/* A slot with a hold is not freed, so it is still that of this database. */
 		Assert(hold->db->dboid == hold->dboid);
 		hold->db->holds--;
 		holds = hold->next;
@@ -81,9 +83,9 @@ at_transaction_end(XactEvent event, void *arg)
 }
 
 /*
- * Counts us in, and asks the workers that are there to leave.  False: there is
- * no slot to hold.  The launcher, woken afterwards, stops those that are only
- * starting, which we cannot: they have no pid yet.
+ * Adds a hold, and sends SIGTERM to the workers of the database.  Returns false if the
+ * database has no slot.  A worker that is only starting has no pid yet.  The launcher
+ * is woken to stop it.
  */
 static bool
 take_hold(Oid dboid)
@@ -112,7 +114,7 @@ take_hold(Oid dboid)
 		hold->next = holds;
 		holds = hold;
 
-		/* A pid is its own as long as we have the lock. */
+		/* While the lock is held, a pid cannot become another process's. */
 		for (int w = 0; w < db->nworkers; w++)
 			if (db->workers[w].pid != 0)
 				kill(db->workers[w].pid, SIGTERM);
@@ -126,9 +128,9 @@ take_hold(Oid dboid)
 }
 
 /*
- * Is a worker there, or starting?  Notes the pids of those that are, because
- * they clear their places a moment before they are out of the list of
- * processes, where PostgreSQL will look for them.
+ * True if a worker of the database exists, or is starting.  A worker clears its slot a
+ * moment before it leaves PostgreSQL's list of processes, which the command checks.
+ * So the pids are kept in 'pids', and each is looked up in that list.
  */
 static bool
 workers_are_there(OutboxDatabase *db, pid_t *pids)
@@ -149,7 +151,7 @@ workers_are_there(OutboxDatabase *db, pid_t *pids)
 	return found;
 }
 
-/* Waits until the workers have left. */
+/* Waits until the workers have ended. */
 static void
 wait_for_leave(OutboxDatabase *db)
 {
@@ -159,7 +161,7 @@ wait_for_leave(OutboxDatabase *db)
 	while (workers_are_there(db, pids))
 	{
 		if (TimestampDifferenceExceeds(begin, GetCurrentTimestamp(), PATIENCE))
-			return; /* PostgreSQL will say who is in the way */
+			return; /* PostgreSQL then reports which sessions are connected */
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 						 POLL_INTERVAL, PG_WAIT_EXTENSION);
 		ResetLatch(MyLatch);
@@ -168,11 +170,11 @@ wait_for_leave(OutboxDatabase *db)
 }
 
 /*
- * Only the database's owner may send its worker away; nobody else may do
- * anything here that would need it.  (Whoever has CREATEDB may copy a template
- * that is not his own, but templates have no worker.)  If the command is not
- * allowed for another reason, PostgreSQL will say so, and the worker comes
- * back when the transaction ends.
+ * Only the owner of a database can end its workers.  Every command here that needs
+ * this needs the owner, too.  (A role with CREATEDB may copy a template that it does
+ * not own, but templates have no workers.)  If the command is refused for another
+ * reason, PostgreSQL reports it, and the workers start again when the transaction
+ * ends.
  */
 static void
 send_away(const char *datname)
@@ -200,7 +202,7 @@ option(List *options, const char *name)
 	return NULL;
 }
 
-/* The database that the command wants for itself; NULL: none. */
+/* The database that the command needs without connections; NULL: none. */
 static const char *
 wanted_database(Node *parsetree)
 {
@@ -277,8 +279,8 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 	outbox_leave_subscription(pstmt->utilityStmt);
 
 	/*
-	 * There is a database more, or one less, or one that lets nobody in: seen
-	 * when the transaction commits.
+	 * The list of databases has changed, or one does not allow connections any more.
+	 * The launcher reads it when the transaction commits.
 	 */
 	if (concerned)
 		outbox_mark_databases();

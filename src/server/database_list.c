@@ -1,7 +1,7 @@
 /*
  * database_list.c
- *	  Owns what the launcher knows of the server's databases: the last reading
- *	  of pg_database, and which of them were seen to have no extension.
+ *	  Owns what the launcher knows of the server's databases: what it last read in
+ *	  pg_database, and which of them were seen to have no extension.
  */
 #include "postgres.h"
 
@@ -18,8 +18,8 @@
 #include "server/database_list.h"
 
 /*
- * Milliseconds.  Commands that change pg_database ring; this is for what rings
- * nobody, such as an UPDATE of the catalog.
+ * Milliseconds.  Commands that change pg_database wake the launcher.  This interval is
+ * for changes that wake nothing, such as an UPDATE of the catalog.
  */
 #define SCAN_INTERVAL 10000
 
@@ -30,7 +30,7 @@ static HTAB		  *known = NULL;
 static uint32	   scan_number = 0;
 static TimestampTz next_scan_at = 0;
 
-/* Whose the slots were when pg_database was read. */
+/* The database of each slot when pg_database was last read. */
 static Oid scanned[OUTBOX_MAX_DATABASES];
 
 OutboxKnownDatabase *
@@ -94,8 +94,8 @@ forget_unseen(bool reprobe)
 }
 
 /*
- * All at once, although they are looked into one after the other: the status
- * of a database then has a place for the reason why it must wait.
+ * Claims all slots at once, although the databases are probed one after the other.
+ * Each database then has a slot in which the reason why it must wait can be shown.
  */
 bool
 outbox_databases_claim(void)
@@ -113,7 +113,7 @@ outbox_databases_claim(void)
 		if (outbox_database_slot(database->dboid, true) == NULL)
 		{
 			hash_seq_term(&status);
-			break; /* there are no more */
+			break; /* no slot is free */
 		}
 		claimed = true;
 	}
@@ -121,9 +121,9 @@ outbox_databases_claim(void)
 }
 
 /*
- * Which slots there are is noted before: a slot whose database is missing from
- * what was read afterwards has lost it, whereas one that is made during the
- * scan may belong to a database that is newer.
+ * The slots' databases are noted before pg_database is read.  If such a database is
+ * missing from what was read afterwards, it was dropped.  A slot that is claimed
+ * during the scan may belong to a database that is newer.
  */
 static void
 scan_databases(void)

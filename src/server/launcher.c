@@ -1,11 +1,12 @@
 /*
  * launcher.c
- *	  Owns the decision which database has how many workers.
+ *	  Owns the decision how many workers each database has.
  *
- * Whether a database has the extension can only be seen from inside.  So each
- * database is looked into once, by starting its worker, which says what it
- * found; after that the launcher knows, until somebody rings.  Workers are
- * never restarted by the postmaster: all starts are made, and paced, here.
+ * Whether a database has the extension can only be seen by a process that is connected
+ * to it.  So each database is probed once: its first worker starts and reports what it
+ * found.  The launcher remembers the result until it is woken to probe again.  The
+ * postmaster never restarts workers.  All starts are made here, and their rate is
+ * limited here.
  */
 #include "postgres.h"
 
@@ -23,13 +24,13 @@
 #include "server/shares.h"
 #include "server/worker_processes.h"
 
-#define NO_ROOM_DELAY 1000 /* ms until the next try to get a process */
+#define NO_ROOM_DELAY 1000 /* ms until the next attempt to get a process */
 
 /*
- * Databases looked into at the same time.  A server of a hundred databases
- * must not need a hundred processes to find the three that have the extension.
- * One that takes longer than PROBE_PATIENCE (ms) no longer counts, so that a few
- * that hang do not keep the others waiting.
+ * Number of databases that are probed at the same time.  A server with a hundred
+ * databases must not need a hundred processes to find the three that have the
+ * extension.  A probe that has lasted more than PROBE_PATIENCE (ms) is not counted, so
+ * a few slow ones do not delay the others.
  */
 #define MAX_PROBES 2
 #define PROBE_PATIENCE 10000
@@ -40,12 +41,12 @@ typedef enum Action
 {
 	NOTHING,
 	SERVE, /* it may have workers */
-	STOP,  /* nobody may be there */
+	STOP,  /* no worker may run there */
 	FREE
 } Action;
 
-static int		   first_slot = 0;	  /* who is considered first: takes turns */
-static TimestampTz no_room_until = 0; /* PostgreSQL had no process left */
+static int		   first_slot = 0;	  /* index of the database that is served first */
+static TimestampTz no_room_until = 0; /* no process was free; wait until then */
 static TimestampTz last_round_at = 0;
 
 void
@@ -53,7 +54,7 @@ outbox_launcher_register(void)
 {
 	BackgroundWorker worker = {0};
 
-	/* pg_upgrade moves the log; nobody may read it meanwhile. */
+	/* pg_upgrade moves the log.  No process may read it meanwhile. */
 	if (IsBinaryUpgrade)
 		return;
 
@@ -69,7 +70,7 @@ outbox_launcher_register(void)
 	RegisterBackgroundWorker(&worker);
 }
 
-/* Databases that are being looked into: by their first worker. */
+/* The number of databases that are being probed by their first worker. */
 static int
 count_probes(TimestampTz now)
 {
@@ -104,13 +105,13 @@ judge(int i)
 	}
 	if (unwanted)
 	{
-		/* It may come back, with an extension that nobody has seen. */
+		/* If it allows connections again, it may have the extension by then. */
 		if (database != NULL)
 			database->without = false;
 		return FREE;
 	}
 	if (database == NULL)
-		return NOTHING; /* newer than the last scan */
+		return NOTHING; /* newer than the list of databases */
 	if (!db->has_extension && !db->probe)
 	{
 		if (database->without)
@@ -121,8 +122,9 @@ judge(int i)
 }
 
 /*
- * How many workers the database is to have.  The others come when the first one
- * has work for them: not to look whether the extension is there, nor to be held.
+ * How many workers the database is to have.  The second and later ones start when the
+ * first one serves shares.  A probe, and a worker that is held, needs only one
+ * process.
  */
 static int
 wanted_workers(const OutboxDatabase *db)
@@ -134,7 +136,10 @@ wanted_workers(const OutboxDatabase *db)
 	return 1;
 }
 
-/* Those that are too many go, when the others have what they have. */
+/*
+ * Workers above the wanted number retire: they end when other workers have taken their
+ * shares.
+ */
 static void
 retire_workers(int i)
 {
@@ -150,7 +155,7 @@ retire_workers(int i)
 	}
 }
 
-/* Said in the slot, for outbox.status. */
+/* Notes in the slot that no process was free, for outbox.status. */
 static void
 put_off(int i, int w)
 {
@@ -163,8 +168,8 @@ put_off(int i, int w)
 }
 
 /*
- * What is decided about a database under the lock and can be done there.  To
- * start workers, and to clear up behind a database, is left to the caller.
+ * Decides about a database, and does what can be done under the lock.  The caller
+ * starts workers, and forgets what belonged to a database that is freed.
  */
 static Action
 decide(int i, Oid *freed, uint32 *endpoints)
@@ -189,18 +194,18 @@ decide(int i, Oid *freed, uint32 *endpoints)
 	return action;
 }
 
-/* One round over all databases. */
+/* One pass over all databases. */
 typedef struct Round
 {
 	TimestampTz now;
-	TimestampTz wake_at; /* brought forward by what is a matter of time */
+	TimestampTz wake_at; /* when the launcher must run again; lowered as needed */
 	int			probes;
 	bool		full;	  /* PostgreSQL has no process left */
-	bool		unserved; /* … for a database that has none */
+	bool		unserved; /* … and a database has no worker at all */
 	bool		serve[OUTBOX_MAX_DATABASES];
 } Round;
 
-/* Starts a worker that is not there, if it is time and there is room. */
+/* Starts a worker that does not run, if its time has come and a process is free. */
 static void
 want_worker(Round *r, int i, int w)
 {
@@ -214,7 +219,7 @@ want_worker(Round *r, int i, int w)
 		return;
 	}
 	if (!db->has_extension && r->probes >= MAX_PROBES)
-		return; /* whoever finishes wakes us */
+		return; /* the probe that ends next wakes the launcher */
 	if (!r->full && outbox_start_worker(i, w, r->now))
 	{
 		r->probes += !db->has_extension;
@@ -222,7 +227,7 @@ want_worker(Round *r, int i, int w)
 	}
 	if (!r->full)
 	{
-		/* Who comes away empty-handed is the first next time. */
+		/* The first database that got no process is served first in the next pass. */
 		r->full = true;
 		first_slot = i;
 		no_room_until = TimestampTzPlusMilliseconds(r->now, NO_ROOM_DELAY);
@@ -232,8 +237,9 @@ want_worker(Round *r, int i, int w)
 }
 
 /*
- * While a database has no worker for want of a process, none has several: one
- * that can be spared goes, unless one is going already.
+ * If a database has no worker because no process is free, then no database keeps
+ * several.  One worker of the database with the most retires, unless one is already
+ * retiring.
  */
 static void
 make_room(void)
@@ -268,9 +274,7 @@ make_room(void)
 		}
 }
 
-/*
- * Everybody's first worker comes before anybody's second one.
- */
+/* Every database gets its first worker before any database gets a second one. */
 static void
 start_missing_workers(TimestampTz *wake_at)
 {
@@ -315,13 +319,14 @@ start_missing_workers(TimestampTz *wake_at)
 		r.wake_at = Min(r.wake_at, no_room_until);
 	*wake_at = r.wake_at;
 
-	/* A database that had found no slot may do so now. */
+	/* A database without a slot may now claim the one that was freed. */
 	if (freed_any && outbox_databases_claim())
 		*wake_at = r.now;
 }
 
 /*
- * The clock was set back: nobody waits for the time that it showed before.
+ * The clock was set back.  Times that are now in the future are lowered, so that no
+ * worker waits for them.
  */
 static void
 forget_times(TimestampTz now)
@@ -340,7 +345,10 @@ forget_times(TimestampTz now)
 	no_room_until = 0;
 }
 
-/* Milliseconds until the next round, unless something happens before. */
+/*
+ * One pass.  Returns the milliseconds until the next one, unless the launcher is woken
+ * before.
+ */
 static long
 run_once(void)
 {
@@ -398,8 +406,8 @@ outbox_launcher_main(Datum arg)
 		long timeout;
 
 		/*
-		 * Ends quietly when it is told to between two rounds; not with code
-		 * 0, for then the postmaster would never start it again.
+		 * Ends without a message when SIGTERM arrives between two passes.  With exit
+		 * code 0 the postmaster would never start it again.
 		 */
 		if (ProcDiePending)
 			proc_exit(1);

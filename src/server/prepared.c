@@ -1,12 +1,13 @@
 /*
  * prepared.c
- *	  Owns what prepared transactions want to be woken when they are committed.
+ *	  Owns the marks of prepared transactions: what must be woken when they are
+ *	  committed.
  *
- * The marks of wakeup.c die with the session that prepares, and another session
- * commits, perhaps after a restart.  So each PREPARE TRANSACTION leaves a note in
- * shared memory, also when it concerns nothing of outbox: COMMIT PREPARED then
- * knows which.  There is no note of what was prepared before the server started.
- * That may concern anything.
+ * The marks of wakeup.c are lost when the session that prepares ends.  Another session
+ * commits, perhaps after a restart.  So each PREPARE TRANSACTION stores a note in
+ * shared memory, even when it concerns nothing of outbox.  COMMIT PREPARED then knows
+ * what to wake.  A transaction that was prepared before the server started has no
+ * note, and may concern anything.
  */
 #include "postgres.h"
 
@@ -30,13 +31,13 @@ typedef struct Note
 } Note;
 
 static HTAB *notes;
-static char	 preparing[GID_SIZE]; /* what this transaction is to become */
-static bool	 noted;				  /* there is a note of ours about it */
+static char	 preparing[GID_SIZE]; /* gid of the PREPARE that runs, or empty */
+static bool	 noted;				  /* this transaction has stored a note */
 
 static shmem_request_hook_type previous_request;
 static shmem_startup_hook_type previous_startup;
 
-/* One for each transaction that can be prepared at the same time. */
+/* Space for one note for each transaction that can be prepared at the same time. */
 static void
 request_shmem(void)
 {
@@ -98,9 +99,10 @@ outbox_prepared_at_transaction_end(XactEvent event, const OutboxMarks *marks)
 		case XACT_EVENT_PRE_PREPARE:
 
 			/*
-			 * The note is there before others can commit the transaction.  If
-			 * the name is taken PostgreSQL will say so: the note is not ours.
-			 * Without room for it the transaction may concern anything.
+			 * The note is stored before other sessions can commit the transaction.  If
+			 * the gid is already in use, the note is that of another transaction, and
+			 * PostgreSQL reports the error.  If there is no space, no note is stored,
+			 * and the transaction may concern anything.
 			 */
 			LWLockAcquire(outbox_shared->prepared_lock, LW_EXCLUSIVE);
 			note = hash_search(notes, preparing, HASH_ENTER_NULL, &found);

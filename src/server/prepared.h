@@ -1,6 +1,6 @@
 /*
  * prepared.h
- *	  What prepared transactions want to be woken when they are committed.
+ *	  What must be woken when a prepared transaction is committed.
  */
 #ifndef OUTBOX_PREPARED_H
 #define OUTBOX_PREPARED_H
@@ -11,16 +11,20 @@
 
 #include "server/wakeup.h"
 
-/* While the server starts, after outbox_shmem_init(). */
+/* Called while the server starts, after outbox_shmem_init(). */
 extern void outbox_prepared_init(void);
 
-/* PREPARE TRANSACTION was asked for; at its end the marks are noted. */
+/*
+ * The first is called before PREPARE TRANSACTION.  The second stores the marks when
+ * the transaction is prepared.
+ */
 extern void outbox_prepared_begin(const char *gid);
 extern void outbox_prepared_at_transaction_end(XactEvent event, const OutboxMarks *marks);
 
 /*
- * A prepared transaction is committed, or rolled back.  False: it was prepared
- * before the server started, or there was no room to note its marks.
+ * Called when a prepared transaction was committed or rolled back.  Takes its note,
+ * and returns false if it has none: it was prepared before the server started, or
+ * there was no space for the note.  'marks' is then unchanged.
  */
 extern bool outbox_prepared_ended(const char *gid, OutboxMarks *marks);
 

@@ -1,7 +1,7 @@
 /*
  * shares.c
- *	  Owns who serves what: the division of a database among its workers, and
- *	  its hand-over from one to another.
+ *	  Owns which worker serves what: the division of a database among its workers, and
+ *	  the hand-over from one worker to another.
  */
 #include "base/outbox.h"
 
@@ -12,9 +12,9 @@
 #include "server/launcher.h"
 #include "server/shares.h"
 
-static OutboxDatabase *db;	 /* of this worker */
-static int			   me;	 /* its index + 1 */
-static uint64		   seen; /* shares_changed at the last look */
+static OutboxDatabase *db;	 /* that of this worker */
+static int			   me;	 /* this worker's index + 1 */
+static uint64		   seen; /* shares_changed when this worker last read the shares */
 static bool			   served[OUTBOX_SHARES];
 static bool			   leaving[OUTBOX_SHARES];
 static int			   nserved;
@@ -34,7 +34,7 @@ takes_part(const OutboxDatabase *d, int w)
 	return d->workers[w].serves && !d->workers[w].retiring;
 }
 
-/* Everybody looks at the shares again. */
+/* Makes every worker read the shares again. */
 static void
 announce(OutboxDatabase *d)
 {
@@ -43,8 +43,8 @@ announce(OutboxDatabase *d)
 }
 
 /*
- * Of those that take part the one with the fewest endpoints, or the most; by
- * index among equals.
+ * The worker with the fewest endpoints, or the most, among those that take part.
+ * Among equals, the one with the lowest index. -1: none takes part.
  */
 static int
 extreme(const OutboxDatabase *d, const int *load, bool most)
@@ -58,7 +58,10 @@ extreme(const OutboxDatabase *d, const int *load, bool most)
 	return found;
 }
 
-/* What is heaviest of 'from' and makes the two more even; -1: nothing does. */
+/*
+ * The heaviest share of 'from' that is lighter than the difference between the two
+ * workers, so that moving it makes them more even. -1: there is none.
+ */
 static int
 worth_moving(const OutboxDatabase *d, int from, int difference)
 {
@@ -72,8 +75,8 @@ worth_moving(const OutboxDatabase *d, int from, int difference)
 }
 
 /*
- * Shares without endpoints stay where they are as long as somebody is there:
- * they are moved when they get their first.
+ * Shares without endpoints stay where they are while their worker takes part.  A share
+ * is moved when it gets its first endpoint.
  */
 void
 outbox_shares_distribute(OutboxDatabase *d)
@@ -82,7 +85,7 @@ outbox_shares_distribute(OutboxDatabase *d)
 	bool changed = false;
 
 	if (extreme(d, load, false) < 0)
-		return; /* whoever comes first gets it all */
+		return; /* the first worker that joins gets all shares */
 	for (int s = 1; s < OUTBOX_SHARES; s++)
 		if (d->wanted[s] != 0)
 			load[d->wanted[s] - 1] += d->weight[s];
@@ -114,7 +117,7 @@ outbox_shares_distribute(OutboxDatabase *d)
 		announce(d);
 }
 
-/* It looks even if there is nothing to move: it may have had nothing. */
+/* Announced even if no share moves: a worker without shares must see that it retires. */
 void
 outbox_shares_retire(OutboxDatabase *d, int worker)
 {
@@ -133,7 +136,7 @@ outbox_shares_exit(OutboxDatabase *d, int worker)
 			d->owner[s] = 0;
 	outbox_shares_distribute(d);
 
-	/* What had been given to others already is free from now on. */
+	/* Shares that are already assigned to other workers are free from now on. */
 	announce(d);
 }
 
@@ -149,7 +152,7 @@ outbox_shares_join(OutboxDatabase *database, int worker)
 	outbox_shares_distribute(db);
 	LWLockRelease(outbox_shared->lock);
 
-	/* Now that somebody serves, there may be more of us. */
+	/* Now that one worker serves, the launcher may start more. */
 	outbox_launcher_ring();
 }
 
@@ -228,7 +231,7 @@ outbox_shares_leaving(void)
 	return nleaving > 0;
 }
 
-/* One that is wanted here again meanwhile is taken again like any other. */
+/* A share that this worker is to have again meanwhile is taken like any other. */
 void
 outbox_shares_give_back(const bool *in_use)
 {
@@ -256,7 +259,7 @@ outbox_shares_weigh(const uint16 *weight)
 	LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
 	for (int s = 1; s < OUTBOX_SHARES; s++)
 	{
-		/* The first endpoint of a share: nobody minds where it goes. */
+		/* A share that gets its first endpoint may go to any worker. */
 		if (db->weight[s] == 0 && weight[s] > 0)
 			db->wanted[s] = 0;
 		db->weight[s] = weight[s];

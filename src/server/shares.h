@@ -1,22 +1,23 @@
 /*
  * shares.h
- *	  Who serves what: the shares of a database, and how they change hands.
+ *	  Which worker serves what: the shares of a database, and how a share passes from
+ *	  one worker to another.
  *
- * Share 0 is the work that belongs to the database and to no endpoint; each of
- * the others is the endpoints whose ids have the same remainder.  db->wanted
- * says who is to have a share, db->owner who has it.  Only who has it touches
- * what belongs to it, and the owner alone makes itself the owner and ends being
- * it:
+ * Share 0 is the work of the database that belongs to no endpoint.  Each other share
+ * is the endpoints whose ids have the same remainder.  db->wanted says which worker
+ * should have a share, and db->owner which worker has it.  Only the owner works on
+ * what belongs to a share.  Only a worker itself makes itself the owner, and only the
+ * owner gives a share up:
  *
- *	  take		nobody has it, and it is wanted here: from now on its endpoints
- *				are read from the tables
- *	  leave		it is wanted elsewhere: nothing more is sent, what is in flight
- *				ends or is taken back, everything is settled, and the endpoints
- *				are forgotten; then it is nobody's
- *	  exit		a process that ends has nothing any more
+ *   take		The share has no owner, and is wanted here. From now on its
+ * 			endpoints are read from the tables.
+ *   leave	It is wanted elsewhere. Nothing more is sent. What is in flight
+ * 			ends or is taken back, everything is settled, and the endpoints
+ * 			are forgotten. Then the share has no owner.
+ *   exit		A process that ends gives up all its shares.
  *
- * So there is never more than one owner, and one that hangs keeps what it has
- * until its process is gone.
+ * So a share never has two owners.  A worker that hangs keeps its shares until its
+ * process has ended.
  */
 #ifndef OUTBOX_SHARES_H
 #define OUTBOX_SHARES_H
@@ -27,57 +28,69 @@
 
 extern int outbox_share_of(int32 endpoint_id);
 
-/* ------------------------------------------------- with the exclusive lock */
+/* ------------------------------------------- to be called with the exclusive lock */
 
 /*
- * Says anew who is to have what: as even as the numbers of endpoints allow, and
- * with as little moving as that takes.  To be called when a worker comes, is to
- * go, or is gone.
+ * Assigns the shares to the workers: as evenly as the numbers of endpoints allow, with
+ * as few moves as possible.  To be called when a worker joins, is to retire, or has
+ * ended.
  */
 extern void outbox_shares_distribute(OutboxDatabase *db);
 
-/* This worker is to go, when others have what it has. */
+/* Makes a worker retire: it ends when other workers have taken its shares. */
 extern void outbox_shares_retire(OutboxDatabase *db, int worker);
 
-/* The process of this worker ends. */
+/* Called when the process of this worker ends. */
 extern void outbox_shares_exit(OutboxDatabase *db, int worker);
 
-/* ----------------------------------------------------------- in the worker */
+/* ------------------------------------------------- to be called in the worker */
 
 /* From now on this process takes shares. */
 extern void outbox_shares_join(OutboxDatabase *db, int worker);
 
-/* What outbox_shares_look() found. */
+/* What outbox_shares_look() found and did. */
 typedef struct OutboxSharesNews
 {
-	bool taken;	   /* there are endpoints to be met */
-	bool leaving;  /* there are endpoints to be left */
-	bool database; /* the database's own work is ours now */
-	bool retired;  /* nothing is ours any more, and the process is
-								 * to end */
+	bool taken;	   /* shares were taken: their endpoints must be loaded */
+	bool leaving;  /* shares are being left: their endpoints must end */
+	bool database; /* the share of the database was taken */
+	bool retired;  /* this worker has no share any more, and must end */
 } OutboxSharesNews;
 
-/* False: nothing has changed since the last look.  Cheap. */
+/*
+ * The first is cheap, and returns false if nothing has changed since the second was
+ * called.  The second takes the shares that are free and wanted here, and begins to
+ * leave those that are wanted elsewhere.
+ */
 extern bool				outbox_shares_changed(void);
 extern OutboxSharesNews outbox_shares_look(void);
 
-/* Does this process serve it?  False for what it is about to leave. */
+/* True if this process serves it.  False for a share that it is leaving. */
 extern bool outbox_share_served(int share);
 extern bool outbox_serves_database(void);
 extern bool outbox_serves_endpoint(int32 endpoint_id);
 
-/* Those that are served, as an int4[], and the share of an endpoint in SQL. */
+/*
+ * The shares that this process serves, as an int4[], and the share of an endpoint in
+ * SQL.
+ */
 extern Datum outbox_shares_array(void);
 #define OUTBOX_SHARE_OF_ENDPOINT \
 	"(1 OPERATOR(pg_catalog.+) (endpoint_id OPERATOR(pg_catalog.%) 255))"
 
-/* Is it about to be left, and not yet given back? */
+/* True if a share is being left and is not yet given up. */
 extern bool outbox_shares_leaving(void);
 
-/* 'in_use' says where endpoints are still in memory: the others are given back. */
+/*
+ * Gives up the shares that are being left, except those where 'in_use' says that
+ * endpoints are still in memory.
+ */
 extern void outbox_shares_give_back(const bool *in_use);
 
-/* How many endpoints each share has; only who serves the database tells. */
+/*
+ * Stores how many endpoints each share has.  Called only by the worker that serves the
+ * share of the database.
+ */
 extern void outbox_shares_weigh(const uint16 *weight);
 
 #endif /* OUTBOX_SHARES_H */

@@ -1,7 +1,6 @@
 /*
  * shmem.c
- *	  Owns the shared memory: the slots of databases, and the statistics of
- *	  endpoints.
+ *	  Owns the shared memory: the slots of databases, and the statistics of endpoints.
  */
 #include "postgres.h"
 
@@ -16,8 +15,8 @@
 #include "server/shmem.h"
 
 /*
- * The first part of the statistics' memory lies in the main segment, where
- * their hash table can be made before there is any process to own it.  What
+ * The first part of the statistics' memory is in the main segment.  There the hash
+ * table can be made before any process exists that could own a dynamic segment.  What
  * does not fit goes to dynamic segments.
  */
 #define STATS_AREA_SIZE (1024 * 1024)
@@ -70,11 +69,11 @@ request_shmem(void)
 		add_size(MAXALIGN(sizeof(OutboxShared)), MAXALIGN(stats_shared_size())));
 	RequestNamedLWLockTranche("outbox", 3);
 
-	/* Only for its number and name: the locks are inside the hash table. */
+	/* Only for its number and name.  The locks are inside the hash table. */
 	RequestNamedLWLockTranche("outbox_stats", 1);
 }
 
-/* Atomics need to be made once. */
+/* Atomics are initialized only here, once. */
 static void
 init_slots(void)
 {
@@ -127,8 +126,8 @@ init_stats(void)
 	dsa_pin(area);
 
 	/*
-	 * The postmaster must not make dynamic segments: the table itself has to
-	 * come from the memory in place.
+	 * The postmaster must not make dynamic segments, so the table itself must fit into
+	 * the memory in place.
 	 */
 	dsa_set_size_limit(area, STATS_AREA_SIZE);
 	params = stats_parameters();
@@ -140,7 +139,7 @@ init_stats(void)
 	dsa_detach(area);
 }
 
-/* Runs in the postmaster; again after a crash, when everything starts anew. */
+/* Runs in the postmaster, and again after a crash, when shared memory is made anew. */
 static void
 startup_shmem(void)
 {
@@ -169,8 +168,8 @@ outbox_shmem_init(void)
 }
 
 /*
- * The generation goes on counting: a process that was started for the slot's
- * former database must not take itself for this one's.
+ * The generation is kept and goes on counting.  So a process that was started for the
+ * slot's former database sees that the slot is not its own.
  */
 static void
 clear_worker(OutboxWorker *worker)
@@ -198,8 +197,8 @@ clear_worker(OutboxWorker *worker)
 }
 
 /*
- * The slot of a database, or NULL.  Some lock must be held, the exclusive one
- * to create.
+ * The slot of a database, or NULL.  A lock must be held, the exclusive one if
+ * 'create'.
  */
 static OutboxDatabase *
 find_slot(Oid dboid, bool create)
@@ -272,8 +271,8 @@ outbox_database_slot(Oid dboid, bool create)
 }
 
 /*
- * Latches are read once and without a lock: a worker may have gone meanwhile,
- * but the latch of a process outlives it, and setting it again is harmless.
+ * Latches are read once, without a lock.  A worker may have ended meanwhile.  The
+ * latch of a process outlives it, and setting it again is harmless.
  */
 void
 outbox_workers_ring(OutboxDatabase *db, bool all)
@@ -317,7 +316,7 @@ outbox_lower_due_at(OutboxDatabase *db, TimestampTz due)
 void
 outbox_launcher_ring(void)
 {
-	/* Latches of processes live for ever: an old one wakes a stranger once. */
+	/* Latches are never freed.  An old one wakes an unrelated process once. */
 	Latch *latch = *(Latch *volatile *) &outbox_shared->launcher_latch;
 
 	if (latch != NULL)
@@ -365,7 +364,7 @@ outbox_launcher_rescan(void)
 	outbox_launcher_ring();
 }
 
-/* This process's view of the statistics, made when it is first needed. */
+/* This process's view of the statistics, made when it is first needed.  NULL: none. */
 static dshash_table *
 stats_table(void)
 {
@@ -409,8 +408,8 @@ outbox_stats_publish(const OutboxStats *stats)
 		pg_atomic_write_u32(&db->highest_endpoint, (uint32) stats->key.endpoint_id);
 
 	/*
-	 * A server that has no shared memory left for figures must go on
-	 * delivering.  Nothing but the table's own locks is held here.
+	 * A server without shared memory for statistics must still deliver.  Only the hash
+	 * table's own locks are held here.
 	 */
 	PG_TRY();
 	{

@@ -1,19 +1,18 @@
 /*
  * subscription.c
- *	  Keeps outbox out of logical replication: what a publisher has in the tables
- *	  of its outbox belongs to its own log, and stays there.
+ *	  Keeps the tables of outbox out of logical replication.  The tables of a
+ *	  publisher's outbox belong to its own log, and are not replicated.
  *
  * A publication FOR ALL TABLES includes these tables.  Endpoints, positions and
- * numbers of events are the same ones in every database, so what another worker
- * wrote must not get among what ours did; and a conflict, or a table that is to be
- * emptied, would stop the subscription, with all other tables in it.
+ * numbers of events are the same in every database.  Rows of another database's worker
+ * must not mix with those of this one's.  A conflict, or a TRUNCATE, would also stop
+ * the subscription with all its other tables.
  *
- * - A subscription applies what concerns the tables that pg_subscription_rel
- *	 lists, and passes over all else.  Ours are taken off that list in the same
- *	 transaction that puts them there.
- * - Where that could not be, because the library was not loaded, a trigger passes
- *	 over each row.
- * - When a worker of ours empties a table, no subscription hears of it.
+ * - A subscription applies changes of the tables that pg_subscription_rel lists, and
+ *   skips all others.  The tables of outbox are removed from that list in the
+ *   transaction that adds them.
+ * - If the library was not loaded at that moment, a trigger skips each row.
+ * - When a worker empties a table, no WAL record for subscriptions is written.
  */
 #include "base/outbox.h"
 
@@ -52,8 +51,9 @@ changed_subscription(Node *parsetree)
 }
 
 /*
- * Tables of ours that the subscription lists, and that no process copies at the
- * moment: such a process has a slot at the publisher, which PostgreSQL drops.
+ * Tables of outbox that the subscription lists, without those that are being copied at
+ * the moment.  The process that copies has a slot at the publisher, which PostgreSQL
+ * must drop.
  */
 static List *
 listed_tables(Oid subscription, Oid extension)
@@ -81,7 +81,10 @@ listed_tables(Oid subscription, Oid extension)
 	return found;
 }
 
-/* After a utility command: see above. */
+/*
+ * Called after a utility command.  Removes the tables of outbox from a subscription
+ * that it made or changed.
+ */
 void
 outbox_leave_subscription(Node *parsetree)
 {
@@ -108,13 +111,14 @@ outbox_leave_subscription(Node *parsetree)
 			(errmsg("subscription \"%s\" leaves out the tables of outbox",
 					get_subscription_name(subscription, false)),
 			 errdetail(
-				 "Each database has a log of its own. The events of the publisher are sent from there.")));
+				 "Each database has its own log. The publisher sends its own events.")));
 }
 
 /*
- * keep_out(): a trigger that fires for what a subscription brings.  A row is passed
- * over; that a table is to be emptied can only be refused here.  What a trigger of
- * the user's emits meanwhile is ours.
+ * keep_out(): a trigger that fires for changes that a subscription applies.  It skips
+ * a row.  A TRUNCATE can only be refused here.  Rows that another trigger emits while
+ * a subscription applies a change (trigger depth above 1) belong to this database, and
+ * are kept.
  */
 OUTBOX_FUNCTION(outbox_keep_out_1_0, 0)
 {
@@ -136,7 +140,7 @@ OUTBOX_FUNCTION(outbox_keep_out_1_0, 0)
 				 errdetail(
 					 "It holds what this database has emitted and delivered itself."),
 				 errhint(
-					 "Have outbox in shared_preload_libraries, and run ALTER SUBSCRIPTION … REFRESH PUBLICATION: the subscription then leaves out the tables of outbox, and goes on.")));
+					 "Add outbox to shared_preload_libraries, and run ALTER SUBSCRIPTION … REFRESH PUBLICATION. The subscription then leaves out the tables of outbox, and continues.")));
 		return PointerGetDatum(NULL);
 	}
 	return PointerGetDatum(TRIGGER_FIRED_BY_UPDATE(data->tg_event) ? data->tg_newtuple :
@@ -144,9 +148,9 @@ OUTBOX_FUNCTION(outbox_keep_out_1_0, 0)
 }
 
 /*
- * TRUNCATE of a table that the caller has locked ACCESS EXCLUSIVE.  That of SQL
- * would be sent to subscribers, which would wait for such a lock of their own.
- * There is nothing that a subscriber has to follow: rows were not taken back.
+ * Empties a table that the caller has locked ACCESS EXCLUSIVE.  The SQL command
+ * TRUNCATE would be sent to subscribers, which would wait for such a lock of their
+ * own.  Subscribers need not follow: no row is undone by it.
  */
 void
 outbox_empty_table(Oid relid)

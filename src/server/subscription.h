@@ -1,13 +1,16 @@
 /*
  * subscription.h
- *	  Outbox and logical replication.
+ *	  Keeps the tables of outbox out of logical replication.
  */
 #ifndef OUTBOX_SUBSCRIPTION_H
 #define OUTBOX_SUBSCRIPTION_H
 
 #include "nodes/nodes.h"
 
+/* Removes the tables of outbox from a subscription that the command has changed. */
 extern void outbox_leave_subscription(Node *parsetree);
+
+/* Empties a table, locked ACCESS EXCLUSIVE, without a record for subscriptions. */
 extern void outbox_empty_table(Oid relid);
 
 #endif /* OUTBOX_SUBSCRIPTION_H */

@@ -1,10 +1,10 @@
 /*
  * wakeup.c
- *	  Owns the bell: at commit it rings whom the transaction concerns.
+ *	  At commit, wakes the workers or the launcher that the transaction concerns.
  *
- * Counters are rung before the latch is set.  Whoever sleeps compares the
- * counter with what he saw before his last look, because a latch can be reset
- * by anything that waits on it inside a transaction.
+ * Counters are raised before the latch is set.  Before a worker sleeps, it compares
+ * the counter with the value from before it last read the log.  The latch alone is not
+ * enough, because any wait inside a transaction can reset it.
  */
 #include "postgres.h"
 
@@ -42,19 +42,19 @@ ring_workers(const OutboxMarks *rung)
 		pg_atomic_fetch_add_u64(&db->changed, 1);
 
 	/*
-	 * For events alone, a worker without endpoints need not hurry, and one that
-	 * rests looks by itself in a moment: the counter is enough.  Raising it is a
-	 * barrier; a worker publishes both before it looks at the counter for the
-	 * last time (time_to_sleep()).  What is scheduled for later than is known
-	 * already finds them awake anyway.
+	 * For events alone, a worker without endpoints is not woken, nor is one that
+	 * rests: it compares the counter by itself soon.  Raising the counter is a memory
+	 * barrier.  A worker publishes 'endpoints' and 'resting' before it compares the
+	 * counter for the last time (time_to_sleep()).  An event that is scheduled for
+	 * later than due_at wakes no worker: due_at wakes one before.
 	 */
 	if (all || (rung->what & MARK_EMITTED))
 		outbox_workers_ring(db, all);
 }
 
 /*
- * Runs when the transaction is visible to others.  It cannot be undone any
- * more, so nothing here may fail: what is called takes a lock at most.
+ * Runs when the transaction is visible to others.  The transaction cannot be undone
+ * any more, so nothing here may fail.  What is called takes a lock at most.
  */
 static void
 ring(const OutboxMarks *rung)
@@ -67,7 +67,7 @@ ring(const OutboxMarks *rung)
 		ring_workers(rung);
 }
 
-/* A prepared transaction is committed by another session: prepared.c. */
+/* A prepared transaction is committed by another session (see prepared.c). */
 static void
 at_transaction_end(XactEvent event, void *arg)
 {
@@ -94,7 +94,10 @@ at_transaction_end(XactEvent event, void *arg)
 	}
 }
 
-/* False: there is nothing to wake. */
+/*
+ * Registers the callback at the end of transactions.  Returns false if the library is
+ * not preloaded: then there is no process to wake.
+ */
 static bool
 hear_of_the_end(void)
 {
@@ -124,7 +127,7 @@ outbox_wakeup_prepare(const char *gid)
 		outbox_prepared_begin(gid);
 }
 
-/* What it was marked with, or, if that is not known, everything. */
+/* Wakes what the transaction was marked with, or everything if its marks are unknown. */
 void
 outbox_wakeup_end_prepared(const char *gid, bool commit)
 {
@@ -172,9 +175,7 @@ outbox_mark_databases(void)
 	mark(MARK_DATABASES);
 }
 
-/*
- * outbox.wake_launcher(): the install script's last word.
- */
+/* outbox.wake_launcher(): the last command of the install script. */
 OUTBOX_FUNCTION(outbox_wake_launcher_1_0, 0)
 {
 	(void) fcinfo;
@@ -188,9 +189,7 @@ OUTBOX_FUNCTION(outbox_wake_launcher_1_0, 0)
 	PG_RETURN_VOID();
 }
 
-/*
- * outbox.preloaded()
- */
+/* outbox.preloaded() */
 OUTBOX_FUNCTION(outbox_preloaded_1_0, 0)
 {
 	(void) fcinfo;

@@ -1,7 +1,7 @@
 /*
  * worker_processes.c
- *	  Owns the worker processes that the launcher has: how they are started and
- *	  ended, what is noted when one is gone, and when it may come again.
+ *	  Owns the worker processes that the launcher has started: how they start and end,
+ *	  what is noted when one has ended, and when it may start again.
  */
 #include "postgres.h"
 
@@ -16,19 +16,16 @@
 #include "server/worker_processes.h"
 
 /* All in milliseconds. */
-#define CLEAN_EXIT_DELAY 1000 /* after its start, at the least */
-#define FIRST_DELAY 1000	  /* doubled with each failure in a row */
+#define CLEAN_EXIT_DELAY 1000 /* at least, from one start to the next */
+#define FIRST_DELAY 1000	  /* after the second failure; then doubled each time */
 #define LONGEST_DELAY 30000
-#define HEALTHY_AFTER \
-	60000 /* a worker that lived so long has not failed
-								 * in a row */
+#define HEALTHY_AFTER 60000 /* after so long, a failure counts as the first in a row */
 
 /* The process of a worker, as the postmaster knows it. */
 typedef struct Process
 {
-	BackgroundWorkerHandle *handle;	  /* NULL: none, or started by a launcher
-									 * before us */
-	bool					stopping; /* we told it to leave */
+	BackgroundWorkerHandle *handle;	  /* NULL: none, or a former launcher started it */
+	bool					stopping; /* the launcher has sent it SIGTERM */
 } Process;
 
 static Process processes[OUTBOX_MAX_DATABASES][OUTBOX_MAX_WORKERS];
@@ -51,10 +48,7 @@ outbox_count_processes(int i)
 	return n;
 }
 
-/*
- * Sets when the database gets this worker again, after it is gone.  The lock is
- * held.
- */
+/* Sets when this worker may start again, after it has ended.  The lock is held. */
 static void
 pace(OutboxWorker *worker, TimestampTz now)
 {
@@ -76,9 +70,8 @@ pace(OutboxWorker *worker, TimestampTz now)
 }
 
 /*
- * What the last process of a database says counts for all of them: one that was
- * late to notice that the extension is gone must not speak for those that have
- * found a new one.
+ * Only the report of a database's last process counts.  A process that is late to see
+ * that the extension is gone must not hide that others have found it made anew.
  */
 static void
 note_last_exit(OutboxDatabase *db, bool found_none)
@@ -120,9 +113,9 @@ note_exit(int i, int w, TimestampTz now)
 }
 
 /*
- * Notes who is gone.  A process of ours is gone when the postmaster says so,
- * which includes one that never came to attach itself; one that a launcher
- * before us had started is gone when it says so itself.
+ * A process of this launcher has ended when the postmaster says so.  That includes one
+ * that never attached to its slot.  A process that a former launcher started has ended
+ * when its slot says so.
  */
 bool
 outbox_reap_processes(void)
@@ -147,9 +140,9 @@ outbox_reap_processes(void)
 }
 
 /*
- * A launcher that ended leaves workers behind, which go on.  What it had only
- * begun to start is not waited for: when it attaches, it finds that its
- * generation is over.
+ * A launcher that ended leaves workers behind, which continue.  A process that it had
+ * only asked for is not waited for.  When that process attaches, its generation is
+ * over, and it ends.
  */
 void
 outbox_take_over_processes(void)
@@ -212,9 +205,9 @@ launch(int i, int w, const char *datname)
 }
 
 /*
- * Marked as starting before it is asked for: a command that wants the database
- * for itself, and comes in between, has to wait for it.  Only we start
- * workers, and only we free slots, so the slot stays what it is meanwhile.
+ * The worker is marked as starting before its process is asked for.  So a command that
+ * needs the database without connections, and begins in between, waits for it.  Only
+ * the launcher starts workers and frees slots, so the slot does not change meanwhile.
  */
 bool
 outbox_start_worker(int i, int w, TimestampTz now)

@@ -1,7 +1,7 @@
 /*
  * worker_slot.c
- *	  Owns the worker's side of its slot: how it comes, what it says of itself,
- *	  how it goes, and how that is shown.
+ *	  Owns the worker's side of its slot: how a worker attaches, what it reports, how
+ *	  it leaves, and how the views show it.
  */
 #include "postgres.h"
 
@@ -20,11 +20,11 @@
 #include "server/shares.h"
 #include "server/worker_slot.h"
 
-/* Which worker this process is, and which start of it. */
+/* The slot of this process, and the number of its start. */
 static OutboxWorker *mine;
 static uint64		 my_generation;
 
-/* Under the lock: is the slot still this process's? */
+/* True if the slot is still this process's.  The lock is held. */
 static bool
 is_mine(void)
 {
@@ -38,9 +38,8 @@ my_index(const OutboxDatabase *db)
 }
 
 /*
- * Leaves the slot, and leaves word for the launcher.  Somebody who wants the
- * database for himself sends SIGTERM, and that is not a failure whatever the
- * exit code.
+ * Leaves the slot, and reports to the launcher.  A command that needs the database
+ * without connections sends SIGTERM.  That is not a failure, whatever the exit code.
  */
 static void
 leave(int code, Datum arg)
@@ -110,7 +109,7 @@ outbox_worker_slot_report(OutboxDatabase *db, OutboxWorkerState state, const cha
 	LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
 	if (is_mine())
 	{
-		/* The launcher may look into the next database, or send us company. */
+		/* The launcher may now probe the next database, or start more workers. */
 		discovered = !db->has_extension || mine->state != state;
 		db->has_extension = true;
 		mine->state = state;
@@ -122,7 +121,7 @@ outbox_worker_slot_report(OutboxDatabase *db, OutboxWorkerState state, const cha
 		outbox_launcher_ring();
 }
 
-/* For the views only, so that no lock is needed. */
+/* Only the views read it, so no lock is needed. */
 void
 outbox_worker_slot_waits_for_lock(bool waits)
 {
@@ -159,7 +158,7 @@ state_name(OutboxWorkerState state)
 	return NULL;
 }
 
-/* Why it is not running; empty: there is nothing to say. */
+/* Why the worker is not running; empty: there is no reason to show. */
 static void
 describe(const OutboxDatabase *db, const OutboxWorker *worker, char *reason, size_t size)
 {
@@ -198,7 +197,7 @@ describe(const OutboxDatabase *db, const OutboxWorker *worker, char *reason, siz
 
 #define STATUS_COLUMNS 13
 
-/* A row that is made under the lock and stored after it. */
+/* A row that is filled under the lock and stored after it. */
 typedef struct Row
 {
 	Datum			  values[STATUS_COLUMNS];
@@ -249,8 +248,8 @@ store_row(ReturnSetInfo *rsinfo, Row *row)
 }
 
 /*
- * A database that has no slot still gets a row, so that it can be told why:
- * nobody has looked yet, or there are too many.
+ * A database that has no slot still gets a row, with the reason: the launcher has not
+ * probed it yet, or all slots are in use.
  */
 static void
 store_unknown(ReturnSetInfo *rsinfo, int nslots)
@@ -273,9 +272,9 @@ store_unknown(ReturnSetInfo *rsinfo, int nslots)
 }
 
 /*
- * outbox.worker_slots(): a row for each worker that a database has or should
- * have; the first one of a database that may get one; and one for the database
- * that asks.  None when the library is not preloaded.
+ * outbox.worker_slots(): a row for each worker that a database has or should have.  A
+ * database that may get workers has a row for the first one.  The session's database
+ * always has a row.  No rows if the library is not preloaded.
  */
 OUTBOX_FUNCTION(outbox_worker_status_1_0, 0)
 {

@@ -138,7 +138,7 @@ $orders++;
 ask($node, "INSERT INTO orders VALUES ($orders)");
 ok(wait_until { log_has(qr/ERROR:  a subscription may not empty outbox\.attempt_log_0/) > 0 }, 'emptied by hand: refused');
 like(PostgreSQL::Test::Utils::slurp_file($target->logfile),
-	qr/HINT:  Have outbox in shared_preload_libraries, and run ALTER SUBSCRIPTION … REFRESH PUBLICATION/, 'emptied by hand: the hint');
+	qr/HINT:  Add outbox to shared_preload_libraries, and run ALTER SUBSCRIPTION … REFRESH PUBLICATION/, 'emptied by hand: the hint');
 ask($target, 'ALTER SUBSCRIPTION everything REFRESH PUBLICATION');
 ok(wait_sql($target, "SELECT count(*) = $orders FROM orders"), 'and the subscription goes on');
 is(listed(), '0', 'without the tables of outbox');
