@@ -2,9 +2,9 @@
  * change_trigger.c
  *	  outbox.emit_change(): the trigger that emits what happened to a row.
  *
- * It writes the log directly, as emit() does, and so needs no right of its own.
- * What turns a row into JSON may be a cast that the owner of a type wrote: it
- * runs as whoever changes the row, and never as the owner of outbox.
+ * It writes the log directly, as emit() does, so it needs no privilege of its own.  A
+ * row may be turned into JSON by a cast that a type's owner wrote.  That cast runs as
+ * the role that changes the row, never as the owner of outbox.
  */
 #include "postgres.h"
 
@@ -31,24 +31,24 @@
 #include "base/version.h"
 #include "emit/emit.h"
 
-/* What the arguments of a trigger mean for its table; kept for a statement. */
+/* What the arguments of a trigger mean for its table.  Kept for one statement. */
 typedef struct Change
 {
 	text	 *topic;
 	text	 *table;
 	int		  key; /* attribute number */
 	FmgrInfo  key_output;
-	int		  n;	   /* columns to carry */
+	int		  n;	   /* number of columns in the payload */
 	int		 *columns; /* their attribute numbers */
 	TupleDesc row;	   /* of these columns */
 	FmgrInfo  to_jsonb;
-	bool	  has_formats; /* of some column a setting changes the text */
+	bool	  has_formats; /* a setting changes the text of some column */
 } Change;
 
 /*
- * What a value looks like as text must not depend on the session: events of one
- * row would have several keys, and no order.  These are the settings that output
- * functions of PostgreSQL ask for.
+ * The text of a value must not depend on the session.  Otherwise events of one row
+ * would have several keys, and no order.  These are the settings that PostgreSQL's
+ * output functions use.
  */
 static const char *const formats[][2] = {
 	{"DateStyle", "ISO, MDY"},
@@ -58,10 +58,13 @@ static const char *const formats[][2] = {
 	{"bytea_output", "hex"},
 	{"lc_monetary", "C"},
 	{"quote_all_identifiers", "off"},
-	{"search_path", "pg_catalog, pg_temp"}, /* regclass and its like */
+	{"search_path", "pg_catalog, pg_temp"}, /* for regclass and similar types */
 };
 
-/* Returns the level that AtEOXact_GUC() goes back to; an error does that, too. */
+/*
+ * Sets the formats.  Returns the level that AtEOXact_GUC() must restore.  An error
+ * restores it, too.
+ */
 static int
 fix_formats(void)
 {
@@ -74,7 +77,7 @@ fix_formats(void)
 	return level;
 }
 
-/* False only if the type is known to look the same in each session. */
+/* False only if values of the type are known to look the same in each session. */
 static bool
 has_formats(Oid type)
 {
@@ -131,12 +134,12 @@ find_column(Relation rel, const char *name)
 		 errmsg("table \"%s\" has no column \"%s\" that outbox.emit_change() could use",
 				RelationGetRelationName(rel), name),
 		 errhint(
-			 "Write names as they are stored, case included, and those with commas or blanks in double quotes; system columns and virtual ones cannot be carried."),
+			 "Write a name as it is stored, in the same case. Put a name with commas or blanks in double quotes. System columns and virtual columns cannot be used."),
 		 errtable(rel)));
 	return 0;
 }
 
-/* The columns of the third argument, or all of them. */
+/* Chooses the columns of the third argument, or all columns. */
 static void
 choose_columns(Change *c, Relation rel, const char *names)
 {
@@ -174,8 +177,8 @@ choose_columns(Change *c, Relation rel, const char *names)
 }
 
 /*
- * The table that the trigger was created on.  On a partition the trigger is a
- * copy of the parent's, which is what its creator named.
+ * The table on which the trigger was created.  The trigger of a partition is a copy of
+ * its parent's, and the creator named the parent.
  */
 static Oid
 table_of(Relation rel, Oid trigger)
@@ -224,7 +227,7 @@ describe(TriggerData *trigger)
 			ERROR,
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 			 errmsg(
-				 "outbox.emit_change() takes a topic, a key column and, if you like, a list of columns, not %d arguments",
+				 "outbox.emit_change() takes a topic, a key column and optionally a list of columns, not %d arguments",
 				 nargs),
 			 errhint(
 				 "EXECUTE FUNCTION outbox.emit_change('order.changed', 'id', 'status,total')"),
@@ -251,7 +254,7 @@ describe(TriggerData *trigger)
 	}
 	c->row = BlessTupleDesc(c->row);
 
-	/* to_jsonb() asks the expression that calls it for the type of its value. */
+	/* to_jsonb() takes the type of its value from the expression that calls it. */
 	fmgr_info(F_TO_JSONB, &c->to_jsonb);
 	fmgr_info_set_expr((Node *) makeFuncExpr(F_TO_JSONB, JSONBOID,
 											 list_make1(makeNullConst(RECORDOID, -1,
@@ -262,7 +265,10 @@ describe(TriggerData *trigger)
 	return c;
 }
 
-/* Does one of the carried columns differ?  By its bytes: 1.0 is not 1.00. */
+/*
+ * True if one of the columns in the payload differs.  Bytes are compared, so 1.0 is
+ * not 1.00.
+ */
 static bool
 differs(const Change *c, TupleDesc desc, HeapTuple old, HeapTuple new)
 {
@@ -292,7 +298,10 @@ carried(const Change *c, TupleDesc desc, HeapTuple tuple)
 	return heap_copy_tuple_as_datum(heap_form_tuple(c->row, values, nulls), c->row);
 }
 
-/* {"op": …, "table": …, "new": {…}, "old": {…}}, of the last two what there is */
+/*
+ * Makes {"op": …, "table": …, "new": {…}, "old": {…}}, without "new" or "old" if there
+ * is none.
+ */
 static Jsonb *
 make_payload(Change *c, TupleDesc desc, const char *op, HeapTuple new, HeapTuple old)
 {
@@ -320,7 +329,7 @@ make_payload(Change *c, TupleDesc desc, const char *op, HeapTuple new, HeapTuple
 											   whole)));
 }
 
-/* NULL and empty: the event has no key. */
+/* NULL if the column is NULL or empty: the event then has no key. */
 static text *
 key_of(Change *c, TupleDesc desc, HeapTuple tuple)
 {

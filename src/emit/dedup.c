@@ -1,12 +1,12 @@
 /*
  * dedup.c
- *	  Owns the deduplication keys in outbox.dedup: gives each to one event, and
- *	  forgets them when their time is over.
+ *	  Owns the deduplication keys in outbox.dedup.  Gives each key to one event, and
+ *	  deletes it when its time is over.
  *
- * That concurrent emits of one key agree is the work of the primary key: who
- * inserts second waits until the first has committed or rolled back.  A
- * transaction whose snapshot is older than the key fails with 40001, as it
- * would on any row that has changed under it.
+ * The primary key makes concurrent emits of one key agree: the second INSERT waits
+ * until the first transaction has committed or rolled back.  A transaction whose
+ * snapshot is older than the key fails with 40001, as it would on any row that another
+ * transaction has changed.
  */
 #include "base/outbox.h"
 
@@ -28,19 +28,19 @@
 #include "log/transaction.h"
 
 /*
- * Keys are forgotten in passes over the table, in the order of its blocks, so
- * that emit() need not maintain an index for it.  A pass begins when an eighth
- * of the window is over, and takes a rest after a few blocks.
+ * Keys are deleted in passes over the table, in the order of its blocks.  So emit()
+ * need not maintain an index for that.  A pass begins when an eighth of the window is
+ * over, and rests after a few blocks.
  */
 #define PASSES_PER_WINDOW 8
 #define SWEEP_BLOCKS 32
 #define SWEEP_EVERY (100 * 1000) /* µs */
 
-static BlockNumber sweep_block; /* where the pass goes on */
+static BlockNumber sweep_block; /* the first block that the pass has not read */
 static TimestampTz pass_at;		/* when it began */
-static TimestampTz sweep_at;	/* not before */
+static TimestampTz sweep_at;	/* the next blocks are not read before */
 
-/* When a key must have been claimed to count no more. */
+/* A key that was claimed at this time or before counts no more. */
 static TimestampTz
 expiry(TimestampTz now)
 {
@@ -48,10 +48,11 @@ expiry(TimestampTz now)
 }
 
 /*
- * True: the key belongs to an event, whose id is stored in 'id'.
+ * True if the key belongs to an event.  Its id is stored in 'id'.
  *
- * By the primary key, whatever the planner knows: where VACUUM found the table
- * empty, a transaction of many emits would read all of its own keys each time.
+ * The primary key is used, whatever the planner's statistics say.  If VACUUM has found
+ * the table empty, a transaction with many emits would otherwise read all of its own
+ * keys for each emit.
  */
 static bool
 find(Datum *values, pg_uuid_t *id)
@@ -93,7 +94,7 @@ insert(Datum *values)
 			   values, NULL) > 0;
 }
 
-/* In an SPI connection, as the owner of the log. */
+/* Claims a key, in an SPI connection, as the owner of the log. */
 static bool
 claim(text *topic, text *key, pg_uuid_t *id)
 {
@@ -103,9 +104,9 @@ claim(text *topic, text *key, pg_uuid_t *id)
 							TimestampTzGetDatum(now)};
 
 	/*
-	 * A duplicate is looked for first, so that it locks no row.  When somebody
-	 * else's claim is committed between the two statements, the second does
-	 * nothing, and the first one sees it the next time.
+	 * A duplicate is searched first, because that locks no row.  If another
+	 * transaction's claim is committed between the two statements, the second one does
+	 * nothing, and the first one sees the claim in the next round.
 	 */
 	while (!find(values, id))
 	{
@@ -123,7 +124,7 @@ outbox_dedup_claim(text *topic, text *key, pg_uuid_t *id)
 	int	 context;
 	bool claimed;
 
-	/* Who may emit need not have a right on the table. */
+	/* A role that may emit need not have a privilege on the table. */
 	GetUserIdAndSecContext(&user, &context);
 	SetUserIdAndSecContext(outbox_log_owner(), context | SECURITY_LOCAL_USERID_CHANGE);
 	SPI_connect();
@@ -135,7 +136,7 @@ outbox_dedup_claim(text *topic, text *key, pg_uuid_t *id)
 }
 
 /* ---------------------------------------------------------------------
- * Forgetting, in the worker
+ * Deletion, in the worker
  * ---------------------------------------------------------------------
  */
 
@@ -148,9 +149,9 @@ outbox_dedup_next_time(void)
 }
 
 /*
- * A key that was claimed while the clock was ahead counts as claimed now, or it
- * would swallow emits for as long as the clock was ahead.  Emits that are under
- * way may be a moment later than this process's time.
+ * A key that was claimed while the clock was ahead gets the present time.  Otherwise
+ * it would suppress emits for as long as the clock was ahead.  The time of an emit
+ * that is running may be a moment later than this process's time.
  */
 static void
 correct_times(Datum begin, Datum end, TimestampTz now)
@@ -171,7 +172,7 @@ correct_times(Datum begin, Datum end, TimestampTz now)
 						   values, NULL);
 }
 
-/* Keys that somebody is overwriting now are left alone. */
+/* Keys that another transaction is overwriting are skipped. */
 static void
 sweep_blocks(BlockNumber first, TimestampTz now)
 {
@@ -197,7 +198,7 @@ sweep_blocks(BlockNumber first, TimestampTz now)
 	correct_times(values[0], values[1], now);
 }
 
-/* The next try begins behind the blocks that failed. */
+/* The next attempt begins behind the blocks that failed. */
 void
 outbox_dedup_failed(void)
 {

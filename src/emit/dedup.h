@@ -1,6 +1,6 @@
 /*
  * dedup.h
- *	  One deduplication key, one event, for as long as outbox.dedup_window says.
+ *	  Deduplication: one key belongs to one event, for the time of outbox.dedup_window.
  */
 #ifndef OUTBOX_DEDUP_H
 #define OUTBOX_DEDUP_H
@@ -10,15 +10,15 @@
 #include "utils/uuid.h"
 
 /*
- * Claims a key for the event 'id'.  False: an event of this topic has it
- * already, and 'id' is now that one's.  Waits for a transaction that has
- * claimed the key and not ended yet.
+ * Claims a key for the event 'id'.  Returns false if an event of this topic already
+ * has it: 'id' is then set to the id of that event.  Waits for a transaction that has
+ * claimed the key and has not ended yet.
  */
 extern bool outbox_dedup_claim(text *topic, text *key, pg_uuid_t *id);
 
-/* The worker's part: forgets keys whose time is over, a little at each call. */
+/* Called by the worker: deletes keys whose time is over, a few blocks in each call. */
 extern void		   outbox_dedup_sweep(TimestampTz now);
 extern TimestampTz outbox_dedup_next_time(void);
-extern void		   outbox_dedup_failed(void); /* a call was an error */
+extern void		   outbox_dedup_failed(void); /* after a call that failed */
 
 #endif /* OUTBOX_DEDUP_H */

@@ -1,23 +1,21 @@
 /*
  * emit.c
- *	  Appends events to the log, or puts those that are not due yet aside:
- *	  outbox.emit() and its relatives, and the check of outbox.events that makes
- *	  a plain INSERT as good.
+ *	  Owns appending events to the log, and storing those that are not due yet:
+ *	  outbox.emit() and its variants, and the check of outbox.events that makes a plain
+ *	  INSERT equal to them.
  *
- * emit() writes the current piece of the log directly, without a parser, a
- * planner or an executor in between.  What the executor would have done is done
- * here: the stamps are those of the column defaults, the checks those of the
- * CHECK constraint.  EXECUTE on emit() is the permission; no privilege on the
- * table is asked for.  Where others have put triggers on the table, the row goes
- * through the executor after all (table_rows.c).
+ * emit() writes the current piece of the log directly, without parser, planner and
+ * executor.  It does what the executor would do: it sets the column defaults and
+ * checks the CHECK constraint.  EXECUTE on emit() is the permission.  No privilege on
+ * the table is needed.  If others have put triggers on the table, the row goes through
+ * the executor (table_rows.c).
  *
- * The order of the steps in outbox_append() matters to the readers (log.c):
+ * The order of the steps in append() matters to the readers (log.c):
  *
- * - the transaction has its xid before it draws a sequence number.  So whoever
- *	 gets an xid after a snapshot was taken also gets a number above the one that
- *	 the sequence had before that snapshot;
- * - the number is drawn after the lock on the piece, the last thing that can
- *	 make us wait.
+ * - The transaction has its xid before it draws a number from the sequence.  So a
+ *   transaction that gets its xid after a snapshot was taken also draws a number above
+ *   the sequence's value before that snapshot.
+ * - The number is drawn after the lock on the piece, which is the last wait.
  */
 #include "postgres.h"
 
@@ -78,7 +76,7 @@ write_row(Relation rel, TupleTableSlot *slot)
 	table_close(rel, NoLock);
 }
 
-/* Writes a checked event into the log; makes its id when it has none yet. */
+/* Writes a checked event into the log.  Makes its id if it has none yet. */
 static void
 append(const OutboxNewEvent *e, bool has_id, pg_uuid_t *id)
 {
@@ -119,7 +117,7 @@ outbox_append(const OutboxNewEvent *e, const pg_uuid_t *id)
 	append(e, true, &same);
 }
 
-/* Puts a checked event aside until it is due. */
+/* Stores a checked event in outbox.scheduled until it is due. */
 static void
 schedule(const OutboxNewEvent *e, bool has_id, pg_uuid_t *id)
 {
@@ -160,7 +158,10 @@ outbox_emit(const OutboxNewEvent *e)
 
 	outbox_check(e, false, true);
 
-	/* Whoever emitted the same may have to be waited for: before the number. */
+	/*
+	 * May wait for a transaction that used the same key, so it comes before the
+	 * number.
+	 */
 	if (has_id)
 	{
 		outbox_make_id(GetCurrentTimestamp(), id);
@@ -179,14 +180,14 @@ outbox_emit(const OutboxNewEvent *e)
  * ---------------------------------------------------------------------
  */
 
-/* NULL when the argument is. */
+/* NULL if the argument is. */
 #define TEXT_ARG(n) (PG_ARGISNULL(n) ? NULL : PG_GETARG_TEXT_PP(n))
 #define BYTEA_ARG(n) (PG_ARGISNULL(n) ? NULL : PG_GETARG_BYTEA_PP(n))
 #define JSONB_ARG(n) (PG_ARGISNULL(n) ? NULL : PG_GETARG_JSONB_P(n))
 
 /*
- * What emit() and emit_bytes() have in common; 'options' is the number of the
- * first optional argument.
+ * The common part of emit() and emit_bytes().  'options' is the number of the first
+ * optional argument.
  */
 static Datum
 emit(FunctionCallInfo fcinfo, OutboxNewEvent *e, const char *function, int options)
@@ -213,7 +214,7 @@ add_payload_hint(void *arg)
 {
 	(void) arg;
 	if (geterrcode() == ERRCODE_STATEMENT_TOO_COMPLEX)
-		errhint("A payload may have at most %d objects and arrays in one another.",
+		errhint("A payload may have at most %d levels of nested objects and arrays.",
 				OUTBOX_MAX_NESTING);
 	else if (ERRCODE_TO_CATEGORY(geterrcode()) == ERRCODE_DATA_EXCEPTION)
 		errhint(
@@ -255,7 +256,7 @@ OUTBOX_FUNCTION(outbox_emit_text_1_0, 8)
 	return emit(fcinfo, &e, "outbox.emit()", 2);
 }
 
-/* json is text that was checked already; jsonb is stricter. */
+/* json is text that was already checked.  jsonb is stricter. */
 OUTBOX_FUNCTION(outbox_emit_json_1_0, 8)
 {
 	return outbox_emit_text_1_0(fcinfo);
@@ -269,16 +270,16 @@ OUTBOX_FUNCTION(outbox_emit_bytes_1_0, 9)
 		ereport(ERROR,
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 				 errmsg("body of an event must not be null"),
-				 errhint("Pass the bytes to send; they may be empty.")));
+				 errhint("Pass the bytes to send. They may be empty.")));
 	return emit(fcinfo, &e, "outbox.emit_bytes()", 3);
 }
 
 /*
- * The CHECK constraint of outbox.events: true, or an error that says why not.
+ * The CHECK constraint of outbox.events: returns true, or throws what is wrong.
  *
- * A setting is asked for a new event only.  What a restore or a subscription
- * brings was an event where it comes from, and is refused in no server for what
- * its settings say: with it, all other rows of the table would be refused.
+ * The limit on the size is checked for new events only.  A row of a restore or a
+ * subscription was a valid event where it comes from.  If this server's setting
+ * refused it, the restore would lose all other rows of the table, too.
  */
 OUTBOX_FUNCTION(outbox_check_event_1_0, 8)
 {

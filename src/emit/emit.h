@@ -1,6 +1,6 @@
 /*
  * emit.h
- *	  What other folders may ask about appending to the log.
+ *	  What other folders use to append to the log.
  */
 #ifndef OUTBOX_EMIT_H
 #define OUTBOX_EMIT_H
@@ -11,8 +11,8 @@
 #include "utils/uuid.h"
 
 /*
- * What a writer chooses about an event; the rest is stamped on it.  Detoasted;
- * NULL where there is nothing.
+ * What an emitter chooses of an event.  The rest is stamped on it.  Values are
+ * detoasted, and NULL if there is none.
  */
 typedef struct OutboxNewEvent
 {
@@ -31,19 +31,19 @@ typedef struct OutboxNewEvent
 } OutboxNewEvent;
 
 /*
- * Checks an event and writes it into the log, or puts it aside until
- * 'deliver_at'.  Returns its id, palloc'd; that of the first one when
- * 'dedup_key' was used before.
+ * Checks an event and writes it into the log, or stores it until 'deliver_at'.
+ * Returns its id, palloc'd.  If 'dedup_key' was used before, returns the id of the
+ * event that has it.  Throws what is wrong with the event.
  */
 extern pg_uuid_t *outbox_emit(const OutboxNewEvent *e);
 
-/* Writes an event that was checked before into the log, under its own id. */
+/* Writes an event that was already checked into the log, under its own id. */
 extern void outbox_append(const OutboxNewEvent *e, const pg_uuid_t *id);
 
 /*
- * event_check.c: returns if the event may be written, else raises the error that says
- * why not.  'restoring': the owner of the log may write reserved topics.
- * 'sized': outbox.max_payload_size holds.
+ * event_check.c: returns if the event may be written, otherwise throws what is wrong.
+ * 'restoring': a role that may truncate the log may write reserved topics.  'sized':
+ * outbox.max_payload_size is checked.
  */
 extern void outbox_check(const OutboxNewEvent *e, bool restoring, bool sized);
 

@@ -1,9 +1,9 @@
 /*
  * event_check.c
- *	  The rules of an event, with an error that says what to do for each.
+ *	  Owns the rules for an event.  Each has an error that says what to do.
  *
- * emit() and the CHECK constraint of outbox.events come here, so that a direct
- * INSERT fails for the same reasons and with the same words.
+ * emit() and the CHECK constraint of outbox.events both use them.  So a direct INSERT
+ * fails for the same reasons with the same texts.
  */
 #include "postgres.h"
 
@@ -20,7 +20,7 @@
 #include "emit/emit.h"
 #include "log/event_stamp.h"
 
-/* As much of a value as fits into a message. */
+/* As much of a value as fits into a message: at most 100 bytes. */
 static const char *
 excerpt(const char *s, size_t len)
 {
@@ -36,16 +36,17 @@ check_length(const char *what, const text *value, size_t max)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("%s of an event must not be empty", what),
-				 errhint("Pass 1 to %zu bytes; what is optional can be left out.", max)));
+				 errhint("Pass 1 to %zu bytes. An optional value can be left out.",
+						 max)));
 	if (len > max)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("%s of an event is too long", what),
 				 errdetail("It has %zu bytes; at most %zu are allowed.", len, max),
-				 errhint("Pass a shorter value; longer data belongs in the payload.")));
+				 errhint("Pass a shorter value. Longer data belongs in the payload.")));
 }
 
-/* What is sent as the value of a header of its own. */
+/* Checks what is sent as the value of a header of its own. */
 static void
 check_line(const char *what, const text *value)
 {
@@ -58,13 +59,13 @@ check_line(const char *what, const text *value)
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 			 errmsg("invalid %s: %s", what, problem),
 			 errhint(
-				 "It is sent as an HTTP header: remove line breaks, tabs and other control characters.")));
+				 "It is sent as an HTTP header. Remove line breaks, tabs and other control characters.")));
 }
 
 /*
- * Who may empty the log may insert reserved topics: its owner, because that is
- * how a restored dump brings back what outbox itself had emitted, and whom the
- * worker runs as, because it emits them.
+ * A role that may truncate the log may insert reserved topics.  The owner must, so
+ * that a restored dump brings back what outbox itself had emitted.  The worker's role
+ * must, because it emits them.
  */
 static bool
 rules_log(void)
@@ -93,7 +94,7 @@ check_topic(const text *topic, bool restoring)
 			(errcode(ERRCODE_RESERVED_NAME),
 			 errmsg("topic \"%s\" is reserved", excerpt(data, len)),
 			 errhint(
-				 "Topics that begin with \"outbox.\" belong to outbox itself: choose another name.")));
+				 "Topics that begin with \"outbox.\" belong to outbox itself. Choose another name.")));
 }
 
 static void
@@ -135,7 +136,7 @@ check_headers(Jsonb *headers)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("invalid header \"%s\": %s", excerpt(name, name_len), problem),
 				 errhint(
-					 "Choose another name; \"X-\" and a name of yours is always free.")));
+					 "Choose another name. \"X-\" and a name of your own is always free.")));
 
 		token = JsonbIteratorNext(&it, &v, true);
 		Assert(token == WJB_VALUE);
@@ -162,7 +163,7 @@ check_headers(Jsonb *headers)
 				 errmsg("headers of an event are too long"),
 				 errdetail("Names and values have %zu bytes; at most %d are allowed.",
 						   total, OUTBOX_MAX_HEADERS),
-				 errhint("What is long belongs in the payload.")));
+				 errhint("Long values belong in the payload.")));
 }
 
 static void
@@ -180,8 +181,9 @@ check_size(const char *what, size_t size)
 }
 
 /*
- * jsonb can be built deeper than its text can be read back: such an event could
- * be emitted, but neither restored from a dump nor read by most receivers.
+ * jsonb can be built deeper than its text can be read back.  Such an event could be
+ * emitted, but could not be restored from a dump, and most receivers could not read
+ * it.
  */
 static void
 check_nesting(int depth)
@@ -190,16 +192,16 @@ check_nesting(int depth)
 		ereport(ERROR,
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
 				 errmsg("payload of an event is nested too deeply"),
-				 errdetail("At most %d objects and arrays in one another are allowed.",
+				 errdetail("At most %d levels of nested objects and arrays are allowed.",
 						   OUTBOX_MAX_NESTING),
 				 errhint("Send a flatter payload, or bytes with outbox.emit_bytes().")));
 }
 
 /*
- * No less than the bytes that a container has as text, without making the text.
- * A byte of a string becomes at most "\u00xx".  A numeric whose first two bits
- * on disk are 10 has at most 64 groups of four digits before the point and 63
- * digits behind it; any other at most as many as numeric can have.
+ * Returns an upper bound for the bytes of a container's text, without making the text.
+ * A byte of a string becomes at most "\u00xx".  A numeric whose first two bits on disk
+ * are 10 has at most 64 groups of four digits before the point and 63 digits behind
+ * it.  Any other has at most as many as numeric can have.
  */
 static size_t
 text_bound(const JsonbContainer *container, int depth)
@@ -238,15 +240,16 @@ text_bound(const JsonbContainer *container, int depth)
 }
 
 /*
- * The limit is on the text that is sent, and a short numeric like 1e100000 is a
- * long text: only the text tells.  But it is made only where it could matter.
+ * The limit applies to the text that is sent.  A short numeric like 1e100000 is a long
+ * text, so only the text shows its size.  It is made only if it could exceed the
+ * limit.
  */
 static void
 check_payload(Jsonb *payload, bool sized)
 {
 	StringInfoData text;
 
-	/* The first also looks at the nesting. */
+	/* text_bound() also checks the nesting, so it is called in any case. */
 	if (text_bound(&payload->root, 1) <= (size_t) outbox_max_payload_size || !sized)
 		return;
 	initStringInfo(&text);
@@ -264,7 +267,7 @@ check_times(const OutboxNewEvent *e)
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 			 errmsg("deliver_at of an event must not be infinity"),
 			 errhint(
-				 "Pass a time that comes, or emit the event when it is to be delivered.")));
+				 "Pass a time in the future, or emit the event when it is to be delivered.")));
 	if (e->expires && e->expires_at <= e->deliver_at)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -275,10 +278,6 @@ check_times(const OutboxNewEvent *e)
 				 errhint("Pass a later expires_at, or leave it out.")));
 }
 
-/*
- * The rules of an event, the same for emit() and for a direct INSERT; what is
- * wrong is an error that says so.
- */
 void
 outbox_check(const OutboxNewEvent *e, bool restoring, bool sized)
 {
@@ -341,5 +340,5 @@ outbox_check(const OutboxNewEvent *e, bool restoring, bool sized)
 			(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 			 errmsg("payload of an event must not be null"),
 			 errhint(
-				 "Pass JSON, if need be 'null'::jsonb, or bytes and their content type.")));
+				 "Pass JSON, or bytes and their content type. The JSON null is 'null'::jsonb.")));
 }

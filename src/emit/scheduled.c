@@ -1,12 +1,12 @@
 /*
  * scheduled.c
- *	  Owns the waiting room of the log, outbox.scheduled: moves events into the
- *	  log when they are due.
+ *	  Owns outbox.scheduled: moves its events into the log when they are due.
  *
- * emit() writes the rows, and at commit lowers db->due_at to the earliest of
- * them.  So the table is asked only when something is due, however many events
- * wait and however many are added.  What no bell announces, because COMMIT
- * PREPARED does not ring, is found by a look every outbox.wakeup_interval.
+ * emit() writes the rows, and lowers db->due_at at commit to the earliest of them.  So
+ * the table is read only when something is due, however many events wait and however
+ * many are added.  Rows that no commit announces are found by a read every
+ * outbox.wakeup_interval.  Such are the rows of a restore, and rows that failed and
+ * are due for another attempt.
  */
 #include "base/outbox.h"
 
@@ -27,25 +27,27 @@
 #include "log/step.h"
 #include "log/transaction.h"
 
-/* What one transaction moves: requests wait meanwhile. */
+/* The limits of one transaction, because requests wait meanwhile. */
 #define BATCH_ROWS 500
 #define BATCH_BYTES (2 * 1024 * 1024)
 
-/* Looks that nothing rang for may take this part of the time. */
+/*
+ * After a read that nothing announced, the next one comes at the earliest after this
+ * many times the read's duration.
+ */
 #define LOOK_SHARE 100
 
 /*
- * The first row that is left.  Those before it have been moved, and the index
- * may still lead to them as long as some old snapshot could see them: they are
- * not walked over again.
+ * The first row that is left.  The rows before it have been moved.  The index may
+ * still lead to them while an old snapshot could see them, so the scan begins here.
  */
 static TimestampTz first_time;
 static pg_uuid_t   first_id;
 
-static TimestampTz look_at;	 /* not announced: look anyway */
-static TimestampTz again_at; /* locks: not before */
-static bool		   careful;	 /* each by itself: together they failed */
-static Datum	   epochs;	 /* int8[]: those of this log */
+static TimestampTz look_at;	 /* when the table is read even if nothing is announced */
+static TimestampTz again_at; /* a lock was not free: not before */
+static bool		   careful;	 /* a batch failed: each row on its own */
+static Datum	   epochs;	 /* int8[]: the epochs of this log */
 
 #define FROM_FIRST \
 	" FROM outbox.scheduled s" \
@@ -89,7 +91,7 @@ void
 outbox_scheduled_failed(void)
 {
 	careful = true;
-	look_at = 0; /* what was due was taken out of shared memory */
+	look_at = 0; /* due_at was reset when the failed step took it */
 }
 
 TimestampTz
@@ -131,7 +133,7 @@ find_first(void)
 			  DatumGetUUIDP(SPI_getbinval(tuple, SPI_tuptable->tupdesc, 2, &isnull)));
 }
 
-/* Appends one row; returns how large it is. */
+/* Appends one row to the log.  Returns the size of its payload or body in bytes. */
 static Size
 append(HeapTuple tuple, TupleDesc desc, Datum *id)
 {
@@ -176,7 +178,7 @@ delete_moved(Datum *ids, int n)
 						   1, (Oid[]){UUIDARRAYOID}, &moved, NULL);
 }
 
-/* One of a batch. */
+/* One row of a batch. */
 typedef struct Moving
 {
 	HeapTuple tuple;
@@ -195,7 +197,7 @@ append_one(void *arg)
 		delete_moved(&m->id, 1);
 }
 
-/* The event cannot enter the log.  It stays where it is, with the reason. */
+/* The event cannot enter the log.  Its row stays, with the reason. */
 static void
 set_aside(Datum id, const char *error, bool locked)
 {
@@ -210,8 +212,9 @@ set_aside(Datum id, const char *error, bool locked)
 }
 
 /*
- * Every role that may emit can give an event of its own the id of this one.  A
- * transaction that has and is open is not waited for.
+ * Sets the row aside if the log has another event with its id.  Any role that may emit
+ * can give an event that id.  A transaction that has done so and is still open is not
+ * waited for.
  */
 static bool
 may_append(const pg_uuid_t *id)
@@ -252,8 +255,8 @@ move_one(Moving *m)
 }
 
 /*
- * Moves a batch, in the order of the times.  Rows that somebody has locked, to
- * cancel them, are left for later.
+ * Moves a batch, in the order of the times.  Rows that another transaction has locked,
+ * to cancel them, are left for later.
  */
 static int
 move_due(TimestampTz now)
@@ -322,8 +325,8 @@ outbox_scheduled_step(OutboxDatabase *db, TimestampTz now)
 	}
 
 	/*
-	 * Taken before the statement's snapshot: whoever commits after that lowers
-	 * it again.
+	 * Reset before the statement's snapshot.  A transaction that commits after that
+	 * lowers it again.
 	 */
 	due = (TimestampTz) pg_atomic_exchange_u64(&db->due_at, DT_NOEND);
 	if (look)

@@ -1,22 +1,22 @@
 /*
  * scheduled.h
- *	  Events with a time of their own: they enter the log when they are due.
+ *	  Events with a delivery time.  They enter the log when they are due.
  */
 #ifndef OUTBOX_SCHEDULED_H
 #define OUTBOX_SCHEDULED_H
 
 #include "server/shmem.h"
 
-/* As for outbox_log_init(). */
+/* Sets the epochs of this log.  'zero': epoch 0 belongs to it, too. */
 extern void outbox_scheduled_init(int64 epoch, bool zero);
 
-/* What another worker knew of the table is not known here. */
+/* Called when this worker takes the share of the database: the whole table is read. */
 extern void outbox_scheduled_begin(void);
 
-/* Appends what is due to the log, a batch in a transaction of its own. */
+/* Appends events that are due to the log: one batch, in a transaction of its own. */
 extern void outbox_scheduled_step(OutboxDatabase *db, TimestampTz now);
 
-/* A step was an error: the next one tries each event by itself. */
+/* Called after a step failed.  The next step tries each event on its own. */
 extern void outbox_scheduled_failed(void);
 
 /* When the next step has something to do. */

@@ -1,25 +1,26 @@
 /*
  * batch_answer.c
- *	  Reads what a receiver answers to a batch: which of its events failed.
+ *	  Reads the answer of a receiver to a batch: which of its events failed.
  *
  *	  {"batchItemFailures": [{"itemIdentifier": "<event id>"}, ...]}
  *
- * is AWS Lambda's partial batch response.  As there, an empty or null list and
- * an object without one acknowledge everything, and so does any other text.
- * What begins like an object and is not JSON, a list of another form, or a name
- * that nobody knows acknowledge nothing: who wrote it may have meant a failure.
+ * is AWS Lambda's partial batch response.  As there, an empty or null list and an
+ * object without one acknowledge everything.  So does any other text.  Three answers
+ * acknowledge nothing, because the receiver may have meant a failure: one that begins
+ * like an object and is not JSON, a list of another form, and an id that is not in the
+ * batch.
  *
- * These are bytes from anywhere.  They are walked once, front to back, without
- * recursion, allocation or anything of the server's.
+ * The bytes are not trusted.  They are read once, front to back, without recursion,
+ * allocation or any function of the server.
  */
 #include "format/batch_answer.h"
 
 #include <string.h>
 
-/* Deeper than any answer, and a bit each. */
+/* Deeper than any real answer.  Each level takes one bit. */
 #define MAX_DEPTH 64
 
-/* Longer than any name that is looked for; more of a string is not kept. */
+/* Longer than any name that is searched.  More of a string is not kept. */
 #define MAX_NAME 64
 
 typedef struct Scanner
@@ -27,7 +28,8 @@ typedef struct Scanner
 	const unsigned char *p;
 	const unsigned char *end;
 	char				 name[MAX_NAME]; /* the last string, without its escapes */
-	size_t				 name_len;		 /* MAX_NAME + 1: too long to be kept */
+	/* MAX_NAME + 1: the string was too long to be kept. */
+	size_t name_len;
 } Scanner;
 
 static void
@@ -38,7 +40,7 @@ skip_space(Scanner *s)
 		s->p++;
 }
 
-/* The next byte that means something, 0 at the end. */
+/* The next byte that is not white space, without taking it.  0 at the end. */
 static unsigned char
 peek(Scanner *s)
 {
@@ -76,7 +78,10 @@ hex_digit(unsigned char c)
 	return -1;
 }
 
-/* "\u" and four digits.  What is not ASCII is in no name that we look for. */
+/*
+ * Takes the four digits of "\u".  A character outside ASCII is in no name that is
+ * searched.
+ */
 static bool
 take_unicode(Scanner *s)
 {
@@ -211,8 +216,8 @@ take_scalar(Scanner *s)
 }
 
 /*
- * Any value, and nothing of it kept.  'open' has a bit for each container that
- * is open, set for an object, the innermost one lowest.
+ * Skips any value.  'open' has one bit for each open container, which is set for an
+ * object.  The innermost container has the lowest bit.
  */
 static bool
 skip_value(Scanner *s)
@@ -242,7 +247,7 @@ skip_value(Scanner *s)
 		else if (!take_scalar(s))
 			return false;
 
-		/* A value has ended, and perhaps what it is in. */
+		/* A value has ended, and perhaps the containers around it. */
 		while (depth > 0 && !take(s, ','))
 		{
 			if (!take(s, open & 1 ? '}' : ']'))
@@ -257,7 +262,7 @@ skip_value(Scanner *s)
 	}
 }
 
-/* {"itemIdentifier": "..."}; other members mean nothing. */
+/* {"itemIdentifier": "..."}.  Other members are ignored. */
 static bool
 take_item(Scanner *s, OutboxBatchNamed named, void *arg)
 {
@@ -282,7 +287,7 @@ take_item(Scanner *s, OutboxBatchNamed named, void *arg)
 	return take(s, '}') && found;
 }
 
-/* The list, or null; '*some' if it names anybody. */
+/* The list, or null.  Sets '*some' if the list is not empty. */
 static bool
 take_list(Scanner *s, OutboxBatchNamed named, void *arg, bool *some)
 {
@@ -340,7 +345,7 @@ outbox_batch_answer(const char *body, size_t len, OutboxBatchNamed named, void *
 	if (s.p == s.end)
 		return OUTBOX_ANSWER_ALL;
 
-	/* 0, 0xfe or 0xff begin a text in UTF-16 or 32, which may be an object. */
+	/* 0, 0xfe or 0xff begin a text in UTF-16 or UTF-32, which may be an object. */
 	if (*s.p != '{')
 		return *s.p == 0 || *s.p >= 0xfe ? OUTBOX_ANSWER_MALFORMED : OUTBOX_ANSWER_ALL;
 	if (!take_answer(&s, named, arg, &some))

@@ -1,7 +1,7 @@
 /*
  * batch_answer.h
- *	  What the body of a 2xx answer to a batch says.  Pure: foreign bytes in, a
- *	  judgement out.
+ *	  What the body of a 2xx answer to a batch says.  Pure: it depends on its arguments
+ *	  alone, and is tested without a server.
  */
 #ifndef OUTBOX_BATCH_ANSWER_H
 #define OUTBOX_BATCH_ANSWER_H
@@ -12,13 +12,14 @@
 typedef enum OutboxBatchAnswer
 {
 	OUTBOX_ANSWER_ALL,		/* acknowledges the whole batch */
-	OUTBOX_ANSWER_SOME,		/* all but those that were named */
-	OUTBOX_ANSWER_MALFORMED /* nobody knows what it acknowledges */
+	OUTBOX_ANSWER_SOME,		/* acknowledges all but those named */
+	OUTBOX_ANSWER_MALFORMED /* what it acknowledges is unknown */
 } OutboxBatchAnswer;
 
 /*
- * Called for each "itemIdentifier", in its order, perhaps more than once for the
- * same one.  False: there is none such, and the answer is malformed.
+ * Called for each "itemIdentifier", in their order, perhaps more than once for the
+ * same one.  Returns false if the batch has no such event: the answer is then
+ * malformed.
  */
 typedef bool (*OutboxBatchNamed)(void *arg, const char *id, size_t len);
 

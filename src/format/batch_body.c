@@ -1,9 +1,9 @@
 /*
  * batch_body.c
- *	  Turns the events of a batch into its body and its id, as doc/wire says.
+ *	  Turns the events of a batch into its body and its id, as doc/wire.md says.
  *
- * Nothing in it depends on the attempt: the same events, in whatever order they
- * were appended, make the same bytes and the same id.
+ * Nothing in them depends on the attempt.  The same events make the same bytes and the
+ * same id, in whatever order they were appended.
  */
 #include "base/outbox.h"
 
@@ -17,7 +17,7 @@
 #include "format/request.h"
 #include "format/signature.h"
 
-/* Names, punctuation, id, time and number of an element. */
+/* Bytes of an element's names, punctuation, id, time and number. */
 #define ELEMENT_FIXED (250 + OUTBOX_TIMESTAMP_SIZE)
 
 static char *
@@ -126,7 +126,7 @@ outbox_batch_body_append(OutboxBatchBody *b, OutboxEvent *event, bool *full)
 	if (problem)
 		return problem;
 
-	/* What comes before it: the bracket, or the comma behind the last one. */
+	/* Before the element comes the bracket, or the comma after the last element. */
 	*reserve(b, 1) = b->n == 0 ? '[' : ',';
 	b->len++;
 	e->seq = event->seq;
@@ -156,7 +156,7 @@ compare_elements(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-/* The elements in the order of the log, whatever order they came in. */
+/* Puts the elements in the order of the log, whatever order they were appended in. */
 static void
 put_in_order(OutboxBatchBody *b)
 {
@@ -184,7 +184,7 @@ put_in_order(OutboxBatchBody *b)
 	outbox_memory_account(&b->size, b->len);
 }
 
-/* A UUID of version 8 (RFC 9562): the hash of the events' ids. */
+/* Writes a UUID of version 8 (RFC 9562), made of the hash of the events' ids. */
 static void
 make_id(OutboxBatchBody *b, char *text)
 {

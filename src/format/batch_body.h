@@ -1,13 +1,13 @@
 /*
  * batch_body.h
- *	  The body of a request that carries several events, while it grows.
+ *	  The body of a request that carries several events, while events are appended.
  */
 #ifndef OUTBOX_BATCH_BODY_H
 #define OUTBOX_BATCH_BODY_H
 
 #include "log/log.h"
 
-/* A body has at most so many bytes, unless one event alone has more. */
+/* The most bytes of a body, unless a single event has more. */
 #define OUTBOX_BATCH_BYTES (1024 * 1024)
 
 /* One event in the body. */
@@ -15,38 +15,39 @@ typedef struct OutboxBatchElement
 {
 	int64	  seq;
 	pg_uuid_t id;
-	size_t	  start; /* of its bytes in the body */
+	size_t	  start; /* where its bytes begin in the body */
 	size_t	  len;
 } OutboxBatchElement;
 
 typedef struct OutboxBatchBody
 {
-	MemoryContext		cxt;	 /* of the bytes and the elements */
-	MemoryContext		scratch; /* of what is needed for one event only */
+	MemoryContext		cxt;	 /* has the bytes and the elements */
+	MemoryContext		scratch; /* has what is needed for one event only */
 	OutboxFormat		format;
 	int					n;
-	OutboxBatchElement *elements; /* by seq, once it is complete */
+	OutboxBatchElement *elements; /* in the order of seq, once complete */
 	char			   *bytes;
 	size_t				len;
 	size_t				size; /* of its memory: its account, see memory.h */
 } OutboxBatchBody;
 
-/* An empty one, for at most 'max' events, in memory of 'cxt'. */
+/* Makes an empty body for at most 'max' events, in memory of 'cxt'. */
 extern void outbox_batch_body_init(OutboxBatchBody *b, MemoryContext cxt,
 								   OutboxFormat format, int max);
 
-/* Its memory is freed with its context: it is counted no more. */
+/* Ends the body's account.  Its memory is freed with its context. */
 extern void outbox_batch_body_forget(OutboxBatchBody *b);
 
 /*
- * Appends an event, which has its payload, or says why that one can never be
- * sent.  '*full': it does not fit any more, and nothing was appended.
+ * Appends an event, which has its payload.  Returns NULL, or the reason why the event
+ * can never be sent.  Sets '*full' to true if the event does not fit any more: nothing
+ * is then appended.
  */
 extern const char *outbox_batch_body_append(OutboxBatchBody *b, OutboxEvent *event,
 											bool *full);
 
 /*
- * No event comes any more: puts them in order, and writes the id of the batch,
+ * Completes the body: puts the events in order.  Writes the id of the batch,
  * OUTBOX_ID_SIZE bytes.
  */
 extern void outbox_batch_body_complete(OutboxBatchBody *b, char *id);

@@ -1,11 +1,11 @@
 /*
  * cloudevents.c
- *	  Says an event as a CloudEvent: one JSON document in structured mode, header
+ *	  Writes an event as a CloudEvent: one JSON document in structured mode, header
  *	  lines beside the payload in binary mode.
  *
- * CloudEvents 1.0.2: core, JSON format, HTTP protocol binding; extensions
- * partitioning, sequence and distributed tracing.  That last one carries the
- * trace that the event began in, as the emitter passed it: a retry has the same
+ * CloudEvents 1.0.2: core, JSON format, HTTP protocol binding, and the extensions
+ * partitioning, sequence and distributed tracing.  The tracing extension carries the
+ * trace in which the event began, as the emitter passed it, so a retry has the same
  * bytes.  The parent id of each attempt is in the HTTP header of that name.
  */
 #include "base/outbox.h"
@@ -25,10 +25,10 @@
 /* The specification asks for names no longer than this. */
 #define MAX_NAME 20
 
-/* Wide enough for every number of the log, so that strings sort like numbers. */
+/* Enough for every number of the log, so that the strings sort like the numbers. */
 #define SEQUENCE_DIGITS 19
 
-/* What an event has at most: those of outbox itself and its own. */
+/* An attribute: one of outbox itself, or one of the event's headers. */
 typedef struct Attribute
 {
 	char   name[MAX_NAME + 1];
@@ -37,7 +37,7 @@ typedef struct Attribute
 	bool   ascii; /* needs no conversion */
 } Attribute;
 
-/* Attributes that are always there. */
+/* Number of attributes that are always there, at most. */
 #define FIXED_ATTRIBUTES 10
 
 static char *default_source;
@@ -51,7 +51,7 @@ outbox_cloudevents_init(void)
 	char			 *utf8 = outbox_to_utf8(name, &len);
 	char			 *p;
 
-	/* A name that is no text of any encoding is still a name. */
+	/* If the name cannot be converted, its bytes are used as they are. */
 	if (utf8 == NULL)
 		utf8 = name;
 	default_source = MemoryContextAlloc(TopMemoryContext, sizeof(prefix) + 3 * len);
@@ -66,8 +66,8 @@ outbox_cloudevents_init(void)
  */
 
 /*
- * Can a header of the event be an extension?  Names that the specification or
- * outbox give a meaning to are not the event's to set.
+ * True if a header of the event can be an extension.  An event must not set names to
+ * which the specification or outbox gives a meaning.
  */
 static bool
 is_extension(const char *name, int len)
@@ -101,8 +101,8 @@ set(Attribute *a, const char *name, const char *value, size_t len, bool ascii)
 }
 
 /*
- * Headers of the event that can be extensions.  An empty one says nothing, and
- * trace context that is not valid is dropped.
+ * Adds the headers of the event that can be extensions.  An empty value is left out,
+ * and so is trace context that is not valid.
  */
 static Attribute *
 set_extensions(Attribute *a, Jsonb *headers)
@@ -151,7 +151,7 @@ set_extensions(Attribute *a, Jsonb *headers)
 	return a;
 }
 
-/* What does not fit on the stack of those who collect attributes. */
+/* Space for values that are made for the event. */
 typedef struct Scratch
 {
 	char time[OUTBOX_TIMESTAMP_SIZE];
@@ -159,8 +159,8 @@ typedef struct Scratch
 } Scratch;
 
 /*
- * All attributes but datacontenttype, in UTF-8, as a palloc'd array.  NULL:
- * something has no UTF-8.
+ * All attributes except datacontenttype, in UTF-8, as a palloc'd array.  NULL if a
+ * value has no UTF-8.
  */
 static Attribute *
 collect(OutboxEvent *event, Scratch *scratch, int *n)

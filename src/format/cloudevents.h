@@ -9,20 +9,20 @@
 #include "log/log.h"
 
 /*
- * Learns the default of the source attribute, /outbox/<database>.  Once per
+ * Sets the default of the source attribute, /outbox/<database>.  Called once per
  * process, in a transaction.
  */
 extern void outbox_cloudevents_init(void);
 
 /*
- * The body in structured mode, allocated in CurrentMemoryContext.  False:
+ * Makes the body in structured mode, in CurrentMemoryContext.  Returns false if
  * something cannot be converted to UTF-8.
  */
 extern bool outbox_cloudevents_body(OutboxEvent *event, size_t *len, char **body);
 
 /*
- * The attributes in binary mode, as header lines.  False: something cannot be
- * converted to UTF-8.  '*added' becomes false when memory runs out.
+ * Appends the attributes in binary mode, as header lines.  Returns false if something
+ * cannot be converted to UTF-8.  Sets '*added' to false if memory runs out.
  */
 extern bool outbox_cloudevents_headers(OutboxHeaders *out, OutboxEvent *event,
 									   bool *added);

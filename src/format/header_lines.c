@@ -1,6 +1,6 @@
 /*
  * header_lines.c
- *	  Header lines of a request, as text.
+ *	  Owns the header lines of a request, as text.
  */
 #include "format/header_lines.h"
 
@@ -14,7 +14,10 @@ outbox_headers_reset(OutboxHeaders *h)
 	h->ours = false;
 }
 
-/* Room for 'len' more bytes and one more line. */
+/*
+ * Makes space for 'len' more bytes and one more line.  Returns false if memory runs
+ * out.
+ */
 static bool
 headers_reserve(OutboxHeaders *h, size_t len)
 {
@@ -49,9 +52,9 @@ headers_reserve(OutboxHeaders *h, size_t len)
 }
 
 /*
- * Headers of which libcurl knows nothing.  It goes through the list for each
- * header that it would add by itself, more than a dozen times a request; those
- * that it cannot be looking for therefore share one entry, a line each.
+ * True for headers that libcurl does not know.  For each header that libcurl would add
+ * by itself, it searches the whole list, more than a dozen times a request.  So
+ * headers that it cannot be searching share one entry, with a line each.
  */
 static bool
 is_ours(const char *name)
@@ -89,7 +92,7 @@ outbox_headers_add(OutboxHeaders *h, const char *name, const char *value, size_t
 	p += namelen;
 	if (len == 0)
 	{
-		/* "Name:" would tell libcurl to leave the header out. */
+		/* "Name:" would make libcurl leave the header out */
 		*p++ = ';';
 	}
 	else

@@ -1,6 +1,6 @@
 /*
  * header_lines.h
- *	  Header lines of a request, as text.
+ *	  The header lines of a request, as text.
  */
 #ifndef OUTBOX_HEADER_LINES_H
 #define OUTBOX_HEADER_LINES_H
@@ -8,9 +8,9 @@
 #include "base/outbox.h"
 
 /*
- * Header lines ("Name: value", NUL-terminated), packed one after the other;
- * several of our own, one after the other, are one entry with CRLF in between.
- * Names and values hold no CR or LF.  malloc'd and reused from request to
+ * Header lines ("Name: value", NUL-terminated), packed one after the other.  Several
+ * lines of outbox itself, if adjacent, are one entry, with CRLF between them.  Names
+ * and values have no CR or LF.  The memory is malloc'd, and reused from request to
  * request.
  */
 typedef struct OutboxHeaders
@@ -20,13 +20,16 @@ typedef struct OutboxHeaders
 	size_t	size;
 	int		n;
 	int		max;
-	bool	ours;  /* the last entry takes further lines */
-	uint32 *start; /* of each entry in buf */
+	bool	ours;  /* the last entry may take more lines */
+	uint32 *start; /* where each entry begins in buf */
 } OutboxHeaders;
 
 extern void outbox_headers_reset(OutboxHeaders *h);
 
-/* Appends "name: value"; value need not be terminated. False: out of memory. */
+/*
+ * Appends "name: value".  'value' need not be terminated.  Returns false if memory
+ * runs out.
+ */
 extern bool outbox_headers_add(OutboxHeaders *h, const char *name, const char *value,
 							   size_t len);
 

@@ -1,16 +1,16 @@
 /*
  * request.c
- *	  Turns an event into the bytes and header lines of one attempt, as the
- *	  formats of doc/wire say.
+ *	  Turns an event into the bytes and header lines of one attempt, as doc/wire.md
+ *	  says for each format.
  *
- * This runs for every delivery and has to cost less than a microsecond or two:
- * numbers are written in place, the body is made once per event and format, and
- * nothing is allocated for an event without headers of its own.
+ * This runs for every delivery, and must cost no more than one or two microseconds.
+ * So numbers are written in place, and the body is made once per event and format.
+ * Nothing is allocated for an event without headers of its own.
  *
- * The checks of an event ran when it was written.  Rows can come past them (a
- * restore under other settings, a table changed by its owner), and no control
- * character may reach the wire whatever the table holds: it is looked for again,
- * in columns when the body is made, in headers when they are written.
+ * The checks of an event ran when it was written.  A row can evade them, for example
+ * in a restore under other settings, or in a table that its owner has changed.  But no
+ * control character may be sent, whatever the table holds.  So the checks run again:
+ * for columns when the body is made, for headers when they are written.
  */
 #include "base/outbox.h"
 
@@ -26,11 +26,14 @@
 
 #define LITERAL(s) (s), sizeof(s) - 1
 
-/* Growth of a key when each byte becomes a character of four, each "%XX". */
+/*
+ * Size of an encoded key, if each byte becomes a character of MAX_CONVERSION_GROWTH
+ * bytes, each "%XX".
+ */
 #define MAX_ENCODED_KEY (OUTBOX_MAX_KEY * MAX_CONVERSION_GROWTH * 3)
 
 /* ---------------------------------------------------------------------
- * Rows that came past the checks
+ * Rows that evaded the checks
  * ---------------------------------------------------------------------
  */
 
@@ -42,7 +45,10 @@ line_valid(char *s, size_t max)
 	return len > 0 && len <= max && outbox_text_problem(s, len) == NULL;
 }
 
-/* Name and value of a header; 'total' is what the headers have in all. */
+/*
+ * Check the name and the value of a header.  'total' is the size of all headers so
+ * far.
+ */
 static bool
 header_name_valid(const JsonbValue *v, size_t *total)
 {
@@ -77,7 +83,7 @@ headers_valid(Jsonb *headers)
 	size_t			   total = 0;
 	bool			   valid = number_valid(headers);
 
-	/* To the end even after a problem: that is what frees the iterator. */
+	/* Reads to the end even after a problem, because that frees the iterator. */
 	while ((token = JsonbIteratorNext(&it, &v, true)) != WJB_DONE)
 	{
 		if (token == WJB_KEY)
@@ -88,7 +94,7 @@ headers_valid(Jsonb *headers)
 	return valid;
 }
 
-/* What is wrong with the columns of an event, its headers aside. */
+/* What is wrong with the columns of an event, except its headers; NULL: nothing. */
 static const char *
 event_problem(const OutboxEvent *event)
 {
@@ -154,7 +160,7 @@ outbox_data_put(char *p, const OutboxData *d)
 	return p;
 }
 
-/* Standard Webhooks' envelope: {"type", "timestamp", "data"}. */
+/* The envelope of Standard Webhooks: {"type", "timestamp", "data"}. */
 static bool
 render_standard(OutboxEvent *event, size_t *len, char **body)
 {
@@ -238,7 +244,7 @@ outbox_request_body(OutboxEvent *event, OutboxFormat format, size_t *len)
  * ---------------------------------------------------------------------
  */
 
-/* A string of the event as a header; false when it cannot be one. */
+/* Adds a string of the event as a header.  Returns false if it has no UTF-8. */
 static bool
 add_text(OutboxHeaders *out, const char *name, char *value, size_t len, bool *added)
 {
@@ -271,8 +277,8 @@ add_key(OutboxHeaders *out, char *key, bool *added)
 }
 
 /*
- * The event's own headers.  Trace context is kept back until all is seen: a
- * tracestate means nothing without a valid traceparent.
+ * Adds the event's own headers.  Trace context is added last, because a tracestate
+ * means nothing without a valid traceparent.
  */
 static bool
 add_event_headers(OutboxHeaders *out, Jsonb *headers, const OutboxRequestConfig *settings,
@@ -291,7 +297,7 @@ add_event_headers(OutboxHeaders *out, Jsonb *headers, const OutboxRequestConfig 
 	const char		  *state = NULL;
 	size_t			   state_len = 0;
 
-	/* To the end even after a problem: that is what frees the iterator. */
+	/* Reads to the end even after a problem, because that frees the iterator. */
 	while ((token = JsonbIteratorNext(&it, &v, true)) != WJB_DONE)
 	{
 		char *s = v.val.string.val;
@@ -360,7 +366,7 @@ static bool
 add_content_type(OutboxHeaders *out, const OutboxEvent *event, OutboxFormat format,
 				 bool *added)
 {
-	/* In lower case: the JavaScript SDK knows no other spelling. */
+	/* In lower case, because the JavaScript SDK of CloudEvents knows no other. */
 	if (format == OUTBOX_FORMAT_CLOUDEVENTS)
 		*added &= outbox_headers_add(out, "Content-Type",
 									 LITERAL(
@@ -373,7 +379,7 @@ add_content_type(OutboxHeaders *out, const OutboxEvent *event, OutboxFormat form
 	return true;
 }
 
-/* Who sends what, under which id, and signed. */
+/* Adds the headers that name the sender and the id, and the signatures. */
 static void
 add_identity(OutboxHeaders *out, const char *id, const OutboxRequestConfig *settings,
 			 int64 now, const char *body, size_t body_len, bool *added)
@@ -477,7 +483,7 @@ outbox_request_headers(OutboxHeaders *out, OutboxEvent *event,
 		!add_event_headers(out, event->headers, settings, &added))
 		return "invalid header";
 
-	/* After the headers that they are made of have been looked at. */
+	/* After the headers from which they are made have been checked. */
 	if (settings->format == OUTBOX_FORMAT_CLOUDEVENTS_BINARY &&
 		!outbox_cloudevents_headers(out, event, &added))
 		return OUTBOX_NO_UTF8;
@@ -493,7 +499,7 @@ outbox_request_batch_headers(OutboxHeaders *out, const char *id,
 {
 	bool added = true;
 
-	/* In lower case, as above. */
+	/* In lower case, see add_content_type(). */
 	if (settings->format == OUTBOX_FORMAT_CLOUDEVENTS)
 		added &= outbox_headers_add(
 			out, "Content-Type",

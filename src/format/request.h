@@ -1,6 +1,6 @@
 /*
  * request.h
- *	  Turns an event into the bytes and header lines of wire.md.
+ *	  Turns an event into the bytes and header lines of doc/wire.md.
  */
 #ifndef OUTBOX_REQUEST_H
 #define OUTBOX_REQUEST_H
@@ -12,11 +12,11 @@
 typedef enum OutboxRedelivery
 {
 	OUTBOX_FIRST_DELIVERY,
-	OUTBOX_REDELIVERY_RETRY, /* asked for by hand: outbox.retry() */
-	OUTBOX_REDELIVERY_REPLAY /* asked for by hand: outbox.replay() */
+	OUTBOX_REDELIVERY_RETRY, /* by an operator's outbox.retry() */
+	OUTBOX_REDELIVERY_REPLAY /* by an operator's outbox.replay() */
 } OutboxRedelivery;
 
-/* What of an endpoint's settings shapes its requests. */
+/* The settings of an endpoint that its requests depend on. */
 typedef struct OutboxRequestConfig
 {
 	OutboxFormat format;
@@ -28,17 +28,18 @@ typedef struct OutboxRequestConfig
 } OutboxRequestConfig;
 
 /*
- * The body of an event in a format.  Rendered once, into the page's memory:
- * the same bytes for each attempt and each endpoint of that format.  NULL: the
- * event cannot be sent; outbox_request_headers() then returns the reason.
+ * The body of an event in a format.  Made once, in the page's memory, with the same
+ * bytes for each attempt and each endpoint of that format.  Returns NULL if the event
+ * cannot be sent.  outbox_request_headers() then returns the reason.
  */
 extern const char *outbox_request_body(OutboxEvent *event, OutboxFormat format,
 									   size_t *len);
 
 /*
- * Writes all header lines of one attempt.  'attempt' counts from 1, 'now' is in
- * unix seconds.  NULL: done.  Otherwise why this event can never be sent (a row
- * that came past the checks): a reason for the dead letter.
+ * Writes all header lines of one attempt.  'attempt' counts from 1, 'now' is in unix
+ * seconds.  Returns NULL if they are written.  Otherwise returns why this event can
+ * never be sent (a row that evaded the checks), as the reason of the dead letter.
+ * Throws if memory runs out.
  */
 extern const char *outbox_request_headers(OutboxHeaders *out, OutboxEvent *event,
 										  const OutboxRequestConfig *settings,
@@ -46,22 +47,23 @@ extern const char *outbox_request_headers(OutboxHeaders *out, OutboxEvent *event
 										  int64 now, const char *body, size_t body_len);
 
 /*
- * The same for a batch, whose 'id' is not an event's: what belongs to one event
- * is in the body.
+ * The same for a batch.  Its 'id' is not that of an event.  What belongs to a single
+ * event is in the body.
  */
 extern const char *outbox_request_batch_headers(OutboxHeaders *out, const char *id,
 												const OutboxRequestConfig *settings,
 												int attempt, int64 now, const char *body,
 												size_t body_len);
 
-/* Why this event can never be sent; NULL: it can. */
+/* Returns why this event can never be sent; NULL: it can. */
 extern const char *outbox_request_problem(const OutboxEvent *event);
 #define OUTBOX_NO_UTF8 "the event cannot be converted to UTF-8"
 
 /*
  * The payload as members of a JSON object: "data", or "content_type" and
- * "data_base64".  Bytes are not looked into, whatever their content type says.
- * False: it has no UTF-8.  Writes at most 'size' bytes.
+ * "data_base64".  Bytes are not examined, whatever their content type says.  The first
+ * function returns false if the payload has no UTF-8.  The second writes at most
+ * 'size' bytes.
  */
 typedef struct OutboxData
 {

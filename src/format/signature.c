@@ -3,9 +3,9 @@
  *	  Signs requests as Standard Webhooks 1.0 says, and reads and makes secrets.
  *
  * PostgreSQL's pg_hmac looks up the digest and prepares the key anew for each
- * signature: 900 ns, of which hashing a small body is 170.  A worker signs with
- * few keys over and over.  So with OpenSSL the two hash states that a key comes
- * down to (RFC 2104, section 4) are kept and copied: 220 ns.
+ * signature.  That takes 900 ns, of which hashing a small body is 170.  A worker signs
+ * often, with few keys.  So with OpenSSL, the two hash states of a key (RFC 2104,
+ * section 4) are kept and copied, which takes 220 ns.
  */
 #include "postgres.h"
 
@@ -23,7 +23,7 @@
 
 #define PREFIX_LEN (sizeof(OUTBOX_SECRET_PREFIX) - 1)
 
-/* of base64: characters for so many bytes */
+/* Characters of base64 for n bytes. */
 #define BASE64_LEN(n) (((n) + 2) / 3 * 4)
 
 bool
@@ -46,8 +46,8 @@ outbox_secret_decode(const char *secret, OutboxKey *key)
 		return false;
 
 	/*
-	 * The decoder overlooks white space.  The receiver's may not: then it
-	 * would sign with another key.
+	 * The decoder ignores white space.  The receiver's decoder may not, and would then
+	 * compute signatures with another key.
 	 */
 	if (outbox_b64_encode(bytes, n, again, sizeof(again)) != (int) len ||
 		memcmp(again, secret, len) != 0)
@@ -71,7 +71,7 @@ outbox_secret_generate(void)
 			ERROR,
 			(errcode(ERRCODE_INTERNAL_ERROR), errmsg("could not generate a secret"),
 			 errhint(
-				 "The operating system's source of random numbers failed: try again, or pass a secret.")));
+				 "The operating system's source of random numbers failed. Try again, or pass a secret.")));
 	memcpy(secret, OUTBOX_SECRET_PREFIX, PREFIX_LEN);
 	n = outbox_b64_encode(bytes, sizeof(bytes), secret + PREFIX_LEN,
 						  BASE64_LEN(sizeof(bytes)));
@@ -86,16 +86,16 @@ signing_failed(void)
 		ERROR,
 		(errcode(ERRCODE_INTERNAL_ERROR), errmsg("could not compute a signature"),
 		 errhint(
-			 "HMAC-SHA256 failed: the machine is out of memory, or its cryptographic library forbids SHA-256.")));
+			 "HMAC-SHA256 failed. The machine is out of memory, or its cryptographic library forbids SHA-256.")));
 }
 
 #ifdef USE_OPENSSL
 
-#define BLOCK 64 /* of SHA-256, and as long as the longest key */
+#define BLOCK 64 /* of SHA-256, in bytes; no key is longer */
 
 StaticAssertDecl(OUTBOX_SECRET_MAX <= BLOCK, "longer keys would have to be hashed");
 
-/* A key, and the states after its two pads. */
+/* A key, and the hash states after its two pads. */
 typedef struct PreparedKey
 {
 	OutboxKey	key; /* len 0: free */
@@ -103,7 +103,10 @@ typedef struct PreparedKey
 	EVP_MD_CTX *outer;
 } PreparedKey;
 
-/* Found by the key's own bytes, which are random; who comes later stays. */
+/*
+ * Found by the first bytes of the key, which are random.  A later key replaces an
+ * earlier one.
+ */
 #define PREPARED_KEYS 1024
 
 static PreparedKey *
