@@ -1,11 +1,11 @@
 /*
  * address.c
- *	  Decides which network addresses a request may go to: the ranges that are
- *	  not anybody's, and the networks that the administrator has named.
+ *	  Decides which network addresses a request may go to.  Owns the ranges that are
+ *	  not public, and reads the networks that the administrator has named.
  *
- * Everything here works on the final address in binary form.  Text is only
- * read where an administrator wrote it, in outbox.allowed_networks; there are
- * too many spellings of one address to filter them in a URL.
+ * Everything here works on the final address in binary form.  Text is read only from
+ * outbox.allowed_networks, which an administrator has written.  An address has too
+ * many spellings to filter them in a URL.
  */
 #include "transport/address.h"
 
@@ -21,7 +21,7 @@ typedef struct Range
 	const char	 *name;
 } Range;
 
-/* IANA's special-purpose registry, and what RFC 1112 left for nobody. */
+/* IANA's special-purpose registry, and the addresses that RFC 1112 reserved. */
 static const Range ranges_v4[] = {
 	{{0}, 8, "unspecified"},
 	{{10}, 8, "private"},
@@ -41,8 +41,8 @@ static const Range ranges_v4[] = {
 };
 
 /*
- * Only 2000::/3 is global unicast; the ranges outside of it are listed for
- * their names, and what is left there is refused as reserved.
+ * Only 2000::/3 is global unicast.  Ranges outside of it are listed for their names.
+ * All other addresses outside of it are refused as "reserved".
  */
 static const Range ranges_v6[] = {
 	{{0x01, 0x00}, 64, "discard-only"},
@@ -64,7 +64,7 @@ static const unsigned char nat64[12] = {0x00, 0x64, 0xff, 0x9b};
 
 #define lengthof(array) (sizeof(array) / sizeof((array)[0]))
 
-/* Do the first 'bits' bits agree? */
+/* True if the first 'bits' bits are equal. */
 static bool
 same_prefix(const unsigned char *a, const unsigned char *b, int bits)
 {
@@ -115,8 +115,8 @@ judge_v6(const unsigned char *address, const OutboxNetworks *allowed, const char
 	static const unsigned char zeros[15] = {0};
 
 	/*
-	 * ::ffff:a.b.c.d is IPv4 on the wire, so that no IPv6 network in the list
-	 * can allow it: "::/0" must not open 169.254.169.254.
+	 * ::ffff:a.b.c.d is sent as IPv4, so no IPv6 network in the list can allow it.
+	 * Otherwise "::/0" would allow 169.254.169.254.
 	 */
 	if (memcmp(address, v4_mapped, sizeof(v4_mapped)) == 0)
 		return judge_v4(address + 12, allowed, why);
@@ -141,7 +141,7 @@ outbox_address_judge(const struct sockaddr *sa, const OutboxNetworks *allowed,
 {
 	*why = NULL;
 
-	/* Copied: libcurl's storage need not be aligned for the wider types. */
+	/* Copied, because libcurl's storage may not be aligned for the wider types. */
 	if (sa->sa_family == AF_INET)
 	{
 		struct sockaddr_in sin;
@@ -164,8 +164,8 @@ outbox_address_judge(const struct sockaddr *sa, const OutboxNetworks *allowed,
 }
 
 /*
- * One item of the list, already trimmed.  Bits behind the prefix must be zero,
- * as in PostgreSQL's cidr: who writes 10.1.2.3/8 may have meant one host.
+ * Parses one item of the list, already trimmed.  Bits behind the prefix must be zero,
+ * as in PostgreSQL's cidr: 10.1.2.3/8 may have been meant as one host.
  */
 static bool
 parse_network(const char *item, OutboxNetwork *net)
@@ -212,7 +212,7 @@ parse_network(const char *item, OutboxNetwork *net)
 			return false;
 	}
 
-	/* Addresses are judged unwrapped, so networks must be, too. */
+	/* Mapped addresses are judged as IPv4, so mapped networks become IPv4, too. */
 	if (net->family == AF_INET6 && net->bits >= 96 &&
 		memcmp(net->address, v4_mapped, sizeof(v4_mapped)) == 0)
 	{

@@ -1,7 +1,7 @@
 /*
  * address.h
- *	  Decides which network addresses a request may go to.  Pure: no
- *	  PostgreSQL memory, no errors thrown; safe inside libcurl's callbacks.
+ *	  Decides which network addresses a request may go to.  Pure: without PostgreSQL's
+ *	  memory, and without errors, so it is safe in libcurl's callbacks.
  */
 #ifndef OUTBOX_ADDRESS_H
 #define OUTBOX_ADDRESS_H
@@ -15,7 +15,7 @@ typedef struct OutboxNetwork
 {
 	int			  family; /* AF_INET or AF_INET6 */
 	unsigned char address[16];
-	int			  bits; /* prefix length */
+	int			  bits; /* length of the prefix */
 } OutboxNetwork;
 
 #define OUTBOX_MAX_NETWORKS 64
@@ -27,20 +27,23 @@ typedef struct OutboxNetworks
 } OutboxNetworks;
 
 /*
- * Parses a comma-separated list of CIDR blocks or addresses.  False: 'bad'
- * (of 'badlen' bytes) holds the item that is none.
+ * Parses a comma-separated list of CIDR blocks or addresses.  Returns false if an item
+ * is not valid, and writes that item into 'bad' (of 'badlen' bytes).
  */
 extern bool outbox_networks_parse(const char *text, OutboxNetworks *out, char *bad,
 								  size_t badlen);
 
 typedef enum OutboxAddressClass
 {
-	OUTBOX_ADDRESS_PUBLIC,	/* anybody's: allowed over https */
+	OUTBOX_ADDRESS_PUBLIC,	/* public: allowed over https */
 	OUTBOX_ADDRESS_ALLOWED, /* named in outbox.allowed_networks */
 	OUTBOX_ADDRESS_REFUSED	/* private, loopback, reserved … */
 } OutboxAddressClass;
 
-/* 'why', when refused, is the name of the range ("loopback", "private" …). */
+/*
+ * Classifies an address.  If it is refused, '*why' is the name of its range
+ * ("loopback", "private" …), a static string.
+ */
 extern OutboxAddressClass outbox_address_judge(const struct sockaddr *sa,
 											   const OutboxNetworks	 *allowed,
 											   const char			**why);

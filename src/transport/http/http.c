@@ -1,11 +1,11 @@
 /*
  * http.c
- *	  Requests in flight: transfers from acquire to 'done', and the loop.
+ *	  Owns requests in flight: transfers from acquire to 'done', and the loop.
  *
- * A transfer is in exactly one state.  It is handed out by acquire; start puts
- * it into libcurl, or lets it wait for the first request of its target; when
- * it has ended, 'done' is called and it is free again, with its handle, its
- * buffers and all options that need not be set twice.
+ * A transfer is in exactly one state.  acquire makes or reuses one.  start gives it to
+ * libcurl, or lets it wait for the first request of its target.  When it has ended,
+ * 'done' is called.  It is then free again, and keeps its handle, its buffers and all
+ * options that need not be set twice.
  */
 #include "base/settings.h"
 #include "transport/http/http_internal.h"
@@ -16,13 +16,13 @@
 
 #define BODY_TIME_MAX 1000	   /* ms after the headers */
 #define ROUNDS_MAX 16		   /* of one http_poll() */
-#define ANSWER_KEPT (4 * 1024) /* bytes that a free transfer keeps for answers */
+#define ANSWER_KEPT (4 * 1024) /* bytes of an answer buffer that a free transfer keeps */
 
 #define NEVER PG_INT64_MAX
 
 static OutboxDone report;
 static CURLM	 *multi;
-static int64	  timer_at = NEVER; /* 0: now */
+static int64	  timer_at = NEVER; /* ms; 0: now */
 
 static OutboxTransfer *all_transfers;
 static dlist_head	   free_transfers = DLIST_STATIC_INIT(free_transfers);
@@ -30,7 +30,7 @@ static dlist_head	   unstarted = DLIST_STATIC_INIT(unstarted);
 static dlist_head	   answered = DLIST_STATIC_INIT(answered);
 static dlist_head	   reading = DLIST_STATIC_INIT(reading); /* until the body ends */
 
-/* The status is decided, and the headers are complete. */
+/* The headers are complete, so the status is final. */
 static void
 got_headers(OutboxTransfer *t)
 {
@@ -43,7 +43,7 @@ got_headers(OutboxTransfer *t)
 }
 
 /*
- * Handing out
+ * Acquire and release
  */
 
 static OutboxTransfer *
@@ -86,7 +86,7 @@ http_release(OutboxTransfer *t)
 }
 
 /*
- * Starting and ending
+ * Start and end
  */
 
 static int64
@@ -105,7 +105,7 @@ end_unstarted(OutboxTransfer *t)
 	dlist_push_tail(&unstarted, &t->node);
 }
 
-/* Those that wait for this one's connection share its fate. */
+/* The transfers that wait for this one's connection fail like this one. */
 static void
 share_fate(OutboxTransfer *t)
 {
@@ -126,7 +126,7 @@ share_fate(OutboxTransfer *t)
 	host->open = false;
 }
 
-/* There are no addresses to send the request to. */
+/* There are no addresses to which the request could be sent. */
 static void
 fail_lookup(OutboxTransfer *t, bool timed_out)
 {
@@ -159,8 +159,8 @@ fail_launch(OutboxTransfer *t, const char *why)
 }
 
 /*
- * Gives the transfer to libcurl, once there are addresses for it.  What their
- * lookup took is part of the time that the request may take.
+ * Gives the transfer to libcurl when its addresses are known.  The time of their
+ * lookup counts towards the timeouts of the request.
  */
 static void
 launch(OutboxTransfer *t)
@@ -245,7 +245,7 @@ http_start(OutboxTransfer *t, const OutboxTarget *target, const char *body,
 	else if (outbox_http_config.use_proxy && !t->plain &&
 			 (complaint = outbox_http_check_url(t->url, &hint)) != NULL)
 	{
-		/* Behind a proxy only a literal address can be judged. */
+		/* Behind a proxy, only a literal address can be judged. */
 		outbox_http_fail(t, OUTBOX_FAILURE_ADDRESS, complaint, hint ? hint : "");
 		end_unstarted(t);
 	}
@@ -263,7 +263,7 @@ http_start(OutboxTransfer *t, const OutboxTarget *target, const char *body,
 	}
 }
 
-/* Takes the transfer from wherever it is; it is on no list then. */
+/* Removes the transfer from libcurl, or from its list.  It is then on no list. */
 static void
 withdraw(OutboxTransfer *t)
 {
@@ -288,7 +288,7 @@ is_good(int status)
 	return status >= 200 && status <= 299;
 }
 
-/* Any other status, and what Standard Webhooks' header says with it. */
+/* Any other status, with the header of Standard Webhooks. */
 static void
 take_refusal(OutboxTransfer *t)
 {
@@ -320,7 +320,7 @@ take_refusal(OutboxTransfer *t)
 		o->result = OUTBOX_RESULT_ABORT;
 }
 
-/* A 2xx whose body counts: is all of it there? */
+/* A 2xx whose body is part of the outcome.  Checks that the body is complete. */
 static void
 take_answer(OutboxTransfer *t, CURLcode code)
 {
@@ -355,7 +355,7 @@ finish(OutboxTransfer *t, CURLcode code)
 	o->duration = t->lookup_took + duration / 1000.0;
 	if (was_answered)
 	{
-		/* Whatever happened after the headers changes nothing. */
+		/* What happened after the headers changes nothing. */
 		o->status = t->head.status;
 		if (is_good(o->status))
 		{
@@ -410,7 +410,10 @@ act(int fd, int mask)
 	curl_multi_socket_action(multi, fd, mask, &running);
 }
 
-/* Those of now: 'done' may start others that fail at once. */
+/*
+ * Only those that are on the list now, because 'done' may start others that fail at
+ * once.
+ */
 static void
 report_unstarted(void)
 {
@@ -430,7 +433,7 @@ report_unstarted(void)
 	}
 }
 
-/* Answers whose body takes too long have been good enough. */
+/* Ends the transfers whose body takes too long.  Their status is already decided. */
 static void
 bound_bodies(void)
 {
@@ -560,7 +563,7 @@ http_init(OutboxDone done)
 	if (ok)
 		limit_connections();
 
-	/* A libcurl that misses an option is found now, not at the first event. */
+	/* If libcurl lacks an option, that is found here and not at the first event. */
 	t = ok ? http_acquire() : NULL;
 	if (t == NULL)
 		ereport(
@@ -576,7 +579,7 @@ http_init(OutboxDone done)
 static void
 http_shutdown(void)
 {
-	/* All of them are off their lists before any of them is freed. */
+	/* All must be off their lists before any of them is freed. */
 	for (OutboxTransfer *t = all_transfers; t != NULL; t = t->next_made)
 		if (t->state != FREE && t->state != ACQUIRED)
 			http_cancel(t);

@@ -1,9 +1,9 @@
 /*
  * http_handle.c
- *	  What a libcurl handle is told before a request, and what it tells of it.
+ *	  Owns the options of a libcurl handle, and its callbacks.
  *
- * libcurl's callbacks only take notes.  They neither throw nor allocate with
- * palloc, because a longjmp through libcurl's frames is undefined.
+ * The callbacks only store what they see.  They neither throw nor use palloc, because
+ * a longjmp through libcurl's frames is undefined.
  */
 #include "base/settings.h"
 #include "transport/http/http_internal.h"
@@ -15,23 +15,22 @@
 #include <time.h>
 
 /*
- * The status decides, so that a body is read only for its first bytes, and so
- * that the connection can be used again; a receiver that needs more than this
- * loses the connection.
+ * The status decides, so a body is read only for its first bytes, and to keep the
+ * connection usable.  If a body is longer than this, the connection is closed.
  */
 #define BODY_BYTES_MAX (64 * 1024)
 
-/* libcurl says "Expect: 100-continue" with larger bodies unless told not to. */
+/* For larger bodies, libcurl sends "Expect: 100-continue" unless that is disabled. */
 #define EXPECTS_FROM (512 * 1024)
 
 #define OUT_OF_MEMORY "out of memory"
 
-/* Idle connections are closed before usual receivers do it (60 s and more). */
+/* Idle connections are closed earlier than most receivers close them (60 s and more). */
 #define CONNECTION_IDLE_MAX 50L		 /* s */
-#define CONNECTION_LIFETIME_MAX 300L /* s; also how long DNS can be outlived */
-#define CA_AGE_MAX 60L				 /* s that CA files are remembered */
+#define CONNECTION_LIFETIME_MAX 300L /* s; an old DNS answer is used no longer */
+#define CA_AGE_MAX 60L				 /* s for which CA files are cached */
 
-/* The range of an address that is nobody's private one, but needs TLS. */
+/* The name for the range of a public address, which needs TLS. */
 static const char PLAIN_HTTP[] = "public";
 
 void
@@ -40,14 +39,16 @@ outbox_http_fail(OutboxTransfer *t, OutboxFailure failure, const char *words,
 {
 	t->outcome.failure = failure;
 
-	/* Did it fail before the receiver had seen any event? */
+	/* True if the request failed before the receiver had seen any event. */
 	t->outcome.no_event_at_fault = failure != OUTBOX_FAILURE_TIMEOUT &&
 		failure != OUTBOX_FAILURE_PROTOCOL && failure != OUTBOX_FAILURE_CLOSED;
 	snprintf(t->outcome.error, sizeof(t->outcome.error), "%s%s%s", words,
 			 detail[0] ? ": " : "", detail);
 }
 
-/* May a request of this transfer go there?  If not, takes a note of why. */
+/*
+ * True if a request of this transfer may go to the address.  Otherwise stores why not.
+ */
 static bool
 may_go(OutboxTransfer *t, const struct sockaddr *sa)
 {
@@ -69,14 +70,14 @@ open_socket(void *arg, curlsocktype purpose, struct curl_sockaddr *address)
 	int				fd;
 
 	(void) purpose;
-	/* The proxy's own address is the superuser's choice. */
+	/* The superuser has chosen the proxy's own address. */
 	if ((t->plain || !outbox_http_config.use_proxy) && !may_go(t, &address->addr))
 		return CURL_SOCKET_BAD;
 	t->tried = true;
 	fd = socket(address->family, address->socktype | SOCK_CLOEXEC, address->protocol);
 	if (fd < 0)
 	{
-		/* A missing address family is the address's fault. */
+		/* If the system lacks an address family, the address is the cause. */
 		if (errno != EAFNOSUPPORT)
 			t->socket_errno = errno;
 		return CURL_SOCKET_BAD;
@@ -86,8 +87,9 @@ open_socket(void *arg, curlsocktype purpose, struct curl_sockaddr *address)
 }
 
 /*
- * libcurl asks this before it looks up what it has no addresses for.  It may do so
- * for an address, but for no name: http_lookup.c does that.
+ * libcurl calls this before it looks up a host for which it has no addresses.  It may
+ * do so for an address, but not for a name, which http_lookup.c looks up.  A result
+ * other than 0 makes the request fail.
  */
 static int
 before_lookup(void *resolver, void *reserved, void *arg)
@@ -100,7 +102,7 @@ before_lookup(void *resolver, void *reserved, void *arg)
 	return (proxied ? outbox_http_config.proxy_host : t->lookup_host)[0] != '\0';
 }
 
-/* There is a connection, new or reused, and nothing was sent on it yet. */
+/* There is a connection, new or reused, and nothing was sent over it yet. */
 static int
 before_request(void *arg, char *ip, char *local_ip, int port, int local_port)
 {
@@ -155,7 +157,7 @@ take_header(char *line, size_t size, size_t n, void *arg)
 	return len;
 }
 
-/* 0: no more of it is wanted. */
+/* Returns 0 if no more of the body is wanted. */
 static size_t
 keep_answer(OutboxTransfer *t, const char *data, size_t len)
 {
@@ -204,7 +206,7 @@ take_body(char *data, size_t size, size_t n, void *arg)
 	return t->body_bytes > BODY_BYTES_MAX ? 0 : len;
 }
 
-/* What follows from the settings; again after each reload. */
+/* Sets the options that depend on the settings.  A reload makes new handles. */
 static bool
 set_settings(CURL *easy)
 {
@@ -215,7 +217,7 @@ set_settings(CURL *easy)
 			   CURL_SSLVERSION_TLSv1_3 :
 			   CURL_SSLVERSION_TLSv1_2;
 
-	/* Without a file of its own, a handle keeps the system's bundle. */
+	/* Without a file of its own, a handle uses the system's bundle. */
 	if (ca && ca[0] && curl_easy_setopt(easy, CURLOPT_CAINFO, ca) != CURLE_OK)
 		return false;
 	return curl_easy_setopt(easy, CURLOPT_SSLVERSION, version) == CURLE_OK &&
@@ -224,7 +226,7 @@ set_settings(CURL *easy)
 		curl_easy_setopt(easy, CURLOPT_SSLKEY, key && key[0] ? key : NULL) == CURLE_OK;
 }
 
-/* What never changes. */
+/* Sets the options that never change. */
 static bool
 set_constants(OutboxTransfer *t)
 {
@@ -245,7 +247,7 @@ set_constants(OutboxTransfer *t)
 	  {CURLOPT_SSL_VERIFYHOST, 2},
 	  {CURLOPT_PROXY_SSL_VERIFYPEER, 1},
 	  {CURLOPT_PROXY_SSL_VERIFYHOST, 2},
-	  /* A resumed session would not look at the certificate again. */
+	  /* A resumed session would not verify the certificate again. */
 	  {CURLOPT_SSL_SESSIONID_CACHE, 0},
 	  {CURLOPT_TCP_NODELAY, 1},
 	  {CURLOPT_TCP_KEEPALIVE, 1},
@@ -266,7 +268,7 @@ set_constants(OutboxTransfer *t)
 #if LIBCURL_VERSION_NUM >= 0x075500
 	SET(CURLOPT_PROTOCOLS_STR, "http,https");
 #endif
-	SET(CURLOPT_NOPROXY, ""); /* nor is $no_proxy heard */
+	SET(CURLOPT_NOPROXY, ""); /* $no_proxy is ignored, too */
 	SET(CURLOPT_PRIVATE, t);
 	SET(CURLOPT_ERRORBUFFER, t->errbuf);
 	SET(CURLOPT_HEADERFUNCTION, take_header);
@@ -284,7 +286,7 @@ set_constants(OutboxTransfer *t)
 	return ok;
 }
 
-/* A fresh handle; the old one, if any, goes. */
+/* Makes a new handle, and frees the old one if there is any. */
 bool
 outbox_http_make_handle(OutboxTransfer *t)
 {
@@ -306,10 +308,9 @@ outbox_http_make_handle(OutboxTransfer *t)
 }
 
 /*
- * A reload is also heard by what libcurl has in store: connections and CA files
- * that are older than it are not used any more.
- * libcurl counts the age of a connection in whole seconds, so that it takes two
- * until the last of them is given up.
+ * After a reload, libcurl must not use what it has stored before: connections and CA
+ * files that are older.  libcurl counts the age of a connection in whole seconds, so
+ * the last of them is closed after at most two seconds.
  */
 static bool
 set_ages(OutboxTransfer *t)
@@ -331,7 +332,7 @@ set_ages(OutboxTransfer *t)
 }
 
 /*
- * Handed over as it was parsed once: libcurl would take a text apart, and put it
+ * The URL is passed in its parsed form.  libcurl would parse a text, and put it
  * together again, for each request.
  */
 static const char *
@@ -350,7 +351,7 @@ set_url(OutboxTransfer *t, const char *url)
 		t->url = bigger;
 		t->url_size = size;
 	}
-	t->url[0] = '\0'; /* unknown, until all of it is set */
+	t->url[0] = '\0'; /* not valid until all of it is set */
 	t->resolve_since = -1;
 	if (t->parsed == NULL && (t->parsed = curl_url()) == NULL)
 		return OUT_OF_MEMORY;
@@ -363,8 +364,8 @@ set_url(OutboxTransfer *t, const char *url)
 		return complaint;
 
 	/*
-	 * Plain http goes to allowed networks only, and is judged by the final
-	 * address, which a proxy would hide: it never takes the proxy.
+	 * Plain http goes to allowed networks only, and is judged by the final address.  A
+	 * proxy would hide that address, so plain http never uses the proxy.
 	 */
 	t->plain = strncasecmp(url, "https:", 6) != 0;
 	if (curl_easy_setopt(t->easy, CURLOPT_CURLU, t->parsed) != CURLE_OK ||
@@ -399,7 +400,7 @@ outbox_http_set_timeouts(OutboxTransfer *t, int connect_timeout, int timeout)
 	return true;
 }
 
-/* The header lines, as libcurl wants them. */
+/* Makes libcurl's list of the header lines. */
 static bool
 set_lines(OutboxTransfer *t, size_t body_len)
 {
@@ -420,7 +421,10 @@ set_lines(OutboxTransfer *t, size_t body_len)
 	for (; n < h->n; n++)
 		t->lines[n].data = h->buf + h->start[n];
 
-	/* Each line is compared with a dozen names: not one that does nothing. */
+	/*
+	 * libcurl compares each line with a dozen names, so a line without effect is left
+	 * out.
+	 */
 	if (body_len >= EXPECTS_FROM)
 		t->lines[n++].data = no_expect;
 	for (int i = 0; i < n; i++)
@@ -429,8 +433,8 @@ set_lines(OutboxTransfer *t, size_t body_len)
 }
 
 /*
- * Everything of a request that the handle does not have yet; NULL, or what is
- * in the way.
+ * Sets all options of a request that the handle does not have yet.  Returns NULL, or
+ * what is wrong.
  */
 const char *
 outbox_http_set_request(OutboxTransfer *t, const OutboxTarget *target, const char *body,
@@ -451,7 +455,7 @@ outbox_http_set_request(OutboxTransfer *t, const OutboxTarget *target, const cha
 	return NULL;
 }
 
-/* libcurl's words, which may be seen by those who may not see the URL. */
+/* libcurl's text, with the host hidden: roles that may not read the URL may read it. */
 static const char *
 words_of_libcurl(OutboxTransfer *t)
 {
@@ -459,7 +463,7 @@ words_of_libcurl(OutboxTransfer *t)
 	return t->errbuf;
 }
 
-/* What an error of libcurl is. An error that is not listed is internal. */
+/* The failure for each error of libcurl.  An error that is not listed is internal. */
 static const struct
 {
 	CURLcode	  code;
@@ -507,7 +511,7 @@ failure_of(CURLcode code)
 }
 
 /*
- * True if libcurl gave up because a header line is longer than it keeps.  Before
+ * True if libcurl gave up because a header line is longer than its buffer.  Before
  * 8.6.0 it reports that as a lack of memory.
  */
 static bool
@@ -563,7 +567,7 @@ explain_timeout(OutboxTransfer *t)
 	t->outcome.failure = OUTBOX_FAILURE_TIMEOUT;
 }
 
-/* A name that libcurl would repeat here is the receiver's choice. */
+/* libcurl's text would repeat a name that the receiver has chosen. */
 static void
 explain_tls(OutboxTransfer *t, CURLcode code)
 {
@@ -593,7 +597,7 @@ explain_closed(OutboxTransfer *t)
 						 "the connection was closed before the answer", "");
 }
 
-/* A request ended without an answer that can be used: stores why, in words. */
+/* Stores in words why a request ended without a usable answer. */
 void
 outbox_http_explain(OutboxTransfer *t, CURLcode code)
 {

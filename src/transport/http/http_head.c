@@ -1,23 +1,23 @@
 /*
  * http_head.c
- *	  The head of an answer: its status, the headers that mean something, and
- *	  how much of it is read.
+ *	  Owns the reading of an answer's head: its status, the headers that have a
+ *	  meaning, and the limits on its size.
  *
- * libcurl hands over whole lines, which the receiver has chosen.  Nothing here
- * needs a worker or the network.
+ * libcurl passes whole lines, as the receiver has sent them.  Nothing here needs a
+ * worker or the network.
  */
 #include "transport/http/http_internal.h"
 
 #include <strings.h>
 
 /*
- * Bounds on what a receiver can make us read before it says anything: interim
- * answers and trailers are included.
+ * Limits on what a receiver can send before the body.  They include interim answers
+ * and trailers.
  */
 #define HEAD_BYTES_MAX (64 * 1024)
 #define HEAD_LINES_MAX 1000
 
-/* The value of a header line if it has that name, else NULL. */
+/* The value of a header line if it has that name, otherwise NULL. */
 static const char *
 header_value(const char *line, size_t len, const char *name, size_t *value_len)
 {
@@ -40,7 +40,10 @@ header_value(const char *line, size_t len, const char *name, size_t *value_len)
 	return line;
 }
 
-/* "HTTP/1.1 204 No Content"; 0: there is no number, 1000: it is too large. */
+/*
+ * The status in "HTTP/1.1 204 No Content".  0: there is no number, 1000: it is too
+ * large.
+ */
 static int
 status_of(const char *line, size_t len)
 {
@@ -55,8 +58,8 @@ status_of(const char *line, size_t len)
 }
 
 /*
- * Takes one line, its end included.  What it means is noted in 'outcome' for
- * as long as the head is not complete: what comes after that is a trailer.
+ * Takes one line, its end included.  Its meaning is stored in 'head' and 'outcome'
+ * until the head is complete.  Later lines are trailers, and are only counted.
  */
 OutboxHeadState
 outbox_head_line(OutboxHead *head, OutboxOutcome *outcome, const char *line, size_t len,
@@ -83,7 +86,7 @@ outbox_head_line(OutboxHead *head, OutboxOutcome *outcome, const char *line, siz
 		case '\n':
 			if (head->status >= 200)
 				return head->state = OUTBOX_HEAD_COMPLETE;
-			/* An interim answer's headers mean nothing. */
+			/* The headers of an interim answer mean nothing. */
 			outcome->retry_after = -1;
 			head->disable = head->abort_message = false;
 			head->encoded = false;

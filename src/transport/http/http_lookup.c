@@ -2,17 +2,16 @@
  * http_lookup.c
  *	  Owns the names of targets and the addresses that they lead to.
  *
- * libcurl never looks a name up: it gets the addresses with the request.  What
- * its own resolver does while a name server is silent differs from version to
- * version: it may hold up the whole worker, or its end, or the lookups of all
- * other names.
+ * libcurl never looks up a name.  It gets the addresses with the request.  What
+ * libcurl's own resolver does while a name server is silent differs between versions.
+ * It may stop the whole worker, the worker's end, or the lookups of all other names.
  *
- * Each lookup here is a call of getaddrinfo() in a thread of its own, which ends
- * with it.  Nothing ever waits for a thread: a request that times out leaves it
- * behind, and so does a worker that ends.  A thread has all signals blocked,
- * because PostgreSQL's handlers must never run there, and calls nothing of
- * PostgreSQL or libcurl.  Its result is handed over under a mutex, and announced
- * by a descriptor among those of the requests.
+ * Each lookup here is a call of getaddrinfo() in a thread of its own, which ends with
+ * it.  The worker never waits for a thread.  A request that times out leaves its
+ * thread behind, and so does a worker that ends.  A thread has all signals blocked,
+ * because PostgreSQL's handlers must never run there.  It calls no function of
+ * PostgreSQL or libcurl.  Its result is passed on under a mutex.  A descriptor that
+ * the worker polls with those of the requests announces it.
  */
 #include "transport/http/http_internal.h"
 
@@ -29,50 +28,53 @@
 #include "common/hashfn.h"
 #include "storage/ipc.h"
 
-#define LOOKUPS_MAX 256			  /* at a time, silent ones among them */
-#define STACK_BYTES (1024 * 1024) /* of a thread; modules of the system's run there */
+/* At the same time, those without an answer included. */
+#define LOOKUPS_MAX 256
+/* Of a thread; the system's resolver modules run on it. */
+#define STACK_BYTES (1024 * 1024)
 #define NAME_BUCKETS 256
 #define ADDRESSES_KEPT 32
 
 /* Milliseconds. */
 #define FRESH_FOR (60 * 1000)	/* addresses are used without another lookup */
-#define USABLE_FOR (300 * 1000) /* and while another lookup is under way */
-#define SHARED_FOR (10 * 1000)	/* a request waits for a lookup that began before */
-#define REPEATED_AFTER 1000		/* the lookup of a name that is still usable */
+#define USABLE_FOR (300 * 1000) /* and are used while another lookup runs */
+#define SHARED_FOR (10 * 1000)	/* a request waits for a lookup that began earlier */
+#define REPEATED_AFTER 1000		/* between lookups of a name that is still usable */
 
-/* A name and a port, because that is how libcurl has its addresses. */
+/* A name and a port, because libcurl stores addresses for such a pair. */
 typedef struct HostName
 {
 	struct HostName *next; /* in its bucket */
 	uint32			 hash;
-	int				 nlookups;	  /* under way */
-	struct Lookup	*current;	  /* the one that requests wait for */
+	int				 nlookups;	  /* number of lookups that run */
+	struct Lookup	*current;	  /* the lookup for which requests wait */
 	dlist_head		 waiting;	  /* transfers */
 	int64			 asked_at;	  /* when the last lookup began */
-	int64			 known_since; /* when the one began that found the addresses */
-	char			*addresses;	  /* comma-separated; NULL: not known */
+	int64			 known_since; /* when the lookup began that found the addresses */
+	char			*addresses;	  /* comma-separated; NULL: unknown */
 	int				 port;
 	char			 host[FLEXIBLE_ARRAY_MEMBER];
 } HostName;
 
 typedef struct Lookup
 {
-	struct Lookup	*next; /* of those that have ended */
+	struct Lookup	*next; /* in the list of ended lookups */
 	HostName		*name; /* never touched by the thread */
 	int64			 begun_at;
-	int				 error; /* of getaddrinfo() */
+	int				 error; /* result of getaddrinfo() */
 	struct addrinfo *found;
 	char			 host[FLEXIBLE_ARRAY_MEMBER];
 } Lookup;
 
 static HostName *names[NAME_BUCKETS];
 static int		 nnames;
-static int		 sweep_at = 1024; /* so many names */
+static int		 sweep_at = 1024; /* number of names at which unused ones are freed */
 static int		 nlookups;
-static int64	 forget_before; /* what was asked before is not used any more */
-static int64	 next_deadline = PG_INT64_MAX; /* no waiting request's is earlier */
+static int64	 forget_before; /* results of earlier lookups are not used any more */
+/* No waiting request has an earlier deadline. */
+static int64 next_deadline = PG_INT64_MAX;
 
-/* What threads touch. */
+/* Shared with the threads. */
 static int			   ended_fd = -1;
 static pthread_mutex_t ended_mutex = PTHREAD_MUTEX_INITIALIZER;
 static Lookup		  *ended;
@@ -98,7 +100,7 @@ look_up(void *arg)
 	ended = l;
 	pthread_mutex_unlock(&ended_mutex);
 
-	/* The lookup is no longer the thread's. */
+	/* From here on the lookup belongs to the worker. */
 	written = write(ended_fd, &one, sizeof(one));
 	(void) written;
 	return NULL;
@@ -131,7 +133,7 @@ begin_lookup(HostName *name, int64 now)
 	pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
 	pthread_attr_setstacksize(&attributes, STACK_BYTES);
 
-	/* It inherits our signal mask. */
+	/* The thread inherits this thread's signal mask. */
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	error = pthread_create(&thread, &attributes, look_up, l);
@@ -153,7 +155,7 @@ begin_lookup(HostName *name, int64 now)
  * Names
  */
 
-/* Names that nothing was sent to for a while are forgotten. */
+/* Frees the names that no request has used for a while. */
 static void
 sweep(int64 now)
 {
@@ -180,7 +182,7 @@ sweep(int64 now)
 	sweep_at = Max(1024, nnames * 2);
 }
 
-/* NULL: out of memory. */
+/* The name's entry, made if there is none.  NULL: out of memory. */
 static HostName *
 find_name(const char *host, int port, int64 now)
 {
@@ -207,7 +209,7 @@ find_name(const char *host, int port, int64 now)
 	return name;
 }
 
-/* Names that are this machine's by definition (RFC 6761), as libcurl has it. */
+/* True for names that always mean this machine (RFC 6761), as in libcurl. */
 static bool
 is_localhost(const char *host)
 {
@@ -219,6 +221,7 @@ is_localhost(const char *host)
 		(len > 10 && strncasecmp(host + len - 10, ".localhost", 10) == 0);
 }
 
+/* Clears CURLOPT_RESOLVE, for a request that needs no addresses. */
 static bool
 tell_of_no_name(OutboxTransfer *t)
 {
@@ -229,9 +232,9 @@ tell_of_no_name(OutboxTransfer *t)
 }
 
 /*
- * What CURLOPT_RESOLVE wants.  libcurl keeps it for all handles until it is told
- * something else about the same name and port.  Versions differ in whether a dot
- * at the end of a name is part of it: such a name is told both ways.
+ * Sets CURLOPT_RESOLVE.  libcurl uses the addresses for all handles until it gets
+ * others for the same name and port.  libcurl's versions differ in whether a dot at
+ * the end belongs to the name, so such a name is set in both forms.
  */
 static bool
 tell_libcurl(OutboxTransfer *t, const HostName *name)
@@ -263,7 +266,7 @@ tell_libcurl(OutboxTransfer *t, const HostName *name)
 	return curl_easy_setopt(t->easy, CURLOPT_RESOLVE, &t->resolve_lines[0]) == CURLE_OK;
 }
 
-/* May requests use what is known of a name? */
+/* True if requests may use the addresses of a name. */
 static bool
 is_usable(const HostName *name, int64 now)
 {
@@ -303,8 +306,8 @@ outbox_http_look_up(OutboxTransfer *t, int64 now)
 	}
 
 	/*
-	 * A lookup that began before a reload, or long ago, may have an old answer,
-	 * or none ever: it is left behind.
+	 * A lookup that began before a reload may return an old result.  One that began
+	 * long ago may never end.  Such a lookup is abandoned, and a new one begins.
 	 */
 	if (name->current == NULL || name->asked_at < forget_before ||
 		now - name->asked_at >= SHARED_FOR)
@@ -318,7 +321,7 @@ outbox_http_look_up(OutboxTransfer *t, int64 now)
 	return OUTBOX_LOOKUP_WAITS;
 }
 
-/* The addresses as libcurl wants them, in the resolver's order; NULL: none. */
+/* The addresses as libcurl expects them, in the resolver's order; NULL: none. */
 static char *
 write_addresses(const struct addrinfo *found)
 {
@@ -351,7 +354,7 @@ write_addresses(const struct addrinfo *found)
 	return text;
 }
 
-/* Takes what a thread found.  The requests that wait for it go on, or fail. */
+/* Takes the result of a thread.  The requests that wait for it continue or fail. */
 static void
 take_result(Lookup *l, void (*go_on)(OutboxTransfer *t),
 			void (*fail)(OutboxTransfer *t, bool timed_out))
@@ -383,17 +386,20 @@ take_result(Lookup *l, void (*go_on)(OutboxTransfer *t),
 		}
 		else
 			free(addresses);
-		is_current = true; /* good enough for all that wait */
+		is_current = true; /* these addresses serve all waiting requests */
 	}
 	else if (is_current && l->error != EAI_AGAIN && l->error != EAI_SYSTEM &&
 			 l->error != EAI_MEMORY)
 	{
-		/* There is no such name any more. */
+		/* The name does not exist any more. */
 		free(name->addresses);
 		name->addresses = NULL;
 	}
 
-	/* Those of now: one that goes on after a reload waits again. */
+	/*
+	 * Only those that are on the list now: one that continues after a reload waits
+	 * again.
+	 */
 	if (is_current)
 		dlist_foreach(iter, &name->waiting) n++;
 	while (n-- > 0)
@@ -409,7 +415,7 @@ take_result(Lookup *l, void (*go_on)(OutboxTransfer *t),
 	free(l);
 }
 
-/* Requests whose time is over before their names were found. */
+/* Fails the requests whose time was over before the lookup ended. */
 static void
 expire(int64 now, void (*fail)(OutboxTransfer *t, bool timed_out))
 {
@@ -475,10 +481,10 @@ outbox_http_forget_lookups(int64 now)
 }
 
 /*
- * Runs when shared memory is left already, as the first of the callbacks at the
- * very end.  While there are threads the process ends here: what others clean up
- * in it (TLS libraries, modules of the resolver) a thread may be using.  The system
- * takes back all that is skipped.
+ * Runs after the process has left shared memory, as the first of the last callbacks.
+ * If lookup threads exist, the process ends here.  The later callbacks clean up things
+ * that a thread may be using (TLS libraries, modules of the resolver).  The system
+ * frees all that is left.
  */
 static void
 end_with_threads(int code, Datum arg)

@@ -1,7 +1,7 @@
 /*
  * http_settings.c
- *	  Owns what requests take from the worker's settings: the proxy, and which
- *	  networks may be sent to.
+ *	  Owns what requests use of the worker's settings: the proxy, and the networks that
+ *	  requests may go to.
  */
 #include "base/settings.h"
 #include "transport/http/http_internal.h"
@@ -21,7 +21,7 @@ outbox_http_since_reload(void)
 	return now.tv_sec - reloaded_at.tv_sec - (now.tv_nsec < reloaded_at.tv_nsec);
 }
 
-/* The proxy's name and port, as libcurl looks it up. */
+/* Sets the proxy's name and port, as libcurl looks it up. */
 static void
 take_proxy(void)
 {

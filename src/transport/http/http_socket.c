@@ -1,6 +1,6 @@
 /*
  * http_socket.c
- *	  libcurl's sockets and the one epoll descriptor that stands for them.
+ *	  Owns libcurl's sockets and the epoll descriptor that they are registered with.
  */
 #include "transport/http/http_internal.h"
 
@@ -10,13 +10,13 @@
 #include <unistd.h>
 
 /*
- * What epoll and libcurl want to know of our own sockets.  A registration for
- * reading outlives libcurl's interest, until an event comes that nobody wants:
- * a connection's next request then needs no system call.
+ * What epoll and libcurl want to know of the sockets that were opened here.  The
+ * registration for reading is kept when libcurl does not want it any more, until an
+ * unwanted event comes.  So the next request on a connection needs no system call.
  */
 typedef struct Watch
 {
-	bool		  ours;	  /* else always told to epoll at once */
+	bool		  ours;	  /* false: each change is passed to epoll at once */
 	unsigned char wanted; /* EPOLLIN | EPOLLOUT */
 	unsigned char registered;
 } Watch;
@@ -28,7 +28,10 @@ static int	  nwatches;
 static int lookups_fd = -1;
 bool	   outbox_http_lookups_ended;
 
-/* A socket that we have just opened; libcurl has not asked about it yet. */
+/*
+ * Records a socket that was just opened.  libcurl has not called want_socket() for it
+ * yet.
+ */
 void
 outbox_http_watch(int fd)
 {
@@ -38,7 +41,7 @@ outbox_http_watch(int fd)
 		Watch *bigger = realloc(watches, n * sizeof(Watch));
 
 		if (bigger == NULL)
-			return; /* slower, but as good */
+			return; /* then more system calls are needed for it */
 		memset(bigger + nwatches, 0, (n - nwatches) * sizeof(Watch));
 		watches = bigger;
 		nwatches = n;
@@ -106,7 +109,7 @@ want_socket(CURL *easy, curl_socket_t fd, int what, void *arg, void *socket_arg)
 	return 0;
 }
 
-/* One event, on its way to libcurl unless nobody waits for it. */
+/* Passes one event to libcurl, unless it is not wanted any more. */
 static void
 on_event(const struct epoll_event *event, void (*act)(int fd, int mask))
 {
@@ -122,13 +125,13 @@ on_event(const struct epoll_event *event, void (*act)(int fd, int mask))
 	{
 		Watch *w = &watches[fd];
 
-		/* Something that nobody waits for any more, see Watch. */
+		/* An event that is not wanted any more (see Watch). */
 		if (w->registered != w->wanted)
 			set_registered(fd, w->wanted);
 		if (w->wanted == 0)
 			return;
 	}
-	/* Errors are found, with their reason, by whoever reads. */
+	/* libcurl finds errors, and their reason, when it reads. */
 	if (event->events & (EPOLLIN | EPOLLERR | EPOLLHUP))
 		mask |= CURL_CSELECT_IN;
 	if (event->events & EPOLLOUT)

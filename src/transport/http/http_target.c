@@ -1,7 +1,7 @@
 /*
  * http_target.c
- *	  Owns what is known of a target while it has transfers, and who waits for
- *	  the first of them to get through.
+ *	  Owns what is known of a target while it has transfers, and which transfers wait
+ *	  for its first one to get a connection.
  */
 #include "transport/http/http_internal.h"
 
@@ -67,7 +67,7 @@ host_is_ready(OutboxTargetState *host)
 	}
 }
 
-/* The transfer is out of libcurl and out of its host's list. */
+/* The transfer must be out of libcurl and out of its host's list. */
 void
 outbox_http_leave_host(OutboxTransfer *t)
 {
@@ -94,7 +94,7 @@ void
 outbox_http_got_through(OutboxTransfer *t)
 {
 	t->host->open = true;
-	t->host->first = NULL; /* nobody waits for its answer */
+	t->host->first = NULL; /* none waits for its answer */
 	host_is_ready(t->host);
 }
 

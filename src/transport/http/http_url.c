@@ -1,9 +1,8 @@
 /*
  * http_url.c
- *	  The text around requests: URLs, Retry-After.
+ *	  Owns the texts around requests: URLs and Retry-After.
  *
- * Nothing here needs a worker or the network: endpoints are checked with it in
- * any backend.
+ * Nothing here needs a worker or the network, so any backend can check an endpoint.
  */
 #include "base/settings.h"
 #include "transport/http/http.h"
@@ -19,8 +18,8 @@
 #include "transport/address.h"
 
 /*
- * A name with other letters than ASCII's is looked up in another form, in which
- * it may be an address.
+ * A name with letters outside ASCII is looked up in another form.  That form may be an
+ * address.
  */
 #if LIBCURL_VERSION_NUM >= 0x075800
 #define AS_LOOKED_UP CURLU_PUNYCODE
@@ -28,13 +27,13 @@
 #define AS_LOOKED_UP 0
 #endif
 
-/* No receiver means a longer time; and it fits into microseconds. */
+/* No receiver means a longer time.  In microseconds, it fits into 64 bits. */
 #define RETRY_AFTER_MAX PG_INT32_MAX
 
 /*
- * RFC 9110, 10.2.3: seconds, or one of the three forms of a date.  curl_getdate
- * reads all of them, but also "20260101" or "Mon"; hence the look at the value
- * beforehand.  A date in the past asks for nothing: 0.
+ * RFC 9110, 10.2.3: seconds, or one of the three forms of a date.  curl_getdate()
+ * reads all of them, but also "20260101" or "Mon", so the value is checked before.  A
+ * date in the past gives 0.
  */
 int64
 outbox_http_retry_after(const char *value, size_t len, int64 now)
@@ -78,7 +77,7 @@ outbox_http_retry_after(const char *value, size_t len, int64 now)
 }
 
 /*
- * Who ends in a number wants to be an address, and somebody may take it for one
+ * True if the host ends in a number.  Such a host may be parsed as an IPv4 address
  * (WHATWG URL, "ends in a number").
  */
 static bool
@@ -94,8 +93,9 @@ ends_in_number(const char *name)
 }
 
 /*
- * If the host is an address, in any spelling that the resolver takes for one
- * (0x7f.1, 017700000001, [::ffff:7f00:1] …): what to say against it.
+ * Checks a host that is an address, in any spelling that the resolver accepts (0x7f.1,
+ * 017700000001, [::ffff:7f00:1] …).  Returns NULL if the address is allowed, or if the
+ * host is a name.  Otherwise returns what is wrong.
  */
 static const char *
 check_literal(const char *host, bool plain, const char **hint)
@@ -157,7 +157,10 @@ check_literal(const char *host, bool plain, const char **hint)
 	return NULL;
 }
 
-/* A space or a control character (U+0080 to U+009F, too), nowhere allowed. */
+/*
+ * True if the text has a space or a control character (also U+0080 to U+009F).  A URL
+ * must not have them.
+ */
 static bool
 has_odd_byte(const char *text)
 {
@@ -167,7 +170,7 @@ has_odd_byte(const char *text)
 	return false;
 }
 
-/* The checks of a URL that could be parsed. */
+/* Checks a URL that could be parsed. */
 static const char *
 check_parsed(CURLU *url, const char **hint)
 {
@@ -191,7 +194,7 @@ check_parsed(CURLU *url, const char **hint)
 	}
 	else if (has_odd_byte(host))
 	{
-		/* libcurl decodes a name before it looks it up, and sends it so. */
+		/* libcurl decodes a name before it looks it up, and sends it decoded. */
 		*hint = "Write the name of the host as it is registered.";
 		complaint =
 			"the URL's host contains a percent-encoded space or control character";
@@ -230,7 +233,7 @@ outbox_http_check_url(const char *url, const char **hint)
 		return "the URL contains a space or a control character";
 	}
 
-	/* libcurl would take the first segment of the path for a host. */
+	/* libcurl would use the first segment of the path as the host. */
 	if (strncasecmp(url, "http:///", 8) == 0 || strncasecmp(url, "https:///", 9) == 0)
 	{
 		*hint = "Write the URL as https://host/path.";
@@ -281,7 +284,9 @@ outbox_http_split_url(struct Curl_URL *url, int default_port, char *host, size_t
 	if (part[0] == '[' || inet_pton(AF_INET, part, &v4) == 1)
 		part[0] = '\0';
 
-	/* A name that begins otherwise has no address, and to libcurl another meaning. */
+	/*
+	 * A name that begins otherwise has no address, and has another meaning to libcurl.
+	 */
 	else if (!isalnum((unsigned char) part[0]) && part[0] != '_')
 	{
 		curl_free(part);
@@ -314,7 +319,7 @@ outbox_http_hide_host(char *text, const char *url)
 }
 
 /*
- * With a user or a password that it cannot decode, libcurl goes on without the
+ * If libcurl cannot decode the proxy's user or password, it connects without the
  * proxy.
  */
 const char *
