@@ -19,6 +19,6 @@ extern bool outbox_dedup_claim(text *topic, text *key, pg_uuid_t *id);
 /* Called by the worker: deletes keys whose time is over, a few blocks in each call. */
 extern void		   outbox_dedup_sweep(TimestampTz now);
 extern TimestampTz outbox_dedup_next_time(void);
-extern void		   outbox_dedup_failed(void); /* after a call that failed */
+extern void		   outbox_dedup_failed(void); /* to be called after an error */
 
 #endif /* OUTBOX_DEDUP_H */

@@ -23,6 +23,7 @@ typedef enum OutboxBatchAnswer
  */
 typedef bool (*OutboxBatchNamed)(void *arg, const char *id, size_t len);
 
+/* Reads the answer.  Allocates nothing, does not throw. */
 extern OutboxBatchAnswer outbox_batch_answer(const char *body, size_t len,
 											 OutboxBatchNamed named, void *arg);
 

@@ -24,6 +24,7 @@ typedef struct OutboxHeaders
 	uint32 *start; /* where each entry begins in buf */
 } OutboxHeaders;
 
+/* Removes all lines.  The memory is kept. */
 extern void outbox_headers_reset(OutboxHeaders *h);
 
 /*

@@ -172,9 +172,9 @@ find_end(int piece, bool highest, int64 *seq)
 }
 
 /*
- * The static variables are set after the commit.  After an error, all begins anew, and
- * finds the copies that exist.  A transaction that was open for long may have written
- * numbers above 'upto' since that was read.
+ * 'copying' is false until the commit.  So after an error, all begins anew, and finds
+ * the copies that exist.  A transaction that was open for long may have written numbers
+ * above 'upto' since that was read.
  */
 bool
 outbox_kept_complete(int piece)

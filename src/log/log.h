@@ -90,9 +90,8 @@ typedef struct OutboxPage
 } OutboxPage;
 
 /*
- * Decides whether an event is wanted.  It is called with the topic alone, before
- * anything else of the row is read.  It may ask for the row's payload (NULL: it is
- * bytes).  A result that is not NULL is passed to 'take' with the event.
+ * A row of the log, for a filter.  Its payload is unpacked when it is asked for; NULL:
+ * it is bytes.
  */
 typedef struct OutboxRow OutboxRow;
 extern Jsonb			*outbox_row_payload(OutboxRow *row);
@@ -100,6 +99,11 @@ extern bool				 outbox_row_unreadable(const OutboxRow *row);
 extern int64			 outbox_row_seq(const OutboxRow *row);
 extern TimestampTz		 outbox_row_created_at(const OutboxRow *row);
 
+/*
+ * Decides whether an event is wanted.  It is called with the topic, before anything
+ * else of the row is read.  A result that is not NULL is passed to 'take' with the
+ * event.
+ */
 typedef void *(*OutboxLogFilterFn)(void *arg, const char *topic, size_t len,
 								   OutboxRow *row);
 typedef void (*OutboxLogVisitFn)(void *arg, void *wanted, OutboxEvent *event);
@@ -119,6 +123,7 @@ typedef struct OutboxLogQuery
  */
 #define OUTBOX_PAGE_TIME (10 * 1000)
 
+/* Called when a worker starts, with the oid of outbox.events_seq. */
 extern void outbox_log_init(Oid sequence);
 
 /* Throws if the numbers of the sequence would not be in the order of the log. */
@@ -151,6 +156,7 @@ extern OutboxEvent *outbox_fetch_whole(const OutboxEvent *event);
  */
 extern XLogRecPtr outbox_fetched_lsn;
 
+/* Drops a reference to the page.  The last one frees it. */
 extern void outbox_page_unref(OutboxPage *page);
 
 /*

@@ -3,10 +3,10 @@
  *	  Owns the check whether this log belongs to this database.  A copy must not send
  *	  what its original sends.
  *
- * The row of outbox.origins is made when the log gets its first endpoint, or when its
- * first piece is emptied.  It is made that late because a dump is restored table by
- * table.  A worker that claimed a half-restored log would serve the copy.  For the
- * same reason, a single row of another system or database makes the log a copy.
+ * The row of outbox.origins is made when the log gets its first endpoint, or when
+ * retention is due for the first time.  It is made that late because a dump is restored
+ * table by table.  A worker that claimed a half-restored log would serve the copy.  For
+ * the same reason, a single row of another system or database makes the log a copy.
  */
 #include "base/outbox.h"
 

@@ -22,6 +22,7 @@ struct OutboxRow
 	bool   unreadable;
 };
 
+/* Called when a worker starts. */
 extern void outbox_page_init(void);
 
 /*

@@ -275,8 +275,8 @@ outbox_standbys_required(void)
 
 /*
  * SyncRepWaitForLSN() cannot be used.  It returns at once if synchronous_commit is off
- * or local.  It also returns when a cancel arrives, without a difference.  And during
- * the wait, all requests of the worker would stop.
+ * or local.  A cancel makes it return as if the standbys had the WAL.  And during the
+ * wait, all requests of the worker would stop.
  */
 XLogRecPtr
 outbox_standbys_lsn(void)

@@ -257,7 +257,7 @@ outbox_step_next_time(void)
 	TimestampTz now = nholds > 0 ? GetCurrentTimestamp() : 0;
 	TimestampTz next = DT_NOEND;
 
-	/* A hold that was not tried again for that long has no more work, and ends. */
+	/* A step that was not tried for LONGEST_HOLD after that has no more work. */
 	for (int i = nholds - 1; i >= 0; i--)
 	{
 		if (now > holds[i].next_try_at + LONGEST_HOLD)

@@ -41,6 +41,7 @@ typedef enum OutboxTable
 /* Reads the oids.  Called when a worker starts.  Needs a transaction. */
 extern void outbox_tables_look_up(void);
 
+/* As outbox_tables_look_up() read them.  InvalidOid: there is none. */
 extern Oid outbox_table_oid(OutboxTable table);
 extern Oid outbox_sequence_oid(void);
 

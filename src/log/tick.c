@@ -191,10 +191,6 @@ draw_higher_xid(void)
 	CurrentResourceOwner = owner;
 }
 
-/*
- * The moment of now, for a transaction that may write to the log, and that stores what
- * this returns.  It must have its xid.
- */
 OutboxTick *
 outbox_tick_in_session(Oid sequence)
 {
@@ -223,7 +219,6 @@ outbox_tick_before_own_commit(const OutboxTick *now)
 	return then;
 }
 
-/* Makes a tick of what a table holds.  'snapshot' is as pg_snapshot prints it. */
 OutboxTick *
 outbox_tick_make(int64 number, TimestampTz taken_at, int64 seq_low, int64 seq_high,
 				 const char *snapshot)
@@ -346,7 +341,6 @@ outbox_cursor_clear(OutboxCursor *c)
 	memset(c, 0, sizeof(*c));
 }
 
-/* True if a reader at this cursor has passed this event. */
 bool
 outbox_cursor_covers(const OutboxCursor *c, uint64 xid, int64 seq)
 {

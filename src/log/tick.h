@@ -47,24 +47,37 @@ typedef struct OutboxCursor
 	int64		last_seq;
 } OutboxCursor;
 
+/* Called when a worker starts, with the oid of outbox.events_seq. */
+extern void outbox_tick_init(Oid sequence);
+
 /*
- * Ticks.  outbox_tick_take() takes one now.  It must be called in a READ COMMITTED
- * transaction, with the log's tables locked.  outbox_tick_in_session() does so for a
- * user's transaction, which must have its xid already and stores the tick.
- * outbox_tick_before_own_commit() makes the moment of 'now' in which only that
- * transaction has committed in addition.
+ * Takes a tick now.  Must be called in a READ COMMITTED transaction, with the log's
+ * tables locked.  Throws if the sequence was set back.
  */
-extern void		   outbox_tick_init(Oid sequence);
 extern OutboxTick *outbox_tick_take(void);
+
+/* The same for a user's transaction, which has its xid already and stores the tick. */
 extern OutboxTick *outbox_tick_in_session(Oid sequence);
+
+/* A copy of 'now' that also sees the present transaction. */
 extern OutboxTick *outbox_tick_before_own_commit(const OutboxTick *now);
-extern void		   outbox_tick_sequence_went_back(void); /* throws that error */
+
+/* Throws the error (55000) of a sequence that was set back. */
+extern void outbox_tick_sequence_went_back(void);
+
+/* Makes a tick of what a table holds.  'snapshot' is as pg_snapshot prints it. */
 extern OutboxTick *outbox_tick_make(int64 number, TimestampTz taken_at, int64 seq_low,
 									int64 seq_high, const char *snapshot);
-extern char		  *outbox_tick_snapshot(const OutboxTick *tick); /* as text */
+
+/* The snapshot as pg_snapshot prints it, palloc'd. */
+extern char *outbox_tick_snapshot(const OutboxTick *tick);
+
+/* Add and drop a reference.  NULL is allowed.  The last one frees the tick. */
 extern OutboxTick *outbox_tick_ref(OutboxTick *tick);
 extern void		   outbox_tick_unref(OutboxTick *tick);
-extern bool		   outbox_tick_sees(const OutboxTick *tick, uint64 xid);
+
+/* True if the tick's snapshot sees the transaction. */
+extern bool outbox_tick_sees(const OutboxTick *tick, uint64 xid);
 
 /* True if 'tick' sees all that 'former' sees. */
 extern bool outbox_tick_follows(const OutboxTick *tick, const OutboxTick *former);
@@ -77,6 +90,8 @@ extern void outbox_cursor_set(OutboxCursor *to, OutboxTick *done, OutboxTick *un
 							  int64 last_seq);
 extern void outbox_cursor_copy(OutboxCursor *to, const OutboxCursor *from);
 extern void outbox_cursor_clear(OutboxCursor *c);
+
+/* True if a reader at this cursor has passed the event. */
 extern bool outbox_cursor_covers(const OutboxCursor *c, uint64 xid, int64 seq);
 
 #endif /* OUTBOX_TICK_H */

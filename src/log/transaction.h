@@ -19,6 +19,7 @@
  */
 extern bool outbox_session_init(void);
 
+/* The handler of SIGTERM.  Between two transactions, it only asks the loop to end. */
 extern void outbox_session_sigterm(SIGNAL_ARGS);
 
 /*
@@ -46,12 +47,14 @@ extern void outbox_session_set_epoch(int64 epoch);
 extern bool outbox_txn_begin(bool write);
 
 /*
- * Begins a transaction that also writes to the log.  It fails while an index is being
- * built there, too.
+ * Begins a transaction that also writes to the log.  Also returns false while an index
+ * is being built there.
  */
 extern bool outbox_txn_begin_to_emit(void);
+
+/* End the transaction and its SPI connection. */
 extern void outbox_txn_commit(void);
-extern void outbox_txn_abort(void); /* ends it without effect */
+extern void outbox_txn_abort(void);
 
 /* After an error: whether a transaction is open, and its abort. */
 extern bool outbox_txn_is_open(void);

@@ -26,6 +26,7 @@
 
 #define OUTBOX_SHARE_DATABASE 0
 
+/* The share of an endpoint. */
 extern int outbox_share_of(int32 endpoint_id);
 
 /* ------------------------------------------- to be called with the exclusive lock */

@@ -320,7 +320,11 @@ typedef struct OutboxStats
  * must hold no LWLock.
  */
 extern void outbox_stats_publish(const OutboxStats *stats);
+
+/* Copies the statistics of an endpoint.  Returns false if there are none. */
 extern bool outbox_stats_fetch(Oid dboid, int32 endpoint_id, OutboxStats *stats);
+
+/* Removes the statistics of an endpoint. */
 extern void outbox_stats_forget(Oid dboid, int32 endpoint_id);
 
 /* Removes those of the endpoints 1 to 'highest'. */

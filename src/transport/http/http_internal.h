@@ -156,7 +156,11 @@ extern void outbox_http_reload_settings(void);
 /* Seconds since the last reload.  Without one, since the machine started. */
 extern long outbox_http_since_reload(void);
 
-/* http_handle.c */
+/*
+ * http_handle.c.  make_handle and set_timeouts return false if libcurl fails.
+ * set_request returns NULL, or what is wrong in words.  fail and explain store a
+ * failure in t->outcome.
+ */
 extern bool		   outbox_http_make_handle(OutboxTransfer *t);
 extern const char *outbox_http_set_request(OutboxTransfer *t, const OutboxTarget *target,
 										   const char *body, size_t body_len);
