@@ -114,7 +114,7 @@ read_settings(OutboxApplyEndpointRow apply, void *arg)
 	uint64		   n;
 	bool		   expired = false;
 
-	/* clang-format off: it lays out no macros among strings */
+	/* clang-format off: it cannot lay out macros among strings */
 	outbox_query(
 		"SELECT s.endpoint_id, s.name, s.url, s.topics, s.format, s.headers,"
 		" s.ordering, s.on_exhausted, s.max_in_flight,"

@@ -1,11 +1,11 @@
 /*
  * backlog_limit.c
  *	  Owns outbox.max_backlog_size: an endpoint that retains more of the log than
- *	  that loses its place at the end of it.
+ *	  this loses the oldest events of its backlog.
  *
- * What it has yet to get there becomes dead letters, with their events kept
- * aside like those of any other, and its position moves on; so the pieces that
- * only it needed can be dropped.  How much somebody retains is estimated from
+ * These become dead letters, which keep copies of their events like any others, and
+ * the endpoint's position moves on.  So the pieces of the log that only this
+ * endpoint needed can be emptied.  How much an endpoint retains is estimated from
  * the numbers of events, as in outbox.stats.
  */
 #include "base/outbox.h"
@@ -26,16 +26,16 @@
 
 #define LOOK_EVERY (1 * USECS_PER_SEC)
 
-/* While outcomes cannot be settled. */
+/* µs until the next try while outcomes cannot be settled. */
 #define SETTLE_WAIT (50 * 1000)
 
-/* Dead letters of one step: requests wait meanwhile. */
+/* Dead letters that one step makes at most, because requests wait meanwhile. */
 #define STEP_EVENTS 500
 
 static TimestampTz look_at;
-static TimestampTz wait_until; /* outcomes have to be settled first */
-static bool		   more;	   /* somebody is still before 'cut' */
-static int64	   cut;		   /* retained from here on is all that may be */
+static TimestampTz wait_until; /* no step before: outcomes have to be settled first */
+static bool		   more;	   /* true if an endpoint is still before 'cut' */
+static int64	   cut;		   /* the log may be retained from this number on */
 
 TimestampTz
 outbox_backlog_limit_next_time(void)
@@ -45,7 +45,10 @@ outbox_backlog_limit_next_time(void)
 	return Max(wait_until, more ? 0 : look_at);
 }
 
-/* The lowest number from which on the log is no larger than allowed. */
+/*
+ * Returns the lowest number from which on the log is no larger than allowed.  0:
+ * all of it is allowed.
+ */
 static int64
 find_cut(void)
 {
@@ -63,7 +66,7 @@ find_cut(void)
 		(int64) (allowed / bytes * (row_int8(row, 1) - row_int8(row, 2) + 1));
 }
 
-/* About where in the log it stands. */
+/* Returns about where in the log the endpoint is, as an event's number. */
 static int64
 place_of(OutboxEndpoint *ep)
 {
@@ -83,7 +86,7 @@ shorten(OutboxEndpoint *ep)
 {
 	int n = outbox_endpoint_overflow_ready(ep, cut);
 
-	/* What was read ahead is read again, for another end. */
+	/* What was read ahead is read again, to become dead letters. */
 	if (ep->feed.attached || ep->feed.window_count > 0)
 		outbox_window_drop(ep, &outbox_loop.head);
 	n += outbox_reader_overflow(ep);
@@ -96,7 +99,7 @@ shorten(OutboxEndpoint *ep)
 				 "outbox endpoint \"%s\" retained more than outbox.max_backlog_size: " INT64_FORMAT
 				 " deliveries are dead",
 				 ep->config.name, ep->place.overflowed),
-			 errhint("outbox.retry('%s') sends them, outbox.discard('%s') gives them up.",
+			 errhint("outbox.retry('%s') sends them, outbox.discard('%s') discards them.",
 					 ep->config.name, ep->config.name)));
 		ep->place.overflowed = 0;
 	}
@@ -108,7 +111,10 @@ outbox_backlog_limit_step(TimestampTz now)
 {
 	int n = 0;
 
-	/* What is dead stays in memory until it is settled: there is a bound to it. */
+	/*
+	 * Dead deliveries stay in memory until they are settled, so their number is
+	 * bounded.
+	 */
 	if (outbox_loop.traffic.unsettled >= 4 * OUTBOX_SETTLE_AFTER)
 	{
 		wait_until = now + SETTLE_WAIT;
@@ -140,7 +146,7 @@ outbox_backlog_limit_step(TimestampTz now)
 			continue;
 		if (n >= STEP_EVENTS)
 		{
-			more = true; /* its turn comes */
+			more = true; /* its turn comes in a later step */
 			continue;
 		}
 		last_seq = last_seq_of(ep);
@@ -149,7 +155,11 @@ outbox_backlog_limit_step(TimestampTz now)
 		outbox_loop.traffic.unsettled += dead;
 		outbox_step_passed(OUTBOX_STEP_BACKLOG, ep->id);
 
-		/* What was committed late is read before the place moves on. */
+		/*
+		 * The next step is due at once if this one got further.  Events that were
+		 * committed late have lower numbers, so last_seq may change while the place
+		 * does not.
+		 */
 		if (place_of(ep) < cut && (place_of(ep) != place || last_seq_of(ep) != last_seq))
 			more = true;
 	}

@@ -7,12 +7,12 @@
 
 #include "base/outbox.h"
 
-/* When to look next.  DT_NOEND: there is no limit. */
+/* Returns when the next step is due.  DT_NOEND: there is no limit. */
 extern TimestampTz outbox_backlog_limit_next_time(void);
 
 /*
- * Makes dead letters of the oldest events of those that retain too much, as many
- * as one step may.  False: a lock was not to be had.
+ * Makes dead letters of the oldest events of endpoints that retain too much, as
+ * many as one step may.  False: a lock was not free.
  */
 extern bool outbox_backlog_limit_step(TimestampTz now);
 

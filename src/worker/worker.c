@@ -476,7 +476,7 @@ loop(void)
 		WaitEvent	event;
 		bool		more = false;
 
-		/* A cancel outside a transaction has nothing to cancel. */
+		/* A query cancel outside a transaction has nothing to cancel. */
 		QueryCancelPending = false;
 		CHECK_FOR_INTERRUPTS();
 		MemoryContextSwitchTo(loop_cxt);
