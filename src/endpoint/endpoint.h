@@ -73,7 +73,8 @@ typedef struct OutboxDelivery
 	OutboxTransfer		  *transfer;
 	int					   last_status;
 	const char			  *reason; /* why it is dead, a static string */
-	char *error; /* of the last failure, in the endpoint's context; or NULL */
+	char				  *error;  /* of the last failure, in the endpoint's context
+									* (NULL: none) */
 } OutboxDelivery;
 
 /* The deliveries of one key, in the order of the log. */
@@ -152,13 +153,13 @@ typedef struct OutboxWindowEntry
 
 /*
  * The endpoint's settings, as outbox.endpoint_settings has them.  Written by
- * endpoint_settings.c; 'generation' by roster.c.
+ * endpoint_settings.c, except 'generation', which roster.c writes.
  */
 typedef struct OutboxEndpointConfig
 {
 	char			   *name;		  /* in settings_cxt */
 	MemoryContext		settings_cxt; /* of name, patterns, filter, target and request */
-	MemoryContext		retired_cxt;  /* of former settings; freed by publish.c */
+	MemoryContext		retired_cxt;  /* of former settings, freed by publish.c */
 	int					npatterns;
 	char			  **patterns;
 	JsonPath		   *filter;		  /* NULL: none */
@@ -166,7 +167,7 @@ typedef struct OutboxEndpointConfig
 									   * xmin */
 	uint64				keys_version; /* of the key file that opened them */
 	int64				version;	  /* of the subscription */
-	int64				generation;	  /* of the position; a seek raises it */
+	int64				generation;	  /* of the position, raised by a seek */
 	OutboxTarget		target;
 	OutboxRequestConfig request;
 	OutboxOrdering		ordering;
@@ -204,8 +205,8 @@ typedef struct OutboxEndpointStatus
  */
 typedef struct OutboxFeed
 {
-	bool			   attached; /* true if it reads with the head of the log; else from
-								  * 'cursor' */
+	bool			   attached; /* true if it reads with the head of the log, false if
+								  * from 'cursor' */
 	OutboxCursor	   cursor;
 	OutboxCursor	   frontier;	  /* every event up to here is done, parked, ready, in
 									   * flight or waiting */
@@ -241,7 +242,7 @@ typedef struct OutboxQueue
 							  * row */
 	int				   nheld;
 	int				   nready;
-	int				   nin_flight;		/* requests; a batch is one request */
+	int				   nin_flight;		/* requests, of which a batch is one */
 	size_t			   flight_bytes;	/* that these requests take */
 	TimestampTz		   memory_short_at; /* when outbox.worker_memory last held a request
 										 * back (0: never) */
@@ -260,11 +261,11 @@ typedef struct OutboxQueue
 	dlist_head		   asking;	  /* lanes that outbox.parked has to be read for */
 	bool			   lanes_all; /* true if a key without a lane has nothing parked */
 	pairingheap		  *retries;
-	struct seqs_hash  *retry_index;		 /* by seq; those that are being loaded, too */
+	struct seqs_hash  *retry_index;		 /* by seq, with those that are being loaded */
 	int64			   nretries;		 /* in the heap */
 	int64			   nretries_loading; /* off the heap, while their rows are read */
-	bool			   retries_all;		 /* true if the heap has all that wait; else it
-										  * has those up to this place */
+	bool			   retries_all;		 /* true if the heap has all that wait, false if
+										  * those up to the place below */
 	TimestampTz		   retries_due;		 /* due time */
 	int64			   retries_seq;		 /* seq, where due times are equal */
 	TimestampTz		   met_at;
@@ -277,7 +278,7 @@ typedef struct OutboxQueue
 typedef struct OutboxParkedRows
 {
 	int64 rows[OUTBOX_ROW_STATUSES]; /* as far as they were counted */
-	bool  rows_counted;				 /* true if all were; else those up to rows_upto
+	bool  rows_counted;				 /* true if all were, false if those up to rows_upto
 									  * were */
 	int64 rows_upto;				 /* a seq */
 	char *sweep_key;				 /* The sweep for followers that nothing blocks has

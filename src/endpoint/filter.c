@@ -198,7 +198,7 @@ is_predicate(JsonPathItemType type)
  *
  * So each expression is described by what it can yield:
  *	many	more than one item
- *	array	an array; in lax mode an operand or an accessor unwraps it
+ *	array	an array, which in lax mode an operand or an accessor unwraps
  *	digits	a number or a text of any length
  *	fixed	the same value each time that it is evaluated
  */
@@ -288,8 +288,8 @@ walk_comparison(JsonPathItem *item, Walk *w)
 }
 
 /*
- * Arithmetic needs one number on each side; anything else is an error.  To divide a
- * number of 130,000 digits by another takes a second and cannot be interrupted.
+ * Arithmetic needs one number on each side.  Anything else is an error.  To divide
+ * a number of 130,000 digits by another takes a second and cannot be interrupted.
  * Everything else is much faster.
  */
 static Yield
@@ -452,7 +452,9 @@ walk_item(JsonPathItem *item, Walk *w, Yield y)
 			y.array = true;
 			return y;
 
-			/* The other methods; newer versions of PostgreSQL have more. */
+			/*
+			 * The other methods, of which newer versions of PostgreSQL have more.
+			 */
 		default:
 			forbid(w, y.fixed, MANY_TIMES);
 			y.many = unwraps_to_many(y, w);

@@ -344,8 +344,8 @@ outbox_lane_answer(OutboxEndpoint *ep, OutboxLane *lane, bool retrying, bool dea
 }
 
 /*
- * The list is in the order of seq.  What comes from the log belongs to its end;
- * what comes back from tables is put in its place.
+ * The list is in the order of seq.  What comes from the log belongs to its end.
+ * What comes back from tables is put in its place.
  */
 void
 outbox_lane_wait(OutboxEndpoint *ep, OutboxLane *lane, OutboxDelivery *d)

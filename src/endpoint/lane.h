@@ -12,7 +12,7 @@ extern void outbox_lanes_free(OutboxEndpoint *ep);
 
 /*
  * Returns the key of the lane that orders an event with this key.  NULL: no lane
- * does.  _find returns the lane of a key, or NULL.  _get makes it if it is missing;
+ * does.  _find returns the lane of a key, or NULL.  _get makes it if it is missing.
  * 'known' is true if memory has what outbox.parked has of the key.
  */
 extern const char *outbox_lane_key(const OutboxEndpoint *ep, const char *key);
@@ -24,8 +24,9 @@ extern bool outbox_lane_is_free(const OutboxLane *lane);
 
 /*
  * What outbox.parked has of a lane.  _forget_rows: it has to be read again.
- * _answer: it was read; 'first' is the lowest seq of the lane's followers there,
- * -1: it has none.  _parked: there are followers, none with a seq below 'first'.
+ * _answer: it was read, and 'first' is the lowest seq of the lane's followers
+ * there, -1: it has none.  _parked: there are followers, none with a seq below
+ * 'first'.
  */
 extern void outbox_lane_forget_rows(OutboxLane *lane);
 extern void outbox_lane_answer(OutboxEndpoint *ep, OutboxLane *lane, bool retrying,
@@ -61,8 +62,9 @@ extern void outbox_lane_wait(OutboxEndpoint *ep, OutboxLane *lane, OutboxDeliver
 extern void outbox_lane_advance(OutboxEndpoint *ep, OutboxLane *lane);
 
 /*
- * _peek returns the next follower, if nothing of the lane comes before it; else
- * NULL.  _pop takes it off its lane.  _return puts it back where it was.
+ * _peek returns the next follower, or NULL if there is none or something of the
+ * lane comes before it.  _pop takes it off its lane.  _return puts it back where it
+ * was.
  */
 extern OutboxDelivery *outbox_lane_peek(const OutboxLane *lane);
 extern void			   outbox_lane_pop(OutboxEndpoint *ep, OutboxLane *lane);

@@ -1,7 +1,7 @@
 /*
  * operator.c
  *	  Owns what an operator's commands do to deliveries in memory, once the tables
- *	  are changed; and whether memory has a delivery at all.
+ *	  are changed.  It also knows whether memory has a delivery at all.
  */
 #include "base/outbox.h"
 

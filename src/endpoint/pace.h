@@ -36,8 +36,9 @@ typedef struct OutboxPace
 									  * OUTBOX_BREAKER_EVENTS */
 	int64			 failing_seq[OUTBOX_BREAKER_EVENTS];
 	int				 openings; /* waits for a probe in a row: exponent of its backoff */
-	TimestampTz		 retry_at; /* open: the next probe; closed: nothing is sent before */
-	int				 slots;	   /* requests in flight at most; ramps up */
+	TimestampTz		 retry_at; /* time of the next probe, or, while closed, of the next
+								* request */
+	int				 slots;	   /* requests in flight at most, which ramps up */
 	TimestampTz		 ramp_at;  /* when slots may double again */
 	double			 tokens;   /* of rate_limit */
 	TimestampTz		 tokens_at;
@@ -54,7 +55,10 @@ extern int64 outbox_pace_backoff(const OutboxPace *p, int attempt);
 
 extern void outbox_pace_set_limits(OutboxPace *p, const OutboxPaceLimits *limits);
 
-/* True if one more request may be in flight; true if it may be sent now. */
+/*
+ * The first is true if one more request may be in flight, the second if it may be
+ * sent now.
+ */
 extern bool outbox_pace_has_slot(const OutboxPace *p, int in_flight);
 extern bool outbox_pace_allows(OutboxPace *p, int in_flight, TimestampTz now);
 

@@ -137,7 +137,7 @@ outbox_parking_settled(OutboxEndpoint *ep)
 			if (d->lane)
 			{
 				/*
-				 * The lane was blocked since the answer; now the retry blocks it.
+				 * The lane was blocked since the answer.  Now the retry blocks it.
 				 */
 				d->lane->blockers--;
 				outbox_lane_advance(ep, d->lane);

@@ -14,13 +14,15 @@
 extern OutboxDelivery *outbox_delivery_make(OutboxEndpoint *ep, OutboxEvent *event,
 											bool parked);
 
-/* Frees a delivery that is on no list any more; frees all deliveries of a list. */
+/*
+ * The first frees a delivery that is on no list any more, the second all of a list.
+ */
 extern void outbox_delivery_free(OutboxDelivery *d);
 extern void outbox_delivery_free_list(dlist_head *list);
 
 /*
- * Adds the delivery to the end of 'ready'; to its front, if it was not sent after
- * all; removes it from 'ready'.
+ * _ready adds the delivery to the end of 'ready'.  _ready_again adds it to the
+ * front, because it was not sent after all.  _leave_ready removes it.
  */
 extern void outbox_delivery_ready(OutboxEndpoint *ep, OutboxDelivery *d);
 extern void outbox_delivery_ready_again(OutboxEndpoint *ep, OutboxDelivery *d);

@@ -2,7 +2,7 @@
  * retries.c
  *	  Owns the parked deliveries of an endpoint whose retry is not due yet.
  *
- * Memory has only the seq, the time and the group of each; the event is read again
+ * Memory has only the seq, the time and the group of each.  The event is read again
  * when the retry is due.  Where there are too many, memory has those that are due
  * next, and outbox.parked alone has the others.
  */

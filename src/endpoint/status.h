@@ -16,7 +16,7 @@ extern bool outbox_status_is_off(const OutboxEndpoint *ep);
 /* True if a request may be sent to it now. */
 extern bool outbox_status_may_send(OutboxEndpoint *ep, TimestampTz now);
 
-/* A request succeeded; a request failed, 'd' being one of its deliveries. */
+/* A request succeeded, or failed.  'd' is one of its deliveries. */
 extern void outbox_status_success(OutboxEndpoint *ep, TimestampTz now);
 extern void outbox_status_failure(OutboxEndpoint *ep, const OutboxDelivery *d,
 								  TimestampTz now);

@@ -1,8 +1,8 @@
 /*
  * window.c
- *	  Owns the window of an endpoint, which has the events that were read and have
- *	  not taken their place; and its frontier, the place in the log up to which
- *	  events have.
+ *	  Owns the window of an endpoint and its frontier.  The window has the events
+ *	  that were read and have not taken their place.  The frontier is the place in
+ *	  the log up to which events have.
  *
  * Everything before the frontier is done, has a row in outbox.parked, or is ready,
  * in flight or waiting in memory.  What has no row is stored with the position.

@@ -9,9 +9,9 @@
 #include "endpoint/endpoint.h"
 
 /*
- * True if more events should be read for the endpoint now; true if one more may be
- * pushed; pushes an event.  A push returns false if the window is full, and changes
- * nothing then.
+ * _wants_events is true if events should be read for the endpoint now.  _may_push
+ * is true if memory allows one more.  _push adds an event, or returns false if the
+ * window is full.
  */
 extern bool outbox_window_wants_events(const OutboxEndpoint *ep, TimestampTz now);
 extern bool outbox_window_may_push(const OutboxEndpoint *ep);
@@ -47,7 +47,7 @@ extern const OutboxCursor *outbox_window_frontier(OutboxEndpoint	 *ep,
 /*
  * The next event of the window takes its place: in its lane, on 'ready', or as a
  * dead delivery.  Returns false if no event can do so now.  'd' is the delivery
- * that was made of it; NULL if the event was cancelled or is dead.
+ * that was made of it.  NULL: the event was cancelled or is dead.
  */
 extern bool outbox_window_take_next(OutboxEndpoint *ep, OutboxDelivery **d);
 

@@ -198,7 +198,7 @@ OUTBOX_FUNCTION(outbox_topic_in_1_0, 2)
 /*
  * position_now(sequence oid, OUT snapshot pg_snapshot, OUT seq_low bigint, OUT
  * committed pg_snapshot): the end of the log, as an endpoint that is made in this
- * transaction has to see it; 'committed' is the same with this transaction in it.
+ * transaction has to see it.  'committed' is the same with this transaction in it.
  *
  * The transaction gets an xid first, so that the snapshot lists it as running.
  * Otherwise its events would look as if they had been read.
@@ -270,8 +270,8 @@ text_or_null(const char *s, bool *null)
 }
 
 /*
- * endpoint_stats(endpoint_id int): what the endpoint's worker published last; NULL
- * if nothing was published since the server started.
+ * endpoint_stats(endpoint_id int): what the endpoint's worker published last, or
+ * NULL if nothing was published since the server started.
  */
 OUTBOX_FUNCTION(outbox_endpoint_stats_1_0, 1)
 {

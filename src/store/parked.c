@@ -24,7 +24,7 @@
 
 typedef struct Loading
 {
-	int found; /* rows that were read; some may be in memory already */
+	int found; /* rows that were read, also those that are in memory */
 	int n;
 	struct
 	{

@@ -12,9 +12,9 @@
 
 /*
  * What outbox.parked has for an endpoint.  _load reads as much of it as memory may
- * hold, when the endpoint is loaded.  _look reads what memory lacks now; with
- * 'slices' also one slice of what is not urgent.  It returns true if there is more
- * of that.  _wants_look is true if a call would have something to do.
+ * hold, when the endpoint is loaded.  _look reads what memory lacks now.  With
+ * 'slices' it also reads one slice of what is not urgent, and returns true if there
+ * is more of that.  _wants_look is true if a call would have something to do.
  */
 extern void outbox_parked_load(OutboxEndpoint *ep);
 extern bool outbox_parked_wants_look(const OutboxEndpoint *ep);
@@ -40,15 +40,16 @@ extern void outbox_parked_count_again(OutboxEndpoint *ep);
 extern bool outbox_parked_is_cancelled(OutboxEndpoint *ep, int64 seq);
 
 /*
- * Load deliveries from their rows: due retries; the next followers of the lanes on
- * queue.loading.
+ * Load deliveries from their rows: due retries, and the next followers of the lanes
+ * on queue.loading.
  */
 extern void outbox_parked_load_retries(OutboxEndpoint *ep, const int64 *seqs, int n);
 extern void outbox_parked_load_followers(OutboxEndpoint *ep);
 
 /*
- * In a settle: _write changes the rows of what is on 'settling'; _write_gone those
- * whose event is gone.  _is_gone is true for such a row that is not written yet.
+ * In a settle, _write changes the rows of what is on 'settling', and _write_gone
+ * those whose event is gone.  _is_gone is true for such a row that is not written
+ * yet.
  */
 extern void outbox_parked_write(OutboxEndpoint *ep);
 extern void outbox_parked_write_gone(void);

@@ -27,7 +27,7 @@
 #include "store/parked.h"
 
 /*
- * How many retries, and how many lanes, all endpoints may have in memory together;
+ * How many retries, and how many lanes, all endpoints may have in memory together,
  * and how many one endpoint may have in any case.
  */
 #ifndef OUTBOX_PARKED_ROOM
@@ -137,7 +137,7 @@ read_retries(OutboxEndpoint *ep)
 	" ORDER BY p.seq LIMIT 1)"
 
 /*
- * Reads what the table has of these keys; with strict ordering, of the only lane.
+ * Reads what the table has of these keys, or with strict ordering of the only lane.
  * A retry that memory has is left out of the answer.
  */
 static void

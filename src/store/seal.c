@@ -25,7 +25,7 @@
 #include "format/signature.h"
 #include "store/seal.h"
 
-#define NONCE_LEN 12 /* bytes; the length that GCM is made for */
+#define NONCE_LEN 12 /* bytes, the length that GCM is made for */
 #define TAG_LEN 16
 #define PREFIX_LEN (sizeof(OUTBOX_SEALED) - 1)
 #define HEAD_LEN (PREFIX_LEN + OUTBOX_SEAL_ID_LEN + 1)

@@ -189,7 +189,7 @@ OUTBOX_FUNCTION(outbox_unseal_1_0, 3)
 
 /*
  * reseal(endpoint_id int, field text, value text): the value sealed with the first
- * key of the file; NULL if it cannot be opened or sealed.
+ * key of the file, or NULL if it cannot be opened or sealed.
  */
 OUTBOX_FUNCTION(outbox_reseal_1_0, 3)
 {

@@ -16,7 +16,7 @@ extern void outbox_settle_init(OutboxDatabase *db, int64 last_shared_tick);
  * fails, each endpoint gets one of its own, and those that fail again are put on
  * hold.  'head' is how far the log has been read.  With 'final' the shared position
  * is written too, if it has moved.  False: something is left, because a lock was
- * not free or the time was over; call again.
+ * not free or the time was over.  Call again then.
  */
 extern bool outbox_settle(dlist_head *busy, const OutboxCursor *head, bool final);
 

@@ -17,7 +17,7 @@ extern void outbox_chores_init(OutboxDatabase *db);
  */
 extern void outbox_database_step(TimestampTz now);
 
-/* Settles if that is due; with 'final' at once, and everything. */
+/* Settles if that is due.  With 'final' it settles at once, and everything. */
 extern void outbox_settle_step(TimestampTz now, bool final);
 
 /*

@@ -40,7 +40,7 @@ extern int outbox_reader_overflow(OutboxEndpoint *ep);
 /*
  * The next followers of lanes, from outbox.parked.  _wants is true if some are to
  * be loaded.  _bring loads them and needs a transaction.  _ended is called after
- * it; 'undone' is true if the transaction was rolled back.
+ * that.  'undone' is true if the transaction was rolled back.
  */
 extern bool outbox_reader_wants_followers(dlist_head *busy);
 extern void outbox_reader_bring_followers(dlist_head *busy);
