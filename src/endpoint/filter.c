@@ -452,9 +452,7 @@ walk_item(JsonPathItem *item, Walk *w, Yield y)
 			y.array = true;
 			return y;
 
-			/*
-			 * The other methods, of which newer versions of PostgreSQL have more.
-			 */
+			/* The other methods.  Newer versions have more of them. */
 		default:
 			forbid(w, y.fixed, MANY_TIMES);
 			y.many = unwraps_to_many(y, w);
