@@ -11,7 +11,8 @@
 
 MODULE_big = outbox
 EXTENSION = outbox
-DATA = $(wildcard sql/outbox--*.sql)
+DATA = $(wildcard sql/outbox--*--*.sql)
+DATA_built = sql/outbox--1.0.sql
 PGFILEDESC = "outbox - transactional outbox with webhook delivery"
 
 # The sources are in folders: src/README.md says what each owns.  No two files
@@ -21,7 +22,11 @@ C_HEADERS = $(wildcard $(DIRS:%=%/*.h))
 C_SOURCES = $(sort $(wildcard $(DIRS:%=%/*.c)))
 OBJS = $(C_SOURCES:.c=.o)
 
-# sql/ holds the install scripts and the inputs of pg_regress side by side.
+# The install script is made of parts, in this order.
+SQL_PARTS = $(patsubst %,sql/parts/%.sql,guard log emit workers deliveries endpoints \
+	views operators copies privileges dump comments)
+
+# sql/ holds the install script and the inputs of pg_regress side by side.
 REGRESS = $(patsubst sql/%.sql,%,$(sort $(filter-out sql/outbox--%,$(wildcard sql/*.sql))))
 ISOLATION = $(patsubst test/isolation/specs/%.spec,%,$(sort $(wildcard test/isolation/specs/*.spec)))
 ISOLATION_OPTS = --inputdir=test/isolation
@@ -51,6 +56,9 @@ EXTRA_CLEAN = build
 ifneq ($(wildcard $(PGXS)),)
 
 include $(PGXS)
+
+$(DATA_built): $(SQL_PARTS) Makefile
+	awk 'FNR == 1 && NR > 1 { print "" } 1' $(SQL_PARTS) > $@
 
 # PGXS tracks headers only when PostgreSQL was configured to.
 $(OBJS) $(OBJS:.o=.bc): $(C_HEADERS)

@@ -134,7 +134,7 @@ BEGIN
 	RAISE NOTICE 'planted %', n;
 END $do$;
 SQL
-my $script = slurp_file("$top/sql/outbox--1.0.sql");
+my $script = join('', map { slurp_file($_) } glob("$top/sql/parts/*.sql"));
 my %named = map { $_ => 1 } $script =~ /\b([a-z_0-9]+)\(/g;
 ($rc, $out, $err) = sql('postgres', "SET my.names = '" . join(' ', sort keys %named) . "';\n$functions", 'mallory');
 my ($planted) = $err =~ /planted (\d+)/;

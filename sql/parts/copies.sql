@@ -1,0 +1,236 @@
+------------------------------------------------------------------------
+-- Copies: what came with a log that was written elsewhere becomes ours
+------------------------------------------------------------------------
+
+-- The subscription's publisher writes there: what is here would not be ours.
+CREATE FUNCTION outbox.refuse_subscribed() RETURNS pg_catalog.void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    target text;
+BEGIN
+    SELECT r.srrelid::regclass::text INTO target
+    FROM pg_subscription_rel r JOIN pg_class c ON c.oid = r.srrelid
+    WHERE c.relnamespace = 'outbox'::regnamespace ORDER BY c.relname LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION 'a subscription writes to %', target
+            USING ERRCODE = 'object_not_in_prerequisite_state',
+                  HINT = 'Run ALTER SUBSCRIPTION … REFRESH PUBLICATION: with outbox in shared_preload_libraries it leaves out the tables of outbox.';
+    END IF;
+END $$;
+COMMENT ON FUNCTION outbox.refuse_subscribed() IS 'Refuses to go on where tables of outbox are targets of a subscription (55000)';
+
+-- The second guard, for a subscription that was made while the library was not
+-- loaded: see src/server/subscription.c.
+CREATE FUNCTION outbox.keep_out() RETURNS pg_catalog.trigger
+LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_keep_out_1_0';
+COMMENT ON FUNCTION outbox.keep_out() IS 'Passes over rows that a subscription brings, and refuses to empty a table for it (55000)';
+DO $$
+DECLARE
+    t pg_catalog.text;
+BEGIN
+    FOR t IN SELECT c.relname FROM pg_catalog.pg_class c
+             WHERE c.relnamespace OPERATOR(pg_catalog.=) 'outbox'::pg_catalog.regnamespace
+             AND c.relkind OPERATOR(pg_catalog.=) 'r'
+    LOOP
+        EXECUTE pg_catalog.format('CREATE TRIGGER keep_out BEFORE INSERT OR UPDATE OR DELETE ON outbox.%I'
+                                  ' FOR EACH ROW EXECUTE FUNCTION outbox.keep_out()', t);
+        EXECUTE pg_catalog.format('ALTER TABLE outbox.%I ENABLE REPLICA TRIGGER keep_out', t);
+        EXECUTE pg_catalog.format('CREATE TRIGGER keep BEFORE TRUNCATE ON outbox.%I'
+                                  ' FOR EACH STATEMENT EXECUTE FUNCTION outbox.keep_out()', t);
+        EXECUTE pg_catalog.format('ALTER TABLE outbox.%I ENABLE REPLICA TRIGGER keep', t);
+    END LOOP;
+END $$;
+
+-- Whoever has a key waits behind the others of it that are parked.
+CREATE FUNCTION outbox.parked_as(s outbox.endpoint_settings, key pg_catalog.text, payload pg_catalog.jsonb,
+    OUT status pg_catalog.text, OUT reason pg_catalog.text)
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT CASE WHEN outbox.filter_matches(payload, s.filter) IS NULL THEN 'dead'
+                WHEN s.ordering = 'key' AND key IS NOT NULL THEN 'blocked' ELSE 'retrying' END,
+           CASE WHEN outbox.filter_matches(payload, s.filter) IS NULL THEN 'filter failed' END
+$$;
+COMMENT ON FUNCTION outbox.parked_as(outbox.endpoint_settings, pg_catalog.text, pg_catalog.jsonb) IS 'How a delivery that was not finished is parked when a copy is adopted';
+
+-- Positions are snapshots, and a snapshot says nothing about the transactions of
+-- another system. But the events of a copy are all committed, so that the order
+-- of their numbers is the one that was promised. What some endpoint has yet to
+-- read is therefore rewritten as if this transaction had emitted it, with the
+-- numbers it has; each endpoint's position says up to which of them it has read;
+-- the few below that it has not are parked.
+CREATE FUNCTION outbox.adopt() RETURNS pg_catalog.int8
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    owner text;
+    own xid8;
+    new_epoch int8 := outbox.new_epoch();
+    top int8;
+    here record;
+    place record;
+    far int8;
+    lowest int8;
+    newest int8;
+    ids int4[] := '{}';
+    fars int8[] := '{}';
+    tick int8;
+    number int8;
+    n int8;
+BEGIN
+    IF pg_is_in_recovery() THEN
+        RAISE EXCEPTION 'outbox.adopt() cannot be called during recovery'
+            USING ERRCODE = 'read_only_sql_transaction',
+                  HINT = 'A standby needs no adoption: promoted, it goes on where the primary was.';
+    ELSIF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
+        RAISE EXCEPTION 'outbox.adopt() cannot be called at isolation level %',
+            upper(current_setting('transaction_isolation'))
+            USING ERRCODE = 'active_sql_transaction',
+                  HINT = 'It has to see what was committed a moment ago: use READ COMMITTED.';
+    END IF;
+    PERFORM outbox.refuse_subscribed();
+    LOCK TABLE outbox.origins IN SHARE ROW EXCLUSIVE MODE;
+    owner := outbox.log_owner();
+    IF owner = 'us' THEN
+        RAISE EXCEPTION 'there is nothing to adopt: this log is this database''s own'
+            USING ERRCODE = 'object_not_in_prerequisite_state',
+                  HINT = 'Only a copy has to be adopted: SELECT state, reason FROM outbox.status shows whether this is one.';
+    ELSIF owner = 'nobody' THEN
+        RAISE EXCEPTION 'there is nothing to adopt: this log has not been used yet'
+            USING ERRCODE = 'object_not_in_prerequisite_state',
+                  HINT = 'Create an endpoint: SELECT outbox.create_endpoint(…).';
+    END IF;
+
+    -- Emitters wait from here on, and so does whoever changes an endpoint. An
+    -- event that is written without the new epoch must not come after this.
+    LOCK TABLE outbox.events, outbox.scheduled, outbox.kept_events, outbox.endpoint_settings,
+        outbox.positions, outbox.parked, outbox.replays IN SHARE ROW EXCLUSIVE MODE;
+    own := pg_current_xact_id();
+
+    -- Copies of events that are still in the log. These get another epoch.
+    DELETE FROM outbox.kept_events k USING outbox.events e WHERE e.seq = k.seq AND e.epoch = k.epoch;
+
+    -- Numbers of events that were emitted here before the sequence was restored
+    -- lie among those of the copy: they come after them.
+    SELECT GREATEST((SELECT e.seq FROM outbox.events e WHERE e.epoch <> -1 ORDER BY e.seq DESC LIMIT 1),
+                    (SELECT max(k.seq) FROM outbox.kept_events k WHERE k.epoch <> -1), 0) INTO top;
+    PERFORM setval('outbox.events_seq', top) FROM outbox.events_seq s WHERE s.last_value < top;
+    UPDATE outbox.events e SET seq = m.seq
+    FROM (SELECT l.relation, l.row, nextval('outbox.events_seq') AS seq
+          FROM (SELECT q.tableoid AS relation, q.ctid AS row FROM outbox.events q
+                WHERE q.epoch = -1 AND q.seq <= top ORDER BY q.seq) l) m
+    WHERE e.tableoid = m.relation AND e.ctid = m.row;
+
+    -- A seek that no worker has seen yet
+    DELETE FROM outbox.parked k USING outbox.endpoint_settings s
+    WHERE k.endpoint_id = s.endpoint_id AND s.generation > 1 AND k.status <> 'cancelled'
+    AND NOT EXISTS (SELECT 1 FROM outbox.positions q
+                    WHERE q.endpoint_id = s.endpoint_id AND q.generation = s.generation)
+    AND EXISTS (SELECT 1 FROM outbox.events e WHERE e.seq = k.seq
+                AND NOT pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid), s.start_snapshot));
+
+    -- What an endpoint has read, and not finished
+    INSERT INTO outbox.parked (endpoint_id, seq, event_id, key, status, reason, attempts, next_attempt_at, parked_at)
+    SELECT p.endpoint_id, e.seq, e.id, e.key, v.*, 0, now(), now()
+    FROM outbox.endpoint_positions p JOIN outbox.endpoint_settings s USING (endpoint_id)
+    JOIN outbox.all_events e ON e.seq = ANY (p.pending)
+    CROSS JOIN LATERAL outbox.parked_as(s, e.key, e.payload) v
+    ON CONFLICT DO NOTHING;
+
+    -- What is left of a replay
+    INSERT INTO outbox.parked (endpoint_id, seq, event_id, key, status, reason, attempts, next_attempt_at, redelivery, parked_at)
+    SELECT r.endpoint_id, e.seq, e.id, e.key, v.*, 0, now(), 2, now()
+    FROM outbox.replays r JOIN outbox.endpoint_settings s USING (endpoint_id)
+    JOIN outbox.endpoint_positions p USING (endpoint_id)
+    JOIN outbox.events e ON e.created_at BETWEEN r.from_time AND r.to_time
+    CROSS JOIN LATERAL (SELECT outbox.log_xid(e.epoch, e.xid) AS xid) x
+    CROSS JOIN LATERAL outbox.parked_as(s, e.key, e.payload) v
+    WHERE r.finished_at IS NULL
+    AND pg_visible_in_snapshot(x.xid, r.target) AND NOT pg_visible_in_snapshot(x.xid, r.done)
+    AND NOT (r.under AND e.seq <= r.last_seq)
+    AND (pg_visible_in_snapshot(x.xid, p.done)
+         OR (p.under IS NOT NULL AND e.seq <= p.last_seq AND pg_visible_in_snapshot(x.xid, p.under)))
+    AND (r.topics IS NULL OR outbox.topic_in(e.topic, r.topics))
+    AND outbox.topic_in(e.topic, s.topics) AND outbox.filter_matches(e.payload, s.filter) IS NOT FALSE
+    ON CONFLICT DO NOTHING;
+    UPDATE outbox.replays SET finished_at = now() WHERE finished_at IS NULL;
+
+    -- How far in the order of numbers; and what lies before that, unread,
+    -- because its transaction committed late
+    lowest := top;
+    FOR place IN
+        SELECT p.done::text::pg_snapshot AS done, p.under::text::pg_snapshot AS under, p.last_seq,
+               array_agg(p.endpoint_id) AS endpoints
+        FROM outbox.endpoint_positions p
+        GROUP BY p.done::text, p.under::text, p.last_seq
+    LOOP
+        SELECT e.seq INTO far FROM outbox.events e
+        CROSS JOIN LATERAL (SELECT outbox.log_xid(e.epoch, e.xid) AS xid) x
+        WHERE pg_visible_in_snapshot(x.xid, place.done)
+        OR (place.under IS NOT NULL AND e.seq <= place.last_seq AND pg_visible_in_snapshot(x.xid, place.under))
+        ORDER BY e.seq DESC LIMIT 1;
+        far := COALESCE(far, 0);
+        INSERT INTO outbox.parked (endpoint_id, seq, event_id, key, status, reason, attempts, next_attempt_at, parked_at)
+        SELECT s.endpoint_id, e.seq, e.id, e.key, v.*, 0, now(), now()
+        FROM outbox.events e
+        CROSS JOIN LATERAL (SELECT outbox.log_xid(e.epoch, e.xid) AS xid) x
+        JOIN outbox.endpoint_settings s ON s.endpoint_id = ANY (place.endpoints)
+        CROSS JOIN LATERAL outbox.parked_as(s, e.key, e.payload) v
+        WHERE e.xid >= pg_snapshot_xmin(place.done) AND e.seq <= far
+        AND NOT pg_visible_in_snapshot(x.xid, place.done)
+        AND NOT (place.under IS NOT NULL AND e.seq <= place.last_seq AND pg_visible_in_snapshot(x.xid, place.under))
+        AND outbox.topic_in(e.topic, s.topics) AND outbox.filter_matches(e.payload, s.filter) IS NOT FALSE
+        ON CONFLICT DO NOTHING;
+        lowest := LEAST(lowest, far);
+        ids := ids || place.endpoints;
+        fars := fars || array_fill(far, ARRAY[cardinality(place.endpoints)]);
+    END LOOP;
+
+    -- What is undelivered is ours
+    UPDATE outbox.events e SET epoch = new_epoch, xid = own
+    WHERE e.seq > lowest AND outbox.log_xid(e.epoch, e.xid) IS NOT NULL;
+    UPDATE outbox.scheduled e SET epoch = new_epoch, xid = own WHERE outbox.log_xid(e.epoch, e.xid) IS NOT NULL;
+    UPDATE outbox.kept_events k SET epoch = new_epoch, xid = own WHERE k.epoch = -1;
+    PERFORM outbox.take_log(new_epoch);
+
+    -- The place of each endpoint, in snapshots of this system. Who has nothing
+    -- left shares one. Events of this transaction that are yet to
+    -- come have higher numbers than any that is known now.
+    SELECT * INTO here FROM outbox.position_now('outbox.events_seq'::regclass);
+    SELECT COALESCE(max(e.seq), 0) INTO newest FROM outbox.events e WHERE e.xid = own;
+    SELECT GREATEST((SELECT max(GREATEST(q.done_tick, q.under_tick)) FROM outbox.positions q),
+                    (SELECT max(t.tick) FROM outbox.ticks t), 0) INTO tick;
+    SELECT COALESCE(max(q.number), 0) INTO number FROM outbox.positions q;
+    WITH former AS (DELETE FROM outbox.positions q
+                    RETURNING q.endpoint_id, q.number, q.delivered, q.failed_attempts)
+    INSERT INTO outbox.positions (piece, number, endpoint_id, shared, generation, done_tick, done, done_seq_low,
+        under_tick, under, under_seq_low, under_seq_high, last_seq, delivered, failed_attempts, settled_at)
+    SELECT 0, number + row_number() OVER (ORDER BY p.id), p.id, CASE WHEN p.id > 0 AND p.far >= newest THEN -1 END,
+           COALESCE(s.generation, 0), tick + 1, here.snapshot, here.seq_low,
+           tick + 2, here.committed, here.seq_low, 9223372036854775807, p.far,
+           COALESCE(f.delivered, 0), COALESCE(f.failed_attempts, 0), clock_timestamp()
+    FROM (SELECT u.id, u.far FROM unnest(ids, fars) u(id, far) UNION ALL SELECT -1, here.seq_low) p
+    LEFT JOIN outbox.endpoint_settings s ON s.endpoint_id = p.id
+    LEFT JOIN LATERAL (SELECT g.delivered, g.failed_attempts FROM former g WHERE g.endpoint_id = p.id
+                       ORDER BY g.number DESC LIMIT 1) f ON true;
+    UPDATE outbox.endpoint_settings SET start_snapshot = here.committed, start_seq_low = here.seq_low;
+    DELETE FROM outbox.subscriptions;
+    INSERT INTO outbox.subscriptions (endpoint_id, version, topics, filter, done, under, last_seq)
+    SELECT s.endpoint_id, s.version, s.topics, s.filter, '3:3:', NULL, 0 FROM outbox.endpoint_settings s;
+    DELETE FROM outbox.ticks;
+    INSERT INTO outbox.ticks (piece, tick, taken_at, snapshot, seq_low, seq_high)
+    SELECT 0, tick + 1, clock_timestamp(), here.committed, here.seq_low, here.seq_low;
+
+    SELECT count(*) INTO n
+    FROM unnest(ids, fars) p(id, far) JOIN outbox.endpoint_settings s ON s.endpoint_id = p.id
+    JOIN outbox.events e ON e.xid = own AND e.seq > p.far
+    WHERE outbox.topic_in(e.topic, s.topics) AND outbox.filter_matches(e.payload, s.filter) IS NOT FALSE
+    AND NOT EXISTS (SELECT 1 FROM outbox.parked k WHERE k.endpoint_id = p.id AND k.seq = e.seq);
+    n := n + (SELECT count(*) FROM outbox.parked k JOIN outbox.endpoint_settings s USING (endpoint_id)
+              WHERE k.status IN ('retrying', 'blocked'));
+    PERFORM outbox.endpoints_changed();
+    PERFORM outbox.wake_launcher();
+    RETURN n;
+END $$;
+COMMENT ON FUNCTION outbox.adopt() IS
+'Makes the log of a copy (dump, template, pg_upgrade, another outbox.instance_name) this database''s own, and delivers what was undelivered in it, when this transaction commits; returns how many deliveries that are, scheduled events not counted. Emitters wait until then. Errors: 55000 nothing to adopt, or a subscription writes to tables of outbox; 25001 at isolation level REPEATABLE READ or SERIALIZABLE; 25006 during recovery';

@@ -1,0 +1,582 @@
+------------------------------------------------------------------------
+-- Checks and helpers of the functions below
+------------------------------------------------------------------------
+
+CREATE FUNCTION outbox.check_url(url pg_catalog.text) RETURNS pg_catalog.void
+LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_check_url_1_0';
+CREATE FUNCTION outbox.check_topics(topics pg_catalog.text[]) RETURNS pg_catalog.void
+LANGUAGE C IMMUTABLE STRICT AS 'MODULE_PATHNAME', 'outbox_check_topics_1_0';
+CREATE FUNCTION outbox.check_filter(filter pg_catalog.jsonpath) RETURNS pg_catalog.void
+LANGUAGE C IMMUTABLE STRICT AS 'MODULE_PATHNAME', 'outbox_check_filter_1_0';
+CREATE FUNCTION outbox.filter_matches(payload pg_catalog.jsonb, filter pg_catalog.jsonpath) RETURNS pg_catalog.bool
+LANGUAGE C STABLE CALLED ON NULL INPUT AS 'MODULE_PATHNAME', 'outbox_filter_matches_1_0';
+CREATE FUNCTION outbox.check_secret(secret pg_catalog.text) RETURNS pg_catalog.void
+LANGUAGE C IMMUTABLE STRICT AS 'MODULE_PATHNAME', 'outbox_check_secret_1_0';
+CREATE FUNCTION outbox.check_headers(headers pg_catalog.jsonb) RETURNS pg_catalog.void
+LANGUAGE C IMMUTABLE STRICT AS 'MODULE_PATHNAME', 'outbox_check_headers_1_0';
+CREATE FUNCTION outbox.new_secret() RETURNS pg_catalog.text
+LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_new_secret_1_0';
+-- With outbox.secret_key_file secrets are sealed before they are stored: the
+-- values of headers, what a URL has behind its host, and what signs.
+CREATE FUNCTION outbox.seal(endpoint_id pg_catalog.int4, field pg_catalog.text, value pg_catalog.text) RETURNS pg_catalog.text
+LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_seal_1_0';
+CREATE FUNCTION outbox.seal(endpoint_id pg_catalog.int4, headers pg_catalog.jsonb) RETURNS pg_catalog.jsonb
+LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_seal_headers_1_0';
+CREATE FUNCTION outbox.unseal(endpoint_id pg_catalog.int4, field pg_catalog.text, value pg_catalog.text) RETURNS pg_catalog.text
+LANGUAGE C STABLE STRICT AS 'MODULE_PATHNAME', 'outbox_unseal_1_0';
+CREATE FUNCTION outbox.reseal(endpoint_id pg_catalog.int4, field pg_catalog.text, value pg_catalog.text) RETURNS pg_catalog.text
+LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_reseal_1_0';
+CREATE FUNCTION outbox.reseal(endpoint_id pg_catalog.int4, headers pg_catalog.jsonb) RETURNS pg_catalog.jsonb
+LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_reseal_headers_1_0';
+CREATE FUNCTION outbox.shown(endpoint_id pg_catalog.int4, url pg_catalog.text) RETURNS pg_catalog.text
+LANGUAGE C STABLE STRICT AS 'MODULE_PATHNAME', 'outbox_shown_url_1_0';
+CREATE FUNCTION outbox.shown(endpoint_id pg_catalog.int4, headers pg_catalog.jsonb) RETURNS pg_catalog.jsonb
+LANGUAGE C STABLE STRICT AS 'MODULE_PATHNAME', 'outbox_shown_headers_1_0';
+CREATE FUNCTION outbox.can_seal() RETURNS pg_catalog.void
+LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_can_seal_1_0';
+CREATE FUNCTION outbox.claim_log() RETURNS pg_catalog.void
+LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_claim_log_1_0';
+CREATE FUNCTION outbox.log_owner() RETURNS pg_catalog.text
+LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_log_owner_1_0';
+CREATE FUNCTION outbox.new_epoch() RETURNS pg_catalog.int8
+LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_new_epoch_1_0';
+CREATE FUNCTION outbox.take_log(epoch pg_catalog.int8) RETURNS pg_catalog.void
+LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_take_log_1_0';
+CREATE FUNCTION outbox.topic_in(topic pg_catalog.text, patterns pg_catalog.text[]) RETURNS pg_catalog.bool
+LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE AS 'MODULE_PATHNAME', 'outbox_topic_in_1_0';
+CREATE FUNCTION outbox.position_now(sequence pg_catalog.oid,
+    OUT snapshot pg_catalog.pg_snapshot, OUT seq_low pg_catalog.int8,
+    OUT committed pg_catalog.pg_snapshot) RETURNS pg_catalog.record
+LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_position_now_1_0';
+CREATE FUNCTION outbox.endpoints_changed() RETURNS pg_catalog.void
+LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_endpoints_changed_1_0';
+CREATE FUNCTION outbox.endpoint_stats(endpoint_id pg_catalog.int4,
+    OUT state pg_catalog.text, OUT state_since pg_catalog.timestamptz, OUT reason pg_catalog.text,
+    OUT pending pg_catalog.int8, OUT pending_exact pg_catalog.bool, OUT processing pg_catalog.int8,
+    OUT retrying pg_catalog.int8, OUT blocked pg_catalog.int8, OUT dead pg_catalog.int8,
+    OUT delivered pg_catalog.int8, OUT failed_attempts pg_catalog.int8,
+    OUT oldest_pending_at pg_catalog.timestamptz, OUT next_attempt_at pg_catalog.timestamptz,
+    OUT rate_per_s pg_catalog.float8, OUT latency_p50_ms pg_catalog.float8,
+    OUT latency_p95_ms pg_catalog.float8, OUT latency_p99_ms pg_catalog.float8,
+    OUT last_success_at pg_catalog.timestamptz, OUT last_error pg_catalog.text) RETURNS pg_catalog.record
+LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_endpoint_stats_1_0';
+
+COMMENT ON FUNCTION outbox.check_url(pg_catalog.text) IS 'Refuses a URL that no endpoint can have (22023)';
+COMMENT ON FUNCTION outbox.check_topics(pg_catalog.text[]) IS 'Refuses topic patterns that can match nothing (22023)';
+COMMENT ON FUNCTION outbox.check_filter(pg_catalog.jsonpath) IS 'Refuses a jsonpath that is no predicate, names a variable, or can take more than time in proportion to the payload (22023)';
+COMMENT ON FUNCTION outbox.filter_matches(pg_catalog.jsonb, pg_catalog.jsonpath) IS 'Is the predicate true of the payload? NULL filter: true; NULL payload (bytes): false; NULL: it is neither true nor false';
+COMMENT ON FUNCTION outbox.check_secret(pg_catalog.text) IS 'Refuses what is not whsec_ and the base64 of 24 to 64 bytes (22023)';
+COMMENT ON FUNCTION outbox.check_headers(pg_catalog.jsonb) IS 'Refuses what is not a flat object of at most 15 strings without control characters, and names that belong to outbox or HTTP (22023)';
+COMMENT ON FUNCTION outbox.new_secret() IS 'A new secret: whsec_ and the base64 of 32 random bytes';
+COMMENT ON FUNCTION outbox.seal(pg_catalog.int4, pg_catalog.text, pg_catalog.text) IS 'A value as it is to be stored: sealed when outbox.secret_key_file is set, else as it is. 22023: it looks like a sealed one; 55000: the key file cannot be used';
+COMMENT ON FUNCTION outbox.seal(pg_catalog.int4, pg_catalog.jsonb) IS 'The same for the values of headers';
+COMMENT ON FUNCTION outbox.unseal(pg_catalog.int4, pg_catalog.text, pg_catalog.text) IS 'A stored value in clear (55000: it cannot be opened)';
+COMMENT ON FUNCTION outbox.reseal(pg_catalog.int4, pg_catalog.text, pg_catalog.text) IS 'A stored value sealed with the first key, unless it is already; NULL: it cannot be opened';
+COMMENT ON FUNCTION outbox.reseal(pg_catalog.int4, pg_catalog.jsonb) IS 'The same for the values of headers';
+COMMENT ON FUNCTION outbox.shown(pg_catalog.int4, pg_catalog.text) IS 'The URL of an endpoint in clear; as stored, where it cannot be opened';
+COMMENT ON FUNCTION outbox.shown(pg_catalog.int4, pg_catalog.jsonb) IS 'The headers of an endpoint in clear; as stored, where one cannot be opened';
+COMMENT ON FUNCTION outbox.can_seal() IS 'Refuses to go on without a key that seals (55000)';
+COMMENT ON FUNCTION outbox.claim_log() IS 'Makes the log this system''s and database''s, if nobody''s yet';
+COMMENT ON FUNCTION outbox.log_owner() IS 'Whose log this is: nobody, us, another, or another instance';
+COMMENT ON FUNCTION outbox.new_epoch() IS 'A random number above 0';
+COMMENT ON FUNCTION outbox.take_log(pg_catalog.int8) IS 'Makes the log this system''s and database''s, whoever it was before, with this epoch';
+COMMENT ON FUNCTION outbox.topic_in(pg_catalog.text, pg_catalog.text[]) IS 'Does one of the patterns match the topic?';
+COMMENT ON FUNCTION outbox.position_now(pg_catalog.oid) IS 'The end of the log, for a transaction that may have written to it; committed: the same with this transaction in it';
+COMMENT ON FUNCTION outbox.endpoints_changed() IS 'Rings the worker when this transaction commits';
+COMMENT ON FUNCTION outbox.endpoint_stats(pg_catalog.int4) IS 'What the worker published about an endpoint; NULL: nothing since the server started';
+
+-- Turns start_at into a place in the log. Takes the lock that keeps the log
+-- from being shortened until the place is stored.
+CREATE FUNCTION outbox.place(start_at pg_catalog.text, replayed_from pg_catalog.timestamptz,
+    OUT snapshot pg_catalog.pg_snapshot, OUT seq_low pg_catalog.int8)
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    at timestamptz := replayed_from;
+BEGIN
+    LOCK TABLE outbox.endpoint_settings IN ROW EXCLUSIVE MODE;
+    IF outbox.current_epoch() < 0 THEN
+        RAISE EXCEPTION 'this log is a copy that was not adopted: no place in it can be named'
+            USING ERRCODE = 'object_not_in_prerequisite_state',
+                  HINT = 'SELECT outbox.adopt() first; what is undelivered is then sent, unless its endpoint is paused or dropped before.';
+    END IF;
+    IF start_at = 'now' THEN
+        SELECT p.snapshot, p.seq_low INTO snapshot, seq_low
+        FROM outbox.position_now('outbox.events_seq'::regclass) p;
+        RETURN;
+    ELSIF start_at = 'beginning' THEN
+        snapshot := '3:3:';
+        seq_low := 0;
+        RETURN;
+    END IF;
+    IF replayed_from IS NULL THEN
+        BEGIN
+            at := start_at::timestamptz;
+        EXCEPTION WHEN data_exception THEN
+            at := NULL;
+        END;
+    END IF;
+    IF at IS NULL OR NOT isfinite(at) THEN
+        RAISE EXCEPTION 'invalid start_at "%"', start_at
+            USING ERRCODE = 'invalid_parameter_value',
+                  HINT = 'Use ''now'', ''beginning'' or a timestamp.';
+    ELSIF replayed_from IS NULL AND at > clock_timestamp() THEN
+        RAISE EXCEPTION 'start_at "%" is in the future', start_at
+            USING ERRCODE = 'invalid_parameter_value',
+                  HINT = 'Use ''now'', ''beginning'' or a timestamp in the past.';
+    END IF;
+    -- The newest tick before which nothing was emitted later than that. Times do
+    -- not follow the log where the clock was set back: what was emitted between
+    -- two such ticks has its own.
+    SELECT t.snapshot, t.seq_low INTO snapshot, seq_low
+    FROM outbox.ticks t
+    WHERE t.taken_at <= at AND t.tick < COALESCE((
+        SELECT min(q.tick)
+        FROM (SELECT c.tick, c.taken_at, c.seq_high, lag(c.taken_at) OVER w AS before, lag(c.seq_low) OVER w AS low
+              FROM outbox.ticks c WINDOW w AS (ORDER BY c.tick)) q
+        WHERE q.taken_at > at
+        OR (q.taken_at < q.before
+            AND EXISTS (SELECT 1 FROM outbox.events e
+                        WHERE e.seq > q.low AND e.seq <= q.seq_high AND e.created_at >= at))), t.tick + 1)
+    ORDER BY t.tick DESC LIMIT 1;
+    IF NOT FOUND AND replayed_from IS NULL AND EXISTS (SELECT 1 FROM outbox.origins o WHERE o.adopted_by IS NOT NULL) THEN
+        RAISE EXCEPTION 'start_at "%" is earlier than the adoption of this log', start_at
+            USING ERRCODE = 'object_not_in_prerequisite_state',
+                  HINT = 'Use ''beginning'' to go back to the first event that is kept, or outbox.replay(), which looks at the time of each event.';
+    ELSIF NOT FOUND THEN
+        snapshot := '3:3:';
+        seq_low := 0;
+    END IF;
+END $$;
+COMMENT ON FUNCTION outbox.place(pg_catalog.text, pg_catalog.timestamptz) IS 'The place in the log that start_at stands for: now, beginning or a timestamp (22023 otherwise). A timestamp means: at the latest noted moment before it, about a second. Before the adoption of the log no moment is known: 55000, as in a copy that was not adopted. replayed_from: the place for a replay from that time, instead of start_at; where no moment is known, the beginning';
+
+-- Every setting of an endpoint is checked here, whoever changes it.
+CREATE FUNCTION outbox.check_settings(s outbox.endpoint_settings) RETURNS pg_catalog.void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    problem text;
+    hint text;
+BEGIN
+    IF s.name IS NULL OR s.name !~ '^[A-Za-z0-9_.-]{1,63}$' THEN
+        problem := format('invalid endpoint name "%s"', COALESCE(s.name::text, 'NULL'));
+        hint := 'Use 1 to 63 letters, digits, "_", "-" or ".".';
+    ELSIF s.url IS NULL THEN
+        problem := 'url must not be NULL';
+        hint := 'Write the URL as https://host/path.';
+    ELSIF s.topics IS NULL THEN
+        problem := 'topics must not be NULL';
+        hint := 'Use topics => ''{*}'' to subscribe to everything.';
+    -- a sealed one was judged when it was given
+    ELSIF length(s.url) > 2048 AND s.url !~ '^[^:]*:/*[^/?#]*/sealed:1:' THEN
+        problem := format('url is %s characters long', length(s.url));
+        hint := 'Use at most 2048.';
+    ELSIF s.format IS NULL OR s.format NOT IN ('standard', 'raw', 'cloudevents', 'cloudevents-binary') THEN
+        problem := format('unknown format "%s"', COALESCE(s.format::text, 'NULL'));
+        hint := 'Use ''standard'', ''raw'', ''cloudevents'' or ''cloudevents-binary''.';
+    ELSIF s.ordering IS NULL OR s.ordering NOT IN ('key', 'none', 'strict') THEN
+        problem := format('unknown ordering "%s"', COALESCE(s.ordering::text, 'NULL'));
+        hint := 'Use ''key'', ''none'' or ''strict''.';
+    ELSIF s.on_exhausted IS NULL OR s.on_exhausted NOT IN ('skip', 'block') THEN
+        problem := format('unknown on_exhausted "%s"', COALESCE(s.on_exhausted::text, 'NULL'));
+        hint := 'Use ''skip'' or ''block''.';
+    ELSIF s.max_in_flight IS NULL OR s.max_in_flight NOT BETWEEN 1 AND 1024 THEN
+        problem := format('invalid max_in_flight %s', COALESCE(s.max_in_flight::text, 'NULL'));
+        hint := 'Use 1 to 1024 requests.';
+    ELSIF s.rate_limit IS NOT NULL AND s.rate_limit NOT BETWEEN real '0.0001' AND 1000000 THEN
+        problem := format('invalid rate_limit %s', s.rate_limit);
+        hint := 'Use requests per second, 0.0001 to 1000000; NULL: no limit.';
+    ELSIF s.max_attempts IS NOT NULL AND s.max_attempts < 1 THEN
+        problem := format('invalid max_attempts %s', s.max_attempts);
+        hint := 'Use at least 1; NULL: until max_age.';
+    ELSIF s.timeout IS NULL OR s.timeout NOT BETWEEN interval '1 ms' AND interval '1 hour' THEN
+        problem := format('invalid timeout %s', COALESCE(s.timeout::text, 'NULL'));
+        hint := 'Use 1 ms to 1 hour.';
+    ELSIF s.connect_timeout IS NULL OR s.connect_timeout NOT BETWEEN interval '1 ms' AND interval '1 hour' THEN
+        problem := format('invalid connect_timeout %s', COALESCE(s.connect_timeout::text, 'NULL'));
+        hint := 'Use 1 ms to 1 hour.';
+    ELSIF s.max_age IS NULL OR s.max_age NOT BETWEEN interval '1 ms' AND interval '10 years' THEN
+        problem := format('invalid max_age %s', COALESCE(s.max_age::text, 'NULL'));
+        hint := 'Use 1 ms to 10 years.';
+    ELSIF s.backoff_base IS NULL OR s.backoff_base NOT BETWEEN interval '1 ms' AND interval '1 day' THEN
+        problem := format('invalid backoff_base %s', COALESCE(s.backoff_base::text, 'NULL'));
+        hint := 'Use 1 ms to 1 day.';
+    ELSIF s.backoff_max IS NULL OR s.backoff_max NOT BETWEEN s.backoff_base AND interval '30 days' THEN
+        problem := format('invalid backoff_max %s', COALESCE(s.backoff_max::text, 'NULL'));
+        hint := format('Use at least backoff_base (%s) and at most 30 days.', s.backoff_base);
+    ELSIF s.batch_size IS NULL OR s.batch_size NOT BETWEEN 1 AND 1000 THEN
+        problem := format('invalid batch_size %s', COALESCE(s.batch_size::text, 'NULL'));
+        hint := 'Use 1 to 1000 events.';
+    ELSIF s.batch_size > 1 AND s.format NOT IN ('standard', 'cloudevents') THEN
+        problem := format('format "%s" has no batches, and batch_size is %s', s.format, s.batch_size);
+        hint := 'Use format ''standard'' or ''cloudevents'', or batch_size 1.';
+    ELSIF s.batch_wait IS NULL OR s.batch_wait NOT BETWEEN interval '0' AND interval '1 hour' THEN
+        problem := format('invalid batch_wait %s', COALESCE(s.batch_wait::text, 'NULL'));
+        hint := 'Use 0 (what is there goes at once) to 1 hour.';
+    ELSIF s.batch_wait > interval '0' AND s.batch_size = 1 THEN
+        problem := format('batch_wait is %s, and batch_size is 1: one event has no others to wait for', s.batch_wait);
+        hint := 'Use batch_wait 0, or a batch_size of 2 to 1000.';
+    END IF;
+    IF problem IS NOT NULL THEN
+        RAISE EXCEPTION '%', problem USING ERRCODE = 'invalid_parameter_value', HINT = hint;
+    END IF;
+    PERFORM outbox.check_url(s.url);
+    PERFORM outbox.check_topics(s.topics);
+    PERFORM outbox.check_filter(s.filter);
+    PERFORM outbox.check_headers(s.headers);
+END $$;
+COMMENT ON FUNCTION outbox.check_settings(outbox.endpoint_settings) IS 'Refuses settings that no endpoint can have (22023)';
+
+-- The settings of an endpoint, locked for a change.
+CREATE FUNCTION outbox.lock_endpoint(name pg_catalog.text) RETURNS outbox.endpoint_settings
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    s outbox.endpoint_settings;
+BEGIN
+    SELECT * INTO s FROM outbox.endpoint_settings e WHERE e.name = lock_endpoint.name FOR UPDATE;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'endpoint "%" does not exist', name
+            USING ERRCODE = 'undefined_object',
+                  HINT = 'SELECT name FROM outbox.endpoints lists them.';
+    END IF;
+    PERFORM outbox.endpoints_changed();
+    RETURN s;
+END $$;
+COMMENT ON FUNCTION outbox.lock_endpoint(pg_catalog.text) IS 'The settings of an endpoint, locked until the transaction ends (42704: there is none)';
+
+------------------------------------------------------------------------
+-- Endpoints
+--
+-- Generic plans where a secret is an argument: a plan that auto_explain logs
+-- has the parameter then, and not its value.
+------------------------------------------------------------------------
+
+CREATE FUNCTION outbox.create_endpoint(
+    name pg_catalog.text,
+    url pg_catalog.text,
+    topics pg_catalog.text[] DEFAULT '{*}',
+    filter pg_catalog.jsonpath DEFAULT NULL,
+    format pg_catalog.text DEFAULT 'standard',
+    secret pg_catalog.text DEFAULT NULL,
+    headers pg_catalog.jsonb DEFAULT NULL,
+    ordering pg_catalog.text DEFAULT 'key',
+    on_exhausted pg_catalog.text DEFAULT 'skip',
+    max_in_flight pg_catalog.int4 DEFAULT 32,
+    rate_limit pg_catalog.float4 DEFAULT NULL,
+    timeout pg_catalog.interval DEFAULT '15 s',
+    connect_timeout pg_catalog.interval DEFAULT '5 s',
+    max_attempts pg_catalog.int4 DEFAULT NULL,
+    max_age pg_catalog.interval DEFAULT '3 days',
+    backoff_base pg_catalog.interval DEFAULT '1 s',
+    backoff_max pg_catalog.interval DEFAULT '1 h',
+    batch_size pg_catalog.int4 DEFAULT 1,
+    batch_wait pg_catalog.interval DEFAULT '0',
+    start_at pg_catalog.text DEFAULT 'now',
+    if_not_exists pg_catalog.bool DEFAULT false) RETURNS pg_catalog.void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
+AS $$
+#variable_conflict use_variable
+DECLARE
+    s outbox.endpoint_settings;
+BEGIN
+    s := ROW(NULL, name, url, topics, filter, format, headers, ordering, on_exhausted, max_in_flight,
+             rate_limit, timeout, connect_timeout, max_attempts, max_age, backoff_base,
+             backoff_max, batch_size, batch_wait, 'active', now(), NULL, now(), 1, 1, NULL, NULL);
+    PERFORM outbox.check_settings(s);
+    PERFORM outbox.check_secret(secret);
+    IF start_at IS NULL THEN
+        RAISE EXCEPTION 'start_at must not be NULL'
+            USING ERRCODE = 'null_value_not_allowed',
+                  HINT = 'Use ''now'', ''beginning'' or a timestamp.';
+    END IF;
+
+    PERFORM outbox.refuse_subscribed();
+    PERFORM outbox.claim_log();
+    SELECT p.snapshot, p.seq_low INTO s.start_snapshot, s.start_seq_low
+    FROM outbox.place(start_at, NULL) p;
+    -- What is sealed is sealed for this number.
+    s.endpoint_id := nextval('outbox.endpoint_settings_endpoint_id_seq');
+    s.url := outbox.seal(s.endpoint_id, 'url', s.url);
+    s.headers := outbox.seal(s.endpoint_id, s.headers);
+    INSERT INTO outbox.endpoint_settings (endpoint_id, name, url, topics, filter, format, headers, ordering,
+        on_exhausted, max_in_flight, rate_limit, timeout, connect_timeout, max_attempts,
+        max_age, backoff_base, backoff_max, batch_size, batch_wait, start_snapshot, start_seq_low)
+    OVERRIDING SYSTEM VALUE
+    VALUES (s.endpoint_id, s.name, s.url, s.topics, s.filter, s.format, s.headers, s.ordering, s.on_exhausted,
+        s.max_in_flight, s.rate_limit, s.timeout, s.connect_timeout, s.max_attempts,
+        s.max_age, s.backoff_base, s.backoff_max, s.batch_size, s.batch_wait, s.start_snapshot, s.start_seq_low)
+    ON CONFLICT DO NOTHING;
+    IF NOT FOUND THEN
+        IF if_not_exists THEN
+            RAISE NOTICE 'endpoint "%" already exists, skipping', s.name;
+            RETURN;
+        END IF;
+        RAISE EXCEPTION 'endpoint "%" already exists', s.name
+            USING ERRCODE = 'duplicate_object',
+                  HINT = 'Use another name, outbox.alter_endpoint(), or if_not_exists => true.';
+    END IF;
+    INSERT INTO outbox.endpoint_secrets (endpoint_id, secret)
+    VALUES (s.endpoint_id, outbox.seal(s.endpoint_id, 'secret', COALESCE(secret, outbox.new_secret())));
+    INSERT INTO outbox.subscriptions (endpoint_id, version, topics, filter, done, under, last_seq)
+    VALUES (s.endpoint_id, 1, s.topics, s.filter, s.start_snapshot, NULL, 0);
+    PERFORM outbox.endpoints_changed();
+END $$;
+COMMENT ON FUNCTION outbox.create_endpoint(pg_catalog.text, pg_catalog.text, pg_catalog.text[], pg_catalog.jsonpath, pg_catalog.text, pg_catalog.text, pg_catalog.jsonb, pg_catalog.text, pg_catalog.text, pg_catalog.int4, pg_catalog.float4, pg_catalog.interval, pg_catalog.interval, pg_catalog.int4, pg_catalog.interval, pg_catalog.interval, pg_catalog.interval, pg_catalog.int4, pg_catalog.interval, pg_catalog.text, pg_catalog.bool) IS
+'Subscribes a URL to topics. Events of this transaction are delivered to it, too. rate_limit: requests per second; secret NULL: generated; max_attempts NULL: until max_age after the first attempt; batch_size: events per request at most (above 1 with format standard or cloudevents only); batch_wait: how long the oldest of them may wait for others. Errors: 22023 invalid argument, 42710 the name exists';
+
+CREATE FUNCTION outbox.alter_endpoint(
+    name pg_catalog.text,
+    url pg_catalog.text DEFAULT NULL,
+    topics pg_catalog.text[] DEFAULT NULL,
+    filter pg_catalog.jsonpath DEFAULT NULL,
+    format pg_catalog.text DEFAULT NULL,
+    secret pg_catalog.text DEFAULT NULL,
+    headers pg_catalog.jsonb DEFAULT NULL,
+    ordering pg_catalog.text DEFAULT NULL,
+    on_exhausted pg_catalog.text DEFAULT NULL,
+    max_in_flight pg_catalog.int4 DEFAULT NULL,
+    rate_limit pg_catalog.float4 DEFAULT NULL,
+    timeout pg_catalog.interval DEFAULT NULL,
+    connect_timeout pg_catalog.interval DEFAULT NULL,
+    max_attempts pg_catalog.int4 DEFAULT NULL,
+    max_age pg_catalog.interval DEFAULT NULL,
+    backoff_base pg_catalog.interval DEFAULT NULL,
+    backoff_max pg_catalog.interval DEFAULT NULL,
+    batch_size pg_catalog.int4 DEFAULT NULL,
+    batch_wait pg_catalog.interval DEFAULT NULL,
+    reset pg_catalog.text[] DEFAULT '{}') RETURNS pg_catalog.void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
+AS $$
+#variable_conflict use_variable
+DECLARE
+    old outbox.endpoint_settings := outbox.lock_endpoint(name);
+    s outbox.endpoint_settings := old;
+    option text;
+    given text[] := array_remove(ARRAY[
+        CASE WHEN topics IS NOT NULL THEN 'topics' END,
+        CASE WHEN filter IS NOT NULL THEN 'filter' END,
+        CASE WHEN format IS NOT NULL THEN 'format' END,
+        CASE WHEN headers IS NOT NULL THEN 'headers' END,
+        CASE WHEN ordering IS NOT NULL THEN 'ordering' END,
+        CASE WHEN on_exhausted IS NOT NULL THEN 'on_exhausted' END,
+        CASE WHEN max_in_flight IS NOT NULL THEN 'max_in_flight' END,
+        CASE WHEN rate_limit IS NOT NULL THEN 'rate_limit' END,
+        CASE WHEN timeout IS NOT NULL THEN 'timeout' END,
+        CASE WHEN connect_timeout IS NOT NULL THEN 'connect_timeout' END,
+        CASE WHEN max_attempts IS NOT NULL THEN 'max_attempts' END,
+        CASE WHEN max_age IS NOT NULL THEN 'max_age' END,
+        CASE WHEN backoff_base IS NOT NULL THEN 'backoff_base' END,
+        CASE WHEN backoff_max IS NOT NULL THEN 'backoff_max' END,
+        CASE WHEN batch_size IS NOT NULL THEN 'batch_size' END,
+        CASE WHEN batch_wait IS NOT NULL THEN 'batch_wait' END], NULL);
+BEGIN
+    s.url := COALESCE(url, s.url);
+    s.topics := COALESCE(topics, s.topics);
+    s.filter := COALESCE(filter, s.filter);
+    s.format := COALESCE(format, s.format);
+    s.headers := COALESCE(headers, s.headers);
+    s.ordering := COALESCE(ordering, s.ordering);
+    s.on_exhausted := COALESCE(on_exhausted, s.on_exhausted);
+    s.max_in_flight := COALESCE(max_in_flight, s.max_in_flight);
+    s.rate_limit := COALESCE(rate_limit, s.rate_limit);
+    s.timeout := COALESCE(timeout, s.timeout);
+    s.connect_timeout := COALESCE(connect_timeout, s.connect_timeout);
+    s.max_attempts := COALESCE(max_attempts, s.max_attempts);
+    s.max_age := COALESCE(max_age, s.max_age);
+    s.backoff_base := COALESCE(backoff_base, s.backoff_base);
+    s.backoff_max := COALESCE(backoff_max, s.backoff_max);
+    s.batch_size := COALESCE(batch_size, s.batch_size);
+    s.batch_wait := COALESCE(batch_wait, s.batch_wait);
+    FOREACH option IN ARRAY COALESCE(reset, '{}') LOOP
+        IF option = ANY (given) THEN
+            RAISE EXCEPTION 'option "%" has a new value and is in reset', option
+                USING ERRCODE = 'invalid_parameter_value',
+                      HINT = 'Pass the value, or name the option in reset to bring its default back.';
+        END IF;
+        CASE option
+            WHEN 'topics' THEN s.topics := '{*}';
+            WHEN 'filter' THEN s.filter := NULL;
+            WHEN 'format' THEN s.format := 'standard';
+            WHEN 'headers' THEN s.headers := NULL;
+            WHEN 'ordering' THEN s.ordering := 'key';
+            WHEN 'on_exhausted' THEN s.on_exhausted := 'skip';
+            WHEN 'max_in_flight' THEN s.max_in_flight := 32;
+            WHEN 'rate_limit' THEN s.rate_limit := NULL;
+            WHEN 'timeout' THEN s.timeout := '15 s';
+            WHEN 'connect_timeout' THEN s.connect_timeout := '5 s';
+            WHEN 'max_attempts' THEN s.max_attempts := NULL;
+            WHEN 'max_age' THEN s.max_age := '3 days';
+            WHEN 'backoff_base' THEN s.backoff_base := '1 s';
+            WHEN 'backoff_max' THEN s.backoff_max := '1 h';
+            WHEN 'batch_size' THEN s.batch_size := 1;
+            WHEN 'batch_wait' THEN s.batch_wait := '0';
+            ELSE
+                RAISE EXCEPTION 'unknown option "%" in reset', option
+                    USING ERRCODE = 'invalid_parameter_value',
+                          HINT = 'Options with a default: topics, filter, format, headers, ordering, on_exhausted, max_in_flight, rate_limit, timeout, connect_timeout, max_attempts, max_age, backoff_base, backoff_max, batch_size, batch_wait.';
+        END CASE;
+    END LOOP;
+    PERFORM outbox.check_settings(s);
+    PERFORM outbox.check_secret(secret);
+    IF url IS NOT NULL AND url IS DISTINCT FROM outbox.shown(s.endpoint_id, old.url) THEN
+        s.url := outbox.seal(s.endpoint_id, 'url', url);
+    ELSE
+        s.url := old.url;
+    END IF;
+    IF headers IS NOT NULL THEN
+        s.headers := outbox.seal(s.endpoint_id, headers);
+    END IF;
+    IF (s.url, s.topics, s.filter::text, s.format) IS DISTINCT FROM (old.url, old.topics, old.filter::text, old.format) THEN
+        s.version := s.version + 1;
+    END IF;
+    UPDATE outbox.endpoint_settings e
+    SET url = s.url, topics = s.topics, filter = s.filter, format = s.format, headers = s.headers,
+        ordering = s.ordering, on_exhausted = s.on_exhausted, max_in_flight = s.max_in_flight,
+        rate_limit = s.rate_limit, timeout = s.timeout, connect_timeout = s.connect_timeout,
+        max_attempts = s.max_attempts, max_age = s.max_age, backoff_base = s.backoff_base,
+        backoff_max = s.backoff_max, batch_size = s.batch_size, batch_wait = s.batch_wait,
+        version = s.version
+    WHERE e.endpoint_id = s.endpoint_id;
+    IF secret IS NOT NULL THEN
+        INSERT INTO outbox.endpoint_secrets AS k (endpoint_id, secret)
+        VALUES (s.endpoint_id, outbox.seal(s.endpoint_id, 'secret', secret))
+        ON CONFLICT (endpoint_id) DO UPDATE SET secret = EXCLUDED.secret, previous = NULL, previous_until = NULL;
+    END IF;
+END $$;
+COMMENT ON FUNCTION outbox.alter_endpoint(pg_catalog.text, pg_catalog.text, pg_catalog.text[], pg_catalog.jsonpath, pg_catalog.text, pg_catalog.text, pg_catalog.jsonb, pg_catalog.text, pg_catalog.text, pg_catalog.int4, pg_catalog.float4, pg_catalog.interval, pg_catalog.interval, pg_catalog.int4, pg_catalog.interval, pg_catalog.interval, pg_catalog.interval, pg_catalog.int4, pg_catalog.interval, pg_catalog.text[]) IS
+'Changes settings; NULL: unchanged; reset: names of settings that go back to their default. A change of topics or filter holds for events from the endpoint''s present position on. Errors: 22023 invalid argument, or one that is in reset as well, 42704 no such endpoint';
+
+CREATE FUNCTION outbox.pause_endpoint(name pg_catalog.text) RETURNS pg_catalog.void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    s outbox.endpoint_settings := outbox.lock_endpoint(name);
+BEGIN
+    UPDATE outbox.endpoint_settings e
+    SET state = 'paused', state_since = clock_timestamp(), reason = 'paused by ' || quote_ident(session_user)
+    WHERE e.endpoint_id = s.endpoint_id AND e.state <> 'paused';
+END $$;
+COMMENT ON FUNCTION outbox.pause_endpoint(pg_catalog.text) IS 'Sends nothing more to the endpoint until it is resumed; its events wait. 42704: no such endpoint';
+
+CREATE FUNCTION outbox.resume_endpoint(name pg_catalog.text) RETURNS pg_catalog.void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    s outbox.endpoint_settings := outbox.lock_endpoint(name);
+BEGIN
+    UPDATE outbox.endpoint_settings e
+    SET state = 'active', state_since = clock_timestamp(), reason = NULL
+    WHERE e.endpoint_id = s.endpoint_id AND e.state <> 'active';
+END $$;
+COMMENT ON FUNCTION outbox.resume_endpoint(pg_catalog.text) IS 'Goes on where a paused or disabled endpoint stopped. 42704: no such endpoint';
+
+CREATE FUNCTION outbox.seek_endpoint(name pg_catalog.text, start_at pg_catalog.text) RETURNS pg_catalog.void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    s outbox.endpoint_settings := outbox.lock_endpoint(name);
+BEGIN
+    IF start_at IS NULL THEN
+        RAISE EXCEPTION 'start_at must not be NULL'
+            USING ERRCODE = 'null_value_not_allowed',
+                  HINT = 'Use ''now'', ''beginning'' or a timestamp.';
+    END IF;
+    SELECT p.snapshot, p.seq_low INTO s.start_snapshot, s.start_seq_low
+    FROM outbox.place(start_at, NULL) p;
+
+    -- From where it stands to the new place it subscribes to nothing
+    INSERT INTO outbox.subscriptions (endpoint_id, version, topics, filter, done, under, last_seq)
+    SELECT p.endpoint_id, s.version + 1, '{}', NULL, p.done, p.under, p.last_seq
+    FROM outbox.endpoint_positions p WHERE p.endpoint_id = s.endpoint_id
+    UNION ALL SELECT s.endpoint_id, s.version + 2, s.topics, s.filter, s.start_snapshot, NULL, 0;
+    UPDATE outbox.endpoint_settings e
+    SET start_snapshot = s.start_snapshot, start_seq_low = s.start_seq_low,
+        generation = e.generation + 1, version = e.version + 2
+    WHERE e.endpoint_id = s.endpoint_id;
+END $$;
+COMMENT ON FUNCTION outbox.seek_endpoint(pg_catalog.text, pg_catalog.text) IS 'Moves the endpoint to a place in the log: now skips a backlog, which outbox.deliveries does not show any more, or only as far as it is replayed and has its request in outbox.attempts; beginning or a timestamp goes back, and what was parked beyond it is forgotten and read again. Errors: 22023 invalid start_at, 42704 no such endpoint';
+
+CREATE FUNCTION outbox.rotate_secret(name pg_catalog.text,
+    grace pg_catalog.interval DEFAULT '24 hours',
+    secret pg_catalog.text DEFAULT NULL) RETURNS pg_catalog.void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
+AS $$
+#variable_conflict use_variable
+DECLARE
+    s outbox.endpoint_settings := outbox.lock_endpoint(name);
+    former text;
+BEGIN
+    IF grace IS NULL OR grace NOT BETWEEN interval '0' AND interval '1 year' THEN
+        RAISE EXCEPTION 'invalid grace %', COALESCE(grace::text, 'NULL')
+            USING ERRCODE = 'invalid_parameter_value',
+                  HINT = 'Use 0 to 1 year; 0 ends the former secret at once, which is right for one that was leaked.';
+    END IF;
+    PERFORM outbox.check_secret(secret);
+    SELECT k.secret INTO former FROM outbox.endpoint_secrets k WHERE k.endpoint_id = s.endpoint_id;
+    BEGIN
+        former := outbox.unseal(s.endpoint_id, 'secret', former);
+    EXCEPTION WHEN object_not_in_prerequisite_state THEN
+        -- Its key is lost: it can be forgotten, and sign no more.
+        IF grace > interval '0' THEN
+            RAISE;
+        END IF;
+    END;
+    IF former = secret THEN
+        RAISE EXCEPTION 'this is the present secret of endpoint "%"', name
+            USING ERRCODE = 'invalid_parameter_value',
+                  HINT = 'Pass another one, or none to have it generated.';
+    END IF;
+    INSERT INTO outbox.endpoint_secrets AS k (endpoint_id, secret)
+    VALUES (s.endpoint_id, outbox.seal(s.endpoint_id, 'secret', COALESCE(secret, outbox.new_secret())))
+    ON CONFLICT (endpoint_id) DO UPDATE
+    SET secret = EXCLUDED.secret,
+        previous = CASE WHEN grace > interval '0' THEN outbox.seal(s.endpoint_id, 'previous', former) END,
+        previous_until = CASE WHEN grace > interval '0' THEN clock_timestamp() + grace END;
+END $$;
+COMMENT ON FUNCTION outbox.rotate_secret(pg_catalog.text, pg_catalog.interval, pg_catalog.text) IS 'Gives the endpoint another secret (NULL: generated). For the time of grace requests carry both signatures; then, or at once with 0, only the new one. Rotated again within grace: the secret before the last is forgotten at once. Errors: 22023 invalid argument, 42704 no such endpoint, 55000 the secret cannot be sealed, or the former one not be opened';
+
+CREATE FUNCTION outbox.endpoint_secret(name pg_catalog.text) RETURNS pg_catalog.text
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT outbox.unseal(k.endpoint_id, 'secret', k.secret)
+    FROM outbox.endpoint_secrets k JOIN outbox.endpoint_settings e USING (endpoint_id)
+    WHERE e.name = $1
+$$;
+COMMENT ON FUNCTION outbox.endpoint_secret(pg_catalog.text) IS 'The secret that requests to the endpoint are signed with; NULL: none is set, or no such endpoint. 55000: it is sealed and cannot be opened';
+
+CREATE FUNCTION outbox.reseal_secrets(OUT sealed pg_catalog.int8, OUT kept pg_catalog.int8, OUT unopened pg_catalog.int8)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    s record;
+    k record;
+    former record;
+BEGIN
+    PERFORM outbox.can_seal();
+    sealed := 0;
+    kept := 0;
+    unopened := 0;
+    FOR s IN SELECT e.endpoint_id, e.url, e.headers FROM outbox.endpoint_settings e ORDER BY e.endpoint_id FOR UPDATE
+    LOOP
+        -- locked, for a worker forgets former secrets
+        SELECT o.secret, o.previous INTO former FROM outbox.endpoint_secrets o WHERE o.endpoint_id = s.endpoint_id FOR UPDATE;
+        SELECT outbox.reseal(s.endpoint_id, 'url', s.url) AS url,
+               outbox.reseal(s.endpoint_id, s.headers) AS headers,
+               outbox.reseal(s.endpoint_id, 'secret', former.secret) AS secret,
+               outbox.reseal(s.endpoint_id, 'previous', former.previous) AS previous INTO k;
+        IF k.url IS NULL OR (k.headers IS NULL AND s.headers IS NOT NULL)
+           OR (k.secret IS NULL AND former.secret IS NOT NULL) OR (k.previous IS NULL AND former.previous IS NOT NULL) THEN
+            unopened := unopened + 1;
+        ELSIF (k.url, k.headers, k.secret, k.previous)
+              IS NOT DISTINCT FROM (s.url, s.headers, former.secret, former.previous) THEN
+            kept := kept + 1;
+        ELSE
+            sealed := sealed + 1;
+            UPDATE outbox.endpoint_settings e SET url = k.url, headers = k.headers WHERE e.endpoint_id = s.endpoint_id;
+            UPDATE outbox.endpoint_secrets o SET secret = k.secret, previous = k.previous WHERE o.endpoint_id = s.endpoint_id;
+        END IF;
+    END LOOP;
+    PERFORM outbox.endpoints_changed();
+END $$;
+COMMENT ON FUNCTION outbox.reseal_secrets() IS 'Seals the secrets of all endpoints with the first key of outbox.secret_key_file. How many endpoints were sealed anew, how many had it already (kept), and how many have a value that no key opens, and were left alone. 55000: the file is not set, or cannot be used';

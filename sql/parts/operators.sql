@@ -1,0 +1,281 @@
+------------------------------------------------------------------------
+-- Getting things back
+------------------------------------------------------------------------
+
+-- Hands a command for each parked delivery that is meant to the worker.
+CREATE FUNCTION outbox.command(action pg_catalog.text, statuses pg_catalog.text[], endpoint pg_catalog.text,
+    event pg_catalog.uuid, topics pg_catalog.text[], since pg_catalog.timestamptz) RETURNS pg_catalog.int8
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    id int4;
+    n int8;
+BEGIN
+    SELECT s.endpoint_id INTO id FROM outbox.endpoint_settings s WHERE s.name = endpoint;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'endpoint "%" does not exist', endpoint
+            USING ERRCODE = 'undefined_object',
+                  HINT = 'SELECT name FROM outbox.endpoints lists them.';
+    END IF;
+    PERFORM outbox.check_topics(topics);
+    INSERT INTO outbox.commands (endpoint_id, action, seq)
+    SELECT k.endpoint_id, command.action, k.seq
+    FROM outbox.parked k
+    WHERE k.endpoint_id = id AND k.status = ANY (statuses)
+    AND (event IS NULL OR k.event_id = event)
+    AND (since IS NULL OR k.parked_at >= since)
+    AND (topics IS NULL OR EXISTS (SELECT 1 FROM outbox.all_events e
+                                   WHERE e.seq = k.seq AND e.id = k.event_id AND outbox.topic_in(e.topic, topics)))
+    ORDER BY k.seq;
+    GET DIAGNOSTICS n = ROW_COUNT;
+    PERFORM outbox.endpoints_changed();
+    RETURN n;
+END $$;
+COMMENT ON FUNCTION outbox.command(pg_catalog.text, pg_catalog.text[], pg_catalog.text, pg_catalog.uuid, pg_catalog.text[], pg_catalog.timestamptz) IS 'Hands an action for each parked delivery that is meant to the worker; how many they are';
+
+CREATE FUNCTION outbox.retry(endpoint pg_catalog.text, event pg_catalog.uuid DEFAULT NULL,
+    topics pg_catalog.text[] DEFAULT NULL, since pg_catalog.timestamptz DEFAULT NULL) RETURNS pg_catalog.int8
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$ SELECT outbox.command('retry', '{dead,retrying}', $1, $2, $3, $4) $$;
+COMMENT ON FUNCTION outbox.retry(pg_catalog.text, pg_catalog.uuid, pg_catalog.text[], pg_catalog.timestamptz) IS
+'Makes dead deliveries, and those that wait for a retry, due now, with fresh attempts, when this transaction commits; how many they are. NULL: any event, any topic, any time (since: given up or first failed then or later). Errors: 42704 no such endpoint, 22023 invalid pattern';
+
+CREATE FUNCTION outbox.discard(endpoint pg_catalog.text, event pg_catalog.uuid DEFAULT NULL,
+    topics pg_catalog.text[] DEFAULT NULL, since pg_catalog.timestamptz DEFAULT NULL) RETURNS pg_catalog.int8
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$ SELECT outbox.command('discard', '{dead}', $1, $2, $3, $4) $$;
+COMMENT ON FUNCTION outbox.discard(pg_catalog.text, pg_catalog.uuid, pg_catalog.text[], pg_catalog.timestamptz) IS
+'Gives dead deliveries up for good, when this transaction commits; how many they are. outbox.deliveries goes on showing them, as cancelled with the reason discarded, while their events are kept. NULL: any event, any topic, any time. Errors: 42704 no such endpoint, 22023 invalid pattern';
+
+CREATE FUNCTION outbox.replay(endpoint pg_catalog.text, from_time pg_catalog.timestamptz,
+    to_time pg_catalog.timestamptz DEFAULT pg_catalog.now(), topics pg_catalog.text[] DEFAULT NULL) RETURNS pg_catalog.int8
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_variable
+DECLARE
+    p record;
+    start record;
+    target record;
+    n int8;
+BEGIN
+    IF from_time IS NULL OR to_time IS NULL OR from_time > to_time
+       OR NOT isfinite(from_time) OR NOT isfinite(to_time) THEN
+        RAISE EXCEPTION 'invalid times: from % to %', from_time, to_time
+            USING ERRCODE = 'invalid_parameter_value',
+                  HINT = 'Both must be finite, and from_time not later than to_time.';
+    END IF;
+    PERFORM outbox.check_topics(topics);
+    SELECT q.* INTO p FROM outbox.endpoint_positions q WHERE q.name = endpoint;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'endpoint "%" does not exist', endpoint
+            USING ERRCODE = 'undefined_object',
+                  HINT = 'SELECT name FROM outbox.endpoints lists them.';
+    END IF;
+    SELECT * INTO start FROM outbox.place(NULL, LEAST(from_time, clock_timestamp()));
+    SELECT * INTO target FROM outbox.position_now('outbox.events_seq'::regclass);
+    SELECT count(*) INTO n
+    FROM outbox.events e JOIN outbox.endpoint_settings s ON s.endpoint_id = p.endpoint_id
+    WHERE e.seq > 0 AND e.created_at BETWEEN from_time AND to_time
+    AND (topics IS NULL OR outbox.topic_in(e.topic, topics))
+    AND outbox.topic_in(e.topic, s.topics)
+    AND outbox.filter_matches(e.payload, s.filter) IS NOT FALSE
+    AND e.seq <> ALL (p.pending)
+    AND (pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid), p.done)
+         OR (p.under IS NOT NULL AND e.seq <= p.last_seq
+             AND pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid), p.under)))
+    AND NOT EXISTS (SELECT 1 FROM outbox.parked k WHERE k.endpoint_id = p.endpoint_id AND k.seq = e.seq);
+    IF n > 0 THEN
+        INSERT INTO outbox.replays (endpoint_id, topics, from_time, to_time, done, done_seq_low,
+            target, target_seq_low, target_seq_high)
+        VALUES (p.endpoint_id, topics, from_time, to_time, start.snapshot, start.seq_low,
+            target.snapshot, target.seq_low,
+            (SELECT q.last_value FROM outbox.events_seq q));
+        PERFORM outbox.endpoints_changed();
+    END IF;
+    RETURN n;
+END $$;
+COMMENT ON FUNCTION outbox.replay(pg_catalog.text, pg_catalog.timestamptz, pg_catalog.timestamptz, pg_catalog.text[]) IS
+'Sends events that were emitted between two times, and that the endpoint has left behind, to it again, when this transaction commits, or for the first time where they were skipped or are from before its start_at; how many they are. Only what the log still holds. outbox.replays shows how far it is. Errors: 42704 no such endpoint, 22023 invalid times or pattern';
+
+CREATE FUNCTION outbox.cancel(event pg_catalog.uuid, endpoint pg_catalog.text DEFAULT NULL) RETURNS pg_catalog.bool
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    n int8;
+    its_topic text;
+    its_key text;
+BEGIN
+    IF event IS NULL THEN
+        RAISE EXCEPTION 'event must not be NULL'
+            USING ERRCODE = 'null_value_not_allowed',
+                  HINT = 'Pass what outbox.emit() returned; outbox.deliveries has it as event_id.';
+    END IF;
+    IF endpoint IS NULL THEN
+        DELETE FROM outbox.scheduled e WHERE e.id = event RETURNING e.topic, e.dedup_key INTO its_topic, its_key;
+        IF FOUND THEN
+            -- Nothing is left that its dedup_key could stand for.
+            DELETE FROM outbox.dedup d WHERE d.topic = its_topic AND d.dedup_key = its_key AND d.event_id = event;
+            RETURN true;
+        END IF;
+    ELSIF EXISTS (SELECT 1 FROM outbox.scheduled e WHERE e.id = event) THEN
+        RAISE EXCEPTION 'event "%" is scheduled, and not yet any endpoint''s', event
+            USING ERRCODE = 'object_not_in_prerequisite_state',
+                  HINT = 'Cancel it for all endpoints, or wait until it is due.';
+    END IF;
+    IF NOT EXISTS (SELECT 1 FROM outbox.all_events e WHERE e.id = event) THEN
+        RAISE EXCEPTION 'event "%" does not exist', event
+            USING ERRCODE = 'undefined_object',
+                  HINT = 'It may have been delivered and forgotten since; see outbox.retention.';
+    END IF;
+    IF endpoint IS NOT NULL AND NOT EXISTS (SELECT 1 FROM outbox.endpoint_settings s WHERE s.name = endpoint) THEN
+        RAISE EXCEPTION 'endpoint "%" does not exist', endpoint
+            USING ERRCODE = 'undefined_object',
+                  HINT = 'SELECT name FROM outbox.endpoints lists them.';
+    END IF;
+    INSERT INTO outbox.commands (endpoint_id, action, seq)
+    SELECT s.endpoint_id, 'cancel', d.seq
+    FROM outbox.deliveries d JOIN outbox.endpoint_settings s ON s.name = d.endpoint
+    WHERE d.event_id = event AND (cancel.endpoint IS NULL OR d.endpoint = cancel.endpoint)
+    AND d.status IN ('pending', 'retrying', 'blocked')
+    -- what the worker has in its hands, and no row of, cannot be taken back
+    AND (EXISTS (SELECT 1 FROM outbox.parked k WHERE k.endpoint_id = s.endpoint_id AND k.seq = d.seq)
+         OR NOT EXISTS (SELECT 1 FROM outbox.endpoint_positions p
+                        WHERE p.endpoint_id = s.endpoint_id AND d.seq = ANY (p.pending)));
+    GET DIAGNOSTICS n = ROW_COUNT;
+    PERFORM outbox.endpoints_changed();
+    RETURN n > 0;
+END $$;
+COMMENT ON FUNCTION outbox.cancel(pg_catalog.uuid, pg_catalog.text) IS
+'Takes an event back from an endpoint (NULL: from all) where it still waits; true if it did anywhere. A request that is made before this transaction commits is not undone. An event that waits for its deliver_at is taken back from all, and gone; its dedup_key is free again. Errors: 42704 no such event or endpoint, 55000 scheduled and an endpoint given, 22004 event is NULL';
+
+-- Looks again and again, each time with a snapshot of its own.
+CREATE FUNCTION outbox.wait_for(event pg_catalog.uuid, timeout pg_catalog.interval DEFAULT '10 s')
+RETURNS pg_catalog.bool
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_variable
+DECLARE
+    until timestamptz;
+    asked timestamptz;
+    emitted_by xid8;
+    delivered bool;
+    failed bool;
+BEGIN
+    IF event IS NULL OR timeout IS NULL THEN
+        RAISE EXCEPTION 'event and timeout must not be NULL'
+            USING ERRCODE = 'null_value_not_allowed',
+                  HINT = 'Pass what outbox.emit() returned, and a timeout like ''10 s''.';
+    ELSIF timeout < interval '0' THEN
+        RAISE EXCEPTION 'invalid timeout %', timeout
+            USING ERRCODE = 'invalid_parameter_value',
+                  HINT = 'Use ''0'' to look once, or a time to wait.';
+    ELSIF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
+        RAISE EXCEPTION 'outbox.wait_for() cannot be used at isolation level %',
+            upper(current_setting('transaction_isolation'))
+            USING ERRCODE = 'active_sql_transaction',
+                  HINT = 'This transaction would never see the event delivered: use READ COMMITTED.';
+    END IF;
+    SELECT e.xid INTO emitted_by
+    FROM (SELECT a.id, a.xid FROM outbox.all_events a
+          UNION ALL SELECT s.id, s.xid FROM outbox.scheduled s) e
+    WHERE e.id = event;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'event "%" does not exist', event
+            USING ERRCODE = 'undefined_object',
+                  HINT = 'Its transaction may not have committed yet, or it may have been delivered and forgotten since; see outbox.retention.';
+    ELSIF emitted_by = pg_current_xact_id_if_assigned() THEN
+        RAISE EXCEPTION 'event "%" was emitted by this transaction', event
+            USING ERRCODE = 'active_sql_transaction',
+                  HINT = 'It is delivered after the commit: commit first, then wait.';
+    END IF;
+
+    until := clock_timestamp() + timeout;
+    LOOP
+        asked := clock_timestamp();
+        SELECT COALESCE(bool_and(d.status = 'delivered'), true),
+               COALESCE(bool_or(d.status IN ('dead', 'cancelled')), false)
+        INTO delivered, failed
+        FROM outbox.deliveries d WHERE d.event_id = event;
+        IF delivered OR failed OR clock_timestamp() >= until THEN
+            RETURN delivered;
+        END IF;
+        -- at least 15 ms, and no more than half of the time at work
+        PERFORM pg_sleep(LEAST(extract(epoch FROM until - clock_timestamp()),
+                               GREATEST(extract(epoch FROM clock_timestamp() - asked), 0.015)));
+    END LOOP;
+END $$;
+COMMENT ON FUNCTION outbox.wait_for(pg_catalog.uuid, pg_catalog.interval) IS
+'Waits until an event is delivered to every endpoint that subscribes to it: true, also when there is none. false: it is dead or cancelled somewhere, or the timeout is over. Errors: 25001 in the transaction that emitted it, or at isolation level REPEATABLE READ or SERIALIZABLE; 42704 no such event; 22004 NULL; 22023 negative timeout. The calling statement holds its snapshot while it waits';
+
+-- The event is not in the log, where every endpoint would read it, but where
+-- events are kept for parked deliveries; and it is one.
+CREATE FUNCTION outbox.send_test(name pg_catalog.text) RETURNS pg_catalog.uuid
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    s outbox.endpoint_settings;
+    e outbox.kept_events;
+BEGIN
+    SELECT * INTO s FROM outbox.endpoint_settings t WHERE t.name = send_test.name FOR KEY SHARE;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'endpoint "%" does not exist', name
+            USING ERRCODE = 'undefined_object',
+                  HINT = 'SELECT name FROM outbox.endpoints lists them.';
+    END IF;
+    e.xid := pg_current_xact_id();
+    e.seq := outbox.next_seq();
+    e.epoch := outbox.current_epoch();
+    e.id := outbox.new_event_id();
+    e.created_at := clock_timestamp();
+    e.topic := 'outbox.test';
+    e.payload := jsonb_build_object('endpoint', s.name, 'message', 'A test event: nothing happened.');
+    INSERT INTO outbox.kept_events VALUES (e.*);
+    INSERT INTO outbox.parked (endpoint_id, seq, event_id, status, attempts, next_attempt_at, parked_at)
+    VALUES (s.endpoint_id, e.seq, e.id, 'retrying', 0, e.created_at, e.created_at);
+    INSERT INTO outbox.commands (endpoint_id, action, seq) VALUES (s.endpoint_id, 'due', e.seq);
+    PERFORM outbox.endpoints_changed();
+    RETURN e.id;
+END $$;
+COMMENT ON FUNCTION outbox.send_test(pg_catalog.text) IS
+'Sends one event on topic outbox.test to this endpoint alone, whatever its topics and filter, when this transaction commits; returns its id: outbox.wait_for() waits for it, outbox.attempts shows the answer. A failure is retried like any other. 42704: no such endpoint';
+
+------------------------------------------------------------------------
+-- Dropping an endpoint: it looks at what is undelivered
+------------------------------------------------------------------------
+
+CREATE FUNCTION outbox.drop_endpoint(name pg_catalog.text, discard pg_catalog.bool DEFAULT false,
+    if_exists pg_catalog.bool DEFAULT false) RETURNS pg_catalog.void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    s outbox.endpoint_settings;
+    p record;
+BEGIN
+    BEGIN
+        s := outbox.lock_endpoint(name);
+    EXCEPTION WHEN undefined_object THEN
+        IF if_exists IS NOT TRUE THEN
+            RAISE;
+        END IF;
+        RAISE NOTICE 'endpoint "%" does not exist, skipping', name;
+        RETURN;
+    END;
+    IF NOT COALESCE(discard, false) THEN
+        SELECT * INTO p FROM outbox.endpoint_positions q WHERE q.endpoint_id = s.endpoint_id;
+        IF EXISTS (SELECT 1 FROM outbox.parked k WHERE k.endpoint_id = s.endpoint_id AND k.status <> 'cancelled')
+           OR cardinality(p.pending) > 0
+           OR EXISTS (SELECT 1 FROM outbox.events e
+                      WHERE (e.xid >= pg_snapshot_xmin(p.done) OR outbox.current_epoch() < 0)
+                      AND NOT pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid), p.done)
+                      AND NOT (p.under IS NOT NULL AND e.seq <= p.last_seq
+                               AND pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid), p.under))
+                      AND outbox.topic_in(e.topic, s.topics)
+                      AND outbox.filter_matches(e.payload, s.filter) IS NOT FALSE) THEN
+            RAISE EXCEPTION 'endpoint "%" still has undelivered events', name
+                USING ERRCODE = 'object_in_use',
+                      HINT = 'Wait until outbox.stats shows none pending, retrying, blocked or dead, or give them up with discard => true.';
+        END IF;
+    END IF;
+    DELETE FROM outbox.endpoint_settings e WHERE e.endpoint_id = s.endpoint_id;
+END $$;
+COMMENT ON FUNCTION outbox.drop_endpoint(pg_catalog.text, pg_catalog.bool, pg_catalog.bool) IS 'Removes an endpoint. 55006: something is undelivered, unless discard; 42704: no such endpoint, unless if_exists';

@@ -1,0 +1,240 @@
+------------------------------------------------------------------------
+-- Views
+------------------------------------------------------------------------
+
+-- Where each endpoint is: its newest position, or the shared one, or where it
+-- begins.
+CREATE VIEW outbox.endpoint_positions AS
+SELECT s.endpoint_id, s.name,
+       CASE WHEN p.number IS NULL THEN s.start_snapshot WHEN p.shared IS NOT NULL THEN h.done ELSE p.done END AS done,
+       CASE WHEN p.number IS NULL THEN NULL WHEN p.shared IS NOT NULL THEN h.under ELSE p.under END AS under,
+       CASE WHEN p.number IS NULL THEN 0 WHEN p.shared IS NOT NULL THEN h.last_seq ELSE p.last_seq END AS last_seq,
+       CASE WHEN p.number IS NULL THEN s.start_seq_low
+            WHEN p.shared IS NOT NULL THEN GREATEST(h.done_seq_low, h.last_seq)
+            ELSE GREATEST(p.done_seq_low, p.last_seq) END AS seq,
+       COALESCE(p.pending, '{}') AS pending,
+       COALESCE(p.delivered, 0) AS delivered,
+       COALESCE(p.failed_attempts, 0) AS failed_attempts,
+       -- for which reasons a dead delivery blocks, the worker knows as well
+       s.ordering OPERATOR(pg_catalog.=) 'strict' AND s.on_exhausted OPERATOR(pg_catalog.=) 'block'
+       AND s.endpoint_id OPERATOR(pg_catalog.=) ANY (
+           SELECT k.endpoint_id FROM outbox.parked k JOIN outbox.endpoint_settings o USING (endpoint_id)
+           WHERE o.ordering OPERATOR(pg_catalog.=) 'strict' AND o.on_exhausted OPERATOR(pg_catalog.=) 'block'
+           AND k.status OPERATOR(pg_catalog.=) 'dead'
+           AND k.reason OPERATOR(pg_catalog.=) ANY (ARRAY['max_attempts', 'max_age', 'aborted by receiver'])) AS stuck
+FROM outbox.endpoint_settings s
+LEFT JOIN LATERAL (SELECT * FROM outbox.positions q
+                   WHERE q.endpoint_id OPERATOR(pg_catalog.=) s.endpoint_id
+                   AND q.generation OPERATOR(pg_catalog.=) s.generation
+                   ORDER BY q.number DESC LIMIT 1) p ON true
+LEFT JOIN LATERAL (SELECT * FROM outbox.positions q
+                   WHERE q.endpoint_id OPERATOR(pg_catalog.=) p.shared
+                   ORDER BY q.number DESC LIMIT 1) h ON true;
+COMMENT ON VIEW outbox.endpoint_positions IS 'Stored position of each endpoint, at most one settle interval old';
+
+CREATE VIEW outbox.endpoints AS
+SELECT s.name, outbox.shown(s.endpoint_id, s.url) AS url, s.topics, s.filter, s.format,
+       outbox.shown(s.endpoint_id, s.headers) AS headers, s.ordering, s.on_exhausted, s.max_in_flight,
+       s.rate_limit, s.timeout, s.connect_timeout, s.max_attempts, s.max_age, s.backoff_base,
+       s.backoff_max, s.batch_size, s.batch_wait, s.state, s.state_since, s.reason, s.created_at
+FROM outbox.endpoint_settings s;
+COMMENT ON VIEW outbox.endpoints IS 'Endpoints and their settings, without the secret';
+
+CREATE VIEW outbox.log_size AS
+SELECT l.bytes, m.min_seq, m.oldest_at, q.last_value AS max_seq
+FROM (SELECT pg_catalog.pg_total_relation_size('outbox.events_0') OPERATOR(pg_catalog.+)
+             pg_catalog.pg_total_relation_size('outbox.events_1') OPERATOR(pg_catalog.+)
+             pg_catalog.pg_total_relation_size('outbox.events_2') AS bytes) l
+CROSS JOIN outbox.events_seq q
+LEFT JOIN (SELECT e.seq AS min_seq, e.created_at AS oldest_at
+           FROM outbox.events e ORDER BY e.seq LIMIT 1) m ON true;
+COMMENT ON VIEW outbox.log_size IS 'How large the log is, and from where to where it goes';
+
+CREATE VIEW outbox.stats AS
+SELECT s.name AS endpoint,
+       CASE WHEN s.state OPERATOR(pg_catalog.<>) 'active' THEN s.state
+            ELSE COALESCE(t.state, s.state) END AS state,
+       CASE WHEN s.state OPERATOR(pg_catalog.<>) 'active' THEN s.state_since
+            ELSE COALESCE(t.state_since, s.state_since) END AS state_since,
+       COALESCE(t.reason, s.reason) AS reason,
+       COALESCE(t.pending, GREATEST(l.max_seq OPERATOR(pg_catalog.-) p.seq, 0)) AS pending,
+       COALESCE(t.pending_exact, false) AS pending_exact,
+       COALESCE(t.processing, 0) AS processing,
+       COALESCE(t.retrying, (SELECT pg_catalog.count(*) FROM outbox.parked k
+                             WHERE k.endpoint_id OPERATOR(pg_catalog.=) s.endpoint_id
+                             AND k.status OPERATOR(pg_catalog.=) 'retrying')) AS retrying,
+       COALESCE(t.blocked, (SELECT pg_catalog.count(*) FROM outbox.parked k
+                            WHERE k.endpoint_id OPERATOR(pg_catalog.=) s.endpoint_id
+                            AND k.status OPERATOR(pg_catalog.=) 'blocked')) AS blocked,
+       COALESCE(t.dead, (SELECT pg_catalog.count(*) FROM outbox.parked k
+                         WHERE k.endpoint_id OPERATOR(pg_catalog.=) s.endpoint_id
+                         AND k.status OPERATOR(pg_catalog.=) 'dead')) AS dead,
+       COALESCE(t.delivered, p.delivered) AS delivered,
+       COALESCE(t.failed_attempts, p.failed_attempts) AS failed_attempts,
+       pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) t.oldest_pending_at AS oldest_pending_age,
+       CASE WHEN l.min_seq IS NULL OR p.seq OPERATOR(pg_catalog.>=) l.max_seq THEN 0
+            ELSE (l.bytes::pg_catalog.float8 OPERATOR(pg_catalog.*)
+                  (l.max_seq OPERATOR(pg_catalog.-) GREATEST(p.seq, l.min_seq OPERATOR(pg_catalog.-) 1))
+                  OPERATOR(pg_catalog./)
+                  (l.max_seq OPERATOR(pg_catalog.-) l.min_seq OPERATOR(pg_catalog.+) 1))::pg_catalog.int8
+            END AS retained_bytes,
+       t.next_attempt_at,
+       COALESCE(t.rate_per_s, 0) AS rate_per_s,
+       t.latency_p50_ms, t.latency_p95_ms, t.latency_p99_ms, t.last_success_at, t.last_error
+FROM outbox.endpoint_settings s
+JOIN outbox.endpoint_positions p USING (endpoint_id)
+CROSS JOIN outbox.log_size l
+LEFT JOIN LATERAL outbox.endpoint_stats(s.endpoint_id) t ON true;
+COMMENT ON VIEW outbox.stats IS 'How each endpoint is doing; in constant time, whatever the size of the log';
+
+-- The log, and what was kept of it for parked deliveries. A row of another log
+-- is none of it, and may have the number of one that is. What the log still has
+-- may have been copied already: the copy counts when its piece is empty.
+CREATE VIEW outbox.all_events AS
+SELECT id, seq, xid, epoch, created_at, expires_at, topic, COALESCE(type, topic) AS type, key, headers,
+       payload, body, content_type FROM outbox.events
+WHERE outbox.log_xid(epoch, xid) IS NOT NULL
+UNION ALL
+SELECT id, seq, xid, epoch, created_at, expires_at, topic, COALESCE(type, topic) AS type, key, headers,
+       payload, body, content_type FROM outbox.kept_events k
+WHERE outbox.log_xid(epoch, xid) IS NOT NULL
+AND NOT EXISTS (SELECT 1 FROM outbox.events e WHERE e.seq OPERATOR(pg_catalog.=) k.seq
+                AND e.epoch OPERATOR(pg_catalog.=) k.epoch);
+COMMENT ON VIEW outbox.all_events IS 'Events of the log and those that are kept for parked deliveries';
+
+CREATE VIEW outbox.deliveries AS
+SELECT e.id AS event_id, e.seq, e.topic, e.type, e.key, p.name AS endpoint,
+       CASE WHEN k.status IS NOT NULL THEN k.status
+            WHEN e.seq OPERATOR(pg_catalog.=) ANY (p.pending)
+                 THEN CASE WHEN p.stuck THEN 'blocked' ELSE 'processing' END
+            WHEN pg_catalog.pg_visible_in_snapshot(x.xid, p.done)
+                 OR (p.under IS NOT NULL AND e.seq OPERATOR(pg_catalog.<=) p.last_seq
+                     AND pg_catalog.pg_visible_in_snapshot(x.xid, p.under)) THEN 'delivered'
+            WHEN p.stuck THEN 'blocked'
+            ELSE 'pending' END AS status,
+       k.reason,
+       COALESCE(k.attempts, a.attempts, 0) AS attempts,
+       k.next_attempt_at,
+       COALESCE(k.last_status_code, a.last_status_code) AS last_status_code,
+       COALESCE(k.last_error, a.last_error) AS last_error,
+       e.created_at,
+       CASE WHEN k.status IS NULL THEN a.delivered_at END AS delivered_at
+FROM outbox.all_events e
+CROSS JOIN LATERAL (SELECT outbox.log_xid(e.epoch, e.xid) AS xid) x
+CROSS JOIN outbox.endpoint_positions p
+CROSS JOIN LATERAL (SELECT v.topics, v.filter FROM outbox.subscriptions v
+                    WHERE v.endpoint_id OPERATOR(pg_catalog.=) p.endpoint_id
+                    AND NOT (pg_catalog.pg_visible_in_snapshot(x.xid, v.done)
+                             OR (v.under IS NOT NULL AND e.seq OPERATOR(pg_catalog.<=) v.last_seq
+                                 AND pg_catalog.pg_visible_in_snapshot(x.xid, v.under)))
+                    ORDER BY v.version DESC LIMIT 1) v
+LEFT JOIN outbox.parked k ON k.endpoint_id OPERATOR(pg_catalog.=) p.endpoint_id
+                         AND k.seq OPERATOR(pg_catalog.=) e.seq
+                         AND k.event_id OPERATOR(pg_catalog.=) e.id
+LEFT JOIN LATERAL (SELECT pg_catalog.max(l.attempt) AS attempts,
+                          (pg_catalog.array_agg(l.status_code::pg_catalog.int4 ORDER BY l.started_at DESC))[1] AS last_status_code,
+                          (pg_catalog.array_agg(l.error ORDER BY l.started_at DESC))[1] AS last_error,
+                          pg_catalog.min(l.started_at OPERATOR(pg_catalog.+)
+                              pg_catalog.make_interval(secs => l.duration_ms OPERATOR(pg_catalog./) 1000))
+                              FILTER (WHERE l.status_code BETWEEN 200 AND 299 AND l.error IS NULL) AS delivered_at
+                   FROM outbox.attempt_log l
+                   WHERE l.seq OPERATOR(pg_catalog.=) e.seq
+                   AND l.endpoint_id OPERATOR(pg_catalog.=) p.endpoint_id) a ON true
+-- nobody subscribes to a test event: it is there for one endpoint; or, any more,
+-- to what was skipped: some of it may have been replayed
+WHERE (e.topic OPERATOR(pg_catalog.=) 'outbox.test'
+       OR pg_catalog.cardinality(v.topics) OPERATOR(pg_catalog.=) 0
+       OR (outbox.topic_in(e.topic, v.topics)
+           -- what has a row was judged, at an expense perhaps
+           AND (k.status IS NOT NULL OR outbox.filter_matches(e.payload, v.filter) IS NOT FALSE)))
+AND (e.topic OPERATOR(pg_catalog.<>) 'outbox.test'
+     OR k.status IS NOT NULL OR a.attempts IS NOT NULL)
+AND (pg_catalog.cardinality(v.topics) OPERATOR(pg_catalog.>) 0
+     OR k.status IS NOT NULL OR a.delivered_at IS NOT NULL)
+AND x.xid IS NOT NULL
+UNION ALL
+SELECT e.id, NULL, e.topic, COALESCE(e.type, e.topic), e.key, s.name, 'scheduled',
+       CASE WHEN e.failed_at IS NOT NULL THEN 'set aside' END, 0,
+       COALESCE(e.retry_at, e.deliver_at), NULL, e.error, e.created_at, NULL
+FROM outbox.scheduled e
+JOIN outbox.endpoint_settings s ON outbox.topic_in(e.topic, s.topics)
+                               AND outbox.filter_matches(e.payload, s.filter) IS NOT FALSE
+WHERE outbox.log_xid(e.epoch, e.xid) IS NOT NULL;
+COMMENT ON VIEW outbox.deliveries IS 'What became of each event of the log at each endpoint that subscribed to it when it was emitted; at most one settle interval old. attempts and delivered_at come from outbox.attempts and are NULL or 0 once those are forgotten. Events that wait for their deliver_at are shown as scheduled at the endpoints that subscribe to them now';
+
+CREATE VIEW outbox.dead_letters AS
+SELECT e.id AS event_id, e.seq, e.topic, e.type, e.key, s.name AS endpoint, k.status, k.reason,
+       k.attempts, k.last_status_code, k.last_error, e.created_at, k.parked_at, e.headers,
+       e.payload, e.body, e.content_type
+FROM outbox.parked k
+JOIN outbox.endpoint_settings s USING (endpoint_id)
+JOIN outbox.all_events e ON e.seq OPERATOR(pg_catalog.=) k.seq AND e.id OPERATOR(pg_catalog.=) k.event_id
+WHERE k.status OPERATOR(pg_catalog.=) 'dead';
+COMMENT ON VIEW outbox.dead_letters IS 'Deliveries that were given up, with the event';
+
+CREATE VIEW outbox.attempts AS
+SELECT l.event_id, s.name AS endpoint, l.attempt, l.started_at,
+       l.duration_ms::pg_catalog.float8 AS duration_ms, l.status_code::pg_catalog.int4 AS status_code,
+       l.error, l.response_body
+FROM outbox.attempt_log l LEFT JOIN outbox.endpoint_settings s USING (endpoint_id);
+COMMENT ON VIEW outbox.attempts IS 'Requests that were made, a batch once for each event in it, for outbox.attempts_retention; which ones says outbox.log_attempts';
+
+CREATE VIEW outbox.held_steps AS
+SELECT h.worker, h.step, s.name AS endpoint, h.reason, h.sqlstate, h.last_error, h.failures, h.since, h.next_try_at
+FROM outbox.step_holds() h LEFT JOIN outbox.endpoint_settings s USING (endpoint_id);
+COMMENT ON VIEW outbox.held_steps IS 'Steps of this database''s workers that failed and are tried again later; everything else goes on. endpoint: the one that it failed for; NULL: the whole step';
+
+CREATE VIEW outbox.set_aside AS
+SELECT 'scheduled' AS what, e.id AS event_id, NULL::pg_catalog.text AS endpoint, NULL::pg_catalog.text AS action,
+       e.error, e.failed_at, e.retry_at
+FROM outbox.scheduled e WHERE e.failed_at IS NOT NULL
+UNION ALL
+SELECT 'command', (SELECT k.event_id FROM outbox.parked k WHERE k.endpoint_id OPERATOR(pg_catalog.=) c.endpoint_id
+                   AND k.seq OPERATOR(pg_catalog.=) c.seq LIMIT 1),
+       s.name, c.action, c.error, c.failed_at, c.retry_at
+FROM outbox.commands c LEFT JOIN outbox.endpoint_settings s USING (endpoint_id)
+WHERE c.failed_at IS NOT NULL;
+COMMENT ON VIEW outbox.set_aside IS 'Scheduled events and operators'' commands that could not be carried out, and why; each is tried again at retry_at, and nothing else waits for it';
+
+CREATE VIEW outbox.status AS
+SELECT CASE WHEN NOT outbox.preloaded() THEN 'not_preloaded'
+            WHEN w.state IS NULL OR w.state OPERATOR(pg_catalog.=) 'starting' THEN 'no_worker'
+            ELSE w.state END AS state,
+       CASE WHEN NOT outbox.preloaded() THEN 'outbox is not in shared_preload_libraries: events are kept, nothing is delivered'
+            WHEN w.state OPERATOR(pg_catalog.=) 'starting' THEN COALESCE(w.reason, 'the worker is starting')
+            ELSE COALESCE(w.reason, h.reason) END AS reason,
+       l.bytes AS log_bytes,
+       l.oldest_at AS oldest_retained_at,
+       (SELECT p.name FROM outbox.endpoint_positions p
+        WHERE p.seq OPERATOR(pg_catalog.<) l.max_seq ORDER BY p.seq, p.name LIMIT 1) AS retained_by,
+       pg_catalog.current_setting('outbox.enabled')::pg_catalog.bool AS enabled,
+       x.extversion AS version,
+       w.unmatched,
+       COALESCE(h.n, 0) AS held_steps,
+       h.since AS held_since,
+       h.next_try_at AS held_until
+FROM outbox.log_size l
+CROSS JOIN pg_catalog.pg_extension x
+LEFT JOIN (SELECT ws.* FROM outbox.worker_slots() ws
+           JOIN pg_catalog.pg_database d ON d.oid OPERATOR(pg_catalog.=) ws.dboid
+           WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database()
+           ORDER BY pg_catalog.array_position(ARRAY['running', 'disabled', 'held', 'version_mismatch', 'starting'],
+                                              ws.state), ws.worker LIMIT 1) w ON true
+LEFT JOIN (SELECT pg_catalog.count(*) AS n, pg_catalog.min(t.since) AS since, pg_catalog.min(t.next_try_at) AS next_try_at,
+                  pg_catalog.concat('on hold: ', pg_catalog.string_agg(DISTINCT pg_catalog.concat(t.step, ' (', t.reason, ')'), ', '),
+                                    '; see outbox.held_steps') AS reason
+           FROM outbox.step_holds() t
+           -- a lock that was not to be had for a moment is nothing to be told
+           WHERE t.reason OPERATOR(pg_catalog.<>) 'locked'
+           OR t.since OPERATOR(pg_catalog.<) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) '1 second'::pg_catalog.interval)
+           HAVING pg_catalog.count(*) OPERATOR(pg_catalog.>) 0) h ON true
+WHERE x.extname OPERATOR(pg_catalog.=) 'outbox';
+COMMENT ON VIEW outbox.status IS 'Whether this database delivers, and why not; how large the log is and which endpoint retains it. With several workers: running when one of them is. held_steps: how many steps failed and are on hold, since when, and when the next of them is tried again; outbox.held_steps has the rest. unmatched: events since there is a worker that no endpoint subscribes to';
+
+CREATE VIEW outbox.workers AS
+SELECT w.pid, d.datname, w.worker, w.state, w.reason, w.started_at, w.endpoints, w.in_flight, w.delivered, w.restarts,
+       w.last_loop_at, w.memory
+FROM outbox.worker_slots() w
+JOIN pg_catalog.pg_database d ON d.oid OPERATOR(pg_catalog.=) w.dboid
+WHERE w.pid IS NOT NULL OR w.restarts OPERATOR(pg_catalog.>) 0;
+COMMENT ON VIEW outbox.workers IS 'Workers of all databases of this server, also those that wait to be started again (pid is NULL, reason says why); worker: its number in the database, from 1; endpoints: those that it serves; delivered since the worker started, restarts after errors, since the server started';
