@@ -3,7 +3,7 @@
 ------------------------------------------------------------------------
 
 -- The subscription's publisher writes there: what is here would not be ours.
-CREATE FUNCTION outbox.refuse_subscribed() RETURNS pg_catalog.void
+CREATE FUNCTION outbox.refuse_subscribed() RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -22,36 +22,36 @@ COMMENT ON FUNCTION outbox.refuse_subscribed() IS 'Refuses to go on where tables
 
 -- The second guard, for a subscription that was made while the library was not
 -- loaded: see src/server/subscription.c.
-CREATE FUNCTION outbox.keep_out() RETURNS pg_catalog.trigger
+CREATE FUNCTION outbox.keep_out() RETURNS trigger
 LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_keep_out_1_0';
 COMMENT ON FUNCTION outbox.keep_out() IS 'Passes over rows that a subscription brings, and refuses to empty a table for it (55000)';
 DO $$
 DECLARE
-    t pg_catalog.text;
+    t text;
 BEGIN
-    FOR t IN SELECT c.relname FROM pg_catalog.pg_class c
-             WHERE c.relnamespace OPERATOR(pg_catalog.=) 'outbox'::pg_catalog.regnamespace
-             AND c.relkind OPERATOR(pg_catalog.=) 'r'
+    FOR t IN SELECT c.relname FROM pg_class c
+             WHERE c.relnamespace = 'outbox'::regnamespace
+             AND c.relkind = 'r'
     LOOP
-        EXECUTE pg_catalog.format('CREATE TRIGGER keep_out BEFORE INSERT OR UPDATE OR DELETE ON outbox.%I'
-                                  ' FOR EACH ROW EXECUTE FUNCTION outbox.keep_out()', t);
-        EXECUTE pg_catalog.format('ALTER TABLE outbox.%I ENABLE REPLICA TRIGGER keep_out', t);
-        EXECUTE pg_catalog.format('CREATE TRIGGER keep BEFORE TRUNCATE ON outbox.%I'
-                                  ' FOR EACH STATEMENT EXECUTE FUNCTION outbox.keep_out()', t);
-        EXECUTE pg_catalog.format('ALTER TABLE outbox.%I ENABLE REPLICA TRIGGER keep', t);
+        EXECUTE format('CREATE TRIGGER keep_out BEFORE INSERT OR UPDATE OR DELETE ON outbox.%I'
+                       ' FOR EACH ROW EXECUTE FUNCTION outbox.keep_out()', t);
+        EXECUTE format('ALTER TABLE outbox.%I ENABLE REPLICA TRIGGER keep_out', t);
+        EXECUTE format('CREATE TRIGGER keep BEFORE TRUNCATE ON outbox.%I'
+                       ' FOR EACH STATEMENT EXECUTE FUNCTION outbox.keep_out()', t);
+        EXECUTE format('ALTER TABLE outbox.%I ENABLE REPLICA TRIGGER keep', t);
     END LOOP;
 END $$;
 
 -- Whoever has a key waits behind the others of it that are parked.
-CREATE FUNCTION outbox.parked_as(s outbox.endpoint_settings, key pg_catalog.text, payload pg_catalog.jsonb,
-    OUT status pg_catalog.text, OUT reason pg_catalog.text)
+CREATE FUNCTION outbox.parked_as(s outbox.endpoint_settings, key text, payload jsonb,
+    OUT status text, OUT reason text)
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT CASE WHEN outbox.filter_matches(payload, s.filter) IS NULL THEN 'dead'
                 WHEN s.ordering = 'key' AND key IS NOT NULL THEN 'blocked' ELSE 'retrying' END,
            CASE WHEN outbox.filter_matches(payload, s.filter) IS NULL THEN 'filter failed' END
 $$;
-COMMENT ON FUNCTION outbox.parked_as(outbox.endpoint_settings, pg_catalog.text, pg_catalog.jsonb) IS 'How a delivery that was not finished is parked when a copy is adopted';
+COMMENT ON FUNCTION outbox.parked_as(outbox.endpoint_settings, text, jsonb) IS 'How a delivery that was not finished is parked when a copy is adopted';
 
 -- Positions are snapshots, and a snapshot says nothing about the transactions of
 -- another system. But the events of a copy are all committed, so that the order
@@ -59,7 +59,7 @@ COMMENT ON FUNCTION outbox.parked_as(outbox.endpoint_settings, pg_catalog.text, 
 -- read is therefore rewritten as if this transaction had emitted it, with the
 -- numbers it has; each endpoint's position says up to which of them it has read;
 -- the few below that it has not are parked.
-CREATE FUNCTION outbox.adopt() RETURNS pg_catalog.int8
+CREATE FUNCTION outbox.adopt() RETURNS int8
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE

@@ -2,29 +2,29 @@
 -- What a dump holds: everything but the secrets, and which piece is in use.
 ------------------------------------------------------------------------
 
-SELECT pg_catalog.pg_extension_config_dump('outbox.origins', '');
-SELECT pg_catalog.pg_extension_config_dump('outbox.events_seq', '');
-SELECT pg_catalog.pg_extension_config_dump('outbox.events_0', '');
-SELECT pg_catalog.pg_extension_config_dump('outbox.events_1', '');
-SELECT pg_catalog.pg_extension_config_dump('outbox.events_2', '');
-SELECT pg_catalog.pg_extension_config_dump('outbox.kept_events', '');
-SELECT pg_catalog.pg_extension_config_dump('outbox.scheduled', '');
-SELECT pg_catalog.pg_extension_config_dump('outbox.dedup', '');
-SELECT pg_catalog.pg_extension_config_dump('outbox.endpoint_settings', '');
-SELECT pg_catalog.pg_extension_config_dump('outbox.endpoint_settings_endpoint_id_seq', '');
-SELECT pg_catalog.pg_extension_config_dump('outbox.subscriptions', '');
-SELECT pg_catalog.pg_extension_config_dump('outbox.positions_0', '');
-SELECT pg_catalog.pg_extension_config_dump('outbox.positions_1', '');
-SELECT pg_catalog.pg_extension_config_dump('outbox.ticks_0', '');
-SELECT pg_catalog.pg_extension_config_dump('outbox.ticks_1', '');
-SELECT pg_catalog.pg_extension_config_dump('outbox.ticks_2', '');
-SELECT pg_catalog.pg_extension_config_dump('outbox.parked', '');
-SELECT pg_catalog.pg_extension_config_dump('outbox.replays', '');
-SELECT pg_catalog.pg_extension_config_dump('outbox.replays_replay_id_seq', '');
-SELECT pg_catalog.pg_extension_config_dump('outbox.commands', '');
-SELECT pg_catalog.pg_extension_config_dump('outbox.commands_command_id_seq', '');
-SELECT pg_catalog.pg_extension_config_dump('outbox.attempt_log_0', '');
-SELECT pg_catalog.pg_extension_config_dump('outbox.attempt_log_1', '');
-SELECT pg_catalog.pg_extension_config_dump('outbox.attempt_log_2', '');
+SELECT pg_extension_config_dump('outbox.origins', '');
+SELECT pg_extension_config_dump('outbox.events_seq', '');
+SELECT pg_extension_config_dump('outbox.events_0', '');
+SELECT pg_extension_config_dump('outbox.events_1', '');
+SELECT pg_extension_config_dump('outbox.events_2', '');
+SELECT pg_extension_config_dump('outbox.kept_events', '');
+SELECT pg_extension_config_dump('outbox.scheduled', '');
+SELECT pg_extension_config_dump('outbox.dedup', '');
+SELECT pg_extension_config_dump('outbox.endpoint_settings', '');
+SELECT pg_extension_config_dump('outbox.endpoint_settings_endpoint_id_seq', '');
+SELECT pg_extension_config_dump('outbox.subscriptions', '');
+SELECT pg_extension_config_dump('outbox.positions_0', '');
+SELECT pg_extension_config_dump('outbox.positions_1', '');
+SELECT pg_extension_config_dump('outbox.ticks_0', '');
+SELECT pg_extension_config_dump('outbox.ticks_1', '');
+SELECT pg_extension_config_dump('outbox.ticks_2', '');
+SELECT pg_extension_config_dump('outbox.parked', '');
+SELECT pg_extension_config_dump('outbox.replays', '');
+SELECT pg_extension_config_dump('outbox.replays_replay_id_seq', '');
+SELECT pg_extension_config_dump('outbox.commands', '');
+SELECT pg_extension_config_dump('outbox.commands_command_id_seq', '');
+SELECT pg_extension_config_dump('outbox.attempt_log_0', '');
+SELECT pg_extension_config_dump('outbox.attempt_log_1', '');
+SELECT pg_extension_config_dump('outbox.attempt_log_2', '');
 
 SELECT outbox.wake_launcher();

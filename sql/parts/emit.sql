@@ -2,68 +2,68 @@
 -- Emitting.  EXECUTE is the permission: nobody has it but the owner.
 ------------------------------------------------------------------------
 
-CREATE FUNCTION outbox.emit(topic pg_catalog.text, payload pg_catalog.jsonb,
-    key pg_catalog.text DEFAULT NULL,
-    type pg_catalog.text DEFAULT NULL,
-    headers pg_catalog.jsonb DEFAULT NULL,
-    deliver_at pg_catalog.timestamptz DEFAULT NULL,
-    expires_at pg_catalog.timestamptz DEFAULT NULL,
-    dedup_key pg_catalog.text DEFAULT NULL)
-RETURNS pg_catalog.uuid
+CREATE FUNCTION outbox.emit(topic text, payload jsonb,
+    key text DEFAULT NULL,
+    type text DEFAULT NULL,
+    headers jsonb DEFAULT NULL,
+    deliver_at timestamptz DEFAULT NULL,
+    expires_at timestamptz DEFAULT NULL,
+    dedup_key text DEFAULT NULL)
+RETURNS uuid
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'outbox_emit_jsonb_1_0';
-COMMENT ON FUNCTION outbox.emit(pg_catalog.text, pg_catalog.jsonb, pg_catalog.text, pg_catalog.text, pg_catalog.jsonb, pg_catalog.timestamptz, pg_catalog.timestamptz, pg_catalog.text) IS
+COMMENT ON FUNCTION outbox.emit(text, jsonb, text, text, jsonb, timestamptz, timestamptz, text) IS
 'Appends an event that is delivered if this transaction commits; returns its id. topic and payload must not be NULL (22004), other arguments may. deliver_at: not before this time; expires_at: not after; dedup_key: emitted again with the same topic within outbox.dedup_window, nothing is emitted and the first event''s id returned (concurrent emits wait for each other; 40001 when this transaction''s snapshot is older than the first event). Invalid arguments: 22023; payload above outbox.max_payload_size, or more than 512 objects and arrays in one another: 54000; topic that begins with "outbox.": 42939';
 
-CREATE FUNCTION outbox.emit(topic pg_catalog.text, payload pg_catalog.json,
-    key pg_catalog.text DEFAULT NULL,
-    type pg_catalog.text DEFAULT NULL,
-    headers pg_catalog.jsonb DEFAULT NULL,
-    deliver_at pg_catalog.timestamptz DEFAULT NULL,
-    expires_at pg_catalog.timestamptz DEFAULT NULL,
-    dedup_key pg_catalog.text DEFAULT NULL)
-RETURNS pg_catalog.uuid
+CREATE FUNCTION outbox.emit(topic text, payload json,
+    key text DEFAULT NULL,
+    type text DEFAULT NULL,
+    headers jsonb DEFAULT NULL,
+    deliver_at timestamptz DEFAULT NULL,
+    expires_at timestamptz DEFAULT NULL,
+    dedup_key text DEFAULT NULL)
+RETURNS uuid
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'outbox_emit_json_1_0';
-COMMENT ON FUNCTION outbox.emit(pg_catalog.text, pg_catalog.json, pg_catalog.text, pg_catalog.text, pg_catalog.jsonb, pg_catalog.timestamptz, pg_catalog.timestamptz, pg_catalog.text) IS
+COMMENT ON FUNCTION outbox.emit(text, json, text, text, jsonb, timestamptz, timestamptz, text) IS
 'As emit(text, jsonb, …), for a payload of type json; stored and sent as jsonb';
 
-CREATE FUNCTION outbox.emit(topic pg_catalog.text, payload pg_catalog.text,
-    key pg_catalog.text DEFAULT NULL,
-    type pg_catalog.text DEFAULT NULL,
-    headers pg_catalog.jsonb DEFAULT NULL,
-    deliver_at pg_catalog.timestamptz DEFAULT NULL,
-    expires_at pg_catalog.timestamptz DEFAULT NULL,
-    dedup_key pg_catalog.text DEFAULT NULL)
-RETURNS pg_catalog.uuid
+CREATE FUNCTION outbox.emit(topic text, payload text,
+    key text DEFAULT NULL,
+    type text DEFAULT NULL,
+    headers jsonb DEFAULT NULL,
+    deliver_at timestamptz DEFAULT NULL,
+    expires_at timestamptz DEFAULT NULL,
+    dedup_key text DEFAULT NULL)
+RETURNS uuid
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'outbox_emit_text_1_0';
-COMMENT ON FUNCTION outbox.emit(pg_catalog.text, pg_catalog.text, pg_catalog.text, pg_catalog.text, pg_catalog.jsonb, pg_catalog.timestamptz, pg_catalog.timestamptz, pg_catalog.text) IS
+COMMENT ON FUNCTION outbox.emit(text, text, text, text, jsonb, timestamptz, timestamptz, text) IS
 'As emit(text, jsonb, …), for a payload that is JSON in a text (not JSON: 22P02); also what an untyped literal or parameter comes to';
 
-CREATE FUNCTION outbox.emit_bytes(topic pg_catalog.text, body pg_catalog.bytea, content_type pg_catalog.text,
-    key pg_catalog.text DEFAULT NULL,
-    type pg_catalog.text DEFAULT NULL,
-    headers pg_catalog.jsonb DEFAULT NULL,
-    deliver_at pg_catalog.timestamptz DEFAULT NULL,
-    expires_at pg_catalog.timestamptz DEFAULT NULL,
-    dedup_key pg_catalog.text DEFAULT NULL)
-RETURNS pg_catalog.uuid
+CREATE FUNCTION outbox.emit_bytes(topic text, body bytea, content_type text,
+    key text DEFAULT NULL,
+    type text DEFAULT NULL,
+    headers jsonb DEFAULT NULL,
+    deliver_at timestamptz DEFAULT NULL,
+    expires_at timestamptz DEFAULT NULL,
+    dedup_key text DEFAULT NULL)
+RETURNS uuid
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'outbox_emit_bytes_1_0';
-COMMENT ON FUNCTION outbox.emit_bytes(pg_catalog.text, pg_catalog.bytea, pg_catalog.text, pg_catalog.text, pg_catalog.text, pg_catalog.jsonb, pg_catalog.timestamptz, pg_catalog.timestamptz, pg_catalog.text) IS
+COMMENT ON FUNCTION outbox.emit_bytes(text, bytea, text, text, text, jsonb, timestamptz, timestamptz, text) IS
 'Appends an event whose body is sent byte for byte with the given content type, which must not be NULL; otherwise as emit()';
 
 REVOKE ALL ON FUNCTION
-    outbox.emit(pg_catalog.text, pg_catalog.jsonb, pg_catalog.text, pg_catalog.text, pg_catalog.jsonb, pg_catalog.timestamptz, pg_catalog.timestamptz, pg_catalog.text),
-    outbox.emit(pg_catalog.text, pg_catalog.json, pg_catalog.text, pg_catalog.text, pg_catalog.jsonb, pg_catalog.timestamptz, pg_catalog.timestamptz, pg_catalog.text),
-    outbox.emit(pg_catalog.text, pg_catalog.text, pg_catalog.text, pg_catalog.text, pg_catalog.jsonb, pg_catalog.timestamptz, pg_catalog.timestamptz, pg_catalog.text),
-    outbox.emit_bytes(pg_catalog.text, pg_catalog.bytea, pg_catalog.text, pg_catalog.text, pg_catalog.text, pg_catalog.jsonb, pg_catalog.timestamptz, pg_catalog.timestamptz, pg_catalog.text)
+    outbox.emit(text, jsonb, text, text, jsonb, timestamptz, timestamptz, text),
+    outbox.emit(text, json, text, text, jsonb, timestamptz, timestamptz, text),
+    outbox.emit(text, text, text, text, jsonb, timestamptz, timestamptz, text),
+    outbox.emit_bytes(text, bytea, text, text, text, jsonb, timestamptz, timestamptz, text)
 FROM PUBLIC;
 
 -- Not SECURITY DEFINER: it needs no right to write the log, and a cast to JSON
 -- that the owner of some type wrote must not run as the owner of outbox.
-CREATE FUNCTION outbox.emit_change() RETURNS pg_catalog.trigger
+CREATE FUNCTION outbox.emit_change() RETURNS trigger
 LANGUAGE C VOLATILE
 AS 'MODULE_PATHNAME', 'outbox_emit_change_1_0';
 COMMENT ON FUNCTION outbox.emit_change() IS
@@ -74,23 +74,23 @@ COMMENT ON FUNCTION outbox.emit_change() IS
 ------------------------------------------------------------------------
 
 CREATE TABLE outbox.scheduled (
-    id           pg_catalog.uuid PRIMARY KEY,
-    deliver_at   pg_catalog.timestamptz NOT NULL,
-    xid          pg_catalog.xid8 NOT NULL,
-    epoch        pg_catalog.int8 NOT NULL,
-    created_at   pg_catalog.timestamptz NOT NULL,
-    topic        pg_catalog.text NOT NULL,
-    type         pg_catalog.text,
-    key          pg_catalog.text,
-    expires_at   pg_catalog.timestamptz,
-    headers      pg_catalog.jsonb,
-    payload      pg_catalog.jsonb,
-    body         pg_catalog.bytea,
-    content_type pg_catalog.text,
-    dedup_key    pg_catalog.text,
-    failed_at    pg_catalog.timestamptz,
-    retry_at     pg_catalog.timestamptz,
-    error        pg_catalog.text
+    id           uuid PRIMARY KEY,
+    deliver_at   timestamptz NOT NULL,
+    xid          xid8 NOT NULL,
+    epoch        int8 NOT NULL,
+    created_at   timestamptz NOT NULL,
+    topic        text NOT NULL,
+    type         text,
+    key          text,
+    expires_at   timestamptz,
+    headers      jsonb,
+    payload      jsonb,
+    body         bytea,
+    content_type text,
+    dedup_key    text,
+    failed_at    timestamptz,
+    retry_at     timestamptz,
+    error        text
 );
 CREATE INDEX scheduled_due_idx ON outbox.scheduled (deliver_at, id);
 COMMENT ON TABLE outbox.scheduled IS
@@ -116,10 +116,10 @@ COMMENT ON COLUMN outbox.scheduled.error IS 'Why the event could not enter the l
 -- Text in an index is ordered by its bytes: an order of the database's locale
 -- changes with the system's libraries, and what was stored is then not found.
 CREATE TABLE outbox.dedup (
-    topic        pg_catalog.text COLLATE "C" NOT NULL,
-    dedup_key    pg_catalog.text COLLATE "C" NOT NULL,
-    event_id     pg_catalog.uuid NOT NULL,
-    created_at   pg_catalog.timestamptz NOT NULL,
+    topic        text COLLATE "C" NOT NULL,
+    dedup_key    text COLLATE "C" NOT NULL,
+    event_id     uuid NOT NULL,
+    created_at   timestamptz NOT NULL,
     PRIMARY KEY (topic, dedup_key)
 );
 COMMENT ON TABLE outbox.dedup IS

@@ -2,93 +2,93 @@
 -- Checks and helpers of the functions below
 ------------------------------------------------------------------------
 
-CREATE FUNCTION outbox.check_url(url pg_catalog.text) RETURNS pg_catalog.void
+CREATE FUNCTION outbox.check_url(url text) RETURNS void
 LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_check_url_1_0';
-CREATE FUNCTION outbox.check_topics(topics pg_catalog.text[]) RETURNS pg_catalog.void
+CREATE FUNCTION outbox.check_topics(topics text[]) RETURNS void
 LANGUAGE C IMMUTABLE STRICT AS 'MODULE_PATHNAME', 'outbox_check_topics_1_0';
-CREATE FUNCTION outbox.check_filter(filter pg_catalog.jsonpath) RETURNS pg_catalog.void
+CREATE FUNCTION outbox.check_filter(filter jsonpath) RETURNS void
 LANGUAGE C IMMUTABLE STRICT AS 'MODULE_PATHNAME', 'outbox_check_filter_1_0';
-CREATE FUNCTION outbox.filter_matches(payload pg_catalog.jsonb, filter pg_catalog.jsonpath) RETURNS pg_catalog.bool
+CREATE FUNCTION outbox.filter_matches(payload jsonb, filter jsonpath) RETURNS bool
 LANGUAGE C STABLE CALLED ON NULL INPUT AS 'MODULE_PATHNAME', 'outbox_filter_matches_1_0';
-CREATE FUNCTION outbox.check_secret(secret pg_catalog.text) RETURNS pg_catalog.void
+CREATE FUNCTION outbox.check_secret(secret text) RETURNS void
 LANGUAGE C IMMUTABLE STRICT AS 'MODULE_PATHNAME', 'outbox_check_secret_1_0';
-CREATE FUNCTION outbox.check_headers(headers pg_catalog.jsonb) RETURNS pg_catalog.void
+CREATE FUNCTION outbox.check_headers(headers jsonb) RETURNS void
 LANGUAGE C IMMUTABLE STRICT AS 'MODULE_PATHNAME', 'outbox_check_headers_1_0';
-CREATE FUNCTION outbox.new_secret() RETURNS pg_catalog.text
+CREATE FUNCTION outbox.new_secret() RETURNS text
 LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_new_secret_1_0';
 -- With outbox.secret_key_file secrets are sealed before they are stored: the
 -- values of headers, what a URL has behind its host, and what signs.
-CREATE FUNCTION outbox.seal(endpoint_id pg_catalog.int4, field pg_catalog.text, value pg_catalog.text) RETURNS pg_catalog.text
+CREATE FUNCTION outbox.seal(endpoint_id int4, field text, value text) RETURNS text
 LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_seal_1_0';
-CREATE FUNCTION outbox.seal(endpoint_id pg_catalog.int4, headers pg_catalog.jsonb) RETURNS pg_catalog.jsonb
+CREATE FUNCTION outbox.seal(endpoint_id int4, headers jsonb) RETURNS jsonb
 LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_seal_headers_1_0';
-CREATE FUNCTION outbox.unseal(endpoint_id pg_catalog.int4, field pg_catalog.text, value pg_catalog.text) RETURNS pg_catalog.text
+CREATE FUNCTION outbox.unseal(endpoint_id int4, field text, value text) RETURNS text
 LANGUAGE C STABLE STRICT AS 'MODULE_PATHNAME', 'outbox_unseal_1_0';
-CREATE FUNCTION outbox.reseal(endpoint_id pg_catalog.int4, field pg_catalog.text, value pg_catalog.text) RETURNS pg_catalog.text
+CREATE FUNCTION outbox.reseal(endpoint_id int4, field text, value text) RETURNS text
 LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_reseal_1_0';
-CREATE FUNCTION outbox.reseal(endpoint_id pg_catalog.int4, headers pg_catalog.jsonb) RETURNS pg_catalog.jsonb
+CREATE FUNCTION outbox.reseal(endpoint_id int4, headers jsonb) RETURNS jsonb
 LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_reseal_headers_1_0';
-CREATE FUNCTION outbox.shown(endpoint_id pg_catalog.int4, url pg_catalog.text) RETURNS pg_catalog.text
+CREATE FUNCTION outbox.shown(endpoint_id int4, url text) RETURNS text
 LANGUAGE C STABLE STRICT AS 'MODULE_PATHNAME', 'outbox_shown_url_1_0';
-CREATE FUNCTION outbox.shown(endpoint_id pg_catalog.int4, headers pg_catalog.jsonb) RETURNS pg_catalog.jsonb
+CREATE FUNCTION outbox.shown(endpoint_id int4, headers jsonb) RETURNS jsonb
 LANGUAGE C STABLE STRICT AS 'MODULE_PATHNAME', 'outbox_shown_headers_1_0';
-CREATE FUNCTION outbox.can_seal() RETURNS pg_catalog.void
+CREATE FUNCTION outbox.can_seal() RETURNS void
 LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_can_seal_1_0';
-CREATE FUNCTION outbox.claim_log() RETURNS pg_catalog.void
+CREATE FUNCTION outbox.claim_log() RETURNS void
 LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_claim_log_1_0';
-CREATE FUNCTION outbox.log_owner() RETURNS pg_catalog.text
+CREATE FUNCTION outbox.log_owner() RETURNS text
 LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_log_owner_1_0';
-CREATE FUNCTION outbox.new_epoch() RETURNS pg_catalog.int8
+CREATE FUNCTION outbox.new_epoch() RETURNS int8
 LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_new_epoch_1_0';
-CREATE FUNCTION outbox.take_log(epoch pg_catalog.int8) RETURNS pg_catalog.void
+CREATE FUNCTION outbox.take_log(epoch int8) RETURNS void
 LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_take_log_1_0';
-CREATE FUNCTION outbox.topic_in(topic pg_catalog.text, patterns pg_catalog.text[]) RETURNS pg_catalog.bool
+CREATE FUNCTION outbox.topic_in(topic text, patterns text[]) RETURNS bool
 LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE AS 'MODULE_PATHNAME', 'outbox_topic_in_1_0';
-CREATE FUNCTION outbox.position_now(sequence pg_catalog.oid,
-    OUT snapshot pg_catalog.pg_snapshot, OUT seq_low pg_catalog.int8,
-    OUT committed pg_catalog.pg_snapshot) RETURNS pg_catalog.record
+CREATE FUNCTION outbox.position_now(sequence oid,
+    OUT snapshot pg_snapshot, OUT seq_low int8,
+    OUT committed pg_snapshot) RETURNS record
 LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_position_now_1_0';
-CREATE FUNCTION outbox.endpoints_changed() RETURNS pg_catalog.void
+CREATE FUNCTION outbox.endpoints_changed() RETURNS void
 LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_endpoints_changed_1_0';
-CREATE FUNCTION outbox.endpoint_stats(endpoint_id pg_catalog.int4,
-    OUT state pg_catalog.text, OUT state_since pg_catalog.timestamptz, OUT reason pg_catalog.text,
-    OUT pending pg_catalog.int8, OUT pending_exact pg_catalog.bool, OUT processing pg_catalog.int8,
-    OUT retrying pg_catalog.int8, OUT blocked pg_catalog.int8, OUT dead pg_catalog.int8,
-    OUT delivered pg_catalog.int8, OUT failed_attempts pg_catalog.int8,
-    OUT oldest_pending_at pg_catalog.timestamptz, OUT next_attempt_at pg_catalog.timestamptz,
-    OUT rate_per_s pg_catalog.float8, OUT latency_p50_ms pg_catalog.float8,
-    OUT latency_p95_ms pg_catalog.float8, OUT latency_p99_ms pg_catalog.float8,
-    OUT last_success_at pg_catalog.timestamptz, OUT last_error pg_catalog.text) RETURNS pg_catalog.record
+CREATE FUNCTION outbox.endpoint_stats(endpoint_id int4,
+    OUT state text, OUT state_since timestamptz, OUT reason text,
+    OUT pending int8, OUT pending_exact bool, OUT processing int8,
+    OUT retrying int8, OUT blocked int8, OUT dead int8,
+    OUT delivered int8, OUT failed_attempts int8,
+    OUT oldest_pending_at timestamptz, OUT next_attempt_at timestamptz,
+    OUT rate_per_s float8, OUT latency_p50_ms float8,
+    OUT latency_p95_ms float8, OUT latency_p99_ms float8,
+    OUT last_success_at timestamptz, OUT last_error text) RETURNS record
 LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_endpoint_stats_1_0';
 
-COMMENT ON FUNCTION outbox.check_url(pg_catalog.text) IS 'Refuses a URL that no endpoint can have (22023)';
-COMMENT ON FUNCTION outbox.check_topics(pg_catalog.text[]) IS 'Refuses topic patterns that can match nothing (22023)';
-COMMENT ON FUNCTION outbox.check_filter(pg_catalog.jsonpath) IS 'Refuses a jsonpath that is no predicate, names a variable, or can take more than time in proportion to the payload (22023)';
-COMMENT ON FUNCTION outbox.filter_matches(pg_catalog.jsonb, pg_catalog.jsonpath) IS 'Is the predicate true of the payload? NULL filter: true; NULL payload (bytes): false; NULL: it is neither true nor false';
-COMMENT ON FUNCTION outbox.check_secret(pg_catalog.text) IS 'Refuses what is not whsec_ and the base64 of 24 to 64 bytes (22023)';
-COMMENT ON FUNCTION outbox.check_headers(pg_catalog.jsonb) IS 'Refuses what is not a flat object of at most 15 strings without control characters, and names that belong to outbox or HTTP (22023)';
+COMMENT ON FUNCTION outbox.check_url(text) IS 'Refuses a URL that no endpoint can have (22023)';
+COMMENT ON FUNCTION outbox.check_topics(text[]) IS 'Refuses topic patterns that can match nothing (22023)';
+COMMENT ON FUNCTION outbox.check_filter(jsonpath) IS 'Refuses a jsonpath that is no predicate, names a variable, or can take more than time in proportion to the payload (22023)';
+COMMENT ON FUNCTION outbox.filter_matches(jsonb, jsonpath) IS 'Is the predicate true of the payload? NULL filter: true; NULL payload (bytes): false; NULL: it is neither true nor false';
+COMMENT ON FUNCTION outbox.check_secret(text) IS 'Refuses what is not whsec_ and the base64 of 24 to 64 bytes (22023)';
+COMMENT ON FUNCTION outbox.check_headers(jsonb) IS 'Refuses what is not a flat object of at most 15 strings without control characters, and names that belong to outbox or HTTP (22023)';
 COMMENT ON FUNCTION outbox.new_secret() IS 'A new secret: whsec_ and the base64 of 32 random bytes';
-COMMENT ON FUNCTION outbox.seal(pg_catalog.int4, pg_catalog.text, pg_catalog.text) IS 'A value as it is to be stored: sealed when outbox.secret_key_file is set, else as it is. 22023: it looks like a sealed one; 55000: the key file cannot be used';
-COMMENT ON FUNCTION outbox.seal(pg_catalog.int4, pg_catalog.jsonb) IS 'The same for the values of headers';
-COMMENT ON FUNCTION outbox.unseal(pg_catalog.int4, pg_catalog.text, pg_catalog.text) IS 'A stored value in clear (55000: it cannot be opened)';
-COMMENT ON FUNCTION outbox.reseal(pg_catalog.int4, pg_catalog.text, pg_catalog.text) IS 'A stored value sealed with the first key, unless it is already; NULL: it cannot be opened';
-COMMENT ON FUNCTION outbox.reseal(pg_catalog.int4, pg_catalog.jsonb) IS 'The same for the values of headers';
-COMMENT ON FUNCTION outbox.shown(pg_catalog.int4, pg_catalog.text) IS 'The URL of an endpoint in clear; as stored, where it cannot be opened';
-COMMENT ON FUNCTION outbox.shown(pg_catalog.int4, pg_catalog.jsonb) IS 'The headers of an endpoint in clear; as stored, where one cannot be opened';
+COMMENT ON FUNCTION outbox.seal(int4, text, text) IS 'A value as it is to be stored: sealed when outbox.secret_key_file is set, else as it is. 22023: it looks like a sealed one; 55000: the key file cannot be used';
+COMMENT ON FUNCTION outbox.seal(int4, jsonb) IS 'The same for the values of headers';
+COMMENT ON FUNCTION outbox.unseal(int4, text, text) IS 'A stored value in clear (55000: it cannot be opened)';
+COMMENT ON FUNCTION outbox.reseal(int4, text, text) IS 'A stored value sealed with the first key, unless it is already; NULL: it cannot be opened';
+COMMENT ON FUNCTION outbox.reseal(int4, jsonb) IS 'The same for the values of headers';
+COMMENT ON FUNCTION outbox.shown(int4, text) IS 'The URL of an endpoint in clear; as stored, where it cannot be opened';
+COMMENT ON FUNCTION outbox.shown(int4, jsonb) IS 'The headers of an endpoint in clear; as stored, where one cannot be opened';
 COMMENT ON FUNCTION outbox.can_seal() IS 'Refuses to go on without a key that seals (55000)';
 COMMENT ON FUNCTION outbox.claim_log() IS 'Makes the log this system''s and database''s, if nobody''s yet';
 COMMENT ON FUNCTION outbox.log_owner() IS 'Whose log this is: nobody, us, another, or another instance';
 COMMENT ON FUNCTION outbox.new_epoch() IS 'A random number above 0';
-COMMENT ON FUNCTION outbox.take_log(pg_catalog.int8) IS 'Makes the log this system''s and database''s, whoever it was before, with this epoch';
-COMMENT ON FUNCTION outbox.topic_in(pg_catalog.text, pg_catalog.text[]) IS 'Does one of the patterns match the topic?';
-COMMENT ON FUNCTION outbox.position_now(pg_catalog.oid) IS 'The end of the log, for a transaction that may have written to it; committed: the same with this transaction in it';
+COMMENT ON FUNCTION outbox.take_log(int8) IS 'Makes the log this system''s and database''s, whoever it was before, with this epoch';
+COMMENT ON FUNCTION outbox.topic_in(text, text[]) IS 'Does one of the patterns match the topic?';
+COMMENT ON FUNCTION outbox.position_now(oid) IS 'The end of the log, for a transaction that may have written to it; committed: the same with this transaction in it';
 COMMENT ON FUNCTION outbox.endpoints_changed() IS 'Rings the worker when this transaction commits';
-COMMENT ON FUNCTION outbox.endpoint_stats(pg_catalog.int4) IS 'What the worker published about an endpoint; NULL: nothing since the server started';
+COMMENT ON FUNCTION outbox.endpoint_stats(int4) IS 'What the worker published about an endpoint; NULL: nothing since the server started';
 
 -- Turns start_at into a place in the log. Takes the lock that keeps the log
 -- from being shortened until the place is stored.
-CREATE FUNCTION outbox.place(start_at pg_catalog.text, replayed_from pg_catalog.timestamptz,
-    OUT snapshot pg_catalog.pg_snapshot, OUT seq_low pg_catalog.int8)
+CREATE FUNCTION outbox.place(start_at text, replayed_from timestamptz,
+    OUT snapshot pg_snapshot, OUT seq_low int8)
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -148,10 +148,10 @@ BEGIN
         seq_low := 0;
     END IF;
 END $$;
-COMMENT ON FUNCTION outbox.place(pg_catalog.text, pg_catalog.timestamptz) IS 'The place in the log that start_at stands for: now, beginning or a timestamp (22023 otherwise). A timestamp means: at the latest noted moment before it, about a second. Before the adoption of the log no moment is known: 55000, as in a copy that was not adopted. replayed_from: the place for a replay from that time, instead of start_at; where no moment is known, the beginning';
+COMMENT ON FUNCTION outbox.place(text, timestamptz) IS 'The place in the log that start_at stands for: now, beginning or a timestamp (22023 otherwise). A timestamp means: at the latest noted moment before it, about a second. Before the adoption of the log no moment is known: 55000, as in a copy that was not adopted. replayed_from: the place for a replay from that time, instead of start_at; where no moment is known, the beginning';
 
 -- Every setting of an endpoint is checked here, whoever changes it.
-CREATE FUNCTION outbox.check_settings(s outbox.endpoint_settings) RETURNS pg_catalog.void
+CREATE FUNCTION outbox.check_settings(s outbox.endpoint_settings) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -228,7 +228,7 @@ END $$;
 COMMENT ON FUNCTION outbox.check_settings(outbox.endpoint_settings) IS 'Refuses settings that no endpoint can have (22023)';
 
 -- The settings of an endpoint, locked for a change.
-CREATE FUNCTION outbox.lock_endpoint(name pg_catalog.text) RETURNS outbox.endpoint_settings
+CREATE FUNCTION outbox.lock_endpoint(name text) RETURNS outbox.endpoint_settings
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -243,7 +243,7 @@ BEGIN
     PERFORM outbox.endpoints_changed();
     RETURN s;
 END $$;
-COMMENT ON FUNCTION outbox.lock_endpoint(pg_catalog.text) IS 'The settings of an endpoint, locked until the transaction ends (42704: there is none)';
+COMMENT ON FUNCTION outbox.lock_endpoint(text) IS 'The settings of an endpoint, locked until the transaction ends (42704: there is none)';
 
 ------------------------------------------------------------------------
 -- Endpoints
@@ -253,27 +253,27 @@ COMMENT ON FUNCTION outbox.lock_endpoint(pg_catalog.text) IS 'The settings of an
 ------------------------------------------------------------------------
 
 CREATE FUNCTION outbox.create_endpoint(
-    name pg_catalog.text,
-    url pg_catalog.text,
-    topics pg_catalog.text[] DEFAULT '{*}',
-    filter pg_catalog.jsonpath DEFAULT NULL,
-    format pg_catalog.text DEFAULT 'standard',
-    secret pg_catalog.text DEFAULT NULL,
-    headers pg_catalog.jsonb DEFAULT NULL,
-    ordering pg_catalog.text DEFAULT 'key',
-    on_exhausted pg_catalog.text DEFAULT 'skip',
-    max_in_flight pg_catalog.int4 DEFAULT 32,
-    rate_limit pg_catalog.float4 DEFAULT NULL,
-    timeout pg_catalog.interval DEFAULT '15 s',
-    connect_timeout pg_catalog.interval DEFAULT '5 s',
-    max_attempts pg_catalog.int4 DEFAULT NULL,
-    max_age pg_catalog.interval DEFAULT '3 days',
-    backoff_base pg_catalog.interval DEFAULT '1 s',
-    backoff_max pg_catalog.interval DEFAULT '1 h',
-    batch_size pg_catalog.int4 DEFAULT 1,
-    batch_wait pg_catalog.interval DEFAULT '0',
-    start_at pg_catalog.text DEFAULT 'now',
-    if_not_exists pg_catalog.bool DEFAULT false) RETURNS pg_catalog.void
+    name text,
+    url text,
+    topics text[] DEFAULT '{*}',
+    filter jsonpath DEFAULT NULL,
+    format text DEFAULT 'standard',
+    secret text DEFAULT NULL,
+    headers jsonb DEFAULT NULL,
+    ordering text DEFAULT 'key',
+    on_exhausted text DEFAULT 'skip',
+    max_in_flight int4 DEFAULT 32,
+    rate_limit float4 DEFAULT NULL,
+    timeout interval DEFAULT '15 s',
+    connect_timeout interval DEFAULT '5 s',
+    max_attempts int4 DEFAULT NULL,
+    max_age interval DEFAULT '3 days',
+    backoff_base interval DEFAULT '1 s',
+    backoff_max interval DEFAULT '1 h',
+    batch_size int4 DEFAULT 1,
+    batch_wait interval DEFAULT '0',
+    start_at text DEFAULT 'now',
+    if_not_exists bool DEFAULT false) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_variable
@@ -322,30 +322,30 @@ BEGIN
     VALUES (s.endpoint_id, 1, s.topics, s.filter, s.start_snapshot, NULL, 0);
     PERFORM outbox.endpoints_changed();
 END $$;
-COMMENT ON FUNCTION outbox.create_endpoint(pg_catalog.text, pg_catalog.text, pg_catalog.text[], pg_catalog.jsonpath, pg_catalog.text, pg_catalog.text, pg_catalog.jsonb, pg_catalog.text, pg_catalog.text, pg_catalog.int4, pg_catalog.float4, pg_catalog.interval, pg_catalog.interval, pg_catalog.int4, pg_catalog.interval, pg_catalog.interval, pg_catalog.interval, pg_catalog.int4, pg_catalog.interval, pg_catalog.text, pg_catalog.bool) IS
+COMMENT ON FUNCTION outbox.create_endpoint(text, text, text[], jsonpath, text, text, jsonb, text, text, int4, float4, interval, interval, int4, interval, interval, interval, int4, interval, text, bool) IS
 'Subscribes a URL to topics. Events of this transaction are delivered to it, too. rate_limit: requests per second; secret NULL: generated; max_attempts NULL: until max_age after the first attempt; batch_size: events per request at most (above 1 with format standard or cloudevents only); batch_wait: how long the oldest of them may wait for others. Errors: 22023 invalid argument, 42710 the name exists';
 
 CREATE FUNCTION outbox.alter_endpoint(
-    name pg_catalog.text,
-    url pg_catalog.text DEFAULT NULL,
-    topics pg_catalog.text[] DEFAULT NULL,
-    filter pg_catalog.jsonpath DEFAULT NULL,
-    format pg_catalog.text DEFAULT NULL,
-    secret pg_catalog.text DEFAULT NULL,
-    headers pg_catalog.jsonb DEFAULT NULL,
-    ordering pg_catalog.text DEFAULT NULL,
-    on_exhausted pg_catalog.text DEFAULT NULL,
-    max_in_flight pg_catalog.int4 DEFAULT NULL,
-    rate_limit pg_catalog.float4 DEFAULT NULL,
-    timeout pg_catalog.interval DEFAULT NULL,
-    connect_timeout pg_catalog.interval DEFAULT NULL,
-    max_attempts pg_catalog.int4 DEFAULT NULL,
-    max_age pg_catalog.interval DEFAULT NULL,
-    backoff_base pg_catalog.interval DEFAULT NULL,
-    backoff_max pg_catalog.interval DEFAULT NULL,
-    batch_size pg_catalog.int4 DEFAULT NULL,
-    batch_wait pg_catalog.interval DEFAULT NULL,
-    reset pg_catalog.text[] DEFAULT '{}') RETURNS pg_catalog.void
+    name text,
+    url text DEFAULT NULL,
+    topics text[] DEFAULT NULL,
+    filter jsonpath DEFAULT NULL,
+    format text DEFAULT NULL,
+    secret text DEFAULT NULL,
+    headers jsonb DEFAULT NULL,
+    ordering text DEFAULT NULL,
+    on_exhausted text DEFAULT NULL,
+    max_in_flight int4 DEFAULT NULL,
+    rate_limit float4 DEFAULT NULL,
+    timeout interval DEFAULT NULL,
+    connect_timeout interval DEFAULT NULL,
+    max_attempts int4 DEFAULT NULL,
+    max_age interval DEFAULT NULL,
+    backoff_base interval DEFAULT NULL,
+    backoff_max interval DEFAULT NULL,
+    batch_size int4 DEFAULT NULL,
+    batch_wait interval DEFAULT NULL,
+    reset text[] DEFAULT '{}') RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_variable
@@ -444,10 +444,10 @@ BEGIN
         ON CONFLICT (endpoint_id) DO UPDATE SET secret = EXCLUDED.secret, previous = NULL, previous_until = NULL;
     END IF;
 END $$;
-COMMENT ON FUNCTION outbox.alter_endpoint(pg_catalog.text, pg_catalog.text, pg_catalog.text[], pg_catalog.jsonpath, pg_catalog.text, pg_catalog.text, pg_catalog.jsonb, pg_catalog.text, pg_catalog.text, pg_catalog.int4, pg_catalog.float4, pg_catalog.interval, pg_catalog.interval, pg_catalog.int4, pg_catalog.interval, pg_catalog.interval, pg_catalog.interval, pg_catalog.int4, pg_catalog.interval, pg_catalog.text[]) IS
+COMMENT ON FUNCTION outbox.alter_endpoint(text, text, text[], jsonpath, text, text, jsonb, text, text, int4, float4, interval, interval, int4, interval, interval, interval, int4, interval, text[]) IS
 'Changes settings; NULL: unchanged; reset: names of settings that go back to their default. A change of topics or filter holds for events from the endpoint''s present position on. Errors: 22023 invalid argument, or one that is in reset as well, 42704 no such endpoint';
 
-CREATE FUNCTION outbox.pause_endpoint(name pg_catalog.text) RETURNS pg_catalog.void
+CREATE FUNCTION outbox.pause_endpoint(name text) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -457,9 +457,9 @@ BEGIN
     SET state = 'paused', state_since = clock_timestamp(), reason = 'paused by ' || quote_ident(session_user)
     WHERE e.endpoint_id = s.endpoint_id AND e.state <> 'paused';
 END $$;
-COMMENT ON FUNCTION outbox.pause_endpoint(pg_catalog.text) IS 'Sends nothing more to the endpoint until it is resumed; its events wait. 42704: no such endpoint';
+COMMENT ON FUNCTION outbox.pause_endpoint(text) IS 'Sends nothing more to the endpoint until it is resumed; its events wait. 42704: no such endpoint';
 
-CREATE FUNCTION outbox.resume_endpoint(name pg_catalog.text) RETURNS pg_catalog.void
+CREATE FUNCTION outbox.resume_endpoint(name text) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -469,9 +469,9 @@ BEGIN
     SET state = 'active', state_since = clock_timestamp(), reason = NULL
     WHERE e.endpoint_id = s.endpoint_id AND e.state <> 'active';
 END $$;
-COMMENT ON FUNCTION outbox.resume_endpoint(pg_catalog.text) IS 'Goes on where a paused or disabled endpoint stopped. 42704: no such endpoint';
+COMMENT ON FUNCTION outbox.resume_endpoint(text) IS 'Goes on where a paused or disabled endpoint stopped. 42704: no such endpoint';
 
-CREATE FUNCTION outbox.seek_endpoint(name pg_catalog.text, start_at pg_catalog.text) RETURNS pg_catalog.void
+CREATE FUNCTION outbox.seek_endpoint(name text, start_at text) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -495,11 +495,11 @@ BEGIN
         generation = e.generation + 1, version = e.version + 2
     WHERE e.endpoint_id = s.endpoint_id;
 END $$;
-COMMENT ON FUNCTION outbox.seek_endpoint(pg_catalog.text, pg_catalog.text) IS 'Moves the endpoint to a place in the log: now skips a backlog, which outbox.deliveries does not show any more, or only as far as it is replayed and has its request in outbox.attempts; beginning or a timestamp goes back, and what was parked beyond it is forgotten and read again. Errors: 22023 invalid start_at, 42704 no such endpoint';
+COMMENT ON FUNCTION outbox.seek_endpoint(text, text) IS 'Moves the endpoint to a place in the log: now skips a backlog, which outbox.deliveries does not show any more, or only as far as it is replayed and has its request in outbox.attempts; beginning or a timestamp goes back, and what was parked beyond it is forgotten and read again. Errors: 22023 invalid start_at, 42704 no such endpoint';
 
-CREATE FUNCTION outbox.rotate_secret(name pg_catalog.text,
-    grace pg_catalog.interval DEFAULT '24 hours',
-    secret pg_catalog.text DEFAULT NULL) RETURNS pg_catalog.void
+CREATE FUNCTION outbox.rotate_secret(name text,
+    grace interval DEFAULT '24 hours',
+    secret text DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_variable
@@ -534,18 +534,18 @@ BEGIN
         previous = CASE WHEN grace > interval '0' THEN outbox.seal(s.endpoint_id, 'previous', former) END,
         previous_until = CASE WHEN grace > interval '0' THEN clock_timestamp() + grace END;
 END $$;
-COMMENT ON FUNCTION outbox.rotate_secret(pg_catalog.text, pg_catalog.interval, pg_catalog.text) IS 'Gives the endpoint another secret (NULL: generated). For the time of grace requests carry both signatures; then, or at once with 0, only the new one. Rotated again within grace: the secret before the last is forgotten at once. Errors: 22023 invalid argument, 42704 no such endpoint, 55000 the secret cannot be sealed, or the former one not be opened';
+COMMENT ON FUNCTION outbox.rotate_secret(text, interval, text) IS 'Gives the endpoint another secret (NULL: generated). For the time of grace requests carry both signatures; then, or at once with 0, only the new one. Rotated again within grace: the secret before the last is forgotten at once. Errors: 22023 invalid argument, 42704 no such endpoint, 55000 the secret cannot be sealed, or the former one not be opened';
 
-CREATE FUNCTION outbox.endpoint_secret(name pg_catalog.text) RETURNS pg_catalog.text
+CREATE FUNCTION outbox.endpoint_secret(name text) RETURNS text
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT outbox.unseal(k.endpoint_id, 'secret', k.secret)
     FROM outbox.endpoint_secrets k JOIN outbox.endpoint_settings e USING (endpoint_id)
     WHERE e.name = $1
 $$;
-COMMENT ON FUNCTION outbox.endpoint_secret(pg_catalog.text) IS 'The secret that requests to the endpoint are signed with; NULL: none is set, or no such endpoint. 55000: it is sealed and cannot be opened';
+COMMENT ON FUNCTION outbox.endpoint_secret(text) IS 'The secret that requests to the endpoint are signed with; NULL: none is set, or no such endpoint. 55000: it is sealed and cannot be opened';
 
-CREATE FUNCTION outbox.reseal_secrets(OUT sealed pg_catalog.int8, OUT kept pg_catalog.int8, OUT unopened pg_catalog.int8)
+CREATE FUNCTION outbox.reseal_secrets(OUT sealed int8, OUT kept int8, OUT unopened int8)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE

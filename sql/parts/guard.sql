@@ -1,27 +1,30 @@
 /* outbox--1.0.sql: the objects of the extension; src/README.md says how they belong together. */
 \echo Use "CREATE EXTENSION outbox" to load this file. \quit
 
+-- What this script runs, and what the tables and views that it makes name, is
+-- PostgreSQL's own: a name without a schema is found in pg_catalog or not at all.
+-- The objects of outbox are all written with their schema.  The functions whose
+-- bodies are parsed when they are called have a search_path of their own.
+SET LOCAL search_path TO pg_catalog, pg_temp;
+
 -- Who owns the schema may drop what is in it, so it must not be somebody's who
 -- made it beforehand; nor may anything of theirs be in it.
 DO $$
 DECLARE
-    stranger pg_catalog.text;
+    stranger text;
 BEGIN
     SELECT r.rolname INTO stranger
-    FROM (SELECT n.nspowner AS owner FROM pg_catalog.pg_namespace n
-          WHERE n.nspname OPERATOR(pg_catalog.=) 'outbox'
+    FROM (SELECT n.nspowner AS owner FROM pg_namespace n WHERE n.nspname = 'outbox'
           UNION ALL
           SELECT o.refobjid
-          FROM pg_catalog.pg_depend d
-          JOIN pg_catalog.pg_shdepend o ON o.classid OPERATOR(pg_catalog.=) d.classid
-                                       AND o.objid OPERATOR(pg_catalog.=) d.objid
-          WHERE d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_namespace'::pg_catalog.regclass
-          AND d.refobjid OPERATOR(pg_catalog.=) 'outbox'::pg_catalog.regnamespace
-          AND o.dbid OPERATOR(pg_catalog.=) (SELECT b.oid FROM pg_catalog.pg_database b
-                                             WHERE b.datname OPERATOR(pg_catalog.=) pg_catalog.current_database())
-          AND o.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_authid'::pg_catalog.regclass
-          AND o.deptype OPERATOR(pg_catalog.=) 'o') x
-    JOIN pg_catalog.pg_roles r ON r.oid OPERATOR(pg_catalog.=) x.owner
+          FROM pg_depend d
+          JOIN pg_shdepend o ON o.classid = d.classid AND o.objid = d.objid
+          WHERE d.refclassid = 'pg_namespace'::regclass
+          AND d.refobjid = 'outbox'::regnamespace
+          AND o.dbid = (SELECT b.oid FROM pg_database b WHERE b.datname = current_database())
+          AND o.refclassid = 'pg_authid'::regclass
+          AND o.deptype = 'o') x
+    JOIN pg_roles r ON r.oid = x.owner
     WHERE NOT r.rolsuper LIMIT 1;
     IF FOUND THEN
         RAISE EXCEPTION 'schema outbox, or something in it, belongs to role "%"', stranger
@@ -31,10 +34,10 @@ BEGIN
 END $$;
 
 -- Every script begins with this: the server may have loaded an earlier library.
-CREATE FUNCTION outbox.require_library(version pg_catalog.text) RETURNS pg_catalog.void
+CREATE FUNCTION outbox.require_library(version text) RETURNS void
 LANGUAGE C VOLATILE STRICT
 AS 'MODULE_PATHNAME', 'outbox_require_library_1_0';
-COMMENT ON FUNCTION outbox.require_library(pg_catalog.text) IS
+COMMENT ON FUNCTION outbox.require_library(text) IS
 'Error 55000 when the server has loaded a library of outbox that is older than this version';
-REVOKE ALL ON FUNCTION outbox.require_library(pg_catalog.text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION outbox.require_library(text) FROM PUBLIC;
 SELECT outbox.require_library('1.0');

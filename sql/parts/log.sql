@@ -6,45 +6,45 @@
 -- nothing, and the worst that they can do is to skip numbers and ring the worker.
 ------------------------------------------------------------------------
 
-CREATE FUNCTION outbox.current_piece() RETURNS pg_catalog.int2
+CREATE FUNCTION outbox.current_piece() RETURNS int2
 LANGUAGE C VOLATILE PARALLEL SAFE
 AS 'MODULE_PATHNAME', 'outbox_column_piece_1_0';
 COMMENT ON FUNCTION outbox.current_piece() IS
 'The piece of the log that new events go to (default of outbox.events.piece)';
 
-CREATE FUNCTION outbox.next_seq() RETURNS pg_catalog.int8
+CREATE FUNCTION outbox.next_seq() RETURNS int8
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'outbox_column_seq_1_0';
 COMMENT ON FUNCTION outbox.next_seq() IS
 'The next number of the log, drawn once the transaction has its id (default of outbox.events.seq); wakes the worker at commit';
 
-CREATE FUNCTION outbox.current_epoch() RETURNS pg_catalog.int8
+CREATE FUNCTION outbox.current_epoch() RETURNS int8
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'outbox_column_epoch_1_0';
 COMMENT ON FUNCTION outbox.current_epoch() IS
 'The epoch of the log in this system and database; 0 before it has one, -1 in a copy before outbox.adopt() (default of outbox.events.epoch)';
 
-CREATE FUNCTION outbox.log_xid(epoch pg_catalog.int8, xid pg_catalog.xid8) RETURNS pg_catalog.xid8
+CREATE FUNCTION outbox.log_xid(epoch int8, xid xid8) RETURNS xid8
 LANGUAGE C STABLE STRICT PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'outbox_log_xid_1_0';
-COMMENT ON FUNCTION outbox.log_xid(pg_catalog.int8, pg_catalog.xid8) IS
+COMMENT ON FUNCTION outbox.log_xid(int8, xid8) IS
 'Where an event with this epoch and xid lies among the snapshots of this log: its xid when it was written here; 3, before all others, when it came with a log that was adopted here, and was not undelivered; the highest xid there is when it was written in a copy that was not adopted yet; NULL: it is no part of this log';
 
-CREATE FUNCTION outbox.new_event_id() RETURNS pg_catalog.uuid
+CREATE FUNCTION outbox.new_event_id() RETURNS uuid
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'outbox_column_id_1_0';
 COMMENT ON FUNCTION outbox.new_event_id() IS
 'A new event id: UUID version 7 (RFC 9562), increasing within a session (default of outbox.events.id)';
 
-CREATE FUNCTION outbox.check_event(seq pg_catalog.int8, topic pg_catalog.text, type pg_catalog.text, key pg_catalog.text,
-    headers pg_catalog.jsonb, payload pg_catalog.jsonb, body pg_catalog.bytea, content_type pg_catalog.text)
-RETURNS pg_catalog.bool
+CREATE FUNCTION outbox.check_event(seq int8, topic text, type text, key text,
+    headers jsonb, payload jsonb, body bytea, content_type text)
+RETURNS bool
 LANGUAGE C STABLE CALLED ON NULL INPUT PARALLEL RESTRICTED
 AS 'MODULE_PATHNAME', 'outbox_check_event_1_0';
-COMMENT ON FUNCTION outbox.check_event(pg_catalog.int8, pg_catalog.text, pg_catalog.text, pg_catalog.text, pg_catalog.jsonb, pg_catalog.jsonb, pg_catalog.bytea, pg_catalog.text) IS
+COMMENT ON FUNCTION outbox.check_event(int8, text, text, text, jsonb, jsonb, bytea, text) IS
 'True when these columns make a valid event, otherwise an error that says why not (constraint of outbox.events). Topics that begin with "outbox." are refused unless the current user may truncate outbox.events: a restored dump may hold events of outbox itself. outbox.max_payload_size holds where this transaction drew seq, not for rows that a restore or a subscription brings';
 
-CREATE FUNCTION outbox.fill_id() RETURNS pg_catalog.trigger
+CREATE FUNCTION outbox.fill_id() RETURNS trigger
 LANGUAGE C
 AS 'MODULE_PATHNAME', 'outbox_fill_id_1_0';
 COMMENT ON FUNCTION outbox.fill_id() IS
@@ -60,13 +60,13 @@ REVOKE ALL ON FUNCTION outbox.fill_id() FROM PUBLIC;
 -- adopted by another: the log belongs to the system and database that it names,
 -- and everywhere else it is a copy, and held.
 CREATE TABLE outbox.origins (
-    epoch             pg_catalog.int8 PRIMARY KEY,
-    system_identifier pg_catalog.int8 NOT NULL,
-    database_oid      pg_catalog.oid NOT NULL,
-    adopted_by        pg_catalog.int8,
-    first             pg_catalog.bool NOT NULL,
-    instance_name     pg_catalog.text NOT NULL,
-    created_at        pg_catalog.timestamptz NOT NULL DEFAULT pg_catalog.now()
+    epoch             int8 PRIMARY KEY,
+    system_identifier int8 NOT NULL,
+    database_oid      oid NOT NULL,
+    adopted_by        int8,
+    first             bool NOT NULL,
+    instance_name     text NOT NULL,
+    created_at        timestamptz NOT NULL DEFAULT now()
 );
 COMMENT ON TABLE outbox.origins IS 'The systems and databases that this log was written in';
 COMMENT ON COLUMN outbox.origins.epoch IS 'Random number that the events written there carry';
@@ -79,26 +79,26 @@ COMMENT ON COLUMN outbox.origins.created_at IS 'When the row was made';
 
 -- CACHE 1: numbers that a session keeps for later would turn the order of the
 -- events upside down.
-CREATE SEQUENCE outbox.events_seq AS pg_catalog.int8 CACHE 1;
+CREATE SEQUENCE outbox.events_seq AS int8 CACHE 1;
 COMMENT ON SEQUENCE outbox.events_seq IS 'Numbers the events; must keep CACHE 1';
 
 -- Columns of fixed width and without NULLs come first: they are cheap to reach,
 -- and nothing is lost to alignment.
 CREATE TABLE outbox.events (
-    id           pg_catalog.uuid NOT NULL DEFAULT outbox.new_event_id(),
-    seq          pg_catalog.int8 NOT NULL DEFAULT outbox.next_seq(),
-    xid          pg_catalog.xid8 NOT NULL DEFAULT pg_catalog.pg_current_xact_id(),
-    epoch        pg_catalog.int8 NOT NULL DEFAULT outbox.current_epoch(),
-    created_at   pg_catalog.timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
-    piece        pg_catalog.int2 NOT NULL DEFAULT outbox.current_piece(),
-    topic        pg_catalog.text,
-    type         pg_catalog.text,
-    key          pg_catalog.text,
-    expires_at   pg_catalog.timestamptz,
-    headers      pg_catalog.jsonb,
-    payload      pg_catalog.jsonb,
-    body         pg_catalog.bytea,
-    content_type pg_catalog.text,
+    id           uuid NOT NULL DEFAULT outbox.new_event_id(),
+    seq          int8 NOT NULL DEFAULT outbox.next_seq(),
+    xid          xid8 NOT NULL DEFAULT pg_current_xact_id(),
+    epoch        int8 NOT NULL DEFAULT outbox.current_epoch(),
+    created_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
+    piece        int2 NOT NULL DEFAULT outbox.current_piece(),
+    topic        text,
+    type         text,
+    key          text,
+    expires_at   timestamptz,
+    headers      jsonb,
+    payload      jsonb,
+    body         bytea,
+    content_type text,
     PRIMARY KEY (id, piece),
     CONSTRAINT events_valid CHECK (outbox.check_event(seq, topic, type, key, headers, payload, body, content_type))
 ) PARTITION BY LIST (piece);

@@ -3,8 +3,8 @@
 ------------------------------------------------------------------------
 
 -- Hands a command for each parked delivery that is meant to the worker.
-CREATE FUNCTION outbox.command(action pg_catalog.text, statuses pg_catalog.text[], endpoint pg_catalog.text,
-    event pg_catalog.uuid, topics pg_catalog.text[], since pg_catalog.timestamptz) RETURNS pg_catalog.int8
+CREATE FUNCTION outbox.command(action text, statuses text[], endpoint text,
+    event uuid, topics text[], since timestamptz) RETURNS int8
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -31,24 +31,24 @@ BEGIN
     PERFORM outbox.endpoints_changed();
     RETURN n;
 END $$;
-COMMENT ON FUNCTION outbox.command(pg_catalog.text, pg_catalog.text[], pg_catalog.text, pg_catalog.uuid, pg_catalog.text[], pg_catalog.timestamptz) IS 'Hands an action for each parked delivery that is meant to the worker; how many they are';
+COMMENT ON FUNCTION outbox.command(text, text[], text, uuid, text[], timestamptz) IS 'Hands an action for each parked delivery that is meant to the worker; how many they are';
 
-CREATE FUNCTION outbox.retry(endpoint pg_catalog.text, event pg_catalog.uuid DEFAULT NULL,
-    topics pg_catalog.text[] DEFAULT NULL, since pg_catalog.timestamptz DEFAULT NULL) RETURNS pg_catalog.int8
+CREATE FUNCTION outbox.retry(endpoint text, event uuid DEFAULT NULL,
+    topics text[] DEFAULT NULL, since timestamptz DEFAULT NULL) RETURNS int8
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$ SELECT outbox.command('retry', '{dead,retrying}', $1, $2, $3, $4) $$;
-COMMENT ON FUNCTION outbox.retry(pg_catalog.text, pg_catalog.uuid, pg_catalog.text[], pg_catalog.timestamptz) IS
+COMMENT ON FUNCTION outbox.retry(text, uuid, text[], timestamptz) IS
 'Makes dead deliveries, and those that wait for a retry, due now, with fresh attempts, when this transaction commits; how many they are. NULL: any event, any topic, any time (since: given up or first failed then or later). Errors: 42704 no such endpoint, 22023 invalid pattern';
 
-CREATE FUNCTION outbox.discard(endpoint pg_catalog.text, event pg_catalog.uuid DEFAULT NULL,
-    topics pg_catalog.text[] DEFAULT NULL, since pg_catalog.timestamptz DEFAULT NULL) RETURNS pg_catalog.int8
+CREATE FUNCTION outbox.discard(endpoint text, event uuid DEFAULT NULL,
+    topics text[] DEFAULT NULL, since timestamptz DEFAULT NULL) RETURNS int8
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$ SELECT outbox.command('discard', '{dead}', $1, $2, $3, $4) $$;
-COMMENT ON FUNCTION outbox.discard(pg_catalog.text, pg_catalog.uuid, pg_catalog.text[], pg_catalog.timestamptz) IS
+COMMENT ON FUNCTION outbox.discard(text, uuid, text[], timestamptz) IS
 'Gives dead deliveries up for good, when this transaction commits; how many they are. outbox.deliveries goes on showing them, as cancelled with the reason discarded, while their events are kept. NULL: any event, any topic, any time. Errors: 42704 no such endpoint, 22023 invalid pattern';
 
-CREATE FUNCTION outbox.replay(endpoint pg_catalog.text, from_time pg_catalog.timestamptz,
-    to_time pg_catalog.timestamptz DEFAULT pg_catalog.now(), topics pg_catalog.text[] DEFAULT NULL) RETURNS pg_catalog.int8
+CREATE FUNCTION outbox.replay(endpoint text, from_time timestamptz,
+    to_time timestamptz DEFAULT now(), topics text[] DEFAULT NULL) RETURNS int8
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_variable
@@ -94,10 +94,10 @@ BEGIN
     END IF;
     RETURN n;
 END $$;
-COMMENT ON FUNCTION outbox.replay(pg_catalog.text, pg_catalog.timestamptz, pg_catalog.timestamptz, pg_catalog.text[]) IS
+COMMENT ON FUNCTION outbox.replay(text, timestamptz, timestamptz, text[]) IS
 'Sends events that were emitted between two times, and that the endpoint has left behind, to it again, when this transaction commits, or for the first time where they were skipped or are from before its start_at; how many they are. Only what the log still holds. outbox.replays shows how far it is. Errors: 42704 no such endpoint, 22023 invalid times or pattern';
 
-CREATE FUNCTION outbox.cancel(event pg_catalog.uuid, endpoint pg_catalog.text DEFAULT NULL) RETURNS pg_catalog.bool
+CREATE FUNCTION outbox.cancel(event uuid, endpoint text DEFAULT NULL) RETURNS bool
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -145,12 +145,12 @@ BEGIN
     PERFORM outbox.endpoints_changed();
     RETURN n > 0;
 END $$;
-COMMENT ON FUNCTION outbox.cancel(pg_catalog.uuid, pg_catalog.text) IS
+COMMENT ON FUNCTION outbox.cancel(uuid, text) IS
 'Takes an event back from an endpoint (NULL: from all) where it still waits; true if it did anywhere. A request that is made before this transaction commits is not undone. An event that waits for its deliver_at is taken back from all, and gone; its dedup_key is free again. Errors: 42704 no such event or endpoint, 55000 scheduled and an endpoint given, 22004 event is NULL';
 
 -- Looks again and again, each time with a snapshot of its own.
-CREATE FUNCTION outbox.wait_for(event pg_catalog.uuid, timeout pg_catalog.interval DEFAULT '10 s')
-RETURNS pg_catalog.bool
+CREATE FUNCTION outbox.wait_for(event uuid, timeout interval DEFAULT '10 s')
+RETURNS bool
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_variable
@@ -204,12 +204,12 @@ BEGIN
                                GREATEST(extract(epoch FROM clock_timestamp() - asked), 0.015)));
     END LOOP;
 END $$;
-COMMENT ON FUNCTION outbox.wait_for(pg_catalog.uuid, pg_catalog.interval) IS
+COMMENT ON FUNCTION outbox.wait_for(uuid, interval) IS
 'Waits until an event is delivered to every endpoint that subscribes to it: true, also when there is none. false: it is dead or cancelled somewhere, or the timeout is over. Errors: 25001 in the transaction that emitted it, or at isolation level REPEATABLE READ or SERIALIZABLE; 42704 no such event; 22004 NULL; 22023 negative timeout. The calling statement holds its snapshot while it waits';
 
 -- The event is not in the log, where every endpoint would read it, but where
 -- events are kept for parked deliveries; and it is one.
-CREATE FUNCTION outbox.send_test(name pg_catalog.text) RETURNS pg_catalog.uuid
+CREATE FUNCTION outbox.send_test(name text) RETURNS uuid
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -236,15 +236,15 @@ BEGIN
     PERFORM outbox.endpoints_changed();
     RETURN e.id;
 END $$;
-COMMENT ON FUNCTION outbox.send_test(pg_catalog.text) IS
+COMMENT ON FUNCTION outbox.send_test(text) IS
 'Sends one event on topic outbox.test to this endpoint alone, whatever its topics and filter, when this transaction commits; returns its id: outbox.wait_for() waits for it, outbox.attempts shows the answer. A failure is retried like any other. 42704: no such endpoint';
 
 ------------------------------------------------------------------------
 -- Dropping an endpoint: it looks at what is undelivered
 ------------------------------------------------------------------------
 
-CREATE FUNCTION outbox.drop_endpoint(name pg_catalog.text, discard pg_catalog.bool DEFAULT false,
-    if_exists pg_catalog.bool DEFAULT false) RETURNS pg_catalog.void
+CREATE FUNCTION outbox.drop_endpoint(name text, discard bool DEFAULT false,
+    if_exists bool DEFAULT false) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -278,4 +278,4 @@ BEGIN
     END IF;
     DELETE FROM outbox.endpoint_settings e WHERE e.endpoint_id = s.endpoint_id;
 END $$;
-COMMENT ON FUNCTION outbox.drop_endpoint(pg_catalog.text, pg_catalog.bool, pg_catalog.bool) IS 'Removes an endpoint. 55006: something is undelivered, unless discard; 42704: no such endpoint, unless if_exists';
+COMMENT ON FUNCTION outbox.drop_endpoint(text, bool, bool) IS 'Removes an endpoint. 55006: something is undelivered, unless discard; 42704: no such endpoint, unless if_exists';

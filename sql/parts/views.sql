@@ -16,20 +16,18 @@ SELECT s.endpoint_id, s.name,
        COALESCE(p.delivered, 0) AS delivered,
        COALESCE(p.failed_attempts, 0) AS failed_attempts,
        -- for which reasons a dead delivery blocks, the worker knows as well
-       s.ordering OPERATOR(pg_catalog.=) 'strict' AND s.on_exhausted OPERATOR(pg_catalog.=) 'block'
-       AND s.endpoint_id OPERATOR(pg_catalog.=) ANY (
+       s.ordering = 'strict' AND s.on_exhausted = 'block'
+       AND s.endpoint_id = ANY (
            SELECT k.endpoint_id FROM outbox.parked k JOIN outbox.endpoint_settings o USING (endpoint_id)
-           WHERE o.ordering OPERATOR(pg_catalog.=) 'strict' AND o.on_exhausted OPERATOR(pg_catalog.=) 'block'
-           AND k.status OPERATOR(pg_catalog.=) 'dead'
-           AND k.reason OPERATOR(pg_catalog.=) ANY (ARRAY['max_attempts', 'max_age', 'aborted by receiver'])) AS stuck
+           WHERE o.ordering = 'strict' AND o.on_exhausted = 'block'
+           AND k.status = 'dead'
+           AND k.reason = ANY (ARRAY['max_attempts', 'max_age', 'aborted by receiver'])) AS stuck
 FROM outbox.endpoint_settings s
 LEFT JOIN LATERAL (SELECT * FROM outbox.positions q
-                   WHERE q.endpoint_id OPERATOR(pg_catalog.=) s.endpoint_id
-                   AND q.generation OPERATOR(pg_catalog.=) s.generation
+                   WHERE q.endpoint_id = s.endpoint_id AND q.generation = s.generation
                    ORDER BY q.number DESC LIMIT 1) p ON true
 LEFT JOIN LATERAL (SELECT * FROM outbox.positions q
-                   WHERE q.endpoint_id OPERATOR(pg_catalog.=) p.shared
-                   ORDER BY q.number DESC LIMIT 1) h ON true;
+                   WHERE q.endpoint_id = p.shared ORDER BY q.number DESC LIMIT 1) h ON true;
 COMMENT ON VIEW outbox.endpoint_positions IS 'Stored position of each endpoint, at most one settle interval old';
 
 CREATE VIEW outbox.endpoints AS
@@ -42,9 +40,9 @@ COMMENT ON VIEW outbox.endpoints IS 'Endpoints and their settings, without the s
 
 CREATE VIEW outbox.log_size AS
 SELECT l.bytes, m.min_seq, m.oldest_at, q.last_value AS max_seq
-FROM (SELECT pg_catalog.pg_total_relation_size('outbox.events_0') OPERATOR(pg_catalog.+)
-             pg_catalog.pg_total_relation_size('outbox.events_1') OPERATOR(pg_catalog.+)
-             pg_catalog.pg_total_relation_size('outbox.events_2') AS bytes) l
+FROM (SELECT pg_total_relation_size('outbox.events_0')
+             + pg_total_relation_size('outbox.events_1')
+             + pg_total_relation_size('outbox.events_2') AS bytes) l
 CROSS JOIN outbox.events_seq q
 LEFT JOIN (SELECT e.seq AS min_seq, e.created_at AS oldest_at
            FROM outbox.events e ORDER BY e.seq LIMIT 1) m ON true;
@@ -52,31 +50,26 @@ COMMENT ON VIEW outbox.log_size IS 'How large the log is, and from where to wher
 
 CREATE VIEW outbox.stats AS
 SELECT s.name AS endpoint,
-       CASE WHEN s.state OPERATOR(pg_catalog.<>) 'active' THEN s.state
+       CASE WHEN s.state <> 'active' THEN s.state
             ELSE COALESCE(t.state, s.state) END AS state,
-       CASE WHEN s.state OPERATOR(pg_catalog.<>) 'active' THEN s.state_since
+       CASE WHEN s.state <> 'active' THEN s.state_since
             ELSE COALESCE(t.state_since, s.state_since) END AS state_since,
        COALESCE(t.reason, s.reason) AS reason,
-       COALESCE(t.pending, GREATEST(l.max_seq OPERATOR(pg_catalog.-) p.seq, 0)) AS pending,
+       COALESCE(t.pending, GREATEST(l.max_seq - p.seq, 0)) AS pending,
        COALESCE(t.pending_exact, false) AS pending_exact,
        COALESCE(t.processing, 0) AS processing,
-       COALESCE(t.retrying, (SELECT pg_catalog.count(*) FROM outbox.parked k
-                             WHERE k.endpoint_id OPERATOR(pg_catalog.=) s.endpoint_id
-                             AND k.status OPERATOR(pg_catalog.=) 'retrying')) AS retrying,
-       COALESCE(t.blocked, (SELECT pg_catalog.count(*) FROM outbox.parked k
-                            WHERE k.endpoint_id OPERATOR(pg_catalog.=) s.endpoint_id
-                            AND k.status OPERATOR(pg_catalog.=) 'blocked')) AS blocked,
-       COALESCE(t.dead, (SELECT pg_catalog.count(*) FROM outbox.parked k
-                         WHERE k.endpoint_id OPERATOR(pg_catalog.=) s.endpoint_id
-                         AND k.status OPERATOR(pg_catalog.=) 'dead')) AS dead,
+       COALESCE(t.retrying, (SELECT count(*) FROM outbox.parked k
+                             WHERE k.endpoint_id = s.endpoint_id AND k.status = 'retrying')) AS retrying,
+       COALESCE(t.blocked, (SELECT count(*) FROM outbox.parked k
+                            WHERE k.endpoint_id = s.endpoint_id AND k.status = 'blocked')) AS blocked,
+       COALESCE(t.dead, (SELECT count(*) FROM outbox.parked k
+                         WHERE k.endpoint_id = s.endpoint_id AND k.status = 'dead')) AS dead,
        COALESCE(t.delivered, p.delivered) AS delivered,
        COALESCE(t.failed_attempts, p.failed_attempts) AS failed_attempts,
-       pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) t.oldest_pending_at AS oldest_pending_age,
-       CASE WHEN l.min_seq IS NULL OR p.seq OPERATOR(pg_catalog.>=) l.max_seq THEN 0
-            ELSE (l.bytes::pg_catalog.float8 OPERATOR(pg_catalog.*)
-                  (l.max_seq OPERATOR(pg_catalog.-) GREATEST(p.seq, l.min_seq OPERATOR(pg_catalog.-) 1))
-                  OPERATOR(pg_catalog./)
-                  (l.max_seq OPERATOR(pg_catalog.-) l.min_seq OPERATOR(pg_catalog.+) 1))::pg_catalog.int8
+       clock_timestamp() - t.oldest_pending_at AS oldest_pending_age,
+       CASE WHEN l.min_seq IS NULL OR p.seq >= l.max_seq THEN 0
+            ELSE (l.bytes::float8 * (l.max_seq - GREATEST(p.seq, l.min_seq - 1))
+                  / (l.max_seq - l.min_seq + 1))::int8
             END AS retained_bytes,
        t.next_attempt_at,
        COALESCE(t.rate_per_s, 0) AS rate_per_s,
@@ -98,18 +91,17 @@ UNION ALL
 SELECT id, seq, xid, epoch, created_at, expires_at, topic, COALESCE(type, topic) AS type, key, headers,
        payload, body, content_type FROM outbox.kept_events k
 WHERE outbox.log_xid(epoch, xid) IS NOT NULL
-AND NOT EXISTS (SELECT 1 FROM outbox.events e WHERE e.seq OPERATOR(pg_catalog.=) k.seq
-                AND e.epoch OPERATOR(pg_catalog.=) k.epoch);
+AND NOT EXISTS (SELECT 1 FROM outbox.events e WHERE e.seq = k.seq AND e.epoch = k.epoch);
 COMMENT ON VIEW outbox.all_events IS 'Events of the log and those that are kept for parked deliveries';
 
 CREATE VIEW outbox.deliveries AS
 SELECT e.id AS event_id, e.seq, e.topic, e.type, e.key, p.name AS endpoint,
        CASE WHEN k.status IS NOT NULL THEN k.status
-            WHEN e.seq OPERATOR(pg_catalog.=) ANY (p.pending)
+            WHEN e.seq = ANY (p.pending)
                  THEN CASE WHEN p.stuck THEN 'blocked' ELSE 'processing' END
-            WHEN pg_catalog.pg_visible_in_snapshot(x.xid, p.done)
-                 OR (p.under IS NOT NULL AND e.seq OPERATOR(pg_catalog.<=) p.last_seq
-                     AND pg_catalog.pg_visible_in_snapshot(x.xid, p.under)) THEN 'delivered'
+            WHEN pg_visible_in_snapshot(x.xid, p.done)
+                 OR (p.under IS NOT NULL AND e.seq <= p.last_seq
+                     AND pg_visible_in_snapshot(x.xid, p.under)) THEN 'delivered'
             WHEN p.stuck THEN 'blocked'
             ELSE 'pending' END AS status,
        k.reason,
@@ -123,33 +115,29 @@ FROM outbox.all_events e
 CROSS JOIN LATERAL (SELECT outbox.log_xid(e.epoch, e.xid) AS xid) x
 CROSS JOIN outbox.endpoint_positions p
 CROSS JOIN LATERAL (SELECT v.topics, v.filter FROM outbox.subscriptions v
-                    WHERE v.endpoint_id OPERATOR(pg_catalog.=) p.endpoint_id
-                    AND NOT (pg_catalog.pg_visible_in_snapshot(x.xid, v.done)
-                             OR (v.under IS NOT NULL AND e.seq OPERATOR(pg_catalog.<=) v.last_seq
-                                 AND pg_catalog.pg_visible_in_snapshot(x.xid, v.under)))
+                    WHERE v.endpoint_id = p.endpoint_id
+                    AND NOT (pg_visible_in_snapshot(x.xid, v.done)
+                             OR (v.under IS NOT NULL AND e.seq <= v.last_seq
+                                 AND pg_visible_in_snapshot(x.xid, v.under)))
                     ORDER BY v.version DESC LIMIT 1) v
-LEFT JOIN outbox.parked k ON k.endpoint_id OPERATOR(pg_catalog.=) p.endpoint_id
-                         AND k.seq OPERATOR(pg_catalog.=) e.seq
-                         AND k.event_id OPERATOR(pg_catalog.=) e.id
-LEFT JOIN LATERAL (SELECT pg_catalog.max(l.attempt) AS attempts,
-                          (pg_catalog.array_agg(l.status_code::pg_catalog.int4 ORDER BY l.started_at DESC))[1] AS last_status_code,
-                          (pg_catalog.array_agg(l.error ORDER BY l.started_at DESC))[1] AS last_error,
-                          pg_catalog.min(l.started_at OPERATOR(pg_catalog.+)
-                              pg_catalog.make_interval(secs => l.duration_ms OPERATOR(pg_catalog./) 1000))
+LEFT JOIN outbox.parked k ON k.endpoint_id = p.endpoint_id AND k.seq = e.seq AND k.event_id = e.id
+LEFT JOIN LATERAL (SELECT max(l.attempt) AS attempts,
+                          (array_agg(l.status_code::int4 ORDER BY l.started_at DESC))[1] AS last_status_code,
+                          (array_agg(l.error ORDER BY l.started_at DESC))[1] AS last_error,
+                          min(l.started_at + make_interval(secs => l.duration_ms / 1000))
                               FILTER (WHERE l.status_code BETWEEN 200 AND 299 AND l.error IS NULL) AS delivered_at
                    FROM outbox.attempt_log l
-                   WHERE l.seq OPERATOR(pg_catalog.=) e.seq
-                   AND l.endpoint_id OPERATOR(pg_catalog.=) p.endpoint_id) a ON true
+                   WHERE l.seq = e.seq AND l.endpoint_id = p.endpoint_id) a ON true
 -- nobody subscribes to a test event: it is there for one endpoint; or, any more,
 -- to what was skipped: some of it may have been replayed
-WHERE (e.topic OPERATOR(pg_catalog.=) 'outbox.test'
-       OR pg_catalog.cardinality(v.topics) OPERATOR(pg_catalog.=) 0
+WHERE (e.topic = 'outbox.test'
+       OR cardinality(v.topics) = 0
        OR (outbox.topic_in(e.topic, v.topics)
            -- what has a row was judged, at an expense perhaps
            AND (k.status IS NOT NULL OR outbox.filter_matches(e.payload, v.filter) IS NOT FALSE)))
-AND (e.topic OPERATOR(pg_catalog.<>) 'outbox.test'
+AND (e.topic <> 'outbox.test'
      OR k.status IS NOT NULL OR a.attempts IS NOT NULL)
-AND (pg_catalog.cardinality(v.topics) OPERATOR(pg_catalog.>) 0
+AND (cardinality(v.topics) > 0
      OR k.status IS NOT NULL OR a.delivered_at IS NOT NULL)
 AND x.xid IS NOT NULL
 UNION ALL
@@ -168,13 +156,13 @@ SELECT e.id AS event_id, e.seq, e.topic, e.type, e.key, s.name AS endpoint, k.st
        e.payload, e.body, e.content_type
 FROM outbox.parked k
 JOIN outbox.endpoint_settings s USING (endpoint_id)
-JOIN outbox.all_events e ON e.seq OPERATOR(pg_catalog.=) k.seq AND e.id OPERATOR(pg_catalog.=) k.event_id
-WHERE k.status OPERATOR(pg_catalog.=) 'dead';
+JOIN outbox.all_events e ON e.seq = k.seq AND e.id = k.event_id
+WHERE k.status = 'dead';
 COMMENT ON VIEW outbox.dead_letters IS 'Deliveries that were given up, with the event';
 
 CREATE VIEW outbox.attempts AS
 SELECT l.event_id, s.name AS endpoint, l.attempt, l.started_at,
-       l.duration_ms::pg_catalog.float8 AS duration_ms, l.status_code::pg_catalog.int4 AS status_code,
+       l.duration_ms::float8 AS duration_ms, l.status_code::int4 AS status_code,
        l.error, l.response_body
 FROM outbox.attempt_log l LEFT JOIN outbox.endpoint_settings s USING (endpoint_id);
 COMMENT ON VIEW outbox.attempts IS 'Requests that were made, a batch once for each event in it, for outbox.attempts_retention; which ones says outbox.log_attempts';
@@ -185,12 +173,12 @@ FROM outbox.step_holds() h LEFT JOIN outbox.endpoint_settings s USING (endpoint_
 COMMENT ON VIEW outbox.held_steps IS 'Steps of this database''s workers that failed and are tried again later; everything else goes on. endpoint: the one that it failed for; NULL: the whole step';
 
 CREATE VIEW outbox.set_aside AS
-SELECT 'scheduled' AS what, e.id AS event_id, NULL::pg_catalog.text AS endpoint, NULL::pg_catalog.text AS action,
+SELECT 'scheduled' AS what, e.id AS event_id, NULL::text AS endpoint, NULL::text AS action,
        e.error, e.failed_at, e.retry_at
 FROM outbox.scheduled e WHERE e.failed_at IS NOT NULL
 UNION ALL
-SELECT 'command', (SELECT k.event_id FROM outbox.parked k WHERE k.endpoint_id OPERATOR(pg_catalog.=) c.endpoint_id
-                   AND k.seq OPERATOR(pg_catalog.=) c.seq LIMIT 1),
+SELECT 'command', (SELECT k.event_id FROM outbox.parked k
+                   WHERE k.endpoint_id = c.endpoint_id AND k.seq = c.seq LIMIT 1),
        s.name, c.action, c.error, c.failed_at, c.retry_at
 FROM outbox.commands c LEFT JOIN outbox.endpoint_settings s USING (endpoint_id)
 WHERE c.failed_at IS NOT NULL;
@@ -198,43 +186,43 @@ COMMENT ON VIEW outbox.set_aside IS 'Scheduled events and operators'' commands t
 
 CREATE VIEW outbox.status AS
 SELECT CASE WHEN NOT outbox.preloaded() THEN 'not_preloaded'
-            WHEN w.state IS NULL OR w.state OPERATOR(pg_catalog.=) 'starting' THEN 'no_worker'
+            WHEN w.state IS NULL OR w.state = 'starting' THEN 'no_worker'
             ELSE w.state END AS state,
        CASE WHEN NOT outbox.preloaded() THEN 'outbox is not in shared_preload_libraries: events are kept, nothing is delivered'
-            WHEN w.state OPERATOR(pg_catalog.=) 'starting' THEN COALESCE(w.reason, 'the worker is starting')
+            WHEN w.state = 'starting' THEN COALESCE(w.reason, 'the worker is starting')
             ELSE COALESCE(w.reason, h.reason) END AS reason,
        l.bytes AS log_bytes,
        l.oldest_at AS oldest_retained_at,
        (SELECT p.name FROM outbox.endpoint_positions p
-        WHERE p.seq OPERATOR(pg_catalog.<) l.max_seq ORDER BY p.seq, p.name LIMIT 1) AS retained_by,
-       pg_catalog.current_setting('outbox.enabled')::pg_catalog.bool AS enabled,
+        WHERE p.seq < l.max_seq ORDER BY p.seq, p.name LIMIT 1) AS retained_by,
+       current_setting('outbox.enabled')::bool AS enabled,
        x.extversion AS version,
        w.unmatched,
        COALESCE(h.n, 0) AS held_steps,
        h.since AS held_since,
        h.next_try_at AS held_until
 FROM outbox.log_size l
-CROSS JOIN pg_catalog.pg_extension x
+CROSS JOIN pg_extension x
 LEFT JOIN (SELECT ws.* FROM outbox.worker_slots() ws
-           JOIN pg_catalog.pg_database d ON d.oid OPERATOR(pg_catalog.=) ws.dboid
-           WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database()
-           ORDER BY pg_catalog.array_position(ARRAY['running', 'disabled', 'held', 'version_mismatch', 'starting'],
-                                              ws.state), ws.worker LIMIT 1) w ON true
-LEFT JOIN (SELECT pg_catalog.count(*) AS n, pg_catalog.min(t.since) AS since, pg_catalog.min(t.next_try_at) AS next_try_at,
-                  pg_catalog.concat('on hold: ', pg_catalog.string_agg(DISTINCT pg_catalog.concat(t.step, ' (', t.reason, ')'), ', '),
-                                    '; see outbox.held_steps') AS reason
+           JOIN pg_database d ON d.oid = ws.dboid
+           WHERE d.datname = current_database()
+           ORDER BY array_position(ARRAY['running', 'disabled', 'held', 'version_mismatch', 'starting'], ws.state),
+                    ws.worker LIMIT 1) w ON true
+LEFT JOIN (SELECT count(*) AS n, min(t.since) AS since, min(t.next_try_at) AS next_try_at,
+                  concat('on hold: ', string_agg(DISTINCT concat(t.step, ' (', t.reason, ')'), ', '),
+                         '; see outbox.held_steps') AS reason
            FROM outbox.step_holds() t
            -- a lock that was not to be had for a moment is nothing to be told
-           WHERE t.reason OPERATOR(pg_catalog.<>) 'locked'
-           OR t.since OPERATOR(pg_catalog.<) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) '1 second'::pg_catalog.interval)
-           HAVING pg_catalog.count(*) OPERATOR(pg_catalog.>) 0) h ON true
-WHERE x.extname OPERATOR(pg_catalog.=) 'outbox';
+           WHERE t.reason <> 'locked'
+           OR t.since < clock_timestamp() - '1 second'::interval
+           HAVING count(*) > 0) h ON true
+WHERE x.extname = 'outbox';
 COMMENT ON VIEW outbox.status IS 'Whether this database delivers, and why not; how large the log is and which endpoint retains it. With several workers: running when one of them is. held_steps: how many steps failed and are on hold, since when, and when the next of them is tried again; outbox.held_steps has the rest. unmatched: events since there is a worker that no endpoint subscribes to';
 
 CREATE VIEW outbox.workers AS
 SELECT w.pid, d.datname, w.worker, w.state, w.reason, w.started_at, w.endpoints, w.in_flight, w.delivered, w.restarts,
        w.last_loop_at, w.memory
 FROM outbox.worker_slots() w
-JOIN pg_catalog.pg_database d ON d.oid OPERATOR(pg_catalog.=) w.dboid
-WHERE w.pid IS NOT NULL OR w.restarts OPERATOR(pg_catalog.>) 0;
+JOIN pg_database d ON d.oid = w.dboid
+WHERE w.pid IS NOT NULL OR w.restarts > 0;
 COMMENT ON VIEW outbox.workers IS 'Workers of all databases of this server, also those that wait to be started again (pid is NULL, reason says why); worker: its number in the database, from 1; endpoints: those that it serves; delivered since the worker started, restarts after errors, since the server started';

@@ -2,14 +2,14 @@
 -- The launcher and its workers
 ------------------------------------------------------------------------
 
-CREATE FUNCTION outbox.preloaded() RETURNS pg_catalog.bool
+CREATE FUNCTION outbox.preloaded() RETURNS bool
     AS 'MODULE_PATHNAME', 'outbox_preloaded_1_0'
     LANGUAGE C VOLATILE STRICT PARALLEL SAFE;
 COMMENT ON FUNCTION outbox.preloaded() IS
     'Whether outbox is in shared_preload_libraries: without it events are kept, but nothing delivers them.';
 REVOKE ALL ON FUNCTION outbox.preloaded() FROM PUBLIC;
 
-CREATE FUNCTION outbox.wake_launcher() RETURNS pg_catalog.void
+CREATE FUNCTION outbox.wake_launcher() RETURNS void
     AS 'MODULE_PATHNAME', 'outbox_wake_launcher_1_0'
     LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
 COMMENT ON FUNCTION outbox.wake_launcher() IS
@@ -17,20 +17,20 @@ COMMENT ON FUNCTION outbox.wake_launcher() IS
 REVOKE ALL ON FUNCTION outbox.wake_launcher() FROM PUBLIC;
 
 CREATE FUNCTION outbox.worker_slots(
-    OUT dboid pg_catalog.oid,
-    OUT worker pg_catalog.int4,
-    OUT pid pg_catalog.int4,
-    OUT state pg_catalog.text,
-    OUT reason pg_catalog.text,
-    OUT started_at pg_catalog.timestamptz,
-    OUT restarts pg_catalog.int8,
-    OUT last_loop_at pg_catalog.timestamptz,
-    OUT endpoints pg_catalog.int8,
-    OUT in_flight pg_catalog.int8,
-    OUT delivered pg_catalog.int8,
-    OUT unmatched pg_catalog.int8,
-    OUT memory pg_catalog.int8)
-    RETURNS SETOF pg_catalog.record
+    OUT dboid oid,
+    OUT worker int4,
+    OUT pid int4,
+    OUT state text,
+    OUT reason text,
+    OUT started_at timestamptz,
+    OUT restarts int8,
+    OUT last_loop_at timestamptz,
+    OUT endpoints int8,
+    OUT in_flight int8,
+    OUT delivered int8,
+    OUT unmatched int8,
+    OUT memory int8)
+    RETURNS SETOF record
     AS 'MODULE_PATHNAME', 'outbox_worker_status_1_0'
     LANGUAGE C VOLATILE STRICT PARALLEL SAFE ROWS 10;
 COMMENT ON FUNCTION outbox.worker_slots() IS
@@ -38,16 +38,16 @@ COMMENT ON FUNCTION outbox.worker_slots() IS
 REVOKE ALL ON FUNCTION outbox.worker_slots() FROM PUBLIC;
 
 CREATE FUNCTION outbox.step_holds(
-    OUT worker pg_catalog.int4,
-    OUT step pg_catalog.text,
-    OUT endpoint_id pg_catalog.int4,
-    OUT reason pg_catalog.text,
-    OUT sqlstate pg_catalog.text,
-    OUT last_error pg_catalog.text,
-    OUT failures pg_catalog.int8,
-    OUT since pg_catalog.timestamptz,
-    OUT next_try_at pg_catalog.timestamptz)
-    RETURNS SETOF pg_catalog.record
+    OUT worker int4,
+    OUT step text,
+    OUT endpoint_id int4,
+    OUT reason text,
+    OUT sqlstate text,
+    OUT last_error text,
+    OUT failures int8,
+    OUT since timestamptz,
+    OUT next_try_at timestamptz)
+    RETURNS SETOF record
     AS 'MODULE_PATHNAME', 'outbox_step_holds_1_0'
     LANGUAGE C VOLATILE STRICT PARALLEL SAFE ROWS 5;
 COMMENT ON FUNCTION outbox.step_holds() IS
