@@ -23,8 +23,8 @@ C_SOURCES = $(sort $(wildcard $(DIRS:%=%/*.c)))
 OBJS = $(C_SOURCES:.c=.o)
 
 # The install script is made of parts, in this order.
-SQL_PARTS = $(patsubst %,sql/parts/%.sql,guard log emit workers deliveries endpoints \
-	views operators copies privileges dump comments)
+SQL_PARTS = $(patsubst %,sql/parts/%.sql,guard log emit workers endpoints secrets deliveries \
+	views operators copies privileges dump)
 
 # sql/ holds the install script and the inputs of pg_regress side by side.
 REGRESS = $(patsubst sql/%.sql,%,$(sort $(filter-out sql/outbox--%,$(wildcard sql/*.sql))))

@@ -2,6 +2,23 @@
 -- Copies: what came with a log that was written elsewhere becomes ours
 ------------------------------------------------------------------------
 
+CREATE FUNCTION outbox.claim_log() RETURNS void
+LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_claim_log_1_0';
+COMMENT ON FUNCTION outbox.claim_log IS 'Makes the log this system''s and database''s, if nobody''s yet';
+
+CREATE FUNCTION outbox.log_owner() RETURNS text
+LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_log_owner_1_0';
+COMMENT ON FUNCTION outbox.log_owner IS 'Whose log this is: nobody, us, another, or another instance';
+
+CREATE FUNCTION outbox.new_epoch() RETURNS int8
+LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_new_epoch_1_0';
+COMMENT ON FUNCTION outbox.new_epoch IS 'A random number above 0';
+
+CREATE FUNCTION outbox.take_log(epoch int8) RETURNS void
+LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_take_log_1_0';
+COMMENT ON FUNCTION outbox.take_log IS
+'Makes the log this system''s and database''s, whoever it was before, with this epoch';
+
 -- The subscription's publisher writes there: what is here would not be ours.
 CREATE FUNCTION outbox.refuse_subscribed() RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
@@ -18,13 +35,15 @@ BEGIN
                   HINT = 'Run ALTER SUBSCRIPTION … REFRESH PUBLICATION: with outbox in shared_preload_libraries it leaves out the tables of outbox.';
     END IF;
 END $$;
-COMMENT ON FUNCTION outbox.refuse_subscribed() IS 'Refuses to go on where tables of outbox are targets of a subscription (55000)';
+COMMENT ON FUNCTION outbox.refuse_subscribed IS
+'Refuses to go on where tables of outbox are targets of a subscription (55000)';
 
 -- The second guard, for a subscription that was made while the library was not
 -- loaded: see src/server/subscription.c.
 CREATE FUNCTION outbox.keep_out() RETURNS trigger
 LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_keep_out_1_0';
-COMMENT ON FUNCTION outbox.keep_out() IS 'Passes over rows that a subscription brings, and refuses to empty a table for it (55000)';
+COMMENT ON FUNCTION outbox.keep_out IS
+'Passes over rows that a subscription brings, and refuses to empty a table for it (55000)';
 DO $$
 DECLARE
     t text;
@@ -51,7 +70,8 @@ AS $$
                 WHEN s.ordering = 'key' AND key IS NOT NULL THEN 'blocked' ELSE 'retrying' END,
            CASE WHEN outbox.filter_matches(payload, s.filter) IS NULL THEN 'filter failed' END
 $$;
-COMMENT ON FUNCTION outbox.parked_as(outbox.endpoint_settings, text, jsonb) IS 'How a delivery that was not finished is parked when a copy is adopted';
+COMMENT ON FUNCTION outbox.parked_as IS
+'How a delivery that was not finished is parked when a copy is adopted';
 
 -- Positions are snapshots, and a snapshot says nothing about the transactions of
 -- another system. But the events of a copy are all committed, so that the order
@@ -232,5 +252,9 @@ BEGIN
     PERFORM outbox.wake_launcher();
     RETURN n;
 END $$;
-COMMENT ON FUNCTION outbox.adopt() IS
-'Makes the log of a copy (dump, template, pg_upgrade, another outbox.instance_name) this database''s own, and delivers what was undelivered in it, when this transaction commits; returns how many deliveries that are, scheduled events not counted. Emitters wait until then. Errors: 55000 nothing to adopt, or a subscription writes to tables of outbox; 25001 at isolation level REPEATABLE READ or SERIALIZABLE; 25006 during recovery';
+COMMENT ON FUNCTION outbox.adopt IS
+'Makes the log of a copy (dump, template, pg_upgrade, another outbox.instance_name) this database''s own, '
+'and delivers what was undelivered in it, when this transaction commits; returns how many deliveries that '
+'are, scheduled events not counted. Emitters wait until then. Errors: 55000 nothing to adopt, or a '
+'subscription writes to tables of outbox; 25001 at isolation level REPEATABLE READ or SERIALIZABLE; 25006 '
+'during recovery';

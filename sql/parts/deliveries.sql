@@ -1,74 +1,4 @@
 ------------------------------------------------------------------------
--- Endpoints: what users set. Written by the functions below; the worker only
--- ever writes the state, when a receiver asks to be disabled.
-------------------------------------------------------------------------
-
-CREATE TABLE outbox.endpoint_settings (
-    endpoint_id     int4 GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    name            text COLLATE "C" NOT NULL UNIQUE,
-    url             text NOT NULL,
-    topics          text[] NOT NULL,
-    filter          jsonpath,
-    format          text NOT NULL,
-    headers         jsonb,
-    ordering        text NOT NULL,
-    on_exhausted    text NOT NULL,
-    max_in_flight   int4 NOT NULL,
-    rate_limit      float4,
-    timeout         interval NOT NULL,
-    connect_timeout interval NOT NULL,
-    max_attempts    int4,
-    max_age         interval NOT NULL,
-    backoff_base    interval NOT NULL,
-    backoff_max     interval NOT NULL,
-    batch_size      int4 NOT NULL,
-    batch_wait      interval NOT NULL,
-    state           text NOT NULL DEFAULT 'active',   -- active, paused, disabled
-    state_since     timestamptz NOT NULL DEFAULT now(),
-    reason          text,
-    created_at      timestamptz NOT NULL DEFAULT now(),
-    -- raised when topics or url change: the worker notes from which place in
-    -- the log the new subscription holds
-    version         int8 NOT NULL DEFAULT 1,
-    -- where it begins; raised with each seek
-    generation      int8 NOT NULL DEFAULT 1,
-    start_snapshot  pg_snapshot NOT NULL,
-    start_seq_low   int8 NOT NULL
-);
-
--- In a table of their own, not part of a dump, and behind row-level security,
--- so that only those read it who may do everything with it: the owner, and a
--- worker that is another role. Not pg_read_all_data: it may not truncate.
-CREATE TABLE outbox.endpoint_secrets (
-    endpoint_id     int4 PRIMARY KEY,
-    secret          text NOT NULL,
-    previous        text,
-    previous_until  timestamptz
-);
-ALTER TABLE outbox.endpoint_secrets ENABLE ROW LEVEL SECURITY;
-CREATE POLICY worker ON outbox.endpoint_secrets
-USING (has_table_privilege('outbox.endpoint_secrets', 'TRUNCATE'));
--- Statistics are samples of the column, and pg_statistic is a table that
--- pg_read_all_data reads.
-ALTER TABLE outbox.endpoint_secrets ALTER COLUMN secret SET STATISTICS 0;
-ALTER TABLE outbox.endpoint_secrets ALTER COLUMN previous SET STATISTICS 0;
-ALTER TABLE outbox.endpoint_settings ALTER COLUMN url SET STATISTICS 0;
-ALTER TABLE outbox.endpoint_settings ALTER COLUMN headers SET STATISTICS 0;
-
--- Which topics an endpoint was subscribed to at which place in the log: an
--- event is judged by the highest version that begins before it.
-CREATE TABLE outbox.subscriptions (
-    endpoint_id     int4 NOT NULL,
-    version         int8 NOT NULL,
-    topics          text[] NOT NULL,
-    filter          jsonpath,
-    done            pg_snapshot NOT NULL,
-    under           pg_snapshot,
-    last_seq        int8 NOT NULL,
-    PRIMARY KEY (endpoint_id, version)
-);
-
-------------------------------------------------------------------------
 -- How far each endpoint has read. Appended, never updated: the highest number
 -- counts. Two tables in turn; a worker writes what counts to the other one and
 -- truncates the full one. A shared position is written by the process that made
@@ -97,6 +27,9 @@ CREATE TABLE outbox.positions (
 ) PARTITION BY LIST (piece);
 CREATE TABLE outbox.positions_0 PARTITION OF outbox.positions FOR VALUES IN (0);
 CREATE TABLE outbox.positions_1 PARTITION OF outbox.positions FOR VALUES IN (1);
+COMMENT ON TABLE outbox.positions IS 'How far each endpoint has read: appended, the highest number counts';
+COMMENT ON TABLE outbox.positions_0 IS 'Positions; two tables are used in turn';
+COMMENT ON TABLE outbox.positions_1 IS 'Positions; two tables are used in turn';
 
 -- Moments in the log, about one a second while events flow: turns a time into
 -- a place.
@@ -112,6 +45,10 @@ CREATE TABLE outbox.ticks (
 CREATE TABLE outbox.ticks_0 PARTITION OF outbox.ticks FOR VALUES IN (0);
 CREATE TABLE outbox.ticks_1 PARTITION OF outbox.ticks FOR VALUES IN (1);
 CREATE TABLE outbox.ticks_2 PARTITION OF outbox.ticks FOR VALUES IN (2);
+COMMENT ON TABLE outbox.ticks IS 'Moments in the log: turns a time into a place';
+COMMENT ON TABLE outbox.ticks_0 IS 'Moments that belong to events_0';
+COMMENT ON TABLE outbox.ticks_1 IS 'Moments that belong to events_1';
+COMMENT ON TABLE outbox.ticks_2 IS 'Moments that belong to events_2';
 
 ------------------------------------------------------------------------
 -- Exceptions: deliveries that are neither before nor behind a position.
@@ -134,6 +71,8 @@ CREATE TABLE outbox.parked (
     batch           int8,            -- deliveries of the same number are tried again together
     PRIMARY KEY (endpoint_id, seq)
 );
+COMMENT ON TABLE outbox.parked IS
+'Deliveries that are neither before nor behind a position: waiting for a retry, blocked, given up';
 CREATE INDEX parked_seq_idx ON outbox.parked (seq, endpoint_id);
 CREATE INDEX parked_followers_idx ON outbox.parked (endpoint_id, key, seq)
     WHERE status = 'blocked';
@@ -159,6 +98,8 @@ CREATE TABLE outbox.commands (
     retry_at        timestamptz,
     error           text
 );
+COMMENT ON TABLE outbox.commands IS
+'What operators asked for and the worker has yet to do, one row per delivery';
 
 -- Parts of the log that are read again for one endpoint, and how far that is.
 CREATE TABLE outbox.replays (
@@ -178,6 +119,8 @@ CREATE TABLE outbox.replays (
     started_at      timestamptz NOT NULL DEFAULT now(),
     finished_at     timestamptz
 );
+COMMENT ON TABLE outbox.replays IS
+'Parts of the log that are read again for one endpoint, and how far that is';
 
 -- Events that outlive their piece of the log because a parked delivery needs
 -- them. They are copied while the log still has them: such a row counts for
@@ -198,6 +141,9 @@ CREATE TABLE outbox.kept_events (
     content_type text,
     PRIMARY KEY (seq, epoch)
 );
+COMMENT ON TABLE outbox.kept_events IS
+'Events that outlive their piece of the log because a parked delivery needs them; some of them may be in the '
+'log still, and count there';
 CREATE INDEX kept_events_id_idx ON outbox.kept_events (id);
 
 ------------------------------------------------------------------------
@@ -221,6 +167,10 @@ CREATE TABLE outbox.attempt_log (
 CREATE TABLE outbox.attempt_log_0 PARTITION OF outbox.attempt_log FOR VALUES IN (0);
 CREATE TABLE outbox.attempt_log_1 PARTITION OF outbox.attempt_log FOR VALUES IN (1);
 CREATE TABLE outbox.attempt_log_2 PARTITION OF outbox.attempt_log FOR VALUES IN (2);
+COMMENT ON TABLE outbox.attempt_log IS 'Requests that were made; outbox.attempts shows them';
+COMMENT ON TABLE outbox.attempt_log_0 IS 'Requests; three tables are used in turn';
+COMMENT ON TABLE outbox.attempt_log_1 IS 'Requests; three tables are used in turn';
+COMMENT ON TABLE outbox.attempt_log_2 IS 'Requests; three tables are used in turn';
 
 -- Which pieces are in use, and since when.
 CREATE TABLE outbox.pieces (
@@ -228,6 +178,7 @@ CREATE TABLE outbox.pieces (
     piece       int2 NOT NULL,
     since       timestamptz NOT NULL
 );
+COMMENT ON TABLE outbox.pieces IS 'Which piece of the log and of the attempts is in use, and since when';
 INSERT INTO outbox.pieces VALUES
     ('events', 0, now()),
     ('attempts', 0, now());

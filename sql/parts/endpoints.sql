@@ -1,89 +1,91 @@
 ------------------------------------------------------------------------
--- Checks and helpers of the functions below
+-- Endpoints: what users set. Written by the functions below; the worker only
+-- ever writes the state, when a receiver asks to be disabled.
+------------------------------------------------------------------------
+
+CREATE TABLE outbox.endpoint_settings (
+    endpoint_id     int4 GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    name            text COLLATE "C" NOT NULL UNIQUE,
+    url             text NOT NULL,
+    topics          text[] NOT NULL,
+    filter          jsonpath,
+    format          text NOT NULL,
+    headers         jsonb,
+    ordering        text NOT NULL,
+    on_exhausted    text NOT NULL,
+    max_in_flight   int4 NOT NULL,
+    rate_limit      float4,
+    timeout         interval NOT NULL,
+    connect_timeout interval NOT NULL,
+    max_attempts    int4,
+    max_age         interval NOT NULL,
+    backoff_base    interval NOT NULL,
+    backoff_max     interval NOT NULL,
+    batch_size      int4 NOT NULL,
+    batch_wait      interval NOT NULL,
+    state           text NOT NULL DEFAULT 'active',   -- active, paused, disabled
+    state_since     timestamptz NOT NULL DEFAULT now(),
+    reason          text,
+    created_at      timestamptz NOT NULL DEFAULT now(),
+    -- raised when topics or url change: the worker notes from which place in
+    -- the log the new subscription holds
+    version         int8 NOT NULL DEFAULT 1,
+    -- where it begins; raised with each seek
+    generation      int8 NOT NULL DEFAULT 1,
+    start_snapshot  pg_snapshot NOT NULL,
+    start_seq_low   int8 NOT NULL
+);
+COMMENT ON TABLE outbox.endpoint_settings IS
+'Endpoints: what users set; written by create_endpoint() and its relatives';
+
+-- Which topics an endpoint was subscribed to at which place in the log: an
+-- event is judged by the highest version that begins before it.
+CREATE TABLE outbox.subscriptions (
+    endpoint_id     int4 NOT NULL,
+    version         int8 NOT NULL,
+    topics          text[] NOT NULL,
+    filter          jsonpath,
+    done            pg_snapshot NOT NULL,
+    under           pg_snapshot,
+    last_seq        int8 NOT NULL,
+    PRIMARY KEY (endpoint_id, version)
+);
+COMMENT ON TABLE outbox.subscriptions IS
+'Which topics an endpoint was subscribed to from which place in the log on';
+
+------------------------------------------------------------------------
+-- Checks
 ------------------------------------------------------------------------
 
 CREATE FUNCTION outbox.check_url(url text) RETURNS void
 LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_check_url_1_0';
+COMMENT ON FUNCTION outbox.check_url IS 'Refuses a URL that no endpoint can have (22023)';
+
 CREATE FUNCTION outbox.check_topics(topics text[]) RETURNS void
 LANGUAGE C IMMUTABLE STRICT AS 'MODULE_PATHNAME', 'outbox_check_topics_1_0';
+COMMENT ON FUNCTION outbox.check_topics IS 'Refuses topic patterns that can match nothing (22023)';
+
 CREATE FUNCTION outbox.check_filter(filter jsonpath) RETURNS void
 LANGUAGE C IMMUTABLE STRICT AS 'MODULE_PATHNAME', 'outbox_check_filter_1_0';
-CREATE FUNCTION outbox.filter_matches(payload jsonb, filter jsonpath) RETURNS bool
-LANGUAGE C STABLE CALLED ON NULL INPUT AS 'MODULE_PATHNAME', 'outbox_filter_matches_1_0';
-CREATE FUNCTION outbox.check_secret(secret text) RETURNS void
-LANGUAGE C IMMUTABLE STRICT AS 'MODULE_PATHNAME', 'outbox_check_secret_1_0';
+COMMENT ON FUNCTION outbox.check_filter IS
+'Refuses a jsonpath that is no predicate, names a variable, or can take more than time in proportion to the '
+'payload (22023)';
+
 CREATE FUNCTION outbox.check_headers(headers jsonb) RETURNS void
 LANGUAGE C IMMUTABLE STRICT AS 'MODULE_PATHNAME', 'outbox_check_headers_1_0';
-CREATE FUNCTION outbox.new_secret() RETURNS text
-LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_new_secret_1_0';
--- With outbox.secret_key_file secrets are sealed before they are stored: the
--- values of headers, what a URL has behind its host, and what signs.
-CREATE FUNCTION outbox.seal(endpoint_id int4, field text, value text) RETURNS text
-LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_seal_1_0';
-CREATE FUNCTION outbox.seal(endpoint_id int4, headers jsonb) RETURNS jsonb
-LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_seal_headers_1_0';
-CREATE FUNCTION outbox.unseal(endpoint_id int4, field text, value text) RETURNS text
-LANGUAGE C STABLE STRICT AS 'MODULE_PATHNAME', 'outbox_unseal_1_0';
-CREATE FUNCTION outbox.reseal(endpoint_id int4, field text, value text) RETURNS text
-LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_reseal_1_0';
-CREATE FUNCTION outbox.reseal(endpoint_id int4, headers jsonb) RETURNS jsonb
-LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_reseal_headers_1_0';
-CREATE FUNCTION outbox.shown(endpoint_id int4, url text) RETURNS text
-LANGUAGE C STABLE STRICT AS 'MODULE_PATHNAME', 'outbox_shown_url_1_0';
-CREATE FUNCTION outbox.shown(endpoint_id int4, headers jsonb) RETURNS jsonb
-LANGUAGE C STABLE STRICT AS 'MODULE_PATHNAME', 'outbox_shown_headers_1_0';
-CREATE FUNCTION outbox.can_seal() RETURNS void
-LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_can_seal_1_0';
-CREATE FUNCTION outbox.claim_log() RETURNS void
-LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_claim_log_1_0';
-CREATE FUNCTION outbox.log_owner() RETURNS text
-LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_log_owner_1_0';
-CREATE FUNCTION outbox.new_epoch() RETURNS int8
-LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_new_epoch_1_0';
-CREATE FUNCTION outbox.take_log(epoch int8) RETURNS void
-LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_take_log_1_0';
+COMMENT ON FUNCTION outbox.check_headers IS
+'Refuses what is not a flat object of at most 15 strings without control characters, and names that belong '
+'to outbox or HTTP (22023)';
+
 CREATE FUNCTION outbox.topic_in(topic text, patterns text[]) RETURNS bool
 LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE AS 'MODULE_PATHNAME', 'outbox_topic_in_1_0';
-CREATE FUNCTION outbox.position_now(sequence oid,
-    OUT snapshot pg_snapshot, OUT seq_low int8,
-    OUT committed pg_snapshot) RETURNS record
-LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_position_now_1_0';
-CREATE FUNCTION outbox.endpoints_changed() RETURNS void
-LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_endpoints_changed_1_0';
-CREATE FUNCTION outbox.endpoint_stats(endpoint_id int4,
-    OUT state text, OUT state_since timestamptz, OUT reason text,
-    OUT pending int8, OUT pending_exact bool, OUT processing int8,
-    OUT retrying int8, OUT blocked int8, OUT dead int8,
-    OUT delivered int8, OUT failed_attempts int8,
-    OUT oldest_pending_at timestamptz, OUT next_attempt_at timestamptz,
-    OUT rate_per_s float8, OUT latency_p50_ms float8,
-    OUT latency_p95_ms float8, OUT latency_p99_ms float8,
-    OUT last_success_at timestamptz, OUT last_error text) RETURNS record
-LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_endpoint_stats_1_0';
+COMMENT ON FUNCTION outbox.topic_in IS 'Does one of the patterns match the topic?';
 
-COMMENT ON FUNCTION outbox.check_url(text) IS 'Refuses a URL that no endpoint can have (22023)';
-COMMENT ON FUNCTION outbox.check_topics(text[]) IS 'Refuses topic patterns that can match nothing (22023)';
-COMMENT ON FUNCTION outbox.check_filter(jsonpath) IS 'Refuses a jsonpath that is no predicate, names a variable, or can take more than time in proportion to the payload (22023)';
-COMMENT ON FUNCTION outbox.filter_matches(jsonb, jsonpath) IS 'Is the predicate true of the payload? NULL filter: true; NULL payload (bytes): false; NULL: it is neither true nor false';
-COMMENT ON FUNCTION outbox.check_secret(text) IS 'Refuses what is not whsec_ and the base64 of 24 to 64 bytes (22023)';
-COMMENT ON FUNCTION outbox.check_headers(jsonb) IS 'Refuses what is not a flat object of at most 15 strings without control characters, and names that belong to outbox or HTTP (22023)';
-COMMENT ON FUNCTION outbox.new_secret() IS 'A new secret: whsec_ and the base64 of 32 random bytes';
-COMMENT ON FUNCTION outbox.seal(int4, text, text) IS 'A value as it is to be stored: sealed when outbox.secret_key_file is set, else as it is. 22023: it looks like a sealed one; 55000: the key file cannot be used';
-COMMENT ON FUNCTION outbox.seal(int4, jsonb) IS 'The same for the values of headers';
-COMMENT ON FUNCTION outbox.unseal(int4, text, text) IS 'A stored value in clear (55000: it cannot be opened)';
-COMMENT ON FUNCTION outbox.reseal(int4, text, text) IS 'A stored value sealed with the first key, unless it is already; NULL: it cannot be opened';
-COMMENT ON FUNCTION outbox.reseal(int4, jsonb) IS 'The same for the values of headers';
-COMMENT ON FUNCTION outbox.shown(int4, text) IS 'The URL of an endpoint in clear; as stored, where it cannot be opened';
-COMMENT ON FUNCTION outbox.shown(int4, jsonb) IS 'The headers of an endpoint in clear; as stored, where one cannot be opened';
-COMMENT ON FUNCTION outbox.can_seal() IS 'Refuses to go on without a key that seals (55000)';
-COMMENT ON FUNCTION outbox.claim_log() IS 'Makes the log this system''s and database''s, if nobody''s yet';
-COMMENT ON FUNCTION outbox.log_owner() IS 'Whose log this is: nobody, us, another, or another instance';
-COMMENT ON FUNCTION outbox.new_epoch() IS 'A random number above 0';
-COMMENT ON FUNCTION outbox.take_log(int8) IS 'Makes the log this system''s and database''s, whoever it was before, with this epoch';
-COMMENT ON FUNCTION outbox.topic_in(text, text[]) IS 'Does one of the patterns match the topic?';
-COMMENT ON FUNCTION outbox.position_now(oid) IS 'The end of the log, for a transaction that may have written to it; committed: the same with this transaction in it';
-COMMENT ON FUNCTION outbox.endpoints_changed() IS 'Rings the worker when this transaction commits';
-COMMENT ON FUNCTION outbox.endpoint_stats(int4) IS 'What the worker published about an endpoint; NULL: nothing since the server started';
+CREATE FUNCTION outbox.filter_matches(payload jsonb, filter jsonpath) RETURNS bool
+LANGUAGE C STABLE CALLED ON NULL INPUT AS 'MODULE_PATHNAME', 'outbox_filter_matches_1_0';
+COMMENT ON FUNCTION outbox.filter_matches IS
+'Is the predicate true of the payload? NULL filter: true; NULL payload (bytes): false; NULL: it is neither '
+'true nor false';
 
 -- Turns start_at into a place in the log. Takes the lock that keeps the log
 -- from being shortened until the place is stored.
@@ -148,7 +150,11 @@ BEGIN
         seq_low := 0;
     END IF;
 END $$;
-COMMENT ON FUNCTION outbox.place(text, timestamptz) IS 'The place in the log that start_at stands for: now, beginning or a timestamp (22023 otherwise). A timestamp means: at the latest noted moment before it, about a second. Before the adoption of the log no moment is known: 55000, as in a copy that was not adopted. replayed_from: the place for a replay from that time, instead of start_at; where no moment is known, the beginning';
+COMMENT ON FUNCTION outbox.place IS
+'The place in the log that start_at stands for: now, beginning or a timestamp (22023 otherwise). A timestamp '
+'means: at the latest noted moment before it, about a second. Before the adoption of the log no moment is '
+'known: 55000, as in a copy that was not adopted. replayed_from: the place for a replay from that time, '
+'instead of start_at; where no moment is known, the beginning';
 
 -- Every setting of an endpoint is checked here, whoever changes it.
 CREATE FUNCTION outbox.check_settings(s outbox.endpoint_settings) RETURNS void
@@ -225,7 +231,7 @@ BEGIN
     PERFORM outbox.check_filter(s.filter);
     PERFORM outbox.check_headers(s.headers);
 END $$;
-COMMENT ON FUNCTION outbox.check_settings(outbox.endpoint_settings) IS 'Refuses settings that no endpoint can have (22023)';
+COMMENT ON FUNCTION outbox.check_settings IS 'Refuses settings that no endpoint can have (22023)';
 
 -- The settings of an endpoint, locked for a change.
 CREATE FUNCTION outbox.lock_endpoint(name text) RETURNS outbox.endpoint_settings
@@ -243,7 +249,8 @@ BEGIN
     PERFORM outbox.endpoints_changed();
     RETURN s;
 END $$;
-COMMENT ON FUNCTION outbox.lock_endpoint(text) IS 'The settings of an endpoint, locked until the transaction ends (42704: there is none)';
+COMMENT ON FUNCTION outbox.lock_endpoint IS
+'The settings of an endpoint, locked until the transaction ends (42704: there is none)';
 
 ------------------------------------------------------------------------
 -- Endpoints
@@ -322,8 +329,11 @@ BEGIN
     VALUES (s.endpoint_id, 1, s.topics, s.filter, s.start_snapshot, NULL, 0);
     PERFORM outbox.endpoints_changed();
 END $$;
-COMMENT ON FUNCTION outbox.create_endpoint(text, text, text[], jsonpath, text, text, jsonb, text, text, int4, float4, interval, interval, int4, interval, interval, interval, int4, interval, text, bool) IS
-'Subscribes a URL to topics. Events of this transaction are delivered to it, too. rate_limit: requests per second; secret NULL: generated; max_attempts NULL: until max_age after the first attempt; batch_size: events per request at most (above 1 with format standard or cloudevents only); batch_wait: how long the oldest of them may wait for others. Errors: 22023 invalid argument, 42710 the name exists';
+COMMENT ON FUNCTION outbox.create_endpoint IS
+'Subscribes a URL to topics. Events of this transaction are delivered to it, too. rate_limit: requests per '
+'second; secret NULL: generated; max_attempts NULL: until max_age after the first attempt; batch_size: '
+'events per request at most (above 1 with format standard or cloudevents only); batch_wait: how long the '
+'oldest of them may wait for others. Errors: 22023 invalid argument, 42710 the name exists';
 
 CREATE FUNCTION outbox.alter_endpoint(
     name text,
@@ -444,8 +454,10 @@ BEGIN
         ON CONFLICT (endpoint_id) DO UPDATE SET secret = EXCLUDED.secret, previous = NULL, previous_until = NULL;
     END IF;
 END $$;
-COMMENT ON FUNCTION outbox.alter_endpoint(text, text, text[], jsonpath, text, text, jsonb, text, text, int4, float4, interval, interval, int4, interval, interval, interval, int4, interval, text[]) IS
-'Changes settings; NULL: unchanged; reset: names of settings that go back to their default. A change of topics or filter holds for events from the endpoint''s present position on. Errors: 22023 invalid argument, or one that is in reset as well, 42704 no such endpoint';
+COMMENT ON FUNCTION outbox.alter_endpoint IS
+'Changes settings; NULL: unchanged; reset: names of settings that go back to their default. A change of '
+'topics or filter holds for events from the endpoint''s present position on. Errors: 22023 invalid argument, '
+'or one that is in reset as well, 42704 no such endpoint';
 
 CREATE FUNCTION outbox.pause_endpoint(name text) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -457,7 +469,8 @@ BEGIN
     SET state = 'paused', state_since = clock_timestamp(), reason = 'paused by ' || quote_ident(session_user)
     WHERE e.endpoint_id = s.endpoint_id AND e.state <> 'paused';
 END $$;
-COMMENT ON FUNCTION outbox.pause_endpoint(text) IS 'Sends nothing more to the endpoint until it is resumed; its events wait. 42704: no such endpoint';
+COMMENT ON FUNCTION outbox.pause_endpoint IS
+'Sends nothing more to the endpoint until it is resumed; its events wait. 42704: no such endpoint';
 
 CREATE FUNCTION outbox.resume_endpoint(name text) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -469,7 +482,8 @@ BEGIN
     SET state = 'active', state_since = clock_timestamp(), reason = NULL
     WHERE e.endpoint_id = s.endpoint_id AND e.state <> 'active';
 END $$;
-COMMENT ON FUNCTION outbox.resume_endpoint(text) IS 'Goes on where a paused or disabled endpoint stopped. 42704: no such endpoint';
+COMMENT ON FUNCTION outbox.resume_endpoint IS
+'Goes on where a paused or disabled endpoint stopped. 42704: no such endpoint';
 
 CREATE FUNCTION outbox.seek_endpoint(name text, start_at text) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -495,88 +509,47 @@ BEGIN
         generation = e.generation + 1, version = e.version + 2
     WHERE e.endpoint_id = s.endpoint_id;
 END $$;
-COMMENT ON FUNCTION outbox.seek_endpoint(text, text) IS 'Moves the endpoint to a place in the log: now skips a backlog, which outbox.deliveries does not show any more, or only as far as it is replayed and has its request in outbox.attempts; beginning or a timestamp goes back, and what was parked beyond it is forgotten and read again. Errors: 22023 invalid start_at, 42704 no such endpoint';
+COMMENT ON FUNCTION outbox.seek_endpoint IS
+'Moves the endpoint to a place in the log: now skips a backlog, which outbox.deliveries does not show any '
+'more, or only as far as it is replayed and has its request in outbox.attempts; beginning or a timestamp '
+'goes back, and what was parked beyond it is forgotten and read again. Errors: 22023 invalid start_at, 42704 '
+'no such endpoint';
 
-CREATE FUNCTION outbox.rotate_secret(name text,
-    grace interval DEFAULT '24 hours',
-    secret text DEFAULT NULL) RETURNS void
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
+CREATE FUNCTION outbox.drop_endpoint(name text, discard bool DEFAULT false,
+    if_exists bool DEFAULT false) RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
-#variable_conflict use_variable
 DECLARE
-    s outbox.endpoint_settings := outbox.lock_endpoint(name);
-    former text;
+    s outbox.endpoint_settings;
+    p record;
 BEGIN
-    IF grace IS NULL OR grace NOT BETWEEN interval '0' AND interval '1 year' THEN
-        RAISE EXCEPTION 'invalid grace %', COALESCE(grace::text, 'NULL')
-            USING ERRCODE = 'invalid_parameter_value',
-                  HINT = 'Use 0 to 1 year; 0 ends the former secret at once, which is right for one that was leaked.';
-    END IF;
-    PERFORM outbox.check_secret(secret);
-    SELECT k.secret INTO former FROM outbox.endpoint_secrets k WHERE k.endpoint_id = s.endpoint_id;
     BEGIN
-        former := outbox.unseal(s.endpoint_id, 'secret', former);
-    EXCEPTION WHEN object_not_in_prerequisite_state THEN
-        -- Its key is lost: it can be forgotten, and sign no more.
-        IF grace > interval '0' THEN
+        s := outbox.lock_endpoint(name);
+    EXCEPTION WHEN undefined_object THEN
+        IF if_exists IS NOT TRUE THEN
             RAISE;
         END IF;
+        RAISE NOTICE 'endpoint "%" does not exist, skipping', name;
+        RETURN;
     END;
-    IF former = secret THEN
-        RAISE EXCEPTION 'this is the present secret of endpoint "%"', name
-            USING ERRCODE = 'invalid_parameter_value',
-                  HINT = 'Pass another one, or none to have it generated.';
-    END IF;
-    INSERT INTO outbox.endpoint_secrets AS k (endpoint_id, secret)
-    VALUES (s.endpoint_id, outbox.seal(s.endpoint_id, 'secret', COALESCE(secret, outbox.new_secret())))
-    ON CONFLICT (endpoint_id) DO UPDATE
-    SET secret = EXCLUDED.secret,
-        previous = CASE WHEN grace > interval '0' THEN outbox.seal(s.endpoint_id, 'previous', former) END,
-        previous_until = CASE WHEN grace > interval '0' THEN clock_timestamp() + grace END;
-END $$;
-COMMENT ON FUNCTION outbox.rotate_secret(text, interval, text) IS 'Gives the endpoint another secret (NULL: generated). For the time of grace requests carry both signatures; then, or at once with 0, only the new one. Rotated again within grace: the secret before the last is forgotten at once. Errors: 22023 invalid argument, 42704 no such endpoint, 55000 the secret cannot be sealed, or the former one not be opened';
-
-CREATE FUNCTION outbox.endpoint_secret(name text) RETURNS text
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-AS $$
-    SELECT outbox.unseal(k.endpoint_id, 'secret', k.secret)
-    FROM outbox.endpoint_secrets k JOIN outbox.endpoint_settings e USING (endpoint_id)
-    WHERE e.name = $1
-$$;
-COMMENT ON FUNCTION outbox.endpoint_secret(text) IS 'The secret that requests to the endpoint are signed with; NULL: none is set, or no such endpoint. 55000: it is sealed and cannot be opened';
-
-CREATE FUNCTION outbox.reseal_secrets(OUT sealed int8, OUT kept int8, OUT unopened int8)
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
-AS $$
-DECLARE
-    s record;
-    k record;
-    former record;
-BEGIN
-    PERFORM outbox.can_seal();
-    sealed := 0;
-    kept := 0;
-    unopened := 0;
-    FOR s IN SELECT e.endpoint_id, e.url, e.headers FROM outbox.endpoint_settings e ORDER BY e.endpoint_id FOR UPDATE
-    LOOP
-        -- locked, for a worker forgets former secrets
-        SELECT o.secret, o.previous INTO former FROM outbox.endpoint_secrets o WHERE o.endpoint_id = s.endpoint_id FOR UPDATE;
-        SELECT outbox.reseal(s.endpoint_id, 'url', s.url) AS url,
-               outbox.reseal(s.endpoint_id, s.headers) AS headers,
-               outbox.reseal(s.endpoint_id, 'secret', former.secret) AS secret,
-               outbox.reseal(s.endpoint_id, 'previous', former.previous) AS previous INTO k;
-        IF k.url IS NULL OR (k.headers IS NULL AND s.headers IS NOT NULL)
-           OR (k.secret IS NULL AND former.secret IS NOT NULL) OR (k.previous IS NULL AND former.previous IS NOT NULL) THEN
-            unopened := unopened + 1;
-        ELSIF (k.url, k.headers, k.secret, k.previous)
-              IS NOT DISTINCT FROM (s.url, s.headers, former.secret, former.previous) THEN
-            kept := kept + 1;
-        ELSE
-            sealed := sealed + 1;
-            UPDATE outbox.endpoint_settings e SET url = k.url, headers = k.headers WHERE e.endpoint_id = s.endpoint_id;
-            UPDATE outbox.endpoint_secrets o SET secret = k.secret, previous = k.previous WHERE o.endpoint_id = s.endpoint_id;
+    IF NOT COALESCE(discard, false) THEN
+        SELECT * INTO p FROM outbox.endpoint_positions q WHERE q.endpoint_id = s.endpoint_id;
+        IF EXISTS (SELECT 1 FROM outbox.parked k WHERE k.endpoint_id = s.endpoint_id AND k.status <> 'cancelled')
+           OR cardinality(p.pending) > 0
+           OR EXISTS (SELECT 1 FROM outbox.events e
+                      WHERE (e.xid >= pg_snapshot_xmin(p.done) OR outbox.current_epoch() < 0)
+                      AND NOT pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid), p.done)
+                      AND NOT (p.under IS NOT NULL AND e.seq <= p.last_seq
+                               AND pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid), p.under))
+                      AND outbox.topic_in(e.topic, s.topics)
+                      AND outbox.filter_matches(e.payload, s.filter) IS NOT FALSE) THEN
+            RAISE EXCEPTION 'endpoint "%" still has undelivered events', name
+                USING ERRCODE = 'object_in_use',
+                      HINT = 'Wait until outbox.stats shows none pending, retrying, blocked or dead, or give them up with discard => true.';
         END IF;
-    END LOOP;
-    PERFORM outbox.endpoints_changed();
+    END IF;
+    DELETE FROM outbox.endpoint_settings e WHERE e.endpoint_id = s.endpoint_id;
 END $$;
-COMMENT ON FUNCTION outbox.reseal_secrets() IS 'Seals the secrets of all endpoints with the first key of outbox.secret_key_file. How many endpoints were sealed anew, how many had it already (kept), and how many have a value that no key opens, and were left alone. 55000: the file is not set, or cannot be used';
+COMMENT ON FUNCTION outbox.drop_endpoint IS
+'Removes an endpoint. 55006: something is undelivered, unless discard; 42704: no such endpoint, unless '
+'if_exists';

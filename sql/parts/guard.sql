@@ -37,7 +37,7 @@ END $$;
 CREATE FUNCTION outbox.require_library(version text) RETURNS void
 LANGUAGE C VOLATILE STRICT
 AS 'MODULE_PATHNAME', 'outbox_require_library_1_0';
-COMMENT ON FUNCTION outbox.require_library(text) IS
+COMMENT ON FUNCTION outbox.require_library IS
 'Error 55000 when the server has loaded a library of outbox that is older than this version';
 REVOKE ALL ON FUNCTION outbox.require_library(text) FROM PUBLIC;
 SELECT outbox.require_library('1.0');

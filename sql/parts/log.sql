@@ -9,31 +9,36 @@
 CREATE FUNCTION outbox.current_piece() RETURNS int2
 LANGUAGE C VOLATILE PARALLEL SAFE
 AS 'MODULE_PATHNAME', 'outbox_column_piece_1_0';
-COMMENT ON FUNCTION outbox.current_piece() IS
+COMMENT ON FUNCTION outbox.current_piece IS
 'The piece of the log that new events go to (default of outbox.events.piece)';
 
 CREATE FUNCTION outbox.next_seq() RETURNS int8
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'outbox_column_seq_1_0';
-COMMENT ON FUNCTION outbox.next_seq() IS
-'The next number of the log, drawn once the transaction has its id (default of outbox.events.seq); wakes the worker at commit';
+COMMENT ON FUNCTION outbox.next_seq IS
+'The next number of the log, drawn once the transaction has its id (default of outbox.events.seq); wakes the '
+'worker at commit';
 
 CREATE FUNCTION outbox.current_epoch() RETURNS int8
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'outbox_column_epoch_1_0';
-COMMENT ON FUNCTION outbox.current_epoch() IS
-'The epoch of the log in this system and database; 0 before it has one, -1 in a copy before outbox.adopt() (default of outbox.events.epoch)';
+COMMENT ON FUNCTION outbox.current_epoch IS
+'The epoch of the log in this system and database; 0 before it has one, -1 in a copy before outbox.adopt() '
+'(default of outbox.events.epoch)';
 
 CREATE FUNCTION outbox.log_xid(epoch int8, xid xid8) RETURNS xid8
 LANGUAGE C STABLE STRICT PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'outbox_log_xid_1_0';
-COMMENT ON FUNCTION outbox.log_xid(int8, xid8) IS
-'Where an event with this epoch and xid lies among the snapshots of this log: its xid when it was written here; 3, before all others, when it came with a log that was adopted here, and was not undelivered; the highest xid there is when it was written in a copy that was not adopted yet; NULL: it is no part of this log';
+COMMENT ON FUNCTION outbox.log_xid IS
+'Where an event with this epoch and xid lies among the snapshots of this log: its xid when it was written '
+'here; 3, before all others, when it came with a log that was adopted here, and was not undelivered; the '
+'highest xid there is when it was written in a copy that was not adopted yet; NULL: it is no part of this '
+'log';
 
 CREATE FUNCTION outbox.new_event_id() RETURNS uuid
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'outbox_column_id_1_0';
-COMMENT ON FUNCTION outbox.new_event_id() IS
+COMMENT ON FUNCTION outbox.new_event_id IS
 'A new event id: UUID version 7 (RFC 9562), increasing within a session (default of outbox.events.id)';
 
 CREATE FUNCTION outbox.check_event(seq int8, topic text, type text, key text,
@@ -41,14 +46,16 @@ CREATE FUNCTION outbox.check_event(seq int8, topic text, type text, key text,
 RETURNS bool
 LANGUAGE C STABLE CALLED ON NULL INPUT PARALLEL RESTRICTED
 AS 'MODULE_PATHNAME', 'outbox_check_event_1_0';
-COMMENT ON FUNCTION outbox.check_event(int8, text, text, text, jsonb, jsonb, bytea, text) IS
-'True when these columns make a valid event, otherwise an error that says why not (constraint of outbox.events). Topics that begin with "outbox." are refused unless the current user may truncate outbox.events: a restored dump may hold events of outbox itself. outbox.max_payload_size holds where this transaction drew seq, not for rows that a restore or a subscription brings';
+COMMENT ON FUNCTION outbox.check_event IS
+'True when these columns make a valid event, otherwise an error that says why not (constraint of '
+'outbox.events). Topics that begin with "outbox." are refused unless the current user may truncate '
+'outbox.events: a restored dump may hold events of outbox itself. outbox.max_payload_size holds where this '
+'transaction drew seq, not for rows that a restore or a subscription brings';
 
 CREATE FUNCTION outbox.fill_id() RETURNS trigger
 LANGUAGE C
 AS 'MODULE_PATHNAME', 'outbox_fill_id_1_0';
-COMMENT ON FUNCTION outbox.fill_id() IS
-'Trigger of outbox.events: a new id where NULL was inserted';
+COMMENT ON FUNCTION outbox.fill_id IS 'Trigger of outbox.events: a new id where NULL was inserted';
 REVOKE ALL ON FUNCTION outbox.fill_id() FROM PUBLIC;
 
 ------------------------------------------------------------------------
@@ -72,7 +79,8 @@ COMMENT ON TABLE outbox.origins IS 'The systems and databases that this log was 
 COMMENT ON COLUMN outbox.origins.epoch IS 'Random number that the events written there carry';
 COMMENT ON COLUMN outbox.origins.system_identifier IS 'pg_control_system().system_identifier of the cluster';
 COMMENT ON COLUMN outbox.origins.database_oid IS 'pg_database.oid of the database';
-COMMENT ON COLUMN outbox.origins.adopted_by IS 'Epoch of the copy that this log was adopted by; NULL: it was not';
+COMMENT ON COLUMN outbox.origins.adopted_by IS
+'Epoch of the copy that this log was adopted by; NULL: it was not';
 COMMENT ON COLUMN outbox.origins.instance_name IS 'outbox.instance_name when the row was made';
 COMMENT ON COLUMN outbox.origins.first IS 'No other log came before: events of epoch 0 are its own';
 COMMENT ON COLUMN outbox.origins.created_at IS 'When the row was made';
@@ -111,23 +119,38 @@ CREATE TABLE outbox.events_1 PARTITION OF outbox.events FOR VALUES IN (1) USING 
 CREATE TABLE outbox.events_2 PARTITION OF outbox.events FOR VALUES IN (2) USING heap;
 
 COMMENT ON TABLE outbox.events IS
-'The log: one row per event, never updated, dropped a piece at a time. A writer may name id, topic, type, key, expires_at, headers and payload (or body and content_type); all else is the log''s own';
+'The log: one row per event, never updated, dropped a piece at a time. A writer may name id, topic, type, '
+'key, expires_at, headers and payload (or body and content_type); all else is the log''s own';
 COMMENT ON TABLE outbox.events_0 IS 'A piece of the log; the pieces are used in turn';
 COMMENT ON TABLE outbox.events_1 IS 'A piece of the log; the pieces are used in turn';
 COMMENT ON TABLE outbox.events_2 IS 'A piece of the log; the pieces are used in turn';
-COMMENT ON COLUMN outbox.events.id IS 'Event id, sent as webhook-id; unique within a piece; NULL or left out: a new UUID version 7';
-COMMENT ON COLUMN outbox.events.seq IS 'Position in the log; the order of two events only where their emits were serialised, for example by a row lock';
+COMMENT ON COLUMN outbox.events.id IS
+'Event id, sent as webhook-id; unique within a piece; NULL or left out: a new UUID version 7';
+COMMENT ON COLUMN outbox.events.seq IS
+'Position in the log; the order of two events only where their emits were serialised, for example by a row '
+'lock';
 COMMENT ON COLUMN outbox.events.xid IS 'Transaction that emitted the event';
-COMMENT ON COLUMN outbox.events.epoch IS 'Origin that the event was written in (outbox.origins); 0: before there was one; -1: in a copy, before outbox.adopt()';
-COMMENT ON COLUMN outbox.events.created_at IS 'When the event was emitted (wall clock, not start of the transaction); with a deliver_at, when it entered the log';
+COMMENT ON COLUMN outbox.events.epoch IS
+'Origin that the event was written in (outbox.origins); 0: before there was one; -1: in a copy, before '
+'outbox.adopt()';
+COMMENT ON COLUMN outbox.events.created_at IS
+'When the event was emitted (wall clock, not start of the transaction); with a deliver_at, when it entered '
+'the log';
 COMMENT ON COLUMN outbox.events.piece IS 'Piece of the log that holds the row';
-COMMENT ON COLUMN outbox.events.topic IS 'What happened, like order.created: segments of letters, digits, "_" and "-" joined by dots, at most 255 bytes';
+COMMENT ON COLUMN outbox.events.topic IS
+'What happened, like order.created: segments of letters, digits, "_" and "-" joined by dots, at most 255 '
+'bytes';
 COMMENT ON COLUMN outbox.events.type IS 'Name of the event contract, at most 255 bytes; NULL: the topic';
-COMMENT ON COLUMN outbox.events.key IS 'Events of one key are delivered in order, at most 1024 bytes; NULL: no order';
+COMMENT ON COLUMN outbox.events.key IS
+'Events of one key are delivered in order, at most 1024 bytes; NULL: no order';
 COMMENT ON COLUMN outbox.events.expires_at IS 'Not delivered after this time; NULL: no limit';
-COMMENT ON COLUMN outbox.events.headers IS 'Headers to send along: flat object of strings, at most 8192 bytes; NULL: none';
-COMMENT ON COLUMN outbox.events.payload IS 'Payload as JSON, at most outbox.max_payload_size bytes as text and 512 objects and arrays in one another; NULL: there is a body';
-COMMENT ON COLUMN outbox.events.body IS 'Bytes to send as they are, at most outbox.max_payload_size; NULL: there is a payload';
+COMMENT ON COLUMN outbox.events.headers IS
+'Headers to send along: flat object of strings, at most 8192 bytes; NULL: none';
+COMMENT ON COLUMN outbox.events.payload IS
+'Payload as JSON, at most outbox.max_payload_size bytes as text and 512 objects and arrays in one another; '
+'NULL: there is a body';
+COMMENT ON COLUMN outbox.events.body IS
+'Bytes to send as they are, at most outbox.max_payload_size; NULL: there is a payload';
 COMMENT ON COLUMN outbox.events.content_type IS 'Media type of body; NULL: there is a payload';
 
 -- Some writers send NULL for a column that they do not set.  In a restore no id
@@ -135,3 +158,11 @@ COMMENT ON COLUMN outbox.events.content_type IS 'Media type of body; NULL: there
 CREATE TRIGGER fill_id BEFORE INSERT ON outbox.events
 FOR EACH ROW WHEN (NEW.id IS NULL) EXECUTE FUNCTION outbox.fill_id();
 COMMENT ON TRIGGER fill_id ON outbox.events IS 'A new id where NULL was inserted';
+
+CREATE FUNCTION outbox.position_now(sequence oid,
+    OUT snapshot pg_snapshot, OUT seq_low int8,
+    OUT committed pg_snapshot) RETURNS record
+LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_position_now_1_0';
+COMMENT ON FUNCTION outbox.position_now IS
+'The end of the log, for a transaction that may have written to it; committed: the same with this '
+'transaction in it';

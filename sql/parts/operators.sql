@@ -31,21 +31,26 @@ BEGIN
     PERFORM outbox.endpoints_changed();
     RETURN n;
 END $$;
-COMMENT ON FUNCTION outbox.command(text, text[], text, uuid, text[], timestamptz) IS 'Hands an action for each parked delivery that is meant to the worker; how many they are';
+COMMENT ON FUNCTION outbox.command IS
+'Hands an action for each parked delivery that is meant to the worker; how many they are';
 
 CREATE FUNCTION outbox.retry(endpoint text, event uuid DEFAULT NULL,
     topics text[] DEFAULT NULL, since timestamptz DEFAULT NULL) RETURNS int8
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$ SELECT outbox.command('retry', '{dead,retrying}', $1, $2, $3, $4) $$;
-COMMENT ON FUNCTION outbox.retry(text, uuid, text[], timestamptz) IS
-'Makes dead deliveries, and those that wait for a retry, due now, with fresh attempts, when this transaction commits; how many they are. NULL: any event, any topic, any time (since: given up or first failed then or later). Errors: 42704 no such endpoint, 22023 invalid pattern';
+COMMENT ON FUNCTION outbox.retry IS
+'Makes dead deliveries, and those that wait for a retry, due now, with fresh attempts, when this transaction '
+'commits; how many they are. NULL: any event, any topic, any time (since: given up or first failed then or '
+'later). Errors: 42704 no such endpoint, 22023 invalid pattern';
 
 CREATE FUNCTION outbox.discard(endpoint text, event uuid DEFAULT NULL,
     topics text[] DEFAULT NULL, since timestamptz DEFAULT NULL) RETURNS int8
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$ SELECT outbox.command('discard', '{dead}', $1, $2, $3, $4) $$;
-COMMENT ON FUNCTION outbox.discard(text, uuid, text[], timestamptz) IS
-'Gives dead deliveries up for good, when this transaction commits; how many they are. outbox.deliveries goes on showing them, as cancelled with the reason discarded, while their events are kept. NULL: any event, any topic, any time. Errors: 42704 no such endpoint, 22023 invalid pattern';
+COMMENT ON FUNCTION outbox.discard IS
+'Gives dead deliveries up for good, when this transaction commits; how many they are. outbox.deliveries goes '
+'on showing them, as cancelled with the reason discarded, while their events are kept. NULL: any event, any '
+'topic, any time. Errors: 42704 no such endpoint, 22023 invalid pattern';
 
 CREATE FUNCTION outbox.replay(endpoint text, from_time timestamptz,
     to_time timestamptz DEFAULT now(), topics text[] DEFAULT NULL) RETURNS int8
@@ -94,8 +99,11 @@ BEGIN
     END IF;
     RETURN n;
 END $$;
-COMMENT ON FUNCTION outbox.replay(text, timestamptz, timestamptz, text[]) IS
-'Sends events that were emitted between two times, and that the endpoint has left behind, to it again, when this transaction commits, or for the first time where they were skipped or are from before its start_at; how many they are. Only what the log still holds. outbox.replays shows how far it is. Errors: 42704 no such endpoint, 22023 invalid times or pattern';
+COMMENT ON FUNCTION outbox.replay IS
+'Sends events that were emitted between two times, and that the endpoint has left behind, to it again, when '
+'this transaction commits, or for the first time where they were skipped or are from before its start_at; '
+'how many they are. Only what the log still holds. outbox.replays shows how far it is. Errors: 42704 no such '
+'endpoint, 22023 invalid times or pattern';
 
 CREATE FUNCTION outbox.cancel(event uuid, endpoint text DEFAULT NULL) RETURNS bool
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -145,8 +153,11 @@ BEGIN
     PERFORM outbox.endpoints_changed();
     RETURN n > 0;
 END $$;
-COMMENT ON FUNCTION outbox.cancel(uuid, text) IS
-'Takes an event back from an endpoint (NULL: from all) where it still waits; true if it did anywhere. A request that is made before this transaction commits is not undone. An event that waits for its deliver_at is taken back from all, and gone; its dedup_key is free again. Errors: 42704 no such event or endpoint, 55000 scheduled and an endpoint given, 22004 event is NULL';
+COMMENT ON FUNCTION outbox.cancel IS
+'Takes an event back from an endpoint (NULL: from all) where it still waits; true if it did anywhere. A '
+'request that is made before this transaction commits is not undone. An event that waits for its deliver_at '
+'is taken back from all, and gone; its dedup_key is free again. Errors: 42704 no such event or endpoint, '
+'55000 scheduled and an endpoint given, 22004 event is NULL';
 
 -- Looks again and again, each time with a snapshot of its own.
 CREATE FUNCTION outbox.wait_for(event uuid, timeout interval DEFAULT '10 s')
@@ -204,8 +215,11 @@ BEGIN
                                GREATEST(extract(epoch FROM clock_timestamp() - asked), 0.015)));
     END LOOP;
 END $$;
-COMMENT ON FUNCTION outbox.wait_for(uuid, interval) IS
-'Waits until an event is delivered to every endpoint that subscribes to it: true, also when there is none. false: it is dead or cancelled somewhere, or the timeout is over. Errors: 25001 in the transaction that emitted it, or at isolation level REPEATABLE READ or SERIALIZABLE; 42704 no such event; 22004 NULL; 22023 negative timeout. The calling statement holds its snapshot while it waits';
+COMMENT ON FUNCTION outbox.wait_for IS
+'Waits until an event is delivered to every endpoint that subscribes to it: true, also when there is none. '
+'false: it is dead or cancelled somewhere, or the timeout is over. Errors: 25001 in the transaction that '
+'emitted it, or at isolation level REPEATABLE READ or SERIALIZABLE; 42704 no such event; 22004 NULL; 22023 '
+'negative timeout. The calling statement holds its snapshot while it waits';
 
 -- The event is not in the log, where every endpoint would read it, but where
 -- events are kept for parked deliveries; and it is one.
@@ -236,46 +250,7 @@ BEGIN
     PERFORM outbox.endpoints_changed();
     RETURN e.id;
 END $$;
-COMMENT ON FUNCTION outbox.send_test(text) IS
-'Sends one event on topic outbox.test to this endpoint alone, whatever its topics and filter, when this transaction commits; returns its id: outbox.wait_for() waits for it, outbox.attempts shows the answer. A failure is retried like any other. 42704: no such endpoint';
-
-------------------------------------------------------------------------
--- Dropping an endpoint: it looks at what is undelivered
-------------------------------------------------------------------------
-
-CREATE FUNCTION outbox.drop_endpoint(name text, discard bool DEFAULT false,
-    if_exists bool DEFAULT false) RETURNS void
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-    s outbox.endpoint_settings;
-    p record;
-BEGIN
-    BEGIN
-        s := outbox.lock_endpoint(name);
-    EXCEPTION WHEN undefined_object THEN
-        IF if_exists IS NOT TRUE THEN
-            RAISE;
-        END IF;
-        RAISE NOTICE 'endpoint "%" does not exist, skipping', name;
-        RETURN;
-    END;
-    IF NOT COALESCE(discard, false) THEN
-        SELECT * INTO p FROM outbox.endpoint_positions q WHERE q.endpoint_id = s.endpoint_id;
-        IF EXISTS (SELECT 1 FROM outbox.parked k WHERE k.endpoint_id = s.endpoint_id AND k.status <> 'cancelled')
-           OR cardinality(p.pending) > 0
-           OR EXISTS (SELECT 1 FROM outbox.events e
-                      WHERE (e.xid >= pg_snapshot_xmin(p.done) OR outbox.current_epoch() < 0)
-                      AND NOT pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid), p.done)
-                      AND NOT (p.under IS NOT NULL AND e.seq <= p.last_seq
-                               AND pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid), p.under))
-                      AND outbox.topic_in(e.topic, s.topics)
-                      AND outbox.filter_matches(e.payload, s.filter) IS NOT FALSE) THEN
-            RAISE EXCEPTION 'endpoint "%" still has undelivered events', name
-                USING ERRCODE = 'object_in_use',
-                      HINT = 'Wait until outbox.stats shows none pending, retrying, blocked or dead, or give them up with discard => true.';
-        END IF;
-    END IF;
-    DELETE FROM outbox.endpoint_settings e WHERE e.endpoint_id = s.endpoint_id;
-END $$;
-COMMENT ON FUNCTION outbox.drop_endpoint(text, bool, bool) IS 'Removes an endpoint. 55006: something is undelivered, unless discard; 42704: no such endpoint, unless if_exists';
+COMMENT ON FUNCTION outbox.send_test IS
+'Sends one event on topic outbox.test to this endpoint alone, whatever its topics and filter, when this '
+'transaction commits; returns its id: outbox.wait_for() waits for it, outbox.attempts shows the answer. A '
+'failure is retried like any other. 42704: no such endpoint';

@@ -5,15 +5,16 @@
 CREATE FUNCTION outbox.preloaded() RETURNS bool
     AS 'MODULE_PATHNAME', 'outbox_preloaded_1_0'
     LANGUAGE C VOLATILE STRICT PARALLEL SAFE;
-COMMENT ON FUNCTION outbox.preloaded() IS
-    'Whether outbox is in shared_preload_libraries: without it events are kept, but nothing delivers them.';
+COMMENT ON FUNCTION outbox.preloaded IS
+'Whether outbox is in shared_preload_libraries: without it events are kept, but nothing delivers them.';
 REVOKE ALL ON FUNCTION outbox.preloaded() FROM PUBLIC;
 
 CREATE FUNCTION outbox.wake_launcher() RETURNS void
     AS 'MODULE_PATHNAME', 'outbox_wake_launcher_1_0'
     LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
-COMMENT ON FUNCTION outbox.wake_launcher() IS
-    'Makes sure, when this transaction commits, that this database has a worker, without waiting out the delay after a failure. Warns when outbox is not preloaded.';
+COMMENT ON FUNCTION outbox.wake_launcher IS
+'Makes sure, when this transaction commits, that this database has a worker, without waiting out the delay '
+'after a failure. Warns when outbox is not preloaded.';
 REVOKE ALL ON FUNCTION outbox.wake_launcher() FROM PUBLIC;
 
 CREATE FUNCTION outbox.worker_slots(
@@ -33,8 +34,13 @@ CREATE FUNCTION outbox.worker_slots(
     RETURNS SETOF record
     AS 'MODULE_PATHNAME', 'outbox_worker_status_1_0'
     LANGUAGE C VOLATILE STRICT PARALLEL SAFE ROWS 10;
-COMMENT ON FUNCTION outbox.worker_slots() IS
-    'One row for each worker that a database of the server has or should have; for one that may get one, and for the one that asks, at least one row. state: no_worker, starting, running, disabled, held or version_mismatch; reason: why it is not running, NULL when there is nothing to say; pid and started_at are NULL without a process; restarts: after errors, since the server started; unmatched: of the database; memory: bytes of events, bodies and answers, at present; the other numbers since the worker started. No rows when outbox is not preloaded.';
+COMMENT ON FUNCTION outbox.worker_slots IS
+'One row for each worker that a database of the server has or should have; for one that may get one, and for '
+'the one that asks, at least one row. state: no_worker, starting, running, disabled, held or '
+'version_mismatch; reason: why it is not running, NULL when there is nothing to say; pid and started_at are '
+'NULL without a process; restarts: after errors, since the server started; unmatched: of the database; '
+'memory: bytes of events, bodies and answers, at present; the other numbers since the worker started. No '
+'rows when outbox is not preloaded.';
 REVOKE ALL ON FUNCTION outbox.worker_slots() FROM PUBLIC;
 
 CREATE FUNCTION outbox.step_holds(
@@ -50,6 +56,24 @@ CREATE FUNCTION outbox.step_holds(
     RETURNS SETOF record
     AS 'MODULE_PATHNAME', 'outbox_step_holds_1_0'
     LANGUAGE C VOLATILE STRICT PARALLEL SAFE ROWS 5;
-COMMENT ON FUNCTION outbox.step_holds() IS
-    'One row for each step of a worker of this database that failed and is on hold, as outbox.held_steps shows it. No rows when outbox is not preloaded.';
+COMMENT ON FUNCTION outbox.step_holds IS
+'One row for each step of a worker of this database that failed and is on hold, as outbox.held_steps shows '
+'it. No rows when outbox is not preloaded.';
 REVOKE ALL ON FUNCTION outbox.step_holds() FROM PUBLIC;
+
+CREATE FUNCTION outbox.endpoints_changed() RETURNS void
+LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_endpoints_changed_1_0';
+COMMENT ON FUNCTION outbox.endpoints_changed IS 'Rings the worker when this transaction commits';
+
+CREATE FUNCTION outbox.endpoint_stats(endpoint_id int4,
+    OUT state text, OUT state_since timestamptz, OUT reason text,
+    OUT pending int8, OUT pending_exact bool, OUT processing int8,
+    OUT retrying int8, OUT blocked int8, OUT dead int8,
+    OUT delivered int8, OUT failed_attempts int8,
+    OUT oldest_pending_at timestamptz, OUT next_attempt_at timestamptz,
+    OUT rate_per_s float8, OUT latency_p50_ms float8,
+    OUT latency_p95_ms float8, OUT latency_p99_ms float8,
+    OUT last_success_at timestamptz, OUT last_error text) RETURNS record
+LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_endpoint_stats_1_0';
+COMMENT ON FUNCTION outbox.endpoint_stats IS
+'What the worker published about an endpoint; NULL: nothing since the server started';
