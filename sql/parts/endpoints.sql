@@ -156,7 +156,7 @@ COMMENT ON FUNCTION outbox.place IS
 'known: 55000, as in a copy that was not adopted. replayed_from: the place for a replay from that time, '
 'instead of start_at; where no moment is known, the beginning';
 
--- Every setting of an endpoint is checked here, whoever changes it.
+-- Every setting of an endpoint is checked here, whatever function changes it.
 CREATE FUNCTION outbox.check_settings(s outbox.endpoint_settings) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
@@ -164,66 +164,52 @@ DECLARE
     problem text;
     hint text;
 BEGIN
-    IF s.name IS NULL OR s.name !~ '^[A-Za-z0-9_.-]{1,63}$' THEN
-        problem := format('invalid endpoint name "%s"', COALESCE(s.name::text, 'NULL'));
-        hint := 'Use 1 to 63 letters, digits, "_", "-" or ".".';
-    ELSIF s.url IS NULL THEN
-        problem := 'url must not be NULL';
-        hint := 'Write the URL as https://host/path.';
-    ELSIF s.topics IS NULL THEN
-        problem := 'topics must not be NULL';
-        hint := 'Use topics => ''{*}'' to subscribe to everything.';
-    -- a sealed one was judged when it was given
-    ELSIF length(s.url) > 2048 AND s.url !~ '^[^:]*:/*[^/?#]*/sealed:1:' THEN
-        problem := format('url is %s characters long', length(s.url));
-        hint := 'Use at most 2048.';
-    ELSIF s.format IS NULL OR s.format NOT IN ('standard', 'raw', 'cloudevents', 'cloudevents-binary') THEN
-        problem := format('unknown format "%s"', COALESCE(s.format::text, 'NULL'));
-        hint := 'Use ''standard'', ''raw'', ''cloudevents'' or ''cloudevents-binary''.';
-    ELSIF s.ordering IS NULL OR s.ordering NOT IN ('key', 'none', 'strict') THEN
-        problem := format('unknown ordering "%s"', COALESCE(s.ordering::text, 'NULL'));
-        hint := 'Use ''key'', ''none'' or ''strict''.';
-    ELSIF s.on_exhausted IS NULL OR s.on_exhausted NOT IN ('skip', 'block') THEN
-        problem := format('unknown on_exhausted "%s"', COALESCE(s.on_exhausted::text, 'NULL'));
-        hint := 'Use ''skip'' or ''block''.';
-    ELSIF s.max_in_flight IS NULL OR s.max_in_flight NOT BETWEEN 1 AND 1024 THEN
-        problem := format('invalid max_in_flight %s', COALESCE(s.max_in_flight::text, 'NULL'));
-        hint := 'Use 1 to 1024 requests.';
-    ELSIF s.rate_limit IS NOT NULL AND s.rate_limit NOT BETWEEN real '0.0001' AND 1000000 THEN
-        problem := format('invalid rate_limit %s', s.rate_limit);
-        hint := 'Use requests per second, 0.0001 to 1000000; NULL: no limit.';
-    ELSIF s.max_attempts IS NOT NULL AND s.max_attempts < 1 THEN
-        problem := format('invalid max_attempts %s', s.max_attempts);
-        hint := 'Use at least 1; NULL: until max_age.';
-    ELSIF s.timeout IS NULL OR s.timeout NOT BETWEEN interval '1 ms' AND interval '1 hour' THEN
-        problem := format('invalid timeout %s', COALESCE(s.timeout::text, 'NULL'));
-        hint := 'Use 1 ms to 1 hour.';
-    ELSIF s.connect_timeout IS NULL OR s.connect_timeout NOT BETWEEN interval '1 ms' AND interval '1 hour' THEN
-        problem := format('invalid connect_timeout %s', COALESCE(s.connect_timeout::text, 'NULL'));
-        hint := 'Use 1 ms to 1 hour.';
-    ELSIF s.max_age IS NULL OR s.max_age NOT BETWEEN interval '1 ms' AND interval '10 years' THEN
-        problem := format('invalid max_age %s', COALESCE(s.max_age::text, 'NULL'));
-        hint := 'Use 1 ms to 10 years.';
-    ELSIF s.backoff_base IS NULL OR s.backoff_base NOT BETWEEN interval '1 ms' AND interval '1 day' THEN
-        problem := format('invalid backoff_base %s', COALESCE(s.backoff_base::text, 'NULL'));
-        hint := 'Use 1 ms to 1 day.';
-    ELSIF s.backoff_max IS NULL OR s.backoff_max NOT BETWEEN s.backoff_base AND interval '30 days' THEN
-        problem := format('invalid backoff_max %s', COALESCE(s.backoff_max::text, 'NULL'));
-        hint := format('Use at least backoff_base (%s) and at most 30 days.', s.backoff_base);
-    ELSIF s.batch_size IS NULL OR s.batch_size NOT BETWEEN 1 AND 1000 THEN
-        problem := format('invalid batch_size %s', COALESCE(s.batch_size::text, 'NULL'));
-        hint := 'Use 1 to 1000 events.';
-    ELSIF s.batch_size > 1 AND s.format NOT IN ('standard', 'cloudevents') THEN
-        problem := format('format "%s" has no batches, and batch_size is %s', s.format, s.batch_size);
-        hint := 'Use format ''standard'' or ''cloudevents'', or batch_size 1.';
-    ELSIF s.batch_wait IS NULL OR s.batch_wait NOT BETWEEN interval '0' AND interval '1 hour' THEN
-        problem := format('invalid batch_wait %s', COALESCE(s.batch_wait::text, 'NULL'));
-        hint := 'Use 0 (what is there goes at once) to 1 hour.';
-    ELSIF s.batch_wait > interval '0' AND s.batch_size = 1 THEN
-        problem := format('batch_wait is %s, and batch_size is 1: one event has no others to wait for', s.batch_wait);
-        hint := 'Use batch_wait 0, or a batch_size of 2 to 1000.';
-    END IF;
-    IF problem IS NOT NULL THEN
+    SELECT format(c.problem, COALESCE(c.value, 'NULL')), c.hint INTO problem, hint
+    FROM (VALUES
+        (s.name ~ '^[A-Za-z0-9_.-]{1,63}$',
+         'invalid endpoint name "%s"', s.name, 'Use 1 to 63 letters, digits, "_", "-" or ".".'),
+        (s.url IS NOT NULL,
+         'url must not be NULL', NULL, 'Write the URL as https://host/path.'),
+        (s.topics IS NOT NULL,
+         'topics must not be NULL', NULL, 'Use topics => ''{*}'' to subscribe to everything.'),
+        -- the length of a sealed URL was checked when it was given
+        (length(s.url) <= 2048 OR s.url ~ '^[^:]*:/*[^/?#]*/sealed:1:',
+         'url is %s characters long', length(s.url)::text, 'Use at most 2048.'),
+        (s.format IN ('standard', 'raw', 'cloudevents', 'cloudevents-binary'),
+         'unknown format "%s"', s.format, 'Use ''standard'', ''raw'', ''cloudevents'' or ''cloudevents-binary''.'),
+        (s.ordering IN ('key', 'none', 'strict'),
+         'unknown ordering "%s"', s.ordering, 'Use ''key'', ''none'' or ''strict''.'),
+        (s.on_exhausted IN ('skip', 'block'),
+         'unknown on_exhausted "%s"', s.on_exhausted, 'Use ''skip'' or ''block''.'),
+        (s.max_in_flight BETWEEN 1 AND 1024,
+         'invalid max_in_flight %s', s.max_in_flight::text, 'Use 1 to 1024 requests.'),
+        (s.rate_limit IS NULL OR s.rate_limit BETWEEN real '0.0001' AND 1000000,
+         'invalid rate_limit %s', s.rate_limit::text, 'Use requests per second, 0.0001 to 1000000; NULL: no limit.'),
+        (s.max_attempts IS NULL OR s.max_attempts >= 1,
+         'invalid max_attempts %s', s.max_attempts::text, 'Use at least 1; NULL: until max_age.'),
+        (s.timeout BETWEEN interval '1 ms' AND interval '1 hour',
+         'invalid timeout %s', s.timeout::text, 'Use 1 ms to 1 hour.'),
+        (s.connect_timeout BETWEEN interval '1 ms' AND interval '1 hour',
+         'invalid connect_timeout %s', s.connect_timeout::text, 'Use 1 ms to 1 hour.'),
+        (s.max_age BETWEEN interval '1 ms' AND interval '10 years',
+         'invalid max_age %s', s.max_age::text, 'Use 1 ms to 10 years.'),
+        (s.backoff_base BETWEEN interval '1 ms' AND interval '1 day',
+         'invalid backoff_base %s', s.backoff_base::text, 'Use 1 ms to 1 day.'),
+        (s.backoff_max BETWEEN s.backoff_base AND interval '30 days',
+         'invalid backoff_max %s', s.backoff_max::text,
+         format('Use at least backoff_base (%s) and at most 30 days.', s.backoff_base)),
+        (s.batch_size BETWEEN 1 AND 1000,
+         'invalid batch_size %s', s.batch_size::text, 'Use 1 to 1000 events.'),
+        (s.batch_size = 1 OR s.format IN ('standard', 'cloudevents'),
+         'format "%s" has no batches, and batch_size is ' || s.batch_size, s.format,
+         'Use format ''standard'' or ''cloudevents'', or batch_size 1.'),
+        (s.batch_wait BETWEEN interval '0' AND interval '1 hour',
+         'invalid batch_wait %s', s.batch_wait::text, 'Use 0 (what is there goes at once) to 1 hour.'),
+        (s.batch_wait = interval '0' OR s.batch_size > 1,
+         'batch_wait is %s, and batch_size is 1: one event has no others to wait for', s.batch_wait::text,
+         'Use batch_wait 0, or a batch_size of 2 to 1000.')) c (valid, problem, value, hint)
+    WHERE c.valid IS NOT TRUE LIMIT 1;
+    IF FOUND THEN
         RAISE EXCEPTION '%', problem USING ERRCODE = 'invalid_parameter_value', HINT = hint;
     END IF;
     PERFORM outbox.check_url(s.url);
@@ -363,6 +349,8 @@ DECLARE
     old outbox.endpoint_settings := outbox.lock_endpoint(name);
     s outbox.endpoint_settings := old;
     option text;
+    expression text;
+    changed jsonb;
     given text[] := array_remove(ARRAY[
         CASE WHEN topics IS NOT NULL THEN 'topics' END,
         CASE WHEN filter IS NOT NULL THEN 'filter' END,
@@ -404,28 +392,20 @@ BEGIN
                 USING ERRCODE = 'invalid_parameter_value',
                       HINT = 'Pass the value, or name the option in reset to bring its default back.';
         END IF;
-        CASE option
-            WHEN 'topics' THEN s.topics := '{*}';
-            WHEN 'filter' THEN s.filter := NULL;
-            WHEN 'format' THEN s.format := 'standard';
-            WHEN 'headers' THEN s.headers := NULL;
-            WHEN 'ordering' THEN s.ordering := 'key';
-            WHEN 'on_exhausted' THEN s.on_exhausted := 'skip';
-            WHEN 'max_in_flight' THEN s.max_in_flight := 32;
-            WHEN 'rate_limit' THEN s.rate_limit := NULL;
-            WHEN 'timeout' THEN s.timeout := '15 s';
-            WHEN 'connect_timeout' THEN s.connect_timeout := '5 s';
-            WHEN 'max_attempts' THEN s.max_attempts := NULL;
-            WHEN 'max_age' THEN s.max_age := '3 days';
-            WHEN 'backoff_base' THEN s.backoff_base := '1 s';
-            WHEN 'backoff_max' THEN s.backoff_max := '1 h';
-            WHEN 'batch_size' THEN s.batch_size := 1;
-            WHEN 'batch_wait' THEN s.batch_wait := '0';
-            ELSE
-                RAISE EXCEPTION 'unknown option "%" in reset', option
-                    USING ERRCODE = 'invalid_parameter_value',
-                          HINT = 'Options with a default: topics, filter, format, headers, ordering, on_exhausted, max_in_flight, rate_limit, timeout, connect_timeout, max_attempts, max_age, backoff_base, backoff_max, batch_size, batch_wait.';
-        END CASE;
+        -- Defaults are written in the declaration of create_endpoint() and nowhere else.
+        SELECT pg_get_function_arg_default(p.oid, a.number::int4) INTO expression
+        FROM pg_proc p CROSS JOIN unnest(p.proargnames) WITH ORDINALITY a (argument, number)
+        JOIN pg_attribute c ON c.attrelid = 'outbox.endpoint_settings'::regclass AND c.attname = a.argument
+        WHERE p.oid = 'outbox.create_endpoint'::regproc AND a.argument = option;
+        IF expression IS NULL THEN
+            RAISE EXCEPTION 'unknown option "%" in reset', option
+                USING ERRCODE = 'invalid_parameter_value',
+                      HINT = 'Options with a default: topics, filter, format, headers, ordering, on_exhausted, '
+                             'max_in_flight, rate_limit, timeout, connect_timeout, max_attempts, max_age, '
+                             'backoff_base, backoff_max, batch_size, batch_wait.';
+        END IF;
+        EXECUTE format('SELECT jsonb_build_object(%L, %s)', option, expression) INTO changed;
+        s := jsonb_populate_record(s, changed);
     END LOOP;
     PERFORM outbox.check_settings(s);
     PERFORM outbox.check_secret(secret);
