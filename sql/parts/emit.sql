@@ -61,13 +61,6 @@ COMMENT ON FUNCTION outbox.emit_bytes IS
 'Appends an event whose body is sent byte for byte with the given content type, which must not be NULL; '
 'otherwise as emit()';
 
-REVOKE ALL ON FUNCTION
-    outbox.emit(text, jsonb, text, text, jsonb, timestamptz, timestamptz, text),
-    outbox.emit(text, json, text, text, jsonb, timestamptz, timestamptz, text),
-    outbox.emit(text, text, text, text, jsonb, timestamptz, timestamptz, text),
-    outbox.emit_bytes(text, bytea, text, text, text, jsonb, timestamptz, timestamptz, text)
-FROM PUBLIC;
-
 -- Not SECURITY DEFINER: it needs no right to write the log, and a cast to JSON
 -- that the owner of some type wrote must not run as the owner of outbox.
 CREATE FUNCTION outbox.emit_change() RETURNS trigger

@@ -39,5 +39,4 @@ LANGUAGE C VOLATILE STRICT
 AS 'MODULE_PATHNAME', 'outbox_require_library_1_0';
 COMMENT ON FUNCTION outbox.require_library IS
 'Error 55000 when the server has loaded a library of outbox that is older than this version';
-REVOKE ALL ON FUNCTION outbox.require_library(text) FROM PUBLIC;
 SELECT outbox.require_library('1.0');

@@ -56,7 +56,6 @@ CREATE FUNCTION outbox.fill_id() RETURNS trigger
 LANGUAGE C
 AS 'MODULE_PATHNAME', 'outbox_fill_id_1_0';
 COMMENT ON FUNCTION outbox.fill_id IS 'Trigger of outbox.events: a new id where NULL was inserted';
-REVOKE ALL ON FUNCTION outbox.fill_id() FROM PUBLIC;
 
 ------------------------------------------------------------------------
 -- The log

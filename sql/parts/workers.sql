@@ -7,7 +7,6 @@ CREATE FUNCTION outbox.preloaded() RETURNS bool
     LANGUAGE C VOLATILE STRICT PARALLEL SAFE;
 COMMENT ON FUNCTION outbox.preloaded IS
 'Whether outbox is in shared_preload_libraries: without it events are kept, but nothing delivers them.';
-REVOKE ALL ON FUNCTION outbox.preloaded() FROM PUBLIC;
 
 CREATE FUNCTION outbox.wake_launcher() RETURNS void
     AS 'MODULE_PATHNAME', 'outbox_wake_launcher_1_0'
@@ -15,7 +14,6 @@ CREATE FUNCTION outbox.wake_launcher() RETURNS void
 COMMENT ON FUNCTION outbox.wake_launcher IS
 'Makes sure, when this transaction commits, that this database has a worker, without waiting out the delay '
 'after a failure. Warns when outbox is not preloaded.';
-REVOKE ALL ON FUNCTION outbox.wake_launcher() FROM PUBLIC;
 
 CREATE FUNCTION outbox.worker_slots(
     OUT dboid oid,
@@ -41,7 +39,6 @@ COMMENT ON FUNCTION outbox.worker_slots IS
 'NULL without a process; restarts: after errors, since the server started; unmatched: of the database; '
 'memory: bytes of events, bodies and answers, at present; the other numbers since the worker started. No '
 'rows when outbox is not preloaded.';
-REVOKE ALL ON FUNCTION outbox.worker_slots() FROM PUBLIC;
 
 CREATE FUNCTION outbox.step_holds(
     OUT worker int4,
@@ -59,7 +56,6 @@ CREATE FUNCTION outbox.step_holds(
 COMMENT ON FUNCTION outbox.step_holds IS
 'One row for each step of a worker of this database that failed and is on hold, as outbox.held_steps shows '
 'it. No rows when outbox is not preloaded.';
-REVOKE ALL ON FUNCTION outbox.step_holds() FROM PUBLIC;
 
 CREATE FUNCTION outbox.endpoints_changed() RETURNS void
 LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_endpoints_changed_1_0';
