@@ -1,14 +1,16 @@
 ------------------------------------------------------------------------
--- Copies: what came with a log that was written elsewhere becomes ours
+-- Copies: a log that was written elsewhere, and its adoption
 ------------------------------------------------------------------------
 
 CREATE FUNCTION outbox.claim_log() RETURNS void
 LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_claim_log_1_0';
-COMMENT ON FUNCTION outbox.claim_log IS 'Makes the log this system''s and database''s, if nobody''s yet';
+COMMENT ON FUNCTION outbox.claim_log IS
+'Makes the log belong to this system and database, if it belongs to none yet';
 
 CREATE FUNCTION outbox.log_owner() RETURNS text
 LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_log_owner_1_0';
-COMMENT ON FUNCTION outbox.log_owner IS 'Whose log this is: nobody, us, another, or another instance';
+COMMENT ON FUNCTION outbox.log_owner IS
+'What the log belongs to: nobody, us, another (system or database), or another instance';
 
 CREATE FUNCTION outbox.new_epoch() RETURNS int8
 LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_new_epoch_1_0';
@@ -17,9 +19,10 @@ COMMENT ON FUNCTION outbox.new_epoch IS 'A random number above 0';
 CREATE FUNCTION outbox.take_log(epoch int8) RETURNS void
 LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_take_log_1_0';
 COMMENT ON FUNCTION outbox.take_log IS
-'Makes the log this system''s and database''s, whoever it was before, with this epoch';
+'Makes the log belong to this system and database, with this epoch, whatever it belonged to before';
 
--- The subscription's publisher writes there: what is here would not be ours.
+-- Where a subscription writes to a table of outbox, the publisher's rows would be
+-- taken for rows of this database.
 CREATE FUNCTION outbox.refuse_subscribed() RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
@@ -32,18 +35,19 @@ BEGIN
     IF FOUND THEN
         RAISE EXCEPTION 'a subscription writes to %', target
             USING ERRCODE = 'object_not_in_prerequisite_state',
-                  HINT = 'Run ALTER SUBSCRIPTION … REFRESH PUBLICATION: with outbox in shared_preload_libraries it leaves out the tables of outbox.';
+                  HINT = 'Run ALTER SUBSCRIPTION … REFRESH PUBLICATION: with outbox in '
+                         'shared_preload_libraries it leaves out the tables of outbox.';
     END IF;
 END $$;
 COMMENT ON FUNCTION outbox.refuse_subscribed IS
-'Refuses to go on where tables of outbox are targets of a subscription (55000)';
+'Raises an error (55000) where tables of outbox are targets of a subscription';
 
 -- The second guard, for a subscription that was made while the library was not
--- loaded: see src/server/subscription.c.
+-- loaded. The first is in src/server/subscription.c.
 CREATE FUNCTION outbox.keep_out() RETURNS trigger
 LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_keep_out_1_0';
 COMMENT ON FUNCTION outbox.keep_out IS
-'Passes over rows that a subscription brings, and refuses to empty a table for it (55000)';
+'Skips rows that a subscription brings, and refuses to truncate a table for it (55000)';
 DO $$
 DECLARE
     t text;
@@ -61,7 +65,7 @@ BEGIN
     END LOOP;
 END $$;
 
--- Whoever has a key waits behind the others of it that are parked.
+-- A delivery with a key is parked as blocked: it waits behind the others of its key.
 CREATE FUNCTION outbox.parked_as(s outbox.endpoint_settings, key text, payload jsonb,
     OUT status text, OUT reason text)
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
@@ -70,15 +74,16 @@ AS $$
                 WHEN s.ordering = 'key' AND key IS NOT NULL THEN 'blocked' ELSE 'retrying' END,
            CASE WHEN outbox.filter_matches(payload, s.filter) IS NULL THEN 'filter failed' END
 $$;
-COMMENT ON FUNCTION outbox.parked_as IS
-'How a delivery that was not finished is parked when a copy is adopted';
+COMMENT ON FUNCTION outbox.parked_as IS 'How adopt() parks a delivery that was not finished';
 
 -- Positions are snapshots, and a snapshot says nothing about the transactions of
--- another system. But the events of a copy are all committed, so that the order
--- of their numbers is the one that was promised. What some endpoint has yet to
--- read is therefore rewritten as if this transaction had emitted it, with the
--- numbers it has; each endpoint's position says up to which of them it has read;
--- the few below that it has not are parked.
+-- another system. But the events of a copy are all committed, so their numbers are
+-- in the order that was promised. Therefore:
+--
+-- - Events that some endpoint has not read are rewritten as if this transaction had
+--   emitted them. They keep their numbers.
+-- - The new position of each endpoint is a number, up to which it has read.
+-- - The few events below that number that it has not read are parked.
 CREATE FUNCTION outbox.adopt() RETURNS int8
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -101,37 +106,38 @@ BEGIN
     IF pg_is_in_recovery() THEN
         RAISE EXCEPTION 'outbox.adopt() cannot be called during recovery'
             USING ERRCODE = 'read_only_sql_transaction',
-                  HINT = 'A standby needs no adoption: promoted, it goes on where the primary was.';
+                  HINT = 'A standby needs no adoption. When it is promoted, it goes on where the primary was.';
     ELSIF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
         RAISE EXCEPTION 'outbox.adopt() cannot be called at isolation level %',
             upper(current_setting('transaction_isolation'))
             USING ERRCODE = 'active_sql_transaction',
-                  HINT = 'It has to see what was committed a moment ago: use READ COMMITTED.';
+                  HINT = 'Use READ COMMITTED: it has to see what was committed a moment ago.';
     END IF;
     PERFORM outbox.refuse_subscribed();
     LOCK TABLE outbox.origins IN SHARE ROW EXCLUSIVE MODE;
     owner := outbox.log_owner();
     IF owner = 'us' THEN
-        RAISE EXCEPTION 'there is nothing to adopt: this log is this database''s own'
+        RAISE EXCEPTION 'there is nothing to adopt: this log belongs to this database'
             USING ERRCODE = 'object_not_in_prerequisite_state',
-                  HINT = 'Only a copy has to be adopted: SELECT state, reason FROM outbox.status shows whether this is one.';
+                  HINT = 'Only a copy has to be adopted. SELECT state, reason FROM outbox.status '
+                         'shows whether this is one.';
     ELSIF owner = 'nobody' THEN
         RAISE EXCEPTION 'there is nothing to adopt: this log has not been used yet'
             USING ERRCODE = 'object_not_in_prerequisite_state',
                   HINT = 'Create an endpoint: SELECT outbox.create_endpoint(…).';
     END IF;
 
-    -- Emitters wait from here on, and so does whoever changes an endpoint. An
-    -- event that is written without the new epoch must not come after this.
+    -- From here on emitters wait, and so do changes of endpoints. No event may be
+    -- written after this without the new epoch.
     LOCK TABLE outbox.events, outbox.scheduled, outbox.kept_events, outbox.endpoint_settings,
         outbox.positions, outbox.parked, outbox.replays IN SHARE ROW EXCLUSIVE MODE;
     own := pg_current_xact_id();
 
-    -- Copies of events that are still in the log. These get another epoch.
+    -- Kept copies of events that the log still has: the events get another epoch.
     DELETE FROM outbox.kept_events k USING outbox.events e WHERE e.seq = k.seq AND e.epoch = k.epoch;
 
-    -- Numbers of events that were emitted here before the sequence was restored
-    -- lie among those of the copy: they come after them.
+    -- Events that were emitted here before the sequence was restored have numbers
+    -- among those of the copy. They get numbers after those.
     SELECT GREATEST((SELECT e.seq FROM outbox.events e WHERE e.epoch <> -1 ORDER BY e.seq DESC LIMIT 1),
                     (SELECT max(k.seq) FROM outbox.kept_events k WHERE k.epoch <> -1), 0) INTO top;
     PERFORM setval('outbox.events_seq', top) FROM outbox.events_seq s WHERE s.last_value < top;
@@ -141,7 +147,7 @@ BEGIN
                 WHERE q.epoch = -1 AND q.seq <= top ORDER BY q.seq) l) m
     WHERE e.tableoid = m.relation AND e.ctid = m.row;
 
-    -- A seek that no worker has seen yet
+    -- A seek that no worker has carried out yet
     DELETE FROM outbox.parked k USING outbox.endpoint_settings s
     WHERE k.endpoint_id = s.endpoint_id AND s.generation > 1 AND k.status <> 'cancelled'
     AND NOT EXISTS (SELECT 1 FROM outbox.positions q
@@ -149,16 +155,18 @@ BEGIN
     AND EXISTS (SELECT 1 FROM outbox.events e WHERE e.seq = k.seq
                 AND NOT pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid), s.start_snapshot));
 
-    -- What an endpoint has read, and not finished
-    INSERT INTO outbox.parked (endpoint_id, seq, event_id, key, status, reason, attempts, next_attempt_at, parked_at)
+    -- Deliveries that an endpoint has read and not finished
+    INSERT INTO outbox.parked (endpoint_id, seq, event_id, key, status, reason, attempts, next_attempt_at,
+        parked_at)
     SELECT p.endpoint_id, e.seq, e.id, e.key, v.*, 0, now(), now()
     FROM outbox.endpoint_positions p JOIN outbox.endpoint_settings s USING (endpoint_id)
     JOIN outbox.all_events e ON e.seq = ANY (p.pending)
     CROSS JOIN LATERAL outbox.parked_as(s, e.key, e.payload) v
     ON CONFLICT DO NOTHING;
 
-    -- What is left of a replay
-    INSERT INTO outbox.parked (endpoint_id, seq, event_id, key, status, reason, attempts, next_attempt_at, redelivery, parked_at)
+    -- The rest of a replay
+    INSERT INTO outbox.parked (endpoint_id, seq, event_id, key, status, reason, attempts, next_attempt_at,
+        redelivery, parked_at)
     SELECT r.endpoint_id, e.seq, e.id, e.key, v.*, 0, now(), 2, now()
     FROM outbox.replays r JOIN outbox.endpoint_settings s USING (endpoint_id)
     JOIN outbox.endpoint_positions p USING (endpoint_id)
@@ -175,8 +183,8 @@ BEGIN
     ON CONFLICT DO NOTHING;
     UPDATE outbox.replays SET finished_at = now() WHERE finished_at IS NULL;
 
-    -- How far in the order of numbers; and what lies before that, unread,
-    -- because its transaction committed late
+    -- How far each endpoint has read, in the order of numbers; and the events before
+    -- that which it has not read, because their transaction committed late
     lowest := top;
     FOR place IN
         SELECT p.done::text::pg_snapshot AS done, p.under::text::pg_snapshot AS under, p.last_seq,
@@ -190,7 +198,8 @@ BEGIN
         OR (place.under IS NOT NULL AND e.seq <= place.last_seq AND pg_visible_in_snapshot(x.xid, place.under))
         ORDER BY e.seq DESC LIMIT 1;
         far := COALESCE(far, 0);
-        INSERT INTO outbox.parked (endpoint_id, seq, event_id, key, status, reason, attempts, next_attempt_at, parked_at)
+        INSERT INTO outbox.parked (endpoint_id, seq, event_id, key, status, reason, attempts, next_attempt_at,
+        parked_at)
         SELECT s.endpoint_id, e.seq, e.id, e.key, v.*, 0, now(), now()
         FROM outbox.events e
         CROSS JOIN LATERAL (SELECT outbox.log_xid(e.epoch, e.xid) AS xid) x
@@ -206,16 +215,16 @@ BEGIN
         fars := fars || array_fill(far, ARRAY[cardinality(place.endpoints)]);
     END LOOP;
 
-    -- What is undelivered is ours
+    -- Undelivered events become events of this log
     UPDATE outbox.events e SET epoch = new_epoch, xid = own
     WHERE e.seq > lowest AND outbox.log_xid(e.epoch, e.xid) IS NOT NULL;
     UPDATE outbox.scheduled e SET epoch = new_epoch, xid = own WHERE outbox.log_xid(e.epoch, e.xid) IS NOT NULL;
     UPDATE outbox.kept_events k SET epoch = new_epoch, xid = own WHERE k.epoch = -1;
     PERFORM outbox.take_log(new_epoch);
 
-    -- The place of each endpoint, in snapshots of this system. Who has nothing
-    -- left shares one. Events of this transaction that are yet to
-    -- come have higher numbers than any that is known now.
+    -- The position of each endpoint, in snapshots of this system. Endpoints that have
+    -- nothing left share one. Events that this transaction may still emit have higher
+    -- numbers than any known now.
     SELECT * INTO here FROM outbox.position_now('outbox.events_seq'::regclass);
     SELECT COALESCE(max(e.seq), 0) INTO newest FROM outbox.events e WHERE e.xid = own;
     SELECT GREATEST((SELECT max(GREATEST(q.done_tick, q.under_tick)) FROM outbox.positions q),
@@ -253,8 +262,4 @@ BEGIN
     RETURN n;
 END $$;
 COMMENT ON FUNCTION outbox.adopt IS
-'Makes the log of a copy (dump, template, pg_upgrade, another outbox.instance_name) this database''s own, '
-'and delivers what was undelivered in it, when this transaction commits; returns how many deliveries that '
-'are, scheduled events not counted. Emitters wait until then. Errors: 55000 nothing to adopt, or a '
-'subscription writes to tables of outbox; 25001 at isolation level REPEATABLE READ or SERIALIZABLE; 25006 '
-'during recovery';
+'Makes the log of a copy belong to this database and delivers what was undelivered in it; returns how many';

@@ -1,15 +1,18 @@
 ------------------------------------------------------------------------
--- How far each endpoint has read. Appended, never updated: the highest number
--- counts. Two tables in turn; a worker writes what counts to the other one and
--- truncates the full one. A shared position is written by the process that made
--- it and by no other: whoever follows it when that ends, stands where it stood.
+-- Positions: how far each endpoint has read.
+--
+-- Rows are appended and never updated; the highest number of an endpoint counts.
+-- Two tables are used in turn: a worker copies the rows that count to the other
+-- table and truncates the full one. A shared position is written only by the
+-- process that made it. When that process ends, the endpoints that share the
+-- position stay where it was.
 ------------------------------------------------------------------------
 
 CREATE TABLE outbox.positions (
     piece           int2 NOT NULL,
     number          int8 NOT NULL,
-    endpoint_id     int4 NOT NULL,   -- below 0: one that the idle endpoints of a worker share
-    shared          int4,            -- the one that this endpoint shares
+    endpoint_id     int4 NOT NULL,   -- below 0: a position that idle endpoints of a worker share
+    shared          int4,            -- the shared position that counts for this endpoint
     generation      int8 NOT NULL,
     done_tick       int8 NOT NULL,
     done            pg_snapshot NOT NULL,
@@ -31,8 +34,8 @@ COMMENT ON TABLE outbox.positions IS 'How far each endpoint has read: appended, 
 COMMENT ON TABLE outbox.positions_0 IS 'Positions; two tables are used in turn';
 COMMENT ON TABLE outbox.positions_1 IS 'Positions; two tables are used in turn';
 
--- Moments in the log, about one a second while events flow: turns a time into
--- a place.
+-- Ticks that were stored, about one a second while events flow. They turn a time
+-- into a place in the log.
 CREATE TABLE outbox.ticks (
     piece           int2 NOT NULL,
     tick            int8 NOT NULL,
@@ -45,13 +48,13 @@ CREATE TABLE outbox.ticks (
 CREATE TABLE outbox.ticks_0 PARTITION OF outbox.ticks FOR VALUES IN (0);
 CREATE TABLE outbox.ticks_1 PARTITION OF outbox.ticks FOR VALUES IN (1);
 CREATE TABLE outbox.ticks_2 PARTITION OF outbox.ticks FOR VALUES IN (2);
-COMMENT ON TABLE outbox.ticks IS 'Moments in the log: turns a time into a place';
-COMMENT ON TABLE outbox.ticks_0 IS 'Moments that belong to events_0';
-COMMENT ON TABLE outbox.ticks_1 IS 'Moments that belong to events_1';
-COMMENT ON TABLE outbox.ticks_2 IS 'Moments that belong to events_2';
+COMMENT ON TABLE outbox.ticks IS 'Ticks that were stored: they turn a time into a place in the log';
+COMMENT ON TABLE outbox.ticks_0 IS 'Ticks that belong to events_0';
+COMMENT ON TABLE outbox.ticks_1 IS 'Ticks that belong to events_1';
+COMMENT ON TABLE outbox.ticks_2 IS 'Ticks that belong to events_2';
 
 ------------------------------------------------------------------------
--- Exceptions: deliveries that are neither before nor behind a position.
+-- Parked: deliveries that are neither before nor behind a position
 ------------------------------------------------------------------------
 
 CREATE TABLE outbox.parked (
@@ -67,16 +70,15 @@ CREATE TABLE outbox.parked (
     last_status_code int4,
     last_error      text,
     parked_at       timestamptz NOT NULL,
-    redelivery      int2 NOT NULL DEFAULT 0, -- asked for by hand: 1 retry, 2 replay
-    batch           int8,            -- deliveries of the same number are tried again together
+    redelivery      int2 NOT NULL DEFAULT 0, -- an operator asked for it: 1 retry, 2 replay
+    batch           int8,            -- deliveries with the same number are tried again together
     PRIMARY KEY (endpoint_id, seq)
 );
-COMMENT ON TABLE outbox.parked IS
-'Deliveries that are neither before nor behind a position: waiting for a retry, blocked, given up';
+COMMENT ON TABLE outbox.parked IS 'Deliveries that wait for a retry, are blocked, or were given up';
 CREATE INDEX parked_seq_idx ON outbox.parked (seq, endpoint_id);
 CREATE INDEX parked_followers_idx ON outbox.parked (endpoint_id, key, seq)
     WHERE status = 'blocked';
--- The worker holds a bounded part of this table in memory, and looks the rest up.
+-- The worker holds a bounded part of this table in memory, and reads the rest when it is due.
 CREATE INDEX parked_due_idx ON outbox.parked (endpoint_id, next_attempt_at, seq)
     WHERE status = 'retrying';
 CREATE INDEX parked_heads_idx ON outbox.parked (endpoint_id, key, seq)
@@ -87,21 +89,21 @@ CREATE INDEX parked_blockers_idx ON outbox.parked (endpoint_id, key)
 CREATE INDEX parked_cancelled_idx ON outbox.parked (endpoint_id, seq)
     WHERE status = 'cancelled';
 
--- What operators ask for, one row per delivery. The worker alone changes
--- outbox.parked: nobody's open transaction can make it wait.
+-- What operators ask for, one row per delivery. Only the worker changes
+-- outbox.parked, so that no open transaction of an operator can make it wait.
 CREATE TABLE outbox.commands (
     command_id      int8 GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     endpoint_id     int4 NOT NULL,
     action          text NOT NULL,   -- retry, discard, cancel, due
     seq             int8 NOT NULL,
-    failed_at       timestamptz,     -- it was an error, and is tried again
+    failed_at       timestamptz,     -- first failure; the command is tried again
     retry_at        timestamptz,
     error           text
 );
 COMMENT ON TABLE outbox.commands IS
-'What operators asked for and the worker has yet to do, one row per delivery';
+'What operators asked for and the worker has not done yet, one row per delivery';
 
--- Parts of the log that are read again for one endpoint, and how far that is.
+-- Parts of the log that are read again for one endpoint, and how far each is read.
 CREATE TABLE outbox.replays (
     replay_id       int8 GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     endpoint_id     int4 NOT NULL,
@@ -120,11 +122,11 @@ CREATE TABLE outbox.replays (
     finished_at     timestamptz
 );
 COMMENT ON TABLE outbox.replays IS
-'Parts of the log that are read again for one endpoint, and how far that is';
+'Parts of the log that are read again for one endpoint, and how far each is read';
 
--- Events that outlive their piece of the log because a parked delivery needs
--- them. They are copied while the log still has them: such a row counts for
--- nothing until its piece is emptied.
+-- Events that outlive their piece of the log because a parked delivery needs them.
+-- They are copied while the log still has them. A copy does not count until the
+-- piece is emptied.
 CREATE TABLE outbox.kept_events (
     seq         int8 NOT NULL,
     xid         xid8 NOT NULL,
@@ -142,12 +144,11 @@ CREATE TABLE outbox.kept_events (
     PRIMARY KEY (seq, epoch)
 );
 COMMENT ON TABLE outbox.kept_events IS
-'Events that outlive their piece of the log because a parked delivery needs them; some of them may be in the '
-'log still, and count there';
+'Events that outlive their piece of the log because a parked delivery needs them';
 CREATE INDEX kept_events_id_idx ON outbox.kept_events (id);
 
 ------------------------------------------------------------------------
--- Attempts: appended in batches, three tables in turn.
+-- Attempts: appended in batches, to three tables in turn
 ------------------------------------------------------------------------
 
 CREATE TABLE outbox.attempt_log (
@@ -161,7 +162,7 @@ CREATE TABLE outbox.attempt_log (
     piece           int2 NOT NULL,
     error           text,
     response_body   text,
-    -- numbers start over when an event is sent once more
+    -- attempt starts at 1 again when an event is sent again
     PRIMARY KEY (seq, endpoint_id, attempt, started_at, piece)
 ) PARTITION BY LIST (piece);
 CREATE TABLE outbox.attempt_log_0 PARTITION OF outbox.attempt_log FOR VALUES IN (0);

@@ -1,5 +1,5 @@
 ------------------------------------------------------------------------
--- What a dump holds: everything but the secrets, and which piece is in use.
+-- A dump holds everything except the secrets and which piece is in use.
 ------------------------------------------------------------------------
 
 SELECT pg_extension_config_dump('outbox.origins', '');

@@ -1,6 +1,6 @@
 ------------------------------------------------------------------------
--- Endpoints: what users set. Written by the functions below; the worker only
--- ever writes the state, when a receiver asks to be disabled.
+-- Endpoints: what users set. The functions below write it. The worker writes only
+-- the state, when a receiver asks to be disabled.
 ------------------------------------------------------------------------
 
 CREATE TABLE outbox.endpoint_settings (
@@ -27,19 +27,18 @@ CREATE TABLE outbox.endpoint_settings (
     state_since     timestamptz NOT NULL DEFAULT now(),
     reason          text,
     created_at      timestamptz NOT NULL DEFAULT now(),
-    -- raised when topics or url change: the worker notes from which place in
-    -- the log the new subscription holds
+    -- raised when url, topics, filter or format change: the worker notes the place
+    -- in the log from which the new subscription holds
     version         int8 NOT NULL DEFAULT 1,
-    -- where it begins; raised with each seek
+    -- raised with each seek; the next two columns say where it begins
     generation      int8 NOT NULL DEFAULT 1,
     start_snapshot  pg_snapshot NOT NULL,
     start_seq_low   int8 NOT NULL
 );
-COMMENT ON TABLE outbox.endpoint_settings IS
-'Endpoints: what users set; written by create_endpoint() and its relatives';
+COMMENT ON TABLE outbox.endpoint_settings IS 'Endpoints: what users set';
 
--- Which topics an endpoint was subscribed to at which place in the log: an
--- event is judged by the highest version that begins before it.
+-- Which topics an endpoint was subscribed to at which place in the log. For an
+-- event the highest version that begins before it counts.
 CREATE TABLE outbox.subscriptions (
     endpoint_id     int4 NOT NULL,
     version         int8 NOT NULL,
@@ -51,7 +50,7 @@ CREATE TABLE outbox.subscriptions (
     PRIMARY KEY (endpoint_id, version)
 );
 COMMENT ON TABLE outbox.subscriptions IS
-'Which topics an endpoint was subscribed to from which place in the log on';
+'Which topics an endpoint was subscribed to, from which place in the log on';
 
 ------------------------------------------------------------------------
 -- Checks
@@ -68,27 +67,28 @@ COMMENT ON FUNCTION outbox.check_topics IS 'Refuses topic patterns that can matc
 CREATE FUNCTION outbox.check_filter(filter jsonpath) RETURNS void
 LANGUAGE C IMMUTABLE STRICT AS 'MODULE_PATHNAME', 'outbox_check_filter_1_0';
 COMMENT ON FUNCTION outbox.check_filter IS
-'Refuses a jsonpath that is no predicate, names a variable, or can take more than time in proportion to the '
-'payload (22023)';
+'Refuses a jsonpath that is no predicate, names a variable or may take more than linear time (22023)';
 
 CREATE FUNCTION outbox.check_headers(headers jsonb) RETURNS void
 LANGUAGE C IMMUTABLE STRICT AS 'MODULE_PATHNAME', 'outbox_check_headers_1_0';
 COMMENT ON FUNCTION outbox.check_headers IS
-'Refuses what is not a flat object of at most 15 strings without control characters, and names that belong '
-'to outbox or HTTP (22023)';
+'Refuses headers that are not a flat object of strings, or that belong to outbox or HTTP (22023)';
 
 CREATE FUNCTION outbox.topic_in(topic text, patterns text[]) RETURNS bool
 LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE AS 'MODULE_PATHNAME', 'outbox_topic_in_1_0';
-COMMENT ON FUNCTION outbox.topic_in IS 'Does one of the patterns match the topic?';
+COMMENT ON FUNCTION outbox.topic_in IS 'True if one of the patterns matches the topic';
 
 CREATE FUNCTION outbox.filter_matches(payload jsonb, filter jsonpath) RETURNS bool
 LANGUAGE C STABLE CALLED ON NULL INPUT AS 'MODULE_PATHNAME', 'outbox_filter_matches_1_0';
 COMMENT ON FUNCTION outbox.filter_matches IS
-'Is the predicate true of the payload? NULL filter: true; NULL payload (bytes): false; NULL: it is neither '
-'true nor false';
+'True if the payload matches the filter or there is none; NULL: neither true nor false';
 
--- Turns start_at into a place in the log. Takes the lock that keeps the log
--- from being shortened until the place is stored.
+-- Returns the place in the log that start_at means: now, beginning or a timestamp
+-- (22023 otherwise). A timestamp means the latest stored tick before it, which is
+-- about a second. No tick is known from before the adoption of the log, nor in a
+-- copy that is not adopted (55000). With replayed_from the result is where a replay
+-- from that time begins, or the beginning if no tick is known.
+-- Takes the lock that keeps the log from being shortened until the place is stored.
 CREATE FUNCTION outbox.place(start_at text, replayed_from timestamptz,
     OUT snapshot pg_snapshot, OUT seq_low int8)
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
@@ -98,9 +98,10 @@ DECLARE
 BEGIN
     LOCK TABLE outbox.endpoint_settings IN ROW EXCLUSIVE MODE;
     IF outbox.current_epoch() < 0 THEN
-        RAISE EXCEPTION 'this log is a copy that was not adopted: no place in it can be named'
+        RAISE EXCEPTION 'this log is a copy that was not adopted, and has no places to start at'
             USING ERRCODE = 'object_not_in_prerequisite_state',
-                  HINT = 'SELECT outbox.adopt() first; what is undelivered is then sent, unless its endpoint is paused or dropped before.';
+                  HINT = 'SELECT outbox.adopt() first. Undelivered events are then sent, '
+                         'unless their endpoint is paused or dropped before.';
     END IF;
     IF start_at = 'now' THEN
         SELECT p.snapshot, p.seq_low INTO snapshot, seq_low
@@ -127,34 +128,33 @@ BEGIN
             USING ERRCODE = 'invalid_parameter_value',
                   HINT = 'Use ''now'', ''beginning'' or a timestamp in the past.';
     END IF;
-    -- The newest tick before which nothing was emitted later than that. Times do
-    -- not follow the log where the clock was set back: what was emitted between
-    -- two such ticks has its own.
+    -- The newest tick that has no event before it which was emitted later than the
+    -- given time. Where the clock was set back, times do not follow the log: between
+    -- such ticks the time of each event counts.
     SELECT t.snapshot, t.seq_low INTO snapshot, seq_low
     FROM outbox.ticks t
     WHERE t.taken_at <= at AND t.tick < COALESCE((
         SELECT min(q.tick)
-        FROM (SELECT c.tick, c.taken_at, c.seq_high, lag(c.taken_at) OVER w AS before, lag(c.seq_low) OVER w AS low
+        FROM (SELECT c.tick, c.taken_at, c.seq_high,
+                     lag(c.taken_at) OVER w AS before, lag(c.seq_low) OVER w AS low
               FROM outbox.ticks c WINDOW w AS (ORDER BY c.tick)) q
         WHERE q.taken_at > at
         OR (q.taken_at < q.before
             AND EXISTS (SELECT 1 FROM outbox.events e
                         WHERE e.seq > q.low AND e.seq <= q.seq_high AND e.created_at >= at))), t.tick + 1)
     ORDER BY t.tick DESC LIMIT 1;
-    IF NOT FOUND AND replayed_from IS NULL AND EXISTS (SELECT 1 FROM outbox.origins o WHERE o.adopted_by IS NOT NULL) THEN
+    IF NOT FOUND AND replayed_from IS NULL
+       AND EXISTS (SELECT 1 FROM outbox.origins o WHERE o.adopted_by IS NOT NULL) THEN
         RAISE EXCEPTION 'start_at "%" is earlier than the adoption of this log', start_at
             USING ERRCODE = 'object_not_in_prerequisite_state',
-                  HINT = 'Use ''beginning'' to go back to the first event that is kept, or outbox.replay(), which looks at the time of each event.';
+                  HINT = 'Use ''beginning'' to go back to the first event that is kept, '
+                         'or outbox.replay(), which reads the time of each event.';
     ELSIF NOT FOUND THEN
         snapshot := '3:3:';
         seq_low := 0;
     END IF;
 END $$;
-COMMENT ON FUNCTION outbox.place IS
-'The place in the log that start_at stands for: now, beginning or a timestamp (22023 otherwise). A timestamp '
-'means: at the latest noted moment before it, about a second. Before the adoption of the log no moment is '
-'known: 55000, as in a copy that was not adopted. replayed_from: the place for a replay from that time, '
-'instead of start_at; where no moment is known, the beginning';
+COMMENT ON FUNCTION outbox.place IS 'The place in the log that start_at means';
 
 -- Every setting of an endpoint is checked here, whatever function changes it.
 CREATE FUNCTION outbox.check_settings(s outbox.endpoint_settings) RETURNS void
@@ -184,7 +184,8 @@ BEGIN
         (s.max_in_flight BETWEEN 1 AND 1024,
          'invalid max_in_flight %s', s.max_in_flight::text, 'Use 1 to 1024 requests.'),
         (s.rate_limit IS NULL OR s.rate_limit BETWEEN real '0.0001' AND 1000000,
-         'invalid rate_limit %s', s.rate_limit::text, 'Use requests per second, 0.0001 to 1000000; NULL: no limit.'),
+         'invalid rate_limit %s', s.rate_limit::text,
+         'Use requests per second, 0.0001 to 1000000; NULL: no limit.'),
         (s.max_attempts IS NULL OR s.max_attempts >= 1,
          'invalid max_attempts %s', s.max_attempts::text, 'Use at least 1; NULL: until max_age.'),
         (s.timeout BETWEEN interval '1 ms' AND interval '1 hour',
@@ -204,7 +205,7 @@ BEGIN
          'format "%s" has no batches, and batch_size is ' || s.batch_size, s.format,
          'Use format ''standard'' or ''cloudevents'', or batch_size 1.'),
         (s.batch_wait BETWEEN interval '0' AND interval '1 hour',
-         'invalid batch_wait %s', s.batch_wait::text, 'Use 0 (what is there goes at once) to 1 hour.'),
+         'invalid batch_wait %s', s.batch_wait::text, 'Use 0 (a batch is sent at once) to 1 hour.'),
         (s.batch_wait = interval '0' OR s.batch_size > 1,
          'batch_wait is %s, and batch_size is 1: one event has no others to wait for', s.batch_wait::text,
          'Use batch_wait 0, or a batch_size of 2 to 1000.')) c (valid, problem, value, hint)
@@ -236,13 +237,13 @@ BEGIN
     RETURN s;
 END $$;
 COMMENT ON FUNCTION outbox.lock_endpoint IS
-'The settings of an endpoint, locked until the transaction ends (42704: there is none)';
+'The settings of an endpoint, locked until the transaction ends (42704: no such endpoint)';
 
 ------------------------------------------------------------------------
 -- Endpoints
 --
 -- Generic plans where a secret is an argument: a plan that auto_explain logs
--- has the parameter then, and not its value.
+-- then shows the parameter, and not its value.
 ------------------------------------------------------------------------
 
 CREATE FUNCTION outbox.create_endpoint(
@@ -267,7 +268,8 @@ CREATE FUNCTION outbox.create_endpoint(
     batch_wait interval DEFAULT '0',
     start_at text DEFAULT 'now',
     if_not_exists bool DEFAULT false) RETURNS void
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_variable
 DECLARE
@@ -288,7 +290,7 @@ BEGIN
     PERFORM outbox.claim_log();
     SELECT p.snapshot, p.seq_low INTO s.start_snapshot, s.start_seq_low
     FROM outbox.place(start_at, NULL) p;
-    -- What is sealed is sealed for this number.
+    -- A sealed value is sealed for this number of an endpoint.
     s.endpoint_id := nextval('outbox.endpoint_settings_endpoint_id_seq');
     s.url := outbox.seal(s.endpoint_id, 'url', s.url);
     s.headers := outbox.seal(s.endpoint_id, s.headers);
@@ -316,10 +318,7 @@ BEGIN
     PERFORM outbox.endpoints_changed();
 END $$;
 COMMENT ON FUNCTION outbox.create_endpoint IS
-'Subscribes a URL to topics. Events of this transaction are delivered to it, too. rate_limit: requests per '
-'second; secret NULL: generated; max_attempts NULL: until max_age after the first attempt; batch_size: '
-'events per request at most (above 1 with format standard or cloudevents only); batch_wait: how long the '
-'oldest of them may wait for others. Errors: 22023 invalid argument, 42710 the name exists';
+'Subscribes a URL to topics, from the events of this transaction on unless start_at says otherwise';
 
 CREATE FUNCTION outbox.alter_endpoint(
     name text,
@@ -342,7 +341,8 @@ CREATE FUNCTION outbox.alter_endpoint(
     batch_size int4 DEFAULT NULL,
     batch_wait interval DEFAULT NULL,
     reset text[] DEFAULT '{}') RETURNS void
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_variable
 DECLARE
@@ -417,7 +417,8 @@ BEGIN
     IF headers IS NOT NULL THEN
         s.headers := outbox.seal(s.endpoint_id, headers);
     END IF;
-    IF (s.url, s.topics, s.filter::text, s.format) IS DISTINCT FROM (old.url, old.topics, old.filter::text, old.format) THEN
+    IF (s.url, s.topics, s.filter::text, s.format)
+       IS DISTINCT FROM (old.url, old.topics, old.filter::text, old.format) THEN
         s.version := s.version + 1;
     END IF;
     UPDATE outbox.endpoint_settings e
@@ -435,9 +436,7 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION outbox.alter_endpoint IS
-'Changes settings; NULL: unchanged; reset: names of settings that go back to their default. A change of '
-'topics or filter holds for events from the endpoint''s present position on. Errors: 22023 invalid argument, '
-'or one that is in reset as well, 42704 no such endpoint';
+'Changes settings: NULL leaves one as it is, reset names those that go back to their default';
 
 CREATE FUNCTION outbox.pause_endpoint(name text) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -450,7 +449,7 @@ BEGIN
     WHERE e.endpoint_id = s.endpoint_id AND e.state <> 'paused';
 END $$;
 COMMENT ON FUNCTION outbox.pause_endpoint IS
-'Sends nothing more to the endpoint until it is resumed; its events wait. 42704: no such endpoint';
+'Sends nothing more to the endpoint until it is resumed; its events wait';
 
 CREATE FUNCTION outbox.resume_endpoint(name text) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -462,8 +461,7 @@ BEGIN
     SET state = 'active', state_since = clock_timestamp(), reason = NULL
     WHERE e.endpoint_id = s.endpoint_id AND e.state <> 'active';
 END $$;
-COMMENT ON FUNCTION outbox.resume_endpoint IS
-'Goes on where a paused or disabled endpoint stopped. 42704: no such endpoint';
+COMMENT ON FUNCTION outbox.resume_endpoint IS 'Goes on where a paused or disabled endpoint stopped';
 
 CREATE FUNCTION outbox.seek_endpoint(name text, start_at text) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -479,7 +477,7 @@ BEGIN
     SELECT p.snapshot, p.seq_low INTO s.start_snapshot, s.start_seq_low
     FROM outbox.place(start_at, NULL) p;
 
-    -- From where it stands to the new place it subscribes to nothing
+    -- From its present position to the new place it subscribes to nothing.
     INSERT INTO outbox.subscriptions (endpoint_id, version, topics, filter, done, under, last_seq)
     SELECT p.endpoint_id, s.version + 1, '{}', NULL, p.done, p.under, p.last_seq
     FROM outbox.endpoint_positions p WHERE p.endpoint_id = s.endpoint_id
@@ -490,10 +488,7 @@ BEGIN
     WHERE e.endpoint_id = s.endpoint_id;
 END $$;
 COMMENT ON FUNCTION outbox.seek_endpoint IS
-'Moves the endpoint to a place in the log: now skips a backlog, which outbox.deliveries does not show any '
-'more, or only as far as it is replayed and has its request in outbox.attempts; beginning or a timestamp '
-'goes back, and what was parked beyond it is forgotten and read again. Errors: 22023 invalid start_at, 42704 '
-'no such endpoint';
+'Moves the endpoint to another place in the log: now, beginning or a timestamp';
 
 CREATE FUNCTION outbox.drop_endpoint(name text, discard bool DEFAULT false,
     if_exists bool DEFAULT false) RETURNS void
@@ -525,11 +520,11 @@ BEGIN
                       AND outbox.filter_matches(e.payload, s.filter) IS NOT FALSE) THEN
             RAISE EXCEPTION 'endpoint "%" still has undelivered events', name
                 USING ERRCODE = 'object_in_use',
-                      HINT = 'Wait until outbox.stats shows none pending, retrying, blocked or dead, or give them up with discard => true.';
+                      HINT = 'Wait until outbox.stats shows none pending, retrying, blocked or dead, '
+                             'or give them up with discard => true.';
         END IF;
     END IF;
     DELETE FROM outbox.endpoint_settings e WHERE e.endpoint_id = s.endpoint_id;
 END $$;
 COMMENT ON FUNCTION outbox.drop_endpoint IS
-'Removes an endpoint. 55006: something is undelivered, unless discard; 42704: no such endpoint, unless '
-'if_exists';
+'Removes an endpoint that has nothing undelivered; discard: also one that has';

@@ -1,4 +1,4 @@
-/* outbox--1.0.sql: the objects of the extension; src/README.md says how they belong together. */
+/* outbox--1.0.sql: the objects of the extension.  It is joined from sql/parts; src/README.md has the picture. */
 \echo Use "CREATE EXTENSION outbox" to load this file. \quit
 
 -- What this script runs, and what the tables and views that it makes name, is
@@ -7,8 +7,8 @@
 -- bodies are parsed when they are called have a search_path of their own.
 SET LOCAL search_path TO pg_catalog, pg_temp;
 
--- Who owns the schema may drop what is in it, so it must not be somebody's who
--- made it beforehand; nor may anything of theirs be in it.
+-- The owner of a schema may drop what is in it.  A schema that was made before
+-- is accepted only if a superuser owns it and everything in it.
 DO $$
 DECLARE
     stranger text;
@@ -33,10 +33,10 @@ BEGIN
     END IF;
 END $$;
 
--- Every script begins with this: the server may have loaded an earlier library.
+-- Every script begins with this call: the server may have loaded an earlier library.
 CREATE FUNCTION outbox.require_library(version text) RETURNS void
 LANGUAGE C VOLATILE STRICT
 AS 'MODULE_PATHNAME', 'outbox_require_library_1_0';
 COMMENT ON FUNCTION outbox.require_library IS
-'Error 55000 when the server has loaded a library of outbox that is older than this version';
+'Raises an error (55000) when the server has loaded a library of outbox that is older than this version';
 SELECT outbox.require_library('1.0');

@@ -1,9 +1,9 @@
 ------------------------------------------------------------------------
 -- Stamps and checks: what the columns of outbox.events are filled with.
 --
--- PostgreSQL asks the inserting user for EXECUTE on what a DEFAULT or a CHECK
--- calls, so these are PUBLIC's; USAGE on the schema guards them.  They reveal
--- nothing, and the worst that they can do is to skip numbers and ring the worker.
+-- PostgreSQL wants EXECUTE on what a DEFAULT or a CHECK calls from the role that
+-- inserts.  So PUBLIC may execute these functions; USAGE on the schema guards
+-- them.  They reveal nothing.  At worst they skip numbers and wake the worker.
 ------------------------------------------------------------------------
 
 CREATE FUNCTION outbox.current_piece() RETURNS int2
@@ -16,41 +16,41 @@ CREATE FUNCTION outbox.next_seq() RETURNS int8
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'outbox_column_seq_1_0';
 COMMENT ON FUNCTION outbox.next_seq IS
-'The next number of the log, drawn once the transaction has its id (default of outbox.events.seq); wakes the '
-'worker at commit';
+'Draws the next number of the log (default of outbox.events.seq) and wakes the worker at commit';
 
 CREATE FUNCTION outbox.current_epoch() RETURNS int8
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'outbox_column_epoch_1_0';
 COMMENT ON FUNCTION outbox.current_epoch IS
-'The epoch of the log in this system and database; 0 before it has one, -1 in a copy before outbox.adopt() '
-'(default of outbox.events.epoch)';
+'The epoch of the log here: 0 before it has one, -1 in a copy before outbox.adopt()';
 
+-- Returns the xid where the event was written in this log.  Returns 3, which is
+-- before all others, where it came with a log that was adopted here and was
+-- already delivered.  Returns the highest xid there is where it was written in a
+-- copy that is not adopted yet.  Returns NULL where it is no part of this log.
 CREATE FUNCTION outbox.log_xid(epoch int8, xid xid8) RETURNS xid8
 LANGUAGE C STABLE STRICT PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'outbox_log_xid_1_0';
 COMMENT ON FUNCTION outbox.log_xid IS
-'Where an event with this epoch and xid lies among the snapshots of this log: its xid when it was written '
-'here; 3, before all others, when it came with a log that was adopted here, and was not undelivered; the '
-'highest xid there is when it was written in a copy that was not adopted yet; NULL: it is no part of this '
-'log';
+'The xid that places an event among the snapshots of this log; NULL: it is no part of this log';
 
 CREATE FUNCTION outbox.new_event_id() RETURNS uuid
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'outbox_column_id_1_0';
 COMMENT ON FUNCTION outbox.new_event_id IS
-'A new event id: UUID version 7 (RFC 9562), increasing within a session (default of outbox.events.id)';
+'A new event id: a UUID version 7 (RFC 9562), increasing within a session';
 
+-- A topic that begins with "outbox." is allowed to a role that may truncate
+-- outbox.events, because a restored dump may hold events of outbox itself.
+-- outbox.max_payload_size is checked where this transaction drew seq, and not for
+-- rows that a restore or a subscription brings.
 CREATE FUNCTION outbox.check_event(seq int8, topic text, type text, key text,
     headers jsonb, payload jsonb, body bytea, content_type text)
 RETURNS bool
 LANGUAGE C STABLE CALLED ON NULL INPUT PARALLEL RESTRICTED
 AS 'MODULE_PATHNAME', 'outbox_check_event_1_0';
 COMMENT ON FUNCTION outbox.check_event IS
-'True when these columns make a valid event, otherwise an error that says why not (constraint of '
-'outbox.events). Topics that begin with "outbox." are refused unless the current user may truncate '
-'outbox.events: a restored dump may hold events of outbox itself. outbox.max_payload_size holds where this '
-'transaction drew seq, not for rows that a restore or a subscription brings';
+'True if these columns make a valid event, otherwise an error that says why (constraint of outbox.events)';
 
 CREATE FUNCTION outbox.fill_id() RETURNS trigger
 LANGUAGE C
@@ -61,10 +61,10 @@ COMMENT ON FUNCTION outbox.fill_id IS 'Trigger of outbox.events: a new id where 
 -- The log
 ------------------------------------------------------------------------
 
--- Whose log this is.  The first row is made when the log is first used, never by
--- this script: a restored copy brings the rows of its original.  One row is not
--- adopted by another: the log belongs to the system and database that it names,
--- and everywhere else it is a copy, and held.
+-- The system and database that the log belongs to.  The first row is made when
+-- the log is first used and not by this script, because a restored copy brings
+-- the rows of its original.  In one row adopted_by is NULL: the log belongs to the
+-- system and database of that row.  Anywhere else it is a copy, and is held.
 CREATE TABLE outbox.origins (
     epoch             int8 PRIMARY KEY,
     system_identifier int8 NOT NULL,
@@ -78,14 +78,12 @@ COMMENT ON TABLE outbox.origins IS 'The systems and databases that this log was 
 COMMENT ON COLUMN outbox.origins.epoch IS 'Random number that the events written there carry';
 COMMENT ON COLUMN outbox.origins.system_identifier IS 'pg_control_system().system_identifier of the cluster';
 COMMENT ON COLUMN outbox.origins.database_oid IS 'pg_database.oid of the database';
-COMMENT ON COLUMN outbox.origins.adopted_by IS
-'Epoch of the copy that this log was adopted by; NULL: it was not';
+COMMENT ON COLUMN outbox.origins.adopted_by IS 'Epoch of the copy that adopted this log; NULL: none did';
 COMMENT ON COLUMN outbox.origins.instance_name IS 'outbox.instance_name when the row was made';
-COMMENT ON COLUMN outbox.origins.first IS 'No other log came before: events of epoch 0 are its own';
+COMMENT ON COLUMN outbox.origins.first IS 'True if no other log came before: events of epoch 0 are its own';
 COMMENT ON COLUMN outbox.origins.created_at IS 'When the row was made';
 
--- CACHE 1: numbers that a session keeps for later would turn the order of the
--- events upside down.
+-- CACHE 1, because numbers that a session caches for later would be out of order.
 CREATE SEQUENCE outbox.events_seq AS int8 CACHE 1;
 COMMENT ON SEQUENCE outbox.events_seq IS 'Numbers the events; must keep CACHE 1';
 
@@ -112,14 +110,14 @@ CREATE TABLE outbox.events (
 CREATE INDEX events_seq_idx ON outbox.events (seq);
 CREATE INDEX events_xid_seq_idx ON outbox.events (xid, seq);
 
--- USING heap whatever default_table_access_method says.
+-- USING heap, in case default_table_access_method is another one.
 CREATE TABLE outbox.events_0 PARTITION OF outbox.events FOR VALUES IN (0) USING heap;
 CREATE TABLE outbox.events_1 PARTITION OF outbox.events FOR VALUES IN (1) USING heap;
 CREATE TABLE outbox.events_2 PARTITION OF outbox.events FOR VALUES IN (2) USING heap;
 
 COMMENT ON TABLE outbox.events IS
-'The log: one row per event, never updated, dropped a piece at a time. A writer may name id, topic, type, '
-'key, expires_at, headers and payload (or body and content_type); all else is the log''s own';
+'The log: one row per event, never updated, removed a piece at a time. Writable: id, topic, type, key, '
+'expires_at, headers, payload, body, content_type';
 COMMENT ON TABLE outbox.events_0 IS 'A piece of the log; the pieces are used in turn';
 COMMENT ON TABLE outbox.events_1 IS 'A piece of the log; the pieces are used in turn';
 COMMENT ON TABLE outbox.events_2 IS 'A piece of the log; the pieces are used in turn';
@@ -158,10 +156,10 @@ CREATE TRIGGER fill_id BEFORE INSERT ON outbox.events
 FOR EACH ROW WHEN (NEW.id IS NULL) EXECUTE FUNCTION outbox.fill_id();
 COMMENT ON TRIGGER fill_id ON outbox.events IS 'A new id where NULL was inserted';
 
+-- The transaction that asks may have written to the log.  snapshot and seq_low are
+-- the end without its events; committed is a snapshot that has them.
 CREATE FUNCTION outbox.position_now(sequence oid,
     OUT snapshot pg_snapshot, OUT seq_low int8,
     OUT committed pg_snapshot) RETURNS record
 LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_position_now_1_0';
-COMMENT ON FUNCTION outbox.position_now IS
-'The end of the log, for a transaction that may have written to it; committed: the same with this '
-'transaction in it';
+COMMENT ON FUNCTION outbox.position_now IS 'The end of the log at this moment';

@@ -1,8 +1,9 @@
 ------------------------------------------------------------------------
--- Getting things back
+-- What operators ask for: retry, discard, replay, cancel, wait, test
 ------------------------------------------------------------------------
 
--- Hands a command for each parked delivery that is meant to the worker.
+-- Writes a command to the worker for each parked delivery that the arguments select.
+-- NULL: any event, any topic, any time.  Returns how many.
 CREATE FUNCTION outbox.command(action text, statuses text[], endpoint text,
     event uuid, topics text[], since timestamptz) RETURNS int8
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
@@ -32,25 +33,20 @@ BEGIN
     RETURN n;
 END $$;
 COMMENT ON FUNCTION outbox.command IS
-'Hands an action for each parked delivery that is meant to the worker; how many they are';
+'Writes a command for each parked delivery that the arguments select; returns how many';
 
 CREATE FUNCTION outbox.retry(endpoint text, event uuid DEFAULT NULL,
     topics text[] DEFAULT NULL, since timestamptz DEFAULT NULL) RETURNS int8
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$ SELECT outbox.command('retry', '{dead,retrying}', $1, $2, $3, $4) $$;
 COMMENT ON FUNCTION outbox.retry IS
-'Makes dead deliveries, and those that wait for a retry, due now, with fresh attempts, when this transaction '
-'commits; how many they are. NULL: any event, any topic, any time (since: given up or first failed then or '
-'later). Errors: 42704 no such endpoint, 22023 invalid pattern';
+'Makes dead deliveries, and those that wait for a retry, due now with fresh attempts; returns how many';
 
 CREATE FUNCTION outbox.discard(endpoint text, event uuid DEFAULT NULL,
     topics text[] DEFAULT NULL, since timestamptz DEFAULT NULL) RETURNS int8
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$ SELECT outbox.command('discard', '{dead}', $1, $2, $3, $4) $$;
-COMMENT ON FUNCTION outbox.discard IS
-'Gives dead deliveries up for good, when this transaction commits; how many they are. outbox.deliveries goes '
-'on showing them, as cancelled with the reason discarded, while their events are kept. NULL: any event, any '
-'topic, any time. Errors: 42704 no such endpoint, 22023 invalid pattern';
+COMMENT ON FUNCTION outbox.discard IS 'Gives dead deliveries up for good; returns how many';
 
 CREATE FUNCTION outbox.replay(endpoint text, from_time timestamptz,
     to_time timestamptz DEFAULT now(), topics text[] DEFAULT NULL) RETURNS int8
@@ -100,10 +96,7 @@ BEGIN
     RETURN n;
 END $$;
 COMMENT ON FUNCTION outbox.replay IS
-'Sends events that were emitted between two times, and that the endpoint has left behind, to it again, when '
-'this transaction commits, or for the first time where they were skipped or are from before its start_at; '
-'how many they are. Only what the log still holds. outbox.replays shows how far it is. Errors: 42704 no such '
-'endpoint, 22023 invalid times or pattern';
+'Sends events that were emitted between two times to the endpoint again; returns how many';
 
 CREATE FUNCTION outbox.cancel(event uuid, endpoint text DEFAULT NULL) RETURNS bool
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -121,12 +114,12 @@ BEGIN
     IF endpoint IS NULL THEN
         DELETE FROM outbox.scheduled e WHERE e.id = event RETURNING e.topic, e.dedup_key INTO its_topic, its_key;
         IF FOUND THEN
-            -- Nothing is left that its dedup_key could stand for.
+            -- The event is gone, so its dedup_key is free again.
             DELETE FROM outbox.dedup d WHERE d.topic = its_topic AND d.dedup_key = its_key AND d.event_id = event;
             RETURN true;
         END IF;
     ELSIF EXISTS (SELECT 1 FROM outbox.scheduled e WHERE e.id = event) THEN
-        RAISE EXCEPTION 'event "%" is scheduled, and not yet any endpoint''s', event
+        RAISE EXCEPTION 'event "%" is scheduled, and no endpoint has it yet', event
             USING ERRCODE = 'object_not_in_prerequisite_state',
                   HINT = 'Cancel it for all endpoints, or wait until it is due.';
     END IF;
@@ -145,7 +138,7 @@ BEGIN
     FROM outbox.deliveries d JOIN outbox.endpoint_settings s ON s.name = d.endpoint
     WHERE d.event_id = event AND (cancel.endpoint IS NULL OR d.endpoint = cancel.endpoint)
     AND d.status IN ('pending', 'retrying', 'blocked')
-    -- what the worker has in its hands, and no row of, cannot be taken back
+    -- a delivery that the worker is sending, and that has no row, cannot be taken back
     AND (EXISTS (SELECT 1 FROM outbox.parked k WHERE k.endpoint_id = s.endpoint_id AND k.seq = d.seq)
          OR NOT EXISTS (SELECT 1 FROM outbox.endpoint_positions p
                         WHERE p.endpoint_id = s.endpoint_id AND d.seq = ANY (p.pending)));
@@ -154,12 +147,9 @@ BEGIN
     RETURN n > 0;
 END $$;
 COMMENT ON FUNCTION outbox.cancel IS
-'Takes an event back from an endpoint (NULL: from all) where it still waits; true if it did anywhere. A '
-'request that is made before this transaction commits is not undone. An event that waits for its deliver_at '
-'is taken back from all, and gone; its dedup_key is free again. Errors: 42704 no such event or endpoint, '
-'55000 scheduled and an endpoint given, 22004 event is NULL';
+'Takes an event back from an endpoint (NULL: from all) where it still waits; true if it did anywhere';
 
--- Looks again and again, each time with a snapshot of its own.
+-- Reads the deliveries again and again, each time with a new snapshot.
 CREATE FUNCTION outbox.wait_for(event uuid, timeout interval DEFAULT '10 s')
 RETURNS bool
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -179,12 +169,12 @@ BEGIN
     ELSIF timeout < interval '0' THEN
         RAISE EXCEPTION 'invalid timeout %', timeout
             USING ERRCODE = 'invalid_parameter_value',
-                  HINT = 'Use ''0'' to look once, or a time to wait.';
+                  HINT = 'Use ''0'' to read once, or a time to wait.';
     ELSIF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
         RAISE EXCEPTION 'outbox.wait_for() cannot be used at isolation level %',
             upper(current_setting('transaction_isolation'))
             USING ERRCODE = 'active_sql_transaction',
-                  HINT = 'This transaction would never see the event delivered: use READ COMMITTED.';
+                  HINT = 'Use READ COMMITTED: this transaction would never see the event delivered.';
     END IF;
     SELECT e.xid INTO emitted_by
     FROM (SELECT a.id, a.xid FROM outbox.all_events a
@@ -193,11 +183,12 @@ BEGIN
     IF NOT FOUND THEN
         RAISE EXCEPTION 'event "%" does not exist', event
             USING ERRCODE = 'undefined_object',
-                  HINT = 'Its transaction may not have committed yet, or it may have been delivered and forgotten since; see outbox.retention.';
+                  HINT = 'Its transaction may not have committed yet, or it may have been delivered and '
+                         'forgotten since; see outbox.retention.';
     ELSIF emitted_by = pg_current_xact_id_if_assigned() THEN
         RAISE EXCEPTION 'event "%" was emitted by this transaction', event
             USING ERRCODE = 'active_sql_transaction',
-                  HINT = 'It is delivered after the commit: commit first, then wait.';
+                  HINT = 'Commit first, then wait: it is delivered after the commit.';
     END IF;
 
     until := clock_timestamp() + timeout;
@@ -210,19 +201,17 @@ BEGIN
         IF delivered OR failed OR clock_timestamp() >= until THEN
             RETURN delivered;
         END IF;
-        -- at least 15 ms, and no more than half of the time at work
+        -- sleeps at least 15 ms, and at least as long as the query took
         PERFORM pg_sleep(LEAST(extract(epoch FROM until - clock_timestamp()),
                                GREATEST(extract(epoch FROM clock_timestamp() - asked), 0.015)));
     END LOOP;
 END $$;
 COMMENT ON FUNCTION outbox.wait_for IS
-'Waits until an event is delivered to every endpoint that subscribes to it: true, also when there is none. '
-'false: it is dead or cancelled somewhere, or the timeout is over. Errors: 25001 in the transaction that '
-'emitted it, or at isolation level REPEATABLE READ or SERIALIZABLE; 42704 no such event; 22004 NULL; 22023 '
-'negative timeout. The calling statement holds its snapshot while it waits';
+'Waits until an event is delivered to each endpoint that subscribes to it; false: it is not, or cannot be '
+'any more';
 
--- The event is not in the log, where every endpoint would read it, but where
--- events are kept for parked deliveries; and it is one.
+-- The event does not enter the log, where every endpoint would read it. It is kept
+-- as for a parked delivery, and its delivery is parked.
 CREATE FUNCTION outbox.send_test(name text) RETURNS uuid
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -251,6 +240,4 @@ BEGIN
     RETURN e.id;
 END $$;
 COMMENT ON FUNCTION outbox.send_test IS
-'Sends one event on topic outbox.test to this endpoint alone, whatever its topics and filter, when this '
-'transaction commits; returns its id: outbox.wait_for() waits for it, outbox.attempts shows the answer. A '
-'failure is retried like any other. 42704: no such endpoint';
+'Sends one event on topic outbox.test to this endpoint alone, and returns its id';

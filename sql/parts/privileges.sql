@@ -1,8 +1,10 @@
 ------------------------------------------------------------------------
--- Only the owner may do anything.  doc/security.md lists what to grant.
+-- Privileges: at first only the owner has any.  doc/security.md lists what to grant.
 ------------------------------------------------------------------------
 
--- Nor may anybody to whom whoever runs this script has given default privileges.
+-- Default privileges of the role that runs this script may have granted others
+-- something. That is taken back, and so is EXECUTE from PUBLIC, except for the
+-- functions that defaults and constraints of outbox.events call.
 DO $$
 DECLARE
     f regprocedure;
@@ -27,7 +29,8 @@ BEGIN
     END LOOP;
     FOR f IN SELECT p.oid FROM pg_proc p
              WHERE p.pronamespace = 'outbox'::regnamespace
-             AND p.proname NOT IN ('current_piece', 'next_seq', 'current_epoch', 'log_xid', 'new_event_id', 'check_event')
+             AND p.proname NOT IN ('current_piece', 'next_seq', 'current_epoch', 'log_xid',
+                                   'new_event_id', 'check_event')
     LOOP
         EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', f);
     END LOOP;

@@ -2,9 +2,9 @@
 -- Secrets of endpoints
 ------------------------------------------------------------------------
 
--- In a table of their own, not part of a dump, and behind row-level security,
--- so that only those read it who may do everything with it: the owner, and a
--- worker that is another role. Not pg_read_all_data: it may not truncate.
+-- A table of their own: it is not part of a dump, and row-level security guards it.
+-- Only a role that may truncate it reads it: the owner, and the role of the worker.
+-- pg_read_all_data may not truncate, and sees no row.
 CREATE TABLE outbox.endpoint_secrets (
     endpoint_id     int4 PRIMARY KEY,
     secret          text NOT NULL,
@@ -12,12 +12,11 @@ CREATE TABLE outbox.endpoint_secrets (
     previous_until  timestamptz
 );
 COMMENT ON TABLE outbox.endpoint_secrets IS
-'What requests are signed with: read by the owner only, not part of a dump';
+'What requests are signed with; only the owner and the worker read it, and no dump has it';
 ALTER TABLE outbox.endpoint_secrets ENABLE ROW LEVEL SECURITY;
 CREATE POLICY worker ON outbox.endpoint_secrets
 USING (has_table_privilege('outbox.endpoint_secrets', 'TRUNCATE'));
--- Statistics are samples of the column, and pg_statistic is a table that
--- pg_read_all_data reads.
+-- No statistics: they are samples of the column, and pg_read_all_data reads them.
 ALTER TABLE outbox.endpoint_secrets ALTER COLUMN secret SET STATISTICS 0;
 ALTER TABLE outbox.endpoint_secrets ALTER COLUMN previous SET STATISTICS 0;
 ALTER TABLE outbox.endpoint_settings ALTER COLUMN url SET STATISTICS 0;
@@ -30,15 +29,15 @@ COMMENT ON FUNCTION outbox.new_secret IS 'A new secret: whsec_ and the base64 of
 CREATE FUNCTION outbox.check_secret(secret text) RETURNS void
 LANGUAGE C IMMUTABLE STRICT AS 'MODULE_PATHNAME', 'outbox_check_secret_1_0';
 COMMENT ON FUNCTION outbox.check_secret IS
-'Refuses what is not whsec_ and the base64 of 24 to 64 bytes (22023)';
+'Refuses a secret that is not whsec_ and the base64 of 24 to 64 bytes (22023)';
 
--- With outbox.secret_key_file secrets are sealed before they are stored: the
--- values of headers, what a URL has behind its host, and what signs.
+-- With outbox.secret_key_file, secrets are sealed before they are stored: the values
+-- of headers, the part of a URL behind its host, and the secret that signs.
+-- Errors: 22023 the value looks like a sealed one, 55000 the key file cannot be used.
 CREATE FUNCTION outbox.seal(endpoint_id int4, field text, value text) RETURNS text
 LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_seal_1_0';
 COMMENT ON FUNCTION outbox.seal(int4, text, text) IS
-'A value as it is to be stored: sealed when outbox.secret_key_file is set, else as it is. 22023: it looks '
-'like a sealed one; 55000: the key file cannot be used';
+'A value as it is to be stored: sealed if outbox.secret_key_file is set, else as it is';
 
 CREATE FUNCTION outbox.seal(endpoint_id int4, headers jsonb) RETURNS jsonb
 LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_seal_headers_1_0';
@@ -51,7 +50,7 @@ COMMENT ON FUNCTION outbox.unseal IS 'A stored value in clear (55000: it cannot 
 CREATE FUNCTION outbox.reseal(endpoint_id int4, field text, value text) RETURNS text
 LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_reseal_1_0';
 COMMENT ON FUNCTION outbox.reseal(int4, text, text) IS
-'A stored value sealed with the first key, unless it is already; NULL: it cannot be opened';
+'A stored value, sealed with the first key; NULL: it cannot be opened';
 
 CREATE FUNCTION outbox.reseal(endpoint_id int4, headers jsonb) RETURNS jsonb
 LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_reseal_headers_1_0';
@@ -60,21 +59,22 @@ COMMENT ON FUNCTION outbox.reseal(int4, jsonb) IS 'The same for the values of he
 CREATE FUNCTION outbox.shown(endpoint_id int4, url text) RETURNS text
 LANGUAGE C STABLE STRICT AS 'MODULE_PATHNAME', 'outbox_shown_url_1_0';
 COMMENT ON FUNCTION outbox.shown(int4, text) IS
-'The URL of an endpoint in clear; as stored, where it cannot be opened';
+'The URL of an endpoint in clear; as stored if it cannot be opened';
 
 CREATE FUNCTION outbox.shown(endpoint_id int4, headers jsonb) RETURNS jsonb
 LANGUAGE C STABLE STRICT AS 'MODULE_PATHNAME', 'outbox_shown_headers_1_0';
 COMMENT ON FUNCTION outbox.shown(int4, jsonb) IS
-'The headers of an endpoint in clear; as stored, where one cannot be opened';
+'The headers of an endpoint in clear; as stored if one cannot be opened';
 
 CREATE FUNCTION outbox.can_seal() RETURNS void
 LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_can_seal_1_0';
-COMMENT ON FUNCTION outbox.can_seal IS 'Refuses to go on without a key that seals (55000)';
+COMMENT ON FUNCTION outbox.can_seal IS 'Raises an error (55000) when there is no key that seals';
 
 CREATE FUNCTION outbox.rotate_secret(name text,
     grace interval DEFAULT '24 hours',
     secret text DEFAULT NULL) RETURNS void
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_variable
 DECLARE
@@ -84,14 +84,14 @@ BEGIN
     IF grace IS NULL OR grace NOT BETWEEN interval '0' AND interval '1 year' THEN
         RAISE EXCEPTION 'invalid grace %', COALESCE(grace::text, 'NULL')
             USING ERRCODE = 'invalid_parameter_value',
-                  HINT = 'Use 0 to 1 year; 0 ends the former secret at once, which is right for one that was leaked.';
+                  HINT = 'Use 0 to 1 year. After a leak use 0, which ends the former secret at once.';
     END IF;
     PERFORM outbox.check_secret(secret);
     SELECT k.secret INTO former FROM outbox.endpoint_secrets k WHERE k.endpoint_id = s.endpoint_id;
     BEGIN
         former := outbox.unseal(s.endpoint_id, 'secret', former);
     EXCEPTION WHEN object_not_in_prerequisite_state THEN
-        -- Its key is lost: it can be forgotten, and sign no more.
+        -- The key of the former secret is lost. It can be forgotten, but not sign any more.
         IF grace > interval '0' THEN
             RAISE;
         END IF;
@@ -99,7 +99,7 @@ BEGIN
     IF former = secret THEN
         RAISE EXCEPTION 'this is the present secret of endpoint "%"', name
             USING ERRCODE = 'invalid_parameter_value',
-                  HINT = 'Pass another one, or none to have it generated.';
+                  HINT = 'Pass another secret, or none to have one generated.';
     END IF;
     INSERT INTO outbox.endpoint_secrets AS k (endpoint_id, secret)
     VALUES (s.endpoint_id, outbox.seal(s.endpoint_id, 'secret', COALESCE(secret, outbox.new_secret())))
@@ -109,10 +109,7 @@ BEGIN
         previous_until = CASE WHEN grace > interval '0' THEN clock_timestamp() + grace END;
 END $$;
 COMMENT ON FUNCTION outbox.rotate_secret IS
-'Gives the endpoint another secret (NULL: generated). For the time of grace requests carry both signatures; '
-'then, or at once with 0, only the new one. Rotated again within grace: the secret before the last is '
-'forgotten at once. Errors: 22023 invalid argument, 42704 no such endpoint, 55000 the secret cannot be '
-'sealed, or the former one not be opened';
+'Gives the endpoint another secret; requests carry both signatures during grace';
 
 CREATE FUNCTION outbox.endpoint_secret(name text) RETURNS text
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -122,11 +119,11 @@ AS $$
     WHERE e.name = $1
 $$;
 COMMENT ON FUNCTION outbox.endpoint_secret IS
-'The secret that requests to the endpoint are signed with; NULL: none is set, or no such endpoint. 55000: it '
-'is sealed and cannot be opened';
+'The secret that requests to the endpoint are signed with; NULL: none, or no such endpoint';
 
 CREATE FUNCTION outbox.reseal_secrets(OUT sealed int8, OUT kept int8, OUT unopened int8)
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     s record;
@@ -137,29 +134,32 @@ BEGIN
     sealed := 0;
     kept := 0;
     unopened := 0;
-    FOR s IN SELECT e.endpoint_id, e.url, e.headers FROM outbox.endpoint_settings e ORDER BY e.endpoint_id FOR UPDATE
+    FOR s IN SELECT e.endpoint_id, e.url, e.headers FROM outbox.endpoint_settings e
+             ORDER BY e.endpoint_id FOR UPDATE
     LOOP
-        -- locked, for a worker forgets former secrets
-        SELECT o.secret, o.previous INTO former FROM outbox.endpoint_secrets o WHERE o.endpoint_id = s.endpoint_id FOR UPDATE;
+        -- Locked, because a worker forgets former secrets.
+        SELECT o.secret, o.previous INTO former
+        FROM outbox.endpoint_secrets o WHERE o.endpoint_id = s.endpoint_id FOR UPDATE;
         SELECT outbox.reseal(s.endpoint_id, 'url', s.url) AS url,
                outbox.reseal(s.endpoint_id, s.headers) AS headers,
                outbox.reseal(s.endpoint_id, 'secret', former.secret) AS secret,
                outbox.reseal(s.endpoint_id, 'previous', former.previous) AS previous INTO k;
         IF k.url IS NULL OR (k.headers IS NULL AND s.headers IS NOT NULL)
-           OR (k.secret IS NULL AND former.secret IS NOT NULL) OR (k.previous IS NULL AND former.previous IS NOT NULL) THEN
+           OR (k.secret IS NULL AND former.secret IS NOT NULL)
+           OR (k.previous IS NULL AND former.previous IS NOT NULL) THEN
             unopened := unopened + 1;
         ELSIF (k.url, k.headers, k.secret, k.previous)
               IS NOT DISTINCT FROM (s.url, s.headers, former.secret, former.previous) THEN
             kept := kept + 1;
         ELSE
             sealed := sealed + 1;
-            UPDATE outbox.endpoint_settings e SET url = k.url, headers = k.headers WHERE e.endpoint_id = s.endpoint_id;
-            UPDATE outbox.endpoint_secrets o SET secret = k.secret, previous = k.previous WHERE o.endpoint_id = s.endpoint_id;
+            UPDATE outbox.endpoint_settings e SET url = k.url, headers = k.headers
+            WHERE e.endpoint_id = s.endpoint_id;
+            UPDATE outbox.endpoint_secrets o SET secret = k.secret, previous = k.previous
+            WHERE o.endpoint_id = s.endpoint_id;
         END IF;
     END LOOP;
     PERFORM outbox.endpoints_changed();
 END $$;
 COMMENT ON FUNCTION outbox.reseal_secrets IS
-'Seals the secrets of all endpoints with the first key of outbox.secret_key_file. How many endpoints were '
-'sealed anew, how many had it already (kept), and how many have a value that no key opens, and were left '
-'alone. 55000: the file is not set, or cannot be used';
+'Seals the secrets of all endpoints with the first key of outbox.secret_key_file';

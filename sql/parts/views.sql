@@ -2,20 +2,23 @@
 -- Views
 ------------------------------------------------------------------------
 
--- Where each endpoint is: its newest position, or the shared one, or where it
--- begins.
+-- The position of each endpoint: its newest one, or the one that it shares, or, if
+-- it has none yet, where it begins.
 CREATE VIEW outbox.endpoint_positions AS
 SELECT s.endpoint_id, s.name,
-       CASE WHEN p.number IS NULL THEN s.start_snapshot WHEN p.shared IS NOT NULL THEN h.done ELSE p.done END AS done,
-       CASE WHEN p.number IS NULL THEN NULL WHEN p.shared IS NOT NULL THEN h.under ELSE p.under END AS under,
-       CASE WHEN p.number IS NULL THEN 0 WHEN p.shared IS NOT NULL THEN h.last_seq ELSE p.last_seq END AS last_seq,
+       CASE WHEN p.number IS NULL THEN s.start_snapshot
+            WHEN p.shared IS NOT NULL THEN h.done ELSE p.done END AS done,
+       CASE WHEN p.number IS NULL THEN NULL
+            WHEN p.shared IS NOT NULL THEN h.under ELSE p.under END AS under,
+       CASE WHEN p.number IS NULL THEN 0
+            WHEN p.shared IS NOT NULL THEN h.last_seq ELSE p.last_seq END AS last_seq,
        CASE WHEN p.number IS NULL THEN s.start_seq_low
             WHEN p.shared IS NOT NULL THEN GREATEST(h.done_seq_low, h.last_seq)
             ELSE GREATEST(p.done_seq_low, p.last_seq) END AS seq,
        COALESCE(p.pending, '{}') AS pending,
        COALESCE(p.delivered, 0) AS delivered,
        COALESCE(p.failed_attempts, 0) AS failed_attempts,
-       -- for which reasons a dead delivery blocks, the worker knows as well
+       -- the worker has the same list of reasons for which a dead delivery blocks
        s.ordering = 'strict' AND s.on_exhausted = 'block'
        AND s.endpoint_id = ANY (
            SELECT k.endpoint_id FROM outbox.parked k JOIN outbox.endpoint_settings o USING (endpoint_id)
@@ -122,7 +125,7 @@ FROM outbox.endpoint_settings s
 JOIN outbox.endpoint_positions p USING (endpoint_id)
 CROSS JOIN outbox.log_size l
 LEFT JOIN LATERAL outbox.endpoint_stats(s.endpoint_id) t ON true;
-COMMENT ON VIEW outbox.stats IS 'How each endpoint is doing; in constant time, whatever the size of the log';
+COMMENT ON VIEW outbox.stats IS 'How each endpoint is doing; its cost does not depend on the size of the log';
 COMMENT ON COLUMN outbox.stats.endpoint IS 'name of the endpoint';
 COMMENT ON COLUMN outbox.stats.state IS 'active, paused, held, backing_off or disabled';
 COMMENT ON COLUMN outbox.stats.state_since IS 'when that state began';
@@ -156,9 +159,9 @@ COMMENT ON COLUMN outbox.stats.last_success_at IS
 'when a request last succeeded; NULL: not since the worker started';
 COMMENT ON COLUMN outbox.stats.last_error IS 'the last failure in words; NULL: none since the worker started';
 
--- The log, and what was kept of it for parked deliveries. A row of another log
--- is none of it, and may have the number of one that is. What the log still has
--- may have been copied already: the copy counts when its piece is empty.
+-- The log, and the events that are kept for parked deliveries. A row of another log
+-- is not an event of this one, and may have the same number as one. An event may be
+-- in the log and kept at the same time: the kept row counts when the log has none.
 CREATE VIEW outbox.all_events AS
 SELECT id, seq, xid, epoch, created_at, expires_at, topic, COALESCE(type, topic) AS type, key, headers,
        payload, body, content_type FROM outbox.events
@@ -217,12 +220,13 @@ LEFT JOIN LATERAL (SELECT max(l.attempt) AS attempts,
                               FILTER (WHERE l.status_code BETWEEN 200 AND 299 AND l.error IS NULL) AS delivered_at
                    FROM outbox.attempt_log l
                    WHERE l.seq = e.seq AND l.endpoint_id = p.endpoint_id) a ON true
--- nobody subscribes to a test event: it is there for one endpoint; or, any more,
--- to what was skipped: some of it may have been replayed
+-- No endpoint subscribes to a test event, which is shown at its one endpoint. No
+-- endpoint subscribes to events that a seek skipped, some of which may have been
+-- replayed.
 WHERE (e.topic = 'outbox.test'
        OR cardinality(v.topics) = 0
        OR (outbox.topic_in(e.topic, v.topics)
-           -- what has a row was judged, at an expense perhaps
+           -- a delivery with a row has passed the filter, which may be expensive
            AND (k.status IS NOT NULL OR outbox.filter_matches(e.payload, v.filter) IS NOT FALSE)))
 AND (e.topic <> 'outbox.test'
      OR k.status IS NOT NULL OR a.attempts IS NOT NULL)
@@ -238,10 +242,8 @@ JOIN outbox.endpoint_settings s ON outbox.topic_in(e.topic, s.topics)
                                AND outbox.filter_matches(e.payload, s.filter) IS NOT FALSE
 WHERE outbox.log_xid(e.epoch, e.xid) IS NOT NULL;
 COMMENT ON VIEW outbox.deliveries IS
-'What became of each event of the log at each endpoint that subscribed to it when it was emitted; at most '
-'one settle interval old. attempts and delivered_at come from outbox.attempts and are NULL or 0 once those '
-'are forgotten. Events that wait for their deliver_at are shown as scheduled at the endpoints that subscribe '
-'to them now';
+'What became of each event at each endpoint that subscribed to it when it was emitted; at most one settle '
+'interval old';
 COMMENT ON COLUMN outbox.deliveries.event_id IS 'id of the event, sent as webhook-id';
 COMMENT ON COLUMN outbox.deliveries.seq IS 'number of the event in the log; NULL: scheduled';
 COMMENT ON COLUMN outbox.deliveries.topic IS 'topic of the event';
@@ -302,8 +304,7 @@ SELECT l.event_id, s.name AS endpoint, l.attempt, l.started_at,
        l.error, l.response_body
 FROM outbox.attempt_log l LEFT JOIN outbox.endpoint_settings s USING (endpoint_id);
 COMMENT ON VIEW outbox.attempts IS
-'Requests that were made, a batch once for each event in it, for outbox.attempts_retention; which ones says '
-'outbox.log_attempts';
+'Requests that were made, for outbox.attempts_retention; a batch has a row for each of its events';
 COMMENT ON COLUMN outbox.attempts.event_id IS 'id of the event';
 COMMENT ON COLUMN outbox.attempts.endpoint IS 'name of the endpoint; NULL: it was dropped';
 COMMENT ON COLUMN outbox.attempts.attempt IS
@@ -319,8 +320,7 @@ CREATE VIEW outbox.held_steps AS
 SELECT h.worker, h.step, s.name AS endpoint, h.reason, h.sqlstate, h.last_error, h.failures, h.since, h.next_try_at
 FROM outbox.step_holds() h LEFT JOIN outbox.endpoint_settings s USING (endpoint_id);
 COMMENT ON VIEW outbox.held_steps IS
-'Steps of this database''s workers that failed and are tried again later; everything else goes on. endpoint: '
-'the one that it failed for; NULL: the whole step';
+'Steps of this databases workers that failed and are on hold; everything else goes on';
 COMMENT ON COLUMN outbox.held_steps.worker IS 'number of the worker in the database, from 1';
 COMMENT ON COLUMN outbox.held_steps.step IS 'which step';
 COMMENT ON COLUMN outbox.held_steps.endpoint IS
@@ -344,8 +344,8 @@ SELECT 'command', (SELECT k.event_id FROM outbox.parked k
 FROM outbox.commands c LEFT JOIN outbox.endpoint_settings s USING (endpoint_id)
 WHERE c.failed_at IS NOT NULL;
 COMMENT ON VIEW outbox.set_aside IS
-'Scheduled events and operators'' commands that could not be carried out, and why; each is tried again at '
-'retry_at, and nothing else waits for it';
+'Scheduled events and operators'' commands that failed, and why; each is tried again, and nothing else waits '
+'for it';
 COMMENT ON COLUMN outbox.set_aside.what IS 'scheduled or command';
 COMMENT ON COLUMN outbox.set_aside.event_id IS
 'the event; NULL: the delivery that a command was meant for is gone';
@@ -360,7 +360,8 @@ CREATE VIEW outbox.status AS
 SELECT CASE WHEN NOT outbox.preloaded() THEN 'not_preloaded'
             WHEN w.state IS NULL OR w.state = 'starting' THEN 'no_worker'
             ELSE w.state END AS state,
-       CASE WHEN NOT outbox.preloaded() THEN 'outbox is not in shared_preload_libraries: events are kept, nothing is delivered'
+       CASE WHEN NOT outbox.preloaded()
+                 THEN 'outbox is not in shared_preload_libraries: events are kept, nothing is delivered'
             WHEN w.state = 'starting' THEN COALESCE(w.reason, 'the worker is starting')
             ELSE COALESCE(w.reason, h.reason) END AS reason,
        l.bytes AS log_bytes,
@@ -384,16 +385,13 @@ LEFT JOIN (SELECT count(*) AS n, min(t.since) AS since, min(t.next_try_at) AS ne
                   concat('on hold: ', string_agg(DISTINCT concat(t.step, ' (', t.reason, ')'), ', '),
                          '; see outbox.held_steps') AS reason
            FROM outbox.step_holds() t
-           -- a lock that was not to be had for a moment is nothing to be told
+           -- a lock that is waited for less than a second is not worth a report
            WHERE t.reason <> 'locked'
            OR t.since < clock_timestamp() - '1 second'::interval
            HAVING count(*) > 0) h ON true
 WHERE x.extname = 'outbox';
 COMMENT ON VIEW outbox.status IS
-'Whether this database delivers, and why not; how large the log is and which endpoint retains it. With '
-'several workers: running when one of them is. held_steps: how many steps failed and are on hold, since '
-'when, and when the next of them is tried again; outbox.held_steps has the rest. unmatched: events since '
-'there is a worker that no endpoint subscribes to';
+'Whether this database delivers, and why not; how large the log is, and which endpoint retains it';
 COMMENT ON COLUMN outbox.status.state IS
 'running, held, disabled, no_worker, not_preloaded or version_mismatch';
 COMMENT ON COLUMN outbox.status.reason IS
@@ -413,15 +411,13 @@ COMMENT ON COLUMN outbox.status.held_since IS 'since when the oldest of them is 
 COMMENT ON COLUMN outbox.status.held_until IS 'when the next of them is tried again; NULL: none is on hold';
 
 CREATE VIEW outbox.workers AS
-SELECT w.pid, d.datname, w.worker, w.state, w.reason, w.started_at, w.endpoints, w.in_flight, w.delivered, w.restarts,
-       w.last_loop_at, w.memory
+SELECT w.pid, d.datname, w.worker, w.state, w.reason, w.started_at, w.endpoints, w.in_flight, w.delivered,
+       w.restarts, w.last_loop_at, w.memory
 FROM outbox.worker_slots() w
 JOIN pg_database d ON d.oid = w.dboid
 WHERE w.pid IS NOT NULL OR w.restarts > 0;
 COMMENT ON VIEW outbox.workers IS
-'Workers of all databases of this server, also those that wait to be started again (pid is NULL, reason says '
-'why); worker: its number in the database, from 1; endpoints: those that it serves; delivered since the '
-'worker started, restarts after errors, since the server started';
+'Workers of all databases of this server, also those that wait to be started again';
 COMMENT ON COLUMN outbox.workers.pid IS 'process id of the worker; NULL: it waits to be started again';
 COMMENT ON COLUMN outbox.workers.datname IS 'database that it serves';
 COMMENT ON COLUMN outbox.workers.worker IS 'number of the worker in its database, from 1';

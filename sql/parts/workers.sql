@@ -6,15 +6,20 @@ CREATE FUNCTION outbox.preloaded() RETURNS bool
     AS 'MODULE_PATHNAME', 'outbox_preloaded_1_0'
     LANGUAGE C VOLATILE STRICT PARALLEL SAFE;
 COMMENT ON FUNCTION outbox.preloaded IS
-'Whether outbox is in shared_preload_libraries: without it events are kept, but nothing delivers them.';
+'True if outbox is in shared_preload_libraries: without it events are kept, but not delivered';
 
 CREATE FUNCTION outbox.wake_launcher() RETURNS void
     AS 'MODULE_PATHNAME', 'outbox_wake_launcher_1_0'
     LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
 COMMENT ON FUNCTION outbox.wake_launcher IS
-'Makes sure, when this transaction commits, that this database has a worker, without waiting out the delay '
-'after a failure. Warns when outbox is not preloaded.';
+'Makes sure, when this transaction commits, that this database has a worker; warns if outbox is not '
+'preloaded';
 
+-- A database that may get a worker has at least one row, and so has the database
+-- that asks.  pid and started_at are NULL without a process.  restarts counts ends
+-- with an error since the server started.  unmatched is the database's.  memory is
+-- what events, bodies and answers take at present.  The other numbers count from
+-- the start of the worker.  No rows when outbox is not preloaded.
 CREATE FUNCTION outbox.worker_slots(
     OUT dboid oid,
     OUT worker int4,
@@ -33,13 +38,9 @@ CREATE FUNCTION outbox.worker_slots(
     AS 'MODULE_PATHNAME', 'outbox_worker_status_1_0'
     LANGUAGE C VOLATILE STRICT PARALLEL SAFE ROWS 10;
 COMMENT ON FUNCTION outbox.worker_slots IS
-'One row for each worker that a database of the server has or should have; for one that may get one, and for '
-'the one that asks, at least one row. state: no_worker, starting, running, disabled, held or '
-'version_mismatch; reason: why it is not running, NULL when there is nothing to say; pid and started_at are '
-'NULL without a process; restarts: after errors, since the server started; unmatched: of the database; '
-'memory: bytes of events, bodies and answers, at present; the other numbers since the worker started. No '
-'rows when outbox is not preloaded.';
+'One row for each worker that a database of the server has, should have or may get';
 
+-- The source of outbox.held_steps.  No rows when outbox is not preloaded.
 CREATE FUNCTION outbox.step_holds(
     OUT worker int4,
     OUT step text,
@@ -54,12 +55,11 @@ CREATE FUNCTION outbox.step_holds(
     AS 'MODULE_PATHNAME', 'outbox_step_holds_1_0'
     LANGUAGE C VOLATILE STRICT PARALLEL SAFE ROWS 5;
 COMMENT ON FUNCTION outbox.step_holds IS
-'One row for each step of a worker of this database that failed and is on hold, as outbox.held_steps shows '
-'it. No rows when outbox is not preloaded.';
+'One row for each step of a worker of this database that failed and is on hold';
 
 CREATE FUNCTION outbox.endpoints_changed() RETURNS void
 LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_endpoints_changed_1_0';
-COMMENT ON FUNCTION outbox.endpoints_changed IS 'Rings the worker when this transaction commits';
+COMMENT ON FUNCTION outbox.endpoints_changed IS 'Wakes the worker when this transaction commits';
 
 CREATE FUNCTION outbox.endpoint_stats(endpoint_id int4,
     OUT state text, OUT state_since timestamptz, OUT reason text,
