@@ -16,9 +16,9 @@ CREATE FUNCTION outbox.new_epoch() RETURNS int8
 LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_new_epoch_1_0';
 COMMENT ON FUNCTION outbox.new_epoch IS 'A random number above 0';
 
-CREATE FUNCTION outbox.take_log(epoch int8) RETURNS void
-LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_take_log_1_0';
-COMMENT ON FUNCTION outbox.take_log IS
+CREATE FUNCTION outbox.own_log(epoch int8) RETURNS void
+LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_own_log_1_0';
+COMMENT ON FUNCTION outbox.own_log IS
 'Makes the log belong to this system and database, with this epoch, whatever it belonged to before';
 
 -- Where a subscription writes to a table of outbox, the publisher's rows would be
@@ -44,10 +44,16 @@ COMMENT ON FUNCTION outbox.refuse_subscribed IS
 
 -- The second guard, for a subscription that was made while the library was not
 -- loaded. The first is in src/server/subscription.c.
-CREATE FUNCTION outbox.keep_out() RETURNS trigger
-LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_keep_out_1_0';
-COMMENT ON FUNCTION outbox.keep_out IS
-'Skips rows that a subscription brings, and refuses to truncate a table for it (55000)';
+CREATE FUNCTION outbox.skip_replicated_row() RETURNS trigger
+LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_skip_replicated_row_1_0';
+COMMENT ON FUNCTION outbox.skip_replicated_row IS
+'Trigger of all tables: skips a row that a subscription brings';
+
+CREATE FUNCTION outbox.refuse_replicated_truncate() RETURNS trigger
+LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_refuse_replicated_truncate_1_0';
+COMMENT ON FUNCTION outbox.refuse_replicated_truncate IS
+'Trigger of all tables: refuses a TRUNCATE that a subscription brings (55000)';
+
 DO $$
 DECLARE
     t text;
@@ -56,17 +62,17 @@ BEGIN
              WHERE c.relnamespace = 'outbox'::regnamespace
              AND c.relkind = 'r'
     LOOP
-        EXECUTE format('CREATE TRIGGER keep_out BEFORE INSERT OR UPDATE OR DELETE ON outbox.%I'
-                       ' FOR EACH ROW EXECUTE FUNCTION outbox.keep_out()', t);
-        EXECUTE format('ALTER TABLE outbox.%I ENABLE REPLICA TRIGGER keep_out', t);
-        EXECUTE format('CREATE TRIGGER keep BEFORE TRUNCATE ON outbox.%I'
-                       ' FOR EACH STATEMENT EXECUTE FUNCTION outbox.keep_out()', t);
-        EXECUTE format('ALTER TABLE outbox.%I ENABLE REPLICA TRIGGER keep', t);
+        EXECUTE format('CREATE TRIGGER skip_replicated_row BEFORE INSERT OR UPDATE OR DELETE ON outbox.%I'
+                       ' FOR EACH ROW EXECUTE FUNCTION outbox.skip_replicated_row()', t);
+        EXECUTE format('ALTER TABLE outbox.%I ENABLE REPLICA TRIGGER skip_replicated_row', t);
+        EXECUTE format('CREATE TRIGGER refuse_replicated_truncate BEFORE TRUNCATE ON outbox.%I'
+                       ' FOR EACH STATEMENT EXECUTE FUNCTION outbox.refuse_replicated_truncate()', t);
+        EXECUTE format('ALTER TABLE outbox.%I ENABLE REPLICA TRIGGER refuse_replicated_truncate', t);
     END LOOP;
 END $$;
 
 -- A delivery with a key is parked as blocked: it waits behind the others of its key.
-CREATE FUNCTION outbox.parked_as(s outbox.endpoint_settings, key text, payload jsonb,
+CREATE FUNCTION outbox.adopted_status(s outbox.endpoint_settings, key text, payload jsonb,
     OUT status text, OUT reason text)
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
@@ -74,7 +80,7 @@ AS $$
                 WHEN s.ordering = 'key' AND key IS NOT NULL THEN 'blocked' ELSE 'retrying' END,
            CASE WHEN outbox.filter_matches(payload, s.filter) IS NULL THEN 'filter failed' END
 $$;
-COMMENT ON FUNCTION outbox.parked_as IS 'How adopt() parks a delivery that was not finished';
+COMMENT ON FUNCTION outbox.adopted_status IS 'How adopt() parks a delivery that was not finished';
 
 -- Positions are snapshots, and a snapshot says nothing about the transactions of
 -- another system. But the events of a copy are all committed, so their numbers are
@@ -161,7 +167,7 @@ BEGIN
     SELECT p.endpoint_id, e.seq, e.id, e.key, v.*, 0, now(), now()
     FROM outbox.endpoint_positions p JOIN outbox.endpoint_settings s USING (endpoint_id)
     JOIN outbox.all_events e ON e.seq = ANY (p.pending)
-    CROSS JOIN LATERAL outbox.parked_as(s, e.key, e.payload) v
+    CROSS JOIN LATERAL outbox.adopted_status(s, e.key, e.payload) v
     ON CONFLICT DO NOTHING;
 
     -- The rest of a replay
@@ -172,12 +178,12 @@ BEGIN
     JOIN outbox.endpoint_positions p USING (endpoint_id)
     JOIN outbox.events e ON e.created_at BETWEEN r.from_time AND r.to_time
     CROSS JOIN LATERAL (SELECT outbox.log_xid(e.epoch, e.xid) AS xid) x
-    CROSS JOIN LATERAL outbox.parked_as(s, e.key, e.payload) v
+    CROSS JOIN LATERAL outbox.adopted_status(s, e.key, e.payload) v
     WHERE r.finished_at IS NULL
-    AND pg_visible_in_snapshot(x.xid, r.target) AND NOT pg_visible_in_snapshot(x.xid, r.done)
-    AND NOT (r.under AND e.seq <= r.last_seq)
-    AND (pg_visible_in_snapshot(x.xid, p.done)
-         OR (p.under IS NOT NULL AND e.seq <= p.last_seq AND pg_visible_in_snapshot(x.xid, p.under)))
+    AND pg_visible_in_snapshot(x.xid, r.target) AND NOT pg_visible_in_snapshot(x.xid, r.read)
+    AND NOT (r.reading AND e.seq <= r.last_seq)
+    AND (pg_visible_in_snapshot(x.xid, p.read)
+         OR (p.reading IS NOT NULL AND e.seq <= p.last_seq AND pg_visible_in_snapshot(x.xid, p.reading)))
     AND (r.topics IS NULL OR outbox.topic_in(e.topic, r.topics))
     AND outbox.topic_in(e.topic, s.topics) AND outbox.filter_matches(e.payload, s.filter) IS NOT FALSE
     ON CONFLICT DO NOTHING;
@@ -187,15 +193,16 @@ BEGIN
     -- that which it has not read, because their transaction committed late
     lowest := top;
     FOR place IN
-        SELECT p.done::text::pg_snapshot AS done, p.under::text::pg_snapshot AS under, p.last_seq,
+        SELECT p.read::text::pg_snapshot AS read, p.reading::text::pg_snapshot AS reading, p.last_seq,
                array_agg(p.endpoint_id) AS endpoints
         FROM outbox.endpoint_positions p
-        GROUP BY p.done::text, p.under::text, p.last_seq
+        GROUP BY p.read::text, p.reading::text, p.last_seq
     LOOP
         SELECT e.seq INTO far FROM outbox.events e
         CROSS JOIN LATERAL (SELECT outbox.log_xid(e.epoch, e.xid) AS xid) x
-        WHERE pg_visible_in_snapshot(x.xid, place.done)
-        OR (place.under IS NOT NULL AND e.seq <= place.last_seq AND pg_visible_in_snapshot(x.xid, place.under))
+        WHERE pg_visible_in_snapshot(x.xid, place.read)
+        OR (place.reading IS NOT NULL AND e.seq <= place.last_seq
+            AND pg_visible_in_snapshot(x.xid, place.reading))
         ORDER BY e.seq DESC LIMIT 1;
         far := COALESCE(far, 0);
         INSERT INTO outbox.parked (endpoint_id, seq, event_id, key, status, reason, attempts, next_attempt_at,
@@ -204,10 +211,11 @@ BEGIN
         FROM outbox.events e
         CROSS JOIN LATERAL (SELECT outbox.log_xid(e.epoch, e.xid) AS xid) x
         JOIN outbox.endpoint_settings s ON s.endpoint_id = ANY (place.endpoints)
-        CROSS JOIN LATERAL outbox.parked_as(s, e.key, e.payload) v
-        WHERE e.xid >= pg_snapshot_xmin(place.done) AND e.seq <= far
-        AND NOT pg_visible_in_snapshot(x.xid, place.done)
-        AND NOT (place.under IS NOT NULL AND e.seq <= place.last_seq AND pg_visible_in_snapshot(x.xid, place.under))
+        CROSS JOIN LATERAL outbox.adopted_status(s, e.key, e.payload) v
+        WHERE e.xid >= pg_snapshot_xmin(place.read) AND e.seq <= far
+        AND NOT pg_visible_in_snapshot(x.xid, place.read)
+        AND NOT (place.reading IS NOT NULL AND e.seq <= place.last_seq
+                 AND pg_visible_in_snapshot(x.xid, place.reading))
         AND outbox.topic_in(e.topic, s.topics) AND outbox.filter_matches(e.payload, s.filter) IS NOT FALSE
         ON CONFLICT DO NOTHING;
         lowest := LEAST(lowest, far);
@@ -220,20 +228,20 @@ BEGIN
     WHERE e.seq > lowest AND outbox.log_xid(e.epoch, e.xid) IS NOT NULL;
     UPDATE outbox.scheduled e SET epoch = new_epoch, xid = own WHERE outbox.log_xid(e.epoch, e.xid) IS NOT NULL;
     UPDATE outbox.kept_events k SET epoch = new_epoch, xid = own WHERE k.epoch = -1;
-    PERFORM outbox.take_log(new_epoch);
+    PERFORM outbox.own_log(new_epoch);
 
     -- The position of each endpoint, in snapshots of this system. Endpoints that have
     -- nothing left share one. Events that this transaction may still emit have higher
     -- numbers than any known now.
     SELECT * INTO here FROM outbox.position_now('outbox.events_seq'::regclass);
     SELECT COALESCE(max(e.seq), 0) INTO newest FROM outbox.events e WHERE e.xid = own;
-    SELECT GREATEST((SELECT max(GREATEST(q.done_tick, q.under_tick)) FROM outbox.positions q),
+    SELECT GREATEST((SELECT max(GREATEST(q.read_tick, q.reading_tick)) FROM outbox.positions q),
                     (SELECT max(t.tick) FROM outbox.ticks t), 0) INTO tick;
     SELECT COALESCE(max(q.number), 0) INTO number FROM outbox.positions q;
     WITH former AS (DELETE FROM outbox.positions q
                     RETURNING q.endpoint_id, q.number, q.delivered, q.failed_attempts)
-    INSERT INTO outbox.positions (piece, number, endpoint_id, shared, generation, done_tick, done, done_seq_low,
-        under_tick, under, under_seq_low, under_seq_high, last_seq, delivered, failed_attempts, settled_at)
+    INSERT INTO outbox.positions (piece, number, endpoint_id, shared, generation, read_tick, read, read_seq_low,
+        reading_tick, reading, reading_seq_low, reading_seq_high, last_seq, delivered, failed_attempts, settled_at)
     SELECT 0, number + row_number() OVER (ORDER BY p.id), p.id, CASE WHEN p.id > 0 AND p.far >= newest THEN -1 END,
            COALESCE(s.generation, 0), tick + 1, here.snapshot, here.seq_low,
            tick + 2, here.committed, here.seq_low, 9223372036854775807, p.far,
@@ -244,7 +252,7 @@ BEGIN
                        ORDER BY g.number DESC LIMIT 1) f ON true;
     UPDATE outbox.endpoint_settings SET start_snapshot = here.committed, start_seq_low = here.seq_low;
     DELETE FROM outbox.subscriptions;
-    INSERT INTO outbox.subscriptions (endpoint_id, version, topics, filter, done, under, last_seq)
+    INSERT INTO outbox.subscriptions (endpoint_id, version, topics, filter, read, reading, last_seq)
     SELECT s.endpoint_id, s.version, s.topics, s.filter, '3:3:', NULL, 0 FROM outbox.endpoint_settings s;
     DELETE FROM outbox.ticks;
     INSERT INTO outbox.ticks (piece, tick, taken_at, snapshot, seq_low, seq_high)

@@ -1,6 +1,6 @@
 ------------------------------------------------------------------------
--- Endpoints: what users set. The functions below write it. The worker writes only
--- the state, when a receiver asks to be disabled.
+-- Endpoints: their settings, checks and functions. The worker writes only the state
+-- of an endpoint, when its receiver asks to be disabled.
 ------------------------------------------------------------------------
 
 CREATE TABLE outbox.endpoint_settings (
@@ -44,8 +44,8 @@ CREATE TABLE outbox.subscriptions (
     version         int8 NOT NULL,
     topics          text[] NOT NULL,
     filter          jsonpath,
-    done            pg_snapshot NOT NULL,
-    under           pg_snapshot,
+    read            pg_snapshot NOT NULL,
+    reading         pg_snapshot,
     last_seq        int8 NOT NULL,
     PRIMARY KEY (endpoint_id, version)
 );
@@ -53,7 +53,7 @@ COMMENT ON TABLE outbox.subscriptions IS
 'Which topics an endpoint was subscribed to, from which place in the log on';
 
 ------------------------------------------------------------------------
--- Checks
+-- What is checked when an endpoint is created or changed
 ------------------------------------------------------------------------
 
 CREATE FUNCTION outbox.check_url(url text) RETURNS void
@@ -89,7 +89,7 @@ COMMENT ON FUNCTION outbox.filter_matches IS
 -- copy that is not adopted (55000). With replayed_from the result is where a replay
 -- from that time begins, or the beginning if no tick is known.
 -- Takes the lock that keeps the log from being shortened until the place is stored.
-CREATE FUNCTION outbox.place(start_at text, replayed_from timestamptz,
+CREATE FUNCTION outbox.resolve_start(start_at text, replayed_from timestamptz,
     OUT snapshot pg_snapshot, OUT seq_low int8)
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
@@ -154,7 +154,7 @@ BEGIN
         seq_low := 0;
     END IF;
 END $$;
-COMMENT ON FUNCTION outbox.place IS 'The place in the log that start_at means';
+COMMENT ON FUNCTION outbox.resolve_start IS 'The place in the log that start_at means';
 
 -- Every setting of an endpoint is checked here, whatever function changes it.
 CREATE FUNCTION outbox.check_settings(s outbox.endpoint_settings) RETURNS void
@@ -240,7 +240,7 @@ COMMENT ON FUNCTION outbox.lock_endpoint IS
 'The settings of an endpoint, locked until the transaction ends (42704: no such endpoint)';
 
 ------------------------------------------------------------------------
--- Endpoints
+-- Creating, changing and dropping an endpoint
 --
 -- Generic plans where a secret is an argument: a plan that auto_explain logs
 -- then shows the parameter, and not its value.
@@ -289,7 +289,7 @@ BEGIN
     PERFORM outbox.refuse_subscribed();
     PERFORM outbox.claim_log();
     SELECT p.snapshot, p.seq_low INTO s.start_snapshot, s.start_seq_low
-    FROM outbox.place(start_at, NULL) p;
+    FROM outbox.resolve_start(start_at, NULL) p;
     -- A sealed value is sealed for this number of an endpoint.
     s.endpoint_id := nextval('outbox.endpoint_settings_endpoint_id_seq');
     s.url := outbox.seal(s.endpoint_id, 'url', s.url);
@@ -313,7 +313,7 @@ BEGIN
     END IF;
     INSERT INTO outbox.endpoint_secrets (endpoint_id, secret)
     VALUES (s.endpoint_id, outbox.seal(s.endpoint_id, 'secret', COALESCE(secret, outbox.new_secret())));
-    INSERT INTO outbox.subscriptions (endpoint_id, version, topics, filter, done, under, last_seq)
+    INSERT INTO outbox.subscriptions (endpoint_id, version, topics, filter, read, reading, last_seq)
     VALUES (s.endpoint_id, 1, s.topics, s.filter, s.start_snapshot, NULL, 0);
     PERFORM outbox.endpoints_changed();
 END $$;
@@ -475,11 +475,11 @@ BEGIN
                   HINT = 'Use ''now'', ''beginning'' or a timestamp.';
     END IF;
     SELECT p.snapshot, p.seq_low INTO s.start_snapshot, s.start_seq_low
-    FROM outbox.place(start_at, NULL) p;
+    FROM outbox.resolve_start(start_at, NULL) p;
 
     -- From its present position to the new place it subscribes to nothing.
-    INSERT INTO outbox.subscriptions (endpoint_id, version, topics, filter, done, under, last_seq)
-    SELECT p.endpoint_id, s.version + 1, '{}', NULL, p.done, p.under, p.last_seq
+    INSERT INTO outbox.subscriptions (endpoint_id, version, topics, filter, read, reading, last_seq)
+    SELECT p.endpoint_id, s.version + 1, '{}', NULL, p.read, p.reading, p.last_seq
     FROM outbox.endpoint_positions p WHERE p.endpoint_id = s.endpoint_id
     UNION ALL SELECT s.endpoint_id, s.version + 2, s.topics, s.filter, s.start_snapshot, NULL, 0;
     UPDATE outbox.endpoint_settings e
@@ -512,10 +512,10 @@ BEGIN
         IF EXISTS (SELECT 1 FROM outbox.parked k WHERE k.endpoint_id = s.endpoint_id AND k.status <> 'cancelled')
            OR cardinality(p.pending) > 0
            OR EXISTS (SELECT 1 FROM outbox.events e
-                      WHERE (e.xid >= pg_snapshot_xmin(p.done) OR outbox.current_epoch() < 0)
-                      AND NOT pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid), p.done)
-                      AND NOT (p.under IS NOT NULL AND e.seq <= p.last_seq
-                               AND pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid), p.under))
+                      WHERE (e.xid >= pg_snapshot_xmin(p.read) OR outbox.current_epoch() < 0)
+                      AND NOT pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid), p.read)
+                      AND NOT (p.reading IS NOT NULL AND e.seq <= p.last_seq
+                               AND pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid), p.reading))
                       AND outbox.topic_in(e.topic, s.topics)
                       AND outbox.filter_matches(e.payload, s.filter) IS NOT FALSE) THEN
             RAISE EXCEPTION 'endpoint "%" still has undelivered events', name

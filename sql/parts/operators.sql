@@ -72,7 +72,7 @@ BEGIN
             USING ERRCODE = 'undefined_object',
                   HINT = 'SELECT name FROM outbox.endpoints lists them.';
     END IF;
-    SELECT * INTO start FROM outbox.place(NULL, LEAST(from_time, clock_timestamp()));
+    SELECT * INTO start FROM outbox.resolve_start(NULL, LEAST(from_time, clock_timestamp()));
     SELECT * INTO target FROM outbox.position_now('outbox.events_seq'::regclass);
     SELECT count(*) INTO n
     FROM outbox.events e JOIN outbox.endpoint_settings s ON s.endpoint_id = p.endpoint_id
@@ -81,12 +81,12 @@ BEGIN
     AND outbox.topic_in(e.topic, s.topics)
     AND outbox.filter_matches(e.payload, s.filter) IS NOT FALSE
     AND e.seq <> ALL (p.pending)
-    AND (pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid), p.done)
-         OR (p.under IS NOT NULL AND e.seq <= p.last_seq
-             AND pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid), p.under)))
+    AND (pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid), p.read)
+         OR (p.reading IS NOT NULL AND e.seq <= p.last_seq
+             AND pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid), p.reading)))
     AND NOT EXISTS (SELECT 1 FROM outbox.parked k WHERE k.endpoint_id = p.endpoint_id AND k.seq = e.seq);
     IF n > 0 THEN
-        INSERT INTO outbox.replays (endpoint_id, topics, from_time, to_time, done, done_seq_low,
+        INSERT INTO outbox.replays (endpoint_id, topics, from_time, to_time, read, read_seq_low,
             target, target_seq_low, target_seq_high)
         VALUES (p.endpoint_id, topics, from_time, to_time, start.snapshot, start.seq_low,
             target.snapshot, target.seq_low,

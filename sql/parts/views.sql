@@ -7,14 +7,14 @@
 CREATE VIEW outbox.endpoint_positions AS
 SELECT s.endpoint_id, s.name,
        CASE WHEN p.number IS NULL THEN s.start_snapshot
-            WHEN p.shared IS NOT NULL THEN h.done ELSE p.done END AS done,
+            WHEN p.shared IS NOT NULL THEN h.read ELSE p.read END AS read,
        CASE WHEN p.number IS NULL THEN NULL
-            WHEN p.shared IS NOT NULL THEN h.under ELSE p.under END AS under,
+            WHEN p.shared IS NOT NULL THEN h.reading ELSE p.reading END AS reading,
        CASE WHEN p.number IS NULL THEN 0
             WHEN p.shared IS NOT NULL THEN h.last_seq ELSE p.last_seq END AS last_seq,
        CASE WHEN p.number IS NULL THEN s.start_seq_low
-            WHEN p.shared IS NOT NULL THEN GREATEST(h.done_seq_low, h.last_seq)
-            ELSE GREATEST(p.done_seq_low, p.last_seq) END AS seq,
+            WHEN p.shared IS NOT NULL THEN GREATEST(h.read_seq_low, h.last_seq)
+            ELSE GREATEST(p.read_seq_low, p.last_seq) END AS seq,
        COALESCE(p.pending, '{}') AS pending,
        COALESCE(p.delivered, 0) AS delivered,
        COALESCE(p.failed_attempts, 0) AS failed_attempts,
@@ -35,10 +35,10 @@ COMMENT ON VIEW outbox.endpoint_positions IS
 'Stored position of each endpoint, at most one settle interval old';
 COMMENT ON COLUMN outbox.endpoint_positions.endpoint_id IS 'number of the endpoint';
 COMMENT ON COLUMN outbox.endpoint_positions.name IS 'name of the endpoint';
-COMMENT ON COLUMN outbox.endpoint_positions.done IS 'snapshot: what it sees has been read';
-COMMENT ON COLUMN outbox.endpoint_positions.under IS
-'snapshot: what it sees has been read as far as last_seq; NULL: between two ticks';
-COMMENT ON COLUMN outbox.endpoint_positions.last_seq IS 'last event that was read of under';
+COMMENT ON COLUMN outbox.endpoint_positions.read IS 'snapshot: what it sees was read';
+COMMENT ON COLUMN outbox.endpoint_positions.reading IS
+'snapshot: what it sees was read up to last_seq; NULL: between two ticks';
+COMMENT ON COLUMN outbox.endpoint_positions.last_seq IS 'last event of reading that was read';
 COMMENT ON COLUMN outbox.endpoint_positions.seq IS 'about where in the log that is';
 COMMENT ON COLUMN outbox.endpoint_positions.pending IS
 'events before the position that were on their way when it was stored';
@@ -191,9 +191,9 @@ SELECT e.id AS event_id, e.seq, e.topic, e.type, e.key, p.name AS endpoint,
        CASE WHEN k.status IS NOT NULL THEN k.status
             WHEN e.seq = ANY (p.pending)
                  THEN CASE WHEN p.stuck THEN 'blocked' ELSE 'processing' END
-            WHEN pg_visible_in_snapshot(x.xid, p.done)
-                 OR (p.under IS NOT NULL AND e.seq <= p.last_seq
-                     AND pg_visible_in_snapshot(x.xid, p.under)) THEN 'delivered'
+            WHEN pg_visible_in_snapshot(x.xid, p.read)
+                 OR (p.reading IS NOT NULL AND e.seq <= p.last_seq
+                     AND pg_visible_in_snapshot(x.xid, p.reading)) THEN 'delivered'
             WHEN p.stuck THEN 'blocked'
             ELSE 'pending' END AS status,
        k.reason,
@@ -208,9 +208,9 @@ CROSS JOIN LATERAL (SELECT outbox.log_xid(e.epoch, e.xid) AS xid) x
 CROSS JOIN outbox.endpoint_positions p
 CROSS JOIN LATERAL (SELECT v.topics, v.filter FROM outbox.subscriptions v
                     WHERE v.endpoint_id = p.endpoint_id
-                    AND NOT (pg_visible_in_snapshot(x.xid, v.done)
-                             OR (v.under IS NOT NULL AND e.seq <= v.last_seq
-                                 AND pg_visible_in_snapshot(x.xid, v.under)))
+                    AND NOT (pg_visible_in_snapshot(x.xid, v.read)
+                             OR (v.reading IS NOT NULL AND e.seq <= v.last_seq
+                                 AND pg_visible_in_snapshot(x.xid, v.reading)))
                     ORDER BY v.version DESC LIMIT 1) v
 LEFT JOIN outbox.parked k ON k.endpoint_id = p.endpoint_id AND k.seq = e.seq AND k.event_id = e.id
 LEFT JOIN LATERAL (SELECT max(l.attempt) AS attempts,

@@ -59,7 +59,7 @@ has_triggers_of_others(Relation rel)
 		 */
 		if (TRIGGER_FOR_ROW(trigger->tgtype) && TRIGGER_FOR_INSERT(trigger->tgtype) &&
 			strcmp(trigger->tgname, "fill_id") != 0 &&
-			strcmp(trigger->tgname, "keep_out") != 0)
+			strcmp(trigger->tgname, "skip_replicated_row") != 0)
 			return true;
 	}
 	return false;

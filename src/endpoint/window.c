@@ -90,7 +90,7 @@ outbox_window_push(OutboxEndpoint *ep, OutboxEvent *event, OutboxFilterResult fi
 		(ep->feed.window_count > 0 && ep->feed.window_bytes > OUTBOX_WINDOW_BYTES))
 		return false;
 	if (ep->feed.window_count == 0)
-		outbox_cursor_set(&ep->feed.frontier, event->page->done, event->page->under,
+		outbox_cursor_set(&ep->feed.frontier, event->page->read, event->page->reading,
 						  event->seq - 1);
 	if (ep->feed.window_count == ep->feed.window_size)
 		grow_window(ep);
@@ -183,9 +183,9 @@ outbox_window_take_next(OutboxEndpoint *ep, OutboxDelivery **result)
 		ep->feed.backlog--;
 	ep->feed.backlog_since = Max(ep->feed.backlog_since, event->created_at);
 	ep->place.dirty = true;
-	if (ep->feed.frontier.under != event->page->under ||
-		ep->feed.frontier.done != event->page->done)
-		outbox_cursor_set(&ep->feed.frontier, event->page->done, event->page->under,
+	if (ep->feed.frontier.reading != event->page->reading ||
+		ep->feed.frontier.read != event->page->read)
+		outbox_cursor_set(&ep->feed.frontier, event->page->read, event->page->reading,
 						  event->seq);
 	ep->feed.frontier.last_seq = event->seq;
 	if (!entry.cancelled)

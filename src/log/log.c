@@ -69,7 +69,7 @@ outbox_log_check_sequence(void)
 			 errhint("ALTER SEQUENCE outbox.events_seq CACHE 1 INCREMENT 1 NO CYCLE;")));
 	if (outbox_query(
 			"SELECT 1 FROM outbox.positions"
-			" WHERE GREATEST(done_seq_low, last_seq) OPERATOR(pg_catalog.>)"
+			" WHERE GREATEST(read_seq_low, last_seq) OPERATOR(pg_catalog.>)"
 			" COALESCE(pg_catalog.pg_sequence_last_value('outbox.events_seq'), 0) LIMIT 1",
 			0, NULL, NULL, NULL) > 0)
 		outbox_tick_sequence_went_back();
@@ -123,7 +123,7 @@ judge_row(ReadState *st, TupleTableSlot *slot)
 	xid = outbox_row_xid(row.values);
 	if (xid == 0)
 		return false;
-	if (!outbox_tick_sees(cursor->under, xid) || outbox_tick_sees(cursor->done, xid))
+	if (!outbox_tick_sees(cursor->reading, xid) || outbox_tick_sees(cursor->read, xid))
 		return true;
 	(void) outbox_row_check(&row);
 
@@ -142,11 +142,11 @@ judge_row(ReadState *st, TupleTableSlot *slot)
 
 	if (st->check && xid != st->last_xid)
 	{
-		st->lsn = Max(st->lsn, outbox_commit_lsn(xid, cursor->under));
+		st->lsn = Max(st->lsn, outbox_commit_lsn(xid, cursor->reading));
 		st->last_xid = xid;
 	}
 	if (st->page == NULL)
-		st->page = outbox_page_create(cursor->done, cursor->under);
+		st->page = outbox_page_create(cursor->read, cursor->reading);
 	event = outbox_page_add(st->page, row.values, row.nulls, false);
 	event->unreadable = row.unreadable;
 	st->bytes += outbox_event_bytes(event);
@@ -192,16 +192,16 @@ static bool
 read_late(ReadState *st, Snapshot snapshot)
 {
 	OutboxCursor	 *cursor = st->cursor;
-	const OutboxTick *done = cursor->done;
-	uint64			 *late = palloc(sizeof(uint64) * Max(done->nxip, 1));
+	const OutboxTick *read = cursor->read;
+	uint64			 *late = palloc(sizeof(uint64) * Max(read->nxip, 1));
 	int				  n = 0;
 	bool			  complete;
 
-	for (int i = 0; i < done->nxip; i++)
-		if (outbox_tick_sees(cursor->under, done->xip[i]))
-			late[n++] = done->xip[i];
+	for (int i = 0; i < read->nxip; i++)
+		if (outbox_tick_sees(cursor->reading, read->xip[i]))
+			late[n++] = read->xip[i];
 	complete = n == 0 ||
-		outbox_scan_xids(late, n, cursor->last_seq, done->seq_low, st->reader->max_rows,
+		outbox_scan_xids(late, n, cursor->last_seq, read->seq_low, st->reader->max_rows,
 						 snapshot, take_row, st);
 	pfree(late);
 	return complete;
@@ -221,14 +221,14 @@ read_tick(ReadState *st)
 	/* Taken after the tick, so it sees all that the tick sees. */
 	PushActiveSnapshot(GetTransactionSnapshot());
 	snapshot = GetActiveSnapshot();
-	if (cursor->last_seq < cursor->done->seq_low)
+	if (cursor->last_seq < cursor->read->seq_low)
 	{
 		complete = read_late(st, snapshot);
 		if (complete)
-			cursor->last_seq = cursor->done->seq_low;
+			cursor->last_seq = cursor->read->seq_low;
 	}
-	if (complete && cursor->last_seq < cursor->under->seq_high)
-		complete = outbox_scan_seq(cursor->last_seq, cursor->under->seq_high,
+	if (complete && cursor->last_seq < cursor->reading->seq_high)
+		complete = outbox_scan_seq(cursor->last_seq, cursor->reading->seq_high,
 								   st->reader->max_rows - st->rows, snapshot, take_row,
 								   st);
 	PopActiveSnapshot();
@@ -244,31 +244,31 @@ outbox_log_read(OutboxCursor *cursor, OutboxTick *target, const OutboxLogQuery *
 					.begun = GetCurrentTimestamp(),
 					.hold = lsn};
 
-	if (cursor->under == NULL)
+	if (cursor->reading == NULL)
 	{
-		if (outbox_tick_same(cursor->done, target))
+		if (outbox_tick_same(cursor->read, target))
 		{
 			outbox_cursor_set(cursor, target, NULL, 0);
 			return 0;
 		}
-		outbox_cursor_set(cursor, cursor->done, target, 0);
+		outbox_cursor_set(cursor, cursor->read, target, 0);
 	}
 
-	if (cursor->under->lsn <= GetFlushRecPtr(NULL))
-		durable_tick = Max(durable_tick, cursor->under->number);
-	st.check = cursor->under->number > durable_tick;
+	if (cursor->reading->lsn <= GetFlushRecPtr(NULL))
+		durable_tick = Max(durable_tick, cursor->reading->number);
+	st.check = cursor->reading->number > durable_tick;
 
 	/*
 	 * The position of standbys is not compared with single commits.  If standbys are
 	 * required, the whole tick must be durable there.
 	 */
 	if (outbox_standbys_required())
-		st.lsn = cursor->under->lsn;
+		st.lsn = cursor->reading->lsn;
 
 	PG_TRY();
 	{
 		if (read_tick(&st))
-			outbox_cursor_set(cursor, cursor->under, NULL, 0);
+			outbox_cursor_set(cursor, cursor->reading, NULL, 0);
 	}
 	PG_FINALLY();
 	{

@@ -82,11 +82,11 @@ typedef struct OutboxPage
 {
 	MemoryContext cxt;
 	int			  refs;
-	size_t		  bytes; /* its account, see memory.h */
-	XLogRecPtr	  lsn;	 /* nothing of it is sent before the WAL is durable here */
-	OutboxTick	 *done;	 /* the ticks between which it was read; NULL … */
-	OutboxTick	 *under; /* … for events that were looked up by seq */
-	OutboxEvent	 *part;	 /* the event whose 'whole' is in this page; NULL: none */
+	size_t		  bytes;   /* its account, see memory.h */
+	XLogRecPtr	  lsn;	   /* nothing of it is sent before the WAL is durable here */
+	OutboxTick	 *read;	   /* the ticks between which it was read; NULL … */
+	OutboxTick	 *reading; /* … for events that were looked up by seq */
+	OutboxEvent	 *part;	   /* the event whose 'whole' is in this page; NULL: none */
 } OutboxPage;
 
 /*

@@ -163,10 +163,10 @@ OUTBOX_FUNCTION(outbox_new_epoch_1_0, 0)
 }
 
 /*
- * take_log(): closes all former origins and inserts a new one.  The caller has locked
+ * own_log(): closes all former origins and inserts a new one.  The caller has locked
  * the table.
  */
-OUTBOX_FUNCTION(outbox_take_log_1_0, 1)
+OUTBOX_FUNCTION(outbox_own_log_1_0, 1)
 {
 	Datum args[1] = {PG_GETARG_DATUM(0)};
 

@@ -53,8 +53,8 @@ outbox_page_unref(OutboxPage *page)
 	if (page->part)
 		page->part->whole = NULL;
 	outbox_memory_account(&page->bytes, 0);
-	outbox_tick_unref(page->done);
-	outbox_tick_unref(page->under);
+	outbox_tick_unref(page->read);
+	outbox_tick_unref(page->reading);
 	MemoryContextDelete(page->cxt);
 }
 
@@ -65,7 +65,7 @@ outbox_page_account(OutboxPage *page)
 }
 
 OutboxPage *
-outbox_page_create(OutboxTick *done, OutboxTick *under)
+outbox_page_create(OutboxTick *read, OutboxTick *reading)
 {
 	MemoryContext cxt;
 	OutboxPage	 *page;
@@ -75,8 +75,8 @@ outbox_page_create(OutboxTick *done, OutboxTick *under)
 	page = MemoryContextAllocZero(cxt, sizeof(OutboxPage));
 	page->cxt = cxt;
 	page->refs = 1;
-	page->done = outbox_tick_ref(done);
-	page->under = outbox_tick_ref(under);
+	page->read = outbox_tick_ref(read);
+	page->reading = outbox_tick_ref(reading);
 	return page;
 }
 

@@ -29,7 +29,7 @@ extern void outbox_page_init(void);
  * Makes an empty page for events between these ticks; NULL: for events that are looked
  * up by their numbers.
  */
-extern OutboxPage *outbox_page_create(OutboxTick *done, OutboxTick *under);
+extern OutboxPage *outbox_page_create(OutboxTick *read, OutboxTick *reading);
 
 /*
  * Copies a row, in the order of the columns of outbox.events, into the page.  A

@@ -317,33 +317,33 @@ outbox_tick_follows(const OutboxTick *tick, const OutboxTick *former)
 /* -------------------------------------------------------------- cursors */
 
 void
-outbox_cursor_set(OutboxCursor *to, OutboxTick *done, OutboxTick *under, int64 last_seq)
+outbox_cursor_set(OutboxCursor *to, OutboxTick *read, OutboxTick *reading, int64 last_seq)
 {
-	outbox_tick_ref(done);
-	outbox_tick_ref(under);
+	outbox_tick_ref(read);
+	outbox_tick_ref(reading);
 	outbox_cursor_clear(to);
-	to->done = done;
-	to->under = under;
+	to->read = read;
+	to->reading = reading;
 	to->last_seq = last_seq;
 }
 
 void
 outbox_cursor_copy(OutboxCursor *to, const OutboxCursor *from)
 {
-	outbox_cursor_set(to, from->done, from->under, from->last_seq);
+	outbox_cursor_set(to, from->read, from->reading, from->last_seq);
 }
 
 void
 outbox_cursor_clear(OutboxCursor *c)
 {
-	outbox_tick_unref(c->done);
-	outbox_tick_unref(c->under);
+	outbox_tick_unref(c->read);
+	outbox_tick_unref(c->reading);
 	memset(c, 0, sizeof(*c));
 }
 
 bool
 outbox_cursor_covers(const OutboxCursor *c, uint64 xid, int64 seq)
 {
-	return outbox_tick_sees(c->done, xid) ||
-		(c->under != NULL && seq <= c->last_seq && outbox_tick_sees(c->under, xid));
+	return outbox_tick_sees(c->read, xid) ||
+		(c->reading != NULL && seq <= c->last_seq && outbox_tick_sees(c->reading, xid));
 }

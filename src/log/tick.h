@@ -37,13 +37,13 @@ typedef struct OutboxTick
 } OutboxTick;
 
 /*
- * How far an endpoint or replay has read: everything of 'done'.  If there is an
- * 'under', also everything of that up to 'last_seq'.
+ * How far an endpoint or replay has read: everything of 'read'.  If there is a
+ * 'reading', also everything of that up to 'last_seq'.
  */
 typedef struct OutboxCursor
 {
-	OutboxTick *done;
-	OutboxTick *under; /* NULL: between two ticks */
+	OutboxTick *read;
+	OutboxTick *reading; /* NULL: between two ticks */
 	int64		last_seq;
 } OutboxCursor;
 
@@ -86,7 +86,7 @@ extern bool outbox_tick_follows(const OutboxTick *tick, const OutboxTick *former
 extern bool outbox_tick_same(const OutboxTick *a, const OutboxTick *b);
 
 /* Cursors hold references to their ticks. */
-extern void outbox_cursor_set(OutboxCursor *to, OutboxTick *done, OutboxTick *under,
+extern void outbox_cursor_set(OutboxCursor *to, OutboxTick *read, OutboxTick *reading,
 							  int64 last_seq);
 extern void outbox_cursor_copy(OutboxCursor *to, const OutboxCursor *from);
 extern void outbox_cursor_clear(OutboxCursor *c);

@@ -115,36 +115,53 @@ outbox_leave_subscription(Node *parsetree)
 }
 
 /*
- * keep_out(): a trigger that fires for changes that a subscription applies.  It skips
- * a row.  A TRUNCATE can only be refused here.  Rows that another trigger emits while
- * a subscription applies a change (trigger depth above 1) belong to this database, and
- * are kept.
+ * Returns the data of the trigger that called.  '*replicated' is true if a subscription
+ * applies the change.  Rows that another trigger emits meanwhile (trigger depth above
+ * 1) belong to this database.
  */
-OUTBOX_FUNCTION(outbox_keep_out_1_0, 0)
+static TriggerData *
+trigger_data(FunctionCallInfo fcinfo, const char *name, bool *replicated)
 {
-	TriggerData *data = (TriggerData *) fcinfo->context;
-
 	if (!CALLED_AS_TRIGGER(fcinfo))
 		ereport(ERROR,
 				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
-				 errmsg("function \"%s\" was not called by trigger manager",
-						"keep_out")));
-	if (IsLogicalWorker() && DatumGetInt32(OidFunctionCall0(F_PG_TRIGGER_DEPTH)) == 1)
-	{
-		if (TRIGGER_FIRED_BY_TRUNCATE(data->tg_event))
-			ereport(
-				ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("a subscription may not empty outbox.%s",
-						RelationGetRelationName(data->tg_relation)),
-				 errdetail(
-					 "It holds what this database has emitted and delivered itself."),
-				 errhint(
-					 "Add outbox to shared_preload_libraries, and run ALTER SUBSCRIPTION … REFRESH PUBLICATION. The subscription then leaves out the tables of outbox, and continues.")));
+				 errmsg("function \"%s\" was not called by trigger manager", name)));
+	*replicated = IsLogicalWorker() &&
+		DatumGetInt32(OidFunctionCall0(F_PG_TRIGGER_DEPTH)) == 1;
+	return (TriggerData *) fcinfo->context;
+}
+
+/* skip_replicated_row(): a trigger that skips a row that a subscription applies. */
+OUTBOX_FUNCTION(outbox_skip_replicated_row_1_0, 0)
+{
+	bool		 replicated;
+	TriggerData *data = trigger_data(fcinfo, "skip_replicated_row", &replicated);
+
+	if (replicated)
 		return PointerGetDatum(NULL);
-	}
 	return PointerGetDatum(TRIGGER_FIRED_BY_UPDATE(data->tg_event) ? data->tg_newtuple :
 																	 data->tg_trigtuple);
+}
+
+/*
+ * refuse_replicated_truncate(): a trigger that refuses a TRUNCATE that a subscription
+ * applies.  A trigger cannot skip one.
+ */
+OUTBOX_FUNCTION(outbox_refuse_replicated_truncate_1_0, 0)
+{
+	bool		 replicated;
+	TriggerData *data = trigger_data(fcinfo, "refuse_replicated_truncate", &replicated);
+
+	if (replicated)
+		ereport(
+			ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("a subscription may not empty outbox.%s",
+					RelationGetRelationName(data->tg_relation)),
+			 errdetail("It holds what this database has emitted and delivered itself."),
+			 errhint(
+				 "Add outbox to shared_preload_libraries, and run ALTER SUBSCRIPTION … REFRESH PUBLICATION. The subscription then leaves out the tables of outbox, and continues.")));
+	return PointerGetDatum(NULL);
 }
 
 /*

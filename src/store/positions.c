@@ -52,8 +52,8 @@ outbox_positions_init(OutboxDatabase *database)
 /* -------------------------------------------------------------- reading */
 
 #define CURSOR_COLUMNS \
-	"done_tick, done::pg_catalog.text, done_seq_low, under_tick," \
-	" under::pg_catalog.text, under_seq_low, under_seq_high, last_seq, settled_at"
+	"read_tick, read::pg_catalog.text, read_seq_low, reading_tick," \
+	" reading::pg_catalog.text, reading_seq_low, reading_seq_high, last_seq, settled_at"
 #define NCURSOR_COLUMNS 9
 
 /* From the columns above.  The first of them is column 'i'. */
@@ -61,16 +61,16 @@ static void
 read_cursor(OutboxColumns row, int i, OutboxCursor *cursor)
 {
 	TimestampTz at = row_time(row, i + 8, 0);
-	OutboxTick *done = outbox_tick_make(row_int8(row, i), at, row_int8(row, i + 2),
+	OutboxTick *read = outbox_tick_make(row_int8(row, i), at, row_int8(row, i + 2),
 										row_int8(row, i + 2), row_text(row, i + 1));
-	OutboxTick *under = NULL;
+	OutboxTick *reading = NULL;
 
 	if (!row.nulls[i + 3])
-		under = outbox_tick_make(row_int8(row, i + 3), at, row_int8(row, i + 5),
-								 row_int8(row, i + 6), row_text(row, i + 4));
-	outbox_cursor_set(cursor, done, under, row_int8(row, i + 7));
-	outbox_tick_unref(done);
-	outbox_tick_unref(under);
+		reading = outbox_tick_make(row_int8(row, i + 3), at, row_int8(row, i + 5),
+								   row_int8(row, i + 6), row_text(row, i + 4));
+	outbox_cursor_set(cursor, read, reading, row_int8(row, i + 7));
+	outbox_tick_unref(read);
+	outbox_tick_unref(reading);
 }
 
 bool
@@ -154,7 +154,7 @@ outbox_positions_raise_numbers(OutboxDatabase *db)
 
 	outbox_query(
 		"SELECT GREATEST("
-		"(SELECT pg_catalog.max(GREATEST(done_tick, under_tick)) FROM outbox.positions),"
+		"(SELECT pg_catalog.max(GREATEST(read_tick, reading_tick)) FROM outbox.positions),"
 		"(SELECT pg_catalog.max(tick) FROM outbox.ticks)),"
 		" (SELECT pg_catalog.max(number) FROM outbox.positions),"
 		" (SELECT -pg_catalog.min(endpoint_id)::pg_catalog.int8 FROM outbox.positions"
@@ -225,8 +225,8 @@ outbox_position_load_pending(OutboxEndpoint *ep, const int64 *seqs, int n)
 
 #define POSITION_COLUMNS 17
 #define POSITION_NAMES \
-	"number, endpoint_id, shared, generation, done_tick, done, done_seq_low," \
-	" under_tick, under, under_seq_low, under_seq_high, last_seq, pending," \
+	"number, endpoint_id, shared, generation, read_tick, read, read_seq_low," \
+	" reading_tick, reading, reading_seq_low, reading_seq_high, last_seq, pending," \
 	" delivered, failed_attempts, settled_at"
 
 void
@@ -255,7 +255,7 @@ outbox_positions_add(OutboxPositions *p, OutboxEndpoint *ep, const OutboxCursor 
 
 	/* The WAL names an xid at least as high as the position's, see tick.c. */
 	Assert(U64FromFullTransactionId(GetTopFullTransactionId()) >=
-		   Max(c->done->xmax, c->under ? c->under->xmax : 0));
+		   Max(c->read->xmax, c->reading ? c->reading->xmax : 0));
 
 	if (p->n == p->max)
 	{
@@ -274,16 +274,16 @@ outbox_positions_add(OutboxPositions *p, OutboxEndpoint *ep, const OutboxCursor 
 	v[3] = Int32GetDatum(shared_id);
 	n[3] = ep == NULL || !ep->place.shared;
 	v[4] = Int64GetDatum(ep ? ep->config.generation : 0);
-	v[5] = Int64GetDatum(c->done->number);
-	v[6] = outbox_snapshot_datum(c->done);
-	v[7] = Int64GetDatum(c->done->seq_low);
-	n[8] = n[9] = n[10] = n[11] = c->under == NULL;
-	if (c->under)
+	v[5] = Int64GetDatum(c->read->number);
+	v[6] = outbox_snapshot_datum(c->read);
+	v[7] = Int64GetDatum(c->read->seq_low);
+	n[8] = n[9] = n[10] = n[11] = c->reading == NULL;
+	if (c->reading)
 	{
-		v[8] = Int64GetDatum(c->under->number);
-		v[9] = outbox_snapshot_datum(c->under);
-		v[10] = Int64GetDatum(c->under->seq_low);
-		v[11] = Int64GetDatum(c->under->seq_high);
+		v[8] = Int64GetDatum(c->reading->number);
+		v[9] = outbox_snapshot_datum(c->reading);
+		v[10] = Int64GetDatum(c->reading->seq_low);
+		v[11] = Int64GetDatum(c->reading->seq_high);
 	}
 	v[12] = Int64GetDatum(c->last_seq);
 	n[13] = ep == NULL || ep->queue.nheld == 0;

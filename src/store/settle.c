@@ -82,9 +82,9 @@ write_subscription(OutboxEndpoint *ep, const OutboxCursor *c)
 	args[1] = Int64GetDatum(ep->config.version);
 	args[2] = PointerGetDatum(
 		construct_array(topics, ep->config.npatterns, TEXTOID, -1, false, TYPALIGN_INT));
-	args[3] = outbox_snapshot_datum(c->done);
-	if (c->under)
-		args[4] = outbox_snapshot_datum(c->under);
+	args[3] = outbox_snapshot_datum(c->read);
+	if (c->reading)
+		args[4] = outbox_snapshot_datum(c->reading);
 	else
 		nulls[4] = 'n';
 	args[5] = Int64GetDatum(c->last_seq);
@@ -92,7 +92,7 @@ write_subscription(OutboxEndpoint *ep, const OutboxCursor *c)
 	if (ep->config.filter == NULL)
 		nulls[6] = 'n';
 	outbox_query("INSERT INTO outbox.subscriptions"
-				 " (endpoint_id, version, topics, done, under, last_seq, filter)"
+				 " (endpoint_id, version, topics, read, reading, last_seq, filter)"
 				 " VALUES ($1, $2, $3, $4, $5, $6, $7)"
 				 " ON CONFLICT (endpoint_id, version) DO NOTHING",
 				 7,
@@ -232,8 +232,8 @@ write_head(Part *part, OutboxPositions *p)
 	const OutboxCursor *head = part->head;
 
 	outbox_positions_add(p, NULL, head);
-	if (head->done->number != shared_tick && outbox_serves_database())
-		outbox_positions_write_tick(head->done, (int) pg_atomic_read_u32(&db->piece));
+	if (head->read->number != shared_tick && outbox_serves_database())
+		outbox_positions_write_tick(head->read, (int) pg_atomic_read_u32(&db->piece));
 	part->wrote_head = true;
 }
 
@@ -246,8 +246,8 @@ written(Part *part, TimestampTz at)
 
 	if (part->wrote_head)
 	{
-		shared_tick = part->head->done->number;
-		shared_seq = part->head->done->seq_high;
+		shared_tick = part->head->read->number;
+		shared_seq = part->head->read->seq_high;
 		shared_at = at;
 	}
 	if (part->shared)
@@ -298,7 +298,7 @@ write_part(void *arg)
 	write_endpoint(part, &p, ep, &share);
 	if (may_move &&
 		(share || outbox_settle_wants_head(part->head, p.now) ||
-		 (part->head->done->number != shared_tick &&
+		 (part->head->read->number != shared_tick &&
 		  (part->final || p.now - shared_at > SHARED_EVERY_IDLE))))
 		write_head(part, &p);
 	outbox_positions_write(&p);
@@ -458,7 +458,7 @@ outbox_settle(dlist_head *busy, const OutboxCursor *head, bool final)
 bool
 outbox_settle_wants_head(const OutboxCursor *head, TimestampTz now)
 {
-	return head->done->number != shared_tick && head->done->seq_high != shared_seq &&
+	return head->read->number != shared_tick && head->read->seq_high != shared_seq &&
 		now - shared_at > SHARED_EVERY;
 }
 

@@ -72,7 +72,7 @@ place_of(OutboxEndpoint *ep)
 {
 	const OutboxCursor *c = outbox_window_frontier(ep, &outbox_loop.head);
 
-	return Max(c->done->seq_low, c->last_seq);
+	return Max(c->read->seq_low, c->last_seq);
 }
 
 static int64

@@ -50,7 +50,7 @@ outbox_publish_one(OutboxEndpoint *ep, TimestampTz now)
 	OutboxStats s;
 
 	outbox_endpoint_stats_fill(ep, now, &s);
-	s.pending_exact = s.pending_exact && outbox_loop.head.under == NULL;
+	s.pending_exact = s.pending_exact && outbox_loop.head.reading == NULL;
 	s.key.dboid = MyDatabaseId;
 	outbox_stats_publish(&s);
 }

@@ -118,7 +118,7 @@ head_takes(void *arg, void *wanted, OutboxEvent *event)
 		{
 			/* From this event on the endpoint reads by itself. */
 			ep->feed.attached = false;
-			outbox_cursor_set(&ep->feed.cursor, event->page->done, event->page->under,
+			outbox_cursor_set(&ep->feed.cursor, event->page->read, event->page->reading,
 							  event->seq - 1);
 		}
 		got_work(ep);
@@ -136,7 +136,7 @@ read_head(bool news, XLogRecPtr *lsn)
 {
 	OutboxLogQuery reader = {head_wants, head_takes, NULL, PAGE_ROWS, PAGE_BYTES};
 
-	if (outbox_loop.head.under == NULL)
+	if (outbox_loop.head.reading == NULL)
 	{
 		OutboxTick *tick;
 
@@ -150,7 +150,7 @@ read_head(bool news, XLogRecPtr *lsn)
 			outbox_tick_unref(tick);
 			return;
 		}
-		if (outbox_tick_same(outbox_loop.head.done, tick))
+		if (outbox_tick_same(outbox_loop.head.read, tick))
 		{
 			outbox_tick_unref(tick);
 			return;
@@ -158,9 +158,9 @@ read_head(bool news, XLogRecPtr *lsn)
 		outbox_log_read(&outbox_loop.head, tick, &reader, lsn);
 		outbox_tick_unref(tick);
 	}
-	for (int i = 1; i < HEAD_PAGES && outbox_loop.head.under != NULL && !step_is_over();
+	for (int i = 1; i < HEAD_PAGES && outbox_loop.head.reading != NULL && !step_is_over();
 		 i++)
-		outbox_log_read(&outbox_loop.head, outbox_loop.head.under, &reader, lsn);
+		outbox_log_read(&outbox_loop.head, outbox_loop.head.reading, &reader, lsn);
 }
 
 /* ------------------------------------------------------------- laggards */
@@ -200,22 +200,22 @@ is_held(const OutboxEndpoint *ep)
 static OutboxTick *
 target_for(const OutboxCursor *c)
 {
-	OutboxTick *tick = outbox_loop.head.under ? outbox_loop.head.under :
-												outbox_loop.head.done;
+	OutboxTick *tick = outbox_loop.head.reading ? outbox_loop.head.reading :
+												  outbox_loop.head.read;
 
-	if (c->under)
-		return c->under;
-	if (c->done->number == 0)
-		return outbox_tick_follows(tick, c->done) ? tick : NULL;
-	return tick->number > c->done->number ? tick : NULL;
+	if (c->reading)
+		return c->reading;
+	if (c->read->number == 0)
+		return outbox_tick_follows(tick, c->read) ? tick : NULL;
+	return tick->number > c->read->number ? tick : NULL;
 }
 
 bool
 outbox_reader_at_head(const OutboxCursor *c)
 {
-	return c->under == NULL && outbox_loop.head.under == NULL &&
-		(c->done->number == outbox_loop.head.done->number ||
-		 outbox_tick_same(c->done, outbox_loop.head.done));
+	return c->reading == NULL && outbox_loop.head.reading == NULL &&
+		(c->read->number == outbox_loop.head.read->number ||
+		 outbox_tick_same(c->read, outbox_loop.head.read));
 }
 
 static void
@@ -501,7 +501,7 @@ outbox_reader_has_work(dlist_head *busy, bool head, TimestampTz now)
 {
 	dlist_iter iter;
 
-	if (head && outbox_loop.head.under != NULL)
+	if (head && outbox_loop.head.reading != NULL)
 		return true;
 	dlist_foreach(iter, busy)
 	{
@@ -528,7 +528,7 @@ outbox_reader_step(dlist_head *busy, bool head, bool news, TimestampTz now,
 	step_begun = GetCurrentTimestamp();
 	if (head)
 		read_head(news, lsn);
-	more = head && outbox_loop.head.under != NULL;
+	more = head && outbox_loop.head.reading != NULL;
 	more = read_laggards(busy, now, lsn) || more;
 	more = count_ahead(busy) || more;
 	load_due_retries(busy, now);

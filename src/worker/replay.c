@@ -77,8 +77,8 @@ read_replays(void)
 
 	forget_replays();
 	outbox_query("SELECT replay_id, endpoint_id, from_time, to_time, topics,"
-				 " done::pg_catalog.text, done_seq_low, last_seq,"
-				 " target::pg_catalog.text, target_seq_low, target_seq_high, under"
+				 " read::pg_catalog.text, read_seq_low, last_seq,"
+				 " target::pg_catalog.text, target_seq_low, target_seq_high, reading"
 				 " FROM outbox.replays WHERE finished_at IS NULL ORDER BY replay_id",
 				 0, NULL, NULL, NULL);
 
@@ -88,7 +88,7 @@ read_replays(void)
 	{
 		OutboxColumns row = fetch_row(i);
 		Replay		 *r = &replays[nreplays++];
-		OutboxTick	 *done;
+		OutboxTick	 *read;
 
 		r->id = row_int8(row, 0);
 		r->endpoint_id = row_int4(row, 1);
@@ -104,14 +104,14 @@ read_replays(void)
 			for (int k = 0; k < r->npatterns; k++)
 				r->patterns[k] = TextDatumGetCString(elems[k]);
 		}
-		done = outbox_tick_make(0, r->from_time, row_int8(row, 6), row_int8(row, 6),
+		read = outbox_tick_make(0, r->from_time, row_int8(row, 6), row_int8(row, 6),
 								row_text(row, 5));
 		r->target = outbox_tick_make(0, r->to_time, row_int8(row, 9), row_int8(row, 10),
 									 row_text(row, 8));
-		outbox_cursor_set(&r->cursor, done,
+		outbox_cursor_set(&r->cursor, read,
 						  DatumGetBool(row.values[11]) ? r->target : NULL,
 						  row_int8(row, 7));
-		outbox_tick_unref(done);
+		outbox_tick_unref(read);
 	}
 	MemoryContextSwitchTo(old);
 	outbox_loop.replays_changed = false;
@@ -193,11 +193,11 @@ park_page(Replaying *page)
 				 " WHERE p.endpoint_id OPERATOR(pg_catalog.=) $1"
 				 " AND NOT e.seq OPERATOR(pg_catalog.=) ANY (p.pending)"
 				 " AND (pg_catalog.pg_visible_in_snapshot("
-				 "outbox.log_xid(e.epoch, e.xid), p.done)"
-				 " OR (p.under IS NOT NULL"
+				 "outbox.log_xid(e.epoch, e.xid), p.read)"
+				 " OR (p.reading IS NOT NULL"
 				 " AND e.seq OPERATOR(pg_catalog.<=) p.last_seq"
 				 " AND pg_catalog.pg_visible_in_snapshot("
-				 "outbox.log_xid(e.epoch, e.xid), p.under)))"
+				 "outbox.log_xid(e.epoch, e.xid), p.reading)))"
 				 " ON CONFLICT (endpoint_id, seq) DO NOTHING"
 				 " RETURNING seq, key, next_attempt_at",
 				 2, (Oid[]){INT4OID, INT8ARRAYOID}, args, NULL);
@@ -218,15 +218,15 @@ static void
 store_progress(Replay *r, int64 parked, bool finished)
 {
 	Datum args[7] = {Int64GetDatum(r->id),
-					 CStringGetTextDatum(outbox_tick_snapshot(r->cursor.done)),
-					 Int64GetDatum(r->cursor.done->seq_low),
+					 CStringGetTextDatum(outbox_tick_snapshot(r->cursor.read)),
+					 Int64GetDatum(r->cursor.read->seq_low),
 					 Int64GetDatum(r->cursor.last_seq),
-					 BoolGetDatum(r->cursor.under != NULL),
+					 BoolGetDatum(r->cursor.reading != NULL),
 					 Int64GetDatum(parked),
 					 BoolGetDatum(finished)};
 
-	outbox_query("UPDATE outbox.replays SET done = $2::pg_catalog.pg_snapshot,"
-				 " done_seq_low = $3, last_seq = $4, under = $5,"
+	outbox_query("UPDATE outbox.replays SET read = $2::pg_catalog.pg_snapshot,"
+				 " read_seq_low = $3, last_seq = $4, reading = $5,"
 				 " events = events OPERATOR(pg_catalog.+) $6,"
 				 " finished_at = CASE WHEN $7 THEN pg_catalog.now() END"
 				 " WHERE replay_id OPERATOR(pg_catalog.=) $1",
@@ -253,7 +253,7 @@ go_on(Replay *r)
 	if (page.n > 0)
 		parked = park_page(&page);
 	OUTBOX_CRASH_POINT("replay.parked");
-	store_progress(r, parked, r->cursor.under == NULL);
+	store_progress(r, parked, r->cursor.reading == NULL);
 	outbox_roster_busy(page.ep);
 }
 
@@ -286,7 +286,7 @@ outbox_replays_run(void)
 		outbox_step_blame(replays[i].endpoint_id);
 		go_on(&replays[i]);
 		outbox_step_passed(OUTBOX_STEP_REPLAY, replays[i].endpoint_id);
-		if (replays[i].cursor.under == NULL)
+		if (replays[i].cursor.reading == NULL)
 			outbox_loop.replays_changed = true; /* it has ended: read the list again */
 	}
 	outbox_step_blame(0);

@@ -123,7 +123,7 @@ put_off_reading(int64 usec)
 static bool
 is_news(uint64 emitted, TimestampTz now)
 {
-	return outbox_loop.head.under == NULL && now >= read_not_before &&
+	return outbox_loop.head.reading == NULL && now >= read_not_before &&
 		(now >= wakeup_at || (emitted != seen_emitted && outbox_loop.roster.n > 0));
 }
 

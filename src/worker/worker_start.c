@@ -217,7 +217,7 @@ outbox_worker_start(OutboxDatabase *database, OutboxEnded delivery_ended)
 		outbox_cursor_set(&outbox_loop.head, now, NULL, 0);
 		outbox_tick_unref(now);
 	}
-	outbox_settle_init(db, outbox_loop.head.done->number);
+	outbox_settle_init(db, outbox_loop.head.read->number);
 	OUTBOX_CRASH_POINT("start.read");
 	outbox_txn_commit();
 }

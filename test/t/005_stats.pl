@@ -73,8 +73,8 @@ SELECT json_object_agg(s.endpoint, json_build_object(
 FROM outbox.endpoints s(endpoint)
 LEFT JOIN d USING (endpoint) LEFT JOIN a USING (endpoint)
 LEFT JOIN LATERAL (
-    SELECT l.bytes * count(*) FILTER (WHERE NOT pg_visible_in_snapshot(e.xid, p.done)
-                                      AND NOT COALESCE(e.seq <= p.last_seq AND pg_visible_in_snapshot(e.xid, p.under), false))
+    SELECT l.bytes * count(*) FILTER (WHERE NOT pg_visible_in_snapshot(e.xid, p.read)
+                                      AND NOT COALESCE(e.seq <= p.last_seq AND pg_visible_in_snapshot(e.xid, p.reading), false))
            / count(*) AS bytes
     FROM outbox.events e, outbox.endpoint_positions p, outbox.log_size l
     WHERE p.name = s.endpoint GROUP BY l.bytes) b ON true

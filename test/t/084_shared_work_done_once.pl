@@ -99,7 +99,7 @@ ok(wait_sql($node, "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND re
 my $passed = emit($node, 'both.passed', '{}');
 ok( wait_sql(
 		$node, "SELECT EXISTS (SELECT FROM outbox.positions p JOIN outbox.events e ON e.id = '$passed'"
-		  . ' WHERE p.endpoint_id < 0 AND pg_visible_in_snapshot(e.xid, p.done))'),
+		  . ' WHERE p.endpoint_id < 0 AND pg_visible_in_snapshot(e.xid, p.read))'),
 	'the shared position is beyond an event');
 $locker->query_safe('COMMIT');
 $locker->quit;

@@ -311,9 +311,9 @@ is(worker_pid($node), $pid, 'nor ended at all');
 
 # positions and database: the next process takes the database over
 ask(<<'SQL');
-INSERT INTO outbox.positions (piece, number, endpoint_id, generation, done_tick, done, done_seq_low,
+INSERT INTO outbox.positions (piece, number, endpoint_id, generation, read_tick, read, read_seq_low,
 	last_seq, delivered, failed_attempts, settled_at)
-SELECT p.piece, -g, p.endpoint_id, p.generation, p.done_tick, p.done, p.done_seq_low,
+SELECT p.piece, -g, p.endpoint_id, p.generation, p.read_tick, p.read, p.read_seq_low,
 	p.last_seq, p.delivered, p.failed_attempts, p.settled_at
 FROM (SELECT * FROM outbox.positions ORDER BY number DESC LIMIT 1) p CROSS JOIN generate_series(1, 20001) g
 SQL

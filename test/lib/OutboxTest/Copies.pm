@@ -63,7 +63,7 @@ sub undelivered
 		"SELECT seq, id, xid, epoch, topic, payload->>'n', extract(epoch FROM created_at) FROM outbox.events ORDER BY seq");
 	my %newest;
 	foreach (rows($node, $dbname,
-			'SELECT endpoint_id, generation, number, shared, done, under, last_seq, pending FROM outbox.positions ORDER BY number'))
+			'SELECT endpoint_id, generation, number, shared, read, reading, last_seq, pending FROM outbox.positions ORDER BY number'))
 	{
 		$newest{ $_->[0] } = $_;
 	}
@@ -84,7 +84,7 @@ sub undelivered
 		my %parked = map { $_->[0] => $_->[1] }
 		  rows($node, $dbname, "SELECT seq, status FROM outbox.parked WHERE endpoint_id = $id");
 		my @replays = rows($node, $dbname,
-			"SELECT extract(epoch FROM from_time), extract(epoch FROM to_time), done, under, last_seq, target, array_to_string(topics, ',')"
+			"SELECT extract(epoch FROM from_time), extract(epoch FROM to_time), read, reading, last_seq, target, array_to_string(topics, ',')"
 			  . " FROM outbox.replays WHERE endpoint_id = $id AND finished_at IS NULL");
 		my %status;
 
