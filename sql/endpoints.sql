@@ -170,7 +170,7 @@ SELECT outbox.create_endpoint('gone', 'https://example.com/', topics => '{regres
 ROLLBACK;
 SELECT count(*) FROM outbox.endpoints WHERE name = 'gone';
 
--- Changed: only what is named; reset brings a default back
+-- Changed: only what is named. reset brings a default back
 SELECT outbox.alter_endpoint('full', max_in_flight => 5, timeout => '2 s');
 SELECT outbox.alter_endpoint('full', reset => '{rate_limit,headers,ordering,max_attempts,topics,format,on_exhausted,connect_timeout,max_age,backoff_base,backoff_max}');
 SELECT topics, format, headers, ordering, on_exhausted, max_in_flight, rate_limit, timeout,

@@ -9,8 +9,7 @@ COMMENT ON FUNCTION outbox.claim_log IS
 
 CREATE FUNCTION outbox.log_owner() RETURNS text
 LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_log_owner_1_0';
-COMMENT ON FUNCTION outbox.log_owner IS
-'What the log belongs to: nobody, us, another (system or database), or another instance';
+COMMENT ON FUNCTION outbox.log_owner IS 'What the log belongs to, in one of the words that adopt() compares';
 
 CREATE FUNCTION outbox.new_epoch() RETURNS int8
 LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_new_epoch_1_0';
@@ -189,8 +188,8 @@ BEGIN
     ON CONFLICT DO NOTHING;
     UPDATE outbox.replays SET finished_at = now() WHERE finished_at IS NULL;
 
-    -- How far each endpoint has read, in the order of numbers; and the events before
-    -- that which it has not read, because their transaction committed late
+    -- How far each endpoint has read, in the order of numbers.  The events before that
+    -- which it has not read, because their transaction committed late, are parked.
     lowest := top;
     FOR place IN
         SELECT p.read::text::pg_snapshot AS read, p.reading::text::pg_snapshot AS reading, p.last_seq,
@@ -270,4 +269,4 @@ BEGIN
     RETURN n;
 END $$;
 COMMENT ON FUNCTION outbox.adopt IS
-'Makes the log of a copy belong to this database and delivers what was undelivered in it; returns how many';
+'Makes the log of a copy belong to this database, delivers what was undelivered in it, and returns how many';

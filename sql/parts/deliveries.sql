@@ -1,7 +1,7 @@
 ------------------------------------------------------------------------
 -- Positions: how far each endpoint has read.
 --
--- Rows are appended and never updated; the highest number of an endpoint counts.
+-- Rows are appended and never updated: the highest number of an endpoint counts.
 -- Two tables are used in turn: a worker copies the rows that count to the other
 -- table and truncates the full one. A shared position is written only by the
 -- process that made it. When that process ends, the endpoints that share the
@@ -31,8 +31,8 @@ CREATE TABLE outbox.positions (
 CREATE TABLE outbox.positions_0 PARTITION OF outbox.positions FOR VALUES IN (0);
 CREATE TABLE outbox.positions_1 PARTITION OF outbox.positions FOR VALUES IN (1);
 COMMENT ON TABLE outbox.positions IS 'How far each endpoint has read: appended, the highest number counts';
-COMMENT ON TABLE outbox.positions_0 IS 'Positions; two tables are used in turn';
-COMMENT ON TABLE outbox.positions_1 IS 'Positions; two tables are used in turn';
+COMMENT ON TABLE outbox.positions_0 IS 'Positions: two tables are used in turn';
+COMMENT ON TABLE outbox.positions_1 IS 'Positions: two tables are used in turn';
 
 -- Ticks that were stored, about one a second while events flow. They turn a time
 -- into a place in the log.
@@ -96,7 +96,7 @@ CREATE TABLE outbox.commands (
     endpoint_id     int4 NOT NULL,
     action          text NOT NULL,   -- retry, discard, cancel, due
     seq             int8 NOT NULL,
-    failed_at       timestamptz,     -- first failure; the command is tried again
+    failed_at       timestamptz,     -- first failure, after which it is tried again
     retry_at        timestamptz,
     error           text
 );
@@ -168,10 +168,10 @@ CREATE TABLE outbox.attempt_log (
 CREATE TABLE outbox.attempt_log_0 PARTITION OF outbox.attempt_log FOR VALUES IN (0);
 CREATE TABLE outbox.attempt_log_1 PARTITION OF outbox.attempt_log FOR VALUES IN (1);
 CREATE TABLE outbox.attempt_log_2 PARTITION OF outbox.attempt_log FOR VALUES IN (2);
-COMMENT ON TABLE outbox.attempt_log IS 'Requests that were made; outbox.attempts shows them';
-COMMENT ON TABLE outbox.attempt_log_0 IS 'Requests; three tables are used in turn';
-COMMENT ON TABLE outbox.attempt_log_1 IS 'Requests; three tables are used in turn';
-COMMENT ON TABLE outbox.attempt_log_2 IS 'Requests; three tables are used in turn';
+COMMENT ON TABLE outbox.attempt_log IS 'Requests that were made, as outbox.attempts shows them';
+COMMENT ON TABLE outbox.attempt_log_0 IS 'Requests: three tables are used in turn';
+COMMENT ON TABLE outbox.attempt_log_1 IS 'Requests: three tables are used in turn';
+COMMENT ON TABLE outbox.attempt_log_2 IS 'Requests: three tables are used in turn';
 
 -- Which pieces are in use, and since when.
 CREATE TABLE outbox.pieces (

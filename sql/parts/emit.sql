@@ -39,7 +39,7 @@ RETURNS uuid
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'outbox_emit_text_1_0';
 COMMENT ON FUNCTION outbox.emit(text, text, text, text, jsonb, timestamptz, timestamptz, text) IS
-'As emit(text, jsonb, …), for JSON in a text; PostgreSQL chooses it for an untyped literal or parameter';
+'As emit(text, jsonb, …), for JSON in a text, or in an untyped literal or parameter';
 
 CREATE FUNCTION outbox.emit_bytes(topic text, body bytea, content_type text,
     key text DEFAULT NULL,
@@ -52,7 +52,7 @@ RETURNS uuid
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'outbox_emit_bytes_1_0';
 COMMENT ON FUNCTION outbox.emit_bytes IS
-'Appends an event whose body is sent byte for byte with the given content type; otherwise as emit()';
+'As emit(), for a body that is sent byte for byte with the given content type';
 
 -- Not SECURITY DEFINER: the function needs no right to write the log.  And a cast
 -- to JSON that the owner of a type wrote must not run as the owner of outbox.
@@ -60,8 +60,7 @@ CREATE FUNCTION outbox.emit_change() RETURNS trigger
 LANGUAGE C VOLATILE
 AS 'MODULE_PATHNAME', 'outbox_emit_change_1_0';
 COMMENT ON FUNCTION outbox.emit_change IS
-'AFTER … FOR EACH ROW trigger that emits what happened to the row; arguments: topic, key column, columns to '
-'carry';
+'AFTER … FOR EACH ROW trigger that emits what happened to the row (topic, key column, columns to carry)';
 
 ------------------------------------------------------------------------
 -- Events with a deliver_at, and deduplication keys
@@ -92,26 +91,25 @@ COMMENT ON TABLE outbox.scheduled IS
 COMMENT ON COLUMN outbox.scheduled.id IS 'Event id, also in the log';
 COMMENT ON COLUMN outbox.scheduled.deliver_at IS 'When the event enters the log';
 COMMENT ON COLUMN outbox.scheduled.xid IS
-'Transaction that emitted the event; in the log the event has the workers';
+'Transaction that emitted the event (in the log it has the worker''s)';
 COMMENT ON COLUMN outbox.scheduled.epoch IS
-'Origin that the event was emitted in (outbox.origins); 0: before there was one; -1: in a copy, before '
-'outbox.adopt()';
+'Origin that the event was emitted in (0: before there was one, -1: in a copy, before outbox.adopt())';
 COMMENT ON COLUMN outbox.scheduled.created_at IS
-'When the event was emitted; in the log, when it entered the log';
+'When the event was emitted (in the log: when it entered the log)';
 COMMENT ON COLUMN outbox.scheduled.topic IS 'As in outbox.events';
 COMMENT ON COLUMN outbox.scheduled.type IS 'As in outbox.events';
 COMMENT ON COLUMN outbox.scheduled.key IS 'As in outbox.events';
-COMMENT ON COLUMN outbox.scheduled.expires_at IS 'As in outbox.events; later than deliver_at';
+COMMENT ON COLUMN outbox.scheduled.expires_at IS 'As in outbox.events, later than deliver_at';
 COMMENT ON COLUMN outbox.scheduled.headers IS 'As in outbox.events';
 COMMENT ON COLUMN outbox.scheduled.payload IS 'As in outbox.events';
 COMMENT ON COLUMN outbox.scheduled.body IS 'As in outbox.events';
 COMMENT ON COLUMN outbox.scheduled.content_type IS 'As in outbox.events';
 COMMENT ON COLUMN outbox.scheduled.dedup_key IS
-'The key in outbox.dedup that stands for it; outbox.cancel() frees it';
+'The key in outbox.dedup that stands for it, until outbox.cancel() frees it';
 COMMENT ON COLUMN outbox.scheduled.failed_at IS
-'When it first failed to enter the log; NULL: it did not fail';
-COMMENT ON COLUMN outbox.scheduled.retry_at IS 'When that is tried again; NULL: it did not fail';
-COMMENT ON COLUMN outbox.scheduled.error IS 'Why it failed; NULL: it did not fail';
+'When it first failed to enter the log (NULL: it did not fail)';
+COMMENT ON COLUMN outbox.scheduled.retry_at IS 'When that is tried again (NULL: it did not fail)';
+COMMENT ON COLUMN outbox.scheduled.error IS 'Why it failed (NULL: it did not fail)';
 
 -- Text in an index is ordered by its bytes.  The order of a locale may change with
 -- a library of the system, and stored keys are then not found.
@@ -124,7 +122,7 @@ CREATE TABLE outbox.dedup (
 );
 COMMENT ON TABLE outbox.dedup IS
 'Deduplication keys: they count for outbox.dedup_window and are removed some time after';
-COMMENT ON COLUMN outbox.dedup.topic IS 'Topic of the event; a key counts within its topic';
+COMMENT ON COLUMN outbox.dedup.topic IS 'Topic of the event: a key counts within its topic';
 COMMENT ON COLUMN outbox.dedup.dedup_key IS 'Key that was given to emit(), 1 to 1024 bytes';
 COMMENT ON COLUMN outbox.dedup.event_id IS 'Event that was emitted with it';
-COMMENT ON COLUMN outbox.dedup.created_at IS 'When the key was first used; the window begins here';
+COMMENT ON COLUMN outbox.dedup.created_at IS 'When the key was first used, which is when its window begins';

@@ -30,7 +30,7 @@ CREATE TABLE outbox.endpoint_settings (
     -- raised when url, topics, filter or format change: the worker notes the place
     -- in the log from which the new subscription holds
     version         int8 NOT NULL DEFAULT 1,
-    -- raised with each seek; the next two columns say where it begins
+    -- raised with each seek, which sets the next two columns: where it begins
     generation      int8 NOT NULL DEFAULT 1,
     start_snapshot  pg_snapshot NOT NULL,
     start_seq_low   int8 NOT NULL
@@ -81,7 +81,7 @@ COMMENT ON FUNCTION outbox.topic_in IS 'True if one of the patterns matches the 
 CREATE FUNCTION outbox.filter_matches(payload jsonb, filter jsonpath) RETURNS bool
 LANGUAGE C STABLE CALLED ON NULL INPUT AS 'MODULE_PATHNAME', 'outbox_filter_matches_1_0';
 COMMENT ON FUNCTION outbox.filter_matches IS
-'True if the payload matches the filter or there is none; NULL: neither true nor false';
+'True if the payload matches the filter or there is none (NULL: neither true nor false)';
 
 -- Returns the place in the log that start_at means: now, beginning or a timestamp
 -- (22023 otherwise). A timestamp means the latest stored tick before it, which is
@@ -448,8 +448,7 @@ BEGIN
     SET state = 'paused', state_since = clock_timestamp(), reason = 'paused by ' || quote_ident(session_user)
     WHERE e.endpoint_id = s.endpoint_id AND e.state <> 'paused';
 END $$;
-COMMENT ON FUNCTION outbox.pause_endpoint IS
-'Sends nothing more to the endpoint until it is resumed; its events wait';
+COMMENT ON FUNCTION outbox.pause_endpoint IS 'Sends nothing more to the endpoint until it is resumed';
 
 CREATE FUNCTION outbox.resume_endpoint(name text) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -527,4 +526,4 @@ BEGIN
     DELETE FROM outbox.endpoint_settings e WHERE e.endpoint_id = s.endpoint_id;
 END $$;
 COMMENT ON FUNCTION outbox.drop_endpoint IS
-'Removes an endpoint that has nothing undelivered; discard: also one that has';
+'Removes an endpoint that has nothing undelivered, or, with discard, any endpoint';

@@ -1,4 +1,4 @@
-/* outbox--1.0.sql: the objects of the extension.  It is joined from sql/parts; src/README.md has the picture. */
+/* outbox--1.0.sql: the objects of the extension, joined from the parts in sql/parts. */
 \echo Use "CREATE EXTENSION outbox" to load this file. \quit
 
 -- What this script runs, and what the tables and views that it makes name, is

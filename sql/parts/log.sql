@@ -2,7 +2,7 @@
 -- Stamps and checks: what the columns of outbox.events are filled with.
 --
 -- PostgreSQL wants EXECUTE on what a DEFAULT or a CHECK calls from the role that
--- inserts.  So PUBLIC may execute these functions; USAGE on the schema guards
+-- inserts.  So PUBLIC may execute these functions, and USAGE on the schema guards
 -- them.  They reveal nothing.  At worst they skip numbers and wake the worker.
 ------------------------------------------------------------------------
 
@@ -32,7 +32,7 @@ CREATE FUNCTION outbox.log_xid(epoch int8, xid xid8) RETURNS xid8
 LANGUAGE C STABLE STRICT PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'outbox_log_xid_1_0';
 COMMENT ON FUNCTION outbox.log_xid IS
-'The xid that places an event among the snapshots of this log; NULL: it is no part of this log';
+'The xid that places an event among the snapshots of this log (NULL: it is no part of this log)';
 
 CREATE FUNCTION outbox.new_event_id() RETURNS uuid
 LANGUAGE C VOLATILE PARALLEL UNSAFE
@@ -78,14 +78,14 @@ COMMENT ON TABLE outbox.origins IS 'The systems and databases that this log was 
 COMMENT ON COLUMN outbox.origins.epoch IS 'Random number that the events written there carry';
 COMMENT ON COLUMN outbox.origins.system_identifier IS 'pg_control_system().system_identifier of the cluster';
 COMMENT ON COLUMN outbox.origins.database_oid IS 'pg_database.oid of the database';
-COMMENT ON COLUMN outbox.origins.adopted_by IS 'Epoch of the copy that adopted this log; NULL: none did';
+COMMENT ON COLUMN outbox.origins.adopted_by IS 'Epoch of the copy that adopted this log (NULL: none did)';
 COMMENT ON COLUMN outbox.origins.instance_name IS 'outbox.instance_name when the row was made';
 COMMENT ON COLUMN outbox.origins.first IS 'True if no other log came before: events of epoch 0 are its own';
 COMMENT ON COLUMN outbox.origins.created_at IS 'When the row was made';
 
 -- CACHE 1, because numbers that a session caches for later would be out of order.
 CREATE SEQUENCE outbox.events_seq AS int8 CACHE 1;
-COMMENT ON SEQUENCE outbox.events_seq IS 'Numbers the events; must keep CACHE 1';
+COMMENT ON SEQUENCE outbox.events_seq IS 'Numbers the events (must keep CACHE 1)';
 
 -- Columns of fixed width and without NULLs come first: they are cheap to reach,
 -- and nothing is lost to alignment.
@@ -118,37 +118,35 @@ CREATE TABLE outbox.events_2 PARTITION OF outbox.events FOR VALUES IN (2) USING 
 COMMENT ON TABLE outbox.events IS
 'The log: one row per event, never updated, removed a piece at a time. Writable: id, topic, type, key, '
 'expires_at, headers, payload, body, content_type';
-COMMENT ON TABLE outbox.events_0 IS 'A piece of the log; the pieces are used in turn';
-COMMENT ON TABLE outbox.events_1 IS 'A piece of the log; the pieces are used in turn';
-COMMENT ON TABLE outbox.events_2 IS 'A piece of the log; the pieces are used in turn';
+COMMENT ON TABLE outbox.events_0 IS 'A piece of the log: the pieces are used in turn';
+COMMENT ON TABLE outbox.events_1 IS 'A piece of the log: the pieces are used in turn';
+COMMENT ON TABLE outbox.events_2 IS 'A piece of the log: the pieces are used in turn';
 COMMENT ON COLUMN outbox.events.id IS
-'Event id, sent as webhook-id; unique within a piece; NULL or left out: a new UUID version 7';
+'Event id, sent as webhook-id, unique within a piece (NULL or left out: a new UUID version 7)';
 COMMENT ON COLUMN outbox.events.seq IS
-'Position in the log; the order of two events only where their emits were serialised, for example by a row '
+'Position in the log: the order of two events only where their emits were serialised, for example by a row '
 'lock';
 COMMENT ON COLUMN outbox.events.xid IS 'Transaction that emitted the event';
 COMMENT ON COLUMN outbox.events.epoch IS
-'Origin that the event was written in (outbox.origins); 0: before there was one; -1: in a copy, before '
-'outbox.adopt()';
+'Origin that the event was written in (0: before there was one, -1: in a copy, before outbox.adopt())';
 COMMENT ON COLUMN outbox.events.created_at IS
-'When the event was emitted (wall clock, not start of the transaction); with a deliver_at, when it entered '
-'the log';
+'When the event was emitted, by the wall clock (with a deliver_at: when it entered the log)';
 COMMENT ON COLUMN outbox.events.piece IS 'Piece of the log that holds the row';
 COMMENT ON COLUMN outbox.events.topic IS
 'What happened, like order.created: segments of letters, digits, "_" and "-" joined by dots, at most 255 '
 'bytes';
-COMMENT ON COLUMN outbox.events.type IS 'Name of the event contract, at most 255 bytes; NULL: the topic';
+COMMENT ON COLUMN outbox.events.type IS 'Name of the event contract, at most 255 bytes (NULL: the topic)';
 COMMENT ON COLUMN outbox.events.key IS
-'Events of one key are delivered in order, at most 1024 bytes; NULL: no order';
-COMMENT ON COLUMN outbox.events.expires_at IS 'Not delivered after this time; NULL: no limit';
+'Events of one key are delivered in order, at most 1024 bytes (NULL: no order)';
+COMMENT ON COLUMN outbox.events.expires_at IS 'Not delivered after this time (NULL: no limit)';
 COMMENT ON COLUMN outbox.events.headers IS
-'Headers to send along: flat object of strings, at most 8192 bytes; NULL: none';
+'Headers to send along: flat object of strings, at most 8192 bytes (NULL: none)';
 COMMENT ON COLUMN outbox.events.payload IS
-'Payload as JSON, at most outbox.max_payload_size bytes as text and 512 objects and arrays in one another; '
-'NULL: there is a body';
+'Payload as JSON, at most outbox.max_payload_size bytes as text and 512 objects and arrays in one another '
+'(NULL: there is a body)';
 COMMENT ON COLUMN outbox.events.body IS
-'Bytes to send as they are, at most outbox.max_payload_size; NULL: there is a payload';
-COMMENT ON COLUMN outbox.events.content_type IS 'Media type of body; NULL: there is a payload';
+'Bytes to send as they are, at most outbox.max_payload_size (NULL: there is a payload)';
+COMMENT ON COLUMN outbox.events.content_type IS 'Media type of body (NULL: there is a payload)';
 
 -- Some writers send NULL for a column that they do not set.  In a restore no id
 -- is NULL, and the trigger does nothing.
@@ -157,7 +155,7 @@ FOR EACH ROW WHEN (NEW.id IS NULL) EXECUTE FUNCTION outbox.fill_id();
 COMMENT ON TRIGGER fill_id ON outbox.events IS 'A new id where NULL was inserted';
 
 -- The transaction that asks may have written to the log.  snapshot and seq_low are
--- the end without its events; committed is a snapshot that has them.
+-- the end without its events, and committed is a snapshot that has them.
 CREATE FUNCTION outbox.position_now(sequence oid,
     OUT snapshot pg_snapshot, OUT seq_low int8,
     OUT committed pg_snapshot) RETURNS record

@@ -33,20 +33,20 @@ BEGIN
     RETURN n;
 END $$;
 COMMENT ON FUNCTION outbox.command IS
-'Writes a command for each parked delivery that the arguments select; returns how many';
+'Writes a command for each parked delivery that the arguments select, and returns how many';
 
 CREATE FUNCTION outbox.retry(endpoint text, event uuid DEFAULT NULL,
     topics text[] DEFAULT NULL, since timestamptz DEFAULT NULL) RETURNS int8
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$ SELECT outbox.command('retry', '{dead,retrying}', $1, $2, $3, $4) $$;
 COMMENT ON FUNCTION outbox.retry IS
-'Makes dead deliveries, and those that wait for a retry, due now with fresh attempts; returns how many';
+'Makes dead deliveries, and those that wait for a retry, due now with fresh attempts, and returns how many';
 
 CREATE FUNCTION outbox.discard(endpoint text, event uuid DEFAULT NULL,
     topics text[] DEFAULT NULL, since timestamptz DEFAULT NULL) RETURNS int8
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$ SELECT outbox.command('discard', '{dead}', $1, $2, $3, $4) $$;
-COMMENT ON FUNCTION outbox.discard IS 'Gives dead deliveries up for good; returns how many';
+COMMENT ON FUNCTION outbox.discard IS 'Gives dead deliveries up for good, and returns how many';
 
 CREATE FUNCTION outbox.replay(endpoint text, from_time timestamptz,
     to_time timestamptz DEFAULT now(), topics text[] DEFAULT NULL) RETURNS int8
@@ -96,7 +96,7 @@ BEGIN
     RETURN n;
 END $$;
 COMMENT ON FUNCTION outbox.replay IS
-'Sends events that were emitted between two times to the endpoint again; returns how many';
+'Sends events that were emitted between two times to the endpoint again, and returns how many';
 
 CREATE FUNCTION outbox.cancel(event uuid, endpoint text DEFAULT NULL) RETURNS bool
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -147,7 +147,8 @@ BEGIN
     RETURN n > 0;
 END $$;
 COMMENT ON FUNCTION outbox.cancel IS
-'Takes an event back from an endpoint (NULL: from all) where it still waits; true if it did anywhere';
+'Takes an event back from an endpoint (NULL: from all) where it still waits, and returns true if it did '
+'anywhere';
 
 -- Reads the deliveries again and again, each time with a new snapshot.
 CREATE FUNCTION outbox.wait_for(event uuid, timeout interval DEFAULT '10 s')
@@ -207,8 +208,7 @@ BEGIN
     END LOOP;
 END $$;
 COMMENT ON FUNCTION outbox.wait_for IS
-'Waits until an event is delivered to each endpoint that subscribes to it; false: it is not, or cannot be '
-'any more';
+'Waits until an event is delivered to each endpoint that subscribes to it, and returns true if it was';
 
 -- The event does not enter the log, where every endpoint would read it. It is kept
 -- as for a parked delivery, and its delivery is parked.

@@ -12,7 +12,7 @@ CREATE TABLE outbox.endpoint_secrets (
     previous_until  timestamptz
 );
 COMMENT ON TABLE outbox.endpoint_secrets IS
-'What requests are signed with; only the owner and the worker read it, and no dump has it';
+'What requests are signed with, which only the owner and the worker read, and which no dump has';
 ALTER TABLE outbox.endpoint_secrets ENABLE ROW LEVEL SECURITY;
 CREATE POLICY worker ON outbox.endpoint_secrets
 USING (has_table_privilege('outbox.endpoint_secrets', 'TRUNCATE'));
@@ -50,7 +50,7 @@ COMMENT ON FUNCTION outbox.unseal IS 'A stored value in clear (55000: it cannot 
 CREATE FUNCTION outbox.reseal(endpoint_id int4, field text, value text) RETURNS text
 LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_reseal_1_0';
 COMMENT ON FUNCTION outbox.reseal(int4, text, text) IS
-'A stored value, sealed with the first key; NULL: it cannot be opened';
+'A stored value, sealed with the first key (NULL: it cannot be opened)';
 
 CREATE FUNCTION outbox.reseal(endpoint_id int4, headers jsonb) RETURNS jsonb
 LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_reseal_headers_1_0';
@@ -59,12 +59,12 @@ COMMENT ON FUNCTION outbox.reseal(int4, jsonb) IS 'The same for the values of he
 CREATE FUNCTION outbox.shown(endpoint_id int4, url text) RETURNS text
 LANGUAGE C STABLE STRICT AS 'MODULE_PATHNAME', 'outbox_shown_url_1_0';
 COMMENT ON FUNCTION outbox.shown(int4, text) IS
-'The URL of an endpoint in clear; as stored if it cannot be opened';
+'The URL of an endpoint in clear, or as stored if it cannot be opened';
 
 CREATE FUNCTION outbox.shown(endpoint_id int4, headers jsonb) RETURNS jsonb
 LANGUAGE C STABLE STRICT AS 'MODULE_PATHNAME', 'outbox_shown_headers_1_0';
 COMMENT ON FUNCTION outbox.shown(int4, jsonb) IS
-'The headers of an endpoint in clear; as stored if one cannot be opened';
+'The headers of an endpoint in clear, or as stored if one cannot be opened';
 
 CREATE FUNCTION outbox.can_seal() RETURNS void
 LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_can_seal_1_0';
@@ -109,7 +109,7 @@ BEGIN
         previous_until = CASE WHEN grace > interval '0' THEN clock_timestamp() + grace END;
 END $$;
 COMMENT ON FUNCTION outbox.rotate_secret IS
-'Gives the endpoint another secret; requests carry both signatures during grace';
+'Gives the endpoint another secret, while requests carry both signatures during grace';
 
 CREATE FUNCTION outbox.endpoint_secret(name text) RETURNS text
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -119,7 +119,7 @@ AS $$
     WHERE e.name = $1
 $$;
 COMMENT ON FUNCTION outbox.endpoint_secret IS
-'The secret that requests to the endpoint are signed with; NULL: none, or no such endpoint';
+'The secret that requests to the endpoint are signed with (NULL: none, or no such endpoint)';
 
 CREATE FUNCTION outbox.reseal_secrets(OUT sealed int8, OUT kept int8, OUT unopened int8)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER

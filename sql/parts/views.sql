@@ -37,7 +37,7 @@ COMMENT ON COLUMN outbox.endpoint_positions.endpoint_id IS 'number of the endpoi
 COMMENT ON COLUMN outbox.endpoint_positions.name IS 'name of the endpoint';
 COMMENT ON COLUMN outbox.endpoint_positions.read IS 'snapshot: what it sees was read';
 COMMENT ON COLUMN outbox.endpoint_positions.reading IS
-'snapshot: what it sees was read up to last_seq; NULL: between two ticks';
+'snapshot: what it sees was read up to last_seq (NULL: between two ticks)';
 COMMENT ON COLUMN outbox.endpoint_positions.last_seq IS 'last event of reading that was read';
 COMMENT ON COLUMN outbox.endpoint_positions.seq IS 'about where in the log that is';
 COMMENT ON COLUMN outbox.endpoint_positions.pending IS
@@ -56,29 +56,29 @@ SELECT s.name, outbox.shown(s.endpoint_id, s.url) AS url, s.topics, s.filter, s.
 FROM outbox.endpoint_settings s;
 COMMENT ON VIEW outbox.endpoints IS 'Endpoints and their settings, without the secret';
 COMMENT ON COLUMN outbox.endpoints.name IS 'name of the endpoint';
-COMMENT ON COLUMN outbox.endpoints.url IS 'where requests go; may hold a token in its path or query';
+COMMENT ON COLUMN outbox.endpoints.url IS 'where requests go (may hold a token in its path or query)';
 COMMENT ON COLUMN outbox.endpoints.topics IS 'topic patterns that it subscribes to';
 COMMENT ON COLUMN outbox.endpoints.filter IS
-'predicate over the payload that must be true, as jsonpath; NULL: none';
+'predicate over the payload that must be true, as jsonpath (NULL: none)';
 COMMENT ON COLUMN outbox.endpoints.format IS 'standard, raw, cloudevents or cloudevents-binary';
 COMMENT ON COLUMN outbox.endpoints.headers IS
-'headers that are sent with each request; may hold tokens; NULL: none';
+'headers that are sent with each request, which may hold tokens (NULL: none)';
 COMMENT ON COLUMN outbox.endpoints.ordering IS 'key, none or strict';
 COMMENT ON COLUMN outbox.endpoints.on_exhausted IS 'what a dead event means for its key: skip or block';
 COMMENT ON COLUMN outbox.endpoints.max_in_flight IS 'requests in flight at most';
-COMMENT ON COLUMN outbox.endpoints.rate_limit IS 'requests per second; NULL: no limit';
+COMMENT ON COLUMN outbox.endpoints.rate_limit IS 'requests per second (NULL: no limit)';
 COMMENT ON COLUMN outbox.endpoints.timeout IS 'time for a whole request';
 COMMENT ON COLUMN outbox.endpoints.connect_timeout IS 'time for the name lookup and the connection';
-COMMENT ON COLUMN outbox.endpoints.max_attempts IS 'attempts after which a delivery is dead; NULL: no limit';
+COMMENT ON COLUMN outbox.endpoints.max_attempts IS 'attempts after which a delivery is dead (NULL: no limit)';
 COMMENT ON COLUMN outbox.endpoints.max_age IS
 'time after the first attempt from which on a failed delivery is dead';
 COMMENT ON COLUMN outbox.endpoints.backoff_base IS 'upper bound of the wait after the first failure';
 COMMENT ON COLUMN outbox.endpoints.backoff_max IS 'upper bound of any wait';
-COMMENT ON COLUMN outbox.endpoints.batch_size IS 'events in a request at most; 1: no batches';
+COMMENT ON COLUMN outbox.endpoints.batch_size IS 'events in a request at most (1: no batches)';
 COMMENT ON COLUMN outbox.endpoints.batch_wait IS 'how long the oldest event of a batch may wait for others';
 COMMENT ON COLUMN outbox.endpoints.state IS 'active, paused or disabled, as stored';
 COMMENT ON COLUMN outbox.endpoints.state_since IS 'when that state began';
-COMMENT ON COLUMN outbox.endpoints.reason IS 'why it is paused or disabled; NULL: active';
+COMMENT ON COLUMN outbox.endpoints.reason IS 'why it is paused or disabled (NULL: active)';
 COMMENT ON COLUMN outbox.endpoints.created_at IS 'when the endpoint was created';
 
 CREATE VIEW outbox.log_size AS
@@ -91,8 +91,8 @@ LEFT JOIN (SELECT e.seq AS min_seq, e.created_at AS oldest_at
            FROM outbox.events e ORDER BY e.seq LIMIT 1) m ON true;
 COMMENT ON VIEW outbox.log_size IS 'How large the log is, and from where to where it goes';
 COMMENT ON COLUMN outbox.log_size.bytes IS 'size of the log with its indexes, in bytes';
-COMMENT ON COLUMN outbox.log_size.min_seq IS 'lowest number in the log; NULL: the log is empty';
-COMMENT ON COLUMN outbox.log_size.oldest_at IS 'when that event was emitted; NULL: the log is empty';
+COMMENT ON COLUMN outbox.log_size.min_seq IS 'lowest number in the log (NULL: the log is empty)';
+COMMENT ON COLUMN outbox.log_size.oldest_at IS 'when that event was emitted (NULL: the log is empty)';
 COMMENT ON COLUMN outbox.log_size.max_seq IS 'highest number that was drawn';
 
 CREATE VIEW outbox.stats AS
@@ -125,39 +125,42 @@ FROM outbox.endpoint_settings s
 JOIN outbox.endpoint_positions p USING (endpoint_id)
 CROSS JOIN outbox.log_size l
 LEFT JOIN LATERAL outbox.endpoint_stats(s.endpoint_id) t ON true;
-COMMENT ON VIEW outbox.stats IS 'How each endpoint is doing; its cost does not depend on the size of the log';
+COMMENT ON VIEW outbox.stats IS
+'How each endpoint is doing, at a cost that does not depend on the size of the log';
 COMMENT ON COLUMN outbox.stats.endpoint IS 'name of the endpoint';
 COMMENT ON COLUMN outbox.stats.state IS 'active, paused, held, backing_off or disabled';
 COMMENT ON COLUMN outbox.stats.state_since IS 'when that state began';
 COMMENT ON COLUMN outbox.stats.reason IS
-'why it is not active; of an active one: outbox.worker_memory is used up, when that holds it back; else NULL';
+'why it is not active, or that outbox.worker_memory is used up, where that holds an active one back (NULL: '
+'neither)';
 COMMENT ON COLUMN outbox.stats.pending IS 'events that wait for their first attempt and are not blocked';
 COMMENT ON COLUMN outbox.stats.pending_exact IS
-'false: pending is an estimate, because counting lags behind or no worker runs; while a worker counts, '
+'false: pending is an estimate, because counting lags behind or no worker runs. While a worker counts, '
 'retrying, blocked and dead are too low';
 COMMENT ON COLUMN outbox.stats.processing IS 'deliveries in flight';
 COMMENT ON COLUMN outbox.stats.retrying IS 'deliveries that failed and wait for their next attempt';
 COMMENT ON COLUMN outbox.stats.blocked IS
-'deliveries that wait behind another one of their key and have a row for it; with ordering strict and a dead '
+'deliveries that wait behind another one of their key and have a row for it. With ordering strict and a dead '
 'one that blocks, all that wait';
 COMMENT ON COLUMN outbox.stats.dead IS 'deliveries that were given up and not dealt with';
 COMMENT ON COLUMN outbox.stats.delivered IS 'deliveries since the endpoint was created';
 COMMENT ON COLUMN outbox.stats.failed_attempts IS
 'failed attempts since the endpoint was created, one for each event of a failed batch';
 COMMENT ON COLUMN outbox.stats.oldest_pending_age IS
-'age of the oldest event that waits for its first attempt or is in flight; NULL: none, or not known';
+'age of the oldest event that waits for its first attempt or is in flight (NULL: none, or not known)';
 COMMENT ON COLUMN outbox.stats.retained_bytes IS
 'part of the log that the endpoint has yet to read, in bytes, estimated';
 COMMENT ON COLUMN outbox.stats.next_attempt_at IS
-'when the next retry or, while backing off, the next probe is due; NULL: none';
+'when the next retry or, while backing off, the next probe is due (NULL: none)';
 COMMENT ON COLUMN outbox.stats.rate_per_s IS 'deliveries per second, over the last minute';
 COMMENT ON COLUMN outbox.stats.latency_p50_ms IS
-'median of the time from emit to 2xx, in ms: first attempts of the last five minutes; NULL: none';
+'median of the time from emit to 2xx, in ms: first attempts of the last five minutes (NULL: none)';
 COMMENT ON COLUMN outbox.stats.latency_p95_ms IS '95th percentile of the same, in ms';
 COMMENT ON COLUMN outbox.stats.latency_p99_ms IS '99th percentile of the same, in ms';
 COMMENT ON COLUMN outbox.stats.last_success_at IS
-'when a request last succeeded; NULL: not since the worker started';
-COMMENT ON COLUMN outbox.stats.last_error IS 'the last failure in words; NULL: none since the worker started';
+'when a request last succeeded (NULL: not since the worker started)';
+COMMENT ON COLUMN outbox.stats.last_error IS
+'the last failure in words (NULL: none since the worker started)';
 
 -- The log, and the events that are kept for parked deliveries. A row of another log
 -- is not an event of this one, and may have the same number as one. An event may be
@@ -177,14 +180,14 @@ COMMENT ON COLUMN outbox.all_events.seq IS 'number of the event in the log';
 COMMENT ON COLUMN outbox.all_events.xid IS 'transaction that emitted it';
 COMMENT ON COLUMN outbox.all_events.epoch IS 'origin that it was written in';
 COMMENT ON COLUMN outbox.all_events.created_at IS 'when it was emitted';
-COMMENT ON COLUMN outbox.all_events.expires_at IS 'not delivered after this time; NULL: no limit';
+COMMENT ON COLUMN outbox.all_events.expires_at IS 'not delivered after this time (NULL: no limit)';
 COMMENT ON COLUMN outbox.all_events.topic IS 'topic';
-COMMENT ON COLUMN outbox.all_events.type IS 'type; the topic where none was given';
-COMMENT ON COLUMN outbox.all_events.key IS 'key; NULL: none';
-COMMENT ON COLUMN outbox.all_events.headers IS 'headers; NULL: none';
-COMMENT ON COLUMN outbox.all_events.payload IS 'payload; NULL: there is a body';
-COMMENT ON COLUMN outbox.all_events.body IS 'bytes; NULL: there is a payload';
-COMMENT ON COLUMN outbox.all_events.content_type IS 'media type of body; NULL: there is a payload';
+COMMENT ON COLUMN outbox.all_events.type IS 'type, or the topic where none was given';
+COMMENT ON COLUMN outbox.all_events.key IS 'key (NULL: none)';
+COMMENT ON COLUMN outbox.all_events.headers IS 'headers (NULL: none)';
+COMMENT ON COLUMN outbox.all_events.payload IS 'payload (NULL: there is a body)';
+COMMENT ON COLUMN outbox.all_events.body IS 'bytes (NULL: there is a payload)';
+COMMENT ON COLUMN outbox.all_events.content_type IS 'media type of body (NULL: there is a payload)';
 
 CREATE VIEW outbox.deliveries AS
 SELECT e.id AS event_id, e.seq, e.topic, e.type, e.key, p.name AS endpoint,
@@ -242,31 +245,31 @@ JOIN outbox.endpoint_settings s ON outbox.topic_in(e.topic, s.topics)
                                AND outbox.filter_matches(e.payload, s.filter) IS NOT FALSE
 WHERE outbox.log_xid(e.epoch, e.xid) IS NOT NULL;
 COMMENT ON VIEW outbox.deliveries IS
-'What became of each event at each endpoint that subscribed to it when it was emitted; at most one settle '
-'interval old';
+'What became of each event at each endpoint that subscribed to it when it was emitted, at most one settle '
+'interval ago';
 COMMENT ON COLUMN outbox.deliveries.event_id IS 'id of the event, sent as webhook-id';
-COMMENT ON COLUMN outbox.deliveries.seq IS 'number of the event in the log; NULL: scheduled';
+COMMENT ON COLUMN outbox.deliveries.seq IS 'number of the event in the log (NULL: scheduled)';
 COMMENT ON COLUMN outbox.deliveries.topic IS 'topic of the event';
-COMMENT ON COLUMN outbox.deliveries.type IS 'type of the event; its topic where none was given';
-COMMENT ON COLUMN outbox.deliveries.key IS 'key of the event; NULL: none';
+COMMENT ON COLUMN outbox.deliveries.type IS 'type of the event, or its topic where none was given';
+COMMENT ON COLUMN outbox.deliveries.key IS 'key of the event (NULL: none)';
 COMMENT ON COLUMN outbox.deliveries.endpoint IS 'name of the endpoint';
 COMMENT ON COLUMN outbox.deliveries.status IS
 'scheduled, pending, processing, delivered, retrying, blocked, dead or cancelled';
 COMMENT ON COLUMN outbox.deliveries.reason IS
 'of dead: max_attempts, max_age, expired, aborted by receiver, invalid event, filter failed, backlog, event '
-'is gone or unreadable; of scheduled: set aside; of cancelled: cancelled or discarded; NULL: any other '
+'is gone or unreadable. Of scheduled: set aside. Of cancelled: cancelled or discarded. NULL: any other '
 'status';
 COMMENT ON COLUMN outbox.deliveries.attempts IS
-'requests made, since outbox.retry() if that was called; 0 once they are forgotten, see '
-'outbox.attempts_retention';
+'requests made, since outbox.retry() if that was called (0 once they are forgotten, see '
+'outbox.attempts_retention)';
 COMMENT ON COLUMN outbox.deliveries.next_attempt_at IS
-'when the next attempt is due, or a scheduled event; NULL: neither retrying nor scheduled';
+'when the next attempt is due, or a scheduled event (NULL: neither retrying nor scheduled)';
 COMMENT ON COLUMN outbox.deliveries.last_status_code IS
-'HTTP status of the last attempt; NULL: no answer, or forgotten';
-COMMENT ON COLUMN outbox.deliveries.last_error IS 'the last failure in words; NULL: none, or forgotten';
+'HTTP status of the last attempt (NULL: no answer, or forgotten)';
+COMMENT ON COLUMN outbox.deliveries.last_error IS 'the last failure in words (NULL: none, or forgotten)';
 COMMENT ON COLUMN outbox.deliveries.created_at IS 'when the event was emitted';
 COMMENT ON COLUMN outbox.deliveries.delivered_at IS
-'when the receiver answered 2xx; NULL: not yet, or forgotten';
+'when the receiver answered 2xx (NULL: not yet, or forgotten)';
 
 CREATE VIEW outbox.dead_letters AS
 SELECT e.id AS event_id, e.seq, e.topic, e.type, e.key, s.name AS endpoint, k.status, k.reason,
@@ -280,23 +283,23 @@ COMMENT ON VIEW outbox.dead_letters IS 'Deliveries that were given up, with the 
 COMMENT ON COLUMN outbox.dead_letters.event_id IS 'id of the event, sent as webhook-id';
 COMMENT ON COLUMN outbox.dead_letters.seq IS 'number of the event in the log';
 COMMENT ON COLUMN outbox.dead_letters.topic IS 'topic of the event';
-COMMENT ON COLUMN outbox.dead_letters.type IS 'type of the event; its topic where none was given';
-COMMENT ON COLUMN outbox.dead_letters.key IS 'key of the event; NULL: none';
+COMMENT ON COLUMN outbox.dead_letters.type IS 'type of the event, or its topic where none was given';
+COMMENT ON COLUMN outbox.dead_letters.key IS 'key of the event (NULL: none)';
 COMMENT ON COLUMN outbox.dead_letters.endpoint IS 'name of the endpoint';
 COMMENT ON COLUMN outbox.dead_letters.status IS 'dead';
 COMMENT ON COLUMN outbox.dead_letters.reason IS
 'max_attempts, max_age, expired, aborted by receiver, invalid event, filter failed, backlog, event is gone '
 'or unreadable';
 COMMENT ON COLUMN outbox.dead_letters.attempts IS
-'attempts that counted; probes of an endpoint that is backing off do not';
-COMMENT ON COLUMN outbox.dead_letters.last_status_code IS 'HTTP status of the last attempt; NULL: no answer';
+'attempts that counted, without probes of an endpoint that is backing off';
+COMMENT ON COLUMN outbox.dead_letters.last_status_code IS 'HTTP status of the last attempt (NULL: no answer)';
 COMMENT ON COLUMN outbox.dead_letters.last_error IS 'the last failure in words';
 COMMENT ON COLUMN outbox.dead_letters.created_at IS 'when the event was emitted';
 COMMENT ON COLUMN outbox.dead_letters.parked_at IS 'when the delivery first failed or was blocked';
-COMMENT ON COLUMN outbox.dead_letters.headers IS 'headers of the event; NULL: none';
-COMMENT ON COLUMN outbox.dead_letters.payload IS 'payload of the event; NULL: there is a body';
-COMMENT ON COLUMN outbox.dead_letters.body IS 'bytes of the event; NULL: there is a payload';
-COMMENT ON COLUMN outbox.dead_letters.content_type IS 'media type of body; NULL: there is a payload';
+COMMENT ON COLUMN outbox.dead_letters.headers IS 'headers of the event (NULL: none)';
+COMMENT ON COLUMN outbox.dead_letters.payload IS 'payload of the event (NULL: there is a body)';
+COMMENT ON COLUMN outbox.dead_letters.body IS 'bytes of the event (NULL: there is a payload)';
+COMMENT ON COLUMN outbox.dead_letters.content_type IS 'media type of body (NULL: there is a payload)';
 
 CREATE VIEW outbox.attempts AS
 SELECT l.event_id, s.name AS endpoint, l.attempt, l.started_at,
@@ -304,27 +307,27 @@ SELECT l.event_id, s.name AS endpoint, l.attempt, l.started_at,
        l.error, l.response_body
 FROM outbox.attempt_log l LEFT JOIN outbox.endpoint_settings s USING (endpoint_id);
 COMMENT ON VIEW outbox.attempts IS
-'Requests that were made, for outbox.attempts_retention; a batch has a row for each of its events';
+'Requests that were made, for outbox.attempts_retention, with a row for each event of a batch';
 COMMENT ON COLUMN outbox.attempts.event_id IS 'id of the event';
-COMMENT ON COLUMN outbox.attempts.endpoint IS 'name of the endpoint; NULL: it was dropped';
+COMMENT ON COLUMN outbox.attempts.endpoint IS 'name of the endpoint (NULL: it was dropped)';
 COMMENT ON COLUMN outbox.attempts.attempt IS
-'number of the attempt, from 1; probes do not count and repeat a number';
+'number of the attempt, from 1 (probes do not count and repeat a number)';
 COMMENT ON COLUMN outbox.attempts.started_at IS 'when the request was made';
 COMMENT ON COLUMN outbox.attempts.duration_ms IS 'how long it took, in ms';
-COMMENT ON COLUMN outbox.attempts.status_code IS 'HTTP status; NULL: no answer';
-COMMENT ON COLUMN outbox.attempts.error IS 'the failure in words; NULL: delivered';
+COMMENT ON COLUMN outbox.attempts.status_code IS 'HTTP status (NULL: no answer)';
+COMMENT ON COLUMN outbox.attempts.error IS 'the failure in words (NULL: delivered)';
 COMMENT ON COLUMN outbox.attempts.response_body IS
-'first 1024 bytes of the answer''s body; NULL: delivered, empty, or it is with the first event of the batch';
+'first 1024 bytes of the answer''s body (NULL: delivered, empty, or it is with the first event of the batch)';
 
 CREATE VIEW outbox.held_steps AS
 SELECT h.worker, h.step, s.name AS endpoint, h.reason, h.sqlstate, h.last_error, h.failures, h.since, h.next_try_at
 FROM outbox.step_holds() h LEFT JOIN outbox.endpoint_settings s USING (endpoint_id);
 COMMENT ON VIEW outbox.held_steps IS
-'Steps of this databases workers that failed and are on hold; everything else goes on';
+'Steps of workers of this database that failed and are on hold, while everything else goes on';
 COMMENT ON COLUMN outbox.held_steps.worker IS 'number of the worker in the database, from 1';
 COMMENT ON COLUMN outbox.held_steps.step IS 'which step';
 COMMENT ON COLUMN outbox.held_steps.endpoint IS
-'name of the endpoint that it failed for; NULL: the whole step';
+'name of the endpoint that it failed for (NULL: the whole step)';
 COMMENT ON COLUMN outbox.held_steps.reason IS
 'locked, privilege, missing, constraint, data, resources, cancelled or error';
 COMMENT ON COLUMN outbox.held_steps.sqlstate IS 'SQLSTATE of the last error';
@@ -344,14 +347,14 @@ SELECT 'command', (SELECT k.event_id FROM outbox.parked k
 FROM outbox.commands c LEFT JOIN outbox.endpoint_settings s USING (endpoint_id)
 WHERE c.failed_at IS NOT NULL;
 COMMENT ON VIEW outbox.set_aside IS
-'Scheduled events and operators'' commands that failed, and why; each is tried again, and nothing else waits '
-'for it';
+'Scheduled events and operators'' commands that failed, and why (each is tried again, and nothing else waits '
+'for it)';
 COMMENT ON COLUMN outbox.set_aside.what IS 'scheduled or command';
 COMMENT ON COLUMN outbox.set_aside.event_id IS
-'the event; NULL: the delivery that a command was meant for is gone';
+'the event (NULL: the delivery that a command was meant for is gone)';
 COMMENT ON COLUMN outbox.set_aside.endpoint IS
-'the endpoint that a command was meant for; NULL: a scheduled event';
-COMMENT ON COLUMN outbox.set_aside.action IS 'retry, discard, cancel or due; NULL: a scheduled event';
+'the endpoint that a command was meant for (NULL: a scheduled event)';
+COMMENT ON COLUMN outbox.set_aside.action IS 'retry, discard, cancel or due (NULL: a scheduled event)';
 COMMENT ON COLUMN outbox.set_aside.error IS 'why';
 COMMENT ON COLUMN outbox.set_aside.failed_at IS 'time of the first failure';
 COMMENT ON COLUMN outbox.set_aside.retry_at IS 'when it is tried again';
@@ -391,24 +394,24 @@ LEFT JOIN (SELECT count(*) AS n, min(t.since) AS since, min(t.next_try_at) AS ne
            HAVING count(*) > 0) h ON true
 WHERE x.extname = 'outbox';
 COMMENT ON VIEW outbox.status IS
-'Whether this database delivers, and why not; how large the log is, and which endpoint retains it';
+'Whether this database delivers, and why not, how large the log is, and which endpoint retains it';
 COMMENT ON COLUMN outbox.status.state IS
 'running, held, disabled, no_worker, not_preloaded or version_mismatch';
 COMMENT ON COLUMN outbox.status.reason IS
-'why it is not running, or which steps are on hold, in words; NULL: nothing to say';
+'why it is not running, or which steps are on hold, in words (NULL: nothing to say)';
 COMMENT ON COLUMN outbox.status.log_bytes IS 'size of the log with its indexes, in bytes';
 COMMENT ON COLUMN outbox.status.oldest_retained_at IS
-'when the oldest event of the log was emitted; NULL: the log is empty';
+'when the oldest event of the log was emitted (NULL: the log is empty)';
 COMMENT ON COLUMN outbox.status.retained_by IS
-'name of the endpoint that is farthest behind; NULL: none is behind';
+'name of the endpoint that is farthest behind (NULL: none is behind)';
 COMMENT ON COLUMN outbox.status.enabled IS 'the setting outbox.enabled';
 COMMENT ON COLUMN outbox.status.version IS 'version of the extension''s objects';
 COMMENT ON COLUMN outbox.status.unmatched IS
-'events since there is a worker that no endpoint subscribes to; NULL: there was none';
+'events since there is a worker that no endpoint subscribes to (NULL: there was none)';
 COMMENT ON COLUMN outbox.status.held_steps IS
 'how many rows outbox.held_steps has, those left out that wait for a lock for less than a second';
-COMMENT ON COLUMN outbox.status.held_since IS 'since when the oldest of them is on hold; NULL: none is';
-COMMENT ON COLUMN outbox.status.held_until IS 'when the next of them is tried again; NULL: none is on hold';
+COMMENT ON COLUMN outbox.status.held_since IS 'since when the oldest of them is on hold (NULL: none is)';
+COMMENT ON COLUMN outbox.status.held_until IS 'when the next of them is tried again (NULL: none is on hold)';
 
 CREATE VIEW outbox.workers AS
 SELECT w.pid, d.datname, w.worker, w.state, w.reason, w.started_at, w.endpoints, w.in_flight, w.delivered,
@@ -418,18 +421,18 @@ JOIN pg_database d ON d.oid = w.dboid
 WHERE w.pid IS NOT NULL OR w.restarts > 0;
 COMMENT ON VIEW outbox.workers IS
 'Workers of all databases of this server, also those that wait to be started again';
-COMMENT ON COLUMN outbox.workers.pid IS 'process id of the worker; NULL: it waits to be started again';
+COMMENT ON COLUMN outbox.workers.pid IS 'process id of the worker (NULL: it waits to be started again)';
 COMMENT ON COLUMN outbox.workers.datname IS 'database that it serves';
 COMMENT ON COLUMN outbox.workers.worker IS 'number of the worker in its database, from 1';
 COMMENT ON COLUMN outbox.workers.state IS
 'starting, running, disabled, held, version_mismatch, or no_worker without a process';
-COMMENT ON COLUMN outbox.workers.reason IS 'why it is not running, in words; NULL: nothing to say';
+COMMENT ON COLUMN outbox.workers.reason IS 'why it is not running, in words (NULL: nothing to say)';
 COMMENT ON COLUMN outbox.workers.started_at IS 'when the process started';
 COMMENT ON COLUMN outbox.workers.endpoints IS 'endpoints that it serves';
 COMMENT ON COLUMN outbox.workers.in_flight IS 'requests in flight';
 COMMENT ON COLUMN outbox.workers.delivered IS 'deliveries since the process started';
 COMMENT ON COLUMN outbox.workers.restarts IS
 'times that this worker ended with an error, since the server started';
-COMMENT ON COLUMN outbox.workers.last_loop_at IS 'when its loop last went round; NULL: not yet';
+COMMENT ON COLUMN outbox.workers.last_loop_at IS 'when its loop last went round (NULL: not yet)';
 COMMENT ON COLUMN outbox.workers.memory IS
 'bytes that events, bodies of requests and answers take of outbox.worker_memory at present';

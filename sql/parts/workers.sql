@@ -8,12 +8,12 @@ CREATE FUNCTION outbox.preloaded() RETURNS bool
 COMMENT ON FUNCTION outbox.preloaded IS
 'True if outbox is in shared_preload_libraries: without it events are kept, but not delivered';
 
+-- A worker that failed is started again at once.  Warns if outbox is not preloaded.
 CREATE FUNCTION outbox.wake_launcher() RETURNS void
     AS 'MODULE_PATHNAME', 'outbox_wake_launcher_1_0'
     LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
 COMMENT ON FUNCTION outbox.wake_launcher IS
-'Makes sure, when this transaction commits, that this database has a worker; warns if outbox is not '
-'preloaded';
+'Makes sure, when this transaction commits, that this database has a worker';
 
 -- A database that may get a worker has at least one row, and so has the database
 -- that asks.  pid and started_at are NULL without a process.  restarts counts ends
@@ -72,4 +72,4 @@ CREATE FUNCTION outbox.endpoint_stats(endpoint_id int4,
     OUT last_success_at timestamptz, OUT last_error text) RETURNS record
 LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_endpoint_stats_1_0';
 COMMENT ON FUNCTION outbox.endpoint_stats IS
-'What the worker published about an endpoint; NULL: nothing since the server started';
+'What the worker published about an endpoint (NULL: nothing since the server started)';
