@@ -428,6 +428,16 @@ foreach my $row (@{ $figures->{throughput} })
 		  foreach 'README.md', 'doc/performance.md';
 	}
 }
+foreach my $rate (qw(100 1000))
+{
+	foreach my $point (grep { $_->[0] == 50 || $_->[0] == 99 } @{ $figures->{latency}{$rate} })
+	{
+		my $ms = sprintf('%.2f ms', $point->[1]);
+		my $row = $rate == 100 ? qr/^\| 100\/s \|/m : qr/^\| 1,000\/s \|/m;
+		like($text{'doc/performance.md'}, qr/$row.* \Q$ms\E/, "doc/performance.md: $rate/s, p$point->[0]: $ms");
+		like($text{'README.md'}, qr/^From emit.* p$point->[0] \Q$ms\E/m, "README.md: p$point->[0]: $ms") if $rate == 1000;
+	}
+}
 
 $node->stop;
 done_testing();
