@@ -162,7 +162,7 @@ append(OutboxBatch *b, OutboxDelivery *d, const char **error, bool *full)
 		*full = true;
 		return NULL;
 	}
-	event = outbox_payload_bring(d->event, OUTBOX_PAYLOAD_ITSELF, &gone);
+	event = outbox_payload_load(d->event, OUTBOX_PAYLOAD_ITSELF, &gone);
 	if (gone)
 	{
 		*error = "the event is no longer in the log";

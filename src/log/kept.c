@@ -177,7 +177,7 @@ find_end(int piece, bool highest, int64 *seq)
  * above 'upto' since that was read.
  */
 bool
-outbox_kept_complete(int piece)
+outbox_kept_copy_rest(int piece)
 {
 	TimestampTz begun = GetCurrentTimestamp();
 	int64		from = copied;

@@ -20,7 +20,7 @@ extern void outbox_kept_init(OutboxDatabase *db);
  * true if all is copied: this transaction may then empty the piece.  Returns false if
  * there is more to copy.  The transaction is then committed.
  */
-extern bool outbox_kept_complete(int piece);
+extern bool outbox_kept_copy_rest(int piece);
 
 /* When the next slice is to be copied; DT_NOEND: there is none. */
 extern TimestampTz outbox_kept_copy_time(void);

@@ -79,7 +79,7 @@ bring_whole(void *arg)
  * the event does.
  */
 OutboxEvent *
-outbox_payload_bring(OutboxEvent *event, OutboxFormat format, bool *gone)
+outbox_payload_load(OutboxEvent *event, OutboxFormat format, bool *gone)
 {
 	OutboxEvent	   *whole = at_hand(event, format);
 	Bringing		b = {.event = event};

@@ -17,8 +17,8 @@
  * Returns NULL if the event does not exist any more ('*gone'), or can only be read
  * later.  May begin a transaction, so it must not be called inside one.
  */
-extern OutboxEvent *outbox_payload_bring(OutboxEvent *event, OutboxFormat format,
-										 bool *gone);
+extern OutboxEvent *outbox_payload_load(OutboxEvent *event, OutboxFormat format,
+										bool *gone);
 
 /* Additional memory that a request will take, the reading included, in bytes, about. */
 extern size_t outbox_payload_cost(const OutboxEvent *event, OutboxFormat format);

@@ -7,7 +7,7 @@
  * The table in use changes after half the retention.  So with three tables, the one
  * that is used next holds nothing younger than the retention.  For attempts that is
  * all.  A table of events must also hold nothing that an endpoint has yet to read: see
- * everybody_is_done().
+ * no_reader_needs().
  */
 #include "base/outbox.h"
 
@@ -34,13 +34,13 @@ static int			   events_piece;
 static int			   attempts_piece;
 static TimestampTz	   events_since;
 static TimestampTz	   attempts_since;
-static TimestampTz	   look_again_at;
+static TimestampTz	   retry_at;
 static bool			   ahead; /* outbox.pieces has a time in the future */
 /* Another session has a lock on what is to be emptied. */
 static bool locked_out;
 
 /* µs: after a table could not be emptied. */
-#define LOOK_AGAIN_AFTER (10 * USECS_PER_SEC)
+#define RETRY_AFTER (10 * USECS_PER_SEC)
 
 /*
  * µs: the same, if another worker may have the lock.  Each worker has it for a moment,
@@ -97,13 +97,13 @@ outbox_retention_init(OutboxDatabase *database)
 	}
 	pg_atomic_write_u32(&db->piece, events_piece);
 	pg_atomic_write_u32(&db->attempts_piece, attempts_piece);
-	look_again_at = now;
+	retry_at = now;
 }
 
 static TimestampTz
 due(TimestampTz since, int retention)
 {
-	return Max(look_again_at,
+	return Max(retry_at,
 			   since + (int64) retention * USECS_PER_SEC / (OUTBOX_LOG_PIECES - 1));
 }
 
@@ -121,7 +121,7 @@ due(TimestampTz since, int retention)
  * that it has read.
  */
 static bool
-everybody_is_done(int piece)
+no_reader_needs(int piece)
 {
 	char sql[2048];
 
@@ -205,13 +205,13 @@ rotate_events(void)
 	locked_out = !lock_exclusively(OUTBOX_TABLE_EVENTS_0 + next) ||
 		!lock_exclusively(OUTBOX_TABLE_TICKS_0 + next) ||
 		!ConditionalLockRelationOid(settings, ShareRowExclusiveLock);
-	if (locked_out || !everybody_is_done(next))
+	if (locked_out || !no_reader_needs(next))
 	{
 		outbox_txn_abort();
 		return false;
 	}
 	OUTBOX_CRASH_POINT("rotate.locked");
-	if (!outbox_kept_complete(next))
+	if (!outbox_kept_copy_rest(next))
 		return true;
 	OUTBOX_CRASH_POINT("rotate.kept");
 	outbox_empty_table(outbox_table_oid(OUTBOX_TABLE_EVENTS_0 + next));
@@ -284,7 +284,7 @@ outbox_retention_next_time(void)
 	TimestampTz next = events_due();
 
 	if (!outbox_step_held(OUTBOX_STEP_RETENTION, 0))
-		next = ahead ? look_again_at : next;
+		next = ahead ? retry_at : next;
 	if (!ahead && !outbox_step_held(OUTBOX_STEP_FORGET_ATTEMPTS, 0))
 		next = Min(next, due(attempts_since, outbox_attempts_retention));
 	if (!outbox_step_held(OUTBOX_STEP_RETENTION, 0))
@@ -293,7 +293,7 @@ outbox_retention_next_time(void)
 }
 
 bool
-outbox_retention_judges(TimestampTz now)
+outbox_retention_checks_log(TimestampTz now)
 {
 	return now >= events_due();
 }
@@ -334,7 +334,7 @@ void
 outbox_retention_run(void)
 {
 	TimestampTz now = GetCurrentTimestamp();
-	bool		judges = outbox_retention_judges(now);
+	bool		judges = outbox_retention_checks_log(now);
 	bool		failed = false;
 	bool		done;
 
@@ -355,10 +355,10 @@ outbox_retention_run(void)
 		failed |= !done;
 	if (failed)
 	{
-		int64 wait = Min(LOOK_AGAIN_AFTER, (int64) outbox_retention * USECS_PER_SEC / 10);
+		int64 wait = Min(RETRY_AFTER, (int64) outbox_retention * USECS_PER_SEC / 10);
 
 		if (locked_out && db->nworkers > 1)
 			wait = Min(wait, LOOK_AGAIN_SOON);
-		look_again_at = now + Max(wait, 100 * 1000);
+		retry_at = now + Max(wait, 100 * 1000);
 	}
 }

@@ -17,7 +17,7 @@ extern TimestampTz outbox_retention_next_time(void);
  * True if outbox_retention_run() would check whether a piece of the log can be
  * emptied.
  */
-extern bool outbox_retention_judges(TimestampTz now);
+extern bool outbox_retention_checks_log(TimestampTz now);
 
 /*
  * Empties tables that are old enough and not needed any more.  If it checks the log,

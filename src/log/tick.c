@@ -100,7 +100,7 @@ tick_alloc(int nxip)
  * it.
  */
 static OutboxTick *
-look(Oid sequence, OutboxDatabase *db)
+take_tick(Oid sequence, OutboxDatabase *db)
 {
 	int64				seq_low;
 	int64				number = 0;
@@ -159,7 +159,7 @@ OutboxTick *
 outbox_tick_take(void)
 {
 	static int64 last_seq;
-	OutboxTick	*tick = look(sequence_oid, outbox_database_slot(MyDatabaseId, false));
+	OutboxTick *tick = take_tick(sequence_oid, outbox_database_slot(MyDatabaseId, false));
 
 	if (tick->seq_low < last_seq)
 		outbox_tick_sequence_went_back();
@@ -197,7 +197,7 @@ outbox_tick_in_session(Oid sequence)
 	OutboxTick *tick;
 
 	Assert(TransactionIdIsValid(GetTopTransactionIdIfAny()));
-	tick = look(sequence, NULL);
+	tick = take_tick(sequence, NULL);
 	draw_higher_xid();
 	return tick;
 }

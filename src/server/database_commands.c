@@ -79,7 +79,7 @@ at_transaction_end(XactEvent event, void *arg)
 		pfree(hold);
 	}
 	LWLockRelease(outbox_shared->lock);
-	outbox_launcher_ring();
+	outbox_launcher_wake();
 }
 
 /*
@@ -123,7 +123,7 @@ take_hold(Oid dboid)
 
 	if (!held)
 		pfree(hold);
-	outbox_launcher_ring();
+	outbox_launcher_wake();
 	return held;
 }
 
@@ -177,7 +177,7 @@ wait_for_leave(OutboxDatabase *db)
  * ends.
  */
 static void
-send_away(const char *datname)
+end_workers(const char *datname)
 {
 	Oid dboid = get_database_oid(datname, true);
 
@@ -258,7 +258,7 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 		const char *datname = wanted_database(pstmt->utilityStmt);
 
 		if (datname != NULL)
-			send_away(datname);
+			end_workers(datname);
 	}
 
 	if (transaction != NULL && transaction->kind == TRANS_STMT_PREPARE)

@@ -89,7 +89,7 @@ count_probes(TimestampTz now)
 
 /* What is to be done about a database.  The exclusive lock is held. */
 static Action
-judge(int i)
+wanted_action(int i)
 {
 	OutboxDatabase		*db = &outbox_shared->databases[i];
 	OutboxKnownDatabase *database = outbox_database_known(db->dboid);
@@ -157,7 +157,7 @@ retire_workers(int i)
 
 /* Notes in the slot that no process was free, for outbox.status. */
 static void
-put_off(int i, int w)
+note_no_process_left(int i, int w)
 {
 	OutboxDatabase *db = &outbox_shared->databases[i];
 
@@ -179,7 +179,7 @@ decide(int i, Oid *freed, uint32 *endpoints)
 
 	LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
 	if (OidIsValid(db->dboid))
-		action = judge(i);
+		action = wanted_action(i);
 	if (action == STOP)
 		outbox_stop_workers(i);
 	else if (action == SERVE)
@@ -207,7 +207,7 @@ typedef struct Round
 
 /* Starts a worker that does not run, if its time has come and a process is free. */
 static void
-want_worker(Round *r, int i, int w)
+start_worker_if_due(Round *r, int i, int w)
 {
 	OutboxDatabase *db = &outbox_shared->databases[i];
 
@@ -233,7 +233,7 @@ want_worker(Round *r, int i, int w)
 		no_room_until = TimestampTzPlusMilliseconds(r->now, NO_ROOM_DELAY);
 	}
 	r->unserved = r->unserved || outbox_count_processes(i) == 0;
-	put_off(i, w);
+	note_no_process_left(i, w);
 }
 
 /*
@@ -242,7 +242,7 @@ want_worker(Round *r, int i, int w)
  * retiring.
  */
 static void
-make_room(void)
+retire_spare_worker(void)
 {
 	int richest = -1;
 	int most = 1;
@@ -299,12 +299,12 @@ start_missing_workers(TimestampTz *wake_at)
 			freed_any = true;
 		}
 		if (r.serve[i] && outbox_count_processes(i) == 0)
-			want_worker(&r, i, 0);
+			start_worker_if_due(&r, i, 0);
 	}
 	if (r.unserved)
 	{
 		LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
-		make_room();
+		retire_spare_worker();
 		LWLockRelease(outbox_shared->lock);
 	}
 	for (int n = 0; n < OUTBOX_MAX_DATABASES; n++)
@@ -313,7 +313,7 @@ start_missing_workers(TimestampTz *wake_at)
 
 		if (r.serve[i] && outbox_count_processes(i) > 0)
 			for (int w = 0; w < wanted_workers(&outbox_shared->databases[i]); w++)
-				want_worker(&r, i, w);
+				start_worker_if_due(&r, i, w);
 	}
 	if (r.full)
 		r.wake_at = Min(r.wake_at, no_room_until);

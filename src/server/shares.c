@@ -36,10 +36,10 @@ takes_part(const OutboxDatabase *d, int w)
 
 /* Makes every worker read the shares again. */
 static void
-announce(OutboxDatabase *d)
+wake_to_read_shares(OutboxDatabase *d)
 {
 	pg_atomic_fetch_add_u64(&d->shares_changed, 1);
-	outbox_workers_ring(d, true);
+	outbox_workers_wake(d, true);
 }
 
 /*
@@ -47,7 +47,7 @@ announce(OutboxDatabase *d)
  * Among equals, the one with the lowest index. -1: none takes part.
  */
 static int
-extreme(const OutboxDatabase *d, const int *load, bool most)
+least_or_most_loaded(const OutboxDatabase *d, const int *load, bool most)
 {
 	int found = -1;
 
@@ -84,7 +84,7 @@ outbox_shares_distribute(OutboxDatabase *d)
 	int	 load[OUTBOX_MAX_WORKERS] = {0};
 	bool changed = false;
 
-	if (extreme(d, load, false) < 0)
+	if (least_or_most_loaded(d, load, false) < 0)
 		return; /* the first worker that joins gets all shares */
 	for (int s = 1; s < OUTBOX_SHARES; s++)
 		if (d->wanted[s] != 0)
@@ -95,15 +95,15 @@ outbox_shares_distribute(OutboxDatabase *d)
 
 		if (d->wanted[s] != 0 && takes_part(d, d->wanted[s] - 1))
 			continue;
-		to = extreme(d, load, false);
+		to = least_or_most_loaded(d, load, false);
 		d->wanted[s] = to + 1;
 		load[to] += d->weight[s];
 		changed = true;
 	}
 	for (;;)
 	{
-		int from = extreme(d, load, true);
-		int to = extreme(d, load, false);
+		int from = least_or_most_loaded(d, load, true);
+		int to = least_or_most_loaded(d, load, false);
 		int s = worth_moving(d, from, load[from] - load[to]);
 
 		if (s < 0)
@@ -114,7 +114,7 @@ outbox_shares_distribute(OutboxDatabase *d)
 		changed = true;
 	}
 	if (changed)
-		announce(d);
+		wake_to_read_shares(d);
 }
 
 /* Announced even if no share moves: a worker without shares must see that it retires. */
@@ -123,7 +123,7 @@ outbox_shares_retire(OutboxDatabase *d, int worker)
 {
 	d->workers[worker].retiring = true;
 	outbox_shares_distribute(d);
-	announce(d);
+	wake_to_read_shares(d);
 }
 
 void
@@ -137,7 +137,7 @@ outbox_shares_exit(OutboxDatabase *d, int worker)
 	outbox_shares_distribute(d);
 
 	/* Shares that are already assigned to other workers are free from now on. */
-	announce(d);
+	wake_to_read_shares(d);
 }
 
 /* --------------------------------------------------------- in the worker */
@@ -153,7 +153,7 @@ outbox_shares_join(OutboxDatabase *database, int worker)
 	LWLockRelease(outbox_shared->lock);
 
 	/* Now that one worker serves, the launcher may start more. */
-	outbox_launcher_ring();
+	outbox_launcher_wake();
 }
 
 bool
@@ -162,10 +162,10 @@ outbox_shares_changed(void)
 	return pg_atomic_read_u64(&db->shares_changed) != seen;
 }
 
-OutboxSharesNews
-outbox_shares_look(void)
+OutboxSharesChange
+outbox_shares_update(void)
 {
-	OutboxSharesNews news = {0};
+	OutboxSharesChange news = {0};
 
 	LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
 	seen = pg_atomic_read_u64(&db->shares_changed);
@@ -249,7 +249,7 @@ outbox_shares_give_back(const bool *in_use)
 		given = true;
 	}
 	if (given)
-		announce(db);
+		wake_to_read_shares(db);
 	LWLockRelease(outbox_shared->lock);
 }
 

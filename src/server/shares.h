@@ -49,22 +49,22 @@ extern void outbox_shares_exit(OutboxDatabase *db, int worker);
 /* From now on this process takes shares. */
 extern void outbox_shares_join(OutboxDatabase *db, int worker);
 
-/* What outbox_shares_look() found and did. */
-typedef struct OutboxSharesNews
+/* What outbox_shares_update() found and did. */
+typedef struct OutboxSharesChange
 {
 	bool taken;	   /* shares were taken: their endpoints must be loaded */
 	bool leaving;  /* shares are being left: their endpoints must end */
 	bool database; /* the share of the database was taken */
 	bool retired;  /* this worker has no share any more, and must end */
-} OutboxSharesNews;
+} OutboxSharesChange;
 
 /*
  * The first is cheap, and returns false if nothing has changed since the second was
  * called.  The second takes the shares that are free and wanted here, and begins to
  * leave those that are wanted elsewhere.
  */
-extern bool				outbox_shares_changed(void);
-extern OutboxSharesNews outbox_shares_look(void);
+extern bool				  outbox_shares_changed(void);
+extern OutboxSharesChange outbox_shares_update(void);
 
 /* True if this process serves it.  False for a share that it is leaving. */
 extern bool outbox_share_served(int share);

@@ -275,7 +275,7 @@ outbox_database_slot(Oid dboid, bool create)
  * latch of a process outlives it, and setting it again is harmless.
  */
 void
-outbox_workers_ring(OutboxDatabase *db, bool all)
+outbox_workers_wake(OutboxDatabase *db, bool all)
 {
 	int n = *(volatile int *) &db->nworkers;
 
@@ -314,7 +314,7 @@ outbox_lower_due_at(OutboxDatabase *db, TimestampTz due)
 }
 
 void
-outbox_launcher_ring(void)
+outbox_launcher_wake(void)
 {
 	/* Latches are never freed.  An old one wakes an unrelated process once. */
 	Latch *latch = *(Latch *volatile *) &outbox_shared->launcher_latch;
@@ -342,7 +342,7 @@ outbox_launcher_probe(Oid dboid)
 	else
 		outbox_shared->reprobe = true;
 	LWLockRelease(outbox_shared->lock);
-	outbox_launcher_ring();
+	outbox_launcher_wake();
 }
 
 void
@@ -361,7 +361,7 @@ outbox_launcher_rescan(void)
 	LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
 	outbox_shared->rescan = true;
 	LWLockRelease(outbox_shared->lock);
-	outbox_launcher_ring();
+	outbox_launcher_wake();
 }
 
 /* This process's view of the statistics, made when it is first needed.  NULL: none. */

@@ -242,7 +242,7 @@ extern OutboxDatabase *outbox_database_slot(Oid dboid, bool create);
  * Wakes the workers of the database.  A worker without endpoints, and one that rests,
  * is woken only if 'all'.
  */
-extern void outbox_workers_ring(OutboxDatabase *db, bool all);
+extern void outbox_workers_wake(OutboxDatabase *db, bool all);
 
 /* Raises a number to 'value' unless it is already higher. */
 extern void outbox_raise(pg_atomic_uint64 *number, uint64 value);
@@ -263,7 +263,7 @@ extern void outbox_holds_forget(Oid dboid);
 extern void outbox_launcher_rescan(void);
 
 /* Wakes the launcher, because something in a slot concerns it. */
-extern void outbox_launcher_ring(void);
+extern void outbox_launcher_wake(void);
 
 /*
  * Statistics of one endpoint, for outbox.stats.  The worker that owns the endpoint

@@ -49,7 +49,7 @@ ring_workers(const OutboxMarks *rung)
 	 * later than due_at wakes no worker: due_at wakes one before.
 	 */
 	if (all || (rung->what & MARK_EMITTED))
-		outbox_workers_ring(db, all);
+		outbox_workers_wake(db, all);
 }
 
 /*

@@ -60,7 +60,7 @@ leave(int code, Datum arg)
 		outbox_shares_exit(db, my_index(db));
 	}
 	LWLockRelease(outbox_shared->lock);
-	outbox_launcher_ring();
+	outbox_launcher_wake();
 }
 
 static bool
@@ -118,7 +118,7 @@ outbox_worker_slot_report(OutboxDatabase *db, OutboxWorkerState state, const cha
 	LWLockRelease(outbox_shared->lock);
 
 	if (discovered)
-		outbox_launcher_ring();
+		outbox_launcher_wake();
 }
 
 /* Only the views read it, so no lock is needed. */

@@ -230,7 +230,7 @@ retention_step(TimestampTz now)
 	 * can be emptied.  Other workers store theirs within seconds, and then it is
 	 * decided again.
 	 */
-	if (outbox_retention_judges(now))
+	if (outbox_retention_checks_log(now))
 	{
 		outbox_settle_step(now, true);
 		if (outbox_loop.due.settle_since != 0)
@@ -294,7 +294,7 @@ outbox_chores_last(TimestampTz now)
 }
 
 bool
-outbox_chores_wait(TimestampTz now)
+outbox_chores_have_work(TimestampTz now)
 {
 	if (now < outbox_loop.due.retry_locks_at)
 		return false;

@@ -30,7 +30,7 @@ extern void outbox_chores_backlog(TimestampTz now);
 extern void outbox_chores_last(TimestampTz now);
 
 /* True if one of the steps has something to do at once. */
-extern bool outbox_chores_wait(TimestampTz now);
+extern bool outbox_chores_have_work(TimestampTz now);
 
 /* Returns when one of the steps is due by itself. */
 extern TimestampTz outbox_chores_next_time(void);

@@ -156,7 +156,7 @@ send(OutboxEndpoint *ep, OutboxDelivery *d, TimestampTz now)
 	size_t				   len;
 
 	if (outbox_endpoint_has_memory(ep, ep->queue.nin_flight - 1, cost, now))
-		event = outbox_payload_bring(d->event, ep->config.request.format, &gone);
+		event = outbox_payload_load(d->event, ep->config.request.format, &gone);
 	if (gone)
 	{
 		outbox_outcome_dead(ep, d, "event is gone", "the event is no longer in the log");

@@ -313,11 +313,11 @@ publish(TimestampTz now)
 static void
 shares_step(TimestampTz now)
 {
-	OutboxSharesNews news;
+	OutboxSharesChange news;
 
 	if (!outbox_shares_changed())
 		return;
-	news = outbox_shares_look();
+	news = outbox_shares_update();
 	if (news.retired)
 	{
 		outbox_step_forget(0);
@@ -397,8 +397,8 @@ time_to_sleep(TimestampTz now, bool more)
 	 */
 	pg_atomic_write_u64(&self->resting, now < read_not_before);
 	pg_memory_barrier(); /* self->endpoints, too, before the counters are read */
-	if (outbox_shares_changed() || outbox_chores_wait(now) || ShutdownRequestPending ||
-		ConfigReloadPending)
+	if (outbox_shares_changed() || outbox_chores_have_work(now) ||
+		ShutdownRequestPending || ConfigReloadPending)
 		return 0;
 	if (now >= outbox_loop.due.retry_locks_at && outbox_step_may(OUTBOX_STEP_RELOAD) &&
 		pg_atomic_read_u64(&db->changed) != seen_changed)

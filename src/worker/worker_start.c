@@ -70,7 +70,7 @@ raise_fd_limit(void)
  * DROP DATABASE waits until every process has done so.
  */
 static void
-wait_a_little(long ms)
+wait_ms(long ms)
 {
 	CHECK_FOR_INTERRUPTS();
 	if (ShutdownRequestPending || ConfigReloadPending)
@@ -88,9 +88,9 @@ wait_a_little(long ms)
 static void
 wait_for_change(uint64 changed)
 {
-	wait_a_little(pg_atomic_read_u64(&db->changed) != changed ?
-					  0 :
-					  Min(IDLE_LOOK, outbox_retention * 100L));
+	wait_ms(pg_atomic_read_u64(&db->changed) != changed ?
+				0 :
+				Min(IDLE_LOOK, outbox_retention * 100L));
 }
 
 /* Begins a transaction as soon as the locks that it needs are free. */
@@ -100,7 +100,7 @@ begin_when_unlocked(bool write)
 	while (!outbox_txn_begin(write))
 	{
 		outbox_worker_slot_waits_for_lock(true);
-		wait_a_little(OUTBOX_RETRY_LOCKS_AFTER / 1000);
+		wait_ms(OUTBOX_RETRY_LOCKS_AFTER / 1000);
 	}
 	outbox_worker_slot_waits_for_lock(false);
 }
@@ -177,7 +177,7 @@ read_origin(void)
 
 /* Returns if this worker may deliver.  If not, waits and ends the process. */
 static void
-check_place(void)
+check_may_deliver(void)
 {
 	char *problem = outbox_version_problem(outbox_session_version());
 
@@ -192,7 +192,7 @@ void
 outbox_worker_start(OutboxDatabase *database, OutboxEnded delivery_ended)
 {
 	db = database;
-	check_place();
+	check_may_deliver();
 	raise_fd_limit();
 	outbox_memory_init();
 	outbox_dispatch_init(delivery_ended);

@@ -45,3 +45,19 @@ errhint(const char *fmt, ...)
 	(void) fmt;
 	return 0;
 }
+
+#ifdef USE_ASSERT_CHECKING
+#if PG_VERSION_NUM < 160000
+void
+ExceptionalCondition(const char *condition, const char *type, const char *file, int line)
+{
+	(void) type;
+#else
+void
+ExceptionalCondition(const char *condition, const char *file, int line)
+{
+#endif
+	fprintf(stderr, "%s:%d: not true: %s\n", file, line, condition);
+	abort();
+}
+#endif

@@ -107,7 +107,7 @@ end_unstarted(OutboxTransfer *t)
 
 /* The transfers that wait for this one's connection fail like this one. */
 static void
-share_fate(OutboxTransfer *t)
+fail_waiting(OutboxTransfer *t)
 {
 	OutboxTargetState *host = t->host;
 
@@ -146,7 +146,7 @@ fail_lookup(OutboxTransfer *t, bool timed_out)
 								   "could not resolve host",
 						 t->crowded ? "too many lookups are still waiting for an answer" :
 									  "");
-	share_fate(t);
+	fail_waiting(t);
 	end_unstarted(t);
 }
 
@@ -154,7 +154,7 @@ static void
 fail_launch(OutboxTransfer *t, const char *why)
 {
 	outbox_http_fail(t, OUTBOX_FAILURE_INTERNAL, "could not start the request", why);
-	share_fate(t);
+	fail_waiting(t);
 	end_unstarted(t);
 }
 
@@ -180,7 +180,7 @@ launch(OutboxTransfer *t)
 		case OUTBOX_LOOKUP_WAITS:
 			t->state = LOOKING_UP;
 			return;
-		case OUTBOX_LOOKUP_CROWDED:
+		case OUTBOX_LOOKUP_TOO_MANY:
 			t->crowded = true;
 			fail_lookup(t, false);
 			return;
@@ -234,7 +234,7 @@ http_start(OutboxTransfer *t, const OutboxTarget *target, const char *body,
 	o->retry_after = -1;
 	o->duration = 0;
 
-	t->host = outbox_http_enter_host(target);
+	t->host = outbox_http_enter_target(target);
 	if (t->host == NULL ||
 		(complaint = outbox_http_set_request(t, target, body, body_len)) != NULL)
 	{
@@ -278,7 +278,7 @@ static void
 http_cancel(OutboxTransfer *t)
 {
 	withdraw(t);
-	outbox_http_leave_host(t);
+	outbox_http_leave_target(t);
 	http_release(t);
 }
 
@@ -377,8 +377,8 @@ finish(OutboxTransfer *t, CURLcode code)
 	withdraw(t);
 
 	if (!was_answered)
-		share_fate(t);
-	outbox_http_leave_host(t);
+		fail_waiting(t);
+	outbox_http_leave_target(t);
 	report(t->delivery, o);
 	if (t->answer_size > ANSWER_KEPT)
 	{
@@ -427,7 +427,7 @@ report_unstarted(void)
 											dlist_head_node(&unstarted));
 
 		withdraw(t);
-		outbox_http_leave_host(t);
+		outbox_http_leave_target(t);
 		report(t->delivery, &t->outcome);
 		http_release(t);
 	}
@@ -435,7 +435,7 @@ report_unstarted(void)
 
 /* Ends the transfers whose body takes too long.  Their status is already decided. */
 static void
-bound_bodies(void)
+end_slow_bodies(void)
 {
 	dlist_iter iter;
 	int64	   now;
@@ -488,7 +488,7 @@ http_poll(void)
 				curl_easy_getinfo(msg->easy_handle, CURLINFO_PRIVATE, &t) == CURLE_OK)
 				finish(t, msg->data.result);
 		}
-		bound_bodies();
+		end_slow_bodies();
 		report_unstarted();
 		outbox_http_start_waiting(launch);
 		if (!more && timer_at != 0 && dlist_is_empty(&unstarted))
@@ -502,7 +502,7 @@ http_timeout(void)
 	int64 at = timer_at;
 	int64 now;
 
-	if (at == 0 || !dlist_is_empty(&unstarted) || outbox_http_hosts_are_ready())
+	if (at == 0 || !dlist_is_empty(&unstarted) || outbox_http_targets_are_ready())
 		return 0;
 	if (!dlist_is_empty(&answered))
 	{
@@ -554,7 +554,7 @@ http_init(OutboxDone done)
 	outbox_http_config.have_http2 = (curl_version_info(CURLVERSION_NOW)->features &
 									 CURL_VERSION_HTTP2) != 0;
 	outbox_http_first_settings();
-	outbox_http_hosts_init();
+	outbox_http_targets_init();
 
 	multi = curl_multi_init();
 	ok = multi != NULL && outbox_http_sockets_init(multi) && outbox_http_lookups_init() &&
@@ -599,7 +599,7 @@ http_shutdown(void)
 		free(t);
 	}
 	dlist_init(&free_transfers);
-	outbox_http_hosts_shutdown();
+	outbox_http_targets_shutdown();
 	curl_multi_cleanup(multi);
 	multi = NULL;
 	outbox_http_sockets_shutdown();

@@ -50,7 +50,7 @@ outbox_http_fail(OutboxTransfer *t, OutboxFailure failure, const char *words,
  * True if a request of this transfer may go to the address.  Otherwise stores why not.
  */
 static bool
-may_go(OutboxTransfer *t, const struct sockaddr *sa)
+address_is_allowed(OutboxTransfer *t, const struct sockaddr *sa)
 {
 	const char		  *why;
 	OutboxAddressClass verdict = outbox_address_judge(sa, &outbox_http_config.networks,
@@ -71,7 +71,8 @@ open_socket(void *arg, curlsocktype purpose, struct curl_sockaddr *address)
 
 	(void) purpose;
 	/* The superuser has chosen the proxy's own address. */
-	if ((t->plain || !outbox_http_config.use_proxy) && !may_go(t, &address->addr))
+	if ((t->plain || !outbox_http_config.use_proxy) &&
+		!address_is_allowed(t, &address->addr))
 		return CURL_SOCKET_BAD;
 	t->tried = true;
 	fd = socket(address->family, address->socktype | SOCK_CLOEXEC, address->protocol);
@@ -126,7 +127,7 @@ before_request(void *arg, char *ip, char *local_ip, int port, int local_port)
 			address.sa.sa_family = AF_INET;
 		else if (inet_pton(AF_INET6, ip, &address.v6.sin6_addr) == 1)
 			address.sa.sa_family = AF_INET6;
-		if (!may_go(t, &address.sa))
+		if (!address_is_allowed(t, &address.sa))
 		{
 			t->tried = false;
 			return CURL_PREREQFUNC_ABORT;
@@ -457,7 +458,7 @@ outbox_http_set_request(OutboxTransfer *t, const OutboxTarget *target, const cha
 
 /* libcurl's text, with the host hidden: roles that may not read the URL may read it. */
 static const char *
-words_of_libcurl(OutboxTransfer *t)
+libcurl_text(OutboxTransfer *t)
 {
 	outbox_http_hide_host(t->errbuf, t->url);
 	return t->errbuf;
@@ -576,7 +577,7 @@ explain_tls(OutboxTransfer *t, CURLcode code)
 	if (strstr(t->errbuf, "subject name"))
 		words = "the certificate is for another name";
 	else if (t->errbuf[0])
-		words = words_of_libcurl(t);
+		words = libcurl_text(t);
 	outbox_http_fail(t, OUTBOX_FAILURE_TLS, "TLS", words);
 }
 
@@ -611,7 +612,7 @@ outbox_http_explain(OutboxTransfer *t, CURLcode code)
 						 "the header of the answer is too long", "");
 	else if (failure == OUTBOX_FAILURE_PROTOCOL)
 		outbox_http_fail(t, failure, "the answer is not valid HTTP",
-						 code == CURLE_WRITE_ERROR ? "" : words_of_libcurl(t));
+						 code == CURLE_WRITE_ERROR ? "" : libcurl_text(t));
 	else if (failure == OUTBOX_FAILURE_DNS)
 		outbox_http_fail(t, failure,
 						 code == CURLE_COULDNT_RESOLVE_PROXY ?

@@ -175,12 +175,12 @@ extern bool outbox_http_set_timeouts(OutboxTransfer *t, int connect_timeout, int
  * got_through: there is a connection that this request may use.  start_waiting: starts
  * the transfers that waited for the first one of their target.
  */
-extern void				  outbox_http_hosts_init(void);
-extern void				  outbox_http_hosts_shutdown(void);
-extern OutboxTargetState *outbox_http_enter_host(const void *key);
-extern void				  outbox_http_leave_host(OutboxTransfer *t);
+extern void				  outbox_http_targets_init(void);
+extern void				  outbox_http_targets_shutdown(void);
+extern OutboxTargetState *outbox_http_enter_target(const void *key);
+extern void				  outbox_http_leave_target(OutboxTransfer *t);
 extern void				  outbox_http_got_through(OutboxTransfer *t);
-extern bool				  outbox_http_hosts_are_ready(void);
+extern bool				  outbox_http_targets_are_ready(void);
 extern void				  outbox_http_start_waiting(void (*launch)(OutboxTransfer *t));
 
 /*
@@ -198,7 +198,7 @@ typedef enum OutboxLookupState
 {
 	OUTBOX_LOOKUP_READY,
 	OUTBOX_LOOKUP_WAITS,
-	OUTBOX_LOOKUP_CROWDED,	/* too many lookups are in progress */
+	OUTBOX_LOOKUP_TOO_MANY, /* too many lookups are in progress */
 	OUTBOX_LOOKUP_NO_MEMORY /* or no thread */
 } OutboxLookupState;
 

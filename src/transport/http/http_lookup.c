@@ -118,7 +118,7 @@ begin_lookup(HostName *name, int64 now)
 	int			   error;
 
 	if (nlookups >= LOOKUPS_MAX)
-		return OUTBOX_LOOKUP_CROWDED;
+		return OUTBOX_LOOKUP_TOO_MANY;
 	l = calloc(1, offsetof(Lookup, host) + size);
 	if (l == NULL)
 		return OUTBOX_LOOKUP_NO_MEMORY;

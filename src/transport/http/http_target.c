@@ -14,7 +14,7 @@ static dlist_head free_hosts = DLIST_STATIC_INIT(free_hosts);
 static dlist_head ready_hosts = DLIST_STATIC_INIT(ready_hosts);
 
 void
-outbox_http_hosts_init(void)
+outbox_http_targets_init(void)
 {
 	for (int i = 0; i < HOST_BUCKETS; i++)
 		dlist_init(&hosts[i]);
@@ -29,7 +29,7 @@ host_bucket(const void *key)
 }
 
 OutboxTargetState *
-outbox_http_enter_host(const void *key)
+outbox_http_enter_target(const void *key)
 {
 	dlist_head		  *bucket = host_bucket(key);
 	dlist_iter		   iter;
@@ -69,7 +69,7 @@ host_is_ready(OutboxTargetState *host)
 
 /* The transfer must be out of libcurl and out of its host's list. */
 void
-outbox_http_leave_host(OutboxTransfer *t)
+outbox_http_leave_target(OutboxTransfer *t)
 {
 	OutboxTargetState *host = t->host;
 
@@ -120,13 +120,13 @@ outbox_http_start_waiting(void (*launch)(OutboxTransfer *t))
 }
 
 bool
-outbox_http_hosts_are_ready(void)
+outbox_http_targets_are_ready(void)
 {
 	return !dlist_is_empty(&ready_hosts);
 }
 
 void
-outbox_http_hosts_shutdown(void)
+outbox_http_targets_shutdown(void)
 {
 	while (!dlist_is_empty(&free_hosts))
 		free(dlist_container(OutboxTargetState, node, dlist_pop_head_node(&free_hosts)));
