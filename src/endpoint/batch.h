@@ -26,23 +26,24 @@ typedef struct OutboxMember
 
 typedef struct OutboxBatch
 {
-	OutboxEndpoint		 *endpoint;
-	MemoryContext		  cxt; /* of the batch and everything in it */
-	MemoryContextCallback end;
-	size_t				  request_bytes; /* memory of the request besides its body */
-	int					  n;
-	int					  max;
-	OutboxMember		 *members; /* in the order in which they were taken */
-	OutboxBatchBody		  body;
-	bool				  held_up; /* true if it cannot be sent now: a payload cannot be
+	OutboxEndpoint		  *endpoint;
+	MemoryContext		   cxt; /* of the batch and everything in it */
+	MemoryContextCallback  end;
+	size_t				   request_bytes; /* memory of the request besides its body */
+	int					   n;
+	int					   max;
+	OutboxMember		  *members; /* in the order in which they were taken */
+	OutboxBatchBody		   body;
+	bool				   held_up; /* true if it cannot be sent now: a payload cannot be
 									* read yet, or memory is short */
-	char				  id[OUTBOX_ID_SIZE];
-	int					  attempt; /* number of the next attempt of the member that has
+	char				   id[OUTBOX_ID_SIZE];
+	int					   attempt;	  /* number of the next attempt of the member that has
 									* most */
-	OutboxTransfer		 *transfer;
-	bool				  whole_failed; /* true if the request failed, not single
+	const OutboxTransport *transport; /* of the transfer */
+	OutboxTransfer		  *transfer;
+	bool				   whole_failed; /* true if the request failed, not single
 										 * members */
-	const char			 *error;		/* of the members that failed */
+	const char			  *error;		 /* of the members that failed */
 } OutboxBatch;
 
 /*

@@ -70,6 +70,7 @@ typedef struct OutboxDelivery
 	TimestampTz			   first_attempt_at; /* 0: none failed yet */
 	TimestampTz			   started_at;
 	TimestampTz			   next_attempt_at;
+	const OutboxTransport *transport; /* of the transfer */
 	OutboxTransfer		  *transfer;
 	int					   last_status;
 	const char			  *reason; /* why it is dead, a static string */

@@ -49,8 +49,9 @@ typedef enum OutboxResult
 {
 	OUTBOX_RESULT_DELIVERED, /* the receiver has it */
 	/*
-	 * It may have it, but its answer could not be read completely.  For a batch this
-	 * is a failure.
+	 * The receiver has accepted it, but the rest of its answer could not be read.  A
+	 * single delivery is done then, a batch has failed.  An acknowledgement that was
+	 * lost is OUTBOX_RESULT_FAILED: the receiver may not have the event.
 	 */
 	OUTBOX_RESULT_UNKNOWN,
 	OUTBOX_RESULT_FAILED, /* to be tried again */
@@ -123,9 +124,9 @@ typedef struct OutboxTransport
 	void (*release)(OutboxTransfer *t);
 
 	/*
-	 * Starts the delivery.  'body' and 'target' must not change until 'done' or
-	 * cancel.  A delivery that cannot be started also ends in 'done', from a later
-	 * poll.
+	 * Starts the delivery.  'body' does not change until 'done' or cancel.  'target'
+	 * may, so the transport copies what it needs afterwards.  A delivery that cannot be
+	 * started also ends in 'done', from a later poll.
 	 */
 	void (*start)(OutboxTransfer *t, const OutboxTarget *target, const char *body,
 				  size_t body_len, void *delivery);

@@ -185,6 +185,7 @@ send(OutboxEndpoint *ep, OutboxDelivery *d, TimestampTz now)
 		outbox_loop.traffic.unsettled++;
 		return true;
 	}
+	d->transport = transport;
 	d->transfer = t;
 	d->sent = event;
 	d->sent_len = len;
@@ -219,6 +220,7 @@ send_batch(OutboxBatch *b, TimestampTz now)
 		outbox_batch_dead(b, "invalid event", problem);
 		return true;
 	}
+	b->transport = transport;
 	b->transfer = t;
 	begin_flight(ep, BATCH_REQUEST_BYTES, b->body.len);
 	transport->start(t, &ep->config.target, b->body.bytes, b->body.len,
@@ -311,12 +313,12 @@ outbox_dispatch_cancel(OutboxEndpoint *ep, TimestampTz before)
 		if (d->batch)
 		{
 			end_flight(ep, BATCH_REQUEST_BYTES, d->batch->body.len);
-			ep->config.target.transport->cancel(d->batch->transfer);
+			d->batch->transport->cancel(d->batch->transfer);
 			outbox_batch_put_back(d->batch);
 		}
 		else
 		{
-			ep->config.target.transport->cancel(d->transfer);
+			d->transport->cancel(d->transfer);
 			end_single_flight(d);
 			outbox_endpoint_put_back(ep, d);
 		}
