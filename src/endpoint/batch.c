@@ -184,8 +184,8 @@ append(OutboxBatch *b, OutboxDelivery *d, const char **error, bool *full)
 }
 
 /*
- * True if there is memory for the whole batch.  It is asked once, with the first
- * member.  A body grows by doubling, so a full one may take twice
+ * True if there is memory for the whole batch, which is checked once, with the
+ * first member.  A body grows by doubling, so a full one may take twice
  * OUTBOX_BATCH_BYTES.
  */
 static bool

@@ -4,7 +4,7 @@
  *
  * A batch that failed as a whole is tried again as one group.  It is split into two
  * halves when each member has had OUTBOX_BATCH_TRIES attempts, or when the receiver
- * aborts it.  This goes on until the event that makes it fail is alone.  A member
+ * aborts it.  This is repeated until the event that makes it fail is alone.  A member
  * that the receiver names is retried by itself.  In a lane no event overtakes
  * another: a member behind a failed one goes back behind it, whatever the answer
  * said of that member.

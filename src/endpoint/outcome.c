@@ -36,8 +36,8 @@ set_error(OutboxEndpoint *ep, OutboxDelivery *d, const char *error)
 }
 
 /*
- * With on_exhausted = 'block', only a delivery that was sent and then given up
- * blocks its key.
+ * With on_exhausted = 'block', a dead delivery blocks its key only if its attempts
+ * or its time were exhausted, or the receiver aborted it.
  */
 bool
 outbox_outcome_reason_blocks(const char *reason)

@@ -21,8 +21,8 @@ extern bool outbox_parked_wants_look(const OutboxEndpoint *ep);
 extern bool outbox_parked_look(OutboxEndpoint *ep, bool slices);
 
 /*
- * How many rows memory may hold for each endpoint: _share_room sets it for so many
- * endpoints, _keep_room enforces it for one after a settle.
+ * How many rows memory may hold for each endpoint: _share_room sets it for
+ * 'nendpoints' endpoints, _keep_room enforces it for one after a settle.
  */
 extern void outbox_parked_share_room(int64 nendpoints);
 extern void outbox_parked_keep_room(OutboxEndpoint *ep);

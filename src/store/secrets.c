@@ -41,8 +41,8 @@ refuse_to_seal(const char *problem)
 }
 
 /*
- * Seals a value.  A value that looks like a sealed one is refused, so that whatever
- * looks like one is one.  'problem' is empty then.
+ * Seals a value.  A value with the form of a sealed one is refused, so that every
+ * value of that form is sealed.  'problem' is empty then.
  */
 static char *
 seal(const OutboxKeyring *ring, int32 endpoint_id, const char *field, const char *value,

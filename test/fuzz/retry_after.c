@@ -34,9 +34,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	if (digits)
 		MUST(seconds >= 0 && outbox_http_retry_after(value, size, 0) == seconds);
 	else if (seconds > 0)
-		/*
-		 * For a date: if it is asked a minute earlier, the wait is a minute longer.
-		 */
+		/* For a date: a minute earlier, the wait is a minute longer. */
 		MUST(outbox_http_retry_after(value, size, now - 60) >= seconds);
 
 	free(padded);
