@@ -35,7 +35,7 @@
  * After a read that nothing announced, the next one comes at the earliest after this
  * many times the read's duration.
  */
-#define LOOK_SHARE 100
+#define READ_REST_FACTOR 100
 
 /*
  * The first row that is left.  The rows before it have been moved.  The index may
@@ -351,6 +351,7 @@ outbox_scheduled_step(OutboxDatabase *db, TimestampTz now)
 		TimestampTz then = GetCurrentTimestamp();
 
 		look_at = then +
-			Max(outbox_wakeup_interval * INT64CONST(1000), (then - now) * LOOK_SHARE);
+			Max(outbox_wakeup_interval * INT64CONST(1000),
+				(then - now) * READ_REST_FACTOR);
 	}
 }

@@ -192,7 +192,7 @@ outbox_batch_error(const OutboxBatch *b, int i)
  * attempts have changed.
  */
 static void
-follow(OutboxEndpoint *ep, OutboxDelivery *d)
+return_behind_failed(OutboxEndpoint *ep, OutboxDelivery *d)
 {
 	d->group = 0;
 	d->was_retry = true;
@@ -200,7 +200,8 @@ follow(OutboxEndpoint *ep, OutboxDelivery *d)
 }
 
 static void
-die(OutboxEndpoint *ep, OutboxDelivery *d, const char *reason, const char *error)
+give_up_member(OutboxEndpoint *ep, OutboxDelivery *d, const char *reason,
+			   const char *error)
 {
 	d->group = d->seq; /* so that outbox.retry() sends it alone */
 	outbox_outcome_log_dead(ep, d, reason);
@@ -248,7 +249,7 @@ whole_failed(OutboxBatch *b, const OutboxOutcome *o, TimestampTz now)
 
 		if (reason)
 		{
-			die(ep, member(b, 0), reason, b->error);
+			give_up_member(ep, member(b, 0), reason, b->error);
 			return;
 		}
 	}
@@ -278,7 +279,7 @@ whole_failed(OutboxBatch *b, const OutboxOutcome *o, TimestampTz now)
 
 		if (d->lane && d->lane->failed_with != group[half])
 		{
-			follow(ep, d);
+			return_behind_failed(ep, d);
 			continue;
 		}
 		if (!probe)
@@ -298,7 +299,7 @@ one_failed(OutboxBatch *b, OutboxDelivery *d, const OutboxOutcome *o, TimestampT
 	outbox_outcome_failed(ep, d, o, b->error);
 	reason = outbox_outcome_exhausted(ep, d, now);
 	if (reason)
-		die(ep, d, reason, b->error);
+		give_up_member(ep, d, reason, b->error);
 	else
 		outbox_outcome_retry(ep, d, now + outbox_outcome_wait(ep, d, o));
 }
@@ -311,7 +312,7 @@ some_delivered(OutboxBatch *b, const OutboxOutcome *o, TimestampTz now)
 
 	for (int i = b->n - 1; i >= 0; i--)
 		if (b->members[i].judgement == OUTBOX_MEMBER_HELD)
-			follow(ep, member(b, i));
+			return_behind_failed(ep, member(b, i));
 	for (int i = 0; i < b->n; i++)
 		if (b->members[i].judgement == OUTBOX_MEMBER_DELIVERED)
 			ndelivered++;

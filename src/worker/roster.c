@@ -102,7 +102,7 @@ count_again(OutboxEndpoint *ep)
  * parked rows.
  */
 static OutboxEndpoint *
-meet(const OutboxEndpointRow *s)
+load_endpoint(const OutboxEndpointRow *s)
 {
 	OutboxEndpoint *ep = outbox_endpoint_create(endpoint_cxt, s->id);
 	OutboxPosition	p;
@@ -223,7 +223,7 @@ apply_settings(void *arg, const OutboxEndpointRow *s)
 		/* It is about to leave, so its settings do not matter here any more. */
 	}
 	else if (ep == NULL)
-		ep = meet(s);
+		ep = load_endpoint(s);
 	else if (ep->config.generation != s->generation ||
 			 ep->config.ordering != s->ordering ||
 			 ep->config.block_on_dead != s->block_on_dead)

@@ -54,13 +54,13 @@
 /*
  * A read of the log costs the same for one event as for a hundred.  So a single
  * event is read at once, and events that come quickly are read together: after each
- * read the worker rests.  The rest is LOOK_SHARE times the duration of the read for
- * each commit that was found, and at most LOOK_REST µs.  Under load, more events
- * are then read at once.  Reads may be ahead of their rests by LOOK_BURST µs.
+ * read the worker rests.  The rest is READ_REST_FACTOR times the duration of the read for
+ * each commit that was found, and at most READ_REST_MAX µs.  Under load, more events
+ * are then read at once.  Reads may be ahead of their rests by READ_BURST µs.
  */
-#define LOOK_SHARE 8
-#define LOOK_BURST 2000
-#define LOOK_REST 2000
+#define READ_REST_FACTOR 8
+#define READ_BURST 2000
+#define READ_REST_MAX 2000
 
 /*
  * When commits are asynchronous, what was read has to be flushed before it is sent,
@@ -73,7 +73,7 @@
  * The next read is put off by at most this (µs), also after a flush that took very
  * long.
  */
-#define LOOK_REST_MAX (100 * 1000)
+#define PUT_OFF_MAX (100 * 1000)
 
 static OutboxDatabase *db;
 static OutboxWorker	  *self;
@@ -112,7 +112,7 @@ delivery_ended(OutboxEndpoint *ep, TimestampTz now)
 static void
 put_off_reading(int64 usec)
 {
-	read_not_before = Min(read_not_before + usec, GetCurrentTimestamp() + LOOK_REST_MAX);
+	read_not_before = Min(read_not_before + usec, GetCurrentTimestamp() + PUT_OFF_MAX);
 }
 
 /*
@@ -162,10 +162,10 @@ read_log(void *arg)
 
 		seen_emitted = r->emitted;
 		wakeup_at = r->now + outbox_wakeup_interval * INT64CONST(1000);
-		read_not_before = Max(read_not_before, r->now - LOOK_BURST);
-		put_off_reading(
-			Min((GetCurrentTimestamp() - r->now) * LOOK_SHARE * Min(answered, LOOK_REST),
-				LOOK_REST));
+		read_not_before = Max(read_not_before, r->now - READ_BURST);
+		put_off_reading(Min((GetCurrentTimestamp() - r->now) * READ_REST_FACTOR *
+								Min(answered, READ_REST_MAX),
+							READ_REST_MAX));
 	}
 }
 

@@ -144,8 +144,9 @@ fail_lookup(OutboxTransfer *t, bool timed_out)
 		outbox_http_fail(t, OUTBOX_FAILURE_DNS,
 						 proxied ? "could not resolve the proxy's name" :
 								   "could not resolve host",
-						 t->crowded ? "too many lookups are still waiting for an answer" :
-									  "");
+						 t->too_many_lookups ?
+							 "too many lookups are still waiting for an answer" :
+							 "");
 	fail_waiting(t);
 	end_unstarted(t);
 }
@@ -181,7 +182,7 @@ launch(OutboxTransfer *t)
 			t->state = LOOKING_UP;
 			return;
 		case OUTBOX_LOOKUP_TOO_MANY:
-			t->crowded = true;
+			t->too_many_lookups = true;
 			fail_lookup(t, false);
 			return;
 		case OUTBOX_LOOKUP_NO_MEMORY:
@@ -215,7 +216,7 @@ http_start(OutboxTransfer *t, const OutboxTarget *target, const char *body,
 	t->timeout = target->timeout;
 	t->begun_at = 0;
 	t->lookup_took = 0;
-	t->tried = t->connected = t->crowded = false;
+	t->tried = t->connected = t->too_many_lookups = false;
 	t->socket_errno = 0;
 	memset(&t->head, 0, sizeof(t->head));
 	t->body_bytes = t->answer_len = 0;

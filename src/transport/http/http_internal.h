@@ -121,7 +121,7 @@ struct OutboxTransfer
 	int				   lookup_took; /* ms */
 	bool			   tried;		/* some address was not refused */
 	bool			   connected;
-	bool			   crowded; /* too many lookups are in progress */
+	bool			   too_many_lookups; /* too many lookups are in progress */
 	bool			   whole_answer;
 	size_t			   answer_len;
 	int				   socket_errno;
