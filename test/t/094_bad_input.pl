@@ -87,7 +87,7 @@ my @settings = (
 	[ q{headers => '{"a": "b", "Deep": {"c": "d"}}'}, '"Deep"', qr/flat object/ ],
 	[ q{headers => '{"a": "b", "Lines": "c\\nd"}'}, '"Lines"', qr/line breaks/ ],
 	[ q{headers => '{"x": "\u0085"}'}, 'control character', qr/line breaks/ ],
-	[ q{headers => (SELECT jsonb_object_agg('x-' || n, '') FROM generate_series(1, 16) n)}, '16', qr/100 lines/ ],
+	[ q{headers => (SELECT jsonb_object_agg('x-' || n, '') FROM generate_series(1, 16) n)}, '16', qr/100 header lines/ ],
 	[ q{secret => 'hunter2'}, 'secret', qr/whsec_/ ]);
 foreach my $setting (@settings)
 {
