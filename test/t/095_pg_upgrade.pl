@@ -69,7 +69,7 @@ make('fails', '/status/500', $never);
 make('dead', '/status/500', "max_attempts => 1, $never");
 make('blocks', '/ok', "max_attempts => 1, on_exhausted => 'block', $never");
 
-my $producer = start_producer($old, $log, rate => 150, keys => 2, topic => 'load.one');
+my $producer = start_producer($old, $log, rate => 50, keys => 2, topic => 'load.one');
 $receiver->wait_delivered(200, path => '/ok/all');
 ask("SELECT count(outbox.emit('bulk.n', '{\"n\": 1}'::jsonb)) FROM generate_series(1, 500)", $old);
 $receiver->wait_delivered(500, path => '/ok/replayed', topic => 'bulk.n');
@@ -176,7 +176,7 @@ foreach my $name (@quiet, @stuck)
 ask("UPDATE outbox.scheduled SET deliver_at = now() WHERE id = '$scheduled'", $new);
 $receiver->wait_events(1, path => '/ok/all', id => $scheduled);
 pass('a scheduled event is delivered when it is due');
-$producer = start_producer($new, $log, rate => 150, keys => 4, topic => 'load.two');
+$producer = start_producer($new, $log, rate => 50, keys => 4, topic => 'load.two');
 $receiver->wait_new(100, '/ok/all');
 stop_producer($producer);
 check_history($new, $receiver, $log, endpoints => [ map { "/ok/$_" } grep { !/none|filtered|replayed|blocks|dead/ } @quiet, @stuck ],

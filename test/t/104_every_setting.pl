@@ -32,7 +32,9 @@ sub ask
 # Settings that are left out, because an odd value would stop the test itself: a wait
 # before the worker's code begins, the level of the server log, and where the server
 # has its libraries (since 18 those of PostgreSQL itself, so that no session begins).
-my @left_out = qw(post_auth_delay log_min_messages dynamic_library_path);
+# With assertions a server can also be told to forget its caches all the time, and is
+# a hundred times slower then.
+my @left_out = qw(post_auth_delay log_min_messages dynamic_library_path debug_discard_caches);
 
 # Settings that are texts, with a value that is odd and valid
 my %text = (
@@ -71,6 +73,8 @@ INSERT INTO odd VALUES ('role', 'none', '{}'), ('session_authorization', 'tester
 	ON CONFLICT DO NOTHING;
 @{[map { "UPDATE odd SET values = ARRAY['$text{$_}[0]'] WHERE name = '$_';\n" } sort keys %text]}
 DELETE FROM odd WHERE values = '{}';
+-- Shorter than it takes PostgreSQL to begin a session, this ends every session (17).
+UPDATE odd SET values = array_replace(values, '1', '100') WHERE name = 'transaction_timeout';
 CREATE FUNCTION set_one(whose text, name text, value text) RETURNS text LANGUAGE plpgsql AS \$\$
 BEGIN
 	IF name IN ('DateStyle', 'search_path', 'temp_tablespaces', 'createrole_self_grant', 'restrict_nonsystem_relation_kind') THEN
