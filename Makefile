@@ -6,7 +6,7 @@
 #   make bench     measures against a bare libcurl loop
 #   make help      the rest
 #
-# demo, test, bench, torture, fresh and matrix install what they need with apt (as root or
+# demo, test, bench, torture, fresh, packages and matrix install what they need with apt (as root or
 # through sudo), so a Debian machine with nothing but make is enough.
 
 MODULE_big = outbox
@@ -26,8 +26,8 @@ OBJS = $(C_SOURCES:.c=.o)
 SQL_PARTS = $(patsubst %,sql/parts/%.sql,guard log emit workers endpoints secrets deliveries \
 	views operators copies privileges dump)
 
-# sql/ holds the install script and the inputs of pg_regress side by side.
-REGRESS = $(patsubst sql/%.sql,%,$(sort $(filter-out sql/outbox--%,$(wildcard sql/*.sql))))
+# sql/ holds the install script, the stub of doc/testing.md and the inputs of pg_regress side by side.
+REGRESS = $(patsubst sql/%.sql,%,$(sort $(filter-out sql/outbox--% sql/stub.sql,$(wildcard sql/*.sql))))
 ISOLATION = $(patsubst test/isolation/specs/%.spec,%,$(sort $(wildcard test/isolation/specs/*.spec)))
 ISOLATION_OPTS = --inputdir=test/isolation
 
@@ -39,7 +39,7 @@ PGXS := $(shell $(PG_CONFIG) --pgxs 2>/dev/null)
 
 # PostgreSQL's own headers do not pass -Wextra: as system headers they are not
 # asked to.  "make WERROR=" builds with a compiler that warns about more.
-WERROR = -Werror
+WERROR ?= -Werror
 PG_CPPFLAGS = -Isrc -isystem $(shell $(PG_CONFIG) --includedir-server 2>/dev/null)
 PG_CFLAGS = -Wall -Wextra $(WERROR)
 
@@ -147,6 +147,18 @@ asan valgrind:
 fresh:
 	@test/bin/fresh $(ROOTS)
 
+# Debian's packages in minimal Debian roots, see test/bin/packages; ROOTS=bookworm
+# makes those of one.
+packages:
+	@test/bin/packages $(ROOTS)
+
+# The archive for PGXN: what HEAD has, and nothing that was made.
+dist:
+	@mkdir -p build
+	git archive --format=zip --prefix=outbox-$(DIST_VERSION)/ -o build/outbox-$(DIST_VERSION).zip HEAD
+
+DIST_VERSION = $(shell sed -n 's/^   "version": "\(.*\)",$$/\1/p' META.json)
+
 # The suite on every PostgreSQL that doc/limits.md claims, see test/bin/matrix;
 # VERSIONS='--smoke 18' runs a part on some.
 matrix:
@@ -182,10 +194,12 @@ help:
 	@echo "make permissions    writes test/permissions.txt and the counts in doc/security.md anew"
 	@echo "make asan|valgrind  the tests under a memory checker; STAGES=unit runs some"
 	@echo "make fresh          make demo and make test on machines with nothing, by debootstrap (root); ROOTS='--demo trixie' runs some"
+	@echo "make packages       Debian's packages, made and installed in minimal roots (root); ROOTS=bookworm makes those of one"
+	@echo "make dist           the archive for PGXN, in build/"
 	@echo "make matrix         the suite on PostgreSQL 15 to 18, with assertions, and under asan; VERSIONS='--smoke 18' runs a part on some"
 	@echo "make folders        draws src/folders.svg, the folders of src/ and their includes"
 	@echo "make lint           counts what can be counted of the rules of style"
 	@echo "make test-readme    writes the tables of test/README.md"
 	@echo "make format         lay the sources out with clang-format; format-check only looks"
 
-.PHONY: setup test torture demo bench clients mutants permissions counts unit fuzz asan valgrind fresh matrix folders lint test-readme format format-check help
+.PHONY: setup test torture demo bench clients mutants permissions counts unit fuzz asan valgrind fresh packages dist matrix folders lint test-readme format format-check help
