@@ -10,7 +10,6 @@
  */
 #include "base/outbox.h"
 
-#include "common/hashfn.h"
 #include "lib/stringinfo.h"
 #include "mb/pg_wchar.h"
 #include "utils/builtins.h"
@@ -198,8 +197,12 @@ outbox_traceparent_valid(const char *s, size_t len)
 		!is_lower_hex(s + 53, 2) || is_all_zero(s + 3, 32) || is_all_zero(s + 36, 16) ||
 		memcmp(s, "ff", 2) == 0)
 		return false;
-	if (len > OUTBOX_TRACEPARENT_LEN)
-		return memcmp(s, "00", 2) != 0 && s[OUTBOX_TRACEPARENT_LEN] == '-';
+	if (len > OUTBOX_TRACEPARENT_LEN &&
+		(memcmp(s, "00", 2) == 0 || s[OUTBOX_TRACEPARENT_LEN] != '-'))
+		return false;
+	for (size_t i = OUTBOX_TRACEPARENT_LEN; i < len; i++)
+		if (s[i] <= ' ' || s[i] > 0x7e)
+			return false;
 	return true;
 }
 
@@ -228,34 +231,4 @@ outbox_tracestate_valid(const char *s, size_t len)
 			content = true;
 	}
 	return any;
-}
-
-/* Writes version 00, and only the two flags that are defined. */
-void
-outbox_traceparent_next(const char *from, char *out)
-{
-	static const char hex[] = "0123456789abcdef";
-	static uint64	  seed = 0;
-	static uint32	  counter = 0;
-	char			  c = from[54];
-	int				  flags = c <= '9' ? c - '0' : c - 'a' + 10;
-	uint64			  parent;
-
-	while (seed == 0)
-		if (!pg_strong_random(&seed, sizeof(seed)))
-			ereport(ERROR,
-					(errcode(ERRCODE_INTERNAL_ERROR),
-					 errmsg("could not generate random values"),
-					 errhint("The operating system's source of random numbers failed.")));
-	do
-		parent = hash_bytes_uint32_extended(++counter, seed);
-	while (parent == 0);
-
-	memcpy(out, "00-", 3);
-	memcpy(out + 3, from + 3, 33);
-	for (int i = 0; i < 16; i++)
-		out[36 + i] = hex[(parent >> (60 - 4 * i)) & 15];
-	out[52] = '-';
-	out[53] = '0';
-	out[54] = hex[flags & 3];
 }

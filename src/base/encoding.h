@@ -58,11 +58,4 @@ extern size_t outbox_percent_encode_header(const char *s, size_t len, char *out)
 extern bool outbox_traceparent_valid(const char *s, size_t len);
 extern bool outbox_tracestate_valid(const char *s, size_t len);
 
-/*
- * Writes the trace context of one attempt: the trace of 'from' with a new parent id.
- * 'from' is valid.  Writes OUTBOX_TRACEPARENT_LEN bytes.  Throws if there are no
- * random numbers.
- */
-extern void outbox_traceparent_next(const char *from, char *out);
-
 #endif /* OUTBOX_ENCODING_H */

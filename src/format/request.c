@@ -278,7 +278,8 @@ add_key(OutboxHeaders *out, char *key, bool *added)
 
 /*
  * Adds the event's own headers.  Trace context is added last, because a tracestate
- * means nothing without a valid traceparent.
+ * means nothing without a valid traceparent.  It is passed on unchanged: the span that
+ * it names is the emitter's, which is exported, and the receiver's span gets a parent.
  */
 static bool
 add_event_headers(OutboxHeaders *out, Jsonb *headers, const OutboxRequestConfig *settings,
@@ -295,6 +296,7 @@ add_event_headers(OutboxHeaders *out, Jsonb *headers, const OutboxRequestConfig 
 	size_t			   total = 0;
 	const char		  *parent = NULL;
 	const char		  *state = NULL;
+	size_t			   parent_len = 0;
 	size_t			   state_len = 0;
 
 	/* Reads to the end even after a problem, because that frees the iterator. */
@@ -326,7 +328,10 @@ add_event_headers(OutboxHeaders *out, Jsonb *headers, const OutboxRequestConfig 
 			else if (is_parent)
 			{
 				if (outbox_traceparent_valid(s, len))
+				{
 					parent = s;
+					parent_len = len;
+				}
 			}
 			else if (is_state)
 			{
@@ -343,11 +348,7 @@ add_event_headers(OutboxHeaders *out, Jsonb *headers, const OutboxRequestConfig 
 
 	if (valid && parent != NULL)
 	{
-		char traceparent[OUTBOX_TRACEPARENT_LEN];
-
-		outbox_traceparent_next(parent, traceparent);
-		*added &= outbox_headers_add(out, "traceparent", traceparent,
-									 OUTBOX_TRACEPARENT_LEN);
+		*added &= outbox_headers_add(out, "traceparent", parent, parent_len);
 		if (state != NULL)
 			*added &= outbox_headers_add(out, "tracestate", state, state_len);
 	}
