@@ -190,6 +190,83 @@ BEGIN READ ONLY;
 SELECT outbox.emit_bytes('a', '', 'text/plain');
 ROLLBACK;
 
+-- What a role for an application gets.
+DROP OWNED BY regress_outbox_emitter;
+SELECT outbox.grant_emit('regress_outbox_emitter');
+\set SHOW_CONTEXT never
+SELECT outbox.grant_emit('regress_outbox_no_role');
+SELECT outbox.grant_emit(NULL);
+\set SHOW_CONTEXT errors
+SELECT * FROM outbox.purposes_granted();
+
+-- A key that is not text.
+BEGIN;
+SET ROLE regress_outbox_emitter;
+SELECT outbox.emit('keyed', '1', key => 42::smallint) IS NOT NULL AS emitted;
+SELECT outbox.emit('keyed', '2', key => 42) IS NOT NULL AS emitted;
+SELECT outbox.emit('keyed', '3'::json, key => 42::bigint) IS NOT NULL AS emitted;
+SELECT outbox.emit('keyed', '4'::jsonb, -7, 'typed') IS NOT NULL AS emitted;
+SELECT outbox.emit('keyed', '5', '6c84fb90-12c4-11e1-840d-7b25c5ee775a'::uuid) IS NOT NULL AS emitted;
+SELECT outbox.emit('keyed', '6'::text, '42'::varchar) IS NOT NULL AS emitted;
+SELECT outbox.emit('keyed', '7', '42') IS NOT NULL AS emitted;
+SELECT outbox.emit('keyed', '8', NULL::bigint) IS NOT NULL AS emitted;
+SELECT outbox.emit('keyed', '9', NULL) IS NOT NULL AS emitted;
+SELECT outbox.emit_bytes('keyed', '', 'text/plain', 43, dedup_key => 'once') IS NOT NULL AS emitted;
+SELECT outbox.emit_bytes('keyed', '', 'text/plain', '6C84FB90-12c4-11e1-840d-7b25c5ee775a'::uuid) IS NOT NULL AS emitted;
+PREPARE emit_untyped AS SELECT outbox.emit($1, $2, key => $3) IS NOT NULL AS emitted;
+EXECUTE emit_untyped('keyed', '10', '44');
+SELECT payload, key, type, content_type FROM outbox.outgoing;
+ROLLBACK;
+SET ROLE regress_outbox_emitter;
+SELECT outbox.emit('keyed', '1', key => 4.5);
+RESET ROLE;
+
+-- The view for ORMs.
+BEGIN;
+SELECT outbox.emit('of_another_transaction', '1') IS NOT NULL AS emitted;
+COMMIT;
+BEGIN;
+SET ROLE regress_outbox_emitter;
+SELECT count(*) FROM outbox.outgoing;
+INSERT INTO outbox.outgoing (id, topic, payload) VALUES ('11111111-1111-7111-8111-111111111111', 'mapped', '{"a": 1}')
+RETURNING *;
+INSERT INTO outbox.outgoing (id, topic, type, key, expires_at, headers, payload, body, content_type)
+VALUES (DEFAULT, 'mapped', NULL, DEFAULT, NULL, NULL, '2', NULL, NULL), (NULL, 'mapped', 't', 'k', NULL, '{"a": "b"}', '3', NULL, NULL)
+RETURNING id IS NOT NULL AS has_id, topic, type, key, headers, payload;
+SAVEPOINT s;
+INSERT INTO outbox.outgoing (topic, body, content_type) VALUES ('mapped', 'bytes', 'text/plain');
+ROLLBACK TO s;
+SELECT outbox.emit('called', '4') IS NOT NULL AS emitted;
+SELECT outbox.emit('later', '5', deliver_at => now() + interval '1 day') IS NOT NULL AS emitted;
+SELECT topic, payload FROM outbox.outgoing ORDER BY payload;
+SELECT topic FROM outbox.outgoing WHERE id = '11111111-1111-7111-8111-111111111111';
+SAVEPOINT s;
+INSERT INTO outbox.outgoing (topic, payload) VALUES ('not a topic', '1');
+ROLLBACK TO s;
+INSERT INTO outbox.outgoing (topic, payload) VALUES ('outbox.test', '1');
+ROLLBACK TO s;
+UPDATE outbox.outgoing SET payload = '5';
+ROLLBACK TO s;
+DELETE FROM outbox.outgoing;
+ROLLBACK TO s;
+INSERT INTO outbox.outgoing (id, topic, payload) VALUES ('11111111-1111-7111-8111-111111111111', 'mapped', '1')
+ON CONFLICT (id) DO NOTHING;
+ROLLBACK TO s;
+SELECT id FROM outbox.events;
+ROLLBACK TO s;
+COPY outbox.events (topic, key, payload) FROM STDIN;
+copied	k	{"a": 1}
+copied	k	{"a": 2}
+\.
+SELECT key, payload FROM outbox.outgoing WHERE topic = 'copied';
+ROLLBACK;
+SELECT count(*) FROM outbox.outgoing;
+
+SELECT outbox.revoke_all('regress_outbox_emitter');
+SELECT * FROM outbox.purposes_granted();
+SET ROLE regress_outbox_emitter;
+SELECT outbox.emit('a', '1');
+RESET ROLE;
 DROP OWNED BY regress_outbox_emitter;
 DROP ROLE regress_outbox_emitter;
 

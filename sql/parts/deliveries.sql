@@ -94,14 +94,14 @@ CREATE INDEX parked_cancelled_idx ON outbox.parked (endpoint_id, seq)
 CREATE TABLE outbox.commands (
     command_id      int8 GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     endpoint_id     int4 NOT NULL,
-    action          text NOT NULL,   -- retry, discard, cancel, due
-    seq             int8 NOT NULL,
+    action          text NOT NULL,   -- retry, resend, discard, cancel, due, probe
+    seq             int8 NOT NULL,   -- 0 with probe
     failed_at       timestamptz,     -- first failure, after which it is tried again
     retry_at        timestamptz,
     error           text
 );
 COMMENT ON TABLE outbox.commands IS
-'What operators asked for and the worker has not done yet, one row per delivery';
+'What operators asked for and the worker has not done yet, one row per delivery, or per endpoint to probe';
 
 -- Parts of the log that are read again for one endpoint, and how far each is read.
 CREATE TABLE outbox.replays (
@@ -141,6 +141,7 @@ CREATE TABLE outbox.kept_events (
     payload     jsonb,
     body        bytea,
     content_type text,
+    test_of     int4,            -- the only endpoint that it is for (NULL: an event of the log)
     PRIMARY KEY (seq, epoch)
 );
 COMMENT ON TABLE outbox.kept_events IS
@@ -180,6 +181,15 @@ CREATE TABLE outbox.pieces (
     since       timestamptz NOT NULL
 );
 COMMENT ON TABLE outbox.pieces IS 'Which piece of the log and of the attempts is in use, and since when';
+
+-- The worker only reads it, so that an open transaction cannot make it wait.
+CREATE TABLE outbox.retention_here (
+    log         text COLLATE "C" PRIMARY KEY,    -- events, attempts
+    keep        interval NOT NULL
+);
+COMMENT ON TABLE outbox.retention_here IS
+'How long this database keeps events and attempts, where outbox.set_retention() said so';
+
 INSERT INTO outbox.pieces VALUES
     ('events', 0, now()),
     ('attempts', 0, now());

@@ -51,8 +51,107 @@ CREATE FUNCTION outbox.emit_bytes(topic text, body bytea, content_type text,
 RETURNS uuid
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'outbox_emit_bytes_1_0';
-COMMENT ON FUNCTION outbox.emit_bytes IS
+COMMENT ON FUNCTION outbox.emit_bytes(text, bytea, text, text, text, jsonb, timestamptz, timestamptz, text) IS
 'As emit(), for a body that is sent byte for byte with the given content type';
+
+-- A key that is a number or a UUID, without a cast.  key has no default here: a call
+-- without one is for the functions above, and so is a key that is an untyped literal
+-- or parameter, because PostgreSQL prefers text for those.
+CREATE FUNCTION outbox.emit(topic text, payload jsonb,
+    key int8,
+    type text DEFAULT NULL,
+    headers jsonb DEFAULT NULL,
+    deliver_at timestamptz DEFAULT NULL,
+    expires_at timestamptz DEFAULT NULL,
+    dedup_key text DEFAULT NULL)
+RETURNS uuid LANGUAGE sql VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE
+RETURN outbox.emit(topic, payload, key::text, type, headers, deliver_at, expires_at, dedup_key);
+COMMENT ON FUNCTION outbox.emit(text, jsonb, int8, text, jsonb, timestamptz, timestamptz, text) IS
+'As emit(text, jsonb, …), for a key that is a number';
+
+CREATE FUNCTION outbox.emit(topic text, payload json,
+    key int8,
+    type text DEFAULT NULL,
+    headers jsonb DEFAULT NULL,
+    deliver_at timestamptz DEFAULT NULL,
+    expires_at timestamptz DEFAULT NULL,
+    dedup_key text DEFAULT NULL)
+RETURNS uuid LANGUAGE sql VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE
+RETURN outbox.emit(topic, payload, key::text, type, headers, deliver_at, expires_at, dedup_key);
+COMMENT ON FUNCTION outbox.emit(text, json, int8, text, jsonb, timestamptz, timestamptz, text) IS
+'As emit(text, json, …), for a key that is a number';
+
+CREATE FUNCTION outbox.emit(topic text, payload text,
+    key int8,
+    type text DEFAULT NULL,
+    headers jsonb DEFAULT NULL,
+    deliver_at timestamptz DEFAULT NULL,
+    expires_at timestamptz DEFAULT NULL,
+    dedup_key text DEFAULT NULL)
+RETURNS uuid LANGUAGE sql VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE
+RETURN outbox.emit(topic, payload, key::text, type, headers, deliver_at, expires_at, dedup_key);
+COMMENT ON FUNCTION outbox.emit(text, text, int8, text, jsonb, timestamptz, timestamptz, text) IS
+'As emit(text, text, …), for a key that is a number';
+
+CREATE FUNCTION outbox.emit_bytes(topic text, body bytea, content_type text,
+    key int8,
+    type text DEFAULT NULL,
+    headers jsonb DEFAULT NULL,
+    deliver_at timestamptz DEFAULT NULL,
+    expires_at timestamptz DEFAULT NULL,
+    dedup_key text DEFAULT NULL)
+RETURNS uuid LANGUAGE sql VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE
+RETURN outbox.emit_bytes(topic, body, content_type, key::text, type, headers, deliver_at, expires_at, dedup_key);
+COMMENT ON FUNCTION outbox.emit_bytes(text, bytea, text, int8, text, jsonb, timestamptz, timestamptz, text) IS
+'As emit_bytes(text, bytea, text, …), for a key that is a number';
+
+CREATE FUNCTION outbox.emit(topic text, payload jsonb,
+    key uuid,
+    type text DEFAULT NULL,
+    headers jsonb DEFAULT NULL,
+    deliver_at timestamptz DEFAULT NULL,
+    expires_at timestamptz DEFAULT NULL,
+    dedup_key text DEFAULT NULL)
+RETURNS uuid LANGUAGE sql VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE
+RETURN outbox.emit(topic, payload, key::text, type, headers, deliver_at, expires_at, dedup_key);
+COMMENT ON FUNCTION outbox.emit(text, jsonb, uuid, text, jsonb, timestamptz, timestamptz, text) IS
+'As emit(text, jsonb, …), for a key that is a UUID';
+
+CREATE FUNCTION outbox.emit(topic text, payload json,
+    key uuid,
+    type text DEFAULT NULL,
+    headers jsonb DEFAULT NULL,
+    deliver_at timestamptz DEFAULT NULL,
+    expires_at timestamptz DEFAULT NULL,
+    dedup_key text DEFAULT NULL)
+RETURNS uuid LANGUAGE sql VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE
+RETURN outbox.emit(topic, payload, key::text, type, headers, deliver_at, expires_at, dedup_key);
+COMMENT ON FUNCTION outbox.emit(text, json, uuid, text, jsonb, timestamptz, timestamptz, text) IS
+'As emit(text, json, …), for a key that is a UUID';
+
+CREATE FUNCTION outbox.emit(topic text, payload text,
+    key uuid,
+    type text DEFAULT NULL,
+    headers jsonb DEFAULT NULL,
+    deliver_at timestamptz DEFAULT NULL,
+    expires_at timestamptz DEFAULT NULL,
+    dedup_key text DEFAULT NULL)
+RETURNS uuid LANGUAGE sql VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE
+RETURN outbox.emit(topic, payload, key::text, type, headers, deliver_at, expires_at, dedup_key);
+COMMENT ON FUNCTION outbox.emit(text, text, uuid, text, jsonb, timestamptz, timestamptz, text) IS
+'As emit(text, text, …), for a key that is a UUID';
+
+CREATE FUNCTION outbox.emit_bytes(topic text, body bytea, content_type text,
+    key uuid,
+    type text DEFAULT NULL,
+    headers jsonb DEFAULT NULL,
+    deliver_at timestamptz DEFAULT NULL,
+    expires_at timestamptz DEFAULT NULL,
+    dedup_key text DEFAULT NULL)
+RETURNS uuid LANGUAGE sql VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE
+RETURN outbox.emit_bytes(topic, body, content_type, key::text, type, headers, deliver_at, expires_at, dedup_key);
+COMMENT ON FUNCTION outbox.emit_bytes(text, bytea, text, uuid, text, jsonb, timestamptz, timestamptz, text) IS
+'As emit_bytes(text, bytea, text, …), for a key that is a UUID';
 
 -- Not SECURITY DEFINER: the function needs no right to write the log.  And a cast
 -- to JSON that the owner of a type wrote must not run as the owner of outbox.
@@ -61,6 +160,27 @@ LANGUAGE C VOLATILE
 AS 'MODULE_PATHNAME', 'outbox_emit_change_1_0';
 COMMENT ON FUNCTION outbox.emit_change IS
 'AFTER … FOR EACH ROW trigger that emits what happened to the row (topic, key column, columns to carry)';
+
+-- What an ORM maps.  Most of them read back the row that they inserted, and want a key
+-- of one column, no partitions, and the right to read what they wrote.  A row of another
+-- log may have the same xid.  A security barrier, because the rest of the log is not
+-- to be read: no function of the reader's may see it.
+CREATE VIEW outbox.outgoing WITH (security_barrier) AS
+SELECT id, topic, type, key, expires_at, headers, payload, body, content_type
+FROM outbox.events
+WHERE xid = pg_current_xact_id_if_assigned()
+AND (epoch = outbox.current_epoch() OR outbox.log_xid(epoch, xid) = xid);
+COMMENT ON VIEW outbox.outgoing IS
+'What this transaction has emitted, without what is scheduled; an INSERT emits. For an ORM to map';
+COMMENT ON COLUMN outbox.outgoing.id IS 'id of the event (NULL or left out: a new one)';
+COMMENT ON COLUMN outbox.outgoing.topic IS 'as the argument of emit';
+COMMENT ON COLUMN outbox.outgoing.type IS 'as the argument of emit';
+COMMENT ON COLUMN outbox.outgoing.key IS 'as the argument of emit';
+COMMENT ON COLUMN outbox.outgoing.expires_at IS 'as the argument of emit';
+COMMENT ON COLUMN outbox.outgoing.headers IS 'as the argument of emit';
+COMMENT ON COLUMN outbox.outgoing.payload IS 'as the argument of emit (NULL: there is a body)';
+COMMENT ON COLUMN outbox.outgoing.body IS 'as the argument of emit_bytes (NULL: there is a payload)';
+COMMENT ON COLUMN outbox.outgoing.content_type IS 'as the argument of emit_bytes (NULL: there is a payload)';
 
 ------------------------------------------------------------------------
 -- Events with a deliver_at, and deduplication keys

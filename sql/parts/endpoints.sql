@@ -239,6 +239,15 @@ END $$;
 COMMENT ON FUNCTION outbox.lock_endpoint IS
 'The settings of an endpoint, locked until the transaction ends (42704: no such endpoint)';
 
+-- The worker forgets why it would wait: backoff of the endpoint, or Retry-After.
+CREATE FUNCTION outbox.probe(endpoint_id int4) RETURNS void
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
+AS $$
+INSERT INTO outbox.commands (endpoint_id, action, seq) VALUES ($1, 'probe', 0);
+SELECT outbox.endpoints_changed();
+$$;
+COMMENT ON FUNCTION outbox.probe IS 'Has the worker send a request to the endpoint at once, if anything waits for it';
+
 ------------------------------------------------------------------------
 -- Creating, changing and dropping an endpoint
 --
@@ -429,6 +438,9 @@ BEGIN
         backoff_max = s.backoff_max, batch_size = s.batch_size, batch_wait = s.batch_wait,
         version = s.version
     WHERE e.endpoint_id = s.endpoint_id;
+    IF s.url IS DISTINCT FROM old.url THEN
+        PERFORM outbox.probe(s.endpoint_id);
+    END IF;
     IF secret IS NOT NULL THEN
         INSERT INTO outbox.endpoint_secrets AS k (endpoint_id, secret)
         VALUES (s.endpoint_id, outbox.seal(s.endpoint_id, 'secret', secret))
@@ -459,8 +471,10 @@ BEGIN
     UPDATE outbox.endpoint_settings e
     SET state = 'active', state_since = clock_timestamp(), reason = NULL
     WHERE e.endpoint_id = s.endpoint_id AND e.state <> 'active';
+    PERFORM outbox.probe(s.endpoint_id);
 END $$;
-COMMENT ON FUNCTION outbox.resume_endpoint IS 'Goes on where a paused or disabled endpoint stopped';
+COMMENT ON FUNCTION outbox.resume_endpoint IS
+'Goes on where a paused or disabled endpoint stopped, and sends a request at once where it is backing off';
 
 CREATE FUNCTION outbox.seek_endpoint(name text, start_at text) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp

@@ -29,6 +29,9 @@ BEGIN
                                    WHERE e.seq = k.seq AND e.id = k.event_id AND outbox.topic_in(e.topic, topics)))
     ORDER BY k.seq;
     GET DIAGNOSTICS n = ROW_COUNT;
+    IF action = 'retry' THEN
+        PERFORM outbox.probe(id);
+    END IF;
     PERFORM outbox.endpoints_changed();
     RETURN n;
 END $$;
@@ -212,7 +215,8 @@ COMMENT ON FUNCTION outbox.wait_for IS
 
 -- The event does not enter the log, where every endpoint would read it. It is kept
 -- as for a parked delivery, and its delivery is parked.
-CREATE FUNCTION outbox.send_test(name text) RETURNS uuid
+CREATE FUNCTION outbox.send_test(name text, topic text DEFAULT 'outbox.test', payload jsonb DEFAULT NULL)
+RETURNS uuid
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -224,20 +228,102 @@ BEGIN
         RAISE EXCEPTION 'endpoint "%" does not exist', name
             USING ERRCODE = 'undefined_object',
                   HINT = 'SELECT name FROM outbox.endpoints lists them.';
+    ELSIF starts_with(topic, 'outbox.') AND topic <> 'outbox.test' THEN
+        RAISE EXCEPTION 'topic "%" is reserved', topic
+            USING ERRCODE = 'reserved_name',
+                  HINT = 'Use a topic of yours, or leave the argument out.';
     END IF;
     e.xid := pg_current_xact_id();
     e.seq := outbox.next_seq();
     e.epoch := outbox.current_epoch();
     e.id := outbox.new_event_id();
     e.created_at := clock_timestamp();
-    e.topic := 'outbox.test';
-    e.payload := jsonb_build_object('endpoint', s.name, 'message', 'A test event: nothing happened.');
+    e.topic := topic;
+    e.payload := COALESCE(payload, jsonb_build_object('endpoint', s.name, 'message', 'A test event: nothing happened.'));
+    e.test_of := s.endpoint_id;
+    PERFORM outbox.check_event(e.seq, e.topic, NULL, NULL, NULL, e.payload, NULL, NULL);
     INSERT INTO outbox.kept_events VALUES (e.*);
     INSERT INTO outbox.parked (endpoint_id, seq, event_id, status, attempts, next_attempt_at, parked_at)
     VALUES (s.endpoint_id, e.seq, e.id, 'retrying', 0, e.created_at, e.created_at);
     INSERT INTO outbox.commands (endpoint_id, action, seq) VALUES (s.endpoint_id, 'due', e.seq);
-    PERFORM outbox.endpoints_changed();
+    PERFORM outbox.probe(s.endpoint_id);
     RETURN e.id;
 END $$;
 COMMENT ON FUNCTION outbox.send_test IS
-'Sends one event on topic outbox.test to this endpoint alone, and returns its id';
+'Sends one event to this endpoint alone, on topic outbox.test or on the one that is given, and returns its id';
+
+-- The worker parks the delivery, as a replay does, so that its event is kept in time.
+CREATE FUNCTION outbox.resend(endpoint text, event uuid) RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_variable
+DECLARE
+    id int4;
+    d record;
+BEGIN
+    IF event IS NULL THEN
+        RAISE EXCEPTION 'event must not be NULL'
+            USING ERRCODE = 'null_value_not_allowed',
+                  HINT = 'Pass what outbox.emit() returned; outbox.deliveries has it as event_id.';
+    END IF;
+    SELECT s.endpoint_id INTO id FROM outbox.endpoint_settings s WHERE s.name = endpoint;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'endpoint "%" does not exist', endpoint
+            USING ERRCODE = 'undefined_object',
+                  HINT = 'SELECT name FROM outbox.endpoints lists them.';
+    END IF;
+    SELECT v.seq, v.status INTO d FROM outbox.deliveries v WHERE v.event_id = event AND v.endpoint = resend.endpoint;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'endpoint "%" never had event "%"', endpoint, event
+            USING ERRCODE = 'undefined_object',
+                  HINT = 'It did not subscribe to the event, or the event was delivered and forgotten since; see '
+                         'outbox.retention.';
+    ELSIF d.status = 'dead' OR d.status = 'retrying' THEN
+        RAISE EXCEPTION 'event "%" is not delivered to endpoint "%", it is %', event, endpoint, d.status
+            USING ERRCODE = 'object_not_in_prerequisite_state',
+                  HINT = 'Use outbox.retry().';
+    ELSIF d.status <> 'delivered' THEN
+        RAISE EXCEPTION 'event "%" is not delivered to endpoint "%", it is %', event, endpoint, d.status
+            USING ERRCODE = 'object_not_in_prerequisite_state',
+                  HINT = 'Only what was delivered can be sent again.';
+    END IF;
+    INSERT INTO outbox.commands (endpoint_id, action, seq) VALUES (id, 'resend', d.seq);
+    PERFORM outbox.endpoints_changed();
+END $$;
+COMMENT ON FUNCTION outbox.resend IS 'Sends an event again that was delivered to the endpoint';
+
+-- NULL leaves a value as it is.
+CREATE FUNCTION outbox.set_retention(events interval DEFAULT NULL, attempts interval DEFAULT NULL,
+    reset text[] DEFAULT '{}') RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    given record;
+    option text;
+BEGIN
+    FOREACH option IN ARRAY COALESCE(reset, '{}') LOOP
+        IF option IS NULL OR option NOT IN ('events', 'attempts') THEN
+            RAISE EXCEPTION 'unknown option "%" in reset', option
+                USING ERRCODE = 'invalid_parameter_value',
+                      HINT = 'Use events, attempts, or both.';
+        ELSIF (option = 'events' AND events IS NOT NULL) OR (option = 'attempts' AND attempts IS NOT NULL) THEN
+            RAISE EXCEPTION 'option "%" has a new value and is in reset', option
+                USING ERRCODE = 'invalid_parameter_value',
+                      HINT = 'Pass the value, or name the option in reset to use the setting of the server again.';
+        END IF;
+    END LOOP;
+    FOR given IN SELECT g.log, g.keep FROM (VALUES ('events', events), ('attempts', attempts)) g (log, keep)
+                 WHERE g.keep IS NOT NULL LOOP
+        IF NOT date_part('epoch', given.keep) BETWEEN 1 AND 2147483647 THEN
+            RAISE EXCEPTION 'invalid retention of %: %', given.log, given.keep
+                USING ERRCODE = 'invalid_parameter_value',
+                      HINT = 'It must be between 1 second and 68 years.';
+        END IF;
+        INSERT INTO outbox.retention_here AS r VALUES (given.log, given.keep)
+        ON CONFLICT (log) DO UPDATE SET keep = EXCLUDED.keep;
+    END LOOP;
+    DELETE FROM outbox.retention_here r WHERE r.log = ANY (reset);
+    PERFORM outbox.endpoints_changed();
+END $$;
+COMMENT ON FUNCTION outbox.set_retention IS
+'How long this database keeps events and attempts, in place of outbox.retention and outbox.attempts_retention';

@@ -167,11 +167,11 @@ COMMENT ON COLUMN outbox.stats.last_error IS
 -- in the log and kept at the same time: the kept row counts when the log has none.
 CREATE VIEW outbox.all_events AS
 SELECT id, seq, xid, epoch, created_at, expires_at, topic, COALESCE(type, topic) AS type, key, headers,
-       payload, body, content_type FROM outbox.events
+       payload, body, content_type, NULL::int4 AS test_of FROM outbox.events
 WHERE outbox.log_xid(epoch, xid) IS NOT NULL
 UNION ALL
 SELECT id, seq, xid, epoch, created_at, expires_at, topic, COALESCE(type, topic) AS type, key, headers,
-       payload, body, content_type FROM outbox.kept_events k
+       payload, body, content_type, test_of FROM outbox.kept_events k
 WHERE outbox.log_xid(epoch, xid) IS NOT NULL
 AND NOT EXISTS (SELECT 1 FROM outbox.events e WHERE e.seq = k.seq AND e.epoch = k.epoch);
 COMMENT ON VIEW outbox.all_events IS 'Events of the log and those that are kept for parked deliveries';
@@ -188,6 +188,8 @@ COMMENT ON COLUMN outbox.all_events.headers IS 'headers (NULL: none)';
 COMMENT ON COLUMN outbox.all_events.payload IS 'payload (NULL: there is a body)';
 COMMENT ON COLUMN outbox.all_events.body IS 'bytes (NULL: there is a payload)';
 COMMENT ON COLUMN outbox.all_events.content_type IS 'media type of body (NULL: there is a payload)';
+COMMENT ON COLUMN outbox.all_events.test_of IS
+'number of the endpoint that outbox.send_test() made it for (NULL: it is no test)';
 
 CREATE VIEW outbox.deliveries AS
 SELECT e.id AS event_id, e.seq, e.topic, e.type, e.key, p.name AS endpoint,
@@ -226,13 +228,12 @@ LEFT JOIN LATERAL (SELECT max(l.attempt) AS attempts,
 -- No endpoint subscribes to a test event, which is shown at its one endpoint. No
 -- endpoint subscribes to events that a seek skipped, some of which may have been
 -- replayed.
-WHERE (e.topic = 'outbox.test'
+WHERE (e.test_of IS NOT NULL
        OR cardinality(v.topics) = 0
        OR (outbox.topic_in(e.topic, v.topics)
            -- a delivery with a row has passed the filter, which may be expensive
            AND (k.status IS NOT NULL OR outbox.filter_matches(e.payload, v.filter) IS NOT FALSE)))
-AND (e.topic <> 'outbox.test'
-     OR k.status IS NOT NULL OR a.attempts IS NOT NULL)
+AND (e.test_of IS NULL OR e.test_of = p.endpoint_id)
 AND (cardinality(v.topics) > 0
      OR k.status IS NOT NULL OR a.delivered_at IS NOT NULL)
 AND x.xid IS NOT NULL
@@ -336,6 +337,19 @@ COMMENT ON COLUMN outbox.held_steps.failures IS 'failures in a row';
 COMMENT ON COLUMN outbox.held_steps.since IS 'time of the first of them';
 COMMENT ON COLUMN outbox.held_steps.next_try_at IS 'when it is tried again';
 
+CREATE VIEW outbox.replay_progress AS
+SELECT s.name AS endpoint, r.topics, r.from_time, r.to_time, r.events, r.started_at, r.finished_at
+FROM outbox.replays r JOIN outbox.endpoint_settings s USING (endpoint_id);
+COMMENT ON VIEW outbox.replay_progress IS 'Replays, and how far each of them is';
+COMMENT ON COLUMN outbox.replay_progress.endpoint IS 'name of the endpoint';
+COMMENT ON COLUMN outbox.replay_progress.topics IS 'topic patterns that were asked for (NULL: any topic)';
+COMMENT ON COLUMN outbox.replay_progress.from_time IS 'events that were emitted at this time or later';
+COMMENT ON COLUMN outbox.replay_progress.to_time IS 'and at this time or earlier';
+COMMENT ON COLUMN outbox.replay_progress.events IS 'deliveries that it has begun so far';
+COMMENT ON COLUMN outbox.replay_progress.started_at IS 'when outbox.replay() was called';
+COMMENT ON COLUMN outbox.replay_progress.finished_at IS
+'when all of its deliveries had begun (NULL: it goes on)';
+
 CREATE VIEW outbox.set_aside AS
 SELECT 'scheduled' AS what, e.id AS event_id, NULL::text AS endpoint, NULL::text AS action,
        e.error, e.failed_at, e.retry_at
@@ -354,7 +368,7 @@ COMMENT ON COLUMN outbox.set_aside.event_id IS
 'the event (NULL: the delivery that a command was meant for is gone)';
 COMMENT ON COLUMN outbox.set_aside.endpoint IS
 'the endpoint that a command was meant for (NULL: a scheduled event)';
-COMMENT ON COLUMN outbox.set_aside.action IS 'retry, discard, cancel or due (NULL: a scheduled event)';
+COMMENT ON COLUMN outbox.set_aside.action IS 'retry, resend, discard, cancel, due or probe (NULL: a scheduled event)';
 COMMENT ON COLUMN outbox.set_aside.error IS 'why';
 COMMENT ON COLUMN outbox.set_aside.failed_at IS 'time of the first failure';
 COMMENT ON COLUMN outbox.set_aside.retry_at IS 'when it is tried again';
@@ -376,7 +390,11 @@ SELECT CASE WHEN NOT outbox.preloaded() THEN 'not_preloaded'
        w.unmatched,
        COALESCE(h.n, 0) AS held_steps,
        h.since AS held_since,
-       h.next_try_at AS held_until
+       h.next_try_at AS held_until,
+       COALESCE((SELECT r.keep FROM outbox.retention_here r WHERE r.log = 'events'),
+                current_setting('outbox.retention')::interval) AS retention,
+       COALESCE((SELECT r.keep FROM outbox.retention_here r WHERE r.log = 'attempts'),
+                current_setting('outbox.attempts_retention')::interval) AS attempts_retention
 FROM outbox.log_size l
 CROSS JOIN pg_extension x
 LEFT JOIN (SELECT ws.* FROM outbox.worker_slots() ws
@@ -412,6 +430,8 @@ COMMENT ON COLUMN outbox.status.held_steps IS
 'how many rows outbox.held_steps has, those left out that wait for a lock for less than a second';
 COMMENT ON COLUMN outbox.status.held_since IS 'since when the oldest of them is on hold (NULL: none is)';
 COMMENT ON COLUMN outbox.status.held_until IS 'when the next of them is tried again (NULL: none is on hold)';
+COMMENT ON COLUMN outbox.status.retention IS 'how long this database keeps events, at least';
+COMMENT ON COLUMN outbox.status.attempts_retention IS 'how long this database keeps attempts, at least';
 
 CREATE VIEW outbox.workers AS
 SELECT w.pid, d.datname, w.worker, w.state, w.reason, w.started_at, w.endpoints, w.in_flight, w.delivered,

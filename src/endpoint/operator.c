@@ -63,6 +63,13 @@ outbox_operator_retry_now(OutboxEndpoint *ep, int64 seq, const char *key, Timest
 }
 
 void
+outbox_operator_probe(OutboxEndpoint *ep, TimestampTz now)
+{
+	outbox_pace_resume(&ep->pace);
+	outbox_retries_first_due(ep, now);
+}
+
+void
 outbox_operator_discard_dead(OutboxEndpoint *ep, int64 seq, const char *key, bool blocked)
 {
 	outbox_parking_count_row(ep, seq, OUTBOX_ROW_DEAD, -1);

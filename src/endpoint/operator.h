@@ -19,6 +19,12 @@ extern void outbox_operator_retry_dead(OutboxEndpoint *ep, int64 seq, const char
 extern void outbox_operator_retry_now(OutboxEndpoint *ep, int64 seq, const char *key,
 									  TimestampTz due);
 
+/*
+ * One request is due at once, if anything waits: neither backoff nor Retry-After counts
+ * any longer.
+ */
+extern void outbox_operator_probe(OutboxEndpoint *ep, TimestampTz now);
+
 /* A dead delivery was discarded or cancelled.  'blocked' is as above. */
 extern void outbox_operator_discard_dead(OutboxEndpoint *ep, int64 seq, const char *key,
 										 bool blocked);

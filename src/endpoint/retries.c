@@ -211,6 +211,18 @@ outbox_retries_make_due(OutboxEndpoint *ep, int64 seq, TimestampTz now)
 	pairingheap_add(ep->queue.retries, &retry->node);
 }
 
+void
+outbox_retries_first_due(OutboxEndpoint *ep, TimestampTz now)
+{
+	OutboxRetry *first;
+
+	if (pairingheap_is_empty(ep->queue.retries))
+		return;
+	first = pairingheap_container(OutboxRetry, node,
+								  pairingheap_first(ep->queue.retries));
+	first->due = Min(first->due, now);
+}
+
 bool
 outbox_retries_contains(OutboxEndpoint *ep, int64 seq)
 {

@@ -37,10 +37,12 @@ extern OutboxLane *outbox_retries_take_loaded(OutboxEndpoint *ep, int64 seq);
 
 /*
  * The first removes a retry from the heap, and the caller lets its lane advance.
- * The second makes it due at 'now'.  It must be on the heap.
+ * The second makes it due at 'now'.  It must be on the heap.  The third makes the
+ * one due that is due first, if there is any.
  */
 extern void outbox_retries_remove(OutboxEndpoint *ep, int64 seq);
 extern void outbox_retries_make_due(OutboxEndpoint *ep, int64 seq, TimestampTz now);
+extern void outbox_retries_first_due(OutboxEndpoint *ep, TimestampTz now);
 
 /* True if it is on the heap. */
 extern bool outbox_retries_contains(OutboxEndpoint *ep, int64 seq);

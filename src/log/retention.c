@@ -23,6 +23,7 @@
 #include "base/crash_point.h"
 #include "base/query.h"
 #include "base/settings.h"
+#include "base/table_rows.h"
 #include "log/kept.h"
 #include "log/retention.h"
 #include "log/step.h"
@@ -34,6 +35,8 @@ static int			   events_piece;
 static int			   attempts_piece;
 static TimestampTz	   events_since;
 static TimestampTz	   attempts_since;
+static int			   events_keep; /* s: outbox.retention_here has it (0: the setting) */
+static int			   attempts_keep; /* the same */
 static TimestampTz	   retry_at;
 static bool			   ahead; /* outbox.pieces has a time in the future */
 /* Another session has a lock on what is to be emptied. */
@@ -60,6 +63,40 @@ execute(const char *sql)
 	outbox_query(sql, 0, NULL, NULL, NULL);
 }
 
+int
+outbox_retention_of_events(void)
+{
+	return events_keep > 0 ? events_keep : outbox_retention;
+}
+
+static int
+retention_of_attempts(void)
+{
+	return attempts_keep > 0 ? attempts_keep : outbox_attempts_retention;
+}
+
+void
+outbox_retention_configure(void)
+{
+	int events = 0;
+	int attempts = 0;
+
+	execute("SELECT log, pg_catalog.date_part('epoch', keep)::pg_catalog.int4"
+			" FROM outbox.retention_here");
+	for (uint64 i = 0; i < SPI_processed; i++)
+	{
+		OutboxColumns row = fetch_row(i);
+		char		 *log = row_text(row, 0);
+
+		if (strcmp(log, "events") == 0)
+			events = row_int4(row, 1);
+		else
+			attempts = row_int4(row, 1);
+	}
+	events_keep = events;
+	attempts_keep = attempts;
+}
+
 void
 outbox_retention_init(OutboxDatabase *database)
 {
@@ -68,6 +105,7 @@ outbox_retention_init(OutboxDatabase *database)
 	db = database;
 	ahead = false;
 	outbox_kept_init(database);
+	outbox_retention_configure();
 	execute("SELECT log, piece, since FROM outbox.pieces");
 	for (uint64 i = 0; i < SPI_processed; i++)
 	{
@@ -275,7 +313,7 @@ events_due(void)
 {
 	if (is_copying() || is_tidying() || outbox_step_held(OUTBOX_STEP_RETENTION, 0))
 		return DT_NOEND;
-	return due(events_since, outbox_retention);
+	return due(events_since, outbox_retention_of_events());
 }
 
 TimestampTz
@@ -286,7 +324,7 @@ outbox_retention_next_time(void)
 	if (!outbox_step_held(OUTBOX_STEP_RETENTION, 0))
 		next = ahead ? retry_at : next;
 	if (!ahead && !outbox_step_held(OUTBOX_STEP_FORGET_ATTEMPTS, 0))
-		next = Min(next, due(attempts_since, outbox_attempts_retention));
+		next = Min(next, due(attempts_since, retention_of_attempts()));
 	if (!outbox_step_held(OUTBOX_STEP_RETENTION, 0))
 		next = Min(next, outbox_kept_copy_time());
 	return is_tidying() ? Min(next, outbox_kept_tidy_time()) : next;
@@ -344,7 +382,7 @@ outbox_retention_run(void)
 		ahead = !done;
 		failed = ahead;
 	}
-	if (now >= due(attempts_since, outbox_attempts_retention) &&
+	if (now >= due(attempts_since, retention_of_attempts()) &&
 		outbox_step_run(OUTBOX_STEP_FORGET_ATTEMPTS, run_attempts, &done))
 		failed |= !done;
 	if (now >= outbox_kept_copy_time())
@@ -355,7 +393,8 @@ outbox_retention_run(void)
 		failed |= !done;
 	if (failed)
 	{
-		int64 wait = Min(RETRY_AFTER, (int64) outbox_retention * USECS_PER_SEC / 10);
+		int64 wait = Min(RETRY_AFTER,
+						 (int64) outbox_retention_of_events() * USECS_PER_SEC / 10);
 
 		if (locked_out && db->nworkers > 1)
 			wait = Min(wait, LOOK_AGAIN_SOON);

@@ -7,8 +7,15 @@
 
 #include "server/shmem.h"
 
-/* Reads outbox.pieces.  Needs a transaction. */
+/*
+ * The first reads outbox.pieces and outbox.retention_here, the second only the latter.
+ * Both need a transaction.
+ */
 extern void outbox_retention_init(OutboxDatabase *db);
+extern void outbox_retention_configure(void);
+
+/* s: how long this database keeps events. */
+extern int outbox_retention_of_events(void);
 
 /* When outbox_retention_run() is to be called next. */
 extern TimestampTz outbox_retention_next_time(void);

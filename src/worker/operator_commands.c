@@ -57,7 +57,9 @@ typedef enum Effect
 	EFFECT_CANCEL_RETRY,
 	EFFECT_CANCEL_FOLLOWER,
 	EFFECT_SKIP,
-	EFFECT_DUE
+	EFFECT_DUE,
+	EFFECT_RESEND,
+	EFFECT_PROBE
 } Effect;
 
 typedef struct Command
@@ -134,6 +136,27 @@ cancel(Command *c)
 				c->ep->id, c->seq);
 }
 
+/* What is not settled yet, or was parked meanwhile, is left as it is. */
+static void
+resend(Command *c)
+{
+	if (c->status != NULL || !c->known ||
+		!outbox_cursor_covers(outbox_window_frontier(c->ep, &outbox_loop.head), c->xid,
+							  c->seq) ||
+		outbox_operator_in_memory(c->ep, c->seq, c->key))
+		return;
+	execute("INSERT INTO outbox.parked (endpoint_id, seq, event_id, key, status,"
+			" attempts, next_attempt_at, redelivery, parked_at)"
+			" SELECT $1, e.seq, e.id, e.key, 'retrying', 0, pg_catalog.now(), 2,"
+			" pg_catalog.now()"
+			" FROM outbox.all_events e WHERE e.seq OPERATOR(pg_catalog.=) $2"
+			" RETURNING next_attempt_at",
+			c->ep->id, c->seq);
+	c->due = row_time(fetch_row(0), 0, 0);
+	c->effect = EFFECT_RESEND;
+	outbox_kept_add(&c->seq, 1);
+}
+
 static void
 carry_out(Command *c)
 {
@@ -165,6 +188,10 @@ carry_out(Command *c)
 			 !outbox_retries_contains(c->ep, c->seq) &&
 			 !outbox_operator_in_memory(c->ep, c->seq, c->key))
 		c->effect = EFFECT_DUE;
+	else if (is(c->action, "resend"))
+		resend(c);
+	else if (is(c->action, "probe"))
+		c->effect = EFFECT_PROBE;
 }
 
 static void
@@ -252,6 +279,13 @@ take_effect(Command *c)
 			else
 				outbox_parked_count_again(c->ep);
 			outbox_retries_add_parked(c->ep, c->seq, c->due, c->key, 0);
+			break;
+		case EFFECT_RESEND:
+			outbox_parking_count_row(c->ep, c->seq, OUTBOX_ROW_RETRYING, 1);
+			outbox_retries_add_parked(c->ep, c->seq, c->due, c->key, 0);
+			break;
+		case EFFECT_PROBE:
+			outbox_operator_probe(c->ep, GetCurrentTimestamp());
 			break;
 	}
 	outbox_roster_busy(c->ep);

@@ -21,6 +21,7 @@
 #include "endpoint/subscribers.h"
 #include "endpoint/tally.h"
 #include "endpoint/window.h"
+#include "log/retention.h"
 #include "log/step.h"
 #include "log/transaction.h"
 #include "server/shares.h"
@@ -349,6 +350,7 @@ outbox_roster_reload(bool tidy)
 				 NULL, NULL);
 	outbox_parked_share_room(row_int8(fetch_row(0), 0));
 	outbox_endpoint_settings_read(apply_settings, r);
+	outbox_retention_configure();
 	outbox_step_blame(0);
 	for (int i = 0; i < outbox_loop.roster.n; i++)
 		if (!old[i]->member.seen)

@@ -83,14 +83,14 @@ wait_ms(long ms)
 
 /*
  * Waits until db->changed is not 'changed' any more, or for a tenth of
- * outbox.retention, at most IDLE_LOOK.
+ * the retention, at most IDLE_LOOK.
  */
 static void
 wait_for_change(uint64 changed)
 {
 	wait_ms(pg_atomic_read_u64(&db->changed) != changed ?
 				0 :
-				Min(IDLE_LOOK, outbox_retention * 100L));
+				Min(IDLE_LOOK, outbox_retention_of_events() * 100L));
 }
 
 /* Begins a transaction as soon as the locks that it needs are free. */

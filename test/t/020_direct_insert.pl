@@ -1,4 +1,4 @@
-# INSERT INTO outbox.events is as good as emit(): the same defaults, checks and wake-up.
+# An INSERT into outbox.outgoing, or into the log, is as good as emit(): the same checks and wake-up.
 use strict;
 use warnings;
 
@@ -20,6 +20,8 @@ GRANT USAGE ON SCHEMA outbox TO app;
 GRANT INSERT (id, topic, payload, body, content_type, key, type, headers, expires_at)
 	ON outbox.events TO app;
 GRANT SELECT (id) ON outbox.events TO app;
+CREATE ROLE mapper LOGIN;
+SELECT outbox.grant_emit('mapper');
 SQL
 
 sub app
@@ -92,6 +94,34 @@ is_deeply(
 	],
 	[ 1 .. 10 ],
 	'COPY and INSERT … SELECT, in order');
+
+# The view for ORMs: the row comes back, and its event arrives.
+sub mapper
+{
+	my ($sql) = @_;
+	return $node->psql('postgres', $sql, extra_params => [ '-U', 'mapper' ]);
+}
+($rc, $id, $err) = mapper(
+	q{INSERT INTO outbox.outgoing (topic, key, payload) VALUES ('order.mapped', 'm', '{"n": 1}') RETURNING id});
+is($err, '', 'outbox.outgoing: no error');
+$receiver->wait_delivered(1, path => '/ok/a', id => $id);
+($rc, $out, $err) = mapper("SELECT count(*) FROM outbox.outgoing");
+is($out, '0', 'the next transaction sees nothing of it');
+
+# A row of another log may have the number of this transaction.
+$node->safe_psql('postgres', "SET session_replication_role = replica;"
+	  . " INSERT INTO outbox.events (topic, payload, epoch, xid) SELECT 'of.another', '{}', 12345, x"
+	  . " FROM (SELECT (pg_snapshot_xmax(pg_current_snapshot())::text::int8 + n)::text::xid8 AS x FROM generate_series(0, 200) n) x");
+($rc, $out, $err) = mapper("BEGIN; SELECT outbox.emit('order.own', '{}') \\g /dev/null
+SELECT string_agg(topic, ',') FROM outbox.outgoing; COMMIT");
+is($out, 'order.own', 'nor a row of another log');
+is( $node->safe_psql('postgres', "SELECT count(*) > 0 FROM outbox.events WHERE epoch = 12345"
+		  . " AND xid IN (SELECT xid FROM outbox.events WHERE topic = 'order.own')"),
+	't', 'though there is one with its xid');
+($rc, $out, $err) = mapper("SET enable_seqscan = off; BEGIN; SELECT outbox.emit('order.own', '{}') \\g /dev/null
+"
+	  . "EXPLAIN SELECT * FROM outbox.outgoing WHERE id = '$id'; COMMIT");
+unlike($out, qr/Seq Scan/, 'a row is found by an index');
 
 # A trigger that emits, during COPY as well
 $node->safe_psql('postgres', <<'SQL');

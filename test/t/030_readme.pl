@@ -234,11 +234,12 @@ my @emits = (
 	"SELECT outbox.emit('role.one', '{}'::json)",
 	"SELECT outbox.emit('role.one', '{}'::jsonb, key => 'a', type => 'b', headers => '{}', expires_at => now())",
 	"SELECT outbox.emit_bytes('role.one', '', 'text/plain')",
-	"INSERT INTO outbox.events (topic, payload) VALUES ('role.one', '{}') RETURNING id",
+	"SELECT outbox.emit('role.one', '{}', key => 7), outbox.emit_bytes('role.one', '', 'text/plain', gen_random_uuid())",
+	"INSERT INTO outbox.outgoing (topic, payload) VALUES ('role.one', '{}') RETURNING *",
 	"INSERT INTO outbox.events (id, topic, type, key, expires_at, headers, body, content_type)"
 	  . " VALUES (NULL, 'role.one', NULL, NULL, NULL, NULL, '', 'text/plain')");
-my @watches = map { "SELECT * FROM outbox.$_" } qw(status stats deliveries workers);
-my @reads = map { "SELECT * FROM outbox.$_" } qw(endpoints dead_letters attempts);
+my @watches = map { "SELECT * FROM outbox.$_" } qw(status stats deliveries workers replay_progress);
+my @reads = map { "SELECT * FROM outbox.$_" } qw(endpoints dead_letters attempts all_events);
 my $event = $node->safe_psql('postgres', 'SELECT id FROM outbox.events LIMIT 1');
 my @operations = (
 	"SELECT outbox.create_endpoint('a', 'https://a.example/')",
@@ -248,6 +249,8 @@ my @operations = (
 	  . 'whsec_' . 'A' x 40 . "')",
 	"SELECT outbox.seek_endpoint('billing', 'now')",
 	"SELECT outbox.cancel('$event')",
+	"SELECT outbox.send_test('billing', 'a', '{}')",
+	"SELECT outbox.set_retention(events => '1 day', reset => '{attempts}')",
 	"SELECT outbox.wait_for('$event')",
 	"SELECT outbox.replay('billing', now() - interval '1 hour')",
 	"SELECT outbox.drop_endpoint('billing', discard => true)");
@@ -304,7 +307,7 @@ foreach my $argument (column(
 		"SELECT DISTINCT unnest(proargnames[1:pronargs]) FROM pg_proc WHERE pronamespace = $schema"
 		  . " AND proname IN ('emit', 'emit_bytes', 'create_endpoint', 'alter_endpoint', 'drop_endpoint',"
 		  . " 'pause_endpoint', 'resume_endpoint', 'seek_endpoint', 'rotate_secret', 'retry', 'discard', 'cancel',"
-		  . " 'replay', 'wait_for', 'send_test')"))
+		  . " 'replay', 'resend', 'wait_for', 'send_test', 'set_retention')"))
 {
 	like($reference, qr/\b\Q$argument\E\b/, "argument $argument in the reference");
 }

@@ -163,11 +163,11 @@ nobody_may($_, qr/ (?:UPDATE|DELETE|TRUNCATE|REFERENCES|TRIGGER|CREATE)$/, "$_: 
   foreach @who;
 nobody_may($_, qr/^outbox\.endpoint_secrets /, "$_: no secret") foreach @who;
 nobody_may($_, qr/ SELECT$/, "$_: reads nothing") foreach 'PUBLIC';
-nobody_may('emit', qr/^(?!outbox\.events id).* SELECT$/, 'emit: reads ids of events, and nothing else');
-nobody_may($_, qr/(?:payload|body|headers|url|content_type|filter|secret\w*|previous) SELECT$/,
-	"$_: no payload, answer, header or URL") foreach 'emit', 'watch';
+nobody_may('emit', qr/^(?!outbox\.outgoing).* SELECT$/, 'emit: reads what its transaction emits, and nothing else');
+nobody_may('watch', qr/(?:payload|body|headers|url|content_type|filter|secret\w*|previous) SELECT$/,
+	'watch: no payload, answer, header or URL');
 nobody_may($_, qr/ INSERT$/, "$_: writes nothing") foreach qw(PUBLIC watch operate);
-nobody_may('emit', qr/^outbox\.(?!events \w+ ).* INSERT$/, 'emit: writes into the log alone');
+nobody_may('emit', qr/^outbox\.(?!events \w+ |outgoing ).* INSERT$/, 'emit: writes into the log alone');
 nobody_may('emit', qr/^outbox\.events (?:seq|xid|epoch|created_at|piece) INSERT$/, 'emit: not what is the log\'s own');
 my $stamps = qr/^outbox\.(?:current_piece|next_seq|current_epoch|log_xid|new_event_id|check_event)\(/;
 nobody_may('PUBLIC', qr/^(?!$stamps).* EXECUTE$/, 'PUBLIC: what defaults and checks call');

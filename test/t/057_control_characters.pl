@@ -72,7 +72,9 @@ sub sweeps
 				my $other = $names->[$j];
 				my $plain = $other eq 'name' && $function ne 'create_endpoint' ? "'raw'" : $plain{$other};
 				push @arguments, "$other => "
-				  . ($other eq 'payload' ? "'{}'::$types->[$j]" : $plain // die "$function($other)");
+				  . ($other eq 'payload' ? "'{}'::$types->[$j]"
+					: $other eq 'key' ? "NULL::$types->[$j]"
+					: $plain // die "$function($other)");
 			}
 			push @sweeps, [ $function, $name, $value, "SELECT outbox.$function(" . join(', ', @arguments) . ')' ];
 		}
@@ -235,7 +237,8 @@ my ($requests, $values, @wrong) = (0, 0);
 foreach my $r ($receiver->requests)
 {
 	my $h = $r->{headers};
-	my ($type, $key, $x) = @{ $expected{ $r->{id} } // [ '', '', '' ] };
+	# send_test() has an event of its own, without a type, a key and headers
+	my ($type, $key, $x) = @{ $expected{ $r->{id} } // [ $h->{'outbox-topic'}, '', '' ] };
 	my $sent = sub { Encode::encode('UTF-8', $h->{ $_[0] } // '') };
 
 	$requests++;
@@ -245,6 +248,7 @@ foreach my $r ($receiver->requests)
 		push @wrong, "$r->{id}: header $name" unless $known{$name} || $name =~ /^x-a[!#\$%&'*+.^_`|~0-9A-Za-z-]*b?$/;
 		push @wrong, "$r->{id}: a control character in $name" if "$name$h->{$name}" =~ /[\x00-\x1f\x7f-\x9f]/;
 	}
+	push @wrong, "$r->{id}: topic" unless $h->{'outbox-topic'} =~ /^[A-Za-z0-9_.-]+$/;
 	push @wrong, "$r->{id}: signature" unless $r->{signature} eq 'valid';
 	push @wrong, "$r->{id}: type" unless $sent->('outbox-type') eq $type;
 	push @wrong, "$r->{id}: key" unless Encode::encode('UTF-8', $r->{key} // '') eq $key;

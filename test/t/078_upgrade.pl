@@ -79,6 +79,8 @@ $build->change('outbox.control', "default_version = '1.0'", "default_version = '
 $build->add('test/upgrade/next.c', 'src');
 $build->add('test/upgrade/outbox--1.0--1.1.sql', 'sql');
 $build->install;
+ask("CREATE ROLE app LOGIN; SELECT outbox.grant_emit('app'); CREATE ROLE partly LOGIN;"
+	  . ' GRANT USAGE ON SCHEMA outbox TO partly; GRANT SELECT, INSERT ON outbox.outgoing TO partly');
 my $new_library = "$build->{tree}/outbox.so";
 refused('ALTER EXTENSION outbox UPDATE', 55000, 'HINT:  Restart the server',
 	'old library, new script: the update is refused');
@@ -109,6 +111,10 @@ state_is('running', '', 'after ALTER EXTENSION UPDATE a worker runs');
 is(ask('SELECT version FROM outbox.status'), '1.1', 'the objects are of version 1.1');
 $receiver->wait_delivered(1, path => '/ok/a', id => $kept);
 goes_on('new library, new objects');
+is(ask("SELECT count(*) FROM pg_proc WHERE pronamespace = 'outbox'::regnamespace AND proname IN ('emit', 'emit_bytes')"
+	  . " AND NOT has_function_privilege('app', oid, 'EXECUTE')"), '0', 'a role that may emit may call what is new');
+is(ask("SELECT has_function_privilege('partly', 'outbox.emit(text, jsonb, date)', 'EXECUTE')"), 'f',
+	'one that had a part of the privileges has no more');
 my $id = ask("SELECT outbox.emit_note('load.note', 'hello')");
 $receiver->wait_delivered(1, path => '/ok/a', id => $id);
 pass('what the new version brought works');

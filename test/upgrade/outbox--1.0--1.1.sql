@@ -3,6 +3,14 @@
 
 SET LOCAL search_path TO pg_catalog, pg_temp;
 SELECT outbox.require_library('1.1');
+CREATE TEMPORARY TABLE granted AS SELECT * FROM outbox.purposes_granted();
+
+-- An object that every emitter needs.
+CREATE FUNCTION outbox.emit(topic text, payload jsonb, key date) RETURNS uuid
+LANGUAGE sql VOLATILE
+RETURN outbox.emit(topic, payload, key::text);
+COMMENT ON FUNCTION outbox.emit(text, jsonb, date) IS 'As emit(text, jsonb, …), for a key that is a date';
+REVOKE ALL ON FUNCTION outbox.emit(text, jsonb, date) FROM PUBLIC;
 
 -- The same arguments, another contract: another symbol, and grants are kept.
 CREATE OR REPLACE FUNCTION outbox.emit(topic text, payload jsonb,
@@ -27,3 +35,7 @@ ALTER TABLE outbox.parked ADD COLUMN note text;
 
 -- The worker that found itself too new looks again.
 SELECT outbox.endpoints_changed();
+
+-- Roles that had all of a purpose have its new objects, too.
+SELECT outbox.grant_to(g.role, g.purpose) FROM pg_temp.granted g;
+DROP TABLE pg_temp.granted;

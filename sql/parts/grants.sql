@@ -1,0 +1,128 @@
+------------------------------------------------------------------------
+-- Grants: what each kind of role needs, in one call.
+------------------------------------------------------------------------
+
+-- Each privilege of a purpose: which one, on what kind of object, its name, and in
+-- which columns (empty: all).  The functions that the views call are here, because
+-- PostgreSQL wants EXECUTE on them from the reader.
+CREATE FUNCTION outbox.privileges_of(purpose text,
+    OUT privilege text, OUT kind text, OUT object text, OUT columns text) RETURNS SETOF record
+LANGUAGE sql STABLE STRICT SET search_path = pg_catalog, pg_temp
+AS $$
+WITH functions (purpose, names) AS (VALUES
+    ('emit', '{emit,emit_bytes}'::name[]),
+    ('watch', '{preloaded,worker_slots,step_holds,endpoint_stats,topic_in,filter_matches}'),
+    ('operate', '{create_endpoint,alter_endpoint,drop_endpoint,pause_endpoint,resume_endpoint,seek_endpoint,
+                  rotate_secret,endpoint_secret,retry,resend,discard,replay,cancel,wait_for,send_test,
+                  set_retention,shown}')),
+relations (purpose, privileges, names, columns) AS (VALUES
+    ('emit', '{SELECT,INSERT}'::text[], '{outgoing}'::name[], ''),
+    ('emit', '{INSERT}', '{events}', '(id, topic, type, key, expires_at, headers, payload, body, content_type)'),
+    ('watch', '{SELECT}', '{status,stats,deliveries,workers,held_steps,set_aside,replay_progress}', ''),
+    ('operate', '{SELECT}', '{endpoints,dead_letters,attempts,all_events}', ''))
+SELECT 'USAGE', 'SCHEMA', 'outbox', ''
+UNION ALL
+SELECT 'EXECUTE', 'FUNCTION', p.oid::regprocedure::text, ''
+FROM functions f JOIN pg_proc p ON p.pronamespace = 'outbox'::regnamespace AND p.proname = ANY (f.names)
+WHERE $1 IN (f.purpose, CASE f.purpose WHEN 'watch' THEN 'operate' END)
+UNION ALL
+SELECT unnest(r.privileges), 'TABLE', c.oid::regclass::text, r.columns
+FROM relations r JOIN pg_class c ON c.relnamespace = 'outbox'::regnamespace AND c.relname = ANY (r.names)
+WHERE $1 IN (r.purpose, CASE r.purpose WHEN 'watch' THEN 'operate' END)
+UNION ALL
+SELECT unnest('{SELECT,INSERT,UPDATE,DELETE,TRUNCATE}'::text[]), 'TABLE', c.oid::regclass::text, ''
+FROM pg_class c
+WHERE c.relnamespace = 'outbox'::regnamespace AND c.relkind IN ('r', 'p') AND $1 = 'work'
+UNION ALL
+SELECT 'SELECT', 'SEQUENCE', 'outbox.events_seq', '' WHERE $1 = 'work'
+UNION ALL
+SELECT 'SELECT', CASE c.relkind WHEN 'S' THEN 'SEQUENCE' ELSE 'TABLE' END, c.oid::regclass::text, ''
+FROM pg_extension x CROSS JOIN unnest(x.extconfig) config JOIN pg_class c ON c.oid = config
+WHERE x.extname = 'outbox' AND $1 = 'dump'
+$$;
+COMMENT ON FUNCTION outbox.privileges_of IS
+'What grant_emit(), grant_watch(), grant_operate(), grant_work() and grant_dump() grant';
+
+-- Not SECURITY DEFINER: PostgreSQL decides which role may grant.
+CREATE FUNCTION outbox.grant_to(role text, purpose text) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    p record;
+BEGIN
+    IF role IS NULL THEN
+        RAISE EXCEPTION 'role must not be NULL'
+            USING ERRCODE = 'null_value_not_allowed',
+                  HINT = 'Pass the name of a role, as pg_roles.rolname shows it.';
+    ELSIF NOT EXISTS (SELECT 1 FROM pg_roles r WHERE r.rolname = role) THEN
+        RAISE EXCEPTION 'role "%" does not exist', role
+            USING ERRCODE = 'undefined_object',
+                  HINT = 'Create it first. Pass its name as pg_roles.rolname shows it, without quotation marks.';
+    END IF;
+    FOR p IN SELECT * FROM outbox.privileges_of(purpose) LOOP
+        EXECUTE format('GRANT %s %s ON %s %s TO %I', p.privilege, p.columns, p.kind, p.object, role);
+    END LOOP;
+END $$;
+COMMENT ON FUNCTION outbox.grant_to IS 'Grants a role what a purpose needs (42704: no such role)';
+
+CREATE FUNCTION outbox.grant_emit(role text) RETURNS void
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
+AS $$ SELECT outbox.grant_to($1, 'emit') $$;
+COMMENT ON FUNCTION outbox.grant_emit IS 'Lets a role emit: by function, through outbox.outgoing, and by COPY';
+
+CREATE FUNCTION outbox.grant_watch(role text) RETURNS void
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
+AS $$ SELECT outbox.grant_to($1, 'watch') $$;
+COMMENT ON FUNCTION outbox.grant_watch IS 'Lets a role read the views that show no payload, URL, header or answer';
+
+CREATE FUNCTION outbox.grant_operate(role text) RETURNS void
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
+AS $$ SELECT outbox.grant_to($1, 'operate') $$;
+COMMENT ON FUNCTION outbox.grant_operate IS
+'Lets a role read all views, manage endpoints, read their secrets, send again and give up';
+
+CREATE FUNCTION outbox.grant_work(role text) RETURNS void
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
+AS $$ SELECT outbox.grant_to($1, 'work') $$;
+COMMENT ON FUNCTION outbox.grant_work IS 'Grants what the role in outbox.worker_role needs';
+
+CREATE FUNCTION outbox.grant_dump(role text) RETURNS void
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
+AS $$ SELECT outbox.grant_to($1, 'dump') $$;
+COMMENT ON FUNCTION outbox.grant_dump IS 'Lets a role dump this database with pg_dump, all events included';
+
+CREATE FUNCTION outbox.revoke_all(role text) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    EXECUTE format('REVOKE ALL ON ALL TABLES IN SCHEMA outbox FROM %I', role);
+    EXECUTE format('REVOKE ALL ON ALL SEQUENCES IN SCHEMA outbox FROM %I', role);
+    EXECUTE format('REVOKE ALL ON ALL FUNCTIONS IN SCHEMA outbox FROM %I', role);
+    EXECUTE format('REVOKE ALL ON SCHEMA outbox FROM %I', role);
+END $$;
+COMMENT ON FUNCTION outbox.revoke_all IS 'Takes back all that a role was granted in the schema outbox';
+
+-- An update of the extension may bring objects that a purpose needs.  So an update
+-- script keeps the result of this in the beginning, and calls grant_to() with it in the
+-- end.  A role that has only some privileges of a purpose is left as it is.
+CREATE FUNCTION outbox.purposes_granted(OUT role text, OUT purpose text) RETURNS SETOF record
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+AS $$
+SELECT r.rolname, u.purpose
+FROM pg_namespace n
+CROSS JOIN LATERAL aclexplode(n.nspacl) a
+JOIN pg_roles r ON r.oid = a.grantee
+CROSS JOIN unnest('{emit,watch,operate,work,dump}'::text[]) u (purpose)
+WHERE n.nspname = 'outbox' AND a.grantee <> n.nspowner
+AND NOT EXISTS (
+    SELECT 1 FROM outbox.privileges_of(u.purpose) p
+    WHERE NOT CASE p.kind
+        WHEN 'SCHEMA' THEN has_schema_privilege(r.oid, p.object, p.privilege)
+        WHEN 'FUNCTION' THEN has_function_privilege(r.oid, p.object, p.privilege)
+        WHEN 'SEQUENCE' THEN has_sequence_privilege(r.oid, p.object, p.privilege)
+        ELSE CASE WHEN p.columns = '' THEN has_table_privilege(r.oid, p.object, p.privilege)
+                  ELSE has_any_column_privilege(r.oid, p.object, p.privilege) END
+    END)
+$$;
+COMMENT ON FUNCTION outbox.purposes_granted IS
+'Which role has all that a purpose needs: emit, watch, operate, work or dump';

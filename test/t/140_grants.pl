@@ -1,0 +1,103 @@
+# One call grants a role what its purpose needs, and a role that only owns the database can dump it.
+use strict;
+use warnings;
+
+use OutboxTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = outbox_node('main');
+my $receiver = OutboxTest::Receiver->new('main');
+my $file = PostgreSQL::Test::Utils::tempdir() . '/dump';
+my ($rc, $out, $err);
+
+sub ask
+{
+	my ($sql, $dbname) = @_;
+	return $node->safe_psql($dbname // 'postgres', $sql);
+}
+
+sub fails_as
+{
+	my ($role, $sql, $sqlstate, $name) = @_;
+	($rc, $out, $err) = $node->psql('postgres', "\\set VERBOSITY sqlstate\n$sql", extra_params => [ '-U', $role ]);
+	like($err, qr/\b$sqlstate\b/, $name);
+	return;
+}
+
+# --- The name of a role, and the role that grants
+
+ask('CREATE ROLE "App ""x""" LOGIN; CREATE ROLE outsider LOGIN; CREATE ROLE plain LOGIN');
+ask(q{SELECT outbox.grant_emit('App "x"')});
+is( $node->safe_psql('postgres', q{SELECT count(outbox.emit('a', '1', key => 7))}, extra_params => [ '-U', 'App "x"' ]),
+	'1', 'any name of a role will do');
+fails_as('App "x"', q{SELECT outbox.grant_emit('plain')}, 42501, 'an emitter grants nothing');
+ask('GRANT USAGE ON SCHEMA outbox TO outsider; GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA outbox TO outsider');
+fails_as('outsider', q{SELECT outbox.grant_emit('plain')}, 42501, 'nor does a role that may only call the function');
+fails_as('postgres', q{SELECT outbox.grant_operate('nobody here')}, 42704, 'no such role: 42704');
+fails_as('postgres', q{SELECT outbox.grant_watch(NULL)}, 22004, 'NULL: 22004');
+
+# --- Which purposes a role has: all of one, or it does not count
+
+ask('CREATE ROLE watcher; CREATE ROLE half');
+ask(q{SELECT outbox.grant_watch('watcher'); SELECT outbox.grant_watch('half'); REVOKE SELECT ON outbox.workers FROM half});
+is( ask(q{SELECT string_agg(purpose, ' ') FROM outbox.purposes_granted() WHERE role IN ('watcher', 'half')}),
+	'watch', 'a role that lacks one privilege of a purpose does not have it');
+foreach my $purpose (qw(emit watch operate work dump))
+{
+	ask("CREATE ROLE for_$purpose; SELECT outbox.grant_$purpose('for_$purpose')");
+	my $has = ask("SELECT string_agg(purpose, ' ' ORDER BY purpose) FROM outbox.purposes_granted() WHERE role = 'for_$purpose'");
+	like($has, qr/\b$purpose\b/, "grant_$purpose: purposes_granted() says so");
+	ask("SELECT outbox.revoke_all('for_$purpose')");
+	is(ask("SELECT count(*) FROM outbox.purposes_granted() WHERE role = 'for_$purpose'"), '0', 'revoke_all() takes it back');
+	ask("DROP ROLE for_$purpose");
+}
+is(ask("SELECT string_agg(purpose, ' ') FROM outbox.purposes_granted() WHERE role = 'App \"x\"'"), 'emit', 'an emitter is no more');
+
+# --- A dump by the owner of the database
+
+ask('CREATE ROLE landlord LOGIN');
+ask('CREATE DATABASE owned OWNER landlord');
+ask('CREATE EXTENSION outbox', 'owned');
+my $secret = endpoint($node, $receiver, 'a', '/ok/a', undef, 'owned');
+emit($node, 'a', '{"n": 1}', "key => 'k'", 'owned');
+$receiver->wait_delivered(1, path => '/ok/a');
+emit($node, 'a', '{"n": 2}', "deliver_at => now() + interval '1 day'", 'owned');
+ask('SET ROLE landlord; CREATE TABLE public.orders AS SELECT 1 AS id', 'owned');
+my @dump = ('pg_dump', '-h', $node->host, '-p', $node->port, '-U', 'landlord', '-Fc', '-f', $file, 'owned');
+my $refused = IPC::Run::run(\@dump, '2>', \my $words);
+ok(!$refused, 'without a grant it fails');
+like($words, qr/permission denied for schema outbox/, 'as documented');
+ask(q{SELECT outbox.grant_dump('landlord')}, 'owned');
+ok(IPC::Run::run(\@dump, '2>', \$words), 'after grant_dump() it works') or diag($words);
+fails_as('landlord', 'SELECT * FROM outbox.endpoint_secrets', 42501, 'the role does not read secrets');
+
+sub restore
+{
+	my ($dbname) = @_;
+	ask("CREATE DATABASE $dbname");
+	IPC::Run::run([ 'pg_restore', '-h', $node->host, '-p', $node->port, '-U', 'postgres', '-d', $dbname, $file ], '2>', \$words);
+	is($words, '', "restored into $dbname without an error");
+	return;
+}
+restore('copy');
+is(ask('SELECT count(*) FROM outbox.events', 'copy'), ask('SELECT count(*) FROM outbox.events', 'owned'), 'with the log');
+is(ask('SELECT count(*) FROM outbox.scheduled', 'copy'), '1', 'what is scheduled');
+is(ask('SELECT string_agg(name, \' \') FROM outbox.endpoints', 'copy'), 'a', 'the endpoints');
+is(ask('SELECT count(*) FROM public.orders', 'copy'), '1', 'and the tables of the user');
+is(ask("SELECT count(*) FROM outbox.purposes_granted() WHERE role = 'landlord' AND purpose = 'dump'", 'copy'), '1', 'grants come along');
+ok(wait_sql($node, "SELECT state = 'held' FROM outbox.status", 't', 'copy'), 'it sends nothing');
+
+# --- A dump without outbox
+
+unlink $file;
+@dump = grep { $_ ne 'owned' } @dump;
+ok(IPC::Run::run([ @dump, '-N', 'outbox', '--extension=plpgsql', 'owned' ], '2>', \$words), 'a dump without outbox') or diag($words);
+restore('without');
+is(ask('SELECT count(*) FROM public.orders', 'without'), '1', 'has the tables of the user');
+is(ask("SELECT count(*) FROM pg_namespace WHERE nspname = 'outbox'", 'without'), '0', 'and nothing else');
+is(ask("SELECT outbox.revoke_all('landlord')", 'owned'), '', 'the grant is taken back');
+ok(IPC::Run::run([ @dump, '-N', 'outbox', '--extension=plpgsql', 'owned' ], '2>', \$words), 'it needs no grant') or diag($words);
+$node->stop;
+done_testing();
