@@ -34,6 +34,9 @@ SELECT unnest('{SELECT,INSERT,UPDATE,DELETE,TRUNCATE}'::text[]), 'TABLE', c.oid:
 FROM pg_class c
 WHERE c.relnamespace = 'outbox'::regnamespace AND c.relkind IN ('r', 'p') AND $1 = 'work'
 UNION ALL
+SELECT 'SELECT', 'TABLE', c.oid::regclass::text, '' FROM pg_class c
+WHERE c.relnamespace = 'outbox'::regnamespace AND c.relkind = 'v' AND $1 = 'work'
+UNION ALL
 SELECT 'SELECT', 'SEQUENCE', 'outbox.events_seq', '' WHERE $1 = 'work'
 UNION ALL
 SELECT 'SELECT', CASE c.relkind WHEN 'S' THEN 'SEQUENCE' ELSE 'TABLE' END, c.oid::regclass::text, ''
