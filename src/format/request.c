@@ -27,10 +27,10 @@
 #define LITERAL(s) (s), sizeof(s) - 1
 
 /*
- * Size of an encoded key, if each byte becomes a character of MAX_CONVERSION_GROWTH
- * bytes, each "%XX".
+ * Size of an encoded key or type, if each byte becomes a character of
+ * MAX_CONVERSION_GROWTH bytes, each "%XX".
  */
-#define MAX_ENCODED_KEY (OUTBOX_MAX_KEY * MAX_CONVERSION_GROWTH * 3)
+#define MAX_ENCODED (Max(OUTBOX_MAX_KEY, OUTBOX_MAX_TYPE) * MAX_CONVERSION_GROWTH * 3)
 
 /* ---------------------------------------------------------------------
  * Rows that evaded the checks
@@ -259,19 +259,20 @@ add_text(OutboxHeaders *out, const char *name, char *value, size_t len, bool *ad
 	return true;
 }
 
+/* The same, percent-encoded by 'encode'. */
 static bool
-add_key(OutboxHeaders *out, char *key, bool *added)
+add_encoded(OutboxHeaders *out, const char *name, char *value,
+			size_t (*encode)(const char *, size_t, char *), bool *added)
 {
-	char   encoded[MAX_ENCODED_KEY];
-	size_t len = strlen(key);
+	char   encoded[MAX_ENCODED];
+	size_t len = strlen(value);
 	char  *utf8;
 
-	utf8 = outbox_to_utf8(key, &len);
+	utf8 = outbox_to_utf8(value, &len);
 	if (utf8 == NULL)
 		return false;
-	*added &= outbox_headers_add(out, "outbox-key", encoded,
-								 outbox_percent_encode(utf8, len, encoded));
-	if (utf8 != key)
+	*added &= outbox_headers_add(out, name, encoded, encode(utf8, len, encoded));
+	if (utf8 != value)
 		pfree(utf8);
 	return true;
 }
@@ -460,9 +461,10 @@ outbox_request_headers(OutboxHeaders *out, OutboxEvent *event,
 		return "invalid content type";
 	add_identity(out, event->id_text, settings, now, body, body_len, &added);
 	added &= outbox_headers_add(out, "outbox-topic", event->topic, strlen(event->topic));
-	if (!add_text(out, "outbox-type", type, strlen(type), &added))
+	if (!add_encoded(out, "outbox-type", type, outbox_percent_encode_header, &added))
 		return "invalid type";
-	if (event->key && !add_key(out, event->key, &added))
+	if (event->key &&
+		!add_encoded(out, "outbox-key", event->key, outbox_percent_encode, &added))
 		return "invalid key";
 	added &= add_number(out, "outbox-sequence", event->seq);
 	added &= add_number(out, "outbox-attempt", attempt);

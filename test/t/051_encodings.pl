@@ -48,7 +48,7 @@ sub check_event
 		my $data = $format =~ /^(?:raw|cloudevents-binary)$/ ? $body : $body->{data};
 		is_deeply($data, { name => "Zo\x{eb} \x{fc}" }, "$dbname, $format: the payload is UTF-8");
 		is($r->{key}, "Zo\x{eb}", 'the key, too');
-		is($h{'outbox-type'}, "Gr\x{fc}n", 'the type');
+		is($h{'outbox-type'}, 'Gr%C3%BCn', 'the type, percent-encoded');
 		is($h{city}, "K\x{f6}ln", 'a header');
 		is($r->{signature}, 'valid', 'and it is signed');
 		is($body->{type}, "Gr\x{fc}n", 'the type in the body')

@@ -250,9 +250,10 @@ foreach my $r ($receiver->requests)
 	}
 	push @wrong, "$r->{id}: topic" unless $h->{'outbox-topic'} =~ /^[A-Za-z0-9_.-]+$/;
 	push @wrong, "$r->{id}: signature" unless $r->{signature} eq 'valid';
-	push @wrong, "$r->{id}: type" unless $sent->('outbox-type') eq $type;
+	push @wrong, "$r->{id}: type" unless $sent->('outbox-type') =~ s/%([0-9A-F]{2})/chr hex $1/ger eq $type;
 	push @wrong, "$r->{id}: key" unless Encode::encode('UTF-8', $r->{key} // '') eq $key;
 	push @wrong, "$r->{id}: key is not encoded" unless ($h->{'outbox-key'} // '') =~ /^[A-Za-z0-9._~%-]*$/;
+	push @wrong, "$r->{id}: type is not encoded" if $sent->('outbox-type') =~ /[^\x21-\x7e]/;
 	push @wrong, "$r->{id}: x-a" unless $sent->('x-a') eq $x;
 	push @wrong, "$r->{id}: ce-$_" foreach grep { ($h->{$_} // '') =~ /[^\x21-\x7e]/ } grep { /^ce-/ } keys %$h;
 }
