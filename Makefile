@@ -122,10 +122,11 @@ demo:
 bench:
 	@PG_CONFIG='$(PG_CONFIG)' bench/run
 
-# Debezium, from Maven, reads the log as doc/cdc.md says.
+# Debezium, from Maven, reads the log as doc/cdc.md says.  The receivers of
+# doc/receiving.md verify with the libraries of their languages.
 clients:
 	@test/bin/setup clients
-	@PG_CONFIG='$(PG_CONFIG)' OUTBOX_TEST_CLIENTS=1 TESTS=130_cdc test/bin/run tap
+	@PG_CONFIG='$(PG_CONFIG)' OUTBOX_TEST_CLIENTS=1 TESTS='130_cdc 151_receivers' test/bin/run tap
 
 # Takes each guard out of a copy and expects a test to turn red; MUTANTS=tick
 # tries some.
@@ -189,7 +190,7 @@ help:
 	@echo "make test           all tests; TESTS='001 unit/address' runs some"
 	@echo "make torture        crash loops (ROUNDS), the random test, retention and the soak (MINUTES), fuzzing (FUZZ_SECONDS)"
 	@echo "make bench          throughput and latency"
-	@echo "make clients        Debezium reads the log (from Maven, see doc/cdc.md)"
+	@echo "make clients        Debezium reads the log (doc/cdc.md), receivers in 5 languages (doc/receiving.md)"
 	@echo "make mutants        takes the guards out: does a test notice? MUTANTS='tick' tries some"
 	@echo "make permissions    writes test/permissions.txt and the counts in doc/security.md anew"
 	@echo "make asan|valgrind  the tests under a memory checker; STAGES=unit runs some"

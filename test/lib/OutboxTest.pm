@@ -351,15 +351,17 @@ sub nothing_arrives
 }
 
 # A receiver of the documents answers 401, and nothing else, to headers that are
-# missing, empty, or not what they should be.
+# missing, empty, or not what they should be.  A server may give no answer
+# at all to what is not ASCII (ascii_only => 1).
 sub refuses_unsigned
 {
-	my ($port, $name) = @_;
+	my ($port, $name, %option) = @_;
 	my $now = int(time);
 	my %good = ('webhook-id' => 'a', 'webhook-timestamp' => $now, 'webhook-signature' => 'v1,AAAA');
 	my @wrong;
 
-	my @tries = ({}, \%good, { %good, 'webhook-signature' => "v1,\xc3\xbc v1 , \xff" });
+	my @tries = ({}, \%good, { %good, 'webhook-signature' => "v1,\xc3\xbc v1 , \xff" },
+		map { { %good, 'webhook-signature' => $_ } } 'v1', 'v1,', 'v1, v1,=', ',', 'v1a,AAAA');
 	foreach my $header (sort keys %good)
 	{
 		my %without = %good;
@@ -373,6 +375,7 @@ sub refuses_unsigned
 		print $socket "POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 2\r\n",
 		  (map { "$_: $try->{$_}\r\n" } sort keys %$try), "\r\n{}";
 		my $answer = <$socket> // 'nothing';
+		next if $answer eq 'nothing' && $option{ascii_only} && join('', %$try) =~ /[^\x20-\x7e]/;
 		push @wrong, join(' ', %$try) . " => $answer" unless $answer =~ m{^HTTP/1\.[01] 401 };
 	}
 	Test::More::is(join('', @wrong), '', "$name: what is not signed is refused, whatever it says");
