@@ -12,8 +12,8 @@
 #   sql copy          is run by 074_copies, in a copy of a database
 #   … driver          is run by 134_secret_parameters, with the driver of that language
 #   console           is not run, and there may be a few
-# The examples of doc/receiving.md, doc/runbook.md and doc/cdc.md have tests of
-# their own: 054_receiving, 031_runbook and 130_cdc.
+# The examples of doc/receiving.md, doc/runbook.md, doc/cdc.md and doc/orm.md have tests
+# of their own: 054_receiving, 031_runbook, 130_cdc and 165_orm_document.
 use strict;
 use warnings;
 
@@ -188,7 +188,7 @@ foreach my $file (@files)
 {
 	my $previous;
 
-	next if $file =~ m{^doc/(?:receiving|runbook|cdc)\.md$};
+	next if $file =~ m{^doc/(?:receiving|runbook|cdc|orm)\.md$};
 	foreach my $block (blocks($text{$file}))
 	{
 		my ($line, $language, $code) = @$block;
