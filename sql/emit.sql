@@ -182,6 +182,13 @@ RESET ROLE;
 INSERT INTO outbox.events (topic, payload) VALUES ('outbox.test', '1');
 ROLLBACK;
 
+-- The JSON null is no header.
+BEGIN;
+SELECT outbox.emit('headers', '1', headers => 'null') IS NOT NULL AS emitted;
+INSERT INTO outbox.events (topic, payload, headers) VALUES ('headers', '2', 'null');
+SELECT payload, headers FROM outbox.outgoing ORDER BY payload;
+ROLLBACK;
+
 -- Where nothing can be written.
 BEGIN READ ONLY;
 SELECT outbox.emit('a', '1');
@@ -215,7 +222,7 @@ SELECT outbox.emit_bytes('keyed', '', 'text/plain', 43, dedup_key => 'once') IS 
 SELECT outbox.emit_bytes('keyed', '', 'text/plain', '6C84FB90-12c4-11e1-840d-7b25c5ee775a'::uuid) IS NOT NULL AS emitted;
 PREPARE emit_untyped AS SELECT outbox.emit($1, $2, key => $3) IS NOT NULL AS emitted;
 EXECUTE emit_untyped('keyed', '10', '44');
-SELECT payload, key, type, content_type FROM outbox.outgoing;
+SELECT payload, key, type, content_type FROM outbox.outgoing ORDER BY payload, key;
 ROLLBACK;
 SET ROLE regress_outbox_emitter;
 SELECT outbox.emit('keyed', '1', key => 4.5);

@@ -353,7 +353,7 @@ emit_change(FunctionCallInfo fcinfo, TriggerData *trigger)
 	Change		  *c = fcinfo->flinfo->fn_extra;
 	int			   level = 0;
 
-	PreventCommandIfReadOnly("outbox.emit_change()");
+	outbox_refuse_read_only("outbox.emit_change()");
 	if (c == NULL)
 	{
 		MemoryContext caller = MemoryContextSwitchTo(fcinfo->flinfo->fn_mcxt);

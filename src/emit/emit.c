@@ -23,6 +23,7 @@
 #include "access/tableam.h"
 #include "access/transam.h"
 #include "access/xact.h"
+#include "access/xlog.h"
 #include "executor/tuptable.h"
 #include "fmgr.h"
 #include "miscadmin.h"
@@ -185,6 +186,20 @@ outbox_emit(const OutboxNewEvent *e)
 #define BYTEA_ARG(n) (PG_ARGISNULL(n) ? NULL : PG_GETARG_BYTEA_PP(n))
 #define JSONB_ARG(n) (PG_ARGISNULL(n) ? NULL : PG_GETARG_JSONB_P(n))
 
+void
+outbox_refuse_read_only(const char *function)
+{
+	if (XactReadOnly)
+		ereport(ERROR,
+				(errcode(ERRCODE_READ_ONLY_SQL_TRANSACTION),
+				 errmsg("cannot execute %s in a read-only transaction", function),
+				 RecoveryInProgress() ?
+					 errhint("This server is a standby, or a read replica. Connect"
+							 " to the primary.") :
+					 errhint("Begin it as READ WRITE, or see what has set"
+							 " default_transaction_read_only.")));
+}
+
 /*
  * The common part of emit() and emit_bytes().  'options' is the number of the first
  * optional argument.
@@ -192,12 +207,12 @@ outbox_emit(const OutboxNewEvent *e)
 static Datum
 emit(FunctionCallInfo fcinfo, OutboxNewEvent *e, const char *function, int options)
 {
-	PreventCommandIfReadOnly(function);
+	outbox_refuse_read_only(function);
 
 	e->topic = TEXT_ARG(0);
 	e->key = TEXT_ARG(options);
 	e->type = TEXT_ARG(options + 1);
-	e->headers = JSONB_ARG(options + 2);
+	e->headers = outbox_headers_or_null(JSONB_ARG(options + 2));
 	e->deferred = !PG_ARGISNULL(options + 3);
 	if (e->deferred)
 		e->deliver_at = PG_GETARG_TIMESTAMPTZ(options + 3);

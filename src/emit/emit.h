@@ -37,6 +37,9 @@ typedef struct OutboxNewEvent
  */
 extern pg_uuid_t *outbox_emit(const OutboxNewEvent *e);
 
+/* Throws (25006) where nothing can be written, a standby for example. */
+extern void outbox_refuse_read_only(const char *function);
+
 /* Writes an event that was already checked into the log, under its own id. */
 extern void outbox_append(const OutboxNewEvent *e, const pg_uuid_t *id);
 

@@ -295,7 +295,7 @@ outbox_check(const OutboxNewEvent *e, bool restoring, bool sized)
 	}
 	if (e->key)
 		check_length("key", e->key, OUTBOX_MAX_KEY);
-	if (e->headers)
+	if (outbox_headers_or_null(e->headers))
 		check_headers(e->headers);
 	if (e->deferred)
 		check_times(e);

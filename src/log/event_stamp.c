@@ -21,6 +21,7 @@
 #include "port/atomics.h"
 #include "utils/builtins.h"
 #include "utils/inval.h"
+#include "utils/jsonb.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
@@ -408,6 +409,16 @@ OUTBOX_FUNCTION(outbox_column_seq_1_0, 0)
 	}
 	last_drawn = seq;
 	PG_RETURN_INT64(seq);
+}
+
+Jsonb *
+outbox_headers_or_null(Jsonb *headers)
+{
+	JsonbValue v;
+
+	return headers && JsonbExtractScalar(&headers->root, &v) && v.type == jbvNull ?
+		NULL :
+		headers;
 }
 
 bool

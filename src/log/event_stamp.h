@@ -7,6 +7,7 @@
 
 #include "base/outbox.h"
 
+#include "utils/jsonb.h"
 #include "utils/uuid.h"
 
 /* The columns of outbox.events. */
@@ -101,6 +102,12 @@ extern int64 outbox_next_seq(void);
  * default.
  */
 extern bool outbox_seq_is_new(int64 seq);
+
+/*
+ * Returns the headers, or NULL where there are none.  The JSON null means none, too,
+ * because some clients send it for a value that is not set.
+ */
+extern Jsonb *outbox_headers_or_null(Jsonb *headers);
 
 /* Makes a new event id.  'now' is the present time. */
 extern void outbox_make_id(TimestampTz now, pg_uuid_t *id);

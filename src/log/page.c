@@ -256,7 +256,7 @@ outbox_page_add(OutboxPage *page, Datum *values, bool *nulls, bool whole)
 	if (event->key)
 		event->key_hash = hash_bytes((unsigned char *) event->key, strlen(event->key));
 	if (!nulls[COL(headers)])
-		event->headers = DatumGetJsonbPCopy(values[COL(headers)]);
+		event->headers = outbox_headers_or_null(DatumGetJsonbPCopy(values[COL(headers)]));
 	read_payload(event, values, nulls, whole);
 	MemoryContextSwitchTo(old);
 	outbox_page_account(page);

@@ -344,15 +344,21 @@ fetch(Command *commands)
 /*
  * Returns how many of the commands can be carried out together.  What was read of a
  * delivery is true until a command changes it.  So the batch ends before a command
- * for the same delivery, and before another action.
+ * for the same delivery, and before another action.  A probe concerns no delivery, and
+ * ends no batch.
  */
 static int
 together(const Command *commands, int n)
 {
-	for (int i = 1; i < n; i++)
+	const char *action = NULL;
+
+	for (int i = 0; i < n; i++)
 	{
-		if (!is(commands[i].action, commands[0].action))
+		if (is(commands[i].action, "probe"))
+			continue;
+		if (action != NULL && !is(commands[i].action, action))
 			return i;
+		action = commands[i].action;
 		for (int j = 0; j < i; j++)
 			if (commands[j].ep == commands[i].ep && commands[j].seq == commands[i].seq)
 				return i;

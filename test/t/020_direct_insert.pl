@@ -108,6 +108,12 @@ $receiver->wait_delivered(1, path => '/ok/a', id => $id);
 ($rc, $out, $err) = mapper("SELECT count(*) FROM outbox.outgoing");
 is($out, '0', 'the next transaction sees nothing of it');
 
+# Some clients send the JSON null for headers that are not set.
+$id = $node->safe_psql('postgres',
+	q{INSERT INTO outbox.events (topic, payload, headers) VALUES ('order.null', '{}', 'null') RETURNING id});
+my ($null) = $receiver->wait_delivered(1, path => '/ok/a', id => $id);
+is($null->{signature}, 'valid', 'headers that are the JSON null: delivered');
+
 # A row of another log may have the number of this transaction.
 $node->safe_psql('postgres', "SET session_replication_role = replica;"
 	  . " INSERT INTO outbox.events (topic, payload, epoch, xid) SELECT 'of.another', '{}', 12345, x"
