@@ -104,13 +104,14 @@ func main() {
 	}))
 
 	// A savepoint
-	emit := "SELECT outbox.emit($1, $2::jsonb)"
+	emit := "SELECT outbox.emit($1, $2)"
+	payload := fmt.Sprintf(`{"order": %d}`, order)
 	check(pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, emit, "order.shipped", map[string]any{"order": order}); err != nil {
+		if _, err := tx.Exec(ctx, emit, "order.shipped", payload); err != nil {
 			return err
 		}
 		err := pgx.BeginFunc(ctx, tx, func(savepoint pgx.Tx) error {
-			if _, err := savepoint.Exec(ctx, emit, "order.lost", map[string]any{"order": order}); err != nil {
+			if _, err := savepoint.Exec(ctx, emit, "order.lost", payload); err != nil {
 				return err
 			}
 			return errTakenBack
@@ -126,7 +127,7 @@ func main() {
 		if _, err := tx.Exec(ctx, "INSERT INTO orders (customer) VALUES ('bob')"); err != nil {
 			return err
 		}
-		if _, err := tx.Exec(ctx, emit, "order.cancelled", map[string]any{}); err != nil {
+		if _, err := tx.Exec(ctx, emit, "order.cancelled", payload); err != nil {
 			return err
 		}
 		return errTakenBack

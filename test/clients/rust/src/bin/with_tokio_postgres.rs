@@ -64,17 +64,18 @@ async fn main() -> Result<(), Error> {
     tx.commit().await?;
 
     // A savepoint
-    let emit = "SELECT outbox.emit($1, $2::jsonb)";
+    let emit = "SELECT outbox.emit($1, $2)";
+    let payload = json!({"order": order}).to_string();
     let mut tx = client.transaction().await?;
-    tx.query_one(emit, &[&"order.shipped", &json!({"order": order})]).await?;
+    tx.query_one(emit, &[&"order.shipped", &payload]).await?;
     let savepoint = tx.savepoint("a").await?;
-    savepoint.query_one(emit, &[&"order.lost", &json!({"order": order})]).await?;
+    savepoint.query_one(emit, &[&"order.lost", &payload]).await?;
     savepoint.rollback().await?;
     tx.commit().await?;
 
     // A rollback
     let tx = client.transaction().await?;
     tx.execute("INSERT INTO orders (customer) VALUES ('bob')", &[]).await?;
-    tx.query_one(emit, &[&"order.cancelled", &json!({})]).await?;
+    tx.query_one(emit, &[&"order.cancelled", &payload]).await?;
     tx.rollback().await
 }
