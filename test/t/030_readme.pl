@@ -10,10 +10,13 @@
 #   python            is a receiver, which is started and sent an event
 #   http              a request: the receiver has seen one with these headers
 #   sql copy          is run by 074_copies, in a copy of a database
+#   sql publisher, sql subscriber
+#                     are run by 163_managed, with two servers
 #   … driver          is run by 134_secret_parameters, with the driver of that language
 #   console           is not run, and there may be a few
-# The examples of doc/receiving.md, doc/runbook.md, doc/cdc.md and doc/orm.md have tests
-# of their own: 054_receiving, 031_runbook, 130_cdc and 165_orm_document.
+# The examples of doc/receiving.md, doc/runbook.md, doc/cdc.md, doc/orm.md and
+# doc/testing.md have tests of their own: 054_receiving, 031_runbook, 130_cdc,
+# 165_orm_document and 160_testing.
 use strict;
 use warnings;
 
@@ -188,7 +191,7 @@ foreach my $file (@files)
 {
 	my $previous;
 
-	next if $file =~ m{^doc/(?:receiving|runbook|cdc|orm)\.md$};
+	next if $file =~ m{^doc/(?:receiving|runbook|cdc|orm|testing)\.md$};
 	foreach my $block (blocks($text{$file}))
 	{
 		my ($line, $language, $code) = @$block;
@@ -209,7 +212,7 @@ foreach my $file (@files)
 		}
 		elsif ($language eq 'python') { run_python($name, $code) }
 		elsif ($language eq 'http') { compare_request($name, $code) }
-		elsif ($language eq 'sql copy' || $language =~ / driver$/) { next }
+		elsif ($language =~ /^sql (?:copy|publisher|subscriber)$| driver$/) { next }
 		elsif ($language eq 'console') { $console++ }
 		else { fail("$name: it is not known how to run \"$language\"") }
 

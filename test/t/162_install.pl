@@ -1,4 +1,4 @@
-# "make install" puts the files of the extension below DESTDIR, and "make uninstall" leaves none.
+# What "make install" puts below DESTDIR is the extension, and "make uninstall" leaves none of it.
 # The versions that packages carry are those of the extension.
 use strict;
 use warnings;

@@ -1,0 +1,529 @@
+-- A stand-in for outbox, for the tests of an application on a server that cannot
+-- have the extension: psql -f sql/stub.sql.  It is plain SQL, and needs no superuser.
+--
+-- It has what an application calls: emit, emit_bytes, emit_change, the view
+-- outbox.outgoing, COPY into outbox.events, and grant_emit.  They take and refuse what
+-- the real ones do.  Nothing is delivered.  Events stay in outbox.events until you delete them.
+-- doc/testing.md says how to use it.
+
+CREATE SCHEMA outbox;
+
+CREATE TABLE outbox.events (
+    id           uuid NOT NULL,
+    seq          int8 GENERATED ALWAYS AS IDENTITY UNIQUE,
+    xid          xid8 NOT NULL DEFAULT pg_current_xact_id(),
+    created_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
+    piece        int2 NOT NULL DEFAULT 0,
+    topic        text,
+    type         text,
+    key          text,
+    expires_at   timestamptz,
+    headers      jsonb,
+    payload      jsonb,
+    body         bytea,
+    content_type text,
+    PRIMARY KEY (id, piece)
+);
+CREATE INDEX events_xid_seq_idx ON outbox.events (xid, seq);
+
+-- Events with a deliver_at: they stay here, because no worker moves them.
+CREATE TABLE outbox.scheduled (
+    id           uuid PRIMARY KEY,
+    deliver_at   timestamptz NOT NULL,
+    xid          xid8 NOT NULL DEFAULT pg_current_xact_id(),
+    created_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
+    topic        text NOT NULL,
+    type         text,
+    key          text,
+    expires_at   timestamptz,
+    headers      jsonb,
+    payload      jsonb,
+    body         bytea,
+    content_type text,
+    dedup_key    text
+);
+
+CREATE TABLE outbox.dedup (
+    topic        text COLLATE "C" NOT NULL,
+    dedup_key    text COLLATE "C" NOT NULL,
+    event_id     uuid NOT NULL,
+    created_at   timestamptz NOT NULL,
+    PRIMARY KEY (topic, dedup_key)
+);
+
+CREATE VIEW outbox.outgoing WITH (security_barrier) AS
+SELECT id, topic, type, key, expires_at, headers, payload, body, content_type
+FROM outbox.events
+WHERE xid = pg_current_xact_id_if_assigned();
+
+-- A UUID version 7: the milliseconds, then their 4096 parts, then random bits.
+CREATE FUNCTION outbox.new_event_id() RETURNS uuid
+LANGUAGE sql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+SELECT encode(set_byte(set_byte(overlay(uuid_send(gen_random_uuid())
+                                        PLACING substring(int8send(us / 1000) FROM 3) FROM 1),
+                                6, (112 | (part >> 8))::int),
+                       7, (part & 255)::int), 'hex')::uuid
+FROM (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::int8 AS us) a,
+     LATERAL (SELECT us % 1000 * 4096 / 1000 AS part) b
+$$;
+
+------------------------------------------------------------------------
+-- The rules for an event, with the errors of the real ones
+------------------------------------------------------------------------
+
+CREATE FUNCTION outbox.check_length(what text, value text, most int) RETURNS void
+LANGUAGE plpgsql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF value = '' THEN
+        RAISE EXCEPTION '% of an event must not be empty', what
+            USING ERRCODE = 'invalid_parameter_value',
+                  HINT = format('Pass 1 to %s bytes. An optional value can be left out.', most);
+    ELSIF octet_length(value) > most THEN
+        RAISE EXCEPTION '% of an event is too long', what
+            USING ERRCODE = 'invalid_parameter_value',
+                  DETAIL = format('It has %s bytes; at most %s are allowed.', octet_length(value), most),
+                  HINT = 'Pass a shorter value. Longer data belongs in the payload.';
+    END IF;
+END $$;
+
+CREATE FUNCTION outbox.has_control(value text) RETURNS bool
+LANGUAGE sql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+AS $$ SELECT value ~ '[\u0001-\u001F\u007F-\u009F]' $$;
+
+CREATE FUNCTION outbox.check_line(what text, value text) RETURNS void
+LANGUAGE plpgsql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF outbox.has_control(value) THEN
+        RAISE EXCEPTION 'invalid %: it has a control character', what
+            USING ERRCODE = 'invalid_parameter_value',
+                  HINT = 'It is sent as an HTTP header. Remove line breaks, tabs and other control characters.';
+    END IF;
+END $$;
+
+CREATE FUNCTION outbox.check_topic(topic text) RETURNS void
+LANGUAGE plpgsql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    problem text := CASE
+        WHEN topic = '' THEN 'it is empty'
+        WHEN octet_length(topic) > 255 THEN 'it is longer than 255 bytes'
+        WHEN topic ~ '^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$' THEN NULL
+        -- What is wrong first, from the left.
+        WHEN topic ~ '^([A-Za-z0-9_-]+\.)*(\.|$)' THEN 'it has an empty segment'
+        ELSE 'it has a character other than ASCII letters, digits, "_", "-" and "."'
+    END;
+BEGIN
+    IF problem IS NOT NULL THEN
+        RAISE EXCEPTION 'invalid topic "%": %', left(topic, 100), problem
+            USING ERRCODE = 'invalid_parameter_value',
+                  HINT = 'A topic is made of letters, digits, "_" and "-", in segments joined by dots, '
+                         'like "order.created".';
+    ELSIF starts_with(topic, 'outbox.') THEN
+        RAISE EXCEPTION 'topic "%" is reserved', left(topic, 100)
+            USING ERRCODE = 'reserved_name',
+                  HINT = 'Topics that begin with "outbox." belong to outbox itself. Choose another name.';
+    END IF;
+END $$;
+
+CREATE FUNCTION outbox.check_headers(headers jsonb) RETURNS void
+LANGUAGE plpgsql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    flat constant text := 'Pass a flat object of strings, like {"X-Tenant": "acme"}.';
+    n int;
+    total int := 0;
+    name text;
+    value jsonb;
+    folded text;
+    problem text;
+BEGIN
+    IF jsonb_typeof(headers) <> 'object' THEN
+        RAISE EXCEPTION 'headers of an event must be a JSON object'
+            USING ERRCODE = 'invalid_parameter_value', HINT = flat;
+    END IF;
+    SELECT count(*) INTO n FROM jsonb_object_keys(headers);
+    IF n > 30 THEN
+        RAISE EXCEPTION 'an event has too many headers'
+            USING ERRCODE = 'invalid_parameter_value',
+                  DETAIL = format('It has %s; at most %s are allowed.', n, 30),
+                  HINT = 'Leave some out, or put them in the payload.';
+    END IF;
+    FOR name, value IN SELECT * FROM jsonb_each(headers) LOOP
+        -- Receivers behind CGI see no difference between "_" and "-".
+        folded := translate(lower(name COLLATE "C"), '_', '-');
+        problem := CASE
+            WHEN name = '' THEN 'it is empty'
+            WHEN name !~ '^[A-Za-z0-9!#$%&''*+.^_`|~-]*$' THEN 'it has a character that header names cannot have'
+            WHEN folded IN ('host', 'content-length', 'transfer-encoding', 'connection', 'expect', 'keep-alive',
+                            'proxy-connection', 'te', 'trailer', 'upgrade') THEN 'it belongs to the HTTP connection'
+            WHEN folded IN ('content-type', 'user-agent', 'idempotency-key') THEN 'it is set by outbox itself'
+            WHEN folded ~ '^(webhook-|outbox-|ce-)' THEN
+                'the prefixes "webhook-", "outbox-" and "ce-" belong to outbox itself'
+            WHEN folded IN ('authorization', 'proxy-authorization', 'cookie') THEN
+                'credentials can be set on an endpoint only'
+        END;
+        IF problem IS NOT NULL THEN
+            RAISE EXCEPTION 'invalid header "%": %', left(name, 100), problem
+                USING ERRCODE = 'invalid_parameter_value',
+                      HINT = 'Choose another name. "X-" and a name of your own is always free.';
+        ELSIF jsonb_typeof(value) <> 'string' THEN
+            RAISE EXCEPTION 'value of header "%" must be a string', left(name, 100)
+                USING ERRCODE = 'invalid_parameter_value', HINT = flat;
+        ELSIF outbox.has_control(value #>> '{}') THEN
+            RAISE EXCEPTION 'invalid value of header "%": it has a control character', left(name, 100)
+                USING ERRCODE = 'invalid_parameter_value',
+                      HINT = 'Remove line breaks, tabs and other control characters.';
+        END IF;
+        total := total + octet_length(name) + octet_length(value #>> '{}');
+    END LOOP;
+    IF total > 8192 THEN
+        RAISE EXCEPTION 'headers of an event are too long'
+            USING ERRCODE = 'invalid_parameter_value',
+                  DETAIL = format('Names and values have %s bytes; at most %s are allowed.', total, 8192),
+                  HINT = 'Long values belong in the payload.';
+    END IF;
+END $$;
+
+CREATE FUNCTION outbox.check_size(what text, bytes int) RETURNS void
+LANGUAGE plpgsql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF bytes > 1048576 THEN
+        RAISE EXCEPTION '% of an event is too large', what
+            USING ERRCODE = 'program_limit_exceeded',
+                  DETAIL = format('It has %s bytes; outbox.max_payload_size allows %s.', bytes, 1048576),
+                  HINT = 'Send a reference to the data instead of the data, or raise outbox.max_payload_size.';
+    END IF;
+END $$;
+
+CREATE FUNCTION outbox.check_event(topic text, type text, key text, headers jsonb, payload jsonb, body bytea,
+    content_type text, deliver_at timestamptz DEFAULT NULL, expires_at timestamptz DEFAULT NULL,
+    dedup_key text DEFAULT NULL)
+RETURNS void
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET DateStyle = 'ISO'
+AS $$
+BEGIN
+    IF topic IS NULL THEN
+        RAISE EXCEPTION 'topic of an event must not be null'
+            USING ERRCODE = 'null_value_not_allowed',
+                  HINT = 'Pass the name of what happened, like ''order.created''.';
+    END IF;
+    PERFORM outbox.check_topic(topic),
+            outbox.check_length('type', type, 255), outbox.check_line('type', type),
+            outbox.check_length('key', key, 1024);
+    IF headers <> 'null' THEN
+        PERFORM outbox.check_headers(headers);
+    END IF;
+    IF deliver_at = 'infinity' THEN
+        RAISE EXCEPTION 'deliver_at of an event must not be infinity'
+            USING ERRCODE = 'invalid_parameter_value',
+                  HINT = 'Pass a time in the future, or emit the event when it is to be delivered.';
+    ELSIF expires_at <= deliver_at THEN
+        RAISE EXCEPTION 'expires_at of an event must be after deliver_at'
+            USING ERRCODE = 'invalid_parameter_value',
+                  DETAIL = format('It would expire at %s, and be delivered from %s on.', expires_at, deliver_at),
+                  HINT = 'Pass a later expires_at, or leave it out.';
+    END IF;
+    PERFORM outbox.check_length('dedup_key', dedup_key, 1024);
+
+    IF payload IS NOT NULL AND body IS NOT NULL THEN
+        RAISE EXCEPTION 'an event has either a payload or a body, not both'
+            USING ERRCODE = 'invalid_parameter_value',
+                  HINT = 'Set payload for JSON, or body and content_type for anything else.';
+    ELSIF payload IS NOT NULL THEN
+        IF content_type IS NOT NULL THEN
+            RAISE EXCEPTION 'content_type of an event with a payload must be null'
+                USING ERRCODE = 'invalid_parameter_value',
+                      HINT = 'A payload is JSON. Set body and content_type for anything else.';
+        ELSIF jsonb_path_exists(payload, 'strict $.**{512} ? (@.type() == "array" || @.type() == "object")') THEN
+            RAISE EXCEPTION 'payload of an event is nested too deeply'
+                USING ERRCODE = 'program_limit_exceeded',
+                      DETAIL = 'At most 512 levels of nested objects and arrays are allowed.',
+                      HINT = 'Send a flatter payload, or bytes with outbox.emit_bytes().';
+        END IF;
+        PERFORM outbox.check_size('payload', octet_length(payload::text));
+    ELSIF body IS NOT NULL THEN
+        IF content_type IS NULL THEN
+            RAISE EXCEPTION 'content_type of an event with a body must not be null'
+                USING ERRCODE = 'null_value_not_allowed',
+                      HINT = 'Pass the media type of the bytes, like ''application/octet-stream''.';
+        END IF;
+        PERFORM outbox.check_length('content_type', content_type, 255),
+                outbox.check_line('content_type', content_type), outbox.check_size('body', octet_length(body));
+    ELSE
+        RAISE EXCEPTION 'payload of an event must not be null'
+            USING ERRCODE = 'null_value_not_allowed',
+                  HINT = 'Pass JSON, or bytes and their content type. The JSON null is ''null''::jsonb.';
+    END IF;
+END $$;
+
+-- As the owner of the stub: a role that may insert needs no other privilege.
+CREATE FUNCTION outbox.check_row() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    NEW.id := COALESCE(NEW.id, outbox.new_event_id());
+    PERFORM outbox.check_event(NEW.topic, NEW.type, NEW.key, NEW.headers, NEW.payload, NEW.body, NEW.content_type);
+    RETURN NEW;
+END $$;
+CREATE TRIGGER check_row BEFORE INSERT ON outbox.events FOR EACH ROW EXECUTE FUNCTION outbox.check_row();
+
+------------------------------------------------------------------------
+-- Emitting
+------------------------------------------------------------------------
+
+CREATE FUNCTION outbox.append(function text, topic text, payload jsonb, body bytea, content_type text, key text,
+    type text, headers jsonb, deliver_at timestamptz, expires_at timestamptz, dedup_key text)
+RETURNS uuid
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_variable
+DECLARE
+    id uuid := outbox.new_event_id();
+    taken uuid;
+BEGIN
+    IF current_setting('transaction_read_only')::bool THEN
+        RAISE EXCEPTION 'cannot execute % in a read-only transaction', function
+            USING ERRCODE = 'read_only_sql_transaction',
+                  HINT = CASE WHEN pg_is_in_recovery()
+                              THEN 'This server is a standby, or a read replica. Connect to the primary.'
+                              ELSE 'Begin it as READ WRITE, or see what has set default_transaction_read_only.' END;
+    END IF;
+    headers := nullif(headers, 'null');
+    PERFORM outbox.check_event(topic, type, key, headers, payload, body, content_type, deliver_at, expires_at,
+                               dedup_key);
+    IF dedup_key IS NOT NULL THEN
+        INSERT INTO outbox.dedup AS d VALUES (topic, dedup_key, id, clock_timestamp())
+        ON CONFLICT ON CONSTRAINT dedup_pkey DO UPDATE
+            SET event_id = CASE WHEN d.created_at <= clock_timestamp() - interval '1 day'
+                                THEN EXCLUDED.event_id ELSE d.event_id END,
+                created_at = CASE WHEN d.created_at <= clock_timestamp() - interval '1 day'
+                                  THEN EXCLUDED.created_at ELSE d.created_at END
+        RETURNING event_id INTO taken;
+        IF taken <> id THEN
+            RETURN taken;
+        END IF;
+    END IF;
+    IF deliver_at > clock_timestamp() THEN
+        INSERT INTO outbox.scheduled (id, deliver_at, topic, type, key, expires_at, headers, payload, body,
+                                      content_type, dedup_key)
+        VALUES (id, deliver_at, topic, type, key, expires_at, headers, payload, body, content_type, dedup_key);
+    ELSE
+        INSERT INTO outbox.events (id, topic, type, key, expires_at, headers, payload, body, content_type)
+        VALUES (id, topic, type, key, expires_at, headers, payload, body, content_type);
+    END IF;
+    RETURN id;
+END $$;
+
+CREATE FUNCTION outbox.emit(topic text, payload jsonb,
+    key text DEFAULT NULL,
+    type text DEFAULT NULL,
+    headers jsonb DEFAULT NULL,
+    deliver_at timestamptz DEFAULT NULL,
+    expires_at timestamptz DEFAULT NULL,
+    dedup_key text DEFAULT NULL)
+RETURNS uuid
+LANGUAGE sql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$ SELECT outbox.append('outbox.emit()', $1, $2, NULL, NULL, $3, $4, $5, $6, $7, $8) $$;
+
+CREATE FUNCTION outbox.emit(topic text, payload text,
+    key text DEFAULT NULL,
+    type text DEFAULT NULL,
+    headers jsonb DEFAULT NULL,
+    deliver_at timestamptz DEFAULT NULL,
+    expires_at timestamptz DEFAULT NULL,
+    dedup_key text DEFAULT NULL)
+RETURNS uuid
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    parsed jsonb;
+    said text;
+BEGIN
+    BEGIN
+        parsed := payload::jsonb;
+    EXCEPTION
+        WHEN data_exception THEN
+            GET STACKED DIAGNOSTICS said = PG_EXCEPTION_DETAIL;
+            RAISE EXCEPTION '%', SQLERRM
+                USING ERRCODE = SQLSTATE, DETAIL = said,
+                      HINT = 'A payload is JSON that the type jsonb can hold. '
+                             'Use outbox.emit_bytes() to send anything else.';
+        WHEN statement_too_complex THEN
+            RAISE EXCEPTION '%', SQLERRM
+                USING ERRCODE = SQLSTATE,
+                      HINT = 'A payload may have at most 512 levels of nested objects and arrays.';
+    END;
+    RETURN outbox.append('outbox.emit()', topic, parsed, NULL, NULL, key, type, headers, deliver_at, expires_at,
+                         dedup_key);
+END $$;
+
+CREATE FUNCTION outbox.emit(topic text, payload json,
+    key text DEFAULT NULL,
+    type text DEFAULT NULL,
+    headers jsonb DEFAULT NULL,
+    deliver_at timestamptz DEFAULT NULL,
+    expires_at timestamptz DEFAULT NULL,
+    dedup_key text DEFAULT NULL)
+RETURNS uuid
+LANGUAGE sql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$ SELECT outbox.emit($1, $2::text, $3, $4, $5, $6, $7, $8) $$;
+
+CREATE FUNCTION outbox.emit_bytes(topic text, body bytea, content_type text,
+    key text DEFAULT NULL,
+    type text DEFAULT NULL,
+    headers jsonb DEFAULT NULL,
+    deliver_at timestamptz DEFAULT NULL,
+    expires_at timestamptz DEFAULT NULL,
+    dedup_key text DEFAULT NULL)
+RETURNS uuid
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF body IS NULL THEN
+        RAISE EXCEPTION 'body of an event must not be null'
+            USING ERRCODE = 'null_value_not_allowed',
+                  HINT = 'Pass the bytes to send. They may be empty.';
+    END IF;
+    RETURN outbox.append('outbox.emit_bytes()', topic, NULL, body, content_type, key, type, headers, deliver_at,
+                         expires_at, dedup_key);
+END $$;
+
+-- A key that is a number or a UUID, without a cast.
+DO $$
+DECLARE
+    key_type text;
+    payload_type text;
+    options constant text :=
+        'type text DEFAULT NULL, headers jsonb DEFAULT NULL, deliver_at timestamptz DEFAULT NULL, '
+        'expires_at timestamptz DEFAULT NULL, dedup_key text DEFAULT NULL) RETURNS uuid LANGUAGE sql VOLATILE';
+BEGIN
+    FOREACH key_type IN ARRAY '{int8,uuid}'::text[] LOOP
+        FOREACH payload_type IN ARRAY '{jsonb,json,text}'::text[] LOOP
+            EXECUTE format('CREATE FUNCTION outbox.emit(topic text, payload %s, key %s, %s AS %L', payload_type,
+                           key_type, options, 'SELECT outbox.emit($1, $2, $3::text, $4, $5, $6, $7, $8)');
+        END LOOP;
+        EXECUTE format('CREATE FUNCTION outbox.emit_bytes(topic text, body bytea, content_type text, key %s, %s AS %L',
+                       key_type, options, 'SELECT outbox.emit_bytes($1, $2, $3, $4::text, $5, $6, $7, $8, $9)');
+    END LOOP;
+END $$;
+
+-- The columns that a trigger's third argument names, as they are stored.
+CREATE FUNCTION outbox.carried(list text, record jsonb) RETURNS jsonb
+LANGUAGE sql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+SELECT CASE WHEN list IS NULL OR record IS NULL THEN record ELSE jsonb_object_agg(name, record -> name) END
+FROM (SELECT COALESCE(replace(m[1], '""', '"'), m[2]) AS name
+      FROM regexp_matches(list, '\s*(?:"((?:[^"]|"")*)"|([^,"\s]+))\s*(?:,|$)', 'g') AS m) n
+$$;
+
+-- Times are in UTC, and all else is written as in a session with the defaults.
+CREATE FUNCTION outbox.emit_change() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET DateStyle = 'ISO, MDY'
+SET IntervalStyle = 'postgres'
+SET TimeZone = 'UTC'
+SET extra_float_digits = 1
+SET bytea_output = 'hex'
+SET lc_monetary = 'C'
+SET quote_all_identifiers = off
+AS $$
+DECLARE
+    changed jsonb := jsonb_build_object('op', lower(TG_OP));
+    before jsonb;
+    after jsonb;
+    key text;
+    missing text;
+BEGIN
+    IF TG_WHEN <> 'AFTER' OR TG_LEVEL <> 'ROW' THEN
+        RAISE EXCEPTION 'outbox.emit_change() must be called by an AFTER ... FOR EACH ROW trigger'
+            USING ERRCODE = 'trigger_protocol_violated',
+                  HINT = 'CREATE TRIGGER ... AFTER INSERT OR UPDATE OR DELETE ON ... FOR EACH ROW '
+                         'EXECUTE FUNCTION outbox.emit_change(''order.changed'', ''id'');';
+    ELSIF TG_NARGS NOT IN (2, 3) THEN
+        RAISE EXCEPTION 'outbox.emit_change() takes a topic, a key column and optionally a list of columns, '
+                        'not % arguments', TG_NARGS
+            USING ERRCODE = 'invalid_parameter_value',
+                  HINT = 'EXECUTE FUNCTION outbox.emit_change(''order.changed'', ''id'', ''status,total'')';
+    END IF;
+    IF TG_OP <> 'INSERT' THEN
+        before := to_jsonb(OLD);
+    END IF;
+    IF TG_OP <> 'DELETE' THEN
+        after := to_jsonb(NEW);
+    END IF;
+    SELECT n INTO missing
+    FROM (SELECT TG_ARGV[1] AS n
+          UNION ALL SELECT jsonb_object_keys(outbox.carried(TG_ARGV[2], '{}')) WHERE TG_NARGS = 3) names
+    WHERE NOT COALESCE(after, before) ? n LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION 'table "%" has no column "%" that outbox.emit_change() could use', TG_TABLE_NAME, missing
+            USING ERRCODE = 'undefined_column',
+                  HINT = 'Write a name as it is stored, in the same case. Put a name with commas or blanks in '
+                         'double quotes. System columns and virtual columns cannot be used.';
+    END IF;
+    before := outbox.carried(TG_ARGV[2], before);
+    after := outbox.carried(TG_ARGV[2], after);
+    -- As text, because 1.0 is not 1.00 here.
+    IF TG_OP = 'UPDATE' AND before::text = after::text THEN
+        RETURN NULL;
+    END IF;
+
+    EXECUTE format('SELECT ($1).%I::text', TG_ARGV[1]) INTO key
+        USING CASE WHEN TG_OP = 'DELETE' THEN OLD ELSE NEW END;
+    -- The trigger of a partition is a copy of its parent's.
+    WITH RECURSIVE t AS (
+        SELECT tgrelid, tgparentid FROM pg_trigger WHERE tgrelid = TG_RELID AND tgname = TG_NAME
+        UNION ALL
+        SELECT p.tgrelid, p.tgparentid FROM t JOIN pg_trigger p ON p.oid = t.tgparentid)
+    SELECT changed || jsonb_build_object('table', format('%I.%I', s.nspname, c.relname)) INTO changed
+    FROM t JOIN pg_class c ON c.oid = t.tgrelid JOIN pg_namespace s ON s.oid = c.relnamespace
+    WHERE t.tgparentid = 0;
+    IF after IS NOT NULL THEN
+        changed := changed || jsonb_build_object('new', after);
+    END IF;
+    IF before IS NOT NULL THEN
+        changed := changed || jsonb_build_object('old', before);
+    END IF;
+    PERFORM outbox.emit(TG_ARGV[0], changed, key => nullif(key, ''));
+    RETURN NULL;
+END $$;
+
+CREATE FUNCTION outbox.grant_emit(role text) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    f regprocedure;
+BEGIN
+    EXECUTE format('GRANT USAGE ON SCHEMA outbox TO %I', role);
+    EXECUTE format('GRANT SELECT, INSERT ON outbox.outgoing TO %I', role);
+    EXECUTE format('GRANT INSERT (id, topic, type, key, expires_at, headers, payload, body, content_type) '
+                   'ON outbox.events TO %I', role);
+    FOR f IN SELECT p.oid FROM pg_proc p
+             WHERE p.pronamespace = 'outbox'::regnamespace AND p.proname IN ('emit', 'emit_bytes') LOOP
+        EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %I', f, role);
+    END LOOP;
+END $$;
+
+REVOKE ALL ON ALL FUNCTIONS IN SCHEMA outbox FROM PUBLIC;

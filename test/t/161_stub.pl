@@ -1,0 +1,70 @@
+# An application sees of sql/stub.sql what it sees of the extension: results, errors, grants.
+# The input of pg_regress is the same for both, and so is what it has to print.
+use strict;
+use warnings;
+
+use OutboxTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $dir = PostgreSQL::Test::Utils::tempdir('stub');
+my $node = PostgreSQL::Test::Cluster->new('main');
+$node->init(extra => [ '--locale=C', '--encoding=UTF8' ]);
+$node->start;
+
+# As on a server of a provider: the role that has the database is no superuser.
+$node->safe_psql('postgres', 'CREATE ROLE provided LOGIN CREATEROLE');
+$node->safe_psql('postgres', "CREATE DATABASE $_ OWNER provided") foreach qw(stub real);
+my ($rc, $out, $err) =
+  $node->psql('stub', "\\i $top/sql/stub.sql", extra_params => [ '-q', '-U', 'provided' ], on_error_stop => 1);
+is($rc, 0, 'its owner installs the stub');
+is("$out$err", '', 'without a word');
+$node->safe_psql('real', 'SET client_min_messages = error; CREATE EXTENSION outbox');
+
+sub regress
+{
+	my ($dbname, @more) = @_;
+	my $log = "$dir/$dbname";
+
+	mkdir $log or die "$log: $!";
+	my $same = PostgreSQL::Test::Utils::run_log([ $ENV{PG_REGRESS}, '--bindir=', '--use-existing', '--host=' . $node->host,
+			'--port=' . $node->port, "--dbname=$dbname", "--inputdir=$top", "--outputdir=$log", @more, 'application' ]);
+	ok($same, "$dbname: what application.sql prints") or diag(-e "$log/regression.diffs" ? slurp_file("$log/regression.diffs") : '');
+	return;
+}
+regress('real');
+regress('stub', '--user=provided');
+
+# What emit.sql has refused, with the whole error
+my ($refusals) = slurp_file("$top/sql/emit.sql") =~ /^(DO \$\$\n.*?^\$\$;\n)/ms or die 'emit.sql';
+sub refused
+{
+	my ($dbname, $user) = @_;
+	my (undef, undef, $said) = $node->psql($dbname, $refusals, extra_params => [ '-q', '-U', $user ]);
+
+	# The place in the stub's own function
+	return $said =~ s/^psql:<stdin>:\d+: //gmr;
+}
+my $real = refused('real', $node->safe_psql('real', 'SELECT current_user'));
+cmp_ok(scalar(() = $real =~ /^INFO:/mg), '>', 30, 'the extension refuses much');
+is(refused('stub', 'provided'), $real, 'and the stub refuses the same');
+
+# What can be called, and what has columns
+sub surface
+{
+	return $node->safe_psql($_[0], <<'SQL');
+SELECT p.oid::regprocedure || ' ' || pg_get_function_arguments(p.oid) || ' ' || pg_get_function_result(p.oid)
+FROM pg_proc p WHERE pronamespace = 'outbox'::regnamespace AND proname IN ('emit', 'emit_bytes', 'emit_change', 'grant_emit')
+ORDER BY 1;
+SELECT attrelid::regclass || ' ' || attname || ' ' || format_type(atttypid, atttypmod) FROM pg_attribute
+WHERE attrelid = 'outbox.outgoing'::regclass AND attnum > 0 ORDER BY attnum;
+SQL
+}
+is(surface('stub'), surface('real'), 'functions and view have the same signatures');
+
+# It is not put beside the extension
+($rc, $out, $err) = $node->psql('real', "\\i $top/sql/stub.sql", on_error_stop => 1);
+isnt($rc, 0, 'a database with the extension refuses it');
+like($err, qr/schema "outbox" already exists/, 'and says why');
+done_testing();
