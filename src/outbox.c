@@ -208,6 +208,10 @@ define_operation_settings(void)
 		"How long a deduplication key stands for the event that it was first used for.",
 		"Within this time, emitting with the same key and topic returns the id of that event and emits nothing.",
 		&outbox_dedup_window, 1, INT_MAX, GUC_UNIT_S);
+	define_int(
+		"outbox.failing_after",
+		"How long an endpoint fails without a success before outbox.failing is emitted.",
+		NULL, &outbox_failing_after, 1, INT_MAX, GUC_UNIT_S);
 	define_int("outbox.retention", "How long events are kept after they were emitted.",
 			   "Undelivered events are kept longer, whatever their age.",
 			   &outbox_retention, 1, INT_MAX, GUC_UNIT_S);

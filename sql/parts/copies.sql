@@ -238,16 +238,19 @@ BEGIN
                     (SELECT max(t.tick) FROM outbox.ticks t), 0) INTO tick;
     SELECT COALESCE(max(q.number), 0) INTO number FROM outbox.positions q;
     WITH former AS (DELETE FROM outbox.positions q
-                    RETURNING q.endpoint_id, q.number, q.delivered, q.failed_attempts)
+                    RETURNING q.endpoint_id, q.number, q.delivered, q.failed_attempts, q.counters)
     INSERT INTO outbox.positions (piece, number, endpoint_id, shared, generation, read_tick, read, read_seq_low,
-        reading_tick, reading, reading_seq_low, reading_seq_high, last_seq, delivered, failed_attempts, settled_at)
+        reading_tick, reading, reading_seq_low, reading_seq_high, last_seq, delivered, failed_attempts,
+        settled_at, counters)
     SELECT 0, number + row_number() OVER (ORDER BY p.id), p.id, CASE WHEN p.id > 0 AND p.far >= newest THEN -1 END,
            COALESCE(s.generation, 0), tick + 1, here.snapshot, here.seq_low,
            tick + 2, here.committed, here.seq_low, 9223372036854775807, p.far,
-           COALESCE(f.delivered, 0), COALESCE(f.failed_attempts, 0), clock_timestamp()
-    FROM (SELECT u.id, u.far FROM unnest(ids, fars) u(id, far) UNION ALL SELECT -1, here.seq_low) p
+           COALESCE(f.delivered, 0), COALESCE(f.failed_attempts, 0), clock_timestamp(), f.counters
+    FROM (SELECT u.id, u.far FROM unnest(ids, fars) u(id, far) UNION ALL SELECT -1, here.seq_low
+          -- the totals of the database
+          UNION ALL SELECT 0, here.seq_low) p
     LEFT JOIN outbox.endpoint_settings s ON s.endpoint_id = p.id
-    LEFT JOIN LATERAL (SELECT g.delivered, g.failed_attempts FROM former g WHERE g.endpoint_id = p.id
+    LEFT JOIN LATERAL (SELECT g.delivered, g.failed_attempts, g.counters FROM former g WHERE g.endpoint_id = p.id
                        ORDER BY g.number DESC LIMIT 1) f ON true;
     UPDATE outbox.endpoint_settings SET start_snapshot = here.committed, start_seq_low = here.seq_low;
     DELETE FROM outbox.subscriptions;

@@ -11,7 +11,7 @@
 CREATE TABLE outbox.positions (
     piece           int2 NOT NULL,
     number          int8 NOT NULL,
-    endpoint_id     int4 NOT NULL,   -- below 0: a position that idle endpoints of a worker share
+    endpoint_id     int4 NOT NULL,   -- below 0: a position that idle endpoints of a worker share, 0: the totals
     shared          int4,            -- the shared position that counts for this endpoint
     generation      int8 NOT NULL,
     read_tick       int8 NOT NULL,
@@ -26,6 +26,11 @@ CREATE TABLE outbox.positions (
     delivered       int8 NOT NULL,
     failed_attempts int8 NOT NULL,
     settled_at      timestamptz NOT NULL,
+    counters        int8[],          -- what never goes down, by the numbers of OutboxCounter (NULL: all 0)
+    failing_since   timestamptz,     -- first failure since the last success
+    failing_told    bool,            -- outbox.failing was emitted for that
+    state_since     timestamptz,
+    probes          int4,            -- failed ones in a row (NULL: it does not back off)
     PRIMARY KEY (endpoint_id, number, piece)
 ) PARTITION BY LIST (piece);
 CREATE TABLE outbox.positions_0 PARTITION OF outbox.positions FOR VALUES IN (0);

@@ -382,6 +382,9 @@ SELECT CASE WHEN NOT outbox.preloaded() THEN 'not_preloaded'
             WHEN w.state = 'starting' THEN COALESCE(w.reason, 'the worker is starting')
             ELSE COALESCE(w.reason, h.reason) END AS reason,
        l.bytes AS log_bytes,
+       pg_total_relation_size('outbox.attempt_log_0') + pg_total_relation_size('outbox.attempt_log_1')
+       + pg_total_relation_size('outbox.attempt_log_2') AS attempts_bytes,
+       pg_total_relation_size('outbox.parked') + pg_total_relation_size('outbox.kept_events') AS parked_bytes,
        l.oldest_at AS oldest_retained_at,
        (SELECT p.name FROM outbox.endpoint_positions p
         WHERE p.seq < l.max_seq ORDER BY p.seq, p.name LIMIT 1) AS retained_by,
@@ -394,7 +397,13 @@ SELECT CASE WHEN NOT outbox.preloaded() THEN 'not_preloaded'
        COALESCE((SELECT r.keep FROM outbox.retention_here r WHERE r.log = 'events'),
                 current_setting('outbox.retention')::interval) AS retention,
        COALESCE((SELECT r.keep FROM outbox.retention_here r WHERE r.log = 'attempts'),
-                current_setting('outbox.attempts_retention')::interval) AS attempts_retention
+                current_setting('outbox.attempts_retention')::interval) AS attempts_retention,
+       -- many are not worth reading all, so their number is then an estimate
+       (SELECT CASE WHEN count(*) <= 10000 THEN count(*)
+                    ELSE (SELECT GREATEST(10001, c.reltuples::int8) FROM pg_class c
+                          WHERE c.oid = 'outbox.scheduled'::regclass) END
+        FROM (SELECT FROM outbox.scheduled LIMIT 10001) e) AS scheduled,
+       (SELECT min(e.deliver_at) FROM outbox.scheduled e) AS next_due_at
 FROM outbox.log_size l
 CROSS JOIN pg_extension x
 LEFT JOIN (SELECT ws.* FROM outbox.worker_slots() ws
@@ -418,6 +427,10 @@ COMMENT ON COLUMN outbox.status.state IS
 COMMENT ON COLUMN outbox.status.reason IS
 'why it is not running, or which steps are on hold, in words (NULL: nothing to say)';
 COMMENT ON COLUMN outbox.status.log_bytes IS 'size of the log with its indexes, in bytes';
+COMMENT ON COLUMN outbox.status.attempts_bytes IS 'size of outbox.attempts with its index, in bytes';
+COMMENT ON COLUMN outbox.status.parked_bytes IS
+'size of dead letters and of deliveries that wait for a retry, with their events that the log has no more, '
+'in bytes';
 COMMENT ON COLUMN outbox.status.oldest_retained_at IS
 'when the oldest event of the log was emitted (NULL: the log is empty)';
 COMMENT ON COLUMN outbox.status.retained_by IS
@@ -425,13 +438,17 @@ COMMENT ON COLUMN outbox.status.retained_by IS
 COMMENT ON COLUMN outbox.status.enabled IS 'the setting outbox.enabled';
 COMMENT ON COLUMN outbox.status.version IS 'version of the extension''s objects';
 COMMENT ON COLUMN outbox.status.unmatched IS
-'events since there is a worker that no endpoint subscribes to (NULL: there was none)';
+'counter: events that no endpoint subscribes to, since a worker last started where none was (NULL: there was '
+'none)';
 COMMENT ON COLUMN outbox.status.held_steps IS
 'how many rows outbox.held_steps has, those left out that wait for a lock for less than a second';
 COMMENT ON COLUMN outbox.status.held_since IS 'since when the oldest of them is on hold (NULL: none is)';
 COMMENT ON COLUMN outbox.status.held_until IS 'when the next of them is tried again (NULL: none is on hold)';
 COMMENT ON COLUMN outbox.status.retention IS 'how long this database keeps events, at least';
 COMMENT ON COLUMN outbox.status.attempts_retention IS 'how long this database keeps attempts, at least';
+COMMENT ON COLUMN outbox.status.scheduled IS
+'events with a deliver_at that are not due yet (above 10000: an estimate)';
+COMMENT ON COLUMN outbox.status.next_due_at IS 'when the next of them is due (NULL: there are none)';
 
 CREATE VIEW outbox.workers AS
 SELECT w.pid, d.datname, w.worker, w.state, w.reason, w.started_at, w.endpoints, w.in_flight, w.delivered,
@@ -452,7 +469,133 @@ COMMENT ON COLUMN outbox.workers.endpoints IS 'endpoints that it serves';
 COMMENT ON COLUMN outbox.workers.in_flight IS 'requests in flight';
 COMMENT ON COLUMN outbox.workers.delivered IS 'deliveries since the process started';
 COMMENT ON COLUMN outbox.workers.restarts IS
-'times that this worker ended with an error, since the server started';
+'counter: times that this worker ended with an error, since the server started';
 COMMENT ON COLUMN outbox.workers.last_loop_at IS 'when its loop last went round (NULL: not yet)';
 COMMENT ON COLUMN outbox.workers.memory IS
 'bytes that events, bodies of requests and answers take of outbox.worker_memory at present';
+
+-- The list of outbox.metrics().
+CREATE VIEW outbox.metric_names AS
+SELECT * FROM (VALUES
+    (1, 'outbox_info', 'gauge', 'version', '1, with the version of the extension'),
+    (2, 'outbox_time_seconds', 'gauge', NULL::text, 'Time of the database server. It stands still when an exporter repeats old figures'),
+    (3, 'outbox_state', 'gauge', 'state', '1 for the state of the database, 0 for the others'),
+    (4, 'outbox_workers', 'gauge', NULL::text, 'Processes of workers of the database'),
+    (5, 'outbox_worker_restarts_total', 'counter', 'worker', 'Ends of a worker with an error, since the server started'),
+    (6, 'outbox_worker_idle_seconds', 'gauge', 'worker', 'Time since the loop of a worker last went round'),
+    (7, 'outbox_worker_in_flight', 'gauge', 'worker', 'Requests of a worker in flight'),
+    (8, 'outbox_worker_memory_bytes', 'gauge', 'worker', 'What a worker takes of outbox.worker_memory'),
+    (9, 'outbox_held_steps', 'gauge', NULL::text, 'Rows of outbox.held_steps, without short waits for locks'),
+    (10, 'outbox_set_aside', 'gauge', 'what', 'Rows of outbox.set_aside'),
+    (11, 'outbox_log_bytes', 'gauge', NULL::text, 'Size of the log with its indexes'),
+    (12, 'outbox_attempts_bytes', 'gauge', NULL::text, 'Size of outbox.attempts with its index'),
+    (13, 'outbox_parked_bytes', 'gauge', NULL::text, 'Size of dead letters and of deliveries that wait for a retry, with kept events'),
+    (14, 'outbox_oldest_retained_seconds', 'gauge', NULL::text, 'Age of the oldest event of the log'),
+    (15, 'outbox_scheduled_events', 'gauge', NULL::text, 'Events that are not due yet (above 10000: an estimate)'),
+    (16, 'outbox_scheduled_due_in_seconds', 'gauge', NULL::text, 'Time until the next scheduled event is due, negative when it is late'),
+    (17, 'outbox_emitted_total', 'counter', NULL::text, 'Numbers drawn for events, also by transactions that rolled back'),
+    (18, 'outbox_deduplicated_total', 'counter', NULL::text, 'Emits that a dedup_key suppressed'),
+    (19, 'outbox_unmatched_total', 'counter', NULL::text, 'Events that no endpoint subscribes to'),
+    (20, 'outbox_delivered_total', 'counter', NULL::text, 'Deliveries'),
+    (21, 'outbox_failed_attempts_total', 'counter', 'class', 'Failed attempts, one for each event of a failed batch'),
+    (22, 'outbox_died_total', 'counter', 'reason', 'Deliveries that died'),
+    (23, 'outbox_cancelled_total', 'counter', NULL::text, 'Deliveries that were cancelled'),
+    (24, 'outbox_breaker_openings_total', 'counter', NULL::text, 'Times that an endpoint began to back off'),
+    (25, 'outbox_endpoints', 'gauge', 'state', 'Endpoints, by state'),
+    (26, 'outbox_deliveries', 'gauge', 'status', 'Deliveries that are not done, by status'),
+    (27, 'outbox_oldest_pending_seconds', 'gauge', NULL::text, 'Age of the oldest event that waits for its first attempt at any endpoint'),
+    (28, 'outbox_endpoint_state', 'gauge', 'state', '1, with the state of the endpoint'),
+    (29, 'outbox_endpoint_state_seconds', 'gauge', NULL::text, 'Time since that state began'),
+    (30, 'outbox_endpoint_deliveries', 'gauge', 'status', 'Deliveries of the endpoint that are not done, by status'),
+    (31, 'outbox_endpoint_oldest_pending_seconds', 'gauge', NULL::text, 'Age of the oldest event that waits for its first attempt'),
+    (32, 'outbox_endpoint_retained_bytes', 'gauge', NULL::text, 'Part of the log that the endpoint has yet to read, estimated'),
+    (33, 'outbox_endpoint_last_success_seconds', 'gauge', NULL::text, 'Time since a request last succeeded'),
+    (34, 'outbox_endpoint_latency_seconds', 'gauge', 'quantile', 'Time from emit to 2xx of first attempts, over five minutes'),
+    (35, 'outbox_endpoint_delivered_total', 'counter', NULL::text, 'Deliveries of the endpoint'),
+    (36, 'outbox_endpoint_failed_attempts_total', 'counter', 'class', 'Failed attempts of the endpoint'),
+    (37, 'outbox_endpoint_died_total', 'counter', 'reason', 'Deliveries of the endpoint that died'),
+    (38, 'outbox_endpoint_cancelled_total', 'counter', NULL::text, 'Deliveries of the endpoint that were cancelled'),
+    (39, 'outbox_endpoint_breaker_openings_total', 'counter', NULL::text, 'Times that the endpoint began to back off')) v (number, metric, type, label, help);
+COMMENT ON VIEW outbox.metric_names IS 'The figures that outbox.metrics() can show';
+COMMENT ON COLUMN outbox.metric_names.number IS 'their order';
+COMMENT ON COLUMN outbox.metric_names.metric IS 'name of the figure';
+COMMENT ON COLUMN outbox.metric_names.type IS 'counter, which never goes down, or gauge';
+COMMENT ON COLUMN outbox.metric_names.label IS 'the label that it has besides endpoint (NULL: none)';
+COMMENT ON COLUMN outbox.metric_names.help IS 'what it says';
+
+-- For Prometheus: one query has everything. With thousands of endpoints, those that
+-- need attention most have series of their own, and all are in the sums. SECURITY
+-- DEFINER, so that EXECUTE on this function is all that a scraper needs.
+CREATE FUNCTION outbox.metrics(top int4 DEFAULT 20,
+    OUT name text, OUT type text, OUT help text, OUT labels jsonb, OUT value float8)
+RETURNS SETOF record
+LANGUAGE plpgsql VOLATILE STRICT SECURITY DEFINER ROWS 500 SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
+    WITH series AS MATERIALIZED (
+        SELECT e.* FROM outbox.endpoint_series(
+            (SELECT COALESCE(array_agg(s.endpoint_id), '{}') FROM outbox.endpoint_settings s), top) e),
+    status AS MATERIALIZED (
+        SELECT s.state, s.log_bytes, s.attempts_bytes, s.parked_bytes, s.oldest_retained_at, s.version,
+               s.held_steps, s.scheduled, s.next_due_at
+        FROM outbox.status s),
+    workers AS MATERIALIZED (
+        SELECT w.* FROM outbox.worker_slots() w
+        JOIN pg_database d ON d.oid = w.dboid WHERE d.datname = current_database()),
+    size AS MATERIALIZED (SELECT * FROM outbox.log_size),
+    samples (metric, endpoint, label, value) AS (
+        SELECT s.metric, e.name, s.label, s.value
+        FROM series s LEFT JOIN outbox.endpoint_settings e USING (endpoint_id)
+        UNION ALL
+        SELECT 'outbox_endpoint_retained_bytes', p.name, NULL,
+               CASE WHEN l.min_seq IS NULL OR p.seq >= l.max_seq THEN 0
+                    ELSE l.bytes::float8 * (l.max_seq - GREATEST(p.seq, l.min_seq - 1)) / (l.max_seq - l.min_seq + 1)
+               END
+        FROM (SELECT DISTINCT s.endpoint_id FROM series s WHERE s.endpoint_id IS NOT NULL) t
+        CROSS JOIN LATERAL (SELECT q.name, q.seq FROM outbox.endpoint_positions q
+                            WHERE q.endpoint_id = t.endpoint_id) p
+        CROSS JOIN size l
+        UNION ALL
+        SELECT 'outbox_info', NULL, s.version, 1 FROM status s
+        UNION ALL
+        SELECT 'outbox_time_seconds', NULL, NULL, EXTRACT(epoch FROM clock_timestamp())
+        UNION ALL
+        SELECT 'outbox_state', NULL, v.state, (v.state = s.state)::int4
+        FROM status s, unnest('{running,held,disabled,no_worker,not_preloaded,version_mismatch}'::text[]) v(state)
+        UNION ALL
+        SELECT v.metric, NULL, NULL, v.value
+        FROM status s, size l, outbox.events_seq q, LATERAL (VALUES
+            ('outbox_log_bytes', s.log_bytes::float8),
+            ('outbox_attempts_bytes', s.attempts_bytes),
+            ('outbox_parked_bytes', s.parked_bytes),
+            ('outbox_oldest_retained_seconds', EXTRACT(epoch FROM clock_timestamp() - s.oldest_retained_at)),
+            ('outbox_emitted_total', CASE WHEN q.is_called THEN q.last_value ELSE 0 END),
+            ('outbox_scheduled_events', s.scheduled),
+            ('outbox_scheduled_due_in_seconds', EXTRACT(epoch FROM s.next_due_at - clock_timestamp())),
+            ('outbox_held_steps', s.held_steps)) v(metric, value)
+        WHERE v.value IS NOT NULL
+        UNION ALL
+        SELECT 'outbox_set_aside', NULL, v.what, (SELECT count(*) FROM outbox.set_aside a WHERE a.what = v.what)
+        FROM unnest('{scheduled,command}'::text[]) v(what)
+        UNION ALL
+        SELECT 'outbox_workers', NULL, NULL, count(*) FILTER (WHERE w.pid IS NOT NULL) FROM workers w
+        UNION ALL
+        SELECT v.metric, NULL, w.worker::text, v.value
+        FROM workers w, LATERAL (VALUES
+            ('outbox_worker_restarts_total', w.restarts::float8),
+            ('outbox_worker_idle_seconds', GREATEST(EXTRACT(epoch FROM clock_timestamp() - w.last_loop_at), 0)),
+            ('outbox_worker_in_flight', w.in_flight),
+            ('outbox_worker_memory_bytes', w.memory)) v(metric, value)
+        WHERE v.value IS NOT NULL AND (w.pid IS NOT NULL OR v.metric = 'outbox_worker_restarts_total'))
+    SELECT m.metric, m.type, m.help,
+           CASE WHEN v.endpoint IS NULL THEN '{}' ELSE jsonb_build_object('endpoint', v.endpoint) END
+           || CASE WHEN v.label IS NULL THEN '{}' ELSE jsonb_build_object(m.label, v.label) END,
+           v.value
+    FROM outbox.metric_names m JOIN samples v USING (metric)
+    ORDER BY m.number, v.endpoint, v.label;
+END $$;
+COMMENT ON FUNCTION outbox.metrics IS
+'Figures for Prometheus, one row per sample: the database, all endpoints summed, and the "top" endpoints that '
+'need attention most';

@@ -73,3 +73,16 @@ CREATE FUNCTION outbox.endpoint_stats(endpoint_id int4,
 LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_endpoint_stats_1_0';
 COMMENT ON FUNCTION outbox.endpoint_stats IS
 'What the worker published about an endpoint (NULL: nothing since the server started)';
+
+-- endpoint_id is NULL for what is summed over all of these endpoints, or counted in
+-- the database.
+CREATE FUNCTION outbox.endpoint_series(ids int4[], top int4,
+    OUT endpoint_id int4,
+    OUT metric text,
+    OUT label text,
+    OUT value float8)
+    RETURNS SETOF record
+    AS 'MODULE_PATHNAME', 'outbox_endpoint_series_1_0'
+    LANGUAGE C VOLATILE STRICT PARALLEL SAFE ROWS 500;
+COMMENT ON FUNCTION outbox.endpoint_series IS
+'What outbox.metrics() shows of endpoints: all summed, and those that need attention most';

@@ -35,6 +35,7 @@ extern int	 outbox_wakeup_interval;	/* ms */
 extern int	 outbox_settle_interval;	/* ms */
 extern int	 outbox_max_payload_size;	/* bytes */
 extern int	 outbox_dedup_window;		/* s */
+extern int	 outbox_failing_after;		/* s */
 extern int	 outbox_retention;			/* s */
 extern int	 outbox_attempts_retention; /* s */
 extern int	 outbox_max_backlog_size;	/* MB; -1: no limit */

@@ -26,6 +26,7 @@
 #include "emit/dedup.h"
 #include "log/event_stamp.h"
 #include "log/transaction.h"
+#include "server/shmem.h"
 
 /*
  * Keys are deleted in passes over the table, in the order of its blocks.  So emit()
@@ -132,6 +133,8 @@ outbox_dedup_claim(text *topic, text *key, pg_uuid_t *id)
 	OUTBOX_CRASH_POINT("emit.claimed");
 	SPI_finish();
 	SetUserIdAndSecContext(user, context);
+	if (!claimed)
+		outbox_count_total(OUTBOX_COUNT_DEDUPLICATED, 1);
 	return claimed;
 }
 

@@ -204,7 +204,7 @@ give_up_member(OutboxEndpoint *ep, OutboxDelivery *d, const char *reason,
 			   const char *error)
 {
 	d->group = d->seq; /* so that outbox.retry() sends it alone */
-	outbox_outcome_log_dead(ep, d, reason);
+	outbox_outcome_log_dead(ep, d, reason, error);
 	outbox_outcome_give_up(ep, d, reason, error);
 	if (d->lane && outbox_outcome_blocks(ep, reason))
 	{

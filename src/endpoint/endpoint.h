@@ -183,7 +183,7 @@ typedef struct OutboxEndpointConfig
 
 /*
  * Whether requests may be sent to the endpoint, and why not.  Written by status.c,
- * settle.c and endpoint_settings.c.
+ * settle.c, roster.c and endpoint_settings.c.
  */
 typedef struct OutboxEndpointStatus
 {
@@ -195,6 +195,9 @@ typedef struct OutboxEndpointStatus
 	bool		state_dirty;   /* true if its receiver disabled it and that is not stored
 								* yet */
 	bool		state_written; /* true if the current settle has stored it */
+	TimestampTz failing_since; /* first failure since the last success (0: none) */
+	bool		failing_told;  /* true if outbox.failing was made of that */
+	bool		failing_fresh; /* true if it was, since the last settle */
 	bool		recovered;	   /* true if its breaker has closed since the last settle */
 	bool		unstorable;	   /* true if its last settle failed: nothing is sent before
 								* one succeeds */
@@ -291,8 +294,8 @@ typedef struct OutboxParkedRows
 } OutboxParkedRows;
 
 /*
- * What outbox.stats counts of the endpoint.  Written by tally.c, outcome.c,
- * batch_outcome.c and roster.c.
+ * What is counted of the endpoint.  Written by tally.c, outcome.c, batch_outcome.c
+ * and roster.c.
  */
 typedef struct OutboxTally
 {
@@ -304,6 +307,16 @@ typedef struct OutboxTally
 	int64			 recent_second;
 	OutboxHistogram *latency; /* NULL until the first delivery */
 	char			*last_error;
+
+	/*
+	 * What never goes down (tally.c).  'delivered' is above, and its place in 'count'
+	 * is not used.
+	 */
+	int64	   count[OUTBOX_COUNTERS];
+	int64	   shown[OUTBOX_COUNTERS];	   /* no crash can take these back */
+	int64	   candidate[OUTBOX_COUNTERS]; /* stored, shown once the WAL is flushed ... */
+	XLogRecPtr candidate_lsn;			   /* ... up to here (0: there are none) */
+	XLogRecPtr settled_lsn; /* 'count' was stored later, here (0: was not) */
 } OutboxTally;
 
 /* What is to be stored of the endpoint's position, and of its subscription. */

@@ -186,6 +186,7 @@ outbox_endpoint_stats_fill(OutboxEndpoint *ep, TimestampTz now, OutboxStats *s)
 												   pairingheap_first(ep->queue.retries))
 								 ->due;
 	s->last_success_at = ep->tally.last_success_at;
+	memcpy(s->counters, ep->tally.shown, sizeof(s->counters));
 	for (int i = 0; i < 60; i++)
 	{
 		/* skip slots of seconds that are more than a minute ago */

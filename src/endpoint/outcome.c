@@ -62,16 +62,17 @@ outbox_outcome_give_up(OutboxEndpoint *ep, OutboxDelivery *d, const char *reason
 {
 	d->reason = reason;
 	set_error(ep, d, error);
+	outbox_tally_death(ep, reason);
 	outbox_delivery_settle(ep, d, OUTBOX_VERDICT_DEAD);
 }
 
 void
 outbox_outcome_log_dead(const OutboxEndpoint *ep, const OutboxDelivery *d,
-						const char *reason)
+						const char *reason, const char *error)
 {
 	ereport(LOG,
-			(errmsg("outbox delivery of event %s to \"%s\" is dead: %s",
-					d->event->id_text, ep->config.name, reason)));
+			(errmsg("outbox delivery of event %s to \"%s\" is dead: %s: %s",
+					d->event->id_text, ep->config.name, reason, error)));
 }
 
 void
@@ -108,7 +109,7 @@ void
 outbox_outcome_failed(OutboxEndpoint *ep, OutboxDelivery *d, const OutboxOutcome *o,
 					  const char *error)
 {
-	ep->tally.failed_attempts++;
+	outbox_tally_failure(ep, o);
 	if (d->first_attempt_at == 0)
 		d->first_attempt_at = d->started_at;
 	d->last_status = o->status;
@@ -186,7 +187,7 @@ done_badly(OutboxEndpoint *ep, OutboxDelivery *d, const OutboxOutcome *o, Timest
 
 		if (reason)
 		{
-			outbox_outcome_log_dead(ep, d, reason);
+			outbox_outcome_log_dead(ep, d, reason, o->error);
 			outbox_outcome_dead(ep, d, reason, o->error);
 			return;
 		}

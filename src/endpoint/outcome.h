@@ -42,7 +42,7 @@ extern void outbox_outcome_give_up(OutboxEndpoint *ep, OutboxDelivery *d,
 extern void outbox_outcome_unsent(OutboxEndpoint *ep, OutboxDelivery *d,
 								  const char *reason, const char *error);
 extern void outbox_outcome_log_dead(const OutboxEndpoint *ep, const OutboxDelivery *d,
-									const char *reason);
+									const char *reason, const char *error);
 extern bool outbox_outcome_blocks(const OutboxEndpoint *ep, const char *reason);
 
 /* The delivery succeeded.  May free it. */

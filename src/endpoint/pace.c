@@ -130,6 +130,14 @@ outbox_pace_success(OutboxPace *p, TimestampTz now)
 	return true;
 }
 
+/* The first probe goes out at once, and one that fails waits as long as before. */
+void
+outbox_pace_reopen(OutboxPace *p, int openings)
+{
+	p->breaker = OUTBOX_BREAKER_OPEN;
+	p->openings = openings;
+}
+
 /* The wait doubles with each probe that fails. */
 static void
 wait_for_probe(OutboxPace *p, TimestampTz now)

@@ -76,6 +76,9 @@ extern void outbox_pace_return_token(OutboxPace *p); /* it was not sent after al
  */
 extern void outbox_pace_ramp_up(OutboxPace *p, TimestampTz now);
 
+/* The breaker was open, after this many failed probes, when a worker last stored it. */
+extern void outbox_pace_reopen(OutboxPace *p, int openings);
+
 /* An operator resumes the endpoint: it need not wait any longer. */
 extern void outbox_pace_resume(OutboxPace *p);
 

@@ -22,6 +22,13 @@ extern void outbox_status_failure(OutboxEndpoint *ep, const OutboxDelivery *d,
 								  TimestampTz now);
 
 /*
+ * Where nothing but failures has come for outbox.failing_after, and something still
+ * waits, makes the next settle emit outbox.failing.  Once for each period of failing,
+ * which ends with a success, or when the endpoint is paused or disabled.
+ */
+extern void outbox_status_check_failing(OutboxEndpoint *ep, TimestampTz now);
+
+/*
  * The receiver wants no event any more: disables the endpoint.  The next settle
  * stores that.
  */

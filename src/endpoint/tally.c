@@ -1,6 +1,11 @@
 /*
  * tally.c
- *	  Owns what is counted of an endpoint's deliveries: rates and latencies.
+ *	  Owns what is counted of an endpoint's deliveries: rates, latencies, and counters
+ *	  that never go down.
+ *
+ * A counter that goes down is read by Prometheus as a restart from 0, so that all that
+ * it ever counted seems to have happened at once.  A crash can take back the last
+ * settles.  So the views for monitoring show a count when it is stored and flushed.
  */
 #include "base/outbox.h"
 
@@ -11,6 +16,120 @@
 #include "utils/timestamp.h"
 
 #include "endpoint/tally.h"
+
+const OutboxCounterName outbox_counter_names[OUTBOX_COUNTERS] = {
+	[OUTBOX_COUNT_DELIVERED] = {"delivered_total", NULL},
+	[OUTBOX_COUNT_TIMEOUT] = {"failed_attempts_total", "timeout"},
+	[OUTBOX_COUNT_CONNECT] = {"failed_attempts_total", "connect"},
+	[OUTBOX_COUNT_DNS] = {"failed_attempts_total", "dns"},
+	[OUTBOX_COUNT_TLS] = {"failed_attempts_total", "tls"},
+	[OUTBOX_COUNT_ADDRESS] = {"failed_attempts_total", "address"},
+	[OUTBOX_COUNT_CLOSED] = {"failed_attempts_total", "closed"},
+	[OUTBOX_COUNT_PROTOCOL] = {"failed_attempts_total", "protocol"},
+	[OUTBOX_COUNT_INTERNAL] = {"failed_attempts_total", "internal"},
+	[OUTBOX_COUNT_HTTP_3XX] = {"failed_attempts_total", "http_3xx"},
+	[OUTBOX_COUNT_HTTP_4XX] = {"failed_attempts_total", "http_4xx"},
+	[OUTBOX_COUNT_HTTP_5XX] = {"failed_attempts_total", "http_5xx"},
+	[OUTBOX_COUNT_ANSWER] = {"failed_attempts_total", "answer"},
+	[OUTBOX_COUNT_MAX_ATTEMPTS] = {"died_total", "max_attempts"},
+	[OUTBOX_COUNT_MAX_AGE] = {"died_total", "max_age"},
+	[OUTBOX_COUNT_EXPIRED] = {"died_total", "expired"},
+	[OUTBOX_COUNT_ABORTED] = {"died_total", "aborted by receiver"},
+	[OUTBOX_COUNT_INVALID] = {"died_total", "invalid event"},
+	[OUTBOX_COUNT_FILTER] = {"died_total", "filter failed"},
+	[OUTBOX_COUNT_BACKLOG] = {"died_total", "backlog"},
+	[OUTBOX_COUNT_GONE] = {"died_total", "event is gone"},
+	[OUTBOX_COUNT_UNREADABLE] = {"died_total", "unreadable"},
+	[OUTBOX_COUNT_OPENINGS] = {"breaker_openings_total", NULL},
+	[OUTBOX_COUNT_CANCELLED] = {"cancelled_total", NULL},
+	[OUTBOX_COUNT_DEDUPLICATED] = {"deduplicated_total", NULL},
+	[OUTBOX_COUNT_UNMATCHED] = {"unmatched_total", NULL},
+};
+
+void
+outbox_tally_count(OutboxEndpoint *ep, OutboxCounter counter)
+{
+	ep->tally.count[counter]++;
+	outbox_count_total(counter, 1);
+}
+
+static OutboxCounter
+failure_class(const OutboxOutcome *o)
+{
+	static const OutboxCounter of[] = {
+		[OUTBOX_FAILURE_NONE] = OUTBOX_COUNT_ANSWER,
+		[OUTBOX_FAILURE_DNS] = OUTBOX_COUNT_DNS,
+		[OUTBOX_FAILURE_CONNECT] = OUTBOX_COUNT_CONNECT,
+		[OUTBOX_FAILURE_TLS] = OUTBOX_COUNT_TLS,
+		[OUTBOX_FAILURE_TIMEOUT] = OUTBOX_COUNT_TIMEOUT,
+		[OUTBOX_FAILURE_ADDRESS] = OUTBOX_COUNT_ADDRESS,
+		[OUTBOX_FAILURE_PROTOCOL] = OUTBOX_COUNT_PROTOCOL,
+		[OUTBOX_FAILURE_CLOSED] = OUTBOX_COUNT_CLOSED,
+		[OUTBOX_FAILURE_INTERNAL] = OUTBOX_COUNT_INTERNAL,
+	};
+
+	if (o->failure == OUTBOX_FAILURE_NONE && o->status >= 300 && o->status < 600)
+		return o->status < 400 ? OUTBOX_COUNT_HTTP_3XX :
+			o->status < 500	   ? OUTBOX_COUNT_HTTP_4XX :
+								 OUTBOX_COUNT_HTTP_5XX;
+	return of[o->failure];
+}
+
+void
+outbox_tally_failure(OutboxEndpoint *ep, const OutboxOutcome *o)
+{
+	ep->tally.failed_attempts++;
+	outbox_tally_count(ep, failure_class(o));
+}
+
+void
+outbox_tally_death(OutboxEndpoint *ep, const char *reason)
+{
+	for (int c = OUTBOX_COUNT_MAX_ATTEMPTS; c <= OUTBOX_COUNT_UNREADABLE; c++)
+		if (strcmp(outbox_counter_names[c].label, reason) == 0)
+			outbox_tally_count(ep, c);
+}
+
+/* Nothing has changed since the counts were stored. */
+static void
+take_candidate(OutboxEndpoint *ep, XLogRecPtr lsn)
+{
+	memcpy(ep->tally.candidate, ep->tally.count, sizeof(ep->tally.count));
+	ep->tally.candidate[OUTBOX_COUNT_DELIVERED] = ep->tally.delivered;
+	ep->tally.candidate_lsn = lsn;
+	ep->tally.settled_lsn = 0;
+}
+
+void
+outbox_tally_stored(OutboxEndpoint *ep, XLogRecPtr lsn)
+{
+	if (ep->tally.candidate_lsn == 0)
+		take_candidate(ep, lsn);
+	else
+		ep->tally.settled_lsn = lsn;
+}
+
+/*
+ * Where the counts have changed since they were stored, the next settle makes the next
+ * candidate.
+ */
+void
+outbox_tally_flushed(OutboxEndpoint *ep, XLogRecPtr flushed)
+{
+	if (ep->tally.candidate_lsn == 0 || ep->tally.candidate_lsn > flushed)
+		return;
+	memcpy(ep->tally.shown, ep->tally.candidate, sizeof(ep->tally.shown));
+	ep->tally.candidate_lsn = 0;
+	if (ep->tally.settled_lsn != 0 && !ep->place.dirty)
+		take_candidate(ep, ep->tally.settled_lsn);
+	ep->tally.settled_lsn = 0;
+}
+
+bool
+outbox_tally_waits(const OutboxEndpoint *ep)
+{
+	return ep->tally.candidate_lsn != 0;
+}
 
 void
 outbox_tally_resume(OutboxEndpoint *ep)
@@ -54,5 +173,6 @@ outbox_tally_success(OutboxEndpoint *ep, TimestampTz now)
 	ep->tally.recent_second = Max(ep->tally.recent_second, second);
 	ep->tally.recent[second % 60]++;
 	ep->tally.delivered++;
+	outbox_count_total(OUTBOX_COUNT_DELIVERED, 1);
 	ep->tally.last_success_at = now;
 }

@@ -15,6 +15,29 @@ extern void outbox_tally_resume(OutboxEndpoint *ep);
 
 extern void outbox_tally_success(OutboxEndpoint *ep, TimestampTz now);
 
+/* What outbox.metrics() calls a counter. */
+typedef struct OutboxCounterName
+{
+	const char *metric; /* without "outbox_" or "outbox_endpoint_" */
+	const char *label;	/* NULL: none */
+} OutboxCounterName;
+
+extern const OutboxCounterName outbox_counter_names[OUTBOX_COUNTERS];
+
+/* Counts, for the endpoint and for the database. */
+extern void outbox_tally_count(OutboxEndpoint *ep, OutboxCounter counter);
+extern void outbox_tally_failure(OutboxEndpoint *ep, const OutboxOutcome *o);
+extern void outbox_tally_death(OutboxEndpoint *ep, const char *reason);
+
+/*
+ * A settle has stored the counts, and its commit ends at 'lsn'.  Then, when the WAL is
+ * flushed up to 'flushed', they may be shown.  The last is true while some wait for
+ * that.
+ */
+extern void outbox_tally_stored(OutboxEndpoint *ep, XLogRecPtr lsn);
+extern void outbox_tally_flushed(OutboxEndpoint *ep, XLogRecPtr flushed);
+extern bool outbox_tally_waits(const OutboxEndpoint *ep);
+
 /* Notes a latency: 'usec' µs from emit to success. */
 extern void outbox_tally_latency(OutboxEndpoint *ep, int64 usec, TimestampTz now);
 

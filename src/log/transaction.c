@@ -12,6 +12,7 @@
 #include "catalog/indexing.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_extension.h"
+#include "commands/dbcommands.h"
 #include "commands/extension.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
@@ -36,6 +37,7 @@
 
 static Oid					 extension_oid;
 static char					*version;
+static char					*database;
 static int64				 log_epoch; /* 0: not known yet */
 static Oid					 extension_owner;
 static char					*role_misfit; /* why the role cannot serve; NULL: it can */
@@ -253,6 +255,7 @@ outbox_session_init(void)
 	if (OidIsValid(extension_oid))
 	{
 		version = MemoryContextStrdup(TopMemoryContext, extversion);
+		database = MemoryContextStrdup(TopMemoryContext, get_database_name(MyDatabaseId));
 		outbox_tables_look_up();
 	}
 	PopActiveSnapshot();
@@ -297,6 +300,12 @@ const char *
 outbox_session_version(void)
 {
 	return version;
+}
+
+const char *
+outbox_session_database(void)
+{
+	return database;
 }
 
 void

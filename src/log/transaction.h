@@ -33,6 +33,9 @@ extern bool		   outbox_session_role_would_fit(void);
 /* The version of the installed SQL objects. */
 extern const char *outbox_session_version(void);
 
+/* The name of the database.  A worker ends before that changes. */
+extern const char *outbox_session_database(void);
+
 /* Sets the epoch that is served.  When it is no longer the log's, the worker ends. */
 extern void outbox_session_set_epoch(int64 epoch);
 

@@ -99,6 +99,11 @@ init_slots(void)
 		pg_atomic_init_u64(&db->last_position, 0);
 		pg_atomic_init_u64(&db->last_shared, 0);
 		pg_atomic_init_u64(&db->unmatched, 0);
+		for (int c = 0; c < OUTBOX_COUNTERS; c++)
+		{
+			pg_atomic_init_u64(&db->totals[c], 0);
+			pg_atomic_init_u64(&db->durable_totals[c], 0);
+		}
 		pg_atomic_init_u32(&db->highest_endpoint, 0);
 		pg_atomic_init_u64(&db->shares_changed, 0);
 		for (int w = 0; w < OUTBOX_MAX_WORKERS; w++)
@@ -231,6 +236,12 @@ find_slot(Oid dboid, bool create)
 	pg_atomic_write_u64(&db->last_shared, 0);
 	pg_atomic_write_u64(&db->unmatched, 0);
 	pg_atomic_write_u32(&db->highest_endpoint, 0);
+	for (int c = 0; c < OUTBOX_COUNTERS; c++)
+	{
+		pg_atomic_write_u64(&db->totals[c], 0);
+		pg_atomic_write_u64(&db->durable_totals[c], 0);
+	}
+	db->totals_known = false;
 	db->reason[0] = '\0';
 	db->has_extension = false;
 	db->probe = false;
@@ -300,6 +311,15 @@ outbox_raise(pg_atomic_uint64 *number, uint64 value)
 	while (value > known)
 		if (pg_atomic_compare_exchange_u64(number, &known, value))
 			return;
+}
+
+void
+outbox_count_total(OutboxCounter counter, int64 n)
+{
+	OutboxDatabase *db = outbox_database_slot(MyDatabaseId, false);
+
+	if (db != NULL)
+		pg_atomic_fetch_add_u64(&db->totals[counter], n);
 }
 
 bool

@@ -29,6 +29,48 @@
  */
 #define OUTBOX_SHARES 256
 
+/*
+ * What is counted and never goes down.  Arrays in outbox.positions have these numbers,
+ * so a new one comes at the end.  The names are in tally.c.
+ */
+typedef enum OutboxCounter
+{
+	OUTBOX_COUNT_DELIVERED,
+
+	/* attempts that failed, by class */
+	OUTBOX_COUNT_TIMEOUT,
+	OUTBOX_COUNT_CONNECT,
+	OUTBOX_COUNT_DNS,
+	OUTBOX_COUNT_TLS,
+	OUTBOX_COUNT_ADDRESS,
+	OUTBOX_COUNT_CLOSED,
+	OUTBOX_COUNT_PROTOCOL,
+	OUTBOX_COUNT_INTERNAL,
+	OUTBOX_COUNT_HTTP_3XX,
+	OUTBOX_COUNT_HTTP_4XX,
+	OUTBOX_COUNT_HTTP_5XX,
+	OUTBOX_COUNT_ANSWER, /* the answer to a batch names it, or cannot be understood */
+
+	/* deliveries that died, by reason */
+	OUTBOX_COUNT_MAX_ATTEMPTS,
+	OUTBOX_COUNT_MAX_AGE,
+	OUTBOX_COUNT_EXPIRED,
+	OUTBOX_COUNT_ABORTED,
+	OUTBOX_COUNT_INVALID,
+	OUTBOX_COUNT_FILTER,
+	OUTBOX_COUNT_BACKLOG,
+	OUTBOX_COUNT_GONE,
+	OUTBOX_COUNT_UNREADABLE,
+
+	OUTBOX_COUNT_OPENINGS, /* of the breaker */
+	OUTBOX_COUNT_CANCELLED,
+
+	/* of the database only */
+	OUTBOX_COUNT_DEDUPLICATED,
+	OUTBOX_COUNT_UNMATCHED,
+	OUTBOX_COUNTERS
+} OutboxCounter;
+
 /* What a worker does.  outbox.status and outbox.workers show it in words. */
 typedef enum OutboxWorkerState
 {
@@ -139,6 +181,15 @@ typedef struct OutboxDatabase
 	/* Events that no endpoint subscribes to, since the database has had a worker. */
 	pg_atomic_uint64 unmatched;
 
+	/*
+	 * What was counted since the extension was created, and what of it no crash can
+	 * take back (totals.c).  The first is counted before 'totals_known', too, and then
+	 * lacks what is stored.
+	 */
+	pg_atomic_uint64 totals[OUTBOX_COUNTERS];
+	pg_atomic_uint64 durable_totals[OUTBOX_COUNTERS];
+	bool			 totals_known; /* under outbox_shared->lock */
+
 	char reason[256]; /* why no worker runs, as a worker reported it */
 
 	/* Used by the launcher only. */
@@ -247,6 +298,9 @@ extern void outbox_workers_wake(OutboxDatabase *db, bool all);
 /* Raises a number to 'value' unless it is already higher. */
 extern void outbox_raise(pg_atomic_uint64 *number, uint64 value);
 
+/* Adds to a total of this process's database. */
+extern void outbox_count_total(OutboxCounter counter, int64 n);
+
 /* Lowers db->due_at.  Returns false if it was not later than 'due'. */
 extern bool outbox_lower_due_at(OutboxDatabase *db, TimestampTz due);
 
@@ -313,6 +367,7 @@ typedef struct OutboxStats
 	double latency_p99_ms;
 	char   reason[128];
 	char   last_error[256];
+	int64  counters[OUTBOX_COUNTERS]; /* what no crash can take back */
 } OutboxStats;
 
 /*

@@ -337,7 +337,7 @@ assign(OutboxEndpoint *ep, const OutboxEndpointRow *s)
 	{
 		ep->status.disabled = s->disabled;
 		if (ep->pace.breaker == OUTBOX_BREAKER_CLOSED)
-			ep->status.state_since = s->state_since;
+			ep->status.state_since = Max(ep->status.state_since, s->state_since);
 		strlcpy(ep->status.reason, s->reason ? s->reason : "", sizeof(ep->status.reason));
 	}
 	ep->config.version = s->version;

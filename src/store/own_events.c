@@ -1,7 +1,7 @@
 /*
  * own_events.c
  *	  Owns the events that outbox emits about itself: deliveries that became dead,
- *	  an endpoint that was disabled or has recovered.
+ *	  an endpoint that was disabled, keeps failing or has recovered.
  *
  * They are written in the transaction of the outcome that they report, and only
  * where an endpoint subscribes to them.  An outcome does not wait for them: while
@@ -15,6 +15,7 @@
 #include "executor/spi.h"
 #include "lib/stringinfo.h"
 #include "utils/builtins.h"
+#include "utils/datetime.h"
 #include "utils/json.h"
 #include "utils/memutils.h"
 
@@ -24,6 +25,7 @@
 #include "endpoint/subscribers.h"
 #include "log/step.h"
 #include "log/transaction.h"
+#include "store/attempts.h"
 #include "store/own_events.h"
 
 /* Deliveries that one outbox.dead names at most.  The others are only counted. */
@@ -193,6 +195,23 @@ tell_dead(OutboxEndpoint *ep)
 	emit("outbox.dead", buf.data);
 }
 
+static void
+tell_failing(OutboxEndpoint *ep)
+{
+	const char	  *error = ep->tally.last_error;
+	char		   since[MAXDATELEN + 1];
+	int			   utc = 0;
+	StringInfoData buf;
+
+	JsonEncodeDateTime(since, TimestampTzGetDatum(ep->status.failing_since),
+					   TIMESTAMPTZOID, &utc);
+	begin_payload(&buf, ep);
+	appendStringInfo(&buf, ", \"since\": \"%s\", \"reason\": ", since);
+	escape_json(&buf, outbox_foreign_text(error, strlen(error)));
+	appendStringInfoChar(&buf, '}');
+	emit("outbox.failing", buf.data);
+}
+
 void
 outbox_own_events_write(OutboxEndpoint *ep, bool disabled)
 {
@@ -208,6 +227,8 @@ outbox_own_events_write(OutboxEndpoint *ep, bool disabled)
 		appendStringInfoChar(&buf, '}');
 		emit("outbox.disabled", buf.data);
 	}
+	if (ep->status.failing_fresh && outbox_subscribers_exist("outbox.failing"))
+		tell_failing(ep);
 	if (ep->status.recovered && outbox_subscribers_exist("outbox.recovered"))
 	{
 		begin_payload(&buf, ep);

@@ -17,6 +17,7 @@
 #include "endpoint/operator.h"
 #include "endpoint/parking.h"
 #include "endpoint/retries.h"
+#include "endpoint/tally.h"
 #include "log/kept.h"
 #include "log/transaction.h"
 #include "store/attempts.h"
@@ -78,6 +79,7 @@ event_is_gone(OutboxEndpoint *ep, int64 seq, bool retry)
 	outbox_parking_count_row(ep, seq, retry ? OUTBOX_ROW_RETRYING : OUTBOX_ROW_BLOCKED,
 							 -1);
 	outbox_parking_count_row(ep, seq, OUTBOX_ROW_DEAD, 1);
+	outbox_tally_death(ep, "event is gone");
 	ep->place.dirty = true;
 }
 

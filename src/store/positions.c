@@ -73,6 +73,36 @@ read_cursor(OutboxColumns row, int i, OutboxCursor *cursor)
 	outbox_tick_unref(reading);
 }
 
+/* An array may lack numbers at its end, which are 0 then. */
+static void
+read_counters(OutboxColumns row, int i, int64 *counters)
+{
+	Datum *elems;
+	bool  *nulls;
+	int	   n;
+
+	memset(counters, 0, sizeof(int64) * OUTBOX_COUNTERS);
+	if (row.nulls[i])
+		return;
+	deconstruct_array(DatumGetArrayTypeP(row.values[i]), INT8OID, 8, FLOAT8PASSBYVAL,
+					  TYPALIGN_DOUBLE, &elems, &nulls, &n);
+	for (int c = 0; c < Min(n, OUTBOX_COUNTERS); c++)
+		counters[c] = nulls[c] ? 0 : DatumGetInt64(elems[c]);
+}
+
+bool
+outbox_positions_read_totals(int64 *totals)
+{
+	memset(totals, 0, sizeof(int64) * OUTBOX_COUNTERS);
+	if (outbox_query("SELECT counters FROM outbox.positions"
+					 " WHERE endpoint_id OPERATOR(pg_catalog.=) 0"
+					 " ORDER BY number DESC LIMIT 1",
+					 0, NULL, NULL, NULL) == 0)
+		return false;
+	read_counters(fetch_row(0), 0, totals);
+	return true;
+}
+
 bool
 outbox_position_read(int32 endpoint_id, OutboxPosition *p)
 {
@@ -84,7 +114,8 @@ outbox_position_read(int32 endpoint_id, OutboxPosition *p)
 	memset(p, 0, sizeof(*p));
 	if (outbox_plan_run(&plan,
 						"SELECT " CURSOR_COLUMNS ", generation, shared, pending,"
-						" delivered, failed_attempts FROM outbox.positions"
+						" delivered, failed_attempts, counters, failing_since,"
+						" failing_told, state_since, probes FROM outbox.positions"
 						" WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
 						" ORDER BY number DESC LIMIT 1",
 						1, (Oid[]){INT4OID}, args, NULL) == 0)
@@ -104,6 +135,13 @@ outbox_position_read(int32 endpoint_id, OutboxPosition *p)
 	}
 	p->delivered = row_int8(row, NCURSOR_COLUMNS + 3);
 	p->failed_attempts = row_int8(row, NCURSOR_COLUMNS + 4);
+	read_counters(row, NCURSOR_COLUMNS + 5, p->counters);
+	p->failing_since = row_time(row, NCURSOR_COLUMNS + 6, 0);
+	p->failing_told = !row.nulls[NCURSOR_COLUMNS + 7] &&
+		DatumGetBool(row.values[NCURSOR_COLUMNS + 7]);
+	p->state_since = row_time(row, NCURSOR_COLUMNS + 8, 0);
+	p->backing_off = !row.nulls[NCURSOR_COLUMNS + 9];
+	p->probes = row_int4(row, NCURSOR_COLUMNS + 9);
 	if (!row.nulls[NCURSOR_COLUMNS + 1])
 	{
 		args[0] = row.values[NCURSOR_COLUMNS + 1];
@@ -223,11 +261,12 @@ outbox_position_load_pending(OutboxEndpoint *ep, const int64 *seqs, int n)
 
 /* -------------------------------------------------------------- writing */
 
-#define POSITION_COLUMNS 17
+#define POSITION_COLUMNS 22
 #define POSITION_NAMES \
 	"number, endpoint_id, shared, generation, read_tick, read, read_seq_low," \
 	" reading_tick, reading, reading_seq_low, reading_seq_high, last_seq, pending," \
-	" delivered, failed_attempts, settled_at"
+	" delivered, failed_attempts, settled_at, counters, failing_since, failing_told," \
+	" state_since, probes"
 
 void
 outbox_positions_begin(OutboxPositions *p)
@@ -247,8 +286,31 @@ outbox_snapshot_datum(const OutboxTick *tick)
 							   CStringGetDatum(outbox_tick_snapshot(tick)));
 }
 
-void
-outbox_positions_add(OutboxPositions *p, OutboxEndpoint *ep, const OutboxCursor *c)
+/* NULL: all are 0. */
+static Datum
+counters_datum(const int64 *counters, bool *null)
+{
+	Datum elems[OUTBOX_COUNTERS];
+	int	  n = 0;
+
+	for (int c = 0; c < OUTBOX_COUNTERS; c++)
+	{
+		elems[c] = Int64GetDatum(counters[c]);
+		if (counters[c] != 0)
+			n = c + 1;
+	}
+	*null = n == 0;
+	return n == 0 ? (Datum) 0 :
+					PointerGetDatum(construct_array(elems, n, INT8OID, 8, FLOAT8PASSBYVAL,
+													TYPALIGN_DOUBLE));
+}
+
+/*
+ * 'ep' NULL: a row with this id that is no endpoint's.  'counters' NULL: it has none.
+ */
+static void
+add_row(OutboxPositions *p, int32 id, OutboxEndpoint *ep, const OutboxCursor *c,
+		const int64 *counters)
 {
 	Datum *v;
 	bool  *n;
@@ -270,7 +332,7 @@ outbox_positions_add(OutboxPositions *p, OutboxEndpoint *ep, const OutboxCursor 
 
 	v[0] = Int16GetDatum(p->piece);
 	v[1] = Int64GetDatum((int64) pg_atomic_add_fetch_u64(&db->last_position, 1));
-	v[2] = Int32GetDatum(ep ? ep->id : shared_id);
+	v[2] = Int32GetDatum(id);
 	v[3] = Int32GetDatum(shared_id);
 	n[3] = ep == NULL || !ep->place.shared;
 	v[4] = Int64GetDatum(ep ? ep->config.generation : 0);
@@ -301,6 +363,37 @@ outbox_positions_add(OutboxPositions *p, OutboxEndpoint *ep, const OutboxCursor 
 	v[14] = Int64GetDatum(ep ? ep->tally.delivered : 0);
 	v[15] = Int64GetDatum(ep ? ep->tally.failed_attempts : 0);
 	v[16] = TimestampTzGetDatum(p->now);
+	n[17] = counters == NULL;
+	if (counters)
+		v[17] = counters_datum(counters, &n[17]);
+	n[18] = n[19] = ep == NULL || ep->status.failing_since == 0;
+	if (!n[18])
+	{
+		v[18] = TimestampTzGetDatum(ep->status.failing_since);
+		v[19] = BoolGetDatum(ep->status.failing_told);
+	}
+	n[20] = ep == NULL;
+	if (ep)
+		v[20] = TimestampTzGetDatum(ep->status.state_since);
+	n[21] = ep == NULL || ep->pace.breaker == OUTBOX_BREAKER_CLOSED;
+	if (!n[21])
+		v[21] = Int32GetDatum(ep->pace.openings);
+}
+
+void
+outbox_positions_add(OutboxPositions *p, OutboxEndpoint *ep, const OutboxCursor *c)
+{
+	if (ep)
+		add_row(p, ep->id, ep, c, ep->tally.count);
+	else
+		add_row(p, shared_id, NULL, c, NULL);
+}
+
+void
+outbox_positions_add_totals(OutboxPositions *p, const OutboxCursor *head,
+							const int64 *totals)
+{
+	add_row(p, 0, NULL, head, totals);
 }
 
 void
@@ -339,7 +432,7 @@ outbox_positions_want_compaction(TimestampTz now)
 /*
  * Reads the tables, because they have the positions of other workers as well.  Left
  * out are shared rows that no endpoint follows any more, and the rows of dropped
- * endpoints.
+ * endpoints.  Endpoint 0 has the totals.
  */
 bool
 outbox_positions_compact(void)
@@ -367,6 +460,7 @@ outbox_positions_compact(void)
 		" INSERT INTO outbox.positions SELECT $1, " POSITION_NAMES
 		" FROM newest p WHERE EXISTS (SELECT 1 FROM outbox.endpoint_settings s"
 		" WHERE s.endpoint_id OPERATOR(pg_catalog.=) p.endpoint_id)"
+		" OR p.endpoint_id OPERATOR(pg_catalog.=) 0"
 		" OR p.endpoint_id OPERATOR(pg_catalog.=) ANY"
 		" (ARRAY(SELECT DISTINCT f.shared FROM newest f))"
 		" ON CONFLICT DO NOTHING",

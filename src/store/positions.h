@@ -19,6 +19,12 @@ typedef struct OutboxPosition
 	int64		*pending;
 	int64		 delivered;
 	int64		 failed_attempts;
+	int64		 counters[OUTBOX_COUNTERS];
+	TimestampTz	 failing_since; /* 0: it does not fail */
+	bool		 failing_told;
+	TimestampTz	 state_since;
+	bool		 backing_off;
+	int			 probes; /* failed ones in a row */
 } OutboxPosition;
 
 extern void outbox_positions_init(OutboxDatabase *db);
@@ -66,6 +72,15 @@ extern void outbox_positions_begin(OutboxPositions *p);
 extern void outbox_positions_add(OutboxPositions *p, OutboxEndpoint *ep,
 								 const OutboxCursor *c);
 extern void outbox_positions_write(OutboxPositions *p);
+
+/*
+ * The totals of the database (totals.c) are the counters of endpoint 0, which has no
+ * settings.  The first adds a row for them, the second reads them.  False: none are
+ * stored, and they are all 0.
+ */
+extern void outbox_positions_add_totals(OutboxPositions *p, const OutboxCursor *head,
+										const int64 *totals);
+extern bool outbox_positions_read_totals(int64 *totals);
 
 /*
  * Stores the time of a tick, so that a time can be turned into a place in the log.

@@ -10,6 +10,7 @@
  */
 #include "base/outbox.h"
 
+#include "access/xlog.h"
 #include "catalog/pg_type.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
@@ -19,6 +20,7 @@
 #include "base/query.h"
 #include "endpoint/lane.h"
 #include "endpoint/parking.h"
+#include "endpoint/tally.h"
 #include "endpoint/window.h"
 #include "log/step.h"
 #include "log/transaction.h"
@@ -28,6 +30,7 @@
 #include "store/parked.h"
 #include "store/positions.h"
 #include "store/settle.h"
+#include "store/totals.h"
 
 /* An endpoint that was idle for this long (µs) follows the shared position. */
 #define IDLE_AFTER (1 * USECS_PER_SEC)
@@ -251,7 +254,10 @@ written(Part *part, TimestampTz at)
 		shared_at = at;
 	}
 	if (part->shared)
+	{
 		outbox_parked_gone_written();
+		outbox_totals_stored(at, XactLastCommitEnd);
+	}
 	if (part->attempts)
 		outbox_attempts_written();
 	outbox_own_events_committed();
@@ -261,6 +267,9 @@ written(Part *part, TimestampTz at)
 		if (ep->status.state_written)
 			ep->status.state_dirty = false;
 		ep->status.recovered = false;
+		ep->status.failing_fresh = false;
+		if (ep->place.dirty)
+			outbox_tally_stored(ep, XactLastCommitEnd);
 
 		storable_again = storable_again || ep->status.unstorable;
 		ep->status.unstorable = false;
@@ -301,6 +310,8 @@ write_part(void *arg)
 		 (part->head->read->number != shared_tick &&
 		  (part->final || p.now - shared_at > SHARED_EVERY_IDLE))))
 		write_head(part, &p);
+	if (part->shared)
+		outbox_totals_add(&p, part->head, part->final);
 	outbox_positions_write(&p);
 	OUTBOX_CRASH_POINT("settle.positions");
 	if (part->shared)

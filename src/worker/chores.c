@@ -22,6 +22,7 @@
 #include "store/own_events.h"
 #include "store/positions.h"
 #include "store/settle.h"
+#include "store/totals.h"
 #include "worker/backlog_limit.h"
 #include "worker/chores.h"
 #include "worker/dispatch.h"
@@ -40,6 +41,12 @@ outbox_chores_init(OutboxDatabase *database)
 	db = database;
 }
 
+static TimestampTz
+totals_due(void)
+{
+	return outbox_step_held(OUTBOX_STEP_SETTLE, 0) ? DT_NOEND : outbox_totals_due();
+}
+
 static bool
 something_to_settle(TimestampTz now)
 {
@@ -48,7 +55,7 @@ something_to_settle(TimestampTz now)
 
 	if (outbox_loop.due.settle_since != 0 || outbox_loop.traffic.unsettled > 0 ||
 		outbox_loop.roster.recreating || outbox_shares_leaving() ||
-		outbox_own_events_waits() ||
+		outbox_own_events_waits() || totals_due() <= now ||
 		(sharing && outbox_settle_wants_head(&outbox_loop.head, now)))
 		return true;
 	dlist_foreach(iter, &outbox_loop.roster.busy)
@@ -252,6 +259,7 @@ take_database(void *arg)
 	}
 	outbox_retention_init(db);
 	outbox_positions_in_use(db);
+	outbox_totals_read(db);
 	outbox_txn_commit();
 	outbox_scheduled_begin();
 	outbox_loop.database_ours = true;
@@ -321,6 +329,7 @@ outbox_chores_next_time(void)
 	if (!outbox_loop.database_ours)
 		return until;
 	until = Min(until, outbox_retention_next_time());
+	until = Min(until, totals_due());
 	if (outbox_step_may(OUTBOX_STEP_DEDUP))
 		until = Min(until, outbox_dedup_next_time());
 	if (outbox_enabled && outbox_step_may(OUTBOX_STEP_SCHEDULE))

@@ -24,6 +24,7 @@
 #include "endpoint/outcome.h"
 #include "endpoint/parking.h"
 #include "endpoint/retries.h"
+#include "endpoint/tally.h"
 #include "endpoint/window.h"
 #include "log/kept.h"
 #include "log/step.h"
@@ -246,6 +247,11 @@ outbox_operator_commands_next_time(void)
 static void
 take_effect(Command *c)
 {
+	if (c->effect != EFFECT_NONE && is(c->action, "cancel"))
+	{
+		outbox_tally_count(c->ep, OUTBOX_COUNT_CANCELLED);
+		c->ep->place.dirty = true; /* so that the count is stored */
+	}
 	switch (c->effect)
 	{
 		case EFFECT_NONE:

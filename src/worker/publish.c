@@ -5,14 +5,18 @@
  */
 #include "base/outbox.h"
 
+#include "access/xlog.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
 #include "endpoint/endpoint_stats.h"
+#include "endpoint/status.h"
+#include "endpoint/tally.h"
 #include "endpoint/window.h"
 #include "store/parked.h"
+#include "store/totals.h"
 #include "worker/loop.h"
 #include "worker/publish.h"
 #include "worker/reader.h"
@@ -63,23 +67,29 @@ void
 outbox_publish(TimestampTz now)
 {
 	bool			   all = now - published_at >= PUBLISH_EVERY;
+	XLogRecPtr		   flushed = GetFlushRecPtr(NULL);
 	dlist_mutable_iter iter;
 
-	publish_at = DT_NOEND;
+	outbox_totals_flushed(flushed);
+	publish_at = outbox_totals_wait() ? now + PUBLISH_EVERY : DT_NOEND;
 	dlist_foreach_modify(iter, &outbox_loop.roster.busy)
 	{
 		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, member.busy_node, iter.cur);
 		bool			quiet = outbox_is_quiet(ep);
 		bool			tell = all || (quiet && !ep->member.published_quiet);
 
+		outbox_status_check_failing(ep, now);
+		outbox_tally_flushed(ep, flushed);
+		if (outbox_tally_waits(ep))
+			publish_at = Min(publish_at, now + PUBLISH_EVERY);
 		if (tell)
 			outbox_publish_one(ep, now);
 		else
-			publish_at = published_at + PUBLISH_EVERY;
+			publish_at = Min(publish_at, published_at + PUBLISH_EVERY);
 		ep->member.published_quiet = quiet;
 		if (tell && quiet && ep->place.shared && !ep->place.dirty &&
-			ep->queue.nretries == 0 && !outbox_parked_wants_look(ep) &&
-			!ep->member.recreate &&
+			!outbox_tally_waits(ep) && ep->queue.nretries == 0 &&
+			!outbox_parked_wants_look(ep) && !ep->member.recreate &&
 			(ep->tally.latency == NULL ||
 			 now - ep->tally.last_active_at > FORGET_LATENCY_AFTER))
 		{

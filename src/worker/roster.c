@@ -115,19 +115,23 @@ load_endpoint(const OutboxEndpointRow *s)
 
 	if (!outbox_position_read(s->id, &p) || p.generation != s->generation)
 	{
-		int64 delivered = p.delivered;
-		int64 failed = p.failed_attempts;
-
+		/* What was counted still counts, at the new place in the log. */
 		outbox_cursor_clear(&p.cursor);
-		memset(&p, 0, sizeof(p));
-		p.delivered = delivered;
-		p.failed_attempts = failed;
+		p.npending = 0;
 		outbox_cursor_set(&p.cursor, s->start, NULL, 0);
 		if (s->generation > 1)
 			outbox_parked_forget(s->id, s->start);
 	}
+	ep->status.state_since = Max(ep->status.state_since, p.state_since);
+	ep->status.failing_since = p.failing_since;
+	ep->status.failing_told = p.failing_told;
+	if (p.backing_off)
+		outbox_pace_reopen(&ep->pace, p.probes);
 	ep->tally.delivered = p.delivered;
 	ep->tally.failed_attempts = p.failed_attempts;
+	memcpy(ep->tally.count, p.counters, sizeof(ep->tally.count));
+	memcpy(ep->tally.shown, p.counters, sizeof(ep->tally.shown));
+	ep->tally.shown[OUTBOX_COUNT_DELIVERED] = p.delivered;
 	if (ep->tally.delivered > 0) /* else it is new, and its id may have been another
 								  * endpoint's */
 		outbox_tally_resume(ep);

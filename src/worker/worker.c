@@ -301,7 +301,10 @@ publish(TimestampTz now)
 	pg_atomic_write_u64(&self->delivered, outbox_loop.traffic.delivered);
 	pg_atomic_write_u64(&self->last_loop_at, now);
 	if (outbox_loop.unmatched > 0)
+	{
 		pg_atomic_fetch_add_u64(&db->unmatched, outbox_loop.unmatched);
+		outbox_count_total(OUTBOX_COUNT_UNMATCHED, outbox_loop.unmatched);
+	}
 	outbox_loop.unmatched = 0;
 }
 
@@ -537,9 +540,23 @@ loop(void)
 	}
 }
 
+/*
+ * The server log cannot name a background worker's database by itself (%d is empty).
+ * So each line of a worker says which it is.
+ */
+static void
+name_worker(void *arg)
+{
+	(void) arg;
+	errcontext("outbox worker %d of database \"%s\"", (int) (self - db->workers) + 1,
+			   outbox_session_database());
+}
+
 void
 outbox_worker_main(Datum arg)
 {
+	ErrorContextCallback context = {.callback = name_worker, .previous = NULL};
+
 	db = &outbox_shared->databases[OUTBOX_ARGUMENT_SLOT(arg)];
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	BackgroundWorkerUnblockSignals();
@@ -557,6 +574,7 @@ outbox_worker_main(Datum arg)
 		outbox_worker_slot_no_extension();
 		proc_exit(0);
 	}
+	error_context_stack = &context;
 	loop_cxt = AllocSetContextCreate(TopMemoryContext, "outbox loop",
 									 ALLOCSET_DEFAULT_SIZES);
 	MemoryContextSwitchTo(loop_cxt);

@@ -1,0 +1,110 @@
+/*
+ * totals.c
+ *	  Owns what is counted of the whole database: how it is stored, how it is read
+ *	  again, and from when on outbox.metrics() shows it.
+ *
+ * Every process counts in shared memory, so that counting costs an atomic addition.
+ * The worker that serves the database stores the totals with the positions, at most
+ * once a second.  What was counted since then is lost when the whole server crashes.
+ * A total is shown once it is stored and flushed, so none that was shown goes down.
+ */
+#include "base/outbox.h"
+
+#include "utils/timestamp.h"
+
+#include "server/shares.h"
+#include "store/totals.h"
+
+#define STORE_EVERY (1 * USECS_PER_SEC)
+
+static OutboxDatabase *db;						   /* NULL: not read yet */
+static int64		   stored[OUTBOX_COUNTERS];	   /* as last committed */
+static int64		   adding[OUTBOX_COUNTERS];	   /* in the current settle */
+static bool			   added;					   /* true if that has them */
+static int64		   candidate[OUTBOX_COUNTERS]; /* shown once the WAL is flushed ... */
+static XLogRecPtr	   candidate_lsn; /* ... up to here (0: there are none) */
+static TimestampTz	   stored_at;
+
+/*
+ * The extension may have been dropped and created again since the totals were read.
+ * Then nothing is stored, and they begin again.
+ */
+void
+outbox_totals_read(OutboxDatabase *database)
+{
+	bool found = outbox_positions_read_totals(stored);
+
+	LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
+	for (int c = 0; c < OUTBOX_COUNTERS; c++)
+	{
+		if (!database->totals_known)
+		{
+			pg_atomic_fetch_add_u64(&database->totals[c], stored[c]);
+			pg_atomic_write_u64(&database->durable_totals[c], stored[c]);
+		}
+		else if (!found)
+		{
+			pg_atomic_write_u64(&database->totals[c], 0);
+			pg_atomic_write_u64(&database->durable_totals[c], 0);
+		}
+	}
+	database->totals_known = true;
+	LWLockRelease(outbox_shared->lock);
+	db = database;
+}
+
+static bool
+have_changed(void)
+{
+	if (db == NULL || !outbox_serves_database())
+		return false;
+	for (int c = 0; c < OUTBOX_COUNTERS; c++)
+		if (pg_atomic_read_u64(&db->totals[c]) != (uint64) stored[c])
+			return true;
+	return false;
+}
+
+TimestampTz
+outbox_totals_due(void)
+{
+	return candidate_lsn == 0 && have_changed() ? stored_at + STORE_EVERY : DT_NOEND;
+}
+
+void
+outbox_totals_add(OutboxPositions *p, const OutboxCursor *head, bool final)
+{
+	added = final ? have_changed() : outbox_totals_due() <= p->now;
+	if (!added)
+		return;
+	for (int c = 0; c < OUTBOX_COUNTERS; c++)
+		adding[c] = (int64) pg_atomic_read_u64(&db->totals[c]);
+	outbox_positions_add_totals(p, head, adding);
+}
+
+void
+outbox_totals_stored(TimestampTz at, XLogRecPtr lsn)
+{
+	if (!added)
+		return;
+	added = false;
+	memcpy(stored, adding, sizeof(stored));
+	memcpy(candidate, adding, sizeof(candidate));
+	candidate_lsn = lsn;
+	stored_at = at;
+}
+
+void
+outbox_totals_flushed(XLogRecPtr flushed)
+{
+	if (candidate_lsn == 0 || candidate_lsn > flushed)
+		return;
+	for (int c = 0; c < OUTBOX_COUNTERS; c++)
+		pg_atomic_write_u64(&db->durable_totals[c], candidate[c]);
+	candidate_lsn = 0;
+}
+
+bool
+outbox_totals_wait(void)
+{
+	return candidate_lsn != 0;
+}
