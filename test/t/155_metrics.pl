@@ -140,8 +140,14 @@ is((grep { /^outbox_endpoint_state / } keys %$of), 5, 'so many series as were as
 ok(exists $of->{'outbox_endpoint_state paused paused'}, 'the one with events that wait is among them');
 is($of->{'outbox_endpoints active'} + $of->{'outbox_endpoints paused'} + $of->{'outbox_endpoints backing_off'}, $many + 3, 'all are in the sums');
 is((grep { /^outbox_endpoint_/ } keys %{ metrics(0) }), 0, 'or none');
-my $times = ask(<<'SQL');
+# The CPU time of the session is asked, because other processes may use the machine.
+my ($wall, $ticks) = split /\|/, ask(<<'SQL');
 CREATE TEMPORARY TABLE took (ms float8);
+CREATE FUNCTION pg_temp.ticks() RETURNS int8 LANGUAGE sql VOLATILE AS $$
+	SELECT f[12]::int8 + f[13]::int8
+	FROM regexp_split_to_array(substring(pg_read_file('/proc/self/stat', 0, 1000) FROM '\) (.*)'), ' ') f
+$$;
+CREATE TEMPORARY TABLE began AS SELECT pg_temp.ticks();
 DO $$
 DECLARE
 	t timestamptz;
@@ -152,11 +158,10 @@ BEGIN
 		INSERT INTO took SELECT EXTRACT(epoch FROM clock_timestamp() - t) * 1000;
 	END LOOP;
 END $$;
-SELECT min(ms), max(ms) FROM took
+SELECT min(ms), (SELECT pg_temp.ticks() - ticks FROM began) FROM took
 SQL
-my ($least, $most) = split /\|/, $times;
-note("a scrape with $many endpoints took $least to $most ms");
-cmp_ok($least, '<', 50, 'a scrape takes less than 50 ms');
+note("a scrape with $many endpoints took at least $wall ms, and " . $ticks * 10 / 20 . ' ms of CPU time');
+cmp_ok($ticks * 10 / 20, '<', 50, 'a scrape takes less than 50 ms');
 
 $node->stop;
 done_testing();
