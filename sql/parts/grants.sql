@@ -11,7 +11,7 @@ LANGUAGE sql STABLE STRICT SET search_path = pg_catalog, pg_temp
 AS $$
 WITH functions (purpose, names) AS (VALUES
     ('emit', '{emit,emit_bytes}'::name[]),
-    ('watch', '{preloaded,worker_slots,step_holds,endpoint_stats,topic_in,filter_matches}'),
+    ('watch', '{metrics,preloaded,worker_slots,step_holds,endpoint_stats,topic_in,filter_matches}'),
     ('operate', '{create_endpoint,alter_endpoint,drop_endpoint,pause_endpoint,resume_endpoint,seek_endpoint,
                   rotate_secret,endpoint_secret,retry,resend,discard,replay,cancel,wait_for,send_test,
                   set_retention,shown}')),
