@@ -122,7 +122,7 @@ demo:
 bench:
 	@PG_CONFIG='$(PG_CONFIG)' bench/run
 
-# Debezium, the receivers of doc/receiving.md, ORMs and drivers do what the documents
+# Debezium, Prometheus, the receivers of doc/receiving.md, ORMs and drivers do what the documents
 # say; CLIENTS='python node' runs some.
 CLIENTS = cdc prometheus receivers python node ruby pgbouncer go rust java
 clients:
