@@ -74,7 +74,7 @@ class Place:
         """(status, output); -1: it did not come to an end."""
         try:
             done = subprocess.run(command, cwd=self.tree, env=self.environment(**env),
-                                  text=True, stdout=subprocess.PIPE,
+                                  text=True, errors="replace", stdout=subprocess.PIPE,
                                   stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
                                   timeout=limit)
             return done.returncode, done.stdout
