@@ -65,8 +65,13 @@ outbox_operator_retry_now(OutboxEndpoint *ep, int64 seq, const char *key, Timest
 void
 outbox_operator_probe(OutboxEndpoint *ep, TimestampTz now)
 {
+	bool waits = ep->pace.retry_at > now;
+
 	outbox_pace_resume(&ep->pace);
-	outbox_retries_first_due(ep, now);
+
+	/* After a Retry-After each delivery waits, too. */
+	if (waits && ep->pace.breaker == OUTBOX_BREAKER_CLOSED)
+		outbox_retries_first_due(ep, now);
 }
 
 void

@@ -211,16 +211,34 @@ outbox_retries_make_due(OutboxEndpoint *ep, int64 seq, TimestampTz now)
 	pairingheap_add(ep->queue.retries, &retry->node);
 }
 
+static OutboxRetry *
+first_of(pairingheap *retries)
+{
+	return pairingheap_is_empty(retries) ?
+		NULL :
+		pairingheap_container(OutboxRetry, node, pairingheap_first(retries));
+}
+
 void
 outbox_retries_first_due(OutboxEndpoint *ep, TimestampTz now)
 {
-	OutboxRetry *first;
+	OutboxRetry *first = first_of(ep->queue.retries);
+	int64		 group = first ? first->group : 0;
+	List		*together = NIL;
+	ListCell	*cell;
 
-	if (pairingheap_is_empty(ep->queue.retries))
-		return;
-	first = pairingheap_container(OutboxRetry, node,
-								  pairingheap_first(ep->queue.retries));
-	first->due = Min(first->due, now);
+	while (first != NULL)
+	{
+		pairingheap_remove_first(ep->queue.retries);
+		first->due = Min(first->due, now);
+		together = lappend(together, first);
+		first = first_of(ep->queue.retries);
+		if (first && (group == 0 || first->group != group))
+			break;
+	}
+	foreach (cell, together)
+		pairingheap_add(ep->queue.retries, &((OutboxRetry *) lfirst(cell))->node);
+	list_free(together);
 }
 
 bool

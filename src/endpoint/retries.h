@@ -38,7 +38,7 @@ extern OutboxLane *outbox_retries_take_loaded(OutboxEndpoint *ep, int64 seq);
 /*
  * The first removes a retry from the heap, and the caller lets its lane advance.
  * The second makes it due at 'now'.  It must be on the heap.  The third makes the
- * one due that is due first, if there is any.
+ * one due that is due first, with its group, if there is any.
  */
 extern void outbox_retries_remove(OutboxEndpoint *ep, int64 seq);
 extern void outbox_retries_make_due(OutboxEndpoint *ep, int64 seq, TimestampTz now);
