@@ -242,7 +242,7 @@ my @emits = (
 	"INSERT INTO outbox.events (id, topic, type, key, expires_at, headers, body, content_type)"
 	  . " VALUES (NULL, 'role.one', NULL, NULL, NULL, NULL, '', 'text/plain')");
 my @watches = map { "SELECT * FROM outbox.$_" } qw(status stats deliveries workers replay_progress);
-my @reads = map { "SELECT * FROM outbox.$_" } qw(endpoints dead_letters attempts all_events);
+my @reads = map { "SELECT * FROM outbox.$_" } qw(endpoints dead_letters attempts all_events scheduled);
 my $event = $node->safe_psql('postgres', 'SELECT id FROM outbox.events LIMIT 1');
 my @operations = (
 	"SELECT outbox.create_endpoint('a', 'https://a.example/')",
