@@ -11,6 +11,7 @@
 #include "endpoint/endpoint_stats.h"
 #include "endpoint/lane.h"
 #include "endpoint/outcome.h"
+#include "endpoint/retries.h"
 #include "endpoint/window.h"
 
 static double
@@ -181,10 +182,8 @@ outbox_endpoint_stats_fill(OutboxEndpoint *ep, TimestampTz now, OutboxStats *s)
 		s->next_attempt_at = s->pending + s->retrying + ep->queue.nloaded_blocked > 0 ?
 			ep->pace.retry_at :
 			0;
-	else if (!pairingheap_is_empty(ep->queue.retries))
-		s->next_attempt_at = pairingheap_container(OutboxRetry, node,
-												   pairingheap_first(ep->queue.retries))
-								 ->due;
+	else if (outbox_retries_first(ep))
+		s->next_attempt_at = outbox_retries_first(ep)->due;
 	s->last_success_at = ep->tally.last_success_at;
 	memcpy(s->counters, ep->tally.shown, sizeof(s->counters));
 	for (int i = 0; i < 60; i++)

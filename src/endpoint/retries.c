@@ -111,19 +111,27 @@ outbox_retries_add_parked(OutboxEndpoint *ep, int64 seq, TimestampTz due, const 
 	outbox_retries_add(ep, seq, due, group, k ? outbox_lane_get(ep, k, false) : NULL);
 }
 
+OutboxRetry *
+outbox_retries_first(const OutboxEndpoint *ep)
+{
+	return pairingheap_is_empty(ep->queue.retries) ?
+		NULL :
+		pairingheap_container(OutboxRetry, node, pairingheap_first(ep->queue.retries));
+}
+
 bool
 outbox_retries_has_due(OutboxEndpoint *ep, TimestampTz now)
 {
-	if (pairingheap_is_empty(ep->queue.retries) ||
-		ep->queue.nready >= outbox_endpoint_at_once(ep) ||
+	const OutboxRetry *first = outbox_retries_first(ep);
+
+	if (first == NULL || ep->queue.nready >= outbox_endpoint_at_once(ep) ||
 		!outbox_status_may_send(ep, now))
 		return false;
 
 	/* While the breaker is open, any retry can be the probe, due or not. */
 	if (ep->pace.breaker == OUTBOX_BREAKER_OPEN)
 		return ep->queue.nready == 0;
-	return pairingheap_container(OutboxRetry, node, pairingheap_first(ep->queue.retries))
-			   ->due <= now;
+	return first->due <= now;
 }
 
 int
@@ -136,8 +144,7 @@ outbox_retries_take_due(OutboxEndpoint *ep, TimestampTz now, int64 *seqs, int ma
 
 	while (n < max && outbox_retries_has_due(ep, now))
 	{
-		OutboxRetry *retry = pairingheap_container(OutboxRetry, node,
-												   pairingheap_first(ep->queue.retries));
+		OutboxRetry *retry = outbox_retries_first(ep);
 
 		if (n >= enough && (retry->group != group || group == 0 || enough == 1))
 			break;
@@ -211,30 +218,20 @@ outbox_retries_make_due(OutboxEndpoint *ep, int64 seq, TimestampTz now)
 	pairingheap_add(ep->queue.retries, &retry->node);
 }
 
-static OutboxRetry *
-first_of(pairingheap *retries)
-{
-	return pairingheap_is_empty(retries) ?
-		NULL :
-		pairingheap_container(OutboxRetry, node, pairingheap_first(retries));
-}
-
 void
 outbox_retries_first_due(OutboxEndpoint *ep, TimestampTz now)
 {
-	OutboxRetry *first = first_of(ep->queue.retries);
-	int64		 group = first ? first->group : 0;
+	OutboxRetry *retry = outbox_retries_first(ep);
+	int64		 group = retry ? retry->group : 0;
 	List		*together = NIL;
 	ListCell	*cell;
 
-	while (first != NULL)
+	while (retry != NULL && (together == NIL || (group != 0 && retry->group == group)))
 	{
 		pairingheap_remove_first(ep->queue.retries);
-		first->due = Min(first->due, now);
-		together = lappend(together, first);
-		first = first_of(ep->queue.retries);
-		if (first && (group == 0 || first->group != group))
-			break;
+		retry->due = Min(retry->due, now);
+		together = lappend(together, retry);
+		retry = outbox_retries_first(ep);
 	}
 	foreach (cell, together)
 		pairingheap_add(ep->queue.retries, &((OutboxRetry *) lfirst(cell))->node);
@@ -252,8 +249,7 @@ outbox_retries_contains(OutboxEndpoint *ep, int64 seq)
 void
 outbox_retries_forget(OutboxEndpoint *ep)
 {
-	OutboxRetry	 *first = pairingheap_container(OutboxRetry, node,
-												pairingheap_first(ep->queue.retries));
+	OutboxRetry	 *first = outbox_retries_first(ep);
 	seqs_iterator it;
 	SeqEntry	 *entry;
 

@@ -44,6 +44,9 @@ extern void outbox_retries_remove(OutboxEndpoint *ep, int64 seq);
 extern void outbox_retries_make_due(OutboxEndpoint *ep, int64 seq, TimestampTz now);
 extern void outbox_retries_first_due(OutboxEndpoint *ep, TimestampTz now);
 
+/* Returns the retry on the heap that is due first (NULL: there is none). */
+extern OutboxRetry *outbox_retries_first(const OutboxEndpoint *ep);
+
 /* True if it is on the heap. */
 extern bool outbox_retries_contains(OutboxEndpoint *ep, int64 seq);
 

@@ -14,6 +14,7 @@
 #include "endpoint/batch.h"
 #include "endpoint/outcome.h"
 #include "endpoint/pace.h"
+#include "endpoint/retries.h"
 #include "endpoint/status.h"
 #include "log/payload.h"
 #include "store/attempts.h"
@@ -341,10 +342,8 @@ outbox_dispatch_next_time(OutboxEndpoint *ep, TimestampTz now)
 	if (ep->pace.breaker == OUTBOX_BREAKER_OPEN ||
 		!outbox_pace_has_slot(&ep->pace, ep->queue.nin_flight))
 		return t;
-	if (!pairingheap_is_empty(ep->queue.retries) &&
-		ep->queue.nready < outbox_endpoint_at_once(ep))
-		t = pairingheap_container(OutboxRetry, node, pairingheap_first(ep->queue.retries))
-				->due;
+	if (outbox_retries_first(ep) && ep->queue.nready < outbox_endpoint_at_once(ep))
+		t = outbox_retries_first(ep)->due;
 	t = Min(t, outbox_batch_due(ep, now));
 	if (ep->queue.nready > 0 || ep->feed.window_count > 0 || t <= now)
 	{
