@@ -239,12 +239,12 @@ END $$;
 COMMENT ON FUNCTION outbox.lock_endpoint IS
 'The settings of an endpoint, locked until the transaction ends (42704: no such endpoint)';
 
--- The worker forgets why it would wait: backoff of the endpoint, or Retry-After.
+-- The worker forgets why it would wait: backoff of the endpoint, or Retry-After.  The
+-- caller wakes it.
 CREATE FUNCTION outbox.probe(endpoint_id int4) RETURNS void
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
-INSERT INTO outbox.commands (endpoint_id, action, seq) VALUES ($1, 'probe', 0);
-SELECT outbox.endpoints_changed();
+INSERT INTO outbox.commands (endpoint_id, action, seq) VALUES ($1, 'probe', 0)
 $$;
 COMMENT ON FUNCTION outbox.probe IS 'Has the worker send a request to the endpoint at once, if anything waits for it';
 

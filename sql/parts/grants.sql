@@ -9,7 +9,8 @@ CREATE FUNCTION outbox.privileges_of(purpose text,
     OUT privilege text, OUT kind text, OUT object text, OUT columns text) RETURNS SETOF record
 LANGUAGE sql STABLE STRICT SET search_path = pg_catalog, pg_temp
 AS $$
-WITH functions (purpose, names) AS (VALUES
+WITH wanted (purpose) AS (SELECT $1 UNION SELECT 'watch' WHERE $1 = 'operate'),
+functions (purpose, names) AS (VALUES
     ('emit', '{emit,emit_bytes}'::name[]),
     ('watch', '{metrics,preloaded,worker_slots,step_holds,endpoint_stats,topic_in,filter_matches}'),
     ('operate', '{create_endpoint,alter_endpoint,drop_endpoint,pause_endpoint,resume_endpoint,seek_endpoint,
@@ -23,12 +24,12 @@ relations (purpose, privileges, names, columns) AS (VALUES
 SELECT 'USAGE', 'SCHEMA', 'outbox', ''
 UNION ALL
 SELECT 'EXECUTE', 'FUNCTION', p.oid::regprocedure::text, ''
-FROM functions f JOIN pg_proc p ON p.pronamespace = 'outbox'::regnamespace AND p.proname = ANY (f.names)
-WHERE $1 IN (f.purpose, CASE f.purpose WHEN 'watch' THEN 'operate' END)
+FROM wanted JOIN functions f USING (purpose)
+JOIN pg_proc p ON p.pronamespace = 'outbox'::regnamespace AND p.proname = ANY (f.names)
 UNION ALL
 SELECT unnest(r.privileges), 'TABLE', c.oid::regclass::text, r.columns
-FROM relations r JOIN pg_class c ON c.relnamespace = 'outbox'::regnamespace AND c.relname = ANY (r.names)
-WHERE $1 IN (r.purpose, CASE r.purpose WHEN 'watch' THEN 'operate' END)
+FROM wanted JOIN relations r USING (purpose)
+JOIN pg_class c ON c.relnamespace = 'outbox'::regnamespace AND c.relname = ANY (r.names)
 UNION ALL
 SELECT unnest('{SELECT,INSERT,UPDATE,DELETE,TRUNCATE}'::text[]), 'TABLE', c.oid::regclass::text, ''
 FROM pg_class c

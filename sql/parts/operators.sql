@@ -247,6 +247,7 @@ BEGIN
     VALUES (s.endpoint_id, e.seq, e.id, 'retrying', 0, e.created_at, e.created_at);
     INSERT INTO outbox.commands (endpoint_id, action, seq) VALUES (s.endpoint_id, 'due', e.seq);
     PERFORM outbox.probe(s.endpoint_id);
+    PERFORM outbox.endpoints_changed();
     RETURN e.id;
 END $$;
 COMMENT ON FUNCTION outbox.send_test IS

@@ -21,8 +21,8 @@ extern TimestampTz outbox_totals_due(void);
 
 /*
  * The first adds the totals to the rows of a settle, with 'final' also before they are
- * due.  The second is called when it is
- * committed, the third when the WAL is flushed up to 'flushed'.
+ * due.  The second is called when it is committed, the third when the WAL is flushed up
+ * to 'flushed'.
  */
 extern void outbox_totals_add(OutboxPositions *p, const OutboxCursor *head, bool final);
 extern void outbox_totals_stored(TimestampTz at, XLogRecPtr lsn);

@@ -354,7 +354,8 @@ outbox_roster_reload(bool tidy)
 				 NULL, NULL);
 	outbox_parked_share_room(row_int8(fetch_row(0), 0));
 	outbox_endpoint_settings_read(apply_settings, r);
-	outbox_retention_configure();
+	if (outbox_serves_database())
+		outbox_retention_configure();
 	outbox_step_blame(0);
 	for (int i = 0; i < outbox_loop.roster.n; i++)
 		if (!old[i]->member.seen)
