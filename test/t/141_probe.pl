@@ -67,6 +67,23 @@ ok( wait_sql($node, "SELECT state = 'backing_off' AND next_attempt_at > now() + 
 		  . " FROM outbox.stats WHERE endpoint = 'still'"), 'a receiver that is still down: it waits again');
 is(scalar(() = $receiver->requests(path => '/status/500/still')), $before + 1, 'after one request');
 
+# The first probe is due before the failures are stored.  It is one of those that
+# failed, and no event that was not sent yet.
+ask("ALTER SYSTEM SET outbox.settle_interval = '1 s'");
+$node->reload;
+ok(wait_sql($node, "SELECT current_setting('outbox.settle_interval') = '1s'"), 'outcomes are stored once a second');
+endpoint($node, $receiver, 'late', '/status/500/late',
+	"topics => '{late.*}', max_in_flight => 32, backoff_base => '50 ms', backoff_max => '50 ms'");
+ask("SELECT count(outbox.emit('late.a', to_jsonb(n), key => n::text)) FROM generate_series(1, 1000) n");
+my $rows = 'SELECT count(*) FROM outbox.parked JOIN outbox.endpoint_settings USING (endpoint_id)'
+  . " WHERE name = 'late'";
+ok(wait_sql($node, "SELECT failed_attempts > 35 AND ($rows) > 0 FROM outbox.stats WHERE endpoint = 'late'"),
+	'failures are stored, and probes go out');
+cmp_ok(ask($rows), '<=', 32, 'only what was in flight has a row');
+ask("SELECT outbox.drop_endpoint('late', discard => true)");
+ask('ALTER SYSTEM RESET outbox.settle_interval');
+$node->reload;
+
 # Retry-After, and one delivery that waits for its retry
 endpoint($node, $receiver, 'busy', '/status/503/busy?retry_after=3600', "topics => '{busy.*}', $long");
 my $id = emit($node, 'busy.a', '{}');
