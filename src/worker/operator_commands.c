@@ -75,7 +75,8 @@ typedef struct Command
 	bool			blocked; /* true if it is dead in a way that can block its key */
 	bool			known;	 /* true if the event was found */
 	uint64			xid;
-	TimestampTz		due; /* next_attempt_at of a row that says 'retrying' */
+	TimestampTz		due;	/* next_attempt_at of a row that says 'retrying' */
+	bool			counts; /* true if a delivery was cancelled */
 	Effect			effect;
 } Command;
 
@@ -122,6 +123,7 @@ cancel(Command *c)
 	else
 		return; /* it is being delivered, or has been */
 
+	c->counts = true;
 	if (c->effect == EFFECT_SKIP)
 	{
 		execute("INSERT INTO outbox.parked (endpoint_id, seq, event_id, key, status,"
@@ -244,10 +246,11 @@ outbox_operator_commands_next_time(void)
 	return retry_at;
 }
 
+/* After the commit.  Of the strings only 'key' is still there. */
 static void
 take_effect(Command *c)
 {
-	if (c->effect != EFFECT_NONE && is(c->action, "cancel"))
+	if (c->counts)
 	{
 		outbox_tally_count(c->ep, OUTBOX_COUNT_CANCELLED);
 		c->ep->place.dirty = true; /* so that the count is stored */
@@ -408,6 +411,7 @@ outbox_operator_commands_run(void)
 		else if (!outbox_step_try_part(carry_out_and_delete, c, &failure))
 		{
 			c->effect = EFFECT_NONE;
+			c->counts = false;
 			set_aside(c, &failure);
 			failed = true;
 		}

@@ -125,6 +125,8 @@ sub start_sample
 
 	if ($pid == 0)
 	{
+		# Perl's handler would end this copy of the test, and stop its servers.
+		$SIG{TERM} = $SIG{INT} = 'DEFAULT';
 		chdir $dir or POSIX::_exit(126);
 		@ENV{qw(PORT WEBHOOK_SECRET PYTHONPATH)} = ($port, $secret, "$cache/python");
 		open(STDOUT, '>>', "$dir/log");
