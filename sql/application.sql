@@ -98,6 +98,7 @@ INSERT INTO outbox.outgoing (topic, payload, body) VALUES ('a', '1', '');
 INSERT INTO outbox.outgoing (topic, payload, content_type) VALUES ('a', '1', 'text/plain');
 INSERT INTO outbox.outgoing (topic, body) VALUES ('a', '');
 INSERT INTO outbox.outgoing (topic, payload, headers) VALUES ('a', '1', '{"Host": "x"}');
+INSERT INTO outbox.outgoing (topic, payload, headers) VALUES ('a', '1', '{"X-Tenant": "a", "x_tenant": "b"}');
 INSERT INTO outbox.outgoing (topic, payload, created_at) VALUES ('a', '1', now());
 INSERT INTO outbox.events (topic, payload, xid) VALUES ('a', '1', '3');
 SELECT count(payload) FROM outbox.events;

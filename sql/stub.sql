@@ -144,6 +144,7 @@ DECLARE
     name text;
     value jsonb;
     folded text;
+    names text[] := '{}';
     problem text;
 BEGIN
     IF jsonb_typeof(headers) <> 'object' THEN
@@ -175,6 +176,11 @@ BEGIN
             RAISE EXCEPTION 'invalid header "%": %', left(name, 100), problem
                 USING ERRCODE = 'invalid_parameter_value',
                       HINT = 'Choose another name. "X-" and a name of your own is always free.';
+        ELSIF folded = ANY (names) THEN
+            RAISE EXCEPTION 'invalid header "%": another one has the same name', left(name, 100)
+                USING ERRCODE = 'invalid_parameter_value',
+                      HINT = 'In a name, case makes no difference, and neither does "_" for "-". Leave one of '
+                             'them out.';
         ELSIF jsonb_typeof(value) <> 'string' THEN
             RAISE EXCEPTION 'value of header "%" must be a string', left(name, 100)
                 USING ERRCODE = 'invalid_parameter_value', HINT = flat;
@@ -183,6 +189,7 @@ BEGIN
                 USING ERRCODE = 'invalid_parameter_value',
                       HINT = 'Remove line breaks, tabs and other control characters.';
         END IF;
+        names := names || folded;
         total := total + octet_length(name) + octet_length(value #>> '{}');
     END LOOP;
     IF total > 8192 THEN

@@ -163,62 +163,110 @@ AS $$
 DECLARE
     problem text;
     hint text;
+    state text;
 BEGIN
-    SELECT format(c.problem, COALESCE(c.value, 'NULL')), c.hint INTO problem, hint
+    SELECT CASE WHEN c.value IS NULL THEN c.option || ' must not be null' ELSE format(c.problem, c.value) END,
+           c.hint, CASE WHEN c.value IS NULL THEN 'null_value_not_allowed' ELSE 'invalid_parameter_value' END
+    INTO problem, hint, state
     FROM (VALUES
         (s.name ~ '^[A-Za-z0-9_.-]{1,63}$',
-         'invalid endpoint name "%s"', s.name, 'Use 1 to 63 letters, digits, "_", "-" or ".".'),
-        (s.url IS NOT NULL,
-         'url must not be NULL', NULL, 'Write the URL as https://host/path.'),
-        (s.topics IS NOT NULL,
-         'topics must not be NULL', NULL, 'Use topics => ''{*}'' to subscribe to everything.'),
+         'the name of an endpoint', 'invalid endpoint name "%s"', s.name,
+         'Use 1 to 63 letters, digits, "_", "-" or ".".'),
+        (s.url IS NOT NULL, 'url', NULL, NULL, 'Write the URL as https://host/path.'),
+        (s.topics IS NOT NULL, 'topics', NULL, NULL, 'Use topics => ''{*}'' to subscribe to everything.'),
         -- the length of a sealed URL was checked when it was given
         (length(s.url) <= 2048 OR s.url ~ '^[^:]*:/*[^/?#]*/sealed:1:',
-         'url is %s characters long', length(s.url)::text, 'Use at most 2048.'),
+         'url', 'url is %s characters long', length(s.url)::text, 'Use at most 2048.'),
         (s.format IN ('standard', 'raw', 'cloudevents', 'cloudevents-binary'),
-         'unknown format "%s"', s.format, 'Use ''standard'', ''raw'', ''cloudevents'' or ''cloudevents-binary''.'),
+         'format', 'unknown format "%s"', s.format,
+         'Use ''standard'', ''raw'', ''cloudevents'' or ''cloudevents-binary''.'),
         (s.ordering IN ('key', 'none', 'strict'),
-         'unknown ordering "%s"', s.ordering, 'Use ''key'', ''none'' or ''strict''.'),
+         'ordering', 'unknown ordering "%s"', s.ordering, 'Use ''key'', ''none'' or ''strict''.'),
         (s.on_exhausted IN ('skip', 'block'),
-         'unknown on_exhausted "%s"', s.on_exhausted, 'Use ''skip'' or ''block''.'),
+         'on_exhausted', 'unknown on_exhausted "%s"', s.on_exhausted, 'Use ''skip'' or ''block''.'),
         (s.max_in_flight BETWEEN 1 AND 1024,
-         'invalid max_in_flight %s', s.max_in_flight::text, 'Use 1 to 1024 requests.'),
+         'max_in_flight', 'invalid max_in_flight %s', s.max_in_flight::text, 'Use 1 to 1024 requests.'),
         (s.rate_limit IS NULL OR s.rate_limit BETWEEN real '0.0001' AND 1000000,
-         'invalid rate_limit %s', s.rate_limit::text,
+         'rate_limit', 'invalid rate_limit %s', s.rate_limit::text,
          'Use requests per second, 0.0001 to 1000000; NULL: no limit.'),
         (s.max_attempts IS NULL OR s.max_attempts >= 1,
-         'invalid max_attempts %s', s.max_attempts::text, 'Use at least 1; NULL: until max_age.'),
+         'max_attempts', 'invalid max_attempts %s', s.max_attempts::text, 'Use at least 1; NULL: until max_age.'),
         (s.timeout BETWEEN interval '1 ms' AND interval '1 hour',
-         'invalid timeout %s', s.timeout::text, 'Use 1 ms to 1 hour.'),
+         'timeout', 'invalid timeout %s', s.timeout::text, 'Use 1 ms to 1 hour.'),
         (s.connect_timeout BETWEEN interval '1 ms' AND interval '1 hour',
-         'invalid connect_timeout %s', s.connect_timeout::text, 'Use 1 ms to 1 hour.'),
+         'connect_timeout', 'invalid connect_timeout %s', s.connect_timeout::text, 'Use 1 ms to 1 hour.'),
         (s.max_age BETWEEN interval '1 ms' AND interval '10 years',
-         'invalid max_age %s', s.max_age::text, 'Use 1 ms to 10 years.'),
+         'max_age', 'invalid max_age %s', s.max_age::text, 'Use 1 ms to 10 years.'),
         (s.backoff_base BETWEEN interval '1 ms' AND interval '1 day',
-         'invalid backoff_base %s', s.backoff_base::text, 'Use 1 ms to 1 day.'),
+         'backoff_base', 'invalid backoff_base %s', s.backoff_base::text, 'Use 1 ms to 1 day.'),
         (s.backoff_max BETWEEN s.backoff_base AND interval '30 days',
-         'invalid backoff_max %s', s.backoff_max::text,
+         'backoff_max', 'invalid backoff_max %s', s.backoff_max::text,
          format('Use at least backoff_base (%s) and at most 30 days.', s.backoff_base)),
         (s.batch_size BETWEEN 1 AND 1000,
-         'invalid batch_size %s', s.batch_size::text, 'Use 1 to 1000 events.'),
+         'batch_size', 'invalid batch_size %s', s.batch_size::text, 'Use 1 to 1000 events.'),
         (s.batch_size = 1 OR s.format IN ('standard', 'cloudevents'),
-         'format "%s" has no batches, and batch_size is ' || s.batch_size, s.format,
+         'batch_size', 'format "%s" has no batches, and batch_size is ' || s.batch_size, s.format,
          'Use format ''standard'' or ''cloudevents'', or batch_size 1.'),
         (s.batch_wait BETWEEN interval '0' AND interval '1 hour',
-         'invalid batch_wait %s', s.batch_wait::text, 'Use 0 (a batch is sent at once) to 1 hour.'),
+         'batch_wait', 'invalid batch_wait %s', s.batch_wait::text, 'Use 0 (a batch is sent at once) to 1 hour.'),
         (s.batch_wait = interval '0' OR s.batch_size > 1,
-         'batch_wait is %s, and batch_size is 1: one event has no others to wait for', s.batch_wait::text,
-         'Use batch_wait 0, or a batch_size of 2 to 1000.')) c (valid, problem, value, hint)
+         'batch_wait', 'batch_wait is %s, and batch_size is 1: one event has no others to wait for',
+         s.batch_wait::text, 'Use batch_wait 0, or a batch_size of 2 to 1000.'))
+        c (valid, option, problem, value, hint)
     WHERE c.valid IS NOT TRUE LIMIT 1;
     IF FOUND THEN
-        RAISE EXCEPTION '%', problem USING ERRCODE = 'invalid_parameter_value', HINT = hint;
+        RAISE EXCEPTION '%', problem USING ERRCODE = state, HINT = hint;
     END IF;
     PERFORM outbox.check_url(s.url);
     PERFORM outbox.check_topics(s.topics);
     PERFORM outbox.check_filter(s.filter);
     PERFORM outbox.check_headers(s.headers);
 END $$;
-COMMENT ON FUNCTION outbox.check_settings IS 'Refuses settings that no endpoint can have (22023)';
+COMMENT ON FUNCTION outbox.check_settings IS 'Refuses settings that no endpoint can have (22023; 22004: NULL)';
+
+-- Every function that takes the name of an endpoint calls this after it has looked for it.
+CREATE FUNCTION outbox.require_endpoint(name text, is_there bool) RETURNS void
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF name IS NULL THEN
+        RAISE EXCEPTION 'the name of an endpoint must not be null'
+            USING ERRCODE = 'null_value_not_allowed',
+                  HINT = 'SELECT name FROM outbox.endpoints lists them.';
+    ELSIF NOT is_there THEN
+        RAISE EXCEPTION 'endpoint "%" does not exist', name
+            USING ERRCODE = 'undefined_object',
+                  HINT = 'SELECT name FROM outbox.endpoints lists them.';
+    END IF;
+END $$;
+COMMENT ON FUNCTION outbox.require_endpoint IS
+'Raises an error where no endpoint was found by this name (42704; 22004: the name is NULL)';
+
+CREATE FUNCTION outbox.find_endpoint(name text) RETURNS int4
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    id int4;
+BEGIN
+    SELECT e.endpoint_id INTO id FROM outbox.endpoint_settings e WHERE e.name = find_endpoint.name;
+    PERFORM outbox.require_endpoint(name, FOUND);
+    RETURN id;
+END $$;
+COMMENT ON FUNCTION outbox.find_endpoint IS 'The number of an endpoint (42704: no such endpoint)';
+
+-- What is asked for holds, but is not done yet.
+CREATE FUNCTION outbox.note_inactive(id int4) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    s record;
+BEGIN
+    SELECT e.name, e.state INTO s FROM outbox.endpoint_settings e WHERE e.endpoint_id = id AND e.state <> 'active';
+    IF FOUND THEN
+        RAISE NOTICE 'endpoint "%" is %, and sends nothing until outbox.resume_endpoint() is called', s.name, s.state;
+    END IF;
+END $$;
+COMMENT ON FUNCTION outbox.note_inactive IS 'Says so (NOTICE) when an endpoint is paused or disabled';
 
 -- The settings of an endpoint, locked for a change.
 CREATE FUNCTION outbox.lock_endpoint(name text) RETURNS outbox.endpoint_settings
@@ -228,11 +276,7 @@ DECLARE
     s outbox.endpoint_settings;
 BEGIN
     SELECT * INTO s FROM outbox.endpoint_settings e WHERE e.name = lock_endpoint.name FOR UPDATE;
-    IF NOT FOUND THEN
-        RAISE EXCEPTION 'endpoint "%" does not exist', name
-            USING ERRCODE = 'undefined_object',
-                  HINT = 'SELECT name FROM outbox.endpoints lists them.';
-    END IF;
+    PERFORM outbox.require_endpoint(name, FOUND);
     PERFORM outbox.endpoints_changed();
     RETURN s;
 END $$;
@@ -290,7 +334,7 @@ BEGIN
     PERFORM outbox.check_settings(s);
     PERFORM outbox.check_secret(secret);
     IF start_at IS NULL THEN
-        RAISE EXCEPTION 'start_at must not be NULL'
+        RAISE EXCEPTION 'start_at must not be null'
             USING ERRCODE = 'null_value_not_allowed',
                   HINT = 'Use ''now'', ''beginning'' or a timestamp.';
     END IF;
@@ -483,7 +527,7 @@ DECLARE
     s outbox.endpoint_settings := outbox.lock_endpoint(name);
 BEGIN
     IF start_at IS NULL THEN
-        RAISE EXCEPTION 'start_at must not be NULL'
+        RAISE EXCEPTION 'start_at must not be null'
             USING ERRCODE = 'null_value_not_allowed',
                   HINT = 'Use ''now'', ''beginning'' or a timestamp.';
     END IF;

@@ -7,45 +7,73 @@
 -- PostgreSQL wants EXECUTE on them from the reader.
 CREATE FUNCTION outbox.privileges_of(purpose text,
     OUT privilege text, OUT kind text, OUT object text, OUT columns text) RETURNS SETOF record
-LANGUAGE sql STABLE STRICT SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
-WITH wanted (purpose) AS (SELECT $1 UNION SELECT 'watch' WHERE $1 = 'operate'),
-functions (purpose, names) AS (VALUES
-    ('emit', '{emit,emit_bytes}'::name[]),
-    ('watch', '{metrics,preloaded,worker_slots,step_holds,endpoint_stats,topic_in,filter_matches}'),
-    ('operate', '{create_endpoint,alter_endpoint,drop_endpoint,pause_endpoint,resume_endpoint,seek_endpoint,
-                  rotate_secret,endpoint_secret,retry,resend,discard,replay,cancel,wait_for,send_test,
-                  set_retention,shown}')),
-relations (purpose, privileges, names, columns) AS (VALUES
-    ('emit', '{SELECT,INSERT}'::text[], '{outgoing}'::name[], ''),
-    ('emit', '{INSERT}', '{events}', '(id, topic, type, key, expires_at, headers, payload, body, content_type)'),
-    ('watch', '{SELECT}', '{status,stats,deliveries,workers,held_steps,set_aside,replay_progress}', ''),
-    ('operate', '{SELECT}', '{endpoints,dead_letters,attempts,all_events,scheduled}', ''))
-SELECT 'USAGE', 'SCHEMA', 'outbox', ''
-UNION ALL
-SELECT 'EXECUTE', 'FUNCTION', p.oid::regprocedure::text, ''
-FROM wanted JOIN functions f USING (purpose)
-JOIN pg_proc p ON p.pronamespace = 'outbox'::regnamespace AND p.proname = ANY (f.names)
-UNION ALL
-SELECT unnest(r.privileges), 'TABLE', c.oid::regclass::text, r.columns
-FROM wanted JOIN relations r USING (purpose)
-JOIN pg_class c ON c.relnamespace = 'outbox'::regnamespace AND c.relname = ANY (r.names)
-UNION ALL
-SELECT unnest('{SELECT,INSERT,UPDATE,DELETE,TRUNCATE}'::text[]), 'TABLE', c.oid::regclass::text, ''
-FROM pg_class c
-WHERE c.relnamespace = 'outbox'::regnamespace AND c.relkind IN ('r', 'p') AND $1 = 'work'
-UNION ALL
-SELECT 'SELECT', 'TABLE', c.oid::regclass::text, '' FROM pg_class c
-WHERE c.relnamespace = 'outbox'::regnamespace AND c.relkind = 'v' AND $1 = 'work'
-UNION ALL
-SELECT 'SELECT', 'SEQUENCE', 'outbox.events_seq', '' WHERE $1 = 'work'
-UNION ALL
-SELECT 'SELECT', CASE c.relkind WHEN 'S' THEN 'SEQUENCE' ELSE 'TABLE' END, c.oid::regclass::text, ''
-FROM pg_extension x CROSS JOIN unnest(x.extconfig) config JOIN pg_class c ON c.oid = config
-WHERE x.extname = 'outbox' AND $1 = 'dump'
-$$;
+#variable_conflict use_column
+BEGIN
+    IF $1 IS NULL THEN
+        RAISE EXCEPTION 'purpose must not be null'
+            USING ERRCODE = 'null_value_not_allowed',
+                  HINT = 'Use ''emit'', ''watch'', ''operate'', ''work'' or ''dump''.';
+    ELSIF $1 NOT IN ('emit', 'watch', 'operate', 'work', 'dump') THEN
+        RAISE EXCEPTION 'unknown purpose "%"', $1
+            USING ERRCODE = 'invalid_parameter_value',
+                  HINT = 'Use ''emit'', ''watch'', ''operate'', ''work'' or ''dump''.';
+    END IF;
+    RETURN QUERY
+    WITH wanted (purpose) AS (SELECT $1 UNION SELECT 'watch' WHERE $1 = 'operate'),
+    functions (purpose, names) AS (VALUES
+        ('emit', '{emit,emit_bytes}'::name[]),
+        ('watch', '{metrics,preloaded,worker_slots,step_holds,endpoint_stats,topic_in,filter_matches}'),
+        ('operate', '{create_endpoint,alter_endpoint,drop_endpoint,pause_endpoint,resume_endpoint,seek_endpoint,
+                      rotate_secret,endpoint_secret,retry,resend,discard,replay,cancel,wait_for,send_test,
+                      set_retention,shown}')),
+    relations (purpose, privileges, names, columns) AS (VALUES
+        ('emit', '{SELECT,INSERT}'::text[], '{outgoing}'::name[], ''),
+        ('emit', '{INSERT}', '{events}', '(id, topic, type, key, expires_at, headers, payload, body, content_type)'),
+        ('watch', '{SELECT}', '{status,stats,deliveries,workers,held_steps,set_aside,replay_progress}', ''),
+        ('operate', '{SELECT}', '{endpoints,dead_letters,attempts,all_events,scheduled}', ''))
+    SELECT 'USAGE', 'SCHEMA', 'outbox', ''
+    UNION ALL
+    SELECT 'EXECUTE', 'FUNCTION', p.oid::regprocedure::text, ''
+    FROM wanted JOIN functions f USING (purpose)
+    JOIN pg_proc p ON p.pronamespace = 'outbox'::regnamespace AND p.proname = ANY (f.names)
+    UNION ALL
+    SELECT unnest(r.privileges), 'TABLE', c.oid::regclass::text, r.columns
+    FROM wanted JOIN relations r USING (purpose)
+    JOIN pg_class c ON c.relnamespace = 'outbox'::regnamespace AND c.relname = ANY (r.names)
+    UNION ALL
+    SELECT unnest('{SELECT,INSERT,UPDATE,DELETE,TRUNCATE}'::text[]), 'TABLE', c.oid::regclass::text, ''
+    FROM pg_class c
+    WHERE c.relnamespace = 'outbox'::regnamespace AND c.relkind IN ('r', 'p') AND $1 = 'work'
+    UNION ALL
+    SELECT 'SELECT', 'TABLE', c.oid::regclass::text, '' FROM pg_class c
+    WHERE c.relnamespace = 'outbox'::regnamespace AND c.relkind = 'v' AND $1 = 'work'
+    UNION ALL
+    SELECT 'SELECT', 'SEQUENCE', 'outbox.events_seq', '' WHERE $1 = 'work'
+    UNION ALL
+    SELECT 'SELECT', CASE c.relkind WHEN 'S' THEN 'SEQUENCE' ELSE 'TABLE' END, c.oid::regclass::text, ''
+    FROM pg_extension x CROSS JOIN unnest(x.extconfig) config JOIN pg_class c ON c.oid = config
+    WHERE x.extname = 'outbox' AND $1 = 'dump';
+END $$;
 COMMENT ON FUNCTION outbox.privileges_of IS
 'What grant_emit(), grant_watch(), grant_operate(), grant_work() and grant_dump() grant';
+
+CREATE FUNCTION outbox.check_role(role text) RETURNS void
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF role IS NULL THEN
+        RAISE EXCEPTION 'role must not be null'
+            USING ERRCODE = 'null_value_not_allowed',
+                  HINT = 'Pass the name of a role, as pg_roles.rolname shows it.';
+    ELSIF NOT EXISTS (SELECT 1 FROM pg_roles r WHERE r.rolname = role) THEN
+        RAISE EXCEPTION 'role "%" does not exist', role
+            USING ERRCODE = 'undefined_object',
+                  HINT = 'Create it first. Pass its name as pg_roles.rolname shows it, without quotation marks.';
+    END IF;
+END $$;
+COMMENT ON FUNCTION outbox.check_role IS 'Refuses a role that does not exist (42704; 22004: NULL)';
 
 -- Not SECURITY DEFINER: PostgreSQL decides which role may grant.
 CREATE FUNCTION outbox.grant_to(role text, purpose text) RETURNS void
@@ -54,15 +82,7 @@ AS $$
 DECLARE
     p record;
 BEGIN
-    IF role IS NULL THEN
-        RAISE EXCEPTION 'role must not be NULL'
-            USING ERRCODE = 'null_value_not_allowed',
-                  HINT = 'Pass the name of a role, as pg_roles.rolname shows it.';
-    ELSIF NOT EXISTS (SELECT 1 FROM pg_roles r WHERE r.rolname = role) THEN
-        RAISE EXCEPTION 'role "%" does not exist', role
-            USING ERRCODE = 'undefined_object',
-                  HINT = 'Create it first. Pass its name as pg_roles.rolname shows it, without quotation marks.';
-    END IF;
+    PERFORM outbox.check_role(role);
     FOR p IN SELECT * FROM outbox.privileges_of(purpose) LOOP
         EXECUTE format('GRANT %s %s ON %s %s TO %I', p.privilege, p.columns, p.kind, p.object, role);
     END LOOP;
@@ -99,6 +119,7 @@ CREATE FUNCTION outbox.revoke_all(role text) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
+    PERFORM outbox.check_role(role);
     EXECUTE format('REVOKE ALL ON ALL TABLES IN SCHEMA outbox FROM %I', role);
     EXECUTE format('REVOKE ALL ON ALL SEQUENCES IN SCHEMA outbox FROM %I', role);
     EXECUTE format('REVOKE ALL ON ALL FUNCTIONS IN SCHEMA outbox FROM %I', role);

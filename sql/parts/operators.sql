@@ -9,15 +9,9 @@ CREATE FUNCTION outbox.command(action text, statuses text[], endpoint text,
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    id int4;
+    id int4 := outbox.find_endpoint(endpoint);
     n int8;
 BEGIN
-    SELECT s.endpoint_id INTO id FROM outbox.endpoint_settings s WHERE s.name = endpoint;
-    IF NOT FOUND THEN
-        RAISE EXCEPTION 'endpoint "%" does not exist', endpoint
-            USING ERRCODE = 'undefined_object',
-                  HINT = 'SELECT name FROM outbox.endpoints lists them.';
-    END IF;
     PERFORM outbox.check_topics(topics);
     INSERT INTO outbox.commands (endpoint_id, action, seq)
     SELECT k.endpoint_id, command.action, k.seq
@@ -31,6 +25,7 @@ BEGIN
     GET DIAGNOSTICS n = ROW_COUNT;
     IF action = 'retry' THEN
         PERFORM outbox.probe(id);
+        PERFORM outbox.note_inactive(id) WHERE n > 0;
     END IF;
     PERFORM outbox.endpoints_changed();
     RETURN n;
@@ -57,24 +52,23 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_variable
 DECLARE
+    id int4 := outbox.find_endpoint(endpoint);
     p record;
     start record;
     target record;
     n int8;
 BEGIN
-    IF from_time IS NULL OR to_time IS NULL OR from_time > to_time
-       OR NOT isfinite(from_time) OR NOT isfinite(to_time) THEN
+    IF from_time IS NULL OR to_time IS NULL THEN
+        RAISE EXCEPTION '% must not be null', CASE WHEN from_time IS NULL THEN 'from_time' ELSE 'to_time' END
+            USING ERRCODE = 'null_value_not_allowed',
+                  HINT = 'Pass the times of the first and the last event, like now() - interval ''1 day''.';
+    ELSIF from_time > to_time OR NOT isfinite(from_time) OR NOT isfinite(to_time) THEN
         RAISE EXCEPTION 'invalid times: from % to %', from_time, to_time
             USING ERRCODE = 'invalid_parameter_value',
                   HINT = 'Both must be finite, and from_time not later than to_time.';
     END IF;
     PERFORM outbox.check_topics(topics);
-    SELECT q.* INTO p FROM outbox.endpoint_positions q WHERE q.name = endpoint;
-    IF NOT FOUND THEN
-        RAISE EXCEPTION 'endpoint "%" does not exist', endpoint
-            USING ERRCODE = 'undefined_object',
-                  HINT = 'SELECT name FROM outbox.endpoints lists them.';
-    END IF;
+    SELECT q.* INTO p FROM outbox.endpoint_positions q WHERE q.endpoint_id = id;
     SELECT * INTO start FROM outbox.resolve_start(NULL, LEAST(from_time, clock_timestamp()));
     SELECT * INTO target FROM outbox.position_now('outbox.events_seq'::regclass);
     SELECT count(*) INTO n
@@ -94,6 +88,7 @@ BEGIN
         VALUES (p.endpoint_id, topics, from_time, to_time, start.snapshot, start.seq_low,
             target.snapshot, target.seq_low,
             (SELECT q.last_value FROM outbox.events_seq q));
+        PERFORM outbox.note_inactive(id);
         PERFORM outbox.endpoints_changed();
     END IF;
     RETURN n;
@@ -110,7 +105,7 @@ DECLARE
     its_key text;
 BEGIN
     IF event IS NULL THEN
-        RAISE EXCEPTION 'event must not be NULL'
+        RAISE EXCEPTION 'event must not be null'
             USING ERRCODE = 'null_value_not_allowed',
                   HINT = 'Pass what outbox.emit() returned; outbox.deliveries has it as event_id.';
     END IF;
@@ -131,10 +126,8 @@ BEGIN
             USING ERRCODE = 'undefined_object',
                   HINT = 'It may have been delivered and forgotten since; see outbox.retention.';
     END IF;
-    IF endpoint IS NOT NULL AND NOT EXISTS (SELECT 1 FROM outbox.endpoint_settings s WHERE s.name = endpoint) THEN
-        RAISE EXCEPTION 'endpoint "%" does not exist', endpoint
-            USING ERRCODE = 'undefined_object',
-                  HINT = 'SELECT name FROM outbox.endpoints lists them.';
+    IF endpoint IS NOT NULL THEN
+        PERFORM outbox.find_endpoint(endpoint);
     END IF;
     INSERT INTO outbox.commands (endpoint_id, action, seq)
     SELECT s.endpoint_id, 'cancel', d.seq
@@ -167,7 +160,7 @@ DECLARE
     failed bool;
 BEGIN
     IF event IS NULL OR timeout IS NULL THEN
-        RAISE EXCEPTION 'event and timeout must not be NULL'
+        RAISE EXCEPTION '% must not be null', CASE WHEN event IS NULL THEN 'event' ELSE 'timeout' END
             USING ERRCODE = 'null_value_not_allowed',
                   HINT = 'Pass what outbox.emit() returned, and a timeout like ''10 s''.';
     ELSIF timeout < interval '0' THEN
@@ -220,15 +213,12 @@ RETURNS uuid
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    s outbox.endpoint_settings;
+    id int4;
     e outbox.kept_events;
 BEGIN
-    SELECT * INTO s FROM outbox.endpoint_settings t WHERE t.name = send_test.name FOR KEY SHARE;
-    IF NOT FOUND THEN
-        RAISE EXCEPTION 'endpoint "%" does not exist', name
-            USING ERRCODE = 'undefined_object',
-                  HINT = 'SELECT name FROM outbox.endpoints lists them.';
-    ELSIF starts_with(topic, 'outbox.') AND topic <> 'outbox.test' THEN
+    SELECT s.endpoint_id INTO id FROM outbox.endpoint_settings s WHERE s.name = send_test.name FOR KEY SHARE;
+    PERFORM outbox.require_endpoint(name, FOUND);
+    IF starts_with(topic, 'outbox.') AND topic <> 'outbox.test' THEN
         RAISE EXCEPTION 'topic "%" is reserved', topic
             USING ERRCODE = 'reserved_name',
                   HINT = 'Use a topic of yours, or leave the argument out.';
@@ -239,19 +229,32 @@ BEGIN
     e.id := outbox.new_event_id();
     e.created_at := clock_timestamp();
     e.topic := topic;
-    e.payload := COALESCE(payload, jsonb_build_object('endpoint', s.name, 'message', 'A test event: nothing happened.'));
-    e.test_of := s.endpoint_id;
+    e.payload := COALESCE(payload, jsonb_build_object('endpoint', name, 'message', 'A test event: nothing happened.'));
+    e.test_of := id;
     PERFORM outbox.check_event(e.seq, e.topic, NULL, NULL, NULL, e.payload, NULL, NULL);
     INSERT INTO outbox.kept_events VALUES (e.*);
     INSERT INTO outbox.parked (endpoint_id, seq, event_id, status, attempts, next_attempt_at, parked_at)
-    VALUES (s.endpoint_id, e.seq, e.id, 'retrying', 0, e.created_at, e.created_at);
-    INSERT INTO outbox.commands (endpoint_id, action, seq) VALUES (s.endpoint_id, 'due', e.seq);
-    PERFORM outbox.probe(s.endpoint_id);
+    VALUES (id, e.seq, e.id, 'retrying', 0, e.created_at, e.created_at);
+    INSERT INTO outbox.commands (endpoint_id, action, seq) VALUES (id, 'due', e.seq);
+    PERFORM outbox.probe(id);
+    PERFORM outbox.note_inactive(id);
     PERFORM outbox.endpoints_changed();
     RETURN e.id;
 END $$;
-COMMENT ON FUNCTION outbox.send_test IS
+COMMENT ON FUNCTION outbox.send_test(text, text, jsonb) IS
 'Sends one event to this endpoint alone, on topic outbox.test or on the one that is given, and returns its id';
+
+CREATE FUNCTION outbox.send_test(name text, topic text, payload json) RETURNS uuid
+LANGUAGE sql VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE
+RETURN outbox.send_test(name, topic, payload::jsonb);
+COMMENT ON FUNCTION outbox.send_test(text, text, json) IS
+'As send_test(text, text, jsonb), for a payload of type json';
+
+CREATE FUNCTION outbox.send_test(name text, topic text, payload text) RETURNS uuid
+LANGUAGE sql VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE
+RETURN outbox.send_test(name, topic, payload::jsonb);
+COMMENT ON FUNCTION outbox.send_test(text, text, text) IS
+'As send_test(text, text, jsonb), for JSON in a text, or in an untyped literal or parameter';
 
 -- The worker parks the delivery, as a replay does, so that its event is kept in time.
 CREATE FUNCTION outbox.resend(endpoint text, event uuid) RETURNS void
@@ -259,19 +262,13 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_variable
 DECLARE
-    id int4;
+    id int4 := outbox.find_endpoint(endpoint);
     d record;
 BEGIN
     IF event IS NULL THEN
-        RAISE EXCEPTION 'event must not be NULL'
+        RAISE EXCEPTION 'event must not be null'
             USING ERRCODE = 'null_value_not_allowed',
                   HINT = 'Pass what outbox.emit() returned; outbox.deliveries has it as event_id.';
-    END IF;
-    SELECT s.endpoint_id INTO id FROM outbox.endpoint_settings s WHERE s.name = endpoint;
-    IF NOT FOUND THEN
-        RAISE EXCEPTION 'endpoint "%" does not exist', endpoint
-            USING ERRCODE = 'undefined_object',
-                  HINT = 'SELECT name FROM outbox.endpoints lists them.';
     END IF;
     SELECT v.seq, v.status INTO d FROM outbox.deliveries v WHERE v.event_id = event AND v.endpoint = resend.endpoint;
     IF NOT FOUND THEN
@@ -289,6 +286,7 @@ BEGIN
                   HINT = 'Only what was delivered can be sent again.';
     END IF;
     INSERT INTO outbox.commands (endpoint_id, action, seq) VALUES (id, 'resend', d.seq);
+    PERFORM outbox.note_inactive(id);
     PERFORM outbox.endpoints_changed();
 END $$;
 COMMENT ON FUNCTION outbox.resend IS 'Sends an event again that was delivered to the endpoint';

@@ -81,8 +81,12 @@ DECLARE
     s outbox.endpoint_settings := outbox.lock_endpoint(name);
     former text;
 BEGIN
-    IF grace IS NULL OR grace NOT BETWEEN interval '0' AND interval '1 year' THEN
-        RAISE EXCEPTION 'invalid grace %', COALESCE(grace::text, 'NULL')
+    IF grace IS NULL THEN
+        RAISE EXCEPTION 'grace must not be null'
+            USING ERRCODE = 'null_value_not_allowed',
+                  HINT = 'Use 0 to 1 year, or leave it out for 24 hours.';
+    ELSIF grace NOT BETWEEN interval '0' AND interval '1 year' THEN
+        RAISE EXCEPTION 'invalid grace %', grace
             USING ERRCODE = 'invalid_parameter_value',
                   HINT = 'Use 0 to 1 year. After a leak use 0, which ends the former secret at once.';
     END IF;

@@ -138,7 +138,9 @@ COMMENT ON COLUMN outbox.stats.pending_exact IS
 'false: pending is an estimate, because counting lags behind or no worker runs. While a worker counts, '
 'retrying, blocked and dead are too low';
 COMMENT ON COLUMN outbox.stats.processing IS 'deliveries in flight';
-COMMENT ON COLUMN outbox.stats.retrying IS 'deliveries that failed and wait for their next attempt';
+COMMENT ON COLUMN outbox.stats.retrying IS
+'deliveries that failed and wait for their next attempt, and those that outbox.retry(), resend(), replay() or '
+'send_test() asked for and that are not sent yet';
 COMMENT ON COLUMN outbox.stats.blocked IS
 'deliveries that wait behind another one of their key and have a row for it. With ordering strict and a dead '
 'one that blocks, all that wait';
@@ -218,7 +220,7 @@ CROSS JOIN LATERAL (SELECT v.topics, v.filter FROM outbox.subscriptions v
                                  AND pg_visible_in_snapshot(x.xid, v.reading)))
                     ORDER BY v.version DESC LIMIT 1) v
 LEFT JOIN outbox.parked k ON k.endpoint_id = p.endpoint_id AND k.seq = e.seq AND k.event_id = e.id
-LEFT JOIN LATERAL (SELECT max(l.attempt) AS attempts,
+LEFT JOIN LATERAL (SELECT (array_agg(l.attempt ORDER BY l.started_at DESC))[1] AS attempts,
                           (array_agg(l.status_code::int4 ORDER BY l.started_at DESC))[1] AS last_status_code,
                           (array_agg(l.error ORDER BY l.started_at DESC))[1] AS last_error,
                           min(l.started_at + make_interval(secs => l.duration_ms / 1000))
@@ -261,8 +263,8 @@ COMMENT ON COLUMN outbox.deliveries.reason IS
 'is gone or unreadable. Of scheduled: set aside. Of cancelled: cancelled or discarded. NULL: any other '
 'status';
 COMMENT ON COLUMN outbox.deliveries.attempts IS
-'requests made, since outbox.retry() if that was called (0 once they are forgotten, see '
-'outbox.attempts_retention)';
+'attempts since it was last emitted, retried, resent or replayed, without probes that failed (0 once they are '
+'forgotten, or not written, see outbox.attempts_retention and outbox.log_attempts)';
 COMMENT ON COLUMN outbox.deliveries.next_attempt_at IS
 'when the next attempt is due, or a scheduled event (NULL: neither retrying nor scheduled)';
 COMMENT ON COLUMN outbox.deliveries.last_status_code IS
@@ -529,10 +531,15 @@ COMMENT ON COLUMN outbox.metric_names.help IS 'what it says';
 CREATE FUNCTION outbox.metrics(top int4 DEFAULT 20,
     OUT name text, OUT type text, OUT help text, OUT labels jsonb, OUT value float8)
 RETURNS SETOF record
-LANGUAGE plpgsql VOLATILE STRICT SECURITY DEFINER ROWS 500 SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER ROWS 500 SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 BEGIN
+    IF $1 IS NULL THEN
+        RAISE EXCEPTION 'top must not be null'
+            USING ERRCODE = 'null_value_not_allowed',
+                  HINT = 'Use 0 for the sums alone, or leave it out for 20 endpoints.';
+    END IF;
     RETURN QUERY
     WITH series AS MATERIALIZED (
         SELECT e.* FROM outbox.endpoint_series(

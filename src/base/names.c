@@ -140,6 +140,15 @@ outbox_header_name_is(const char *name, size_t len, const char *word)
 	return strlen(word) == len && name_begins(name, len, word);
 }
 
+bool
+outbox_header_name_among(const char *name, size_t len, char *const *names, int n)
+{
+	for (int i = 0; i < n; i++)
+		if (outbox_header_name_is(name, len, names[i]))
+			return true;
+	return false;
+}
+
 /* tchar of RFC 9110, section 5.6.2 */
 static bool
 is_token_char(char c)

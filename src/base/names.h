@@ -39,6 +39,14 @@ extern bool outbox_topic_reserved(const char *topic, size_t len);
  */
 extern bool outbox_header_name_is(const char *name, size_t len, const char *word);
 
+/* The same for several names: true if one of them is that name. */
+extern bool outbox_header_name_among(const char *name, size_t len, char *const *names,
+									 int n);
+
+/* What to do when two headers of an object have the same name. */
+#define OUTBOX_HEADER_TWICE_HINT \
+	"In a name, case makes no difference, and neither does \"_\" for \"-\". Leave one of them out."
+
 /*
  * The header rules of doc/wire.md.  Returns NULL if the name or value is valid,
  * otherwise what is wrong in words (a static string).  An event may not set

@@ -103,6 +103,8 @@ check_headers(Jsonb *headers)
 	JsonbIterator	  *it;
 	JsonbIteratorToken token;
 	JsonbValue		   v;
+	char			  *names[OUTBOX_MAX_EVENT_HEADERS];
+	int				   nnames = 0;
 	size_t			   total = 0;
 
 	if (!JB_ROOT_IS_OBJECT(headers))
@@ -137,6 +139,13 @@ check_headers(Jsonb *headers)
 				 errmsg("invalid header \"%s\": %s", excerpt(name, name_len), problem),
 				 errhint(
 					 "Choose another name. \"X-\" and a name of your own is always free.")));
+		if (outbox_header_name_among(name, name_len, names, nnames))
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("invalid header \"%s\": another one has the same name",
+							excerpt(name, name_len)),
+					 errhint("%s", OUTBOX_HEADER_TWICE_HINT)));
+		names[nnames++] = pnstrdup(name, name_len);
 
 		token = JsonbIteratorNext(&it, &v, true);
 		Assert(token == WJB_VALUE);

@@ -317,9 +317,8 @@ add_event_headers(OutboxHeaders *out, Jsonb *headers, const OutboxRequestConfig 
 			name[len] = '\0';
 			is_parent = outbox_header_name_is(s, len, "traceparent");
 			is_state = outbox_header_name_is(s, len, "tracestate");
-			skip = false;
-			for (int i = 0; i < settings->nheaders; i++)
-				skip |= outbox_header_name_is(s, len, settings->header_names[i]);
+			skip = outbox_header_name_among(s, len, settings->header_names,
+											settings->nheaders);
 		}
 		else if (token == WJB_VALUE)
 		{

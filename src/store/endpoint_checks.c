@@ -119,6 +119,8 @@ OUTBOX_FUNCTION(outbox_check_headers_1_0, 1)
 	JsonbIterator	  *it = JsonbIteratorInit(&jb->root);
 	JsonbIteratorToken token;
 	JsonbValue		   v;
+	char			  *names[OUTBOX_MAX_ENDPOINT_HEADERS];
+	int				   nnames = 0;
 	char			  *name = NULL;
 
 	if (!JB_ROOT_IS_OBJECT(jb))
@@ -145,6 +147,14 @@ OUTBOX_FUNCTION(outbox_check_headers_1_0, 1)
 			name = pnstrdup(v.val.string.val, v.val.string.len);
 			problem = outbox_header_name_problem(v.val.string.val, v.val.string.len,
 												 false);
+			if (problem == NULL &&
+				outbox_header_name_among(v.val.string.val, v.val.string.len, names,
+										 nnames))
+			{
+				problem = "another one has the same name";
+				hint = OUTBOX_HEADER_TWICE_HINT;
+			}
+			names[nnames++] = name;
 		}
 		else if (token == WJB_VALUE)
 		{

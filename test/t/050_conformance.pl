@@ -298,7 +298,7 @@ ok( wait_sql($node, 'SELECT count(*) = 0 FROM outbox.endpoint_secrets WHERE prev
 one_event('and signs once', secrets => [$own], wrong => $fourth);
 foreach (
 	[ q{'rotation', '-1 s'}, '22023', qr/invalid grace -00:00:01/ ],
-	[ q{'rotation', NULL}, '22023', qr/invalid grace NULL/ ],
+	[ q{'rotation', NULL}, '22004', qr/grace must not be null/ ],
 	[ q{'rotation', '2 years'}, '22023', qr/invalid grace 2 years/ ],
 	[ q{'rotation', secret => 'whsec_short'}, '22023', qr/invalid secret/ ],
 	[ "'rotation', secret => '$own'", '22023', qr/this is the present secret/ ],

@@ -68,6 +68,31 @@ is(ask("SELECT outbox.retry('b')"), 2, 'and of what waits for a retry');
 becomes($_, 'delivered', 'delivered') foreach @waiting;
 is(ask("SELECT outbox.retry('b')"), 0, 'nothing is left to retry');
 is(status($dead[1]), 'dead:max_attempts', 'the others stay');
+
+# It counts anew from the retry on, while it waits and when it is delivered.
+my $attempts = "SELECT status || ' ' || attempts FROM outbox.deliveries WHERE event_id = ";
+endpoint($node, $receiver, 'n', '/ok/n', "topics => '{n.*}', max_attempts => 3, backoff_base => '1 ms', backoff_max => '1 ms'");
+my $good = emit($node, 'n.one', '{}');
+becomes($good, 'delivered', 'delivered');
+$receiver->control(path => '/ok/n', behave => '/status/500');
+my $tried = emit($node, 'n.one', '{}');
+becomes($tried, 'dead:max_attempts', 'dead');
+is(ask("$attempts'$tried'"), 'dead 3', 'three attempts');
+ask("SELECT outbox.pause_endpoint('n')");
+my (undef, undef, $notice) = $node->psql('postgres', "SELECT outbox.retry('n')");
+like($notice, qr/NOTICE: .*"n" is paused, and sends nothing until outbox\.resume_endpoint\(\)/, 'a paused one: retry() says so');
+ok(wait_sql($node, "$attempts'$tried'", 'retrying 0'), 'none since the retry');
+foreach my $call ("resend('n', '$good')", "send_test('n')", "replay('n', now() - interval '1 h')")
+{
+	(undef, undef, $notice) = $node->psql('postgres', "BEGIN; SELECT outbox.$call; ROLLBACK");
+	like($notice, qr/NOTICE: .*"n" is paused/, "$call says so, too");
+}
+$receiver->control(path => '/ok/n', behave => '/ok');
+ask("SELECT outbox.resume_endpoint('n')");
+becomes($tried, 'delivered', 'delivered');
+ok(wait_sql($node, "$attempts'$tried'", 'delivered 1'), 'one attempt since the retry');
+(undef, undef, $notice) = $node->psql('postgres', "SELECT outbox.resend('n', '$tried')");
+unlike($notice, qr/NOTICE/, 'an active one: there is nothing to say');
 like(refused("SELECT outbox.retry('nobody')"), qr/42704.*HINT/s, 'no such endpoint');
 
 # In a transaction that is rolled back: nothing

@@ -98,18 +98,22 @@ foreach my $setting (@settings)
 foreach my $name (qw(ordering on_exhausted format max_in_flight timeout connect_timeout max_age backoff_base backoff_max
 	batch_size batch_wait))
 {
-	refused("create_endpoint('f', '$url', $name => NULL)", '22023', 'NULL', qr/^Use /);
+	refused("create_endpoint('f', '$url', $name => NULL)", '22004', "$name must not be null", qr/^Use /);
 }
 refused("create_endpoint($_)", '22023', 'invalid endpoint name', qr/1 to 63/)
-  foreach ("'', '$url'", "'a b', '$url'", "'ä', '$url'", "repeat('x', 64), '$url'", "NULL, '$url'");
+  foreach ("'', '$url'", "'a b', '$url'", "'ä', '$url'", "repeat('x', 64), '$url'");
+refused("create_endpoint(NULL, '$url')", '22004', 'the name of an endpoint must not be null', qr/1 to 63/);
 refused("create_endpoint('f', '$_')", '22023', 'url', qr/\w/)
   foreach ('', 'example.com', 'https://example.com:0/', 'https://example.com:000/', 'ftp://example.com/', 'http://10.0.0.1/', 'https://u:p@example.com/');
 refused("$_('e', 'https://example.com/' || repeat('x', 2029))", '22023', '2049', qr/at most 2048/)
   foreach (qw(create_endpoint alter_endpoint));
 refused("alter_endpoint('e', reset => '{colour}')", '22023', 'colour', qr/rate_limit/);
 refused("alter_endpoint('e', reset => '{url}')", '22023', 'url', qr/Options with a default/);
-refused("create_endpoint('f', NULL)", '22023', 'url must not be NULL', qr{https://host/path});
-refused("create_endpoint('f', '$url', topics => NULL)", '22023', 'topics must not be NULL', qr/'\{\*\}'/);
+refused("create_endpoint('f', NULL)", '22004', 'url must not be null', qr{https://host/path});
+refused("create_endpoint('f', '$url', topics => NULL)", '22004', 'topics must not be null', qr/'\{\*\}'/);
+refused("create_endpoint('f', 'https://example.com:$_/')", '22023', "the URL's port", qr/1 to 65535/)
+  foreach (0, '000', 65536, 99999, '0x50', 'http', -1);
+accepted("create_endpoint('f', 'https://example.com:$_/')") foreach (1, 65535, '');
 
 # A value and its default at once: each option that can be reset
 my %value = (
@@ -145,7 +149,7 @@ foreach my $call ("create_endpoint('f', '$url', start_at => %s)", "seek_endpoint
 {
 	refused(sprintf($call, "'$_'"), '22023', qq("$_"), qr/'now', 'beginning' or a timestamp/)
 	  foreach ('end', '', 'infinity', '-infinity', '2100-01-01');
-	refused(sprintf($call, 'NULL'), '22004', 'NULL', qr/'now', 'beginning' or a timestamp/);
+	refused(sprintf($call, 'NULL'), '22004', 'start_at must not be null', qr/'now', 'beginning' or a timestamp/);
 }
 
 # Names that exist or not
@@ -157,9 +161,12 @@ refused($_, '42704', 'nobody', qr/outbox\.endpoints/)
 	"alter_endpoint('nobody', timeout => '1 s')", "drop_endpoint('nobody')", "pause_endpoint('nobody')",
 	"resume_endpoint('nobody')", "seek_endpoint('nobody', 'now')", "rotate_secret('nobody')",
 	"send_test('nobody')", "retry('nobody')", "discard('nobody')", "replay('nobody', 'epoch')");
-refused("$_(NULL)", '42704', 'NULL', qr/outbox\.endpoints/)
-  foreach (qw(drop_endpoint pause_endpoint resume_endpoint rotate_secret send_test retry discard));
-refused('cancel(NULL)', '22004', 'NULL', qr/outbox\.emit/);
+refused($_, '22004', 'the name of an endpoint must not be null', qr/outbox\.endpoints/)
+  foreach (
+	'drop_endpoint(NULL)', 'drop_endpoint(NULL, if_exists => true)', "alter_endpoint(NULL, timeout => '1 s')",
+	'pause_endpoint(NULL)', 'resume_endpoint(NULL)', "seek_endpoint(NULL, 'now')", 'rotate_secret(NULL)',
+	'send_test(NULL)', 'retry(NULL)', 'discard(NULL)', "replay(NULL, 'epoch')", "resend(NULL, '$id')");
+refused($_, '22004', 'event must not be null', qr/outbox\.emit/) foreach ('cancel(NULL)', "resend('e', NULL)", 'wait_for(NULL)');
 refused("cancel('$id')", '42704', $id, qr/outbox\.retention/);
 refused("wait_for('$id')", '42704', $id, qr/committed/);
 my $event = ask("SELECT outbox.emit('none', '1')");
@@ -173,12 +180,30 @@ refused($_, '22023', '2 dimensions', qr/one list/)
 # Times
 refused("rotate_secret('e', grace => '-1 s')", '22023', '-00:00:01', qr/0 to 1 year/);
 refused("rotate_secret('e', grace => '2 years')", '22023', '2 years', qr/0 to 1 year/);
-refused("rotate_secret('e', grace => NULL)", '22023', 'NULL', qr/0 to 1 year/);
+refused("rotate_secret('e', grace => NULL)", '22004', 'grace must not be null', qr/0 to 1 year/);
 refused("wait_for('$event', '-1 s')", '22023', '-00:00:01', qr/'0'/);
-refused("wait_for(NULL)", '22004', 'NULL', qr/outbox\.emit/);
+refused("wait_for('$event', NULL)", '22004', 'timeout must not be null', qr/'10 s'/);
 refused("replay('e', '2026-01-02', '2026-01-01')", '22023', '2026-01-02', qr/from_time/);
 refused("replay('e', '-infinity')", '22023', '-infinity', qr/finite/);
-refused("replay('e', NULL)", '22023', 'NULL', qr/finite/);
+refused("replay('e', NULL)", '22004', 'from_time must not be null', qr/now\(\)/);
+refused("replay('e', 'epoch', NULL)", '22004', 'to_time must not be null', qr/now\(\)/);
+
+# Roles, purposes and figures
+refused("$_('nobody')", '42704', 'role "nobody" does not exist', qr/Create it first/) foreach (qw(grant_emit revoke_all));
+refused("$_(NULL)", '22004', 'role must not be null', qr/pg_roles/) foreach (qw(grant_emit revoke_all));
+refused("privileges_of('bogus')", '22023', 'unknown purpose "bogus"', qr/'emit', 'watch'/);
+refused('privileges_of(NULL)', '22004', 'purpose must not be null', qr/'emit', 'watch'/);
+refused('metrics(NULL)', '22004', 'top must not be null', qr/Use 0/);
+accepted('metrics(0)');
+
+# Two headers of the same name, in whatever case
+foreach my $headers ('{"X-Tenant": "a", "x-tenant": "b"}', '{"x-tenant": "a", "x_tenant": "b"}')
+{
+	refused($_, '22023', 'another one has the same name', qr/case makes no difference/)
+	  foreach ("emit('t', '1', headers => '$headers')", "emit_bytes('t', '', 'a/b', headers => '$headers')",
+		"create_endpoint('f', '$url', headers => '$headers')", "alter_endpoint('e', headers => '$headers')");
+}
+accepted(q{emit('t', '1', headers => '{"x-a": "1", "x-b": "2", "x-a-": "3", "X-C": "4"}')});
 
 # Events
 refused("emit('t', '1', deliver_at => 'infinity')", '22023', 'infinity', qr/a time in the future/);

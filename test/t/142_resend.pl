@@ -100,6 +100,9 @@ ask("SELECT outbox.resume_endpoint('b')");
 $receiver->wait_delivered(1, path => '/ok/b', id => $waiting);
 is(scalar(() = $receiver->requests(id => $id)), 1, 'though others subscribe to its topic');
 is(ask("SELECT count(*) FROM outbox.events WHERE id = '$id'"), '0', 'it is not in the log');
+is( ask(qq{SELECT count(outbox.send_test('a', 'order.shipped', '{"order": 8}'::$_))}), '1', "the payload may be $_")
+  foreach qw(json text jsonb varchar);
+is(ask(q{SELECT count(outbox.send_test('a', 'order.shipped', NULL))}), '1', 'or NULL');
 fails(q{SELECT outbox.send_test('a', 'outbox.disabled', '{}')}, 42939, 'a reserved topic');
 fails(q{SELECT outbox.send_test('a', 'not a topic', '{}')}, 22023, 'an invalid topic');
 fails(q{SELECT outbox.send_test('a', NULL, '{}')}, 22004, 'no topic');

@@ -48,7 +48,8 @@ value(const char *text, size_t len, bool valid)
 int
 main(void)
 {
-	char text[300];
+	char *names[] = {"x-ab", "x-A"};
+	char  text[300];
 
 	topic("order", true);
 	topic("order.created", true);
@@ -132,6 +133,10 @@ main(void)
 		   outbox_header_name_problem("PROXY_AUTHORIZATION", 19, true) != NULL &&
 		   outbox_header_name_problem("X_Tenant", 8, true) == NULL,
 	   "header names as CGI sees them", "", "");
+	ok(outbox_header_name_among("X_a", 3, names, 2) &&
+		   !outbox_header_name_among("X_a", 3, names, 1) &&
+		   !outbox_header_name_among("x-b", 3, names, 2),
+	   "one of several names is the same", "", "");
 	ok(outbox_header_name_is("X_a", 3, "x-A") && !outbox_header_name_is("X_a", 3, "x-ab"),
 	   "the same header", "", "");
 	ok(outbox_header_name_problem("x\r\ny", 4, true) != NULL,

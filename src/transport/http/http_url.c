@@ -27,6 +27,9 @@
 #define AS_LOOKED_UP 0
 #endif
 
+#define PORT_COMPLAINT "the URL's port is not a number from 1 to 65535"
+#define PORT_HINT "Write the port as a number from 1 to 65535, or leave it out."
+
 /* No receiver means a longer time.  In microseconds, it fits into 64 bits. */
 #define RETRY_AFTER_MAX PG_INT32_MAX
 
@@ -207,8 +210,8 @@ check_parsed(CURLU *url, const char **hint)
 	}
 	else if (curl_url_get(url, CURLUPART_PORT, &port, 0) == CURLUE_OK && atoi(port) == 0)
 	{
-		*hint = "Use a port from 1 to 65535, or none.";
-		complaint = "the URL's port is 0";
+		*hint = PORT_HINT;
+		complaint = PORT_COMPLAINT;
 	}
 	else
 		complaint = check_literal(host, plain, hint);
@@ -254,6 +257,10 @@ outbox_http_check_url(const char *url, const char **hint)
 		case CURLUE_UNSUPPORTED_SCHEME:
 			*hint = "Use https, or http to an address in outbox.allowed_networks.";
 			complaint = "the URL's scheme is neither https nor http";
+			break;
+		case CURLUE_BAD_PORT_NUMBER:
+			*hint = PORT_HINT;
+			complaint = PORT_COMPLAINT;
 			break;
 		default:
 			*hint = "Write the URL as https://host/path.";
