@@ -30,6 +30,8 @@ our %programs = (
 		prints => { autogenerate => '', schemas => '', unfiltered => 'add_table:outgoing', afterwards => 'gone' }
 	},
 	'SQLAlchemy with asyncpg' => { language => 'python', source => 'with_asyncpg.py', copy => 1 },
+	'psycopg' => { language => 'python', source => 'plain_psycopg.py', copy => 1 },
+	'asyncpg' => { language => 'python', source => 'plain_asyncpg.py', copy => 1 },
 	'Sequelize' => { language => 'node', source => 'with_sequelize.js', prints => { sync => 'true false' } },
 	'TypeORM' => { language => 'node', source => 'with_typeorm.js', prints => { log => '' } },
 	'Drizzle' => { language => 'node', source => 'with_drizzle.js', prints => { pull => 'true false' } },
