@@ -51,6 +51,12 @@ INSERT INTO outbox.outgoing (topic, payload, headers) VALUES ('headers', '2', 'n
 SELECT payload, headers FROM outbox.outgoing ORDER BY id;
 ROLLBACK;
 
+-- An id that is made before.
+BEGIN;
+SELECT outbox.new_event_id() AS id \gset
+INSERT INTO outbox.outgoing (id, topic, payload) VALUES (:'id', 'order.kept', '1') RETURNING id = :'id' AS same, substr(id::text, 15, 1) AS version;
+ROLLBACK;
+
 -- Savepoints.
 BEGIN;
 SELECT outbox.emit('order.kept', '1') IS NOT NULL AS emitted;

@@ -76,7 +76,8 @@ COMMENT ON FUNCTION outbox.check_headers IS
 
 CREATE FUNCTION outbox.topic_in(topic text, patterns text[]) RETURNS bool
 LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE AS 'MODULE_PATHNAME', 'outbox_topic_in_1_0';
-COMMENT ON FUNCTION outbox.topic_in IS 'True if one of the patterns matches the topic';
+COMMENT ON FUNCTION outbox.topic_in IS
+'True if one of the patterns matches the topic (NULL where an argument is)';
 
 CREATE FUNCTION outbox.filter_matches(payload jsonb, filter jsonpath) RETURNS bool
 LANGUAGE C STABLE CALLED ON NULL INPUT AS 'MODULE_PATHNAME', 'outbox_filter_matches_1_0';

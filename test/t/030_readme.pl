@@ -306,11 +306,17 @@ foreach my $function (column("SELECT DISTINCT proname FROM pg_proc WHERE proname
 {
 	like($reference, qr/`\Q$function\E`/, "$function() in the reference");
 }
+my ($internal) = $reference =~ /^## Internal$(.*)/ms;
+my $not_promised = join '|', $internal =~ /`(?:outbox\.)?(\w+)`/g;
+foreach my $file (@files)
+{
+	is(join(' ', $text{$file} =~ /\boutbox\.($not_promised)\b/g), '', "$file uses nothing internal") unless $file =~ /sql-reference/;
+}
 foreach my $argument (column(
 		"SELECT DISTINCT unnest(proargnames[1:pronargs]) FROM pg_proc WHERE pronamespace = $schema"
 		  . " AND proname IN ('emit', 'emit_bytes', 'create_endpoint', 'alter_endpoint', 'drop_endpoint',"
 		  . " 'pause_endpoint', 'resume_endpoint', 'seek_endpoint', 'rotate_secret', 'retry', 'discard', 'cancel',"
-		  . " 'replay', 'resend', 'wait_for', 'send_test', 'set_retention')"))
+		  . " 'replay', 'resend', 'wait_for', 'send_test', 'set_retention', 'topic_in', 'filter_matches')"))
 {
 	like($reference, qr/\b\Q$argument\E\b/, "argument $argument in the reference");
 }

@@ -55,7 +55,7 @@ sub surface
 {
 	return $node->safe_psql($_[0], <<'SQL');
 SELECT p.oid::regprocedure || ' ' || pg_get_function_arguments(p.oid) || ' ' || pg_get_function_result(p.oid)
-FROM pg_proc p WHERE pronamespace = 'outbox'::regnamespace AND proname IN ('emit', 'emit_bytes', 'emit_change', 'grant_emit')
+FROM pg_proc p WHERE pronamespace = 'outbox'::regnamespace AND proname IN ('emit', 'emit_bytes', 'emit_change', 'new_event_id', 'grant_emit')
 ORDER BY 1;
 SELECT attrelid::regclass || ' ' || attname || ' ' || format_type(atttypid, atttypmod) FROM pg_attribute
 WHERE attrelid = 'outbox.outgoing'::regclass AND attnum > 0 ORDER BY attnum;
