@@ -8,8 +8,11 @@ use warnings;
 
 use Carp;
 use Exporter 'import';
+use IO::Handle;
 use IO::Socket::INET;
+use IPC::Open3;
 use JSON::PP;
+use List::Util qw(max min);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -25,6 +28,7 @@ our @EXPORT = qw(outbox_node wait_until wait_sql endpoint emit worker_pid
 
 our $top = $ENV{OUTBOX_TOP} || '.';
 our $timeout = $PostgreSQL::Test::Utils::timeout_default;
+my $end_of_answer = 'the end of the answer';
 
 # A test that hangs ends here, and its servers with it.
 $SIG{ALRM} = sub { die "no end after $ENV{OUTBOX_TEST_LIMIT} s\n" };
@@ -44,6 +48,27 @@ alarm $ENV{OUTBOX_TEST_LIMIT};
 	*PostgreSQL::Test::Cluster::background_psql = sub {
 		my ($self, $dbname, @rest) = @_;
 		return $background_psql->($self, $dbname, timeout => $ENV{OUTBOX_TEST_LIMIT}, @rest);
+	};
+}
+
+# The first server of a test is a copy of what test/bin/run had initdb make once.  A
+# second one is not, because it needs a system identifier of its own.
+our $copied_to;
+my $first = defined $ENV{OUTBOX_TEST_TEMPLATE};
+{
+	no warnings 'redefine';
+	my $init = \&PostgreSQL::Test::Cluster::init;
+	my $run = \&PostgreSQL::Test::Utils::system_or_bail;
+	*PostgreSQL::Test::Cluster::init = sub {
+		my ($self, %arg) = @_;
+		my $as_template = "@{ $arg{extra} // [] }" eq '--locale=C --encoding=UTF8' && !$self->{_install_path};
+		local $copied_to = $first && $as_template ? $self->data_dir : undef;
+		$first = 0;
+		return $init->(@_);
+	};
+	*PostgreSQL::Test::Utils::system_or_bail = sub {
+		return $run->(@_) unless $copied_to && $_[0] eq 'initdb';
+		return $run->('cp', '-R', $ENV{OUTBOX_TEST_TEMPLATE}, $copied_to);
 	};
 }
 
@@ -95,6 +120,17 @@ CONF
 	return $node;
 }
 
+# Between two tries, 20 to 100 ms: as long as the last one took, so that waiting does
+# not take the machine from what is waited for.  Returns the seconds.
+sub pause_after
+{
+	my ($begun) = @_;
+	my $pause = min(max(time - $begun, 0.02), 0.1);
+
+	usleep($pause * 1_000_000);
+	return $pause;
+}
+
 # Waits until the condition holds and returns what it returned.  Fails the test
 # when it never does.  The condition is checked once more after the end: on a busy
 # machine one check may take longer than the wait.
@@ -105,22 +141,52 @@ sub wait_until(&;$$)
 
 	while (1)
 	{
-		my $last = time > $end;
+		my $begun = time;
+		my $last = $begun > $end;
 		my $result = $condition->();
 		return $result if $result;
 		last if $last;
-		usleep(20_000);
+		pause_after($begun);
 	}
 	fail('in time: ' . ($what // 'a condition'));
 	return;
 }
 
-# Waits until a query yields what is expected ('t' unless given).
+# Waits until a query yields what is expected ('t' unless given).  All tries are in
+# one session, for as long as the server keeps it: to start psql takes more than to
+# ask.  Only the time between the tries counts, so a busy machine gets longer.
 sub wait_sql
 {
 	my ($node, $sql, $expected, $dbname) = @_;
-	return $node->poll_query_until($dbname // 'postgres', $sql,
-		$expected // 't');
+	my ($pid, $in, $out, $got);
+	my $waited = 0;
+	local $SIG{PIPE} = sub { };
+	local %ENV = $node->_get_env;
+
+	while (1)
+	{
+		my $begun = time;
+		$pid //= open3($in, $out, undef, $node->installed_command('psql'), '-XAt', '-d', $node->connstr($dbname // 'postgres'));
+		print $in "$sql\n;\n\\echo $end_of_answer\n";
+		$in->flush;
+		$got = '';
+		my $line;
+		$got .= $line while defined($line = <$out>) && $line ne "$end_of_answer\n";
+		chomp $got;
+		my $done = $got eq ($expected // 't') && defined $line;
+		if ($done || !defined $line || $waited >= $timeout)
+		{
+			close $in;
+			close $out;
+			waitpid($pid, 0);
+			undef $pid;
+		}
+		return 1 if $done;
+		last if $waited >= $timeout;
+		$waited += pause_after($begun);
+	}
+	diag("in time: $sql\nis ", $expected // 't', "\nand not $got");
+	return 0;
 }
 
 # Creates an endpoint, and tells the receiver its secret so that signatures are
