@@ -67,6 +67,9 @@ BEGIN
         $s$outbox.emit('t', repeat('[', 100000) || repeat(']', 100000))$s$,
         $s$outbox.emit('t', '1', key => '')$s$,
         $s$outbox.emit('t', '1', key => repeat('k', 1025))$s$,
+        $s$outbox.emit('t', '1', tenant => '')$s$,
+        $s$outbox.emit('t', '1', tenant => repeat('t', 256))$s$,
+        $s$outbox.emit('t', '1', tenant => E'a\nb')$s$,
         $s$outbox.emit('t', '1', type => '')$s$,
         $s$outbox.emit('t', '1', type => repeat('t', 256))$s$,
         $s$outbox.emit('t', '1', type => E'a\r\nX-Injected: b')$s$,
@@ -163,7 +166,7 @@ SELECT outbox.emit('a', '1');
 INSERT INTO outbox.events (topic, payload) VALUES ('a', '1');
 SELECT count(*) FROM outbox.events;
 RESET ROLE;
-GRANT EXECUTE ON FUNCTION outbox.emit(text, text, text, text, jsonb, timestamptz, timestamptz, text) TO regress_outbox_emitter;
+GRANT EXECUTE ON FUNCTION outbox.emit(text, text, text, text, jsonb, timestamptz, timestamptz, text, text) TO regress_outbox_emitter;
 GRANT INSERT (id, topic, payload, body, content_type, key, type, headers, expires_at), SELECT (id)
    ON outbox.events TO regress_outbox_emitter;
 BEGIN;

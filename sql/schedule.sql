@@ -63,7 +63,7 @@ SELECT outbox.emit('a', '1', dedup_key => repeat('k', 1025));
 -- Neither needs a right on a table.
 CREATE ROLE regress_outbox_emitter;
 GRANT USAGE ON SCHEMA outbox TO regress_outbox_emitter;
-GRANT EXECUTE ON FUNCTION outbox.emit(text, text, text, text, jsonb, timestamptz, timestamptz, text) TO regress_outbox_emitter;
+GRANT EXECUTE ON FUNCTION outbox.emit(text, text, text, text, jsonb, timestamptz, timestamptz, text, text) TO regress_outbox_emitter;
 BEGIN;
 SET LOCAL ROLE regress_outbox_emitter;
 SELECT outbox.emit('a', '1', dedup_key => 'k') = outbox.emit('a', '1', dedup_key => 'k') AS same;

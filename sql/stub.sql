@@ -17,6 +17,7 @@ CREATE TABLE outbox.events (
     topic        text,
     type         text,
     key          text,
+    tenant       text,
     expires_at   timestamptz,
     headers      jsonb,
     payload      jsonb,
@@ -35,6 +36,7 @@ CREATE TABLE outbox.scheduled (
     topic        text NOT NULL,
     type         text,
     key          text,
+    tenant       text,
     expires_at   timestamptz,
     headers      jsonb,
     payload      jsonb,
@@ -46,13 +48,14 @@ CREATE TABLE outbox.scheduled (
 CREATE TABLE outbox.dedup (
     topic        text COLLATE "C" NOT NULL,
     dedup_key    text COLLATE "C" NOT NULL,
+    tenant       text COLLATE "C" NOT NULL,
     event_id     uuid NOT NULL,
     created_at   timestamptz NOT NULL,
-    PRIMARY KEY (topic, dedup_key)
+    PRIMARY KEY (topic, dedup_key, tenant)
 );
 
 CREATE VIEW outbox.outgoing WITH (security_barrier) AS
-SELECT id, topic, type, key, expires_at, headers, payload, body, content_type
+SELECT id, topic, type, key, tenant, expires_at, headers, payload, body, content_type
 FROM outbox.events
 WHERE xid = pg_current_xact_id_if_assigned();
 
@@ -104,6 +107,25 @@ BEGIN
         RAISE EXCEPTION 'invalid %: it has a control character', what
             USING ERRCODE = 'invalid_parameter_value',
                   HINT = 'It is sent as an HTTP header. Remove line breaks, tabs and other control characters.';
+    END IF;
+END $$;
+
+CREATE FUNCTION outbox.check_tenant(tenant text) RETURNS void
+LANGUAGE plpgsql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    problem text := CASE
+        WHEN tenant = '' THEN 'it is empty'
+        WHEN octet_length(tenant) > 255 THEN 'it is too long'
+        WHEN outbox.has_control(tenant) THEN 'it has a control character'
+    END;
+BEGIN
+    IF problem IS NOT NULL THEN
+        RAISE EXCEPTION 'invalid tenant: %', problem
+            USING ERRCODE = 'invalid_parameter_value',
+                  HINT = 'A tenant is the name or number of a customer: 1 to 255 bytes, no control characters. '
+                         'NULL: none.';
     END IF;
 END $$;
 
@@ -213,7 +235,7 @@ BEGIN
     END IF;
 END $$;
 
-CREATE FUNCTION outbox.check_event(topic text, type text, key text, headers jsonb, payload jsonb, body bytea,
+CREATE FUNCTION outbox.check_event(topic text, type text, key text, tenant text, headers jsonb, payload jsonb, body bytea,
     content_type text, deliver_at timestamptz DEFAULT NULL, expires_at timestamptz DEFAULT NULL,
     dedup_key text DEFAULT NULL)
 RETURNS void
@@ -229,7 +251,7 @@ BEGIN
     END IF;
     PERFORM outbox.check_topic(topic),
             outbox.check_length('type', type, 255), outbox.check_line('type', type),
-            outbox.check_length('key', key, 1024);
+            outbox.check_length('key', key, 1024), outbox.check_tenant(tenant);
     IF headers <> 'null' THEN
         PERFORM outbox.check_headers(headers);
     END IF;
@@ -283,7 +305,8 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     NEW.id := COALESCE(NEW.id, outbox.new_event_id());
-    PERFORM outbox.check_event(NEW.topic, NEW.type, NEW.key, NEW.headers, NEW.payload, NEW.body, NEW.content_type);
+    PERFORM outbox.check_event(NEW.topic, NEW.type, NEW.key, NEW.tenant, NEW.headers, NEW.payload, NEW.body,
+                               NEW.content_type);
     RETURN NEW;
 END $$;
 CREATE TRIGGER check_row BEFORE INSERT ON outbox.events FOR EACH ROW EXECUTE FUNCTION outbox.check_row();
@@ -293,7 +316,7 @@ CREATE TRIGGER check_row BEFORE INSERT ON outbox.events FOR EACH ROW EXECUTE FUN
 ------------------------------------------------------------------------
 
 CREATE FUNCTION outbox.append(function text, topic text, payload jsonb, body bytea, content_type text, key text,
-    type text, headers jsonb, deliver_at timestamptz, expires_at timestamptz, dedup_key text)
+    type text, headers jsonb, deliver_at timestamptz, expires_at timestamptz, dedup_key text, tenant text)
 RETURNS uuid
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -311,10 +334,10 @@ BEGIN
                               ELSE 'Begin it as READ WRITE, or see what has set default_transaction_read_only.' END;
     END IF;
     headers := nullif(headers, 'null');
-    PERFORM outbox.check_event(topic, type, key, headers, payload, body, content_type, deliver_at, expires_at,
+    PERFORM outbox.check_event(topic, type, key, tenant, headers, payload, body, content_type, deliver_at, expires_at,
                                dedup_key);
     IF dedup_key IS NOT NULL THEN
-        INSERT INTO outbox.dedup AS d VALUES (topic, dedup_key, id, clock_timestamp())
+        INSERT INTO outbox.dedup AS d VALUES (topic, dedup_key, COALESCE(tenant, ''), id, clock_timestamp())
         ON CONFLICT ON CONSTRAINT dedup_pkey DO UPDATE
             SET event_id = CASE WHEN d.created_at <= clock_timestamp() - interval '1 day'
                                 THEN EXCLUDED.event_id ELSE d.event_id END,
@@ -326,12 +349,13 @@ BEGIN
         END IF;
     END IF;
     IF deliver_at > clock_timestamp() THEN
-        INSERT INTO outbox.scheduled (id, deliver_at, topic, type, key, expires_at, headers, payload, body,
+        INSERT INTO outbox.scheduled (id, deliver_at, topic, type, key, tenant, expires_at, headers, payload, body,
                                       content_type, dedup_key)
-        VALUES (id, deliver_at, topic, type, key, expires_at, headers, payload, body, content_type, dedup_key);
+        VALUES (id, deliver_at, topic, type, key, tenant, expires_at, headers, payload, body, content_type,
+                dedup_key);
     ELSE
-        INSERT INTO outbox.events (id, topic, type, key, expires_at, headers, payload, body, content_type)
-        VALUES (id, topic, type, key, expires_at, headers, payload, body, content_type);
+        INSERT INTO outbox.events (id, topic, type, key, tenant, expires_at, headers, payload, body, content_type)
+        VALUES (id, topic, type, key, tenant, expires_at, headers, payload, body, content_type);
     END IF;
     RETURN id;
 END $$;
@@ -342,11 +366,12 @@ CREATE FUNCTION outbox.emit(topic text, payload jsonb,
     headers jsonb DEFAULT NULL,
     deliver_at timestamptz DEFAULT NULL,
     expires_at timestamptz DEFAULT NULL,
-    dedup_key text DEFAULT NULL)
+    dedup_key text DEFAULT NULL,
+    tenant text DEFAULT NULL)
 RETURNS uuid
 LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
-AS $$ SELECT outbox.append('outbox.emit()', $1, $2, NULL, NULL, $3, $4, $5, $6, $7, $8) $$;
+AS $$ SELECT outbox.append('outbox.emit()', $1, $2, NULL, NULL, $3, $4, $5, $6, $7, $8, $9) $$;
 
 CREATE FUNCTION outbox.emit(topic text, payload text,
     key text DEFAULT NULL,
@@ -354,7 +379,8 @@ CREATE FUNCTION outbox.emit(topic text, payload text,
     headers jsonb DEFAULT NULL,
     deliver_at timestamptz DEFAULT NULL,
     expires_at timestamptz DEFAULT NULL,
-    dedup_key text DEFAULT NULL)
+    dedup_key text DEFAULT NULL,
+    tenant text DEFAULT NULL)
 RETURNS uuid
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -378,7 +404,7 @@ BEGIN
                       HINT = 'A payload may have at most 512 levels of nested objects and arrays.';
     END;
     RETURN outbox.append('outbox.emit()', topic, parsed, NULL, NULL, key, type, headers, deliver_at, expires_at,
-                         dedup_key);
+                         dedup_key, tenant);
 END $$;
 
 CREATE FUNCTION outbox.emit(topic text, payload json,
@@ -387,11 +413,12 @@ CREATE FUNCTION outbox.emit(topic text, payload json,
     headers jsonb DEFAULT NULL,
     deliver_at timestamptz DEFAULT NULL,
     expires_at timestamptz DEFAULT NULL,
-    dedup_key text DEFAULT NULL)
+    dedup_key text DEFAULT NULL,
+    tenant text DEFAULT NULL)
 RETURNS uuid
 LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
-AS $$ SELECT outbox.emit($1, $2::text, $3, $4, $5, $6, $7, $8) $$;
+AS $$ SELECT outbox.emit($1, $2::text, $3, $4, $5, $6, $7, $8, $9) $$;
 
 CREATE FUNCTION outbox.emit_bytes(topic text, body bytea, content_type text,
     key text DEFAULT NULL,
@@ -399,7 +426,8 @@ CREATE FUNCTION outbox.emit_bytes(topic text, body bytea, content_type text,
     headers jsonb DEFAULT NULL,
     deliver_at timestamptz DEFAULT NULL,
     expires_at timestamptz DEFAULT NULL,
-    dedup_key text DEFAULT NULL)
+    dedup_key text DEFAULT NULL,
+    tenant text DEFAULT NULL)
 RETURNS uuid
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -411,7 +439,7 @@ BEGIN
                   HINT = 'Pass the bytes to send. They may be empty.';
     END IF;
     RETURN outbox.append('outbox.emit_bytes()', topic, NULL, body, content_type, key, type, headers, deliver_at,
-                         expires_at, dedup_key);
+                         expires_at, dedup_key, tenant);
 END $$;
 
 -- A key that is a number or a UUID, without a cast.
@@ -421,15 +449,17 @@ DECLARE
     payload_type text;
     options constant text :=
         'type text DEFAULT NULL, headers jsonb DEFAULT NULL, deliver_at timestamptz DEFAULT NULL, '
-        'expires_at timestamptz DEFAULT NULL, dedup_key text DEFAULT NULL) RETURNS uuid LANGUAGE sql VOLATILE';
+        'expires_at timestamptz DEFAULT NULL, dedup_key text DEFAULT NULL, tenant text DEFAULT NULL) '
+        'RETURNS uuid LANGUAGE sql VOLATILE';
 BEGIN
     FOREACH key_type IN ARRAY '{int8,uuid}'::text[] LOOP
         FOREACH payload_type IN ARRAY '{jsonb,json,text}'::text[] LOOP
             EXECUTE format('CREATE FUNCTION outbox.emit(topic text, payload %s, key %s, %s AS %L', payload_type,
-                           key_type, options, 'SELECT outbox.emit($1, $2, $3::text, $4, $5, $6, $7, $8)');
+                           key_type, options, 'SELECT outbox.emit($1, $2, $3::text, $4, $5, $6, $7, $8, $9)');
         END LOOP;
         EXECUTE format('CREATE FUNCTION outbox.emit_bytes(topic text, body bytea, content_type text, key %s, %s AS %L',
-                       key_type, options, 'SELECT outbox.emit_bytes($1, $2, $3, $4::text, $5, $6, $7, $8, $9)');
+                       key_type, options,
+                       'SELECT outbox.emit_bytes($1, $2, $3, $4::text, $5, $6, $7, $8, $9, $10)');
     END LOOP;
 END $$;
 
@@ -438,7 +468,7 @@ CREATE FUNCTION outbox.carried(list text, record jsonb) RETURNS jsonb
 LANGUAGE sql IMMUTABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
-SELECT CASE WHEN list IS NULL OR record IS NULL THEN record ELSE jsonb_object_agg(name, record -> name) END
+SELECT CASE WHEN list IS NULL OR list = '*' OR record IS NULL THEN record ELSE jsonb_object_agg(name, record -> name) END
 FROM (SELECT COALESCE(replace(m[1], '""', '"'), m[2]) AS name
       FROM regexp_matches(list, '\s*(?:"((?:[^"]|"")*)"|([^,"\s]+))\s*(?:,|$)', 'g') AS m) n
 $$;
@@ -460,6 +490,7 @@ DECLARE
     before jsonb;
     after jsonb;
     key text;
+    tenant text;
     missing text;
 BEGIN
     IF TG_WHEN <> 'AFTER' OR TG_LEVEL <> 'ROW' THEN
@@ -467,9 +498,9 @@ BEGIN
             USING ERRCODE = 'trigger_protocol_violated',
                   HINT = 'CREATE TRIGGER ... AFTER INSERT OR UPDATE OR DELETE ON ... FOR EACH ROW '
                          'EXECUTE FUNCTION outbox.emit_change(''order.changed'', ''id'');';
-    ELSIF TG_NARGS NOT IN (2, 3) THEN
-        RAISE EXCEPTION 'outbox.emit_change() takes a topic, a key column and optionally a list of columns, '
-                        'not % arguments', TG_NARGS
+    ELSIF TG_NARGS NOT BETWEEN 2 AND 4 THEN
+        RAISE EXCEPTION 'outbox.emit_change() takes a topic, a key column, and optionally a list of columns '
+                        'and a tenant column, not % arguments', TG_NARGS
             USING ERRCODE = 'invalid_parameter_value',
                   HINT = 'EXECUTE FUNCTION outbox.emit_change(''order.changed'', ''id'', ''status,total'')';
     END IF;
@@ -481,7 +512,8 @@ BEGIN
     END IF;
     SELECT n INTO missing
     FROM (SELECT TG_ARGV[1] AS n
-          UNION ALL SELECT jsonb_object_keys(outbox.carried(TG_ARGV[2], '{}')) WHERE TG_NARGS = 3) names
+          UNION ALL SELECT jsonb_object_keys(outbox.carried(TG_ARGV[2], '{}')) WHERE TG_NARGS >= 3
+          UNION ALL SELECT TG_ARGV[3] WHERE TG_NARGS = 4) names
     WHERE NOT COALESCE(after, before) ? n LIMIT 1;
     IF FOUND THEN
         RAISE EXCEPTION 'table "%" has no column "%" that outbox.emit_change() could use', TG_TABLE_NAME, missing
@@ -498,6 +530,10 @@ BEGIN
 
     EXECUTE format('SELECT ($1).%I::text', TG_ARGV[1]) INTO key
         USING CASE WHEN TG_OP = 'DELETE' THEN OLD ELSE NEW END;
+    IF TG_NARGS = 4 THEN
+        EXECUTE format('SELECT ($1).%I::text', TG_ARGV[3]) INTO tenant
+            USING CASE WHEN TG_OP = 'DELETE' THEN OLD ELSE NEW END;
+    END IF;
     -- The trigger of a partition is a copy of its parent's.
     WITH RECURSIVE t AS (
         SELECT tgrelid, tgparentid FROM pg_trigger WHERE tgrelid = TG_RELID AND tgname = TG_NAME
@@ -512,7 +548,7 @@ BEGIN
     IF before IS NOT NULL THEN
         changed := changed || jsonb_build_object('old', before);
     END IF;
-    PERFORM outbox.emit(TG_ARGV[0], changed, key => nullif(key, ''));
+    PERFORM outbox.emit(TG_ARGV[0], changed, key => nullif(key, ''), tenant => nullif(tenant, ''));
     RETURN NULL;
 END $$;
 
@@ -525,7 +561,7 @@ DECLARE
 BEGIN
     EXECUTE format('GRANT USAGE ON SCHEMA outbox TO %I', role);
     EXECUTE format('GRANT SELECT, INSERT ON outbox.outgoing TO %I', role);
-    EXECUTE format('GRANT INSERT (id, topic, type, key, expires_at, headers, payload, body, content_type) '
+    EXECUTE format('GRANT INSERT (id, topic, type, key, tenant, expires_at, headers, payload, body, content_type) '
                    'ON outbox.events TO %I', role);
     FOR f IN SELECT p.oid FROM pg_proc p
              WHERE p.pronamespace = 'outbox'::regnamespace AND p.proname IN ('emit', 'emit_bytes') LOOP

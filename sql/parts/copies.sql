@@ -163,7 +163,7 @@ BEGIN
     -- Deliveries that an endpoint has read and not finished
     INSERT INTO outbox.parked (endpoint_id, seq, event_id, key, status, reason, attempts, next_attempt_at,
         parked_at)
-    SELECT p.endpoint_id, e.seq, e.id, e.key, v.*, 0, now(), now()
+    SELECT p.endpoint_id, e.seq, e.id, outbox.order_key(e.tenant, e.key), v.*, 0, now(), now()
     FROM outbox.endpoint_positions p JOIN outbox.endpoint_settings s USING (endpoint_id)
     JOIN outbox.all_events e ON e.seq = ANY (p.pending)
     CROSS JOIN LATERAL outbox.adopted_status(s, e.key, e.payload) v
@@ -172,7 +172,7 @@ BEGIN
     -- The rest of a replay
     INSERT INTO outbox.parked (endpoint_id, seq, event_id, key, status, reason, attempts, next_attempt_at,
         redelivery, parked_at)
-    SELECT r.endpoint_id, e.seq, e.id, e.key, v.*, 0, now(), 2, now()
+    SELECT r.endpoint_id, e.seq, e.id, outbox.order_key(e.tenant, e.key), v.*, 0, now(), 2, now()
     FROM outbox.replays r JOIN outbox.endpoint_settings s USING (endpoint_id)
     JOIN outbox.endpoint_positions p USING (endpoint_id)
     JOIN outbox.events e ON e.created_at BETWEEN r.from_time AND r.to_time
@@ -184,7 +184,8 @@ BEGIN
     AND (pg_visible_in_snapshot(x.xid, p.read)
          OR (p.reading IS NOT NULL AND e.seq <= p.last_seq AND pg_visible_in_snapshot(x.xid, p.reading)))
     AND (r.topics IS NULL OR outbox.topic_in(e.topic, r.topics))
-    AND outbox.topic_in(e.topic, s.topics) AND outbox.filter_matches(e.payload, s.filter) IS NOT FALSE
+    AND (s.tenant IS NULL OR s.tenant = e.tenant) AND outbox.topic_in(e.topic, s.topics)
+    AND outbox.filter_matches(e.payload, s.filter) IS NOT FALSE
     ON CONFLICT DO NOTHING;
     UPDATE outbox.replays SET finished_at = now() WHERE finished_at IS NULL;
 
@@ -206,7 +207,7 @@ BEGIN
         far := COALESCE(far, 0);
         INSERT INTO outbox.parked (endpoint_id, seq, event_id, key, status, reason, attempts, next_attempt_at,
         parked_at)
-        SELECT s.endpoint_id, e.seq, e.id, e.key, v.*, 0, now(), now()
+        SELECT s.endpoint_id, e.seq, e.id, outbox.order_key(e.tenant, e.key), v.*, 0, now(), now()
         FROM outbox.events e
         CROSS JOIN LATERAL (SELECT outbox.log_xid(e.epoch, e.xid) AS xid) x
         JOIN outbox.endpoint_settings s ON s.endpoint_id = ANY (place.endpoints)
@@ -215,7 +216,8 @@ BEGIN
         AND NOT pg_visible_in_snapshot(x.xid, place.read)
         AND NOT (place.reading IS NOT NULL AND e.seq <= place.last_seq
                  AND pg_visible_in_snapshot(x.xid, place.reading))
-        AND outbox.topic_in(e.topic, s.topics) AND outbox.filter_matches(e.payload, s.filter) IS NOT FALSE
+        AND (s.tenant IS NULL OR s.tenant = e.tenant) AND outbox.topic_in(e.topic, s.topics)
+    AND outbox.filter_matches(e.payload, s.filter) IS NOT FALSE
         ON CONFLICT DO NOTHING;
         lowest := LEAST(lowest, far);
         ids := ids || place.endpoints;
@@ -263,7 +265,8 @@ BEGIN
     SELECT count(*) INTO n
     FROM unnest(ids, fars) p(id, far) JOIN outbox.endpoint_settings s ON s.endpoint_id = p.id
     JOIN outbox.events e ON e.xid = own AND e.seq > p.far
-    WHERE outbox.topic_in(e.topic, s.topics) AND outbox.filter_matches(e.payload, s.filter) IS NOT FALSE
+    WHERE (s.tenant IS NULL OR s.tenant = e.tenant) AND outbox.topic_in(e.topic, s.topics)
+    AND outbox.filter_matches(e.payload, s.filter) IS NOT FALSE
     AND NOT EXISTS (SELECT 1 FROM outbox.parked k WHERE k.endpoint_id = p.id AND k.seq = e.seq);
     n := n + (SELECT count(*) FROM outbox.parked k JOIN outbox.endpoint_settings s USING (endpoint_id)
               WHERE k.status IN ('retrying', 'blocked'));

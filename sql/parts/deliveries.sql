@@ -142,6 +142,7 @@ CREATE TABLE outbox.kept_events (
     topic       text NOT NULL,
     type        text,
     key         text,
+    tenant      text COLLATE "C",
     headers     jsonb,
     payload     jsonb,
     body        bytea,

@@ -8,11 +8,12 @@ CREATE FUNCTION outbox.emit(topic text, payload jsonb,
     headers jsonb DEFAULT NULL,
     deliver_at timestamptz DEFAULT NULL,
     expires_at timestamptz DEFAULT NULL,
-    dedup_key text DEFAULT NULL)
+    dedup_key text DEFAULT NULL,
+    tenant text DEFAULT NULL)
 RETURNS uuid
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'outbox_emit_jsonb_1_0';
-COMMENT ON FUNCTION outbox.emit(text, jsonb, text, text, jsonb, timestamptz, timestamptz, text) IS
+COMMENT ON FUNCTION outbox.emit(text, jsonb, text, text, jsonb, timestamptz, timestamptz, text, text) IS
 'Appends an event that is delivered if this transaction commits, and returns its id';
 
 CREATE FUNCTION outbox.emit(topic text, payload json,
@@ -21,11 +22,12 @@ CREATE FUNCTION outbox.emit(topic text, payload json,
     headers jsonb DEFAULT NULL,
     deliver_at timestamptz DEFAULT NULL,
     expires_at timestamptz DEFAULT NULL,
-    dedup_key text DEFAULT NULL)
+    dedup_key text DEFAULT NULL,
+    tenant text DEFAULT NULL)
 RETURNS uuid
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'outbox_emit_json_1_0';
-COMMENT ON FUNCTION outbox.emit(text, json, text, text, jsonb, timestamptz, timestamptz, text) IS
+COMMENT ON FUNCTION outbox.emit(text, json, text, text, jsonb, timestamptz, timestamptz, text, text) IS
 'As emit(text, jsonb, …), for a payload of type json, which is stored and sent as jsonb';
 
 CREATE FUNCTION outbox.emit(topic text, payload text,
@@ -34,11 +36,12 @@ CREATE FUNCTION outbox.emit(topic text, payload text,
     headers jsonb DEFAULT NULL,
     deliver_at timestamptz DEFAULT NULL,
     expires_at timestamptz DEFAULT NULL,
-    dedup_key text DEFAULT NULL)
+    dedup_key text DEFAULT NULL,
+    tenant text DEFAULT NULL)
 RETURNS uuid
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'outbox_emit_text_1_0';
-COMMENT ON FUNCTION outbox.emit(text, text, text, text, jsonb, timestamptz, timestamptz, text) IS
+COMMENT ON FUNCTION outbox.emit(text, text, text, text, jsonb, timestamptz, timestamptz, text, text) IS
 'As emit(text, jsonb, …), for JSON in a text, or in an untyped literal or parameter';
 
 CREATE FUNCTION outbox.emit_bytes(topic text, body bytea, content_type text,
@@ -47,11 +50,12 @@ CREATE FUNCTION outbox.emit_bytes(topic text, body bytea, content_type text,
     headers jsonb DEFAULT NULL,
     deliver_at timestamptz DEFAULT NULL,
     expires_at timestamptz DEFAULT NULL,
-    dedup_key text DEFAULT NULL)
+    dedup_key text DEFAULT NULL,
+    tenant text DEFAULT NULL)
 RETURNS uuid
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'outbox_emit_bytes_1_0';
-COMMENT ON FUNCTION outbox.emit_bytes(text, bytea, text, text, text, jsonb, timestamptz, timestamptz, text) IS
+COMMENT ON FUNCTION outbox.emit_bytes(text, bytea, text, text, text, jsonb, timestamptz, timestamptz, text, text) IS
 'As emit(), for a body that is sent byte for byte with the given content type';
 
 -- A key that is a number or a UUID, without a cast.  key has no default here: a call
@@ -63,10 +67,11 @@ CREATE FUNCTION outbox.emit(topic text, payload jsonb,
     headers jsonb DEFAULT NULL,
     deliver_at timestamptz DEFAULT NULL,
     expires_at timestamptz DEFAULT NULL,
-    dedup_key text DEFAULT NULL)
+    dedup_key text DEFAULT NULL,
+    tenant text DEFAULT NULL)
 RETURNS uuid LANGUAGE sql VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE
-RETURN outbox.emit(topic, payload, key::text, type, headers, deliver_at, expires_at, dedup_key);
-COMMENT ON FUNCTION outbox.emit(text, jsonb, int8, text, jsonb, timestamptz, timestamptz, text) IS
+RETURN outbox.emit(topic, payload, key::text, type, headers, deliver_at, expires_at, dedup_key, tenant);
+COMMENT ON FUNCTION outbox.emit(text, jsonb, int8, text, jsonb, timestamptz, timestamptz, text, text) IS
 'As emit(text, jsonb, …), for a key that is a number';
 
 CREATE FUNCTION outbox.emit(topic text, payload json,
@@ -75,10 +80,11 @@ CREATE FUNCTION outbox.emit(topic text, payload json,
     headers jsonb DEFAULT NULL,
     deliver_at timestamptz DEFAULT NULL,
     expires_at timestamptz DEFAULT NULL,
-    dedup_key text DEFAULT NULL)
+    dedup_key text DEFAULT NULL,
+    tenant text DEFAULT NULL)
 RETURNS uuid LANGUAGE sql VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE
-RETURN outbox.emit(topic, payload, key::text, type, headers, deliver_at, expires_at, dedup_key);
-COMMENT ON FUNCTION outbox.emit(text, json, int8, text, jsonb, timestamptz, timestamptz, text) IS
+RETURN outbox.emit(topic, payload, key::text, type, headers, deliver_at, expires_at, dedup_key, tenant);
+COMMENT ON FUNCTION outbox.emit(text, json, int8, text, jsonb, timestamptz, timestamptz, text, text) IS
 'As emit(text, json, …), for a key that is a number';
 
 CREATE FUNCTION outbox.emit(topic text, payload text,
@@ -87,10 +93,11 @@ CREATE FUNCTION outbox.emit(topic text, payload text,
     headers jsonb DEFAULT NULL,
     deliver_at timestamptz DEFAULT NULL,
     expires_at timestamptz DEFAULT NULL,
-    dedup_key text DEFAULT NULL)
+    dedup_key text DEFAULT NULL,
+    tenant text DEFAULT NULL)
 RETURNS uuid LANGUAGE sql VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE
-RETURN outbox.emit(topic, payload, key::text, type, headers, deliver_at, expires_at, dedup_key);
-COMMENT ON FUNCTION outbox.emit(text, text, int8, text, jsonb, timestamptz, timestamptz, text) IS
+RETURN outbox.emit(topic, payload, key::text, type, headers, deliver_at, expires_at, dedup_key, tenant);
+COMMENT ON FUNCTION outbox.emit(text, text, int8, text, jsonb, timestamptz, timestamptz, text, text) IS
 'As emit(text, text, …), for a key that is a number';
 
 CREATE FUNCTION outbox.emit_bytes(topic text, body bytea, content_type text,
@@ -99,10 +106,11 @@ CREATE FUNCTION outbox.emit_bytes(topic text, body bytea, content_type text,
     headers jsonb DEFAULT NULL,
     deliver_at timestamptz DEFAULT NULL,
     expires_at timestamptz DEFAULT NULL,
-    dedup_key text DEFAULT NULL)
+    dedup_key text DEFAULT NULL,
+    tenant text DEFAULT NULL)
 RETURNS uuid LANGUAGE sql VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE
-RETURN outbox.emit_bytes(topic, body, content_type, key::text, type, headers, deliver_at, expires_at, dedup_key);
-COMMENT ON FUNCTION outbox.emit_bytes(text, bytea, text, int8, text, jsonb, timestamptz, timestamptz, text) IS
+RETURN outbox.emit_bytes(topic, body, content_type, key::text, type, headers, deliver_at, expires_at, dedup_key, tenant);
+COMMENT ON FUNCTION outbox.emit_bytes(text, bytea, text, int8, text, jsonb, timestamptz, timestamptz, text, text) IS
 'As emit_bytes(text, bytea, text, …), for a key that is a number';
 
 CREATE FUNCTION outbox.emit(topic text, payload jsonb,
@@ -111,10 +119,11 @@ CREATE FUNCTION outbox.emit(topic text, payload jsonb,
     headers jsonb DEFAULT NULL,
     deliver_at timestamptz DEFAULT NULL,
     expires_at timestamptz DEFAULT NULL,
-    dedup_key text DEFAULT NULL)
+    dedup_key text DEFAULT NULL,
+    tenant text DEFAULT NULL)
 RETURNS uuid LANGUAGE sql VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE
-RETURN outbox.emit(topic, payload, key::text, type, headers, deliver_at, expires_at, dedup_key);
-COMMENT ON FUNCTION outbox.emit(text, jsonb, uuid, text, jsonb, timestamptz, timestamptz, text) IS
+RETURN outbox.emit(topic, payload, key::text, type, headers, deliver_at, expires_at, dedup_key, tenant);
+COMMENT ON FUNCTION outbox.emit(text, jsonb, uuid, text, jsonb, timestamptz, timestamptz, text, text) IS
 'As emit(text, jsonb, …), for a key that is a UUID';
 
 CREATE FUNCTION outbox.emit(topic text, payload json,
@@ -123,10 +132,11 @@ CREATE FUNCTION outbox.emit(topic text, payload json,
     headers jsonb DEFAULT NULL,
     deliver_at timestamptz DEFAULT NULL,
     expires_at timestamptz DEFAULT NULL,
-    dedup_key text DEFAULT NULL)
+    dedup_key text DEFAULT NULL,
+    tenant text DEFAULT NULL)
 RETURNS uuid LANGUAGE sql VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE
-RETURN outbox.emit(topic, payload, key::text, type, headers, deliver_at, expires_at, dedup_key);
-COMMENT ON FUNCTION outbox.emit(text, json, uuid, text, jsonb, timestamptz, timestamptz, text) IS
+RETURN outbox.emit(topic, payload, key::text, type, headers, deliver_at, expires_at, dedup_key, tenant);
+COMMENT ON FUNCTION outbox.emit(text, json, uuid, text, jsonb, timestamptz, timestamptz, text, text) IS
 'As emit(text, json, …), for a key that is a UUID';
 
 CREATE FUNCTION outbox.emit(topic text, payload text,
@@ -135,10 +145,11 @@ CREATE FUNCTION outbox.emit(topic text, payload text,
     headers jsonb DEFAULT NULL,
     deliver_at timestamptz DEFAULT NULL,
     expires_at timestamptz DEFAULT NULL,
-    dedup_key text DEFAULT NULL)
+    dedup_key text DEFAULT NULL,
+    tenant text DEFAULT NULL)
 RETURNS uuid LANGUAGE sql VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE
-RETURN outbox.emit(topic, payload, key::text, type, headers, deliver_at, expires_at, dedup_key);
-COMMENT ON FUNCTION outbox.emit(text, text, uuid, text, jsonb, timestamptz, timestamptz, text) IS
+RETURN outbox.emit(topic, payload, key::text, type, headers, deliver_at, expires_at, dedup_key, tenant);
+COMMENT ON FUNCTION outbox.emit(text, text, uuid, text, jsonb, timestamptz, timestamptz, text, text) IS
 'As emit(text, text, …), for a key that is a UUID';
 
 CREATE FUNCTION outbox.emit_bytes(topic text, body bytea, content_type text,
@@ -147,10 +158,11 @@ CREATE FUNCTION outbox.emit_bytes(topic text, body bytea, content_type text,
     headers jsonb DEFAULT NULL,
     deliver_at timestamptz DEFAULT NULL,
     expires_at timestamptz DEFAULT NULL,
-    dedup_key text DEFAULT NULL)
+    dedup_key text DEFAULT NULL,
+    tenant text DEFAULT NULL)
 RETURNS uuid LANGUAGE sql VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE
-RETURN outbox.emit_bytes(topic, body, content_type, key::text, type, headers, deliver_at, expires_at, dedup_key);
-COMMENT ON FUNCTION outbox.emit_bytes(text, bytea, text, uuid, text, jsonb, timestamptz, timestamptz, text) IS
+RETURN outbox.emit_bytes(topic, body, content_type, key::text, type, headers, deliver_at, expires_at, dedup_key, tenant);
+COMMENT ON FUNCTION outbox.emit_bytes(text, bytea, text, uuid, text, jsonb, timestamptz, timestamptz, text, text) IS
 'As emit_bytes(text, bytea, text, …), for a key that is a UUID';
 
 -- Not SECURITY DEFINER: the function needs no right to write the log.  And a cast
@@ -159,14 +171,14 @@ CREATE FUNCTION outbox.emit_change() RETURNS trigger
 LANGUAGE C VOLATILE
 AS 'MODULE_PATHNAME', 'outbox_emit_change_1_0';
 COMMENT ON FUNCTION outbox.emit_change IS
-'AFTER … FOR EACH ROW trigger that emits what happened to the row (topic, key column, columns to carry)';
+'AFTER … FOR EACH ROW trigger that emits what happened to the row (topic, key column, columns to carry, tenant column)';
 
 -- What an ORM maps.  Most of them read back the row that they inserted, and want a key
 -- of one column, no partitions, and the right to read what they wrote.  A row of another
 -- log may have the same xid.  A security barrier, because the rest of the log is not
 -- to be read: no function of the reader's may see it.
 CREATE VIEW outbox.outgoing WITH (security_barrier) AS
-SELECT id, topic, type, key, expires_at, headers, payload, body, content_type
+SELECT id, topic, type, key, tenant, expires_at, headers, payload, body, content_type
 FROM outbox.events
 WHERE xid = pg_current_xact_id_if_assigned()
 AND (epoch = outbox.current_epoch() OR outbox.log_xid(epoch, xid) = xid);
@@ -176,6 +188,7 @@ COMMENT ON COLUMN outbox.outgoing.id IS 'id of the event (NULL or left out: a ne
 COMMENT ON COLUMN outbox.outgoing.topic IS 'as the argument of emit';
 COMMENT ON COLUMN outbox.outgoing.type IS 'as the argument of emit';
 COMMENT ON COLUMN outbox.outgoing.key IS 'as the argument of emit';
+COMMENT ON COLUMN outbox.outgoing.tenant IS 'as the argument of emit';
 COMMENT ON COLUMN outbox.outgoing.expires_at IS 'as the argument of emit';
 COMMENT ON COLUMN outbox.outgoing.headers IS 'as the argument of emit';
 COMMENT ON COLUMN outbox.outgoing.payload IS 'as the argument of emit (NULL: there is a body)';
@@ -195,6 +208,7 @@ CREATE TABLE outbox.scheduled (
     topic        text NOT NULL,
     type         text,
     key          text,
+    tenant       text COLLATE "C",
     expires_at   timestamptz,
     headers      jsonb,
     payload      jsonb,
@@ -219,6 +233,7 @@ COMMENT ON COLUMN outbox.scheduled.created_at IS
 COMMENT ON COLUMN outbox.scheduled.topic IS 'As in outbox.events';
 COMMENT ON COLUMN outbox.scheduled.type IS 'As in outbox.events';
 COMMENT ON COLUMN outbox.scheduled.key IS 'As in outbox.events';
+COMMENT ON COLUMN outbox.scheduled.tenant IS 'As in outbox.events';
 COMMENT ON COLUMN outbox.scheduled.expires_at IS 'As in outbox.events, later than deliver_at';
 COMMENT ON COLUMN outbox.scheduled.headers IS 'As in outbox.events';
 COMMENT ON COLUMN outbox.scheduled.payload IS 'As in outbox.events';
@@ -236,13 +251,15 @@ COMMENT ON COLUMN outbox.scheduled.error IS 'Why it failed (NULL: it did not fai
 CREATE TABLE outbox.dedup (
     topic        text COLLATE "C" NOT NULL,
     dedup_key    text COLLATE "C" NOT NULL,
+    tenant       text COLLATE "C" NOT NULL DEFAULT '',
     event_id     uuid NOT NULL,
     created_at   timestamptz NOT NULL,
-    PRIMARY KEY (topic, dedup_key)
+    PRIMARY KEY (topic, dedup_key, tenant)
 );
 COMMENT ON TABLE outbox.dedup IS
 'Deduplication keys: they count for outbox.dedup_window and are removed some time after';
-COMMENT ON COLUMN outbox.dedup.topic IS 'Topic of the event: a key counts within its topic';
+COMMENT ON COLUMN outbox.dedup.topic IS 'Topic of the event: a key counts within its topic and its tenant';
 COMMENT ON COLUMN outbox.dedup.dedup_key IS 'Key that was given to emit(), 1 to 1024 bytes';
+COMMENT ON COLUMN outbox.dedup.tenant IS 'Tenant of the event (empty: none)';
 COMMENT ON COLUMN outbox.dedup.event_id IS 'Event that was emitted with it';
 COMMENT ON COLUMN outbox.dedup.created_at IS 'When the key was first used, which is when its window begins';

@@ -6,6 +6,7 @@
 CREATE TABLE outbox.endpoint_settings (
     endpoint_id     int4 GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     name            text COLLATE "C" NOT NULL UNIQUE,
+    tenant          text COLLATE "C",                 -- NULL: events of every tenant, and those of none
     url             text NOT NULL,
     topics          text[] NOT NULL,
     filter          jsonpath,
@@ -60,6 +61,10 @@ CREATE FUNCTION outbox.check_url(url text) RETURNS void
 LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_check_url_1_0';
 COMMENT ON FUNCTION outbox.check_url IS 'Refuses a URL that no endpoint can have (22023)';
 
+CREATE FUNCTION outbox.check_tenant(tenant text) RETURNS void
+LANGUAGE C IMMUTABLE STRICT AS 'MODULE_PATHNAME', 'outbox_check_tenant_1_0';
+COMMENT ON FUNCTION outbox.check_tenant IS 'Refuses a name that no tenant can have (22023)';
+
 CREATE FUNCTION outbox.check_topics(topics text[]) RETURNS void
 LANGUAGE C IMMUTABLE STRICT AS 'MODULE_PATHNAME', 'outbox_check_topics_1_0';
 COMMENT ON FUNCTION outbox.check_topics IS 'Refuses topic patterns that can match nothing (22023)';
@@ -78,6 +83,13 @@ CREATE FUNCTION outbox.topic_in(topic text, patterns text[]) RETURNS bool
 LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE AS 'MODULE_PATHNAME', 'outbox_topic_in_1_0';
 COMMENT ON FUNCTION outbox.topic_in IS
 'True if one of the patterns matches the topic (NULL where an argument is)';
+
+-- Two tenants may use the same key: an endpoint that gets events of both must not
+-- mistake it for one.
+CREATE FUNCTION outbox.order_key(tenant text, key text) RETURNS text
+LANGUAGE C IMMUTABLE CALLED ON NULL INPUT PARALLEL SAFE AS 'MODULE_PATHNAME', 'outbox_order_key_1_0';
+COMMENT ON FUNCTION outbox.order_key IS
+'What orders an event of this tenant with this key: outbox.parked.key (NULL: the event has no key)';
 
 CREATE FUNCTION outbox.filter_matches(payload jsonb, filter jsonpath) RETURNS bool
 LANGUAGE C STABLE CALLED ON NULL INPUT AS 'MODULE_PATHNAME', 'outbox_filter_matches_1_0';
@@ -218,6 +230,7 @@ BEGIN
     IF FOUND THEN
         RAISE EXCEPTION '%', problem USING ERRCODE = state, HINT = hint;
     END IF;
+    PERFORM outbox.check_tenant(s.tenant);
     PERFORM outbox.check_url(s.url);
     PERFORM outbox.check_topics(s.topics);
     PERFORM outbox.check_filter(s.filter);
@@ -321,7 +334,8 @@ CREATE FUNCTION outbox.create_endpoint(
     batch_size int4 DEFAULT 1,
     batch_wait interval DEFAULT '0',
     start_at text DEFAULT 'now',
-    if_not_exists bool DEFAULT false) RETURNS void
+    if_not_exists bool DEFAULT false,
+    tenant text DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
 AS $$
@@ -329,7 +343,7 @@ AS $$
 DECLARE
     s outbox.endpoint_settings;
 BEGIN
-    s := ROW(NULL, name, url, topics, filter, format, headers, ordering, on_exhausted, max_in_flight,
+    s := ROW(NULL, name, tenant, url, topics, filter, format, headers, ordering, on_exhausted, max_in_flight,
              rate_limit, timeout, connect_timeout, max_attempts, max_age, backoff_base,
              backoff_max, batch_size, batch_wait, 'active', now(), NULL, now(), 1, 1, NULL, NULL);
     PERFORM outbox.check_settings(s);
@@ -348,11 +362,11 @@ BEGIN
     s.endpoint_id := nextval('outbox.endpoint_settings_endpoint_id_seq');
     s.url := outbox.seal(s.endpoint_id, 'url', s.url);
     s.headers := outbox.seal(s.endpoint_id, s.headers);
-    INSERT INTO outbox.endpoint_settings (endpoint_id, name, url, topics, filter, format, headers, ordering,
+    INSERT INTO outbox.endpoint_settings (endpoint_id, name, tenant, url, topics, filter, format, headers, ordering,
         on_exhausted, max_in_flight, rate_limit, timeout, connect_timeout, max_attempts,
         max_age, backoff_base, backoff_max, batch_size, batch_wait, start_snapshot, start_seq_low)
     OVERRIDING SYSTEM VALUE
-    VALUES (s.endpoint_id, s.name, s.url, s.topics, s.filter, s.format, s.headers, s.ordering, s.on_exhausted,
+    VALUES (s.endpoint_id, s.name, s.tenant, s.url, s.topics, s.filter, s.format, s.headers, s.ordering, s.on_exhausted,
         s.max_in_flight, s.rate_limit, s.timeout, s.connect_timeout, s.max_attempts,
         s.max_age, s.backoff_base, s.backoff_max, s.batch_size, s.batch_wait, s.start_snapshot, s.start_seq_low)
     ON CONFLICT DO NOTHING;
@@ -450,7 +464,7 @@ BEGIN
         SELECT pg_get_function_arg_default(p.oid, a.number::int4) INTO expression
         FROM pg_proc p CROSS JOIN unnest(p.proargnames) WITH ORDINALITY a (argument, number)
         JOIN pg_attribute c ON c.attrelid = 'outbox.endpoint_settings'::regclass AND c.attname = a.argument
-        WHERE p.oid = 'outbox.create_endpoint'::regproc AND a.argument = option;
+        WHERE p.oid = 'outbox.create_endpoint'::regproc AND a.argument = option AND option <> 'tenant';
         IF expression IS NULL THEN
             RAISE EXCEPTION 'unknown option "%" in reset', option
                 USING ERRCODE = 'invalid_parameter_value',
@@ -574,7 +588,7 @@ BEGIN
                       AND NOT pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid), p.read)
                       AND NOT (p.reading IS NOT NULL AND e.seq <= p.last_seq
                                AND pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid), p.reading))
-                      AND outbox.topic_in(e.topic, s.topics)
+                      AND (s.tenant IS NULL OR s.tenant = e.tenant) AND outbox.topic_in(e.topic, s.topics)
                       AND outbox.filter_matches(e.payload, s.filter) IS NOT FALSE) THEN
             RAISE EXCEPTION 'endpoint "%" still has undelivered events', name
                 USING ERRCODE = 'object_in_use',

@@ -30,7 +30,8 @@ BEGIN
                       set_retention,shown}')),
     relations (purpose, privileges, names, columns) AS (VALUES
         ('emit', '{SELECT,INSERT}'::text[], '{outgoing}'::name[], ''),
-        ('emit', '{INSERT}', '{events}', '(id, topic, type, key, expires_at, headers, payload, body, content_type)'),
+        ('emit', '{INSERT}', '{events}',
+         '(id, topic, type, key, tenant, expires_at, headers, payload, body, content_type)'),
         ('watch', '{SELECT}', '{status,stats,deliveries,workers,held_steps,set_aside,replay_progress}', ''),
         ('operate', '{SELECT}', '{endpoints,dead_letters,attempts,all_events,scheduled}', ''))
     SELECT 'USAGE', 'SCHEMA', 'outbox', ''

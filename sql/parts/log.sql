@@ -44,7 +44,7 @@ COMMENT ON FUNCTION outbox.new_event_id IS
 -- outbox.events, because a restored dump may hold events of outbox itself.
 -- outbox.max_payload_size is checked where this transaction drew seq, and not for
 -- rows that a restore or a subscription brings.
-CREATE FUNCTION outbox.check_event(seq int8, topic text, type text, key text,
+CREATE FUNCTION outbox.check_event(seq int8, topic text, type text, key text, tenant text,
     headers jsonb, payload jsonb, body bytea, content_type text)
 RETURNS bool
 LANGUAGE C STABLE CALLED ON NULL INPUT PARALLEL RESTRICTED
@@ -99,16 +99,20 @@ CREATE TABLE outbox.events (
     topic        text,
     type         text,
     key          text,
+    tenant       text COLLATE "C",
     expires_at   timestamptz,
     headers      jsonb,
     payload      jsonb,
     body         bytea,
     content_type text,
     PRIMARY KEY (id, piece),
-    CONSTRAINT events_valid CHECK (outbox.check_event(seq, topic, type, key, headers, payload, body, content_type))
+    CONSTRAINT events_valid CHECK (outbox.check_event(seq, topic, type, key, tenant, headers, payload, body,
+        content_type))
 ) PARTITION BY LIST (piece);
 CREATE INDEX events_seq_idx ON outbox.events (seq);
 CREATE INDEX events_xid_seq_idx ON outbox.events (xid, seq);
+-- emit() leaves it alone where there is no tenant.
+CREATE INDEX events_tenant_seq_idx ON outbox.events (tenant, seq) WHERE tenant IS NOT NULL;
 
 -- USING heap, in case default_table_access_method is another one.
 CREATE TABLE outbox.events_0 PARTITION OF outbox.events FOR VALUES IN (0) USING heap;
@@ -117,7 +121,7 @@ CREATE TABLE outbox.events_2 PARTITION OF outbox.events FOR VALUES IN (2) USING 
 
 COMMENT ON TABLE outbox.events IS
 'The log: one row per event, never updated, removed a piece at a time. Writable: id, topic, type, key, '
-'expires_at, headers, payload, body, content_type';
+'tenant, expires_at, headers, payload, body, content_type';
 COMMENT ON TABLE outbox.events_0 IS 'A piece of the log: the pieces are used in turn';
 COMMENT ON TABLE outbox.events_1 IS 'A piece of the log: the pieces are used in turn';
 COMMENT ON TABLE outbox.events_2 IS 'A piece of the log: the pieces are used in turn';
@@ -138,6 +142,9 @@ COMMENT ON COLUMN outbox.events.topic IS
 COMMENT ON COLUMN outbox.events.type IS 'Name of the event contract, at most 255 bytes (NULL: the topic)';
 COMMENT ON COLUMN outbox.events.key IS
 'Events of one key are delivered in order, at most 1024 bytes (NULL: no order)';
+COMMENT ON COLUMN outbox.events.tenant IS
+'Customer that the event belongs to, 1 to 255 bytes: only its endpoints, and those without a tenant, get it '
+'(NULL: none, and only endpoints without a tenant get it)';
 COMMENT ON COLUMN outbox.events.expires_at IS 'Not delivered after this time (NULL: no limit)';
 COMMENT ON COLUMN outbox.events.headers IS
 'Headers to send along: flat object of strings, at most 8192 bytes (NULL: none)';

@@ -75,7 +75,7 @@ BEGIN
     FROM outbox.events e JOIN outbox.endpoint_settings s ON s.endpoint_id = p.endpoint_id
     WHERE e.seq > 0 AND e.created_at BETWEEN from_time AND to_time
     AND (topics IS NULL OR outbox.topic_in(e.topic, topics))
-    AND outbox.topic_in(e.topic, s.topics)
+    AND (s.tenant IS NULL OR s.tenant = e.tenant) AND outbox.topic_in(e.topic, s.topics)
     AND outbox.filter_matches(e.payload, s.filter) IS NOT FALSE
     AND e.seq <> ALL (p.pending)
     AND (pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid), p.read)
@@ -216,7 +216,8 @@ DECLARE
     id int4;
     e outbox.kept_events;
 BEGIN
-    SELECT s.endpoint_id INTO id FROM outbox.endpoint_settings s WHERE s.name = send_test.name FOR KEY SHARE;
+    SELECT s.endpoint_id, s.tenant INTO id, e.tenant
+    FROM outbox.endpoint_settings s WHERE s.name = send_test.name FOR KEY SHARE;
     PERFORM outbox.require_endpoint(name, FOUND);
     IF starts_with(topic, 'outbox.') AND topic <> 'outbox.test' THEN
         RAISE EXCEPTION 'topic "%" is reserved', topic
@@ -231,7 +232,7 @@ BEGIN
     e.topic := topic;
     e.payload := COALESCE(payload, jsonb_build_object('endpoint', name, 'message', 'A test event: nothing happened.'));
     e.test_of := id;
-    PERFORM outbox.check_event(e.seq, e.topic, NULL, NULL, NULL, e.payload, NULL, NULL);
+    PERFORM outbox.check_event(e.seq, e.topic, NULL, NULL, e.tenant, NULL, e.payload, NULL, NULL);
     INSERT INTO outbox.kept_events VALUES (e.*);
     INSERT INTO outbox.parked (endpoint_id, seq, event_id, status, attempts, next_attempt_at, parked_at)
     VALUES (id, e.seq, e.id, 'retrying', 0, e.created_at, e.created_at);

@@ -5,7 +5,7 @@
 -- The position of each endpoint: its newest one, or the one that it shares, or, if
 -- it has none yet, where it begins.
 CREATE VIEW outbox.endpoint_positions AS
-SELECT s.endpoint_id, s.name,
+SELECT s.endpoint_id, s.name, s.tenant,
        CASE WHEN p.number IS NULL THEN s.start_snapshot
             WHEN p.shared IS NOT NULL THEN h.read ELSE p.read END AS read,
        CASE WHEN p.number IS NULL THEN NULL
@@ -35,6 +35,8 @@ COMMENT ON VIEW outbox.endpoint_positions IS
 'Stored position of each endpoint, at most one settle interval old';
 COMMENT ON COLUMN outbox.endpoint_positions.endpoint_id IS 'number of the endpoint';
 COMMENT ON COLUMN outbox.endpoint_positions.name IS 'name of the endpoint';
+COMMENT ON COLUMN outbox.endpoint_positions.tenant IS
+'tenant that the endpoint belongs to (NULL: none, it gets the events of all tenants and of none)';
 COMMENT ON COLUMN outbox.endpoint_positions.read IS 'snapshot: what it sees was read';
 COMMENT ON COLUMN outbox.endpoint_positions.reading IS
 'snapshot: what it sees was read up to last_seq (NULL: between two ticks)';
@@ -49,13 +51,15 @@ COMMENT ON COLUMN outbox.endpoint_positions.stuck IS
 'all that waits, waits behind a dead delivery: ordering is strict, and on_exhausted block';
 
 CREATE VIEW outbox.endpoints AS
-SELECT s.name, outbox.shown(s.endpoint_id, s.url) AS url, s.topics, s.filter, s.format,
+SELECT s.name, s.tenant, outbox.shown(s.endpoint_id, s.url) AS url, s.topics, s.filter, s.format,
        outbox.shown(s.endpoint_id, s.headers) AS headers, s.ordering, s.on_exhausted, s.max_in_flight,
        s.rate_limit, s.timeout, s.connect_timeout, s.max_attempts, s.max_age, s.backoff_base,
        s.backoff_max, s.batch_size, s.batch_wait, s.state, s.state_since, s.reason, s.created_at
 FROM outbox.endpoint_settings s;
 COMMENT ON VIEW outbox.endpoints IS 'Endpoints and their settings, without the secret';
 COMMENT ON COLUMN outbox.endpoints.name IS 'name of the endpoint';
+COMMENT ON COLUMN outbox.endpoints.tenant IS
+'tenant that the endpoint belongs to (NULL: none, it gets the events of all tenants and of none)';
 COMMENT ON COLUMN outbox.endpoints.url IS 'where requests go (may hold a token in its path or query)';
 COMMENT ON COLUMN outbox.endpoints.topics IS 'topic patterns that it subscribes to';
 COMMENT ON COLUMN outbox.endpoints.filter IS
@@ -96,7 +100,7 @@ COMMENT ON COLUMN outbox.log_size.oldest_at IS 'when that event was emitted (NUL
 COMMENT ON COLUMN outbox.log_size.max_seq IS 'highest number that was drawn';
 
 CREATE VIEW outbox.stats AS
-SELECT s.name AS endpoint,
+SELECT s.name AS endpoint, s.tenant,
        CASE WHEN s.state <> 'active' THEN s.state
             ELSE COALESCE(t.state, s.state) END AS state,
        CASE WHEN s.state <> 'active' THEN s.state_since
@@ -128,6 +132,8 @@ LEFT JOIN LATERAL outbox.endpoint_stats(s.endpoint_id) t ON true;
 COMMENT ON VIEW outbox.stats IS
 'How each endpoint is doing, at a cost that does not depend on the size of the log';
 COMMENT ON COLUMN outbox.stats.endpoint IS 'name of the endpoint';
+COMMENT ON COLUMN outbox.stats.tenant IS
+'tenant that the endpoint belongs to (NULL: none, it gets the events of all tenants and of none)';
 COMMENT ON COLUMN outbox.stats.state IS 'active, paused, held, backing_off or disabled';
 COMMENT ON COLUMN outbox.stats.state_since IS 'when that state began';
 COMMENT ON COLUMN outbox.stats.reason IS
@@ -168,11 +174,11 @@ COMMENT ON COLUMN outbox.stats.last_error IS
 -- is not an event of this one, and may have the same number as one. An event may be
 -- in the log and kept at the same time: the kept row counts when the log has none.
 CREATE VIEW outbox.all_events AS
-SELECT id, seq, xid, epoch, created_at, expires_at, topic, COALESCE(type, topic) AS type, key, headers,
+SELECT id, seq, xid, epoch, created_at, expires_at, topic, COALESCE(type, topic) AS type, key, tenant, headers,
        payload, body, content_type, NULL::int4 AS test_of FROM outbox.events
 WHERE outbox.log_xid(epoch, xid) IS NOT NULL
 UNION ALL
-SELECT id, seq, xid, epoch, created_at, expires_at, topic, COALESCE(type, topic) AS type, key, headers,
+SELECT id, seq, xid, epoch, created_at, expires_at, topic, COALESCE(type, topic) AS type, key, tenant, headers,
        payload, body, content_type, test_of FROM outbox.kept_events k
 WHERE outbox.log_xid(epoch, xid) IS NOT NULL
 AND NOT EXISTS (SELECT 1 FROM outbox.events e WHERE e.seq = k.seq AND e.epoch = k.epoch);
@@ -186,6 +192,7 @@ COMMENT ON COLUMN outbox.all_events.expires_at IS 'not delivered after this time
 COMMENT ON COLUMN outbox.all_events.topic IS 'topic';
 COMMENT ON COLUMN outbox.all_events.type IS 'type, or the topic where none was given';
 COMMENT ON COLUMN outbox.all_events.key IS 'key (NULL: none)';
+COMMENT ON COLUMN outbox.all_events.tenant IS 'tenant (NULL: none)';
 COMMENT ON COLUMN outbox.all_events.headers IS 'headers (NULL: none)';
 COMMENT ON COLUMN outbox.all_events.payload IS 'payload (NULL: there is a body)';
 COMMENT ON COLUMN outbox.all_events.body IS 'bytes (NULL: there is a payload)';
@@ -194,7 +201,7 @@ COMMENT ON COLUMN outbox.all_events.test_of IS
 'number of the endpoint that outbox.send_test() made it for (NULL: it is no test)';
 
 CREATE VIEW outbox.deliveries AS
-SELECT e.id AS event_id, e.seq, e.topic, e.type, e.key, p.name AS endpoint,
+SELECT e.id AS event_id, e.seq, e.topic, e.type, e.key, e.tenant, p.name AS endpoint,
        CASE WHEN k.status IS NOT NULL THEN k.status
             WHEN e.seq = ANY (p.pending)
                  THEN CASE WHEN p.stuck THEN 'blocked' ELSE 'processing' END
@@ -232,7 +239,7 @@ LEFT JOIN LATERAL (SELECT (array_agg(l.attempt ORDER BY l.started_at DESC))[1] A
 -- replayed.
 WHERE (e.test_of IS NOT NULL
        OR cardinality(v.topics) = 0
-       OR (outbox.topic_in(e.topic, v.topics)
+       OR ((p.tenant IS NULL OR p.tenant = e.tenant) AND outbox.topic_in(e.topic, v.topics)
            -- a delivery with a row has passed the filter, which may be expensive
            AND (k.status IS NOT NULL OR outbox.filter_matches(e.payload, v.filter) IS NOT FALSE)))
 AND (e.test_of IS NULL OR e.test_of = p.endpoint_id)
@@ -240,11 +247,12 @@ AND (cardinality(v.topics) > 0
      OR k.status IS NOT NULL OR a.delivered_at IS NOT NULL)
 AND x.xid IS NOT NULL
 UNION ALL
-SELECT e.id, NULL, e.topic, COALESCE(e.type, e.topic), e.key, s.name, 'scheduled',
+SELECT e.id, NULL, e.topic, COALESCE(e.type, e.topic), e.key, e.tenant, s.name, 'scheduled',
        CASE WHEN e.failed_at IS NOT NULL THEN 'set aside' END, 0,
        COALESCE(e.retry_at, e.deliver_at), NULL, e.error, e.created_at, NULL
 FROM outbox.scheduled e
-JOIN outbox.endpoint_settings s ON outbox.topic_in(e.topic, s.topics)
+JOIN outbox.endpoint_settings s ON (s.tenant IS NULL OR s.tenant = e.tenant)
+                               AND outbox.topic_in(e.topic, s.topics)
                                AND outbox.filter_matches(e.payload, s.filter) IS NOT FALSE
 WHERE outbox.log_xid(e.epoch, e.xid) IS NOT NULL;
 COMMENT ON VIEW outbox.deliveries IS
@@ -255,6 +263,7 @@ COMMENT ON COLUMN outbox.deliveries.seq IS 'number of the event in the log (NULL
 COMMENT ON COLUMN outbox.deliveries.topic IS 'topic of the event';
 COMMENT ON COLUMN outbox.deliveries.type IS 'type of the event, or its topic where none was given';
 COMMENT ON COLUMN outbox.deliveries.key IS 'key of the event (NULL: none)';
+COMMENT ON COLUMN outbox.deliveries.tenant IS 'tenant of the event (NULL: none)';
 COMMENT ON COLUMN outbox.deliveries.endpoint IS 'name of the endpoint';
 COMMENT ON COLUMN outbox.deliveries.status IS
 'scheduled, pending, processing, delivered, retrying, blocked, dead or cancelled';
@@ -275,7 +284,7 @@ COMMENT ON COLUMN outbox.deliveries.delivered_at IS
 'when the receiver answered 2xx (NULL: not yet, or forgotten)';
 
 CREATE VIEW outbox.dead_letters AS
-SELECT e.id AS event_id, e.seq, e.topic, e.type, e.key, s.name AS endpoint, k.status, k.reason,
+SELECT e.id AS event_id, e.seq, e.topic, e.type, e.key, e.tenant, s.name AS endpoint, k.status, k.reason,
        k.attempts, k.last_status_code, k.last_error, e.created_at, k.parked_at, e.headers,
        e.payload, e.body, e.content_type
 FROM outbox.parked k
@@ -288,6 +297,7 @@ COMMENT ON COLUMN outbox.dead_letters.seq IS 'number of the event in the log';
 COMMENT ON COLUMN outbox.dead_letters.topic IS 'topic of the event';
 COMMENT ON COLUMN outbox.dead_letters.type IS 'type of the event, or its topic where none was given';
 COMMENT ON COLUMN outbox.dead_letters.key IS 'key of the event (NULL: none)';
+COMMENT ON COLUMN outbox.dead_letters.tenant IS 'tenant of the event (NULL: none)';
 COMMENT ON COLUMN outbox.dead_letters.endpoint IS 'name of the endpoint';
 COMMENT ON COLUMN outbox.dead_letters.status IS 'dead';
 COMMENT ON COLUMN outbox.dead_letters.reason IS
@@ -305,7 +315,7 @@ COMMENT ON COLUMN outbox.dead_letters.body IS 'bytes of the event (NULL: there i
 COMMENT ON COLUMN outbox.dead_letters.content_type IS 'media type of body (NULL: there is a payload)';
 
 CREATE VIEW outbox.attempts AS
-SELECT l.event_id, s.name AS endpoint, l.attempt, l.started_at,
+SELECT l.event_id, s.name AS endpoint, s.tenant, l.attempt, l.started_at,
        l.duration_ms::float8 AS duration_ms, l.status_code::int4 AS status_code,
        l.error, l.response_body
 FROM outbox.attempt_log l LEFT JOIN outbox.endpoint_settings s USING (endpoint_id);
@@ -313,6 +323,8 @@ COMMENT ON VIEW outbox.attempts IS
 'Requests that were made, for outbox.attempts_retention, with a row for each event of a batch';
 COMMENT ON COLUMN outbox.attempts.event_id IS 'id of the event';
 COMMENT ON COLUMN outbox.attempts.endpoint IS 'name of the endpoint (NULL: it was dropped)';
+COMMENT ON COLUMN outbox.attempts.tenant IS
+'tenant that the endpoint belongs to (NULL: none, or it was dropped)';
 COMMENT ON COLUMN outbox.attempts.attempt IS
 'number of the attempt, from 1 (probes do not count and repeat a number)';
 COMMENT ON COLUMN outbox.attempts.started_at IS 'when the request was made';

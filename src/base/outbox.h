@@ -19,6 +19,7 @@
 #define OUTBOX_MAX_TOPIC 255
 #define OUTBOX_MAX_TYPE 255
 #define OUTBOX_MAX_KEY 1024
+#define OUTBOX_MAX_TENANT 255
 #define OUTBOX_MAX_DEDUP_KEY 1024
 #define OUTBOX_MAX_HEADERS 8192 /* names and values of one event together */
 

@@ -5,6 +5,7 @@
  */
 #include "base/table_rows.h"
 
+#include "access/genam.h"
 #include "access/heapam.h"
 #include "access/table.h"
 #include "access/tableam.h"
@@ -107,6 +108,32 @@ end_insert(ResultRelInfo *info, EState *estate)
 	FreeExecutorState(estate);
 }
 
+/*
+ * Decides for indexes "WHERE column IS NOT NULL" here whether the row belongs to them.
+ * The executor would prepare and evaluate the expression for each row.
+ */
+static void
+decide_partial_indexes(ResultRelInfo *info, TupleTableSlot *slot)
+{
+	for (int i = 0; i < info->ri_NumIndices; i++)
+	{
+		IndexInfo *index = info->ri_IndexRelationInfo[i];
+		NullTest  *test = list_length(index->ii_Predicate) == 1 ?
+			 linitial(index->ii_Predicate) :
+			 NULL;
+
+		if (test == NULL || !IsA(test, NullTest) || test->nulltesttype != IS_NOT_NULL ||
+			!IsA(test->arg, Var))
+			continue;
+		index->ii_Predicate = NIL;
+		if (slot->tts_isnull[((Var *) test->arg)->varattno - 1])
+		{
+			index_close(info->ri_IndexRelationDescs[i], RowExclusiveLock);
+			info->ri_IndexRelationDescs[i] = NULL;
+		}
+	}
+}
+
 void
 outbox_insert_row(Relation rel, TupleTableSlot *slot)
 {
@@ -121,6 +148,7 @@ outbox_insert_row(Relation rel, TupleTableSlot *slot)
 	}
 	else
 	{
+		decide_partial_indexes(info, slot);
 		table_tuple_insert(rel, slot, GetCurrentCommandId(true), 0, NULL);
 		outbox_insert_index_tuples(info, slot, estate);
 	}

@@ -38,6 +38,8 @@ typedef struct Change
 	text	 *table;
 	int		  key; /* attribute number */
 	FmgrInfo  key_output;
+	int		  tenant; /* attribute number (0: the events have no tenant) */
+	FmgrInfo  tenant_output;
 	int		  n;	   /* number of columns in the payload */
 	int		 *columns; /* their attribute numbers */
 	TupleDesc row;	   /* of these columns */
@@ -139,7 +141,7 @@ find_column(Relation rel, const char *name)
 	return 0;
 }
 
-/* Chooses the columns of the third argument, or all columns. */
+/* Chooses the columns of the third argument, or with NULL or "*" all columns. */
 static void
 choose_columns(Change *c, Relation rel, const char *names)
 {
@@ -148,7 +150,7 @@ choose_columns(Change *c, Relation rel, const char *names)
 	ListCell *lc;
 
 	c->columns = palloc(sizeof(int) * Max(desc->natts, 1));
-	if (names == NULL)
+	if (names == NULL || strcmp(names, "*") == 0)
 	{
 		for (int i = 0; i < desc->natts; i++)
 			if (can_be_carried(TupleDescAttr(desc, i)))
@@ -162,7 +164,7 @@ choose_columns(Change *c, Relation rel, const char *names)
 			 errmsg("invalid list of columns for table \"%s\": \"%s\"",
 					RelationGetRelationName(rel), names),
 			 errhint(
-				 "Pass names with commas between them, like 'status,total', or leave the argument out to carry all columns."),
+				 "Pass names with commas between them, like 'status,total', or '*' to carry all columns."),
 			 errtable(rel)));
 	foreach (lc, list)
 	{
@@ -211,6 +213,19 @@ table_of(Relation rel, Oid trigger)
 	return table;
 }
 
+/* The text of the column is part of the event. */
+static void
+use_column(Change *c, Relation rel, int column, FmgrInfo *function)
+{
+	Oid	 type = TupleDescAttr(RelationGetDescr(rel), column - 1)->atttypid;
+	Oid	 output;
+	bool varlena;
+
+	getTypeOutputInfo(type, &output, &varlena);
+	fmgr_info(output, function);
+	c->has_formats |= has_formats(type);
+}
+
 static Change *
 describe(TriggerData *trigger)
 {
@@ -219,15 +234,13 @@ describe(TriggerData *trigger)
 	int		 nargs = trigger->tg_trigger->tgnargs;
 	Change	*c = palloc0(sizeof(Change));
 	Oid		 table;
-	Oid		 output;
-	bool	 varlena;
 
-	if (nargs < 2 || nargs > 3)
+	if (nargs < 2 || nargs > 4)
 		ereport(
 			ERROR,
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 			 errmsg(
-				 "outbox.emit_change() takes a topic, a key column and optionally a list of columns, not %d arguments",
+				 "outbox.emit_change() takes a topic, a key column, and optionally a list of columns and a tenant column, not %d arguments",
 				 nargs),
 			 errhint(
 				 "EXECUTE FUNCTION outbox.emit_change('order.changed', 'id', 'status,total')"),
@@ -235,17 +248,17 @@ describe(TriggerData *trigger)
 
 	c->topic = cstring_to_text(args[0]);
 	c->key = find_column(rel, args[1]);
-	choose_columns(c, rel, nargs == 3 ? args[2] : NULL);
+	choose_columns(c, rel, nargs >= 3 ? args[2] : NULL);
 	table = table_of(rel, trigger->tg_trigger->tgoid);
 	c->table = cstring_to_text(
 		quote_qualified_identifier(get_namespace_name(get_rel_namespace(table)),
 								   get_rel_name(table)));
-	getTypeOutputInfo(TupleDescAttr(RelationGetDescr(rel), c->key - 1)->atttypid, &output,
-					  &varlena);
-	fmgr_info(output, &c->key_output);
-
-	c->has_formats = has_formats(
-		TupleDescAttr(RelationGetDescr(rel), c->key - 1)->atttypid);
+	use_column(c, rel, c->key, &c->key_output);
+	if (nargs == 4)
+	{
+		c->tenant = find_column(rel, args[3]);
+		use_column(c, rel, c->tenant, &c->tenant_output);
+	}
 	c->row = CreateTemplateTupleDesc(c->n);
 	for (int i = 0; i < c->n; i++)
 	{
@@ -329,15 +342,15 @@ make_payload(Change *c, TupleDesc desc, const char *op, HeapTuple new, HeapTuple
 											   whole)));
 }
 
-/* NULL if the column is NULL or empty: the event then has no key. */
+/* NULL if the column is NULL or empty: the event then has no key, or no tenant. */
 static text *
-key_of(Change *c, TupleDesc desc, HeapTuple tuple)
+text_of(int column, FmgrInfo *output, TupleDesc desc, HeapTuple tuple)
 {
 	bool  isnull;
-	Datum value = heap_getattr(tuple, c->key, desc, &isnull);
-	char *key = isnull ? NULL : OutputFunctionCall(&c->key_output, value);
+	Datum value = heap_getattr(tuple, column, desc, &isnull);
+	char *s = isnull ? NULL : OutputFunctionCall(output, value);
 
-	return key == NULL || key[0] == '\0' ? NULL : cstring_to_text(key);
+	return s == NULL || s[0] == '\0' ? NULL : cstring_to_text(s);
 }
 
 static void
@@ -370,7 +383,9 @@ emit_change(FunctionCallInfo fcinfo, TriggerData *trigger)
 	if (c->has_formats)
 		level = fix_formats();
 	e.topic = c->topic;
-	e.key = key_of(c, desc, new ? new : old);
+	e.key = text_of(c->key, &c->key_output, desc, new ? new : old);
+	if (c->tenant)
+		e.tenant = text_of(c->tenant, &c->tenant_output, desc, new ? new : old);
 	e.payload = make_payload(c, desc,
 							 !old	  ? "insert" :
 								 !new ? "delete" :

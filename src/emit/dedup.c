@@ -15,6 +15,7 @@
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
+#include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/rel.h"
 #include "utils/timestamp.h"
@@ -48,6 +49,11 @@ expiry(TimestampTz now)
 	return now - (int64) outbox_dedup_window * USECS_PER_SEC;
 }
 
+/* What the two statements of a claim take: topic, key, expiry, id, now, tenant. */
+#define NCLAIM 6
+static Oid claim_types[NCLAIM] = {TEXTOID, TEXTOID,		   TIMESTAMPTZOID,
+								  UUIDOID, TIMESTAMPTZOID, TEXTOID};
+
 /*
  * True if the key belongs to an event.  Its id is stored in 'id'.
  *
@@ -70,8 +76,9 @@ find(Datum *values, pg_uuid_t *id)
 						"SELECT d.event_id FROM outbox.dedup d"
 						" WHERE d.topic OPERATOR(pg_catalog.=) $1"
 						" AND d.dedup_key OPERATOR(pg_catalog.=) $2"
+						" AND d.tenant OPERATOR(pg_catalog.=) $6"
 						" AND d.created_at OPERATOR(pg_catalog.>) $3",
-						3, (Oid[]){TEXTOID, TEXTOID, TIMESTAMPTZOID}, values, NULL);
+						NCLAIM, claim_types, values, NULL);
 	AtEOXact_GUC(true, level);
 	if (n == 0)
 		return false;
@@ -87,22 +94,24 @@ insert(Datum *values)
 
 	return outbox_plan_run(
 			   &plan,
-			   "INSERT INTO outbox.dedup AS d (topic, dedup_key, event_id, created_at)"
-			   " VALUES ($1, $2, $4, $5) ON CONFLICT (topic, dedup_key) DO UPDATE"
+			   "INSERT INTO outbox.dedup AS d (topic, dedup_key, event_id, created_at, tenant)"
+			   " VALUES ($1, $2, $4, $5, $6) ON CONFLICT (topic, dedup_key, tenant) DO UPDATE"
 			   " SET event_id = EXCLUDED.event_id, created_at = EXCLUDED.created_at"
 			   " WHERE d.created_at OPERATOR(pg_catalog.<=) $3",
-			   5, (Oid[]){TEXTOID, TEXTOID, TIMESTAMPTZOID, UUIDOID, TIMESTAMPTZOID},
-			   values, NULL) > 0;
+			   NCLAIM, claim_types, values, NULL) > 0;
 }
 
 /* Claims a key, in an SPI connection, as the owner of the log. */
 static bool
-claim(text *topic, text *key, pg_uuid_t *id)
+claim(const OutboxNewEvent *e, pg_uuid_t *id)
 {
 	TimestampTz now = GetCurrentTimestamp();
-	Datum		values[] = {PointerGetDatum(topic), PointerGetDatum(key),
-							TimestampTzGetDatum(expiry(now)), UUIDPGetDatum(id),
-							TimestampTzGetDatum(now)};
+	Datum		values[] = {PointerGetDatum(e->topic),
+							PointerGetDatum(e->dedup_key),
+							TimestampTzGetDatum(expiry(now)),
+							UUIDPGetDatum(id),
+							TimestampTzGetDatum(now),
+						e->tenant ? PointerGetDatum(e->tenant) : CStringGetTextDatum("")};
 
 	/*
 	 * A duplicate is searched first, because that locks no row.  If another
@@ -119,7 +128,7 @@ claim(text *topic, text *key, pg_uuid_t *id)
 }
 
 bool
-outbox_dedup_claim(text *topic, text *key, pg_uuid_t *id)
+outbox_dedup_claim(const OutboxNewEvent *e, pg_uuid_t *id)
 {
 	Oid	 user;
 	int	 context;
@@ -129,7 +138,7 @@ outbox_dedup_claim(text *topic, text *key, pg_uuid_t *id)
 	GetUserIdAndSecContext(&user, &context);
 	SetUserIdAndSecContext(outbox_log_owner(), context | SECURITY_LOCAL_USERID_CHANGE);
 	SPI_connect();
-	claimed = claim(topic, key, id);
+	claimed = claim(e, id);
 	OUTBOX_CRASH_POINT("emit.claimed");
 	SPI_finish();
 	SetUserIdAndSecContext(user, context);

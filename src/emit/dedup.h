@@ -7,14 +7,14 @@
 
 #include "base/outbox.h"
 
-#include "utils/uuid.h"
+#include "emit/emit.h"
 
 /*
- * Claims a key for the event 'id'.  Returns false if an event of this topic already
- * has it: 'id' is then set to the id of that event.  Waits for a transaction that has
+ * Claims the event's key for 'id'.  Returns false if an event of its topic and its
+ * tenant already has it: 'id' is then set to the id of that event.  Waits for a transaction that has
  * claimed the key and has not ended yet.
  */
-extern bool outbox_dedup_claim(text *topic, text *key, pg_uuid_t *id);
+extern bool outbox_dedup_claim(const OutboxNewEvent *e, pg_uuid_t *id);
 
 /* Called by the worker: deletes keys whose time is over, a few blocks in each call. */
 extern void		   outbox_dedup_sweep(TimestampTz now);

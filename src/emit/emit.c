@@ -101,6 +101,7 @@ append(const OutboxNewEvent *e, bool has_id, pg_uuid_t *id)
 	set_column(slot, Anum_events_topic, e->topic);
 	set_column(slot, Anum_events_type, e->type);
 	set_column(slot, Anum_events_key, e->key);
+	set_column(slot, Anum_events_tenant, e->tenant);
 	set_time(slot, Anum_events_expires_at, e->expires_at, e->expires);
 	set_column(slot, Anum_events_headers, e->headers);
 	set_column(slot, Anum_events_payload, e->payload);
@@ -139,6 +140,7 @@ schedule(const OutboxNewEvent *e, bool has_id, pg_uuid_t *id)
 	set_column(slot, Anum_scheduled_topic, e->topic);
 	set_column(slot, Anum_scheduled_type, e->type);
 	set_column(slot, Anum_scheduled_key, e->key);
+	set_column(slot, Anum_scheduled_tenant, e->tenant);
 	set_time(slot, Anum_scheduled_expires_at, e->expires_at, e->expires);
 	set_column(slot, Anum_scheduled_headers, e->headers);
 	set_column(slot, Anum_scheduled_payload, e->payload);
@@ -166,7 +168,7 @@ outbox_emit(const OutboxNewEvent *e)
 	if (has_id)
 	{
 		outbox_make_id(GetCurrentTimestamp(), id);
-		if (!outbox_dedup_claim(e->topic, e->dedup_key, id))
+		if (!outbox_dedup_claim(e, id))
 			return id;
 	}
 	if (e->deferred && e->deliver_at > GetCurrentTimestamp())
@@ -220,6 +222,7 @@ emit(FunctionCallInfo fcinfo, OutboxNewEvent *e, const char *function, int optio
 	if (e->expires)
 		e->expires_at = PG_GETARG_TIMESTAMPTZ(options + 4);
 	e->dedup_key = TEXT_ARG(options + 5);
+	e->tenant = TEXT_ARG(options + 6);
 	PG_RETURN_UUID_P(outbox_emit(e));
 }
 
@@ -257,14 +260,14 @@ parse_payload(FunctionCallInfo fcinfo, int argno)
 	return payload;
 }
 
-OUTBOX_FUNCTION(outbox_emit_jsonb_1_0, 8)
+OUTBOX_FUNCTION(outbox_emit_jsonb_1_0, 9)
 {
 	OutboxNewEvent e = {.payload = JSONB_ARG(1)};
 
 	return emit(fcinfo, &e, "outbox.emit()", 2);
 }
 
-OUTBOX_FUNCTION(outbox_emit_text_1_0, 8)
+OUTBOX_FUNCTION(outbox_emit_text_1_0, 9)
 {
 	OutboxNewEvent e = {.payload = parse_payload(fcinfo, 1)};
 
@@ -272,12 +275,12 @@ OUTBOX_FUNCTION(outbox_emit_text_1_0, 8)
 }
 
 /* json is text that was already checked.  jsonb is stricter. */
-OUTBOX_FUNCTION(outbox_emit_json_1_0, 8)
+OUTBOX_FUNCTION(outbox_emit_json_1_0, 9)
 {
 	return outbox_emit_text_1_0(fcinfo);
 }
 
-OUTBOX_FUNCTION(outbox_emit_bytes_1_0, 9)
+OUTBOX_FUNCTION(outbox_emit_bytes_1_0, 10)
 {
 	OutboxNewEvent e = {.body = BYTEA_ARG(1), .content_type = TEXT_ARG(2)};
 
@@ -296,15 +299,16 @@ OUTBOX_FUNCTION(outbox_emit_bytes_1_0, 9)
  * subscription was a valid event where it comes from.  If this server's setting
  * refused it, the restore would lose all other rows of the table, too.
  */
-OUTBOX_FUNCTION(outbox_check_event_1_0, 8)
+OUTBOX_FUNCTION(outbox_check_event_1_0, 9)
 {
 	OutboxNewEvent e = {.topic = TEXT_ARG(1),
 						.type = TEXT_ARG(2),
 						.key = TEXT_ARG(3),
-						.headers = JSONB_ARG(4),
-						.payload = JSONB_ARG(5),
-						.body = BYTEA_ARG(6),
-						.content_type = TEXT_ARG(7)};
+						.tenant = TEXT_ARG(4),
+						.headers = JSONB_ARG(5),
+						.payload = JSONB_ARG(6),
+						.body = BYTEA_ARG(7),
+						.content_type = TEXT_ARG(8)};
 
 	outbox_check(&e, true, !PG_ARGISNULL(0) && outbox_seq_is_new(PG_GETARG_INT64(0)));
 	PG_RETURN_BOOL(true);

@@ -19,6 +19,7 @@ typedef struct OutboxNewEvent
 	text	   *topic;
 	text	   *type;
 	text	   *key;
+	text	   *tenant;
 	Jsonb	   *headers;
 	Jsonb	   *payload;
 	bytea	   *body;

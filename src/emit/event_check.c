@@ -7,6 +7,7 @@
  */
 #include "postgres.h"
 
+#include "fmgr.h"
 #include "lib/stringinfo.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
@@ -17,6 +18,7 @@
 #include "base/encoding.h"
 #include "base/names.h"
 #include "base/settings.h"
+#include "base/version.h"
 #include "emit/emit.h"
 #include "log/event_stamp.h"
 
@@ -60,6 +62,23 @@ check_line(const char *what, const text *value)
 			 errmsg("invalid %s: %s", what, problem),
 			 errhint(
 				 "It is sent as an HTTP header. Remove line breaks, tabs and other control characters.")));
+}
+
+static void
+check_tenant(const text *tenant)
+{
+	size_t		len = VARSIZE_ANY_EXHDR(tenant);
+	const char *problem = len == 0 ? "it is empty" :
+		len > OUTBOX_MAX_TENANT	   ? "it is too long" :
+									 outbox_text_problem(VARDATA_ANY(tenant), len);
+
+	if (problem)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("invalid tenant: %s", problem),
+				 errhint("A tenant is the name or number of a customer: 1 to %d bytes,"
+						 " no control characters. NULL: none.",
+						 OUTBOX_MAX_TENANT)));
 }
 
 /*
@@ -304,6 +323,8 @@ outbox_check(const OutboxNewEvent *e, bool restoring, bool sized)
 	}
 	if (e->key)
 		check_length("key", e->key, OUTBOX_MAX_KEY);
+	if (e->tenant)
+		check_tenant(e->tenant);
 	if (outbox_headers_or_null(e->headers))
 		check_headers(e->headers);
 	if (e->deferred)
@@ -350,4 +371,11 @@ outbox_check(const OutboxNewEvent *e, bool restoring, bool sized)
 			 errmsg("payload of an event must not be null"),
 			 errhint(
 				 "Pass JSON, or bytes and their content type. The JSON null is 'null'::jsonb.")));
+}
+
+/* check_tenant(tenant text): for the tenant of an endpoint. */
+OUTBOX_FUNCTION(outbox_check_tenant_1_0, 1)
+{
+	check_tenant(PG_GETARG_TEXT_PP(0));
+	PG_RETURN_VOID();
 }

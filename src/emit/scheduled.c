@@ -67,6 +67,7 @@ enum
 	COL_BODY,
 	COL_CONTENT_TYPE,
 	COL_EXPIRES_AT,
+	COL_TENANT,
 	NCOLUMNS
 };
 
@@ -147,6 +148,7 @@ append(HeapTuple tuple, TupleDesc desc, Datum *id)
 	e.topic = COLUMN(COL_TOPIC);
 	e.type = COLUMN(COL_TYPE);
 	e.key = COLUMN(COL_KEY);
+	e.tenant = COLUMN(COL_TENANT);
 	e.headers = COLUMN(COL_HEADERS);
 	e.payload = COLUMN(COL_PAYLOAD);
 	e.body = COLUMN(COL_BODY);
@@ -273,7 +275,7 @@ move_due(TimestampTz now)
 	if (outbox_plan_run(
 			&due_plan,
 			"SELECT s.id, s.topic, s.type, s.key, s.headers, s.payload, s.body,"
-			" s.content_type, s.expires_at" FROM_FIRST
+			" s.content_type, s.expires_at, s.tenant" FROM_FIRST
 			" AND s.deliver_at OPERATOR(pg_catalog.<=) $4" IN_ORDER CppAsString2(
 				BATCH_ROWS) " FOR UPDATE SKIP LOCKED",
 			4, (Oid[]){TIMESTAMPTZOID, UUIDOID, INT8ARRAYOID, TIMESTAMPTZOID}, values,

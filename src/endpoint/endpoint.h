@@ -158,9 +158,11 @@ typedef struct OutboxWindowEntry
  */
 typedef struct OutboxEndpointConfig
 {
-	char			   *name;		  /* in settings_cxt */
-	MemoryContext		settings_cxt; /* of name, patterns, filter, target and request */
-	MemoryContext		retired_cxt;  /* of former settings, freed by publish.c */
+	char *name;	  /* in settings_cxt */
+	char *tenant; /* never changes (NULL: none) */
+	MemoryContext
+		settings_cxt; /* of name, tenant, patterns, filter, target and request */
+	MemoryContext		retired_cxt; /* of former settings, freed by publish.c */
 	int					npatterns;
 	char			  **patterns;
 	JsonPath		   *filter;		  /* NULL: none */

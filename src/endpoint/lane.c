@@ -369,7 +369,7 @@ outbox_lane_wait(OutboxEndpoint *ep, OutboxLane *lane, OutboxDelivery *d)
 void
 outbox_lane_place(OutboxEndpoint *ep, OutboxDelivery *d, bool known)
 {
-	const char *key = outbox_lane_key(ep, d->event->key);
+	const char *key = outbox_lane_key(ep, d->event->order_key);
 	OutboxLane *lane;
 
 	if (key == NULL)

@@ -47,7 +47,7 @@ outbox_parking_load(OutboxEndpoint *ep, OutboxEvent *event, int attempts,
 	d->redelivery = redelivery;
 	d->was_retry = d->row_retries = was_retry;
 	d->group = group;
-	leave_table(ep, event->seq, event->key, was_retry);
+	leave_table(ep, event->seq, event->order_key, was_retry);
 	outbox_lane_place(ep, d, false);
 }
 
@@ -146,7 +146,7 @@ outbox_parking_settled(OutboxEndpoint *ep)
 		else if (d->verdict == OUTBOX_VERDICT_BLOCKED)
 		{
 			/* Its turn may have come while its row could not be read yet. */
-			const char *key = outbox_lane_key(ep, d->event->key);
+			const char *key = outbox_lane_key(ep, d->event->order_key);
 			OutboxLane *lane = key ? outbox_lane_find(ep, key) : NULL;
 
 			if (lane)

@@ -2,8 +2,10 @@
  * subscribers.c
  *	  Owns which endpoints subscribe to a topic, and remembers it.
  *
- * A topic is matched against all patterns when it comes for the first time, and
- * found in a hash table from then on.
+ * Endpoints are grouped by their tenant.  When a topic comes for the first time with
+ * events of a tenant, it is matched against the patterns of that tenant's endpoints and
+ * of those without a tenant.  From then on it is found in a hash table.  So an event
+ * costs nothing for the endpoints of other tenants.
  */
 #include "base/outbox.h"
 
@@ -18,14 +20,29 @@
 /* Topics and their subscribers may take 1/TOPICS_SHARE of the worker's memory. */
 #define TOPICS_SHARE 16
 
-static OutboxEndpoint		**endpoints;
-static int					  nendpoints;
-static OutboxOtherSubscriber *others;
-static int					  nothers;
+static bool any_here;
+
+/* The endpoints of one tenant, or of none. */
+typedef struct TenantGroup
+{
+	const char *tenant; /* empty: none */
+	uint32		hash;
+	char		status;
+	List	   *endpoints; /* OutboxEndpoint */
+	List	   *others;	   /* OutboxOtherSubscriber */
+} TenantGroup;
+
+#define SH_PREFIX groups
+#define SH_ELEMENT_TYPE TenantGroup
+#define SH_KEY tenant
+#include "base/string_hash.h"
+
+static MemoryContext groups_cxt;
+static groups_hash	*groups;
 
 #define SH_PREFIX topics
 #define SH_ELEMENT_TYPE OutboxSubscribers
-#define SH_KEY topic
+#define SH_KEY name
 #include "base/string_hash.h"
 
 /*
@@ -78,14 +95,44 @@ outbox_subscribers_init(void)
 	older = make_topics();
 }
 
+static TenantGroup *
+group_of(const char *tenant)
+{
+	bool		 found;
+	TenantGroup *g = groups_insert(groups, tenant ? tenant : "", &found);
+
+	if (!found)
+		g->endpoints = g->others = NIL;
+	return g;
+}
+
 void
 outbox_subscribers_set(OutboxEndpoint **here, int n, OutboxOtherSubscriber *elsewhere,
 					   int nelsewhere)
 {
-	endpoints = here;
-	nendpoints = n;
-	others = elsewhere;
-	nothers = nelsewhere;
+	MemoryContext old;
+
+	if (groups_cxt == NULL)
+		groups_cxt = AllocSetContextCreate(TopMemoryContext, "outbox tenants",
+										   ALLOCSET_DEFAULT_SIZES);
+	MemoryContextReset(groups_cxt);
+	groups = groups_create(groups_cxt, 64, NULL);
+	old = MemoryContextSwitchTo(groups_cxt);
+	for (int i = 0; i < n; i++)
+	{
+		const char	*tenant = here[i]->config.tenant;
+		TenantGroup *g = group_of(tenant ? pstrdup(tenant) : NULL);
+
+		g->endpoints = lappend(g->endpoints, here[i]);
+	}
+	for (int i = 0; i < nelsewhere; i++)
+	{
+		TenantGroup *g = group_of(elsewhere[i].tenant);
+
+		g->others = lappend(g->others, &elsewhere[i]);
+	}
+	MemoryContextSwitchTo(old);
+	any_here = n > 0;
 	forget_older();
 	forget_older();
 	account_topics();
@@ -94,7 +141,7 @@ outbox_subscribers_set(OutboxEndpoint **here, int n, OutboxOtherSubscriber *else
 bool
 outbox_subscribers_here(void)
 {
-	return nendpoints > 0;
+	return any_here;
 }
 
 static OutboxFilterResult
@@ -112,8 +159,17 @@ outbox_passes(const OutboxEndpoint *ep, OutboxRow *row)
 }
 
 bool
-outbox_subscribes(const OutboxEndpoint *ep, const char *topic, size_t len)
+outbox_subscribes(const OutboxEndpoint *ep, const char *topic, size_t len, OutboxRow *row)
 {
+	if (ep->config.tenant)
+	{
+		size_t		tenant_len;
+		const char *tenant = outbox_row_tenant(row, &tenant_len);
+
+		if (tenant == NULL || strlen(ep->config.tenant) != tenant_len ||
+			memcmp(ep->config.tenant, tenant, tenant_len) != 0)
+			return false;
+	}
 	return outbox_topic_in_list(topic, len, ep->config.patterns, ep->config.npatterns);
 }
 
@@ -121,17 +177,17 @@ bool
 outbox_subscribers_include(const OutboxEndpoint *ep, const char *topic, size_t len,
 						   OutboxRow *row)
 {
-	return outbox_subscribes(ep, topic, len) &&
+	return outbox_subscribes(ep, topic, len, row) &&
 		outbox_passes(ep, row) != OUTBOX_FILTER_NO;
 }
 
 static OutboxSubscribers *
-remember(const char *topic, OutboxEndpoint **ep, int n, OutboxOtherSubscriber **other,
+remember(const char *name, OutboxEndpoint **ep, int n, OutboxOtherSubscriber **other,
 		 int nother)
 {
 	bool			   found;
 	OutboxSubscribers *s = topics_insert(newer.by_name,
-										 MemoryContextStrdup(newer.cxt, topic), &found);
+										 MemoryContextStrdup(newer.cxt, name), &found);
 
 	s->n = n;
 	s->endpoints = MemoryContextAlloc(newer.cxt, sizeof(*ep) * n);
@@ -146,59 +202,115 @@ remember(const char *topic, OutboxEndpoint **ep, int n, OutboxOtherSubscriber **
 }
 
 /*
- * Matches the topic against all patterns.  The arrays that are kept are exactly as
- * long as needed.
+ * Matches the topic against the patterns of a group.  Those of 'more' subscribe, too
+ * (NULL: there are no others).  The arrays that are kept are exactly as long as needed.
  */
 static OutboxSubscribers *
-match(const char *topic, size_t len)
+match(const char *name, const char *topic, const TenantGroup *g,
+	  const OutboxSubscribers *more)
 {
-	OutboxEndpoint		  **ep = palloc(sizeof(*ep) * nendpoints);
-	OutboxOtherSubscriber **other = palloc(sizeof(*other) * nothers);
-	int						n = 0;
-	int						nother = 0;
+	size_t					len = strlen(topic);
+	int						n = more ? more->n : 0;
+	int						nother = more ? more->nothers : 0;
+	OutboxEndpoint		  **ep = palloc(sizeof(*ep) * (n + list_length(g->endpoints)));
+	OutboxOtherSubscriber **other = palloc(sizeof(*other) *
+										   (nother + list_length(g->others)));
 	OutboxSubscribers	   *s;
+	ListCell			   *cell;
 
-	for (int i = 0; i < nendpoints; i++)
-		if (outbox_subscribes(endpoints[i], topic, len))
-			ep[n++] = endpoints[i];
-	for (int i = 0; i < nothers; i++)
-		if (outbox_topic_in_list(topic, len, others[i].patterns, others[i].npatterns))
-			other[nother++] = &others[i];
-	s = remember(topic, ep, n, other, nother);
+	if (more)
+	{
+		memcpy(ep, more->endpoints, sizeof(*ep) * n);
+		memcpy(other, more->others, sizeof(*other) * nother);
+	}
+	foreach (cell, g->endpoints)
+	{
+		OutboxEndpoint *e = lfirst(cell);
+
+		if (outbox_topic_in_list(topic, len, e->config.patterns, e->config.npatterns))
+			ep[n++] = e;
+	}
+	foreach (cell, g->others)
+	{
+		OutboxOtherSubscriber *o = lfirst(cell);
+
+		if (outbox_topic_in_list(topic, len, o->patterns, o->npatterns))
+			other[nother++] = o;
+	}
+	s = remember(name, ep, n, other, nother);
 	pfree(ep);
 	pfree(other);
 	return s;
 }
 
-OutboxSubscribers *
-outbox_subscribers_of(const char *topic, size_t len)
+/*
+ * Finds what is remembered under a name, which is a tenant, a line feed and a topic.
+ * NULL: nothing.  What it returned before remains valid.
+ */
+static OutboxSubscribers *
+recall(const char *name)
 {
-	char			   key[OUTBOX_MAX_TOPIC + 1];
+	OutboxSubscribers *s = topics_lookup(newer.by_name, name);
+
+	if (s)
+		return s;
+	if (MemoryContextMemAllocated(newer.cxt, true) >
+		outbox_memory_limit() / TOPICS_SHARE / 2)
+		forget_older();
+	s = topics_lookup(older.by_name, name);
+	return s ? remember(name, s->endpoints, s->n, s->others, s->nothers) : NULL;
+}
+
+/* The group of the event's tenant.  NULL: no endpoint has this tenant. */
+static const TenantGroup *
+group_of_row(OutboxRow *row)
+{
+	char		name[OUTBOX_MAX_TENANT + 1];
+	size_t		len;
+	const char *tenant = row ? outbox_row_tenant(row, &len) : NULL;
+
+	if (tenant == NULL || len == 0 || len > OUTBOX_MAX_TENANT)
+		return NULL;
+	memcpy(name, tenant, len);
+	name[len] = '\0';
+	return groups_lookup(groups, name);
+}
+
+OutboxSubscribers *
+outbox_subscribers_of(const char *topic, size_t len, OutboxRow *row)
+{
+	char			   name[OUTBOX_MAX_TENANT + 1 + OUTBOX_MAX_TOPIC + 1];
+	char			   key[1 + OUTBOX_MAX_TOPIC + 1];
+	const TenantGroup *g = group_of_row(row);
 	OutboxSubscribers *s;
+	OutboxSubscribers *all;
 
 	/*
 	 * A longer topic has bypassed the checks of outbox.events.  Its first 255 bytes
 	 * count.
 	 */
 	len = Min(len, OUTBOX_MAX_TOPIC);
-	memcpy(key, topic, len);
-	key[len] = '\0';
-	s = topics_lookup(newer.by_name, key);
-	if (s)
-		return s;
-
-	if (MemoryContextMemAllocated(newer.cxt, true) >
-		outbox_memory_limit() / TOPICS_SHARE / 2)
-		forget_older();
-	s = topics_lookup(older.by_name, key);
-	return s == NULL ? match(key, len) :
-					   remember(key, s->endpoints, s->n, s->others, s->nothers);
+	key[0] = '\n';
+	memcpy(key + 1, topic, len);
+	key[len + 1] = '\0';
+	if (g)
+	{
+		strlcpy(name, g->tenant, sizeof(name));
+		strlcat(name, key, sizeof(name));
+		s = recall(name);
+		if (s)
+			return s;
+	}
+	all = recall(key);
+	if (all == NULL)
+		all = match(key, key + 1, group_of(NULL), NULL);
+	return g ? match(name, key + 1, g, all) : all;
 }
 
 bool
 outbox_subscribers_exist(const char *topic)
 {
-	const OutboxSubscribers *s = outbox_subscribers_of(topic, strlen(topic));
+	const OutboxSubscribers *s = outbox_subscribers_of(topic, strlen(topic), NULL);
 
 	return s->n > 0 || s->nothers > 0;
 }

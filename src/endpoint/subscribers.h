@@ -10,15 +10,16 @@
 /* The subscription of an endpoint that another worker serves. */
 typedef struct OutboxOtherSubscriber
 {
+	char	 *tenant; /* NULL: none */
 	int		  npatterns;
 	char	**patterns;
 	JsonPath *filter; /* NULL: none */
 } OutboxOtherSubscriber;
 
-/* The subscribers of one topic. */
+/* The subscribers of one topic, for events of one tenant or of none. */
 typedef struct OutboxSubscribers
 {
-	const char			   *topic;
+	const char			   *name; /* of tenant and topic */
 	uint32					hash;
 	char					status;
 	int						n;
@@ -42,10 +43,14 @@ extern void outbox_subscribers_set(OutboxEndpoint **endpoints, int n,
 /* True if this worker serves any endpoint. */
 extern bool outbox_subscribers_here(void);
 
-/* Returns the subscribers of a topic.  The result is valid until the next call. */
-extern OutboxSubscribers *outbox_subscribers_of(const char *topic, size_t len);
+/*
+ * Returns the subscribers to an event with this topic.  The result is valid until the
+ * next call.
+ */
+extern OutboxSubscribers *outbox_subscribers_of(const char *topic, size_t len,
+												OutboxRow *row);
 
-/* True if any endpoint of the database subscribes to the topic. */
+/* True if any endpoint of the database gets events without a tenant of this topic. */
 extern bool outbox_subscribers_exist(const char *topic);
 
 /*
@@ -55,10 +60,12 @@ extern bool outbox_subscribers_exist(const char *topic);
 extern bool outbox_subscribers_elsewhere(const OutboxSubscribers *s, OutboxRow *row);
 
 /*
- * The first is true if the endpoint subscribes to the topic now.  The second is
- * what its filter says of the event.  An event that cannot be read passes.
+ * The first is true if the endpoint now subscribes to the event's topic, and gets
+ * events of its tenant.  The second is what its filter says of the event.  An event
+ * that cannot be read passes.
  */
-extern bool outbox_subscribes(const OutboxEndpoint *ep, const char *topic, size_t len);
+extern bool outbox_subscribes(const OutboxEndpoint *ep, const char *topic, size_t len,
+							  OutboxRow *row);
 extern OutboxFilterResult outbox_passes(const OutboxEndpoint *ep, OutboxRow *row);
 
 /*

@@ -51,16 +51,18 @@ outbox_batch_body_forget(OutboxBatchBody *b)
 	outbox_memory_account(&b->size, 0);
 }
 
-/* {"id","type","timestamp","topic","key","sequence","headers","data"} */
+/* {"id","type","timestamp","topic","key","sequence","headers","tenant","data"} */
 static bool
 append_standard(OutboxBatchBody *b, OutboxEvent *event)
 {
 	char	  *type = event->type ? event->type : event->topic;
 	char	  *key = event->key;
+	char	  *tenant = event->tenant;
 	char	  *headers = NULL;
 	size_t	   type_len = strlen(type);
 	size_t	   topic_len = strlen(event->topic);
 	size_t	   key_len = key ? strlen(key) : 0;
+	size_t	   tenant_len = tenant ? strlen(tenant) : 0;
 	size_t	   headers_len = 0;
 	OutboxData data;
 	char	  *p;
@@ -73,13 +75,15 @@ append_standard(OutboxBatchBody *b, OutboxEvent *event)
 	}
 	type = outbox_to_utf8(type, &type_len);
 	key = key ? outbox_to_utf8(key, &key_len) : NULL;
+	tenant = tenant ? outbox_to_utf8(tenant, &tenant_len) : NULL;
 	if (type == NULL || (event->key && key == NULL) ||
-		(event->headers && headers == NULL) || !outbox_data_prepare(&data, event))
+		(event->tenant && tenant == NULL) || (event->headers && headers == NULL) ||
+		!outbox_data_prepare(&data, event))
 		return false;
 
 	p = reserve(b,
-				ELEMENT_FIXED + 6 * (type_len + topic_len + key_len) + headers_len +
-					data.size);
+				ELEMENT_FIXED + 6 * (type_len + topic_len + key_len + tenant_len) +
+					headers_len + data.size);
 	p = outbox_put_literal(p, "{\"id\":\"");
 	p = outbox_put(p, event->id_text, strlen(event->id_text));
 	p = outbox_put_literal(p, "\",\"type\":");
@@ -94,6 +98,11 @@ append_standard(OutboxBatchBody *b, OutboxEvent *event)
 	p += pg_lltoa(event->seq, p);
 	p = outbox_put_literal(p, ",\"headers\":");
 	p = headers ? outbox_put(p, headers, headers_len) : outbox_put_literal(p, "null");
+	if (tenant)
+	{
+		p = outbox_put_literal(p, ",\"tenant\":");
+		p = outbox_put_json_string(p, tenant, tenant_len);
+	}
 	*p++ = ',';
 	p = outbox_data_put(p, &data);
 	*p++ = '}';

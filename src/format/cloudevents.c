@@ -77,7 +77,8 @@ is_extension(const char *name, int len)
 										"time",		   "subject",
 										"data",		   "datacontenttype",
 										"dataschema",  "partitionkey",
-										"sequence",	   NULL};
+										"sequence",	   "outboxtenant",
+										NULL};
 
 	if (len == 0 || len > MAX_NAME)
 		return false;
@@ -185,6 +186,8 @@ collect(OutboxEvent *event, Scratch *scratch, int *n)
 		a = set(a, "subject", event->key, strlen(event->key), false);
 		a = set(a, "partitionkey", event->key, strlen(event->key), false);
 	}
+	if (event->tenant)
+		a = set(a, "outboxtenant", event->tenant, strlen(event->tenant), false);
 	snprintf(scratch->sequence, sizeof(scratch->sequence), "%0*lld", SEQUENCE_DIGITS,
 			 (long long) event->seq);
 	a = set(a, "sequence", scratch->sequence, SEQUENCE_DIGITS, true);

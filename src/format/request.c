@@ -104,6 +104,8 @@ event_problem(const OutboxEvent *event)
 		return "invalid type";
 	if (event->key && (event->key[0] == '\0' || strlen(event->key) > OUTBOX_MAX_KEY))
 		return "invalid key";
+	if (event->tenant && !line_valid(event->tenant, OUTBOX_MAX_TENANT))
+		return "invalid tenant";
 	if (event->content_type && !line_valid(event->content_type, OUTBOX_MAX_TYPE))
 		return "invalid content type";
 	return NULL;
@@ -465,6 +467,9 @@ outbox_request_headers(OutboxHeaders *out, OutboxEvent *event,
 	if (event->key &&
 		!add_encoded(out, "outbox-key", event->key, outbox_percent_encode, &added))
 		return "invalid key";
+	if (event->tenant &&
+		!add_encoded(out, "outbox-tenant", event->tenant, outbox_percent_encode, &added))
+		return "invalid tenant";
 	added &= add_number(out, "outbox-sequence", event->seq);
 	added &= add_number(out, "outbox-attempt", attempt);
 	switch (redelivery)

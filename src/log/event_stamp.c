@@ -36,16 +36,18 @@
 #include "server/shmem.h"
 #include "server/wakeup.h"
 
-static const char *const event_columns[] = {"id",		  "seq",		 "xid",
-											"epoch",	  "created_at",	 "piece",
-											"topic",	  "type",		 "key",
-											"expires_at", "headers",	 "payload",
-											"body",		  "content_type"};
+static const char *const event_columns[] = {"id",	   "seq",		 "xid",
+											"epoch",   "created_at", "piece",
+											"topic",   "type",		 "key",
+											"tenant",  "expires_at", "headers",
+											"payload", "body",		 "content_type"};
 
-static const char *const scheduled_columns[] =
-	{"id",			 "deliver_at", "xid",		 "epoch",	 "created_at", "topic",
-	 "type",		 "key",		   "expires_at", "headers",	 "payload",	   "body",
-	 "content_type", "dedup_key",  "failed_at",	 "retry_at", "error"};
+static const char *const scheduled_columns[] = {"id",		  "deliver_at",	  "xid",
+												"epoch",	  "created_at",	  "topic",
+												"type",		  "key",		  "tenant",
+												"expires_at", "headers",	  "payload",
+												"body",		  "content_type", "dedup_key",
+												"failed_at",  "retry_at",	  "error"};
 
 StaticAssertDecl(lengthof(event_columns) == Natts_events, "columns of outbox.events");
 StaticAssertDecl(lengthof(scheduled_columns) == Natts_scheduled,

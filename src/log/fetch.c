@@ -21,7 +21,7 @@
 
 /* In the order of outbox.events.  Which piece it is does not matter. */
 #define EVENT_COLUMNS \
-	"id, seq, xid, epoch, created_at, NULL::pg_catalog.int2, topic, type, key, " \
+	"id, seq, xid, epoch, created_at, NULL::pg_catalog.int2, topic, type, key, tenant, " \
 	"expires_at, headers, payload, body, content_type"
 
 #define COL(name) (Anum_events_##name - 1)

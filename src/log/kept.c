@@ -90,7 +90,7 @@ copy_events(int piece, const int64 *seqs, int n)
 
 	snprintf(sql, sizeof(sql),
 			 "INSERT INTO outbox.kept_events SELECT e.seq, e.xid, e.epoch, e.id,"
-			 " e.created_at, e.expires_at, e.topic, e.type, e.key, e.headers,"
+			 " e.created_at, e.expires_at, e.topic, e.type, e.key, e.tenant, e.headers,"
 			 " e.payload, e.body, e.content_type FROM outbox.events_%d e"
 			 " WHERE e.seq OPERATOR(pg_catalog.=) ANY ($1)"
 			 " AND outbox.log_xid(e.epoch, e.xid) IS NOT NULL"

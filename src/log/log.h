@@ -44,7 +44,8 @@ typedef struct OutboxEvent
 	char			  *topic;
 	char			  *type; /* NULL: the topic */
 	char			  *key;
-	uint32			   key_hash;
+	char			  *tenant;
+	char			  *order_key; /* what orders it among others (NULL: nothing) */
 	Jsonb			  *headers;
 
 	/*
@@ -97,6 +98,7 @@ typedef struct OutboxRow OutboxRow;
 extern Jsonb			*outbox_row_payload(OutboxRow *row);
 extern bool				 outbox_row_unreadable(const OutboxRow *row);
 extern int64			 outbox_row_seq(const OutboxRow *row);
+extern const char		*outbox_row_tenant(OutboxRow *row, size_t *len);
 extern TimestampTz		 outbox_row_created_at(const OutboxRow *row);
 
 /*

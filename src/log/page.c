@@ -10,7 +10,6 @@
 #include "base/outbox.h"
 
 #include "access/detoast.h"
-#include "common/hashfn.h"
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
 #include "utils/memutils.h"
@@ -19,6 +18,7 @@
 
 #include "base/compat.h"
 #include "base/memory.h"
+#include "base/version.h"
 #include "log/event_stamp.h"
 #include "log/page.h"
 #include "log/step.h"
@@ -235,6 +235,30 @@ text_or_null(Datum value, bool isnull)
 	return isnull ? NULL : TextDatumGetCString(value);
 }
 
+/*
+ * What orders an event: its key, among the events of its tenant.  A tenant has no
+ * control character, so no two pairs give the same string.  Returns 'key' itself
+ * where there is no tenant.
+ */
+static char *
+order_key(const char *tenant, char *key)
+{
+	if (key == NULL || (tenant == NULL && strchr(key, '\001') == NULL))
+		return key;
+	return psprintf("%s\001%s", tenant ? tenant : "", key);
+}
+
+/* order_key(tenant text, key text): for rows of outbox.parked that SQL makes. */
+OUTBOX_FUNCTION(outbox_order_key_1_0, 2)
+{
+	char *tenant = PG_ARGISNULL(0) ? NULL : text_to_cstring(PG_GETARG_TEXT_PP(0));
+
+	if (PG_ARGISNULL(1))
+		PG_RETURN_NULL();
+	PG_RETURN_TEXT_P(
+		cstring_to_text(order_key(tenant, text_to_cstring(PG_GETARG_TEXT_PP(1)))));
+}
+
 OutboxEvent *
 outbox_page_add(OutboxPage *page, Datum *values, bool *nulls, bool whole)
 {
@@ -253,8 +277,8 @@ outbox_page_add(OutboxPage *page, Datum *values, bool *nulls, bool whole)
 									   TextDatumGetCString(values[COL(topic)]);
 	event->type = text_or_null(values[COL(type)], nulls[COL(type)]);
 	event->key = text_or_null(values[COL(key)], nulls[COL(key)]);
-	if (event->key)
-		event->key_hash = hash_bytes((unsigned char *) event->key, strlen(event->key));
+	event->tenant = text_or_null(values[COL(tenant)], nulls[COL(tenant)]);
+	event->order_key = order_key(event->tenant, event->key);
 	if (!nulls[COL(headers)])
 		event->headers = outbox_headers_or_null(DatumGetJsonbPCopy(values[COL(headers)]));
 	read_payload(event, values, nulls, whole);
@@ -311,6 +335,18 @@ outbox_row_payload(OutboxRow *row)
 	if (row->payload == NULL && !row->nulls[COL(payload)])
 		row->payload = DatumGetJsonbP(row->values[COL(payload)]);
 	return row->payload;
+}
+
+const char *
+outbox_row_tenant(OutboxRow *row, size_t *len)
+{
+	text *tenant;
+
+	if (row->nulls[COL(tenant)])
+		return NULL;
+	tenant = DatumGetTextPP(row->values[COL(tenant)]);
+	*len = VARSIZE_ANY_EXHDR(tenant);
+	return VARDATA_ANY(tenant);
 }
 
 bool

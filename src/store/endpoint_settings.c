@@ -124,7 +124,7 @@ read_settings(OutboxApplyEndpointRow apply, void *arg)
 																		  " s.start_snapshot::pg_catalog.text, s.start_seq_low,"
 																		  " k.secret, k.previous, k.previous_until, s.filter, s.xmin, k.xmin,"
 																		  " s.batch_size, " USEC(
-																			  "batch_wait") " FROM outbox.endpoint_settings s LEFT JOIN outbox.endpoint_secrets k"
+																			  "batch_wait") ", s.tenant FROM outbox.endpoint_settings s LEFT JOIN outbox.endpoint_secrets k"
 																							" ON k.endpoint_id OPERATOR(pg_catalog.=) s.endpoint_id"
 																							" ORDER BY s.endpoint_id",
 		0, NULL, NULL, NULL);
@@ -184,6 +184,7 @@ read_settings(OutboxApplyEndpointRow apply, void *arg)
 		s.keys_version = outbox_keyring_version(&keyring);
 		s.batch_size = row_int4(row, 29);
 		s.batch_wait = row_int8(row, 30);
+		s.tenant = row_text(row, 31);
 		s.filter = row.nulls[26] ? NULL : DatumGetJsonPathP(row.values[26]);
 		apply(arg, &s);
 		outbox_tick_unref(s.start);
@@ -297,6 +298,7 @@ assign(OutboxEndpoint *ep, const OutboxEndpointRow *s)
 	MemoryContext old = MemoryContextSwitchTo(cxt);
 
 	ep->config.name = pstrdup(s->name);
+	ep->config.tenant = s->tenant ? pstrdup(s->tenant) : NULL;
 	ep->config.npatterns = s->npatterns;
 	ep->config.patterns = copy_strings(s->patterns, s->npatterns);
 	ep->config.row_version = s->row_version;

@@ -17,6 +17,7 @@ typedef struct OutboxEndpointRow
 {
 	int32			 id;
 	const char		*name;
+	const char		*tenant; /* NULL: none */
 	const char		*url;
 	int				 npatterns;
 	char		   **patterns;

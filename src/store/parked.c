@@ -314,7 +314,7 @@ park(OutboxEndpoint *ep, OutboxDelivery *d)
 	args[0] = Int32GetDatum(ep->id);
 	args[1] = Int64GetDatum(d->seq);
 	args[2] = UUIDPGetDatum(&d->event->id);
-	args[3] = text_datum(d->event->key, &nulls[3]);
+	args[3] = text_datum(d->event->order_key, &nulls[3]);
 	args[4] = CStringGetTextDatum(status[d->verdict]);
 	args[5] = text_datum(d->verdict == OUTBOX_VERDICT_DEAD ? d->reason : NULL, &nulls[5]);
 	args[6] = Int32GetDatum(d->attempts);

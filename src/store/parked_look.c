@@ -232,8 +232,8 @@ ask_for_window(OutboxEndpoint *ep)
 	{
 		OutboxEvent *event = outbox_window_at(ep, known)->event;
 
-		if (event->key && outbox_lane_find(ep, event->key) == NULL)
-			keys[n++] = CStringGetTextDatum(event->key);
+		if (event->order_key && outbox_lane_find(ep, event->order_key) == NULL)
+			keys[n++] = CStringGetTextDatum(event->order_key);
 	}
 	if (n > 0)
 		ask_keys(ep, keys, n, false);

@@ -127,7 +127,8 @@ cancel(Command *c)
 	if (c->effect == EFFECT_SKIP)
 	{
 		execute("INSERT INTO outbox.parked (endpoint_id, seq, event_id, key, status,"
-				" reason, attempts, parked_at) SELECT $1, e.seq, e.id, e.key,"
+				" reason, attempts, parked_at) SELECT $1, e.seq, e.id,"
+				" outbox.order_key(e.tenant, e.key),"
 				" 'cancelled', 'cancelled', 0, pg_catalog.now()"
 				" FROM outbox.all_events e WHERE e.seq OPERATOR(pg_catalog.=) $2",
 				c->ep->id, c->seq);
@@ -150,7 +151,8 @@ resend(Command *c)
 		return;
 	execute("INSERT INTO outbox.parked (endpoint_id, seq, event_id, key, status,"
 			" attempts, next_attempt_at, redelivery, parked_at)"
-			" SELECT $1, e.seq, e.id, e.key, 'retrying', 0, pg_catalog.now(), 2,"
+			" SELECT $1, e.seq, e.id, outbox.order_key(e.tenant, e.key), 'retrying', 0,"
+			" pg_catalog.now(), 2,"
 			" pg_catalog.now()"
 			" FROM outbox.all_events e WHERE e.seq OPERATOR(pg_catalog.=) $2"
 			" RETURNING next_attempt_at",
@@ -320,7 +322,7 @@ fetch(Command *commands)
 		" LEFT JOIN outbox.parked k"
 		" ON k.endpoint_id OPERATOR(pg_catalog.=) c.endpoint_id"
 		" AND k.seq OPERATOR(pg_catalog.=) c.seq"
-		" LEFT JOIN LATERAL (SELECT a.key, a.xid FROM outbox.all_events a"
+		" LEFT JOIN LATERAL (SELECT outbox.order_key(a.tenant, a.key) AS key, a.xid FROM outbox.all_events a"
 		" WHERE a.seq OPERATOR(pg_catalog.=) c.seq LIMIT 1) e ON true"
 		" ORDER BY c.command_id",
 		2, (Oid[]){INT4ARRAYOID, INT8OID}, args, NULL);

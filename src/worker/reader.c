@@ -74,7 +74,7 @@ count_event(OutboxEndpoint *ep, const OutboxRow *row)
 static void *
 head_wants(void *arg, const char *name, size_t len, OutboxRow *row)
 {
-	OutboxSubscribers *s = outbox_subscribers_of(name, len);
+	OutboxSubscribers *s = outbox_subscribers_of(name, len, row);
 	bool			   attached = false;
 	bool			   wanted = false;
 
@@ -170,7 +170,7 @@ laggard_wants(void *arg, const char *topic, size_t len, OutboxRow *row)
 {
 	static OutboxFilterResult result;
 
-	if (!outbox_subscribes(arg, topic, len))
+	if (!outbox_subscribes(arg, topic, len, row))
 		return NULL;
 	result = outbox_passes(arg, row);
 	return result == OUTBOX_FILTER_NO ? NULL : &result;

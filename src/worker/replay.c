@@ -186,7 +186,8 @@ park_page(Replaying *page)
 
 	outbox_query("INSERT INTO outbox.parked (endpoint_id, seq, event_id, key,"
 				 " status, attempts, next_attempt_at, redelivery, parked_at)"
-				 " SELECT p.endpoint_id, e.seq, e.id, e.key, 'retrying', 0,"
+				 " SELECT p.endpoint_id, e.seq, e.id, outbox.order_key(e.tenant, e.key),"
+				 " 'retrying', 0,"
 				 " pg_catalog.now(), 2, pg_catalog.now()"
 				 " FROM outbox.endpoint_positions p JOIN outbox.events e"
 				 " ON e.seq OPERATOR(pg_catalog.=) ANY ($2)"

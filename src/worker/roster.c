@@ -190,6 +190,7 @@ note_other(Reload *r, const OutboxEndpointRow *s)
 			palloc(sizeof(OutboxOtherSubscriber) * r->max_others);
 	}
 	f = &r->others[r->nothers++];
+	f->tenant = s->tenant ? pstrdup(s->tenant) : NULL;
 	f->npatterns = s->npatterns;
 	f->patterns = palloc(sizeof(char *) * Max(s->npatterns, 1));
 	for (int i = 0; i < s->npatterns; i++)

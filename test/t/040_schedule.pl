@@ -50,7 +50,7 @@ is( $node->safe_psql('postgres',
 # The earliest comes first, whatever the order of the emits.  Equal times come in the
 # order of the emits
 $node->safe_psql('postgres', <<'SQL');
-WITH t AS MATERIALIZED (SELECT clock_timestamp() + interval '1 s' AS due)
+WITH t AS MATERIALIZED (SELECT clock_timestamp() + interval '4 s' AS due)
 SELECT outbox.emit('order.rank', jsonb_build_object('n', 1, 'rank', rank), key => 'rank',
                    deliver_at => due + least(rank, 5) * interval '50 ms')
 FROM t, unnest(ARRAY[3, 5, 1, 6, 4, 7, 2]) rank;
@@ -142,7 +142,7 @@ $session = $node->background_psql('postgres', on_error_stop => 0);
 $session->query_safe(
 	'BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM outbox.scheduled');
 $node->safe_psql('postgres', <<'SQL');
-WITH t AS MATERIALIZED (SELECT clock_timestamp() + interval '1 s' AS due)
+WITH t AS MATERIALIZED (SELECT clock_timestamp() + interval '4 s' AS due)
 SELECT count(outbox.emit('many.one', to_jsonb(i), deliver_at => due)) FROM t, generate_series(1, 20000) i;
 SELECT count(outbox.emit('many.one', '0'::jsonb, deliver_at => now() + interval '1 day'))
 FROM generate_series(1, 1000) i;

@@ -25,7 +25,7 @@ my %plain = (
 
 # A value with a character in it, where SQL has %s for the character as a literal
 my %value = (
-	(map { $_ => q{'a' || %s || 'b'} } qw(type content_type key dedup_key name endpoint start_at)),
+	(map { $_ => q{'a' || %s || 'b'} } qw(type content_type key dedup_key tenant name endpoint start_at)),
 	(map { $_->[0] => qq{'$_->[1]' || %s} } [ 'format', 'raw' ], [ 'ordering', 'key' ], [ 'on_exhausted', 'skip' ]),
 	secret => q{'whsec_' || repeat('A', 20) || %s || repeat('A', 20)},
 	topic => q{'sweep.a' || %s || 'b'},
@@ -34,7 +34,7 @@ my %value = (
 	reset => q{ARRAY['filter' || %s]},
 	filter => q{('$.a == "x' || %s || 'y"')::jsonpath});
 my %around = (
-	(map { $_ => [ q{%s || 'a'}, q{'a' || %s} ] } qw(type content_type key dedup_key name endpoint start_at)),
+	(map { $_ => [ q{%s || 'a'}, q{'a' || %s} ] } qw(type content_type key dedup_key tenant name endpoint start_at)),
 	(map { $_->[0] => [ qq{%s || '$_->[1]'} ] } [ 'format', 'raw' ], [ 'ordering', 'key' ], [ 'on_exhausted', 'skip' ]),
 	secret => [ q{%s || 'whsec_' || repeat('A', 40)}, q{'whsec_' || repeat('A', 40) || %s} ],
 	topic => [ q{%s || 'sweep.a'}, q{'sweep.a' || %s} ],
@@ -213,20 +213,20 @@ foreach my $dbname (qw(postgres bytes))
 }
 is($node->safe_psql('postgres', 'SELECT count(*) FROM outbox.dead_letters'), '0', 'UTF8: everything could be sent');
 is( $node->safe_psql('bytes', q{SELECT string_agg(DISTINCT reason || ': ' || last_error, ', ') FROM outbox.dead_letters}),
-	join(', ', map { "invalid event: $_" } 'invalid content type', 'invalid header', 'invalid key', 'invalid type',
+	join(', ', map { "invalid event: $_" } 'invalid content type', 'invalid header', 'invalid key', 'invalid tenant', 'invalid type',
 		'the event cannot be converted to UTF-8'),
 	'SQL_ASCII: but what is not UTF-8');
 
 my %known = map { $_ => 1 } (
 	qw(host accept content-type content-length user-agent webhook-id webhook-timestamp webhook-signature idempotency-key
-	  outbox-topic outbox-type outbox-key outbox-sequence outbox-attempt x-a traceparent tracestate),
-	map { "ce-$_" } qw(specversion id source type time subject partitionkey sequence));
+	  outbox-topic outbox-type outbox-key outbox-tenant outbox-sequence outbox-attempt x-a traceparent tracestate),
+	map { "ce-$_" } qw(specversion id source type time subject partitionkey sequence outboxtenant));
 my %expected;
 foreach my $dbname (qw(postgres bytes))
 {
 	foreach my $row (split /\n/, $node->safe_psql($dbname, <<'SQL'))
 SELECT id, encode(convert_to(coalesce(type, topic), 'SQL_ASCII'), 'hex'), encode(convert_to(key, 'SQL_ASCII'), 'hex'),
-	encode(convert_to(headers ->> 'x-a', 'SQL_ASCII'), 'hex') FROM outbox.events
+	encode(convert_to(headers ->> 'x-a', 'SQL_ASCII'), 'hex'), encode(convert_to(tenant, 'SQL_ASCII'), 'hex') FROM outbox.events
 SQL
 	{
 		my ($id, @hex) = split /\|/, $row, -1;
@@ -238,7 +238,7 @@ foreach my $r ($receiver->requests)
 {
 	my $h = $r->{headers};
 	# send_test() has an event of its own, without a type, a key and headers
-	my ($type, $key, $x) = @{ $expected{ $r->{id} } // [ $h->{'outbox-topic'}, '', '' ] };
+	my ($type, $key, $x, $tenant) = @{ $expected{ $r->{id} } // [ $h->{'outbox-topic'}, '', '', '' ] };
 	my $sent = sub { Encode::encode('UTF-8', $h->{ $_[0] } // '') };
 
 	$requests++;
@@ -254,6 +254,7 @@ foreach my $r ($receiver->requests)
 	push @wrong, "$r->{id}: key" unless Encode::encode('UTF-8', $r->{key} // '') eq $key;
 	push @wrong, "$r->{id}: key is not encoded" unless ($h->{'outbox-key'} // '') =~ /^[A-Za-z0-9._~%-]*$/;
 	push @wrong, "$r->{id}: type is not encoded" if $sent->('outbox-type') =~ /[^\x21-\x7e]/;
+	push @wrong, "$r->{id}: tenant" unless $sent->('outbox-tenant') =~ s/%([0-9A-F]{2})/chr hex $1/ger eq $tenant;
 	push @wrong, "$r->{id}: x-a" unless $sent->('x-a') eq $x;
 	push @wrong, "$r->{id}: ce-$_" foreach grep { ($h->{$_} // '') =~ /[^\x21-\x7e]/ } grep { /^ce-/ } keys %$h;
 }

@@ -91,7 +91,7 @@ ok( wait_sql($node, "SELECT status = 'cancelled' FROM outbox.deliveries WHERE ev
 
 # As while a piece is about to be emptied, and all of it is parked
 ask("INSERT INTO outbox.kept_events SELECT seq, xid, epoch, id, created_at, expires_at, topic, type, key,"
-	  . " headers, payload, body, content_type FROM outbox.events");
+	  . " tenant, headers, payload, body, content_type FROM outbox.events");
 
 $node->command_ok([ 'pg_dump', '-Fc', '-f', "$dir/dump", $node->connstr('postgres') ], 'pg_dump');
 stop_producer($producer);

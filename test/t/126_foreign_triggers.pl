@@ -31,7 +31,7 @@ CREATE TRIGGER note AFTER INSERT ON outbox.attempt_log FOR EACH ROW EXECUTE FUNC
 CREATE TRIGGER note AFTER INSERT ON outbox.positions FOR EACH ROW EXECUTE FUNCTION seen.note();
 CREATE ROLE emitter;
 GRANT USAGE ON SCHEMA outbox TO emitter;
-GRANT EXECUTE ON FUNCTION outbox.emit(text, jsonb, text, text, jsonb, timestamptz, timestamptz, text) TO emitter;
+GRANT EXECUTE ON FUNCTION outbox.emit(text, jsonb, text, text, jsonb, timestamptz, timestamptz, text, text) TO emitter;
 SQL
 endpoint($node, $receiver, 'ok', '/ok/a', "topics => '{a.*}'");
 my $now = ask("SET ROLE emitter; SELECT outbox.emit('a.now', '{\"n\": 1}'::jsonb, 'k')");

@@ -34,8 +34,8 @@ $node->stop;
 $node->append_conf('postgresql.conf', "shared_preload_libraries = ''");
 $node->start;
 ask("UPDATE outbox.pieces SET since = since + interval '1 year'");
-ask("INSERT INTO outbox.dedup VALUES ('a.b', 'k', '$first', now() + interval '1 year')"
-	  . ' ON CONFLICT (topic, dedup_key) DO UPDATE SET created_at = EXCLUDED.created_at');
+ask("INSERT INTO outbox.dedup VALUES ('a.b', 'k', '', '$first', now() + interval '1 year')"
+	  . ' ON CONFLICT (topic, dedup_key, tenant) DO UPDATE SET created_at = EXCLUDED.created_at');
 my $pieces = ask('SELECT log, piece FROM outbox.pieces ORDER BY log');
 $node->stop;
 $node->append_conf('postgresql.conf', "shared_preload_libraries = 'outbox'");

@@ -13,7 +13,7 @@
 #include "base/version.h"
 
 /* emit(text, jsonb, …): if there is no key, the topic is the key. */
-OUTBOX_FUNCTION(outbox_emit_jsonb_1_1, 8)
+OUTBOX_FUNCTION(outbox_emit_jsonb_1_1, 9)
 {
 	OutboxNewEvent e = {0};
 

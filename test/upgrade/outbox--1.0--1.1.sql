@@ -19,7 +19,8 @@ CREATE OR REPLACE FUNCTION outbox.emit(topic text, payload jsonb,
     headers jsonb DEFAULT NULL,
     deliver_at timestamptz DEFAULT NULL,
     expires_at timestamptz DEFAULT NULL,
-    dedup_key text DEFAULT NULL)
+    dedup_key text DEFAULT NULL,
+    tenant text DEFAULT NULL)
 RETURNS uuid
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'outbox_emit_jsonb_1_1';

@@ -1,0 +1,145 @@
+# An endpoint of a tenant gets the events of that tenant and no other's.
+# One without a tenant gets all of them, and keeps the keys of two tenants apart.
+use strict;
+use warnings;
+
+use JSON::PP;
+use OutboxTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = outbox_node('main', conf => "outbox.dedup_window = '1 h'\n");
+my $receiver = OutboxTest::Receiver->new('main');
+my $json = JSON::PP->new;    # bodies are text already
+
+sub ask
+{
+	my ($sql) = @_;
+	return $node->safe_psql('postgres', $sql);
+}
+
+# What a path has got, in the order of the log
+sub got
+{
+	my ($path) = @_;
+	return join ' ', map { $json->decode($_->{body})->{data}{n} }
+	  sort { $a->{headers}{'outbox-sequence'} <=> $b->{headers}{'outbox-sequence'} } $receiver->delivered(path => $path);
+}
+
+my $quick = "backoff_base => '10 ms', backoff_max => '20 ms'";
+endpoint($node, $receiver, 'acme', '/ok/acme', "topics => '{order.*}', tenant => 'acme', $quick");
+endpoint($node, $receiver, 'acme.2', '/ok/acme2', "topics => '{invoice.*}', tenant => 'acme', filter => '\$.n > 10'");
+endpoint($node, $receiver, 'globex', '/ok/globex', "tenant => 'Globex 100% ü'");
+endpoint($node, $receiver, 'archive', '/ok/archive', "topics => '{order.*,invoice.*}'");
+
+# Every way to emit
+my @ways = (
+	"SELECT outbox.emit('order.a', '{\"n\": 1}', tenant => 'acme')",
+	"SELECT outbox.emit('order.a', '{\"n\": 2}'::jsonb, tenant => 'Globex 100% ü')",
+	"SELECT outbox.emit('order.a', '{\"n\": 3}'::json)",
+	"INSERT INTO outbox.events (topic, payload, tenant) VALUES ('order.b', '{\"n\": 4}', 'acme')",
+	"INSERT INTO outbox.outgoing (topic, payload, tenant) VALUES ('invoice.b', '{\"n\": 5}', 'acme')",
+	"SELECT outbox.emit('invoice.b', '{\"n\": 11}', 42, tenant => 'acme')",
+	"SELECT outbox.emit('order.c', '{\"n\": 6}', tenant => 'acme', deliver_at => now() + interval '50 ms')",
+	"SELECT outbox.emit('order.a', '{\"n\": 7}', tenant => 'nobody')",
+	"COPY outbox.events (topic, payload, tenant) FROM stdin;\norder.d\t{\"n\": 8}\tacme\n\\.\n",
+	"CREATE TABLE public.orders (id int, n int, customer text);"
+	  . " CREATE TRIGGER tell AFTER INSERT ON public.orders FOR EACH ROW"
+	  . " EXECUTE FUNCTION outbox.emit_change('order.row', 'id', '*', 'customer');"
+	  . " INSERT INTO public.orders VALUES (1, 9, 'acme'), (2, 10, NULL), (3, 12, '')");
+ask($_) foreach @ways;
+ok(wait_sql($node, 'SELECT count(*) = 0 FROM outbox.scheduled'), 'what was scheduled is in the log');
+ok(wait_settled($node), 'settled');
+
+my @plain = grep { $_->{headers}{'outbox-topic'} ne 'order.row' } $receiver->delivered(path => '/ok/acme');
+is(join(' ', sort map { $json->decode($_->{body})->{data}{n} } @plain), '1 4 6 8', 'its own tenant');
+is(join(' ', sort map { $json->decode($_->{body})->{data}{new}{n} }
+		  grep { $_->{headers}{'outbox-topic'} eq 'order.row' } $receiver->delivered(path => '/ok/acme')), '9', 'also by emit_change()');
+is(got('/ok/acme2'), '11', 'topics and filters apply as before');
+is(got('/ok/globex'), '2', 'another tenant');
+is(scalar(() = $receiver->delivered(path => '/ok/archive')), 12, 'an endpoint without a tenant gets all');
+is(join(' ', sort map { $_->{headers}{'outbox-tenant'} // '-' } $receiver->delivered(path => '/ok/archive')),
+	'- - - Globex%20100%25%20%C3%BC acme acme acme acme acme acme acme nobody', 'with their tenants');
+
+# The views
+is(ask("SELECT string_agg(DISTINCT endpoint, ' ' ORDER BY endpoint) FROM outbox.deliveries WHERE tenant = 'acme'"),
+	'acme acme.2 archive', 'deliveries of a tenant');
+is(ask("SELECT count(*) FROM outbox.deliveries WHERE endpoint = 'globex'"), 1, 'and of its endpoint');
+is(ask("SELECT string_agg(DISTINCT status, ' ') FROM outbox.deliveries"), 'delivered', 'all of them are delivered');
+is(ask("SELECT string_agg(endpoint || '=' || COALESCE(tenant, '-'), ' ' ORDER BY endpoint) FROM outbox.stats"),
+	'acme=acme acme.2=acme archive=- globex=Globex 100% ü', 'stats');
+is(ask("SELECT string_agg(DISTINCT name, ' ' ORDER BY name) FROM outbox.endpoints WHERE tenant = 'acme'"), 'acme acme.2', 'endpoints');
+is(ask("SELECT count(*) FROM outbox.attempts WHERE tenant = 'acme'"), 6, 'attempts');
+
+# A tenant is part of what a dedup_key is unique in
+is(ask("SELECT count(DISTINCT outbox.emit('dedup.a', '1', dedup_key => 'k', tenant => t)) FROM unnest('{a,b,a}'::text[]) t"),
+	2, 'a dedup_key counts in its tenant');
+isnt(ask("SELECT outbox.emit('dedup.a', '1', dedup_key => 'k')"),
+	ask("SELECT outbox.emit('dedup.a', '1', dedup_key => 'k', tenant => 'a')"), 'or in none');
+
+# The same key in two tenants is two keys for an endpoint without a tenant.
+endpoint($node, $receiver, 'keys', '/poison/keys', "topics => '{key.*}', on_exhausted => 'block', max_attempts => 2, $quick");
+$receiver->control(path => '/poison/keys', behave => '/status/500');
+my $dead = ask("SELECT outbox.emit('key.a', '{\"n\": 0}', key => 'k', tenant => 'a')");
+ok(wait_sql($node, "SELECT dead = 1 FROM outbox.stats WHERE endpoint = 'keys'"), 'the head of a key of tenant a is dead');
+$receiver->control(path => '/poison/keys', behave => '/ok');
+my %other = map { $_->[0] => ask("SELECT outbox.emit('key.a', '{\"n\": 1}', key => $_->[1], tenant => $_->[2])") }
+  ([ 'another tenant', "'k'", "'b'" ], [ 'no tenant', "'k'", 'NULL' ], [ 'a key that looks like both', "E'a\\001k'", 'NULL' ]);
+my $behind = ask("SELECT outbox.emit('key.a', '{\"n\": 2}', key => 'k', tenant => 'a')");
+foreach my $what (sort keys %other)
+{
+	$receiver->wait_delivered(1, id => $other{$what});
+	pass("$what: not behind it");
+}
+ok(wait_sql($node, "SELECT status = 'blocked' FROM outbox.deliveries WHERE endpoint = 'keys' AND event_id = '$behind'"),
+	'the next of the same tenant is');
+$node->restart;
+ok(wait_sql($node, "SELECT blocked = 1 AND dead = 1 FROM outbox.stats WHERE endpoint = 'keys'"), 'after a restart, too');
+is(ask("SELECT tenant FROM outbox.dead_letters WHERE event_id = '$dead'"), 'a', 'dead letters have the tenant');
+ask("SELECT outbox.retry('keys')");
+$receiver->wait_delivered(1, id => $behind);
+ok(wait_settled($node), 'all is delivered');
+ask("SELECT outbox.resend('keys', '$behind')");
+$receiver->wait_delivered(2, id => $behind);
+pass('resend()');
+
+# Catching up reads the same, and so does replay()
+ask("SELECT outbox.pause_endpoint('acme')");
+ask("SELECT outbox.emit('order.late', jsonb_build_object('n', 100 + n), tenant => CASE n % 3 WHEN 0 THEN 'acme' WHEN 1 THEN 'b' END)"
+	  . ' FROM generate_series(1, 30) n');
+ok(wait_sql($node, "SELECT pending = 10 AND pending_exact FROM outbox.stats WHERE endpoint = 'acme'"), 'what waits for a paused one');
+my $before = () = $receiver->delivered(path => '/ok/acme');
+ask("SELECT outbox.resume_endpoint('acme')");
+ok(wait_settled($node), 'settled');
+is(scalar(() = $receiver->delivered(path => '/ok/acme')), $before + 10, 'is sent when it is resumed');
+is(ask("SELECT outbox.replay('acme', now() - interval '1 h', topics => '{order.late}')"), 10, 'replay() counts its own');
+$receiver->wait_delivered($before + 20, path => '/ok/acme');
+ok(wait_settled($node), 'settled');
+is(scalar(() = $receiver->delivered(path => '/ok/acme')), $before + 20, 'and sends them');
+my $test = ask("SELECT outbox.send_test('acme')");
+$receiver->wait_delivered(1, id => $test);
+is((grep { $_->{id} eq $test } $receiver->delivered)[0]{headers}{'outbox-tenant'}, 'acme', 'a test event has the tenant of its endpoint');
+
+# Formats
+endpoint($node, $receiver, 'ce', '/ok/ce', "topics => '{format.*}', format => 'cloudevents'");
+endpoint($node, $receiver, 'binary', '/ok/binary', "topics => '{format.*}', format => 'cloudevents-binary'");
+endpoint($node, $receiver, 'batch', '/ok/batch', "topics => '{format.*}', batch_size => 10");
+ask("SELECT outbox.emit('format.a', '{}', tenant => 'Zoë', headers => '{\"outboxtenant\": \"other\"}')");
+ask("SELECT outbox.emit('format.b', '{}')");
+ok(wait_settled($node), 'settled');
+is(join(' ', sort map { $json->decode($_->{body})->{outboxtenant} // '-' } $receiver->delivered(path => '/ok/ce')), "- Zo\x{eb}", 'cloudevents: outboxtenant');
+is(join(' ', sort map { $_->{headers}{'ce-outboxtenant'} // '-' } $receiver->delivered(path => '/ok/binary')), '- Zo%C3%AB', 'and binary');
+is(join(' ', sort map { exists $_->{tenant} ? $_->{tenant} : '-' } map { @{ $json->decode($_->{body}) } } $receiver->delivered(path => '/ok/batch')),
+	"- Zo\x{eb}", 'batches: the property is there only when set');
+
+# An endpoint keeps its tenant, and each tenant has a name.
+my ($ret, $out, $err) = $node->psql('postgres', "SELECT outbox.alter_endpoint('acme', reset => '{tenant}')");
+like($err, qr/unknown option "tenant" in reset/, 'a tenant cannot be taken away');
+foreach my $bad ("''", "repeat('x', 256)", "E'a\\tb'")
+{
+	($ret, $out, $err) = $node->psql('postgres', "SELECT outbox.create_endpoint('x', 'https://example.com', tenant => $bad)");
+	like($err, qr/invalid tenant: .*\n.*HINT:/s, "$bad is none");
+}
+$node->stop;
+done_testing();
