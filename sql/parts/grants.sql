@@ -27,7 +27,8 @@ BEGIN
         ('watch', '{metrics,preloaded,worker_slots,step_holds,endpoint_stats,topic_in,filter_matches}'),
         ('operate', '{create_endpoint,alter_endpoint,drop_endpoint,pause_endpoint,resume_endpoint,seek_endpoint,
                       rotate_secret,endpoint_secret,retry,resend,discard,replay,cancel,wait_for,send_test,
-                      set_retention,shown}')),
+                      set_retention,shown}'),
+        ('work', '{order_key}')),
     relations (purpose, privileges, names, columns) AS (VALUES
         ('emit', '{SELECT,INSERT}'::text[], '{outgoing}'::name[], ''),
         ('emit', '{INSERT}', '{events}',

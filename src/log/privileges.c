@@ -32,7 +32,8 @@ static const char *const views[] = {"all_events", "endpoint_positions", "log_siz
 
 /* The statements of a worker call these, and so do the defaults of outbox.events. */
 static const char *const functions[] = {"check_event", "current_epoch", "current_piece",
-										"log_xid",	   "new_event_id",	"next_seq"};
+										"log_xid",	   "new_event_id",	"next_seq",
+										"order_key"};
 
 /* A table that does not exist belongs to another version, and is not reported here. */
 static bool

@@ -40,6 +40,7 @@ my @needed = (
 	[ 'TRUNCATE', 'outbox.positions_1', 'TRUNCATE on outbox.positions_1' ],
 	[ 'SELECT', 'outbox.endpoint_positions', 'SELECT on outbox.endpoint_positions' ],
 	[ 'INSERT', 'outbox.attempt_log_0', 'INSERT on outbox.attempt_log_0' ],
+	[ 'EXECUTE', 'FUNCTION outbox.order_key', 'EXECUTE on function outbox.order_key' ],
 	[ 'USAGE', 'SCHEMA outbox', 'USAGE on schema outbox' ]);
 foreach my $case (@needed)
 {

@@ -143,7 +143,7 @@ main(void)
 	bad("https://user:secret@example.com/", "user name");
 	bad("https://:secret@example.com/", "user name");
 	bad("https://@example.com/", "user name");
-	bad("https://example.com:99999/", "not a URL");
+	bad("https://example.com:99999/", "port");
 	bad("https://example.com/a b", "control character");
 	bad("https://example.com/\r\nX: y", "control character");
 	bad("https://example.com/\x7f", "control character");
