@@ -5,7 +5,6 @@
  */
 #include "base/table_rows.h"
 
-#include "access/genam.h"
 #include "access/heapam.h"
 #include "access/table.h"
 #include "access/tableam.h"
@@ -127,10 +126,7 @@ decide_partial_indexes(ResultRelInfo *info, TupleTableSlot *slot)
 			continue;
 		index->ii_Predicate = NIL;
 		if (slot->tts_isnull[((Var *) test->arg)->varattno - 1])
-		{
-			index_close(info->ri_IndexRelationDescs[i], RowExclusiveLock);
-			info->ri_IndexRelationDescs[i] = NULL;
-		}
+			index->ii_ReadyForInserts = false; /* the executor leaves it alone */
 	}
 }
 

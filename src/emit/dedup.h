@@ -11,8 +11,8 @@
 
 /*
  * Claims the event's key for 'id'.  Returns false if an event of its topic and its
- * tenant already has it: 'id' is then set to the id of that event.  Waits for a transaction that has
- * claimed the key and has not ended yet.
+ * tenant already has it: 'id' is then set to the id of that event.  Waits for a
+ * transaction that has claimed the key and has not ended yet.
  */
 extern bool outbox_dedup_claim(const OutboxNewEvent *e, pg_uuid_t *id);
 

@@ -158,11 +158,10 @@ typedef struct OutboxWindowEntry
  */
 typedef struct OutboxEndpointConfig
 {
-	char *name;	  /* in settings_cxt */
-	char *tenant; /* never changes (NULL: none) */
-	MemoryContext
-		settings_cxt; /* of name, tenant, patterns, filter, target and request */
-	MemoryContext		retired_cxt; /* of former settings, freed by publish.c */
+	char			   *name;		  /* in settings_cxt */
+	char			   *tenant;		  /* never changes (NULL: none) */
+	MemoryContext		settings_cxt; /* of the strings here, filter, target, request */
+	MemoryContext		retired_cxt;  /* of former settings, freed by publish.c */
 	int					npatterns;
 	char			  **patterns;
 	JsonPath		   *filter;		  /* NULL: none */

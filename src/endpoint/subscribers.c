@@ -87,14 +87,6 @@ account_topics(void)
 							  MemoryContextMemAllocated(older.cxt, true));
 }
 
-void
-outbox_subscribers_init(void)
-{
-	outbox_filter_limit_time();
-	newer = make_topics();
-	older = make_topics();
-}
-
 static TenantGroup *
 group_of(const char *tenant)
 {
@@ -112,12 +104,10 @@ outbox_subscribers_set(OutboxEndpoint **here, int n, OutboxOtherSubscriber *else
 {
 	MemoryContext old;
 
-	if (groups_cxt == NULL)
-		groups_cxt = AllocSetContextCreate(TopMemoryContext, "outbox tenants",
-										   ALLOCSET_DEFAULT_SIZES);
 	MemoryContextReset(groups_cxt);
 	groups = groups_create(groups_cxt, 64, NULL);
 	old = MemoryContextSwitchTo(groups_cxt);
+	(void) group_of(NULL); /* from then on the table does not change */
 	for (int i = 0; i < n; i++)
 	{
 		const char	*tenant = here[i]->config.tenant;
@@ -136,6 +126,17 @@ outbox_subscribers_set(OutboxEndpoint **here, int n, OutboxOtherSubscriber *else
 	forget_older();
 	forget_older();
 	account_topics();
+}
+
+void
+outbox_subscribers_init(void)
+{
+	outbox_filter_limit_time();
+	groups_cxt = AllocSetContextCreate(TopMemoryContext, "outbox tenants",
+									   ALLOCSET_DEFAULT_SIZES);
+	newer = make_topics();
+	older = make_topics();
+	outbox_subscribers_set(NULL, 0, NULL, 0);
 }
 
 bool
@@ -303,7 +304,7 @@ outbox_subscribers_of(const char *topic, size_t len, OutboxRow *row)
 	}
 	all = recall(key);
 	if (all == NULL)
-		all = match(key, key + 1, group_of(NULL), NULL);
+		all = match(key, key + 1, groups_lookup(groups, ""), NULL);
 	return g ? match(name, key + 1, g, all) : all;
 }
 

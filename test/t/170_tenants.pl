@@ -133,6 +133,16 @@ is(join(' ', sort map { $_->{headers}{'ce-outboxtenant'} // '-' } $receiver->del
 is(join(' ', sort map { exists $_->{tenant} ? $_->{tenant} : '-' } map { @{ $json->decode($_->{body}) } } $receiver->delivered(path => '/ok/batch')),
 	"- Zo\x{eb}", 'batches: the property is there only when set');
 
+# Many tenants, and no endpoint without one: each gets its own event.
+ask('CREATE DATABASE many');
+$node->safe_psql('many', 'CREATE EXTENSION outbox');
+$node->safe_psql('many', "SELECT count(outbox.create_endpoint('e' || n, '" . $receiver->url('/ok/many/') . "' || n, tenant => 't' || n)) FROM generate_series(1, 115) n");
+ok(wait_sql($node, "SELECT count(*) = 115 FROM outbox.stats WHERE state = 'active'", undef, 'many'), '115 endpoints');
+$node->safe_psql('many', "SELECT count(outbox.emit('a', to_jsonb(n), tenant => 't' || n)) FROM generate_series(1, 115) n");
+ok(wait_settled($node, 'many'), 'settled');
+is(join(' ', sort { $a <=> $b } map { ($_->{path} =~ m{(\d+)$})[0] == $json->decode($_->{body})->{data} ? $json->decode($_->{body})->{data} : "$_->{path} got $_->{body}" }
+		  grep { $_->{path} =~ m{^/ok/many/} } $receiver->requests), join(' ', 1 .. 115), 'each of 115 tenants gets its own event');
+
 # An endpoint keeps its tenant, and each tenant has a name.
 my ($ret, $out, $err) = $node->psql('postgres', "SELECT outbox.alter_endpoint('acme', reset => '{tenant}')");
 like($err, qr/unknown option "tenant" in reset/, 'a tenant cannot be taken away');
