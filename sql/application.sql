@@ -175,6 +175,24 @@ CREATE TRIGGER wrong BEFORE INSERT ON regress_parcel FOR EACH ROW
 INSERT INTO regress_parcel (id) VALUES (1);
 DROP TABLE regress_parcel;
 
+-- A tenant, and a row that goes from one to another.
+CREATE TABLE regress_invoice (id int PRIMARY KEY, total int, customer text);
+CREATE TRIGGER tell AFTER INSERT OR UPDATE OR DELETE ON regress_invoice FOR EACH ROW
+    EXECUTE FUNCTION outbox.emit_change('invoice', 'id', 'total', 'customer');
+BEGIN;
+INSERT INTO regress_invoice VALUES (1, 10, 'acme'), (2, 20, NULL), (3, 30, '');
+UPDATE regress_invoice SET total = 11 WHERE id = 1;
+UPDATE regress_invoice SET customer = 'globex' WHERE id = 1;
+UPDATE regress_invoice SET id = 4, total = 12, customer = NULL WHERE id = 1;
+UPDATE regress_invoice SET customer = '' WHERE id = 2;
+DELETE FROM regress_invoice WHERE id = 4;
+SELECT tenant, key, payload FROM outbox.outgoing ORDER BY id;
+ROLLBACK;
+DROP TABLE regress_invoice;
+SELECT outbox.emit('a', '1', tenant => '');
+SELECT outbox.emit('a', '1', tenant => repeat('x', 256));
+INSERT INTO outbox.outgoing (topic, payload, tenant) VALUES ('a', '1', E'a\tb');
+
 -- A role without a grant.
 RESET ROLE;
 CREATE ROLE regress_outbox_other;

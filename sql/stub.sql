@@ -491,6 +491,8 @@ DECLARE
     after jsonb;
     key text;
     tenant text;
+    former text;
+    former_key text;
     missing text;
 BEGIN
     IF TG_WHEN <> 'AFTER' OR TG_LEVEL <> 'ROW' THEN
@@ -523,16 +525,25 @@ BEGIN
     END IF;
     before := outbox.carried(TG_ARGV[2], before);
     after := outbox.carried(TG_ARGV[2], after);
-    -- As text, because 1.0 is not 1.00 here.
-    IF TG_OP = 'UPDATE' AND before::text = after::text THEN
-        RETURN NULL;
+    IF TG_OP <> 'DELETE' THEN
+        EXECUTE format('SELECT ($1).%I::text', TG_ARGV[1]) INTO key USING NEW;
     END IF;
-
-    EXECUTE format('SELECT ($1).%I::text', TG_ARGV[1]) INTO key
-        USING CASE WHEN TG_OP = 'DELETE' THEN OLD ELSE NEW END;
-    IF TG_NARGS = 4 THEN
-        EXECUTE format('SELECT ($1).%I::text', TG_ARGV[3]) INTO tenant
-            USING CASE WHEN TG_OP = 'DELETE' THEN OLD ELSE NEW END;
+    IF TG_OP <> 'INSERT' THEN
+        EXECUTE format('SELECT ($1).%I::text', TG_ARGV[1]) INTO former_key USING OLD;
+    END IF;
+    IF TG_NARGS = 4 AND TG_OP <> 'DELETE' THEN
+        EXECUTE format('SELECT ($1).%I::text', TG_ARGV[3]) INTO tenant USING NEW;
+    END IF;
+    IF TG_NARGS = 4 AND TG_OP <> 'INSERT' THEN
+        EXECUTE format('SELECT ($1).%I::text', TG_ARGV[3]) INTO former USING OLD;
+    END IF;
+    key := nullif(key, '');
+    former_key := nullif(former_key, '');
+    tenant := nullif(tenant, '');
+    former := nullif(former, '');
+    -- As text, because 1.0 is not 1.00 here.
+    IF TG_OP = 'UPDATE' AND before::text = after::text AND former IS NOT DISTINCT FROM tenant THEN
+        RETURN NULL;
     END IF;
     -- The trigger of a partition is a copy of its parent's.
     WITH RECURSIVE t AS (
@@ -542,13 +553,22 @@ BEGIN
     SELECT changed || jsonb_build_object('table', format('%I.%I', s.nspname, c.relname)) INTO changed
     FROM t JOIN pg_class c ON c.oid = t.tgrelid JOIN pg_namespace s ON s.oid = c.relnamespace
     WHERE t.tgparentid = 0;
+    -- A tenant learns that a row of its has gone, and no other tenant sees that row.
+    IF TG_OP = 'UPDATE' AND former IS DISTINCT FROM tenant THEN
+        PERFORM outbox.emit(TG_ARGV[0], changed || jsonb_build_object('op', 'delete', 'old', before),
+                            key => former_key, tenant => former);
+        PERFORM outbox.emit(TG_ARGV[0], changed || jsonb_build_object('op', 'insert', 'new', after),
+                            key => key, tenant => tenant);
+        RETURN NULL;
+    END IF;
     IF after IS NOT NULL THEN
         changed := changed || jsonb_build_object('new', after);
     END IF;
     IF before IS NOT NULL THEN
         changed := changed || jsonb_build_object('old', before);
     END IF;
-    PERFORM outbox.emit(TG_ARGV[0], changed, key => nullif(key, ''), tenant => nullif(tenant, ''));
+    PERFORM outbox.emit(TG_ARGV[0], changed, key => CASE WHEN TG_OP = 'DELETE' THEN former_key ELSE key END,
+                        tenant => CASE WHEN TG_OP = 'DELETE' THEN former ELSE tenant END);
     RETURN NULL;
 END $$;
 

@@ -371,13 +371,15 @@ BEGIN
         s.max_age, s.backoff_base, s.backoff_max, s.batch_size, s.batch_wait, s.start_snapshot, s.start_seq_low)
     ON CONFLICT DO NOTHING;
     IF NOT FOUND THEN
-        IF if_not_exists THEN
+        IF if_not_exists AND EXISTS (SELECT 1 FROM outbox.endpoint_settings e
+                                     WHERE e.name = s.name AND e.tenant IS NOT DISTINCT FROM s.tenant) THEN
             RAISE NOTICE 'endpoint "%" already exists, skipping', s.name;
             RETURN;
         END IF;
         RAISE EXCEPTION 'endpoint "%" already exists', s.name
             USING ERRCODE = 'duplicate_object',
-                  HINT = 'Use another name, outbox.alter_endpoint(), or if_not_exists => true.';
+                  HINT = CASE WHEN if_not_exists THEN 'It belongs to another tenant, or to none. Use another name.'
+                              ELSE 'Use another name, outbox.alter_endpoint(), or if_not_exists => true.' END;
     END IF;
     INSERT INTO outbox.endpoint_secrets (endpoint_id, secret)
     VALUES (s.endpoint_id, outbox.seal(s.endpoint_id, 'secret', COALESCE(secret, outbox.new_secret())));

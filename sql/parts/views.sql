@@ -219,7 +219,7 @@ SELECT e.id AS event_id, e.seq, e.topic, e.type, e.key, e.tenant, p.name AS endp
        CASE WHEN k.status IS NULL THEN a.delivered_at END AS delivered_at
 FROM outbox.all_events e
 CROSS JOIN LATERAL (SELECT outbox.log_xid(e.epoch, e.xid) AS xid) x
-CROSS JOIN outbox.endpoint_positions p
+JOIN outbox.endpoint_positions p ON p.tenant IS NULL OR p.tenant = e.tenant
 CROSS JOIN LATERAL (SELECT v.topics, v.filter FROM outbox.subscriptions v
                     WHERE v.endpoint_id = p.endpoint_id
                     AND NOT (pg_visible_in_snapshot(x.xid, v.read)
@@ -239,7 +239,7 @@ LEFT JOIN LATERAL (SELECT (array_agg(l.attempt ORDER BY l.started_at DESC))[1] A
 -- replayed.
 WHERE (e.test_of IS NOT NULL
        OR cardinality(v.topics) = 0
-       OR ((p.tenant IS NULL OR p.tenant = e.tenant) AND outbox.topic_in(e.topic, v.topics)
+       OR (outbox.topic_in(e.topic, v.topics)
            -- a delivery with a row has passed the filter, which may be expensive
            AND (k.status IS NOT NULL OR outbox.filter_matches(e.payload, v.filter) IS NOT FALSE)))
 AND (e.test_of IS NULL OR e.test_of = p.endpoint_id)

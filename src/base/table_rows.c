@@ -122,7 +122,7 @@ decide_partial_indexes(ResultRelInfo *info, TupleTableSlot *slot)
 			 NULL;
 
 		if (test == NULL || !IsA(test, NullTest) || test->nulltesttype != IS_NOT_NULL ||
-			!IsA(test->arg, Var))
+			test->argisrow || !IsA(test->arg, Var) || ((Var *) test->arg)->varattno <= 0)
 			continue;
 		index->ii_Predicate = NIL;
 		if (slot->tts_isnull[((Var *) test->arg)->varattno - 1])

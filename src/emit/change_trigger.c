@@ -278,25 +278,27 @@ describe(TriggerData *trigger)
 	return c;
 }
 
-/*
- * True if one of the columns in the payload differs.  Bytes are compared, so 1.0 is
- * not 1.00.
- */
+/* True if the column has the same bytes in both, so 1.0 is not 1.00. */
+static bool
+is_same(int column, TupleDesc desc, HeapTuple old, HeapTuple new)
+{
+	Form_pg_attribute att = TupleDescAttr(desc, column - 1);
+	bool			  old_null;
+	bool			  new_null;
+	Datum			  a = heap_getattr(old, column, desc, &old_null);
+	Datum			  b = heap_getattr(new, column, desc, &new_null);
+
+	return old_null == new_null &&
+		(old_null || datum_image_eq(a, b, att->attbyval, att->attlen));
+}
+
+/* True if one of the columns in the payload differs. */
 static bool
 differs(const Change *c, TupleDesc desc, HeapTuple old, HeapTuple new)
 {
 	for (int i = 0; i < c->n; i++)
-	{
-		Form_pg_attribute att = TupleDescAttr(desc, c->columns[i] - 1);
-		bool			  old_null;
-		bool			  new_null;
-		Datum			  a = heap_getattr(old, c->columns[i], desc, &old_null);
-		Datum			  b = heap_getattr(new, c->columns[i], desc, &new_null);
-
-		if (old_null != new_null ||
-			(!old_null && !datum_image_eq(a, b, att->attbyval, att->attlen)))
+		if (!is_same(c->columns[i], desc, old, new))
 			return true;
-	}
 	return false;
 }
 
@@ -353,35 +355,22 @@ text_of(int column, FmgrInfo *output, TupleDesc desc, HeapTuple tuple)
 	return s == NULL || s[0] == '\0' ? NULL : cstring_to_text(s);
 }
 
-static void
-emit_change(FunctionCallInfo fcinfo, TriggerData *trigger)
+/* True if the row has gone from one tenant, or from none, to another. */
+static bool
+has_moved(Change *c, TupleDesc desc, HeapTuple old, HeapTuple new)
 {
-	TriggerEvent event = trigger->tg_event;
-	TupleDesc	 desc = RelationGetDescr(trigger->tg_relation);
-	HeapTuple	 old = TRIGGER_FIRED_BY_INSERT(event) ? NULL : trigger->tg_trigtuple;
-	HeapTuple new = TRIGGER_FIRED_BY_DELETE(event) ? NULL :
-		TRIGGER_FIRED_BY_UPDATE(event)			   ? trigger->tg_newtuple :
-													 trigger->tg_trigtuple;
+	return c->tenant && !is_same(c->tenant, desc, old, new) &&
+		(text_of(c->tenant, &c->tenant_output, desc, old) != NULL ||
+		 text_of(c->tenant, &c->tenant_output, desc, new) != NULL);
+}
+
+/* Emits one event: of an insert if there is no old row, of a delete if no new one. */
+static void
+tell(Change *c, TupleDesc desc, HeapTuple new, HeapTuple old)
+{
 	OutboxNewEvent e = {0};
-	Change		  *c = fcinfo->flinfo->fn_extra;
-	int			   level = 0;
+	int			   level = c->has_formats ? fix_formats() : 0;
 
-	outbox_refuse_read_only("outbox.emit_change()");
-	if (c == NULL)
-	{
-		MemoryContext caller = MemoryContextSwitchTo(fcinfo->flinfo->fn_mcxt);
-
-		level = fix_formats(); /* for the name of the table */
-		c = describe(trigger);
-		AtEOXact_GUC(true, level);
-		MemoryContextSwitchTo(caller);
-		fcinfo->flinfo->fn_extra = c;
-	}
-	if (old && new && !differs(c, desc, old, new))
-		return;
-
-	if (c->has_formats)
-		level = fix_formats();
 	e.topic = c->topic;
 	e.key = text_of(c->key, &c->key_output, desc, new ? new : old);
 	if (c->tenant)
@@ -394,6 +383,39 @@ emit_change(FunctionCallInfo fcinfo, TriggerData *trigger)
 	if (c->has_formats)
 		AtEOXact_GUC(true, level);
 	(void) outbox_emit(&e);
+}
+
+static void
+emit_change(FunctionCallInfo fcinfo, TriggerData *trigger)
+{
+	TriggerEvent event = trigger->tg_event;
+	TupleDesc	 desc = RelationGetDescr(trigger->tg_relation);
+	HeapTuple	 old = TRIGGER_FIRED_BY_INSERT(event) ? NULL : trigger->tg_trigtuple;
+	HeapTuple new = TRIGGER_FIRED_BY_DELETE(event) ? NULL :
+		TRIGGER_FIRED_BY_UPDATE(event)			   ? trigger->tg_newtuple :
+													 trigger->tg_trigtuple;
+	Change *c = fcinfo->flinfo->fn_extra;
+
+	outbox_refuse_read_only("outbox.emit_change()");
+	if (c == NULL)
+	{
+		MemoryContext caller = MemoryContextSwitchTo(fcinfo->flinfo->fn_mcxt);
+		int			  level = fix_formats(); /* for the name of the table */
+
+		c = describe(trigger);
+		AtEOXact_GUC(true, level);
+		MemoryContextSwitchTo(caller);
+		fcinfo->flinfo->fn_extra = c;
+	}
+
+	/* A tenant learns that a row of its has gone, and no other tenant sees that row. */
+	if (TRIGGER_FIRED_BY_UPDATE(event) && has_moved(c, desc, old, new))
+	{
+		tell(c, desc, NULL, old);
+		tell(c, desc, new, NULL);
+	}
+	else if (old == NULL || new == NULL || differs(c, desc, old, new))
+		tell(c, desc, new, old);
 }
 
 OUTBOX_FUNCTION(outbox_emit_change_1_0, 0)

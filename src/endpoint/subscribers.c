@@ -83,15 +83,16 @@ static void
 account_topics(void)
 {
 	outbox_memory_account(&topics_account,
-						  MemoryContextMemAllocated(newer.cxt, true) +
+						  MemoryContextMemAllocated(groups_cxt, true) +
+							  MemoryContextMemAllocated(newer.cxt, true) +
 							  MemoryContextMemAllocated(older.cxt, true));
 }
 
 static TenantGroup *
-group_of(const char *tenant)
+group_of(groups_hash *table, const char *tenant)
 {
 	bool		 found;
-	TenantGroup *g = groups_insert(groups, tenant ? tenant : "", &found);
+	TenantGroup *g = groups_insert(table, tenant ? tenant : "", &found);
 
 	if (!found)
 		g->endpoints = g->others = NIL;
@@ -102,26 +103,32 @@ void
 outbox_subscribers_set(OutboxEndpoint **here, int n, OutboxOtherSubscriber *elsewhere,
 					   int nelsewhere)
 {
-	MemoryContext old;
+	MemoryContext cxt = AllocSetContextCreate(CurrentMemoryContext, "outbox tenants",
+											  ALLOCSET_DEFAULT_SIZES);
+	MemoryContext old = MemoryContextSwitchTo(cxt);
+	groups_hash	 *table = groups_create(cxt, 64, NULL);
 
-	MemoryContextReset(groups_cxt);
-	groups = groups_create(groups_cxt, 64, NULL);
-	old = MemoryContextSwitchTo(groups_cxt);
-	(void) group_of(NULL); /* from then on the table does not change */
+	/* The table does not change once it is in use, and an error leaves the former. */
+	(void) group_of(table, NULL);
 	for (int i = 0; i < n; i++)
 	{
 		const char	*tenant = here[i]->config.tenant;
-		TenantGroup *g = group_of(tenant ? pstrdup(tenant) : NULL);
+		TenantGroup *g = group_of(table, tenant ? pstrdup(tenant) : NULL);
 
 		g->endpoints = lappend(g->endpoints, here[i]);
 	}
 	for (int i = 0; i < nelsewhere; i++)
 	{
-		TenantGroup *g = group_of(elsewhere[i].tenant);
+		TenantGroup *g = group_of(table, elsewhere[i].tenant);
 
 		g->others = lappend(g->others, &elsewhere[i]);
 	}
 	MemoryContextSwitchTo(old);
+	MemoryContextSetParent(cxt, TopMemoryContext);
+	if (groups_cxt)
+		MemoryContextDelete(groups_cxt);
+	groups_cxt = cxt;
+	groups = table;
 	any_here = n > 0;
 	forget_older();
 	forget_older();
@@ -132,8 +139,6 @@ void
 outbox_subscribers_init(void)
 {
 	outbox_filter_limit_time();
-	groups_cxt = AllocSetContextCreate(TopMemoryContext, "outbox tenants",
-									   ALLOCSET_DEFAULT_SIZES);
 	newer = make_topics();
 	older = make_topics();
 	outbox_subscribers_set(NULL, 0, NULL, 0);

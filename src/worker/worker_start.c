@@ -198,7 +198,6 @@ outbox_worker_start(OutboxDatabase *database, OutboxEnded delivery_ended)
 	outbox_dispatch_init(delivery_ended);
 	outbox_reader_init(outbox_roster_busy);
 	outbox_subscribers_init();
-	outbox_subscribers_set(NULL, 0, NULL, 0);
 
 	begin_when_unlocked(false);
 	outbox_log_check_sequence();

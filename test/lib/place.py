@@ -11,8 +11,8 @@ PG_CONFIG = os.environ.get("PG_CONFIG") or "pg_config"
 
 # What leaves nothing behind in the build, and what the tests need.
 PARTS = ["src", "sql", "expected", "test", "Makefile", "outbox.control", "README.md",
-         "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "LICENSE", "META.json", "doc", "bench", "demo",
-         ".ci", ".github"]
+         "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "LICENSE", "META.json", "doc", "bench", "debian", "demo",
+         "monitoring", ".ci", ".github"]
 
 
 def pg_config(option):

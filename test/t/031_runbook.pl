@@ -108,7 +108,7 @@ my %section = (
 			becomes("SELECT outbox.wait_for('$event')", 'it is delivered when the receiver is well');
 			is(status($event), 'delivered', 'delivered');
 		},
-		shows(qr/^billing\|\{invoice\.\*\}\|t\|t$/m, 'which endpoint subscribes to it')
+		shows(qr/^billing\|\{invoice\.\*\}\|t\|t\|t$/m, 'which endpoint subscribes to it')
 	],
 	'Millions are waiting' => [
 		sub {

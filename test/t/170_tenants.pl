@@ -45,7 +45,7 @@ my @ways = (
 	"SELECT outbox.emit('order.a', '{\"n\": 7}', tenant => 'nobody')",
 	"COPY outbox.events (topic, payload, tenant) FROM stdin;\norder.d\t{\"n\": 8}\tacme\n\\.\n",
 	"CREATE TABLE public.orders (id int, n int, customer text);"
-	  . " CREATE TRIGGER tell AFTER INSERT ON public.orders FOR EACH ROW"
+	  . " CREATE TRIGGER tell AFTER INSERT OR UPDATE ON public.orders FOR EACH ROW"
 	  . " EXECUTE FUNCTION outbox.emit_change('order.row', 'id', '*', 'customer');"
 	  . " INSERT INTO public.orders VALUES (1, 9, 'acme'), (2, 10, NULL), (3, 12, '')");
 ask($_) foreach @ways;
@@ -62,15 +62,22 @@ is(scalar(() = $receiver->delivered(path => '/ok/archive')), 12, 'an endpoint wi
 is(join(' ', sort map { $_->{headers}{'outbox-tenant'} // '-' } $receiver->delivered(path => '/ok/archive')),
 	'- - - Globex%20100%25%20%C3%BC acme acme acme acme acme acme acme nobody', 'with their tenants');
 
+# A row that goes to another tenant
+ask("UPDATE public.orders SET customer = 'Globex 100% ü' WHERE id = 1");
+ok(wait_settled($node), 'settled');
+is(join(' ', map { join '-', $_->{op}, sort grep { /^(?:old|new)$/ } keys %$_ } map { $json->decode($_->{body})->{data} }
+		  map { (grep { $_->{headers}{'outbox-topic'} eq 'order.row' } $receiver->delivered(path => $_))[-1] } qw(/ok/acme /ok/globex)),
+	'delete-old insert-new', 'each tenant sees its own row only');
+
 # The views
 is(ask("SELECT string_agg(DISTINCT endpoint, ' ' ORDER BY endpoint) FROM outbox.deliveries WHERE tenant = 'acme'"),
 	'acme acme.2 archive', 'deliveries of a tenant');
-is(ask("SELECT count(*) FROM outbox.deliveries WHERE endpoint = 'globex'"), 1, 'and of its endpoint');
+is(ask("SELECT count(*) FROM outbox.deliveries WHERE endpoint = 'globex'"), 2, 'and of its endpoint');
 is(ask("SELECT string_agg(DISTINCT status, ' ') FROM outbox.deliveries"), 'delivered', 'all of them are delivered');
 is(ask("SELECT string_agg(endpoint || '=' || COALESCE(tenant, '-'), ' ' ORDER BY endpoint) FROM outbox.stats"),
 	'acme=acme acme.2=acme archive=- globex=Globex 100% ü', 'stats');
 is(ask("SELECT string_agg(DISTINCT name, ' ' ORDER BY name) FROM outbox.endpoints WHERE tenant = 'acme'"), 'acme acme.2', 'endpoints');
-is(ask("SELECT count(*) FROM outbox.attempts WHERE tenant = 'acme'"), 6, 'attempts');
+is(ask("SELECT count(*) FROM outbox.attempts WHERE tenant = 'acme'"), 7, 'attempts');
 
 # A tenant is part of what a dedup_key is unique in
 is(ask("SELECT count(DISTINCT outbox.emit('dedup.a', '1', dedup_key => 'k', tenant => t)) FROM unnest('{a,b,a}'::text[]) t"),
@@ -146,6 +153,8 @@ is(join(' ', sort { $a <=> $b } map { ($_->{path} =~ m{(\d+)$})[0] == $json->dec
 # An endpoint keeps its tenant, and each tenant has a name.
 my ($ret, $out, $err) = $node->psql('postgres', "SELECT outbox.alter_endpoint('acme', reset => '{tenant}')");
 like($err, qr/unknown option "tenant" in reset/, 'a tenant cannot be taken away');
+($ret, $out, $err) = $node->psql('postgres', "SELECT outbox.create_endpoint('acme', 'https://example.com', if_not_exists => true, tenant => 'b')");
+like($err, qr/42710|already exists.*belongs to another tenant/s, 'if_not_exists does not take the endpoint of another tenant');
 foreach my $bad ("''", "repeat('x', 256)", "E'a\\tb'")
 {
 	($ret, $out, $err) = $node->psql('postgres', "SELECT outbox.create_endpoint('x', 'https://example.com', tenant => $bad)");
