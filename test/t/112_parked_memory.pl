@@ -29,7 +29,8 @@ $receiver->wait_delivered(1, id => $free);
 my $first = time - $begun;
 my $peak = OutboxTest::Parked::peak($pid, sub { OutboxTest::Parked::counted($node, $n) }, 120);
 
-cmp_ok($peak - $idle, '<', 64, 'MB above what an idle worker has');
+cmp_ok($peak - $idle, '<', 64, 'MB above what an idle worker has')
+  unless $ENV{OUTBOX_MEMORY_CHECKER};    # which keeps what was freed
 diag(sprintf('%d rows of each kind: %.0f MB above an idle worker, first delivery %.1f s after the server began to start',
 		$n, $peak - $idle, $first));
 is($pid, worker_pid($node), 'the same worker all the time');
