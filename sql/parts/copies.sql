@@ -217,7 +217,7 @@ BEGIN
         AND NOT (place.reading IS NOT NULL AND e.seq <= place.last_seq
                  AND pg_visible_in_snapshot(x.xid, place.reading))
         AND (s.tenant IS NULL OR s.tenant = e.tenant) AND outbox.topic_in(e.topic, s.topics)
-    AND outbox.filter_matches(e.payload, s.filter) IS NOT FALSE
+        AND outbox.filter_matches(e.payload, s.filter) IS NOT FALSE
         ON CONFLICT DO NOTHING;
         lowest := LEAST(lowest, far);
         ids := ids || place.endpoints;

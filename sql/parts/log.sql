@@ -111,7 +111,7 @@ CREATE TABLE outbox.events (
 ) PARTITION BY LIST (piece);
 CREATE INDEX events_seq_idx ON outbox.events (seq);
 CREATE INDEX events_xid_seq_idx ON outbox.events (xid, seq);
--- emit() leaves it alone where there is no tenant.
+-- emit() writes nothing to it where there is no tenant.
 CREATE INDEX events_tenant_seq_idx ON outbox.events (tenant, seq) WHERE tenant IS NOT NULL;
 
 -- USING heap, in case default_table_access_method is another one.
