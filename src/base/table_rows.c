@@ -9,11 +9,13 @@
 #include "access/table.h"
 #include "access/tableam.h"
 #include "access/xact.h"
+#include "catalog/index.h"
 #include "catalog/pg_trigger.h"
 #include "catalog/pg_type.h"
 #include "commands/trigger.h"
 #include "executor/executor.h"
 #include "utils/array.h"
+#include "utils/inval.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
 
@@ -85,16 +87,112 @@ insert_with_triggers(ResultRelInfo *info, EState *estate, TupleTableSlot *slot)
 }
 
 /*
+ * An index "WHERE column IS NOT NULL", and the number of its column.  0: another kind of
+ * index.
+ */
+typedef struct KnownIndex
+{
+	Oid		   oid;
+	AttrNumber column;
+} KnownIndex;
+
+#define KNOWN_INDEXES 16 /* the log has three, and so has a copy that is being made */
+
+static KnownIndex known[KNOWN_INDEXES];
+static int		  nknown;
+
+/* A predicate never changes, but a number may be another index's one day. */
+static void
+forget_index(Datum arg pg_attribute_unused(), Oid oid)
+{
+	for (int i = 0; i < nknown; i++)
+		if (oid == InvalidOid || known[i].oid == oid)
+			known[i--] = known[--nknown];
+}
+
+static AttrNumber
+column_that_must_not_be_null(Relation index)
+{
+	List	 *predicate = RelationGetIndexPredicate(index);
+	NullTest *test = list_length(predicate) == 1 ? linitial(predicate) : NULL;
+
+	if (test == NULL || !IsA(test, NullTest) || test->nulltesttype != IS_NOT_NULL ||
+		test->argisrow || !IsA(test->arg, Var))
+		return 0;
+	return Max(((Var *) test->arg)->varattno, 0);
+}
+
+/* Returns the number of the column, or 0 if it is not known yet. */
+static AttrNumber
+known_column(Oid oid)
+{
+	for (int i = 0; i < nknown; i++)
+		if (known[i].oid == oid)
+			return known[i].column;
+	return 0;
+}
+
+/*
+ * Opens the indexes that the row belongs to.  To open one costs more than to insert a
+ * small row into it, so an index "WHERE column IS NOT NULL" stays closed where the column
+ * is NULL.  Which indexes these are is remembered.
+ */
+static void
+open_indexes(ResultRelInfo *info, TupleTableSlot *slot)
+{
+	static bool registered;
+	List	   *oids = RelationGetIndexList(info->ri_RelationDesc);
+	ListCell   *cell;
+
+	if (!registered)
+	{
+		CacheRegisterRelcacheCallback(forget_index, (Datum) 0);
+		registered = true;
+	}
+	info->ri_IndexRelationDescs = palloc(sizeof(Relation) * Max(list_length(oids), 1));
+	info->ri_IndexRelationInfo = palloc(sizeof(IndexInfo *) * Max(list_length(oids), 1));
+	foreach (cell, oids)
+	{
+		AttrNumber column = known_column(lfirst_oid(cell));
+		Relation   index;
+		IndexInfo *how;
+
+		if (column > 0 && slot->tts_isnull[column - 1])
+			continue;
+		index = index_open(lfirst_oid(cell), RowExclusiveLock);
+		how = BuildIndexInfo(index);
+		if (column == 0)
+			column = column_that_must_not_be_null(index);
+		if (column > 0)
+		{
+			if (known_column(RelationGetRelid(index)) == 0 && nknown < KNOWN_INDEXES)
+				known[nknown++] = (KnownIndex){RelationGetRelid(index), column};
+
+			/* Decided here: the executor would prepare the expression for each row. */
+			how->ii_Predicate = NIL;
+			if (slot->tts_isnull[column - 1])
+				how->ii_ReadyForInserts = false;
+		}
+		info->ri_IndexRelationDescs[info->ri_NumIndices] = index;
+		info->ri_IndexRelationInfo[info->ri_NumIndices++] = how;
+	}
+	list_free(oids);
+}
+
+/*
  * Makes the executor's state for inserts into one table.  The table's triggers find it
- * there.
+ * there.  Opens the indexes that the row of 'slot' needs; NULL: all.
  */
 static EState *
-begin_insert(ResultRelInfo *info, Relation rel)
+begin_insert(ResultRelInfo *info, Relation rel, TupleTableSlot *slot)
 {
 	EState *estate = CreateExecutorState();
 
 	InitResultRelInfo(info, rel, 0, NULL, 0);
-	ExecOpenIndices(info, false);
+	if (slot)
+		open_indexes(info, slot);
+	else
+		ExecOpenIndices(info, false);
 	estate->es_opened_result_relations = list_make1(info);
 	return estate;
 }
@@ -107,36 +205,14 @@ end_insert(ResultRelInfo *info, EState *estate)
 	FreeExecutorState(estate);
 }
 
-/*
- * Decides for indexes "WHERE column IS NOT NULL" here whether the row belongs to them.
- * The executor would prepare and evaluate the expression for each row.
- */
-static void
-decide_partial_indexes(ResultRelInfo *info, TupleTableSlot *slot)
-{
-	for (int i = 0; i < info->ri_NumIndices; i++)
-	{
-		IndexInfo *index = info->ri_IndexRelationInfo[i];
-		NullTest  *test = list_length(index->ii_Predicate) == 1 ?
-			 linitial(index->ii_Predicate) :
-			 NULL;
-
-		if (test == NULL || !IsA(test, NullTest) || test->nulltesttype != IS_NOT_NULL ||
-			test->argisrow || !IsA(test->arg, Var) || ((Var *) test->arg)->varattno <= 0)
-			continue;
-		index->ii_Predicate = NIL;
-		if (slot->tts_isnull[((Var *) test->arg)->varattno - 1])
-			index->ii_ReadyForInserts = false; /* the executor leaves it alone */
-	}
-}
-
 void
 outbox_insert_row(Relation rel, TupleTableSlot *slot)
 {
 	ResultRelInfo *info = makeNode(ResultRelInfo);
-	EState		  *estate = begin_insert(info, rel);
+	bool		   with_triggers = has_triggers_of_others(rel);
+	EState		  *estate = begin_insert(info, rel, with_triggers ? NULL : slot);
 
-	if (has_triggers_of_others(rel))
+	if (with_triggers)
 	{
 		AfterTriggerBeginQuery();
 		insert_with_triggers(info, estate, slot);
@@ -144,7 +220,6 @@ outbox_insert_row(Relation rel, TupleTableSlot *slot)
 	}
 	else
 	{
-		decide_partial_indexes(info, slot);
 		table_tuple_insert(rel, slot, GetCurrentCommandId(true), 0, NULL);
 		outbox_insert_index_tuples(info, slot, estate);
 	}
@@ -160,7 +235,7 @@ outbox_append_rows(Oid table, int nrows, Datum *values, bool *nulls)
 	int				 natts = desc->natts;
 	TupleTableSlot **slots = palloc(sizeof(TupleTableSlot *) * Max(nrows, 1));
 	ResultRelInfo	*info = makeNode(ResultRelInfo);
-	EState			*estate = begin_insert(info, rel);
+	EState			*estate = begin_insert(info, rel, NULL);
 	bool			 with_triggers = has_triggers_of_others(rel);
 
 	/*

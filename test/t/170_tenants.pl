@@ -69,6 +69,13 @@ is(join(' ', map { join '-', $_->{op}, sort grep { /^(?:old|new)$/ } keys %$_ } 
 		  map { (grep { $_->{headers}{'outbox-topic'} eq 'order.row' } $receiver->delivered(path => $_))[-1] } qw(/ok/acme /ok/globex)),
 	'delete-old insert-new', 'each tenant sees its own row only');
 
+# The index of tenants, in a session that has left it out before
+my $indexed = 'SET enable_seqscan = off; SET enable_bitmapscan = off;';
+my @rows = map { "SELECT outbox.emit('index.a', '{}'" . ($_ ? ", tenant => '$_'" : '') . ') IS NULL;' } '', 'indexed', '', 'indexed';
+my $find = "SELECT count(*) FROM outbox.events WHERE tenant = 'indexed'";
+like(ask("$indexed EXPLAIN $find"), qr/Index.*_tenant_seq_idx/, 'events of a tenant are found by an index');
+is(ask("$indexed BEGIN; @rows COMMIT; $find") =~ s/.*\n//sr, 2, 'and all of them are in it');
+
 # The views
 is(ask("SELECT string_agg(DISTINCT endpoint, ' ' ORDER BY endpoint) FROM outbox.deliveries WHERE tenant = 'acme'"),
 	'acme acme.2 archive', 'deliveries of a tenant');
