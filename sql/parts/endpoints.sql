@@ -24,6 +24,7 @@ CREATE TABLE outbox.endpoint_settings (
     backoff_max     interval NOT NULL,
     batch_size      int4 NOT NULL,
     batch_wait      interval NOT NULL,
+    disable_after   interval,                         -- NULL: never
     state           text NOT NULL DEFAULT 'active',   -- active, paused, disabled
     state_since     timestamptz NOT NULL DEFAULT now(),
     reason          text,
@@ -224,7 +225,9 @@ BEGIN
          'batch_wait', 'invalid batch_wait %s', s.batch_wait::text, 'Use 0 (a batch is sent at once) to 1 hour.'),
         (s.batch_wait = interval '0' OR s.batch_size > 1,
          'batch_wait', 'batch_wait is %s, and batch_size is 1: one event has no others to wait for',
-         s.batch_wait::text, 'Use batch_wait 0, or a batch_size of 2 to 1000.'))
+         s.batch_wait::text, 'Use batch_wait 0, or a batch_size of 2 to 1000.'),
+        (s.disable_after IS NULL OR s.disable_after BETWEEN interval '1 ms' AND interval '10 years',
+         'disable_after', 'invalid disable_after %s', s.disable_after::text, 'Use 1 ms to 10 years; 0: never.'))
         c (valid, option, problem, value, hint)
     WHERE c.valid IS NOT TRUE LIMIT 1;
     IF FOUND THEN
@@ -333,6 +336,7 @@ CREATE FUNCTION outbox.create_endpoint(
     backoff_max interval DEFAULT '1 h',
     batch_size int4 DEFAULT 1,
     batch_wait interval DEFAULT '0',
+    disable_after interval DEFAULT '5 days',
     start_at text DEFAULT 'now',
     if_not_exists bool DEFAULT false,
     tenant text DEFAULT NULL) RETURNS void
@@ -345,7 +349,7 @@ DECLARE
 BEGIN
     s := ROW(NULL, name, tenant, url, topics, filter, format, headers, ordering, on_exhausted, max_in_flight,
              rate_limit, timeout, connect_timeout, max_attempts, max_age, backoff_base,
-             backoff_max, batch_size, batch_wait, 'active', now(), NULL, now(), 1, 1, NULL, NULL);
+             backoff_max, batch_size, batch_wait, NULLIF(disable_after, interval '0'), 'active', now(), NULL, now(), 1, 1, NULL, NULL);
     PERFORM outbox.check_settings(s);
     PERFORM outbox.check_secret(secret);
     IF start_at IS NULL THEN
@@ -364,11 +368,12 @@ BEGIN
     s.headers := outbox.seal(s.endpoint_id, s.headers);
     INSERT INTO outbox.endpoint_settings (endpoint_id, name, tenant, url, topics, filter, format, headers, ordering,
         on_exhausted, max_in_flight, rate_limit, timeout, connect_timeout, max_attempts,
-        max_age, backoff_base, backoff_max, batch_size, batch_wait, start_snapshot, start_seq_low)
+        max_age, backoff_base, backoff_max, batch_size, batch_wait, disable_after, start_snapshot, start_seq_low)
     OVERRIDING SYSTEM VALUE
     VALUES (s.endpoint_id, s.name, s.tenant, s.url, s.topics, s.filter, s.format, s.headers, s.ordering, s.on_exhausted,
         s.max_in_flight, s.rate_limit, s.timeout, s.connect_timeout, s.max_attempts,
-        s.max_age, s.backoff_base, s.backoff_max, s.batch_size, s.batch_wait, s.start_snapshot, s.start_seq_low)
+        s.max_age, s.backoff_base, s.backoff_max, s.batch_size, s.batch_wait, s.disable_after, s.start_snapshot,
+        s.start_seq_low)
     ON CONFLICT DO NOTHING;
     IF NOT FOUND THEN
         IF if_not_exists AND EXISTS (SELECT 1 FROM outbox.endpoint_settings e
@@ -410,6 +415,7 @@ CREATE FUNCTION outbox.alter_endpoint(
     backoff_max interval DEFAULT NULL,
     batch_size int4 DEFAULT NULL,
     batch_wait interval DEFAULT NULL,
+    disable_after interval DEFAULT NULL,
     reset text[] DEFAULT '{}') RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
@@ -437,7 +443,8 @@ DECLARE
         CASE WHEN backoff_base IS NOT NULL THEN 'backoff_base' END,
         CASE WHEN backoff_max IS NOT NULL THEN 'backoff_max' END,
         CASE WHEN batch_size IS NOT NULL THEN 'batch_size' END,
-        CASE WHEN batch_wait IS NOT NULL THEN 'batch_wait' END], NULL);
+        CASE WHEN batch_wait IS NOT NULL THEN 'batch_wait' END,
+        CASE WHEN disable_after IS NOT NULL THEN 'disable_after' END], NULL);
 BEGIN
     s.url := COALESCE(url, s.url);
     s.topics := COALESCE(topics, s.topics);
@@ -456,6 +463,7 @@ BEGIN
     s.backoff_max := COALESCE(backoff_max, s.backoff_max);
     s.batch_size := COALESCE(batch_size, s.batch_size);
     s.batch_wait := COALESCE(batch_wait, s.batch_wait);
+    s.disable_after := NULLIF(COALESCE(disable_after, s.disable_after), interval '0');
     FOREACH option IN ARRAY COALESCE(reset, '{}') LOOP
         IF option = ANY (given) THEN
             RAISE EXCEPTION 'option "%" has a new value and is in reset', option
@@ -472,7 +480,7 @@ BEGIN
                 USING ERRCODE = 'invalid_parameter_value',
                       HINT = 'Options with a default: topics, filter, format, headers, ordering, on_exhausted, '
                              'max_in_flight, rate_limit, timeout, connect_timeout, max_attempts, max_age, '
-                             'backoff_base, backoff_max, batch_size, batch_wait.';
+                             'backoff_base, backoff_max, batch_size, batch_wait, disable_after.';
         END IF;
         EXECUTE format('SELECT jsonb_build_object(%L, %s)', option, expression) INTO changed;
         s := jsonb_populate_record(s, changed);
@@ -497,6 +505,7 @@ BEGIN
         rate_limit = s.rate_limit, timeout = s.timeout, connect_timeout = s.connect_timeout,
         max_attempts = s.max_attempts, max_age = s.max_age, backoff_base = s.backoff_base,
         backoff_max = s.backoff_max, batch_size = s.batch_size, batch_wait = s.batch_wait,
+        disable_after = s.disable_after,
         version = s.version
     WHERE e.endpoint_id = s.endpoint_id;
     IF s.url IS DISTINCT FROM old.url THEN

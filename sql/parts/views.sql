@@ -54,7 +54,7 @@ CREATE VIEW outbox.endpoints AS
 SELECT s.name, s.tenant, outbox.shown(s.endpoint_id, s.url) AS url, s.topics, s.filter, s.format,
        outbox.shown(s.endpoint_id, s.headers) AS headers, s.ordering, s.on_exhausted, s.max_in_flight,
        s.rate_limit, s.timeout, s.connect_timeout, s.max_attempts, s.max_age, s.backoff_base,
-       s.backoff_max, s.batch_size, s.batch_wait, s.state, s.state_since, s.reason, s.created_at
+       s.backoff_max, s.batch_size, s.batch_wait, s.disable_after, s.state, s.state_since, s.reason, s.created_at
 FROM outbox.endpoint_settings s;
 COMMENT ON VIEW outbox.endpoints IS 'Endpoints and their settings, without the secret';
 COMMENT ON COLUMN outbox.endpoints.name IS 'name of the endpoint';
@@ -80,9 +80,13 @@ COMMENT ON COLUMN outbox.endpoints.backoff_base IS 'upper bound of the wait afte
 COMMENT ON COLUMN outbox.endpoints.backoff_max IS 'upper bound of any wait';
 COMMENT ON COLUMN outbox.endpoints.batch_size IS 'events in a request at most (1: no batches)';
 COMMENT ON COLUMN outbox.endpoints.batch_wait IS 'how long the oldest event of a batch may wait for others';
+COMMENT ON COLUMN outbox.endpoints.disable_after IS
+'time of nothing but failures after which it is disabled (NULL: never)';
 COMMENT ON COLUMN outbox.endpoints.state IS 'active, paused or disabled, as stored';
 COMMENT ON COLUMN outbox.endpoints.state_since IS 'when that state began';
-COMMENT ON COLUMN outbox.endpoints.reason IS 'why it is paused or disabled (NULL: active)';
+COMMENT ON COLUMN outbox.endpoints.reason IS
+'why it is paused or disabled: paused by and a role, the receiver answered 410 Gone, the receiver answered '
+'webhook-delivery: disable or failed for disable_after (NULL: active)';
 COMMENT ON COLUMN outbox.endpoints.created_at IS 'when the endpoint was created';
 
 CREATE VIEW outbox.log_size AS

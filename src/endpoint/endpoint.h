@@ -178,6 +178,7 @@ typedef struct OutboxEndpointConfig
 	int64				max_age;		/* µs from the first attempt */
 	int					batch_size;		/* 1: no batches */
 	int64				batch_wait;		/* µs */
+	int64				disable_after;	/* µs of nothing but failures (0: never) */
 	TimestampTz			previous_until; /* end of a rotation of secrets (DT_NOEND:
 										 * none) */
 } OutboxEndpointConfig;
@@ -197,6 +198,8 @@ typedef struct OutboxEndpointStatus
 								* yet */
 	bool		state_written; /* true if the current settle has stored it */
 	TimestampTz failing_since; /* first failure since the last success (0: none) */
+	TimestampTz failed_at;	   /* the last one, if 'failing_since' is not 0 */
+	int64		clock_ahead;   /* outbox_status_clock_ahead() as these two know it */
 	bool		failing_told;  /* true if outbox.failing was made of that */
 	bool		failing_fresh; /* true if it was, since the last settle */
 	bool		recovered;	   /* true if its breaker has closed since the last settle */

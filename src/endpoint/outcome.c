@@ -124,11 +124,11 @@ void
 outbox_outcome_request_failed(OutboxEndpoint *ep, OutboxDelivery *d,
 							  const OutboxOutcome *o, TimestampTz now)
 {
+	if (o->result == OUTBOX_RESULT_DISABLE)
+		outbox_status_disable(ep, o->why_disabled, now);
 	outbox_status_failure(ep, d, now);
 	if (o->slow_down)
 		outbox_pace_slow_down(&ep->pace, o->retry_after, now);
-	if (o->result == OUTBOX_RESULT_DISABLE)
-		outbox_status_disable(ep, o->why_disabled, now);
 }
 
 const char *

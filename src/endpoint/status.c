@@ -10,6 +10,21 @@
 #include "endpoint/status.h"
 #include "endpoint/tally.h"
 
+/*
+ * A period of failing ends when so long (µs) nothing has failed, or twice backoff_max
+ * if that is longer.  Then there was nothing to send, and what failed long ago says
+ * nothing about the receiver now.
+ */
+#define SILENCE USECS_PER_DAY
+
+static int64 clock_ahead; /* µs that the clock was set forward by */
+
+void
+outbox_status_clock_ahead(int64 by)
+{
+	clock_ahead += by;
+}
+
 bool
 outbox_status_is_off(const OutboxEndpoint *ep)
 {
@@ -24,17 +39,55 @@ outbox_status_may_send(OutboxEndpoint *ep, TimestampTz now)
 		outbox_pace_allows(&ep->pace, ep->queue.nin_flight, now);
 }
 
-static void
-stop_failing(OutboxEndpoint *ep)
+void
+outbox_status_stop_failing(OutboxEndpoint *ep)
 {
 	ep->status.failing_since = 0;
 	ep->status.failing_told = ep->status.failing_fresh = false;
 }
 
+/*
+ * The time that the clock was set forward by is no time of failing.  A time in the
+ * future counts as now.
+ */
+static void
+follow_clock(OutboxEndpointStatus *s, TimestampTz now)
+{
+	int64 by = clock_ahead - s->clock_ahead;
+
+	s->clock_ahead = clock_ahead;
+	s->failing_since = Min(s->failing_since + by, now);
+	s->failed_at = Min(s->failed_at + by, now);
+}
+
+static void
+note_failure(OutboxEndpoint *ep, TimestampTz now)
+{
+	OutboxEndpointStatus *s = &ep->status;
+
+	if (s->failing_since != 0)
+	{
+		follow_clock(s, now);
+		if (now - s->failed_at > Max(SILENCE, 2 * ep->pace.limits.backoff_max))
+			outbox_status_stop_failing(ep);
+	}
+	if (s->failing_since == 0)
+		outbox_status_failing_since(ep, now, now);
+	s->failed_at = now;
+}
+
+void
+outbox_status_failing_since(OutboxEndpoint *ep, TimestampTz since, TimestampTz last)
+{
+	ep->status.failing_since = since;
+	ep->status.failed_at = last;
+	ep->status.clock_ahead = clock_ahead;
+}
+
 void
 outbox_status_success(OutboxEndpoint *ep, TimestampTz now)
 {
-	stop_failing(ep);
+	outbox_status_stop_failing(ep);
 	if (outbox_pace_success(&ep->pace, now))
 	{
 		ep->status.recovered = true;
@@ -47,17 +100,27 @@ outbox_status_success(OutboxEndpoint *ep, TimestampTz now)
 void
 outbox_status_failure(OutboxEndpoint *ep, const OutboxDelivery *d, TimestampTz now)
 {
-	if (ep->status.failing_since == 0)
-		ep->status.failing_since = now;
-	if (!outbox_pace_failure(&ep->pace, d->seq, d->probe, now))
-		return;
-	outbox_tally_count(ep, OUTBOX_COUNT_OPENINGS);
-	ep->status.state_since = now;
-	ep->feed.drop_window = true;
-	ereport(
-		LOG,
-		(errmsg("outbox endpoint \"%s\" is backing off after %d failures in a row: %s",
+	bool opened = outbox_pace_failure(&ep->pace, d->seq, d->probe, now);
+
+	if (opened)
+	{
+		outbox_tally_count(ep, OUTBOX_COUNT_OPENINGS);
+		ep->status.state_since = now;
+		ep->feed.drop_window = true;
+		ereport(
+			LOG,
+			(errmsg(
+				"outbox endpoint \"%s\" is backing off after %d failures in a row: %s",
 				ep->config.name, ep->pace.failures, ep->tally.last_error)));
+	}
+
+	/* What was in flight when it was switched off begins no new period. */
+	if (outbox_status_is_off(ep))
+		return;
+	note_failure(ep, now);
+	if (ep->config.disable_after > 0 &&
+		now - ep->status.failing_since >= ep->config.disable_after)
+		outbox_status_disable(ep, OUTBOX_FAILED_TOO_LONG, now);
 }
 
 void
@@ -65,12 +128,14 @@ outbox_status_check_failing(OutboxEndpoint *ep, TimestampTz now)
 {
 	if (ep->status.failing_since == 0)
 		return;
-	if (ep->status.paused || ep->status.disabled)
+	follow_clock(&ep->status, now);
+	if (ep->status.paused)
 	{
-		stop_failing(ep);
+		outbox_status_stop_failing(ep);
 		ep->place.dirty = true; /* so that this is stored */
 	}
-	else if (!ep->status.failing_told && ep->tally.last_error != NULL &&
+	else if (!ep->status.disabled && !ep->status.failing_told &&
+			 ep->tally.last_error != NULL &&
 			 (ep->pace.breaker == OUTBOX_BREAKER_OPEN || ep->queue.nretries > 0) &&
 			 now - ep->status.failing_since >= outbox_failing_after * USECS_PER_SEC)
 	{

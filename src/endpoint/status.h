@@ -22,15 +22,29 @@ extern void outbox_status_failure(OutboxEndpoint *ep, const OutboxDelivery *d,
 								  TimestampTz now);
 
 /*
+ * The period in which nothing but failures came: it began at one time and had its
+ * last failure at another, or it ends.
+ */
+extern void outbox_status_failing_since(OutboxEndpoint *ep, TimestampTz since,
+										TimestampTz last);
+extern void outbox_status_stop_failing(OutboxEndpoint *ep);
+
+/* The clock was set forward by so many µs, which are no time of failing. */
+extern void outbox_status_clock_ahead(int64 by);
+
+/*
  * Where nothing but failures has come for outbox.failing_after, and something still
  * waits, makes the next settle emit outbox.failing.  Once for each period of failing,
  * which ends with a success, or when the endpoint is paused or disabled.
  */
 extern void outbox_status_check_failing(OutboxEndpoint *ep, TimestampTz now);
 
+/* The reason of an endpoint that failed for its disable_after. */
+#define OUTBOX_FAILED_TOO_LONG "failed for disable_after"
+
 /*
- * The receiver wants no event any more: disables the endpoint.  The next settle
- * stores that.
+ * Disables the endpoint, because its receiver wants no event any more, or has failed
+ * for too long.  The next settle stores that.
  */
 extern void outbox_status_disable(OutboxEndpoint *ep, const char *reason,
 								  TimestampTz now);

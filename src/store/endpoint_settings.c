@@ -118,15 +118,15 @@ read_settings(OutboxApplyEndpointRow apply, void *arg)
 	outbox_query(
 		"SELECT s.endpoint_id, s.name, s.url, s.topics, s.format, s.headers,"
 		" s.ordering, s.on_exhausted, s.max_in_flight,"
-		" s.rate_limit::pg_catalog.float8, " USEC("timeout") ", " USEC("connect_timeout") ", s.max_attempts, " USEC(
-			"max_age") ", " USEC("backoff_base") ", " USEC("backoff_max") ","
-																		  " s.state, s.state_since, s.reason, s.version, s.generation,"
-																		  " s.start_snapshot::pg_catalog.text, s.start_seq_low,"
-																		  " k.secret, k.previous, k.previous_until, s.filter, s.xmin, k.xmin,"
-																		  " s.batch_size, " USEC(
-																			  "batch_wait") ", s.tenant FROM outbox.endpoint_settings s LEFT JOIN outbox.endpoint_secrets k"
-																							" ON k.endpoint_id OPERATOR(pg_catalog.=) s.endpoint_id"
-																							" ORDER BY s.endpoint_id",
+		" s.rate_limit::pg_catalog.float8, " USEC("timeout") ", " USEC("connect_timeout") ", s.max_attempts, " USEC("max_age") ", " USEC(
+			"backoff_base") ", " USEC("backoff_max") ","
+													 " s.state, s.state_since, s.reason, s.version, s.generation,"
+													 " s.start_snapshot::pg_catalog.text, s.start_seq_low,"
+													 " k.secret, k.previous, k.previous_until, s.filter, s.xmin, k.xmin,"
+													 " s.batch_size, " USEC("batch_wait") ", s.tenant, " USEC(
+														 "disable_after") " FROM outbox.endpoint_settings s LEFT JOIN outbox.endpoint_secrets k"
+																		  " ON k.endpoint_id OPERATOR(pg_catalog.=) s.endpoint_id"
+																		  " ORDER BY s.endpoint_id",
 		0, NULL, NULL, NULL);
 	/* clang-format on */
 
@@ -185,6 +185,7 @@ read_settings(OutboxApplyEndpointRow apply, void *arg)
 		s.batch_size = row_int4(row, 29);
 		s.batch_wait = row_int8(row, 30);
 		s.tenant = row_text(row, 31);
+		s.disable_after = row_int8(row, 32);
 		s.filter = row.nulls[26] ? NULL : DatumGetJsonPathP(row.values[26]);
 		apply(arg, &s);
 		outbox_tick_unref(s.start);
@@ -330,6 +331,7 @@ assign(OutboxEndpoint *ep, const OutboxEndpointRow *s)
 	ep->config.max_age = s->max_age;
 	ep->config.batch_size = s->batch_size;
 	ep->config.batch_wait = s->batch_wait;
+	ep->config.disable_after = s->disable_after;
 	if (ep->status.disabled && !s->disabled)
 		outbox_pace_resume(&ep->pace);
 	ep->status.paused = s->paused;

@@ -35,6 +35,7 @@ typedef struct OutboxEndpointRow
 	int64			 max_age;
 	int				 batch_size;
 	int64			 batch_wait;
+	int64			 disable_after; /* 0: never */
 	bool			 paused;
 	bool			 disabled;
 	TimestampTz		 state_since;

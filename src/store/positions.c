@@ -137,6 +137,7 @@ outbox_position_read(int32 endpoint_id, OutboxPosition *p)
 	p->failed_attempts = row_int8(row, NCURSOR_COLUMNS + 4);
 	read_counters(row, NCURSOR_COLUMNS + 5, p->counters);
 	p->failing_since = row_time(row, NCURSOR_COLUMNS + 6, 0);
+	p->settled_at = row_time(row, NCURSOR_COLUMNS - 1, 0);
 	p->failing_told = !row.nulls[NCURSOR_COLUMNS + 7] &&
 		DatumGetBool(row.values[NCURSOR_COLUMNS + 7]);
 	p->state_since = row_time(row, NCURSOR_COLUMNS + 8, 0);

@@ -21,6 +21,7 @@ typedef struct OutboxPosition
 	int64		 failed_attempts;
 	int64		 counters[OUTBOX_COUNTERS];
 	TimestampTz	 failing_since; /* 0: it does not fail */
+	TimestampTz	 settled_at;	/* when the row was written */
 	bool		 failing_told;
 	TimestampTz	 state_since;
 	bool		 backing_off;

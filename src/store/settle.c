@@ -20,6 +20,7 @@
 #include "base/query.h"
 #include "endpoint/lane.h"
 #include "endpoint/parking.h"
+#include "endpoint/status.h"
 #include "endpoint/tally.h"
 #include "endpoint/window.h"
 #include "log/step.h"
@@ -105,7 +106,7 @@ write_subscription(OutboxEndpoint *ep, const OutboxCursor *c)
 }
 
 /*
- * Stores that the receiver disabled the endpoint.  False: another transaction is
+ * Stores that the endpoint was disabled.  False: another transaction is
  * changing the endpoint's row, and the next settle tries again.
  */
 static bool
@@ -114,12 +115,18 @@ write_state(OutboxEndpoint *ep)
 	Datum args[3] = {Int32GetDatum(ep->id), CStringGetTextDatum(ep->status.reason),
 					 TimestampTzGetDatum(ep->status.state_since)};
 
-	return outbox_query("UPDATE outbox.endpoint_settings SET state = 'disabled',"
-						" reason = $2, state_since = $3 WHERE endpoint_id"
-						" OPERATOR(pg_catalog.=) (SELECT endpoint_id"
-						" FROM outbox.endpoint_settings WHERE endpoint_id"
-						" OPERATOR(pg_catalog.=) $1 FOR UPDATE SKIP LOCKED)",
-						3, (Oid[]){INT4OID, TEXTOID, TIMESTAMPTZOID}, args, NULL) > 0;
+	if (outbox_query("UPDATE outbox.endpoint_settings SET state = 'disabled',"
+					 " reason = $2, state_since = $3 WHERE endpoint_id"
+					 " OPERATOR(pg_catalog.=) (SELECT endpoint_id"
+					 " FROM outbox.endpoint_settings WHERE endpoint_id"
+					 " OPERATOR(pg_catalog.=) $1 FOR UPDATE SKIP LOCKED)",
+					 3, (Oid[]){INT4OID, TEXTOID, TIMESTAMPTZOID}, args, NULL) == 0)
+		return false;
+
+	/* When it is resumed, its time of failing begins anew. */
+	outbox_status_stop_failing(ep);
+	ep->place.dirty = true;
+	return true;
 }
 
 /*

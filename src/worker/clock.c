@@ -1,20 +1,22 @@
 /*
  * clock.c
- *	  Owns what happens when the wall clock is set back.  Nothing may wait for a
- *	  time that has passed once already.
+ *	  Owns what happens when the wall clock is set.  Nothing may wait for a time that
+ *	  has passed once already.
  *
  * Every file of the worker has times of its own: when to settle, when to read
  * again, when an endpoint may be tried.  These are not corrected one by one.  The
  * worker starts over, and only the times in the tables are changed to the new
- * clock.  A clock that is set forward needs nothing, because what waits is due
- * sooner.
+ * clock.  When the clock is set forward, what waits is due sooner, and only the time
+ * for which an endpoint has failed is corrected.
  */
 #include "base/outbox.h"
 
 #include "catalog/pg_type.h"
+#include "portability/instr_time.h"
 #include "utils/timestamp.h"
 
 #include "base/query.h"
+#include "endpoint/status.h"
 #include "log/transaction.h"
 #include "store/parked.h"
 #include "worker/clock.h"
@@ -22,13 +24,24 @@
 #define TOLERANCE (1 * USECS_PER_SEC)
 
 static TimestampTz last = DT_NOBEGIN;
+static int64	   last_steady; /* µs of the clock that cannot be set, at 'last' */
 
 bool
 outbox_clock_went_back(TimestampTz now)
 {
+	instr_time t;
+	int64	   steady;
+	int64	   ahead;
+
 	if (last != DT_NOBEGIN && now < last - TOLERANCE)
 		return true;
+	INSTR_TIME_SET_CURRENT(t);
+	steady = (int64) INSTR_TIME_GET_MICROSEC(t);
+	ahead = (now - last) - (steady - last_steady);
+	if (last != DT_NOBEGIN && ahead > TOLERANCE)
+		outbox_status_clock_ahead(ahead);
 	last = now;
+	last_steady = steady;
 	return false;
 }
 

@@ -1,6 +1,6 @@
 /*
  * clock.h
- *	  What happens when the wall clock is set back.
+ *	  What happens when the wall clock is set.
  */
 #ifndef OUTBOX_CLOCK_H
 #define OUTBOX_CLOCK_H
@@ -9,7 +9,7 @@
 
 /*
  * True if the clock was set back by more than a second since the last call.  Then
- * the process has to end.
+ * the process has to end.  Notes it when the clock was set forward.
  */
 extern bool outbox_clock_went_back(TimestampTz now);
 

@@ -18,6 +18,7 @@
 #include "base/crash_point.h"
 #include "base/query.h"
 #include "base/table_rows.h"
+#include "endpoint/status.h"
 #include "endpoint/subscribers.h"
 #include "endpoint/tally.h"
 #include "endpoint/window.h"
@@ -123,7 +124,8 @@ load_endpoint(const OutboxEndpointRow *s)
 			outbox_parked_forget(s->id, s->start);
 	}
 	ep->status.state_since = Max(ep->status.state_since, p.state_since);
-	ep->status.failing_since = p.failing_since;
+	if (p.failing_since != 0)
+		outbox_status_failing_since(ep, p.failing_since, p.settled_at);
 	ep->status.failing_told = p.failing_told;
 	if (p.backing_off)
 		outbox_pace_reopen(&ep->pace, p.probes);

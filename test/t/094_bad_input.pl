@@ -78,6 +78,8 @@ my @settings = (
 	[ q{topics => '{{a,b},{c,d}}'}, '2 dimensions', qr/one list/ ],
 	[ q{topics => '{order.}'}, 'order.', qr/A pattern is/ ],
 	[ q{topics => '{NULL}'}, 'NULL', qr/A pattern is/ ],
+	[ q{disable_after => '-1 s'}, '-00:00:01', qr/^Use 1 ms to 10 years; 0: never/ ],
+	[ q{disable_after => '11 years'}, '11 years', qr/^Use 1 ms to 10 years; 0: never/ ],
 	[ q{filter => '$.total'}, '$."total"', qr/'\$\.total > 100'/ ],
 	[ q{filter => '$.a ? (@ > 1)'}, '$."a"', qr/exists\(/ ],
 	[ q{filter => '$x == 1'}, '$"x"', qr/'\$\.total > 100'/ ],
@@ -132,7 +134,8 @@ my %value = (
 	backoff_base => "'1 s'",
 	backoff_max => "'1 h'",
 	batch_size => '2',
-	batch_wait => "'0'");
+	batch_wait => "'0'",
+	disable_after => "'1 h'");
 foreach my $option (sort keys %value)
 {
 	refused("alter_endpoint('e', $option => $value{$option}, reset => '{$option}')",
