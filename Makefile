@@ -15,6 +15,9 @@ DATA = $(wildcard sql/outbox--*--*.sql)
 DATA_built = sql/outbox--1.0.sql
 PGFILEDESC = "outbox - transactional outbox with webhook delivery"
 
+# What a sink that is a library of its own is built against: doc/writing-a-sink.md.
+HEADERS = src/transport/transport.h
+
 # The sources are in folders: src/README.md says what each owns.  No two files
 # have one name, because PGXS keeps what a file depends on by its name alone.
 DIRS = src $(patsubst %/,%,$(wildcard src/*/ src/*/*/))
@@ -62,6 +65,21 @@ $(DATA_built): $(SQL_PARTS) Makefile
 
 # PGXS tracks headers only when PostgreSQL was configured to.
 $(OBJS) $(OBJS:.o=.bc): $(C_HEADERS)
+
+# Sinks that are libraries of their own are made where pkg-config finds what they need.
+SINKS = $(if $(shell pkg-config --exists rdkafka 2>/dev/null && echo yes),$(wildcard sinks/kafka))
+
+all: sinks-all
+install: sinks-install
+uninstall: sinks-uninstall
+clean: sinks-clean
+
+sinks-all sinks-install sinks-uninstall sinks-clean:
+	@for sink in $(SINKS); do \
+		$(MAKE) -C $$sink PG_CONFIG='$(PG_CONFIG)' $(@:sinks-%=%) || exit 1; \
+	done
+
+.PHONY: sinks-all sinks-install sinks-uninstall sinks-clean
 
 # Unit tests need no server.  A test names what it is linked with in a comment:
 # "links: src/transport/address.c src/base/names.c".

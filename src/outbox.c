@@ -23,6 +23,7 @@
 #include "store/seal.h"
 #include "transport/address.h"
 #include "transport/http/http.h"
+#include "transport/sinks.h"
 
 PG_MODULE_MAGIC;
 
@@ -102,6 +103,20 @@ check_source(char **newval, void **extra, GucSource source)
 		return false;
 	}
 	return true;
+}
+
+static bool
+check_sinks(char **newval, void **extra, GucSource source)
+{
+	const char *problem = outbox_sinks_problem(*newval);
+
+	(void) extra;
+	(void) source;
+	if (problem == NULL)
+		return true;
+	GUC_check_errdetail("%s", problem);
+	GUC_check_errhint("Write a list such as 'webhook, kafka'.");
+	return false;
 }
 
 /*
@@ -201,6 +216,10 @@ define_operation_settings(void)
 		"A number, a list of application names, or a number and a list in parentheses. 0 means only those of synchronous_standby_names.",
 		&outbox_wait_for_standbys, "0", PGC_SIGHUP, 0, outbox_standbys_check,
 		outbox_standbys_assign, NULL);
+	DefineCustomStringVariable(
+		"outbox.sinks", "The kinds of endpoints that workers deliver to.",
+		"A list of names. webhook is HTTP. Any other name is that of a library outbox_NAME, which workers load.",
+		&outbox_sinks, "webhook", PGC_SIGHUP, 0, check_sinks, NULL, NULL);
 	define_int("outbox.max_payload_size", "The largest payload of an event, inclusive.",
 			   NULL, &outbox_max_payload_size, 1024, 64 * 1024 * 1024, GUC_UNIT_BYTE);
 	define_int(

@@ -191,7 +191,8 @@ typedef struct OutboxEndpointStatus
 {
 	bool		paused;
 	bool		disabled;
-	const char *held_for; /* why its secrets cannot be used (NULL: they can) */
+	const char *held_for; /* why its secrets or its sink cannot be used (NULL:
+						   * they can) */
 	TimestampTz state_since;
 	char		reason[128];
 	bool		state_dirty;   /* true if its receiver disabled it and that is not stored
@@ -206,6 +207,19 @@ typedef struct OutboxEndpointStatus
 	bool		unstorable;	   /* true if its last settle failed: nothing is sent before
 								* one succeeds */
 } OutboxEndpointStatus;
+
+/*
+ * The way to a sink that has links.  Written by links.c.  All of it is 0 for webhooks.
+ */
+typedef struct OutboxEndpointLink
+{
+	const OutboxTransport *transport;	 /* that has the link */
+	OutboxLink			  *handle;		 /* NULL: there is none */
+	uint64				   row_version;	 /* of the settings that it was opened for */
+	uint64				   keys_version; /* the same */
+	OutboxLinkState		   state;
+	char				   reason[128]; /* why it is not up */
+} OutboxEndpointLink;
 
 /*
  * How far the endpoint has read the log, and what it has read.  Written mostly by
@@ -355,6 +369,7 @@ typedef struct OutboxEndpoint
 	MemoryContext		 cxt; /* of everything except the settings */
 	OutboxEndpointConfig config;
 	OutboxEndpointStatus status;
+	OutboxEndpointLink	 link;
 	OutboxFeed			 feed;
 	OutboxQueue			 queue;
 	OutboxParkedRows	 table;

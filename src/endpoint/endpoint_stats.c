@@ -64,7 +64,7 @@ endpoint_state(const OutboxEndpoint *ep)
 		return OUTBOX_ENDPOINT_HELD;
 	if (ep->status.paused)
 		return OUTBOX_ENDPOINT_PAUSED;
-	if (ep->pace.breaker == OUTBOX_BREAKER_OPEN)
+	if (ep->pace.breaker == OUTBOX_BREAKER_OPEN || ep->link.state != OUTBOX_LINK_UP)
 		return OUTBOX_ENDPOINT_BACKING_OFF;
 	return OUTBOX_ENDPOINT_ACTIVE;
 }
@@ -176,7 +176,8 @@ outbox_endpoint_stats_fill(OutboxEndpoint *ep, TimestampTz now, OutboxStats *s)
 	s->delivered = ep->tally.delivered;
 	s->failed_attempts = ep->tally.failed_attempts;
 	s->oldest_pending_at = oldest_pending(ep, &s->processing);
-	if (ep->status.paused || ep->status.disabled || ep->status.held_for)
+	if (ep->status.paused || ep->status.disabled || ep->status.held_for ||
+		ep->link.state != OUTBOX_LINK_UP)
 		s->next_attempt_at = 0;
 	else if (ep->pace.breaker == OUTBOX_BREAKER_OPEN)
 		s->next_attempt_at = s->pending + s->retrying + ep->queue.nloaded_blocked > 0 ?
@@ -203,6 +204,8 @@ outbox_endpoint_stats_fill(OutboxEndpoint *ep, TimestampTz now, OutboxStats *s)
 		strlcpy(s->reason, ep->status.held_for, sizeof(s->reason));
 	else if (ep->status.disabled || ep->status.paused)
 		strlcpy(s->reason, ep->status.reason, sizeof(s->reason));
+	else if (ep->link.state != OUTBOX_LINK_UP)
+		strlcpy(s->reason, ep->link.reason, sizeof(s->reason));
 	else if (ep->pace.breaker == OUTBOX_BREAKER_OPEN && ep->tally.last_error)
 		strlcpy(s->reason, ep->tally.last_error, sizeof(s->reason));
 	else if (outbox_endpoint_lacks_memory(ep, now))

@@ -36,6 +36,8 @@ bool
 outbox_status_may_send(OutboxEndpoint *ep, TimestampTz now)
 {
 	return !outbox_status_is_off(ep) && !ep->status.unstorable &&
+		(ep->link.state == OUTBOX_LINK_UP ||
+		 (ep->link.state == OUTBOX_LINK_PROBING && ep->queue.nin_flight == 0)) &&
 		outbox_pace_allows(&ep->pace, ep->queue.nin_flight, now);
 }
 
@@ -147,6 +149,27 @@ outbox_status_check_failing(OutboxEndpoint *ep, TimestampTz now)
 					ep->config.name, timestamptz_to_str(ep->status.failing_since),
 					ep->tally.last_error)));
 	}
+}
+
+void
+outbox_status_link(OutboxEndpoint *ep, OutboxLinkState state, const char *reason,
+				   TimestampTz now)
+{
+	bool up = state == OUTBOX_LINK_UP;
+	bool was_up = ep->link.state == OUTBOX_LINK_UP;
+
+	ep->link.state = state;
+	if (up == was_up && strcmp(ep->link.reason, reason) == 0)
+		return;
+	if (up != was_up)
+		ep->status.state_since = now;
+	strlcpy(ep->link.reason, reason, sizeof(ep->link.reason));
+	if (up)
+		ereport(LOG, (errmsg("outbox endpoint \"%s\" is connected", ep->config.name)));
+	else
+		ereport(LOG,
+				(errmsg("outbox endpoint \"%s\" sends nothing: %s", ep->config.name,
+						ep->link.reason)));
 }
 
 void

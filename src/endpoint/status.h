@@ -21,6 +21,10 @@ extern void outbox_status_success(OutboxEndpoint *ep, TimestampTz now);
 extern void outbox_status_failure(OutboxEndpoint *ep, const OutboxDelivery *d,
 								  TimestampTz now);
 
+/* Notes the state of the endpoint's link.  'reason' is "" if it is up. */
+extern void outbox_status_link(OutboxEndpoint *ep, OutboxLinkState state,
+							   const char *reason, TimestampTz now);
+
 /*
  * The period in which nothing but failures came: it began at one time and had its
  * last failure at another, or it ends.

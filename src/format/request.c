@@ -366,19 +366,19 @@ add_number(OutboxHeaders *out, const char *name, int64 number)
 }
 
 static bool
-add_content_type(OutboxHeaders *out, const OutboxEvent *event, OutboxFormat format,
-				 bool *added)
+add_content_type(OutboxHeaders *out, const char *name, const OutboxEvent *event,
+				 OutboxFormat format, bool *added)
 {
 	/* In lower case, because the JavaScript SDK of CloudEvents knows no other. */
 	if (format == OUTBOX_FORMAT_CLOUDEVENTS)
-		*added &= outbox_headers_add(out, "Content-Type",
+		*added &= outbox_headers_add(out, name,
 									 LITERAL(
 										 "application/cloudevents+json; charset=utf-8"));
 	else if (format == OUTBOX_FORMAT_STANDARD || event->content_type == NULL)
-		*added &= outbox_headers_add(out, "Content-Type", LITERAL("application/json"));
+		*added &= outbox_headers_add(out, name, LITERAL("application/json"));
 	else
-		return add_text(out, "Content-Type", event->content_type,
-						strlen(event->content_type), added);
+		return add_text(out, name, event->content_type, strlen(event->content_type),
+						added);
 	return true;
 }
 
@@ -431,6 +431,25 @@ add_endpoint_headers(OutboxHeaders *out, const OutboxRequestConfig *settings, bo
 }
 
 static void
+add_attempt(OutboxHeaders *out, const OutboxEvent *event, int attempt,
+			OutboxRedelivery redelivery, bool *added)
+{
+	*added &= add_number(out, "outbox-sequence", event->seq);
+	*added &= add_number(out, "outbox-attempt", attempt);
+	switch (redelivery)
+	{
+		case OUTBOX_FIRST_DELIVERY:
+			break;
+		case OUTBOX_REDELIVERY_RETRY:
+			*added &= outbox_headers_add(out, "outbox-redelivery", LITERAL("retry"));
+			break;
+		case OUTBOX_REDELIVERY_REPLAY:
+			*added &= outbox_headers_add(out, "outbox-redelivery", LITERAL("replay"));
+			break;
+	}
+}
+
+static void
 check_added(bool added)
 {
 	if (!added)
@@ -458,7 +477,7 @@ outbox_request_headers(OutboxHeaders *out, OutboxEvent *event,
 		return problem ? problem : OUTBOX_NO_UTF8;
 	}
 
-	if (!add_content_type(out, event, settings->format, &added))
+	if (!add_content_type(out, "Content-Type", event, settings->format, &added))
 		return "invalid content type";
 	add_identity(out, event->id_text, settings, now, body, body_len, &added);
 	added &= outbox_headers_add(out, "outbox-topic", event->topic, strlen(event->topic));
@@ -470,20 +489,7 @@ outbox_request_headers(OutboxHeaders *out, OutboxEvent *event,
 	if (event->tenant &&
 		!add_encoded(out, "outbox-tenant", event->tenant, outbox_percent_encode, &added))
 		return "invalid tenant";
-	added &= add_number(out, "outbox-sequence", event->seq);
-	added &= add_number(out, "outbox-attempt", attempt);
-	switch (redelivery)
-	{
-		case OUTBOX_FIRST_DELIVERY:
-			break;
-		case OUTBOX_REDELIVERY_RETRY:
-			added &= outbox_headers_add(out, "outbox-redelivery", LITERAL("retry"));
-			break;
-		case OUTBOX_REDELIVERY_REPLAY:
-			added &= outbox_headers_add(out, "outbox-redelivery", LITERAL("replay"));
-			break;
-	}
-
+	add_attempt(out, event, attempt, redelivery, &added);
 	if (!add_endpoint_headers(out, settings, &added))
 		return "invalid endpoint header";
 	if (event->headers != NULL &&
@@ -495,6 +501,40 @@ outbox_request_headers(OutboxHeaders *out, OutboxEvent *event,
 		!outbox_cloudevents_headers(out, event, &added))
 		return OUTBOX_NO_UTF8;
 
+	check_added(added);
+	return NULL;
+}
+
+const char *
+outbox_request_message_headers(OutboxHeaders *out, OutboxEvent *event,
+							   const OutboxRequestConfig *settings, int attempt,
+							   OutboxRedelivery redelivery, const char *body)
+{
+	char *type = event->type ? event->type : event->topic;
+	bool  added = true;
+
+	if (body == NULL)
+	{
+		const char *problem = outbox_request_problem(event);
+
+		return problem ? problem : OUTBOX_NO_UTF8;
+	}
+
+	if (!add_content_type(out, "content-type", event, settings->format, &added))
+		return "invalid content type";
+	added &= outbox_headers_add(out, "outbox-id", event->id_text, strlen(event->id_text));
+	added &= outbox_headers_add(out, "outbox-topic", event->topic, strlen(event->topic));
+	if (!add_text(out, "outbox-type", type, strlen(type), &added))
+		return "invalid type";
+	if (event->tenant &&
+		!add_text(out, "outbox-tenant", event->tenant, strlen(event->tenant), &added))
+		return "invalid tenant";
+	add_attempt(out, event, attempt, redelivery, &added);
+	if (!add_endpoint_headers(out, settings, &added))
+		return "invalid endpoint header";
+	if (event->headers != NULL &&
+		!add_event_headers(out, event->headers, settings, &added))
+		return "invalid header";
 	check_added(added);
 	return NULL;
 }

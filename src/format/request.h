@@ -47,6 +47,16 @@ extern const char *outbox_request_headers(OutboxHeaders *out, OutboxEvent *event
 										  int64 now, const char *body, size_t body_len);
 
 /*
+ * The same for a transport that is not HTTP: headers in lower case, text as it is, and
+ * neither key nor signature.
+ */
+extern const char *outbox_request_message_headers(OutboxHeaders *out, OutboxEvent *event,
+												  const OutboxRequestConfig *settings,
+												  int						 attempt,
+												  OutboxRedelivery			 redelivery,
+												  const char				*body);
+
+/*
  * The same for a batch.  Its 'id' is not that of an event.  What belongs to a single
  * event is in the body.
  */

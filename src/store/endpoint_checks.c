@@ -31,14 +31,14 @@
 #include "log/log.h"
 #include "server/shmem.h"
 #include "server/wakeup.h"
-#include "transport/http/http.h"
+#include "transport/sinks.h"
 
 /* check_url(text): throws an error if requests cannot be sent to the URL. */
 OUTBOX_FUNCTION(outbox_check_url_1_0, 1)
 {
 	char	   *url = text_to_cstring(PG_GETARG_TEXT_PP(0));
 	const char *hint = NULL;
-	const char *problem = outbox_http_check_url(url, &hint);
+	const char *problem = outbox_sinks_check_url(url, &hint);
 
 	if (problem == NULL && outbox_text_problem(url, strlen(url)) != NULL)
 	{

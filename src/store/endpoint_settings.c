@@ -18,7 +18,7 @@
 #include "log/step.h"
 #include "store/endpoint_settings.h"
 #include "store/seal.h"
-#include "transport/http/http.h"
+#include "transport/sinks.h"
 
 /* It has keys only while settings are read. */
 static OutboxKeyring keyring;
@@ -284,6 +284,17 @@ open_secrets(OutboxEndpoint *ep, const OutboxEndpointRow *s)
 		explicit_bzero(previous, strlen(previous));
 }
 
+static void
+find_sink(OutboxEndpoint *ep)
+{
+	const char			  *problem;
+	const OutboxTransport *transport = outbox_sinks_find(ep->config.target.url, &problem);
+
+	ep->config.target.transport = transport;
+	if (transport == NULL && ep->status.held_for == NULL)
+		ep->status.held_for = problem;
+}
+
 /*
  * The transaction may still be rolled back, and subscribers.c uses the former
  * patterns until outbox_subscribers_set().  So their memory is only retired here,
@@ -311,8 +322,8 @@ assign(OutboxEndpoint *ep, const OutboxEndpointRow *s)
 	}
 	ep->status.held_for = NULL;
 	ep->config.keys_version = s->keys_version;
-	ep->config.target.transport = &outbox_http_transport;
 	ep->config.target.url = open_value(ep, OUTBOX_FIELD_URL, s->url);
+	find_sink(ep);
 	ep->config.target.connect_timeout = (int) Min(s->connect_timeout / 1000,
 												  PG_INT32_MAX);
 	ep->config.target.timeout = (int) Min(s->timeout / 1000, PG_INT32_MAX);

@@ -4,16 +4,24 @@
  *
  * An endpoint starts deliveries, and gets a result for each.  The transport decides
  * what a status, a header or an error of the protocol means.  Outside of the
- * transport's folder there are only results.
+ * transport there are only results.
+ *
+ * This file is installed, and includes nothing of outbox.  A library outbox_NAME that
+ * is written against it is a sink: doc/writing-a-sink.md.
  */
 #ifndef OUTBOX_TRANSPORT_H
 #define OUTBOX_TRANSPORT_H
 
-#include "base/outbox.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 
-#include "format/header_lines.h"
-
+struct OutboxHeaders;
 struct OutboxTransport;
+struct sockaddr;
+
+/* Raised with each change of this file.  A library of another version is not used. */
+#define OUTBOX_TRANSPORT_ABI 1
 
 /* Where the deliveries of one endpoint go, and how long they may take. */
 typedef struct OutboxTarget
@@ -54,9 +62,15 @@ typedef enum OutboxResult
 	 * lost is OUTBOX_RESULT_FAILED: the receiver may not have the event.
 	 */
 	OUTBOX_RESULT_UNKNOWN,
-	OUTBOX_RESULT_FAILED, /* to be tried again */
-	OUTBOX_RESULT_ABORT,  /* the receiver will never accept this event */
-	OUTBOX_RESULT_DISABLE /* the receiver wants no events any more */
+	OUTBOX_RESULT_FAILED,  /* to be tried again */
+	OUTBOX_RESULT_ABORT,   /* the receiver will never accept this event */
+	OUTBOX_RESULT_DISABLE, /* the receiver wants no events any more */
+	/*
+	 * The link is down, which says nothing about the event.  It is put back, and no
+	 * attempt is counted.  Only a transport with links may report it.  The link is not
+	 * up then.
+	 */
+	OUTBOX_RESULT_UNAVAILABLE
 } OutboxResult;
 
 typedef struct OutboxOutcome
@@ -68,7 +82,7 @@ typedef struct OutboxOutcome
 	bool		no_event_at_fault; /* any event would have failed */
 	const char *why_disabled;	   /* static text */
 	/* Seconds from now for which the receiver asks to wait; -1: it does not ask. */
-	int64		  retry_after;
+	int64_t		  retry_after;
 	int			  status; /* the protocol's own number, for views; 0: none */
 	OutboxFailure failure;
 	char		  error[256]; /* in words; "" if it was delivered */
@@ -79,10 +93,65 @@ typedef struct OutboxOutcome
 	double		  duration; /* ms, without the wait for a target's first connection */
 } OutboxOutcome;
 
+typedef struct OutboxHeader
+{
+	const char *name;
+	size_t		name_len;
+	const char *value;
+	size_t		value_len;
+} OutboxHeader;
+
+/*
+ * What is sent.  'body' does not change until 'done' or cancel.  All other pointers
+ * are valid until start returns, and are NULL for a transport that has header lines.
+ * Text is UTF-8.
+ */
+typedef struct OutboxMessage
+{
+	const char *body;
+	size_t		body_len;
+	const char *id; /* of the event, as text: receivers recognize a repetition by it */
+	const char *topic;
+	const char *key; /* NULL: none */
+	size_t		key_len;
+	int64_t		sequence;
+	int64_t		created_ms; /* unix time */
+	int			attempt;	/* from 1 */
+	int			nheaders;
+	const OutboxHeader *headers;
+} OutboxMessage;
+
 /* One delivery in flight, or a place for one. */
 typedef struct OutboxTransfer OutboxTransfer;
 
+/* The way from one endpoint to its receiver. */
+typedef struct OutboxLink OutboxLink;
+
+typedef enum OutboxLinkState
+{
+	OUTBOX_LINK_UP,
+	OUTBOX_LINK_PROBING, /* one delivery at a time may find out whether it is up */
+	OUTBOX_LINK_DOWN	 /* nothing is started */
+} OutboxLinkState;
+
 typedef void (*OutboxDone)(void *delivery, const OutboxOutcome *outcome);
+
+/* What a transport may call. */
+typedef struct OutboxServices
+{
+	/*
+	 * Must be called for each delivery that was started and has ended, unless it was
+	 * cancelled.  Only from poll.
+	 */
+	OutboxDone done;
+
+	/*
+	 * Must be asked before each connection, with the final address.  False: nothing may
+	 * be sent there, and '*why' says why, as a static text.  'encrypted': what is sent
+	 * there is, and the receiver is authenticated.  Any thread may call it.
+	 */
+	bool (*may_connect)(const struct sockaddr *address, bool encrypted, const char **why);
+} OutboxServices;
 
 /*
  * A protocol.  Only init throws errors.  Every other failure is an outcome.  A thread
@@ -90,21 +159,22 @@ typedef void (*OutboxDone)(void *delivery, const OutboxOutcome *outcome);
  */
 typedef struct OutboxTransport
 {
-	const char *name;
+	uint32_t abi;  /* OUTBOX_TRANSPORT_ABI */
+	uint32_t size; /* of this struct */
 
-	/*
-	 * Called once per process, after the settings are known.  'done' must be called
-	 * for each delivery that was started and has ended, and only from poll.
-	 */
-	void (*init)(OutboxDone done);
+	const char *name;
+	size_t		memory; /* bytes that a delivery takes besides its body, about */
+
+	/* Called once per process, after the settings are known. */
+	void (*init)(const OutboxServices *services);
 
 	/* Called after the settings were read again. */
 	void (*reload)(void);
 
 	/*
 	 * fd returns a descriptor that is readable when poll has something to do.  It
-	 * stays the same.  timeout returns the milliseconds until poll must be called in
-	 * any case; -1: never.
+	 * stays the same.  -1: there is none.  timeout returns the milliseconds until poll
+	 * must be called in any case; -1: never.
 	 */
 	int (*fd)(void);
 	long (*timeout)(void);
@@ -116,20 +186,32 @@ typedef struct OutboxTransport
 	void (*poll)(void);
 
 	/*
-	 * acquire makes a place for one delivery, with space for header lines; NULL: out
-	 * of memory.  It is then started or released.
+	 * A transport that has no links has NULL here.  open begins to connect, without
+	 * waiting, and is called once per endpoint and change of its settings.  NULL: the
+	 * URL cannot be used, and 'reason' says why.  state is called often.  It writes a
+	 * reason in words unless the link is up.  The transport connects again by itself.
+	 * close may be called while deliveries are in flight.  They still end in 'done'.
+	 */
+	OutboxLink *(*open)(const OutboxTarget *target, char *reason, size_t size);
+	OutboxLinkState (*state)(OutboxLink *link, char *reason, size_t size);
+	void (*close)(OutboxLink *link);
+
+	/*
+	 * acquire makes a place for one delivery; NULL: out of memory.  It is then started
+	 * or released.  headers returns its space for header lines.  It is NULL for a
+	 * transport that takes the headers from the message.
 	 */
 	OutboxTransfer *(*acquire)(void);
-	OutboxHeaders *(*headers)(OutboxTransfer *t);
+	struct OutboxHeaders *(*headers)(OutboxTransfer *t);
 	void (*release)(OutboxTransfer *t);
 
 	/*
-	 * Starts the delivery.  'body' does not change until 'done' or cancel.  'target'
-	 * may, so the transport copies what it needs afterwards.  A delivery that cannot be
+	 * Starts the delivery.  'target' may change later, so the transport copies what it
+	 * needs afterwards.  'link' is NULL without links.  A delivery that cannot be
 	 * started also ends in 'done', from a later poll.
 	 */
-	void (*start)(OutboxTransfer *t, const OutboxTarget *target, const char *body,
-				  size_t body_len, void *delivery);
+	void (*start)(OutboxTransfer *t, const OutboxTarget *target, OutboxLink *link,
+				  const OutboxMessage *message, void *delivery);
 
 	/* Ends it without calling 'done'.  The receiver may have got the event. */
 	void (*cancel)(OutboxTransfer *t);
@@ -137,5 +219,12 @@ typedef struct OutboxTransport
 	/* Called when the process ends. */
 	void (*shutdown)(void);
 } OutboxTransport;
+
+/*
+ * The function that a library outbox_NAME exports.  It serves the endpoints whose URL
+ * begins with NAME:// or, encrypted, with NAMEs://.
+ */
+#define OUTBOX_SINK_FUNCTION "outbox_sink"
+typedef const OutboxTransport *(*OutboxSinkFunction)(void);
 
 #endif /* OUTBOX_TRANSPORT_H */

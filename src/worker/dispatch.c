@@ -18,20 +18,14 @@
 #include "endpoint/status.h"
 #include "log/payload.h"
 #include "store/attempts.h"
-#include "transport/http/http.h"
+#include "transport/message.h"
+#include "transport/sinks.h"
 #include "worker/dispatch.h"
 #include "worker/loop.h"
 #include "worker/roster.h"
 
-/*
- * Bytes that each request takes besides its body: buffers of libcurl, its headers,
- * and the beginning of the answer.  The answer to a batch is kept whole.
- */
-#define REQUEST_BYTES (48 * 1024)
-#define BATCH_REQUEST_BYTES (REQUEST_BYTES + OUTBOX_ANSWER_MAX)
-
-const OutboxTransport *const outbox_transports[OUTBOX_TRANSPORTS] = {
-	&outbox_http_transport};
+/* Bytes that a batch takes besides its body.  Its answer is kept whole. */
+#define BATCH_BYTES(transport) ((transport)->memory + OUTBOX_ANSWER_MAX)
 
 static OutboxEnded ended;
 static size_t	   requests_account;
@@ -57,9 +51,17 @@ end_single_flight(OutboxDelivery *d)
 {
 	OutboxEvent *sent = d->sent;
 
-	end_flight(d->endpoint, REQUEST_BYTES, d->sent_len);
+	end_flight(d->endpoint, d->transport->memory, d->sent_len);
 	d->sent = NULL;
 	outbox_page_unref(sent->page);
+}
+
+/* The delivery is not sent now, so it does not count for rate_limit either. */
+static void
+not_now(OutboxEndpoint *ep, OutboxDelivery *d)
+{
+	outbox_pace_return_token(&ep->pace);
+	outbox_endpoint_put_back(ep, d);
 }
 
 static void
@@ -90,9 +92,16 @@ done(void *arg, const OutboxOutcome *outcome)
 	TimestampTz		now = GetCurrentTimestamp();
 
 	OUTBOX_CRASH_POINT("answer.arrived");
+	if (outcome->result == OUTBOX_RESULT_UNAVAILABLE)
+	{
+		end_single_flight(d);
+		not_now(ep, d);
+		outbox_loop.traffic.refill_all = true; /* the link may be up again already */
+		return;
+	}
 	if (d->batch)
 	{
-		end_flight(ep, BATCH_REQUEST_BYTES, d->batch->body.len);
+		end_flight(ep, BATCH_BYTES(d->batch->transport), d->batch->body.len);
 		batch_done(d->batch, outcome, now);
 	}
 	else
@@ -127,16 +136,7 @@ void
 outbox_dispatch_init(OutboxEnded callback)
 {
 	ended = callback;
-	for (int i = 0; i < OUTBOX_TRANSPORTS; i++)
-		outbox_transports[i]->init(done);
-}
-
-/* The delivery is not sent now, so it does not count for rate_limit either. */
-static void
-not_now(OutboxEndpoint *ep, OutboxDelivery *d)
-{
-	outbox_pace_return_token(&ep->pace);
-	outbox_endpoint_put_back(ep, d);
+	outbox_sinks_load(done);
 }
 
 /*
@@ -146,15 +146,14 @@ not_now(OutboxEndpoint *ep, OutboxDelivery *d)
 static bool
 send(OutboxEndpoint *ep, OutboxDelivery *d, TimestampTz now)
 {
-	size_t cost = REQUEST_BYTES +
-		outbox_payload_cost(d->event, ep->config.request.format);
-	bool				   gone = false;
-	OutboxEvent			  *event = NULL;
 	const OutboxTransport *transport = ep->config.target.transport;
-	OutboxTransfer		  *t = NULL;
-	const char			  *body;
-	const char			  *problem;
-	size_t				   len;
+	size_t				   cost = transport->memory +
+		outbox_payload_cost(d->event, ep->config.request.format);
+	bool			gone = false;
+	OutboxEvent	   *event = NULL;
+	OutboxTransfer *t = NULL;
+	OutboxMessage	message = {0};
+	const char	   *problem;
 
 	if (outbox_endpoint_has_memory(ep, ep->queue.nin_flight - 1, cost, now))
 		event = outbox_payload_load(d->event, ep->config.request.format, &gone);
@@ -173,11 +172,17 @@ send(OutboxEndpoint *ep, OutboxDelivery *d, TimestampTz now)
 		not_now(ep, d);
 		return false;
 	}
-	body = outbox_request_body(event, ep->config.request.format, &len);
+	message.body = outbox_request_body(event, ep->config.request.format,
+									   &message.body_len);
 	outbox_payload_used(event);
-	problem = outbox_request_headers(transport->headers(t), event, &ep->config.request,
-									 d->attempts + 1, d->redelivery,
-									 timestamptz_to_time_t(now), body, len);
+	if (transport->headers)
+		problem = outbox_request_headers(transport->headers(t), event,
+										 &ep->config.request, d->attempts + 1,
+										 d->redelivery, timestamptz_to_time_t(now),
+										 message.body, message.body_len);
+	else
+		problem = outbox_message_fill(&message, event, &ep->config.request,
+									  d->attempts + 1, d->redelivery);
 	if (problem)
 	{
 		transport->release(t);
@@ -189,10 +194,10 @@ send(OutboxEndpoint *ep, OutboxDelivery *d, TimestampTz now)
 	d->transport = transport;
 	d->transfer = t;
 	d->sent = event;
-	d->sent_len = len;
-	begin_flight(ep, REQUEST_BYTES, len);
+	d->sent_len = message.body_len;
+	begin_flight(ep, transport->memory, message.body_len);
 	OUTBOX_CRASH_POINT("send.begin");
-	transport->start(t, &ep->config.target, body, len, d);
+	transport->start(t, &ep->config.target, ep->link.handle, &message, d);
 	OUTBOX_CRASH_POINT("send.started");
 	return true;
 }
@@ -203,6 +208,7 @@ send_batch(OutboxBatch *b, TimestampTz now)
 	OutboxEndpoint		  *ep = b->endpoint;
 	const OutboxTransport *transport = ep->config.target.transport;
 	OutboxTransfer		  *t = transport->acquire();
+	OutboxMessage		   message = {0};
 	const char			  *problem;
 
 	if (t == NULL)
@@ -223,8 +229,10 @@ send_batch(OutboxBatch *b, TimestampTz now)
 	}
 	b->transport = transport;
 	b->transfer = t;
-	begin_flight(ep, BATCH_REQUEST_BYTES, b->body.len);
-	transport->start(t, &ep->config.target, b->body.bytes, b->body.len,
+	begin_flight(ep, BATCH_BYTES(transport), b->body.len);
+	message.body = b->body.bytes;
+	message.body_len = b->body.len;
+	transport->start(t, &ep->config.target, ep->link.handle, &message,
 					 b->members[0].delivery);
 	OUTBOX_CRASH_POINT("batch.started");
 	return true;
@@ -242,7 +250,7 @@ send_next(OutboxEndpoint *ep, TimestampTz now, bool *nothing)
 
 	if (ep->config.batch_size > 1)
 	{
-		b = outbox_batch_next(ep, BATCH_REQUEST_BYTES, now, nothing);
+		b = outbox_batch_next(ep, BATCH_BYTES(ep->config.target.transport), now, nothing);
 		return b != NULL && send_batch(b, now);
 	}
 	d = outbox_endpoint_next(ep, now);
@@ -313,7 +321,7 @@ outbox_dispatch_cancel(OutboxEndpoint *ep, TimestampTz before)
 	{
 		if (d->batch)
 		{
-			end_flight(ep, BATCH_REQUEST_BYTES, d->batch->body.len);
+			end_flight(ep, BATCH_BYTES(d->batch->transport), d->batch->body.len);
 			d->batch->transport->cancel(d->batch->transfer);
 			outbox_batch_put_back(d->batch);
 		}
@@ -335,7 +343,8 @@ outbox_dispatch_next_time(OutboxEndpoint *ep, TimestampTz now)
 {
 	TimestampTz t = DT_NOEND;
 
-	if (outbox_status_is_off(ep) || ep->member.recreate || ep->status.unstorable)
+	if (outbox_status_is_off(ep) || ep->link.state == OUTBOX_LINK_DOWN ||
+		ep->member.recreate || ep->status.unstorable)
 		return t;
 	if (ep->pace.retry_at > now)
 		return ep->pace.retry_at;

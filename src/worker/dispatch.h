@@ -7,10 +7,6 @@
 
 #include "endpoint/endpoint.h"
 
-/* All transports. */
-#define OUTBOX_TRANSPORTS 1
-extern const OutboxTransport *const outbox_transports[OUTBOX_TRANSPORTS];
-
 /* Called for the endpoint each time one of its requests has ended. */
 typedef void (*OutboxEnded)(OutboxEndpoint *ep, TimestampTz now);
 extern void outbox_dispatch_init(OutboxEnded ended);

@@ -89,7 +89,7 @@ outbox_publish(TimestampTz now)
 		ep->member.published_quiet = quiet;
 		if (tell && quiet && ep->place.shared && !ep->place.dirty &&
 			!outbox_tally_waits(ep) && ep->queue.nretries == 0 &&
-			!outbox_parked_wants_look(ep) && !ep->member.recreate &&
+			!outbox_parked_wants_look(ep) && !ep->member.recreate && !ep->link.handle &&
 			(ep->tally.latency == NULL ||
 			 now - ep->tally.last_active_at > FORGET_LATENCY_AFTER))
 		{

@@ -30,6 +30,7 @@
 #include "store/parked.h"
 #include "store/positions.h"
 #include "worker/dispatch.h"
+#include "worker/links.h"
 #include "worker/loop.h"
 #include "worker/publish.h"
 #include "worker/reader.h"
@@ -318,6 +319,7 @@ static void
 forget_endpoint(OutboxEndpoint *ep)
 {
 	outbox_dispatch_cancel(ep, DT_NOEND);
+	outbox_link_close(ep);
 	outbox_step_forget(ep->id);
 	if (ep->member.busy)
 		dlist_delete(&ep->member.busy_node);

@@ -34,9 +34,11 @@
 #include "server/shares.h"
 #include "server/worker_slot.h"
 #include "store/settle.h"
+#include "transport/sinks.h"
 #include "worker/chores.h"
 #include "worker/clock.h"
 #include "worker/dispatch.h"
+#include "worker/links.h"
 #include "worker/loop.h"
 #include "worker/operator_commands.h"
 #include "worker/publish.h"
@@ -437,7 +439,7 @@ time_to_sleep(TimestampTz now, bool more)
 	if (now < outbox_loop.due.retry_locks_at)
 		until = outbox_loop.due.retry_locks_at; /* what waits for a lock may be urgent */
 	ms = until <= now ? 0 : (long) Min((until - now + 999) / 1000, 60 * 1000);
-	for (int i = 0; i < OUTBOX_TRANSPORTS; i++)
+	for (int i = 0; i < outbox_ntransports; i++)
 	{
 		long wanted = outbox_transports[i]->timeout();
 
@@ -457,7 +459,7 @@ shut_down(void)
 	/* The stored positions name the requests in flight, so they are made again. */
 	outbox_settle_step(GetCurrentTimestamp(), true);
 	OUTBOX_CRASH_POINT("stop.settled");
-	for (int i = 0; i < OUTBOX_TRANSPORTS; i++)
+	for (int i = 0; i < outbox_ntransports; i++)
 		outbox_transports[i]->shutdown();
 	proc_exit(0);
 }
@@ -465,13 +467,14 @@ shut_down(void)
 static void
 loop(void)
 {
-	WaitEventSet *set = outbox_create_wait_event_set(2 + OUTBOX_TRANSPORTS);
+	WaitEventSet *set = outbox_create_wait_event_set(2 + OUTBOX_SINKS_MAX);
 
 	AddWaitEventToSet(set, WL_LATCH_SET, PGINVALID_SOCKET, MyLatch, NULL);
 	AddWaitEventToSet(set, WL_EXIT_ON_PM_DEATH, PGINVALID_SOCKET, NULL, NULL);
-	for (int i = 0; i < OUTBOX_TRANSPORTS; i++)
-		AddWaitEventToSet(set, WL_SOCKET_READABLE, outbox_transports[i]->fd(), NULL,
-						  NULL);
+	for (int i = 0; i < outbox_ntransports; i++)
+		if (outbox_transports[i]->fd() >= 0)
+			AddWaitEventToSet(set, WL_SOCKET_READABLE, outbox_transports[i]->fd(), NULL,
+							  NULL);
 
 	for (;;)
 	{
@@ -492,8 +495,9 @@ loop(void)
 			ProcessConfigFile(PGC_SIGHUP);
 			if (strcmp(outbox_instance_name, instance_name) != 0)
 				shut_down(); /* the origin of the log has to be checked again */
-			for (int i = 0; i < OUTBOX_TRANSPORTS; i++)
-				outbox_transports[i]->reload();
+			if (outbox_sinks_outdated())
+				shut_down(); /* libraries are loaded when a worker starts */
+			outbox_sinks_reload();
 			outbox_loop.roster.reload_at =
 				Min(outbox_loop.roster.reload_at,
 					GetCurrentTimestamp()); /* the key file may have changed */
@@ -505,7 +509,7 @@ loop(void)
 				send_from_lsn = needed_lsn = Max(needed_lsn, outbox_log_end());
 		}
 
-		for (int i = 0; i < OUTBOX_TRANSPORTS; i++)
+		for (int i = 0; i < outbox_ntransports; i++)
 			outbox_transports[i]->poll();
 		now = GetCurrentTimestamp();
 		if (outbox_clock_went_back(now))
@@ -516,6 +520,7 @@ loop(void)
 		}
 		shares_step(now);
 		reload_step(now);
+		outbox_links_step(now);
 		outbox_database_step(now);
 		for (int i = 0; outbox_loop.roster.recreating && i < outbox_loop.roster.n; i++)
 			if (outbox_loop.roster.endpoints[i]->member.recreate)

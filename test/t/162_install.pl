@@ -11,7 +11,7 @@ use Test::More;
 my $pg_config = $ENV{PG_CONFIG} || 'pg_config';
 my $dir = PostgreSQL::Test::Utils::tempdir('install');
 my $root = "$dir/root";
-my %place = map { $_ => qx{$pg_config --$_} =~ s/\n//r } qw(pkglibdir sharedir);
+my %place = map { $_ => qx{$pg_config --$_} =~ s/\n//r } qw(pkglibdir sharedir includedir-server);
 
 # Compiling is not what is tested: "make -t" makes each file, empty.
 system('cp', '-R', (map { "$top/$_" } qw(Makefile outbox.control META.json sql src)), $dir) == 0 or die 'cp';
@@ -36,8 +36,9 @@ ok(make("install DESTDIR='$root'"), 'installed') or diag(slurp_file("$dir/log"))
 is_deeply(
 	files(),
 	[ sort "$place{pkglibdir}/outbox.so",
+		"$place{'includedir-server'}/extension/outbox/transport.h",
 		map { "$place{sharedir}/extension/$_" } qw(outbox.control outbox--1.0.sql) ],
-	'the library, the control file and the script');
+	'the library, its header, the control file and the script');
 ok(make("uninstall DESTDIR='$root'"), 'uninstalled') or diag(slurp_file("$dir/log"));
 is_deeply(files(), [], 'nothing is left');
 

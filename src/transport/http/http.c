@@ -20,6 +20,9 @@
 
 #define NEVER PG_INT64_MAX
 
+/* Buffers of libcurl, the headers, and the beginning of the answer. */
+#define REQUEST_BYTES (48 * 1024)
+
 static OutboxDone report;
 static CURLM	 *multi;
 static int64	  timer_at = NEVER; /* ms; 0: now */
@@ -204,13 +207,14 @@ launch(OutboxTransfer *t)
 }
 
 static void
-http_start(OutboxTransfer *t, const OutboxTarget *target, const char *body,
-		   size_t body_len, void *delivery)
+http_start(OutboxTransfer *t, const OutboxTarget *target, OutboxLink *link,
+		   const OutboxMessage *message, void *delivery)
 {
 	OutboxOutcome *o = &t->outcome;
 	const char	  *complaint = "out of memory";
 	const char	  *hint;
 
+	(void) link;
 	t->delivery = delivery;
 	t->connect_timeout = target->connect_timeout;
 	t->timeout = target->timeout;
@@ -237,7 +241,8 @@ http_start(OutboxTransfer *t, const OutboxTarget *target, const char *body,
 
 	t->host = outbox_http_enter_target(target);
 	if (t->host == NULL ||
-		(complaint = outbox_http_set_request(t, target, body, body_len)) != NULL)
+		(complaint = outbox_http_set_request(t, target, message->body,
+											 message->body_len)) != NULL)
 	{
 		outbox_http_fail(t, OUTBOX_FAILURE_INTERNAL, "could not prepare the request",
 						 complaint);
@@ -540,12 +545,12 @@ http_reload(void)
 }
 
 static void
-http_init(OutboxDone done)
+http_init(const OutboxServices *services)
 {
 	OutboxTransfer *t;
 	bool			ok;
 
-	report = done;
+	report = services->done;
 	if (curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK)
 		ereport(
 			ERROR,
@@ -608,7 +613,10 @@ http_shutdown(void)
 }
 
 const OutboxTransport outbox_http_transport = {
-	.name = "http",
+	.abi = OUTBOX_TRANSPORT_ABI,
+	.size = sizeof(OutboxTransport),
+	.name = "webhook",
+	.memory = REQUEST_BYTES,
 	.init = http_init,
 	.reload = http_reload,
 	.fd = outbox_http_fd,

@@ -14,6 +14,7 @@
 #ifndef OUTBOX_HTTP_INTERNAL_H
 #define OUTBOX_HTTP_INTERNAL_H
 
+#include "format/header_lines.h"
 #include "transport/http/http.h"
 
 #include <curl/curl.h>

@@ -1,0 +1,91 @@
+/*
+ * message.c
+ *	  Owns how an event becomes a message, for transports without header lines.
+ */
+#include "base/outbox.h"
+
+#include "mb/pg_wchar.h"
+#include "utils/timestamp.h"
+
+#include "base/encoding.h"
+#include "transport/message.h"
+
+/* content-type, seven of our own, those of the endpoint and of the event. */
+#define MAX_HEADERS (8 + OUTBOX_MAX_ENDPOINT_HEADERS + OUTBOX_MAX_EVENT_HEADERS)
+
+/* Milliseconds from the unix epoch to that of PostgreSQL. */
+#define EPOCH_MS ((int64) (POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE) * SECS_PER_DAY * 1000)
+
+/* Written anew for each message. */
+static OutboxHeaders lines;
+static OutboxHeader	 headers[MAX_HEADERS];
+static char			 key[OUTBOX_MAX_KEY * MAX_CONVERSION_GROWTH];
+
+/* Adjacent lines of outbox itself are one entry, with CRLF between them. */
+static int
+split_lines(void)
+{
+	int n = 0;
+
+	for (int i = 0; i < lines.n; i++)
+	{
+		char *p = lines.buf + lines.start[i];
+
+		while (p && n < MAX_HEADERS)
+		{
+			OutboxHeader *h = &headers[n++];
+			char		 *end = strstr(p, "\r\n");
+
+			h->name = p;
+			h->name_len = strcspn(p, ":;");
+			h->value = p + h->name_len + 1;
+			h->value += *h->value == ' ';
+			h->value_len = (end ? end : p + strlen(p)) - h->value;
+			p = end ? end + 2 : NULL;
+		}
+	}
+	return n;
+}
+
+/* Returns false if the key has no UTF-8. */
+static bool
+fill_key(OutboxMessage *m, OutboxEvent *event)
+{
+	char *utf8;
+
+	if (event->key == NULL)
+		return true;
+	m->key_len = strlen(event->key);
+	utf8 = outbox_to_utf8(event->key, &m->key_len);
+	m->key = utf8;
+	if (utf8 == NULL || utf8 == event->key)
+		return utf8 != NULL;
+	memcpy(key, utf8, m->key_len);
+	m->key = key;
+	pfree(utf8);
+	return true;
+}
+
+const char *
+outbox_message_fill(OutboxMessage *m, OutboxEvent *event,
+					const OutboxRequestConfig *settings, int attempt,
+					OutboxRedelivery redelivery)
+{
+	const char *problem;
+
+	outbox_headers_reset(&lines);
+	problem = outbox_request_message_headers(&lines, event, settings, attempt, redelivery,
+											 m->body);
+	if (problem)
+		return problem;
+	if (!fill_key(m, event))
+		return "invalid key";
+	m->nheaders = split_lines();
+	m->headers = headers;
+	m->id = event->id_text;
+	m->topic = event->topic;
+	m->sequence = event->seq;
+	m->created_ms = event->created_at / 1000 + EPOCH_MS;
+	m->attempt = attempt;
+	return NULL;
+}

@@ -1,0 +1,19 @@
+/*
+ * message.h
+ *	  An event as a message, for transports without header lines.
+ */
+#ifndef OUTBOX_MESSAGE_H
+#define OUTBOX_MESSAGE_H
+
+#include "format/request.h"
+#include "transport/transport.h"
+
+/*
+ * Fills in all but the body.  Returns NULL, or why this event can never be sent.  What
+ * the message points to is valid until the next call.
+ */
+extern const char *outbox_message_fill(OutboxMessage *m, OutboxEvent *event,
+									   const OutboxRequestConfig *settings, int attempt,
+									   OutboxRedelivery redelivery);
+
+#endif /* OUTBOX_MESSAGE_H */

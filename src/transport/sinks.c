@@ -1,0 +1,334 @@
+/*
+ * sinks.c
+ *	  Owns which sinks there are: webhooks, and the libraries that outbox.sinks names.
+ *
+ * The sink NAME is the library outbox_NAME in PostgreSQL's library directory.  A name
+ * has letters and digits only, so it is no path.  Only workers load libraries, because
+ * these may make threads.
+ */
+#include "base/outbox.h"
+
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "port/atomics.h"
+#include "utils/memutils.h"
+
+#include "base/names.h"
+#include "base/settings.h"
+#include "transport/address.h"
+#include "transport/http/http.h"
+#include "transport/sinks.h"
+
+#define WEBHOOK "webhook"
+#define NAME_MAX_LEN 30
+
+typedef struct Sink
+{
+	char				   name[NAME_MAX_LEN + 1];
+	const OutboxTransport *transport;	 /* NULL: it cannot be used */
+	char				   problem[128]; /* why */
+} Sink;
+
+int					   outbox_ntransports;
+const OutboxTransport *outbox_transports[OUTBOX_SINKS_MAX];
+
+static Sink			  sinks[OUTBOX_SINKS_MAX];
+static int			  nsinks;
+static char			 *loaded_names; /* outbox.sinks when they were loaded */
+static OutboxServices services;
+
+/*
+ * What may_connect() judges by.  A thread of a library may still read a former list,
+ * so lists are never freed.  There is one for each change of the setting.
+ */
+static const OutboxNetworks *volatile networks;
+
+/*
+ * Takes the next name of the list.  Returns NULL at its end.  '*len' is 0 for an empty
+ * item.
+ */
+static const char *
+next_name(const char **list, size_t *len)
+{
+	const char *start = *list;
+	const char *end;
+
+	if (start == NULL || *start == '\0')
+		return NULL;
+	end = start + strcspn(start, ",");
+	*list = *end ? end + 1 : end;
+	while (start < end && strchr(" \t\r\n", *start))
+		start++;
+	while (end > start && strchr(" \t\r\n", end[-1]))
+		end--;
+	*len = end - start;
+	return start;
+}
+
+static bool
+is_name(const char *name, size_t len)
+{
+	for (size_t i = 0; i < len; i++)
+		if (!(name[i] >= 'a' && name[i] <= 'z') &&
+			!(i > 0 && name[i] >= '0' && name[i] <= '9'))
+			return false;
+	return len > 0 && len <= NAME_MAX_LEN && !(len == 4 && memcmp(name, "http", 4) == 0);
+}
+
+static bool
+same_name(const char *name, const char *text, size_t len)
+{
+	return strlen(name) == len && strncasecmp(name, text, len) == 0;
+}
+
+const char *
+outbox_sinks_problem(const char *names)
+{
+	const char *name;
+	const char *seen[OUTBOX_SINKS_MAX];
+	size_t		seen_len[OUTBOX_SINKS_MAX];
+	size_t		len;
+	int			n = 0;
+
+	while ((name = next_name(&names, &len)) != NULL)
+	{
+		if (!is_name(name, len))
+			return "A name of a sink begins with a lower-case letter, and has at most 30 lower-case letters and digits.";
+		for (int i = 0; i < n; i++)
+			if (seen_len[i] == len && memcmp(seen[i], name, len) == 0)
+				return "A sink is named twice.";
+		if (n == OUTBOX_SINKS_MAX)
+			return "More than 8 sinks are named.";
+		seen[n] = name;
+		seen_len[n++] = len;
+	}
+	return NULL;
+}
+
+/* ---------------------------------------------------------------- URLs */
+
+/* True if the sink of this name serves URLs that begin like this one. */
+static bool
+serves(const char *name, size_t len, const char *url)
+{
+	size_t scheme = strcspn(url, ":/?#");
+
+	if (url[scheme] != ':')
+		return false;
+	if (len == strlen(WEBHOOK) && memcmp(name, WEBHOOK, len) == 0)
+		return same_name("http", url, scheme) || same_name("https", url, scheme);
+	return strncasecmp(url, name, len) == 0 &&
+		(scheme == len || (scheme == len + 1 && (url[len] == 's' || url[len] == 'S')));
+}
+
+/* The name of the sink that the setting has for the URL; NULL: none. */
+static const char *
+name_for(const char *url, size_t *len)
+{
+	const char *list = outbox_sinks;
+	const char *name;
+
+	while ((name = next_name(&list, len)) != NULL)
+		if (serves(name, *len, url))
+			return name;
+	return NULL;
+}
+
+const char *
+outbox_sinks_check_url(const char *url, const char **hint)
+{
+	const char *host = strstr(url, "://");
+	size_t		len;
+	const char *name = name_for(url, &len);
+
+	if (name == NULL && serves(WEBHOOK, strlen(WEBHOOK), url))
+	{
+		*hint = "Add webhook to outbox.sinks, then run SELECT pg_reload_conf().";
+		return "outbox.sinks does not name webhook";
+	}
+	if (name == NULL || same_name(WEBHOOK, name, len))
+	{
+		const char *problem = outbox_http_check_url(url, hint);
+
+		if (problem && name == NULL && host != NULL && is_name(url, host - url))
+			*hint =
+				"Use https, or http to an address in outbox.allowed_networks. Other schemes are those of the sinks that outbox.sinks names.";
+		return problem;
+	}
+
+	/* Spaces and control characters would go into other texts of the library. */
+	for (const unsigned char *p = (const unsigned char *) url; *p; p++)
+		if (*p <= 0x20 || *p >= 0x7f)
+		{
+			*hint = "Write it in printable ASCII characters, without spaces.";
+			return "the URL contains a space, a control character or a letter that is not ASCII";
+		}
+	if (host == NULL || strcspn(host + 3, "/?#") == 0)
+	{
+		*hint = "Write the URL as NAME://host:port/path, with the name of the sink.";
+		return "the URL has no host";
+	}
+	host += 3;
+	if (memchr(host, '@', strcspn(host, "/?#")) != NULL)
+	{
+		*hint = "Leave them out. What a URL contains is shown in views.";
+		return "the URL contains a user name or a password";
+	}
+	return NULL;
+}
+
+const OutboxTransport *
+outbox_sinks_find(const char *url, const char **problem)
+{
+	size_t		len;
+	const char *name = name_for(url, &len);
+
+	for (int i = 0; name && i < nsinks; i++)
+		if (same_name(sinks[i].name, name, len))
+		{
+			*problem = sinks[i].problem;
+			return sinks[i].transport;
+		}
+	*problem = "outbox.sinks names no sink for the scheme of its URL";
+	return NULL;
+}
+
+/* ------------------------------------------------------------- loading */
+
+static bool
+may_connect(const struct sockaddr *address, bool encrypted, const char **why)
+{
+	switch (outbox_address_judge(address, networks, why))
+	{
+		case OUTBOX_ADDRESS_ALLOWED:
+			return true;
+		case OUTBOX_ADDRESS_PUBLIC:
+			*why = "public, and not encrypted";
+			return encrypted;
+		case OUTBOX_ADDRESS_REFUSED:
+			break;
+	}
+	return false;
+}
+
+static void
+read_networks(void)
+{
+	static char	   *read;
+	const char	   *text = outbox_allowed_networks ? outbox_allowed_networks : "";
+	OutboxNetworks *fresh;
+	char			bad[64];
+
+	if (read && strcmp(read, text) == 0)
+		return;
+	fresh = MemoryContextAlloc(TopMemoryContext, sizeof(OutboxNetworks));
+	if (read)
+		pfree(read);
+	read = MemoryContextStrdup(TopMemoryContext, text);
+	(void) outbox_networks_parse(text, fresh, bad, sizeof(bad)); /* http.c warns */
+	pg_write_barrier();
+	networks = fresh;
+}
+
+static const OutboxTransport *
+load_library(Sink *sink)
+{
+	char			  *file = psprintf("$libdir/outbox_%s", sink->name);
+	OutboxSinkFunction function = (OutboxSinkFunction)
+		load_external_function(file, OUTBOX_SINK_FUNCTION, false, NULL);
+	const OutboxTransport *transport = function ? function() : NULL;
+
+	pfree(file);
+	if (transport == NULL)
+		snprintf(sink->problem, sizeof(sink->problem),
+				 "the library outbox_%s is no sink: it has no " OUTBOX_SINK_FUNCTION "()",
+				 sink->name);
+	else if (transport->abi != OUTBOX_TRANSPORT_ABI ||
+			 transport->size != sizeof(OutboxTransport))
+		snprintf(
+			sink->problem, sizeof(sink->problem),
+			"the library outbox_%s was built for version %u of the contract, and this is %u",
+			sink->name, transport->abi, OUTBOX_TRANSPORT_ABI);
+	else
+	{
+		transport->init(&services);
+		return transport;
+	}
+	return NULL;
+}
+
+/* An error in the library is the sink's problem, and not the worker's. */
+static void
+load_sink(Sink *sink)
+{
+	MemoryContext cxt = CurrentMemoryContext;
+
+	PG_TRY();
+	{
+		sink->transport = load_library(sink);
+	}
+	PG_CATCH();
+	{
+		ErrorData *error;
+
+		MemoryContextSwitchTo(cxt);
+		error = CopyErrorData();
+		FlushErrorState();
+		snprintf(sink->problem, sizeof(sink->problem), "outbox_%s: %s", sink->name,
+				 error->message);
+		FreeErrorData(error);
+	}
+	PG_END_TRY();
+	if (sink->transport == NULL)
+		ereport(
+			LOG,
+			(errmsg("outbox worker cannot use the sink \"%s\": %s", sink->name,
+					sink->problem),
+			 errhint(
+				 "Its endpoints are held. Install the library, then run SELECT pg_reload_conf().")));
+}
+
+void
+outbox_sinks_load(OutboxDone done)
+{
+	const char *list = outbox_sinks;
+	const char *name;
+	size_t		len;
+
+	loaded_names = MemoryContextStrdup(TopMemoryContext, outbox_sinks);
+	services.done = done;
+	services.may_connect = may_connect;
+	read_networks();
+	while ((name = next_name(&list, &len)) != NULL && nsinks < OUTBOX_SINKS_MAX)
+	{
+		Sink *sink = &sinks[nsinks++];
+
+		memcpy(sink->name, name, len);
+		if (same_name(WEBHOOK, name, len))
+		{
+			sink->transport = &outbox_http_transport;
+			sink->transport->init(&services);
+		}
+		else
+			load_sink(sink);
+		if (sink->transport)
+			outbox_transports[outbox_ntransports++] = sink->transport;
+	}
+}
+
+bool
+outbox_sinks_outdated(void)
+{
+	for (int i = 0; i < nsinks; i++)
+		if (sinks[i].transport == NULL)
+			return true;
+	return strcmp(loaded_names, outbox_sinks) != 0;
+}
+
+void
+outbox_sinks_reload(void)
+{
+	read_networks();
+	for (int i = 0; i < outbox_ntransports; i++)
+		outbox_transports[i]->reload();
+}

@@ -1,0 +1,16 @@
+/*
+ * links.h
+ *	  The links of endpoints, where their transport has any.
+ */
+#ifndef OUTBOX_LINKS_H
+#define OUTBOX_LINKS_H
+
+#include "endpoint/endpoint.h"
+
+/* Opens what has to be opened, and notes which links are up. */
+extern void outbox_links_step(TimestampTz now);
+
+/* The endpoint is about to be freed.  Nothing of it is in flight. */
+extern void outbox_link_close(OutboxEndpoint *ep);
+
+#endif /* OUTBOX_LINKS_H */

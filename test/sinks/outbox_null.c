@@ -1,0 +1,234 @@
+/*
+ * outbox_null.c
+ *	  A sink that accepts everything at once: the example of doc/writing-a-sink.md.
+ *
+ * It is built against the installed header alone, as any sink outside of outbox.  Its
+ * URLs are null://host/MODE:
+ *
+ *	  null://h/        every event is accepted
+ *	  null://h/fail    the first attempt of each event fails
+ *	  null://h/abort   no event is ever accepted
+ *	  null://h/link    the link is down while the file JOURNAL.down exists
+ *
+ * What was sent is written to the file that the server's environment names in
+ * OUTBOX_NULL_JOURNAL.  A line has the mode, the result, and the message.
+ */
+#include "postgres.h"
+
+#include <unistd.h>
+
+#include "extension/outbox/transport.h"
+#include "fmgr.h"
+
+PG_MODULE_MAGIC;
+
+#ifndef NULL_ABI
+#define NULL_ABI OUTBOX_TRANSPORT_ABI
+#endif
+
+extern PGDLLEXPORT const OutboxTransport *outbox_sink(void);
+
+struct OutboxLink
+{
+	char mode[16];
+};
+
+struct OutboxTransfer
+{
+	OutboxTransfer *next;
+	void		   *delivery; /* NULL: it was cancelled */
+	OutboxResult	result;
+};
+
+static OutboxDone	   done;
+static FILE			  *journal;
+static char			   down_file[1024];
+static int			   links;
+static OutboxTransfer *first; /* what was started, in this order */
+static OutboxTransfer *last;
+static OutboxTransfer *unused;
+
+static void
+null_init(const OutboxServices *services)
+{
+	const char *file = getenv("OUTBOX_NULL_JOURNAL");
+
+#ifdef NULL_FAILS
+	ereport(ERROR, (errmsg("the null sink was built to fail")));
+#endif
+	done = services->done;
+	if (file == NULL)
+		return;
+	journal = fopen(file, "a");
+	if (journal == NULL)
+		ereport(ERROR,
+				(errcode_for_file_access(), errmsg("could not open the journal: %m")));
+	snprintf(down_file, sizeof(down_file), "%s.down", file);
+}
+
+static void
+null_reload(void)
+{
+}
+
+static int
+null_fd(void)
+{
+	return -1;
+}
+
+static long
+null_timeout(void)
+{
+	if (first)
+		return 0;
+	return links > 0 && journal ? 50 : -1; /* a link may come up */
+}
+
+static void
+null_poll(void)
+{
+	OutboxTransfer *t = first;
+
+	/* What 'done' starts is for the next call. */
+	first = last = NULL;
+	if (t && journal)
+		fflush(journal);
+	while (t)
+	{
+		OutboxTransfer *next = t->next;
+		OutboxOutcome	o = {.result = t->result, .retry_after = -1};
+		void		   *delivery = t->delivery;
+
+		if (o.result != OUTBOX_RESULT_DELIVERED)
+			strlcpy(o.error, "the null sink does not want this event", sizeof(o.error));
+		t->next = unused;
+		unused = t;
+		if (delivery)
+			done(delivery, &o);
+		t = next;
+	}
+}
+
+static OutboxLink *
+null_open(const OutboxTarget *target, char *reason, size_t size)
+{
+	const char *path = strchr(strstr(target->url, "://") + 3, '/');
+	OutboxLink *link = calloc(1, sizeof(*link));
+
+	if (link == NULL || (path && strlen(path) > sizeof(link->mode)))
+	{
+		strlcpy(reason, "the null sink has no such mode", size);
+		free(link);
+		return NULL;
+	}
+	if (path)
+		strlcpy(link->mode, path + 1, sizeof(link->mode));
+	links++;
+	return link;
+}
+
+static OutboxLinkState
+null_state(OutboxLink *link, char *reason, size_t size)
+{
+	if (strcmp(link->mode, "link") != 0 || access(down_file, F_OK) != 0)
+		return OUTBOX_LINK_UP;
+	strlcpy(reason, "the null sink was told to be down", size);
+	return OUTBOX_LINK_DOWN;
+}
+
+static void
+null_close(OutboxLink *link)
+{
+	links--;
+	free(link);
+}
+
+static OutboxTransfer *
+null_acquire(void)
+{
+	OutboxTransfer *t = unused;
+
+	if (t)
+		unused = t->next;
+	else
+		t = malloc(sizeof(*t));
+	return t;
+}
+
+static void
+null_release(OutboxTransfer *t)
+{
+	t->next = unused;
+	unused = t;
+}
+
+static void
+null_start(OutboxTransfer *t, const OutboxTarget *target, OutboxLink *link,
+		   const OutboxMessage *m, void *delivery)
+{
+	t->next = NULL;
+	t->delivery = delivery;
+	t->result = OUTBOX_RESULT_DELIVERED;
+	if (strcmp(link->mode, "abort") == 0)
+		t->result = OUTBOX_RESULT_ABORT;
+	else if (strcmp(link->mode, "fail") == 0 && m->attempt == 1)
+		t->result = OUTBOX_RESULT_FAILED;
+	else if (strcmp(link->mode, "link") == 0 && access(down_file, F_OK) == 0)
+		t->result = OUTBOX_RESULT_UNAVAILABLE;
+	if (journal)
+	{
+		fprintf(journal, "%s\t%d\t%s\t%s\t%.*s\t%d\t%.*s", link->mode, t->result, m->id,
+				m->topic, (int) m->key_len, m->key ? m->key : "", m->attempt,
+				(int) m->body_len, m->body);
+		for (int i = 0; i < m->nheaders; i++)
+			fprintf(journal, "\t%.*s=%.*s", (int) m->headers[i].name_len,
+					m->headers[i].name, (int) m->headers[i].value_len,
+					m->headers[i].value);
+		fputc('\n', journal);
+	}
+	if (last)
+		last->next = t;
+	else
+		first = t;
+	last = t;
+}
+
+static void
+null_cancel(OutboxTransfer *t)
+{
+	t->delivery = NULL; /* null_poll() frees it */
+}
+
+static void
+null_shutdown(void)
+{
+	if (journal)
+		fclose(journal);
+}
+
+static const OutboxTransport null_transport = {
+	.abi = NULL_ABI,
+	.size = sizeof(OutboxTransport),
+	.name = "null",
+	.memory = sizeof(OutboxTransfer),
+	.init = null_init,
+	.reload = null_reload,
+	.fd = null_fd,
+	.timeout = null_timeout,
+	.poll = null_poll,
+	.open = null_open,
+	.state = null_state,
+	.close = null_close,
+	.acquire = null_acquire,
+	.release = null_release,
+	.start = null_start,
+	.cancel = null_cancel,
+	.shutdown = null_shutdown,
+};
+
+const OutboxTransport *
+outbox_sink(void)
+{
+	return &null_transport;
+}

@@ -1,0 +1,172 @@
+# A sink that is a library of its own gets each event once and in the order of its key.
+# One that is missing, of another version or broken is named in words, and webhooks go on.
+use strict;
+use warnings;
+
+use OutboxTest;
+use OutboxTest::Build;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+# The sinks are built against the installed header, and installed where only this test's
+# PostgreSQL finds them.
+my $dir = PostgreSQL::Test::Utils::tempdir('sinks');
+my $build = OutboxTest::Build->new("$dir/build");
+OutboxTest::Build::run('cp', '-R', "$top/test/sinks", "$dir/");
+OutboxTest::Build::run('make', '-s', '-C', "$dir/sinks", "PG_CONFIG=$build->{pg_config}", 'with_llvm=no', 'install');
+my $journal = $ENV{OUTBOX_NULL_JOURNAL} = "$dir/journal";
+
+my $node = outbox_node('main', build => $build);
+my $receiver = OutboxTest::Receiver->new('main');
+
+sub ask
+{
+	my ($sql) = @_;
+	return $node->safe_psql('postgres', $sql);
+}
+
+# The lines of the journal with this mode and result
+sub sent
+{
+	my ($mode, $result) = @_;
+	return unless -e $journal;
+	return map { [ split /\t/ ] } grep { /^$mode\t$result\t/ } split /\n/, slurp_file($journal);
+}
+
+# Creating an endpoint
+my ($rc, undef, $err) = $node->psql('postgres', "SELECT outbox.create_endpoint('early', 'null://h/')");
+like($err, qr/invalid url: the URL's scheme is neither https nor http\nHINT:.* outbox\.sinks names/,
+	'a scheme that no sink has is refused, and the hint names the setting');
+($rc, undef, $err) = $node->psql('postgres', "ALTER SYSTEM SET outbox.sinks = '../null'");
+like($err, qr/invalid value for parameter "outbox\.sinks": "\.\.\/null"\nDETAIL:.*letters and digits\.\nHINT:.*'webhook, kafka'/s,
+	'a path is no name of a sink');
+ask("CREATE ROLE clerk");
+($rc, undef, $err) = $node->psql('postgres', "SET ROLE clerk; ALTER SYSTEM SET outbox.sinks = 'null'");
+like($err, qr/permission denied/, 'only a superuser sets the sinks');
+
+my $worker = worker_pid($node);
+ask("ALTER SYSTEM SET outbox.sinks = 'webhook, null'");
+ask('SELECT pg_reload_conf()');
+new_worker($node, $worker);
+foreach my $refused (
+	[ "'null://user\@h/'", 'contains a user name or a password' ],
+	[ "'null:///x'", 'has no host' ],
+	[ "'null://h/ x'", 'contains a space' ],
+	[ "'null://h/', batch_size => 10", 'batches are for webhooks only' ],
+	[ "'null://h/', format => 'cloudevents-binary'", 'is for webhooks only' ])
+{
+	($rc, undef, $err) = $node->psql('postgres', "\\set VERBOSITY verbose\nSELECT outbox.create_endpoint('no', $refused->[0])");
+	like($err, qr/ERROR:  22023: .*\Q$refused->[1]\E.*HINT:/s, "$refused->[0] is refused");
+}
+
+# The whole path: order, count, headers
+ask("SELECT outbox.create_endpoint('null', 'null://h/ok', '{load.*}', format => 'raw')");
+my $id = emit($node, 'load.one', '{"n": "ü"}', q{key => 'ключ', headers => '{"x-a": "b"}'});
+wait_status($node, $id, 'delivered', 'an event is delivered to a library');
+my ($got) = sent('ok', 0);
+is(join("\n", @$got[2 .. $#$got]),
+	join("\n", $id, 'load.one', 'ключ', 1, '{"n": "ü"}', 'content-type=application/json', "outbox-id=$id",
+		'outbox-topic=load.one', 'outbox-type=load.one', $got->[11], 'outbox-attempt=1', 'x-a=b'),
+	'key, body and headers are as they were emitted');
+like($got->[11], qr/^outbox-sequence=\d+$/, 'with the sequence');
+
+my $n = 20_000;
+ask("SELECT count(outbox.emit('load.many', jsonb_build_object('n', n), key => 'k' || n % 50)) FROM generate_series(1, $n) n");
+ok(wait_sql($node, "SELECT delivered = $n + 1 AND pending = 0 FROM outbox.stats WHERE endpoint = 'null'"), "$n events are delivered");
+my (%last, $disorder);
+my @many = grep { $_->[3] eq 'load.many' } sent('ok', 0);
+foreach my $line (@many)
+{
+	my ($number) = $line->[6] =~ /"n": (\d+)/;
+	$disorder++ if ($last{ $line->[4] } // 0) >= $number;
+	$last{ $line->[4] } = $number;
+}
+is(scalar @many, $n, 'each once');
+is($disorder // 0, 0, 'in the order of their keys');
+
+# Failures
+ask("SELECT outbox.create_endpoint('fail', 'null://h/fail', '{fail.*}', backoff_base => '10 ms')");
+ask("SELECT outbox.create_endpoint('abort', 'null://h/abort', '{abort.*}')");
+ask("SELECT count(outbox.emit('fail.x', jsonb_build_object('n', n), key => 'k')) FROM generate_series(1, 10) n");
+$id = emit($node, 'abort.x', '{}');
+ok(wait_sql($node, "SELECT delivered = 10 AND failed_attempts = 10 FROM outbox.stats WHERE endpoint = 'fail'"),
+	'what failed is tried again');
+is(join(' ', map { $_->[6] =~ /"n": (\d+)/ } sent('fail', 0)), join(' ', 1 .. 10), 'in the order of the key');
+wait_status($node, $id, 'dead', 'what is never wanted is dead');
+is(ask("SELECT reason || ': ' || last_error FROM outbox.dead_letters WHERE endpoint = 'abort'"),
+	'aborted by receiver: the null sink does not want this event', 'with the reason and the words of the sink');
+
+# A link that is down is no failure of events
+ask("SELECT outbox.create_endpoint('link', 'null://h/link', '{link.*}')");
+append_to_file("$journal.down", '');
+ok(wait_sql($node, "SELECT state = 'backing_off' AND reason = 'the null sink was told to be down' FROM outbox.stats WHERE endpoint = 'link'"),
+	'a link that is down is shown with its reason');
+ask("SELECT count(outbox.emit('link.x', jsonb_build_object('n', n), key => 'k' || n % 5)) FROM generate_series(1, 500) n");
+ok(wait_sql($node, "SELECT pending = 500 AND processing = 0 FROM outbox.stats WHERE endpoint = 'link'"), 'its events wait');
+unlink "$journal.down";
+ok(wait_sql($node, "SELECT delivered = 500 AND state = 'active' AND reason IS NULL FROM outbox.stats WHERE endpoint = 'link'"),
+	'and are delivered when it is up again');
+is(ask("SELECT failed_attempts || ' ' || (SELECT count(*) FROM outbox.attempts WHERE endpoint = 'link' AND error IS NOT NULL) FROM outbox.stats WHERE endpoint = 'link'"),
+	'0 0', 'no attempt was counted');
+
+# Links go up and down under load: some events are started on a link that is about to go
+my $flapping = 1;
+foreach my $round (1 .. 20)
+{
+	ask("SELECT count(outbox.emit('link.flap', jsonb_build_object('n', n), key => 'f')) FROM generate_series($round * 100 + 1, $round * 100 + 100) n");
+	$flapping ^= 1;
+	$flapping ? unlink("$journal.down") : append_to_file("$journal.down", '');
+}
+unlink "$journal.down";
+ok(wait_sql($node, "SELECT delivered = 2500 AND failed_attempts = 0 FROM outbox.stats WHERE endpoint = 'link'"), 'a link that flaps loses nothing');
+is(join(' ', map { $_->[6] =~ /"n": (\d+)/ } grep { $_->[3] eq 'link.flap' } sent('link', 0)), join(' ', 101 .. 2100),
+	'and keeps the order');
+
+# Libraries that cannot be used
+endpoint($node, $receiver, 'web', '/ok/web', "topics => '{web.*}'");
+$worker = worker_pid($node);
+ask("ALTER SYSTEM SET outbox.sinks = 'webhook, missing, old, broken, empty, null'");
+ask('SELECT pg_reload_conf()');
+$worker = new_worker($node, $worker);
+ask("SELECT outbox.create_endpoint('$_', '$_://h/', '{bad.*}')") foreach qw(missing old broken empty);
+$id = emit($node, 'bad.x', '{}');
+my %words = (
+	missing => 'outbox_missing: could not access file "\$libdir/outbox_missing": No such file or directory',
+	old => 'the library outbox_old was built for version 999 of the contract, and this is 1',
+	broken => 'outbox_broken: the null sink was built to fail',
+	empty => 'the library outbox_empty is no sink: it has no outbox_sink()');
+foreach my $sink (sort keys %words)
+{
+	ok(wait_sql($node, "SELECT state = 'held' AND reason = '" . ($words{$sink} =~ s/\\//gr) . "' FROM outbox.stats WHERE endpoint = '$sink'"),
+		"the endpoint of the sink $sink is held, and the reason says why")
+	  or diag(ask("SELECT state, reason FROM outbox.stats WHERE endpoint = '$sink'"));
+	like(slurp_file($node->logfile), qr/LOG:  outbox worker cannot use the sink "$sink": $words{$sink}/, '... and the log');
+}
+my $web = emit($node, 'web.x', '{}');
+wait_status($node, $web, 'delivered', 'webhooks go on');
+$web = emit($node, 'load.x', '{}');
+wait_status($node, $web, 'delivered', 'and the sink that can be used');
+is(worker_pid($node), $worker, 'in the same worker');
+unlike(slurp_file($node->logfile), qr/FATAL|PANIC/, 'no process has ended by an error');
+
+# The library comes later: a reload loads it
+OutboxTest::Build::run('cp', $build->{library} =~ s/outbox\.so$/outbox_null.so/r, $build->{library} =~ s/outbox\.so$/outbox_missing.so/r);
+ask('SELECT pg_reload_conf()');
+new_worker($node, $worker);
+ok(wait_sql($node, "SELECT state = 'active' AND delivered = 1 FROM outbox.stats WHERE endpoint = 'missing'"),
+	'a library that was missing is loaded at a reload, and its events are delivered');
+
+# A sink that is no longer set
+ask("ALTER SYSTEM SET outbox.sinks = 'null'");
+ask('SELECT pg_reload_conf()');
+ok(wait_sql($node, "SELECT state = 'held' AND reason = 'outbox.sinks names no sink for the scheme of its URL' FROM outbox.stats WHERE endpoint = 'web'"),
+	'webhooks are held where the setting does not name them');
+$web = emit($node, 'web.y', '{}');
+ask("ALTER SYSTEM RESET outbox.sinks");
+ask('SELECT pg_reload_conf()');
+wait_status($node, $web, 'delivered', 'and go on when it does');
+ask("SELECT outbox.drop_endpoint('null', discard => true)");
+
+$node->stop;
+done_testing();
