@@ -142,11 +142,11 @@ bench:
 
 # Debezium, Prometheus, the receivers of doc/receiving.md, ORMs and drivers do what the documents
 # say; CLIENTS='python node' runs some.
-CLIENTS = cdc prometheus receivers python node ruby pgbouncer go rust java
+CLIENTS = cdc kafka prometheus receivers python node ruby pgbouncer go rust java
 clients:
 	@CLIENTS='$(filter-out receivers,$(CLIENTS))' test/bin/setup clients
 	@PG_CONFIG='$(PG_CONFIG)' OUTBOX_TEST_CLIENTS='$(CLIENTS)' \
-		TESTS='$(if $(filter cdc,$(CLIENTS)),130_cdc) $(if $(filter prometheus,$(CLIENTS)),156_prometheus) $(if $(filter receivers,$(CLIENTS)),151_receivers) 166_ 167_' \
+		TESTS='$(if $(filter cdc,$(CLIENTS)),130_cdc) $(if $(filter kafka,$(CLIENTS)),183_kafka) $(if $(filter prometheus,$(CLIENTS)),156_prometheus) $(if $(filter receivers,$(CLIENTS)),151_receivers) 166_ 167_' \
 		test/bin/run tap
 
 # Takes each guard out of a copy and expects a test to turn red; MUTANTS=tick

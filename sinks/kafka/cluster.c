@@ -1,0 +1,406 @@
+/*
+ * cluster.c
+ *	  Owns the instances of librdkafka: how they are made and ended, their connections,
+ *	  and what they say of their brokers.
+ *
+ * librdkafka has threads.  It blocks all signals in them.  Nothing of outbox runs there
+ * but connect_to(), which calls no function of PostgreSQL.  Everything else comes as an
+ * event, which the worker reads.
+ */
+#include "cluster.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <signal.h>
+#include <time.h>
+
+#include "utils/guc.h"
+
+#define EVENTS_AT_ONCE 10000
+#define END_WITHIN 2 /* s */
+
+static dlist_head	  clusters = DLIST_STATIC_INIT(clusters);
+static OutboxServices services;
+static int			  event_fd;
+
+/* Instances that are being ended, each by a thread of its own. */
+static pthread_mutex_t ending_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t  ending_changed = PTHREAD_COND_INITIALIZER;
+static int			   ending;
+
+void
+kafka_clusters_init(const OutboxServices *given, int fd)
+{
+	services = *given;
+	event_fd = fd;
+}
+
+/* ---------------------------------------------------------- connections */
+
+/*
+ * Runs in a thread of librdkafka, for each connection, also to brokers that another
+ * broker has named.  Returns 0 or an errno.
+ */
+static int
+connect_to(int sock, const struct sockaddr *address, int len, const char *id, void *arg)
+{
+	KafkaCluster *c = arg;
+	const char	 *why;
+
+	if (!services.may_connect(address, c->encrypted, &why))
+	{
+		char		text[INET6_ADDRSTRLEN] = "?";
+		const void *bytes = address->sa_family == AF_INET6 ?
+			(const void *) &((const struct sockaddr_in6 *) address)->sin6_addr :
+			(const void *) &((const struct sockaddr_in *) address)->sin_addr;
+
+		inet_ntop(address->sa_family, bytes, text, sizeof(text));
+		pthread_mutex_lock(&c->lock);
+		snprintf(c->refused, sizeof(c->refused),
+				 "broker %.40s: address %s is %s, and not in outbox.allowed_networks", id,
+				 text, why);
+		strlcpy(c->refused_id, id, sizeof(c->refused_id));
+		pthread_mutex_unlock(&c->lock);
+		return EACCES;
+	}
+	pthread_mutex_lock(&c->lock);
+	if (strncmp(c->refused_id, id, sizeof(c->refused_id) - 1) == 0)
+		c->refused[0] = '\0'; /* it has another address now */
+	pthread_mutex_unlock(&c->lock);
+	if (connect(sock, address, len) == 0 || errno == EINPROGRESS)
+		return 0;
+	return errno;
+}
+
+/* -------------------------------------------------------- making one */
+
+static bool
+set(rd_kafka_conf_t *conf, const char *name, const char *value, char *reason, size_t size)
+{
+	char words[128];
+
+	if (rd_kafka_conf_set(conf, name, value, words, sizeof(words)) == RD_KAFKA_CONF_OK)
+		return true;
+	snprintf(reason, size, "librdkafka: %s", words);
+	return false;
+}
+
+static bool
+set_number(rd_kafka_conf_t *conf, const char *name, int value, char *reason, size_t size)
+{
+	char text[16];
+
+	snprintf(text, sizeof(text), "%d", value);
+	return set(conf, name, text, reason, size);
+}
+
+/* A file that an administrator has named in a setting of outbox. */
+static bool
+set_file(rd_kafka_conf_t *conf, const char *name, const char *setting, char *reason,
+		 size_t size)
+{
+	const char *file = GetConfigOption(setting, true, false);
+
+	return file == NULL || file[0] == '\0' || set(conf, name, file, reason, size);
+}
+
+/*
+ * All properties that are ever set.  None comes from SQL but the brokers and the two
+ * timeouts.
+ */
+static bool
+configure(rd_kafka_conf_t *conf, const KafkaUrl *url, const OutboxTarget *target,
+		  char *reason, size_t size)
+{
+	static const char *const fixed[][2] = {
+		{"client.id", "outbox"},
+		{"acks", "all"},
+		{"enable.idempotence", "true"},
+		{"partitioner", "murmur2_random"}, /* as Java's producer */
+		{"linger.ms", "0"},
+		/* the topic has the limit, and a batch is as large as usual */
+		{"message.max.bytes", "100000000"},
+		{"batch.size", "1000000"},
+		{"queue.buffering.max.messages", "1000000"},
+		{"queue.buffering.max.kbytes", "2000000"},
+		/* a topic that is missing is said soon, and found soon */
+		{"topic.metadata.propagation.max.ms", "1000"},
+		{"topic.metadata.refresh.interval.ms", "5000"},
+		{"topic.metadata.refresh.fast.interval.ms", "250"},
+		{"reconnect.backoff.max.ms", "2000"},
+		{"statistics.interval.ms", "250"}, /* says which brokers are connected */
+		{"socket.keepalive.enable", "true"},
+		{"log.connection.close", "false"},
+	};
+
+	for (size_t i = 0; i < lengthof(fixed); i++)
+		if (!set(conf, fixed[i][0], fixed[i][1], reason, size))
+			return false;
+	if (!set(conf, "bootstrap.servers", url->brokers, reason, size) ||
+		!set(conf, "security.protocol", url->encrypted ? "ssl" : "plaintext", reason,
+			 size) ||
+		!set_number(conf, "message.timeout.ms", Max(target->timeout, 1000), reason,
+					size) ||
+		!set_number(conf, "socket.connection.setup.timeout.ms",
+					Max(target->connect_timeout, 1000), reason, size))
+		return false;
+	if (url->encrypted &&
+		(!set(conf, "ssl.endpoint.identification.algorithm", "https", reason, size) ||
+		 !set_file(conf, "ssl.ca.location", "outbox.ssl_ca_file", reason, size) ||
+		 !set_file(conf, "ssl.certificate.location", "outbox.ssl_cert_file", reason,
+				   size) ||
+		 !set_file(conf, "ssl.key.location", "outbox.ssl_key_file", reason, size)))
+		return false;
+	rd_kafka_conf_set_connect_cb(conf, connect_to);
+	rd_kafka_conf_set_log_cb(conf, NULL); /* errors come as events */
+	rd_kafka_conf_set_events(conf,
+							 RD_KAFKA_EVENT_DR | RD_KAFKA_EVENT_ERROR |
+								 RD_KAFKA_EVENT_STATS);
+	return true;
+}
+
+static KafkaCluster *
+make_cluster(const char *key, const KafkaUrl *url, const OutboxTarget *target,
+			 char *reason, size_t size)
+{
+	static const uint64 one = 1;
+	KafkaCluster	   *c = calloc(1, sizeof(*c));
+	rd_kafka_conf_t	   *conf = rd_kafka_conf_new();
+	char				words[128];
+
+	if (c == NULL || !configure(conf, url, target, reason, size))
+	{
+		if (c == NULL)
+			strlcpy(reason, "out of memory", size);
+		rd_kafka_conf_destroy(conf);
+		free(c);
+		return NULL;
+	}
+	strlcpy(c->key, key, sizeof(c->key));
+	c->encrypted = url->encrypted;
+	strlcpy(c->reason, "connecting", sizeof(c->reason));
+	dlist_init(&c->alone);
+	dlist_init(&c->waiting);
+	pthread_mutex_init(&c->lock, NULL);
+	rd_kafka_conf_set_opaque(conf, c);
+	c->rk = rd_kafka_new(RD_KAFKA_PRODUCER, conf, words, sizeof(words));
+	if (c->rk == NULL)
+	{
+		snprintf(reason, size, "librdkafka: %s", words);
+		rd_kafka_conf_destroy(conf);
+		pthread_mutex_destroy(&c->lock);
+		free(c);
+		return NULL;
+	}
+	c->queue = rd_kafka_queue_get_main(c->rk);
+	rd_kafka_queue_io_event_enable(c->queue, event_fd, &one, sizeof(one));
+	dlist_push_tail(&clusters, &c->node);
+	return c;
+}
+
+KafkaCluster *
+kafka_cluster_get(const KafkaUrl *url, const OutboxTarget *target, char *reason,
+				  size_t size)
+{
+	char		  key[sizeof(((KafkaCluster *) NULL)->key)];
+	KafkaCluster *c;
+	dlist_iter	  iter;
+
+	snprintf(key, sizeof(key), "%d %d %d %s", url->encrypted, target->timeout,
+			 target->connect_timeout, url->brokers);
+	dlist_foreach(iter, &clusters)
+	{
+		c = dlist_container(KafkaCluster, node, iter.cur);
+		if (!c->fatal && !c->purged && strcmp(c->key, key) == 0)
+		{
+			c->links++;
+			return c;
+		}
+	}
+	c = make_cluster(key, url, target, reason, size);
+	if (c)
+		c->links = 1;
+	return c;
+}
+
+void
+kafka_cluster_put(KafkaCluster *c)
+{
+	c->links--;
+}
+
+/* ---------------------------------------------------------- ending one */
+
+static void *
+end_instance(void *arg)
+{
+	KafkaCluster *c = arg;
+
+	rd_kafka_queue_destroy(c->queue);
+	rd_kafka_destroy(c->rk);
+	pthread_mutex_destroy(&c->lock);
+	free(c);
+	pthread_mutex_lock(&ending_lock);
+	ending--;
+	pthread_cond_broadcast(&ending_changed);
+	pthread_mutex_unlock(&ending_lock);
+	return NULL;
+}
+
+/*
+ * rd_kafka_destroy() waits for threads, and one of them may wait for a name server.  So
+ * it has a thread of its own.  Nothing reads the cluster any more.
+ */
+static void
+end_cluster(KafkaCluster *c)
+{
+	sigset_t  all;
+	sigset_t  before;
+	pthread_t thread;
+	int		  failed;
+
+	dlist_delete(&c->node);
+	rd_kafka_queue_io_event_enable(c->queue, -1, NULL, 0);
+	pthread_mutex_lock(&ending_lock);
+	ending++;
+	pthread_mutex_unlock(&ending_lock);
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	failed = pthread_create(&thread, NULL, end_instance, c);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	if (failed)
+		end_instance(c);
+	else
+		pthread_detach(thread);
+}
+
+void
+kafka_clusters_shutdown(void)
+{
+	struct timespec until;
+	int				waited = 0;
+
+	while (!dlist_is_empty(&clusters))
+	{
+		KafkaCluster *c = dlist_container(KafkaCluster, node, dlist_head_node(&clusters));
+
+		(void) rd_kafka_purge(c->rk,
+							  RD_KAFKA_PURGE_F_QUEUE | RD_KAFKA_PURGE_F_INFLIGHT |
+								  RD_KAFKA_PURGE_F_NON_BLOCKING);
+		end_cluster(c);
+	}
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_sec += END_WITHIN;
+	pthread_mutex_lock(&ending_lock);
+	while (ending > 0 && waited == 0)
+		waited = pthread_cond_timedwait(&ending_changed, &ending_lock, &until);
+	pthread_mutex_unlock(&ending_lock);
+}
+
+/* -------------------------------------------------------------- events */
+
+static void
+take_error(KafkaCluster *c, rd_kafka_event_t *event)
+{
+	rd_kafka_resp_err_t code = rd_kafka_event_error(event);
+	const char		   *words = rd_kafka_event_error_string(event);
+
+	if (code == RD_KAFKA_RESP_ERR__FATAL)
+		c->fatal = true;
+	if (code == RD_KAFKA_RESP_ERR__ALL_BROKERS_DOWN)
+		c->up = false;
+	else if (words)
+	{
+		/* without " (after 3 ms in state CONNECT)", which is another each time */
+		const char *rest = strstr(words, " (after ");
+
+		snprintf(c->reason, sizeof(c->reason), "%.*s",
+				 rest ? (int) (rest - words) : (int) strlen(words), words);
+	}
+}
+
+static void
+take_event(KafkaCluster *c, rd_kafka_event_t *event, KafkaReport report)
+{
+	const rd_kafka_message_t *m;
+
+	switch (rd_kafka_event_type(event))
+	{
+		case RD_KAFKA_EVENT_DR:
+			while ((m = rd_kafka_event_message_next(event)) != NULL)
+				report(c, m);
+			break;
+		case RD_KAFKA_EVENT_ERROR:
+			take_error(c, event);
+			break;
+		case RD_KAFKA_EVENT_STATS:
+			c->up = strstr(rd_kafka_event_stats(event), "\"state\":\"UP\"") != NULL;
+			break;
+		default:
+			break;
+	}
+}
+
+bool
+kafka_clusters_poll(KafkaReport report)
+{
+	dlist_mutable_iter iter;
+	bool			   more = false;
+
+	dlist_foreach_modify(iter, &clusters)
+	{
+		KafkaCluster	 *c = dlist_container(KafkaCluster, node, iter.cur);
+		rd_kafka_event_t *event;
+		int				  n = 0;
+
+		while (n++ < EVENTS_AT_ONCE && (event = rd_kafka_queue_poll(c->queue, 0)) != NULL)
+		{
+			take_event(c, event, report);
+			rd_kafka_event_destroy(event);
+		}
+		more = more || n > EVENTS_AT_ONCE;
+		if (c->links > 0 || c->wanted > 0)
+			continue;
+		if (c->produced == 0)
+			end_cluster(c);
+		else if (!c->purged)
+		{
+			/* what is left was cancelled, and its reports are not waited for long */
+			c->purged = true;
+			(void) rd_kafka_purge(c->rk,
+								  RD_KAFKA_PURGE_F_QUEUE | RD_KAFKA_PURGE_F_INFLIGHT |
+									  RD_KAFKA_PURGE_F_NON_BLOCKING);
+		}
+	}
+	return more;
+}
+
+bool
+kafka_cluster_is_up(KafkaCluster *c, char *reason, size_t size)
+{
+	bool refused;
+
+	pthread_mutex_lock(&c->lock);
+	refused = c->refused[0] != '\0';
+	if (refused)
+		strlcpy(reason, c->refused, size);
+	pthread_mutex_unlock(&c->lock);
+	if (!refused && !c->up)
+		strlcpy(reason, c->reason, size);
+	return !refused && c->up;
+}
+
+void
+kafka_clusters_reload(void)
+{
+	dlist_iter iter;
+
+	dlist_foreach(iter, &clusters)
+	{
+		KafkaCluster *c = dlist_container(KafkaCluster, node, iter.cur);
+
+		pthread_mutex_lock(&c->lock);
+		c->refused[0] = '\0';
+		pthread_mutex_unlock(&c->lock);
+	}
+}

@@ -1,0 +1,68 @@
+/*
+ * cluster.h
+ *	  One instance of librdkafka, for the endpoints that have the same brokers, the same
+ *	  security and the same timeouts.
+ */
+#ifndef OUTBOX_KAFKA_CLUSTER_H
+#define OUTBOX_KAFKA_CLUSTER_H
+
+#include "postgres.h"
+
+#include <librdkafka/rdkafka.h>
+#include <pthread.h>
+
+#include "kafka_url.h"
+#include "lib/ilist.h"
+#include "transport/transport.h"
+
+typedef struct KafkaCluster
+{
+	dlist_node		  node; /* of all clusters */
+	char			  key[1200];
+	bool			  encrypted;
+	rd_kafka_t		 *rk;
+	rd_kafka_queue_t *queue;
+	int				  links;	/* that use it */
+	int				  produced; /* messages that librdkafka has */
+	int				  wanted;	/* of these, those that were not cancelled */
+	bool			  fatal;	/* a new instance has to take its place */
+	bool			  up;		/* a broker is connected */
+	bool			  purged;
+	char			  reason[128]; /* why it is not up, or the last error */
+	dlist_head		  alone;	   /* transfers that are sent with no other beside them */
+	bool			  alone_sent;  /* one of them is in flight */
+	dlist_head		  waiting;	   /* transfers that wait until these are done */
+	pthread_mutex_t	  lock;		   /* of what follows */
+	char			  refused[128];	  /* an address that a broker has and that may not be
+									   * connected to; "": none */
+	char			  refused_id[64]; /* the broker, as librdkafka names it */
+} KafkaCluster;
+
+/* Once per process.  'fd' becomes readable when a cluster has an event. */
+extern void kafka_clusters_init(const OutboxServices *services, int fd);
+
+/*
+ * Finds or makes the cluster.  NULL: it cannot be made, and 'reason' says why.  Each
+ * one that was got is given back.
+ */
+extern KafkaCluster *kafka_cluster_get(const KafkaUrl *url, const OutboxTarget *target,
+									   char *reason, size_t size);
+extern void			 kafka_cluster_put(KafkaCluster *c);
+
+/*
+ * Reads the events of all clusters, and ends those that nothing uses.  True: there are
+ * more.
+ */
+typedef void (*KafkaReport)(KafkaCluster *c, const rd_kafka_message_t *m);
+extern bool kafka_clusters_poll(KafkaReport report);
+
+/* True if it can be sent to.  If not, writes why. */
+extern bool kafka_cluster_is_up(KafkaCluster *c, char *reason, size_t size);
+
+/* Addresses that were refused may be allowed now. */
+extern void kafka_clusters_reload(void);
+
+/* Ends all, and waits at most two seconds for their threads. */
+extern void kafka_clusters_shutdown(void);
+
+#endif /* OUTBOX_KAFKA_CLUSTER_H */

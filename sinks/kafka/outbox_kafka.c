@@ -1,0 +1,526 @@
+/*
+ * outbox_kafka.c
+ *	  The sink for Kafka: events become records of a topic.
+ *
+ * librdkafka batches, repeats and keeps the order of what it was given.  With its
+ * idempotent producer a record that it repeats is stored once.  A delivery ends with
+ * the report of its own record, and is never given to librdkafka again before that.
+ */
+#include "postgres.h"
+
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cluster.h"
+#include "fmgr.h"
+
+PG_MODULE_MAGIC;
+
+extern PGDLLEXPORT const OutboxTransport *outbox_sink(void);
+
+/* ms after which a link that was refused is tried again, doubled each time */
+#define RETRY_FIRST 1000
+#define RETRY_MAX 10000
+
+/* One endpoint's way to its topic. */
+struct OutboxLink
+{
+	dlist_node	  node; /* of all links */
+	KafkaUrl	  url;
+	OutboxTarget  target;  /* only its timeouts */
+	KafkaCluster *cluster; /* NULL: a new one could not be made */
+	int			  transfers;
+	bool		  closed;	/* it is freed with its last transfer */
+	int64		  retry_at; /* ms; 0: it was not refused */
+	int			  backoff;
+	char		  reason[128]; /* why it was refused, or no cluster was made */
+};
+
+struct OutboxTransfer
+{
+	dlist_node			node; /* of a cluster's list, of 'ended' or of 'unused' */
+	bool				listed;
+	OutboxLink		   *link;
+	KafkaCluster	   *cluster;
+	void			   *delivery; /* NULL: it was cancelled */
+	const char		   *body;
+	size_t				body_len;
+	char				topic[KAFKA_TOPIC_MAX + 1];
+	char			   *key; /* while it waits (NULL: none) */
+	size_t				key_len;
+	rd_kafka_headers_t *headers; /* until librdkafka has them */
+	int64				created_ms;
+	int64				started_ms;
+	bool				alone;	   /* no other record is in its batch */
+	bool				bad_topic; /* Kafka cannot have a topic of this name */
+	rd_kafka_resp_err_t error;	   /* of one that could not be produced */
+};
+
+static OutboxServices services;
+static int			  event_fd = -1;
+static bool			  more_events;
+static dlist_head	  links = DLIST_STATIC_INIT(links);
+static dlist_head	  unused = DLIST_STATIC_INIT(unused);
+static dlist_head	  ended = DLIST_STATIC_INIT(ended);
+
+static int64
+now_ms(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (int64) now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+static void
+kafka_init(const OutboxServices *given)
+{
+	services = *given;
+	event_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+	if (event_fd < 0)
+		ereport(ERROR,
+				(errcode_for_file_access(), errmsg("could not make an eventfd: %m"),
+				 errhint("Raise the limit of open files of the server.")));
+	kafka_clusters_init(given, event_fd);
+}
+
+static int
+kafka_fd(void)
+{
+	return event_fd;
+}
+
+/* --------------------------------------------------------------- links */
+
+static OutboxLink *
+kafka_open(const OutboxTarget *target, char *reason, size_t size)
+{
+	OutboxLink *link = calloc(1, sizeof(*link));
+	const char *problem = link ? kafka_url_parse(target->url, &link->url) :
+								 "out of memory";
+
+	if (problem == NULL)
+		link->cluster = kafka_cluster_get(&link->url, target, reason, size);
+	else
+		strlcpy(reason, problem, size);
+	if (problem || link->cluster == NULL)
+	{
+		free(link);
+		return NULL;
+	}
+	link->target.timeout = target->timeout;
+	link->target.connect_timeout = target->connect_timeout;
+	dlist_push_tail(&links, &link->node);
+	return link;
+}
+
+/* After a fatal error of the idempotent producer, a new one takes its place. */
+static void
+replace_cluster(OutboxLink *link)
+{
+	if (link->cluster)
+		kafka_cluster_put(link->cluster);
+	link->cluster = kafka_cluster_get(&link->url, &link->target, link->reason,
+									  sizeof(link->reason));
+}
+
+static OutboxLinkState
+kafka_state(OutboxLink *link, char *reason, size_t size)
+{
+	if (link->cluster == NULL || link->cluster->fatal)
+		replace_cluster(link);
+	if (link->cluster && !kafka_cluster_is_up(link->cluster, reason, size))
+		return OUTBOX_LINK_DOWN;
+	if (link->cluster && link->retry_at == 0)
+		return OUTBOX_LINK_UP;
+	strlcpy(reason, link->reason, size);
+	return link->cluster && link->retry_at <= now_ms() ? OUTBOX_LINK_PROBING :
+														 OUTBOX_LINK_DOWN;
+}
+
+static void
+free_unused_link(OutboxLink *link)
+{
+	if (!link->closed || link->transfers > 0)
+		return;
+	if (link->cluster)
+		kafka_cluster_put(link->cluster);
+	dlist_delete(&link->node);
+	free(link);
+}
+
+static void
+kafka_close(OutboxLink *link)
+{
+	link->closed = true;
+	free_unused_link(link);
+}
+
+/* The brokers do not let this endpoint write: nothing is lost, it is tried again. */
+static void
+refuse_link(OutboxLink *link, const char *topic, rd_kafka_resp_err_t error)
+{
+	int64 now = now_ms();
+
+	bool missing = error == RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART ||
+		error == RD_KAFKA_RESP_ERR__UNKNOWN_TOPIC;
+
+	snprintf(link->reason, sizeof(link->reason), "Kafka refuses topic %.60s: %s", topic,
+			 missing ? "it does not exist" : rd_kafka_err2str(error));
+	if (link->retry_at > now)
+		return; /* another record of the same try */
+	link->backoff = link->backoff ? Min(link->backoff * 2, RETRY_MAX) : RETRY_FIRST;
+	link->retry_at = now + link->backoff;
+}
+
+/* ----------------------------------------------------------- transfers */
+
+static OutboxTransfer *
+kafka_acquire(void)
+{
+	if (dlist_is_empty(&unused))
+		return calloc(1, sizeof(OutboxTransfer));
+	return dlist_container(OutboxTransfer, node, dlist_pop_head_node(&unused));
+}
+
+static void
+kafka_release(OutboxTransfer *t)
+{
+	dlist_push_head(&unused, &t->node);
+}
+
+static void
+list(OutboxTransfer *t, dlist_head *head)
+{
+	dlist_push_tail(head, &t->node);
+	t->listed = true;
+}
+
+static void
+unlist(OutboxTransfer *t)
+{
+	if (t->listed)
+		dlist_delete(&t->node);
+	t->listed = false;
+}
+
+/* Librdkafka has no more of it. */
+static void
+free_transfer(OutboxTransfer *t)
+{
+	OutboxLink *link = t->link;
+
+	unlist(t);
+	if (t->headers)
+		rd_kafka_headers_destroy(t->headers);
+	free(t->key);
+	memset(t, 0, sizeof(*t));
+	kafka_release(t);
+	if (link)
+	{
+		link->transfers--;
+		free_unused_link(link);
+	}
+}
+
+static bool
+is_too_large(rd_kafka_resp_err_t error)
+{
+	return error == RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE ||
+		error == RD_KAFKA_RESP_ERR_RECORD_LIST_TOO_LARGE ||
+		error == RD_KAFKA_RESP_ERR_INVALID_RECORD;
+}
+
+/* Errors that say nothing about the event: it waits until an operator has acted. */
+static bool
+is_refusal(rd_kafka_resp_err_t error)
+{
+	switch (error)
+	{
+		case RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART:
+		case RD_KAFKA_RESP_ERR__UNKNOWN_TOPIC:
+		case RD_KAFKA_RESP_ERR__UNKNOWN_PARTITION:
+		case RD_KAFKA_RESP_ERR_TOPIC_EXCEPTION:
+		case RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED:
+		case RD_KAFKA_RESP_ERR_CLUSTER_AUTHORIZATION_FAILED:
+		case RD_KAFKA_RESP_ERR_TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+			return true;
+		default:
+			return false;
+	}
+}
+
+static void
+judge(OutboxTransfer *t, rd_kafka_resp_err_t error, OutboxOutcome *o)
+{
+	char reason[128];
+
+	o->retry_after = -1;
+	o->duration = now_ms() - t->started_ms;
+	o->status = error > 0 ? error : 0;
+	if (t->bad_topic)
+	{
+		o->result = OUTBOX_RESULT_ABORT;
+		snprintf(o->error, sizeof(o->error), "Kafka cannot have the topic \"%s\"",
+				 t->topic);
+	}
+	else if (error == RD_KAFKA_RESP_ERR_NO_ERROR)
+	{
+		o->result = OUTBOX_RESULT_DELIVERED;
+		t->link->retry_at = 0;
+		t->link->backoff = 0;
+	}
+	else if (is_refusal(error))
+	{
+		o->result = OUTBOX_RESULT_UNAVAILABLE;
+		refuse_link(t->link, t->topic, error);
+	}
+	else if (t->cluster->fatal || error == RD_KAFKA_RESP_ERR__FATAL ||
+			 error == RD_KAFKA_RESP_ERR__PURGE_QUEUE ||
+			 error == RD_KAFKA_RESP_ERR__PURGE_INFLIGHT)
+	{
+		o->result = OUTBOX_RESULT_UNAVAILABLE;
+		t->cluster->fatal = true;
+	}
+	else if (error == RD_KAFKA_RESP_ERR__MSG_TIMED_OUT &&
+			 !kafka_cluster_is_up(t->cluster, reason, sizeof(reason)))
+		o->result = OUTBOX_RESULT_UNAVAILABLE;
+	else
+	{
+		o->result = is_too_large(error) && t->alone ? OUTBOX_RESULT_ABORT :
+													  OUTBOX_RESULT_FAILED;
+		o->failure = error == RD_KAFKA_RESP_ERR__MSG_TIMED_OUT ? OUTBOX_FAILURE_TIMEOUT :
+																 OUTBOX_FAILURE_NONE;
+		snprintf(o->error, sizeof(o->error), "Kafka: %s", rd_kafka_err2str(error));
+	}
+}
+
+static void
+finish(OutboxTransfer *t, rd_kafka_resp_err_t error)
+{
+	static OutboxOutcome o;
+	void				*delivery = t->delivery;
+
+	memset(&o, 0, offsetof(OutboxOutcome, error));
+	o.error[0] = '\0';
+	o.body_len = o.answer_len = 0;
+	o.answer = NULL;
+	judge(t, error, &o);
+	t->cluster->wanted--;
+	free_transfer(t);
+	services.done(delivery, &o);
+}
+
+/* Gives it to librdkafka.  If that fails, it ends in the next poll. */
+static void
+produce(OutboxTransfer *t, const char *key, size_t key_len)
+{
+	rd_kafka_vu_t	  vu[8];
+	rd_kafka_error_t *error;
+
+	vu[0].vtype = RD_KAFKA_VTYPE_TOPIC;
+	vu[0].u.cstr = t->topic;
+	vu[1].vtype = RD_KAFKA_VTYPE_MSGFLAGS;
+	vu[1].u.i = RD_KAFKA_MSG_F_COPY; /* a cancelled one is still read */
+	vu[2].vtype = RD_KAFKA_VTYPE_VALUE;
+	vu[2].u.mem.ptr = unconstify(char *, t->body);
+	vu[2].u.mem.size = t->body_len;
+	vu[3].vtype = RD_KAFKA_VTYPE_KEY;
+	vu[3].u.mem.ptr = unconstify(char *, key);
+	vu[3].u.mem.size = key_len;
+	vu[4].vtype = RD_KAFKA_VTYPE_TIMESTAMP;
+	vu[4].u.i64 = t->created_ms;
+	vu[5].vtype = RD_KAFKA_VTYPE_OPAQUE;
+	vu[5].u.ptr = t;
+	vu[6].vtype = RD_KAFKA_VTYPE_HEADERS;
+	vu[6].u.headers = t->headers;
+	error = rd_kafka_produceva(t->cluster->rk, vu, 7);
+	if (error)
+	{
+		t->error = rd_kafka_error_code(error);
+		rd_kafka_error_destroy(error);
+		list(t, &ended);
+		return;
+	}
+	t->headers = NULL;
+	t->cluster->produced++;
+}
+
+/* Keeps the key for later.  Without memory the record could get no key. */
+static bool
+keep_key(OutboxTransfer *t, const void *key, size_t len)
+{
+	t->key_len = len;
+	if (key == NULL)
+		return true;
+	t->key = malloc(Max(len, 1));
+	if (t->key)
+		memcpy(t->key, key, len);
+	return t->key != NULL;
+}
+
+/* Sends what waits: first, one by one, what has to be alone. */
+static void
+send_waiting(KafkaCluster *c)
+{
+	while (!c->alone_sent)
+	{
+		bool			is_alone = !dlist_is_empty(&c->alone);
+		OutboxTransfer *t;
+
+		if (is_alone ? c->produced > 0 : dlist_is_empty(&c->waiting))
+			return;
+		t = dlist_container(OutboxTransfer, node,
+							dlist_head_node(is_alone ? &c->alone : &c->waiting));
+		unlist(t);
+		t->alone = is_alone;
+		produce(t, t->key, t->key_len);
+		c->alone_sent = is_alone && !t->listed;
+	}
+}
+
+static void
+kafka_start(OutboxTransfer *t, const OutboxTarget *target, OutboxLink *link,
+			const OutboxMessage *m, void *delivery)
+{
+	KafkaCluster *c = link->cluster;
+
+	(void) target;
+	memset(t, 0, sizeof(*t));
+	t->link = link;
+	t->cluster = c;
+	t->delivery = delivery;
+	t->body = m->body;
+	t->body_len = m->body_len;
+	t->created_ms = m->created_ms;
+	t->started_ms = now_ms();
+	link->transfers++;
+	c->wanted++;
+	t->bad_topic = !kafka_url_topic(&link->url, m->topic, t->topic);
+	t->headers = rd_kafka_headers_new(m->nheaders);
+	for (int i = 0; i < m->nheaders; i++)
+		rd_kafka_header_add(t->headers, m->headers[i].name, m->headers[i].name_len,
+							m->headers[i].value, m->headers[i].value_len);
+	if (t->bad_topic)
+		list(t, &ended);
+	else if (!c->alone_sent && dlist_is_empty(&c->alone) && dlist_is_empty(&c->waiting))
+		produce(t, m->key, m->key_len);
+	else if (keep_key(t, m->key, m->key_len))
+		list(t, &c->waiting);
+	else
+	{
+		t->error = RD_KAFKA_RESP_ERR__QUEUE_FULL;
+		list(t, &ended);
+	}
+}
+
+static void
+kafka_cancel(OutboxTransfer *t)
+{
+	t->cluster->wanted--;
+	t->delivery = NULL;
+	if (t->listed)
+		free_transfer(t); /* else its report frees it */
+	else
+	{
+		t->link->transfers--;
+		free_unused_link(t->link);
+		t->link = NULL;
+	}
+}
+
+static void
+report(KafkaCluster *c, const rd_kafka_message_t *m)
+{
+	OutboxTransfer *t = m->_private;
+
+	c->produced--;
+	if (t->alone)
+		c->alone_sent = false;
+	if (t->delivery == NULL)
+		free_transfer(t);
+	else if (is_too_large(m->err) && !t->alone &&
+			 rd_kafka_message_detach_headers(unconstify(rd_kafka_message_t *, m),
+											 &t->headers) == RD_KAFKA_RESP_ERR_NO_ERROR &&
+			 keep_key(t, m->key, m->key_len))
+		list(t, &c->alone); /* all of a batch fail if one is too large */
+	else
+		finish(t, m->err);
+	send_waiting(c);
+}
+
+static void
+kafka_poll(void)
+{
+	uint64	   ignored;
+	int		   n = 0;
+	dlist_iter iter;
+
+	if (read(event_fd, &ignored, sizeof(ignored)) < 0)
+		ignored = 0; /* there is nothing to read, which is fine */
+	more_events = kafka_clusters_poll(report);
+
+	/* Only those that are on the list now, because 'done' may start others. */
+	dlist_foreach(iter, &ended) n++;
+	while (n-- > 0 && !dlist_is_empty(&ended))
+	{
+		OutboxTransfer *t = dlist_container(OutboxTransfer, node,
+											dlist_head_node(&ended));
+		KafkaCluster   *c = t->cluster;
+
+		finish(t, t->error);
+		send_waiting(c);
+	}
+}
+
+static long
+kafka_timeout(void)
+{
+	int64	   now = now_ms();
+	int64	   wait = -1;
+	dlist_iter iter;
+
+	if (more_events || !dlist_is_empty(&ended))
+		return 0;
+	dlist_foreach(iter, &links)
+	{
+		OutboxLink *link = dlist_container(OutboxLink, node, iter.cur);
+
+		if (link->retry_at > now && (wait < 0 || link->retry_at - now < wait))
+			wait = link->retry_at - now;
+	}
+	return (long) wait;
+}
+
+static void
+kafka_shutdown(void)
+{
+	kafka_clusters_shutdown();
+}
+
+static const OutboxTransport kafka_transport = {
+	.abi = OUTBOX_TRANSPORT_ABI,
+	.size = sizeof(OutboxTransport),
+	.name = "kafka",
+	.memory = 2048,
+	.init = kafka_init,
+	.reload = kafka_clusters_reload,
+	.fd = kafka_fd,
+	.timeout = kafka_timeout,
+	.poll = kafka_poll,
+	.open = kafka_open,
+	.state = kafka_state,
+	.close = kafka_close,
+	.acquire = kafka_acquire,
+	.release = kafka_release,
+	.start = kafka_start,
+	.cancel = kafka_cancel,
+	.shutdown = kafka_shutdown,
+};
+
+const OutboxTransport *
+outbox_sink(void)
+{
+	return &kafka_transport;
+}

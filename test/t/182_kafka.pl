@@ -1,0 +1,181 @@
+# Events reach Kafka byte for byte, each once, in the order of their keys and where Java puts them.
+# A missing topic, a broker that is down and an address that is refused are named in words,
+# and no event fails for them.  Against librdkafka's mock broker; skipped without it.
+use strict;
+use warnings;
+
+use IO::Handle;
+use IPC::Open2;
+use OutboxTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+chomp(my $pkglibdir = qx{@{[ $ENV{PG_CONFIG} || 'pg_config' ]} --pkglibdir});
+plan skip_all => 'outbox_kafka was not built: it needs librdkafka-dev' unless -e "$pkglibdir/outbox_kafka.so";
+plan skip_all => 'there is no kcat to read with' if system('kcat -V > /dev/null 2>&1') != 0;
+
+my $dir = PostgreSQL::Test::Utils::tempdir('kafka');
+system("gcc -o $dir/mock $top/test/kafka/mock.c \$(pkg-config --cflags --libs rdkafka)") == 0 or die "no mock\n";
+my $mock_pid = open2(my $out, my $in, "$dir/mock");
+push @OutboxTest::Receiver::started, $mock_pid;
+chomp(my $broker = <$out>);
+
+sub mock
+{
+	print $in "$_[0]\n";
+	$in->flush;
+	return <$out> eq "ok\n";
+}
+
+# All records of a topic, in the order of their partitions: partition, key, headers, body
+sub records
+{
+	my ($topic) = @_;
+	my $text = qx{kcat -C -q -e -X broker.address.family=v4 -b $broker -t $topic -o beginning -f '%p\\t%k\\t%h\\t%T\\t%s\\n' 2>/dev/null};
+	return map { [ split /\t/, $_, 5 ] } split /\n/, $text;
+}
+
+my $node = outbox_node('main', conf => "outbox.sinks = 'webhook, kafka'\n");
+my $receiver = OutboxTest::Receiver->new('main');
+endpoint($node, $receiver, 'web', '/ok/web', "topics => '{web.*}'");
+
+sub ask
+{
+	my ($sql) = @_;
+	return $node->safe_psql('postgres', $sql);
+}
+
+sub shows
+{
+	my ($endpoint, $condition, $name) = @_;
+	return ok(wait_sql($node, "SELECT $condition FROM outbox.stats WHERE endpoint = '$endpoint'"), $name)
+	  || diag(ask("SELECT to_jsonb(s) FROM outbox.stats s WHERE endpoint = '$endpoint'"));
+}
+
+sub numbers
+{
+	my (@records) = @_;
+	return join ' ', map { $_->[4] =~ /"n": (\d+)/ } @records;
+}
+
+mock('topic orders 12');
+ask("SELECT outbox.create_endpoint('bus', 'kafka://$broker/orders', '{order.*}', format => 'raw', timeout => '60 s', headers => '{\"x-endpoint\": \"e\"}')");
+shows('bus', "state = 'active'", 'the link comes up');
+
+# Bytes
+my $id = emit($node, 'order.created', '{"n": "ü"}', q{key => 'ключ', headers => '{"x-a": "b"}'});
+wait_status($node, $id, 'delivered', 'an event is delivered');
+my ($got) = records('orders');
+is($got->[1], 'ключ', 'the key');
+is($got->[4], '{"n": "ü"}', 'the body');
+like($got->[2], qr/^content-type=application\/json,outbox-id=$id,outbox-topic=order\.created,outbox-type=order\.created,outbox-sequence=\d+,outbox-attempt=1,x-endpoint=e,x-a=b$/, 'the headers');
+is($got->[3], ask("SELECT floor(extract(epoch FROM created_at) * 1000) FROM outbox.events WHERE id = '$id'"), 'the time is that of emit');
+$id = ask(q{SELECT outbox.emit_bytes('order.bytes', '\x00ff0180'::bytea, 'application/avro')});
+wait_status($node, $id, 'delivered', 'bytes are delivered');
+my ($bytes) = grep { $_->[2] =~ /$id/ } records('orders');
+is(unpack('H*', $bytes->[4] // ''), '00ff0180', 'as they are');
+is($bytes->[1], '', 'without a key where there was none');
+
+# The partition is the one that Java's producer chooses: murmur2 as in Kafka's own tests
+my %murmur2 = ('21' => -973932308, 'foobar' => -790332482, 'a-little-bit-long-string' => -985981536,
+	'a-little-bit-longer-string' => -1486304829, 'lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8' => -58897971);
+emit($node, 'order.partition', '{}', "key => '$_'") foreach sort keys %murmur2;
+shows('bus', 'pending = 0 AND processing = 0 AND delivered = 7', 'records for the partitioner');
+my %partition = map { ($_->[1] => $_->[0]) } records('orders');
+is($partition{$_}, ($murmur2{$_} & 0x7fffffff) % 12, "the partition of $_") foreach sort keys %murmur2;
+
+# A topic that is missing
+mock('missing later');
+ask("SELECT outbox.create_endpoint('later', 'kafka://$broker/later', '{later.*}', format => 'raw', timeout => '60 s')");
+shows('later', "state = 'active'", 'the link comes up');
+ask("SELECT count(outbox.emit('later.x', jsonb_build_object('n', n), key => 'k')) FROM generate_series(1, 50) n");
+shows('later', "state = 'backing_off' AND reason = 'Kafka refuses topic later: it does not exist'", 'a missing topic is named');
+mock('there later');
+mock('topic later 3');
+shows('later', "delivered = 50 AND failed_attempts = 0 AND state = 'active'", 'once it is there, all are delivered and none has failed');
+is(numbers(records('later')), join(' ', 1 .. 50), 'in order, each once');
+
+# A batch that is too large, though none of its records is
+mock('topic sizes 1');
+ask("SELECT outbox.create_endpoint('sizes', 'kafka://$broker/sizes', '{size.*}', format => 'raw', timeout => '60 s')");
+shows('sizes', "state = 'active'", 'the link comes up');
+mock('error 0 10');
+ask("SELECT count(outbox.emit('size.x', jsonb_build_object('n', n), key => 'k' || n % 40)) FROM generate_series(1, 200) n");
+shows('sizes', 'delivered = 200 AND failed_attempts = 0', 'a batch that is too large goes one by one, and no attempt is counted');
+is(join(' ', sort { $a <=> $b } split / /, numbers(records('sizes'))), join(' ', 1 .. 200), 'each once');
+mock('error 0 10 10');
+$id = emit($node, 'size.x', '{"n": 0}', "key => 'large'");
+wait_status($node, $id, 'dead', 'a record that is too large by itself is dead');
+like(ask("SELECT reason || ': ' || last_error FROM outbox.dead_letters WHERE endpoint = 'sizes'"),
+	qr/^aborted by receiver: Kafka: .*too large/, 'with the words of Kafka');
+
+# Kafka's own troubles are librdkafka's to wait out
+mock('error 0 19 6 7');
+$id = emit($node, 'size.x', '{"n": 201}', "key => 'k'");
+wait_status($node, $id, 'delivered', 'too few replicas, another leader, a timeout: it is sent again');
+
+# The broker goes in the middle, and comes back
+my $log = "$dir/producer";
+mock('topic load 4');
+ask("SELECT outbox.create_endpoint('load', 'kafka://$broker/{topic}', '{load}', format => 'raw', timeout => '60 s')");
+shows('load', "state = 'active'", 'the link comes up');
+ask("SELECT count(outbox.emit('load', jsonb_build_object('n', n), key => 'k' || n % 20)) FROM generate_series(1, 1000) n");
+mock('down');
+shows('load', "state = 'backing_off' AND reason <> ''", 'a broker that is gone is shown');
+ask("SELECT count(outbox.emit('load', jsonb_build_object('n', n), key => 'k' || n % 20)) FROM generate_series(1001, 2000) n");
+$id = emit($node, 'web.x', '{}');
+wait_status($node, $id, 'delivered', 'webhooks go on');
+mock('up');
+shows('load', "delivered = 2000 AND failed_attempts = 0 AND state = 'active'", 'all are delivered when it is back, and none has failed');
+my @load = records('load');
+my (%last, %where, $disorder, $moved);
+foreach my $record (@load)
+{
+	my ($n) = $record->[4] =~ /"n": (\d+)/;
+	$disorder++ if ($last{ $record->[1] } // 0) >= $n;
+	$last{ $record->[1] } = $n;
+	$moved++ if ($where{ $record->[1] } //= $record->[0]) != $record->[0];
+}
+is(scalar @load, 2000, 'each once');
+is($disorder // 0, 0, 'in the order of the keys');
+is($moved // 0, 0, 'each key in one partition');
+
+# URLs
+foreach my $bad ([ "$broker/a b", 'contains a space' ], [ "x\@$broker/a", 'a user name' ])
+{
+	my ($rc, undef, $err) = $node->psql('postgres', "SELECT outbox.create_endpoint('bad', 'kafka://$bad->[0]')");
+	like($err, qr/$bad->[1]/, "refused: $bad->[0]");
+}
+my %words = ('?x=1' => 'more than brokers and a topic', '/a/b' => 'the topic in the URL may have', ':99999/a' => 'is not host:port',
+	'/{key}' => 'the topic in the URL may have');
+foreach my $rest (sort keys %words)
+{
+	ask("SELECT outbox.create_endpoint('bad', 'kafka://127.0.0.1$rest', '{bad}')");
+	shows('bad', "state = 'backing_off' AND reason ~ '$words{$rest}'", "$rest is named");
+	ask("SELECT outbox.drop_endpoint('bad')");
+}
+
+# Addresses
+ask("ALTER SYSTEM SET outbox.allowed_networks = '10.99.0.0/16'");
+ask('SELECT pg_reload_conf()');
+ask("SELECT outbox.create_endpoint('inside', 'kafka://$broker/inside', '{inside}', timeout => '61 s')");
+shows('inside', "state = 'backing_off' AND reason ~ 'address 127.0.0.1 is loopback, and not in outbox.allowed_networks'",
+	'a private address is refused');
+$id = emit($node, 'inside', '{"n": 1}');
+ask("ALTER SYSTEM SET outbox.allowed_networks = '127.0.0.1/32'");
+ask('SELECT pg_reload_conf()');
+wait_status($node, $id, 'delivered', 'until it is allowed');
+shows('inside', 'failed_attempts = 0', 'and no attempt was counted');
+
+# The end of a worker is bounded, with a dead broker too
+mock('down');
+ask("SELECT outbox.emit('load', '{\"n\": 2001}', key => 'k1')");
+my $worker = worker_pid($node);
+ask("SELECT pg_terminate_backend($worker)");
+new_worker($node, $worker);
+mock('up');
+shows('load', 'pending = 0 AND processing = 0', 'after another worker has started, the event is delivered');
+$node->stop;
+unlike(slurp_file($node->logfile), qr/PANIC|FATAL:(?!  terminating)|was terminated by signal/, 'no process has crashed');
+done_testing();
