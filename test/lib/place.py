@@ -10,7 +10,7 @@ TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))
 PG_CONFIG = os.environ.get("PG_CONFIG") or "pg_config"
 
 # What leaves nothing behind in the build, and what the tests need.
-PARTS = ["src", "sql", "expected", "test", "Makefile", "outbox.control", "README.md",
+PARTS = ["src", "sinks", "sql", "expected", "test", "Makefile", "outbox.control", "README.md",
          "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "LICENSE", "META.json", "doc", "bench", "debian", "demo",
          "monitoring", ".ci", ".github"]
 
@@ -42,8 +42,8 @@ class Place:
     def copy_postgres(self):
         """A PostgreSQL that looks for its files where the copy is."""
         bindir = pg_config("--bindir")
-        dirs = [bindir, pg_config("--sharedir"), pg_config("--pkglibdir")]
-        include = [pg_config("--includedir"), pg_config("--includedir-server")]
+        dirs = [bindir, pg_config("--sharedir"), pg_config("--pkglibdir"), pg_config("--includedir-server")]
+        include = [pg_config("--includedir")]
         prefix = os.path.commonpath(dirs + include)
 
         def there(path):

@@ -49,9 +49,8 @@ sub new
 	my ($class, $directory, $original) = @_;
 	my $flags = $original ? undef : $ENV{OUTBOX_CHECKER_CFLAGS};
 	$original ||= $ENV{PG_CONFIG} || 'pg_config';
-	my @copied = map { pg_config($original, $_) } qw(--bindir --sharedir --pkglibdir);
-	my @linked =
-	  map { pg_config($original, $_) } qw(--includedir --includedir-server);
+	my @copied = map { pg_config($original, $_) } qw(--bindir --sharedir --pkglibdir --includedir-server);
+	my @linked = map { pg_config($original, $_) } qw(--includedir);
 	my $prefix = common(@copied, @linked);
 	my $self = bless { directory => $directory, tree => "$directory/tree", flags => $flags // '' }, $class;
 	my $there = sub { "$directory/pg" . substr($_[0], length $prefix) };
