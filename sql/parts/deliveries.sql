@@ -153,6 +153,7 @@ CREATE TABLE outbox.kept_events (
 COMMENT ON TABLE outbox.kept_events IS
 'Events that outlive their piece of the log because a parked delivery needs them';
 CREATE INDEX kept_events_id_idx ON outbox.kept_events (id);
+CREATE INDEX kept_events_tenant_seq_idx ON outbox.kept_events (tenant, seq) WHERE tenant IS NOT NULL;
 
 ------------------------------------------------------------------------
 -- Attempts: appended in batches, to three tables in turn

@@ -37,6 +37,7 @@ CREATE TABLE outbox.endpoint_settings (
     start_snapshot  pg_snapshot NOT NULL,
     start_seq_low   int8 NOT NULL
 );
+CREATE INDEX endpoint_settings_tenant_idx ON outbox.endpoint_settings (tenant);
 COMMENT ON TABLE outbox.endpoint_settings IS 'Endpoints: what users set';
 
 -- Which topics an endpoint was subscribed to at which place in the log. For an
@@ -264,6 +265,20 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION outbox.require_endpoint IS
 'Raises an error where no endpoint was found by this name (42704; 22004: the name is NULL)';
+
+CREATE FUNCTION outbox.require_own(tenant text, name text, is_there bool) RETURNS void
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF name IS NOT NULL AND NOT is_there THEN
+        RAISE EXCEPTION 'endpoint "%" does not exist', name
+            USING ERRCODE = 'undefined_object',
+                  HINT = format('SELECT endpoint FROM outbox.portal_endpoints(%L) lists those of this tenant.', tenant);
+    END IF;
+    PERFORM outbox.require_endpoint(name, is_there);
+END $$;
+COMMENT ON FUNCTION outbox.require_own IS
+'Raises an error where a tenant has no endpoint of this name (42704; 22004: the name is NULL)';
 
 CREATE FUNCTION outbox.find_endpoint(name text) RETURNS int4
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp

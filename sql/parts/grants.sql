@@ -14,20 +14,25 @@ BEGIN
     IF $1 IS NULL THEN
         RAISE EXCEPTION 'purpose must not be null'
             USING ERRCODE = 'null_value_not_allowed',
-                  HINT = 'Use ''emit'', ''watch'', ''operate'', ''work'' or ''dump''.';
-    ELSIF $1 NOT IN ('emit', 'watch', 'operate', 'work', 'dump') THEN
+                  HINT = 'Use ''emit'', ''watch'', ''operate'', ''portal'', ''work'' or ''dump''.';
+    ELSIF $1 NOT IN ('emit', 'watch', 'operate', 'portal', 'work', 'dump') THEN
         RAISE EXCEPTION 'unknown purpose "%"', $1
             USING ERRCODE = 'invalid_parameter_value',
-                  HINT = 'Use ''emit'', ''watch'', ''operate'', ''work'' or ''dump''.';
+                  HINT = 'Use ''emit'', ''watch'', ''operate'', ''portal'', ''work'' or ''dump''.';
     END IF;
     RETURN QUERY
     WITH wanted (purpose) AS (SELECT $1 UNION SELECT 'watch' WHERE $1 = 'operate'),
     functions (purpose, names) AS (VALUES
         ('emit', '{emit,emit_bytes}'::name[]),
-        ('watch', '{metrics,preloaded,worker_slots,step_holds,endpoint_stats,topic_in,filter_matches}'),
+        ('watch', '{metrics,preloaded,worker_slots,step_holds,endpoint_stats,parked_count,topic_in,filter_matches,
+                    deliveries_page}'),
         ('operate', '{create_endpoint,alter_endpoint,drop_endpoint,pause_endpoint,resume_endpoint,seek_endpoint,
                       rotate_secret,endpoint_secret,retry,resend,discard,replay,cancel,wait_for,send_test,
-                      set_retention,shown}'),
+                      set_retention,shown,attempts_page,portal_limits,set_portal_limits}'),
+        ('portal', '{portal_endpoints,portal_create_endpoint,portal_alter_endpoint,portal_pause_endpoint,
+                     portal_resume_endpoint,portal_drop_endpoint,portal_secret,portal_rotate_secret,
+                     portal_deliveries,portal_attempts,portal_resend,portal_replay,portal_send_test,
+                     portal_limits}'),
         ('work', '{order_key}')),
     relations (purpose, privileges, names, columns) AS (VALUES
         ('emit', '{SELECT,INSERT}'::text[], '{outgoing}'::name[], ''),
@@ -59,7 +64,7 @@ BEGIN
     WHERE x.extname = 'outbox' AND $1 = 'dump';
 END $$;
 COMMENT ON FUNCTION outbox.privileges_of IS
-'What grant_emit(), grant_watch(), grant_operate(), grant_work() and grant_dump() grant';
+'What grant_emit(), grant_watch(), grant_operate(), grant_portal(), grant_work() and grant_dump() grant';
 
 CREATE FUNCTION outbox.check_role(role text) RETURNS void
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
@@ -107,6 +112,12 @@ AS $$ SELECT outbox.grant_to($1, 'operate') $$;
 COMMENT ON FUNCTION outbox.grant_operate IS
 'Lets a role read all views, manage endpoints, read their secrets, send again and give up';
 
+CREATE FUNCTION outbox.grant_portal(role text) RETURNS void
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
+AS $$ SELECT outbox.grant_to($1, 'portal') $$;
+COMMENT ON FUNCTION outbox.grant_portal IS
+'Lets a role call the functions of the portal, for any tenant, and nothing else';
+
 CREATE FUNCTION outbox.grant_work(role text) RETURNS void
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$ SELECT outbox.grant_to($1, 'work') $$;
@@ -139,7 +150,7 @@ SELECT r.rolname, u.purpose
 FROM pg_namespace n
 CROSS JOIN LATERAL aclexplode(n.nspacl) a
 JOIN pg_roles r ON r.oid = a.grantee
-CROSS JOIN unnest('{emit,watch,operate,work,dump}'::text[]) u (purpose)
+CROSS JOIN unnest('{emit,watch,operate,portal,work,dump}'::text[]) u (purpose)
 WHERE n.nspname = 'outbox' AND a.grantee <> n.nspowner
 AND NOT EXISTS (
     SELECT 1 FROM outbox.privileges_of(u.purpose) p
@@ -152,4 +163,4 @@ AND NOT EXISTS (
     END)
 $$;
 COMMENT ON FUNCTION outbox.purposes_granted IS
-'Which role has all that a purpose needs: emit, watch, operate, work or dump';
+'Which role has all that a purpose needs: emit, watch, operate, portal, work or dump';

@@ -1,6 +1,6 @@
 # Each role may do to each object of the schema what test/permissions.txt says, and no more.
 # Every function, table, view, column and sequence is tried as PUBLIC and as each of
-# the three roles of doc/security.md.
+# the four roles of doc/security.md.
 #
 # "make permissions" writes that file anew, to be read line by line before it is
 # committed.
@@ -25,8 +25,8 @@ SQL
 
 # The roles that the columns of the file stand for, and the roles that try what these
 # may do.  PUBLIC's rights need a role that sees into the schema.
-my @who = qw(PUBLIC emit watch operate);
-my %role = (PUBLIC => 'public', emit => 'app', watch => 'watcher', operate => 'operator');
+my @who = qw(PUBLIC emit watch operate portal);
+my %role = (PUBLIC => 'public', emit => 'app', watch => 'watcher', operate => 'operator', portal => 'portal');
 my %tries = (%role, PUBLIC => 'anybody');
 
 my %letter = (
@@ -50,7 +50,7 @@ JOIN (SELECT attrelid, 0 AS attnum, NULL AS attname FROM pg_catalog.pg_attribute
 	UNION ALL
 	SELECT attrelid, attnum, attname FROM pg_catalog.pg_attribute WHERE attnum > 0 AND NOT attisdropped) a
 	ON a.attrelid = c.oid AND (c.relkind <> 'S' OR a.attnum = 0)
-WHERE c.relnamespace = 'outbox'::pg_catalog.regnamespace AND c.relkind NOT IN ('i', 'I')
+WHERE c.relnamespace = 'outbox'::pg_catalog.regnamespace AND c.relkind NOT IN ('i', 'I', 'c')
 ORDER BY 1, c.relname, a.attnum;
 SQL
 
@@ -96,7 +96,7 @@ sub ask_privileges
 sub matrix
 {
 	my ($may) = @_;
-	my $format = "%-7s %-7s %-7s %-7s %s";
+	my $format = "%-7s %-7s %-7s %-7s %-7s %s";
 	my @lines = (
 		'# Which role may do what with the objects of schema outbox; the letters are those of psql\'s \dp:',
 		'# r SELECT, a INSERT, w UPDATE, d DELETE, D TRUNCATE, x REFERENCES, t TRIGGER, X EXECUTE, U USAGE, C CREATE.',
@@ -162,15 +162,17 @@ sub nobody_may
 nobody_may($_, qr/ (?:UPDATE|DELETE|TRUNCATE|REFERENCES|TRIGGER|CREATE)$/, "$_: changes nothing, and attaches nothing")
   foreach @who;
 nobody_may($_, qr/^outbox\.endpoint_secrets /, "$_: no secret") foreach @who;
-nobody_may($_, qr/ SELECT$/, "$_: reads nothing") foreach 'PUBLIC';
+nobody_may($_, qr/ SELECT$/, "$_: reads nothing") foreach qw(PUBLIC portal);
 nobody_may('emit', qr/^(?!outbox\.outgoing).* SELECT$/, 'emit: reads what its transaction emits, and nothing else');
 nobody_may('watch', qr/(?:payload|body|headers|url|content_type|filter|secret\w*|previous) SELECT$/,
 	'watch: no payload, answer, header or URL');
-nobody_may($_, qr/ INSERT$/, "$_: writes nothing") foreach qw(PUBLIC watch operate);
+nobody_may($_, qr/ INSERT$/, "$_: writes nothing") foreach qw(PUBLIC watch operate portal);
 nobody_may('emit', qr/^outbox\.(?!events \w+ |outgoing ).* INSERT$/, 'emit: writes into the log alone');
 nobody_may('emit', qr/^outbox\.events (?:seq|xid|epoch|created_at|piece) INSERT$/, 'emit: not what is the log\'s own');
 my $stamps = qr/^outbox\.(?:current_piece|next_seq|current_epoch|log_xid|new_event_id|check_event)\(/;
 nobody_may('PUBLIC', qr/^(?!$stamps).* EXECUTE$/, 'PUBLIC: what defaults and checks call');
+nobody_may('portal', qr/^outbox\.(?!portal_|\Qcurrent_\E|next_seq|log_xid|new_event_id|check_event).* EXECUTE$/,
+	'portal: calls only what takes a tenant');
 nobody_may('emit', qr/^outbox\.(?!emit(?:_bytes)?\()(?!\Qcurrent_\E|next_seq|log_xid|new_event_id|check_event).* EXECUTE$/, 'emit: calls nothing else');
 nobody_may('watch', qr/^outbox\.\w*(?:endpoint|secret|retry|discard|cancel|emit|wait_for|replay|seek)(?!_stats).* EXECUTE$/,
 	'watch: operates nothing');
@@ -188,7 +190,7 @@ EXCEPTION
 	WHEN object_not_in_prerequisite_state OR feature_not_supported OR wrong_object_type THEN RETURN 'impossible';
 	WHEN OTHERS THEN RETURN 'allowed';
 END $$;
-GRANT CREATE ON SCHEMA public TO anybody, app, watcher, operator;
+GRANT CREATE ON SCHEMA public TO anybody, app, watcher, operator, portal;
 SQL
 
 my %columns;

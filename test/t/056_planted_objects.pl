@@ -166,7 +166,7 @@ SQL
 
 $node->safe_psql('postgres', $_) foreach documented_roles();
 $node->safe_psql('postgres', <<'SQL');
-ALTER ROLE app LOGIN; ALTER ROLE watcher LOGIN; ALTER ROLE operator LOGIN;
+ALTER ROLE app LOGIN; ALTER ROLE watcher LOGIN; ALTER ROLE operator LOGIN; ALTER ROLE portal LOGIN;
 CREATE ROLE customer LOGIN;
 GRANT USAGE ON SCHEMA outbox TO mallory;
 GRANT EXECUTE ON FUNCTION outbox.emit_change() TO mallory;
@@ -330,7 +330,7 @@ CREATE DOMAIN pg_temp.int8 AS pg_catalog.int8 CHECK (evil.note('temporary int8')
 CREATE DOMAIN pg_temp.int4 AS pg_catalog.int4 CHECK (evil.note('temporary int4'));
 CREATE DOMAIN pg_temp.bool AS pg_catalog.bool CHECK (evil.note('temporary bool'));
 SQL
-$node->safe_psql('postgres', 'GRANT TEMPORARY ON DATABASE postgres TO operator, app');
+$node->safe_psql('postgres', 'GRANT TEMPORARY ON DATABASE postgres TO operator, app, portal');
 my $event = emit($node, 'planted.bad', '{}');
 my $url = $receiver->url('/ok/mine');
 my $again = join ";\n",
@@ -354,6 +354,17 @@ my $again = join ";\n",
 ($rc, $out, $err) = sql('postgres', "$trap$again", 'operator');
 my @errors = grep { /ERROR/ && !/55006|55000/ } split /\n/, $err;
 is(join("\n", @errors), '', 'an operator with a hostile search_path');
+my $portal = join ";\n",
+  qq(SELECT outbox.portal_create_endpoint('acme', '$url', '{"topics": ["mine.*"], "rate_limit": 5, "headers": {"a": "b"}}', 'acme.mine')),
+  qq(SELECT outbox.portal_alter_endpoint('acme', 'acme.mine', '{"rate_limit": null, "filter": "\$.a > 1"}')),
+  (map { "SELECT outbox.portal_$_('acme', 'acme.mine')" }
+	  qw(pause_endpoint resume_endpoint secret rotate_secret send_test endpoints deliveries attempts)),
+  "SELECT outbox.portal_deliveries('acme', status => 'dead')", "SELECT outbox.portal_limits('acme')",
+  "SELECT outbox.portal_replay('acme', 'acme.mine', '2026-01-01', topics => '{*}')",
+  "SELECT outbox.portal_drop_endpoint('acme', 'acme.mine', discard => true)";
+($rc, $out, $err) = sql('postgres', "$trap$portal", 'portal');
+@errors = grep { /ERROR/ } split /\n/, $err;
+is(join("\n", @errors), '', 'a portal with a hostile search_path');
 ($rc, $out, $err) = sql('postgres', <<"SQL", 'app');
 $trap
 SELECT outbox.emit('planted.a', '{}'::jsonb, key => 'k', type => 't', headers => '{"x": "y"}', dedup_key => 'd');

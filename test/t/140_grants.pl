@@ -44,7 +44,7 @@ ask('CREATE ROLE watcher; CREATE ROLE half');
 ask(q{SELECT outbox.grant_watch('watcher'); SELECT outbox.grant_watch('half'); REVOKE SELECT ON outbox.workers FROM half});
 is( ask(q{SELECT string_agg(purpose, ' ') FROM outbox.purposes_granted() WHERE role IN ('watcher', 'half')}),
 	'watch', 'a role that lacks one privilege of a purpose does not have it');
-foreach my $purpose (qw(emit watch operate work dump))
+foreach my $purpose (qw(emit watch operate portal work dump))
 {
 	ask("CREATE ROLE for_$purpose; SELECT outbox.grant_$purpose('for_$purpose')");
 	my $has = ask("SELECT string_agg(purpose, ' ' ORDER BY purpose) FROM outbox.purposes_granted() WHERE role = 'for_$purpose'");

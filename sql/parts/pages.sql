@@ -1,0 +1,213 @@
+------------------------------------------------------------------------
+-- Pages: the newest deliveries and requests, at a cost that does not grow with the log.
+--
+-- A page names its rows first and then reads them.  Plans are made once in a session,
+-- for tables of any size: they use indexes also where a table is empty at that time.
+------------------------------------------------------------------------
+
+-- The endpoints of a page: one, or all of a tenant.
+CREATE FUNCTION outbox.page_endpoints(endpoint text, tenant text, status text, page_size int4) RETURNS int4[]
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET jit = off
+AS $$
+#variable_conflict use_variable
+DECLARE
+    ids int4[];
+BEGIN
+    IF page_size IS NULL OR page_size NOT BETWEEN 1 AND 1000 THEN
+        RAISE EXCEPTION 'invalid page_size %', COALESCE(page_size::text, 'NULL')
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'Use 1 to 1000 rows.';
+    ELSIF status NOT IN ('pending', 'processing', 'delivered', 'retrying', 'blocked', 'dead', 'cancelled') THEN
+        RAISE EXCEPTION 'unknown status "%"', status
+            USING ERRCODE = 'invalid_parameter_value',
+                  HINT = 'Use pending, processing, delivered, retrying, blocked, dead or cancelled; NULL: any.';
+    ELSIF endpoint IS NULL AND tenant IS NULL THEN
+        RAISE EXCEPTION 'endpoint and tenant are both null'
+            USING ERRCODE = 'null_value_not_allowed', HINT = 'Pass the name of an endpoint, or a tenant, or both.';
+    END IF;
+    IF endpoint IS NULL THEN
+        SELECT COALESCE(array_agg(s.endpoint_id), '{}') INTO ids
+        FROM outbox.endpoint_settings s WHERE s.tenant = page_endpoints.tenant;
+    ELSE
+        SELECT ARRAY[s.endpoint_id] INTO ids FROM outbox.endpoint_settings s
+        WHERE s.name = endpoint AND (page_endpoints.tenant IS NULL OR s.tenant = page_endpoints.tenant);
+        IF tenant IS NULL THEN
+            PERFORM outbox.require_endpoint(endpoint, FOUND);
+        ELSE
+            PERFORM outbox.require_own(tenant, endpoint, FOUND);
+        END IF;
+    END IF;
+    RETURN ids;
+END $$;
+COMMENT ON FUNCTION outbox.page_endpoints IS
+'Numbers of the endpoints that a page is about (42704: no such endpoint, or not one of the tenant)';
+
+-- The numbers that a cursor holds.
+CREATE FUNCTION outbox.page_start(before text) RETURNS int8[]
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF before IS NULL THEN
+        RETURN ARRAY[9223372036854775807, 0, 0];
+    ELSIF before !~ '^\d{1,18}:\d{1,9}:\d{1,18}$' THEN
+        RAISE EXCEPTION 'invalid cursor "%"', before
+            USING ERRCODE = 'invalid_parameter_value',
+                  HINT = 'Pass the column cursor of the last row of the page before, or NULL for the first page.';
+    END IF;
+    RETURN string_to_array(before, ':')::int8[];
+END $$;
+COMMENT ON FUNCTION outbox.page_start IS 'Where a page begins: event, endpoint and time of the row before it (22023: no cursor)';
+
+CREATE TYPE outbox.delivery AS (
+    event_id uuid, seq int8, topic text, type text, key text, tenant text, endpoint text, status text, reason text,
+    attempts int4, next_attempt_at timestamptz, last_status_code int4, last_error text,
+    created_at timestamptz, delivered_at timestamptz, cursor text);
+COMMENT ON TYPE outbox.delivery IS 'A row of outbox.deliveries_page(): a row of outbox.deliveries, and its cursor';
+
+CREATE TYPE outbox.attempt AS (
+    event_id uuid, seq int8, endpoint text, tenant text, attempt int4, started_at timestamptz,
+    duration_ms float8, status_code int4, error text, response_body text, cursor text);
+COMMENT ON TYPE outbox.attempt IS 'A row of outbox.attempts_page(): a row of outbox.attempts, and its cursor';
+
+-- The rows that a page may have: events and endpoints, the newest event first.
+-- "stopped" is a cursor, where there may be more.
+CREATE FUNCTION outbox.page_rows(endpoints int4[], status text, start int8[], page_size int4,
+    OUT seqs int8[], OUT ids int4[], OUT stopped text)
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_sort = off
+AS $$
+#variable_conflict use_variable
+DECLARE
+    -- what a page reads at most: events of the log, and deliveries to find out their status
+    events CONSTANT int4 := 1000;
+    most CONSTANT int4 := GREATEST(page_size, 100);
+    owner text;
+BEGIN
+    -- Endpoints of a tenant get only its events.  Whether a topic matches is asked of all
+    -- subscriptions of an endpoint, and outbox.log_deliveries knows which of them holds.
+    SELECT s.tenant INTO owner FROM outbox.endpoint_settings s WHERE s.endpoint_id = endpoints[1];
+    IF status IN ('retrying', 'dead', 'cancelled') THEN
+        SELECT array_agg(c.seq ORDER BY c.seq DESC, c.id), array_agg(c.id ORDER BY c.seq DESC, c.id)
+        INTO seqs, ids
+        FROM (SELECT k.seq, i.id
+              FROM unnest(endpoints) i (id)
+              CROSS JOIN LATERAL (SELECT p.seq FROM outbox.parked p
+                                  WHERE p.endpoint_id = i.id AND p.status = page_rows.status AND p.seq <= start[1]
+                                  AND (p.seq < start[1] OR i.id > start[2])
+                                  ORDER BY p.seq DESC LIMIT most) k
+              ORDER BY k.seq DESC, i.id LIMIT most) c;
+    ELSIF owner IS NULL THEN
+        WITH near AS MATERIALIZED (
+            SELECT e.seq, e.topic, e.test_of FROM outbox.all_events e
+            WHERE e.seq <= start[1] ORDER BY e.seq DESC LIMIT events),
+        subscriber AS MATERIALIZED (
+            SELECT i.id, (SELECT array_agg(DISTINCT t.topic)
+                          FROM (SELECT unnest(v.topics) FROM outbox.subscriptions v WHERE v.endpoint_id = i.id
+                                UNION ALL SELECT unnest(s.topics) FROM outbox.endpoint_settings s
+                                WHERE s.endpoint_id = i.id) t (topic)) AS topics
+            FROM unnest(endpoints) i (id))
+        SELECT array_agg(c.seq ORDER BY c.seq DESC, c.id), array_agg(c.id ORDER BY c.seq DESC, c.id),
+               (SELECT concat(min(n.seq), ':999999999:0') FROM near n HAVING count(*) = events)
+        INTO seqs, ids, stopped
+        FROM (SELECT n.seq, u.id FROM near n CROSS JOIN subscriber u
+              WHERE (n.seq < start[1] OR u.id > start[2] OR (u.id = start[2] AND start[3] > 0))
+              AND CASE WHEN n.test_of IS NULL THEN outbox.topic_in(n.topic, u.topics) ELSE n.test_of = u.id END
+              ORDER BY n.seq DESC, u.id LIMIT most) c;
+    ELSE
+        -- As "e.tenant = owner", PostgreSQL might walk the whole log by seq where a tenant has
+        -- few events.  In this order only the index of tenants has them.
+        WITH near AS MATERIALIZED (
+            SELECT e.seq, e.topic, e.test_of FROM outbox.all_events e
+            WHERE (e.tenant, e.seq) <= (owner, start[1]) AND e.tenant >= owner
+            ORDER BY e.tenant DESC, e.seq DESC LIMIT events),
+        subscriber AS MATERIALIZED (
+            SELECT i.id, (SELECT array_agg(DISTINCT t.topic)
+                          FROM (SELECT unnest(v.topics) FROM outbox.subscriptions v WHERE v.endpoint_id = i.id
+                                UNION ALL SELECT unnest(s.topics) FROM outbox.endpoint_settings s
+                                WHERE s.endpoint_id = i.id) t (topic)) AS topics
+            FROM unnest(endpoints) i (id))
+        SELECT array_agg(c.seq ORDER BY c.seq DESC, c.id), array_agg(c.id ORDER BY c.seq DESC, c.id),
+               (SELECT concat(min(n.seq), ':999999999:0') FROM near n HAVING count(*) = events)
+        INTO seqs, ids, stopped
+        FROM (SELECT n.seq, u.id FROM near n CROSS JOIN subscriber u
+              WHERE (n.seq < start[1] OR u.id > start[2] OR (u.id = start[2] AND start[3] > 0))
+              AND CASE WHEN n.test_of IS NULL THEN outbox.topic_in(n.topic, u.topics) ELSE n.test_of = u.id END
+              ORDER BY n.seq DESC, u.id LIMIT most) c;
+    END IF;
+    IF cardinality(seqs) = most THEN
+        stopped := concat(seqs[most], ':', ids[most], ':0');
+    END IF;
+END $$;
+COMMENT ON FUNCTION outbox.page_rows IS
+'Which deliveries a page may have, and the cursor behind them (NULL: there are no others)';
+
+-- Where an endpoint wants few of the events, or few deliveries have the status that is
+-- asked for, a page ends before it is full, with a row that has only a cursor.
+CREATE FUNCTION outbox.deliveries_page(endpoint text DEFAULT NULL, tenant text DEFAULT NULL,
+    status text DEFAULT NULL, before text DEFAULT NULL, page_size int4 DEFAULT 20)
+RETURNS SETOF outbox.delivery
+LANGUAGE plpgsql STABLE SECURITY DEFINER ROWS 20
+SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+AS $$
+DECLARE
+    wanted CONSTANT text := status;
+    page record;
+    n int8;
+BEGIN
+    SELECT * INTO page FROM outbox.page_rows(outbox.page_endpoints(endpoint, tenant, wanted, page_size), wanted,
+                                             outbox.page_start(before), page_size);
+    RETURN QUERY
+    SELECT d.event_id, d.seq, d.topic, d.type, d.key, d.tenant, d.endpoint, d.status, d.reason, d.attempts,
+           d.next_attempt_at, d.last_status_code, d.last_error, d.created_at, d.delivered_at,
+           concat(c.seq, ':', c.id, ':0')
+    FROM unnest(page.seqs, page.ids) WITH ORDINALITY c (seq, id, number)
+    JOIN outbox.log_deliveries d ON d.seq = c.seq AND d.endpoint_id = c.id
+    WHERE wanted IS NULL OR d.status = wanted
+    ORDER BY c.number LIMIT page_size;
+    GET DIAGNOSTICS n = ROW_COUNT;
+    IF n < page_size AND page.stopped IS NOT NULL THEN
+        RETURN NEXT ROW(NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+                        page.stopped)::outbox.delivery;
+    END IF;
+END $$;
+COMMENT ON FUNCTION outbox.deliveries_page IS
+'The newest deliveries of an endpoint, or of all endpoints of a tenant, or those before a cursor';
+
+-- Requests are found by their events, so that writing them needs no index of endpoints.
+CREATE FUNCTION outbox.attempts_page(endpoint text DEFAULT NULL, tenant text DEFAULT NULL,
+    event uuid DEFAULT NULL, before text DEFAULT NULL, page_size int4 DEFAULT 20)
+RETURNS SETOF outbox.attempt
+LANGUAGE plpgsql STABLE SECURITY DEFINER ROWS 20
+SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+AS $$
+DECLARE
+    endpoints CONSTANT int4[] := outbox.page_endpoints(endpoint, tenant, NULL, page_size);
+    start CONSTANT int8[] := outbox.page_start(before);
+    page record;
+    n int8;
+BEGIN
+    IF event IS NULL THEN
+        SELECT * INTO page FROM outbox.page_rows(endpoints, NULL, start, page_size);
+    ELSE
+        SELECT array_agg(e.seq ORDER BY i.id) AS seqs, array_agg(i.id ORDER BY i.id) AS ids, NULL AS stopped INTO page
+        FROM outbox.all_events e CROSS JOIN unnest(endpoints) i (id)
+        WHERE e.id = event AND (e.seq < start[1] OR (e.seq = start[1] AND i.id >= start[2]));
+    END IF;
+    RETURN QUERY
+    SELECT l.event_id, l.seq, s.name, s.tenant, l.attempt, l.started_at, l.duration_ms::float8,
+           l.status_code::int4, l.error, l.response_body, concat(c.seq, ':', c.id, ':', x.at)
+    FROM unnest(page.seqs, page.ids) WITH ORDINALITY c (seq, id, number)
+    JOIN outbox.endpoint_settings s ON s.endpoint_id = c.id
+    JOIN outbox.attempt_log l ON l.seq = c.seq AND l.endpoint_id = c.id
+    CROSS JOIN LATERAL (SELECT (extract(epoch FROM l.started_at) * 1000000)::int8 AS at) x
+    WHERE c.seq < start[1] OR c.id > start[2] OR x.at < start[3]
+    ORDER BY c.number, l.started_at DESC LIMIT page_size;
+    GET DIAGNOSTICS n = ROW_COUNT;
+    IF n < page_size AND page.stopped IS NOT NULL THEN
+        RETURN NEXT ROW(NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, page.stopped)::outbox.attempt;
+    END IF;
+END $$;
+COMMENT ON FUNCTION outbox.attempts_page IS
+'Requests for the newest events to an endpoint, or to all endpoints of a tenant, or those before a cursor';

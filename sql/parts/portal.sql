@@ -1,0 +1,359 @@
+------------------------------------------------------------------------
+-- Portal: what an application lets its customers do themselves.
+--
+-- Each function takes the tenant first.  What belongs to another tenant, or to none,
+-- does not exist for it.  A role that may call these functions names any tenant: it is
+-- the application's, which knows its customer.
+------------------------------------------------------------------------
+
+CREATE TABLE outbox.portal_limits_here (
+    tenant          text COLLATE "C" PRIMARY KEY,  -- '': all tenants without a row of their own
+    max_endpoints   int4,
+    settings        text[]
+);
+COMMENT ON TABLE outbox.portal_limits_here IS
+'Limits of tenants, where outbox.set_portal_limits() said so (NULL: as for all tenants)';
+
+CREATE FUNCTION outbox.portal_limits(tenant text, OUT max_endpoints int4, OUT settings text[])
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT COALESCE(own.max_endpoints, common.max_endpoints, 10),
+           COALESCE(own.settings, common.settings, '{url,topics,filter,format,headers,rate_limit}')
+    FROM (SELECT) one
+    LEFT JOIN outbox.portal_limits_here own ON own.tenant = $1
+    LEFT JOIN outbox.portal_limits_here common ON common.tenant = ''
+$$;
+COMMENT ON FUNCTION outbox.portal_limits IS
+'How many endpoints a tenant may have, and which settings it may choose (NULL: a tenant without limits of its own)';
+
+-- NULL leaves a value as it is.
+CREATE FUNCTION outbox.set_portal_limits(tenant text DEFAULT NULL, max_endpoints int4 DEFAULT NULL,
+    settings text[] DEFAULT NULL, reset bool DEFAULT false) RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_variable
+DECLARE
+    setting text;
+BEGIN
+    PERFORM outbox.check_tenant(tenant);
+    IF max_endpoints < 0 THEN
+        RAISE EXCEPTION 'invalid max_endpoints %', max_endpoints
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'Use 0, which forbids new endpoints, or more.';
+    END IF;
+    FOREACH setting IN ARRAY COALESCE(settings, '{}') LOOP
+        PERFORM outbox.check_portal_setting(setting);
+    END LOOP;
+    IF reset THEN
+        DELETE FROM outbox.portal_limits_here l WHERE l.tenant = COALESCE(set_portal_limits.tenant, '');
+    END IF;
+    IF max_endpoints IS NOT NULL OR settings IS NOT NULL THEN
+        INSERT INTO outbox.portal_limits_here AS l VALUES (COALESCE(tenant, ''), max_endpoints, settings)
+        ON CONFLICT ON CONSTRAINT portal_limits_here_pkey DO UPDATE
+        SET max_endpoints = COALESCE(EXCLUDED.max_endpoints, l.max_endpoints),
+            settings = COALESCE(EXCLUDED.settings, l.settings);
+    END IF;
+END $$;
+COMMENT ON FUNCTION outbox.set_portal_limits IS
+'Limits what a tenant does by the functions of the portal (tenant NULL: all that have no limits of their own)';
+
+CREATE FUNCTION outbox.check_portal_setting(setting text) RETURNS void
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    options text[];
+BEGIN
+    SELECT array_agg(a.argument ORDER BY a.number) INTO options
+    FROM pg_proc p CROSS JOIN unnest(p.proargnames) WITH ORDINALITY a (argument, number)
+    JOIN pg_attribute c ON c.attrelid = 'outbox.endpoint_settings'::regclass AND c.attname = a.argument
+    WHERE p.oid = 'outbox.alter_endpoint'::regproc AND a.argument <> 'name';
+    IF setting IS NULL OR setting <> ALL (options) THEN
+        RAISE EXCEPTION 'unknown setting "%"', setting
+            USING ERRCODE = 'invalid_parameter_value',
+                  HINT = format('Use some of: %s.', array_to_string(options, ', '));
+    END IF;
+END $$;
+COMMENT ON FUNCTION outbox.check_portal_setting IS 'Refuses what is no setting of an endpoint (22023)';
+
+------------------------------------------------------------------------
+-- Checks
+------------------------------------------------------------------------
+
+CREATE FUNCTION outbox.portal_tenant(tenant text) RETURNS text
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF tenant IS NULL THEN
+        RAISE EXCEPTION 'tenant must not be null'
+            USING ERRCODE = 'null_value_not_allowed', HINT = 'Pass the tenant that the customer is.';
+    END IF;
+    PERFORM outbox.check_tenant(tenant);
+    RETURN tenant;
+END $$;
+COMMENT ON FUNCTION outbox.portal_tenant IS 'The tenant, if it can be one (22004: NULL; 22023: no tenant has this name)';
+
+-- Sinks are for the operator: they may be in its own network, or need its credentials.
+CREATE FUNCTION outbox.check_portal_url(url text) RETURNS void
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF url !~* '^https?:' THEN
+        RAISE EXCEPTION 'the endpoint of a tenant must be a webhook'
+            USING ERRCODE = 'insufficient_privilege',
+                  HINT = 'Use a URL that begins with https://. The operator may create other endpoints for it.';
+    END IF;
+END $$;
+COMMENT ON FUNCTION outbox.check_portal_url IS 'Refuses a URL of another sink than HTTP (42501)';
+
+-- The row is locked, so that the endpoint is still the tenant's when it is changed.
+CREATE FUNCTION outbox.portal_own(tenant text, name text) RETURNS outbox.endpoint_settings
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    s outbox.endpoint_settings;
+BEGIN
+    SELECT * INTO s FROM outbox.endpoint_settings e
+    WHERE e.name = portal_own.name AND e.tenant = outbox.portal_tenant(portal_own.tenant) FOR UPDATE;
+    PERFORM outbox.require_own(tenant, name, FOUND);
+    RETURN s;
+END $$;
+COMMENT ON FUNCTION outbox.portal_own IS 'The endpoint of a tenant, locked (42704: it has none of this name)';
+
+-- The settings as alter_endpoint() takes them. A setting that is null goes back to its default.
+CREATE FUNCTION outbox.portal_settings(tenant text, settings jsonb, OUT given outbox.endpoint_settings, OUT reset text[])
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_variable
+DECLARE
+    setting text;
+    allowed text[];
+BEGIN
+    IF settings IS NULL OR jsonb_typeof(settings) <> 'object' THEN
+        RAISE EXCEPTION 'settings must be a JSON object'
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'Write it like {"topics": ["order.*"]}.';
+    END IF;
+    SELECT l.settings INTO allowed FROM outbox.portal_limits(tenant) l;
+    FOR setting IN SELECT jsonb_object_keys(settings) LOOP
+        PERFORM outbox.check_portal_setting(setting);
+        IF setting <> ALL (allowed) THEN
+            RAISE EXCEPTION 'setting "%" is not for tenants to choose', setting
+                USING ERRCODE = 'insufficient_privilege',
+                      HINT = format('They choose: %s. The operator decides with outbox.set_portal_limits().',
+                                    array_to_string(allowed, ', '));
+        END IF;
+    END LOOP;
+    PERFORM outbox.check_portal_url(settings ->> 'url');
+    given := jsonb_populate_record(NULL::outbox.endpoint_settings, settings);
+    SELECT COALESCE(array_agg(s.key), '{}') INTO reset FROM jsonb_each(settings) s WHERE s.value = 'null';
+END $$;
+COMMENT ON FUNCTION outbox.portal_settings IS
+'The settings that a tenant gave (22023: no such setting; 42501: one that it may not choose)';
+
+CREATE FUNCTION outbox.portal_alter(tenant text, name text, settings jsonb) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    p record;
+    g outbox.endpoint_settings;
+BEGIN
+    SELECT * INTO p FROM outbox.portal_settings(tenant, settings);
+    g := p.given;
+    PERFORM outbox.alter_endpoint(name, url => g.url, topics => g.topics, filter => g.filter, format => g.format,
+        headers => CASE WHEN 'headers' <> ALL (p.reset) THEN g.headers END, ordering => g.ordering,
+        on_exhausted => g.on_exhausted, max_in_flight => g.max_in_flight, rate_limit => g.rate_limit,
+        timeout => g.timeout, connect_timeout => g.connect_timeout, max_attempts => g.max_attempts,
+        max_age => g.max_age, backoff_base => g.backoff_base, backoff_max => g.backoff_max,
+        batch_size => g.batch_size, batch_wait => g.batch_wait, disable_after => g.disable_after,
+        reset => p.reset);
+END $$;
+COMMENT ON FUNCTION outbox.portal_alter IS 'Changes settings of an endpoint whose tenant was checked';
+
+------------------------------------------------------------------------
+-- What a tenant does with its endpoints
+------------------------------------------------------------------------
+
+CREATE FUNCTION outbox.portal_endpoints(tenant text, name text DEFAULT NULL)
+RETURNS TABLE (endpoint text, url text, topics text[], settings jsonb, state text, state_since timestamptz,
+    reason text, pending int8, retrying int8, blocked int8, dead int8, delivered int8, failed_attempts int8,
+    next_attempt_at timestamptz, last_success_at timestamptz, last_error text, created_at timestamptz)
+LANGUAGE plpgsql STABLE SECURITY DEFINER ROWS 10 SET search_path = pg_catalog, pg_temp SET jit = off
+AS $$
+#variable_conflict use_column
+BEGIN
+    PERFORM outbox.portal_tenant($1);
+    RETURN QUERY
+    SELECT e.name, e.url, e.topics,
+           to_jsonb(e) - '{name,tenant,url,topics,state,state_since,reason,created_at}'::text[],
+           t.state, t.state_since, t.reason, t.pending, t.retrying, t.blocked, t.dead, t.delivered,
+           t.failed_attempts, t.next_attempt_at, t.last_success_at, t.last_error, e.created_at
+    FROM outbox.endpoints e JOIN outbox.stats t ON t.endpoint = e.name
+    WHERE e.tenant = $1 AND ($2 IS NULL OR e.name = $2)
+    ORDER BY e.name;
+    IF $2 IS NOT NULL THEN
+        PERFORM outbox.require_own($1, $2, FOUND);
+    END IF;
+END $$;
+COMMENT ON FUNCTION outbox.portal_endpoints IS
+'The endpoints of a tenant, or one of them, with their settings and how they are doing';
+
+CREATE FUNCTION outbox.portal_create_endpoint(tenant text, url text, settings jsonb DEFAULT '{}',
+    name text DEFAULT NULL) RETURNS text
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
+AS $$
+#variable_conflict use_variable
+DECLARE
+    called text := COALESCE(name, 'ep-' || replace(outbox.new_event_id()::text, '-', ''));
+    most int4;
+    p record;
+BEGIN
+    PERFORM outbox.portal_tenant(tenant);
+    -- one at a time, so that two do not both become the last one
+    PERFORM pg_advisory_xact_lock(hashtextextended('outbox.portal_create_endpoint ' || tenant, 0));
+    SELECT l.max_endpoints INTO most FROM outbox.portal_limits(tenant) l;
+    IF (SELECT count(*) FROM outbox.endpoint_settings e WHERE e.tenant = portal_create_endpoint.tenant) >= most THEN
+        RAISE EXCEPTION 'tenant "%" may have % endpoints at most', tenant, most
+            USING ERRCODE = 'program_limit_exceeded',
+                  HINT = 'Drop one that is not used. The operator decides with outbox.set_portal_limits().';
+    END IF;
+    SELECT * INTO p FROM outbox.portal_settings(tenant, settings);
+    PERFORM outbox.check_portal_url(url);
+    PERFORM outbox.create_endpoint(called, url, topics => COALESCE((p.given).topics, '{*}'),
+                                   filter => (p.given).filter, tenant => tenant);
+    PERFORM outbox.portal_alter(tenant, called, settings - '{url,topics,filter}'::text[]);
+    RETURN called;
+END $$;
+COMMENT ON FUNCTION outbox.portal_create_endpoint IS
+'Creates an endpoint of a tenant, within its limits, and returns the name';
+
+CREATE FUNCTION outbox.portal_alter_endpoint(tenant text, name text, settings jsonb) RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
+AS $$
+BEGIN
+    PERFORM outbox.portal_own(tenant, name);
+    PERFORM outbox.portal_alter(tenant, name, settings);
+END $$;
+COMMENT ON FUNCTION outbox.portal_alter_endpoint IS
+'Changes settings of an endpoint of a tenant, those that it may choose (null: back to the default)';
+
+CREATE FUNCTION outbox.portal_pause_endpoint(tenant text, name text) RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    s outbox.endpoint_settings := outbox.portal_own(tenant, name);
+BEGIN
+    IF s.state <> 'paused' THEN
+        PERFORM outbox.pause_endpoint(name);
+        UPDATE outbox.endpoint_settings e SET reason = 'paused by its tenant' WHERE e.endpoint_id = s.endpoint_id;
+    END IF;
+END $$;
+COMMENT ON FUNCTION outbox.portal_pause_endpoint IS 'Sends nothing more to an endpoint of a tenant until it is resumed';
+
+-- A tenant does not undo what an operator decided.
+CREATE FUNCTION outbox.portal_resume_endpoint(tenant text, name text) RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    s outbox.endpoint_settings := outbox.portal_own(tenant, name);
+BEGIN
+    IF s.state = 'paused' AND s.reason IS DISTINCT FROM 'paused by its tenant' THEN
+        RAISE EXCEPTION 'endpoint "%" was paused by the operator', name
+            USING ERRCODE = 'object_not_in_prerequisite_state',
+                  HINT = 'The operator resumes it with outbox.resume_endpoint().';
+    END IF;
+    PERFORM outbox.resume_endpoint(name);
+END $$;
+COMMENT ON FUNCTION outbox.portal_resume_endpoint IS
+'Goes on with an endpoint that its tenant paused or that was disabled (55000: the operator paused it)';
+
+CREATE FUNCTION outbox.portal_drop_endpoint(tenant text, name text, discard bool DEFAULT false) RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM outbox.portal_own(tenant, name);
+    PERFORM outbox.drop_endpoint(name, discard);
+END $$;
+COMMENT ON FUNCTION outbox.portal_drop_endpoint IS
+'Removes an endpoint of a tenant that has nothing undelivered, or, with discard, any of its endpoints';
+
+CREATE FUNCTION outbox.portal_secret(tenant text, name text) RETURNS text
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM outbox.portal_own(tenant, name);
+    RETURN outbox.endpoint_secret(name);
+END $$;
+COMMENT ON FUNCTION outbox.portal_secret IS 'The secret that requests to an endpoint of a tenant are signed with';
+
+CREATE FUNCTION outbox.portal_rotate_secret(tenant text, name text, grace interval DEFAULT '24 hours') RETURNS text
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM outbox.portal_own(tenant, name);
+    PERFORM outbox.rotate_secret(name, grace);
+    RETURN outbox.endpoint_secret(name);
+END $$;
+COMMENT ON FUNCTION outbox.portal_rotate_secret IS
+'Gives an endpoint of a tenant another secret, which it returns, while requests carry both signatures during grace';
+
+------------------------------------------------------------------------
+-- What a tenant does with its deliveries
+------------------------------------------------------------------------
+
+CREATE FUNCTION outbox.portal_deliveries(tenant text, endpoint text DEFAULT NULL, status text DEFAULT NULL,
+    before text DEFAULT NULL, page_size int4 DEFAULT 20) RETURNS SETOF outbox.delivery
+LANGUAGE plpgsql STABLE SECURITY DEFINER ROWS 20 SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN QUERY SELECT * FROM outbox.deliveries_page(endpoint, outbox.portal_tenant(tenant), status, before, page_size);
+END $$;
+COMMENT ON FUNCTION outbox.portal_deliveries IS
+'The newest deliveries of a tenant, or of one of its endpoints, or those before a cursor';
+
+CREATE FUNCTION outbox.portal_attempts(tenant text, endpoint text DEFAULT NULL, event uuid DEFAULT NULL,
+    before text DEFAULT NULL, page_size int4 DEFAULT 20) RETURNS SETOF outbox.attempt
+LANGUAGE plpgsql STABLE SECURITY DEFINER ROWS 20 SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN QUERY SELECT * FROM outbox.attempts_page(endpoint, outbox.portal_tenant(tenant), event, before, page_size);
+END $$;
+COMMENT ON FUNCTION outbox.portal_attempts IS
+'Requests for the newest events of a tenant, or to one of its endpoints, or those before a cursor';
+
+CREATE FUNCTION outbox.portal_resend(tenant text, endpoint text, event uuid) RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    s outbox.endpoint_settings := outbox.portal_own(tenant, endpoint);
+BEGIN
+    IF EXISTS (SELECT 1 FROM outbox.parked k
+               WHERE k.endpoint_id = s.endpoint_id AND k.event_id = event AND k.status IN ('dead', 'retrying')) THEN
+        PERFORM outbox.retry(endpoint, event);
+    ELSE
+        PERFORM outbox.resend(endpoint, event);
+    END IF;
+END $$;
+COMMENT ON FUNCTION outbox.portal_resend IS
+'Sends an event again to an endpoint of a tenant: one that was delivered, is dead or waits for a retry';
+
+CREATE FUNCTION outbox.portal_replay(tenant text, endpoint text, from_time timestamptz,
+    to_time timestamptz DEFAULT now(), topics text[] DEFAULT NULL) RETURNS int8
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM outbox.portal_own(tenant, endpoint);
+    RETURN outbox.replay(endpoint, from_time, to_time, topics);
+END $$;
+COMMENT ON FUNCTION outbox.portal_replay IS
+'Sends events that were emitted between two times to an endpoint of a tenant again, and returns how many';
+
+CREATE FUNCTION outbox.portal_send_test(tenant text, name text, topic text DEFAULT 'outbox.test',
+    payload jsonb DEFAULT NULL) RETURNS uuid
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM outbox.portal_own(tenant, name);
+    RETURN outbox.send_test(name, topic, payload);
+END $$;
+COMMENT ON FUNCTION outbox.portal_send_test IS
+'Sends one event to this endpoint of a tenant alone, and returns its id';

@@ -1,0 +1,185 @@
+# A portal does for a tenant what it may do to its own endpoints, and finds nothing of another one.
+use strict;
+use warnings;
+
+use JSON::PP;
+use OutboxTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = outbox_node('main');
+my $receiver = OutboxTest::Receiver->new('main');
+
+sub ask
+{
+	my ($sql, $role) = @_;
+	return $node->safe_psql('postgres', $sql, extra_params => [ '-U', $role // 'postgres' ]);
+}
+
+# What an application does for its customer
+sub portal { return ask($_[0], 'portal') }
+
+sub says
+{
+	my ($sql, $role) = @_;
+	my ($rc, $out, $err) = $node->psql('postgres', "\\set VERBOSITY verbose\n$sql", extra_params => [ '-U', $role // 'portal' ]);
+	my @lines = map { s/^(?:psql:[^ ]*|\S+:\d+:) *//r } grep { /ERROR|HINT/ } split /\n/, $err;
+	return join ' ', @lines, $rc == 0 ? "ok: $out" : ();
+}
+
+ask("CREATE ROLE portal LOGIN; SELECT outbox.grant_portal('portal')");
+my %url = map { $_ => $receiver->url("/ok/$_") } qw(acme globex operator);
+my %name;
+
+# --- A tenant's own endpoints
+
+$name{$_} = portal(qq(SELECT outbox.portal_create_endpoint('$_', '$url{$_}', '{"topics": ["order.*"], "rate_limit": 1000, "headers": {"x-a": "b"}}')))
+  foreach qw(acme globex);
+like($name{acme}, qr/^ep-[0-9a-f]{32}$/, 'a name is made');
+ask("SELECT outbox.create_endpoint('operator', '$url{operator}')");
+$receiver->control(path => "/ok/$_", secret => portal("SELECT outbox.portal_secret('$_', '$name{$_}')")) foreach qw(acme globex);
+$receiver->control(path => '/ok/operator', secret => ask("SELECT outbox.endpoint_secret('operator')"));
+my %event = map { $_ => ask("SELECT outbox.emit('order.a', '{\"n\": 1}', tenant => '$_')") } qw(acme globex);
+$receiver->wait_delivered(1, path => "/ok/$_") foreach qw(acme globex);
+ok(wait_settled($node), 'delivered');
+is(portal("SELECT endpoint, url, topics, settings ->> 'rate_limit', settings #>> '{headers,x-a}', state, delivered FROM outbox.portal_endpoints('acme')"),
+	"$name{acme}|$url{acme}|{order.*}|1000|b|active|1", 'its endpoints, with their settings and how they are doing');
+is(portal("SELECT event_id, endpoint, tenant, status FROM outbox.portal_deliveries('acme')"), "$event{acme}|$name{acme}|acme|delivered", 'its deliveries');
+is(portal("SELECT event_id, endpoint, status_code FROM outbox.portal_attempts('acme')"), "$event{acme}|$name{acme}|200", 'its requests');
+portal(qq(SELECT outbox.portal_alter_endpoint('acme', '$name{acme}', '{"topics": ["order.*", "more.*"], "rate_limit": null, "filter": "\$.n > 0"}')));
+is(portal("SELECT topics, settings ->> 'rate_limit' IS NULL, settings ->> 'filter', settings #>> '{headers,x-a}' FROM outbox.portal_endpoints('acme', '$name{acme}')"),
+	'{order.*,more.*}|t|($."n" > 0)|b', 'settings change, null brings a default back, and the rest stays');
+portal("SELECT outbox.portal_resend('acme', '$name{acme}', '$event{acme}')");
+$receiver->wait_delivered(2, path => '/ok/acme');
+pass('what was delivered is sent again');
+ok(wait_settled($node), 'settled');
+is(portal("SELECT outbox.portal_replay('acme', '$name{acme}', now() - interval '1 hour')"), '1', 'and a time is replayed');
+$receiver->wait_delivered(3, path => '/ok/acme');
+portal("SELECT outbox.portal_send_test('acme', '$name{acme}', 'order.test', '{\"n\": 2}')");
+$receiver->wait_delivered(4, path => '/ok/acme');
+pass('a test event');
+ok(wait_settled($node), 'settled');
+$receiver->control(path => '/ok/acme', behave => '/status/500');
+ask("SELECT outbox.alter_endpoint('$name{acme}', max_attempts => 1)");
+my $dead = ask("SELECT outbox.emit('order.a', '{\"n\": 3}', tenant => 'acme')");
+ok(wait_sql($node, "SELECT status = 'dead' FROM outbox.deliveries WHERE event_id = '$dead' AND endpoint = '$name{acme}'"), 'a dead delivery');
+is(portal("SELECT event_id, status, last_status_code FROM outbox.portal_deliveries('acme', status => 'dead')"), "$dead|dead|500", 'is on its page');
+$receiver->control(path => '/ok/acme', behave => '/ok');
+portal("SELECT outbox.portal_resend('acme', '$name{acme}', '$dead')");
+$receiver->wait_delivered(1, path => '/ok/acme', id => $dead);
+pass('a dead one is sent again, too');
+my $former = portal("SELECT outbox.portal_secret('acme', '$name{acme}')");
+my $new = portal("SELECT outbox.portal_rotate_secret('acme', '$name{acme}', '0')");
+isnt($new, $former, 'another secret');
+is($new, portal("SELECT outbox.portal_secret('acme', '$name{acme}')"), 'which can be read');
+
+# --- Paused by its tenant, or by the operator
+
+portal("SELECT outbox.portal_pause_endpoint('acme', '$name{acme}')");
+is(portal("SELECT state, reason FROM outbox.portal_endpoints('acme')"), 'paused|paused by its tenant', 'paused');
+portal("SELECT outbox.portal_resume_endpoint('acme', '$name{acme}')");
+is(ask("SELECT state FROM outbox.endpoints WHERE name = '$name{acme}'"), 'active', 'resumed');
+ask("SELECT outbox.pause_endpoint('$name{acme}')");
+portal("SELECT outbox.portal_pause_endpoint('acme', '$name{acme}')");
+like(says("SELECT outbox.portal_resume_endpoint('acme', '$name{acme}')"), qr/55000: endpoint "\Q$name{acme}\E" was paused by the operator/,
+	'what the operator paused, no tenant resumes');
+ask("SELECT outbox.resume_endpoint('$name{acme}')");
+
+foreach my $call ("portal_create_endpoint('acme', 'kafka://broker/topic')", qq(portal_alter_endpoint('acme', '$name{acme}', '{"url": "kafka://broker/topic"}')))
+{
+	like(says("SELECT outbox.$call"), qr/42501: the endpoint of a tenant must be a webhook HINT/, "$call: refused");
+}
+
+# --- Limits
+
+is(portal("SELECT * FROM outbox.portal_limits('acme')"), '10|{url,topics,filter,format,headers,rate_limit}', 'the limits that nothing has changed');
+my $create = "SELECT outbox.portal_create_endpoint('acme', '$url{acme}')";
+ask('SELECT outbox.set_portal_limits(max_endpoints => 1)');
+like(says($create), qr/54000: tenant "acme" may have 1 endpoints at most HINT/, 'as many as it may have');
+ask("SELECT outbox.set_portal_limits('acme', max_endpoints => 2, settings => '{max_in_flight,topics}')");
+is(portal("SELECT * FROM outbox.portal_limits('acme')") . portal("SELECT * FROM outbox.portal_limits('globex')"),
+	'2|{max_in_flight,topics}1|{url,topics,filter,format,headers,rate_limit}', 'limits of its own');
+like(says("BEGIN; $create; COMMIT; $create"), qr/54000/, 'one more, and not two');
+foreach my $case (
+	[ '{"url": "https://a.example/"}', '42501: setting "url" is not for tenants to choose HINT' ],
+	[ '{"tenant": "globex"}', '22023: unknown setting "tenant" HINT' ],
+	[ '{"name": "x"}', '22023: unknown setting "name" HINT' ],
+	[ '{"secret": "whsec_"}', '22023: unknown setting "secret" HINT' ],
+	[ '[1]', '22023: settings must be a JSON object HINT' ],
+	[ '{"max_in_flight": 0}', '22023: invalid max_in_flight 0 HINT' ],
+	[ '{"max_in_flight": 2}', 'ok: ' ])
+{
+	my ($settings, $words) = @$case;
+	like(says("SELECT outbox.portal_alter_endpoint('acme', '$name{acme}', '$settings')"), qr/\Q$words\E/, "$settings: $words");
+}
+like(says("SELECT outbox.set_portal_limits('acme', settings => '{secret}')", 'postgres'), qr/22023: unknown setting "secret" HINT/, 'no such setting');
+like(says("SELECT outbox.set_portal_limits('acme', max_endpoints => -1)", 'postgres'), qr/22023: invalid max_endpoints -1 HINT/, 'no such number');
+ask("SELECT outbox.set_portal_limits('acme', reset => true); SELECT outbox.set_portal_limits(reset => true)");
+is(portal("SELECT * FROM outbox.portal_limits('acme')"), '10|{url,topics,filter,format,headers,rate_limit}', 'and back');
+
+# --- Two sessions that create the last one at the same time
+
+ask("SELECT outbox.set_portal_limits('race', max_endpoints => 1)");
+my $first = $node->background_psql('postgres');
+$first->query_safe("BEGIN; SELECT outbox.portal_create_endpoint('race', '$url{acme}')");
+my $second = $node->background_psql('postgres', on_error_stop => 0);
+$second->query_until(qr/begun/, "\\echo begun\nSELECT outbox.portal_create_endpoint('race', '$url{acme}');\n\\echo ended\n");
+ok(wait_sql($node, "SELECT count(*) = 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%portal_create%'"), 'the second waits');
+$first->query_safe('COMMIT');
+$first->quit;
+$second->quit;
+is(ask("SELECT count(*) FROM outbox.endpoints WHERE tenant = 'race'"), '1', 'and is refused');
+
+# --- Every function, with endpoints of its own, of another tenant, of none, and with none
+
+my $granted = ask("SELECT string_agg(DISTINCT split_part(object, '(', 1), ' ' ORDER BY split_part(object, '(', 1))"
+	  . " FROM outbox.privileges_of('portal') WHERE kind = 'FUNCTION'");
+my %call = (
+	portal_endpoints => '%t, %e', portal_alter_endpoint => q(%t, %e, '{}'), portal_pause_endpoint => '%t, %e',
+	portal_resume_endpoint => '%t, %e', portal_secret => '%t, %e', portal_rotate_secret => '%t, %e',
+	portal_deliveries => '%t, %e', portal_attempts => '%t, %e', portal_resend => "%t, %e, %v",
+	portal_replay => q(%t, %e, '2026-01-01'), portal_send_test => '%t, %e', portal_drop_endpoint => '%t, %e, true',
+	portal_create_endpoint => '%t, %u', portal_limits => '%t');
+is(join(' ', map { "outbox.$_" } sort keys %call), $granted, 'every function of the portal is tried');
+is(ask("SELECT string_agg(DISTINCT kind, ' ') FROM outbox.privileges_of('portal')"), 'FUNCTION SCHEMA', 'no table and no view is granted');
+
+sub try_as
+{
+	my ($function, $tenant, $endpoint, $event) = @_;
+	my %value = ('%t' => $tenant, '%e' => "'$endpoint'", '%v' => "'$event'", '%u' => "'$url{acme}'");
+	my $arguments = $call{$function} =~ s/(%[tevu])/$value{$1}/gr;
+	return says("BEGIN; SELECT * FROM outbox.$function($arguments); ROLLBACK") =~ s/\Q$endpoint\E/NAME/gr =~ s/\Q$event\E/EVENT/gr;
+}
+my $state = "SELECT string_agg(x::text, ' ') FROM (SELECT * FROM outbox.endpoints ORDER BY name) x";
+my $before = ask($state);
+my $missing = '01a1f78f-2ee2-708b-8eef-2a7db13f4e83';
+foreach my $function (sort keys %call)
+{
+	like(try_as($function, 'NULL', $name{acme}, $event{acme}), qr/^ERROR: +22004: tenant must not be null HINT/, "$function: no tenant")
+	  unless $function eq 'portal_limits';
+	like(try_as($function, "'acme'", $name{acme}, $event{acme}), qr/^ok: /, "$function: its own");
+	next unless $call{$function} =~ /%e/;
+	my $none = try_as($function, "'acme'", 'none', $missing);
+	like($none, qr/^ERROR: +42704: endpoint "NAME" does not exist HINT/, "$function: none of this name");
+	foreach my $other ($name{globex}, 'operator')
+	{
+		is(try_as($function, "'acme'", $other, $event{$_}), $none, "$function: the same words for $other, whatever the event")
+		  foreach qw(acme globex);
+	}
+}
+is(try_as('portal_resend', "'acme'", $name{acme}, $event{globex}), try_as('portal_resend', "'acme'", $name{acme}, $missing),
+	'an event of another tenant does not exist');
+is(portal("SELECT count(*) FROM outbox.portal_attempts('acme', event => '$event{globex}')"), '0', 'nor its requests');
+is(ask($state), $before, 'nothing of this changed anything');
+foreach my $relation (split /\n/, ask("SELECT oid::regclass FROM pg_class WHERE relnamespace = 'outbox'::regnamespace AND relkind IN ('r', 'p', 'v')"))
+{
+	like(says("SELECT * FROM $relation"), qr/42501/, "$relation: not for the portal");
+}
+
+portal("SELECT outbox.portal_drop_endpoint('acme', '$name{acme}', discard => true)");
+is(portal("SELECT count(*) FROM outbox.portal_endpoints('acme') WHERE endpoint = '$name{acme}'"), '0', 'dropped');
+is(portal("SELECT count(*) FROM outbox.portal_endpoints('globex')"), '1', 'and no other');
+
+$node->stop;
+done_testing();
