@@ -49,7 +49,7 @@ typedef struct Slot
 	char			  *attempt;
 } Slot;
 
-#define MAX_FDS 4096
+#define MAX_FDS 65536
 
 static CURLM   *multi;
 static int		epfd;
@@ -57,6 +57,9 @@ static bool		textbook;				/* true if epoll is told all that libcurl says */
 static uint32_t wanted_events[MAX_FDS]; /* by libcurl */
 static uint32_t known_events[MAX_FDS];	/* to epoll (0: not registered) */
 static int64_t	timer_due = -1;			/* in microseconds (-1: none) */
+
+static const char *url;
+static int		   hosts; /* number of hosts that requests go to (0: the URL's) */
 
 static long		wanted = 200000; /* requests that end in 2xx */
 static long		started;
@@ -259,6 +262,23 @@ read_file(const char *path, size_t *len)
 	return data;
 }
 
+/*
+ * With -H a request goes to a random one of these hosts: 127.1.0.1 to 127.1.0.250,
+ * 127.1.1.1 and so on.  The URL is then ":port/path".
+ */
+static void
+choose_host(Slot *slot)
+{
+	char text[256];
+	int	 host;
+
+	if (hosts == 0)
+		return;
+	host = (int) (next_random() % (uint64_t) hosts);
+	snprintf(text, sizeof(text), "http://127.1.%d.%d%s", host / 250, host % 250 + 1, url);
+	curl_easy_setopt(slot->easy, CURLOPT_URL, text);
+}
+
 static void
 start(Slot *slot)
 {
@@ -300,6 +320,7 @@ reap(void)
 		{
 			started++;
 			new_identity(slot);
+			choose_host(slot);
 			start(slot);
 		}
 	}
@@ -329,7 +350,7 @@ main(int argc, char **argv)
 	double		cpu;
 	double		seconds;
 
-	while ((opt = getopt(argc, argv, "n:c:r:t")) != -1)
+	while ((opt = getopt(argc, argv, "n:c:r:tH:")) != -1)
 	{
 		switch (opt)
 		{
@@ -345,6 +366,9 @@ main(int argc, char **argv)
 			case 't':
 				textbook = true;
 				break;
+			case 'H':
+				hosts = atoi(optarg);
+				break;
 			default:
 				request = NULL;
 				optind = argc;
@@ -353,10 +377,12 @@ main(int argc, char **argv)
 	if (!request || optind != argc - 1 || in_flight < 1 || wanted < in_flight)
 	{
 		fprintf(stderr,
-				"usage: loop -r REQUEST-FILE [-n REQUESTS] [-c IN-FLIGHT] [-t] URL\n");
+				"usage: loop -r REQUEST-FILE [-n REQUESTS] [-c IN-FLIGHT] [-t] URL\n"
+				"       loop -r REQUEST-FILE ... -H HOSTS :PORT/PATH\n");
 		return 2;
 	}
 
+	url = argv[optind];
 	head = read_file(request, &len);
 	body = strstr(head, "\r\n\r\n");
 	if (!body)
@@ -370,7 +396,8 @@ main(int argc, char **argv)
 	epfd = epoll_create1(EPOLL_CLOEXEC);
 	curl_multi_setopt(multi, CURLMOPT_SOCKETFUNCTION, on_socket);
 	curl_multi_setopt(multi, CURLMOPT_TIMERFUNCTION, on_timer);
-	curl_multi_setopt(multi, CURLMOPT_MAXCONNECTS, (long) in_flight * 2);
+	curl_multi_setopt(multi, CURLMOPT_MAXCONNECTS,
+					  hosts ? (long) hosts : (long) in_flight * 2);
 
 	slots = calloc(in_flight, sizeof(Slot));
 	for (int i = 0; i < in_flight; i++)
@@ -380,7 +407,8 @@ main(int argc, char **argv)
 		slot->easy = curl_easy_init();
 		take_headers(slot, head);
 		curl_easy_setopt(slot->easy, CURLOPT_PRIVATE, slot);
-		curl_easy_setopt(slot->easy, CURLOPT_URL, argv[optind]);
+		if (hosts == 0)
+			curl_easy_setopt(slot->easy, CURLOPT_URL, url);
 		curl_easy_setopt(slot->easy, CURLOPT_NOSIGNAL, 1L);
 		curl_easy_setopt(slot->easy, CURLOPT_PROXY, "");
 		curl_easy_setopt(slot->easy, CURLOPT_HTTPHEADER, slot->headers);
@@ -398,6 +426,7 @@ main(int argc, char **argv)
 	{
 		started++;
 		new_identity(&slots[i]);
+		choose_host(&slots[i]);
 		start(&slots[i]);
 	}
 

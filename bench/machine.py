@@ -1,5 +1,6 @@
 """What the bench does to this machine: programs, ports, processes, their CPU
 and memory.  Whatever is started here is stopped by its pid at the end."""
+import ctypes
 import hashlib
 import os
 import pathlib
@@ -81,6 +82,31 @@ def own_cpu():
         return pid == os.getpid()
 
     return sum(cpu for pid, cpu in times.items() if ours(pid))
+
+
+class Loopback:
+    """A network of our own while it is entered: only the loopback device, where a
+    receiver may listen on all addresses at once.  What is started meanwhile stays
+    in it.  Root only."""
+
+    NEWNET = 0x40000000
+
+    def __init__(self):
+        self.libc = ctypes.CDLL(None, use_errno=True)
+
+    def call(self, name, *arguments):
+        if getattr(self.libc, name)(*arguments) != 0:
+            raise BenchError(f"{name}: {os.strerror(ctypes.get_errno())}")
+
+    def __enter__(self):
+        self.before = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+        self.call("unshare", self.NEWNET)
+        run("ip", "link", "set", "lo", "up")
+        return self
+
+    def __exit__(self, *_):
+        self.call("setns", self.before, self.NEWNET)
+        os.close(self.before)
 
 
 class Disturbance:

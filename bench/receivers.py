@@ -15,7 +15,8 @@ daemon off;
 worker_processes 1;
 pid {dir}/nginx.pid;
 error_log {dir}/nginx.log;
-events {{ worker_connections 4096; }}
+worker_rlimit_nofile 20000;
+events {{ worker_connections 19000; }}
 http {{
 	access_log off;
 	keepalive_requests 1000000000;
@@ -30,7 +31,7 @@ http {{
 		"~^1.{{34}}0[0-9a-c]$" 1;
 	}}
 	server {{
-		listen 127.0.0.1:{port} backlog=1024;
+		listen {address}{port} backlog=4096;
 		location / {{ return 204; }}
 		location = /status {{ stub_status; }}
 	}}
@@ -59,14 +60,15 @@ def answers(port):
 class Nginx:
     """One worker process that answers 204 and logs nothing."""
 
-    def __init__(self, machine):
+    def __init__(self, machine, everywhere=False):
         self.machine = machine
-        directory = machine.dir / "nginx"
+        directory = machine.dir / ("nginx-everywhere" if everywhere else "nginx")
         directory.mkdir()
         self.port = free_port()
         self.unlucky = free_port()
         conf = directory / "nginx.conf"
-        conf.write_text(NGINX.format(dir=directory, port=self.port, unlucky=self.unlucky))
+        conf.write_text(NGINX.format(dir=directory, port=self.port,
+                                     address="" if everywhere else "127.0.0.1:", unlucky=self.unlucky))
         self.process = machine.start("nginx", "-p", directory, "-c", conf,
                                      log=directory / "out")
         wait_until(lambda: answers(self.port), 10, "nginx")
