@@ -197,6 +197,11 @@ define_operation_settings(void)
 			   "Requests that one worker has in flight at most.", NULL,
 			   &outbox_worker_max_in_flight, 1, 16384, 0);
 	define_int(
+		"outbox.worker_max_connections",
+		"Connections of one worker that stay open at most.",
+		"-1: half of the file descriptors that the process may have, at most 16384.",
+		&outbox_worker_max_connections, -1, 1000000, 0);
+	define_int(
 		"outbox.worker_memory",
 		"The memory of one worker for events, bodies of requests and answers.",
 		"When it is used up, an endpoint with requests in flight waits. An endpoint without any may send one.",

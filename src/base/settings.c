@@ -11,6 +11,7 @@ char *outbox_allowed_networks = NULL;
 char *outbox_worker_role = NULL;
 int	  outbox_workers_per_database = 1;
 int	  outbox_worker_max_in_flight = 1024;
+int	  outbox_worker_max_connections = -1;
 int	  outbox_worker_memory = 256;
 int	  outbox_wakeup_interval = 1000;
 int	  outbox_settle_interval = 10;

@@ -30,6 +30,8 @@ extern char *outbox_allowed_networks;
 extern char *outbox_worker_role;
 extern int	 outbox_workers_per_database;
 extern int	 outbox_worker_max_in_flight;
+extern int	 outbox_worker_max_connections;
+#define OUTBOX_CONNECTIONS_MAX 16384	/* if outbox.worker_max_connections is -1 */
 extern int	 outbox_worker_memory;		/* MB */
 extern int	 outbox_wakeup_interval;	/* ms */
 extern int	 outbox_settle_interval;	/* ms */

@@ -4,6 +4,7 @@
  *
  * links: src/transport/http/http_url.c src/format/header_lines.c src/transport/address.c
  */
+#include "format/header_lines.h"
 #include "transport/http/http.h"
 #include "tap.h"
 

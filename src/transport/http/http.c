@@ -11,21 +11,15 @@
 #include "transport/http/http_internal.h"
 
 #include <stdlib.h>
-#include <sys/resource.h>
-#include <time.h>
 
 #define BODY_TIME_MAX 1000	   /* ms after the headers */
 #define ROUNDS_MAX 16		   /* of one http_poll() */
 #define ANSWER_KEPT (4 * 1024) /* bytes of an answer buffer that a free transfer keeps */
 
-#define NEVER PG_INT64_MAX
-
 /* Buffers of libcurl, the headers, and the beginning of the answer. */
 #define REQUEST_BYTES (48 * 1024)
 
 static OutboxDone report;
-static CURLM	 *multi;
-static int64	  timer_at = NEVER; /* ms; 0: now */
 
 static OutboxTransfer *all_transfers;
 static dlist_head	   free_transfers = DLIST_STATIC_INIT(free_transfers);
@@ -92,15 +86,6 @@ http_release(OutboxTransfer *t)
  * Start and end
  */
 
-static int64
-now_ms(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (int64) now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
-
 static void
 end_unstarted(OutboxTransfer *t)
 {
@@ -136,7 +121,7 @@ fail_lookup(OutboxTransfer *t, bool timed_out)
 	bool proxied = outbox_http_config.use_proxy && !t->plain;
 	char words[128];
 
-	t->outcome.duration = now_ms() - t->begun_at;
+	t->outcome.duration = outbox_http_now() - t->begun_at;
 	if (timed_out)
 	{
 		snprintf(words, sizeof(words), "timed out after %g s while resolving the host",
@@ -169,7 +154,7 @@ fail_launch(OutboxTransfer *t, const char *why)
 static void
 launch(OutboxTransfer *t)
 {
-	int64	  now = now_ms();
+	int64	  now = outbox_http_now();
 	CURLMcode code;
 
 	if (t->begun_at == 0)
@@ -199,7 +184,7 @@ launch(OutboxTransfer *t)
 		fail_launch(t, "out of memory");
 		return;
 	}
-	code = curl_multi_add_handle(multi, t->easy);
+	code = curl_multi_add_handle(t->pool->multi, t->easy);
 	if (code == CURLM_OK)
 		t->state = RUNNING;
 	else
@@ -274,7 +259,7 @@ static void
 withdraw(OutboxTransfer *t)
 {
 	if (t->state == RUNNING || t->state == ANSWERED)
-		curl_multi_remove_handle(multi, t->easy);
+		curl_multi_remove_handle(t->pool->multi, t->easy);
 	if (t->state != RUNNING && t->state != ACQUIRED)
 		dlist_delete(&t->node);
 	t->state = ACQUIRED;
@@ -399,23 +384,6 @@ finish(OutboxTransfer *t, CURLcode code)
  * The loop
  */
 
-static int
-set_timer(CURLM *m, long ms, void *arg)
-{
-	(void) m;
-	(void) arg;
-	timer_at = ms < 0 ? NEVER : ms == 0 ? 0 : now_ms() + ms;
-	return 0;
-}
-
-static void
-act(int fd, int mask)
-{
-	int running;
-
-	curl_multi_socket_action(multi, fd, mask, &running);
-}
-
 /*
  * Only those that are on the list now, because 'done' may start others that fail at
  * once.
@@ -448,7 +416,7 @@ end_slow_bodies(void)
 
 	if (dlist_is_empty(&answered))
 		return;
-	now = now_ms();
+	now = outbox_http_now();
 	dlist_reverse_foreach(iter, &answered)
 	{
 		OutboxTransfer *t = dlist_container(OutboxTransfer, node, iter.cur);
@@ -475,37 +443,28 @@ http_poll(void)
 
 	for (int round = 0; round < ROUNDS_MAX; round++)
 	{
-		CURLMsg *msg;
-		int		 left;
+		OutboxTransfer *t;
+		CURLcode		result;
 
 		if (more)
-			more = outbox_http_events(act);
-		outbox_http_lookups_step(now_ms(), launch, fail_lookup);
-		if (timer_at == 0 || (timer_at != NEVER && timer_at <= now_ms()))
-		{
-			timer_at = NEVER;
-			act(CURL_SOCKET_TIMEOUT, 0);
-		}
-		while ((msg = curl_multi_info_read(multi, &left)) != NULL)
-		{
-			OutboxTransfer *t;
-
-			if (msg->msg == CURLMSG_DONE &&
-				curl_easy_getinfo(msg->easy_handle, CURLINFO_PRIVATE, &t) == CURLE_OK)
-				finish(t, msg->data.result);
-		}
+			more = outbox_http_events(outbox_http_pool_act);
+		outbox_http_lookups_step(outbox_http_now(), launch, fail_lookup);
+		outbox_http_pools_run_timers();
+		while ((t = outbox_http_pools_next_ended(&result)) != NULL)
+			finish(t, result);
 		end_slow_bodies();
 		report_unstarted();
 		outbox_http_start_waiting(launch);
-		if (!more && timer_at != 0 && dlist_is_empty(&unstarted))
+		if (!more && outbox_http_pools_next_timer() != 0 && dlist_is_empty(&unstarted))
 			break;
 	}
+	outbox_http_pools_check_room();
 }
 
 static long
 http_timeout(void)
 {
-	int64 at = timer_at;
+	int64 at = outbox_http_pools_next_timer();
 	int64 now;
 
 	if (at == 0 || !dlist_is_empty(&unstarted) || outbox_http_targets_are_ready())
@@ -518,30 +477,17 @@ http_timeout(void)
 		at = Min(at, t->body_deadline);
 	}
 	at = Min(at, outbox_http_lookups_deadline());
-	if (at == NEVER)
+	if (at == OUTBOX_HTTP_NEVER)
 		return -1;
-	now = now_ms();
+	now = outbox_http_now();
 	return at <= now ? 0 : (long) Min(at - now, PG_INT32_MAX);
-}
-
-/* Idle connections must not use up the file descriptors. */
-static void
-limit_connections(void)
-{
-	struct rlimit limit;
-	int64		  connections = (int64) outbox_worker_max_in_flight * 2;
-
-	if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
-		connections = Min(connections, (int64) (limit.rlim_cur / 2));
-	curl_multi_setopt(multi, CURLMOPT_MAXCONNECTS, (long) Max(connections, 1));
 }
 
 static void
 http_reload(void)
 {
 	outbox_http_reload_settings();
-	outbox_http_forget_lookups(now_ms());
-	limit_connections();
+	outbox_http_forget_lookups(outbox_http_now());
 }
 
 static void
@@ -562,12 +508,8 @@ http_init(const OutboxServices *services)
 	outbox_http_first_settings();
 	outbox_http_targets_init();
 
-	multi = curl_multi_init();
-	ok = multi != NULL && outbox_http_sockets_init(multi) && outbox_http_lookups_init() &&
-		curl_multi_setopt(multi, CURLMOPT_TIMERFUNCTION, set_timer) == CURLM_OK &&
-		curl_multi_setopt(multi, CURLMOPT_PIPELINING, CURLPIPE_MULTIPLEX) == CURLM_OK;
-	if (ok)
-		limit_connections();
+	ok = outbox_http_sockets_init() && outbox_http_pools_init() &&
+		outbox_http_lookups_init();
 
 	/* If libcurl lacks an option, that is found here and not at the first event. */
 	t = ok ? http_acquire() : NULL;
@@ -606,8 +548,7 @@ http_shutdown(void)
 	}
 	dlist_init(&free_transfers);
 	outbox_http_targets_shutdown();
-	curl_multi_cleanup(multi);
-	multi = NULL;
+	outbox_http_pools_shutdown();
 	outbox_http_sockets_shutdown();
 	curl_global_cleanup();
 }

@@ -83,7 +83,7 @@ open_socket(void *arg, curlsocktype purpose, struct curl_sockaddr *address)
 			t->socket_errno = errno;
 		return CURL_SOCKET_BAD;
 	}
-	outbox_http_watch(fd);
+	outbox_http_watch(fd, !t->plain);
 	return fd;
 }
 
@@ -379,6 +379,7 @@ set_url(OutboxTransfer *t, const char *url)
 							 (long) CURL_HTTP_VERSION_2TLS) != CURLE_OK)
 		return OUT_OF_MEMORY;
 	memcpy(t->url, url, size);
+	t->pool = outbox_http_pool_of(t->url);
 	return NULL;
 }
 

@@ -18,6 +18,7 @@
 #include "transport/http/http.h"
 
 #include <curl/curl.h>
+#include <time.h>
 #include <sys/socket.h>
 
 #include "transport/address.h"
@@ -80,6 +81,16 @@ typedef struct OutboxHead
 	size_t			bytes;
 } OutboxHead;
 
+#define OUTBOX_HTTP_NEVER PG_INT64_MAX
+
+/* One of libcurl's multi handles, with the connections to its share of the hosts. */
+typedef struct OutboxHttpPool
+{
+	CURLM *multi;
+	int	   index;
+	int64  timer_at; /* ms; 0: now */
+} OutboxHttpPool;
+
 struct OutboxTransfer
 {
 	dlist_node			node;
@@ -96,6 +107,7 @@ struct OutboxTransfer
 	char			 *url;
 	size_t			  url_size;
 	CURLU			 *parsed;			/* the parsed form of url */
+	OutboxHttpPool	 *pool;				/* of url's host */
 	char			  lookup_host[256]; /* its host; empty: an address */
 	int				  lookup_port;
 	bool			  plain; /* not https */
@@ -133,6 +145,16 @@ struct OutboxTransfer
 	OutboxOutcome	   outcome;
 	char			   errbuf[CURL_ERROR_SIZE];
 };
+
+/* ms of the clock that never goes back */
+static inline int64
+outbox_http_now(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (int64) now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
 
 /*
  * http_settings.c: the settings that handles depend on.  Each reload makes a new
@@ -215,16 +237,36 @@ extern OutboxHeadState outbox_head_line(OutboxHead *head, OutboxOutcome *outcome
 										const char *line, size_t len, int64 now);
 
 /*
- * http_socket.c.  'events' reads epoll's events, without waiting, and passes each to
- * 'act' with the mask for curl_multi_socket_action().  Returns true if there may be
- * more of them.
+ * http_pool.c.
+ *
+ * pool_act: something has happened to one of its sockets.  run_timers: continues those
+ * whose time has come.  next_ended: a transfer that has ended, and how; NULL: none.
+ * check_room: begins or ends to close idle connections.  Cheap, to be called often.
+ */
+extern bool			   outbox_http_pools_init(void);
+extern void			   outbox_http_pools_shutdown(void);
+extern OutboxHttpPool *outbox_http_pool_of(const char *url);
+extern void			   outbox_http_pool_act(int index, int fd, int mask);
+extern void			   outbox_http_pools_run_timers(void);
+extern int64		   outbox_http_pools_next_timer(void);
+extern OutboxTransfer *outbox_http_pools_next_ended(CURLcode *result);
+extern void			   outbox_http_pools_check_room(void);
+
+/*
+ * http_socket.c.  watch: a socket was opened, for TLS or not.  'events' passes epoll's
+ * events to 'act', without waiting, with the number of the pool.  Returns true if there may be more of them.
  */
 extern int	outbox_http_fd(void);
-extern bool outbox_http_sockets_init(CURLM *multi);
+extern bool outbox_http_sockets_init(void);
+extern bool outbox_http_watch_pool(OutboxHttpPool *pool);
 extern void outbox_http_sockets_shutdown(void);
-extern void outbox_http_watch(int fd);
+extern void outbox_http_watch(int fd, bool tls);
 extern int	outbox_http_close_socket(void *arg, curl_socket_t fd);
-extern bool outbox_http_events(void (*act)(int fd, int mask));
+extern bool outbox_http_events(void (*act)(int pool, int fd, int mask));
+
+/* Connections that are open, and what they take of the worker's memory, in bytes. */
+extern int	  outbox_http_connections;
+extern size_t outbox_http_connections_bytes;
 
 /*
  * Adds the descriptor that becomes readable when lookups have ended.  Its events set

@@ -2,6 +2,7 @@
  * http_socket.c
  *	  Owns libcurl's sockets and the epoll descriptor that they are registered with.
  */
+#include "base/memory.h"
 #include "transport/http/http_internal.h"
 
 #include <errno.h>
@@ -16,10 +17,22 @@
  */
 typedef struct Watch
 {
-	bool		  ours;	  /* false: each change is passed to epoll at once */
+	bool		  ours; /* false: each change is passed to epoll at once */
+	bool		  tls;
+	unsigned char pool;	  /* whose socket it is: an event may be of an older one */
 	unsigned char wanted; /* EPOLLIN | EPOLLOUT */
 	unsigned char registered;
 } Watch;
+
+/*
+ * What an open connection takes, at most: libcurl's part, and with TLS the buffers of a
+ * record in each direction, the certificates and the session.
+ */
+#define PLAIN_BYTES (6 * 1024)
+#define TLS_BYTES (48 * 1024)
+
+int	   outbox_http_connections;
+size_t outbox_http_connections_bytes;
 
 static int	  epoll_fd = -1;
 static Watch *watches;
@@ -33,7 +46,7 @@ bool	   outbox_http_lookups_ended;
  * yet.
  */
 void
-outbox_http_watch(int fd)
+outbox_http_watch(int fd, bool tls)
 {
 	if (fd >= nwatches)
 	{
@@ -48,25 +61,36 @@ outbox_http_watch(int fd)
 	}
 	memset(&watches[fd], 0, sizeof(Watch));
 	watches[fd].ours = true;
+	watches[fd].tls = tls;
+	outbox_http_connections++;
+	outbox_memory_account(&outbox_http_connections_bytes,
+						  outbox_http_connections_bytes +
+							  (tls ? TLS_BYTES : PLAIN_BYTES));
 }
 
 int
 outbox_http_close_socket(void *arg, curl_socket_t fd)
 {
 	(void) arg;
-	if (fd < nwatches)
+	if (fd < nwatches && watches[fd].ours)
+	{
+		outbox_http_connections--;
+		outbox_memory_account(&outbox_http_connections_bytes,
+							  outbox_http_connections_bytes -
+								  (watches[fd].tls ? TLS_BYTES : PLAIN_BYTES));
 		memset(&watches[fd], 0, sizeof(Watch));
+	}
 	return close(fd);
 }
 
 static void
-tell_epoll(int op, int fd, uint32 events)
+tell_epoll(int pool, int op, int fd, uint32 events)
 {
 	struct epoll_event event;
 
 	memset(&event, 0, sizeof(event));
 	event.events = events;
-	event.data.fd = fd;
+	event.data.u64 = (uint64) pool << 32 | (uint32) fd;
 	if (epoll_ctl(epoll_fd, op, fd, &event) != 0 && op == EPOLL_CTL_MOD &&
 		errno == ENOENT)
 		epoll_ctl(epoll_fd, EPOLL_CTL_ADD, fd, &event);
@@ -79,7 +103,8 @@ set_registered(int fd, unsigned char events)
 
 	if (w->registered == events)
 		return;
-	tell_epoll(w->registered == 0 ? EPOLL_CTL_ADD :
+	tell_epoll(w->pool,
+			   w->registered == 0 ? EPOLL_CTL_ADD :
 				   events == 0	  ? EPOLL_CTL_DEL :
 									EPOLL_CTL_MOD,
 			   fd, events);
@@ -89,10 +114,10 @@ set_registered(int fd, unsigned char events)
 static int
 want_socket(CURL *easy, curl_socket_t fd, int what, void *arg, void *socket_arg)
 {
+	int			  pool = ((OutboxHttpPool *) arg)->index;
 	unsigned char wanted = 0;
 
 	(void) easy;
-	(void) arg;
 	(void) socket_arg;
 	if (what == CURL_POLL_IN || what == CURL_POLL_INOUT)
 		wanted |= EPOLLIN;
@@ -101,19 +126,21 @@ want_socket(CURL *easy, curl_socket_t fd, int what, void *arg, void *socket_arg)
 
 	if (fd < nwatches && watches[fd].ours)
 	{
+		watches[fd].pool = pool;
 		watches[fd].wanted = wanted;
 		set_registered(fd, wanted | (watches[fd].registered & EPOLLIN));
 	}
 	else
-		tell_epoll(wanted == 0 ? EPOLL_CTL_DEL : EPOLL_CTL_MOD, fd, wanted);
+		tell_epoll(pool, wanted == 0 ? EPOLL_CTL_DEL : EPOLL_CTL_MOD, fd, wanted);
 	return 0;
 }
 
 /* Passes one event to libcurl, unless it is not wanted any more. */
 static void
-on_event(const struct epoll_event *event, void (*act)(int fd, int mask))
+on_event(const struct epoll_event *event, void (*act)(int pool, int fd, int mask))
 {
-	int fd = event->data.fd;
+	int pool = (int) (event->data.u64 >> 32);
+	int fd = (int) (uint32) event->data.u64;
 	int mask = 0;
 
 	if (fd == lookups_fd)
@@ -130,17 +157,18 @@ on_event(const struct epoll_event *event, void (*act)(int fd, int mask))
 			set_registered(fd, w->wanted);
 		if (w->wanted == 0)
 			return;
+		pool = w->pool;
 	}
 	/* libcurl finds errors, and their reason, when it reads. */
 	if (event->events & (EPOLLIN | EPOLLERR | EPOLLHUP))
 		mask |= CURL_CSELECT_IN;
 	if (event->events & EPOLLOUT)
 		mask |= CURL_CSELECT_OUT;
-	act(fd, mask);
+	act(pool, fd, mask);
 }
 
 bool
-outbox_http_events(void (*act)(int fd, int mask))
+outbox_http_events(void (*act)(int pool, int fd, int mask))
 {
 	struct epoll_event events[128];
 	int				   n = epoll_wait(epoll_fd, events, lengthof(events), 0);
@@ -157,7 +185,8 @@ outbox_http_watch_lookups(int fd)
 
 	memset(&event, 0, sizeof(event));
 	event.events = EPOLLIN;
-	event.data.fd = lookups_fd = fd;
+	lookups_fd = fd;
+	event.data.u64 = (uint32) fd;
 	return epoll_ctl(epoll_fd, EPOLL_CTL_ADD, fd, &event) == 0;
 }
 
@@ -168,11 +197,17 @@ outbox_http_fd(void)
 }
 
 bool
-outbox_http_sockets_init(CURLM *multi)
+outbox_http_sockets_init(void)
 {
 	epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-	return epoll_fd >= 0 &&
-		curl_multi_setopt(multi, CURLMOPT_SOCKETFUNCTION, want_socket) == CURLM_OK;
+	return epoll_fd >= 0;
+}
+
+bool
+outbox_http_watch_pool(OutboxHttpPool *pool)
+{
+	return curl_multi_setopt(pool->multi, CURLMOPT_SOCKETDATA, pool) == CURLM_OK &&
+		curl_multi_setopt(pool->multi, CURLMOPT_SOCKETFUNCTION, want_socket) == CURLM_OK;
 }
 
 void

@@ -1,0 +1,195 @@
+/*
+ * http_pool.c
+ *	  Owns libcurl's multi handles, among which the hosts are divided, and how many
+ *	  connections stay open.
+ *
+ * One multi handle keeps its connections and names in tables of about a hundred lists,
+ * and looks for the oldest connection among all of them.  With 10,000 hosts a request
+ * would cost 300 µs.  So there are several handles, and each has its share of the hosts.
+ * All connections to one host are in the same handle.
+ */
+#include "base/memory.h"
+#include "base/settings.h"
+#include "common/hashfn.h"
+#include "port/pg_bitutils.h"
+#include "transport/http/http_internal.h"
+
+#include <sys/resource.h>
+
+#define POOLS_MAX 64			 /* bits of 'touched' */
+#define CONNECTIONS_PER_POOL 128 /* that one handle serves well */
+#define CONNECTIONS_SHARE 4		 /* of the worker's memory, 1/4 is for connections */
+
+static OutboxHttpPool pools[POOLS_MAX];
+static int			  npools;
+static uint64 touched; /* a bit for each handle in which requests may have ended */
+static int	  limit;   /* of connections */
+static bool	  crowded; /* true if idle connections are being closed */
+
+static int
+set_timer(CURLM *m, long ms, void *arg)
+{
+	OutboxHttpPool *pool = arg;
+
+	(void) m;
+	pool->timer_at = ms < 0 ? OUTBOX_HTTP_NEVER : ms == 0 ? 0 : outbox_http_now() + ms;
+	return 0;
+}
+
+/* A handle closes the connection that was not used for the longest time. */
+static void
+limit_each(long each)
+{
+	for (int i = 0; i < npools; i++)
+		curl_multi_setopt(pools[i].multi, CURLMOPT_MAXCONNECTS, Max(each, 1));
+}
+
+/* Idle connections must not use up the file descriptors. */
+static int
+find_limit(void)
+{
+	struct rlimit files;
+	int64		  connections = outbox_worker_max_connections;
+
+	if (connections < 0)
+		connections = OUTBOX_CONNECTIONS_MAX;
+	if (getrlimit(RLIMIT_NOFILE, &files) != 0)
+		return (int) connections;
+
+	if (files.rlim_cur != RLIM_INFINITY)
+		connections = Min(connections, (int64) (files.rlim_cur / 2));
+	return (int) Max(connections, 1);
+}
+
+bool
+outbox_http_pools_init(void)
+{
+	limit = find_limit();
+	npools = Max(Min(limit / CONNECTIONS_PER_POOL, POOLS_MAX), 1);
+	for (int i = 0; i < npools; i++)
+	{
+		OutboxHttpPool *pool = &pools[i];
+
+		pool->index = i;
+		pool->timer_at = OUTBOX_HTTP_NEVER;
+		pool->multi = curl_multi_init();
+		if (pool->multi == NULL || !outbox_http_watch_pool(pool) ||
+			curl_multi_setopt(pool->multi, CURLMOPT_TIMERDATA, pool) != CURLM_OK ||
+			curl_multi_setopt(pool->multi, CURLMOPT_TIMERFUNCTION, set_timer) !=
+				CURLM_OK ||
+			curl_multi_setopt(pool->multi, CURLMOPT_PIPELINING, CURLPIPE_MULTIPLEX) !=
+				CURLM_OK)
+			return false;
+	}
+	limit_each(limit);
+	return true;
+}
+
+void
+outbox_http_pools_shutdown(void)
+{
+	for (int i = 0; i < npools; i++)
+	{
+		curl_multi_cleanup(pools[i].multi);
+		pools[i].multi = NULL;
+	}
+	npools = 0;
+}
+
+/* The host and port of the URL decide. */
+OutboxHttpPool *
+outbox_http_pool_of(const char *url)
+{
+	const char *begin = strstr(url, "://");
+	size_t		len;
+
+	begin = begin ? begin + 3 : url;
+	len = strcspn(begin, "/?#");
+	return &pools[hash_bytes((const unsigned char *) begin, (int) len) % npools];
+}
+
+void
+outbox_http_pool_act(int index, int fd, int mask)
+{
+	int running;
+
+	curl_multi_socket_action(pools[index].multi, fd, mask, &running);
+	touched |= UINT64CONST(1) << index;
+}
+
+void
+outbox_http_pools_run_timers(void)
+{
+	int64 now = 0;
+
+	for (int i = 0; i < npools; i++)
+	{
+		OutboxHttpPool *pool = &pools[i];
+
+		if (pool->timer_at == OUTBOX_HTTP_NEVER)
+			continue;
+		if (now == 0)
+			now = outbox_http_now();
+		if (pool->timer_at > now)
+			continue;
+		pool->timer_at = OUTBOX_HTTP_NEVER;
+		outbox_http_pool_act(i, CURL_SOCKET_TIMEOUT, 0);
+	}
+}
+
+int64
+outbox_http_pools_next_timer(void)
+{
+	int64 at = OUTBOX_HTTP_NEVER;
+
+	for (int i = 0; i < npools; i++)
+		at = Min(at, pools[i].timer_at);
+	return at;
+}
+
+OutboxTransfer *
+outbox_http_pools_next_ended(CURLcode *result)
+{
+	while (touched != 0)
+	{
+		int				index = pg_rightmost_one_pos64(touched);
+		OutboxTransfer *t;
+		CURLMsg		   *msg;
+		int				left;
+
+		while ((msg = curl_multi_info_read(pools[index].multi, &left)) != NULL)
+			if (msg->msg == CURLMSG_DONE &&
+				curl_easy_getinfo(msg->easy_handle, CURLINFO_PRIVATE, &t) == CURLE_OK)
+			{
+				*result = msg->data.result;
+				return t;
+			}
+		touched &= touched - 1;
+	}
+	return NULL;
+}
+
+/*
+ * While there is room, a handle may keep all connections.  Without it, each may keep its
+ * share of them.
+ */
+void
+outbox_http_pools_check_room(void)
+{
+	size_t used = outbox_http_connections_bytes;
+	size_t most = outbox_memory_limit() / CONNECTIONS_SHARE;
+	bool   over = outbox_http_connections > limit || used > most;
+	bool   under = outbox_http_connections < limit - limit / 8 && used < most - most / 8;
+
+	if (crowded ? !under : !over)
+		return;
+	crowded = !crowded;
+	if (!crowded)
+		limit_each(limit);
+	else if (used > most)
+		limit_each(
+			Min(limit, (long) (outbox_http_connections * (most / 1024) / (used / 1024))) /
+			npools);
+	else
+		limit_each(limit / npools);
+}
