@@ -315,7 +315,7 @@ DECLARE
 BEGIN
     SELECT * INTO s FROM outbox.endpoint_settings e WHERE e.name = lock_endpoint.name FOR UPDATE;
     PERFORM outbox.require_endpoint(name, FOUND);
-    PERFORM outbox.endpoints_changed();
+    PERFORM outbox.endpoint_changed(s.endpoint_id);
     RETURN s;
 END $$;
 COMMENT ON FUNCTION outbox.lock_endpoint IS
@@ -411,7 +411,7 @@ BEGIN
     VALUES (s.endpoint_id, outbox.seal(s.endpoint_id, 'secret', COALESCE(secret, outbox.new_secret())));
     INSERT INTO outbox.subscriptions (endpoint_id, version, topics, filter, read, reading, last_seq)
     VALUES (s.endpoint_id, 1, s.topics, s.filter, s.start_snapshot, NULL, 0);
-    PERFORM outbox.endpoints_changed();
+    PERFORM outbox.endpoint_changed(s.endpoint_id);
 END $$;
 COMMENT ON FUNCTION outbox.create_endpoint IS
 'Subscribes a URL to topics, from the events of this transaction on unless start_at says otherwise';

@@ -27,7 +27,7 @@ BEGIN
         PERFORM outbox.probe(id);
         PERFORM outbox.note_inactive(id) WHERE n > 0;
     END IF;
-    PERFORM outbox.endpoints_changed();
+    PERFORM outbox.wake_workers();
     RETURN n;
 END $$;
 COMMENT ON FUNCTION outbox.command IS
@@ -89,7 +89,7 @@ BEGIN
             target.snapshot, target.seq_low,
             (SELECT q.last_value FROM outbox.events_seq q));
         PERFORM outbox.note_inactive(id);
-        PERFORM outbox.endpoints_changed();
+        PERFORM outbox.wake_workers();
     END IF;
     RETURN n;
 END $$;
@@ -139,7 +139,7 @@ BEGIN
          OR NOT EXISTS (SELECT 1 FROM outbox.endpoint_positions p
                         WHERE p.endpoint_id = s.endpoint_id AND d.seq = ANY (p.pending)));
     GET DIAGNOSTICS n = ROW_COUNT;
-    PERFORM outbox.endpoints_changed();
+    PERFORM outbox.wake_workers();
     RETURN n > 0;
 END $$;
 COMMENT ON FUNCTION outbox.cancel IS
@@ -239,7 +239,7 @@ BEGIN
     INSERT INTO outbox.commands (endpoint_id, action, seq) VALUES (id, 'due', e.seq);
     PERFORM outbox.probe(id);
     PERFORM outbox.note_inactive(id);
-    PERFORM outbox.endpoints_changed();
+    PERFORM outbox.wake_workers();
     RETURN e.id;
 END $$;
 COMMENT ON FUNCTION outbox.send_test(text, text, jsonb) IS
@@ -288,7 +288,7 @@ BEGIN
     END IF;
     INSERT INTO outbox.commands (endpoint_id, action, seq) VALUES (id, 'resend', d.seq);
     PERFORM outbox.note_inactive(id);
-    PERFORM outbox.endpoints_changed();
+    PERFORM outbox.wake_workers();
 END $$;
 COMMENT ON FUNCTION outbox.resend IS 'Sends an event again that was delivered to the endpoint';
 

@@ -59,7 +59,33 @@ COMMENT ON FUNCTION outbox.step_holds IS
 
 CREATE FUNCTION outbox.endpoints_changed() RETURNS void
 LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_endpoints_changed_1_0';
-COMMENT ON FUNCTION outbox.endpoints_changed IS 'Wakes the worker when this transaction commits';
+COMMENT ON FUNCTION outbox.endpoints_changed IS
+'Makes the workers read the settings of all endpoints when this transaction commits';
+
+CREATE FUNCTION outbox.wake_workers() RETURNS void
+LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_wake_workers_1_0';
+COMMENT ON FUNCTION outbox.wake_workers IS 'Wakes the workers when this transaction commits';
+
+-- Which endpoints were made, changed or dropped. Each worker reads the rows of the
+-- transactions that it has not seen, so a change costs the same whatever the number
+-- of endpoints. Rows that all workers have seen are deleted by one of them.
+CREATE TABLE outbox.endpoint_changes (
+    xid             xid8 NOT NULL,
+    endpoint_id     int4 NOT NULL,
+    PRIMARY KEY (xid, endpoint_id)
+);
+COMMENT ON TABLE outbox.endpoint_changes IS 'Endpoints whose settings the workers have to read again';
+
+-- To be called by whatever changes the settings or secrets of an endpoint.
+CREATE FUNCTION outbox.endpoint_changed(endpoint_id int4) RETURNS void
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    INSERT INTO outbox.endpoint_changes VALUES (pg_current_xact_id(), endpoint_changed.endpoint_id)
+    ON CONFLICT DO NOTHING;
+    SELECT outbox.wake_workers();
+END;
+COMMENT ON FUNCTION outbox.endpoint_changed IS
+'Makes the workers read the settings of an endpoint when this transaction commits';
 
 CREATE FUNCTION outbox.endpoint_stats(endpoint_id int4,
     OUT state text, OUT state_since timestamptz, OUT reason text,

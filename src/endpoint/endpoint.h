@@ -349,18 +349,20 @@ typedef struct OutboxPlace
 } OutboxPlace;
 
 /*
- * The endpoint's place on the worker's lists.  Written by roster.c and publish.c.
+ * The endpoint's place on the worker's lists.  Written by roster.c, busy.c and publish.c.
  */
 typedef struct OutboxMembership
 {
-	dlist_node busy_node; /* on the list of endpoints that are not idle */
+	dlist_node busy_node; /* on the list of endpoints that may have something to do */
 	bool	   busy;
-	bool	   published_quiet; /* true if it was quiet at the last outbox_publish() */
-	bool	   dropped;			/* true if its settings are gone: the reload frees it
+	pairingheap_node resting_node; /* in the heap of those that rest until a time */
+	TimestampTz		 rests_until;  /* 0: it is not in the heap */
+	bool published_quiet;		   /* true if it was quiet at the last outbox_publish() */
+	bool dropped;				   /* true if its settings are gone: the reload frees it
 								 * after the commit */
-	bool	   recreate;		/* true if it is to be loaded again from its tables, as
+	bool recreate;				   /* true if it is to be loaded again from its tables, as
 								 * soon as nothing is in flight */
-	bool	   seen;			/* true if the current reload has found its settings */
+	bool seen;					   /* true if the current reload has found its settings */
 } OutboxMembership;
 
 typedef struct OutboxEndpoint

@@ -153,12 +153,27 @@ is_stuck(OutboxEndpoint *ep, bool dying)
 	return lane != NULL && (lane->dead || (dying && lane->blockers > 0));
 }
 
+double
+outbox_endpoint_stats_rate(const OutboxStats *s, TimestampTz now)
+{
+	int64 second = now / USECS_PER_SEC;
+	int64 sum = 0;
+
+	for (int i = 0; i < 60; i++)
+	{
+		/* skip slots of seconds that are more than a minute ago */
+		int64 at = s->recent_second - ((s->recent_second - i) % 60 + 60) % 60;
+
+		if (at > second - 60)
+			sum += s->recent[i];
+	}
+	return sum / 60.0;
+}
+
 void
 outbox_endpoint_stats_fill(OutboxEndpoint *ep, TimestampTz now, OutboxStats *s)
 {
-	int64 sum = 0;
-	int64 second = now / USECS_PER_SEC;
-	bool  dying;
+	bool dying;
 
 	memset(s, 0, sizeof(*s));
 	s->key.endpoint_id = ep->id;
@@ -187,16 +202,6 @@ outbox_endpoint_stats_fill(OutboxEndpoint *ep, TimestampTz now, OutboxStats *s)
 		s->next_attempt_at = outbox_retries_first(ep)->due;
 	s->last_success_at = ep->tally.last_success_at;
 	memcpy(s->counters, ep->tally.shown, sizeof(s->counters));
-	for (int i = 0; i < 60; i++)
-	{
-		/* skip slots of seconds that are more than a minute ago */
-		int64 at = ep->tally.recent_second -
-			((ep->tally.recent_second - i) % 60 + 60) % 60;
-
-		if (at > second - 60)
-			sum += ep->tally.recent[i];
-	}
-	s->rate_per_s = sum / 60.0;
 	s->recent_second = ep->tally.recent_second;
 	memcpy(s->recent, ep->tally.recent, sizeof(s->recent));
 	fill_latency(ep, now, s);

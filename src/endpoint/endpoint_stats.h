@@ -10,4 +10,7 @@
 extern void outbox_endpoint_stats_fill(OutboxEndpoint *ep, TimestampTz now,
 									   OutboxStats *s);
 
+/* Returns the deliveries per second of the minute before 'now'. */
+extern double outbox_endpoint_stats_rate(const OutboxStats *s, TimestampTz now);
+
 #endif /* OUTBOX_ENDPOINT_STATS_H */

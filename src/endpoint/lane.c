@@ -40,7 +40,7 @@ typedef struct LaneEntry
 void
 outbox_lanes_init(OutboxEndpoint *ep)
 {
-	ep->queue.lanes = lanes_create(ep->cxt, 64, NULL);
+	ep->queue.lanes = lanes_create(ep->cxt, 2, NULL); /* most endpoints are idle */
 }
 
 /*

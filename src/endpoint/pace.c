@@ -47,10 +47,11 @@ refill_tokens(OutboxPace *p, TimestampTz now)
 {
 	double most = Max(1.0, p->limits.rate_limit / 10);
 
-	if (now > p->tokens_at)
-		p->tokens = Min(most,
-						p->tokens +
-							p->limits.rate_limit * (now - p->tokens_at) / USECS_PER_SEC);
+	if (now <= p->tokens_at)
+		return; /* a moment ago.  When the clock is set back, the worker starts again. */
+	p->tokens = Min(most,
+					p->tokens +
+						p->limits.rate_limit * (now - p->tokens_at) / USECS_PER_SEC);
 	p->tokens_at = now;
 }
 

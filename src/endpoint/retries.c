@@ -50,7 +50,7 @@ void
 outbox_retries_init(OutboxEndpoint *ep)
 {
 	ep->queue.retries = pairingheap_allocate(compare_due, NULL);
-	ep->queue.retry_index = seqs_create(ep->cxt, 64, NULL);
+	ep->queue.retry_index = seqs_create(ep->cxt, 2, NULL);
 }
 
 /* True if it is beyond those that the heap has to have. */

@@ -125,6 +125,14 @@ outbox_status_failure(OutboxEndpoint *ep, const OutboxDelivery *d, TimestampTz n
 		outbox_status_disable(ep, OUTBOX_FAILED_TOO_LONG, now);
 }
 
+/* True if it could soon send something that failed before. */
+static bool
+something_waits(const OutboxEndpoint *ep)
+{
+	return ep->tally.last_error != NULL &&
+		(ep->pace.breaker == OUTBOX_BREAKER_OPEN || ep->queue.nretries > 0);
+}
+
 void
 outbox_status_check_failing(OutboxEndpoint *ep, TimestampTz now)
 {
@@ -136,9 +144,7 @@ outbox_status_check_failing(OutboxEndpoint *ep, TimestampTz now)
 		outbox_status_stop_failing(ep);
 		ep->place.dirty = true; /* so that this is stored */
 	}
-	else if (!ep->status.disabled && !ep->status.failing_told &&
-			 ep->tally.last_error != NULL &&
-			 (ep->pace.breaker == OUTBOX_BREAKER_OPEN || ep->queue.nretries > 0) &&
+	else if (!ep->status.disabled && !ep->status.failing_told && something_waits(ep) &&
 			 now - ep->status.failing_since >= outbox_failing_after * USECS_PER_SEC)
 	{
 		ep->status.failing_told = ep->status.failing_fresh = true;
@@ -149,6 +155,15 @@ outbox_status_check_failing(OutboxEndpoint *ep, TimestampTz now)
 					ep->config.name, timestamptz_to_str(ep->status.failing_since),
 					ep->tally.last_error)));
 	}
+}
+
+TimestampTz
+outbox_status_failing_at(const OutboxEndpoint *ep)
+{
+	return ep->status.failing_since == 0 || ep->status.failing_told ||
+			ep->status.disabled || !something_waits(ep) ?
+		DT_NOEND :
+		ep->status.failing_since + outbox_failing_after * USECS_PER_SEC;
 }
 
 void

@@ -43,6 +43,9 @@ extern void outbox_status_clock_ahead(int64 by);
  */
 extern void outbox_status_check_failing(OutboxEndpoint *ep, TimestampTz now);
 
+/* Returns when that is due.  DT_NOEND: never, as it is now. */
+extern TimestampTz outbox_status_failing_at(const OutboxEndpoint *ep);
+
 /* The reason of an endpoint that failed for its disable_after. */
 #define OUTBOX_FAILED_TOO_LONG "failed for disable_after"
 

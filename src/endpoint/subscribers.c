@@ -20,7 +20,7 @@
 /* Topics and their subscribers may take 1/TOPICS_SHARE of the worker's memory. */
 #define TOPICS_SHARE 16
 
-static bool any_here;
+static int nhere;
 
 /* The endpoints of one tenant, or of none. */
 typedef struct TenantGroup
@@ -88,6 +88,14 @@ account_topics(void)
 							  MemoryContextMemAllocated(older.cxt, true));
 }
 
+static void
+forget_topics(void)
+{
+	forget_older();
+	forget_older();
+	account_topics();
+}
+
 static TenantGroup *
 group_of(groups_hash *table, const char *tenant)
 {
@@ -129,10 +137,46 @@ outbox_subscribers_set(OutboxEndpoint **here, int n, OutboxOtherSubscriber *else
 		MemoryContextDelete(groups_cxt);
 	groups_cxt = cxt;
 	groups = table;
-	any_here = n > 0;
-	forget_older();
-	forget_older();
-	account_topics();
+	nhere = n;
+	forget_topics();
+}
+
+void
+outbox_subscribers_add(OutboxEndpoint *ep)
+{
+	MemoryContext old = MemoryContextSwitchTo(groups_cxt);
+	const char	 *tenant = ep->config.tenant;
+	TenantGroup	 *g = groups_lookup(groups, tenant ? tenant : "");
+
+	if (g == NULL)
+		g = group_of(groups, pstrdup(tenant));
+	if (!list_member_ptr(g->endpoints, ep))
+	{
+		g->endpoints = lappend(g->endpoints, ep);
+		nhere++;
+	}
+	MemoryContextSwitchTo(old);
+	forget_topics();
+}
+
+void
+outbox_subscribers_remove(OutboxEndpoint *ep)
+{
+	const char	*tenant = ep->config.tenant;
+	TenantGroup *g = groups_lookup(groups, tenant ? tenant : "");
+
+	if (g == NULL || !list_member_ptr(g->endpoints, ep))
+		return;
+	g->endpoints = list_delete_ptr(g->endpoints, ep);
+	nhere--;
+	if (tenant && g->endpoints == NIL && g->others == NIL)
+	{
+		char *name = unconstify(char *, g->tenant);
+
+		groups_delete(groups, tenant);
+		pfree(name);
+	}
+	forget_topics();
 }
 
 void
@@ -147,7 +191,7 @@ outbox_subscribers_init(void)
 bool
 outbox_subscribers_here(void)
 {
-	return any_here;
+	return nhere > 0;
 }
 
 static OutboxFilterResult

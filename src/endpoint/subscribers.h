@@ -40,6 +40,14 @@ extern void outbox_subscribers_init(void);
 extern void outbox_subscribers_set(OutboxEndpoint **endpoints, int n,
 								   OutboxOtherSubscriber *others, int nothers);
 
+/*
+ * The settings of an endpoint have changed, if it is already known, or it is a new one.
+ * _remove: the endpoint is about to be freed.  No subscribers are known any more
+ * afterwards.
+ */
+extern void outbox_subscribers_add(OutboxEndpoint *ep);
+extern void outbox_subscribers_remove(OutboxEndpoint *ep);
+
 /* True if this worker serves any endpoint. */
 extern bool outbox_subscribers_here(void);
 

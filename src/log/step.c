@@ -232,6 +232,15 @@ outbox_step_held(OutboxStep step, int32 endpoint_id)
 }
 
 bool
+outbox_step_failed_for(int32 endpoint_id)
+{
+	for (int i = 0; i < nholds; i++)
+		if (holds[i].endpoint_id == endpoint_id)
+			return true;
+	return false;
+}
+
+bool
 outbox_step_reading_failed(void)
 {
 	for (int i = 0; i < nholds; i++)

@@ -77,6 +77,9 @@ extern void outbox_step_passed(OutboxStep step, int32 endpoint_id);
 /* True if the step, or its part for the endpoint, must not be tried yet. */
 extern bool outbox_step_held(OutboxStep step, int32 endpoint_id);
 
+/* True if a step has failed for the endpoint and has not succeeded since. */
+extern bool outbox_step_failed_for(int32 endpoint_id);
+
 /* True if the step as a whole may be tried. */
 static inline bool
 outbox_step_may(OutboxStep step)

@@ -35,6 +35,7 @@ static const char *const table_names[OUTBOX_TABLES] = {
 	[OUTBOX_TABLE_ATTEMPT_LOG_2] = "attempt_log_2",
 	[OUTBOX_TABLE_PIECES] = "pieces",
 	[OUTBOX_TABLE_RETENTION_HERE] = "retention_here",
+	[OUTBOX_TABLE_ENDPOINT_CHANGES] = "endpoint_changes",
 	[OUTBOX_TABLE_SCHEDULED] = "scheduled",
 	[OUTBOX_TABLE_DEDUP] = "dedup",
 };

@@ -34,6 +34,7 @@ typedef enum OutboxTable
 	OUTBOX_TABLE_ATTEMPT_LOG_2,
 	OUTBOX_TABLE_PIECES,
 	OUTBOX_TABLE_RETENTION_HERE,
+	OUTBOX_TABLE_ENDPOINT_CHANGES,
 	OUTBOX_TABLE_SCHEDULED, /* this and the next are locked only … */
 	OUTBOX_TABLE_DEDUP,		/* … by the steps that use them */
 	OUTBOX_TABLES

@@ -89,6 +89,7 @@ init_slots(void)
 
 		pg_atomic_init_u64(&db->emitted, 0);
 		pg_atomic_init_u64(&db->changed, 0);
+		pg_atomic_init_u64(&db->changed_all, 0);
 		pg_atomic_init_u64(&db->due_at, DT_NOEND);
 		pg_atomic_init_u32(&db->piece, 0);
 		pg_atomic_init_u32(&db->attempts_piece, 0);
@@ -112,6 +113,7 @@ init_slots(void)
 			pg_atomic_init_u64(&db->workers[w].endpoints, 0);
 			pg_atomic_init_u64(&db->workers[w].resting, 0);
 			pg_atomic_init_u64(&db->workers[w].in_flight, 0);
+			pg_atomic_init_u64(&db->workers[w].seen_changes, 0);
 			pg_atomic_init_u64(&db->workers[w].memory, 0);
 			pg_atomic_init_u64(&db->workers[w].delivered, 0);
 		}
@@ -183,6 +185,7 @@ clear_worker(OutboxWorker *worker)
 	pg_atomic_write_u64(&worker->endpoints, 0);
 	pg_atomic_write_u64(&worker->resting, 0);
 	pg_atomic_write_u64(&worker->in_flight, 0);
+	pg_atomic_write_u64(&worker->seen_changes, 0);
 	pg_atomic_write_u64(&worker->memory, 0);
 	pg_atomic_write_u64(&worker->delivered, 0);
 	worker->state = OUTBOX_WORKER_NONE;
@@ -225,6 +228,7 @@ find_slot(Oid dboid, bool create)
 	db = unused;
 	pg_atomic_write_u64(&db->emitted, 0);
 	pg_atomic_write_u64(&db->changed, 0);
+	pg_atomic_write_u64(&db->changed_all, 0);
 	pg_atomic_write_u64(&db->due_at, DT_NOEND);
 	pg_atomic_write_u32(&db->piece, 0);
 	pg_atomic_write_u32(&db->attempts_piece, 0);

@@ -112,8 +112,13 @@ typedef struct OutboxWorker
 	pg_atomic_uint64 endpoints;
 	pg_atomic_uint64 resting; /* 1: compares 'emitted' by itself soon, needs no wake */
 	pg_atomic_uint64 in_flight;
-	pg_atomic_uint64 memory;		 /* bytes: outbox_memory_used */
-	pg_atomic_uint64 delivered;		 /* since this worker started */
+	pg_atomic_uint64 memory;	/* bytes: outbox_memory_used */
+	pg_atomic_uint64 delivered; /* since this worker started */
+	/*
+	 * Every transaction below has ended in the worker's last look at
+	 * outbox.endpoint_changes.  0: it needs no rows.
+	 */
+	pg_atomic_uint64 seen_changes;
 	bool			 waits_for_lock; /* while it starts, for the views */
 
 	/* Used by the launcher only. */
@@ -146,6 +151,7 @@ typedef struct OutboxDatabase
 
 	/* Raised at each commit that changed endpoints or gave a command. */
 	pg_atomic_uint64 changed;
+	pg_atomic_uint64 changed_all; /* of these, those that change all settings */
 
 	/*
 	 * TimestampTz: when the next event of outbox.scheduled is due, as far as is known.
@@ -355,7 +361,6 @@ typedef struct OutboxStats
 	TimestampTz			oldest_pending_at; /* 0: nothing pending */
 	TimestampTz			next_attempt_at;   /* 0: none is scheduled */
 	TimestampTz			last_success_at;   /* 0: never since the worker started */
-	double				rate_per_s;		   /* deliveries, over the last minute */
 	int64				recent_second;	   /* second of the newest one of 'recent' */
 
 	/* Deliveries in each of 60 seconds, for the worker that owns the endpoint next. */

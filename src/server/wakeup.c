@@ -23,6 +23,7 @@
 #define MARK_LAUNCHER 0x04
 #define MARK_DATABASES 0x08
 #define MARK_SCHEDULED 0x10
+#define MARK_CHANGED_ALL 0x20
 
 static OutboxMarks marks;
 
@@ -38,6 +39,8 @@ ring_workers(const OutboxMarks *rung)
 		all = outbox_lower_due_at(db, rung->scheduled_for) || all;
 	if (rung->what & MARK_EMITTED)
 		pg_atomic_fetch_add_u64(&db->emitted, 1);
+	if (rung->what & MARK_CHANGED_ALL)
+		pg_atomic_fetch_add_u64(&db->changed_all, 1);
 	if (rung->what & MARK_CHANGED)
 		pg_atomic_fetch_add_u64(&db->changed, 1);
 
@@ -131,7 +134,8 @@ outbox_wakeup_prepare(const char *gid)
 void
 outbox_wakeup_end_prepared(const char *gid, bool commit)
 {
-	OutboxMarks noted = {MARK_EMITTED | MARK_CHANGED | MARK_SCHEDULED, DT_NOBEGIN};
+	OutboxMarks noted = {MARK_EMITTED | MARK_CHANGED | MARK_CHANGED_ALL | MARK_SCHEDULED,
+						 DT_NOBEGIN};
 
 	if (!hear_of_the_end())
 		return;
@@ -158,9 +162,9 @@ outbox_mark_scheduled(TimestampTz deliver_at)
 }
 
 void
-outbox_mark_changed(void)
+outbox_mark_changed(bool all)
 {
-	mark(MARK_CHANGED);
+	mark(MARK_CHANGED | (all ? MARK_CHANGED_ALL : 0));
 }
 
 void

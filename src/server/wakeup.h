@@ -15,8 +15,8 @@ typedef struct OutboxMarks
 	TimestampTz scheduled_for; /* the earliest time, if an event is scheduled */
 } OutboxMarks;
 
-extern void outbox_mark_emitted(void); /* this transaction emits */
-extern void outbox_mark_changed(void); /* this transaction changes endpoints */
+extern void outbox_mark_emitted(void);	   /* this transaction emits */
+extern void outbox_mark_changed(bool all); /* this transaction changes endpoints */
 
 /* This transaction schedules an event for that time. */
 extern void outbox_mark_scheduled(TimestampTz deliver_at);

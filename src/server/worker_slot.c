@@ -55,6 +55,7 @@ leave(int code, Datum arg)
 		mine->exited = true;
 		mine->exited_cleanly = code == 0 || db->holds > 0 || ShutdownRequestPending;
 		pg_atomic_write_u64(&mine->in_flight, 0);
+		pg_atomic_write_u64(&mine->seen_changes, 0);
 		pg_atomic_write_u64(&mine->memory, 0);
 		pg_atomic_write_u64(&mine->endpoints, 0);
 		outbox_shares_exit(db, my_index(db));

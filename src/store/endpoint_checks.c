@@ -238,16 +238,12 @@ OUTBOX_FUNCTION(outbox_position_now_1_0, 1)
 		HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls)));
 }
 
-/*
- * endpoints_changed(): the commit of this transaction wakes the workers, which then
- * read the endpoints again.
- */
-OUTBOX_FUNCTION(outbox_endpoints_changed_1_0, 0)
+static void
+wake_workers(bool all)
 {
 	OutboxDatabase *db = outbox_database_slot(MyDatabaseId, false);
 
-	(void) fcinfo;
-	outbox_mark_changed();
+	outbox_mark_changed(all);
 
 	/*
 	 * The change may remove what made a worker fail, so the launcher is woken, too.
@@ -255,6 +251,27 @@ OUTBOX_FUNCTION(outbox_endpoints_changed_1_0, 0)
 	for (int w = 0; db != NULL && w < OUTBOX_MAX_WORKERS; w++)
 		if (db->workers[w].pid == 0 && (w == 0 || db->workers[w].failures > 0))
 			outbox_mark_launcher();
+}
+
+/*
+ * endpoints_changed(): the commit of this transaction wakes the workers, which then
+ * read the settings of all endpoints.
+ */
+OUTBOX_FUNCTION(outbox_endpoints_changed_1_0, 0)
+{
+	(void) fcinfo;
+	wake_workers(true);
+	PG_RETURN_VOID();
+}
+
+/*
+ * wake_workers(): the commit of this transaction wakes the workers, which then read
+ * commands, and the endpoints in outbox.endpoint_changes.
+ */
+OUTBOX_FUNCTION(outbox_wake_workers_1_0, 0)
+{
+	(void) fcinfo;
+	wake_workers(false);
 	PG_RETURN_VOID();
 }
 
@@ -316,7 +333,7 @@ OUTBOX_FUNCTION(outbox_endpoint_stats_1_0, 1)
 	v[10] = Int64GetDatum(s.failed_attempts);
 	v[11] = time_or_null(s.oldest_pending_at, &n[11]);
 	v[12] = time_or_null(s.next_attempt_at, &n[12]);
-	v[13] = Float8GetDatum(s.rate_per_s);
+	v[13] = Float8GetDatum(outbox_endpoint_stats_rate(&s, GetCurrentTimestamp()));
 	v[14] = ms_or_null(s.latency_p50_ms, &n[14]);
 	v[15] = ms_or_null(s.latency_p95_ms, &n[15]);
 	v[16] = ms_or_null(s.latency_p99_ms, &n[16]);

@@ -107,9 +107,13 @@ forget_previous_secrets(void)
 		0, NULL, NULL, NULL);
 }
 
+/*
+ * 'ids' has the endpoints that are read.  NULL: all are.
+ */
 static void
-read_settings(OutboxApplyEndpointRow apply, void *arg)
+read_settings(ArrayType *ids, OutboxApplyEndpointRow apply, void *arg)
 {
+	Datum		   args[1] = {PointerGetDatum(ids)};
 	SPITupleTable *table;
 	uint64		   n;
 	bool		   expired = false;
@@ -126,11 +130,15 @@ read_settings(OutboxApplyEndpointRow apply, void *arg)
 													 " s.batch_size, " USEC("batch_wait") ", s.tenant, " USEC(
 														 "disable_after") " FROM outbox.endpoint_settings s LEFT JOIN outbox.endpoint_secrets k"
 																		  " ON k.endpoint_id OPERATOR(pg_catalog.=) s.endpoint_id"
+																		  " WHERE $1 IS NULL OR s.endpoint_id OPERATOR(pg_catalog.=) ANY ($1)"
 																		  " ORDER BY s.endpoint_id",
-		0, NULL, NULL, NULL);
+		1, (Oid[]){INT4ARRAYOID}, args, ids ? " " : "n");
 	/* clang-format on */
 
-	/* apply() runs queries, which replace SPI_tuptable. */
+	/*
+	 * apply() runs queries, which replace SPI_tuptable.  What they return is freed for
+	 * each endpoint, or the worker's memory would grow by their sum.
+	 */
 	table = SPI_tuptable;
 	n = SPI_processed;
 	for (uint64 i = 0; i < n; i++)
@@ -187,7 +195,9 @@ read_settings(OutboxApplyEndpointRow apply, void *arg)
 		s.tenant = row_text(row, 31);
 		s.disable_after = row_int8(row, 32);
 		s.filter = row.nulls[26] ? NULL : DatumGetJsonPathP(row.values[26]);
+		SPI_connect();
 		apply(arg, &s);
+		SPI_finish();
 		outbox_tick_unref(s.start);
 	}
 	if (expired)
@@ -198,7 +208,7 @@ read_settings(OutboxApplyEndpointRow apply, void *arg)
  * The key file is read once for all endpoints, and its keys are wiped at the end.
  */
 void
-outbox_endpoint_settings_read(OutboxApplyEndpointRow apply, void *arg)
+outbox_endpoint_settings_read(ArrayType *ids, OutboxApplyEndpointRow apply, void *arg)
 {
 	static char told[sizeof(keyring.problem)];
 
@@ -212,7 +222,7 @@ outbox_endpoint_settings_read(OutboxApplyEndpointRow apply, void *arg)
 	strlcpy(told, keyring.problem, sizeof(told));
 	PG_TRY();
 	{
-		read_settings(apply, arg);
+		read_settings(ids, apply, arg);
 	}
 	PG_FINALLY();
 	{
@@ -398,10 +408,12 @@ outbox_endpoint_settings_assign(OutboxEndpoint *ep, const OutboxEndpointRow *s)
 int64
 outbox_endpoint_settings_subscription(int32 endpoint_id)
 {
-	Datum args[1] = {Int32GetDatum(endpoint_id)};
+	static SPIPlanPtr plan;
+	Datum			  args[1] = {Int32GetDatum(endpoint_id)};
 
-	outbox_query("SELECT pg_catalog.max(version) FROM outbox.subscriptions"
-				 " WHERE endpoint_id OPERATOR(pg_catalog.=) $1",
-				 1, (Oid[]){INT4OID}, args, NULL);
+	outbox_plan_run(&plan,
+					"SELECT pg_catalog.max(version) FROM outbox.subscriptions"
+					" WHERE endpoint_id OPERATOR(pg_catalog.=) $1",
+					1, (Oid[]){INT4OID}, args, NULL);
 	return row_int8(fetch_row(0), 0);
 }

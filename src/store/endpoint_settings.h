@@ -5,6 +5,8 @@
 #ifndef OUTBOX_ENDPOINT_SETTINGS_H
 #define OUTBOX_ENDPOINT_SETTINGS_H
 
+#include "utils/array.h"
+
 #include "endpoint/endpoint.h"
 
 /* All functions here run inside a transaction of transaction.h. */
@@ -51,7 +53,10 @@ typedef struct OutboxEndpointRow
 } OutboxEndpointRow;
 
 typedef void (*OutboxApplyEndpointRow)(void *arg, const OutboxEndpointRow *s);
-extern void outbox_endpoint_settings_read(OutboxApplyEndpointRow apply, void *arg);
+
+/* Reads the settings of these endpoints, an int4[], or of all (NULL). */
+extern void outbox_endpoint_settings_read(ArrayType *ids, OutboxApplyEndpointRow apply,
+										  void *arg);
 
 /*
  * Copies settings into the endpoint, in a new memory context.  After an error the

@@ -129,6 +129,12 @@ write_state(OutboxEndpoint *ep)
 	return true;
 }
 
+TimestampTz
+outbox_settle_shares_at(const OutboxEndpoint *ep)
+{
+	return ep->tally.last_active_at + IDLE_AFTER;
+}
+
 /*
  * True if the endpoint may begin to follow the shared position.  One that is to be
  * loaded again, here or by another worker, may not: the shared position moves on
@@ -139,7 +145,7 @@ may_share(OutboxEndpoint *ep, TimestampTz now)
 {
 	return ep->feed.attached && !ep->place.shared && !ep->member.recreate &&
 		ep->feed.window_count == 0 && ep->queue.nheld == 0 && ep->queue.nsettling == 0 &&
-		share_budget > 0 && now - ep->tally.last_active_at > IDLE_AFTER;
+		share_budget > 0 && now >= outbox_settle_shares_at(ep);
 }
 
 /*
@@ -173,11 +179,8 @@ in_part(const Part *part, const OutboxEndpoint *ep)
 																  (iter).cur)), \
 										  in_part(part, ep))
 
-/*
- * True if the endpoint follows the shared position, but now needs one of its own.
- */
-static bool
-lags(const OutboxEndpoint *ep)
+bool
+outbox_settle_lags(const OutboxEndpoint *ep)
 {
 	return ep->place.shared &&
 		(ep->place.dirty || ep->feed.window_count > 0 || ep->queue.nheld > 0 ||
@@ -198,7 +201,7 @@ may_move_shared(const Part *part)
 	{
 		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, member.busy_node, iter.cur);
 
-		if (!in_part(part, ep) && lags(ep))
+		if (!in_part(part, ep) && outbox_settle_lags(ep))
 			return false;
 	}
 	return part->shared;
@@ -221,7 +224,7 @@ write_endpoint(const Part *part, OutboxPositions *p, OutboxEndpoint *ep, bool *s
 	 * The shared position moves on with the head.  So only an endpoint that has
 	 * nothing left before the head may follow it.
 	 */
-	if (lags(ep))
+	if (outbox_settle_lags(ep))
 		ep->place.dirty = true;
 	if (may_share(ep, p->now))
 	{
@@ -408,7 +411,7 @@ outbox_settle_may_share(dlist_head *busy)
 		const OutboxEndpoint *ep = dlist_container(OutboxEndpoint, member.busy_node,
 												   iter.cur);
 
-		if (ep->status.unstorable && lags(ep))
+		if (ep->status.unstorable && outbox_settle_lags(ep))
 			return false;
 	}
 	return true;

@@ -32,6 +32,12 @@ extern bool outbox_settle_may_share(dlist_head *busy);
 /* True if the endpoint has something to be stored. */
 extern bool outbox_settle_wants(const OutboxEndpoint *ep);
 
+/* True if the endpoint follows the shared position, but now needs one of its own. */
+extern bool outbox_settle_lags(const OutboxEndpoint *ep);
+
+/* Returns from when on an endpoint that is idle may follow the shared position. */
+extern TimestampTz outbox_settle_shares_at(const OutboxEndpoint *ep);
+
 /*
  * True if the head has events that the stored shared position is behind, and it was
  * written more than a second ago.  An idle worker still stores its position.

@@ -65,7 +65,7 @@ something_to_settle(TimestampTz now)
 		if (outbox_settle_wants(ep) || !dlist_is_empty(&ep->queue.loading) ||
 			ep->table.unblocking ||
 			(sharing && outbox_is_quiet(ep) && !ep->place.shared &&
-			 now - ep->tally.last_active_at > USECS_PER_SEC))
+			 now >= outbox_settle_shares_at(ep)))
 		{
 			if (!ep->status.unstorable || !outbox_step_held(OUTBOX_STEP_SETTLE, ep->id))
 				return true;

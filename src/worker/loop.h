@@ -12,7 +12,7 @@ typedef struct OutboxLoopRoster
 {
 	OutboxEndpoint **endpoints; /* by id */
 	int				 n;
-	dlist_head		 busy;		 /* those that are not idle */
+	dlist_head		 busy;		 /* those that may have something to do */
 	bool			 recreating; /* true if some are to be loaded again and wait for their
 								  * requests to end */
 	TimestampTz		 reload_at;	 /* when settings are to be read again (0: at once) */

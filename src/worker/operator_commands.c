@@ -31,6 +31,7 @@
 #include "log/transaction.h"
 #include "server/shares.h"
 #include "store/parked.h"
+#include "worker/busy.h"
 #include "worker/loop.h"
 #include "worker/operator_commands.h"
 #include "worker/reader.h"
@@ -299,7 +300,7 @@ take_effect(Command *c)
 			outbox_operator_probe(c->ep, GetCurrentTimestamp());
 			break;
 	}
-	outbox_roster_busy(c->ep);
+	outbox_busy_add(c->ep);
 }
 
 /*

@@ -95,7 +95,10 @@ head_wants(void *arg, const char *name, size_t len, OutboxRow *row)
 	for (int i = 0; i < s->n; i++)
 		if (s->endpoints[i]->feed.counted && s->result[i] != OUTBOX_FILTER_NO &&
 			!s->cancelled[i])
+		{
 			count_event(s->endpoints[i], row);
+			got_work(s->endpoints[i]); /* at least to publish it */
+		}
 	if (!wanted && outbox_serves_database() && !outbox_subscribers_elsewhere(s, row))
 		outbox_loop.unmatched++;
 	return attached ? s : NULL;
@@ -497,6 +500,17 @@ outbox_reader_followers_ended(dlist_head *busy, bool undone)
 }
 
 bool
+outbox_reader_has_work_for(OutboxEndpoint *ep, TimestampTz now)
+{
+	if (ep->member.dropped || ep->member.recreate || is_held(ep))
+		return false;
+	return can_read_more(ep, now) || outbox_retries_has_due(ep, now) ||
+		outbox_parked_wants_look(ep) ||
+		(!ep->feed.counted &&
+		 (outbox_reader_at_head(&ep->feed.counter) || target_for(&ep->feed.counter)));
+}
+
+bool
 outbox_reader_has_work(dlist_head *busy, bool head, TimestampTz now)
 {
 	dlist_iter iter;
@@ -505,14 +519,9 @@ outbox_reader_has_work(dlist_head *busy, bool head, TimestampTz now)
 		return true;
 	dlist_foreach(iter, busy)
 	{
-		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, member.busy_node, iter.cur);
-
-		if (ep->member.dropped || ep->member.recreate || is_held(ep))
-			continue;
-		if (can_read_more(ep, now) || outbox_retries_has_due(ep, now) ||
-			outbox_parked_wants_look(ep) ||
-			(!ep->feed.counted &&
-			 (outbox_reader_at_head(&ep->feed.counter) || target_for(&ep->feed.counter))))
+		if (outbox_reader_has_work_for(dlist_container(OutboxEndpoint, member.busy_node,
+													   iter.cur),
+									   now))
 			return true;
 	}
 	return false;

@@ -46,7 +46,11 @@ extern bool outbox_reader_wants_followers(dlist_head *busy);
 extern void outbox_reader_bring_followers(dlist_head *busy);
 extern void outbox_reader_followers_ended(dlist_head *busy, bool undone);
 
-/* True if a step has something to do.  Cheap, and needs no transaction. */
+/*
+ * True if a step has something to do, or has for this endpoint.  Cheap, and needs no
+ * transaction.
+ */
 extern bool outbox_reader_has_work(dlist_head *busy, bool head, TimestampTz now);
+extern bool outbox_reader_has_work_for(OutboxEndpoint *ep, TimestampTz now);
 
 #endif /* OUTBOX_READER_H */

@@ -28,6 +28,7 @@
 #include "log/transaction.h"
 #include "server/shares.h"
 #include "store/parked.h"
+#include "worker/busy.h"
 #include "worker/loop.h"
 #include "worker/reader.h"
 #include "worker/replay.h"
@@ -255,7 +256,7 @@ go_on(Replay *r)
 		parked = park_page(&page);
 	OUTBOX_CRASH_POINT("replay.parked");
 	store_progress(r, parked, r->cursor.reading == NULL);
-	outbox_roster_busy(page.ep);
+	outbox_busy_add(page.ep);
 }
 
 /* Memory may be ahead of the tables, so the list and the counts are read again. */

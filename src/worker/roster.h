@@ -1,11 +1,15 @@
 /*
  * roster.h
- *	  All endpoints of the worker, and which of them are not idle.
+ *	  All endpoints of the worker.
  */
 #ifndef OUTBOX_ROSTER_H
 #define OUTBOX_ROSTER_H
 
+#include "nodes/pg_list.h"
+
 #include "endpoint/endpoint.h"
+
+extern MemoryContext outbox_roster_cxt; /* of the endpoints */
 
 extern void			   outbox_roster_init(void);
 extern OutboxEndpoint *outbox_roster_find(int32 id); /* NULL: none */
@@ -16,18 +20,15 @@ extern OutboxEndpoint *outbox_roster_find(int32 id); /* NULL: none */
  */
 extern bool outbox_roster_expects(int32 id);
 
-/* Adds the endpoint to the list of those that are not idle. */
-extern void outbox_roster_busy(OutboxEndpoint *ep);
-
 /*
- * Reads all settings.  'tidy': true to search for what dropped endpoints may have
- * left behind.  False: a lock was not free.  After an error,
- * outbox_roster_reload_failed() must be called.
+ * _change adds endpoints, and frees those that were dropped.  _forget frees one that is
+ * not on the list any more, or was not yet.
  */
-extern bool outbox_roster_reload(bool tidy);
+extern void outbox_roster_change(OutboxEndpoint **added, int nadded);
+extern void outbox_roster_forget(OutboxEndpoint *ep);
 
-/* The reload threw an error: the endpoints are those from before. */
-extern void outbox_roster_reload_failed(void);
+/* All endpoints are examined once: what they rest for may have changed. */
+extern void outbox_roster_wake_all(void);
 
 /* Makes endpoints that this worker serves no longer begin to leave. */
 extern void outbox_roster_leave(void);
@@ -37,5 +38,9 @@ extern void outbox_roster_leave(void);
  * does that, here or, when their share has been given back, in another worker.
  */
 extern void outbox_roster_recreate(void);
+
+/* The ids of the endpoints that were freed to be loaded again, until _loaded is called. */
+extern const List *outbox_roster_to_load(void);
+extern void		   outbox_roster_loaded(void);
 
 #endif /* OUTBOX_ROSTER_H */

@@ -35,6 +35,7 @@
 #include "server/worker_slot.h"
 #include "store/settle.h"
 #include "transport/sinks.h"
+#include "worker/busy.h"
 #include "worker/chores.h"
 #include "worker/clock.h"
 #include "worker/dispatch.h"
@@ -43,6 +44,7 @@
 #include "worker/operator_commands.h"
 #include "worker/publish.h"
 #include "worker/reader.h"
+#include "worker/reload.h"
 #include "worker/replay.h"
 #include "worker/roster.h"
 #include "worker/worker_start.h"
@@ -84,6 +86,7 @@ static MemoryContext   loop_cxt;
 
 static uint64	   seen_emitted;
 static uint64	   seen_changed;
+static uint64	   seen_changed_all;
 static TimestampTz fill_at; /* when an endpoint has something to send by itself */
 static TimestampTz wakeup_at;
 static TimestampTz read_not_before; /* no new tick is taken before this time */
@@ -343,23 +346,26 @@ reload_roster(void *arg)
 {
 	bool *locked = arg;
 
-	*locked = !outbox_roster_reload(outbox_serves_database() &&
-									!outbox_loop.database_ours);
+	*locked = !outbox_reload(pg_atomic_read_u64(&db->changed_all) != seen_changed_all ||
+								 GetCurrentTimestamp() >= outbox_loop.roster.reload_at,
+							 outbox_serves_database() && !outbox_loop.database_ours);
 }
 
 static void
 reload_step(TimestampTz now)
 {
+	uint64 changed_all = pg_atomic_read_u64(&db->changed_all);
 	uint64 changed = pg_atomic_read_u64(&db->changed);
-	bool   taken = outbox_loop.roster.reload_at == 0;
+	bool   taken = outbox_loop.roster.reload_at == 0 || outbox_roster_to_load() != NIL;
 	bool   locked;
 
-	if ((changed == seen_changed && now < outbox_loop.roster.reload_at) ||
+	if ((changed == seen_changed && now < outbox_loop.roster.reload_at &&
+		 outbox_roster_to_load() == NIL) ||
 		now < outbox_loop.due.retry_locks_at || !outbox_step_may(OUTBOX_STEP_RELOAD))
 		return;
 	if (!outbox_step_run(OUTBOX_STEP_RELOAD, reload_roster, &locked))
 	{
-		outbox_roster_reload_failed();
+		outbox_reload_failed();
 		return;
 	}
 	if (locked)
@@ -375,6 +381,7 @@ reload_step(TimestampTz now)
 	if (taken)
 		send_from_lsn = needed_lsn = Max(needed_lsn, outbox_log_end());
 	seen_changed = changed;
+	seen_changed_all = changed_all;
 	wakeup_at = now; /* an endpoint may start behind the last tick */
 	outbox_loop.commands_pending = true;
 	outbox_loop.replays_changed = true;
@@ -384,16 +391,22 @@ reload_step(TimestampTz now)
 /*
  * Returns the milliseconds until something is due by itself.  0: it is due now.
  * Sets fill_at and self->resting.
+ *
+ * 'examined_at' is the time for which this round has examined the endpoints.  What has
+ * become due since then is still to be done, so the next time of an endpoint is asked
+ * for as of then.  A later "nothing more to wait for" would mean that it was done.
  */
 static long
-time_to_sleep(TimestampTz now, bool more)
+time_to_sleep(TimestampTz examined_at, bool more)
 {
+	TimestampTz now = GetCurrentTimestamp();
 	TimestampTz until = Min(outbox_publish_next_time(), outbox_chores_next_time());
 	bool		sharing = outbox_settle_may_share(&outbox_loop.roster.busy);
 	dlist_iter	iter;
 	long		ms;
 
 	fill_at = DT_NOEND;
+	until = Min(until, outbox_busy_next_time());
 
 	/*
 	 * A lock wait inside a transaction may have reset the latch, so the counters
@@ -406,7 +419,8 @@ time_to_sleep(TimestampTz now, bool more)
 		ShutdownRequestPending || ConfigReloadPending)
 		return 0;
 	if (now >= outbox_loop.due.retry_locks_at && outbox_step_may(OUTBOX_STEP_RELOAD) &&
-		pg_atomic_read_u64(&db->changed) != seen_changed)
+		(pg_atomic_read_u64(&db->changed) != seen_changed ||
+		 outbox_roster_to_load() != NIL))
 		return 0;
 	if (outbox_enabled && now >= outbox_loop.due.retry_locks_at &&
 		(more ||
@@ -429,9 +443,9 @@ time_to_sleep(TimestampTz now, bool more)
 		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, member.busy_node, iter.cur);
 
 		if (outbox_loop.traffic.sending_allowed && !outbox_loop.traffic.at_limit)
-			fill_at = Min(fill_at, outbox_dispatch_next_time(ep, now));
+			fill_at = Min(fill_at, outbox_dispatch_next_time(ep, examined_at));
 		if (sharing && outbox_is_quiet(ep) && !ep->place.shared)
-			until = Min(until, ep->tally.last_active_at + USECS_PER_SEC + 1000);
+			until = Min(until, outbox_settle_shares_at(ep));
 	}
 	if (outbox_loop.traffic.at_limit && outbox_loop.traffic.in_flight == 0)
 		fill_at = now + OUTBOX_RETRY_LOCKS_AFTER; /* there was no memory for a request */
@@ -501,6 +515,7 @@ loop(void)
 			outbox_loop.roster.reload_at =
 				Min(outbox_loop.roster.reload_at,
 					GetCurrentTimestamp()); /* the key file may have changed */
+			outbox_roster_wake_all();
 			outbox_step_retry_all();
 			outbox_loop.traffic.refill_all = true;
 
@@ -518,6 +533,7 @@ loop(void)
 			outbox_clock_follow(now);
 			shut_down();
 		}
+		outbox_busy_wake(now);
 		shares_step(now);
 		reload_step(now);
 		outbox_links_step(now);
@@ -538,7 +554,7 @@ loop(void)
 		publish(now);
 		outbox_memory_give_back(now);
 
-		if (WaitEventSetWait(set, time_to_sleep(GetCurrentTimestamp(), more), &event, 1,
+		if (WaitEventSetWait(set, time_to_sleep(now, more), &event, 1,
 							 PG_WAIT_EXTENSION) > 0 &&
 			event.events == WL_LATCH_SET)
 			ResetLatch(MyLatch);
@@ -586,9 +602,10 @@ outbox_worker_main(Datum arg)
 	instance_name = MemoryContextStrdup(TopMemoryContext, outbox_instance_name);
 	outbox_step_init(db, (int) (self - db->workers));
 	outbox_chores_init(db);
-	outbox_worker_start(db, delivery_ended);
+	outbox_worker_start(db, self, delivery_ended);
 	seen_emitted = pg_atomic_read_u64(&db->emitted);
 	seen_changed = pg_atomic_read_u64(&db->changed);
+	seen_changed_all = pg_atomic_read_u64(&db->changed_all);
 	outbox_shares_join(db, (int) (self - db->workers));
 	loop();
 }

@@ -29,9 +29,11 @@
 #include "server/worker_slot.h"
 #include "store/positions.h"
 #include "store/settle.h"
+#include "worker/busy.h"
 #include "worker/dispatch.h"
 #include "worker/loop.h"
 #include "worker/reader.h"
+#include "worker/reload.h"
 #include "worker/roster.h"
 #include "worker/worker_start.h"
 
@@ -48,11 +50,12 @@ raise_fd_limit(void)
 {
 	struct rlimit limit;
 	rlim_t		  wanted = (rlim_t) outbox_worker_max_in_flight * 2 + 256;
+	rlim_t		  most = 2 * OUTBOX_CONNECTIONS_MAX;
 
-	if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= wanted)
+	/* Connections stay open after requests, as many as there may be. */
+	if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= most)
 		return;
-	limit.rlim_cur = limit.rlim_max == RLIM_INFINITY ? wanted :
-													   Min(wanted, limit.rlim_max);
+	limit.rlim_cur = limit.rlim_max == RLIM_INFINITY ? most : Min(most, limit.rlim_max);
 	if (setrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur < wanted)
 		ereport(
 			WARNING,
@@ -189,14 +192,15 @@ check_may_deliver(void)
 }
 
 void
-outbox_worker_start(OutboxDatabase *database, OutboxEnded delivery_ended)
+outbox_worker_start(OutboxDatabase *database, OutboxWorker *self,
+					OutboxEnded delivery_ended)
 {
 	db = database;
 	check_may_deliver();
 	raise_fd_limit();
 	outbox_memory_init();
 	outbox_dispatch_init(delivery_ended);
-	outbox_reader_init(outbox_roster_busy);
+	outbox_reader_init(outbox_busy_add);
 	outbox_subscribers_init();
 
 	begin_when_unlocked(false);
@@ -204,6 +208,7 @@ outbox_worker_start(OutboxDatabase *database, OutboxEnded delivery_ended)
 	outbox_cloudevents_init();
 	outbox_positions_raise_numbers(db);
 	outbox_roster_init();
+	outbox_reload_init(db, self);
 
 	/*
 	 * The head begins at the shared position, if there is one, so that idle

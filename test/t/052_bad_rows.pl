@@ -142,7 +142,7 @@ endpoint($node, $receiver, 'patched', '/ok/patched',
 	q{topics => '{patched}', headers => '{"x": "y"}'});
 $node->safe_psql('postgres', <<'SQL');
 UPDATE outbox.endpoint_settings SET headers = '{"x": "y\r\nX-Injected: 1"}' WHERE name = 'patched';
-SELECT outbox.alter_endpoint('standard', max_in_flight => 7);
+SELECT outbox.endpoints_changed();
 SQL
 my $patched;
 foreach (1 .. 20)

@@ -1,0 +1,573 @@
+/*
+ * reload.c
+ *	  Owns how settings are read from the tables, and endpoints loaded.
+ *
+ * When settings have changed, those of the endpoints in outbox.endpoint_changes are
+ * read.  So a change costs the same whatever the number of endpoints.  All settings are
+ * read at the start, when the worker takes a share, and when a change may concern any
+ * endpoint.
+ */
+#include "base/outbox.h"
+
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+#include "utils/xid8.h"
+
+#include "base/crash_point.h"
+#include "base/query.h"
+#include "base/table_rows.h"
+#include "endpoint/status.h"
+#include "endpoint/subscribers.h"
+#include "endpoint/tally.h"
+#include "endpoint/window.h"
+#include "log/retention.h"
+#include "log/step.h"
+#include "log/transaction.h"
+#include "server/shares.h"
+#include "store/endpoint_settings.h"
+#include "store/parked.h"
+#include "store/positions.h"
+#include "worker/busy.h"
+#include "worker/loop.h"
+#include "worker/reader.h"
+#include "worker/reload.h"
+#include "worker/roster.h"
+
+/* If more endpoints have changed, the settings of all are read. */
+#define CHANGES_MAX 1000
+
+/* µs between two times that rows of outbox.endpoint_changes are deleted. */
+#define FORGET_CHANGES_EVERY USECS_PER_SEC
+
+static OutboxEndpoint		 *meeting;	  /* the endpoint that is being loaded */
+static MemoryContext		  others_cxt; /* holds the following two */
+static OutboxOtherSubscriber *others;	  /* endpoints that other workers serve */
+static int					  nothers;
+static uint16				  weight[OUTBOX_SHARES]; /* endpoints of each share */
+
+static OutboxDatabase *db;
+static OutboxWorker	  *self;
+
+/*
+ * The changes that are visible in this snapshot were read, as text.  NULL: all settings
+ * are to be read.
+ */
+static char *changes_seen;
+
+void
+outbox_reload_init(OutboxDatabase *database, OutboxWorker *worker)
+{
+	db = database;
+	self = worker;
+	pg_atomic_write_u64(&self->seen_changes, 1); /* all changes are needed */
+}
+
+/* Begins to count the backlog again, from the frontier on. */
+static void
+count_again(OutboxEndpoint *ep)
+{
+	ep->feed.counted = false;
+	ep->feed.backlog = 0;
+	outbox_cursor_copy(&ep->feed.counter, outbox_window_frontier(ep, &outbox_loop.head));
+}
+
+/*
+ * Loads an endpoint that this worker did not have: its settings, position and
+ * parked rows.
+ */
+static OutboxEndpoint *
+load_endpoint(const OutboxEndpointRow *s)
+{
+	OutboxEndpoint *ep = outbox_endpoint_create(outbox_roster_cxt, s->id);
+	OutboxPosition	p;
+
+	meeting = ep;
+	outbox_endpoint_settings_assign(ep, s);
+	ep->config.generation = s->generation;
+	ep->place.stored_version = outbox_endpoint_settings_subscription(s->id);
+
+	if (!outbox_position_read(s->id, &p) || p.generation != s->generation)
+	{
+		/* What was counted still counts, at the new place in the log. */
+		outbox_cursor_clear(&p.cursor);
+		p.npending = 0;
+		outbox_cursor_set(&p.cursor, s->start, NULL, 0);
+		if (s->generation > 1)
+			outbox_parked_forget(s->id, s->start);
+	}
+	ep->status.state_since = Max(ep->status.state_since, p.state_since);
+	if (p.failing_since != 0)
+		outbox_status_failing_since(ep, p.failing_since, p.settled_at);
+	ep->status.failing_told = p.failing_told;
+	if (p.backing_off)
+		outbox_pace_reopen(&ep->pace, p.probes);
+	ep->tally.delivered = p.delivered;
+	ep->tally.failed_attempts = p.failed_attempts;
+	memcpy(ep->tally.count, p.counters, sizeof(ep->tally.count));
+	memcpy(ep->tally.shown, p.counters, sizeof(ep->tally.shown));
+	ep->tally.shown[OUTBOX_COUNT_DELIVERED] = p.delivered;
+	if (ep->tally.delivered > 0) /* else it is new, and its id may have been another
+								  * endpoint's */
+		outbox_tally_resume(ep);
+	ep->tally.last_active_at = GetCurrentTimestamp();
+	outbox_cursor_copy(&ep->feed.cursor, &p.cursor);
+	if (outbox_reader_at_head(&ep->feed.cursor))
+	{
+		ep->feed.counted = true;
+		ep->feed.attached = !ep->status.paused && !ep->status.disabled &&
+			!ep->status.held_for;
+		if (ep->feed.attached)
+			outbox_cursor_clear(&ep->feed.cursor);
+	}
+	else
+		count_again(ep);
+	outbox_cursor_clear(&p.cursor);
+
+	/*
+	 * Parked rows are loaded first, because they may come before pending events of
+	 * their lane.
+	 */
+	outbox_parked_load(ep);
+	outbox_position_load_pending(ep, p.pending, p.npending);
+	OUTBOX_CRASH_POINT("endpoint.loaded");
+	outbox_busy_add(ep);
+	meeting = NULL;
+	return ep;
+}
+
+typedef struct Reload
+{
+	ArrayType			  *ids;	 /* of the endpoints that are read (NULL: all) */
+	OutboxEndpoint		 **list; /* all endpoints, or with 'ids' the new ones */
+	int					   n;
+	int					   max;
+	OutboxOtherSubscriber *others;
+	int					   nothers;
+	int					   max_others;
+	MemoryContext		   others_cxt;
+	uint16				   weight[OUTBOX_SHARES];
+	bool				   changed;
+} Reload;
+
+static Reload reload; /* the current one, or the one that failed */
+
+/* Notes what an endpoint of another worker subscribes to. */
+static void
+note_other(Reload *r, const OutboxEndpointRow *s)
+{
+	MemoryContext		   old = MemoryContextSwitchTo(r->others_cxt);
+	OutboxOtherSubscriber *f;
+
+	if (r->nothers == r->max_others)
+	{
+		r->max_others = Max(64, r->max_others * 2);
+		r->others = r->others ?
+			repalloc_huge(r->others, sizeof(OutboxOtherSubscriber) * r->max_others) :
+			palloc(sizeof(OutboxOtherSubscriber) * r->max_others);
+	}
+	f = &r->others[r->nothers++];
+	f->tenant = s->tenant ? pstrdup(s->tenant) : NULL;
+	f->npatterns = s->npatterns;
+	f->patterns = palloc(sizeof(char *) * Max(s->npatterns, 1));
+	for (int i = 0; i < s->npatterns; i++)
+		f->patterns[i] = pstrdup(s->patterns[i]);
+	f->filter = NULL;
+	if (s->filter)
+	{
+		f->filter = palloc(VARSIZE(s->filter));
+		memcpy(f->filter, s->filter, VARSIZE(s->filter));
+	}
+	MemoryContextSwitchTo(old);
+}
+
+static void
+apply_settings(void *arg, const OutboxEndpointRow *s)
+{
+	Reload		   *r = arg;
+	OutboxEndpoint *ep = outbox_roster_find(s->id);
+	int				share = outbox_share_of(s->id);
+	bool			held = outbox_step_held(OUTBOX_STEP_RELOAD, s->id);
+
+	if (r->ids == NULL ||
+		(ep == NULL && !list_member_int(outbox_roster_to_load(), s->id)))
+		r->weight[share] = Min(r->weight[share] + 1, PG_UINT16_MAX);
+	if (held)
+	{
+		/* Its settings could not be read: it stays as it is, or unknown. */
+		outbox_loop.roster.reload_at = Min(outbox_loop.roster.reload_at,
+										   outbox_step_next_time());
+		if (ep == NULL)
+			return;
+	}
+	else if (!outbox_share_served(share))
+	{
+		note_other(r, s);
+		if (ep == NULL)
+			return;
+		/* It is about to leave, so its settings do not matter here any more. */
+	}
+	else if (ep == NULL)
+		ep = load_endpoint(s);
+	else if (ep->config.generation != s->generation ||
+			 ep->config.ordering != s->ordering ||
+			 ep->config.block_on_dead != s->block_on_dead)
+	{
+		/* Another position, or other lanes: it has to be loaded again. */
+		ep->member.recreate = true;
+		ep->place.dirty = true;
+		outbox_loop.roster.recreating = true;
+		outbox_busy_add(ep);
+	}
+	else if (ep->config.row_version != s->row_version ||
+			 ep->config.keys_version != s->keys_version ||
+			 ep->config.previous_until != s->previous_until)
+	{
+		bool other = ep->config.version != s->version;
+
+		if (other || s->paused || s->disabled)
+			outbox_window_drop(ep, &outbox_loop.head);
+		outbox_endpoint_settings_assign(ep, s);
+		if (other)
+			count_again(ep);
+		if (ep->status.held_for)
+			outbox_window_drop(ep, &outbox_loop.head);
+		ep->place.dirty = true;
+		outbox_busy_add(ep);
+	}
+	ep->member.seen = true;
+	r->changed = true;
+
+	/* Settings are read again when a rotation of secrets ends. */
+	outbox_loop.roster.reload_at = Min(outbox_loop.roster.reload_at,
+									   held ? DT_NOEND : s->previous_until);
+	if (r->ids != NULL && outbox_roster_find(s->id) == ep)
+		return; /* it is on the list of endpoints already */
+	if (r->n == r->max)
+	{
+		r->max = Max(64, r->max * 2);
+		r->list = r->list ?
+			repalloc_huge(r->list, sizeof(OutboxEndpoint *) * r->max) :
+			MemoryContextAlloc(outbox_roster_cxt, sizeof(OutboxEndpoint *) * r->max);
+	}
+	r->list[r->n++] = ep;
+}
+
+/*
+ * Rows that dropped endpoints left behind.  outbox.parked is large while another
+ * endpoint is down.  So for endpoints that were served here the rows are found by
+ * their id.
+ */
+#define ORPHAN_OF(id) \
+	" NOT EXISTS (SELECT 1 FROM outbox.endpoint_settings s" \
+	" WHERE s.endpoint_id OPERATOR(pg_catalog.=) " id ")"
+#define ORPHAN ORPHAN_OF("p.endpoint_id")
+
+static void
+delete_rows_of(int32 id)
+{
+	Datum args[1] = {Int32GetDatum(id)};
+
+	outbox_query("DELETE FROM outbox.parked p"
+				 " WHERE p.endpoint_id OPERATOR(pg_catalog.=) $1 AND" ORPHAN,
+				 1, (Oid[]){INT4OID}, args, NULL);
+	outbox_query("DELETE FROM outbox.subscriptions p"
+				 " WHERE p.endpoint_id OPERATOR(pg_catalog.=) $1 AND" ORPHAN,
+				 1, (Oid[]){INT4OID}, args, NULL);
+	outbox_query("DELETE FROM outbox.endpoint_secrets p"
+				 " WHERE p.endpoint_id OPERATOR(pg_catalog.=) $1 AND" ORPHAN,
+				 1, (Oid[]){INT4OID}, args, NULL);
+}
+
+static void
+delete_orphans(bool parked)
+{
+	outbox_query("DELETE FROM outbox.subscriptions p WHERE" ORPHAN, 0, NULL, NULL, NULL);
+	outbox_query("DELETE FROM outbox.endpoint_secrets p WHERE" ORPHAN, 0, NULL, NULL,
+				 NULL);
+
+	/* The index says which endpoints have rows, however many rows these are. */
+	if (!parked)
+		return;
+	outbox_query("WITH RECURSIVE e(id) AS ((SELECT p.endpoint_id FROM outbox.parked p"
+				 " ORDER BY p.endpoint_id LIMIT 1) UNION ALL SELECT (SELECT p.endpoint_id"
+				 " FROM outbox.parked p WHERE p.endpoint_id OPERATOR(pg_catalog.>) e.id"
+				 " ORDER BY p.endpoint_id LIMIT 1) FROM e WHERE e.id IS NOT NULL),"
+				 " o(id) AS MATERIALIZED (SELECT e.id FROM e WHERE" ORPHAN_OF(
+					 "e.id") ")"
+							 " DELETE FROM outbox.parked p USING o"
+							 " WHERE p.endpoint_id OPERATOR(pg_catalog.=) o.id",
+				 0, NULL, NULL, NULL);
+}
+
+/*
+ * Returns the endpoints that have changed since the last reload, and those that are to
+ * be loaded again.  NULL: the settings of all have to be read.
+ */
+static ArrayType *
+find_changed(void)
+{
+	Datum			args[1];
+	Datum		   *ids;
+	const List	   *again = outbox_roster_to_load();
+	int				n = list_length(again);
+	uint64			nchanged;
+	const ListCell *cell;
+
+	if (changes_seen == NULL)
+		return NULL;
+	args[0] = CStringGetTextDatum(changes_seen);
+	nchanged = outbox_query(
+		"SELECT DISTINCT c.endpoint_id FROM outbox.endpoint_changes c"
+		" WHERE c.xid OPERATOR(pg_catalog.>=)"
+		" pg_catalog.pg_snapshot_xmin($1::pg_catalog.pg_snapshot)"
+		" AND NOT pg_catalog.pg_visible_in_snapshot(c.xid, $1::pg_catalog.pg_snapshot)"
+		" LIMIT " CppAsString2(CHANGES_MAX),
+		1, (Oid[]){TEXTOID}, args, NULL);
+	if (nchanged + n >= CHANGES_MAX)
+		return NULL;
+	ids = palloc(sizeof(Datum) * (nchanged + n));
+	n = 0;
+	foreach (cell, again)
+	{
+		if (!outbox_serves_endpoint(lfirst_int(cell)))
+			return NULL;
+		ids[n++] = Int32GetDatum(lfirst_int(cell));
+	}
+	for (uint64 i = 0; i < nchanged; i++)
+	{
+		int32 id = row_int4(fetch_row(i), 0);
+
+		/* What others serve is known of all of them together. */
+		if (!outbox_serves_endpoint(id) && outbox_roster_find(id) == NULL)
+			return NULL;
+		ids[n++] = Int32GetDatum(id);
+	}
+	return construct_array(ids, n, INT4OID, 4, true, TYPALIGN_INT);
+}
+
+/* Deletes the changes that all workers of the database have seen. */
+static void
+forget_changes(void)
+{
+	static TimestampTz forgotten_at;
+	uint64			   below = PG_UINT64_MAX;
+	Datum			   args[1];
+
+	if (!outbox_serves_database() ||
+		GetCurrentTimestamp() - forgotten_at < FORGET_CHANGES_EVERY)
+		return;
+	forgotten_at = GetCurrentTimestamp();
+	for (int w = 0; w < OUTBOX_MAX_WORKERS; w++)
+	{
+		uint64 seen = pg_atomic_read_u64(&db->workers[w].seen_changes);
+
+		if (seen != 0)
+			below = Min(below, seen);
+	}
+	args[0] = FullTransactionIdGetDatum(FullTransactionIdFromU64(below));
+	outbox_query("DELETE FROM outbox.endpoint_changes"
+				 " WHERE xid OPERATOR(pg_catalog.<) $1",
+				 1, (Oid[]){XID8OID}, args, NULL);
+}
+
+/* Frees an endpoint that has no settings any more.  Its rows go with this transaction. */
+static bool
+drop_if_gone(OutboxEndpoint *ep)
+{
+	if (ep->member.seen)
+		return false;
+	ep->member.dropped = true;
+	delete_rows_of(ep->id);
+	return true;
+}
+
+static void
+look_for_dropped(Reload *r, bool tidy)
+{
+	bool dropped = false;
+
+	if (r->ids == NULL)
+	{
+		for (int i = 0; i < outbox_loop.roster.n; i++)
+			dropped = drop_if_gone(outbox_loop.roster.endpoints[i]) || dropped;
+		if (dropped || tidy)
+			delete_orphans(tidy);
+	}
+	else
+	{
+		Datum *ids;
+		int	   n;
+
+		deconstruct_array(r->ids, INT4OID, 4, true, TYPALIGN_INT, &ids, NULL, &n);
+		for (int i = 0; i < n; i++)
+		{
+			OutboxEndpoint *ep = outbox_roster_find(DatumGetInt32(ids[i]));
+			int				share = outbox_share_of(DatumGetInt32(ids[i]));
+
+			if (ep == NULL || ep->member.dropped || !drop_if_gone(ep))
+				continue;
+			r->changed = true;
+			if (r->weight[share] > 0)
+				r->weight[share]--;
+		}
+	}
+}
+
+static void
+begin_reload(Reload *r)
+{
+	if (r->ids == NULL)
+	{
+		outbox_loop.roster.reload_at = DT_NOEND;
+		for (int i = 0; i < outbox_loop.roster.n; i++)
+			outbox_loop.roster.endpoints[i]->member.seen = false;
+	}
+	else
+	{
+		Datum *ids;
+		int	   n;
+
+		memcpy(r->weight, weight, sizeof(weight));
+		deconstruct_array(r->ids, INT4OID, 4, true, TYPALIGN_INT, &ids, NULL, &n);
+		for (int i = 0; i < n; i++)
+		{
+			OutboxEndpoint *ep = outbox_roster_find(DatumGetInt32(ids[i]));
+
+			if (ep)
+				ep->member.seen = false;
+		}
+	}
+}
+
+/* The reload of all settings is committed. */
+static void
+take_all(Reload *r)
+{
+	for (int i = 0; i < outbox_loop.roster.n; i++)
+		if (outbox_loop.roster.endpoints[i]->member.dropped)
+			outbox_roster_forget(outbox_loop.roster.endpoints[i]);
+	if (outbox_loop.roster.endpoints)
+		pfree(outbox_loop.roster.endpoints);
+	outbox_loop.roster.endpoints = r->list;
+	outbox_loop.roster.n = r->n;
+	r->list = NULL;
+	if (others_cxt)
+		MemoryContextDelete(others_cxt);
+	MemoryContextSetParent(r->others_cxt, TopMemoryContext);
+	others_cxt = r->others_cxt;
+	others = r->others;
+	nothers = r->nothers;
+	outbox_subscribers_set(outbox_loop.roster.endpoints, outbox_loop.roster.n, others,
+						   nothers);
+}
+
+/* The reload of some is committed. */
+static void
+take_some(Reload *r)
+{
+	Datum *ids;
+	int	   n;
+
+	if (r->changed)
+		outbox_roster_change(r->list, r->n);
+	deconstruct_array(r->ids, INT4OID, 4, true, TYPALIGN_INT, &ids, NULL, &n);
+	for (int i = 0; i < n; i++)
+	{
+		OutboxEndpoint *ep = outbox_roster_find(DatumGetInt32(ids[i]));
+
+		if (ep)
+			outbox_subscribers_add(ep);
+	}
+}
+
+/* 'tidy' is for endpoints that were dropped while no worker had them. */
+bool
+outbox_reload(bool all, bool tidy)
+{
+	Reload		 *r = &reload;
+	MemoryContext caller = CurrentMemoryContext;
+	char		 *snapshot;
+	uint64		  seen;
+
+	if (!outbox_txn_begin(true))
+		return false;
+	outbox_lock_indexes(OUTBOX_TABLE_EVENTS_0, OUTBOX_TABLE_KEPT_EVENTS);
+	memset(r, 0, sizeof(Reload));
+	r->others_cxt = AllocSetContextCreate(CurTransactionContext, "outbox others",
+										  ALLOCSET_DEFAULT_SIZES);
+	outbox_query("SELECT pg_catalog.pg_current_snapshot()::pg_catalog.text,"
+				 " pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())",
+				 0, NULL, NULL, NULL);
+	snapshot = MemoryContextStrdup(caller, row_text(fetch_row(0), 0));
+	seen = U64FromFullTransactionId(DatumGetFullTransactionId(fetch_row(0).values[1]));
+	r->ids = all || tidy ? NULL : find_changed();
+	begin_reload(r);
+	if (r->ids == NULL)
+		outbox_query("SELECT pg_catalog.count(*) FROM outbox.endpoint_settings", 0, NULL,
+					 NULL, NULL);
+	outbox_parked_share_room(r->ids ? outbox_loop.roster.n + nothers :
+									  row_int8(fetch_row(0), 0));
+	outbox_endpoint_settings_read(r->ids, apply_settings, r);
+	if (outbox_serves_database())
+		outbox_retention_configure();
+	outbox_step_blame(0);
+	look_for_dropped(r, tidy);
+	forget_changes();
+	if (r->ids)
+		r->ids = (ArrayType *) memcpy(MemoryContextAlloc(caller, VARSIZE(r->ids)), r->ids,
+									  VARSIZE(r->ids));
+	OUTBOX_CRASH_POINT("reload.read");
+	if (r->ids == NULL)
+		MemoryContextSetParent(r->others_cxt, TopMemoryContext);
+	outbox_txn_commit();
+	OUTBOX_CRASH_POINT("reload.committed");
+
+	for (int i = 0; i < r->n; i++)
+		if (!outbox_step_held(OUTBOX_STEP_RELOAD, r->list[i]->id))
+			outbox_step_passed(OUTBOX_STEP_RELOAD, r->list[i]->id);
+	outbox_reader_forget_turn();
+	if (r->ids)
+		take_some(r);
+	else
+		take_all(r);
+	if (r->list)
+		pfree(r->list);
+	r->list = NULL;
+	r->n = 0;
+	outbox_roster_loaded();
+	if (changes_seen)
+		pfree(changes_seen);
+	changes_seen = MemoryContextStrdup(TopMemoryContext, snapshot);
+	pg_atomic_write_u64(&self->seen_changes, seen);
+	memcpy(weight, r->weight, sizeof(weight));
+	if (outbox_serves_database())
+		outbox_shares_weigh(weight);
+	outbox_loop.traffic.refill_all = true;
+	return true;
+}
+
+/*
+ * Endpoints that were loaded by the failed reload are freed.  The next reload loads
+ * them again.
+ */
+void
+outbox_reload_failed(void)
+{
+	for (int i = 0; i < outbox_loop.roster.n; i++)
+		outbox_loop.roster.endpoints[i]->member.dropped = false;
+	for (int i = 0; i < reload.n; i++)
+		if (outbox_roster_find(reload.list[i]->id) == NULL)
+			outbox_roster_forget(reload.list[i]);
+	if (reload.list)
+		pfree(reload.list);
+	reload.list = NULL;
+	reload.n = 0;
+	if (meeting)
+		outbox_endpoint_free(meeting);
+	meeting = NULL;
+	outbox_loop.roster.reload_at = 0;
+}

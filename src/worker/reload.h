@@ -1,0 +1,20 @@
+/*
+ * reload.h
+ *	  Reads settings from the tables, and loads endpoints.
+ */
+#ifndef OUTBOX_RELOAD_H
+#define OUTBOX_RELOAD_H
+
+#include "server/shmem.h"
+
+extern void outbox_reload_init(OutboxDatabase *database, OutboxWorker *worker);
+
+/*
+ * Reads the settings that have changed, or all.  'tidy': reads all, and searches for
+ * what dropped endpoints may have left behind.  False: a lock was not free.  After an
+ * error, outbox_reload_failed() must be called: the endpoints are those from before.
+ */
+extern bool outbox_reload(bool all, bool tidy);
+extern void outbox_reload_failed(void);
+
+#endif /* OUTBOX_RELOAD_H */

@@ -1,0 +1,111 @@
+# Settings that change are read, and only those, whatever the order of the commits.
+# Direct changes of the tables are read when all settings are.
+use strict;
+use warnings;
+
+use OutboxTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = outbox_node('main');
+my $receiver = OutboxTest::Receiver->new('main');
+
+sub ask
+{
+	my ($sql) = @_;
+	return $node->safe_psql('postgres', $sql);
+}
+
+sub count_at
+{
+	my ($path) = @_;
+	return scalar(() = $receiver->delivered(path => $path));
+}
+
+# Emits until an event comes at the path, which the endpoint has got by a change.
+sub comes_at
+{
+	my ($path, $name) = @_;
+	my $before = count_at($path);
+
+	foreach (1 .. 100)
+	{
+		ask("SELECT outbox.emit('a.b', '{}')");
+		last unless wait_settled($node);
+		return pass($name) if count_at($path) > $before;
+	}
+	return fail($name);
+}
+
+sub to
+{
+	my ($endpoint, $path) = @_;
+	return "SELECT outbox.alter_endpoint('$endpoint', url => '" . $receiver->url($path) . "')";
+}
+
+endpoint($node, $receiver, $_, "/ok/$_") foreach qw(a b c);
+comes_at("/ok/$_", "$_ is served") foreach qw(a b c);
+
+# Only what has changed is read
+ask("UPDATE outbox.endpoint_settings SET url = '" . $receiver->url('/ok/b2') . "' WHERE name = 'b'");
+ask(to('a', '/ok/a2'));
+comes_at('/ok/a2', 'a change is read');
+ok(wait_settled($node), 'settled');
+is(count_at('/ok/b2'), 0, 'what was not said to have changed is not read');
+ask('SELECT outbox.endpoints_changed()');
+comes_at('/ok/b2', 'until all settings are');
+
+# A change that began before another one and ends after it
+my $late = $node->background_psql('postgres', on_error_stop => 1);
+$late->query_safe('BEGIN; ' . to('a', '/ok/a3'));
+ask(to('b', '/ok/b3'));
+comes_at('/ok/b3', 'the one that ended first');
+$late->query_safe('COMMIT');
+comes_at('/ok/a3', 'the one that ended later');
+$late->query_safe('BEGIN; SAVEPOINT s; ' . to('a', '/ok/never') . '; ROLLBACK TO s; ' . to('c', '/ok/c3') . '; COMMIT');
+$late->quit;
+comes_at('/ok/c3', 'of a transaction with a part undone');
+is(count_at('/ok/never'), 0, 'and not what was undone');
+
+# Endpoints that come, go, rest and go back
+endpoint($node, $receiver, 'd', '/ok/d');
+comes_at('/ok/d', 'a new endpoint');
+ask("SELECT outbox.pause_endpoint('a')");
+ask("SELECT outbox.drop_endpoint('d', discard => true)");
+ok(wait_sql($node, "SELECT state = 'paused' FROM outbox.stats WHERE endpoint = 'a'"), 'paused');
+my $then = count_at('/ok/d');
+ask("SELECT count(outbox.emit('a.b', '{}')) FROM generate_series(1, 10)");
+ok(wait_sql($node, "SELECT pending >= 10 FROM outbox.stats WHERE endpoint = 'a'"), 'an endpoint that rests is counted');
+is(count_at('/ok/d'), $then, 'nothing goes to an endpoint that was dropped');
+is(ask('SELECT count(*) FROM outbox.subscriptions WHERE endpoint_id NOT IN (SELECT endpoint_id FROM outbox.endpoint_settings)'),
+	0, 'and nothing of it is left');
+ask("SELECT outbox.resume_endpoint('a')");
+comes_at('/ok/a3', 'resumed');
+my $all = ask("SELECT delivered + (SELECT count(*) FROM outbox.events) FROM outbox.stats WHERE endpoint = 'b'");
+ask("SELECT outbox.seek_endpoint('b', 'beginning')");
+ok(wait_sql($node, "SELECT delivered >= $all FROM outbox.stats WHERE endpoint = 'b'"), 'an endpoint that goes back to the beginning');
+
+# Rows that every worker has seen go
+my $left;
+foreach (1 .. 100)
+{
+	ask("SELECT outbox.alter_endpoint('c', max_in_flight => $_)");
+	$left = ask('SELECT count(*) FROM outbox.endpoint_changes');
+	last if $_ > 20 && $left < 10;
+	ask('SELECT pg_sleep(0.1)');
+}
+cmp_ok($left, '<', 10, 'changes that were read are deleted');
+
+# More than one worker, and a worker that starts
+ask('ALTER SYSTEM SET outbox.workers_per_database = 3');
+ask('SELECT pg_reload_conf()');
+ok(wait_sql($node, "SELECT count(*) = 3 FROM outbox.workers WHERE pid IS NOT NULL AND datname = 'postgres'"), 'three workers');
+foreach my $n (1 .. 3)
+{
+	ask(to($_, "/ok/$_.$n")) foreach qw(a b c);
+	comes_at("/ok/$_.$n", "$_ changes, with three workers") foreach qw(a b c);
+	ask("SELECT pg_terminate_backend(pid) FROM outbox.workers WHERE pid IS NOT NULL AND datname = 'postgres' LIMIT 1") if $n < 3;
+}
+ok(wait_settled($node), 'settled');
+done_testing();

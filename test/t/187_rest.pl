@@ -1,0 +1,91 @@
+# An endpoint that has nothing to do takes little memory, and is examined again when it has.
+# Nothing else wakes the worker here: what is due by itself must be enough.
+use strict;
+use warnings;
+
+use OutboxTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = outbox_node('main', conf => "outbox.wakeup_interval = '60 s'\noutbox.worker_max_connections = 10\n");
+my $receiver = OutboxTest::Receiver->new('main');
+
+sub ask
+{
+	my ($sql) = @_;
+	return $node->safe_psql('postgres', $sql);
+}
+
+sub worker_pid
+{
+	return ask("SELECT pid FROM outbox.workers WHERE datname = 'postgres' AND pid IS NOT NULL");
+}
+
+# kB that are the worker's own
+sub own_memory
+{
+	my ($kb) = slurp_file('/proc/' . worker_pid() . '/status') =~ /^RssAnon:\s+(\d+) kB/m;
+	return $kb;
+}
+
+# How many sockets the worker has open
+sub sockets
+{
+	return scalar grep { (readlink($_) // '') =~ /^socket:/ } glob('/proc/' . worker_pid() . '/fd/*');
+}
+
+# Memory of idle endpoints
+endpoint($node, $receiver, 'first', '/ok/first', "topics => '{first}'");
+ask("SELECT outbox.emit('first', '{}')");
+ok(wait_settled($node), 'settled');
+my $before = own_memory();
+ask("SELECT count(outbox.create_endpoint('idle.' || i, '" . $receiver->url('/ok/idle') . "', topics => ARRAY['idle.' || i],"
+	  . " tenant => 't' || i)) FROM generate_series(1, 2000) i");
+ok(wait_sql($node, "SELECT count(*) = 2001 FROM outbox.stats WHERE pending_exact"), '2000 endpoints');
+my $each = (own_memory() - $before) / 2000;
+note("$each kB for each idle endpoint");
+cmp_ok($each, '<', 10, 'kB for each idle endpoint');
+
+# Each of them is found when an event comes
+ask("SELECT count(outbox.emit('idle.' || i, '{}', tenant => 't' || i)) FROM generate_series(1, 2000) i");
+ok($receiver->wait_delivered(2000, path => '/ok/idle'), 'each endpoint gets its event');
+ok(wait_sql($node, "SELECT sum(delivered) = 2001 FROM outbox.stats"), 'and all are counted');
+ask("SELECT count(outbox.drop_endpoint(name, discard => true)) FROM outbox.endpoints WHERE name LIKE 'idle.%'");
+
+# A rate of requests: tokens come by time alone
+endpoint($node, $receiver, 'rated', '/ok/rated', "topics => '{rated}', rate_limit => 1000");
+ask("SELECT count(outbox.emit('rated', '{}')) FROM generate_series(1, 8000)");
+my $begun = time;
+ok($receiver->wait_delivered(8000, path => '/ok/rated'), 'all events of an endpoint with a rate limit');
+cmp_ok(time - $begun, '<', 40, 'without a pause until something else wakes the worker');
+
+# A retry that is due by itself
+endpoint($node, $receiver, 'retried', '/flaky/retried?first=1', "topics => '{retried}', backoff_base => '1500 ms', backoff_max => '1500 ms'");
+ask("SELECT outbox.emit('retried', '{}')");
+ok(wait_sql($node, "SELECT retrying = 1 FROM outbox.stats WHERE endpoint = 'retried'"), 'a retry waits');
+ok($receiver->wait_delivered(1, path => '/flaky/retried'), 'and is sent when it is due');
+
+# Connections that are not used are closed when there are too many
+my $sockets = sockets();
+ask("SELECT count(outbox.create_endpoint('host.' || i, 'http://host-' || i || '.localhost:$receiver->{port}/ok/host',"
+	  . " topics => ARRAY['host.' || i])) FROM generate_series(1, 60) i");
+foreach my $round (1 .. 2)
+{
+	foreach my $i (1 .. 60)
+	{
+		ask("SELECT outbox.emit('host.$i', '{}')");
+		$receiver->wait_delivered(60 * ($round - 1) + $i, path => '/ok/host');
+	}
+}
+is(scalar(() = $receiver->delivered(path => '/ok/host')), 120, '60 hosts, each of them twice');
+cmp_ok(sockets() - $sockets, '<=', 12, 'connections that are open');
+
+# What was published of an endpoint does not stay from before it had rested
+ok(wait_sql($node, "SELECT bool_and(processing = 0 AND pending = 0 AND retrying = 0) FROM outbox.stats"), 'nothing is left in the views');
+ask("SELECT outbox.pause_endpoint('rated')");
+ask("SELECT count(outbox.emit('rated', '{}')) FROM generate_series(1, 10)");
+ok(wait_sql($node, "SELECT pending = 10 AND state = 'paused' FROM outbox.stats WHERE endpoint = 'rated'"), 'a paused one counts');
+ask("SELECT outbox.resume_endpoint('rated')");
+ok($receiver->wait_delivered(8010, path => '/ok/rated'), 'and goes on');
+done_testing();
