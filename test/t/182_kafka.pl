@@ -156,6 +156,11 @@ foreach my $rest (sort keys %words)
 	ask("SELECT outbox.drop_endpoint('bad')");
 }
 
+# TLS to a broker that speaks none
+ask("SELECT outbox.create_endpoint('tls', 'kafkas://$broker/orders', '{tls}')");
+shows('tls', "state = 'backing_off' AND reason ~ 'SSL'", 'a broker without TLS is not spoken to in clear');
+ask("SELECT outbox.drop_endpoint('tls')");
+
 # Addresses
 ask("ALTER SYSTEM SET outbox.allowed_networks = '10.99.0.0/16'");
 ask('SELECT pg_reload_conf()');
