@@ -239,7 +239,6 @@ apply_settings(void *arg, const OutboxEndpointRow *s)
 		outbox_busy_add(ep);
 	}
 	ep->member.seen = true;
-	r->changed = true;
 
 	/* Settings are read again when a rotation of secrets ends. */
 	outbox_loop.roster.reload_at = Min(outbox_loop.roster.reload_at,
@@ -254,6 +253,7 @@ apply_settings(void *arg, const OutboxEndpointRow *s)
 			MemoryContextAlloc(outbox_roster_cxt, sizeof(OutboxEndpoint *) * r->max);
 	}
 	r->list[r->n++] = ep;
+	r->changed = true;
 }
 
 /*
@@ -385,6 +385,15 @@ drop_if_gone(OutboxEndpoint *ep)
 	return true;
 }
 
+static bool
+is_new(const Reload *r, int32 id)
+{
+	for (int i = 0; i < r->n; i++)
+		if (r->list[i]->id == id)
+			return true;
+	return false;
+}
+
 static void
 look_for_dropped(Reload *r, bool tidy)
 {
@@ -408,6 +417,9 @@ look_for_dropped(Reload *r, bool tidy)
 			OutboxEndpoint *ep = outbox_roster_find(DatumGetInt32(ids[i]));
 			int				share = outbox_share_of(DatumGetInt32(ids[i]));
 
+			/* What was made and dropped between two reloads was never loaded. */
+			if (ep == NULL && !is_new(r, DatumGetInt32(ids[i])))
+				delete_rows_of(DatumGetInt32(ids[i]));
 			if (ep == NULL || ep->member.dropped || !drop_if_gone(ep))
 				continue;
 			r->changed = true;

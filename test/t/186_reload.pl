@@ -80,6 +80,12 @@ ok(wait_sql($node, "SELECT pending >= 10 FROM outbox.stats WHERE endpoint = 'a'"
 is(count_at('/ok/d'), $then, 'nothing goes to an endpoint that was dropped');
 is(ask('SELECT count(*) FROM outbox.subscriptions WHERE endpoint_id NOT IN (SELECT endpoint_id FROM outbox.endpoint_settings)'),
 	0, 'and nothing of it is left');
+ask("SELECT outbox.create_endpoint('brief', 'http://127.0.0.1:1/') \\g /dev/null\nSELECT outbox.drop_endpoint('brief')");
+ok(wait_sql($node, "SELECT count(*) = 0 FROM outbox.endpoint_secrets WHERE endpoint_id NOT IN (SELECT endpoint_id FROM outbox.endpoint_settings)"),
+	'nor of one that was never loaded');
+ask("BEGIN; SELECT outbox.create_endpoint('briefer', 'http://127.0.0.1:1/'); SELECT outbox.drop_endpoint('briefer'); COMMIT");
+ok(wait_sql($node, "SELECT count(*) = 0 FROM outbox.endpoint_secrets WHERE endpoint_id NOT IN (SELECT endpoint_id FROM outbox.endpoint_settings)"),
+	'not even by the transaction that made it');
 ask("SELECT outbox.resume_endpoint('a')");
 comes_at('/ok/a3', 'resumed');
 my $all = ask("SELECT delivered + (SELECT count(*) FROM outbox.events) FROM outbox.stats WHERE endpoint = 'b'");
