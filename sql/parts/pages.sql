@@ -13,6 +13,7 @@ AS $$
 DECLARE
     ids int4[];
 BEGIN
+    PERFORM outbox.check_tenant(tenant);
     IF page_size IS NULL OR page_size NOT BETWEEN 1 AND 1000 THEN
         RAISE EXCEPTION 'invalid page_size %', COALESCE(page_size::text, 'NULL')
             USING ERRCODE = 'invalid_parameter_value', HINT = 'Use 1 to 1000 rows.';

@@ -15,14 +15,17 @@ COMMENT ON TABLE outbox.portal_limits_here IS
 'Limits of tenants, where outbox.set_portal_limits() said so (NULL: as for all tenants)';
 
 CREATE FUNCTION outbox.portal_limits(tenant text, OUT max_endpoints int4, OUT settings text[])
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
+BEGIN
+    PERFORM outbox.check_tenant(tenant);
     SELECT COALESCE(own.max_endpoints, common.max_endpoints, 10),
            COALESCE(own.settings, common.settings, '{url,topics,filter,format,headers,rate_limit}')
+    INTO portal_limits.max_endpoints, portal_limits.settings
     FROM (SELECT) one
-    LEFT JOIN outbox.portal_limits_here own ON own.tenant = $1
-    LEFT JOIN outbox.portal_limits_here common ON common.tenant = ''
-$$;
+    LEFT JOIN outbox.portal_limits_here own ON own.tenant = portal_limits.tenant
+    LEFT JOIN outbox.portal_limits_here common ON common.tenant = '';
+END $$;
 COMMENT ON FUNCTION outbox.portal_limits IS
 'How many endpoints a tenant may have, and which settings it may choose (NULL: a tenant without limits of its own)';
 

@@ -32,6 +32,8 @@ my %value = (
 	url => q{'https://a.example/p' || %s || 'q'},
 	topics => q{ARRAY['a' || %s || 'b']},
 	reset => q{ARRAY['filter' || %s]},
+	settings => q{ARRAY['url' || %s]},
+	before => q{'1:2:' || %s || '3'},
 	filter => q{('$.a == "x' || %s || 'y"')::jsonpath});
 my %around = (
 	(map { $_ => [ q{%s || 'a'}, q{'a' || %s} ] } qw(type content_type key dedup_key tenant name endpoint start_at)),
@@ -41,6 +43,8 @@ my %around = (
 	url => [ q{%s || 'https://a.example/'}, q{'https://a.example/' || %s}, q{'https://a' || %s || '.example/'}, q{'https://a.example/?q=' || %s} ],
 	topics => [ q{ARRAY[%s || 'a']}, q{ARRAY['a', 'a' || %s]} ],
 	reset => [ q{ARRAY[%s || 'filter']} ],
+	settings => [ q{ARRAY[%s || 'url']} ],
+	before => [ q{%s || '1:2:3'}, q{'1:2:3' || %s} ],
 	filter => []);
 
 # These may hold any character: it is encoded when it is sent, or never sent.
