@@ -17,7 +17,7 @@ sub ask
 	return $node->safe_psql('postgres', $sql);
 }
 
-sub worker_pid
+sub pid_of_worker
 {
 	return ask("SELECT pid FROM outbox.workers WHERE datname = 'postgres' AND pid IS NOT NULL");
 }
@@ -25,14 +25,14 @@ sub worker_pid
 # kB that are the worker's own
 sub own_memory
 {
-	my ($kb) = slurp_file('/proc/' . worker_pid() . '/status') =~ /^RssAnon:\s+(\d+) kB/m;
+	my ($kb) = slurp_file('/proc/' . pid_of_worker() . '/status') =~ /^RssAnon:\s+(\d+) kB/m;
 	return $kb;
 }
 
 # How many sockets the worker has open
 sub sockets
 {
-	return scalar grep { (readlink($_) // '') =~ /^socket:/ } glob('/proc/' . worker_pid() . '/fd/*');
+	return scalar grep { (readlink($_) // '') =~ /^socket:/ } glob('/proc/' . pid_of_worker() . '/fd/*');
 }
 
 # Memory of idle endpoints
@@ -55,9 +55,9 @@ ask("SELECT count(outbox.drop_endpoint(name, discard => true)) FROM outbox.endpo
 
 # A rate of requests: tokens come by time alone
 endpoint($node, $receiver, 'rated', '/ok/rated', "topics => '{rated}', rate_limit => 1000");
-ask("SELECT count(outbox.emit('rated', '{}')) FROM generate_series(1, 8000)");
+ask("SELECT count(outbox.emit('rated', '{}')) FROM generate_series(1, 4000)");
 my $begun = time;
-ok($receiver->wait_delivered(8000, path => '/ok/rated'), 'all events of an endpoint with a rate limit');
+ok($receiver->wait_delivered(4000, path => '/ok/rated'), 'all events of an endpoint with a rate limit');
 cmp_ok(time - $begun, '<', 40, 'without a pause until something else wakes the worker');
 
 # A retry that is due by itself
@@ -87,5 +87,5 @@ ask("SELECT outbox.pause_endpoint('rated')");
 ask("SELECT count(outbox.emit('rated', '{}')) FROM generate_series(1, 10)");
 ok(wait_sql($node, "SELECT pending = 10 AND state = 'paused' FROM outbox.stats WHERE endpoint = 'rated'"), 'a paused one counts');
 ask("SELECT outbox.resume_endpoint('rated')");
-ok($receiver->wait_delivered(8010, path => '/ok/rated'), 'and goes on');
+ok($receiver->wait_delivered(4010, path => '/ok/rated'), 'and goes on');
 done_testing();
