@@ -1,4 +1,5 @@
-# What becomes due while a slow worker goes to sleep is done.  Nothing else wakes it here.
+# What becomes due while a slow worker goes to sleep is done.
+# Nothing else wakes it here.
 use strict;
 use warnings;
 
