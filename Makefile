@@ -66,8 +66,11 @@ $(DATA_built): $(SQL_PARTS) Makefile
 # PGXS tracks headers only when PostgreSQL was configured to.
 $(OBJS) $(OBJS:.o=.bc): $(C_HEADERS)
 
-# Sinks that are libraries of their own are made where pkg-config finds what they need.
-SINKS = $(if $(shell pkg-config --exists rdkafka 2>/dev/null && echo yes),$(wildcard sinks/kafka))
+# Sinks that are libraries of their own are made where pkg-config finds what they need,
+# and the compiler does, which may be one for another system.
+SINKS = $(if $(shell pkg-config --exists rdkafka 2>/dev/null && \
+	$(CC) $(CPPFLAGS) `pkg-config --cflags rdkafka` -include librdkafka/rdkafka.h \
+	-E -o /dev/null -xc /dev/null 2>/dev/null && echo yes),$(wildcard sinks/kafka))
 
 all: sinks-all
 install: sinks-install
