@@ -86,10 +86,7 @@ insert_with_triggers(ResultRelInfo *info, EState *estate, TupleTableSlot *slot)
 			 errtable(info->ri_RelationDesc)));
 }
 
-/*
- * An index "WHERE column IS NOT NULL", and the number of its column.  0: another kind of
- * index.
- */
+/* An index "WHERE column IS NOT NULL", and the number of its column. */
 typedef struct KnownIndex
 {
 	Oid		   oid;
@@ -111,9 +108,8 @@ forget_index(Datum arg pg_attribute_unused(), Oid oid)
 }
 
 static AttrNumber
-column_that_must_not_be_null(Relation index)
+column_that_must_not_be_null(const List *predicate)
 {
-	List	 *predicate = RelationGetIndexPredicate(index);
 	NullTest *test = list_length(predicate) == 1 ? linitial(predicate) : NULL;
 
 	if (test == NULL || !IsA(test, NullTest) || test->nulltesttype != IS_NOT_NULL ||
@@ -122,7 +118,7 @@ column_that_must_not_be_null(Relation index)
 	return Max(((Var *) test->arg)->varattno, 0);
 }
 
-/* Returns the number of the column, or 0 if it is not known yet. */
+/* Returns 0 for an index that is not known to be one of these. */
 static AttrNumber
 known_column(Oid oid)
 {
@@ -162,12 +158,13 @@ open_indexes(ResultRelInfo *info, TupleTableSlot *slot)
 		index = index_open(lfirst_oid(cell), RowExclusiveLock);
 		how = BuildIndexInfo(index);
 		if (column == 0)
-			column = column_that_must_not_be_null(index);
+		{
+			column = column_that_must_not_be_null(how->ii_Predicate);
+			if (column > 0 && nknown < KNOWN_INDEXES)
+				known[nknown++] = (KnownIndex){lfirst_oid(cell), column};
+		}
 		if (column > 0)
 		{
-			if (known_column(RelationGetRelid(index)) == 0 && nknown < KNOWN_INDEXES)
-				known[nknown++] = (KnownIndex){RelationGetRelid(index), column};
-
 			/* Decided here: the executor would prepare the expression for each row. */
 			how->ii_Predicate = NIL;
 			if (slot->tts_isnull[column - 1])

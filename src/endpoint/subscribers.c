@@ -59,6 +59,7 @@ typedef struct Topics
 static Topics newer;
 static Topics older;
 static size_t topics_account;
+static bool	  outdated; /* true if the endpoints have changed since */
 
 static Topics
 make_topics(void)
@@ -88,9 +89,13 @@ account_topics(void)
 							  MemoryContextMemAllocated(older.cxt, true));
 }
 
+/* Before the next look at them. */
 static void
 forget_topics(void)
 {
+	if (!outdated)
+		return;
+	outdated = false;
 	forget_older();
 	forget_older();
 	account_topics();
@@ -138,7 +143,7 @@ outbox_subscribers_set(OutboxEndpoint **here, int n, OutboxOtherSubscriber *else
 	groups_cxt = cxt;
 	groups = table;
 	nhere = n;
-	forget_topics();
+	outdated = true;
 }
 
 void
@@ -156,7 +161,7 @@ outbox_subscribers_add(OutboxEndpoint *ep)
 		nhere++;
 	}
 	MemoryContextSwitchTo(old);
-	forget_topics();
+	outdated = true;
 }
 
 void
@@ -176,7 +181,7 @@ outbox_subscribers_remove(OutboxEndpoint *ep)
 		groups_delete(groups, tenant);
 		pfree(name);
 	}
-	forget_topics();
+	outdated = true;
 }
 
 void
@@ -334,6 +339,8 @@ outbox_subscribers_of(const char *topic, size_t len, OutboxRow *row)
 	const TenantGroup *g = group_of_row(row);
 	OutboxSubscribers *s;
 	OutboxSubscribers *all;
+
+	forget_topics();
 
 	/*
 	 * A longer topic has bypassed the checks of outbox.events.  Its first 255 bytes

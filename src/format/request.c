@@ -461,6 +461,14 @@ check_added(bool added)
 				 "Lower outbox.worker_max_in_flight, or give the machine more memory.")));
 }
 
+static const char *
+why_no_body(const OutboxEvent *event)
+{
+	const char *problem = outbox_request_problem(event);
+
+	return problem ? problem : OUTBOX_NO_UTF8;
+}
+
 const char *
 outbox_request_headers(OutboxHeaders *out, OutboxEvent *event,
 					   const OutboxRequestConfig *settings, int attempt,
@@ -471,12 +479,7 @@ outbox_request_headers(OutboxHeaders *out, OutboxEvent *event,
 	bool  added = true;
 
 	if (body == NULL)
-	{
-		const char *problem = outbox_request_problem(event);
-
-		return problem ? problem : OUTBOX_NO_UTF8;
-	}
-
+		return why_no_body(event);
 	if (!add_content_type(out, "Content-Type", event, settings->format, &added))
 		return "invalid content type";
 	add_identity(out, event->id_text, settings, now, body, body_len, &added);
@@ -514,12 +517,7 @@ outbox_request_message_headers(OutboxHeaders *out, OutboxEvent *event,
 	bool  added = true;
 
 	if (body == NULL)
-	{
-		const char *problem = outbox_request_problem(event);
-
-		return problem ? problem : OUTBOX_NO_UTF8;
-	}
-
+		return why_no_body(event);
 	if (!add_content_type(out, "content-type", event, settings->format, &added))
 		return "invalid content type";
 	added &= outbox_headers_add(out, "outbox-id", event->id_text, strlen(event->id_text));

@@ -141,8 +141,9 @@ load_endpoint(const OutboxEndpointRow *s)
 
 typedef struct Reload
 {
-	ArrayType			  *ids;	 /* of the endpoints that are read (NULL: all) */
-	OutboxEndpoint		 **list; /* all endpoints, or with 'ids' the new ones */
+	bool				   all;	 /* true if the settings of all are read */
+	List				  *ids;	 /* else of these endpoints */
+	OutboxEndpoint		 **list; /* all endpoints, or those that are new */
 	int					   n;
 	int					   max;
 	OutboxOtherSubscriber *others;
@@ -192,8 +193,7 @@ apply_settings(void *arg, const OutboxEndpointRow *s)
 	int				share = outbox_share_of(s->id);
 	bool			held = outbox_step_held(OUTBOX_STEP_RELOAD, s->id);
 
-	if (r->ids == NULL ||
-		(ep == NULL && !list_member_int(outbox_roster_to_load(), s->id)))
+	if (r->all || (ep == NULL && !list_member_int(outbox_roster_to_load(), s->id)))
 		r->weight[share] = Min(r->weight[share] + 1, PG_UINT16_MAX);
 	if (held)
 	{
@@ -243,7 +243,7 @@ apply_settings(void *arg, const OutboxEndpointRow *s)
 	/* Settings are read again when a rotation of secrets ends. */
 	outbox_loop.roster.reload_at = Min(outbox_loop.roster.reload_at,
 									   held ? DT_NOEND : s->previous_until);
-	if (r->ids != NULL && outbox_roster_find(s->id) == ep)
+	if (!r->all && outbox_roster_find(s->id) == ep)
 		return; /* it is on the list of endpoints already */
 	if (r->n == r->max)
 	{
@@ -304,49 +304,40 @@ delete_orphans(bool parked)
 }
 
 /*
- * Returns the endpoints that have changed since the last reload, and those that are to
- * be loaded again.  NULL: the settings of all have to be read.
+ * Finds the endpoints that have changed since the last reload, and those that are to be
+ * loaded again.  False: the settings of all have to be read.
  */
-static ArrayType *
-find_changed(void)
+static bool
+find_changed(List **ids)
 {
 	Datum			args[1];
-	Datum		   *ids;
-	const List	   *again = outbox_roster_to_load();
-	int				n = list_length(again);
-	uint64			nchanged;
+	uint64			n;
 	const ListCell *cell;
 
 	if (changes_seen == NULL)
-		return NULL;
+		return false;
+	foreach (cell, outbox_roster_to_load())
+		if (!outbox_serves_endpoint(lfirst_int(cell)))
+			return false;
+	*ids = list_copy(outbox_roster_to_load());
 	args[0] = CStringGetTextDatum(changes_seen);
-	nchanged = outbox_query(
+	n = outbox_query(
 		"SELECT DISTINCT c.endpoint_id FROM outbox.endpoint_changes c"
 		" WHERE c.xid OPERATOR(pg_catalog.>=)"
 		" pg_catalog.pg_snapshot_xmin($1::pg_catalog.pg_snapshot)"
 		" AND NOT pg_catalog.pg_visible_in_snapshot(c.xid, $1::pg_catalog.pg_snapshot)"
 		" LIMIT " CppAsString2(CHANGES_MAX),
 		1, (Oid[]){TEXTOID}, args, NULL);
-	if (nchanged + n >= CHANGES_MAX)
-		return NULL;
-	ids = palloc(sizeof(Datum) * (nchanged + n));
-	n = 0;
-	foreach (cell, again)
-	{
-		if (!outbox_serves_endpoint(lfirst_int(cell)))
-			return NULL;
-		ids[n++] = Int32GetDatum(lfirst_int(cell));
-	}
-	for (uint64 i = 0; i < nchanged; i++)
+	for (uint64 i = 0; i < n; i++)
 	{
 		int32 id = row_int4(fetch_row(i), 0);
 
 		/* What others serve is known of all of them together. */
 		if (!outbox_serves_endpoint(id) && outbox_roster_find(id) == NULL)
-			return NULL;
-		ids[n++] = Int32GetDatum(id);
+			return false;
+		*ids = lappend_int(*ids, id);
 	}
-	return construct_array(ids, n, INT4OID, 4, true, TYPALIGN_INT);
+	return list_length(*ids) < CHANGES_MAX;
 }
 
 /* Deletes the changes that all workers of the database have seen. */
@@ -397,9 +388,10 @@ is_new(const Reload *r, int32 id)
 static void
 look_for_dropped(Reload *r, bool tidy)
 {
-	bool dropped = false;
+	bool			dropped = false;
+	const ListCell *cell;
 
-	if (r->ids == NULL)
+	if (r->all)
 	{
 		for (int i = 0; i < outbox_loop.roster.n; i++)
 			dropped = drop_if_gone(outbox_loop.roster.endpoints[i]) || dropped;
@@ -407,51 +399,41 @@ look_for_dropped(Reload *r, bool tidy)
 			delete_orphans(tidy);
 	}
 	else
-	{
-		Datum *ids;
-		int	   n;
-
-		deconstruct_array(r->ids, INT4OID, 4, true, TYPALIGN_INT, &ids, NULL, &n);
-		for (int i = 0; i < n; i++)
+		foreach (cell, r->ids)
 		{
-			OutboxEndpoint *ep = outbox_roster_find(DatumGetInt32(ids[i]));
-			int				share = outbox_share_of(DatumGetInt32(ids[i]));
+			OutboxEndpoint *ep = outbox_roster_find(lfirst_int(cell));
+			int				share = outbox_share_of(lfirst_int(cell));
 
 			/* What was made and dropped between two reloads was never loaded. */
-			if (ep == NULL && !is_new(r, DatumGetInt32(ids[i])))
-				delete_rows_of(DatumGetInt32(ids[i]));
+			if (ep == NULL && !is_new(r, lfirst_int(cell)))
+				delete_rows_of(lfirst_int(cell));
 			if (ep == NULL || ep->member.dropped || !drop_if_gone(ep))
 				continue;
 			r->changed = true;
 			if (r->weight[share] > 0)
 				r->weight[share]--;
 		}
-	}
 }
 
 static void
 begin_reload(Reload *r)
 {
-	if (r->ids == NULL)
+	const ListCell *cell;
+
+	if (r->all)
 	{
 		outbox_loop.roster.reload_at = DT_NOEND;
 		for (int i = 0; i < outbox_loop.roster.n; i++)
 			outbox_loop.roster.endpoints[i]->member.seen = false;
+		return;
 	}
-	else
+	memcpy(r->weight, weight, sizeof(weight));
+	foreach (cell, r->ids)
 	{
-		Datum *ids;
-		int	   n;
+		OutboxEndpoint *ep = outbox_roster_find(lfirst_int(cell));
 
-		memcpy(r->weight, weight, sizeof(weight));
-		deconstruct_array(r->ids, INT4OID, 4, true, TYPALIGN_INT, &ids, NULL, &n);
-		for (int i = 0; i < n; i++)
-		{
-			OutboxEndpoint *ep = outbox_roster_find(DatumGetInt32(ids[i]));
-
-			if (ep)
-				ep->member.seen = false;
-		}
+		if (ep)
+			ep->member.seen = false;
 	}
 }
 
@@ -469,7 +451,6 @@ take_all(Reload *r)
 	r->list = NULL;
 	if (others_cxt)
 		MemoryContextDelete(others_cxt);
-	MemoryContextSetParent(r->others_cxt, TopMemoryContext);
 	others_cxt = r->others_cxt;
 	others = r->others;
 	nothers = r->nothers;
@@ -481,19 +462,29 @@ take_all(Reload *r)
 static void
 take_some(Reload *r)
 {
-	Datum *ids;
-	int	   n;
+	const ListCell *cell;
 
 	if (r->changed)
 		outbox_roster_change(r->list, r->n);
-	deconstruct_array(r->ids, INT4OID, 4, true, TYPALIGN_INT, &ids, NULL, &n);
-	for (int i = 0; i < n; i++)
+	foreach (cell, r->ids)
 	{
-		OutboxEndpoint *ep = outbox_roster_find(DatumGetInt32(ids[i]));
+		OutboxEndpoint *ep = outbox_roster_find(lfirst_int(cell));
 
 		if (ep)
 			outbox_subscribers_add(ep);
 	}
+}
+
+static ArrayType *
+id_array(const List *ids)
+{
+	Datum		   *values = palloc(sizeof(Datum) * Max(list_length(ids), 1));
+	const ListCell *cell;
+	int				n = 0;
+
+	foreach (cell, ids)
+		values[n++] = Int32GetDatum(lfirst_int(cell));
+	return construct_array(values, n, INT4OID, 4, true, TYPALIGN_INT);
 }
 
 /* 'tidy' is for endpoints that were dropped while no worker had them. */
@@ -502,6 +493,7 @@ outbox_reload(bool all, bool tidy)
 {
 	Reload		 *r = &reload;
 	MemoryContext caller = CurrentMemoryContext;
+	MemoryContext old;
 	char		 *snapshot;
 	uint64		  seen;
 
@@ -516,24 +508,24 @@ outbox_reload(bool all, bool tidy)
 				 0, NULL, NULL, NULL);
 	snapshot = MemoryContextStrdup(caller, row_text(fetch_row(0), 0));
 	seen = U64FromFullTransactionId(DatumGetFullTransactionId(fetch_row(0).values[1]));
-	r->ids = all || tidy ? NULL : find_changed();
+	r->all = all || tidy || !find_changed(&r->ids);
 	begin_reload(r);
-	if (r->ids == NULL)
+	if (r->all)
 		outbox_query("SELECT pg_catalog.count(*) FROM outbox.endpoint_settings", 0, NULL,
 					 NULL, NULL);
-	outbox_parked_share_room(r->ids ? outbox_loop.roster.n + nothers :
-									  row_int8(fetch_row(0), 0));
-	outbox_endpoint_settings_read(r->ids, apply_settings, r);
+	outbox_parked_share_room(r->all ? row_int8(fetch_row(0), 0) :
+									  outbox_loop.roster.n + nothers);
+	outbox_endpoint_settings_read(r->all ? NULL : id_array(r->ids), apply_settings, r);
 	if (outbox_serves_database())
 		outbox_retention_configure();
 	outbox_step_blame(0);
 	look_for_dropped(r, tidy);
 	forget_changes();
-	if (r->ids)
-		r->ids = (ArrayType *) memcpy(MemoryContextAlloc(caller, VARSIZE(r->ids)), r->ids,
-									  VARSIZE(r->ids));
+	old = MemoryContextSwitchTo(caller);
+	r->ids = list_copy(r->ids); /* for after the commit */
+	MemoryContextSwitchTo(old);
 	OUTBOX_CRASH_POINT("reload.read");
-	if (r->ids == NULL)
+	if (r->all)
 		MemoryContextSetParent(r->others_cxt, TopMemoryContext);
 	outbox_txn_commit();
 	OUTBOX_CRASH_POINT("reload.committed");
@@ -542,10 +534,10 @@ outbox_reload(bool all, bool tidy)
 		if (!outbox_step_held(OUTBOX_STEP_RELOAD, r->list[i]->id))
 			outbox_step_passed(OUTBOX_STEP_RELOAD, r->list[i]->id);
 	outbox_reader_forget_turn();
-	if (r->ids)
-		take_some(r);
-	else
+	if (r->all)
 		take_all(r);
+	else
+		take_some(r);
 	if (r->list)
 		pfree(r->list);
 	r->list = NULL;

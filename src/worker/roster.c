@@ -84,10 +84,7 @@ outbox_roster_forget(OutboxEndpoint *ep)
 static int
 compare_endpoints(const void *a, const void *b)
 {
-	int32 x = (*(OutboxEndpoint *const *) a)->id;
-	int32 y = (*(OutboxEndpoint *const *) b)->id;
-
-	return x < y ? -1 : x > y;
+	return compare_id(&(*(OutboxEndpoint *const *) a)->id, b);
 }
 
 void

@@ -24,7 +24,7 @@ our @EXPORT = qw(outbox_node wait_until wait_sql endpoint emit worker_pid
   new_worker start_again start_producer stop_producer check_history
   event_ids process_is_gone kill_everything wait_settled wait_status
   nothing_arrives emit_at_once refuses_unsigned documented_roles worker_grants
-  shown_in_security private_memory $top);
+  shown_in_security private_memory shim write_clock $top);
 
 our $top = $ENV{OUTBOX_TOP} || '.';
 our $timeout = $PostgreSQL::Test::Utils::timeout_default;
@@ -316,6 +316,31 @@ sub private_memory
 	my ($kb) = PostgreSQL::Test::Utils::slurp_file("/proc/$pid/status") =~ /^RssAnon:\s+(\d+) kB/m
 	  or die "process $pid has no memory of its own: it is ending\n";
 	return $kb / 1024;
+}
+
+# Compiles test/shims/NAME.c, and returns the library for LD_PRELOAD.
+sub shim
+{
+	my ($name) = @_;
+	my $library = PostgreSQL::Test::Utils::tempdir($name) . "/$name.so";
+
+	system('cc', '-shared', '-fPIC', '-o', $library, "$top/test/shims/$name.c", '-ldl') == 0
+	  or die "cc failed\n";
+	return $library;
+}
+
+# Sets the clock of servers with shims/clock.c by so many seconds.  The file is written in
+# place, because they have it mapped.
+sub write_clock
+{
+	my ($file, $offset) = @_;
+
+	open(my $fh, '+>>', $file) or die "$file: $!\n";
+	close $fh;
+	open($fh, '+<:raw', $file) or die "$file: $!\n";
+	print $fh pack('q', $offset);
+	close $fh;
+	return;
 }
 
 # Starts a server whose postmaster was killed.  Its children may take a moment

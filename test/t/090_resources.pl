@@ -9,11 +9,8 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 my $dir = PostgreSQL::Test::Utils::tempdir('resources');
-my $shim = "$dir/shortage.so";
+my $shim = shim('shortage');
 my $orders = "$dir/orders";
-
-system('cc', '-shared', '-fPIC', '-o', $shim, "$top/test/shims/shortage.c", '-ldl') == 0
-  or die "cc failed\n";
 
 # Written in place: the servers have the file mapped.
 sub shortage

@@ -9,23 +9,15 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 my $dir = PostgreSQL::Test::Utils::tempdir('clock');
-my $shim = "$dir/clock.so";
+my $shim = shim('clock');
 my $clock = "$dir/offset";
 my $log = "$dir/producer";
 my $offset = 0;
 
-system('cc', '-shared', '-fPIC', '-o', $shim, "$top/test/shims/clock.c", '-ldl') == 0
-  or die "cc failed\n";
-
-# Written in place: the servers have the file mapped.
 sub set_clock
 {
 	($offset) = @_;
-	open(my $fh, '+>>', $clock) or die "$clock: $!\n";
-	close $fh;
-	open($fh, '+<:raw', $clock) or die "$clock: $!\n";
-	print $fh pack('q', $offset);
-	close $fh;
+	write_clock($clock, $offset);
 	return;
 }
 

@@ -12,23 +12,15 @@ use Test::More;
 
 my $why = 'failed for disable_after';
 my $dir = PostgreSQL::Test::Utils::tempdir('clock');
-my $shim = "$dir/clock.so";
+my $shim = shim('clock');
 my $clock = "$dir/offset";
 my $offset = 0;
 
-system('cc', '-shared', '-fPIC', '-o', $shim, "$top/test/shims/clock.c", '-ldl') == 0
-  or die "cc failed\n";
-
-# Written in place: the server has the file mapped.
 sub set_clock
 {
 	my ($by) = @_;
 	$offset += $by;
-	open(my $fh, '+>>', $clock) or die "$clock: $!\n";
-	close $fh;
-	open($fh, '+<:raw', $clock) or die "$clock: $!\n";
-	print $fh pack('q', $offset);
-	close $fh;
+	write_clock($clock, $offset);
 	return;
 }
 

@@ -17,22 +17,16 @@ sub ask
 	return $node->safe_psql('postgres', $sql);
 }
 
-sub pid_of_worker
-{
-	return ask("SELECT pid FROM outbox.workers WHERE datname = 'postgres' AND pid IS NOT NULL");
-}
-
 # kB that are the worker's own
 sub own_memory
 {
-	my ($kb) = slurp_file('/proc/' . pid_of_worker() . '/status') =~ /^RssAnon:\s+(\d+) kB/m;
-	return $kb;
+	return 1024 * private_memory(worker_pid($node));
 }
 
 # How many sockets the worker has open
 sub sockets
 {
-	return scalar grep { (readlink($_) // '') =~ /^socket:/ } glob('/proc/' . pid_of_worker() . '/fd/*');
+	return scalar grep { (readlink($_) // '') =~ /^socket:/ } glob('/proc/' . worker_pid($node) . '/fd/*');
 }
 
 # Memory of idle endpoints

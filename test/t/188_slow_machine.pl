@@ -8,11 +8,8 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $shim = PostgreSQL::Test::Utils::tempdir('slow') . '/slow_clock.so';
-system('cc', '-shared', '-fPIC', '-o', $shim, "$top/test/shims/slow_clock.c") == 0 or die "cc failed\n";
-
 $ENV{OUTBOX_SLOW_CLOCK} = 3000;
-$ENV{LD_PRELOAD} = $shim;
+$ENV{LD_PRELOAD} = shim('slow_clock');
 my $node = outbox_node('slow', conf => "outbox.wakeup_interval = '60 s'\n");
 delete $ENV{LD_PRELOAD};
 my $receiver = OutboxTest::Receiver->new('slow');

@@ -254,7 +254,8 @@ extern void			   outbox_http_pools_check_room(void);
 
 /*
  * http_socket.c.  watch: a socket was opened, for TLS or not.  'events' passes epoll's
- * events to 'act', without waiting, with the number of the pool.  Returns true if there may be more of them.
+ * events to 'act', without waiting, with the number of the pool.  It returns true if
+ * there may be more of them.
  */
 extern int	outbox_http_fd(void);
 extern bool outbox_http_sockets_init(void);
