@@ -236,6 +236,11 @@ define_operation_settings(void)
 		"outbox.failing_after",
 		"How long an endpoint fails without a success before outbox.failing is emitted.",
 		NULL, &outbox_failing_after, 1, INT_MAX, GUC_UNIT_S);
+	DefineCustomBoolVariable(
+		"outbox.require_event_types",
+		"Only topics that are listed in outbox.event_types may be emitted.", NULL,
+		&outbox_require_event_types, outbox_require_event_types, PGC_SUSET, 0, NULL, NULL,
+		NULL);
 	define_int("outbox.retention", "How long events are kept after they were emitted.",
 			   "Undelivered events are kept longer, whatever their age.",
 			   &outbox_retention, 1, INT_MAX, GUC_UNIT_S);

@@ -10,6 +10,7 @@ SELECT pg_extension_config_dump('outbox.events_2', '');
 SELECT pg_extension_config_dump('outbox.kept_events', '');
 SELECT pg_extension_config_dump('outbox.scheduled', '');
 SELECT pg_extension_config_dump('outbox.dedup', '');
+SELECT pg_extension_config_dump('outbox.event_types', '');
 SELECT pg_extension_config_dump('outbox.endpoint_settings', '');
 SELECT pg_extension_config_dump('outbox.endpoint_settings_endpoint_id_seq', '');
 SELECT pg_extension_config_dump('outbox.subscriptions', '');

@@ -230,7 +230,8 @@ BEGIN
     e.id := outbox.new_event_id();
     e.created_at := clock_timestamp();
     e.topic := topic;
-    e.payload := COALESCE(payload, jsonb_build_object('endpoint', name, 'message', 'A test event: nothing happened.'));
+    e.payload := COALESCE(payload, (SELECT t.example FROM outbox.event_types t WHERE t.topic = e.topic),
+                          jsonb_build_object('endpoint', name, 'message', 'A test event: nothing happened.'));
     e.test_of := id;
     PERFORM outbox.check_event(e.seq, e.topic, NULL, NULL, e.tenant, NULL, e.payload, NULL, NULL);
     INSERT INTO outbox.kept_events VALUES (e.*);

@@ -360,3 +360,21 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION outbox.portal_send_test IS
 'Sends one event to this endpoint of a tenant alone, and returns its id';
+
+------------------------------------------------------------------------
+-- What a tenant may subscribe to
+------------------------------------------------------------------------
+
+-- The catalogue is the operator's, and the same for all tenants.
+CREATE FUNCTION outbox.portal_event_types(tenant text)
+RETURNS TABLE (topic text, description text, schema jsonb, example jsonb)
+LANGUAGE plpgsql STABLE SECURITY DEFINER ROWS 100 SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+BEGIN
+    PERFORM outbox.portal_tenant($1);
+    RETURN QUERY
+    SELECT t.topic, t.description, t.schema, t.example FROM outbox.event_types t ORDER BY t.topic;
+END $$;
+COMMENT ON FUNCTION outbox.portal_event_types IS
+'The topics that outbox.event_types lists, each with its description, schema and example';

@@ -295,9 +295,9 @@ OUTBOX_FUNCTION(outbox_emit_bytes_1_0, 10)
 /*
  * The CHECK constraint of outbox.events: returns true, or throws what is wrong.
  *
- * The limit on the size is checked for new events only.  A row of a restore or a
- * subscription was a valid event where it comes from.  If this server's setting
- * refused it, the restore would lose all other rows of the table, too.
+ * The settings are applied to new events only.  A row of a restore or a subscription
+ * was a valid event where it comes from.  If this server's settings refused it, the
+ * restore would lose all other rows of the table, too.
  */
 OUTBOX_FUNCTION(outbox_check_event_1_0, 9)
 {

@@ -20,6 +20,7 @@
 #include "base/settings.h"
 #include "base/version.h"
 #include "emit/emit.h"
+#include "emit/event_types.h"
 #include "log/event_stamp.h"
 
 /* As much of a value as fits into a message: at most 100 bytes. */
@@ -114,6 +115,22 @@ check_topic(const text *topic, bool restoring)
 			 errmsg("topic \"%s\" is reserved", excerpt(data, len)),
 			 errhint(
 				 "Topics that begin with \"outbox.\" belong to outbox itself. Choose another name.")));
+}
+
+static void
+check_listed(const text *topic)
+{
+	const char *data = VARDATA_ANY(topic);
+	size_t		len = VARSIZE_ANY_EXHDR(topic);
+
+	if (!outbox_topic_reserved(data, len) && !outbox_event_type_listed(data, len))
+		ereport(
+			ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("topic \"%s\" is not listed in outbox.event_types",
+					excerpt(data, len)),
+			 errhint(
+				 "outbox.require_event_types demands it. Correct the topic, or list it with outbox.set_event_type().")));
 }
 
 static void
@@ -307,7 +324,7 @@ check_times(const OutboxNewEvent *e)
 }
 
 void
-outbox_check(const OutboxNewEvent *e, bool restoring, bool sized)
+outbox_check(const OutboxNewEvent *e, bool restoring, bool fresh)
 {
 	if (e->topic == NULL)
 		ereport(ERROR,
@@ -315,6 +332,8 @@ outbox_check(const OutboxNewEvent *e, bool restoring, bool sized)
 				 errmsg("topic of an event must not be null"),
 				 errhint("Pass the name of what happened, like 'order.created'.")));
 	check_topic(e->topic, restoring);
+	if (outbox_require_event_types && fresh)
+		check_listed(e->topic);
 
 	if (e->type)
 	{
@@ -348,7 +367,7 @@ outbox_check(const OutboxNewEvent *e, bool restoring, bool sized)
 				 errmsg("content_type of an event with a payload must be null"),
 				 errhint(
 					 "A payload is JSON. Set body and content_type for anything else.")));
-		check_payload(e->payload, sized);
+		check_payload(e->payload, fresh);
 	}
 	else if (e->body)
 	{
@@ -361,7 +380,7 @@ outbox_check(const OutboxNewEvent *e, bool restoring, bool sized)
 					 "Pass the media type of the bytes, like 'application/octet-stream'.")));
 		check_length("content_type", e->content_type, OUTBOX_MAX_TYPE);
 		check_line("content_type", e->content_type);
-		if (sized)
+		if (fresh)
 			check_size("body", VARSIZE_ANY_EXHDR(e->body));
 	}
 	else
@@ -371,6 +390,13 @@ outbox_check(const OutboxNewEvent *e, bool restoring, bool sized)
 			 errmsg("payload of an event must not be null"),
 			 errhint(
 				 "Pass JSON, or bytes and their content type. The JSON null is 'null'::jsonb.")));
+}
+
+/* check_topic(topic text): for the catalogue of event types. */
+OUTBOX_FUNCTION(outbox_check_topic_1_0, 1)
+{
+	check_topic(PG_GETARG_TEXT_PP(0), false);
+	PG_RETURN_VOID();
 }
 
 /* check_tenant(tenant text): for the tenant of an endpoint. */

@@ -241,7 +241,7 @@ my @emits = (
 	"INSERT INTO outbox.outgoing (topic, payload) VALUES ('role.one', '{}') RETURNING *",
 	"INSERT INTO outbox.events (id, topic, type, key, expires_at, headers, body, content_type)"
 	  . " VALUES (NULL, 'role.one', NULL, NULL, NULL, NULL, '', 'text/plain')");
-my @watches = map { "SELECT * FROM outbox.$_" } qw(status stats deliveries workers replay_progress);
+my @watches = map { "SELECT * FROM outbox.$_" } qw(status stats deliveries workers replay_progress event_types);
 my @reads = map { "SELECT * FROM outbox.$_" } qw(endpoints dead_letters attempts all_events scheduled);
 my $event = $node->safe_psql('postgres', 'SELECT id FROM outbox.events LIMIT 1');
 my @operations = (
@@ -254,6 +254,7 @@ my @operations = (
 	"SELECT outbox.cancel('$event')",
 	"SELECT outbox.send_test('billing', 'a', '{}')",
 	"SELECT outbox.set_retention(events => '1 day', reset => '{attempts}')",
+	"SELECT outbox.set_event_type('a.b', 'A thing.'), outbox.drop_event_type('a.b')",
 	"SELECT outbox.wait_for('$event')",
 	"SELECT outbox.replay('billing', now() - interval '1 hour')",
 	"SELECT outbox.drop_endpoint('billing', discard => true)");
@@ -316,7 +317,7 @@ foreach my $argument (column(
 		"SELECT DISTINCT unnest(proargnames[1:pronargs]) FROM pg_proc WHERE pronamespace = $schema"
 		  . " AND proname IN ('emit', 'emit_bytes', 'create_endpoint', 'alter_endpoint', 'drop_endpoint',"
 		  . " 'pause_endpoint', 'resume_endpoint', 'seek_endpoint', 'rotate_secret', 'retry', 'discard', 'cancel',"
-		  . " 'replay', 'resend', 'wait_for', 'send_test', 'set_retention', 'topic_in', 'filter_matches')"))
+		  . " 'replay', 'resend', 'wait_for', 'send_test', 'set_retention', 'set_event_type', 'drop_event_type', 'topic_in', 'filter_matches')"))
 {
 	like($reference, qr/\b\Q$argument\E\b/, "argument $argument in the reference");
 }

@@ -68,7 +68,7 @@ SELECT name, current_setting(name),
 	END
 FROM pg_settings
 WHERE context IN ('user', 'superuser', 'superuser-backend', 'backend')
-	AND name NOT IN ('@{[join "', '", @left_out]}');
+	AND name NOT LIKE 'outbox.%' AND name NOT IN ('@{[join "', '", @left_out]}');
 INSERT INTO odd VALUES ('role', 'none', '{}'), ('session_authorization', 'tester', '{}')
 	ON CONFLICT DO NOTHING;
 @{[map { "UPDATE odd SET values = ARRAY['$text{$_}[0]'] WHERE name = '$_';\n" } sort keys %text]}

@@ -69,6 +69,21 @@ $receiver->control(path => '/ok/acme', behave => '/ok');
 portal("SELECT outbox.portal_resend('acme', '$name{acme}', '$dead')");
 $receiver->wait_delivered(1, path => '/ok/acme', id => $dead);
 pass('a dead one is sent again, too');
+
+# --- What it may subscribe to
+
+is(portal("SELECT count(*) FROM outbox.portal_event_types('acme')"), '0', 'an empty catalogue');
+ask(q{SELECT outbox.set_event_type('order.b', 'It was paid.', '{"type": "object"}', '{"n": 4711}'), outbox.set_event_type('order.a')});
+is(portal("SELECT * FROM outbox.portal_event_types('$_')"), qq(order.a|||\norder.b|It was paid.|{"type": "object"}|{"n": 4711}),
+	"$_ sees the catalogue, in order")
+  foreach qw(acme globex);
+my $example = portal("SELECT outbox.portal_send_test('acme', '$name{acme}', 'order.b')");
+my ($got) = $receiver->wait_delivered(1, path => '/ok/acme', id => $example);
+is_deeply(decode_json($got->{body})->{data}, { n => 4711 }, 'a test event is the example of its topic');
+ok(wait_settled($node), 'settled');
+
+# --- Its secret
+
 my $former = portal("SELECT outbox.portal_secret('acme', '$name{acme}')");
 my $new = portal("SELECT outbox.portal_rotate_secret('acme', '$name{acme}', '0')");
 isnt($new, $former, 'another secret');
@@ -140,7 +155,7 @@ my %call = (
 	portal_resume_endpoint => '%t, %e', portal_secret => '%t, %e', portal_rotate_secret => '%t, %e',
 	portal_deliveries => '%t, %e', portal_attempts => '%t, %e', portal_resend => "%t, %e, %v",
 	portal_replay => q(%t, %e, '2026-01-01'), portal_send_test => '%t, %e', portal_drop_endpoint => '%t, %e, true',
-	portal_create_endpoint => '%t, %u', portal_limits => '%t');
+	portal_create_endpoint => '%t, %u', portal_event_types => '%t', portal_limits => '%t');
 is(join(' ', map { "outbox.$_" } sort keys %call), $granted, 'every function of the portal is tried');
 is(ask("SELECT string_agg(DISTINCT kind, ' ') FROM outbox.privileges_of('portal')"), 'FUNCTION SCHEMA', 'no table and no view is granted');
 

@@ -1,0 +1,159 @@
+# The catalogue of event types: with outbox.require_event_types only listed topics are emitted.
+# A session remembers what is listed until the catalogue changes, and a dump has it.
+use strict;
+use warnings;
+
+use JSON::PP;
+use OutboxTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = outbox_node('main');
+my $receiver = OutboxTest::Receiver->new('main');
+
+sub ask
+{
+	my ($sql, @more) = @_;
+	return $node->safe_psql('postgres', $sql, @more);
+}
+
+# What psql says of an error, with its SQLSTATE
+sub refused
+{
+	my ($sql, $state, $text, $hint, $name, @more) = @_;
+	my (undef, undef, $err) = $node->psql('postgres', "\\set VERBOSITY verbose\n$sql", @more);
+	like($err, qr/^.*ERROR:  $state: $text.*^HINT:  $hint/ms, $name);
+	return;
+}
+
+ask(<<'SQL');
+CREATE ROLE app LOGIN;
+SELECT outbox.grant_emit('app');
+CREATE ROLE operator LOGIN;
+SELECT outbox.grant_operate('operator');
+CREATE TABLE public.parcels (id int PRIMARY KEY);
+GRANT INSERT ON public.parcels TO app;
+CREATE TRIGGER tell AFTER INSERT ON public.parcels FOR EACH ROW EXECUTE FUNCTION outbox.emit_change('parcel.changed', 'id');
+SQL
+endpoint($node, $receiver, 'all', '/ok/all');
+endpoint($node, $receiver, 'own', '/ok/own', "topics => '{outbox.*}'");
+
+# Entries
+my @operator = (extra_params => [ '-U', 'operator' ]);
+my @app = (extra_params => [ '-U', 'app' ]);
+ask(q{SELECT outbox.set_event_type('order.shipped', 'It has left.', '{"type": "object"}', '{"order": 4711}')}, @operator);
+is(ask('SELECT topic, description, schema, example FROM outbox.event_types', @operator),
+	'order.shipped|It has left.|{"type": "object"}|{"order": 4711}', 'an operator lists a topic');
+ask(q{SELECT outbox.set_event_type('order.shipped', example => '{"order": 1}')}, @operator);
+is(ask('SELECT topic, description, schema, example FROM outbox.event_types'), 'order.shipped|||{"order": 1}', 'and replaces its entry');
+refused(q{SELECT outbox.set_event_type(NULL)}, '22004', 'topic must not be null', 'Pass the topic', 'no topic');
+refused(q{SELECT outbox.set_event_type('a b')}, '22023', 'invalid topic "a b"', 'A topic is made of', 'no such topic');
+refused(q{SELECT outbox.set_event_type('order.*')}, '22023', 'invalid topic', 'A topic is made of', 'a pattern');
+refused(q{SELECT outbox.set_event_type('outbox.dead')}, '42939', 'topic "outbox.dead" is reserved', 'Topics that', 'a topic of outbox');
+refused(q{SELECT outbox.set_event_type('a', schema => '[1]')}, '22023', 'invalid schema', 'A JSON schema is', 'no schema');
+refused(q{SELECT outbox.set_event_type('a', example => to_jsonb(repeat('x', 1048577)))}, '54000', 'example of event type "a" is too large', 'Use an example', 'a large example');
+refused(q{SELECT outbox.drop_event_type(NULL)}, '22004', 'topic must not be null', 'SELECT topic', 'drop nothing');
+refused(q{SELECT outbox.drop_event_type('a')}, '42704', 'event type "a" does not exist', 'SELECT topic', 'drop what is not there');
+ask(q{SELECT outbox.drop_event_type('a', if_exists => true)});
+
+# A test event is the example
+my $test = ask(q{SELECT outbox.send_test('all', 'order.shipped')});
+my ($got) = $receiver->wait_delivered(1, id => $test);
+is_deeply(decode_json($got->{body})->{data}, { order => 1 }, 'a test event is the example');
+$test = ask(q{SELECT outbox.send_test('all', 'order.shipped', '{"order": 2}')});
+($got) = $receiver->wait_delivered(1, id => $test);
+is_deeply(decode_json($got->{body})->{data}, { order => 2 }, 'unless it is given');
+
+# Nothing is demanded at first
+ask(q{SELECT outbox.emit('not.listed', '{}')}, @app);
+my $scheduled = ask(q{SELECT outbox.emit('order.shipped', '{}', deliver_at => clock_timestamp() + '1 h')}, @app);
+
+# Every way to emit.  A role that may only emit need not read the catalogue.
+ask('ALTER DATABASE postgres SET outbox.require_event_types = on');
+my (undef, undef, $denied) = $node->psql('postgres', 'SET outbox.require_event_types = off', @app);
+like($denied, qr/permission denied/, 'an emitter cannot switch it off');
+my @ways = (
+	[ 'emit', "SELECT outbox.emit('%s', '{}')" ],
+	[ 'emit with a deliver_at', "SELECT outbox.emit('%s', '{}', deliver_at => clock_timestamp() + '1 h')" ],
+	[ 'emit_bytes', "SELECT outbox.emit_bytes('%s', 'x', 'text/plain')" ],
+	[ 'outgoing', "INSERT INTO outbox.outgoing (topic, payload) VALUES ('%s', '{}')" ],
+	[ 'INSERT', "INSERT INTO outbox.events (topic, payload) VALUES ('%s', '{}')" ],
+	[ 'COPY', "COPY outbox.events (topic, payload) FROM STDIN;\n%s\t{}\n\\.\n" ]);
+foreach my $way (@ways)
+{
+	my ($name, $sql) = @$way;
+	refused(sprintf($sql, 'order.shiped'), '22023', 'topic "order.shiped" is not listed in outbox.event_types',
+		'outbox.require_event_types demands it', "$name: what is not listed", @app);
+	my ($rc, undef, $err) = $node->psql('postgres', sprintf($sql, 'order.shipped'), @app);
+	is($err, '', "$name: what is listed");
+}
+refused('INSERT INTO public.parcels VALUES (1)', '22023', 'topic "parcel.changed" is not listed', 'outbox.require', 'emit_change: not listed', @app);
+ask(q{SELECT outbox.set_event_type('parcel.changed')});
+ask('INSERT INTO public.parcels VALUES (2)', @app);
+refused(q{SELECT outbox.send_test('all', 'order.shiped')}, '22023', 'topic "order.shiped" is not listed', 'outbox.require', 'a test event');
+
+# Events of outbox itself
+endpoint($node, $receiver, 'gone', '/status/410', "topics => '{parcel.*}'");
+ask(q{SELECT outbox.emit('parcel.changed', '{}')});
+$receiver->wait_delivered(1, path => '/ok/own');
+pass('an event of outbox itself is not concerned');
+ask(q{SELECT outbox.send_test('all')});
+
+# A session that has emitted the topic before
+my $session = $node->background_psql('postgres', on_error_stop => 0);
+my $emit = q{SELECT 'emitted' FROM outbox.emit('order.shipped', '{}');};
+sub emits
+{
+	my ($expected, $name) = @_;
+	my $out = $session->query($emit);
+	is($out, $expected ? 'emitted' : '', $name);
+	return;
+}
+emits(1, 'it emits');
+ask(q{SELECT outbox.drop_event_type('order.shipped')});
+emits(0, 'until the topic is dropped');
+ask(q{SELECT outbox.set_event_type('order.shipped')});
+emits(1, 'and again when it is listed');
+$session->query('BEGIN');
+emits(1, 'also in a transaction');
+ask(q{SELECT outbox.drop_event_type('order.shipped')});
+emits(0, 'that has its locks already');
+$session->query('ROLLBACK');
+$session->query(q{BEGIN; SELECT outbox.set_event_type('order.shipped');});
+emits(1, 'what the transaction itself has listed');
+$session->query('ROLLBACK');
+emits(0, 'counts no more when it is rolled back');
+$session->query(q{BEGIN; SAVEPOINT a; SELECT outbox.set_event_type('order.shipped');});
+emits(1, 'what a subtransaction has listed');
+$session->query('ROLLBACK TO a');
+emits(0, 'neither');
+$session->query('ROLLBACK');
+ask(q{SELECT outbox.set_event_type('order.shipped')});
+$session->query('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM public.parcels;');
+ask(q{SELECT outbox.drop_event_type('order.shipped')});
+emits(0, 'an old snapshot does not list it');
+$session->query('ROLLBACK');
+emits(0, 'nor does the session remember that it did');
+ask(q{INSERT INTO outbox.event_types (topic) VALUES ('order.shipped')});
+emits(1, 'a plain INSERT lists it');
+ask(q{TRUNCATE outbox.event_types});
+emits(0, 'TRUNCATE drops it');
+$session->quit;
+
+# What was scheduled while it was listed comes, and a restore brings what is not listed
+ask("UPDATE outbox.scheduled SET deliver_at = clock_timestamp() WHERE id = '$scheduled'");
+ask(q{SELECT pg_reload_conf()});
+$receiver->wait_delivered(1, id => $scheduled);
+pass('what was scheduled is delivered, though its topic is not listed any more');
+ask(q{SELECT outbox.set_event_type('order.shipped', 'It has left.')});
+my $dump = PostgreSQL::Test::Utils::tempdir() . '/dump';
+$node->command_ok([ 'pg_dump', '-Fc', '-f', $dump, $node->connstr('postgres') ], 'pg_dump');
+ask('CREATE DATABASE copy');
+ask('ALTER DATABASE copy SET outbox.require_event_types = on');
+$node->command_ok([ 'pg_restore', '--exit-on-error', '-d', $node->connstr('copy'), $dump ], 'pg_restore');
+is($node->safe_psql('copy', 'SELECT topic, description FROM outbox.event_types'), 'order.shipped|It has left.', 'a dump has the catalogue');
+is($node->safe_psql('copy', "SELECT count(*) > 0 FROM outbox.events WHERE topic = 'not.listed'"), 't', 'and events that are not listed');
+
+$node->stop;
+done_testing();
