@@ -347,7 +347,9 @@ my $again = join ";\n",
   "SELECT outbox.discard('bad', since => '2026-01-01')",
   "SELECT outbox.replay('good', '2026-01-01', topics => '{*}')",
   "SELECT outbox.wait_for('$event', '0')", "SELECT outbox.cancel('$event')",
-  "SELECT outbox.send_test('mine')",
+  "SELECT outbox.set_event_type('mine.a', 'It is mine.', '{}', '{\"a\": 1}')", 'TABLE outbox.event_types',
+  "SELECT outbox.send_test('mine')", "SELECT outbox.send_test('mine', 'mine.a')",
+  "SELECT outbox.drop_event_type('mine.a')", "SELECT outbox.drop_event_type('mine.a', if_exists => true)",
   (map { "TABLE outbox.$_" } qw(status stats deliveries workers endpoints dead_letters attempts)),
   "SELECT outbox.drop_endpoint('mine', discard => true, if_exists => true)",
   "SELECT outbox.drop_endpoint('mine', if_exists => true)";
@@ -360,6 +362,7 @@ my $portal = join ";\n",
   (map { "SELECT outbox.portal_$_('acme', 'acme.mine')" }
 	  qw(pause_endpoint resume_endpoint secret rotate_secret send_test endpoints deliveries attempts)),
   "SELECT outbox.portal_deliveries('acme', status => 'dead')", "SELECT outbox.portal_limits('acme')",
+  "SELECT outbox.portal_event_types('acme')",
   "SELECT outbox.portal_replay('acme', 'acme.mine', '2026-01-01', topics => '{*}')",
   "SELECT outbox.portal_drop_endpoint('acme', 'acme.mine', discard => true)";
 ($rc, $out, $err) = sql('postgres', "$trap$portal", 'portal');
