@@ -307,6 +307,27 @@ take_from_window(OutboxBatch *b, TimestampTz now)
 	}
 }
 
+static int
+compare_members(const void *a, const void *b)
+{
+	int64 x = ((const OutboxMember *) a)->delivery->seq;
+	int64 y = ((const OutboxMember *) b)->delivery->seq;
+
+	return x < y ? -1 : x > y;
+}
+
+/*
+ * Puts the members in the order of the body, because that is what the receiver knows.
+ * An event may have been taken before one with a lower seq, whose transaction committed
+ * later.
+ */
+static void
+complete(OutboxBatch *b)
+{
+	qsort(b->members, b->n, sizeof(OutboxMember), compare_members);
+	outbox_batch_body_complete(&b->body, b->id);
+}
+
 OutboxBatch *
 outbox_batch_next(OutboxEndpoint *ep, size_t request_bytes, TimestampTz now,
 				  bool *nothing)
@@ -353,7 +374,7 @@ outbox_batch_next(OutboxEndpoint *ep, size_t request_bytes, TimestampTz now,
 		MemoryContextDelete(b->cxt);
 	}
 	*nothing = false;
-	outbox_batch_body_complete(&b->body, b->id);
+	complete(b);
 	ep->queue.nin_flight++;
 	outbox_pace_take_token(&ep->pace);
 	return b;

@@ -32,7 +32,7 @@ typedef struct OutboxBatch
 	size_t				   request_bytes; /* memory of the request besides its body */
 	int					   n;
 	int					   max;
-	OutboxMember		  *members; /* in the order in which they were taken */
+	OutboxMember		  *members; /* in the order of the body */
 	OutboxBatchBody		   body;
 	bool				   held_up; /* true if it cannot be sent now: a payload cannot be
 									* read yet, or memory is short */

@@ -103,6 +103,27 @@ all_delivered('named', 10, 'retry() after a restart');
 wait_settled($node);
 ask("SELECT outbox.drop_endpoint('named')");
 
+# The receiver goes by the order of the body, which is that of seq.  Here the event that stands behind in the body was read
+# first, because the one before it was committed later.
+create('late', '/poison?n=1&how=named', "batch_size => 2, batch_wait => '1 h', $slowly");
+my $late = $node->background_psql('postgres', on_error_stop => 1);
+$late->query_safe("BEGIN; SELECT outbox.emit('late', '{\"n\": 1}', key => 'k')");
+ask("SELECT outbox.emit('late', '{\"n\": 2}', key => 'k')");
+ok(wait_sql($node, "SELECT pending = 1 FROM outbox.stats WHERE endpoint = 'late'"), 'the second event is read');
+$late->query_safe('COMMIT');
+$late->quit;
+$receiver->wait_for(1, path => '/ok/late');
+ok( wait_sql($node, "SELECT (delivered, retrying, blocked) = (0, 1, 1) FROM outbox.stats WHERE endpoint = 'late'"),
+	'what stands behind a named event in the body does not count as delivered');
+is(join(' ', numbers(path => '/ok/late')), '1 2', 'the order of the body');
+stored('late', 'retrying', 1);
+$receiver->control(path => '/ok/late', behave => '/ok');
+ask("SELECT outbox.alter_endpoint('late', batch_wait => '0')");
+ask("SELECT outbox.retry('late')");
+ok(wait_sql($node, "SELECT delivered = 2 FROM outbox.stats WHERE endpoint = 'late'"), 'both are delivered');
+is(join(' ', numbers(path => '/ok/late')), '1 2 1 2', 'and come again in this order');
+ask("SELECT outbox.drop_endpoint('late')");
+
 # The same key again and again, at random, with kills of the worker
 create('partial', '/partial?rate=0.1&ms=30', "batch_size => 50, max_in_flight => 4, $quick");
 emit_at_once($node, 'partial', 2000, "'k' || n % 20");

@@ -131,8 +131,9 @@ ask('SELECT pg_reload_conf()');
 $worker = new_worker($node, $worker);
 ask("SELECT outbox.create_endpoint('$_', '$_://h/', '{bad.*}')") foreach qw(missing old broken empty);
 $id = emit($node, 'bad.x', '{}');
+my $file = ask('SHOW server_version_num') < 180000 ? '\$libdir/outbox_missing' : 'outbox_missing';
 my %words = (
-	missing => 'outbox_missing: could not access file "\$libdir/outbox_missing": No such file or directory',
+	missing => "outbox_missing: could not access file \"$file\": No such file or directory",
 	old => 'the library outbox_old was built for version 999 of the contract, and this is 1',
 	broken => 'outbox_broken: the null sink was built to fail',
 	empty => 'the library outbox_empty is no sink: it has no outbox_sink()');
