@@ -60,6 +60,13 @@ ifneq ($(wildcard $(PGXS)),)
 
 include $(PGXS)
 
+# The extension inbox has no library, and a Makefile of its own.
+INBOX = inbox-all inbox-install inbox-uninstall inbox-clean
+all install uninstall clean: %: inbox-%
+$(INBOX): inbox-%:
+	$(MAKE) -C inbox $* PG_CONFIG='$(PG_CONFIG)'
+.PHONY: $(INBOX)
+
 $(DATA_built): $(SQL_PARTS) Makefile
 	awk 'FNR == 1 && NR > 1 { print "" } 1' $(SQL_PARTS) > $@
 

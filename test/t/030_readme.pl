@@ -14,9 +14,9 @@
 #                     are run by 163_managed, with two servers
 #   … driver          is run by 134_secret_parameters, with the driver of that language
 #   console           is not run, and there may be a few
-# The examples of doc/receiving.md, doc/runbook.md, doc/cdc.md, doc/orm.md and
-# doc/testing.md have tests of their own: 054_receiving, 031_runbook, 130_cdc,
-# 165_orm_document and 160_testing.
+# The examples of doc/receiving.md, doc/runbook.md, doc/cdc.md, doc/orm.md,
+# doc/testing.md and doc/inbox.md have tests of their own: 054_receiving, 031_runbook, 130_cdc,
+# 165_orm_document, 160_testing and 179_inbox_consumer.
 use strict;
 use warnings;
 
@@ -191,7 +191,7 @@ foreach my $file (@files)
 {
 	my $previous;
 
-	next if $file =~ m{^doc/(?:receiving|runbook|cdc|orm|testing)\.md$};
+	next if $file =~ m{^doc/(?:receiving|runbook|cdc|orm|testing|inbox)\.md$};
 	foreach my $block (blocks($text{$file}))
 	{
 		my ($line, $language, $code) = @$block;
@@ -383,7 +383,9 @@ foreach my $n (1 .. 13)
 cmp_ok(scalar(split ' ', $text{'README.md'}), '<=', $max_words, 'the README is short');
 foreach my $file (grep { $_ ne 'README.md' } @files)
 {
-	like($text{'README.md'}, qr/\]\(\Q$file\E[)#]/, "$file is linked from the README");
+	# The inbox is for receivers, and linked from their document.
+	my ($from, $to) = $file eq 'doc/inbox.md' ? ('doc/receiving.md', 'inbox.md') : ('README.md', $file);
+	like($text{$from}, qr/\]\(\Q$to\E[)#]/, "$file is linked from $from");
 }
 
 # Links lead somewhere, to a heading too

@@ -14,7 +14,7 @@ my $root = "$dir/root";
 my %place = map { $_ => qx{$pg_config --$_} =~ s/\n//r } qw(pkglibdir sharedir includedir-server);
 
 # Compiling is not what is tested: "make -t" makes each file, empty.
-system('cp', '-R', (map { "$top/$_" } qw(Makefile outbox.control META.json sql src)), $dir) == 0 or die 'cp';
+system('cp', '-R', (map { "$top/$_" } qw(Makefile outbox.control META.json sql src inbox)), $dir) == 0 or die 'cp';
 sub make
 {
 	my (@what) = @_;
@@ -37,10 +37,15 @@ is_deeply(
 	files(),
 	[ sort "$place{pkglibdir}/outbox.so",
 		"$place{'includedir-server'}/extension/outbox/transport.h",
-		map { "$place{sharedir}/extension/$_" } qw(outbox.control outbox--1.0.sql) ],
-	'the library, its header, the control file and the script');
+		map { "$place{sharedir}/extension/$_" } qw(outbox.control outbox--1.0.sql inbox.control inbox--1.0.sql) ],
+	'the library, its header, the control files and the scripts');
 ok(make("uninstall DESTDIR='$root'"), 'uninstalled') or diag(slurp_file("$dir/log"));
 is_deeply(files(), [], 'nothing is left');
+
+# The extension inbox alone needs no compiler, and is its plain file.
+ok(make("-C inbox install DESTDIR='$root'"), 'inbox installed') or diag(slurp_file("$dir/log"));
+is_deeply(files(), [ map { "$place{sharedir}/extension/$_" } qw(inbox--1.0.sql inbox.control) ], 'its control file and its script');
+cmp_ok(index(slurp_file("$root$place{sharedir}/extension/inbox--1.0.sql"), slurp_file("$top/inbox/inbox.sql")), '>', 0, 'which holds the plain file');
 
 my ($version) = slurp_file("$top/META.json") =~ /^   "version": "([0-9.]+)"/m;
 my ($control) = slurp_file("$top/outbox.control") =~ /^default_version = '([0-9.]+)'/m;

@@ -84,7 +84,7 @@ sub new
 
 	make_path($self->{tree});
 	run('cp', '-R', "$top/$_", "$self->{tree}/")
-	  foreach qw(src sql Makefile outbox.control);
+	  foreach qw(src sql inbox Makefile outbox.control);
 	run('find', $self->{tree}, '(', '-name', '*.o', '-o', '-name', '*.bc', '-o', '-name', '*.so', ')', '-delete');
 	return $self;
 }
