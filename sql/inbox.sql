@@ -132,7 +132,7 @@ SELECT state FROM inbox.status;
 UPDATE inbox.rotation SET since = clock_timestamp() + interval '1 year', next_step = clock_timestamp() + interval '1 year', phase = 4;
 SELECT inbox.rotate();
 SELECT inbox.set_retention('30 days');
-SELECT retention, since <= clock_timestamp() AS since, changes_at - since AS after FROM inbox.status;
+SELECT retention = '30 days' AS retention, since <= clock_timestamp() AS since, changes_at - since = retention AS after FROM inbox.status;
 
 DROP FUNCTION due, signed;
 DROP EXTENSION inbox;

@@ -1,4 +1,4 @@
-# The consumers of doc/inbox.md do each event's work exactly once, while they are killed again and again.
+# The consumers of doc/inbox.md do each event's work exactly once, although they are killed.
 # psycopg is the real one where "make clients" has fetched it, and a stand-in otherwise.
 use strict;
 use warnings;
