@@ -44,8 +44,8 @@ COMMENT ON SCHEMA inbox IS 'Which events of which sender have been accepted';
 -- index lets the second one wait for the first.  The piece is not emptied in between:
 -- phases 3 * g - 1 and 3 * g do not insert into g + 1.  If b - a >= 2, the first one had
 -- ended before b was committed, so the second one, which has seen b, sees what it
--- inserted: into g or g - 1 of the second one, unless a whole phase with s = 1 lies
--- between them.  That lasts for the retention.
+-- inserted: into g or g - 1 of the second one, unless whole phases with s = 0 and s = 1
+-- lie between them.  Together these last for the retention.
 --
 -- No step waits.  What it wants to lock it locks with NOWAIT, or it gives up until
 -- later.  No accept waits for a step: the piece that is emptied is not used in the
@@ -178,28 +178,31 @@ SET enable_seqscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
+    -- The collation of the arguments is the caller's, which may compare in its own way.
+    sender text COLLATE "C" := accept.source;
+    event  text COLLATE "C" := accept.id;
     r      inbox.rotation;
     n      int8;
     key    bytea;
     moment timestamptz := clock_timestamp();
 BEGIN
-    IF accept.source IS NULL OR accept.id IS NULL THEN
-        RAISE EXCEPTION '% of an event must not be null', CASE WHEN accept.source IS NULL THEN 'the source' ELSE 'the id' END
+    IF sender IS NULL OR event IS NULL THEN
+        RAISE EXCEPTION '% of an event must not be null', CASE WHEN sender IS NULL THEN 'the source' ELSE 'the id' END
             USING ERRCODE = 'null_value_not_allowed',
                   HINT = 'Pass the name of the sender and the id that it gave the event. A request without an id cannot be accepted once.';
     END IF;
-    IF accept.source = '' OR accept.id = '' THEN
-        RAISE EXCEPTION '% of an event must not be empty', CASE accept.source WHEN '' THEN 'the source' ELSE 'the id' END
+    IF sender = '' OR event = '' THEN
+        RAISE EXCEPTION '% of an event must not be empty', CASE sender WHEN '' THEN 'the source' ELSE 'the id' END
             USING ERRCODE = 'invalid_parameter_value',
                   HINT = 'All events with an empty id would be taken for one. Look where the id comes from.';
     END IF;
 
     -- Text that is a UUID is the same id as that UUID.
-    key := CASE WHEN accept.id ~ '^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$'
-           THEN '\x01'::bytea || uuid_send(accept.id::uuid)
-           ELSE '\x00'::bytea || convert_to(accept.id, 'UTF8') END;
-    IF octet_length(accept.source) > 255 OR octet_length(key) > 1025 THEN
-        RAISE EXCEPTION '% of an event is too long', CASE WHEN octet_length(accept.source) > 255 THEN 'the source' ELSE 'the id' END
+    key := CASE WHEN event ~ '^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$'
+           THEN '\x01'::bytea || uuid_send(event::uuid)
+           ELSE '\x00'::bytea || convert_to(event, 'UTF8') END;
+    IF octet_length(sender) > 255 OR octet_length(key) > 1025 THEN
+        RAISE EXCEPTION '% of an event is too long', CASE WHEN octet_length(sender) > 255 THEN 'the source' ELSE 'the id' END
             USING ERRCODE = 'invalid_parameter_value',
                   HINT = 'A source has at most 255 bytes, an id 1024. For a longer id, pass a hash of it.';
     END IF;
@@ -228,21 +231,21 @@ BEGIN
         CASE n / 3 % 3
         WHEN 0 THEN
             INSERT INTO inbox.ids_0 (source, id, accepted_at)
-            SELECT accept.source, key, moment FROM inbox.rotation p
+            SELECT sender, key, moment FROM inbox.rotation p
             WHERE p.one AND p.phase = r.phase
-            AND NOT EXISTS (SELECT FROM inbox.ids_2 o WHERE o.source = accept.source AND o.id = key)
+            AND NOT EXISTS (SELECT FROM inbox.ids_2 o WHERE o.source = sender AND o.id = key)
             ON CONFLICT (source, id) DO NOTHING;
         WHEN 1 THEN
             INSERT INTO inbox.ids_1 (source, id, accepted_at)
-            SELECT accept.source, key, moment FROM inbox.rotation p
+            SELECT sender, key, moment FROM inbox.rotation p
             WHERE p.one AND p.phase = r.phase
-            AND NOT EXISTS (SELECT FROM inbox.ids_0 o WHERE o.source = accept.source AND o.id = key)
+            AND NOT EXISTS (SELECT FROM inbox.ids_0 o WHERE o.source = sender AND o.id = key)
             ON CONFLICT (source, id) DO NOTHING;
         ELSE
             INSERT INTO inbox.ids_2 (source, id, accepted_at)
-            SELECT accept.source, key, moment FROM inbox.rotation p
+            SELECT sender, key, moment FROM inbox.rotation p
             WHERE p.one AND p.phase = r.phase
-            AND NOT EXISTS (SELECT FROM inbox.ids_1 o WHERE o.source = accept.source AND o.id = key)
+            AND NOT EXISTS (SELECT FROM inbox.ids_1 o WHERE o.source = sender AND o.id = key)
             ON CONFLICT (source, id) DO NOTHING;
         END CASE;
         EXIT WHEN FOUND;
@@ -257,13 +260,13 @@ BEGIN
     IF n % 3 = 2 THEN
         CASE (n / 3 + 1) % 3
         WHEN 0 THEN
-            INSERT INTO inbox.ids_0 (source, id, accepted_at) VALUES (accept.source, key, moment)
+            INSERT INTO inbox.ids_0 (source, id, accepted_at) VALUES (sender, key, moment)
             ON CONFLICT (source, id) DO NOTHING;
         WHEN 1 THEN
-            INSERT INTO inbox.ids_1 (source, id, accepted_at) VALUES (accept.source, key, moment)
+            INSERT INTO inbox.ids_1 (source, id, accepted_at) VALUES (sender, key, moment)
             ON CONFLICT (source, id) DO NOTHING;
         ELSE
-            INSERT INTO inbox.ids_2 (source, id, accepted_at) VALUES (accept.source, key, moment)
+            INSERT INTO inbox.ids_2 (source, id, accepted_at) VALUES (sender, key, moment)
             ON CONFLICT (source, id) DO NOTHING;
         END CASE;
         IF NOT FOUND THEN
@@ -347,7 +350,7 @@ BEGIN
         RAISE EXCEPTION 'the source must not be null'
             USING ERRCODE = 'null_value_not_allowed', HINT = 'Pass the topic whose offsets begin anew.';
     END IF;
-    DELETE FROM inbox.partition_offsets WHERE source = forget_offsets.source;
+    DELETE FROM inbox.partition_offsets WHERE source = forget_offsets.source COLLATE "C";
     GET DIAGNOSTICS n = ROW_COUNT;
     RETURN n;
 END $$;
@@ -441,16 +444,14 @@ COMMENT ON COLUMN inbox.status.bytes IS 'Size of the pieces on disk';
 -- Signatures of Standard Webhooks
 ------------------------------------------------------------------------
 
--- RFC 2104, for keys of at most one block of 64 bytes.  The four bytes that bit_send
--- begins with are the length.
+-- RFC 2104.  The four bytes that bit_send begins with are the length.
 CREATE FUNCTION inbox.hmac_sha256(key bytea, message bytea) RETURNS bytea
 LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
-RETURN sha256(
-    substring(bit_send(('x' || rpad(encode(key, 'hex'), 128, '0'))::bit(512) # ('x' || repeat('5c', 64))::bit(512)) FROM 5)
-    || sha256(
-        substring(bit_send(('x' || rpad(encode(key, 'hex'), 128, '0'))::bit(512) # ('x' || repeat('36', 64))::bit(512)) FROM 5)
-        || message));
-COMMENT ON FUNCTION inbox.hmac_sha256 IS 'HMAC-SHA256 with a key of at most 64 bytes';
+RETURN (
+    SELECT sha256(substring(bit_send(k.bits # ('x' || repeat('5c', 64))::bit(512)) FROM 5)
+                  || sha256(substring(bit_send(k.bits # ('x' || repeat('36', 64))::bit(512)) FROM 5) || message))
+    FROM (SELECT ('x' || rpad(encode(CASE WHEN octet_length(key) > 64 THEN sha256(key) ELSE key END, 'hex'), 128, '0'))::bit(512)) k (bits));
+COMMENT ON FUNCTION inbox.hmac_sha256 IS 'HMAC-SHA256, NULL if an argument is';
 
 CREATE FUNCTION inbox.verify(secrets text[], id text, "timestamp" text, body bytea, signatures text,
     tolerance interval DEFAULT '5 minutes') RETURNS boolean
@@ -458,7 +459,7 @@ LANGUAGE plpgsql PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    secret   text;
+    secret   text COLLATE "C";
     key      bytea;
     keys     bytea[] := '{}';
     expected bytea;
@@ -494,7 +495,7 @@ BEGIN
     END LOOP;
 
     -- What is missing or malformed in a request makes it invalid.
-    IF id IS NULL OR signatures IS NULL OR verify.timestamp IS NULL OR verify.timestamp !~ '^[0-9]{1,10}$' THEN
+    IF id IS NULL OR signatures IS NULL OR verify.timestamp IS NULL OR verify.timestamp COLLATE "C" !~ '^[0-9]{1,10}$' THEN
         RETURN false;
     END IF;
     IF clock_timestamp() NOT BETWEEN to_timestamp(verify.timestamp::float8) - tolerance
@@ -507,7 +508,7 @@ BEGIN
     -- A request has one signature for each secret of the sender.
     FOREACH key IN ARRAY keys LOOP
         expected := convert_to('v1,' || encode(inbox.hmac_sha256(key, convert_to(id || '.' || verify.timestamp || '.', 'UTF8') || body), 'base64'), 'UTF8');
-        FOREACH given IN ARRAY (string_to_array(signatures, ' '))[1:10] LOOP
+        FOREACH given IN ARRAY (string_to_array(signatures COLLATE "C", ' '))[1:10] LOOP
             valid := (sha256(key || convert_to(given, 'UTF8')) = sha256(key || expected)) OR valid;
         END LOOP;
     END LOOP;

@@ -22,6 +22,11 @@ ROLLBACK TO s;
 SELECT inbox.accept('shop', 'partly');
 COMMIT;
 
+-- The caller's collation does not matter.
+SELECT inbox.accept('collated' COLLATE "POSIX", 'a'), inbox.accept('collated', 'a' COLLATE "POSIX"), inbox.accept('collated', 'a'),
+       inbox.accept_offset('collated' COLLATE "POSIX", 0, 5), inbox.accept_offset('collated', 0, 5);
+SELECT inbox.forget_offsets('collated' COLLATE "POSIX");
+
 -- Offsets only rise
 SELECT inbox.accept_offset('orders', 0, 5), inbox.accept_offset('orders', 0, 5), inbox.accept_offset('orders', 0, 4),
        inbox.accept_offset('orders', 0, 7), inbox.accept_offset('orders', 1, 0), inbox.accept_offset('bills', 0, 0);
@@ -78,8 +83,9 @@ FROM (VALUES
      '01980a5c-7d2e-7c3a-9f41-5b6c7d8e9f01', '1760000001', decode('AP8A', 'base64'),
      'v1,4W2fgXzAN5nMxM51pBRjcSdtJCNGgvwUSclr/F0GUf0=')) v (n, secret, id, at, body, signature)
 ORDER BY v.n;
--- RFC 4231, case 2
+-- RFC 4231, cases 2 and 6
 SELECT encode(inbox.hmac_sha256('Jefe', 'what do ya want for nothing?'), 'hex');
+SELECT encode(inbox.hmac_sha256(decode(repeat('aa', 131), 'hex'), 'Test Using Larger Than Block-Size Key - Hash Key First'), 'hex');
 CREATE FUNCTION signed(secret text, at text, body text) RETURNS text LANGUAGE sql
 RETURN 'v1,' || encode(inbox.hmac_sha256(decode(substring(secret FROM 7), 'base64'),
                                          convert_to('id.' || at || '.' || body, 'UTF8')), 'base64');
@@ -110,7 +116,7 @@ SELECT state, waits_for, changes_at IS NULL AS changing FROM inbox.status;
 SELECT inbox.accept('turn', 'before'), inbox.accept('turn', 'during');
 SELECT id, count(*) FROM inbox.accepted WHERE source = 'turn' GROUP BY id ORDER BY id;
 SELECT inbox.rotate();
-SELECT inbox.accept('turn', 'before'), inbox.accept('turn', 'during'), inbox.accept('turn', 'after');
+SELECT inbox.accept('turn' COLLATE "POSIX", 'before'), inbox.accept('turn', 'during'), inbox.accept('turn', 'after');
 SELECT inbox.rotate();
 SELECT inbox.rotate();
 SELECT id, count(*) FROM inbox.accepted WHERE source = 'turn' GROUP BY id ORDER BY id;
