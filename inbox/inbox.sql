@@ -274,7 +274,8 @@ BEGIN
         END IF;
     END IF;
 
-    -- A step that cannot be made yet is tried by one in ten.
+    -- A step that is due is tried by one call in ten.  While it cannot be made, the others
+    -- do not pay for the try.
     IF moment NOT BETWEEN r.since AND r.next_step AND random() < 0.1 THEN
         BEGIN
             PERFORM inbox.rotate();

@@ -110,7 +110,7 @@ $node->safe_psql('extension', "COMMIT PREPARED 'p'");
 is($node->safe_psql('extension', "SELECT inbox.rotate(); SELECT inbox.rotate(); SELECT inbox.accept('prepared', 'late')"),
 	"changed\nemptied\nf", 'until its end');
 
-# One step in a transaction.  What was accepted in two pieces is waited for by those who know the later one.
+# One step in a transaction.  A session that has the later piece only waits for one that has accepted into both.
 is($node->safe_psql('extension', "BEGIN;\n$due;\nSELECT inbox.rotate();\nROLLBACK;\n$due"), "opened\nuncommitted\nopened", 'a transaction makes one step');
 my ($one, $old) = map { $node->background_psql('extension', on_error_stop => 0) } 1, 2;
 
