@@ -9,7 +9,8 @@
 
 /*
  * True if the clock was set back by more than a second since the last call.  Then
- * the process has to end.  Notes it when the clock was set forward.
+ * the process has to end.  Notes it when the clock was set forward, so it is called
+ * before 'now' is compared with an earlier time.
  */
 extern bool outbox_clock_went_back(TimestampTz now);
 

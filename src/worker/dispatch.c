@@ -20,6 +20,7 @@
 #include "store/attempts.h"
 #include "transport/message.h"
 #include "transport/sinks.h"
+#include "worker/clock.h"
 #include "worker/dispatch.h"
 #include "worker/loop.h"
 #include "worker/roster.h"
@@ -91,6 +92,8 @@ done(void *arg, const OutboxOutcome *outcome)
 	OutboxEndpoint *ep = d->endpoint;
 	TimestampTz		now = GetCurrentTimestamp();
 
+	/* If the clock was set forward meanwhile, the failure is not judged by that. */
+	(void) outbox_clock_went_back(now);
 	OUTBOX_CRASH_POINT("answer.arrived");
 	if (outcome->result == OUTBOX_RESULT_UNAVAILABLE)
 	{

@@ -74,8 +74,7 @@ sub fails_on
 	my ($name, $what) = @_;
 	my $before = ask("SELECT count(*) FROM outbox.attempts WHERE endpoint = '$name'");
 	ok(wait_sql($node, "SELECT count(*) > $before + 5 FROM outbox.attempts WHERE endpoint = '$name'"), "$what: it fails on");
-	is(ask("SELECT state FROM outbox.endpoints WHERE name = '$name'"), 'active', "$what: it is not disabled");
-	return;
+	return is(ask("SELECT state FROM outbox.endpoints WHERE name = '$name'"), 'active', "$what: it is not disabled");
 }
 
 # The endpoint has failed since this time, by its attempts and by its position.
@@ -163,6 +162,23 @@ set_clock(-10800);
 fails_on('clock', 'set back by 3 hours');
 set_clock(3600);
 fails_on('clock', 'and forth again');
+
+# It is set while a request is on its way, whose end is then what wakes the worker.  A request takes as long as the worker
+# sleeps, so that happens in every other round.
+ask("ALTER SYSTEM SET outbox.wakeup_interval = '60 s'");
+ask('SELECT pg_reload_conf()');
+ask("SELECT outbox.pause_endpoint(name) FROM outbox.endpoints WHERE name <> 'clock'");
+ask("SELECT outbox.alter_endpoint('clock', timeout => '100 ms', backoff_base => '1 ms', backoff_max => '1 ms')");
+$receiver->control(path => '/ok/clock', behave => '/hang');
+foreach my $round (1 .. 10)
+{
+	set_clock(7200);
+	last unless fails_on('clock', "set forward during request $round");
+}
+fails('clock');
+ask("SELECT outbox.alter_endpoint('clock', backoff_base => '50 ms', backoff_max => '150 ms')");
+ask('ALTER SYSTEM RESET outbox.wakeup_interval');
+ask('SELECT pg_reload_conf()');
 
 sub start_later
 {
