@@ -65,7 +65,9 @@ foreach my $what ('other', 'altered')
 	my $before = memory();
 	change(150, $sql);
 	my $grown = memory() - $before;
-	cmp_ok($grown, '<', 150 * 1024, "$what is altered 150 times: " . int($grown / 1024) . ' kB more');
+	note("$what is altered 150 times: " . int($grown / 1024) . ' kB more');
+	cmp_ok($grown, '<', 150 * 1024, "what 150 changes of $what leave behind")
+	  unless $ENV{OUTBOX_MEMORY_CHECKER};    # which keeps what was freed
 }
 is(worker_pid($node), $worker, 'the same worker');
 is(ask('SELECT sum(in_flight) FROM outbox.workers'), 2, 'the two requests are still in flight');

@@ -39,7 +39,8 @@ ask("SELECT count(outbox.create_endpoint('idle.' || i, '" . $receiver->url('/ok/
 ok(wait_sql($node, "SELECT count(*) = 2001 FROM outbox.stats WHERE pending_exact"), '2000 endpoints');
 my $each = (own_memory() - $before) / 2000;
 note("$each kB for each idle endpoint");
-cmp_ok($each, '<', 10, 'kB for each idle endpoint');
+cmp_ok($each, '<', 10, 'kB for each idle endpoint')
+  unless $ENV{OUTBOX_MEMORY_CHECKER};    # which takes memory of its own for each piece
 
 # Each of them is found when an event comes
 ask("SELECT count(outbox.emit('idle.' || i, '{}', tenant => 't' || i)) FROM generate_series(1, 2000) i");
