@@ -2,6 +2,7 @@
 #
 #   make, make install, make installcheck   as with any PGXS extension
 #   make demo      sets everything up and shows it at work (about half a minute)
+#   make demo-kafka   the same with Apache Kafka and consumers (two minutes)
 #   make test      sets everything up and runs every test
 #   make bench     measures against a bare libcurl loop
 #   make help      the rest
@@ -27,7 +28,7 @@ OBJS = $(C_SOURCES:.c=.o)
 
 # The install script is made of parts, in this order.
 SQL_PARTS = $(patsubst %,sql/parts/%.sql,guard log emit event_types workers endpoints secrets deliveries \
-	views pages operators portal copies grants privileges dump)
+	views pages operators portal tenant_limits copies grants privileges dump)
 
 # sql/ holds the install script, the stub of doc/testing.md and the inputs of pg_regress side by side.
 REGRESS = $(patsubst sql/%.sql,%,$(sort $(filter-out sql/outbox--% sql/stub.sql,$(wildcard sql/*.sql))))
@@ -77,7 +78,8 @@ $(OBJS) $(OBJS:.o=.bc): $(C_HEADERS)
 # and the compiler does, which may be one for another system.
 SINKS = $(if $(shell pkg-config --exists rdkafka 2>/dev/null && \
 	$(CC) $(CPPFLAGS) `pkg-config --cflags rdkafka` -include librdkafka/rdkafka.h \
-	-E -o /dev/null -xc /dev/null 2>/dev/null && echo yes),$(wildcard sinks/kafka))
+	-E -o /dev/null -xc /dev/null 2>/dev/null && echo yes),$(wildcard sinks/kafka)) \
+	$(if $(shell curl-config --checkfor 7.87.0 2>/dev/null && echo yes),$(wildcard sinks/aws))
 
 all: sinks-all
 install: sinks-install
@@ -147,16 +149,19 @@ torture:
 demo:
 	@PG_CONFIG='$(PG_CONFIG)' demo/run
 
+demo-kafka:
+	@PG_CONFIG='$(PG_CONFIG)' demo/kafka
+
 bench:
 	@PG_CONFIG='$(PG_CONFIG)' bench/run
 
 # Debezium, Prometheus, the receivers of doc/receiving.md, ORMs and drivers do what the documents
 # say; CLIENTS='python node' runs some.
-CLIENTS = cdc kafka prometheus receivers python node ruby pgbouncer go rust java
+CLIENTS = cdc kafka aws prometheus receivers python node ruby pgbouncer go rust java
 clients:
 	@CLIENTS='$(filter-out receivers,$(CLIENTS))' test/bin/setup clients
 	@PG_CONFIG='$(PG_CONFIG)' OUTBOX_TEST_CLIENTS='$(CLIENTS)' \
-		TESTS='$(if $(filter cdc,$(CLIENTS)),130_cdc) $(if $(filter kafka,$(CLIENTS)),183_kafka) $(if $(filter prometheus,$(CLIENTS)),156_prometheus) $(if $(filter receivers,$(CLIENTS)),151_receivers) 166_ 167_' \
+		TESTS='$(if $(filter cdc,$(CLIENTS)),130_cdc) $(if $(filter kafka,$(CLIENTS)),183_kafka 191_kafka) $(if $(filter aws,$(CLIENTS)),194_aws) $(if $(filter prometheus,$(CLIENTS)),156_prometheus) $(if $(filter receivers,$(CLIENTS)),151_receivers) 166_ 167_' \
 		test/bin/run tap
 
 # Takes each guard out of a copy and expects a test to turn red; MUTANTS=tick
@@ -218,6 +223,7 @@ help:
 	@echo "make installcheck   pg_regress against a running server with outbox preloaded"
 	@echo "make setup          install the packages that demo and test need"
 	@echo "make demo           a small shop whose orders become webhooks"
+	@echo "make demo-kafka     the same shop with Apache Kafka: each order has exactly one effect"
 	@echo "make test           all tests; TESTS='001 unit/address' runs some"
 	@echo "make torture        crash loops (ROUNDS), the random test, retention and the soak (MINUTES), fuzzing (FUZZ_SECONDS)"
 	@echo "make bench          throughput and latency"
@@ -234,4 +240,4 @@ help:
 	@echo "make test-readme    writes the tables of test/README.md"
 	@echo "make format         lay the sources out with clang-format; format-check only looks"
 
-.PHONY: setup test torture demo bench clients mutants permissions counts unit fuzz asan valgrind fresh packages dist matrix folders lint test-readme format format-check help
+.PHONY: setup test torture demo demo-kafka bench clients mutants permissions counts unit fuzz asan valgrind fresh packages dist matrix folders lint test-readme format format-check help

@@ -105,12 +105,12 @@ set_file(rd_kafka_conf_t *conf, const char *name, const char *setting, char *rea
 }
 
 /*
- * All properties that are ever set.  None comes from SQL but the brokers and the two
- * timeouts.
+ * All properties that are ever set, besides those of kafka_security.c.  None comes from
+ * SQL but the brokers and the two timeouts.
  */
 static bool
-configure(rd_kafka_conf_t *conf, const KafkaUrl *url, const OutboxTarget *target,
-		  char *reason, size_t size)
+configure(rd_kafka_conf_t *conf, const KafkaUrl *url, const KafkaSecurity *security,
+		  const OutboxTarget *target, char *reason, size_t size)
 {
 	static const char *const fixed[][2] = {
 		{"client.id", "outbox"},
@@ -130,15 +130,15 @@ configure(rd_kafka_conf_t *conf, const KafkaUrl *url, const OutboxTarget *target
 		{"reconnect.backoff.max.ms", "2000"},
 		{"statistics.interval.ms", "250"}, /* says which brokers are connected */
 		{"socket.keepalive.enable", "true"},
-		{"log.connection.close", "false"},
+		/* it is an event then: a broker that wants SASL or TLS only ends the connection */
+		{"log.connection.close", "true"},
 	};
 
 	for (size_t i = 0; i < lengthof(fixed); i++)
 		if (!set(conf, fixed[i][0], fixed[i][1], reason, size))
 			return false;
 	if (!set(conf, "bootstrap.servers", url->brokers, reason, size) ||
-		!set(conf, "security.protocol", url->encrypted ? "ssl" : "plaintext", reason,
-			 size) ||
+		!kafka_security_configure(conf, security, url->encrypted, reason, size) ||
 		!set_number(conf, "message.timeout.ms", Max(target->timeout, 1000), reason,
 					size) ||
 		!set_number(conf, "socket.connection.setup.timeout.ms",
@@ -146,8 +146,10 @@ configure(rd_kafka_conf_t *conf, const KafkaUrl *url, const OutboxTarget *target
 		return false;
 	if (url->encrypted &&
 		(!set(conf, "ssl.endpoint.identification.algorithm", "https", reason, size) ||
-		 !set_file(conf, "ssl.ca.location", "outbox.ssl_ca_file", reason, size) ||
-		 !set_file(conf, "ssl.certificate.location", "outbox.ssl_cert_file", reason,
+		 !set_file(conf, "ssl.ca.location", "outbox.ssl_ca_file", reason, size)))
+		return false;
+	if (url->encrypted && security->values[KAFKA_CLIENT_KEY] == NULL &&
+		(!set_file(conf, "ssl.certificate.location", "outbox.ssl_cert_file", reason,
 				   size) ||
 		 !set_file(conf, "ssl.key.location", "outbox.ssl_key_file", reason, size)))
 		return false;
@@ -155,24 +157,31 @@ configure(rd_kafka_conf_t *conf, const KafkaUrl *url, const OutboxTarget *target
 	rd_kafka_conf_set_log_cb(conf, NULL); /* errors come as events */
 	rd_kafka_conf_set_events(conf,
 							 RD_KAFKA_EVENT_DR | RD_KAFKA_EVENT_ERROR |
-								 RD_KAFKA_EVENT_STATS);
+								 RD_KAFKA_EVENT_STATS |
+								 RD_KAFKA_EVENT_OAUTHBEARER_TOKEN_REFRESH);
 	return true;
 }
 
 static KafkaCluster *
-make_cluster(const char *key, const KafkaUrl *url, const OutboxTarget *target,
-			 char *reason, size_t size)
+make_cluster(const char *key, const KafkaUrl *url, const KafkaSecurity *security,
+			 const OutboxTarget *target, char *reason, size_t size)
 {
 	static const uint64 one = 1;
 	KafkaCluster	   *c = calloc(1, sizeof(*c));
 	rd_kafka_conf_t	   *conf = rd_kafka_conf_new();
 	char				words[128];
 
-	if (c == NULL || !configure(conf, url, target, reason, size))
+	if (c == NULL || !kafka_security_copy(&c->security, security))
 	{
-		if (c == NULL)
-			strlcpy(reason, "out of memory", size);
+		strlcpy(reason, "out of memory", size);
 		rd_kafka_conf_destroy(conf);
+		free(c);
+		return NULL;
+	}
+	if (!configure(conf, url, security, target, reason, size))
+	{
+		rd_kafka_conf_destroy(conf);
+		kafka_security_clear(&c->security);
 		free(c);
 		return NULL;
 	}
@@ -189,9 +198,11 @@ make_cluster(const char *key, const KafkaUrl *url, const OutboxTarget *target,
 		snprintf(reason, size, "librdkafka: %s", words);
 		rd_kafka_conf_destroy(conf);
 		pthread_mutex_destroy(&c->lock);
+		kafka_security_clear(&c->security);
 		free(c);
 		return NULL;
 	}
+	(void) kafka_security_set_token(c->rk, security, c->reason, sizeof(c->reason));
 	c->queue = rd_kafka_queue_get_main(c->rk);
 	rd_kafka_queue_io_event_enable(c->queue, event_fd, &one, sizeof(one));
 	dlist_push_tail(&clusters, &c->node);
@@ -199,8 +210,8 @@ make_cluster(const char *key, const KafkaUrl *url, const OutboxTarget *target,
 }
 
 KafkaCluster *
-kafka_cluster_get(const KafkaUrl *url, const OutboxTarget *target, char *reason,
-				  size_t size)
+kafka_cluster_get(const KafkaUrl *url, const KafkaSecurity *security,
+				  const OutboxTarget *target, char *reason, size_t size)
 {
 	char		  key[sizeof(((KafkaCluster *) NULL)->key)];
 	KafkaCluster *c;
@@ -211,13 +222,14 @@ kafka_cluster_get(const KafkaUrl *url, const OutboxTarget *target, char *reason,
 	dlist_foreach(iter, &clusters)
 	{
 		c = dlist_container(KafkaCluster, node, iter.cur);
-		if (!c->fatal && !c->purged && strcmp(c->key, key) == 0)
+		if (!c->fatal && !c->purged && strcmp(c->key, key) == 0 &&
+			kafka_security_equal(&c->security, security))
 		{
 			c->links++;
 			return c;
 		}
 	}
-	c = make_cluster(key, url, target, reason, size);
+	c = make_cluster(key, url, security, target, reason, size);
 	if (c)
 		c->links = 1;
 	return c;
@@ -239,6 +251,7 @@ end_instance(void *arg)
 	rd_kafka_queue_destroy(c->queue);
 	rd_kafka_destroy(c->rk);
 	pthread_mutex_destroy(&c->lock);
+	kafka_security_clear(&c->security);
 	free(c);
 	pthread_mutex_lock(&ending_lock);
 	ending--;
@@ -313,9 +326,10 @@ take_error(KafkaCluster *c, rd_kafka_event_t *event)
 	{
 		/* without " (after 3 ms in state CONNECT)", which is another each time */
 		const char *rest = strstr(words, " (after ");
+		int			len = rest ? (int) (rest - words) : (int) strlen(words);
 
-		snprintf(c->reason, sizeof(c->reason), "%.*s",
-				 rest ? (int) (rest - words) : (int) strlen(words), words);
+		kafka_security_words(&c->security, code == RD_KAFKA_RESP_ERR__AUTHENTICATION,
+							 words, len, c->reason, sizeof(c->reason));
 	}
 }
 
@@ -332,6 +346,10 @@ take_event(KafkaCluster *c, rd_kafka_event_t *event, KafkaReport report)
 			break;
 		case RD_KAFKA_EVENT_ERROR:
 			take_error(c, event);
+			break;
+		case RD_KAFKA_EVENT_OAUTHBEARER_TOKEN_REFRESH:
+			(void) kafka_security_set_token(c->rk, &c->security, c->reason,
+											sizeof(c->reason));
 			break;
 		case RD_KAFKA_EVENT_STATS:
 			c->up = strstr(rd_kafka_event_stats(event), "\"state\":\"UP\"") != NULL;

@@ -11,6 +11,7 @@
 #include <librdkafka/rdkafka.h>
 #include <pthread.h>
 
+#include "kafka_security.h"
 #include "kafka_url.h"
 #include "lib/ilist.h"
 #include "transport/transport.h"
@@ -20,6 +21,7 @@ typedef struct KafkaCluster
 	dlist_node		  node; /* of all clusters */
 	char			  key[1200];
 	bool			  encrypted;
+	KafkaSecurity	  security;
 	rd_kafka_t		 *rk;
 	rd_kafka_queue_t *queue;
 	int				  links;	/* that use it */
@@ -45,8 +47,9 @@ extern void kafka_clusters_init(const OutboxServices *services, int fd);
  * Finds or makes the cluster.  NULL: it cannot be made, and 'reason' says why.  Each
  * one that was got is given back.
  */
-extern KafkaCluster *kafka_cluster_get(const KafkaUrl *url, const OutboxTarget *target,
-									   char *reason, size_t size);
+extern KafkaCluster *kafka_cluster_get(const KafkaUrl *url, const KafkaSecurity *security,
+									   const OutboxTarget *target, char *reason,
+									   size_t size);
 extern void			 kafka_cluster_put(KafkaCluster *c);
 
 /*

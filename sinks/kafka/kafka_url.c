@@ -8,8 +8,6 @@
 #include <string.h>
 #include <strings.h>
 
-#define PLACE "{topic}"
-
 /* One of "host:port,host:port".  A host is a name, an IPv4 address or [an IPv6 one]. */
 static bool
 is_broker(const char *text, size_t len)
@@ -43,12 +41,67 @@ is_broker(const char *text, size_t len)
 }
 
 static bool
-is_legal(const char *topic)
+is_legal(const char *text, size_t len)
 {
 	static const char *const legal =
 		"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
 
-	return topic[strspn(topic, legal)] == '\0';
+	for (size_t i = 0; i < len; i++)
+		if (text[i] == '\0' || strchr(legal, text[i]) == NULL)
+			return false;
+	return true;
+}
+
+/* Reads what stands between braces.  False: nothing has this name. */
+static bool
+read_place(const char *name, size_t len, KafkaPart *part)
+{
+	static const struct
+	{
+		const char *name;
+		KafkaPlace	place;
+	} places[] = {{"topic", KAFKA_TOPIC}, {"type", KAFKA_TYPE}, {"tenant", KAFKA_TENANT}};
+
+	for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++)
+		if (strlen(places[i].name) == len && memcmp(places[i].name, name, len) == 0)
+		{
+			part->place = places[i].place;
+			return true;
+		}
+	part->place = KAFKA_SEGMENT;
+	if (len != 7 || memcmp(name, "topic.", 6) != 0 || name[6] < '1' || name[6] > '9')
+		return false;
+	part->segment = name[6] - '0';
+	return true;
+}
+
+static const char *
+read_parts(KafkaUrl *url)
+{
+	const char *p = url->path;
+
+	while (*p)
+	{
+		KafkaPart *part = &url->parts[url->nparts];
+		size_t	   text = strcspn(p, "{");
+		size_t	   name;
+
+		if (url->nparts == KAFKA_PARTS_MAX)
+			return "the topic in the URL has more than 16 parts";
+		url->nparts++;
+		part->text = p;
+		part->len = text;
+		p += text;
+		if (!is_legal(part->text, text))
+			return "the topic in the URL may have letters, digits, '.', '_', '-', and places in braces";
+		if (text > 0)
+			continue;
+		name = strcspn(++p, "}");
+		if (p[name] == '\0' || !read_place(p, name, part))
+			return "a place in the URL is not {topic}, {topic.1} to {topic.9}, {type} or {tenant}";
+		p += name + 1;
+	}
+	return NULL;
 }
 
 const char *
@@ -56,7 +109,7 @@ kafka_url_parse(const char *text, KafkaUrl *url)
 {
 	const char *brokers = strstr(text, "://");
 	const char *path;
-	const char *place;
+	const char *problem;
 	size_t		len;
 
 	memset(url, 0, sizeof(*url));
@@ -85,30 +138,81 @@ kafka_url_parse(const char *text, KafkaUrl *url)
 	if (strpbrk(path, "?#"))
 		return "the URL has more than brokers and a topic";
 	if (*path == '\0')
-		path = PLACE;
-	place = strstr(path, PLACE);
-	len = place ? (size_t) (place - path) : strlen(path);
-	if (len > KAFKA_TOPIC_MAX ||
-		(place && strlen(place) - strlen(PLACE) > KAFKA_TOPIC_MAX))
-		return "the topic in the URL is longer than 249 characters";
-	memcpy(url->before, path, len);
-	url->has_topic = place != NULL;
-	if (place)
-		strcpy(url->after, place + strlen(PLACE));
-	if (!is_legal(url->before) || !is_legal(url->after))
-		return "the topic in the URL may have letters, digits, '.', '_', '-', and {topic} once";
-	if (!url->has_topic &&
-		(strcmp(url->before, ".") == 0 || strcmp(url->before, "..") == 0))
+		path = "{topic}";
+	if (strlen(path) >= sizeof(url->path))
+		return "the topic in the URL is too long";
+	strcpy(url->path, path);
+	problem = read_parts(url);
+	if (problem)
+		return problem;
+	if (url->nparts == 1 && url->parts[0].place == KAFKA_TEXT &&
+		(url->parts[0].len > KAFKA_TOPIC_MAX || strcmp(path, ".") == 0 ||
+		 strcmp(path, "..") == 0))
 		return "the topic in the URL is one that Kafka cannot have";
 	return NULL;
 }
 
-bool
-kafka_url_topic(const KafkaUrl *url, const char *topic, char *out)
+/* Finds what the part stands for.  Returns its text; NULL: the event has none. */
+static const char *
+part_text(const KafkaPart *part, const KafkaEvent *event, size_t *len)
 {
-	int len = snprintf(out, KAFKA_TOPIC_MAX + 1, "%s%s%s", url->before,
-					   url->has_topic ? topic : "", url->after);
+	const char *text = event->topic;
 
-	return len > 0 && len <= KAFKA_TOPIC_MAX && is_legal(out) && strcmp(out, ".") != 0 &&
-		strcmp(out, "..") != 0;
+	switch (part->place)
+	{
+		case KAFKA_TEXT:
+			*len = part->len;
+			return part->text;
+		case KAFKA_TOPIC:
+			*len = strlen(text);
+			return text;
+		case KAFKA_SEGMENT:
+			for (int i = 1; i < part->segment && text; i++)
+			{
+				text = strchr(text, '.');
+				text = text ? text + 1 : NULL;
+			}
+			*len = text ? strcspn(text, ".") : 0;
+			return text;
+		case KAFKA_TYPE:
+			*len = event->type_len;
+			return event->type;
+		case KAFKA_TENANT:
+			*len = event->tenant_len;
+			return event->tenant;
+	}
+	return NULL;
+}
+
+const char *
+kafka_url_topic(const KafkaUrl *url, const KafkaEvent *event, char *out)
+{
+	const char *problem = NULL;
+	size_t		used = 0;
+
+	for (int i = 0; i < url->nparts; i++)
+	{
+		size_t		len;
+		const char *text = part_text(&url->parts[i], event, &len);
+
+		if (text == NULL)
+		{
+			problem = url->parts[i].place == KAFKA_TENANT ?
+				"its URL has {tenant}, and the event has no tenant" :
+				"its URL has a segment of the topic that the event's topic does not have";
+			break;
+		}
+		if (len > KAFKA_TOPIC_MAX - used)
+			problem = "its name is longer than 249 characters";
+		else if (!is_legal(text, len))
+			problem = "its name may have letters, digits, '.', '_' and '-'";
+		if (problem)
+			break;
+		memcpy(out + used, text, len);
+		used += len;
+	}
+	out[used] = '\0';
+	if (problem == NULL && (used == 0 || strcmp(out, ".") == 0 || strcmp(out, "..") == 0))
+		problem = "its name is empty, \".\" or \"..\"";
+	return problem;
 }

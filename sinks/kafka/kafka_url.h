@@ -10,23 +10,54 @@
 
 #define KAFKA_TOPIC_MAX 249
 
-/* kafka[s]://host:port,host:port/topic, with {topic} for the topic of the event. */
+/* A part of the topic in a URL: text as it is, or something of the event. */
+typedef enum KafkaPlace
+{
+	KAFKA_TEXT,
+	KAFKA_TOPIC,   /* {topic} */
+	KAFKA_SEGMENT, /* {topic.1}: a segment of it */
+	KAFKA_TYPE,	   /* {type} */
+	KAFKA_TENANT   /* {tenant} */
+} KafkaPlace;
+
+typedef struct KafkaPart
+{
+	KafkaPlace	place;
+	int			segment; /* from 1 */
+	const char *text;	 /* in KafkaUrl.path */
+	size_t		len;
+} KafkaPart;
+
+#define KAFKA_PARTS_MAX 16
+
+/* kafka[s]://host:port,host:port/topic, with places in braces. */
 typedef struct KafkaUrl
 {
-	bool encrypted;
-	char brokers[1024]; /* as librdkafka's bootstrap.servers */
-	char before[KAFKA_TOPIC_MAX + 1];
-	bool has_topic; /* {topic} stands between 'before' and 'after' */
-	char after[KAFKA_TOPIC_MAX + 1];
+	bool	  encrypted;
+	char	  brokers[1024]; /* as librdkafka's bootstrap.servers */
+	char	  path[512];
+	int		  nparts;
+	KafkaPart parts[KAFKA_PARTS_MAX];
 } KafkaUrl;
+
+/* What the places stand for, each with its length.  NULL: the event has none. */
+typedef struct KafkaEvent
+{
+	const char *topic;
+	const char *type;
+	size_t		type_len;
+	const char *tenant;
+	size_t		tenant_len;
+} KafkaEvent;
 
 /* Returns what is wrong with the URL, static text; NULL: nothing. */
 extern const char *kafka_url_parse(const char *text, KafkaUrl *url);
 
 /*
- * Writes the Kafka topic for an event.  Returns false if Kafka cannot have a topic of
- * that name.  'out' has KAFKA_TOPIC_MAX + 1 bytes.
+ * Writes the Kafka topic for an event.  Returns what is wrong with it, static text;
+ * NULL: nothing.  'out' has KAFKA_TOPIC_MAX + 1 bytes, and is text in any case.
  */
-extern bool kafka_url_topic(const KafkaUrl *url, const char *topic, char *out);
+extern const char *kafka_url_topic(const KafkaUrl *url, const KafkaEvent *event,
+								   char *out);
 
 #endif /* OUTBOX_KAFKA_URL_H */

@@ -14,6 +14,7 @@
 
 #include "cluster.h"
 #include "fmgr.h"
+#include "record.h"
 
 PG_MODULE_MAGIC;
 
@@ -26,15 +27,17 @@ extern PGDLLEXPORT const OutboxTransport *outbox_sink(void);
 /* One endpoint's way to its topic. */
 struct OutboxLink
 {
-	dlist_node	  node; /* of all links */
-	KafkaUrl	  url;
-	OutboxTarget  target;  /* only its timeouts */
-	KafkaCluster *cluster; /* NULL: a new one could not be made */
-	int			  transfers;
-	bool		  closed;	/* it is freed with its last transfer */
-	int64		  retry_at; /* ms; 0: it was not refused */
-	int			  backoff;
-	char		  reason[128]; /* why it was refused, or no cluster was made */
+	dlist_node		   node; /* of all links */
+	KafkaUrl		   url;
+	KafkaSecurity	   security;
+	KafkaRecordOptions options;
+	OutboxTarget	   target;	/* only its timeouts */
+	KafkaCluster	  *cluster; /* NULL: a new one could not be made */
+	int				   transfers;
+	bool			   closed;	 /* it is freed with its last transfer */
+	int64			   retry_at; /* ms; 0: it was not refused */
+	int				   backoff;
+	char			   reason[128]; /* why it was refused, or no cluster was made */
 };
 
 struct OutboxTransfer
@@ -46,6 +49,7 @@ struct OutboxTransfer
 	void			   *delivery; /* NULL: it was cancelled */
 	const char		   *body;
 	size_t				body_len;
+	char			   *own_body; /* what 'body' points to; NULL: it is the message's */
 	char				topic[KAFKA_TOPIC_MAX + 1];
 	char			   *key; /* while it waits (NULL: none) */
 	size_t				key_len;
@@ -53,9 +57,12 @@ struct OutboxTransfer
 	int64				created_ms;
 	int64				started_ms;
 	bool				alone;	   /* no other record is in its batch */
-	bool				bad_topic; /* Kafka cannot have a topic of this name */
+	const char		   *bad_topic; /* why Kafka cannot have this topic */
 	rd_kafka_resp_err_t error;	   /* of one that could not be produced */
 };
+
+static const char *const config_names[] = {"sasl", "headers", "schema_id", "tombstones",
+										   NULL};
 
 static OutboxServices services;
 static int			  event_fd = -1;
@@ -91,21 +98,45 @@ kafka_fd(void)
 	return event_fd;
 }
 
+/* Runs in a session: no instance of librdkafka is made. */
+static const char *
+kafka_check(const OutboxTarget *target, const char **hint, const char **notice)
+{
+	KafkaUrl		   url;
+	KafkaRecordOptions options;
+	const char		  *problem = kafka_url_parse(target->url, &url);
+
+	*hint = "Write the URL as kafka[s]://host:port,host:port/topic.";
+	if (problem == NULL)
+		problem = kafka_record_options(target, &options, hint);
+	if (problem == NULL)
+		problem = kafka_security_check(target, url.encrypted, hint, notice);
+	return problem;
+}
+
 /* --------------------------------------------------------------- links */
 
 static OutboxLink *
 kafka_open(const OutboxTarget *target, char *reason, size_t size)
 {
 	OutboxLink *link = calloc(1, sizeof(*link));
+	const char *hint;
 	const char *problem = link ? kafka_url_parse(target->url, &link->url) :
 								 "out of memory";
 
 	if (problem == NULL)
-		link->cluster = kafka_cluster_get(&link->url, target, reason, size);
+		problem = kafka_record_options(target, &link->options, &hint);
+	if (problem == NULL && !kafka_security_read(&link->security, target))
+		problem = "out of memory";
+	if (problem == NULL)
+		link->cluster = kafka_cluster_get(&link->url, &link->security, target, reason,
+										  size);
 	else
 		strlcpy(reason, problem, size);
 	if (problem || link->cluster == NULL)
 	{
+		if (link)
+			kafka_security_clear(&link->security);
 		free(link);
 		return NULL;
 	}
@@ -121,8 +152,8 @@ replace_cluster(OutboxLink *link)
 {
 	if (link->cluster)
 		kafka_cluster_put(link->cluster);
-	link->cluster = kafka_cluster_get(&link->url, &link->target, link->reason,
-									  sizeof(link->reason));
+	link->cluster = kafka_cluster_get(&link->url, &link->security, &link->target,
+									  link->reason, sizeof(link->reason));
 }
 
 static OutboxLinkState
@@ -147,6 +178,7 @@ free_unused_link(OutboxLink *link)
 	if (link->cluster)
 		kafka_cluster_put(link->cluster);
 	dlist_delete(&link->node);
+	kafka_security_clear(&link->security);
 	free(link);
 }
 
@@ -215,6 +247,7 @@ free_transfer(OutboxTransfer *t)
 	if (t->headers)
 		rd_kafka_headers_destroy(t->headers);
 	free(t->key);
+	free(t->own_body);
 	memset(t, 0, sizeof(*t));
 	kafka_release(t);
 	if (link)
@@ -262,8 +295,8 @@ judge(OutboxTransfer *t, rd_kafka_resp_err_t error, OutboxOutcome *o)
 	if (t->bad_topic)
 	{
 		o->result = OUTBOX_RESULT_ABORT;
-		snprintf(o->error, sizeof(o->error), "Kafka cannot have the topic \"%s\"",
-				 t->topic);
+		snprintf(o->error, sizeof(o->error), "Kafka cannot have the topic \"%.100s\": %s",
+				 t->topic, t->bad_topic);
 	}
 	else if (error == RD_KAFKA_RESP_ERR_NO_ERROR)
 	{
@@ -391,18 +424,18 @@ kafka_start(OutboxTransfer *t, const OutboxTarget *target, OutboxLink *link,
 	t->link = link;
 	t->cluster = c;
 	t->delivery = delivery;
-	t->body = m->body;
-	t->body_len = m->body_len;
 	t->created_ms = m->created_ms;
 	t->started_ms = now_ms();
 	link->transfers++;
 	c->wanted++;
-	t->bad_topic = !kafka_url_topic(&link->url, m->topic, t->topic);
-	t->headers = rd_kafka_headers_new(m->nheaders);
-	for (int i = 0; i < m->nheaders; i++)
-		rd_kafka_header_add(t->headers, m->headers[i].name, m->headers[i].name_len,
-							m->headers[i].value, m->headers[i].value_len);
-	if (t->bad_topic)
+	t->bad_topic = kafka_record_topic(&link->url, m, t->topic);
+	t->headers = kafka_record_headers(&link->options, m);
+	if (!kafka_record_value(&link->options, m, &t->body, &t->body_len, &t->own_body))
+	{
+		t->error = RD_KAFKA_RESP_ERR__QUEUE_FULL;
+		list(t, &ended);
+	}
+	else if (t->bad_topic)
 		list(t, &ended);
 	else if (!c->alone_sent && dlist_is_empty(&c->alone) && dlist_is_empty(&c->waiting))
 		produce(t, m->key, m->key_len);
@@ -504,6 +537,9 @@ static const OutboxTransport kafka_transport = {
 	.size = sizeof(OutboxTransport),
 	.name = "kafka",
 	.memory = 2048,
+	.config_names = config_names,
+	.credential_names = kafka_credential_names,
+	.check = kafka_check,
 	.init = kafka_init,
 	.reload = kafka_clusters_reload,
 	.fd = kafka_fd,

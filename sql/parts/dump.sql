@@ -26,6 +26,7 @@ SELECT pg_extension_config_dump('outbox.commands', '');
 SELECT pg_extension_config_dump('outbox.commands_command_id_seq', '');
 SELECT pg_extension_config_dump('outbox.retention_here', '');
 SELECT pg_extension_config_dump('outbox.portal_limits_here', '');
+SELECT pg_extension_config_dump('outbox.tenant_limits_here', '');
 SELECT pg_extension_config_dump('outbox.attempt_log_0', '');
 SELECT pg_extension_config_dump('outbox.attempt_log_1', '');
 SELECT pg_extension_config_dump('outbox.attempt_log_2', '');

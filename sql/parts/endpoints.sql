@@ -12,6 +12,8 @@ CREATE TABLE outbox.endpoint_settings (
     filter          jsonpath,
     format          text NOT NULL,
     headers         jsonb,
+    config          jsonb,
+    credentials     text[],                           -- their names; outbox.endpoint_secrets has them
     ordering        text NOT NULL,
     on_exhausted    text NOT NULL,
     max_in_flight   int4 NOT NULL,
@@ -80,6 +82,17 @@ CREATE FUNCTION outbox.check_headers(headers jsonb) RETURNS void
 LANGUAGE C IMMUTABLE STRICT AS 'MODULE_PATHNAME', 'outbox_check_headers_1_0';
 COMMENT ON FUNCTION outbox.check_headers IS
 'Refuses headers that are not a flat object of strings, or that belong to outbox or HTTP (22023)';
+
+CREATE FUNCTION outbox.credential_names(credentials jsonb) RETURNS text[]
+LANGUAGE C IMMUTABLE STRICT AS 'MODULE_PATHNAME', 'outbox_credential_names_1_0';
+COMMENT ON FUNCTION outbox.credential_names IS
+'The names in credentials, or an error if they are not a flat object of strings (22023)';
+
+-- Loads the library of a sink into this session, and asks it.
+CREATE FUNCTION outbox.check_options(url text, config jsonb, credentials text[]) RETURNS void
+LANGUAGE C VOLATILE CALLED ON NULL INPUT AS 'MODULE_PATHNAME', 'outbox_check_options_1_0';
+COMMENT ON FUNCTION outbox.check_options IS
+'Refuses a config, or names of credentials, that the sink of the URL does not take (22023; 55000: its library is missing)';
 
 CREATE FUNCTION outbox.topic_in(topic text, patterns text[]) RETURNS bool
 LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE AS 'MODULE_PATHNAME', 'outbox_topic_in_1_0';
@@ -245,6 +258,7 @@ BEGIN
     PERFORM outbox.check_topics(s.topics);
     PERFORM outbox.check_filter(s.filter);
     PERFORM outbox.check_headers(s.headers);
+    PERFORM outbox.check_options(COALESCE(outbox.shown(s.endpoint_id, s.url), s.url), s.config, s.credentials);
 END $$;
 COMMENT ON FUNCTION outbox.check_settings IS 'Refuses settings that no endpoint can have (22023; 22004: NULL)';
 
@@ -360,7 +374,9 @@ CREATE FUNCTION outbox.create_endpoint(
     disable_after interval DEFAULT '5 days',
     start_at text DEFAULT 'now',
     if_not_exists bool DEFAULT false,
-    tenant text DEFAULT NULL) RETURNS void
+    tenant text DEFAULT NULL,
+    config jsonb DEFAULT NULL,
+    credentials jsonb DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
 AS $$
@@ -368,7 +384,8 @@ AS $$
 DECLARE
     s outbox.endpoint_settings;
 BEGIN
-    s := ROW(NULL, name, tenant, url, topics, filter, format, headers, ordering, on_exhausted, max_in_flight,
+    s := ROW(NULL, name, tenant, url, topics, filter, format, headers, config,
+             NULLIF(outbox.credential_names(credentials), '{}'), ordering, on_exhausted, max_in_flight,
              rate_limit, timeout, connect_timeout, max_attempts, max_age, backoff_base,
              backoff_max, batch_size, batch_wait, NULLIF(disable_after, interval '0'), 'active', now(), NULL, now(), 1, 1, NULL, NULL);
     PERFORM outbox.check_settings(s);
@@ -386,13 +403,13 @@ BEGIN
     -- A sealed value is sealed for this number of an endpoint.
     s.endpoint_id := nextval('outbox.endpoint_settings_endpoint_id_seq');
     s.url := outbox.seal(s.endpoint_id, 'url', s.url);
-    s.headers := outbox.seal(s.endpoint_id, s.headers);
-    INSERT INTO outbox.endpoint_settings (endpoint_id, name, tenant, url, topics, filter, format, headers, ordering,
-        on_exhausted, max_in_flight, rate_limit, timeout, connect_timeout, max_attempts,
+    s.headers := outbox.seal(s.endpoint_id, 'header', s.headers);
+    INSERT INTO outbox.endpoint_settings (endpoint_id, name, tenant, url, topics, filter, format, headers,
+        config, credentials, ordering, on_exhausted, max_in_flight, rate_limit, timeout, connect_timeout, max_attempts,
         max_age, backoff_base, backoff_max, batch_size, batch_wait, disable_after, start_snapshot, start_seq_low)
     OVERRIDING SYSTEM VALUE
-    VALUES (s.endpoint_id, s.name, s.tenant, s.url, s.topics, s.filter, s.format, s.headers, s.ordering, s.on_exhausted,
-        s.max_in_flight, s.rate_limit, s.timeout, s.connect_timeout, s.max_attempts,
+    VALUES (s.endpoint_id, s.name, s.tenant, s.url, s.topics, s.filter, s.format, s.headers,
+        s.config, s.credentials, s.ordering, s.on_exhausted, s.max_in_flight, s.rate_limit, s.timeout, s.connect_timeout, s.max_attempts,
         s.max_age, s.backoff_base, s.backoff_max, s.batch_size, s.batch_wait, s.disable_after, s.start_snapshot,
         s.start_seq_low)
     ON CONFLICT DO NOTHING;
@@ -407,8 +424,9 @@ BEGIN
                   HINT = CASE WHEN if_not_exists THEN 'It belongs to another tenant, or to none. Use another name.'
                               ELSE 'Use another name, outbox.alter_endpoint(), or if_not_exists => true.' END;
     END IF;
-    INSERT INTO outbox.endpoint_secrets (endpoint_id, secret)
-    VALUES (s.endpoint_id, outbox.seal(s.endpoint_id, 'secret', COALESCE(secret, outbox.new_secret())));
+    INSERT INTO outbox.endpoint_secrets (endpoint_id, secret, credentials)
+    VALUES (s.endpoint_id, outbox.seal(s.endpoint_id, 'secret', COALESCE(secret, outbox.new_secret())),
+            CASE WHEN s.credentials IS NOT NULL THEN outbox.seal(s.endpoint_id, 'credential', credentials) END);
     INSERT INTO outbox.subscriptions (endpoint_id, version, topics, filter, read, reading, last_seq)
     VALUES (s.endpoint_id, 1, s.topics, s.filter, s.start_snapshot, NULL, 0);
     PERFORM outbox.endpoint_changed(s.endpoint_id);
@@ -437,7 +455,9 @@ CREATE FUNCTION outbox.alter_endpoint(
     batch_size int4 DEFAULT NULL,
     batch_wait interval DEFAULT NULL,
     disable_after interval DEFAULT NULL,
-    reset text[] DEFAULT '{}') RETURNS void
+    reset text[] DEFAULT '{}',
+    config jsonb DEFAULT NULL,
+    credentials jsonb DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
 AS $$
@@ -465,7 +485,9 @@ DECLARE
         CASE WHEN backoff_max IS NOT NULL THEN 'backoff_max' END,
         CASE WHEN batch_size IS NOT NULL THEN 'batch_size' END,
         CASE WHEN batch_wait IS NOT NULL THEN 'batch_wait' END,
-        CASE WHEN disable_after IS NOT NULL THEN 'disable_after' END], NULL);
+        CASE WHEN disable_after IS NOT NULL THEN 'disable_after' END,
+        CASE WHEN config IS NOT NULL THEN 'config' END,
+        CASE WHEN credentials IS NOT NULL THEN 'credentials' END], NULL);
 BEGIN
     s.url := COALESCE(url, s.url);
     s.topics := COALESCE(topics, s.topics);
@@ -485,6 +507,10 @@ BEGIN
     s.batch_size := COALESCE(batch_size, s.batch_size);
     s.batch_wait := COALESCE(batch_wait, s.batch_wait);
     s.disable_after := NULLIF(COALESCE(disable_after, s.disable_after), interval '0');
+    s.config := COALESCE(config, s.config);
+    IF credentials IS NOT NULL THEN
+        s.credentials := NULLIF(outbox.credential_names(credentials), '{}');
+    END IF;
     FOREACH option IN ARRAY COALESCE(reset, '{}') LOOP
         IF option = ANY (given) THEN
             RAISE EXCEPTION 'option "%" has a new value and is in reset', option
@@ -501,7 +527,7 @@ BEGIN
                 USING ERRCODE = 'invalid_parameter_value',
                       HINT = 'Options with a default: topics, filter, format, headers, ordering, on_exhausted, '
                              'max_in_flight, rate_limit, timeout, connect_timeout, max_attempts, max_age, '
-                             'backoff_base, backoff_max, batch_size, batch_wait, disable_after.';
+                             'backoff_base, backoff_max, batch_size, batch_wait, disable_after, config, credentials.';
         END IF;
         EXECUTE format('SELECT jsonb_build_object(%L, %s)', option, expression) INTO changed;
         s := jsonb_populate_record(s, changed);
@@ -514,7 +540,7 @@ BEGIN
         s.url := old.url;
     END IF;
     IF headers IS NOT NULL THEN
-        s.headers := outbox.seal(s.endpoint_id, headers);
+        s.headers := outbox.seal(s.endpoint_id, 'header', headers);
     END IF;
     IF (s.url, s.topics, s.filter::text, s.format)
        IS DISTINCT FROM (old.url, old.topics, old.filter::text, old.format) THEN
@@ -526,7 +552,7 @@ BEGIN
         rate_limit = s.rate_limit, timeout = s.timeout, connect_timeout = s.connect_timeout,
         max_attempts = s.max_attempts, max_age = s.max_age, backoff_base = s.backoff_base,
         backoff_max = s.backoff_max, batch_size = s.batch_size, batch_wait = s.batch_wait,
-        disable_after = s.disable_after,
+        disable_after = s.disable_after, config = s.config, credentials = s.credentials,
         version = s.version
     WHERE e.endpoint_id = s.endpoint_id;
     IF s.url IS DISTINCT FROM old.url THEN
@@ -536,6 +562,17 @@ BEGIN
         INSERT INTO outbox.endpoint_secrets AS k (endpoint_id, secret)
         VALUES (s.endpoint_id, outbox.seal(s.endpoint_id, 'secret', secret))
         ON CONFLICT (endpoint_id) DO UPDATE SET secret = EXCLUDED.secret, previous = NULL, previous_until = NULL;
+    END IF;
+    -- Credentials are replaced as a whole.  What a dump brought has no secret either.
+    IF s.credentials IS NULL THEN
+        UPDATE outbox.endpoint_secrets k SET credentials = NULL
+        WHERE k.endpoint_id = s.endpoint_id AND k.credentials IS NOT NULL;
+    ELSIF credentials IS NOT NULL THEN
+        INSERT INTO outbox.endpoint_secrets AS k (endpoint_id, secret, credentials)
+        VALUES (s.endpoint_id, outbox.seal(s.endpoint_id, 'secret', outbox.new_secret()),
+                outbox.seal(s.endpoint_id, 'credential', credentials))
+        ON CONFLICT (endpoint_id) DO UPDATE SET credentials = EXCLUDED.credentials;
+        PERFORM outbox.probe(s.endpoint_id);
     END IF;
 END $$;
 COMMENT ON FUNCTION outbox.alter_endpoint IS

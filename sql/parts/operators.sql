@@ -54,6 +54,7 @@ AS $$
 DECLARE
     id int4 := outbox.find_endpoint(endpoint);
     p record;
+    s record;
     start record;
     target record;
     n int8;
@@ -71,11 +72,15 @@ BEGIN
     SELECT q.* INTO p FROM outbox.endpoint_positions q WHERE q.endpoint_id = id;
     SELECT * INTO start FROM outbox.resolve_start(NULL, LEAST(from_time, clock_timestamp()));
     SELECT * INTO target FROM outbox.position_now('outbox.events_seq'::regclass);
+    SELECT q.* INTO s FROM outbox.endpoint_settings q WHERE q.endpoint_id = id;
+
+    -- One of the two branches is empty before it is read, and the index of tenants serves the other one.
     SELECT count(*) INTO n
-    FROM outbox.events e JOIN outbox.endpoint_settings s ON s.endpoint_id = p.endpoint_id
+    FROM (SELECT * FROM outbox.events WHERE s.tenant IS NULL
+          UNION ALL SELECT * FROM outbox.events WHERE tenant = s.tenant) e
     WHERE e.seq > 0 AND e.created_at BETWEEN from_time AND to_time
     AND (topics IS NULL OR outbox.topic_in(e.topic, topics))
-    AND (s.tenant IS NULL OR s.tenant = e.tenant) AND outbox.topic_in(e.topic, s.topics)
+    AND outbox.topic_in(e.topic, s.topics)
     AND outbox.filter_matches(e.payload, s.filter) IS NOT FALSE
     AND e.seq <> ALL (p.pending)
     AND (pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid), p.read)

@@ -68,7 +68,7 @@ BEGIN
     SELECT array_agg(a.argument ORDER BY a.number) INTO options
     FROM pg_proc p CROSS JOIN unnest(p.proargnames) WITH ORDINALITY a (argument, number)
     JOIN pg_attribute c ON c.attrelid = 'outbox.endpoint_settings'::regclass AND c.attname = a.argument
-    WHERE p.oid = 'outbox.alter_endpoint'::regproc AND a.argument <> 'name';
+    WHERE p.oid = 'outbox.alter_endpoint'::regproc AND a.argument <> ALL ('{name,config,credentials}');
     IF setting IS NULL OR setting <> ALL (options) THEN
         RAISE EXCEPTION 'unknown setting "%"', setting
             USING ERRCODE = 'invalid_parameter_value',
@@ -185,7 +185,7 @@ BEGIN
     PERFORM outbox.portal_tenant($1);
     RETURN QUERY
     SELECT e.name, e.url, e.topics,
-           to_jsonb(e) - '{name,tenant,url,topics,state,state_since,reason,created_at}'::text[],
+           to_jsonb(e) - '{name,tenant,url,topics,config,credentials,state,state_since,reason,created_at}'::text[],
            t.state, t.state_since, t.reason, t.pending, t.retrying, t.blocked, t.dead, t.delivered,
            t.failed_attempts, t.next_attempt_at, t.last_success_at, t.last_error, e.created_at
     FROM outbox.endpoints e JOIN outbox.stats t ON t.endpoint = e.name

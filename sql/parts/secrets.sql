@@ -9,7 +9,8 @@ CREATE TABLE outbox.endpoint_secrets (
     endpoint_id     int4 PRIMARY KEY,
     secret          text NOT NULL,
     previous        text,
-    previous_until  timestamptz
+    previous_until  timestamptz,
+    credentials     jsonb                             -- NULL: none, or they did not come with a dump
 );
 COMMENT ON TABLE outbox.endpoint_secrets IS
 'What requests are signed with, which only the owner and the worker read, and which no dump has';
@@ -19,6 +20,7 @@ USING (has_table_privilege('outbox.endpoint_secrets', 'TRUNCATE'));
 -- No statistics: they are samples of the column, and pg_read_all_data reads them.
 ALTER TABLE outbox.endpoint_secrets ALTER COLUMN secret SET STATISTICS 0;
 ALTER TABLE outbox.endpoint_secrets ALTER COLUMN previous SET STATISTICS 0;
+ALTER TABLE outbox.endpoint_secrets ALTER COLUMN credentials SET STATISTICS 0;
 ALTER TABLE outbox.endpoint_settings ALTER COLUMN url SET STATISTICS 0;
 ALTER TABLE outbox.endpoint_settings ALTER COLUMN headers SET STATISTICS 0;
 
@@ -32,16 +34,17 @@ COMMENT ON FUNCTION outbox.check_secret IS
 'Refuses a secret that is not whsec_ and the base64 of 24 to 64 bytes (22023)';
 
 -- With outbox.secret_key_file, secrets are sealed before they are stored: the values
--- of headers, the part of a URL behind its host, and the secret that signs.
+-- of headers and credentials, the part of a URL behind its host, and the secret that signs.
 -- Errors: 22023 the value looks like a sealed one, 55000 the key file cannot be used.
 CREATE FUNCTION outbox.seal(endpoint_id int4, field text, value text) RETURNS text
 LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_seal_1_0';
 COMMENT ON FUNCTION outbox.seal(int4, text, text) IS
 'A value as it is to be stored: sealed if outbox.secret_key_file is set, else as it is';
 
-CREATE FUNCTION outbox.seal(endpoint_id int4, headers jsonb) RETURNS jsonb
-LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_seal_headers_1_0';
-COMMENT ON FUNCTION outbox.seal(int4, jsonb) IS 'The same for the values of headers';
+CREATE FUNCTION outbox.seal(endpoint_id int4, field text, object jsonb) RETURNS jsonb
+LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_seal_object_1_0';
+COMMENT ON FUNCTION outbox.seal(int4, text, jsonb) IS
+'The same for each value of an object: headers (header) or credentials (credential)';
 
 CREATE FUNCTION outbox.unseal(endpoint_id int4, field text, value text) RETURNS text
 LANGUAGE C STABLE STRICT AS 'MODULE_PATHNAME', 'outbox_unseal_1_0';
@@ -52,9 +55,10 @@ LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_reseal_1_0';
 COMMENT ON FUNCTION outbox.reseal(int4, text, text) IS
 'A stored value, sealed with the first key (NULL: it cannot be opened)';
 
-CREATE FUNCTION outbox.reseal(endpoint_id int4, headers jsonb) RETURNS jsonb
-LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_reseal_headers_1_0';
-COMMENT ON FUNCTION outbox.reseal(int4, jsonb) IS 'The same for the values of headers';
+CREATE FUNCTION outbox.reseal(endpoint_id int4, field text, object jsonb) RETURNS jsonb
+LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_reseal_object_1_0';
+COMMENT ON FUNCTION outbox.reseal(int4, text, jsonb) IS
+'The same for each value of an object: headers (header) or credentials (credential)';
 
 CREATE FUNCTION outbox.shown(endpoint_id int4, url text) RETURNS text
 LANGUAGE C STABLE STRICT AS 'MODULE_PATHNAME', 'outbox_shown_url_1_0';
@@ -142,24 +146,26 @@ BEGIN
              ORDER BY e.endpoint_id FOR UPDATE
     LOOP
         -- Locked, because a worker forgets former secrets.
-        SELECT o.secret, o.previous INTO former
+        SELECT o.secret, o.previous, o.credentials INTO former
         FROM outbox.endpoint_secrets o WHERE o.endpoint_id = s.endpoint_id FOR UPDATE;
         SELECT outbox.reseal(s.endpoint_id, 'url', s.url) AS url,
-               outbox.reseal(s.endpoint_id, s.headers) AS headers,
+               outbox.reseal(s.endpoint_id, 'header', s.headers) AS headers,
                outbox.reseal(s.endpoint_id, 'secret', former.secret) AS secret,
-               outbox.reseal(s.endpoint_id, 'previous', former.previous) AS previous INTO k;
+               outbox.reseal(s.endpoint_id, 'previous', former.previous) AS previous,
+               outbox.reseal(s.endpoint_id, 'credential', former.credentials) AS credentials INTO k;
         IF k.url IS NULL OR (k.headers IS NULL AND s.headers IS NOT NULL)
            OR (k.secret IS NULL AND former.secret IS NOT NULL)
-           OR (k.previous IS NULL AND former.previous IS NOT NULL) THEN
+           OR (k.previous IS NULL AND former.previous IS NOT NULL)
+           OR (k.credentials IS NULL AND former.credentials IS NOT NULL) THEN
             unopened := unopened + 1;
-        ELSIF (k.url, k.headers, k.secret, k.previous)
-              IS NOT DISTINCT FROM (s.url, s.headers, former.secret, former.previous) THEN
+        ELSIF (k.url, k.headers, k.secret, k.previous, k.credentials)
+              IS NOT DISTINCT FROM (s.url, s.headers, former.secret, former.previous, former.credentials) THEN
             kept := kept + 1;
         ELSE
             sealed := sealed + 1;
             UPDATE outbox.endpoint_settings e SET url = k.url, headers = k.headers
             WHERE e.endpoint_id = s.endpoint_id;
-            UPDATE outbox.endpoint_secrets o SET secret = k.secret, previous = k.previous
+            UPDATE outbox.endpoint_secrets o SET secret = k.secret, previous = k.previous, credentials = k.credentials
             WHERE o.endpoint_id = s.endpoint_id;
         END IF;
     END LOOP;

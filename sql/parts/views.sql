@@ -52,7 +52,7 @@ COMMENT ON COLUMN outbox.endpoint_positions.stuck IS
 
 CREATE VIEW outbox.endpoints AS
 SELECT s.name, s.tenant, outbox.shown(s.endpoint_id, s.url) AS url, s.topics, s.filter, s.format,
-       outbox.shown(s.endpoint_id, s.headers) AS headers, s.ordering, s.on_exhausted, s.max_in_flight,
+       outbox.shown(s.endpoint_id, s.headers) AS headers, s.config, s.credentials, s.ordering, s.on_exhausted, s.max_in_flight,
        s.rate_limit, s.timeout, s.connect_timeout, s.max_attempts, s.max_age, s.backoff_base,
        s.backoff_max, s.batch_size, s.batch_wait, s.disable_after, s.state, s.state_since, s.reason, s.created_at
 FROM outbox.endpoint_settings s;
@@ -67,6 +67,9 @@ COMMENT ON COLUMN outbox.endpoints.filter IS
 COMMENT ON COLUMN outbox.endpoints.format IS 'standard, raw, cloudevents or cloudevents-binary';
 COMMENT ON COLUMN outbox.endpoints.headers IS
 'headers that are sent with each request, which may hold tokens (NULL: none)';
+COMMENT ON COLUMN outbox.endpoints.config IS 'options of the sink (NULL: none)';
+COMMENT ON COLUMN outbox.endpoints.credentials IS
+'names of the credentials that it has, without their values (NULL: none)';
 COMMENT ON COLUMN outbox.endpoints.ordering IS 'key, none or strict';
 COMMENT ON COLUMN outbox.endpoints.on_exhausted IS 'what a dead event means for its key: skip or block';
 COMMENT ON COLUMN outbox.endpoints.max_in_flight IS 'requests in flight at most';

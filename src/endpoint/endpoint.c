@@ -61,6 +61,8 @@ outbox_endpoint_free(OutboxEndpoint *ep)
 		MemoryContextDelete(ep->config.settings_cxt);
 	if (ep->config.retired_cxt)
 		MemoryContextDelete(ep->config.retired_cxt);
+	if (ep->tenant)
+		outbox_tenant_leave(ep->tenant);
 	MemoryContextDelete(ep->cxt);
 }
 

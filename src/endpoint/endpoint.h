@@ -10,6 +10,7 @@
 #include "lib/pairingheap.h"
 #include "endpoint/filter.h"
 #include "endpoint/pace.h"
+#include "endpoint/tenant.h"
 #include "format/request.h"
 #include "log/log.h"
 #include "server/shmem.h"
@@ -343,20 +344,39 @@ typedef struct OutboxPlace
 	bool  dirty;		  /* true if a position row has to be written */
 	bool  shared;		  /* true if it is idle at the head and follows the shared row */
 	bool  was_shared;	  /* 'shared' as it was before the current settle */
+	bool  written;		  /* true if the current settle has stored something of it */
 	int64 stored_version; /* of the newest subscription that is stored with its place */
 	int64 overflowed;	  /* deliveries that outbox.max_backlog_size made dead and that
 						   * were not logged yet */
 } OutboxPlace;
+
+/* For what endpoints wait in turn, because there is not enough for all of them at once. */
+typedef enum OutboxTurn
+{
+	OUTBOX_TURN_SEND,  /* one of the worker's slots, or memory for a request */
+	OUTBOX_TURN_READ,  /* a page of the log, for those that are catching up */
+	OUTBOX_TURN_COUNT, /* a page of the log, for those whose backlog is being counted */
+	OUTBOX_TURNS
+} OutboxTurn;
 
 /*
  * The endpoint's place on the worker's lists.  Written by roster.c, busy.c and publish.c.
  */
 typedef struct OutboxMembership
 {
-	dlist_node busy_node; /* on the list of endpoints that may have something to do */
+	dlist_node busy_node; /* on the list of endpoints that each round examines */
 	bool	   busy;
-	pairingheap_node resting_node; /* in the heap of those that rest until a time */
-	TimestampTz		 rests_until;  /* 0: it is not in the heap */
+	bool	   touched; /* true if it got something to do since it was last filled */
+	dlist_node
+		 open_node; /* on the list of those with something to settle or to publish */
+	bool open;
+	bool unpublished; /* true if something may have changed since it was published */
+	dlist_node turn_node[OUTBOX_TURNS]; /* on lists of those that wait for their turn */
+	bool	   in_turn[OUTBOX_TURNS];
+	dlist_node tenant_node; /* on the list of those that wait for their tenant's limits */
+	bool	   waits_for_tenant;
+	pairingheap_node waiting_node; /* in the heap of those that wait for a time */
+	TimestampTz		 waits_until;  /* 0: it is not in the heap */
 	bool published_quiet;		   /* true if it was quiet at the last outbox_publish() */
 	bool dropped;				   /* true if its settings are gone: the reload frees it
 								 * after the commit */
@@ -368,7 +388,8 @@ typedef struct OutboxMembership
 typedef struct OutboxEndpoint
 {
 	int32				 id;
-	MemoryContext		 cxt; /* of everything except the settings */
+	MemoryContext		 cxt;	 /* of everything except the settings */
+	OutboxTenant		*tenant; /* NULL: none */
 	OutboxEndpointConfig config;
 	OutboxEndpointStatus status;
 	OutboxEndpointLink	 link;

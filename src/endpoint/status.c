@@ -33,12 +33,19 @@ outbox_status_is_off(const OutboxEndpoint *ep)
 }
 
 bool
-outbox_status_may_send(OutboxEndpoint *ep, TimestampTz now)
+outbox_status_is_ready(OutboxEndpoint *ep, TimestampTz now)
 {
 	return !outbox_status_is_off(ep) && !ep->status.unstorable &&
 		(ep->link.state == OUTBOX_LINK_UP ||
 		 (ep->link.state == OUTBOX_LINK_PROBING && ep->queue.nin_flight == 0)) &&
 		outbox_pace_allows(&ep->pace, ep->queue.nin_flight, now);
+}
+
+bool
+outbox_status_may_send(OutboxEndpoint *ep, TimestampTz now)
+{
+	return outbox_status_is_ready(ep, now) &&
+		(ep->tenant == NULL || outbox_tenant_allows(ep->tenant, now));
 }
 
 void
@@ -166,19 +173,34 @@ outbox_status_failing_at(const OutboxEndpoint *ep)
 		ep->status.failing_since + outbox_failing_after * USECS_PER_SEC;
 }
 
+/*
+ * The words of a sink may be those of its server, which may be hostile: they go into
+ * views and into the log.
+ */
+static void
+copy_printable(char *to, const char *from, size_t size)
+{
+	strlcpy(to, from, size);
+	for (; *to; to++)
+		if (*to < 0x20 || *to > 0x7e)
+			*to = '?';
+}
+
 void
 outbox_status_link(OutboxEndpoint *ep, OutboxLinkState state, const char *reason,
 				   TimestampTz now)
 {
 	bool up = state == OUTBOX_LINK_UP;
 	bool was_up = ep->link.state == OUTBOX_LINK_UP;
+	char words[sizeof(ep->link.reason)];
 
+	copy_printable(words, reason, sizeof(words));
 	ep->link.state = state;
-	if (up == was_up && strcmp(ep->link.reason, reason) == 0)
+	if (up == was_up && strcmp(ep->link.reason, words) == 0)
 		return;
 	if (up != was_up)
 		ep->status.state_since = now;
-	strlcpy(ep->link.reason, reason, sizeof(ep->link.reason));
+	strlcpy(ep->link.reason, words, sizeof(ep->link.reason));
 	if (up)
 		ereport(LOG, (errmsg("outbox endpoint \"%s\" is connected", ep->config.name)));
 	else

@@ -13,7 +13,11 @@
  */
 extern bool outbox_status_is_off(const OutboxEndpoint *ep);
 
-/* True if a request may be sent to it now. */
+/*
+ * True if a request may be sent to it now.  The first leaves out the limits of its
+ * tenant.
+ */
+extern bool outbox_status_is_ready(OutboxEndpoint *ep, TimestampTz now);
 extern bool outbox_status_may_send(OutboxEndpoint *ep, TimestampTz now);
 
 /* A request succeeded, or failed.  'd' is one of its deliveries. */

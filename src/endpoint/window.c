@@ -18,6 +18,19 @@
 #include "endpoint/status.h"
 #include "endpoint/window.h"
 
+bool
+outbox_window_has_enough(const OutboxEndpoint *ep)
+{
+	return ep->feed.window_count > OUTBOX_WINDOW / 2 ||
+		ep->feed.window_bytes > OUTBOX_WINDOW_BYTES / 2;
+}
+
+bool
+outbox_window_has_something(const OutboxEndpoint *ep)
+{
+	return ep->queue.nready > 0 || ep->feed.window_count > 0;
+}
+
 /*
  * Reading stops while the endpoint could not send what it has.  While its breaker
  * is open it needs one event, for the probe that is due, if it has none to retry: none
@@ -39,8 +52,7 @@ outbox_window_wants_events(const OutboxEndpoint *ep, TimestampTz now)
 			outbox_memory_fits(0);
 
 	/* Reads ahead while there is memory for it. */
-	return ep->feed.window_count <= OUTBOX_WINDOW / 2 &&
-		ep->feed.window_bytes <= OUTBOX_WINDOW_BYTES / 2 && outbox_memory_fits_ahead(0);
+	return !outbox_window_has_enough(ep) && outbox_memory_fits_ahead(0);
 }
 
 /* Without memory for more, an endpoint has one event at a time. */

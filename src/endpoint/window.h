@@ -9,6 +9,13 @@
 #include "endpoint/endpoint.h"
 
 /*
+ * The first is true if the window is so full that nothing is read before events leave
+ * it, the second if an event is in it, or ready.
+ */
+extern bool outbox_window_has_enough(const OutboxEndpoint *ep);
+extern bool outbox_window_has_something(const OutboxEndpoint *ep);
+
+/*
  * _wants_events is true if events should be read for the endpoint now.  _may_push
  * is true if memory allows one more.  _push adds an event, or returns false if the
  * window is full.

@@ -228,7 +228,8 @@ read_tick(ReadState *st)
 			cursor->last_seq = cursor->read->seq_low;
 	}
 	if (complete && cursor->last_seq < cursor->reading->seq_high)
-		complete = outbox_scan_seq(cursor->last_seq, cursor->reading->seq_high,
+		complete = outbox_scan_seq(st->reader->tenant, cursor->last_seq,
+								   cursor->reading->seq_high,
 								   st->reader->max_rows - st->rows, snapshot, take_row,
 								   st);
 	PopActiveSnapshot();

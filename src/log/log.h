@@ -117,6 +117,7 @@ typedef struct OutboxLogQuery
 	void			 *arg;
 	int				  max_rows;
 	size_t			  max_bytes; /* of payloads; at least one event is read */
+	const char		 *tenant;	 /* only its events are read; NULL: all events */
 } OutboxLogQuery;
 
 /*

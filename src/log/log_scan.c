@@ -16,9 +16,11 @@
 #include "access/table.h"
 #include "access/tableam.h"
 #include "catalog/namespace.h"
+#include "catalog/pg_collation.h"
 #include "catalog/pg_type.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
+#include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
@@ -141,19 +143,25 @@ lowest(Piece *pieces)
 }
 
 bool
-outbox_scan_seq(int64 above, int64 upto, int limit, Snapshot snapshot,
+outbox_scan_seq(const char *tenant, int64 above, int64 upto, int limit, Snapshot snapshot,
 				OutboxScanTake take, void *arg)
 {
 	Piece		pieces[PIECES];
-	ScanKeyData keys[2];
+	ScanKeyData keys[3];
+	int			n = 0;
+	AttrNumber	seq = tenant ? 2 : 1; /* its place in the index */
 	Piece	   *p;
 
-	ScanKeyInit(&keys[0], 1, BTGreaterStrategyNumber, F_INT8GT, Int64GetDatum(above));
-	ScanKeyInit(&keys[1], 1, BTLessEqualStrategyNumber, F_INT8LE, Int64GetDatum(upto));
-	open_pieces(pieces, "seq_idx", lengthof(keys), snapshot);
+	if (tenant)
+		ScanKeyEntryInitialize(&keys[n++], 0, 1, BTEqualStrategyNumber, InvalidOid,
+							   C_COLLATION_OID, F_TEXTEQ, CStringGetTextDatum(tenant));
+	ScanKeyInit(&keys[n++], seq, BTGreaterStrategyNumber, F_INT8GT, Int64GetDatum(above));
+	ScanKeyInit(&keys[n++], seq, BTLessEqualStrategyNumber, F_INT8LE,
+				Int64GetDatum(upto));
+	open_pieces(pieces, tenant ? "tenant_seq_idx" : "seq_idx", n, snapshot);
 	for (int i = 0; i < PIECES; i++)
 	{
-		index_rescan(pieces[i].scan, keys, lengthof(keys), NULL, 0);
+		index_rescan(pieces[i].scan, keys, n, NULL, 0);
 		next_row(&pieces[i]);
 	}
 	while ((p = lowest(pieces)) != NULL && limit-- > 0 && take(arg, p->slot))

@@ -19,10 +19,11 @@ typedef bool (*OutboxScanTake)(void *arg, TupleTableSlot *slot);
 
 /*
  * Scans the rows that 'snapshot' sees, with above < seq <= upto, and at most 'limit'
- * of them.  Returns true if there are no more such rows.
+ * of them.  If 'tenant' is not NULL, only its rows are read.  Returns true if there are
+ * no more such rows.
  */
-extern bool outbox_scan_seq(int64 above, int64 upto, int limit, Snapshot snapshot,
-							OutboxScanTake take, void *arg);
+extern bool outbox_scan_seq(const char *tenant, int64 above, int64 upto, int limit,
+							Snapshot snapshot, OutboxScanTake take, void *arg);
 
 /*
  * Scans the rows with these numbers (int8[]), in any order.  It scans all of them,

@@ -16,6 +16,7 @@
 #include "base/query.h"
 #include "base/table_rows.h"
 #include "log/step.h"
+#include "store/endpoint_options.h"
 #include "store/endpoint_settings.h"
 #include "store/seal.h"
 #include "transport/sinks.h"
@@ -128,8 +129,12 @@ read_settings(ArrayType *ids, OutboxApplyEndpointRow apply, void *arg)
 													 " s.start_snapshot::pg_catalog.text, s.start_seq_low,"
 													 " k.secret, k.previous, k.previous_until, s.filter, s.xmin, k.xmin,"
 													 " s.batch_size, " USEC("batch_wait") ", s.tenant, " USEC(
-														 "disable_after") " FROM outbox.endpoint_settings s LEFT JOIN outbox.endpoint_secrets k"
+														 "disable_after") ", s.config, s.credentials IS NOT NULL, k.credentials,"
+																		  " COALESCE(l.max_in_flight, a.max_in_flight), COALESCE(l.rate_limit, a.rate_limit)::pg_catalog.float8"
+																		  " FROM outbox.endpoint_settings s LEFT JOIN outbox.endpoint_secrets k"
 																		  " ON k.endpoint_id OPERATOR(pg_catalog.=) s.endpoint_id"
+																		  " LEFT JOIN outbox.tenant_limits_here l ON l.tenant OPERATOR(pg_catalog.=) s.tenant"
+																		  " LEFT JOIN outbox.tenant_limits_here a ON a.tenant OPERATOR(pg_catalog.=) ''"
 																		  " WHERE $1 IS NULL OR s.endpoint_id OPERATOR(pg_catalog.=) ANY ($1)"
 																		  " ORDER BY s.endpoint_id",
 		1, (Oid[]){INT4ARRAYOID}, args, ids ? " " : "n");
@@ -194,6 +199,11 @@ read_settings(ArrayType *ids, OutboxApplyEndpointRow apply, void *arg)
 		s.batch_wait = row_int8(row, 30);
 		s.tenant = row_text(row, 31);
 		s.disable_after = row_int8(row, 32);
+		s.tenant_in_flight = row.nulls[36] ? 0 : row_int4(row, 36);
+		s.tenant_rate = row.nulls[37] ? 0 : DatumGetFloat8(row.values[37]);
+		s.config = row.nulls[33] ? NULL : DatumGetJsonbP(row.values[33]);
+		s.has_credentials = DatumGetBool(row.values[34]);
+		s.credentials = row.nulls[35] ? NULL : DatumGetJsonbP(row.values[35]);
 		s.filter = row.nulls[26] ? NULL : DatumGetJsonPathP(row.values[26]);
 		SPI_connect();
 		apply(arg, &s);
@@ -294,6 +304,52 @@ open_secrets(OutboxEndpoint *ep, const OutboxEndpointRow *s)
 		explicit_bzero(previous, strlen(previous));
 }
 
+/* Credentials that are to be overwritten when their memory is freed. */
+typedef struct Wiped
+{
+	MemoryContextCallback callback;
+	OutboxOption		 *options;
+	int					  n;
+} Wiped;
+
+static void
+wipe(void *arg)
+{
+	const Wiped *w = arg;
+
+	outbox_options_wipe(w->options, w->n);
+}
+
+/* Reads them into the current memory context. */
+static void
+open_credentials(OutboxEndpoint *ep, const OutboxEndpointRow *s)
+{
+	OutboxTarget *target = &ep->config.target;
+	Wiped		 *w;
+
+	target->credentials = outbox_options_read(s->credentials, &target->ncredentials);
+	if (s->has_credentials && target->ncredentials == 0)
+		ep->status.held_for = "credentials missing";
+	if (target->ncredentials == 0)
+		return;
+	w = palloc0(sizeof(*w));
+	w->options = target->credentials;
+	w->n = target->ncredentials;
+	w->callback.func = wipe;
+	w->callback.arg = w;
+	MemoryContextRegisterResetCallback(CurrentMemoryContext, &w->callback);
+	for (int i = 0; i < target->ncredentials; i++)
+	{
+		OutboxOption *o = &target->credentials[i];
+		char		 *field = psprintf(OUTBOX_FIELD_CREDENTIAL "%s", o->name);
+		char		 *stored = unconstify(char *, o->value);
+
+		o->value = open_value(ep, field, stored);
+		explicit_bzero(stored, strlen(stored));
+		pfree(field);
+	}
+}
+
 static void
 find_sink(OutboxEndpoint *ep)
 {
@@ -344,6 +400,8 @@ assign(OutboxEndpoint *ep, const OutboxEndpointRow *s)
 	ep->config.request.header_values = copy_strings(s->header_values, s->nheaders);
 	open_headers(ep);
 	open_secrets(ep, s);
+	ep->config.target.config = outbox_options_read(s->config, &ep->config.target.nconfig);
+	open_credentials(ep, s);
 	ep->config.previous_until = s->previous_until;
 	ep->config.ordering = s->ordering;
 	ep->config.block_on_dead = s->block_on_dead;

@@ -6,6 +6,7 @@
 #define OUTBOX_ENDPOINT_SETTINGS_H
 
 #include "utils/array.h"
+#include "utils/jsonb.h"
 
 #include "endpoint/endpoint.h"
 
@@ -19,7 +20,9 @@ typedef struct OutboxEndpointRow
 {
 	int32			 id;
 	const char		*name;
-	const char		*tenant; /* NULL: none */
+	const char		*tenant;		   /* NULL: none */
+	int				 tenant_in_flight; /* of all its endpoints (0: no limit) */
+	double			 tenant_rate;	   /* the same, per second */
 	const char		*url;
 	int				 npatterns;
 	char		   **patterns;
@@ -28,6 +31,9 @@ typedef struct OutboxEndpointRow
 	int				 nheaders;
 	char		   **header_names;
 	char		   **header_values;
+	Jsonb			*config; /* NULL: none */
+	bool			 has_credentials;
+	Jsonb			*credentials; /* as stored (NULL: none, or missing) */
 	OutboxOrdering	 ordering;
 	bool			 block_on_dead;
 	OutboxPaceLimits pace;

@@ -22,9 +22,12 @@
 #include "store/positions.h"
 
 /*
- * After this many position rows the other table is used.  The number is smaller in
- * a library with crash points, so that a test reaches it soon.
+ * After this many position rows the other table is used, or after ROWS_PER_KEPT times
+ * what that left there the last time, if it is more: with many endpoints it costs as much
+ * as writing their rows.  The number is smaller in a library with crash points, so that
+ * a test reaches it soon.
  */
+#define ROWS_PER_KEPT 4
 #ifdef OUTBOX_CRASH_POINTS
 #define MAX_POSITION_ROWS 200
 #else
@@ -41,6 +44,7 @@ static OutboxDatabase *db;
 static int32		   shared_id;  /* the id of the row that the idle endpoints of this
 									* worker share */
 static TimestampTz	   compact_at; /* not before this time */
+static int			   compacted;  /* rows that the last compaction left */
 
 void
 outbox_positions_init(OutboxDatabase *database)
@@ -427,7 +431,8 @@ bool
 outbox_positions_want_compaction(TimestampTz now)
 {
 	return outbox_serves_database() && now >= compact_at &&
-		pg_atomic_read_u32(&db->position_rows) > MAX_POSITION_ROWS;
+		pg_atomic_read_u32(&db->position_rows) >
+		Max(MAX_POSITION_ROWS, ROWS_PER_KEPT * compacted);
 }
 
 /*
@@ -474,5 +479,6 @@ outbox_positions_compact(void)
 
 	pg_atomic_write_u32(&db->positions_piece, (uint32) other);
 	pg_atomic_write_u32(&db->position_rows, (uint32) n);
+	compacted = (int) n;
 	return true;
 }

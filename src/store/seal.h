@@ -13,12 +13,13 @@
 #define OUTBOX_SEAL_ID_LEN 16  /* hexadecimal digits */
 
 /*
- * The fields that are sealed.  Those of headers are OUTBOX_FIELD_HEADER and a name.
+ * The fields that are sealed.  Those of headers and credentials are followed by a name.
  */
 #define OUTBOX_FIELD_URL "url"
 #define OUTBOX_FIELD_SECRET "secret"
 #define OUTBOX_FIELD_PREVIOUS "previous"
 #define OUTBOX_FIELD_HEADER "header:"
+#define OUTBOX_FIELD_CREDENTIAL "credential:"
 
 typedef struct OutboxSealKey
 {

@@ -101,28 +101,29 @@ change_text(Change change, int32 endpoint_id, const char *field, text *value,
 }
 
 /*
- * Changes the string values of an object.  Whatever else the column has is returned
- * as it is.
+ * Changes the string values of an object.  Their fields are named 'kind', which is
+ * "header" or "credential", and their own name.  Whatever else the column has is
+ * returned as it is.
  */
 static Jsonb *
-change_headers(Change change, int32 endpoint_id, Jsonb *headers, char *problem)
+change_object(Change change, int32 endpoint_id, const char *kind, Jsonb *values,
+			  char *problem)
 {
 	OutboxKeyring	   ring;
-	JsonbIterator	  *it = JsonbIteratorInit(&headers->root);
+	JsonbIterator	  *it = JsonbIteratorInit(&values->root);
 	JsonbIteratorToken token;
 	JsonbParseState	  *state = NULL;
 	JsonbValue		  *object = NULL;
 	JsonbValue		   v;
 	char			  *field = NULL;
 
-	if (!JB_ROOT_IS_OBJECT(headers))
-		return headers;
+	if (!JB_ROOT_IS_OBJECT(values))
+		return values;
 	outbox_keyring_load(&ring);
 	while ((token = JsonbIteratorNext(&it, &v, true)) != WJB_DONE)
 	{
 		if (token == WJB_KEY)
-			field = psprintf(OUTBOX_FIELD_HEADER "%.*s", v.val.string.len,
-							 v.val.string.val);
+			field = psprintf("%s:%.*s", kind, v.val.string.len, v.val.string.val);
 		else if (token == WJB_VALUE && v.type == jbvString)
 		{
 			v.val.string.val = change(&ring, endpoint_id, field,
@@ -155,11 +156,12 @@ OUTBOX_FUNCTION(outbox_seal_1_0, 3)
 	PG_RETURN_TEXT_P(result);
 }
 
-OUTBOX_FUNCTION(outbox_seal_headers_1_0, 2)
+OUTBOX_FUNCTION(outbox_seal_object_1_0, 3)
 {
 	char   problem[OUTBOX_SEAL_PROBLEM];
-	Jsonb *result = change_headers(seal, PG_GETARG_INT32(0), PG_GETARG_JSONB_P(1),
-								   problem);
+	Jsonb *result = change_object(seal, PG_GETARG_INT32(0),
+								  text_to_cstring(PG_GETARG_TEXT_PP(1)),
+								  PG_GETARG_JSONB_P(2), problem);
 
 	if (result == NULL)
 		refuse_to_seal(problem);
@@ -203,11 +205,12 @@ OUTBOX_FUNCTION(outbox_reseal_1_0, 3)
 	PG_RETURN_TEXT_P(result);
 }
 
-OUTBOX_FUNCTION(outbox_reseal_headers_1_0, 2)
+OUTBOX_FUNCTION(outbox_reseal_object_1_0, 3)
 {
 	char   problem[OUTBOX_SEAL_PROBLEM];
-	Jsonb *result = change_headers(reseal, PG_GETARG_INT32(0), PG_GETARG_JSONB_P(1),
-								   problem);
+	Jsonb *result = change_object(reseal, PG_GETARG_INT32(0),
+								  text_to_cstring(PG_GETARG_TEXT_PP(1)),
+								  PG_GETARG_JSONB_P(2), problem);
 
 	if (result == NULL)
 		PG_RETURN_NULL();
@@ -231,7 +234,7 @@ OUTBOX_FUNCTION(outbox_shown_headers_1_0, 2)
 	char problem[OUTBOX_SEAL_PROBLEM];
 
 	PG_RETURN_JSONB_P(
-		change_headers(show, PG_GETARG_INT32(0), PG_GETARG_JSONB_P(1), problem));
+		change_object(show, PG_GETARG_INT32(0), "header", PG_GETARG_JSONB_P(1), problem));
 }
 
 /* can_seal(): throws an error if no key file is set, or it has no usable key. */

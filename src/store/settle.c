@@ -36,6 +36,9 @@
 /* An endpoint that was idle for this long (µs) follows the shared position. */
 #define IDLE_AFTER (1 * USECS_PER_SEC)
 
+/* Endpoints begin to follow it at full multiples of this (µs), so that many do at once. */
+#define SHARE_TOGETHER (100 * 1000)
+
 /*
  * Endpoints that may begin to follow it with one settle.  So a settle stays short
  * when many become idle together.
@@ -132,7 +135,9 @@ write_state(OutboxEndpoint *ep)
 TimestampTz
 outbox_settle_shares_at(const OutboxEndpoint *ep)
 {
-	return ep->tally.last_active_at + IDLE_AFTER;
+	TimestampTz at = ep->tally.last_active_at + IDLE_AFTER;
+
+	return at - at % SHARE_TOGETHER + SHARE_TOGETHER;
 }
 
 /*
@@ -155,7 +160,7 @@ may_share(OutboxEndpoint *ep, TimestampTz now)
  */
 typedef struct Part
 {
-	dlist_head		   *busy;
+	dlist_head		   *open;
 	const OutboxCursor *head;
 	bool				final;
 	OutboxEndpoint	   *only; /* the only endpoint (NULL: all that can be stored) */
@@ -174,8 +179,8 @@ in_part(const Part *part, const OutboxEndpoint *ep)
 }
 
 #define FOREACH_IN_PART(part, iter, ep) \
-	dlist_foreach(iter, (part)->busy) if (((ep) = dlist_container(OutboxEndpoint, \
-																  member.busy_node, \
+	dlist_foreach(iter, (part)->open) if (((ep) = dlist_container(OutboxEndpoint, \
+																  member.open_node, \
 																  (iter).cur)), \
 										  in_part(part, ep))
 
@@ -197,9 +202,9 @@ may_move_shared(const Part *part)
 {
 	dlist_iter iter;
 
-	dlist_foreach(iter, part->busy)
+	dlist_foreach(iter, part->open)
 	{
-		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, member.busy_node, iter.cur);
+		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, member.open_node, iter.cur);
 
 		if (!in_part(part, ep) && outbox_settle_lags(ep))
 			return false;
@@ -273,6 +278,7 @@ written(Part *part, TimestampTz at)
 	outbox_own_events_committed();
 	FOREACH_IN_PART(part, iter, ep)
 	{
+		ep->place.written = ep->place.written || outbox_settle_wants(ep);
 		ep->place.stored_version = ep->config.version;
 		if (ep->status.state_written)
 			ep->status.state_dirty = false;
@@ -363,7 +369,7 @@ try_part(Part *part, OutboxStepError *failure)
 static bool
 settle_alone(const Part *all, OutboxEndpoint *ep)
 {
-	Part part = {.busy = all->busy, .head = all->head, .only = ep, .endpoints = true};
+	Part part = {.open = all->open, .head = all->head, .only = ep, .endpoints = true};
 	OutboxStepError failure;
 
 	if (try_part(&part, &failure))
@@ -383,7 +389,7 @@ static bool
 settle_rest(const Part *all, bool attempts)
 {
 	OutboxStep		step = attempts ? OUTBOX_STEP_ATTEMPTS : OUTBOX_STEP_SETTLE;
-	Part			part = {.busy = all->busy,
+	Part			part = {.open = all->open,
 							.head = all->head,
 							.final = all->final,
 							.shared = !attempts,
@@ -400,15 +406,15 @@ settle_rest(const Part *all, bool attempts)
 }
 
 bool
-outbox_settle_may_share(dlist_head *busy)
+outbox_settle_may_share(dlist_head *open)
 {
 	dlist_iter iter;
 
 	if (outbox_step_held(OUTBOX_STEP_SETTLE, 0))
 		return false;
-	dlist_foreach(iter, busy)
+	dlist_foreach(iter, open)
 	{
-		const OutboxEndpoint *ep = dlist_container(OutboxEndpoint, member.busy_node,
+		const OutboxEndpoint *ep = dlist_container(OutboxEndpoint, member.open_node,
 												   iter.cur);
 
 		if (ep->status.unstorable && outbox_settle_lags(ep))
@@ -436,9 +442,9 @@ settle_singly(const Part *all, bool each)
 	TimestampTz until = GetCurrentTimestamp() + SINGLY_TIME;
 	dlist_iter	iter;
 
-	dlist_foreach(iter, all->busy)
+	dlist_foreach(iter, all->open)
 	{
-		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, member.busy_node, iter.cur);
+		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, member.open_node, iter.cur);
 
 		if (ep->member.dropped ||
 			!(ep->status.unstorable || (each && outbox_settle_wants(ep))) ||
@@ -455,9 +461,9 @@ settle_singly(const Part *all, bool each)
 }
 
 bool
-outbox_settle(dlist_head *busy, const OutboxCursor *head, bool final)
+outbox_settle(dlist_head *open, const OutboxCursor *head, bool final)
 {
-	Part			all = {.busy = busy,
+	Part			all = {.open = open,
 						   .head = head,
 						   .final = final,
 						   .endpoints = true,

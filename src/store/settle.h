@@ -12,13 +12,13 @@
 extern void outbox_settle_init(OutboxDatabase *db, int64 last_shared_tick);
 
 /*
- * Writes all that these endpoints have to store, in one transaction.  If that
+ * Writes all that the endpoints on the list have to store, in one transaction.  If that
  * fails, each endpoint gets one of its own, and those that fail again are put on
  * hold.  'head' is how far the log has been read.  With 'final' the shared position
  * is written too, if it has moved.  False: something is left, because a lock was
  * not free or the time was over.  Call again then.
  */
-extern bool outbox_settle(dlist_head *busy, const OutboxCursor *head, bool final);
+extern bool outbox_settle(dlist_head *open, const OutboxCursor *head, bool final);
 
 /*
  * True once after an endpoint was stored that could not be stored before.
@@ -27,7 +27,7 @@ extern bool outbox_settle(dlist_head *busy, const OutboxCursor *head, bool final
 extern bool outbox_settle_was_released(void);
 
 /* True if the shared position can be stored and may advance. */
-extern bool outbox_settle_may_share(dlist_head *busy);
+extern bool outbox_settle_may_share(dlist_head *open);
 
 /* True if the endpoint has something to be stored. */
 extern bool outbox_settle_wants(const OutboxEndpoint *ep);

@@ -3,8 +3,8 @@
  *	  Owns which sinks there are: webhooks, and the libraries that outbox.sinks names.
  *
  * The sink NAME is the library outbox_NAME in PostgreSQL's library directory.  A name
- * has letters and digits only, so it is no path.  Only workers load libraries, because
- * these may make threads.
+ * has letters and digits only, so it is no path.  Only workers start transports, because
+ * these may make threads.  A session that creates an endpoint only has it checked.
  */
 #include "base/outbox.h"
 
@@ -107,12 +107,29 @@ outbox_sinks_problem(const char *names)
 
 /* ---------------------------------------------------------------- URLs */
 
+/*
+ * What an ARN has instead of a scheme: arn:aws:…, and for other parts of AWS arn:aws-cn:…
+ * NULL: the URL is no ARN.
+ */
+static const char *
+arn_vendor(const char *url, size_t *len)
+{
+	if (strncmp(url, "arn:", 4) != 0)
+		return NULL;
+	*len = strcspn(url + 4, ":-/?#");
+	return url + 4;
+}
+
 /* True if the sink of this name serves URLs that begin like this one. */
 static bool
 serves(const char *name, size_t len, const char *url)
 {
-	size_t scheme = strcspn(url, ":/?#");
+	size_t		scheme = strcspn(url, ":/?#");
+	size_t		vendor_len;
+	const char *vendor = arn_vendor(url, &vendor_len);
 
+	if (vendor)
+		return len == vendor_len && memcmp(name, vendor, len) == 0;
 	if (url[scheme] != ':')
 		return false;
 	if (len == strlen(WEBHOOK) && memcmp(name, WEBHOOK, len) == 0)
@@ -150,7 +167,8 @@ outbox_sinks_check_url(const char *url, const char **hint)
 	{
 		const char *problem = outbox_http_check_url(url, hint);
 
-		if (problem && name == NULL && host != NULL && is_name(url, host - url))
+		if (problem && name == NULL &&
+			(arn_vendor(url, &len) || (host != NULL && is_name(url, host - url))))
 			*hint =
 				"Use https, or http to an address in outbox.allowed_networks. Other schemes are those of the sinks that outbox.sinks names.";
 		return problem;
@@ -163,6 +181,8 @@ outbox_sinks_check_url(const char *url, const char **hint)
 			*hint = "Write it in printable ASCII characters, without spaces.";
 			return "the URL contains a space, a control character or a letter that is not ASCII";
 		}
+	if (arn_vendor(url, &len))
+		return NULL; /* it has no host */
 	if (host == NULL || strcspn(host + 3, "/?#") == 0)
 	{
 		*hint = "Write the URL as NAME://host:port/path, with the name of the sink.";
@@ -230,8 +250,9 @@ read_networks(void)
 	networks = fresh;
 }
 
+/* Returns a transport that was not started.  NULL: sink->problem says why. */
 static const OutboxTransport *
-load_library(Sink *sink)
+open_library(Sink *sink)
 {
 	char			  *file = psprintf("$libdir/outbox_%s", sink->name);
 	OutboxSinkFunction function = (OutboxSinkFunction)
@@ -250,22 +271,26 @@ load_library(Sink *sink)
 			"the library outbox_%s was built for version %u of the contract, and this is %u",
 			sink->name, transport->abi, OUTBOX_TRANSPORT_ABI);
 	else
-	{
-		transport->init(&services);
 		return transport;
-	}
 	return NULL;
 }
 
-/* An error in the library is the sink's problem, and not the worker's. */
+/*
+ * An error in the library is the sink's problem, and not the process's.  'start': the
+ * transport will be used for deliveries.
+ */
 static void
-load_sink(Sink *sink)
+load_sink(Sink *sink, bool start)
 {
 	MemoryContext cxt = CurrentMemoryContext;
 
 	PG_TRY();
 	{
-		sink->transport = load_library(sink);
+		const OutboxTransport *transport = open_library(sink);
+
+		if (transport && start)
+			transport->init(&services);
+		sink->transport = transport;
 	}
 	PG_CATCH();
 	{
@@ -279,7 +304,7 @@ load_sink(Sink *sink)
 		FreeErrorData(error);
 	}
 	PG_END_TRY();
-	if (sink->transport == NULL)
+	if (sink->transport == NULL && start)
 		ereport(
 			LOG,
 			(errmsg("outbox worker cannot use the sink \"%s\": %s", sink->name,
@@ -310,10 +335,26 @@ outbox_sinks_load(OutboxDone done)
 			sink->transport->init(&services);
 		}
 		else
-			load_sink(sink);
+			load_sink(sink, true);
 		if (sink->transport)
 			outbox_transports[outbox_ntransports++] = sink->transport;
 	}
+}
+
+const OutboxTransport *
+outbox_sinks_in_session(const char *url, const char **problem)
+{
+	static Sink sink;
+	size_t		len;
+	const char *name = name_for(url, &len);
+
+	if (name == NULL || same_name(WEBHOOK, name, len))
+		return &outbox_http_transport;
+	memset(&sink, 0, sizeof(sink));
+	memcpy(sink.name, name, len);
+	load_sink(&sink, false);
+	*problem = sink.problem;
+	return sink.transport;
 }
 
 bool

@@ -31,6 +31,14 @@ extern const char *outbox_sinks_check_url(const char *url, const char **hint);
  */
 extern void outbox_sinks_load(OutboxDone done);
 
+/*
+ * Returns the transport that would serve the URL, not started: only what can be checked
+ * without init may be used.  It loads the sink's library into the session.  NULL:
+ * '*problem' says why there is none, valid until the next call.
+ */
+extern const OutboxTransport *outbox_sinks_in_session(const char  *url,
+													  const char **problem);
+
 /* True if the worker has to start again for a changed setting or a missing library. */
 extern bool outbox_sinks_outdated(void);
 

@@ -21,13 +21,27 @@ struct OutboxTransport;
 struct sockaddr;
 
 /* Raised with each change of this file.  A library of another version is not used. */
-#define OUTBOX_TRANSPORT_ABI 1
+#define OUTBOX_TRANSPORT_ABI 2
 
-/* Where the deliveries of one endpoint go, and how long they may take. */
+/* An entry of an endpoint's config or credentials.  Text is UTF-8. */
+typedef struct OutboxOption
+{
+	const char *name;
+	const char *value; /* numbers and booleans as text */
+} OutboxOption;
+
+/*
+ * Where the deliveries of one endpoint go, and how long they may take.  'config' and
+ * 'credentials' have only names that the transport knows.
+ */
 typedef struct OutboxTarget
 {
 	const struct OutboxTransport *transport;
 	char						 *url;
+	int							  nconfig;
+	OutboxOption				 *config;
+	int							  ncredentials;
+	OutboxOption				 *credentials;
 	int							  connect_timeout; /* ms */
 	int							  timeout;		   /* ms, the whole request */
 	bool						  whole_answer; /* the outcome has a good answer's body */
@@ -165,6 +179,24 @@ typedef struct OutboxTransport
 	const char *name;
 	size_t		memory; /* bytes that a delivery takes besides its body, about */
 
+	/*
+	 * The names that an endpoint's config and credentials may have.  Each list ends
+	 * with NULL, and a list that is NULL is empty.
+	 */
+	const char *const *config_names;
+	const char *const *credential_names;
+
+	/*
+	 * Called in the session that creates or changes an endpoint, before anything else
+	 * of the transport and without init.  Returns what is wrong with the target, and a
+	 * hint; NULL: nothing.  '*notice' may be set to words about a target that is
+	 * accepted.  It knows the URL, the config and the names of the credentials, whose
+	 * values are NULL.  It is pure: it makes no connection, no file and no thread.
+	 * NULL: every target is accepted.
+	 */
+	const char *(*check)(const OutboxTarget *target, const char **hint,
+						 const char **notice);
+
 	/* Called once per process, after the settings are known. */
 	void (*init)(const OutboxServices *services);
 
@@ -187,10 +219,12 @@ typedef struct OutboxTransport
 
 	/*
 	 * A transport that has no links has NULL here.  open begins to connect, without
-	 * waiting, and is called once per endpoint and change of its settings.  NULL: the
-	 * URL cannot be used, and 'reason' says why.  state is called often.  It writes a
-	 * reason in words unless the link is up.  The transport connects again by itself.
-	 * close may be called while deliveries are in flight.  They still end in 'done'.
+	 * waiting, and is called once per endpoint and change of its settings.  What it
+	 * needs of the target it copies, and it clears the credentials in close.  NULL: the
+	 * target cannot be used, and 'reason' says why.  state is called often.  It writes a
+	 * reason in words unless the link is up, of which views show printable ASCII.  The
+	 * transport connects again by itself.  close may be called while deliveries are in
+	 * flight.  They still end in 'done'.
 	 */
 	OutboxLink *(*open)(const OutboxTarget *target, char *reason, size_t size);
 	OutboxLinkState (*state)(OutboxLink *link, char *reason, size_t size);
@@ -222,7 +256,7 @@ typedef struct OutboxTransport
 
 /*
  * The function that a library outbox_NAME exports.  It serves the endpoints whose URL
- * begins with NAME:// or, encrypted, with NAMEs://.
+ * begins with NAME:// or, encrypted, with NAMEs://, or with arn:NAME.
  */
 #define OUTBOX_SINK_FUNCTION "outbox_sink"
 typedef const OutboxTransport *(*OutboxSinkFunction)(void);

@@ -2,10 +2,17 @@
  * busy.c
  *	  Owns which endpoints have something to do now, and when the others will.
  *
- * The steps of the loop examine the endpoints on one list, the busy ones.  All others
- * rest.  So an endpoint that has nothing to do costs nothing, whatever their number.
- * One that rests is added again by what gives it something to do, or when its time
- * comes.
+ * An endpoint that has nothing to do costs nothing, whatever their number.  These lists
+ * say what there is to do:
+ *
+ *	  busy		examined by the steps of each round
+ *	  open		has something to settle or to publish
+ *	  turns		wait for a slot or for a page of the log, in this order
+ *	  waiting	a heap: is added to 'busy' when its time comes
+ *
+ * What happens to an endpoint adds it to the first two: an event, an answer, a command, a
+ * settle, new settings.  The steps of that round do what can be done.  It leaves 'busy'
+ * when the rest waits for one of these things, for its turn, or for a time (publish.c).
  */
 #include "base/outbox.h"
 
@@ -18,26 +25,28 @@ static int
 compare_time(const pairingheap_node *a, const pairingheap_node *b, void *arg)
 {
 	const OutboxEndpoint *x = pairingheap_const_container(OutboxEndpoint,
-														  member.resting_node, a);
+														  member.waiting_node, a);
 	const OutboxEndpoint *y = pairingheap_const_container(OutboxEndpoint,
-														  member.resting_node, b);
+														  member.waiting_node, b);
 
 	(void) arg;
-	return x->member.rests_until == y->member.rests_until ? 0 :
-		x->member.rests_until < y->member.rests_until	  ? 1 :
+	return x->member.waits_until == y->member.waits_until ? 0 :
+		x->member.waits_until < y->member.waits_until	  ? 1 :
 															-1;
 }
 
-/* Endpoints that rest until a time. */
-static pairingheap resting = {.ph_compare = compare_time};
+static pairingheap waiting = {.ph_compare = compare_time};
+static dlist_head  turns[OUTBOX_TURNS] = {DLIST_STATIC_INIT(turns[OUTBOX_TURN_SEND]),
+										  DLIST_STATIC_INIT(turns[OUTBOX_TURN_READ]),
+										  DLIST_STATIC_INIT(turns[OUTBOX_TURN_COUNT])};
 
 static void
-stop_resting(OutboxEndpoint *ep)
+stop_waiting(OutboxEndpoint *ep)
 {
-	if (ep->member.rests_until == 0)
+	if (ep->member.waits_until == 0)
 		return;
-	pairingheap_remove(&resting, &ep->member.resting_node);
-	ep->member.rests_until = 0;
+	pairingheap_remove(&waiting, &ep->member.waiting_node);
+	ep->member.waits_until = 0;
 }
 
 void
@@ -45,23 +54,37 @@ outbox_busy_add(OutboxEndpoint *ep)
 {
 	if (!ep->member.busy)
 	{
-		stop_resting(ep);
+		stop_waiting(ep);
 		ep->member.busy = true;
 		dlist_push_tail(&outbox_loop.roster.busy, &ep->member.busy_node);
 	}
+	if (!ep->member.open)
+	{
+		ep->member.open = true;
+		dlist_push_tail(&outbox_loop.roster.open, &ep->member.open_node);
+	}
+	ep->member.touched = ep->member.unpublished = true;
 	outbox_loop.traffic.refill_all = true;
 }
 
 void
-outbox_busy_rest(OutboxEndpoint *ep, TimestampTz until)
+outbox_busy_wait(OutboxEndpoint *ep, TimestampTz until)
 {
 	Assert(ep->member.busy);
 	dlist_delete(&ep->member.busy_node);
 	ep->member.busy = false;
 	if (until == DT_NOEND)
 		return;
-	ep->member.rests_until = until;
-	pairingheap_add(&resting, &ep->member.resting_node);
+	ep->member.waits_until = until;
+	pairingheap_add(&waiting, &ep->member.waiting_node);
+}
+
+void
+outbox_busy_close(OutboxEndpoint *ep)
+{
+	if (ep->member.open)
+		dlist_delete(&ep->member.open_node);
+	ep->member.open = false;
 }
 
 void
@@ -70,17 +93,20 @@ outbox_busy_forget(OutboxEndpoint *ep)
 	if (ep->member.busy)
 		dlist_delete(&ep->member.busy_node);
 	ep->member.busy = false;
-	stop_resting(ep);
+	stop_waiting(ep);
+	outbox_busy_close(ep);
+	for (int turn = 0; turn < OUTBOX_TURNS; turn++)
+		outbox_turn_remove(turn, ep);
 }
 
 TimestampTz
 outbox_busy_next_time(void)
 {
-	return pairingheap_is_empty(&resting) ?
+	return pairingheap_is_empty(&waiting) ?
 		DT_NOEND :
-		pairingheap_container(OutboxEndpoint, member.resting_node,
-							  pairingheap_first(&resting))
-			->member.rests_until;
+		pairingheap_container(OutboxEndpoint, member.waiting_node,
+							  pairingheap_first(&waiting))
+			->member.waits_until;
 }
 
 void
@@ -88,10 +114,61 @@ outbox_busy_wake(TimestampTz now)
 {
 	while (outbox_busy_next_time() <= now)
 	{
-		OutboxEndpoint *ep = pairingheap_container(OutboxEndpoint, member.resting_node,
-												   pairingheap_first(&resting));
+		OutboxEndpoint *ep = pairingheap_container(OutboxEndpoint, member.waiting_node,
+												   pairingheap_first(&waiting));
 
 		ep->member.published_quiet = false; /* it is published at once */
 		outbox_busy_add(ep);
 	}
+}
+
+void
+outbox_busy_add_settled(void)
+{
+	dlist_iter iter;
+
+	dlist_foreach(iter, &outbox_loop.roster.open)
+	{
+		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, member.open_node, iter.cur);
+
+		if (ep->place.written)
+			outbox_busy_add(ep);
+		ep->place.written = false;
+	}
+}
+
+void
+outbox_turn_add(OutboxTurn turn, OutboxEndpoint *ep)
+{
+	if (ep->member.in_turn[turn])
+		return;
+	ep->member.in_turn[turn] = true;
+	dlist_push_tail(&turns[turn], &ep->member.turn_node[turn]);
+	outbox_loop.turns[turn]++;
+}
+
+void
+outbox_turn_remove(OutboxTurn turn, OutboxEndpoint *ep)
+{
+	if (!ep->member.in_turn[turn])
+		return;
+	ep->member.in_turn[turn] = false;
+	dlist_delete(&ep->member.turn_node[turn]);
+	outbox_loop.turns[turn]--;
+}
+
+OutboxEndpoint *
+outbox_turn_first(OutboxTurn turn)
+{
+	if (outbox_loop.turns[turn] == 0)
+		return NULL;
+	return dlist_container(OutboxEndpoint, member.turn_node[turn],
+						   dlist_head_node(&turns[turn]));
+}
+
+void
+outbox_turn_last(OutboxTurn turn, OutboxEndpoint *ep)
+{
+	dlist_delete(&ep->member.turn_node[turn]);
+	dlist_push_tail(&turns[turn], &ep->member.turn_node[turn]);
 }

@@ -7,14 +7,19 @@
 
 #include "endpoint/endpoint.h"
 
-/* Adds the endpoint to the list of those that may have something to do. */
+/*
+ * Something has happened to the endpoint, or is to be done for it.  It is examined in
+ * this round and in the next one, settled, and published.
+ */
 extern void outbox_busy_add(OutboxEndpoint *ep);
 
 /*
- * Takes the endpoint off the list until it is added again, or until 'until'.
- * DT_NOEND: nothing happens by itself.
+ * The first: the rounds leave the endpoint out until it is added again, or until
+ * 'until'.  DT_NOEND: nothing happens by itself.  The second: there is nothing to settle
+ * or to publish of it.
  */
-extern void outbox_busy_rest(OutboxEndpoint *ep, TimestampTz until);
+extern void outbox_busy_wait(OutboxEndpoint *ep, TimestampTz until);
+extern void outbox_busy_close(OutboxEndpoint *ep);
 
 /* The endpoint is about to be freed. */
 extern void outbox_busy_forget(OutboxEndpoint *ep);
@@ -24,5 +29,21 @@ extern void outbox_busy_wake(TimestampTz now);
 
 /* Returns when the next one is to be added.  DT_NOEND: none waits for a time. */
 extern TimestampTz outbox_busy_next_time(void);
+
+/* Adds those of which the last settle has stored something. */
+extern void outbox_busy_add_settled(void);
+
+/* So many are asked whether they can use their turn, while none of them can. */
+#define OUTBOX_TURN_FRUITLESS 16
+
+/*
+ * The endpoint waits for its turn, or no longer does.  It stays where it is if it waits
+ * already.  The third function returns the one that has waited longest, and the last one
+ * lets all others go before it.  NULL: none waits.
+ */
+extern void			   outbox_turn_add(OutboxTurn turn, OutboxEndpoint *ep);
+extern void			   outbox_turn_remove(OutboxTurn turn, OutboxEndpoint *ep);
+extern OutboxEndpoint *outbox_turn_first(OutboxTurn turn);
+extern void			   outbox_turn_last(OutboxTurn turn, OutboxEndpoint *ep);
 
 #endif /* OUTBOX_BUSY_H */

@@ -24,6 +24,7 @@
 #include "store/settle.h"
 #include "store/totals.h"
 #include "worker/backlog_limit.h"
+#include "worker/busy.h"
 #include "worker/chores.h"
 #include "worker/dispatch.h"
 #include "worker/loop.h"
@@ -50,7 +51,7 @@ totals_due(void)
 static bool
 something_to_settle(TimestampTz now)
 {
-	bool	   sharing = outbox_settle_may_share(&outbox_loop.roster.busy);
+	bool	   sharing = outbox_settle_may_share(&outbox_loop.roster.open);
 	dlist_iter iter;
 
 	if (outbox_loop.due.settle_since != 0 || outbox_loop.traffic.unsettled > 0 ||
@@ -114,7 +115,7 @@ outbox_settle_step(TimestampTz now, bool final)
 	}
 	if (!final && now < outbox_loop.due.retry_locks_at)
 		return;
-	if (!outbox_settle(&outbox_loop.roster.busy, &outbox_loop.head, final))
+	if (!outbox_settle(&outbox_loop.roster.open, &outbox_loop.head, final))
 	{
 		outbox_loop.due.retry_locks_at = now + OUTBOX_RETRY_LOCKS_AFTER;
 		return;
@@ -123,7 +124,8 @@ outbox_settle_step(TimestampTz now, bool final)
 		outbox_loop.commands_pending = true;
 	outbox_loop.traffic.unsettled = 0;
 	outbox_loop.due.settle_since = 0;
-	outbox_loop.traffic.refill_all = true; /* lanes may have advanced */
+	outbox_loop.traffic.refill_all = true;
+	outbox_busy_add_settled(); /* lanes may have advanced */
 	if (outbox_reader_wants_followers(&outbox_loop.roster.busy))
 		outbox_reader_followers_ended(&outbox_loop.roster.busy,
 									  !outbox_step_run(OUTBOX_STEP_FOLLOWERS,

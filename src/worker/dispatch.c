@@ -16,10 +16,12 @@
 #include "endpoint/pace.h"
 #include "endpoint/retries.h"
 #include "endpoint/status.h"
+#include "endpoint/window.h"
 #include "log/payload.h"
 #include "store/attempts.h"
 #include "transport/message.h"
 #include "transport/sinks.h"
+#include "worker/busy.h"
 #include "worker/clock.h"
 #include "worker/dispatch.h"
 #include "worker/loop.h"
@@ -31,10 +33,77 @@
 static OutboxEnded ended;
 static size_t	   requests_account;
 
+/* ----------------------------------------------------- limits of tenants */
+
+/*
+ * Endpoints that the limits of their tenant keep from sending wait on its list.  The
+ * first one sends when the limits allow it, and then the next one is the first.
+ */
+static OutboxEndpoint *
+first_of_tenant(OutboxTenant *t)
+{
+	if (dlist_is_empty(&t->waiting))
+		return NULL;
+	return dlist_head_element(OutboxEndpoint, member.tenant_node, &t->waiting);
+}
+
+static void
+next_of_tenant(OutboxTenant *t)
+{
+	if (!dlist_is_empty(&t->waiting))
+		outbox_busy_add(first_of_tenant(t));
+}
+
+static void
+wait_for_tenant(OutboxEndpoint *ep)
+{
+	if (ep->member.waits_for_tenant)
+		return;
+	ep->member.waits_for_tenant = true;
+	dlist_push_tail(&ep->tenant->waiting, &ep->member.tenant_node);
+}
+
+void
+outbox_dispatch_leave_tenant(OutboxEndpoint *ep)
+{
+	if (!ep->member.waits_for_tenant)
+		return;
+	ep->member.waits_for_tenant = false;
+	dlist_delete(&ep->member.tenant_node);
+	next_of_tenant(ep->tenant);
+}
+
+/*
+ * True if the endpoint may send as far as its tenant is concerned.  One that could not
+ * send anyway does not wait, because all behind it would.
+ */
+static bool
+is_turn_of_tenant(OutboxEndpoint *ep, TimestampTz now)
+{
+	OutboxTenant *t = ep->tenant;
+
+	if (t && outbox_window_has_something(ep) && outbox_status_is_ready(ep, now) &&
+		outbox_tenant_is_limited(t) &&
+		(!outbox_tenant_allows(t, now) ||
+		 (first_of_tenant(t) != NULL && first_of_tenant(t) != ep)))
+	{
+		wait_for_tenant(ep);
+		return false;
+	}
+	outbox_dispatch_leave_tenant(ep);
+	return true;
+}
+
 static void
 begin_flight(OutboxEndpoint *ep, size_t request_bytes, size_t body_bytes)
 {
+	bool only = ep->queue.nin_flight == 1;
+
 	outbox_loop.traffic.in_flight++;
+	if (ep->tenant)
+		outbox_tenant_begin(ep->tenant, only);
+	if (only && (ep->tenant == NULL || ep->tenant->nsending == 1))
+		outbox_loop.traffic.nsending++;
 	ep->queue.flight_bytes += request_bytes + body_bytes;
 	outbox_memory_account(&requests_account, requests_account + request_bytes);
 }
@@ -42,8 +111,16 @@ begin_flight(OutboxEndpoint *ep, size_t request_bytes, size_t body_bytes)
 static void
 end_flight(OutboxEndpoint *ep, size_t request_bytes, size_t body_bytes)
 {
+	bool only = ep->queue.nin_flight == 1;
+
 	outbox_loop.traffic.in_flight--;
+	if (ep->tenant)
+		outbox_tenant_end(ep->tenant, only);
 	ep->queue.flight_bytes -= request_bytes + body_bytes;
+	if (only && (ep->tenant == NULL || ep->tenant->nsending == 0))
+		outbox_loop.traffic.nsending--;
+	if (ep->tenant)
+		next_of_tenant(ep->tenant);
 	outbox_memory_account(&requests_account, requests_account - request_bytes);
 }
 
@@ -120,7 +197,8 @@ done(void *arg, const OutboxOutcome *outcome)
 	}
 	OUTBOX_CRASH_POINT("answer.noted");
 	ended(ep, now);
-	if (outbox_loop.traffic.at_limit)
+	if (outbox_loop.turns[OUTBOX_TURN_SEND] > 0 ||
+		(ep->tenant && first_of_tenant(ep->tenant)))
 		return;
 
 	/*
@@ -241,6 +319,27 @@ send_batch(OutboxBatch *b, TimestampTz now)
 	return true;
 }
 
+/* Endpoints that lack a slot or memory get what others give back, in turn. */
+static void
+wait_if(bool wants, OutboxEndpoint *ep)
+{
+	if (wants)
+		outbox_turn_add(OUTBOX_TURN_SEND, ep);
+	else
+		outbox_turn_remove(OUTBOX_TURN_SEND, ep);
+}
+
+bool
+outbox_dispatch_may_fill(void)
+{
+	/*
+	 * What is not settled is sent again after a crash, so its number is bounded
+	 * while a settle is held up.
+	 */
+	return outbox_loop.traffic.sending_allowed &&
+		outbox_loop.traffic.unsettled < 4 * OUTBOX_SETTLE_AFTER;
+}
+
 /*
  * Sends the next request of an endpoint.  False: nothing was sent.  '*nothing' is
  * true if there was nothing to send.
@@ -267,37 +366,34 @@ outbox_dispatch_fill(OutboxEndpoint *ep, TimestampTz now, int most)
 	/* the part of the worker's memory for 'most' requests */
 	size_t bytes = outbox_memory_limit() / outbox_worker_max_in_flight * most;
 
-	/*
-	 * What is not settled is sent again after a crash, so its number is bounded
-	 * while a settle is held up.
-	 */
-	if (!outbox_loop.traffic.sending_allowed || ep->member.recreate ||
-		outbox_loop.traffic.unsettled >= 4 * OUTBOX_SETTLE_AFTER)
+	if (outbox_window_has_something(ep) &&
+		(!outbox_dispatch_may_fill() || ep->member.recreate))
+		return;
+	ep->member.touched = false;
+	if (!is_turn_of_tenant(ep, now))
 		return;
 	for (;;)
 	{
 		bool nothing;
 
 		/* Each endpoint has one slot, whatever the others use. */
-		if (ep->queue.nin_flight > 0)
+		if (ep->queue.nin_flight > 0 &&
+			(ep->queue.nin_flight >= most ||
+			 (most < outbox_worker_max_in_flight && ep->queue.flight_bytes > bytes) ||
+			 outbox_loop.traffic.in_flight >= outbox_worker_max_in_flight))
 		{
-			if (ep->queue.nin_flight >= most ||
-				(most < outbox_worker_max_in_flight && ep->queue.flight_bytes > bytes))
-				return;
-			if (outbox_loop.traffic.in_flight >= outbox_worker_max_in_flight)
-			{
-				if (ep->queue.nready + ep->feed.window_count > 0 &&
-					outbox_status_may_send(ep, now))
-					outbox_loop.traffic.at_limit = true;
-				return;
-			}
+			wait_if(outbox_window_has_something(ep) && outbox_status_may_send(ep, now),
+					ep);
+			break;
 		}
 		if (send_next(ep, now, &nothing))
 			continue;
-		if (!nothing)
-			outbox_loop.traffic.at_limit = true;
-		return;
+		wait_if(!nothing, ep);
+		break;
 	}
+	if (ep->tenant && outbox_window_has_something(ep) &&
+		outbox_status_is_ready(ep, now) && !outbox_tenant_allows(ep->tenant, now))
+		wait_for_tenant(ep);
 }
 
 static OutboxDelivery *
@@ -351,13 +447,20 @@ outbox_dispatch_next_time(OutboxEndpoint *ep, TimestampTz now)
 		return t;
 	if (ep->pace.retry_at > now)
 		return ep->pace.retry_at;
+	if (ep->member.waits_for_tenant)
+	{
+		/* If it waits for a slot, or for its turn, it is told. */
+		if (first_of_tenant(ep->tenant) == ep)
+			t = outbox_pace_token_at(&ep->tenant->pace, now);
+		return t > now ? t : DT_NOEND;
+	}
 	if (ep->pace.breaker == OUTBOX_BREAKER_OPEN ||
 		!outbox_pace_has_slot(&ep->pace, ep->queue.nin_flight))
 		return t;
 	if (outbox_retries_first(ep) && ep->queue.nready < outbox_endpoint_at_once(ep))
 		t = outbox_retries_first(ep)->due;
 	t = Min(t, outbox_batch_due(ep, now));
-	if (ep->queue.nready > 0 || ep->feed.window_count > 0 || t <= now)
+	if (outbox_window_has_something(ep) || t <= now)
 	{
 		TimestampTz token_at = outbox_pace_token_at(&ep->pace, now);
 

@@ -21,6 +21,12 @@ extern void outbox_dispatch_init(OutboxEnded ended);
  */
 extern void outbox_dispatch_fill(OutboxEndpoint *ep, TimestampTz now, int most);
 
+/* False: nothing at all may be sent now. */
+extern bool outbox_dispatch_may_fill(void);
+
+/* The endpoint no longer waits for the limits of its tenant. */
+extern void outbox_dispatch_leave_tenant(OutboxEndpoint *ep);
+
 /*
  * Cancels the endpoint's requests that were started before 'before'.  Their
  * deliveries are put back to where they were.

@@ -62,7 +62,8 @@ examine(OutboxEndpoint *ep, TimestampTz now)
 	char				   reason[sizeof(ep->link.reason)] = "";
 	OutboxLinkState		   before = ep->link.state;
 
-	if (transport == NULL || transport->open == NULL)
+	/* Its credentials may be missing, or still sealed. */
+	if (transport == NULL || transport->open == NULL || ep->status.held_for)
 	{
 		if (ep->link.transport)
 			outbox_link_close(ep);

@@ -7,7 +7,9 @@
 #include "worker/loop.h"
 
 OutboxLoop outbox_loop = {
-	.roster = {.busy = DLIST_STATIC_INIT(outbox_loop.roster.busy), .reload_at = DT_NOEND},
+	.roster = {.busy = DLIST_STATIC_INIT(outbox_loop.roster.busy),
+			   .open = DLIST_STATIC_INIT(outbox_loop.roster.open),
+			   .reload_at = DT_NOEND},
 	.commands_pending = true,
 	.replays_changed = true,
 };

@@ -12,7 +12,8 @@ typedef struct OutboxLoopRoster
 {
 	OutboxEndpoint **endpoints; /* by id */
 	int				 n;
-	dlist_head		 busy;		 /* those that may have something to do */
+	dlist_head		 busy;		 /* those that each round examines (busy.c) */
+	dlist_head		 open;		 /* those with something to settle or to publish */
 	bool			 recreating; /* true if some are to be loaded again and wait for their
 								  * requests to end */
 	TimestampTz		 reload_at;	 /* when settings are to be read again (0: at once) */
@@ -25,12 +26,13 @@ typedef struct OutboxLoopRoster
 typedef struct OutboxLoopTraffic
 {
 	int	  in_flight;	   /* of all endpoints */
+	int	  nsending;		   /* tenants, and endpoints without one, that have requests
+							* in flight */
 	int64 delivered;	   /* since the worker started */
 	int	  unsettled;	   /* deliveries that have ended since the last settle */
 	bool  sending_allowed; /* true if requests may be sent */
-	bool  at_limit;		   /* true if an endpoint had something to send, and
-							* outbox.worker_max_in_flight or memory did not allow it */
-	bool  refill_all;	   /* true if any endpoint may have got slots or work */
+	bool  all_durable;	   /* true if all that was read may be sent: its WAL is durable */
+	bool  refill_all;	   /* true if an endpoint may have got slots or work */
 } OutboxLoopTraffic;
 
 /* Times.  Written by chores.c and worker.c. */
@@ -47,7 +49,8 @@ typedef struct OutboxLoop
 	OutboxLoopRoster  roster;
 	OutboxLoopTraffic traffic;
 	OutboxLoopDue	  due;
-	OutboxCursor	  head;				/* how far the log has been read and counted */
+	int				  turns[OUTBOX_TURNS]; /* endpoints that wait in turn (busy.c) */
+	OutboxCursor	  head;				   /* how far the log has been read and counted */
 	int64			  unmatched;		/* events that no endpoint subscribes to, not yet
 										 * published */
 	bool			  database_ours;	/* true if this worker does the work that belongs

@@ -36,6 +36,9 @@
 static TimestampTz published_at;
 static TimestampTz publish_at = DT_NOEND; /* when what was left out is to be published */
 
+/* One that lacks memory says so until it does not, and publishes that at these times. */
+#define PUBLISH_LACK_EVERY USECS_PER_SEC
+
 /*
  * An endpoint that rests publishes what it counts, and forgets what it measured of
  * latencies, at these times (µs).
@@ -69,102 +72,151 @@ outbox_publish_one(OutboxEndpoint *ep, TimestampTz now)
 }
 
 /*
- * Returns until when the endpoint needs nothing, unless something else happens to it:
- * an event, an answer, a command, or new settings.  0: it needs something now.  It is
- * one that has just been published.
+ * True if the endpoint has something to send, and nothing will happen to it that says
+ * when it can be sent: no answer, no settle, no slot that is given back.
+ */
+static bool
+must_try_again(const OutboxEndpoint *ep)
+{
+	if (!outbox_window_has_something(ep))
+		return false;
+	return !outbox_loop.traffic.all_durable ||
+		(ep->queue.nin_flight == 0 && ep->queue.nsettling == 0 &&
+		 !ep->member.in_turn[OUTBOX_TURN_SEND] && !ep->member.waits_for_tenant);
+}
+
+/* An endpoint that is to be read for waits for its turn. */
+static void
+take_turns(OutboxEndpoint *ep, TimestampTz now)
+{
+	if (ep->member.dropped || ep->member.recreate)
+		return;
+	if (!ep->feed.counted)
+		outbox_turn_add(OUTBOX_TURN_COUNT, ep);
+	if (!ep->feed.attached && !outbox_status_is_off(ep) && ep->pace.retry_at <= now &&
+		!outbox_window_has_enough(ep))
+		outbox_turn_add(OUTBOX_TURN_READ, ep);
+}
+
+/*
+ * Returns until when the rounds have nothing to do for the endpoint, unless something
+ * else happens to it (busy.c).  0: they have something to do now.
  */
 static TimestampTz
-rests_until(OutboxEndpoint *ep, TimestampTz now)
+waits_until(OutboxEndpoint *ep, TimestampTz now, bool quiet)
 {
-	TimestampTz until = DT_NOEND;
-	bool		waits = outbox_status_is_off(ep) || ep->pace.retry_at > now;
+	TimestampTz until;
+	bool		off = outbox_status_is_off(ep);
 
-	if (ep->member.dropped || ep->member.recreate || ep->status.unstorable ||
-		outbox_settle_wants(ep) || outbox_settle_lags(ep) || ep->feed.drop_window ||
-		!ep->feed.counted || outbox_loop.head.reading != NULL ||
-		ep->queue.nin_flight > 0 || ep->table.unblocking ||
-		!dlist_is_empty(&ep->queue.loading) || !dlist_is_empty(&ep->queue.asking) ||
-		!dlist_is_empty(&ep->queue.parking))
+	if (ep->member.touched || ep->member.dropped || ep->member.recreate ||
+		ep->status.unstorable || ep->feed.drop_window || ep->table.unblocking ||
+		!dlist_is_empty(&ep->queue.loading) || !dlist_is_empty(&ep->queue.asking))
 		return 0;
-
 	if (ep->link.handle) /* links.c examines it in each round */
 		return 0;
-
-	/* It has something to send or to read, and nothing that keeps it from doing so. */
-	if (!waits &&
-		(!ep->feed.attached || ep->queue.nready > 0 || ep->feed.window_count > 0))
-		return 0;
-	if (outbox_reader_has_work_for(ep, now) || outbox_endpoint_lacks_memory(ep, now) ||
-		outbox_step_failed_for(ep->id))
+	if (outbox_reader_has_work_for(ep, now) || outbox_step_failed_for(ep->id))
 		return 0;
 
 	until = outbox_dispatch_next_time(ep, now);
-	if (outbox_is_quiet(ep) && !ep->place.shared)
+	if (until == DT_NOEND && !off && must_try_again(ep))
+		return 0;
+	if (quiet && !ep->place.shared)
 		until = Min(until, outbox_settle_shares_at(ep));
-	if (outbox_tally_waits(ep))
-		until = Min(until, now + PUBLISH_EVERY);
 	if (ep->tally.latency)
 		until = Min(until, now + PUBLISH_RESTING_EVERY);
+	if (outbox_endpoint_lacks_memory(ep, now))
+		until = Min(until, now + PUBLISH_LACK_EVERY);
 	until = Min(until, outbox_status_failing_at(ep));
 	return until <= now ? 0 : until;
 }
 
+static void
+publish_now(OutboxEndpoint *ep, TimestampTz now)
+{
+	outbox_publish_one(ep, now);
+
+	/* While the head is being read, nothing counts as exact. */
+	ep->member.unpublished = outbox_loop.head.reading != NULL;
+}
+
+/* True if there is nothing to settle or to publish of the endpoint. */
+static bool
+may_close(OutboxEndpoint *ep)
+{
+	return !ep->member.busy && !ep->member.unpublished && !outbox_settle_wants(ep) &&
+		!outbox_settle_lags(ep) && !outbox_tally_waits(ep) &&
+		dlist_is_empty(&ep->queue.parking);
+}
+
+/* Publishes all of which something may have changed. */
+static void
+publish_open(TimestampTz now, XLogRecPtr flushed)
+{
+	dlist_mutable_iter iter;
+
+	dlist_foreach_modify(iter, &outbox_loop.roster.open)
+	{
+		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, member.open_node, iter.cur);
+
+		bool counts = outbox_tally_waits(ep);
+
+		outbox_tally_flushed(ep, flushed);
+		if (ep->member.unpublished || ep->member.busy || counts)
+			publish_now(ep, now);
+		if (may_close(ep))
+			outbox_busy_close(ep);
+	}
+	published_at = now;
+
+	/* For autovacuum and pg_stat_all_tables.  This function limits its own rate. */
+	(void) pgstat_report_stat(false);
+}
+
 /*
- * An endpoint that has become quiet is published at once.  It leaves the list when it
- * needs nothing.
+ * An endpoint that has become quiet is published at once.  One for which the rounds have
+ * nothing to do leaves the list of those that they examine.
  */
 void
 outbox_publish(TimestampTz now)
 {
-	bool			   all = now - published_at >= PUBLISH_EVERY;
 	XLogRecPtr		   flushed = GetFlushRecPtr(NULL);
 	dlist_mutable_iter iter;
 
 	outbox_totals_flushed(flushed);
-	publish_at = outbox_totals_wait() ? now + PUBLISH_EVERY : DT_NOEND;
 	dlist_foreach_modify(iter, &outbox_loop.roster.busy)
 	{
 		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, member.busy_node, iter.cur);
 		bool			quiet = outbox_is_quiet(ep);
-		bool			tell = all || (quiet && !ep->member.published_quiet);
 		TimestampTz		until;
 
 		outbox_status_check_failing(ep, now);
-		outbox_tally_flushed(ep, flushed);
-		if (outbox_tally_waits(ep))
-			publish_at = Min(publish_at, now + PUBLISH_EVERY);
+		if (outbox_settle_wants(ep) && outbox_loop.due.settle_since == 0)
+			outbox_loop.due.settle_since = now;
 		if (ep->tally.latency && now - ep->tally.last_active_at > FORGET_LATENCY_AFTER)
 		{
 			pfree(ep->tally.latency);
 			ep->tally.latency = NULL;
 		}
-		if (tell)
-			outbox_publish_one(ep, now);
-		else
-			publish_at = Min(publish_at, published_at + PUBLISH_EVERY);
+		if (quiet && !ep->member.published_quiet)
+			publish_now(ep, now);
 		ep->member.published_quiet = quiet;
 		if (ep->config.retired_cxt)
 		{
 			MemoryContextDelete(ep->config.retired_cxt);
 			ep->config.retired_cxt = NULL;
 		}
-		if (!tell)
-			continue;
-		until = rests_until(ep, now);
+		take_turns(ep, now);
+		until = waits_until(ep, now, quiet);
 		if (until == 0)
 			continue;
-		if (ep->feed.window_count == 0)
+		if (quiet)
 			outbox_window_free(ep);
-		outbox_busy_rest(ep, until);
+		outbox_busy_wait(ep, until);
 	}
-	if (all)
-	{
-		published_at = now;
-
-		/*
-		 * For autovacuum and pg_stat_all_tables.  This function limits its own
-		 * rate.
-		 */
-		(void) pgstat_report_stat(false);
-	}
+	if (now - published_at >= PUBLISH_EVERY)
+		publish_open(now, flushed);
+	publish_at = !dlist_is_empty(&outbox_loop.roster.open) ?
+		published_at + PUBLISH_EVERY :
+		outbox_totals_wait() ? now + PUBLISH_EVERY :
+							   DT_NOEND;
 }

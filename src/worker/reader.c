@@ -19,11 +19,13 @@
 #include "base/crash_point.h"
 #include "base/memory.h"
 #include "endpoint/retries.h"
+#include "endpoint/status.h"
 #include "endpoint/subscribers.h"
 #include "endpoint/window.h"
 #include "log/step.h"
 #include "server/shares.h"
 #include "store/parked.h"
+#include "worker/busy.h"
 #include "worker/loop.h"
 #include "worker/reader.h"
 
@@ -34,18 +36,21 @@
 #define PAGE_ROWS 512
 #define PAGE_BYTES (256 * 1024)
 
-/* Pages per step: of the head, and of all catching-up endpoints together. */
+/* Pages of the head per step. */
 #define HEAD_PAGES 8
-#define LAGGARD_PAGES 2
+
+/*
+ * Rows per step that are read for all catching-up endpoints together, and that are read
+ * only to be counted.  A page without a row costs as much as this many rows.
+ */
+#define LAGGARD_ROWS (2 * PAGE_ROWS)
+#define COUNT_ROWS 2000
+#define PAGE_COST 32
 
 /* µs after which a step begins no further page. */
 #define STEP_TIME (2 * OUTBOX_PAGE_TIME)
 
-/* Rows per step that are read only to be counted. */
-#define COUNT_ROWS 2000
-
 static OutboxGotWork got_work;
-static dlist_node	*last_laggard;
 static int			 noverflowed;
 static TimestampTz	 step_begun;
 
@@ -53,12 +58,6 @@ void
 outbox_reader_init(OutboxGotWork callback)
 {
 	got_work = callback;
-}
-
-void
-outbox_reader_forget_turn(void)
-{
-	last_laggard = NULL;
 }
 
 /* ----------------------------------------------------------------- head */
@@ -137,7 +136,10 @@ step_is_over(void)
 static void
 read_head(bool news, XLogRecPtr *lsn)
 {
-	OutboxLogQuery reader = {head_wants, head_takes, NULL, PAGE_ROWS, PAGE_BYTES};
+	OutboxLogQuery reader = {.want = head_wants,
+							 .take = head_takes,
+							 .max_rows = PAGE_ROWS,
+							 .max_bytes = PAGE_BYTES};
 
 	if (outbox_loop.head.reading == NULL)
 	{
@@ -241,62 +243,68 @@ can_read_more(OutboxEndpoint *ep, TimestampTz now)
 		(outbox_reader_at_head(&ep->feed.cursor) || target_for(&ep->feed.cursor) != NULL);
 }
 
-static void
+/* Returns what the page has cost. */
+static int
 read_laggard(OutboxEndpoint *ep, XLogRecPtr *lsn)
 {
-	OutboxLogQuery reader = {laggard_wants, laggard_takes, ep,
-							 Min(PAGE_ROWS, OUTBOX_WINDOW - ep->feed.window_count),
-							 outbox_memory_fits(0) ? PAGE_BYTES : 1};
+	OutboxLogQuery reader = {.want = laggard_wants,
+							 .take = laggard_takes,
+							 .arg = ep,
+							 .max_rows = Min(PAGE_ROWS,
+											 OUTBOX_WINDOW - ep->feed.window_count),
+							 .max_bytes = outbox_memory_fits(0) ? PAGE_BYTES : 1,
+							 .tenant = ep->config.tenant};
 	OutboxTick	  *target = target_for(&ep->feed.cursor);
+	int			   rows = 0;
 
 	outbox_step_blame(ep->id);
 	if (target)
-		outbox_log_read(&ep->feed.cursor, target, &reader, lsn);
+		rows = outbox_log_read(&ep->feed.cursor, target, &reader, lsn);
 	attach_if_caught_up(ep);
 	ep->place.dirty = true;
 	got_work(ep);
+	return PAGE_COST + rows;
 }
 
 /*
- * Reads a few pages for catching-up endpoints, in turn.  A step continues behind
- * the endpoint that the last step read for.  So the list is walked twice: first
- * from there to its end, then from its beginning.  True: there may be more.
+ * Returns the next endpoint that can read, and has waited longest.  Those before it wait
+ * again: they lack memory, or reading for them has failed.  NULL: none of the first
+ * OUTBOX_TURN_FRUITLESS can read.
  */
-static bool
-read_laggards(dlist_head *busy, TimestampTz now, XLogRecPtr *lsn)
+static OutboxEndpoint *
+next_laggard(TimestampTz now)
 {
-	dlist_iter	iter;
-	int			n = 0;
-	bool		after = last_laggard == NULL;
-	bool		over = false;
-	dlist_node *last = NULL;
-
-	for (int round = 0; round < 2 && n < LAGGARD_PAGES && !over; round++)
+	for (int i = 0; i < OUTBOX_TURN_FRUITLESS; i++)
 	{
-		dlist_foreach(iter, busy)
-		{
-			OutboxEndpoint *ep = dlist_container(OutboxEndpoint, member.busy_node,
-												 iter.cur);
+		OutboxEndpoint *ep = outbox_turn_first(OUTBOX_TURN_READ);
 
-			if (!after)
-			{
-				after = iter.cur == last_laggard;
-				continue;
-			}
-			if (n >= LAGGARD_PAGES || over)
-				break;
-			if (can_read_more(ep, now))
-			{
-				read_laggard(ep, lsn);
-				last = iter.cur;
-				n++;
-				over = step_is_over();
-			}
-		}
-		after = true;
+		if (ep == NULL)
+			return NULL;
+		if (can_read_more(ep, now))
+			return ep;
+		if (ep->feed.attached || outbox_status_is_off(ep) || ep->pace.retry_at > now)
+			outbox_turn_remove(OUTBOX_TURN_READ, ep);
+		else
+			outbox_turn_last(OUTBOX_TURN_READ, ep);
 	}
-	last_laggard = last;
-	return n >= LAGGARD_PAGES || over;
+	return NULL;
+}
+
+/* Reads a few pages for catching-up endpoints, in turn.  True: there may be more. */
+static bool
+read_laggards(TimestampTz now, XLogRecPtr *lsn)
+{
+	OutboxEndpoint *ep;
+	int				cost = 0;
+
+	while ((ep = next_laggard(now)) != NULL)
+	{
+		if (cost >= LAGGARD_ROWS || (cost > 0 && step_is_over()))
+			return true;
+		cost += read_laggard(ep, lsn);
+		outbox_turn_remove(OUTBOX_TURN_READ, ep); /* the round adds it again */
+	}
+	return false;
 }
 
 static void
@@ -312,7 +320,12 @@ overflow_takes(void *arg, void *wanted, OutboxEvent *event)
 int
 outbox_reader_overflow(OutboxEndpoint *ep)
 {
-	OutboxLogQuery reader = {laggard_wants, overflow_takes, ep, PAGE_ROWS, PAGE_BYTES};
+	OutboxLogQuery reader = {.want = laggard_wants,
+							 .take = overflow_takes,
+							 .arg = ep,
+							 .max_rows = PAGE_ROWS,
+							 .max_bytes = PAGE_BYTES,
+							 .tenant = ep->config.tenant};
 	OutboxTick	  *target = target_for(&ep->feed.cursor);
 	XLogRecPtr	   unused = 0;
 
@@ -337,38 +350,67 @@ counter_wants(void *arg, const char *topic, size_t len, OutboxRow *row)
 	return NULL;
 }
 
+/* True if a page of the log may be counted for the endpoint now. */
+static bool
+can_count(OutboxEndpoint *ep)
+{
+	return !is_held(ep) &&
+		(outbox_reader_at_head(&ep->feed.counter) || target_for(&ep->feed.counter));
+}
+
+/* As next_laggard(). */
+static OutboxEndpoint *
+next_to_count(void)
+{
+	for (int i = 0; i < OUTBOX_TURN_FRUITLESS; i++)
+	{
+		OutboxEndpoint *ep = outbox_turn_first(OUTBOX_TURN_COUNT);
+
+		if (ep == NULL)
+			return NULL;
+		if (ep->feed.counted || ep->member.dropped || ep->member.recreate)
+			outbox_turn_remove(OUTBOX_TURN_COUNT, ep);
+		else if (can_count(ep))
+			return ep;
+		else
+			outbox_turn_last(OUTBOX_TURN_COUNT, ep);
+	}
+	return NULL;
+}
+
 /*
- * Counts an endpoint's backlog in small steps.  It is unknown after a restart, and
+ * Counts backlogs in small steps, in turn.  A backlog is unknown after a restart, and
  * after a change of topics.  True: there is more to count.
  */
 static bool
-count_ahead(dlist_head *busy)
+count_ahead(void)
 {
-	dlist_iter iter;
+	OutboxEndpoint *ep;
+	int				cost = 0;
 
-	dlist_foreach(iter, busy)
+	while ((ep = next_to_count()) != NULL)
 	{
-		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, member.busy_node, iter.cur);
-		OutboxLogQuery	reader = {counter_wants, NULL, ep, COUNT_ROWS, PAGE_BYTES};
-		XLogRecPtr		unused = 0;
-		OutboxTick	   *target;
+		OutboxLogQuery reader = {.want = counter_wants,
+								 .arg = ep,
+								 .max_rows = COUNT_ROWS,
+								 .max_bytes = PAGE_BYTES,
+								 .tenant = ep->config.tenant};
+		XLogRecPtr	   unused = 0;
 
-		if (ep->feed.counted || ep->member.dropped || is_held(ep))
-			continue;
+		if (cost >= COUNT_ROWS || (cost > 0 && step_is_over()))
+			return true;
 		outbox_step_blame(ep->id);
 		if (!outbox_reader_at_head(&ep->feed.counter))
-		{
-			target = target_for(&ep->feed.counter);
-			if (target == NULL)
-				continue;
-			outbox_log_read(&ep->feed.counter, target, &reader, &unused);
-		}
+			cost += outbox_log_read(&ep->feed.counter, target_for(&ep->feed.counter),
+									&reader, &unused);
+		cost += PAGE_COST;
+		outbox_turn_last(OUTBOX_TURN_COUNT, ep);
 		if (outbox_reader_at_head(&ep->feed.counter))
 		{
 			ep->feed.counted = true;
 			outbox_cursor_clear(&ep->feed.counter);
 		}
-		return true;
+		got_work(ep); /* to publish it */
 	}
 	return false;
 }
@@ -504,10 +546,7 @@ outbox_reader_has_work_for(OutboxEndpoint *ep, TimestampTz now)
 {
 	if (ep->member.dropped || ep->member.recreate || is_held(ep))
 		return false;
-	return can_read_more(ep, now) || outbox_retries_has_due(ep, now) ||
-		outbox_parked_wants_look(ep) ||
-		(!ep->feed.counted &&
-		 (outbox_reader_at_head(&ep->feed.counter) || target_for(&ep->feed.counter)));
+	return outbox_retries_has_due(ep, now) || outbox_parked_wants_look(ep);
 }
 
 bool
@@ -515,7 +554,8 @@ outbox_reader_has_work(dlist_head *busy, bool head, TimestampTz now)
 {
 	dlist_iter iter;
 
-	if (head && outbox_loop.head.reading != NULL)
+	if ((head && outbox_loop.head.reading != NULL) || next_laggard(now) != NULL ||
+		next_to_count() != NULL)
 		return true;
 	dlist_foreach(iter, busy)
 	{
@@ -538,8 +578,8 @@ outbox_reader_step(dlist_head *busy, bool head, bool news, TimestampTz now,
 	if (head)
 		read_head(news, lsn);
 	more = head && outbox_loop.head.reading != NULL;
-	more = read_laggards(busy, now, lsn) || more;
-	more = count_ahead(busy) || more;
+	more = read_laggards(now, lsn) || more;
+	more = count_ahead() || more;
 	load_due_retries(busy, now);
 	more = look_at_parked(busy) || more;
 	outbox_step_blame(0);

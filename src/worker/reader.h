@@ -8,12 +8,6 @@
 
 #include "endpoint/endpoint.h"
 
-/*
- * The set of endpoints has changed: forgets which catching-up endpoint was read for
- * last.
- */
-extern void outbox_reader_forget_turn(void);
-
 /* True if a cursor at this place has read all that the head has. */
 extern bool outbox_reader_at_head(const OutboxCursor *c);
 
@@ -47,8 +41,8 @@ extern void outbox_reader_bring_followers(dlist_head *busy);
 extern void outbox_reader_followers_ended(dlist_head *busy, bool undone);
 
 /*
- * True if a step has something to do, or has for this endpoint.  Cheap, and needs no
- * transaction.
+ * True if a step has something to do.  The second: true if it has for this endpoint, as
+ * long as that is busy.  Cheap, and needs no transaction.
  */
 extern bool outbox_reader_has_work(dlist_head *busy, bool head, TimestampTz now);
 extern bool outbox_reader_has_work_for(OutboxEndpoint *ep, TimestampTz now);

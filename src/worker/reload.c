@@ -19,6 +19,7 @@
 
 #include "base/crash_point.h"
 #include "base/query.h"
+#include "base/settings.h"
 #include "base/table_rows.h"
 #include "endpoint/status.h"
 #include "endpoint/subscribers.h"
@@ -32,6 +33,7 @@
 #include "store/parked.h"
 #include "store/positions.h"
 #include "worker/busy.h"
+#include "worker/dispatch.h"
 #include "worker/loop.h"
 #include "worker/reader.h"
 #include "worker/reload.h"
@@ -75,6 +77,26 @@ count_again(OutboxEndpoint *ep)
 	outbox_cursor_copy(&ep->feed.counter, outbox_window_frontier(ep, &outbox_loop.head));
 }
 
+/* Each worker allows its part of what the tenant may do in all. */
+static void
+set_tenant(OutboxEndpoint *ep, const OutboxEndpointRow *s)
+{
+	int parts = outbox_workers_per_database;
+
+	if (s->tenant == NULL)
+		return;
+	if (ep->tenant == NULL)
+		ep->tenant = outbox_tenant_join(s->tenant);
+	outbox_tenant_set_limits(ep->tenant, (s->tenant_in_flight + parts - 1) / parts,
+							 s->tenant_rate / parts);
+	if (ep->member.waits_for_tenant)
+	{
+		/* The limits may be others now. */
+		outbox_dispatch_leave_tenant(ep);
+		outbox_busy_add(ep);
+	}
+}
+
 /*
  * Loads an endpoint that this worker did not have: its settings, position and
  * parked rows.
@@ -87,6 +109,7 @@ load_endpoint(const OutboxEndpointRow *s)
 
 	meeting = ep;
 	outbox_endpoint_settings_assign(ep, s);
+	set_tenant(ep, s);
 	ep->config.generation = s->generation;
 	ep->place.stored_version = outbox_endpoint_settings_subscription(s->id);
 
@@ -239,6 +262,7 @@ apply_settings(void *arg, const OutboxEndpointRow *s)
 		outbox_busy_add(ep);
 	}
 	ep->member.seen = true;
+	set_tenant(ep, s);
 
 	/* Settings are read again when a rotation of secrets ends. */
 	outbox_loop.roster.reload_at = Min(outbox_loop.roster.reload_at,
@@ -533,7 +557,6 @@ outbox_reload(bool all, bool tidy)
 	for (int i = 0; i < r->n; i++)
 		if (!outbox_step_held(OUTBOX_STEP_RELOAD, r->list[i]->id))
 			outbox_step_passed(OUTBOX_STEP_RELOAD, r->list[i]->id);
-	outbox_reader_forget_turn();
 	if (r->all)
 		take_all(r);
 	else

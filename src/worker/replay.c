@@ -241,7 +241,11 @@ static void
 go_on(Replay *r)
 {
 	Replaying	   page = {.replay = r, .ep = outbox_roster_find(r->endpoint_id)};
-	OutboxLogQuery reader = {replay_wants, replay_takes, &page, PAGE_ROWS, PAGE_BYTES};
+	OutboxLogQuery reader = {.want = replay_wants,
+							 .take = replay_takes,
+							 .arg = &page,
+							 .max_rows = PAGE_ROWS,
+							 .max_bytes = PAGE_BYTES};
 	XLogRecPtr	   unused = 0;
 	int64		   parked = 0;
 
@@ -251,6 +255,7 @@ go_on(Replay *r)
 			store_progress(r, 0, true); /* the endpoint was dropped */
 		return;
 	}
+	reader.tenant = page.ep->config.tenant;
 	outbox_log_read(&r->cursor, r->target, &reader, &unused);
 	if (page.n > 0)
 		parked = park_page(&page);

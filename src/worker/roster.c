@@ -71,6 +71,7 @@ outbox_roster_forget(OutboxEndpoint *ep)
 {
 	outbox_subscribers_remove(ep);
 	outbox_dispatch_cancel(ep, DT_NOEND);
+	outbox_dispatch_leave_tenant(ep);
 	outbox_link_close(ep);
 	outbox_step_forget(ep->id);
 	outbox_busy_forget(ep);

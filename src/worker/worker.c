@@ -106,8 +106,7 @@ static void
 delivery_ended(OutboxEndpoint *ep, TimestampTz now)
 {
 	want_settle(now);
-	outbox_loop.traffic.refill_all = outbox_loop.traffic.refill_all ||
-		outbox_loop.traffic.at_limit;
+	outbox_busy_add(ep);
 	if (ep->feed.drop_window)
 		outbox_window_drop(ep, &outbox_loop.head);
 }
@@ -251,48 +250,71 @@ check_durability(void)
 	may = outbox_enabled && durable >= send_from_lsn && !outbox_standbys_missing();
 	if (durable != outbox_durable_lsn || may != outbox_loop.traffic.sending_allowed)
 		outbox_loop.traffic.refill_all = true;
+	outbox_loop.traffic.all_durable = durable >= needed_lsn;
 	outbox_durable_lsn = durable;
 	outbox_loop.traffic.sending_allowed = may;
 }
 
-static bool
-has_due_work(const OutboxEndpoint *ep)
+/*
+ * The slots are shared by tenants first, then by the endpoints of each.  An endpoint
+ * without a tenant counts as one.
+ */
+static int
+fair_share(const OutboxEndpoint *ep)
 {
-	return ep->queue.nin_flight > 0 || ep->queue.nready > 0 || ep->feed.window_count > 0;
+	int share = outbox_worker_max_in_flight / Max(outbox_loop.traffic.nsending, 1);
+
+	return Max(share / (ep->tenant ? Max(ep->tenant->nsending, 1) : 1), 1);
 }
 
 /*
- * Fills free slots.  If the worker has reached its limit, each endpoint first gets
- * up to an equal share.  Then the endpoints get the rest in the order of their
- * list.
+ * Gives free slots to the endpoints that wait for them: to each as many as are its fair
+ * share, or with 'all' as many as it can use.  It ends when OUTBOX_TURN_FRUITLESS of them in a row
+ * could not send anything.
+ */
+static void
+share_slots(TimestampTz now, bool all)
+{
+	int fruitless = 0;
+
+	for (int n = outbox_loop.turns[OUTBOX_TURN_SEND];
+		 n > 0 && fruitless < OUTBOX_TURN_FRUITLESS &&
+		 outbox_loop.traffic.in_flight < outbox_worker_max_in_flight;
+		 n--)
+	{
+		OutboxEndpoint *ep = outbox_turn_first(OUTBOX_TURN_SEND);
+		int				before = outbox_loop.traffic.in_flight;
+
+		outbox_turn_remove(OUTBOX_TURN_SEND, ep);
+		outbox_dispatch_fill(ep, now, all ? outbox_worker_max_in_flight : fair_share(ep));
+		fruitless = outbox_loop.traffic.in_flight > before ? 0 : fruitless + 1;
+	}
+}
+
+/*
+ * Fills free slots.  While endpoints wait for slots, each gets one, and then the waiting
+ * ones get up to an equal share in the order in which they wait.  What is left then
+ * goes to them in the same order.
  */
 static void
 fill_slots(TimestampTz now)
 {
-	bool	   scarce = outbox_loop.traffic.at_limit;
+	bool	   scarce = outbox_loop.turns[OUTBOX_TURN_SEND] > 0;
 	dlist_iter iter;
 
 	outbox_loop.traffic.refill_all = false;
-	outbox_loop.traffic.at_limit = false;
-	if (scarce)
-	{
-		int n = 0;
-
-		dlist_foreach(iter, &outbox_loop.roster.busy) n += has_due_work(
-			dlist_container(OutboxEndpoint, member.busy_node, iter.cur));
-		dlist_foreach(iter, &outbox_loop.roster.busy)
-			outbox_dispatch_fill(dlist_container(OutboxEndpoint, member.busy_node,
-												 iter.cur),
-								 now, outbox_worker_max_in_flight / Max(n, 1));
-	}
 	dlist_foreach(iter, &outbox_loop.roster.busy)
 	{
 		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, member.busy_node, iter.cur);
 
 		if (ep->feed.drop_window)
 			outbox_window_drop(ep, &outbox_loop.head);
-		outbox_dispatch_fill(ep, now, outbox_worker_max_in_flight);
+		outbox_dispatch_fill(ep, now, scarce ? 1 : outbox_worker_max_in_flight);
 	}
+	if (!outbox_dispatch_may_fill())
+		return;
+	share_slots(now, false);
+	share_slots(now, true);
 }
 
 /* Publishes what the views show. */
@@ -401,7 +423,7 @@ time_to_sleep(TimestampTz examined_at, bool more)
 {
 	TimestampTz now = GetCurrentTimestamp();
 	TimestampTz until = Min(outbox_publish_next_time(), outbox_chores_next_time());
-	bool		sharing = outbox_settle_may_share(&outbox_loop.roster.busy);
+	bool		sharing = outbox_settle_may_share(&outbox_loop.roster.open);
 	dlist_iter	iter;
 	long		ms;
 
@@ -429,8 +451,7 @@ time_to_sleep(TimestampTz examined_at, bool more)
 		 (outbox_step_may(OUTBOX_STEP_READ) &&
 		  is_news(pg_atomic_read_u64(&db->emitted), now))))
 		return 0;
-	if (outbox_loop.traffic.refill_all && outbox_loop.traffic.sending_allowed &&
-		!outbox_loop.traffic.at_limit)
+	if (outbox_loop.traffic.refill_all && outbox_loop.traffic.sending_allowed)
 		return 0;
 	if (outbox_step_may(OUTBOX_STEP_RELOAD))
 		until = Min(until, outbox_loop.roster.reload_at);
@@ -442,12 +463,13 @@ time_to_sleep(TimestampTz examined_at, bool more)
 	{
 		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, member.busy_node, iter.cur);
 
-		if (outbox_loop.traffic.sending_allowed && !outbox_loop.traffic.at_limit)
+		if (outbox_loop.traffic.sending_allowed && !ep->member.in_turn[OUTBOX_TURN_SEND])
 			fill_at = Min(fill_at, outbox_dispatch_next_time(ep, examined_at));
-		if (sharing && outbox_is_quiet(ep) && !ep->place.shared)
+		if (sharing && outbox_loop.due.settle_since == 0 && outbox_is_quiet(ep) &&
+			!ep->place.shared)
 			until = Min(until, outbox_settle_shares_at(ep));
 	}
-	if (outbox_loop.traffic.at_limit && outbox_loop.traffic.in_flight == 0)
+	if (outbox_loop.turns[OUTBOX_TURN_SEND] > 0 && outbox_loop.traffic.in_flight == 0)
 		fill_at = now + OUTBOX_RETRY_LOCKS_AFTER; /* there was no memory for a request */
 	until = Min(until, fill_at);
 	if (now < outbox_loop.due.retry_locks_at)

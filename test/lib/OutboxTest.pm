@@ -21,7 +21,7 @@ use Time::HiRes qw(time usleep);
 use OutboxTest::Receiver;
 
 our @EXPORT = qw(outbox_node wait_until wait_sql endpoint emit worker_pid
-  new_worker start_again start_producer stop_producer check_history
+  new_worker pause start_again start_producer stop_producer check_history
   event_ids process_is_gone kill_everything wait_settled wait_status
   nothing_arrives emit_at_once refuses_unsigned documented_roles worker_grants
   shown_in_security private_memory shim write_clock $top);
@@ -249,6 +249,18 @@ sub worker_pid
 }
 
 # Waits for a worker that is not the given one.
+# A worker may send events that were emitted before it knows of the pause.
+sub pause
+{
+	my ($node, $endpoint, $dbname) = @_;
+
+	$dbname //= 'postgres';
+	$node->safe_psql($dbname, "SELECT outbox.pause_endpoint('$endpoint')");
+	return wait_sql($node,
+		"SELECT t.state = 'paused' FROM outbox.endpoint_settings s, outbox.endpoint_stats(s.endpoint_id) t WHERE s.name = '$endpoint'",
+		't', $dbname);
+}
+
 sub new_worker
 {
 	my ($node, $old, $dbname) = @_;

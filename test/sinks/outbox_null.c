@@ -11,7 +11,8 @@
  *	  null://h/link    the link is down while the file JOURNAL.down exists
  *
  * What was sent is written to the file that the server's environment names in
- * OUTBOX_NULL_JOURNAL.  A line has the mode, the result, and the message.
+ * OUTBOX_NULL_JOURNAL.  A line has the mode, the result, and the message, or the mode,
+ * "open", and the endpoint's config and credentials.
  */
 #include "postgres.h"
 
@@ -47,6 +48,45 @@ static int			   links;
 static OutboxTransfer *first; /* what was started, in this order */
 static OutboxTransfer *last;
 static OutboxTransfer *unused;
+
+/* ------------------------------------------------------------- checking */
+
+static const char *const config_names[] = {"auth", "comment", NULL};
+static const char *const credential_names[] = {"user", "token", NULL};
+
+static const OutboxOption *
+find_option(const OutboxOption *options, int n, const char *name)
+{
+	for (int i = 0; i < n; i++)
+		if (strcmp(options[i].name, name) == 0)
+			return &options[i];
+	return NULL;
+}
+
+/* With auth "token" there has to be one. */
+static const char *
+null_check(const OutboxTarget *target, const char **hint, const char **notice)
+{
+	const OutboxOption *auth = find_option(target->config, target->nconfig, "auth");
+	const OutboxOption *token = find_option(target->credentials, target->ncredentials,
+											"token");
+
+	if (auth && strcmp(auth->value, "token") != 0)
+	{
+		*hint = "Use token, or leave it out.";
+		return "it knows no other auth than token";
+	}
+	if (auth && token == NULL)
+	{
+		*hint = "Pass credentials => '{\"token\": \"…\"}'.";
+		return "auth is token, and credentials has none";
+	}
+	if (token && auth == NULL)
+		*notice = "the null sink has a token, and does not use it";
+	return NULL;
+}
+
+/* ------------------------------------------------------------- sending */
 
 static void
 null_init(const OutboxServices *services)
@@ -124,6 +164,17 @@ null_open(const OutboxTarget *target, char *reason, size_t size)
 	}
 	if (path)
 		strlcpy(link->mode, path + 1, sizeof(link->mode));
+	if (journal && target->nconfig + target->ncredentials > 0)
+	{
+		fprintf(journal, "%s\topen", link->mode);
+		for (int i = 0; i < target->nconfig; i++)
+			fprintf(journal, "\t%s=%s", target->config[i].name, target->config[i].value);
+		for (int i = 0; i < target->ncredentials; i++)
+			fprintf(journal, "\t%s=%s", target->credentials[i].name,
+					target->credentials[i].value);
+		fputc('\n', journal);
+		fflush(journal);
+	}
 	links++;
 	return link;
 }
@@ -212,6 +263,9 @@ static const OutboxTransport null_transport = {
 	.size = sizeof(OutboxTransport),
 	.name = "null",
 	.memory = sizeof(OutboxTransfer),
+	.config_names = config_names,
+	.credential_names = credential_names,
+	.check = null_check,
 	.init = null_init,
 	.reload = null_reload,
 	.fd = null_fd,

@@ -135,7 +135,9 @@ my %value = (
 	backoff_max => "'1 h'",
 	batch_size => '2',
 	batch_wait => "'0'",
-	disable_after => "'1 h'");
+	disable_after => "'1 h'",
+	config => "'{}'",
+	credentials => "'{}'");
 foreach my $option (sort keys %value)
 {
 	refused("alter_endpoint('e', $option => $value{$option}, reset => '{$option}')",

@@ -44,7 +44,13 @@ sub wait_metric
 {
 	my ($name, $value, $top) = @_;
 	my $got;
-	my $ok = wait_until { $got = metrics($top)->{$name}; defined $got && $got == $value } "$name is $value";
+	my $ok = wait_until
+	{
+		ask(q{SELECT pg_logical_emit_message(true, '', '')});    # flushes the WAL, which counters wait for
+		$got = metrics($top)->{$name};
+		defined $got && $got == $value;
+	}
+	"$name is $value";
 	ok($ok, "$name is $value") or diag('it is ' . ($got // 'not there'));
 	return;
 }
@@ -60,7 +66,7 @@ endpoint($node, $receiver, 'good', '/ok/good', "topics => '{a.*}'");
 endpoint($node, $receiver, 'bad', '/status/503/bad',
 	"topics => '{a.*}', ordering => 'none', max_attempts => 2, backoff_base => '10 ms', backoff_max => '20 ms'");
 endpoint($node, $receiver, 'paused', '/ok/paused', "topics => '{a.*}'");
-ask("SELECT outbox.pause_endpoint('paused')");
+ok(pause($node, 'paused'), 'paused');
 my $cancelled = ask("SELECT outbox.emit('a.x', '{}'), outbox.emit('a.x', '{}'), outbox.emit('b.x', '{}'),"
 	  . " outbox.emit('a.y', '{}', dedup_key => 'k'), outbox.emit('a.y', '{}', dedup_key => 'k'),"
 	  . " outbox.emit('a.z', '{}', deliver_at => now() + interval '1 day')");
@@ -104,6 +110,8 @@ ok(wait_sql($node, "SELECT state = 'running' FROM outbox.status"), 'running');
 wait_metric('outbox_endpoint_died_total bad max_attempts', 3);
 wait_metric('outbox_died_total max_attempts', 3);
 is_deeply(counters(metrics()), $before, 'a clean restart keeps every count');
+ask("SELECT outbox.emit('a.x', '{}')");
+wait_metric('outbox_endpoint_died_total bad max_attempts', 4);
 
 # An unclean one: what is delivered shows at once in outbox.stats, and is lost there
 endpoint($node, $receiver, 'late', '/hold/late', "topics => '{late.*}', max_in_flight => 100");

@@ -85,6 +85,46 @@ foreach my $line (@many)
 is(scalar @many, $n, 'each once');
 is($disorder // 0, 0, 'in the order of their keys');
 
+# config and credentials: closed lists of the sink, which it gets
+foreach my $refused (
+	[ "'null://h/', config => '{\"colour\": 1}'", 'unknown name "colour" in config', 'The sink null knows: auth, comment.' ],
+	[ "'null://h/', config => '[1]'", 'config must be a JSON object', 'Write it as' ],
+	[ "'null://h/', config => '{\"comment\": {}}'", 'invalid value of "comment" in config', 'Use a string, a number, true or false' ],
+	[ "'null://h/', config => '{\"comment\": \"a\\nb\"}'", 'invalid value of "comment" in config', 'without control characters' ],
+	[ "'null://h/', credentials => '{\"s3cr3t\": \"token\"}'", 'unknown name in credentials', 'The sink null knows: user, token.' ],
+	[ "'null://h/', credentials => '{\"token\": 17}'", 'a value in credentials is not a string', 'a flat object of strings' ],
+	[ "'null://h/', credentials => '{\"token\": \"\"}'", 'a value in credentials is not a string of 1 to 65536 bytes', 'a flat object' ],
+	[ "'null://h/', credentials => '\"s3cr3t\"'", 'credentials must be a JSON object', 'Write it as' ],
+	[ "'null://h/', config => '{\"auth\": \"token\"}'", 'the sink null cannot have this endpoint: auth is token, and credentials has none', 'Pass credentials' ],
+	[ "'https://a.example/', config => '{\"auth\": \"token\"}'", 'unknown name "auth" in config', 'The sink webhook has none.' ],
+	[ "'https://a.example/', credentials => '{\"token\": \"t\"}'", 'unknown name in credentials', 'The sink webhook has none.' ])
+{
+	($rc, undef, $err) = $node->psql('postgres', "\\set VERBOSITY verbose\nSELECT outbox.create_endpoint('no', $refused->[0])");
+	like($err, qr/ERROR:  22023: \Q$refused->[1]\E.*HINT:  .*\Q$refused->[2]\E/s, "$refused->[0] is refused");
+	unlike(join("\n", grep { !/^LINE/ } split /\n/, $err), qr/s3cr3t/, '... without repeating what may be a secret');
+}
+is(ask("SELECT count(*) FROM outbox.endpoints WHERE name = 'no'"), '0', 'and nothing was made');
+($rc, undef, $err) = $node->psql('postgres', <<'SQL');
+SELECT outbox.create_endpoint('told', 'null://h/told', '{told.*}', credentials => '{"token": "t-one", "user": "ü"}', config => '{"comment": 17}')
+SQL
+like($err, qr/NOTICE:  the null sink has a token, and does not use it/, 'a sink may say something about an endpoint that it accepts');
+ok(wait_until(sub { (slurp_file($journal) // '') =~ /^told\topen\tcomment=17\tuser=ü\ttoken=t-one$/m }), 'the sink gets both');
+is(ask("SELECT concat(config, ' ', credentials) FROM outbox.endpoints WHERE name = 'told'"), '{"comment": 17} {user,token}',
+	'outbox.endpoints shows the config, and of the credentials the names');
+ask(q[SELECT outbox.alter_endpoint('told', credentials => '{"token": "t-two"}')]);
+ok(wait_until(sub { slurp_file($journal) =~ /^told\topen\tcomment=17\ttoken=t-two$/m }), 'new credentials replace the old ones as a whole');
+ask(q[SELECT outbox.alter_endpoint('told', config => '{"auth": "token", "comment": true}')]);
+ok(wait_until(sub { slurp_file($journal) =~ /^told\topen\tauth=token\tcomment=true\ttoken=t-two$/m }), 'a new config is used, and the credentials stay');
+($rc, undef, $err) = $node->psql('postgres', q[SELECT outbox.alter_endpoint('told', reset => '{credentials}')]);
+like($err, qr/auth is token, and credentials has none/, 'alter_endpoint asks the sink too');
+($rc, undef, $err) = $node->psql('postgres', q[SELECT outbox.alter_endpoint('told', url => 'https://a.example/')]);
+like($err, qr/unknown name "auth" in config/, 'also when the URL leads to another sink');
+ask(q[SELECT outbox.alter_endpoint('told', reset => '{config,credentials}')]);
+is(ask("SELECT count(config) + count(e.credentials) + count(k.credentials) FROM outbox.endpoint_settings e JOIN outbox.endpoint_secrets k USING (endpoint_id) WHERE name = 'told'"),
+	'0', 'reset removes both');
+$id = emit($node, 'told.x', '{}');
+wait_status($node, $id, 'delivered', 'and events are delivered all the same');
+
 # Failures
 ask("SELECT outbox.create_endpoint('fail', 'null://h/fail', '{fail.*}', backoff_base => '10 ms')");
 ask("SELECT outbox.create_endpoint('abort', 'null://h/abort', '{abort.*}')");
@@ -134,7 +174,7 @@ $id = emit($node, 'bad.x', '{}');
 my $file = ask('SHOW server_version_num') < 180000 ? '\$libdir/outbox_missing' : 'outbox_missing';
 my %words = (
 	missing => "outbox_missing: could not access file \"$file\": No such file or directory",
-	old => 'the library outbox_old was built for version 999 of the contract, and this is 1',
+	old => 'the library outbox_old was built for version 999 of the contract, and this is 2',
 	broken => 'outbox_broken: the null sink was built to fail',
 	empty => 'the library outbox_empty is no sink: it has no outbox_sink()');
 foreach my $sink (sort keys %words)
@@ -144,6 +184,10 @@ foreach my $sink (sort keys %words)
 	  or diag(ask("SELECT state, reason FROM outbox.stats WHERE endpoint = '$sink'"));
 	like(slurp_file($node->logfile), qr/LOG:  outbox worker cannot use the sink "$sink": $words{$sink}/, '... and the log');
 }
+($rc, undef, $err) = $node->psql('postgres', q[\set VERBOSITY verbose
+SELECT outbox.create_endpoint('no', 'missing://h/', config => '{"auth": "token"}')]);
+like($err, qr/55000: config and credentials cannot be checked: outbox_missing: could not access file.*HINT:/s,
+	'without its library a sink has no config');
 my $web = emit($node, 'web.x', '{}');
 wait_status($node, $web, 'delivered', 'webhooks go on');
 $web = emit($node, 'load.x', '{}');

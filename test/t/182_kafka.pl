@@ -5,8 +5,10 @@ use strict;
 use warnings;
 
 use IO::Handle;
+use IO::Socket::INET;
 use IPC::Open2;
 use OutboxTest;
+use POSIX ();
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -148,13 +150,97 @@ foreach my $bad ([ "$broker/a b", 'contains a space' ], [ "x\@$broker/a", 'a use
 	like($err, qr/$bad->[1]/, "refused: $bad->[0]");
 }
 my %words = ('?x=1' => 'more than brokers and a topic', '/a/b' => 'the topic in the URL may have', ':99999/a' => 'is not host:port',
-	'/{key}' => 'the topic in the URL may have');
+	'/{key}' => 'a place in the URL is not', '/{topic.0}' => 'a place in the URL is not', '/{topic' => 'a place in the URL is not',
+	'/..' => 'one that Kafka cannot have', '/' . 'a' x 250 => 'one that Kafka cannot have', '/' . '{type}' x 17 => 'more than 16 parts');
 foreach my $rest (sort keys %words)
 {
-	ask("SELECT outbox.create_endpoint('bad', 'kafka://127.0.0.1$rest', '{bad}')");
-	shows('bad', "state = 'backing_off' AND reason ~ '$words{$rest}'", "$rest is named");
-	ask("SELECT outbox.drop_endpoint('bad')");
+	my ($rc, undef, $err) = $node->psql('postgres', "SELECT outbox.create_endpoint('bad', 'kafka://127.0.0.1$rest', '{bad}')");
+	like($err, qr/the sink kafka cannot have this endpoint: .*$words{$rest}.*\nHINT:  Write the URL as kafka/, "$rest is refused");
 }
+
+# Topics that are made of the event
+mock("topic $_ 1") foreach qw(shop.order.t-7.order.v2 acme.order order);
+ask("SELECT outbox.create_endpoint('places', 'kafka://$broker/shop.{topic.1}.{tenant}.{type}', '{order.placed}', format => 'raw', timeout => '60 s', tenant => 't-7')");
+ask("SELECT outbox.create_endpoint('segment', 'kafka://$broker/acme.{topic.2}', '{place.*}', format => 'raw', timeout => '60 s', max_attempts => 1)");
+$id = ask("SELECT outbox.emit('order.placed', '{\"n\": 1}', type => 'order.v2', tenant => 't-7')");
+wait_status($node, $id, 'delivered', 'a topic of a segment, the tenant and the type');
+is(numbers(records('shop.order.t-7.order.v2')), '1', 'is where the event is');
+$id = emit($node, 'place.order.x', '{"n": 2}');
+wait_status($node, $id, 'delivered', 'another segment');
+is(numbers(records('acme.order')), '2', 'is where its event is');
+$id = emit($node, 'place.' . 'x' x 245, '{}');
+wait_status($node, $id, 'dead', 'an event whose topic is too long for Kafka is dead');
+like(ask("SELECT last_error FROM outbox.dead_letters WHERE event_id = '$id'"), qr/^Kafka cannot have the topic "acme\.": its name is longer than 249 characters/, 'and says why');
+ask("SELECT outbox.create_endpoint('deep', 'kafka://$broker/{topic.3}', '{deep.*}', format => 'raw', timeout => '60 s')");
+$id = emit($node, 'deep.x', '{}');
+wait_status($node, $id, 'dead', 'an event without that segment is dead');
+like(ask("SELECT last_error FROM outbox.dead_letters WHERE event_id = '$id'"), qr/a segment of the topic that the event's topic does not have/, 'and says why');
+ask("SELECT outbox.create_endpoint('whose', 'kafka://$broker/{tenant}', '{whose.*}', format => 'raw', timeout => '60 s')");
+$id = emit($node, 'whose.x', '{}');
+wait_status($node, $id, 'dead', 'an event without a tenant has no topic of a tenant');
+
+# Tombstones, Debezium's header, a schema's number
+mock('topic changes 1');
+ask("SELECT outbox.create_endpoint('changes', 'kafka://$broker/changes', '{change.*}', format => 'raw', timeout => '60 s', config => '{\"tombstones\": true, \"headers\": \"debezium\", \"schema_id\": 258}')");
+ask(q{SELECT outbox.emit('change.a', '{"n": 1}', key => 'k')});
+my $gone = ask(q{SELECT outbox.emit('change.b', 'null', key => 'k')});
+ask(q{SELECT outbox.emit('change.c', 'null')});
+ask(q{SELECT outbox.emit_bytes('change.d', '\x8081'::bytea, 'application/avro', key => 'k')});
+shows('changes', 'delivered = 4', 'four changes');
+my %value = map { /outbox-topic=change\.(\w)/ ? ($1 => $_) : () } split /\n/,
+  qx{kcat -C -q -e -X broker.address.family=v4 -b $broker -t changes -o beginning -f '%S %h %s\n' 2>/dev/null};
+like($value{a}, qr/^8 .*\{"n": 1\}$/, 'a value stays as it is');
+like($value{b}, qr/^-1 .*,id=$gone/, 'null with a key is a record without a value, and the header id is that of the event');
+like($value{c}, qr/^4 .* null$/, 'null without a key is null');
+is(unpack('H*', $value{d} =~ /^7 \S+ (.*)$/ ? $1 : ''), '00000001028081', 'bytes have the number of their schema before them') or diag($value{d});
+foreach my $bad ([ '{"tombstones": "yes"}', 'neither true nor false' ], [ '{"headers": "x"}', 'is not debezium' ], [ '{"schema_id": -1}', 'no number of a schema' ],
+	[ '{"schema_id": 2147483648}', 'no number of a schema' ])
+{
+	my ($rc, undef, $err) = $node->psql('postgres', "SELECT outbox.create_endpoint('bad', 'kafka://$broker/a', '{bad}', config => '$bad->[0]')");
+	like($err, qr/$bad->[1].*\nHINT:  Use/, "refused: $bad->[0]");
+}
+
+# Authentication: what cannot be right is refused at once
+foreach my $bad (
+	[ 'kafka', '{"sasl": "GSSAPI"}', '{}', 'sasl in config is no mechanism', 'Use PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER' ],
+	[ 'kafka', '{"sasl": "PLAIN"}', '{}', 'sasl needs username and password', 'Pass credentials' ],
+	[ 'kafka', '{"sasl": "PLAIN"}', '{"username": "u"}', 'sasl needs username and password', 'Pass credentials' ],
+	[ 'kafka', '{"sasl": "OAUTHBEARER"}', '{"username": "u", "password": "p"}', 'credentials has no token', 'Pass credentials' ],
+	[ 'kafka', '{}', '{"username": "u", "password": "p"}', 'no sasl in config uses them', 'Name the mechanism' ],
+	[ 'kafka', '{"sasl": "PLAIN"}', '{"username": "u", "password": "p", "token": "t"}', 'no sasl in config uses it', 'OAUTHBEARER' ],
+	[ 'kafkas', '{}', '{"client_key": "k"}', 'one of client_certificate and client_key', 'Pass both' ],
+	[ 'kafka', '{}', '{"client_key": "k", "client_certificate": "c"}', 'for encrypted connections only', 'kafkas://' ],
+	[ 'kafka', '{"ssl.key.location": "/etc/passwd"}', '{}', 'unknown name "ssl.key.location" in config', 'The sink kafka knows: sasl, headers, schema_id, tombstones.' ],
+	[ 'kafka', '{}', '{"sasl.password": "p"}', 'unknown name in credentials', 'The sink kafka knows: username, password, token, client_certificate, client_key.' ])
+{
+	my ($rc, undef, $err) = $node->psql('postgres',
+		"SELECT outbox.create_endpoint('bad', '$bad->[0]://$broker/orders', '{bad}', config => '$bad->[1]', credentials => '$bad->[2]')");
+	like($err, qr/ERROR: .*\Q$bad->[3]\E.*HINT: .*\Q$bad->[4]\E/s, "refused: $bad->[1] $bad->[2]");
+}
+
+# Endpoints with the same brokers and other credentials do not share a connection.  The
+# mock broker does not know SASL.
+ask(q[SELECT outbox.create_endpoint('open', 'kafka://%s/orders', '{open}', timeout => '60 s')] =~ s/%s/$broker/r);
+shows('open', "state = 'active'", 'without credentials it is connected');
+ask(q[SELECT outbox.create_endpoint('closed', 'kafka://%s/orders', '{closed}', timeout => '60 s', config => '{"sasl": "PLAIN"}', credentials => '{"username": "u", "password": "s3cr3t"}')] =~ s/%s/$broker/r);
+shows('closed', "state = 'backing_off' AND reason ~ 'SASL'", 'with credentials it is not, because the broker does not take them');
+$id = emit($node, 'open', '{"n": 1}');
+wait_status($node, $id, 'delivered', 'the other one goes on');
+ask("SELECT outbox.alter_endpoint('closed', reset => '{config,credentials}')");
+shows('closed', "state = 'active'", 'and it too, without credentials');
+
+# A broker that ends each connection, as one does that wants SASL or TLS
+my $rude = IO::Socket::INET->new(LocalAddr => '127.0.0.1', Listen => 10) or die "socket: $!\n";
+my $rude_pid = fork // die "fork: $!\n";
+if ($rude_pid == 0)
+{
+	while (my $connection = $rude->accept) { sysread($connection, my $ignored, 4096); close($connection); }
+	POSIX::_exit(0);
+}
+push @OutboxTest::Receiver::started, $rude_pid;
+ask("SELECT outbox.create_endpoint('rude', 'kafka://127.0.0.1:" . $rude->sockport . "/orders', '{rude}')");
+shows('rude', "state = 'backing_off' AND reason ~ 'Disconnected'", 'a broker that ends connections is named');
+ask("SELECT outbox.drop_endpoint('rude')");
 
 # TLS to a broker that speaks none
 ask("SELECT outbox.create_endpoint('tls', 'kafkas://$broker/orders', '{tls}')");

@@ -75,12 +75,32 @@ foreach my $round (1 .. 2)
 }
 is(scalar(() = $receiver->delivered(path => '/ok/host')), 120, '60 hosts, each of them twice');
 cmp_ok(sockets() - $sockets, '<=', 12, 'connections that are open');
+ask("SELECT count(outbox.drop_endpoint(name, discard => true)) FROM outbox.endpoints WHERE name LIKE 'host.%'");
+
+# The same where the hosts are divided among several of libcurl's handles
+ask('ALTER SYSTEM SET outbox.worker_max_connections = 256');
+$node->restart;
+ok(wait_sql($node, "SELECT state = 'running' FROM outbox.status"), 'running');
+$sockets = sockets();
+ask("SELECT count(outbox.create_endpoint('many.' || i, 'http://many-' || i || '.localhost:$receiver->{port}/ok/many',"
+	  . " topics => '{many}')) FROM generate_series(1, 400) i");
+foreach my $round (1 .. 2)
+{
+	ask("SELECT outbox.emit('many', '{}')");
+	ok($receiver->wait_delivered(400 * $round, path => '/ok/many'), '400 hosts');
+}
+ok(wait_until { sockets() - $sockets <= 258 } 'connections that are open');
+ask("SELECT count(outbox.drop_endpoint(name, discard => true)) FROM outbox.endpoints WHERE name LIKE 'many.%'");
 
 # What was published of an endpoint does not stay from before it had rested
 ok(wait_sql($node, "SELECT bool_and(processing = 0 AND pending = 0 AND retrying = 0) FROM outbox.stats"), 'nothing is left in the views');
-ask("SELECT outbox.pause_endpoint('rated')");
+ok(pause($node, 'rated'), 'the worker knows that it is paused');
 ask("SELECT count(outbox.emit('rated', '{}')) FROM generate_series(1, 10)");
 ok(wait_sql($node, "SELECT pending = 10 AND state = 'paused' FROM outbox.stats WHERE endpoint = 'rated'"), 'a paused one counts');
+
+# Two changes soon after each other: the second is published when its time has come
+ask("SELECT outbox.emit('rated', '{}');\nSELECT pg_sleep(0.03);\nSELECT outbox.emit('rated', '{}');");
+ok(wait_sql($node, "SELECT pending = 12 FROM outbox.stats WHERE endpoint = 'rated'"), 'both are seen');
 ask("SELECT outbox.resume_endpoint('rated')");
-ok($receiver->wait_delivered(4010, path => '/ok/rated'), 'and goes on');
+ok($receiver->wait_delivered(4012, path => '/ok/rated'), 'and goes on');
 done_testing();

@@ -1,0 +1,529 @@
+/*
+ * aws_http.c
+ *	  Owns the connections to AWS: libcurl's handles, its sockets and its threads.
+ *
+ * libcurl signs what it sends.  It is right for exactly one form, POST to the path "/",
+ * which is all that is used.  Each address is judged before it is connected to, and
+ * again before a connection is reused.  Proxies and redirections are not followed.
+ *
+ * libcurl looks up names in threads.  All signals are blocked while it makes one.
+ */
+#include "aws_http.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/epoll.h>
+#include <time.h>
+#include <unistd.h>
+
+/*
+ * CURLOPT_QUICK_EXIT, without which the end of a request would wait for its lookup.
+ */
+#if LIBCURL_VERSION_NUM < 0x075700
+#error "outbox_aws needs libcurl 7.87 or newer"
+#endif
+
+#define HEADERS_MAX (64 * 1024)	 /* bytes */
+#define BODY_KEPT (64 * 1024)	 /* bytes of buffers that a free request keeps */
+#define CONNECTIONS_MAX 200L	 /* that stay open */
+#define CONNECTION_IDLE_MAX 50L	 /* s */
+#define CONNECTION_LIFE_MAX 300L /* s; an old DNS answer is used no longer */
+#define NEVER (-1)
+
+static OutboxServices services;
+static CURLM		 *multi;
+static int			  epoll_fd = -1;
+static long long	  timer_at = NEVER; /* ms */
+static char			 *ca_file;
+static long			  tls_version = CURL_SSLVERSION_TLSv1_2; /* the lowest */
+static unsigned		  generation;							 /* of these two */
+static AwsRequest	 *unused;
+
+static sigset_t former_signals;
+static bool		signals_are_blocked;
+
+static long long
+now_ms(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (long long) now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* ---------------------------------------------------- libcurl's sockets */
+
+static int
+set_timer(CURLM *m, long ms, void *arg)
+{
+	(void) m;
+	(void) arg;
+	timer_at = ms < 0 ? NEVER : now_ms() + ms;
+	return 0;
+}
+
+static int
+want_socket(CURL *easy, curl_socket_t fd, int what, void *arg, void *known)
+{
+	struct epoll_event event;
+
+	(void) easy;
+	(void) arg;
+	memset(&event, 0, sizeof(event));
+	event.data.fd = fd;
+	if (what == CURL_POLL_IN || what == CURL_POLL_INOUT)
+		event.events |= EPOLLIN;
+	if (what == CURL_POLL_OUT || what == CURL_POLL_INOUT)
+		event.events |= EPOLLOUT;
+	if (what == CURL_POLL_REMOVE)
+		epoll_ctl(epoll_fd, EPOLL_CTL_DEL, fd, &event);
+	else if (known)
+		epoll_ctl(epoll_fd, EPOLL_CTL_MOD, fd, &event);
+	else
+	{
+		epoll_ctl(epoll_fd, EPOLL_CTL_ADD, fd, &event);
+		curl_multi_assign(multi, fd, &epoll_fd);
+	}
+	return 0;
+}
+
+/* ---------------------------------------------------------- callbacks */
+
+static bool
+may_connect(AwsRequest *r, const struct sockaddr *address)
+{
+	const void *bytes = address->sa_family == AF_INET6 ?
+		(const void *) &((const struct sockaddr_in6 *) address)->sin6_addr :
+		(const void *) &((const struct sockaddr_in *) address)->sin_addr;
+
+	if (services.may_connect(address, r->encrypted, &r->refused))
+	{
+		r->refused = NULL;
+		return true;
+	}
+	if (inet_ntop(address->sa_family, bytes, r->address, sizeof(r->address)) == NULL)
+		strcpy(r->address, "?");
+	return false;
+}
+
+static curl_socket_t
+open_socket(void *arg, curlsocktype purpose, struct curl_sockaddr *address)
+{
+	/* Copied, because libcurl's storage may not be aligned for the wider types. */
+	struct sockaddr_storage copy;
+
+	(void) purpose;
+	memset(&copy, 0, sizeof(copy));
+	if (address->addrlen > sizeof(copy))
+		return CURL_SOCKET_BAD;
+	memcpy(&copy, &address->addr, address->addrlen);
+	if (!may_connect(arg, (struct sockaddr *) &copy))
+		return CURL_SOCKET_BAD;
+	return socket(address->family, address->socktype | SOCK_CLOEXEC, address->protocol);
+}
+
+/* There is a connection, new or reused, and nothing was sent over it yet. */
+static int
+before_request(void *arg, char *ip, char *local_ip, int port, int local_port)
+{
+	AwsRequest			   *r = arg;
+	struct sockaddr_storage address;
+
+	(void) local_ip;
+	(void) port;
+	(void) local_port;
+	memset(&address, 0, sizeof(address));
+	if (inet_pton(AF_INET, ip, &((struct sockaddr_in *) &address)->sin_addr) == 1)
+		address.ss_family = AF_INET;
+	else if (inet_pton(AF_INET6, ip, &((struct sockaddr_in6 *) &address)->sin6_addr) == 1)
+		address.ss_family = AF_INET6;
+	if (!may_connect(r, (struct sockaddr *) &address))
+		return CURL_PREREQFUNC_ABORT;
+	r->connected = true;
+	return CURL_PREREQFUNC_OK;
+}
+
+/* A thread may be made for the lookup that follows.  aws_http_step() unblocks. */
+static int
+before_lookup(void *resolver, void *reserved, void *arg)
+{
+	sigset_t all;
+
+	(void) resolver;
+	(void) reserved;
+	(void) arg;
+	if (!signals_are_blocked)
+	{
+		sigfillset(&all);
+		pthread_sigmask(SIG_SETMASK, &all, &former_signals);
+		signals_are_blocked = true;
+	}
+	return 0;
+}
+
+static size_t
+take_header(char *line, size_t size, size_t n, void *arg)
+{
+	AwsRequest *r = arg;
+
+	(void) line;
+	r->header_bytes += size * n;
+	r->too_long = r->too_long || r->header_bytes > HEADERS_MAX;
+	return r->too_long ? 0 : size * n;
+}
+
+static size_t
+take_body(char *data, size_t size, size_t n, void *arg)
+{
+	AwsRequest *r = arg;
+
+	if (r->answer.len + size * n > AWS_ANSWER_MAX)
+		r->too_long = true;
+	else
+		aws_add(&r->answer, data, size * n);
+	return r->too_long || r->answer.failed ? 0 : size * n;
+}
+
+/* ------------------------------------------------------------ requests */
+
+static bool
+set_constants(AwsRequest *r)
+{
+	static const struct
+	{
+		CURLoption option;
+		long	   value;
+	} numbers[] = {
+		{CURLOPT_POST, 1},
+		{CURLOPT_NOSIGNAL, 1},
+		{CURLOPT_QUICK_EXIT, 1},
+		{CURLOPT_FOLLOWLOCATION, 0},
+		{CURLOPT_NETRC, CURL_NETRC_IGNORED},
+		{CURLOPT_DISALLOW_USERNAME_IN_URL, 1},
+		{CURLOPT_HTTP09_ALLOWED, 0},
+		{CURLOPT_HTTP_VERSION, CURL_HTTP_VERSION_1_1},
+		{CURLOPT_SSL_VERIFYPEER, 1},
+		{CURLOPT_SSL_VERIFYHOST, 2},
+		{CURLOPT_SSLVERSION, CURL_SSLVERSION_TLSv1_2},
+		/* A resumed session would not verify the certificate again. */
+		{CURLOPT_SSL_SESSIONID_CACHE, 0},
+		{CURLOPT_TCP_KEEPALIVE, 1},
+		/* "Expect:" would be signed, and not sent. */
+		{CURLOPT_EXPECT_100_TIMEOUT_MS, 200},
+		{CURLOPT_MAXAGE_CONN, CONNECTION_IDLE_MAX},
+		{CURLOPT_MAXLIFETIME_CONN, CONNECTION_LIFE_MAX},
+	};
+	bool ok = true;
+
+	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
+		ok = ok &&
+			curl_easy_setopt(r->easy, numbers[i].option, numbers[i].value) == CURLE_OK;
+
+#define SET(option, value) ok = ok && curl_easy_setopt(r->easy, option, value) == CURLE_OK
+	SET(CURLOPT_PROTOCOLS_STR, "http,https");
+	SET(CURLOPT_SSLVERSION, tls_version);
+	SET(CURLOPT_PROXY, "");
+	SET(CURLOPT_NOPROXY, "*");
+	SET(CURLOPT_PRIVATE, r);
+	SET(CURLOPT_ERRORBUFFER, r->errbuf);
+	SET(CURLOPT_HEADERFUNCTION, take_header);
+	SET(CURLOPT_HEADERDATA, r);
+	SET(CURLOPT_WRITEFUNCTION, take_body);
+	SET(CURLOPT_WRITEDATA, r);
+	SET(CURLOPT_OPENSOCKETFUNCTION, open_socket);
+	SET(CURLOPT_OPENSOCKETDATA, r);
+	SET(CURLOPT_PREREQFUNCTION, before_request);
+	SET(CURLOPT_PREREQDATA, r);
+	SET(CURLOPT_RESOLVER_START_FUNCTION, before_lookup);
+	if (ca_file)
+		SET(CURLOPT_CAINFO, ca_file);
+#undef SET
+	return ok;
+}
+
+AwsRequest *
+aws_http_acquire(void)
+{
+	AwsRequest *r = unused;
+
+	if (r)
+		unused = r->next;
+	else if ((r = calloc(1, sizeof(*r))) == NULL)
+		return NULL;
+	if (r->easy && r->generation == generation)
+		return r;
+	curl_easy_cleanup(r->easy);
+	r->easy = curl_easy_init();
+	r->generation = generation;
+	if (r->easy && set_constants(r))
+		return r;
+	curl_easy_cleanup(r->easy);
+	aws_text_free(&r->body);
+	aws_text_free(&r->answer);
+	free(r);
+	return NULL;
+}
+
+/* Empties a buffer, and keeps its memory if that is little. */
+static void
+empty(AwsText *t)
+{
+	if (t->size > BODY_KEPT || t->failed)
+		aws_text_free(t);
+	t->len = 0;
+}
+
+void
+aws_http_release(AwsRequest *r)
+{
+	empty(&r->body);
+	empty(&r->answer);
+	curl_slist_free_all(r->headers);
+	r->headers = NULL;
+	/* libcurl's copies of the keys end with their use. */
+	(void) curl_easy_setopt(r->easy, CURLOPT_HTTPHEADER, NULL);
+	(void) curl_easy_setopt(r->easy, CURLOPT_USERNAME, NULL);
+	(void) curl_easy_setopt(r->easy, CURLOPT_PASSWORD, NULL);
+	r->next = unused;
+	unused = r;
+}
+
+static bool
+add_header(AwsRequest *r, const char *name, const char *value)
+{
+	size_t			   size = strlen(name) + strlen(value) + 3;
+	char			  *line = malloc(size);
+	struct curl_slist *longer = NULL;
+
+	if (line)
+	{
+		snprintf(line, size, "%s: %s", name, value);
+		longer = curl_slist_append(r->headers, line);
+		free(line);
+	}
+	if (longer)
+		r->headers = longer;
+	return longer != NULL;
+}
+
+const char *
+aws_http_start(AwsRequest *r, const AwsTarget *t, const AwsKeys *keys,
+			   int connect_timeout, int timeout)
+{
+	char signer[100];
+	bool ok;
+
+	r->encrypted = t->encrypted;
+	r->connected = r->too_long = false;
+	r->refused = NULL;
+	r->header_bytes = 0;
+	r->errbuf[0] = '\0';
+	snprintf(signer, sizeof(signer), "aws:amz:%s:%s", t->region, t->facts->name);
+	ok = !r->body.failed && add_header(r, "Content-Type", t->facts->content_type) &&
+		(t->facts->action == NULL || add_header(r, "X-Amz-Target", t->facts->action)) &&
+		(keys->session_token == NULL ||
+		 add_header(r, "X-Amz-Security-Token", keys->session_token));
+
+#define SET(option, value) ok = ok && curl_easy_setopt(r->easy, option, value) == CURLE_OK
+	SET(CURLOPT_URL, t->url);
+	SET(CURLOPT_AWS_SIGV4, signer);
+	SET(CURLOPT_USERNAME, keys->access_key_id);
+	SET(CURLOPT_PASSWORD, keys->secret_access_key);
+	SET(CURLOPT_HTTPHEADER, r->headers);
+	SET(CURLOPT_POSTFIELDS, r->body.data);
+	SET(CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t) r->body.len);
+	SET(CURLOPT_CONNECTTIMEOUT_MS, (long) connect_timeout);
+	SET(CURLOPT_TIMEOUT_MS, (long) timeout);
+#undef SET
+	if (!ok)
+		return "out of memory";
+	if (curl_multi_add_handle(multi, r->easy) != CURLM_OK)
+		return "libcurl takes no more requests";
+	return NULL;
+}
+
+/* ------------------------------------------------------------- the loop */
+
+static void
+unblock_signals(void)
+{
+	if (signals_are_blocked)
+		pthread_sigmask(SIG_SETMASK, &former_signals, NULL);
+	signals_are_blocked = false;
+}
+
+static void
+act(curl_socket_t fd, int mask)
+{
+	int running;
+
+	curl_multi_socket_action(multi, fd, mask, &running);
+	unblock_signals();
+}
+
+void
+aws_http_step(void)
+{
+	struct epoll_event events[64];
+	int				   n = epoll_wait(epoll_fd, events, 64, 0);
+
+	for (int i = 0; i < n; i++)
+	{
+		int mask = 0;
+
+		if (events[i].events & (EPOLLIN | EPOLLERR | EPOLLHUP))
+			mask |= CURL_CSELECT_IN;
+		if (events[i].events & EPOLLOUT)
+			mask |= CURL_CSELECT_OUT;
+		act(events[i].data.fd, mask);
+	}
+	if (timer_at != NEVER && timer_at <= now_ms())
+	{
+		timer_at = NEVER;
+		act(CURL_SOCKET_TIMEOUT, 0);
+	}
+}
+
+long
+aws_http_timeout(void)
+{
+	long long wait = timer_at - now_ms();
+
+	if (timer_at == NEVER)
+		return -1;
+	return wait > 0 ? (long) wait : 0;
+}
+
+int
+aws_http_fd(void)
+{
+	return epoll_fd;
+}
+
+static OutboxFailure
+failure_of(const AwsRequest *r, CURLcode code)
+{
+	if (r->refused)
+		return OUTBOX_FAILURE_ADDRESS;
+	if (r->too_long)
+		return OUTBOX_FAILURE_PROTOCOL;
+	switch (code)
+	{
+		case CURLE_COULDNT_RESOLVE_HOST:
+			return OUTBOX_FAILURE_DNS;
+		case CURLE_COULDNT_CONNECT:
+			return OUTBOX_FAILURE_CONNECT;
+		case CURLE_OPERATION_TIMEDOUT:
+			return r->connected ? OUTBOX_FAILURE_TIMEOUT : OUTBOX_FAILURE_CONNECT;
+		case CURLE_SSL_CONNECT_ERROR:
+		case CURLE_PEER_FAILED_VERIFICATION:
+		case CURLE_SSL_CACERT_BADFILE:
+			return OUTBOX_FAILURE_TLS;
+		case CURLE_GOT_NOTHING:
+		case CURLE_RECV_ERROR:
+		case CURLE_SEND_ERROR:
+		case CURLE_PARTIAL_FILE:
+			return OUTBOX_FAILURE_CLOSED;
+		case CURLE_OUT_OF_MEMORY:
+			return OUTBOX_FAILURE_INTERNAL;
+		default:
+			return OUTBOX_FAILURE_PROTOCOL;
+	}
+}
+
+static void
+explain(const AwsRequest *r, CURLcode code, AwsEnd *end)
+{
+	end->failure = failure_of(r, code);
+	if (r->refused)
+		snprintf(end->words, sizeof(end->words),
+				 "address %s is %s, and not in outbox.allowed_networks", r->address,
+				 r->refused);
+	else if (r->too_long)
+		snprintf(end->words, sizeof(end->words), "its answer is too long");
+	else if (code == CURLE_OPERATION_TIMEDOUT)
+		snprintf(end->words, sizeof(end->words), "timed out%s",
+				 r->connected ? "" : " while connecting");
+	else
+		snprintf(end->words, sizeof(end->words), "%s",
+				 r->errbuf[0] ? r->errbuf : curl_easy_strerror(code));
+	/* libcurl counts milliseconds in some of its texts, which are other ones each time. */
+	if (end->failure == OUTBOX_FAILURE_CONNECT)
+	{
+		char *after = strstr(end->words, " after ");
+		char *colon = after ? strstr(after, " ms: ") : NULL;
+
+		if (colon)
+			memmove(after, colon + 3, strlen(colon + 3) + 1);
+	}
+}
+
+AwsRequest *
+aws_http_next(AwsEnd *end)
+{
+	CURLMsg *msg;
+	int		 left;
+
+	while ((msg = curl_multi_info_read(multi, &left)) != NULL)
+	{
+		AwsRequest *r = NULL;
+		CURLcode	code = msg->data.result;
+		CURL	   *easy = msg->easy_handle;
+		long		status = 0;
+
+		if (msg->msg != CURLMSG_DONE ||
+			curl_easy_getinfo(easy, CURLINFO_PRIVATE, &r) != CURLE_OK)
+			continue;
+		memset(end, 0, sizeof(*end));
+		if (code == CURLE_OK)
+		{
+			(void) curl_easy_getinfo(easy, CURLINFO_RESPONSE_CODE, &status);
+			end->status = (int) status;
+		}
+		else
+			explain(r, code, end);
+		curl_multi_remove_handle(multi, easy);
+		unblock_signals();
+		return r;
+	}
+	return NULL;
+}
+
+void
+aws_http_set_tls(const char *file, bool only_1_3)
+{
+	tls_version = only_1_3 ? CURL_SSLVERSION_TLSv1_3 : CURL_SSLVERSION_TLSv1_2;
+	free(ca_file);
+	ca_file = file && file[0] ? strdup(file) : NULL;
+	generation++;
+}
+
+bool
+aws_http_init(const OutboxServices *given)
+{
+	services = *given;
+	epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+	if (epoll_fd < 0 || curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK)
+		return false;
+	multi = curl_multi_init();
+	return multi != NULL &&
+		curl_multi_setopt(multi, CURLMOPT_SOCKETFUNCTION, want_socket) == CURLM_OK &&
+		curl_multi_setopt(multi, CURLMOPT_TIMERFUNCTION, set_timer) == CURLM_OK &&
+		curl_multi_setopt(multi, CURLMOPT_MAXCONNECTS, CONNECTIONS_MAX) == CURLM_OK;
+}
+
+void
+aws_http_shutdown(void)
+{
+	/* Handles in flight are not ended one by one: the process ends. */
+	if (epoll_fd >= 0)
+		close(epoll_fd);
+	epoll_fd = -1;
+}

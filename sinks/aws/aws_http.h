@@ -1,0 +1,72 @@
+/*
+ * aws_http.h
+ *	  Signed requests, by libcurl.
+ */
+#ifndef OUTBOX_AWS_HTTP_H
+#define OUTBOX_AWS_HTTP_H
+
+#include <curl/curl.h>
+
+#include "aws_target.h"
+#include "aws_text.h"
+#include "transport/transport.h"
+
+#define AWS_ANSWER_MAX (1024 * 1024) /* bytes of an answer's body */
+
+/* One request.  It is used again for others. */
+typedef struct AwsRequest AwsRequest;
+struct AwsRequest
+{
+	AwsRequest		  *next; /* for its user */
+	void			  *owner;
+	AwsText			   body;
+	CURL			  *easy;
+	unsigned		   generation; /* of the settings that 'easy' has */
+	struct curl_slist *headers;
+	bool			   encrypted;
+	bool			   connected;
+	AwsText			   answer;
+	bool			   too_long;
+	size_t			   header_bytes;
+	const char		  *refused;		/* why its address may not be connected to */
+	char			   address[64]; /* that address */
+	char			   errbuf[CURL_ERROR_SIZE];
+};
+
+typedef struct AwsKeys
+{
+	char *access_key_id;
+	char *secret_access_key;
+	char *session_token; /* NULL: none */
+} AwsKeys;
+
+/* How a request ended. */
+typedef struct AwsEnd
+{
+	int			  status; /* 0: there is no answer */
+	OutboxFailure failure;
+	char		  words[200];
+} AwsEnd;
+
+extern bool aws_http_init(const OutboxServices *services);
+extern void aws_http_shutdown(void);
+
+/* The file of CAs; NULL: the system's.  Handles that exist are made again. */
+extern void aws_http_set_tls(const char *file, bool only_1_3);
+
+extern int	aws_http_fd(void);
+extern long aws_http_timeout(void);
+
+/* NULL: out of memory.  The body is empty. */
+extern AwsRequest *aws_http_acquire(void);
+extern void		   aws_http_release(AwsRequest *r);
+
+/* Sends r->body.  Returns what is wrong; NULL: nothing. */
+extern const char *aws_http_start(AwsRequest *r, const AwsTarget *t, const AwsKeys *keys,
+								  int connect_timeout, int timeout);
+
+/* Goes on with all requests.  'next' then returns each that has ended; NULL: no more. */
+extern void		   aws_http_step(void);
+extern AwsRequest *aws_http_next(AwsEnd *end);
+
+#endif /* OUTBOX_AWS_HTTP_H */

@@ -1,0 +1,281 @@
+/*
+ * aws_link.c
+ *	  Owns the ways of endpoints to AWS: their settings, and when they are down.
+ */
+#include "aws_link.h"
+
+#include <time.h>
+
+/* ms after which a link that is down is tried again, doubled each time */
+#define RETRY_FIRST 500
+#define RETRY_MAX 10000
+
+#define DEFAULT_SOURCE "outbox" /* of EventBridge */
+
+dlist_head		  aws_due = DLIST_STATIC_INIT(aws_due);
+dlist_head		  aws_ended = DLIST_STATIC_INIT(aws_ended);
+static dlist_head down = DLIST_STATIC_INIT(down);
+
+int64
+aws_now(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (int64) now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* ------------------------------------------------------------- targets */
+
+static const char *
+option(const OutboxOption *options, int n, const char *name)
+{
+	for (int i = 0; i < n; i++)
+		if (strcmp(options[i].name, name) == 0)
+			return options[i].value;
+	return NULL;
+}
+
+static bool
+has_credential(const OutboxTarget *target, const char *name)
+{
+	for (int i = 0; i < target->ncredentials; i++)
+		if (strcmp(target->credentials[i].name, name) == 0)
+			return true;
+	return false;
+}
+
+static const char *
+target_problem(const OutboxTarget *target, AwsTarget *t, const char **hint)
+{
+	const char *source = option(target->config, target->nconfig, "source");
+	const char *problem = aws_target_parse(target->url,
+										   option(target->config, target->nconfig,
+												  "endpoint_url"),
+										   t);
+
+	*hint =
+		"Write the URL as the ARN of a queue, topic, event bus or stream, like arn:aws:sqs:eu-central-1:123456789012:orders.";
+	if (problem)
+		return problem;
+	if (source &&
+		(t->service != AWS_EVENTS || source[0] == '\0' ||
+		 strncmp(source, "aws.", 4) == 0))
+	{
+		*hint =
+			"source is for EventBridge only, is not empty, and does not begin with aws.";
+		return "source cannot be used";
+	}
+	if (!has_credential(target, "access_key_id") ||
+		!has_credential(target, "secret_access_key"))
+	{
+		*hint =
+			"Use credentials => '{\"access_key_id\": \"…\", \"secret_access_key\": \"…\"}', and session_token if there is one.";
+		return "credentials without access_key_id or secret_access_key";
+	}
+	return NULL;
+}
+
+const char *
+aws_link_check(const OutboxTarget *target, const char **hint, const char **notice)
+{
+	AwsTarget	t;
+	const char *problem = target_problem(target, &t, hint);
+
+	if (problem == NULL && !t.fifo && t.service == AWS_SQS)
+		*notice =
+			"a standard queue does not keep the order of a key, whatever ordering says; a FIFO queue does";
+	else if (problem == NULL && !t.fifo && t.service == AWS_SNS)
+		*notice =
+			"a standard topic does not keep the order of a key, whatever ordering says; a FIFO topic does";
+	else if (problem == NULL && t.service == AWS_EVENTS)
+		*notice = "EventBridge does not keep the order of a key, whatever ordering says";
+	return problem;
+}
+
+/* --------------------------------------------------------------- links */
+
+static char *
+copy(const char *text)
+{
+	return text ? strdup(text) : NULL;
+}
+
+static void
+wipe(char **secret)
+{
+	if (*secret)
+		explicit_bzero(*secret, strlen(*secret));
+	free(*secret);
+	*secret = NULL;
+}
+
+static void
+wipe_keys(AwsKeys *keys)
+{
+	wipe(&keys->access_key_id);
+	wipe(&keys->secret_access_key);
+	wipe(&keys->session_token);
+}
+
+OutboxLink *
+aws_link_open(const OutboxTarget *target, char *reason, size_t size)
+{
+	OutboxLink		   *link = calloc(1, sizeof(*link));
+	const OutboxOption *given = target->credentials;
+	const char		   *problem = "out of memory";
+	const char		   *token = option(given, target->ncredentials, "session_token");
+	const char		   *source = option(target->config, target->nconfig, "source");
+	const char		   *hint;
+
+	if (link == NULL || (problem = target_problem(target, &link->target, &hint)) != NULL)
+	{
+		strlcpy(reason, problem, size);
+		free(link);
+		return NULL;
+	}
+	link->keys.access_key_id = copy(option(given, target->ncredentials, "access_key_id"));
+	link->keys.secret_access_key = copy(
+		option(given, target->ncredentials, "secret_access_key"));
+	link->keys.session_token = copy(token);
+	link->source = copy(source ? source : DEFAULT_SOURCE);
+	if (link->keys.access_key_id == NULL || link->keys.secret_access_key == NULL ||
+		(token && link->keys.session_token == NULL) || link->source == NULL)
+	{
+		strlcpy(reason, "out of memory", size);
+		wipe_keys(&link->keys);
+		free(link->source);
+		free(link);
+		return NULL;
+	}
+	link->connect_timeout = target->connect_timeout;
+	link->timeout = target->timeout;
+	dlist_init(&link->alone);
+	dlist_init(&link->waiting);
+	return link;
+}
+
+OutboxLinkState
+aws_link_state(OutboxLink *link, char *reason, size_t size)
+{
+	if (link->retry_at == 0)
+		return OUTBOX_LINK_UP;
+	strlcpy(reason, link->reason, size);
+	return link->retry_at <= aws_now() ? OUTBOX_LINK_PROBING : OUTBOX_LINK_DOWN;
+}
+
+void
+aws_link_free_unused(OutboxLink *link)
+{
+	if (!link->closed || link->transfers > 0 || link->requests > 0)
+		return;
+	if (link->retry_at != 0)
+		dlist_delete(&link->down_node);
+	if (link->is_due)
+		dlist_delete(&link->due_node);
+	free(link->source);
+	free(link);
+}
+
+void
+aws_link_up(OutboxLink *link)
+{
+	if (link->retry_at != 0)
+		dlist_delete(&link->down_node);
+	link->retry_at = 0;
+	link->backoff = 0;
+}
+
+/* What was not sent ends. */
+static void
+put_back_all(OutboxLink *link)
+{
+	dlist_head *lists[] = {&link->alone, &link->waiting};
+
+	for (size_t i = 0; i < lengthof(lists); i++)
+		while (!dlist_is_empty(lists[i]))
+		{
+			OutboxTransfer *t = dlist_container(OutboxTransfer, node,
+												dlist_pop_head_node(lists[i]));
+
+			t->unavailable = true;
+			dlist_push_tail(&aws_ended, &t->node);
+		}
+	link->nwaiting = 0;
+}
+
+/* A receiver may answer with what it was sent. */
+const char *
+aws_link_words(const OutboxLink *link, const char *words)
+{
+	const char *token = link->keys.session_token;
+
+	return token && token[0] && strstr(words, token) ?
+		"its words have the session token in them" :
+		words;
+}
+
+void
+aws_link_down(OutboxLink *link, const char *words)
+{
+	int64 now = aws_now();
+
+	put_back_all(link);
+	if (link->retry_at > now)
+		return;
+	snprintf(link->reason, sizeof(link->reason), "%s: %s", link->target.facts->label,
+			 aws_link_words(link, words));
+	if (link->retry_at == 0)
+		dlist_push_tail(&down, &link->down_node);
+	link->backoff = link->backoff ? Min(link->backoff * 2, RETRY_MAX) : RETRY_FIRST;
+	link->retry_at = now + link->backoff;
+}
+
+void
+aws_link_make_due(OutboxLink *link)
+{
+	if (link->is_due || (dlist_is_empty(&link->alone) && dlist_is_empty(&link->waiting)))
+		return;
+	link->is_due = true;
+	dlist_push_tail(&aws_due, &link->due_node);
+}
+
+void
+aws_link_close(OutboxLink *link)
+{
+	put_back_all(link);
+	wipe_keys(&link->keys);
+	link->closed = true;
+	aws_link_free_unused(link);
+}
+
+void
+aws_links_retry(void)
+{
+	dlist_iter iter;
+
+	dlist_foreach(iter, &down)
+	{
+		OutboxLink *link = dlist_container(OutboxLink, down_node, iter.cur);
+
+		link->retry_at = Min(link->retry_at, aws_now());
+		link->backoff = 0;
+	}
+}
+
+long
+aws_links_timeout(void)
+{
+	int64	   now = dlist_is_empty(&down) ? 0 : aws_now();
+	long	   wait = -1;
+	dlist_iter iter;
+
+	dlist_foreach(iter, &down)
+	{
+		OutboxLink *link = dlist_container(OutboxLink, down_node, iter.cur);
+
+		if (link->retry_at > now && (wait < 0 || link->retry_at - now < wait))
+			wait = (long) (link->retry_at - now);
+	}
+	return wait;
+}

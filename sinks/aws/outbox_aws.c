@@ -1,0 +1,459 @@
+/*
+ * outbox_aws.c
+ *	  The sink for SQS, SNS, EventBridge and Kinesis of AWS.
+ *
+ * Events of an endpoint wait on its link until a request may take them.  A request has
+ * as many as the service allows.  Each delivery ends with what the answer says of its
+ * own entry.  What says nothing about an event (rights, names, the network) takes the
+ * link down.
+ */
+#include "postgres.h"
+
+#include "aws_entry.h"
+#include "aws_link.h"
+#include "fmgr.h"
+#include "utils/guc.h"
+
+PG_MODULE_MAGIC;
+
+extern PGDLLEXPORT const OutboxTransport *outbox_sink(void);
+
+/*
+ * Requests of one link in flight.  Above the first number, only those that are full
+ * begin.  So a service that answers slowly gets fewer and larger requests.
+ */
+#define REQUESTS_EAGER 4
+#define REQUESTS_MAX 32
+
+/* What AwsRequest's owner is: the deliveries of a request. */
+typedef struct Batch
+{
+	OutboxLink *link;
+	dlist_head	transfers; /* in the order of their entries */
+	int			n;
+} Batch;
+
+static OutboxServices services;
+static dlist_head	  unused = DLIST_STATIC_INIT(unused);
+
+/* ----------------------------------------------------------- transfers */
+
+static OutboxTransfer *
+aws_acquire(void)
+{
+	if (dlist_is_empty(&unused))
+		return calloc(1, sizeof(OutboxTransfer));
+	return dlist_container(OutboxTransfer, node, dlist_pop_head_node(&unused));
+}
+
+static void
+aws_release(OutboxTransfer *t)
+{
+	dlist_push_head(&unused, &t->node);
+}
+
+/* It is on no list. */
+static void
+free_transfer(OutboxTransfer *t)
+{
+	OutboxLink *link = t->link;
+
+	aws_text_free(&t->entry);
+	memset(t, 0, sizeof(*t));
+	aws_release(t);
+	link->transfers--;
+	aws_link_free_unused(link);
+}
+
+static void
+aws_start(OutboxTransfer *t, const OutboxTarget *target, OutboxLink *link,
+		  const OutboxMessage *m, void *delivery)
+{
+	(void) target;
+	memset(t, 0, sizeof(*t));
+	t->link = link;
+	t->delivery = delivery;
+	t->started_ms = aws_now();
+	link->transfers++;
+	t->problem = aws_entry_write(&link->target, link->source, m, &t->entry,
+								 &t->entry_bytes);
+	t->unavailable = t->entry.failed;
+	if (t->problem || t->unavailable)
+		dlist_push_tail(&aws_ended, &t->node);
+	else
+	{
+		dlist_push_tail(&link->waiting, &t->node);
+		link->nwaiting++;
+		aws_link_make_due(link);
+	}
+}
+
+static void
+aws_cancel(OutboxTransfer *t)
+{
+	t->delivery = NULL;
+	if (t->sent)
+		return; /* the end of its request frees it */
+	if (t->problem == NULL && !t->unavailable && !t->alone)
+		t->link->nwaiting--;
+	dlist_delete(&t->node);
+	free_transfer(t);
+}
+
+/* ------------------------------------------------------------ outcomes */
+
+static void
+report(OutboxTransfer *t, OutboxOutcome *o)
+{
+	void *delivery = t->delivery;
+
+	o->duration = aws_now() - t->started_ms;
+	free_transfer(t);
+	if (delivery)
+		services.done(delivery, o);
+}
+
+static OutboxOutcome *
+new_outcome(OutboxResult result, int status)
+{
+	static OutboxOutcome o;
+
+	memset(&o, 0, offsetof(OutboxOutcome, error));
+	o.error[0] = '\0';
+	o.body_len = o.answer_len = 0;
+	o.answer = NULL;
+	o.retry_after = -1;
+	o.result = result;
+	o.status = status;
+	return &o;
+}
+
+/* One that was not sent. */
+static void
+end_unsent(OutboxTransfer *t)
+{
+	OutboxOutcome *o = new_outcome(t->unavailable ? OUTBOX_RESULT_UNAVAILABLE :
+													OUTBOX_RESULT_ABORT,
+								   0);
+
+	if (t->unavailable && t->entry.failed)
+		aws_link_down(t->link, "out of memory");
+	if (t->problem)
+		snprintf(o->error, sizeof(o->error), "%s cannot take this event: %s",
+				 t->link->target.facts->label, t->problem);
+	report(t, o);
+}
+
+static const OutboxResult results[] = {
+	[AWS_STORED] = OUTBOX_RESULT_DELIVERED, [AWS_REFUSED] = OUTBOX_RESULT_UNAVAILABLE,
+	[AWS_BUSY] = OUTBOX_RESULT_FAILED,		[AWS_TROUBLE] = OUTBOX_RESULT_UNAVAILABLE,
+	[AWS_BAD_EVENT] = OUTBOX_RESULT_ABORT,	[AWS_FAILED] = OUTBOX_RESULT_FAILED,
+};
+
+/* slow_down: it is the first of its request that may say so. */
+static void
+end_entry(OutboxTransfer *t, int status, const AwsEntryAnswer *e, bool slow_down)
+{
+	const AwsTarget *target = &t->link->target;
+	AwsMeaning		 meaning = aws_entry_meaning(target, e);
+	OutboxOutcome	*o = new_outcome(results[meaning], status);
+	char			 words[AWS_SAYING];
+
+	aws_say(e->seen ? e->code : "its answer lacks the entry", e->words, words);
+	o->slow_down = meaning == AWS_BUSY && slow_down;
+	if (meaning != AWS_STORED)
+		snprintf(o->error, sizeof(o->error), "%s: %s", target->facts->label,
+				 aws_link_words(t->link, words));
+	report(t, o);
+}
+
+/* Entries may be refused one by one, for example by a key of KMS. */
+static void
+judge_link(OutboxLink *link, const AwsAnswer *a)
+{
+	char words[AWS_SAYING];
+
+	for (int i = 0; i < a->n; i++)
+		if (aws_entry_meaning(&link->target, &a->entries[i]) == AWS_REFUSED)
+		{
+			aws_say(a->entries[i].code, a->entries[i].words, words);
+			aws_link_down(link, words);
+			return;
+		}
+	aws_link_up(link);
+}
+
+/* The answer is an error, or there is none.  Nothing says anything of one entry. */
+static void
+end_together(Batch *b, const AwsEnd *end, const AwsAnswer *a, AwsMeaning meaning)
+{
+	OutboxLink *link = b->link;
+	bool		timed_out = end->failure == OUTBOX_FAILURE_TIMEOUT;
+	bool		blames_events = meaning == AWS_FAILED || meaning == AWS_BAD_EVENT;
+	char		words[AWS_SAYING];
+
+	if (end->status == 0)
+		strlcpy(words, end->words, sizeof(words));
+	else if (a->code[0])
+		aws_say(a->code, a->words, words);
+	else
+		snprintf(words, sizeof(words), "%s (status %d)",
+				 end->status <= 299 ? "what answers is another service" : "it refuses",
+				 end->status);
+	if (blames_events)
+		aws_link_up(link);
+	else
+		aws_link_down(link, words);
+
+	while (!dlist_is_empty(&b->transfers))
+	{
+		OutboxTransfer *t = dlist_container(OutboxTransfer, node,
+											dlist_pop_head_node(&b->transfers));
+		OutboxOutcome  *o;
+
+		t->sent = false;
+		if (blames_events && b->n > 1 && t->delivery && !link->closed)
+		{
+			/* One of them may be the cause. */
+			t->alone = true;
+			dlist_push_tail(&link->alone, &t->node);
+			continue;
+		}
+		o = new_outcome(OUTBOX_RESULT_UNAVAILABLE, end->status);
+		if (timed_out || (blames_events && b->n == 1))
+		{
+			o->result = meaning == AWS_BAD_EVENT ? OUTBOX_RESULT_ABORT :
+												   OUTBOX_RESULT_FAILED;
+			o->failure = end->failure;
+			snprintf(o->error, sizeof(o->error), "%s: %s", link->target.facts->label,
+					 aws_link_words(link, words));
+		}
+		report(t, o);
+	}
+}
+
+static void
+end_request(AwsRequest *r, const AwsEnd *end)
+{
+	static AwsAnswer answer;
+	Batch			*b = r->owner;
+	OutboxLink		*link = b->link;
+	AwsMeaning		 meaning = AWS_TROUBLE;
+	bool			 slowed = false;
+	int				 i = 0;
+
+	answer.code[0] = answer.words[0] = '\0';
+	answer.ok = false;
+	if (end->status != 0)
+	{
+		aws_answer_read(&link->target, end->status, r->answer.data ? r->answer.data : "",
+						r->answer.len, b->n, &answer);
+		if (end->status > 299 || end->status < 200)
+			meaning = aws_request_meaning(end->status, answer.code);
+	}
+	aws_http_release(r);
+	if (answer.ok)
+	{
+		judge_link(link, &answer);
+		while (!dlist_is_empty(&b->transfers))
+		{
+			OutboxTransfer *t = dlist_container(OutboxTransfer, node,
+												dlist_pop_head_node(&b->transfers));
+
+			t->sent = false;
+			end_entry(t, end->status, &answer.entries[i], !slowed);
+			slowed = slowed ||
+				aws_entry_meaning(&link->target, &answer.entries[i]) == AWS_BUSY;
+			i++;
+		}
+	}
+	else
+		end_together(b, end, &answer, meaning);
+	free(b);
+	link->requests--;
+	aws_link_make_due(link);
+	aws_link_free_unused(link);
+}
+
+/* ------------------------------------------------------------- requests */
+
+/* Takes the next transfers into a body.  It has one at least. */
+static void
+fill(OutboxLink *link, Batch *b, AwsRequest *r)
+{
+	const AwsServiceFacts *facts = link->target.facts;
+	bool				   alone = !dlist_is_empty(&link->alone);
+	dlist_head			  *from = alone ? &link->alone : &link->waiting;
+	size_t				   bytes = 0;
+
+	aws_body_begin(&link->target, &r->body);
+	while (b->n < (alone ? 1 : facts->batch_max) && !dlist_is_empty(from))
+	{
+		OutboxTransfer *t = dlist_container(OutboxTransfer, node, dlist_head_node(from));
+
+		if (b->n > 0 && bytes + t->entry_bytes > facts->request_bytes)
+			break;
+		bytes += t->entry_bytes;
+		dlist_delete(&t->node);
+		dlist_push_tail(&b->transfers, &t->node);
+		t->sent = true;
+		aws_body_add(&link->target, &r->body, b->n++, &t->entry);
+		if (!alone)
+			link->nwaiting--;
+	}
+	aws_body_end(&link->target, &r->body);
+
+	/* The entries of others are kept, because each may have to go alone. */
+	if (b->n == 1)
+		aws_text_free(
+			&dlist_container(OutboxTransfer, node, dlist_head_node(&b->transfers))
+				 ->entry);
+}
+
+/* Begins one request.  False: it cannot be. */
+static bool
+begin_request(OutboxLink *link)
+{
+	AwsRequest *r = aws_http_acquire();
+	Batch	   *b = r ? calloc(1, sizeof(*b)) : NULL;
+	AwsEnd		end = {.failure = OUTBOX_FAILURE_INTERNAL};
+	const char *problem;
+
+	if (b == NULL)
+	{
+		if (r)
+			aws_http_release(r);
+		aws_link_down(link, "out of memory");
+		return false;
+	}
+	b->link = link;
+	dlist_init(&b->transfers);
+	r->owner = b;
+	link->requests++;
+	fill(link, b, r);
+	problem = aws_http_start(r, &link->target, &link->keys, link->connect_timeout,
+							 link->timeout);
+	if (problem == NULL)
+		return true;
+	strlcpy(end.words, problem, sizeof(end.words));
+	end_request(r, &end);
+	return false;
+}
+
+static bool
+may_begin(OutboxLink *link)
+{
+	if (!dlist_is_empty(&link->alone))
+		return link->requests < REQUESTS_EAGER;
+	if (dlist_is_empty(&link->waiting))
+		return false;
+	return link->requests <
+		(link->nwaiting >= link->target.facts->batch_max ? REQUESTS_MAX : REQUESTS_EAGER);
+}
+
+static void
+begin_requests(void)
+{
+	int		   n = 0;
+	dlist_iter iter;
+
+	/* Only those that are on the list now, because 'done' may start others. */
+	dlist_foreach(iter, &aws_due) n++;
+	while (n-- > 0 && !dlist_is_empty(&aws_due))
+	{
+		OutboxLink *link = dlist_container(OutboxLink, due_node,
+										   dlist_pop_head_node(&aws_due));
+
+		link->is_due = false;
+		while (may_begin(link) && begin_request(link))
+			;
+	}
+}
+
+/* ----------------------------------------------------------- the worker */
+
+/* What was refused may be allowed now. */
+static void
+aws_reload(void)
+{
+	const char *least = GetConfigOption("outbox.ssl_min_protocol_version", true, false);
+
+	aws_http_set_tls(GetConfigOption("outbox.ssl_ca_file", true, false),
+					 least && strcmp(least, "TLSv1.3") == 0);
+	aws_links_retry();
+}
+
+static void
+aws_init(const OutboxServices *given)
+{
+	services = *given;
+	if (!aws_http_init(given))
+		ereport(ERROR,
+				(errcode(ERRCODE_OUT_OF_MEMORY), errmsg("could not start libcurl: %m"),
+				 errhint("Raise the limit of open files of the server.")));
+	aws_reload();
+}
+
+static void
+aws_poll(void)
+{
+	AwsRequest *r;
+	AwsEnd		end;
+	int			n = 0;
+	dlist_iter	iter;
+
+	aws_http_step();
+	while ((r = aws_http_next(&end)) != NULL)
+		end_request(r, &end);
+
+	/* Only those that are on the list now, because 'done' may start others. */
+	dlist_foreach(iter, &aws_ended) n++;
+	while (n-- > 0 && !dlist_is_empty(&aws_ended))
+		end_unsent(
+			dlist_container(OutboxTransfer, node, dlist_pop_head_node(&aws_ended)));
+	begin_requests();
+}
+
+static long
+aws_timeout(void)
+{
+	long links = aws_links_timeout();
+	long http = aws_http_timeout();
+
+	if (!dlist_is_empty(&aws_due) || !dlist_is_empty(&aws_ended))
+		return 0;
+	return links < 0 ? http : http < 0 ? links : Min(links, http);
+}
+
+static const char *const config_names[] = {"endpoint_url", "source", NULL};
+static const char *const credential_names[] = {"access_key_id", "secret_access_key",
+											   "session_token", NULL};
+
+static const OutboxTransport aws_transport = {
+	.abi = OUTBOX_TRANSPORT_ABI,
+	.size = sizeof(OutboxTransport),
+	.name = "aws",
+	.memory = 8192,
+	.config_names = config_names,
+	.credential_names = credential_names,
+	.check = aws_link_check,
+	.init = aws_init,
+	.reload = aws_reload,
+	.fd = aws_http_fd,
+	.timeout = aws_timeout,
+	.poll = aws_poll,
+	.open = aws_link_open,
+	.state = aws_link_state,
+	.close = aws_link_close,
+	.acquire = aws_acquire,
+	.release = aws_release,
+	.start = aws_start,
+	.cancel = aws_cancel,
+	.shutdown = aws_http_shutdown,
+};
+
+const OutboxTransport *
+outbox_sink(void)
+{
+	return &aws_transport;
+}

@@ -1,0 +1,147 @@
+/*
+ * record.c
+ *	  Owns how a message becomes a record: its topic, its headers and its value.
+ */
+#include "postgres.h"
+
+#include "record.h"
+
+#include "port/pg_bswap.h"
+
+/* Confluent's wire format: a zero, and the number of a schema in big-endian order. */
+#define SCHEMA_PREFIX 5
+
+/* ------------------------------------------------------------- options */
+
+static const char *
+find(const OutboxTarget *target, const char *name)
+{
+	for (int i = 0; i < target->nconfig; i++)
+		if (strcmp(target->config[i].name, name) == 0)
+			return target->config[i].value;
+	return NULL;
+}
+
+const char *
+kafka_record_options(const OutboxTarget *target, KafkaRecordOptions *options,
+					 const char **hint)
+{
+	const char *tombstones = find(target, "tombstones");
+	const char *headers = find(target, "headers");
+	const char *schema_id = find(target, "schema_id");
+
+	memset(options, 0, sizeof(*options));
+	if (tombstones && strcmp(tombstones, "true") != 0 && strcmp(tombstones, "false") != 0)
+	{
+		*hint = "Use true or false.";
+		return "tombstones in config is neither true nor false";
+	}
+	options->tombstones = tombstones && strcmp(tombstones, "true") == 0;
+	if (headers && strcmp(headers, "debezium") != 0)
+	{
+		*hint = "Use debezium, or leave it out.";
+		return "headers in config is not debezium";
+	}
+	options->debezium = headers != NULL;
+	if (schema_id)
+	{
+		char *end;
+		long  number = strtol(schema_id, &end, 10);
+
+		if (*schema_id < '0' || *schema_id > '9' || *end || number > PG_INT32_MAX)
+		{
+			*hint =
+				"Use the number that the registry gave the schema, from 0 to 2147483647.";
+			return "schema_id in config is no number of a schema";
+		}
+		options->has_schema_id = true;
+		options->schema_id = (uint32_t) number;
+	}
+	return NULL;
+}
+
+/* -------------------------------------------------------------- records */
+
+static const OutboxHeader *
+find_header(const OutboxMessage *m, const char *name)
+{
+	for (int i = 0; i < m->nheaders; i++)
+		if (m->headers[i].name_len == strlen(name) &&
+			memcmp(m->headers[i].name, name, m->headers[i].name_len) == 0)
+			return &m->headers[i];
+	return NULL;
+}
+
+static bool
+has_content_type(const OutboxMessage *m, const char *type)
+{
+	const OutboxHeader *h = find_header(m, "content-type");
+
+	return h && h->value_len >= strlen(type) && memcmp(h->value, type, strlen(type)) == 0;
+}
+
+bool
+kafka_record_value(const KafkaRecordOptions *options, const OutboxMessage *m,
+				   const char **value, size_t *len, char **owned)
+{
+	uint32 number = pg_hton32(options->schema_id);
+	bool   json = has_content_type(m, "application/json");
+
+	*value = m->body;
+	*len = m->body_len;
+	*owned = NULL;
+
+	/* A consumer would take a record without a key for no deletion of anything. */
+	if (options->tombstones && json && m->key && m->body_len == 4 &&
+		memcmp(m->body, "null", 4) == 0)
+	{
+		*value = NULL;
+		*len = 0;
+		return true;
+	}
+	if (!options->has_schema_id || json ||
+		has_content_type(m, "application/cloudevents+json"))
+		return true;
+	*owned = malloc(m->body_len + SCHEMA_PREFIX);
+	if (*owned == NULL)
+		return false;
+	(*owned)[0] = 0;
+	memcpy(*owned + 1, &number, sizeof(number));
+	memcpy(*owned + SCHEMA_PREFIX, m->body, m->body_len);
+	*value = *owned;
+	*len = m->body_len + SCHEMA_PREFIX;
+	return true;
+}
+
+rd_kafka_headers_t *
+kafka_record_headers(const KafkaRecordOptions *options, const OutboxMessage *m)
+{
+	rd_kafka_headers_t *headers = rd_kafka_headers_new(m->nheaders + 1);
+
+	for (int i = 0; i < m->nheaders; i++)
+		rd_kafka_header_add(headers, m->headers[i].name, m->headers[i].name_len,
+							m->headers[i].value, m->headers[i].value_len);
+	if (options->debezium)
+		rd_kafka_header_add(headers, "id", 2, m->id, strlen(m->id));
+	return headers;
+}
+
+const char *
+kafka_record_topic(const KafkaUrl *url, const OutboxMessage *m, char *out)
+{
+	const OutboxHeader *type = find_header(m, "outbox-type");
+	const OutboxHeader *tenant = find_header(m, "outbox-tenant");
+	KafkaEvent			event = {.topic = m->topic};
+
+	if (type)
+	{
+		event.type = type->value;
+		event.type_len = type->value_len;
+	}
+	if (tenant)
+	{
+		event.tenant = tenant->value;
+		event.tenant_len = tenant->value_len;
+	}
+	return kafka_url_topic(url, &event, out);
+}

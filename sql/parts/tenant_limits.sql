@@ -1,0 +1,61 @@
+------------------------------------------------------------------------
+-- Limits of tenants: how much of the workers one customer may use.
+------------------------------------------------------------------------
+
+CREATE TABLE outbox.tenant_limits_here (
+    tenant          text COLLATE "C" PRIMARY KEY,  -- '': all tenants without a row of their own
+    max_in_flight   int4,
+    rate_limit      float4
+);
+COMMENT ON TABLE outbox.tenant_limits_here IS
+'Limits of tenants, where outbox.set_tenant_limits() said so (NULL: as for all tenants)';
+
+CREATE FUNCTION outbox.tenant_limits(tenant text, OUT max_in_flight int4, OUT rate_limit float4)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM outbox.check_tenant(tenant);
+    SELECT COALESCE(own.max_in_flight, common.max_in_flight), COALESCE(own.rate_limit, common.rate_limit)
+    INTO tenant_limits.max_in_flight, tenant_limits.rate_limit
+    FROM (SELECT) one
+    LEFT JOIN outbox.tenant_limits_here own ON own.tenant = tenant_limits.tenant
+    LEFT JOIN outbox.tenant_limits_here common ON common.tenant = '';
+END $$;
+COMMENT ON FUNCTION outbox.tenant_limits IS
+'What all endpoints of a tenant together may use (tenant NULL: a tenant without limits of its own)';
+
+-- NULL leaves a value as it is.
+CREATE FUNCTION outbox.set_tenant_limits(tenant text DEFAULT NULL, max_in_flight int4 DEFAULT NULL,
+    rate_limit float4 DEFAULT NULL, reset bool DEFAULT false) RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_variable
+BEGIN
+    PERFORM outbox.check_tenant(tenant);
+    IF max_in_flight < 1 THEN
+        RAISE EXCEPTION 'invalid max_in_flight %', max_in_flight
+            USING ERRCODE = 'invalid_parameter_value',
+                  HINT = 'Use at least 1. With reset => true there is no limit.';
+    ELSIF rate_limit NOT BETWEEN real '0.0001' AND 1000000 THEN
+        RAISE EXCEPTION 'invalid rate_limit %', rate_limit
+            USING ERRCODE = 'invalid_parameter_value',
+                  HINT = 'Use 0.0001 to 1000000 requests per second. With reset => true there is no limit.';
+    END IF;
+    IF reset THEN
+        DELETE FROM outbox.tenant_limits_here l WHERE l.tenant = COALESCE(set_tenant_limits.tenant, '');
+    END IF;
+    IF max_in_flight IS NOT NULL OR rate_limit IS NOT NULL THEN
+        INSERT INTO outbox.tenant_limits_here AS l VALUES (COALESCE(tenant, ''), max_in_flight, rate_limit)
+        ON CONFLICT ON CONSTRAINT tenant_limits_here_pkey DO UPDATE
+        SET max_in_flight = COALESCE(EXCLUDED.max_in_flight, l.max_in_flight),
+            rate_limit = COALESCE(EXCLUDED.rate_limit, l.rate_limit);
+    END IF;
+    IF tenant IS NULL THEN
+        PERFORM outbox.endpoints_changed();
+    ELSE
+        PERFORM outbox.endpoint_changed(s.endpoint_id) FROM outbox.endpoint_settings s
+        WHERE s.tenant = set_tenant_limits.tenant;
+    END IF;
+END $$;
+COMMENT ON FUNCTION outbox.set_tenant_limits IS
+'Limits what all endpoints of a tenant together may use (tenant NULL: of each tenant that has no limits of its own)';

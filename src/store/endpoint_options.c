@@ -1,0 +1,274 @@
+/*
+ * endpoint_options.c
+ *	  Owns config and credentials of endpoints: how they are checked, and how they are
+ *	  read.
+ *
+ * A sink has a closed list of names for each.  No value of a credential is in an error.
+ */
+#include "base/outbox.h"
+
+#include "catalog/pg_type.h"
+#include "fmgr.h"
+#include "lib/stringinfo.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/fmgrprotos.h"
+#include "utils/jsonb.h"
+
+#include "base/encoding.h"
+#include "base/version.h"
+#include "store/endpoint_options.h"
+#include "store/seal.h"
+#include "transport/sinks.h"
+
+#define CONFIG_MAX 1024		 /* bytes of a value */
+#define CREDENTIAL_MAX 65536 /* the same */
+#define OPTIONS_MAX 32		 /* entries of an object */
+
+/* ------------------------------------------------------------- reading */
+
+/* The value as text, palloc'd.  NULL: it is no string, number or boolean. */
+static char *
+value_text(const JsonbValue *v)
+{
+	switch (v->type)
+	{
+		case jbvString:
+			return pnstrdup(v->val.string.val, v->val.string.len);
+		case jbvNumeric:
+			return DatumGetCString(
+				DirectFunctionCall1(numeric_out, NumericGetDatum(v->val.numeric)));
+		case jbvBool:
+			return pstrdup(v->val.boolean ? "true" : "false");
+		default:
+			return NULL;
+	}
+}
+
+OutboxOption *
+outbox_options_read(Jsonb *jb, int *n)
+{
+	JsonbIterator	  *it;
+	JsonbIteratorToken token;
+	JsonbValue		   v;
+	OutboxOption	  *options;
+	char			  *name = NULL;
+
+	*n = 0;
+	if (jb == NULL || !JB_ROOT_IS_OBJECT(jb) || JB_ROOT_COUNT(jb) == 0)
+		return NULL;
+	options = palloc(sizeof(OutboxOption) * JB_ROOT_COUNT(jb));
+	it = JsonbIteratorInit(&jb->root);
+	while ((token = JsonbIteratorNext(&it, &v, true)) != WJB_DONE)
+	{
+		char *value;
+
+		if (token == WJB_KEY)
+			name = pnstrdup(v.val.string.val, v.val.string.len);
+		else if (token == WJB_VALUE && (value = value_text(&v)) != NULL)
+		{
+			options[*n].name = name;
+			options[(*n)++].value = value;
+		}
+	}
+	return options;
+}
+
+void
+outbox_options_wipe(OutboxOption *options, int n)
+{
+	for (int i = 0; i < n; i++)
+	{
+		char *value = unconstify(char *, options[i].value);
+
+		explicit_bzero(value, strlen(value));
+	}
+}
+
+/* ------------------------------------------------------------ checking */
+
+static void
+check_object(Jsonb *jb, const char *what, const char *example)
+{
+	if (!JB_ROOT_IS_OBJECT(jb))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("%s must be a JSON object", what),
+				 errhint("Write it as '%s'.", example)));
+	if (JB_ROOT_COUNT(jb) > OPTIONS_MAX)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("%s has %d entries", what, (int) JB_ROOT_COUNT(jb)),
+				 errhint("No sink knows so many names. Use at most %d.", OPTIONS_MAX)));
+}
+
+static bool
+is_known(const char *name, const char *const *names)
+{
+	for (; names && *names; names++)
+		if (strcmp(*names, name) == 0)
+			return true;
+	return false;
+}
+
+/* Text for a hint. */
+static const char *
+known_names(const OutboxTransport *transport, const char *const *names)
+{
+	StringInfoData text;
+
+	initStringInfo(&text);
+	if (names == NULL || *names == NULL)
+		appendStringInfo(&text, "The sink %s has none. Leave it out.", transport->name);
+	else
+		appendStringInfo(&text, "The sink %s knows: %s", transport->name, *names++);
+	for (; names && *names; names++)
+		appendStringInfo(&text, ", %s", *names);
+	if (text.data[text.len - 1] != '.')
+		appendStringInfoChar(&text, '.');
+	return text.data;
+}
+
+/*
+ * credential_names(credentials jsonb): the names, sorted, or an error if it is not a
+ * flat object of strings.  What is wrong is said without any of its text, because a
+ * password may stand at the wrong place.
+ */
+OUTBOX_FUNCTION(outbox_credential_names_1_0, 1)
+{
+	Jsonb			  *jb = PG_GETARG_JSONB_P(0);
+	JsonbIterator	  *it = JsonbIteratorInit(&jb->root);
+	JsonbIteratorToken token;
+	JsonbValue		   v;
+	Datum			   names[OPTIONS_MAX];
+	int				   n = 0;
+
+	check_object(jb, "credentials", "{\"username\": \"…\", \"password\": \"…\"}");
+	while ((token = JsonbIteratorNext(&it, &v, true)) != WJB_DONE)
+	{
+		if (token == WJB_KEY)
+			names[n++] = PointerGetDatum(
+				cstring_to_text_with_len(v.val.string.val, v.val.string.len));
+		else if (token == WJB_VALUE &&
+				 (v.type != jbvString || v.val.string.len == 0 ||
+				  v.val.string.len > CREDENTIAL_MAX))
+			ereport(
+				ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("a value in credentials is not a string of 1 to %d bytes",
+						CREDENTIAL_MAX),
+				 errhint(
+					 "credentials is a flat object of strings, like '{\"username\": \"…\", \"password\": \"…\"}'.")));
+	}
+	PG_RETURN_ARRAYTYPE_P(construct_array(names, n, TEXTOID, -1, false, TYPALIGN_INT));
+}
+
+static void
+check_config(Jsonb *jb, const OutboxTransport *transport)
+{
+	JsonbIterator	  *it = JsonbIteratorInit(&jb->root);
+	JsonbIteratorToken token;
+	JsonbValue		   v;
+	char			  *name = NULL;
+
+	while ((token = JsonbIteratorNext(&it, &v, true)) != WJB_DONE)
+	{
+		if (token == WJB_KEY)
+		{
+			name = pnstrdup(v.val.string.val, v.val.string.len);
+			if (!is_known(name, transport->config_names))
+				ereport(ERROR,
+						(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+						 errmsg("unknown name \"%s\" in config", name),
+						 errhint("%s", known_names(transport, transport->config_names))));
+		}
+		else if (token == WJB_VALUE)
+		{
+			char *value = value_text(&v);
+
+			if (value == NULL || strlen(value) > CONFIG_MAX ||
+				outbox_text_problem(value, strlen(value)))
+				ereport(
+					ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("invalid value of \"%s\" in config", name),
+					 errhint(
+						 "Use a string, a number, true or false, of at most %d bytes and without control characters.",
+						 CONFIG_MAX)));
+		}
+	}
+}
+
+static OutboxOption *
+check_credentials(ArrayType *array, const OutboxTransport *transport, int *n)
+{
+	Datum		 *elems;
+	bool		 *nulls;
+	OutboxOption *options;
+
+	deconstruct_array(array, TEXTOID, -1, false, TYPALIGN_INT, &elems, &nulls, n);
+	options = palloc0(sizeof(OutboxOption) * Max(*n, 1));
+	for (int i = 0; i < *n; i++)
+	{
+		options[i].name = nulls[i] ? "" : TextDatumGetCString(elems[i]);
+		if (!is_known(options[i].name, transport->credential_names))
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("unknown name in credentials"),
+					 errhint("%s", known_names(transport, transport->credential_names))));
+	}
+	return options;
+}
+
+/*
+ * check_options(url text, config jsonb, credentials text[]): throws an error if the sink
+ * of the URL does not take these, of which each may be NULL.  'credentials' has the
+ * names.
+ *
+ * What no library can judge is accepted without options: its worker says what is
+ * missing.  So is a URL that cannot be opened.
+ */
+OUTBOX_FUNCTION(outbox_check_options_1_0, 3)
+{
+	char				  *url = text_to_cstring(PG_GETARG_TEXT_PP(0));
+	Jsonb				  *config = PG_ARGISNULL(1) ? NULL : PG_GETARG_JSONB_P(1);
+	OutboxTarget		   target = {.url = url};
+	const char			  *problem = NULL;
+	const char			  *hint = NULL;
+	const char			  *notice = NULL;
+	const OutboxTransport *transport;
+
+	if (config)
+		check_object(config, "config", "{\"name\": \"value\"}");
+	transport = outbox_sinks_in_session(url, &problem);
+	if (transport == NULL)
+	{
+		if (config == NULL && PG_ARGISNULL(2))
+			PG_RETURN_VOID();
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("config and credentials cannot be checked: %s", problem),
+				 errhint("Install the library of the sink on this server first.")));
+	}
+	if (config)
+	{
+		check_config(config, transport);
+		target.config = outbox_options_read(config, &target.nconfig);
+	}
+	if (!PG_ARGISNULL(2))
+		target.credentials = check_credentials(PG_GETARG_ARRAYTYPE_P(2), transport,
+											   &target.ncredentials);
+	if (transport->check == NULL || outbox_is_sealed(OUTBOX_FIELD_URL, url))
+		PG_RETURN_VOID();
+	target.transport = transport;
+	problem = transport->check(&target, &hint, &notice);
+	if (problem)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("the sink %s cannot have this endpoint: %s", transport->name,
+						problem),
+				 hint ? errhint("%s", hint) : 0));
+	if (notice)
+		ereport(NOTICE, (errmsg("%s", notice)));
+	PG_RETURN_VOID();
+}

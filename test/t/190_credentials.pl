@@ -1,0 +1,189 @@
+# Credentials of an endpoint reach its sink, and nothing else shows them.
+# No view, log line, plan, error, statistic or dump has one.  A restored endpoint says that
+# they are missing, and goes on with new ones.
+use strict;
+use warnings;
+
+use OutboxTest;
+use OutboxTest::Build;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $dir = PostgreSQL::Test::Utils::tempdir('credentials');
+my $build = OutboxTest::Build->new("$dir/build");
+OutboxTest::Build::run('cp', '-R', "$top/test/sinks", "$dir/");
+OutboxTest::Build::run('make', '-s', '-C', "$dir/sinks", "PG_CONFIG=$build->{pg_config}", 'with_llvm=no', 'install');
+my $journal = $ENV{OUTBOX_NULL_JOURNAL} = "$dir/journal";
+append_to_file($journal, '');
+
+# What looks into statements, where it is installed
+my $modules = join ', ', 'outbox', grep { -e $build->{library} =~ s/outbox\.so$/$_.so/r } qw(auto_explain pg_stat_statements);
+my $node = outbox_node('main', build => $build, conf => "shared_preload_libraries = '$modules'\n" . <<'CONF');
+outbox.sinks = 'webhook, null'
+log_min_messages = debug5
+auto_explain.log_min_duration = 0
+auto_explain.log_nested_statements = on
+auto_explain.log_analyze = on
+auto_explain.log_verbose = on
+pg_stat_statements.track = all
+debug_print_parse = on
+debug_print_rewritten = on
+debug_print_plan = on
+log_statement = all
+log_min_duration_statement = 0
+log_error_verbosity = verbose
+CONF
+my ($rc, $out, $err);
+
+sub ask
+{
+	my ($sql, $dbname) = @_;
+	return $node->safe_psql($dbname // 'postgres', $sql);
+}
+
+# In a table, and so in no statement
+ask(<<'SQL');
+CREATE TABLE chosen AS
+SELECT n, jsonb_build_object('user', 'user-' || md5(random()::text), 'token', 'token-' || md5(random()::text)) AS c
+FROM generate_series(1, 4) n
+SQL
+my @secrets = split /\n/, ask("SELECT v FROM chosen, jsonb_each_text(c) e (k, v) ORDER BY n, k DESC");
+
+# The sink was opened with the credentials of this number in the table
+sub opened
+{
+	my ($n, $name) = @_;
+	my ($user, $token) = @secrets[ 2 * $n - 2, 2 * $n - 1 ];
+	return ok(wait_until(sub { slurp_file($journal) =~ /^ok\topen\tauth=token\tuser=$user\ttoken=$token$/m }, $name), $name);
+}
+
+sub has_none
+{
+	my ($text, $name) = @_;
+	my @found = grep { my $s = $_; index($text, $s) >= 0 || index($text, join(' ', map { ord } split //, substr($s, 0, 20))) >= 0 } @secrets;
+
+	is(scalar @found, 0, "$name: no credential");
+	return;
+}
+
+ask(q[SELECT outbox.create_endpoint('null', 'null://h/ok', config => '{"auth": "token"}', credentials => c) FROM chosen WHERE n = 1]);
+opened(1, 'the sink has the credentials');
+ask(q[SELECT outbox.alter_endpoint('null', credentials => c) FROM chosen WHERE n = 2]);
+opened(2, 'and others after they were replaced');
+my $id = emit($node, 'order.created', '{}');
+wait_status($node, $id, 'delivered', 'an event is delivered with them');
+
+# Interrupted in the middle, with others
+my $holder = $node->background_psql('postgres');
+$holder->query_safe('BEGIN');
+$holder->query_safe('LOCK TABLE outbox.endpoint_secrets IN SHARE MODE');
+my $errors = '';
+foreach my $call ("alter_endpoint('null', credentials => c)", "create_endpoint('other', 'null://h/ok', credentials => c)")
+{
+	($rc, $out, $err) = $node->psql('postgres',
+		"\\set VERBOSITY verbose\nSET lock_timeout = '10ms';\nSET client_min_messages = debug5;\n"
+		  . "SELECT outbox.$call FROM chosen WHERE n = 3");
+	like($err, qr/55P03: canceling statement due to lock timeout/, "$call: broken off");
+	$errors .= $err;
+}
+$holder->query_safe('ROLLBACK');
+$holder->quit;
+foreach my $refused ("jsonb_build_object('password', c ->> 'token')", "jsonb_build_object('token', c)",
+	"jsonb_build_object(c ->> 'token', 'token')", "jsonb_build_array(c ->> 'token')", "to_jsonb(c ->> 'token')")
+{
+	($rc, $out, $err) = $node->psql('postgres',
+		"\\set VERBOSITY verbose\nSELECT outbox.alter_endpoint('null', credentials => $refused) FROM chosen WHERE n = 3");
+	like($err, qr/ERROR:  22023: .*HINT:/s, "$refused is refused");
+	$errors .= $err;
+}
+has_none($errors, 'errors');
+
+# They are what is looked for, and then they are in one table only
+is(ask('SELECT credentials = c FROM outbox.endpoint_secrets, chosen WHERE n = 2'), 't', 'they are stored, where nothing seals them');
+ask('DROP TABLE chosen');
+ask('ANALYZE');
+
+# Views, tables and activity as a superuser: only the one table
+my @relations = split /\n/, ask(<<'SQL');
+SELECT c.oid::regclass FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace
+WHERE nspname IN ('outbox', 'pg_catalog') AND relkind IN ('r', 'v', 'm', 'p', 'S')
+AND c.oid <> 'outbox.endpoint_secrets'::regclass ORDER BY relkind, relname
+SQL
+cmp_ok(scalar @relations, '>', 100, 'there are many relations');
+($rc, $out, $err) = $node->psql('postgres', join(";\n", map { "TABLE $_" } @relations), on_error_stop => 0);
+has_none("$out$err", 'all tables and views but the one');
+
+ask($_) foreach documented_roles();
+ask(<<'SQL');
+ALTER ROLE operator LOGIN; ALTER ROLE watcher LOGIN;
+CREATE ROLE reader LOGIN; GRANT pg_read_all_data, pg_write_all_data TO reader;
+SQL
+foreach my $role (qw(reader watcher operator))
+{
+	($rc, $out, $err) = $node->psql('postgres',
+		join(";\n", (map { "TABLE $_" } @relations, 'outbox.endpoint_secrets'),
+			'COPY outbox.endpoint_secrets TO STDOUT', 'SELECT credentials::text::int FROM outbox.endpoint_secrets',
+			q{SELECT * FROM pg_stats WHERE tablename = 'endpoint_secrets'}),
+		on_error_stop => 0, extra_params => [ '-U', $role ]);
+	has_none("$out$err", $role);
+}
+is($node->safe_psql('postgres', q{SELECT credentials FROM outbox.endpoints}, extra_params => [ '-U', 'operator' ]),
+	'{user,token}', 'an operator sees which ones there are');
+
+# Dumps
+my $plain = '';
+foreach my $options ([ '--inserts', '--enable-row-security' ], ['--data-only'], [])
+{
+	$plain = '';
+	IPC::Run::run([ 'pg_dump', '-h', $node->host, '-p', $node->port, @$options, 'postgres' ], '>', \$plain, '2>', \$err);
+	like($plain, qr/endpoint_settings/, "pg_dump @$options: the endpoint");
+	has_none("$plain$err", "pg_dump @$options");
+}
+
+# A copy of it
+append_to_file("$dir/dump.sql", $plain);
+ask('CREATE DATABASE copy');
+$node->command_ok([ 'psql', '-qX1', '-v', 'ON_ERROR_STOP=1', '-h', $node->host, '-p', $node->port, '-f', "$dir/dump.sql", 'copy' ],
+	'the dump is restored');
+ask('SELECT outbox.adopt()', 'copy');
+$id = emit($node, 'order.copied', '{}', undef, 'copy');
+ok(wait_sql($node, "SELECT state = 'held' AND reason = 'credentials missing' FROM outbox.stats", 't', 'copy'),
+	'the restored endpoint says that its credentials are missing')
+  or diag(ask('SELECT state, reason FROM outbox.stats', 'copy'));
+ask("SELECT outbox.alter_endpoint('null', timeout => '20 s')", 'copy');
+ok(wait_sql($node, "SELECT state = 'held' AND reason = 'credentials missing' AND pending = 1 FROM outbox.stats", 't', 'copy'),
+	'also after another change');
+ask(q[SELECT outbox.alter_endpoint('null', credentials => '{"token": "of the copy"}')], 'copy');
+ok(wait_sql($node, "SELECT state = 'active' AND delivered = 2 AND pending = 0 FROM outbox.stats", 't', 'copy'), 'with new ones it goes on');
+like(slurp_file($journal), qr/^ok\topen\tauth=token\ttoken=of the copy$/m, 'and uses them');
+
+# The whole log
+my $log = slurp_file($node->logfile);
+like($log, qr/DEBUG:.*alter_endpoint/s, 'the log has debugging messages and statements');
+has_none($log, 'the server log');
+
+# Sealed
+my $file = "$dir/outbox.keys";
+append_to_file($file, `openssl rand -base64 32`);
+chmod 0600, $file;
+ask("ALTER SYSTEM SET outbox.secret_key_file = '$file'");
+ask('SELECT pg_reload_conf()');
+ok(wait_sql($node, "SELECT current_setting('outbox.secret_key_file') <> ''"), 'a key file is set');
+my $opened = () = slurp_file($journal) =~ /\Q$secrets[3]\E/g;
+is(ask('SELECT sealed FROM outbox.reseal_secrets()'), '1', 'what is stored is sealed');
+my $sealed = q[SELECT bool_and(v LIKE 'sealed:1:%') AND count(*) = 2 FROM outbox.endpoint_secrets, jsonb_each_text(credentials) e (k, v)];
+is(ask($sealed), 't', 'each credential is');
+ok(wait_until(sub { (() = slurp_file($journal) =~ /\Q$secrets[3]\E/g) > $opened }), 'the sink gets them in clear');
+$id = emit($node, 'order.sealed', '{}');
+wait_status($node, $id, 'delivered', 'and events are delivered');
+ask(q[SELECT outbox.alter_endpoint('null', credentials => '{"token": "new", "user": "new"}')]);
+is(ask($sealed), 't', 'new ones are sealed at once');
+ask(q[UPDATE outbox.endpoint_secrets SET credentials = jsonb_build_object('token', credentials ->> 'user', 'user', credentials ->> 'token')]);
+ask('SELECT outbox.endpoints_changed()');
+ok(wait_sql($node, "SELECT state = 'held' AND reason ~ 'sealed' FROM outbox.stats"), 'a sealed one does not open under another name')
+  or diag(ask('SELECT state, reason FROM outbox.stats'));
+unlike(slurp_file($journal), qr/sealed:1:/, 'and the sink is not opened with what is sealed');
+
+$node->stop;
+done_testing();

@@ -1,0 +1,271 @@
+# Kafka lets in what authenticates itself: PLAIN, SCRAM, OAUTHBEARER, a client's certificate.
+# A wrong password is named within two seconds, no event fails for it, and the right one goes
+# on.  No log, view or error has a credential.  "make clients" fetches Kafka, and runs this.
+use strict;
+use warnings;
+
+use IO::Socket::INET;
+use MIME::Base64 qw(encode_base64url);
+use OutboxTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time);
+
+my $cache = $ENV{OUTBOX_TEST_CACHE} || '/var/cache/outbox-test';
+chomp(my $pkglibdir = qx{@{[ $ENV{PG_CONFIG} || 'pg_config' ]} --pkglibdir});
+plan skip_all => 'takes a minute or two and what Maven fetches: "make clients" runs it'
+  unless $ENV{OUTBOX_TEST_CLIENTS};
+plan skip_all => 'outbox_kafka was not built: it needs librdkafka-dev' unless -e "$pkglibdir/outbox_kafka.so";
+plan skip_all => "no Kafka in $cache/kafka, or no java: Maven could not fetch it"
+  unless -e "$cache/kafka/complete" && system('java -version > /dev/null 2>&1') == 0;
+plan skip_all => 'there is no kcat to ask with' if system('kcat -V > /dev/null 2>&1') != 0;
+
+my $dir = PostgreSQL::Test::Utils::tempdir('kafka');
+my $old = qx{pkg-config --modversion rdkafka} =~ /^(\d+)\.(\d+)\.(\d+)/ && $1 * 10000 + $2 * 100 + $3 < 20601;
+my %secret = (
+	alice => 'alice-s3cr3t-4711', bob => 'bob-s3cr3t-4712', wrong => 'wrong-s3cr3t-4713',
+	token => join('.', map { encode_base64url($_) } '{"alg":"none"}',
+		'{"sub":"alice","iat":' . (int(time) - 60) . ',"exp":' . (int(time) + 3600) . '}') . '.');
+
+# An authority, the broker's certificate and a client's
+sub openssl
+{
+	my ($command) = @_;
+	return system("cd $dir && openssl $command >> $dir/openssl.log 2>&1") == 0 || die "openssl $command\n";
+}
+openssl('req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=authority -keyout ca.key -out ca.pem');
+foreach my $name (qw(broker client))
+{
+	append_to_file("$dir/$name.ext", "subjectAltName=IP:127.0.0.1\n");
+	openssl("req -newkey rsa:2048 -nodes -subj /CN=$name -keyout $name.key -out $name.csr");
+	openssl("x509 -req -in $name.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile $name.ext -out $name.pem");
+}
+append_to_file("$dir/broker.both", slurp_file("$dir/broker.key") . slurp_file("$dir/broker.pem"));
+
+my ($pid, %address);
+
+# Starts a broker of these jars, in a directory of its own
+sub start_kafka
+{
+	my ($jars) = @_;
+	my $place = "$dir/" . ($jars =~ s/.*\///r);
+	my @ports;
+
+	# Ports below those of outgoing connections, or these could take them
+	for (my $port = 20000 + $$ % 10000; @ports < 5; $port++)
+	{
+		push @ports, $port if IO::Socket::INET->new(LocalAddr => '127.0.0.1', LocalPort => $port, Listen => 1, ReuseAddr => 1);
+	}
+	@address{qw(plain control sasl sasl_tls tls)} = map { "127.0.0.1:$_" } @ports;
+	mkdir $place;
+	append_to_file("$place/address", "$address{plain}\n");
+	append_to_file("$place/server.properties", <<"CONF");
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1\@$address{control}
+listeners=OPEN://$address{plain},SASL://$address{sasl},SASLTLS://$address{sasl_tls},TLS://$address{tls},CONTROLLER://$address{control}
+advertised.listeners=OPEN://$address{plain},SASL://$address{sasl},SASLTLS://$address{sasl_tls},TLS://$address{tls}
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=OPEN:PLAINTEXT,SASL:SASL_PLAINTEXT,SASLTLS:SASL_SSL,TLS:SSL,CONTROLLER:PLAINTEXT
+inter.broker.listener.name=OPEN
+ssl.keystore.type=PEM
+ssl.keystore.location=$dir/broker.both
+ssl.truststore.type=PEM
+ssl.truststore.location=$dir/ca.pem
+listener.name.tls.ssl.client.auth=required
+@{[ map { my $listener = $_; <<"SASL" } qw(sasl sasltls) ]}
+listener.name.$listener.sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER
+listener.name.$listener.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="$secret{alice}" user_bob="$secret{bob}";
+listener.name.$listener.scram-sha-256.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;
+listener.name.$listener.scram-sha-512.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;
+listener.name.$listener.oauthbearer.sasl.jaas.config=org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="broker";
+SASL
+log.dirs=$place/data
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=1
+auto.create.topics.enable=false
+num.network.threads=1
+num.io.threads=2
+log.cleaner.threads=1
+log.cleaner.dedupe.buffer.size=11000000
+CONF
+	my @scram = map { ("'--add-scram'", "'SCRAM-SHA-$_=[name=bob,password=$secret{bob}]'") } 256, 512;
+	system("$top/test/kafka/broker '$jars' '$place' format @scram >> $place/log 2>&1") == 0 or die slurp_file("$place/log");
+	$pid = fork // die "fork: $!";
+	if ($pid == 0)
+	{
+		open(STDOUT, '>>', "$place/log");
+		open(STDERR, '>&', \*STDOUT);
+		exec "$top/test/kafka/broker", $jars, $place, 'run' or POSIX::_exit(127);
+	}
+	push @OutboxTest::Receiver::started, $pid;
+	wait_until(sub { system("kcat -L -b $address{plain} -m 2 > /dev/null 2>&1") == 0 }, 'Kafka answers', 180)
+	  or die slurp_file("$place/log");
+	return system("$top/test/kafka/broker '$jars' '$place' topic events 3 >> $place/log 2>&1") == 0;
+}
+
+sub stop_kafka
+{
+	kill 'TERM', $pid;
+	return waitpid($pid, 0);
+}
+
+my $node = outbox_node('main', conf => "outbox.sinks = 'webhook, kafka'\noutbox.ssl_ca_file = '$dir/ca.pem'\nlog_statement = none\nlog_min_error_statement = panic\n");
+my ($rc, $out, $err);
+
+sub ask
+{
+	my ($sql) = @_;
+	return $node->safe_psql('postgres', $sql);
+}
+
+sub stats
+{
+	my ($endpoint, $condition, $name) = @_;
+	return ok(wait_until(sub { ask("SELECT $condition FROM outbox.stats WHERE endpoint = '$endpoint'") eq 't' }, $name, 60), $name)
+	  || diag(ask("SELECT to_jsonb(s) FROM outbox.stats s WHERE endpoint = '$endpoint'"));
+}
+
+# An endpoint with these settings.  Returns what it was told.
+sub make
+{
+	my ($name, $url, $config, $credentials) = @_;
+	($rc, $out, $err) = $node->psql('postgres',
+		"SELECT outbox.create_endpoint('$name', '$url/events', '{$name.*}', format => 'raw', timeout => '60 s', config => $config, credentials => $credentials)");
+	is($rc, 0, "$name: created") or diag($err);
+	return $err;
+}
+
+sub sasl { return qq('{"sasl": "$_[0]"}') }
+sub user { return qq('{"username": "$_[0]", "password": "$_[1]"}') }
+
+sub emits
+{
+	my ($name, $from, $to) = @_;
+	ask("SELECT count(outbox.emit('$name.x', jsonb_build_object('n', n), key => 'k' || n % 500)) FROM generate_series($from, $to) n");
+	return;
+}
+
+sub delivers
+{
+	my ($name, $count) = @_;
+	emits($name, 1, $count);
+	return stats($name, "state = 'active' AND delivered = $count AND failed_attempts = 0", "$name: events are delivered");
+}
+
+# How long after now it is shown, in seconds
+sub refused
+{
+	my ($name, $words) = @_;
+	my $since = time;
+	stats($name, "state = 'backing_off' AND reason ~ '$words'", "$name: refused, and the reason says why");
+	note(sprintf("%s: shown after %.2f s: %s", $name, time - $since, ask("SELECT reason FROM outbox.stats WHERE endpoint = '$name'")));
+	cmp_ok(time - $since, '<', 10, "$name: soon");
+	return;
+}
+
+ok(start_kafka("$cache/kafka"), 'Kafka 4, which wants authentication');
+
+# PLAIN
+make('plain', "kafka://$address{sasl}", sasl('PLAIN'), user('alice', $secret{alice}));
+delivers('plain', 100);
+
+# A wrong password, with the same brokers
+make('wrong', "kafka://$address{sasl}", sasl('PLAIN'), user('bob', $secret{wrong}));
+refused('wrong', '^not authenticated: Authentication failed');
+emits('wrong', 1, 200);
+stats('wrong', "pending = 200 AND processing = 0 AND failed_attempts = 0 AND retrying = 0", 'wrong: its events wait');
+emits('plain', 101, 200);
+stats('plain', "delivered = 200 AND state = 'active'", 'the endpoint with the right password goes on');
+my $since = time;
+ask("SELECT outbox.alter_endpoint('wrong', credentials => " . user('bob', $secret{bob}) . ')');
+stats('wrong', "delivered = 200 AND failed_attempts = 0 AND state = 'active'", 'with the right one, all are delivered');
+note(sprintf('with the right password delivered after %.2f s', time - $since));
+is(ask("SELECT count(*) FROM outbox.attempts WHERE endpoint = 'wrong' AND error IS NOT NULL"), '0', 'and no attempt had failed');
+
+# A password that is withdrawn from an endpoint with events under way
+emits('wrong', 201, 2000);
+ask("SELECT outbox.alter_endpoint('wrong', credentials => " . user('bob', $secret{wrong}) . ')');
+emits('wrong', 2001, 2200);
+refused('wrong', '^not authenticated: Authentication failed');
+ask("SELECT outbox.alter_endpoint('wrong', credentials => " . user('bob', $secret{bob}) . ')');
+stats('wrong', "delivered = 2200 AND failed_attempts = 0 AND state = 'active'", 'back and forth, and nothing is lost');
+make('unknown', "kafka://$address{sasl}", 'NULL', 'NULL');
+refused('unknown', 'isconnected');
+ask("SELECT outbox.drop_endpoint('unknown')");
+
+# TLS: with a password, and with a certificate
+make('sasl_tls', "kafkas://$address{sasl_tls}", sasl('PLAIN'), user('alice', $secret{alice}));
+delivers('sasl_tls', 100);
+make('tls', "kafkas://$address{tls}", 'NULL',
+	"jsonb_build_object('client_certificate', \$pem\$" . slurp_file("$dir/client.pem") . "\$pem\$, 'client_key', \$pem\$" . slurp_file("$dir/client.key") . "\$pem\$)");
+delivers('tls', 100);
+make('no_certificate', "kafkas://$address{tls}", 'NULL', 'NULL');
+refused('no_certificate', 'certificate');
+make('no_pem', "kafkas://$address{tls}", 'NULL', "'{\"client_certificate\": \"$secret{wrong}\", \"client_key\": \"$secret{wrong}\"}'");
+refused('no_pem', 'librdkafka');
+
+# A token
+make('token', "kafka://$address{sasl}", sasl('OAUTHBEARER'), "'{\"token\": \"$secret{token}\"}'");
+delivers('token', 100);
+make('no_token', "kafka://$address{sasl}", sasl('OAUTHBEARER'), "'{\"token\": \"a.$secret{wrong}.c\"}'");
+refused('no_token', '^not authenticated: ');
+
+# SCRAM, which depends on the age of librdkafka
+foreach my $bits (256, 512)
+{
+	my $told = make("scram$bits", "kafka://$address{sasl}", sasl("SCRAM-SHA-$bits"), user('bob', $secret{bob}));
+	if ($old)
+	{
+		like($told, qr/NOTICE:  this server has a librdkafka older than 2\.6\.1, whose SCRAM Kafka 4 refuses/, 'an old librdkafka is named at once');
+		refused("scram$bits", '^librdkafka [0-9.]+ cannot use SCRAM with Kafka 4, or: Authentication failed');
+		emits("scram$bits", 1, 10);
+		stats("scram$bits", 'pending = 10 AND failed_attempts = 0', 'and events wait');
+		next;
+	}
+	unlike($told, qr/NOTICE/, 'nothing to say');
+	delivers("scram$bits", 100);
+}
+ask("SELECT outbox.drop_endpoint(name, discard => true) FROM outbox.endpoints WHERE name LIKE 'scram%'");
+my %records;
+foreach (split /\n/, qx(kcat -C -q -e -b $address{plain} -t events -o beginning -f '%h %s\\n'))
+{
+	$records{"$1 $2"}++ if /outbox-topic=(\w+)\..*"n": (\d+)/;
+}
+is(scalar(grep { /^wrong / } keys %records), 2200, 'all records of the endpoint whose password went back and forth are there');
+stop_kafka();
+
+SKIP:
+{
+	skip("no Kafka 3 in $cache/kafka3: Maven could not fetch it", 1) unless -e "$cache/kafka3/complete";
+	ok(start_kafka("$cache/kafka3"), 'Kafka 3.9');
+	foreach my $bits (256, 512)
+	{
+		make("scram$bits", "kafka://$address{sasl}", sasl("SCRAM-SHA-$bits"), user('bob', $secret{bob}));
+		delivers("scram$bits", 100);
+		make("wrong$bits", "kafkas://$address{sasl_tls}", sasl("SCRAM-SHA-$bits"), user('bob', $secret{wrong}));
+		refused("wrong$bits", $old ? 'cannot use SCRAM with Kafka 4, or: Authentication failed' : '^not authenticated: Authentication failed');
+		emits("wrong$bits", 1, 10);
+		ask("SELECT outbox.alter_endpoint('wrong$bits', credentials => " . user('bob', $secret{bob}) . ')');
+		stats("wrong$bits", "delivered = 10 AND failed_attempts = 0", 'the right password');
+	}
+	stop_kafka();
+}
+
+# Nothing shows a credential
+my @views = split /\n/, ask("SELECT c.oid::regclass FROM pg_class c WHERE relnamespace = 'outbox'::regnamespace AND relkind IN ('r', 'v', 'm') AND relname <> 'endpoint_secrets'");
+my $shown = join "\n", map { ask("SELECT to_jsonb(t) FROM $_ t") } @views;
+my $log = slurp_file($node->logfile);
+foreach my $name (sort keys %secret)
+{
+	is(index($shown, $secret{$name}), -1, "no view shows the credential $name");
+	is(index($log, $secret{$name}), -1, "... nor the log");
+}
+unlike("$shown$log", qr/PRIVATE KEY/, 'nor a key');
+$node->stop;
+unlike(slurp_file($node->logfile), qr/PANIC|was terminated by signal/, 'no process has crashed');
+done_testing();

@@ -1,0 +1,150 @@
+# An ordinary client reads what was sent to SQS, SNS, EventBridge and Kinesis: all, and in order.
+# botocore's own signer finds each signature right.  Against moto; "make clients" fetches it and
+# boto3, and runs this.
+use strict;
+use warnings;
+
+use IO::Handle;
+use IO::Socket::INET;
+use IPC::Open2;
+use JSON::PP;
+use OutboxTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $libraries = ($ENV{OUTBOX_TEST_CACHE} || '/var/cache/outbox-test') . '/aws';
+chomp(my $pkglibdir = qx{@{[ $ENV{PG_CONFIG} || 'pg_config' ]} --pkglibdir});
+plan skip_all => 'needs what pip fetches: "make clients" runs it' unless $ENV{OUTBOX_TEST_CLIENTS};
+plan skip_all => 'outbox_aws was not built: it needs libcurl 7.87' unless -e "$pkglibdir/outbox_aws.so";
+plan skip_all => "no moto in $libraries: pip could not fetch it" unless -e "$libraries/complete";
+
+local $ENV{PYTHONPATH} = $libraries;
+local $ENV{PYTHONDONTWRITEBYTECODE} = 1;
+my $dir = PostgreSQL::Test::Utils::tempdir('aws');
+my $json = JSON::PP->new->utf8;
+
+# A port below those of outgoing connections, or one of these could take it
+my ($port, $held) = (20000 + $$ % 10000);
+$port++ until $held = IO::Socket::INET->new(LocalAddr => '127.0.0.1', LocalPort => $port, Listen => 1, ReuseAddr => 1);
+close $held;
+my $moto = fork // die "fork: $!";
+if ($moto == 0)
+{
+	open(STDOUT, '>', "$dir/moto");
+	open(STDERR, '>&', \*STDOUT);
+	exec '/usr/bin/python3', '-m', 'moto.server', '-H', '127.0.0.1', '-p', $port or POSIX::_exit(127);
+}
+push @OutboxTest::Receiver::started, $moto;
+ok(wait_until(sub { (IO::Socket::INET->new("127.0.0.1:$port") // return 0)->print("GET /moto-api/ HTTP/1.0\r\n\r\n") }, 'moto listens', 120), 'moto listens')
+  or diag(slurp_file("$dir/moto"));
+
+my $client = open2(my $out, my $in, '/usr/bin/python3', "$top/test/aws/client.py", $port);
+push @OutboxTest::Receiver::started, $client;
+
+sub client
+{
+	my ($command) = @_;
+	print $in "$command\n";
+	$in->flush;
+	my $line = <$out> // die "the client has ended\n";
+	return JSON::PP->new->allow_nonref->utf8->decode($line);
+}
+ok(client('make'), 'queues, topics, a bus and a stream are made');
+
+my $node = outbox_node('main', conf => "outbox.sinks = 'webhook, aws'\n");
+
+sub ask
+{
+	my ($sql) = @_;
+	return $node->safe_psql('postgres', $sql);
+}
+
+sub shows
+{
+	my ($endpoint, $condition, $name) = @_;
+	return ok(wait_until(sub { ask("SELECT $condition FROM outbox.stats WHERE endpoint = '$endpoint'") eq 't' }, $name, 120), $name)
+	  || diag(ask("SELECT to_jsonb(s) FROM outbox.stats s WHERE endpoint = '$endpoint'"));
+}
+
+my $keys = q('{"access_key_id": "AKIDEXAMPLE", "secret_access_key": "secret"}');
+
+sub create
+{
+	my ($name, $resource, $topic, %more) = @_;
+	my $config = $json->encode({ endpoint_url => 'http://127.0.0.1:' . ($more{port} // $port), ($more{source} ? (source => $more{source}) : ()) });
+	ask("SELECT outbox.create_endpoint('$name', 'arn:aws:$resource', '{$topic}', config => '$config', credentials => $keys, format => 'raw', max_in_flight => 100, timeout => '60 s')");
+}
+my ($region, $account) = qw(eu-central-1 123456789012);
+create('orders', "sqs:$region:$account:orders", 'load');
+create('orders_fifo', "sqs:$region:$account:orders.fifo", 'load');
+create('news', "sns:$region:$account:news", 'load');
+create('news_fifo', "sns:$region:$account:news.fifo", 'load');
+create('bus', "events:$region:$account:event-bus/bus", 'load', source => 'shop');
+create('stream', "kinesis:$region:$account:stream/stream", 'load');
+
+my $n = 300;
+ask("SELECT count(outbox.emit('load', jsonb_build_object('n', n, 'ü', '<&>\"'), key => 'k' || n % 20, headers => '{\"x-a\": \"b\"}')) FROM generate_series(1, $n) n");
+shows($_, "delivered = $n AND pending = 0 AND failed_attempts = 0", "$_: all is delivered") foreach qw(orders orders_fifo news news_fifo bus stream);
+
+my %expected = map { split /\t/, $_, 2 } split /\n/, ask("SELECT id || E'\\t' || payload FROM outbox.events WHERE topic = 'load'");
+utf8::decode($_) foreach values %expected;
+my @numbers = 1 .. $n;
+foreach my $name (qw(orders orders.fifo news news.fifo bus stream))
+{
+	my (%last, $disorder, %seen, $wrong);
+	foreach my $m (@{ client("read $name") })
+	{
+		my $body = $m->{body};
+		my $id = $m->{attributes}{'outbox-id'};
+		if ($name eq 'bus')
+		{
+			my $event = JSON::PP->new->decode($body);
+			($id) = $event->{resources}[0] =~ /^urn:uuid:(.*)$/;
+			$wrong++ if $event->{source} ne 'shop' || $event->{'detail-type'} ne 'load' || $event->{detail}{"\x{fc}"} ne '<&>"';
+			$body = $expected{$id};
+		}
+		my ($number) = $body =~ /"n": (\d+)/;
+		$wrong++ if $id && $body ne $expected{$id};
+		$wrong++ if $name =~ /orders|news/ && $m->{attributes}{'x-a'} ne 'b';
+		$wrong++ if $name =~ /fifo/ && ($m->{deduplication} ne $id || $m->{group} ne 'k' . $number % 20);
+		$seen{$number}++;
+		$disorder++ if ($last{ $m->{group} // '' } // 0) >= $number;
+		$last{ $m->{group} // '' } = $number;
+	}
+	is(join(' ', sort { $a <=> $b } keys %seen), "@numbers", "$name: nothing is lost");
+	is(scalar(grep { $_ > 1 } values %seen), 0, "$name: nothing is twice");
+	is($wrong // 0, 0, "$name: everything is as it was emitted");
+	is($disorder // 0, 0, "$name: each key is in order") if $name =~ /fifo|stream/;
+}
+
+# A queue that is missing, in the words of another implementation
+create('later', "sqs:$region:$account:later", 'later');
+ask("SELECT count(outbox.emit('later', jsonb_build_object('n', n), key => 'k')) FROM generate_series(1, 20) n");
+shows('later', "state = 'backing_off' AND reason ~ '^SQS: (QueueDoesNotExist|AWS.SimpleQueueService.NonExistentQueue): '", 'a missing queue is named');
+client('queue later');
+shows('later', 'delivered = 20 AND failed_attempts = 0', 'and gets its events when it is there');
+is(scalar @{ client('read later') }, 20, 'each once');
+
+# Signatures: what our own stand-in records, botocore judges
+my $journal = "$dir/journal";
+my $fake = open2(my $fake_out, my $fake_in, 'python3', "$top/test/aws/fake.py", $journal);
+push @OutboxTest::Receiver::started, $fake;
+chomp(my $fake_port = <$fake_out>);
+print $fake_in qq({"secrets": {"AKIDEXAMPLE": ["secret", null], "AKIDTOKEN": ["s/e+c=r", "t/o+k=en"]}}\n);
+$fake_in->flush;
+is(scalar <$fake_out>, "ok\n", 'the stand-in knows the keys');
+create('sign_sqs', "sqs:$region:$account:orders", 'sign', port => $fake_port);
+create('sign_sns', "sns:$region:$account:news", 'sign', port => $fake_port);
+create('sign_events', "events:$region:$account:event-bus/bus", 'sign', port => $fake_port);
+create('sign_kinesis', "kinesis:$region:$account:stream/stream", 'sign', port => $fake_port);
+emit($node, 'sign', '{"n": "ü&=+ %"}', q{key => 'ключ'});
+shows($_, 'delivered = 1', "$_: delivered") foreach qw(sign_sqs sign_sns sign_events sign_kinesis);
+ask(q(SELECT outbox.alter_endpoint(name, credentials => '{"access_key_id": "AKIDTOKEN", "secret_access_key": "s/e+c=r", "session_token": "t/o+k=en"}') FROM outbox.endpoints WHERE name ~ '^sign'));
+emit($node, 'sign', '{"n": 2}');
+shows($_, 'delivered = 2', "$_: delivered with a token") foreach qw(sign_sqs sign_sns sign_events sign_kinesis);
+is(qx{/usr/bin/python3 $top/test/aws/judge.py $journal AKIDEXAMPLE secret}, "4 0\n", 'botocore computes the same signatures');
+is(qx{/usr/bin/python3 $top/test/aws/judge.py $journal AKIDTOKEN s/e+c=r t/o+k=en}, "4 0\n", 'and the same with a session token');
+
+$node->stop;
+done_testing();
