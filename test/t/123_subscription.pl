@@ -99,6 +99,12 @@ ask($target, 'ALTER SUBSCRIPTION everything REFRESH PUBLICATION');
 ok(wait_sql($target, 'SELECT count(*) = 1 FROM more'), 'refreshed: a new table arrives');
 is(listed(), '0', 'refreshed: those of outbox are left out');
 ask($node, 'CREATE PUBLICATION second FOR TABLE outbox.events_0, orders');
+
+# A change that is decoded as of before the publication was made fails without end in
+# PostgreSQL before 18.  A process that is started by the next command begins after it.
+my $made = ask($node, 'SELECT pg_current_wal_lsn()');
+ok(wait_sql($node, "SELECT confirmed_flush_lsn >= '$made' FROM pg_replication_slots WHERE slot_name = 'everything'"),
+	'the subscription has what came before the second publication');
 ask($target, 'ALTER SUBSCRIPTION everything ADD PUBLICATION second');
 is(listed(), '0', 'another publication: they are left out');
 orders_arrive('another publication');
@@ -126,7 +132,7 @@ rotations(3);
 orders_arrive('listed');
 is(ask($target, "SELECT string_agg(topic, ' ') FROM outbox.events"), 'own.one', 'listed: the log holds what is our own');
 is(ask($target, "SELECT count(*) FROM outbox.endpoint_settings"), '1', 'listed: and so do the other tables');
-is(log_has(qr/ERROR/), 0, 'listed: no process of the subscription failed');
+is(join("\n", grep { /ERROR/ } split /\n/, PostgreSQL::Test::Utils::slurp_file($target->logfile)), '', 'listed: no process of the subscription failed');
 my (undef, undef, $refused) = $target->psql('postgres', "\\set VERBOSITY verbose\nSELECT outbox.create_endpoint('no', 'http://127.0.0.1/')");
 like($refused, qr/ERROR:  55000: a subscription writes to outbox\..*^HINT:  Run ALTER SUBSCRIPTION … REFRESH PUBLICATION/ms,
 	'listed: no endpoint is made meanwhile');
