@@ -128,7 +128,7 @@ configure(rd_kafka_conf_t *conf, const KafkaUrl *url, const KafkaSecurity *secur
 		{"topic.metadata.refresh.interval.ms", "5000"},
 		{"topic.metadata.refresh.fast.interval.ms", "250"},
 		{"reconnect.backoff.max.ms", "2000"},
-		{"statistics.interval.ms", "250"}, /* says which brokers are connected */
+		{"statistics.interval.ms", "250"}, /* says how brokers are: brokers.c */
 		{"socket.keepalive.enable", "true"},
 		/* it is an event then: a broker that wants SASL or TLS only ends the connection */
 		{"log.connection.close", "true"},
@@ -321,7 +321,9 @@ take_error(KafkaCluster *c, rd_kafka_event_t *event)
 	if (code == RD_KAFKA_RESP_ERR__FATAL)
 		c->fatal = true;
 	if (code == RD_KAFKA_RESP_ERR__ALL_BROKERS_DOWN)
-		c->up = false;
+		c->brokers.up = false;
+	else if (words && c->brokers.silent[0] && strstr(words, "imed out"))
+		strlcpy(c->reason, c->brokers.silent, sizeof(c->reason)); /* what it waited for */
 	else if (words)
 	{
 		/* without " (after 3 ms in state CONNECT)", which is another each time */
@@ -352,7 +354,7 @@ take_event(KafkaCluster *c, rd_kafka_event_t *event, KafkaReport report)
 											sizeof(c->reason));
 			break;
 		case RD_KAFKA_EVENT_STATS:
-			c->up = strstr(rd_kafka_event_stats(event), "\"state\":\"UP\"") != NULL;
+			kafka_brokers_read(&c->brokers, rd_kafka_event_stats(event));
 			break;
 		default:
 			break;
@@ -397,15 +399,20 @@ bool
 kafka_cluster_is_up(KafkaCluster *c, char *reason, size_t size)
 {
 	bool refused;
+	bool up = c->brokers.up && c->brokers.known;
 
 	pthread_mutex_lock(&c->lock);
 	refused = c->refused[0] != '\0';
 	if (refused)
 		strlcpy(reason, c->refused, size);
 	pthread_mutex_unlock(&c->lock);
-	if (!refused && !c->up)
+	if (refused)
+		return false;
+	if (c->brokers.silent[0])
+		strlcpy(reason, c->brokers.silent, size);
+	else if (!up)
 		strlcpy(reason, c->reason, size);
-	return !refused && c->up;
+	return up;
 }
 
 void

@@ -11,6 +11,7 @@
 #include <librdkafka/rdkafka.h>
 #include <pthread.h>
 
+#include "brokers.h"
 #include "kafka_security.h"
 #include "kafka_url.h"
 #include "lib/ilist.h"
@@ -28,8 +29,8 @@ typedef struct KafkaCluster
 	int				  produced; /* messages that librdkafka has */
 	int				  wanted;	/* of these, those that were not cancelled */
 	bool			  fatal;	/* a new instance has to take its place */
-	bool			  up;		/* a broker is connected */
 	bool			  purged;
+	KafkaBrokers	  brokers;
 	char			  reason[128]; /* why it is not up, or the last error */
 	dlist_head		  alone;	   /* transfers that are sent with no other beside them */
 	bool			  alone_sent;  /* one of them is in flight */
@@ -59,7 +60,10 @@ extern void			 kafka_cluster_put(KafkaCluster *c);
 typedef void (*KafkaReport)(KafkaCluster *c, const rd_kafka_message_t *m);
 extern bool kafka_clusters_poll(KafkaReport report);
 
-/* True if it can be sent to.  If not, writes why. */
+/*
+ * True if it can be sent to.  If not, writes why.  If so, writes which broker is silent,
+ * if one is.
+ */
 extern bool kafka_cluster_is_up(KafkaCluster *c, char *reason, size_t size);
 
 /* Addresses that were refused may be allowed now. */

@@ -219,7 +219,7 @@ typedef struct OutboxEndpointLink
 	uint64				   row_version;	 /* of the settings that it was opened for */
 	uint64				   keys_version; /* the same */
 	OutboxLinkState		   state;
-	char				   reason[128]; /* why it is not up */
+	char				   reason[128]; /* why it is not up, or what holds it up */
 } OutboxEndpointLink;
 
 /*

@@ -213,6 +213,8 @@ outbox_endpoint_stats_fill(OutboxEndpoint *ep, TimestampTz now, OutboxStats *s)
 		strlcpy(s->reason, ep->link.reason, sizeof(s->reason));
 	else if (ep->pace.breaker == OUTBOX_BREAKER_OPEN && ep->tally.last_error)
 		strlcpy(s->reason, ep->tally.last_error, sizeof(s->reason));
+	else if (ep->link.reason[0])
+		strlcpy(s->reason, ep->link.reason, sizeof(s->reason));
 	else if (outbox_endpoint_lacks_memory(ep, now))
 		strlcpy(s->reason, "outbox.worker_memory is used up", sizeof(s->reason));
 	if (ep->tally.last_error)

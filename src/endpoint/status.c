@@ -201,6 +201,8 @@ outbox_status_link(OutboxEndpoint *ep, OutboxLinkState state, const char *reason
 	if (up != was_up)
 		ep->status.state_since = now;
 	strlcpy(ep->link.reason, words, sizeof(ep->link.reason));
+	if (up && was_up)
+		return; /* nothing has happened, and views show the words */
 	if (up)
 		ereport(LOG, (errmsg("outbox endpoint \"%s\" is connected", ep->config.name)));
 	else

@@ -25,7 +25,10 @@ extern void outbox_status_success(OutboxEndpoint *ep, TimestampTz now);
 extern void outbox_status_failure(OutboxEndpoint *ep, const OutboxDelivery *d,
 								  TimestampTz now);
 
-/* Notes the state of the endpoint's link.  'reason' is "" if it is up. */
+/*
+ * Notes the state of the endpoint's link.  'reason' is "" if it is up and nothing holds
+ * it up.
+ */
 extern void outbox_status_link(OutboxEndpoint *ep, OutboxLinkState state,
 							   const char *reason, TimestampTz now);
 

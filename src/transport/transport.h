@@ -221,10 +221,11 @@ typedef struct OutboxTransport
 	 * A transport that has no links has NULL here.  open begins to connect, without
 	 * waiting, and is called once per endpoint and change of its settings.  What it
 	 * needs of the target it copies, and it clears the credentials in close.  NULL: the
-	 * target cannot be used, and 'reason' says why.  state is called often.  It writes a
-	 * reason in words unless the link is up, of which views show printable ASCII.  The
-	 * transport connects again by itself.  close may be called while deliveries are in
-	 * flight.  They still end in 'done'.
+	 * target cannot be used, and 'reason' says why.  state is called often.  Unless the
+	 * link is up, it writes a reason in words, of which views show printable ASCII.  It
+	 * may also write one for a link that is up, if something holds deliveries up there.
+	 * The transport connects again by itself.  close may be called while deliveries are
+	 * in flight.  They still end in 'done'.
 	 */
 	OutboxLink *(*open)(const OutboxTarget *target, char *reason, size_t size);
 	OutboxLinkState (*state)(OutboxLink *link, char *reason, size_t size);

@@ -8,6 +8,7 @@ use IO::Handle;
 use IO::Socket::INET;
 use IPC::Open2;
 use OutboxTest;
+use OutboxTest::Network;
 use POSIX ();
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -241,6 +242,29 @@ push @OutboxTest::Receiver::started, $rude_pid;
 ask("SELECT outbox.create_endpoint('rude', 'kafka://127.0.0.1:" . $rude->sockport . "/orders', '{rude}')");
 shows('rude', "state = 'backing_off' AND reason ~ 'Disconnected'", 'a broker that ends connections is named');
 ask("SELECT outbox.drop_endpoint('rude')");
+
+# Brokers that are silent: at the connection, at its first request, or later
+my %silent = (
+	'accepts no connection' => 'no connection to broker',
+	'accepts and says nothing' => 'no answer from broker',
+	'is silent after it has told its versions' => 'no answer from broker');
+my $hostile = start_hostile_brokers(sort keys %silent);
+foreach my $name (sort keys %silent)
+{
+	my $address = "127.0.0.1:$hostile->{port}{$name}";
+	ask("SELECT outbox.create_endpoint('silent', 'kafka://$address/orders', '{silent}', timeout => '60 s', connect_timeout => '60 s')");
+	$id = emit($node, 'silent', '{}');
+	shows('silent', "state = 'backing_off' AND reason = '$silent{$name} $address for more than a second'", "a broker that $name is named");
+	is(ask("SELECT pending || ' ' || processing || ' ' || failed_attempts FROM outbox.stats WHERE endpoint = 'silent'"), '1 0 0', 'its event waits');
+	ask("SELECT outbox.drop_endpoint('silent', discard => true)");
+}
+kill 'STOP', $mock_pid;
+$id = emit($node, 'order.stopped', '{}');
+shows('bus', "state = 'active' AND reason = 'no answer from broker $broker for more than a second'", 'a broker that has stopped to answer is named, and still used');
+kill 'CONT', $mock_pid;
+wait_status($node, $id, 'delivered', 'when it answers again, all goes on');
+shows('bus', "state = 'active' AND reason IS NULL AND failed_attempts = 0", 'and nothing is said any more');
+unlike(slurp_file($node->logfile), qr/endpoint "bus".*no answer/, 'the log does not repeat what a view shows');
 
 # TLS to a broker that speaks none
 ask("SELECT outbox.create_endpoint('tls', 'kafkas://$broker/orders', '{tls}')");

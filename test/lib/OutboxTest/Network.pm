@@ -16,7 +16,7 @@ use Time::HiRes qw(time usleep);
 
 use OutboxTest::Receiver;
 
-our @EXPORT = qw(own_network start_front start_dns lines_of make_ca make_cert);
+our @EXPORT = qw(own_network start_front start_dns start_hostile_brokers lines_of make_ca make_cert);
 
 # Runs the test again in a network namespace in which all addresses are local,
 # with a resolv.conf that names the server of start_dns().  No privilege is
@@ -119,6 +119,19 @@ sub start_dns
 	start("$dir/ready", 'python3', "$OutboxTest::top/test/tools/dns.py", '--zone', "$dir/zone",
 		'--journal', "$dir/journal", '--ready', "$dir/ready");
 	return ($zone, "$dir/journal");
+}
+
+# The brokers of test/kafka/hostile.py, all of them or those with these names:
+# { port => { name => ... }, journal => file, pid => ... }
+sub start_hostile_brokers
+{
+	my (@names) = @_;
+	my $dir = PostgreSQL::Test::Utils::tempdir('hostile');
+	my $pid = start("$dir/ready", 'python3', "$OutboxTest::top/test/kafka/hostile.py", '--ready', "$dir/ready",
+		'--journal', "$dir/journal", @names);
+	my %port = map { /^(\d+) (.*)$/ ? ($2 => $1) : () } lines_of("$dir/ready", qr/./);
+
+	return { port => \%port, journal => "$dir/journal", pid => $pid };
 }
 
 # The lines of a journal that match.

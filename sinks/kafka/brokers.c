@@ -1,0 +1,130 @@
+/*
+ * brokers.c
+ *	  Owns what is known of brokers from librdkafka's statistics, which come four times
+ *	  a second: whether one is connected, and whether one owes an answer.
+ *
+ * librdkafka itself waits ten seconds for the first answer of a broker, and a minute for
+ * others.  A change of leaders may take so long, so it must.  But a view can say sooner
+ * what is waited for.
+ */
+#include "brokers.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/*
+ * Copies the text behind "NAME":, without quotes, up to 'end'.  librdkafka escapes
+ * nothing, and a broker chooses its name: a hostile one can only lie about itself.
+ */
+static bool
+find(const char *from, const char *end, const char *name, char *value, size_t size)
+{
+	char		pattern[32];
+	const char *at;
+	size_t		len;
+
+	value[0] = '\0';
+	snprintf(pattern, sizeof(pattern), "\"%s\":", name);
+	at = strstr(from, pattern);
+	if (at == NULL || at >= end)
+		return false;
+	at += strlen(pattern);
+	at += strspn(at, " \"");
+	len = strcspn(at, "\",}");
+	if (len >= size)
+		len = size - 1;
+	memcpy(value, at, len);
+	value[len] = '\0';
+	return true;
+}
+
+/* -1: there is none. */
+static int64_t
+number(const char *from, const char *end, const char *name)
+{
+	char value[24];
+
+	return find(from, end, name, value, sizeof(value)) ? strtoll(value, NULL, 10) : -1;
+}
+
+static bool
+is_one_of(const char *state, const char *const *states)
+{
+	for (; *states; states++)
+		if (strcmp(state, *states) == 0)
+			return true;
+	return false;
+}
+
+/*
+ * Since when the broker owes an answer, in µs; -1: it does not.  While it is connected,
+ * a request may have been sent a moment ago.  So only what no byte has followed since
+ * the report before counts.
+ */
+static int64_t
+owes_since(const KafkaBrokers *b, const char *from, const char *end, const char *name,
+		   const char *state, int64_t now, int64_t received)
+{
+	static const char *const beginning[] = {"CONNECT",
+											"SSL_HANDSHAKE",
+											"APIVERSION_QUERY",
+											"AUTH_HANDSHAKE",
+											"AUTH_LEGACY",
+											"AUTH_REQ",
+											NULL};
+
+	if (is_one_of(state, beginning))
+		return now - number(from, end, "stateage");
+	if (number(from, end, "waitresp_cnt") <= 0)
+		return -1;
+	if (strcmp(b->owing, name) == 0 && received <= b->owing_since)
+		return b->owing_since;
+	return now;
+}
+
+void
+kafka_brokers_read(KafkaBrokers *b, const char *report)
+{
+	KafkaBrokers found = {.up = false, .known = false};
+	int64_t		 now = number(report, report + strlen(report), "ts");
+	int64_t		 longest = now; /* since when nothing came from 'found.owing' */
+	const char	*end = strstr(report, "\"topics\":");
+	const char	*at = strstr(report, "\"nodeid\":");
+	bool		 connecting = false;
+
+	if (end == NULL)
+		end = report + strlen(report);
+	while (at && at < end)
+	{
+		const char *next = strstr(at + 1, "\"nodeid\":");
+		const char *stop = next && next < end ? next : end;
+		char		name[sizeof(found.owing)];
+		char		state[24];
+		int64_t		idle = number(at, stop, "rxidle");
+		int64_t		received = idle < 0 ? 0 : now - idle;
+		int64_t		since;
+
+		(void) find(at, stop, "nodename", name, sizeof(name));
+		(void) find(at, stop, "state", state, sizeof(state));
+		found.up = found.up || strcmp(state, "UP") == 0;
+		found.known = found.known || number(at, stop, "nodeid") >= 0;
+		since = owes_since(b, at, stop, name, state, now, received);
+		if (since >= 0 &&
+			(found.owing[0] == '\0' || since < found.owing_since ||
+			 (since == found.owing_since && received < longest)))
+		{
+			strcpy(found.owing, name);
+			found.owing_since = since;
+			longest = received;
+			connecting = strcmp(state, "CONNECT") == 0;
+		}
+		at = next;
+	}
+	if (found.owing[0] && now - found.owing_since >= KAFKA_SILENT_AFTER)
+		snprintf(found.silent, sizeof(found.silent),
+				 connecting ? "no connection to broker %s for more than a second" :
+							  "no answer from broker %s for more than a second",
+				 found.owing);
+	*b = found;
+}

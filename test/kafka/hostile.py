@@ -1,0 +1,365 @@
+#!/usr/bin/env python3
+"""Brokers of Kafka that are hostile or broken, each in another way, for test/t/199_kafka_hostile.pl.
+
+    hostile.py --ready FILE --journal FILE [NAME ...]
+
+Each behaviour below has a port of 127.0.0.1.  FILE gets a line "PORT NAME" for each of them, all at
+once.  The journal gets its name at each connection, and again at each answer that has what is
+wrong.  With names, only these are there.  It ends with its parent.
+"""
+
+import argparse
+import itertools
+import os
+import random
+import resource
+import socket
+import struct
+import threading
+import time
+
+PRODUCE, FETCH, METADATA, VERSIONS, INIT_PRODUCER = 0, 1, 3, 18, 22
+SUPPORTED = [(PRODUCE, 0, 7), (FETCH, 0, 4), (METADATA, 0, 4), (VERSIONS, 0, 0), (INIT_PRODUCER, 0, 1)]
+MANY = 0x7fffffff
+
+
+def i8(n):
+    return struct.pack(">b", n)
+
+
+def i16(n):
+    return struct.pack(">h", n)
+
+
+def i32(n):
+    return struct.pack(">i", n)
+
+
+def i64(n):
+    return struct.pack(">q", n)
+
+
+def text(value):
+    return i16(-1) if value is None else i16(len(value)) + value
+
+
+def frame(correlation, body):
+    return i32(4 + len(body)) + i32(correlation) + body
+
+
+class Request:
+    """What was asked, as far as the answers need it."""
+
+    def __init__(self, data):
+        self.api, self.version, self.correlation, length = struct.unpack(">hhih", data[:10])
+        self.rest = data[10 + max(length, 0):]
+
+
+class Broker:
+    """Answers as a good broker does.  A behaviour replaces a part of that."""
+
+    def __init__(self, port):
+        self.port = port
+        self.times = itertools.count()
+
+    def versions(self, request):
+        return i16(35 if request.version > 0 else 0) + i32(len(SUPPORTED)) + b"".join(
+            i16(a) + i16(b) + i16(c) for a, b, c in SUPPORTED)
+
+    def broker(self, node, host=b"127.0.0.1", port=None):
+        return i32(node) + text(host) + i32(self.port if port is None else port) + text(None)
+
+    def partition(self, number, leader=1, error=0, replicas=None):
+        return (i16(error) + i32(number) + i32(leader)
+                + (replicas or i32(1) + i32(1)) + (replicas or i32(1) + i32(1)))
+
+    def topic(self, partitions, name=b"t", error=0):
+        return i16(error) + text(name) + i8(0) + i32(len(partitions)) + b"".join(partitions)
+
+    def whole_metadata(self, brokers, topics, throttle=0, controller=1):
+        return (i32(throttle) + i32(len(brokers)) + b"".join(brokers) + text(b"cluster") + i32(controller)
+                + i32(len(topics)) + b"".join(topics))
+
+    def metadata(self, _request):
+        return self.whole_metadata([self.broker(1)], [self.topic([self.partition(0)])])
+
+    def init_producer(self, _request):
+        return i32(0) + i16(0) + i64(4711) + i16(0)
+
+    def produced(self, error=0, name=b"t", partition=0, offset=0):
+        return (i32(1) + text(name) + i32(1) + i32(partition) + i16(error) + i64(offset) + i64(-1)
+                + i64(0) + i32(0))
+
+    def produce(self, _request):
+        return self.produced()
+
+    def answer(self, request):
+        body = {VERSIONS: self.versions, METADATA: self.metadata, INIT_PRODUCER: self.init_producer,
+                PRODUCE: self.produce}.get(request.api)
+        return frame(request.correlation, body(request)) if body else b""
+
+
+# --------------------------------------------------------------------------- behaviours
+
+BEHAVIOURS = {}
+NEVER = ("never",)
+
+
+class Silent(Exception):
+    """Nothing more is said, and the connection stays."""
+
+
+class Closed(Exception):
+    """The connection is ended."""
+
+
+def at_once(name, talk):
+    """Does something when the connection is there, before anything was asked."""
+    BEHAVIOURS[name] = ("at once", talk)
+
+
+def instead(name, api, make):
+    """Answers the request of this kind with other bytes than a good broker's body."""
+    BEHAVIOURS[name] = ("body", api, make)
+
+
+def framed(name, make, api=VERSIONS):
+    """Sends these bytes instead of an answer: make(broker, request, socket)."""
+    BEHAVIOURS[name] = ("frame", api, make)
+
+
+def silent(*_):
+    raise Silent
+
+
+def closed(*_):
+    raise Closed
+
+
+def endless(block, pause=0.01):
+    def send(connection):
+        while True:
+            connection.sendall(block() if callable(block) else block)
+            time.sleep(pause)
+    return send
+
+
+def slowly(data, connection, pause):
+    for byte in data:
+        connection.sendall(bytes([byte]))
+        time.sleep(pause)
+
+
+def reset(connection):
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    raise Closed
+
+
+def said(data):
+    def send(connection):
+        connection.sendall(data)
+        raise Closed
+    return send
+
+
+# At the connection
+BEHAVIOURS["accepts no connection"] = NEVER
+at_once("accepts and says nothing", silent)
+at_once("closes at once", closed)
+at_once("resets at once", reset)
+at_once("sends garbage without being asked", said(random.Random(1).randbytes(4000)))
+at_once("sends garbage without end", endless(lambda: random.randbytes(8192)))
+at_once("sends zeros without end", endless(bytes(8192)))
+at_once("speaks HTTP", said(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"))
+at_once("speaks TLS", said(b"\x15\x03\x01\x00\x02\x02\x28"))
+at_once("speaks SSH", said(b"SSH-2.0-OpenSSH_9.2\r\n"))
+
+# Frames
+framed("answers with garbage", lambda b, r, s: s.sendall(i32(200) + i32(r.correlation) + random.randbytes(196)))
+framed("repeats the request", lambda b, r, s: s.sendall(frame(r.correlation, r.rest)))
+framed("has a frame of no bytes", lambda b, r, s: s.sendall(i32(0)))
+framed("has a frame of -1 bytes", lambda b, r, s: s.sendall(i32(-1)))
+framed("has a frame of -2^31 bytes", lambda b, r, s: s.sendall(i32(-2 ** 31)))
+framed("has a frame of 3 bytes", lambda b, r, s: s.sendall(i32(3) + b"abc"))
+framed("has a frame of 2^31 - 1 bytes", lambda b, r, s: s.sendall(i32(MANY)))
+framed("has a frame of 100 MB", lambda b, r, s: (s.sendall(i32(99_999_999) + i32(r.correlation)),
+                                                endless(bytes(65536))(s)))
+framed("has a frame of 9 MB and sends nothing of it", lambda b, r, s: (s.sendall(i32(9_000_000)), silent()))
+framed("has a frame of 9 MB of zeros", lambda b, r, s: s.sendall(frame(r.correlation, bytes(9_000_000))))
+framed("sends a byte now and then", lambda b, r, s: slowly(b.answer(r), s, 0.3))
+framed("sends a good answer byte by byte", lambda b, r, s: slowly(b.answer(r), s, 0.01), None)
+framed("stops in the middle of a length", lambda b, r, s: (s.sendall(b"\0\0"), silent()))
+framed("stops in the middle of an answer", lambda b, r, s: (s.sendall(b.answer(r)[:-3]), silent()))
+framed("closes in the middle of an answer", lambda b, r, s: (s.sendall(b.answer(r)[:-3]), closed()))
+framed("resets in the middle of an answer", lambda b, r, s: (s.sendall(b.answer(r)[:-3]), reset(s)))
+framed("answers what was not asked", lambda b, r, s: s.sendall(frame(r.correlation + 77, b.versions(r))))
+framed("answers twice", lambda b, r, s: s.sendall(b.answer(r) * 2), None)
+framed("answers without end", lambda b, r, s: endless(frame(4711, bytes(4000)), 0.003)(s), METADATA)
+framed("answers, and closes", lambda b, r, s: (s.sendall(b.answer(r)), closed()), METADATA)
+framed("is silent after it was asked for versions", silent)
+framed("is silent after it has told its versions", silent, METADATA)
+framed("closes after it has told its versions", closed, METADATA)
+framed("is silent about the number of a producer", silent, INIT_PRODUCER)
+framed("closes when it gets records", closed, PRODUCE)
+framed("resets when it gets records", lambda b, r, s: reset(s), PRODUCE)
+framed("is silent when it gets records", silent, PRODUCE)
+
+# Versions
+instead("fails to tell its versions", VERSIONS, lambda b, r: i16(-1) + i32(0))
+instead("has versions of nothing", VERSIONS, lambda b, r: i16(0) + i32(0))
+instead("has 2^31 - 1 versions", VERSIONS, lambda b, r: i16(0) + i32(MANY))
+instead("has -5 versions", VERSIONS, lambda b, r: i16(0) + i32(-5))
+instead("has versions that end before they begin", VERSIONS,
+        lambda b, r: i16(0) + i32(5) + b"".join(i16(a) + i16(9) + i16(-9) for a, _, _ in SUPPORTED))
+instead("has all versions", VERSIONS,
+        lambda b, r: i16(0) + i32(60) + b"".join(i16(a) + i16(0) + i16(32767) for a in range(60)))
+
+# Metadata
+instead("names no brokers", METADATA, lambda b, r: b.whole_metadata([], []))
+instead("names 2^31 - 1 brokers", METADATA, lambda b, r: i32(0) + i32(MANY))
+instead("names -7 brokers", METADATA, lambda b, r: i32(0) + i32(-7) + bytes(100))
+instead("names 300 brokers that are not there", METADATA, lambda b, r: b.whole_metadata(
+    [b.broker(n, port=1) for n in range(300)], [b.topic([b.partition(n, leader=n) for n in range(300)])]))
+instead("names other brokers each time", METADATA, lambda b, r: b.whole_metadata(
+    [b.broker(1)] + [b.broker(2, port=1 + next(b.times) % 99)], [b.topic([b.partition(0, 2)])]))
+instead("names brokers without a host", METADATA, lambda b, r: b.whole_metadata(
+    [b.broker(1, b""), b.broker(2, None), b.broker(3, b"\0")], [b.topic([b.partition(0)])]))
+instead("names a broker with a host of 32,767 letters", METADATA, lambda b, r: b.whole_metadata(
+    [b.broker(1, b"x" * 32767)], [b.topic([b.partition(0)])]))
+instead("names brokers in bytes that are no names", METADATA, lambda b, r: b.whole_metadata(
+    [b.broker(1, b'","nodeid":7,"state":"UP\n\xff\xfe%s%n')], [b.topic([b.partition(0)])]))
+instead("names ports that are none", METADATA, lambda b, r: b.whole_metadata(
+    [b.broker(1, port=0), b.broker(2, port=-1), b.broker(3, port=MANY)], [b.topic([b.partition(0, 3)])]))
+instead("gives brokers impossible numbers", METADATA, lambda b, r: b.whole_metadata(
+    [b.broker(-1), b.broker(-2 ** 31), b.broker(1), b.broker(1, port=1), b.broker(MANY)], [b.topic([b.partition(0, -7)])]))
+instead("names a broker with a private address", METADATA, lambda b, r: b.whole_metadata(
+    [b.broker(1, b"10.255.255.1")], [b.topic([b.partition(0)])]))
+instead("has 2^31 - 1 topics", METADATA, lambda b, r: b.whole_metadata([b.broker(1)], [])[:-4] + i32(MANY))
+instead("has other topics", METADATA, lambda b, r: b.whole_metadata(
+    [b.broker(1)], [b.topic([b.partition(0)], name=name) for name in (b"other", b"", None, b"y" * 32767)]))
+instead("has the topic twice", METADATA, lambda b, r: b.whole_metadata(
+    [b.broker(1)], [b.topic([b.partition(0)]), b.topic([b.partition(0), b.partition(1)])]))
+instead("has 2^31 - 1 partitions", METADATA, lambda b, r: b.whole_metadata(
+    [b.broker(1)], [i16(0) + text(b"t") + i8(0) + i32(MANY)]))
+instead("has 50,000 partitions", METADATA, lambda b, r: b.whole_metadata(
+    [b.broker(1)], [b.topic([b.partition(n) for n in range(50000)])]))
+instead("has more and fewer partitions", METADATA, lambda b, r: b.whole_metadata(
+    [b.broker(1)], [b.topic([b.partition(n) for n in range(next(b.times) % 3 * 50)])]))
+instead("numbers partitions wrongly", METADATA, lambda b, r: b.whole_metadata(
+    [b.broker(1)], [b.topic([b.partition(n) for n in (-1, 0, 0, 7, MANY, -2 ** 31)])]))
+instead("has 2^31 - 1 replicas", METADATA, lambda b, r: b.whole_metadata(
+    [b.broker(1)], [b.topic([b.partition(0, replicas=i32(MANY))])]))
+instead("has a leader that is not there", METADATA, lambda b, r: b.whole_metadata(
+    [b.broker(1)], [b.topic([b.partition(0, leader=99)])]))
+instead("has errors that do not exist", METADATA, lambda b, r: b.whole_metadata(
+    [b.broker(1)], [b.topic([b.partition(0, error=31000)], error=-9)]))
+instead("wants to be left alone for 24 days", METADATA, lambda b, r: b.whole_metadata(
+    [b.broker(1)], [b.topic([b.partition(0)])], throttle=MANY))
+
+# Producer
+instead("gives producers impossible numbers", INIT_PRODUCER, lambda b, r: i32(0) + i16(0) + i64(-2 ** 63) + i16(-7))
+instead("gives no numbers to producers", INIT_PRODUCER, lambda b, r: i32(0) + i16(31) + i64(-1) + i16(-1))
+instead("cuts the number of a producer", INIT_PRODUCER, lambda b, r: i32(0) + i16(0) + b"\1")
+instead("has an error for records that does not exist", PRODUCE, lambda b, r: b.produced(error=31000))
+instead("has taken another record", PRODUCE, lambda b, r: b.produced(name=b"other", partition=7))
+instead("has stored at no place", PRODUCE, lambda b, r: b.produced(offset=-2 ** 63))
+instead("has an answer to records that is cut", PRODUCE, lambda b, r: b.produced()[:9])
+instead("has 2^31 - 1 answers to records", PRODUCE, lambda b, r: i32(MANY) + text(b"t") + i32(MANY))
+instead("says that records are out of order", PRODUCE, lambda b, r: b.produced(error=45))
+instead("does not know the producer", PRODUCE, lambda b, r: b.produced(error=59))
+instead("fences the producer", PRODUCE, lambda b, r: b.produced(error=47))
+instead("says that everything is too large", PRODUCE, lambda b, r: b.produced(error=10))
+
+
+# ------------------------------------------------------------------------------- serving
+
+class Server:
+    def __init__(self, name, journal):
+        self.name = name
+        self.journal = journal
+        full = BEHAVIOURS[name] == NEVER
+        self.listener = socket.create_server(("127.0.0.1", 0), backlog=0 if full else 50)
+        self.port = self.listener.getsockname()[1]
+        self.broker = Broker(self.port)
+        self.waiting = [self.connect() for _ in range(4)] if full else []
+
+    def connect(self):
+        """Takes a place in the queue of connections.  When it is full, the kernel answers no more."""
+        connection = socket.socket()
+        connection.setblocking(False)
+        connection.connect_ex(("127.0.0.1", self.port))
+        return connection
+
+    def note(self):
+        os.write(self.journal, self.name.encode() + b"\n")
+
+    def accept(self):
+        if self.waiting:
+            self.note()
+        while not self.waiting:
+            connection, _ = self.listener.accept()
+            threading.Thread(target=self.serve, args=(connection,), daemon=True).start()
+
+    def serve(self, connection):
+        try:
+            with connection:
+                self.talk(connection)
+        except (OSError, Closed):
+            pass
+
+    def talk(self, connection):
+        what, *how = BEHAVIOURS[self.name]
+        try:
+            if what == "at once":
+                self.note()
+                how[0](connection)
+            while True:
+                request = Request(self.read(connection, struct.unpack(">i", self.read(connection, 4))[0]))
+                wrong = how[0] in (None, request.api)
+                if wrong:
+                    self.note()
+                if not wrong:
+                    connection.sendall(self.broker.answer(request))
+                elif what == "frame":
+                    how[1](self.broker, request, connection)
+                else:
+                    connection.sendall(frame(request.correlation, how[1](self.broker, request)))
+        except Silent:
+            while connection.recv(65536):
+                pass
+
+    @staticmethod
+    def read(connection, length):
+        data = b""
+        while len(data) < length:
+            piece = connection.recv(length - len(data))
+            if not piece:
+                raise Closed
+            data += piece
+        return data
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--ready", required=True)
+    parser.add_argument("--journal", required=True)
+    parser.add_argument("names", nargs="*")
+    options = parser.parse_args()
+
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    journal = os.open(options.journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    servers = [Server(name, journal) for name in options.names or BEHAVIOURS]
+    for server in servers:
+        threading.Thread(target=server.accept, daemon=True).start()
+    parent = os.getppid()
+    with open(options.ready + ".new", "w") as file:
+        file.writelines("%d %s\n" % (server.port, server.name) for server in servers)
+    os.rename(options.ready + ".new", options.ready)
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+/*
+ * test_kafka_brokers.c
+ *	  A broker that owes an answer is named after more than a second, and no other one (TAP).
+ *
+ * links: sinks/kafka/brokers.c
+ */
+#include <string.h>
+
+#include "../../sinks/kafka/brokers.h"
+#include "tap.h"
+
+#define MS 1000
+
+static KafkaBrokers b;
+static char			report[4096];
+
+/* A report begins with its time, and has a part for each broker, as librdkafka's. */
+static void
+begin(long ms)
+{
+	snprintf(report, sizeof(report),
+			 "{ \"name\": \"rdkafka#producer-1\", \"ts\":%ld, \"brokers\":{ ", ms * MS);
+}
+
+static void
+broker(const char *name, int id, const char *state, long age, int waiting, long idle)
+{
+	size_t len = strlen(report);
+
+	snprintf(
+		report + len, sizeof(report) - len,
+		"\"%s/%d\": { \"name\":\"%s/%d\", \"nodeid\":%d, \"nodename\":\"%s\", \"source\":\"learned\", \"state\":\"%s\", \"stateage\":%ld, \"outbuf_cnt\":0, \"waitresp_cnt\":%d, \"waitresp_msg_cnt\":9, \"txidle\":5, \"rxidle\":%ld, \"rtt\": { \"min\":3 } } , ",
+		name, id, name, id, id, name, state, age * MS, waiting,
+		idle < 0 ? -1 : idle * MS);
+}
+
+static void
+says(const char *what, bool up, bool known, const char *silent)
+{
+	strcat(
+		report,
+		"}, \"topics\":{ \"t\": { \"state\":\"UP\", \"nodeid\":7, \"waitresp_cnt\":1 } } }");
+	kafka_brokers_read(&b, report);
+	ok(b.up == up, what, up ? "up" : "not up", "");
+	ok(b.known == known, what, known ? "known" : "not known", "");
+	ok(strcmp(b.silent, silent) == 0, what, b.silent, silent);
+}
+
+static void
+connecting(const char *state, const char *silent)
+{
+	memset(&b, 0, sizeof(b));
+	begin(10000);
+	broker("b1:9092", -1, state, 1200, 1, -1);
+	says(state, false, false, "");
+	begin(10250);
+	broker("b1:9092", -1, state, 1450, 1, -1);
+	says(state, false, false, silent);
+}
+
+int
+main(void)
+{
+	const char *none = "no answer from broker b1:9092 for more than a second";
+
+	connecting("CONNECT", "no connection to broker b1:9092 for more than a second");
+	connecting("SSL_HANDSHAKE", none);
+	connecting("APIVERSION_QUERY", none);
+	connecting("AUTH_REQ", none);
+	connecting("TRY_CONNECT", "");
+	connecting("INIT", "");
+
+	/* One that was connected, and then says nothing */
+	memset(&b, 0, sizeof(b));
+	for (int ms = 0; ms <= 2000; ms += 250)
+	{
+		begin(10000 + ms);
+		broker("b1:9092", -1, "UP", ms, 1, ms);
+		says("silent after its first answer", true, false, ms < 1250 ? "" : none);
+	}
+
+	/* What it answers in the end */
+	begin(12250);
+	broker("b1:9092", 1, "UP", 2250, 1, 100);
+	says("an answer", true, true, "");
+
+	/* One that is busy owes something at each moment, and answers all of it */
+	memset(&b, 0, sizeof(b));
+	for (int ms = 0; ms <= 5000; ms += 250)
+	{
+		begin(10000 + ms);
+		broker("b1:9092", 1, "UP", ms, 3, 2);
+		says("busy", true, true, "");
+	}
+
+	/* One that had nothing to do for long, and has been asked just now */
+	memset(&b, 0, sizeof(b));
+	begin(90000);
+	broker("b1:9092", 1, "UP", 60000, 1, 60000);
+	says("idle before", true, true, "");
+	begin(90250);
+	broker("b1:9092", 1, "UP", 60250, 0, 200);
+	says("idle before", true, true, "");
+
+	/* One of three is silent, the others are busy */
+	memset(&b, 0, sizeof(b));
+	for (int ms = 0; ms <= 2000; ms += 250)
+	{
+		begin(10000 + ms);
+		broker("b0:9092", 0, "UP", ms, 3, 1);
+		broker("b1:9092", 1, "UP", ms, 5, ms + 40);
+		broker("b2:9092", 2, "UP", ms, 3, 30);
+		says("one of three", true, true, ms < 1250 ? "" : none);
+	}
+
+	/* Names that are made to mislead */
+	memset(&b, 0, sizeof(b));
+	begin(10000);
+	broker("\",\"nodeid\":5,\"state\":\"UP", 1, "INIT", 0, 0, -1);
+	broker("", 2, "DOWN", 0, 0, -1);
+	strcat(report, "\"nodeid\":");
+	kafka_brokers_read(&b, report);
+	ok(b.silent[0] == '\0', "a name that is made to mislead", "", b.silent);
+	kafka_brokers_read(&b, "");
+	ok(!b.up && !b.known && b.silent[0] == '\0', "an empty report", "", b.silent);
+	return done_testing();
+}
