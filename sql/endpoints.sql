@@ -120,11 +120,9 @@ SELECT refused(ARRAY[
 -- Everything else
 SELECT refused(ARRAY[
     $s$outbox.create_endpoint('e', 'https://example.com/', format => 'xml')$s$,
-    $s$outbox.create_endpoint('e', 'https://example.com/', format => NULL)$s$,
     $s$outbox.create_endpoint('e', 'https://example.com/', ordering => 'fifo')$s$,
     $s$outbox.create_endpoint('e', 'https://example.com/', on_exhausted => 'retry')$s$,
     $s$outbox.create_endpoint('e', 'https://example.com/', max_in_flight => 0)$s$,
-    $s$outbox.create_endpoint('e', 'https://example.com/', max_in_flight => NULL)$s$,
     $s$outbox.create_endpoint('e', 'https://example.com/', rate_limit => 0)$s$,
     $s$outbox.create_endpoint('e', 'https://example.com/', rate_limit => 'NaN')$s$,
     $s$outbox.create_endpoint('e', 'https://example.com/', rate_limit => 'infinity')$s$,

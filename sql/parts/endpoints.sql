@@ -89,6 +89,12 @@ COMMENT ON FUNCTION outbox.credential_names IS
 'The names in credentials, or an error if they are not a flat object of strings (22023)';
 
 -- Loads the library of a sink into this session, and asks it.
+-- A NULL url has those of webhooks, and so has one whose sink cannot be loaded.
+CREATE FUNCTION outbox.sink_defaults(url text, OUT format text, OUT max_in_flight int4, OUT timeout interval)
+LANGUAGE C STABLE CALLED ON NULL INPUT AS 'MODULE_PATHNAME', 'outbox_sink_defaults_1_0';
+COMMENT ON FUNCTION outbox.sink_defaults IS
+'What an endpoint with this URL has whose creator does not say';
+
 CREATE FUNCTION outbox.check_options(url text, config jsonb, credentials text[]) RETURNS void
 LANGUAGE C VOLATILE CALLED ON NULL INPUT AS 'MODULE_PATHNAME', 'outbox_check_options_1_0';
 COMMENT ON FUNCTION outbox.check_options IS
@@ -351,19 +357,36 @@ COMMENT ON FUNCTION outbox.probe IS 'Has the worker send a request to the endpoi
 -- then shows the parameter, and not its value.
 ------------------------------------------------------------------------
 
+CREATE FUNCTION outbox.with_defaults(s outbox.endpoint_settings, url text) RETURNS outbox.endpoint_settings
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    d record;
+BEGIN
+    IF s.format IS NULL OR s.max_in_flight IS NULL OR s.timeout IS NULL THEN
+        d := outbox.sink_defaults(url);
+        s.format := COALESCE(s.format, d.format);
+        s.max_in_flight := COALESCE(s.max_in_flight, d.max_in_flight);
+        s.timeout := COALESCE(s.timeout, d.timeout);
+    END IF;
+    RETURN s;
+END $$;
+COMMENT ON FUNCTION outbox.with_defaults IS
+'The settings, with what the sink of this URL has for those that are NULL and depend on it';
+
 CREATE FUNCTION outbox.create_endpoint(
     name text,
     url text,
     topics text[] DEFAULT '{*}',
     filter jsonpath DEFAULT NULL,
-    format text DEFAULT 'standard',
+    format text DEFAULT NULL,
     secret text DEFAULT NULL,
     headers jsonb DEFAULT NULL,
     ordering text DEFAULT 'key',
     on_exhausted text DEFAULT 'skip',
-    max_in_flight int4 DEFAULT 32,
+    max_in_flight int4 DEFAULT NULL,
     rate_limit float4 DEFAULT NULL,
-    timeout interval DEFAULT '15 s',
+    timeout interval DEFAULT NULL,
     connect_timeout interval DEFAULT '5 s',
     max_attempts int4 DEFAULT NULL,
     max_age interval DEFAULT '3 days',
@@ -388,6 +411,7 @@ BEGIN
              NULLIF(outbox.credential_names(credentials), '{}'), ordering, on_exhausted, max_in_flight,
              rate_limit, timeout, connect_timeout, max_attempts, max_age, backoff_base,
              backoff_max, batch_size, batch_wait, NULLIF(disable_after, interval '0'), 'active', now(), NULL, now(), 1, 1, NULL, NULL);
+    s := outbox.with_defaults(s, url);
     PERFORM outbox.check_settings(s);
     PERFORM outbox.check_secret(secret);
     IF start_at IS NULL THEN
@@ -517,7 +541,7 @@ BEGIN
                 USING ERRCODE = 'invalid_parameter_value',
                       HINT = 'Pass the value, or name the option in reset to bring its default back.';
         END IF;
-        -- Defaults are written in the declaration of create_endpoint() and nowhere else.
+        -- Defaults are written in the declaration of create_endpoint(), or are the sink's.
         SELECT pg_get_function_arg_default(p.oid, a.number::int4) INTO expression
         FROM pg_proc p CROSS JOIN unnest(p.proargnames) WITH ORDINALITY a (argument, number)
         JOIN pg_attribute c ON c.attrelid = 'outbox.endpoint_settings'::regclass AND c.attname = a.argument
@@ -532,6 +556,7 @@ BEGIN
         EXECUTE format('SELECT jsonb_build_object(%L, %s)', option, expression) INTO changed;
         s := jsonb_populate_record(s, changed);
     END LOOP;
+    s := outbox.with_defaults(s, COALESCE(outbox.shown(s.endpoint_id, s.url), s.url));
     PERFORM outbox.check_settings(s);
     PERFORM outbox.check_secret(secret);
     IF url IS NOT NULL AND url IS DISTINCT FROM outbox.shown(s.endpoint_id, old.url) THEN

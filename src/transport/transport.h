@@ -180,6 +180,14 @@ typedef struct OutboxTransport
 	size_t		memory; /* bytes that a delivery takes besides its body, about */
 
 	/*
+	 * What an endpoint has whose creator names no format, no max_in_flight and no
+	 * timeout.  NULL and 0: what webhooks have.
+	 */
+	const char *default_format;
+	int			default_in_flight;
+	int			default_timeout; /* ms */
+
+	/*
 	 * The names that an endpoint's config and credentials may have.  Each list ends
 	 * with NULL, and a list that is NULL is empty.
 	 */

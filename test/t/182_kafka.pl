@@ -144,6 +144,19 @@ is(scalar @load, 2000, 'each once');
 is($disorder // 0, 0, 'in the order of the keys');
 is($moved // 0, 0, 'each key in one partition');
 
+# What the caller does not say is the sink's
+sub unsaid
+{
+	return ask("SELECT concat_ws(' ', format, max_in_flight, timeout) FROM outbox.endpoints WHERE name = 'unsaid'");
+}
+ask("SELECT outbox.create_endpoint('unsaid', 'kafka://$broker/load', '{unsaid}')");
+is(unsaid(), 'raw 1000 00:01:00', 'the format, the number in flight and the time of this sink');
+ask("SELECT outbox.alter_endpoint('unsaid', format => 'standard', max_in_flight => 5, timeout => '1 s')");
+is(unsaid(), 'standard 5 00:00:01', 'they can be changed');
+ask("SELECT outbox.alter_endpoint('unsaid', reset => '{format,max_in_flight,timeout}')");
+is(unsaid(), 'raw 1000 00:01:00', 'and brought back');
+ask("SELECT outbox.drop_endpoint('unsaid')");
+
 # URLs
 foreach my $bad ([ "$broker/a b", 'contains a space' ], [ "x\@$broker/a", 'a user name' ])
 {

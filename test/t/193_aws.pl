@@ -341,6 +341,11 @@ is(ask("SELECT round(extract(epoch FROM created_at) * 1000) - round($got->{Time}
 $id = emit($node, 'bus', '[1]');
 wait_status($node, $id, 'dead', 'a body that is no object is dead');
 
+# What the caller does not say is the sink's
+create('unsaid', "sqs:eu-central-1:$account:unsaid", '{unsaid}');
+is(ask("SELECT concat_ws(' ', format, max_in_flight, timeout) FROM outbox.endpoints WHERE name = 'unsaid'"),
+	'cloudevents 100 00:00:15', 'the format, the number in flight and the time of this sink');
+
 # What create_endpoint refuses
 my $bad = q('{"access_key_id": "a", "secret_access_key": "b"}');
 my %words = (
