@@ -64,10 +64,10 @@ class Psql:
 
 
 class Cluster:
-    """'resolver': the address of a name server that the server's processes use
+    """'more': lines for its configuration file.  'resolver': the address of a name server that the server's processes use
     instead of the machine's (root only: a mount namespace of its own)."""
 
-    def __init__(self, machine, name, checksums=False, resolver=None):
+    def __init__(self, machine, name, checksums=False, resolver=None, more=""):
         self.machine = machine
         self.dir = machine.subdir(name)
         self.data = self.dir / "data"
@@ -80,7 +80,7 @@ class Cluster:
         self.command("initdb", "-D", self.data, "-U", "postgres", "-A", "trust",
                      "-E", "UTF8", "--no-locale", *options)
         with open(self.data / "postgresql.conf", "a", encoding="utf-8") as conf:
-            conf.write(SETTINGS.format(dir=self.dir, port=self.port))
+            conf.write(SETTINGS.format(dir=self.dir, port=self.port) + more)
         argv = [machine.bindir / "postgres", "-D", self.data]
         user = self.user
         if resolver:
@@ -159,13 +159,13 @@ class Cluster:
     def resume(self, name):
         self.sql.rows(f"SELECT outbox.resume_endpoint('{name}')")
 
-    def emit(self, count, topic="bench.order", keys=0, per_transaction=10000):
+    def emit(self, count, topic="bench.order", keys=0, per_transaction=10000, size=100):
         """Emits 'count' events, a number of them in each transaction."""
         key = f"'customer-' || i % {keys}" if keys else "NULL"
         for first in range(0, count, per_transaction):
             last = min(first + per_transaction, count)
             self.sql.rows(
-                f"SELECT count(outbox.emit('{topic}', {payload('i')}, key => {key}))"
+                f"SELECT count(outbox.emit('{topic}', {payload('i', size)}, key => {key}))"
                 f" FROM generate_series({first}, {last - 1}) AS i")
 
     def wait_delivered(self, name, count, timeout=600):

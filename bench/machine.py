@@ -162,8 +162,11 @@ class Machine:
         make = ["make", "-s", "--no-print-directory", "-C", HERE.parent,
                 f"PG_CONFIG={self.pg_config}"]
         run(*make, "all")
-        writable = os.access(run(self.pg_config, "--pkglibdir").strip(), os.W_OK)
-        run(*([] if writable else ["sudo"]), *make, "install")
+        run(*([] if self.writable() else ["sudo"]), *make, "install")
+
+    def writable(self):
+        """Whether libraries can be installed without sudo."""
+        return os.access(run(self.pg_config, "--pkglibdir").strip(), os.W_OK)
 
     @staticmethod
     def path():

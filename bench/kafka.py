@@ -1,0 +1,193 @@
+"""Records per second to Apache Kafka with a backlog, beside a bare librdkafka loop
+that sends records of the same size to the same broker."""
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import time
+
+from latency import Stamps
+from machine import HERE, BenchError, cpu_seconds, free_port, run, wait_until
+from report import median, text
+
+SECTION = "Kafka"
+IN_FLIGHT = 1000			# endpoints may have 1,024
+
+# name, in words, bytes of payload, number of keys, in flight, least ratio to the loop
+VARIANTS = [
+    ("plain", "100 B, no keys", 100, 0, IN_FLIGHT, 0.5),
+    ("keyed", "100 B, 10,000 keys", 100, 10000, IN_FLIGHT, 0.5),
+    ("large", "1 kB, 10,000 keys", 1000, 10000, IN_FLIGHT, 0.5),
+    ("one", "100 B, one key: one record at a time", 100, 1, 1, None),
+]
+TARGET = 120000			# records/s with 10,000 keys
+CPU_TARGET = 6			# µs of the worker for each
+PARTITIONS = 3
+EMIT = "SELECT outbox.emit('bench.latency', $1::jsonb)"
+
+CONFIGURATION = """
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller}
+listeners=PLAINTEXT://{address},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://{address}
+controller.listener.names=CONTROLLER
+log.dirs={dir}/data
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=1
+auto.create.topics.enable=false
+group.initial.rebalance.delay.ms=0
+log.cleaner.dedupe.buffer.size=11000000
+"""
+
+
+class Broker:
+    """Apache Kafka of one node."""
+
+    def __init__(self, machine):
+        self.machine = machine
+        self.jars = pathlib.Path(os.environ.get("OUTBOX_TEST_CACHE", "/var/cache/outbox-test")) / "kafka"
+        if not (self.jars / "complete").exists():
+            raise BenchError(f"no Kafka in {self.jars}: Maven could not fetch it")
+        self.dir = machine.subdir("broker")
+        self.address = f"127.0.0.1:{free_port()}"
+        (self.dir / "address").write_text(self.address)
+        (self.dir / "server.properties").write_text(CONFIGURATION.format(
+            address=self.address, controller=free_port(), dir=self.dir))
+        self.log = self.dir / "log"
+        self.command("format")
+        self.process = machine.start(*self.argv("run"), user=machine.user, log=self.log)
+        wait_until(self.answers, 120, f"Kafka to answer (log: {self.log})", every=0.5)
+        self.topics = 0
+
+    def argv(self, *command):
+        return [HERE.parent / "test" / "kafka" / "broker", self.jars, self.dir, *command]
+
+    def command(self, *command):
+        process = self.machine.start(*self.argv(*command), user=self.machine.user, log=self.log)
+        if process.wait(120) != 0:
+            raise BenchError(f"kafka {' '.join(map(str, command))} failed (log: {self.log}, --keep)")
+
+    def answers(self):
+        return subprocess.run(["kcat", "-L", "-b", self.address, "-m", "2"],
+                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0
+
+    def topic(self):
+        """A new topic: each run begins with an empty one."""
+        self.topics += 1
+        name = f"bench{self.topics}"
+        self.command("topic", name, PARTITIONS)
+        return name
+
+    def records(self, topic):
+        """How many records it has, by the ends of its partitions."""
+        done = subprocess.run(["kcat", "-Q", "-b", self.address,
+                               *(a for p in range(PARTITIONS) for a in ("-t", f"{topic}:{p}:-1"))],
+                              check=True, text=True, capture_output=True)
+        return sum(int(line.split("offset")[1]) for line in done.stdout.splitlines())
+
+    def stop(self):
+        self.machine.stop(self.process, signal.SIGTERM)
+
+
+def prepare(machine):
+    """Kafka, and what the machine lacked when the extension and the loop were built."""
+    run(HERE.parent / "test" / "bin" / "setup", "bench", "kafka", "clients", env={**os.environ, "CLIENTS": "kafka"})
+    machine.install()
+    run("make", "-s", "-C", HERE, f"PG_CONFIG={machine.pg_config}")
+    if not (HERE / "kafka_loop").exists():
+        raise BenchError("there is no librdkafka to build with (Debian: librdkafka-dev)")
+
+
+def loop(broker, count, size, keys, in_flight):
+    done = subprocess.run(
+        [str(a) for a in (HERE / "kafka_loop", "-b", broker.address, "-t", broker.topic(), "-n", count,
+                          "-s", size, "-k", keys, "-c", in_flight)],
+        stdout=subprocess.PIPE, text=True)
+    if done.returncode != 0:
+        raise BenchError("the librdkafka loop failed: see its message above")
+    return json.loads(done.stdout)
+
+
+def drain(cluster, broker, count, size, keys, in_flight):
+    topic = broker.topic()
+    cluster.create_endpoint("kafka", f"kafka://{broker.address}/{topic}",
+                            f", format => 'raw', timeout => '60 s', max_in_flight => {in_flight}")
+    cluster.pause("kafka")
+    cluster.emit(count, keys=keys, size=size)
+    cluster.settle()
+    pid = cluster.worker()
+    cpu = cpu_seconds(pid)
+    lsn = cluster.lsn()
+    begun = time.monotonic()
+    cluster.resume("kafka")
+    cluster.wait_delivered("kafka", count)
+    ended = time.monotonic()
+    cpu = cpu_seconds(pid) - cpu
+    wal = cluster.wal_bytes(lsn, cluster.lsn())
+    cluster.drop_endpoint("kafka")
+    return {"per_s": count / (ended - begun), "cpu_us": cpu * 1e6 / count, "wal": wal / count,
+            "twice": broker.records(topic) - count}
+
+
+def latency(bench, cluster, broker, rate, seconds):
+    topic = broker.topic()
+    arrived, sent = cluster.dir / "arrived", bench.machine.dir / "sent"
+    cluster.create_endpoint("latency", f"kafka://{broker.address}/{topic}",
+                            ", topics => '{bench.latency,bench.first}', format => 'raw'")
+    reader = bench.machine.start(HERE / "kafka_loop", "-R", "-b", broker.address, "-t", topic, "-n", rate * seconds + 1,
+                                 "-o", arrived, log=bench.machine.dir / "reader.log")
+    # One record has come the whole way before the clock starts.
+    cluster.sql.rows("SELECT outbox.emit('bench.first', '{\"n\": -1}')")
+    wait_until(lambda: arrived.exists() and arrived.stat().st_size > 0, 60, "the first record")
+    emitter = bench.machine.start(HERE / "emitter", "-d", cluster.conninfo(), "-q", EMIT, "-o", sent,
+                                  "-r", rate, "-s", seconds, log=bench.machine.dir / "emitter.log")
+    if emitter.wait(seconds + 60) != 0 or reader.wait(60) != 0:
+        raise BenchError("see emitter.log and reader.log (--keep)")
+    cluster.drop_endpoint("latency")
+    pairs = [tuple(map(int, line.split())) for line in arrived.read_text().splitlines()]
+    first = {}
+    for number, at in pairs:
+        first.setdefault(number, at)
+    return Stamps(sent, first, len(pairs) - len(first))
+
+
+def measure(bench):
+    report = bench.report
+    count = bench.scale(200000, 50000)
+    prepare(bench.machine)
+    broker = Broker(bench.machine)
+    cluster = bench.cluster("kafka", more="outbox.sinks = 'webhook, kafka'\n")
+    ours = {name: [] for name, *_ in VARIANTS}
+    bare = {name: [] for name, *_ in VARIANTS}
+    for _ in range(bench.repetitions):
+        for name, _, size, keys, in_flight, _ in VARIANTS:
+            n = count if keys != 1 else count // 10
+            bare[name].append(loop(broker, n, size, keys, in_flight))
+            ours[name].append(drain(cluster, broker, n, size, keys, in_flight))
+    stamps = latency(bench, cluster, broker, 1000, bench.scale(30, 10))
+    cluster.check()
+    cluster.stop()
+    broker.stop()
+
+    rates = {name: [r["per_s"] for r in ours[name]] for name in ours}
+    cpu = {name: median(r["cpu_us"] for r in ours[name]) for name in ours}
+    for name, words, _, _, in_flight, least in VARIANTS:
+        report.ratio(SECTION, f"{words}, {in_flight:,} in flight: records/s ÷ records/s of a bare librdkafka loop",
+                     rates[name], [r["per_s"] for r in bare[name]], at_least=least,
+                     runs=ours[name], loops=bare[name])
+        report.add(SECTION, f"CPU per record, {words}: worker beside loop",
+                   f"{text(cpu[name])} µs, {text(median(r['cpu_us'] for r in bare[name]))} µs",
+                   f"≤ {CPU_TARGET} µs" if name == "keyed" else "",
+                   cpu[name] <= CPU_TARGET if name == "keyed" else None)
+    report.add(SECTION, "records/s with 10,000 keys", text(median(rates["keyed"])), f"≥ {TARGET:,}",
+               median(rates["keyed"]) >= TARGET)
+    report.at_most(SECTION, "WAL per record", [r["wal"] for r in ours["keyed"]], "B")
+    p50, p99 = stamps.percentiles(1)
+    report.add(SECTION, "emit → consumer at 1,000 events/s: p50, p99", f"{text(p50)} ms, {text(p99)} ms")
+    twice = sum(r["twice"] for runs in ours.values() for r in runs) + stamps.again
+    report.add(SECTION, "records that are there twice", str(twice), "0", twice == 0, counted=True)
