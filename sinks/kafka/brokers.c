@@ -91,6 +91,8 @@ kafka_brokers_read(KafkaBrokers *b, const char *report)
 	int64_t		 longest = now; /* since when nothing came from 'found.owing' */
 	const char	*end = strstr(report, "\"topics\":");
 	const char	*at = strstr(report, "\"nodeid\":");
+	char		 connected[sizeof(found.owing)];
+	int64_t		 connected_for = 0;
 	bool		 connecting = false;
 
 	if (end == NULL)
@@ -107,7 +109,12 @@ kafka_brokers_read(KafkaBrokers *b, const char *report)
 
 		(void) find(at, stop, "nodename", name, sizeof(name));
 		(void) find(at, stop, "state", state, sizeof(state));
-		found.up = found.up || strcmp(state, "UP") == 0;
+		if (strcmp(state, "UP") == 0)
+		{
+			found.up = true;
+			strcpy(connected, name);
+			connected_for = number(at, stop, "stateage");
+		}
 		found.known = found.known || number(at, stop, "nodeid") >= 0;
 		since = owes_since(b, at, stop, name, state, now, received);
 		if (since >= 0 &&
@@ -126,5 +133,8 @@ kafka_brokers_read(KafkaBrokers *b, const char *report)
 				 connecting ? "no connection to broker %s for more than a second" :
 							  "no answer from broker %s for more than a second",
 				 found.owing);
+	else if (found.up && !found.known && connected_for >= KAFKA_SILENT_AFTER)
+		snprintf(found.silent, sizeof(found.silent),
+				 "broker %s does not say which brokers there are", connected);
 	*b = found;
 }

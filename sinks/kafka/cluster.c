@@ -17,6 +17,7 @@
 #include "utils/guc.h"
 
 #define EVENTS_AT_ONCE 10000
+#define BROKERS_MAX 300
 #define END_WITHIN 2 /* s */
 
 static dlist_head	  clusters = DLIST_STATIC_INIT(clusters);
@@ -72,6 +73,71 @@ connect_to(int sock, const struct sockaddr *address, int len, const char *id, vo
 	return errno;
 }
 
+/* ------------------------------------------------------------ threads */
+
+/*
+ * librdkafka has a thread and two files for each broker that a broker has named, up to
+ * 10,000.  It ends them when the instance ends.  These run in such a thread.
+ */
+static rd_kafka_resp_err_t
+thread_begins(rd_kafka_t *rk, rd_kafka_thread_type_t type, const char *name, void *arg)
+{
+	KafkaCluster *c = arg;
+	uint64		  one = 1;
+	bool		  flooded;
+
+	(void) rk;
+	(void) name;
+	if (type != RD_KAFKA_THREAD_BROKER)
+		return RD_KAFKA_RESP_ERR_NO_ERROR;
+	pthread_mutex_lock(&c->lock);
+	flooded = ++c->threads > BROKERS_MAX && !c->flooded;
+	c->flooded = c->flooded || flooded;
+	pthread_mutex_unlock(&c->lock);
+	if (flooded && write(event_fd, &one, sizeof(one)) < 0)
+		return RD_KAFKA_RESP_ERR__FAIL; /* the worker finds out in its next round */
+	return RD_KAFKA_RESP_ERR_NO_ERROR;
+}
+
+static rd_kafka_resp_err_t
+thread_ends(rd_kafka_t *rk, rd_kafka_thread_type_t type, const char *name, void *arg)
+{
+	KafkaCluster *c = arg;
+
+	(void) rk;
+	(void) name;
+	pthread_mutex_lock(&c->lock);
+	if (type == RD_KAFKA_THREAD_BROKER)
+		c->threads--;
+	pthread_mutex_unlock(&c->lock);
+	return RD_KAFKA_RESP_ERR_NO_ERROR;
+}
+
+static rd_kafka_resp_err_t
+watch_threads(rd_kafka_t *rk, const rd_kafka_conf_t *conf, void *arg, char *words,
+			  size_t size)
+{
+	(void) conf;
+	(void) words;
+	(void) size;
+	rd_kafka_interceptor_add_on_thread_start(rk, "outbox", thread_begins, arg);
+	rd_kafka_interceptor_add_on_thread_exit(rk, "outbox", thread_ends, arg);
+	return RD_KAFKA_RESP_ERR_NO_ERROR;
+}
+
+bool
+kafka_cluster_is_flooded(KafkaCluster *c, char *reason, size_t size)
+{
+	bool flooded;
+
+	pthread_mutex_lock(&c->lock);
+	flooded = c->flooded;
+	pthread_mutex_unlock(&c->lock);
+	if (flooded)
+		snprintf(reason, size, "its brokers name more than %d brokers", BROKERS_MAX);
+	return flooded;
+}
+
 /* -------------------------------------------------------- making one */
 
 static bool
@@ -121,6 +187,8 @@ configure(rd_kafka_conf_t *conf, const KafkaUrl *url, const KafkaSecurity *secur
 		/* the topic has the limit, and a batch is as large as usual */
 		{"message.max.bytes", "100000000"},
 		{"batch.size", "1000000"},
+		/* a broker says how long its answer is, and so much is allocated */
+		{"receive.message.max.bytes", "32000000"},
 		{"queue.buffering.max.messages", "1000000"},
 		{"queue.buffering.max.kbytes", "2000000"},
 		/* a topic that is missing is said soon, and found soon */
@@ -192,6 +260,7 @@ make_cluster(const char *key, const KafkaUrl *url, const KafkaSecurity *security
 	dlist_init(&c->waiting);
 	pthread_mutex_init(&c->lock, NULL);
 	rd_kafka_conf_set_opaque(conf, c);
+	rd_kafka_conf_interceptor_add_on_new(conf, "outbox", watch_threads, c);
 	c->rk = rd_kafka_new(RD_KAFKA_PRODUCER, conf, words, sizeof(words));
 	if (c->rk == NULL)
 	{
@@ -371,6 +440,7 @@ kafka_clusters_poll(KafkaReport report)
 	{
 		KafkaCluster	 *c = dlist_container(KafkaCluster, node, iter.cur);
 		rd_kafka_event_t *event;
+		char			  ignored[1];
 		int				  n = 0;
 
 		while (n++ < EVENTS_AT_ONCE && (event = rd_kafka_queue_poll(c->queue, 0)) != NULL)
@@ -379,7 +449,8 @@ kafka_clusters_poll(KafkaReport report)
 			rd_kafka_event_destroy(event);
 		}
 		more = more || n > EVENTS_AT_ONCE;
-		if (c->links > 0 || c->wanted > 0)
+		if (c->links > 0 ||
+			(c->wanted > 0 && !kafka_cluster_is_flooded(c, ignored, sizeof(ignored))))
 			continue;
 		if (c->produced == 0)
 			end_cluster(c);

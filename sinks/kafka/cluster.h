@@ -36,6 +36,8 @@ typedef struct KafkaCluster
 	bool			  alone_sent;  /* one of them is in flight */
 	dlist_head		  waiting;	   /* transfers that wait until these are done */
 	pthread_mutex_t	  lock;		   /* of what follows */
+	int				  threads;	   /* of brokers */
+	bool			  flooded;	   /* there were too many */
 	char			  refused[128];	  /* an address that a broker has and that may not be
 									   * connected to; "": none */
 	char			  refused_id[64]; /* the broker, as librdkafka names it */
@@ -65,6 +67,9 @@ extern bool kafka_clusters_poll(KafkaReport report);
  * if one is.
  */
 extern bool kafka_cluster_is_up(KafkaCluster *c, char *reason, size_t size);
+
+/* True if its brokers have named too many others.  It is to be given back.  Writes why. */
+extern bool kafka_cluster_is_flooded(KafkaCluster *c, char *reason, size_t size);
 
 /* Addresses that were refused may be allowed now. */
 extern void kafka_clusters_reload(void);

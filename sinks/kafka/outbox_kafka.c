@@ -35,6 +35,7 @@ struct OutboxLink
 	KafkaCluster	  *cluster; /* NULL: a new one could not be made */
 	int				   transfers;
 	bool			   closed;	 /* it is freed with its last transfer */
+	bool			   given_up; /* no cluster is made for it any more */
 	int64			   retry_at; /* ms; 0: it was not refused */
 	int				   backoff;
 	char			   reason[128]; /* why it was refused, or no cluster was made */
@@ -159,7 +160,14 @@ replace_cluster(OutboxLink *link)
 static OutboxLinkState
 kafka_state(OutboxLink *link, char *reason, size_t size)
 {
-	if (link->cluster == NULL || link->cluster->fatal)
+	if (link->cluster &&
+		kafka_cluster_is_flooded(link->cluster, link->reason, sizeof(link->reason)))
+	{
+		kafka_cluster_put(link->cluster);
+		link->cluster = NULL;
+		link->given_up = true;
+	}
+	if (!link->given_up && (link->cluster == NULL || link->cluster->fatal))
 		replace_cluster(link);
 	if (link->cluster && !kafka_cluster_is_up(link->cluster, reason, size))
 		return OUTBOX_LINK_DOWN;

@@ -4,8 +4,8 @@
     hostile.py --ready FILE --journal FILE [NAME ...]
 
 Each behaviour below has a port of 127.0.0.1.  FILE gets a line "PORT NAME" for each of them, all at
-once.  The journal gets its name at each connection, and again at each answer that has what is
-wrong.  With names, only these are there.  It ends with its parent.
+once.  The journal gets its name whenever it does what it is named after.  With names, only these
+are there, else all but those that are too much for librdkafka.  It ends with its parent.
 """
 
 import argparse
@@ -218,12 +218,12 @@ instead("has all versions", VERSIONS,
 instead("names no brokers", METADATA, lambda b, r: b.whole_metadata([], []))
 instead("names 2^31 - 1 brokers", METADATA, lambda b, r: i32(0) + i32(MANY))
 instead("names -7 brokers", METADATA, lambda b, r: i32(0) + i32(-7) + bytes(100))
-instead("names 300 brokers that are not there", METADATA, lambda b, r: b.whole_metadata(
-    [b.broker(n, port=1) for n in range(300)], [b.topic([b.partition(n, leader=n) for n in range(300)])]))
+instead("names 40 brokers that are not there", METADATA, lambda b, r: b.whole_metadata(
+    [b.broker(n, port=1 + n) for n in range(40)], [b.topic([b.partition(n, leader=n) for n in range(40)])]))
 instead("names other brokers each time", METADATA, lambda b, r: b.whole_metadata(
     [b.broker(1)] + [b.broker(2, port=1 + next(b.times) % 99)], [b.topic([b.partition(0, 2)])]))
 instead("names brokers without a host", METADATA, lambda b, r: b.whole_metadata(
-    [b.broker(1, b""), b.broker(2, None), b.broker(3, b"\0")], [b.topic([b.partition(0)])]))
+    [b.broker(1, b""), b.broker(3, b"\0")], [b.topic([b.partition(0)])]))
 instead("names a broker with a host of 32,767 letters", METADATA, lambda b, r: b.whole_metadata(
     [b.broker(1, b"x" * 32767)], [b.topic([b.partition(0)])]))
 instead("names brokers in bytes that are no names", METADATA, lambda b, r: b.whole_metadata(
@@ -236,7 +236,7 @@ instead("names a broker with a private address", METADATA, lambda b, r: b.whole_
     [b.broker(1, b"10.255.255.1")], [b.topic([b.partition(0)])]))
 instead("has 2^31 - 1 topics", METADATA, lambda b, r: b.whole_metadata([b.broker(1)], [])[:-4] + i32(MANY))
 instead("has other topics", METADATA, lambda b, r: b.whole_metadata(
-    [b.broker(1)], [b.topic([b.partition(0)], name=name) for name in (b"other", b"", None, b"y" * 32767)]))
+    [b.broker(1)], [b.topic([b.partition(0)], name=name) for name in (b"other", b"", b"y" * 32767)]))
 instead("has the topic twice", METADATA, lambda b, r: b.whole_metadata(
     [b.broker(1)], [b.topic([b.partition(0)]), b.topic([b.partition(0), b.partition(1)])]))
 instead("has 2^31 - 1 partitions", METADATA, lambda b, r: b.whole_metadata(
@@ -246,7 +246,7 @@ instead("has 50,000 partitions", METADATA, lambda b, r: b.whole_metadata(
 instead("has more and fewer partitions", METADATA, lambda b, r: b.whole_metadata(
     [b.broker(1)], [b.topic([b.partition(n) for n in range(next(b.times) % 3 * 50)])]))
 instead("numbers partitions wrongly", METADATA, lambda b, r: b.whole_metadata(
-    [b.broker(1)], [b.topic([b.partition(n) for n in (-1, 0, 0, 7, MANY, -2 ** 31)])]))
+    [b.broker(1)], [b.topic([b.partition(n) for n in (0, 0, 7, MANY, -2 ** 31)])]))
 instead("has 2^31 - 1 replicas", METADATA, lambda b, r: b.whole_metadata(
     [b.broker(1)], [b.topic([b.partition(0, replicas=i32(MANY))])]))
 instead("has a leader that is not there", METADATA, lambda b, r: b.whole_metadata(
@@ -269,6 +269,25 @@ instead("says that records are out of order", PRODUCE, lambda b, r: b.produced(e
 instead("does not know the producer", PRODUCE, lambda b, r: b.produced(error=59))
 instead("fences the producer", PRODUCE, lambda b, r: b.produced(error=47))
 instead("says that everything is too large", PRODUCE, lambda b, r: b.produced(error=10))
+
+# Too many for a test that has all of the others
+instead("names 10,000 brokers that are not there", METADATA, lambda b, r: b.whole_metadata(
+    [b.broker(n, port=1 + n) for n in range(10000)], []))
+ALONE = {"names 10,000 brokers that are not there"}
+
+# What ends the process that librdkafka is in, and with it the server.  Nothing of ours can
+# prevent that, and doc/kafka.md says so.  2.0.2 and 2.16.0 follow a NULL that a broker sends
+# instead of a name.  Versions from 2.6.1 to 2.16.0 abort when versions make no sense.  After the
+# partition -1, an instance cannot be ended, and its threads stay.
+instead("names a broker with no host at all", METADATA, lambda b, r: b.whole_metadata(
+    [b.broker(1, None)], [b.topic([b.partition(0)])]))
+instead("has a topic with no name at all", METADATA, lambda b, r: b.whole_metadata(
+    [b.broker(1)], [b.topic([b.partition(0)], name=None)]))
+instead("has the partition -1", METADATA, lambda b, r: b.whole_metadata(
+    [b.broker(1)], [b.topic([b.partition(-1), b.partition(0)])]))
+DEADLY = {"names a broker with no host at all", "has a topic with no name at all", "has the partition -1",
+          "has a frame of 9 MB of zeros", "has versions of nothing", "has versions that end before they begin",
+          "has all versions"}
 
 
 # ------------------------------------------------------------------------------- serving
@@ -349,7 +368,7 @@ def main():
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     journal = os.open(options.journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    servers = [Server(name, journal) for name in options.names or BEHAVIOURS]
+    servers = [Server(name, journal) for name in options.names or BEHAVIOURS.keys() - DEADLY - ALONE]
     for server in servers:
         threading.Thread(target=server.accept, daemon=True).start()
     parent = os.getppid()

@@ -84,6 +84,16 @@ main(void)
 	broker("b1:9092", 1, "UP", 2250, 1, 100);
 	says("an answer", true, true, "");
 
+	/* One that answers, and does not say what is asked */
+	memset(&b, 0, sizeof(b));
+	for (int ms = 0; ms <= 2000; ms += 250)
+	{
+		begin(10000 + ms);
+		broker("b1:9092", -1, "UP", ms, 0, 10);
+		says("no brokers", true, false,
+			 ms < 1250 ? "" : "broker b1:9092 does not say which brokers there are");
+	}
+
 	/* One that is busy owes something at each moment, and answers all of it */
 	memset(&b, 0, sizeof(b));
 	for (int ms = 0; ms <= 5000; ms += 250)

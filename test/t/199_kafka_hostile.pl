@@ -1,0 +1,98 @@
+# A hostile broker of Kafka harms its own endpoint at most, never the worker or webhooks.
+# Each of many brokers sends garbage, huge or wrong numbers, or stops in the middle, while a
+# webhook endpoint gets its events.  The worker's memory stays bounded, and when the endpoints
+# are gone, so are their threads and pipes.
+use strict;
+use warnings;
+
+use OutboxTest;
+use OutboxTest::Network;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+chomp(my $pkglibdir = qx{@{[ $ENV{PG_CONFIG} || 'pg_config' ]} --pkglibdir});
+plan skip_all => 'outbox_kafka was not built: it needs librdkafka-dev' unless -e "$pkglibdir/outbox_kafka.so";
+
+my $node = outbox_node('main', conf => "outbox.sinks = 'webhook, kafka'\n");
+my $receiver = OutboxTest::Receiver->new('main');
+my $log = PostgreSQL::Test::Utils::tempdir() . '/producer';
+endpoint($node, $receiver, 'fine', '/ok/fine', "topics => '{load.*}'");
+my $producer = start_producer($node, $log, rate => 20);
+$receiver->wait_delivered(20, path => '/ok/fine');
+my $worker = worker_pid($node);
+my $hostile = start_hostile_brokers();
+my %port = %{ $hostile->{port} };
+my %name = map { ("h$port{$_}" => $_) } keys %port;
+
+sub ask
+{
+	my ($sql) = @_;
+	return $node->safe_psql('postgres', $sql);
+}
+
+sub threads { return scalar(() = glob("/proc/$worker/task/*")) }
+sub pipes   { return scalar grep { (readlink($_) // '') =~ /^pipe:/ } glob("/proc/$worker/fd/*") }
+
+# How often each behaviour was shown
+sub shown
+{
+	my %times = map { ($_ => 0) } keys %port;
+	$times{$_}++ foreach lines_of($hostile->{journal}, qr/./);
+	return %times;
+}
+
+# Waits until all are fulfilled, and names those that are not.
+sub all_of
+{
+	my ($what, $is) = @_;
+	my @left;
+	wait_until { @left = $is->(); !@left } $what, 120;
+	return ok(!@left, $what) || diag(join "\n", @left);
+}
+
+my ($threads, $pipes) = (threads(), pipes());
+ask(join ';', map { "SELECT outbox.create_endpoint('$_', 'kafka://127.0.0.1:$port{$name{$_}}/t', '{hostile}', timeout => '4 s', backoff_base => '1 s', backoff_max => '2 s')" } sort keys %name);
+ask(q{SELECT count(outbox.emit('hostile', '{}', key => 'k' || n)) FROM generate_series(1, 5) n});
+my $count = keys %port;
+like(slurp_file("$top/doc/kafka.md"), qr/ tries $count hostile brokers,/, "$count hostile brokers, as doc/kafka.md says");
+all_of('each has shown what it is', sub { my %times = shown(); return grep { $times{$_} == 0 } sort keys %times });
+ok(wait_sql($node, "SELECT reason ~ 'Invalid response size 99999999 ' FROM outbox.stats WHERE endpoint = 'h$port{'has a frame of 100 MB'}'"), 'an answer of 100 MB is refused before it is there');
+all_of('each is worked on', sub { return split /\n/, ask("SELECT endpoint FROM outbox.stats WHERE endpoint <> 'fine' AND processing = 0 AND failed_attempts = 0 AND reason IS NULL AND pending > 0") });
+note(ask("SELECT string_agg(format('%s %s', endpoint, to_jsonb(s) - 'endpoint'), E'\\n') FROM (SELECT endpoint, state, pending, processing, retrying, dead, delivered, failed_attempts, reason, last_error FROM outbox.stats) s") =~ s/^(h\d+)/$name{$1} \/\/ /grm);
+note(sprintf '%d threads, %d pipes', threads(), pipes());
+
+my %before = shown();
+my $memory = private_memory($worker);
+my $fine = () = $receiver->delivered(path => '/ok/fine');
+ask(q{SELECT count(outbox.emit('hostile', '{}', key => 'k' || n)) FROM generate_series(1, 50) n});
+my $again = 0;
+wait_until { my %times = shown(); $again = grep { $times{$_} >= $before{$_} + 3 } keys %times; $again >= $count / 3 } 'many come again and again', 120;
+note("$again have come three times more");
+$receiver->wait_delivered($fine + 100, path => '/ok/fine');
+my $later = private_memory($worker);
+note(sprintf 'memory: %.1f MB, then %.1f MB', $memory, $later);
+cmp_ok($later - $memory, '<', 100, 'the memory is bounded') unless $ENV{OUTBOX_MEMORY_CHECKER};    # which keeps what was freed
+is(worker_pid($node), $worker, 'the worker lives');
+
+ask("SELECT outbox.drop_endpoint(name, discard => true) FROM outbox.endpoints WHERE name <> 'fine'");
+all_of('threads end', sub { return threads() > $threads ? threads() . " instead of $threads" : () });
+all_of('their pipes are closed', sub { return pipes() > $pipes ? pipes() . " instead of $pipes" : () });
+
+# One that names more brokers than there can be.  librdkafka would have a thread for each.
+my ($flood) = values %{ start_hostile_brokers('names 10,000 brokers that are not there')->{port} };
+ask("SELECT outbox.create_endpoint('flood', 'kafka://127.0.0.1:$flood/t', '{flood}')");
+my $id = emit($node, 'flood', '{}');
+ok(wait_sql($node, "SELECT state = 'backing_off' AND reason = 'its brokers name more than 300 brokers' AND failed_attempts = 0 FROM outbox.stats WHERE endpoint = 'flood'"), 'a broker that names 10,000 brokers is given up')
+  or diag(ask("SELECT to_jsonb(s) FROM outbox.stats s WHERE endpoint = 'flood'"));
+all_of('its threads end', sub { return threads() > $threads ? threads() . " instead of $threads" : () });
+ask("SELECT outbox.alter_endpoint('flood', url => 'kafka://127.0.0.1:$port{'sends a good answer byte by byte'}/t')");
+wait_status($node, $id, 'delivered', 'with another URL it goes on');
+
+stop_producer($producer);
+is(ask("SELECT failed_attempts FROM outbox.stats WHERE endpoint = 'fine'"), '0', 'webhooks have not noticed anything');
+is(ask('SELECT restarts FROM outbox.workers'), '0', 'the worker has lived through all of it');
+check_history($node, $receiver, $log, endpoints => ['/ok/fine'], name => 'nothing lost, nothing twice, all in order');
+$node->stop;
+unlike(slurp_file($node->logfile), qr/PANIC|was terminated by signal/, 'no process has crashed');
+done_testing();
