@@ -91,8 +91,8 @@ is(ask($shown), '5 days', 'reset brings the default back');
 endpoint($node, $receiver, 'watch', '/ok/watch', "topics => '{outbox.*}', disable_after => NULL");
 create('never', 'disable_after => NULL');
 create('edge', "disable_after => '3 s'");
-create('mixed', "disable_after => '3 s', ordering => 'none'");
-create('probed', "disable_after => '6 s'");
+create('mixed', "disable_after => '9 s', ordering => 'none'");
+create('probed', "disable_after => '12 s'");
 fails($_) foreach qw(never edge mixed probed);
 ask("SELECT outbox.emit('$_.x', '{}') FROM generate_series(1, 2)") foreach qw(never edge mixed);
 ask("SELECT count(outbox.emit('probed.x', '{}')) FROM generate_series(1, 30)");
@@ -114,15 +114,15 @@ delete $ENV{LD_PRELOAD};
 my $restarted = ask('SELECT clock_timestamp()');
 
 is_disabled('edge', 'nothing but failures');
-is(ask("SELECT state_since - $first BETWEEN '3 s' AND '4500 ms' FROM outbox.endpoints e WHERE name = 'edge'"), 't',
+is(ask("SELECT state_since - $first BETWEEN '3 s' AND '9 s' FROM outbox.endpoints e WHERE name = 'edge'"), 't',
 	'after that time and not before');
 is(ask("SELECT count(*) FROM outbox.attempts a JOIN outbox.endpoints e ON e.name = a.endpoint WHERE name = 'edge'"
 		  . " AND started_at > state_since"), 0, 'nothing is sent after it');
 is_disabled('mixed', 'a success between');
-is(ask("SELECT state_since >= '$succeeded'::timestamptz + '3 s' FROM outbox.endpoints WHERE name = 'mixed'"), 't',
+is(ask("SELECT state_since >= '$succeeded'::timestamptz + '9 s' FROM outbox.endpoints WHERE name = 'mixed'"), 't',
 	'the time begins anew with a success');
 is_disabled('probed', 'probes over a restart');
-is(ask("SELECT state_since - $first >= '6 s' AND state_since < '$restarted'::timestamptz + '6 s' FROM outbox.endpoints e"
+is(ask("SELECT state_since - $first >= '12 s' AND state_since < '$restarted'::timestamptz + '12 s' FROM outbox.endpoints e"
 		  . " WHERE name = 'probed'"), 't', 'the time goes on over a restart');
 fails_on('never', 'NULL');
 
