@@ -101,19 +101,23 @@ forget_topics(void)
 	account_topics();
 }
 
+/* In the current memory context, which is the table's. */
 static TenantGroup *
 group_of(groups_hash *table, const char *tenant)
 {
+	TenantGroup *g = groups_lookup(table, tenant ? tenant : "");
 	bool		 found;
-	TenantGroup *g = groups_insert(table, tenant ? tenant : "", &found);
 
-	if (!found)
+	if (g == NULL)
+	{
+		g = groups_insert(table, pstrdup(tenant ? tenant : ""), &found);
 		g->endpoints = g->others = NIL;
+	}
 	return g;
 }
 
 void
-outbox_subscribers_set(OutboxEndpoint **here, int n, OutboxOtherSubscriber *elsewhere,
+outbox_subscribers_set(OutboxEndpoint **here, int n, OutboxOtherSubscriber **elsewhere,
 					   int nelsewhere)
 {
 	MemoryContext cxt = AllocSetContextCreate(CurrentMemoryContext, "outbox tenants",
@@ -125,16 +129,15 @@ outbox_subscribers_set(OutboxEndpoint **here, int n, OutboxOtherSubscriber *else
 	(void) group_of(table, NULL);
 	for (int i = 0; i < n; i++)
 	{
-		const char	*tenant = here[i]->config.tenant;
-		TenantGroup *g = group_of(table, tenant ? pstrdup(tenant) : NULL);
+		TenantGroup *g = group_of(table, here[i]->config.tenant);
 
 		g->endpoints = lappend(g->endpoints, here[i]);
 	}
 	for (int i = 0; i < nelsewhere; i++)
 	{
-		TenantGroup *g = group_of(table, elsewhere[i].tenant);
+		TenantGroup *g = group_of(table, elsewhere[i]->tenant);
 
-		g->others = lappend(g->others, &elsewhere[i]);
+		g->others = lappend(g->others, elsewhere[i]);
 	}
 	MemoryContextSwitchTo(old);
 	MemoryContextSetParent(cxt, TopMemoryContext);
@@ -146,15 +149,24 @@ outbox_subscribers_set(OutboxEndpoint **here, int n, OutboxOtherSubscriber *else
 	outdated = true;
 }
 
+/* A tenant that has neither is forgotten.  NULL stays. */
+static void
+forget_if_empty(TenantGroup *g)
+{
+	char *name = unconstify(char *, g->tenant);
+
+	if (*name == '\0' || g->endpoints != NIL || g->others != NIL)
+		return;
+	groups_delete(groups, name);
+	pfree(name);
+}
+
 void
 outbox_subscribers_add(OutboxEndpoint *ep)
 {
 	MemoryContext old = MemoryContextSwitchTo(groups_cxt);
-	const char	 *tenant = ep->config.tenant;
-	TenantGroup	 *g = groups_lookup(groups, tenant ? tenant : "");
+	TenantGroup	 *g = group_of(groups, ep->config.tenant);
 
-	if (g == NULL)
-		g = group_of(groups, pstrdup(tenant));
 	if (!list_member_ptr(g->endpoints, ep))
 	{
 		g->endpoints = lappend(g->endpoints, ep);
@@ -174,13 +186,30 @@ outbox_subscribers_remove(OutboxEndpoint *ep)
 		return;
 	g->endpoints = list_delete_ptr(g->endpoints, ep);
 	nhere--;
-	if (tenant && g->endpoints == NIL && g->others == NIL)
-	{
-		char *name = unconstify(char *, g->tenant);
+	forget_if_empty(g);
+	outdated = true;
+}
 
-		groups_delete(groups, tenant);
-		pfree(name);
-	}
+void
+outbox_subscribers_add_other(OutboxOtherSubscriber *other)
+{
+	MemoryContext old = MemoryContextSwitchTo(groups_cxt);
+	TenantGroup	 *g = group_of(groups, other->tenant);
+
+	g->others = lappend(g->others, other);
+	MemoryContextSwitchTo(old);
+	outdated = true;
+}
+
+void
+outbox_subscribers_remove_other(OutboxOtherSubscriber *other)
+{
+	TenantGroup *g = groups_lookup(groups, other->tenant ? other->tenant : "");
+
+	if (g == NULL)
+		return;
+	g->others = list_delete_ptr(g->others, other);
+	forget_if_empty(g);
 	outdated = true;
 }
 

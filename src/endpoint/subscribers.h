@@ -34,19 +34,21 @@ typedef struct OutboxSubscribers
 extern void outbox_subscribers_init(void);
 
 /*
- * Sets the endpoints and subscriptions anew.  The arrays remain the caller's, and
- * must exist until the next call.
+ * Sets the endpoints and subscriptions anew.  What the arrays point to remains the
+ * caller's, until it is removed or set anew.
  */
 extern void outbox_subscribers_set(OutboxEndpoint **endpoints, int n,
-								   OutboxOtherSubscriber *others, int nothers);
+								   OutboxOtherSubscriber **others, int nothers);
 
 /*
  * The settings of an endpoint have changed, if it is already known, or it is a new one.
  * _remove: the endpoint is about to be freed.  No subscribers are known any more
- * afterwards.
+ * afterwards.  _other: the same for subscriptions of endpoints that other workers serve.
  */
 extern void outbox_subscribers_add(OutboxEndpoint *ep);
 extern void outbox_subscribers_remove(OutboxEndpoint *ep);
+extern void outbox_subscribers_add_other(OutboxOtherSubscriber *other);
+extern void outbox_subscribers_remove_other(OutboxOtherSubscriber *other);
 
 /* True if this worker serves any endpoint. */
 extern bool outbox_subscribers_here(void);

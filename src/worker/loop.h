@@ -12,6 +12,7 @@ typedef struct OutboxLoopRoster
 {
 	OutboxEndpoint **endpoints; /* by id */
 	int				 n;
+	int				 max;		 /* room in 'endpoints' */
 	dlist_head		 busy;		 /* those that each round examines (busy.c) */
 	dlist_head		 open;		 /* those with something to settle or to publish */
 	bool			 recreating; /* true if some are to be loaded again and wait for their

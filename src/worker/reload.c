@@ -35,6 +35,7 @@
 #include "worker/busy.h"
 #include "worker/dispatch.h"
 #include "worker/loop.h"
+#include "worker/others.h"
 #include "worker/reader.h"
 #include "worker/reload.h"
 #include "worker/roster.h"
@@ -45,11 +46,8 @@
 /* µs between two times that rows of outbox.endpoint_changes are deleted. */
 #define FORGET_CHANGES_EVERY USECS_PER_SEC
 
-static OutboxEndpoint		 *meeting;	  /* the endpoint that is being loaded */
-static MemoryContext		  others_cxt; /* holds the following two */
-static OutboxOtherSubscriber *others;	  /* endpoints that other workers serve */
-static int					  nothers;
-static uint16				  weight[OUTBOX_SHARES]; /* endpoints of each share */
+static OutboxEndpoint *meeting;				  /* the endpoint that is being loaded */
+static uint16		   weight[OUTBOX_SHARES]; /* endpoints of each share */
 
 static OutboxDatabase *db;
 static OutboxWorker	  *self;
@@ -164,48 +162,22 @@ load_endpoint(const OutboxEndpointRow *s)
 
 typedef struct Reload
 {
-	bool				   all;	 /* true if the settings of all are read */
-	List				  *ids;	 /* else of these endpoints */
-	OutboxEndpoint		 **list; /* all endpoints, or those that are new */
-	int					   n;
-	int					   max;
-	OutboxOtherSubscriber *others;
-	int					   nothers;
-	int					   max_others;
-	MemoryContext		   others_cxt;
-	uint16				   weight[OUTBOX_SHARES];
-	bool				   changed;
+	bool			 all;  /* true if the settings of all are read */
+	List			*ids;  /* else of these endpoints */
+	OutboxEndpoint **list; /* all endpoints, or those that are new */
+	int				 n;
+	int				 max;
+	uint16			 weight[OUTBOX_SHARES];
 } Reload;
 
 static Reload reload; /* the current one, or the one that failed */
 
-/* Notes what an endpoint of another worker subscribes to. */
-static void
-note_other(Reload *r, const OutboxEndpointRow *s)
+/* True if the weight of its share counts the endpoint already. */
+static bool
+is_weighed(int32 id)
 {
-	MemoryContext		   old = MemoryContextSwitchTo(r->others_cxt);
-	OutboxOtherSubscriber *f;
-
-	if (r->nothers == r->max_others)
-	{
-		r->max_others = Max(64, r->max_others * 2);
-		r->others = r->others ?
-			repalloc_huge(r->others, sizeof(OutboxOtherSubscriber) * r->max_others) :
-			palloc(sizeof(OutboxOtherSubscriber) * r->max_others);
-	}
-	f = &r->others[r->nothers++];
-	f->tenant = s->tenant ? pstrdup(s->tenant) : NULL;
-	f->npatterns = s->npatterns;
-	f->patterns = palloc(sizeof(char *) * Max(s->npatterns, 1));
-	for (int i = 0; i < s->npatterns; i++)
-		f->patterns[i] = pstrdup(s->patterns[i]);
-	f->filter = NULL;
-	if (s->filter)
-	{
-		f->filter = palloc(VARSIZE(s->filter));
-		memcpy(f->filter, s->filter, VARSIZE(s->filter));
-	}
-	MemoryContextSwitchTo(old);
+	return outbox_roster_find(id) || outbox_others_have(id) ||
+		list_member_int(outbox_roster_to_load(), id);
 }
 
 static void
@@ -216,7 +188,7 @@ apply_settings(void *arg, const OutboxEndpointRow *s)
 	int				share = outbox_share_of(s->id);
 	bool			held = outbox_step_held(OUTBOX_STEP_RELOAD, s->id);
 
-	if (r->all || (ep == NULL && !list_member_int(outbox_roster_to_load(), s->id)))
+	if (r->all || !is_weighed(s->id))
 		r->weight[share] = Min(r->weight[share] + 1, PG_UINT16_MAX);
 	if (held)
 	{
@@ -228,7 +200,7 @@ apply_settings(void *arg, const OutboxEndpointRow *s)
 	}
 	else if (!outbox_share_served(share))
 	{
-		note_other(r, s);
+		outbox_others_note(s);
 		if (ep == NULL)
 			return;
 		/* It is about to leave, so its settings do not matter here any more. */
@@ -277,7 +249,6 @@ apply_settings(void *arg, const OutboxEndpointRow *s)
 			MemoryContextAlloc(outbox_roster_cxt, sizeof(OutboxEndpoint *) * r->max);
 	}
 	r->list[r->n++] = ep;
-	r->changed = true;
 }
 
 /*
@@ -334,15 +305,11 @@ delete_orphans(bool parked)
 static bool
 find_changed(List **ids)
 {
-	Datum			args[1];
-	uint64			n;
-	const ListCell *cell;
+	Datum  args[1];
+	uint64 n;
 
 	if (changes_seen == NULL)
 		return false;
-	foreach (cell, outbox_roster_to_load())
-		if (!outbox_serves_endpoint(lfirst_int(cell)))
-			return false;
 	*ids = list_copy(outbox_roster_to_load());
 	args[0] = CStringGetTextDatum(changes_seen);
 	n = outbox_query(
@@ -353,14 +320,7 @@ find_changed(List **ids)
 		" LIMIT " CppAsString2(CHANGES_MAX),
 		1, (Oid[]){TEXTOID}, args, NULL);
 	for (uint64 i = 0; i < n; i++)
-	{
-		int32 id = row_int4(fetch_row(i), 0);
-
-		/* What others serve is known of all of them together. */
-		if (!outbox_serves_endpoint(id) && outbox_roster_find(id) == NULL)
-			return false;
-		*ids = lappend_int(*ids, id);
-	}
+		*ids = list_append_unique_int(*ids, row_int4(fetch_row(i), 0));
 	return list_length(*ids) < CHANGES_MAX;
 }
 
@@ -400,13 +360,33 @@ drop_if_gone(OutboxEndpoint *ep)
 	return true;
 }
 
+/* True if the endpoint's settings were found, here or as another worker's. */
 static bool
-is_new(const Reload *r, int32 id)
+was_read(const Reload *r, int32 id)
 {
 	for (int i = 0; i < r->n; i++)
 		if (r->list[i]->id == id)
 			return true;
-	return false;
+	return outbox_others_noted(id);
+}
+
+static void
+look_if_dropped(Reload *r, int32 id)
+{
+	OutboxEndpoint *ep = outbox_roster_find(id);
+	int				share = outbox_share_of(id);
+
+	if (ep ? (ep->member.dropped || !drop_if_gone(ep)) : was_read(r, id))
+		return;
+	if (is_weighed(id) && r->weight[share] > 0)
+		r->weight[share]--;
+
+	/*
+	 * What was made and dropped between two reloads was never loaded.  The rows of
+	 * another worker's endpoint go with that worker's reload.
+	 */
+	if (ep == NULL && outbox_share_served(share))
+		delete_rows_of(id);
 }
 
 static void
@@ -424,19 +404,7 @@ look_for_dropped(Reload *r, bool tidy)
 	}
 	else
 		foreach (cell, r->ids)
-		{
-			OutboxEndpoint *ep = outbox_roster_find(lfirst_int(cell));
-			int				share = outbox_share_of(lfirst_int(cell));
-
-			/* What was made and dropped between two reloads was never loaded. */
-			if (ep == NULL && !is_new(r, lfirst_int(cell)))
-				delete_rows_of(lfirst_int(cell));
-			if (ep == NULL || ep->member.dropped || !drop_if_gone(ep))
-				continue;
-			r->changed = true;
-			if (r->weight[share] > 0)
-				r->weight[share]--;
-		}
+			look_if_dropped(r, lfirst_int(cell));
 }
 
 static void
@@ -472,14 +440,9 @@ take_all(Reload *r)
 		pfree(outbox_loop.roster.endpoints);
 	outbox_loop.roster.endpoints = r->list;
 	outbox_loop.roster.n = r->n;
+	outbox_loop.roster.max = r->max;
 	r->list = NULL;
-	if (others_cxt)
-		MemoryContextDelete(others_cxt);
-	others_cxt = r->others_cxt;
-	others = r->others;
-	nothers = r->nothers;
-	outbox_subscribers_set(outbox_loop.roster.endpoints, outbox_loop.roster.n, others,
-						   nothers);
+	outbox_others_take_all();
 }
 
 /* The reload of some is committed. */
@@ -488,15 +451,18 @@ take_some(Reload *r)
 {
 	const ListCell *cell;
 
-	if (r->changed)
-		outbox_roster_change(r->list, r->n);
+	for (int i = 0; i < r->n; i++)
+		outbox_roster_add(r->list[i]);
 	foreach (cell, r->ids)
 	{
 		OutboxEndpoint *ep = outbox_roster_find(lfirst_int(cell));
 
-		if (ep)
+		if (ep && ep->member.dropped)
+			outbox_roster_remove(ep);
+		else if (ep)
 			outbox_subscribers_add(ep);
 	}
+	outbox_others_take(r->ids);
 }
 
 static ArrayType *
@@ -525,20 +491,19 @@ outbox_reload(bool all, bool tidy)
 		return false;
 	outbox_lock_indexes(OUTBOX_TABLE_EVENTS_0, OUTBOX_TABLE_KEPT_EVENTS);
 	memset(r, 0, sizeof(Reload));
-	r->others_cxt = AllocSetContextCreate(CurTransactionContext, "outbox others",
-										  ALLOCSET_DEFAULT_SIZES);
 	outbox_query("SELECT pg_catalog.pg_current_snapshot()::pg_catalog.text,"
 				 " pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())",
 				 0, NULL, NULL, NULL);
 	snapshot = MemoryContextStrdup(caller, row_text(fetch_row(0), 0));
 	seen = U64FromFullTransactionId(DatumGetFullTransactionId(fetch_row(0).values[1]));
 	r->all = all || tidy || !find_changed(&r->ids);
+	outbox_others_begin(r->all);
 	begin_reload(r);
 	if (r->all)
 		outbox_query("SELECT pg_catalog.count(*) FROM outbox.endpoint_settings", 0, NULL,
 					 NULL, NULL);
 	outbox_parked_share_room(r->all ? row_int8(fetch_row(0), 0) :
-									  outbox_loop.roster.n + nothers);
+									  outbox_loop.roster.n + outbox_others_count());
 	outbox_endpoint_settings_read(r->all ? NULL : id_array(r->ids), apply_settings, r);
 	if (outbox_serves_database())
 		outbox_retention_configure();
@@ -549,8 +514,7 @@ outbox_reload(bool all, bool tidy)
 	r->ids = list_copy(r->ids); /* for after the commit */
 	MemoryContextSwitchTo(old);
 	OUTBOX_CRASH_POINT("reload.read");
-	if (r->all)
-		MemoryContextSetParent(r->others_cxt, TopMemoryContext);
+	outbox_others_keep();
 	outbox_txn_commit();
 	OUTBOX_CRASH_POINT("reload.committed");
 
@@ -593,6 +557,7 @@ outbox_reload_failed(void)
 		pfree(reload.list);
 	reload.list = NULL;
 	reload.n = 0;
+	outbox_others_failed();
 	if (meeting)
 		outbox_endpoint_free(meeting);
 	meeting = NULL;

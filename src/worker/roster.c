@@ -35,25 +35,33 @@ outbox_roster_init(void)
 											  ALLOCSET_DEFAULT_SIZES);
 }
 
+/* The place of the endpoint with this id, or the place where it would be. */
 static int
-compare_id(const void *key, const void *element)
+place_of(int32 id)
 {
-	int32				  id = *(const int32 *) key;
-	const OutboxEndpoint *ep = *(OutboxEndpoint *const *) element;
+	int low = 0;
+	int high = outbox_loop.roster.n;
 
-	return id < ep->id ? -1 : id > ep->id;
+	while (low < high)
+	{
+		int middle = low + (high - low) / 2;
+
+		if (outbox_loop.roster.endpoints[middle]->id < id)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low;
 }
 
 OutboxEndpoint *
 outbox_roster_find(int32 id)
 {
-	OutboxEndpoint **found;
+	int place = place_of(id);
 
-	if (outbox_loop.roster.n == 0)
+	if (place == outbox_loop.roster.n || outbox_loop.roster.endpoints[place]->id != id)
 		return NULL;
-	found = bsearch(&id, outbox_loop.roster.endpoints, outbox_loop.roster.n,
-					sizeof(OutboxEndpoint *), compare_id);
-	return found ? *found : NULL;
+	return outbox_loop.roster.endpoints[place];
 }
 
 bool
@@ -82,36 +90,37 @@ outbox_roster_forget(OutboxEndpoint *ep)
 	outbox_endpoint_free(ep);
 }
 
-static int
-compare_endpoints(const void *a, const void *b)
+/* In the order of their ids.  New ones mostly have higher ids than all others. */
+void
+outbox_roster_add(OutboxEndpoint *ep)
 {
-	return compare_id(&(*(OutboxEndpoint *const *) a)->id, b);
+	OutboxLoopRoster *r = &outbox_loop.roster;
+	int				  place = place_of(ep->id);
+
+	if (r->n == r->max)
+	{
+		r->max = Max(64, r->max * 2);
+		r->endpoints = r->endpoints ?
+			repalloc_huge(r->endpoints, sizeof(OutboxEndpoint *) * r->max) :
+			MemoryContextAllocHuge(outbox_roster_cxt, sizeof(OutboxEndpoint *) * r->max);
+	}
+	memmove(r->endpoints + place + 1, r->endpoints + place,
+			sizeof(OutboxEndpoint *) * (r->n - place));
+	r->endpoints[place] = ep;
+	r->n++;
 }
 
 void
-outbox_roster_change(OutboxEndpoint **added, int nadded)
+outbox_roster_remove(OutboxEndpoint *ep)
 {
-	OutboxEndpoint **all;
-	int				 n = 0;
+	OutboxLoopRoster *r = &outbox_loop.roster;
+	int				  place = place_of(ep->id);
 
-	all = MemoryContextAllocHuge(outbox_roster_cxt,
-								 sizeof(OutboxEndpoint *) *
-									 Max(outbox_loop.roster.n + nadded, 1));
-	for (int i = 0; i < outbox_loop.roster.n; i++)
-	{
-		if (outbox_loop.roster.endpoints[i]->member.dropped)
-			outbox_roster_forget(outbox_loop.roster.endpoints[i]);
-		else
-			all[n++] = outbox_loop.roster.endpoints[i];
-	}
-	for (int i = 0; i < nadded; i++)
-		all[n++] = added[i];
-	if (nadded > 0)
-		qsort(all, n, sizeof(OutboxEndpoint *), compare_endpoints);
-	if (outbox_loop.roster.endpoints)
-		pfree(outbox_loop.roster.endpoints);
-	outbox_loop.roster.endpoints = all;
-	outbox_loop.roster.n = n;
+	Assert(place < r->n && r->endpoints[place] == ep);
+	r->n--;
+	memmove(r->endpoints + place, r->endpoints + place + 1,
+			sizeof(OutboxEndpoint *) * (r->n - place));
+	outbox_roster_forget(ep);
 }
 
 void

@@ -21,10 +21,11 @@ extern OutboxEndpoint *outbox_roster_find(int32 id); /* NULL: none */
 extern bool outbox_roster_expects(int32 id);
 
 /*
- * _change adds endpoints, and frees those that were dropped.  _forget frees one that is
- * not on the list any more, or was not yet.
+ * _add adds an endpoint to the list.  _remove frees one that is on it, and _forget one
+ * that is not on it any more, or was not yet.
  */
-extern void outbox_roster_change(OutboxEndpoint **added, int nadded);
+extern void outbox_roster_add(OutboxEndpoint *ep);
+extern void outbox_roster_remove(OutboxEndpoint *ep);
 extern void outbox_roster_forget(OutboxEndpoint *ep);
 
 /* All endpoints are examined once: what they rest for may have changed. */

@@ -101,10 +101,52 @@ ok( wait_sql($node, "SELECT (SELECT count(*) FROM outbox.endpoint_changes) < 10 
 ask('ALTER SYSTEM SET outbox.workers_per_database = 3');
 ask('SELECT pg_reload_conf()');
 ok(wait_sql($node, "SELECT count(*) = 3 FROM outbox.workers WHERE pid IS NOT NULL AND datname = 'postgres'"), 'three workers');
+
+# Whichever worker serves them, two of the three are another worker's than b is.  While the
+# workers still divide the endpoints, each reads all settings.
+my $unread = 0;
+foreach my $round (1 .. 20)
+{
+	ask("UPDATE outbox.endpoint_settings SET url = '" . $receiver->url("/ok/b4.$round") . "' WHERE name = 'b'");
+	foreach my $name (qw(a c))
+	{
+		ask(to($name, "/ok/$name.$round"));
+		comes_at("/ok/$name.$round", "$name changes");
+	}
+	last if $unread = wait_settled($node) && count_at("/ok/b4.$round") == 0;
+}
+ok($unread, 'a change of an endpoint of another worker does not make one read all settings');
+
+# What other workers serve is known: whether anybody wants an event
+sub unmatched
+{
+	return ask('SELECT unmatched FROM outbox.status');
+}
+
+# Each try emits an event that nobody wants, as soon as the worker that counts knows.
+sub becomes_unmatched
+{
+	my ($topic, $name) = @_;
+	my $before = unmatched();
+
+	return ok(wait_until(sub { emit($node, $topic, '{}'); unmatched() > $before }, $name), $name);
+}
+ask("SELECT outbox.alter_endpoint('$_', topics => '{only.$_}')") foreach qw(a b c);
+becomes_unmatched('nobody.wants', 'what no endpoint subscribes to any more is counted');
+my $was = unmatched();
+ask("SELECT count(outbox.emit('only.$_', '{}')) FROM generate_series(1, 100)") foreach qw(a b c);
+ok(wait_settled($node), 'each gets its own');
+emit($node, 'nobody.wants', '{}');
+ok(wait_sql($node, "SELECT unmatched > $was FROM outbox.status"), 'one more that nobody wants');
+cmp_ok(unmatched() - $was, '<', 100, 'and what an endpoint of another worker wants is not among them');
+ask("SELECT outbox.drop_endpoint('c', discard => true)");
+becomes_unmatched('only.c', 'an endpoint of another worker that was dropped wants nothing more');
+ask("SELECT outbox.alter_endpoint('$_', topics => '{*}')") foreach qw(a b);
+endpoint($node, $receiver, 'c', '/ok/c');
 foreach my $n (1 .. 3)
 {
-	ask(to($_, "/ok/$_.$n")) foreach qw(a b c);
-	comes_at("/ok/$_.$n", "$_ changes, with three workers") foreach qw(a b c);
+	ask(to($_, "/ok/$_.of3.$n")) foreach qw(a b c);
+	comes_at("/ok/$_.of3.$n", "$_ changes, with three workers") foreach qw(a b c);
 	ask("SELECT pg_terminate_backend(pid) FROM outbox.workers WHERE pid IS NOT NULL AND datname = 'postgres' LIMIT 1") if $n < 3;
 }
 ok(wait_settled($node), 'settled');
