@@ -96,12 +96,13 @@ sinks-all sinks-install sinks-uninstall sinks-clean:
 # Unit tests need no server.  A test names what it is linked with in a comment:
 # "links: src/transport/address.c src/base/names.c".
 UNIT_TESTS = $(patsubst test/unit/%.c,build/unit/%,$(wildcard test/unit/test_*.c))
+UNIT_NEEDS = $(wildcard test/unit/*.h sinks/*/*.[ch]) $(C_SOURCES) $(C_HEADERS)
 # Some builds of PostgreSQL have libraries that no position-independent program can take.
 UNIT_LIBS = -no-pie -L$(pkglibdir) -L$(libdir) -lpgcommon -lpgport $(SHLIB_LINK) -lm
 
 unit: $(UNIT_TESTS)
 
-build/unit/%: test/unit/%.c $(wildcard test/unit/*.h) $(C_SOURCES) $(C_HEADERS)
+build/unit/%: test/unit/%.c $(UNIT_NEEDS)
 	@mkdir -p build/unit
 	$(CC) -Isrc $(CPPFLAGS) -I$(includedir_server) $(CFLAGS) $(UNIT_CFLAGS) -o $@ $< \
 		$(shell sed -n 's/.*links: *\([^*]*\).*/\1/p' $<) $(UNIT_LIBS)
@@ -112,7 +113,7 @@ build/unit/%: test/unit/%.c $(wildcard test/unit/*.h) $(C_SOURCES) $(C_HEADERS)
 FUZZ = $(patsubst test/fuzz/%.c,%,$(filter-out test/fuzz/driver.c,$(wildcard test/fuzz/*.c)))
 FUZZ_CFLAGS = -g -O1 -fsanitize=address,undefined -fno-sanitize-recover=all -ffunction-sections -fdata-sections
 FUZZ_LINK = $(shell sed -n 's/.*links: *\([^*]*\).*/\1/p' $<) -Wl,--gc-sections $(UNIT_LIBS)
-FUZZ_NEEDS = $(wildcard test/fuzz/*.h test/unit/*.h) $(C_SOURCES) $(C_HEADERS)
+FUZZ_NEEDS = $(wildcard test/fuzz/*.h) $(UNIT_NEEDS)
 
 unit: $(FUZZ:%=build/unit/test_fuzz_%)
 fuzz: $(FUZZ:%=build/fuzz/%)

@@ -24,6 +24,7 @@ END
 	# Must not change the exit status of the test.
 	my $status = $?;
 	kill 'TERM', @started if @started;
+	kill 'CONT', @started if @started;    # one that is stopped would not end
 	waitpid($_, 0) foreach @started;
 	$? = $status;
 }
