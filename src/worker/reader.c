@@ -28,6 +28,7 @@
 #include "worker/busy.h"
 #include "worker/loop.h"
 #include "worker/reader.h"
+#include "worker/reload.h"
 
 /*
  * Rows per page, and bytes of payload after which a page ends.  A page has a query
@@ -133,7 +134,36 @@ step_is_over(void)
 	return GetCurrentTimestamp() - step_begun >= STEP_TIME;
 }
 
-static void
+/*
+ * Takes a tick, and begins with it.  An event that follows a change of settings must be
+ * judged by them.  The change may be there since settings were last read, so they are
+ * read first, and the tick after that.  False: not yet.
+ */
+static bool
+begin_tick(XLogRecPtr *lsn, const OutboxLogQuery *reader)
+{
+	OutboxTick *tick = outbox_tick_take();
+	bool		begin = false;
+
+	if (!outbox_subscribers_here() && !outbox_serves_database())
+	{
+		/* No endpoint here could miss anything. */
+		outbox_cursor_set(&outbox_loop.head, tick, NULL, 0);
+	}
+	else if (!outbox_tick_same(outbox_loop.head.read, tick))
+	{
+		begin = !outbox_reload_is_due();
+		if (begin)
+			outbox_log_read(&outbox_loop.head, tick, reader, lsn);
+		else
+			outbox_cursor_set(&outbox_loop.head, outbox_loop.head.read, tick, 0);
+	}
+	outbox_tick_unref(tick);
+	return begin;
+}
+
+/* False: settings are to be read before anything else. */
+static bool
 read_head(bool news, XLogRecPtr *lsn)
 {
 	OutboxLogQuery reader = {.want = head_wants,
@@ -141,31 +171,12 @@ read_head(bool news, XLogRecPtr *lsn)
 							 .max_rows = PAGE_ROWS,
 							 .max_bytes = PAGE_BYTES};
 
-	if (outbox_loop.head.reading == NULL)
-	{
-		OutboxTick *tick;
-
-		if (!news)
-			return;
-		tick = outbox_tick_take();
-		if (!outbox_subscribers_here() && !outbox_serves_database())
-		{
-			/* No endpoint here could miss anything. */
-			outbox_cursor_set(&outbox_loop.head, tick, NULL, 0);
-			outbox_tick_unref(tick);
-			return;
-		}
-		if (outbox_tick_same(outbox_loop.head.read, tick))
-		{
-			outbox_tick_unref(tick);
-			return;
-		}
-		outbox_log_read(&outbox_loop.head, tick, &reader, lsn);
-		outbox_tick_unref(tick);
-	}
+	if (outbox_loop.head.reading == NULL && (!news || !begin_tick(lsn, &reader)))
+		return outbox_loop.head.reading == NULL;
 	for (int i = 1; i < HEAD_PAGES && outbox_loop.head.reading != NULL && !step_is_over();
 		 i++)
 		outbox_log_read(&outbox_loop.head, outbox_loop.head.reading, &reader, lsn);
+	return true;
 }
 
 /* ------------------------------------------------------------- laggards */
@@ -575,8 +586,8 @@ outbox_reader_step(dlist_head *busy, bool head, bool news, TimestampTz now,
 	bool	   more;
 
 	step_begun = GetCurrentTimestamp();
-	if (head)
-		read_head(news, lsn);
+	if (head && !read_head(news, lsn))
+		return true;
 	more = head && outbox_loop.head.reading != NULL;
 	more = read_laggards(now, lsn) || more;
 	more = count_ahead() || more;

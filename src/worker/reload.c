@@ -58,12 +58,23 @@ static OutboxWorker	  *self;
  */
 static char *changes_seen;
 
+static uint64 seen_changed; /* the counters, as they were before the last reload */
+static uint64 seen_changed_all;
+
 void
 outbox_reload_init(OutboxDatabase *database, OutboxWorker *worker)
 {
 	db = database;
 	self = worker;
 	pg_atomic_write_u64(&self->seen_changes, 1); /* all changes are needed */
+	seen_changed = pg_atomic_read_u64(&db->changed);
+	seen_changed_all = pg_atomic_read_u64(&db->changed_all);
+}
+
+bool
+outbox_reload_is_due(void)
+{
+	return pg_atomic_read_u64(&db->changed) != seen_changed;
 }
 
 /* Begins to count the backlog again, from the frontier on. */
@@ -212,10 +223,7 @@ apply_settings(void *arg, const OutboxEndpointRow *s)
 			 ep->config.block_on_dead != s->block_on_dead)
 	{
 		/* Another position, or other lanes: it has to be loaded again. */
-		ep->member.recreate = true;
-		ep->place.dirty = true;
-		outbox_loop.roster.recreating = true;
-		outbox_busy_add(ep);
+		outbox_roster_load_again(ep);
 	}
 	else if (ep->config.row_version != s->row_version ||
 			 ep->config.keys_version != s->keys_version ||
@@ -479,9 +487,13 @@ id_array(const List *ids)
 
 /* 'tidy' is for endpoints that were dropped while no worker had them. */
 bool
-outbox_reload(bool all, bool tidy)
+outbox_reload(bool tidy)
 {
-	Reload		 *r = &reload;
+	Reload *r = &reload;
+	uint64	changed_all = pg_atomic_read_u64(&db->changed_all);
+	uint64	changed = pg_atomic_read_u64(&db->changed);
+	bool	all = tidy || changed_all != seen_changed_all ||
+		GetCurrentTimestamp() >= outbox_loop.roster.reload_at;
 	MemoryContext caller = CurrentMemoryContext;
 	MemoryContext old;
 	char		 *snapshot;
@@ -496,7 +508,7 @@ outbox_reload(bool all, bool tidy)
 				 0, NULL, NULL, NULL);
 	snapshot = MemoryContextStrdup(caller, row_text(fetch_row(0), 0));
 	seen = U64FromFullTransactionId(DatumGetFullTransactionId(fetch_row(0).values[1]));
-	r->all = all || tidy || !find_changed(&r->ids);
+	r->all = all || !find_changed(&r->ids);
 	outbox_others_begin(r->all);
 	begin_reload(r);
 	if (r->all)
@@ -534,6 +546,8 @@ outbox_reload(bool all, bool tidy)
 		pfree(changes_seen);
 	changes_seen = MemoryContextStrdup(TopMemoryContext, snapshot);
 	pg_atomic_write_u64(&self->seen_changes, seen);
+	seen_changed = changed;
+	seen_changed_all = changed_all;
 	memcpy(weight, r->weight, sizeof(weight));
 	if (outbox_serves_database())
 		outbox_shares_weigh(weight);

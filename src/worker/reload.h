@@ -9,12 +9,15 @@
 
 extern void outbox_reload_init(OutboxDatabase *database, OutboxWorker *worker);
 
+/* True if settings have changed since they were read. */
+extern bool outbox_reload_is_due(void);
+
 /*
  * Reads the settings that have changed, or all.  'tidy': reads all, and searches for
  * what dropped endpoints may have left behind.  False: a lock was not free.  After an
  * error, outbox_reload_failed() must be called: the endpoints are those from before.
  */
-extern bool outbox_reload(bool all, bool tidy);
+extern bool outbox_reload(bool tidy);
 extern void outbox_reload_failed(void);
 
 #endif /* OUTBOX_RELOAD_H */

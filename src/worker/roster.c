@@ -15,6 +15,7 @@
 
 #include "base/query.h"
 #include "endpoint/subscribers.h"
+#include "endpoint/window.h"
 #include "log/step.h"
 #include "server/shares.h"
 #include "worker/busy.h"
@@ -131,6 +132,22 @@ outbox_roster_wake_all(void)
 }
 
 /*
+ * It reads nothing more: its settings here may be old, and its place in the log would
+ * pass events that the new ones want.
+ */
+void
+outbox_roster_load_again(OutboxEndpoint *ep)
+{
+	if (ep->member.recreate)
+		return;
+	outbox_window_drop(ep, &outbox_loop.head);
+	ep->member.recreate = true;
+	ep->place.dirty = true;
+	outbox_loop.roster.recreating = true;
+	outbox_busy_add(ep);
+}
+
+/*
  * Nothing more is sent to endpoints that another worker is to serve.  Like any
  * other that is loaded again they need a position of their own first, because the
  * shared one moves on without them.
@@ -142,12 +159,8 @@ outbox_roster_leave(void)
 	{
 		OutboxEndpoint *ep = outbox_loop.roster.endpoints[i];
 
-		if (outbox_serves_endpoint(ep->id) || ep->member.recreate)
-			continue;
-		ep->member.recreate = true;
-		ep->place.dirty = true;
-		outbox_loop.roster.recreating = true;
-		outbox_busy_add(ep);
+		if (!outbox_serves_endpoint(ep->id))
+			outbox_roster_load_again(ep);
 	}
 }
 

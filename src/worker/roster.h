@@ -31,6 +31,9 @@ extern void outbox_roster_forget(OutboxEndpoint *ep);
 /* All endpoints are examined once: what they rest for may have changed. */
 extern void outbox_roster_wake_all(void);
 
+/* The endpoint is freed and loaded anew, once nothing of it is in flight. */
+extern void outbox_roster_load_again(OutboxEndpoint *ep);
+
 /* Makes endpoints that this worker serves no longer begin to leave. */
 extern void outbox_roster_leave(void);
 

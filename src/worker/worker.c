@@ -85,8 +85,6 @@ static char			  *instance_name; /* outbox.instance_name when the process started
 static MemoryContext   loop_cxt;
 
 static uint64	   seen_emitted;
-static uint64	   seen_changed;
-static uint64	   seen_changed_all;
 static TimestampTz fill_at; /* when an endpoint has something to send by itself */
 static TimestampTz wakeup_at;
 static TimestampTz read_not_before; /* no new tick is taken before this time */
@@ -368,20 +366,16 @@ reload_roster(void *arg)
 {
 	bool *locked = arg;
 
-	*locked = !outbox_reload(pg_atomic_read_u64(&db->changed_all) != seen_changed_all ||
-								 GetCurrentTimestamp() >= outbox_loop.roster.reload_at,
-							 outbox_serves_database() && !outbox_loop.database_ours);
+	*locked = !outbox_reload(outbox_serves_database() && !outbox_loop.database_ours);
 }
 
 static void
 reload_step(TimestampTz now)
 {
-	uint64 changed_all = pg_atomic_read_u64(&db->changed_all);
-	uint64 changed = pg_atomic_read_u64(&db->changed);
-	bool   taken = outbox_loop.roster.reload_at == 0 || outbox_roster_to_load() != NIL;
-	bool   locked;
+	bool taken = outbox_loop.roster.reload_at == 0 || outbox_roster_to_load() != NIL;
+	bool locked;
 
-	if ((changed == seen_changed && now < outbox_loop.roster.reload_at &&
+	if ((!outbox_reload_is_due() && now < outbox_loop.roster.reload_at &&
 		 outbox_roster_to_load() == NIL) ||
 		now < outbox_loop.due.retry_locks_at || !outbox_step_may(OUTBOX_STEP_RELOAD))
 		return;
@@ -402,8 +396,6 @@ reload_step(TimestampTz now)
 	 */
 	if (taken)
 		send_from_lsn = needed_lsn = Max(needed_lsn, outbox_log_end());
-	seen_changed = changed;
-	seen_changed_all = changed_all;
 	wakeup_at = now; /* an endpoint may start behind the last tick */
 	outbox_loop.commands_pending = true;
 	outbox_loop.replays_changed = true;
@@ -441,8 +433,7 @@ time_to_sleep(TimestampTz examined_at, bool more)
 		ShutdownRequestPending || ConfigReloadPending)
 		return 0;
 	if (now >= outbox_loop.due.retry_locks_at && outbox_step_may(OUTBOX_STEP_RELOAD) &&
-		(pg_atomic_read_u64(&db->changed) != seen_changed ||
-		 outbox_roster_to_load() != NIL))
+		(outbox_reload_is_due() || outbox_roster_to_load() != NIL))
 		return 0;
 	if (outbox_enabled && now >= outbox_loop.due.retry_locks_at &&
 		(more ||
@@ -626,8 +617,6 @@ outbox_worker_main(Datum arg)
 	outbox_chores_init(db);
 	outbox_worker_start(db, self, delivery_ended);
 	seen_emitted = pg_atomic_read_u64(&db->emitted);
-	seen_changed = pg_atomic_read_u64(&db->changed);
-	seen_changed_all = pg_atomic_read_u64(&db->changed_all);
 	outbox_shares_join(db, (int) (self - db->workers));
 	loop();
 }

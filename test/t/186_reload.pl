@@ -68,6 +68,27 @@ $late->quit;
 comes_at('/ok/c3', 'of a transaction with a part undone');
 is(count_at('/ok/never'), 0, 'and not what was undone');
 
+# An event that follows a change at once: the worker may be about to read it
+my $many = 2000;
+ask("SELECT count(outbox.create_endpoint('n' || n, '" . $receiver->url('/ok/many') . "', '{none}')) FROM generate_series(1, $many) n");
+ask(join "\n", map { "SELECT outbox.alter_endpoint('n$_', topics => '{yes.$_}') \\g /dev/null\nSELECT outbox.emit('yes.$_', '{}') \\g /dev/null" } 1 .. $many);
+ok(wait_settled($node), 'settled');
+is(ask("SELECT count(*) FROM outbox.stats WHERE endpoint ~ '^n[0-9]' AND delivered = 1"), $many, 'an event that follows a change is judged by it');
+ask("SELECT count(outbox.drop_endpoint(name)) FROM outbox.endpoints WHERE name ~ '^n[0-9]'");
+
+# An endpoint that is loaded again once a request has ended: what comes meanwhile is judged by the new settings
+endpoint($node, $receiver, 's', '/ok/s', "topics => '{s.a}'");
+$receiver->control(path => '/ok/s', behave => '/hold');
+emit($node, 's.a', '{}');
+ok(wait_sql($node, "SELECT processing = 1 FROM outbox.stats WHERE endpoint = 's'"), 'a request is on its way');
+ask("SELECT outbox.alter_endpoint('s', ordering => 'strict', topics => '{s.a,s.b}')");
+my $meanwhile = emit($node, 's.b', '{}');
+$receiver->wait_delivered(1, path => '/ok/c3', id => $meanwhile);
+$receiver->control(path => '/ok/s', behave => '/ok');
+ok(wait_settled($node), 'it was answered');
+ok(wait_sql($node, "SELECT delivered = 2 FROM outbox.stats WHERE endpoint = 's'"), 'and the event that came meanwhile is delivered');
+ask("SELECT outbox.drop_endpoint('s')");
+
 # Endpoints that come, go, rest and go back
 endpoint($node, $receiver, 'd', '/ok/d');
 comes_at('/ok/d', 'a new endpoint');
