@@ -19,6 +19,7 @@
 #define EVENTS_AT_ONCE 10000
 #define BROKERS_MAX 300
 #define END_WITHIN 2 /* s */
+#define LATELY 3000	 /* ms; librdkafka tries again after 100 ms, or up to 1 s */
 
 static dlist_head	  clusters = DLIST_STATIC_INIT(clusters);
 static OutboxServices services;
@@ -36,7 +37,16 @@ kafka_clusters_init(const OutboxServices *given, int fd)
 	event_fd = fd;
 }
 
-/* ---------------------------------------------------------- connections */
+int64
+kafka_now_ms(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (int64) now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* -------------------------------------------- what threads of librdkafka call */
 
 /*
  * Runs in a thread of librdkafka, for each connection, also to brokers that another
@@ -138,6 +148,30 @@ kafka_cluster_is_flooded(KafkaCluster *c, char *reason, size_t size)
 	return flooded;
 }
 
+/*
+ * An error that librdkafka repeats a record for, such as too few replicas, is in no event:
+ * only a line for debugging has it.
+ */
+static void
+take_log(const rd_kafka_t *rk, int level, const char *facility, const char *line)
+{
+	static const char before[] = "encountered error: Broker: ";
+	KafkaCluster	 *c = rd_kafka_opaque(rk);
+	const char		 *words;
+	const char		 *end;
+
+	(void) level;
+	if (strcmp(facility, "MSGSET") != 0 || (words = strstr(line, before)) == NULL)
+		return;
+	words += strlen("encountered error: ");
+	end = strstr(words, " (actions ");
+	pthread_mutex_lock(&c->lock);
+	snprintf(c->trouble, sizeof(c->trouble), "%.*s",
+			 end ? (int) (end - words) : (int) strlen(words), words);
+	c->trouble_at = kafka_now_ms();
+	pthread_mutex_unlock(&c->lock);
+}
+
 /* -------------------------------------------------------- making one */
 
 static bool
@@ -200,6 +234,7 @@ configure(rd_kafka_conf_t *conf, const KafkaUrl *url, const KafkaSecurity *secur
 		{"socket.keepalive.enable", "true"},
 		/* it is an event then: a broker that wants SASL or TLS only ends the connection */
 		{"log.connection.close", "true"},
+		{"debug", "msg"}, /* for take_log() */
 	};
 
 	for (size_t i = 0; i < lengthof(fixed); i++)
@@ -222,7 +257,7 @@ configure(rd_kafka_conf_t *conf, const KafkaUrl *url, const KafkaSecurity *secur
 		 !set_file(conf, "ssl.key.location", "outbox.ssl_key_file", reason, size)))
 		return false;
 	rd_kafka_conf_set_connect_cb(conf, connect_to);
-	rd_kafka_conf_set_log_cb(conf, NULL); /* errors come as events */
+	rd_kafka_conf_set_log_cb(conf, take_log);
 	rd_kafka_conf_set_events(conf,
 							 RD_KAFKA_EVENT_DR | RD_KAFKA_EVENT_ERROR |
 								 RD_KAFKA_EVENT_STATS |
@@ -381,11 +416,31 @@ kafka_clusters_shutdown(void)
 
 /* -------------------------------------------------------------- events */
 
+/*
+ * Takes the place in OpenSSL's sources out, "…/rec_layer_s3.c:1602:ssl3_read_bytes ", which
+ * librdkafka adds when it writes lines for debugging.
+ */
+static const char *
+without_place(const char *words, char *out, size_t size)
+{
+	const char *end = words ? strstr(words, " error:") : NULL;
+	const char *begin = end;
+
+	while (begin && begin > words && begin[-1] != ' ')
+		begin--;
+	if (end == NULL || memchr(begin, ':', end - begin) == NULL)
+		return words;
+	snprintf(out, size, "%.*s%s", (int) (begin - words), words, end + 1);
+	return out;
+}
+
 static void
 take_error(KafkaCluster *c, rd_kafka_event_t *event)
 {
 	rd_kafka_resp_err_t code = rd_kafka_event_error(event);
-	const char		   *words = rd_kafka_event_error_string(event);
+	char				shorter[512];
+	const char		   *words = without_place(rd_kafka_event_error_string(event), shorter,
+											  sizeof(shorter));
 
 	if (code == RD_KAFKA_RESP_ERR__FATAL)
 		c->fatal = true;
@@ -484,6 +539,19 @@ kafka_cluster_is_up(KafkaCluster *c, char *reason, size_t size)
 	else if (!up)
 		strlcpy(reason, c->reason, size);
 	return up;
+}
+
+bool
+kafka_cluster_trouble(KafkaCluster *c, char *words, size_t size)
+{
+	bool lately;
+
+	pthread_mutex_lock(&c->lock);
+	lately = c->trouble_at > 0 && kafka_now_ms() - c->trouble_at < LATELY;
+	if (lately)
+		strlcpy(words, c->trouble, size);
+	pthread_mutex_unlock(&c->lock);
+	return lately;
 }
 
 void

@@ -38,6 +38,8 @@ typedef struct KafkaCluster
 	pthread_mutex_t	  lock;		   /* of what follows */
 	int				  threads;	   /* of brokers */
 	bool			  flooded;	   /* there were too many */
+	char			  trouble[64]; /* why brokers did not take records, at 'trouble_at' */
+	int64			  trouble_at;  /* ms; 0: never */
 	char			  refused[128];	  /* an address that a broker has and that may not be
 									   * connected to; "": none */
 	char			  refused_id[64]; /* the broker, as librdkafka names it */
@@ -70,6 +72,14 @@ extern bool kafka_cluster_is_up(KafkaCluster *c, char *reason, size_t size);
 
 /* True if its brokers have named too many others.  It is to be given back.  Writes why. */
 extern bool kafka_cluster_is_flooded(KafkaCluster *c, char *reason, size_t size);
+
+/*
+ * Why brokers have lately not taken records that librdkafka repeats; false: nothing is
+ * known.  It says nothing else of them until their timeout.
+ */
+extern bool kafka_cluster_trouble(KafkaCluster *c, char *words, size_t size);
+
+extern int64 kafka_now_ms(void);
 
 /* Addresses that were refused may be allowed now. */
 extern void kafka_clusters_reload(void);

@@ -9,7 +9,6 @@
 #include "postgres.h"
 
 #include <sys/eventfd.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "cluster.h"
@@ -19,6 +18,9 @@
 PG_MODULE_MAGIC;
 
 extern PGDLLEXPORT const OutboxTransport *outbox_sink(void);
+
+/* ms for which no record of a link was stored, with some in flight: it is stuck */
+#define STUCK 1000
 
 /* ms after which a link that was refused is tried again, doubled each time */
 #define RETRY_FIRST 1000
@@ -34,11 +36,12 @@ struct OutboxLink
 	OutboxTarget	   target;	/* only its timeouts */
 	KafkaCluster	  *cluster; /* NULL: a new one could not be made */
 	int				   transfers;
-	bool			   closed;	 /* it is freed with its last transfer */
-	bool			   given_up; /* no cluster is made for it any more */
-	int64			   retry_at; /* ms; 0: it was not refused */
-	int				   backoff;
-	char			   reason[128]; /* why it was refused, or no cluster was made */
+	int64 moved_at; /* ms, when a record was stored, or the first one begun */
+	bool  closed;	/* it is freed with its last transfer */
+	bool  given_up; /* no cluster is made for it any more */
+	int64 retry_at; /* ms; 0: it was not refused */
+	int	  backoff;
+	char  reason[128]; /* why it was refused, or no cluster was made */
 };
 
 struct OutboxTransfer
@@ -71,15 +74,6 @@ static bool			  more_events;
 static dlist_head	  links = DLIST_STATIC_INIT(links);
 static dlist_head	  unused = DLIST_STATIC_INIT(unused);
 static dlist_head	  ended = DLIST_STATIC_INIT(ended);
-
-static int64
-now_ms(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (int64) now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
 
 static void
 kafka_init(const OutboxServices *given)
@@ -172,10 +166,14 @@ kafka_state(OutboxLink *link, char *reason, size_t size)
 	if (link->cluster && !kafka_cluster_is_up(link->cluster, reason, size))
 		return OUTBOX_LINK_DOWN;
 	if (link->cluster && link->retry_at == 0)
+	{
+		if (link->transfers > 0 && kafka_now_ms() - link->moved_at >= STUCK)
+			(void) kafka_cluster_trouble(link->cluster, reason, size);
 		return OUTBOX_LINK_UP;
+	}
 	strlcpy(reason, link->reason, size);
-	return link->cluster && link->retry_at <= now_ms() ? OUTBOX_LINK_PROBING :
-														 OUTBOX_LINK_DOWN;
+	return link->cluster && link->retry_at <= kafka_now_ms() ? OUTBOX_LINK_PROBING :
+															   OUTBOX_LINK_DOWN;
 }
 
 static void
@@ -201,7 +199,7 @@ kafka_close(OutboxLink *link)
 static void
 refuse_link(OutboxLink *link, const char *topic, rd_kafka_resp_err_t error)
 {
-	int64 now = now_ms();
+	int64 now = kafka_now_ms();
 
 	bool missing = error == RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART ||
 		error == RD_KAFKA_RESP_ERR__UNKNOWN_TOPIC;
@@ -296,9 +294,10 @@ static void
 judge(OutboxTransfer *t, rd_kafka_resp_err_t error, OutboxOutcome *o)
 {
 	char reason[128];
+	char trouble[64];
 
 	o->retry_after = -1;
-	o->duration = now_ms() - t->started_ms;
+	o->duration = kafka_now_ms() - t->started_ms;
 	o->status = error > 0 ? error : 0;
 	if (t->bad_topic)
 	{
@@ -309,6 +308,7 @@ judge(OutboxTransfer *t, rd_kafka_resp_err_t error, OutboxOutcome *o)
 	else if (error == RD_KAFKA_RESP_ERR_NO_ERROR)
 	{
 		o->result = OUTBOX_RESULT_DELIVERED;
+		t->link->moved_at = kafka_now_ms();
 		t->link->retry_at = 0;
 		t->link->backoff = 0;
 	}
@@ -333,7 +333,12 @@ judge(OutboxTransfer *t, rd_kafka_resp_err_t error, OutboxOutcome *o)
 													  OUTBOX_RESULT_FAILED;
 		o->failure = error == RD_KAFKA_RESP_ERR__MSG_TIMED_OUT ? OUTBOX_FAILURE_TIMEOUT :
 																 OUTBOX_FAILURE_NONE;
-		snprintf(o->error, sizeof(o->error), "Kafka: %s", rd_kafka_err2str(error));
+		if (error == RD_KAFKA_RESP_ERR__MSG_TIMED_OUT &&
+			kafka_cluster_trouble(t->cluster, trouble, sizeof(trouble)))
+			snprintf(o->error, sizeof(o->error), "Kafka: %s: %s", rd_kafka_err2str(error),
+					 trouble);
+		else
+			snprintf(o->error, sizeof(o->error), "Kafka: %s", rd_kafka_err2str(error));
 	}
 }
 
@@ -433,8 +438,9 @@ kafka_start(OutboxTransfer *t, const OutboxTarget *target, OutboxLink *link,
 	t->cluster = c;
 	t->delivery = delivery;
 	t->created_ms = m->created_ms;
-	t->started_ms = now_ms();
-	link->transfers++;
+	t->started_ms = kafka_now_ms();
+	if (link->transfers++ == 0)
+		link->moved_at = t->started_ms;
 	c->wanted++;
 	t->bad_topic = kafka_record_topic(&link->url, m, t->topic);
 	t->headers = kafka_record_headers(&link->options, m);
@@ -518,7 +524,7 @@ kafka_poll(void)
 static long
 kafka_timeout(void)
 {
-	int64	   now = now_ms();
+	int64	   now = kafka_now_ms();
 	int64	   wait = -1;
 	dlist_iter iter;
 

@@ -149,7 +149,7 @@ COMMENT ON COLUMN outbox.stats.state IS 'active, paused, held, backing_off or di
 COMMENT ON COLUMN outbox.stats.state_since IS 'when that state began';
 COMMENT ON COLUMN outbox.stats.reason IS
 'why it is not active, or what holds an active one back: outbox.worker_memory is used up, or a broker does not '
-'answer (NULL: neither)';
+'answer or takes no records (NULL: neither)';
 COMMENT ON COLUMN outbox.stats.pending IS 'events that wait for their first attempt and are not blocked';
 COMMENT ON COLUMN outbox.stats.pending_exact IS
 'false: pending is an estimate, because counting lags behind or no worker runs. While a worker counts, '

@@ -8,6 +8,7 @@
  *	  missing NAME | there NAME	   says that a topic does not exist; takes that back
  *	  down | up					   the broker goes, and comes back
  *	  error API CODE [CODE ...]	   the next answers to requests of this kind
+ *	  clear API					   these answers are good again
  */
 #include <librdkafka/rdkafka.h>
 #include <librdkafka/rdkafka_mock.h>
@@ -54,6 +55,8 @@ main(void)
 			while ((next = strtok(NULL, " \n")) != NULL)
 				rd_kafka_mock_push_request_errors(mock, (int16_t) atoi(name), 1,
 												  (rd_kafka_resp_err_t) atoi(next));
+		else if (strcmp(what, "clear") == 0)
+			rd_kafka_mock_clear_request_errors(mock, (int16_t) atoi(name));
 		printf("ok\n");
 	}
 	rd_kafka_mock_cluster_destroy(mock);

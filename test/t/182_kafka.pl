@@ -39,7 +39,8 @@ sub records
 	return map { [ split /\t/, $_, 5 ] } split /\n/, $text;
 }
 
-my $node = outbox_node('main', conf => "outbox.sinks = 'webhook, kafka'\n");
+make_ca($dir, $_) foreach qw(authority other);
+my $node = outbox_node('main', conf => "outbox.sinks = 'webhook, kafka'\noutbox.ssl_ca_file = '$dir/authority.crt'\n");
 my $receiver = OutboxTest::Receiver->new('main');
 endpoint($node, $receiver, 'web', '/ok/web', "topics => '{web.*}'");
 
@@ -113,10 +114,23 @@ wait_status($node, $id, 'dead', 'a record that is too large by itself is dead');
 like(ask("SELECT reason || ': ' || last_error FROM outbox.dead_letters WHERE endpoint = 'sizes'"),
 	qr/^aborted by receiver: Kafka: .*too large/, 'with the words of Kafka');
 
-# Kafka's own troubles are librdkafka's to wait out
+# Kafka's own troubles are librdkafka's to wait out, and are named when they last
 mock('error 0 19 6 7');
 $id = emit($node, 'size.x', '{"n": 201}', "key => 'k'");
 wait_status($node, $id, 'delivered', 'too few replicas, another leader, a timeout: it is sent again');
+mock('error 0' . ' 19' x 300);
+$id = emit($node, 'size.x', '{"n": 202}', "key => 'k'");
+shows('sizes', "state = 'active' AND reason = 'Broker: Not enough in-sync replicas'", 'too few replicas are named while it lasts');
+mock('clear 0');
+wait_status($node, $id, 'delivered', 'and the event waits');
+shows('sizes', "reason IS NULL AND failed_attempts = 1", 'then nothing is wrong, and no attempt was counted but that of the large record');
+ask("SELECT outbox.create_endpoint('hasty', 'kafka://$broker/sizes', '{hasty}', format => 'raw', timeout => '1 s', backoff_base => '100 ms', backoff_max => '200 ms')");
+shows('hasty', "state = 'active'", 'the link comes up');
+mock('error 0' . ' 19' x 300);
+$id = emit($node, 'hasty', '{}');
+shows('hasty', "failed_attempts > 0 AND last_error = 'Kafka: Local: Message timed out: Broker: Not enough in-sync replicas'", 'after the timeout, the attempt has failed with these words');
+mock('clear 0');
+wait_status($node, $id, 'delivered', 'and the event is delivered at last');
 
 # The broker goes in the middle, and comes back
 my $log = "$dir/producer";
@@ -283,6 +297,28 @@ unlike(slurp_file($node->logfile), qr/endpoint "bus".*no answer/, 'the log does 
 ask("SELECT outbox.create_endpoint('tls', 'kafkas://$broker/orders', '{tls}')");
 shows('tls', "state = 'backing_off' AND reason ~ 'SSL'", 'a broker without TLS is not spoken to in clear');
 ask("SELECT outbox.drop_endpoint('tls')");
+
+# TLS to a broker that is not who it says, with the places in the sources of OpenSSL left out
+make_cert($dir, 'good', 'authority', 'IP:127.0.0.1');
+make_cert($dir, 'expired', 'authority', 'IP:127.0.0.1', -30, -1);
+make_cert($dir, 'stranger', 'other', 'IP:127.0.0.1');
+make_cert($dir, 'elsewhere', 'authority', 'DNS:elsewhere.test,IP:127.0.0.2');
+foreach my $name (qw(good expired stranger elsewhere))
+{
+	my $front = start_front('127.0.0.1:0', $broker =~ s/.*://r, cert => "$dir/$name.crt", key => "$dir/$name.key");
+	ask("SELECT outbox.create_endpoint('$name', 'kafkas://127.0.0.1:$front->{port}/orders', '{tls}')");
+	if ($name eq 'good')
+	{
+		ok(wait_until(sub { lines_of($front->{journal}, '^tls TLS') }, 'a handshake'), 'a broker with a good certificate is spoken to');
+	}
+	else
+	{
+		shows($name, "state = 'backing_off' AND reason ~ 'certificate verify failed' AND reason !~ '[.]c:'", "a broker whose certificate is bad is not: $name");
+		is(scalar lines_of($front->{journal}, '^tls TLS'), 0, '... not one byte');
+	}
+	note(ask("SELECT reason FROM outbox.stats WHERE endpoint = '$name'"));
+	ask("SELECT outbox.drop_endpoint('$name')");
+}
 
 # Addresses
 ask("ALTER SYSTEM SET outbox.allowed_networks = '10.99.0.0/16'");
