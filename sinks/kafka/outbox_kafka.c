@@ -11,6 +11,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "base/crash_point.h"
 #include "cluster.h"
 #include "fmgr.h"
 #include "record.h"
@@ -391,6 +392,7 @@ produce(OutboxTransfer *t, const char *key, size_t key_len)
 	}
 	t->headers = NULL;
 	t->cluster->produced++;
+	OUTBOX_KILL_POINT("kafka.sent");
 }
 
 /* Keeps the key for later.  Without memory the record could get no key. */
@@ -482,6 +484,7 @@ report(KafkaCluster *c, const rd_kafka_message_t *m)
 {
 	OutboxTransfer *t = m->_private;
 
+	OUTBOX_KILL_POINT("kafka.answered");
 	c->produced--;
 	if (t->alone)
 		c->alone_sent = false;

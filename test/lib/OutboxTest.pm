@@ -560,7 +560,7 @@ sub check_history
 			'SELECT endpoint, event_id FROM outbox.dead_letters'))
 	{
 		my ($endpoint, $id) = split /\|/, $row;
-		my ($path) = $path{$endpoint} =~ m{^http://[^/]+(/[^?]*)};
+		my ($path) = $path{$endpoint} =~ m{^\w+://[^/]+(/[^?]*)};
 		push @lines, "$path $id\n";
 	}
 	my $few = @lines <= ($option{max_dead} // 0);

@@ -1,81 +1,23 @@
-# Apache Kafka gets every event once and in the order of its key, also when it is killed meanwhile.
-# A broker that advertises a private address is not connected to.  "make clients" fetches
-# Kafka, and runs this.
+# Apache Kafka gets every event once and in the order of its key, also when it is killed or hangs.
+# Webhooks go on beside it meanwhile.  What is too large together is sent alone.  A broker that
+# advertises a private address is not connected to.  "make clients" fetches Kafka, and runs this.
 use strict;
 use warnings;
 
-use IO::Socket::INET;
+use JSON::PP;
 use OutboxTest;
-use PostgreSQL::Test::Cluster;
+use OutboxTest::Kafka;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $jars = ($ENV{OUTBOX_TEST_CACHE} || '/var/cache/outbox-test') . '/kafka';
-chomp(my $pkglibdir = qx{@{[ $ENV{PG_CONFIG} || 'pg_config' ]} --pkglibdir});
-plan skip_all => 'takes a minute or two and what Maven fetches: "make clients" runs it'
-  unless $ENV{OUTBOX_TEST_CLIENTS};
-plan skip_all => 'outbox_kafka was not built: it needs librdkafka-dev' unless -e "$pkglibdir/outbox_kafka.so";
-plan skip_all => 'there is no kcat to read with' if system('kcat -V > /dev/null 2>&1') != 0;
-plan skip_all => "no Kafka in $jars, or no java: Maven could not fetch it"
-  unless -e "$jars/complete" && system('java -version > /dev/null 2>&1') == 0;
-
-# Ports below those of outgoing connections, or these could take them
-my $dir = PostgreSQL::Test::Utils::tempdir('kafka');
-my @ports;
-for (my $port = 20000 + $$ % 10000; @ports < 3; $port++)
-{
-	push @ports, $port if IO::Socket::INET->new(LocalAddr => '127.0.0.1', LocalPort => $port, Listen => 1, ReuseAddr => 1);
-}
-my $broker = "127.0.0.1:$ports[0]";
-append_to_file("$dir/address", "$broker\n");
-append_to_file("$dir/server.properties", <<"CONF");
-process.roles=broker,controller
-node.id=1
-controller.quorum.voters=1\@127.0.0.1:$ports[1]
-listeners=PLAINTEXT://$broker,HIDDEN://127.0.0.1:$ports[2],CONTROLLER://127.0.0.1:$ports[1]
-advertised.listeners=PLAINTEXT://$broker,HIDDEN://10.255.255.1:$ports[2]
-controller.listener.names=CONTROLLER
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,HIDDEN:PLAINTEXT,CONTROLLER:PLAINTEXT
-inter.broker.listener.name=PLAINTEXT
-log.dirs=$dir/data
-offsets.topic.replication.factor=1
-offsets.topic.num.partitions=1
-transaction.state.log.replication.factor=1
-transaction.state.log.min.isr=1
-transaction.state.log.num.partitions=1
-auto.create.topics.enable=false
-num.network.threads=2
-num.io.threads=2
-log.cleaner.threads=1
-log.cleaner.dedupe.buffer.size=11000000
-CONF
-
-sub kafka
-{
-	my (@command) = @_;
-	return system("$top/test/kafka/broker '$jars' '$dir' @command >> $dir/log 2>&1") == 0;
-}
-
-my $pid;
-
-sub start_kafka
-{
-	$pid = fork // die "fork: $!";
-	if ($pid == 0)
-	{
-		open(STDOUT, '>>', "$dir/log");
-		open(STDERR, '>&', \*STDOUT);
-		exec "$top/test/kafka/broker", $jars, $dir, 'run' or POSIX::_exit(127);
-	}
-	push @OutboxTest::Receiver::started, $pid;
-	return wait_until(sub { system("kcat -L -b $broker -m 2 > /dev/null 2>&1") == 0 }, 'Kafka answers', 180);
-}
-
-ok(kafka('format'), 'a data directory') or diag(slurp_file("$dir/log"));
-start_kafka() or diag(slurp_file("$dir/log"));
-
+my $kafka = OutboxTest::Kafka->new(
+	jars => OutboxTest::Kafka::needed(),
+	listeners => { HIDDEN => 'PLAINTEXT' },
+	advertise => { HIDDEN => '10.255.255.1' });
 my $node = outbox_node('main', conf => "outbox.sinks = 'webhook, kafka'\n");
-my $log = "$dir/producer";
+my $receiver = OutboxTest::Receiver->new('main');
+my $log = PostgreSQL::Test::Utils::tempdir('log') . '/producer';
+my $round = 0;
 
 sub ask
 {
@@ -83,56 +25,106 @@ sub ask
 	return $node->safe_psql('postgres', $sql);
 }
 
-sub stats
+sub shows
 {
 	my ($endpoint, $condition, $name) = @_;
-	return ok(wait_until(sub { ask("SELECT $condition FROM outbox.stats WHERE endpoint = '$endpoint'") eq 't' }, $name, 240), $name)
+	return ok(wait_sql($node, "SELECT $condition FROM outbox.stats WHERE endpoint = '$endpoint'"), $name)
 	  || diag(ask("SELECT to_jsonb(s) FROM outbox.stats s WHERE endpoint = '$endpoint'"));
 }
 
+sub number
+{
+	my ($endpoint, $column) = @_;
+	return ask("SELECT $column FROM outbox.stats WHERE endpoint = '$endpoint'");
+}
+
+# Emits to an endpoint until it is told to stop.
+sub load
+{
+	my ($endpoint, %option) = @_;
+	return start_producer($node, "$log.$endpoint", topic => "$endpoint." . ++$round, rate => 200, keys => 10, %option);
+}
+
+# A load of webhooks, all of which arrive while Kafka is as it is.  How long they take is
+# printed, because nothing but the machine bounds it.
+sub webhooks
+{
+	my ($when) = @_;
+	my $before = number('web', 'delivered');
+	my $first = $round + 1;
+	my (%sent, @took);
+
+	stop_producer(load('web', seconds => 5), 1);
+	shows('web', "delivered > $before + 100 AND pending + processing + retrying = 0", "webhooks go on $when");
+	foreach my $event (map { decode_json($_) } split /\n/, slurp_file("$log.web"))
+	{
+		$sent{ $event->{id} } = $event->{wall} if $event->{outcome} eq 'unknown' && $event->{key} =~ /^web\.$first-/;
+	}
+	@took = sort { $a <=> $b } map { 1000 * ($_->{wall} - $sent{ $_->{id} }) } grep { $sent{ $_->{id} } } $receiver->delivered(path => '/ok/web');
+	diag(sprintf 'webhooks %s: p50 %.1f ms, p99 %.1f ms of %d', $when, $took[ @took / 2 ], $took[ @took * 0.99 ], scalar @took);
+	return;
+}
+
+ask("SELECT outbox.create_endpoint('bus', 'kafka://@{[$kafka->address]}/shop.{topic.1}', '{bus.*}', format => 'raw', timeout => '5 min')");
+endpoint($node, $receiver, 'web', '/ok/web', "topics => '{web.*}'");
+shows('bus', "state = 'active'", 'the link comes up');
+
 # A topic that is missing
-ask("SELECT outbox.create_endpoint('bus', 'kafka://$broker/shop.{topic}', '{load.*}', format => 'raw', timeout => '5 min')");
-stats('bus', "state = 'active'", 'the link comes up');
-ask("SELECT count(outbox.emit('load.test', jsonb_build_object('key', 'k' || n % 50, 'n', n), key => 'k' || n % 50)) FROM generate_series(1, 5000) n");
-stats('bus', "reason = 'Kafka refuses topic shop.load.test: it does not exist'", 'a topic that is missing is named');
-ok(kafka('topic', 'shop.load.test', 4), 'the topic is made');
-stats('bus', 'delivered > 100', 'and events flow');
+my $producer = load('bus');
+shows('bus', "reason = 'Kafka refuses topic shop.bus: it does not exist'", 'a topic that is missing is named');
+$kafka->topic('shop.bus', 4);
+shows('bus', 'delivered > 100', 'events flow');
+webhooks('beside a Kafka that is well');
 
 # Killed in the middle
-kill 'KILL', $pid;
-waitpid($pid, 0);
-stats('bus', "state = 'backing_off'", 'a broker that was killed is shown');
-ask("SELECT count(outbox.emit('load.test', jsonb_build_object('key', 'k' || n % 50, 'n', n), key => 'k' || n % 50)) FROM generate_series(5001, 10000) n");
-start_kafka() or diag(slurp_file("$dir/log"));
-stats('bus', 'delivered = 10000 AND pending = 0 AND processing = 0', 'everything is delivered when it is back');
-is(ask("SELECT failed_attempts FROM outbox.stats WHERE endpoint = 'bus'"), '0', 'no attempt has failed');
+$kafka->stop('KILL');
+shows('bus', "state = 'backing_off'", 'a broker that was killed is shown');
+webhooks('beside a broker that was killed');
+$kafka->start(1);
+stop_producer($producer);
+$kafka->check($node, "$log.bus", 'shop.bus', name => 'killed');
+is(number('bus', 'failed_attempts'), 0, 'no attempt has failed');
 
-my (%seen, %last, %where, $disorder, $moved, $wrong);
-foreach (split /\n/, qx{kcat -C -q -e -b $broker -t shop.load.test -o beginning -f '%p\\t%k\\t%h\\t%s\\n'})
-{
-	my ($partition, $key, $headers, $body) = split /\t/, $_, 4;
-	my ($n) = $body =~ /"n": (\d+)/;
-	my ($id) = $headers =~ /outbox-id=([0-9a-f-]{36})/;
+# It hangs for 5 s and more, which is longer than the timeout of one endpoint
+$kafka->topic('short', 4);
+ask("SELECT outbox.create_endpoint('short', 'kafka://@{[$kafka->address]}/short', '{short.*}', format => 'raw', timeout => '2 s', backoff_base => '500 ms', backoff_max => '1 s')");
+my @producers = (load('bus'), load('short'));
+my $before = number('bus', 'delivered');
+shows('short', 'delivered > 100', 'events flow to an endpoint that has little patience');
+shows('bus', "delivered > $before + 100", 'and to the other');
+my $stopped = time;
+$kafka->signal('STOP', 1);
+webhooks('beside a broker that hangs');
+shows('bus', "state = 'active' AND reason ~ '^no answer from broker'", 'the reason names the broker');
+shows('short', "state = 'backing_off' OR failed_attempts > 0", 'the endpoint with little patience has given up what was in flight');
+$kafka->signal('CONT', 1);
+# In these, each of the 40 keys had a record under way for 2 s each time, and all may be stored
+my $given_up = 40 * (2 + int((time - $stopped) / 2));
+stop_producer($_) foreach @producers;
+$kafka->check($node, "$log.bus", 'shop.bus', name => 'hung');
+is(number('bus', 'failed_attempts'), 0, 'no attempt has failed');
+shows('bus', "state = 'active' AND reason IS NULL", 'and nothing is wrong any more');
+$kafka->check($node, "$log.short", 'short', name => 'hung for longer than the timeout', max_duplicates => $given_up);
+check_history($node, $receiver, "$log.web", endpoints => ['/ok/web'], name => 'the history of the webhooks is clean');
 
-	$seen{$id}++;
-	$wrong++ if $body ne qq({"n": $n, "key": "$key"});
-	$disorder++ if $seen{$id} == 1 && ($last{$key} // 0) >= $n;
-	$last{$key} = $n;
-	$moved++ if ($where{$key} //= $partition) != $partition;
-}
-is(scalar keys %seen, 10000, 'nothing is lost');
-is(scalar(grep { $_ > 1 } values %seen), 0, 'nothing is twice');
-is($disorder // 0, 0, 'each key is in order');
-is($moved // 0, 0, 'and in one partition');
-is($wrong // 0, 0, 'the bodies are what was emitted');
+# Too large together, and one by itself
+$kafka->topic('sizes', 1, '--config', 'max.message.bytes=2000');
+ask("SELECT outbox.create_endpoint('sizes', 'kafka://@{[$kafka->address]}/sizes', '{sizes}', format => 'raw', timeout => '60 s')");
+shows('sizes', "state = 'active'", 'the link comes up');
+emit_at_once($node, 'sizes', 200, "'k' || n % 100");
+my $id = emit($node, 'sizes', '{"n": 0, "text": "' . 'x' x 3000 . '"}', "key => 'large'");
+wait_status($node, $id, 'dead', 'a record that is too large is dead');
+like(ask("SELECT reason || ': ' || last_error FROM outbox.dead_letters WHERE endpoint = 'sizes'"), qr/^aborted by receiver: Kafka: .*too large/, 'with the words of Kafka');
+shows('sizes', 'delivered = 200 AND failed_attempts = 1', 'and the others are delivered, each at the first attempt');
+is(join(' ', sort { $a <=> $b } map { $_->{n} } $kafka->records('sizes')), join(' ', 1 .. 200), 'each once');
 
 # A broker that names a private address as its own
-ask("SELECT outbox.create_endpoint('hidden', 'kafka://127.0.0.1:$ports[2]/shop.load.test', '{hidden}', timeout => '4 min')");
+ask("SELECT outbox.create_endpoint('hidden', 'kafka://@{[$kafka->address('HIDDEN')]}/shop.bus', '{hidden}', timeout => '4 min')");
 emit($node, 'hidden', '{}');
-stats('hidden', "reason ~ 'address 10.255.255.1 is private, and not in outbox.allowed_networks'", 'an advertised address that is private is refused');
-is(ask("SELECT failed_attempts FROM outbox.stats WHERE endpoint = 'hidden'"), '0', 'and that is no failure of the event');
+shows('hidden', "reason ~ 'address 10.255.255.1 is private, and not in outbox.allowed_networks'", 'an advertised address that is private is refused');
+is(number('hidden', 'failed_attempts'), 0, 'and that is no failure of the event');
 
-kill 'TERM', $pid;
-waitpid($pid, 0);
+$kafka->stop('TERM');
 $node->stop;
+unlike(slurp_file($node->logfile), qr/PANIC|was terminated by signal/, 'no process has crashed');
 done_testing();

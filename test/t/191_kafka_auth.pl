@@ -4,23 +4,15 @@
 use strict;
 use warnings;
 
-use IO::Socket::INET;
 use MIME::Base64 qw(encode_base64url);
 use OutboxTest;
+use OutboxTest::Kafka;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time);
 
-my $cache = $ENV{OUTBOX_TEST_CACHE} || '/var/cache/outbox-test';
-chomp(my $pkglibdir = qx{@{[ $ENV{PG_CONFIG} || 'pg_config' ]} --pkglibdir});
-plan skip_all => 'takes a minute or two and what Maven fetches: "make clients" runs it'
-  unless $ENV{OUTBOX_TEST_CLIENTS};
-plan skip_all => 'outbox_kafka was not built: it needs librdkafka-dev' unless -e "$pkglibdir/outbox_kafka.so";
-plan skip_all => "no Kafka in $cache/kafka, or no java: Maven could not fetch it"
-  unless -e "$cache/kafka/complete" && system('java -version > /dev/null 2>&1') == 0;
-plan skip_all => 'there is no kcat to ask with' if system('kcat -V > /dev/null 2>&1') != 0;
-
+my $jars = OutboxTest::Kafka::needed();
 my $dir = PostgreSQL::Test::Utils::tempdir('kafka');
 my $old = qx{pkg-config --modversion rdkafka} =~ /^(\d+)\.(\d+)\.(\d+)/ && $1 * 10000 + $2 * 100 + $3 < 20601;
 my %secret = (
@@ -43,32 +35,18 @@ foreach my $name (qw(broker client))
 }
 append_to_file("$dir/broker.both", slurp_file("$dir/broker.key") . slurp_file("$dir/broker.pem"));
 
-my ($pid, %address);
+my ($kafka, %address);
 
 # Starts a broker of these jars, in a directory of its own
 sub start_kafka
 {
 	my ($jars) = @_;
-	my $place = "$dir/" . ($jars =~ s/.*\///r);
-	my @ports;
 
-	# Ports below those of outgoing connections, or these could take them
-	for (my $port = 20000 + $$ % 10000; @ports < 5; $port++)
-	{
-		push @ports, $port if IO::Socket::INET->new(LocalAddr => '127.0.0.1', LocalPort => $port, Listen => 1, ReuseAddr => 1);
-	}
-	@address{qw(plain control sasl sasl_tls tls)} = map { "127.0.0.1:$_" } @ports;
-	mkdir $place;
-	append_to_file("$place/address", "$address{plain}\n");
-	append_to_file("$place/server.properties", <<"CONF");
-process.roles=broker,controller
-node.id=1
-controller.quorum.voters=1\@$address{control}
-listeners=OPEN://$address{plain},SASL://$address{sasl},SASLTLS://$address{sasl_tls},TLS://$address{tls},CONTROLLER://$address{control}
-advertised.listeners=OPEN://$address{plain},SASL://$address{sasl},SASLTLS://$address{sasl_tls},TLS://$address{tls}
-controller.listener.names=CONTROLLER
-listener.security.protocol.map=OPEN:PLAINTEXT,SASL:SASL_PLAINTEXT,SASLTLS:SASL_SSL,TLS:SSL,CONTROLLER:PLAINTEXT
-inter.broker.listener.name=OPEN
+	$kafka = OutboxTest::Kafka->new(
+		jars => $jars,
+		listeners => { SASL => 'SASL_PLAINTEXT', SASLTLS => 'SASL_SSL', TLS => 'SSL' },
+		format => [ map { ('--add-scram', "SCRAM-SHA-$_=[name=bob,password=$secret{bob}]") } 256, 512 ],
+		conf => <<"CONF");
 ssl.keystore.type=PEM
 ssl.keystore.location=$dir/broker.both
 ssl.truststore.type=PEM
@@ -81,37 +59,9 @@ listener.name.$listener.scram-sha-256.sasl.jaas.config=org.apache.kafka.common.s
 listener.name.$listener.scram-sha-512.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;
 listener.name.$listener.oauthbearer.sasl.jaas.config=org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="broker";
 SASL
-log.dirs=$place/data
-offsets.topic.replication.factor=1
-offsets.topic.num.partitions=1
-transaction.state.log.replication.factor=1
-transaction.state.log.min.isr=1
-transaction.state.log.num.partitions=1
-auto.create.topics.enable=false
-num.network.threads=1
-num.io.threads=2
-log.cleaner.threads=1
-log.cleaner.dedupe.buffer.size=11000000
 CONF
-	my @scram = map { ("'--add-scram'", "'SCRAM-SHA-$_=[name=bob,password=$secret{bob}]'") } 256, 512;
-	system("$top/test/kafka/broker '$jars' '$place' format @scram >> $place/log 2>&1") == 0 or die slurp_file("$place/log");
-	$pid = fork // die "fork: $!";
-	if ($pid == 0)
-	{
-		open(STDOUT, '>>', "$place/log");
-		open(STDERR, '>&', \*STDOUT);
-		exec "$top/test/kafka/broker", $jars, $place, 'run' or POSIX::_exit(127);
-	}
-	push @OutboxTest::Receiver::started, $pid;
-	wait_until(sub { system("kcat -L -b $address{plain} -m 2 > /dev/null 2>&1") == 0 }, 'Kafka answers', 180)
-	  or die slurp_file("$place/log");
-	return system("$top/test/kafka/broker '$jars' '$place' topic events 3 >> $place/log 2>&1") == 0;
-}
-
-sub stop_kafka
-{
-	kill 'TERM', $pid;
-	return waitpid($pid, 0);
+	@address{qw(plain sasl sasl_tls tls)} = map { $kafka->address($_) } qw(OPEN SASL SASLTLS TLS);
+	return $kafka->topic('events', 3);
 }
 
 my $node = outbox_node('main', conf => "outbox.sinks = 'webhook, kafka'\noutbox.ssl_ca_file = '$dir/ca.pem'\nlog_statement = none\nlog_min_error_statement = panic\n");
@@ -168,7 +118,7 @@ sub refused
 	return;
 }
 
-ok(start_kafka("$cache/kafka"), 'Kafka 4, which wants authentication');
+start_kafka($jars);    # Kafka 4
 
 # PLAIN
 make('plain', "kafka://$address{sasl}", sasl('PLAIN'), user('alice', $secret{alice}));
@@ -237,12 +187,12 @@ foreach (split /\n/, qx(kcat -C -q -e -b $address{plain} -t events -o beginning 
 	$records{"$1 $2"}++ if /outbox-topic=(\w+)\..*"n": (\d+)/;
 }
 is(scalar(grep { /^wrong / } keys %records), 2200, 'all records of the endpoint whose password went back and forth are there');
-stop_kafka();
+$kafka->stop('TERM');
 
 SKIP:
 {
-	skip("no Kafka 3 in $cache/kafka3: Maven could not fetch it", 1) unless -e "$cache/kafka3/complete";
-	ok(start_kafka("$cache/kafka3"), 'Kafka 3.9');
+	skip("no Kafka 3 in ${jars}3: Maven could not fetch it", 1) unless -e "${jars}3/complete";
+	start_kafka("${jars}3");
 	foreach my $bits (256, 512)
 	{
 		make("scram$bits", "kafka://$address{sasl}", sasl("SCRAM-SHA-$bits"), user('bob', $secret{bob}));
@@ -253,7 +203,7 @@ SKIP:
 		ask("SELECT outbox.alter_endpoint('wrong$bits', credentials => " . user('bob', $secret{bob}) . ')');
 		stats("wrong$bits", "delivered = 10 AND failed_attempts = 0", 'the right password');
 	}
-	stop_kafka();
+	$kafka->stop('TERM');
 }
 
 # Nothing shows a credential

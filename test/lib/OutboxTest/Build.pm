@@ -85,8 +85,25 @@ sub new
 	make_path($self->{tree});
 	run('cp', '-R', "$top/$_", "$self->{tree}/")
 	  foreach qw(src sql inbox Makefile outbox.control);
-	run('find', $self->{tree}, '(', '-name', '*.o', '-o', '-name', '*.bc', '-o', '-name', '*.so', ')', '-delete');
+	$self->without_objects;
 	return $self;
+}
+
+sub without_objects
+{
+	my ($self) = @_;
+	return run('find', $self->{tree}, '(', '-name', '*.o', '-o', '-name', '*.bc', '-o', '-name', '*.so', ')', '-delete');
+}
+
+# A sink that is built and installed with it.
+sub add_sink
+{
+	my ($self, $name) = @_;
+
+	make_path("$self->{tree}/sinks");
+	run('cp', '-R', "$top/sinks/$name", "$self->{tree}/sinks/");
+	$self->without_objects;
+	return;
 }
 
 # A file that only this library has.

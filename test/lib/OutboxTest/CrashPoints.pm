@@ -22,7 +22,7 @@ sub points
 	my ($build) = @_;
 	my @points;
 
-	foreach my $file (sort glob "$build->{tree}/src/{,*/,*/*/}*.c")
+	foreach my $file (sort glob "$build->{tree}/{src/{,*/,*/*/},sinks/*/}*.c")
 	{
 		my $text = slurp_file($file);
 		push @points, [ $2, $1 eq 'CRASH' ]
@@ -31,22 +31,28 @@ sub points
 	return @points;
 }
 
+# With these sinks
 sub build
 {
+	my (@sinks) = @_;
 	my $build = OutboxTest::Build->new(PostgreSQL::Test::Utils::tempdir('crash_points') . '/build');
+
+	$build->add_sink($_) foreach @sinks;
 
 	$build->add('test/shims/crash_point.c', 'src');
 	$build->install('-DOUTBOX_CRASH_POINTS', '-DUSE_ASSERT_CHECKING=1');
 	return $build;
 }
 
-# A server, its load, and what is known of both.
+# A server, its load, and what is known of both.  With an OutboxTest::Kafka that has the topic
+# "bus", one of the endpoints leads there.
 sub new
 {
-	my ($class, $build) = @_;
+	my ($class, $build, $kafka) = @_;
 	my $quick = "backoff_base => '20 ms', backoff_max => '100 ms', max_in_flight => $slots";
 	my $self = bless {
-		node => outbox_node('main', build => $build, conf => <<'CONF'),
+		kafka => $kafka,
+		node => outbox_node('main', build => $build, conf => <<'CONF' . ($kafka ? "outbox.sinks = 'webhook, kafka'\n" : '')),
 restart_after_crash = on
 outbox.dedup_window = '1 s'
 CONF
@@ -65,6 +71,8 @@ CONF
 	endpoint($node, $receiver, 'turns', '/slow/d?ms=2', $quick);
 	endpoint($node, $receiver, 'batches', '/fail/e?rate=0.1', "$quick, batch_size => 8");
 	endpoint($node, $receiver, 'again', '/ok/again', $quick);
+	$node->safe_psql('postgres', "SELECT outbox.create_endpoint('bus', 'kafka://@{[$kafka->address]}/bus', format => 'raw', timeout => '60 s', $quick)")
+	  if $kafka;
 	$self->{producer} =
 	  start_producer($node, $self->{log}, rate => $rate, keys => 4);
 	return $self;
@@ -194,6 +202,11 @@ sub judge
 		endpoints => ['/ok/again'],
 		max_duplicates => 1_000_000,
 		name => 'nor where parts of the log were read again meanwhile');
+
+	# A record may be stored although the worker that sent it died.
+	$self->{kafka}->check($node, $self->{log}, 'bus', %common,
+		max_duplicates => int(($self->{count}{kill} // 0) * ($slots + 0.6 * $rate)))
+	  if $self->{kafka};
 	$node->stop;
 	return;
 }
