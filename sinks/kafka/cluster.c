@@ -299,8 +299,8 @@ make_cluster(const char *key, const KafkaUrl *url, const KafkaSecurity *security
 	c->rk = rd_kafka_new(RD_KAFKA_PRODUCER, conf, words, sizeof(words));
 	if (c->rk == NULL)
 	{
+		/* It has freed what watch_threads() is in, so rd_kafka_conf_destroy(conf) crashes. */
 		snprintf(reason, size, "librdkafka: %s", words);
-		rd_kafka_conf_destroy(conf);
 		pthread_mutex_destroy(&c->lock);
 		kafka_security_clear(&c->security);
 		free(c);

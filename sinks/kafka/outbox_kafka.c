@@ -142,14 +142,23 @@ kafka_open(const OutboxTarget *target, char *reason, size_t size)
 	return link;
 }
 
-/* After a fatal error of the idempotent producer, a new one takes its place. */
+/*
+ * After a fatal error of the idempotent producer, a new one takes its place.  If none can
+ * be made, it is tried again, but not all the time.
+ */
 static void
 replace_cluster(OutboxLink *link)
 {
+	int64 now = kafka_now_ms();
+
+	if (link->cluster == NULL && link->retry_at > now)
+		return;
 	if (link->cluster)
 		kafka_cluster_put(link->cluster);
 	link->cluster = kafka_cluster_get(&link->url, &link->security, &link->target,
 									  link->reason, sizeof(link->reason));
+	if (link->cluster == NULL)
+		link->retry_at = now + RETRY_MAX;
 }
 
 static OutboxLinkState

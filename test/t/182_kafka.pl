@@ -246,6 +246,11 @@ foreach my $bad (
 	like($err, qr/ERROR: .*\Q$bad->[3]\E.*HINT: .*\Q$bad->[4]\E/s, "refused: $bad->[1] $bad->[2]");
 }
 
+# What only librdkafka can tell
+ask("SELECT outbox.create_endpoint('no_pem', 'kafkas://$broker/orders', '{no_pem}', credentials => '{\"client_certificate\": \"x\", \"client_key\": \"x\"}')");
+shows('no_pem', "state = 'backing_off' AND reason ~ '^librdkafka: '", 'a certificate that is none is named');
+ask("SELECT outbox.drop_endpoint('no_pem')");
+
 # Endpoints with the same brokers and other credentials do not share a connection.  The
 # mock broker does not know SASL.
 ask(q[SELECT outbox.create_endpoint('open', 'kafka://%s/orders', '{open}', timeout => '60 s')] =~ s/%s/$broker/r);
