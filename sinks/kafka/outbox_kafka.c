@@ -566,6 +566,7 @@ static const OutboxTransport kafka_transport = {
 	.default_format = "raw",
 	.default_in_flight = 1000,
 	.default_timeout = 60000, /* a change of leaders takes up to 20 s */
+	.attribute_prefix = "ce_",
 	.config_names = config_names,
 	.credential_names = kafka_credential_names,
 	.check = kafka_check,

@@ -89,11 +89,13 @@ COMMENT ON FUNCTION outbox.credential_names IS
 'The names in credentials, or an error if they are not a flat object of strings (22023)';
 
 -- Loads the library of a sink into this session, and asks it.
--- A NULL url has those of webhooks, and so has one whose sink cannot be loaded.
-CREATE FUNCTION outbox.sink_defaults(url text, OUT format text, OUT max_in_flight int4, OUT timeout interval)
-LANGUAGE C STABLE CALLED ON NULL INPUT AS 'MODULE_PATHNAME', 'outbox_sink_defaults_1_0';
-COMMENT ON FUNCTION outbox.sink_defaults IS
-'What an endpoint with this URL has whose creator does not say';
+-- A NULL url has those of webhooks, and so has one whose sink cannot be loaded, but
+-- without the format cloudevents-binary.
+CREATE FUNCTION outbox.sink_properties(url text, OUT format text, OUT max_in_flight int4, OUT timeout interval,
+    OUT binary_mode bool)
+LANGUAGE C STABLE CALLED ON NULL INPUT AS 'MODULE_PATHNAME', 'outbox_sink_properties_1_0';
+COMMENT ON FUNCTION outbox.sink_properties IS
+'What an endpoint with this URL has whose creator does not say, and whether it may have the format cloudevents-binary';
 
 CREATE FUNCTION outbox.check_options(url text, config jsonb, credentials text[]) RETURNS void
 LANGUAGE C VOLATILE CALLED ON NULL INPUT AS 'MODULE_PATHNAME', 'outbox_check_options_1_0';
@@ -241,8 +243,9 @@ BEGIN
         (s.batch_size = 1 OR s.format IN ('standard', 'cloudevents'),
          'batch_size', 'format "%s" has no batches, and batch_size is ' || s.batch_size, s.format,
          'Use format ''standard'' or ''cloudevents'', or batch_size 1.'),
-        (s.format <> 'cloudevents-binary' OR s.url ~* '^https?:',
-         'format', 'format "%s" is for webhooks only', s.format,
+        (s.format <> 'cloudevents-binary' OR s.url ~* '^https?:'
+         OR (outbox.sink_properties(COALESCE(outbox.shown(s.endpoint_id, s.url), s.url))).binary_mode,
+         'format', 'the sink of this URL has no format "%s"', s.format,
          'Use format ''raw'', ''standard'' or ''cloudevents''.'),
         (s.batch_size = 1 OR s.url ~* '^https?:',
          'batch_size', 'batch_size is %s, and batches are for webhooks only', s.batch_size::text,
@@ -364,7 +367,7 @@ DECLARE
     d record;
 BEGIN
     IF s.format IS NULL OR s.max_in_flight IS NULL OR s.timeout IS NULL THEN
-        d := outbox.sink_defaults(url);
+        d := outbox.sink_properties(url);
         s.format := COALESCE(s.format, d.format);
         s.max_in_flight := COALESCE(s.max_in_flight, d.max_in_flight);
         s.timeout := COALESCE(s.timeout, d.timeout);

@@ -24,6 +24,7 @@
 
 /* The specification asks for names no longer than this. */
 #define MAX_NAME 20
+#define MAX_PREFIX 16 /* that names in binary mode begin with */
 
 /* Enough for every number of the log, so that the strings sort like the numbers. */
 #define SEQUENCE_DIGITS 19
@@ -36,9 +37,6 @@ typedef struct Attribute
 	size_t len;
 	bool   ascii; /* needs no conversion */
 } Attribute;
-
-/* Number of attributes that are always there, at most. */
-#define FIXED_ATTRIBUTES 10
 
 static char *default_source;
 
@@ -172,9 +170,9 @@ collect(OutboxEvent *event, Scratch *scratch, int *n)
 	Attribute  *list;
 	Attribute  *a;
 
-	a = list = palloc(
-		sizeof(Attribute) *
-		(FIXED_ATTRIBUTES + (event->headers ? JB_ROOT_COUNT(event->headers) : 0)));
+	a = list = palloc(sizeof(Attribute) *
+					  (OUTBOX_CLOUDEVENTS_ATTRIBUTES +
+					   (event->headers ? JB_ROOT_COUNT(event->headers) : 0)));
 	a = set(a, "specversion", SPEC_VERSION, strlen(SPEC_VERSION), true);
 	a = set(a, "id", event->id_text, strlen(event->id_text), true);
 	a = set(a, "source", source, strlen(source), true);
@@ -281,31 +279,36 @@ outbox_cloudevents_body(OutboxEvent *event, size_t *len, char **body)
 }
 
 bool
-outbox_cloudevents_headers(OutboxHeaders *out, OutboxEvent *event, bool *added)
+outbox_cloudevents_headers(OutboxHeaders *out, OutboxEvent *event, const char *prefix,
+						   bool encoded, bool *added)
 {
 	Scratch	   scratch;
 	int		   n;
 	Attribute *attributes = collect(event, &scratch, &n);
 	size_t	   longest = 0;
-	char	  *encoded;
+	char	  *space;
 
 	if (attributes == NULL)
 		return false;
 	for (int i = 0; i < n; i++)
 		longest = Max(longest, attributes[i].len);
-	encoded = palloc(3 * longest + 1);
+	space = palloc(3 * longest + 1);
 	for (int i = 0; i < n; i++)
 	{
-		char name[sizeof("ce-") + MAX_NAME];
+		char		name[MAX_PREFIX + MAX_NAME + 1];
+		const char *value = attributes[i].value;
+		size_t		len = attributes[i].len;
 
-		strlcpy(name, "ce-", sizeof(name));
+		strlcpy(name, prefix, sizeof(name));
 		strlcat(name, attributes[i].name, sizeof(name));
-		*added &= outbox_headers_add(out, name, encoded,
-									 outbox_percent_encode_header(attributes[i].value,
-																  attributes[i].len,
-																  encoded));
+		if (encoded)
+		{
+			len = outbox_percent_encode_header(value, len, space);
+			value = space;
+		}
+		*added &= outbox_headers_add(out, name, value, len);
 	}
-	pfree(encoded);
+	pfree(space);
 	pfree(attributes);
 	return true;
 }

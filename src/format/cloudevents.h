@@ -20,11 +20,15 @@ extern void outbox_cloudevents_init(void);
  */
 extern bool outbox_cloudevents_body(OutboxEvent *event, size_t *len, char **body);
 
+/* Attributes of an event, besides those made of its own headers. */
+#define OUTBOX_CLOUDEVENTS_ATTRIBUTES 10
+
 /*
- * Appends the attributes in binary mode, as header lines.  Returns false if something
+ * Appends the attributes in binary mode, as header lines whose names begin with
+ * 'prefix'.  'encoded': percent-encoded, as HTTP wants it.  Returns false if something
  * cannot be converted to UTF-8.  Sets '*added' to false if memory runs out.
  */
 extern bool outbox_cloudevents_headers(OutboxHeaders *out, OutboxEvent *event,
-									   bool *added);
+									   const char *prefix, bool encoded, bool *added);
 
 #endif /* OUTBOX_CLOUDEVENTS_H */

@@ -501,7 +501,7 @@ outbox_request_headers(OutboxHeaders *out, OutboxEvent *event,
 
 	/* After the headers from which they are made have been checked. */
 	if (settings->format == OUTBOX_FORMAT_CLOUDEVENTS_BINARY &&
-		!outbox_cloudevents_headers(out, event, &added))
+		!outbox_cloudevents_headers(out, event, "ce-", true, &added))
 		return OUTBOX_NO_UTF8;
 
 	check_added(added);
@@ -511,7 +511,8 @@ outbox_request_headers(OutboxHeaders *out, OutboxEvent *event,
 const char *
 outbox_request_message_headers(OutboxHeaders *out, OutboxEvent *event,
 							   const OutboxRequestConfig *settings, int attempt,
-							   OutboxRedelivery redelivery, const char *body)
+							   OutboxRedelivery redelivery, const char *prefix,
+							   const char *body)
 {
 	char *type = event->type ? event->type : event->topic;
 	bool  added = true;
@@ -533,6 +534,9 @@ outbox_request_message_headers(OutboxHeaders *out, OutboxEvent *event,
 	if (event->headers != NULL &&
 		!add_event_headers(out, event->headers, settings, &added))
 		return "invalid header";
+	if (settings->format == OUTBOX_FORMAT_CLOUDEVENTS_BINARY && prefix &&
+		!outbox_cloudevents_headers(out, event, prefix, false, &added))
+		return OUTBOX_NO_UTF8;
 	check_added(added);
 	return NULL;
 }

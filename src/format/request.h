@@ -48,13 +48,13 @@ extern const char *outbox_request_headers(OutboxHeaders *out, OutboxEvent *event
 
 /*
  * The same for a transport that is not HTTP: headers in lower case, text as it is, and
- * neither key nor signature.
+ * neither key nor signature.  'prefix' is for attributes of CloudEvents in binary mode (NULL: none).
  */
 extern const char *outbox_request_message_headers(OutboxHeaders *out, OutboxEvent *event,
 												  const OutboxRequestConfig *settings,
 												  int						 attempt,
 												  OutboxRedelivery			 redelivery,
-												  const char				*body);
+												  const char *prefix, const char *body);
 
 /*
  * The same for a batch.  Its 'id' is not that of an event.  What belongs to a single

@@ -131,34 +131,34 @@ known_names(const OutboxTransport *transport, const char *const *names)
 	return text.data;
 }
 
-/* sink_defaults(url): what transport.h says of them. */
-OUTBOX_FUNCTION(outbox_sink_defaults_1_0, 1)
+/* sink_properties(url): what transport.h says of them. */
+OUTBOX_FUNCTION(outbox_sink_properties_1_0, 1)
 {
 	const char			  *problem;
 	const OutboxTransport *webhook = outbox_sinks_in_session("https:", &problem);
-	const OutboxTransport *t = NULL;
-	const char			  *format;
+	const OutboxTransport *t = webhook;
+	const OutboxTransport *d;
 	TupleDesc			   desc;
-	Datum				   values[3];
-	bool				   nulls[3] = {false};
+	Datum				   values[4];
+	bool				   nulls[4] = {false};
 
 	if (!PG_ARGISNULL(0))
 		t = outbox_sinks_in_session(text_to_cstring(PG_GETARG_TEXT_PP(0)), &problem);
-	if (t == NULL)
-		t = webhook;
 	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
-		elog(ERROR, "sink_defaults() returns no row");
-	format = t->default_format ? t->default_format : webhook->default_format;
-	values[0] = CStringGetTextDatum(format);
-	values[1] = Int32GetDatum(t->default_in_flight > 0 ? t->default_in_flight :
+		elog(ERROR, "sink_properties() returns no row");
+	d = t ? t : webhook;
+	values[0] = CStringGetTextDatum(d->default_format ? d->default_format :
+														webhook->default_format);
+	values[1] = Int32GetDatum(d->default_in_flight > 0 ? d->default_in_flight :
 														 webhook->default_in_flight);
 	values[2] = DirectFunctionCall7(make_interval, Int32GetDatum(0), Int32GetDatum(0),
 									Int32GetDatum(0), Int32GetDatum(0), Int32GetDatum(0),
 									Int32GetDatum(0),
-									Float8GetDatum((t->default_timeout > 0 ?
-														t->default_timeout :
+									Float8GetDatum((d->default_timeout > 0 ?
+														d->default_timeout :
 														webhook->default_timeout) /
 												   1000.0));
+	values[3] = BoolGetDatum(t && t->attribute_prefix);
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(desc, values, nulls)));
 }
 

@@ -8,10 +8,16 @@
 #include "utils/timestamp.h"
 
 #include "base/encoding.h"
+#include "format/cloudevents.h"
 #include "transport/message.h"
 
-/* content-type, seven of our own, those of the endpoint and of the event. */
-#define MAX_HEADERS (8 + OUTBOX_MAX_ENDPOINT_HEADERS + OUTBOX_MAX_EVENT_HEADERS)
+/*
+ * content-type, seven of our own, those of the endpoint and of the event.  The attributes
+ * of CloudEvents in binary mode have those of the event again.
+ */
+#define MAX_HEADERS \
+	(8 + OUTBOX_MAX_ENDPOINT_HEADERS + OUTBOX_MAX_EVENT_HEADERS + \
+	 OUTBOX_CLOUDEVENTS_ATTRIBUTES + OUTBOX_MAX_EVENT_HEADERS)
 
 /* Milliseconds from the unix epoch to that of PostgreSQL. */
 #define EPOCH_MS ((int64) (POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE) * SECS_PER_DAY * 1000)
@@ -69,13 +75,13 @@ fill_key(OutboxMessage *m, OutboxEvent *event)
 const char *
 outbox_message_fill(OutboxMessage *m, OutboxEvent *event,
 					const OutboxRequestConfig *settings, int attempt,
-					OutboxRedelivery redelivery)
+					OutboxRedelivery redelivery, const char *prefix)
 {
 	const char *problem;
 
 	outbox_headers_reset(&lines);
 	problem = outbox_request_message_headers(&lines, event, settings, attempt, redelivery,
-											 m->body);
+											 prefix, m->body);
 	if (problem)
 		return problem;
 	if (!fill_key(m, event))

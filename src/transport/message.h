@@ -9,11 +9,12 @@
 #include "transport/transport.h"
 
 /*
- * Fills in all but the body.  Returns NULL, or why this event can never be sent.  What
- * the message points to is valid until the next call.
+ * Fills in all but the body.  'prefix' is the transport's attribute_prefix.  Returns
+ * NULL, or why this event can never be sent.  What the message points to is valid until
+ * the next call.
  */
 extern const char *outbox_message_fill(OutboxMessage *m, OutboxEvent *event,
 									   const OutboxRequestConfig *settings, int attempt,
-									   OutboxRedelivery redelivery);
+									   OutboxRedelivery redelivery, const char *prefix);
 
 #endif /* OUTBOX_MESSAGE_H */

@@ -188,6 +188,13 @@ typedef struct OutboxTransport
 	int			default_timeout; /* ms */
 
 	/*
+	 * With the format cloudevents-binary the attributes of an event are headers of the
+	 * message, whose names begin with this, as the protocol's binding for CloudEvents
+	 * says.  At most 15 characters.  NULL: the format is refused.
+	 */
+	const char *attribute_prefix;
+
+	/*
 	 * The names that an endpoint's config and credentials may have.  Each list ends
 	 * with NULL, and a list that is NULL is empty.
 	 */

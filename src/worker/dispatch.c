@@ -263,7 +263,8 @@ send(OutboxEndpoint *ep, OutboxDelivery *d, TimestampTz now)
 										 message.body, message.body_len);
 	else
 		problem = outbox_message_fill(&message, event, &ep->config.request,
-									  d->attempts + 1, d->redelivery);
+									  d->attempts + 1, d->redelivery,
+									  transport->attribute_prefix);
 	if (problem)
 	{
 		transport->release(t);

@@ -54,7 +54,7 @@ foreach my $refused (
 	[ "'null:///x'", 'has no host' ],
 	[ "'null://h/ x'", 'contains a space' ],
 	[ "'null://h/', batch_size => 10", 'batches are for webhooks only' ],
-	[ "'null://h/', format => 'cloudevents-binary'", 'is for webhooks only' ])
+	[ "'null://h/', format => 'cloudevents-binary'", 'the sink of this URL has no format' ])
 {
 	($rc, undef, $err) = $node->psql('postgres', "\\set VERBOSITY verbose\nSELECT outbox.create_endpoint('no', $refused->[0])");
 	like($err, qr/ERROR:  22023: .*\Q$refused->[1]\E.*HINT:/s, "$refused->[0] is refused");

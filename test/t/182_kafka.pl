@@ -4,9 +4,11 @@
 use strict;
 use warnings;
 
+use Encode qw(encode);
 use IO::Handle;
 use IO::Socket::INET;
 use IPC::Open2;
+use JSON::PP;
 use OutboxTest;
 use OutboxTest::Network;
 use POSIX ();
@@ -157,6 +159,30 @@ foreach my $record (@load)
 is(scalar @load, 2000, 'each once');
 is($disorder // 0, 0, 'in the order of the keys');
 is($moved // 0, 0, 'each key in one partition');
+
+# CloudEvents in binary mode, as their SDK reads them
+mock('topic events 1');
+ask("SELECT outbox.create_endpoint('events', 'kafka://$broker/events', '{events.*}', format => 'cloudevents-binary')");
+$id = emit($node, 'events.made', '{"n": "ü"}', q[key => 'кл=1', type => 'made', tenant => 'acme', headers => '{"origin": "ö, ä"}']);
+wait_status($node, $id, 'delivered', 'a CloudEvent in binary mode');
+my $record = decode_json(qx{kcat -C -q -e -J -X broker.address.family=v4 -b $broker -t events -o beginning 2>/dev/null});
+is($record->{payload}, qq({"n": "\x{fc}"}), 'its value is the payload');
+my %said = @{ $record->{headers} };
+is_deeply([ sort grep { /^ce_/ } keys %said ],
+	[ map { "ce_$_" } qw(id origin outboxtenant partitionkey sequence source specversion subject time type) ], 'its attributes are headers');
+is($said{ce_origin}, "\x{f6}, \x{e4}", 'in UTF-8');
+is($said{'content-type'}, 'application/json', 'with the type of the payload');
+SKIP:
+{
+	my $sdk = "$top/test/conformance/node_modules/cloudevents";
+	skip 'the CloudEvents SDK of npm is not installed', 1 unless -d $sdk && system('node --version > /dev/null 2>&1') == 0;
+	append_to_file("$dir/record.json", encode_json($record));
+	my $read = qx{node -e 'const { Kafka } = require("$sdk"); const r = require("$dir/record.json"); const h = {};
+		for (let i = 0; i < r.headers.length; i += 2) h[r.headers[i]] = r.headers[i + 1];
+		const e = Kafka.toEvent({ headers: h, key: r.key, value: JSON.parse(r.payload) }); e.validate();
+		console.log([e.id, e.type, e.subject, e.partitionkey, e.outboxtenant, e.data.n].join(" "));' 2>&1};
+	is($read, encode('UTF-8', "$id made \x{43a}\x{43b}=1 \x{43a}\x{43b}=1 acme \x{fc}\n"), 'the SDK reads it');
+}
 
 # What the caller does not say is the sink's
 sub unsaid

@@ -561,6 +561,7 @@ const OutboxTransport outbox_http_transport = {
 	.default_format = "standard",
 	.default_in_flight = 32,
 	.default_timeout = 15000,
+	.attribute_prefix = "ce-",
 	.init = http_init,
 	.reload = http_reload,
 	.fd = outbox_http_fd,
