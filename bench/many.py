@@ -78,6 +78,29 @@ def behind(cluster, nginx, each, endpoints):
     return endpoints * each / (ended - begun)
 
 
+# What an operator or a portal asks among all these endpoints: words, SQL, at most so many ms
+QUESTIONS = [
+    ("outbox.stats of one endpoint", "SELECT * FROM outbox.stats WHERE endpoint = 'e5'", 5),
+    ("the whole of outbox.stats", "SELECT count(*), sum(delivered) FROM outbox.stats", 500),
+    ("deliveries_page() of a tenant", "SELECT * FROM outbox.deliveries_page(tenant => 't5')", 5),
+    ("deliveries_page() of an endpoint", "SELECT * FROM outbox.deliveries_page('e5')", 5),
+    ("attempts_page() of a tenant", "SELECT * FROM outbox.attempts_page(tenant => 't5')", 5),
+    ("alter_endpoint()", "SELECT outbox.alter_endpoint('e5', max_in_flight => 8)", 5),
+    ("pause_endpoint()", "SELECT outbox.pause_endpoint('e5')", 5),
+    ("resume_endpoint()", "SELECT outbox.resume_endpoint('e5')", 5),
+]
+
+
+def ask(cluster, sql):
+    """Milliseconds, of the fastest of several times: the rest is the machine's."""
+    times = []
+    for _ in range(9):
+        begun = time.monotonic()
+        cluster.sql.rows(sql)
+        times.append((time.monotonic() - begun) * 1000)
+    return min(times)
+
+
 def measure(bench):
     if os.geteuid() != 0:
         bench.report.add(SECTION, "left out", "needs root, for a network of its own")
@@ -113,6 +136,9 @@ def inside(bench):
                      [max(r["per_s"] for r in loops.values())], runs=runs, loops=loops)
         report.add(SECTION, f"{size:,} endpoints: CPU per delivery, worker beside loop",
                    f"{runs[0]['cpu_us']:.1f} µs, {min(r['cpu_us'] for r in loops.values()):.1f} µs")
+        for words, sql, limit in QUESTIONS:
+            took = ask(cluster, sql)
+            report.add(SECTION, f"{size:,} endpoints: {words}", f"{took:.2f} ms", f"≤ {limit} ms", took <= limit)
         late = behind(cluster, nginx, 10, size)
         report.add(SECTION, f"{size:,} endpoints that are all behind: deliveries/s", f"{late:.0f}")
     cluster.check()
