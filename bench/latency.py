@@ -38,14 +38,14 @@ class Stamps:
         return [percentile(values, p) for p in percents]
 
 
-def emit_at(bench, cluster, rate, seconds, while_running=None):
+def emit_at(bench, cluster, rate, seconds, while_running=None, statement=EMIT, more=""):
     """Emits at a rate to an endpoint of its own; the stamps of all events."""
     receiver = Receiver(bench.machine, record=True)
-    cluster.create_endpoint("latency", receiver.url(), ", topics => '{bench.latency}'")
+    cluster.create_endpoint("latency", receiver.url(), ", topics => '{bench.latency}'" + more)
     cluster.settle(0.5)
     out = bench.machine.dir / f"emitted-{receiver.port}"
     emitter = bench.machine.start(
-        HERE / "emitter", "-d", cluster.conninfo(), "-q", EMIT, "-o", out,
+        HERE / "emitter", "-d", cluster.conninfo(), "-q", statement, "-o", out,
         "-r", rate, "-s", seconds, log=bench.machine.dir / "emitter.log")
     if while_running:
         while_running()
