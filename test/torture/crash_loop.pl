@@ -3,12 +3,14 @@
 # commits, keys, scheduled events, retries, replays, alters.  See
 # test/lib/OutboxTest/Storm.pm.  ROUNDS says how often the server dies (default 20),
 # EVENTS how many events are emitted in all (default 4,000 a round), SEED repeats the
-# decisions.  Ends with the checker's table.
+# decisions.  One endpoint leads to Apache Kafka where "make clients" has fetched it, and its
+# broker dies, too.  Ends with the checker's table.
 use strict;
 use warnings;
 
 use List::Util qw(sum);
 use OutboxTest;
+use OutboxTest::Kafka;
 use OutboxTest::Storm;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -20,12 +22,16 @@ alarm 300 + 60 * $rounds;
 
 # Every event goes to 'all', some to the others too, so that the receiver keeps
 # up.  Its journal leaves out what the checker does not read.
+my $missing = OutboxTest::Kafka::missing();
+diag("WITHOUT KAFKA: $missing") if $missing;
+my $kafka = $missing ? undef : OutboxTest::Kafka->new(jars => $OutboxTest::Kafka::jars);
 my $storm = OutboxTest::Storm->new(
+	kafka => $kafka,
 	seed => $ENV{SEED} || int time,
 	brief => 1,
 	conf => "checkpoint_timeout = 30s\nmax_wal_size = 256MB\n",
 	must => { all => [qw(a b c d e f g h i j)], some => ['a'], limited => ['b'],
-		loose => ['c'], slow => ['d'], batch => ['e'] });
+		loose => ['c'], slow => ['d'], batch => ['e'], bus => ['f'] });
 my $begun = time;
 my $emitted = sub {
 	my ($out) = $storm->ask('SELECT last_value FROM outbox.events_seq');

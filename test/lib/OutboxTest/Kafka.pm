@@ -15,21 +15,29 @@ use POSIX ();
 use PostgreSQL::Test::Utils;
 use Test::More;
 
+our $jars = ($ENV{OUTBOX_TEST_CACHE} || '/var/cache/outbox-test') . '/kafka';
+
+# Why there is no Kafka here.  Nothing if there is.
+sub missing
+{
+	chomp(my $pkglibdir = qx{@{[ $ENV{PG_CONFIG} || 'pg_config' ]} --pkglibdir});
+	return 'outbox_kafka was not built: it needs librdkafka-dev' unless -e "$pkglibdir/outbox_kafka.so";
+	return 'there is no kcat to read with' if system('kcat -V > /dev/null 2>&1') != 0;
+	return "no Kafka in $jars, or no java: Maven could not fetch it"
+	  unless -e "$jars/complete" && system('java -version > /dev/null 2>&1') == 0;
+	return '';
+}
+
 # Skips the test where there is no Kafka, or none is wanted.  Returns where the jars are.
 sub needed
 {
-	my $cache = $ENV{OUTBOX_TEST_CACHE} || '/var/cache/outbox-test';
-
-	chomp(my $pkglibdir = qx{@{[ $ENV{PG_CONFIG} || 'pg_config' ]} --pkglibdir});
 	plan skip_all => 'takes minutes and what Maven fetches: "make clients" runs it' unless $ENV{OUTBOX_TEST_CLIENTS};
-	plan skip_all => 'outbox_kafka was not built: it needs librdkafka-dev' unless -e "$pkglibdir/outbox_kafka.so";
-	plan skip_all => 'there is no kcat to read with' if system('kcat -V > /dev/null 2>&1') != 0;
-	plan skip_all => "no Kafka in $cache/kafka, or no java: Maven could not fetch it"
-	  unless -e "$cache/kafka/complete" && system('java -version > /dev/null 2>&1') == 0;
+	my $missing = missing();
+	plan skip_all => $missing if $missing;
 
 	# Brokers run with the least priority, and a change of leaders takes time.
 	$OutboxTest::timeout = 180 if $OutboxTest::timeout < 180;
-	return "$cache/kafka";
+	return $jars;
 }
 
 # Brokers that run.  Options:

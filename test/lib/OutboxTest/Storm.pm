@@ -31,10 +31,12 @@ my %endpoint = (
 	limited => { must => [qw(a b c)], more => 'max_attempts => 3' },
 	loose => { must => [qw(a c)], more => "ordering => 'none'", unordered => 1 },
 	slow => { must => ['b'], behave => '/slow?ms=20' },
-	batch => { must => [qw(a c)], more => "batch_size => 10, batch_wait => '20 ms'", batch => 1 });
+	batch => { must => [qw(a c)], more => "batch_size => 10, batch_wait => '20 ms'", batch => 1 },
+	bus => { must => [qw(a c)], kafka => 1 });
 my $moody = '/mixed?fail=0.04&busy=0.005&gone=0.0005&hang=0.001&close=0.01&slow=0.05&ms=50';
 
-# Options: seed, brief, conf, build (an OutboxTest::Build), endpoints => [names], must => { name => [topics] }
+# Options: seed, brief, conf, build (an OutboxTest::Build), endpoints => [names], must => { name => [topics] },
+# kafka (an OutboxTest::Kafka): the endpoint "bus" leads there, and the broker dies, too
 sub new
 {
 	my ($class, %option) = @_;
@@ -43,7 +45,8 @@ sub new
 		seed => $option{seed},
 		round => 0,
 		log => PostgreSQL::Test::Utils::tempdir('storm') . '/producer',
-		endpoints => $option{endpoints} // [ sort keys %endpoint ],
+		kafka => $option{kafka},
+		endpoints => $option{endpoints} // [ sort grep { $option{kafka} || !$endpoint{$_}{kafka} } keys %endpoint ],
 		must => $option{must} // { map { $_ => $endpoint{$_}{must} } keys %endpoint },
 		done => {},
 		faults => {},
@@ -57,7 +60,9 @@ max_prepared_transactions = 20
 restart_after_crash = on
 wal_writer_delay = @{[ $wal_writer_delay * 1000 ]}ms
 outbox.settle_interval = @{[ $settle_interval * 1000 ]}ms
+@{[ $option{kafka} ? "outbox.sinks = 'webhook, kafka'" : '' ]}
 CONF
+	$option{kafka}->topic('bus', 4, '--config', 'message.timestamp.type=LogAppendTime') if $option{kafka};
 	$self->{receiver} = OutboxTest::Receiver->new(
 		'main',
 		fsync => 1,
@@ -68,6 +73,13 @@ CONF
 		my $e = $endpoint{$name};
 		my $topics = $self->topics($name, 1);
 
+		if ($e->{kafka})
+		{
+			# It waits for a broker that was killed.
+			$self->{node}->safe_psql('postgres', "SELECT outbox.create_endpoint('$name', 'kafka://@{[$self->{kafka}->address]}/bus',"
+				  . " '$topics', format => 'raw', $patience)" =~ s/timeout => '3 s'/timeout => '5 min'/r);
+			next;
+		}
 		endpoint($self->{node}, $self->{receiver}, $name, "/ok/$name",
 			"topics => '$topics', $patience" . ($e->{more} ? ", $e->{more}" : ''));
 		$self->behave($name, $e->{behave} // $moody);
@@ -142,13 +154,13 @@ sub produce
 # -------------------------------------------------------------------- deaths
 
 # A sender or a receiver is gone between two times.  What was delivered in the
-# window before may come again.
+# window before, or so many seconds after, may come again.
 sub died
 {
-	my ($self, $at, $window) = @_;
+	my ($self, $at, $window, $after) = @_;
 
 	PostgreSQL::Test::Utils::append_to_file("$self->{log}.deaths",
-		encode_json({ wall => $at, until => time, window => $window }) . "\n");
+		encode_json({ wall => $at, until => time + ($after // 0), window => $window }) . "\n");
 	return;
 }
 
@@ -194,7 +206,14 @@ sub faults
 				$self->{receiver}->start;
 				$self->behave($_, $endpoint{$_}{behave} // $moody)
 				  foreach @{ $self->{endpoints} };
-			} ]);
+			} ],
+
+		# By itself that repeats nothing.  But until a record that is stored was answered, a
+		# worker may die: librdkafka tries again after up to 2 s.
+		$self->{kafka} ? ('kill the broker' => [ $slack, sub {
+				$self->{kafka}->stop('KILL');
+				$self->{kafka}->start(1);
+			}, 2 + $slack ]) : ());
 }
 
 # One fault, of any kind or the one that is named.  Afterwards all is up again.
@@ -204,12 +223,12 @@ sub strike
 	my %fault = $self->faults;
 
 	$name //= pick(sort keys %fault);
-	my ($window, $do) = @{ $fault{$name} };
+	my ($window, $do, $after) = @{ $fault{$name} };
 	my $at = time;
 	$do->();
 	start_again($self->{node}) unless defined $self->{node}{_pid};
 	my $ok = $self->wait_divided;
-	$self->died($at, $window);
+	$self->died($at, $window, $after);
 	$self->{faults}{$name}++;
 	return $ok ? $name : undef;
 }
@@ -279,6 +298,7 @@ my %change = (
 	},
 	rotate_secret => sub {
 		my ($self, $name) = @_;
+		return if $endpoint{$name}{kafka};
 		my $secret = secret();
 		$self->{receiver}->control(path => "/ok/$name", secret => $secret);
 		$self->ask("SELECT outbox.rotate_secret('$name', grace => '@{[pick('0', '1 s', '1 h')]}', secret => '$secret')");
@@ -522,10 +542,19 @@ sub judge
 	$self->write_pairs("$log.delivered",
 		"SELECT '/ok/' || endpoint, event_id FROM outbox.deliveries WHERE status = 'delivered'");
 	$self->write_skipped("$log.skipped");
+	my $journal = $self->{receiver}{journal};
+	if ($self->{kafka})
+	{
+		my @records = $self->{kafka}->records('bus');
+		my $bus = $self->{kafka}->journal("$log.bus", '/ok/bus', @records);
+		system("cat '$journal' '$bus->{journal}' > '$log.journal'") == 0 or die "cat\n";
+		$journal = "$log.journal";
+		diag(scalar @records . ' records in Kafka');
+	}
 	my $report = "$log.report";
 	my $status = system(
 		join(' ', map { "'$_'" } 'python3', "$top/test/tools/check_history.py", '--producer', $log,
-			'--journal', $self->{receiver}{journal},
+			'--journal', $journal,
 			(map { ("--$_", "$log.$_") } qw(exists dead skipped delivered deaths)),
 			# when an endpoint starts over, requests are cut off after a second
 			'--timeout', 0.9,
