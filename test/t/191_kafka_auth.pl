@@ -1,6 +1,7 @@
 # Kafka lets in what authenticates itself: PLAIN, SCRAM, OAUTHBEARER, a client's certificate.
-# A wrong password is named within two seconds, no event fails for it, and the right one goes
-# on.  No log, view or error has a credential.  "make clients" fetches Kafka, and runs this.
+# A wrong password, or a right that is missing, is named within two seconds.  No event fails
+# for it, and the right one goes on.  No log, view or error has a credential.  "make clients"
+# fetches Kafka, and runs this.
 use strict;
 use warnings;
 
@@ -47,6 +48,9 @@ sub start_kafka
 		listeners => { SASL => 'SASL_PLAINTEXT', SASLTLS => 'SASL_SSL', TLS => 'SSL' },
 		format => [ map { ('--add-scram', "SCRAM-SHA-$_=[name=bob,password=$secret{bob}]") } 256, 512 ],
 		conf => <<"CONF");
+authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
+super.users=User:ANONYMOUS
+allow.everyone.if.no.acl.found=true
 ssl.keystore.type=PEM
 ssl.keystore.location=$dir/broker.both
 ssl.truststore.type=PEM
@@ -147,6 +151,32 @@ stats('wrong', "delivered = 2200 AND failed_attempts = 0 AND state = 'active'", 
 make('unknown', "kafka://$address{sasl}", 'NULL', 'NULL');
 refused('unknown', 'isconnected');
 ask("SELECT outbox.drop_endpoint('unknown')");
+
+# A right that is withdrawn, and given back
+my @acl = ('--deny-principal', 'User:alice', '--operation', 'Write', '--topic', 'closed');
+$kafka->topic('closed', 3);
+ask("SELECT outbox.create_endpoint('acl', 'kafka://$address{sasl}/closed', '{acl.*}', config => " . sasl('PLAIN') . ', credentials => ' . user('alice', $secret{alice}) . ')');
+delivers('acl', 1000);
+ok($kafka->command(1, 'acl', '--add', @acl), 'the right to write is withdrawn') or diag($kafka->log(1));
+my $n = 1000;
+wait_until
+{
+	# brokers learn of it a little later
+	emits('acl', $n + 1, $n + 100);
+	$n += 100;
+	ask("SELECT state = 'backing_off' FROM outbox.stats WHERE endpoint = 'acl'") eq 't'
+}
+'the sink is refused';
+refused('acl', '^Kafka refuses topic closed: Broker: Topic authorization failed');
+ok($kafka->command(1, 'acl', '--remove', '--force', @acl), 'it is given back') or diag($kafka->log(1));
+stats('acl', "delivered = $n AND failed_attempts = 0 AND state = 'active'", 'all events are delivered, and no attempt has failed');
+my (%at, $back);
+foreach my $record ($kafka->records('closed'))
+{
+	$back++ if ($at{ $record->{key} } // 0) >= $record->{n};
+	$at{ $record->{key} } = $record->{n};
+}
+is($back // 0, 0, 'each once, in the order of its key');
 
 # TLS: with a password, and with a certificate
 make('sasl_tls', "kafkas://$address{sasl_tls}", sasl('PLAIN'), user('alice', $secret{alice}));
