@@ -135,8 +135,25 @@ BEGIN
     -- From here on emitters wait, and so do changes of endpoints. No event may be
     -- written after this without the new epoch.
     LOCK TABLE outbox.events, outbox.scheduled, outbox.kept_events, outbox.endpoint_settings,
-        outbox.positions, outbox.parked, outbox.replays IN SHARE ROW EXCLUSIVE MODE;
+        outbox.positions, outbox.parked, outbox.replays, outbox.forgotten IN SHARE ROW EXCLUSIVE MODE;
     own := pg_current_xact_id();
+
+    -- What forget() was asked for before the copy was made: its snapshots say nothing
+    -- about the xids here, so what they see is emptied now.  The workers do the rest.
+    UPDATE outbox.events e
+    SET key = NULL, headers = NULL, payload = NULL, body = NULL, content_type = NULL
+    FROM outbox.forgotten f
+    WHERE f.complete_at IS NULL AND e.tenant = f.tenant AND (e.payload IS NOT NULL OR e.body IS NOT NULL)
+    AND pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid), f.snapshot);
+    UPDATE outbox.kept_events k
+    SET key = NULL, headers = NULL, payload = NULL, body = NULL, content_type = NULL
+    FROM outbox.forgotten f
+    WHERE f.complete_at IS NULL AND k.tenant = f.tenant AND (k.payload IS NOT NULL OR k.body IS NOT NULL)
+    AND pg_visible_in_snapshot(outbox.log_xid(k.epoch, k.xid), f.snapshot);
+    DELETE FROM outbox.scheduled e USING outbox.forgotten f
+    WHERE f.complete_at IS NULL AND e.tenant = f.tenant
+    AND pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid), f.snapshot);
+    UPDATE outbox.forgotten SET snapshot = '3:3:' WHERE complete_at IS NULL;
 
     -- Kept copies of events that the log still has: the events get another epoch.
     DELETE FROM outbox.kept_events k USING outbox.events e WHERE e.seq = k.seq AND e.epoch = k.epoch;

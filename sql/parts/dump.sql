@@ -24,6 +24,8 @@ SELECT pg_extension_config_dump('outbox.replays', '');
 SELECT pg_extension_config_dump('outbox.replays_replay_id_seq', '');
 SELECT pg_extension_config_dump('outbox.commands', '');
 SELECT pg_extension_config_dump('outbox.commands_command_id_seq', '');
+SELECT pg_extension_config_dump('outbox.forgotten', '');
+SELECT pg_extension_config_dump('outbox.forgotten_forget_id_seq', '');
 SELECT pg_extension_config_dump('outbox.retention_here', '');
 SELECT pg_extension_config_dump('outbox.portal_limits_here', '');
 SELECT pg_extension_config_dump('outbox.tenant_limits_here', '');

@@ -685,6 +685,7 @@ BEGIN
                       AND NOT pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid), p.read)
                       AND NOT (p.reading IS NOT NULL AND e.seq <= p.last_seq
                                AND pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid), p.reading))
+                      AND (e.payload IS NOT NULL OR e.body IS NOT NULL)
                       AND (s.tenant IS NULL OR s.tenant = e.tenant) AND outbox.topic_in(e.topic, s.topics)
                       AND outbox.filter_matches(e.payload, s.filter) IS NOT FALSE) THEN
             RAISE EXCEPTION 'endpoint "%" still has undelivered events', name

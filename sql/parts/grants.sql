@@ -29,7 +29,7 @@ BEGIN
         ('operate', '{create_endpoint,alter_endpoint,drop_endpoint,pause_endpoint,resume_endpoint,seek_endpoint,
                       rotate_secret,endpoint_secret,retry,resend,discard,replay,cancel,wait_for,send_test,
                       set_retention,set_event_type,drop_event_type,shown,attempts_page,portal_limits,set_portal_limits,
-                      tenant_limits,set_tenant_limits}'),
+                      tenant_limits,set_tenant_limits,forget}'),
         ('portal', '{portal_endpoints,portal_create_endpoint,portal_alter_endpoint,portal_pause_endpoint,
                      portal_resume_endpoint,portal_drop_endpoint,portal_secret,portal_rotate_secret,
                      portal_deliveries,portal_attempts,portal_resend,portal_replay,portal_send_test,
@@ -39,7 +39,7 @@ BEGIN
         ('emit', '{SELECT,INSERT}'::text[], '{outgoing}'::name[], ''),
         ('emit', '{INSERT}', '{events}',
          '(id, topic, type, key, tenant, expires_at, headers, payload, body, content_type)'),
-        ('watch', '{SELECT}', '{status,stats,deliveries,workers,held_steps,set_aside,replay_progress,event_types}', ''),
+        ('watch', '{SELECT}', '{status,stats,deliveries,workers,held_steps,set_aside,replay_progress,forget_progress,event_types}', ''),
         ('operate', '{SELECT}', '{endpoints,dead_letters,attempts,all_events,scheduled}', ''))
     SELECT 'USAGE', 'SCHEMA', 'outbox', ''
     UNION ALL

@@ -120,7 +120,7 @@ CREATE TABLE outbox.events_1 PARTITION OF outbox.events FOR VALUES IN (1) USING 
 CREATE TABLE outbox.events_2 PARTITION OF outbox.events FOR VALUES IN (2) USING heap;
 
 COMMENT ON TABLE outbox.events IS
-'The log: one row per event, never updated, removed a piece at a time. Writable: id, topic, type, key, '
+'The log: one row per event, updated by outbox.forget() only, removed a piece at a time. Writable: id, topic, type, key, '
 'tenant, expires_at, headers, payload, body, content_type';
 COMMENT ON TABLE outbox.events_0 IS 'A piece of the log: the pieces are used in turn';
 COMMENT ON TABLE outbox.events_1 IS 'A piece of the log: the pieces are used in turn';

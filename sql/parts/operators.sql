@@ -80,6 +80,10 @@ BEGIN
           UNION ALL SELECT * FROM outbox.events WHERE tenant = s.tenant) e
     WHERE e.seq > 0 AND e.created_at BETWEEN from_time AND to_time
     AND (topics IS NULL OR outbox.topic_in(e.topic, topics))
+    AND (e.payload IS NOT NULL OR e.body IS NOT NULL)
+    AND NOT EXISTS (SELECT 1 FROM outbox.forgotten f
+                    WHERE f.tenant = e.tenant AND f.complete_at IS NULL
+                    AND pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid), f.snapshot))
     AND outbox.topic_in(e.topic, s.topics)
     AND outbox.filter_matches(e.payload, s.filter) IS NOT FALSE
     AND e.seq <> ALL (p.pending)
@@ -197,7 +201,7 @@ BEGIN
     LOOP
         asked := clock_timestamp();
         SELECT COALESCE(bool_and(d.status = 'delivered'), true),
-               COALESCE(bool_or(d.status IN ('dead', 'cancelled')), false)
+               COALESCE(bool_or(d.status IN ('dead', 'cancelled', 'forgotten')), false)
         INTO delivered, failed
         FROM outbox.deliveries d WHERE d.event_id = event;
         IF delivered OR failed OR clock_timestamp() >= until THEN

@@ -17,10 +17,10 @@ BEGIN
     IF page_size IS NULL OR page_size NOT BETWEEN 1 AND 1000 THEN
         RAISE EXCEPTION 'invalid page_size %', COALESCE(page_size::text, 'NULL')
             USING ERRCODE = 'invalid_parameter_value', HINT = 'Use 1 to 1000 rows.';
-    ELSIF status NOT IN ('pending', 'processing', 'delivered', 'retrying', 'blocked', 'dead', 'cancelled') THEN
+    ELSIF status NOT IN ('pending', 'processing', 'delivered', 'retrying', 'blocked', 'dead', 'cancelled', 'forgotten') THEN
         RAISE EXCEPTION 'unknown status "%"', status
             USING ERRCODE = 'invalid_parameter_value',
-                  HINT = 'Use pending, processing, delivered, retrying, blocked, dead or cancelled; NULL: any.';
+                  HINT = 'Use pending, processing, delivered, retrying, blocked, dead, cancelled or forgotten; NULL: any.';
     ELSIF endpoint IS NULL AND tenant IS NULL THEN
         RAISE EXCEPTION 'endpoint and tenant are both null'
             USING ERRCODE = 'null_value_not_allowed', HINT = 'Pass the name of an endpoint, or a tenant, or both.';

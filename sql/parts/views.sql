@@ -188,7 +188,11 @@ COMMENT ON COLUMN outbox.stats.last_error IS
 -- are found in constant time. For that the parts of the UNION have no conditions.
 CREATE VIEW outbox.all_events AS
 SELECT id, seq, xid, epoch, created_at, expires_at, topic, COALESCE(type, topic) AS type, key, tenant, headers,
-       payload, body, content_type, test_of
+       payload, body, content_type, test_of,
+       (payload IS NULL AND body IS NULL)
+       OR EXISTS (SELECT 1 FROM outbox.forgotten f
+                  WHERE f.tenant = a.tenant AND f.complete_at IS NULL
+                  AND pg_visible_in_snapshot(outbox.log_xid(a.epoch, a.xid), f.snapshot)) AS forgotten
 FROM (SELECT id, seq, xid, epoch, created_at, expires_at, topic, type, key, tenant, headers,
              payload, body, content_type, NULL::int4 AS test_of, false AS kept FROM outbox.events
       UNION ALL
@@ -213,10 +217,13 @@ COMMENT ON COLUMN outbox.all_events.body IS 'bytes (NULL: there is a payload)';
 COMMENT ON COLUMN outbox.all_events.content_type IS 'media type of body (NULL: there is a payload)';
 COMMENT ON COLUMN outbox.all_events.test_of IS
 'number of the endpoint that outbox.send_test() made it for (NULL: it is no test)';
+COMMENT ON COLUMN outbox.all_events.forgotten IS
+'true once outbox.forget() concerns it: key, headers, payload and body are removed, or soon will be';
 
 CREATE VIEW outbox.log_deliveries AS
 SELECT e.id AS event_id, e.seq, e.topic, e.type, e.key, e.tenant, p.name AS endpoint, p.endpoint_id,
-       CASE WHEN k.status IS NOT NULL THEN k.status
+       CASE WHEN e.forgotten THEN 'forgotten'
+            WHEN k.status IS NOT NULL THEN k.status
             WHEN e.seq = ANY (p.pending)
                  THEN CASE WHEN p.stuck THEN 'blocked' ELSE 'processing' END
             WHEN pg_visible_in_snapshot(x.xid, p.read)
@@ -224,7 +231,7 @@ SELECT e.id AS event_id, e.seq, e.topic, e.type, e.key, e.tenant, p.name AS endp
                      AND pg_visible_in_snapshot(x.xid, p.reading)) THEN 'delivered'
             WHEN p.stuck THEN 'blocked'
             ELSE 'pending' END AS status,
-       k.reason,
+       CASE WHEN NOT e.forgotten THEN k.reason END AS reason,
        COALESCE(k.attempts, a.attempts, 0) AS attempts,
        k.next_attempt_at,
        COALESCE(k.last_status_code, a.last_status_code) AS last_status_code,
@@ -273,7 +280,7 @@ COMMENT ON COLUMN outbox.log_deliveries.tenant IS 'tenant of the event (NULL: no
 COMMENT ON COLUMN outbox.log_deliveries.endpoint IS 'name of the endpoint';
 COMMENT ON COLUMN outbox.log_deliveries.endpoint_id IS 'number of the endpoint';
 COMMENT ON COLUMN outbox.log_deliveries.status IS
-'pending, processing, delivered, retrying, blocked, dead or cancelled';
+'pending, processing, delivered, retrying, blocked, dead, cancelled or forgotten';
 COMMENT ON COLUMN outbox.log_deliveries.reason IS
 'of dead: max_attempts, max_age, expired, aborted by receiver, invalid event, filter failed, backlog, event '
 'is gone or unreadable. Of cancelled: cancelled or discarded. NULL: any other '
@@ -315,7 +322,7 @@ COMMENT ON COLUMN outbox.deliveries.key IS 'key of the event (NULL: none)';
 COMMENT ON COLUMN outbox.deliveries.tenant IS 'tenant of the event (NULL: none)';
 COMMENT ON COLUMN outbox.deliveries.endpoint IS 'name of the endpoint';
 COMMENT ON COLUMN outbox.deliveries.status IS
-'scheduled, pending, processing, delivered, retrying, blocked, dead or cancelled';
+'scheduled, pending, processing, delivered, retrying, blocked, dead, cancelled or forgotten';
 COMMENT ON COLUMN outbox.deliveries.reason IS
 'of dead: max_attempts, max_age, expired, aborted by receiver, invalid event, filter failed, backlog, event '
 'is gone or unreadable. Of scheduled: set aside. Of cancelled: cancelled or discarded. NULL: any other '
@@ -339,7 +346,7 @@ SELECT e.id AS event_id, e.seq, e.topic, e.type, e.key, e.tenant, s.name AS endp
 FROM outbox.parked k
 JOIN outbox.endpoint_settings s USING (endpoint_id)
 JOIN outbox.all_events e ON e.seq = k.seq AND e.id = k.event_id
-WHERE k.status = 'dead';
+WHERE k.status = 'dead' AND NOT e.forgotten;
 COMMENT ON VIEW outbox.dead_letters IS 'Deliveries that were given up, with the event';
 COMMENT ON COLUMN outbox.dead_letters.event_id IS 'id of the event, sent as webhook-id';
 COMMENT ON COLUMN outbox.dead_letters.seq IS 'number of the event in the log';

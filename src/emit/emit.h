@@ -48,7 +48,7 @@ extern void outbox_append(const OutboxNewEvent *e, const pg_uuid_t *id);
  * event_check.c: returns if the event may be written, otherwise throws what is wrong.
  * 'restoring': a role that may truncate the log may write reserved topics.  'fresh':
  * the event is new, so outbox.max_payload_size and outbox.require_event_types hold for
- * it.
+ * it, and it has a payload or a body.  One that is forgotten has neither.
  */
 extern void outbox_check(const OutboxNewEvent *e, bool restoring, bool fresh);
 

@@ -383,7 +383,7 @@ outbox_check(const OutboxNewEvent *e, bool restoring, bool fresh)
 		if (fresh)
 			check_size("body", VARSIZE_ANY_EXHDR(e->body));
 	}
-	else
+	else if (fresh || e->tenant == NULL || e->key || e->headers || e->content_type)
 		ereport(
 			ERROR,
 			(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),

@@ -53,7 +53,11 @@ static Datum	   epochs;	 /* int8[]: the epochs of this log */
 	" FROM outbox.scheduled s" \
 	" WHERE ROW(s.deliver_at, s.id) OPERATOR(pg_catalog.>=) ROW($1, $2)" \
 	" AND s.epoch OPERATOR(pg_catalog.=) ANY ($3)" \
-	" AND (s.retry_at IS NULL OR s.retry_at OPERATOR(pg_catalog.<=) pg_catalog.now())"
+	" AND (s.retry_at IS NULL OR s.retry_at OPERATOR(pg_catalog.<=) pg_catalog.now())" \
+	" AND NOT EXISTS (SELECT 1 FROM outbox.forgotten f" \
+	" WHERE f.complete_at IS NULL AND f.tenant OPERATOR(pg_catalog.=) s.tenant" \
+	" AND pg_catalog.pg_visible_in_snapshot(outbox.log_xid(s.epoch, s.xid)," \
+	" f.snapshot))"
 #define IN_ORDER " ORDER BY s.deliver_at, s.id LIMIT "
 
 enum
@@ -305,6 +309,10 @@ begin(void)
 	if (!outbox_txn_begin_to_emit())
 		return false;
 	if (!ConditionalLockRelationOid(outbox_table_oid(OUTBOX_TABLE_SCHEDULED),
+									RowExclusiveLock) ||
+		/* An event that enters the log gets another xid.  outbox.forget() needs to know
+		 * whether it has. */
+		!ConditionalLockRelationOid(outbox_table_oid(OUTBOX_TABLE_FORGOTTEN),
 									RowExclusiveLock))
 	{
 		outbox_txn_abort();

@@ -150,6 +150,7 @@ typedef struct OutboxWindowEntry
 	OutboxEvent		  *event;
 	size_t			   bytes;
 	bool			   cancelled; /* true if it will not be sent */
+	bool			   forgotten; /* true if that is because it is forgotten */
 	OutboxFilterResult filter;	  /* what the endpoint's filter says of it */
 } OutboxWindowEntry;
 

@@ -140,6 +140,27 @@ outbox_operator_in_memory(OutboxEndpoint *ep, int64 seq, const char *key)
 	return false;
 }
 
+bool
+outbox_operator_has_tenant(OutboxEndpoint *ep, const char *tenant)
+{
+	dlist_head *lists[] = {&ep->queue.ready, &ep->queue.in_flight, &ep->queue.settling};
+
+	for (size_t i = 0; i < lengthof(lists); i++)
+	{
+		dlist_iter iter;
+
+		dlist_foreach(iter, lists[i])
+		{
+			const OutboxEvent *event = dlist_container(OutboxDelivery, node, iter.cur)
+										   ->event;
+
+			if (event->tenant && strcmp(event->tenant, tenant) == 0)
+				return true;
+		}
+	}
+	return ep->queue.nwaiting > 0;
+}
+
 /*
  * The row of a follower says 'blocked' until it is settled, even while the follower
  * is in flight or back from a batch.

@@ -43,6 +43,12 @@ extern void outbox_operator_skip(OutboxEndpoint *ep, int64 seq, bool counted);
 /* True if the delivery is ready, in flight, settling, or waiting in its lane. */
 extern bool outbox_operator_in_memory(OutboxEndpoint *ep, int64 seq, const char *key);
 
+/*
+ * True if a delivery of an event of this tenant is ready, in flight or settling, or any
+ * delivery waits in a lane.
+ */
+extern bool outbox_operator_has_tenant(OutboxEndpoint *ep, const char *tenant);
+
 /* True if memory has this follower already.  Then its row must not be loaded. */
 extern bool outbox_operator_skip_follower(OutboxEndpoint *ep, int64 seq, const char *key);
 

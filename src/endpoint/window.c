@@ -16,6 +16,7 @@
 #include "endpoint/outcome.h"
 #include "endpoint/queue.h"
 #include "endpoint/status.h"
+#include "endpoint/tally.h"
 #include "endpoint/window.h"
 
 bool
@@ -111,8 +112,9 @@ outbox_window_push(OutboxEndpoint *ep, OutboxEvent *event, OutboxFilterResult fi
 	entry->event = event;
 	entry->bytes = outbox_event_bytes(event);
 	entry->filter = filter;
-	entry->cancelled = cancelled;
-	ep->feed.ncancelled += cancelled;
+	entry->cancelled = cancelled || event->forgotten;
+	entry->forgotten = event->forgotten && !cancelled;
+	ep->feed.ncancelled += entry->cancelled;
 	ep->feed.window_bytes += entry->bytes;
 	event->page->refs++;
 	return true;
@@ -159,6 +161,14 @@ outbox_window_drop(OutboxEndpoint *ep, const OutboxCursor *head)
 	ep->feed.drop_window = false;
 }
 
+void
+outbox_window_count_again(OutboxEndpoint *ep, const OutboxCursor *head)
+{
+	ep->feed.counted = false;
+	ep->feed.backlog = 0;
+	outbox_cursor_copy(&ep->feed.counter, outbox_window_frontier(ep, head));
+}
+
 bool
 outbox_window_take_next(OutboxEndpoint *ep, OutboxDelivery **result)
 {
@@ -194,6 +204,8 @@ outbox_window_take_next(OutboxEndpoint *ep, OutboxDelivery **result)
 		ep->feed.ncancelled--;
 	else
 		ep->feed.backlog--;
+	if (entry.forgotten)
+		outbox_tally_count(ep, OUTBOX_COUNT_CANCELLED);
 	ep->feed.backlog_since = Max(ep->feed.backlog_since, event->created_at);
 	ep->place.dirty = true;
 	if (ep->feed.frontier.reading != event->page->reading ||

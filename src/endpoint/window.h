@@ -31,6 +31,9 @@ extern bool outbox_window_push(OutboxEndpoint *ep, OutboxEvent *event,
  */
 extern void outbox_window_drop(OutboxEndpoint *ep, const OutboxCursor *head);
 
+/* Begins to count the backlog again, from the frontier on. */
+extern void outbox_window_count_again(OutboxEndpoint *ep, const OutboxCursor *head);
+
 static inline OutboxWindowEntry *
 outbox_window_at(const OutboxEndpoint *ep, int i)
 {

@@ -57,17 +57,16 @@ typedef struct FetchState
 static void
 fetch_one(FetchState *st, Datum *values, bool *nulls)
 {
-	OutboxRow	 row = {.values = values, .nulls = nulls};
-	bool		 unreadable;
+	uint64		 xid = outbox_row_xid(values);
+	OutboxRow	 row;
 	OutboxEvent *event;
 
-	if (outbox_row_xid(values) == 0)
+	if (xid == 0)
 		return;
 	if (st->n < st->wanted)
 		st->found[st->n] = DatumGetInt64(values[COL(seq)]);
-	unreadable = outbox_row_check(&row);
-	event = outbox_page_add(st->page, values, nulls, st->whole);
-	event->unreadable = unreadable;
+	row = outbox_row_make(values, nulls, xid);
+	event = outbox_page_add(st->page, &row, st->whole);
 	st->n++;
 	st->page->lsn = Max(st->page->lsn, fetched_lsn(values));
 	st->take(st->arg, NULL, event);

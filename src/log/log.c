@@ -114,18 +114,18 @@ static bool
 judge_row(ReadState *st, TupleTableSlot *slot)
 {
 	OutboxCursor   *cursor = st->cursor;
-	OutboxRow		row = {.values = slot->tts_values, .nulls = slot->tts_isnull};
+	OutboxRow		row;
 	struct varlena *topic;
 	uint64			xid;
 	void		   *wanted;
 	OutboxEvent	   *event;
 
-	xid = outbox_row_xid(row.values);
+	xid = outbox_row_xid(slot->tts_values);
 	if (xid == 0)
 		return false;
 	if (!outbox_tick_sees(cursor->reading, xid) || outbox_tick_sees(cursor->read, xid))
 		return true;
-	(void) outbox_row_check(&row);
+	row = outbox_row_make(slot->tts_values, slot->tts_isnull, xid);
 
 	/*
 	 * A row with a NULL topic evaded the checks.  Its topic is then empty, and is
@@ -147,8 +147,7 @@ judge_row(ReadState *st, TupleTableSlot *slot)
 	}
 	if (st->page == NULL)
 		st->page = outbox_page_create(cursor->read, cursor->reading);
-	event = outbox_page_add(st->page, row.values, row.nulls, false);
-	event->unreadable = row.unreadable;
+	event = outbox_page_add(st->page, &row, false);
 	st->bytes += outbox_event_bytes(event);
 
 	/* Set before the event is passed on, because the rest of the page may fail. */

@@ -57,6 +57,8 @@ typedef struct OutboxEvent
 	char  *content_type; /* NULL: payload is JSON */
 	/* Its row is damaged: headers and payload are left out. */
 	bool unreadable;
+	/* outbox.forget() concerns it: key, headers and payload are left out. */
+	bool forgotten;
 	struct
 	{
 		char  *data; /* NULL: not rendered yet */
@@ -97,6 +99,7 @@ typedef struct OutboxPage
 typedef struct OutboxRow OutboxRow;
 extern Jsonb			*outbox_row_payload(OutboxRow *row);
 extern bool				 outbox_row_unreadable(const OutboxRow *row);
+extern bool				 outbox_row_forgotten(const OutboxRow *row);
 extern int64			 outbox_row_seq(const OutboxRow *row);
 extern const char		*outbox_row_tenant(OutboxRow *row, size_t *len);
 extern TimestampTz		 outbox_row_created_at(const OutboxRow *row);

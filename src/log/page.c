@@ -20,6 +20,7 @@
 #include "base/memory.h"
 #include "base/version.h"
 #include "log/event_stamp.h"
+#include "log/forgotten.h"
 #include "log/page.h"
 #include "log/step.h"
 
@@ -200,9 +201,14 @@ read_bytes(OutboxEvent *event, Datum value, bool whole)
 
 /* jsonb becomes text here, once for all endpoints that get the event. */
 static void
-read_payload(OutboxEvent *event, const Datum *values, const bool *nulls, bool whole)
+read_payload(OutboxEvent *event, const OutboxRow *row, bool whole)
 {
-	if (!nulls[COL(body)])
+	const Datum *values = row->values;
+	const bool	*nulls = row->nulls;
+
+	if (row->forgotten)
+		event->payload = pstrdup("");
+	else if (!nulls[COL(body)])
 	{
 		event->content_type = nulls[COL(content_type)] ?
 			pstrdup("application/octet-stream") :
@@ -213,7 +219,7 @@ read_payload(OutboxEvent *event, const Datum *values, const bool *nulls, bool wh
 		read_json(event, values[COL(payload)], whole);
 	else
 	{
-		/* Only a row that evaded the checks has neither. */
+		/* It cannot be read. */
 		event->payload = pstrdup("null");
 		event->payload_len = 4;
 	}
@@ -260,10 +266,12 @@ OUTBOX_FUNCTION(outbox_order_key_1_0, 2)
 }
 
 OutboxEvent *
-outbox_page_add(OutboxPage *page, Datum *values, bool *nulls, bool whole)
+outbox_page_add(OutboxPage *page, const OutboxRow *row, bool whole)
 {
 	MemoryContext old = MemoryContextSwitchTo(page->cxt);
 	OutboxEvent	 *event = palloc0(sizeof(OutboxEvent));
+	const Datum	 *values = row->values;
+	const bool	 *nulls = row->nulls;
 
 	event->page = page;
 	event->seq = DatumGetInt64(values[COL(seq)]);
@@ -276,12 +284,14 @@ outbox_page_add(OutboxPage *page, Datum *values, bool *nulls, bool whole)
 	event->topic = nulls[COL(topic)] ? pstrdup("") :
 									   TextDatumGetCString(values[COL(topic)]);
 	event->type = text_or_null(values[COL(type)], nulls[COL(type)]);
-	event->key = text_or_null(values[COL(key)], nulls[COL(key)]);
+	event->unreadable = row->unreadable;
+	event->forgotten = row->forgotten;
+	event->key = text_or_null(values[COL(key)], nulls[COL(key)] || row->forgotten);
 	event->tenant = text_or_null(values[COL(tenant)], nulls[COL(tenant)]);
 	event->order_key = order_key(event->tenant, event->key);
-	if (!nulls[COL(headers)])
+	if (!row->forgotten && !nulls[COL(headers)])
 		event->headers = outbox_headers_or_null(DatumGetJsonbPCopy(values[COL(headers)]));
-	read_payload(event, values, nulls, whole);
+	read_payload(event, row, whole);
 	MemoryContextSwitchTo(old);
 	outbox_page_account(page);
 	return event;
@@ -296,7 +306,7 @@ probe_row(void *arg)
 
 	PG_TRY();
 	{
-		(void) outbox_page_add(page, row->values, row->nulls, true);
+		(void) outbox_page_add(page, row, true);
 	}
 	PG_FINALLY();
 	{
@@ -305,13 +315,14 @@ probe_row(void *arg)
 	PG_END_TRY();
 }
 
-bool
-outbox_row_check(OutboxRow *row)
+static void
+check_row(OutboxRow *row)
 {
 	OutboxStepError failure;
 
-	if (!outbox_step_reading_failed() || outbox_step_try_part(probe_row, row, &failure))
-		return false;
+	if (row->forgotten || !outbox_step_reading_failed() ||
+		outbox_step_try_part(probe_row, row, &failure))
+		return;
 	if (failure.sqlerrcode != ERRCODE_DATA_CORRUPTED &&
 		ERRCODE_TO_CATEGORY(failure.sqlerrcode) != ERRCODE_DATA_EXCEPTION &&
 		ERRCODE_TO_CATEGORY(failure.sqlerrcode) != ERRCODE_PROGRAM_LIMIT_EXCEEDED)
@@ -326,7 +337,23 @@ outbox_row_check(OutboxRow *row)
 			 "Its deliveries are dead letters with the reason \"unreadable\". Once the row is repaired, outbox.retry() sends them.")));
 	row->nulls[COL(headers)] = row->nulls[COL(payload)] = row->nulls[COL(body)] = true;
 	row->unreadable = true;
-	return true;
+}
+
+/*
+ * A row with neither payload nor body was emptied.  Other rows that are to be emptied
+ * are known by their tenant and transaction.
+ */
+OutboxRow
+outbox_row_make(Datum *values, bool *nulls, uint64 xid)
+{
+	OutboxRow	row = {.values = values, .nulls = nulls};
+	size_t		len;
+	const char *tenant = outbox_row_tenant(&row, &len);
+
+	row.forgotten = (nulls[COL(payload)] && nulls[COL(body)]) ||
+		(tenant && outbox_forgotten_covers(tenant, len, xid));
+	check_row(&row);
+	return row;
 }
 
 Jsonb *
@@ -353,6 +380,12 @@ bool
 outbox_row_unreadable(const OutboxRow *row)
 {
 	return row->unreadable;
+}
+
+bool
+outbox_row_forgotten(const OutboxRow *row)
+{
+	return row->forgotten;
 }
 
 int64

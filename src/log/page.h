@@ -20,6 +20,7 @@ struct OutboxRow
 	bool  *nulls;
 	Jsonb *payload; /* NULL: not unpacked yet */
 	bool   unreadable;
+	bool   forgotten;
 };
 
 /* Called when a worker starts. */
@@ -36,8 +37,7 @@ extern OutboxPage *outbox_page_create(OutboxTick *read, OutboxTick *reading);
  * payload that is not small and does not fit into the memory for reading ahead is left
  * in the log: event->payload is then NULL.  'whole': the payload is always read.
  */
-extern OutboxEvent *outbox_page_add(OutboxPage *page, Datum *values, bool *nulls,
-									bool whole);
+extern OutboxEvent *outbox_page_add(OutboxPage *page, const OutboxRow *row, bool whole);
 
 /*
  * The xid at which the row lies among the snapshots of this log; 0: it is not part of
@@ -47,10 +47,13 @@ extern OutboxEvent *outbox_page_add(OutboxPage *page, Datum *values, bool *nulls
 extern uint64 outbox_row_xid(const Datum *values);
 
 /*
- * Checks a row after reading has failed, in a subtransaction.  If the row is damaged,
+ * Makes a row of its columns and of the xid that outbox_row_xid() returned.
+ *
+ * After reading has failed, the row is checked in a subtransaction.  If it is damaged,
  * or holds what this server cannot read any more, its headers and payload are set to
- * NULL and it returns true.  Any other error is thrown.  Reading is then tried again.
+ * NULL, and it is 'unreadable'.  Any other error is thrown.  Reading is then tried again.
+ * Of a row that is forgotten, neither is read.
  */
-extern bool outbox_row_check(OutboxRow *row);
+extern OutboxRow outbox_row_make(Datum *values, bool *nulls, uint64 xid);
 
 #endif /* OUTBOX_PAGE_H */

@@ -53,6 +53,7 @@ static const char *const step_names[OUTBOX_STEPS] = {
 	[OUTBOX_STEP_POSITIONS] = "positions",
 	[OUTBOX_STEP_RELOAD] = "reload",
 	[OUTBOX_STEP_DATABASE] = "database",
+	[OUTBOX_STEP_FORGET] = "forget",
 };
 
 static MemoryContext step_cxt;

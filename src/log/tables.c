@@ -38,6 +38,7 @@ static const char *const table_names[OUTBOX_TABLES] = {
 	[OUTBOX_TABLE_ENDPOINT_CHANGES] = "endpoint_changes",
 	[OUTBOX_TABLE_SCHEDULED] = "scheduled",
 	[OUTBOX_TABLE_DEDUP] = "dedup",
+	[OUTBOX_TABLE_FORGOTTEN] = "forgotten",
 };
 
 static Oid sequence_oid;

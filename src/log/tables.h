@@ -35,8 +35,9 @@ typedef enum OutboxTable
 	OUTBOX_TABLE_PIECES,
 	OUTBOX_TABLE_RETENTION_HERE,
 	OUTBOX_TABLE_ENDPOINT_CHANGES,
-	OUTBOX_TABLE_SCHEDULED, /* this and the next are locked only … */
+	OUTBOX_TABLE_SCHEDULED, /* from here on they are locked only … */
 	OUTBOX_TABLE_DEDUP,		/* … by the steps that use them */
+	OUTBOX_TABLE_FORGOTTEN,
 	OUTBOX_TABLES
 } OutboxTable;
 

@@ -114,6 +114,7 @@ init_slots(void)
 			pg_atomic_init_u64(&db->workers[w].resting, 0);
 			pg_atomic_init_u64(&db->workers[w].in_flight, 0);
 			pg_atomic_init_u64(&db->workers[w].seen_changes, 0);
+			pg_atomic_init_u64(&db->workers[w].forgot, 0);
 			pg_atomic_init_u64(&db->workers[w].memory, 0);
 			pg_atomic_init_u64(&db->workers[w].delivered, 0);
 		}
@@ -186,6 +187,7 @@ clear_worker(OutboxWorker *worker)
 	pg_atomic_write_u64(&worker->resting, 0);
 	pg_atomic_write_u64(&worker->in_flight, 0);
 	pg_atomic_write_u64(&worker->seen_changes, 0);
+	pg_atomic_write_u64(&worker->forgot, 0);
 	pg_atomic_write_u64(&worker->memory, 0);
 	pg_atomic_write_u64(&worker->delivered, 0);
 	worker->state = OUTBOX_WORKER_NONE;

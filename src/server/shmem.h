@@ -119,6 +119,11 @@ typedef struct OutboxWorker
 	 * outbox.endpoint_changes.  0: it needs no rows.
 	 */
 	pg_atomic_uint64 seen_changes;
+	/*
+	 * The newest call of outbox.forget() of whose events this process has no copy left:
+	 * its forget_id.
+	 */
+	pg_atomic_uint64 forgot;
 	bool			 waits_for_lock; /* while it starts, for the views */
 
 	/* Used by the launcher only. */
@@ -247,6 +252,7 @@ typedef enum OutboxStep
 	OUTBOX_STEP_POSITIONS, /* positions change tables */
 	OUTBOX_STEP_RELOAD,	   /* endpoints are read */
 	OUTBOX_STEP_DATABASE,  /* the share of the database is taken */
+	OUTBOX_STEP_FORGET,	   /* what a tenant's events hold is removed */
 	OUTBOX_STEPS
 } OutboxStep;
 

@@ -166,3 +166,9 @@ outbox_attempts_written(void)
 	nattempts = 0;
 	MemoryContextReset(attempt_cxt);
 }
+
+bool
+outbox_attempts_wait(void)
+{
+	return nattempts > 0;
+}

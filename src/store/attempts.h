@@ -24,6 +24,9 @@ extern void outbox_attempt_ended(const OutboxDelivery *d, const OutboxOutcome *o
 extern void outbox_attempts_write(void);
 extern void outbox_attempts_written(void);
 
+/* True if attempts are in memory that are not written yet. */
+extern bool outbox_attempts_wait(void);
+
 /*
  * Returns a palloc'd copy of text that a receiver sent.  What is not valid in this
  * database's encoding becomes question marks.

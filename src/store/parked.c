@@ -54,32 +54,42 @@ take_loaded(void *arg, void *wanted, OutboxEvent *event)
 }
 
 /*
- * Rows whose event no longer exists.  That is found while events are read.  The
- * next settle makes the rows dead, so that users see it in outbox.dead_letters.
+ * Rows whose event no longer exists, or is forgotten.  That is found while events are
+ * read.  The next settle makes the rows dead, so that users see it in
+ * outbox.dead_letters, or cancelled.
  */
 typedef struct Gone
 {
 	int32 endpoint_id;
 	int64 seq;
+	bool  forgotten;
 } Gone;
 
 static Gone *gone;
 static int	 ngone;
 
 static void
-event_is_gone(OutboxEndpoint *ep, int64 seq, bool retry)
+event_is_gone(OutboxEndpoint *ep, int64 seq, bool retry, bool forgotten)
 {
-	ereport(WARNING,
-			(errmsg("outbox event with seq " INT64_FORMAT " for endpoint \"%s\" is gone",
-					seq, ep->config.name)));
+	if (!forgotten)
+		ereport(WARNING,
+				(errmsg("outbox event with seq " INT64_FORMAT
+						" for endpoint \"%s\" is gone",
+						seq, ep->config.name)));
 	gone = gone == NULL ? MemoryContextAlloc(TopMemoryContext, sizeof(Gone)) :
 						  repalloc(gone, sizeof(Gone) * (ngone + 1));
 	gone[ngone].endpoint_id = ep->id;
+	gone[ngone].forgotten = forgotten;
 	gone[ngone++].seq = seq;
 	outbox_parking_count_row(ep, seq, retry ? OUTBOX_ROW_RETRYING : OUTBOX_ROW_BLOCKED,
 							 -1);
-	outbox_parking_count_row(ep, seq, OUTBOX_ROW_DEAD, 1);
-	outbox_tally_death(ep, "event is gone");
+	if (forgotten)
+		outbox_tally_count(ep, OUTBOX_COUNT_CANCELLED);
+	else
+	{
+		outbox_parking_count_row(ep, seq, OUTBOX_ROW_DEAD, 1);
+		outbox_tally_death(ep, "event is gone");
+	}
 	ep->place.dirty = true;
 }
 
@@ -93,16 +103,35 @@ outbox_parked_is_gone(int32 endpoint_id, int64 seq)
 }
 
 void
+outbox_parked_empty(int32 endpoint_id, int64 seq)
+{
+	Datum args[2] = {Int32GetDatum(endpoint_id), Int64GetDatum(seq)};
+
+	outbox_query("UPDATE outbox.parked SET status = 'cancelled', reason = 'forgotten',"
+				 " key = NULL, last_error = NULL, next_attempt_at = NULL"
+				 " WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
+				 " AND seq OPERATOR(pg_catalog.=) $2",
+				 2, (Oid[]){INT4OID, INT8OID}, args, NULL);
+}
+
+void
 outbox_parked_write_gone(void)
 {
 	for (int i = 0; i < ngone; i++)
 	{
-		Datum args[2] = {Int32GetDatum(gone[i].endpoint_id), Int64GetDatum(gone[i].seq)};
+		if (gone[i].forgotten)
+			outbox_parked_empty(gone[i].endpoint_id, gone[i].seq);
+		else
+		{
+			Datum args[2] = {Int32GetDatum(gone[i].endpoint_id),
+							 Int64GetDatum(gone[i].seq)};
 
-		outbox_query("UPDATE outbox.parked SET status = 'dead', reason = 'event is gone'"
-					 " WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
-					 " AND seq OPERATOR(pg_catalog.=) $2",
-					 2, (Oid[]){INT4OID, INT8OID}, args, NULL);
+			outbox_query(
+				"UPDATE outbox.parked SET status = 'dead', reason = 'event is gone'"
+				" WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
+				" AND seq OPERATOR(pg_catalog.=) $2",
+				2, (Oid[]){INT4OID, INT8OID}, args, NULL);
+		}
 	}
 }
 
@@ -185,10 +214,14 @@ take_events(OutboxEndpoint *ep, bool retries, const Loading *l)
 {
 	for (int i = 0; i < l->n; i++)
 	{
-		if (l->rows[i].event == NULL)
+		OutboxEvent *event = l->rows[i].event;
+
+		if (event == NULL || event->forgotten)
 		{
-			event_is_gone(ep, l->rows[i].seq, retries);
+			event_is_gone(ep, l->rows[i].seq, retries, event != NULL);
 			outbox_parking_load_failed(ep, l->rows[i].seq, l->rows[i].key, retries);
+			if (event)
+				outbox_page_unref(event->page);
 			continue;
 		}
 		outbox_parking_load(ep, l->rows[i].event, l->rows[i].attempts,

@@ -16,6 +16,7 @@
 #include "base/query.h"
 #include "base/table_rows.h"
 #include "endpoint/parking.h"
+#include "endpoint/tally.h"
 #include "log/transaction.h"
 #include "server/shares.h"
 #include "server/subscription.h"
@@ -209,11 +210,12 @@ outbox_positions_raise_numbers(OutboxDatabase *db)
 	outbox_raise(&db->last_shared, (uint64) row_int8(row, 2));
 }
 
-/* The pending events that still exist. */
+/* The pending events that still exist, and are not forgotten. */
 typedef struct Pending
 {
 	int			  n;
 	OutboxEvent **events;
+	int			  nforgotten;
 } Pending;
 
 static void
@@ -222,6 +224,11 @@ take_pending(void *arg, void *wanted, OutboxEvent *event)
 	Pending *p = arg;
 
 	(void) wanted;
+	if (event->forgotten)
+	{
+		p->nforgotten++;
+		return;
+	}
 	p->events = repalloc(p->events, sizeof(OutboxEvent *) * (p->n + 1));
 	p->events[p->n++] = event;
 	event->page->refs++;
@@ -261,6 +268,11 @@ outbox_position_load_pending(OutboxEndpoint *ep, const int64 *seqs, int n)
 
 		outbox_parking_admit(ep, p.events[i]);
 		outbox_page_unref(page);
+	}
+	for (int i = 0; i < p.nforgotten; i++)
+	{
+		outbox_tally_count(ep, OUTBOX_COUNT_CANCELLED);
+		ep->place.dirty = true; /* so that it is pending no more */
 	}
 }
 

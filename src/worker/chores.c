@@ -27,6 +27,7 @@
 #include "worker/busy.h"
 #include "worker/chores.h"
 #include "worker/dispatch.h"
+#include "worker/forget.h"
 #include "worker/loop.h"
 #include "worker/operator_commands.h"
 #include "worker/publish.h"
@@ -37,9 +38,10 @@
 static OutboxDatabase *db;
 
 void
-outbox_chores_init(OutboxDatabase *database)
+outbox_chores_init(OutboxDatabase *database, OutboxWorker *self)
 {
 	db = database;
+	outbox_forget_init(database, self);
 }
 
 static TimestampTz
@@ -228,6 +230,25 @@ dedup_step(TimestampTz now)
 		outbox_dedup_failed();
 }
 
+/*
+ * What is in memory is settled before this worker says that it has no copies, so that
+ * nothing of them is written any more.
+ */
+static void
+forget_step(TimestampTz now)
+{
+	if (now >= outbox_forget_report_time() && now >= outbox_loop.due.retry_locks_at)
+	{
+		outbox_settle_step(now, true);
+		if (outbox_loop.due.settle_since == 0)
+			outbox_forget_report(now);
+	}
+	if (outbox_loop.database_ours && now >= outbox_forget_next_time() &&
+		outbox_step_may(OUTBOX_STEP_FORGET) &&
+		!outbox_step_run(OUTBOX_STEP_FORGET, outbox_forget_run, &now))
+		outbox_forget_failed();
+}
+
 static void
 retention_step(TimestampTz now)
 {
@@ -297,6 +318,7 @@ void
 outbox_chores_last(TimestampTz now)
 {
 	outbox_settle_step(now, false);
+	forget_step(now);
 	if (!outbox_loop.database_ours)
 		return;
 	retention_step(now);
@@ -328,8 +350,11 @@ outbox_chores_next_time(void)
 		until = Min(until,
 					outbox_loop.due.settle_since +
 						outbox_settle_interval * INT64CONST(1000));
+	until = Min(until, outbox_forget_report_time());
 	if (!outbox_loop.database_ours)
 		return until;
+	if (outbox_step_may(OUTBOX_STEP_FORGET))
+		until = Min(until, outbox_forget_next_time());
 	until = Min(until, outbox_retention_next_time());
 	until = Min(until, totals_due());
 	if (outbox_step_may(OUTBOX_STEP_DEDUP))

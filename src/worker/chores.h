@@ -9,7 +9,7 @@
 
 #include "server/shmem.h"
 
-extern void outbox_chores_init(OutboxDatabase *db);
+extern void outbox_chores_init(OutboxDatabase *db, OutboxWorker *self);
 
 /*
  * Takes over the work that belongs to no endpoint, if this worker serves the

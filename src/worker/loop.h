@@ -58,6 +58,8 @@ typedef struct OutboxLoop
 										 * to no endpoint */
 	bool			  commands_pending; /* true if there may be commands of operators */
 	bool			  replays_changed;	/* true if the list of replays is to be read */
+	int64			  forgotten; /* the newest call of outbox.forget() whose events are
+										 * in no endpoint's memory once none is recreated */
 } OutboxLoop;
 
 extern OutboxLoop outbox_loop;

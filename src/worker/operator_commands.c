@@ -141,6 +141,27 @@ cancel(Command *c)
 				c->ep->id, c->seq);
 }
 
+/*
+ * The event is forgotten.  What memory has is left as it is: a later pass of
+ * forget.c asks again.
+ */
+static void
+forget(Command *c)
+{
+	if (c->status == NULL || outbox_parked_is_gone(c->ep->id, c->seq) ||
+		(is(c->status, "retrying") && !waits(c)) ||
+		(is(c->status, "blocked") && outbox_operator_in_memory(c->ep, c->seq, c->key)))
+		return;
+	if (is(c->status, "retrying"))
+		c->effect = EFFECT_CANCEL_RETRY;
+	else if (is(c->status, "blocked"))
+		c->effect = EFFECT_CANCEL_FOLLOWER;
+	else if (is(c->status, "dead"))
+		c->effect = EFFECT_BURY;
+	c->counts = c->effect != EFFECT_NONE;
+	outbox_parked_empty(c->ep->id, c->seq);
+}
+
 /* What is not settled yet, or was parked meanwhile, is left as it is. */
 static void
 resend(Command *c)
@@ -166,7 +187,9 @@ resend(Command *c)
 static void
 carry_out(Command *c)
 {
-	if (is(c->action, "cancel"))
+	if (is(c->action, "forget"))
+		forget(c);
+	else if (is(c->action, "cancel"))
 		cancel(c);
 	else if (is(c->action, "retry"))
 	{

@@ -21,6 +21,7 @@
 #include "endpoint/retries.h"
 #include "endpoint/status.h"
 #include "endpoint/subscribers.h"
+#include "endpoint/tally.h"
 #include "endpoint/window.h"
 #include "log/step.h"
 #include "server/shares.h"
@@ -75,6 +76,7 @@ static void *
 head_wants(void *arg, const char *name, size_t len, OutboxRow *row)
 {
 	OutboxSubscribers *s = outbox_subscribers_of(name, len, row);
+	bool			   forgotten = outbox_row_forgotten(row);
 	bool			   attached = false;
 	bool			   wanted = false;
 
@@ -83,7 +85,7 @@ head_wants(void *arg, const char *name, size_t len, OutboxRow *row)
 	{
 		OutboxEndpoint *ep = s->endpoints[i];
 
-		s->result[i] = outbox_passes(ep, row);
+		s->result[i] = forgotten ? OUTBOX_FILTER_YES : outbox_passes(ep, row);
 		if (s->result[i] == OUTBOX_FILTER_NO)
 			continue;
 		s->cancelled[i] = outbox_parked_is_cancelled(ep, outbox_row_seq(row));
@@ -92,7 +94,7 @@ head_wants(void *arg, const char *name, size_t len, OutboxRow *row)
 	}
 
 	/* Counted only now, when nothing can throw an error any more. */
-	for (int i = 0; i < s->n; i++)
+	for (int i = 0; i < s->n && !forgotten; i++)
 		if (s->endpoints[i]->feed.counted && s->result[i] != OUTBOX_FILTER_NO &&
 			!s->cancelled[i])
 		{
@@ -188,7 +190,7 @@ laggard_wants(void *arg, const char *topic, size_t len, OutboxRow *row)
 
 	if (!outbox_subscribes(arg, topic, len, row))
 		return NULL;
-	result = outbox_passes(arg, row);
+	result = outbox_row_forgotten(row) ? OUTBOX_FILTER_YES : outbox_passes(arg, row);
 	return result == OUTBOX_FILTER_NO ? NULL : &result;
 }
 
@@ -324,6 +326,11 @@ overflow_takes(void *arg, void *wanted, OutboxEvent *event)
 	(void) wanted;
 	if (outbox_parked_is_cancelled(arg, event->seq))
 		return;
+	if (event->forgotten)
+	{
+		outbox_tally_count(arg, OUTBOX_COUNT_CANCELLED);
+		return;
+	}
 	outbox_endpoint_overflow(arg, event);
 	noverflowed++;
 }
@@ -355,7 +362,7 @@ counter_wants(void *arg, const char *topic, size_t len, OutboxRow *row)
 {
 	OutboxEndpoint *ep = arg;
 
-	if (outbox_subscribers_include(ep, topic, len, row) &&
+	if (!outbox_row_forgotten(row) && outbox_subscribers_include(ep, topic, len, row) &&
 		!outbox_parked_is_cancelled(ep, outbox_row_seq(row)))
 		count_event(ep, row);
 	return NULL;

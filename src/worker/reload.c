@@ -25,6 +25,7 @@
 #include "endpoint/subscribers.h"
 #include "endpoint/tally.h"
 #include "endpoint/window.h"
+#include "log/forgotten.h"
 #include "log/retention.h"
 #include "log/step.h"
 #include "log/transaction.h"
@@ -34,6 +35,7 @@
 #include "store/positions.h"
 #include "worker/busy.h"
 #include "worker/dispatch.h"
+#include "worker/forget.h"
 #include "worker/loop.h"
 #include "worker/others.h"
 #include "worker/reader.h"
@@ -66,6 +68,7 @@ outbox_reload_init(OutboxDatabase *database, OutboxWorker *worker)
 {
 	db = database;
 	self = worker;
+	pg_atomic_write_u64(&self->forgot, 0);
 	pg_atomic_write_u64(&self->seen_changes, 1); /* all changes are needed */
 	seen_changed = pg_atomic_read_u64(&db->changed);
 	seen_changed_all = pg_atomic_read_u64(&db->changed_all);
@@ -75,15 +78,6 @@ bool
 outbox_reload_is_due(void)
 {
 	return pg_atomic_read_u64(&db->changed) != seen_changed;
-}
-
-/* Begins to count the backlog again, from the frontier on. */
-static void
-count_again(OutboxEndpoint *ep)
-{
-	ep->feed.counted = false;
-	ep->feed.backlog = 0;
-	outbox_cursor_copy(&ep->feed.counter, outbox_window_frontier(ep, &outbox_loop.head));
 }
 
 /* Each worker allows its part of what the tenant may do in all. */
@@ -156,7 +150,7 @@ load_endpoint(const OutboxEndpointRow *s)
 			outbox_cursor_clear(&ep->feed.cursor);
 	}
 	else
-		count_again(ep);
+		outbox_window_count_again(ep, &outbox_loop.head);
 	outbox_cursor_clear(&p.cursor);
 
 	/*
@@ -235,7 +229,7 @@ apply_settings(void *arg, const OutboxEndpointRow *s)
 			outbox_window_drop(ep, &outbox_loop.head);
 		outbox_endpoint_settings_assign(ep, s);
 		if (other)
-			count_again(ep);
+			outbox_window_count_again(ep, &outbox_loop.head);
 		if (ep->status.held_for)
 			outbox_window_drop(ep, &outbox_loop.head);
 		ep->place.dirty = true;
@@ -502,6 +496,11 @@ outbox_reload(bool tidy)
 	if (!outbox_txn_begin(true))
 		return false;
 	outbox_lock_indexes(OUTBOX_TABLE_EVENTS_0, OUTBOX_TABLE_KEPT_EVENTS);
+	if (!outbox_forgotten_read())
+	{
+		outbox_txn_abort();
+		return false;
+	}
 	memset(r, 0, sizeof(Reload));
 	outbox_query("SELECT pg_catalog.pg_current_snapshot()::pg_catalog.text,"
 				 " pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())",
@@ -542,6 +541,7 @@ outbox_reload(bool tidy)
 	r->list = NULL;
 	r->n = 0;
 	outbox_roster_loaded();
+	outbox_forget_copies();
 	if (changes_seen)
 		pfree(changes_seen);
 	changes_seen = MemoryContextStrdup(TopMemoryContext, snapshot);

@@ -161,7 +161,10 @@ replay_wants(void *arg, const char *topic, size_t len, OutboxRow *row)
 		!outbox_topic_in_list(topic, len, page->replay->patterns,
 							  page->replay->npatterns))
 		return NULL;
-	return outbox_subscribers_include(page->ep, topic, len, row) ? arg : NULL;
+	return !outbox_row_forgotten(row) &&
+			outbox_subscribers_include(page->ep, topic, len, row) ?
+		arg :
+		NULL;
 }
 
 static void

@@ -614,7 +614,7 @@ outbox_worker_main(Datum arg)
 	MemoryContextSwitchTo(loop_cxt);
 	instance_name = MemoryContextStrdup(TopMemoryContext, outbox_instance_name);
 	outbox_step_init(db, (int) (self - db->workers));
-	outbox_chores_init(db);
+	outbox_chores_init(db, self);
 	outbox_worker_start(db, self, delivery_ended);
 	seen_emitted = pg_atomic_read_u64(&db->emitted);
 	outbox_shares_join(db, (int) (self - db->workers));

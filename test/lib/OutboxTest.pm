@@ -423,7 +423,7 @@ sub wait_settled
 	return wait_sql(
 		$node,
 		"SELECT NOT EXISTS (SELECT FROM outbox.deliveries"
-		  . " WHERE status NOT IN ('delivered', 'dead', 'cancelled'))",
+		  . " WHERE status NOT IN ('delivered', 'dead', 'cancelled', 'forgotten'))",
 		't', $dbname);
 }
 

@@ -242,6 +242,8 @@ class Model:
         tenant = self.random.choice(TENANTS[1:])
         if not self.forgets or self.open is not None:
             return
+        if tenant not in [e.tenant for e in self.endpoints.values()] + [e["tenant"] for e in self.events]:
+            return
         self.ask("SELECT outbox.forget(%s)" % literal(tenant))
         for e in list(self.endpoints.values()):
             if e.tenant == tenant:
@@ -311,7 +313,7 @@ class Model:
                 self.ask("SELECT outbox.resume_endpoint('%s')" % e.name)
                 e.paused = False
         self.wait("SELECT NOT EXISTS (SELECT FROM outbox.deliveries"
-                  " WHERE status NOT IN ('delivered', 'dead', 'cancelled'))")
+                  " WHERE status NOT IN ('delivered', 'dead', 'cancelled', 'forgotten'))")
 
     def write(self):
         def file(name, lines):

@@ -1,0 +1,132 @@
+------------------------------------------------------------------------
+-- Forgetting a tenant: what its events held is removed, and nothing of it is sent.
+--
+-- An event is forgotten if it has neither payload nor body.  That is so once a worker
+-- has emptied its row.  Until then, what the snapshot of an open request sees counts
+-- as forgotten.
+------------------------------------------------------------------------
+
+CREATE TABLE outbox.forgotten (
+    forget_id       int8 GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    tenant          text COLLATE "C" NOT NULL,
+    snapshot        pg_snapshot NOT NULL,       -- what it sees was emitted before
+    upto            int8 NOT NULL,              -- that has no higher number
+    requested_at    timestamptz NOT NULL,
+    endpoints       int8 NOT NULL,
+    events          int8 NOT NULL DEFAULT 0,
+    attempts        int8 NOT NULL DEFAULT 0,
+    deliveries      int8 NOT NULL DEFAULT 0,
+    scheduled       int8 NOT NULL DEFAULT 0,
+    dedup_keys      int8 NOT NULL DEFAULT 0,
+    complete_at     timestamptz,
+    files           jsonb                       -- the file of each table at that time
+);
+CREATE INDEX forgotten_open_idx ON outbox.forgotten (tenant) WHERE complete_at IS NULL;
+COMMENT ON TABLE outbox.forgotten IS 'Tenants whose events outbox.forget() removed, and how far that is';
+
+-- No statistics of what is forgotten: they are samples of the columns, which no
+-- removal of a row removes.
+DO $$
+DECLARE
+    c record;
+BEGIN
+    FOR c IN SELECT a.attrelid::regclass AS relation, a.attname
+             FROM pg_attribute a JOIN pg_class r ON r.oid = a.attrelid
+             WHERE r.relnamespace = 'outbox'::regnamespace AND r.relkind IN ('r', 'p')
+             AND (r.relname ~ '^(events|attempt_log)(_[0-9])?$' OR r.relname IN ('kept_events', 'scheduled', 'parked', 'dedup'))
+             AND a.attname = ANY ('{key,headers,payload,body,content_type,dedup_key,error,response_body,last_error}')
+    LOOP
+        EXECUTE format('ALTER TABLE ONLY %s ALTER COLUMN %I SET STATISTICS 0', c.relation, c.attname);
+    END LOOP;
+END $$;
+
+-- A row that is updated or deleted leaves its bytes in the file of its table.  They are
+-- gone when the table gets another file.  An empty index has one page.
+CREATE VIEW outbox.content_files AS
+SELECT r.relname::text AS relation, pg_relation_filenode(r.oid) AS file
+FROM pg_class r
+WHERE r.relnamespace = 'outbox'::regnamespace AND r.relkind = 'r'
+AND (r.relname ~ '^(events|attempt_log)_[0-9]$'
+     OR r.relname IN ('kept_events', 'scheduled', 'parked', 'dedup', 'endpoint_settings', 'endpoint_secrets',
+                      'subscriptions'))
+AND (pg_relation_size(r.oid) > 0 OR (r.reltoastrelid <> 0 AND pg_relation_size(r.reltoastrelid) > 0)
+     OR EXISTS (SELECT 1 FROM pg_index i
+                WHERE i.indrelid = r.oid
+                AND pg_relation_size(i.indexrelid) > current_setting('block_size')::int8));
+COMMENT ON VIEW outbox.content_files IS
+'Tables that hold what outbox.forget() removes, unless they were never used, and their files';
+COMMENT ON COLUMN outbox.content_files.relation IS 'name of the table';
+COMMENT ON COLUMN outbox.content_files.file IS 'number of its file: another one after VACUUM FULL and after TRUNCATE';
+
+CREATE VIEW outbox.forget_progress AS
+SELECT f.tenant, f.requested_at, f.endpoints, f.events, f.attempts, f.deliveries, f.scheduled, f.dedup_keys,
+       f.complete_at,
+       CASE WHEN f.complete_at IS NOT NULL THEN
+           ARRAY(SELECT 'outbox.' || c.relation FROM outbox.content_files c
+                 WHERE (f.files ->> c.relation)::oid = c.file ORDER BY c.relation) END AS rewrite
+FROM outbox.forgotten f;
+COMMENT ON VIEW outbox.forget_progress IS 'What outbox.forget() was asked for, and how far each request is';
+COMMENT ON COLUMN outbox.forget_progress.tenant IS 'tenant that is forgotten';
+COMMENT ON COLUMN outbox.forget_progress.requested_at IS 'when outbox.forget() was called';
+COMMENT ON COLUMN outbox.forget_progress.endpoints IS 'endpoints of the tenant that it dropped';
+COMMENT ON COLUMN outbox.forget_progress.events IS 'events that were emptied so far';
+COMMENT ON COLUMN outbox.forget_progress.attempts IS 'attempts that were emptied so far: those with an error or an answer';
+COMMENT ON COLUMN outbox.forget_progress.deliveries IS
+'dead letters and deliveries that wait for a retry, or behind another one: those that workers were asked to cancel so far';
+COMMENT ON COLUMN outbox.forget_progress.scheduled IS 'scheduled events that were removed so far';
+COMMENT ON COLUMN outbox.forget_progress.dedup_keys IS 'deduplication keys that were removed so far';
+COMMENT ON COLUMN outbox.forget_progress.complete_at IS
+'when a whole pass found nothing more to remove (NULL: it goes on)';
+COMMENT ON COLUMN outbox.forget_progress.rewrite IS
+'tables whose files may still hold the bytes of removed rows: VACUUM FULL rewrites them, and retention does so with '
+'pieces of the log and of the attempts (NULL: it goes on)';
+
+-- The lock keeps scheduled events from entering the log until this transaction ends:
+-- those that have entered it before are seen by the snapshot.
+CREATE FUNCTION outbox.forget(tenant text) RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_variable
+DECLARE
+    ids int4[];
+    here record;
+BEGIN
+    IF tenant IS NULL THEN
+        RAISE EXCEPTION 'tenant must not be null'
+            USING ERRCODE = 'null_value_not_allowed',
+                  HINT = 'Pass the name of the tenant, as emit() gets it.';
+    ELSIF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
+        RAISE EXCEPTION 'outbox.forget() cannot be called at isolation level %',
+            upper(current_setting('transaction_isolation'))
+            USING ERRCODE = 'active_sql_transaction',
+                  HINT = 'Use READ COMMITTED: it has to see what was committed a moment ago.';
+    ELSIF outbox.current_epoch() < 0 THEN
+        RAISE EXCEPTION 'this log is a copy that was not adopted, and nothing can be forgotten in it'
+            USING ERRCODE = 'object_not_in_prerequisite_state',
+                  HINT = 'SELECT outbox.adopt() first. Undelivered events are then sent, '
+                         'unless their endpoint is paused or dropped before.';
+    END IF;
+    PERFORM outbox.check_tenant(tenant);
+    LOCK TABLE outbox.forgotten IN SHARE ROW EXCLUSIVE MODE;
+    IF NOT EXISTS (SELECT 1 FROM outbox.endpoint_settings s WHERE s.tenant = forget.tenant)
+       AND NOT EXISTS (SELECT 1 FROM outbox.events e WHERE e.tenant = forget.tenant)
+       AND NOT EXISTS (SELECT 1 FROM outbox.kept_events k WHERE k.tenant = forget.tenant)
+       AND NOT EXISTS (SELECT 1 FROM outbox.scheduled e WHERE e.tenant = forget.tenant)
+       AND NOT EXISTS (SELECT 1 FROM outbox.dedup d WHERE d.tenant = forget.tenant) THEN
+        RAISE EXCEPTION 'tenant "%" has no endpoints and no events', tenant
+            USING ERRCODE = 'undefined_object',
+                  HINT = 'The name must be the one that emit() and create_endpoint() got; ''Acme'' is not ''acme''.';
+    END IF;
+    PERFORM outbox.claim_log();
+    WITH gone AS (DELETE FROM outbox.endpoint_settings s WHERE s.tenant = forget.tenant RETURNING s.endpoint_id)
+    SELECT COALESCE(array_agg(g.endpoint_id), '{}') INTO ids FROM gone g;
+    PERFORM outbox.endpoint_changed(id) FROM unnest(ids) i (id);
+    DELETE FROM outbox.endpoint_secrets k WHERE k.endpoint_id = ANY (ids);
+    DELETE FROM outbox.subscriptions v WHERE v.endpoint_id = ANY (ids);
+    SELECT * INTO here FROM outbox.position_now('outbox.events_seq'::regclass);
+    INSERT INTO outbox.forgotten (tenant, snapshot, upto, requested_at, endpoints)
+    SELECT tenant, here.snapshot, q.last_value, clock_timestamp(), cardinality(ids) FROM outbox.events_seq q;
+    PERFORM outbox.wake_workers();
+END $$;
+COMMENT ON FUNCTION outbox.forget IS
+'Drops the endpoints of a tenant, and has the workers remove what its events held: outbox.forget_progress says how far that is';

@@ -1,0 +1,80 @@
+/*
+ * forgotten.c
+ *	  Owns which events outbox.forget() concerns.
+ *
+ * A worker empties the rows of these events, in slices.  From the call's commit on they
+ * count as forgotten, whether their row is empty yet or not: a worker reads the list
+ * when it reloads settings, and before it reads any event.
+ */
+#include "base/outbox.h"
+
+#include "storage/lmgr.h"
+#include "utils/memutils.h"
+
+#include "base/query.h"
+#include "base/table_rows.h"
+#include "log/forgotten.h"
+#include "log/tables.h"
+#include "log/tick.h"
+
+static MemoryContext list_cxt;
+static OutboxForget *list;
+static int			 nlist;
+
+static void
+clear(void)
+{
+	for (int i = 0; i < nlist; i++)
+		outbox_tick_unref(list[i].requested_at);
+	nlist = 0;
+	if (list_cxt == NULL)
+		list_cxt = AllocSetContextCreate(TopMemoryContext, "outbox forgotten",
+										 ALLOCSET_SMALL_SIZES);
+	MemoryContextReset(list_cxt);
+}
+
+bool
+outbox_forgotten_read(void)
+{
+	uint64 n;
+
+	if (!ConditionalLockRelationOid(outbox_table_oid(OUTBOX_TABLE_FORGOTTEN),
+									AccessShareLock))
+		return false;
+	n = outbox_query(
+		"SELECT forget_id, tenant, snapshot::pg_catalog.text, upto"
+		" FROM outbox.forgotten WHERE complete_at IS NULL ORDER BY forget_id",
+		0, NULL, NULL, NULL);
+	clear();
+	list = MemoryContextAlloc(list_cxt, sizeof(OutboxForget) * Max(n, 1));
+	for (uint64 i = 0; i < n; i++)
+	{
+		OutboxColumns row = fetch_row(i);
+		OutboxForget *f = &list[nlist];
+
+		f->id = row_int8(row, 0);
+		f->tenant = MemoryContextStrdup(list_cxt, row_text(row, 1));
+		f->snapshot = MemoryContextStrdup(list_cxt, row_text(row, 2));
+		f->upto = row_int8(row, 3);
+		f->requested_at = outbox_tick_make(0, 0, 0, 0, f->snapshot);
+		nlist++;
+	}
+	return true;
+}
+
+const OutboxForget *
+outbox_forgotten_list(int *n)
+{
+	*n = nlist;
+	return list;
+}
+
+bool
+outbox_forgotten_covers(const char *tenant, size_t len, uint64 xid)
+{
+	for (int i = 0; i < nlist; i++)
+		if (strlen(list[i].tenant) == len && memcmp(list[i].tenant, tenant, len) == 0 &&
+			outbox_tick_sees(list[i].requested_at, xid))
+			return true;
+	return false;
+}

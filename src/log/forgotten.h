@@ -1,0 +1,32 @@
+/*
+ * forgotten.h
+ *	  Which events outbox.forget() concerns.
+ */
+#ifndef OUTBOX_FORGOTTEN_H
+#define OUTBOX_FORGOTTEN_H
+
+#include "base/outbox.h"
+
+/* A call of outbox.forget() whose work is not complete. */
+typedef struct OutboxForget
+{
+	int64			   id;
+	char			  *tenant;
+	char			  *snapshot;	 /* as pg_snapshot prints it */
+	int64			   upto;		 /* no event that it concerns has a higher number */
+	struct OutboxTick *requested_at; /* it concerns what this tick sees */
+} OutboxForget;
+
+/*
+ * Reads the list from outbox.forgotten, in the present transaction.  Returns false if
+ * the table is locked by another session.
+ */
+extern bool outbox_forgotten_read(void);
+
+/* The list, as last read, and the number of its elements. */
+extern const OutboxForget *outbox_forgotten_list(int *n);
+
+/* True if one of the list concerns an event of this tenant that was emitted by 'xid'. */
+extern bool outbox_forgotten_covers(const char *tenant, size_t len, uint64 xid);
+
+#endif /* OUTBOX_FORGOTTEN_H */

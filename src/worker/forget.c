@@ -1,0 +1,515 @@
+/*
+ * forget.c
+ *	  Owns how what outbox.forget() was asked for is carried out: rows are emptied in
+ *	  slices, pass by pass, until a whole pass finds nothing more.
+ *
+ * A pass begins when no worker has a copy of these events left: each reads the list
+ * of outbox.forgotten, loads endpoints again that have such deliveries, and settles
+ * (forgotten.c, reload.c).  So nothing of them is written behind a pass, except by an
+ * endpoint's worker that it asks for: only that one changes rows of outbox.parked.  It is
+ * asked by commands.
+ *
+ * Whether a row is done can be seen from the row.  So after a crash, or an error, a pass
+ * begins anew.  An event that is emptied keeps its row, its number and its id: positions
+ * and views do not change.
+ */
+#include "base/outbox.h"
+
+#include "catalog/pg_type.h"
+#include "storage/lmgr.h"
+#include "utils/builtins.h"
+#include "utils/timestamp.h"
+#include "utils/uuid.h"
+
+#include "base/query.h"
+#include "base/table_rows.h"
+#include "endpoint/operator.h"
+#include "endpoint/window.h"
+#include "log/forgotten.h"
+#include "log/transaction.h"
+#include "server/wakeup.h"
+#include "store/attempts.h"
+#include "worker/busy.h"
+#include "worker/forget.h"
+#include "worker/loop.h"
+#include "worker/roster.h"
+
+/* The limits of a slice: rows that are examined, and the time (µs) after which it ends. */
+#define SLICE_ROWS 500
+#define SLICE_TIME (10 * 1000)
+
+/* Events that are emptied before the time is checked; more while that is quick. */
+#define AT_ONCE 16
+
+/* Between two slices the worker does other work for REST times as long. */
+#define REST 2
+
+/* µs: the wait for other workers, for locks and for commands. */
+#define AGAIN_AFTER (100 * 1000)
+
+typedef enum Stage
+{
+	STAGE_EVENTS,	 /* with their attempts and parked deliveries, by seq */
+	STAGE_SCHEDULED, /* by id */
+	STAGE_DEDUP,	 /* by key */
+	STAGE_END
+} Stage;
+
+/* What a slice has removed: columns of outbox.forgotten. */
+typedef struct Removed
+{
+	int64 events;
+	int64 attempts;
+	int64 deliveries;
+	int64 scheduled;
+	int64 dedup_keys;
+} Removed;
+
+/* How far a pass is. */
+typedef struct Pass
+{
+	int64	  id; /* of the request (0: there is none) */
+	Stage	  stage;
+	bool	  changed; /* true if it has found something */
+	int64	  seq;
+	pg_uuid_t scheduled;
+	char	  topic[OUTBOX_MAX_TOPIC + 1]; /* of the last key */
+	char	  dedup_key[OUTBOX_MAX_DEDUP_KEY + 1];
+	char	  tenant[OUTBOX_MAX_TENANT + 1];
+} Pass;
+
+static OutboxDatabase *db;
+static OutboxWorker	  *self;
+static Pass			   pass;
+static TimestampTz	   next_at;
+static TimestampTz	   report_at;
+
+void
+outbox_forget_init(OutboxDatabase *database, OutboxWorker *worker)
+{
+	db = database;
+	self = worker;
+}
+
+/* ------------------------------------------------------- copies in memory */
+
+/*
+ * outbox.forget() was called: no event that it concerns may stay in memory.  What was
+ * read is read again, and so is what is counted.  An endpoint that has deliveries of
+ * the tenant is loaded again.
+ */
+static void
+forget_copies(const OutboxForget *f)
+{
+	for (int i = 0; i < outbox_loop.roster.n; i++)
+	{
+		OutboxEndpoint *ep = outbox_loop.roster.endpoints[i];
+
+		if (ep->config.tenant && strcmp(ep->config.tenant, f->tenant) != 0)
+			continue;
+		if (outbox_operator_has_tenant(ep, f->tenant))
+			outbox_roster_load_again(ep);
+		else if (!ep->feed.attached || ep->feed.window_count > 0)
+		{
+			outbox_window_drop(ep, &outbox_loop.head);
+			outbox_window_count_again(ep, &outbox_loop.head);
+			ep->place.dirty = true;
+			outbox_busy_add(ep);
+		}
+	}
+}
+
+void
+outbox_forget_copies(void)
+{
+	int					n;
+	const OutboxForget *list = outbox_forgotten_list(&n);
+
+	for (int i = 0; i < n; i++)
+		if (list[i].id > outbox_loop.forgotten)
+		{
+			forget_copies(&list[i]);
+			outbox_loop.forgotten = list[i].id;
+		}
+}
+
+TimestampTz
+outbox_forget_report_time(void)
+{
+	return pg_atomic_read_u64(&self->forgot) >= (uint64) outbox_loop.forgotten ||
+			outbox_loop.roster.recreating ?
+		DT_NOEND :
+		report_at;
+}
+
+void
+outbox_forget_report(TimestampTz now)
+{
+	report_at = now + AGAIN_AFTER;
+	if (outbox_attempts_wait())
+		return;
+	pg_atomic_write_u64(&self->forgot, (uint64) outbox_loop.forgotten);
+	outbox_workers_wake(db, true);
+}
+
+/* True if no worker has a copy left of what this request concerns. */
+static bool
+copies_are_gone(const OutboxForget *f)
+{
+	for (int w = 0; w < OUTBOX_MAX_WORKERS; w++)
+		if (pg_atomic_read_u64(&db->workers[w].seen_changes) != 0 &&
+			pg_atomic_read_u64(&db->workers[w].forgot) < (uint64) f->id)
+			return false;
+	return true;
+}
+
+/* ---------------------------------------------------------------- slices */
+
+#define NARGS 3
+
+/* $1 the tenant, $2 what was emitted before, $3 what the statement is about. */
+static void
+run(SPIPlanPtr *plan, const char *sql, const OutboxForget *f, Oid type, Datum value)
+{
+	Datum args[NARGS] = {CStringGetTextDatum(f->tenant), CStringGetTextDatum(f->snapshot),
+						 value};
+
+	outbox_plan_run(plan, sql, NARGS, (Oid[]){TEXTOID, TEXTOID, type}, args, NULL);
+}
+
+static int64
+count_of(SPIPlanPtr *plan, const char *sql, const OutboxForget *f, Datum seqs)
+{
+	run(plan, sql, f, INT8ARRAYOID, seqs);
+	return row_int8(fetch_row(0), 0);
+}
+
+/* A row of another log is not sent, and is nobody's new event. */
+#define BEFORE \
+	" AND COALESCE(pg_catalog.pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid)," \
+	" $2::pg_catalog.pg_snapshot), true)"
+
+#define EMPTY \
+	" SET key = NULL, headers = NULL, payload = NULL, body = NULL, content_type = NULL" \
+	" WHERE e.seq OPERATOR(pg_catalog.=) ANY ($3)" \
+	" AND e.tenant OPERATOR(pg_catalog.=) $1" \
+	" AND (e.payload IS NOT NULL OR e.body IS NOT NULL)" BEFORE
+
+/* The events of $3 that are forgotten. */
+#define EMPTIED \
+	"(SELECT e.seq FROM outbox.all_events e" \
+	" WHERE e.seq OPERATOR(pg_catalog.=) ANY ($3) AND e.payload IS NULL AND e.body IS NULL" \
+	" AND e.tenant OPERATOR(pg_catalog.=) $1)"
+
+/* Empties these events, in the log and beside it, and asks for their deliveries. */
+static void
+empty_events(const OutboxForget *f, const int64 *seqs, int n, Removed *r)
+{
+	static SPIPlanPtr of_log;
+	static SPIPlanPtr of_kept;
+	static SPIPlanPtr of_attempts;
+	static SPIPlanPtr of_parked;
+	Datum			  array = outbox_int8_array(seqs, n);
+	int64			  commands;
+
+	r->events += count_of(&of_log,
+						  "WITH u AS (UPDATE outbox.events e" EMPTY " RETURNING 1)"
+						  " SELECT pg_catalog.count(*) FROM u",
+						  f, array);
+	r->events += count_of(&of_kept,
+						  "WITH u AS (UPDATE outbox.kept_events e" EMPTY
+						  " RETURNING e.seq, e.epoch)"
+						  " SELECT pg_catalog.count(*) FROM u WHERE NOT EXISTS"
+						  " (SELECT 1 FROM outbox.events l WHERE"
+						  " l.seq OPERATOR(pg_catalog.=) u.seq"
+						  " AND l.epoch OPERATOR(pg_catalog.=) u.epoch)",
+						  f, array);
+	r->attempts += count_of(
+		&of_attempts,
+		"WITH u AS (UPDATE outbox.attempt_log a SET response_body = NULL,"
+		" error = CASE WHEN a.error IS NOT NULL THEN 'forgotten' END"
+		" WHERE a.seq OPERATOR(pg_catalog.=) ANY (ARRAY" EMPTIED ")"
+		" AND (a.response_body IS NOT NULL OR a.error OPERATOR(pg_catalog.<>) 'forgotten')"
+		" RETURNING 1) SELECT pg_catalog.count(*) FROM u",
+		f, array);
+	commands =
+		count_of(&of_parked,
+				 "WITH c AS (INSERT INTO outbox.commands (endpoint_id, action, seq)"
+				 " SELECT k.endpoint_id, 'forget', k.seq FROM outbox.parked k"
+				 " JOIN outbox.endpoint_settings s USING (endpoint_id)"
+				 " WHERE k.seq OPERATOR(pg_catalog.=) ANY (ARRAY" EMPTIED ")"
+				 " AND (k.status OPERATOR(pg_catalog.<>) 'cancelled' OR k.key IS NOT NULL"
+				 " OR k.last_error IS NOT NULL)"
+				 " ORDER BY k.seq RETURNING 1) SELECT pg_catalog.count(*) FROM c",
+				 f, array);
+	if (commands > 0)
+		outbox_mark_changed(false); /* the workers of these endpoints are woken */
+	r->deliveries += commands;
+}
+
+/* True if there are no more. */
+static bool
+slice_of_events(const OutboxForget *f, Removed *r)
+{
+	static SPIPlanPtr plan;
+	static int		  at_once = AT_ONCE;
+	TimestampTz		  begun = GetCurrentTimestamp();
+	int64			  seqs[SLICE_ROWS];
+	int				  n;
+	int				  m;
+
+	run(&plan,
+		"SELECT q.seq FROM ((SELECT e.seq FROM outbox.events e"
+		" WHERE e.tenant OPERATOR(pg_catalog.=) $1 AND e.seq OPERATOR(pg_catalog.>) $3"
+		" ORDER BY e.seq LIMIT " CppAsString2(
+			SLICE_ROWS) ") UNION"
+						" (SELECT e.seq FROM outbox.kept_events e"
+						" WHERE e.tenant OPERATOR(pg_catalog.=) $1 AND e.seq OPERATOR(pg_catalog.>) $3"
+						" ORDER BY e.seq LIMIT " CppAsString2(
+							SLICE_ROWS) ")) q"
+										" ORDER BY q.seq LIMIT " CppAsString2(SLICE_ROWS),
+		f, INT8OID, Int64GetDatum(pass.seq));
+	n = (int) SPI_processed;
+	for (int i = 0; i < n; i++)
+		seqs[i] = row_int8(fetch_row(i), 0);
+	for (int i = 0; i < n; i += m)
+	{
+		TimestampTz from = GetCurrentTimestamp();
+
+		if (i > 0 && from - begun >= SLICE_TIME)
+			return false;
+		m = Min(at_once, n - i);
+		empty_events(f, &seqs[i], m, r);
+		pass.seq = seqs[i + m - 1];
+		if (GetCurrentTimestamp() - from < SLICE_TIME / 4)
+			at_once = Min(at_once * 2, SLICE_ROWS);
+		else
+			at_once = AT_ONCE;
+	}
+	return n < SLICE_ROWS || pass.seq >= f->upto;
+}
+
+/*
+ * Removes scheduled events.  A row that another transaction has locked, to cancel it, is
+ * left for the next pass.
+ */
+static bool
+slice_of_scheduled(const OutboxForget *f, Removed *r)
+{
+	static SPIPlanPtr plan;
+	OutboxColumns	  row;
+
+	run(&plan,
+		"WITH slice AS MATERIALIZED (SELECT e.id, e.tenant, e.epoch, e.xid"
+		" FROM outbox.scheduled e WHERE e.id OPERATOR(pg_catalog.>) $3"
+		" ORDER BY e.id LIMIT " CppAsString2(
+			SLICE_ROWS) "),"
+						" due AS MATERIALIZED (SELECT e.id FROM slice e"
+						" WHERE e.tenant OPERATOR(pg_catalog.=) $1" BEFORE "),"
+						" free AS MATERIALIZED (SELECT s.id FROM outbox.scheduled s WHERE"
+						" s.id OPERATOR(pg_catalog.=) ANY (ARRAY(SELECT d.id FROM due d))"
+						" FOR UPDATE SKIP LOCKED),"
+						" gone AS (DELETE FROM outbox.scheduled s USING free d"
+						" WHERE s.id OPERATOR(pg_catalog.=) d.id RETURNING 1)"
+						" SELECT (SELECT pg_catalog.count(*) FROM gone),"
+						" (SELECT pg_catalog.count(*) FROM due), (SELECT pg_catalog.count(*) FROM slice),"
+						" (SELECT s.id FROM slice s ORDER BY s.id DESC LIMIT 1)",
+		f, UUIDOID, UUIDPGetDatum(&pass.scheduled));
+	row = fetch_row(0);
+	r->scheduled += row_int8(row, 0);
+	pass.changed = pass.changed || row_int8(row, 1) > 0;
+	if (row_int8(row, 2) < SLICE_ROWS)
+		return true;
+	pass.scheduled = *DatumGetUUIDP(row.values[3]);
+	return false;
+}
+
+/*
+ * Removes deduplication keys.  A key whose event is there, and not forgotten, is that of
+ * a new event.  One whose event is gone is new if it was claimed later.
+ */
+static bool
+slice_of_dedup(const OutboxForget *f, Removed *r)
+{
+	static SPIPlanPtr plan;
+	Datum args[5] = {CStringGetTextDatum(f->tenant), CStringGetTextDatum(pass.topic),
+					 CStringGetTextDatum(pass.dedup_key),
+					 CStringGetTextDatum(pass.tenant), Int64GetDatum(f->id)};
+	OutboxColumns row;
+
+	outbox_plan_run(
+		&plan,
+		"WITH slice AS MATERIALIZED (SELECT d.* FROM outbox.dedup d"
+		" WHERE ROW(d.topic, d.dedup_key, d.tenant) OPERATOR(pg_catalog.>) ROW($2, $3, $4)"
+		" ORDER BY d.topic, d.dedup_key, d.tenant LIMIT " CppAsString2(
+			SLICE_ROWS) "),"
+						" due AS MATERIALIZED (SELECT d.* FROM slice d"
+						" WHERE d.tenant OPERATOR(pg_catalog.=) $1"
+						" AND d.created_at OPERATOR(pg_catalog.<=) (SELECT f.requested_at"
+						" FROM outbox.forgotten f WHERE f.forget_id OPERATOR(pg_catalog.=) $5)"
+						" AND NOT EXISTS (SELECT 1 FROM outbox.all_events e"
+						" WHERE e.id OPERATOR(pg_catalog.=) d.event_id AND NOT e.forgotten)"
+						" AND NOT EXISTS (SELECT 1 FROM outbox.scheduled s"
+						" WHERE s.id OPERATOR(pg_catalog.=) d.event_id)),"
+						" free AS MATERIALIZED (SELECT k.topic, k.dedup_key, k.tenant"
+						" FROM outbox.dedup k JOIN due d ON k.topic OPERATOR(pg_catalog.=) d.topic"
+						" AND k.dedup_key OPERATOR(pg_catalog.=) d.dedup_key"
+						" AND k.tenant OPERATOR(pg_catalog.=) d.tenant"
+						" AND k.event_id OPERATOR(pg_catalog.=) d.event_id"
+						" FOR UPDATE OF k SKIP LOCKED),"
+						" gone AS (DELETE FROM outbox.dedup k USING free d"
+						" WHERE k.topic OPERATOR(pg_catalog.=) d.topic"
+						" AND k.dedup_key OPERATOR(pg_catalog.=) d.dedup_key"
+						" AND k.tenant OPERATOR(pg_catalog.=) d.tenant RETURNING 1)"
+						" SELECT (SELECT pg_catalog.count(*) FROM gone),"
+						" (SELECT pg_catalog.count(*) FROM due), (SELECT pg_catalog.count(*) FROM slice),"
+						" l.topic, l.dedup_key, l.tenant FROM (SELECT) one LEFT JOIN LATERAL"
+						" (SELECT s.topic, s.dedup_key, s.tenant FROM slice s"
+						" ORDER BY s.topic DESC, s.dedup_key DESC, s.tenant DESC"
+						" LIMIT 1) l ON true",
+		5, (Oid[]){TEXTOID, TEXTOID, TEXTOID, TEXTOID, INT8OID}, args, NULL);
+	row = fetch_row(0);
+	r->dedup_keys += row_int8(row, 0);
+	pass.changed = pass.changed || row_int8(row, 1) > 0;
+	if (row_int8(row, 2) < SLICE_ROWS)
+		return true;
+	strlcpy(pass.topic, row_text(row, 3), sizeof(pass.topic));
+	strlcpy(pass.dedup_key, row_text(row, 4), sizeof(pass.dedup_key));
+	strlcpy(pass.tenant, row_text(row, 5), sizeof(pass.tenant));
+	return false;
+}
+
+static bool
+commands_wait(void)
+{
+	return outbox_query("SELECT 1 FROM outbox.commands"
+						" WHERE action OPERATOR(pg_catalog.=) 'forget' LIMIT 1",
+						0, NULL, NULL, NULL) > 0;
+}
+
+static void
+count(const OutboxForget *f, const Removed *r)
+{
+	Datum args[6] = {Int64GetDatum(f->id),		  Int64GetDatum(r->events),
+					 Int64GetDatum(r->attempts),  Int64GetDatum(r->deliveries),
+					 Int64GetDatum(r->scheduled), Int64GetDatum(r->dedup_keys)};
+
+	if (r->events + r->attempts + r->deliveries + r->scheduled + r->dedup_keys == 0)
+		return;
+	pass.changed = true;
+	outbox_query("UPDATE outbox.forgotten SET"
+				 " events = events OPERATOR(pg_catalog.+) $2,"
+				 " attempts = attempts OPERATOR(pg_catalog.+) $3,"
+				 " deliveries = deliveries OPERATOR(pg_catalog.+) $4,"
+				 " scheduled = scheduled OPERATOR(pg_catalog.+) $5,"
+				 " dedup_keys = dedup_keys OPERATOR(pg_catalog.+) $6"
+				 " WHERE forget_id OPERATOR(pg_catalog.=) $1",
+				 6, (Oid[]){INT8OID, INT8OID, INT8OID, INT8OID, INT8OID, INT8OID}, args,
+				 NULL);
+}
+
+/* The workers read the list again, in which it is no more. */
+static void
+complete(const OutboxForget *f)
+{
+	Datum args[1] = {Int64GetDatum(f->id)};
+
+	outbox_query("UPDATE outbox.forgotten SET complete_at = pg_catalog.clock_timestamp(),"
+				 " files = (SELECT pg_catalog.jsonb_object_agg(c.relation, c.file)"
+				 " FROM outbox.content_files c)"
+				 " WHERE forget_id OPERATOR(pg_catalog.=) $1 AND complete_at IS NULL",
+				 1, (Oid[]){INT8OID}, args, NULL);
+	outbox_mark_changed(false);
+}
+
+static void
+begin_pass(int64 id)
+{
+	memset(&pass, 0, sizeof(pass));
+	pass.id = id;
+}
+
+/* Carries out the next slice.  Returns the µs of rest after it. */
+static int64
+go_on(const OutboxForget *f, TimestampTz begun)
+{
+	Removed r = {0};
+
+	switch (pass.stage)
+	{
+		case STAGE_EVENTS:
+			pass.stage += slice_of_events(f, &r);
+			break;
+		case STAGE_SCHEDULED:
+			pass.stage += slice_of_scheduled(f, &r);
+			break;
+		case STAGE_DEDUP:
+			pass.stage += slice_of_dedup(f, &r);
+			break;
+		case STAGE_END:
+			if (commands_wait())
+				return AGAIN_AFTER;
+			if (!pass.changed)
+			{
+				complete(f);
+				begin_pass(0);
+				return AGAIN_AFTER;
+			}
+			begin_pass(f->id);
+			return AGAIN_AFTER;
+	}
+	count(f, &r);
+	return Max(GetCurrentTimestamp() - begun, 0) * REST;
+}
+
+static bool
+lock_tables(void)
+{
+	return outbox_lock_log() &&
+		ConditionalLockRelationOid(outbox_table_oid(OUTBOX_TABLE_SCHEDULED),
+								   RowExclusiveLock) &&
+		ConditionalLockRelationOid(outbox_table_oid(OUTBOX_TABLE_DEDUP),
+								   RowExclusiveLock) &&
+		ConditionalLockRelationOid(outbox_table_oid(OUTBOX_TABLE_FORGOTTEN),
+								   RowExclusiveLock);
+}
+
+void
+outbox_forget_run(void *arg)
+{
+	TimestampTz			now = *(TimestampTz *) arg;
+	int					n;
+	const OutboxForget *list = outbox_forgotten_list(&n);
+	int64				rest;
+
+	next_at = now + AGAIN_AFTER;
+	if (n == 0 || !copies_are_gone(&list[0]) || !outbox_txn_begin(true))
+		return;
+	if (!lock_tables())
+	{
+		outbox_txn_abort();
+		return;
+	}
+	outbox_lock_indexes(OUTBOX_TABLE_EVENTS_0, OUTBOX_TABLE_KEPT_EVENTS);
+	if (pass.id != list[0].id)
+		begin_pass(list[0].id);
+	rest = go_on(&list[0], now);
+	outbox_txn_commit();
+	next_at = now + rest;
+}
+
+/* Memory may be ahead of the tables. */
+void
+outbox_forget_failed(void)
+{
+	begin_pass(0);
+}
+
+TimestampTz
+outbox_forget_next_time(void)
+{
+	int n;
+
+	(void) outbox_forgotten_list(&n);
+	return n == 0 ? DT_NOEND : next_at;
+}

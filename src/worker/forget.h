@@ -1,0 +1,33 @@
+/*
+ * forget.h
+ *	  What outbox.forget() was asked for: the content of a tenant's events is removed.
+ */
+#ifndef OUTBOX_FORGET_H
+#define OUTBOX_FORGET_H
+
+#include "base/outbox.h"
+
+#include "server/shmem.h"
+
+/* Called when a worker starts. */
+extern void outbox_forget_init(OutboxDatabase *db, OutboxWorker *self);
+
+/*
+ * The list of what is to be forgotten was read, and endpoints loaded: drops the copies
+ * that are in memory.
+ */
+extern void outbox_forget_copies(void);
+
+/*
+ * Every worker: reports that it has no copy left of what is to be forgotten, and when
+ * that is due.  What has happened has to be settled before.
+ */
+extern void		   outbox_forget_report(TimestampTz now);
+extern TimestampTz outbox_forget_report_time(void);
+
+/* The worker that has the database: the next slice, and when it is due. */
+extern void		   outbox_forget_run(void *arg);
+extern void		   outbox_forget_failed(void); /* after an error */
+extern TimestampTz outbox_forget_next_time(void);
+
+#endif /* OUTBOX_FORGET_H */
