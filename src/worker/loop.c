@@ -13,3 +13,9 @@ OutboxLoop outbox_loop = {
 	.commands_pending = true,
 	.replays_changed = true,
 };
+
+bool
+outbox_loop_reload_is_due(void)
+{
+	return pg_atomic_read_u64(outbox_loop.changed) != outbox_loop.seen_changed;
+}

@@ -56,6 +56,8 @@ typedef struct OutboxLoop
 										 * published */
 	bool			  database_ours;	/* true if this worker does the work that belongs
 										 * to no endpoint */
+	pg_atomic_uint64 *changed;			/* counts changes of settings */
+	uint64			  seen_changed;		/* its value before settings were last read */
 	bool			  commands_pending; /* true if there may be commands of operators */
 	bool			  replays_changed;	/* true if the list of replays is to be read */
 	int64			  forgotten; /* the newest call of outbox.forget() whose events are
@@ -63,5 +65,8 @@ typedef struct OutboxLoop
 } OutboxLoop;
 
 extern OutboxLoop outbox_loop;
+
+/* True if settings have changed since they were read. */
+extern bool outbox_loop_reload_is_due(void);
 
 #endif /* OUTBOX_LOOP_H */

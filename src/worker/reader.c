@@ -29,7 +29,6 @@
 #include "worker/busy.h"
 #include "worker/loop.h"
 #include "worker/reader.h"
-#include "worker/reload.h"
 
 /*
  * Rows per page, and bytes of payload after which a page ends.  A page has a query
@@ -154,7 +153,7 @@ begin_tick(XLogRecPtr *lsn, const OutboxLogQuery *reader)
 	}
 	else if (!outbox_tick_same(outbox_loop.head.read, tick))
 	{
-		begin = !outbox_reload_is_due();
+		begin = !outbox_loop_reload_is_due();
 		if (begin)
 			outbox_log_read(&outbox_loop.head, tick, reader, lsn);
 		else

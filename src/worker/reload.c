@@ -60,8 +60,7 @@ static OutboxWorker	  *self;
  */
 static char *changes_seen;
 
-static uint64 seen_changed; /* the counters, as they were before the last reload */
-static uint64 seen_changed_all;
+static uint64 seen_changed_all; /* the counter, as it was before the last reload */
 
 void
 outbox_reload_init(OutboxDatabase *database, OutboxWorker *worker)
@@ -70,14 +69,9 @@ outbox_reload_init(OutboxDatabase *database, OutboxWorker *worker)
 	self = worker;
 	pg_atomic_write_u64(&self->forgot, 0);
 	pg_atomic_write_u64(&self->seen_changes, 1); /* all changes are needed */
-	seen_changed = pg_atomic_read_u64(&db->changed);
+	outbox_loop.changed = &db->changed;
+	outbox_loop.seen_changed = pg_atomic_read_u64(&db->changed);
 	seen_changed_all = pg_atomic_read_u64(&db->changed_all);
-}
-
-bool
-outbox_reload_is_due(void)
-{
-	return pg_atomic_read_u64(&db->changed) != seen_changed;
 }
 
 /* Each worker allows its part of what the tenant may do in all. */
@@ -546,7 +540,7 @@ outbox_reload(bool tidy)
 		pfree(changes_seen);
 	changes_seen = MemoryContextStrdup(TopMemoryContext, snapshot);
 	pg_atomic_write_u64(&self->seen_changes, seen);
-	seen_changed = changed;
+	outbox_loop.seen_changed = changed;
 	seen_changed_all = changed_all;
 	memcpy(weight, r->weight, sizeof(weight));
 	if (outbox_serves_database())

@@ -9,9 +9,6 @@
 
 extern void outbox_reload_init(OutboxDatabase *database, OutboxWorker *worker);
 
-/* True if settings have changed since they were read. */
-extern bool outbox_reload_is_due(void);
-
 /*
  * Reads the settings that have changed, or all.  'tidy': reads all, and searches for
  * what dropped endpoints may have left behind.  False: a lock was not free.  After an

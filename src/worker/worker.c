@@ -375,7 +375,7 @@ reload_step(TimestampTz now)
 	bool taken = outbox_loop.roster.reload_at == 0 || outbox_roster_to_load() != NIL;
 	bool locked;
 
-	if ((!outbox_reload_is_due() && now < outbox_loop.roster.reload_at &&
+	if ((!outbox_loop_reload_is_due() && now < outbox_loop.roster.reload_at &&
 		 outbox_roster_to_load() == NIL) ||
 		now < outbox_loop.due.retry_locks_at || !outbox_step_may(OUTBOX_STEP_RELOAD))
 		return;
@@ -433,7 +433,7 @@ time_to_sleep(TimestampTz examined_at, bool more)
 		ShutdownRequestPending || ConfigReloadPending)
 		return 0;
 	if (now >= outbox_loop.due.retry_locks_at && outbox_step_may(OUTBOX_STEP_RELOAD) &&
-		(outbox_reload_is_due() || outbox_roster_to_load() != NIL))
+		(outbox_loop_reload_is_due() || outbox_roster_to_load() != NIL))
 		return 0;
 	if (outbox_enabled && now >= outbox_loop.due.retry_locks_at &&
 		(more ||
