@@ -102,14 +102,15 @@ $sql .= "INSERT INTO outbox.events ($_->[0]) VALUES ($_->[1]) RETURNING id;\n" f
 my @ids = split /\n/, $node->safe_psql('postgres', $sql);
 is(scalar @ids, scalar @bad, 'a superuser can bring in bad rows');
 
-# Without a payload and a body, null is sent.  Bytes without a type get a general one.
+# A row without a payload and a body is taken for a forgotten one, and only a superuser
+# can bring it in.  Bytes without a type get a general one.
 my ($nothing, $untyped) = split /\n/, $node->safe_psql('postgres', <<'SQL');
 INSERT INTO outbox.events (topic) VALUES ('good.nothing') RETURNING id;
 INSERT INTO outbox.events (topic, body) VALUES ('good.untyped', '\x00') RETURNING id;
 SQL
 my $after = emit($node, 'good.after', '{}');
 
-foreach my $id ($before, $nothing, $untyped, $after)
+foreach my $id ($before, $untyped, $after)
 {
 	foreach my $format (@formats)
 	{
@@ -134,7 +135,9 @@ foreach my $i (0 .. $#bad)
 		join(', ', map { "$_: invalid event ($error)" } sort @formats),
 		"dead in every format: $values");
 }
-is(scalar(() = $receiver->requests), 1 + 5 * @formats, 'nothing of them was sent');
+is($node->safe_psql('postgres', "SELECT count(*) FROM outbox.deliveries WHERE event_id = '$nothing' AND status = 'forgotten'"),
+	scalar(@formats), 'a row without a payload and a body counts as forgotten');
+is(scalar(() = $receiver->requests), 1 + 4 * @formats, 'nothing of them was sent');
 is(scalar(grep { exists $_->{headers}{'x-injected'} } $receiver->requests), 0, 'nothing was injected');
 
 # An endpoint's own headers, changed in the table
