@@ -97,11 +97,11 @@ foreach my $setting (@settings)
 	refused("create_endpoint('f', '$url', $argument)", '22023', $value, $hint);
 	refused("alter_endpoint('e', $argument)", '22023', $value, $hint);
 }
-foreach my $name (qw(ordering on_exhausted format max_in_flight timeout connect_timeout max_age backoff_base backoff_max
-	batch_size batch_wait))
+foreach my $name (qw(ordering on_exhausted connect_timeout max_age backoff_base backoff_max batch_size batch_wait))
 {
 	refused("create_endpoint('f', '$url', $name => NULL)", '22004', "$name must not be null", qr/^Use /);
 }
+accepted("create_endpoint('f', '$url', $_ => NULL)") foreach qw(format max_in_flight timeout);
 refused("create_endpoint($_)", '22023', 'invalid endpoint name', qr/1 to 63/)
   foreach ("'', '$url'", "'a b', '$url'", "'ä', '$url'", "repeat('x', 64), '$url'");
 refused("create_endpoint(NULL, '$url')", '22004', 'the name of an endpoint must not be null', qr/1 to 63/);
