@@ -18,7 +18,7 @@ import urllib.parse
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from xml.sax.saxutils import escape
 
-journal = open(sys.argv[1], "a")
+journal = open(sys.argv[1], "a+b", buffering=0)
 lock = threading.Lock()
 rules = []
 missing = []
@@ -138,6 +138,11 @@ def error_answer(service, code, words):
     return json.dumps({"__type": "com.amazonaws.%s#%s" % (service, code), "message": words})
 
 
+def note(request):
+    """A line of the journal, in one write: who kills the fake finds it whole or not at all."""
+    journal.write(json.dumps(request).encode() + b"\n")
+
+
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
@@ -185,11 +190,11 @@ class Handler(BaseHTTPRequestHandler):
                     e["duplicate"] = dedup is not None and dedup in seen
                     if status == 200 and "raw" not in rule and dedup and not failure(service, e, rule):
                         seen.add(dedup)
-                print(json.dumps({"service": service, "name": name, "status": status, "refusal": refusal and refusal[0],
-                                  "entries": entries, "bytes": len(body), "rule": rule,
-                                  "headers": dict(self.headers.items()), "body": base64.b64encode(body).decode() if len(body) < 5000 else None,
-                                  "authorization": self.headers.get("Authorization"),
-                                  "failed": [bool(failure(service, e, rule)) for e in entries]}), file=journal, flush=True)
+                note({"service": service, "name": name, "status": status, "refusal": refusal and refusal[0],
+                      "entries": entries, "bytes": len(body), "rule": rule,
+                      "headers": dict(self.headers.items()), "body": base64.b64encode(body).decode() if len(body) < 5000 else None,
+                      "authorization": self.headers.get("Authorization"),
+                      "failed": [bool(failure(service, e, rule)) for e in entries]})
         if rule.get("hang"):
             time.sleep(rule["hang"])
         if rule.get("close") or rule.get("hang"):
@@ -199,7 +204,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self):
         with lock:
-            print(json.dumps({"name": "GET", "entries": [], "status": 404, "rule": {}}), file=journal, flush=True)
+            note({"name": "GET", "entries": [], "status": 404, "rule": {}})
         self.answer(404, "")
 
 
@@ -208,6 +213,9 @@ class Server(ThreadingHTTPServer):
     request_queue_size = 200
 
 
+# Should a fake that was killed have left a part of a line after all
+if journal.tell() > 0 and (journal.seek(-1, 2), journal.read(1))[1] != b"\n":
+    journal.write(b"\n")
 server = Server(("127.0.0.1", int(sys.argv[2]) if len(sys.argv) > 2 else 0), Handler)
 if len(sys.argv) > 3:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -49,7 +49,9 @@ sub requests
 	{
 		last unless $line =~ /\n$/;
 		$read += length $line;
-		push @requests, $json->decode($line);
+
+		# Of a fake that was killed a part of a line may be left.
+		push @requests, grep { defined } eval { $json->decode($line) };
 	}
 	return grep { !$name || $_->{name} eq $name } @requests;
 }
