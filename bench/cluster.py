@@ -187,6 +187,23 @@ class Cluster:
         if any(int(n or 0) for n in row[1:6]):
             raise BenchError(f"{name}: all was delivered, but ({columns}) = {row}")
 
+    def drain(self, name, count):
+        """Resumes a paused endpoint, waits until all is delivered, drops it: how fast the
+        worker was, its CPU and the WAL for each event.  The end is when the worker says so, up to
+        a tenth of a second late."""
+        self.settle()
+        pid = self.worker()
+        cpu = cpu_seconds(pid)
+        lsn = self.lsn()
+        begun = time.monotonic()
+        self.resume(name)
+        self.wait_delivered(name, count)
+        ended = time.monotonic()
+        cpu = cpu_seconds(pid) - cpu
+        wal = self.wal_bytes(lsn, self.lsn())
+        self.drop_endpoint(name)
+        return {"per_s": count / (ended - begun), "cpu_us": cpu * 1e6 / count, "wal": wal / count}
+
     def lsn(self):
         return self.sql.value("SELECT pg_current_wal_insert_lsn()")
 

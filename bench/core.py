@@ -2,9 +2,8 @@
 accepts everything at once, without a network (test/sinks/outbox_null.c)."""
 import pathlib
 import shutil
-import time
 
-from machine import HERE, cpu_seconds, run
+from machine import HERE, run
 from report import median, text
 
 SECTION = "The worker alone"
@@ -31,16 +30,7 @@ def drain(cluster, count, keys):
     cluster.create_endpoint("core", "null://h/")
     cluster.pause("core")
     cluster.emit(count, keys=keys)
-    cluster.settle()
-    pid = cluster.worker()
-    cpu = cpu_seconds(pid)
-    begun = time.monotonic()
-    cluster.resume("core")
-    cluster.wait_delivered("core", count)
-    ended = time.monotonic()
-    cpu = cpu_seconds(pid) - cpu
-    cluster.drop_endpoint("core")
-    return {"per_s": count / (ended - begun), "cpu_us": cpu * 1e6 / count}
+    return cluster.drain("core", count)
 
 
 def measure(bench):

@@ -5,10 +5,9 @@ import os
 import pathlib
 import signal
 import subprocess
-import time
 
 from latency import Stamps
-from machine import HERE, BenchError, cpu_seconds, free_port, run, wait_until
+from machine import HERE, BenchError, free_port, run, wait_until
 from report import median, text
 
 SECTION = "Kafka"
@@ -119,19 +118,8 @@ def drain(cluster, broker, count, size, keys, in_flight):
                             f", format => 'raw', timeout => '60 s', max_in_flight => {in_flight}")
     cluster.pause("kafka")
     cluster.emit(count, keys=keys, size=size)
-    cluster.settle()
-    pid = cluster.worker()
-    cpu = cpu_seconds(pid)
-    lsn = cluster.lsn()
-    begun = time.monotonic()
-    cluster.resume("kafka")
-    cluster.wait_delivered("kafka", count)
-    ended = time.monotonic()
-    cpu = cpu_seconds(pid) - cpu
-    wal = cluster.wal_bytes(lsn, cluster.lsn())
-    cluster.drop_endpoint("kafka")
-    return {"per_s": count / (ended - begun), "cpu_us": cpu * 1e6 / count, "wal": wal / count,
-            "twice": broker.records(topic) - count}
+    result = cluster.drain("kafka", count)
+    return {**result, "twice": broker.records(topic) - count}
 
 
 def latency(bench, cluster, broker, rate, seconds):
