@@ -384,6 +384,7 @@ typedef struct OutboxMembership
 	bool recreate;				   /* true if it is to be loaded again from its tables, as
 								 * soon as nothing is in flight */
 	bool seen;					   /* true if the current reload has found its settings */
+	struct OutboxSubscription *subscription; /* subscribers.c (NULL: it is not known) */
 } OutboxMembership;
 
 typedef struct OutboxEndpoint

@@ -3,18 +3,20 @@
  *	  Owns which endpoints subscribe to a topic, and remembers it.
  *
  * Endpoints are grouped by their tenant.  When a topic comes for the first time with
- * events of a tenant, it is matched against the patterns of that tenant's endpoints and
- * of those without a tenant.  From then on it is found in a hash table.  So an event
- * costs nothing for the endpoints of other tenants.
+ * events of a tenant, it is matched against the patterns of that tenant's endpoints, and
+ * looked up in a trie of those without a tenant.  From then on it is found in a hash
+ * table.  So an event costs nothing for the endpoints that do not get it.
  */
 #include "base/outbox.h"
 
 #include "common/hashfn.h"
+#include "lib/ilist.h"
 #include "utils/memutils.h"
 
 #include "base/compat.h"
 #include "base/memory.h"
 #include "base/names.h"
+#include "endpoint/pattern_trie.h"
 #include "endpoint/subscribers.h"
 
 /* Topics and their subscribers may take 1/TOPICS_SHARE of the worker's memory. */
@@ -25,20 +27,41 @@ static int nhere;
 /* The endpoints of one tenant, or of none. */
 typedef struct TenantGroup
 {
-	const char *tenant; /* empty: none */
-	uint32		hash;
-	char		status;
-	List	   *endpoints; /* OutboxEndpoint */
-	List	   *others;	   /* OutboxOtherSubscriber */
+	char	  *tenant;	   /* empty: none */
+	uint64	   changed_at; /* the value of 'changes' when one came, went or changed */
+	dlist_head members;	   /* OutboxSubscription */
 } TenantGroup;
 
+typedef struct GroupEntry
+{
+	const char	*tenant;
+	uint32		 hash;
+	char		 status;
+	TenantGroup *group;
+} GroupEntry;
+
 #define SH_PREFIX groups
-#define SH_ELEMENT_TYPE TenantGroup
+#define SH_ELEMENT_TYPE GroupEntry
 #define SH_KEY tenant
 #include "base/string_hash.h"
 
-static MemoryContext groups_cxt;
-static groups_hash	*groups;
+/* An endpoint that is known, of this worker or of another. */
+typedef struct OutboxSubscription
+{
+	dlist_node			   node; /* in its group */
+	TenantGroup			  *group;
+	OutboxEndpoint		  *endpoint; /* NULL: it is another worker's */
+	OutboxOtherSubscriber *other;	 /* NULL: it is this worker's */
+	uint64				   found_by; /* the search that has found it last */
+	int					   nlinks;	 /* patterns in the trie */
+	OutboxPatternLink	   links[FLEXIBLE_ARRAY_MEMBER];
+} OutboxSubscription;
+
+static MemoryContext	  groups_cxt;
+static groups_hash		 *groups;
+static TenantGroup		 *no_tenant;
+static OutboxPatternTrie *trie; /* of those without a tenant */
+static uint64			  changes;
 
 #define SH_PREFIX topics
 #define SH_ELEMENT_TYPE OutboxSubscribers
@@ -59,7 +82,6 @@ typedef struct Topics
 static Topics newer;
 static Topics older;
 static size_t topics_account;
-static bool	  outdated; /* true if the endpoints have changed since */
 
 static Topics
 make_topics(void)
@@ -89,128 +111,126 @@ account_topics(void)
 							  MemoryContextMemAllocated(older.cxt, true));
 }
 
-/* Before the next look at them. */
-static void
-forget_topics(void)
+static TenantGroup *
+find_group(const char *tenant)
 {
-	if (!outdated)
-		return;
-	outdated = false;
-	forget_older();
-	forget_older();
-	account_topics();
+	const GroupEntry *entry = groups_lookup(groups, tenant ? tenant : "");
+
+	return entry ? entry->group : NULL;
 }
 
-/* In the current memory context, which is the table's. */
+/* Makes the group if there is none. */
 static TenantGroup *
-group_of(groups_hash *table, const char *tenant)
+group_for(const char *tenant)
 {
-	TenantGroup *g = groups_lookup(table, tenant ? tenant : "");
+	TenantGroup *g = find_group(tenant);
 	bool		 found;
 
 	if (g == NULL)
 	{
-		g = groups_insert(table, pstrdup(tenant ? tenant : ""), &found);
-		g->endpoints = g->others = NIL;
+		g = MemoryContextAlloc(groups_cxt, sizeof(*g));
+		g->tenant = MemoryContextStrdup(groups_cxt, tenant ? tenant : "");
+		dlist_init(&g->members);
+		groups_insert(groups, g->tenant, &found)->group = g;
 	}
+	g->changed_at = ++changes;
 	return g;
+}
+
+static OutboxSubscription *
+enter(const char *tenant, char **patterns, int npatterns)
+{
+	int					nlinks = tenant ? 0 : npatterns;
+	OutboxSubscription *s = MemoryContextAllocZero(groups_cxt,
+												   offsetof(OutboxSubscription, links) +
+													   sizeof(s->links[0]) * nlinks);
+
+	s->group = group_for(tenant);
+	dlist_push_tail(&s->group->members, &s->node);
+	s->nlinks = nlinks;
+	for (int i = 0; i < nlinks; i++)
+		outbox_pattern_trie_add(trie, patterns[i], &s->links[i], s);
+	return s;
+}
+
+/* A tenant without endpoints is forgotten. */
+static void
+leave(OutboxSubscription *s)
+{
+	TenantGroup *g = s->group;
+
+	for (int i = 0; i < s->nlinks; i++)
+		outbox_pattern_trie_remove(trie, &s->links[i]);
+	dlist_delete(&s->node);
+	pfree(s);
+	g->changed_at = ++changes;
+	if (g == no_tenant || !dlist_is_empty(&g->members))
+		return;
+	(void) groups_delete(groups, g->tenant);
+	pfree(g->tenant);
+	pfree(g);
+}
+
+static void
+enter_here(OutboxEndpoint *ep)
+{
+	OutboxSubscription *s = enter(ep->config.tenant, ep->config.patterns,
+								  ep->config.npatterns);
+
+	s->endpoint = ep;
+	ep->member.subscription = s;
+	nhere++;
+}
+
+void
+outbox_subscribers_add(OutboxEndpoint *ep)
+{
+	outbox_subscribers_remove(ep);
+	enter_here(ep);
+}
+
+void
+outbox_subscribers_remove(OutboxEndpoint *ep)
+{
+	if (ep->member.subscription == NULL)
+		return;
+	leave(ep->member.subscription);
+	ep->member.subscription = NULL;
+	nhere--;
+}
+
+void
+outbox_subscribers_add_other(OutboxOtherSubscriber *other)
+{
+	OutboxSubscription *s = enter(other->tenant, other->patterns, other->npatterns);
+
+	s->other = other;
+	other->subscription = s;
+}
+
+void
+outbox_subscribers_remove_other(OutboxOtherSubscriber *other)
+{
+	leave(other->subscription);
+	other->subscription = NULL;
 }
 
 void
 outbox_subscribers_set(OutboxEndpoint **here, int n, OutboxOtherSubscriber **elsewhere,
 					   int nelsewhere)
 {
-	MemoryContext cxt = AllocSetContextCreate(CurrentMemoryContext, "outbox tenants",
-											  ALLOCSET_DEFAULT_SIZES);
-	MemoryContext old = MemoryContextSwitchTo(cxt);
-	groups_hash	 *table = groups_create(cxt, 64, NULL);
-
-	/* The table does not change once it is in use, and an error leaves the former. */
-	(void) group_of(table, NULL);
-	for (int i = 0; i < n; i++)
-	{
-		TenantGroup *g = group_of(table, here[i]->config.tenant);
-
-		g->endpoints = lappend(g->endpoints, here[i]);
-	}
-	for (int i = 0; i < nelsewhere; i++)
-	{
-		TenantGroup *g = group_of(table, elsewhere[i]->tenant);
-
-		g->others = lappend(g->others, elsewhere[i]);
-	}
-	MemoryContextSwitchTo(old);
-	MemoryContextSetParent(cxt, TopMemoryContext);
 	if (groups_cxt)
 		MemoryContextDelete(groups_cxt);
-	groups_cxt = cxt;
-	groups = table;
-	nhere = n;
-	outdated = true;
-}
-
-/* A tenant that has neither is forgotten.  NULL stays. */
-static void
-forget_if_empty(TenantGroup *g)
-{
-	char *name = unconstify(char *, g->tenant);
-
-	if (*name == '\0' || g->endpoints != NIL || g->others != NIL)
-		return;
-	groups_delete(groups, name);
-	pfree(name);
-}
-
-void
-outbox_subscribers_add(OutboxEndpoint *ep)
-{
-	MemoryContext old = MemoryContextSwitchTo(groups_cxt);
-	TenantGroup	 *g = group_of(groups, ep->config.tenant);
-
-	if (!list_member_ptr(g->endpoints, ep))
-	{
-		g->endpoints = lappend(g->endpoints, ep);
-		nhere++;
-	}
-	MemoryContextSwitchTo(old);
-	outdated = true;
-}
-
-void
-outbox_subscribers_remove(OutboxEndpoint *ep)
-{
-	const char	*tenant = ep->config.tenant;
-	TenantGroup *g = groups_lookup(groups, tenant ? tenant : "");
-
-	if (g == NULL || !list_member_ptr(g->endpoints, ep))
-		return;
-	g->endpoints = list_delete_ptr(g->endpoints, ep);
-	nhere--;
-	forget_if_empty(g);
-	outdated = true;
-}
-
-void
-outbox_subscribers_add_other(OutboxOtherSubscriber *other)
-{
-	MemoryContext old = MemoryContextSwitchTo(groups_cxt);
-	TenantGroup	 *g = group_of(groups, other->tenant);
-
-	g->others = lappend(g->others, other);
-	MemoryContextSwitchTo(old);
-	outdated = true;
-}
-
-void
-outbox_subscribers_remove_other(OutboxOtherSubscriber *other)
-{
-	TenantGroup *g = groups_lookup(groups, other->tenant ? other->tenant : "");
-
-	if (g == NULL)
-		return;
-	g->others = list_delete_ptr(g->others, other);
-	forget_if_empty(g);
-	outdated = true;
+	groups_cxt = AllocSetContextCreate(TopMemoryContext, "outbox tenants",
+									   ALLOCSET_DEFAULT_SIZES);
+	groups = groups_create(groups_cxt, 64, NULL);
+	trie = outbox_pattern_trie_make(groups_cxt);
+	no_tenant = group_for(NULL);
+	nhere = 0;
+	for (int i = 0; i < n; i++)
+		enter_here(here[i]);
+	for (int i = 0; i < nelsewhere; i++)
+		outbox_subscribers_add_other(elsewhere[i]);
 }
 
 void
@@ -265,84 +285,141 @@ outbox_subscribers_include(const OutboxEndpoint *ep, const char *topic, size_t l
 		outbox_passes(ep, row) != OUTBOX_FILTER_NO;
 }
 
+/* Its arrays have room for 'n' and 'nother'. */
 static OutboxSubscribers *
-remember(const char *name, OutboxEndpoint **ep, int n, OutboxOtherSubscriber **other,
-		 int nother)
+remember(const char *name, int n, int nother)
 {
 	bool			   found;
-	OutboxSubscribers *s = topics_insert(newer.by_name,
-										 MemoryContextStrdup(newer.cxt, name), &found);
+	OutboxSubscribers *s = topics_lookup(newer.by_name, name);
+	char			  *room;
 
+	if (s == NULL)
+		s = topics_insert(newer.by_name, MemoryContextStrdup(newer.cxt, name), &found);
+	else
+		pfree(s->endpoints); /* it is out of date */
+	room = MemoryContextAllocZero(newer.cxt,
+								  (sizeof(*s->endpoints) + sizeof(*s->result) +
+								   sizeof(*s->cancelled)) *
+										  n +
+									  sizeof(*s->others) * nother);
+	s->endpoints = (OutboxEndpoint **) room;
+	s->others = (OutboxOtherSubscriber **) (s->endpoints + n);
+	s->result = (OutboxFilterResult *) (s->others + nother);
+	s->cancelled = (bool *) (s->result + n);
 	s->n = n;
-	s->endpoints = MemoryContextAlloc(newer.cxt, sizeof(*ep) * n);
-	memcpy(s->endpoints, ep, sizeof(*ep) * n);
-	s->result = MemoryContextAllocZero(newer.cxt, sizeof(*s->result) * n);
-	s->cancelled = MemoryContextAllocZero(newer.cxt, sizeof(*s->cancelled) * n);
 	s->nothers = nother;
-	s->others = MemoryContextAlloc(newer.cxt, sizeof(*other) * nother);
-	memcpy(s->others, other, sizeof(*other) * nother);
 	account_topics();
 	return s;
 }
 
-/*
- * Matches the topic against the patterns of a group.  Those of 'more' subscribe, too
- * (NULL: there are no others).  The arrays that are kept are exactly as long as needed.
- */
-static OutboxSubscribers *
-match(const char *name, const char *topic, const TenantGroup *g,
-	  const OutboxSubscribers *more)
+/* What a search has found.  Each endpoint is there once. */
+typedef struct Found
 {
-	size_t					len = strlen(topic);
-	int						n = more ? more->n : 0;
-	int						nother = more ? more->nothers : 0;
-	OutboxEndpoint		  **ep = palloc(sizeof(*ep) * (n + list_length(g->endpoints)));
-	OutboxOtherSubscriber **other = palloc(sizeof(*other) *
-										   (nother + list_length(g->others)));
-	OutboxSubscribers	   *s;
-	ListCell			   *cell;
+	uint64				 search;
+	OutboxSubscription **list;
+	int					 n;
+	int					 max;
+	int					 nhere;
+} Found;
 
-	if (more)
-	{
-		memcpy(ep, more->endpoints, sizeof(*ep) * n);
-		memcpy(other, more->others, sizeof(*other) * nother);
-	}
-	foreach (cell, g->endpoints)
-	{
-		OutboxEndpoint *e = lfirst(cell);
+static void
+take_found(void *arg, void *item)
+{
+	Found			   *f = arg;
+	OutboxSubscription *s = item;
 
-		if (outbox_topic_in_list(topic, len, e->config.patterns, e->config.npatterns))
-			ep[n++] = e;
-	}
-	foreach (cell, g->others)
+	if (s->found_by == f->search)
+		return;
+	s->found_by = f->search;
+	if (f->n == f->max)
 	{
-		OutboxOtherSubscriber *o = lfirst(cell);
-
-		if (outbox_topic_in_list(topic, len, o->patterns, o->npatterns))
-			other[nother++] = o;
+		f->max = Max(64, f->max * 2);
+		f->list = f->list ? repalloc_huge(f->list, sizeof(*f->list) * f->max) :
+							palloc(sizeof(*f->list) * f->max);
 	}
-	s = remember(name, ep, n, other, nother);
-	pfree(ep);
-	pfree(other);
+	f->list[f->n++] = s;
+	f->nhere += s->endpoint != NULL;
+}
+
+/* Those of this worker come first, by id. */
+static int
+compare_found(const void *a, const void *b)
+{
+	const OutboxEndpoint *x = (*(OutboxSubscription *const *) a)->endpoint;
+	const OutboxEndpoint *y = (*(OutboxSubscription *const *) b)->endpoint;
+
+	if (x == NULL || y == NULL)
+		return (x == NULL) - (y == NULL);
+	return x->id < y->id ? -1 : x->id > y->id;
+}
+
+/* Matches the topic against the patterns of a tenant (NULL: of none), and of no tenant. */
+static OutboxSubscribers *
+match(const char *name, const char *topic, const TenantGroup *g)
+{
+	static uint64	   search;
+	size_t			   len = strlen(topic);
+	Found			   f = {.search = ++search};
+	OutboxSubscribers *s;
+	dlist_iter		   iter;
+
+	outbox_pattern_trie_match(trie, topic, len, take_found, &f);
+	if (g)
+		dlist_foreach(iter, unconstify(dlist_head *, &g->members))
+		{
+			OutboxSubscription	 *m = dlist_container(OutboxSubscription, node, iter.cur);
+			const OutboxEndpoint *ep = m->endpoint;
+
+			if (ep ? outbox_topic_in_list(topic, len, ep->config.patterns,
+										  ep->config.npatterns) :
+					 outbox_topic_in_list(topic, len, m->other->patterns,
+										  m->other->npatterns))
+				take_found(&f, m);
+		}
+	if (f.n > 1)
+		qsort(f.list, f.n, sizeof(*f.list), compare_found);
+	s = remember(name, f.nhere, f.n - f.nhere);
+	for (int i = 0; i < f.nhere; i++)
+		s->endpoints[i] = f.list[i]->endpoint;
+	for (int i = 0; i < s->nothers; i++)
+		s->others[i] = f.list[f.nhere + i]->other;
+	s->found_at = changes;
+	if (f.list)
+		pfree(f.list);
 	return s;
+}
+
+/* True if it is not NULL and was found after the last change of an endpoint that it may concern. */
+static bool
+is_valid(const OutboxSubscribers *s, const TenantGroup *g)
+{
+	return s && s->found_at >= no_tenant->changed_at &&
+		(g == NULL || s->found_at >= g->changed_at);
 }
 
 /*
  * Finds what is remembered under a name, which is a tenant, a line feed and a topic.
- * NULL: nothing.  What it returned before remains valid.
+ * NULL: nothing, or it is out of date.
  */
 static OutboxSubscribers *
-recall(const char *name)
+recall(const char *name, const TenantGroup *g)
 {
 	OutboxSubscribers *s = topics_lookup(newer.by_name, name);
+	OutboxSubscribers *copy;
 
-	if (s)
+	if (is_valid(s, g))
 		return s;
 	if (MemoryContextMemAllocated(newer.cxt, true) >
 		outbox_memory_limit() / TOPICS_SHARE / 2)
 		forget_older();
 	s = topics_lookup(older.by_name, name);
-	return s ? remember(name, s->endpoints, s->n, s->others, s->nothers) : NULL;
+	if (!is_valid(s, g))
+		return NULL;
+	copy = remember(name, s->n, s->nothers);
+	memcpy(copy->endpoints, s->endpoints, sizeof(*s->endpoints) * s->n);
+	memcpy(copy->others, s->others, sizeof(*s->others) * s->nothers);
+	copy->found_at = s->found_at;
+	return copy;
 }
 
 /* The group of the event's tenant.  NULL: no endpoint has this tenant. */
@@ -357,40 +434,28 @@ group_of_row(OutboxRow *row)
 		return NULL;
 	memcpy(name, tenant, len);
 	name[len] = '\0';
-	return groups_lookup(groups, name);
+	return find_group(name);
 }
 
 OutboxSubscribers *
 outbox_subscribers_of(const char *topic, size_t len, OutboxRow *row)
 {
 	char			   name[OUTBOX_MAX_TENANT + 1 + OUTBOX_MAX_TOPIC + 1];
-	char			   key[1 + OUTBOX_MAX_TOPIC + 1];
 	const TenantGroup *g = group_of_row(row);
+	size_t			   tenant_len = g ? strlen(g->tenant) : 0;
 	OutboxSubscribers *s;
-	OutboxSubscribers *all;
-
-	forget_topics();
 
 	/*
 	 * A longer topic has bypassed the checks of outbox.events.  Its first 255 bytes
 	 * count.
 	 */
 	len = Min(len, OUTBOX_MAX_TOPIC);
-	key[0] = '\n';
-	memcpy(key + 1, topic, len);
-	key[len + 1] = '\0';
-	if (g)
-	{
-		strlcpy(name, g->tenant, sizeof(name));
-		strlcat(name, key, sizeof(name));
-		s = recall(name);
-		if (s)
-			return s;
-	}
-	all = recall(key);
-	if (all == NULL)
-		all = match(key, key + 1, groups_lookup(groups, ""), NULL);
-	return g ? match(name, key + 1, g, all) : all;
+	memcpy(name, g ? g->tenant : "", tenant_len);
+	name[tenant_len] = '\n';
+	memcpy(name + tenant_len + 1, topic, len);
+	name[tenant_len + 1 + len] = '\0';
+	s = recall(name, g);
+	return s ? s : match(name, name + tenant_len + 1, g);
 }
 
 bool

@@ -10,10 +10,11 @@
 /* The subscription of an endpoint that another worker serves. */
 typedef struct OutboxOtherSubscriber
 {
-	char	 *tenant; /* NULL: none */
-	int		  npatterns;
-	char	**patterns;
-	JsonPath *filter; /* NULL: none */
+	char					  *tenant; /* NULL: none */
+	int						   npatterns;
+	char					 **patterns;
+	JsonPath				  *filter; /* NULL: none */
+	struct OutboxSubscription *subscription;
 } OutboxOtherSubscriber;
 
 /* The subscribers of one topic, for events of one tenant or of none. */
@@ -22,8 +23,9 @@ typedef struct OutboxSubscribers
 	const char			   *name; /* of tenant and topic */
 	uint32					hash;
 	char					status;
+	uint64					found_at; /* the number of changes of endpoints by then */
 	int						n;
-	OutboxEndpoint		  **endpoints;
+	OutboxEndpoint		  **endpoints; /* by id */
 	OutboxFilterResult	   *result;	   /* of each endpoint's filter for the current
 										* event */
 	bool				   *cancelled; /* true where the current event is cancelled */
@@ -42,8 +44,10 @@ extern void outbox_subscribers_set(OutboxEndpoint **endpoints, int n,
 
 /*
  * The settings of an endpoint have changed, if it is already known, or it is a new one.
- * _remove: the endpoint is about to be freed.  No subscribers are known any more
- * afterwards.  _other: the same for subscriptions of endpoints that other workers serve.
+ * _remove: the endpoint is about to be freed.  _other: the same for subscriptions of
+ * endpoints that other workers serve.  Each costs the same whatever the number of
+ * endpoints.  What is remembered of topics is found again where it may have changed: for
+ * events of one tenant, or for all if the endpoint has no tenant.
  */
 extern void outbox_subscribers_add(OutboxEndpoint *ep);
 extern void outbox_subscribers_remove(OutboxEndpoint *ep);
@@ -54,8 +58,8 @@ extern void outbox_subscribers_remove_other(OutboxOtherSubscriber *other);
 extern bool outbox_subscribers_here(void);
 
 /*
- * Returns the subscribers to an event with this topic.  The result is valid until the
- * next call.
+ * Returns the subscribers to an event with this topic, each once.  The result is valid until
+ * the next call.
  */
 extern OutboxSubscribers *outbox_subscribers_of(const char *topic, size_t len,
 												OutboxRow *row);

@@ -157,6 +157,30 @@ ok(wait_settled($node, 'many'), 'settled');
 is(join(' ', sort { $a <=> $b } map { ($_->{path} =~ m{(\d+)$})[0] == $json->decode($_->{body})->{data} ? $json->decode($_->{body})->{data} : "$_->{path} got $_->{body}" }
 		  grep { $_->{path} =~ m{^/ok/many/} } $receiver->requests), join(' ', 1 .. 115), 'each of 115 tenants gets its own event');
 
+# Several patterns that match, and subscribers that come and go while the topic is known
+my $several = "topics => '{*,*.b,several.*,several.b,x}'";
+endpoint($node, $receiver, $_, "/ok/$_", $several) foreach qw(several next last);
+endpoint($node, $receiver, "own.$_", "/ok/own.$_", "$several, tenant => 'own'") foreach qw(a b);
+sub takes_one
+{
+	my ($why, @paths) = @_;
+	my $id = ask("SELECT outbox.emit('several.b', '{}', tenant => 'own')");
+
+	wait_settled($node) or return fail('settled');
+	return is(join(' ', sort map { $_->{path} } grep { $_->{path} =~ m{^/ok/(several|next|last|own)} } $receiver->delivered(id => $id)), join(' ', map { "/ok/$_" } @paths), $why);
+}
+takes_one('an endpoint of which several patterns match gets the event once', qw(last next own.a own.b several));
+ask("SELECT outbox.drop_endpoint('next')");
+takes_one('without an endpoint that was dropped', qw(last own.a own.b several));
+ask("SELECT outbox.drop_endpoint('own.a')");
+takes_one('nor one of the tenant', qw(last own.b several));
+ask("SELECT outbox.alter_endpoint('own.b', topics => '{several.a}')");
+takes_one('nor one that was altered', qw(last several));
+endpoint($node, $receiver, 'own.c', '/ok/own.c', "$several, tenant => 'own'");
+ask("SELECT outbox.alter_endpoint('last', topics => '{*.a}')");
+takes_one('with a new one of the tenant', qw(own.c several));
+ask("SELECT outbox.drop_endpoint('$_', discard => true)") foreach qw(several last own.b own.c);
+
 # An endpoint keeps its tenant, and each tenant has a name.
 my ($ret, $out, $err) = $node->psql('postgres', "SELECT outbox.alter_endpoint('acme', reset => '{tenant}')");
 like($err, qr/unknown option "tenant" in reset/, 'a tenant cannot be taken away');

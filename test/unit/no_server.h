@@ -40,6 +40,13 @@ errmsg(const char *fmt, ...)
 }
 
 int
+errmsg_internal(const char *fmt, ...)
+{
+	(void) fmt;
+	return 0;
+}
+
+int
 errhint(const char *fmt, ...)
 {
 	(void) fmt;
