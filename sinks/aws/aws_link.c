@@ -161,7 +161,9 @@ aws_link_state(OutboxLink *link, char *reason, size_t size)
 	if (link->retry_at == 0)
 		return OUTBOX_LINK_UP;
 	strlcpy(reason, link->reason, size);
-	return link->retry_at <= aws_now() ? OUTBOX_LINK_PROBING : OUTBOX_LINK_DOWN;
+	/* Each request ends in time, so there is one at a time. */
+	return link->retry_at <= aws_now() && link->transfers == 0 ? OUTBOX_LINK_PROBING :
+																 OUTBOX_LINK_DOWN;
 }
 
 void

@@ -216,10 +216,21 @@ refuse_link(OutboxLink *link, const char *topic, rd_kafka_resp_err_t error)
 
 	snprintf(link->reason, sizeof(link->reason), "Kafka refuses topic %.60s: %s", topic,
 			 missing ? "it does not exist" : rd_kafka_err2str(error));
-	if (link->retry_at > now)
-		return; /* another record of the same try */
-	link->backoff = link->backoff ? Min(link->backoff * 2, RETRY_MAX) : RETRY_FIRST;
+	if (link->retry_at != 0)
+		return; /* another record of the same try, or the next one, which has begun */
+	link->backoff = RETRY_FIRST;
 	link->retry_at = now + link->backoff;
+}
+
+/*
+ * A record finds out whether the link is up.  If it stays in librdkafka, because its own
+ * partition has no leader, another one does so later.
+ */
+static void
+probe_link(OutboxLink *link)
+{
+	link->backoff = link->backoff ? Min(link->backoff * 2, RETRY_MAX) : RETRY_FIRST;
+	link->retry_at = kafka_now_ms() + link->backoff;
 }
 
 /* ----------------------------------------------------------- transfers */
@@ -452,6 +463,8 @@ kafka_start(OutboxTransfer *t, const OutboxTarget *target, OutboxLink *link,
 	t->started_ms = kafka_now_ms();
 	if (link->transfers++ == 0)
 		link->moved_at = t->started_ms;
+	if (link->retry_at != 0)
+		probe_link(link);
 	c->wanted++;
 	t->bad_topic = kafka_record_topic(&link->url, m, t->topic);
 	t->headers = kafka_record_headers(&link->options, m);

@@ -36,8 +36,7 @@ bool
 outbox_status_is_ready(OutboxEndpoint *ep, TimestampTz now)
 {
 	return !outbox_status_is_off(ep) && !ep->status.unstorable &&
-		(ep->link.state == OUTBOX_LINK_UP ||
-		 (ep->link.state == OUTBOX_LINK_PROBING && ep->queue.nin_flight == 0)) &&
+		ep->link.state != OUTBOX_LINK_DOWN &&
 		outbox_pace_allows(&ep->pace, ep->queue.nin_flight, now);
 }
 

@@ -144,8 +144,12 @@ typedef struct OutboxLink OutboxLink;
 typedef enum OutboxLinkState
 {
 	OUTBOX_LINK_UP,
-	OUTBOX_LINK_PROBING, /* one delivery at a time may find out whether it is up */
-	OUTBOX_LINK_DOWN	 /* nothing is started */
+	/*
+	 * One delivery may find out whether it is up, also while others are in flight.  Then
+	 * state is called again, and says when the next one may.
+	 */
+	OUTBOX_LINK_PROBING,
+	OUTBOX_LINK_DOWN /* nothing is started */
 } OutboxLinkState;
 
 typedef void (*OutboxDone)(void *delivery, const OutboxOutcome *outcome);

@@ -280,6 +280,8 @@ send(OutboxEndpoint *ep, OutboxDelivery *d, TimestampTz now)
 	begin_flight(ep, transport->memory, message.body_len);
 	OUTBOX_CRASH_POINT("send.begin");
 	transport->start(t, &ep->config.target, ep->link.handle, &message, d);
+	if (ep->link.state == OUTBOX_LINK_PROBING)
+		ep->link.state = OUTBOX_LINK_DOWN; /* until links.c has asked again */
 	OUTBOX_CRASH_POINT("send.started");
 	return true;
 }

@@ -6,6 +6,7 @@
  *
  *	  topic NAME PARTITIONS		   makes a topic
  *	  missing NAME | there NAME	   says that a topic does not exist; takes that back
+ *	  leaderless NAME | led NAME   its partition 0 has no leader; takes that back
  *	  down | up					   the broker goes, and comes back
  *	  error API CODE [CODE ...]	   the next answers to requests of this kind
  *	  clear API					   these answers are good again
@@ -47,6 +48,10 @@ main(void)
 										  RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART);
 		else if (strcmp(what, "there") == 0)
 			rd_kafka_mock_topic_set_error(mock, name, RD_KAFKA_RESP_ERR_NO_ERROR);
+		else if (strcmp(what, "leaderless") == 0)
+			rd_kafka_mock_partition_set_leader(mock, name, 0, -1);
+		else if (strcmp(what, "led") == 0)
+			rd_kafka_mock_partition_set_leader(mock, name, 0, 1);
 		else if (strcmp(what, "down") == 0)
 			rd_kafka_mock_broker_set_down(mock, 1);
 		else if (strcmp(what, "up") == 0)

@@ -102,6 +102,25 @@ mock('topic later 3');
 shows('later', "delivered = 50 AND failed_attempts = 0 AND state = 'active'", 'once it is there, all are delivered and none has failed');
 is(numbers(records('later')), join(' ', 1 .. 50), 'in order, each once');
 
+# A link that was refused is tried again also while records of other topics stay in librdkafka,
+# whose timeout is never reached here.
+mock('topic held 1');
+mock('leaderless held');
+mock('missing lost');
+ask("SELECT outbox.create_endpoint('mixed', 'kafka://$broker/{topic}', '{held,lost}', format => 'raw', timeout => '20 min')");
+shows('mixed', "state = 'active'", 'the link comes up');
+my $held = emit($node, 'held', '{"n": 1}', "key => 'a'");
+shows('mixed', "processing = 1 AND state = 'active'", 'a record stays in librdkafka, because its partition has no leader');
+my $lost = emit($node, 'lost', '{"n": 2}', "key => 'b'");
+shows('mixed', "state = 'backing_off' AND reason = 'Kafka refuses topic lost: it does not exist'", 'another topic is missing');
+mock('there lost');
+mock('topic lost 1');
+wait_status($node, $lost, 'delivered', 'once it is there, its record goes');
+shows('mixed', "state = 'active' AND processing = 1", 'while the first one is still in flight');
+mock('led held');
+wait_status($node, $held, 'delivered', 'that one is delivered when there is a leader');
+shows('mixed', 'failed_attempts = 0', 'and no attempt has failed');
+
 # A batch that is too large, though none of its records is
 mock('topic sizes 1');
 ask("SELECT outbox.create_endpoint('sizes', 'kafka://$broker/sizes', '{size.*}', format => 'raw', timeout => '60 s')");
