@@ -225,7 +225,7 @@ typedef struct OutboxEndpointLink
 
 /*
  * How far the endpoint has read the log, and what it has read.  Written mostly by
- * window.c and reader.c.
+ * window.c and laggards.c.
  */
 typedef struct OutboxFeed
 {

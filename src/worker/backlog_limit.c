@@ -21,7 +21,7 @@
 #include "worker/backlog_limit.h"
 #include "worker/dispatch.h"
 #include "worker/loop.h"
-#include "worker/reader.h"
+#include "worker/laggards.h"
 #include "worker/roster.h"
 
 #define LOOK_EVERY (1 * USECS_PER_SEC)
@@ -89,7 +89,7 @@ shorten(OutboxEndpoint *ep)
 	/* What was read ahead is read again, to become dead letters. */
 	if (ep->feed.attached || ep->feed.window_count > 0)
 		outbox_window_drop(ep, &outbox_loop.head);
-	n += outbox_reader_overflow(ep);
+	n += outbox_laggards_overflow(ep);
 	ep->place.overflowed += n;
 	if (place_of(ep) >= cut && ep->place.overflowed > 0)
 	{

@@ -1,19 +1,11 @@
 /*
  * reader.h
- *	  Reads the log for endpoints: the head, which all that keep up share, and for
- *	  those that are catching up.
+ *	  The step that reads for endpoints: the log, and outbox.parked.
  */
 #ifndef OUTBOX_READER_H
 #define OUTBOX_READER_H
 
 #include "endpoint/endpoint.h"
-
-/* True if a cursor at this place has read all that the head has. */
-extern bool outbox_reader_at_head(const OutboxCursor *c);
-
-/* Called for each endpoint that has got something to do. */
-typedef void (*OutboxGotWork)(OutboxEndpoint *ep);
-extern void outbox_reader_init(OutboxGotWork got_work);
 
 /*
  * One step, inside a read transaction.  With 'head' it reads the head, if there is
@@ -24,12 +16,6 @@ extern void outbox_reader_init(OutboxGotWork got_work);
  */
 extern bool outbox_reader_step(dlist_head *busy, bool head, bool news, TimestampTz now,
 							   XLogRecPtr *lsn);
-
-/*
- * Reads a page for an endpoint that is not attached, and makes its events dead.
- * Returns how many.  Needs a transaction.
- */
-extern int outbox_reader_overflow(OutboxEndpoint *ep);
 
 /*
  * The next followers of lanes, from outbox.parked.  _wants is true if some are to

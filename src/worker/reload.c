@@ -38,7 +38,7 @@
 #include "worker/forget.h"
 #include "worker/loop.h"
 #include "worker/others.h"
-#include "worker/reader.h"
+#include "worker/head.h"
 #include "worker/reload.h"
 #include "worker/roster.h"
 
@@ -135,7 +135,7 @@ load_endpoint(const OutboxEndpointRow *s)
 		outbox_tally_resume(ep);
 	ep->tally.last_active_at = GetCurrentTimestamp();
 	outbox_cursor_copy(&ep->feed.cursor, &p.cursor);
-	if (outbox_reader_at_head(&ep->feed.cursor))
+	if (outbox_head_reached(&ep->feed.cursor))
 	{
 		ep->feed.counted = true;
 		ep->feed.attached = !ep->status.paused && !ep->status.disabled &&

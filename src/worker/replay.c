@@ -30,7 +30,6 @@
 #include "store/parked.h"
 #include "worker/busy.h"
 #include "worker/loop.h"
-#include "worker/reader.h"
 #include "worker/replay.h"
 #include "worker/roster.h"
 

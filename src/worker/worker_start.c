@@ -32,7 +32,6 @@
 #include "worker/busy.h"
 #include "worker/dispatch.h"
 #include "worker/loop.h"
-#include "worker/reader.h"
 #include "worker/reload.h"
 #include "worker/roster.h"
 #include "worker/worker_start.h"
@@ -200,7 +199,6 @@ outbox_worker_start(OutboxDatabase *database, OutboxWorker *self,
 	raise_fd_limit();
 	outbox_memory_init();
 	outbox_dispatch_init(delivery_ended);
-	outbox_reader_init(outbox_busy_add);
 	outbox_subscribers_init();
 
 	begin_when_unlocked(false);

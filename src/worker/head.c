@@ -1,0 +1,169 @@
+/*
+ * head.c
+ *	  Owns how the head of the log is read, once for all endpoints that keep up.
+ *
+ * Each event is matched against all subscriptions and counted for each endpoint that
+ * wants it.  It is handed to those that are attached: they have read everything before
+ * it, and have room.  An endpoint that cannot keep up is detached at the event that it
+ * has no room for.  It is then catching up (laggards.c).  So the head never waits, and
+ * 10,000 idle endpoints cost one look-up per event.
+ */
+#include "base/outbox.h"
+
+#include "utils/timestamp.h"
+
+#include "endpoint/subscribers.h"
+#include "endpoint/window.h"
+#include "server/shares.h"
+#include "store/parked.h"
+#include "worker/busy.h"
+#include "worker/head.h"
+#include "worker/loop.h"
+
+/* Pages of the head per step. */
+#define HEAD_PAGES 8
+
+static TimestampTz step_begun;
+
+void
+outbox_head_begin_step(void)
+{
+	step_begun = GetCurrentTimestamp();
+}
+
+bool
+outbox_head_step_is_over(void)
+{
+	return GetCurrentTimestamp() - step_begun >= OUTBOX_STEP_TIME;
+}
+
+void
+outbox_head_count(OutboxEndpoint *ep, const OutboxRow *row)
+{
+	if (ep->feed.backlog++ == ep->feed.window_count - ep->feed.ncancelled)
+		ep->feed.backlog_since = outbox_row_created_at(row);
+}
+
+static void *
+head_wants(void *arg, const char *name, size_t len, OutboxRow *row)
+{
+	OutboxSubscribers *s = outbox_subscribers_of(name, len, row);
+	bool			   forgotten = outbox_row_forgotten(row);
+	bool			   attached = false;
+	bool			   wanted = false;
+
+	(void) arg;
+	for (int i = 0; i < s->n; i++)
+	{
+		OutboxEndpoint *ep = s->endpoints[i];
+
+		s->result[i] = forgotten ? OUTBOX_FILTER_YES : outbox_passes(ep, row);
+		if (s->result[i] == OUTBOX_FILTER_NO)
+			continue;
+		s->cancelled[i] = outbox_parked_is_cancelled(ep, outbox_row_seq(row));
+		wanted = true;
+		attached = attached || ep->feed.attached;
+	}
+
+	/* Counted only now, when nothing can throw an error any more. */
+	for (int i = 0; i < s->n && !forgotten; i++)
+		if (s->endpoints[i]->feed.counted && s->result[i] != OUTBOX_FILTER_NO &&
+			!s->cancelled[i])
+		{
+			outbox_head_count(s->endpoints[i], row);
+			outbox_busy_add(s->endpoints[i]); /* at least to publish it */
+		}
+	if (!wanted && outbox_serves_database() && !outbox_subscribers_elsewhere(s, row))
+		outbox_loop.unmatched++;
+	return attached ? s : NULL;
+}
+
+static void
+head_takes(void *arg, void *wanted, OutboxEvent *event)
+{
+	OutboxSubscribers *s = wanted;
+
+	(void) arg;
+	for (int i = 0; i < s->n; i++)
+	{
+		OutboxEndpoint *ep = s->endpoints[i];
+
+		if (!ep->feed.attached || s->result[i] == OUTBOX_FILTER_NO)
+			continue;
+		if (!outbox_window_may_push(ep) ||
+			!outbox_window_push(ep, event, s->result[i], s->cancelled[i]))
+		{
+			/* From this event on the endpoint reads by itself. */
+			ep->feed.attached = false;
+			outbox_cursor_set(&ep->feed.cursor, event->page->read, event->page->reading,
+							  event->seq - 1);
+		}
+		outbox_busy_add(ep);
+	}
+}
+
+/*
+ * Takes a tick, and begins with it.  An event that follows a change of settings must be
+ * judged by them.  The change may be there since settings were last read, so they are
+ * read first, and the tick after that.  False: not yet.
+ */
+static bool
+begin_tick(XLogRecPtr *lsn, const OutboxLogQuery *reader)
+{
+	OutboxTick *tick = outbox_tick_take();
+	bool		begin = false;
+
+	if (!outbox_subscribers_here() && !outbox_serves_database())
+	{
+		/* No endpoint here could miss anything. */
+		outbox_cursor_set(&outbox_loop.head, tick, NULL, 0);
+	}
+	else if (!outbox_tick_same(outbox_loop.head.read, tick))
+	{
+		begin = !outbox_loop_reload_is_due();
+		if (begin)
+			outbox_log_read(&outbox_loop.head, tick, reader, lsn);
+		else
+			outbox_cursor_set(&outbox_loop.head, outbox_loop.head.read, tick, 0);
+	}
+	outbox_tick_unref(tick);
+	return begin;
+}
+
+bool
+outbox_head_read(bool news, XLogRecPtr *lsn)
+{
+	OutboxLogQuery reader = {.want = head_wants,
+							 .take = head_takes,
+							 .max_rows = OUTBOX_PAGE_ROWS,
+							 .max_bytes = OUTBOX_PAGE_BYTES};
+
+	if (outbox_loop.head.reading == NULL && (!news || !begin_tick(lsn, &reader)))
+		return outbox_loop.head.reading == NULL;
+	for (int i = 1; i < HEAD_PAGES && outbox_loop.head.reading != NULL &&
+		 !outbox_head_step_is_over();
+		 i++)
+		outbox_log_read(&outbox_loop.head, outbox_loop.head.reading, &reader, lsn);
+	return true;
+}
+
+OutboxTick *
+outbox_head_target(const OutboxCursor *c)
+{
+	OutboxTick *tick = outbox_loop.head.reading ? outbox_loop.head.reading :
+												  outbox_loop.head.read;
+
+	if (c->reading)
+		return c->reading;
+	if (c->read->number == 0)
+		return outbox_tick_follows(tick, c->read) ? tick : NULL;
+	return tick->number > c->read->number ? tick : NULL;
+}
+
+bool
+outbox_head_reached(const OutboxCursor *c)
+{
+	return c->reading == NULL && outbox_loop.head.reading == NULL &&
+		(c->read->number == outbox_loop.head.read->number ||
+		 outbox_tick_same(c->read, outbox_loop.head.read));
+}

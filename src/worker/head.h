@@ -1,0 +1,44 @@
+/*
+ * head.h
+ *	  The head of the log, which all endpoints share that keep up.
+ */
+#ifndef OUTBOX_HEAD_H
+#define OUTBOX_HEAD_H
+
+#include "endpoint/endpoint.h"
+
+/*
+ * Rows per page, and bytes of payload after which a page ends.  A page has a query
+ * of its own, so each costs as much as some hundred rows.
+ */
+#define OUTBOX_PAGE_ROWS 512
+#define OUTBOX_PAGE_BYTES (256 * 1024)
+
+/* µs after which a step begins no further page. */
+#define OUTBOX_STEP_TIME (2 * OUTBOX_PAGE_TIME)
+
+extern void outbox_head_begin_step(void);
+extern bool outbox_head_step_is_over(void);
+
+/*
+ * Reads some pages of the head, and with 'news' begins a new tick when the last one was
+ * read to its end.  Raises '*lsn' as outbox_log_read() does.  False: settings are to be
+ * read before anything else.
+ */
+extern bool outbox_head_read(bool news, XLogRecPtr *lsn);
+
+/* True if a cursor at this place has read all that the head has. */
+extern bool outbox_head_reached(const OutboxCursor *c);
+
+/*
+ * Returns the tick up to which a cursor at this place may read, the newest one that the
+ * head has.  NULL: there is nothing to read.  A start position has no number and may be
+ * newer than the head.  Then the result is NULL, too, or events from before the start
+ * would be delivered.
+ */
+extern OutboxTick *outbox_head_target(const OutboxCursor *c);
+
+/* Adds an event to the endpoint's backlog. */
+extern void outbox_head_count(OutboxEndpoint *ep, const OutboxRow *row);
+
+#endif /* OUTBOX_HEAD_H */

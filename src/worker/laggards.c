@@ -1,0 +1,251 @@
+/*
+ * laggards.c
+ *	  Owns how the log is read for endpoints that are behind its head, and for backlogs
+ *	  that are not counted.
+ *
+ * An endpoint that is catching up reads by itself, from its place on, until it can be
+ * attached to the head.
+ */
+#include "base/outbox.h"
+
+#include "base/memory.h"
+#include "endpoint/status.h"
+#include "endpoint/subscribers.h"
+#include "endpoint/tally.h"
+#include "endpoint/window.h"
+#include "log/step.h"
+#include "store/parked.h"
+#include "worker/busy.h"
+#include "worker/head.h"
+#include "worker/laggards.h"
+#include "worker/loop.h"
+
+/*
+ * Rows per step that are read for all catching-up endpoints together, and that are read
+ * only to be counted.  A page without a row costs as much as this many rows.
+ */
+#define LAGGARD_ROWS (2 * OUTBOX_PAGE_ROWS)
+#define COUNT_ROWS 2000
+#define PAGE_COST 32
+
+static int noverflowed;
+
+static void *
+laggard_wants(void *arg, const char *topic, size_t len, OutboxRow *row)
+{
+	static OutboxFilterResult result;
+
+	if (!outbox_subscribes(arg, topic, len, row))
+		return NULL;
+	result = outbox_row_forgotten(row) ? OUTBOX_FILTER_YES : outbox_passes(arg, row);
+	return result == OUTBOX_FILTER_NO ? NULL : &result;
+}
+
+static void
+laggard_takes(void *arg, void *wanted, OutboxEvent *event)
+{
+	/* Never full: the page has no more rows than the window has room. */
+	outbox_window_push(arg, event, *(OutboxFilterResult *) wanted,
+					   outbox_parked_is_cancelled(arg, event->seq));
+}
+
+static void
+attach_if_caught_up(OutboxEndpoint *ep)
+{
+	if (ep->feed.attached || !outbox_head_reached(&ep->feed.cursor))
+		return;
+	ep->feed.attached = true;
+	ep->feed.counted = true;
+	ep->feed.backlog = ep->feed.window_count - ep->feed.ncancelled;
+	outbox_cursor_clear(&ep->feed.cursor);
+	outbox_cursor_clear(&ep->feed.counter);
+}
+
+static bool
+can_read_more(OutboxEndpoint *ep, TimestampTz now)
+{
+	return !ep->feed.attached && !ep->member.recreate &&
+		outbox_window_wants_events(ep, now) &&
+		!outbox_step_held(OUTBOX_STEP_READ, ep->id) &&
+		(outbox_head_reached(&ep->feed.cursor) ||
+		 outbox_head_target(&ep->feed.cursor) != NULL);
+}
+
+/* Returns what the page has cost. */
+static int
+read_laggard(OutboxEndpoint *ep, XLogRecPtr *lsn)
+{
+	OutboxLogQuery reader = {.want = laggard_wants,
+							 .take = laggard_takes,
+							 .arg = ep,
+							 .max_rows = Min(OUTBOX_PAGE_ROWS,
+											 OUTBOX_WINDOW - ep->feed.window_count),
+							 .max_bytes = outbox_memory_fits(0) ? OUTBOX_PAGE_BYTES : 1,
+							 .tenant = ep->config.tenant};
+	OutboxTick	  *target = outbox_head_target(&ep->feed.cursor);
+	int			   rows = 0;
+
+	outbox_step_blame(ep->id);
+	if (target)
+		rows = outbox_log_read(&ep->feed.cursor, target, &reader, lsn);
+	attach_if_caught_up(ep);
+	ep->place.dirty = true;
+	outbox_busy_add(ep);
+	return PAGE_COST + rows;
+}
+
+/*
+ * Returns the next endpoint that can read, and has waited longest.  Those before it wait
+ * again: they lack memory, or reading for them has failed.  NULL: none of the first
+ * OUTBOX_TURN_FRUITLESS can read.
+ */
+static OutboxEndpoint *
+next_laggard(TimestampTz now)
+{
+	for (int i = 0; i < OUTBOX_TURN_FRUITLESS; i++)
+	{
+		OutboxEndpoint *ep = outbox_turn_first(OUTBOX_TURN_READ);
+
+		if (ep == NULL)
+			return NULL;
+		if (can_read_more(ep, now))
+			return ep;
+		if (ep->feed.attached || outbox_status_is_off(ep) || ep->pace.retry_at > now)
+			outbox_turn_remove(OUTBOX_TURN_READ, ep);
+		else
+			outbox_turn_last(OUTBOX_TURN_READ, ep);
+	}
+	return NULL;
+}
+
+bool
+outbox_laggards_read(TimestampTz now, XLogRecPtr *lsn)
+{
+	OutboxEndpoint *ep;
+	int				cost = 0;
+
+	while ((ep = next_laggard(now)) != NULL)
+	{
+		if (cost >= LAGGARD_ROWS || (cost > 0 && outbox_head_step_is_over()))
+			return true;
+		cost += read_laggard(ep, lsn);
+		outbox_turn_remove(OUTBOX_TURN_READ, ep); /* the round adds it again */
+	}
+	return false;
+}
+
+static void
+overflow_takes(void *arg, void *wanted, OutboxEvent *event)
+{
+	(void) wanted;
+	if (outbox_parked_is_cancelled(arg, event->seq))
+		return;
+	if (event->forgotten)
+	{
+		outbox_tally_count(arg, OUTBOX_COUNT_CANCELLED);
+		return;
+	}
+	outbox_endpoint_overflow(arg, event);
+	noverflowed++;
+}
+
+int
+outbox_laggards_overflow(OutboxEndpoint *ep)
+{
+	OutboxLogQuery reader = {.want = laggard_wants,
+							 .take = overflow_takes,
+							 .arg = ep,
+							 .max_rows = OUTBOX_PAGE_ROWS,
+							 .max_bytes = OUTBOX_PAGE_BYTES,
+							 .tenant = ep->config.tenant};
+	OutboxTick	  *target = outbox_head_target(&ep->feed.cursor);
+	XLogRecPtr	   unused = 0;
+
+	noverflowed = 0;
+	if (target)
+		outbox_log_read(&ep->feed.cursor, target, &reader, &unused);
+	ep->place.dirty = true;
+	outbox_busy_add(ep);
+	return noverflowed;
+}
+
+/* ------------------------------------------------------------- counting */
+
+static void *
+counter_wants(void *arg, const char *topic, size_t len, OutboxRow *row)
+{
+	OutboxEndpoint *ep = arg;
+
+	if (!outbox_row_forgotten(row) && outbox_subscribers_include(ep, topic, len, row) &&
+		!outbox_parked_is_cancelled(ep, outbox_row_seq(row)))
+		outbox_head_count(ep, row);
+	return NULL;
+}
+
+/* True if a page of the log may be counted for the endpoint now. */
+static bool
+can_count(OutboxEndpoint *ep)
+{
+	return !outbox_step_held(OUTBOX_STEP_READ, ep->id) &&
+		(outbox_head_reached(&ep->feed.counter) || outbox_head_target(&ep->feed.counter));
+}
+
+/* As next_laggard(). */
+static OutboxEndpoint *
+next_to_count(void)
+{
+	for (int i = 0; i < OUTBOX_TURN_FRUITLESS; i++)
+	{
+		OutboxEndpoint *ep = outbox_turn_first(OUTBOX_TURN_COUNT);
+
+		if (ep == NULL)
+			return NULL;
+		if (ep->feed.counted || ep->member.dropped || ep->member.recreate)
+			outbox_turn_remove(OUTBOX_TURN_COUNT, ep);
+		else if (can_count(ep))
+			return ep;
+		else
+			outbox_turn_last(OUTBOX_TURN_COUNT, ep);
+	}
+	return NULL;
+}
+
+bool
+outbox_laggards_count(void)
+{
+	OutboxEndpoint *ep;
+	int				cost = 0;
+
+	while ((ep = next_to_count()) != NULL)
+	{
+		OutboxLogQuery reader = {.want = counter_wants,
+								 .arg = ep,
+								 .max_rows = COUNT_ROWS,
+								 .max_bytes = OUTBOX_PAGE_BYTES,
+								 .tenant = ep->config.tenant};
+		XLogRecPtr	   unused = 0;
+
+		if (cost >= COUNT_ROWS || (cost > 0 && outbox_head_step_is_over()))
+			return true;
+		outbox_step_blame(ep->id);
+		if (!outbox_head_reached(&ep->feed.counter))
+			cost += outbox_log_read(&ep->feed.counter,
+									outbox_head_target(&ep->feed.counter), &reader,
+									&unused);
+		cost += PAGE_COST;
+		outbox_turn_last(OUTBOX_TURN_COUNT, ep);
+		if (outbox_head_reached(&ep->feed.counter))
+		{
+			ep->feed.counted = true;
+			outbox_cursor_clear(&ep->feed.counter);
+		}
+		outbox_busy_add(ep); /* to publish it */
+	}
+	return false;
+}
+
+bool
+outbox_laggards_have_work(TimestampTz now)
+{
+	return next_laggard(now) != NULL || next_to_count() != NULL;
+}

@@ -1,0 +1,27 @@
+/*
+ * laggards.h
+ *	  Reads the log for endpoints that are behind its head.
+ */
+#ifndef OUTBOX_LAGGARDS_H
+#define OUTBOX_LAGGARDS_H
+
+#include "endpoint/endpoint.h"
+
+/*
+ * The first reads a few pages for endpoints that are catching up, in turn.  The second
+ * counts backlogs in small steps, in turn.  A backlog is unknown after a restart, and
+ * after a change of topics.  True: there may be more.
+ */
+extern bool outbox_laggards_read(TimestampTz now, XLogRecPtr *lsn);
+extern bool outbox_laggards_count(void);
+
+/* True if one of the two has something to do. */
+extern bool outbox_laggards_have_work(TimestampTz now);
+
+/*
+ * Reads a page for an endpoint that is not attached, and makes its events dead.
+ * Returns how many.  Needs a transaction.
+ */
+extern int outbox_laggards_overflow(OutboxEndpoint *ep);
+
+#endif /* OUTBOX_LAGGARDS_H */
