@@ -218,8 +218,16 @@ set_settings(CURL *easy)
 			   CURL_SSLVERSION_TLSv1_3 :
 			   CURL_SSLVERSION_TLSv1_2;
 
-	/* Without a file of its own, a handle uses the system's bundle. */
+	/*
+	 * Without a file of its own, a handle uses the system's bundle.  libcurl's default
+	 * directory of certificates would count beside either file.  It would also keep
+	 * libcurl from loading the file once for many connections, and each connection
+	 * would have a copy of all certificates.
+	 */
 	if (ca && ca[0] && curl_easy_setopt(easy, CURLOPT_CAINFO, ca) != CURLE_OK)
+		return false;
+	if (((ca && ca[0]) || curl_version_info(CURLVERSION_NOW)->cainfo) &&
+		curl_easy_setopt(easy, CURLOPT_CAPATH, NULL) != CURLE_OK)
 		return false;
 	return curl_easy_setopt(easy, CURLOPT_SSLVERSION, version) == CURLE_OK &&
 		curl_easy_setopt(easy, CURLOPT_SSLCERT, cert && cert[0] ? cert : NULL) ==
