@@ -346,6 +346,8 @@ typedef struct OutboxPlace
 	bool  shared;		  /* true if it is idle at the head and follows the shared row */
 	bool  was_shared;	  /* 'shared' as it was before the current settle */
 	bool  written;		  /* true if the current settle has stored something of it */
+	int32 follows;		  /* the shared row that its stored position followed when it was
+						   * loaded (0: none) */
 	int64 stored_version; /* of the newest subscription that is stored with its place */
 	int64 overflowed;	  /* deliveries that outbox.max_backlog_size made dead and that
 						   * were not logged yet */
@@ -357,6 +359,7 @@ typedef enum OutboxTurn
 	OUTBOX_TURN_SEND,  /* one of the worker's slots, or memory for a request */
 	OUTBOX_TURN_READ,  /* a page of the log, for those that are catching up */
 	OUTBOX_TURN_COUNT, /* a page of the log, for those whose backlog is being counted */
+	OUTBOX_TURN_SHARE, /* a settle that lets them follow the shared position */
 	OUTBOX_TURNS
 } OutboxTurn;
 

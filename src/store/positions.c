@@ -42,10 +42,11 @@
 #define COMPACT_AGAIN (200 * 1000)
 
 static OutboxDatabase *db;
-static int32		   shared_id;  /* the id of the row that the idle endpoints of this
+static int32		   shared_id;	  /* the id of the row that the idle endpoints of this
 									* worker share */
-static TimestampTz	   compact_at; /* not before this time */
-static int			   compacted;  /* rows that the last compaction left */
+static int32		   newest_shared; /* of the row that was written last */
+static TimestampTz	   compact_at;	  /* not before this time */
+static int			   compacted;	  /* rows that the last compaction left */
 
 void
 outbox_positions_init(OutboxDatabase *database)
@@ -151,6 +152,7 @@ outbox_position_read(int32 endpoint_id, OutboxPosition *p)
 	if (!row.nulls[NCURSOR_COLUMNS + 1])
 	{
 		args[0] = row.values[NCURSOR_COLUMNS + 1];
+		p->follows = DatumGetInt32(args[0]);
 		if (outbox_plan_run(&shared_plan,
 							"SELECT " CURSOR_COLUMNS " FROM outbox.positions"
 							" WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
@@ -166,14 +168,26 @@ outbox_position_read(int32 endpoint_id, OutboxPosition *p)
 bool
 outbox_position_newest_shared(OutboxCursor *cursor)
 {
-	if (outbox_query("SELECT " CURSOR_COLUMNS " FROM outbox.positions"
+	if (outbox_query("SELECT " CURSOR_COLUMNS ", endpoint_id FROM outbox.positions"
 					 " WHERE endpoint_id OPERATOR(pg_catalog.<) 0"
 					 " AND number OPERATOR(pg_catalog.=) (SELECT pg_catalog.max(number)"
 					 " FROM outbox.positions WHERE endpoint_id OPERATOR(pg_catalog.<) 0)",
 					 0, NULL, NULL, NULL) == 0)
 		return false;
 	read_cursor(fetch_row(0), 0, cursor);
+	newest_shared = row_int4(fetch_row(0), NCURSOR_COLUMNS);
 	return true;
+}
+
+void
+outbox_positions_continue_shared(OutboxEndpoint **all, int n)
+{
+	for (int i = 0; i < n; i++)
+		if (all[i]->place.follows != 0 && all[i]->place.follows == newest_shared)
+		{
+			shared_id = newest_shared;
+			all[i]->place.shared = true;
+		}
 }
 
 void

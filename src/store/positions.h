@@ -14,6 +14,7 @@
 typedef struct OutboxPosition
 {
 	int64		 generation;
+	int32		 follows; /* the id of a shared row (0: none) */
 	OutboxCursor cursor;
 	int			 npending;
 	int64		*pending;
@@ -39,6 +40,14 @@ extern bool outbox_position_read(int32 endpoint_id, OutboxPosition *position);
 
 /* Reads the shared position that was written last.  False: there is none. */
 extern bool outbox_position_newest_shared(OutboxCursor *cursor);
+
+/*
+ * This worker goes on with that row, instead of one of its own, if one of these endpoints
+ * follows it.  Then those that do need no row of their own.  They must be all endpoints
+ * of the database: so the worker that made the row has ended, and no other goes on with
+ * it.
+ */
+extern void outbox_positions_continue_shared(OutboxEndpoint **all, int n);
 
 /* Loads the events that were pending when the position was written. */
 extern void outbox_position_load_pending(OutboxEndpoint *ep, const int64 *seqs, int n);

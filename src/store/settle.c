@@ -40,12 +40,6 @@
 #define SHARE_TOGETHER (100 * 1000)
 
 /*
- * Endpoints that may begin to follow it with one settle.  So a settle stays short
- * when many become idle together.
- */
-#define SHARE_AT_ONCE 500
-
-/*
  * µs between two writes of the shared position and of the time of its tick: while
  * events come, and while only other transactions advance the snapshot.
  */
@@ -318,7 +312,7 @@ write_part(void *arg)
 
 	outbox_positions_begin(&p);
 	may_move = may_move_shared(part);
-	share_budget = may_move ? SHARE_AT_ONCE : 0;
+	share_budget = may_move ? OUTBOX_SHARE_AT_ONCE : 0;
 	FOREACH_IN_PART(part, iter, ep)
 	write_endpoint(part, &p, ep, &share);
 	if (may_move &&

@@ -26,6 +26,11 @@ extern bool outbox_settle(dlist_head *open, const OutboxCursor *head, bool final
  */
 extern bool outbox_settle_was_released(void);
 
+/*
+ * Endpoints that may begin to follow the shared position with one settle.
+ */
+#define OUTBOX_SHARE_AT_ONCE 500
+
 /* True if the shared position can be stored and may advance. */
 extern bool outbox_settle_may_share(dlist_head *open);
 

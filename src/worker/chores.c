@@ -59,22 +59,40 @@ something_to_settle(TimestampTz now)
 	if (outbox_loop.due.settle_since != 0 || outbox_loop.traffic.unsettled > 0 ||
 		outbox_loop.roster.recreating || outbox_shares_leaving() ||
 		outbox_own_events_waits() || totals_due() <= now ||
-		(sharing && outbox_settle_wants_head(&outbox_loop.head, now)))
+		(sharing &&
+		 (outbox_loop.turns[OUTBOX_TURN_SHARE] > 0 ||
+		  outbox_settle_wants_head(&outbox_loop.head, now))))
 		return true;
 	dlist_foreach(iter, &outbox_loop.roster.busy)
 	{
 		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, member.busy_node, iter.cur);
 
 		if (outbox_settle_wants(ep) || !dlist_is_empty(&ep->queue.loading) ||
-			ep->table.unblocking ||
-			(sharing && outbox_is_quiet(ep) && !ep->place.shared &&
-			 now >= outbox_settle_shares_at(ep)))
+			ep->table.unblocking)
 		{
 			if (!ep->status.unstorable || !outbox_step_held(OUTBOX_STEP_SETTLE, ep->id))
 				return true;
 		}
 	}
 	return false;
+}
+
+/*
+ * Those that wait for the shared position longest are settled now.  So a settle stays
+ * short when many endpoints become idle together, and the others cost nothing meanwhile.
+ */
+static void
+settle_those_that_share(void)
+{
+	OutboxEndpoint *ep;
+
+	for (int n = 0;
+		 n < OUTBOX_SHARE_AT_ONCE && (ep = outbox_turn_first(OUTBOX_TURN_SHARE)) != NULL;
+		 n++)
+	{
+		outbox_turn_remove(OUTBOX_TURN_SHARE, ep);
+		outbox_busy_add(ep);
+	}
 }
 
 /*
@@ -117,6 +135,7 @@ outbox_settle_step(TimestampTz now, bool final)
 	}
 	if (!final && now < outbox_loop.due.retry_locks_at)
 		return;
+	settle_those_that_share();
 	if (!outbox_settle(&outbox_loop.roster.open, &outbox_loop.head, final))
 	{
 		outbox_loop.due.retry_locks_at = now + OUTBOX_RETRY_LOCKS_AFTER;

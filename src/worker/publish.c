@@ -85,9 +85,12 @@ must_try_again(const OutboxEndpoint *ep)
 		 !ep->member.in_turn[OUTBOX_TURN_SEND] && !ep->member.waits_for_tenant);
 }
 
-/* An endpoint that is to be read for waits for its turn. */
+/*
+ * An endpoint that is to be read for waits for its turn, and so does one that may follow
+ * the shared position.
+ */
 static void
-take_turns(OutboxEndpoint *ep, TimestampTz now)
+take_turns(OutboxEndpoint *ep, TimestampTz now, bool quiet)
 {
 	if (ep->member.dropped || ep->member.recreate)
 		return;
@@ -96,6 +99,10 @@ take_turns(OutboxEndpoint *ep, TimestampTz now)
 	if (!ep->feed.attached && !outbox_status_is_off(ep) && ep->pace.retry_at <= now &&
 		!outbox_window_has_enough(ep))
 		outbox_turn_add(OUTBOX_TURN_READ, ep);
+	if (quiet && !ep->place.shared && outbox_settle_shares_at(ep) <= now)
+		outbox_turn_add(OUTBOX_TURN_SHARE, ep);
+	else
+		outbox_turn_remove(OUTBOX_TURN_SHARE, ep);
 }
 
 /*
@@ -120,7 +127,7 @@ waits_until(OutboxEndpoint *ep, TimestampTz now, bool quiet)
 	until = outbox_dispatch_next_time(ep, now);
 	if (until == DT_NOEND && !off && must_try_again(ep))
 		return 0;
-	if (quiet && !ep->place.shared)
+	if (quiet && !ep->place.shared && !ep->member.in_turn[OUTBOX_TURN_SHARE])
 		until = Min(until, outbox_settle_shares_at(ep));
 	if (ep->tally.latency)
 		until = Min(until, now + PUBLISH_RESTING_EVERY);
@@ -205,7 +212,7 @@ outbox_publish(TimestampTz now)
 			MemoryContextDelete(ep->config.retired_cxt);
 			ep->config.retired_cxt = NULL;
 		}
-		take_turns(ep, now);
+		take_turns(ep, now, quiet);
 		until = waits_until(ep, now, quiet);
 		if (until == 0)
 			continue;

@@ -119,6 +119,8 @@ load_endpoint(const OutboxEndpointRow *s)
 		if (s->generation > 1)
 			outbox_parked_forget(s->id, s->start);
 	}
+	else
+		ep->place.follows = p.follows;
 	ep->status.state_since = Max(ep->status.state_since, p.state_since);
 	if (p.failing_since != 0)
 		outbox_status_failing_since(ep, p.failing_since, p.settled_at);
@@ -166,6 +168,7 @@ typedef struct Reload
 	OutboxEndpoint **list; /* all endpoints, or those that are new */
 	int				 n;
 	int				 max;
+	bool			 some_left_out; /* true if an endpoint is another worker's, or held */
 	uint16			 weight[OUTBOX_SHARES];
 } Reload;
 
@@ -194,12 +197,14 @@ apply_settings(void *arg, const OutboxEndpointRow *s)
 		/* Its settings could not be read: it stays as it is, or unknown. */
 		outbox_loop.roster.reload_at = Min(outbox_loop.roster.reload_at,
 										   outbox_step_next_time());
+		r->some_left_out = true;
 		if (ep == NULL)
 			return;
 	}
 	else if (!outbox_share_served(share))
 	{
 		outbox_others_note(s);
+		r->some_left_out = true;
 		if (ep == NULL)
 			return;
 		/* It is about to leave, so its settings do not matter here any more. */
@@ -439,6 +444,11 @@ take_all(Reload *r)
 	outbox_loop.roster.max = r->max;
 	r->list = NULL;
 	outbox_others_take_all();
+
+	/* A worker that starts again leaves its idle endpoints as they are stored. */
+	if (changes_seen == NULL && !r->some_left_out)
+		outbox_positions_continue_shared(outbox_loop.roster.endpoints,
+										 outbox_loop.roster.n);
 }
 
 /* The reload of some is committed. */

@@ -415,9 +415,10 @@ time_to_sleep(TimestampTz examined_at, bool more)
 {
 	TimestampTz now = GetCurrentTimestamp();
 	TimestampTz until = Min(outbox_publish_next_time(), outbox_chores_next_time());
-	bool		sharing = outbox_settle_may_share(&outbox_loop.roster.open);
-	dlist_iter	iter;
-	long		ms;
+	bool		sharing = outbox_loop.due.settle_since == 0 &&
+		outbox_settle_may_share(&outbox_loop.roster.open);
+	dlist_iter iter;
+	long	   ms;
 
 	fill_at = DT_NOEND;
 	until = Min(until, outbox_busy_next_time());
@@ -444,6 +445,8 @@ time_to_sleep(TimestampTz examined_at, bool more)
 		return 0;
 	if (outbox_loop.traffic.refill_all && outbox_loop.traffic.sending_allowed)
 		return 0;
+	if (sharing && outbox_loop.turns[OUTBOX_TURN_SHARE] > 0)
+		return 0;
 	if (outbox_step_may(OUTBOX_STEP_RELOAD))
 		until = Min(until, outbox_loop.roster.reload_at);
 	if (outbox_enabled && outbox_step_may(OUTBOX_STEP_READ))
@@ -456,8 +459,7 @@ time_to_sleep(TimestampTz examined_at, bool more)
 
 		if (outbox_loop.traffic.sending_allowed && !ep->member.in_turn[OUTBOX_TURN_SEND])
 			fill_at = Min(fill_at, outbox_dispatch_next_time(ep, examined_at));
-		if (sharing && outbox_loop.due.settle_since == 0 && outbox_is_quiet(ep) &&
-			!ep->place.shared)
+		if (sharing && outbox_is_quiet(ep) && !ep->place.shared)
 			until = Min(until, outbox_settle_shares_at(ep));
 	}
 	if (outbox_loop.turns[OUTBOX_TURN_SEND] > 0 && outbox_loop.traffic.in_flight == 0)
