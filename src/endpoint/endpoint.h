@@ -358,6 +358,7 @@ typedef enum OutboxTurn
 {
 	OUTBOX_TURN_SEND,  /* one of the worker's slots, or memory for a request */
 	OUTBOX_TURN_READ,  /* a page of the log, for those that are catching up */
+	OUTBOX_TURN_AHEAD, /* a newer tick, for those that have read all that may be read */
 	OUTBOX_TURN_COUNT, /* a page of the log, for those whose backlog is being counted */
 	OUTBOX_TURN_SHARE, /* a settle that lets them follow the shared position */
 	OUTBOX_TURNS

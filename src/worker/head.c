@@ -16,6 +16,7 @@
 #include "endpoint/window.h"
 #include "server/shares.h"
 #include "store/parked.h"
+#include "worker/ahead.h"
 #include "worker/busy.h"
 #include "worker/head.h"
 #include "worker/loop.h"
@@ -138,21 +139,33 @@ outbox_head_read(bool news, XLogRecPtr *lsn)
 							 .max_rows = OUTBOX_PAGE_ROWS,
 							 .max_bytes = OUTBOX_PAGE_BYTES};
 
-	if (outbox_loop.head.reading == NULL && (!news || !begin_tick(lsn, &reader)))
-		return outbox_loop.head.reading == NULL;
+	if (outbox_loop.head.reading == NULL)
+	{
+		if (!news)
+			return true;
+		outbox_ahead_end();
+		if (!begin_tick(lsn, &reader))
+			return outbox_loop.head.reading == NULL;
+	}
 	for (int i = 1; i < HEAD_PAGES && outbox_loop.head.reading != NULL &&
 		 !outbox_head_step_is_over();
 		 i++)
 		outbox_log_read(&outbox_loop.head, outbox_loop.head.reading, &reader, lsn);
+	if (outbox_loop.head.reading == NULL)
+		outbox_ahead_end();
+	else
+		outbox_ahead_look();
 	return true;
 }
 
 OutboxTick *
-outbox_head_target(const OutboxCursor *c)
+outbox_head_target(const OutboxCursor *c, bool ahead)
 {
 	OutboxTick *tick = outbox_loop.head.reading ? outbox_loop.head.reading :
 												  outbox_loop.head.read;
 
+	if (ahead && outbox_ahead_tick())
+		tick = outbox_ahead_tick();
 	if (c->reading)
 		return c->reading;
 	if (c->read->number == 0)

@@ -31,12 +31,12 @@ extern bool outbox_head_read(bool news, XLogRecPtr *lsn);
 extern bool outbox_head_reached(const OutboxCursor *c);
 
 /*
- * Returns the tick up to which a cursor at this place may read, the newest one that the
- * head has.  NULL: there is nothing to read.  A start position has no number and may be
- * newer than the head.  Then the result is NULL, too, or events from before the start
- * would be delivered.
+ * Returns the tick up to which a cursor at this place may read: the newest one that the
+ * head has, or with 'ahead' one behind that (ahead.h).  NULL: there is nothing to read.
+ * A start position has no number and may be newer than the tick.  Then the result is
+ * NULL, too, or events from before the start would be delivered.
  */
-extern OutboxTick *outbox_head_target(const OutboxCursor *c);
+extern OutboxTick *outbox_head_target(const OutboxCursor *c, bool ahead);
 
 /* Adds an event to the endpoint's backlog. */
 extern void outbox_head_count(OutboxEndpoint *ep, const OutboxRow *row);

@@ -49,6 +49,13 @@ laggard_takes(void *arg, void *wanted, OutboxEvent *event)
 					   outbox_parked_is_cancelled(arg, event->seq));
 }
 
+/* Returns up to which tick the endpoint may read.  NULL: there is nothing to read. */
+static OutboxTick *
+target_of(const OutboxEndpoint *ep)
+{
+	return outbox_head_target(&ep->feed.cursor, ep->config.tenant != NULL);
+}
+
 static void
 attach_if_caught_up(OutboxEndpoint *ep)
 {
@@ -61,14 +68,18 @@ attach_if_caught_up(OutboxEndpoint *ep)
 	outbox_cursor_clear(&ep->feed.counter);
 }
 
+/* True if the endpoint has read all that may be read, and is not where the head is. */
+static bool
+is_ahead(const OutboxEndpoint *ep)
+{
+	return !outbox_head_reached(&ep->feed.cursor) && target_of(ep) == NULL;
+}
+
 static bool
 can_read_more(OutboxEndpoint *ep, TimestampTz now)
 {
-	return !ep->feed.attached && !ep->member.recreate &&
-		outbox_window_wants_events(ep, now) &&
-		!outbox_step_held(OUTBOX_STEP_READ, ep->id) &&
-		(outbox_head_reached(&ep->feed.cursor) ||
-		 outbox_head_target(&ep->feed.cursor) != NULL);
+	return !ep->member.recreate && outbox_window_wants_events(ep, now) &&
+		!outbox_step_held(OUTBOX_STEP_READ, ep->id);
 }
 
 /* Returns what the page has cost. */
@@ -82,7 +93,7 @@ read_laggard(OutboxEndpoint *ep, XLogRecPtr *lsn)
 											 OUTBOX_WINDOW - ep->feed.window_count),
 							 .max_bytes = outbox_memory_fits(0) ? OUTBOX_PAGE_BYTES : 1,
 							 .tenant = ep->config.tenant};
-	OutboxTick	  *target = outbox_head_target(&ep->feed.cursor);
+	OutboxTick	  *target = target_of(ep);
 	int			   rows = 0;
 
 	outbox_step_blame(ep->id);
@@ -108,10 +119,15 @@ next_laggard(TimestampTz now)
 
 		if (ep == NULL)
 			return NULL;
-		if (can_read_more(ep, now))
-			return ep;
 		if (ep->feed.attached || outbox_status_is_off(ep) || ep->pace.retry_at > now)
 			outbox_turn_remove(OUTBOX_TURN_READ, ep);
+		else if (is_ahead(ep))
+		{
+			outbox_turn_remove(OUTBOX_TURN_READ, ep);
+			outbox_turn_add(OUTBOX_TURN_AHEAD, ep);
+		}
+		else if (can_read_more(ep, now))
+			return ep;
 		else
 			outbox_turn_last(OUTBOX_TURN_READ, ep);
 	}
@@ -158,7 +174,7 @@ outbox_laggards_overflow(OutboxEndpoint *ep)
 							 .max_rows = OUTBOX_PAGE_ROWS,
 							 .max_bytes = OUTBOX_PAGE_BYTES,
 							 .tenant = ep->config.tenant};
-	OutboxTick	  *target = outbox_head_target(&ep->feed.cursor);
+	OutboxTick	  *target = target_of(ep);
 	XLogRecPtr	   unused = 0;
 
 	noverflowed = 0;
@@ -187,7 +203,8 @@ static bool
 can_count(OutboxEndpoint *ep)
 {
 	return !outbox_step_held(OUTBOX_STEP_READ, ep->id) &&
-		(outbox_head_reached(&ep->feed.counter) || outbox_head_target(&ep->feed.counter));
+		(outbox_head_reached(&ep->feed.counter) ||
+		 outbox_head_target(&ep->feed.counter, false));
 }
 
 /* As next_laggard(). */
@@ -230,7 +247,7 @@ outbox_laggards_count(void)
 		outbox_step_blame(ep->id);
 		if (!outbox_head_reached(&ep->feed.counter))
 			cost += outbox_log_read(&ep->feed.counter,
-									outbox_head_target(&ep->feed.counter), &reader,
+									outbox_head_target(&ep->feed.counter, false), &reader,
 									&unused);
 		cost += PAGE_COST;
 		outbox_turn_last(OUTBOX_TURN_COUNT, ep);
