@@ -1,6 +1,6 @@
 # A request goes only to a server whose certificate is valid for the host of the URL.
 # There is no switch that turns the verification off.  What the worker shows of itself,
-# client certificates and HTTP/2 are tried here, too.
+# client certificates and the versions of HTTP are tried here, too.
 use strict;
 use warnings;
 
@@ -178,15 +178,15 @@ like(outcome('stalls'), qr/^timed out after 0\.7 s while connecting/, 'a handsha
 is(outcome('good'), 'delivered', 'and the others go on');
 is(ask("SELECT restarts FROM outbox.workers"), '0', 'the worker has lived through all of it');
 
-# --- HTTP/2 ------------------------------------------------------------------
+# --- Versions of HTTP --------------------------------------------------------
 
 SKIP:
 {
 	my $nginx = -x '/usr/sbin/nginx' ? '/usr/sbin/nginx' : 'nginx';
-	my $version = `$nginx -V 2>&1` // '';
+	my $built = `$nginx -V 2>&1` // '';
 	my $libcurl = `curl-config --features 2>/dev/null` // '';
 
-	if ($version !~ /http_v2/)
+	if ($built !~ /http_v2/)
 	{
 		diag('NOT TESTED with HTTP/2: no nginx that speaks it');
 		skip('no nginx that speaks HTTP/2', 1);
@@ -231,17 +231,28 @@ CONF
 	wait_until { IO::Socket::INET->new(PeerAddr => '127.0.0.1', PeerPort => $port) } 'nginx';
 
 	my %two = (h2 => $port, h2_narrow => $narrow, h2_brief => $brief);
+	my $version = q[, config => '{"http_version": "%s"}'];
+
+	# The lines of nginx's log about a hundred events at once, each with a key of its own
+	my $hundred = sub {
+		my ($name) = @_;
+		my $before = () = $receiver->requests(path => "/ok/$name");
+
+		ask("SELECT count(outbox.emit('$name.n', '{}'::jsonb, key => 'k' || n)) FROM generate_series(1, 100) n");
+		$receiver->wait_delivered($before + 100, path => "/ok/$name");
+		wait_settled($node);
+		is(scalar(() = $receiver->requests(path => "/ok/$name")), $before + 100, "$name: each event once");
+		my @lines = lines_of("$dir/nginx/access", qr{/ok/$name$});
+		return @lines[$before .. $#lines];
+	};
+	my $versions = sub { return join(' ', sort keys %{ { map { (split / /)[0] => 1 } @_ } }) };
+
 	foreach my $name (sort keys %two)
 	{
-		# A hundred at once, each with a key of its own
-		create($name, $two{$name}, 'localhost', ", max_in_flight => 32");
+		create($name, $two{$name}, 'localhost', ", max_in_flight => 32" . sprintf($version, 2));
 		ask("SELECT outbox.alter_endpoint('$name', max_attempts => 20, backoff_base => '50 ms', backoff_max => '200 ms')");
-		ask("SELECT count(outbox.emit('$name.n', '{}'::jsonb, key => 'k' || n)) FROM generate_series(1, 100) n");
-		$receiver->wait_delivered(100, path => "/ok/$name");
-		wait_settled($node);
-		is(scalar(() = $receiver->requests(path => "/ok/$name")), 100, "$name: each event once");
-		my @lines = lines_of("$dir/nginx/access", qr{/ok/$name$});
-		is(scalar(grep { !m{^HTTP/2\.0 } } @lines), 0, "$name: all of it over HTTP/2");
+		my @lines = $hundred->($name);
+		is($versions->(@lines), 'HTTP/2.0', "$name: all of it over HTTP/2");
 		my %connections = map { (split / /)[1] => 1 } @lines;
 		my $n = keys %connections;
 		note("$name: $n connections");
@@ -251,6 +262,27 @@ CONF
 	is(ask("SELECT string_agg(format('%s: %s', endpoint, error), E'\n') FROM outbox.attempts WHERE endpoint LIKE 'h2%' AND error IS NOT NULL"
 			  . " AND (endpoint = 'h2' OR error <> 'the connection was closed before the answer')"),
 		'', 'without a failure, but for requests that a GOAWAY overtook, or that had no stream');
+
+	# HTTP/1.1 unless HTTP/2 is asked for.  Both are spoken with one host, and each has
+	# connections of its own.
+	create('h1', $port, 'localhost', sprintf($version, '1.1'));
+	create('auto', $port);
+	foreach my $round (1, 2)
+	{
+		is($versions->($hundred->($_)), 'HTTP/1.1', "$_: all of it over HTTP/1.1") foreach qw(auto h1);
+		is($versions->($hundred->('h2')), 'HTTP/2.0', 'h2: all of it over HTTP/2, beside the others');
+	}
+
+	# A receiver that speaks HTTP/2 alone
+	my $only = start_front('127.0.0.1:0', $port, 'only-alpn' => 'h2');
+	create('only', $only->{port});
+	is($versions->($hundred->('only')), 'HTTP/2.0', 'only: HTTP/2 where HTTP/1.1 is refused');
+	is(ask("SELECT count(*) FROM outbox.attempts WHERE endpoint = 'only' AND error IS NOT NULL"), 0, 'no delivery has failed for that');
+	is(scalar(() = lines_of($only->{journal}, qr/^refused/)), 1, 'one handshake was refused, and later ones are not tried');
+	create('only_two', $only->{port}, 'localhost', sprintf($version, 2));
+	is(outcome('only_two'), 'delivered', 'HTTP/2 as asked for');
+	create('only_one', $only->{port}, 'localhost', sprintf($version, '1.1'));
+	is(outcome('only_one'), 'TLS: the receiver does not speak the version of HTTP that it is asked for', 'nothing else than what is asked for');
 }
 $node->stop;
 done_testing();

@@ -5,15 +5,17 @@ on what comes.
 
     front.py --listen ADDRESS:PORT --to PORT --journal FILE --ready FILE
              [--cert FILE --key FILE [--client-ca FILE] [--only TLSv1]]
-             [--proxy]
+             [--proxy] [--only-alpn PROTOCOL]
 
 --to names a port of 127.0.0.1.  --client-ca asks for a certificate that this
 authority has signed; --only speaks no other version of TLS.  With --proxy a
-client has to say CONNECT first, and gets to --to whatever it asks for.  --ready
+client has to say CONNECT first, and gets to --to whatever it asks for.  With
+--only-alpn, --to speaks TLS itself, and a client that does not offer the protocol
+gets the alert no_application_protocol.  --ready
 gets the port.  The journal has a line for each connection: "to ADDRESS PORT",
 "connect HOST:PORT" for what a proxy is asked, "tls VERSION SUBJECT" for a
 handshake that is done (the subject: of the client's certificate, or "-"), and
-"failed WHY" for one that is not.
+"failed WHY" for one that is not.  "refused" is a client with the alert.
 """
 
 import argparse
@@ -24,6 +26,10 @@ import signal
 import socket
 import ssl
 import threading
+
+
+# An alert of TLS: fatal, 120
+NO_APPLICATION_PROTOCOL = bytes([21, 3, 3, 0, 2, 2, 120])
 
 
 class Front:
@@ -69,6 +75,10 @@ class Front:
                                    b"Content-Length: 0\r\n\r\n")
                     return
                 client.sendall(b"HTTP/1.1 200 There you are\r\n\r\n")
+            if self.options.only_alpn and not self.offers(client):
+                client.sendall(NO_APPLICATION_PROTOCOL)
+                self.note("refused")
+                return
             if self.context:
                 client.settimeout(60)
                 try:
@@ -88,6 +98,19 @@ class Front:
             for sock in (client, server):
                 if sock:
                     sock.close()
+
+    def offers(self, client):
+        """True if the client's first record of TLS has the protocol in its list."""
+        size = 5
+        while True:
+            record = client.recv(size, socket.MSG_PEEK | socket.MSG_WAITALL)
+            if len(record) < size:
+                return False
+            if size > 5:
+                break
+            size += int.from_bytes(record[3:5], "big")
+        name = self.options.only_alpn.encode()
+        return bytes([len(name)]) + name in record
 
     @staticmethod
     def pump(client, server):
@@ -115,6 +138,7 @@ def main():
     parser.add_argument("--key")
     parser.add_argument("--client-ca")
     parser.add_argument("--only")
+    parser.add_argument("--only-alpn")
     parser.add_argument("--proxy", action="store_true")
     options = parser.parse_args()
 

@@ -2,7 +2,7 @@
  * test_http.c
  *	  URLs, Retry-After and header lines are read as the standards say (TAP).
  *
- * links: src/transport/http/http_url.c src/format/header_lines.c src/transport/address.c
+ * links: src/transport/http/http_url.c src/transport/http/http_version.c src/format/header_lines.c src/transport/address.c
  */
 #include "format/header_lines.h"
 #include "transport/http/http.h"
@@ -48,6 +48,26 @@ leads_to(const char *url, int default_port, const char *expected, int expected_p
 		   complaint == NULL && strcmp(host, expected) == 0 && port == expected_port,
 	   "leads to", url, complaint ? complaint : host);
 	curl_url_cleanup(parsed);
+}
+
+/* If 'problem' is NULL, an endpoint may have this http_version. */
+static void
+version(const char *url, const char *value, const char *problem)
+{
+	OutboxOption option = {.name = "http_version", .value = value};
+	OutboxTarget target = {.url = (char *) url, .nconfig = 1, .config = &option};
+	const char	*hint = NULL;
+	const char	*notice = NULL;
+	const char	*complaint = outbox_http_check_target(&target, &hint, &notice);
+
+	ok(problem ? complaint && strstr(complaint, problem) && hint : complaint == NULL,
+	   "http_version", value, complaint ? complaint : "");
+}
+
+static void
+refused(const char *text, bool expected)
+{
+	ok(outbox_http_refuses_version(text) == expected, "refuses HTTP/1.1", text, "");
 }
 
 static void
@@ -229,6 +249,23 @@ main(void)
 	hidden("https://a.internal/", "a.internal and a.internal:443", "* and *:443");
 	hidden("https://x/", "xx", "**");
 	hidden("nonsense", "nonsense", "nonsense");
+
+	version("https://a/", "auto", NULL);
+	version("https://a/", "1.1", NULL);
+	version("https://a/", "2", NULL);
+	version("HTTPS://a/", "2", NULL);
+	version("https://a/", "2.0", "no version of HTTP");
+	version("https://a/", "", "no version of HTTP");
+	version("http://a/", "auto", NULL);
+	version("http://a/", "1.1", NULL);
+	version("http://a/", "2", "over https only");
+
+	refused("error:0A000460:SSL routines::reason(1120)", true);
+	refused("error:0A000460:SSL routines::tlsv1 alert no application protocol", true);
+	refused(
+		"gnutls_handshake() failed: No supported application protocol could be negotiated",
+		true);
+	refused("error:0A000438:SSL routines::tlsv1 alert internal error", false);
 
 	headers();
 

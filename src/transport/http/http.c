@@ -178,7 +178,8 @@ launch(OutboxTransfer *t)
 			return;
 	}
 	t->lookup_took = (int) (now - t->begun_at);
-	if (!outbox_http_set_timeouts(t, Max(t->connect_timeout - t->lookup_took, 1),
+	if (!outbox_http_set_version(t) ||
+		!outbox_http_set_timeouts(t, Max(t->connect_timeout - t->lookup_took, 1),
 								  Max(t->timeout - t->lookup_took, 1)))
 	{
 		fail_launch(t, "out of memory");
@@ -342,6 +343,12 @@ finish(OutboxTransfer *t, CURLcode code)
 	bool		   was_answered = t->state == ANSWERED;
 	curl_off_t	   duration = 0;
 
+	if (!was_answered && outbox_http_retry_version(t, code))
+	{
+		withdraw(t);
+		launch(t);
+		return;
+	}
 	curl_easy_getinfo(t->easy, CURLINFO_TOTAL_TIME_T, &duration);
 	o->duration = t->lookup_took + duration / 1000.0;
 	if (was_answered)
@@ -562,6 +569,8 @@ const OutboxTransport outbox_http_transport = {
 	.default_in_flight = 32,
 	.default_timeout = 15000,
 	.attribute_prefix = "ce-",
+	.config_names = outbox_http_config_names,
+	.check = outbox_http_check_target,
 	.init = http_init,
 	.reload = http_reload,
 	.fd = outbox_http_fd,

@@ -26,6 +26,17 @@ extern const OutboxTransport outbox_http_transport;
  */
 extern const char *outbox_http_check_url(const char *url, const char **hint);
 
+/*
+ * Checks an endpoint's config as the contract says.  The names that it may have end with
+ * NULL.
+ */
+extern const char *const outbox_http_config_names[];
+extern const char *outbox_http_check_target(const OutboxTarget *target, const char **hint,
+											const char **notice);
+
+/* True if libcurl's text says that the receiver does not speak this version of HTTP. */
+extern bool outbox_http_refuses_version(const char *text);
+
 /* Returns what is wrong with a proxy's URL; NULL: nothing. */
 extern const char *outbox_http_check_proxy(const char *url);
 

@@ -30,22 +30,6 @@
 #define CONNECTION_LIFETIME_MAX 300L /* s; an old DNS answer is used no longer */
 #define CA_AGE_MAX 60L				 /* s for which CA files are cached */
 
-/* The name for the range of a public address, which needs TLS. */
-static const char PLAIN_HTTP[] = "public";
-
-void
-outbox_http_fail(OutboxTransfer *t, OutboxFailure failure, const char *words,
-				 const char *detail)
-{
-	t->outcome.failure = failure;
-
-	/* True if the request failed before the receiver had seen any event. */
-	t->outcome.no_event_at_fault = failure != OUTBOX_FAILURE_TIMEOUT &&
-		failure != OUTBOX_FAILURE_PROTOCOL && failure != OUTBOX_FAILURE_CLOSED;
-	snprintf(t->outcome.error, sizeof(t->outcome.error), "%s%s%s", words,
-			 detail[0] ? ": " : "", detail);
-}
-
 /*
  * True if a request of this transfer may go to the address.  Otherwise stores why not.
  */
@@ -59,7 +43,7 @@ address_is_allowed(OutboxTransfer *t, const struct sockaddr *sa)
 	if (verdict == OUTBOX_ADDRESS_ALLOWED ||
 		(verdict == OUTBOX_ADDRESS_PUBLIC && !t->plain))
 		return true;
-	t->refused = verdict == OUTBOX_ADDRESS_REFUSED ? why : PLAIN_HTTP;
+	t->refused = verdict == OUTBOX_ADDRESS_REFUSED ? why : outbox_http_public;
 	return false;
 }
 
@@ -83,7 +67,10 @@ open_socket(void *arg, curlsocktype purpose, struct curl_sockaddr *address)
 			t->socket_errno = errno;
 		return CURL_SOCKET_BAD;
 	}
-	outbox_http_watch(fd, !t->plain);
+	outbox_http_watch(fd,
+					  t->plain									  ? OUTBOX_HTTP_PLAIN :
+						  t->set_version == CURL_HTTP_VERSION_1_1 ? OUTBOX_HTTP_TLS :
+																	OUTBOX_HTTP_TLS_2);
 	return fd;
 }
 
@@ -310,6 +297,7 @@ outbox_http_make_handle(OutboxTransfer *t)
 	t->generation = outbox_http_config.generation;
 	if (t->url)
 		t->url[0] = '\0';
+	t->set_version = 0;
 	t->set_connect_timeout = t->set_timeout = -1;
 	t->resolve_since = -1;
 	t->age = -1;
@@ -380,15 +368,51 @@ set_url(OutboxTransfer *t, const char *url)
 	if (curl_easy_setopt(t->easy, CURLOPT_CURLU, t->parsed) != CURLE_OK ||
 		curl_easy_setopt(t->easy, CURLOPT_PROXY,
 						 outbox_http_config.use_proxy && !t->plain ? outbox_proxy : "") !=
-			CURLE_OK ||
-		curl_easy_setopt(t->easy, CURLOPT_HTTP_VERSION,
-						 t->plain || !outbox_http_config.have_http2 ?
-							 (long) CURL_HTTP_VERSION_1_1 :
-							 (long) CURL_HTTP_VERSION_2TLS) != CURLE_OK)
+			CURLE_OK)
 		return OUT_OF_MEMORY;
 	memcpy(t->url, url, size);
-	t->pool = outbox_http_pool_of(t->url);
+	t->host_hash = outbox_http_host_hash(t->url);
+	t->pool = outbox_http_pool_of(t->host_hash);
 	return NULL;
+}
+
+bool
+outbox_http_set_version(OutboxTransfer *t)
+{
+	bool two = t->version == OUTBOX_HTTP_2 ||
+		(t->version == OUTBOX_HTTP_AUTO && outbox_http_has_refused(t->host_hash));
+	long version = two && !t->plain && outbox_http_config.have_http2 ?
+		CURL_HTTP_VERSION_2TLS :
+		CURL_HTTP_VERSION_1_1;
+
+	if (t->set_version == version)
+		return true;
+
+	/*
+	 * libcurl would send a request that asks for HTTP/2 over an idle connection of
+	 * HTTP/1.1.  It uses no connection that has other options of TLS, and this one has
+	 * an effect on Windows only.
+	 */
+	if (curl_easy_setopt(t->easy, CURLOPT_HTTP_VERSION, version) != CURLE_OK ||
+		curl_easy_setopt(t->easy, CURLOPT_SSL_OPTIONS,
+						 version == CURL_HTTP_VERSION_2TLS ?
+							 (long) CURLSSLOPT_REVOKE_BEST_EFFORT :
+							 0L) != CURLE_OK)
+		return false;
+	t->set_version = version;
+	return true;
+}
+
+bool
+outbox_http_retry_version(OutboxTransfer *t, CURLcode code)
+{
+	if (code != CURLE_SSL_CONNECT_ERROR || t->version != OUTBOX_HTTP_AUTO ||
+		t->set_version != CURL_HTTP_VERSION_1_1 || !outbox_http_config.have_http2 ||
+		!outbox_http_refuses_version(t->errbuf))
+		return false;
+	outbox_http_note_refusal(t->host_hash);
+	t->errbuf[0] = '\0';
+	return true;
 }
 
 bool
@@ -457,187 +481,11 @@ outbox_http_set_request(OutboxTransfer *t, const OutboxTarget *target, const cha
 	if ((t->url == NULL || strcmp(t->url, target->url) != 0) &&
 		(complaint = set_url(t, target->url)) != NULL)
 		return complaint;
+	t->version = outbox_http_version_wanted(target);
 	if (!set_ages(t) || !set_lines(t, body_len) ||
 		curl_easy_setopt(t->easy, CURLOPT_POSTFIELDS, body ? body : "") != CURLE_OK ||
 		curl_easy_setopt(t->easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t) body_len) !=
 			CURLE_OK)
 		return OUT_OF_MEMORY;
 	return NULL;
-}
-
-/* libcurl's text, with the host hidden: roles that may not read the URL may read it. */
-static const char *
-libcurl_text(OutboxTransfer *t)
-{
-	outbox_http_hide_host(t->errbuf, t->url);
-	return t->errbuf;
-}
-
-/* The failure for each error of libcurl.  An error that is not listed is internal. */
-static const struct
-{
-	CURLcode	  code;
-	OutboxFailure failure;
-} failures[] = {
-	{CURLE_COULDNT_RESOLVE_PROXY, OUTBOX_FAILURE_DNS},
-	{CURLE_COULDNT_RESOLVE_HOST, OUTBOX_FAILURE_DNS},
-	{CURLE_COULDNT_CONNECT, OUTBOX_FAILURE_CONNECT},
-	{CURLE_ABORTED_BY_CALLBACK, OUTBOX_FAILURE_CONNECT},
-	{CURLE_OPERATION_TIMEDOUT, OUTBOX_FAILURE_TIMEOUT},
-	{CURLE_SSL_CONNECT_ERROR, OUTBOX_FAILURE_TLS},
-	{CURLE_PEER_FAILED_VERIFICATION, OUTBOX_FAILURE_TLS},
-	{CURLE_SSL_CERTPROBLEM, OUTBOX_FAILURE_TLS},
-	{CURLE_SSL_CIPHER, OUTBOX_FAILURE_TLS},
-	{CURLE_SSL_CACERT_BADFILE, OUTBOX_FAILURE_TLS},
-	{CURLE_SSL_CRL_BADFILE, OUTBOX_FAILURE_TLS},
-	{CURLE_SSL_ISSUER_ERROR, OUTBOX_FAILURE_TLS},
-	{CURLE_SSL_INVALIDCERTSTATUS, OUTBOX_FAILURE_TLS},
-	{CURLE_SSL_CLIENTCERT, OUTBOX_FAILURE_TLS},
-	{CURLE_SSL_ENGINE_NOTFOUND, OUTBOX_FAILURE_TLS},
-	{CURLE_SSL_ENGINE_SETFAILED, OUTBOX_FAILURE_TLS},
-	{CURLE_SSL_ENGINE_INITFAILED, OUTBOX_FAILURE_TLS},
-	{CURLE_USE_SSL_FAILED, OUTBOX_FAILURE_TLS},
-	{CURLE_OK, OUTBOX_FAILURE_CLOSED},
-	{CURLE_GOT_NOTHING, OUTBOX_FAILURE_CLOSED},
-	{CURLE_SEND_ERROR, OUTBOX_FAILURE_CLOSED},
-	{CURLE_RECV_ERROR, OUTBOX_FAILURE_CLOSED},
-	{CURLE_PARTIAL_FILE, OUTBOX_FAILURE_CLOSED},
-	{CURLE_PROXY, OUTBOX_FAILURE_CLOSED},
-	{CURLE_WRITE_ERROR, OUTBOX_FAILURE_PROTOCOL},
-	{CURLE_UNSUPPORTED_PROTOCOL, OUTBOX_FAILURE_PROTOCOL},
-	{CURLE_WEIRD_SERVER_REPLY, OUTBOX_FAILURE_PROTOCOL},
-	{CURLE_BAD_CONTENT_ENCODING, OUTBOX_FAILURE_PROTOCOL},
-	{CURLE_HTTP2, OUTBOX_FAILURE_PROTOCOL},
-	{CURLE_HTTP2_STREAM, OUTBOX_FAILURE_PROTOCOL},
-};
-
-static OutboxFailure
-failure_of(CURLcode code)
-{
-	for (int i = 0; i < (int) lengthof(failures); i++)
-		if (failures[i].code == code)
-			return failures[i].failure;
-	return OUTBOX_FAILURE_INTERNAL;
-}
-
-/*
- * True if libcurl gave up because a header line is longer than its buffer.  Before
- * 8.6.0 it reports that as a lack of memory.
- */
-static bool
-line_is_too_long(const OutboxTransfer *t, CURLcode code)
-{
-#if LIBCURL_VERSION_NUM >= 0x080600
-	(void) t;
-	return code == CURLE_TOO_LARGE;
-#else
-	return code == CURLE_OUT_OF_MEMORY && t->connected;
-#endif
-}
-
-static void
-explain_no_connection(OutboxTransfer *t)
-{
-	char		detail[192];
-	const char *hint;
-	long		number = 0;
-
-	if (t->refused == PLAIN_HTTP && !t->tried)
-		outbox_http_fail(t, OUTBOX_FAILURE_ADDRESS,
-						 "plain http goes to addresses in outbox.allowed_networks only",
-						 "");
-	else if (t->refused && !t->tried)
-	{
-		snprintf(detail, sizeof(detail),
-				 "%s is %s, and outbox.allowed_networks does not name it",
-				 outbox_http_check_url(t->url, &hint) ?
-					 "the address in the URL" :
-					 "the address that the name resolves to",
-				 t->refused);
-		outbox_http_fail(t, OUTBOX_FAILURE_ADDRESS, detail, "");
-	}
-	else if (t->socket_errno)
-		outbox_http_fail(t, OUTBOX_FAILURE_INTERNAL, "could not open a socket",
-						 strerror(t->socket_errno));
-	else
-	{
-		curl_easy_getinfo(t->easy, CURLINFO_OS_ERRNO, &number);
-		outbox_http_fail(t, OUTBOX_FAILURE_CONNECT, "could not connect",
-						 number ? strerror((int) number) : "");
-	}
-}
-
-static void
-explain_timeout(OutboxTransfer *t)
-{
-	int ms = t->connected ? t->timeout : Min(t->connect_timeout, t->timeout);
-
-	snprintf(t->outcome.error, sizeof(t->outcome.error), "timed out after %g s%s",
-			 ms / 1000.0, t->connected ? "" : " while connecting");
-	t->outcome.failure = OUTBOX_FAILURE_TIMEOUT;
-}
-
-/* libcurl's text would repeat a name that the receiver has chosen. */
-static void
-explain_tls(OutboxTransfer *t, CURLcode code)
-{
-	const char *words = curl_easy_strerror(code);
-
-	if (strstr(t->errbuf, "subject name"))
-		words = "the certificate is for another name";
-	else if (t->errbuf[0])
-		words = libcurl_text(t);
-	outbox_http_fail(t, OUTBOX_FAILURE_TLS, "TLS", words);
-}
-
-static void
-explain_closed(OutboxTransfer *t)
-{
-	char detail[64];
-	long number = 0;
-
-	curl_easy_getinfo(t->easy, CURLINFO_HTTP_CONNECTCODE, &number);
-	if (!t->connected && number >= 300)
-	{
-		snprintf(detail, sizeof(detail), "the proxy answered %ld", number);
-		outbox_http_fail(t, OUTBOX_FAILURE_CONNECT, detail, "");
-	}
-	else
-		outbox_http_fail(t, OUTBOX_FAILURE_CLOSED,
-						 "the connection was closed before the answer", "");
-}
-
-/* Stores in words why a request ended without a usable answer. */
-void
-outbox_http_explain(OutboxTransfer *t, CURLcode code)
-{
-	OutboxFailure failure = failure_of(code);
-
-	if (line_is_too_long(t, code))
-		t->head.state = OUTBOX_HEAD_OVERSIZED;
-	if (line_is_too_long(t, code) ||
-		(failure == OUTBOX_FAILURE_PROTOCOL && t->head.state == OUTBOX_HEAD_OVERSIZED))
-		outbox_http_fail(t, OUTBOX_FAILURE_PROTOCOL,
-						 "the header of the answer is too long", "");
-	else if (failure == OUTBOX_FAILURE_PROTOCOL)
-		outbox_http_fail(t, failure, "the answer is not valid HTTP",
-						 code == CURLE_WRITE_ERROR ? "" : libcurl_text(t));
-	else if (failure == OUTBOX_FAILURE_DNS)
-		outbox_http_fail(t, failure,
-						 code == CURLE_COULDNT_RESOLVE_PROXY ?
-							 "could not resolve the proxy's name" :
-							 "could not resolve host",
-						 "");
-	else if (failure == OUTBOX_FAILURE_CONNECT)
-		explain_no_connection(t);
-	else if (failure == OUTBOX_FAILURE_TIMEOUT)
-		explain_timeout(t);
-	else if (failure == OUTBOX_FAILURE_TLS)
-		explain_tls(t, code);
-	else if (failure == OUTBOX_FAILURE_CLOSED)
-		explain_closed(t);
-	else if (code == CURLE_OUT_OF_MEMORY)
-		outbox_http_fail(t, failure, "out of memory", "");
-	else
-		outbox_http_fail(t, failure, "libcurl", curl_easy_strerror(code));
 }

@@ -4,12 +4,14 @@
  *
  *	  http.c			transfers from acquire to 'done', and the loop
  *	  http_handle.c		the options of a libcurl handle, and its callbacks
+ *	  http_failure.c	why a request got no usable answer
  *	  http_head.c		the head of an answer
  *	  http_target.c		what is known of a target while it has transfers
  *	  http_lookup.c		names and the addresses that they lead to
  *	  http_settings.c	what requests use of the settings
  *	  http_socket.c		sockets and the epoll descriptor
  *	  http_url.c		URLs and Retry-After; needs none of the others
+ *	  http_version.c	which version of HTTP a request speaks
  */
 #ifndef OUTBOX_HTTP_INTERNAL_H
 #define OUTBOX_HTTP_INTERNAL_H
@@ -81,6 +83,14 @@ typedef struct OutboxHead
 	size_t			bytes;
 } OutboxHead;
 
+/* Which version of HTTP an endpoint asks for.  Plain HTTP is always 1.1. */
+typedef enum OutboxHttpVersion
+{
+	OUTBOX_HTTP_AUTO, /* 1.1, and 2 where that is refused */
+	OUTBOX_HTTP_1_1,
+	OUTBOX_HTTP_2 /* 2 where it is offered */
+} OutboxHttpVersion;
+
 #define OUTBOX_HTTP_NEVER PG_INT64_MAX
 
 /* One of libcurl's multi handles, with the connections to its share of the hosts. */
@@ -107,10 +117,12 @@ struct OutboxTransfer
 	char			 *url;
 	size_t			  url_size;
 	CURLU			 *parsed;			/* the parsed form of url */
+	uint64			  host_hash;		/* of url's host and port */
 	OutboxHttpPool	 *pool;				/* of url's host */
 	char			  lookup_host[256]; /* its host; empty: an address */
 	int				  lookup_port;
-	bool			  plain; /* not https */
+	bool			  plain;	   /* not https */
+	long			  set_version; /* of HTTP, as libcurl's number; 0: none yet */
 	int				  set_connect_timeout;
 	int				  set_timeout;
 	long			  age;				/* s, since the last reload */
@@ -132,6 +144,7 @@ struct OutboxTransfer
 	int64			   begun_at; /* ms; 0: not launched yet */
 	int64			   lookup_deadline;
 	int				   lookup_took; /* ms */
+	OutboxHttpVersion  version;		/* that the endpoint asks for */
 	bool			   tried;		/* some address was not refused */
 	bool			   connected;
 	bool			   too_many_lookups; /* too many lookups are in progress */
@@ -140,7 +153,7 @@ struct OutboxTransfer
 	int				   socket_errno;
 	OutboxHead		   head;
 	size_t			   body_bytes;
-	const char		  *refused;		  /* the name of the range, or PLAIN_HTTP */
+	const char		  *refused;		  /* the name of the range, or outbox_http_public */
 	int64			   body_deadline; /* 0: not set yet */
 	OutboxOutcome	   outcome;
 	char			   errbuf[CURL_ERROR_SIZE];
@@ -181,16 +194,29 @@ extern long outbox_http_since_reload(void);
 
 /*
  * http_handle.c.  make_handle and set_timeouts return false if libcurl fails.
- * set_request returns NULL, or what is wrong in words.  fail and explain store a
- * failure in t->outcome.
+ * set_request returns NULL, or what is wrong in words.
  */
 extern bool		   outbox_http_make_handle(OutboxTransfer *t);
 extern const char *outbox_http_set_request(OutboxTransfer *t, const OutboxTarget *target,
 										   const char *body, size_t body_len);
+extern bool outbox_http_set_timeouts(OutboxTransfer *t, int connect_timeout, int timeout);
+
+/*
+ * set_version: to be called when a request is launched, because what is known of its
+ * host may have changed since it was prepared.  retry_version returns true if the request
+ * should be launched again: the receiver has refused HTTP/1.1, and HTTP/2 may be used.
+ */
+extern bool outbox_http_set_version(OutboxTransfer *t);
+extern bool outbox_http_retry_version(OutboxTransfer *t, CURLcode code);
+
+/*
+ * http_failure.c.  fail and explain store a failure in t->outcome.  public is the name
+ * for the range of a public address, which needs TLS.
+ */
+extern const char outbox_http_public[];
 extern void outbox_http_fail(OutboxTransfer *t, OutboxFailure failure, const char *words,
 							 const char *detail);
 extern void outbox_http_explain(OutboxTransfer *t, CURLcode code);
-extern bool outbox_http_set_timeouts(OutboxTransfer *t, int connect_timeout, int timeout);
 
 /*
  * http_target.c.  A transfer enters its target's host when it is started (NULL: out of
@@ -236,16 +262,23 @@ extern void	 outbox_http_forget_lookups(int64 now);
 extern OutboxHeadState outbox_head_line(OutboxHead *head, OutboxOutcome *outcome,
 										const char *line, size_t len, int64 now);
 
+/* http_version.c.  A host is known by the hash of its name and port. */
+extern OutboxHttpVersion outbox_http_version_wanted(const OutboxTarget *target);
+extern void				 outbox_http_note_refusal(uint64 host);
+extern bool				 outbox_http_has_refused(uint64 host);
+
 /*
  * http_pool.c.
  *
+ * host_hash: of the name and port in a URL, by which pool_of divides the hosts.
  * pool_act: something has happened to one of its sockets.  run_timers: continues those
  * whose time has come.  next_ended: a transfer that has ended, and how; NULL: none.
  * check_room: begins or ends to close idle connections.  Cheap, to be called often.
  */
 extern bool			   outbox_http_pools_init(void);
 extern void			   outbox_http_pools_shutdown(void);
-extern OutboxHttpPool *outbox_http_pool_of(const char *url);
+extern uint64		   outbox_http_host_hash(const char *url);
+extern OutboxHttpPool *outbox_http_pool_of(uint64 host_hash);
 extern void			   outbox_http_pool_act(int index, int fd, int mask);
 extern void			   outbox_http_pools_run_timers(void);
 extern int64		   outbox_http_pools_next_timer(void);
@@ -253,15 +286,22 @@ extern OutboxTransfer *outbox_http_pools_next_ended(CURLcode *result);
 extern void			   outbox_http_pools_check_room(void);
 
 /*
- * http_socket.c.  watch: a socket was opened, for TLS or not.  'events' passes epoll's
+ * http_socket.c.  watch: a socket was opened.  'events' passes epoll's
  * events to 'act', without waiting, with the number of the pool.  It returns true if
  * there may be more of them.
  */
+typedef enum OutboxHttpSocket
+{
+	OUTBOX_HTTP_PLAIN,
+	OUTBOX_HTTP_TLS,
+	OUTBOX_HTTP_TLS_2 /* HTTP/2 was asked for */
+} OutboxHttpSocket;
+
 extern int	outbox_http_fd(void);
 extern bool outbox_http_sockets_init(void);
 extern bool outbox_http_watch_pool(OutboxHttpPool *pool);
 extern void outbox_http_sockets_shutdown(void);
-extern void outbox_http_watch(int fd, bool tls);
+extern void outbox_http_watch(int fd, OutboxHttpSocket kind);
 extern int	outbox_http_close_socket(void *arg, curl_socket_t fd);
 extern bool outbox_http_events(void (*act)(int pool, int fd, int mask));
 

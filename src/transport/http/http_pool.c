@@ -96,16 +96,21 @@ outbox_http_pools_shutdown(void)
 	npools = 0;
 }
 
-/* The host and port of the URL decide. */
-OutboxHttpPool *
-outbox_http_pool_of(const char *url)
+uint64
+outbox_http_host_hash(const char *url)
 {
 	const char *begin = strstr(url, "://");
 	size_t		len;
 
 	begin = begin ? begin + 3 : url;
 	len = strcspn(begin, "/?#");
-	return &pools[hash_bytes((const unsigned char *) begin, (int) len) % npools];
+	return hash_bytes_extended((const unsigned char *) begin, (int) len, 0);
+}
+
+OutboxHttpPool *
+outbox_http_pool_of(uint64 host_hash)
+{
+	return &pools[host_hash % npools];
 }
 
 void

@@ -1,0 +1,64 @@
+# Idle connections over TLS take at most a quarter of outbox.worker_memory.
+#
+# One endpoint gets one host after the other, so connections are all that is added.
+use strict;
+use warnings;
+
+use OutboxTest;
+use OutboxTest::Network;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+use constant WARM_UP => 10;
+use constant HOSTS => 200; # all of them would take more than twice as much
+use constant QUARTER => 4 * 1024; # kB
+use constant NOISE => 512;
+
+my $dir = PostgreSQL::Test::Utils::tempdir();
+make_ca($dir, 'authority');
+make_cert($dir, 'good', 'authority', 'DNS:*.many.localhost');
+my $receiver = OutboxTest::Receiver->new('main');
+my $front = start_front('127.0.0.1:0', $receiver->{port}, cert => "$dir/good.crt", key => "$dir/good.key");
+
+# With fewer connections there are fewer of libcurl's handles, each of which keeps one.
+my $node = outbox_node('main', conf => <<"CONF");
+outbox.ssl_ca_file = '$dir/authority.crt'
+outbox.worker_memory = '16MB'
+outbox.worker_max_connections = 500
+CONF
+
+sub ask { return $node->safe_psql('postgres', $_[0]) }
+
+my $worker = ask('SELECT pid FROM outbox.workers');
+
+# kB that belong to the worker alone
+sub memory
+{
+	my ($kb) = slurp_file("/proc/$worker/smaps_rollup") =~ /^Private_Dirty:\s+(\d+) kB/m;
+	return $kb;
+}
+
+sub visit
+{
+	my ($n) = @_;
+	ask("SELECT outbox.alter_endpoint('one', url => 'https://host-$n.many.localhost:$front->{port}/ok/one');"
+		  . " SELECT outbox.emit('one', '{}')");
+	$receiver->wait_delivered($n, path => '/ok/one');
+	return;
+}
+
+ask("SELECT outbox.create_endpoint('one', 'https://host-1.many.localhost/', topics => '{one}')");
+visit($_) foreach 1 .. WARM_UP;
+my $before = memory();
+visit($_) foreach WARM_UP + 1 .. HOSTS;
+my $took = memory() - $before;
+
+is(scalar(() = lines_of($front->{journal}, qr/^tls /)), HOSTS, 'a connection for each host');
+my $sockets = grep { (readlink($_) // '') =~ /^socket:/ } glob "/proc/$worker/fd/*";
+note("$sockets sockets are open, and took $took kB");
+cmp_ok($sockets, '>', WARM_UP, 'some are kept');
+cmp_ok($took, '<=', QUARTER + NOISE, 'kB that they take');
+is(ask("SELECT pid FROM outbox.workers"), $worker, 'in the same worker');
+$node->stop;
+done_testing();
