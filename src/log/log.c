@@ -186,13 +186,19 @@ take_row(void *arg, TupleTableSlot *slot)
 /*
  * Reads the events of transactions that the last tick did not see although they had
  * begun, and that this tick sees.
+ *
+ * Such a transaction may have a million events of other tenants.  And a tenant may have
+ * had a million events while a small one was open.  So a reader of a tenant goes forward
+ * along both in turn, half a page each.
  */
 static bool
 read_late(ReadState *st, Snapshot snapshot)
 {
 	OutboxCursor	 *cursor = st->cursor;
 	const OutboxTick *read = cursor->read;
+	const char		 *tenant = st->reader->tenant;
 	uint64			 *late = palloc(sizeof(uint64) * Max(read->nxip, 1));
+	int				  limit = st->reader->max_rows;
 	int				  n = 0;
 	bool			  complete;
 
@@ -200,8 +206,11 @@ read_late(ReadState *st, Snapshot snapshot)
 		if (outbox_tick_sees(cursor->reading, read->xip[i]))
 			late[n++] = read->xip[i];
 	complete = n == 0 ||
-		outbox_scan_xids(late, n, cursor->last_seq, read->seq_low, st->reader->max_rows,
-						 snapshot, take_row, st);
+		outbox_scan_xids(late, n, cursor->last_seq, read->seq_low,
+						 tenant ? (limit + 1) / 2 : limit, snapshot, take_row, st);
+	if (!complete && tenant)
+		complete = outbox_scan_seq(tenant, cursor->last_seq, read->seq_low,
+								   limit - st->rows, snapshot, take_row, st);
 	pfree(late);
 	return complete;
 }
