@@ -2,7 +2,8 @@
  * aws_answer.c
  *	  Owns what answers say, and what the codes of errors mean.
  *
- * An entry is stored only if the answer says so of this entry.
+ * An entry is stored only if the answer says so of this entry.  Where the place of an
+ * entry is all that tells which one it is, there must be one for each that was sent.
  */
 #include "aws_answer.h"
 
@@ -28,8 +29,8 @@ typedef struct Reader
 	AwsAnswer		*answer;
 	List			 list;
 	int				 place;
+	long			 nfailed; /* that the answer counts itself; -1: it does not */
 	bool			 any_list;
-	bool			 contradicts;
 
 	/* The entry that is being read */
 	int			   id; /* -1: none */
@@ -89,12 +90,12 @@ end_entry(Reader *r)
 		r->id = r->place++;
 	if (r->id < 0 || r->id >= r->answer->n)
 	{
-		r->contradicts = true;
+		r->answer->contradicts = true;
 		return;
 	}
 	to = &r->answer->entries[r->id];
 	if (to->seen)
-		r->contradicts = true;
+		r->answer->contradicts = true;
 	r->entry.seen = true;
 	r->entry.stored = r->list == SUCCESSFUL ||
 		(r->list == BY_PLACE && r->has_receipt && r->entry.code[0] == '\0');
@@ -145,6 +146,8 @@ take_json(void *arg, int depth, const char *name, AwsJsonKind kind, const char *
 	if (depth == 1 && kind == AWS_JSON_BEGIN_ARRAY)
 	{
 		r->list = list_named(r, name);
+		if (r->list == BY_PLACE && r->any_list)
+			r->answer->contradicts = true;
 		r->any_list = r->any_list || r->list != NO_LIST;
 	}
 	else if (depth == 1 && kind == AWS_JSON_END_ARRAY)
@@ -156,12 +159,18 @@ take_json(void *arg, int depth, const char *name, AwsJsonKind kind, const char *
 		else if (strcmp(name, "message") == 0 || strcmp(name, "Message") == 0)
 			copy_words(r->answer->words, AWS_WORDS, value);
 	}
+	else if (depth == 1 && kind == AWS_JSON_OTHER &&
+			 (strcmp(name, "FailedRecordCount") == 0 ||
+			  strcmp(name, "FailedEntryCount") == 0))
+		r->nfailed = strtol(value, NULL, 10);
 	else if (r->list == NO_LIST)
 		return;
 	else if (depth == 2 && kind == AWS_JSON_BEGIN_OBJECT)
 		begin_entry(r);
 	else if (depth == 2 && kind == AWS_JSON_END_OBJECT)
 		end_entry(r);
+	else if (depth == 2)
+		r->answer->contradicts = true;
 	else if (depth == 3 && (kind == AWS_JSON_STRING || kind == AWS_JSON_OTHER))
 		take_member(r, name, strcmp(value, "null") == 0 ? "" : value);
 }
@@ -194,20 +203,37 @@ take_xml(void *arg, char path[][AWS_XML_NAME], int depth, bool begins, const cha
 		take_member(r, name, text);
 }
 
+/* True if each entry has a place, and as many failed as the answer counts. */
+static bool
+places_are_certain(const Reader *r)
+{
+	int n = 0;
+
+	if (r->target->service != AWS_EVENTS && r->target->service != AWS_KINESIS)
+		return true;
+	for (int i = 0; i < r->answer->n; i++)
+		n += !r->answer->entries[i].stored;
+	return r->place == r->answer->n && (r->nfailed < 0 || r->nfailed == n);
+}
+
 void
 aws_answer_read(const AwsTarget *t, int status, const char *data, size_t len, int n,
 				AwsAnswer *answer)
 {
-	Reader r = {.target = t, .answer = answer, .id = -1};
+	Reader r = {.target = t, .answer = answer, .id = -1, .nfailed = -1};
+	bool   good = status >= 200 && status <= 299;
 	bool   well_formed;
 
 	answer->n = n;
+	answer->contradicts = false;
 	answer->code[0] = answer->words[0] = '\0';
 	memset(answer->entries, 0, n * sizeof(answer->entries[0]));
 	well_formed = t->service == AWS_SNS ? aws_xml_read(data, len, take_xml, &r) :
 										  aws_json_read(data, len, take_json, &r);
-	answer->ok = well_formed && r.any_list && !r.contradicts && status >= 200 &&
-		status <= 299;
+	answer->contradicts = good && well_formed && r.any_list &&
+		(answer->contradicts || !places_are_certain(&r));
+	answer->ok = good && well_formed && r.any_list && !answer->contradicts &&
+		answer->code[0] == '\0';
 }
 
 /* ---------------------------------------------------------------- codes */
@@ -326,5 +352,6 @@ aws_entry_meaning(const AwsTarget *t, const AwsEntryAnswer *e)
 void
 aws_say(const char *code, const char *words, char out[AWS_SAYING])
 {
-	snprintf(out, AWS_SAYING, "%s%s%s", code, words[0] ? ": " : "", words);
+	snprintf(out, AWS_SAYING, "%s%s%s", code, code[0] && words[0] ? ": " : "",
+			 code[0] || words[0] ? words : "it gives no reason");
 }

@@ -36,6 +36,7 @@ typedef struct AwsAnswer
 {
 	int	 n; /* entries that were sent */
 	bool ok;
+	bool contradicts;	 /* it is of the service, but does not fit the request */
 	char code[AWS_CODE]; /* of the request; "": none */
 	char words[AWS_WORDS];
 
@@ -44,7 +45,7 @@ typedef struct AwsAnswer
 
 /*
  * Reads the answer to a request of 'n' entries.  'ok' is false if a 2xx answer is not one
- * of the service.  An entry that the answer does not name is not 'seen'.
+ * of the service, or contradicts.  An entry that the answer does not name is not 'seen'.
  */
 extern void aws_answer_read(const AwsTarget *t, int status, const char *data, size_t len,
 							int n, AwsAnswer *answer);
@@ -54,7 +55,7 @@ extern AwsMeaning aws_request_meaning(int status, const char *code);
 
 extern AwsMeaning aws_entry_meaning(const AwsTarget *t, const AwsEntryAnswer *entry);
 
-/* Writes code and words together. */
+/* Writes code and words together, or that there are none. */
 extern void aws_say(const char *code, const char *words, char out[AWS_SAYING]);
 
 #endif /* OUTBOX_AWS_ANSWER_H */

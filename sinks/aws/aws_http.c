@@ -37,6 +37,13 @@
 #define CONNECTION_LIFE_MAX 300L /* s; an old DNS answer is used no longer */
 #define NEVER (-1)
 
+/* What libcurl says of a header that is longer than its own bound */
+#if LIBCURL_VERSION_NUM >= 0x080600
+#define HEADER_TOO_LONG CURLE_TOO_LARGE
+#else
+#define HEADER_TOO_LONG CURLE_OUT_OF_MEMORY
+#endif
+
 static OutboxServices services;
 static CURLM		 *multi;
 static int			  epoll_fd = -1;
@@ -448,6 +455,9 @@ explain(const AwsRequest *r, CURLcode code, AwsEnd *end)
 				 r->refused);
 	else if (r->too_long)
 		snprintf(end->words, sizeof(end->words), "its answer is too long");
+	else if (code == HEADER_TOO_LONG && r->header_bytes > 0)
+		snprintf(end->words, sizeof(end->words),
+				 "out of memory, or a header of its answer is too long");
 	else if (code == CURLE_OPERATION_TIMEDOUT)
 		snprintf(end->words, sizeof(end->words), "timed out%s",
 				 r->connected ? "" : " while connecting");

@@ -212,7 +212,7 @@ aws_link_words(const OutboxLink *link, const char *words)
 {
 	const char *token = link->keys.session_token;
 
-	return token && token[0] && strstr(words, token) ?
+	return token && aws_gives_away(words, token) ?
 		"its words have the session token in them" :
 		words;
 }

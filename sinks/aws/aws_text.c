@@ -162,3 +162,22 @@ aws_is_xml_text(const char *data, size_t len)
 	}
 	return true;
 }
+
+bool
+aws_gives_away(const char *words, const char *secret)
+{
+	char   part[17];
+	size_t len = strlen(secret);
+	size_t part_len = len < sizeof(part) - 1 ? len : sizeof(part) - 1;
+
+	if (len == 0)
+		return false;
+	part[part_len] = '\0';
+	for (size_t left = strlen(words); left >= part_len; left--, words++)
+	{
+		memcpy(part, words, part_len);
+		if (strstr(secret, part))
+			return true;
+	}
+	return false;
+}

@@ -30,4 +30,10 @@ extern void aws_text_free(AwsText *t);
 /* True if it is UTF-8 of characters that XML has. */
 extern bool aws_is_xml_text(const char *data, size_t len);
 
+/*
+ * True if the words have the secret in them, or so much of it in a row that it would be
+ * given away.  Words are cut, and tokens are longer than words.
+ */
+extern bool aws_gives_away(const char *words, const char *secret);
+
 #endif /* OUTBOX_AWS_TEXT_H */

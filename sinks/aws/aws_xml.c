@@ -15,6 +15,7 @@ typedef struct Reader
 	AwsXmlElement element;
 	void		 *arg;
 	int			  depth;
+	bool		  any; /* there was an element */
 	char		  path[AWS_XML_DEPTH][AWS_XML_NAME];
 	char		  text[AWS_XML_TEXT];
 	size_t		  text_len;
@@ -100,8 +101,9 @@ read_tag(Reader *r, const char *tag, size_t len)
 		return strlen(open) == name_len && memcmp(open, tag, name_len) == 0 &&
 			end_element(r);
 	}
-	if (r->depth == AWS_XML_DEPTH)
+	if (r->depth == AWS_XML_DEPTH || (r->depth == 0 && r->any))
 		return false;
+	r->any = true;
 	memcpy(r->path[r->depth], tag, name_len);
 	r->path[r->depth++][name_len] = '\0';
 	clear_text(r);
@@ -113,7 +115,6 @@ bool
 aws_xml_read(const char *data, size_t len, AwsXmlElement element, void *arg)
 {
 	Reader r = {.p = data, .end = data + len, .element = element, .arg = arg};
-	bool   any = false;
 
 	while (r.p < r.end)
 	{
@@ -133,13 +134,9 @@ aws_xml_read(const char *data, size_t len, AwsXmlElement element, void *arg)
 		close = memchr(r.p, '>', (size_t) (r.end - r.p));
 		if (close == NULL || begins_with(&r, "<!"))
 			return false;
-		if (!begins_with(&r, "<?"))
-		{
-			if (!read_tag(&r, r.p + 1, (size_t) (close - r.p - 1)))
-				return false;
-			any = true;
-		}
+		if (!begins_with(&r, "<?") && !read_tag(&r, r.p + 1, (size_t) (close - r.p - 1)))
+			return false;
 		r.p = close + 1;
 	}
-	return any && r.depth == 0;
+	return r.any && r.depth == 0;
 }

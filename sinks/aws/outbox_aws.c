@@ -197,9 +197,11 @@ end_together(Batch *b, const AwsEnd *end, const AwsAnswer *a, AwsMeaning meaning
 	else if (a->code[0])
 		aws_say(a->code, a->words, words);
 	else
-		snprintf(words, sizeof(words), "%s (status %d)",
-				 end->status <= 299 ? "what answers is another service" : "it refuses",
-				 end->status);
+		snprintf(words, sizeof(words), "%s (status %d)%s%s",
+				 a->contradicts			? "its answer does not fit the request" :
+					 end->status <= 299 ? "what answers is another service" :
+										  "it refuses",
+				 end->status, a->words[0] ? ": " : "", a->words);
 	if (blames_events)
 		aws_link_up(link);
 	else
@@ -243,7 +245,7 @@ end_request(AwsRequest *r, const AwsEnd *end)
 	int				 i = 0;
 
 	answer.code[0] = answer.words[0] = '\0';
-	answer.ok = false;
+	answer.ok = answer.contradicts = false;
 	if (end->status != 0)
 	{
 		aws_answer_read(&link->target, end->status, r->answer.data ? r->answer.data : "",

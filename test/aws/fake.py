@@ -190,7 +190,7 @@ class Handler(BaseHTTPRequestHandler):
                     e["duplicate"] = dedup is not None and dedup in seen
                     if status == 200 and "raw" not in rule and dedup and not failure(service, e, rule):
                         seen.add(dedup)
-                note({"service": service, "name": name, "status": status, "refusal": refusal and refusal[0],
+                note({"service": service, "name": name, "wall": time.time(), "status": status, "refusal": refusal and refusal[0],
                       "entries": entries, "bytes": len(body), "rule": rule,
                       "headers": dict(self.headers.items()), "body": base64.b64encode(body).decode() if len(body) < 5000 else None,
                       "authorization": self.headers.get("Authorization"),

@@ -1,22 +1,18 @@
 #!/usr/bin/env python3
 """Brokers of Kafka that are hostile or broken, each in another way, for test/t/199_kafka_hostile.pl.
 
-    hostile.py --ready FILE --journal FILE [NAME ...]
-
-Each behaviour below has a port of 127.0.0.1.  FILE gets a line "PORT NAME" for each of them, all at
-once.  The journal gets its name whenever it does what it is named after.  With names, only these
-are there, else all but those that are too much for librdkafka.  It ends with its parent.
+How it is called is in test/tools/hostile_server.py.  Without names, all behaviours are there but those
+that are too much for librdkafka.
 """
 
-import argparse
 import itertools
 import os
 import random
-import resource
-import socket
 import struct
-import threading
-import time
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tools"))
+from hostile_server import Closed, Server, closed, endless, main, reset, said, silent, slowly  # noqa: E402
 
 PRODUCE, FETCH, METADATA, VERSIONS, INIT_PRODUCER = 0, 1, 3, 18, 22
 SUPPORTED = [(PRODUCE, 0, 7), (FETCH, 0, 4), (METADATA, 0, 4), (VERSIONS, 0, 0), (INIT_PRODUCER, 0, 1)]
@@ -105,14 +101,6 @@ BEHAVIOURS = {}
 NEVER = ("never",)
 
 
-class Silent(Exception):
-    """Nothing more is said, and the connection stays."""
-
-
-class Closed(Exception):
-    """The connection is ended."""
-
-
 def at_once(name, talk):
     """Does something when the connection is there, before anything was asked."""
     BEHAVIOURS[name] = ("at once", talk)
@@ -126,40 +114,6 @@ def instead(name, api, make):
 def framed(name, make, api=VERSIONS):
     """Sends these bytes instead of an answer: make(broker, request, socket)."""
     BEHAVIOURS[name] = ("frame", api, make)
-
-
-def silent(*_):
-    raise Silent
-
-
-def closed(*_):
-    raise Closed
-
-
-def endless(block, pause=0.01):
-    def send(connection):
-        while True:
-            connection.sendall(block() if callable(block) else block)
-            time.sleep(pause)
-    return send
-
-
-def slowly(data, connection, pause):
-    for byte in data:
-        connection.sendall(bytes([byte]))
-        time.sleep(pause)
-
-
-def reset(connection):
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    raise Closed
-
-
-def said(data):
-    def send(connection):
-        connection.sendall(data)
-        raise Closed
-    return send
 
 
 # At the connection
@@ -292,93 +246,31 @@ DEADLY = {"names a broker with no host at all", "has a topic with no name at all
 
 # ------------------------------------------------------------------------------- serving
 
-class Server:
+class Hostile(Server):
+    def prepare(self):
+        self.accepts = BEHAVIOURS[self.name] != NEVER
+
     def __init__(self, name, journal):
-        self.name = name
-        self.journal = journal
-        full = BEHAVIOURS[name] == NEVER
-        self.listener = socket.create_server(("127.0.0.1", 0), backlog=0 if full else 50)
-        self.port = self.listener.getsockname()[1]
+        super().__init__(name, journal)
         self.broker = Broker(self.port)
-        self.waiting = [self.connect() for _ in range(4)] if full else []
-
-    def connect(self):
-        """Takes a place in the queue of connections.  When it is full, the kernel answers no more."""
-        connection = socket.socket()
-        connection.setblocking(False)
-        connection.connect_ex(("127.0.0.1", self.port))
-        return connection
-
-    def note(self):
-        os.write(self.journal, self.name.encode() + b"\n")
-
-    def accept(self):
-        if self.waiting:
-            self.note()
-        while not self.waiting:
-            connection, _ = self.listener.accept()
-            threading.Thread(target=self.serve, args=(connection,), daemon=True).start()
-
-    def serve(self, connection):
-        try:
-            with connection:
-                self.talk(connection)
-        except (OSError, Closed):
-            pass
 
     def talk(self, connection):
         what, *how = BEHAVIOURS[self.name]
-        try:
-            if what == "at once":
+        if what == "at once":
+            self.note()
+            how[0](connection)
+        while True:
+            request = Request(self.read(connection, struct.unpack(">i", self.read(connection, 4))[0]))
+            wrong = how[0] in (None, request.api)
+            if wrong:
                 self.note()
-                how[0](connection)
-            while True:
-                request = Request(self.read(connection, struct.unpack(">i", self.read(connection, 4))[0]))
-                wrong = how[0] in (None, request.api)
-                if wrong:
-                    self.note()
-                if not wrong:
-                    connection.sendall(self.broker.answer(request))
-                elif what == "frame":
-                    how[1](self.broker, request, connection)
-                else:
-                    connection.sendall(frame(request.correlation, how[1](self.broker, request)))
-        except Silent:
-            while connection.recv(65536):
-                pass
-
-    @staticmethod
-    def read(connection, length):
-        data = b""
-        while len(data) < length:
-            piece = connection.recv(length - len(data))
-            if not piece:
-                raise Closed
-            data += piece
-        return data
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--ready", required=True)
-    parser.add_argument("--journal", required=True)
-    parser.add_argument("names", nargs="*")
-    options = parser.parse_args()
-
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    journal = os.open(options.journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    servers = [Server(name, journal) for name in options.names or BEHAVIOURS.keys() - DEADLY - ALONE]
-    for server in servers:
-        threading.Thread(target=server.accept, daemon=True).start()
-    parent = os.getppid()
-    with open(options.ready + ".new", "w") as file:
-        file.writelines("%d %s\n" % (server.port, server.name) for server in servers)
-    os.rename(options.ready + ".new", options.ready)
-    while os.getppid() == parent:
-        time.sleep(1)
-    os._exit(0)
+            if not wrong:
+                connection.sendall(self.broker.answer(request))
+            elif what == "frame":
+                how[1](self.broker, request, connection)
+            else:
+                connection.sendall(frame(request.correlation, how[1](self.broker, request)))
 
 
 if __name__ == "__main__":
-    main()
+    main(Hostile, BEHAVIOURS.keys() - DEADLY - ALONE)

@@ -325,7 +325,7 @@ my %silent = (
 	'accepts no connection' => 'no connection to broker',
 	'accepts and says nothing' => 'no answer from broker',
 	'is silent after it has told its versions' => 'no answer from broker');
-my $hostile = start_hostile_brokers(sort keys %silent);
+my $hostile = start_hostile('kafka', sort keys %silent);
 foreach my $name (sort keys %silent)
 {
 	my $address = "127.0.0.1:$hostile->{port}{$name}";

@@ -4,69 +4,20 @@
 use strict;
 use warnings;
 
-use IO::Handle;
-use IPC::Open2;
-use JSON::PP;
 use OutboxTest;
+use OutboxTest::Aws;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-chomp(my $pkglibdir = qx{@{[ $ENV{PG_CONFIG} || 'pg_config' ]} --pkglibdir});
-plan skip_all => 'outbox_aws was not built: it needs libcurl 7.87' unless -e "$pkglibdir/outbox_aws.so";
-
+OutboxTest::Aws::needed();
 my $dir = PostgreSQL::Test::Utils::tempdir('aws');
-my $journal = "$dir/journal";
-my $json = JSON::PP->new->utf8->canonical;
-my ($fake_pid, $out, $in, $port);
+my $aws = OutboxTest::Aws->new;
+my ($port, $account, $keys) = ($aws->{port}, $OutboxTest::Aws::account, $OutboxTest::Aws::keys);
 
-sub start_fake
-{
-	$fake_pid = open2($out, $in, 'python3', "$top/test/aws/fake.py", $journal, $port // 0);
-	push @OutboxTest::Receiver::started, $fake_pid;
-	chomp($port = <$out>);
-}
-start_fake();
-my $account = '123456789012';
-
-sub fake
-{
-	my (%told) = @_;
-	print $in $json->encode(\%told) . "\n";
-	$in->flush;
-	return <$out> eq "ok\n";
-}
-
-# The requests that reached the resource, or all
-my ($read, @requests) = (0);
-
-sub requests
-{
-	my ($name) = @_;
-	open(my $file, '<', $journal) or return;
-	seek $file, $read, 0;
-	while (my $line = <$file>)
-	{
-		last unless $line =~ /\n$/;
-		$read += length $line;
-
-		# Of a fake that was killed a part of a line may be left.
-		push @requests, grep { defined } eval { $json->decode($line) };
-	}
-	return grep { !$name || $_->{name} eq $name } @requests;
-}
-
-# The entries that were stored in the resource, in their order
-sub stored
-{
-	my ($name) = @_;
-	my @stored;
-	foreach my $r (grep { $_->{status} == 200 && !$_->{rule}{raw} } requests($name))
-	{
-		push @stored, map { $r->{failed}[$_] ? () : $r->{entries}[$_] } 0 .. $#{ $r->{entries} };
-	}
-	return @stored;
-}
+sub fake     { return $aws->tell(@_) }
+sub requests { return $aws->requests(@_) }
+sub stored   { return $aws->stored(@_) }
 
 my $node = outbox_node('main', conf => "outbox.sinks = 'webhook, aws'\n");
 
@@ -75,8 +26,6 @@ sub ask
 	my ($sql) = @_;
 	return $node->safe_psql('postgres', $sql);
 }
-
-my $keys = q('{"access_key_id": "AKIDEXAMPLE", "secret_access_key": "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"}');
 
 sub create
 {
@@ -229,11 +178,10 @@ is(scalar requests('GET'), 0, 'a redirection is not followed');
 # AWS goes in the middle, and comes back
 create('load', "sqs:eu-central-1:$account:load.fifo", '{load}', rest => q(format => 'raw', max_in_flight => 50));
 ask("SELECT count(outbox.emit('load', jsonb_build_object('n', n), key => 'k' || n % 20)) FROM generate_series(1, 1000) n");
-kill 'KILL', $fake_pid;
-waitpid($fake_pid, 0);
+$aws->signal('KILL');
 shows('load', "state = 'backing_off' AND reason ~ '^SQS: .*(onnect|reset|Empty)'", 'AWS that cannot be reached is shown');
 ask("SELECT count(outbox.emit('load', jsonb_build_object('n', n), key => 'k' || n % 20)) FROM generate_series(1001, 2000) n");
-start_fake();
+$aws->start;
 shows('load', "delivered = 2000 AND failed_attempts = 0 AND state = 'active'", 'all are delivered when it is back, and none has failed');
 my %first;
 %last = ();
@@ -281,10 +229,8 @@ ask("SELECT outbox.drop_endpoint('tls', true)");
 system("openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=aws -addext subjectAltName=IP:127.0.0.1 -keyout $dir/key -out $dir/ca.pem > $dir/openssl 2>&1") == 0
   or die slurp_file("$dir/openssl");
 append_to_file("$dir/pem", slurp_file("$dir/key") . slurp_file("$dir/ca.pem"));
-my $tls_pid = open2(my $tls_out, my $tls_in, 'python3', "$top/test/aws/fake.py", $journal, 0, "$dir/pem");
-push @OutboxTest::Receiver::started, $tls_pid;
-chomp(my $tls_port = <$tls_out>);
-create('tls', "sqs:eu-central-1:$account:tls", '{tls}', config => qq({"endpoint_url": "https://127.0.0.1:$tls_port"}), rest => q(format => 'raw'));
+my $tls = OutboxTest::Aws->new(journal => $aws->{journal}, pem => "$dir/pem");
+create('tls', "sqs:eu-central-1:$account:tls", '{tls}', config => qq({"endpoint_url": "https://127.0.0.1:$tls->{port}"}), rest => q(format => 'raw'));
 $id = emit($node, 'tls', '{}');
 shows('tls', "state = 'backing_off' AND reason ~ 'certificate'", 'a certificate of an unknown authority is refused');
 ask("ALTER SYSTEM SET outbox.ssl_ca_file = '$dir/ca.pem'");

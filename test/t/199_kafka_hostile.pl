@@ -21,7 +21,7 @@ endpoint($node, $receiver, 'fine', '/ok/fine', "topics => '{load.*}'");
 my $producer = start_producer($node, $log, rate => 20);
 $receiver->wait_delivered(20, path => '/ok/fine');
 my $worker = worker_pid($node);
-my $hostile = start_hostile_brokers();
+my $hostile = start_hostile('kafka');
 my %port = %{ $hostile->{port} };
 my %name = map { ("h$port{$_}" => $_) } keys %port;
 
@@ -80,7 +80,7 @@ all_of('threads end', sub { return threads() > $threads ? threads() . " instead 
 all_of('their pipes are closed', sub { return pipes() > $pipes ? pipes() . " instead of $pipes" : () });
 
 # One that names more brokers than there can be.  librdkafka would have a thread for each.
-my ($flood) = values %{ start_hostile_brokers('names 10,000 brokers that are not there')->{port} };
+my ($flood) = values %{ start_hostile('kafka', 'names 10,000 brokers that are not there')->{port} };
 ask("SELECT outbox.create_endpoint('flood', 'kafka://127.0.0.1:$flood/t', '{flood}')");
 my $id = emit($node, 'flood', '{}');
 ok(wait_sql($node, "SELECT state = 'backing_off' AND reason = 'its brokers name more than 300 brokers' AND failed_attempts = 0 FROM outbox.stats WHERE endpoint = 'flood'"), 'a broker that names 10,000 brokers is given up')

@@ -246,8 +246,8 @@ test_answers(void)
 	says(QUEUE, "{\"Successful\":[{\"Id\":\"0\"}]", 1, "x");
 	says(
 		stream,
-		"{\"FailedRecordCount\":1,\"Records\":[{\"SequenceNumber\":\"1\",\"ShardId\":\"s\"},{\"ErrorCode\":\"E\",\"ErrorMessage\":\"m\"},{}]}",
-		4, "+--?");
+		"{\"FailedRecordCount\":2,\"Records\":[{\"SequenceNumber\":\"1\",\"ShardId\":\"s\"},{\"ErrorCode\":\"E\",\"ErrorMessage\":\"m\"},{}]}",
+		3, "+--");
 	says(
 		stream,
 		"{\"Records\":[{\"SequenceNumber\":\"1\",\"ErrorCode\":\"E\"},{\"SequenceNumber\":\"2\",\"ErrorCode\":null}]}",
@@ -255,6 +255,21 @@ test_answers(void)
 	says(stream, "{\"Records\":[{\"SequenceNumber\":\"1\"},{\"SequenceNumber\":\"2\"}]}",
 		 1, "x");
 	says(bus, "{\"FailedEntryCount\":0,\"Entries\":[{\"EventId\":\"e\"}]}", 1, "+");
+
+	/* What is told by its place is told of nothing if the places are not certain. */
+	says(stream, "{\"Records\":[{\"SequenceNumber\":\"1\"}]}", 2, "x");
+	says(stream, "{\"Records\":[null,{\"SequenceNumber\":\"1\"}]}", 1, "x");
+	says(stream, "{\"Records\":[{\"SequenceNumber\":\"1\"},null]}", 2, "x");
+	says(stream, "{\"Records\":[[{\"SequenceNumber\":\"1\"}]]}", 1, "x");
+	says(bus, "{\"Entries\":[{\"EventId\":\"e\"}],\"Entries\":[{\"EventId\":\"e\"}]}", 2,
+		 "x");
+	says(stream, "{\"FailedRecordCount\":1,\"Records\":[{\"SequenceNumber\":\"1\"}]}", 1,
+		 "x");
+	says(bus, "{\"FailedEntryCount\":0,\"Entries\":[{\"ErrorCode\":\"E\"}]}", 1, "x");
+	says(QUEUE, "{\"Successful\":[\"0\",{\"Id\":\"0\"}]}", 1, "x");
+
+	/* An error is not a success with another status. */
+	says(QUEUE, "{\"__type\":\"AccessDenied\",\"Successful\":[{\"Id\":\"0\"}]}", 1, "x");
 	says(
 		sns,
 		"<?xml version=\"1.0\"?><PublishBatchResponse xmlns=\"u\"><PublishBatchResult><Failed><member><Id>1</Id><Code>c</Code><SenderFault>true</SenderFault></member></Failed><Successful><member><MessageId>m</MessageId><Id>0</Id></member></Successful></PublishBatchResult></PublishBatchResponse>",
@@ -266,6 +281,14 @@ test_answers(void)
 	says(
 		sns,
 		"<PublishBatchResponse><PublishBatchResult><Successful><member><Id>0</Id></member></PublishBatchResult></PublishBatchResponse>",
+		1, "x");
+	says(
+		sns,
+		"<html></html><PublishBatchResponse><PublishBatchResult><Successful><member><Id>0</Id></member></Successful></PublishBatchResult></PublishBatchResponse>",
+		1, "x");
+	says(
+		sns,
+		"<PublishBatchResponse><Error><Code>E</Code></Error><PublishBatchResult><Successful><member><Id>0</Id></member></Successful></PublishBatchResult></PublishBatchResponse>",
 		1, "x");
 	says(sns, "<!DOCTYPE a><PublishBatchResponse/>", 1, "x");
 	says(sns, "<html>0</html>", 1, "x");
@@ -318,6 +341,31 @@ test_errors(void)
 	means(400, "", AWS_FAILED);
 }
 
+static void
+gives_away(const char *words, const char *secret, bool expected)
+{
+	ok(aws_gives_away(words, secret) == expected, expected ? "gives away" : "does not",
+	   words, secret);
+}
+
+static void
+test_secrets(void)
+{
+	char token[600];
+	char words[220];
+
+	for (size_t i = 0; i < sizeof(token) - 1; i++)
+		token[i] = (char) ('A' + (i * i + i / 7) % 26);
+	token[sizeof(token) - 1] = '\0';
+	snprintf(words, sizeof(words), "you sent %.200s", token + 100);
+	gives_away(words, token, true); /* a part, because words are cut */
+	gives_away("you sent", token, false);
+	gives_away("", token, false);
+	gives_away("you sent tok/en+=", "tok/en+=", true);
+	gives_away("you sent tok/en", "tok/en+=", false);
+	gives_away("you sent", "", false);
+}
+
 int
 main(void)
 {
@@ -326,5 +374,6 @@ main(void)
 	test_texts();
 	test_answers();
 	test_errors();
+	test_secrets();
 	return done_testing();
 }

@@ -16,7 +16,7 @@ use Time::HiRes qw(time usleep);
 
 use OutboxTest::Receiver;
 
-our @EXPORT = qw(own_network start_front start_dns start_hostile_brokers lines_of make_ca make_cert);
+our @EXPORT = qw(own_network start_front start_dns start_hostile lines_of make_ca make_cert);
 
 # Runs the test again in a network namespace in which all addresses are local,
 # with a resolv.conf that names the server of start_dns().  No privilege is
@@ -121,13 +121,13 @@ sub start_dns
 	return ($zone, "$dir/journal");
 }
 
-# The brokers of test/kafka/hostile.py, all of them or those with these names:
+# The servers of test/KIND/hostile.py, all of them or those with these names:
 # { port => { name => ... }, journal => file, pid => ... }
-sub start_hostile_brokers
+sub start_hostile
 {
-	my (@names) = @_;
+	my ($kind, @names) = @_;
 	my $dir = PostgreSQL::Test::Utils::tempdir('hostile');
-	my $pid = start("$dir/ready", 'python3', "$OutboxTest::top/test/kafka/hostile.py", '--ready', "$dir/ready",
+	my $pid = start("$dir/ready", 'python3', "$OutboxTest::top/test/$kind/hostile.py", '--ready', "$dir/ready",
 		'--journal', "$dir/journal", @names);
 	my %port = map { /^(\d+) (.*)$/ ? ($2 => $1) : () } lines_of("$dir/ready", qr/./);
 
