@@ -1,4 +1,4 @@
-# When the disk of the tables or of the WAL is full, no event is lost.
+# When the disk of the tables or of the WAL is full, no event is lost, for a webhook or a sink.
 # The disks are small ones in memory.  Delivery goes on when there is room again.
 use strict;
 use warnings;
@@ -35,6 +35,7 @@ SH
 }
 
 use OutboxTest;
+use OutboxTest::Aws;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -43,6 +44,9 @@ my $disks = $ENV{OUTBOX_TEST_DISKS};
 mkdir "$disks/tables/space" or die "$disks/tables/space: $!\n";
 my $node = PostgreSQL::Test::Cluster->new('main');
 $node->init(extra => [ '--locale=C', '--encoding=UTF8', '--waldir', "$disks/wal/pg_wal", '--wal-segsize=1' ]);
+my $aws = OutboxTest::Aws::missing() ? undef : OutboxTest::Aws->new;
+diag('NOT TESTED with a sink: ' . OutboxTest::Aws::missing()) unless $aws;
+$node->append_conf('postgresql.conf', $aws ? "outbox.sinks = 'webhook, aws'\n" : '');
 $node->append_conf('postgresql.conf', <<'CONF');
 shared_preload_libraries = 'outbox'
 outbox.allowed_networks = '127.0.0.1/32'
@@ -62,6 +66,8 @@ sub goes_on
 {
 	my ($name) = @_;
 	ok($receiver->wait_new(50, '/ok/a'), "$name: deliveries go on");
+	my $stored = $aws && scalar $aws->stored('q.fifo');
+	ok((wait_until { $aws->stored('q.fifo') > $stored + 50 } 'entries in the queue'), "$name: so do those to a queue") if $aws;
 	ok(wait_sql($node, "SELECT state = 'running' FROM outbox.status", 't', 'shop'), "$name: a worker runs");
 	return;
 }
@@ -86,6 +92,7 @@ sub wait_log
 endpoint($node, $receiver, 'ok', '/ok/a', 'max_in_flight => 16', 'shop');
 endpoint($node, $receiver, 'fails', '/fail/b?rate=0.2',
 	"max_in_flight => 16, backoff_base => '20 ms', backoff_max => '200 ms'", 'shop');
+$node->safe_psql('shop', "SELECT " . $aws->create_endpoint('queue', 'sqs', 'q.fifo', 'max_in_flight => 16')) if $aws;
 my $producer = start_producer($node, $log, dbname => 'shop', rate => 200, keys => 8);
 goes_on('at first');
 
@@ -115,8 +122,10 @@ $node->safe_psql('shop', 'ALTER SYSTEM RESET wal_keep_size');
 $node->reload;
 goes_on('room for the WAL');
 stop_producer($producer);
+my $repeated = ($restarts + 3) * 2 * (16 + 100);
+$aws->check($node, $log, 'q.fifo', dbname => 'shop', max_duplicates => $repeated, name => 'the queue has everything, and each key in order') if $aws;
 check_history($node, $receiver, $log, dbname => 'shop', endpoints => [ '/ok/a', '/fail/b' ],
-	max_duplicates => ($restarts + 3) * 2 * (16 + 100),
+	max_duplicates => $repeated,
 	name => "nothing lost, and the order kept, through $restarts restarts of the worker and one of the server");
 
 $node->stop;

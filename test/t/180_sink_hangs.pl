@@ -1,0 +1,68 @@
+# A sink that hangs holds up no other endpoint, and gets everything in order when it goes on.
+# The stand-in of a queue of AWS is stopped under load, for several timeouts, and with "make clients"
+# for 90 s and with the timeout that is the default.  A webhook and another queue go on.
+use strict;
+use warnings;
+
+use OutboxTest;
+use OutboxTest::Aws;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+OutboxTest::Aws::needed();
+my ($least, $timeout) = $ENV{OUTBOX_TEST_CLIENTS} ? (90, 15) : (0, 1);
+my $in_flight = 20;
+my %aws = map { $_ => OutboxTest::Aws->new } qw(hung other);
+my $node = outbox_node('main', conf => "outbox.sinks = 'webhook, aws'\n");
+my $receiver = OutboxTest::Receiver->new('main');
+my $log = PostgreSQL::Test::Utils::tempdir('log') . '/producer';
+
+sub ask
+{
+	my ($sql) = @_;
+	return $node->safe_psql('postgres', $sql);
+}
+
+sub shows
+{
+	my ($endpoint, $condition, $name) = @_;
+	return ok(wait_sql($node, "SELECT $condition FROM outbox.stats WHERE endpoint = '$endpoint'"), $name)
+	  || diag(ask("SELECT to_jsonb(s) FROM outbox.stats s WHERE endpoint = '$endpoint'"));
+}
+
+sub number
+{
+	my ($endpoint, $column) = @_;
+	return ask("SELECT $column FROM outbox.stats WHERE endpoint = '$endpoint'");
+}
+
+endpoint($node, $receiver, 'web', '/ok/web');
+ask('SELECT ' . $aws{$_}->create_endpoint($_, 'sqs', "$_.fifo", "max_in_flight => $in_flight, timeout => '$timeout s', backoff_base => '100 ms', backoff_max => '1 s'"))
+  foreach sort keys %aws;
+my $producer = start_producer($node, $log, rate => 100, keys => 10);
+shows($_, 'delivered > 50', "$_ gets events") foreach qw(hung other web);
+
+my $stopped = time;
+$aws{hung}->signal('STOP');
+shows('hung', "state = 'backing_off' AND reason = 'SQS: timed out' AND failed_attempts >= 3", 'what hangs is named');
+wait_until { time - $stopped >= $least } 'it hangs for long enough', 2 * $least + 10;
+foreach my $endpoint (qw(other web))
+{
+	my $before = number($endpoint, 'delivered');
+	shows($endpoint, "delivered > $before + 200", "$endpoint goes on");
+	is(number($endpoint, 'failed_attempts'), 0, 'and none of its attempts has failed');
+}
+ok(number('hung', 'processing') <= 1, 'what hangs is asked with one request at a time');
+$aws{hung}->signal('CONT');
+shows('hung', "state = 'active' AND reason IS NULL", 'it goes on');
+
+# What was sent while it was stopped may have been stored then, or later.
+my $sent = $in_flight * (2 + int((time - $stopped) / $timeout));
+stop_producer($producer);
+$aws{hung}->check($node, $log, 'hung.fifo', max_duplicates => $sent, name => 'the queue that was stopped: nothing is lost, and each key is in order');
+$aws{other}->check($node, $log, 'other.fifo', name => 'the other: nothing is lost or stored twice, and each key is in order');
+check_history($node, $receiver, $log, endpoints => ['/ok/web'], name => 'the webhook: nothing is lost or sent twice, and each key is in order');
+is(number('hung', 'dead'), 0, 'nothing is dead');
+is(ask('SELECT restarts FROM outbox.workers'), 0, 'the worker has lived through all of it');
+$node->stop;
+done_testing();
