@@ -187,17 +187,17 @@ class Cluster:
         if any(int(n or 0) for n in row[1:6]):
             raise BenchError(f"{name}: all was delivered, but ({columns}) = {row}")
 
-    def drain(self, name, count):
+    def drain(self, name, count, before=0):
         """Resumes a paused endpoint, waits until all is delivered, drops it: how fast the
         worker was, its CPU and the WAL for each event.  The end is when the worker says so, up to
-        a tenth of a second late."""
+        a tenth of a second late.  'before': how many the endpoint had got when it was paused."""
         self.settle()
         pid = self.worker()
         cpu = cpu_seconds(pid)
         lsn = self.lsn()
         begun = time.monotonic()
         self.resume(name)
-        self.wait_delivered(name, count)
+        self.wait_delivered(name, before + count)
         ended = time.monotonic()
         cpu = cpu_seconds(pid) - cpu
         wal = self.wal_bytes(lsn, self.lsn())

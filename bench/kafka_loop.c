@@ -7,8 +7,10 @@
  * It sets what outbox_kafka sets, and uses librdkafka as that does: one thread, events
  * instead of callbacks, headers on each record, a fixed number of records in flight.
  * A record has the headers that the worker's has, with values of the same length.
+ * The clock starts when the topic has the records that warm up.
  *
- *	  kafka_loop -b BROKERS -t TOPIC -n RECORDS [-s BYTES] [-k KEYS] [-c IN-FLIGHT]
+ *	  kafka_loop -b BROKERS -t TOPIC -n RECORDS [-w TO WARM UP] [-s BYTES] [-k KEYS]
+ *		[-c IN-FLIGHT]
  *	  kafka_loop -R -b BROKERS -t TOPIC -n RECORDS -o FILE
  *
  * Writing, it prints one line of JSON.  Reading, it writes a line for each record: the
@@ -30,6 +32,7 @@ static const char *brokers;
 static const char *topic;
 static const char *output;
 static long		   wanted = 200000;
+static long		   to_warm_up;
 static long		   size = 100;
 static long		   keys;
 static long		   most_in_flight = 2000;
@@ -105,6 +108,39 @@ produce(rd_kafka_t *kafka)
 	in_flight++;
 }
 
+/* Until so many are stored. */
+static void
+write_until(rd_kafka_t *kafka, rd_kafka_queue_t *queue, long until)
+{
+	while (stored < until)
+	{
+		rd_kafka_event_t		 *event;
+		const rd_kafka_message_t *m;
+
+		while (in_flight < most_in_flight && started < until)
+			produce(kafka);
+		event = rd_kafka_queue_poll(queue, 1000);
+		while (event && (m = rd_kafka_event_message_next(event)) != NULL)
+		{
+			if (m->err)
+				die(rd_kafka_err2str(m->err));
+			stored++;
+			in_flight--;
+		}
+		rd_kafka_event_destroy(event);
+	}
+}
+
+static double
+cpu_seconds(void)
+{
+	struct rusage usage;
+
+	getrusage(RUSAGE_SELF, &usage);
+	return (double) (usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+		(double) (usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1e6;
+}
+
 static void
 write_topic(void)
 {
@@ -122,7 +158,6 @@ write_topic(void)
 	rd_kafka_conf_t	 *conf = rd_kafka_conf_new();
 	rd_kafka_t		 *kafka;
 	rd_kafka_queue_t *queue;
-	struct rusage	  usage;
 	int64_t			  begun;
 	double			  seconds;
 	double			  cpu;
@@ -133,28 +168,12 @@ write_topic(void)
 	rd_kafka_conf_set_events(conf, RD_KAFKA_EVENT_DR);
 	kafka = make(RD_KAFKA_PRODUCER, conf);
 	queue = rd_kafka_queue_get_main(kafka);
+	write_until(kafka, queue, to_warm_up);
 	begun = now_ns(CLOCK_MONOTONIC);
-	while (stored < wanted)
-	{
-		rd_kafka_event_t		 *event;
-		const rd_kafka_message_t *m;
-
-		while (in_flight < most_in_flight && started < wanted)
-			produce(kafka);
-		event = rd_kafka_queue_poll(queue, 1000);
-		while (event && (m = rd_kafka_event_message_next(event)) != NULL)
-		{
-			if (m->err)
-				die(rd_kafka_err2str(m->err));
-			stored++;
-			in_flight--;
-		}
-		rd_kafka_event_destroy(event);
-	}
+	cpu = cpu_seconds();
+	write_until(kafka, queue, to_warm_up + wanted);
 	seconds = (double) (now_ns(CLOCK_MONOTONIC) - begun) / 1e9;
-	getrusage(RUSAGE_SELF, &usage);
-	cpu = (double) (usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
-		(double) (usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1e6;
+	cpu = cpu_seconds() - cpu;
 	printf("{\"per_s\": %.1f, \"cpu_us\": %.3f}\n", (double) wanted / seconds,
 		   cpu * 1e6 / (double) wanted);
 	rd_kafka_queue_destroy(queue);
@@ -211,7 +230,7 @@ main(int argc, char **argv)
 	bool reading = false;
 	int	 option;
 
-	while ((option = getopt(argc, argv, "Rb:t:n:s:k:c:o:")) != -1)
+	while ((option = getopt(argc, argv, "Rb:t:n:w:s:k:c:o:")) != -1)
 	{
 		switch (option)
 		{
@@ -226,6 +245,9 @@ main(int argc, char **argv)
 				break;
 			case 'n':
 				wanted = atol(optarg);
+				break;
+			case 'w':
+				to_warm_up = atol(optarg);
 				break;
 			case 's':
 				size = atol(optarg);
