@@ -1,7 +1,8 @@
 /*
  * brokers.c
  *	  Owns what is known of brokers from librdkafka's statistics, which come four times
- *	  a second: whether one is connected, and whether one owes an answer.
+ *	  a second: whether one is connected, whether one owes an answer, and of how many
+ *	  partitions it has still to get records.
  *
  * librdkafka itself waits ten seconds for the first answer of a broker, and a minute for
  * others.  A change of leaders may take so long, so it must.  But a view can say sooner
@@ -12,6 +13,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* Records of a partition that librdkafka's idempotent producer sends before an answer */
+#define UNANSWERED 5
 
 /*
  * Copies the text behind "NAME":, without quotes, up to 'end'.  librdkafka escapes
@@ -137,4 +141,47 @@ kafka_brokers_read(KafkaBrokers *b, const char *report)
 		snprintf(found.silent, sizeof(found.silent),
 				 "broker %s does not say which brokers there are", connected);
 	*b = found;
+}
+
+int
+kafka_load_slot(int32_t broker)
+{
+	return (int) ((uint32_t) broker % KAFKA_LOAD_SLOTS);
+}
+
+void
+kafka_load_read(KafkaLoad *load, const char *report)
+{
+	const char *end = report + strlen(report);
+	const char *at = strstr(report, "\"topics\":");
+
+	memset(load, 0, sizeof(*load));
+	load->messages = (int) number(report, end, "msg_cnt");
+	at = at ? strstr(at, "\"partition\":") : NULL;
+	while (at)
+	{
+		const char *next = strstr(at + 1, "\"partition\":");
+		const char *stop = next ? next : end;
+		int64_t		broker = number(at, stop, "broker");
+
+		if (broker >= 0 &&
+			(number(at, stop, "msgq_cnt") > 0 || number(at, stop, "xmit_msgq_cnt") > 0 ||
+			 number(at, stop, "msgs_inflight") > 0))
+			load->partitions[kafka_load_slot((int32_t) broker)]++;
+		at = next;
+	}
+}
+
+/*
+ * There is no word for it.  So it is guessed: as many requests are under way as there are
+ * partitions with records, and there are more records than would leave room in so many.
+ * The report may be old, so it counts only if there were about as many records: when a
+ * burst begins, each partition gets its own at once.
+ */
+bool
+kafka_load_is_sent(const KafkaLoad *load, int slot, int requests, int all_requests,
+				   int messages)
+{
+	return load->partitions[slot] > 0 && requests >= load->partitions[slot] &&
+		messages > UNANSWERED * all_requests && messages <= 4 * load->messages;
 }

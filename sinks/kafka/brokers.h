@@ -11,6 +11,16 @@
 /* µs after which a broker that owes an answer is called silent */
 #define KAFKA_SILENT_AFTER 1250000
 
+/* A broker is told from others by its number, modulo this. */
+#define KAFKA_LOAD_SLOTS 64
+
+/* What librdkafka has to send, or waits for. */
+typedef struct KafkaLoad
+{
+	int messages;
+	int partitions[KAFKA_LOAD_SLOTS]; /* that have some, of each broker */
+} KafkaLoad;
+
 /* Begins as zeros, and is read again with each report. */
 typedef struct KafkaBrokers
 {
@@ -21,6 +31,15 @@ typedef struct KafkaBrokers
 	char	silent[128]; /* that it has for too long, in words; "": none has */
 } KafkaBrokers;
 
+extern int	kafka_load_slot(int32_t broker);
+extern void kafka_load_read(KafkaLoad *load, const char *report);
+
+/*
+ * Whether all that may be sent to a broker was sent, most likely: 'requests' are under
+ * way to it, 'all_requests' to all brokers, and librdkafka has so many messages.
+ */
+extern bool kafka_load_is_sent(const KafkaLoad *load, int slot, int requests,
+							   int all_requests, int messages);
 extern void kafka_brokers_read(KafkaBrokers *b, const char *report);
 
 #endif /* OUTBOX_KAFKA_BROKERS_H */

@@ -3,14 +3,15 @@
  *	  Owns the instances of librdkafka: how they are made and ended, their connections,
  *	  and what they say of their brokers.
  *
- * librdkafka has threads.  It blocks all signals in them.  Nothing of outbox runs there
- * but connect_to(), which calls no function of PostgreSQL.  Everything else comes as an
- * event, which the worker reads.
+ * librdkafka has threads.  It blocks all signals in them.  Of outbox, only connect_to()
+ * and the functions of watch_threads() run there, which call no function of PostgreSQL.
+ * Everything else comes as an event, which the worker reads.
  */
 #include "cluster.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <poll.h>
 #include <signal.h>
 #include <time.h>
 
@@ -20,6 +21,10 @@
 #define BROKERS_MAX 300
 #define END_WITHIN 2 /* s */
 #define LATELY 3000	 /* ms; librdkafka tries again after 100 ms, or up to 1 s */
+#define PRODUCE 0	 /* the number of this request in Kafka's protocol */
+
+/* ms that a thread waits for an answer with nothing else to do.  Then it looks around. */
+#define ANSWER_WITHIN 200
 
 static dlist_head	  clusters = DLIST_STATIC_INIT(clusters);
 static OutboxServices services;
@@ -123,6 +128,65 @@ thread_ends(rd_kafka_t *rk, rd_kafka_thread_type_t type, const char *name, void 
 	return RD_KAFKA_RESP_ERR_NO_ERROR;
 }
 
+/*
+ * While librdkafka has records of a partition that it may not send yet, its thread polls
+ * without rest, which costs more CPU than everything else.  So it waits here for an
+ * answer when there is most likely nothing else to do.
+ */
+static rd_kafka_resp_err_t
+request_sent(rd_kafka_t *rk, int sock, const char *name, int32_t id, int16_t request,
+			 int16_t version, int32_t number, size_t size, void *arg)
+{
+	KafkaCluster *c = arg;
+	struct pollfd answer = {.fd = sock, .events = POLLIN};
+	int			  slot = kafka_load_slot(id);
+	bool		  idle;
+
+	(void) rk;
+	(void) name;
+	(void) version;
+	(void) number;
+	(void) size;
+	if (request != PRODUCE)
+		return RD_KAFKA_RESP_ERR_NO_ERROR;
+	pthread_mutex_lock(&c->lock);
+	c->requests[slot]++;
+	c->all_requests++;
+	idle = kafka_load_is_sent(&c->load, slot, c->requests[slot], c->all_requests,
+							  (int) pg_atomic_read_u32(&c->produced));
+	pthread_mutex_unlock(&c->lock);
+	if (idle)
+		(void) poll(&answer, 1, ANSWER_WITHIN);
+	return RD_KAFKA_RESP_ERR_NO_ERROR;
+}
+
+/* It runs for requests that were given up, too, and even if they were not sent yet. */
+static rd_kafka_resp_err_t
+request_done(rd_kafka_t *rk, int sock, const char *name, int32_t id, int16_t request,
+			 int16_t version, int32_t number, size_t size, int64_t took,
+			 rd_kafka_resp_err_t error, void *arg)
+{
+	KafkaCluster *c = arg;
+	int			  slot = kafka_load_slot(id);
+
+	(void) rk;
+	(void) sock;
+	(void) name;
+	(void) version;
+	(void) number;
+	(void) size;
+	(void) took;
+	(void) error;
+	pthread_mutex_lock(&c->lock);
+	if (request == PRODUCE && c->requests[slot] > 0)
+	{
+		c->requests[slot]--;
+		c->all_requests--;
+	}
+	pthread_mutex_unlock(&c->lock);
+	return RD_KAFKA_RESP_ERR_NO_ERROR;
+}
+
 static rd_kafka_resp_err_t
 watch_threads(rd_kafka_t *rk, const rd_kafka_conf_t *conf, void *arg, char *words,
 			  size_t size)
@@ -132,6 +196,8 @@ watch_threads(rd_kafka_t *rk, const rd_kafka_conf_t *conf, void *arg, char *word
 	(void) size;
 	rd_kafka_interceptor_add_on_thread_start(rk, "outbox", thread_begins, arg);
 	rd_kafka_interceptor_add_on_thread_exit(rk, "outbox", thread_ends, arg);
+	rd_kafka_interceptor_add_on_request_sent(rk, "outbox", request_sent, arg);
+	rd_kafka_interceptor_add_on_response_received(rk, "outbox", request_done, arg);
 	return RD_KAFKA_RESP_ERR_NO_ERROR;
 }
 
@@ -210,7 +276,7 @@ set_file(rd_kafka_conf_t *conf, const char *name, const char *setting, char *rea
  */
 static bool
 configure(rd_kafka_conf_t *conf, const KafkaUrl *url, const KafkaSecurity *security,
-		  const OutboxTarget *target, char *reason, size_t size)
+		  const OutboxTarget *target, bool one_by_one, char *reason, size_t size)
 {
 	static const char *const fixed[][2] = {
 		{"client.id", "outbox"},
@@ -247,6 +313,8 @@ configure(rd_kafka_conf_t *conf, const KafkaUrl *url, const KafkaSecurity *secur
 		!set_number(conf, "socket.connection.setup.timeout.ms",
 					Max(target->connect_timeout, 1000), reason, size))
 		return false;
+	if (one_by_one && !set(conf, "batch.num.messages", "1", reason, size))
+		return false;
 	if (url->encrypted &&
 		(!set(conf, "ssl.endpoint.identification.algorithm", "https", reason, size) ||
 		 !set_file(conf, "ssl.ca.location", "outbox.ssl_ca_file", reason, size)))
@@ -267,7 +335,7 @@ configure(rd_kafka_conf_t *conf, const KafkaUrl *url, const KafkaSecurity *secur
 
 static KafkaCluster *
 make_cluster(const char *key, const KafkaUrl *url, const KafkaSecurity *security,
-			 const OutboxTarget *target, char *reason, size_t size)
+			 const OutboxTarget *target, bool one_by_one, char *reason, size_t size)
 {
 	static const uint64 one = 1;
 	KafkaCluster	   *c = calloc(1, sizeof(*c));
@@ -281,7 +349,7 @@ make_cluster(const char *key, const KafkaUrl *url, const KafkaSecurity *security
 		free(c);
 		return NULL;
 	}
-	if (!configure(conf, url, security, target, reason, size))
+	if (!configure(conf, url, security, target, one_by_one, reason, size))
 	{
 		rd_kafka_conf_destroy(conf);
 		kafka_security_clear(&c->security);
@@ -291,8 +359,8 @@ make_cluster(const char *key, const KafkaUrl *url, const KafkaSecurity *security
 	strlcpy(c->key, key, sizeof(c->key));
 	c->encrypted = url->encrypted;
 	strlcpy(c->reason, "connecting", sizeof(c->reason));
-	dlist_init(&c->alone);
-	dlist_init(&c->waiting);
+	c->one_by_one = one_by_one;
+	pg_atomic_init_u32(&c->produced, 0);
 	pthread_mutex_init(&c->lock, NULL);
 	rd_kafka_conf_set_opaque(conf, c);
 	rd_kafka_conf_interceptor_add_on_new(conf, "outbox", watch_threads, c);
@@ -315,14 +383,14 @@ make_cluster(const char *key, const KafkaUrl *url, const KafkaSecurity *security
 
 KafkaCluster *
 kafka_cluster_get(const KafkaUrl *url, const KafkaSecurity *security,
-				  const OutboxTarget *target, char *reason, size_t size)
+				  const OutboxTarget *target, bool one_by_one, char *reason, size_t size)
 {
 	char		  key[sizeof(((KafkaCluster *) NULL)->key)];
 	KafkaCluster *c;
 	dlist_iter	  iter;
 
-	snprintf(key, sizeof(key), "%d %d %d %s", url->encrypted, target->timeout,
-			 target->connect_timeout, url->brokers);
+	snprintf(key, sizeof(key), "%d %d %d %d %s", one_by_one, url->encrypted,
+			 target->timeout, target->connect_timeout, url->brokers);
 	dlist_foreach(iter, &clusters)
 	{
 		c = dlist_container(KafkaCluster, node, iter.cur);
@@ -333,7 +401,7 @@ kafka_cluster_get(const KafkaUrl *url, const KafkaSecurity *security,
 			return c;
 		}
 	}
-	c = make_cluster(key, url, security, target, reason, size);
+	c = make_cluster(key, url, security, target, one_by_one, reason, size);
 	if (c)
 		c->links = 1;
 	return c;
@@ -460,6 +528,17 @@ take_error(KafkaCluster *c, rd_kafka_event_t *event)
 }
 
 static void
+take_load(KafkaCluster *c, const char *report)
+{
+	KafkaLoad load;
+
+	kafka_load_read(&load, report);
+	pthread_mutex_lock(&c->lock);
+	c->load = load;
+	pthread_mutex_unlock(&c->lock);
+}
+
+static void
 take_event(KafkaCluster *c, rd_kafka_event_t *event, KafkaReport report)
 {
 	const rd_kafka_message_t *m;
@@ -479,6 +558,7 @@ take_event(KafkaCluster *c, rd_kafka_event_t *event, KafkaReport report)
 			break;
 		case RD_KAFKA_EVENT_STATS:
 			kafka_brokers_read(&c->brokers, rd_kafka_event_stats(event));
+			take_load(c, rd_kafka_event_stats(event));
 			break;
 		default:
 			break;
@@ -507,7 +587,7 @@ kafka_clusters_poll(KafkaReport report)
 		if (c->links > 0 ||
 			(c->wanted > 0 && !kafka_cluster_is_flooded(c, ignored, sizeof(ignored))))
 			continue;
-		if (c->produced == 0)
+		if (pg_atomic_read_u32(&c->produced) == 0)
 			end_cluster(c);
 		else if (!c->purged)
 		{

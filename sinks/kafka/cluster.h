@@ -15,6 +15,7 @@
 #include "kafka_security.h"
 #include "kafka_url.h"
 #include "lib/ilist.h"
+#include "port/atomics.h"
 #include "transport/transport.h"
 
 typedef struct KafkaCluster
@@ -25,24 +26,25 @@ typedef struct KafkaCluster
 	KafkaSecurity	  security;
 	rd_kafka_t		 *rk;
 	rd_kafka_queue_t *queue;
-	int				  links;	/* that use it */
-	int				  produced; /* messages that librdkafka has */
-	int				  wanted;	/* of these, those that were not cancelled */
-	bool			  fatal;	/* a new instance has to take its place */
+	bool			  one_by_one; /* each of its records is a batch by itself */
+	int				  links;	  /* that use it */
+	pg_atomic_uint32  produced;	  /* messages that librdkafka has */
+	int				  wanted;	  /* of these, those that were not cancelled */
+	bool			  fatal;	  /* a new instance has to take its place */
 	bool			  purged;
 	KafkaBrokers	  brokers;
-	char			  reason[128]; /* why it is not up, or the last error */
-	dlist_head		  alone;	   /* transfers that are sent with no other beside them */
-	bool			  alone_sent;  /* one of them is in flight */
-	dlist_head		  waiting;	   /* transfers that wait until these are done */
-	pthread_mutex_t	  lock;		   /* of what follows */
-	int				  threads;	   /* of brokers */
-	bool			  flooded;	   /* there were too many */
-	char			  trouble[64]; /* why brokers did not take records, at 'trouble_at' */
-	int64			  trouble_at;  /* ms; 0: never */
-	char			  refused[128];	  /* an address that a broker has and that may not be
+	char			  reason[128];	  /* why it is not up, or the last error */
+	pthread_mutex_t	  lock;			  /* of what follows */
+	KafkaLoad		  load;			  /* as reported last */
+	int	  requests[KAFKA_LOAD_SLOTS]; /* that brokers have not answered, of records */
+	int	  all_requests;
+	int	  threads;		  /* of brokers */
+	bool  flooded;		  /* there were too many */
+	char  trouble[64];	  /* why brokers did not take records, at 'trouble_at' */
+	int64 trouble_at;	  /* ms; 0: never */
+	char  refused[128];	  /* an address that a broker has and that may not be
 									   * connected to; "": none */
-	char			  refused_id[64]; /* the broker, as librdkafka names it */
+	char  refused_id[64]; /* the broker, as librdkafka names it */
 } KafkaCluster;
 
 /* Once per process.  'fd' becomes readable when a cluster has an event. */
@@ -53,8 +55,8 @@ extern void kafka_clusters_init(const OutboxServices *services, int fd);
  * one that was got is given back.
  */
 extern KafkaCluster *kafka_cluster_get(const KafkaUrl *url, const KafkaSecurity *security,
-									   const OutboxTarget *target, char *reason,
-									   size_t size);
+									   const OutboxTarget *target, bool one_by_one,
+									   char *reason, size_t size);
 extern void			 kafka_cluster_put(KafkaCluster *c);
 
 /*

@@ -47,7 +47,7 @@ struct OutboxLink
 
 struct OutboxTransfer
 {
-	dlist_node			node; /* of a cluster's list, of 'ended' or of 'unused' */
+	dlist_node			node; /* of 'ended' or of 'unused' */
 	bool				listed;
 	OutboxLink		   *link;
 	KafkaCluster	   *cluster;
@@ -56,12 +56,9 @@ struct OutboxTransfer
 	size_t				body_len;
 	char			   *own_body; /* what 'body' points to; NULL: it is the message's */
 	char				topic[KAFKA_TOPIC_MAX + 1];
-	char			   *key; /* while it waits (NULL: none) */
-	size_t				key_len;
 	rd_kafka_headers_t *headers; /* until librdkafka has them */
 	int64				created_ms;
 	int64				started_ms;
-	bool				alone;	   /* no other record is in its batch */
 	const char		   *bad_topic; /* why Kafka cannot have this topic */
 	rd_kafka_resp_err_t error;	   /* of one that could not be produced */
 };
@@ -125,8 +122,8 @@ kafka_open(const OutboxTarget *target, char *reason, size_t size)
 	if (problem == NULL && !kafka_security_read(&link->security, target))
 		problem = "out of memory";
 	if (problem == NULL)
-		link->cluster = kafka_cluster_get(&link->url, &link->security, target, reason,
-										  size);
+		link->cluster = kafka_cluster_get(&link->url, &link->security, target, false,
+										  reason, size);
 	else
 		strlcpy(reason, problem, size);
 	if (problem || link->cluster == NULL)
@@ -155,7 +152,7 @@ replace_cluster(OutboxLink *link)
 		return;
 	if (link->cluster)
 		kafka_cluster_put(link->cluster);
-	link->cluster = kafka_cluster_get(&link->url, &link->security, &link->target,
+	link->cluster = kafka_cluster_get(&link->url, &link->security, &link->target, false,
 									  link->reason, sizeof(link->reason));
 	if (link->cluster == NULL)
 		link->retry_at = now + RETRY_MAX;
@@ -273,7 +270,6 @@ free_transfer(OutboxTransfer *t)
 	unlist(t);
 	if (t->headers)
 		rd_kafka_headers_destroy(t->headers);
-	free(t->key);
 	free(t->own_body);
 	memset(t, 0, sizeof(*t));
 	kafka_release(t);
@@ -350,8 +346,8 @@ judge(OutboxTransfer *t, rd_kafka_resp_err_t error, OutboxOutcome *o)
 		o->result = OUTBOX_RESULT_UNAVAILABLE;
 	else
 	{
-		o->result = is_too_large(error) && t->alone ? OUTBOX_RESULT_ABORT :
-													  OUTBOX_RESULT_FAILED;
+		o->result = is_too_large(error) && t->cluster->one_by_one ? OUTBOX_RESULT_ABORT :
+																	OUTBOX_RESULT_FAILED;
 		o->failure = error == RD_KAFKA_RESP_ERR__MSG_TIMED_OUT ? OUTBOX_FAILURE_TIMEOUT :
 																 OUTBOX_FAILURE_NONE;
 		if (error == RD_KAFKA_RESP_ERR__MSG_TIMED_OUT &&
@@ -411,41 +407,35 @@ produce(OutboxTransfer *t, const char *key, size_t key_len)
 		return;
 	}
 	t->headers = NULL;
-	t->cluster->produced++;
+	pg_atomic_fetch_add_u32(&t->cluster->produced, 1);
 	OUTBOX_KILL_POINT("kafka.sent");
 }
 
-/* Keeps the key for later.  Without memory the record could get no key. */
+/*
+ * A record of a batch that was too large goes again as a batch by itself.  That is for
+ * another instance, which ends when it has no more of them: in its own the record would
+ * have to wait until all others are stored.  False: that cannot be.
+ */
 static bool
-keep_key(OutboxTransfer *t, const void *key, size_t len)
+produce_one_by_one(OutboxTransfer *t, const rd_kafka_message_t *m)
 {
-	t->key_len = len;
-	if (key == NULL)
-		return true;
-	t->key = malloc(Max(len, 1));
-	if (t->key)
-		memcpy(t->key, key, len);
-	return t->key != NULL;
-}
+	OutboxLink	 *link = t->link;
+	char		  reason[128];
+	KafkaCluster *c = kafka_cluster_get(&link->url, &link->security, &link->target, true,
+										reason, sizeof(reason));
 
-/* Sends what waits: first, one by one, what has to be alone. */
-static void
-send_waiting(KafkaCluster *c)
-{
-	while (!c->alone_sent)
+	if (c == NULL)
+		return false;
+	if (rd_kafka_message_detach_headers(unconstify(rd_kafka_message_t *, m),
+										&t->headers) == RD_KAFKA_RESP_ERR_NO_ERROR)
 	{
-		bool			is_alone = !dlist_is_empty(&c->alone);
-		OutboxTransfer *t;
-
-		if (is_alone ? c->produced > 0 : dlist_is_empty(&c->waiting))
-			return;
-		t = dlist_container(OutboxTransfer, node,
-							dlist_head_node(is_alone ? &c->alone : &c->waiting));
-		unlist(t);
-		t->alone = is_alone;
-		produce(t, t->key, t->key_len);
-		c->alone_sent = is_alone && !t->listed;
+		t->cluster->wanted--;
+		t->cluster = c;
+		c->wanted++;
+		produce(t, m->key, m->key_len);
 	}
+	kafka_cluster_put(c);
+	return t->cluster == c;
 }
 
 static void
@@ -475,15 +465,8 @@ kafka_start(OutboxTransfer *t, const OutboxTarget *target, OutboxLink *link,
 	}
 	else if (t->bad_topic)
 		list(t, &ended);
-	else if (!c->alone_sent && dlist_is_empty(&c->alone) && dlist_is_empty(&c->waiting))
-		produce(t, m->key, m->key_len);
-	else if (keep_key(t, m->key, m->key_len))
-		list(t, &c->waiting);
 	else
-	{
-		t->error = RD_KAFKA_RESP_ERR__QUEUE_FULL;
-		list(t, &ended);
-	}
+		produce(t, m->key, m->key_len);
 }
 
 static void
@@ -507,19 +490,11 @@ report(KafkaCluster *c, const rd_kafka_message_t *m)
 	OutboxTransfer *t = m->_private;
 
 	OUTBOX_KILL_POINT("kafka.answered");
-	c->produced--;
-	if (t->alone)
-		c->alone_sent = false;
+	pg_atomic_fetch_sub_u32(&c->produced, 1);
 	if (t->delivery == NULL)
 		free_transfer(t);
-	else if (is_too_large(m->err) && !t->alone &&
-			 rd_kafka_message_detach_headers(unconstify(rd_kafka_message_t *, m),
-											 &t->headers) == RD_KAFKA_RESP_ERR_NO_ERROR &&
-			 keep_key(t, m->key, m->key_len))
-		list(t, &c->alone); /* all of a batch fail if one is too large */
-	else
+	else if (!is_too_large(m->err) || c->one_by_one || !produce_one_by_one(t, m))
 		finish(t, m->err);
-	send_waiting(c);
 }
 
 static void
@@ -539,10 +514,8 @@ kafka_poll(void)
 	{
 		OutboxTransfer *t = dlist_container(OutboxTransfer, node,
 											dlist_head_node(&ended));
-		KafkaCluster   *c = t->cluster;
 
 		finish(t, t->error);
-		send_waiting(c);
 	}
 }
 

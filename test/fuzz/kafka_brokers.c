@@ -13,6 +13,7 @@ int
 LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	KafkaBrokers b = {.up = false};
+	KafkaLoad	 load;
 
 	while (size > 0)
 	{
@@ -20,6 +21,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		size_t len = strlen(report);
 
 		kafka_brokers_read(&b, report);
+		kafka_load_read(&load, report);
 		MUST(memchr(b.owing, '\0', sizeof(b.owing)) != NULL);
 		MUST(memchr(b.silent, '\0', sizeof(b.silent)) != NULL);
 		MUST(b.silent[0] == '\0' || b.owing[0] != '\0' || (b.up && !b.known));

@@ -8,6 +8,7 @@
  *	  missing NAME | there NAME	   says that a topic does not exist; takes that back
  *	  leaderless NAME | led NAME   its partition 0 has no leader; takes that back
  *	  down | up					   the broker goes, and comes back
+ *	  rtt MS					   it answers so much later
  *	  error API CODE [CODE ...]	   the next answers to requests of this kind
  *	  clear API					   these answers are good again
  */
@@ -56,6 +57,8 @@ main(void)
 			rd_kafka_mock_broker_set_down(mock, 1);
 		else if (strcmp(what, "up") == 0)
 			rd_kafka_mock_broker_set_up(mock, 1);
+		else if (strcmp(what, "rtt") == 0)
+			rd_kafka_mock_broker_set_rtt(mock, 1, atoi(name));
 		else if (strcmp(what, "error") == 0)
 			while ((next = strtok(NULL, " \n")) != NULL)
 				rd_kafka_mock_push_request_errors(mock, (int16_t) atoi(name), 1,

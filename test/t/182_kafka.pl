@@ -9,12 +9,14 @@ use IO::Handle;
 use IO::Socket::INET;
 use IPC::Open2;
 use JSON::PP;
+use List::Util qw(sum);
 use OutboxTest;
 use OutboxTest::Network;
 use POSIX ();
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
+use Time::HiRes qw(time);
 
 chomp(my $pkglibdir = qx{@{[ $ENV{PG_CONFIG} || 'pg_config' ]} --pkglibdir});
 plan skip_all => 'outbox_kafka was not built: it needs librdkafka-dev' unless -e "$pkglibdir/outbox_kafka.so";
@@ -63,6 +65,20 @@ sub numbers
 {
 	my (@records) = @_;
 	return join ' ', map { $_->[4] =~ /"n": (\d+)/ } @records;
+}
+
+# The CPU time of each of the worker's threads that have this name
+sub threads
+{
+	my ($name) = @_;
+	my @seconds;
+	foreach my $file (glob '/proc/' . worker_pid($node) . '/task/*/stat')
+	{
+		my ($is, $rest) = slurp_file($file) =~ /\((.*)\) (.*)/s;
+		my @field = split / /, $rest;
+		push @seconds, ($field[11] + $field[12]) / POSIX::sysconf(POSIX::_SC_CLK_TCK()) if $is =~ /^$name/;
+	}
+	return @seconds;
 }
 
 mock('topic orders 12');
@@ -117,9 +133,35 @@ mock('there lost');
 mock('topic lost 1');
 wait_status($node, $lost, 'delivered', 'once it is there, its record goes');
 shows('mixed', "state = 'active' AND processing = 1", 'while the first one is still in flight');
+
+# A batch that is too large does not wait for that one, nor does anything wait for the batch.
+mock('topic bulky 1');
+mock('leaderless bulky');
+ask("SELECT outbox.create_endpoint('bulky', 'kafka://$broker/bulky', '{bulky}', format => 'raw', timeout => '20 min')");
+shows('bulky', "state = 'active'", 'another endpoint has the same connections');
+my $instances = threads('rdk:main');
+ask("SELECT count(outbox.emit('bulky', jsonb_build_object('n', n), key => 'k' || n)) FROM generate_series(1, 40) n");
+shows('bulky', 'processing = 40', 'its records will be one batch, when there is a leader');
+mock('error 0 10 10');
+mock('led bulky');
+shows('bulky', 'delivered = 39 AND dead = 1 AND failed_attempts = 1', 'they go one by one, so that only the one that is too large by itself is dead');
+is(scalar(records('bulky')), 39, 'each once');
+ok(wait_until(sub { threads('rdk:main') == $instances }, 'threads'), 'the connection for single records has ended');
 mock('led held');
 wait_status($node, $held, 'delivered', 'that one is delivered when there is a leader');
 shows('mixed', 'failed_attempts = 0', 'and no attempt has failed');
+
+# A link that is refused is tried again after one second, then after two more.
+mock('topic secret 1');
+ask("SELECT outbox.create_endpoint('secret', 'kafka://$broker/secret', '{secret}', format => 'raw', timeout => '60 s')");
+shows('secret', "state = 'active'", 'the link comes up');
+mock('error 0 29 29');
+my $refused = time;
+$id = emit($node, 'secret', '{"n": 1}');
+shows('secret', "state = 'backing_off' AND reason = 'Kafka refuses topic secret: Broker: Topic authorization failed'", 'a topic that may not be written to is named');
+wait_status($node, $id, 'delivered', 'when it may, its record goes');
+cmp_ok(time - $refused, '>', 2.9, 'tried twice, and not all the time');
+shows('secret', "state = 'active' AND failed_attempts = 0", 'no attempt has failed');
 
 # A batch that is too large, though none of its records is
 mock('topic sizes 1');
@@ -134,6 +176,26 @@ $id = emit($node, 'size.x', '{"n": 0}', "key => 'large'");
 wait_status($node, $id, 'dead', 'a record that is too large by itself is dead');
 like(ask("SELECT reason || ': ' || last_error FROM outbox.dead_letters WHERE endpoint = 'sizes'"),
 	qr/^aborted by receiver: Kafka: .*too large/, 'with the words of Kafka');
+
+# While librdkafka may not send what it has, because of answers that are not there yet, its
+# thread sleeps.  At least 40 answers come one after the other.
+mock('topic slow 1');
+ask("SELECT outbox.create_endpoint('slow', 'kafka://$broker/slow', '{slow}', format => 'raw', timeout => '60 s', max_in_flight => 100)");
+shows('slow', "state = 'active'", 'the link comes up');
+ask("SELECT outbox.pause_endpoint('slow')");
+ask("SELECT count(outbox.emit('slow', jsonb_build_object('n', n), key => 'k' || n % 1000)) FROM generate_series(1, 4000) n");
+mock('rtt 40');
+ask("SELECT outbox.resume_endpoint('slow')");
+shows('slow', 'delivered > 1000', 'it begins');
+my ($cpu, $began) = (sum(threads('rdk:broker')), time);
+shows('slow', 'delivered = 4000 AND failed_attempts = 0', 'a broker that answers late gets all records');
+my $took = time - $began;
+$cpu = sum(threads('rdk:broker')) - $cpu;
+note("$cpu s of CPU in $took s");
+mock('rtt 0');
+cmp_ok($cpu, '<', $took / 10, 'threads of librdkafka sleep while they wait for it');
+is(join(' ', sort { $a <=> $b } split / /, numbers(records('slow'))), join(' ', 1 .. 4000), 'each once');
+ask("SELECT outbox.drop_endpoint('slow')");
 
 # Kafka's own troubles are librdkafka's to wait out, and are named when they last
 mock('error 0 19 6 7');

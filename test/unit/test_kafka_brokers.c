@@ -1,6 +1,7 @@
 /*
  * test_kafka_brokers.c
- *	  A broker that owes an answer is named after more than a second, and no other one (TAP).
+ *	  A broker that owes an answer is named after more than a second, and no other one.
+ *	  Of each broker, the partitions that have records are counted (TAP).
  *
  * links: sinks/kafka/brokers.c
  */
@@ -56,6 +57,70 @@ connecting(const char *state, const char *silent)
 	begin(10250);
 	broker("b1:9092", -1, state, 1450, 1, -1);
 	says(state, false, false, silent);
+}
+
+static void
+partition(int number, int broker, int queued, int ready, int in_flight)
+{
+	size_t len = strlen(report);
+
+	snprintf(
+		report + len, sizeof(report) - len,
+		"\"%d\": { \"partition\":%d, \"broker\":%d, \"leader\":%d, \"desired\":false, \"unknown\":false, \"msgq_cnt\":%d, \"msgq_bytes\":70, \"xmit_msgq_cnt\":%d, \"xmit_msgq_bytes\":70, \"txmsgs\":9, \"msgs_inflight\": %d } , ",
+		number, number, broker, broker, queued, ready, in_flight);
+}
+
+static void
+load_is(const char *what, int messages, int first, int second)
+{
+	KafkaLoad load;
+
+	kafka_load_read(&load, report);
+	ok(load.messages == messages, what, "", "other messages");
+	ok(load.partitions[kafka_load_slot(1)] == first, what, "", "other partitions");
+	ok(load.partitions[kafka_load_slot(2)] == second, what, "", "other partitions");
+}
+
+static void
+loads(void)
+{
+	snprintf(
+		report, sizeof(report),
+		"{ \"ts\":5, \"msg_cnt\":17, \"msg_size\":3, \"brokers\":{ \"b/1\": { \"nodeid\":1, \"toppars\":{ \"t-0\": { \"topic\":\"t\", \"partition\":0} } } }, \"topics\":{ \"t\": { \"partitions\":{ ");
+	partition(0, 1, 1, 0, 0);
+	partition(1, 1, 0, 1, 0);
+	partition(2, 1, 0, 0, 1);
+	partition(3, 1, 0, 0, 0);
+	partition(4, 2, 1, 1, 1);
+	partition(5, 2, 0, 0, 0);
+	partition(-1, -1, 6, 0, 0);
+	load_is("partitions with records", 17, 3, 1);
+	partition(6, 2 + KAFKA_LOAD_SLOTS, 1, 0, 0);
+	load_is("a broker with a large number", 17, 3, 2);
+	strcpy(report, "{ \"msg_cnt\":0, \"topics\":{ } }");
+	load_is("no topics", 0, 0, 0);
+	report[0] = '\0';
+	load_is("an empty report", -1, 0, 0);
+	ok(kafka_load_slot(INT32_MIN) >= 0 && kafka_load_slot(-1) < KAFKA_LOAD_SLOTS,
+	   "any number has a slot", "", "");
+}
+
+static void
+sent(void)
+{
+	KafkaLoad load = {.messages = 100};
+
+	load.partitions[1] = 3;
+	load.partitions[2] = 1;
+	ok(kafka_load_is_sent(&load, 1, 3, 4, 100), "each partition has a request under way",
+	   "", "");
+	ok(!kafka_load_is_sent(&load, 1, 2, 4, 100), "one has none", "", "");
+	ok(!kafka_load_is_sent(&load, 0, 1, 4, 100), "a broker of which nothing is known", "",
+	   "");
+	ok(!kafka_load_is_sent(&load, 1, 3, 4, 20), "few records: there may be room", "", "");
+	ok(kafka_load_is_sent(&load, 1, 3, 4, 21), "one more: there is none", "", "");
+	ok(kafka_load_is_sent(&load, 1, 3, 4, 400), "about as many as in the report", "", "");
+	ok(!kafka_load_is_sent(&load, 1, 3, 4, 401), "a burst since the report", "", "");
 }
 
 int
@@ -133,5 +198,7 @@ main(void)
 	ok(b.silent[0] == '\0', "a name that is made to mislead", "", b.silent);
 	kafka_brokers_read(&b, "");
 	ok(!b.up && !b.known && b.silent[0] == '\0', "an empty report", "", b.silent);
+	loads();
+	sent();
 	return done_testing();
 }
