@@ -131,6 +131,22 @@ is(ask("SELECT outbox.replay('acme', now() - interval '1 h', topics => '{order.l
 $receiver->wait_delivered($before + 20, path => '/ok/acme');
 ok(wait_settled($node), 'settled');
 is(scalar(() = $receiver->delivered(path => '/ok/acme')), $before + 20, 'and sends them');
+
+# What commits late is found by its transaction, not by its tenant, by one that is behind.
+my $late = $node->background_psql('postgres');
+$late->query_safe('BEGIN');
+my %late = map { $_ => $late->query_safe("SELECT outbox.emit('order.late', '{\"n\": 200}', tenant => '$_')") } qw(acme b);
+my $early = ask("SELECT outbox.emit('order.late', '{\"n\": 201}', tenant => 'acme')");
+$receiver->wait_delivered(1, id => $early, path => '/ok/acme');
+ok(pause($node, 'acme'), 'paused, while a transaction of two tenants is open');
+$late->query_safe('COMMIT');
+$late->quit;
+$receiver->wait_delivered(1, id => $late{b}, path => '/ok/archive');
+ask("SELECT outbox.resume_endpoint('acme')");
+$receiver->wait_delivered(1, id => $late{acme}, path => '/ok/acme');
+ok(wait_settled($node), 'settled');
+is(scalar(() = $receiver->delivered(id => $late{b}, path => '/ok/acme')), 0, 'the event of the other tenant is not sent');
+is(scalar(() = $receiver->delivered(id => $late{acme}, path => '/ok/acme')), 1, 'its own is');
 my $test = ask("SELECT outbox.send_test('acme')");
 $receiver->wait_delivered(1, id => $test);
 is((grep { $_->{id} eq $test } $receiver->delivered)[0]{headers}{'outbox-tenant'}, 'acme', 'a test event has the tenant of its endpoint');
