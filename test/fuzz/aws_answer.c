@@ -37,6 +37,9 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		AwsMeaning			  meaning = aws_entry_meaning(&target, e);
 
 		MUST(e->seen || !e->stored);
+		/* What is told by its place is told of each. */
+		MUST(e->seen || !answer->ok || target.service == AWS_SQS ||
+			 target.service == AWS_SNS);
 		MUST((meaning == AWS_STORED) == e->stored);
 		MUST(memchr(e->code, '\0', sizeof(e->code)) != NULL);
 		MUST(memchr(e->words, '\0', sizeof(e->words)) != NULL);

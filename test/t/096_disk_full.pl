@@ -3,47 +3,17 @@
 use strict;
 use warnings;
 
-# All of this test runs in a mount namespace of its own, with which the disks
-# vanish; in there as the same user again.  Before anything is loaded: that turns
-# the output around.
-use File::Path qw(make_path);
-use File::Temp qw(tempdir);
-
-BEGIN
-{
-	if (!$ENV{OUTBOX_TEST_DISKS})
-	{
-		my $why = 'no namespace for a disk of its own (unshare -r -m)';
-		if (system('unshare -r -m true 2>/dev/null') != 0)
-		{
-			print STDERR "# NOT TESTED on a full disk: $why\n";
-			print "1..0 # SKIP $why\n";
-			exit;
-		}
-		make_path($ENV{TESTDATADIR});
-		$ENV{OUTBOX_TEST_DISKS} = tempdir('disks_XXXX', DIR => $ENV{TESTDATADIR});
-		my $inside = <<"SH";
-set -e
-for disk in tables wal; do
-	mkdir "\$OUTBOX_TEST_DISKS/\$disk"
-	mount -t tmpfs -o size=64m tmpfs "\$OUTBOX_TEST_DISKS/\$disk"
-done
-exec unshare --map-user=$> --map-group=@{[ $) + 0 ]} "\$@"
-SH
-		exec 'unshare', '-r', '-m', 'sh', '-c', $inside, 'sh', $^X, $0 or die "unshare: $!\n";
-	}
-}
-
+use OutboxTest::Disks (tables => 64, wal => 64);    # the first: it runs this again, with these
 use OutboxTest;
 use OutboxTest::Aws;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $disks = $ENV{OUTBOX_TEST_DISKS};
-mkdir "$disks/tables/space" or die "$disks/tables/space: $!\n";
+my ($tables, $wal) = map { OutboxTest::Disks::path($_) } qw(tables wal);
+mkdir "$tables/space" or die "$tables/space: $!\n";
 my $node = PostgreSQL::Test::Cluster->new('main');
-$node->init(extra => [ '--locale=C', '--encoding=UTF8', '--waldir', "$disks/wal/pg_wal", '--wal-segsize=1' ]);
+$node->init(extra => [ '--locale=C', '--encoding=UTF8', '--waldir', "$wal/pg_wal", '--wal-segsize=1' ]);
 my $aws = OutboxTest::Aws::missing() ? undef : OutboxTest::Aws->new;
 diag('NOT TESTED with a sink: ' . OutboxTest::Aws::missing()) unless $aws;
 $node->append_conf('postgresql.conf', $aws ? "outbox.sinks = 'webhook, aws'\n" : '');
@@ -56,7 +26,7 @@ max_wal_size = 4MB
 fsync = on
 CONF
 $node->start;
-$node->safe_psql('postgres', "CREATE TABLESPACE small LOCATION '$disks/tables/space'");
+$node->safe_psql('postgres', "CREATE TABLESPACE small LOCATION '$tables/space'");
 $node->safe_psql('postgres', 'CREATE DATABASE shop TABLESPACE small');
 $node->safe_psql('shop', 'CREATE EXTENSION outbox');
 my $receiver = OutboxTest::Receiver->new('main');
@@ -69,17 +39,6 @@ sub goes_on
 	my $stored = $aws && scalar $aws->stored('q.fifo');
 	ok((wait_until { $aws->stored('q.fifo') > $stored + 50 } 'entries in the queue'), "$name: so do those to a queue") if $aws;
 	ok(wait_sql($node, "SELECT state = 'running' FROM outbox.status", 't', 'shop'), "$name: a worker runs");
-	return;
-}
-
-# Takes all that is left of a disk.  The server does not get what it needs then.
-sub fill
-{
-	my ($disk) = @_;
-
-	open(my $fh, '>:raw', "$disks/$disk/ballast") or die "$disks/$disk/ballast: $!\n";
-	1 while syswrite($fh, "\0" x 8192);
-	close $fh;
 	return;
 }
 
@@ -98,12 +57,12 @@ goes_on('at first');
 
 # The tables: emitters get an error, the worker tries again until there is room
 my $from = -s $node->logfile;
-fill('tables');
+OutboxTest::Disks::fill('tables');
 wait_log(qr/ERROR:  could not extend file.*No space left.*\n(?:.*HINT.*\n)?.*STATEMENT:.*outbox\.emit/,
 	$from, 'no room for the tables: emit() says so');
 ok( wait_sql($node, "SELECT count(*) > 0 FROM outbox.held_steps WHERE reason = 'resources' AND last_error ~ 'No space left'", 't', 'shop'),
 	'the worker cannot write what it did: that is on hold');
-unlink "$disks/tables/ballast" or die "ballast: $!\n";
+OutboxTest::Disks::free('tables');
 goes_on('room for the tables');
 my $restarts = $node->safe_psql('shop', 'SELECT restarts FROM outbox.workers');
 
@@ -113,10 +72,10 @@ $node->safe_psql('shop', "ALTER SYSTEM SET wal_keep_size = '1 GB'");
 $node->reload;
 ok(wait_sql($node, "SELECT current_setting('wal_keep_size') = '1GB'", 't', 'shop'), 'WAL is kept');
 $from = -s $node->logfile;
-fill('wal');
+OutboxTest::Disks::fill('wal');
 wait_log(qr/PANIC:  could not (?:write to|extend) file.*No space left/, $from, 'no room for the WAL: PostgreSQL ends');
 wait_until { !-e $node->data_dir . '/postmaster.pid' || process_is_gone($node->{_pid}) } 'it is gone';
-unlink "$disks/wal/ballast" or die "ballast: $!\n";
+OutboxTest::Disks::free('wal');
 start_again($node);
 $node->safe_psql('shop', 'ALTER SYSTEM RESET wal_keep_size');
 $node->reload;

@@ -85,10 +85,11 @@ stop_producer($producer);
 $kafka->check($node, "$log.bus", 'shop.bus', name => 'killed');
 is(number('bus', 'failed_attempts'), 0, 'no attempt has failed');
 
-# It hangs for 5 s and more, which is longer than the timeout of one endpoint
+# It hangs for 90 s, which is longer than the timeout of one endpoint, and than librdkafka waits for
+# an answer
 $kafka->topic('short', 4);
 ask("SELECT outbox.create_endpoint('short', 'kafka://@{[$kafka->address]}/short', '{short.*}', format => 'raw', timeout => '2 s', backoff_base => '500 ms', backoff_max => '1 s')");
-my @producers = (load('bus'), load('short'));
+my @producers = map { load($_, rate => 50) } qw(bus short);
 my $before = number('bus', 'delivered');
 shows('short', 'delivered > 100', 'events flow to an endpoint that has little patience');
 shows('bus', "delivered > $before + 100", 'and to the other');
@@ -97,6 +98,8 @@ $kafka->signal('STOP', 1);
 webhooks('beside a broker that hangs');
 shows('bus', "state = 'active' AND reason ~ '^no answer from broker'", 'the reason names the broker');
 shows('short', "state = 'backing_off' OR failed_attempts > 0", 'the endpoint with little patience has given up what was in flight');
+wait_until { time - $stopped >= 90 } 'it hangs for long enough', 100;
+webhooks('beside a broker that has hung for 90 s');
 $kafka->signal('CONT', 1);
 # In these, each of the 40 keys had a record under way for 2 s each time, and all may be stored
 my $given_up = 40 * (2 + int((time - $stopped) / 2));

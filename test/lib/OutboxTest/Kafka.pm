@@ -45,6 +45,7 @@ sub needed
 #   nodes      how many (1); the first one is the controller too, and must live
 #   listeners  { NAME => protocol }, besides OPEN, which is PLAINTEXT
 #   advertise  { NAME => host } where that is not its own address
+#   data       where the data are kept (in a directory of its own), of one node only
 #   conf       further lines of server.properties
 #   format     further arguments of StorageTool
 sub new
@@ -77,7 +78,7 @@ sub new
 			'controller.listener.names' => 'CONTROLLER',
 			'listener.security.protocol.map' => join(',', 'CONTROLLER:PLAINTEXT', map { "$_:$protocol{$_}" } @names),
 			'inter.broker.listener.name' => 'OPEN',
-			'log.dirs' => "$node->{dir}/data",
+			'log.dirs' => ($arg{data} // $node->{dir}) . '/data',
 			'offsets.topic.replication.factor' => 1,
 			'offsets.topic.num.partitions' => 1,
 			'transaction.state.log.replication.factor' => 1,
