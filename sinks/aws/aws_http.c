@@ -37,13 +37,6 @@
 #define CONNECTION_LIFE_MAX 300L /* s; an old DNS answer is used no longer */
 #define NEVER (-1)
 
-/* What libcurl says of a header that is longer than its own bound */
-#if LIBCURL_VERSION_NUM >= 0x080600
-#define HEADER_TOO_LONG CURLE_TOO_LARGE
-#else
-#define HEADER_TOO_LONG CURLE_OUT_OF_MEMORY
-#endif
-
 static OutboxServices services;
 static CURLM		 *multi;
 static int			  epoll_fd = -1;
@@ -414,12 +407,24 @@ aws_http_fd(void)
 	return epoll_fd;
 }
 
+/* A line that is longer than libcurl's buffer is a lack of memory to libcurl before 8.6. */
+static bool
+line_is_too_long(const AwsRequest *r, CURLcode code)
+{
+#if LIBCURL_VERSION_NUM >= 0x080600
+	(void) r;
+	return code == CURLE_TOO_LARGE;
+#else
+	return code == CURLE_OUT_OF_MEMORY && r->connected;
+#endif
+}
+
 static OutboxFailure
 failure_of(const AwsRequest *r, CURLcode code)
 {
 	if (r->refused)
 		return OUTBOX_FAILURE_ADDRESS;
-	if (r->too_long)
+	if (r->too_long || line_is_too_long(r, code))
 		return OUTBOX_FAILURE_PROTOCOL;
 	switch (code)
 	{
@@ -453,11 +458,8 @@ explain(const AwsRequest *r, CURLcode code, AwsEnd *end)
 		snprintf(end->words, sizeof(end->words),
 				 "address %s is %s, and not in outbox.allowed_networks", r->address,
 				 r->refused);
-	else if (r->too_long)
+	else if (r->too_long || line_is_too_long(r, code))
 		snprintf(end->words, sizeof(end->words), "its answer is too long");
-	else if (code == HEADER_TOO_LONG && r->header_bytes > 0)
-		snprintf(end->words, sizeof(end->words),
-				 "out of memory, or a header of its answer is too long");
 	else if (code == CURLE_OPERATION_TIMEDOUT)
 		snprintf(end->words, sizeof(end->words), "timed out%s",
 				 r->connected ? "" : " while connecting");
