@@ -241,18 +241,8 @@ http_start(OutboxTransfer *t, const OutboxTarget *target, OutboxLink *link,
 		outbox_http_fail(t, OUTBOX_FAILURE_ADDRESS, complaint, hint ? hint : "");
 		end_unstarted(t);
 	}
-	else if (t->host->open)
+	else if (outbox_http_run_or_wait(t))
 		launch(t);
-	else if (t->host->first == NULL)
-	{
-		t->host->first = t;
-		launch(t);
-	}
-	else
-	{
-		t->state = WAITING;
-		dlist_push_tail(&t->host->waiting, &t->node);
-	}
 }
 
 /* Removes the transfer from libcurl, or from its list.  It is then on no list. */
@@ -474,7 +464,7 @@ http_timeout(void)
 	int64 at = outbox_http_pools_next_timer();
 	int64 now;
 
-	if (at == 0 || !dlist_is_empty(&unstarted) || outbox_http_targets_are_ready())
+	if (at == 0 || !dlist_is_empty(&unstarted))
 		return 0;
 	if (!dlist_is_empty(&answered))
 	{
@@ -484,6 +474,7 @@ http_timeout(void)
 		at = Min(at, t->body_deadline);
 	}
 	at = Min(at, outbox_http_lookups_deadline());
+	at = Min(at, outbox_http_targets_deadline());
 	if (at == OUTBOX_HTTP_NEVER)
 		return -1;
 	now = outbox_http_now();

@@ -67,6 +67,7 @@ open_socket(void *arg, curlsocktype purpose, struct curl_sockaddr *address)
 			t->socket_errno = errno;
 		return CURL_SOCKET_BAD;
 	}
+	outbox_http_connects(t);
 	outbox_http_watch(fd,
 					  t->plain									  ? OUTBOX_HTTP_PLAIN :
 						  t->set_version == CURL_HTTP_VERSION_1_1 ? OUTBOX_HTTP_TLS :
@@ -120,8 +121,7 @@ before_request(void *arg, char *ip, char *local_ip, int port, int local_port)
 			return CURL_PREREQFUNC_ABORT;
 		}
 	}
-	if (!t->host->open)
-		outbox_http_got_through(t);
+	outbox_http_got_through(t);
 	return CURL_PREREQFUNC_OK;
 }
 

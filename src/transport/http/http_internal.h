@@ -45,6 +45,27 @@ typedef enum OutboxTransferState
 	ANSWERED	/* in libcurl, on answered or reading; headers complete */
 } OutboxTransferState;
 
+/* http_width.c: how many transfers of a target may run. */
+typedef struct OutboxWidth
+{
+	int	   most;
+	int	   ended;		/* since 'since': the caller counts */
+	double rate_before; /* answers per ms with half as many; < 0: not known */
+	bool   refused;		/* more were tried, and brought nothing */
+	bool   settling;	/* nothing is measured yet */
+	int64  since;		/* ms */
+	int64  begun_at;	/* ms */
+} OutboxWidth;
+
+/*
+ * settle: what was measured says nothing any more, because no transfers waited.
+ * step: to be called about every 10 ms while transfers wait.  'running' includes
+ * 'connecting', which have no connection yet.  Returns true if more may run.
+ */
+extern void outbox_width_begin(OutboxWidth *w, int64 now);
+extern void outbox_width_settle(OutboxWidth *w, int64 now);
+extern bool outbox_width_step(OutboxWidth *w, int running, int connecting, int64 now);
+
 /*
  * What is known of a target while it has transfers.  Until one transfer has got a
  * connection to it, that one goes first and the others wait.  A receiver that speaks
@@ -56,6 +77,11 @@ typedef struct OutboxTargetState
 	dlist_node		node; /* in its bucket, or on free_hosts */
 	const void	   *key;  /* the target's address in memory, never dereferenced */
 	int				in_flight;
+	int				running;	/* of these, not on 'waiting' */
+	int				connecting; /* of these, with a connection in the making */
+	OutboxWidth		width;
+	bool			is_full; /* on full_hosts */
+	dlist_node		full;
 	bool			open;  /* a transfer got a connection, and none has failed since */
 	OutboxTransfer *first; /* goes first while not open */
 	dlist_head		waiting;
@@ -145,6 +171,8 @@ struct OutboxTransfer
 	int64			   lookup_deadline;
 	int				   lookup_took; /* ms */
 	OutboxHttpVersion  version;		/* that the endpoint asks for */
+	bool			   runs;		/* counted in host->running */
+	bool			   connects;	/* counted in host->connecting */
 	bool			   tried;		/* some address was not refused */
 	bool			   connected;
 	bool			   too_many_lookups; /* too many lookups are in progress */
@@ -221,15 +249,18 @@ extern void outbox_http_explain(OutboxTransfer *t, CURLcode code);
 /*
  * http_target.c.  A transfer enters its target's host when it is started (NULL: out of
  * memory).  It leaves it when it is out of libcurl and out of the host's list.
- * got_through: there is a connection that this request may use.  start_waiting: starts
- * the transfers that waited for the first one of their target.
+ * run_or_wait returns true if it is to be launched.  connects: it opens a connection.
+ * got_through: there is a connection that this request may use.  start_waiting: launches
+ * those that may run now, and must be called at the deadline.
  */
 extern void				  outbox_http_targets_init(void);
 extern void				  outbox_http_targets_shutdown(void);
 extern OutboxTargetState *outbox_http_enter_target(const void *key);
 extern void				  outbox_http_leave_target(OutboxTransfer *t);
 extern void				  outbox_http_got_through(OutboxTransfer *t);
-extern bool				  outbox_http_targets_are_ready(void);
+extern void				  outbox_http_connects(OutboxTransfer *t);
+extern bool				  outbox_http_run_or_wait(OutboxTransfer *t);
+extern int64			  outbox_http_targets_deadline(void);
 extern void				  outbox_http_start_waiting(void (*launch)(OutboxTransfer *t));
 
 /*

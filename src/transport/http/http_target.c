@@ -1,17 +1,22 @@
 /*
  * http_target.c
- *	  Owns what is known of a target while it has transfers, and which transfers wait
- *	  for its first one to get a connection.
+ *	  Owns what is known of a target while it has transfers, and which transfers wait:
+ *	  for its first one to get a connection, or because enough of them are running.
  */
 #include "transport/http/http_internal.h"
 
 #include <stdlib.h>
 
 #define HOST_BUCKETS 256
+#define STEP 10 /* ms between looks at the hosts that are full */
 
 static dlist_head hosts[HOST_BUCKETS];
 static dlist_head free_hosts = DLIST_STATIC_INIT(free_hosts);
 static dlist_head ready_hosts = DLIST_STATIC_INIT(ready_hosts);
+
+/* Those with transfers that wait because enough of them are running. */
+static dlist_head full_hosts = DLIST_STATIC_INIT(full_hosts);
+static int64	  next_step; /* ms */
 
 void
 outbox_http_targets_init(void)
@@ -53,6 +58,7 @@ outbox_http_enter_target(const void *key)
 	dlist_init(&host->waiting);
 	host->key = key;
 	host->in_flight = 1;
+	outbox_width_begin(&host->width, 0);
 	dlist_push_head(bucket, &host->node);
 	return host;
 }
@@ -67,6 +73,81 @@ host_is_ready(OutboxTargetState *host)
 	}
 }
 
+static bool
+has_room(const OutboxTargetState *host)
+{
+	return host->open ? host->running < host->width.most : host->first == NULL;
+}
+
+static void
+run(OutboxTransfer *t)
+{
+	OutboxTargetState *host = t->host;
+
+	if (!host->open)
+		host->first = t;
+	t->runs = true;
+	host->running++;
+}
+
+/* Transfers wait although there are connections. */
+static void
+is_full(OutboxTargetState *host)
+{
+	int64 now;
+
+	if (host->is_full)
+		return;
+	now = outbox_http_now();
+	outbox_width_settle(&host->width, now);
+	if (dlist_is_empty(&full_hosts))
+		next_step = now + STEP;
+	host->is_full = true;
+	dlist_push_tail(&full_hosts, &host->full);
+}
+
+bool
+outbox_http_run_or_wait(OutboxTransfer *t)
+{
+	OutboxTargetState *host = t->host;
+
+	/* Those that wait are not overtaken. */
+	if (dlist_is_empty(&host->waiting) && has_room(host))
+	{
+		run(t);
+		return true;
+	}
+	t->state = WAITING;
+	dlist_push_tail(&host->waiting, &t->node);
+	if (host->open)
+		is_full(host);
+	return false;
+}
+
+void
+outbox_http_connects(OutboxTransfer *t)
+{
+	if (!t->connects)
+		t->host->connecting++;
+	t->connects = true;
+}
+
+static void
+ends_connecting(OutboxTransfer *t)
+{
+	if (t->connects)
+		t->host->connecting--;
+	t->connects = false;
+}
+
+static void
+is_not_full(OutboxTargetState *host)
+{
+	if (host->is_full)
+		dlist_delete(&host->full);
+	host->is_full = false;
+}
+
 /* The transfer must be out of libcurl and out of its host's list. */
 void
 outbox_http_leave_target(OutboxTransfer *t)
@@ -75,14 +156,20 @@ outbox_http_leave_target(OutboxTransfer *t)
 
 	if (host == NULL)
 		return;
+	ends_connecting(t);
+	if (t->runs)
+	{
+		host->running--;
+		host->width.ended++;
+	}
+	t->runs = false;
 	t->host = NULL;
 	if (host->first == t)
-	{
 		host->first = NULL;
-		host_is_ready(host);
-	}
+	host_is_ready(host);
 	if (--host->in_flight == 0)
 	{
+		is_not_full(host);
 		if (host->is_ready)
 			dlist_delete(&host->ready);
 		dlist_delete(&host->node);
@@ -93,36 +180,63 @@ outbox_http_leave_target(OutboxTransfer *t)
 void
 outbox_http_got_through(OutboxTransfer *t)
 {
+	ends_connecting(t);
+	if (t->host->open)
+		return;
 	t->host->open = true;
 	t->host->first = NULL; /* none waits for its answer */
 	host_is_ready(t->host);
 }
 
+static void
+step_full_hosts(void)
+{
+	dlist_mutable_iter iter;
+	int64			   now;
+
+	if (dlist_is_empty(&full_hosts) || (now = outbox_http_now()) < next_step)
+		return;
+	next_step = now + STEP;
+	dlist_foreach_modify(iter, &full_hosts)
+	{
+		OutboxTargetState *host = dlist_container(OutboxTargetState, full, iter.cur);
+
+		if (dlist_is_empty(&host->waiting) || !host->open)
+			is_not_full(host);
+		else if (outbox_width_step(&host->width, host->running, host->connecting, now))
+			host_is_ready(host);
+	}
+}
+
+int64
+outbox_http_targets_deadline(void)
+{
+	return dlist_is_empty(&ready_hosts) ?
+		(dlist_is_empty(&full_hosts) ? OUTBOX_HTTP_NEVER : next_step) :
+		0;
+}
+
 void
 outbox_http_start_waiting(void (*launch)(OutboxTransfer *t))
 {
+	step_full_hosts();
 	while (!dlist_is_empty(&ready_hosts))
 	{
 		OutboxTargetState *host = dlist_container(OutboxTargetState, ready,
 												  dlist_pop_head_node(&ready_hosts));
 
 		host->is_ready = false;
-		while (!dlist_is_empty(&host->waiting) && (host->open || host->first == NULL))
+		while (!dlist_is_empty(&host->waiting) && has_room(host))
 		{
 			OutboxTransfer *t = dlist_container(OutboxTransfer, node,
 												dlist_pop_head_node(&host->waiting));
 
-			if (!host->open)
-				host->first = t;
+			run(t);
 			launch(t);
 		}
+		if (!dlist_is_empty(&host->waiting) && host->open)
+			is_full(host);
 	}
-}
-
-bool
-outbox_http_targets_are_ready(void)
-{
-	return !dlist_is_empty(&ready_hosts);
 }
 
 void

@@ -1,0 +1,26 @@
+# A receiver that takes long to answer gets as many requests at the same time as max_in_flight allows.
+use strict;
+use warnings;
+
+use OutboxTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+use constant IN_FLIGHT => 150;
+
+my $node = outbox_node('main');
+my $receiver = OutboxTest::Receiver->new('main');
+
+$receiver->control(path => '/ok/far', behave => '/hold');
+endpoint($node, $receiver, 'far', '/ok/far', "topics => '{far}', max_in_flight => " . IN_FLIGHT . ", timeout => '10 min'");
+$node->safe_psql('postgres', "SELECT count(outbox.emit('far', '{}')) FROM generate_series(1, " . 2 * IN_FLIGHT . ')');
+ok($receiver->wait_for(IN_FLIGHT, path => '/ok/far'), 'max_in_flight requests, of which none is answered');
+ok(wait_sql($node, 'SELECT processing = ' . IN_FLIGHT . " FROM outbox.stats WHERE endpoint = 'far'"), 'no more are on their way');
+is(scalar(() = $receiver->requests(path => '/ok/far')), IN_FLIGHT, 'and no more have come');
+$receiver->control(path => '/ok/far', behave => '/ok');
+ok($receiver->wait_delivered(2 * IN_FLIGHT, path => '/ok/far'), 'then all are delivered');
+ok(wait_settled($node), 'and settled');
+is($node->safe_psql('postgres', "SELECT failed_attempts FROM outbox.stats WHERE endpoint = 'far'"), 0, 'none has failed');
+$node->stop;
+done_testing();
