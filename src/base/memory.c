@@ -33,6 +33,20 @@ outbox_memory_init(void)
 	mallopt(M_MMAP_THRESHOLD, MAP_FROM);
 }
 
+static size_t freed; /* and not taken again, since memory was last returned */
+
+void
+outbox_memory_freed(size_t bytes)
+{
+	freed += bytes;
+}
+
+void
+outbox_memory_taken(size_t bytes)
+{
+	freed -= Min(freed, bytes);
+}
+
 /*
  * A single small piece in use keeps free() from returning all of the heap before it.
  * malloc_trim() returns every free page, wherever it lies.  It walks the whole heap,
@@ -44,10 +58,11 @@ outbox_memory_give_back(TimestampTz now)
 {
 	static TimestampTz given_back_at;
 
-	if (outbox_memory_peak < 2 * outbox_memory_used + KEEP_FREE ||
+	if ((outbox_memory_peak < 2 * outbox_memory_used + KEEP_FREE && freed < KEEP_FREE) ||
 		(now - given_back_at < USECS_PER_SEC && now >= given_back_at))
 		return;
 	given_back_at = now;
+	freed = 0;
 	outbox_memory_peak = outbox_memory_used;
 	malloc_trim(0);
 }

@@ -58,6 +58,10 @@ outbox_memory_fits_ahead(size_t bytes)
 /* Sets how memory is taken from the system.  Called at the start of a worker. */
 extern void outbox_memory_init(void);
 
+/* About so much was freed, or taken again, that outbox_memory_used does not include. */
+extern void outbox_memory_freed(size_t bytes);
+extern void outbox_memory_taken(size_t bytes);
+
 /* Returns memory to the system after a peak.  Cheap, to be called often. */
 extern void outbox_memory_give_back(TimestampTz now);
 

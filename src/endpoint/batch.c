@@ -55,7 +55,7 @@ fills_a_batch(OutboxEndpoint *ep, TimestampTz now)
 	size_t	   bytes = 0;
 	dlist_iter iter;
 
-	dlist_foreach(iter, &ep->queue.ready)
+	dlist_foreach(iter, &ep->queue->ready)
 	{
 		OutboxDelivery *d = dlist_container(OutboxDelivery, node, iter.cur);
 
@@ -85,9 +85,10 @@ outbox_batch_due(OutboxEndpoint *ep, TimestampTz now)
 {
 	OutboxDelivery *d;
 
-	if (ep->config.batch_size == 1 || ep->config.batch_wait == 0 || ep->queue.nready == 0)
+	if (ep->config.batch_size == 1 || ep->config.batch_wait == 0 ||
+		ep->queue->nready == 0)
 		return DT_NOEND;
-	d = dlist_head_element(OutboxDelivery, node, &ep->queue.ready);
+	d = dlist_head_element(OutboxDelivery, node, &ep->queue->ready);
 	return can_share_request(ep, d, now) ? due_at(ep, d, now) : DT_NOEND;
 }
 
@@ -99,14 +100,14 @@ outbox_batch_due(OutboxEndpoint *ep, TimestampTz now)
 static bool
 must_wait(OutboxEndpoint *ep, TimestampTz now)
 {
-	bool			more = !ep->feed.attached && outbox_window_wants_events(ep, now);
+	bool			more = !ep->feed->attached && outbox_window_wants_events(ep, now);
 	OutboxDelivery *d;
 
 	if ((ep->config.batch_wait == 0 && !more) || ep->pace.breaker == OUTBOX_BREAKER_OPEN)
 		return false;
-	while (ep->queue.nready < ep->config.batch_size && outbox_window_take_next(ep, &d))
+	while (ep->queue->nready < ep->config.batch_size && outbox_window_take_next(ep, &d))
 		;
-	d = dlist_head_element(OutboxDelivery, node, &ep->queue.ready);
+	d = dlist_head_element(OutboxDelivery, node, &ep->queue->ready);
 	return can_share_request(ep, d, now) && (more || now < due_at(ep, d, now)) &&
 		!fills_a_batch(ep, now);
 }
@@ -193,7 +194,7 @@ has_memory(const OutboxBatch *b, const OutboxDelivery *d, TimestampTz now)
 {
 	size_t bytes = outbox_payload_cost(d->event, OUTBOX_PAYLOAD_ITSELF);
 
-	return outbox_endpoint_has_memory(b->endpoint, b->endpoint->queue.nin_flight,
+	return outbox_endpoint_has_memory(b->endpoint, b->endpoint->queue->nin_flight,
 									  b->request_bytes +
 										  Max(bytes, 2 * OUTBOX_BATCH_BYTES),
 									  now);
@@ -229,9 +230,9 @@ take(OutboxBatch *b, OutboxDelivery *d, TimestampTz now)
 		d->batch = b;
 		d->started_at = now;
 		d->probe = (ep->pace.breaker == OUTBOX_BREAKER_OPEN);
-		dlist_push_tail(&ep->queue.in_flight, &d->node);
+		dlist_push_tail(&ep->queue->in_flight, &d->node);
 		if (d->lane == NULL || d->lane->head == d)
-			ep->queue.nheads++;
+			ep->queue->nheads++;
 		return true;
 	}
 
@@ -271,7 +272,7 @@ take_ready(OutboxBatch *b, int64 group, TimestampTz now)
 	OutboxEndpoint	  *ep = b->endpoint;
 	dlist_mutable_iter iter;
 
-	dlist_foreach_modify(iter, &ep->queue.ready)
+	dlist_foreach_modify(iter, &ep->queue->ready)
 	{
 		OutboxDelivery *d = dlist_container(OutboxDelivery, node, iter.cur);
 		OutboxLane	   *lane = d->lane;
@@ -342,12 +343,12 @@ outbox_batch_next(OutboxEndpoint *ep, size_t request_bytes, TimestampTz now,
 	{
 		int64 group;
 
-		while (ep->queue.nready == 0)
+		while (ep->queue->nready == 0)
 			if (!outbox_window_take_next(ep, &d))
 				return NULL;
 		if (must_wait(ep, now))
 			return NULL;
-		d = dlist_head_element(OutboxDelivery, node, &ep->queue.ready);
+		d = dlist_head_element(OutboxDelivery, node, &ep->queue->ready);
 		if (!is_durable(d))
 			return NULL;
 
@@ -363,7 +364,7 @@ outbox_batch_next(OutboxEndpoint *ep, size_t request_bytes, TimestampTz now,
 		{
 			/* All of them are sent later, so that a group stays together. */
 			*nothing = false;
-			ep->queue.nin_flight++;
+			ep->queue->nin_flight++;
 			outbox_batch_put_back(b);
 			return NULL;
 		}
@@ -375,7 +376,7 @@ outbox_batch_next(OutboxEndpoint *ep, size_t request_bytes, TimestampTz now,
 	}
 	*nothing = false;
 	complete(b);
-	ep->queue.nin_flight++;
+	ep->queue->nin_flight++;
 	outbox_pace_take_token(&ep->pace);
 	return b;
 }
@@ -385,7 +386,7 @@ outbox_batch_land(OutboxBatch *b)
 {
 	OutboxEndpoint *ep = b->endpoint;
 
-	ep->queue.nin_flight--;
+	ep->queue->nin_flight--;
 	ep->place.dirty = true;
 	for (int i = 0; i < b->n; i++)
 	{
@@ -393,7 +394,7 @@ outbox_batch_land(OutboxBatch *b)
 
 		dlist_delete(&d->node);
 		if (d->lane == NULL || d->lane->head == d)
-			ep->queue.nheads--;
+			ep->queue->nheads--;
 		d->batch = NULL;
 	}
 }

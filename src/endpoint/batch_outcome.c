@@ -337,7 +337,7 @@ outbox_batch_done(OutboxBatch *b, const OutboxOutcome *o, TimestampTz now)
 	OutboxEndpoint *ep = b->endpoint;
 	Lanes			lanes;
 
-	ep->tally.last_active_at = now;
+	ep->tally->last_active_at = now;
 	outbox_batch_land(b);
 	hold_lanes(b, &lanes);
 	if (b->whole_failed)

@@ -19,59 +19,159 @@
 #include "endpoint/outcome.h"
 #include "endpoint/queue.h"
 #include "endpoint/retries.h"
+#include "endpoint/packed_settings.h"
 #include "endpoint/status.h"
+#include "endpoint/tally.h"
 #include "endpoint/window.h"
 #include "log/durable.h"
+
+static MemoryContext structs; /* of all OutboxEndpoint */
+
+#define WORK_BYTES 4096 /* that an endpoint takes, about, while it does not rest */
+
+#define STRUCTS_BLOCK \
+	(8 * SLAB_DEFAULT_BLOCK_SIZE) /* so that little of it is left over */
+
+/* Constant, so that writing to it ends the process. */
+static const OutboxWork none = {
+	.feed = {.attached = true, .counted = true, .cancelled_upto = PG_INT64_MIN},
+	.queue = {.lanes_all = true, .retries_all = true},
+	.table = {.rows_counted = true},
+};
+
+const OutboxEndpointLink outbox_no_link = {.state = OUTBOX_LINK_UP};
+
+static void
+set_work(OutboxEndpoint *ep, MemoryContext cxt, OutboxWork *work)
+{
+	ep->cxt = cxt;
+	ep->feed = &work->feed;
+	ep->queue = &work->queue;
+	ep->table = &work->table;
+}
+
+static void
+make_work(OutboxEndpoint *ep)
+{
+	MemoryContext cxt = AllocSetContextCreate(structs, "outbox endpoint",
+											  ALLOCSET_SMALL_SIZES);
+	MemoryContext old = MemoryContextSwitchTo(cxt);
+
+	set_work(ep, cxt, palloc0(sizeof(OutboxWork)));
+	outbox_lanes_init(ep);
+	outbox_retries_init(ep);
+	dlist_init(&ep->queue->ready);
+	dlist_init(&ep->queue->in_flight);
+	dlist_init(&ep->queue->settling);
+	dlist_init(&ep->queue->loading);
+	dlist_init(&ep->queue->parking);
+	dlist_init(&ep->queue->asking);
+	dlist_init(&ep->queue->held);
+	MemoryContextSwitchTo(old);
+	outbox_tally_wake(ep);
+}
 
 OutboxEndpoint *
 outbox_endpoint_create(MemoryContext parent, int32 id)
 {
-	MemoryContext	cxt = AllocSetContextCreate(parent, "outbox endpoint",
-												ALLOCSET_SMALL_SIZES);
-	MemoryContext	old = MemoryContextSwitchTo(cxt);
-	OutboxEndpoint *ep = palloc0(sizeof(OutboxEndpoint));
+	OutboxEndpoint *ep;
 
+	if (structs == NULL)
+		structs = SlabContextCreate(parent, "outbox endpoints", STRUCTS_BLOCK,
+									sizeof(OutboxEndpoint));
+	ep = MemoryContextAllocZero(structs, sizeof(OutboxEndpoint));
 	ep->id = id;
-	ep->cxt = cxt;
-	outbox_lanes_init(ep);
-	outbox_retries_init(ep);
-	dlist_init(&ep->queue.ready);
-	dlist_init(&ep->queue.in_flight);
-	dlist_init(&ep->queue.settling);
-	dlist_init(&ep->queue.loading);
-	dlist_init(&ep->queue.parking);
-	dlist_init(&ep->queue.asking);
-	dlist_init(&ep->queue.held);
-	MemoryContextSwitchTo(old);
+	ep->link = unconstify(OutboxEndpointLink *, &outbox_no_link);
+	make_work(ep);
 	return ep;
+}
+
+static bool
+has_parked(const OutboxEndpoint *ep)
+{
+	for (int i = 0; i < OUTBOX_ROW_STATUSES; i++)
+		if (ep->table->rows[i] != 0)
+			return true;
+	return !ep->table->rows_counted || ep->table->sweep_key != NULL ||
+		ep->table->unblocking || ep->feed->cancelled_upto != PG_INT64_MIN;
+}
+
+bool
+outbox_endpoint_may_rest(const OutboxEndpoint *ep)
+{
+	const OutboxQueue *q = ep->queue;
+
+	return ep->feed->attached && ep->feed->counted && ep->feed->backlog == 0 &&
+		ep->feed->window == NULL && !ep->feed->drop_window && q->nheld == 0 &&
+		q->nready == 0 && q->nin_flight == 0 && q->nwaiting == 0 && q->nsettling == 0 &&
+		q->nretries == 0 && q->nretries_loading == 0 && q->retries_all && q->lanes_all &&
+		outbox_lanes_count(ep) == 0 && !has_parked(ep);
+}
+
+static void
+free_work(OutboxEndpoint *ep)
+{
+	MemoryContext cxt = ep->cxt;
+
+	outbox_cursor_clear(&ep->feed->cursor);
+	outbox_cursor_clear(&ep->feed->frontier);
+	outbox_cursor_clear(&ep->feed->counter);
+	set_work(ep, NULL, unconstify(OutboxWork *, &none));
+	MemoryContextDelete(cxt);
+}
+
+void
+outbox_endpoint_rest(OutboxEndpoint *ep, TimestampTz now)
+{
+	free_work(ep);
+	outbox_tally_rest(ep, now);
+	outbox_memory_freed(WORK_BYTES);
+}
+
+void
+outbox_endpoint_wake(OutboxEndpoint *ep)
+{
+	if (!outbox_endpoint_rests(ep))
+		return;
+	make_work(ep);
+	outbox_memory_taken(WORK_BYTES);
+	ep->feed->attached = ep->feed->counted = true;
+	outbox_endpoint_nothing_parked(ep);
+}
+
+void
+outbox_endpoint_nothing_parked(OutboxEndpoint *ep)
+{
+	ep->feed->cancelled_upto = PG_INT64_MIN;
+	ep->queue->lanes_all = ep->queue->retries_all = true;
+	ep->table->rows_counted = true;
 }
 
 void
 outbox_endpoint_free(OutboxEndpoint *ep)
 {
-	Assert(ep->queue.nin_flight == 0);
-	outbox_delivery_free_list(&ep->queue.ready);
-	outbox_delivery_free_list(&ep->queue.settling);
-	outbox_lanes_free(ep);
-	outbox_window_clear(ep);
-	outbox_cursor_clear(&ep->feed.cursor);
-	outbox_cursor_clear(&ep->feed.frontier);
-	outbox_cursor_clear(&ep->feed.counter);
-	if (ep->config.settings_cxt)
-		MemoryContextDelete(ep->config.settings_cxt);
-	if (ep->config.retired_cxt)
-		MemoryContextDelete(ep->config.retired_cxt);
+	Assert(ep->queue->nin_flight == 0);
+	if (!outbox_endpoint_rests(ep))
+	{
+		outbox_delivery_free_list(&ep->queue->ready);
+		outbox_delivery_free_list(&ep->queue->settling);
+		outbox_lanes_free(ep);
+		outbox_window_clear(ep);
+		free_work(ep);
+	}
+	outbox_tally_free(ep);
+	outbox_settings_free(&ep->config);
 	if (ep->tenant)
 		outbox_tenant_leave(ep->tenant);
-	MemoryContextDelete(ep->cxt);
+	pfree(ep);
 }
 
 bool
 outbox_endpoint_has_memory(OutboxEndpoint *ep, int nothers, size_t bytes, TimestampTz now)
 {
-	if ((nothers == 0 && ep->queue.nsettling == 0) || outbox_memory_fits(bytes))
+	if ((nothers == 0 && ep->queue->nsettling == 0) || outbox_memory_fits(bytes))
 		return true;
-	ep->queue.memory_short_at = now;
+	ep->queue->memory_short_at = now;
 	return false;
 }
 
@@ -83,9 +183,9 @@ outbox_endpoint_has_memory(OutboxEndpoint *ep, int nothers, size_t bytes, Timest
 bool
 outbox_endpoint_lacks_memory(OutboxEndpoint *ep, TimestampTz now)
 {
-	return now - ep->queue.memory_short_at < USECS_PER_SEC ||
-		(ep->feed.backlog > 0 && ep->feed.window_count == 0 && ep->queue.nready == 0 &&
-		 ep->queue.nin_flight > 0 && !outbox_memory_fits(0) &&
+	return now - ep->queue->memory_short_at < USECS_PER_SEC ||
+		(ep->feed->backlog > 0 && ep->feed->window_count == 0 && ep->queue->nready == 0 &&
+		 ep->queue->nin_flight > 0 && !outbox_memory_fits(0) &&
 		 outbox_status_may_send(ep, now));
 }
 
@@ -101,19 +201,19 @@ outbox_endpoint_next(OutboxEndpoint *ep, TimestampTz now)
 		const char	   *reason;
 		const char	   *error;
 
-		while (ep->queue.nready == 0)
+		while (ep->queue->nready == 0)
 			if (!outbox_window_take_next(ep, &d))
 				return NULL;
 
 		/* A crash could still undo the event's commit, so it is not sent yet. */
-		d = dlist_head_element(OutboxDelivery, node, &ep->queue.ready);
+		d = dlist_head_element(OutboxDelivery, node, &ep->queue->ready);
 		if (d->event->page->lsn > outbox_durable_lsn)
 			return NULL;
 		outbox_delivery_leave_ready(ep, d);
 		d->state = OUTBOX_DELIVERY_IN_FLIGHT;
-		dlist_push_tail(&ep->queue.in_flight, &d->node);
-		ep->queue.nin_flight++;
-		ep->queue.nheads++;
+		dlist_push_tail(&ep->queue->in_flight, &d->node);
+		ep->queue->nin_flight++;
+		ep->queue->nheads++;
 		d->started_at = now;
 		d->probe = (ep->pace.breaker == OUTBOX_BREAKER_OPEN);
 
@@ -132,8 +232,8 @@ void
 outbox_endpoint_put_back(OutboxEndpoint *ep, OutboxDelivery *d)
 {
 	dlist_delete(&d->node);
-	ep->queue.nin_flight--;
-	ep->queue.nheads--;
+	ep->queue->nin_flight--;
+	ep->queue->nheads--;
 	ep->place.dirty = true;
 	d->transfer = NULL;
 	outbox_delivery_ready_again(ep, d);
@@ -160,7 +260,7 @@ outbox_endpoint_overflow_ready(OutboxEndpoint *ep, int64 cut)
 	do
 	{
 		before = n;
-		dlist_foreach_modify(iter, &ep->queue.ready)
+		dlist_foreach_modify(iter, &ep->queue->ready)
 		{
 			OutboxDelivery *d = dlist_container(OutboxDelivery, node, iter.cur);
 
@@ -178,7 +278,7 @@ outbox_endpoint_overflow_ready(OutboxEndpoint *ep, int64 cut)
 void
 outbox_endpoint_overflow(OutboxEndpoint *ep, OutboxEvent *event)
 {
-	ep->feed.backlog--;
+	ep->feed->backlog--;
 	ep->place.dirty = true;
 	overflow(ep, outbox_delivery_make(ep, event, false));
 }

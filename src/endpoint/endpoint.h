@@ -160,28 +160,27 @@ typedef struct OutboxWindowEntry
  */
 typedef struct OutboxEndpointConfig
 {
-	char			   *name;		  /* in settings_cxt */
-	char			   *tenant;		  /* never changes (NULL: none) */
-	MemoryContext		settings_cxt; /* of the strings here, filter, target, request */
-	MemoryContext		retired_cxt;  /* of former settings, freed by publish.c */
-	int					npatterns;
-	char			  **patterns;
-	JsonPath		   *filter;		  /* NULL: none */
-	uint64				row_version;  /* changes with the stored rows: made of their
+	char				  *name;
+	char				  *tenant;	 /* never changes (NULL: none) */
+	struct OutboxSettings *settings; /* the memory of all that is pointed to here */
+	int					   npatterns;
+	char				 **patterns;
+	JsonPath			  *filter;		 /* NULL: none */
+	uint64				   row_version;	 /* changes with the stored rows: made of their
 									   * xmin */
-	uint64				keys_version; /* of the key file that opened them */
-	int64				version;	  /* of the subscription */
-	int64				generation;	  /* of the position, raised by a seek */
-	OutboxTarget		target;
-	OutboxRequestConfig request;
-	OutboxOrdering		ordering;
-	bool				block_on_dead;
-	int					max_attempts;	/* 0: no limit */
-	int64				max_age;		/* µs from the first attempt */
-	int					batch_size;		/* 1: no batches */
-	int64				batch_wait;		/* µs */
-	int64				disable_after;	/* µs of nothing but failures (0: never) */
-	TimestampTz			previous_until; /* end of a rotation of secrets (DT_NOEND:
+	uint64				   keys_version; /* of the key file that opened them */
+	int64				   version;		 /* of the subscription */
+	int64				   generation;	 /* of the position, raised by a seek */
+	OutboxTarget		   target;
+	OutboxRequestConfig	   request;
+	OutboxOrdering		   ordering;
+	bool				   block_on_dead;
+	int					   max_attempts;   /* 0: no limit */
+	int64				   max_age;		   /* µs from the first attempt */
+	int					   batch_size;	   /* 1: no batches */
+	int64				   batch_wait;	   /* µs */
+	int64				   disable_after;  /* µs of nothing but failures (0: never) */
+	TimestampTz			   previous_until; /* end of a rotation of secrets (DT_NOEND:
 										 * none) */
 } OutboxEndpointConfig;
 
@@ -196,7 +195,7 @@ typedef struct OutboxEndpointStatus
 	const char *held_for; /* why its secrets or its sink cannot be used (NULL:
 						   * they can) */
 	TimestampTz state_since;
-	char		reason[128];
+	const char *reason;		   /* static, or with the settings */
 	bool		state_dirty;   /* true if its receiver disabled it and that is not stored
 								* yet */
 	bool		state_written; /* true if the current settle has stored it */
@@ -211,7 +210,7 @@ typedef struct OutboxEndpointStatus
 } OutboxEndpointStatus;
 
 /*
- * The way to a sink that has links.  Written by links.c.  All of it is 0 for webhooks.
+ * The way to a sink that has links.  Written by links.c.  Webhooks have none.
  */
 typedef struct OutboxEndpointLink
 {
@@ -391,22 +390,38 @@ typedef struct OutboxMembership
 	struct OutboxSubscription *subscription; /* subscribers.c (NULL: it is not known) */
 } OutboxMembership;
 
+/*
+ * What only an endpoint needs that has something to do, or had a moment ago.  One that
+ * rests has none of it, and reads the same place as all others that rest: it is attached
+ * to the head, and everything is counted and known, and nothing is there.  That place
+ * cannot be written.
+ */
+typedef struct OutboxWork
+{
+	OutboxFeed		 feed;
+	OutboxQueue		 queue;
+	OutboxParkedRows table;
+} OutboxWork;
+
 typedef struct OutboxEndpoint
 {
 	int32				 id;
-	MemoryContext		 cxt;	 /* of everything except the settings */
+	MemoryContext		 cxt;	 /* of everything except the settings (NULL: it rests) */
 	OutboxTenant		*tenant; /* NULL: none */
 	OutboxEndpointConfig config;
 	OutboxEndpointStatus status;
-	OutboxEndpointLink	 link;
-	OutboxFeed			 feed;
-	OutboxQueue			 queue;
-	OutboxParkedRows	 table;
+	OutboxEndpointLink	*link; /* outbox_no_link: it has none, and is up */
+	OutboxFeed			*feed; /* these three are in its OutboxWork */
+	OutboxQueue			*queue;
+	OutboxParkedRows	*table;
+	OutboxTally			*tally;	 /* an endpoint that rests has none a minute later ... */
+	struct OutboxCounts *counts; /* ... and keeps here what is not 0 (tally.c) */
 	OutboxPace			 pace;
-	OutboxTally			 tally;
 	OutboxPlace			 place;
 	OutboxMembership	 member;
 } OutboxEndpoint;
+
+extern const OutboxEndpointLink outbox_no_link;
 
 /* Events of one endpoint: in the window, and waiting in memory. */
 #define OUTBOX_WINDOW 1024
@@ -430,6 +445,24 @@ typedef struct OutboxEndpoint
  */
 extern OutboxEndpoint *outbox_endpoint_create(MemoryContext parent, int32 id);
 extern void			   outbox_endpoint_free(OutboxEndpoint *ep);
+
+/*
+ * An endpoint rests when it has had nothing to do for some time.  _may_rest is true if
+ * memory has nothing of it but settings and counts, and nothing is to be stored.
+ * outbox_endpoint_wake() must be called before anything else of it is written, and
+ * outbox_busy_add() does.
+ */
+static inline bool
+outbox_endpoint_rests(const OutboxEndpoint *ep)
+{
+	return ep->cxt == NULL;
+}
+extern bool outbox_endpoint_may_rest(const OutboxEndpoint *ep);
+extern void outbox_endpoint_rest(OutboxEndpoint *ep, TimestampTz now);
+extern void outbox_endpoint_wake(OutboxEndpoint *ep);
+
+/* Memory knows that outbox.parked has no rows of the endpoint, which was just made. */
+extern void outbox_endpoint_nothing_parked(OutboxEndpoint *ep);
 
 /*
  * Returns true if a request that takes 'bytes' more may be sent.  It may if they

@@ -36,16 +36,16 @@ fill_latency(OutboxEndpoint *ep, TimestampTz now, OutboxStats *s)
 	int64  total = 0;
 
 	s->latency_p50_ms = s->latency_p95_ms = s->latency_p99_ms = -1;
-	if (ep->tally.latency == NULL)
+	if (ep->tally->latency == NULL)
 		return;
 	for (int row = 0; row < OUTBOX_HISTOGRAM_MINUTES; row++)
 	{
-		if (ep->tally.latency->minute[row] <= minute - OUTBOX_HISTOGRAM_MINUTES)
+		if (ep->tally->latency->minute[row] <= minute - OUTBOX_HISTOGRAM_MINUTES)
 			continue;
 		for (int i = 0; i < OUTBOX_HISTOGRAM_BUCKETS; i++)
 		{
-			sum[i] += ep->tally.latency->count[row][i];
-			total += ep->tally.latency->count[row][i];
+			sum[i] += ep->tally->latency->count[row][i];
+			total += ep->tally->latency->count[row][i];
 		}
 	}
 	if (total == 0)
@@ -64,7 +64,7 @@ endpoint_state(const OutboxEndpoint *ep)
 		return OUTBOX_ENDPOINT_HELD;
 	if (ep->status.paused)
 		return OUTBOX_ENDPOINT_PAUSED;
-	if (ep->pace.breaker == OUTBOX_BREAKER_OPEN || ep->link.state != OUTBOX_LINK_UP)
+	if (ep->pace.breaker == OUTBOX_BREAKER_OPEN || ep->link->state != OUTBOX_LINK_UP)
 		return OUTBOX_ENDPOINT_BACKING_OFF;
 	return OUTBOX_ENDPOINT_ACTIVE;
 }
@@ -81,7 +81,7 @@ oldest_pending(OutboxEndpoint *ep, int64 *in_flight)
 	dlist_iter	iter;
 
 	*in_flight = 0;
-	dlist_foreach(iter, &ep->queue.in_flight)
+	dlist_foreach(iter, &ep->queue->in_flight)
 	{
 		OutboxDelivery *d = dlist_container(OutboxDelivery, node, iter.cur);
 
@@ -90,19 +90,19 @@ oldest_pending(OutboxEndpoint *ep, int64 *in_flight)
 	}
 
 	/* Deliveries without a row are in the order of the log. */
-	if (!dlist_is_empty(&ep->queue.held))
+	if (!dlist_is_empty(&ep->queue->held))
 		oldest = Min(oldest,
-					 dlist_head_element(OutboxDelivery, held_node, &ep->queue.held)
+					 dlist_head_element(OutboxDelivery, held_node, &ep->queue->held)
 						 ->event->created_at);
-	for (int i = 0; i < ep->feed.window_count; i++)
+	for (int i = 0; i < ep->feed->window_count; i++)
 	{
 		OutboxWindowEntry *entry = outbox_window_at(ep, i);
 
 		if (!entry->cancelled)
 			return Min(oldest, entry->event->created_at);
 	}
-	if (ep->feed.backlog > 0)
-		oldest = Min(oldest, ep->feed.backlog_since);
+	if (ep->feed->backlog > 0)
+		oldest = Min(oldest, ep->feed->backlog_since);
 	return oldest == DT_NOEND ? 0 : oldest;
 }
 
@@ -114,11 +114,11 @@ oldest_pending(OutboxEndpoint *ep, int64 *in_flight)
 static void
 fill_rows(OutboxEndpoint *ep, OutboxStats *s, bool *dying)
 {
-	dlist_head *lists[] = {&ep->queue.in_flight, &ep->queue.settling};
+	dlist_head *lists[] = {&ep->queue->in_flight, &ep->queue->settling};
 
-	s->retrying = ep->table.rows[OUTBOX_ROW_RETRYING];
-	s->blocked = ep->table.rows[OUTBOX_ROW_BLOCKED];
-	s->dead = ep->table.rows[OUTBOX_ROW_DEAD];
+	s->retrying = ep->table->rows[OUTBOX_ROW_RETRYING];
+	s->blocked = ep->table->rows[OUTBOX_ROW_BLOCKED];
+	s->dead = ep->table->rows[OUTBOX_ROW_DEAD];
 	*dying = false;
 	for (size_t i = 0; i < lengthof(lists); i++)
 	{
@@ -128,7 +128,7 @@ fill_rows(OutboxEndpoint *ep, OutboxStats *s, bool *dying)
 		{
 			OutboxDelivery *d = dlist_container(OutboxDelivery, node, iter.cur);
 
-			if (d->parked && (ep->table.rows_counted || d->seq <= ep->table.rows_upto))
+			if (d->parked && (ep->table->rows_counted || d->seq <= ep->table->rows_upto))
 				(*(d->row_retries ? &s->retrying : &s->blocked))--;
 			if (d->state != OUTBOX_DELIVERY_SETTLING)
 				continue;
@@ -179,44 +179,44 @@ outbox_endpoint_stats_fill(OutboxEndpoint *ep, TimestampTz now, OutboxStats *s)
 	s->key.endpoint_id = ep->id;
 	s->state = endpoint_state(ep);
 	s->state_since = ep->status.state_since;
-	s->pending = Max(ep->feed.backlog, 0) + ep->queue.nready + ep->queue.nwaiting -
-		ep->queue.nloaded_blocked - ep->queue.nloaded_retries;
-	s->pending_exact = ep->feed.counted && ep->table.rows_counted;
+	s->pending = Max(ep->feed->backlog, 0) + ep->queue->nready + ep->queue->nwaiting -
+		ep->queue->nloaded_blocked - ep->queue->nloaded_retries;
+	s->pending_exact = ep->feed->counted && ep->table->rows_counted;
 	fill_rows(ep, s, &dying);
 	if (is_stuck(ep, dying))
 	{
 		s->blocked += s->pending;
 		s->pending = 0;
 	}
-	s->delivered = ep->tally.delivered;
-	s->failed_attempts = ep->tally.failed_attempts;
+	s->delivered = ep->tally->delivered;
+	s->failed_attempts = ep->tally->failed_attempts;
 	s->oldest_pending_at = oldest_pending(ep, &s->processing);
 	if (ep->status.paused || ep->status.disabled || ep->status.held_for ||
-		ep->link.state != OUTBOX_LINK_UP)
+		ep->link->state != OUTBOX_LINK_UP)
 		s->next_attempt_at = 0;
 	else if (ep->pace.breaker == OUTBOX_BREAKER_OPEN)
-		s->next_attempt_at = s->pending + s->retrying + ep->queue.nloaded_blocked > 0 ?
+		s->next_attempt_at = s->pending + s->retrying + ep->queue->nloaded_blocked > 0 ?
 			ep->pace.retry_at :
 			0;
 	else if (outbox_retries_first(ep))
 		s->next_attempt_at = outbox_retries_first(ep)->due;
-	s->last_success_at = ep->tally.last_success_at;
-	memcpy(s->counters, ep->tally.shown, sizeof(s->counters));
-	s->recent_second = ep->tally.recent_second;
-	memcpy(s->recent, ep->tally.recent, sizeof(s->recent));
+	s->last_success_at = ep->tally->last_success_at;
+	memcpy(s->counters, ep->tally->shown, sizeof(s->counters));
+	s->recent_second = ep->tally->recent_second;
+	memcpy(s->recent, ep->tally->recent, sizeof(s->recent));
 	fill_latency(ep, now, s);
 	if (ep->status.held_for)
 		strlcpy(s->reason, ep->status.held_for, sizeof(s->reason));
 	else if (ep->status.disabled || ep->status.paused)
 		strlcpy(s->reason, ep->status.reason, sizeof(s->reason));
-	else if (ep->link.state != OUTBOX_LINK_UP)
-		strlcpy(s->reason, ep->link.reason, sizeof(s->reason));
-	else if (ep->pace.breaker == OUTBOX_BREAKER_OPEN && ep->tally.last_error)
-		strlcpy(s->reason, ep->tally.last_error, sizeof(s->reason));
-	else if (ep->link.reason[0])
-		strlcpy(s->reason, ep->link.reason, sizeof(s->reason));
+	else if (ep->link->state != OUTBOX_LINK_UP)
+		strlcpy(s->reason, ep->link->reason, sizeof(s->reason));
+	else if (ep->pace.breaker == OUTBOX_BREAKER_OPEN && ep->tally->last_error)
+		strlcpy(s->reason, ep->tally->last_error, sizeof(s->reason));
+	else if (ep->link->reason[0])
+		strlcpy(s->reason, ep->link->reason, sizeof(s->reason));
 	else if (outbox_endpoint_lacks_memory(ep, now))
 		strlcpy(s->reason, "outbox.worker_memory is used up", sizeof(s->reason));
-	if (ep->tally.last_error)
-		strlcpy(s->last_error, ep->tally.last_error, sizeof(s->last_error));
+	if (ep->tally->last_error)
+		strlcpy(s->last_error, ep->tally->last_error, sizeof(s->last_error));
 }

@@ -40,7 +40,7 @@ typedef struct LaneEntry
 void
 outbox_lanes_init(OutboxEndpoint *ep)
 {
-	ep->queue.lanes = lanes_create(ep->cxt, 2, NULL); /* most endpoints are idle */
+	ep->queue->lanes = lanes_create(ep->cxt, 2, NULL); /* most endpoints are idle */
 }
 
 /*
@@ -53,15 +53,15 @@ outbox_lanes_free(OutboxEndpoint *ep)
 	lanes_iterator it;
 	LaneEntry	  *entry;
 
-	lanes_start_iterate(ep->queue.lanes, &it);
-	while ((entry = lanes_iterate(ep->queue.lanes, &it)) != NULL)
+	lanes_start_iterate(ep->queue->lanes, &it);
+	while ((entry = lanes_iterate(ep->queue->lanes, &it)) != NULL)
 		outbox_delivery_free_list(&entry->lane->waiting);
 }
 
 OutboxLane *
 outbox_lane_find(OutboxEndpoint *ep, const char *key)
 {
-	LaneEntry *entry = lanes_lookup(ep->queue.lanes, key);
+	LaneEntry *entry = lanes_lookup(ep->queue->lanes, key);
 
 	return entry ? entry->lane : NULL;
 }
@@ -88,7 +88,7 @@ outbox_lane_forget_rows(OutboxLane *lane)
 int
 outbox_lanes_count(const OutboxEndpoint *ep)
 {
-	return (int) ep->queue.lanes->members;
+	return (int) ep->queue->lanes->members;
 }
 
 int64 *
@@ -98,8 +98,8 @@ outbox_lanes_visit_waiting(OutboxEndpoint *ep,
 	lanes_iterator it;
 	LaneEntry	  *entry;
 
-	lanes_start_iterate(ep->queue.lanes, &it);
-	while ((entry = lanes_iterate(ep->queue.lanes, &it)) != NULL)
+	lanes_start_iterate(ep->queue->lanes, &it);
+	while ((entry = lanes_iterate(ep->queue->lanes, &it)) != NULL)
 		if (entry->lane->nwaiting > 0)
 			arg = visit(&entry->lane->waiting, arg);
 	return arg;
@@ -110,7 +110,7 @@ remove_lane(OutboxEndpoint *ep, OutboxLane *lane)
 {
 	if (lane->on_parking)
 		dlist_delete(&lane->parking_node);
-	lanes_delete(ep->queue.lanes, lane->key);
+	lanes_delete(ep->queue->lanes, lane->key);
 	pfree(lane->key);
 	pfree(lane);
 }
@@ -125,10 +125,10 @@ outbox_lanes_evict(OutboxEndpoint *ep)
 	lanes_iterator it;
 	LaneEntry	  *entry;
 
-	ep->queue.lanes_all = false;
-	ep->feed.window_known = 0;
-	lanes_start_iterate(ep->queue.lanes, &it);
-	while ((entry = lanes_iterate(ep->queue.lanes, &it)) != NULL)
+	ep->queue->lanes_all = false;
+	ep->feed->window_known = 0;
+	lanes_start_iterate(ep->queue->lanes, &it);
+	while ((entry = lanes_iterate(ep->queue->lanes, &it)) != NULL)
 	{
 		OutboxLane *lane = entry->lane;
 
@@ -147,9 +147,9 @@ outbox_lanes_forget_rows(OutboxEndpoint *ep)
 	lanes_iterator it;
 	LaneEntry	  *entry;
 
-	ep->queue.lanes_all = false;
-	lanes_start_iterate(ep->queue.lanes, &it);
-	while ((entry = lanes_iterate(ep->queue.lanes, &it)) != NULL)
+	ep->queue->lanes_all = false;
+	lanes_start_iterate(ep->queue->lanes, &it);
+	while ((entry = lanes_iterate(ep->queue->lanes, &it)) != NULL)
 		outbox_lane_forget_rows(entry->lane);
 }
 
@@ -162,8 +162,8 @@ make_lane(OutboxEndpoint *ep, const char *key)
 
 	lane->key = MemoryContextStrdup(ep->cxt, key);
 	dlist_init(&lane->waiting);
-	lane->asked = ep->queue.lanes_all;
-	entry = lanes_insert(ep->queue.lanes, lane->key, &found);
+	lane->asked = ep->queue->lanes_all;
+	entry = lanes_insert(ep->queue->lanes, lane->key, &found);
 	Assert(!found);
 	entry->lane = lane;
 	return lane;
@@ -203,7 +203,7 @@ want_followers(OutboxEndpoint *ep, OutboxLane *lane)
 	if (!lane->on_loading)
 	{
 		lane->on_loading = true;
-		dlist_push_tail(&ep->queue.loading, &lane->loading_node);
+		dlist_push_tail(&ep->queue->loading, &lane->loading_node);
 	}
 }
 
@@ -213,7 +213,7 @@ want_answer(OutboxEndpoint *ep, OutboxLane *lane)
 	if (!lane->on_asking)
 	{
 		lane->on_asking = true;
-		dlist_push_tail(&ep->queue.asking, &lane->asking_node);
+		dlist_push_tail(&ep->queue->asking, &lane->asking_node);
 	}
 }
 
@@ -223,7 +223,7 @@ outbox_lane_park_later(OutboxEndpoint *ep, OutboxLane *lane)
 	if (!lane->on_parking)
 	{
 		lane->on_parking = true;
-		dlist_push_tail(&ep->queue.parking, &lane->parking_node);
+		dlist_push_tail(&ep->queue->parking, &lane->parking_node);
 	}
 }
 
@@ -234,8 +234,8 @@ pop_waiting(OutboxEndpoint *ep, OutboxLane *lane)
 										dlist_pop_head_node(&lane->waiting));
 
 	lane->nwaiting--;
-	ep->queue.nwaiting--;
-	ep->queue.nretries_waiting -= d->was_retry;
+	ep->queue->nwaiting--;
+	ep->queue->nretries_waiting -= d->was_retry;
 	outbox_delivery_count(d, -1);
 	return d;
 }
@@ -245,8 +245,8 @@ begin_waiting(OutboxEndpoint *ep, OutboxLane *lane, OutboxDelivery *d)
 {
 	d->state = OUTBOX_DELIVERY_WAITING;
 	lane->nwaiting++;
-	ep->queue.nwaiting++;
-	ep->queue.nretries_waiting += d->was_retry;
+	ep->queue->nwaiting++;
+	ep->queue->nretries_waiting += d->was_retry;
 	outbox_delivery_count(d, 1);
 }
 
@@ -432,10 +432,10 @@ outbox_lanes_park_followers(OutboxEndpoint *ep)
 		ep->pace.failures >= OUTBOX_BREAKER_FAILURES / 2)
 		return;
 
-	while (!dlist_is_empty(&ep->queue.parking))
+	while (!dlist_is_empty(&ep->queue->parking))
 	{
 		OutboxLane *lane = dlist_container(OutboxLane, parking_node,
-										   dlist_pop_head_node(&ep->queue.parking));
+										   dlist_pop_head_node(&ep->queue->parking));
 
 		lane->on_parking = false;
 		if (is_blocked(lane))
@@ -446,14 +446,14 @@ outbox_lanes_park_followers(OutboxEndpoint *ep)
 	 * While most slots are busy no key holds up the others, so followers may stay
 	 * in memory.
 	 */
-	if (ep->queue.nwaiting >= OUTBOX_MAX_WAITING &&
-		ep->queue.nheads < Min(ep->pace.slots, ep->pace.limits.max_in_flight) / 2)
+	if (ep->queue->nwaiting >= OUTBOX_MAX_WAITING &&
+		ep->queue->nheads < Min(ep->pace.slots, ep->pace.limits.max_in_flight) / 2)
 	{
 		lanes_iterator it;
 		LaneEntry	  *entry;
 
-		lanes_start_iterate(ep->queue.lanes, &it);
-		while ((entry = lanes_iterate(ep->queue.lanes, &it)) != NULL)
+		lanes_start_iterate(ep->queue->lanes, &it);
+		while ((entry = lanes_iterate(ep->queue->lanes, &it)) != NULL)
 			if (entry->lane->nwaiting > LONG_LANE)
 				park_lane(ep, entry->lane);
 	}

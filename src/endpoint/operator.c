@@ -32,7 +32,7 @@ look_again(OutboxEndpoint *ep, const char *key)
 
 	if (k == NULL)
 		return;
-	lane = ep->queue.lanes_all ? outbox_lane_find(ep, k) : outbox_lane_get(ep, k, false);
+	lane = ep->queue->lanes_all ? outbox_lane_find(ep, k) : outbox_lane_get(ep, k, false);
 	if (lane)
 	{
 		outbox_lane_forget_rows(lane);
@@ -107,16 +107,16 @@ outbox_operator_cancel_follower(OutboxEndpoint *ep, int64 seq, const char *key)
 void
 outbox_operator_skip(OutboxEndpoint *ep, int64 seq, bool counted)
 {
-	ep->feed.cancelled_upto = Max(ep->feed.cancelled_upto, seq);
-	ep->feed.backlog -= counted;
-	for (int i = 0; i < ep->feed.window_count; i++)
+	ep->feed->cancelled_upto = Max(ep->feed->cancelled_upto, seq);
+	ep->feed->backlog -= counted;
+	for (int i = 0; i < ep->feed->window_count; i++)
 	{
 		OutboxWindowEntry *entry = outbox_window_at(ep, i);
 
 		if (entry->event->seq == seq && !entry->cancelled)
 		{
 			entry->cancelled = true;
-			ep->feed.ncancelled++;
+			ep->feed->ncancelled++;
 		}
 	}
 }
@@ -125,7 +125,7 @@ bool
 outbox_operator_in_memory(OutboxEndpoint *ep, int64 seq, const char *key)
 {
 	OutboxLane *lane = lane_of(ep, key);
-	dlist_head *lists[] = {&ep->queue.ready, &ep->queue.in_flight, &ep->queue.settling,
+	dlist_head *lists[] = {&ep->queue->ready, &ep->queue->in_flight, &ep->queue->settling,
 						   lane ? &lane->waiting : NULL};
 
 	for (size_t i = 0; i < lengthof(lists); i++)
@@ -143,7 +143,8 @@ outbox_operator_in_memory(OutboxEndpoint *ep, int64 seq, const char *key)
 bool
 outbox_operator_has_tenant(OutboxEndpoint *ep, const char *tenant)
 {
-	dlist_head *lists[] = {&ep->queue.ready, &ep->queue.in_flight, &ep->queue.settling};
+	dlist_head *lists[] = {&ep->queue->ready, &ep->queue->in_flight,
+						   &ep->queue->settling};
 
 	for (size_t i = 0; i < lengthof(lists); i++)
 	{
@@ -158,7 +159,7 @@ outbox_operator_has_tenant(OutboxEndpoint *ep, const char *tenant)
 				return true;
 		}
 	}
-	return ep->queue.nwaiting > 0;
+	return ep->queue->nwaiting > 0;
 }
 
 /*

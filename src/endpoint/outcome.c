@@ -18,8 +18,8 @@ void
 outbox_leave_flight(OutboxEndpoint *ep, OutboxDelivery *d)
 {
 	dlist_delete(&d->node);
-	ep->queue.nin_flight--;
-	ep->queue.nheads--;
+	ep->queue->nin_flight--;
+	ep->queue->nheads--;
 	if (d->lane && d->lane->head == d)
 		d->lane->head = NULL;
 }
@@ -30,9 +30,7 @@ set_error(OutboxEndpoint *ep, OutboxDelivery *d, const char *error)
 	if (d->error)
 		pfree(d->error);
 	d->error = MemoryContextStrdup(ep->cxt, error);
-	if (ep->tally.last_error)
-		pfree(ep->tally.last_error);
-	ep->tally.last_error = MemoryContextStrdup(ep->cxt, error);
+	outbox_tally_error(ep, error);
 }
 
 /*
@@ -99,9 +97,9 @@ outbox_outcome_unsent(OutboxEndpoint *ep, OutboxDelivery *d, const char *reason,
 					  const char *error)
 {
 	d->state = OUTBOX_DELIVERY_IN_FLIGHT;
-	dlist_push_tail(&ep->queue.in_flight, &d->node);
-	ep->queue.nin_flight++;
-	ep->queue.nheads++;
+	dlist_push_tail(&ep->queue->in_flight, &d->node);
+	ep->queue->nin_flight++;
+	ep->queue->nheads++;
 	outbox_outcome_dead(ep, d, reason, error);
 }
 
@@ -214,7 +212,7 @@ outbox_outcome_done(OutboxEndpoint *ep, OutboxDelivery *d, const OutboxOutcome *
 {
 	OutboxLane *lane = d->lane;
 
-	ep->tally.last_active_at = now;
+	ep->tally->last_active_at = now;
 	ep->place.dirty = true;
 	if (o->result > OUTBOX_RESULT_UNKNOWN)
 	{

@@ -63,8 +63,8 @@ outbox_parking_load_failed(OutboxEndpoint *ep, int64 seq, const char *key, bool 
 void
 outbox_parking_count_row(OutboxEndpoint *ep, int64 seq, OutboxRowStatus status, int n)
 {
-	if (ep->table.rows_counted || seq <= ep->table.rows_upto)
-		ep->table.rows[status] += n;
+	if (ep->table->rows_counted || seq <= ep->table->rows_upto)
+		ep->table->rows[status] += n;
 }
 
 /* The settle has changed or deleted the delivery's row. */
@@ -104,8 +104,9 @@ add_retry_numbers(dlist_head *list, int64 *to)
 int64 *
 outbox_parking_loaded_retries(OutboxEndpoint *ep, int *n)
 {
-	dlist_head *lists[] = {&ep->queue.ready, &ep->queue.in_flight, &ep->queue.settling};
-	size_t		most = ep->queue.nwaiting;
+	dlist_head *lists[] = {&ep->queue->ready, &ep->queue->in_flight,
+						   &ep->queue->settling};
+	size_t		most = ep->queue->nwaiting;
 	int64	   *seqs;
 	int64	   *end;
 	dlist_iter	iter;
@@ -115,7 +116,7 @@ outbox_parking_loaded_retries(OutboxEndpoint *ep, int *n)
 	seqs = end = palloc(sizeof(int64) * Max(most, 1));
 	for (size_t i = 0; i < lengthof(lists); i++)
 		end = add_retry_numbers(lists[i], end);
-	if (ep->queue.nwaiting > 0)
+	if (ep->queue->nwaiting > 0)
 		end = outbox_lanes_visit_waiting(ep, add_retry_numbers, end);
 	*n = (int) (end - seqs);
 	return seqs;
@@ -124,12 +125,12 @@ outbox_parking_loaded_retries(OutboxEndpoint *ep, int *n)
 void
 outbox_parking_settled(OutboxEndpoint *ep)
 {
-	while (!dlist_is_empty(&ep->queue.settling))
+	while (!dlist_is_empty(&ep->queue->settling))
 	{
 		OutboxDelivery *d = dlist_container(OutboxDelivery, node,
-											dlist_pop_head_node(&ep->queue.settling));
+											dlist_pop_head_node(&ep->queue->settling));
 
-		ep->queue.nsettling--;
+		ep->queue->nsettling--;
 		count_settled(ep, d);
 		if (d->verdict == OUTBOX_VERDICT_RETRY)
 		{

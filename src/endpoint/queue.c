@@ -23,8 +23,8 @@ outbox_delivery_make(OutboxEndpoint *ep, OutboxEvent *event, bool parked)
 	if (!parked)
 	{
 		d->held = true;
-		dlist_push_tail(&ep->queue.held, &d->held_node);
-		ep->queue.nheld++;
+		dlist_push_tail(&ep->queue->held, &d->held_node);
+		ep->queue->nheld++;
 	}
 	return d;
 }
@@ -36,7 +36,7 @@ release(OutboxDelivery *d)
 		return;
 	d->held = false;
 	dlist_delete(&d->held_node);
-	d->endpoint->queue.nheld--;
+	d->endpoint->queue->nheld--;
 }
 
 void
@@ -66,17 +66,17 @@ void
 outbox_delivery_count(OutboxDelivery *d, int n)
 {
 	if (d->parked && d->was_retry)
-		d->endpoint->queue.nloaded_retries += n;
+		d->endpoint->queue->nloaded_retries += n;
 	else if (d->parked)
-		d->endpoint->queue.nloaded_blocked += n;
+		d->endpoint->queue->nloaded_blocked += n;
 }
 
 void
 outbox_delivery_ready(OutboxEndpoint *ep, OutboxDelivery *d)
 {
 	d->state = OUTBOX_DELIVERY_READY;
-	dlist_push_tail(&ep->queue.ready, &d->node);
-	ep->queue.nready++;
+	dlist_push_tail(&ep->queue->ready, &d->node);
+	ep->queue->nready++;
 	outbox_delivery_count(d, 1);
 }
 
@@ -84,8 +84,8 @@ void
 outbox_delivery_ready_again(OutboxEndpoint *ep, OutboxDelivery *d)
 {
 	d->state = OUTBOX_DELIVERY_READY;
-	dlist_push_head(&ep->queue.ready, &d->node);
-	ep->queue.nready++;
+	dlist_push_head(&ep->queue->ready, &d->node);
+	ep->queue->nready++;
 	outbox_delivery_count(d, 1);
 }
 
@@ -93,7 +93,7 @@ void
 outbox_delivery_leave_ready(OutboxEndpoint *ep, OutboxDelivery *d)
 {
 	dlist_delete(&d->node);
-	ep->queue.nready--;
+	ep->queue->nready--;
 	outbox_delivery_count(d, -1);
 }
 
@@ -103,7 +103,7 @@ outbox_delivery_settle(OutboxEndpoint *ep, OutboxDelivery *d, OutboxRowChange ve
 	release(d);
 	d->verdict = verdict;
 	d->state = OUTBOX_DELIVERY_SETTLING;
-	dlist_push_tail(&ep->queue.settling, &d->node);
-	ep->queue.nsettling++;
+	dlist_push_tail(&ep->queue->settling, &d->node);
+	ep->queue->nsettling++;
 	ep->place.dirty = true;
 }

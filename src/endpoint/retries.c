@@ -49,17 +49,17 @@ compare_due(const pairingheap_node *a, const pairingheap_node *b, void *arg)
 void
 outbox_retries_init(OutboxEndpoint *ep)
 {
-	ep->queue.retries = pairingheap_allocate(compare_due, NULL);
-	ep->queue.retry_index = seqs_create(ep->cxt, 2, NULL);
+	ep->queue->retries = pairingheap_allocate(compare_due, NULL);
+	ep->queue->retry_index = seqs_create(ep->cxt, 2, NULL);
 }
 
 /* True if it is beyond those that the heap has to have. */
 static bool
 is_beyond(const OutboxEndpoint *ep, TimestampTz due, int64 seq)
 {
-	return !ep->queue.retries_all &&
-		(due > ep->queue.retries_due ||
-		 (due == ep->queue.retries_due && seq > ep->queue.retries_seq));
+	return !ep->queue->retries_all &&
+		(due > ep->queue->retries_due ||
+		 (due == ep->queue->retries_due && seq > ep->queue->retries_seq));
 }
 
 void
@@ -80,7 +80,7 @@ outbox_retries_push(OutboxEndpoint *ep, int64 seq, TimestampTz due, int64 group,
 	SeqEntry	*entry;
 	bool		 found;
 
-	entry = seqs_insert(ep->queue.retry_index, seq, &found);
+	entry = seqs_insert(ep->queue->retry_index, seq, &found);
 	if (found)
 		return;
 	if (lane)
@@ -98,8 +98,8 @@ outbox_retries_push(OutboxEndpoint *ep, int64 seq, TimestampTz due, int64 group,
 	retry->lane = lane;
 	retry->loading = false;
 	entry->retry = retry;
-	pairingheap_add(ep->queue.retries, &retry->node);
-	ep->queue.nretries++;
+	pairingheap_add(ep->queue->retries, &retry->node);
+	ep->queue->nretries++;
 }
 
 void
@@ -114,9 +114,9 @@ outbox_retries_add_parked(OutboxEndpoint *ep, int64 seq, TimestampTz due, const 
 OutboxRetry *
 outbox_retries_first(const OutboxEndpoint *ep)
 {
-	return pairingheap_is_empty(ep->queue.retries) ?
+	return pairingheap_is_empty(ep->queue->retries) ?
 		NULL :
-		pairingheap_container(OutboxRetry, node, pairingheap_first(ep->queue.retries));
+		pairingheap_container(OutboxRetry, node, pairingheap_first(ep->queue->retries));
 }
 
 bool
@@ -124,13 +124,13 @@ outbox_retries_has_due(OutboxEndpoint *ep, TimestampTz now)
 {
 	const OutboxRetry *first = outbox_retries_first(ep);
 
-	if (first == NULL || ep->queue.nready >= outbox_endpoint_at_once(ep) ||
+	if (first == NULL || ep->queue->nready >= outbox_endpoint_at_once(ep) ||
 		!outbox_status_may_send(ep, now))
 		return false;
 
 	/* While the breaker is open, any retry can be the probe, due or not. */
 	if (ep->pace.breaker == OUTBOX_BREAKER_OPEN)
-		return ep->queue.nready == 0;
+		return ep->queue->nready == 0;
 	return first->due <= now;
 }
 
@@ -148,11 +148,11 @@ outbox_retries_take_due(OutboxEndpoint *ep, TimestampTz now, int64 *seqs, int ma
 
 		if (n >= enough && (retry->group != group || group == 0 || enough == 1))
 			break;
-		pairingheap_remove_first(ep->queue.retries);
+		pairingheap_remove_first(ep->queue->retries);
 		group = retry->group;
 		retry->loading = true;
-		ep->queue.nretries--;
-		ep->queue.nretries_loading++;
+		ep->queue->nretries--;
+		ep->queue->nretries_loading++;
 		seqs[n++] = retry->seq;
 	}
 	return n;
@@ -163,14 +163,14 @@ outbox_retries_not_loaded(OutboxEndpoint *ep, const int64 *seqs, int n)
 {
 	for (int i = 0; i < n; i++)
 	{
-		SeqEntry *entry = seqs_lookup(ep->queue.retry_index, seqs[i]);
+		SeqEntry *entry = seqs_lookup(ep->queue->retry_index, seqs[i]);
 
 		if (entry == NULL || !entry->retry->loading)
 			continue;
 		entry->retry->loading = false;
-		pairingheap_add(ep->queue.retries, &entry->retry->node);
-		ep->queue.nretries_loading--;
-		ep->queue.nretries++;
+		pairingheap_add(ep->queue->retries, &entry->retry->node);
+		ep->queue->nretries_loading--;
+		ep->queue->nretries++;
 	}
 }
 
@@ -179,20 +179,20 @@ forget(OutboxEndpoint *ep, OutboxRetry *retry)
 {
 	if (retry->lane)
 		retry->lane->blockers--;
-	seqs_delete(ep->queue.retry_index, retry->seq);
+	seqs_delete(ep->queue->retry_index, retry->seq);
 	pfree(retry);
 }
 
 OutboxLane *
 outbox_retries_take_loaded(OutboxEndpoint *ep, int64 seq)
 {
-	SeqEntry   *entry = seqs_lookup(ep->queue.retry_index, seq);
+	SeqEntry   *entry = seqs_lookup(ep->queue->retry_index, seq);
 	OutboxLane *lane;
 
 	if (entry == NULL || !entry->retry->loading)
 		return NULL;
 	lane = entry->retry->lane;
-	ep->queue.nretries_loading--;
+	ep->queue->nretries_loading--;
 	forget(ep, entry->retry);
 	return lane;
 }
@@ -200,22 +200,22 @@ outbox_retries_take_loaded(OutboxEndpoint *ep, int64 seq)
 void
 outbox_retries_remove(OutboxEndpoint *ep, int64 seq)
 {
-	SeqEntry *entry = seqs_lookup(ep->queue.retry_index, seq);
+	SeqEntry *entry = seqs_lookup(ep->queue->retry_index, seq);
 
 	Assert(entry != NULL && !entry->retry->loading);
-	pairingheap_remove(ep->queue.retries, &entry->retry->node);
-	ep->queue.nretries--;
+	pairingheap_remove(ep->queue->retries, &entry->retry->node);
+	ep->queue->nretries--;
 	forget(ep, entry->retry);
 }
 
 void
 outbox_retries_make_due(OutboxEndpoint *ep, int64 seq, TimestampTz now)
 {
-	OutboxRetry *retry = seqs_lookup(ep->queue.retry_index, seq)->retry;
+	OutboxRetry *retry = seqs_lookup(ep->queue->retry_index, seq)->retry;
 
-	pairingheap_remove(ep->queue.retries, &retry->node);
+	pairingheap_remove(ep->queue->retries, &retry->node);
 	retry->due = now;
-	pairingheap_add(ep->queue.retries, &retry->node);
+	pairingheap_add(ep->queue->retries, &retry->node);
 }
 
 void
@@ -228,20 +228,20 @@ outbox_retries_first_due(OutboxEndpoint *ep, TimestampTz now)
 
 	while (retry != NULL && (together == NIL || (group != 0 && retry->group == group)))
 	{
-		pairingheap_remove_first(ep->queue.retries);
+		pairingheap_remove_first(ep->queue->retries);
 		retry->due = Min(retry->due, now);
 		together = lappend(together, retry);
 		retry = outbox_retries_first(ep);
 	}
 	foreach (cell, together)
-		pairingheap_add(ep->queue.retries, &((OutboxRetry *) lfirst(cell))->node);
+		pairingheap_add(ep->queue->retries, &((OutboxRetry *) lfirst(cell))->node);
 	list_free(together);
 }
 
 bool
 outbox_retries_contains(OutboxEndpoint *ep, int64 seq)
 {
-	SeqEntry *entry = seqs_lookup(ep->queue.retry_index, seq);
+	SeqEntry *entry = seqs_lookup(ep->queue->retry_index, seq);
 
 	return entry != NULL && !entry->retry->loading;
 }
@@ -255,12 +255,12 @@ outbox_retries_forget(OutboxEndpoint *ep)
 
 	if (!is_beyond(ep, first->due, first->seq - 1))
 	{
-		ep->queue.retries_due = first->due;
-		ep->queue.retries_seq = first->seq - 1;
+		ep->queue->retries_due = first->due;
+		ep->queue->retries_seq = first->seq - 1;
 	}
-	ep->queue.retries_all = false;
-	seqs_start_iterate(ep->queue.retry_index, &it);
-	while ((entry = seqs_iterate(ep->queue.retry_index, &it)) != NULL)
+	ep->queue->retries_all = false;
+	seqs_start_iterate(ep->queue->retry_index, &it);
+	while ((entry = seqs_iterate(ep->queue->retry_index, &it)) != NULL)
 	{
 		Assert(!entry->retry->loading);
 		if (entry->retry->lane)
@@ -270,7 +270,7 @@ outbox_retries_forget(OutboxEndpoint *ep)
 		}
 		pfree(entry->retry);
 	}
-	seqs_reset(ep->queue.retry_index);
-	pairingheap_reset(ep->queue.retries);
-	ep->queue.nretries = 0;
+	seqs_reset(ep->queue->retry_index);
+	pairingheap_reset(ep->queue->retries);
+	ep->queue->nretries = 0;
 }

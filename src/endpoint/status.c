@@ -36,8 +36,8 @@ bool
 outbox_status_is_ready(OutboxEndpoint *ep, TimestampTz now)
 {
 	return !outbox_status_is_off(ep) && !ep->status.unstorable &&
-		ep->link.state != OUTBOX_LINK_DOWN &&
-		outbox_pace_allows(&ep->pace, ep->queue.nin_flight, now);
+		ep->link->state != OUTBOX_LINK_DOWN &&
+		outbox_pace_allows(&ep->pace, ep->queue->nin_flight, now);
 }
 
 bool
@@ -114,12 +114,12 @@ outbox_status_failure(OutboxEndpoint *ep, const OutboxDelivery *d, TimestampTz n
 	{
 		outbox_tally_count(ep, OUTBOX_COUNT_OPENINGS);
 		ep->status.state_since = now;
-		ep->feed.drop_window = true;
+		ep->feed->drop_window = true;
 		ereport(
 			LOG,
 			(errmsg(
 				"outbox endpoint \"%s\" is backing off after %d failures in a row: %s",
-				ep->config.name, ep->pace.failures, ep->tally.last_error)));
+				ep->config.name, ep->pace.failures, ep->tally->last_error)));
 	}
 
 	/* What was in flight when it was switched off begins no new period. */
@@ -135,8 +135,8 @@ outbox_status_failure(OutboxEndpoint *ep, const OutboxDelivery *d, TimestampTz n
 static bool
 something_waits(const OutboxEndpoint *ep)
 {
-	return ep->tally.last_error != NULL &&
-		(ep->pace.breaker == OUTBOX_BREAKER_OPEN || ep->queue.nretries > 0);
+	return ep->tally->last_error != NULL &&
+		(ep->pace.breaker == OUTBOX_BREAKER_OPEN || ep->queue->nretries > 0);
 }
 
 void
@@ -159,7 +159,7 @@ outbox_status_check_failing(OutboxEndpoint *ep, TimestampTz now)
 			LOG,
 			(errmsg("outbox endpoint \"%s\" has failed without a success since %s: %s",
 					ep->config.name, timestamptz_to_str(ep->status.failing_since),
-					ep->tally.last_error)));
+					ep->tally->last_error)));
 	}
 }
 
@@ -190,16 +190,16 @@ outbox_status_link(OutboxEndpoint *ep, OutboxLinkState state, const char *reason
 				   TimestampTz now)
 {
 	bool up = state == OUTBOX_LINK_UP;
-	bool was_up = ep->link.state == OUTBOX_LINK_UP;
-	char words[sizeof(ep->link.reason)];
+	bool was_up = ep->link->state == OUTBOX_LINK_UP;
+	char words[sizeof(ep->link->reason)];
 
 	copy_printable(words, reason, sizeof(words));
-	ep->link.state = state;
-	if (up == was_up && strcmp(ep->link.reason, words) == 0)
+	ep->link->state = state;
+	if (up == was_up && strcmp(ep->link->reason, words) == 0)
 		return;
 	if (up != was_up)
 		ep->status.state_since = now;
-	strlcpy(ep->link.reason, words, sizeof(ep->link.reason));
+	strlcpy(ep->link->reason, words, sizeof(ep->link->reason));
 	if (up && was_up)
 		return; /* nothing has happened, and views show the words */
 	if (up)
@@ -207,7 +207,7 @@ outbox_status_link(OutboxEndpoint *ep, OutboxLinkState state, const char *reason
 	else
 		ereport(LOG,
 				(errmsg("outbox endpoint \"%s\" sends nothing: %s", ep->config.name,
-						ep->link.reason)));
+						ep->link->reason)));
 }
 
 void
@@ -217,9 +217,9 @@ outbox_status_disable(OutboxEndpoint *ep, const char *reason, TimestampTz now)
 		return;
 	ep->status.disabled = true;
 	ep->status.state_dirty = true;
-	ep->feed.drop_window = true;
+	ep->feed->drop_window = true;
 	ep->status.state_since = now;
-	strlcpy(ep->status.reason, reason, sizeof(ep->status.reason));
+	ep->status.reason = reason;
 	ereport(LOG,
 			(errmsg("outbox endpoint \"%s\" is disabled: %s", ep->config.name,
 					ep->status.reason),

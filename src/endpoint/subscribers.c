@@ -221,8 +221,8 @@ outbox_subscribers_set(OutboxEndpoint **here, int n, OutboxOtherSubscriber **els
 {
 	if (groups_cxt)
 		MemoryContextDelete(groups_cxt);
-	groups_cxt = AllocSetContextCreate(TopMemoryContext, "outbox tenants",
-									   ALLOCSET_DEFAULT_SIZES);
+	groups_cxt = AllocSetContextCreate(TopMemoryContext, "outbox tenants", 0, 8 * 1024,
+									   256 * 1024);
 	groups = groups_create(groups_cxt, 64, NULL);
 	trie = outbox_pattern_trie_make(groups_cxt);
 	no_tenant = group_for(NULL);

@@ -46,10 +46,40 @@ const OutboxCounterName outbox_counter_names[OUTBOX_COUNTERS] = {
 	[OUTBOX_COUNT_UNMATCHED] = {"unmatched_total", NULL},
 };
 
+/* What is kept of an endpoint that has no tally. */
+typedef struct OutboxCounts
+{
+	int64		delivered;
+	int64		failed_attempts;
+	TimestampTz last_success_at;
+	char	   *last_error; /* behind the counts (NULL: none) */
+	int			n;			/* the other counts are 0 */
+	int64		count[FLEXIBLE_ARRAY_MEMBER];
+} OutboxCounts;
+
+/* Constant, so that writing to it ends the process. */
+static const OutboxTally none;
+
+/* What many endpoints had at a time is given back when they rest. */
+static MemoryContext tallies_cxt;	 /* counts and errors */
+static MemoryContext tally_slab;	 /* OutboxTally */
+static MemoryContext histogram_slab; /* OutboxHistogram */
+
+static void
+make_contexts(void)
+{
+	tallies_cxt = AllocSetContextCreate(TopMemoryContext, "outbox tallies",
+										ALLOCSET_DEFAULT_SIZES);
+	tally_slab = SlabContextCreate(tallies_cxt, "outbox tally", SLAB_DEFAULT_BLOCK_SIZE,
+								   sizeof(OutboxTally));
+	histogram_slab = SlabContextCreate(tallies_cxt, "outbox latencies",
+									   SLAB_DEFAULT_BLOCK_SIZE, sizeof(OutboxHistogram));
+}
+
 void
 outbox_tally_count(OutboxEndpoint *ep, OutboxCounter counter)
 {
-	ep->tally.count[counter]++;
+	ep->tally->count[counter]++;
 	outbox_count_total(counter, 1);
 }
 
@@ -78,7 +108,7 @@ failure_class(const OutboxOutcome *o)
 void
 outbox_tally_failure(OutboxEndpoint *ep, const OutboxOutcome *o)
 {
-	ep->tally.failed_attempts++;
+	ep->tally->failed_attempts++;
 	outbox_tally_count(ep, failure_class(o));
 }
 
@@ -94,19 +124,19 @@ outbox_tally_death(OutboxEndpoint *ep, const char *reason)
 static void
 take_candidate(OutboxEndpoint *ep, XLogRecPtr lsn)
 {
-	memcpy(ep->tally.candidate, ep->tally.count, sizeof(ep->tally.count));
-	ep->tally.candidate[OUTBOX_COUNT_DELIVERED] = ep->tally.delivered;
-	ep->tally.candidate_lsn = lsn;
-	ep->tally.settled_lsn = 0;
+	memcpy(ep->tally->candidate, ep->tally->count, sizeof(ep->tally->count));
+	ep->tally->candidate[OUTBOX_COUNT_DELIVERED] = ep->tally->delivered;
+	ep->tally->candidate_lsn = lsn;
+	ep->tally->settled_lsn = 0;
 }
 
 void
 outbox_tally_stored(OutboxEndpoint *ep, XLogRecPtr lsn)
 {
-	if (ep->tally.candidate_lsn == 0)
+	if (ep->tally->candidate_lsn == 0)
 		take_candidate(ep, lsn);
 	else
-		ep->tally.settled_lsn = lsn;
+		ep->tally->settled_lsn = lsn;
 }
 
 /*
@@ -116,19 +146,19 @@ outbox_tally_stored(OutboxEndpoint *ep, XLogRecPtr lsn)
 void
 outbox_tally_flushed(OutboxEndpoint *ep, XLogRecPtr flushed)
 {
-	if (ep->tally.candidate_lsn == 0 || ep->tally.candidate_lsn > flushed)
+	if (ep->tally->candidate_lsn == 0 || ep->tally->candidate_lsn > flushed)
 		return;
-	memcpy(ep->tally.shown, ep->tally.candidate, sizeof(ep->tally.shown));
-	ep->tally.candidate_lsn = 0;
-	if (ep->tally.settled_lsn != 0 && !ep->place.dirty)
-		take_candidate(ep, ep->tally.settled_lsn);
-	ep->tally.settled_lsn = 0;
+	memcpy(ep->tally->shown, ep->tally->candidate, sizeof(ep->tally->shown));
+	ep->tally->candidate_lsn = 0;
+	if (ep->tally->settled_lsn != 0 && !ep->place.dirty)
+		take_candidate(ep, ep->tally->settled_lsn);
+	ep->tally->settled_lsn = 0;
 }
 
 bool
 outbox_tally_waits(const OutboxEndpoint *ep)
 {
-	return ep->tally.candidate_lsn != 0;
+	return ep->tally->candidate_lsn != 0;
 }
 
 void
@@ -140,8 +170,107 @@ outbox_tally_resume(OutboxEndpoint *ep)
 	if (!outbox_stats_fetch(MyDatabaseId, ep->id, &s) ||
 		s.recent_second > GetCurrentTimestamp() / USECS_PER_SEC)
 		return;
-	ep->tally.recent_second = s.recent_second;
-	memcpy(ep->tally.recent, s.recent, sizeof(ep->tally.recent));
+	ep->tally->recent_second = s.recent_second;
+	memcpy(ep->tally->recent, s.recent, sizeof(ep->tally->recent));
+}
+
+void
+outbox_tally_wake(OutboxEndpoint *ep)
+{
+	OutboxTally		   *t;
+	const OutboxCounts *kept = ep->counts;
+
+	if (ep->tally != NULL && ep->tally != &none)
+		return;
+	if (tallies_cxt == NULL)
+		make_contexts();
+	ep->tally = t = MemoryContextAllocZero(tally_slab, sizeof(OutboxTally));
+	if (kept == NULL)
+		return;
+	t->delivered = kept->delivered;
+	t->failed_attempts = kept->failed_attempts;
+	t->last_success_at = kept->last_success_at;
+	memcpy(t->count, kept->count, sizeof(int64) * kept->n);
+	memcpy(t->shown, kept->count, sizeof(int64) * kept->n);
+	t->shown[OUTBOX_COUNT_DELIVERED] = kept->delivered;
+	if (kept->last_error)
+		t->last_error = MemoryContextStrdup(tallies_cxt, kept->last_error);
+	pfree(ep->counts);
+	ep->counts = NULL;
+}
+
+static OutboxCounts *
+keep_counts(const OutboxTally *t)
+{
+	size_t		  error_size = t->last_error ? strlen(t->last_error) + 1 : 0;
+	size_t		  size;
+	int			  n = OUTBOX_COUNTERS;
+	OutboxCounts *kept;
+
+	while (n > 0 && t->count[n - 1] == 0)
+		n--;
+	if (n == 0 && t->delivered == 0 && t->failed_attempts == 0 && error_size == 0)
+		return NULL;
+	size = offsetof(OutboxCounts, count) + sizeof(int64) * n;
+	kept = MemoryContextAllocZero(tallies_cxt, size + error_size);
+	kept->delivered = t->delivered;
+	kept->failed_attempts = t->failed_attempts;
+	kept->last_success_at = t->last_success_at;
+	kept->n = n;
+	memcpy(kept->count, t->count, sizeof(int64) * n);
+	if (error_size > 0)
+	{
+		kept->last_error = (char *) kept + size;
+		memcpy(kept->last_error, t->last_error, error_size);
+	}
+	return kept;
+}
+
+void
+outbox_tally_free(OutboxEndpoint *ep)
+{
+	if (ep->counts)
+		pfree(ep->counts);
+	ep->counts = NULL;
+	if (ep->tally == &none)
+		return;
+	if (ep->tally->latency)
+		pfree(ep->tally->latency);
+	if (ep->tally->last_error)
+		pfree(ep->tally->last_error);
+	pfree(ep->tally);
+	ep->tally = unconstify(OutboxTally *, &none);
+}
+
+void
+outbox_tally_rest(OutboxEndpoint *ep, TimestampTz now)
+{
+	const OutboxTally *t = ep->tally;
+	OutboxCounts	  *kept;
+
+	if (t->latency || outbox_tally_is_recent(ep, now) || outbox_tally_waits(ep) ||
+		t->shown[OUTBOX_COUNT_DELIVERED] != t->delivered ||
+		memcmp(t->count + 1, t->shown + 1, sizeof(int64) * (OUTBOX_COUNTERS - 1)) != 0)
+		return;
+	kept = keep_counts(t);
+	outbox_tally_free(ep);
+	ep->counts = kept;
+}
+
+void
+outbox_tally_error(OutboxEndpoint *ep, const char *error)
+{
+	char *copy = MemoryContextStrdup(tallies_cxt, error);
+
+	if (ep->tally->last_error)
+		pfree(ep->tally->last_error);
+	ep->tally->last_error = copy;
+}
+
+bool
+outbox_tally_is_recent(const OutboxEndpoint *ep, TimestampTz now)
+{
+	return ep->tally->recent_second + SECS_PER_MINUTE >= now / USECS_PER_SEC;
 }
 
 void
@@ -151,16 +280,17 @@ outbox_tally_latency(OutboxEndpoint *ep, int64 usec, TimestampTz now)
 	int	  row = minute % OUTBOX_HISTOGRAM_MINUTES;
 	int	  bucket;
 
-	if (ep->tally.latency == NULL)
-		ep->tally.latency = MemoryContextAllocZero(ep->cxt, sizeof(OutboxHistogram));
-	if (ep->tally.latency->minute[row] != minute)
+	if (ep->tally->latency == NULL)
+		ep->tally->latency = MemoryContextAllocZero(histogram_slab,
+													sizeof(OutboxHistogram));
+	if (ep->tally->latency->minute[row] != minute)
 	{
-		memset(ep->tally.latency->count[row], 0, sizeof(ep->tally.latency->count[row]));
-		ep->tally.latency->minute[row] = minute;
+		memset(ep->tally->latency->count[row], 0, sizeof(ep->tally->latency->count[row]));
+		ep->tally->latency->minute[row] = minute;
 	}
 	/* four buckets for each doubling, from 1 µs on */
 	bucket = usec <= 1 ? 0 : (int) (log2((double) usec) * 4);
-	ep->tally.latency->count[row][Min(bucket, OUTBOX_HISTOGRAM_BUCKETS - 1)]++;
+	ep->tally->latency->count[row][Min(bucket, OUTBOX_HISTOGRAM_BUCKETS - 1)]++;
 }
 
 void
@@ -168,11 +298,11 @@ outbox_tally_success(OutboxEndpoint *ep, TimestampTz now)
 {
 	int64 second = now / USECS_PER_SEC;
 
-	for (int64 s = Max(ep->tally.recent_second + 1, second - 59); s <= second; s++)
-		ep->tally.recent[s % 60] = 0;
-	ep->tally.recent_second = Max(ep->tally.recent_second, second);
-	ep->tally.recent[second % 60]++;
-	ep->tally.delivered++;
+	for (int64 s = Max(ep->tally->recent_second + 1, second - 59); s <= second; s++)
+		ep->tally->recent[s % 60] = 0;
+	ep->tally->recent_second = Max(ep->tally->recent_second, second);
+	ep->tally->recent[second % 60]++;
+	ep->tally->delivered++;
 	outbox_count_total(OUTBOX_COUNT_DELIVERED, 1);
-	ep->tally.last_success_at = now;
+	ep->tally->last_success_at = now;
 }

@@ -38,6 +38,21 @@ extern void outbox_tally_stored(OutboxEndpoint *ep, XLogRecPtr lsn);
 extern void outbox_tally_flushed(OutboxEndpoint *ep, XLogRecPtr flushed);
 extern bool outbox_tally_waits(const OutboxEndpoint *ep);
 
+/*
+ * The first makes the tally of what is kept of it, if the endpoint has none.  The second
+ * frees it, and keeps what is not 0.  It does so only if all that was counted is stored,
+ * and what was measured is too old to be shown.  The third forgets all.
+ */
+extern void outbox_tally_wake(OutboxEndpoint *ep);
+extern void outbox_tally_rest(OutboxEndpoint *ep, TimestampTz now);
+extern void outbox_tally_free(OutboxEndpoint *ep);
+
+/* True if something was delivered in the last minute. */
+extern bool outbox_tally_is_recent(const OutboxEndpoint *ep, TimestampTz now);
+
+/* Notes the words of the last failure. */
+extern void outbox_tally_error(OutboxEndpoint *ep, const char *error);
+
 /* Notes a latency: 'usec' µs from emit to success. */
 extern void outbox_tally_latency(OutboxEndpoint *ep, int64 usec, TimestampTz now);
 

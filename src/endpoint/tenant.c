@@ -36,9 +36,11 @@ outbox_tenant_join(const char *name)
 	named = tenants_lookup(tenants, name);
 	if (named == NULL)
 	{
-		OutboxTenant *t = MemoryContextAllocZero(TopMemoryContext, sizeof(*t));
+		size_t		  len = strlen(name);
+		OutboxTenant *t = MemoryContextAllocZero(TopMemoryContext,
+												 offsetof(OutboxTenant, name) + len + 1);
 
-		t->name = MemoryContextStrdup(TopMemoryContext, name);
+		memcpy(t->name, name, len);
 		dlist_init(&t->waiting);
 		named = tenants_insert(tenants, t->name, &found);
 		named->tenant = t;
@@ -53,29 +55,43 @@ outbox_tenant_leave(OutboxTenant *t)
 	if (--t->nendpoints > 0)
 		return;
 	tenants_delete(tenants, t->name);
-	pfree(t->name);
+	if (t->pace)
+		pfree(t->pace);
 	pfree(t);
 }
 
+/* Most tenants have no limits. */
 void
 outbox_tenant_set_limits(OutboxTenant *t, int max_in_flight, double rate_limit)
 {
-	t->pace.limits.max_in_flight = max_in_flight;
-	t->pace.limits.rate_limit = rate_limit;
+	if (t->pace == NULL && max_in_flight == 0 && rate_limit == 0)
+		return;
+	if (t->pace == NULL)
+		t->pace = MemoryContextAllocZero(TopMemoryContext, sizeof(OutboxPace));
+	t->pace->limits.max_in_flight = max_in_flight;
+	t->pace->limits.rate_limit = rate_limit;
 }
 
 bool
 outbox_tenant_is_limited(const OutboxTenant *t)
 {
-	return t->pace.limits.max_in_flight > 0 || t->pace.limits.rate_limit > 0;
+	return t->pace &&
+		(t->pace->limits.max_in_flight > 0 || t->pace->limits.rate_limit > 0);
+}
+
+TimestampTz
+outbox_tenant_token_at(OutboxTenant *t, TimestampTz now)
+{
+	return t->pace ? outbox_pace_token_at(t->pace, now) : now;
 }
 
 bool
 outbox_tenant_allows(OutboxTenant *t, TimestampTz now)
 {
-	return (t->pace.limits.max_in_flight == 0 ||
-			t->in_flight < t->pace.limits.max_in_flight) &&
-		outbox_pace_token_at(&t->pace, now) <= now;
+	return !outbox_tenant_is_limited(t) ||
+		((t->pace->limits.max_in_flight == 0 ||
+		  t->in_flight < t->pace->limits.max_in_flight) &&
+		 outbox_pace_token_at(t->pace, now) <= now);
 }
 
 void
@@ -83,7 +99,8 @@ outbox_tenant_begin(OutboxTenant *t, bool only)
 {
 	t->in_flight++;
 	t->nsending += only;
-	outbox_pace_take_token(&t->pace);
+	if (t->pace)
+		outbox_pace_take_token(t->pace);
 }
 
 void

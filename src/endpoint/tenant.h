@@ -10,12 +10,13 @@
 
 typedef struct OutboxTenant
 {
-	char	  *name;
-	int		   nendpoints; /* of this worker */
-	int		   nsending;   /* of them, those with requests in flight */
-	int		   in_flight;  /* requests */
-	OutboxPace pace;	/* max_in_flight (0: no limit) and rate_limit for all of them */
-	dlist_head waiting; /* endpoints that these limits keep from sending */
+	int			nendpoints; /* of this worker */
+	int			nsending;	/* of them, those with requests in flight */
+	int			in_flight;	/* requests */
+	OutboxPace *pace;		/* max_in_flight (0: no limit) and rate_limit for all of them
+						  * (NULL: it never had limits) */
+	dlist_head	waiting;	/* endpoints that these limits keep from sending */
+	char		name[FLEXIBLE_ARRAY_MEMBER];
 } OutboxTenant;
 
 /*
@@ -32,8 +33,12 @@ extern void outbox_tenant_set_limits(OutboxTenant *t, int max_in_flight,
 /* True if the tenant has limits at all. */
 extern bool outbox_tenant_is_limited(const OutboxTenant *t);
 
-/* True if one more request may be sent now. */
-extern bool outbox_tenant_allows(OutboxTenant *t, TimestampTz now);
+/*
+ * The first is true if one more request may be sent now.  The second returns when the
+ * rate allows one.
+ */
+extern bool		   outbox_tenant_allows(OutboxTenant *t, TimestampTz now);
+extern TimestampTz outbox_tenant_token_at(OutboxTenant *t, TimestampTz now);
 
 /* An endpoint begins or ends a request.  'only': it has no other in flight. */
 extern void outbox_tenant_begin(OutboxTenant *t, bool only);

@@ -22,14 +22,14 @@
 bool
 outbox_window_has_enough(const OutboxEndpoint *ep)
 {
-	return ep->feed.window_count > OUTBOX_WINDOW / 2 ||
-		ep->feed.window_bytes > OUTBOX_WINDOW_BYTES / 2;
+	return ep->feed->window_count > OUTBOX_WINDOW / 2 ||
+		ep->feed->window_bytes > OUTBOX_WINDOW_BYTES / 2;
 }
 
 bool
 outbox_window_has_something(const OutboxEndpoint *ep)
 {
-	return ep->queue.nready > 0 || ep->feed.window_count > 0;
+	return ep->queue->nready > 0 || ep->feed->window_count > 0;
 }
 
 /*
@@ -43,13 +43,14 @@ outbox_window_wants_events(const OutboxEndpoint *ep, TimestampTz now)
 	if (outbox_status_is_off(ep))
 		return false;
 	if (ep->pace.breaker == OUTBOX_BREAKER_OPEN)
-		return now >= ep->pace.retry_at && ep->feed.window_count == 0 &&
-			ep->queue.nready == 0 && ep->queue.nin_flight == 0 && ep->queue.retries_all &&
-			ep->queue.nretries + ep->queue.nretries_loading + ep->queue.nsettling == 0;
+		return now >= ep->pace.retry_at && ep->feed->window_count == 0 &&
+			ep->queue->nready == 0 && ep->queue->nin_flight == 0 &&
+			ep->queue->retries_all &&
+			ep->queue->nretries + ep->queue->nretries_loading + ep->queue->nsettling == 0;
 
 	/* An endpoint that has nothing at all may always read. */
-	if (ep->feed.window_count == 0)
-		return (ep->queue.nready == 0 && ep->queue.nin_flight == 0) ||
+	if (ep->feed->window_count == 0)
+		return (ep->queue->nready == 0 && ep->queue->nin_flight == 0) ||
 			outbox_memory_fits(0);
 
 	/* Reads ahead while there is memory for it. */
@@ -61,7 +62,7 @@ bool
 outbox_window_may_push(const OutboxEndpoint *ep)
 {
 	return outbox_memory_fits(0) ||
-		ep->feed.window_count + ep->queue.nready + ep->queue.nin_flight == 0;
+		ep->feed->window_count + ep->queue->nready + ep->queue->nin_flight == 0;
 }
 
 /*
@@ -71,27 +72,27 @@ outbox_window_may_push(const OutboxEndpoint *ep)
 static void
 grow_window(OutboxEndpoint *ep)
 {
-	int				   size = Min(Max(2 * ep->feed.window_size, 16), OUTBOX_WINDOW);
+	int				   size = Min(Max(2 * ep->feed->window_size, 16), OUTBOX_WINDOW);
 	OutboxWindowEntry *larger = MemoryContextAlloc(ep->cxt,
 												   sizeof(OutboxWindowEntry) * size);
 
-	for (int i = 0; i < ep->feed.window_count; i++)
+	for (int i = 0; i < ep->feed->window_count; i++)
 		larger[i] = *outbox_window_at(ep, i);
-	if (ep->feed.window)
-		pfree(ep->feed.window);
-	ep->feed.window = larger;
-	ep->feed.window_size = size;
-	ep->feed.window_start = 0;
+	if (ep->feed->window)
+		pfree(ep->feed->window);
+	ep->feed->window = larger;
+	ep->feed->window_size = size;
+	ep->feed->window_start = 0;
 }
 
 void
 outbox_window_free(OutboxEndpoint *ep)
 {
-	Assert(ep->feed.window_count == 0);
-	if (ep->feed.window)
-		pfree(ep->feed.window);
-	ep->feed.window = NULL;
-	ep->feed.window_size = ep->feed.window_start = 0;
+	Assert(ep->feed->window_count == 0);
+	if (ep->feed->window)
+		pfree(ep->feed->window);
+	ep->feed->window = NULL;
+	ep->feed->window_size = ep->feed->window_start = 0;
 }
 
 bool
@@ -100,22 +101,22 @@ outbox_window_push(OutboxEndpoint *ep, OutboxEvent *event, OutboxFilterResult fi
 {
 	OutboxWindowEntry *entry;
 
-	if (ep->feed.window_count == OUTBOX_WINDOW ||
-		(ep->feed.window_count > 0 && ep->feed.window_bytes > OUTBOX_WINDOW_BYTES))
+	if (ep->feed->window_count == OUTBOX_WINDOW ||
+		(ep->feed->window_count > 0 && ep->feed->window_bytes > OUTBOX_WINDOW_BYTES))
 		return false;
-	if (ep->feed.window_count == 0)
-		outbox_cursor_set(&ep->feed.frontier, event->page->read, event->page->reading,
+	if (ep->feed->window_count == 0)
+		outbox_cursor_set(&ep->feed->frontier, event->page->read, event->page->reading,
 						  event->seq - 1);
-	if (ep->feed.window_count == ep->feed.window_size)
+	if (ep->feed->window_count == ep->feed->window_size)
 		grow_window(ep);
-	entry = outbox_window_at(ep, ep->feed.window_count++);
+	entry = outbox_window_at(ep, ep->feed->window_count++);
 	entry->event = event;
 	entry->bytes = outbox_event_bytes(event);
 	entry->filter = filter;
 	entry->cancelled = cancelled || event->forgotten;
 	entry->forgotten = event->forgotten && !cancelled;
-	ep->feed.ncancelled += entry->cancelled;
-	ep->feed.window_bytes += entry->bytes;
+	ep->feed->ncancelled += entry->cancelled;
+	ep->feed->window_bytes += entry->bytes;
 	event->page->refs++;
 	return true;
 }
@@ -125,48 +126,48 @@ pop_window(OutboxEndpoint *ep)
 {
 	OutboxWindowEntry entry = *outbox_window_at(ep, 0);
 
-	ep->feed.window_start = (ep->feed.window_start + 1) % ep->feed.window_size;
-	ep->feed.window_count--;
-	ep->feed.window_bytes -= entry.bytes;
+	ep->feed->window_start = (ep->feed->window_start + 1) % ep->feed->window_size;
+	ep->feed->window_count--;
+	ep->feed->window_bytes -= entry.bytes;
 	return entry;
 }
 
 const OutboxCursor *
 outbox_window_frontier(OutboxEndpoint *ep, const OutboxCursor *head)
 {
-	if (ep->feed.window_count == 0)
-		outbox_cursor_copy(&ep->feed.frontier,
-						   ep->feed.attached ? head : &ep->feed.cursor);
-	return &ep->feed.frontier;
+	if (ep->feed->window_count == 0)
+		outbox_cursor_copy(&ep->feed->frontier,
+						   ep->feed->attached ? head : &ep->feed->cursor);
+	return &ep->feed->frontier;
 }
 
 void
 outbox_window_clear(OutboxEndpoint *ep)
 {
-	while (ep->feed.window_count > 0)
+	while (ep->feed->window_count > 0)
 		outbox_page_unref(pop_window(ep).event->page);
-	ep->feed.window_known = 0;
-	ep->feed.ncancelled = 0;
+	ep->feed->window_known = 0;
+	ep->feed->ncancelled = 0;
 }
 
 void
 outbox_window_drop(OutboxEndpoint *ep, const OutboxCursor *head)
 {
 	outbox_window_frontier(ep, head);
-	if (ep->feed.window_count > 0)
-		ep->feed.backlog_since = outbox_window_at(ep, 0)->event->created_at;
+	if (ep->feed->window_count > 0)
+		ep->feed->backlog_since = outbox_window_at(ep, 0)->event->created_at;
 	outbox_window_clear(ep);
-	ep->feed.attached = false;
-	outbox_cursor_copy(&ep->feed.cursor, &ep->feed.frontier);
-	ep->feed.drop_window = false;
+	ep->feed->attached = false;
+	outbox_cursor_copy(&ep->feed->cursor, &ep->feed->frontier);
+	ep->feed->drop_window = false;
 }
 
 void
 outbox_window_count_again(OutboxEndpoint *ep, const OutboxCursor *head)
 {
-	ep->feed.counted = false;
-	ep->feed.backlog = 0;
-	outbox_cursor_copy(&ep->feed.counter, outbox_window_frontier(ep, head));
+	ep->feed->counted = false;
+	ep->feed->backlog = 0;
+	outbox_cursor_copy(&ep->feed->counter, outbox_window_frontier(ep, head));
 }
 
 bool
@@ -177,11 +178,11 @@ outbox_window_take_next(OutboxEndpoint *ep, OutboxDelivery **result)
 	OutboxDelivery	 *d = NULL;
 
 	*result = NULL;
-	if (ep->feed.window_count == 0 || ep->queue.nwaiting >= OUTBOX_MAX_WAITING)
+	if (ep->feed->window_count == 0 || ep->queue->nwaiting >= OUTBOX_MAX_WAITING)
 		return false;
 
 	/* Memory may lack something that outbox.parked has of its key. */
-	if (!ep->queue.lanes_all && ep->feed.window_known == 0)
+	if (!ep->queue->lanes_all && ep->feed->window_known == 0)
 		return false;
 	if (ep->config.ordering == OUTBOX_ORDER_STRICT)
 	{
@@ -199,20 +200,20 @@ outbox_window_take_next(OutboxEndpoint *ep, OutboxDelivery **result)
 
 	entry = pop_window(ep);
 	event = entry.event;
-	ep->feed.window_known = Max(ep->feed.window_known - 1, 0);
+	ep->feed->window_known = Max(ep->feed->window_known - 1, 0);
 	if (entry.cancelled)
-		ep->feed.ncancelled--;
+		ep->feed->ncancelled--;
 	else
-		ep->feed.backlog--;
+		ep->feed->backlog--;
 	if (entry.forgotten)
 		outbox_tally_count(ep, OUTBOX_COUNT_CANCELLED);
-	ep->feed.backlog_since = Max(ep->feed.backlog_since, event->created_at);
+	ep->feed->backlog_since = Max(ep->feed->backlog_since, event->created_at);
 	ep->place.dirty = true;
-	if (ep->feed.frontier.reading != event->page->reading ||
-		ep->feed.frontier.read != event->page->read)
-		outbox_cursor_set(&ep->feed.frontier, event->page->read, event->page->reading,
+	if (ep->feed->frontier.reading != event->page->reading ||
+		ep->feed->frontier.read != event->page->read)
+		outbox_cursor_set(&ep->feed->frontier, event->page->read, event->page->reading,
 						  event->seq);
-	ep->feed.frontier.last_seq = event->seq;
+	ep->feed->frontier.last_seq = event->seq;
 	if (!entry.cancelled)
 	{
 		d = outbox_delivery_make(ep, event, false);

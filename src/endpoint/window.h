@@ -37,7 +37,7 @@ extern void outbox_window_count_again(OutboxEndpoint *ep, const OutboxCursor *he
 static inline OutboxWindowEntry *
 outbox_window_at(const OutboxEndpoint *ep, int i)
 {
-	return &ep->feed.window[(ep->feed.window_start + i) % ep->feed.window_size];
+	return &ep->feed->window[(ep->feed->window_start + i) % ep->feed->window_size];
 }
 
 /*

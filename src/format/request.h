@@ -24,7 +24,7 @@ typedef struct OutboxRequestConfig
 	char	   **header_names;
 	char	   **header_values;
 	int			 nkeys; /* 1, or 2 during a rotation */
-	OutboxKey	 keys[2];
+	OutboxKey	*keys;
 } OutboxRequestConfig;
 
 /*

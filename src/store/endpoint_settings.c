@@ -15,11 +15,15 @@
 #include "base/compat.h"
 #include "base/query.h"
 #include "base/table_rows.h"
+#include "endpoint/packed_settings.h"
 #include "log/step.h"
 #include "store/endpoint_options.h"
 #include "store/endpoint_settings.h"
 #include "store/seal.h"
 #include "transport/sinks.h"
+
+/* Rows that are in memory at a time. */
+#define ROWS_AT_ONCE 1000
 
 /* It has keys only while settings are read. */
 static OutboxKeyring keyring;
@@ -108,19 +112,90 @@ forget_previous_secrets(void)
 		0, NULL, NULL, NULL);
 }
 
+/* Returns true if the time of a previous secret is over. */
+static bool
+read_row(OutboxColumns row, OutboxApplyEndpointRow apply, void *arg)
+{
+	OutboxEndpointRow s = {0};
+	bool			  expired = false;
+
+	s.id = row_int4(row, 0);
+	outbox_step_blame(s.id);
+	if (outbox_step_held(OUTBOX_STEP_RELOAD, s.id))
+	{
+		apply(arg, &s); /* its row could not be read before: read no more of it */
+		return false;
+	}
+	s.name = row_text(row, 1);
+	s.url = row_text(row, 2);
+	read_patterns(row.values[3], &s);
+	s.format = read_format(row_text(row, 4));
+	if (!row.nulls[5])
+		read_headers(DatumGetJsonbP(row.values[5]), &s);
+	s.ordering = read_ordering(row_text(row, 6));
+	s.block_on_dead = row_is(row, 7, "block");
+	s.pace.max_in_flight = row_int4(row, 8);
+	s.pace.rate_limit = row.nulls[9] ? 0 : DatumGetFloat8(row.values[9]);
+	s.timeout = row_int8(row, 10);
+	s.connect_timeout = row_int8(row, 11);
+	s.max_attempts = row_int4(row, 12);
+	s.max_age = row_int8(row, 13);
+	s.pace.backoff_base = row_int8(row, 14);
+	s.pace.backoff_max = row_int8(row, 15);
+	s.paused = row_is(row, 16, "paused");
+	s.disabled = row_is(row, 16, "disabled");
+	s.state_since = row_time(row, 17, 0);
+	s.reason = row_text(row, 18);
+	s.version = row_int8(row, 19);
+	s.generation = row_int8(row, 20);
+	s.start = outbox_tick_make(0, s.state_since, row_int8(row, 22), row_int8(row, 22),
+							   row_text(row, 21));
+	s.secret = row_text(row, 23);
+	s.previous_until = row_time(row, 25, DT_NOEND);
+	if (s.previous_until > GetCurrentTimestamp())
+		s.previous = row_text(row, 24);
+	else
+		expired = true;
+	if (s.previous == NULL)
+		s.previous_until = DT_NOEND;
+	s.row_version = (uint64) DatumGetTransactionId(row.values[27]) << 32 |
+		(row.nulls[28] ? 0 : DatumGetTransactionId(row.values[28]));
+	s.keys_version = outbox_keyring_version(&keyring);
+	s.batch_size = row_int4(row, 29);
+	s.batch_wait = row_int8(row, 30);
+	s.tenant = row_text(row, 31);
+	s.disable_after = row_int8(row, 32);
+	s.tenant_in_flight = row.nulls[36] ? 0 : row_int4(row, 36);
+	s.tenant_rate = row.nulls[37] ? 0 : DatumGetFloat8(row.values[37]);
+	s.config = row.nulls[33] ? NULL : DatumGetJsonbP(row.values[33]);
+	s.has_credentials = DatumGetBool(row.values[34]);
+	s.credentials = row.nulls[35] ? NULL : DatumGetJsonbP(row.values[35]);
+	s.filter = row.nulls[26] ? NULL : DatumGetJsonPathP(row.values[26]);
+	SPI_connect();
+	apply(arg, &s);
+	SPI_finish();
+	outbox_tick_unref(s.start);
+	return expired;
+}
+
 /*
  * 'ids' has the endpoints that are read.  NULL: all are.
  */
 static void
 read_settings(ArrayType *ids, OutboxApplyEndpointRow apply, void *arg)
 {
-	Datum		   args[1] = {PointerGetDatum(ids)};
+	Datum		  args[1] = {PointerGetDatum(ids)};
+	MemoryContext cxt = AllocSetContextCreate(CurrentMemoryContext, "outbox endpoint row",
+											  ALLOCSET_DEFAULT_SIZES);
+	MemoryContext old = CurrentMemoryContext;
+	Portal		  portal;
 	SPITupleTable *table;
 	uint64		   n;
 	bool		   expired = false;
 
 	/* clang-format off: it cannot lay out macros among strings */
-	outbox_query(
+	portal = SPI_cursor_open_with_args(
+		NULL,
 		"SELECT s.endpoint_id, s.name, s.url, s.topics, s.format, s.headers,"
 		" s.ordering, s.on_exhausted, s.max_in_flight,"
 		" s.rate_limit::pg_catalog.float8, " USEC("timeout") ", " USEC("connect_timeout") ", s.max_attempts, " USEC("max_age") ", " USEC(
@@ -137,79 +212,30 @@ read_settings(ArrayType *ids, OutboxApplyEndpointRow apply, void *arg)
 																		  " LEFT JOIN outbox.tenant_limits_here a ON a.tenant OPERATOR(pg_catalog.=) ''"
 																		  " WHERE $1 IS NULL OR s.endpoint_id OPERATOR(pg_catalog.=) ANY ($1)"
 																		  " ORDER BY s.endpoint_id",
-		1, (Oid[]){INT4ARRAYOID}, args, ids ? " " : "n");
+		1, (Oid[]){INT4ARRAYOID}, args, ids ? " " : "n", false, 0);
 	/* clang-format on */
 
 	/*
 	 * apply() runs queries, which replace SPI_tuptable.  What they return is freed for
 	 * each endpoint, or the worker's memory would grow by their sum.
 	 */
-	table = SPI_tuptable;
-	n = SPI_processed;
-	for (uint64 i = 0; i < n; i++)
+	do
 	{
-		OutboxColumns	  row;
-		OutboxEndpointRow s = {0};
-
-		SPI_tuptable = table;
-		row = fetch_row(i);
-		s.id = row_int4(row, 0);
-		outbox_step_blame(s.id);
-		if (outbox_step_held(OUTBOX_STEP_RELOAD, s.id))
+		SPI_cursor_fetch(portal, true, ROWS_AT_ONCE);
+		table = SPI_tuptable;
+		n = SPI_processed;
+		for (uint64 i = 0; i < n; i++)
 		{
-			apply(arg, &s); /* its row could not be read before: read no more of it */
-			continue;
+			MemoryContextSwitchTo(cxt);
+			SPI_tuptable = table;
+			expired = read_row(fetch_row(i), apply, arg) || expired;
+			MemoryContextSwitchTo(old);
+			MemoryContextReset(cxt);
 		}
-		s.name = row_text(row, 1);
-		s.url = row_text(row, 2);
-		read_patterns(row.values[3], &s);
-		s.format = read_format(row_text(row, 4));
-		if (!row.nulls[5])
-			read_headers(DatumGetJsonbP(row.values[5]), &s);
-		s.ordering = read_ordering(row_text(row, 6));
-		s.block_on_dead = row_is(row, 7, "block");
-		s.pace.max_in_flight = row_int4(row, 8);
-		s.pace.rate_limit = row.nulls[9] ? 0 : DatumGetFloat8(row.values[9]);
-		s.timeout = row_int8(row, 10);
-		s.connect_timeout = row_int8(row, 11);
-		s.max_attempts = row_int4(row, 12);
-		s.max_age = row_int8(row, 13);
-		s.pace.backoff_base = row_int8(row, 14);
-		s.pace.backoff_max = row_int8(row, 15);
-		s.paused = row_is(row, 16, "paused");
-		s.disabled = row_is(row, 16, "disabled");
-		s.state_since = row_time(row, 17, 0);
-		s.reason = row_text(row, 18);
-		s.version = row_int8(row, 19);
-		s.generation = row_int8(row, 20);
-		s.start = outbox_tick_make(0, s.state_since, row_int8(row, 22), row_int8(row, 22),
-								   row_text(row, 21));
-		s.secret = row_text(row, 23);
-		s.previous_until = row_time(row, 25, DT_NOEND);
-		if (s.previous_until > GetCurrentTimestamp())
-			s.previous = row_text(row, 24);
-		else
-			expired = true;
-		if (s.previous == NULL)
-			s.previous_until = DT_NOEND;
-		s.row_version = (uint64) DatumGetTransactionId(row.values[27]) << 32 |
-			(row.nulls[28] ? 0 : DatumGetTransactionId(row.values[28]));
-		s.keys_version = outbox_keyring_version(&keyring);
-		s.batch_size = row_int4(row, 29);
-		s.batch_wait = row_int8(row, 30);
-		s.tenant = row_text(row, 31);
-		s.disable_after = row_int8(row, 32);
-		s.tenant_in_flight = row.nulls[36] ? 0 : row_int4(row, 36);
-		s.tenant_rate = row.nulls[37] ? 0 : DatumGetFloat8(row.values[37]);
-		s.config = row.nulls[33] ? NULL : DatumGetJsonbP(row.values[33]);
-		s.has_credentials = DatumGetBool(row.values[34]);
-		s.credentials = row.nulls[35] ? NULL : DatumGetJsonbP(row.values[35]);
-		s.filter = row.nulls[26] ? NULL : DatumGetJsonPathP(row.values[26]);
-		SPI_connect();
-		apply(arg, &s);
-		SPI_finish();
-		outbox_tick_unref(s.start);
-	}
+		SPI_freetuptable(table);
+	} while (n == ROWS_AT_ONCE);
+	SPI_cursor_close(portal);
+	MemoryContextDelete(cxt);
 	if (expired)
 		forget_previous_secrets();
 }
@@ -290,6 +316,7 @@ open_secrets(OutboxEndpoint *ep, const OutboxEndpointRow *s)
 								   NULL;
 
 	ep->config.request.nkeys = 0;
+	ep->config.request.keys = palloc0(sizeof(OutboxKey) * 2);
 	if (secret && outbox_secret_decode(secret, &ep->config.request.keys[0]))
 	{
 		ep->config.request.nkeys = 1;
@@ -363,8 +390,8 @@ find_sink(OutboxEndpoint *ep)
 
 /*
  * The transaction may still be rolled back, and subscribers.c uses the former
- * patterns until outbox_subscribers_set().  So their memory is only retired here,
- * and outbox_publish() frees it.  Requests in flight have copies of all that they
+ * patterns until outbox_subscribers_set().  So the former settings stay, and
+ * outbox_publish() frees them.  Requests in flight have copies of all that they
  * need.
  */
 static void
@@ -374,6 +401,7 @@ assign(OutboxEndpoint *ep, const OutboxEndpointRow *s)
 											  "outbox endpoint settings",
 											  ALLOCSET_SMALL_SIZES);
 	MemoryContext old = MemoryContextSwitchTo(cxt);
+	OutboxKey	 *keys;
 
 	ep->config.name = pstrdup(s->name);
 	ep->config.tenant = s->tenant ? pstrdup(s->tenant) : NULL;
@@ -421,21 +449,14 @@ assign(OutboxEndpoint *ep, const OutboxEndpointRow *s)
 		ep->status.disabled = s->disabled;
 		if (ep->pace.breaker == OUTBOX_BREAKER_CLOSED)
 			ep->status.state_since = Max(ep->status.state_since, s->state_since);
-		strlcpy(ep->status.reason, s->reason ? s->reason : "", sizeof(ep->status.reason));
+		ep->status.reason = s->reason ? s->reason : "";
 	}
 	ep->config.version = s->version;
-
-	if (ep->config.settings_cxt)
-	{
-		if (ep->config.retired_cxt == NULL)
-			ep->config.retired_cxt = AllocSetContextCreate(ep->cxt,
-														   "outbox retired settings",
-														   ALLOCSET_SMALL_SIZES);
-		MemoryContextSetParent(ep->config.settings_cxt, ep->config.retired_cxt);
-	}
-	MemoryContextSetParent(cxt, ep->cxt);
-	ep->config.settings_cxt = cxt;
+	keys = ep->config.request.keys;
+	outbox_settings_pack(&ep->config, &ep->status);
 	MemoryContextSwitchTo(old);
+	explicit_bzero(keys, sizeof(OutboxKey) * 2);
+	MemoryContextDelete(cxt);
 }
 
 /*

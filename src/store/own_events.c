@@ -172,7 +172,7 @@ tell_dead(OutboxEndpoint *ep)
 	initStringInfo(&one);
 	begin_payload(&buf, ep);
 	appendStringInfoString(&buf, ", \"events\": [");
-	dlist_foreach(iter, &ep->queue.settling)
+	dlist_foreach(iter, &ep->queue->settling)
 	{
 		OutboxDelivery *d = dlist_container(OutboxDelivery, node, iter.cur);
 
@@ -198,7 +198,7 @@ tell_dead(OutboxEndpoint *ep)
 static void
 tell_failing(OutboxEndpoint *ep)
 {
-	const char	  *error = ep->tally.last_error;
+	const char	  *error = ep->tally->last_error;
 	char		   since[MAXDATELEN + 1];
 	int			   utc = 0;
 	StringInfoData buf;
@@ -217,7 +217,7 @@ outbox_own_events_write(OutboxEndpoint *ep, bool disabled)
 {
 	StringInfoData buf;
 
-	if (ep->queue.nsettling > 0 && outbox_subscribers_exist("outbox.dead"))
+	if (ep->queue->nsettling > 0 && outbox_subscribers_exist("outbox.dead"))
 		tell_dead(ep);
 	if (disabled && outbox_subscribers_exist("outbox.disabled"))
 	{

@@ -303,10 +303,10 @@ fetch_followers(OutboxEndpoint *ep, const OutboxLane *lane, Loading *l)
 void
 outbox_parked_load_followers(OutboxEndpoint *ep)
 {
-	while (!dlist_is_empty(&ep->queue.loading))
+	while (!dlist_is_empty(&ep->queue->loading))
 	{
 		OutboxLane *lane = dlist_head_element(OutboxLane, loading_node,
-											  &ep->queue.loading);
+											  &ep->queue->loading);
 		Loading		l;
 		bool		found = fetch_followers(ep, lane, &l);
 
@@ -397,11 +397,11 @@ unpark(OutboxEndpoint *ep, OutboxDelivery *d)
 void
 outbox_parked_write(OutboxEndpoint *ep)
 {
-	int64	  *parked = palloc(sizeof(int64) * Max(ep->queue.nsettling, 1));
+	int64	  *parked = palloc(sizeof(int64) * Max(ep->queue->nsettling, 1));
 	int		   n = 0;
 	dlist_iter iter;
 
-	dlist_foreach(iter, &ep->queue.settling)
+	dlist_foreach(iter, &ep->queue->settling)
 	{
 		OutboxDelivery *d = dlist_container(OutboxDelivery, node, iter.cur);
 

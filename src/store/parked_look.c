@@ -65,7 +65,7 @@ outbox_parked_share_room(int64 nendpoints)
 void
 outbox_parked_keep_room(OutboxEndpoint *ep)
 {
-	if (ep->queue.nretries > 2 * room)
+	if (ep->queue->nretries > 2 * room)
 		outbox_retries_forget(ep);
 	if (ep->config.ordering == OUTBOX_ORDER_KEY && outbox_lanes_count(ep) > 2 * room)
 		outbox_lanes_evict(ep);
@@ -76,7 +76,7 @@ outbox_parked_keep_room(OutboxEndpoint *ep)
 static bool
 wants_retries(const OutboxEndpoint *ep)
 {
-	return !ep->queue.retries_all && ep->queue.nretries <= room / 4;
+	return !ep->queue->retries_all && ep->queue->nretries <= room / 4;
 }
 
 /*
@@ -90,8 +90,8 @@ read_retries(OutboxEndpoint *ep)
 	int				  n;
 	int64			 *loaded = outbox_parking_loaded_retries(ep, &n);
 	TimestampTz		  latest = GetCurrentTimestamp() + ep->pace.limits.backoff_max;
-	Datum args[4] = {Int32GetDatum(ep->id), TimestampTzGetDatum(ep->queue.retries_due),
-					 Int64GetDatum(ep->queue.retries_seq), Int64GetDatum(room)};
+	Datum args[4] = {Int32GetDatum(ep->id), TimestampTzGetDatum(ep->queue->retries_due),
+					 Int64GetDatum(ep->queue->retries_seq), Int64GetDatum(room)};
 
 	qsort(loaded, n, sizeof(int64), outbox_compare_int8);
 	outbox_plan_run(
@@ -101,7 +101,7 @@ read_retries(OutboxEndpoint *ep)
 		" AND ROW(p.next_attempt_at, p.seq) OPERATOR(pg_catalog.>) ROW($2, $3)"
 		" ORDER BY p.next_attempt_at, p.seq LIMIT $4",
 		4, (Oid[]){INT4OID, TIMESTAMPTZOID, INT8OID, INT8OID}, args, NULL);
-	ep->queue.retries_all = SPI_processed < (uint64) room;
+	ep->queue->retries_all = SPI_processed < (uint64) room;
 	for (uint64 i = 0; i < SPI_processed; i++)
 	{
 		OutboxColumns row = fetch_row(i);
@@ -109,8 +109,8 @@ read_retries(OutboxEndpoint *ep)
 		TimestampTz	  due = row_time(row, 2, 0);
 		const char	 *key = outbox_lane_key(ep, row_text(row, 1));
 
-		ep->queue.retries_due = due;
-		ep->queue.retries_seq = seq;
+		ep->queue->retries_due = due;
+		ep->queue->retries_seq = seq;
 		if (bsearch(&seq, loaded, n, sizeof(int64), outbox_compare_int8) ||
 			outbox_parked_is_gone(ep->id, seq))
 			continue;
@@ -120,7 +120,7 @@ read_retries(OutboxEndpoint *ep)
 		 * worker ran.
 		 */
 		if (due > latest)
-			due = ep->queue.met_at + ep->pace.limits.backoff_max;
+			due = ep->queue->met_at + ep->pace.limits.backoff_max;
 		outbox_retries_push(ep, seq, due, row_int8(row, 3),
 							key ? outbox_lane_get(ep, key, false) : NULL);
 	}
@@ -207,7 +207,7 @@ ask_lanes(OutboxEndpoint *ep)
 	int		   n = 0;
 	dlist_iter iter;
 
-	dlist_foreach(iter, &ep->queue.asking) if (n < ASK_KEYS)
+	dlist_foreach(iter, &ep->queue->asking) if (n < ASK_KEYS)
 		keys[n++] = CStringGetTextDatum(
 			dlist_container(OutboxLane, asking_node, iter.cur)->key);
 	if (n > 0)
@@ -217,7 +217,7 @@ ask_lanes(OutboxEndpoint *ep)
 static bool
 wants_window(const OutboxEndpoint *ep)
 {
-	return !ep->queue.lanes_all && ep->feed.window_known < ep->feed.window_count;
+	return !ep->queue->lanes_all && ep->feed->window_known < ep->feed->window_count;
 }
 
 /* Looks up the keys of events in the window, before they take their place. */
@@ -225,10 +225,10 @@ static void
 ask_for_window(OutboxEndpoint *ep)
 {
 	Datum *keys = palloc(sizeof(Datum) * ASK_KEYS);
-	int	   known = ep->feed.window_known;
+	int	   known = ep->feed->window_known;
 	int	   n = 0;
 
-	for (; known < ep->feed.window_count && n < ASK_KEYS; known++)
+	for (; known < ep->feed->window_count && n < ASK_KEYS; known++)
 	{
 		OutboxEvent *event = outbox_window_at(ep, known)->event;
 
@@ -237,7 +237,7 @@ ask_for_window(OutboxEndpoint *ep)
 	}
 	if (n > 0)
 		ask_keys(ep, keys, n, false);
-	ep->feed.window_known = known;
+	ep->feed->window_known = known;
 }
 
 /*
@@ -272,7 +272,7 @@ static void
 sweep(OutboxEndpoint *ep)
 {
 	Datum *keys = palloc(sizeof(Datum) * ASK_KEYS);
-	char  *former = ep->table.sweep_key;
+	char  *former = ep->table->sweep_key;
 	int	   n = 0;
 
 	read_keys(ep, former, ASK_KEYS);
@@ -285,7 +285,7 @@ sweep(OutboxEndpoint *ep)
 	 * Nothing below throws an error, after which these keys would have to be read
 	 * again.
 	 */
-	ep->table.sweep_key = n < ASK_KEYS ?
+	ep->table->sweep_key = n < ASK_KEYS ?
 		NULL :
 		MemoryContextStrdup(ep->cxt, TextDatumGetCString(keys[n - 1]));
 	pfree(former);
@@ -323,7 +323,7 @@ outbox_parked_unblock(OutboxEndpoint *ep)
 		outbox_parking_count_row(ep, seq, OUTBOX_ROW_RETRYING, 1);
 		outbox_retries_add_parked(ep, seq, row_time(row, 1, 0), NULL, 0);
 	}
-	ep->table.unblocking = SPI_processed == UNBLOCK_ROWS;
+	ep->table->unblocking = SPI_processed == UNBLOCK_ROWS;
 }
 
 /* ------------------------------------------------------------ counting */
@@ -332,7 +332,7 @@ static void
 count_rows(OutboxEndpoint *ep)
 {
 	static SPIPlanPtr plan;
-	Datum args[3] = {Int32GetDatum(ep->id), Int64GetDatum(ep->table.rows_upto),
+	Datum args[3] = {Int32GetDatum(ep->id), Int64GetDatum(ep->table->rows_upto),
 					 Int64GetDatum(COUNT_ROWS)};
 	int64 n = 0;
 
@@ -347,23 +347,23 @@ count_rows(OutboxEndpoint *ep)
 		OutboxColumns row = fetch_row(i);
 
 		if (row_is(row, 0, "retrying"))
-			ep->table.rows[OUTBOX_ROW_RETRYING] += row_int8(row, 1);
+			ep->table->rows[OUTBOX_ROW_RETRYING] += row_int8(row, 1);
 		else if (row_is(row, 0, "blocked"))
-			ep->table.rows[OUTBOX_ROW_BLOCKED] += row_int8(row, 1);
+			ep->table->rows[OUTBOX_ROW_BLOCKED] += row_int8(row, 1);
 		else if (row_is(row, 0, "dead"))
-			ep->table.rows[OUTBOX_ROW_DEAD] += row_int8(row, 1);
+			ep->table->rows[OUTBOX_ROW_DEAD] += row_int8(row, 1);
 		n += row_int8(row, 1);
-		ep->table.rows_upto = Max(ep->table.rows_upto, row_int8(row, 2));
+		ep->table->rows_upto = Max(ep->table->rows_upto, row_int8(row, 2));
 	}
-	ep->table.rows_counted = n < COUNT_ROWS;
+	ep->table->rows_counted = n < COUNT_ROWS;
 }
 
 void
 outbox_parked_count_again(OutboxEndpoint *ep)
 {
-	memset(ep->table.rows, 0, sizeof(ep->table.rows));
-	ep->table.rows_counted = false;
-	ep->table.rows_upto = PG_INT64_MIN;
+	memset(ep->table->rows, 0, sizeof(ep->table->rows));
+	ep->table->rows_counted = false;
+	ep->table->rows_upto = PG_INT64_MIN;
 }
 
 /* ----------------------------------------------------------- cancelled */
@@ -375,7 +375,7 @@ outbox_parked_is_cancelled(OutboxEndpoint *ep, int64 seq)
 	Datum			  args[2] = {Int32GetDatum(ep->id), Int64GetDatum(seq)};
 	bool			  found;
 
-	if (seq > ep->feed.cancelled_upto)
+	if (seq > ep->feed->cancelled_upto)
 		return false;
 	found = outbox_plan_run(&plan,
 							"SELECT 1 FROM outbox.parked p" OF_ENDPOINT
@@ -407,7 +407,7 @@ load_dead(OutboxEndpoint *ep)
 			outbox_lane_get(ep, key, true)->dead = true;
 	}
 	if (!strict && SPI_processed == (uint64) max)
-		ep->queue.lanes_all = false;
+		ep->queue->lanes_all = false;
 }
 
 static void
@@ -421,7 +421,7 @@ load_strict(OutboxEndpoint *ep)
 	lane = outbox_lane_find(ep, "");
 	if (lane == NULL)
 		return;
-	lane->retrying = lane->retrying || !ep->queue.retries_all;
+	lane->retrying = lane->retrying || !ep->queue->retries_all;
 	outbox_lane_parked(lane, PG_INT64_MIN);
 	outbox_lane_advance(ep, lane);
 }
@@ -429,12 +429,12 @@ load_strict(OutboxEndpoint *ep)
 static void
 load_followers(OutboxEndpoint *ep)
 {
-	if (ep->queue.lanes_all)
+	if (ep->queue->lanes_all)
 		read_keys(ep, "", FIRST_KEYS);
-	if (!ep->queue.lanes_all || SPI_processed == FIRST_KEYS)
+	if (!ep->queue->lanes_all || SPI_processed == FIRST_KEYS)
 	{
 		outbox_lanes_forget_rows(ep);
-		ep->table.sweep_key = MemoryContextStrdup(ep->cxt, "");
+		ep->table->sweep_key = MemoryContextStrdup(ep->cxt, "");
 		return;
 	}
 	for (uint64 i = 0; i < SPI_processed; i++)
@@ -447,30 +447,46 @@ load_followers(OutboxEndpoint *ep)
 	}
 }
 
+static bool
+has_rows(const OutboxEndpoint *ep)
+{
+	static SPIPlanPtr plan;
+	Datum			  args[1] = {Int32GetDatum(ep->id)};
+
+	return outbox_plan_run(&plan, "SELECT 1 FROM outbox.parked p" OF_ENDPOINT " LIMIT 1",
+						   1, (Oid[]){INT4OID}, args, NULL) > 0;
+}
+
 void
 outbox_parked_load(OutboxEndpoint *ep)
 {
 	static SPIPlanPtr last_cancelled;
 	Datum			  args[1] = {Int32GetDatum(ep->id)};
 
-	ep->queue.met_at = GetCurrentTimestamp();
-	ep->queue.lanes_all = true;
-	ep->queue.retries_all = false;
-	ep->queue.retries_due = DT_NOBEGIN;
-	ep->queue.retries_seq = PG_INT64_MIN;
+	ep->queue->met_at = GetCurrentTimestamp();
+	if (!has_rows(ep))
+	{
+		/* As a rule.  A worker that starts asks this of each endpoint. */
+		outbox_endpoint_nothing_parked(ep);
+		return;
+	}
+	ep->queue->lanes_all = true;
+	ep->queue->retries_all = false;
+	ep->queue->retries_due = DT_NOBEGIN;
+	ep->queue->retries_seq = PG_INT64_MIN;
 	outbox_parked_count_again(ep);
 	outbox_plan_run(&last_cancelled,
 					"SELECT p.seq FROM outbox.parked p" OF_ENDPOINT STATUS "'cancelled'"
 					" ORDER BY p.seq DESC LIMIT 1",
 					1, (Oid[]){INT4OID}, args, NULL);
-	ep->feed.cancelled_upto = SPI_processed > 0 ? row_int8(fetch_row(0), 0) :
-												  PG_INT64_MIN;
+	ep->feed->cancelled_upto = SPI_processed > 0 ? row_int8(fetch_row(0), 0) :
+												   PG_INT64_MIN;
 
 	if (ep->config.ordering != OUTBOX_ORDER_STRICT)
 		outbox_parked_unblock(ep);
 	read_retries(ep);
 	if (ep->config.ordering == OUTBOX_ORDER_KEY)
-		ep->queue.lanes_all = ep->queue.retries_all;
+		ep->queue->lanes_all = ep->queue->retries_all;
 	if (ep->config.block_on_dead && ep->config.ordering != OUTBOX_ORDER_NONE)
 		load_dead(ep);
 	if (ep->config.ordering == OUTBOX_ORDER_STRICT)
@@ -487,20 +503,20 @@ outbox_parked_load(OutboxEndpoint *ep)
 bool
 outbox_parked_wants_look(const OutboxEndpoint *ep)
 {
-	return wants_retries(ep) ||
-		!dlist_is_empty(unconstify(dlist_head *, &ep->queue.asking)) ||
-		wants_window(ep) || ep->table.sweep_key != NULL || !ep->table.rows_counted;
+	return wants_retries(ep) || !dlist_is_empty(&ep->queue->asking) || wants_window(ep) ||
+		ep->table->sweep_key != NULL || !ep->table->rows_counted;
 }
 
 /* Sets 'lanes_all' again if the table has nothing left that could block a key. */
 static void
 know_all(OutboxEndpoint *ep)
 {
-	if (!ep->queue.lanes_all && ep->table.rows_counted && ep->table.sweep_key == NULL &&
-		ep->queue.nsettling == 0 && ep->table.rows[OUTBOX_ROW_RETRYING] == 0 &&
-		ep->table.rows[OUTBOX_ROW_BLOCKED] == 0 &&
-		(!ep->config.block_on_dead || ep->table.rows[OUTBOX_ROW_DEAD] == 0))
-		ep->queue.lanes_all = true;
+	if (!ep->queue->lanes_all && ep->table->rows_counted &&
+		ep->table->sweep_key == NULL && ep->queue->nsettling == 0 &&
+		ep->table->rows[OUTBOX_ROW_RETRYING] == 0 &&
+		ep->table->rows[OUTBOX_ROW_BLOCKED] == 0 &&
+		(!ep->config.block_on_dead || ep->table->rows[OUTBOX_ROW_DEAD] == 0))
+		ep->queue->lanes_all = true;
 }
 
 bool
@@ -511,9 +527,9 @@ outbox_parked_look(OutboxEndpoint *ep, bool slices)
 	ask_lanes(ep);
 	if (wants_window(ep))
 		ask_for_window(ep);
-	if (slices && ep->table.sweep_key != NULL)
+	if (slices && ep->table->sweep_key != NULL)
 		sweep(ep);
-	else if (slices && !ep->table.rows_counted)
+	else if (slices && !ep->table->rows_counted)
 		count_rows(ep);
 	else
 		slices = false;

@@ -109,12 +109,45 @@ outbox_positions_read_totals(int64 *totals)
 	return true;
 }
 
+/*
+ * The shared row that was read last.  All idle endpoints of a worker follow the same one,
+ * and it is read once for them.
+ */
+static int32		last_read; /* its id (0: none) */
+static OutboxCursor last_cursor;
+
+void
+outbox_positions_read_again(void)
+{
+	last_read = 0;
+	outbox_cursor_clear(&last_cursor);
+}
+
+static void
+read_shared(Datum id, OutboxCursor *cursor)
+{
+	static SPIPlanPtr plan;
+
+	if (DatumGetInt32(id) != last_read)
+	{
+		outbox_positions_read_again();
+		if (outbox_plan_run(&plan,
+							"SELECT " CURSOR_COLUMNS " FROM outbox.positions"
+							" WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
+							" ORDER BY number DESC LIMIT 1",
+							1, (Oid[]){INT4OID}, &id, NULL) == 0)
+			elog(ERROR, "shared position %d is missing", DatumGetInt32(id));
+		read_cursor(fetch_row(0), 0, &last_cursor);
+		last_read = DatumGetInt32(id);
+	}
+	outbox_cursor_copy(cursor, &last_cursor);
+}
+
 bool
 outbox_position_read(int32 endpoint_id, OutboxPosition *p)
 {
 	Datum			  args[1] = {Int32GetDatum(endpoint_id)};
 	static SPIPlanPtr plan;
-	static SPIPlanPtr shared_plan;
 	OutboxColumns	  row;
 
 	memset(p, 0, sizeof(*p));
@@ -149,19 +182,13 @@ outbox_position_read(int32 endpoint_id, OutboxPosition *p)
 	p->state_since = row_time(row, NCURSOR_COLUMNS + 8, 0);
 	p->backing_off = !row.nulls[NCURSOR_COLUMNS + 9];
 	p->probes = row_int4(row, NCURSOR_COLUMNS + 9);
-	if (!row.nulls[NCURSOR_COLUMNS + 1])
+	if (row.nulls[NCURSOR_COLUMNS + 1])
+		read_cursor(row, 0, &p->cursor);
+	else
 	{
-		args[0] = row.values[NCURSOR_COLUMNS + 1];
-		p->follows = DatumGetInt32(args[0]);
-		if (outbox_plan_run(&shared_plan,
-							"SELECT " CURSOR_COLUMNS " FROM outbox.positions"
-							" WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
-							" ORDER BY number DESC LIMIT 1",
-							1, (Oid[]){INT4OID}, args, NULL) == 0)
-			elog(ERROR, "shared position %d is missing", DatumGetInt32(args[0]));
-		row = fetch_row(0);
+		p->follows = DatumGetInt32(row.values[NCURSOR_COLUMNS + 1]);
+		read_shared(row.values[NCURSOR_COLUMNS + 1], &p->cursor);
 	}
-	read_cursor(row, 0, &p->cursor);
 	return true;
 }
 
@@ -379,20 +406,20 @@ add_row(OutboxPositions *p, int32 id, OutboxEndpoint *ep, const OutboxCursor *c,
 		v[11] = Int64GetDatum(c->reading->seq_high);
 	}
 	v[12] = Int64GetDatum(c->last_seq);
-	n[13] = ep == NULL || ep->queue.nheld == 0;
+	n[13] = ep == NULL || ep->queue->nheld == 0;
 	if (!n[13])
 	{
-		Datum	  *elems = palloc(sizeof(Datum) * ep->queue.nheld);
+		Datum	  *elems = palloc(sizeof(Datum) * ep->queue->nheld);
 		dlist_iter iter;
 		int		   k = 0;
 
-		dlist_foreach(iter, &ep->queue.held) elems[k++] = Int64GetDatum(
+		dlist_foreach(iter, &ep->queue->held) elems[k++] = Int64GetDatum(
 			dlist_container(OutboxDelivery, held_node, iter.cur)->seq);
 		v[13] = PointerGetDatum(
 			construct_array(elems, k, INT8OID, 8, FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
 	}
-	v[14] = Int64GetDatum(ep ? ep->tally.delivered : 0);
-	v[15] = Int64GetDatum(ep ? ep->tally.failed_attempts : 0);
+	v[14] = Int64GetDatum(ep ? ep->tally->delivered : 0);
+	v[15] = Int64GetDatum(ep ? ep->tally->failed_attempts : 0);
 	v[16] = TimestampTzGetDatum(p->now);
 	n[17] = counters == NULL;
 	if (counters)
@@ -415,7 +442,7 @@ void
 outbox_positions_add(OutboxPositions *p, OutboxEndpoint *ep, const OutboxCursor *c)
 {
 	if (ep)
-		add_row(p, ep->id, ep, c, ep->tally.count);
+		add_row(p, ep->id, ep, c, ep->tally->count);
 	else
 		add_row(p, shared_id, NULL, c, NULL);
 }

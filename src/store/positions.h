@@ -38,6 +38,9 @@ extern void outbox_positions_init(OutboxDatabase *db);
  */
 extern bool outbox_position_read(int32 endpoint_id, OutboxPosition *position);
 
+/* From now on a shared position is read from the table again. */
+extern void outbox_positions_read_again(void);
+
 /* Reads the shared position that was written last.  False: there is none. */
 extern bool outbox_position_newest_shared(OutboxCursor *cursor);
 

@@ -129,7 +129,7 @@ write_state(OutboxEndpoint *ep)
 TimestampTz
 outbox_settle_shares_at(const OutboxEndpoint *ep)
 {
-	TimestampTz at = ep->tally.last_active_at + IDLE_AFTER;
+	TimestampTz at = ep->tally->last_active_at + IDLE_AFTER;
 
 	return at - at % SHARE_TOGETHER + SHARE_TOGETHER;
 }
@@ -142,9 +142,10 @@ outbox_settle_shares_at(const OutboxEndpoint *ep)
 static bool
 may_share(OutboxEndpoint *ep, TimestampTz now)
 {
-	return ep->feed.attached && !ep->place.shared && !ep->member.recreate &&
-		ep->feed.window_count == 0 && ep->queue.nheld == 0 && ep->queue.nsettling == 0 &&
-		share_budget > 0 && now >= outbox_settle_shares_at(ep);
+	return ep->feed->attached && !ep->place.shared && !ep->member.recreate &&
+		ep->feed->window_count == 0 && ep->queue->nheld == 0 &&
+		ep->queue->nsettling == 0 && share_budget > 0 &&
+		now >= outbox_settle_shares_at(ep);
 }
 
 /*
@@ -182,8 +183,8 @@ bool
 outbox_settle_lags(const OutboxEndpoint *ep)
 {
 	return ep->place.shared &&
-		(ep->place.dirty || ep->feed.window_count > 0 || ep->queue.nheld > 0 ||
-		 ep->queue.nsettling > 0 || !ep->feed.attached);
+		(ep->place.dirty || ep->feed->window_count > 0 || ep->queue->nheld > 0 ||
+		 ep->queue->nsettling > 0 || !ep->feed->attached);
 }
 
 /*
@@ -420,7 +421,7 @@ outbox_settle_may_share(dlist_head *open)
 bool
 outbox_settle_wants(const OutboxEndpoint *ep)
 {
-	return ep->place.dirty || ep->queue.nsettling > 0 || ep->status.state_dirty;
+	return ep->place.dirty || ep->queue->nsettling > 0 || ep->status.state_dirty;
 }
 
 /*

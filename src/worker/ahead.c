@@ -33,11 +33,11 @@ leave_head(OutboxEndpoint *ep)
 {
 	const OutboxCursor *head = &outbox_loop.head;
 
-	if (ep->feed.attached)
+	if (ep->feed->attached)
 	{
-		ep->feed.attached = false;
-		outbox_cursor_set(&ep->feed.cursor, head->read, head->reading, head->last_seq);
 		outbox_busy_add(ep);
+		ep->feed->attached = false;
+		outbox_cursor_set(&ep->feed->cursor, head->read, head->reading, head->last_seq);
 	}
 	else if (!ep->member.in_turn[OUTBOX_TURN_AHEAD])
 		return;

@@ -87,7 +87,7 @@ shorten(OutboxEndpoint *ep)
 	int n = outbox_endpoint_overflow_ready(ep, cut);
 
 	/* What was read ahead is read again, to become dead letters. */
-	if (ep->feed.attached || ep->feed.window_count > 0)
+	if (ep->feed->attached || ep->feed->window_count > 0)
 		outbox_window_drop(ep, &outbox_loop.head);
 	n += outbox_laggards_overflow(ep);
 	ep->place.overflowed += n;
@@ -137,8 +137,8 @@ outbox_backlog_limit_step(TimestampTz now)
 		int				dead;
 
 		if (ep->member.dropped || ep->member.recreate ||
-			(ep->feed.attached && ep->feed.window_count == 0) || ep->status.unstorable ||
-			outbox_step_held(OUTBOX_STEP_BACKLOG, ep->id))
+			(ep->feed->attached && ep->feed->window_count == 0) ||
+			ep->status.unstorable || outbox_step_held(OUTBOX_STEP_BACKLOG, ep->id))
 			continue;
 		outbox_step_blame(ep->id);
 		place = place_of(ep);

@@ -55,6 +55,7 @@ stop_waiting(OutboxEndpoint *ep)
 void
 outbox_busy_add(OutboxEndpoint *ep)
 {
+	outbox_endpoint_wake(ep);
 	if (!ep->member.busy)
 	{
 		stop_waiting(ep);

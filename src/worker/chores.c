@@ -67,8 +67,8 @@ something_to_settle(TimestampTz now)
 	{
 		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, member.busy_node, iter.cur);
 
-		if (outbox_settle_wants(ep) || !dlist_is_empty(&ep->queue.loading) ||
-			ep->table.unblocking)
+		if (outbox_settle_wants(ep) || !dlist_is_empty(&ep->queue->loading) ||
+			ep->table->unblocking)
 		{
 			if (!ep->status.unstorable || !outbox_step_held(OUTBOX_STEP_SETTLE, ep->id))
 				return true;

@@ -97,26 +97,26 @@ is_turn_of_tenant(OutboxEndpoint *ep, TimestampTz now)
 static void
 begin_flight(OutboxEndpoint *ep, size_t request_bytes, size_t body_bytes)
 {
-	bool only = ep->queue.nin_flight == 1;
+	bool only = ep->queue->nin_flight == 1;
 
 	outbox_loop.traffic.in_flight++;
 	if (ep->tenant)
 		outbox_tenant_begin(ep->tenant, only);
 	if (only && (ep->tenant == NULL || ep->tenant->nsending == 1))
 		outbox_loop.traffic.nsending++;
-	ep->queue.flight_bytes += request_bytes + body_bytes;
+	ep->queue->flight_bytes += request_bytes + body_bytes;
 	outbox_memory_account(&requests_account, requests_account + request_bytes);
 }
 
 static void
 end_flight(OutboxEndpoint *ep, size_t request_bytes, size_t body_bytes)
 {
-	bool only = ep->queue.nin_flight == 1;
+	bool only = ep->queue->nin_flight == 1;
 
 	outbox_loop.traffic.in_flight--;
 	if (ep->tenant)
 		outbox_tenant_end(ep->tenant, only);
-	ep->queue.flight_bytes -= request_bytes + body_bytes;
+	ep->queue->flight_bytes -= request_bytes + body_bytes;
 	if (only && (ep->tenant == NULL || ep->tenant->nsending == 0))
 		outbox_loop.traffic.nsending--;
 	if (ep->tenant)
@@ -236,7 +236,7 @@ send(OutboxEndpoint *ep, OutboxDelivery *d, TimestampTz now)
 	OutboxMessage	message = {0};
 	const char	   *problem;
 
-	if (outbox_endpoint_has_memory(ep, ep->queue.nin_flight - 1, cost, now))
+	if (outbox_endpoint_has_memory(ep, ep->queue->nin_flight - 1, cost, now))
 		event = outbox_payload_load(d->event, ep->config.request.format, &gone);
 	if (gone)
 	{
@@ -279,9 +279,9 @@ send(OutboxEndpoint *ep, OutboxDelivery *d, TimestampTz now)
 	d->sent_len = message.body_len;
 	begin_flight(ep, transport->memory, message.body_len);
 	OUTBOX_CRASH_POINT("send.begin");
-	transport->start(t, &ep->config.target, ep->link.handle, &message, d);
-	if (ep->link.state == OUTBOX_LINK_PROBING)
-		ep->link.state = OUTBOX_LINK_DOWN; /* until links.c has asked again */
+	transport->start(t, &ep->config.target, ep->link->handle, &message, d);
+	if (ep->link->state == OUTBOX_LINK_PROBING)
+		ep->link->state = OUTBOX_LINK_DOWN; /* until links.c has asked again */
 	OUTBOX_CRASH_POINT("send.started");
 	return true;
 }
@@ -316,7 +316,7 @@ send_batch(OutboxBatch *b, TimestampTz now)
 	begin_flight(ep, BATCH_BYTES(transport), b->body.len);
 	message.body = b->body.bytes;
 	message.body_len = b->body.len;
-	transport->start(t, &ep->config.target, ep->link.handle, &message,
+	transport->start(t, &ep->config.target, ep->link->handle, &message,
 					 b->members[0].delivery);
 	OUTBOX_CRASH_POINT("batch.started");
 	return true;
@@ -380,9 +380,9 @@ outbox_dispatch_fill(OutboxEndpoint *ep, TimestampTz now, int most)
 		bool nothing;
 
 		/* Each endpoint has one slot, whatever the others use. */
-		if (ep->queue.nin_flight > 0 &&
-			(ep->queue.nin_flight >= most ||
-			 (most < outbox_worker_max_in_flight && ep->queue.flight_bytes > bytes) ||
+		if (ep->queue->nin_flight > 0 &&
+			(ep->queue->nin_flight >= most ||
+			 (most < outbox_worker_max_in_flight && ep->queue->flight_bytes > bytes) ||
 			 outbox_loop.traffic.in_flight >= outbox_worker_max_in_flight))
 		{
 			wait_if(outbox_window_has_something(ep) && outbox_status_may_send(ep, now),
@@ -404,7 +404,7 @@ started_before(OutboxEndpoint *ep, TimestampTz before)
 {
 	dlist_iter iter;
 
-	dlist_foreach(iter, &ep->queue.in_flight)
+	dlist_foreach(iter, &ep->queue->in_flight)
 	{
 		OutboxDelivery *d = dlist_container(OutboxDelivery, node, iter.cur);
 
@@ -445,7 +445,7 @@ outbox_dispatch_next_time(OutboxEndpoint *ep, TimestampTz now)
 {
 	TimestampTz t = DT_NOEND;
 
-	if (outbox_status_is_off(ep) || ep->link.state == OUTBOX_LINK_DOWN ||
+	if (outbox_status_is_off(ep) || ep->link->state == OUTBOX_LINK_DOWN ||
 		ep->member.recreate || ep->status.unstorable)
 		return t;
 	if (ep->pace.retry_at > now)
@@ -454,13 +454,13 @@ outbox_dispatch_next_time(OutboxEndpoint *ep, TimestampTz now)
 	{
 		/* If it waits for a slot, or for its turn, it is told. */
 		if (first_of_tenant(ep->tenant) == ep)
-			t = outbox_pace_token_at(&ep->tenant->pace, now);
+			t = outbox_tenant_token_at(ep->tenant, now);
 		return t > now ? t : DT_NOEND;
 	}
 	if (ep->pace.breaker == OUTBOX_BREAKER_OPEN ||
-		!outbox_pace_has_slot(&ep->pace, ep->queue.nin_flight))
+		!outbox_pace_has_slot(&ep->pace, ep->queue->nin_flight))
 		return t;
-	if (outbox_retries_first(ep) && ep->queue.nready < outbox_endpoint_at_once(ep))
+	if (outbox_retries_first(ep) && ep->queue->nready < outbox_endpoint_at_once(ep))
 		t = outbox_retries_first(ep)->due;
 	t = Min(t, outbox_batch_due(ep, now));
 	if (outbox_window_has_something(ep) || t <= now)

@@ -41,8 +41,8 @@ outbox_head_step_is_over(void)
 void
 outbox_head_count(OutboxEndpoint *ep, const OutboxRow *row)
 {
-	if (ep->feed.backlog++ == ep->feed.window_count - ep->feed.ncancelled)
-		ep->feed.backlog_since = outbox_row_created_at(row);
+	if (ep->feed->backlog++ == ep->feed->window_count - ep->feed->ncancelled)
+		ep->feed->backlog_since = outbox_row_created_at(row);
 }
 
 static void *
@@ -61,14 +61,15 @@ head_wants(void *arg, const char *name, size_t len, OutboxRow *row)
 		s->result[i] = forgotten ? OUTBOX_FILTER_YES : outbox_passes(ep, row);
 		if (s->result[i] == OUTBOX_FILTER_NO)
 			continue;
+		outbox_endpoint_wake(ep);
 		s->cancelled[i] = outbox_parked_is_cancelled(ep, outbox_row_seq(row));
 		wanted = true;
-		attached = attached || ep->feed.attached;
+		attached = attached || ep->feed->attached;
 	}
 
 	/* Counted only now, when nothing can throw an error any more. */
 	for (int i = 0; i < s->n && !forgotten; i++)
-		if (s->endpoints[i]->feed.counted && s->result[i] != OUTBOX_FILTER_NO &&
+		if (s->endpoints[i]->feed->counted && s->result[i] != OUTBOX_FILTER_NO &&
 			!s->cancelled[i])
 		{
 			outbox_head_count(s->endpoints[i], row);
@@ -89,14 +90,14 @@ head_takes(void *arg, void *wanted, OutboxEvent *event)
 	{
 		OutboxEndpoint *ep = s->endpoints[i];
 
-		if (!ep->feed.attached || s->result[i] == OUTBOX_FILTER_NO)
+		if (!ep->feed->attached || s->result[i] == OUTBOX_FILTER_NO)
 			continue;
 		if (!outbox_window_may_push(ep) ||
 			!outbox_window_push(ep, event, s->result[i], s->cancelled[i]))
 		{
 			/* From this event on the endpoint reads by itself. */
-			ep->feed.attached = false;
-			outbox_cursor_set(&ep->feed.cursor, event->page->read, event->page->reading,
+			ep->feed->attached = false;
+			outbox_cursor_set(&ep->feed->cursor, event->page->read, event->page->reading,
 							  event->seq - 1);
 		}
 		outbox_busy_add(ep);

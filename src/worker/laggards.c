@@ -53,26 +53,26 @@ laggard_takes(void *arg, void *wanted, OutboxEvent *event)
 static OutboxTick *
 target_of(const OutboxEndpoint *ep)
 {
-	return outbox_head_target(&ep->feed.cursor, ep->config.tenant != NULL);
+	return outbox_head_target(&ep->feed->cursor, ep->config.tenant != NULL);
 }
 
 static void
 attach_if_caught_up(OutboxEndpoint *ep)
 {
-	if (ep->feed.attached || !outbox_head_reached(&ep->feed.cursor))
+	if (ep->feed->attached || !outbox_head_reached(&ep->feed->cursor))
 		return;
-	ep->feed.attached = true;
-	ep->feed.counted = true;
-	ep->feed.backlog = ep->feed.window_count - ep->feed.ncancelled;
-	outbox_cursor_clear(&ep->feed.cursor);
-	outbox_cursor_clear(&ep->feed.counter);
+	ep->feed->attached = true;
+	ep->feed->counted = true;
+	ep->feed->backlog = ep->feed->window_count - ep->feed->ncancelled;
+	outbox_cursor_clear(&ep->feed->cursor);
+	outbox_cursor_clear(&ep->feed->counter);
 }
 
 /* True if the endpoint has read all that may be read, and is not where the head is. */
 static bool
 is_ahead(const OutboxEndpoint *ep)
 {
-	return !outbox_head_reached(&ep->feed.cursor) && target_of(ep) == NULL;
+	return !outbox_head_reached(&ep->feed->cursor) && target_of(ep) == NULL;
 }
 
 static bool
@@ -90,7 +90,7 @@ read_laggard(OutboxEndpoint *ep, XLogRecPtr *lsn)
 							 .take = laggard_takes,
 							 .arg = ep,
 							 .max_rows = Min(OUTBOX_PAGE_ROWS,
-											 OUTBOX_WINDOW - ep->feed.window_count),
+											 OUTBOX_WINDOW - ep->feed->window_count),
 							 .max_bytes = outbox_memory_fits(0) ? OUTBOX_PAGE_BYTES : 1,
 							 .tenant = ep->config.tenant};
 	OutboxTick	  *target = target_of(ep);
@@ -98,7 +98,7 @@ read_laggard(OutboxEndpoint *ep, XLogRecPtr *lsn)
 
 	outbox_step_blame(ep->id);
 	if (target)
-		rows = outbox_log_read(&ep->feed.cursor, target, &reader, lsn);
+		rows = outbox_log_read(&ep->feed->cursor, target, &reader, lsn);
 	attach_if_caught_up(ep);
 	ep->place.dirty = true;
 	outbox_busy_add(ep);
@@ -119,7 +119,7 @@ next_laggard(TimestampTz now)
 
 		if (ep == NULL)
 			return NULL;
-		if (ep->feed.attached || outbox_status_is_off(ep) || ep->pace.retry_at > now)
+		if (ep->feed->attached || outbox_status_is_off(ep) || ep->pace.retry_at > now)
 			outbox_turn_remove(OUTBOX_TURN_READ, ep);
 		else if (is_ahead(ep))
 		{
@@ -179,7 +179,7 @@ outbox_laggards_overflow(OutboxEndpoint *ep)
 
 	noverflowed = 0;
 	if (target)
-		outbox_log_read(&ep->feed.cursor, target, &reader, &unused);
+		outbox_log_read(&ep->feed->cursor, target, &reader, &unused);
 	ep->place.dirty = true;
 	outbox_busy_add(ep);
 	return noverflowed;
@@ -203,8 +203,8 @@ static bool
 can_count(OutboxEndpoint *ep)
 {
 	return !outbox_step_held(OUTBOX_STEP_READ, ep->id) &&
-		(outbox_head_reached(&ep->feed.counter) ||
-		 outbox_head_target(&ep->feed.counter, false));
+		(outbox_head_reached(&ep->feed->counter) ||
+		 outbox_head_target(&ep->feed->counter, false));
 }
 
 /* As next_laggard(). */
@@ -217,7 +217,7 @@ next_to_count(void)
 
 		if (ep == NULL)
 			return NULL;
-		if (ep->feed.counted || ep->member.dropped || ep->member.recreate)
+		if (ep->feed->counted || ep->member.dropped || ep->member.recreate)
 			outbox_turn_remove(OUTBOX_TURN_COUNT, ep);
 		else if (can_count(ep))
 			return ep;
@@ -245,16 +245,16 @@ outbox_laggards_count(void)
 		if (cost >= COUNT_ROWS || (cost > 0 && outbox_head_step_is_over()))
 			return true;
 		outbox_step_blame(ep->id);
-		if (!outbox_head_reached(&ep->feed.counter))
-			cost += outbox_log_read(&ep->feed.counter,
-									outbox_head_target(&ep->feed.counter, false), &reader,
-									&unused);
+		if (!outbox_head_reached(&ep->feed->counter))
+			cost += outbox_log_read(&ep->feed->counter,
+									outbox_head_target(&ep->feed->counter, false),
+									&reader, &unused);
 		cost += PAGE_COST;
 		outbox_turn_last(OUTBOX_TURN_COUNT, ep);
-		if (outbox_head_reached(&ep->feed.counter))
+		if (outbox_head_reached(&ep->feed->counter))
 		{
-			ep->feed.counted = true;
-			outbox_cursor_clear(&ep->feed.counter);
+			ep->feed->counted = true;
+			outbox_cursor_clear(&ep->feed->counter);
 		}
 		outbox_busy_add(ep); /* to publish it */
 	}

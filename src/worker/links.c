@@ -8,6 +8,8 @@
  */
 #include "base/outbox.h"
 
+#include "utils/memutils.h"
+
 #include "endpoint/status.h"
 #include "transport/sinks.h"
 #include "worker/links.h"
@@ -25,13 +27,12 @@ any_transport_has_links(void)
 void
 outbox_link_close(OutboxEndpoint *ep)
 {
-	if (ep->link.handle)
-		ep->link.transport->close(ep->link.handle);
-	ep->link.handle = NULL;
-	ep->link.transport = NULL;
-	ep->link.row_version = 0;
-	ep->link.state = OUTBOX_LINK_UP;
-	ep->link.reason[0] = '\0';
+	if (ep->link == &outbox_no_link)
+		return;
+	if (ep->link->handle)
+		ep->link->transport->close(ep->link->handle);
+	pfree(ep->link);
+	ep->link = unconstify(OutboxEndpointLink *, &outbox_no_link);
 }
 
 /*
@@ -42,16 +43,18 @@ static void
 open_link(OutboxEndpoint *ep, TimestampTz now)
 {
 	const OutboxTransport *transport = ep->config.target.transport;
-	OutboxEndpointLink	   old = ep->link;
-	char				   reason[sizeof(ep->link.reason)] = "";
+	OutboxEndpointLink	   old = *ep->link;
+	char				   reason[sizeof(ep->link->reason)] = "";
 
-	ep->link.transport = transport;
-	ep->link.row_version = ep->config.row_version;
-	ep->link.keys_version = ep->config.keys_version;
-	ep->link.handle = transport->open(&ep->config.target, reason, sizeof(reason));
+	if (ep->link == &outbox_no_link)
+		ep->link = MemoryContextAllocZero(TopMemoryContext, sizeof(OutboxEndpointLink));
+	ep->link->transport = transport;
+	ep->link->row_version = ep->config.row_version;
+	ep->link->keys_version = ep->config.keys_version;
+	ep->link->handle = transport->open(&ep->config.target, reason, sizeof(reason));
 	if (old.handle)
 		old.transport->close(old.handle);
-	if (ep->link.handle == NULL)
+	if (ep->link->handle == NULL)
 		outbox_status_link(ep, OUTBOX_LINK_DOWN, reason, now);
 }
 
@@ -59,25 +62,25 @@ static void
 examine(OutboxEndpoint *ep, TimestampTz now)
 {
 	const OutboxTransport *transport = ep->config.target.transport;
-	char				   reason[sizeof(ep->link.reason)] = "";
-	OutboxLinkState		   before = ep->link.state;
+	char				   reason[sizeof(ep->link->reason)] = "";
+	OutboxLinkState		   before = ep->link->state;
 
 	/* Its credentials may be missing, or still sealed. */
 	if (transport == NULL || transport->open == NULL || ep->status.held_for)
 	{
-		if (ep->link.transport)
+		if (ep->link->transport)
 			outbox_link_close(ep);
 		return;
 	}
-	if (ep->link.transport != transport ||
-		ep->link.row_version != ep->config.row_version ||
-		ep->link.keys_version != ep->config.keys_version)
+	if (ep->link->transport != transport ||
+		ep->link->row_version != ep->config.row_version ||
+		ep->link->keys_version != ep->config.keys_version)
 		open_link(ep, now);
-	if (ep->link.handle == NULL)
+	if (ep->link->handle == NULL)
 		return;
-	outbox_status_link(ep, transport->state(ep->link.handle, reason, sizeof(reason)),
+	outbox_status_link(ep, transport->state(ep->link->handle, reason, sizeof(reason)),
 					   reason, now);
-	if (ep->link.state < before)
+	if (ep->link->state < before)
 		outbox_loop.traffic.refill_all = true;
 }
 

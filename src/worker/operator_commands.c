@@ -302,14 +302,14 @@ take_effect(Command *c)
 			break;
 		case EFFECT_SKIP:
 			outbox_operator_skip(c->ep, c->seq,
-								 outbox_cursor_covers(c->ep->feed.counted ?
+								 outbox_cursor_covers(c->ep->feed->counted ?
 														  &outbox_loop.head :
-														  &c->ep->feed.counter,
+														  &c->ep->feed->counter,
 													  c->xid, c->seq));
 			break;
 		case EFFECT_DUE:
 			/* Another session made the row, so the count may have it already. */
-			if (c->ep->queue.retries_all)
+			if (c->ep->queue->retries_all)
 				outbox_parking_count_row(c->ep, c->seq, OUTBOX_ROW_RETRYING, 1);
 			else
 				outbox_parked_count_again(c->ep);
@@ -362,6 +362,8 @@ fetch(Command *commands)
 		c->id = DatumGetInt64(SPI_getbinval(tuple, desc, 1, &null));
 		c->endpoint_id = DatumGetInt32(SPI_getbinval(tuple, desc, 2, &null));
 		c->ep = outbox_roster_find(c->endpoint_id);
+		if (c->ep)
+			outbox_busy_add(c->ep);
 		c->seq = DatumGetInt64(SPI_getbinval(tuple, desc, 3, &null));
 		c->action = SPI_getvalue(tuple, desc, 4);
 		c->status = SPI_getvalue(tuple, desc, 5);

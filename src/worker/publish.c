@@ -13,6 +13,7 @@
 
 #include "endpoint/endpoint.h"
 #include "endpoint/endpoint_stats.h"
+#include "endpoint/packed_settings.h"
 #include "endpoint/status.h"
 #include "endpoint/tally.h"
 #include "endpoint/window.h"
@@ -40,18 +41,19 @@ static TimestampTz publish_at = DT_NOEND; /* when what was left out is to be pub
 #define PUBLISH_LACK_EVERY USECS_PER_SEC
 
 /*
- * An endpoint that rests publishes what it counts, and forgets what it measured of
- * latencies, at these times (µs).
+ * An endpoint that is idle publishes what it counts, and forgets what it measured of
+ * rates and latencies, at these times (µs).  Then it may rest.
  */
-#define PUBLISH_RESTING_EVERY (60 * USECS_PER_SEC)
+#define PUBLISH_IDLE_EVERY (60 * USECS_PER_SEC)
 
 bool
 outbox_is_quiet(OutboxEndpoint *ep)
 {
-	return ep->feed.attached && ep->feed.counted && ep->feed.window_count == 0 &&
-		ep->queue.nheld == 0 && ep->queue.nsettling == 0 && ep->queue.nin_flight == 0 &&
-		ep->queue.nready == 0 && dlist_is_empty(&ep->queue.loading) &&
-		dlist_is_empty(&ep->queue.asking) && !ep->table.unblocking;
+	return ep->feed->attached && ep->feed->counted && ep->feed->window_count == 0 &&
+		ep->queue->nheld == 0 && ep->queue->nsettling == 0 &&
+		ep->queue->nin_flight == 0 && ep->queue->nready == 0 &&
+		dlist_is_empty(&ep->queue->loading) && dlist_is_empty(&ep->queue->asking) &&
+		!ep->table->unblocking;
 }
 
 TimestampTz
@@ -81,7 +83,7 @@ must_try_again(const OutboxEndpoint *ep)
 	if (!outbox_window_has_something(ep))
 		return false;
 	return !outbox_loop.traffic.all_durable ||
-		(ep->queue.nin_flight == 0 && ep->queue.nsettling == 0 &&
+		(ep->queue->nin_flight == 0 && ep->queue->nsettling == 0 &&
 		 !ep->member.in_turn[OUTBOX_TURN_SEND] && !ep->member.waits_for_tenant);
 }
 
@@ -94,9 +96,9 @@ take_turns(OutboxEndpoint *ep, TimestampTz now, bool quiet)
 {
 	if (ep->member.dropped || ep->member.recreate)
 		return;
-	if (!ep->feed.counted)
+	if (!ep->feed->counted)
 		outbox_turn_add(OUTBOX_TURN_COUNT, ep);
-	if (!ep->feed.attached && !outbox_status_is_off(ep) && ep->pace.retry_at <= now &&
+	if (!ep->feed->attached && !outbox_status_is_off(ep) && ep->pace.retry_at <= now &&
 		!outbox_window_has_enough(ep))
 		outbox_turn_add(OUTBOX_TURN_READ, ep);
 	if (quiet && !ep->place.shared && outbox_settle_shares_at(ep) <= now)
@@ -116,10 +118,10 @@ waits_until(OutboxEndpoint *ep, TimestampTz now, bool quiet)
 	bool		off = outbox_status_is_off(ep);
 
 	if (ep->member.touched || ep->member.dropped || ep->member.recreate ||
-		ep->status.unstorable || ep->feed.drop_window || ep->table.unblocking ||
-		!dlist_is_empty(&ep->queue.loading) || !dlist_is_empty(&ep->queue.asking))
+		ep->status.unstorable || ep->feed->drop_window || ep->table->unblocking ||
+		!dlist_is_empty(&ep->queue->loading) || !dlist_is_empty(&ep->queue->asking))
 		return 0;
-	if (ep->link.handle) /* links.c examines it in each round */
+	if (ep->link->handle) /* links.c examines it in each round */
 		return 0;
 	if (outbox_reader_has_work_for(ep, now) || outbox_step_failed_for(ep->id))
 		return 0;
@@ -129,8 +131,8 @@ waits_until(OutboxEndpoint *ep, TimestampTz now, bool quiet)
 		return 0;
 	if (quiet && !ep->place.shared && !ep->member.in_turn[OUTBOX_TURN_SHARE])
 		until = Min(until, outbox_settle_shares_at(ep));
-	if (ep->tally.latency)
-		until = Min(until, now + PUBLISH_RESTING_EVERY);
+	if (ep->tally->latency || outbox_tally_is_recent(ep, now))
+		until = Min(until, now + PUBLISH_IDLE_EVERY);
 	if (outbox_endpoint_lacks_memory(ep, now))
 		until = Min(until, now + PUBLISH_LACK_EVERY);
 	until = Min(until, outbox_status_failing_at(ep));
@@ -152,7 +154,23 @@ may_close(OutboxEndpoint *ep)
 {
 	return !ep->member.busy && !ep->member.unpublished && !outbox_settle_wants(ep) &&
 		!outbox_settle_lags(ep) && !outbox_tally_waits(ep) &&
-		dlist_is_empty(&ep->queue.parking);
+		dlist_is_empty(&ep->queue->parking);
+}
+
+/*
+ * Lets the endpoint rest if it may, and its stored position needs no change.  A turn that
+ * it still waits for has become needless.
+ */
+static void
+rest_if_idle(OutboxEndpoint *ep, TimestampTz now)
+{
+	if (ep->member.waits_for_tenant || !ep->place.shared ||
+		ep->status.failing_since != 0 || outbox_settings_has_former(&ep->config) ||
+		ep->link->handle || !outbox_endpoint_may_rest(ep))
+		return;
+	for (int turn = 0; turn < OUTBOX_TURNS; turn++)
+		outbox_turn_remove(turn, ep);
+	outbox_endpoint_rest(ep, now);
 }
 
 /* Publishes all of which something may have changed. */
@@ -170,8 +188,10 @@ publish_open(TimestampTz now, XLogRecPtr flushed)
 		outbox_tally_flushed(ep, flushed);
 		if (ep->member.unpublished || ep->member.busy || counts)
 			publish_now(ep, now);
-		if (may_close(ep))
-			outbox_busy_close(ep);
+		if (!may_close(ep))
+			continue;
+		outbox_busy_close(ep);
+		rest_if_idle(ep, now);
 	}
 	published_at = now;
 
@@ -199,19 +219,15 @@ outbox_publish(TimestampTz now)
 		outbox_status_check_failing(ep, now);
 		if (outbox_settle_wants(ep) && outbox_loop.due.settle_since == 0)
 			outbox_loop.due.settle_since = now;
-		if (ep->tally.latency && now - ep->tally.last_active_at > FORGET_LATENCY_AFTER)
+		if (ep->tally->latency && now - ep->tally->last_active_at > FORGET_LATENCY_AFTER)
 		{
-			pfree(ep->tally.latency);
-			ep->tally.latency = NULL;
+			pfree(ep->tally->latency);
+			ep->tally->latency = NULL;
 		}
 		if (quiet && !ep->member.published_quiet)
 			publish_now(ep, now);
 		ep->member.published_quiet = quiet;
-		if (ep->config.retired_cxt)
-		{
-			MemoryContextDelete(ep->config.retired_cxt);
-			ep->config.retired_cxt = NULL;
-		}
+		outbox_settings_free_former(&ep->config);
 		take_turns(ep, now, quiet);
 		until = waits_until(ep, now, quiet);
 		if (until == 0)

@@ -87,8 +87,8 @@ look_at_parked(dlist_head *busy)
 static bool
 may_bring_followers(OutboxEndpoint *ep)
 {
-	return (!dlist_is_empty(&ep->queue.loading) || ep->table.unblocking) &&
-		!ep->member.dropped && !ep->member.recreate && ep->queue.nsettling == 0 &&
+	return (!dlist_is_empty(&ep->queue->loading) || ep->table->unblocking) &&
+		!ep->member.dropped && !ep->member.recreate && ep->queue->nsettling == 0 &&
 		!outbox_step_held(OUTBOX_STEP_FOLLOWERS, ep->id);
 }
 
@@ -119,9 +119,9 @@ outbox_reader_bring_followers(dlist_head *busy)
 			continue;
 		outbox_step_blame(ep->id);
 		outbox_parked_load_followers(ep);
-		if (ep->table.unblocking)
+		if (ep->table->unblocking)
 		{
-			ep->table.unblocked = true;
+			ep->table->unblocked = true;
 			outbox_parked_unblock(ep);
 		}
 		outbox_step_passed(OUTBOX_STEP_FOLLOWERS, ep->id);
@@ -139,12 +139,12 @@ outbox_reader_followers_ended(dlist_head *busy, bool undone)
 	{
 		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, member.busy_node, iter.cur);
 
-		if (ep->table.unblocked && undone)
+		if (ep->table->unblocked && undone)
 		{
-			ep->table.unblocking = true;
+			ep->table->unblocking = true;
 			outbox_parked_count_again(ep);
 		}
-		ep->table.unblocked = false;
+		ep->table->unblocked = false;
 	}
 }
 

@@ -38,6 +38,7 @@
 #include "worker/forget.h"
 #include "worker/loop.h"
 #include "worker/others.h"
+#include "worker/publish.h"
 #include "worker/head.h"
 #include "worker/reload.h"
 #include "worker/roster.h"
@@ -95,11 +96,28 @@ set_tenant(OutboxEndpoint *ep, const OutboxEndpointRow *s)
 }
 
 /*
+ * True if the endpoint was idle when its position was stored, and still is.  Then it need
+ * not be examined, unless it turns out to follow a row that this worker does not move.
+ */
+static bool
+may_rest(const OutboxEndpoint *ep)
+{
+	return ep->place.follows != 0 && ep->place.stored_version == ep->config.version &&
+		!ep->place.dirty && ep->status.failing_since == 0 &&
+		ep->pace.breaker == OUTBOX_BREAKER_CLOSED &&
+		(ep->config.target.transport == NULL ||
+		 ep->config.target.transport->open == NULL) &&
+		outbox_loop.head.reading == NULL &&
+		!outbox_tally_is_recent(ep, GetCurrentTimestamp()) &&
+		outbox_endpoint_may_rest(ep);
+}
+
+/*
  * Loads an endpoint that this worker did not have: its settings, position and
- * parked rows.
+ * parked rows.  'all': take_all() wakes those that may not rest.
  */
 static OutboxEndpoint *
-load_endpoint(const OutboxEndpointRow *s)
+load_endpoint(const OutboxEndpointRow *s, bool all)
 {
 	OutboxEndpoint *ep = outbox_endpoint_create(outbox_roster_cxt, s->id);
 	OutboxPosition	p;
@@ -127,23 +145,23 @@ load_endpoint(const OutboxEndpointRow *s)
 	ep->status.failing_told = p.failing_told;
 	if (p.backing_off)
 		outbox_pace_reopen(&ep->pace, p.probes);
-	ep->tally.delivered = p.delivered;
-	ep->tally.failed_attempts = p.failed_attempts;
-	memcpy(ep->tally.count, p.counters, sizeof(ep->tally.count));
-	memcpy(ep->tally.shown, p.counters, sizeof(ep->tally.shown));
-	ep->tally.shown[OUTBOX_COUNT_DELIVERED] = p.delivered;
-	if (ep->tally.delivered > 0) /* else it is new, and its id may have been another
+	ep->tally->delivered = p.delivered;
+	ep->tally->failed_attempts = p.failed_attempts;
+	memcpy(ep->tally->count, p.counters, sizeof(ep->tally->count));
+	memcpy(ep->tally->shown, p.counters, sizeof(ep->tally->shown));
+	ep->tally->shown[OUTBOX_COUNT_DELIVERED] = p.delivered;
+	if (ep->tally->delivered > 0) /* else it is new, and its id may have been another
 								  * endpoint's */
 		outbox_tally_resume(ep);
-	ep->tally.last_active_at = GetCurrentTimestamp();
-	outbox_cursor_copy(&ep->feed.cursor, &p.cursor);
-	if (outbox_head_reached(&ep->feed.cursor))
+	ep->tally->last_active_at = GetCurrentTimestamp();
+	outbox_cursor_copy(&ep->feed->cursor, &p.cursor);
+	if (outbox_head_reached(&ep->feed->cursor))
 	{
-		ep->feed.counted = true;
-		ep->feed.attached = !ep->status.paused && !ep->status.disabled &&
+		ep->feed->counted = true;
+		ep->feed->attached = !ep->status.paused && !ep->status.disabled &&
 			!ep->status.held_for;
-		if (ep->feed.attached)
-			outbox_cursor_clear(&ep->feed.cursor);
+		if (ep->feed->attached)
+			outbox_cursor_clear(&ep->feed->cursor);
 	}
 	else
 		outbox_window_count_again(ep, &outbox_loop.head);
@@ -156,7 +174,13 @@ load_endpoint(const OutboxEndpointRow *s)
 	outbox_parked_load(ep);
 	outbox_position_load_pending(ep, p.pending, p.npending);
 	OUTBOX_CRASH_POINT("endpoint.loaded");
-	outbox_busy_add(ep);
+	if (!all || !may_rest(ep))
+		outbox_busy_add(ep);
+	else
+	{
+		outbox_publish_one(ep, GetCurrentTimestamp());
+		outbox_endpoint_rest(ep, GetCurrentTimestamp());
+	}
 	meeting = NULL;
 	return ep;
 }
@@ -210,7 +234,7 @@ apply_settings(void *arg, const OutboxEndpointRow *s)
 		/* It is about to leave, so its settings do not matter here any more. */
 	}
 	else if (ep == NULL)
-		ep = load_endpoint(s);
+		ep = load_endpoint(s, r->all);
 	else if (ep->config.generation != s->generation ||
 			 ep->config.ordering != s->ordering ||
 			 ep->config.block_on_dead != s->block_on_dead)
@@ -224,6 +248,7 @@ apply_settings(void *arg, const OutboxEndpointRow *s)
 	{
 		bool other = ep->config.version != s->version;
 
+		outbox_busy_add(ep);
 		if (other || s->paused || s->disabled)
 			outbox_window_drop(ep, &outbox_loop.head);
 		outbox_endpoint_settings_assign(ep, s);
@@ -232,7 +257,6 @@ apply_settings(void *arg, const OutboxEndpointRow *s)
 		if (ep->status.held_for)
 			outbox_window_drop(ep, &outbox_loop.head);
 		ep->place.dirty = true;
-		outbox_busy_add(ep);
 	}
 	ep->member.seen = true;
 	set_tenant(ep, s);
@@ -449,6 +473,10 @@ take_all(Reload *r)
 	if (changes_seen == NULL && !r->some_left_out)
 		outbox_positions_continue_shared(outbox_loop.roster.endpoints,
 										 outbox_loop.roster.n);
+	for (int i = 0; i < outbox_loop.roster.n; i++)
+		if (!outbox_loop.roster.endpoints[i]->place.shared &&
+			outbox_endpoint_rests(outbox_loop.roster.endpoints[i]))
+			outbox_busy_add(outbox_loop.roster.endpoints[i]);
 }
 
 /* The reload of some is committed. */
@@ -505,6 +533,7 @@ outbox_reload(bool tidy)
 		outbox_txn_abort();
 		return false;
 	}
+	outbox_positions_read_again();
 	memset(r, 0, sizeof(Reload));
 	outbox_query("SELECT pg_catalog.pg_current_snapshot()::pg_catalog.text,"
 				 " pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())",

@@ -127,8 +127,8 @@ can_go_on(const Replay *r)
 		return false;
 	return ep == NULL ||
 		(!ep->member.recreate && !ep->member.dropped && !ep->status.unstorable &&
-		 ep->queue.nretries + ep->queue.nretries_loading + ep->queue.nretries_waiting +
-				 ep->queue.nready + ep->queue.nsettling <
+		 ep->queue->nretries + ep->queue->nretries_loading + ep->queue->nretries_waiting +
+				 ep->queue->nready + ep->queue->nsettling <
 			 ENOUGH_DUE);
 }
 
@@ -257,13 +257,13 @@ go_on(Replay *r)
 			store_progress(r, 0, true); /* the endpoint was dropped */
 		return;
 	}
+	outbox_busy_add(page.ep);
 	reader.tenant = page.ep->config.tenant;
 	outbox_log_read(&r->cursor, r->target, &reader, &unused);
 	if (page.n > 0)
 		parked = park_page(&page);
 	OUTBOX_CRASH_POINT("replay.parked");
 	store_progress(r, parked, r->cursor.reading == NULL);
-	outbox_busy_add(page.ep);
 }
 
 /* Memory may be ahead of the tables, so the list and the counts are read again. */
@@ -276,7 +276,10 @@ outbox_replays_failed(void)
 		OutboxEndpoint *ep = outbox_roster_find(replays[i].endpoint_id);
 
 		if (ep)
+		{
+			outbox_busy_add(ep);
 			outbox_parked_count_again(ep);
+		}
 	}
 }
 

@@ -86,7 +86,7 @@ outbox_roster_forget(OutboxEndpoint *ep)
 	outbox_busy_forget(ep);
 	if (ep->member.dropped)
 		outbox_stats_forget(MyDatabaseId, ep->id);
-	else
+	else if (!outbox_endpoint_rests(ep))
 		outbox_publish_one(ep, GetCurrentTimestamp());
 	outbox_endpoint_free(ep);
 }
@@ -128,7 +128,8 @@ void
 outbox_roster_wake_all(void)
 {
 	for (int i = 0; i < outbox_loop.roster.n; i++)
-		outbox_busy_add(outbox_loop.roster.endpoints[i]);
+		if (!outbox_endpoint_rests(outbox_loop.roster.endpoints[i]))
+			outbox_busy_add(outbox_loop.roster.endpoints[i]);
 }
 
 /*
@@ -140,11 +141,11 @@ outbox_roster_load_again(OutboxEndpoint *ep)
 {
 	if (ep->member.recreate)
 		return;
+	outbox_busy_add(ep);
 	outbox_window_drop(ep, &outbox_loop.head);
 	ep->member.recreate = true;
 	ep->place.dirty = true;
 	outbox_loop.roster.recreating = true;
-	outbox_busy_add(ep);
 }
 
 /*
@@ -181,7 +182,7 @@ give_back_shares(void)
 static bool
 may_leave(const OutboxEndpoint *ep)
 {
-	return ep->queue.nin_flight == 0 && !ep->status.unstorable;
+	return ep->queue->nin_flight == 0 && !ep->status.unstorable;
 }
 
 static void

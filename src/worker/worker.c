@@ -105,7 +105,7 @@ delivery_ended(OutboxEndpoint *ep, TimestampTz now)
 {
 	want_settle(now);
 	outbox_busy_add(ep);
-	if (ep->feed.drop_window)
+	if (ep->feed->drop_window)
 		outbox_window_drop(ep, &outbox_loop.head);
 }
 
@@ -305,7 +305,7 @@ fill_slots(TimestampTz now)
 	{
 		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, member.busy_node, iter.cur);
 
-		if (ep->feed.drop_window)
+		if (ep->feed->drop_window)
 			outbox_window_drop(ep, &outbox_loop.head);
 		outbox_dispatch_fill(ep, now, scarce ? 1 : outbox_worker_max_in_flight);
 	}

@@ -4,9 +4,12 @@ use strict;
 use warnings;
 
 use OutboxTest;
+use PostgreSQL::Test::Utils;
 use Test::More;
 
 my $n = 1200;    # more than two settles let follow the shared position
+my $bytes = 2000;    # of memory for each of them
+my $memory;
 my $node = outbox_node('main');
 my $receiver = OutboxTest::Receiver->new('main');
 my $newest = '(SELECT DISTINCT ON (endpoint_id) * FROM outbox.positions WHERE endpoint_id > 0'
@@ -42,11 +45,46 @@ sub delivered
 	return $receiver->wait_delivered(1, path => $path, id => emit($node, "$endpoint.n", '{}'));
 }
 
+# What is used in the worker's memory contexts, in bytes
+sub memory
+{
+	my $pid = worker_pid($node);
+	my $from = -s $node->logfile;
+	my $used;
+
+	ask("SELECT pg_log_backend_memory_contexts($pid)");
+	wait_until
+	{
+		($used) = slurp_file($node->logfile, $from) =~ /Grand total: .*; (\d+) used/;
+		return $used;
+	}
+	'the worker logs what it has allocated';
+	return $used;
+}
+
+sub takes_little
+{
+	my ($when) = @_;
+	my $each;
+
+	wait_until
+	{
+		$each = (memory() - $memory) / $n;
+		return $each < $bytes;
+	}
+	"an idle endpoint takes less than $bytes bytes";
+	cmp_ok($each, '<', $bytes, sprintf '%s, an idle endpoint takes little memory: %d bytes', $when, $each);
+	return;
+}
+
 endpoint($node, $receiver, 'clock', '/ok/clock', "topics => '{clock.*}'");
 endpoint($node, $receiver, 'absent', '/ok/absent', "topics => '{absent.*}'");
+delivered('absent', '/ok/absent');
+$memory = memory();
 ask("SELECT count(outbox.create_endpoint('idle' || i, '" . $receiver->url('/ok/idle')
 	  . "', topics => '{idle.*}', tenant => 't' || i)) FROM generate_series(1, $n) i");
 ok(follow_since(0, 'true'), "$n idle endpoints follow a shared position");
+takes_little('when they are created');
 
 # Endpoints that are idle begin to follow it a second later, together.  So when
 # 'clock' follows it again, the others would have new rows.
@@ -56,6 +94,7 @@ delivered('clock', '/ok/clock');
 ok(follow_since($before, "name = 'clock'"), 'after a restart, an endpoint is served, and idle again');
 is(ask("SELECT count(*) FROM $newest WHERE number > $before AND name <> 'clock'"),
 	0, 'the restart has written nothing for those that are idle');
+takes_little('after a restart');
 
 # They follow a position that moves on, and are served from it.
 ask("SELECT outbox.emit('idle.n', '{}', tenant => 't7')");
@@ -89,16 +128,56 @@ $before = last_number();
 delivered('absent', '/ok/absent');
 ok(follow_since($before, "name = 'absent'"), 'it is idle again');
 pending_is("'{NULL}'");
+$before = last_number();
 restart_worker();
 ok(wait_sql($node, "SELECT count(*) = 1 FROM outbox.held_steps WHERE step = 'reload' AND endpoint = 'absent'"), 'its position cannot be read');
 $id = emit($node, 'absent.n', '{}');
-$before = last_number();
 delivered('clock', '/ok/clock');
-ok(follow_since($before, "name = 'clock'"), 'the others go on meanwhile');
+ok(follow_since($before, "name <> 'absent'"), 'the others go on meanwhile, and follow a new row');
 pending_is('NULL');
 $node->reload;
 $receiver->wait_delivered(1, path => '/ok/absent', id => $id);
 is(scalar($receiver->delivered(path => '/ok/absent', id => $id)), 1, 'once it can be read, it gets what it missed');
+
+# A worker wakes those that follow a row which it does not move.
+ask(<<'SQL');
+INSERT INTO outbox.positions (piece, number, endpoint_id, generation, read_tick, read, read_seq_low,
+	last_seq, delivered, failed_attempts, settled_at)
+SELECT piece, -1, -9999, generation, read_tick, read, read_seq_low, last_seq, delivered, failed_attempts, settled_at
+FROM outbox.positions WHERE endpoint_id < 0 ORDER BY number DESC LIMIT 1;
+UPDATE outbox.positions SET shared = -9999
+WHERE endpoint_id = (SELECT endpoint_id FROM outbox.endpoint_settings WHERE name = 'idle9');
+SQL
+$before = last_number();
+kill_everything($node);
+start_again($node);
+ok(follow_since($before, "name = 'idle9'"), 'the row of a worker that is gone is not followed any more');
+
+# What is counted of an endpoint, and what is parked, outlasts its rest.
+sub counts_are
+{
+	my ($delivered, $name) = @_;
+
+	ok( wait_sql($node, "SELECT (delivered, failed_attempts, dead) = ($delivered, 2, 1) FROM outbox.stats WHERE endpoint = 'absent'"), $name);
+	return;
+}
+my $were = ask("SELECT delivered FROM outbox.stats WHERE endpoint = 'absent'");
+ask("SELECT outbox.alter_endpoint('absent', max_attempts => 1)");
+$receiver->control(path => '/ok/absent', behave => '/status/500');
+wait_status($node, emit($node, 'absent.n', '{}'), 'dead', 'one event dies');
+my $retried = emit($node, 'absent.n', '{}');
+wait_status($node, $retried, 'dead', 'and another one');
+$receiver->control(path => '/ok/absent', behave => '/ok');
+ask("SELECT outbox.retry('absent', '$retried')");
+counts_are($were + 1, 'it is sent again, and is delivered');
+$node->restart;
+foreach my $n (2 .. 3)
+{
+	$before = last_number();
+	delivered('absent', '/ok/absent');
+	counts_are($were + $n, 'the counts go on');
+	ok(follow_since($before, "name = 'absent'"), 'and it is idle again');
+}
 
 # All have something to do at once, and then nothing.
 $before = last_number();

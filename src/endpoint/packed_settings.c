@@ -1,0 +1,168 @@
+/*
+ * packed_settings.c
+ *	  Owns the memory of an endpoint's settings: one piece of exactly their size.
+ *
+ * They are read into a memory context, and packed when they are complete.  The piece is
+ * overwritten before it is freed, because it has secrets.
+ */
+#include "base/outbox.h"
+
+#include "utils/memutils.h"
+
+#include "endpoint/packed_settings.h"
+
+typedef struct OutboxSettings
+{
+	struct OutboxSettings *former; /* those that were replaced, and may be in use */
+	size_t				   size;
+} OutboxSettings;
+
+/*
+ * A memory context of the usual kind doubles its pieces, and would waste a third.  So
+ * there is one for each multiple of CLASS bytes, up to CLASSES of them.
+ */
+#define CLASS 32
+#define CLASSES 32
+
+static MemoryContext settings_cxt; /* parent of the others, and of what is larger */
+static MemoryContext slabs[CLASSES];
+
+static MemoryContext
+context_for(size_t size)
+{
+	size_t class = (size - 1) / CLASS;
+
+	if (settings_cxt == NULL)
+		settings_cxt = AllocSetContextCreate(TopMemoryContext, "outbox endpoint settings",
+											 ALLOCSET_DEFAULT_SIZES);
+	if (class >= CLASSES)
+		return settings_cxt;
+	if (slabs[class] == NULL)
+		slabs[class] = SlabContextCreate(settings_cxt, "outbox endpoint settings",
+										 SLAB_DEFAULT_BLOCK_SIZE, (class + 1) * CLASS);
+	return slabs[class];
+}
+
+static size_t
+piece_size(size_t size)
+{
+	return size <= CLASS * CLASSES ? TYPEALIGN(CLASS, size) : size;
+}
+
+/* Measures, or copies. */
+typedef struct Packer
+{
+	char  *to; /* NULL: only 'used' is wanted */
+	size_t used;
+} Packer;
+
+/* Returns the copy, or 'data' itself while only its size is wanted. */
+static void *
+put(Packer *p, const void *data, size_t size, size_t alignment)
+{
+	char *to = NULL;
+
+	p->used = TYPEALIGN(alignment, p->used);
+	if (p->to)
+		to = memcpy(p->to + p->used, data, size);
+	p->used += size;
+	return to ? (void *) to : unconstify(void *, data);
+}
+
+static char *
+put_text(Packer *p, const char *text)
+{
+	return text ? put(p, text, strlen(text) + 1, 1) : NULL;
+}
+
+static char **
+put_texts(Packer *p, char **texts, int n)
+{
+	char **to = put(p, texts, sizeof(char *) * n, MAXIMUM_ALIGNOF);
+
+	for (int i = 0; i < n; i++)
+		to[i] = put_text(p, to[i]);
+	return to;
+}
+
+static OutboxOption *
+put_options(Packer *p, const OutboxOption *options, int n)
+{
+	OutboxOption *to = put(p, options, sizeof(OutboxOption) * n, MAXIMUM_ALIGNOF);
+
+	for (int i = 0; i < n; i++)
+	{
+		to[i].name = put_text(p, to[i].name);
+		to[i].value = put_text(p, to[i].value);
+	}
+	return to;
+}
+
+static void
+put_all(Packer *p, OutboxEndpointConfig *c, OutboxEndpointStatus *s)
+{
+	c->request.keys = put(p, c->request.keys, sizeof(OutboxKey) * c->request.nkeys,
+						  MAXIMUM_ALIGNOF);
+	if (c->filter)
+		c->filter = put(p, c->filter, VARSIZE(c->filter), MAXIMUM_ALIGNOF);
+	c->patterns = put_texts(p, c->patterns, c->npatterns);
+	c->request.header_names = put_texts(p, c->request.header_names, c->request.nheaders);
+	c->request.header_values = put_texts(p, c->request.header_values,
+										 c->request.nheaders);
+	c->target.config = put_options(p, c->target.config, c->target.nconfig);
+	c->target.credentials = put_options(p, c->target.credentials, c->target.ncredentials);
+	c->name = put_text(p, c->name);
+	c->tenant = put_text(p, c->tenant);
+	c->target.url = put_text(p, c->target.url);
+	s->held_for = put_text(p, s->held_for);
+	s->reason = put_text(p, s->reason);
+}
+
+void
+outbox_settings_pack(OutboxEndpointConfig *c, OutboxEndpointStatus *s)
+{
+	OutboxEndpointConfig config = *c;
+	OutboxEndpointStatus status = *s;
+	Packer				 p = {.used = sizeof(OutboxSettings)};
+	OutboxSettings		*settings;
+
+	put_all(&p, &config, &status);
+
+	/* A slab gives out pieces of its own size only. */
+	settings = MemoryContextAlloc(context_for(p.used), piece_size(p.used));
+	settings->former = c->settings;
+	settings->size = p.used;
+	p = (Packer){.to = (char *) settings, .used = sizeof(OutboxSettings)};
+	put_all(&p, c, s);
+	c->settings = settings;
+}
+
+void
+outbox_settings_free_former(OutboxEndpointConfig *c)
+{
+	while (c->settings->former)
+	{
+		OutboxSettings *former = c->settings->former;
+
+		c->settings->former = former->former;
+		explicit_bzero(former, former->size);
+		pfree(former);
+	}
+}
+
+void
+outbox_settings_free(OutboxEndpointConfig *c)
+{
+	if (c->settings == NULL)
+		return;
+	outbox_settings_free_former(c);
+	explicit_bzero(c->settings, c->settings->size);
+	pfree(c->settings);
+	c->settings = NULL;
+}
+
+bool
+outbox_settings_has_former(const OutboxEndpointConfig *c)
+{
+	return c->settings && c->settings->former;
+}
