@@ -216,8 +216,8 @@ read_settings(ArrayType *ids, OutboxApplyEndpointRow apply, void *arg)
 	/* clang-format on */
 
 	/*
-	 * apply() runs queries, which replace SPI_tuptable.  What they return is freed for
-	 * each endpoint, or the worker's memory would grow by their sum.
+	 * apply() runs queries in a connection of its own.  So what they return is freed for
+	 * each endpoint, and SPI_tuptable is this one again.
 	 */
 	do
 	{
@@ -227,7 +227,6 @@ read_settings(ArrayType *ids, OutboxApplyEndpointRow apply, void *arg)
 		for (uint64 i = 0; i < n; i++)
 		{
 			MemoryContextSwitchTo(cxt);
-			SPI_tuptable = table;
 			expired = read_row(fetch_row(i), apply, arg) || expired;
 			MemoryContextSwitchTo(old);
 			MemoryContextReset(cxt);

@@ -161,6 +161,7 @@ sub counts_are
 	ok( wait_sql($node, "SELECT (delivered, failed_attempts, dead) = ($delivered, 2, 1) FROM outbox.stats WHERE endpoint = 'absent'"), $name);
 	return;
 }
+$before = last_number();
 my $were = ask("SELECT delivered FROM outbox.stats WHERE endpoint = 'absent'");
 ask("SELECT outbox.alter_endpoint('absent', max_attempts => 1)");
 $receiver->control(path => '/ok/absent', behave => '/status/500');
@@ -170,6 +171,7 @@ wait_status($node, $retried, 'dead', 'and another one');
 $receiver->control(path => '/ok/absent', behave => '/ok');
 ask("SELECT outbox.retry('absent', '$retried')");
 counts_are($were + 1, 'it is sent again, and is delivered');
+ok(follow_since($before, "name = 'absent'"), 'and it is idle');
 $node->restart;
 foreach my $n (2 .. 3)
 {
