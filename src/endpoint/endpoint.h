@@ -253,6 +253,7 @@ typedef struct OutboxFeed
 	int64			   cancelled_upto; /* no event with a higher seq was cancelled */
 	bool			   drop_window;	   /* true if it has to be read again from the
 										* frontier */
+	uint64			   page;		   /* the last one that was read for it with others */
 } OutboxFeed;
 
 /* The endpoint's deliveries, by what they wait for. */

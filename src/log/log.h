@@ -101,8 +101,9 @@ extern Jsonb			*outbox_row_payload(OutboxRow *row);
 extern bool				 outbox_row_unreadable(const OutboxRow *row);
 extern bool				 outbox_row_forgotten(const OutboxRow *row);
 extern int64			 outbox_row_seq(const OutboxRow *row);
-extern const char		*outbox_row_tenant(OutboxRow *row, size_t *len);
-extern TimestampTz		 outbox_row_created_at(const OutboxRow *row);
+extern bool		   outbox_row_is_covered(const OutboxRow *row, const OutboxCursor *c);
+extern const char *outbox_row_tenant(OutboxRow *row, size_t *len);
+extern TimestampTz outbox_row_created_at(const OutboxRow *row);
 
 /*
  * Decides whether an event is wanted.  It is called with the topic, before anything

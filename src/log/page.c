@@ -346,7 +346,7 @@ check_row(OutboxRow *row)
 OutboxRow
 outbox_row_make(Datum *values, bool *nulls, uint64 xid)
 {
-	OutboxRow	row = {.values = values, .nulls = nulls};
+	OutboxRow	row = {.values = values, .nulls = nulls, .xid = xid};
 	size_t		len;
 	const char *tenant = outbox_row_tenant(&row, &len);
 
@@ -354,6 +354,12 @@ outbox_row_make(Datum *values, bool *nulls, uint64 xid)
 		(tenant && outbox_forgotten_covers(tenant, len, xid));
 	check_row(&row);
 	return row;
+}
+
+bool
+outbox_row_is_covered(const OutboxRow *row, const OutboxCursor *c)
+{
+	return outbox_cursor_covers(c, row->xid, outbox_row_seq(row));
 }
 
 Jsonb *

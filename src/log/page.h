@@ -18,6 +18,7 @@ struct OutboxRow
 {
 	Datum *values;
 	bool  *nulls;
+	uint64 xid;
 	Jsonb *payload; /* NULL: not unpacked yet */
 	bool   unreadable;
 	bool   forgotten;

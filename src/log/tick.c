@@ -314,6 +314,15 @@ outbox_tick_follows(const OutboxTick *tick, const OutboxTick *former)
 	return true;
 }
 
+bool
+outbox_tick_has_late(const OutboxTick *tick, const OutboxTick *former)
+{
+	for (int i = 0; i < former->nxip; i++)
+		if (outbox_tick_sees(tick, former->xip[i]))
+			return true;
+	return false;
+}
+
 /* -------------------------------------------------------------- cursors */
 
 void

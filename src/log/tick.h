@@ -85,6 +85,9 @@ extern bool outbox_tick_follows(const OutboxTick *tick, const OutboxTick *former
 /* True if two ticks have the same events. */
 extern bool outbox_tick_same(const OutboxTick *a, const OutboxTick *b);
 
+/* True if 'tick' sees a transaction that had begun at 'former', which does not see it. */
+extern bool outbox_tick_has_late(const OutboxTick *tick, const OutboxTick *former);
+
 /* Cursors hold references to their ticks. */
 extern void outbox_cursor_set(OutboxCursor *to, OutboxTick *read, OutboxTick *reading,
 							  int64 last_seq);

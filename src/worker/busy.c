@@ -170,6 +170,15 @@ outbox_turn_first(OutboxTurn turn)
 						   dlist_head_node(&turns[turn]));
 }
 
+OutboxEndpoint *
+outbox_turn_next(OutboxTurn turn, OutboxEndpoint *ep)
+{
+	if (!dlist_has_next(&turns[turn], &ep->member.turn_node[turn]))
+		return NULL;
+	return dlist_container(OutboxEndpoint, member.turn_node[turn],
+						   dlist_next_node(&turns[turn], &ep->member.turn_node[turn]));
+}
+
 void
 outbox_turn_last(OutboxTurn turn, OutboxEndpoint *ep)
 {

@@ -38,12 +38,13 @@ extern void outbox_busy_add_settled(void);
 
 /*
  * The endpoint waits for its turn, or no longer does.  It stays where it is if it waits
- * already.  The third function returns the one that has waited longest, and the last one
- * lets all others go before it.  NULL: none waits.
+ * already.  The third function returns the one that has waited longest, the fourth the
+ * one behind it.  NULL: there is none.  The last one lets all others go before it.
  */
 extern void			   outbox_turn_add(OutboxTurn turn, OutboxEndpoint *ep);
 extern void			   outbox_turn_remove(OutboxTurn turn, OutboxEndpoint *ep);
 extern OutboxEndpoint *outbox_turn_first(OutboxTurn turn);
+extern OutboxEndpoint *outbox_turn_next(OutboxTurn turn, OutboxEndpoint *ep);
 extern void			   outbox_turn_last(OutboxTurn turn, OutboxEndpoint *ep);
 
 #endif /* OUTBOX_BUSY_H */

@@ -3,8 +3,8 @@
  *	  Owns how the log is read for endpoints that are behind its head, and for backlogs
  *	  that are not counted.
  *
- * An endpoint that is catching up reads by itself, from its place on, until it can be
- * attached to the head.
+ * An endpoint that is catching up reads from its place on, until it can be attached to the
+ * head.  Pages are read in turn, each for all that have their place in it (together.c).
  */
 #include "base/outbox.h"
 
@@ -19,6 +19,7 @@
 #include "worker/head.h"
 #include "worker/laggards.h"
 #include "worker/loop.h"
+#include "worker/together.h"
 
 /*
  * Rows per step that are read for all catching-up endpoints together, and that are read
@@ -39,14 +40,6 @@ laggard_wants(void *arg, const char *topic, size_t len, OutboxRow *row)
 		return NULL;
 	result = outbox_row_forgotten(row) ? OUTBOX_FILTER_YES : outbox_passes(arg, row);
 	return result == OUTBOX_FILTER_NO ? NULL : &result;
-}
-
-static void
-laggard_takes(void *arg, void *wanted, OutboxEvent *event)
-{
-	/* Never full: the page has no more rows than the window has room. */
-	outbox_window_push(arg, event, *(OutboxFilterResult *) wanted,
-					   outbox_parked_is_cancelled(arg, event->seq));
 }
 
 /* Returns up to which tick the endpoint may read.  NULL: there is nothing to read. */
@@ -82,26 +75,38 @@ can_read_more(OutboxEndpoint *ep, TimestampTz now)
 		!outbox_step_held(OUTBOX_STEP_READ, ep->id);
 }
 
-/* Returns what the page has cost. */
-static int
-read_laggard(OutboxEndpoint *ep, XLogRecPtr *lsn)
+static bool
+may_read_with(OutboxEndpoint *ep, TimestampTz now)
 {
-	OutboxLogQuery reader = {.want = laggard_wants,
-							 .take = laggard_takes,
-							 .arg = ep,
-							 .max_rows = Min(OUTBOX_PAGE_ROWS,
-											 OUTBOX_WINDOW - ep->feed->window_count),
-							 .max_bytes = outbox_memory_fits(0) ? OUTBOX_PAGE_BYTES : 1,
-							 .tenant = ep->config.tenant};
-	OutboxTick	  *target = target_of(ep);
-	int			   rows = 0;
+	return !ep->feed->attached && ep->pace.retry_at <= now && can_read_more(ep, now);
+}
 
-	outbox_step_blame(ep->id);
-	if (target)
-		rows = outbox_log_read(&ep->feed->cursor, target, &reader, lsn);
+static void
+has_read(OutboxEndpoint *ep)
+{
 	attach_if_caught_up(ep);
 	ep->place.dirty = true;
 	outbox_busy_add(ep);
+}
+
+/* Returns what the page has cost. */
+static int
+read_laggard(OutboxEndpoint *ep, TimestampTz now, XLogRecPtr *lsn)
+{
+	OutboxTogether how = {.turn = OUTBOX_TURN_READ,
+						  .now = now,
+						  .tick = target_of(ep),
+						  .max_rows = Min(OUTBOX_PAGE_ROWS,
+										  OUTBOX_WINDOW - ep->feed->window_count),
+						  .max_bytes = outbox_memory_fits(0) ? OUTBOX_PAGE_BYTES : 1,
+						  .may_join = may_read_with,
+						  .ended = has_read};
+	int			   rows = 0;
+
+	outbox_step_blame(ep->id);
+	if (how.tick)
+		rows = outbox_together_read(ep, &how, lsn);
+	has_read(ep);
 	return PAGE_COST + rows;
 }
 
@@ -144,7 +149,7 @@ outbox_laggards_read(TimestampTz now, XLogRecPtr *lsn)
 	{
 		if (cost >= LAGGARD_ROWS || (cost > 0 && outbox_head_step_is_over()))
 			return true;
-		cost += read_laggard(ep, lsn);
+		cost += read_laggard(ep, now, lsn);
 		outbox_turn_remove(OUTBOX_TURN_READ, ep); /* the round adds it again */
 	}
 	return false;
@@ -187,17 +192,6 @@ outbox_laggards_overflow(OutboxEndpoint *ep)
 
 /* ------------------------------------------------------------- counting */
 
-static void *
-counter_wants(void *arg, const char *topic, size_t len, OutboxRow *row)
-{
-	OutboxEndpoint *ep = arg;
-
-	if (!outbox_row_forgotten(row) && outbox_subscribers_include(ep, topic, len, row) &&
-		!outbox_parked_is_cancelled(ep, outbox_row_seq(row)))
-		outbox_head_count(ep, row);
-	return NULL;
-}
-
 /* True if a page of the log may be counted for the endpoint now. */
 static bool
 can_count(OutboxEndpoint *ep)
@@ -205,6 +199,25 @@ can_count(OutboxEndpoint *ep)
 	return !outbox_step_held(OUTBOX_STEP_READ, ep->id) &&
 		(outbox_head_reached(&ep->feed->counter) ||
 		 outbox_head_target(&ep->feed->counter, false));
+}
+
+static bool
+may_count_with(OutboxEndpoint *ep, TimestampTz now)
+{
+	(void) now;
+	return !ep->feed->counted && !ep->member.dropped && !ep->member.recreate &&
+		!outbox_step_held(OUTBOX_STEP_READ, ep->id);
+}
+
+static void
+has_counted(OutboxEndpoint *ep)
+{
+	if (outbox_head_reached(&ep->feed->counter))
+	{
+		ep->feed->counted = true;
+		outbox_cursor_clear(&ep->feed->counter);
+	}
+	outbox_busy_add(ep); /* to publish it */
 }
 
 /* As next_laggard(). */
@@ -228,35 +241,30 @@ next_to_count(void)
 }
 
 bool
-outbox_laggards_count(void)
+outbox_laggards_count(TimestampTz now)
 {
 	OutboxEndpoint *ep;
 	int				cost = 0;
 
 	while ((ep = next_to_count()) != NULL)
 	{
-		OutboxLogQuery reader = {.want = counter_wants,
-								 .arg = ep,
-								 .max_rows = COUNT_ROWS,
-								 .max_bytes = OUTBOX_PAGE_BYTES,
-								 .tenant = ep->config.tenant};
+		OutboxTogether how = {.turn = OUTBOX_TURN_COUNT,
+							  .now = now,
+							  .tick = outbox_head_target(&ep->feed->counter, false),
+							  .max_rows = COUNT_ROWS,
+							  .max_bytes = OUTBOX_PAGE_BYTES,
+							  .may_join = may_count_with,
+							  .ended = has_counted};
 		XLogRecPtr	   unused = 0;
 
 		if (cost >= COUNT_ROWS || (cost > 0 && outbox_head_step_is_over()))
 			return true;
 		outbox_step_blame(ep->id);
 		if (!outbox_head_reached(&ep->feed->counter))
-			cost += outbox_log_read(&ep->feed->counter,
-									outbox_head_target(&ep->feed->counter, false),
-									&reader, &unused);
+			cost += outbox_together_read(ep, &how, &unused);
 		cost += PAGE_COST;
 		outbox_turn_last(OUTBOX_TURN_COUNT, ep);
-		if (outbox_head_reached(&ep->feed->counter))
-		{
-			ep->feed->counted = true;
-			outbox_cursor_clear(&ep->feed->counter);
-		}
-		outbox_busy_add(ep); /* to publish it */
+		has_counted(ep);
 	}
 	return false;
 }

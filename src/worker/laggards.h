@@ -13,7 +13,7 @@
  * after a change of topics.  True: there may be more.
  */
 extern bool outbox_laggards_read(TimestampTz now, XLogRecPtr *lsn);
-extern bool outbox_laggards_count(void);
+extern bool outbox_laggards_count(TimestampTz now);
 
 /* True if one of the two has something to do. */
 extern bool outbox_laggards_have_work(TimestampTz now);

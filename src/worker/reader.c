@@ -185,7 +185,7 @@ outbox_reader_step(dlist_head *busy, bool head, bool news, TimestampTz now,
 		return true;
 	more = head && outbox_loop.head.reading != NULL;
 	more = outbox_laggards_read(now, lsn) || more;
-	more = outbox_laggards_count() || more;
+	more = outbox_laggards_count(now) || more;
 	load_due_retries(busy, now);
 	more = look_at_parked(busy) || more;
 	outbox_step_blame(0);

@@ -1,0 +1,124 @@
+# Endpoints without a tenant that are behind read the log together, each from its own place.
+# Each gets all of its events once and in order.
+use strict;
+use warnings;
+
+use OutboxTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = outbox_node('main');
+my $receiver = OutboxTest::Receiver->new('main');
+my $endpoints = 40;
+my $rows = 0;    # in the log
+
+sub ask
+{
+	my ($sql) = @_;
+	return $node->safe_psql('postgres', $sql);
+}
+
+# Rows of the log that were read by an index.  The worker reports them with those that it reads for an event of now.
+sub rows_read
+{
+	my $sql = "SELECT sum(idx_tup_fetch) FROM pg_stat_user_tables WHERE schemaname = 'outbox' AND relname ~ '^events_[0-9]\$'";
+	my $before = ask($sql);
+
+	ask("SELECT outbox.emit('marker', '{}')");
+	wait_sql($node, "SELECT ($sql) > $before");
+	return ask($sql);
+}
+
+# Events of each endpoint's topic in turn, and two for all of them
+sub emit
+{
+	my ($first, $count, $client) = @_;
+	my $sql = "SELECT count(outbox.emit('t.' || i % $endpoints, jsonb_build_object('n', i), key => 'k'))"
+	  . " FROM generate_series($first, $first + $count - 1) i";
+	$sql .= "; SELECT outbox.emit('all', jsonb_build_object('n', $first + $count + i), key => 'k') FROM generate_series(0, 1) i";
+
+	$rows += $count + 2;
+	return $client ? $client->query_safe($sql) : ask($sql);
+}
+
+sub for_all
+{
+	my ($what, $from, $to) = @_;
+	return ask("SELECT count(outbox.$what('e' || i)) FROM generate_series($from, $to) i");
+}
+
+# What each endpoint has delivered, and whether nothing is left
+sub all_delivered
+{
+	return wait_sql($node, "SELECT bool_and(pending = 0 AND pending_exact) AND sum(delivered) = $_[0] FROM outbox.stats WHERE endpoint ~ '^e'");
+}
+
+# The filter of one of them leaves out some.
+ask("SELECT count(outbox.create_endpoint('e' || i, '" . $receiver->url('/ok/e') . "' || i, topics => ARRAY['t.' || i, 'all'],"
+	  . " batch_size => 50, filter => CASE WHEN i = 5 THEN '\$.n > 3000'::jsonpath END))"
+	  . " FROM generate_series(0, $endpoints - 1) i");
+ok(all_delivered(0), 'settled');
+
+# They stop at several places, one within a tick, and two transactions commit late.
+my @late = map { $node->background_psql('postgres', on_error_stop => 1) } 1 .. 2;
+$_->query_safe('BEGIN') foreach @late;
+emit(100_001, 2_000, $late[0]);
+for_all('pause_endpoint', 0, 2);
+for_all('pause_endpoint', 4, 9);
+emit(1, 400);
+for_all('pause_endpoint', 10, 19);
+emit(501, 400);
+wait_sql($node, "SELECT bool_and(pending = 0) FROM outbox.stats WHERE endpoint ~ '^e[23]'");
+emit(200_001, 2_000, $late[1]);
+$receiver->control(path => '/ok/e3', behave => '/slow?ms=1000');
+ask("SELECT count(outbox.emit('t.3', jsonb_build_object('n', i))) FROM generate_series(300001, 304000) i");
+$rows += 4000;
+my $then = ask("SELECT delivered FROM outbox.stats WHERE endpoint = 'e3'");
+wait_sql($node, "SELECT delivered > $then FROM outbox.stats WHERE endpoint = 'e3'");
+for_all('pause_endpoint', 3, 3);
+for_all('pause_endpoint', 20, $endpoints - 1);
+emit(1_001, 4_000);
+$late[0]->query_safe('COMMIT');
+emit(10_001, 8_000);
+$late[1]->query_safe('COMMIT');
+$_->quit foreach @late;
+emit(20_001, 400);
+
+$receiver->control(path => '/ok/e3', behave => '');
+
+# After a restart nobody knows how much it is.
+my $begun = rows_read();
+$node->restart;
+ok(wait_sql($node, "SELECT bool_and(pending_exact) FROM outbox.stats WHERE endpoint ~ '^e'"), 'counted');
+is(ask("SELECT reading IS NOT NULL FROM outbox.positions JOIN outbox.endpoint_settings USING (endpoint_id)"
+	  . " WHERE name = 'e3' ORDER BY number DESC LIMIT 1"), 't', 'one of them is within a tick');
+my $counted = rows_read() - $begun;
+ask("SELECT count(outbox.resume_endpoint('e' || $endpoints - i)) FROM generate_series(1, $endpoints) i");
+my $events = ask("SELECT count(*) FROM outbox.events, generate_series(0, $endpoints - 1) i WHERE topic IN ('t.' || i, 'all')"
+	  . " AND (i <> 5 OR (payload ->> 'n')::int > 3000)");
+ok(all_delivered($events), 'all is delivered');
+my $read = rows_read() - $begun - $counted;
+note("$rows rows in the log, $counted read to count, $read to deliver");
+cmp_ok($counted, '<', 15 * $rows, 'rows that were read to count');
+cmp_ok($read, '<', 15 * $rows, 'rows that were read to deliver');
+
+my %got;
+push @{ $got{ $_->{path} } }, $_->{n} // $_->{body} =~ /"n": ?(\d+)/ foreach grep { $_->{delivered} } $receiver->events;
+foreach my $i (0 .. $endpoints - 1)
+{
+	my @n = @{ $got{"/ok/e$i"} };
+	my $wanted = ask("SELECT string_agg(payload ->> 'n', ' ' ORDER BY (payload ->> 'n')::int) FROM outbox.events"
+		  . " WHERE topic IN ('t.$i', 'all')" . ($i == 5 ? " AND (payload ->> 'n')::int > 3000" : ''));
+
+	is(join(' ', sort { $a <=> $b } @n), $wanted, "endpoint $i: each event once");
+	foreach my $part (0, 100_000, 200_000)
+	{
+		my @of = grep { $_ > $part && $_ < $part + 100_000 } @n;
+		is("@of", join(' ', sort { $a <=> $b } @of), 'in order');
+	}
+}
+
+$receiver->stop;
+$node->stop;
+done_testing();
