@@ -242,8 +242,11 @@ set_constants(AwsRequest *r)
 	SET(CURLOPT_PREREQFUNCTION, before_request);
 	SET(CURLOPT_PREREQDATA, r);
 	SET(CURLOPT_RESOLVER_START_FUNCTION, before_lookup);
+	/* Without a directory the file is loaded once, and no other authority is trusted. */
 	if (ca_file)
 		SET(CURLOPT_CAINFO, ca_file);
+	if (ca_file || curl_version_info(CURLVERSION_NOW)->cainfo)
+		SET(CURLOPT_CAPATH, NULL);
 #undef SET
 	return ok;
 }

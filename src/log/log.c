@@ -41,6 +41,8 @@
 
 #define COL(name) (Anum_events_##name - 1)
 
+#define LOOK_AT_CLOCK 64 /* rows */
+
 static int64 durable_tick; /* what this tick sees, and all before, is durable */
 
 void
@@ -84,7 +86,7 @@ typedef struct ReadState
 	size_t				  bytes;
 	bool				  check; /* the WAL of their commits may not be durable */
 	TimestampTz			  begun;
-	bool				  late; /* filters took too long */
+	bool				  late; /* the page took too long */
 	uint64				  last_xid;
 	XLogRecPtr			  lsn;
 	XLogRecPtr			 *hold; /* the caller's: the highest LSN of all pages */
@@ -170,7 +172,8 @@ take_row(void *arg, TupleTableSlot *slot)
 	if (st->bytes >= st->reader->max_bytes || st->late)
 		return false;
 	slot_getallattrs(slot);
-	st->rows++;
+	if (++st->rows % LOOK_AT_CLOCK == 0)
+		st->late = GetCurrentTimestamp() - st->begun >= OUTBOX_PAGE_TIME;
 	seq = DatumGetInt64(slot->tts_values[COL(seq)]);
 
 	/*

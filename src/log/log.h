@@ -125,8 +125,7 @@ typedef struct OutboxLogQuery
 } OutboxLogQuery;
 
 /*
- * A page also ends when filters have taken this time (µs).  At least one event is
- * examined.
+ * A page also ends when it has taken this time (µs).  At least one event is examined.
  */
 #define OUTBOX_PAGE_TIME (10 * 1000)
 

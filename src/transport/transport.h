@@ -21,7 +21,7 @@ struct OutboxTransport;
 struct sockaddr;
 
 /* Raised with each change of this file.  A library of another version is not used. */
-#define OUTBOX_TRANSPORT_ABI 2
+#define OUTBOX_TRANSPORT_ABI 3
 
 /* An entry of an endpoint's config or credentials.  Text is UTF-8. */
 typedef struct OutboxOption
@@ -266,6 +266,13 @@ typedef struct OutboxTransport
 	 */
 	void (*start)(OutboxTransfer *t, const OutboxTarget *target, OutboxLink *link,
 				  const OutboxMessage *message, void *delivery);
+
+	/*
+	 * How many deliveries to the target it can use at the same time now.  With 'more' so
+	 * many are under way, and others wait for them.  The endpoint keeps those back, and
+	 * asks again within some milliseconds.  NULL: as many as the endpoint may have.
+	 */
+	int (*width)(const OutboxTarget *target, bool more);
 
 	/* Ends it without calling 'done'.  The receiver may have got the event. */
 	void (*cancel)(OutboxTransfer *t);

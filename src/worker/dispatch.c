@@ -363,9 +363,24 @@ send_next(OutboxEndpoint *ep, TimestampTz now, bool *nothing)
 	return d != NULL && send(ep, d, now);
 }
 
+/* µs after which a transport is asked again whether it can use more. */
+#define ASK_AGAIN (10 * 1000)
+
+/* How many requests of the endpoint its transport can use; 'more': it has more. */
+static int
+width_of(const OutboxEndpoint *ep, bool more)
+{
+	const OutboxTarget	  *target = &ep->config.target;
+	const OutboxTransport *transport = target->transport; /* NULL: it cannot be used */
+
+	return transport && transport->width ? transport->width(target, more) : INT_MAX;
+}
+
 void
 outbox_dispatch_fill(OutboxEndpoint *ep, TimestampTz now, int most)
 {
+	int width = width_of(ep, false);
+
 	/* the part of the worker's memory for 'most' requests */
 	size_t bytes = outbox_memory_limit() / outbox_worker_max_in_flight * most;
 
@@ -387,6 +402,13 @@ outbox_dispatch_fill(OutboxEndpoint *ep, TimestampTz now, int most)
 		{
 			wait_if(outbox_window_has_something(ep) && outbox_status_may_send(ep, now),
 					ep);
+			break;
+		}
+		if (ep->queue->nin_flight >= width)
+		{
+			if (outbox_window_has_something(ep) && outbox_status_may_send(ep, now))
+				(void) width_of(ep, true);
+			wait_if(false, ep);
 			break;
 		}
 		if (send_next(ep, now, &nothing))
@@ -460,6 +482,8 @@ outbox_dispatch_next_time(OutboxEndpoint *ep, TimestampTz now)
 	if (ep->pace.breaker == OUTBOX_BREAKER_OPEN ||
 		!outbox_pace_has_slot(&ep->pace, ep->queue->nin_flight))
 		return t;
+	if (ep->queue->nin_flight >= width_of(ep, false))
+		return outbox_window_has_something(ep) ? now + ASK_AGAIN : t;
 	if (outbox_retries_first(ep) && ep->queue->nready < outbox_endpoint_at_once(ep))
 		t = outbox_retries_first(ep)->due;
 	t = Min(t, outbox_batch_due(ep, now));

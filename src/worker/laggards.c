@@ -124,7 +124,8 @@ next_laggard(TimestampTz now)
 
 		if (ep == NULL)
 			return NULL;
-		if (ep->feed->attached || outbox_status_is_off(ep) || ep->pace.retry_at > now)
+		if (ep->feed->attached || outbox_status_is_off(ep) || ep->pace.retry_at > now ||
+			outbox_window_has_enough(ep))
 			outbox_turn_remove(OUTBOX_TURN_READ, ep);
 		else if (is_ahead(ep))
 		{

@@ -12,6 +12,7 @@
 
 #include "endpoint/subscribers.h"
 #include "endpoint/window.h"
+#include "log/step.h"
 #include "store/parked.h"
 #include "worker/busy.h"
 #include "worker/head.h"
@@ -59,15 +60,22 @@ last_seq_of(const OutboxCursor *c, const OutboxTick *tick)
  * True if a page that is read from 'leader' on has all the rows that a reader at 'c'
  * lacks up to the page's end.  A later 'read' sees all that an earlier one sees, so the
  * reader of the later one lacks no row that the other one has read.
+ *
+ * What is read together gets its place by the leader's 'read' (window.c).  With an earlier
+ * one, that place must be behind all that the reader has had, or it would get it again.
  */
 static bool
 has_place_in(const OutboxCursor *c, const OutboxCursor *leader, const OutboxTick *tick)
 {
+	int64 last_seq = last_seq_of(c, tick);
+
 	if (leader->read->number == 0 || c->read->number < leader->read->number)
+		return false;
+	if (c->read->number > leader->read->number && last_seq < c->read->seq_high)
 		return false;
 	if (c->reading ? c->reading->number != tick->number : c->read->number >= tick->number)
 		return false;
-	return last_seq_of(c, tick) >= last_seq_of(leader, tick);
+	return last_seq >= last_seq_of(leader, tick);
 }
 
 static void
@@ -103,6 +111,7 @@ consider(Page *page, OutboxEndpoint *ep, OutboxRow *row)
 
 	if (ep->feed->page != page->number || outbox_row_is_covered(row, place_of(page, ep)))
 		return;
+	outbox_step_blame(ep->id);
 	if (!outbox_row_forgotten(row))
 		result = outbox_passes(ep, row);
 	if (result != OUTBOX_FILTER_NO)
@@ -143,6 +152,7 @@ wants(void *arg, const char *topic, size_t len, OutboxRow *row)
 			if (outbox_subscribes(page->members[i], topic, len, row))
 				consider(page, page->members[i], row);
 	}
+	outbox_step_blame(page->members[0]->id);
 	if (page->how->turn == OUTBOX_TURN_COUNT)
 	{
 		count(page, row);

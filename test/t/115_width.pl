@@ -1,4 +1,4 @@
-# A receiver that takes long to answer gets as many requests at the same time as max_in_flight allows.
+# A slow receiver gets as many requests at a time as max_in_flight allows, and a fast one gets few.
 use strict;
 use warnings;
 
@@ -22,5 +22,12 @@ $receiver->control(path => '/ok/far', behave => '/ok');
 ok($receiver->wait_delivered(2 * IN_FLIGHT, path => '/ok/far'), 'then all are delivered');
 ok(wait_settled($node), 'and settled');
 is($node->safe_psql('postgres', "SELECT failed_attempts FROM outbox.stats WHERE endpoint = 'far'"), 0, 'none has failed');
+
+# What is kept back is not on its way, so a receiver that asks for time gets it.
+endpoint($node, $receiver, 'busy', '/status/429?retry_after=300', "topics => '{busy}', max_in_flight => 1000");
+$node->safe_psql('postgres', "SELECT count(outbox.emit('busy', '{}')) FROM generate_series(1, 1000)");
+ok( wait_sql($node, "SELECT failed_attempts > 0 AND processing = 0 AND state = 'backing_off' FROM outbox.stats WHERE endpoint = 'busy'"),
+	'a receiver that asks for time');
+cmp_ok($node->safe_psql('postgres', "SELECT failed_attempts FROM outbox.stats WHERE endpoint = 'busy'"), '<=', 32, 'gets it');
 $node->stop;
 done_testing();

@@ -15,6 +15,7 @@ typedef struct Receiver
 	double		most;	   /* answers per ms */
 	int			handshake; /* ms */
 	int			wanted;	   /* requests that are waiting or running */
+	bool		refuses;   /* every request */
 } Receiver;
 
 /* Answers within so many ms.  'w' has the number that ran at the end. */
@@ -43,6 +44,7 @@ answers(const Receiver *r, OutboxWidth *w, int ms)
 		answered += rate;
 		all += rate;
 		w->ended += (int) answered;
+		w->good += r->refuses ? 0 : (int) answered;
 		answered -= (int) answered;
 		if (now % 10 == 0 && running < r->wanted)
 			(void) outbox_width_step(w, running, running - connected, now);
@@ -71,13 +73,14 @@ width(Receiver r, int from, int to)
 int
 main(void)
 {
-	width((Receiver){"near and fast", 0.2, 40, 100, 1000}, 32, 32);
-	width((Receiver){"near, without TLS", 0.2, 40, 0, 1000}, 32, 32);
-	width((Receiver){"1 ms away", 1, 40, 100, 1000}, 32, 64);
-	width((Receiver){"5 ms away", 5, 40, 100, 1000}, 128, 256);
-	width((Receiver){"20 ms away", 20, 40, 60, 1000}, 512, 1024);
-	width((Receiver){"slow", 500, 40, 5, 1000}, 1000, 1024);
-	width((Receiver){"does not answer", 0, 0, 5, 1000}, 1000, 1024);
-	width((Receiver){"never ends a handshake", 0, 0, 100000, 1000}, 32, 1024);
+	width((Receiver){"near and fast", 0.2, 40, 100, 1000, false}, 32, 32);
+	width((Receiver){"near, without TLS", 0.2, 40, 0, 1000, false}, 32, 32);
+	width((Receiver){"1 ms away", 1, 40, 100, 1000, false}, 32, 64);
+	width((Receiver){"5 ms away", 5, 40, 100, 1000, false}, 128, 256);
+	width((Receiver){"20 ms away", 20, 40, 60, 1000, false}, 512, 1024);
+	width((Receiver){"slow", 500, 40, 5, 1000, false}, 1000, 1024);
+	width((Receiver){"does not answer", 0, 0, 5, 1000, false}, 1000, 1024);
+	width((Receiver){"never ends a handshake", 0, 0, 100000, 1000, false}, 32, 1024);
+	width((Receiver){"refuses fast", 0.2, 40, 0, 1000, true}, 32, 32);
 	return done_testing();
 }

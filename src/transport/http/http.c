@@ -571,6 +571,7 @@ const OutboxTransport outbox_http_transport = {
 	.headers = http_headers,
 	.release = http_release,
 	.start = http_start,
+	.width = outbox_http_width_of,
 	.cancel = http_cancel,
 	.shutdown = http_shutdown,
 };

@@ -46,10 +46,13 @@ typedef enum OutboxTransferState
 } OutboxTransferState;
 
 /* http_width.c: how many transfers of a target may run. */
+#define OUTBOX_WIDTH_FIRST 32
+
 typedef struct OutboxWidth
 {
 	int	   most;
 	int	   ended;		/* since 'since': the caller counts */
+	int	   good;		/* of these, with a 2xx */
 	double rate_before; /* answers per ms with half as many; < 0: not known */
 	bool   refused;		/* more were tried, and brought nothing */
 	bool   settling;	/* nothing is measured yet */
@@ -81,6 +84,7 @@ typedef struct OutboxTargetState
 	int				connecting; /* of these, with a connection in the making */
 	OutboxWidth		width;
 	bool			is_full; /* on full_hosts */
+	bool			asked;	 /* for more, since the last look at it */
 	dlist_node		full;
 	bool			open;  /* a transfer got a connection, and none has failed since */
 	OutboxTransfer *first; /* goes first while not open */
@@ -257,6 +261,7 @@ extern void				  outbox_http_targets_init(void);
 extern void				  outbox_http_targets_shutdown(void);
 extern OutboxTargetState *outbox_http_enter_target(const void *key);
 extern void				  outbox_http_leave_target(OutboxTransfer *t);
+extern int				  outbox_http_width_of(const OutboxTarget *target, bool more);
 extern void				  outbox_http_got_through(OutboxTransfer *t);
 extern void				  outbox_http_connects(OutboxTransfer *t);
 extern bool				  outbox_http_run_or_wait(OutboxTransfer *t);

@@ -1,7 +1,7 @@
 /*
  * http_target.c
  *	  Owns what is known of a target while it has transfers, and which transfers wait:
- *	  for its first one to get a connection, or because enough of them are running.
+ *	  for its first one to get a connection.  And how many it may have.
  */
 #include "transport/http/http_internal.h"
 
@@ -14,7 +14,7 @@ static dlist_head hosts[HOST_BUCKETS];
 static dlist_head free_hosts = DLIST_STATIC_INIT(free_hosts);
 static dlist_head ready_hosts = DLIST_STATIC_INIT(ready_hosts);
 
-/* Those with transfers that wait because enough of them are running. */
+/* Those with deliveries that are kept back because enough of them are running. */
 static dlist_head full_hosts = DLIST_STATIC_INIT(full_hosts);
 static int64	  next_step; /* ms */
 
@@ -33,21 +33,30 @@ host_bucket(const void *key)
 	return &hosts[hash >> 56];
 }
 
+static OutboxTargetState *
+find_target(const void *key)
+{
+	dlist_iter iter;
+
+	dlist_foreach(iter, host_bucket(key))
+	{
+		OutboxTargetState *host = dlist_container(OutboxTargetState, node, iter.cur);
+
+		if (host->key == key)
+			return host;
+	}
+	return NULL;
+}
+
 OutboxTargetState *
 outbox_http_enter_target(const void *key)
 {
-	dlist_head		  *bucket = host_bucket(key);
-	dlist_iter		   iter;
-	OutboxTargetState *host;
+	OutboxTargetState *host = find_target(key);
 
-	dlist_foreach(iter, bucket)
+	if (host != NULL)
 	{
-		host = dlist_container(OutboxTargetState, node, iter.cur);
-		if (host->key == key)
-		{
-			host->in_flight++;
-			return host;
-		}
+		host->in_flight++;
+		return host;
 	}
 
 	if (!dlist_is_empty(&free_hosts))
@@ -59,7 +68,7 @@ outbox_http_enter_target(const void *key)
 	host->key = key;
 	host->in_flight = 1;
 	outbox_width_begin(&host->width, 0);
-	dlist_push_head(bucket, &host->node);
+	dlist_push_head(host_bucket(key), &host->node);
 	return host;
 }
 
@@ -90,7 +99,7 @@ run(OutboxTransfer *t)
 	host->running++;
 }
 
-/* Transfers wait although there are connections. */
+/* More are wanted although there are connections. */
 static void
 is_full(OutboxTargetState *host)
 {
@@ -119,9 +128,22 @@ outbox_http_run_or_wait(OutboxTransfer *t)
 	}
 	t->state = WAITING;
 	dlist_push_tail(&host->waiting, &t->node);
-	if (host->open)
-		is_full(host);
 	return false;
+}
+
+int
+outbox_http_width_of(const OutboxTarget *target, bool more)
+{
+	OutboxTargetState *host = find_target(target);
+
+	if (host == NULL)
+		return OUTBOX_WIDTH_FIRST;
+	if (more && host->open)
+	{
+		host->asked = true;
+		is_full(host);
+	}
+	return host->width.most;
 }
 
 void
@@ -161,6 +183,7 @@ outbox_http_leave_target(OutboxTransfer *t)
 	{
 		host->running--;
 		host->width.ended++;
+		host->width.good += t->outcome.status / 100 == 2;
 	}
 	t->runs = false;
 	t->host = NULL;
@@ -201,10 +224,11 @@ step_full_hosts(void)
 	{
 		OutboxTargetState *host = dlist_container(OutboxTargetState, full, iter.cur);
 
-		if (dlist_is_empty(&host->waiting) || !host->open)
+		if (!host->open || (!host->asked && host->in_flight < host->width.most))
 			is_not_full(host);
 		else if (outbox_width_step(&host->width, host->running, host->connecting, now))
 			host_is_ready(host);
+		host->asked = false;
 	}
 }
 
@@ -234,8 +258,6 @@ outbox_http_start_waiting(void (*launch)(OutboxTransfer *t))
 			run(t);
 			launch(t);
 		}
-		if (!dlist_is_empty(&host->waiting) && host->open)
-			is_full(host);
 	}
 }
 

@@ -5,33 +5,32 @@
  *
  * A receiver that answers fast gets no more requests per second by more connections
  * than a few, but each costs a handshake, memory and time.  One that is far away, or
- * slow, needs them.  So a target begins with WIDTH_FIRST, and while more requests wait,
+ * slow, needs them.  So a target begins with a few, and while more requests wait,
  * twice as many are tried.  They stay if that has made the rate higher, or if the
  * receiver takes longer than SLOW to answer.
  */
 #include "transport/http/http_internal.h"
 
-#define WIDTH_FIRST 32
 #define SLOW 100		/* ms */
 #define WATCHED 20		/* ms after which a receiver may seem slow */
 #define SETTLED 200		/* ms that new connections may take before a rate is measured */
 #define MEASURED 50		/* ms for which it is measured, at least */
 #define ROUNDS 4		/* answers on each connection meanwhile, at least */
 #define WORTH_IT 1.2	/* times the rate before */
-#define TRIED_FOR 30000 /* ms after which all is tried again */
+#define TRIED_FOR 30000 /* ms after which half as many are tried again */
 
 void
 outbox_width_settle(OutboxWidth *w, int64 now)
 {
 	w->settling = true;
 	w->since = now;
-	w->ended = 0;
+	w->ended = w->good = 0;
 }
 
 void
 outbox_width_begin(OutboxWidth *w, int64 now)
 {
-	w->most = WIDTH_FIRST;
+	w->most = OUTBOX_WIDTH_FIRST;
 	w->rate_before = -1;
 	w->refused = false;
 	w->begun_at = now;
@@ -47,7 +46,10 @@ outbox_width_step(OutboxWidth *w, int running, int connecting, int64 now)
 
 	if (now - w->begun_at >= TRIED_FOR)
 	{
+		int half = Max(w->most / 2, OUTBOX_WIDTH_FIRST);
+
 		outbox_width_begin(w, now);
+		w->most = half;
 		return false;
 	}
 
@@ -69,9 +71,9 @@ outbox_width_step(OutboxWidth *w, int running, int connecting, int64 now)
 	if (!slow && (took < MEASURED || w->ended < ROUNDS * running))
 		return false;
 
-	rate = w->ended / (double) took;
+	rate = w->good / (double) took;
 	outbox_width_settle(w, now);
-	if (!slow && rate < w->rate_before * WORTH_IT)
+	if (!slow && rate <= w->rate_before * WORTH_IT)
 	{
 		w->most /= 2;
 		w->rate_before = -1;
