@@ -92,6 +92,12 @@ typedef struct ReadState
 	XLogRecPtr			 *hold; /* the caller's: the highest LSN of all pages */
 } ReadState;
 
+static void
+look_at_clock(ReadState *st)
+{
+	st->late = GetCurrentTimestamp() - st->begun >= OUTBOX_PAGE_TIME;
+}
+
 /*
  * A filter has read the payload of a row.  The unpacked copy is freed, and its size is
  * counted.
@@ -105,7 +111,7 @@ payload_was_judged(ReadState *st, OutboxRow *row)
 		pfree(row->payload);
 	}
 	row->payload = NULL;
-	st->late = GetCurrentTimestamp() - st->begun >= OUTBOX_PAGE_TIME;
+	look_at_clock(st);
 }
 
 /*
@@ -173,7 +179,7 @@ take_row(void *arg, TupleTableSlot *slot)
 		return false;
 	slot_getallattrs(slot);
 	if (++st->rows % LOOK_AT_CLOCK == 0)
-		st->late = GetCurrentTimestamp() - st->begun >= OUTBOX_PAGE_TIME;
+		look_at_clock(st);
 	seq = DatumGetInt64(slot->tts_values[COL(seq)]);
 
 	/*

@@ -379,7 +379,7 @@ width_of(const OutboxEndpoint *ep, bool more)
 void
 outbox_dispatch_fill(OutboxEndpoint *ep, TimestampTz now, int most)
 {
-	int width = width_of(ep, false);
+	int width;
 
 	/* the part of the worker's memory for 'most' requests */
 	size_t bytes = outbox_memory_limit() / outbox_worker_max_in_flight * most;
@@ -390,6 +390,7 @@ outbox_dispatch_fill(OutboxEndpoint *ep, TimestampTz now, int most)
 	ep->member.touched = false;
 	if (!is_turn_of_tenant(ep, now))
 		return;
+	width = width_of(ep, false);
 	for (;;)
 	{
 		bool nothing;

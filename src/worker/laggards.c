@@ -75,10 +75,18 @@ can_read_more(OutboxEndpoint *ep, TimestampTz now)
 		!outbox_step_held(OUTBOX_STEP_READ, ep->id);
 }
 
+/* True if the endpoint gives up its turn.  The round lets it wait again when that ends. */
+static bool
+needs_no_page(const OutboxEndpoint *ep, TimestampTz now)
+{
+	return ep->feed->attached || outbox_status_is_off(ep) || ep->pace.retry_at > now ||
+		outbox_window_has_enough(ep);
+}
+
 static bool
 may_read_with(OutboxEndpoint *ep, TimestampTz now)
 {
-	return !ep->feed->attached && ep->pace.retry_at <= now && can_read_more(ep, now);
+	return !needs_no_page(ep, now) && can_read_more(ep, now);
 }
 
 static void
@@ -124,8 +132,7 @@ next_laggard(TimestampTz now)
 
 		if (ep == NULL)
 			return NULL;
-		if (ep->feed->attached || outbox_status_is_off(ep) || ep->pace.retry_at > now ||
-			outbox_window_has_enough(ep))
+		if (needs_no_page(ep, now))
 			outbox_turn_remove(OUTBOX_TURN_READ, ep);
 		else if (is_ahead(ep))
 		{
@@ -203,11 +210,16 @@ can_count(OutboxEndpoint *ep)
 }
 
 static bool
+wants_count(const OutboxEndpoint *ep)
+{
+	return !ep->feed->counted && !ep->member.dropped && !ep->member.recreate;
+}
+
+static bool
 may_count_with(OutboxEndpoint *ep, TimestampTz now)
 {
 	(void) now;
-	return !ep->feed->counted && !ep->member.dropped && !ep->member.recreate &&
-		!outbox_step_held(OUTBOX_STEP_READ, ep->id);
+	return wants_count(ep) && !outbox_step_held(OUTBOX_STEP_READ, ep->id);
 }
 
 static void
@@ -231,7 +243,7 @@ next_to_count(void)
 
 		if (ep == NULL)
 			return NULL;
-		if (ep->feed->counted || ep->member.dropped || ep->member.recreate)
+		if (!wants_count(ep))
 			outbox_turn_remove(OUTBOX_TURN_COUNT, ep);
 		else if (can_count(ep))
 			return ep;

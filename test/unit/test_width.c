@@ -47,7 +47,7 @@ answers(const Receiver *r, OutboxWidth *w, int ms)
 		w->good += r->refuses ? 0 : (int) answered;
 		answered -= (int) answered;
 		if (now % 10 == 0 && running < r->wanted)
-			(void) outbox_width_step(w, running, running - connected, now);
+			outbox_width_step(w, running, running - connected, now);
 	}
 	return all;
 }

@@ -61,13 +61,13 @@ typedef struct OutboxWidth
 } OutboxWidth;
 
 /*
- * settle: what was measured says nothing any more, because no transfers waited.
- * step: to be called about every 10 ms while transfers wait.  'running' includes
- * 'connecting', which have no connection yet.  Returns true if more may run.
+ * settle: what was measured says nothing any more, because no more were wanted.
+ * step: to be called about every 10 ms while more are wanted.  'running' includes
+ * 'connecting', which have no connection yet.
  */
 extern void outbox_width_begin(OutboxWidth *w, int64 now);
 extern void outbox_width_settle(OutboxWidth *w, int64 now);
-extern bool outbox_width_step(OutboxWidth *w, int running, int connecting, int64 now);
+extern void outbox_width_step(OutboxWidth *w, int running, int connecting, int64 now);
 
 /*
  * What is known of a target while it has transfers.  Until one transfer has got a

@@ -85,7 +85,7 @@ host_is_ready(OutboxTargetState *host)
 static bool
 has_room(const OutboxTargetState *host)
 {
-	return host->open ? host->running < host->width.most : host->first == NULL;
+	return host->open || host->first == NULL;
 }
 
 static void
@@ -226,8 +226,8 @@ step_full_hosts(void)
 
 		if (!host->open || (!host->asked && host->in_flight < host->width.most))
 			is_not_full(host);
-		else if (outbox_width_step(&host->width, host->running, host->connecting, now))
-			host_is_ready(host);
+		else
+			outbox_width_step(&host->width, host->running, host->connecting, now);
 		host->asked = false;
 	}
 }

@@ -37,7 +37,7 @@ outbox_width_begin(OutboxWidth *w, int64 now)
 	outbox_width_settle(w, now);
 }
 
-bool
+void
 outbox_width_step(OutboxWidth *w, int running, int connecting, int64 now)
 {
 	int64  took = now - w->since;
@@ -50,7 +50,7 @@ outbox_width_step(OutboxWidth *w, int running, int connecting, int64 now)
 
 		outbox_width_begin(w, now);
 		w->most = half;
-		return false;
+		return;
 	}
 
 	if (w->settling)
@@ -60,7 +60,7 @@ outbox_width_step(OutboxWidth *w, int running, int connecting, int64 now)
 			outbox_width_settle(w, now);
 			w->settling = false;
 		}
-		return false;
+		return;
 	}
 
 	/*
@@ -69,7 +69,7 @@ outbox_width_step(OutboxWidth *w, int running, int connecting, int64 now)
 	 */
 	slow = took >= WATCHED && (int64) w->ended * SLOW < (running - connecting) * took;
 	if (!slow && (took < MEASURED || w->ended < ROUNDS * running))
-		return false;
+		return;
 
 	rate = w->good / (double) took;
 	outbox_width_settle(w, now);
@@ -78,11 +78,10 @@ outbox_width_step(OutboxWidth *w, int running, int connecting, int64 now)
 		w->most /= 2;
 		w->rate_before = -1;
 		w->refused = true;
-		return false;
+		return;
 	}
 	if (!slow && w->refused)
-		return false;
+		return;
 	w->rate_before = rate;
 	w->most *= 2;
-	return true;
 }
