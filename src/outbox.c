@@ -21,6 +21,7 @@
 #include "server/prepared.h"
 #include "server/shmem.h"
 #include "store/seal.h"
+#include "store/secret_files.h"
 #include "transport/address.h"
 #include "transport/http/http.h"
 #include "transport/sinks.h"
@@ -116,6 +117,23 @@ check_sinks(char **newval, void **extra, GucSource source)
 		return true;
 	GUC_check_errdetail("%s", problem);
 	GUC_check_errhint("Write a list such as 'webhook, kafka'.");
+	return false;
+}
+
+static bool
+check_secrets_directory(char **newval, void **extra, GucSource source)
+{
+	const char *problem = *newval && **newval ?
+		outbox_secrets_directory_problem(*newval) :
+		NULL;
+
+	(void) extra;
+	(void) source;
+	if (problem == NULL)
+		return true;
+	GUC_check_errdetail("The directory %s.", problem);
+	GUC_check_errhint(
+		"Name a directory outside the data directory, by its absolute path. Its files may be used as credentials.");
 	return false;
 }
 
@@ -282,6 +300,11 @@ define_network_settings(void)
 		"The file of keys that seal the secrets of endpoints in the tables.",
 		"The first key seals, and all of them open. Empty: secrets are stored in clear text.",
 		&outbox_secret_key_file, GUC_SUPERUSER_ONLY, check_secret_key_file);
+	define_string(
+		"outbox.secrets_directory",
+		"The directory of the files that credentials of endpoints may name.",
+		"Each file in it can be sent by a role that may create endpoints. Empty: no file can be named.",
+		&outbox_secrets_directory, GUC_SUPERUSER_ONLY, check_secrets_directory);
 	DefineCustomEnumVariable("outbox.ssl_min_protocol_version",
 							 "The lowest version of TLS that is used.", NULL,
 							 &outbox_ssl_min_protocol_version,

@@ -84,9 +84,9 @@ COMMENT ON FUNCTION outbox.check_headers IS
 'Refuses headers that are not a flat object of strings, or that belong to outbox or HTTP (22023)';
 
 CREATE FUNCTION outbox.credential_names(credentials jsonb) RETURNS text[]
-LANGUAGE C IMMUTABLE STRICT AS 'MODULE_PATHNAME', 'outbox_credential_names_1_0';
+LANGUAGE C STABLE STRICT AS 'MODULE_PATHNAME', 'outbox_credential_names_1_0';
 COMMENT ON FUNCTION outbox.credential_names IS
-'The names in credentials, or an error if they are not a flat object of strings (22023)';
+'The names in credentials, or an error if they are not a flat object of strings and files (22023)';
 
 -- Loads the library of a sink into this session, and asks it.
 -- A NULL url has those of webhooks, and so has one whose sink cannot be loaded, but

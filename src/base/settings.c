@@ -30,4 +30,5 @@ int	  outbox_ssl_min_protocol_version = OUTBOX_TLS_1_2;
 char *outbox_proxy = NULL;
 char *outbox_wait_for_standbys = NULL;
 char *outbox_secret_key_file = NULL;
+char *outbox_secrets_directory = NULL;
 char *outbox_sinks = NULL;

@@ -50,6 +50,7 @@ extern int	 outbox_ssl_min_protocol_version;
 extern char *outbox_proxy;
 extern char *outbox_wait_for_standbys;
 extern char *outbox_secret_key_file;
+extern char *outbox_secrets_directory;
 extern char *outbox_sinks;
 
 #endif /* OUTBOX_SETTINGS_H */

@@ -39,7 +39,7 @@ static const OutboxWork none = {
 	.table = {.rows_counted = true},
 };
 
-const OutboxEndpointLink outbox_no_link = {.state = OUTBOX_LINK_UP};
+const OutboxEndpointLink outbox_no_link = {.state = OUTBOX_LINK_UP, .look_at = DT_NOEND};
 
 static void
 set_work(OutboxEndpoint *ep, MemoryContext cxt, OutboxWork *work)

@@ -175,12 +175,14 @@ typedef struct OutboxEndpointConfig
 	OutboxRequestConfig	   request;
 	OutboxOrdering		   ordering;
 	bool				   block_on_dead;
-	int					   max_attempts;   /* 0: no limit */
-	int64				   max_age;		   /* µs from the first attempt */
-	int					   batch_size;	   /* 1: no batches */
-	int64				   batch_wait;	   /* µs */
-	int64				   disable_after;  /* µs of nothing but failures (0: never) */
-	TimestampTz			   previous_until; /* end of a rotation of secrets (DT_NOEND:
+	uint32				   credential_files; /* bit n: the value of credentials[n] is the
+											  * name of a file */
+	int					   max_attempts;	 /* 0: no limit */
+	int64				   max_age;			 /* µs from the first attempt */
+	int					   batch_size;		 /* 1: no batches */
+	int64				   batch_wait;		 /* µs */
+	int64				   disable_after;	 /* µs of nothing but failures (0: never) */
+	TimestampTz			   previous_until;	 /* end of a rotation of secrets (DT_NOEND:
 										 * none) */
 } OutboxEndpointConfig;
 
@@ -214,12 +216,16 @@ typedef struct OutboxEndpointStatus
  */
 typedef struct OutboxEndpointLink
 {
-	const OutboxTransport *transport;	 /* that has the link */
-	OutboxLink			  *handle;		 /* NULL: there is none */
-	uint64				   row_version;	 /* of the settings that it was opened for */
-	uint64				   keys_version; /* the same */
-	OutboxLinkState		   state;
-	char				   reason[128]; /* why it is not up, or what holds it up */
+	const OutboxTransport *transport;	  /* that has the link */
+	OutboxLink			  *handle;		  /* NULL: there is none */
+	uint64				   row_version;	  /* of the settings that it was opened for */
+	uint64				   keys_version;  /* the same */
+	uint64				   files_version; /* of the files that its credentials are in */
+	TimestampTz			   look_at; /* when these are looked at again (DT_NOEND: it has
+									 * none) */
+	uint64			reloads; /* of the settings of the server, before it was opened */
+	OutboxLinkState state;
+	char			reason[128]; /* why it is not up, or what holds it up */
 } OutboxEndpointLink;
 
 /*

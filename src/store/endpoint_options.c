@@ -9,6 +9,7 @@
 
 #include "access/htup_details.h"
 #include "catalog/pg_type.h"
+#include "common/hashfn.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "lib/stringinfo.h"
@@ -18,14 +19,15 @@
 #include "utils/jsonb.h"
 
 #include "base/encoding.h"
+#include "base/settings.h"
 #include "base/version.h"
 #include "store/endpoint_options.h"
 #include "store/seal.h"
+#include "store/secret_files.h"
 #include "transport/sinks.h"
 
-#define CONFIG_MAX 1024		 /* bytes of a value */
-#define CREDENTIAL_MAX 65536 /* the same */
-#define OPTIONS_MAX 32		 /* entries of an object */
+#define CONFIG_MAX 1024						  /* bytes of a value */
+#define CREDENTIAL_MAX OUTBOX_SECRET_FILE_MAX /* the same */
 
 /* ------------------------------------------------------------- reading */
 
@@ -47,8 +49,26 @@ value_text(const JsonbValue *v)
 	}
 }
 
+/* The name in {"file": "name"}, palloc'd.  NULL: it is something else. */
+static char *
+file_name(const JsonbValue *v)
+{
+	JsonbValue	key = {.type = jbvString};
+	JsonbValue *file;
+
+	if (v->type != jbvBinary || !JsonContainerIsObject(v->val.binary.data) ||
+		JsonContainerSize(v->val.binary.data) != 1)
+		return NULL;
+	key.val.string.val = "file";
+	key.val.string.len = 4;
+	file = findJsonbValueFromContainer(v->val.binary.data, JB_FOBJECT, &key);
+	return file && file->type == jbvString ?
+		pnstrdup(file->val.string.val, file->val.string.len) :
+		NULL;
+}
+
 OutboxOption *
-outbox_options_read(Jsonb *jb, int *n)
+outbox_options_read(Jsonb *jb, int *n, uint32 *files)
 {
 	JsonbIterator	  *it;
 	JsonbIteratorToken token;
@@ -57,6 +77,8 @@ outbox_options_read(Jsonb *jb, int *n)
 	char			  *name = NULL;
 
 	*n = 0;
+	if (files)
+		*files = 0;
 	if (jb == NULL || !JB_ROOT_IS_OBJECT(jb) || JB_ROOT_COUNT(jb) == 0)
 		return NULL;
 	options = palloc(sizeof(OutboxOption) * JB_ROOT_COUNT(jb));
@@ -72,8 +94,62 @@ outbox_options_read(Jsonb *jb, int *n)
 			options[*n].name = name;
 			options[(*n)++].value = value;
 		}
+		else if (token == WJB_VALUE && files && *n < OUTBOX_OPTIONS_MAX &&
+				 (value = file_name(&v)) != NULL)
+		{
+			*files |= (uint32) 1 << *n;
+			options[*n].name = name;
+			options[(*n)++].value = value;
+		}
 	}
 	return options;
+}
+
+OutboxOption *
+outbox_options_read_files(const OutboxOption *options, int n, uint32 files,
+						  uint64 *version, char *reason, size_t size)
+{
+	OutboxOption *result = palloc(sizeof(OutboxOption) * Max(n, 1));
+	char		  problem[OUTBOX_SECRET_FILE_PROBLEM];
+
+	*version = 0;
+	for (int i = 0; i < n; i++)
+	{
+		uint64 one = 0;
+		char  *value = outbox_option_is_file(files, i) ?
+			 outbox_secret_file_read(options[i].value, &one, problem) :
+			 pstrdup(options[i].value);
+
+		if (value == NULL)
+		{
+			snprintf(reason, size, "%s: %s", options[i].name, problem);
+			outbox_options_wipe(result, i);
+			*version = 0;
+			return NULL;
+		}
+		result[i].name = options[i].name;
+		result[i].value = value;
+		if (outbox_option_is_file(files, i))
+			*version = hash_combine64(*version, one);
+	}
+	return result;
+}
+
+uint64
+outbox_options_files_version(const OutboxOption *options, int n, uint32 files)
+{
+	uint64 version = 0;
+
+	for (int i = 0; i < n; i++)
+		if (outbox_option_is_file(files, i))
+		{
+			uint64 one = outbox_secret_file_version(options[i].value);
+
+			if (one == 0)
+				return 0;
+			version = hash_combine64(version, one);
+		}
+	return version;
 }
 
 void
@@ -97,11 +173,12 @@ check_object(Jsonb *jb, const char *what, const char *example)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("%s must be a JSON object", what),
 				 errhint("Write it as '%s'.", example)));
-	if (JB_ROOT_COUNT(jb) > OPTIONS_MAX)
+	if (JB_ROOT_COUNT(jb) > OUTBOX_OPTIONS_MAX)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("%s has %d entries", what, (int) JB_ROOT_COUNT(jb)),
-				 errhint("No sink knows so many names. Use at most %d.", OPTIONS_MAX)));
+				 errhint("No sink knows so many names. Use at most %d.",
+						 OUTBOX_OPTIONS_MAX)));
 }
 
 static bool
@@ -162,9 +239,33 @@ OUTBOX_FUNCTION(outbox_sink_properties_1_0, 1)
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(desc, values, nulls)));
 }
 
+/* A value in credentials that is no string.  No error repeats anything of it. */
+static void
+check_file(const JsonbValue *v)
+{
+	char	   *name = file_name(v);
+	const char *problem = name ? outbox_secret_file_name_problem(name, strlen(name)) :
+								 "it is not an object with \"file\" and a name";
+
+	if (problem)
+		ereport(
+			ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("a file in credentials cannot be used: %s", problem),
+			 errhint(
+				 "Name a file that is directly in outbox.secrets_directory, like '{\"password\": {\"file\": \"kafka.pw\"}}'.")));
+	if (outbox_secrets_directory[0] == '\0')
+		ereport(
+			ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("credentials name a file, and outbox.secrets_directory is not set"),
+			 errhint(
+				 "Let an administrator set outbox.secrets_directory, or pass the value itself.")));
+}
+
 /*
- * credential_names(credentials jsonb): the names, sorted, or an error if it is not a
- * flat object of strings.  What is wrong is said without any of its text, because a
+ * credential_names(credentials jsonb): the names, sorted, or an error if it is not an
+ * object of strings and names of files.  What is wrong is said without any of its text, because a
  * password may stand at the wrong place.
  */
 OUTBOX_FUNCTION(outbox_credential_names_1_0, 1)
@@ -173,7 +274,7 @@ OUTBOX_FUNCTION(outbox_credential_names_1_0, 1)
 	JsonbIterator	  *it = JsonbIteratorInit(&jb->root);
 	JsonbIteratorToken token;
 	JsonbValue		   v;
-	Datum			   names[OPTIONS_MAX];
+	Datum			   names[OUTBOX_OPTIONS_MAX];
 	int				   n = 0;
 
 	check_object(jb, "credentials", "{\"username\": \"…\", \"password\": \"…\"}");
@@ -182,6 +283,8 @@ OUTBOX_FUNCTION(outbox_credential_names_1_0, 1)
 		if (token == WJB_KEY)
 			names[n++] = PointerGetDatum(
 				cstring_to_text_with_len(v.val.string.val, v.val.string.len));
+		else if (token == WJB_VALUE && v.type == jbvBinary)
+			check_file(&v);
 		else if (token == WJB_VALUE &&
 				 (v.type != jbvString || v.val.string.len == 0 ||
 				  v.val.string.len > CREDENTIAL_MAX))
@@ -286,7 +389,7 @@ OUTBOX_FUNCTION(outbox_check_options_1_0, 3)
 	if (config)
 	{
 		check_config(config, transport);
-		target.config = outbox_options_read(config, &target.nconfig);
+		target.config = outbox_options_read(config, &target.nconfig, NULL);
 	}
 	if (!PG_ARGISNULL(2))
 		target.credentials = check_credentials(PG_GETARG_ARRAYTYPE_P(2), transport,

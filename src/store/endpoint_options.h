@@ -11,13 +11,36 @@
 
 #include "transport/transport.h"
 
+#define OUTBOX_OPTIONS_MAX 32 /* entries of an object */
+
+/* True if the entry n is the name of a file. */
+static inline bool
+outbox_option_is_file(uint32 files, int n)
+{
+	return n < OUTBOX_OPTIONS_MAX && (files >> n & 1) != 0;
+}
+
 /*
- * Returns the entries of a flat object, palloc'd.  '*n' is their number.  An entry of
- * another form is left out.  'jb' may be NULL.
+ * Returns the entries of an object, palloc'd.  '*n' is their number.  An entry of another
+ * form is left out.  'jb' may be NULL.  'files' has a bit for each entry that names a
+ * file, whose value is that name.  If it is NULL, such entries are left out.
  */
-extern OutboxOption *outbox_options_read(Jsonb *jb, int *n);
+extern OutboxOption *outbox_options_read(Jsonb *jb, int *n, uint32 *files);
 
 /* Overwrites the values, of which each is one piece of memory of its own. */
 extern void outbox_options_wipe(OutboxOption *options, int n);
+
+/*
+ * Returns a copy in which the entries that 'files' has a bit for have what is in their
+ * files.  The caller wipes it.  '*version' is another number after one of these files has
+ * changed.  NULL: one cannot be used, and 'reason' says why.
+ */
+extern OutboxOption *outbox_options_read_files(const OutboxOption *options, int n,
+											   uint32 files, uint64 *version,
+											   char *reason, size_t size);
+
+/* Returns the version of the files as they are now.  0: one cannot be used. */
+extern uint64 outbox_options_files_version(const OutboxOption *options, int n,
+										   uint32 files);
 
 #endif /* OUTBOX_ENDPOINT_OPTIONS_H */

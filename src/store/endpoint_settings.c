@@ -353,7 +353,8 @@ open_credentials(OutboxEndpoint *ep, const OutboxEndpointRow *s)
 	OutboxTarget *target = &ep->config.target;
 	Wiped		 *w;
 
-	target->credentials = outbox_options_read(s->credentials, &target->ncredentials);
+	target->credentials = outbox_options_read(s->credentials, &target->ncredentials,
+											  &ep->config.credential_files);
 	if (s->has_credentials && target->ncredentials == 0)
 		ep->status.held_for = "credentials missing";
 	if (target->ncredentials == 0)
@@ -367,9 +368,12 @@ open_credentials(OutboxEndpoint *ep, const OutboxEndpointRow *s)
 	for (int i = 0; i < target->ncredentials; i++)
 	{
 		OutboxOption *o = &target->credentials[i];
-		char		 *field = psprintf(OUTBOX_FIELD_CREDENTIAL "%s", o->name);
+		char		 *field;
 		char		 *stored = unconstify(char *, o->value);
 
+		if (outbox_option_is_file(ep->config.credential_files, i))
+			continue; /* links.c reads it */
+		field = psprintf(OUTBOX_FIELD_CREDENTIAL "%s", o->name);
 		o->value = open_value(ep, field, stored);
 		explicit_bzero(stored, strlen(stored));
 		pfree(field);
@@ -427,7 +431,8 @@ assign(OutboxEndpoint *ep, const OutboxEndpointRow *s)
 	ep->config.request.header_values = copy_strings(s->header_values, s->nheaders);
 	open_headers(ep);
 	open_secrets(ep, s);
-	ep->config.target.config = outbox_options_read(s->config, &ep->config.target.nconfig);
+	ep->config.target.config = outbox_options_read(s->config, &ep->config.target.nconfig,
+												   NULL);
 	open_credentials(ep, s);
 	ep->config.previous_until = s->previous_until;
 	ep->config.ordering = s->ordering;

@@ -11,6 +11,7 @@
 #include "utils/memutils.h"
 
 #include "endpoint/status.h"
+#include "store/endpoint_options.h"
 #include "transport/sinks.h"
 #include "worker/links.h"
 #include "worker/loop.h"
@@ -35,6 +36,60 @@ outbox_link_close(OutboxEndpoint *ep)
 	ep->link = unconstify(OutboxEndpointLink *, &outbox_no_link);
 }
 
+/* µs between two looks at the files of a link, and while one of them cannot be used */
+#define LOOK_EVERY USECS_PER_SEC
+#define LOOK_AGAIN (USECS_PER_SEC / 2)
+
+static uint64 reloads; /* of the settings of the server */
+
+void
+outbox_links_reload(void)
+{
+	reloads++;
+}
+
+/*
+ * Opens it with what is in the files of its credentials, which is in memory only while
+ * the transport copies it.
+ */
+static OutboxLink *
+open_with_files(OutboxEndpoint *ep, char *reason, size_t size, TimestampTz now)
+{
+	OutboxTarget target = ep->config.target;
+	OutboxLink	*handle;
+
+	target.credentials = outbox_options_read_files(target.credentials,
+												   target.ncredentials,
+												   ep->config.credential_files,
+												   &ep->link->files_version, reason,
+												   size);
+	ep->link->look_at = now + (target.credentials ? LOOK_EVERY : LOOK_AGAIN);
+	if (target.credentials == NULL)
+		return NULL;
+	handle = target.transport->open(&target, reason, size);
+	outbox_options_wipe(target.credentials, target.ncredentials);
+	return handle;
+}
+
+/* True if what is in the files may be another than the link was opened with. */
+static bool
+files_have_changed(OutboxEndpoint *ep, TimestampTz now)
+{
+	const OutboxTarget *target = &ep->config.target;
+	uint64				version;
+
+	if (ep->config.credential_files == 0)
+		return false;
+	if (ep->link->reloads != reloads)
+		return true;
+	if (now < ep->link->look_at)
+		return false;
+	version = outbox_options_files_version(target->credentials, target->ncredentials,
+										   ep->config.credential_files);
+	ep->link->look_at = now + LOOK_EVERY;
+	return version == 0 || version != ep->link->files_version;
+}
+
 /*
  * The former link is closed last, so that a connection which both share stays.  A URL
  * that cannot be used is tried again when the settings change.
@@ -51,7 +106,11 @@ open_link(OutboxEndpoint *ep, TimestampTz now)
 	ep->link->transport = transport;
 	ep->link->row_version = ep->config.row_version;
 	ep->link->keys_version = ep->config.keys_version;
-	ep->link->handle = transport->open(&ep->config.target, reason, sizeof(reason));
+	ep->link->reloads = reloads;
+	ep->link->look_at = DT_NOEND;
+	ep->link->handle = ep->config.credential_files ?
+		open_with_files(ep, reason, sizeof(reason), now) :
+		transport->open(&ep->config.target, reason, sizeof(reason));
 	if (old.handle)
 		old.transport->close(old.handle);
 	if (ep->link->handle == NULL)
@@ -74,7 +133,7 @@ examine(OutboxEndpoint *ep, TimestampTz now)
 	}
 	if (ep->link->transport != transport ||
 		ep->link->row_version != ep->config.row_version ||
-		ep->link->keys_version != ep->config.keys_version)
+		ep->link->keys_version != ep->config.keys_version || files_have_changed(ep, now))
 		open_link(ep, now);
 	if (ep->link->handle == NULL)
 		return;

@@ -10,6 +10,9 @@
 /* Opens what has to be opened, and notes which links are up. */
 extern void outbox_links_step(TimestampTz now);
 
+/* The settings of the server were read: files of credentials are read again. */
+extern void outbox_links_reload(void);
+
 /* The endpoint is about to be freed.  Nothing of it is in flight. */
 extern void outbox_link_close(OutboxEndpoint *ep);
 

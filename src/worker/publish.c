@@ -136,6 +136,7 @@ waits_until(OutboxEndpoint *ep, TimestampTz now, bool quiet)
 	if (outbox_endpoint_lacks_memory(ep, now))
 		until = Min(until, now + PUBLISH_LACK_EVERY);
 	until = Min(until, outbox_status_failing_at(ep));
+	until = Min(until, ep->link->look_at);
 	return until <= now ? 0 : until;
 }
 
@@ -166,7 +167,8 @@ rest_if_idle(OutboxEndpoint *ep, TimestampTz now)
 {
 	if (ep->member.waits_for_tenant || !ep->place.shared ||
 		ep->status.failing_since != 0 || outbox_settings_has_former(&ep->config) ||
-		ep->link->handle || !outbox_endpoint_may_rest(ep))
+		ep->link->handle || ep->link->look_at != DT_NOEND ||
+		!outbox_endpoint_may_rest(ep))
 		return;
 	for (int turn = 0; turn < OUTBOX_TURNS; turn++)
 		outbox_turn_remove(turn, ep);

@@ -461,6 +461,7 @@ time_to_sleep(TimestampTz examined_at, bool more)
 			fill_at = Min(fill_at, outbox_dispatch_next_time(ep, examined_at));
 		if (sharing && outbox_is_quiet(ep) && !ep->place.shared)
 			until = Min(until, outbox_settle_shares_at(ep));
+		until = Min(until, ep->link->look_at);
 	}
 	if (outbox_loop.turns[OUTBOX_TURN_SEND] > 0 && outbox_loop.traffic.in_flight == 0)
 		fill_at = now + OUTBOX_RETRY_LOCKS_AFTER; /* there was no memory for a request */
@@ -527,6 +528,7 @@ loop(void)
 			if (outbox_sinks_outdated())
 				shut_down(); /* libraries are loaded when a worker starts */
 			outbox_sinks_reload();
+			outbox_links_reload();
 			outbox_loop.roster.reload_at =
 				Min(outbox_loop.roster.reload_at,
 					GetCurrentTimestamp()); /* the key file may have changed */

@@ -1,0 +1,32 @@
+/*
+ * secret_files.h
+ *	  Reads the files of outbox.secrets_directory, which credentials of endpoints name.
+ */
+#ifndef OUTBOX_SECRET_FILES_H
+#define OUTBOX_SECRET_FILES_H
+
+#include "base/outbox.h"
+
+#define OUTBOX_SECRET_FILE_MAX 65536 /* bytes of a value */
+#define OUTBOX_SECRET_FILE_PROBLEM 160
+
+/* Returns why no file can be named so, as a static text.  NULL: one can. */
+extern const char *outbox_secret_file_name_problem(const char *name, size_t len);
+
+/* Returns why the path cannot be the directory, in words.  NULL: it can. */
+extern const char *outbox_secrets_directory_problem(const char *path);
+
+/*
+ * Returns a number that is another one after the file has changed, for the present
+ * directory.  0: there is no such file, or it cannot be used.
+ */
+extern uint64 outbox_secret_file_version(const char *name);
+
+/*
+ * Reads the file, without a newline at its end.  Returns palloc'd text, which the caller
+ * overwrites.  NULL: it cannot be used, and 'problem' (OUTBOX_SECRET_FILE_PROBLEM bytes)
+ * says why, without anything of what is in it.
+ */
+extern char *outbox_secret_file_read(const char *name, uint64 *version, char *problem);
+
+#endif /* OUTBOX_SECRET_FILES_H */
