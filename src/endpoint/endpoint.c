@@ -48,6 +48,7 @@ set_work(OutboxEndpoint *ep, MemoryContext cxt, OutboxWork *work)
 	ep->feed = &work->feed;
 	ep->queue = &work->queue;
 	ep->table = &work->table;
+	ep->lists = &work->lists;
 }
 
 static void
@@ -58,6 +59,7 @@ make_work(OutboxEndpoint *ep)
 	MemoryContext old = MemoryContextSwitchTo(cxt);
 
 	set_work(ep, cxt, palloc0(sizeof(OutboxWork)));
+	ep->lists->endpoint = ep;
 	outbox_lanes_init(ep);
 	outbox_retries_init(ep);
 	dlist_init(&ep->queue->ready);

@@ -161,7 +161,6 @@ typedef struct OutboxWindowEntry
 typedef struct OutboxEndpointConfig
 {
 	char				  *name;
-	char				  *tenant;	 /* never changes (NULL: none) */
 	struct OutboxSettings *settings; /* the memory of all that is pointed to here */
 	int					   npatterns;
 	char				 **patterns;
@@ -371,28 +370,42 @@ typedef enum OutboxTurn
 } OutboxTurn;
 
 /*
- * The endpoint's place on the worker's lists.  Written by roster.c, busy.c and publish.c.
+ * The worker's lists that an endpoint may be on which does not rest.  Written by busy.c,
+ * publish.c and dispatch.c.
  */
-typedef struct OutboxMembership
+typedef struct OutboxLists
 {
-	dlist_node busy_node; /* on the list of endpoints that each round examines */
-	bool	   busy;
-	bool	   touched; /* true if it got something to do since it was last filled */
-	dlist_node
-		 open_node; /* on the list of those with something to settle or to publish */
-	bool open;
+	struct OutboxEndpoint *endpoint;
+	dlist_node			   busy_node; /* on the list of endpoints that each round
+									   * examines */
+	bool				   busy;
+	bool	   touched;	  /* true if it got something to do since it was last filled */
+	dlist_node open_node; /* on the list of those with something to settle or to
+						   * publish */
+	bool	   open;
 	bool unpublished; /* true if something may have changed since it was published */
 	dlist_node turn_node[OUTBOX_TURNS]; /* on lists of those that wait for their turn */
 	bool	   in_turn[OUTBOX_TURNS];
 	dlist_node tenant_node; /* on the list of those that wait for their tenant's limits */
 	bool	   waits_for_tenant;
+} OutboxLists;
+
+/* The endpoint that has this node of a list above. */
+#define outbox_listed(field, node) (dlist_container(OutboxLists, field, node)->endpoint)
+
+/*
+ * What the worker has to know of each of its endpoints.  Written by roster.c, busy.c,
+ * publish.c and reload.c.
+ */
+typedef struct OutboxMembership
+{
 	pairingheap_node waiting_node; /* in the heap of those that wait for a time */
 	TimestampTz		 waits_until;  /* 0: it is not in the heap */
 	bool published_quiet;		   /* true if it was quiet at the last outbox_publish() */
 	bool dropped;				   /* true if its settings are gone: the reload frees it
-								 * after the commit */
+									* after the commit */
 	bool recreate;				   /* true if it is to be loaded again from its tables, as
-								 * soon as nothing is in flight */
+									* soon as nothing is in flight */
 	bool seen;					   /* true if the current reload has found its settings */
 	struct OutboxSubscription *subscription; /* subscribers.c (NULL: it is not known) */
 } OutboxMembership;
@@ -400,27 +413,29 @@ typedef struct OutboxMembership
 /*
  * What only an endpoint needs that has something to do, or had a moment ago.  One that
  * rests has none of it, and reads the same place as all others that rest: it is attached
- * to the head, and everything is counted and known, and nothing is there.  That place
- * cannot be written.
+ * to the head, everything is counted and known, nothing is there, and it is on no list.
+ * That place cannot be written.
  */
 typedef struct OutboxWork
 {
 	OutboxFeed		 feed;
 	OutboxQueue		 queue;
 	OutboxParkedRows table;
+	OutboxLists		 lists;
 } OutboxWork;
 
 typedef struct OutboxEndpoint
 {
 	int32				 id;
 	MemoryContext		 cxt;	 /* of everything except the settings (NULL: it rests) */
-	OutboxTenant		*tenant; /* NULL: none */
+	OutboxTenant		*tenant; /* never changes (NULL: none) */
 	OutboxEndpointConfig config;
 	OutboxEndpointStatus status;
 	OutboxEndpointLink	*link; /* outbox_no_link: it has none, and is up */
-	OutboxFeed			*feed; /* these three are in its OutboxWork */
+	OutboxFeed			*feed; /* these four are in its OutboxWork */
 	OutboxQueue			*queue;
 	OutboxParkedRows	*table;
+	OutboxLists			*lists;
 	OutboxTally			*tally;	 /* an endpoint that rests has none a minute later ... */
 	struct OutboxCounts *counts; /* ... and keeps here what is not 0 (tally.c) */
 	OutboxPace			 pace;

@@ -112,7 +112,6 @@ put_all(Packer *p, OutboxEndpointConfig *c, OutboxEndpointStatus *s)
 	c->target.config = put_options(p, c->target.config, c->target.nconfig);
 	c->target.credentials = put_options(p, c->target.credentials, c->target.ncredentials);
 	c->name = put_text(p, c->name);
-	c->tenant = put_text(p, c->tenant);
 	c->target.url = put_text(p, c->target.url);
 	s->held_for = put_text(p, s->held_for);
 	s->reason = put_text(p, s->reason);

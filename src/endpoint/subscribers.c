@@ -24,32 +24,11 @@
 
 static int nhere;
 
-/* The endpoints of one tenant, or of none. */
-typedef struct TenantGroup
-{
-	char	  *tenant;	   /* empty: none */
-	uint64	   changed_at; /* the value of 'changes' when one came, went or changed */
-	dlist_head members;	   /* OutboxSubscription */
-} TenantGroup;
-
-typedef struct GroupEntry
-{
-	const char	*tenant;
-	uint32		 hash;
-	char		 status;
-	TenantGroup *group;
-} GroupEntry;
-
-#define SH_PREFIX groups
-#define SH_ELEMENT_TYPE GroupEntry
-#define SH_KEY tenant
-#include "base/string_hash.h"
-
 /* An endpoint that is known, of this worker or of another. */
 typedef struct OutboxSubscription
 {
-	dlist_node			   node; /* in its group */
-	TenantGroup			  *group;
+	dlist_node			   node;	 /* in its group */
+	OutboxTenant		  *tenant;	 /* NULL: none */
 	OutboxEndpoint		  *endpoint; /* NULL: it is another worker's */
 	OutboxOtherSubscriber *other;	 /* NULL: it is this worker's */
 	uint64				   found_by; /* the search that has found it last */
@@ -57,9 +36,8 @@ typedef struct OutboxSubscription
 	OutboxPatternLink	   links[FLEXIBLE_ARRAY_MEMBER];
 } OutboxSubscription;
 
-static MemoryContext	  groups_cxt;
-static groups_hash		 *groups;
-static TenantGroup		 *no_tenant;
+static MemoryContext	  subscriptions_cxt;
+static OutboxGroup		  no_tenant;
 static OutboxPatternTrie *trie; /* of those without a tenant */
 static uint64			  changes;
 
@@ -106,87 +84,55 @@ static void
 account_topics(void)
 {
 	outbox_memory_account(&topics_account,
-						  MemoryContextMemAllocated(groups_cxt, true) +
+						  MemoryContextMemAllocated(subscriptions_cxt, true) +
 							  MemoryContextMemAllocated(newer.cxt, true) +
 							  MemoryContextMemAllocated(older.cxt, true));
 }
 
-static TenantGroup *
-find_group(const char *tenant)
+static OutboxGroup *
+group_of(OutboxTenant *tenant)
 {
-	const GroupEntry *entry = groups_lookup(groups, tenant ? tenant : "");
-
-	return entry ? entry->group : NULL;
-}
-
-/* Makes the group if there is none. */
-static TenantGroup *
-group_for(const char *tenant)
-{
-	TenantGroup *g = find_group(tenant);
-	bool		 found;
-
-	if (g == NULL)
-	{
-		g = MemoryContextAlloc(groups_cxt, sizeof(*g));
-		g->tenant = MemoryContextStrdup(groups_cxt, tenant ? tenant : "");
-		dlist_init(&g->members);
-		groups_insert(groups, g->tenant, &found)->group = g;
-	}
-	g->changed_at = ++changes;
-	return g;
+	return tenant ? &tenant->group : &no_tenant;
 }
 
 static OutboxSubscription *
-enter(const char *tenant, char **patterns, int npatterns)
+enter(OutboxTenant *tenant, char **patterns, int npatterns)
 {
 	int					nlinks = tenant ? 0 : npatterns;
-	OutboxSubscription *s = MemoryContextAllocZero(groups_cxt,
+	OutboxSubscription *s = MemoryContextAllocZero(subscriptions_cxt,
 												   offsetof(OutboxSubscription, links) +
 													   sizeof(s->links[0]) * nlinks);
+	OutboxGroup		   *g = group_of(tenant);
 
-	s->group = group_for(tenant);
-	dlist_push_tail(&s->group->members, &s->node);
+	s->tenant = tenant;
+	dlist_push_tail(&g->members, &s->node);
+	g->changed_at = ++changes;
 	s->nlinks = nlinks;
 	for (int i = 0; i < nlinks; i++)
 		outbox_pattern_trie_add(trie, patterns[i], &s->links[i], s);
 	return s;
 }
 
-/* A tenant without endpoints is forgotten. */
 static void
 leave(OutboxSubscription *s)
 {
-	TenantGroup *g = s->group;
-
 	for (int i = 0; i < s->nlinks; i++)
 		outbox_pattern_trie_remove(trie, &s->links[i]);
 	dlist_delete(&s->node);
+	group_of(s->tenant)->changed_at = ++changes;
 	pfree(s);
-	g->changed_at = ++changes;
-	if (g == no_tenant || !dlist_is_empty(&g->members))
-		return;
-	(void) groups_delete(groups, g->tenant);
-	pfree(g->tenant);
-	pfree(g);
-}
-
-static void
-enter_here(OutboxEndpoint *ep)
-{
-	OutboxSubscription *s = enter(ep->config.tenant, ep->config.patterns,
-								  ep->config.npatterns);
-
-	s->endpoint = ep;
-	ep->member.subscription = s;
-	nhere++;
 }
 
 void
 outbox_subscribers_add(OutboxEndpoint *ep)
 {
+	OutboxSubscription *s;
+
 	outbox_subscribers_remove(ep);
-	enter_here(ep);
+	s = enter(ep->tenant, ep->config.patterns, ep->config.npatterns);
+	s->endpoint = ep;
+	ep->member.subscription = s;
+	nhere++;
 }
 
 void
@@ -202,7 +148,8 @@ outbox_subscribers_remove(OutboxEndpoint *ep)
 void
 outbox_subscribers_add_other(OutboxOtherSubscriber *other)
 {
-	OutboxSubscription *s = enter(other->tenant, other->patterns, other->npatterns);
+	OutboxTenant	   *t = other->tenant ? outbox_tenant_join(other->tenant) : NULL;
+	OutboxSubscription *s = enter(t, other->patterns, other->npatterns);
 
 	s->other = other;
 	other->subscription = s;
@@ -211,26 +158,12 @@ outbox_subscribers_add_other(OutboxOtherSubscriber *other)
 void
 outbox_subscribers_remove_other(OutboxOtherSubscriber *other)
 {
+	OutboxTenant *t = other->subscription->tenant;
+
 	leave(other->subscription);
 	other->subscription = NULL;
-}
-
-void
-outbox_subscribers_set(OutboxEndpoint **here, int n, OutboxOtherSubscriber **elsewhere,
-					   int nelsewhere)
-{
-	if (groups_cxt)
-		MemoryContextDelete(groups_cxt);
-	groups_cxt = AllocSetContextCreate(TopMemoryContext, "outbox tenants", 0, 8 * 1024,
-									   256 * 1024);
-	groups = groups_create(groups_cxt, 64, NULL);
-	trie = outbox_pattern_trie_make(groups_cxt);
-	no_tenant = group_for(NULL);
-	nhere = 0;
-	for (int i = 0; i < n; i++)
-		enter_here(here[i]);
-	for (int i = 0; i < nelsewhere; i++)
-		outbox_subscribers_add_other(elsewhere[i]);
+	if (t)
+		outbox_tenant_leave(t);
 }
 
 void
@@ -239,7 +172,10 @@ outbox_subscribers_init(void)
 	outbox_filter_limit_time();
 	newer = make_topics();
 	older = make_topics();
-	outbox_subscribers_set(NULL, 0, NULL, 0);
+	subscriptions_cxt = AllocSetContextCreate(TopMemoryContext, "outbox subscriptions", 0,
+											  8 * 1024, 256 * 1024);
+	trie = outbox_pattern_trie_make(subscriptions_cxt);
+	dlist_init(&no_tenant.members);
 }
 
 bool
@@ -265,13 +201,13 @@ outbox_passes(const OutboxEndpoint *ep, OutboxRow *row)
 bool
 outbox_subscribes(const OutboxEndpoint *ep, const char *topic, size_t len, OutboxRow *row)
 {
-	if (ep->config.tenant)
+	if (ep->tenant)
 	{
 		size_t		tenant_len;
 		const char *tenant = outbox_row_tenant(row, &tenant_len);
 
-		if (tenant == NULL || strlen(ep->config.tenant) != tenant_len ||
-			memcmp(ep->config.tenant, tenant, tenant_len) != 0)
+		if (tenant == NULL || strlen(ep->tenant->name) != tenant_len ||
+			memcmp(ep->tenant->name, tenant, tenant_len) != 0)
 			return false;
 	}
 	return outbox_topic_in_list(topic, len, ep->config.patterns, ep->config.npatterns);
@@ -355,7 +291,7 @@ compare_found(const void *a, const void *b)
 
 /* Matches the topic against the patterns of a tenant (NULL: of none), and of no tenant. */
 static OutboxSubscribers *
-match(const char *name, const char *topic, const TenantGroup *g)
+match(const char *name, const char *topic, const OutboxTenant *t)
 {
 	static uint64	   search;
 	size_t			   len = strlen(topic);
@@ -364,8 +300,8 @@ match(const char *name, const char *topic, const TenantGroup *g)
 	dlist_iter		   iter;
 
 	outbox_pattern_trie_match(trie, topic, len, take_found, &f);
-	if (g)
-		dlist_foreach(iter, unconstify(dlist_head *, &g->members))
+	if (t)
+		dlist_foreach(iter, unconstify(dlist_head *, &t->group.members))
 		{
 			OutboxSubscription	 *m = dlist_container(OutboxSubscription, node, iter.cur);
 			const OutboxEndpoint *ep = m->endpoint;
@@ -391,10 +327,10 @@ match(const char *name, const char *topic, const TenantGroup *g)
 
 /* True if it is not NULL and was found after the last change of an endpoint that it may concern. */
 static bool
-is_valid(const OutboxSubscribers *s, const TenantGroup *g)
+is_valid(const OutboxSubscribers *s, const OutboxTenant *t)
 {
-	return s && s->found_at >= no_tenant->changed_at &&
-		(g == NULL || s->found_at >= g->changed_at);
+	return s && s->found_at >= no_tenant.changed_at &&
+		(t == NULL || s->found_at >= t->group.changed_at);
 }
 
 /*
@@ -402,18 +338,18 @@ is_valid(const OutboxSubscribers *s, const TenantGroup *g)
  * NULL: nothing, or it is out of date.
  */
 static OutboxSubscribers *
-recall(const char *name, const TenantGroup *g)
+recall(const char *name, const OutboxTenant *t)
 {
 	OutboxSubscribers *s = topics_lookup(newer.by_name, name);
 	OutboxSubscribers *copy;
 
-	if (is_valid(s, g))
+	if (is_valid(s, t))
 		return s;
 	if (MemoryContextMemAllocated(newer.cxt, true) >
 		outbox_memory_limit() / TOPICS_SHARE / 2)
 		forget_older();
 	s = topics_lookup(older.by_name, name);
-	if (!is_valid(s, g))
+	if (!is_valid(s, t))
 		return NULL;
 	copy = remember(name, s->n, s->nothers);
 	memcpy(copy->endpoints, s->endpoints, sizeof(*s->endpoints) * s->n);
@@ -422,40 +358,42 @@ recall(const char *name, const TenantGroup *g)
 	return copy;
 }
 
-/* The group of the event's tenant.  NULL: no endpoint has this tenant. */
-static const TenantGroup *
-group_of_row(OutboxRow *row)
+/* The event's tenant.  NULL: no endpoint has subscribed to its events. */
+static const OutboxTenant *
+tenant_of_row(OutboxRow *row)
 {
-	char		name[OUTBOX_MAX_TENANT + 1];
-	size_t		len;
-	const char *tenant = row ? outbox_row_tenant(row, &len) : NULL;
+	char		  name[OUTBOX_MAX_TENANT + 1];
+	size_t		  len;
+	const char	 *tenant = row ? outbox_row_tenant(row, &len) : NULL;
+	OutboxTenant *t;
 
 	if (tenant == NULL || len == 0 || len > OUTBOX_MAX_TENANT)
 		return NULL;
 	memcpy(name, tenant, len);
 	name[len] = '\0';
-	return find_group(name);
+	t = outbox_tenant_find(name);
+	return t && !dlist_is_empty(&t->group.members) ? t : NULL;
 }
 
 OutboxSubscribers *
 outbox_subscribers_of(const char *topic, size_t len, OutboxRow *row)
 {
-	char			   name[OUTBOX_MAX_TENANT + 1 + OUTBOX_MAX_TOPIC + 1];
-	const TenantGroup *g = group_of_row(row);
-	size_t			   tenant_len = g ? strlen(g->tenant) : 0;
-	OutboxSubscribers *s;
+	char				name[OUTBOX_MAX_TENANT + 1 + OUTBOX_MAX_TOPIC + 1];
+	const OutboxTenant *t = tenant_of_row(row);
+	size_t				tenant_len = t ? strlen(t->name) : 0;
+	OutboxSubscribers  *s;
 
 	/*
 	 * A longer topic has bypassed the checks of outbox.events.  Its first 255 bytes
 	 * count.
 	 */
 	len = Min(len, OUTBOX_MAX_TOPIC);
-	memcpy(name, g ? g->tenant : "", tenant_len);
+	memcpy(name, t ? t->name : "", tenant_len);
 	name[tenant_len] = '\n';
 	memcpy(name + tenant_len + 1, topic, len);
 	name[tenant_len + 1 + len] = '\0';
-	s = recall(name, g);
-	return s ? s : match(name, name + tenant_len + 1, g);
+	s = recall(name, t);
+	return s ? s : match(name, name + tenant_len + 1, t);
 }
 
 bool

@@ -36,18 +36,12 @@ typedef struct OutboxSubscribers
 extern void outbox_subscribers_init(void);
 
 /*
- * Sets the endpoints and subscriptions anew.  What the arrays point to remains the
- * caller's, until it is removed or set anew.
- */
-extern void outbox_subscribers_set(OutboxEndpoint **endpoints, int n,
-								   OutboxOtherSubscriber **others, int nothers);
-
-/*
  * The settings of an endpoint have changed, if it is already known, or it is a new one.
  * _remove: the endpoint is about to be freed.  _other: the same for subscriptions of
- * endpoints that other workers serve.  Each costs the same whatever the number of
- * endpoints.  What is remembered of topics is found again where it may have changed: for
- * events of one tenant, or for all if the endpoint has no tenant.
+ * endpoints that other workers serve.  What the struct points to remains the caller's,
+ * until it is removed.  Each costs the same whatever the
+ * number of endpoints.  What is remembered of topics is found again where it may have
+ * changed: for events of one tenant, or for all if the endpoint has no tenant.
  */
 extern void outbox_subscribers_add(OutboxEndpoint *ep);
 extern void outbox_subscribers_remove(OutboxEndpoint *ep);

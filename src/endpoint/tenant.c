@@ -1,7 +1,7 @@
 /*
  * tenant.c
- *	  Owns what the endpoints of one tenant have together: limits, and requests in
- *	  flight.
+ *	  Owns what the endpoints of one tenant have together: limits, requests in flight,
+ *	  and the list of them.
  */
 #include "base/outbox.h"
 
@@ -23,30 +23,46 @@ typedef struct NamedTenant
 #define SH_KEY name
 #include "base/string_hash.h"
 
+static MemoryContext tenants_cxt;
 static tenants_hash *tenants;
+
+OutboxTenant *
+outbox_tenant_find(const char *name)
+{
+	const NamedTenant *named = tenants ? tenants_lookup(tenants, name) : NULL;
+
+	return named ? named->tenant : NULL;
+}
+
+static OutboxTenant *
+make_tenant(const char *name)
+{
+	size_t		  len = strlen(name);
+	OutboxTenant *t;
+	bool		  found;
+
+	if (tenants == NULL)
+	{
+		tenants_cxt = AllocSetContextCreate(TopMemoryContext, "outbox tenants", 0,
+											8 * 1024, 256 * 1024);
+		tenants = tenants_create(tenants_cxt, 64, NULL);
+	}
+	t = MemoryContextAllocZero(tenants_cxt, offsetof(OutboxTenant, name) + len + 1);
+	memcpy(t->name, name, len);
+	dlist_init(&t->group.members);
+	tenants_insert(tenants, t->name, &found)->tenant = t;
+	return t;
+}
 
 OutboxTenant *
 outbox_tenant_join(const char *name)
 {
-	NamedTenant *named;
-	bool		 found;
+	OutboxTenant *t = outbox_tenant_find(name);
 
-	if (tenants == NULL)
-		tenants = tenants_create(TopMemoryContext, 64, NULL);
-	named = tenants_lookup(tenants, name);
-	if (named == NULL)
-	{
-		size_t		  len = strlen(name);
-		OutboxTenant *t = MemoryContextAllocZero(TopMemoryContext,
-												 offsetof(OutboxTenant, name) + len + 1);
-
-		memcpy(t->name, name, len);
-		dlist_init(&t->waiting);
-		named = tenants_insert(tenants, t->name, &found);
-		named->tenant = t;
-	}
-	named->tenant->nendpoints++;
-	return named->tenant;
+	if (t == NULL)
+		t = make_tenant(name);
+	t->nendpoints++;
+	return t;
 }
 
 void
@@ -55,8 +71,8 @@ outbox_tenant_leave(OutboxTenant *t)
 	if (--t->nendpoints > 0)
 		return;
 	tenants_delete(tenants, t->name);
-	if (t->pace)
-		pfree(t->pace);
+	if (t->limits)
+		pfree(t->limits);
 	pfree(t);
 }
 
@@ -64,34 +80,38 @@ outbox_tenant_leave(OutboxTenant *t)
 void
 outbox_tenant_set_limits(OutboxTenant *t, int max_in_flight, double rate_limit)
 {
-	if (t->pace == NULL && max_in_flight == 0 && rate_limit == 0)
+	if (t->limits == NULL && max_in_flight == 0 && rate_limit == 0)
 		return;
-	if (t->pace == NULL)
-		t->pace = MemoryContextAllocZero(TopMemoryContext, sizeof(OutboxPace));
-	t->pace->limits.max_in_flight = max_in_flight;
-	t->pace->limits.rate_limit = rate_limit;
+	if (t->limits == NULL)
+	{
+		t->limits = MemoryContextAllocZero(tenants_cxt, sizeof(OutboxTenantLimits));
+		dlist_init(&t->limits->waiting);
+	}
+	t->limits->pace.limits.max_in_flight = max_in_flight;
+	t->limits->pace.limits.rate_limit = rate_limit;
 }
 
 bool
 outbox_tenant_is_limited(const OutboxTenant *t)
 {
-	return t->pace &&
-		(t->pace->limits.max_in_flight > 0 || t->pace->limits.rate_limit > 0);
+	return t->limits &&
+		(t->limits->pace.limits.max_in_flight > 0 ||
+		 t->limits->pace.limits.rate_limit > 0);
 }
 
 TimestampTz
 outbox_tenant_token_at(OutboxTenant *t, TimestampTz now)
 {
-	return t->pace ? outbox_pace_token_at(t->pace, now) : now;
+	return t->limits ? outbox_pace_token_at(&t->limits->pace, now) : now;
 }
 
 bool
 outbox_tenant_allows(OutboxTenant *t, TimestampTz now)
 {
 	return !outbox_tenant_is_limited(t) ||
-		((t->pace->limits.max_in_flight == 0 ||
-		  t->in_flight < t->pace->limits.max_in_flight) &&
-		 outbox_pace_token_at(t->pace, now) <= now);
+		((t->limits->pace.limits.max_in_flight == 0 ||
+		  t->in_flight < t->limits->pace.limits.max_in_flight) &&
+		 outbox_pace_token_at(&t->limits->pace, now) <= now);
 }
 
 void
@@ -99,8 +119,8 @@ outbox_tenant_begin(OutboxTenant *t, bool only)
 {
 	t->in_flight++;
 	t->nsending += only;
-	if (t->pace)
-		outbox_pace_take_token(t->pace);
+	if (t->limits)
+		outbox_pace_take_token(&t->limits->pace);
 }
 
 void

@@ -393,7 +393,7 @@ find_sink(OutboxEndpoint *ep)
 
 /*
  * The transaction may still be rolled back, and subscribers.c uses the former
- * patterns until outbox_subscribers_set().  So the former settings stay, and
+ * patterns until outbox_subscribers_add().  So the former settings stay, and
  * outbox_publish() frees them.  Requests in flight have copies of all that they
  * need.
  */
@@ -407,7 +407,6 @@ assign(OutboxEndpoint *ep, const OutboxEndpointRow *s)
 	OutboxKey	 *keys;
 
 	ep->config.name = pstrdup(s->name);
-	ep->config.tenant = s->tenant ? pstrdup(s->tenant) : NULL;
 	ep->config.npatterns = s->npatterns;
 	ep->config.patterns = copy_strings(s->patterns, s->npatterns);
 	ep->config.row_version = s->row_version;

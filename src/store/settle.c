@@ -174,9 +174,7 @@ in_part(const Part *part, const OutboxEndpoint *ep)
 }
 
 #define FOREACH_IN_PART(part, iter, ep) \
-	dlist_foreach(iter, (part)->open) if (((ep) = dlist_container(OutboxEndpoint, \
-																  member.open_node, \
-																  (iter).cur)), \
+	dlist_foreach(iter, (part)->open) if (((ep) = outbox_listed(open_node, (iter).cur)), \
 										  in_part(part, ep))
 
 bool
@@ -199,7 +197,7 @@ may_move_shared(const Part *part)
 
 	dlist_foreach(iter, part->open)
 	{
-		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, member.open_node, iter.cur);
+		OutboxEndpoint *ep = outbox_listed(open_node, iter.cur);
 
 		if (!in_part(part, ep) && outbox_settle_lags(ep))
 			return false;
@@ -409,8 +407,7 @@ outbox_settle_may_share(dlist_head *open)
 		return false;
 	dlist_foreach(iter, open)
 	{
-		const OutboxEndpoint *ep = dlist_container(OutboxEndpoint, member.open_node,
-												   iter.cur);
+		const OutboxEndpoint *ep = outbox_listed(open_node, iter.cur);
 
 		if (ep->status.unstorable && outbox_settle_lags(ep))
 			return false;
@@ -439,7 +436,7 @@ settle_singly(const Part *all, bool each)
 
 	dlist_foreach(iter, all->open)
 	{
-		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, member.open_node, iter.cur);
+		OutboxEndpoint *ep = outbox_listed(open_node, iter.cur);
 
 		if (ep->member.dropped ||
 			!(ep->status.unstorable || (each && outbox_settle_wants(ep))) ||

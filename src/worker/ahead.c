@@ -39,7 +39,7 @@ leave_head(OutboxEndpoint *ep)
 		ep->feed->attached = false;
 		outbox_cursor_set(&ep->feed->cursor, head->read, head->reading, head->last_seq);
 	}
-	else if (!ep->member.in_turn[OUTBOX_TURN_AHEAD])
+	else if (!ep->lists->in_turn[OUTBOX_TURN_AHEAD])
 		return;
 	outbox_turn_remove(OUTBOX_TURN_AHEAD, ep);
 	outbox_turn_add(OUTBOX_TURN_READ, ep);
@@ -52,7 +52,7 @@ look_at(void *arg, const char *topic, size_t len, OutboxRow *row)
 
 	(void) arg;
 	for (int i = 0; i < s->n; i++)
-		if (s->endpoints[i]->config.tenant)
+		if (s->endpoints[i]->tenant)
 			leave_head(s->endpoints[i]);
 	return NULL;
 }

@@ -56,27 +56,27 @@ void
 outbox_busy_add(OutboxEndpoint *ep)
 {
 	outbox_endpoint_wake(ep);
-	if (!ep->member.busy)
+	if (!ep->lists->busy)
 	{
 		stop_waiting(ep);
-		ep->member.busy = true;
-		dlist_push_tail(&outbox_loop.roster.busy, &ep->member.busy_node);
+		ep->lists->busy = true;
+		dlist_push_tail(&outbox_loop.roster.busy, &ep->lists->busy_node);
 	}
-	if (!ep->member.open)
+	if (!ep->lists->open)
 	{
-		ep->member.open = true;
-		dlist_push_tail(&outbox_loop.roster.open, &ep->member.open_node);
+		ep->lists->open = true;
+		dlist_push_tail(&outbox_loop.roster.open, &ep->lists->open_node);
 	}
-	ep->member.touched = ep->member.unpublished = true;
+	ep->lists->touched = ep->lists->unpublished = true;
 	outbox_loop.traffic.refill_all = true;
 }
 
 void
 outbox_busy_wait(OutboxEndpoint *ep, TimestampTz until)
 {
-	Assert(ep->member.busy);
-	dlist_delete(&ep->member.busy_node);
-	ep->member.busy = false;
+	Assert(ep->lists->busy);
+	dlist_delete(&ep->lists->busy_node);
+	ep->lists->busy = false;
 	if (until == DT_NOEND)
 		return;
 	ep->member.waits_until = until;
@@ -86,17 +86,20 @@ outbox_busy_wait(OutboxEndpoint *ep, TimestampTz until)
 void
 outbox_busy_close(OutboxEndpoint *ep)
 {
-	if (ep->member.open)
-		dlist_delete(&ep->member.open_node);
-	ep->member.open = false;
+	if (!ep->lists->open)
+		return;
+	dlist_delete(&ep->lists->open_node);
+	ep->lists->open = false;
 }
 
 void
 outbox_busy_forget(OutboxEndpoint *ep)
 {
-	if (ep->member.busy)
-		dlist_delete(&ep->member.busy_node);
-	ep->member.busy = false;
+	if (ep->lists->busy)
+	{
+		dlist_delete(&ep->lists->busy_node);
+		ep->lists->busy = false;
+	}
 	stop_waiting(ep);
 	outbox_busy_close(ep);
 	for (int turn = 0; turn < OUTBOX_TURNS; turn++)
@@ -133,7 +136,7 @@ outbox_busy_add_settled(void)
 
 	dlist_foreach(iter, &outbox_loop.roster.open)
 	{
-		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, member.open_node, iter.cur);
+		OutboxEndpoint *ep = outbox_listed(open_node, iter.cur);
 
 		if (ep->place.written)
 			outbox_busy_add(ep);
@@ -144,20 +147,20 @@ outbox_busy_add_settled(void)
 void
 outbox_turn_add(OutboxTurn turn, OutboxEndpoint *ep)
 {
-	if (ep->member.in_turn[turn])
+	if (ep->lists->in_turn[turn])
 		return;
-	ep->member.in_turn[turn] = true;
-	dlist_push_tail(&turns[turn], &ep->member.turn_node[turn]);
+	ep->lists->in_turn[turn] = true;
+	dlist_push_tail(&turns[turn], &ep->lists->turn_node[turn]);
 	outbox_loop.turns[turn]++;
 }
 
 void
 outbox_turn_remove(OutboxTurn turn, OutboxEndpoint *ep)
 {
-	if (!ep->member.in_turn[turn])
+	if (!ep->lists->in_turn[turn])
 		return;
-	ep->member.in_turn[turn] = false;
-	dlist_delete(&ep->member.turn_node[turn]);
+	ep->lists->in_turn[turn] = false;
+	dlist_delete(&ep->lists->turn_node[turn]);
 	outbox_loop.turns[turn]--;
 }
 
@@ -166,22 +169,21 @@ outbox_turn_first(OutboxTurn turn)
 {
 	if (outbox_loop.turns[turn] == 0)
 		return NULL;
-	return dlist_container(OutboxEndpoint, member.turn_node[turn],
-						   dlist_head_node(&turns[turn]));
+	return outbox_listed(turn_node[turn], dlist_head_node(&turns[turn]));
 }
 
 OutboxEndpoint *
 outbox_turn_next(OutboxTurn turn, OutboxEndpoint *ep)
 {
-	if (!dlist_has_next(&turns[turn], &ep->member.turn_node[turn]))
+	if (!dlist_has_next(&turns[turn], &ep->lists->turn_node[turn]))
 		return NULL;
-	return dlist_container(OutboxEndpoint, member.turn_node[turn],
-						   dlist_next_node(&turns[turn], &ep->member.turn_node[turn]));
+	return outbox_listed(turn_node[turn],
+						 dlist_next_node(&turns[turn], &ep->lists->turn_node[turn]));
 }
 
 void
 outbox_turn_last(OutboxTurn turn, OutboxEndpoint *ep)
 {
-	dlist_delete(&ep->member.turn_node[turn]);
-	dlist_push_tail(&turns[turn], &ep->member.turn_node[turn]);
+	dlist_delete(&ep->lists->turn_node[turn]);
+	dlist_push_tail(&turns[turn], &ep->lists->turn_node[turn]);
 }

@@ -65,7 +65,7 @@ something_to_settle(TimestampTz now)
 		return true;
 	dlist_foreach(iter, &outbox_loop.roster.busy)
 	{
-		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, member.busy_node, iter.cur);
+		OutboxEndpoint *ep = outbox_listed(busy_node, iter.cur);
 
 		if (outbox_settle_wants(ep) || !dlist_is_empty(&ep->queue->loading) ||
 			ep->table->unblocking)

@@ -42,34 +42,36 @@ static size_t	   requests_account;
 static OutboxEndpoint *
 first_of_tenant(OutboxTenant *t)
 {
-	if (dlist_is_empty(&t->waiting))
+	if (t->limits == NULL || dlist_is_empty(&t->limits->waiting))
 		return NULL;
-	return dlist_head_element(OutboxEndpoint, member.tenant_node, &t->waiting);
+	return outbox_listed(tenant_node, dlist_head_node(&t->limits->waiting));
 }
 
 static void
 next_of_tenant(OutboxTenant *t)
 {
-	if (!dlist_is_empty(&t->waiting))
-		outbox_busy_add(first_of_tenant(t));
+	OutboxEndpoint *ep = first_of_tenant(t);
+
+	if (ep)
+		outbox_busy_add(ep);
 }
 
 static void
 wait_for_tenant(OutboxEndpoint *ep)
 {
-	if (ep->member.waits_for_tenant)
+	if (ep->lists->waits_for_tenant)
 		return;
-	ep->member.waits_for_tenant = true;
-	dlist_push_tail(&ep->tenant->waiting, &ep->member.tenant_node);
+	ep->lists->waits_for_tenant = true;
+	dlist_push_tail(&ep->tenant->limits->waiting, &ep->lists->tenant_node);
 }
 
 void
 outbox_dispatch_leave_tenant(OutboxEndpoint *ep)
 {
-	if (!ep->member.waits_for_tenant)
+	if (!ep->lists->waits_for_tenant)
 		return;
-	ep->member.waits_for_tenant = false;
-	dlist_delete(&ep->member.tenant_node);
+	ep->lists->waits_for_tenant = false;
+	dlist_delete(&ep->lists->tenant_node);
 	next_of_tenant(ep->tenant);
 }
 
@@ -387,7 +389,7 @@ outbox_dispatch_fill(OutboxEndpoint *ep, TimestampTz now, int most)
 	if (outbox_window_has_something(ep) &&
 		(!outbox_dispatch_may_fill() || ep->member.recreate))
 		return;
-	ep->member.touched = false;
+	ep->lists->touched = false;
 	if (!is_turn_of_tenant(ep, now))
 		return;
 	width = width_of(ep, false);
@@ -473,7 +475,7 @@ outbox_dispatch_next_time(OutboxEndpoint *ep, TimestampTz now)
 		return t;
 	if (ep->pace.retry_at > now)
 		return ep->pace.retry_at;
-	if (ep->member.waits_for_tenant)
+	if (ep->lists->waits_for_tenant)
 	{
 		/* If it waits for a slot, or for its turn, it is told. */
 		if (first_of_tenant(ep->tenant) == ep)

@@ -105,7 +105,7 @@ forget_copies(const OutboxForget *f)
 	{
 		OutboxEndpoint *ep = outbox_loop.roster.endpoints[i];
 
-		if (ep->config.tenant && strcmp(ep->config.tenant, f->tenant) != 0)
+		if (ep->tenant && strcmp(ep->tenant->name, f->tenant) != 0)
 			continue;
 		if (outbox_operator_has_tenant(ep, f->tenant))
 			outbox_roster_load_again(ep);

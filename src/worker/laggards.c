@@ -46,7 +46,7 @@ laggard_wants(void *arg, const char *topic, size_t len, OutboxRow *row)
 static OutboxTick *
 target_of(const OutboxEndpoint *ep)
 {
-	return outbox_head_target(&ep->feed->cursor, ep->config.tenant != NULL);
+	return outbox_head_target(&ep->feed->cursor, ep->tenant != NULL);
 }
 
 static void
@@ -186,7 +186,7 @@ outbox_laggards_overflow(OutboxEndpoint *ep)
 							 .arg = ep,
 							 .max_rows = OUTBOX_PAGE_ROWS,
 							 .max_bytes = OUTBOX_PAGE_BYTES,
-							 .tenant = ep->config.tenant};
+							 .tenant = outbox_tenant_name(ep->tenant)};
 	OutboxTick	  *target = target_of(ep);
 	XLogRecPtr	   unused = 0;
 

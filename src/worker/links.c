@@ -151,5 +151,5 @@ outbox_links_step(TimestampTz now)
 	if (!any_transport_has_links())
 		return;
 	dlist_foreach(iter, &outbox_loop.roster.busy)
-		examine(dlist_container(OutboxEndpoint, member.busy_node, iter.cur), now);
+		examine(outbox_listed(busy_node, iter.cur), now);
 }

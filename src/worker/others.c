@@ -148,31 +148,43 @@ end_reading(void)
 	nnoted = max_noted = 0;
 }
 
-void
-outbox_others_take_all(void)
+static void
+take_noted(void)
 {
-	HASHCTL					how = {.keysize = sizeof(int32),
-								   .entrysize = sizeof(OtherEndpoint),
-								   .hcxt = noted_cxt};
-	OutboxOtherSubscriber **list = MemoryContextAllocHuge(noted_cxt,
-														  sizeof(
-															  OutboxOtherSubscriber *) *
-															  Max(nnoted, 1));
-
-	others = hash_create("outbox others", Max(nnoted, 64), &how,
-						 HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 	for (int i = 0; i < nnoted; i++)
 	{
 		enter_other(&noted[i]);
-		list[i] = noted[i].subscriber;
+		outbox_subscribers_add_other(noted[i].subscriber);
 	}
-	outbox_subscribers_set(outbox_loop.roster.endpoints, outbox_loop.roster.n, list,
-						   nnoted);
-	pfree(list);
 	end_reading();
-	if (others_cxt)
-		MemoryContextDelete(others_cxt);
+}
+
+static void
+leave_all(void)
+{
+	HASH_SEQ_STATUS scan;
+	OtherEndpoint  *o;
+
+	if (others == NULL)
+		return;
+	hash_seq_init(&scan, others);
+	while ((o = hash_seq_search(&scan)) != NULL)
+		outbox_subscribers_remove_other(o->subscriber);
+	MemoryContextDelete(others_cxt);
+}
+
+void
+outbox_others_take_all(void)
+{
+	HASHCTL how = {.keysize = sizeof(int32),
+				   .entrysize = sizeof(OtherEndpoint),
+				   .hcxt = noted_cxt};
+
+	leave_all();
 	others_cxt = noted_cxt;
+	others = hash_create("outbox others", Max(nnoted, 64), &how,
+						 HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	take_noted();
 }
 
 void
@@ -182,12 +194,7 @@ outbox_others_take(const List *ids)
 
 	foreach (cell, ids)
 		forget_other(lfirst_int(cell));
-	for (int i = 0; i < nnoted; i++)
-	{
-		enter_other(&noted[i]);
-		outbox_subscribers_add_other(noted[i].subscriber);
-	}
-	end_reading();
+	take_noted();
 }
 
 /* What a reload of all has noted is gone with its transaction. */

@@ -23,8 +23,8 @@ extern bool outbox_others_noted(int32 id);
 extern void outbox_others_keep(void);
 
 /*
- * _take_all replaces all by those that were noted, for the endpoints of the roster.
- * _take does so for the endpoints with these ids.  _failed forgets what was noted.
+ * _take_all replaces all by those that were noted.  _take does so for the endpoints with
+ * these ids.  _failed forgets what was noted.
  */
 extern void outbox_others_take_all(void);
 extern void outbox_others_take(const List *ids);

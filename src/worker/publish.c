@@ -84,7 +84,7 @@ must_try_again(const OutboxEndpoint *ep)
 		return false;
 	return !outbox_loop.traffic.all_durable ||
 		(ep->queue->nin_flight == 0 && ep->queue->nsettling == 0 &&
-		 !ep->member.in_turn[OUTBOX_TURN_SEND] && !ep->member.waits_for_tenant);
+		 !ep->lists->in_turn[OUTBOX_TURN_SEND] && !ep->lists->waits_for_tenant);
 }
 
 /*
@@ -117,7 +117,7 @@ waits_until(OutboxEndpoint *ep, TimestampTz now, bool quiet)
 	TimestampTz until;
 	bool		off = outbox_status_is_off(ep);
 
-	if (ep->member.touched || ep->member.dropped || ep->member.recreate ||
+	if (ep->lists->touched || ep->member.dropped || ep->member.recreate ||
 		ep->status.unstorable || ep->feed->drop_window || ep->table->unblocking ||
 		!dlist_is_empty(&ep->queue->loading) || !dlist_is_empty(&ep->queue->asking))
 		return 0;
@@ -129,7 +129,7 @@ waits_until(OutboxEndpoint *ep, TimestampTz now, bool quiet)
 	until = outbox_dispatch_next_time(ep, now);
 	if (until == DT_NOEND && !off && must_try_again(ep))
 		return 0;
-	if (quiet && !ep->place.shared && !ep->member.in_turn[OUTBOX_TURN_SHARE])
+	if (quiet && !ep->place.shared && !ep->lists->in_turn[OUTBOX_TURN_SHARE])
 		until = Min(until, outbox_settle_shares_at(ep));
 	if (ep->tally->latency || outbox_tally_is_recent(ep, now))
 		until = Min(until, now + PUBLISH_IDLE_EVERY);
@@ -146,14 +146,14 @@ publish_now(OutboxEndpoint *ep, TimestampTz now)
 	outbox_publish_one(ep, now);
 
 	/* While the head is being read, nothing counts as exact. */
-	ep->member.unpublished = outbox_loop.head.reading != NULL;
+	ep->lists->unpublished = outbox_loop.head.reading != NULL;
 }
 
 /* True if there is nothing to settle or to publish of the endpoint. */
 static bool
 may_close(OutboxEndpoint *ep)
 {
-	return !ep->member.busy && !ep->member.unpublished && !outbox_settle_wants(ep) &&
+	return !ep->lists->busy && !ep->lists->unpublished && !outbox_settle_wants(ep) &&
 		!outbox_settle_lags(ep) && !outbox_tally_waits(ep) &&
 		dlist_is_empty(&ep->queue->parking);
 }
@@ -165,7 +165,7 @@ may_close(OutboxEndpoint *ep)
 static void
 rest_if_idle(OutboxEndpoint *ep, TimestampTz now)
 {
-	if (ep->member.waits_for_tenant || !ep->place.shared ||
+	if (ep->lists->waits_for_tenant || !ep->place.shared ||
 		ep->status.failing_since != 0 || outbox_settings_has_former(&ep->config) ||
 		ep->link->handle || ep->link->look_at != DT_NOEND ||
 		!outbox_endpoint_may_rest(ep))
@@ -183,12 +183,12 @@ publish_open(TimestampTz now, XLogRecPtr flushed)
 
 	dlist_foreach_modify(iter, &outbox_loop.roster.open)
 	{
-		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, member.open_node, iter.cur);
+		OutboxEndpoint *ep = outbox_listed(open_node, iter.cur);
 
 		bool counts = outbox_tally_waits(ep);
 
 		outbox_tally_flushed(ep, flushed);
-		if (ep->member.unpublished || ep->member.busy || counts)
+		if (ep->lists->unpublished || ep->lists->busy || counts)
 			publish_now(ep, now);
 		if (!may_close(ep))
 			continue;
@@ -214,7 +214,7 @@ outbox_publish(TimestampTz now)
 	outbox_totals_flushed(flushed);
 	dlist_foreach_modify(iter, &outbox_loop.roster.busy)
 	{
-		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, member.busy_node, iter.cur);
+		OutboxEndpoint *ep = outbox_listed(busy_node, iter.cur);
 		bool			quiet = outbox_is_quiet(ep);
 		TimestampTz		until;
 

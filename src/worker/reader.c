@@ -31,7 +31,7 @@ load_due_retries(dlist_head *busy, TimestampTz now)
 
 	dlist_foreach(iter, busy)
 	{
-		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, member.busy_node, iter.cur);
+		OutboxEndpoint *ep = outbox_listed(busy_node, iter.cur);
 		int64			seqs[OUTBOX_RETRIES_MAX];
 		int				n;
 
@@ -68,7 +68,7 @@ look_at_parked(dlist_head *busy)
 
 	dlist_foreach(iter, busy)
 	{
-		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, member.busy_node, iter.cur);
+		OutboxEndpoint *ep = outbox_listed(busy_node, iter.cur);
 
 		if (ep->member.dropped || ep->member.recreate || is_held(ep) ||
 			!outbox_parked_wants_look(ep))
@@ -99,8 +99,7 @@ outbox_reader_wants_followers(dlist_head *busy)
 
 	dlist_foreach(iter, busy)
 	{
-		if (may_bring_followers(
-				dlist_container(OutboxEndpoint, member.busy_node, iter.cur)))
+		if (may_bring_followers(outbox_listed(busy_node, iter.cur)))
 			return true;
 	}
 	return false;
@@ -113,7 +112,7 @@ outbox_reader_bring_followers(dlist_head *busy)
 
 	dlist_foreach(iter, busy)
 	{
-		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, member.busy_node, iter.cur);
+		OutboxEndpoint *ep = outbox_listed(busy_node, iter.cur);
 
 		if (!may_bring_followers(ep))
 			continue;
@@ -137,7 +136,7 @@ outbox_reader_followers_ended(dlist_head *busy, bool undone)
 
 	dlist_foreach(iter, busy)
 	{
-		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, member.busy_node, iter.cur);
+		OutboxEndpoint *ep = outbox_listed(busy_node, iter.cur);
 
 		if (ep->table->unblocked && undone)
 		{
@@ -165,9 +164,7 @@ outbox_reader_has_work(dlist_head *busy, bool head, TimestampTz now)
 		return true;
 	dlist_foreach(iter, busy)
 	{
-		if (outbox_reader_has_work_for(dlist_container(OutboxEndpoint, member.busy_node,
-													   iter.cur),
-									   now))
+		if (outbox_reader_has_work_for(outbox_listed(busy_node, iter.cur), now))
 			return true;
 	}
 	return false;
@@ -191,7 +188,7 @@ outbox_reader_step(dlist_head *busy, bool head, bool news, TimestampTz now,
 	outbox_step_blame(0);
 	dlist_foreach(iter, busy)
 	{
-		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, member.busy_node, iter.cur);
+		OutboxEndpoint *ep = outbox_listed(busy_node, iter.cur);
 
 		if (!is_held(ep))
 			outbox_step_passed(OUTBOX_STEP_READ, ep->id);

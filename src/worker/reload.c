@@ -87,7 +87,7 @@ set_tenant(OutboxEndpoint *ep, const OutboxEndpointRow *s)
 		ep->tenant = outbox_tenant_join(s->tenant);
 	outbox_tenant_set_limits(ep->tenant, (s->tenant_in_flight + parts - 1) / parts,
 							 s->tenant_rate / parts);
-	if (ep->member.waits_for_tenant)
+	if (ep->lists->waits_for_tenant)
 	{
 		/* The limits may be others now. */
 		outbox_dispatch_leave_tenant(ep);
@@ -474,9 +474,13 @@ take_all(Reload *r)
 		outbox_positions_continue_shared(outbox_loop.roster.endpoints,
 										 outbox_loop.roster.n);
 	for (int i = 0; i < outbox_loop.roster.n; i++)
-		if (!outbox_loop.roster.endpoints[i]->place.shared &&
-			outbox_endpoint_rests(outbox_loop.roster.endpoints[i]))
-			outbox_busy_add(outbox_loop.roster.endpoints[i]);
+	{
+		OutboxEndpoint *ep = outbox_loop.roster.endpoints[i];
+
+		outbox_subscribers_add(ep);
+		if (!ep->place.shared && outbox_endpoint_rests(ep))
+			outbox_busy_add(ep);
+	}
 }
 
 /* The reload of some is committed. */

@@ -258,7 +258,7 @@ go_on(Replay *r)
 		return;
 	}
 	outbox_busy_add(page.ep);
-	reader.tenant = page.ep->config.tenant;
+	reader.tenant = outbox_tenant_name(page.ep->tenant);
 	outbox_log_read(&r->cursor, r->target, &reader, &unused);
 	if (page.n > 0)
 		parked = park_page(&page);

@@ -199,7 +199,7 @@ outbox_together_read(OutboxEndpoint *leader, const OutboxTogether *how, XLogRecP
 							 .arg = &page,
 							 .max_rows = how->max_rows,
 							 .max_bytes = how->max_bytes,
-							 .tenant = leader->config.tenant};
+							 .tenant = outbox_tenant_name(leader->tenant)};
 	OutboxCursor  *place = place_of(&page, leader);
 	int			   rows;
 

@@ -303,7 +303,7 @@ fill_slots(TimestampTz now)
 	outbox_loop.traffic.refill_all = false;
 	dlist_foreach(iter, &outbox_loop.roster.busy)
 	{
-		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, member.busy_node, iter.cur);
+		OutboxEndpoint *ep = outbox_listed(busy_node, iter.cur);
 
 		if (ep->feed->drop_window)
 			outbox_window_drop(ep, &outbox_loop.head);
@@ -455,9 +455,9 @@ time_to_sleep(TimestampTz examined_at, bool more)
 		until = Min(until, now + CANCEL_AFTER / 10);
 	dlist_foreach(iter, &outbox_loop.roster.busy)
 	{
-		OutboxEndpoint *ep = dlist_container(OutboxEndpoint, member.busy_node, iter.cur);
+		OutboxEndpoint *ep = outbox_listed(busy_node, iter.cur);
 
-		if (outbox_loop.traffic.sending_allowed && !ep->member.in_turn[OUTBOX_TURN_SEND])
+		if (outbox_loop.traffic.sending_allowed && !ep->lists->in_turn[OUTBOX_TURN_SEND])
 			fill_at = Min(fill_at, outbox_dispatch_next_time(ep, examined_at));
 		if (sharing && outbox_is_quiet(ep) && !ep->place.shared)
 			until = Min(until, outbox_settle_shares_at(ep));
