@@ -8,13 +8,14 @@
 #include "utils/array.h"
 #include "utils/jsonb.h"
 
+#include "base/table_rows.h"
 #include "endpoint/endpoint.h"
 
 /* All functions here run inside a transaction of transaction.h. */
 
 /*
- * The settings of an endpoint, as the tables have them.  Only 'id' is set for an
- * endpoint that is on hold.
+ * The settings of an endpoint and its place in the log, as the tables have them.  Only
+ * 'id' is set for an endpoint that is on hold.
  */
 typedef struct OutboxEndpointRow
 {
@@ -56,6 +57,9 @@ typedef struct OutboxEndpointRow
 	uint64			 keys_version;	 /* changes when the key file changes */
 	const char		*previous;		 /* NULL: none, or its time is over */
 	TimestampTz		 previous_until; /* DT_NOEND: no previous one */
+	int64			 subscription;	 /* the newest version that is stored with its place
+									  * in the log (0: none) */
+	OutboxColumns	 position;		 /* for outbox_position_read() */
 } OutboxEndpointRow;
 
 typedef void (*OutboxApplyEndpointRow)(void *arg, const OutboxEndpointRow *s);
@@ -70,11 +74,5 @@ extern void outbox_endpoint_settings_read(ArrayType *ids, OutboxApplyEndpointRow
  */
 extern void outbox_endpoint_settings_assign(OutboxEndpoint			*ep,
 											const OutboxEndpointRow *s);
-
-/*
- * Returns the newest version of the subscription that is stored with its place in
- * the log.  0: none is.
- */
-extern int64 outbox_endpoint_settings_subscription(int32 endpoint_id);
 
 #endif /* OUTBOX_ENDPOINT_SETTINGS_H */

@@ -57,24 +57,27 @@ outbox_positions_init(OutboxDatabase *database)
 
 /* -------------------------------------------------------------- reading */
 
-#define CURSOR_COLUMNS \
-	"read_tick, read::pg_catalog.text, read_seq_low, reading_tick," \
-	" reading::pg_catalog.text, reading_seq_low, reading_seq_high, last_seq, settled_at"
-#define NCURSOR_COLUMNS 9
+#define CURSOR_COLUMNS 9
 
-/* From the columns above.  The first of them is column 'i'. */
-static void
-read_cursor(OutboxColumns row, int i, OutboxCursor *cursor)
+static char *
+snapshot_text(Datum snapshot)
 {
-	TimestampTz at = row_time(row, i + 8, 0);
-	OutboxTick *read = outbox_tick_make(row_int8(row, i), at, row_int8(row, i + 2),
-										row_int8(row, i + 2), row_text(row, i + 1));
+	return DatumGetCString(DirectFunctionCall1(pg_snapshot_out, snapshot));
+}
+
+/* From OUTBOX_CURSOR_COLUMNS, which are the first columns. */
+static void
+read_cursor(OutboxColumns row, OutboxCursor *cursor)
+{
+	TimestampTz at = row_time(row, 8, 0);
+	OutboxTick *read = outbox_tick_make(row_int8(row, 0), at, row_int8(row, 2),
+										row_int8(row, 2), snapshot_text(row.values[1]));
 	OutboxTick *reading = NULL;
 
-	if (!row.nulls[i + 3])
-		reading = outbox_tick_make(row_int8(row, i + 3), at, row_int8(row, i + 5),
-								   row_int8(row, i + 6), row_text(row, i + 4));
-	outbox_cursor_set(cursor, read, reading, row_int8(row, i + 7));
+	if (!row.nulls[3])
+		reading = outbox_tick_make(row_int8(row, 3), at, row_int8(row, 5),
+								   row_int8(row, 6), snapshot_text(row.values[4]));
+	outbox_cursor_set(cursor, read, reading, row_int8(row, 7));
 	outbox_tick_unref(read);
 	outbox_tick_unref(reading);
 }
@@ -132,62 +135,51 @@ read_shared(Datum id, OutboxCursor *cursor)
 	{
 		outbox_positions_read_again();
 		if (outbox_plan_run(&plan,
-							"SELECT " CURSOR_COLUMNS " FROM outbox.positions"
+							"SELECT " OUTBOX_CURSOR_COLUMNS " FROM outbox.positions"
 							" WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
 							" ORDER BY number DESC LIMIT 1",
 							1, (Oid[]){INT4OID}, &id, NULL) == 0)
 			elog(ERROR, "shared position %d is missing", DatumGetInt32(id));
-		read_cursor(fetch_row(0), 0, &last_cursor);
+		read_cursor(fetch_row(0), &last_cursor);
 		last_read = DatumGetInt32(id);
 	}
 	outbox_cursor_copy(cursor, &last_cursor);
 }
 
 bool
-outbox_position_read(int32 endpoint_id, OutboxPosition *p)
+outbox_position_read(OutboxColumns row, OutboxPosition *p)
 {
-	Datum			  args[1] = {Int32GetDatum(endpoint_id)};
-	static SPIPlanPtr plan;
-	OutboxColumns	  row;
+	const int c = CURSOR_COLUMNS;
 
 	memset(p, 0, sizeof(*p));
-	if (outbox_plan_run(&plan,
-						"SELECT " CURSOR_COLUMNS ", generation, shared, pending,"
-						" delivered, failed_attempts, counters, failing_since,"
-						" failing_told, state_since, probes FROM outbox.positions"
-						" WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
-						" ORDER BY number DESC LIMIT 1",
-						1, (Oid[]){INT4OID}, args, NULL) == 0)
+	if (row.nulls[0])
 		return false;
-
-	row = fetch_row(0);
-	p->generation = row_int8(row, NCURSOR_COLUMNS);
-	if (!row.nulls[NCURSOR_COLUMNS + 2])
+	p->generation = row_int8(row, c);
+	if (!row.nulls[c + 2])
 	{
 		Datum *elems;
 
-		deconstruct_array(DatumGetArrayTypeP(row.values[NCURSOR_COLUMNS + 2]), INT8OID, 8,
+		deconstruct_array(DatumGetArrayTypeP(row.values[c + 2]), INT8OID, 8,
 						  FLOAT8PASSBYVAL, TYPALIGN_DOUBLE, &elems, NULL, &p->npending);
 		p->pending = palloc(sizeof(int64) * Max(p->npending, 1));
-		for (int i = 0; i < p->npending; i++)
-			p->pending[i] = DatumGetInt64(elems[i]);
+		for (int k = 0; k < p->npending; k++)
+			p->pending[k] = DatumGetInt64(elems[k]);
 	}
-	p->delivered = row_int8(row, NCURSOR_COLUMNS + 3);
-	p->failed_attempts = row_int8(row, NCURSOR_COLUMNS + 4);
-	read_counters(row, NCURSOR_COLUMNS + 5, p->counters);
-	p->failing_since = row_time(row, NCURSOR_COLUMNS + 6, 0);
-	p->settled_at = row_time(row, NCURSOR_COLUMNS - 1, 0);
-	p->failing_told = !row.nulls[NCURSOR_COLUMNS + 7] &&
-		DatumGetBool(row.values[NCURSOR_COLUMNS + 7]);
-	p->state_since = row_time(row, NCURSOR_COLUMNS + 8, 0);
-	p->backing_off = !row.nulls[NCURSOR_COLUMNS + 9];
-	p->probes = row_int4(row, NCURSOR_COLUMNS + 9);
-	if (row.nulls[NCURSOR_COLUMNS + 1])
-		read_cursor(row, 0, &p->cursor);
+	p->delivered = row_int8(row, c + 3);
+	p->failed_attempts = row_int8(row, c + 4);
+	read_counters(row, c + 5, p->counters);
+	p->failing_since = row_time(row, c + 6, 0);
+	p->settled_at = row_time(row, c - 1, 0);
+	p->failing_told = !row.nulls[c + 7] && DatumGetBool(row.values[c + 7]);
+	p->state_since = row_time(row, c + 8, 0);
+	p->backing_off = !row.nulls[c + 9];
+	p->probes = row_int4(row, c + 9);
+	if (row.nulls[c + 1])
+		read_cursor(row, &p->cursor);
 	else
 	{
-		p->follows = DatumGetInt32(row.values[NCURSOR_COLUMNS + 1]);
-		read_shared(row.values[NCURSOR_COLUMNS + 1], &p->cursor);
+		p->follows = DatumGetInt32(row.values[c + 1]);
+		read_shared(row.values[c + 1], &p->cursor);
 	}
 	return true;
 }
@@ -195,14 +187,14 @@ outbox_position_read(int32 endpoint_id, OutboxPosition *p)
 bool
 outbox_position_newest_shared(OutboxCursor *cursor)
 {
-	if (outbox_query("SELECT " CURSOR_COLUMNS ", endpoint_id FROM outbox.positions"
+	if (outbox_query("SELECT " OUTBOX_CURSOR_COLUMNS ", endpoint_id FROM outbox.positions"
 					 " WHERE endpoint_id OPERATOR(pg_catalog.<) 0"
 					 " AND number OPERATOR(pg_catalog.=) (SELECT pg_catalog.max(number)"
 					 " FROM outbox.positions WHERE endpoint_id OPERATOR(pg_catalog.<) 0)",
 					 0, NULL, NULL, NULL) == 0)
 		return false;
-	read_cursor(fetch_row(0), 0, cursor);
-	newest_shared = row_int4(fetch_row(0), NCURSOR_COLUMNS);
+	read_cursor(fetch_row(0), cursor);
+	newest_shared = row_int4(fetch_row(0), CURSOR_COLUMNS);
 	return true;
 }
 

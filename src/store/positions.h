@@ -8,6 +8,7 @@
 #ifndef OUTBOX_POSITIONS_H
 #define OUTBOX_POSITIONS_H
 
+#include "base/table_rows.h"
 #include "endpoint/endpoint.h"
 
 /* A position as it is stored. */
@@ -32,11 +33,19 @@ typedef struct OutboxPosition
 extern void outbox_positions_init(OutboxDatabase *db);
 
 /*
- * Reads the newest position of an endpoint, its own or the one that it shares.
- * False: none is stored, and '*position' is all zeros.  The caller clears the
- * cursor.
+ * The newest position of an endpoint in SQL: a row, or none.  _read makes a position of
+ * its columns.  That is the endpoint's own position, or the one that it shares.  False:
+ * none is stored, and '*position' is all zeros.  The caller clears the cursor.
  */
-extern bool outbox_position_read(int32 endpoint_id, OutboxPosition *position);
+#define OUTBOX_CURSOR_COLUMNS \
+	"read_tick, read, read_seq_low, reading_tick, reading, reading_seq_low," \
+	" reading_seq_high, last_seq, settled_at"
+#define OUTBOX_POSITION_OF(id) \
+	"(SELECT " OUTBOX_CURSOR_COLUMNS ", generation, shared, pending, delivered," \
+	" failed_attempts, counters, failing_since, failing_told, state_since, probes" \
+	" FROM outbox.positions WHERE endpoint_id OPERATOR(pg_catalog.=) " id \
+	" ORDER BY number DESC LIMIT 1)"
+extern bool outbox_position_read(OutboxColumns row, OutboxPosition *position);
 
 /* From now on a shared position is read from the table again. */
 extern void outbox_positions_read_again(void);

@@ -126,9 +126,9 @@ load_endpoint(const OutboxEndpointRow *s, bool all)
 	outbox_endpoint_settings_assign(ep, s);
 	set_tenant(ep, s);
 	ep->config.generation = s->generation;
-	ep->place.stored_version = outbox_endpoint_settings_subscription(s->id);
+	ep->place.stored_version = s->subscription;
 
-	if (!outbox_position_read(s->id, &p) || p.generation != s->generation)
+	if (!outbox_position_read(s->position, &p) || p.generation != s->generation)
 	{
 		/* What was counted still counts, at the new place in the log. */
 		outbox_cursor_clear(&p.cursor);
