@@ -59,8 +59,9 @@ least_or_most_loaded(const OutboxDatabase *d, const int *load, bool most)
 }
 
 /*
- * The heaviest share of 'from' that is lighter than the difference between the two
- * workers, so that moving it makes them more even. -1: there is none.
+ * The heaviest share of 'from' that weighs at most half of the difference between the two
+ * workers.  So it makes them more even, and the other one does not get more than 'from'
+ * keeps, which it would have to pass on.  -1: there is none.
  */
 static int
 worth_moving(const OutboxDatabase *d, int from, int difference)
@@ -68,7 +69,8 @@ worth_moving(const OutboxDatabase *d, int from, int difference)
 	int found = -1;
 
 	for (int s = 1; s < OUTBOX_SHARES; s++)
-		if (d->wanted[s] == from + 1 && d->weight[s] > 0 && d->weight[s] < difference &&
+		if (d->wanted[s] == from + 1 && d->weight[s] > 0 &&
+			2 * d->weight[s] <= difference &&
 			(found < 0 || d->weight[s] > d->weight[found]))
 			found = s;
 	return found;
