@@ -1,5 +1,5 @@
-# Several workers divide tenants' endpoints evenly, also where their numbers have holes. A worker that is
-# added gets its part, and nothing else moves. When it retires, only what it had moves.
+# Several workers divide tenants' endpoints evenly, and only those move that a worker gets or has had.
+# Their numbers have holes, so shares differ. What moves is seen by the shared position that it follows.
 use strict;
 use warnings;
 
