@@ -78,6 +78,9 @@ outbox_endpoint_create(MemoryContext parent, int32 id)
 {
 	OutboxEndpoint *ep;
 
+	/* There may be 100,000 that rest.  What only the others need is in OutboxWork. */
+	StaticAssertStmt(sizeof(OutboxEndpoint) <= 640, "an endpoint that rests is small");
+
 	if (structs == NULL)
 		structs = SlabContextCreate(parent, "outbox endpoints", STRUCTS_BLOCK,
 									sizeof(OutboxEndpoint));

@@ -8,7 +8,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 my $n = 1200;    # more than two settles let follow the shared position
-my $bytes = 1500;    # of memory for each of them
+my $bytes = 2000;    # of memory for each of them
 my $memory;
 my $node = outbox_node('main');
 my $receiver = OutboxTest::Receiver->new('main');
