@@ -375,7 +375,8 @@ outbox_chores_next_time(void)
 	if (outbox_step_may(OUTBOX_STEP_FORGET))
 		until = Min(until, outbox_forget_next_time());
 	until = Min(until, outbox_retention_next_time());
-	until = Min(until, totals_due());
+	if (outbox_loop.due.settle_since == 0)
+		until = Min(until, totals_due()); /* else the settle that waits writes them */
 	if (outbox_step_may(OUTBOX_STEP_DEDUP))
 		until = Min(until, outbox_dedup_next_time());
 	if (outbox_enabled && outbox_step_may(OUTBOX_STEP_SCHEDULE))

@@ -30,8 +30,52 @@
 /* Bytes that a batch takes besides its body.  Its answer is kept whole. */
 #define BATCH_BYTES(transport) ((transport)->memory + OUTBOX_ANSWER_MAX)
 
+/*
+ * µs for which requests are started in one round of the loop.  So answers and new events
+ * of the others never wait until all slots are filled.
+ */
+#define ROUND_TIME 1000
+
+/* The clock is read once for so many requests. */
+#define ROUND_CHECK 16
+
 static OutboxEnded ended;
 static size_t	   requests_account;
+
+static struct
+{
+	int			started; /* requests, in this round */
+	TimestampTz end;
+	bool		over;
+} round;
+
+/* ------------------------------------------------------------ the round */
+
+void
+outbox_dispatch_new_round(void)
+{
+	round.started = 0;
+	round.over = false;
+}
+
+bool
+outbox_dispatch_round_is_over(void)
+{
+	return round.over;
+}
+
+static void
+count_start(void)
+{
+	TimestampTz now;
+
+	if (round.started++ % ROUND_CHECK != 0)
+		return;
+	now = GetCurrentTimestamp();
+	if (round.started == 1)
+		round.end = now + ROUND_TIME;
+	round.over = now >= round.end;
+}
 
 /* ----------------------------------------------------- limits of tenants */
 
@@ -101,6 +145,7 @@ begin_flight(OutboxEndpoint *ep, size_t request_bytes, size_t body_bytes)
 {
 	bool only = ep->queue->nin_flight == 1;
 
+	count_start();
 	outbox_loop.traffic.in_flight++;
 	if (ep->tenant)
 		outbox_tenant_begin(ep->tenant, only);
@@ -399,12 +444,14 @@ outbox_dispatch_fill(OutboxEndpoint *ep, TimestampTz now, int most)
 
 		/* Each endpoint has one slot, whatever the others use. */
 		if (ep->queue->nin_flight > 0 &&
-			(ep->queue->nin_flight >= most ||
+			(round.over || ep->queue->nin_flight >= most ||
 			 (most < outbox_worker_max_in_flight && ep->queue->flight_bytes > bytes) ||
 			 outbox_loop.traffic.in_flight >= outbox_worker_max_in_flight))
 		{
 			wait_if(outbox_window_has_something(ep) && outbox_status_may_send(ep, now),
 					ep);
+			if (round.over)
+				outbox_loop.traffic.refill_all = true;
 			break;
 		}
 		if (ep->queue->nin_flight >= width)

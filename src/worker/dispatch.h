@@ -15,9 +15,17 @@ extern void outbox_dispatch_init(OutboxEnded ended);
 #define OUTBOX_SETTLE_AFTER 500
 
 /*
- * Fills the endpoint's free slots.  It stops at 'most' requests in flight, or when
- * they take the part of the worker's memory that 'most' is of
- * outbox.worker_max_in_flight.  One request is allowed in any case.
+ * A round of the loop begins.  In one round requests are started for a bounded time.
+ * When that is over, endpoints that have more to send wait for their turn in the next.
+ */
+extern void outbox_dispatch_new_round(void);
+extern bool outbox_dispatch_round_is_over(void);
+
+/*
+ * Fills the endpoint's free slots.  It stops at 'most' requests in flight, when they
+ * take the part of the worker's memory that 'most' is of
+ * outbox.worker_max_in_flight, or when the round is over.  One request is allowed in
+ * any case.
  */
 extern void outbox_dispatch_fill(OutboxEndpoint *ep, TimestampTz now, int most);
 

@@ -276,7 +276,7 @@ share_slots(TimestampTz now, bool all)
 	int fruitless = 0;
 
 	for (int n = outbox_loop.turns[OUTBOX_TURN_SEND];
-		 n > 0 && fruitless < OUTBOX_TURN_FRUITLESS &&
+		 n > 0 && fruitless < OUTBOX_TURN_FRUITLESS && !outbox_dispatch_round_is_over() &&
 		 outbox_loop.traffic.in_flight < outbox_worker_max_in_flight;
 		 n--)
 	{
@@ -541,6 +541,7 @@ loop(void)
 				send_from_lsn = needed_lsn = Max(needed_lsn, outbox_log_end());
 		}
 
+		outbox_dispatch_new_round();
 		for (int i = 0; i < outbox_ntransports; i++)
 			outbox_transports[i]->poll();
 		now = GetCurrentTimestamp();

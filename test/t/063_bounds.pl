@@ -179,6 +179,18 @@ pass('on again: delivered');
 $before = ticks();
 usleep(2_000_000);
 cmp_ok(ticks() - $before, '<', 20, 'idle: the worker sleeps, too');
+
+# What is due with the next settle does not keep the worker awake until then
+ask('ALTER SYSTEM SET outbox.settle_interval = 1000');
+$node->reload;
+$before = ticks();
+foreach my $n (1 .. 2)
+{
+	emit($node, 'off.one', '{}');
+	$receiver->wait_delivered(2 + $n, path => '/ok/off');
+	usleep(1_200_000);
+}
+cmp_ok(ticks() - $before, '<', 50, 'a settle is waited for: the worker sleeps');
 is(ask('SELECT sum(restarts) FROM outbox.worker_slots()'), 0, 'no worker ended with an error');
 
 $node->stop;

@@ -61,6 +61,15 @@ ask("SELECT outbox.emit('retried', '{}')");
 ok(wait_sql($node, "SELECT retrying = 1 FROM outbox.stats WHERE endpoint = 'retried'"), 'a retry waits');
 ok($receiver->wait_delivered(1, path => '/flaky/retried'), 'and is sent when it is due');
 
+# A request that fails while it is started, because nothing listens there
+my $nobody = PostgreSQL::Test::Cluster::get_free_port();
+ask("SELECT outbox.create_endpoint('nobody', 'http://127.0.0.1:$nobody/', topics => '{nobody}', max_attempts => 1)");
+$begun = time;
+ask("SELECT outbox.emit('nobody', '{}')");
+ok(wait_sql($node, "SELECT dead = 1 FROM outbox.stats WHERE endpoint = 'nobody'"), 'a failure at once');
+cmp_ok(time - $begun, '<', 30, 'is noticed at once');
+ask("SELECT outbox.drop_endpoint('nobody', discard => true)");
+
 # Connections that are not used are closed when there are too many
 my $sockets = sockets();
 ask("SELECT count(outbox.create_endpoint('host.' || i, 'http://host-' || i || '.localhost:$receiver->{port}/ok/host',"

@@ -14,6 +14,7 @@
 
 #define BODY_TIME_MAX 1000	   /* ms after the headers */
 #define ROUNDS_MAX 16		   /* of one http_poll() */
+#define POLL_TIME 1			   /* ms of it, after which no further round begins */
 #define ANSWER_KEPT (4 * 1024) /* bytes of an answer buffer that a free transfer keeps */
 
 /* Buffers of libcurl, the headers, and the beginning of the answer. */
@@ -186,10 +187,13 @@ launch(OutboxTransfer *t)
 		return;
 	}
 	code = curl_multi_add_handle(t->pool->multi, t->easy);
-	if (code == CURLM_OK)
-		t->state = RUNNING;
-	else
+	if (code != CURLM_OK)
+	{
 		fail_launch(t, curl_multi_strerror(code));
+		return;
+	}
+	t->state = RUNNING;
+	outbox_http_pool_proceed(t->pool);
 }
 
 static void
@@ -436,9 +440,11 @@ end_slow_bodies(void)
 static void
 http_poll(void)
 {
-	bool more = true;
+	int64 until = outbox_http_now() + POLL_TIME;
+	bool  more = true;
 
-	for (int round = 0; round < ROUNDS_MAX; round++)
+	for (int round = 0; round == 0 || (round < ROUNDS_MAX && outbox_http_now() <= until);
+		 round++)
 	{
 		OutboxTransfer *t;
 		CURLcode		result;
@@ -451,7 +457,7 @@ http_poll(void)
 			finish(t, result);
 		end_slow_bodies();
 		report_unstarted();
-		outbox_http_start_waiting(launch);
+		outbox_http_start_waiting(launch, until);
 		if (!more && outbox_http_pools_next_timer() != 0 && dlist_is_empty(&unstarted))
 			break;
 	}
@@ -464,7 +470,7 @@ http_timeout(void)
 	int64 at = outbox_http_pools_next_timer();
 	int64 now;
 
-	if (at == 0 || !dlist_is_empty(&unstarted))
+	if (at == 0 || outbox_http_pools_may_have_ended() || !dlist_is_empty(&unstarted))
 		return 0;
 	if (!dlist_is_empty(&answered))
 	{

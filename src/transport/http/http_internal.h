@@ -266,7 +266,7 @@ extern void				  outbox_http_got_through(OutboxTransfer *t);
 extern void				  outbox_http_connects(OutboxTransfer *t);
 extern bool				  outbox_http_run_or_wait(OutboxTransfer *t);
 extern int64			  outbox_http_targets_deadline(void);
-extern void				  outbox_http_start_waiting(void (*launch)(OutboxTransfer *t));
+extern void outbox_http_start_waiting(void (*launch)(OutboxTransfer *t), int64 until);
 
 /*
  * http_lookup.c.
@@ -307,8 +307,10 @@ extern bool				 outbox_http_has_refused(uint64 host);
  * http_pool.c.
  *
  * host_hash: of the name and port in a URL, by which pool_of divides the hosts.
- * pool_act: something has happened to one of its sockets.  run_timers: continues those
- * whose time has come.  next_ended: a transfer that has ended, and how; NULL: none.
+ * pool_act: something has happened to one of its sockets.  proceed: begins what was
+ * added now, so that the time it takes is that of the start.  run_timers: continues those
+ * whose time has come.  may_have_ended: next_ended is to be asked.
+ * next_ended: a transfer that has ended, and how; NULL: none.
  * check_room: begins or ends to close idle connections.  Cheap, to be called often.
  */
 extern bool			   outbox_http_pools_init(void);
@@ -316,8 +318,10 @@ extern void			   outbox_http_pools_shutdown(void);
 extern uint64		   outbox_http_host_hash(const char *url);
 extern OutboxHttpPool *outbox_http_pool_of(uint64 host_hash);
 extern void			   outbox_http_pool_act(int index, int fd, int mask);
+extern void			   outbox_http_pool_proceed(OutboxHttpPool *pool);
 extern void			   outbox_http_pools_run_timers(void);
 extern int64		   outbox_http_pools_next_timer(void);
+extern bool			   outbox_http_pools_may_have_ended(void);
 extern OutboxTransfer *outbox_http_pools_next_ended(CURLcode *result);
 extern void			   outbox_http_pools_check_room(void);
 

@@ -123,6 +123,15 @@ outbox_http_pool_act(int index, int fd, int mask)
 }
 
 void
+outbox_http_pool_proceed(OutboxHttpPool *pool)
+{
+	if (pool->timer_at != 0)
+		return;
+	pool->timer_at = OUTBOX_HTTP_NEVER;
+	outbox_http_pool_act(pool->index, CURL_SOCKET_TIMEOUT, 0);
+}
+
+void
 outbox_http_pools_run_timers(void)
 {
 	int64 now = 0;
@@ -150,6 +159,12 @@ outbox_http_pools_next_timer(void)
 	for (int i = 0; i < npools; i++)
 		at = Min(at, pools[i].timer_at);
 	return at;
+}
+
+bool
+outbox_http_pools_may_have_ended(void)
+{
+	return touched != 0;
 }
 
 OutboxTransfer *

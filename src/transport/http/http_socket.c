@@ -172,7 +172,7 @@ on_event(const struct epoll_event *event, void (*act)(int pool, int fd, int mask
 bool
 outbox_http_events(void (*act)(int pool, int fd, int mask))
 {
-	struct epoll_event events[128];
+	struct epoll_event events[32];
 	int				   n = epoll_wait(epoll_fd, events, lengthof(events), 0);
 
 	for (int i = 0; i < n; i++)

@@ -241,10 +241,10 @@ outbox_http_targets_deadline(void)
 }
 
 void
-outbox_http_start_waiting(void (*launch)(OutboxTransfer *t))
+outbox_http_start_waiting(void (*launch)(OutboxTransfer *t), int64 until)
 {
 	step_full_hosts();
-	while (!dlist_is_empty(&ready_hosts))
+	while (!dlist_is_empty(&ready_hosts) && outbox_http_now() <= until)
 	{
 		OutboxTargetState *host = dlist_container(OutboxTargetState, ready,
 												  dlist_pop_head_node(&ready_hosts));
@@ -252,9 +252,15 @@ outbox_http_start_waiting(void (*launch)(OutboxTransfer *t))
 		host->is_ready = false;
 		while (!dlist_is_empty(&host->waiting) && has_room(host))
 		{
-			OutboxTransfer *t = dlist_container(OutboxTransfer, node,
-												dlist_pop_head_node(&host->waiting));
+			OutboxTransfer *t;
 
+			if (outbox_http_now() > until)
+			{
+				host_is_ready(host);
+				return;
+			}
+			t = dlist_container(OutboxTransfer, node,
+								dlist_pop_head_node(&host->waiting));
 			run(t);
 			launch(t);
 		}
