@@ -40,6 +40,13 @@ static const struct config_enum_entry tls_version_options[] = {{"TLSv1.2", OUTBO
 																false},
 															   {NULL, 0, false}};
 
+static const struct config_enum_entry aws_role_options[] =
+	{{"none", OUTBOX_AWS_ROLE_NONE, false},
+	 {"imds", OUTBOX_AWS_ROLE_IMDS, false},
+	 {"container", OUTBOX_AWS_ROLE_CONTAINER, false},
+	 {"web_identity", OUTBOX_AWS_ROLE_WEB_IDENTITY, false},
+	 {NULL, 0, false}};
+
 extern PGDLLEXPORT void _PG_init(void);
 
 static bool loading; /* true while settings get their first values */
@@ -305,6 +312,11 @@ define_network_settings(void)
 		"The directory of the files that credentials of endpoints may name.",
 		"Each file in it can be sent by a role that may create endpoints. Empty: no file can be named.",
 		&outbox_secrets_directory, GUC_SUPERUSER_ONLY, check_secrets_directory);
+	DefineCustomEnumVariable(
+		"outbox.aws_role",
+		"Where endpoints of AWS may get the keys of this machine's role from.",
+		"Such an endpoint may do what the role may.", &outbox_aws_role, outbox_aws_role,
+		aws_role_options, PGC_SIGHUP, 0, NULL, NULL, NULL);
 	DefineCustomEnumVariable("outbox.ssl_min_protocol_version",
 							 "The lowest version of TLS that is used.", NULL,
 							 &outbox_ssl_min_protocol_version,

@@ -23,6 +23,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "aws_role_read.h"
+
 /*
  * CURLOPT_QUICK_EXIT, without which the end of a request would wait for its lookup.
  */
@@ -99,15 +101,20 @@ want_socket(CURL *easy, curl_socket_t fd, int what, void *arg, void *known)
 static bool
 may_connect(AwsRequest *r, const struct sockaddr *address)
 {
+	const bool	judged = r->metadata ?
+		 aws_role_may_connect(address) :
+		 services.may_connect(address, r->encrypted, &r->refused);
 	const void *bytes = address->sa_family == AF_INET6 ?
 		(const void *) &((const struct sockaddr_in6 *) address)->sin6_addr :
 		(const void *) &((const struct sockaddr_in *) address)->sin_addr;
 
-	if (services.may_connect(address, r->encrypted, &r->refused))
+	if (judged)
 	{
 		r->refused = NULL;
 		return true;
 	}
+	if (r->metadata)
+		r->refused = "no address of a metadata service";
 	if (inet_ntop(address->sa_family, bytes, r->address, sizeof(r->address)) == NULL)
 		strcpy(r->address, "?");
 	return false;
@@ -189,6 +196,25 @@ take_body(char *data, size_t size, size_t n, void *arg)
 	else
 		aws_add(&r->answer, data, size * n);
 	return r->too_long || r->answer.failed ? 0 : size * n;
+}
+
+/* ---------------------------------------------------------------- keys */
+
+static void
+wipe(char **secret)
+{
+	if (*secret)
+		explicit_bzero(*secret, strlen(*secret));
+	free(*secret);
+	*secret = NULL;
+}
+
+void
+aws_keys_wipe(AwsKeys *keys)
+{
+	wipe(&keys->access_key_id);
+	wipe(&keys->secret_access_key);
+	wipe(&keys->session_token);
 }
 
 /* ------------------------------------------------------------ requests */
@@ -286,14 +312,29 @@ empty(AwsText *t)
 void
 aws_http_release(AwsRequest *r)
 {
+	if (r->plain)
+	{
+		/* It is set up differently, and has tokens and keys. */
+		if (r->body.data)
+			explicit_bzero(r->body.data, r->body.size);
+		if (r->answer.data)
+			explicit_bzero(r->answer.data, r->answer.size);
+		curl_easy_cleanup(r->easy);
+		r->easy = NULL;
+	}
 	empty(&r->body);
 	empty(&r->answer);
+	for (struct curl_slist *line = r->plain ? r->headers : NULL; line; line = line->next)
+		explicit_bzero(line->data, strlen(line->data));
 	curl_slist_free_all(r->headers);
 	r->headers = NULL;
 	/* libcurl's copies of the keys end with their use. */
-	(void) curl_easy_setopt(r->easy, CURLOPT_HTTPHEADER, NULL);
-	(void) curl_easy_setopt(r->easy, CURLOPT_USERNAME, NULL);
-	(void) curl_easy_setopt(r->easy, CURLOPT_PASSWORD, NULL);
+	if (r->easy)
+	{
+		(void) curl_easy_setopt(r->easy, CURLOPT_HTTPHEADER, NULL);
+		(void) curl_easy_setopt(r->easy, CURLOPT_USERNAME, NULL);
+		(void) curl_easy_setopt(r->easy, CURLOPT_PASSWORD, NULL);
+	}
 	r->next = unused;
 	unused = r;
 }
@@ -316,6 +357,26 @@ add_header(AwsRequest *r, const char *name, const char *value)
 	return longer != NULL;
 }
 
+static void
+prepare(AwsRequest *r, bool encrypted)
+{
+	r->encrypted = encrypted;
+	r->plain = r->metadata = r->connected = r->too_long = false;
+	r->refused = NULL;
+	r->header_bytes = 0;
+	r->errbuf[0] = '\0';
+}
+
+static const char *
+add_to_multi(AwsRequest *r, bool ok)
+{
+	if (!ok)
+		return "out of memory";
+	return curl_multi_add_handle(multi, r->easy) == CURLM_OK ?
+		NULL :
+		"libcurl takes no more requests";
+}
+
 const char *
 aws_http_start(AwsRequest *r, const AwsTarget *t, const AwsKeys *keys,
 			   int connect_timeout, int timeout)
@@ -323,11 +384,7 @@ aws_http_start(AwsRequest *r, const AwsTarget *t, const AwsKeys *keys,
 	char signer[100];
 	bool ok;
 
-	r->encrypted = t->encrypted;
-	r->connected = r->too_long = false;
-	r->refused = NULL;
-	r->header_bytes = 0;
-	r->errbuf[0] = '\0';
+	prepare(r, t->encrypted);
 	snprintf(signer, sizeof(signer), "aws:amz:%s:%s", t->region, t->facts->name);
 	ok = !r->body.failed && add_header(r, "Content-Type", t->facts->content_type) &&
 		(t->facts->action == NULL || add_header(r, "X-Amz-Target", t->facts->action)) &&
@@ -345,11 +402,38 @@ aws_http_start(AwsRequest *r, const AwsTarget *t, const AwsKeys *keys,
 	SET(CURLOPT_CONNECTTIMEOUT_MS, (long) connect_timeout);
 	SET(CURLOPT_TIMEOUT_MS, (long) timeout);
 #undef SET
-	if (!ok)
-		return "out of memory";
-	if (curl_multi_add_handle(multi, r->easy) != CURLM_OK)
-		return "libcurl takes no more requests";
-	return NULL;
+	return add_to_multi(r, ok);
+}
+
+const char *
+aws_http_start_plain(AwsRequest *r, const AwsPlain *plain)
+{
+	bool ok;
+
+	prepare(r, strncasecmp(plain->url, "https:", 6) == 0);
+	r->plain = true;
+	r->metadata = plain->metadata;
+	ok = !r->body.failed && add_header(r, "Accept", "*/*") &&
+		(plain->header == NULL || add_header(r, plain->header, plain->value));
+
+#define SET(option, value) ok = ok && curl_easy_setopt(r->easy, option, value) == CURLE_OK
+	SET(CURLOPT_URL, plain->url);
+	SET(CURLOPT_HTTPHEADER, r->headers);
+	SET(CURLOPT_FORBID_REUSE, 1L);
+	if (strcmp(plain->method, "POST") == 0)
+	{
+		SET(CURLOPT_POSTFIELDS, r->body.data);
+		SET(CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t) r->body.len);
+	}
+	else
+	{
+		SET(CURLOPT_HTTPGET, 1L);
+		SET(CURLOPT_CUSTOMREQUEST, plain->method);
+	}
+	SET(CURLOPT_CONNECTTIMEOUT_MS, (long) plain->connect_timeout);
+	SET(CURLOPT_TIMEOUT_MS, (long) plain->timeout);
+#undef SET
+	return add_to_multi(r, ok);
 }
 
 /* ------------------------------------------------------------- the loop */
@@ -457,7 +541,9 @@ static void
 explain(const AwsRequest *r, CURLcode code, AwsEnd *end)
 {
 	end->failure = failure_of(r, code);
-	if (r->refused)
+	if (r->refused && r->metadata)
+		snprintf(end->words, sizeof(end->words), "%s is %s", r->address, r->refused);
+	else if (r->refused)
 		snprintf(end->words, sizeof(end->words),
 				 "address %s is %s, and not in outbox.allowed_networks", r->address,
 				 r->refused);

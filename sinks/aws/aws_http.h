@@ -24,6 +24,8 @@ struct AwsRequest
 	unsigned		   generation; /* of the settings that 'easy' has */
 	struct curl_slist *headers;
 	bool			   encrypted;
+	bool			   plain;	 /* it is not signed */
+	bool			   metadata; /* it is for a metadata service, and goes to no other */
 	bool			   connected;
 	AwsText			   answer;
 	bool			   too_long;
@@ -39,6 +41,8 @@ typedef struct AwsKeys
 	char *secret_access_key;
 	char *session_token; /* NULL: none */
 } AwsKeys;
+
+extern void aws_keys_wipe(AwsKeys *keys);
 
 /* How a request ended. */
 typedef struct AwsEnd
@@ -64,6 +68,20 @@ extern void		   aws_http_release(AwsRequest *r);
 /* Sends r->body.  Returns what is wrong; NULL: nothing. */
 extern const char *aws_http_start(AwsRequest *r, const AwsTarget *t, const AwsKeys *keys,
 								  int connect_timeout, int timeout);
+
+/* A request that is not signed. */
+typedef struct AwsPlain
+{
+	const char *method; /* GET, PUT, or POST of r->body */
+	const char *url;
+	const char *header; /* its name; NULL: none */
+	const char *value;
+	bool		metadata; /* it may go to metadata services only */
+	int			connect_timeout;
+	int			timeout;
+} AwsPlain;
+
+extern const char *aws_http_start_plain(AwsRequest *r, const AwsPlain *plain);
 
 /* Goes on with all requests.  'next' then returns each that has ended; NULL: no more. */
 extern void		   aws_http_step(void);

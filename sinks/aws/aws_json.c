@@ -18,8 +18,8 @@ typedef struct Reader
 	void	   *arg;
 	int			depth;
 	char		closers[AWS_JSON_DEPTH]; /* what ends each level */
-	char		name[AWS_JSON_TEXT];
-	char		value[AWS_JSON_TEXT];
+	char		name[AWS_JSON_NAME];
+	char		value[AWS_JSON_VALUE];
 } Reader;
 
 static void
@@ -32,11 +32,11 @@ skip_blanks(Reader *r)
 
 /* Appends as UTF-8, as far as there is room. */
 static void
-put(char *out, size_t *n, uint32_t c)
+put(char *out, size_t size, size_t *n, uint32_t c)
 {
 	size_t bytes = c < 0x80 ? 1 : c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
 
-	if (*n + bytes >= AWS_JSON_TEXT)
+	if (*n + bytes >= size)
 		return;
 	if (bytes == 1)
 		out[(*n)++] = (char) c;
@@ -71,7 +71,7 @@ read_hex(Reader *r, uint32_t *c)
 
 /* Behind a backslash.  Half of a pair becomes a question mark. */
 static bool
-read_escape(Reader *r, char *out, size_t *n)
+read_escape(Reader *r, char *out, size_t size, size_t *n)
 {
 	static const char from[] = "\"\\/bfnrt";
 	static const char to[] = "\"\\/\b\f\n\r\t";
@@ -86,7 +86,7 @@ read_escape(Reader *r, char *out, size_t *n)
 		known = *r->p ? strchr(from, *r->p) : NULL;
 		if (known == NULL)
 			return false;
-		put(out, n, (unsigned char) to[known - from]);
+		put(out, size, n, (unsigned char) to[known - from]);
 		r->p++;
 		return true;
 	}
@@ -103,12 +103,12 @@ read_escape(Reader *r, char *out, size_t *n)
 			0x10000 + ((c - 0xd800) << 10) + (low - 0xdc00) :
 			'?';
 	}
-	put(out, n, c == 0 || (c >= 0xd800 && c <= 0xdfff) ? '?' : c);
+	put(out, size, n, c == 0 || (c >= 0xd800 && c <= 0xdfff) ? '?' : c);
 	return true;
 }
 
 static bool
-read_string(Reader *r, char *out)
+read_string(Reader *r, char *out, size_t size)
 {
 	size_t n = 0;
 
@@ -122,11 +122,11 @@ read_string(Reader *r, char *out)
 		if (*r->p == '\\')
 		{
 			r->p++;
-			if (!read_escape(r, out, &n))
+			if (!read_escape(r, out, size, &n))
 				return false;
 			continue;
 		}
-		if (n + 1 < AWS_JSON_TEXT)
+		if (n + 1 < size)
 		{
 			out[n++] = *r->p;
 			out[n] = '\0';
@@ -150,7 +150,7 @@ read_other(Reader *r)
 	while (r->p < r->end && *r->p != '\0' &&
 		   strchr("+-.0123456789abcdefghijklmnopqrstuvwxyzE", *r->p))
 	{
-		if (n + 1 < AWS_JSON_TEXT)
+		if (n + 1 < AWS_JSON_VALUE)
 			r->value[n++] = *r->p;
 		r->p++;
 	}
@@ -179,7 +179,7 @@ read_value(Reader *r)
 		return false;
 	if (*r->p == '"')
 	{
-		if (!read_string(r, r->value))
+		if (!read_string(r, r->value, sizeof(r->value)))
 			return false;
 		report(r, AWS_JSON_STRING, r->value);
 		return true;
@@ -230,7 +230,7 @@ read_next(Reader *r, bool *first)
 	r->name[0] = '\0';
 	if (closer == '}')
 	{
-		if (!read_string(r, r->name))
+		if (!read_string(r, r->name, sizeof(r->name)))
 			return false;
 		skip_blanks(r);
 		if (r->p == r->end || *r->p++ != ':')

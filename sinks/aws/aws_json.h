@@ -9,7 +9,9 @@
 #include <stddef.h>
 
 #define AWS_JSON_DEPTH 32
-#define AWS_JSON_TEXT 256 /* bytes of a text that are kept, with the zero behind */
+/* bytes of a name and of a value that are kept, with the zero behind */
+#define AWS_JSON_NAME 256
+#define AWS_JSON_VALUE 8192
 
 typedef enum AwsJsonKind
 {

@@ -6,6 +6,8 @@
 
 #include <time.h>
 
+#include "aws_role.h"
+
 /* ms after which a link that is down is tried again, doubled each time */
 #define RETRY_FIRST 500
 #define RETRY_MAX 10000
@@ -49,6 +51,7 @@ static const char *
 target_problem(const OutboxTarget *target, AwsTarget *t, const char **hint)
 {
 	const char *source = option(target->config, target->nconfig, "source");
+	const char *role = option(target->config, target->nconfig, "credentials");
 	const char *problem = aws_target_parse(target->url,
 										   option(target->config, target->nconfig,
 												  "endpoint_url"),
@@ -66,6 +69,15 @@ target_problem(const OutboxTarget *target, AwsTarget *t, const char **hint)
 			"source is for EventBridge only, is not empty, and does not begin with aws.";
 		return "source cannot be used";
 	}
+	if (role)
+	{
+		*hint =
+			"Use config => '{\"credentials\": \"role\"}' without credentials, or credentials with access_key_id and secret_access_key.";
+		if (strcmp(role, "role") != 0)
+			return "credentials in config is not role";
+		return target->ncredentials > 0 ? "it has credentials, and those of a role, too" :
+										  NULL;
+	}
 	if (!has_credential(target, "access_key_id") ||
 		!has_credential(target, "secret_access_key"))
 	{
@@ -82,6 +94,13 @@ aws_link_check(const OutboxTarget *target, const char **hint, const char **notic
 	AwsTarget	t;
 	const char *problem = target_problem(target, &t, hint);
 
+	if (problem == NULL && option(target->config, target->nconfig, "credentials") &&
+		!aws_role_is_set())
+	{
+		*hint =
+			"Let an administrator set outbox.aws_role. Each endpoint may then do what the role of this machine may.";
+		return "outbox.aws_role is none";
+	}
 	if (problem == NULL && !t.fifo && t.service == AWS_SQS)
 		*notice =
 			"a standard queue does not keep the order of a key, whatever ordering says; a FIFO queue does";
@@ -101,23 +120,6 @@ copy(const char *text)
 	return text ? strdup(text) : NULL;
 }
 
-static void
-wipe(char **secret)
-{
-	if (*secret)
-		explicit_bzero(*secret, strlen(*secret));
-	free(*secret);
-	*secret = NULL;
-}
-
-static void
-wipe_keys(AwsKeys *keys)
-{
-	wipe(&keys->access_key_id);
-	wipe(&keys->secret_access_key);
-	wipe(&keys->session_token);
-}
-
 OutboxLink *
 aws_link_open(const OutboxTarget *target, char *reason, size_t size)
 {
@@ -134,16 +136,18 @@ aws_link_open(const OutboxTarget *target, char *reason, size_t size)
 		free(link);
 		return NULL;
 	}
+	link->of_role = option(target->config, target->nconfig, "credentials") != NULL;
 	link->keys.access_key_id = copy(option(given, target->ncredentials, "access_key_id"));
 	link->keys.secret_access_key = copy(
 		option(given, target->ncredentials, "secret_access_key"));
 	link->keys.session_token = copy(token);
 	link->source = copy(source ? source : DEFAULT_SOURCE);
-	if (link->keys.access_key_id == NULL || link->keys.secret_access_key == NULL ||
-		(token && link->keys.session_token == NULL) || link->source == NULL)
+	if (link->source == NULL || (token && link->keys.session_token == NULL) ||
+		(!link->of_role &&
+		 (link->keys.access_key_id == NULL || link->keys.secret_access_key == NULL)))
 	{
 		strlcpy(reason, "out of memory", size);
-		wipe_keys(&link->keys);
+		aws_keys_wipe(&link->keys);
 		free(link->source);
 		free(link);
 		return NULL;
@@ -152,12 +156,25 @@ aws_link_open(const OutboxTarget *target, char *reason, size_t size)
 	link->timeout = target->timeout;
 	dlist_init(&link->alone);
 	dlist_init(&link->waiting);
+	if (link->of_role)
+		aws_role_join();
 	return link;
+}
+
+const AwsKeys *
+aws_link_keys(const OutboxLink *link)
+{
+	return link->of_role ? aws_role_keys() : &link->keys;
 }
 
 OutboxLinkState
 aws_link_state(OutboxLink *link, char *reason, size_t size)
 {
+	if (aws_link_keys(link) == NULL)
+	{
+		snprintf(reason, size, "%s: %s", link->target.facts->label, aws_role_reason());
+		return OUTBOX_LINK_DOWN;
+	}
 	if (link->retry_at == 0)
 		return OUTBOX_LINK_UP;
 	strlcpy(reason, link->reason, size);
@@ -175,6 +192,11 @@ aws_link_free_unused(OutboxLink *link)
 		dlist_delete(&link->down_node);
 	if (link->is_due)
 		dlist_delete(&link->due_node);
+
+	/* Not earlier: what answers until then may repeat the token. */
+	aws_keys_wipe(&link->keys);
+	if (link->of_role)
+		aws_role_leave();
 	free(link->source);
 	free(link);
 }
@@ -212,7 +234,8 @@ aws_link_words(const OutboxLink *link, const char *words)
 {
 	const char *token = link->keys.session_token;
 
-	return token && aws_gives_away(words, token) ?
+	return (token && aws_gives_away(words, token)) ||
+			(link->of_role && aws_role_is_given_away(words)) ?
 		"its words have the session token in them" :
 		words;
 }
@@ -246,7 +269,6 @@ void
 aws_link_close(OutboxLink *link)
 {
 	put_back_all(link);
-	wipe_keys(&link->keys);
 	link->closed = true;
 	aws_link_free_unused(link);
 }

@@ -20,7 +20,8 @@ struct OutboxLink
 	bool	   is_due;	  /* a request may begin */
 	AwsTarget  target;
 	AwsKeys	   keys;
-	char	  *source; /* of EventBridge */
+	bool	   of_role; /* it has the keys of the role instead */
+	char	  *source;	/* of EventBridge */
 	int		   connect_timeout;
 	int		   timeout;
 	dlist_head alone;	/* transfers, each for a request of its own */
@@ -66,6 +67,9 @@ extern void			   aws_link_close(OutboxLink *link);
 extern void aws_link_free_unused(OutboxLink *link);
 
 extern void aws_link_up(OutboxLink *link);
+
+/* What requests are signed with; NULL: nothing now. */
+extern const AwsKeys *aws_link_keys(const OutboxLink *link);
 
 /*
  * Nothing is sent for a while, and what waits ends.  The first reason of one try stays.

@@ -9,8 +9,8 @@
 #include <stddef.h>
 
 #define AWS_XML_DEPTH 16
-#define AWS_XML_NAME 64	 /* bytes of a name, with the zero behind */
-#define AWS_XML_TEXT 256 /* bytes of a text that are kept, with the zero behind */
+#define AWS_XML_NAME 64	  /* bytes of a name, with the zero behind */
+#define AWS_XML_TEXT 8192 /* bytes of a text that are kept, with the zero behind */
 
 /*
  * 'path' has the names of the elements that are open, this one last.  'begins' is false

@@ -11,6 +11,7 @@
 
 #include "aws_entry.h"
 #include "aws_link.h"
+#include "aws_role.h"
 #include "fmgr.h"
 #include "utils/guc.h"
 
@@ -206,6 +207,9 @@ end_together(Batch *b, const AwsEnd *end, const AwsAnswer *a, AwsMeaning meaning
 		aws_link_up(link);
 	else
 		aws_link_down(link, words);
+	if (link->of_role && !link->closed &&
+		(strstr(a->code, "Token") || strstr(a->code, "UnrecognizedClient")))
+		aws_role_refused();
 
 	while (!dlist_is_empty(&b->transfers))
 	{
@@ -316,16 +320,18 @@ fill(OutboxLink *link, Batch *b, AwsRequest *r)
 static bool
 begin_request(OutboxLink *link)
 {
-	AwsRequest *r = aws_http_acquire();
-	Batch	   *b = r ? calloc(1, sizeof(*b)) : NULL;
-	AwsEnd		end = {.failure = OUTBOX_FAILURE_INTERNAL};
-	const char *problem;
+	AwsRequest	  *r = aws_http_acquire();
+	Batch		  *b = r ? calloc(1, sizeof(*b)) : NULL;
+	AwsEnd		   end = {.failure = OUTBOX_FAILURE_INTERNAL};
+	const char	  *problem;
+	const AwsKeys *keys = aws_link_keys(link);
 
-	if (b == NULL)
+	if (b == NULL || keys == NULL)
 	{
+		free(b);
 		if (r)
 			aws_http_release(r);
-		aws_link_down(link, "out of memory");
+		aws_link_down(link, keys ? "out of memory" : aws_role_reason());
 		return false;
 	}
 	b->link = link;
@@ -333,7 +339,7 @@ begin_request(OutboxLink *link)
 	r->owner = b;
 	link->requests++;
 	fill(link, b, r);
-	problem = aws_http_start(r, &link->target, &link->keys, link->connect_timeout,
+	problem = aws_http_start(r, &link->target, keys, link->connect_timeout,
 							 link->timeout);
 	if (problem == NULL)
 		return true;
@@ -382,6 +388,7 @@ aws_reload(void)
 
 	aws_http_set_tls(GetConfigOption("outbox.ssl_ca_file", true, false),
 					 least && strcmp(least, "TLSv1.3") == 0);
+	aws_role_reload();
 	aws_links_retry();
 }
 
@@ -406,7 +413,13 @@ aws_poll(void)
 
 	aws_http_step();
 	while ((r = aws_http_next(&end)) != NULL)
-		end_request(r, &end);
+	{
+		if (!r->plain)
+			end_request(r, &end);
+		else if (aws_role_ended(r, &end))
+			aws_links_retry();
+	}
+	aws_role_step();
 
 	/* Only those that are on the list now, because 'done' may start others. */
 	dlist_foreach(iter, &aws_ended) n++;
@@ -421,13 +434,15 @@ aws_timeout(void)
 {
 	long links = aws_links_timeout();
 	long http = aws_http_timeout();
+	long role = aws_role_timeout();
 
 	if (!dlist_is_empty(&aws_due) || !dlist_is_empty(&aws_ended))
 		return 0;
+	links = links < 0 ? role : role < 0 ? links : Min(links, role);
 	return links < 0 ? http : http < 0 ? links : Min(links, http);
 }
 
-static const char *const config_names[] = {"endpoint_url", "source", NULL};
+static const char *const config_names[] = {"credentials", "endpoint_url", "source", NULL};
 static const char *const credential_names[] = {"access_key_id", "secret_access_key",
 											   "session_token", NULL};
 

@@ -31,4 +31,5 @@ char *outbox_proxy = NULL;
 char *outbox_wait_for_standbys = NULL;
 char *outbox_secret_key_file = NULL;
 char *outbox_secrets_directory = NULL;
+int	  outbox_aws_role = OUTBOX_AWS_ROLE_NONE;
 char *outbox_sinks = NULL;

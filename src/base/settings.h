@@ -23,6 +23,15 @@ typedef enum OutboxTlsVersion
 	OUTBOX_TLS_1_3
 } OutboxTlsVersion;
 
+/* Where the sink for AWS gets keys of a role from, which reads it by its name. */
+typedef enum OutboxAwsRole
+{
+	OUTBOX_AWS_ROLE_NONE,
+	OUTBOX_AWS_ROLE_IMDS,
+	OUTBOX_AWS_ROLE_CONTAINER,
+	OUTBOX_AWS_ROLE_WEB_IDENTITY
+} OutboxAwsRole;
+
 extern bool	 outbox_enabled;
 extern char *outbox_instance_name;
 extern char *outbox_source;
@@ -51,6 +60,7 @@ extern char *outbox_proxy;
 extern char *outbox_wait_for_standbys;
 extern char *outbox_secret_key_file;
 extern char *outbox_secrets_directory;
+extern int	 outbox_aws_role;
 extern char *outbox_sinks;
 
 #endif /* OUTBOX_SETTINGS_H */

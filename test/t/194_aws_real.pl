@@ -52,6 +52,11 @@ sub client
 }
 ok(client('make'), 'queues, topics, a bus and a stream are made');
 
+local $ENV{AWS_EC2_METADATA_SERVICE_ENDPOINT} = "http://127.0.0.1:$port";
+local $ENV{AWS_ENDPOINT_URL_STS} = "http://127.0.0.1:$port/";
+local $ENV{AWS_ROLE_ARN} = 'arn:aws:iam::123456789012:role/outbox';
+local $ENV{AWS_WEB_IDENTITY_TOKEN_FILE} = "$dir/token";
+append_to_file("$dir/token", "token\n");
 my $node = outbox_node('main', conf => "outbox.sinks = 'webhook, aws'\n");
 
 sub ask
@@ -125,6 +130,24 @@ shows('later', "state = 'backing_off' AND reason ~ '^SQS: (QueueDoesNotExist|AWS
 client('queue later');
 shows('later', 'delivered = 20 AND failed_attempts = 0', 'and gets its events when it is there');
 is(scalar @{ client('read later') }, 20, 'each once');
+
+# Keys of a role, in the words of another implementation
+ok(client('queue roles'), 'a queue');
+my %delivered = (imds => 1, web_identity => 2);
+foreach my $source (qw(imds web_identity))
+{
+	ask("ALTER SYSTEM SET outbox.aws_role = $source");
+	ask('SELECT pg_reload_conf()');
+	ask("SELECT outbox.create_endpoint('roles', 'arn:aws:sqs:$region:$account:roles', '{roles}', config => '{\"credentials\": \"role\", \"endpoint_url\": \"http://127.0.0.1:$port\"}')")
+	  if $source eq 'imds' && wait_sql($node, "SELECT current_setting('outbox.aws_role') = 'imds'");
+	shows('roles', "state = 'active'", "there are keys: $source");
+	emit($node, 'roles', '{}');
+	shows('roles', "delivered = $delivered{$source} AND failed_attempts = 0", "an event is delivered with the keys of a role: $source");
+	ask('ALTER SYSTEM RESET outbox.aws_role');
+	ask('SELECT pg_reload_conf()');
+	shows('roles', "state = 'backing_off' AND reason = 'SQS: outbox.aws_role is none'", 'and not without them');
+}
+is(scalar @{ client('read roles') }, 2, 'both are there');
 
 # Signatures: what our own stand-in records, botocore judges
 my $journal = "$dir/journal";

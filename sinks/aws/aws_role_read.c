@@ -1,0 +1,150 @@
+/*
+ * aws_role_read.c
+ *	  Owns what a service may say that gives out keys, and where one may be.
+ */
+#include "aws_role_read.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "aws_xml.h"
+
+bool
+aws_role_is_word(const char *data, size_t len, size_t longest)
+{
+	if (len == 0 || len > longest)
+		return false;
+	for (size_t i = 0; i < len; i++)
+		if (data[i] <= 0x20 || data[i] >= 0x7f)
+			return false;
+	return true;
+}
+
+/* Days from 1970-01-01, in the Gregorian calendar. */
+static long long
+days_of(int year, int month, int day)
+{
+	long long y = year - (month <= 2);
+	long long century = y / 400;
+	long long of_400 = y - century * 400;
+	long long of_year = (153 * (month + (month > 2 ? -3 : 9)) + 2) / 5 + day - 1;
+
+	return century * 146097 + of_400 * 365 + of_400 / 4 - of_400 / 100 + of_year - 719468;
+}
+
+long long
+aws_role_time(const char *text)
+{
+	int year, month, day, hour, minute, second, used = 0;
+
+	if (sscanf(text, "%4d-%2d-%2dT%2d:%2d:%2d%n", &year, &month, &day, &hour, &minute,
+			   &second, &used) != 6 ||
+		used != 19 || year < 1970 || month < 1 || month > 12 || day < 1 || day > 31 ||
+		hour < 0 || hour > 23 || minute < 0 || minute > 59 || second < 0 || second > 60)
+		return -1;
+	text += used;
+	if (*text == '.')
+		text += 1 + strspn(text + 1, "0123456789");
+	if (strcmp(text, "Z") != 0)
+		return -1;
+	return ((days_of(year, month, day) * 24 + hour) * 60 + minute) * 60 + second;
+}
+
+static void
+keep(char *to, size_t size, const char *value)
+{
+	snprintf(to, size, "%s", value);
+}
+
+static void
+take(AwsRoleAnswer *a, const char *name, const char *value)
+{
+	if (strcmp(name, "AccessKeyId") == 0)
+		keep(a->access_key_id, sizeof(a->access_key_id), value);
+	else if (strcmp(name, "SecretAccessKey") == 0)
+		keep(a->secret_access_key, sizeof(a->secret_access_key), value);
+	else if (strcmp(name, "Token") == 0 || strcmp(name, "SessionToken") == 0)
+		keep(a->session_token, sizeof(a->session_token), value);
+	else if (strcmp(name, "Expiration") == 0)
+		a->expires = aws_role_time(value);
+	else if (strcmp(name, "Code") == 0)
+		keep(a->code, sizeof(a->code), value);
+}
+
+static void
+take_json(void *arg, int depth, const char *name, AwsJsonKind kind, const char *value)
+{
+	if (depth == 1 && kind == AWS_JSON_STRING)
+		take(arg, name, value);
+}
+
+static void
+take_xml(void *arg, char path[][AWS_XML_NAME], int depth, bool begins, const char *text)
+{
+	if (!begins && depth >= 2 &&
+		(strcmp(path[depth - 2], "Credentials") == 0 ||
+		 strcmp(path[depth - 2], "Error") == 0))
+		take(arg, path[depth - 1], text);
+}
+
+/* What is cut, or has other characters, is no key. */
+static const char *
+check(const AwsRoleAnswer *a)
+{
+	const size_t longest = AWS_JSON_VALUE - 2;
+
+	if (!aws_role_is_word(a->access_key_id, strlen(a->access_key_id), longest) ||
+		!aws_role_is_word(a->secret_access_key, strlen(a->secret_access_key), longest) ||
+		!aws_role_is_word(a->session_token, strlen(a->session_token), longest))
+		return "the answer has no keys";
+	if (a->expires <= 0)
+		return "the answer does not say when the keys end";
+	return NULL;
+}
+
+const char *
+aws_role_read_json(const char *data, size_t len, AwsRoleAnswer *a)
+{
+	memset(a, 0, sizeof(*a));
+	return aws_json_read(data, len, take_json, a) ? check(a) : "the answer is no JSON";
+}
+
+const char *
+aws_role_read_xml(const char *data, size_t len, AwsRoleAnswer *a)
+{
+	memset(a, 0, sizeof(*a));
+	return aws_xml_read(data, len, take_xml, a) ? check(a) : "the answer is no XML";
+}
+
+bool
+aws_role_may_connect(const struct sockaddr *address)
+{
+	static const char *const v4[] = {"169.254.169.254", "169.254.170.2",
+									 "169.254.170.23"};
+	static const char *const v6[] = {"fd00:ec2::254", "fd00:ec2::23", "::1"};
+	char					 text[INET6_ADDRSTRLEN];
+
+	if (address->sa_family == AF_INET)
+	{
+		const struct sockaddr_in *in = (const struct sockaddr_in *) address;
+
+		if (ntohl(in->sin_addr.s_addr) >> 24 == 127)
+			return true;
+		if (inet_ntop(AF_INET, &in->sin_addr, text, sizeof(text)) == NULL)
+			return false;
+		for (size_t i = 0; i < sizeof(v4) / sizeof(v4[0]); i++)
+			if (strcmp(text, v4[i]) == 0)
+				return true;
+		return false;
+	}
+	if (address->sa_family != AF_INET6 ||
+		inet_ntop(AF_INET6, &((const struct sockaddr_in6 *) address)->sin6_addr, text,
+				  sizeof(text)) == NULL)
+		return false;
+	for (size_t i = 0; i < sizeof(v6) / sizeof(v6[0]); i++)
+		if (strcmp(text, v6[i]) == 0)
+			return true;
+	return false;
+}
