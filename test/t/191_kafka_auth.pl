@@ -68,7 +68,8 @@ CONF
 	return $kafka->topic('events', 3);
 }
 
-my $node = outbox_node('main', conf => "outbox.sinks = 'webhook, kafka'\noutbox.ssl_ca_file = '$dir/ca.pem'\nlog_statement = none\nlog_min_error_statement = panic\n");
+mkdir "$dir/files";
+my $node = outbox_node('main', conf => "outbox.sinks = 'webhook, kafka'\noutbox.secrets_directory = '$dir/files'\noutbox.ssl_ca_file = '$dir/ca.pem'\nlog_statement = none\nlog_min_error_statement = panic\n");
 my ($rc, $out, $err);
 
 sub ask
@@ -194,6 +195,25 @@ make('token', "kafka://$address{sasl}", sasl('OAUTHBEARER'), "'{\"token\": \"$se
 delivers('token', 100);
 make('no_token', "kafka://$address{sasl}", sasl('OAUTHBEARER'), "'{\"token\": \"a.$secret{wrong}.c\"}'");
 refused('no_token', '^not authenticated: ');
+
+# A password and a token that are in files, which others replace
+sub put
+{
+	my ($file, $text) = @_;
+	append_to_file("$dir/files/.new", "$text\n");
+	return rename("$dir/files/.new", "$dir/files/$file") || die "$file: $!";
+}
+make('file', "kafka://$address{sasl}", sasl('PLAIN'), q('{"username": "bob", "password": {"file": "kafka.pw"}}'));
+refused('file', '^password: the file kafka.pw does not exist');
+put('kafka.pw', $secret{wrong});
+refused('file', '^not authenticated: Authentication failed');
+put('kafka.pw', $secret{bob});
+delivers('file', 100);
+put('kafka.token', "a.$secret{wrong}.c");
+make('token_file', "kafka://$address{sasl}", sasl('OAUTHBEARER'), q('{"token": {"file": "kafka.token"}}'));
+refused('token_file', '^not authenticated: ');
+put('kafka.token', $secret{token});
+delivers('token_file', 100);
 
 # SCRAM, which depends on the age of librdkafka
 foreach my $bits (256, 512)
