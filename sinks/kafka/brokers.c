@@ -178,10 +178,12 @@ kafka_load_read(KafkaLoad *load, const char *report)
  * The report may be old, so it counts only if there were about as many records: when a
  * burst begins, each partition gets its own at once.
  */
-bool
-kafka_load_is_sent(const KafkaLoad *load, int slot, int requests, int all_requests,
-				   int messages)
+int
+kafka_load_wait(const KafkaLoad *load, int slot, int requests, int all_requests,
+				int messages)
 {
-	return load->partitions[slot] > 0 && requests >= load->partitions[slot] &&
+	bool sent = load->partitions[slot] > 0 && requests >= load->partitions[slot] &&
 		messages > UNANSWERED * all_requests && messages <= 4 * load->messages;
+
+	return sent ? KAFKA_ANSWER_WITHIN : KAFKA_ANSWER_SOON;
 }

@@ -35,11 +35,18 @@ extern int	kafka_load_slot(int32_t broker);
 extern void kafka_load_read(KafkaLoad *load, const char *report);
 
 /*
- * Whether all that may be sent to a broker was sent, most likely: 'requests' are under
- * way to it, 'all_requests' to all brokers, and librdkafka has so many messages.
+ * ms that a thread waits for an answer before it looks around: if all that may be sent
+ * to its broker was sent, most likely, and if not.
  */
-extern bool kafka_load_is_sent(const KafkaLoad *load, int slot, int requests,
-							   int all_requests, int messages);
+#define KAFKA_ANSWER_WITHIN 200
+#define KAFKA_ANSWER_SOON 5
+
+/*
+ * Which of the two it is: 'requests' are under way to the broker, 'all_requests' to all
+ * brokers, and librdkafka has so many messages.
+ */
+extern int	kafka_load_wait(const KafkaLoad *load, int slot, int requests,
+							int all_requests, int messages);
 extern void kafka_brokers_read(KafkaBrokers *b, const char *report);
 
 #endif /* OUTBOX_KAFKA_BROKERS_H */

@@ -23,9 +23,6 @@
 #define LATELY 3000	 /* ms; librdkafka tries again after 100 ms, or up to 1 s */
 #define PRODUCE 0	 /* the number of this request in Kafka's protocol */
 
-/* ms that a thread waits for an answer with nothing else to do.  Then it looks around. */
-#define ANSWER_WITHIN 200
-
 static dlist_head	  clusters = DLIST_STATIC_INIT(clusters);
 static OutboxServices services;
 static int			  event_fd;
@@ -131,7 +128,9 @@ thread_ends(rd_kafka_t *rk, rd_kafka_thread_type_t type, const char *name, void 
 /*
  * While librdkafka has records of a partition that it may not send yet, its thread polls
  * without rest, which costs more CPU than everything else.  So it waits here for an
- * answer when there is most likely nothing else to do.
+ * answer.  A broker handles the requests of a connection one after the other.  Another
+ * one would only wait there, and has more records if it is sent after the answer.  But
+ * when the way to the broker takes longer, several are to be under way.
  */
 static rd_kafka_resp_err_t
 request_sent(rd_kafka_t *rk, int sock, const char *name, int32_t id, int16_t request,
@@ -140,7 +139,7 @@ request_sent(rd_kafka_t *rk, int sock, const char *name, int32_t id, int16_t req
 	KafkaCluster *c = arg;
 	struct pollfd answer = {.fd = sock, .events = POLLIN};
 	int			  slot = kafka_load_slot(id);
-	bool		  idle;
+	int			  wait;
 
 	(void) rk;
 	(void) name;
@@ -152,11 +151,10 @@ request_sent(rd_kafka_t *rk, int sock, const char *name, int32_t id, int16_t req
 	pthread_mutex_lock(&c->lock);
 	c->requests[slot]++;
 	c->all_requests++;
-	idle = kafka_load_is_sent(&c->load, slot, c->requests[slot], c->all_requests,
-							  (int) pg_atomic_read_u32(&c->produced));
+	wait = kafka_load_wait(&c->load, slot, c->requests[slot], c->all_requests,
+						   (int) pg_atomic_read_u32(&c->produced));
 	pthread_mutex_unlock(&c->lock);
-	if (idle)
-		(void) poll(&answer, 1, ANSWER_WITHIN);
+	(void) poll(&answer, 1, wait);
 	return RD_KAFKA_RESP_ERR_NO_ERROR;
 }
 

@@ -197,6 +197,19 @@ cmp_ok($cpu, '<', $took / 10, 'threads of librdkafka sleep while they wait for i
 is(join(' ', sort { $a <=> $b } split / /, numbers(records('slow'))), join(' ', 1 .. 4000), 'each once');
 ask("SELECT outbox.drop_endpoint('slow')");
 
+# The numbers of many records under way are stored as they are: compressing them takes ten
+# times as long.
+mock('topic many 3');
+ask("SELECT outbox.create_endpoint('many', 'kafka://$broker/many', '{many}', format => 'raw', timeout => '60 s', max_in_flight => 1000)");
+shows('many', "state = 'active'", 'the link comes up');
+mock('rtt 1000');
+ask("SELECT count(outbox.emit('many', jsonb_build_object('n', n))) FROM generate_series(1, 1000) n");
+ok(wait_sql($node, 'SELECT max(cardinality(pending)) > 500 FROM outbox.positions'), 'many records are under way');
+is(ask('SELECT count(*) FROM outbox.positions WHERE pg_column_compression(pending) IS NOT NULL'), '0', 'their numbers are stored as they are');
+mock('rtt 0');
+shows('many', 'delivered = 1000', 'and all are delivered');
+ask("SELECT outbox.drop_endpoint('many')");
+
 # Kafka's own troubles are librdkafka's to wait out, and are named when they last
 mock('error 0 19 6 7');
 $id = emit($node, 'size.x', '{"n": 201}', "key => 'k'");

@@ -106,21 +106,30 @@ loads(void)
 }
 
 static void
-sent(void)
+waits(const char *what, const KafkaLoad *load, int slot, int requests, int all_requests,
+	  int messages, bool long_enough)
+{
+	int expected = long_enough ? KAFKA_ANSWER_WITHIN : KAFKA_ANSWER_SOON;
+
+	ok(kafka_load_wait(load, slot, requests, all_requests, messages) == expected, what,
+	   "", "");
+}
+
+static void
+waiting(void)
 {
 	KafkaLoad load = {.messages = 100};
 
+	ok(KAFKA_ANSWER_SOON > 0, "a thread always waits for an answer", "", "");
 	load.partitions[1] = 3;
 	load.partitions[2] = 1;
-	ok(kafka_load_is_sent(&load, 1, 3, 4, 100), "each partition has a request under way",
-	   "", "");
-	ok(!kafka_load_is_sent(&load, 1, 2, 4, 100), "one has none", "", "");
-	ok(!kafka_load_is_sent(&load, 0, 1, 4, 100), "a broker of which nothing is known", "",
-	   "");
-	ok(!kafka_load_is_sent(&load, 1, 3, 4, 20), "few records: there may be room", "", "");
-	ok(kafka_load_is_sent(&load, 1, 3, 4, 21), "one more: there is none", "", "");
-	ok(kafka_load_is_sent(&load, 1, 3, 4, 400), "about as many as in the report", "", "");
-	ok(!kafka_load_is_sent(&load, 1, 3, 4, 401), "a burst since the report", "", "");
+	waits("each partition has a request under way", &load, 1, 3, 4, 100, true);
+	waits("one has none", &load, 1, 2, 4, 100, false);
+	waits("a broker of which nothing is known", &load, 0, 1, 4, 100, false);
+	waits("few records: there may be room", &load, 1, 3, 4, 20, false);
+	waits("one more: there is none", &load, 1, 3, 4, 21, true);
+	waits("about as many as in the report", &load, 1, 3, 4, 400, true);
+	waits("a burst since the report", &load, 1, 3, 4, 401, false);
 }
 
 int
@@ -199,6 +208,6 @@ main(void)
 	kafka_brokers_read(&b, "");
 	ok(!b.up && !b.known && b.silent[0] == '\0', "an empty report", "", b.silent);
 	loads();
-	sent();
+	waiting();
 	return done_testing();
 }
