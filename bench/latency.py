@@ -1,5 +1,5 @@
 """From just before emit to the receiver, at a fixed rate of events."""
-from machine import HERE, BenchError
+from machine import HERE, BenchError, free_port
 from receivers import Receiver
 from report import median, percentile, text
 
@@ -38,12 +38,9 @@ class Stamps:
         return [percentile(values, p) for p in percents]
 
 
-def emit_at(bench, cluster, rate, seconds, while_running=None, statement=EMIT, more=""):
-    """Emits at a rate to an endpoint of its own; the stamps of all events."""
-    receiver = Receiver(bench.machine, record=True)
-    cluster.create_endpoint("latency", receiver.url(), ", topics => '{bench.latency}'" + more)
-    cluster.settle(0.5)
-    out = bench.machine.dir / f"emitted-{receiver.port}"
+def run_emitter(bench, cluster, rate, seconds, statement, while_running=None):
+    """Emits at a rate; the file with its stamps."""
+    out = bench.machine.dir / f"emitted-{free_port()}"
     emitter = bench.machine.start(
         HERE / "emitter", "-d", cluster.conninfo(), "-q", statement, "-o", out,
         "-r", rate, "-s", seconds, log=bench.machine.dir / "emitter.log")
@@ -51,6 +48,15 @@ def emit_at(bench, cluster, rate, seconds, while_running=None, statement=EMIT, m
         while_running()
     if emitter.wait(seconds + 60) != 0:
         raise BenchError((bench.machine.dir / "emitter.log").read_text())
+    return out
+
+
+def emit_at(bench, cluster, rate, seconds, while_running=None, statement=EMIT, more=""):
+    """Emits at a rate to an endpoint of its own; the stamps of all events."""
+    receiver = Receiver(bench.machine, record=True)
+    cluster.create_endpoint("latency", receiver.url(), ", topics => '{bench.latency}'" + more)
+    cluster.settle(0.5)
+    out = run_emitter(bench, cluster, rate, seconds, statement, while_running)
     cluster.wait_delivered("latency", int(rate * seconds))
     cluster.drop_endpoint("latency")
     arrivals, again = receiver.arrivals()

@@ -1,4 +1,4 @@
-"""Many endpoints, each of a tenant of its own and on a host of its own, beside a
+"""Many endpoints, each on a host of its own and mostly of a tenant of its own, beside a
 bare libcurl loop over the same hosts."""
 import json
 import os
@@ -6,8 +6,10 @@ import subprocess
 import time
 
 from drain import header_facts
-from machine import HERE, BenchError, Loopback, cpu_seconds, rss_anon
+from latency import Stamps, run_emitter
+from machine import HERE, BenchError, Loopback, cpu_seconds, rss_anon, wait_until
 from receivers import Nginx, Receiver
+from report import text
 
 SECTION = "Many endpoints"
 LOOPS = (32, 128, 1024)			# requests in flight of the bare loop: the best one counts
@@ -35,12 +37,12 @@ def capture(machine, cluster):
     return receiver.dump
 
 
-def create(cluster, nginx, first, last):
-    """Endpoints 'first' to 'last', and the seconds that it took."""
+def create(cluster, receiver, first, last, tenant="'t' || i", topics="*"):
+    """Endpoints 'first' to 'last', and the seconds that it took.  'tenant' is SQL."""
     begun = time.monotonic()
     cluster.sql.rows(
         "SELECT count(outbox.create_endpoint('e' || i, 'http://127.1.' || i / 250 || '.'"
-        f" || i % 250 + 1 || ':{nginx.port}/', tenant => 't' || i))"
+        f" || i % 250 + 1 || ':{receiver.port}/', tenant => {tenant}, topics => '{{{topics}}}'))"
         f" FROM generate_series({first}, {last - 1}) AS i")
     return time.monotonic() - begun
 
@@ -76,6 +78,56 @@ def behind(cluster, nginx, each, endpoints):
     cluster.sql.rows("SELECT count(outbox.resume_endpoint(name)) FROM outbox.endpoints")
     ended = nginx.wait_for(before + endpoints * each, 600)
     return endpoints * each / (ended - begun)
+
+
+def latencies(bench, endpoints):
+    """p50 and p99 in ms from emit to the receiver, of 1,000 events/s."""
+    cluster = bench.cluster(f"many-latency-{endpoints}")
+    receiver = Receiver(bench.machine, record=True, everywhere=True)
+    create(cluster, receiver, 0, endpoints)
+    cluster.settle(2)
+    before = delivered(cluster)
+    cluster.sql.rows("SELECT count(outbox.emit('warm', '{\"n\": -1}', tenant => 't' || i))"
+                     f" FROM generate_series(0, {endpoints - 1}) AS i")
+    wait_until(lambda: delivered(cluster) >= before + endpoints, 120, "the first connections")
+    cluster.settle(2)
+    seconds = bench.scale(30, 10)
+    statement = ("SELECT outbox.emit('bench.latency', $1::jsonb, tenant => 't' ||"
+                 f" floor(random() * {endpoints}))")
+    out = run_emitter(bench, cluster, 1000, seconds, statement)
+    wait_until(lambda: delivered(cluster) >= before + endpoints + 1000 * seconds, 60, "the rest")
+    cluster.check()
+    cluster.stop()
+    return Stamps(out, *receiver.arrivals()).percentiles(1)
+
+
+def delivered(cluster):
+    return int(cluster.sql.value("SELECT coalesce(sum(delivered), 0) FROM outbox.stats"))
+
+
+def fan_out(bench, nginx, endpoints):
+    """µs of the worker's CPU for a delivery: of one event to all endpoints, and of as many
+    events to one of them."""
+    cluster = bench.cluster(f"many-fan-out-{endpoints}")
+    create(cluster, nginx, 0, endpoints, tenant="NULL", topics="all")
+    cluster.create_endpoint("one", f"http://127.1.0.1:{nginx.port}/", ", topics => '{one}'")
+    cluster.settle(2)
+
+    def cost(topic, events, deliveries):
+        before, cpu = nginx.requests(), cluster.worker_cpu()
+        for _ in range(events):
+            cluster.emit(1 if topic == "all" else deliveries, topic=topic)
+            before += deliveries
+            nginx.wait_for(before, 120)
+        cluster.settle(3)		# all that the worker does afterwards belongs to it
+        return (cluster.worker_cpu() - cpu) * 1e6 / (events * deliveries)
+
+    cost("all", 1, endpoints)	# the first connections
+    cost("one", 1, endpoints)
+    found = cost("all", 5, endpoints), cost("one", 5, endpoints)
+    cluster.check()
+    cluster.stop()
+    return found
 
 
 # What an operator or a portal asks among all these endpoints: words, SQL, at most so many ms
@@ -143,4 +195,11 @@ def inside(bench):
         report.add(SECTION, f"{size:,} endpoints that are all behind: deliveries/s", f"{late:.0f}")
     cluster.check()
     cluster.stop()
+    for size in sizes:
+        for name, value, limit in zip(("p50", "p99"), latencies(bench, size), (1, 10)):
+            report.add(SECTION, f"{size:,} endpoints, 1,000 events/s, emit → receiver, {name}",
+                       f"{text(value)} ms", f"≤ {limit} ms", value <= limit)
+        many, one = fan_out(bench, nginx, size)
+        report.add(SECTION, f"one event to {size:,} endpoints: CPU per delivery, ÷ events to one endpoint",
+                   f"{many:.1f} µs ÷ {one:.1f} µs = {many / one:.2f}", "≤ 1.5", many <= 1.5 * one)
     bench.machine.stop(nginx.process)

@@ -11,6 +11,7 @@
  *									written to FILE on SIGTERM
  *			   [-d FILE]			writes the first request as it came
  *			   [-n]					reads and never answers
+ *			   [-a]					listens on all addresses of the machine
  */
 #define _GNU_SOURCE /* accept4() */
 #include <arpa/inet.h>
@@ -166,7 +167,8 @@ serve(Client *c)
 int
 main(int argc, char **argv)
 {
-	struct sockaddr_in addr = {.sin_family = AF_INET};
+	struct sockaddr_in addr = {.sin_family = AF_INET,
+							   .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
 	struct sigaction   act = {.sa_handler = on_term};
 	struct epoll_event ev = {.events = EPOLLIN};
 	const char		  *out = NULL;
@@ -175,7 +177,7 @@ main(int argc, char **argv)
 	int				   epfd;
 	int				   opt;
 
-	while ((opt = getopt(argc, argv, "p:o:d:n")) != -1)
+	while ((opt = getopt(argc, argv, "p:o:d:na")) != -1)
 	{
 		switch (opt)
 		{
@@ -192,11 +194,13 @@ main(int argc, char **argv)
 			case 'n':
 				silent = true;
 				break;
+			case 'a':
+				addr.sin_addr.s_addr = htonl(INADDR_ANY);
+				break;
 			default:
 				return 2;
 		}
 	}
-	addr.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
 
 	/* Without SA_RESTART, so that epoll_wait() returns. */
 	sigaction(SIGTERM, &act, NULL);

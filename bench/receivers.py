@@ -106,7 +106,7 @@ class Nginx:
 class Receiver:
     """receiver.c in one of its modes."""
 
-    def __init__(self, machine, record=False, dump=False, silent=False):
+    def __init__(self, machine, record=False, dump=False, silent=False, everywhere=False):
         self.machine = machine
         self.port = free_port()
         base = machine.dir / f"receiver-{self.port}"
@@ -120,6 +120,8 @@ class Receiver:
             arguments += ["-d", self.dump]
         if silent:
             arguments += ["-n"]
+        if everywhere:
+            arguments += ["-a"]
         self.process = machine.start(HERE / "receiver", *arguments, log=f"{base}.log")
         if silent:
             time.sleep(0.2)

@@ -224,7 +224,7 @@ define_operation_settings(void)
 	define_int(
 		"outbox.worker_max_connections",
 		"Connections of one worker that stay open at most.",
-		"-1: half of the file descriptors that the process may have, at most 16384.",
+		"-1: most of the file descriptors that the process may have, at most 16384.",
 		&outbox_worker_max_connections, -1, 1000000, 0);
 	define_int(
 		"outbox.worker_memory",

@@ -178,6 +178,21 @@ outbox_subscribers_init(void)
 	dlist_init(&no_tenant.members);
 }
 
+void
+outbox_subscribers_of_tenant(OutboxTenant *tenant,
+							 void (*each)(void *arg, OutboxEndpoint *ep), void *arg)
+{
+	dlist_iter iter;
+
+	dlist_foreach(iter, &tenant->group.members)
+	{
+		OutboxSubscription *s = dlist_container(OutboxSubscription, node, iter.cur);
+
+		if (s->endpoint)
+			each(arg, s->endpoint);
+	}
+}
+
 bool
 outbox_subscribers_here(void)
 {

@@ -51,6 +51,11 @@ extern void outbox_subscribers_remove_other(OutboxOtherSubscriber *other);
 /* True if this worker serves any endpoint. */
 extern bool outbox_subscribers_here(void);
 
+/* Calls 'each' with each endpoint of this worker that has this tenant. */
+extern void outbox_subscribers_of_tenant(OutboxTenant *tenant,
+										 void (*each)(void *arg, OutboxEndpoint *ep),
+										 void *arg);
+
 /*
  * Returns the subscribers to an event with this topic, each once.  The result is valid until
  * the next call.

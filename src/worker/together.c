@@ -79,24 +79,48 @@ has_place_in(const OutboxCursor *c, const OutboxCursor *leader, const OutboxTick
 }
 
 static void
-gather(Page *page, OutboxEndpoint *leader)
+offer(Page *page, OutboxEndpoint *ep)
 {
 	const OutboxTogether *how = page->how;
-	OutboxEndpoint		 *ep = outbox_turn_first(how->turn);
+	OutboxEndpoint		 *leader = page->members[0];
+	OutboxCursor		 *place;
+
+	if (ep == leader || ep->tenant != leader->tenant || !how->may_join(ep, how->now))
+		return;
+	place = place_of(page, ep);
+	if (!has_place_in(place, place_of(page, leader), how->tick))
+		return;
+	outbox_cursor_set(place, place->read, how->tick, last_seq_of(place, how->tick));
+	page->members[page->n++] = ep;
+}
+
+static void
+offer_to_fellow(void *arg, OutboxEndpoint *ep)
+{
+	Page *page = arg;
+
+	if (ep->lists->in_turn[page->how->turn] && page->n < MEMBERS_MAX)
+		offer(page, ep);
+}
+
+/* Looks through those that wait or through the tenant's endpoints, whichever are fewer. */
+static void
+gather(Page *page, OutboxEndpoint *leader)
+{
+	OutboxTurn turn = page->how->turn;
 
 	page->members[page->n++] = leader;
-	for (int asked = 0; ep && asked < MEMBERS_MAX; asked++)
+	if (leader->tenant && leader->tenant->nendpoints < outbox_loop.turns[turn])
+		outbox_subscribers_of_tenant(leader->tenant, offer_to_fellow, page);
+	else
 	{
-		OutboxCursor *place = place_of(page, ep);
+		OutboxEndpoint *ep = outbox_turn_first(turn);
 
-		if (ep != leader && ep->tenant == leader->tenant && how->may_join(ep, how->now) &&
-			has_place_in(place, place_of(page, leader), how->tick))
+		for (int asked = 0; ep && asked < MEMBERS_MAX; asked++)
 		{
-			outbox_cursor_set(place, place->read, how->tick,
-							  last_seq_of(place, how->tick));
-			page->members[page->n++] = ep;
+			offer(page, ep);
+			ep = outbox_turn_next(turn, ep);
 		}
-		ep = outbox_turn_next(how->turn, ep);
 	}
 	for (int i = 0; i < page->n; i++)
 		page->members[i]->feed->page = page->number;

@@ -1,13 +1,16 @@
-# A slow receiver gets as many requests at a time as max_in_flight allows, and a fast one gets few.
+# A slow receiver gets as many requests at a time as max_in_flight allows, and a fast one gets few,
+# where connections are scarce mostly one.
 use strict;
 use warnings;
 
 use OutboxTest;
+use OutboxTest::Network;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
 use constant IN_FLIGHT => 150;
+use constant BURST => 20; # events of one endpoint at once
 
 my $node = outbox_node('main');
 my $receiver = OutboxTest::Receiver->new('main');
@@ -29,5 +32,32 @@ $node->safe_psql('postgres', "SELECT count(outbox.emit('busy', '{}')) FROM gener
 ok( wait_sql($node, "SELECT failed_attempts > 0 AND processing = 0 AND state = 'backing_off' FROM outbox.stats WHERE endpoint = 'busy'"),
 	'a receiver that asks for time');
 cmp_ok($node->safe_psql('postgres', "SELECT failed_attempts FROM outbox.stats WHERE endpoint = 'busy'"), '<=', 32, 'gets it');
+
+# Seven of at most eight connections are there, and each new one closes another.
+my $dir = PostgreSQL::Test::Utils::tempdir();
+make_ca($dir, 'authority');
+make_cert($dir, 'good', 'authority', 'DNS:*.many.localhost');
+my $front = start_front('127.0.0.1:0', $receiver->{port}, cert => "$dir/good.crt", key => "$dir/good.key");
+$node->append_conf('postgresql.conf', "outbox.ssl_ca_file = '$dir/authority.crt'\noutbox.worker_max_connections = 8");
+$node->restart;
+ok(wait_sql($node, "SELECT state = 'running' FROM outbox.status"), 'running');
+$node->safe_psql('postgres', "SELECT count(outbox.create_endpoint('many.' || i, 'https://host-' || i || '.many.localhost:$front->{port}/ok/many',"
+	  . " topics => ARRAY['many.' || i])) FROM generate_series(1, 7) i");
+my $sent = 0;
+foreach my $i (1 .. 7)
+{
+	$node->safe_psql('postgres', "SELECT outbox.emit('many.$i', '{}')");
+	$receiver->wait_delivered(++$sent, path => '/ok/many');
+}
+foreach my $i (map { 1 .. 7 } 1 .. 3)
+{
+	$node->safe_psql('postgres', "SELECT count(outbox.emit('many.$i', '{}')) FROM generate_series(1, " . BURST . ')');
+	$sent += BURST;
+	$receiver->wait_delivered($sent, path => '/ok/many');
+}
+is(scalar(() = $receiver->delivered(path => '/ok/many')), $sent, 'all are delivered');
+my $connections = () = lines_of($front->{journal}, qr/^tls /);
+note("$sent requests over $connections connections");
+cmp_ok($connections, '<', $sent / 2, 'most use a connection that is there');
 $node->stop;
 done_testing();

@@ -16,6 +16,7 @@ typedef struct Receiver
 	int			handshake; /* ms */
 	int			wanted;	   /* requests that are waiting or running */
 	bool		refuses;   /* every request */
+	int			first;	   /* requests in the beginning (0: as many as usual) */
 } Receiver;
 
 /* Answers within so many ms.  'w' has the number that ran at the end. */
@@ -28,7 +29,7 @@ answers(const Receiver *r, OutboxWidth *w, int ms)
 	int	   running = 0;
 	int	   since = 0;
 
-	outbox_width_begin(w, 0);
+	outbox_width_begin(w, r->first ? r->first : OUTBOX_WIDTH_FIRST, 0);
 	for (int now = 1; now <= ms; now++)
 	{
 		double rate;
@@ -73,14 +74,17 @@ width(Receiver r, int from, int to)
 int
 main(void)
 {
-	width((Receiver){"near and fast", 0.2, 40, 100, 1000, false}, 32, 32);
-	width((Receiver){"near, without TLS", 0.2, 40, 0, 1000, false}, 32, 32);
-	width((Receiver){"1 ms away", 1, 40, 100, 1000, false}, 32, 64);
-	width((Receiver){"5 ms away", 5, 40, 100, 1000, false}, 128, 256);
-	width((Receiver){"20 ms away", 20, 40, 60, 1000, false}, 512, 1024);
-	width((Receiver){"slow", 500, 40, 5, 1000, false}, 1000, 1024);
-	width((Receiver){"does not answer", 0, 0, 5, 1000, false}, 1000, 1024);
-	width((Receiver){"never ends a handshake", 0, 0, 100000, 1000, false}, 32, 1024);
-	width((Receiver){"refuses fast", 0.2, 40, 0, 1000, true}, 32, 32);
+	width((Receiver){"near and fast", 0.2, 40, 100, 1000, false, 0}, 32, 32);
+	width((Receiver){"near, without TLS", 0.2, 40, 0, 1000, false, 0}, 32, 32);
+	width((Receiver){"1 ms away", 1, 40, 100, 1000, false, 0}, 32, 64);
+	width((Receiver){"5 ms away", 5, 40, 100, 1000, false, 0}, 128, 256);
+	width((Receiver){"20 ms away", 20, 40, 60, 1000, false, 0}, 512, 1024);
+	width((Receiver){"slow", 500, 40, 5, 1000, false, 0}, 1000, 1024);
+	width((Receiver){"does not answer", 0, 0, 5, 1000, false, 0}, 1000, 1024);
+	width((Receiver){"never ends a handshake", 0, 0, 100000, 1000, false, 0}, 32, 1024);
+	width((Receiver){"fast, connections are scarce", 0.2, 40, 0, 1000, false, 1}, 8, 8);
+	width((Receiver){"slow, connections are scarce", 500, 40, 5, 1000, false, 1}, 1000,
+		  1024);
+	width((Receiver){"refuses fast", 0.2, 40, 0, 1000, true, 0}, 32, 32);
 	return done_testing();
 }

@@ -249,6 +249,11 @@ set_constants(OutboxTransfer *t)
 	  {CURLOPT_TCP_KEEPALIVE, 1},
 	  {CURLOPT_MAXAGE_CONN, CONNECTION_IDLE_MAX},
 	  {CURLOPT_UPLOAD_BUFFERSIZE, 16 * 1024},
+	  /*
+	   * libcurl would look through all its addresses after each request.  It has none
+	   * that may be too old: http_lookup.c gives it those of names.
+	   */
+	  {CURLOPT_DNS_CACHE_TIMEOUT, -1},
 #if LIBCURL_VERSION_NUM < 0x075500
 	  {CURLOPT_PROTOCOLS, CURLPROTO_HTTP | CURLPROTO_HTTPS},
 #endif

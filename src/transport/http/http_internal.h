@@ -50,6 +50,7 @@ typedef enum OutboxTransferState
 
 typedef struct OutboxWidth
 {
+	int	   first; /* 'most' in the beginning */
 	int	   most;
 	int	   ended;		/* since 'since': the caller counts */
 	int	   good;		/* of these, with a 2xx */
@@ -65,7 +66,7 @@ typedef struct OutboxWidth
  * step: to be called about every 10 ms while more are wanted.  'running' includes
  * 'connecting', which have no connection yet.
  */
-extern void outbox_width_begin(OutboxWidth *w, int64 now);
+extern void outbox_width_begin(OutboxWidth *w, int first, int64 now);
 extern void outbox_width_settle(OutboxWidth *w, int64 now);
 extern void outbox_width_step(OutboxWidth *w, int running, int connecting, int64 now);
 
@@ -312,6 +313,7 @@ extern bool				 outbox_http_has_refused(uint64 host);
  * whose time has come.  may_have_ended: next_ended is to be asked.
  * next_ended: a transfer that has ended, and how; NULL: none.
  * check_room: begins or ends to close idle connections.  Cheap, to be called often.
+ * are_scarce: more than three quarters of the connections that may stay open are there.
  */
 extern bool			   outbox_http_pools_init(void);
 extern void			   outbox_http_pools_shutdown(void);
@@ -324,6 +326,7 @@ extern int64		   outbox_http_pools_next_timer(void);
 extern bool			   outbox_http_pools_may_have_ended(void);
 extern OutboxTransfer *outbox_http_pools_next_ended(CURLcode *result);
 extern void			   outbox_http_pools_check_room(void);
+extern bool			   outbox_http_pools_are_scarce(void);
 
 /*
  * http_socket.c.  watch: a socket was opened.  'events' passes epoll's

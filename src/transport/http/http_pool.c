@@ -20,6 +20,9 @@
 #define CONNECTIONS_PER_POOL 128 /* that one handle serves well */
 #define CONNECTIONS_SHARE 4		 /* of the worker's memory, 1/4 is for connections */
 
+/* Descriptors that tables, lookups and other transports may need. */
+#define FILES_OF_OTHERS 2048
+
 static OutboxHttpPool pools[POOLS_MAX];
 static int			  npools;
 static uint64 touched; /* a bit for each handle in which requests may have ended */
@@ -57,7 +60,12 @@ find_limit(void)
 		return (int) connections;
 
 	if (files.rlim_cur != RLIM_INFINITY)
-		connections = Min(connections, (int64) (files.rlim_cur / 2));
+	{
+		int64 all = (int64) files.rlim_cur;
+		int64 others = 2 * (int64) outbox_worker_max_in_flight + FILES_OF_OTHERS;
+
+		connections = Min(connections, Max(all - others, all / 2));
+	}
 	return (int) Max(connections, 1);
 }
 
@@ -187,6 +195,15 @@ outbox_http_pools_next_ended(CURLcode *result)
 		touched &= touched - 1;
 	}
 	return NULL;
+}
+
+bool
+outbox_http_pools_are_scarce(void)
+{
+	size_t most = outbox_memory_limit() / CONNECTIONS_SHARE;
+
+	return outbox_http_connections > (int64) limit * 3 / 4 ||
+		outbox_http_connections_bytes > most / 4 * 3;
 }
 
 /*

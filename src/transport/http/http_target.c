@@ -48,6 +48,16 @@ find_target(const void *key)
 	return NULL;
 }
 
+/*
+ * Where connections are scarce, more of them to one host would close those to others.  So
+ * a target begins with one request at a time.
+ */
+static int
+first_width(void)
+{
+	return outbox_http_pools_are_scarce() ? 1 : OUTBOX_WIDTH_FIRST;
+}
+
 OutboxTargetState *
 outbox_http_enter_target(const void *key)
 {
@@ -67,7 +77,7 @@ outbox_http_enter_target(const void *key)
 	dlist_init(&host->waiting);
 	host->key = key;
 	host->in_flight = 1;
-	outbox_width_begin(&host->width, 0);
+	outbox_width_begin(&host->width, first_width(), 0);
 	dlist_push_head(host_bucket(key), &host->node);
 	return host;
 }
@@ -137,7 +147,7 @@ outbox_http_width_of(const OutboxTarget *target, bool more)
 	OutboxTargetState *host = find_target(target);
 
 	if (host == NULL)
-		return OUTBOX_WIDTH_FIRST;
+		return first_width();
 	if (more && host->open)
 	{
 		host->asked = true;

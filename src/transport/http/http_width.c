@@ -28,9 +28,9 @@ outbox_width_settle(OutboxWidth *w, int64 now)
 }
 
 void
-outbox_width_begin(OutboxWidth *w, int64 now)
+outbox_width_begin(OutboxWidth *w, int first, int64 now)
 {
-	w->most = OUTBOX_WIDTH_FIRST;
+	w->first = w->most = first;
 	w->rate_before = -1;
 	w->refused = false;
 	w->begun_at = now;
@@ -46,9 +46,9 @@ outbox_width_step(OutboxWidth *w, int running, int connecting, int64 now)
 
 	if (now - w->begun_at >= TRIED_FOR)
 	{
-		int half = Max(w->most / 2, OUTBOX_WIDTH_FIRST);
+		int half = Max(w->most / 2, w->first);
 
-		outbox_width_begin(w, now);
+		outbox_width_begin(w, w->first, now);
 		w->most = half;
 		return;
 	}
