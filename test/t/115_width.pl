@@ -1,5 +1,4 @@
-# A slow receiver gets as many requests at a time as max_in_flight allows, and a fast one gets few,
-# where connections are scarce mostly one.
+# A slow receiver gets as many requests at a time as it needs, and where connections are scarce a fast one gets one.
 use strict;
 use warnings;
 

@@ -70,7 +70,7 @@ for_all('pause_endpoint', 4, 9);
 emit(1, 400);
 for_all('pause_endpoint', 10, 19);
 emit(501, 400);
-wait_sql($node, "SELECT bool_and(pending = 0) FROM outbox.stats WHERE endpoint ~ '^e[23]'");
+wait_sql($node, "SELECT bool_and(pending = 0) FROM outbox.stats WHERE endpoint ~ '^e[23].'");
 emit(200_001, 2_000, $late[1]);
 $receiver->control(path => '/ok/e3', behave => '/slow?ms=1000');
 ask("SELECT count(outbox.emit('t.3', jsonb_build_object('n', i))) FROM generate_series(300001, 304000) i");
