@@ -15,6 +15,12 @@ static OutboxTransfer requests[REQUESTS];
 static int			  launched;
 static bool			  in_order = true;
 
+bool
+outbox_http_pools_are_scarce(void)
+{
+	return false;
+}
+
 /* Takes a millisecond, or a little less. */
 static void
 launch(OutboxTransfer *t)
