@@ -85,6 +85,23 @@ is_below(const char *directory, const char *path)
 	return strncmp(directory, path, len) == 0 && path[len] == '/';
 }
 
+/* True if it is a file that has a key of the server, which no endpoint may send. */
+static bool
+is_key_file(const struct stat *file)
+{
+	const char *keys[] = {outbox_secret_key_file, outbox_ssl_key_file};
+
+	for (size_t i = 0; i < lengthof(keys); i++)
+	{
+		struct stat key;
+
+		if (keys[i][0] != '\0' && stat(keys[i], &key) == 0 &&
+			key.st_dev == file->st_dev && key.st_ino == file->st_ino)
+			return true;
+	}
+	return false;
+}
+
 /* Returns what is wrong with the place of an open file.  NULL: nothing. */
 static const char *
 place_problem(int directory, int file)
@@ -96,6 +113,8 @@ place_problem(int directory, int file)
 
 	if (fstat(file, &st) < 0 || !S_ISREG(st.st_mode))
 		return "is not a regular file";
+	if (is_key_file(&st))
+		return "is the file of a key in the settings";
 	if (!path_of(directory, real_directory) || !path_of(file, real_file))
 		return "is at a place that is not known, because there is no /proc";
 	if (!is_below(real_directory, real_file))

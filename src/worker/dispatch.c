@@ -18,6 +18,7 @@
 #include "endpoint/status.h"
 #include "endpoint/window.h"
 #include "log/payload.h"
+#include "log/step.h"
 #include "store/attempts.h"
 #include "transport/message.h"
 #include "transport/sinks.h"
@@ -534,7 +535,8 @@ outbox_dispatch_next_time(OutboxEndpoint *ep, TimestampTz now)
 		return t;
 	if (ep->queue->nin_flight >= width_of(ep, false))
 		return outbox_window_has_something(ep) ? now + ASK_AGAIN : t;
-	if (outbox_retries_first(ep) && ep->queue->nready < outbox_endpoint_at_once(ep))
+	if (outbox_retries_first(ep) && ep->queue->nready < outbox_endpoint_at_once(ep) &&
+		!outbox_step_held(OUTBOX_STEP_READ, ep->id)) /* else they cannot be loaded */
 		t = outbox_retries_first(ep)->due;
 	t = Min(t, outbox_batch_due(ep, now));
 	if (outbox_window_has_something(ep) || t <= now)

@@ -24,7 +24,7 @@ our @EXPORT = qw(outbox_node wait_until wait_sql endpoint emit worker_pid
   new_worker pause start_again start_producer stop_producer check_history
   event_ids process_is_gone kill_everything wait_settled wait_status
   nothing_arrives emit_at_once refuses_unsigned documented_roles worker_grants
-  shown_in_security private_memory shim write_clock $top);
+  shown_in_security private_memory cpu_ticks shim write_clock $top);
 
 our $top = $ENV{OUTBOX_TOP} || '.';
 our $timeout = $PostgreSQL::Test::Utils::timeout_default;
@@ -328,6 +328,15 @@ sub private_memory
 	my ($kb) = PostgreSQL::Test::Utils::slurp_file("/proc/$pid/status") =~ /^RssAnon:\s+(\d+) kB/m
 	  or die "process $pid has no memory of its own: it is ending\n";
 	return $kb / 1024;
+}
+
+# Hundredths of a second of CPU that a process has used
+sub cpu_ticks
+{
+	my ($pid) = @_;
+	my ($stat) = PostgreSQL::Test::Utils::slurp_file("/proc/$pid/stat") =~ /\) (.*)/;
+	my @field = split / /, $stat;
+	return $field[11] + $field[12];
 }
 
 # Compiles test/shims/NAME.c, and returns the library for LD_PRELOAD.

@@ -154,43 +154,36 @@ is(scalar(() = $receiver->delivered(path => '/slow/large')), 500, 'read with the
 cmp_ok($most - $idle, '<', 150, sprintf('within bounds (%.0f MB above %.0f MB)', $most - $idle, $idle));
 
 # Disabled: it does nothing, and takes nothing
-sub ticks
-{
-	my ($stat) = PostgreSQL::Test::Utils::slurp_file("/proc/$pid/stat") =~ /\) (.*)/;
-	my @field = split / /, $stat;
-	return $field[11] + $field[12];
-}
-
 endpoint($node, $receiver, 'off', '/ok/off', "topics => '{off.*}'");
 ask('ALTER SYSTEM SET outbox.enabled = off');
 $node->reload;
 ok(wait_sql($node, "SELECT state = 'disabled' FROM outbox.status"), 'disabled');
-$before = ticks();
+$before = cpu_ticks($pid);
 $id = emit($node, 'off.one', '{}');
 usleep(1_000_000);
 emit($node, 'off.two', '{}');
 usleep(1_000_000);
-cmp_ok(ticks() - $before, '<', 20, 'disabled: the worker sleeps');
+cmp_ok(cpu_ticks($pid) - $before, '<', 20, 'disabled: the worker sleeps');
 is(scalar(() = $receiver->requests(path => '/ok/off')), 0, 'nothing is sent');
 ask('ALTER SYSTEM RESET outbox.enabled');
 $node->reload;
 $receiver->wait_delivered(2, path => '/ok/off');
 pass('on again: delivered');
-$before = ticks();
+$before = cpu_ticks($pid);
 usleep(2_000_000);
-cmp_ok(ticks() - $before, '<', 20, 'idle: the worker sleeps, too');
+cmp_ok(cpu_ticks($pid) - $before, '<', 20, 'idle: the worker sleeps, too');
 
 # What is due with the next settle does not keep the worker awake until then
 ask('ALTER SYSTEM SET outbox.settle_interval = 1000');
 $node->reload;
-$before = ticks();
+$before = cpu_ticks($pid);
 foreach my $n (1 .. 2)
 {
 	emit($node, 'off.one', '{}');
 	$receiver->wait_delivered(2 + $n, path => '/ok/off');
 	usleep(1_200_000);
 }
-cmp_ok(ticks() - $before, '<', 50, 'a settle is waited for: the worker sleeps');
+cmp_ok(cpu_ticks($pid) - $before, '<', 50, 'a settle is waited for: the worker sleeps');
 is(ask('SELECT sum(restarts) FROM outbox.worker_slots()'), 0, 'no worker ended with an error');
 
 $node->stop;

@@ -49,7 +49,9 @@ foreach my $what ('TABLE outbox.events_0', 'TABLE outbox.events_1', 'INDEX outbo
 	$session->query_safe("BEGIN; REINDEX $what");
 	$receiver->control(path => '/ok/c', behave => '/ok');
 	# For as long as it took a waiting worker to end
+	my $ticks = cpu_ticks($pid);
 	is(ask("SELECT public.waits($pid)"), '0', "$what: the worker waits for no lock");
+	cmp_ok(cpu_ticks($pid) - $ticks, '<', 100, "$what: and sleeps meanwhile");
 	is(worker_pid($node), $pid, "$what: the worker lives while it is made anew");
 	my $longest = ask("SELECT COALESCE(extract(epoch FROM max(clock_timestamp() - last_loop_at)), 0) FROM outbox.worker_slots()");
 	cmp_ok($longest, '<', 1.5, "$what: and its loop goes on");

@@ -5,6 +5,7 @@ use strict;
 use warnings;
 
 use IO::Socket::UNIX;
+use MIME::Base64 ();
 use OutboxTest;
 use OutboxTest::Build;
 use POSIX ();
@@ -190,6 +191,24 @@ shows('pipe', "state = 'active'", 'an endpoint without events goes on by itself,
 unlink "$files/huge";
 put('huge', 'small');
 shows('huge', "state = 'active'", 'and one whose file was too large');
+
+# Keys of the server are not for endpoints, by whatever name
+foreach my $setting ('secret_key_file', 'ssl_key_file')
+{
+	append_to_file("$files/$setting", MIME::Base64::encode_base64('k' x 32));
+	chmod 0600, "$files/$setting";
+	link "$files/$setting", "$files/$setting.2" or die $!;
+	reload("ALTER SYSTEM SET outbox.$setting = '$files/$setting'");
+	ok(wait_sql($node, "SELECT current_setting('outbox.$setting') <> ''"), "outbox.$setting is set");
+	foreach my $name ($setting, "$setting.2")
+	{
+		create($name, $name);
+		stopped($name, "the file $name is the file of a key in the settings");
+		ask("SELECT outbox.drop_endpoint('$name')");
+	}
+	reload("ALTER SYSTEM RESET outbox.$setting");
+	ok(wait_sql($node, "SELECT current_setting('outbox.$setting') = ''"), "outbox.$setting is not set");
+}
 SKIP:
 {
 	skip 'root reads every file', 2 if $> == 0;
