@@ -14,7 +14,8 @@
 
 #define BODY_TIME_MAX 1000	   /* ms after the headers */
 #define ROUNDS_MAX 16		   /* of one http_poll() */
-#define POLL_TIME 1			   /* ms of it, after which no further round begins */
+#define POLL_TIME 1			   /* ms of it, after which no further round begins ... */
+#define POLL_MORE 1000		   /* ... and 1 more for so many requests in flight */
 #define ANSWER_KEPT (4 * 1024) /* bytes of an answer buffer that a free transfer keeps */
 
 /* Buffers of libcurl, the headers, and the beginning of the answer. */
@@ -23,6 +24,7 @@
 static OutboxDone report;
 
 static OutboxTransfer *all_transfers;
+static int			   nrunning; /* in libcurl */
 static dlist_head	   free_transfers = DLIST_STATIC_INIT(free_transfers);
 static dlist_head	   unstarted = DLIST_STATIC_INIT(unstarted);
 static dlist_head	   answered = DLIST_STATIC_INIT(answered);
@@ -193,6 +195,7 @@ launch(OutboxTransfer *t)
 		return;
 	}
 	t->state = RUNNING;
+	nrunning++;
 	outbox_http_pool_proceed(t->pool);
 }
 
@@ -254,7 +257,10 @@ static void
 withdraw(OutboxTransfer *t)
 {
 	if (t->state == RUNNING || t->state == ANSWERED)
+	{
 		curl_multi_remove_handle(t->pool->multi, t->easy);
+		nrunning--;
+	}
 	if (t->state != RUNNING && t->state != ACQUIRED)
 		dlist_delete(&t->node);
 	t->state = ACQUIRED;
@@ -440,7 +446,7 @@ end_slow_bodies(void)
 static void
 http_poll(void)
 {
-	int64 until = outbox_http_now() + POLL_TIME;
+	int64 until = outbox_http_now() + POLL_TIME + nrunning / POLL_MORE;
 	bool  more = true;
 
 	for (int round = 0; round == 0 || (round < ROUNDS_MAX && outbox_http_now() <= until);

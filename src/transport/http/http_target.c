@@ -7,8 +7,8 @@
 
 #include <stdlib.h>
 
-#define HOST_BUCKETS 256
-#define STEP 10 /* ms between looks at the hosts that are full */
+#define HOST_BUCKETS 4096 /* a power of two: each endpoint may have a request in flight */
+#define STEP 10			  /* ms between looks at the hosts that are full */
 
 static dlist_head hosts[HOST_BUCKETS];
 static dlist_head free_hosts = DLIST_STATIC_INIT(free_hosts);
@@ -30,7 +30,7 @@ host_bucket(const void *key)
 {
 	uint64 hash = (uint64) (uintptr_t) key * UINT64CONST(0x9E3779B97F4A7C15);
 
-	return &hosts[hash >> 56];
+	return &hosts[hash >> (64 - 12)];
 }
 
 static OutboxTargetState *
