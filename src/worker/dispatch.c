@@ -48,21 +48,21 @@ static struct
 	int			started; /* requests, in this round */
 	TimestampTz end;
 	bool		over;
-} round;
+} this_round;
 
 /* ------------------------------------------------------------ the round */
 
 void
 outbox_dispatch_new_round(void)
 {
-	round.started = 0;
-	round.over = false;
+	this_round.started = 0;
+	this_round.over = false;
 }
 
 bool
 outbox_dispatch_round_is_over(void)
 {
-	return round.over;
+	return this_round.over;
 }
 
 static void
@@ -70,12 +70,12 @@ count_start(void)
 {
 	TimestampTz now;
 
-	if (round.started++ % ROUND_CHECK != 0)
+	if (this_round.started++ % ROUND_CHECK != 0)
 		return;
 	now = GetCurrentTimestamp();
-	if (round.started == 1)
-		round.end = now + ROUND_TIME;
-	round.over = now >= round.end;
+	if (this_round.started == 1)
+		this_round.end = now + ROUND_TIME;
+	this_round.over = now >= this_round.end;
 }
 
 /* ----------------------------------------------------- limits of tenants */
@@ -445,13 +445,13 @@ outbox_dispatch_fill(OutboxEndpoint *ep, TimestampTz now, int most)
 
 		/* Each endpoint has one slot, whatever the others use. */
 		if (ep->queue->nin_flight > 0 &&
-			(round.over || ep->queue->nin_flight >= most ||
+			(this_round.over || ep->queue->nin_flight >= most ||
 			 (most < outbox_worker_max_in_flight && ep->queue->flight_bytes > bytes) ||
 			 outbox_loop.traffic.in_flight >= outbox_worker_max_in_flight))
 		{
 			wait_if(outbox_window_has_something(ep) && outbox_status_may_send(ep, now),
 					ep);
-			if (round.over)
+			if (this_round.over)
 				outbox_loop.traffic.refill_all = true;
 			break;
 		}
