@@ -477,7 +477,7 @@ outbox_positions_want_compaction(TimestampTz now)
 {
 	return outbox_serves_database() && now >= compact_at &&
 		pg_atomic_read_u32(&db->position_rows) >
-		Max(MAX_POSITION_ROWS, ROWS_PER_KEPT * compacted);
+		(uint32) Max(MAX_POSITION_ROWS, ROWS_PER_KEPT * compacted);
 }
 
 /*

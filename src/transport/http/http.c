@@ -12,10 +12,18 @@
 
 #include <stdlib.h>
 
-#define BODY_TIME_MAX 1000	   /* ms after the headers */
-#define ROUNDS_MAX 16		   /* of one http_poll() */
-#define POLL_TIME 1			   /* ms of it, after which no further round begins ... */
-#define POLL_MORE 1000		   /* ... and 1 more for so many requests in flight */
+#define BODY_TIME_MAX 1000 /* ms after the headers */
+#define ROUNDS_MAX 16	   /* of one http_poll() */
+
+/*
+ * ms of one http_poll(), after which no further round begins: so long, and POLL_SHARE
+ * times what the rest of the worker's round took, but at most POLL_TIME_MAX.  A worker
+ * that has much to do in each round then takes more answers in each.
+ */
+#define POLL_TIME 1
+#define POLL_SHARE 3
+#define POLL_TIME_MAX 20
+
 #define ANSWER_KEPT (4 * 1024) /* bytes of an answer buffer that a free transfer keeps */
 
 /* Buffers of libcurl, the headers, and the beginning of the answer. */
@@ -24,11 +32,12 @@
 static OutboxDone report;
 
 static OutboxTransfer *all_transfers;
-static int			   nrunning; /* in libcurl */
 static dlist_head	   free_transfers = DLIST_STATIC_INIT(free_transfers);
 static dlist_head	   unstarted = DLIST_STATIC_INIT(unstarted);
 static dlist_head	   answered = DLIST_STATIC_INIT(answered);
 static dlist_head	   reading = DLIST_STATIC_INIT(reading); /* until the body ends */
+static int64		   polled_at; /* ms: end of the last poll */
+static int64		   asked_at;  /* ms: end of what the worker did then; 0: it goes on */
 
 /* The headers are complete, so the status is final. */
 static void
@@ -195,7 +204,6 @@ launch(OutboxTransfer *t)
 		return;
 	}
 	t->state = RUNNING;
-	nrunning++;
 	outbox_http_pool_proceed(t->pool);
 }
 
@@ -257,10 +265,7 @@ static void
 withdraw(OutboxTransfer *t)
 {
 	if (t->state == RUNNING || t->state == ANSWERED)
-	{
 		curl_multi_remove_handle(t->pool->multi, t->easy);
-		nrunning--;
-	}
 	if (t->state != RUNNING && t->state != ACQUIRED)
 		dlist_delete(&t->node);
 	t->state = ACQUIRED;
@@ -446,7 +451,9 @@ end_slow_bodies(void)
 static void
 http_poll(void)
 {
-	int64 until = outbox_http_now() + POLL_TIME + nrunning / POLL_MORE;
+	int64 now = outbox_http_now();
+	int64 rest = (asked_at ? asked_at : now) - polled_at;
+	int64 until = now + Min(POLL_TIME + POLL_SHARE * rest, POLL_TIME_MAX);
 	bool  more = true;
 
 	for (int round = 0; round == 0 || (round < ROUNDS_MAX && outbox_http_now() <= until);
@@ -468,14 +475,17 @@ http_poll(void)
 			break;
 	}
 	outbox_http_pools_check_room();
+	polled_at = outbox_http_now();
+	asked_at = 0;
 }
 
 static long
 http_timeout(void)
 {
 	int64 at = outbox_http_pools_next_timer();
-	int64 now;
+	int64 now = outbox_http_now();
 
+	asked_at = now; /* the worker sleeps, or polls again */
 	if (at == 0 || outbox_http_pools_may_have_ended() || !dlist_is_empty(&unstarted))
 		return 0;
 	if (!dlist_is_empty(&answered))
@@ -489,7 +499,6 @@ http_timeout(void)
 	at = Min(at, outbox_http_targets_deadline());
 	if (at == OUTBOX_HTTP_NEVER)
 		return -1;
-	now = outbox_http_now();
 	return at <= now ? 0 : (long) Min(at - now, PG_INT32_MAX);
 }
 
