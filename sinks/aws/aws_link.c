@@ -120,6 +120,17 @@ copy(const char *text)
 	return text ? strdup(text) : NULL;
 }
 
+/* Values go into header lines, so none may begin another line.  NULL: none would. */
+static const char *
+control_character_in(const OutboxOption *given, int n)
+{
+	for (int i = 0; i < n; i++)
+		for (const char *c = given[i].value; *c; c++)
+			if ((unsigned char) *c < ' ' || *c == 0x7f)
+				return given[i].name;
+	return NULL;
+}
+
 OutboxLink *
 aws_link_open(const OutboxTarget *target, char *reason, size_t size)
 {
@@ -128,11 +139,18 @@ aws_link_open(const OutboxTarget *target, char *reason, size_t size)
 	const char		   *problem = "out of memory";
 	const char		   *token = option(given, target->ncredentials, "session_token");
 	const char		   *source = option(target->config, target->nconfig, "source");
+	const char		   *odd = control_character_in(given, target->ncredentials);
 	const char		   *hint;
 
 	if (link == NULL || (problem = target_problem(target, &link->target, &hint)) != NULL)
 	{
 		strlcpy(reason, problem, size);
+		free(link);
+		return NULL;
+	}
+	if (odd)
+	{
+		snprintf(reason, size, "%s has a control character", odd);
 		free(link);
 		return NULL;
 	}

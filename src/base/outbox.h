@@ -21,7 +21,9 @@
 #define OUTBOX_MAX_KEY 1024
 #define OUTBOX_MAX_TENANT 255
 #define OUTBOX_MAX_DEDUP_KEY 1024
-#define OUTBOX_MAX_HEADERS 8192 /* names and values of one event together */
+#define OUTBOX_MAX_HEADERS 8192 /* names and values of an event, or endpoint, together */
+#define OUTBOX_MAX_TOPICS 1000	/* patterns of an endpoint */
+#define OUTBOX_MAX_FILTER 8192	/* bytes of its text */
 
 /*
  * Some receivers read at most 100 header lines, the empty line included (Python's

@@ -505,6 +505,11 @@ OUTBOX_FUNCTION(outbox_check_filter_1_0, 1)
 	const char	*problem;
 	char *text = DatumGetCString(DirectFunctionCall1(jsonpath_out, PG_GETARG_DATUM(0)));
 
+	if (strlen(text) > OUTBOX_MAX_FILTER)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("filter has %zu bytes", strlen(text)),
+				 errhint("Use at most %d bytes.", OUTBOX_MAX_FILTER)));
 	jspInit(&item, path);
 	if (!is_predicate(item.type) || jspHasNext(&item))
 		ereport(

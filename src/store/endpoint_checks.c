@@ -74,6 +74,12 @@ OUTBOX_FUNCTION(outbox_check_topics_1_0, 1)
 				 errmsg("topics must not have %d dimensions", ARR_NDIM(array)),
 				 errhint(
 					 "Write the patterns in one list, like '{order.*,invoice.paid}'.")));
+	if (n > OUTBOX_MAX_TOPICS)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("topics has %d patterns", n),
+				 errhint("Use at most %d. A segment that is \"*\" stands for many.",
+						 OUTBOX_MAX_TOPICS)));
 	for (int i = 0; i < n; i++)
 	{
 		char	   *pattern = nulls[i] ? NULL : TextDatumGetCString(elems[i]);
@@ -122,6 +128,7 @@ OUTBOX_FUNCTION(outbox_check_headers_1_0, 1)
 	char			  *names[OUTBOX_MAX_ENDPOINT_HEADERS];
 	int				   nnames = 0;
 	char			  *name = NULL;
+	size_t			   bytes = 0;
 
 	if (!JB_ROOT_IS_OBJECT(jb))
 		ereport(ERROR,
@@ -155,9 +162,11 @@ OUTBOX_FUNCTION(outbox_check_headers_1_0, 1)
 				hint = OUTBOX_HEADER_TWICE_HINT;
 			}
 			names[nnames++] = name;
+			bytes += v.val.string.len;
 		}
 		else if (token == WJB_VALUE)
 		{
+			bytes += v.type == jbvString ? v.val.string.len : 0;
 			if (v.type != jbvString)
 			{
 				problem = "its value is not a string";
@@ -178,6 +187,14 @@ OUTBOX_FUNCTION(outbox_check_headers_1_0, 1)
 					 errmsg("invalid header \"%s\": %s", name, problem),
 					 errhint("%s", hint)));
 	}
+	if (bytes > OUTBOX_MAX_HEADERS)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("the headers of an endpoint are too long"),
+				 errdetail("They have %zu bytes; at most %d are allowed.", bytes,
+						   OUTBOX_MAX_HEADERS),
+				 errhint(
+					 "Shorten them. Most receivers refuse a request with longer ones.")));
 	PG_RETURN_VOID();
 }
 

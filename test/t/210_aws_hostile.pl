@@ -233,6 +233,15 @@ is(join("\n", @$odd), '', 'each request is a POST to /, with a signature');
 unlike(slurp_file($hostile->{journal}), qr/s3cr3t/, 'no secret was sent');
 
 ask("SELECT outbox.drop_endpoint(name, discard => true) FROM outbox.endpoints WHERE name <> 'fine'");
+
+# Credentials go into header lines, and none begins another one
+foreach my $odd (qw(access_key_id secret_access_key session_token))
+{
+	ask("SELECT outbox.create_endpoint('odd', 'arn:aws:sqs:eu-central-1:123456789012:q.fifo', '{none}', config => '{\"endpoint_url\": \"http://127.0.0.1:9\"}',"
+		  . " credentials => '{\"access_key_id\": \"a\", \"secret_access_key\": \"b\", \"session_token\": \"c\"}'::jsonb || jsonb_build_object('$odd', E'a\\r\\nX-Odd: yes'))");
+	ok(wait_sql($node, "SELECT reason = '$odd has a control character' FROM outbox.stats WHERE endpoint = 'odd'"), "a line break in $odd: the endpoint waits");
+	ask("SELECT outbox.drop_endpoint('odd')");
+}
 stop_producer($producer);
 is(ask("SELECT failed_attempts FROM outbox.stats WHERE endpoint = 'fine'"), '0', 'webhooks have not noticed anything');
 is(ask('SELECT restarts FROM outbox.workers'), '0', 'the worker has lived through all of it');
