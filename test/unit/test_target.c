@@ -59,6 +59,10 @@ main(void)
 	ok(once >= 1 && once <= TIME + 2, "so many", "are launched at once", text);
 	ok(outbox_http_targets_deadline() == 0, "the rest", "is ready still", "");
 
+	once = launched;
+	outbox_http_start_waiting(launch, outbox_http_now() - 1);
+	ok(launched == once + 1, "when the time was over before", "one is launched", "");
+
 	while (outbox_http_targets_deadline() == 0 && calls++ < REQUESTS)
 		outbox_http_start_waiting(launch, outbox_http_now() + TIME);
 	snprintf(text, sizeof(text), "%d", launched);

@@ -256,7 +256,8 @@ extern void outbox_http_explain(OutboxTransfer *t, CURLcode code);
  * memory).  It leaves it when it is out of libcurl and out of the host's list.
  * run_or_wait returns true if it is to be launched.  connects: it opens a connection.
  * got_through: there is a connection that this request may use.  start_waiting: launches
- * those that may run now, and must be called at the deadline.
+ * those that may run now, at least one and until the time is over, and must be called at
+ * the deadline.
  */
 extern void				  outbox_http_targets_init(void);
 extern void				  outbox_http_targets_shutdown(void);

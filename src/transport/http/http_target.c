@@ -7,10 +7,10 @@
 
 #include <stdlib.h>
 
-#define HOST_BUCKETS 4096 /* a power of two: each endpoint may have a request in flight */
-#define STEP 10			  /* ms between looks at the hosts that are full */
+#define HOST_BITS 12 /* of the hash: each endpoint may have a request in flight */
+#define STEP 10		 /* ms between looks at the hosts that are full */
 
-static dlist_head hosts[HOST_BUCKETS];
+static dlist_head hosts[1 << HOST_BITS];
 static dlist_head free_hosts = DLIST_STATIC_INIT(free_hosts);
 static dlist_head ready_hosts = DLIST_STATIC_INIT(ready_hosts);
 
@@ -21,7 +21,7 @@ static int64	  next_step; /* ms */
 void
 outbox_http_targets_init(void)
 {
-	for (int i = 0; i < HOST_BUCKETS; i++)
+	for (int i = 0; i < (int) lengthof(hosts); i++)
 		dlist_init(&hosts[i]);
 }
 
@@ -30,7 +30,7 @@ host_bucket(const void *key)
 {
 	uint64 hash = (uint64) (uintptr_t) key * UINT64CONST(0x9E3779B97F4A7C15);
 
-	return &hosts[hash >> (64 - 12)];
+	return &hosts[hash >> (64 - HOST_BITS)];
 }
 
 static OutboxTargetState *
@@ -254,7 +254,7 @@ void
 outbox_http_start_waiting(void (*launch)(OutboxTransfer *t), int64 until)
 {
 	step_full_hosts();
-	while (!dlist_is_empty(&ready_hosts) && outbox_http_now() <= until)
+	while (!dlist_is_empty(&ready_hosts))
 	{
 		OutboxTargetState *host = dlist_container(OutboxTargetState, ready,
 												  dlist_pop_head_node(&ready_hosts));
@@ -262,17 +262,16 @@ outbox_http_start_waiting(void (*launch)(OutboxTransfer *t), int64 until)
 		host->is_ready = false;
 		while (!dlist_is_empty(&host->waiting) && has_room(host))
 		{
-			OutboxTransfer *t;
+			OutboxTransfer *t = dlist_container(OutboxTransfer, node,
+												dlist_pop_head_node(&host->waiting));
 
+			run(t);
+			launch(t);
 			if (outbox_http_now() > until)
 			{
 				host_is_ready(host);
 				return;
 			}
-			t = dlist_container(OutboxTransfer, node,
-								dlist_pop_head_node(&host->waiting));
-			run(t);
-			launch(t);
 		}
 	}
 }
