@@ -21,7 +21,6 @@
 #include "server/prepared.h"
 #include "server/shmem.h"
 #include "store/seal.h"
-#include "store/secret_files.h"
 #include "transport/address.h"
 #include "transport/http/http.h"
 #include "transport/sinks.h"
@@ -130,9 +129,8 @@ check_sinks(char **newval, void **extra, GucSource source)
 static bool
 check_secrets_directory(char **newval, void **extra, GucSource source)
 {
-	const char *problem = *newval && **newval ?
-		outbox_secrets_directory_problem(*newval) :
-		NULL;
+	const char *problem = *newval && **newval ? outbox_private_path_problem(*newval) :
+												NULL;
 
 	(void) extra;
 	(void) source;
@@ -152,7 +150,8 @@ check_secrets_directory(char **newval, void **extra, GucSource source)
 static bool
 check_secret_key_file(char **newval, void **extra, GucSource source)
 {
-	const char *problem = *newval && **newval ? outbox_key_file_problem(*newval) : NULL;
+	const char *problem = *newval && **newval ? outbox_private_path_problem(*newval) :
+												NULL;
 
 	(void) extra;
 	(void) source;

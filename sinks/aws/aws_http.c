@@ -200,8 +200,8 @@ take_body(char *data, size_t size, size_t n, void *arg)
 
 /* ---------------------------------------------------------------- keys */
 
-static void
-wipe(char **secret)
+void
+aws_wipe(char **secret)
 {
 	if (*secret)
 		explicit_bzero(*secret, strlen(*secret));
@@ -212,9 +212,9 @@ wipe(char **secret)
 void
 aws_keys_wipe(AwsKeys *keys)
 {
-	wipe(&keys->access_key_id);
-	wipe(&keys->secret_access_key);
-	wipe(&keys->session_token);
+	aws_wipe(&keys->access_key_id);
+	aws_wipe(&keys->secret_access_key);
+	aws_wipe(&keys->session_token);
 }
 
 /* ------------------------------------------------------------ requests */

@@ -42,6 +42,8 @@ typedef struct AwsKeys
 	char *session_token; /* NULL: none */
 } AwsKeys;
 
+/* Overwrite and free what was allocated. */
+extern void aws_wipe(char **secret);
 extern void aws_keys_wipe(AwsKeys *keys);
 
 /* How a request ended. */

@@ -92,10 +92,7 @@ static void
 forget(void)
 {
 	aws_keys_wipe(&keys);
-	if (former_token)
-		explicit_bzero(former_token, strlen(former_token));
-	free(former_token);
-	former_token = NULL;
+	aws_wipe(&former_token);
 	explicit_bzero(imds_token, sizeof(imds_token));
 	explicit_bzero(&answer, sizeof(answer));
 	request = NULL; /* what is in flight is not awaited any more */
@@ -415,9 +412,7 @@ take_keys(const AwsRequest *r)
 		fail(problem);
 		return;
 	}
-	if (former_token)
-		explicit_bzero(former_token, strlen(former_token));
-	free(former_token);
+	aws_wipe(&former_token);
 	former_token = keys.session_token;
 	keys.session_token = NULL;
 	aws_keys_wipe(&keys);

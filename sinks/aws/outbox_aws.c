@@ -429,17 +429,19 @@ aws_poll(void)
 	begin_requests();
 }
 
+/* ms; -1: never */
+static long
+sooner(long a, long b)
+{
+	return a < 0 ? b : b < 0 ? a : Min(a, b);
+}
+
 static long
 aws_timeout(void)
 {
-	long links = aws_links_timeout();
-	long http = aws_http_timeout();
-	long role = aws_role_timeout();
-
 	if (!dlist_is_empty(&aws_due) || !dlist_is_empty(&aws_ended))
 		return 0;
-	links = links < 0 ? role : role < 0 ? links : Min(links, role);
-	return links < 0 ? http : http < 0 ? links : Min(links, http);
+	return sooner(aws_http_timeout(), sooner(aws_links_timeout(), aws_role_timeout()));
 }
 
 static const char *const config_names[] = {"credentials", "endpoint_url", "source", NULL};

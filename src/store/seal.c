@@ -38,7 +38,7 @@
 /* ------------------------------------------------------------- key file */
 
 const char *
-outbox_key_file_problem(const char *path)
+outbox_private_path_problem(const char *path)
 {
 	char canonical[MAXPGPATH];
 
@@ -90,7 +90,7 @@ static int
 read_file(OutboxKeyring *ring, char *text)
 {
 	struct stat st;
-	const char *problem = outbox_key_file_problem(outbox_secret_key_file);
+	const char *problem = outbox_private_path_problem(outbox_secret_key_file);
 	int			fd;
 	int			len = 0;
 	ssize_t		n = 0;

@@ -48,8 +48,11 @@ extern void outbox_keyring_wipe(OutboxKeyring *ring);
  */
 extern uint64 outbox_keyring_version(const OutboxKeyring *ring);
 
-/* Returns why the path cannot be the key file's, in words.  NULL: it can. */
-extern const char *outbox_key_file_problem(const char *path);
+/*
+ * Returns why the path cannot be that of the key file, or of other secrets of the server,
+ * in words.  NULL: it can.
+ */
+extern const char *outbox_private_path_problem(const char *path);
 
 /* True if the value of the field is sealed, or looks like it. */
 extern bool outbox_is_sealed(const char *field, const char *value);

@@ -20,6 +20,7 @@
 #include "port.h"
 
 #include "base/settings.h"
+#include "store/seal.h"
 #include "store/secret_files.h"
 
 #define NAME_MAX_LEN 255 /* bytes */
@@ -41,22 +42,6 @@ outbox_secret_file_name_problem(const char *name, size_t len)
 	return NULL;
 }
 
-const char *
-outbox_secrets_directory_problem(const char *path)
-{
-	char canonical[MAXPGPATH];
-
-	if (!is_absolute_path(path))
-		return "is not an absolute path";
-	if (strlen(path) >= MAXPGPATH)
-		return "has too long a path";
-	strlcpy(canonical, path, sizeof(canonical));
-	canonicalize_path(canonical);
-	if (DataDir && path_is_prefix_of_path(DataDir, canonical))
-		return "is inside the data directory";
-	return NULL;
-}
-
 static void
 say(char *problem, const char *what, const char *name, const char *words)
 {
@@ -74,15 +59,6 @@ path_of(int fd, char *path)
 	len = readlink(link, path, PATH_MAX - 1);
 	path[Max(len, 0)] = '\0';
 	return len > 0 && len < PATH_MAX - 1 && path[0] == '/';
-}
-
-/* True if the path is below the directory. */
-static bool
-is_below(const char *directory, const char *path)
-{
-	size_t len = strlen(directory);
-
-	return strncmp(directory, path, len) == 0 && path[len] == '/';
 }
 
 /* True if it is a file that has a key of the server, which no endpoint may send. */
@@ -117,9 +93,9 @@ place_problem(int directory, int file)
 		return "is the file of a key in the settings";
 	if (!path_of(directory, real_directory) || !path_of(file, real_file))
 		return "is at a place that is not known, because there is no /proc";
-	if (!is_below(real_directory, real_file))
+	if (!path_is_prefix_of_path(real_directory, real_file))
 		return "leads out of outbox.secrets_directory";
-	if (realpath(DataDir, data) == NULL || is_below(data, real_file))
+	if (realpath(DataDir, data) == NULL || path_is_prefix_of_path(data, real_file))
 		return "is inside the data directory";
 	return NULL;
 }
@@ -142,7 +118,7 @@ open_place(const char *name, char *problem)
 		say(problem, "the file", name, words);
 		return -1;
 	}
-	words = outbox_secrets_directory_problem(outbox_secrets_directory);
+	words = outbox_private_path_problem(outbox_secrets_directory);
 	if (words)
 	{
 		say(problem, "outbox.secrets_directory", "", words);

@@ -13,9 +13,6 @@
 /* Returns why no file can be named so, as a static text.  NULL: one can. */
 extern const char *outbox_secret_file_name_problem(const char *name, size_t len);
 
-/* Returns why the path cannot be the directory, in words.  NULL: it can. */
-extern const char *outbox_secrets_directory_problem(const char *path);
-
 /*
  * Returns a number that is another one after the file has changed, for the present
  * directory.  0: there is no such file, or it cannot be used.
