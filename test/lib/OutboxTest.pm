@@ -24,7 +24,7 @@ our @EXPORT = qw(outbox_node wait_until wait_sql endpoint emit worker_pid
   new_worker pause start_again start_producer stop_producer check_history
   event_ids process_is_gone kill_everything wait_settled wait_status
   nothing_arrives emit_at_once refuses_unsigned documented_roles worker_grants
-  shown_in_security private_memory cpu_ticks shim write_clock $top);
+  shown_in_security private_memory cpu_ticks endpoint_shows all_relations shim write_clock $top);
 
 our $top = $ENV{OUTBOX_TOP} || '.';
 our $timeout = $PostgreSQL::Test::Utils::timeout_default;
@@ -328,6 +328,26 @@ sub private_memory
 	my ($kb) = PostgreSQL::Test::Utils::slurp_file("/proc/$pid/status") =~ /^RssAnon:\s+(\d+) kB/m
 	  or die "process $pid has no memory of its own: it is ending\n";
 	return $kb / 1024;
+}
+
+# A test that waits until the condition holds for the endpoint's row of outbox.stats
+sub endpoint_shows
+{
+	my ($node, $endpoint, $condition, $name) = @_;
+	return ok(wait_sql($node, "SELECT $condition FROM outbox.stats WHERE endpoint = '$endpoint'"), $name)
+	  || diag($node->safe_psql('postgres', "SELECT to_jsonb(s) FROM outbox.stats s WHERE endpoint = '$endpoint'"));
+}
+
+# All that a superuser can read of outbox and of the catalogues, but not these
+sub all_relations
+{
+	my ($node, @not) = @_;
+	my $not = join '', map { " AND c.oid <> '$_'::regclass" } @not;
+
+	return split /\n/, $node->safe_psql('postgres', <<"SQL");
+SELECT c.oid::regclass FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace
+WHERE nspname IN ('outbox', 'pg_catalog') AND relkind IN ('r', 'v', 'm', 'p', 'S')$not ORDER BY relkind, relname
+SQL
 }
 
 # Hundredths of a second of CPU that a process has used

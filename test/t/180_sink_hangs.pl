@@ -23,13 +23,6 @@ sub ask
 	return $node->safe_psql('postgres', $sql);
 }
 
-sub shows
-{
-	my ($endpoint, $condition, $name) = @_;
-	return ok(wait_sql($node, "SELECT $condition FROM outbox.stats WHERE endpoint = '$endpoint'"), $name)
-	  || diag(ask("SELECT to_jsonb(s) FROM outbox.stats s WHERE endpoint = '$endpoint'"));
-}
-
 sub number
 {
 	my ($endpoint, $column) = @_;
@@ -40,21 +33,21 @@ endpoint($node, $receiver, 'web', '/ok/web');
 ask('SELECT ' . $aws{$_}->create_endpoint($_, 'sqs', "$_.fifo", "max_in_flight => $in_flight, timeout => '$timeout s', backoff_base => '100 ms', backoff_max => '1 s'"))
   foreach sort keys %aws;
 my $producer = start_producer($node, $log, rate => 100, keys => 10);
-shows($_, 'delivered > 50', "$_ gets events") foreach qw(hung other web);
+endpoint_shows($node, $_, 'delivered > 50', "$_ gets events") foreach qw(hung other web);
 
 my $stopped = time;
 $aws{hung}->signal('STOP');
-shows('hung', "state = 'backing_off' AND reason = 'SQS: timed out' AND failed_attempts >= 3", 'what hangs is named');
+endpoint_shows($node, 'hung', "state = 'backing_off' AND reason = 'SQS: timed out' AND failed_attempts >= 3", 'what hangs is named');
 wait_until { time - $stopped >= $least } 'it hangs for long enough', 2 * $least + 10;
 foreach my $endpoint (qw(other web))
 {
 	my $before = number($endpoint, 'delivered');
-	shows($endpoint, "delivered > $before + 200", "$endpoint goes on");
+	endpoint_shows($node, $endpoint, "delivered > $before + 200", "$endpoint goes on");
 	is(number($endpoint, 'failed_attempts'), 0, 'and none of its attempts has failed');
 }
 ok(number('hung', 'processing') <= 1, 'what hangs is asked with one request at a time');
 $aws{hung}->signal('CONT');
-shows('hung', "state = 'active' AND reason IS NULL", 'it goes on');
+endpoint_shows($node, 'hung', "state = 'active' AND reason IS NULL", 'it goes on');
 
 # What was sent while it was stopped may have been stored then, or later.
 my $sent = $in_flight * (2 + int((time - $stopped) / $timeout));

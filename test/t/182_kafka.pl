@@ -54,13 +54,6 @@ sub ask
 	return $node->safe_psql('postgres', $sql);
 }
 
-sub shows
-{
-	my ($endpoint, $condition, $name) = @_;
-	return ok(wait_sql($node, "SELECT $condition FROM outbox.stats WHERE endpoint = '$endpoint'"), $name)
-	  || diag(ask("SELECT to_jsonb(s) FROM outbox.stats s WHERE endpoint = '$endpoint'"));
-}
-
 sub numbers
 {
 	my (@records) = @_;
@@ -83,7 +76,7 @@ sub threads
 
 mock('topic orders 12');
 ask("SELECT outbox.create_endpoint('bus', 'kafka://$broker/orders', '{order.*}', format => 'raw', timeout => '60 s', headers => '{\"x-endpoint\": \"e\"}')");
-shows('bus', "state = 'active'", 'the link comes up');
+endpoint_shows($node, 'bus', "state = 'active'", 'the link comes up');
 
 # Bytes
 my $id = emit($node, 'order.created', '{"n": "ü"}', q{key => 'ключ', headers => '{"x-a": "b"}'});
@@ -103,19 +96,19 @@ is($bytes->[1], '', 'without a key where there was none');
 my %murmur2 = ('21' => -973932308, 'foobar' => -790332482, 'a-little-bit-long-string' => -985981536,
 	'a-little-bit-longer-string' => -1486304829, 'lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8' => -58897971);
 emit($node, 'order.partition', '{}', "key => '$_'") foreach sort keys %murmur2;
-shows('bus', 'pending = 0 AND processing = 0 AND delivered = 7', 'records for the partitioner');
+endpoint_shows($node, 'bus', 'pending = 0 AND processing = 0 AND delivered = 7', 'records for the partitioner');
 my %partition = map { ($_->[1] => $_->[0]) } records('orders');
 is($partition{$_}, ($murmur2{$_} & 0x7fffffff) % 12, "the partition of $_") foreach sort keys %murmur2;
 
 # A topic that is missing
 mock('missing later');
 ask("SELECT outbox.create_endpoint('later', 'kafka://$broker/later', '{later.*}', format => 'raw', timeout => '60 s')");
-shows('later', "state = 'active'", 'the link comes up');
+endpoint_shows($node, 'later', "state = 'active'", 'the link comes up');
 ask("SELECT count(outbox.emit('later.x', jsonb_build_object('n', n), key => 'k')) FROM generate_series(1, 50) n");
-shows('later', "state = 'backing_off' AND reason = 'Kafka refuses topic later: it does not exist'", 'a missing topic is named');
+endpoint_shows($node, 'later', "state = 'backing_off' AND reason = 'Kafka refuses topic later: it does not exist'", 'a missing topic is named');
 mock('there later');
 mock('topic later 3');
-shows('later', "delivered = 50 AND failed_attempts = 0 AND state = 'active'", 'once it is there, all are delivered and none has failed');
+endpoint_shows($node, 'later', "delivered = 50 AND failed_attempts = 0 AND state = 'active'", 'once it is there, all are delivered and none has failed');
 is(numbers(records('later')), join(' ', 1 .. 50), 'in order, each once');
 
 # A link that was refused is tried again also while records of other topics stay in librdkafka,
@@ -124,52 +117,52 @@ mock('topic held 1');
 mock('leaderless held');
 mock('missing lost');
 ask("SELECT outbox.create_endpoint('mixed', 'kafka://$broker/{topic}', '{held,lost}', format => 'raw', timeout => '20 min')");
-shows('mixed', "state = 'active'", 'the link comes up');
+endpoint_shows($node, 'mixed', "state = 'active'", 'the link comes up');
 my $held = emit($node, 'held', '{"n": 1}', "key => 'a'");
-shows('mixed', "processing = 1 AND state = 'active'", 'a record stays in librdkafka, because its partition has no leader');
+endpoint_shows($node, 'mixed', "processing = 1 AND state = 'active'", 'a record stays in librdkafka, because its partition has no leader');
 my $lost = emit($node, 'lost', '{"n": 2}', "key => 'b'");
-shows('mixed', "state = 'backing_off' AND reason = 'Kafka refuses topic lost: it does not exist'", 'another topic is missing');
+endpoint_shows($node, 'mixed', "state = 'backing_off' AND reason = 'Kafka refuses topic lost: it does not exist'", 'another topic is missing');
 mock('there lost');
 mock('topic lost 1');
 wait_status($node, $lost, 'delivered', 'once it is there, its record goes');
-shows('mixed', "state = 'active' AND processing = 1", 'while the first one is still in flight');
+endpoint_shows($node, 'mixed', "state = 'active' AND processing = 1", 'while the first one is still in flight');
 
 # A batch that is too large does not wait for that one, nor does anything wait for the batch.
 mock('topic bulky 1');
 mock('leaderless bulky');
 ask("SELECT outbox.create_endpoint('bulky', 'kafka://$broker/bulky', '{bulky}', format => 'raw', timeout => '20 min')");
-shows('bulky', "state = 'active'", 'another endpoint has the same connections');
+endpoint_shows($node, 'bulky', "state = 'active'", 'another endpoint has the same connections');
 my $instances = threads('rdk:main');
 ask("SELECT count(outbox.emit('bulky', jsonb_build_object('n', n), key => 'k' || n)) FROM generate_series(1, 40) n");
-shows('bulky', 'processing = 40', 'its records will be one batch, when there is a leader');
+endpoint_shows($node, 'bulky', 'processing = 40', 'its records will be one batch, when there is a leader');
 mock('error 0 10 10');
 mock('led bulky');
-shows('bulky', 'delivered = 39 AND dead = 1 AND failed_attempts = 1', 'they go one by one, so that only the one that is too large by itself is dead');
+endpoint_shows($node, 'bulky', 'delivered = 39 AND dead = 1 AND failed_attempts = 1', 'they go one by one, so that only the one that is too large by itself is dead');
 is(scalar(records('bulky')), 39, 'each once');
 ok(wait_until(sub { threads('rdk:main') == $instances }, 'threads'), 'the connection for single records has ended');
 mock('led held');
 wait_status($node, $held, 'delivered', 'that one is delivered when there is a leader');
-shows('mixed', 'failed_attempts = 0', 'and no attempt has failed');
+endpoint_shows($node, 'mixed', 'failed_attempts = 0', 'and no attempt has failed');
 
 # A link that is refused is tried again after one second, then after two more.
 mock('topic secret 1');
 ask("SELECT outbox.create_endpoint('secret', 'kafka://$broker/secret', '{secret}', format => 'raw', timeout => '60 s')");
-shows('secret', "state = 'active'", 'the link comes up');
+endpoint_shows($node, 'secret', "state = 'active'", 'the link comes up');
 mock('error 0 29 29');
 my $refused = time;
 $id = emit($node, 'secret', '{"n": 1}');
-shows('secret', "state = 'backing_off' AND reason = 'Kafka refuses topic secret: Broker: Topic authorization failed'", 'a topic that may not be written to is named');
+endpoint_shows($node, 'secret', "state = 'backing_off' AND reason = 'Kafka refuses topic secret: Broker: Topic authorization failed'", 'a topic that may not be written to is named');
 wait_status($node, $id, 'delivered', 'when it may, its record goes');
 cmp_ok(time - $refused, '>', 2.9, 'tried twice, and not all the time');
-shows('secret', "state = 'active' AND failed_attempts = 0", 'no attempt has failed');
+endpoint_shows($node, 'secret', "state = 'active' AND failed_attempts = 0", 'no attempt has failed');
 
 # A batch that is too large, though none of its records is
 mock('topic sizes 1');
 ask("SELECT outbox.create_endpoint('sizes', 'kafka://$broker/sizes', '{size.*}', format => 'raw', timeout => '60 s')");
-shows('sizes', "state = 'active'", 'the link comes up');
+endpoint_shows($node, 'sizes', "state = 'active'", 'the link comes up');
 mock('error 0 10');
 ask("SELECT count(outbox.emit('size.x', jsonb_build_object('n', n), key => 'k' || n % 40)) FROM generate_series(1, 200) n");
-shows('sizes', 'delivered = 200 AND failed_attempts = 0', 'a batch that is too large goes one by one, and no attempt is counted');
+endpoint_shows($node, 'sizes', 'delivered = 200 AND failed_attempts = 0', 'a batch that is too large goes one by one, and no attempt is counted');
 is(join(' ', sort { $a <=> $b } split / /, numbers(records('sizes'))), join(' ', 1 .. 200), 'each once');
 mock('error 0 10 10');
 $id = emit($node, 'size.x', '{"n": 0}', "key => 'large'");
@@ -181,14 +174,14 @@ like(ask("SELECT reason || ': ' || last_error FROM outbox.dead_letters WHERE end
 # thread sleeps.  At least 40 answers come one after the other.
 mock('topic slow 1');
 ask("SELECT outbox.create_endpoint('slow', 'kafka://$broker/slow', '{slow}', format => 'raw', timeout => '60 s', max_in_flight => 100)");
-shows('slow', "state = 'active'", 'the link comes up');
+endpoint_shows($node, 'slow', "state = 'active'", 'the link comes up');
 ask("SELECT outbox.pause_endpoint('slow')");
 ask("SELECT count(outbox.emit('slow', jsonb_build_object('n', n), key => 'k' || n % 1000)) FROM generate_series(1, 4000) n");
 mock('rtt 40');
 ask("SELECT outbox.resume_endpoint('slow')");
-shows('slow', 'delivered > 1000', 'it begins');
+endpoint_shows($node, 'slow', 'delivered > 1000', 'it begins');
 my ($cpu, $began) = (sum(threads('rdk:broker')), time);
-shows('slow', 'delivered = 4000 AND failed_attempts = 0', 'a broker that answers late gets all records');
+endpoint_shows($node, 'slow', 'delivered = 4000 AND failed_attempts = 0', 'a broker that answers late gets all records');
 my $took = time - $began;
 $cpu = sum(threads('rdk:broker')) - $cpu;
 note("$cpu s of CPU in $took s");
@@ -201,13 +194,13 @@ ask("SELECT outbox.drop_endpoint('slow')");
 # times as long.
 mock('topic many 3');
 ask("SELECT outbox.create_endpoint('many', 'kafka://$broker/many', '{many}', format => 'raw', timeout => '60 s', max_in_flight => 1000)");
-shows('many', "state = 'active'", 'the link comes up');
+endpoint_shows($node, 'many', "state = 'active'", 'the link comes up');
 mock('rtt 1000');
 ask("SELECT count(outbox.emit('many', jsonb_build_object('n', n))) FROM generate_series(1, 1000) n");
 ok(wait_sql($node, 'SELECT max(cardinality(pending)) > 500 FROM outbox.positions'), 'many records are under way');
 is(ask('SELECT count(*) FROM outbox.positions WHERE pg_column_compression(pending) IS NOT NULL'), '0', 'their numbers are stored as they are');
 mock('rtt 0');
-shows('many', 'delivered = 1000', 'and all are delivered');
+endpoint_shows($node, 'many', 'delivered = 1000', 'and all are delivered');
 ask("SELECT outbox.drop_endpoint('many')");
 
 # Kafka's own troubles are librdkafka's to wait out, and are named when they last
@@ -216,15 +209,15 @@ $id = emit($node, 'size.x', '{"n": 201}', "key => 'k'");
 wait_status($node, $id, 'delivered', 'too few replicas, another leader, a timeout: it is sent again');
 mock('error 0' . ' 19' x 300);
 $id = emit($node, 'size.x', '{"n": 202}', "key => 'k'");
-shows('sizes', "state = 'active' AND reason = 'Broker: Not enough in-sync replicas'", 'too few replicas are named while it lasts');
+endpoint_shows($node, 'sizes', "state = 'active' AND reason = 'Broker: Not enough in-sync replicas'", 'too few replicas are named while it lasts');
 mock('clear 0');
 wait_status($node, $id, 'delivered', 'and the event waits');
-shows('sizes', "reason IS NULL AND failed_attempts = 1", 'then nothing is wrong, and no attempt was counted but that of the large record');
+endpoint_shows($node, 'sizes', "reason IS NULL AND failed_attempts = 1", 'then nothing is wrong, and no attempt was counted but that of the large record');
 ask("SELECT outbox.create_endpoint('hasty', 'kafka://$broker/sizes', '{hasty}', format => 'raw', timeout => '1 s', backoff_base => '100 ms', backoff_max => '200 ms')");
-shows('hasty', "state = 'active'", 'the link comes up');
+endpoint_shows($node, 'hasty', "state = 'active'", 'the link comes up');
 mock('error 0' . ' 19' x 300);
 $id = emit($node, 'hasty', '{}');
-shows('hasty', "failed_attempts > 0 AND last_error = 'Kafka: Local: Message timed out: Broker: Not enough in-sync replicas'", 'after the timeout, the attempt has failed with these words');
+endpoint_shows($node, 'hasty', "failed_attempts > 0 AND last_error = 'Kafka: Local: Message timed out: Broker: Not enough in-sync replicas'", 'after the timeout, the attempt has failed with these words');
 mock('clear 0');
 wait_status($node, $id, 'delivered', 'and the event is delivered at last');
 
@@ -232,15 +225,15 @@ wait_status($node, $id, 'delivered', 'and the event is delivered at last');
 my $log = "$dir/producer";
 mock('topic load 4');
 ask("SELECT outbox.create_endpoint('load', 'kafka://$broker/{topic}', '{load}', format => 'raw', timeout => '60 s')");
-shows('load', "state = 'active'", 'the link comes up');
+endpoint_shows($node, 'load', "state = 'active'", 'the link comes up');
 ask("SELECT count(outbox.emit('load', jsonb_build_object('n', n), key => 'k' || n % 20)) FROM generate_series(1, 1000) n");
 mock('down');
-shows('load', "state = 'backing_off' AND reason <> ''", 'a broker that is gone is shown');
+endpoint_shows($node, 'load', "state = 'backing_off' AND reason <> ''", 'a broker that is gone is shown');
 ask("SELECT count(outbox.emit('load', jsonb_build_object('n', n), key => 'k' || n % 20)) FROM generate_series(1001, 2000) n");
 $id = emit($node, 'web.x', '{}');
 wait_status($node, $id, 'delivered', 'webhooks go on');
 mock('up');
-shows('load', "delivered = 2000 AND failed_attempts = 0 AND state = 'active'", 'all are delivered when it is back, and none has failed');
+endpoint_shows($node, 'load', "delivered = 2000 AND failed_attempts = 0 AND state = 'active'", 'all are delivered when it is back, and none has failed');
 my @load = records('load');
 my (%last, %where, $disorder, $moved);
 foreach my $record (@load)
@@ -334,7 +327,7 @@ ask(q{SELECT outbox.emit('change.a', '{"n": 1}', key => 'k')});
 my $gone = ask(q{SELECT outbox.emit('change.b', 'null', key => 'k')});
 ask(q{SELECT outbox.emit('change.c', 'null')});
 ask(q{SELECT outbox.emit_bytes('change.d', '\x8081'::bytea, 'application/avro', key => 'k')});
-shows('changes', 'delivered = 4', 'four changes');
+endpoint_shows($node, 'changes', 'delivered = 4', 'four changes');
 my %value = map { /outbox-topic=change\.(\w)/ ? ($1 => $_) : () } split /\n/,
   qx{kcat -C -q -e -X broker.address.family=v4 -b $broker -t changes -o beginning -f '%S %h %s\n' 2>/dev/null};
 like($value{a}, qr/^8 .*\{"n": 1\}$/, 'a value stays as it is');
@@ -368,19 +361,19 @@ foreach my $bad (
 
 # What only librdkafka can tell
 ask("SELECT outbox.create_endpoint('no_pem', 'kafkas://$broker/orders', '{no_pem}', credentials => '{\"client_certificate\": \"x\", \"client_key\": \"x\"}')");
-shows('no_pem', "state = 'backing_off' AND reason ~ '^librdkafka: '", 'a certificate that is none is named');
+endpoint_shows($node, 'no_pem', "state = 'backing_off' AND reason ~ '^librdkafka: '", 'a certificate that is none is named');
 ask("SELECT outbox.drop_endpoint('no_pem')");
 
 # Endpoints with the same brokers and other credentials do not share a connection.  The
 # mock broker does not know SASL.
 ask(q[SELECT outbox.create_endpoint('open', 'kafka://%s/orders', '{open}', timeout => '60 s')] =~ s/%s/$broker/r);
-shows('open', "state = 'active'", 'without credentials it is connected');
+endpoint_shows($node, 'open', "state = 'active'", 'without credentials it is connected');
 ask(q[SELECT outbox.create_endpoint('closed', 'kafka://%s/orders', '{closed}', timeout => '60 s', config => '{"sasl": "PLAIN"}', credentials => '{"username": "u", "password": "s3cr3t"}')] =~ s/%s/$broker/r);
-shows('closed', "state = 'backing_off' AND reason ~ 'SASL'", 'with credentials it is not, because the broker does not take them');
+endpoint_shows($node, 'closed', "state = 'backing_off' AND reason ~ 'SASL'", 'with credentials it is not, because the broker does not take them');
 $id = emit($node, 'open', '{"n": 1}');
 wait_status($node, $id, 'delivered', 'the other one goes on');
 ask("SELECT outbox.alter_endpoint('closed', reset => '{config,credentials}')");
-shows('closed', "state = 'active'", 'and it too, without credentials');
+endpoint_shows($node, 'closed', "state = 'active'", 'and it too, without credentials');
 
 # A broker that ends each connection, as one does that wants SASL or TLS
 my $rude = IO::Socket::INET->new(LocalAddr => '127.0.0.1', Listen => 10) or die "socket: $!\n";
@@ -392,7 +385,7 @@ if ($rude_pid == 0)
 }
 push @OutboxTest::Receiver::started, $rude_pid;
 ask("SELECT outbox.create_endpoint('rude', 'kafka://127.0.0.1:" . $rude->sockport . "/orders', '{rude}')");
-shows('rude', "state = 'backing_off' AND reason ~ 'Disconnected'", 'a broker that ends connections is named');
+endpoint_shows($node, 'rude', "state = 'backing_off' AND reason ~ 'Disconnected'", 'a broker that ends connections is named');
 ask("SELECT outbox.drop_endpoint('rude')");
 
 # Brokers that are silent: at the connection, at its first request, or later
@@ -406,21 +399,21 @@ foreach my $name (sort keys %silent)
 	my $address = "127.0.0.1:$hostile->{port}{$name}";
 	ask("SELECT outbox.create_endpoint('silent', 'kafka://$address/orders', '{silent}', timeout => '60 s', connect_timeout => '60 s')");
 	$id = emit($node, 'silent', '{}');
-	shows('silent', "state = 'backing_off' AND reason = '$silent{$name} $address for more than a second'", "a broker that $name is named");
+	endpoint_shows($node, 'silent', "state = 'backing_off' AND reason = '$silent{$name} $address for more than a second'", "a broker that $name is named");
 	is(ask("SELECT pending || ' ' || processing || ' ' || failed_attempts FROM outbox.stats WHERE endpoint = 'silent'"), '1 0 0', 'its event waits');
 	ask("SELECT outbox.drop_endpoint('silent', discard => true)");
 }
 kill 'STOP', $mock_pid;
 $id = emit($node, 'order.stopped', '{}');
-shows('bus', "state = 'active' AND reason = 'no answer from broker $broker for more than a second'", 'a broker that has stopped to answer is named, and still used');
+endpoint_shows($node, 'bus', "state = 'active' AND reason = 'no answer from broker $broker for more than a second'", 'a broker that has stopped to answer is named, and still used');
 kill 'CONT', $mock_pid;
 wait_status($node, $id, 'delivered', 'when it answers again, all goes on');
-shows('bus', "state = 'active' AND reason IS NULL AND failed_attempts = 0", 'and nothing is said any more');
+endpoint_shows($node, 'bus', "state = 'active' AND reason IS NULL AND failed_attempts = 0", 'and nothing is said any more');
 unlike(slurp_file($node->logfile), qr/endpoint "bus".*no answer/, 'the log does not repeat what a view shows');
 
 # TLS to a broker that speaks none
 ask("SELECT outbox.create_endpoint('tls', 'kafkas://$broker/orders', '{tls}')");
-shows('tls', "state = 'backing_off' AND reason ~ 'SSL'", 'a broker without TLS is not spoken to in clear');
+endpoint_shows($node, 'tls', "state = 'backing_off' AND reason ~ 'SSL'", 'a broker without TLS is not spoken to in clear');
 ask("SELECT outbox.drop_endpoint('tls')");
 
 # TLS to a broker that is not who it says, with the places in the sources of OpenSSL left out
@@ -438,7 +431,7 @@ foreach my $name (qw(good expired stranger elsewhere))
 	}
 	else
 	{
-		shows($name, "state = 'backing_off' AND reason ~ 'certificate verify failed' AND reason !~ '[.]c:'", "a broker whose certificate is bad is not: $name");
+		endpoint_shows($node, $name, "state = 'backing_off' AND reason ~ 'certificate verify failed' AND reason !~ '[.]c:'", "a broker whose certificate is bad is not: $name");
 		is(scalar lines_of($front->{journal}, '^tls TLS'), 0, '... not one byte');
 	}
 	note(ask("SELECT reason FROM outbox.stats WHERE endpoint = '$name'"));
@@ -449,13 +442,13 @@ foreach my $name (qw(good expired stranger elsewhere))
 ask("ALTER SYSTEM SET outbox.allowed_networks = '10.99.0.0/16'");
 ask('SELECT pg_reload_conf()');
 ask("SELECT outbox.create_endpoint('inside', 'kafka://$broker/inside', '{inside}', timeout => '61 s')");
-shows('inside', "state = 'backing_off' AND reason ~ 'address 127.0.0.1 is loopback, and not in outbox.allowed_networks'",
+endpoint_shows($node, 'inside', "state = 'backing_off' AND reason ~ 'address 127.0.0.1 is loopback, and not in outbox.allowed_networks'",
 	'a private address is refused');
 $id = emit($node, 'inside', '{"n": 1}');
 ask("ALTER SYSTEM SET outbox.allowed_networks = '127.0.0.1/32'");
 ask('SELECT pg_reload_conf()');
 wait_status($node, $id, 'delivered', 'until it is allowed');
-shows('inside', 'failed_attempts = 0', 'and no attempt was counted');
+endpoint_shows($node, 'inside', 'failed_attempts = 0', 'and no attempt was counted');
 
 # The end of a worker is bounded, with a dead broker too
 mock('down');
@@ -464,7 +457,7 @@ my $worker = worker_pid($node);
 ask("SELECT pg_terminate_backend($worker)");
 new_worker($node, $worker);
 mock('up');
-shows('load', 'pending = 0 AND processing = 0', 'after another worker has started, the event is delivered');
+endpoint_shows($node, 'load', 'pending = 0 AND processing = 0', 'after another worker has started, the event is delivered');
 $node->stop;
 unlike(slurp_file($node->logfile), qr/PANIC|FATAL:(?!  terminating)|was terminated by signal/, 'no process has crashed');
 done_testing();

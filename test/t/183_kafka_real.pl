@@ -25,13 +25,6 @@ sub ask
 	return $node->safe_psql('postgres', $sql);
 }
 
-sub shows
-{
-	my ($endpoint, $condition, $name) = @_;
-	return ok(wait_sql($node, "SELECT $condition FROM outbox.stats WHERE endpoint = '$endpoint'"), $name)
-	  || diag(ask("SELECT to_jsonb(s) FROM outbox.stats s WHERE endpoint = '$endpoint'"));
-}
-
 sub number
 {
 	my ($endpoint, $column) = @_;
@@ -55,7 +48,7 @@ sub webhooks
 	my (%sent, @took);
 
 	stop_producer(load('web', seconds => 5), 1);
-	shows('web', "delivered > $before + 100 AND pending + processing + retrying = 0", "webhooks go on $when");
+	endpoint_shows($node, 'web', "delivered > $before + 100 AND pending + processing + retrying = 0", "webhooks go on $when");
 	foreach my $event (map { decode_json($_) } split /\n/, slurp_file("$log.web"))
 	{
 		$sent{ $event->{id} } = $event->{wall} if $event->{outcome} eq 'unknown' && $event->{key} =~ /^web\.$first-/;
@@ -67,18 +60,18 @@ sub webhooks
 
 ask("SELECT outbox.create_endpoint('bus', 'kafka://@{[$kafka->address]}/shop.{topic.1}', '{bus.*}', format => 'raw', timeout => '5 min')");
 endpoint($node, $receiver, 'web', '/ok/web', "topics => '{web.*}'");
-shows('bus', "state = 'active'", 'the link comes up');
+endpoint_shows($node, 'bus', "state = 'active'", 'the link comes up');
 
 # A topic that is missing
 my $producer = load('bus');
-shows('bus', "reason = 'Kafka refuses topic shop.bus: it does not exist'", 'a topic that is missing is named');
+endpoint_shows($node, 'bus', "reason = 'Kafka refuses topic shop.bus: it does not exist'", 'a topic that is missing is named');
 $kafka->topic('shop.bus', 4);
-shows('bus', 'delivered > 100', 'events flow');
+endpoint_shows($node, 'bus', 'delivered > 100', 'events flow');
 webhooks('beside a Kafka that is well');
 
 # Killed in the middle
 $kafka->stop('KILL');
-shows('bus', "state = 'backing_off'", 'a broker that was killed is shown');
+endpoint_shows($node, 'bus', "state = 'backing_off'", 'a broker that was killed is shown');
 webhooks('beside a broker that was killed');
 $kafka->start(1);
 stop_producer($producer);
@@ -91,13 +84,13 @@ $kafka->topic('short', 4);
 ask("SELECT outbox.create_endpoint('short', 'kafka://@{[$kafka->address]}/short', '{short.*}', format => 'raw', timeout => '2 s', backoff_base => '500 ms', backoff_max => '1 s')");
 my @producers = map { load($_, rate => 50) } qw(bus short);
 my $before = number('bus', 'delivered');
-shows('short', 'delivered > 100', 'events flow to an endpoint that has little patience');
-shows('bus', "delivered > $before + 100", 'and to the other');
+endpoint_shows($node, 'short', 'delivered > 100', 'events flow to an endpoint that has little patience');
+endpoint_shows($node, 'bus', "delivered > $before + 100", 'and to the other');
 my $stopped = time;
 $kafka->signal('STOP', 1);
 webhooks('beside a broker that hangs');
-shows('bus', "state = 'active' AND reason ~ '^no answer from broker'", 'the reason names the broker');
-shows('short', "state = 'backing_off' OR failed_attempts > 0", 'the endpoint with little patience has given up what was in flight');
+endpoint_shows($node, 'bus', "state = 'active' AND reason ~ '^no answer from broker'", 'the reason names the broker');
+endpoint_shows($node, 'short', "state = 'backing_off' OR failed_attempts > 0", 'the endpoint with little patience has given up what was in flight');
 wait_until { time - $stopped >= 90 } 'it hangs for long enough', 100;
 webhooks('beside a broker that has hung for 90 s');
 $kafka->signal('CONT', 1);
@@ -106,25 +99,25 @@ my $given_up = 40 * (2 + int((time - $stopped) / 2));
 stop_producer($_) foreach @producers;
 $kafka->check($node, "$log.bus", 'shop.bus', name => 'hung');
 is(number('bus', 'failed_attempts'), 0, 'no attempt has failed');
-shows('bus', "state = 'active' AND reason IS NULL", 'and nothing is wrong any more');
+endpoint_shows($node, 'bus', "state = 'active' AND reason IS NULL", 'and nothing is wrong any more');
 $kafka->check($node, "$log.short", 'short', name => 'hung for longer than the timeout', max_duplicates => $given_up);
 check_history($node, $receiver, "$log.web", endpoints => ['/ok/web'], name => 'the history of the webhooks is clean');
 
 # Too large together, and one by itself
 $kafka->topic('sizes', 1, '--config', 'max.message.bytes=2000');
 ask("SELECT outbox.create_endpoint('sizes', 'kafka://@{[$kafka->address]}/sizes', '{sizes}', format => 'raw', timeout => '60 s')");
-shows('sizes', "state = 'active'", 'the link comes up');
+endpoint_shows($node, 'sizes', "state = 'active'", 'the link comes up');
 emit_at_once($node, 'sizes', 200, "'k' || n % 100");
 my $id = emit($node, 'sizes', '{"n": 0, "text": "' . 'x' x 3000 . '"}', "key => 'large'");
 wait_status($node, $id, 'dead', 'a record that is too large is dead');
 like(ask("SELECT reason || ': ' || last_error FROM outbox.dead_letters WHERE endpoint = 'sizes'"), qr/^aborted by receiver: Kafka: .*too large/, 'with the words of Kafka');
-shows('sizes', 'delivered = 200 AND failed_attempts = 1', 'and the others are delivered, each at the first attempt');
+endpoint_shows($node, 'sizes', 'delivered = 200 AND failed_attempts = 1', 'and the others are delivered, each at the first attempt');
 is(join(' ', sort { $a <=> $b } map { $_->{n} } $kafka->records('sizes')), join(' ', 1 .. 200), 'each once');
 
 # A broker that names a private address as its own
 ask("SELECT outbox.create_endpoint('hidden', 'kafka://@{[$kafka->address('HIDDEN')]}/shop.bus', '{hidden}', timeout => '4 min')");
 emit($node, 'hidden', '{}');
-shows('hidden', "reason ~ 'address 10.255.255.1 is private, and not in outbox.allowed_networks'", 'an advertised address that is private is refused');
+endpoint_shows($node, 'hidden', "reason ~ 'address 10.255.255.1 is private, and not in outbox.allowed_networks'", 'an advertised address that is private is refused');
 is(number('hidden', 'failed_attempts'), 0, 'and that is no failure of the event');
 
 $kafka->stop('TERM');

@@ -36,13 +36,6 @@ sub create
 	return ask("SELECT outbox.create_endpoint('$name', 'arn:aws:$resource', '$topics', config => '$more{config}', credentials => $credentials $rest)");
 }
 
-sub shows
-{
-	my ($endpoint, $condition, $name) = @_;
-	return ok(wait_sql($node, "SELECT $condition FROM outbox.stats WHERE endpoint = '$endpoint'"), $name)
-	  || diag(ask("SELECT to_jsonb(s) FROM outbox.stats s WHERE endpoint = '$endpoint'"));
-}
-
 # SQS: one event, byte for byte, with its attributes
 create('orders', "sqs:eu-central-1:$account:orders", '{order.*}', rest => q(format => 'raw', headers => '{"x-endpoint": "e"}'));
 my $id = emit($node, 'order.created', '{"n": "ü\u0001\"<&>"}', q{key => 'ключ', headers => '{"x-a": "b"}'});
@@ -65,7 +58,7 @@ is(ask("SELECT reason || ': ' || last_error FROM outbox.dead_letters WHERE event
 my $n = 2000;
 create('many', "sqs:eu-central-1:$account:many", '{many}', rest => q(format => 'raw', max_in_flight => 200, timeout => '60 s'));
 ask("SELECT count(outbox.emit('many', jsonb_build_object('n', n), key => 'k' || n % 500)) FROM generate_series(1, $n) n");
-shows('many', "delivered = $n AND pending = 0", "$n events are delivered");
+endpoint_shows($node, 'many', "delivered = $n AND pending = 0", "$n events are delivered");
 is(scalar stored('many'), $n, 'each once');
 my @sizes = map { scalar @{ $_->{entries} } } requests('many');
 cmp_ok(scalar @sizes, '<', $n / 3, 'in requests of several');
@@ -75,7 +68,7 @@ is(scalar(grep { $_ > 10 } @sizes), 0, 'of ten at most');
 create('mixed', "sqs:eu-central-1:$account:mixed", '{mixed}', rest => q(format => 'raw', backoff_base => '10 ms'));
 fake(rules => [ { fail => { with => 'wrong', code => 'InvalidParameterValue', sender_fault => JSON::PP::true, message => 'is not wanted' } } ]);
 ask(q{SELECT count(outbox.emit('mixed', jsonb_build_object('n', n, 'is', CASE WHEN n % 10 = 3 THEN 'wrong' ELSE 'good' END))) FROM generate_series(1, 50) n});
-shows('mixed', 'delivered = 45 AND dead = 5 AND pending = 0', 'an entry that is the sender\'s fault is dead, and the others are delivered');
+endpoint_shows($node, 'mixed', 'delivered = 45 AND dead = 5 AND pending = 0', 'an entry that is the sender\'s fault is dead, and the others are delivered');
 is(ask("SELECT DISTINCT reason || ': ' || last_error FROM outbox.dead_letters WHERE endpoint = 'mixed'"),
 	'aborted by receiver: SQS: InvalidParameterValue: is not wanted', 'with the words of AWS');
 is(scalar stored('mixed'), 45, 'each once');
@@ -85,16 +78,16 @@ wait_status($node, $id, 'delivered', 'one that is not the sender\'s fault is tri
 fake(rules => [ { omit => 'unnamed', times => 1 } ]);
 $id = emit($node, 'mixed', '{"is": "unnamed"}');
 wait_status($node, $id, 'delivered', 'and one that the answer does not name');
-shows('mixed', 'failed_attempts = 5 + 2', 'which counts as an attempt each');
+endpoint_shows($node, 'mixed', 'failed_attempts = 5 + 2', 'which counts as an attempt each');
 
 # A request that is refused as a whole for one of its events
 create('split', "sqs:eu-central-1:$account:split", '{split}', rest => q(format => 'raw', backoff_base => '10 ms'));
 fake(rules => [ { status => 400, code => 'BatchRequestTooLong', message => 'too long', times => 1 } ]);
 ask(q{SELECT count(outbox.emit('split', jsonb_build_object('n', n))) FROM generate_series(1, 10) n});
-shows('split', 'delivered = 10 AND failed_attempts = 0', 'a batch that is refused goes one by one, and no attempt is counted');
+endpoint_shows($node, 'split', 'delivered = 10 AND failed_attempts = 0', 'a batch that is refused goes one by one, and no attempt is counted');
 fake(rules => [ { status => 400, code => 'InvalidMessageContents', message => 'no', with => 'wrong' } ]);
 ask(q{SELECT count(outbox.emit('split', jsonb_build_object('n', n, 'is', CASE n WHEN 17 THEN 'wrong' ELSE 'good' END))) FROM generate_series(11, 30) n});
-shows('split', 'delivered = 29 AND dead = 1 AND failed_attempts = 1', 'the one that is the cause is dead');
+endpoint_shows($node, 'split', 'delivered = 29 AND dead = 1 AND failed_attempts = 1', 'the one that is the cause is dead');
 fake(rules => []);
 
 # Limits are judged before
@@ -117,12 +110,12 @@ create('fifo', "sqs:eu-central-1:$account:fifo.fifo", '{fifo}', rest => q(format
 $id = emit($node, 'fifo', '{}', q{key => 'customer-7'});
 my $hashed = emit($node, 'fifo', '{}', q{key => 'ключ'});
 my $unkeyed = emit($node, 'fifo', '{}');
-shows('fifo', 'delivered = 3', 'events for a FIFO queue');
+endpoint_shows($node, 'fifo', 'delivered = 3', 'events for a FIFO queue');
 my %group = map { ($_->{MessageDeduplicationId} => $_->{MessageGroupId}) } stored('fifo.fifo');
 is_deeply(\%group, { $id => 'customer-7', $hashed => ask("SELECT encode(sha256('ключ'), 'hex')"), $unkeyed => $unkeyed },
 	'the group is the key, or its hash, or without a key the id, by which repetitions are recognized');
 ask("SELECT count(outbox.emit('fifo', jsonb_build_object('n', n), key => 'k' || n % 30)) FROM generate_series(1, 1000) n");
-shows('fifo', 'delivered = 1003', 'a thousand events of 30 keys');
+endpoint_shows($node, 'fifo', 'delivered = 1003', 'a thousand events of 30 keys');
 my (%last, $disorder, $together);
 foreach my $request (requests('fifo.fifo'))
 {
@@ -142,23 +135,23 @@ is($together, 0, 'one of a key in a request at most');
 fake(missing => ['later']);
 create('later', "sqs:eu-central-1:$account:later", '{later}', rest => q(format => 'raw'));
 ask("SELECT count(outbox.emit('later', jsonb_build_object('n', n), key => 'k')) FROM generate_series(1, 30) n");
-shows('later', "state = 'backing_off' AND reason = 'SQS: QueueDoesNotExist: The specified resource does not exist.'", 'a missing queue is named');
+endpoint_shows($node, 'later', "state = 'backing_off' AND reason = 'SQS: QueueDoesNotExist: The specified resource does not exist.'", 'a missing queue is named');
 fake(missing => []);
-shows('later', "delivered = 30 AND failed_attempts = 0 AND state = 'active'", 'once it is there, all are delivered and none has failed');
+endpoint_shows($node, 'later', "delivered = 30 AND failed_attempts = 0 AND state = 'active'", 'once it is there, all are delivered and none has failed');
 is(join(' ', map { $_->{MessageBody} =~ /(\d+)/ } stored('later')), join(' ', 1 .. 30), 'in order, each once');
 
 # Keys that are wrong
 create('keys', "sqs:eu-central-1:$account:keys", '{keys}', rest => q(format => 'raw'), credentials => q('{"access_key_id": "AKIDEXAMPLE", "secret_access_key": "typo"}'));
 $id = emit($node, 'keys', '{}');
-shows('keys', "state = 'backing_off' AND reason = 'SQS: SignatureDoesNotMatch: The request signature we calculated does not match the signature you provided.'",
+endpoint_shows($node, 'keys', "state = 'backing_off' AND reason = 'SQS: SignatureDoesNotMatch: The request signature we calculated does not match the signature you provided.'",
 	'a wrong secret is named');
 ask(q(SELECT outbox.alter_endpoint('keys', credentials => '{"access_key_id": "AKIDOTHER", "secret_access_key": "x", "session_token": "tok/en+="}')));
-shows('keys', "reason = 'SQS: InvalidClientTokenId: The security token included in the request is invalid.'", 'and an unknown key');
+endpoint_shows($node, 'keys', "reason = 'SQS: InvalidClientTokenId: The security token included in the request is invalid.'", 'and an unknown key');
 fake(secrets => { AKIDOTHER => [ 'x', 'other' ] });
-shows('keys', "reason = 'SQS: ExpiredToken: The security token included in the request is expired'", 'and a session that is over');
+endpoint_shows($node, 'keys', "reason = 'SQS: ExpiredToken: The security token included in the request is expired'", 'and a session that is over');
 fake(secrets => { AKIDOTHER => [ 'x', 'tok/en+=' ] });
 wait_status($node, $id, 'delivered', 'the event goes when the key is known');
-shows('keys', 'failed_attempts = 0', 'and no attempt was counted');
+endpoint_shows($node, 'keys', 'failed_attempts = 0', 'and no attempt was counted');
 fake(rules => [ { status => 400, code => 'Echo', message => 'you sent tok/en+=', times => 1 } ]);
 $id = emit($node, 'keys', '{"echo": 1}');
 ok(wait_sql($node, "SELECT last_error = 'SQS: its words have the session token in them' FROM outbox.stats WHERE endpoint = 'keys'"), 'a token that is echoed is not shown');
@@ -167,22 +160,22 @@ ok(wait_sql($node, "SELECT last_error = 'SQS: its words have the session token i
 create('busy', "sqs:eu-central-1:$account:busy", '{busy}', rest => q(format => 'raw'));
 fake(rules => [ { status => 400, code => 'RequestThrottled', message => 'slow', times => 3 } ]);
 ask("SELECT count(outbox.emit('busy', jsonb_build_object('n', n))) FROM generate_series(1, 100) n");
-shows('busy', "delivered = 100 AND failed_attempts = 0 AND state = 'active'", 'what was throttled is delivered, and no attempt was counted');
+endpoint_shows($node, 'busy', "delivered = 100 AND failed_attempts = 0 AND state = 'active'", 'what was throttled is delivered, and no attempt was counted');
 fake(rules => [ { status => 503, code => 'ServiceUnavailable', times => 2 }, { status => 301, code => 'Moved', headers => { Location => "http://127.0.0.1:$port/elsewhere" }, times => 1 },
 	{ raw => '<html>a portal</html>', times => 1 }, { close => 1, times => 2, silent => JSON::PP::true },
 	{ raw => '[' x 1000, repeat => 2000, times => 1 } ]);
 ask("SELECT outbox.emit('busy', '{\"n\": 101}')");
-shows('busy', "delivered = 101 AND failed_attempts = 0 AND state = 'active'", 'errors, a redirection, a foreign page, a closed connection and an endless answer are waited out');
+endpoint_shows($node, 'busy', "delivered = 101 AND failed_attempts = 0 AND state = 'active'", 'errors, a redirection, a foreign page, a closed connection and an endless answer are waited out');
 is(scalar requests('GET'), 0, 'a redirection is not followed');
 
 # AWS goes in the middle, and comes back
 create('load', "sqs:eu-central-1:$account:load.fifo", '{load}', rest => q(format => 'raw', max_in_flight => 50));
 ask("SELECT count(outbox.emit('load', jsonb_build_object('n', n), key => 'k' || n % 20)) FROM generate_series(1, 1000) n");
 $aws->signal('KILL');
-shows('load', "state = 'backing_off' AND reason ~ '^SQS: .*(onnect|reset|Empty)'", 'AWS that cannot be reached is shown');
+endpoint_shows($node, 'load', "state = 'backing_off' AND reason ~ '^SQS: .*(onnect|reset|Empty)'", 'AWS that cannot be reached is shown');
 ask("SELECT count(outbox.emit('load', jsonb_build_object('n', n), key => 'k' || n % 20)) FROM generate_series(1001, 2000) n");
 $aws->start;
-shows('load', "delivered = 2000 AND failed_attempts = 0 AND state = 'active'", 'all are delivered when it is back, and none has failed');
+endpoint_shows($node, 'load', "delivered = 2000 AND failed_attempts = 0 AND state = 'active'", 'all are delivered when it is back, and none has failed');
 my %first;
 %last = ();
 $disorder = 0;
@@ -200,29 +193,29 @@ create('silent', "sqs:eu-central-1:$account:silent", '{silent}', rest => q(forma
 fake(rules => [ { hang => 30, times => 1 } ]);
 $id = emit($node, 'silent', '{}');
 wait_status($node, $id, 'delivered', 'an event without an answer is sent again');
-shows('silent', "failed_attempts = 1 AND last_error = 'SQS: timed out'", 'and that was a failed attempt');
+endpoint_shows($node, 'silent', "failed_attempts = 1 AND last_error = 'SQS: timed out'", 'and that was a failed attempt');
 
 # Addresses
 ask("ALTER SYSTEM SET outbox.allowed_networks = '10.99.0.0/16'");
 ask('SELECT pg_reload_conf()');
 $id = emit($node, 'keys', '{}');
-shows('keys', "state = 'backing_off' AND reason = 'SQS: address 127.0.0.1 is loopback, and not in outbox.allowed_networks'",
+endpoint_shows($node, 'keys', "state = 'backing_off' AND reason = 'SQS: address 127.0.0.1 is loopback, and not in outbox.allowed_networks'",
 	'a connection that is open is not used for an address that is not allowed any more');
 create('inside', "sqs:eu-central-1:$account:inside", '{inside}', rest => q(format => 'raw'));
 my $inside = emit($node, 'inside', '{}');
-shows('inside', "state = 'backing_off' AND reason = 'SQS: address 127.0.0.1 is loopback, and not in outbox.allowed_networks'", 'nor is a new one made');
+endpoint_shows($node, 'inside', "state = 'backing_off' AND reason = 'SQS: address 127.0.0.1 is loopback, and not in outbox.allowed_networks'", 'nor is a new one made');
 create('plain', "sqs:eu-central-1:$account:inside", '{plain}', config => '{"endpoint_url": "http://192.0.2.1"}');
 emit($node, 'plain', '{}');
-shows('plain', "state = 'backing_off' AND reason ~ '^SQS: address 192.0.2.1 is .*, and not in outbox.allowed_networks'", 'nor to another address in clear');
+endpoint_shows($node, 'plain', "state = 'backing_off' AND reason ~ '^SQS: address 192.0.2.1 is .*, and not in outbox.allowed_networks'", 'nor to another address in clear');
 is(scalar requests('inside'), 0, 'nothing was sent');
 ask("SELECT outbox.drop_endpoint('plain', true)");
 ask("ALTER SYSTEM RESET outbox.allowed_networks");
 ask('SELECT pg_reload_conf()');
 wait_status($node, $inside, 'delivered', 'until it is allowed');
-shows('inside', 'failed_attempts = 0', 'and no attempt was counted');
+endpoint_shows($node, 'inside', 'failed_attempts = 0', 'and no attempt was counted');
 create('tls', "sqs:eu-central-1:$account:tls", '{tls}', config => qq({"endpoint_url": "https://127.0.0.1:$port"}));
 emit($node, 'tls', '{}');
-shows('tls', "state = 'backing_off' AND reason ~ 'SSL|TLS'", 'a service without TLS is not spoken to in clear');
+endpoint_shows($node, 'tls', "state = 'backing_off' AND reason ~ 'SSL|TLS'", 'a service without TLS is not spoken to in clear');
 ask("SELECT outbox.drop_endpoint('tls', true)");
 
 # TLS
@@ -232,11 +225,11 @@ append_to_file("$dir/pem", slurp_file("$dir/key") . slurp_file("$dir/ca.pem"));
 my $tls = OutboxTest::Aws->new(journal => $aws->{journal}, pem => "$dir/pem");
 create('tls', "sqs:eu-central-1:$account:tls", '{tls}', config => qq({"endpoint_url": "https://127.0.0.1:$tls->{port}"}), rest => q(format => 'raw'));
 $id = emit($node, 'tls', '{}');
-shows('tls', "state = 'backing_off' AND reason ~ 'certificate'", 'a certificate of an unknown authority is refused');
+endpoint_shows($node, 'tls', "state = 'backing_off' AND reason ~ 'certificate'", 'a certificate of an unknown authority is refused');
 ask("ALTER SYSTEM SET outbox.ssl_ca_file = '$dir/ca.pem'");
 ask('SELECT pg_reload_conf()');
 wait_status($node, $id, 'delivered', 'until the authority is known');
-shows('tls', 'failed_attempts = 0', 'and no attempt was counted');
+endpoint_shows($node, 'tls', 'failed_attempts = 0', 'and no attempt was counted');
 my @tls = requests('tls');
 is(scalar @tls, 1, 'nothing was sent before');
 
@@ -257,7 +250,7 @@ wait_status($node, $id, 'dead', 'an entry that SNS refuses is dead');
 is(ask("SELECT DISTINCT last_error FROM outbox.dead_letters WHERE event_id = '$id'"), 'SNS: InvalidParameter: a < b & "c"', 'with its words');
 fake(missing => ['topic']);
 $id = emit($node, 'sns', '{}');
-shows('topic', "state = 'backing_off' AND reason = 'SNS: NotFound: The specified resource does not exist.'", 'a missing topic is named');
+endpoint_shows($node, 'topic', "state = 'backing_off' AND reason = 'SNS: NotFound: The specified resource does not exist.'", 'a missing topic is named');
 fake(missing => []);
 wait_status($node, $id, 'delivered', 'and gets the event when it is there');
 
@@ -269,7 +262,7 @@ is($got->{Bytes}, "\x00\xff\x01\x80", 'its bytes');
 is($got->{PartitionKey}, "\x{43a}\x{43b}\x{44e}\x{447}", 'its key');
 fake(rules => [ { fail => { with => '"k3"', code => 'ProvisionedThroughputExceededException', message => 'Rate exceeded' }, times => 1 } ]);
 ask("SELECT count(outbox.emit('stream', jsonb_build_object('n', n), key => 'k' || n % 10)) FROM generate_series(1, 100) n");
-shows('stream', 'delivered = 101 AND failed_attempts = 1', 'a record that a shard has no room for is sent again');
+endpoint_shows($node, 'stream', 'delivered = 101 AND failed_attempts = 1', 'a record that a shard has no room for is sent again');
 %last = ();
 $disorder = 0;
 foreach my $e (grep { $_->{Bytes} =~ /n/ } stored('s1'))

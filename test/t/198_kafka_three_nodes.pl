@@ -30,13 +30,6 @@ sub ask
 	return $node->safe_psql('postgres', $sql);
 }
 
-sub shows
-{
-	my ($endpoint, $condition, $name) = @_;
-	return ok(wait_sql($node, "SELECT $condition FROM outbox.stats WHERE endpoint = '$endpoint'"), $name)
-	  || diag(ask("SELECT to_jsonb(s) FROM outbox.stats s WHERE endpoint = '$endpoint'"));
-}
-
 sub number
 {
 	my ($endpoint, $column) = @_;
@@ -49,7 +42,7 @@ sub load
 	$round++;
 	my $before = number('bus', 'delivered');
 	$producer = start_producer($node, $log, topic => "load.$round", rate => 100, keys => 10);
-	return shows('bus', "delivered > $before + 100", 'events flow');
+	return endpoint_shows($node, 'bus', "delivered > $before + 100", 'events flow');
 }
 
 # Until all replicas have everything
@@ -65,8 +58,8 @@ sub heal
 my $brokers = $kafka->brokers;
 ask("SELECT outbox.create_endpoint('bus', 'kafka://$brokers/bus', '{load.*}', format => 'raw', timeout => '5 min')");
 ask("SELECT outbox.create_endpoint('short', 'kafka://$brokers/short', '{short.*}', format => 'raw', timeout => '2 s', backoff_base => '500 ms', backoff_max => '1 s')");
-shows('bus', "state = 'active'", 'the link comes up');
-shows('short', "state = 'active'", 'and the one that has little patience');
+endpoint_shows($node, 'bus', "state = 'active'", 'the link comes up');
+endpoint_shows($node, 'short', "state = 'active'", 'and the one that has little patience');
 
 # A leader dies.  The controller, node 1, stays.
 load();
@@ -87,19 +80,19 @@ heal();
 load();
 my $killed = time;
 $kafka->stop('KILL', 2, 3);
-shows('bus', "state = 'active' AND reason IS NOT NULL", 'with one replica of three, a reason is shown');
+endpoint_shows($node, 'bus', "state = 'active' AND reason IS NOT NULL", 'with one replica of three, a reason is shown');
 stop_producer($producer);
-shows('bus', "state = 'active' AND reason ~ 'replicas' AND failed_attempts = 0", 'an endpoint with patience waits, and the reason has the words of Kafka');
+endpoint_shows($node, 'bus', "state = 'active' AND reason ~ 'replicas' AND failed_attempts = 0", 'an endpoint with patience waits, and the reason has the words of Kafka');
 my $short = $round + 1;
 my $impatient = start_producer($node, "$log.short", topic => "short.$short", rate => 50, keys => 3, seconds => 2);
 stop_producer($impatient, 1);
-shows('short', "failed_attempts > 3 AND last_error ~ 'replicas'", 'without patience attempts fail after the timeout, and the error says why');
+endpoint_shows($node, 'short', "failed_attempts > 3 AND last_error ~ 'replicas'", 'without patience attempts fail after the timeout, and the error says why');
 $kafka->start(2, 3);
 # In these, each of the 12 keys had a record under way for 2 s each time, and all may be stored
 my $given_up = 12 * (2 + int((time - $killed) / 2));
 $kafka->check($node, $log, 'bus', name => 'too few replicas');
 is(number('bus', 'failed_attempts'), 0, 'of the endpoint with patience no attempt has failed');
-shows('bus', "state = 'active' AND reason IS NULL", 'and nothing is wrong any more');
+endpoint_shows($node, 'bus', "state = 'active' AND reason IS NULL", 'and nothing is wrong any more');
 $kafka->check($node, "$log.short", 'short', name => 'too few replicas for longer than the timeout', max_duplicates => $given_up);
 heal();
 

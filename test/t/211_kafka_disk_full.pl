@@ -25,33 +25,26 @@ sub ask
 	return $node->safe_psql('postgres', $sql);
 }
 
-sub shows
-{
-	my ($endpoint, $condition, $name) = @_;
-	return ok(wait_sql($node, "SELECT $condition FROM outbox.stats WHERE endpoint = '$endpoint'"), $name)
-	  || diag(ask("SELECT to_jsonb(s) FROM outbox.stats s WHERE endpoint = '$endpoint'"));
-}
-
 ask("SELECT outbox.create_endpoint('bus', 'kafka://@{[$kafka->address]}/bus', format => 'raw', max_in_flight => $in_flight, timeout => '5 min')");
 endpoint($node, $receiver, 'web', '/ok/web');
-shows('bus', "state = 'active'", 'the link comes up');
+endpoint_shows($node, 'bus', "state = 'active'", 'the link comes up');
 my $producer = start_producer($node, $log, rate => 100, keys => 10);
-shows('bus', 'delivered > 200', 'events flow');
+endpoint_shows($node, 'bus', 'delivered > 200', 'events flow');
 
 OutboxTest::Disks::fill('data');
-shows('bus', "state = 'backing_off' AND reason <> ''", 'a broker that ends, because its disk is full, is shown');
+endpoint_shows($node, 'bus', "state = 'backing_off' AND reason <> ''", 'a broker that ends, because its disk is full, is shown');
 like($kafka->log(1), qr/No space left|unsafe memory access/, 'that is what it ended of');
 note(ask("SELECT reason FROM outbox.stats WHERE endpoint = 'bus'"));
 my $before = ask("SELECT delivered FROM outbox.stats WHERE endpoint = 'web'");
-shows('web', "delivered > $before + 200", 'webhooks go on');
+endpoint_shows($node, 'web', "delivered > $before + 200", 'webhooks go on');
 
 $kafka->stop('KILL');
 OutboxTest::Disks::free('data');
 $kafka->start(1);
-shows('bus', "state = 'active' AND reason IS NULL", 'when there is room, and it is started again, the link comes up');
+endpoint_shows($node, 'bus', "state = 'active' AND reason IS NULL", 'when there is room, and it is started again, the link comes up');
 stop_producer($producer);
 $kafka->check($node, $log, 'bus', name => 'full', max_duplicates => $in_flight);
-shows('bus', 'failed_attempts = 0', 'no attempt has failed');
+endpoint_shows($node, 'bus', 'failed_attempts = 0', 'no attempt has failed');
 check_history($node, $receiver, $log, endpoints => ['/ok/web'], name => 'the history of the webhooks is clean');
 $kafka->stop('TERM');
 $node->stop;

@@ -59,17 +59,10 @@ sub create
 	return ask("SELECT outbox.create_endpoint('$name', 'null://h/$name', '{$name}', config => '{\"auth\": \"token\"}', credentials => jsonb_build_object('token', jsonb_build_object('file', '$file')))");
 }
 
-sub shows
-{
-	my ($endpoint, $condition, $name) = @_;
-	return ok(wait_sql($node, "SELECT $condition FROM outbox.stats WHERE endpoint = '$endpoint'"), $name)
-	  || diag(ask("SELECT to_jsonb(s) FROM outbox.stats s WHERE endpoint = '$endpoint'"));
-}
-
 sub stopped
 {
 	my ($endpoint, $reason) = @_;
-	return shows($endpoint, "state = 'backing_off' AND reason = 'token: $reason'", "$endpoint waits: $reason");
+	return endpoint_shows($node, $endpoint, "state = 'backing_off' AND reason = 'token: $reason'", "$endpoint waits: $reason");
 }
 
 # How often the sink was opened for the endpoint with this token
@@ -176,21 +169,21 @@ $id = emit($node, 'one', '{}');
 wait_status($node, $id, 'delivered', 'another endpoint goes on');
 create('large', 'large');
 ok(wait_until(sub { opened('large', 'y' x 65536) }, 'large'), '64 kB and a newline are not too much');
-shows('missing', "pending = 1 AND failed_attempts = 0 AND retrying = 0 AND state = 'backing_off'", 'the event waits, and no attempt is counted');
+endpoint_shows($node, 'missing', "pending = 1 AND failed_attempts = 0 AND retrying = 0 AND state = 'backing_off'", 'the event waits, and no attempt is counted');
 
 # It goes on by itself when the file is there, and stops when it is not
 put('missing');
 wait_status($node, $waits, 'delivered', 'the event is delivered when the file is there');
 ok(opened('missing', $secret{missing}), 'with what is in it');
-shows('missing', "state = 'active' AND failed_attempts = 0", 'and the endpoint is active');
+endpoint_shows($node, 'missing', "state = 'active' AND failed_attempts = 0", 'and the endpoint is active');
 unlink "$files/missing";
 stopped('missing', 'the file missing does not exist');
 unlink "$files/pipe";
 put('pipe');
-shows('pipe', "state = 'active'", 'an endpoint without events goes on by itself, too');
+endpoint_shows($node, 'pipe', "state = 'active'", 'an endpoint without events goes on by itself, too');
 unlink "$files/huge";
 put('huge', 'small');
-shows('huge', "state = 'active'", 'and one whose file was too large');
+endpoint_shows($node, 'huge', "state = 'active'", 'and one whose file was too large');
 
 # Keys of the server are not for endpoints, by whatever name
 foreach my $setting ('secret_key_file', 'ssl_key_file')
@@ -217,7 +210,7 @@ SKIP:
 	create('locked', 'locked');
 	stopped('locked', 'the file locked Permission denied');
 	chmod 0600, "$files/locked";
-	shows('locked', "state = 'active'", 'until it may be read');
+	endpoint_shows($node, 'locked', "state = 'active'", 'until it may be read');
 }
 
 # The directory
@@ -225,10 +218,10 @@ rename $files, "$files.away";
 reload();
 stopped('one', 'outbox.secrets_directory cannot be opened: No such file or directory');
 rename "$files.away", $files;
-shows('one', "state = 'active'", 'until the directory is there again');
+endpoint_shows($node, 'one', "state = 'active'", 'until the directory is there again');
 reload('ALTER SYSTEM RESET outbox.secrets_directory');
 stopped('one', 'the file one cannot be read: outbox.secrets_directory is not set');
-shows('mounted', "state = 'backing_off'", 'without the setting no file is read');
+endpoint_shows($node, 'mounted', "state = 'backing_off'", 'without the setting no file is read');
 mkdir "$dir/others";
 append_to_file("$dir/others/one", 'of the other directory');
 reload("ALTER SYSTEM SET outbox.secrets_directory = '$dir/others'");
@@ -271,10 +264,7 @@ foreach my $call (q[portal_create_endpoint('acme', 'https://h.example/', '{"cred
 }
 
 # Nothing shows what was in a file
-my @relations = split /\n/, ask(<<'SQL');
-SELECT c.oid::regclass FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace
-WHERE nspname IN ('outbox', 'pg_catalog') AND relkind IN ('r', 'v', 'm', 'p', 'S') ORDER BY relkind, relname
-SQL
+my @relations = all_relations($node);
 ($rc, $out, $err) = $node->psql('postgres', join(";\n", map { "TABLE $_" } @relations), on_error_stop => 0);
 $node->stop;
 my $log = slurp_file($node->logfile);

@@ -71,13 +71,6 @@ sub reload
 	return;
 }
 
-sub shows
-{
-	my ($endpoint, $condition, $name) = @_;
-	return ok(wait_sql($node, "SELECT $condition FROM outbox.stats WHERE endpoint = '$endpoint'"), $name)
-	  || diag(ask("SELECT to_jsonb(s) FROM outbox.stats s WHERE endpoint = '$endpoint'"));
-}
-
 my $role = qq({"credentials": "role", "endpoint_url": "http://127.0.0.1:$aws->{port}"});
 
 sub create
@@ -152,32 +145,32 @@ my $brief = new_keys(8, status => 200);
 reload('SELECT 1');
 ok(wait_until(sub { emit($node, 'orders', '{}'); signed_with('orders') eq $brief }, 'brief'), 'keys that end soon');
 says(status => 500);
-shows('orders', "state = 'backing_off' AND reason = 'SQS: no keys of the role (imds): it gives no token (status 500)'", 'are used until they end');
+endpoint_shows($node, 'orders', "state = 'backing_off' AND reason = 'SQS: no keys of the role (imds): it gives no token (status 500)'", 'are used until they end');
 my $waits = emit($node, 'orders', '{"waits": 1}');
-shows('orders', 'pending >= 1 AND processing = 0', 'its events wait');
+endpoint_shows($node, 'orders', 'pending >= 1 AND processing = 0', 'its events wait');
 my $seen = $aws->requests('orders');
 says(hang => 5);
 create('keyed', 'sqs', 'keyed');
 ask("SELECT outbox.alter_endpoint('keyed', config => '{\"endpoint_url\": \"http://127.0.0.1:$aws->{port}\"}', credentials => $OutboxTest::Aws::keys)");
 delivers('keyed', 'an endpoint with keys of its own goes on');
-shows('orders', "reason ~ 'imds.: timed out'", 'also while the service does not answer');
+endpoint_shows($node, 'orders', "reason ~ 'imds.: timed out'", 'also while the service does not answer');
 says(hang => 0);
 is(scalar $aws->requests('orders'), $seen, 'nothing was sent meanwhile');
 my $last = new_keys(3600, status => 200);
 wait_status($node, $waits, 'delivered', 'it goes on by itself');
-shows('orders', "state = 'active' AND failed_attempts = 0", 'and no attempt has failed');
+endpoint_shows($node, 'orders', "state = 'active' AND failed_attempts = 0", 'and no attempt has failed');
 
 # Keys that AWS refuses are fetched again
 $aws->tell(forget => [$last]);
 my $other = new_keys(3600);
 delivers('orders', 'keys that AWS does not know any more are replaced');
 is(signed_with('orders'), $other, 'by those that it knows');
-shows('orders', 'failed_attempts = 0', 'and no attempt has failed');
+endpoint_shows($node, 'orders', 'failed_attempts = 0', 'and no attempt has failed');
 
 # A service that repeats the token
 $aws->tell(rules => [ { status => 403, code => 'AccessDenied', message => "you sent $secrets[-1]" } ]);
 my $told = emit($node, 'orders', '{}');
-shows('orders', "state = 'backing_off' AND reason = 'SQS: its words have the session token in them'", 'a token that is repeated is not shown');
+endpoint_shows($node, 'orders', "state = 'backing_off' AND reason = 'SQS: its words have the session token in them'", 'a token that is repeated is not shown');
 $aws->tell(rules => []);
 wait_status($node, $told, 'delivered', 'and the endpoint goes on');
 
@@ -194,13 +187,13 @@ foreach my $bad ([ raw => '<html>a portal</html>', 'the answer is no JSON' ], [ 
 	$words =~ s/ \(status 404\)//;
 	says(raw => undef, name => 'outbox-role', status => 200, $what => $value);
 	reload('ALTER SYSTEM SET outbox.aws_role = none');
-	shows('orders', "reason = 'SQS: outbox.aws_role is none'", 'without the setting there are no keys');
+	endpoint_shows($node, 'orders', "reason = 'SQS: outbox.aws_role is none'", 'without the setting there are no keys');
 	reload('ALTER SYSTEM SET outbox.aws_role = imds');
-	shows('orders', "state = 'backing_off' AND reason = 'SQS: no keys of the role (imds): $words'", "refused: $words");
+	endpoint_shows($node, 'orders', "state = 'backing_off' AND reason = 'SQS: no keys of the role (imds): $words'", "refused: $words");
 }
 is(asked(qr/elsewhere|user-data/), 0, 'a redirection is not followed, nor another path asked');
 says(raw => undef, status => 200, name => 'outbox-role');
-shows('orders', "state = 'active'", 'it goes on when all is right');
+endpoint_shows($node, 'orders', "state = 'active'", 'it goes on when all is right');
 
 # A container's credentials
 my $container = new_keys(3600, wants => 'Basic container-token-1');
@@ -219,17 +212,17 @@ ok(wait_until(sub { emit($node, 'orders', '{}'); signed_with('orders') eq $conta
 append_to_file("$dir/web", 'web-token-wrong');
 my $web = new_keys(3600, wants => 'web-token-1');
 reload('ALTER SYSTEM SET outbox.aws_role = web_identity');
-shows('orders', "state = 'backing_off' AND reason = 'SQS: no keys of the role (web_identity): STS: InvalidIdentityToken'", 'a token that STS refuses');
+endpoint_shows($node, 'orders', "state = 'backing_off' AND reason = 'SQS: no keys of the role (web_identity): STS: InvalidIdentityToken'", 'a token that STS refuses');
 unlink "$dir/web";
-shows('orders', "reason = 'SQS: no keys of the role (web_identity): the file AWS_WEB_IDENTITY_TOKEN_FILE cannot be used'", 'a token that is missing');
+endpoint_shows($node, 'orders', "reason = 'SQS: no keys of the role (web_identity): the file AWS_WEB_IDENTITY_TOKEN_FILE cannot be used'", 'a token that is missing');
 append_to_file("$dir/web", "web-token-1\n");
 ok(wait_until(sub { emit($node, 'orders', '{}'); signed_with('orders') eq $web }, 'web identity'), 'the keys of a web identity');
 reload("ALTER SYSTEM SET outbox.allowed_networks = '10.99.0.0/16'");
 reload('ALTER SYSTEM SET outbox.aws_role = none');
 reload('ALTER SYSTEM SET outbox.aws_role = web_identity');
-shows('orders', "reason ~ 'web_identity.: address 127.0.0.1 is loopback'", 'STS is at an address that is judged as others');
+endpoint_shows($node, 'orders', "reason ~ 'web_identity.: address 127.0.0.1 is loopback'", 'STS is at an address that is judged as others');
 reload('ALTER SYSTEM RESET outbox.allowed_networks');
-shows('orders', "state = 'active'", 'until that is allowed');
+endpoint_shows($node, 'orders', "state = 'active'", 'until that is allowed');
 
 # No other address is a metadata service's, whatever the environment says
 delete local $ENV{AWS_CONTAINER_CREDENTIALS_FULL_URI};
@@ -237,15 +230,12 @@ $ENV{AWS_EC2_METADATA_SERVICE_ENDPOINT} = 'http://192.0.2.1';
 reload("ALTER SYSTEM SET outbox.allowed_networks = '0.0.0.0/0'");
 reload('ALTER SYSTEM SET outbox.aws_role = imds');
 $node->restart;
-shows('orders', "reason = 'SQS: no keys of the role (imds): 192.0.2.1 is no address of a metadata service'", 'another address is not asked');
+endpoint_shows($node, 'orders', "reason = 'SQS: no keys of the role (imds): 192.0.2.1 is no address of a metadata service'", 'another address is not asked');
 reload('ALTER SYSTEM SET outbox.aws_role = container');
-shows('orders', "reason ~ 'AWS_CONTAINER_CREDENTIALS_RELATIVE_URI and'", 'nor a container without an address');
+endpoint_shows($node, 'orders', "reason ~ 'AWS_CONTAINER_CREDENTIALS_RELATIVE_URI and'", 'nor a container without an address');
 
 # Nothing shows a key
-my @relations = split /\n/, ask(<<'SQL');
-SELECT c.oid::regclass FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace
-WHERE nspname IN ('outbox', 'pg_catalog') AND relkind IN ('r', 'v', 'm', 'p', 'S') ORDER BY relkind, relname
-SQL
+my @relations = all_relations($node);
 ($rc, $text, $err) = $node->psql('postgres', join(";\n", map { "TABLE $_" } @relations), on_error_stop => 0);
 $node->stop;
 my $log = slurp_file($node->logfile);
