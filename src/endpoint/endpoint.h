@@ -69,7 +69,7 @@ typedef struct OutboxDelivery
 	OutboxRedelivery	   redelivery;
 	int					   attempts;		 /* failed ones that count */
 	TimestampTz			   first_attempt_at; /* 0: none failed yet */
-	TimestampTz			   started_at;
+	TimestampTz			   started_at;		 /* when its request was started */
 	TimestampTz			   next_attempt_at;
 	const OutboxTransport *transport; /* of the transfer */
 	OutboxTransfer		  *transfer;

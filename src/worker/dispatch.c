@@ -37,16 +37,12 @@
  */
 #define ROUND_TIME 1000
 
-/* The clock is read once for so many requests. */
-#define ROUND_CHECK 16
-
 static OutboxEnded ended;
 static size_t	   requests_account;
 
 static struct
 {
-	int			started; /* requests, in this round */
-	TimestampTz end;
+	TimestampTz end; /* 0: no request was started in it */
 	bool		over;
 } this_round;
 
@@ -55,7 +51,7 @@ static struct
 void
 outbox_dispatch_new_round(void)
 {
-	this_round.started = 0;
+	this_round.end = 0;
 	this_round.over = false;
 }
 
@@ -66,14 +62,9 @@ outbox_dispatch_round_is_over(void)
 }
 
 static void
-count_start(void)
+count_start(TimestampTz now)
 {
-	TimestampTz now;
-
-	if (this_round.started++ % ROUND_CHECK != 0)
-		return;
-	now = GetCurrentTimestamp();
-	if (this_round.started == 1)
+	if (this_round.end == 0)
 		this_round.end = now + ROUND_TIME;
 	this_round.over = now >= this_round.end;
 }
@@ -141,12 +132,17 @@ is_turn_of_tenant(OutboxEndpoint *ep, TimestampTz now)
 	return true;
 }
 
-static void
+/*
+ * Returns the time at which the request starts.  That of the round may be before the event
+ * was emitted.
+ */
+static TimestampTz
 begin_flight(OutboxEndpoint *ep, size_t request_bytes, size_t body_bytes)
 {
-	bool only = ep->queue->nin_flight == 1;
+	bool		only = ep->queue->nin_flight == 1;
+	TimestampTz now = GetCurrentTimestamp();
 
-	count_start();
+	count_start(now);
 	outbox_loop.traffic.in_flight++;
 	if (ep->tenant)
 		outbox_tenant_begin(ep->tenant, only);
@@ -154,6 +150,7 @@ begin_flight(OutboxEndpoint *ep, size_t request_bytes, size_t body_bytes)
 		outbox_loop.traffic.nsending++;
 	ep->queue->flight_bytes += request_bytes + body_bytes;
 	outbox_memory_account(&requests_account, requests_account + request_bytes);
+	return now;
 }
 
 static void
@@ -325,7 +322,7 @@ send(OutboxEndpoint *ep, OutboxDelivery *d, TimestampTz now)
 	d->transfer = t;
 	d->sent = event;
 	d->sent_len = message.body_len;
-	begin_flight(ep, transport->memory, message.body_len);
+	d->started_at = begin_flight(ep, transport->memory, message.body_len);
 	OUTBOX_CRASH_POINT("send.begin");
 	transport->start(t, &ep->config.target, ep->link->handle, &message, d);
 	if (ep->link->state == OUTBOX_LINK_PROBING)
@@ -361,7 +358,9 @@ send_batch(OutboxBatch *b, TimestampTz now)
 	}
 	b->transport = transport;
 	b->transfer = t;
-	begin_flight(ep, BATCH_BYTES(transport), b->body.len);
+	now = begin_flight(ep, BATCH_BYTES(transport), b->body.len);
+	for (int i = 0; i < b->n; i++)
+		b->members[i].delivery->started_at = now;
 	message.body = b->body.bytes;
 	message.body_len = b->body.len;
 	transport->start(t, &ep->config.target, ep->link->handle, &message,
