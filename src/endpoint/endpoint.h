@@ -361,6 +361,7 @@ typedef struct OutboxPlace
 /* For what endpoints wait in turn, because there is not enough for all of them at once. */
 typedef enum OutboxTurn
 {
+	OUTBOX_TURN_FIRST, /* time in a round, for those with no request in flight */
 	OUTBOX_TURN_SEND,  /* one of the worker's slots, or memory for a request */
 	OUTBOX_TURN_READ,  /* a page of the log, for those that are catching up */
 	OUTBOX_TURN_AHEAD, /* a newer tick, for those that have read all that may be read */

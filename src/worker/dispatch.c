@@ -99,6 +99,8 @@ wait_for_tenant(OutboxEndpoint *ep)
 		return;
 	ep->lists->waits_for_tenant = true;
 	dlist_push_tail(&ep->tenant->limits->waiting, &ep->lists->tenant_node);
+	if (!ep->lists->busy)
+		outbox_busy_add(ep); /* to find when it may send */
 }
 
 void
@@ -242,8 +244,7 @@ done(void *arg, const OutboxOutcome *outcome)
 	}
 	OUTBOX_CRASH_POINT("answer.noted");
 	ended(ep, now);
-	if (outbox_loop.turns[OUTBOX_TURN_SEND] > 0 ||
-		(ep->tenant && first_of_tenant(ep->tenant)))
+	if (outbox_turns_of_sending() > 0 || (ep->tenant && first_of_tenant(ep->tenant)))
 		return;
 
 	/*
@@ -369,14 +370,21 @@ send_batch(OutboxBatch *b, TimestampTz now)
 	return true;
 }
 
-/* Endpoints that lack a slot or memory get what others give back, in turn. */
+/* Endpoints that lack a slot, memory or time get what others give back, in turn. */
 static void
 wait_if(bool wants, OutboxEndpoint *ep)
 {
-	if (wants)
-		outbox_turn_add(OUTBOX_TURN_SEND, ep);
-	else
-		outbox_turn_remove(OUTBOX_TURN_SEND, ep);
+	OutboxTurn turn = ep->queue->nin_flight == 0 && this_round.over ? OUTBOX_TURN_FIRST :
+																	  OUTBOX_TURN_SEND;
+
+	if (!wants)
+	{
+		outbox_turn_remove(turn, ep);
+		return;
+	}
+	outbox_turn_add(turn, ep);
+	if (this_round.over)
+		outbox_loop.traffic.refill_all = true;
 }
 
 bool
@@ -443,15 +451,14 @@ outbox_dispatch_fill(OutboxEndpoint *ep, TimestampTz now, int most)
 		bool nothing;
 
 		/* Each endpoint has one slot, whatever the others use. */
-		if (ep->queue->nin_flight > 0 &&
-			(this_round.over || ep->queue->nin_flight >= most ||
-			 (most < outbox_worker_max_in_flight && ep->queue->flight_bytes > bytes) ||
-			 outbox_loop.traffic.in_flight >= outbox_worker_max_in_flight))
+		if (this_round.over ||
+			(ep->queue->nin_flight > 0 &&
+			 (ep->queue->nin_flight >= most ||
+			  (most < outbox_worker_max_in_flight && ep->queue->flight_bytes > bytes) ||
+			  outbox_loop.traffic.in_flight >= outbox_worker_max_in_flight)))
 		{
 			wait_if(outbox_window_has_something(ep) && outbox_status_may_send(ep, now),
 					ep);
-			if (this_round.over)
-				outbox_loop.traffic.refill_all = true;
 			break;
 		}
 		if (ep->queue->nin_flight >= width)
@@ -469,6 +476,20 @@ outbox_dispatch_fill(OutboxEndpoint *ep, TimestampTz now, int most)
 	if (ep->tenant && outbox_window_has_something(ep) &&
 		outbox_status_is_ready(ep, now) && !outbox_tenant_allows(ep->tenant, now))
 		wait_for_tenant(ep);
+}
+
+/* What has nothing in flight does not overtake what waits for time in a round. */
+void
+outbox_dispatch_offer(OutboxEndpoint *ep, TimestampTz now, int most)
+{
+	if (outbox_loop.turns[OUTBOX_TURN_FIRST] == 0 || ep->queue->nin_flight > 0 ||
+		!outbox_window_has_something(ep))
+	{
+		outbox_dispatch_fill(ep, now, most);
+		return;
+	}
+	ep->lists->touched = false;
+	outbox_turn_add(OUTBOX_TURN_FIRST, ep);
 }
 
 static OutboxDelivery *

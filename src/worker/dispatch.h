@@ -25,9 +25,11 @@ extern bool outbox_dispatch_round_is_over(void);
  * Fills the endpoint's free slots.  It stops at 'most' requests in flight, when they
  * take the part of the worker's memory that 'most' is of
  * outbox.worker_max_in_flight, or when the round is over.  One request is allowed in
- * any case.
+ * any case, as soon as a round has time for it.  _offer does the same in the order in
+ * which endpoints wait for that.
  */
 extern void outbox_dispatch_fill(OutboxEndpoint *ep, TimestampTz now, int most);
+extern void outbox_dispatch_offer(OutboxEndpoint *ep, TimestampTz now, int most);
 
 /* False: nothing at all may be sent now. */
 extern bool outbox_dispatch_may_fill(void);

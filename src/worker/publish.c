@@ -84,7 +84,7 @@ must_try_again(const OutboxEndpoint *ep)
 		return false;
 	return !outbox_loop.traffic.all_durable ||
 		(ep->queue->nin_flight == 0 && ep->queue->nsettling == 0 &&
-		 !ep->lists->in_turn[OUTBOX_TURN_SEND] && !ep->lists->waits_for_tenant);
+		 !outbox_turn_is_of_sending(ep) && !ep->lists->waits_for_tenant);
 }
 
 /*

@@ -277,6 +277,7 @@ share_slots(TimestampTz now, bool all)
 
 	for (int n = outbox_loop.turns[OUTBOX_TURN_SEND];
 		 n > 0 && fruitless < OUTBOX_TURN_FRUITLESS && !outbox_dispatch_round_is_over() &&
+		 outbox_dispatch_may_fill() &&
 		 outbox_loop.traffic.in_flight < outbox_worker_max_in_flight;
 		 n--)
 	{
@@ -289,15 +290,31 @@ share_slots(TimestampTz now, bool all)
 	}
 }
 
+/* Endpoints that have no request in flight get one, in the order in which they wait. */
+static void
+give_first(TimestampTz now)
+{
+	OutboxEndpoint *ep;
+
+	while ((ep = outbox_turn_first(OUTBOX_TURN_FIRST)) != NULL &&
+		   !outbox_dispatch_round_is_over() && outbox_dispatch_may_fill())
+	{
+		outbox_turn_remove(OUTBOX_TURN_FIRST, ep);
+		outbox_dispatch_fill(ep, now, 1);
+	}
+	if (ep != NULL)
+		outbox_loop.traffic.refill_all = true;
+}
+
 /*
- * Fills free slots.  While endpoints wait for slots, each gets one, and then the waiting
- * ones get up to an equal share in the order in which they wait.  What is left then
- * goes to them in the same order.
+ * Fills free slots.  Each endpoint gets one, as soon as a round has time for it.  While
+ * endpoints wait for more, they get up to an equal share in the order in which they wait.
+ * What is left then goes to them in the same order.
  */
 static void
 fill_slots(TimestampTz now)
 {
-	bool	   scarce = outbox_loop.turns[OUTBOX_TURN_SEND] > 0;
+	bool	   scarce = outbox_turns_of_sending() > 0;
 	dlist_iter iter;
 
 	outbox_loop.traffic.refill_all = false;
@@ -307,10 +324,11 @@ fill_slots(TimestampTz now)
 
 		if (ep->feed->drop_window)
 			outbox_window_drop(ep, &outbox_loop.head);
-		outbox_dispatch_fill(ep, now, scarce ? 1 : outbox_worker_max_in_flight);
+		outbox_dispatch_offer(ep, now, scarce ? 1 : outbox_worker_max_in_flight);
 	}
 	if (!outbox_dispatch_may_fill())
 		return;
+	give_first(now);
 	share_slots(now, false);
 	share_slots(now, true);
 }
@@ -457,7 +475,7 @@ time_to_sleep(TimestampTz examined_at, bool more)
 	{
 		OutboxEndpoint *ep = outbox_listed(busy_node, iter.cur);
 
-		if (outbox_loop.traffic.sending_allowed && !ep->lists->in_turn[OUTBOX_TURN_SEND])
+		if (outbox_loop.traffic.sending_allowed && !outbox_turn_is_of_sending(ep))
 			fill_at = Min(fill_at, outbox_dispatch_next_time(ep, examined_at));
 		if (sharing && outbox_is_quiet(ep) && !ep->place.shared)
 			until = Min(until, outbox_settle_shares_at(ep));
