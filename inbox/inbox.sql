@@ -467,16 +467,18 @@ DECLARE
     given    text;
     valid    boolean := false;
 BEGIN
-    IF secrets IS NULL OR array_position(secrets, NULL) IS NOT NULL OR body IS NULL OR tolerance IS NULL THEN
+    IF cardinality(secrets) NOT BETWEEN 1 AND 10 OR array_ndims(secrets) > 1 THEN
+        RAISE EXCEPTION 'there must be 1 to 10 secrets'
+            USING ERRCODE = 'invalid_parameter_value',
+                  HINT = 'Pass the present secret, and during a rotation the former one, too, in one list.';
+    ELSIF secrets IS NULL OR array_position(secrets, NULL) IS NOT NULL OR body IS NULL OR tolerance IS NULL THEN
         RAISE EXCEPTION '% must not be null',
             CASE WHEN body IS NULL THEN 'the body' WHEN tolerance IS NULL THEN 'the tolerance' ELSE 'a secret' END
             USING ERRCODE = 'null_value_not_allowed',
                   HINT = 'Pass the secrets of the sender and the body as it came. An empty body is empty, and not null.';
-    END IF;
-    IF cardinality(secrets) NOT BETWEEN 1 AND 10 OR tolerance < '0' THEN
-        RAISE EXCEPTION '%', CASE WHEN tolerance < '0' THEN 'the tolerance must not be negative' ELSE 'there must be 1 to 10 secrets' END
-            USING ERRCODE = 'invalid_parameter_value',
-                  HINT = 'Pass the present secret, and during a rotation the former one, too.';
+    ELSIF tolerance NOT BETWEEN '0' AND '1000 years' THEN
+        RAISE EXCEPTION 'invalid tolerance %', tolerance
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'Use 0 to 1000 years, like ''5 minutes''.';
     END IF;
     FOREACH secret IN ARRAY secrets LOOP
         key := NULL;

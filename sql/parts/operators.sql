@@ -172,10 +172,10 @@ BEGIN
         RAISE EXCEPTION '% must not be null', CASE WHEN event IS NULL THEN 'event' ELSE 'timeout' END
             USING ERRCODE = 'null_value_not_allowed',
                   HINT = 'Pass what outbox.emit() returned, and a timeout like ''10 s''.';
-    ELSIF timeout < interval '0' THEN
+    ELSIF timeout NOT BETWEEN interval '0' AND interval '1 year' THEN
         RAISE EXCEPTION 'invalid timeout %', timeout
             USING ERRCODE = 'invalid_parameter_value',
-                  HINT = 'Use ''0'' to read once, or a time to wait.';
+                  HINT = 'Use ''0'' to read once, or a time to wait, at most 1 year.';
     ELSIF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
         RAISE EXCEPTION 'outbox.wait_for() cannot be used at isolation level %',
             upper(current_setting('transaction_isolation'))
@@ -255,17 +255,32 @@ END $$;
 COMMENT ON FUNCTION outbox.send_test(text, text, jsonb) IS
 'Sends one event to this endpoint alone, on topic outbox.test or on the one that is given, and returns its id';
 
-CREATE FUNCTION outbox.send_test(name text, topic text, payload json) RETURNS uuid
-LANGUAGE sql VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE
-RETURN outbox.send_test(name, topic, payload::jsonb);
-COMMENT ON FUNCTION outbox.send_test(text, text, json) IS
-'As send_test(text, text, jsonb), for a payload of type json';
-
 CREATE FUNCTION outbox.send_test(name text, topic text, payload text) RETURNS uuid
-LANGUAGE sql VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE
-RETURN outbox.send_test(name, topic, payload::jsonb);
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    parsed jsonb;
+    detail text;
+BEGIN
+    BEGIN
+        parsed := payload;
+    EXCEPTION
+        WHEN data_exception THEN
+            GET STACKED DIAGNOSTICS detail = PG_EXCEPTION_DETAIL;
+            RAISE EXCEPTION '%', SQLERRM
+                USING ERRCODE = SQLSTATE, DETAIL = detail, HINT = 'A payload is JSON that the type jsonb can hold.';
+    END;
+    RETURN outbox.send_test(name, topic, parsed);
+END $$;
 COMMENT ON FUNCTION outbox.send_test(text, text, text) IS
 'As send_test(text, text, jsonb), for JSON in a text, or in an untyped literal or parameter';
+
+-- jsonb is stricter than json
+CREATE FUNCTION outbox.send_test(name text, topic text, payload json) RETURNS uuid
+LANGUAGE sql VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE
+RETURN outbox.send_test(name, topic, payload::text);
+COMMENT ON FUNCTION outbox.send_test(text, text, json) IS
+'As send_test(text, text, jsonb), for a payload of type json';
 
 -- The worker parks the delivery, as a replay does, so that its event is kept in time.
 CREATE FUNCTION outbox.resend(endpoint text, event uuid) RETURNS void
@@ -279,7 +294,7 @@ BEGIN
     IF event IS NULL THEN
         RAISE EXCEPTION 'event must not be null'
             USING ERRCODE = 'null_value_not_allowed',
-                  HINT = 'Pass what outbox.emit() returned; outbox.deliveries has it as event_id.';
+                  HINT = 'Pass its event_id, by which deliveries are listed.';
     END IF;
     SELECT v.seq, v.status INTO d FROM outbox.deliveries v WHERE v.event_id = event AND v.endpoint = resend.endpoint;
     IF NOT FOUND THEN

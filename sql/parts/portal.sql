@@ -128,6 +128,7 @@ AS $$
 #variable_conflict use_variable
 DECLARE
     setting text;
+    value jsonb;
     allowed text[];
 BEGIN
     IF settings IS NULL OR jsonb_typeof(settings) <> 'object' THEN
@@ -135,7 +136,7 @@ BEGIN
             USING ERRCODE = 'invalid_parameter_value', HINT = 'Write it like {"topics": ["order.*"]}.';
     END IF;
     SELECT l.settings INTO allowed FROM outbox.portal_limits(tenant) l;
-    FOR setting IN SELECT jsonb_object_keys(settings) LOOP
+    FOR setting, value IN SELECT * FROM jsonb_each(settings) LOOP
         PERFORM outbox.check_portal_setting(setting);
         IF setting <> ALL (allowed) THEN
             RAISE EXCEPTION 'setting "%" is not for tenants to choose', setting
@@ -143,9 +144,21 @@ BEGIN
                       HINT = format('They choose: %s. The operator decides with outbox.set_portal_limits().',
                                     array_to_string(allowed, ', '));
         END IF;
+        BEGIN
+            given := jsonb_populate_record(given, jsonb_build_object(setting, value));
+        EXCEPTION
+            WHEN data_exception OR syntax_error THEN
+                RAISE EXCEPTION 'invalid %', setting
+                    USING ERRCODE = 'invalid_parameter_value', DETAIL = SQLERRM,
+                          HINT = (SELECT format('Write it like {"%s": %s}.', setting,
+                                                CASE a.atttypid::regtype::text
+                                                    WHEN 'text[]' THEN '["order.*"]' WHEN 'jsonpath' THEN '"$.total > 100"'
+                                                    WHEN 'interval' THEN '"10 s"' ELSE '10' END)
+                                  FROM pg_attribute a
+                                  WHERE a.attrelid = 'outbox.endpoint_settings'::regclass AND a.attname = setting);
+        END;
     END LOOP;
     PERFORM outbox.check_portal_url(settings ->> 'url');
-    given := jsonb_populate_record(NULL::outbox.endpoint_settings, settings);
     SELECT COALESCE(array_agg(s.key), '{}') INTO reset FROM jsonb_each(settings) s WHERE s.value = 'null';
 END $$;
 COMMENT ON FUNCTION outbox.portal_settings IS
@@ -220,8 +233,14 @@ BEGIN
     END IF;
     SELECT * INTO p FROM outbox.portal_settings(tenant, settings);
     PERFORM outbox.check_portal_url(url);
-    PERFORM outbox.create_endpoint(called, url, topics => COALESCE((p.given).topics, '{*}'),
-                                   filter => (p.given).filter, tenant => tenant);
+    BEGIN
+        PERFORM outbox.create_endpoint(called, url, topics => COALESCE((p.given).topics, '{*}'),
+                                       filter => (p.given).filter, tenant => tenant);
+    EXCEPTION
+        WHEN duplicate_object THEN
+            RAISE EXCEPTION '%', SQLERRM
+                USING ERRCODE = 'duplicate_object', HINT = 'Use another name, or none: then one is made.';
+    END;
     PERFORM outbox.portal_alter(tenant, called, settings - '{url,topics,filter}'::text[]);
     RETURN called;
 END $$;

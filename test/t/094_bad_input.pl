@@ -174,7 +174,8 @@ refused($_, '22004', 'the name of an endpoint must not be null', qr/outbox\.endp
 	'drop_endpoint(NULL)', 'drop_endpoint(NULL, if_exists => true)', "alter_endpoint(NULL, timeout => '1 s')",
 	'pause_endpoint(NULL)', 'resume_endpoint(NULL)', "seek_endpoint(NULL, 'now')", 'rotate_secret(NULL)',
 	'send_test(NULL)', 'retry(NULL)', 'discard(NULL)', "replay(NULL, 'epoch')", "resend(NULL, '$id')");
-refused($_, '22004', 'event must not be null', qr/outbox\.emit/) foreach ('cancel(NULL)', "resend('e', NULL)", 'wait_for(NULL)');
+refused($_, '22004', 'event must not be null', qr/outbox\.emit/) foreach ('cancel(NULL)', 'wait_for(NULL)');
+refused("resend('e', NULL)", '22004', 'event must not be null', qr/event_id/);
 refused("cancel('$id')", '42704', $id, qr/outbox\.retention/);
 refused("wait_for('$id')", '42704', $id, qr/committed/);
 my $event = ask("SELECT outbox.emit('none', '1')");
@@ -190,6 +191,7 @@ refused("rotate_secret('e', grace => '-1 s')", '22023', '-00:00:01', qr/0 to 1 y
 refused("rotate_secret('e', grace => '2 years')", '22023', '2 years', qr/0 to 1 year/);
 refused("rotate_secret('e', grace => NULL)", '22004', 'grace must not be null', qr/0 to 1 year/);
 refused("wait_for('$event', '-1 s')", '22023', '-00:00:01', qr/'0'/);
+refused("wait_for('$event', '2 years')", '22023', '2 years', qr/at most 1 year/);
 refused("wait_for('$event', NULL)", '22004', 'timeout must not be null', qr/'10 s'/);
 refused("replay('e', '2026-01-02', '2026-01-01')", '22023', '2026-01-02', qr/from_time/);
 refused("replay('e', '-infinity')", '22023', '-infinity', qr/finite/);
