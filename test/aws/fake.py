@@ -15,8 +15,10 @@ import sys
 import threading
 import time
 import urllib.parse
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from xml.sax.saxutils import escape
+
+from handler import QuietHandler
 
 journal = open(sys.argv[1], "a+b", buffering=0)
 lock = threading.Lock()
@@ -143,21 +145,7 @@ def note(request):
     journal.write(json.dumps(request).encode() + b"\n")
 
 
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def log_message(self, *args):
-        pass
-
-    def answer(self, status, text, **headers):
-        data = text if isinstance(text, bytes) else text.encode()
-        self.send_response(status)
-        for name, value in headers.items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
+class Handler(QuietHandler):
     def do_POST(self):
         body = self.rfile.read(int(self.headers["Content-Length"]))
         service = service_of({k.lower(): v for k, v in self.headers.items()})

@@ -13,7 +13,9 @@ import sys
 import threading
 import time
 import urllib.parse
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
+
+from handler import QuietHandler
 
 journal = open(sys.argv[1], "ab", buffering=0)
 told = {"keys": None, "raw": None, "status": 200, "hang": 0, "name": "outbox-role", "wants": None}
@@ -25,21 +27,7 @@ def expiration():
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + told["keys"][3]))
 
 
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def log_message(self, *args):
-        pass
-
-    def answer(self, status, text, **headers):
-        data = text.encode()
-        self.send_response(status)
-        for name, value in headers.items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
+class Handler(QuietHandler):
     def note(self, status):
         journal.write(json.dumps({"method": self.command, "path": self.path, "status": status}).encode() + b"\n")
 
