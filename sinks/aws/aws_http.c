@@ -198,25 +198,6 @@ take_body(char *data, size_t size, size_t n, void *arg)
 	return r->too_long || r->answer.failed ? 0 : size * n;
 }
 
-/* ---------------------------------------------------------------- keys */
-
-void
-aws_wipe(char **secret)
-{
-	if (*secret)
-		explicit_bzero(*secret, strlen(*secret));
-	free(*secret);
-	*secret = NULL;
-}
-
-void
-aws_keys_wipe(AwsKeys *keys)
-{
-	aws_wipe(&keys->access_key_id);
-	aws_wipe(&keys->secret_access_key);
-	aws_wipe(&keys->session_token);
-}
-
 /* ------------------------------------------------------------ requests */
 
 static bool

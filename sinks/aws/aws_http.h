@@ -7,6 +7,7 @@
 
 #include <curl/curl.h>
 
+#include "aws_sign.h"
 #include "aws_target.h"
 #include "aws_text.h"
 #include "transport/transport.h"
@@ -34,17 +35,6 @@ struct AwsRequest
 	char			   address[64]; /* that address */
 	char			   errbuf[CURL_ERROR_SIZE];
 };
-
-typedef struct AwsKeys
-{
-	char *access_key_id;
-	char *secret_access_key;
-	char *session_token; /* NULL: none */
-} AwsKeys;
-
-/* Overwrite and free what was allocated. */
-extern void aws_wipe(char **secret);
-extern void aws_keys_wipe(AwsKeys *keys);
 
 /* How a request ended. */
 typedef struct AwsEnd

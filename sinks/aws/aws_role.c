@@ -61,6 +61,7 @@ static Source		 source;
 static int			 users;
 static AwsKeys		 keys;
 static char			*former_token; /* of the keys before */
+static unsigned		 version;	   /* of the keys */
 static int64		 valid_until;  /* ms */
 static int64		 fetched_at;   /* ms; 0: never */
 static int64		 due_at;	   /* ms, if there are users and no request */
@@ -143,6 +144,12 @@ const char *
 aws_role_reason(void)
 {
 	return reason;
+}
+
+unsigned
+aws_role_version(void)
+{
+	return aws_role_keys() ? version : 0;
 }
 
 void
@@ -417,6 +424,7 @@ take_keys(const AwsRequest *r)
 	keys.session_token = NULL;
 	aws_keys_wipe(&keys);
 	keys = fresh;
+	version++;
 	backoff = 0;
 	fetched_at = aws_now();
 	valid_until = fetched_at + left;

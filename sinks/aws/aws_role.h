@@ -23,6 +23,9 @@ extern void aws_role_leave(void);
 extern const AwsKeys *aws_role_keys(void);
 extern const char	 *aws_role_reason(void);
 
+/* Raised with each other keys.  0: there are none that are valid. */
+extern unsigned aws_role_version(void);
+
 /* A service has refused them. */
 extern void aws_role_refused(void);
 

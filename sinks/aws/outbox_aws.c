@@ -12,6 +12,7 @@
 #include "aws_entry.h"
 #include "aws_link.h"
 #include "aws_role.h"
+#include "aws_signer.h"
 #include "fmgr.h"
 #include "utils/guc.h"
 
@@ -401,6 +402,7 @@ aws_init(const OutboxServices *given)
 				(errcode(ERRCODE_OUT_OF_MEMORY), errmsg("could not start libcurl: %m"),
 				 errhint("Raise the limit of open files of the server.")));
 	aws_reload();
+	*find_rendezvous_variable(AWS_SIGNER) = unconstify(AwsSigner *, &aws_signer);
 }
 
 static void

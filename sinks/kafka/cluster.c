@@ -19,9 +19,10 @@
 
 #define EVENTS_AT_ONCE 10000
 #define BROKERS_MAX 300
-#define END_WITHIN 2 /* s */
-#define LATELY 3000	 /* ms; librdkafka tries again after 100 ms, or up to 1 s */
-#define PRODUCE 0	 /* the number of this request in Kafka's protocol */
+#define END_WITHIN 2	/* s */
+#define TOKEN_EVERY 500 /* ms, while one is wanted and cannot be had */
+#define LATELY 3000		/* ms; librdkafka tries again after 100 ms, or up to 1 s */
+#define PRODUCE 0		/* the number of this request in Kafka's protocol */
 
 static dlist_head	  clusters = DLIST_STATIC_INIT(clusters);
 static OutboxServices services;
@@ -60,6 +61,15 @@ connect_to(int sock, const struct sockaddr *address, int len, const char *id, vo
 	KafkaCluster *c = arg;
 	const char	 *why;
 
+	if (!kafka_security_may_log_in(&c->security, id))
+	{
+		pthread_mutex_lock(&c->lock);
+		snprintf(c->refused, sizeof(c->refused),
+				 "broker %.60s has no name of Amazon MSK in its region", id);
+		strlcpy(c->refused_id, id, sizeof(c->refused_id));
+		pthread_mutex_unlock(&c->lock);
+		return EACCES;
+	}
 	if (!services.may_connect(address, c->encrypted, &why))
 	{
 		char		text[INET6_ADDRSTRLEN] = "?";
@@ -77,7 +87,7 @@ connect_to(int sock, const struct sockaddr *address, int len, const char *id, vo
 		return EACCES;
 	}
 	pthread_mutex_lock(&c->lock);
-	if (strncmp(c->refused_id, id, sizeof(c->refused_id) - 1) == 0)
+	if (strcmp(c->refused_id, id) == 0)
 		c->refused[0] = '\0'; /* it has another address now */
 	pthread_mutex_unlock(&c->lock);
 	if (connect(sock, address, len) == 0 || errno == EINPROGRESS)
@@ -372,7 +382,8 @@ make_cluster(const char *key, const KafkaUrl *url, const KafkaSecurity *security
 		free(c);
 		return NULL;
 	}
-	(void) kafka_security_set_token(c->rk, security, c->reason, sizeof(c->reason));
+	kafka_security_begin(&c->security);
+	kafka_security_renew_token(c->rk, &c->security, c->reason, sizeof(c->reason));
 	c->queue = rd_kafka_queue_get_main(c->rk);
 	rd_kafka_queue_io_event_enable(c->queue, event_fd, &one, sizeof(one));
 	dlist_push_tail(&clusters, &c->node);
@@ -443,6 +454,7 @@ end_cluster(KafkaCluster *c)
 	int		  failed;
 
 	dlist_delete(&c->node);
+	kafka_security_end(&c->security);
 	rd_kafka_queue_io_event_enable(c->queue, -1, NULL, 0);
 	pthread_mutex_lock(&ending_lock);
 	ending++;
@@ -510,6 +522,8 @@ take_error(KafkaCluster *c, rd_kafka_event_t *event)
 
 	if (code == RD_KAFKA_RESP_ERR__FATAL)
 		c->fatal = true;
+	if (code == RD_KAFKA_RESP_ERR__AUTHENTICATION)
+		kafka_security_refused(&c->security);
 	if (code == RD_KAFKA_RESP_ERR__ALL_BROKERS_DOWN)
 		c->brokers.up = false;
 	else if (words && c->brokers.silent[0] && strstr(words, "imed out"))
@@ -536,6 +550,19 @@ take_load(KafkaCluster *c, const char *report)
 	pthread_mutex_unlock(&c->lock);
 }
 
+/* A broker that was refused may have another name now, or be gone. */
+static void
+forget_refused(KafkaCluster *c, const char *report)
+{
+	char name[sizeof(c->refused_id) + 2];
+
+	pthread_mutex_lock(&c->lock);
+	snprintf(name, sizeof(name), "\"%s\"", c->refused_id);
+	if (c->refused[0] && strstr(report, name) == NULL)
+		c->refused[0] = '\0';
+	pthread_mutex_unlock(&c->lock);
+}
+
 static void
 take_event(KafkaCluster *c, rd_kafka_event_t *event, KafkaReport report)
 {
@@ -551,12 +578,12 @@ take_event(KafkaCluster *c, rd_kafka_event_t *event, KafkaReport report)
 			take_error(c, event);
 			break;
 		case RD_KAFKA_EVENT_OAUTHBEARER_TOKEN_REFRESH:
-			(void) kafka_security_set_token(c->rk, &c->security, c->reason,
-											sizeof(c->reason));
+			c->security.token_wanted = true; /* kafka_clusters_poll() goes on */
 			break;
 		case RD_KAFKA_EVENT_STATS:
 			kafka_brokers_read(&c->brokers, rd_kafka_event_stats(event));
 			take_load(c, rd_kafka_event_stats(event));
+			forget_refused(c, rd_kafka_event_stats(event));
 			break;
 		default:
 			break;
@@ -582,6 +609,7 @@ kafka_clusters_poll(KafkaReport report)
 			rd_kafka_event_destroy(event);
 		}
 		more = more || n > EVENTS_AT_ONCE;
+		kafka_security_renew_token(c->rk, &c->security, c->reason, sizeof(c->reason));
 		if (c->links > 0 ||
 			(c->wanted > 0 && !kafka_cluster_is_flooded(c, ignored, sizeof(ignored))))
 			continue;
@@ -599,12 +627,29 @@ kafka_clusters_poll(KafkaReport report)
 	return more;
 }
 
+long
+kafka_clusters_timeout(void)
+{
+	dlist_iter iter;
+
+	dlist_foreach(iter, &clusters)
+	{
+		KafkaCluster *c = dlist_container(KafkaCluster, node, iter.cur);
+
+		if (c->security.token_wanted)
+			return TOKEN_EVERY;
+	}
+	return -1;
+}
+
 bool
 kafka_cluster_is_up(KafkaCluster *c, char *reason, size_t size)
 {
 	bool refused;
 	bool up = c->brokers.up && c->brokers.known;
 
+	if (kafka_security_lacks_keys(&c->security, reason, size))
+		return false;
 	pthread_mutex_lock(&c->lock);
 	refused = c->refused[0] != '\0';
 	if (refused)

@@ -38,13 +38,12 @@ typedef struct KafkaCluster
 	KafkaLoad		  load;			  /* as reported last */
 	int	  requests[KAFKA_LOAD_SLOTS]; /* that brokers have not answered, of records */
 	int	  all_requests;
-	int	  threads;		  /* of brokers */
-	bool  flooded;		  /* there were too many */
-	char  trouble[64];	  /* why brokers did not take records, at 'trouble_at' */
-	int64 trouble_at;	  /* ms; 0: never */
-	char  refused[128];	  /* an address that a broker has and that may not be
-									   * connected to; "": none */
-	char  refused_id[64]; /* the broker, as librdkafka names it */
+	int	  threads;		   /* of brokers */
+	bool  flooded;		   /* there were too many */
+	char  trouble[64];	   /* why brokers did not take records, at 'trouble_at' */
+	int64 trouble_at;	   /* ms; 0: never */
+	char  refused[128];	   /* why a broker may not be connected to; "": none */
+	char  refused_id[320]; /* the broker, as librdkafka names it */
 } KafkaCluster;
 
 /* Once per process.  'fd' becomes readable when a cluster has an event. */
@@ -65,6 +64,9 @@ extern void			 kafka_cluster_put(KafkaCluster *c);
  */
 typedef void (*KafkaReport)(KafkaCluster *c, const rd_kafka_message_t *m);
 extern bool kafka_clusters_poll(KafkaReport report);
+
+/* ms after which it has to be polled in any case; -1: never */
+extern long kafka_clusters_timeout(void);
 
 /*
  * True if it can be sent to.  If not, writes why.  If so, writes which broker is silent,

@@ -9,17 +9,23 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "kafka_url.h"
 #include "transport/transport.h"
 
 /* The names of config and credentials that are about it, in this order. */
 typedef enum KafkaSecurityOption
 {
 	KAFKA_SASL,
-	KAFKA_USERNAME,
-	KAFKA_PASSWORD,
+	KAFKA_REGION,
+	KAFKA_ROLE,		/* it has the keys of the machine's role */
+	KAFKA_USERNAME, /* the first one of credentials */
+	KAFKA_ACCESS_KEY_ID,
+	KAFKA_PASSWORD, /* the first one that is secret */
 	KAFKA_TOKEN,
 	KAFKA_CLIENT_CERTIFICATE,
 	KAFKA_CLIENT_KEY,
+	KAFKA_SECRET_ACCESS_KEY,
+	KAFKA_SESSION_TOKEN,
 	KAFKA_SECURITY_OPTIONS
 } KafkaSecurityOption;
 
@@ -27,6 +33,11 @@ typedef enum KafkaSecurityOption
 typedef struct KafkaSecurity
 {
 	char *values[KAFKA_SECURITY_OPTIONS];
+
+	/* Of an instance of librdkafka, not of an endpoint */
+	bool	 token_wanted; /* librdkafka has none, or the one that it has ends soon */
+	char	*made_token;   /* for MSK; NULL: none yet */
+	unsigned role_version; /* of the keys that it was made with */
 } KafkaSecurity;
 
 extern const char *const kafka_credential_names[];
@@ -35,11 +46,17 @@ extern const char *const kafka_credential_names[];
  * Returns what is wrong with the target's options, static text, and a hint; NULL:
  * nothing.  Of credentials only the names are looked at.
  */
-extern const char *kafka_security_check(const OutboxTarget *target, bool encrypted,
+extern const char *kafka_security_check(const OutboxTarget *target, const KafkaUrl *url,
 										const char **hint, const char **notice);
 
-/* Copies them.  False: out of memory, and nothing is copied. */
-extern bool kafka_security_read(KafkaSecurity *security, const OutboxTarget *target);
+/* Once per process, before what follows. */
+extern void kafka_security_init(void);
+
+/* Copies the target's.  Returns what is wrong, static text; NULL: nothing. */
+extern const char *kafka_security_read(KafkaSecurity	  *security,
+									   const OutboxTarget *target, const KafkaUrl *url);
+
+/* Copies the values.  False: out of memory, and nothing is copied. */
 extern bool kafka_security_copy(KafkaSecurity *to, const KafkaSecurity *from);
 
 /* Overwrites and frees them. */
@@ -51,9 +68,26 @@ extern bool kafka_security_equal(const KafkaSecurity *a, const KafkaSecurity *b)
 extern bool kafka_security_configure(rd_kafka_conf_t *conf, const KafkaSecurity *security,
 									 bool encrypted, char *reason, size_t size);
 
-/* Gives librdkafka the token, if there is one.  False: 'reason' says why not. */
-extern bool kafka_security_set_token(rd_kafka_t *rk, const KafkaSecurity *security,
-									 char *reason, size_t size);
+/* An instance of librdkafka begins and ends to use it. */
+extern void kafka_security_begin(KafkaSecurity *security);
+extern void kafka_security_end(const KafkaSecurity *security);
+
+/*
+ * Gives librdkafka a token, if it wants one, or if the role has other keys than before.
+ * If that fails, writes the reason, and token_wanted stays true.
+ */
+extern void kafka_security_renew_token(rd_kafka_t *rk, KafkaSecurity *security,
+									   char *reason, size_t size);
+
+/* The role has no keys, so nothing is sent.  Writes why.  False: that is not so. */
+extern bool kafka_security_lacks_keys(const KafkaSecurity *security, char *reason,
+									  size_t size);
+
+/* Brokers have refused it. */
+extern void kafka_security_refused(const KafkaSecurity *security);
+
+/* True if a broker, as librdkafka names it, may be logged in to.  Any thread may ask. */
+extern bool kafka_security_may_log_in(const KafkaSecurity *security, const char *broker);
 
 /*
  * Writes what librdkafka says of an error, without the credentials that a broker may

@@ -63,7 +63,8 @@ struct OutboxTransfer
 	rd_kafka_resp_err_t error;	   /* of one that could not be produced */
 };
 
-static const char *const config_names[] = {"sasl", "headers", "schema_id", "tombstones",
+static const char *const config_names[] = {"sasl",	  "region",	   "credentials",
+										   "headers", "schema_id", "tombstones",
 										   NULL};
 
 static OutboxServices services;
@@ -82,6 +83,7 @@ kafka_init(const OutboxServices *given)
 		ereport(ERROR,
 				(errcode_for_file_access(), errmsg("could not make an eventfd: %m"),
 				 errhint("Raise the limit of open files of the server.")));
+	kafka_security_init();
 	kafka_clusters_init(given, event_fd);
 }
 
@@ -103,7 +105,7 @@ kafka_check(const OutboxTarget *target, const char **hint, const char **notice)
 	if (problem == NULL)
 		problem = kafka_record_options(target, &options, hint);
 	if (problem == NULL)
-		problem = kafka_security_check(target, url.encrypted, hint, notice);
+		problem = kafka_security_check(target, &url, hint, notice);
 	return problem;
 }
 
@@ -119,8 +121,8 @@ kafka_open(const OutboxTarget *target, char *reason, size_t size)
 
 	if (problem == NULL)
 		problem = kafka_record_options(target, &link->options, &hint);
-	if (problem == NULL && !kafka_security_read(&link->security, target))
-		problem = "out of memory";
+	if (problem == NULL)
+		problem = kafka_security_read(&link->security, target, &link->url);
 	if (problem == NULL)
 		link->cluster = kafka_cluster_get(&link->url, &link->security, target, false,
 										  reason, size);
@@ -523,7 +525,7 @@ static long
 kafka_timeout(void)
 {
 	int64	   now = kafka_now_ms();
-	int64	   wait = -1;
+	int64	   wait = kafka_clusters_timeout();
 	dlist_iter iter;
 
 	if (more_events || !dlist_is_empty(&ended))

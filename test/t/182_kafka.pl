@@ -343,7 +343,7 @@ foreach my $bad ([ '{"tombstones": "yes"}', 'neither true nor false' ], [ '{"hea
 
 # Authentication: what cannot be right is refused at once
 foreach my $bad (
-	[ 'kafka', '{"sasl": "GSSAPI"}', '{}', 'sasl in config is no mechanism', 'Use PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER' ],
+	[ 'kafka', '{"sasl": "GSSAPI"}', '{}', 'sasl in config is no mechanism', 'Use PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER or AWS_MSK_IAM' ],
 	[ 'kafka', '{"sasl": "PLAIN"}', '{}', 'sasl needs username and password', 'Pass credentials' ],
 	[ 'kafka', '{"sasl": "PLAIN"}', '{"username": "u"}', 'sasl needs username and password', 'Pass credentials' ],
 	[ 'kafka', '{"sasl": "OAUTHBEARER"}', '{"username": "u", "password": "p"}', 'credentials has no token', 'Pass credentials' ],
@@ -351,8 +351,8 @@ foreach my $bad (
 	[ 'kafka', '{"sasl": "PLAIN"}', '{"username": "u", "password": "p", "token": "t"}', 'no sasl in config uses it', 'OAUTHBEARER' ],
 	[ 'kafkas', '{}', '{"client_key": "k"}', 'one of client_certificate and client_key', 'Pass both' ],
 	[ 'kafka', '{}', '{"client_key": "k", "client_certificate": "c"}', 'for encrypted connections only', 'kafkas://' ],
-	[ 'kafka', '{"ssl.key.location": "/etc/passwd"}', '{}', 'unknown name "ssl.key.location" in config', 'The sink kafka knows: sasl, headers, schema_id, tombstones.' ],
-	[ 'kafka', '{}', '{"sasl.password": "p"}', 'unknown name in credentials', 'The sink kafka knows: username, password, token, client_certificate, client_key.' ])
+	[ 'kafka', '{"ssl.key.location": "/etc/passwd"}', '{}', 'unknown name "ssl.key.location" in config', 'The sink kafka knows: sasl, region, credentials, headers, schema_id, tombstones.' ],
+	[ 'kafka', '{}', '{"sasl.password": "p"}', 'unknown name in credentials', 'The sink kafka knows: username, password, token, client_certificate, client_key, access_key_id, secret_access_key, session_token.' ])
 {
 	my ($rc, undef, $err) = $node->psql('postgres',
 		"SELECT outbox.create_endpoint('bad', '$bad->[0]://$broker/orders', '{bad}', config => '$bad->[1]', credentials => '$bad->[2]')");

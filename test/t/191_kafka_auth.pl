@@ -1,10 +1,11 @@
-# Kafka lets in what authenticates itself: PLAIN, SCRAM, OAUTHBEARER, a client's certificate.
+# Kafka lets in what authenticates itself: PLAIN, SCRAM, OAUTHBEARER, IAM of MSK, a client's certificate.
 # A wrong password, or a right that is missing, is named within two seconds.  No event fails
 # for it, and the right one goes on.  No log, view or error has a credential.  "make clients"
 # fetches Kafka, and runs this.
 use strict;
 use warnings;
 
+use IPC::Open2;
 use MIME::Base64 qw(encode_base64url);
 use OutboxTest;
 use OutboxTest::Kafka;
@@ -18,6 +19,7 @@ my $dir = PostgreSQL::Test::Utils::tempdir('kafka');
 my $old = qx{pkg-config --modversion rdkafka} =~ /^(\d+)\.(\d+)\.(\d+)/ && $1 * 10000 + $2 * 100 + $3 < 20601;
 my %secret = (
 	alice => 'alice-s3cr3t-4711', bob => 'bob-s3cr3t-4712', wrong => 'wrong-s3cr3t-4713',
+	access => 's3cr3t/+=4714', session => 'session/+=4715' . 'x' x 500,
 	token => join('.', map { encode_base64url($_) } '{"alg":"none"}',
 		'{"sub":"alice","iat":' . (int(time) - 60) . ',"exp":' . (int(time) + 3600) . '}') . '.');
 
@@ -36,6 +38,21 @@ foreach my $name (qw(broker client))
 }
 append_to_file("$dir/broker.both", slurp_file("$dir/broker.key") . slurp_file("$dir/broker.pem"));
 
+# What checks tokens for MSK, with botocore, for a class in the broker
+my $libraries = ($ENV{OUTBOX_TEST_CACHE} || '/var/cache/outbox-test') . '/aws';
+my $judge = 0;
+mkdir "$dir/classes";
+if (-e "$libraries/complete" && system("javac -cp '$jars/*' -d $dir/classes $top/test/kafka/MskValidator.java") == 0)
+{
+	local $ENV{PYTHONPATH} = $libraries;
+	local $ENV{PYTHONDONTWRITEBYTECODE} = 1;
+	my $pid = open2(my $out, my $in, '/usr/bin/python3', "$top/test/kafka/msk_judge.py", 'eu-central-1',
+		qq({"AKIAKEY": ["$secret{access}", null], "ASIAKEY": ["$secret{access}", "$secret{session}"]}));
+	push @OutboxTest::Receiver::started, $pid;
+	chomp($judge = <$out> // 0);
+}
+$ENV{KAFKA_CLASSES} = "$dir/classes";
+
 my ($kafka, %address);
 
 # Starts a broker of these jars, in a directory of its own
@@ -45,7 +62,7 @@ sub start_kafka
 
 	$kafka = OutboxTest::Kafka->new(
 		jars => $jars,
-		listeners => { SASL => 'SASL_PLAINTEXT', SASLTLS => 'SASL_SSL', TLS => 'SSL' },
+		listeners => { SASL => 'SASL_PLAINTEXT', SASLTLS => 'SASL_SSL', TLS => 'SSL', $judge ? (MSK => 'SASL_SSL') : () },
 		format => [ map { ('--add-scram', "SCRAM-SHA-$_=[name=bob,password=$secret{bob}]") } 256, 512 ],
 		conf => <<"CONF");
 authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
@@ -63,13 +80,18 @@ listener.name.$listener.scram-sha-256.sasl.jaas.config=org.apache.kafka.common.s
 listener.name.$listener.scram-sha-512.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;
 listener.name.$listener.oauthbearer.sasl.jaas.config=org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="broker";
 SASL
+@{[ $judge ? <<"MSK" : '' ]}
+listener.name.msk.sasl.enabled.mechanisms=OAUTHBEARER
+listener.name.msk.oauthbearer.sasl.jaas.config=org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="broker" judge="http://127.0.0.1:$judge/";
+listener.name.msk.oauthbearer.sasl.server.callback.handler.class=MskValidator
+MSK
 CONF
-	@address{qw(plain sasl sasl_tls tls)} = map { $kafka->address($_) } qw(OPEN SASL SASLTLS TLS);
+	@address{qw(plain sasl sasl_tls tls msk)} = map { $kafka->address($_) } qw(OPEN SASL SASLTLS TLS MSK);
 	return $kafka->topic('events', 3);
 }
 
 mkdir "$dir/files";
-my $node = outbox_node('main', conf => "outbox.sinks = 'webhook, kafka'\noutbox.secrets_directory = '$dir/files'\noutbox.ssl_ca_file = '$dir/ca.pem'\nlog_statement = none\nlog_min_error_statement = panic\n");
+my $node = outbox_node('main', conf => "outbox.sinks = 'webhook, kafka, aws'\noutbox.secrets_directory = '$dir/files'\noutbox.ssl_ca_file = '$dir/ca.pem'\nlog_statement = none\nlog_min_error_statement = panic\n");
 my ($rc, $out, $err);
 
 sub ask
@@ -195,6 +217,21 @@ make('token', "kafka://$address{sasl}", sasl('OAUTHBEARER'), "'{\"token\": \"$se
 delivers('token', 100);
 make('no_token', "kafka://$address{sasl}", sasl('OAUTHBEARER'), "'{\"token\": \"a.$secret{wrong}.c\"}'");
 refused('no_token', '^not authenticated: ');
+
+# A token that is signed with keys of AWS, as botocore signs it
+SKIP:
+{
+	skip("no javac, or no botocore in $libraries", 1) unless $judge;
+	my $iam = q('{"sasl": "AWS_MSK_IAM", "region": "eu-central-1"}');
+	make('msk', "kafkas://$address{msk}", $iam, qq('{"access_key_id": "AKIAKEY", "secret_access_key": "$secret{access}"}'));
+	delivers('msk', 100);
+	make('msk_session', "kafkas://$address{msk}", $iam, qq('{"access_key_id": "ASIAKEY", "secret_access_key": "$secret{access}", "session_token": "$secret{session}"}'));
+	delivers('msk_session', 100);
+	make('msk_wrong', "kafkas://$address{msk}", $iam, qq('{"access_key_id": "AKIAKEY", "secret_access_key": "$secret{wrong}"}'));
+	refused('msk_wrong', '^not authenticated: .*Access denied: the signature is wrong');
+	make('msk_elsewhere', "kafkas://$address{msk}", q('{"sasl": "AWS_MSK_IAM", "region": "us-east-1"}'), qq('{"access_key_id": "AKIAKEY", "secret_access_key": "$secret{access}"}'));
+	refused('msk_elsewhere', '^not authenticated: .*Access denied: the token is for something else');
+}
 
 # A password and a token that are in files, which others replace
 sub put
