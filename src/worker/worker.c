@@ -18,6 +18,7 @@
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
+#include "tcop/tcopprot.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
@@ -616,6 +617,12 @@ outbox_worker_main(Datum arg)
 
 	db = &outbox_shared->databases[OUTBOX_ARGUMENT_SLOT(arg)];
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+
+	/*
+	 * The handler that a background worker has by itself ends the process where it
+	 * stands, under a lock or inside malloc().
+	 */
+	pqsignal(SIGTERM, die);
 	BackgroundWorkerUnblockSignals();
 	self = outbox_worker_slot_attach(db, OUTBOX_ARGUMENT_WORKER(arg));
 	BackgroundWorkerInitializeConnectionByOid(db->dboid, InvalidOid, 0);
