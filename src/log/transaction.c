@@ -195,8 +195,7 @@ look_up_extension(Oid *owner, char **extversion)
 		Datum			  value;
 
 		oid = form->oid;
-		if (owner)
-			*owner = form->extowner;
+		*owner = form->extowner;
 		value = heap_getattr(tuple, Anum_pg_extension_extversion, RelationGetDescr(rel),
 							 &isnull);
 		*extversion = isnull ? pstrdup("") : TextDatumGetCString(value);
@@ -339,6 +338,7 @@ bool
 outbox_txn_begin(bool write)
 {
 	bool  locked;
+	Oid	  owner;
 	char *extversion;
 
 	caller_cxt = CurrentMemoryContext;
@@ -366,7 +366,7 @@ outbox_txn_begin(bool write)
 	 * With these locks held, the extension cannot be dropped any more.  A DROP that
 	 * was rolled back, or is still open, changes nothing here.
 	 */
-	if (look_up_extension(NULL, &extversion) != extension_oid)
+	if (look_up_extension(&owner, &extversion) != extension_oid)
 	{
 		ereport(LOG, (errmsg("outbox worker ends: the extension was dropped")));
 		outbox_worker_slot_no_extension();
@@ -383,6 +383,13 @@ outbox_txn_begin(bool write)
 			LOG,
 			(errmsg("outbox worker ends: the extension was updated from version %s to %s",
 					version, extversion)));
+		proc_exit(0);
+	}
+
+	/* REASSIGN OWNED.  The former owner, as which this process runs, may be gone. */
+	if (owner != extension_owner && outbox_worker_role[0] == '\0')
+	{
+		ereport(LOG, (errmsg("outbox worker ends: the extension has another owner")));
 		proc_exit(0);
 	}
 

@@ -89,6 +89,16 @@ $node->reload;
 end_worker();
 ok(wait_sql($node, $running), 'the owner again');
 
+# The owner goes, and another role gets what it had
+ask('CREATE ROLE leaving SUPERUSER; CREATE DATABASE second');
+$node->safe_psql('second', 'SET ROLE leaving; CREATE EXTENSION outbox');
+endpoint($node, $receiver, 'all', '/ok/second', undef, 'second');
+$receiver->wait_delivered(1, id => emit($node, 'a.before', '{}', undef, 'second'));
+$node->safe_psql('second', 'REASSIGN OWNED BY leaving TO CURRENT_USER; DROP ROLE leaving');
+$receiver->wait_delivered(1, id => emit($node, 'a.after', '{}', undef, 'second'));
+pass('the worker is that of the new owner');
+$node->safe_psql('postgres', 'DROP DATABASE second');
+
 # The sequence says less than the log has: an error, and nothing is passed over
 my $log = -s $node->logfile;
 my $last = ask('SELECT last_value FROM outbox.events_seq');
