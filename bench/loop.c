@@ -20,6 +20,9 @@
  * A request that is not answered with 2xx is sent again at once, with the next
  * attempt's number and the same id.
  *
+ * Over https the version of HTTP is 1.1, or with -2 that of all requests together on
+ * one connection.  No session of TLS is resumed, as in the worker.
+ *
  * Prints one line of JSON.
  */
 #include <curl/curl.h>
@@ -59,7 +62,9 @@ static uint32_t known_events[MAX_FDS];	/* to epoll (0: not registered) */
 static int64_t	timer_due = -1;			/* in microseconds (-1: none) */
 
 static const char *url;
-static int		   hosts; /* number of hosts that requests go to (0: the URL's) */
+static int		   hosts;		/* number of hosts that requests go to (0: the URL's) */
+static const char *authorities; /* file of authorities for TLS (NULL: the system's) */
+static long		   http_version = CURL_HTTP_VERSION_1_1;
 
 static long		wanted = 200000; /* requests that end in 2xx */
 static long		started;
@@ -302,10 +307,10 @@ reap(void)
 
 		if (msg->msg != CURLMSG_DONE)
 			continue;
-		if (result != CURLE_OK)
-			die(curl_easy_strerror(result));
 		curl_easy_getinfo(easy, CURLINFO_PRIVATE, (char **) &slot);
 		curl_easy_getinfo(easy, CURLINFO_RESPONSE_CODE, &status);
+		if (result != CURLE_OK)
+			die(curl_easy_strerror(result));
 		curl_multi_remove_handle(multi, easy);
 		if (status < 200 || status > 299)
 		{
@@ -350,7 +355,7 @@ main(int argc, char **argv)
 	double		cpu;
 	double		seconds;
 
-	while ((opt = getopt(argc, argv, "n:c:r:tH:")) != -1)
+	while ((opt = getopt(argc, argv, "n:c:r:tH:C:2")) != -1)
 	{
 		switch (opt)
 		{
@@ -369,6 +374,12 @@ main(int argc, char **argv)
 			case 'H':
 				hosts = atoi(optarg);
 				break;
+			case 'C':
+				authorities = optarg;
+				break;
+			case '2':
+				http_version = CURL_HTTP_VERSION_2TLS;
+				break;
 			default:
 				request = NULL;
 				optind = argc;
@@ -378,7 +389,8 @@ main(int argc, char **argv)
 	{
 		fprintf(stderr,
 				"usage: loop -r REQUEST-FILE [-n REQUESTS] [-c IN-FLIGHT] [-t] URL\n"
-				"       loop -r REQUEST-FILE ... -H HOSTS :PORT/PATH\n");
+				"       loop -r REQUEST-FILE ... -H HOSTS :PORT/PATH\n"
+				"       loop -r REQUEST-FILE ... [-C AUTHORITIES] [-2] https://...\n");
 		return 2;
 	}
 
@@ -416,6 +428,11 @@ main(int argc, char **argv)
 		curl_easy_setopt(slot->easy, CURLOPT_POSTFIELDSIZE, (long) len);
 		curl_easy_setopt(slot->easy, CURLOPT_WRITEFUNCTION, on_data);
 		curl_easy_setopt(slot->easy, CURLOPT_CLOSESOCKETFUNCTION, on_close);
+		curl_easy_setopt(slot->easy, CURLOPT_HTTP_VERSION, http_version);
+		curl_easy_setopt(slot->easy, CURLOPT_PIPEWAIT, 1L);
+		curl_easy_setopt(slot->easy, CURLOPT_SSL_SESSIONID_CACHE, 0L);
+		if (authorities)
+			curl_easy_setopt(slot->easy, CURLOPT_CAINFO, authorities);
 		curl_easy_setopt(slot->easy, CURLOPT_TIMEOUT_MS, 15000L);
 		curl_easy_setopt(slot->easy, CURLOPT_CONNECTTIMEOUT_MS, 5000L);
 	}
@@ -476,7 +493,8 @@ main(int argc, char **argv)
 	printf("{\"succeeded\": %ld, \"refused\": %ld, \"seconds\": %.4f, "
 		   "\"per_s\": %.1f, \"cpu_us\": %.3f, \"curl\": \"%s\"}\n",
 		   succeeded, refused, seconds, succeeded / seconds,
-		   cpu * 1e6 / (succeeded + refused), LIBCURL_VERSION);
+		   cpu * 1e6 / (succeeded + refused),
+		   curl_version_info(CURLVERSION_NOW)->version);
 
 	for (int i = 0; i < in_flight; i++)
 	{

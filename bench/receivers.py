@@ -2,9 +2,10 @@
 import http.client
 import pathlib
 import re
+import subprocess
 import time
 
-from machine import HERE, BenchError, free_port, wait_until
+from machine import HERE, BenchError, free_port, run, wait_until
 
 # An event is unlucky by its id: the share of ids that match is known, and SQL
 # can count them.  13 of 256 are 5.08 %.
@@ -43,7 +44,17 @@ http {{
 			return 204;
 		}}
 	}}
+	{tls}
 }}
+"""
+
+TLS = """
+	server {{
+		listen 127.0.0.1:{port} ssl http2 backlog=1024;
+		ssl_certificate {certificate};
+		ssl_certificate_key {key};
+		location / {{ return 204; }}
+	}}
 """
 
 
@@ -60,15 +71,23 @@ def answers(port):
 class Nginx:
     """One worker process that answers 204 and logs nothing."""
 
-    def __init__(self, machine, everywhere=False):
+    def __init__(self, machine, everywhere=False, tls=False):
         self.machine = machine
-        directory = machine.dir / ("nginx-everywhere" if everywhere else "nginx")
+        directory = machine.dir / ("nginx-everywhere" if everywhere else "nginx-tls" if tls else "nginx")
         directory.mkdir()
+        self.certificate = directory / "certificate.pem"
+        self.tls = free_port() if tls else None
+        if tls:
+            run("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
+                "-nodes", "-keyout", directory / "key.pem", "-out", self.certificate, "-days", "2",
+                "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1", stderr=subprocess.DEVNULL)
         self.port = free_port()
         self.unlucky = free_port()
         conf = directory / "nginx.conf"
         conf.write_text(NGINX.format(dir=directory, port=self.port,
-                                     address="" if everywhere else "127.0.0.1:", unlucky=self.unlucky))
+                                     address="" if everywhere else "127.0.0.1:", unlucky=self.unlucky,
+                                     tls=tls and TLS.format(port=self.tls, certificate=self.certificate,
+                                                            key=directory / "key.pem") or ""))
         self.process = machine.start("nginx", "-p", directory, "-c", conf,
                                      log=directory / "out")
         wait_until(lambda: answers(self.port), 10, "nginx")
@@ -76,6 +95,8 @@ class Nginx:
         self.asked = 0
 
     def url(self, unlucky=False):
+        if self.tls:
+            return f"https://127.0.0.1:{self.tls}/"
         return f"http://127.0.0.1:{self.unlucky if unlucky else self.port}/"
 
     def requests(self):
