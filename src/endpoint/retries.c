@@ -130,7 +130,7 @@ outbox_retries_has_due(OutboxEndpoint *ep, TimestampTz now)
 
 	/* While the breaker is open, any retry can be the probe, due or not. */
 	if (ep->pace.breaker == OUTBOX_BREAKER_OPEN)
-		return ep->queue->nready == 0;
+		return ep->queue->nready == 0 && !outbox_status_probes_new(ep);
 	return first->due <= now;
 }
 

@@ -47,6 +47,20 @@ outbox_status_may_send(OutboxEndpoint *ep, TimestampTz now)
 		(ep->tenant == NULL || outbox_tenant_allows(ep->tenant, now));
 }
 
+/*
+ * Every second probe is an event that was not sent before, if there is one.  So events that
+ * always fail do not keep the breaker open for all others.  A probe that follows no wait was
+ * asked for, perhaps for an event that is parked.
+ */
+bool
+outbox_status_probes_new(const OutboxEndpoint *ep)
+{
+	return ep->pace.breaker == OUTBOX_BREAKER_OPEN && ep->pace.openings % 2 == 0 &&
+		ep->pace.retry_at != 0 && ep->config.ordering != OUTBOX_ORDER_STRICT &&
+		ep->queue->nwaiting < OUTBOX_MAX_WAITING &&
+		(ep->feed->backlog > 0 || !ep->feed->counted);
+}
+
 void
 outbox_status_stop_failing(OutboxEndpoint *ep)
 {

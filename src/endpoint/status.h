@@ -20,6 +20,9 @@ extern bool outbox_status_is_off(const OutboxEndpoint *ep);
 extern bool outbox_status_is_ready(OutboxEndpoint *ep, TimestampTz now);
 extern bool outbox_status_may_send(OutboxEndpoint *ep, TimestampTz now);
 
+/* True if the next probe is to be an event from the log, and not one to retry. */
+extern bool outbox_status_probes_new(const OutboxEndpoint *ep);
+
 /* A request succeeded, or failed.  'd' is one of its deliveries. */
 extern void outbox_status_success(OutboxEndpoint *ep, TimestampTz now);
 extern void outbox_status_failure(OutboxEndpoint *ep, const OutboxDelivery *d,

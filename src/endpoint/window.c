@@ -33,9 +33,9 @@ outbox_window_has_something(const OutboxEndpoint *ep)
 }
 
 /*
- * Reading stops while the endpoint could not send what it has.  While its breaker
- * is open it needs one event, for the probe that is due, if it has none to retry: none
- * that is stored, and none that soon is.
+ * Reading stops while the endpoint could not send what it has.  While its breaker is open
+ * it needs one event, for the probe that is due, if that is to be a new one, or if it has
+ * none to retry: none that is stored, and none that soon is.
  */
 bool
 outbox_window_wants_events(const OutboxEndpoint *ep, TimestampTz now)
@@ -45,8 +45,10 @@ outbox_window_wants_events(const OutboxEndpoint *ep, TimestampTz now)
 	if (ep->pace.breaker == OUTBOX_BREAKER_OPEN)
 		return now >= ep->pace.retry_at && ep->feed->window_count == 0 &&
 			ep->queue->nready == 0 && ep->queue->nin_flight == 0 &&
-			ep->queue->retries_all &&
-			ep->queue->nretries + ep->queue->nretries_loading + ep->queue->nsettling == 0;
+			(outbox_status_probes_new(ep) ||
+			 (ep->queue->retries_all &&
+			  ep->queue->nretries + ep->queue->nretries_loading + ep->queue->nsettling ==
+				  0));
 
 	/* An endpoint that has nothing at all may always read. */
 	if (ep->feed->window_count == 0)
