@@ -24,7 +24,7 @@ our @EXPORT = qw(outbox_node wait_until wait_sql endpoint emit worker_pid
   new_worker pause start_again start_producer stop_producer check_history
   event_ids process_is_gone kill_everything wait_settled wait_status
   nothing_arrives emit_at_once refuses_unsigned documented_roles worker_grants
-  shown_in_security private_memory cpu_ticks endpoint_shows all_relations shim write_clock $top);
+  shown_in_security private_memory cpu_ticks stat_of endpoint_shows all_relations shim write_clock $top);
 
 our $top = $ENV{OUTBOX_TOP} || '.';
 our $timeout = $PostgreSQL::Test::Utils::timeout_default;
@@ -330,6 +330,12 @@ sub private_memory
 	return $kb / 1024;
 }
 
+sub stat_of
+{
+	my ($node, $endpoint, $column) = @_;
+	return $node->safe_psql('postgres', "SELECT $column FROM outbox.stats WHERE endpoint = '$endpoint'");
+}
+
 # A test that waits until the condition holds for the endpoint's row of outbox.stats
 sub endpoint_shows
 {
@@ -350,7 +356,7 @@ WHERE nspname IN ('outbox', 'pg_catalog') AND relkind IN ('r', 'v', 'm', 'p', 'S
 SQL
 }
 
-# Hundredths of a second of CPU that a process has used
+# Hundredths of a second of CPU that a process has used, or a thread: "PID/task/TID"
 sub cpu_ticks
 {
 	my ($pid) = @_;

@@ -23,12 +23,6 @@ sub ask
 	return $node->safe_psql('postgres', $sql);
 }
 
-sub number
-{
-	my ($endpoint, $column) = @_;
-	return ask("SELECT $column FROM outbox.stats WHERE endpoint = '$endpoint'");
-}
-
 endpoint($node, $receiver, 'web', '/ok/web');
 ask('SELECT ' . $aws{$_}->create_endpoint($_, 'sqs', "$_.fifo", "max_in_flight => $in_flight, timeout => '$timeout s', backoff_base => '100 ms', backoff_max => '1 s'"))
   foreach sort keys %aws;
@@ -41,11 +35,11 @@ endpoint_shows($node, 'hung', "state = 'backing_off' AND reason = 'SQS: timed ou
 wait_until { time - $stopped >= $least } 'it hangs for long enough', 2 * $least + 10;
 foreach my $endpoint (qw(other web))
 {
-	my $before = number($endpoint, 'delivered');
+	my $before = stat_of($node, $endpoint, 'delivered');
 	endpoint_shows($node, $endpoint, "delivered > $before + 200", "$endpoint goes on");
-	is(number($endpoint, 'failed_attempts'), 0, 'and none of its attempts has failed');
+	is(stat_of($node, $endpoint, 'failed_attempts'), 0, 'and none of its attempts has failed');
 }
-ok(number('hung', 'processing') <= 1, 'what hangs is asked with one request at a time');
+ok(stat_of($node, 'hung', 'processing') <= 1, 'what hangs is asked with one request at a time');
 $aws{hung}->signal('CONT');
 endpoint_shows($node, 'hung', "state = 'active' AND reason IS NULL", 'it goes on');
 
@@ -55,7 +49,7 @@ stop_producer($producer);
 $aws{hung}->check($node, $log, 'hung.fifo', max_duplicates => $sent, name => 'the queue that was stopped: nothing is lost, and each key is in order');
 $aws{other}->check($node, $log, 'other.fifo', name => 'the other: nothing is lost or stored twice, and each key is in order');
 check_history($node, $receiver, $log, endpoints => ['/ok/web'], name => 'the webhook: nothing is lost or sent twice, and each key is in order');
-is(number('hung', 'dead'), 0, 'nothing is dead');
+is(stat_of($node, 'hung', 'dead'), 0, 'nothing is dead');
 is(ask('SELECT restarts FROM outbox.workers'), 0, 'the worker has lived through all of it');
 $node->stop;
 done_testing();

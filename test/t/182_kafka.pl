@@ -64,14 +64,7 @@ sub numbers
 sub threads
 {
 	my ($name) = @_;
-	my @seconds;
-	foreach my $file (glob '/proc/' . worker_pid($node) . '/task/*/stat')
-	{
-		my ($is, $rest) = slurp_file($file) =~ /\((.*)\) (.*)/s;
-		my @field = split / /, $rest;
-		push @seconds, ($field[11] + $field[12]) / POSIX::sysconf(POSIX::_SC_CLK_TCK()) if $is =~ /^$name/;
-	}
-	return @seconds;
+	return map { cpu_ticks($_) / 100 } grep { slurp_file("/proc/$_/comm") =~ /^$name/ } map { s{^/proc/}{}r } glob '/proc/' . worker_pid($node) . '/task/*';
 }
 
 mock('topic orders 12');

@@ -25,12 +25,6 @@ sub ask
 	return $node->safe_psql('postgres', $sql);
 }
 
-sub number
-{
-	my ($endpoint, $column) = @_;
-	return ask("SELECT $column FROM outbox.stats WHERE endpoint = '$endpoint'");
-}
-
 # Emits to an endpoint until it is told to stop.
 sub load
 {
@@ -43,7 +37,7 @@ sub load
 sub webhooks
 {
 	my ($when) = @_;
-	my $before = number('web', 'delivered');
+	my $before = stat_of($node, 'web', 'delivered');
 	my $first = $round + 1;
 	my (%sent, @took);
 
@@ -76,14 +70,14 @@ webhooks('beside a broker that was killed');
 $kafka->start(1);
 stop_producer($producer);
 $kafka->check($node, "$log.bus", 'shop.bus', name => 'killed');
-is(number('bus', 'failed_attempts'), 0, 'no attempt has failed');
+is(stat_of($node, 'bus', 'failed_attempts'), 0, 'no attempt has failed');
 
 # It hangs for 90 s, which is longer than the timeout of one endpoint, and than librdkafka waits for
 # an answer
 $kafka->topic('short', 4);
 ask("SELECT outbox.create_endpoint('short', 'kafka://@{[$kafka->address]}/short', '{short.*}', format => 'raw', timeout => '2 s', backoff_base => '500 ms', backoff_max => '1 s')");
 my @producers = map { load($_, rate => 50) } qw(bus short);
-my $before = number('bus', 'delivered');
+my $before = stat_of($node, 'bus', 'delivered');
 endpoint_shows($node, 'short', 'delivered > 100', 'events flow to an endpoint that has little patience');
 endpoint_shows($node, 'bus', "delivered > $before + 100", 'and to the other');
 my $stopped = time;
@@ -98,7 +92,7 @@ $kafka->signal('CONT', 1);
 my $given_up = 40 * (2 + int((time - $stopped) / 2));
 stop_producer($_) foreach @producers;
 $kafka->check($node, "$log.bus", 'shop.bus', name => 'hung');
-is(number('bus', 'failed_attempts'), 0, 'no attempt has failed');
+is(stat_of($node, 'bus', 'failed_attempts'), 0, 'no attempt has failed');
 endpoint_shows($node, 'bus', "state = 'active' AND reason IS NULL", 'and nothing is wrong any more');
 $kafka->check($node, "$log.short", 'short', name => 'hung for longer than the timeout', max_duplicates => $given_up);
 check_history($node, $receiver, "$log.web", endpoints => ['/ok/web'], name => 'the history of the webhooks is clean');
@@ -118,7 +112,7 @@ is(join(' ', sort { $a <=> $b } map { $_->{n} } $kafka->records('sizes')), join(
 ask("SELECT outbox.create_endpoint('hidden', 'kafka://@{[$kafka->address('HIDDEN')]}/shop.bus', '{hidden}', timeout => '4 min')");
 emit($node, 'hidden', '{}');
 endpoint_shows($node, 'hidden', "reason ~ 'address 10.255.255.1 is private, and not in outbox.allowed_networks'", 'an advertised address that is private is refused');
-is(number('hidden', 'failed_attempts'), 0, 'and that is no failure of the event');
+is(stat_of($node, 'hidden', 'failed_attempts'), 0, 'and that is no failure of the event');
 
 $kafka->stop('TERM');
 $node->stop;

@@ -30,17 +30,11 @@ sub ask
 	return $node->safe_psql('postgres', $sql);
 }
 
-sub number
-{
-	my ($endpoint, $column) = @_;
-	return ask("SELECT $column FROM outbox.stats WHERE endpoint = '$endpoint'");
-}
-
 # A load, of which some is delivered
 sub load
 {
 	$round++;
-	my $before = number('bus', 'delivered');
+	my $before = stat_of($node, 'bus', 'delivered');
 	$producer = start_producer($node, $log, topic => "load.$round", rate => 100, keys => 10);
 	return endpoint_shows($node, 'bus', "delivered > $before + 100", 'events flow');
 }
@@ -72,7 +66,7 @@ ok(wait_sql($node, "SELECT NOT EXISTS (SELECT FROM outbox.deliveries WHERE seq <
 isnt(scalar(grep { $_->{leader} == $victim } $kafka->partitions('bus')), 6, 'with other leaders');
 stop_producer($producer);
 $kafka->check($node, $log, 'bus', name => 'a leader was killed');
-is(number('bus', 'failed_attempts'), 0, 'no attempt has failed');
+is(stat_of($node, 'bus', 'failed_attempts'), 0, 'no attempt has failed');
 $kafka->start($victim);
 heal();
 
@@ -91,7 +85,7 @@ $kafka->start(2, 3);
 # In these, each of the 12 keys had a record under way for 2 s each time, and all may be stored
 my $given_up = 12 * (2 + int((time - $killed) / 2));
 $kafka->check($node, $log, 'bus', name => 'too few replicas');
-is(number('bus', 'failed_attempts'), 0, 'of the endpoint with patience no attempt has failed');
+is(stat_of($node, 'bus', 'failed_attempts'), 0, 'of the endpoint with patience no attempt has failed');
 endpoint_shows($node, 'bus', "state = 'active' AND reason IS NULL", 'and nothing is wrong any more');
 $kafka->check($node, "$log.short", 'short', name => 'too few replicas for longer than the timeout', max_duplicates => $given_up);
 heal();
@@ -102,7 +96,7 @@ ok($kafka->command(1, 'partitions', 'bus', 12), 'partitions are added') or diag(
 ok(wait_until(sub { $kafka->count('bus', 6 .. 11) > 200 }, 'records in them'), 'and used');
 stop_producer($producer);
 my @records = $kafka->check($node, $log, 'bus', name => 'more partitions', places => 2);
-is(number('bus', 'failed_attempts'), 0, 'no attempt has failed');
+is(stat_of($node, 'bus', 'failed_attempts'), 0, 'no attempt has failed');
 my (%last, $back);
 foreach my $record (@records)
 {
