@@ -223,6 +223,12 @@ DECLARE
     p record;
 BEGIN
     PERFORM outbox.portal_tenant(tenant);
+    IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
+        RAISE EXCEPTION 'outbox.portal_create_endpoint() cannot be called at isolation level %',
+            upper(current_setting('transaction_isolation'))
+            USING ERRCODE = 'active_sql_transaction',
+                  HINT = 'Use READ COMMITTED: it has to count the endpoints that were committed a moment ago.';
+    END IF;
     -- one at a time, so that two do not both become the last one
     PERFORM pg_advisory_xact_lock(hashtextextended('outbox.portal_create_endpoint ' || tenant, 0));
     SELECT l.max_endpoints INTO most FROM outbox.portal_limits(tenant) l;

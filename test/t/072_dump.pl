@@ -25,10 +25,11 @@ my $what = 'SELECT (SELECT count(*) FROM outbox.events), (SELECT count(*) FROM o
   . ' (SELECT string_agg(name, chr(44) ORDER BY name) FROM outbox.endpoints),'
   . ' (SELECT last_value FROM outbox.events_seq)';
 
-$node->command_ok([ 'pg_dump', '-Fc', '-f', $dump, $node->connstr('postgres') ], 'pg_dump');
-foreach my $where ([ $other, 'postgres', 'in another cluster' ], [ $node, 'copy', 'in the same cluster' ])
+my @alone = ('-n', 'outbox', '--extension=outbox');
+foreach my $where ([ $other, 'postgres', 'in another cluster' ], [ $node, 'copy', 'in the same cluster' ], [ $node, 'alone', 'outbox alone', @alone ])
 {
-	my ($server, $dbname, $name) = @$where;
+	my ($server, $dbname, $name, @part) = @$where;
+	$node->command_ok([ 'pg_dump', '-Fc', @part, '-f', $dump, $node->connstr('postgres') ], "pg_dump $name");
 	$server->safe_psql('postgres', "CREATE DATABASE $dbname") if $dbname ne 'postgres';
 	$server->command_ok(
 		[ 'pg_restore', '--exit-on-error', '-d', $server->connstr($dbname), $dump ],

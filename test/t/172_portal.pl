@@ -146,6 +146,13 @@ $first->quit;
 $second->quit;
 is(ask("SELECT count(*) FROM outbox.endpoints WHERE tenant = 'race'"), '1', 'and is refused');
 
+# A transaction that sees only what was committed before it began would count too few.
+foreach my $level ('REPEATABLE READ', 'SERIALIZABLE')
+{
+	like(says("BEGIN ISOLATION LEVEL $level; SELECT outbox.portal_create_endpoint('early', '$url{acme}')"),
+		qr/25001: outbox.portal_create_endpoint\(\) cannot be called at isolation level $level HINT/, "refused at $level");
+}
+
 # --- Every function, with endpoints of its own, of another tenant, of none, and with none
 
 my $granted = ask("SELECT string_agg(DISTINCT split_part(object, '(', 1), ' ' ORDER BY split_part(object, '(', 1))"
