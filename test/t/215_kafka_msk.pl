@@ -233,7 +233,7 @@ my $other = role_keys(3600);
 logs_in($next, $other, 'keys that are refused are fetched again');
 
 # While no keys can be fetched, the old ones are used until they end
-my $brief = role_keys(8);
+my $brief = role_keys(5);
 ask('SELECT pg_reload_conf()');
 logs_in($other, $brief, 'keys that end soon');
 $metadata->(status => 500);
