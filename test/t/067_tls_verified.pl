@@ -141,6 +141,12 @@ soon('stranger_asks', qr/^delivered$/, 'another certificate after a reload');
 soon('asks', qr/^(?!delivered)/, 'which the first one does not like, once its connection is given up');
 set(ssl_cert_file => "$dir/nowhere.crt", ssl_key_file => "$dir/nowhere.key");
 soon('asks', qr/^TLS: /, 'a file that does not exist is a failure of TLS');
+
+# With another stdin than /dev/null the worker would wait for the answer.
+system_or_bail('openssl', 'pkey', '-in', "$dir/client.key", '-aes256', '-passout', 'pass:secret', '-out', "$dir/closed.key");
+set(ssl_cert_file => "$dir/client.crt", ssl_key_file => "$dir/closed.key");
+soon('asks', qr/private key/, 'with a key that has a passphrase');
+unlike(slurp_file($node->logfile), qr/^Enter PEM/m, 'nobody is asked for the passphrase');
 set(ssl_cert_file => '', ssl_key_file => '');
 soon('good', qr/^delivered$/, 'and nothing that stays');
 

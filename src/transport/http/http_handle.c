@@ -283,6 +283,8 @@ set_constants(OutboxTransfer *t)
 	SET(CURLOPT_PREREQDATA, t);
 	SET(CURLOPT_RESOLVER_START_FUNCTION, before_lookup);
 	SET(CURLOPT_RESOLVER_START_DATA, t);
+	/* Without one, OpenSSL asks for that of the key on the terminal, and waits. */
+	SET(CURLOPT_KEYPASSWD, "");
 #undef SET
 	return ok;
 }
