@@ -617,12 +617,7 @@ outbox_worker_main(Datum arg)
 
 	db = &outbox_shared->databases[OUTBOX_ARGUMENT_SLOT(arg)];
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
-
-	/*
-	 * The handler that a background worker has by itself ends the process where it
-	 * stands, under a lock or inside malloc().
-	 */
-	pqsignal(SIGTERM, die);
+	pqsignal(SIGTERM, die); /* PostgreSQL's own ends it under a lock or in malloc() */
 	BackgroundWorkerUnblockSignals();
 	self = outbox_worker_slot_attach(db, OUTBOX_ARGUMENT_WORKER(arg));
 	BackgroundWorkerInitializeConnectionByOid(db->dboid, InvalidOid, 0);
