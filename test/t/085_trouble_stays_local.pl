@@ -92,6 +92,7 @@ foreach my $what (sort keys %answer)
 		"$what while the log is locked: the loop of the worker goes on");
 	is( $node->safe_psql('postgres', 'SELECT pid, restarts FROM outbox.workers'),
 		"$worker|0", 'the same one as before');
+	is($node->safe_psql('postgres', q{SELECT count(*) FROM outbox.step_holds() WHERE step = 'notice'}), '0', 'and no notice has waited for the lock in vain');
 	$session->query_safe('COMMIT');
 	$receiver->wait_delivered(1, topic => "outbox.$what");
 	stats('told', 'delivered = 1', 'the notice is written once the lock is gone');
