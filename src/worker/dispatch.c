@@ -476,6 +476,11 @@ outbox_dispatch_fill(OutboxEndpoint *ep, TimestampTz now, int most)
 	if (ep->tenant && outbox_window_has_something(ep) &&
 		outbox_status_is_ready(ep, now) && !outbox_tenant_allows(ep->tenant, now))
 		wait_for_tenant(ep);
+
+	/* It had its turn, and what holds it back now may end at a time. */
+	if (!ep->lists->busy && outbox_window_has_something(ep) &&
+		!outbox_turn_is_of_sending(ep))
+		outbox_busy_add(ep);
 }
 
 /* What has nothing in flight does not overtake what waits for time in a round. */

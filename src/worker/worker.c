@@ -74,10 +74,7 @@
  */
 #define FLUSH_SHARE 3
 
-/*
- * The next read is put off by at most this (µs), also after a flush that took very
- * long.
- */
+/* µs by which the next read is put off at most, also after a flush that took very long */
 #define PUT_OFF_MAX (100 * 1000)
 
 static OutboxDatabase *db;

@@ -470,11 +470,11 @@ http_poll(void)
 			finish(t, result);
 		end_slow_bodies();
 		report_unstarted();
+		outbox_http_pools_check_room();
 		outbox_http_start_waiting(launch, until);
 		if (!more && outbox_http_pools_next_timer() != 0 && dlist_is_empty(&unstarted))
 			break;
 	}
-	outbox_http_pools_check_room();
 	polled_at = outbox_http_now();
 	asked_at = 0;
 }

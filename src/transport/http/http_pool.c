@@ -44,7 +44,7 @@ static void
 limit_each(long each)
 {
 	for (int i = 0; i < npools; i++)
-		curl_multi_setopt(pools[i].multi, CURLMOPT_MAXCONNECTS, Max(each, 1));
+		curl_multi_setopt(pools[i].multi, CURLMOPT_MAXCONNECTS, each);
 }
 
 /* Idle connections must not use up the file descriptors. */
@@ -207,26 +207,20 @@ outbox_http_pools_are_scarce(void)
 }
 
 /*
- * While there is room, a handle may keep all connections.  Without it, each may keep its
- * share of them.
+ * While there is room, a handle may keep all connections.  Without it, each handle closes
+ * its oldest one when a request ends, until there is room again.  It begins a little before
+ * the limit, because the requests under way open others.
  */
 void
 outbox_http_pools_check_room(void)
 {
 	size_t used = outbox_http_connections_bytes;
 	size_t most = outbox_memory_limit() / CONNECTIONS_SHARE;
-	bool   over = outbox_http_connections > limit || used > most;
+	bool   over = outbox_http_connections > limit - limit / 16 || used > most - most / 16;
 	bool   under = outbox_http_connections < limit - limit / 8 && used < most - most / 8;
 
 	if (crowded ? !under : !over)
 		return;
 	crowded = !crowded;
-	if (!crowded)
-		limit_each(limit);
-	else if (used > most)
-		limit_each(
-			Min(limit, (long) (outbox_http_connections * (most / 1024) / (used / 1024))) /
-			npools);
-	else
-		limit_each(limit / npools);
+	limit_each(crowded ? 1 : limit);
 }
