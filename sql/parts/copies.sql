@@ -182,7 +182,7 @@ BEGIN
         parked_at)
     SELECT p.endpoint_id, e.seq, e.id, outbox.order_key(e.tenant, e.key), v.*, 0, now(), now()
     FROM outbox.endpoint_positions p JOIN outbox.endpoint_settings s USING (endpoint_id)
-    JOIN outbox.all_events e ON e.seq = ANY (p.pending)
+    JOIN outbox.all_events e ON e.seq = ANY (outbox.pending_seqs(p.pending))
     CROSS JOIN LATERAL outbox.adopted_status(s, e.key, e.payload) v
     ON CONFLICT DO NOTHING;
 

@@ -220,8 +220,9 @@ BEGIN
          'ordering', 'unknown ordering "%s"', s.ordering, 'Use ''key'', ''none'' or ''strict''.'),
         (s.on_exhausted IN ('skip', 'block'),
          'on_exhausted', 'unknown on_exhausted "%s"', s.on_exhausted, 'Use ''skip'' or ''block''.'),
-        (s.max_in_flight BETWEEN 1 AND 1024,
-         'max_in_flight', 'invalid max_in_flight %s', s.max_in_flight::text, 'Use 1 to 1024 requests.'),
+        (s.max_in_flight BETWEEN 1 AND CASE WHEN s.url ~* '^https?:' THEN 1024 ELSE 10000 END,
+         'max_in_flight', 'invalid max_in_flight %s', s.max_in_flight::text,
+         CASE WHEN s.url ~* '^https?:' THEN 'Use 1 to 1024 requests.' ELSE 'Use 1 to 10000 events.' END),
         (s.rate_limit IS NULL OR s.rate_limit BETWEEN real '0.0001' AND 1000000,
          'rate_limit', 'invalid rate_limit %s', s.rate_limit::text,
          'Use requests per second, 0.0001 to 1000000; NULL: no limit.'),
@@ -679,7 +680,7 @@ BEGIN
     IF NOT COALESCE(discard, false) THEN
         SELECT * INTO p FROM outbox.endpoint_positions q WHERE q.endpoint_id = s.endpoint_id;
         IF EXISTS (SELECT 1 FROM outbox.parked k WHERE k.endpoint_id = s.endpoint_id AND k.status <> 'cancelled')
-           OR cardinality(p.pending) > 0
+           OR p.pending IS NOT NULL
            OR EXISTS (SELECT 1 FROM outbox.events e
                       WHERE (e.xid >= pg_snapshot_xmin(p.read) OR outbox.current_epoch() < 0)
                       AND NOT pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid), p.read)

@@ -25,7 +25,7 @@ BEGIN
     functions (purpose, names) AS (VALUES
         ('emit', '{emit,emit_bytes}'::name[]),
         ('watch', '{metrics,preloaded,worker_slots,step_holds,endpoint_stats,parked_count,topic_in,filter_matches,
-                    deliveries_page}'),
+                    is_pending,deliveries_page}'),
         ('operate', '{create_endpoint,alter_endpoint,drop_endpoint,pause_endpoint,resume_endpoint,seek_endpoint,
                       rotate_secret,endpoint_secret,retry,resend,discard,replay,cancel,wait_for,send_test,
                       set_retention,set_event_type,drop_event_type,shown,attempts_page,portal_limits,set_portal_limits,
@@ -34,7 +34,7 @@ BEGIN
                      portal_resume_endpoint,portal_drop_endpoint,portal_secret,portal_rotate_secret,
                      portal_deliveries,portal_attempts,portal_resend,portal_replay,portal_send_test,
                      portal_event_types,portal_limits}'),
-        ('work', '{order_key}')),
+        ('work', '{order_key,is_pending,pending_seqs}')),
     relations (purpose, privileges, names, columns) AS (VALUES
         ('emit', '{SELECT,INSERT}'::text[], '{outgoing}'::name[], ''),
         ('emit', '{INSERT}', '{events}',

@@ -86,7 +86,7 @@ BEGIN
                     AND pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid), f.snapshot))
     AND outbox.topic_in(e.topic, s.topics)
     AND outbox.filter_matches(e.payload, s.filter) IS NOT FALSE
-    AND e.seq <> ALL (p.pending)
+    AND NOT outbox.is_pending(e.seq, p.pending)
     AND (pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid), p.read)
          OR (p.reading IS NOT NULL AND e.seq <= p.last_seq
              AND pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid), p.reading)))
@@ -146,7 +146,7 @@ BEGIN
     -- a delivery that the worker is sending, and that has no row, cannot be taken back
     AND (EXISTS (SELECT 1 FROM outbox.parked k WHERE k.endpoint_id = s.endpoint_id AND k.seq = d.seq)
          OR NOT EXISTS (SELECT 1 FROM outbox.endpoint_positions p
-                        WHERE p.endpoint_id = s.endpoint_id AND d.seq = ANY (p.pending)));
+                        WHERE p.endpoint_id = s.endpoint_id AND outbox.is_pending(d.seq, p.pending)));
     GET DIAGNOSTICS n = ROW_COUNT;
     PERFORM outbox.wake_workers();
     RETURN n > 0;

@@ -15,7 +15,7 @@ SELECT s.endpoint_id, s.name, s.tenant,
        CASE WHEN p.number IS NULL THEN s.start_seq_low
             WHEN p.shared IS NOT NULL THEN GREATEST(h.read_seq_low, h.last_seq)
             ELSE GREATEST(p.read_seq_low, p.last_seq) END AS seq,
-       COALESCE(p.pending, '{}') AS pending,
+       p.pending,
        COALESCE(p.delivered, 0) AS delivered,
        COALESCE(p.failed_attempts, 0) AS failed_attempts,
        -- the worker has the same list of reasons for which a dead delivery blocks
@@ -43,7 +43,7 @@ COMMENT ON COLUMN outbox.endpoint_positions.reading IS
 COMMENT ON COLUMN outbox.endpoint_positions.last_seq IS 'last event of reading that was read';
 COMMENT ON COLUMN outbox.endpoint_positions.seq IS 'about where in the log that is';
 COMMENT ON COLUMN outbox.endpoint_positions.pending IS
-'events before the position that were on their way when it was stored';
+'events before the position that were on their way when it was stored, packed (NULL: none)';
 COMMENT ON COLUMN outbox.endpoint_positions.delivered IS 'deliveries since the endpoint was created';
 COMMENT ON COLUMN outbox.endpoint_positions.failed_attempts IS
 'failed requests since the endpoint was created';
@@ -224,7 +224,7 @@ CREATE VIEW outbox.log_deliveries AS
 SELECT e.id AS event_id, e.seq, e.topic, e.type, e.key, e.tenant, p.name AS endpoint, p.endpoint_id,
        CASE WHEN e.forgotten THEN 'forgotten'
             WHEN k.status IS NOT NULL THEN k.status
-            WHEN e.seq = ANY (p.pending)
+            WHEN outbox.is_pending(e.seq, p.pending)
                  THEN CASE WHEN p.stuck THEN 'blocked' ELSE 'processing' END
             WHEN pg_visible_in_snapshot(x.xid, p.read)
                  OR (p.reading IS NOT NULL AND e.seq <= p.last_seq

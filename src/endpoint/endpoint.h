@@ -446,9 +446,15 @@ typedef struct OutboxEndpoint
 
 extern const OutboxEndpointLink outbox_no_link;
 
-/* Events of one endpoint: in the window, and waiting in memory. */
+/*
+ * Events of one endpoint: in the window, and waiting in memory.  With many in flight, more
+ * of those that are read wait for the one before them.
+ */
 #define OUTBOX_WINDOW 1024
 #define OUTBOX_MAX_WAITING 512
+#define outbox_endpoint_waits_full(ep) \
+	((ep)->queue->nwaiting >= \
+	 Max(OUTBOX_MAX_WAITING, (ep)->pace.limits.max_in_flight / 2))
 #define OUTBOX_WINDOW_BYTES (4 * 1024 * 1024) /* of one endpoint */
 
 /*

@@ -446,7 +446,7 @@ outbox_lanes_park_followers(OutboxEndpoint *ep)
 	 * While most slots are busy no key holds up the others, so followers may stay
 	 * in memory.
 	 */
-	if (ep->queue->nwaiting >= OUTBOX_MAX_WAITING &&
+	if (outbox_endpoint_waits_full(ep) &&
 		ep->queue->nheads < Min(ep->pace.slots, ep->pace.limits.max_in_flight) / 2)
 	{
 		lanes_iterator it;

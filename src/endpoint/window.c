@@ -180,7 +180,7 @@ outbox_window_take_next(OutboxEndpoint *ep, OutboxDelivery **result)
 	OutboxDelivery	 *d = NULL;
 
 	*result = NULL;
-	if (ep->feed->window_count == 0 || ep->queue->nwaiting >= OUTBOX_MAX_WAITING)
+	if (ep->feed->window_count == 0 || outbox_endpoint_waits_full(ep))
 		return false;
 
 	/* Memory may lack something that outbox.parked has of its key. */

@@ -184,7 +184,7 @@ no_reader_needs(int piece)
 			 " AND pg_catalog.pg_visible_in_snapshot("
 			 "outbox.log_xid(e.epoch, e.xid), p.reading)))"
 			 " OR EXISTS (SELECT 1 FROM outbox.events_%d e"
-			 " WHERE e.seq OPERATOR(pg_catalog.=) ANY (p.pending)"
+			 " WHERE e.seq OPERATOR(pg_catalog.=) ANY (outbox.pending_seqs(p.pending))"
 			 " AND outbox.log_xid(e.epoch, e.xid) IS NOT NULL)"
 			 " LIMIT 1",
 			 piece, piece, piece);

@@ -14,7 +14,9 @@
 
 #include "base/crash_point.h"
 #include "base/query.h"
+#include "base/seq_set.h"
 #include "base/table_rows.h"
+#include "base/version.h"
 #include "endpoint/parking.h"
 #include "endpoint/tally.h"
 #include "log/transaction.h"
@@ -99,6 +101,64 @@ read_counters(OutboxColumns row, int i, int64 *counters)
 		counters[c] = nulls[c] ? 0 : DatumGetInt64(elems[c]);
 }
 
+static void
+refuse_pending(void)
+{
+	ereport(
+		ERROR,
+		(errcode(ERRCODE_DATA_CORRUPTED),
+		 errmsg("what a position in outbox.positions names as pending is not readable")));
+}
+
+/* Reads a 'pending' of outbox.positions. */
+static int64 *
+read_pending(const bytea *pending, int *n)
+{
+	OutboxSeqReader r = outbox_seq_set_open(VARDATA_ANY(pending),
+											VARSIZE_ANY_EXHDR(pending));
+	int				max = 64;
+	int64		   *seqs = palloc(sizeof(int64) * max);
+
+	for (*n = 0; outbox_seq_set_next(&r, &seqs[*n]);)
+		if (++*n == max)
+		{
+			max *= 2;
+			seqs = repalloc_huge(seqs, sizeof(int64) * max);
+		}
+	if (r.broken)
+		refuse_pending();
+	return seqs;
+}
+
+/* For SQL. */
+OUTBOX_FUNCTION(outbox_pending_seqs_1_0, 1)
+{
+	int	   n;
+	int64 *seqs = read_pending(PG_GETARG_BYTEA_PP(0), &n);
+
+	PG_RETURN_DATUM(outbox_int8_array(seqs, n));
+}
+
+/* The same for one number: an event of a view is looked up so. */
+OUTBOX_FUNCTION(outbox_is_pending_1_0, 2)
+{
+	int64			seq = PG_GETARG_INT64(0);
+	bytea		   *pending;
+	OutboxSeqReader r;
+	int64			next;
+
+	if (PG_ARGISNULL(0) || PG_ARGISNULL(1))
+		PG_RETURN_BOOL(false);
+	pending = PG_GETARG_BYTEA_PP(1);
+	r = outbox_seq_set_open(VARDATA_ANY(pending), VARSIZE_ANY_EXHDR(pending));
+	while (outbox_seq_set_next(&r, &next))
+		if (next >= seq)
+			PG_RETURN_BOOL(next == seq);
+	if (r.broken)
+		refuse_pending();
+	PG_RETURN_BOOL(false);
+}
+
 bool
 outbox_positions_read_totals(int64 *totals)
 {
@@ -156,15 +216,7 @@ outbox_position_read(OutboxColumns row, OutboxPosition *p)
 		return false;
 	p->generation = row_int8(row, c);
 	if (!row.nulls[c + 2])
-	{
-		Datum *elems;
-
-		deconstruct_array(DatumGetArrayTypeP(row.values[c + 2]), INT8OID, 8,
-						  FLOAT8PASSBYVAL, TYPALIGN_DOUBLE, &elems, NULL, &p->npending);
-		p->pending = palloc(sizeof(int64) * Max(p->npending, 1));
-		for (int k = 0; k < p->npending; k++)
-			p->pending[k] = DatumGetInt64(elems[k]);
-	}
+		p->pending = read_pending(DatumGetByteaPP(row.values[c + 2]), &p->npending);
 	p->delivered = row_int8(row, c + 3);
 	p->failed_attempts = row_int8(row, c + 4);
 	read_counters(row, c + 5, p->counters);
@@ -355,6 +407,30 @@ counters_datum(const int64 *counters, bool *null)
 													TYPALIGN_DOUBLE));
 }
 
+/* They are mostly in the order of the log already. */
+static Datum
+pending_datum(OutboxQueue *q)
+{
+	int64	  *seqs = palloc(sizeof(int64) * q->nheld);
+	bytea	  *packed = palloc(VARHDRSZ + OUTBOX_SEQ_SET_BYTES(q->nheld));
+	bool	   in_order = true;
+	int		   n = 0;
+	dlist_iter iter;
+
+	dlist_foreach(iter, &q->held)
+	{
+		seqs[n] = dlist_container(OutboxDelivery, held_node, iter.cur)->seq;
+		in_order = in_order && (n == 0 || seqs[n - 1] < seqs[n]);
+		n++;
+	}
+	if (!in_order)
+		qsort(seqs, n, sizeof(int64), outbox_compare_int8);
+	SET_VARSIZE(packed,
+				VARHDRSZ + outbox_seq_set_pack(seqs, n, (uint8 *) VARDATA(packed)));
+	pfree(seqs);
+	return PointerGetDatum(packed);
+}
+
 /*
  * 'ep' NULL: a row with this id that is no endpoint's.  'counters' NULL: it has none.
  */
@@ -400,16 +476,7 @@ add_row(OutboxPositions *p, int32 id, OutboxEndpoint *ep, const OutboxCursor *c,
 	v[12] = Int64GetDatum(c->last_seq);
 	n[13] = ep == NULL || ep->queue->nheld == 0;
 	if (!n[13])
-	{
-		Datum	  *elems = palloc(sizeof(Datum) * ep->queue->nheld);
-		dlist_iter iter;
-		int		   k = 0;
-
-		dlist_foreach(iter, &ep->queue->held) elems[k++] = Int64GetDatum(
-			dlist_container(OutboxDelivery, held_node, iter.cur)->seq);
-		v[13] = PointerGetDatum(
-			construct_array(elems, k, INT8OID, 8, FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
-	}
+		v[13] = pending_datum(ep->queue);
 	v[14] = Int64GetDatum(ep ? ep->tally->delivered : 0);
 	v[15] = Int64GetDatum(ep ? ep->tally->failed_attempts : 0);
 	v[16] = TimestampTzGetDatum(p->now);

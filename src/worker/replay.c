@@ -195,7 +195,7 @@ park_page(Replaying *page)
 				 " FROM outbox.endpoint_positions p JOIN outbox.events e"
 				 " ON e.seq OPERATOR(pg_catalog.=) ANY ($2)"
 				 " WHERE p.endpoint_id OPERATOR(pg_catalog.=) $1"
-				 " AND NOT e.seq OPERATOR(pg_catalog.=) ANY (p.pending)"
+				 " AND NOT outbox.is_pending(e.seq, p.pending)"
 				 " AND (pg_catalog.pg_visible_in_snapshot("
 				 "outbox.log_xid(e.epoch, e.xid), p.read)"
 				 " OR (p.reading IS NOT NULL"

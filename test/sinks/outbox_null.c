@@ -9,6 +9,7 @@
  *	  null://h/fail    the first attempt of each event fails
  *	  null://h/abort   no event is ever accepted
  *	  null://h/link    the link is down while the file JOURNAL.down exists
+ *	  null://h/hold    two of three events wait for their answer while it exists
  *
  * What was sent is written to the file that the server's environment names in
  * OUTBOX_NULL_JOURNAL.  A line has the mode, the result, and the message, or the mode,
@@ -39,6 +40,7 @@ struct OutboxTransfer
 	OutboxTransfer *next;
 	void		   *delivery; /* NULL: it was cancelled */
 	OutboxResult	result;
+	bool			held;
 };
 
 static OutboxDone	   done;
@@ -47,6 +49,7 @@ static char			   down_file[1024];
 static int			   links;
 static OutboxTransfer *first; /* what was started, in this order */
 static OutboxTransfer *last;
+static OutboxTransfer *held; /* those that wait for their answer */
 static OutboxTransfer *unused;
 
 /* ------------------------------------------------------------- checking */
@@ -122,13 +125,35 @@ null_timeout(void)
 {
 	if (first)
 		return 0;
+	if (held)
+		return 10;
 	return links > 0 && journal ? 50 : -1; /* a link may come up */
+}
+
+static void
+release_held(void)
+{
+	while (held)
+	{
+		OutboxTransfer *t = held;
+
+		held = t->next;
+		t->next = first;
+		first = t;
+		if (last == NULL)
+			last = t;
+	}
 }
 
 static void
 null_poll(void)
 {
-	OutboxTransfer *t = first;
+	bool			holds = journal && access(down_file, F_OK) == 0;
+	OutboxTransfer *t;
+
+	if (!holds)
+		release_held();
+	t = first;
 
 	/* What 'done' starts is for the next call. */
 	first = last = NULL;
@@ -140,6 +165,13 @@ null_poll(void)
 		OutboxOutcome	o = {.result = t->result, .retry_after = -1};
 		void		   *delivery = t->delivery;
 
+		if (holds && t->held && delivery)
+		{
+			t->next = held;
+			held = t;
+			t = next;
+			continue;
+		}
 		if (o.result != OUTBOX_RESULT_DELIVERED)
 			strlcpy(o.error, "the null sink does not want this event", sizeof(o.error));
 		t->next = unused;
@@ -221,6 +253,7 @@ null_start(OutboxTransfer *t, const OutboxTarget *target, OutboxLink *link,
 	t->next = NULL;
 	t->delivery = delivery;
 	t->result = OUTBOX_RESULT_DELIVERED;
+	t->held = strcmp(link->mode, "hold") == 0 && m->sequence % 3 != 0;
 	if (strcmp(link->mode, "abort") == 0)
 		t->result = OUTBOX_RESULT_ABORT;
 	else if (strcmp(link->mode, "fail") == 0 && m->attempt == 1)

@@ -87,7 +87,7 @@ is(scalar(() = $receiver->requests(path => '/flaky/retry', topic => 'retry.forei
 endpoint($node, $receiver, 'held', '/hold/held', "topics => '{held.*}'");
 @ours = emit_among('held', 3, 'NULL');
 $receiver->wait_for(3, path => '/hold/held');
-ok(wait_sql($node, "SELECT cardinality(pending) = 3 FROM outbox.endpoint_positions WHERE name = 'held'"), 'held: stored');
+ok(wait_sql($node, "SELECT cardinality(outbox.pending_seqs(pending)) = 3 FROM outbox.endpoint_positions WHERE name = 'held'"), 'held: stored');
 my $worker = worker_pid($node);
 ask("SELECT pg_terminate_backend($worker)");
 new_worker($node, $worker);

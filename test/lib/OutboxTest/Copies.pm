@@ -63,7 +63,7 @@ sub undelivered
 		"SELECT seq, id, xid, epoch, topic, payload->>'n', extract(epoch FROM created_at) FROM outbox.events ORDER BY seq");
 	my %newest;
 	foreach (rows($node, $dbname,
-			'SELECT endpoint_id, generation, number, shared, read, reading, last_seq, pending FROM outbox.positions ORDER BY number'))
+			'SELECT endpoint_id, generation, number, shared, read, reading, last_seq, outbox.pending_seqs(pending) FROM outbox.positions ORDER BY number'))
 	{
 		$newest{ $_->[0] } = $_;
 	}
