@@ -63,7 +63,7 @@ put(Packer *p, const void *data, size_t size, size_t alignment)
 	char *to = NULL;
 
 	p->used = TYPEALIGN(alignment, p->used);
-	if (p->to)
+	if (p->to && size > 0) /* memcpy() takes no NULL, also not for nothing */
 		to = memcpy(p->to + p->used, data, size);
 	p->used += size;
 	return to ? (void *) to : unconstify(void *, data);
