@@ -4,7 +4,8 @@ saw, and decides whether the promises were kept.
 
     check_history.py --producer FILE --journal FILE [--exists FILE]
                      [--dead FILE] [--skipped FILE] [--delivered FILE]
-                     [--deaths FILE] [--timeout S] [--endpoint /path ...]
+                     [--deaths FILE] [--replayed FILE] [--timeout S]
+                     [--endpoint /path ...]
                      [--unordered /path ...] [--max-duplicates N]
                      [--async-commit] [--show N]
 
@@ -25,6 +26,8 @@ delivered  lines "path id": what the database says was delivered.
 deaths     JSON lines {"wall", "until", "window"}: a sender, or this receiver,
            died at a time and was back at another; what was delivered in the
            window (seconds) before may be repeated.
+replayed   lines "path id": a replay of it was asked for.  It says so itself when
+           it comes, unless a retry was asked for meanwhile.
 timeout    an answer that took so long (seconds) may have come too late.
 unordered  a path at which no order is promised.
 
@@ -121,7 +124,7 @@ def members(line):
         yield member["id"], member["sha256"], not failed
 
 
-def read_journal(lines):
+def read_journal(lines, replayed):
     """{path: {id: Delivery}} of a journal, and {(path, batch id): hashes}."""
     endpoints = defaultdict(lambda: defaultdict(Delivery))
     batches = defaultdict(set)
@@ -157,7 +160,8 @@ def read_journal(lines):
             delivery.signatures.add(line.get("signature"))
             if delivery.acks > 0:
                 redelivery = headers.get("outbox-redelivery")
-                delivery.replayed = delivery.replayed or redelivery == "replay"
+                delivery.replayed = (delivery.replayed or redelivery == "replay"
+                                     or (line["path"], event_id) in replayed)
                 if delivery.replayed and redelivery in ("replay", "retry"):
                     continue        # asked for
             if may_be:
@@ -224,10 +228,10 @@ class Deaths:
 
 def check(producer, journal, exists=None, dead=(), endpoints=None,
           async_commit=False, skipped=(), delivered=None, deaths=None,
-          timeout=None, unordered=()):
+          timeout=None, unordered=(), replayed=()):
     """{kind: [(endpoint, id or None, words)]} and a summary of numbers."""
     found = {kind: [] for kind in KINDS}
-    deliveries, batches = read_journal(journal)
+    deliveries, batches = read_journal(journal, replayed)
     paths = list(endpoints) if endpoints else sorted(deliveries)
     dead = set(dead)
     skipped = set(skipped) | dead
@@ -353,6 +357,7 @@ def main():
     parser.add_argument("--skipped")
     parser.add_argument("--delivered")
     parser.add_argument("--deaths")
+    parser.add_argument("--replayed")
     parser.add_argument("--timeout", type=float)
     parser.add_argument("--endpoint", action="append")
     parser.add_argument("--unordered", action="append", default=[])
@@ -379,7 +384,7 @@ def main():
             options.async_commit, pairs(options.skipped) or (),
             pairs(options.delivered),
             list(read_lines(options.deaths)) if options.deaths else None,
-            options.timeout, options.unordered)
+            options.timeout, options.unordered, pairs(options.replayed) or ())
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2

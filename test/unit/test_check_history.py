@@ -194,6 +194,9 @@ case("a replay is no duplicate", [a1],
 case("nor is one that was retried by hand", [a1],
      Journal().sent("a1").sent("a1", 500, outbox_redelivery="replay")
      .sent("a1", outbox_redelivery="retry"), {}, deaths=[])
+case("nor if that was before it was sent", [a1],
+     Journal().sent("a1").sent("a1", outbox_redelivery="retry"), {}, deaths=[],
+     replayed={("/ok", "a1")})
 case("a retry by hand of what was delivered is", [a1],
      Journal().sent("a1").sent("a1", outbox_redelivery="retry"),
      {"duplicate": 1, "unexplained": 1}, deaths=[])

@@ -541,6 +541,9 @@ sub judge
 		  . " USING (endpoint_id) WHERE status IN ('dead', 'cancelled')");
 	$self->write_pairs("$log.delivered",
 		"SELECT '/ok/' || endpoint, event_id FROM outbox.deliveries WHERE status = 'delivered'");
+	$self->write_pairs("$log.replayed",
+		"SELECT DISTINCT '/ok/' || s.name, e.id FROM outbox.replays r JOIN outbox.endpoint_settings s USING (endpoint_id)"
+		  . " JOIN outbox.all_events e ON e.created_at BETWEEN r.from_time AND r.to_time");
 	$self->write_skipped("$log.skipped");
 	my $journal = $self->{receiver}{journal};
 	if ($self->{kafka})
@@ -555,7 +558,7 @@ sub judge
 	my $status = system(
 		join(' ', map { "'$_'" } 'python3', "$top/test/tools/check_history.py", '--producer', $log,
 			'--journal', $journal,
-			(map { ("--$_", "$log.$_") } qw(exists dead skipped delivered deaths)),
+			(map { ("--$_", "$log.$_") } qw(exists dead skipped delivered deaths replayed)),
 			# when an endpoint starts over, requests are cut off after a second
 			'--timeout', 0.9,
 			(map { $endpoint{$_}{unordered} ? ('--unordered', "/ok/$_") : () }
