@@ -32,7 +32,7 @@ ok( wait_sql($node, "SELECT failed_attempts > 0 AND processing = 0 AND next_atte
 	'a receiver that asks for time');
 cmp_ok($node->safe_psql('postgres', "SELECT failed_attempts FROM outbox.stats WHERE endpoint = 'busy'"), '<=', 32, 'gets it');
 
-# Seven of at most eight connections are there, and each new one closes another.
+# A few of at most eight connections are there, and more to one host would close the others.
 my $dir = PostgreSQL::Test::Utils::tempdir();
 make_ca($dir, 'authority');
 make_cert($dir, 'good', 'authority', 'DNS:*.many.localhost');
@@ -41,14 +41,14 @@ $node->append_conf('postgresql.conf', "outbox.ssl_ca_file = '$dir/authority.crt'
 $node->restart;
 ok(wait_sql($node, "SELECT state = 'running' FROM outbox.status"), 'running');
 $node->safe_psql('postgres', "SELECT count(outbox.create_endpoint('many.' || i, 'https://host-' || i || '.many.localhost:$front->{port}/ok/many',"
-	  . " topics => ARRAY['many.' || i])) FROM generate_series(1, 7) i");
+	  . " topics => ARRAY['many.' || i])) FROM generate_series(1, 5) i");
 my $sent = 0;
-foreach my $i (1 .. 7)
+foreach my $i (1 .. 5)
 {
 	$node->safe_psql('postgres', "SELECT outbox.emit('many.$i', '{}')");
 	$receiver->wait_delivered(++$sent, path => '/ok/many');
 }
-foreach my $i (map { 1 .. 7 } 1 .. 3)
+foreach my $i (map { 1 .. 5 } 1 .. 3)
 {
 	$node->safe_psql('postgres', "SELECT count(outbox.emit('many.$i', '{}')) FROM generate_series(1, " . BURST . ')');
 	$sent += BURST;

@@ -314,7 +314,8 @@ extern bool				 outbox_http_has_refused(uint64 host);
  * whose time has come.  may_have_ended: next_ended is to be asked.
  * next_ended: a transfer that has ended, and how; NULL: none.
  * check_room: begins or ends to close idle connections.  Cheap, to be called often.
- * are_scarce: more than three quarters of the connections that may stay open are there.
+ * are_scarce: more than three quarters of the connections that may stay open are there, or
+ * there is no room for as many as a target begins with.
  */
 extern bool			   outbox_http_pools_init(void);
 extern void			   outbox_http_pools_shutdown(void);

@@ -203,6 +203,7 @@ outbox_http_pools_are_scarce(void)
 	size_t most = outbox_memory_limit() / CONNECTIONS_SHARE;
 
 	return outbox_http_connections > (int64) limit * 3 / 4 ||
+		outbox_http_connections > (int64) limit - OUTBOX_WIDTH_FIRST ||
 		outbox_http_connections_bytes > most / 4 * 3;
 }
 
