@@ -9,8 +9,9 @@ from report import median, text
 SECTION = "The worker alone"
 TARGET = 600000
 
-# name, in words, number of keys
-VARIANTS = [("plain", "no keys", 0), ("keyed", "10,000 keys", 10000)]
+# name, in words, number of keys, outbox.log_attempts
+VARIANTS = [("plain", "no keys", 0, "all"), ("keyed", "10,000 keys", 10000, "all"),
+            ("failures", "10,000 keys, log_attempts = failures", 10000, "failures")]
 
 
 def install(machine):
@@ -26,7 +27,9 @@ def install(machine):
     return lambda: run(*writable, "rm", "-f", place / "outbox_null.so")
 
 
-def drain(cluster, count, keys):
+def drain(cluster, count, keys, logged):
+    cluster.sql.rows(f"ALTER SYSTEM SET outbox.log_attempts = '{logged}'")
+    cluster.sql.rows("SELECT pg_reload_conf()")
     cluster.create_endpoint("core", "null://h/")
     cluster.pause("core")
     cluster.emit(count, keys=keys)
@@ -41,13 +44,13 @@ def measure(bench):
         cluster = bench.cluster("core", more="outbox.sinks = 'webhook, null'\n")
         samples = {name: [] for name, *_ in VARIANTS}
         for _ in range(bench.repetitions):
-            for name, _, keys in VARIANTS:
-                samples[name].append(drain(cluster, count, keys))
+            for name, _, keys, logged in VARIANTS:
+                samples[name].append(drain(cluster, count, keys, logged))
         cluster.check()
         cluster.stop()
     finally:
         remove()
-    for name, words, _ in VARIANTS:
+    for name, words, *_ in VARIANTS:
         report.add(SECTION, f"{count:,} events waiting, {words}: events/s into a sink that accepts at once",
                    f"{text(median(r['per_s'] for r in samples[name]))}/s,"
                    f" {text(median(r['cpu_us'] for r in samples[name]))} µs of CPU each",
