@@ -87,6 +87,8 @@ $_->quit foreach @late;
 emit(20_001, 400);
 
 $receiver->control(path => '/ok/e3', behave => '');
+# Requests that a restart ends would be repeated.
+ok(wait_sql($node, "SELECT processing = 0 FROM outbox.stats WHERE endpoint = 'e3'"), 'its requests have ended');
 
 # After a restart nobody knows how much it is.
 my $begun = rows_read('marker');
@@ -149,6 +151,44 @@ ok(wait_sql($node, "SELECT bool_and(pending = 0 AND pending_exact) AND sum(deliv
 $read = rows_read('all') - $begun;
 note("$read rows read");
 cmp_ok($read, '<', 4_500, 'rows that were read for ten endpoints of a tenant with 900 events');
+
+# Pairs of which one stopped earlier than the other one, both behind events of a transaction that commits late.  The place of who
+# reads with the first one is told by what that one has read, but the second must not get again what it has had.
+my $pairs = 5;
+ask("SELECT count(outbox.create_endpoint(part || i, '" . $receiver->url('/ok/pair.') . "' || part || i, topics => '{pair}', batch_size => 1,"
+	  . " max_in_flight => 1)) FROM unnest('{a,b}'::text[]) part, generate_series(1, $pairs) i");
+
+sub for_pairs
+{
+	my ($what, $parts) = @_;
+	return ask("SELECT count(outbox.$what(part || i)) FROM unnest(string_to_array('$parts', NULL)) part, generate_series(1, $pairs) i");
+}
+
+ask("SELECT outbox.emit('pair', '{\"n\": 0}')");
+ok(wait_settled($node), 'settled');
+my $late = $node->background_psql('postgres', on_error_stop => 1);
+$late->query_safe("BEGIN; SELECT count(outbox.emit('pair', jsonb_build_object('n', i))) FROM generate_series(1, 20) i");
+ask("SELECT outbox.emit('pair', '{\"n\": 101}')");
+ok(wait_sql($node, "SELECT bool_and(delivered = 2) FROM outbox.stats WHERE endpoint ~ '^[ab][1-$pairs]'"), 'both are behind its first events');
+for_pairs('pause_endpoint', 'a');
+ask("SELECT count(outbox.emit('pair', jsonb_build_object('n', 101 + i))) FROM generate_series(1, 9) i");
+ok(wait_sql($node, "SELECT sum(delivered) = 11 * $pairs FROM outbox.stats WHERE endpoint ~ '^b[1-$pairs]'"), 'the second ones get what is committed');
+for_pairs('pause_endpoint', 'b');
+$late->query_safe('COMMIT');
+$late->quit;
+$node->restart;
+ok(wait_sql($node, "SELECT bool_and(pending_exact) FROM outbox.stats WHERE endpoint ~ '^[ab][1-$pairs]'"), 'counted');
+$receiver->control(path => "/ok/pair.b$_", behave => '/slow?ms=200') foreach 1 .. $pairs;
+for_pairs('resume_endpoint', 'ab');
+ok(wait_sql($node, "SELECT bool_and(delivered > 11) FROM outbox.stats WHERE endpoint ~ '^b[1-$pairs]'"), 'they get some of the late events');
+for_pairs('pause_endpoint', 'ab');
+$receiver->control(path => "/ok/pair.b$_", behave => '') foreach 1 .. $pairs;
+for_pairs('resume_endpoint', 'ab');
+ok(wait_settled($node), 'and then all');
+foreach my $name (map { ("a$_", "b$_") } 1 .. $pairs)
+{
+	is(join(' ', sort { $a <=> $b } map { $_->{body} =~ m{"n": ?(\d+)} } $receiver->delivered(path => "/ok/pair.$name")), join(' ', 0 .. 20, 101 .. 110), "$name: each event once");
+}
 
 $receiver->stop;
 $node->stop;

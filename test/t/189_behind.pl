@@ -12,6 +12,7 @@ my $node = outbox_node('main');
 my $receiver = OutboxTest::Receiver->new('main');
 my $others = 40_000;
 my $bulk = 3_000;
+my $markers = 0;
 
 sub ask
 {
@@ -26,17 +27,24 @@ sub got
 	return join ' ', map { $_->{body} =~ /"n": ?(\d+)/ } $receiver->delivered(path => $path);
 }
 
-# Rows of the log that were read by an index, outbox.deliveries reads them, too.  The worker reports them with those that it reads for an event of now.
+# Rows of the log that were read by an index, outbox.deliveries reads them, too.  The head of the log must be reached.  What a worker
+# has read by then is reported with what it reads for the next event, or before.
 sub rows_read
 {
 	my $sql = "SELECT sum(idx_tup_fetch) FROM pg_stat_user_tables WHERE schemaname = 'outbox' AND relname ~ '^events_[0-9]\$'";
+
+	ask("SELECT outbox.emit('marker', '{}')");
+	$receiver->wait_delivered(++$markers, path => '/ok/marker');
+
 	my $before = ask($sql);
 
 	ask("SELECT outbox.emit('marker', '{}')");
+	$receiver->wait_delivered(++$markers, path => '/ok/marker');
 	wait_sql($node, "SELECT ($sql) > $before");
 	return ask($sql);
 }
 
+endpoint($node, $receiver, 'marker', '/ok/marker', "topics => '{marker}'");
 endpoint($node, $receiver, 'acme', '/ok/acme', "tenant => 'acme', batch_size => 1, max_in_flight => 1");
 endpoint($node, $receiver, 'globex', '/ok/globex', "tenant => 'globex', topics => '{a.b}', filter => '\$.n > 3', max_in_flight => 1");
 endpoint($node, $receiver, 'bulk', '/ok/bulk', "tenant => 'bulk', batch_size => 100");
