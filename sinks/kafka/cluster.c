@@ -306,6 +306,8 @@ configure(rd_kafka_conf_t *conf, const KafkaUrl *url, const KafkaSecurity *secur
 		{"reconnect.backoff.max.ms", "2000"},
 		{"statistics.interval.ms", "250"}, /* says how brokers are: brokers.c */
 		{"socket.keepalive.enable", "true"},
+		/* the end of a large request is not held back until a late acknowledgement */
+		{"socket.nagle.disable", "true"},
 		/* it is an event then: a broker that wants SASL or TLS only ends the connection */
 		{"log.connection.close", "true"},
 		{"debug", "msg"}, /* for take_log() */

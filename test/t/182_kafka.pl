@@ -44,7 +44,10 @@ sub records
 }
 
 make_ca($dir, $_) foreach qw(authority other);
+local $ENV{OUTBOX_NAGLE} = "$dir/nagle";
+$ENV{LD_PRELOAD} = shim('nagle');
 my $node = outbox_node('main', conf => "outbox.sinks = 'webhook, kafka'\noutbox.ssl_ca_file = '$dir/authority.crt'\n");
+delete $ENV{LD_PRELOAD};
 my $receiver = OutboxTest::Receiver->new('main');
 endpoint($node, $receiver, 'web', '/ok/web', "topics => '{web.*}'");
 
@@ -195,6 +198,7 @@ is(ask('SELECT count(*) FROM outbox.positions WHERE octet_length(pending) > card
 mock('rtt 0');
 endpoint_shows($node, 'many', 'delivered = 1000', 'and all are delivered');
 ask("SELECT outbox.drop_endpoint('many')");
+like(slurp_file("$dir/nagle"), qr/^n+$/, 'no request waits until what was sent before it is acknowledged');
 
 # Kafka's own troubles are librdkafka's to wait out, and are named when they last
 mock('error 0 19 6 7');
