@@ -12,7 +12,8 @@ use Test::More;
 my $kafka = OutboxTest::Kafka->new(jars => OutboxTest::Kafka::needed());
 $kafka->topic('bus', 4);
 
-my $build = OutboxTest::CrashPoints::build('kafka');
+# The sink for Kafka opens headers of the one for AWS.
+my $build = OutboxTest::CrashPoints::build('aws', 'kafka');
 my $test = OutboxTest::CrashPoints->new($build, $kafka);
 my @points = map { $_->[0] } OutboxTest::CrashPoints::points($build);
 my @of_sink = grep { /^kafka\./ } @points;
