@@ -63,6 +63,45 @@ outbox_text_problem(char *s, size_t len)
 	return problem;
 }
 
+/*
+ * Copies to 'to', which may be 's' itself: no character gets longer.  A byte that begins
+ * no valid character becomes a question mark.
+ */
+static void
+copy_foreign(char *to, const char *s, size_t len, bool keep_controls)
+{
+	for (size_t i = 0; i < len;)
+	{
+		int	 l = pg_encoding_verifymbchar(GetDatabaseEncoding(), s + i, (int) (len - i));
+		bool good = s[i] != '\0' && l > 0 &&
+			(keep_controls || ((unsigned char) s[i] >= 0x20 && s[i] != 0x7f));
+
+		l = good ? l : 1;
+		if (good)
+			memmove(to, s + i, l);
+		else
+			*to = '?';
+		to += l;
+		i += l;
+	}
+	*to = '\0';
+}
+
+char *
+outbox_foreign_text(const char *s, size_t len)
+{
+	char *copy = palloc(len + 1);
+
+	copy_foreign(copy, s, len, true);
+	return copy;
+}
+
+void
+outbox_foreign_words(char *s)
+{
+	copy_foreign(s, s, strlen(s), false);
+}
+
 /* Strings without characters to escape are copied.  Almost all strings are such. */
 char *
 outbox_put_json_string(char *p, const char *s, size_t len)

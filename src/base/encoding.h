@@ -27,6 +27,14 @@ extern char *outbox_to_utf8(char *s, size_t *len);
 extern const char *outbox_text_problem(char *s, size_t len);
 
 /*
+ * For text that a stranger wrote.  What is not valid in the encoding of this database
+ * becomes question marks: in a palloc'd copy, or in place, where control characters
+ * become question marks, too.
+ */
+extern char *outbox_foreign_text(const char *s, size_t len);
+extern void	 outbox_foreign_words(char *s);
+
+/*
  * The functions below write at 'p', where the caller has made space, and return the
  * position after what they wrote.
  */

@@ -4,11 +4,11 @@
  */
 #include "base/outbox.h"
 
-#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
+#include "base/encoding.h"
 #include "base/settings.h"
 #include "base/table_rows.h"
 #include "log/transaction.h"
@@ -51,31 +51,6 @@ outbox_attempts_init(OutboxDatabase *database)
 	attempts = MemoryContextAlloc(TopMemoryContext, sizeof(Attempt) * max_attempts);
 }
 
-char *
-outbox_foreign_text(const char *s, size_t len)
-{
-	char  *copy = palloc(len + 1);
-	size_t n = 0;
-
-	/* A byte that begins no valid character becomes a question mark. */
-	for (size_t i = 0; i < len;)
-	{
-		int l = pg_encoding_verifymbchar(GetDatabaseEncoding(), s + i, (int) (len - i));
-
-		if (s[i] == '\0' || l <= 0)
-		{
-			copy[n++] = '?';
-			i++;
-			continue;
-		}
-		memcpy(copy + n, s + i, l);
-		n += l;
-		i += l;
-	}
-	copy[n] = '\0';
-	return copy;
-}
-
 void
 outbox_attempt_ended(const OutboxDelivery *d, const OutboxOutcome *o, const char *error,
 					 bool keep_body)
@@ -110,7 +85,7 @@ outbox_attempt_ended(const OutboxDelivery *d, const OutboxOutcome *o, const char
 	{
 		MemoryContext old = MemoryContextSwitchTo(attempt_cxt);
 
-		a->error = outbox_foreign_text(error, strlen(error));
+		a->error = pstrdup(error);
 		if (keep_body && o->body_len > 0)
 			a->body = outbox_foreign_text(o->body, o->body_len);
 		MemoryContextSwitchTo(old);

@@ -27,10 +27,4 @@ extern void outbox_attempts_written(void);
 /* True if attempts are in memory that are not written yet. */
 extern bool outbox_attempts_wait(void);
 
-/*
- * Returns a palloc'd copy of text that a receiver sent.  What is not valid in this
- * database's encoding becomes question marks.
- */
-extern char *outbox_foreign_text(const char *s, size_t len);
-
 #endif /* OUTBOX_ATTEMPTS_H */

@@ -25,7 +25,6 @@
 #include "endpoint/subscribers.h"
 #include "log/step.h"
 #include "log/transaction.h"
-#include "store/attempts.h"
 #include "store/own_events.h"
 
 /* Deliveries that one outbox.dead names at most.  The others are only counted. */
@@ -198,7 +197,6 @@ tell_dead(OutboxEndpoint *ep)
 static void
 tell_failing(OutboxEndpoint *ep)
 {
-	const char	  *error = ep->tally->last_error;
 	char		   since[MAXDATELEN + 1];
 	int			   utc = 0;
 	StringInfoData buf;
@@ -207,7 +205,7 @@ tell_failing(OutboxEndpoint *ep)
 					   TIMESTAMPTZOID, &utc);
 	begin_payload(&buf, ep);
 	appendStringInfo(&buf, ", \"since\": \"%s\", \"reason\": ", since);
-	escape_json(&buf, outbox_foreign_text(error, strlen(error)));
+	escape_json(&buf, ep->tally->last_error);
 	appendStringInfoChar(&buf, '}');
 	emit("outbox.failing", buf.data);
 }

@@ -20,7 +20,6 @@
 #include "endpoint/tally.h"
 #include "log/kept.h"
 #include "log/transaction.h"
-#include "store/attempts.h"
 #include "store/parked.h"
 
 typedef struct Loading
@@ -405,12 +404,6 @@ outbox_parked_write(OutboxEndpoint *ep)
 	{
 		OutboxDelivery *d = dlist_container(OutboxDelivery, node, iter.cur);
 
-		if (d->error)
-		{
-			char *clean = outbox_foreign_text(d->error, strlen(d->error));
-
-			strlcpy(d->error, clean, strlen(d->error) + 1);
-		}
 		if (d->verdict == OUTBOX_VERDICT_DELIVERED)
 			unpark(ep, d);
 		else

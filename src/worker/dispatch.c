@@ -9,6 +9,7 @@
 
 #include "base/compat.h"
 #include "base/crash_point.h"
+#include "base/encoding.h"
 #include "base/memory.h"
 #include "base/settings.h"
 #include "endpoint/batch.h"
@@ -215,6 +216,7 @@ done(void *arg, const OutboxOutcome *outcome)
 	OutboxDelivery *d = arg;
 	OutboxEndpoint *ep = d->endpoint;
 	TimestampTz		now = GetCurrentTimestamp();
+	OutboxOutcome	clean;
 
 	/* If the clock was set forward meanwhile, the failure is not judged by that. */
 	(void) outbox_clock_went_back(now);
@@ -225,6 +227,13 @@ done(void *arg, const OutboxOutcome *outcome)
 		not_now(ep, d);
 		outbox_loop.traffic.refill_all = true; /* the link may be up again already */
 		return;
+	}
+	if (outcome->error[0])
+	{
+		/* From here the words go into tables, views, events and the log. */
+		clean = *outcome;
+		outbox_foreign_words(clean.error);
+		outcome = &clean;
 	}
 	if (d->batch)
 	{

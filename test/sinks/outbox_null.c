@@ -9,6 +9,7 @@
  *	  null://h/fail    the first attempt of each event fails
  *	  null://h/abort   no event is ever accepted
  *	  null://h/link    the link is down while the file JOURNAL.down exists
+ *	  null://h/say     no event is accepted, for a reason that is the event's body
  *	  null://h/hold    two of three events wait for their answer while it exists
  *
  * What was sent is written to the file that the server's environment names in
@@ -41,6 +42,7 @@ struct OutboxTransfer
 	void		   *delivery; /* NULL: it was cancelled */
 	OutboxResult	result;
 	bool			held;
+	char			words[256]; /* why it fails */
 };
 
 static OutboxDone	   done;
@@ -173,7 +175,7 @@ null_poll(void)
 			continue;
 		}
 		if (o.result != OUTBOX_RESULT_DELIVERED)
-			strlcpy(o.error, "the null sink does not want this event", sizeof(o.error));
+			strlcpy(o.error, t->words, sizeof(o.error));
 		t->next = unused;
 		unused = t;
 		if (delivery)
@@ -254,7 +256,13 @@ null_start(OutboxTransfer *t, const OutboxTarget *target, OutboxLink *link,
 	t->delivery = delivery;
 	t->result = OUTBOX_RESULT_DELIVERED;
 	t->held = strcmp(link->mode, "hold") == 0 && m->sequence % 3 != 0;
-	if (strcmp(link->mode, "abort") == 0)
+	strlcpy(t->words, "the null sink does not want this event", sizeof(t->words));
+	if (strcmp(link->mode, "say") == 0)
+	{
+		t->result = OUTBOX_RESULT_ABORT;
+		snprintf(t->words, sizeof(t->words), "%.*s", (int) m->body_len, m->body);
+	}
+	else if (strcmp(link->mode, "abort") == 0)
 		t->result = OUTBOX_RESULT_ABORT;
 	else if (strcmp(link->mode, "fail") == 0 && m->attempt == 1)
 		t->result = OUTBOX_RESULT_FAILED;

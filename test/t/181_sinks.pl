@@ -139,6 +139,30 @@ wait_status($node, $id, 'dead', 'what is never wanted is dead');
 is(ask("SELECT reason || ': ' || last_error FROM outbox.dead_letters WHERE endpoint = 'abort'"),
 	'aborted by receiver: the null sink does not want this event', 'with the reason and the words of the sink');
 
+# What a sink says may be what its server says.  Everywhere it is text of the database, in one line.
+foreach (
+	[ 'postgres', 'UTF8', 'c3bcff20e282ac20800a1b5b324a61e282', 'c3bc3f20e282ac203f3f3f5b324a613f3f' ],
+	[ 'euc', 'EUC_JP', 'c6fcff208fb0a1200a61e2828f', 'c6fc3f208fb0a1203f613f3f3f' ],
+	[ 'latin', 'LATIN1', 'fc077f61', 'fc3f3f61' ],
+	[ 'ascii', 'SQL_ASCII', 'fc0d61', 'fc3f61' ])
+{
+	my ($dbname, $encoding, $says, $shown) = @$_;
+	if ($dbname ne 'postgres')
+	{
+		ask("CREATE DATABASE $dbname ENCODING '$encoding' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0");
+		$node->safe_psql($dbname, 'CREATE EXTENSION outbox');
+	}
+	$node->safe_psql($dbname, "SELECT outbox.create_endpoint('say', 'null://h/say', '{say}', format => 'raw')");
+	$node->safe_psql($dbname, "SELECT outbox.emit_bytes('say', '\\x$says', 'text/plain')");
+	ok(wait_sql($node, "SELECT dead = 1 FROM outbox.stats WHERE endpoint = 'say'", 't', $dbname), "$encoding: what is never wanted is dead");
+	is($node->safe_psql($dbname, "SELECT encode(textsend(last_error), 'hex') FROM outbox.$_ WHERE endpoint = 'say'"),
+		$shown, "$encoding: outbox.$_ shows the words without bytes that are no characters")
+	  foreach qw(stats dead_letters);
+	is($node->safe_psql($dbname, "SELECT encode(textsend(error), 'hex') FROM outbox.attempts WHERE endpoint = 'say'"), $shown, '... and outbox.attempts');
+}
+is(scalar(grep { /"say" is dead: aborted by receiver: .*\?/ } split /\n/, slurp_file($node->logfile)), 4, 'and the log, with each in one line');
+unlike(slurp_file($node->logfile), qr/[\x01-\x08\x0b-\x1f\x7f]/, '... and no control character');
+
 # A link that is down is no failure of events
 ask("SELECT outbox.create_endpoint('link', 'null://h/link', '{link.*}')");
 append_to_file("$journal.down", '');
