@@ -82,7 +82,7 @@ target_problem(const OutboxTarget *target, AwsTarget *t, const char **hint)
 		!has_credential(target, "secret_access_key"))
 	{
 		*hint =
-			"Use credentials => '{\"access_key_id\": \"…\", \"secret_access_key\": \"…\"}', and session_token if there is one.";
+			"Use credentials => '{\"access_key_id\": \"...\", \"secret_access_key\": \"...\"}', and session_token if there is one.";
 		return "credentials without access_key_id or secret_access_key";
 	}
 	return NULL;

@@ -287,7 +287,7 @@ ask_container(void)
 
 	if (relative == NULL && full == NULL)
 	{
-		fail("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI and …_FULL_URI are not set");
+		fail("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI and ..._FULL_URI are not set");
 		return;
 	}
 	if ((size_t) snprintf(url, sizeof(url), "%s%s%s", relative ? CONTAINERS : "",

@@ -133,7 +133,7 @@ check_msk(const OutboxTarget *target, const KafkaUrl *url, const bool *has,
 		return "AWS_MSK_IAM is for encrypted connections only";
 	}
 	*hint =
-		"Pass credentials => '{\"access_key_id\": \"…\", \"secret_access_key\": \"…\"}', or \"credentials\": \"role\" in config.";
+		"Pass credentials => '{\"access_key_id\": \"...\", \"secret_access_key\": \"...\"}', or \"credentials\": \"role\" in config.";
 	if (role && strcmp(role, "role") != 0)
 		return "credentials in config is not role";
 	if (role &&
@@ -170,12 +170,12 @@ kafka_security_check(const OutboxTarget *target, const KafkaUrl *url, const char
 	oauth = sasl && strcmp(sasl, "OAUTHBEARER") == 0;
 	if (oauth && !has[KAFKA_TOKEN])
 	{
-		*hint = "Pass credentials => '{\"token\": \"…\"}'.";
+		*hint = "Pass credentials => '{\"token\": \"...\"}'.";
 		return "sasl is OAUTHBEARER, and credentials has no token";
 	}
 	if (sasl && !oauth && !msk && !(has[KAFKA_USERNAME] && has[KAFKA_PASSWORD]))
 	{
-		*hint = "Pass credentials => '{\"username\": \"…\", \"password\": \"…\"}'.";
+		*hint = "Pass credentials => '{\"username\": \"...\", \"password\": \"...\"}'.";
 		return "sasl needs username and password in credentials";
 	}
 	if ((has[KAFKA_USERNAME] || has[KAFKA_PASSWORD]) && (sasl == NULL || oauth || msk))

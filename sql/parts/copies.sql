@@ -34,7 +34,7 @@ BEGIN
     IF FOUND THEN
         RAISE EXCEPTION 'a subscription writes to %', target
             USING ERRCODE = 'object_not_in_prerequisite_state',
-                  HINT = 'Run ALTER SUBSCRIPTION … REFRESH PUBLICATION: with outbox in '
+                  HINT = 'Run ALTER SUBSCRIPTION ... REFRESH PUBLICATION: with outbox in '
                          'shared_preload_libraries it leaves out the tables of outbox.';
     END IF;
 END $$;
@@ -129,7 +129,7 @@ BEGIN
     ELSIF owner = 'nobody' THEN
         RAISE EXCEPTION 'there is nothing to adopt: this log has not been used yet'
             USING ERRCODE = 'object_not_in_prerequisite_state',
-                  HINT = 'Create an endpoint: SELECT outbox.create_endpoint(…).';
+                  HINT = 'Create an endpoint: SELECT outbox.create_endpoint(...).';
     END IF;
 
     -- From here on emitters wait, and so do changes of endpoints. No event may be

@@ -28,7 +28,7 @@ RETURNS uuid
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'outbox_emit_json_1_0';
 COMMENT ON FUNCTION outbox.emit(text, json, text, text, jsonb, timestamptz, timestamptz, text, text) IS
-'As emit(text, jsonb, …), for a payload of type json, which is stored and sent as jsonb';
+'As emit(text, jsonb, ...), for a payload of type json, which is stored and sent as jsonb';
 
 CREATE FUNCTION outbox.emit(topic text, payload text,
     key text DEFAULT NULL,
@@ -42,7 +42,7 @@ RETURNS uuid
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'outbox_emit_text_1_0';
 COMMENT ON FUNCTION outbox.emit(text, text, text, text, jsonb, timestamptz, timestamptz, text, text) IS
-'As emit(text, jsonb, …), for JSON in a text, or in an untyped literal or parameter';
+'As emit(text, jsonb, ...), for JSON in a text, or in an untyped literal or parameter';
 
 CREATE FUNCTION outbox.emit_bytes(topic text, body bytea, content_type text,
     key text DEFAULT NULL,
@@ -72,7 +72,7 @@ CREATE FUNCTION outbox.emit(topic text, payload jsonb,
 RETURNS uuid LANGUAGE sql VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE
 RETURN outbox.emit(topic, payload, key::text, type, headers, deliver_at, expires_at, dedup_key, tenant);
 COMMENT ON FUNCTION outbox.emit(text, jsonb, int8, text, jsonb, timestamptz, timestamptz, text, text) IS
-'As emit(text, jsonb, …), for a key that is a number';
+'As emit(text, jsonb, ...), for a key that is a number';
 
 CREATE FUNCTION outbox.emit(topic text, payload json,
     key int8,
@@ -85,7 +85,7 @@ CREATE FUNCTION outbox.emit(topic text, payload json,
 RETURNS uuid LANGUAGE sql VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE
 RETURN outbox.emit(topic, payload, key::text, type, headers, deliver_at, expires_at, dedup_key, tenant);
 COMMENT ON FUNCTION outbox.emit(text, json, int8, text, jsonb, timestamptz, timestamptz, text, text) IS
-'As emit(text, json, …), for a key that is a number';
+'As emit(text, json, ...), for a key that is a number';
 
 CREATE FUNCTION outbox.emit(topic text, payload text,
     key int8,
@@ -98,7 +98,7 @@ CREATE FUNCTION outbox.emit(topic text, payload text,
 RETURNS uuid LANGUAGE sql VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE
 RETURN outbox.emit(topic, payload, key::text, type, headers, deliver_at, expires_at, dedup_key, tenant);
 COMMENT ON FUNCTION outbox.emit(text, text, int8, text, jsonb, timestamptz, timestamptz, text, text) IS
-'As emit(text, text, …), for a key that is a number';
+'As emit(text, text, ...), for a key that is a number';
 
 CREATE FUNCTION outbox.emit_bytes(topic text, body bytea, content_type text,
     key int8,
@@ -111,7 +111,7 @@ CREATE FUNCTION outbox.emit_bytes(topic text, body bytea, content_type text,
 RETURNS uuid LANGUAGE sql VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE
 RETURN outbox.emit_bytes(topic, body, content_type, key::text, type, headers, deliver_at, expires_at, dedup_key, tenant);
 COMMENT ON FUNCTION outbox.emit_bytes(text, bytea, text, int8, text, jsonb, timestamptz, timestamptz, text, text) IS
-'As emit_bytes(text, bytea, text, …), for a key that is a number';
+'As emit_bytes(text, bytea, text, ...), for a key that is a number';
 
 CREATE FUNCTION outbox.emit(topic text, payload jsonb,
     key uuid,
@@ -124,7 +124,7 @@ CREATE FUNCTION outbox.emit(topic text, payload jsonb,
 RETURNS uuid LANGUAGE sql VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE
 RETURN outbox.emit(topic, payload, key::text, type, headers, deliver_at, expires_at, dedup_key, tenant);
 COMMENT ON FUNCTION outbox.emit(text, jsonb, uuid, text, jsonb, timestamptz, timestamptz, text, text) IS
-'As emit(text, jsonb, …), for a key that is a UUID';
+'As emit(text, jsonb, ...), for a key that is a UUID';
 
 CREATE FUNCTION outbox.emit(topic text, payload json,
     key uuid,
@@ -137,7 +137,7 @@ CREATE FUNCTION outbox.emit(topic text, payload json,
 RETURNS uuid LANGUAGE sql VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE
 RETURN outbox.emit(topic, payload, key::text, type, headers, deliver_at, expires_at, dedup_key, tenant);
 COMMENT ON FUNCTION outbox.emit(text, json, uuid, text, jsonb, timestamptz, timestamptz, text, text) IS
-'As emit(text, json, …), for a key that is a UUID';
+'As emit(text, json, ...), for a key that is a UUID';
 
 CREATE FUNCTION outbox.emit(topic text, payload text,
     key uuid,
@@ -150,7 +150,7 @@ CREATE FUNCTION outbox.emit(topic text, payload text,
 RETURNS uuid LANGUAGE sql VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE
 RETURN outbox.emit(topic, payload, key::text, type, headers, deliver_at, expires_at, dedup_key, tenant);
 COMMENT ON FUNCTION outbox.emit(text, text, uuid, text, jsonb, timestamptz, timestamptz, text, text) IS
-'As emit(text, text, …), for a key that is a UUID';
+'As emit(text, text, ...), for a key that is a UUID';
 
 CREATE FUNCTION outbox.emit_bytes(topic text, body bytea, content_type text,
     key uuid,
@@ -163,7 +163,7 @@ CREATE FUNCTION outbox.emit_bytes(topic text, body bytea, content_type text,
 RETURNS uuid LANGUAGE sql VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE
 RETURN outbox.emit_bytes(topic, body, content_type, key::text, type, headers, deliver_at, expires_at, dedup_key, tenant);
 COMMENT ON FUNCTION outbox.emit_bytes(text, bytea, text, uuid, text, jsonb, timestamptz, timestamptz, text, text) IS
-'As emit_bytes(text, bytea, text, …), for a key that is a UUID';
+'As emit_bytes(text, bytea, text, ...), for a key that is a UUID';
 
 -- Not SECURITY DEFINER: the function needs no right to write the log.  And a cast
 -- to JSON that the owner of a type wrote must not run as the owner of outbox.
@@ -171,7 +171,7 @@ CREATE FUNCTION outbox.emit_change() RETURNS trigger
 LANGUAGE C VOLATILE
 AS 'MODULE_PATHNAME', 'outbox_emit_change_1_0';
 COMMENT ON FUNCTION outbox.emit_change IS
-'AFTER … FOR EACH ROW trigger that emits what happened to the row (topic, key column, columns to carry, tenant column)';
+'AFTER ... FOR EACH ROW trigger that emits what happened to the row (topic, key column, columns to carry, tenant column)';
 
 -- What an ORM maps.  Most of them read back the row that they inserted, and want a key
 -- of one column, no partitions, and the right to read what they wrote.  A row of another

@@ -160,7 +160,7 @@ OUTBOX_FUNCTION(outbox_refuse_replicated_truncate_1_0, 0)
 					RelationGetRelationName(data->tg_relation)),
 			 errdetail("It holds what this database has emitted and delivered itself."),
 			 errhint(
-				 "Add outbox to shared_preload_libraries, and run ALTER SUBSCRIPTION … REFRESH PUBLICATION. The subscription then leaves out the tables of outbox, and continues.")));
+				 "Add outbox to shared_preload_libraries, and run ALTER SUBSCRIPTION ... REFRESH PUBLICATION. The subscription then leaves out the tables of outbox, and continues.")));
 	return PointerGetDatum(NULL);
 }
 

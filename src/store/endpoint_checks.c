@@ -171,7 +171,7 @@ OUTBOX_FUNCTION(outbox_check_headers_1_0, 1)
 			{
 				problem = "its value is not a string";
 				hint =
-					"headers is a flat object of strings, like '{\"authorization\": \"Bearer …\"}'.";
+					"headers is a flat object of strings, like '{\"authorization\": \"Bearer ...\"}'.";
 			}
 			else if (outbox_text_problem(v.val.string.val, v.val.string.len))
 			{

@@ -277,7 +277,7 @@ OUTBOX_FUNCTION(outbox_credential_names_1_0, 1)
 	Datum			   names[OUTBOX_OPTIONS_MAX];
 	int				   n = 0;
 
-	check_object(jb, "credentials", "{\"username\": \"…\", \"password\": \"…\"}");
+	check_object(jb, "credentials", "{\"username\": \"...\", \"password\": \"...\"}");
 	while ((token = JsonbIteratorNext(&it, &v, true)) != WJB_DONE)
 	{
 		if (token == WJB_KEY)
@@ -294,7 +294,7 @@ OUTBOX_FUNCTION(outbox_credential_names_1_0, 1)
 				 errmsg("a value in credentials is not a string of 1 to %d bytes",
 						CREDENTIAL_MAX),
 				 errhint(
-					 "credentials is a flat object of strings, like '{\"username\": \"…\", \"password\": \"…\"}'.")));
+					 "credentials is a flat object of strings, like '{\"username\": \"...\", \"password\": \"...\"}'.")));
 	}
 	PG_RETURN_ARRAYTYPE_P(construct_array(names, n, TEXTOID, -1, false, TYPALIGN_INT));
 }

@@ -16,7 +16,7 @@ my $node = outbox_node('encodings', extension => 0);
 my $receiver = OutboxTest::Receiver->new('encodings');
 
 my $latin1 = 'latin1';
-foreach ([ $latin1, 'LATIN1' ], [ 'ascii', 'SQL_ASCII' ])
+foreach ([ $latin1, 'LATIN1' ], [ 'ascii', 'SQL_ASCII' ], [ 'euc', 'EUC_JP' ])
 {
 	my ($dbname, $encoding) = @$_;
 	$node->safe_psql('postgres',
@@ -65,7 +65,7 @@ sub check_event
 
 my $event = text(qq~outbox.emit('city', '{"name": "Zo\x{eb} \x{fc}"}', key => 'Zo\x{eb}',~
 	  . qq~ type => 'Gr\x{fc}n', headers => '{"city": "K\x{f6}ln"}')~);
-check_event($_, emit_in($_, $event)) foreach $latin1, 'ascii';
+check_event($_, emit_in($_, $event)) foreach $latin1, 'ascii', 'euc';
 
 # The default of the CloudEvents source, where the database has a name like that
 my $odd = text("Stra\x{df}e 1");

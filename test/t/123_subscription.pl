@@ -134,7 +134,7 @@ is(ask($target, "SELECT string_agg(topic, ' ') FROM outbox.events"), 'own.one', 
 is(ask($target, "SELECT count(*) FROM outbox.endpoint_settings"), '1', 'listed: and so do the other tables');
 is(join("\n", grep { /ERROR/ } split /\n/, PostgreSQL::Test::Utils::slurp_file($target->logfile)), '', 'listed: no process of the subscription failed');
 my (undef, undef, $refused) = $target->psql('postgres', "\\set VERBOSITY verbose\nSELECT outbox.create_endpoint('no', 'http://127.0.0.1/')");
-like($refused, qr/ERROR:  55000: a subscription writes to outbox\..*^HINT:  Run ALTER SUBSCRIPTION … REFRESH PUBLICATION/ms,
+like($refused, qr/ERROR:  55000: a subscription writes to outbox\..*^HINT:  Run ALTER SUBSCRIPTION \.\.\. REFRESH PUBLICATION/ms,
 	'listed: no endpoint is made meanwhile');
 
 # ---- emptied by hand: the hint leads out
@@ -144,7 +144,7 @@ $orders++;
 ask($node, "INSERT INTO orders VALUES ($orders)");
 ok(wait_until { log_has(qr/ERROR:  a subscription may not empty outbox\.attempt_log_0/) > 0 }, 'emptied by hand: refused');
 like(PostgreSQL::Test::Utils::slurp_file($target->logfile),
-	qr/HINT:  Add outbox to shared_preload_libraries, and run ALTER SUBSCRIPTION … REFRESH PUBLICATION/, 'emptied by hand: the hint');
+	qr/HINT:  Add outbox to shared_preload_libraries, and run ALTER SUBSCRIPTION \.\.\. REFRESH PUBLICATION/, 'emptied by hand: the hint');
 ask($target, 'ALTER SUBSCRIPTION everything REFRESH PUBLICATION');
 ok(wait_sql($target, "SELECT count(*) = $orders FROM orders"), 'and the subscription goes on');
 is(listed(), '0', 'without the tables of outbox');
