@@ -94,6 +94,8 @@ END $$;
 COMMENT ON FUNCTION inbox.replace_rotation IS 'Trigger: the row that a restore brings takes the place of the one that is there';
 CREATE TRIGGER replace BEFORE INSERT ON inbox.rotation
     FOR EACH ROW EXECUTE FUNCTION inbox.replace_rotation();
+-- Also where session_replication_role is replica: with another phase, ids are not found.
+ALTER TABLE inbox.rotation ENABLE ALWAYS TRIGGER replace;
 
 CREATE FUNCTION inbox.rotate() RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER

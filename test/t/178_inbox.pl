@@ -231,6 +231,17 @@ foreach my $dbname (qw(extension plain))
 	is($node->safe_psql('restored', "SELECT count(*) FROM pg_namespace WHERE nspname = 'inbox'"), '0', 'and leaves nothing');
 }
 
+# The data alone, by a tool that lets no trigger run that is not to run always
+$node->safe_psql('postgres', 'CREATE DATABASE copied OWNER provided');
+as_role('provided', 'copied', 'CREATE EXTENSION inbox');
+{
+	local $ENV{PGOPTIONS} = '-c session_replication_role=replica';
+	$node->command_ok([ 'pg_restore', '-a', '-d', $node->connstr('copied'), "$dump.extension" ], 'the data alone are copied');
+}
+is($node->safe_psql('copied', 'SELECT phase, retention FROM inbox.rotation'),
+	$node->safe_psql('extension', 'SELECT phase, retention FROM inbox.rotation'), 'with the phase');
+is($node->safe_psql('copied', 'SELECT bool_or(inbox.accept(source, id)) FROM inbox.accepted'), 'f', 'so that no id is accepted twice');
+
 # A schema of that name that is there already
 as_role('provided', 'restored', 'CREATE SCHEMA inbox');
 like(as_role('provided', 'restored', 'CREATE EXTENSION inbox'), qr/schema "inbox" already exists/, 'a schema of that name is left alone');
