@@ -57,7 +57,8 @@ target_problem(const OutboxTarget *target, AwsTarget *t, const char **hint)
 												  "endpoint_url"),
 										   t);
 
-	*hint =
+	*hint = problem && strncmp(problem, "endpoint_url", strlen("endpoint_url")) == 0 ?
+		"Write endpoint_url as a scheme, a host and perhaps a port, like https://vpce-1.example:8443." :
 		"Write the URL as the ARN of a queue, topic, event bus or stream, like arn:aws:sqs:eu-central-1:123456789012:orders.";
 	if (problem)
 		return problem;

@@ -5,12 +5,14 @@
 #include "aws_target.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
 #define KB ((size_t) 1024)
 #define LOWER "abcdefghijklmnopqrstuvwxyz"
 #define DIGITS "0123456789"
+#define HEX DIGITS "abcdefABCDEF"
 #define LETTERS LOWER "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 static const AwsServiceFacts services[] = {
@@ -71,6 +73,26 @@ resource_name(AwsTarget *t, const char *resource)
 	return len > 0 && len <= 256 && strspn(resource, legal) == len ? resource : NULL;
 }
 
+/* The bytes of "host" or "host:port".  A host is a name, an IPv4 address or [an IPv6 one]. */
+static size_t
+read_host(const char *text)
+{
+	bool   ipv6 = text[0] == '[';
+	size_t len = ipv6 ? strspn(text + 1, HEX ":.") : strspn(text, LETTERS DIGITS "-._");
+	size_t digits;
+
+	if (len == 0 || (ipv6 && text[len + 1] != ']'))
+		return 0;
+	len += ipv6 ? 2 : 0;
+	if (text[len] != ':')
+		return len;
+	digits = strspn(text + len + 1, DIGITS);
+	if (digits == 0 || digits > 5 || atoi(text + len + 1) < 1 ||
+		atoi(text + len + 1) > 65535)
+		return 0;
+	return len + 1 + digits;
+}
+
 static const char *
 take_url(AwsTarget *t, const char *url)
 {
@@ -81,9 +103,9 @@ take_url(AwsTarget *t, const char *url)
 		(strncasecmp(url, "https:", 6) != 0 && strncasecmp(url, "http:", 5) != 0))
 		return "endpoint_url begins with neither https:// nor http://";
 	host += 3;
-	len = strspn(host, LETTERS DIGITS "-._:[]");
+	len = read_host(host);
 	if (len == 0 || host[len + (host[len] == '/')] != '\0')
-		return "endpoint_url is more than a host and a port";
+		return "endpoint_url is not a scheme, a host and a port";
 	if ((size_t) snprintf(t->url, sizeof(t->url), "%.*s/", (int) (host + len - url),
 						  url) >= sizeof(t->url))
 		return "endpoint_url is too long";

@@ -50,9 +50,15 @@ test_targets(void)
 									  "arn:aws",
 									  "",
 									  "https://h/"};
-	static const char *const urls[] = {"http://h/path", "http://h?x",  "http://u@h",
-									   "ftp://h",		"http://",	   "h",
-									   "http://h//",	"http://h h/", "http://h\r\nx"};
+	static const char *const urls[] = {"http://h/path", "http://h?x",
+									   "http://u@h",	"ftp://h",
+									   "http://",		"h",
+									   "http://h//",	"http://h h/",
+									   "http://h\r\nx", "http://h:0",
+									   "http://h:",		"http://h:65536",
+									   "http://:80",	"http://h:1:2",
+									   "http://[::1",	"http://::1",
+									   "http://[]:1",	"http://h:000000000000000080"};
 
 	goes_to(QUEUE, NULL, "https://sqs.eu-central-1.amazonaws.com/");
 	goes_to("arn:aws-cn:sns:cn-north-1:" ACCOUNT ":t.fifo", NULL,
@@ -63,6 +69,8 @@ test_targets(void)
 			"https://events.us-east-1.amazonaws.com/");
 	goes_to(QUEUE, "http://127.0.0.1:4566", "http://127.0.0.1:4566/");
 	goes_to(QUEUE, "https://[::1]:4566/", "https://[::1]:4566/");
+	goes_to(QUEUE, "https://[::1]", "https://[::1]/");
+	goes_to(QUEUE, "https://h:65535", "https://h:65535/");
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
 		is_refused(bad[i], NULL);
 	for (size_t i = 0; i < sizeof(urls) / sizeof(urls[0]); i++)
