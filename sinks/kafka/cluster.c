@@ -19,10 +19,11 @@
 
 #define EVENTS_AT_ONCE 10000
 #define BROKERS_MAX 300
-#define END_WITHIN 2	/* s */
-#define TOKEN_EVERY 500 /* ms, while one is wanted and cannot be had */
-#define LATELY 3000		/* ms; librdkafka tries again after 100 ms, or up to 1 s */
-#define PRODUCE 0		/* the number of this request in Kafka's protocol */
+#define END_WITHIN 2		  /* s */
+#define TOKEN_EVERY 500		  /* ms, while one is wanted and cannot be had */
+#define CANCELLED_WITHIN 1000 /* ms in which what was cancelled may still be sent */
+#define LATELY 3000			  /* ms; librdkafka tries again after 100 ms, or up to 1 s */
+#define PRODUCE 0			  /* the number of this request in Kafka's protocol */
 
 static dlist_head	  clusters = DLIST_STATIC_INIT(clusters);
 static OutboxServices services;
@@ -592,6 +593,30 @@ take_event(KafkaCluster *c, rd_kafka_event_t *event, KafkaReport report)
 	}
 }
 
+static void
+purge(KafkaCluster *c)
+{
+	c->purged = true;
+	(void) rd_kafka_purge(c->rk,
+						  RD_KAFKA_PURGE_F_QUEUE | RD_KAFKA_PURGE_F_INFLIGHT |
+							  RD_KAFKA_PURGE_F_NON_BLOCKING);
+}
+
+/*
+ * What was cancelled, because its tenant is forgotten or its endpoint gone, must not wait
+ * in librdkafka until brokers take it.  All that an instance has can be taken from it, and
+ * nothing less.  The others get a new one, and are sent again.
+ */
+static void
+give_up_cancelled(KafkaCluster *c)
+{
+	if (c->purged || c->cancelled == 0 ||
+		kafka_now_ms() - c->cancelled_at < CANCELLED_WITHIN)
+		return;
+	c->fatal = true;
+	purge(c);
+}
+
 bool
 kafka_clusters_poll(KafkaReport report)
 {
@@ -611,6 +636,7 @@ kafka_clusters_poll(KafkaReport report)
 			rd_kafka_event_destroy(event);
 		}
 		more = more || n > EVENTS_AT_ONCE;
+		give_up_cancelled(c);
 		kafka_security_renew_token(c->rk, &c->security, c->reason, sizeof(c->reason));
 		if (c->links > 0 ||
 			(c->wanted > 0 && !kafka_cluster_is_flooded(c, ignored, sizeof(ignored))))
@@ -620,10 +646,7 @@ kafka_clusters_poll(KafkaReport report)
 		else if (!c->purged)
 		{
 			/* what is left was cancelled, and its reports are not waited for long */
-			c->purged = true;
-			(void) rd_kafka_purge(c->rk,
-								  RD_KAFKA_PURGE_F_QUEUE | RD_KAFKA_PURGE_F_INFLIGHT |
-									  RD_KAFKA_PURGE_F_NON_BLOCKING);
+			purge(c);
 		}
 	}
 	return more;
@@ -632,16 +655,22 @@ kafka_clusters_poll(KafkaReport report)
 long
 kafka_clusters_timeout(void)
 {
+	int64	   now = kafka_now_ms();
+	long	   wait = -1;
 	dlist_iter iter;
 
 	dlist_foreach(iter, &clusters)
 	{
 		KafkaCluster *c = dlist_container(KafkaCluster, node, iter.cur);
+		long		  left = c->security.token_wanted ? TOKEN_EVERY : -1;
 
-		if (c->security.token_wanted)
-			return TOKEN_EVERY;
+		if (c->cancelled > 0 && !c->purged)
+			left = (long) Min(Max(c->cancelled_at + CANCELLED_WITHIN - now, 0),
+							  left < 0 ? CANCELLED_WITHIN : left);
+		if (left >= 0 && (wait < 0 || left < wait))
+			wait = left;
 	}
-	return -1;
+	return wait;
 }
 
 bool

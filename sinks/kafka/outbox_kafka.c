@@ -480,6 +480,8 @@ kafka_cancel(OutboxTransfer *t)
 		free_transfer(t); /* else its report frees it */
 	else
 	{
+		if (t->cluster->cancelled++ == 0)
+			t->cluster->cancelled_at = kafka_now_ms();
 		t->link->transfers--;
 		free_unused_link(t->link);
 		t->link = NULL;
@@ -494,7 +496,10 @@ report(KafkaCluster *c, const rd_kafka_message_t *m)
 	OUTBOX_KILL_POINT("kafka.answered");
 	pg_atomic_fetch_sub_u32(&c->produced, 1);
 	if (t->delivery == NULL)
+	{
+		c->cancelled--;
 		free_transfer(t);
+	}
 	else if (!is_too_large(m->err) || c->one_by_one || !produce_one_by_one(t, m))
 		finish(t, m->err);
 }

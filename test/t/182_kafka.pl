@@ -200,6 +200,28 @@ endpoint_shows($node, 'many', 'delivered = 1000', 'and all are delivered');
 ask("SELECT outbox.drop_endpoint('many')");
 like(slurp_file("$dir/nagle"), qr/^n+$/, 'no request waits until what was sent before it is acknowledged');
 
+# What was forgotten does not wait in librdkafka, whose timeout is never reached here, also where
+# another endpoint shares the connections.
+mock('topic kept 1');
+mock('leaderless kept');
+foreach (qw(kept beside))
+{
+	ask("SELECT outbox.create_endpoint('$_', 'kafka://$broker/kept', '{$_}', format => 'raw', timeout => '21 min')");
+	endpoint_shows($node, $_, "state = 'active'", 'the link comes up');
+}
+$id = emit($node, 'kept', '{"n": 1}', "tenant => 'gone', key => 'a'");
+my $kept = emit($node, 'kept', '{"n": 2}', "tenant => 'here', key => 'a'");
+endpoint_shows($node, 'kept', 'processing = 2', 'records of two tenants stay in librdkafka, because their partition has no leader');
+my $connected = () = slurp_file($node->logfile) =~ /endpoint "beside" is connected/g;
+ask("SELECT outbox.forget('gone')");
+ok(wait_sql($node, "SELECT complete_at IS NOT NULL FROM outbox.forget_progress WHERE tenant = 'gone'"), 'one of them is forgotten');
+ok(wait_until(sub { $connected < (() = slurp_file($node->logfile) =~ /endpoint "beside" is connected/g) }), 'another instance takes the place of the one that had them')
+  or diag(ask("SELECT state, reason FROM outbox.stats WHERE endpoint = 'beside'"));
+mock('led kept');
+wait_status($node, $kept, 'delivered', 'the other one is delivered when there is a leader');
+is(numbers(records('kept')), '2', 'and nothing of what was forgotten');
+ask("SELECT outbox.drop_endpoint('$_')") foreach qw(kept beside);
+
 # Kafka's own troubles are librdkafka's to wait out, and are named when they last
 mock('error 0 19 6 7');
 $id = emit($node, 'size.x', '{"n": 201}', "key => 'k'");
