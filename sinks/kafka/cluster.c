@@ -523,7 +523,7 @@ take_error(KafkaCluster *c, rd_kafka_event_t *event)
 	const char		   *words = without_place(rd_kafka_event_error_string(event), shorter,
 											  sizeof(shorter));
 
-	if (code == RD_KAFKA_RESP_ERR__FATAL)
+	if (rd_kafka_event_error_is_fatal(event)) /* the code is that of its cause */
 		c->fatal = true;
 	if (code == RD_KAFKA_RESP_ERR__AUTHENTICATION)
 		kafka_security_refused(&c->security);
@@ -693,6 +693,18 @@ kafka_cluster_is_up(KafkaCluster *c, char *reason, size_t size)
 	else if (!up)
 		strlcpy(reason, c->reason, size);
 	return up;
+}
+
+bool
+kafka_cluster_has_failed(KafkaCluster *c, char *reason, size_t size)
+{
+	char				ignored[1];
+	rd_kafka_resp_err_t error = rd_kafka_fatal_error(c->rk, ignored, sizeof(ignored));
+
+	if (error != RD_KAFKA_RESP_ERR_NO_ERROR)
+		snprintf(reason, size, "Kafka refuses this producer: %s",
+				 rd_kafka_err2str(error));
+	return error != RD_KAFKA_RESP_ERR_NO_ERROR;
 }
 
 bool

@@ -27,6 +27,9 @@ extern PGDLLEXPORT const OutboxTransport *outbox_sink(void);
 #define RETRY_FIRST 1000
 #define RETRY_MAX 10000
 
+/* RD_KAFKA_RESP_ERR__INVALID_DIFFERENT_RECORD, which old headers do not have */
+#define INVALID_DIFFERENT_RECORD ((rd_kafka_resp_err_t) -138)
+
 /* One endpoint's way to its topic. */
 struct OutboxLink
 {
@@ -41,6 +44,7 @@ struct OutboxLink
 	bool  closed;	/* it is freed with its last transfer */
 	bool  given_up; /* no cluster is made for it any more */
 	int64 retry_at; /* ms; 0: it was not refused */
+	bool  begins;	/* its producer has failed, and another one has to begin */
 	int	  backoff;
 	char  reason[128]; /* why it was refused, or no cluster was made */
 };
@@ -142,22 +146,41 @@ kafka_open(const OutboxTarget *target, char *reason, size_t size)
 }
 
 /*
- * After a fatal error of the idempotent producer, a new one takes its place.  If none can
- * be made, it is tried again, but not all the time.
+ * One who tries finds out whether the link is up: a record, or an instance that begins.  If
+ * a record stays in librdkafka, because its own partition has no leader, another one does
+ * so later.
+ */
+static void
+probe_link(OutboxLink *link)
+{
+	link->backoff = link->backoff ? Min(link->backoff * 2, RETRY_MAX) : RETRY_FIRST;
+	link->retry_at = kafka_now_ms() + link->backoff;
+}
+
+/*
+ * After a fatal error of the idempotent producer, a new one takes its place.  Brokers may
+ * not let that one begin either, or none can be made.  So it is tried again, but not all
+ * the time.
  */
 static void
 replace_cluster(OutboxLink *link)
 {
-	int64 now = kafka_now_ms();
-
-	if (link->cluster == NULL && link->retry_at > now)
-		return;
 	if (link->cluster)
+	{
+		if (kafka_cluster_has_failed(link->cluster, link->reason, sizeof(link->reason)))
+		{
+			probe_link(link);
+			link->begins = true;
+		}
 		kafka_cluster_put(link->cluster);
+		link->cluster = NULL;
+	}
+	if (link->retry_at > kafka_now_ms())
+		return;
 	link->cluster = kafka_cluster_get(&link->url, &link->security, &link->target, false,
 									  link->reason, sizeof(link->reason));
 	if (link->cluster == NULL)
-		link->retry_at = now + RETRY_MAX;
+		link->retry_at = kafka_now_ms() + RETRY_MAX;
 }
 
 static OutboxLinkState
@@ -173,7 +196,18 @@ kafka_state(OutboxLink *link, char *reason, size_t size)
 	if (!link->given_up && (link->cluster == NULL || link->cluster->fatal))
 		replace_cluster(link);
 	if (link->cluster && !kafka_cluster_is_up(link->cluster, reason, size))
+	{
+		/* one that takes the place of another says nothing yet */
+		if (link->retry_at != 0 && strcmp(reason, "connecting") == 0)
+			strlcpy(reason, link->reason, size);
 		return OUTBOX_LINK_DOWN;
+	}
+	if (link->cluster && link->begins)
+	{
+		/* it may fail again, so the wait starts anew with a record that is stored */
+		link->begins = false;
+		link->retry_at = 0;
+	}
 	if (link->cluster && link->retry_at == 0)
 	{
 		if (link->transfers > 0 && kafka_now_ms() - link->moved_at >= STUCK)
@@ -219,17 +253,6 @@ refuse_link(OutboxLink *link, const char *topic, rd_kafka_resp_err_t error)
 		return; /* another record of the same try, or the next one, which has begun */
 	link->backoff = RETRY_FIRST;
 	link->retry_at = now + link->backoff;
-}
-
-/*
- * A record finds out whether the link is up.  If it stays in librdkafka, because its own
- * partition has no leader, another one does so later.
- */
-static void
-probe_link(OutboxLink *link)
-{
-	link->backoff = link->backoff ? Min(link->backoff * 2, RETRY_MAX) : RETRY_FIRST;
-	link->retry_at = kafka_now_ms() + link->backoff;
 }
 
 /* ----------------------------------------------------------- transfers */
@@ -290,6 +313,16 @@ is_too_large(rd_kafka_resp_err_t error)
 		error == RD_KAFKA_RESP_ERR_INVALID_RECORD;
 }
 
+/*
+ * Errors of a batch that may be those of another record in it.  Since 2.2 librdkafka says
+ * so of the records that the broker has not named.
+ */
+static bool
+is_of_batch(rd_kafka_resp_err_t error)
+{
+	return is_too_large(error) || error == INVALID_DIFFERENT_RECORD;
+}
+
 /* Errors that say nothing about the event: it waits until an operator has acted. */
 static bool
 is_refusal(rd_kafka_resp_err_t error)
@@ -303,6 +336,11 @@ is_refusal(rd_kafka_resp_err_t error)
 		case RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED:
 		case RD_KAFKA_RESP_ERR_CLUSTER_AUTHORIZATION_FAILED:
 		case RD_KAFKA_RESP_ERR_TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+		case RD_KAFKA_RESP_ERR_SASL_AUTHENTICATION_FAILED:
+		case RD_KAFKA_RESP_ERR_UNSUPPORTED_SASL_MECHANISM:
+		case RD_KAFKA_RESP_ERR_ILLEGAL_SASL_STATE:
+		case RD_KAFKA_RESP_ERR_UNSUPPORTED_VERSION:
+		case RD_KAFKA_RESP_ERR_UNSUPPORTED_FOR_MESSAGE_FORMAT:
 			return true;
 		default:
 			return false;
@@ -331,17 +369,18 @@ judge(OutboxTransfer *t, rd_kafka_resp_err_t error, OutboxOutcome *o)
 		t->link->retry_at = 0;
 		t->link->backoff = 0;
 	}
+	else if (kafka_cluster_has_failed(t->cluster, reason, sizeof(reason)) ||
+			 t->cluster->fatal || error == RD_KAFKA_RESP_ERR__PURGE_QUEUE ||
+			 error == RD_KAFKA_RESP_ERR__PURGE_INFLIGHT)
+	{
+		/* the error may be that of the instance, and says nothing of the record */
+		o->result = OUTBOX_RESULT_UNAVAILABLE;
+		t->cluster->fatal = true;
+	}
 	else if (is_refusal(error))
 	{
 		o->result = OUTBOX_RESULT_UNAVAILABLE;
 		refuse_link(t->link, t->topic, error);
-	}
-	else if (t->cluster->fatal || error == RD_KAFKA_RESP_ERR__FATAL ||
-			 error == RD_KAFKA_RESP_ERR__PURGE_QUEUE ||
-			 error == RD_KAFKA_RESP_ERR__PURGE_INFLIGHT)
-	{
-		o->result = OUTBOX_RESULT_UNAVAILABLE;
-		t->cluster->fatal = true;
 	}
 	else if (error == RD_KAFKA_RESP_ERR__MSG_TIMED_OUT &&
 			 !kafka_cluster_is_up(t->cluster, reason, sizeof(reason)))
@@ -500,7 +539,7 @@ report(KafkaCluster *c, const rd_kafka_message_t *m)
 		c->cancelled--;
 		free_transfer(t);
 	}
-	else if (!is_too_large(m->err) || c->one_by_one || !produce_one_by_one(t, m))
+	else if (!is_of_batch(m->err) || c->one_by_one || !produce_one_by_one(t, m))
 		finish(t, m->err);
 }
 

@@ -1,6 +1,6 @@
 /*
  * mock.c
- *	  librdkafka's mock cluster as a process of its own, for test/t/182_kafka.pl.
+ *	  librdkafka's mock cluster as a process of its own, for the tests.
  *
  * It prints the address of its broker, and then "ok" for each line that it was given:
  *

@@ -108,6 +108,15 @@ like(ask("SELECT reason || ': ' || last_error FROM outbox.dead_letters WHERE end
 endpoint_shows($node, 'sizes', 'delivered = 200 AND failed_attempts = 1', 'and the others are delivered, each at the first attempt');
 is(join(' ', sort { $a <=> $b } map { $_->{n} } $kafka->records('sizes')), join(' ', 1 .. 200), 'each once');
 
+# Records that are invalid because they have no key, in batches with others that are not
+$kafka->topic('compact', 1, '--config', 'cleanup.policy=compact');
+ask("SELECT outbox.create_endpoint('compact', 'kafka://@{[$kafka->address]}/compact', '{compact}', format => 'raw', timeout => '60 s', max_attempts => 1)");
+endpoint_shows($node, 'compact', "state = 'active'", 'the link comes up');
+emit_at_once($node, 'compact', 200, "CASE WHEN n % 50 > 0 THEN 'k' || n END");
+endpoint_shows($node, 'compact', 'delivered = 196 AND dead = 4', 'records without a key are dead in a compacted topic, and no other one fails in their company');
+is(ask("SELECT DISTINCT reason || ': ' || last_error FROM outbox.dead_letters WHERE endpoint = 'compact'"),
+	'aborted by receiver: Kafka: Broker: Broker failed to validate record', 'with the words of Kafka');
+
 # A broker that names a private address as its own
 ask("SELECT outbox.create_endpoint('hidden', 'kafka://@{[$kafka->address('HIDDEN')]}/shop.bus', '{hidden}', timeout => '4 min')");
 emit($node, 'hidden', '{}');

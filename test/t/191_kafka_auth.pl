@@ -201,6 +201,19 @@ foreach my $record ($kafka->records('closed'))
 }
 is($back // 0, 0, 'each once, in the order of its key');
 
+# A user that may write nothing anywhere, so that it gets no number as a producer
+my @nothing = ('--deny-principal', 'User:bob', '--operation', 'Write', '--topic', '*');
+my @number = ('--deny-principal', 'User:bob', '--operation', 'IdempotentWrite', '--cluster');
+ok($kafka->command(1, 'acl', '--add', @$_), 'every right to write is withdrawn') or diag($kafka->log(1)) foreach \@nothing, \@number;
+make('nothing', "kafka://$address{sasl}", sasl('PLAIN'), user('bob', $secret{bob}));
+ask("SELECT outbox.alter_endpoint('nothing', timeout => '50 s')");    # a producer of its own
+refused('nothing', '^Kafka refuses this producer: Broker: Cluster authorization failed');
+emits('nothing', 1, 100);
+stats('nothing', 'pending = 100 AND failed_attempts = 0', 'its events wait');
+ok($kafka->command(1, 'acl', '--remove', '--force', @$_), 'they are given back') or diag($kafka->log(1)) foreach \@nothing, \@number;
+stats('nothing', "delivered = 100 AND failed_attempts = 0 AND state = 'active'", 'then all events are delivered, and no attempt has failed');
+ask("SELECT outbox.drop_endpoint('nothing')");
+
 # TLS: with a password, and with a certificate
 make('sasl_tls', "kafkas://$address{sasl_tls}", sasl('PLAIN'), user('alice', $secret{alice}));
 delivers('sasl_tls', 100);
