@@ -149,6 +149,7 @@ write_topic(void)
 		{"enable.idempotence", "true"},
 		{"partitioner", "murmur2_random"},
 		{"linger.ms", "0"},
+		{"socket.nagle.disable", "true"},
 		{"batch.size", "1000000"},
 		{"message.max.bytes", "100000000"},
 		{"log_level", "0"},
