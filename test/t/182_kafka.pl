@@ -290,6 +290,18 @@ SKIP:
 	is($read, encode('UTF-8', "$id made \x{43a}\x{43b}=1 \x{43a}\x{43b}=1 acme \x{fc}\n"), 'the SDK reads it');
 }
 
+# The same event in structured mode: the record's value is the whole CloudEvent
+mock('topic whole 1');
+ask("SELECT outbox.create_endpoint('whole', 'kafka://$broker/whole', '{whole.*}', format => 'cloudevents')");
+$id = emit($node, 'whole.made', '{"n": "ü"}', q[key => 'кл=1', type => 'made', tenant => 'acme']);
+wait_status($node, $id, 'delivered', 'a CloudEvent in structured mode');
+my ($whole) = records('whole');
+like($whole->[2], qr/^content-type=application\/cloudevents\+json[,;]/, 'its type says so');
+my $event = decode_json($whole->[4]);
+is(join(' ', @$event{qw(specversion id type subject partitionkey outboxtenant)}, $event->{data}{n}),
+	"1.0 $id made \x{43a}\x{43b}=1 \x{43a}\x{43b}=1 acme \x{fc}", 'its value has the attributes and the payload');
+is($whole->[1], 'кл=1', 'and its key is that of the event');
+
 # What the caller does not say is the sink's
 sub unsaid
 {

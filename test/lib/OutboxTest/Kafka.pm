@@ -35,7 +35,7 @@ sub needed
 	my $missing = missing();
 	plan skip_all => $missing if $missing;
 
-	# Brokers run with the least priority, and a change of leaders takes time.
+	# Brokers begin slowly on a busy machine, and a change of leaders takes time.
 	$OutboxTest::timeout = 180 if $OutboxTest::timeout < 180;
 	return $jars;
 }
