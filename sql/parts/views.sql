@@ -247,7 +247,10 @@ CROSS JOIN LATERAL (SELECT v.topics, v.filter FROM outbox.subscriptions v
                              OR (v.reading IS NOT NULL AND e.seq <= v.last_seq
                                  AND pg_visible_in_snapshot(x.xid, v.reading)))
                     ORDER BY v.version DESC LIMIT 1) v
-LEFT JOIN outbox.parked k ON k.endpoint_id = p.endpoint_id AND k.seq = e.seq AND k.event_id = e.id
+-- One at a time: a join with many parked deliveries of others would read the whole log
+-- rather than its end
+LEFT JOIN LATERAL (SELECT * FROM outbox.parked q
+                   WHERE q.endpoint_id = p.endpoint_id AND q.seq = e.seq AND q.event_id = e.id LIMIT 1) k ON true
 LEFT JOIN LATERAL (SELECT (array_agg(l.attempt ORDER BY l.started_at DESC))[1] AS attempts,
                           (array_agg(l.status_code::int4 ORDER BY l.started_at DESC))[1] AS last_status_code,
                           (array_agg(l.error ORDER BY l.started_at DESC))[1] AS last_error,
