@@ -280,7 +280,7 @@ CONF
 	}
 
 	# Sessions are not resumed: that would take a certificate for good which has become bad since.
-	create('h1_brief', $brief, 'localhost', sprintf($version, '1.1'));
+	create('h1_brief', $brief, 'localhost', ', max_in_flight => 1' . sprintf($version, '1.1'));
 	my %again = map { (split / /)[1] => 1 } $hundred->('h1_brief');
 	cmp_ok(scalar(keys %again), '>=', 100 / 8, 'h1_brief: another connection after seven requests');
 	is(scalar(() = lines_of("$dir/nginx/access", qr/^\S+ \d+ r /)), 0, 'and each of them has a handshake with a certificate');
