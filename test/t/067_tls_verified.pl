@@ -220,6 +220,8 @@ http {
 	fastcgi_temp_path $dir/nginx/f;
 	uwsgi_temp_path $dir/nginx/u;
 	scgi_temp_path $dir/nginx/s;
+	ssl_session_cache shared:sessions:1m;
+	ssl_protocols TLSv1.2 TLSv1.3;
 	ssl_certificate $dir/good.crt;
 	ssl_certificate_key $dir/good.key;
 	server { listen 127.0.0.1:$port ssl http2; location / { proxy_pass http://127.0.0.1:$receiver->{port}; } }
