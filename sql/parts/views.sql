@@ -247,7 +247,10 @@ CROSS JOIN LATERAL (SELECT v.topics, v.filter FROM outbox.subscriptions v
                              OR (v.reading IS NOT NULL AND e.seq <= v.last_seq
                                  AND pg_visible_in_snapshot(x.xid, v.reading)))
                     ORDER BY v.version DESC LIMIT 1) v
-LEFT JOIN outbox.parked k ON k.endpoint_id = p.endpoint_id AND k.seq = e.seq AND k.event_id = e.id
+-- One at a time: a join with many parked deliveries of others would read the whole log
+-- rather than its end
+LEFT JOIN LATERAL (SELECT * FROM outbox.parked q
+                   WHERE q.endpoint_id = p.endpoint_id AND q.seq = e.seq AND q.event_id = e.id LIMIT 1) k ON true
 LEFT JOIN LATERAL (SELECT (array_agg(l.attempt ORDER BY l.started_at DESC))[1] AS attempts,
                           (array_agg(l.status_code::int4 ORDER BY l.started_at DESC))[1] AS last_status_code,
                           (array_agg(l.error ORDER BY l.started_at DESC))[1] AS last_error,
@@ -392,7 +395,7 @@ COMMENT ON COLUMN outbox.attempts.response_body IS
 'first 1024 bytes of the answer''s body (NULL: delivered, empty, or it is with the first event of the batch)';
 
 CREATE VIEW outbox.held_steps AS
-SELECT h.worker, h.step, s.name AS endpoint, h.reason, h.sqlstate, h.last_error, h.failures, h.since, h.next_try_at
+SELECT h.worker, h.step, s.name AS endpoint, s.tenant, h.reason, h.sqlstate, h.last_error, h.failures, h.since, h.next_try_at
 FROM outbox.step_holds() h LEFT JOIN outbox.endpoint_settings s USING (endpoint_id);
 COMMENT ON VIEW outbox.held_steps IS
 'Steps of workers of this database that failed and are on hold, while everything else goes on';
@@ -400,6 +403,8 @@ COMMENT ON COLUMN outbox.held_steps.worker IS 'number of the worker in the datab
 COMMENT ON COLUMN outbox.held_steps.step IS 'which step';
 COMMENT ON COLUMN outbox.held_steps.endpoint IS
 'name of the endpoint that it failed for (NULL: the whole step)';
+COMMENT ON COLUMN outbox.held_steps.tenant IS
+'tenant that the endpoint belongs to (NULL: none, or the whole step)';
 COMMENT ON COLUMN outbox.held_steps.reason IS
 'locked, privilege, missing, constraint, data, resources, cancelled or error';
 COMMENT ON COLUMN outbox.held_steps.sqlstate IS 'SQLSTATE of the last error';
@@ -409,10 +414,12 @@ COMMENT ON COLUMN outbox.held_steps.since IS 'time of the first of them';
 COMMENT ON COLUMN outbox.held_steps.next_try_at IS 'when it is tried again';
 
 CREATE VIEW outbox.replay_progress AS
-SELECT s.name AS endpoint, r.topics, r.from_time, r.to_time, r.events, r.started_at, r.finished_at
+SELECT s.name AS endpoint, s.tenant, r.topics, r.from_time, r.to_time, r.events, r.started_at, r.finished_at
 FROM outbox.replays r JOIN outbox.endpoint_settings s USING (endpoint_id);
 COMMENT ON VIEW outbox.replay_progress IS 'Replays, and how far each of them is';
 COMMENT ON COLUMN outbox.replay_progress.endpoint IS 'name of the endpoint';
+COMMENT ON COLUMN outbox.replay_progress.tenant IS
+'tenant that the endpoint belongs to (NULL: none, it gets the events of all tenants and of none)';
 COMMENT ON COLUMN outbox.replay_progress.topics IS 'topic patterns that were asked for (NULL: any topic)';
 COMMENT ON COLUMN outbox.replay_progress.from_time IS 'events that were emitted at this time or later';
 COMMENT ON COLUMN outbox.replay_progress.to_time IS 'and at this time or earlier';
@@ -422,13 +429,13 @@ COMMENT ON COLUMN outbox.replay_progress.finished_at IS
 'when all of its deliveries had begun (NULL: it goes on)';
 
 CREATE VIEW outbox.set_aside AS
-SELECT 'scheduled' AS what, e.id AS event_id, NULL::text AS endpoint, NULL::text AS action,
+SELECT 'scheduled' AS what, e.id AS event_id, NULL::text AS endpoint, e.tenant, NULL::text AS action,
        e.error, e.failed_at, e.retry_at
 FROM outbox.scheduled e WHERE e.failed_at IS NOT NULL
 UNION ALL
 SELECT 'command', (SELECT k.event_id FROM outbox.parked k
                    WHERE k.endpoint_id = c.endpoint_id AND k.seq = c.seq LIMIT 1),
-       s.name, c.action, c.error, c.failed_at, c.retry_at
+       s.name, s.tenant, c.action, c.error, c.failed_at, c.retry_at
 FROM outbox.commands c LEFT JOIN outbox.endpoint_settings s USING (endpoint_id)
 WHERE c.failed_at IS NOT NULL;
 COMMENT ON VIEW outbox.set_aside IS
@@ -439,6 +446,8 @@ COMMENT ON COLUMN outbox.set_aside.event_id IS
 'the event (NULL: the delivery that a command was meant for is gone)';
 COMMENT ON COLUMN outbox.set_aside.endpoint IS
 'the endpoint that a command was meant for (NULL: a scheduled event)';
+COMMENT ON COLUMN outbox.set_aside.tenant IS
+'tenant of a scheduled event, or the one that the endpoint belongs to (NULL: none)';
 COMMENT ON COLUMN outbox.set_aside.action IS 'retry, resend, discard, cancel, due or probe (NULL: a scheduled event)';
 COMMENT ON COLUMN outbox.set_aside.error IS 'why';
 COMMENT ON COLUMN outbox.set_aside.failed_at IS 'time of the first failure';

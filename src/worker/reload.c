@@ -75,18 +75,29 @@ outbox_reload_init(OutboxDatabase *database, OutboxWorker *worker)
 	seen_changed_all = pg_atomic_read_u64(&db->changed_all);
 }
 
-/* Each worker allows its part of what the tenant may do in all. */
-static void
-set_tenant(OutboxEndpoint *ep, const OutboxEndpointRow *s)
+/*
+ * What this worker allows of the requests that a tenant may have in flight in all: the
+ * parts of all workers add up to that, unless it is less than one for each.
+ */
+static int
+part_of_tenant(int in_flight)
 {
 	int parts = outbox_workers_per_database;
 
+	if (in_flight == 0)
+		return 0;
+	return Max(in_flight / parts + (self - db->workers < in_flight % parts), 1);
+}
+
+static void
+set_tenant(OutboxEndpoint *ep, const OutboxEndpointRow *s)
+{
 	if (s->tenant == NULL)
 		return;
 	if (ep->tenant == NULL)
 		ep->tenant = outbox_tenant_join(s->tenant);
-	outbox_tenant_set_limits(ep->tenant, (s->tenant_in_flight + parts - 1) / parts,
-							 s->tenant_rate / parts);
+	outbox_tenant_set_limits(ep->tenant, part_of_tenant(s->tenant_in_flight),
+							 s->tenant_rate / outbox_workers_per_database);
 	if (ep->lists->waits_for_tenant)
 	{
 		/* The limits may be others now. */

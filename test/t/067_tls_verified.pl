@@ -213,13 +213,15 @@ error_log stderr;
 worker_processes 1;
 events { worker_connections 512; }
 http {
-	log_format protocol '\$server_protocol \$connection \$request_uri';
+	log_format protocol '\$server_protocol \$connection \$ssl_session_reused \$request_uri';
 	access_log $dir/nginx/access protocol;
 	client_body_temp_path $dir/nginx/body;
 	proxy_temp_path $dir/nginx/proxy;
 	fastcgi_temp_path $dir/nginx/f;
 	uwsgi_temp_path $dir/nginx/u;
 	scgi_temp_path $dir/nginx/s;
+	ssl_session_cache shared:sessions:1m;
+	ssl_protocols TLSv1.2 TLSv1.3;
 	ssl_certificate $dir/good.crt;
 	ssl_certificate_key $dir/good.key;
 	server { listen 127.0.0.1:$port ssl http2; location / { proxy_pass http://127.0.0.1:$receiver->{port}; } }
@@ -278,6 +280,13 @@ CONF
 		is($versions->($hundred->($_)), 'HTTP/1.1', "$_: all of it over HTTP/1.1") foreach qw(auto h1);
 		is($versions->($hundred->('h2')), 'HTTP/2.0', 'h2: all of it over HTTP/2, beside the others');
 	}
+
+	# Sessions are not resumed: that would take a certificate for good which has become bad since.
+	create('h1_brief', $brief, 'localhost', ', max_in_flight => 1' . sprintf($version, '1.1'));
+	my %again = map { (split / /)[1] => 1 } $hundred->('h1_brief');
+	cmp_ok(scalar(keys %again), '>=', 100 / 8, 'h1_brief: another connection after seven requests');
+	is(scalar(() = lines_of("$dir/nginx/access", qr/^\S+ \d+ r /)), 0, 'and each of them has a handshake with a certificate');
+	cmp_ok(scalar(() = lines_of("$dir/nginx/access", qr/^\S+ \d+ \. /)), '>', 0, 'as the receiver sees it');
 
 	# A receiver that speaks HTTP/2 alone
 	my $only = start_front('127.0.0.1:0', $port, 'only-alpn' => 'h2');

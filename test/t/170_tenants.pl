@@ -85,6 +85,10 @@ is(ask("SELECT string_agg(endpoint || '=' || COALESCE(tenant, '-'), ' ' ORDER BY
 	'acme=acme acme.2=acme archive=- globex=Globex 100% ü', 'stats');
 is(ask("SELECT string_agg(DISTINCT name, ' ' ORDER BY name) FROM outbox.endpoints WHERE tenant = 'acme'"), 'acme acme.2', 'endpoints');
 is(ask("SELECT count(*) FROM outbox.attempts WHERE tenant = 'acme'"), 7, 'attempts');
+is(ask("SELECT string_agg(c.relname, ' ' ORDER BY 1) FROM pg_class c WHERE c.relnamespace = 'outbox'::regnamespace AND c.relkind = 'v'"
+	  . " AND EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attname IN ('endpoint', 'event_id', 'payload'))"
+	  . " AND NOT EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attname = 'tenant')"),
+	'', 'every view that shows endpoints or events has their tenants');
 
 # A tenant is part of what a dedup_key is unique in
 is(ask("SELECT count(DISTINCT outbox.emit('dedup.a', '1', dedup_key => 'k', tenant => t)) FROM unnest('{a,b,a}'::text[]) t"),

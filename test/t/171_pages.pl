@@ -155,6 +155,9 @@ my %page = (
 	'dead deliveries of a tenant' => "SELECT * FROM outbox.deliveries_page(tenant => 'acme', status => 'dead')",
 	'requests to an endpoint' => "SELECT * FROM outbox.attempts_page('acme.b')",
 	'requests of a tenant' => "SELECT * FROM outbox.attempts_page(tenant => 'acme')",
+	'the view, for a tenant' => "SELECT * FROM outbox.deliveries WHERE tenant = 'acme' ORDER BY seq DESC LIMIT 20",
+	'dead letters of a tenant' => "SELECT * FROM outbox.dead_letters WHERE tenant = 'acme'",
+	'figures of a tenant' => "SELECT * FROM outbox.stats WHERE tenant = 'acme'",
 	'the view, for an endpoint' => "SELECT * FROM outbox.deliveries WHERE endpoint = 'archive' ORDER BY seq DESC LIMIT 20",
 	'the view of requests' => "SELECT * FROM outbox.attempts WHERE endpoint = 'archive' ORDER BY seq DESC LIMIT 20");
 my %before = map { $_ => blocks($page{$_}) } keys %page;
@@ -162,7 +165,10 @@ ask(q{UPDATE outbox.endpoint_settings SET state = 'paused', reason = 'by the tes
 ask(q{INSERT INTO outbox.events (topic, payload, tenant) SELECT 'a.x', '{}', 'globex' FROM generate_series(1, 60000)});
 ask(q{INSERT INTO outbox.attempt_log SELECT e.seq, e.created_at, e.id, s.endpoint_id, 1, 1, 200, 0, NULL, NULL
 	FROM outbox.events e, outbox.endpoint_settings s WHERE s.name IN ('globex.a', 'archive') AND e.topic = 'a.x' AND e.tenant = 'globex'
-	ON CONFLICT DO NOTHING; ANALYZE});
+	ON CONFLICT DO NOTHING});
+ask(q{INSERT INTO outbox.parked (endpoint_id, seq, event_id, status, reason, attempts, parked_at)
+	SELECT s.endpoint_id, e.seq, e.id, 'dead', 'max_attempts', 1, now() FROM outbox.events e, outbox.endpoint_settings s
+	WHERE s.name = 'globex.a' AND e.topic = 'a.x' AND e.tenant = 'globex' ON CONFLICT DO NOTHING; ANALYZE});
 foreach my $what (sort keys %page)
 {
 	my $now = blocks($page{$what});

@@ -114,6 +114,34 @@ ok(wait_sql($node, "SELECT (" . processing('new') . ") = 5"), 'it is gone');
 behave("/hold/$_", '/ok') foreach qw(new own);
 ok(wait_settled($node), 'settled');
 
+# Several workers: their parts add up to the limit.  Nothing is answered, so each uses its part.
+sub workers_become
+{
+	my ($n) = @_;
+	ask("ALTER SYSTEM SET outbox.workers_per_database = $n");
+	ask('SELECT pg_reload_conf()');
+	return ok(wait_sql($node, "SELECT count(*) = $n AND min(endpoints) > 0 FROM outbox.workers WHERE state = 'running'"), "$n workers");
+}
+foreach (1 .. 12)
+{
+	endpoint($node, $receiver, "parts.$_", "/hold/parts.$_", "topics => '{parts}', tenant => 'parts'");
+	endpoint($node, $receiver, "beside.$_", "/ok/beside.$_", "topics => '{parts}'");
+}
+ask("SELECT outbox.set_tenant_limits('parts', max_in_flight => 4)");
+workers_become(3);
+ask("SELECT count(outbox.emit('parts', '{}', tenant => 'parts')) FROM generate_series(1, 20)");
+ok(wait_sql($node, "SELECT (" . processing('parts') . ") >= 4"), 'three workers use a limit of four');
+ok($receiver->wait_delivered(20, path => "/ok/beside.$_"), "endpoint $_ without a tenant goes on") foreach 1 .. 12;
+is(ask(processing('parts')), 4, 'and no more than that');
+behave("/hold/parts.$_", '/ok') foreach 1 .. 12;
+ok($receiver->wait_delivered(20, path => "/hold/parts.$_"), "all of endpoint $_") foreach 1 .. 12;
+workers_become(1);
+behave("/hold/parts.$_", '/hold') foreach 1 .. 12;
+ask("SELECT count(outbox.emit('parts', '{}', tenant => 'parts')) FROM generate_series(1, 20)");
+ok(wait_sql($node, "SELECT (" . processing('parts') . ") = 4"), 'one worker alone uses all of it');
+behave("/hold/parts.$_", '/ok') foreach 1 .. 12;
+ok(wait_settled($node), 'settled');
+
 # Scarce slots: a tenant with many endpoints has as much as one with a single endpoint
 endpoint($node, $receiver, "many.$_", "/hold/many.$_", "topics => '{scarce}', tenant => 'many'") foreach 1 .. 6;
 endpoint($node, $receiver, 'single', '/slow/single?ms=50', "topics => '{scarce}', tenant => 'single'");
