@@ -642,7 +642,11 @@ kafka_clusters_poll(KafkaReport report)
 			(c->wanted > 0 && !kafka_cluster_is_flooded(c, ignored, sizeof(ignored))))
 			continue;
 		if (pg_atomic_read_u32(&c->produced) == 0)
-			end_cluster(c);
+		{
+			/* others have never been given to librdkafka, and end in this poll */
+			if (c->wanted == 0)
+				end_cluster(c);
+		}
 		else if (!c->purged)
 		{
 			/* what is left was cancelled, and its reports are not waited for long */

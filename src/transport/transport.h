@@ -277,7 +277,10 @@ typedef struct OutboxTransport
 	/* Ends it without calling 'done'.  The receiver may have got the event. */
 	void (*cancel)(OutboxTransfer *t);
 
-	/* Called when the process ends. */
+	/*
+	 * Called when the worker is told to end.  An error ends it without.  Exit handlers of
+	 * libraries never run in it, so nothing frees what a thread still uses.
+	 */
 	void (*shutdown)(void);
 } OutboxTransport;
 

@@ -239,5 +239,14 @@ ask('SELECT pg_reload_conf()');
 wait_status($node, $web, 'delivered', 'and go on when it does');
 ask("SELECT outbox.drop_endpoint('null', discard => true)");
 
+# A worker that ends has threads of sinks still running, perhaps.  An exit handler of a
+# library, such as OpenSSL's, would free what these use: the null sink's is abort().
+$node->safe_psql('latin', 'DROP EXTENSION outbox');
+ok(wait_sql($node, "SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type LIKE 'outbox worker%' AND datname = 'latin'"),
+	'a worker ends whose extension was dropped');
+$worker = worker_pid($node);
+ask("SELECT pg_terminate_backend($worker)");
+new_worker($node, $worker);
 $node->stop;
+unlike(slurp_file($node->logfile), qr/terminated by signal/, 'no exit handler of a library runs in a worker');
 done_testing();
