@@ -374,8 +374,12 @@ BEGIN
         RAISE EXCEPTION 'the retention must not be null'
             USING ERRCODE = 'null_value_not_allowed', HINT = 'Pass an interval, such as ''14 days''.';
     END IF;
-    IF set_retention.retention NOT BETWEEN '1 hour' AND '10 years' THEN
-        RAISE EXCEPTION 'the retention must be from 1 hour to 10 years'
+    -- A month has as many days as the calendar says, so '1 mon -29 days' may be no time at all
+    IF set_retention.retention NOT BETWEEN '1 hour' AND '10 years'
+       OR LEAST(extract(year FROM set_retention.retention), extract(month FROM set_retention.retention),
+                extract(day FROM set_retention.retention), extract(hour FROM set_retention.retention),
+                extract(minute FROM set_retention.retention), extract(second FROM set_retention.retention)) < 0 THEN
+        RAISE EXCEPTION 'the retention must be from 1 hour to 10 years, without negative parts'
             USING ERRCODE = 'invalid_parameter_value',
                   HINT = 'Ids have to be kept for longer than the sender may send an event again.';
     END IF;
@@ -426,7 +430,7 @@ SELECT r.retention,
        r.since,
        CASE r.phase % 3 WHEN 1 THEN r.next_step END AS changes_at,
        ARRAY(SELECT DISTINCT COALESCE(l.pid, 0) FROM pg_locks l
-             WHERE r.phase % 3 <> 1 AND l.granted AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+             WHERE (r.phase % 3 <> 1 OR r.next_step < clock_timestamp()) AND l.granted AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
              AND l.mode = 'RowShareLock'
              AND l.relation = CASE r.phase % 2 WHEN 1 THEN 'inbox.phase_0' ELSE 'inbox.phase_1' END::regclass
              ORDER BY 1) AS waits_for,

@@ -48,6 +48,7 @@ BEGIN
         'inbox.accept_offset('''', 0, 0)', 'inbox.accept_offset(''a'', -1, 0)', 'inbox.accept_offset(''a'', 0, -1001)',
         'inbox.forget_offsets(NULL)',
         'inbox.set_retention(NULL)', 'inbox.set_retention(''1 minute'')', 'inbox.set_retention(''11 years'')',
+        'inbox.set_retention(''1 mon -29 days'')',
         'inbox.verify(NULL::text, ''a'', ''1'', '''', ''v1,'')', 'inbox.verify(ARRAY[NULL], ''a'', ''1'', '''', ''v1,'')',
         'inbox.verify(NULL::text[], ''a'', ''1'', '''', ''v1,'')', 'inbox.verify(''{}''::text[], ''a'', ''1'', '''', ''v1,'')',
         'inbox.verify(''secret'', ''a'', ''1'', '''', ''v1,'')', 'inbox.verify(''whsec_!'', ''a'', ''1'', '''', ''v1,'')',

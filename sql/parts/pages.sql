@@ -84,6 +84,9 @@ DECLARE
     most CONSTANT int4 := GREATEST(page_size, 100);
     owner text;
 BEGIN
+    IF cardinality(endpoints) = 0 THEN
+        RETURN;     -- a tenant without endpoints has no deliveries
+    END IF;
     -- Endpoints of a tenant get only its events.  Whether a topic matches is asked of all
     -- subscriptions of an endpoint, and outbox.log_deliveries knows which of them holds.
     SELECT s.tenant INTO owner FROM outbox.endpoint_settings s WHERE s.endpoint_id = endpoints[1];

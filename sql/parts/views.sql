@@ -93,7 +93,7 @@ COMMENT ON COLUMN outbox.endpoints.reason IS
 COMMENT ON COLUMN outbox.endpoints.created_at IS 'when the endpoint was created';
 
 CREATE VIEW outbox.log_size AS
-SELECT l.bytes, m.min_seq, m.oldest_at, q.last_value AS max_seq
+SELECT l.bytes, m.min_seq, m.oldest_at, CASE WHEN q.is_called THEN q.last_value ELSE 0 END AS max_seq
 FROM (SELECT pg_total_relation_size('outbox.events_0')
              + pg_total_relation_size('outbox.events_1')
              + pg_total_relation_size('outbox.events_2') AS bytes) l
@@ -104,7 +104,7 @@ COMMENT ON VIEW outbox.log_size IS 'How large the log is, and from where to wher
 COMMENT ON COLUMN outbox.log_size.bytes IS 'size of the log with its indexes, in bytes';
 COMMENT ON COLUMN outbox.log_size.min_seq IS 'lowest number in the log (NULL: the log is empty)';
 COMMENT ON COLUMN outbox.log_size.oldest_at IS 'when that event was emitted (NULL: the log is empty)';
-COMMENT ON COLUMN outbox.log_size.max_seq IS 'highest number that was drawn';
+COMMENT ON COLUMN outbox.log_size.max_seq IS 'highest number that was drawn (0: none)';
 
 -- A function, so that PostgreSQL does not take the view for dear enough to compile it:
 -- a worker publishes these figures, and it is called only where none does.
@@ -306,7 +306,11 @@ CREATE VIEW outbox.deliveries AS
         last_status_code, last_error, created_at, delivered_at
  FROM outbox.log_deliveries ORDER BY seq DESC)
 UNION ALL
-SELECT e.id, NULL, e.topic, COALESCE(e.type, e.topic), e.key, e.tenant, s.name, 'scheduled',
+SELECT e.id, NULL, e.topic, COALESCE(e.type, e.topic), e.key, e.tenant, s.name,
+       CASE WHEN EXISTS (SELECT 1 FROM outbox.forgotten f
+                         WHERE f.tenant = e.tenant AND f.complete_at IS NULL
+                         AND pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid), f.snapshot))
+            THEN 'forgotten' ELSE 'scheduled' END,
        CASE WHEN e.failed_at IS NOT NULL THEN 'set aside' END, 0,
        COALESCE(e.retry_at, e.deliver_at), NULL, e.error, e.created_at, NULL
 FROM outbox.scheduled e

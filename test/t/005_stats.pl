@@ -32,6 +32,7 @@ endpoint($node, $receiver, 'broken', '/status/500/broken',
 endpoint($node, $receiver, 'altered', '/slow/altered?ms=20', "topics => '{s.a}', $quick");
 endpoint($node, $receiver, 'paused', '/ok/paused', $quick);
 endpoint($node, $receiver, 'hangs', '/hang/hangs', "topics => '{s.a}', max_in_flight => 3, timeout => '1 h'");
+is(ask('SELECT retained_by IS NULL FROM outbox.status'), 't', 'no endpoint is behind in a log that never had an event');
 # At the first event these are stuck
 foreach my $name (qw(stuck stuckbatch stuckkeys))
 {

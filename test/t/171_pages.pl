@@ -175,6 +175,9 @@ foreach my $what (sort keys %page)
 	cmp_ok($now, '<', 2 * $before{$what} + 500, "$what: $before{$what} blocks, and $now after 60000 events of others");
 }
 
+is(ask("SELECT (SELECT count(*) FROM outbox.deliveries_page(tenant => 'newcomer')) + (SELECT count(*) FROM outbox.attempts_page(tenant => 'newcomer'))"),
+	'0', 'a tenant without endpoints gets no row, and no cursor that tells of others');
+
 # An endpoint that wants few of the events: pages without a row go on, and end.
 ask("SELECT outbox.create_endpoint('rare', 'http://127.0.0.1:1/', topics => '{rare.*}', start_at => 'beginning'); SELECT outbox.pause_endpoint('rare')");
 ok(wait_sql($node, "SELECT count(*) = 1 FROM outbox.subscriptions v JOIN outbox.endpoint_settings s USING (endpoint_id) WHERE s.name = 'rare'"), 'there');

@@ -109,6 +109,12 @@ is($node->safe_psql('extension', 'SELECT waits_for FROM inbox.status'), '{0}', '
 $node->safe_psql('extension', "COMMIT PREPARED 'p'");
 is($node->safe_psql('extension', "SELECT inbox.rotate(); SELECT inbox.rotate(); SELECT inbox.accept('prepared', 'late')"),
 	"changed\nemptied\nf", 'until its end');
+is($node->safe_psql('extension', "$due;\nSELECT inbox.rotate()"), "opened\nchanged", 'two steps later');
+$node->safe_psql('extension', "BEGIN; SELECT inbox.accept('prepared', 'empties'); PREPARE TRANSACTION 'p'");
+is($node->safe_psql('extension', "SELECT inbox.rotate();\n$due"), "emptied\nwaits", 'a piece that is full waits, too');
+is($node->safe_psql('extension', 'SELECT state, waits_for FROM inbox.status'), 'filling|{0}', 'and says so');
+$node->safe_psql('extension', "COMMIT PREPARED 'p'");
+is($node->safe_psql('extension', "SELECT inbox.rotate();\nSELECT inbox.rotate();\nSELECT inbox.rotate()"), "opened\nchanged\nemptied", 'until its end');
 
 # One step in a transaction.  A session that has the later piece only waits for one that has accepted into both.
 is($node->safe_psql('extension', "BEGIN;\n$due;\nSELECT inbox.rotate();\nROLLBACK;\n$due"), "opened\nuncommitted\nopened", 'a transaction makes one step');
