@@ -116,6 +116,13 @@ forget_previous_secrets(void)
 		0, NULL, NULL, NULL);
 }
 
+uint64
+outbox_endpoint_row_version(OutboxColumns row, int column)
+{
+	return (uint64) DatumGetTransactionId(row.values[column]) << 32 |
+		(row.nulls[column + 1] ? 0 : DatumGetTransactionId(row.values[column + 1]));
+}
+
 /* Returns true if the time of a previous secret is over. */
 static bool
 read_row(OutboxColumns row, OutboxApplyEndpointRow apply, void *arg)
@@ -124,10 +131,12 @@ read_row(OutboxColumns row, OutboxApplyEndpointRow apply, void *arg)
 	bool			  expired = false;
 
 	s.id = row_int4(row, 0);
+	s.row_version = outbox_endpoint_row_version(row, 27);
 	outbox_step_blame(s.id);
 	if (outbox_step_held(OUTBOX_STEP_RELOAD, s.id))
 	{
-		apply(arg, &s); /* its row could not be read before: read no more of it */
+		/* Its row could not be read before: read no more of it. */
+		apply(arg, &s);
 		return false;
 	}
 	s.name = row_text(row, 1);
@@ -162,8 +171,6 @@ read_row(OutboxColumns row, OutboxApplyEndpointRow apply, void *arg)
 		expired = true;
 	if (s.previous == NULL)
 		s.previous_until = DT_NOEND;
-	s.row_version = (uint64) DatumGetTransactionId(row.values[27]) << 32 |
-		(row.nulls[28] ? 0 : DatumGetTransactionId(row.values[28]));
 	s.keys_version = outbox_keyring_version(&keyring);
 	s.batch_size = row_int4(row, 29);
 	s.batch_wait = row_int8(row, 30);

@@ -62,7 +62,14 @@ typedef struct OutboxEndpointRow
 	OutboxColumns	 position;		 /* for outbox_position_read() */
 } OutboxEndpointRow;
 
+/*
+ * If reading the endpoint's settings is on hold, the row has only its id and its
+ * 'row_version'.
+ */
 typedef void (*OutboxApplyEndpointRow)(void *arg, const OutboxEndpointRow *s);
+
+/* The 'row_version' that these two columns say: xmin of its settings and of its secrets. */
+extern uint64 outbox_endpoint_row_version(OutboxColumns row, int column);
 
 /* Reads the settings of these endpoints, an int4[], or of all (NULL). */
 extern void outbox_endpoint_settings_read(ArrayType *ids, OutboxApplyEndpointRow apply,

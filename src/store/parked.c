@@ -207,6 +207,8 @@ fetch_events(OutboxEndpoint *ep, bool retries, Loading *result)
 
 /*
  * Makes deliveries of the rows that were not in memory, and returns their number.
+ *
+ * A lane advances when a row of it is gone.  So all others take their places first.
  */
 static int
 take_events(OutboxEndpoint *ep, bool retries, const Loading *l)
@@ -215,18 +217,22 @@ take_events(OutboxEndpoint *ep, bool retries, const Loading *l)
 	{
 		OutboxEvent *event = l->rows[i].event;
 
+		if (event != NULL && !event->forgotten)
+			outbox_parking_load(ep, event, l->rows[i].attempts,
+								l->rows[i].first_attempt_at, l->rows[i].redelivery,
+								retries, l->rows[i].group);
+	}
+	for (int i = 0; i < l->n; i++)
+	{
+		OutboxEvent *event = l->rows[i].event;
+
 		if (event == NULL || event->forgotten)
 		{
 			event_is_gone(ep, l->rows[i].seq, retries, event != NULL);
 			outbox_parking_load_failed(ep, l->rows[i].seq, l->rows[i].key, retries);
-			if (event)
-				outbox_page_unref(event->page);
-			continue;
 		}
-		outbox_parking_load(ep, l->rows[i].event, l->rows[i].attempts,
-							l->rows[i].first_attempt_at, l->rows[i].redelivery, retries,
-							l->rows[i].group);
-		outbox_page_unref(l->rows[i].event->page);
+		if (event != NULL)
+			outbox_page_unref(event->page);
 	}
 	return l->n;
 }

@@ -136,7 +136,7 @@ outbox_backlog_limit_step(TimestampTz now)
 		int64			last_seq;
 		int				dead;
 
-		if (ep->member.dropped || ep->member.recreate ||
+		if (ep->member.dropped || ep->member.recreate || ep->member.put_off ||
 			(ep->feed->attached && ep->feed->window_count == 0) ||
 			ep->status.unstorable || outbox_step_held(OUTBOX_STEP_BACKLOG, ep->id))
 			continue;

@@ -26,6 +26,10 @@
 
 static TimestampTz step_begun;
 
+/* A tick was set aside when settings had been read so often.  It is read after that. */
+static bool	  set_aside;
+static uint64 set_aside_at;
+
 void
 outbox_head_begin_step(void)
 {
@@ -115,6 +119,7 @@ begin_tick(XLogRecPtr *lsn, const OutboxLogQuery *reader)
 	OutboxTick *tick = outbox_tick_take();
 	bool		begin = false;
 
+	set_aside = false;
 	if (!outbox_subscribers_here() && !outbox_serves_database())
 	{
 		/* No endpoint here could miss anything. */
@@ -126,10 +131,26 @@ begin_tick(XLogRecPtr *lsn, const OutboxLogQuery *reader)
 		if (begin)
 			outbox_log_read(&outbox_loop.head, tick, reader, lsn);
 		else
+		{
 			outbox_cursor_set(&outbox_loop.head, outbox_loop.head.read, tick, 0);
+			set_aside = true;
+			set_aside_at = outbox_loop.reloads;
+		}
 	}
 	outbox_tick_unref(tick);
 	return begin;
+}
+
+bool
+outbox_head_waits(void)
+{
+	return set_aside && set_aside_at == outbox_loop.reloads;
+}
+
+void
+outbox_head_may_read(void)
+{
+	set_aside = false;
 }
 
 bool
@@ -162,9 +183,12 @@ outbox_head_read(bool news, XLogRecPtr *lsn)
 OutboxTick *
 outbox_head_target(const OutboxCursor *c, bool ahead)
 {
-	OutboxTick *tick = outbox_loop.head.reading ? outbox_loop.head.reading :
-												  outbox_loop.head.read;
+	bool		waits = outbox_head_waits();
+	OutboxTick *tick = outbox_loop.head.reading && !waits ? outbox_loop.head.reading :
+															outbox_loop.head.read;
 
+	if (waits && c->reading == outbox_loop.head.reading)
+		return NULL;
 	if (ahead && outbox_ahead_tick())
 		tick = outbox_ahead_tick();
 	if (c->reading)

@@ -21,9 +21,17 @@ extern void outbox_head_begin_step(void);
 extern bool outbox_head_step_is_over(void);
 
 /*
+ * True if the head has a tick that it may not read yet: settings have changed and were not
+ * read since the tick was taken.  outbox_head_may_read() ends that when those whose
+ * settings have changed do not read with the head.
+ */
+extern bool outbox_head_waits(void);
+extern void outbox_head_may_read(void);
+
+/*
  * Reads some pages of the head, and with 'news' begins a new tick when the last one was
- * read to its end.  Raises '*lsn' as outbox_log_read() does.  False: settings are to be
- * read before anything else.
+ * read to its end.  The head must not wait.  Raises '*lsn' as outbox_log_read() does.
+ * False: settings are to be read before anything else.
  */
 extern bool outbox_head_read(bool news, XLogRecPtr *lsn);
 

@@ -71,7 +71,8 @@ is_ahead(const OutboxEndpoint *ep)
 static bool
 can_read_more(OutboxEndpoint *ep, TimestampTz now)
 {
-	return !ep->member.recreate && outbox_window_wants_events(ep, now) &&
+	return !ep->member.recreate && !ep->member.put_off &&
+		outbox_window_wants_events(ep, now) &&
 		!outbox_step_held(OUTBOX_STEP_READ, ep->id);
 }
 

@@ -58,6 +58,7 @@ typedef struct OutboxLoop
 										 * to no endpoint */
 	pg_atomic_uint64 *changed;			/* counts changes of settings */
 	uint64			  seen_changed;		/* its value before settings were last read */
+	uint64			  reloads;			/* how often settings were read to the end */
 	bool			  commands_pending; /* true if there may be commands of operators */
 	bool			  replays_changed;	/* true if the list of replays is to be read */
 	int64			  forgotten; /* the newest call of outbox.forget() whose events are

@@ -10,12 +10,14 @@
 #include "base/crash_point.h"
 #include "endpoint/retries.h"
 #include "log/step.h"
+#include "log/transaction.h"
 #include "store/parked.h"
 #include "worker/busy.h"
 #include "worker/head.h"
 #include "worker/laggards.h"
 #include "worker/loop.h"
 #include "worker/reader.h"
+#include "worker/reload.h"
 
 /* True if reading for this endpoint has failed and may not be tried again yet. */
 static bool
@@ -170,6 +172,25 @@ outbox_reader_has_work(dlist_head *busy, bool head, TimestampTz now)
 	return false;
 }
 
+/*
+ * Settings have changed that were not read.  The next round reads them.  If they cannot be
+ * read now, the head goes on without the endpoints that they belong to.  False: it has to
+ * wait.
+ */
+static bool
+pass_over_changed(void)
+{
+	if (outbox_step_may(OUTBOX_STEP_RELOAD))
+		return false;
+	if (!outbox_reload_put_off())
+	{
+		outbox_loop.due.retry_locks_at = GetCurrentTimestamp() + OUTBOX_RETRY_LOCKS_AFTER;
+		return false;
+	}
+	outbox_head_may_read();
+	return true;
+}
+
 bool
 outbox_reader_step(dlist_head *busy, bool head, bool news, TimestampTz now,
 				   XLogRecPtr *lsn)
@@ -178,6 +199,8 @@ outbox_reader_step(dlist_head *busy, bool head, bool news, TimestampTz now,
 	bool	   more;
 
 	outbox_head_begin_step();
+	if (head && outbox_head_waits() && !pass_over_changed())
+		return true;
 	if (head && !outbox_head_read(news, lsn))
 		return true;
 	more = head && outbox_loop.head.reading != NULL;

@@ -218,6 +218,17 @@ is_weighed(int32 id)
 }
 
 static void
+put_off(OutboxEndpoint *ep)
+{
+	if (ep->member.put_off)
+		return;
+	outbox_busy_add(ep);
+	outbox_window_drop(ep, &outbox_loop.head);
+	ep->member.put_off = true;
+	ep->place.dirty = true;
+}
+
+static void
 apply_settings(void *arg, const OutboxEndpointRow *s)
 {
 	Reload		   *r = arg;
@@ -229,12 +240,17 @@ apply_settings(void *arg, const OutboxEndpointRow *s)
 		r->weight[share] = Min(r->weight[share] + 1, PG_UINT16_MAX);
 	if (held)
 	{
-		/* Its settings could not be read: it stays as it is, or unknown. */
+		/*
+		 * Its settings could not be read.  It stays as it is, or unknown.  If they have
+		 * changed, it reads no events, because the old ones do not hold for these.
+		 */
 		outbox_loop.roster.reload_at = Min(outbox_loop.roster.reload_at,
 										   outbox_step_next_time());
 		r->some_left_out = true;
 		if (ep == NULL)
 			return;
+		if (ep->config.row_version != s->row_version)
+			put_off(ep);
 	}
 	else if (!outbox_share_served(share))
 	{
@@ -255,7 +271,7 @@ apply_settings(void *arg, const OutboxEndpointRow *s)
 	}
 	else if (ep->config.row_version != s->row_version ||
 			 ep->config.keys_version != s->keys_version ||
-			 ep->config.previous_until != s->previous_until)
+			 ep->config.previous_until != s->previous_until || ep->member.put_off)
 	{
 		bool other = ep->config.version != s->version;
 
@@ -263,6 +279,10 @@ apply_settings(void *arg, const OutboxEndpointRow *s)
 		if (other || s->paused || s->disabled)
 			outbox_window_drop(ep, &outbox_loop.head);
 		outbox_endpoint_settings_assign(ep, s);
+		ep->member.put_off = false;
+
+		/* At once, because it has these settings even if the reload fails later. */
+		outbox_subscribers_add(ep);
 		if (other)
 			outbox_window_count_again(ep, &outbox_loop.head);
 		if (ep->status.held_for)
@@ -564,9 +584,9 @@ outbox_reload(bool tidy)
 	outbox_parked_share_room(r->all ? row_int8(fetch_row(0), 0) :
 									  outbox_loop.roster.n + outbox_others_count());
 	outbox_endpoint_settings_read(r->all ? NULL : id_array(r->ids), apply_settings, r);
+	outbox_step_blame(0);
 	if (outbox_serves_database())
 		outbox_retention_configure();
-	outbox_step_blame(0);
 	look_for_dropped(r, tidy);
 	forget_changes();
 	old = MemoryContextSwitchTo(caller);
@@ -595,6 +615,7 @@ outbox_reload(bool tidy)
 	changes_seen = MemoryContextStrdup(TopMemoryContext, snapshot);
 	pg_atomic_write_u64(&self->seen_changes, seen);
 	outbox_loop.seen_changed = changed;
+	outbox_loop.reloads++;
 	seen_changed_all = changed_all;
 	memcpy(weight, r->weight, sizeof(weight));
 	if (outbox_serves_database())
@@ -624,4 +645,32 @@ outbox_reload_failed(void)
 		outbox_endpoint_free(meeting);
 	meeting = NULL;
 	outbox_loop.roster.reload_at = 0;
+}
+
+bool
+outbox_reload_put_off(void)
+{
+	List	*ids = NIL;
+	Datum	 args[1];
+	bool	 all;
+	uint64	 n;
+
+	if (!outbox_forgotten_read())
+		return false;
+	all = pg_atomic_read_u64(&db->changed_all) != seen_changed_all || !find_changed(&ids);
+	args[0] = PointerGetDatum(id_array(ids));
+	n = outbox_query("SELECT s.endpoint_id, s.xmin, k.xmin FROM outbox.endpoint_settings s"
+					 " LEFT JOIN outbox.endpoint_secrets k"
+					 " ON k.endpoint_id OPERATOR(pg_catalog.=) s.endpoint_id"
+					 " WHERE $1 IS NULL OR s.endpoint_id OPERATOR(pg_catalog.=) ANY ($1)",
+					 1, (Oid[]){INT4ARRAYOID}, args, all ? "n" : NULL);
+	for (uint64 i = 0; i < n; i++)
+	{
+		OutboxColumns	row = fetch_row(i);
+		OutboxEndpoint *ep = outbox_roster_find(row_int4(row, 0));
+
+		if (ep && ep->config.row_version != outbox_endpoint_row_version(row, 1))
+			put_off(ep);
+	}
+	return true;
 }

@@ -17,4 +17,11 @@ extern void outbox_reload_init(OutboxDatabase *database, OutboxWorker *worker);
 extern bool outbox_reload(bool tidy);
 extern void outbox_reload_failed(void);
 
+/*
+ * Settings cannot be read for now.  Endpoints whose settings have changed read no events
+ * until they can (member.put_off).  So no event is judged by old settings that follows a
+ * change of them.  False: a lock was not free.  To be called inside a transaction.
+ */
+extern bool outbox_reload_put_off(void);
+
 #endif /* OUTBOX_RELOAD_H */

@@ -1,0 +1,55 @@
+# What comes behind a parked follower that is gone does not overtake the other ones of its key.
+use strict;
+use warnings;
+
+use OutboxTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = outbox_node('main');
+my $receiver = OutboxTest::Receiver->new('main');
+my $path = '/status/500/gone';
+
+sub ask
+{
+	my ($sql) = @_;
+	return $node->safe_psql('postgres', $sql);
+}
+
+# Events with these numbers and one key, in one transaction
+sub emit_numbers
+{
+	my ($from, $to) = @_;
+	return split /\n/,
+	  ask("SELECT outbox.emit('gone.n', jsonb_build_object('n', n), key => 'k') FROM generate_series($from, $to) n");
+}
+
+sub shows
+{
+	my ($condition, $name) = @_;
+
+	ok(wait_sql($node, "SELECT $condition FROM outbox.stats WHERE endpoint = 'gone'"), $name)
+	  or diag ask("SELECT pending, processing, retrying, blocked, dead FROM outbox.stats WHERE endpoint = 'gone'");
+	return;
+}
+
+# The first one fails once.  While it is sent again, the event of the next one is removed, and one
+# more comes.  That one waits in memory, because nothing blocks the key at that time.
+endpoint($node, $receiver, 'gone', $path, "backoff_base => '50 ms', backoff_max => '50 ms', timeout => '5 min'");
+my @ids = emit_numbers(1, 4);
+shows('blocked = 3', 'three are parked behind the first');
+$receiver->control(path => $path, behave => '/hold');
+shows('processing = 1', 'the first is sent again');
+ask("DELETE FROM outbox.events WHERE id = '$ids[1]'");
+push @ids, emit_numbers(5, 5);
+shows('pending = 1 AND blocked = 3', 'one more waits in memory');
+$receiver->control(path => $path, behave => '/ok');
+$receiver->wait_delivered(1, id => $_) foreach @ids[ 0, 2 .. 4 ];
+is_deeply([ map { JSON::PP::decode_json($_->{body})->{data}{n} } $receiver->delivered(path => $path) ],
+	[ 1, 3, 4, 5 ], 'the others come in their order');
+shows('dead = 1 AND pending + processing + retrying + blocked = 0', 'the one that is gone is dead');
+is(ask('SELECT seq, status, reason FROM outbox.parked'), '2|dead|event is gone', 'and its row says so');
+
+$node->stop;
+done_testing();

@@ -1,0 +1,93 @@
+# An event that follows a change of settings is judged by them, also while they cannot be read.
+use strict;
+use warnings;
+
+use OutboxTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = outbox_node('main');
+my $receiver = OutboxTest::Receiver->new('main');
+
+sub ask
+{
+	my ($sql) = @_;
+	return $node->safe_psql('postgres', $sql);
+}
+
+# Settings cannot be read without this table.  Runs the code, and waits until a later try has failed, too.
+sub without
+{
+	my ($table, $code) = @_;
+
+	ask("ALTER TABLE outbox.$table RENAME TO hidden");
+	$code->();
+	ok(wait_sql($node, "SELECT failures > 1 FROM outbox.held_steps WHERE step = 'reload' AND endpoint IS NULL"),
+		"without $table: reload is on hold");
+	return;
+}
+
+sub again
+{
+	my ($table) = @_;
+
+	ask("ALTER TABLE outbox.hidden RENAME TO $table");
+	$node->reload;
+	ok(wait_sql($node, 'SELECT count(*) = 0 FROM outbox.held_steps'), "with $table: reload works again");
+	return;
+}
+
+sub arrives
+{
+	my ($topic, $path, $what) = @_;
+	my $id = emit($node, $topic, '{}');
+
+	$receiver->wait_delivered(1, id => $id, path => $path);
+	return ok(scalar(() = $receiver->delivered(id => $id, path => $path)), $what);
+}
+
+sub topics
+{
+	my ($path) = @_;
+	return join ' ', map { $_->{headers}{'outbox-topic'} } $receiver->requests(path => $path);
+}
+
+endpoint($node, $receiver, 'moved', '/ok/moved', "topics => '{a.*}'");
+endpoint($node, $receiver, 'other', '/ok/other', "topics => '{a.*,b.*,other.*}'");
+arrives('a.before', '/ok/moved', 'at first');
+
+# Nothing can be read.  The endpoint whose settings have changed reads no events, and the others do.
+without('tenant_limits_here', sub { ask("SELECT outbox.alter_endpoint('moved', topics => '{b.*}')") });
+emit($node, "$_.unread", '{}') foreach qw(a b);
+arrives('other.unread', '/ok/other', 'other endpoints are served');
+is(topics('/ok/other'), 'a.before a.unread b.unread other.unread', 'with all events');
+is(topics('/ok/moved'), 'a.before', 'no event is judged by the old settings');
+again('tenant_limits_here');
+arrives('b.after', '/ok/moved', 'the new settings are read');
+is(topics('/ok/moved'), 'a.before b.unread b.after', 'what follows the change is judged by them');
+is(ask("SELECT string_agg(topic || ' ' || status, ', ' ORDER BY seq) FROM outbox.deliveries WHERE endpoint = 'moved'"),
+	'a.before delivered, b.unread delivered, b.after delivered', 'and shown so');
+
+# The reload fails when the endpoint has its new settings
+without('retention_here', sub { ask("SELECT outbox.alter_endpoint('moved', topics => '{c.*}')") });
+arrives('c.read', '/ok/moved', 'an endpoint whose settings were read goes on with them');
+emit($node, 'b.read', '{}');
+arrives('other.read', '/ok/other', 'and so do the others');
+again('retention_here');
+arrives('c.after', '/ok/moved', 'after that, too');
+is(topics('/ok/moved'), 'a.before b.unread b.after c.read c.after', 'it got what it subscribes to');
+
+# What outbox.forget() concerns is not sent, although the list was not read with the settings
+ask($_) foreach 'ALTER SYSTEM SET outbox.enabled = off', 'SELECT pg_reload_conf()';
+ok(wait_sql($node, "SELECT count(*) = 1 FROM outbox.status WHERE state = 'disabled'"), 'no event is read');
+my $secret = emit($node, 'other.secret', '{}', "tenant => 'acme'");
+without('tenant_limits_here', sub { ask("SELECT outbox.forget('acme')") });
+ask($_) foreach 'ALTER SYSTEM RESET outbox.enabled', 'SELECT pg_reload_conf()';
+arrives('other.last', '/ok/other', 'an event behind one that is forgotten');
+is(scalar(() = $receiver->requests(id => $secret)), 0, 'the forgotten one is not sent');
+again('tenant_limits_here');
+ok(wait_sql($node, "SELECT complete_at IS NOT NULL FROM outbox.forget_progress WHERE tenant = 'acme'"), 'what it held is removed');
+
+$node->stop;
+done_testing();
