@@ -1,5 +1,5 @@
-# The events of an endpoint lead to 1,000 different topics of Kafka an hour at most.  An event
-# that would lead to another one is tried again later, and nothing else waits for it.
+# The events of a Kafka endpoint lead to 1,000 different topics an hour at most.
+# An event that would lead to another one is tried again later, and nothing else waits for it.
 # Against librdkafka's mock broker, which makes each topic that it is asked for.
 use strict;
 use warnings;
