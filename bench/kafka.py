@@ -1,17 +1,19 @@
-"""Records per second to Apache Kafka with a backlog, beside a bare librdkafka loop
-that sends records of the same size to the same broker."""
+"""Records per second to Apache Kafka with a backlog, beside a bare librdkafka loop,
+kcat and Kafka's own producer, which send records of the same size to the same broker."""
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
+import time
 
 from latency import Stamps, emit_at
 from machine import HERE, BenchError, free_port, run, wait_until
 from report import median, text
 
 SECTION = "Kafka"
-IN_FLIGHT = 1000			# endpoints may have 1,024
+IN_FLIGHT = 1000			# the default
 
 # name, in words, bytes of payload, number of keys, in flight, least ratio to the loop
 VARIANTS = [
@@ -22,8 +24,6 @@ VARIANTS = [
 ]
 TARGET = 120000			# records/s with 10,000 keys
 CPU_TARGET = 6			# µs of the worker for each
-WEBHOOKS = 200			# a second, beside a broker that is in trouble
-BESIDE = 1.2			# times their p99 beside one that is not
 PARTITIONS = 3
 EMIT = "SELECT outbox.emit('bench.latency', $1::jsonb)"
 
@@ -61,17 +61,21 @@ class Broker:
             address=self.address, controller=free_port(), dir=self.dir))
         self.log = self.dir / "log"
         self.command("format")
-        self.process = machine.start(*self.argv("run"), user=machine.user, log=self.log)
-        wait_until(self.answers, 120, f"Kafka to answer (log: {self.log})", every=0.5)
+        self.start()
         self.topics = 0
+
+    def start(self):
+        self.process = self.machine.start(*self.argv("run"), user=self.machine.user, log=self.log)
+        wait_until(self.answers, 120, f"Kafka to answer (log: {self.log})", every=0.5)
 
     def argv(self, *command):
         return [HERE.parent / "test" / "kafka" / "broker", self.jars, self.dir, *command]
 
-    def command(self, *command):
-        process = self.machine.start(*self.argv(*command), user=self.machine.user, log=self.log)
+    def command(self, *command, log=None):
+        log = log or self.log
+        process = self.machine.start(*self.argv(*command), user=self.machine.user, log=log)
         if process.wait(120) != 0:
-            raise BenchError(f"kafka {' '.join(map(str, command))} failed (log: {self.log}, --keep)")
+            raise BenchError(f"kafka {' '.join(map(str, command))} failed (log: {log}, --keep)")
 
     def answers(self):
         return subprocess.run(["kcat", "-L", "-b", self.address, "-m", "2"],
@@ -120,6 +124,44 @@ def loop(broker, count, size, keys, in_flight):
     return json.loads(done.stdout)
 
 
+def values(machine, count, size, keys):
+    """A file with a record in each line, as the loop makes them: "KEY|VALUE", or the value alone."""
+    path = machine.dir / f"records-{count}-{size}-{keys}"
+    if not path.exists():
+        text = "x" * (size - len('{"order": 1000000, "text": ""}'))
+        with path.open("w") as out:
+            for i in range(count):
+                key = f"customer-{i % keys}|" if keys else ""
+                out.write(f'{key}{{"order": {1000000 + i}, "text": "{text}"}}\n')
+    return path
+
+
+def kcat(machine, broker, count, size, keys):
+    """Records/s of kcat, from its start to its end, with keys and headers, as many in flight as it likes."""
+    path = values(machine, count, size, keys)
+    topic = broker.topic()
+    headers = {"content-type": "application/json", "outbox-id": "0190163d-8694-739b-aea5-966c26f8ad91",
+               "outbox-topic": "bench.order", "outbox-sequence": "1234567", "outbox-attempt": "1"}
+    begun = time.monotonic()
+    run("kcat", "-P", "-q", "-b", broker.address, "-t", topic, "-l", *(["-K", "|"] if keys else []),
+        *(a for name, value in headers.items() for a in ("-H", f"{name}={value}")),
+        *(a for more in ("acks=all", "enable.idempotence=true", "linger.ms=0", "partitioner=murmur2_random")
+          for a in ("-X", more)), path)
+    rate = count / (time.monotonic() - begun)
+    if broker.records(topic) != count:
+        raise BenchError(f"kcat has sent {broker.records(topic)} of {count} records")
+    return rate
+
+
+def java(machine, broker, count, size):
+    """Records/s of Kafka's own ProducerPerformance, after its warm-up.  It has no keys and no headers."""
+    log = machine.dir / f"performance-{time.monotonic_ns()}"
+    broker.command("perf", "--topic", broker.topic(), "--num-records", count + warm_up(count), "--warmup-records", warm_up(count),
+                   "--throughput", -1, "--payload-file", values(machine, count, size, 0),
+                   "--command-property", "acks=all", "linger.ms=0", log=log)
+    return float(re.findall(r"([\d.]+) records/sec", log.read_text())[-1])
+
+
 def drain(cluster, broker, count, size, keys, in_flight):
     topic = broker.topic()
     cluster.create_endpoint("kafka", f"kafka://{broker.address}/{topic}",
@@ -154,29 +196,6 @@ def latency(bench, cluster, broker, rate, seconds):
     return Stamps(sent, first, len(pairs) - len(first))
 
 
-def beside(bench, cluster, broker):
-    """p99 of webhooks in ms, while the broker is well, hangs, and is dead, and events wait for it."""
-    p99 = {"well": [], "hangs": [], "dead": []}
-    cluster.create_endpoint("stuck", f"kafka://{broker.address}/{broker.topic()}",
-                            ", topics => '{bench.stuck}', timeout => '10 min'")
-
-    def one(state):
-        cluster.sql.rows("SELECT count(outbox.emit('bench.stuck', '{\"n\": 1}', key => n::text))"
-                         " FROM generate_series(1, 2000) AS n")
-        p99[state].append(emit_at(bench, cluster, WEBHOOKS, bench.scale(30, 10)).percentiles(1)[1])
-
-    for _ in range(bench.repetitions):
-        one("well")
-        broker.process.send_signal(signal.SIGSTOP)
-        one("hangs")
-        broker.process.send_signal(signal.SIGCONT)
-        cluster.wait_delivered("stuck", 4000 * len(p99["hangs"]))
-    broker.stop(signal.SIGKILL)
-    for _ in range(bench.repetitions):
-        one("dead")
-    return p99
-
-
 def measure(bench):
     report = bench.report
     count = bench.scale(200000, 50000)
@@ -185,14 +204,18 @@ def measure(bench):
     cluster = bench.cluster("kafka", more="outbox.sinks = 'webhook, kafka'\n")
     ours = {name: [] for name, *_ in VARIANTS}
     bare = {name: [] for name, *_ in VARIANTS}
+    others = {name: {"kcat": [], "ProducerPerformance": []} for name, *_ in VARIANTS}
     loop(broker, count, 100, 10000, IN_FLIGHT)	# the broker's Java compiles
     for _ in range(bench.repetitions):
         for name, _, size, keys, in_flight, _ in VARIANTS:
             n = count if keys != 1 else count // 10
             bare[name].append(loop(broker, n, size, keys, in_flight))
             ours[name].append(drain(cluster, broker, n, size, keys, in_flight))
+            if keys != 1:
+                others[name]["kcat"].append(kcat(bench.machine, broker, n, size, keys))
+            if keys == 0:
+                others[name]["ProducerPerformance"].append(java(bench.machine, broker, n, size))
     stamps = {rate: latency(bench, cluster, broker, rate, bench.scale(30, 10)) for rate in (100, 1000)}
-    p99 = beside(bench, cluster, broker)
     cluster.check()
     cluster.stop()
 
@@ -202,6 +225,10 @@ def measure(bench):
         report.ratio(SECTION, f"{words}, {in_flight:,} in flight: records/s ÷ records/s of a bare librdkafka loop",
                      rates[name], [r["per_s"] for r in bare[name]], at_least=least,
                      runs=ours[name], loops=bare[name])
+        for other, each in others[name].items():
+            if each:
+                report.add(SECTION, f"{words}, records/s of {other}, as many in flight as it likes",
+                           f"{text(median(each))} ({text(min(each))}–{text(max(each))})", samples=each)
         report.add(SECTION, f"CPU per record, {words}: worker beside loop",
                    f"{text(cpu[name])} µs, {text(median(r['cpu_us'] for r in bare[name]))} µs",
                    f"≤ {CPU_TARGET} µs" if name == "keyed" else "",
@@ -212,11 +239,5 @@ def measure(bench):
     for rate, each in stamps.items():
         p50, p99 = each.percentiles(1)
         report.add(SECTION, f"emit → consumer at {rate:,} events/s: p50, p99", f"{text(p50)} ms, {text(p99)} ms")
-    for state in ("hangs", "dead"):
-        value = median(p99[state]) / median(p99["well"])
-        report.add(SECTION, f"p99 of webhooks at {WEBHOOKS} events/s, emit → receiver, beside a broker that"
-                   f" {'hangs' if state == 'hangs' else 'is dead'} ÷ beside one that is well",
-                   f"{text(median(p99[state]))} ms ÷ {text(median(p99['well']))} ms = **{value:.2f}**",
-                   f"≤ {BESIDE}", value <= BESIDE, samples=p99)
     twice = sum(r["twice"] for runs in ours.values() for r in runs) + sum(each.again for each in stamps.values())
     report.add(SECTION, "records that are there twice", str(twice), "0", twice == 0, counted=True)

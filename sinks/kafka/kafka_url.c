@@ -152,6 +152,12 @@ kafka_url_parse(const char *text, KafkaUrl *url)
 	return NULL;
 }
 
+bool
+kafka_url_has_places(const KafkaUrl *url)
+{
+	return url->nparts > 1 || url->parts[0].place != KAFKA_TEXT;
+}
+
 /* Finds what the part stands for.  Returns its text; NULL: the event has none. */
 static const char *
 part_text(const KafkaPart *part, const KafkaEvent *event, size_t *len)

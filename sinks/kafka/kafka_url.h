@@ -53,6 +53,9 @@ typedef struct KafkaEvent
 /* Returns what is wrong with the URL, static text; NULL: nothing. */
 extern const char *kafka_url_parse(const char *text, KafkaUrl *url);
 
+/* False: all events have the same topic. */
+extern bool kafka_url_has_places(const KafkaUrl *url);
+
 /*
  * Writes the Kafka topic for an event.  Returns what is wrong with it, static text;
  * NULL: nothing.  'out' has KAFKA_TOPIC_MAX + 1 bytes, and is text in any case.

@@ -15,6 +15,7 @@
 #include "cluster.h"
 #include "fmgr.h"
 #include "record.h"
+#include "topics.h"
 
 PG_MODULE_MAGIC;
 
@@ -38,6 +39,7 @@ struct OutboxLink
 	KafkaSecurity	   security;
 	KafkaRecordOptions options;
 	OutboxTarget	   target;	/* only its timeouts */
+	KafkaTopics		   topics;	/* that its events have led to */
 	KafkaCluster	  *cluster; /* NULL: a new one could not be made */
 	int				   transfers;
 	int64 moved_at; /* ms, when a record was stored, or the first one begun */
@@ -64,6 +66,7 @@ struct OutboxTransfer
 	int64				created_ms;
 	int64				started_ms;
 	const char		   *bad_topic; /* why Kafka cannot have this topic */
+	int64_t				wait;	   /* ms; 0: its topic is not one too many */
 	rd_kafka_resp_err_t error;	   /* of one that could not be produced */
 };
 
@@ -228,6 +231,7 @@ free_unused_link(OutboxLink *link)
 		kafka_cluster_put(link->cluster);
 	dlist_delete(&link->node);
 	kafka_security_clear(&link->security);
+	kafka_topics_clear(&link->topics);
 	free(link);
 }
 
@@ -361,6 +365,16 @@ judge(OutboxTransfer *t, rd_kafka_resp_err_t error, OutboxOutcome *o)
 		o->result = OUTBOX_RESULT_ABORT;
 		snprintf(o->error, sizeof(o->error), "Kafka cannot have the topic \"%.100s\": %s",
 				 t->topic, t->bad_topic);
+	}
+	else if (t->wait > 0)
+	{
+		/* more topics than that may be no fault of its event, so it is tried again */
+		o->result = OUTBOX_RESULT_FAILED;
+		o->retry_after = t->wait / 1000 + 1;
+		snprintf(
+			o->error, sizeof(o->error),
+			"events have led to %d topics within an hour, and \"%.100s\" is another one",
+			KAFKA_TOPICS_MAX, t->topic);
 	}
 	else if (error == RD_KAFKA_RESP_ERR_NO_ERROR)
 	{
@@ -504,7 +518,9 @@ kafka_start(OutboxTransfer *t, const OutboxTarget *target, OutboxLink *link,
 		t->error = RD_KAFKA_RESP_ERR__QUEUE_FULL;
 		list(t, &ended);
 	}
-	else if (t->bad_topic)
+	else if (t->bad_topic ||
+			 (kafka_url_has_places(&link->url) &&
+			  !kafka_topics_have_room(&link->topics, t->topic, t->started_ms, &t->wait)))
 		list(t, &ended);
 	else
 		produce(t, m->key, m->key_len);

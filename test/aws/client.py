@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
-"""Makes and reads queues, topics, a bus and a stream of moto, as a receiver would, by boto3.
+"""Makes and reads queues, topics, a bus and a stream of moto or fauxqs, as a receiver would, by boto3.
 
-Usage: client.py PORT.  Each line of stdin is a command: "make", "queue NAME", "read QUEUE", "read
-stream".  It prints a line of JSON for each.
+Usage: client.py PORT [ACCOUNT].  Each line of stdin is a command: "make" (queues and topics), "make_more" (a
+bus and a stream), "queue NAME", "read QUEUE", "read stream", or "send QUEUE" and a JSON object with body,
+and for FIFO id and group.  It prints a line of JSON for each.
 """
 import json
 import sys
 
 import boto3
+import botocore.exceptions
 
 REGION = "eu-central-1"
-ACCOUNT = "123456789012"
+ACCOUNT = sys.argv[2] if len(sys.argv) > 2 else "123456789012"
 
 
 def client(name):
@@ -37,6 +39,10 @@ def make():
     for suffix, more in (("", {}), (".fifo", {"FifoTopic": "true"})):
         topic = sns.create_topic(Name="news" + suffix, Attributes=more)["TopicArn"]
         sns.subscribe(TopicArn=topic, Protocol="sqs", Endpoint=queue("news" + suffix), Attributes={"RawMessageDelivery": "true"})
+    return True
+
+
+def make_more():
     events.create_event_bus(Name="bus")
     events.put_rule(Name="all", EventBusName="bus", EventPattern=json.dumps({"source": ["shop"]}))
     events.put_targets(Rule="all", EventBusName="bus", Targets=[{"Id": "1", "Arn": queue("bus")}])
@@ -53,9 +59,20 @@ def read_queue(name):
             return messages
         for m in got:
             messages.append({
-                "body": m["Body"], "group": m["Attributes"].get("MessageGroupId"), "deduplication": m["Attributes"].get("MessageDeduplicationId"),
+                "body": m["Body"], "message": m["MessageId"], "sequence": m["Attributes"].get("SequenceNumber"), "group": m["Attributes"].get("MessageGroupId"), "deduplication": m["Attributes"].get("MessageDeduplicationId"),
                 "attributes": {k: v["StringValue"] for k, v in m.get("MessageAttributes", {}).items()}})
             sqs.delete_message(QueueUrl=url, ReceiptHandle=m["ReceiptHandle"])
+
+
+def send(name, said):
+    """What the queue says of a message: its id and number, or the code of the error."""
+    said = json.loads(said)
+    fifo = {"MessageDeduplicationId": said["id"], "MessageGroupId": said["group"]} if "id" in said else {}
+    try:
+        sent = sqs.send_message(QueueUrl=sqs.get_queue_url(QueueName=name)["QueueUrl"], MessageBody=said["body"], **fifo)
+    except botocore.exceptions.ClientError as error:
+        return {"error": error.response["Error"]["Code"]}
+    return {"message": sent["MessageId"], "sequence": sent.get("SequenceNumber")}
 
 
 def read_stream(name):
@@ -73,6 +90,7 @@ def read_stream(name):
 
 for line in sys.stdin:
     command, _, name = line.strip().partition(" ")
-    done = {"make": lambda: make(), "queue": lambda: queue(name),
+    done = {"make": lambda: make(), "make_more": lambda: make_more(), "queue": lambda: queue(name),
+            "send": lambda: send(*name.split(" ", 1)),
             "read": lambda: read_stream(name) if name == "stream" else read_queue(name)}[command]()
     print(json.dumps(done), flush=True)

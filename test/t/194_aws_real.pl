@@ -50,7 +50,7 @@ sub client
 	my $line = <$out> // die "the client has ended\n";
 	return JSON::PP->new->allow_nonref->utf8->decode($line);
 }
-ok(client('make'), 'queues, topics, a bus and a stream are made');
+ok(client('make') && client('make_more'), 'queues, topics, a bus and a stream are made');
 
 local $ENV{AWS_EC2_METADATA_SERVICE_ENDPOINT} = "http://127.0.0.1:$port";
 local $ENV{AWS_ENDPOINT_URL_STS} = "http://127.0.0.1:$port/";

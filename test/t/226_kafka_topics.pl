@@ -1,0 +1,69 @@
+# The events of a Kafka endpoint lead to 1,000 different topics an hour at most.
+# An event that would lead to another one is tried again later, and nothing else waits for it.
+# Against librdkafka's mock broker, which makes each topic that it is asked for.
+use strict;
+use warnings;
+
+use IO::Handle;
+use IPC::Open2;
+use OutboxTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+chomp(my $pkglibdir = qx{@{[ $ENV{PG_CONFIG} || 'pg_config' ]} --pkglibdir});
+plan skip_all => 'outbox_kafka was not built: it needs librdkafka-dev' unless -e "$pkglibdir/outbox_kafka.so";
+plan skip_all => 'there is no kcat to read with' if system('kcat -V > /dev/null 2>&1') != 0;
+
+my $dir = PostgreSQL::Test::Utils::tempdir('kafka');
+system("gcc -o $dir/mock $top/test/kafka/mock.c \$(pkg-config --cflags --libs rdkafka)") == 0 or die "no mock\n";
+push @OutboxTest::Receiver::started, open2(my $out, my $in, "$dir/mock");
+chomp(my $broker = <$out>);
+my $node = outbox_node('main', conf => "outbox.sinks = 'webhook, kafka'\n");
+
+sub ask
+{
+	my ($sql) = @_;
+	return $node->safe_psql('postgres', $sql);
+}
+
+# An endpoint that tries again soon
+sub create
+{
+	my ($name, $topic) = @_;
+	ask("SELECT outbox.create_endpoint('$name', 'kafka://$broker/$topic', '{$name}', timeout => '60 s', backoff_base => '100 ms', backoff_max => '200 ms')");
+	return endpoint_shows($node, $name, "state = 'active'", "$name: the link comes up");
+}
+
+# The topics that the broker has
+sub topics
+{
+	my ($prefix) = @_;
+	my @topics = qx{kcat -L -b $broker -m 10} =~ /topic "($prefix[^"]*)"/g;
+	return @topics;
+}
+
+create('many', 'many.{type}');
+ask("SELECT count(outbox.emit('many', jsonb_build_object('n', n), type => 't' || n)) FROM generate_series(1, 1000) n");
+endpoint_shows($node, 'many', 'delivered = 1000 AND failed_attempts = 0', 'events go to 1,000 topics');
+
+my $one_more = emit($node, 'many', '{"n": 1001}', "type => 't1001', key => 'k'");
+my $behind = emit($node, 'many', '{"n": 1002}', "type => 't1', key => 'k'");
+my $error = 'events have led to 1000 topics within an hour, and "many.t1001" is another one';
+endpoint_shows($node, 'many', "failed_attempts > 1 AND last_error = '$error'", 'one that leads to another topic fails, and is tried again');
+ask("SELECT count(outbox.emit('many', jsonb_build_object('n', n), type => 't' || n, key => 'k' || n)) FROM generate_series(1, 1000) n");
+endpoint_shows($node, 'many', "delivered = 2000 AND dead = 0 AND state = 'active'", 'all others go on');
+is(ask("SELECT string_agg(status, ' ' ORDER BY status) FROM outbox.deliveries WHERE event_id IN ('$one_more', '$behind')"), 'blocked retrying', 'those of its key wait behind it');
+is(scalar(topics('many')), 1000, 'the broker was asked for no other topic');
+
+create('others', 'others.{topic}.{type}');
+my $other = emit($node, 'others', '{}', "type => 'x'");
+wait_status($node, $other, 'delivered', 'another endpoint has topics of its own');
+create('same', 'same');
+ask("SELECT count(outbox.emit('same', '{}', type => 't' || n)) FROM generate_series(1, 1010) n");
+endpoint_shows($node, 'same', 'delivered = 1010 AND failed_attempts = 0', 'one with one topic counts nothing');
+
+ask("SELECT outbox.alter_endpoint('many', timeout => '61 s')");
+wait_status($node, $one_more, 'delivered', 'an endpoint that is altered counts anew');
+wait_status($node, $behind, 'delivered', 'and its key goes on');
+is(scalar(topics('many')), 1001, 'the topic is there now');
+done_testing();
