@@ -92,9 +92,8 @@ class Cluster:
                     ' exec setpriv --reuid postgres --regid postgres --init-groups "$@"',
                     "sh", conf, *argv]
             user = None
-        self.process = machine.start(*argv, user=user, log=self.log)
-        wait_until(self.ready, 30, f"the server to start (log: {self.log})")
-        self.sql = self.session()
+        self.argv, self.run_as = argv, user
+        self.start()
         self.sql.rows("CREATE EXTENSION outbox")
         try:
             wait_until(self.running, 30, "outbox.status to say running")
@@ -102,6 +101,15 @@ class Cluster:
             raise BenchError(f"{error}, it says"
                              f" {self.sql.rows('SELECT state, reason FROM outbox.status')}"
                              f" (log: {self.log}, --keep)")
+
+    def start(self):
+        self.process = self.machine.start(*self.argv, user=self.run_as, log=self.log)
+        wait_until(self.ready, 30, f"the server to start (log: {self.log})")
+        self.sql = self.session()
+
+    def restart(self):
+        self.stop()
+        self.start()
 
     def major(self):
         return int(run(self.machine.bindir / "postgres", "-V").split()[2].split(".")[0]

@@ -73,14 +73,14 @@ class Nginx:
 
     def __init__(self, machine, everywhere=False, tls=False):
         self.machine = machine
-        directory = machine.dir / ("nginx-everywhere" if everywhere else "nginx-tls" if tls else "nginx")
+        directory = machine.dir / ("nginx-everywhere" if everywhere else f"nginx-tls-{free_port()}" if tls else "nginx")
         directory.mkdir()
         self.certificate = directory / "certificate.pem"
         self.tls = free_port() if tls else None
         if tls:
             run("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
                 "-nodes", "-keyout", directory / "key.pem", "-out", self.certificate, "-days", "2",
-                "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1", stderr=subprocess.DEVNULL)
+                "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1,DNS:*.w.localhost", stderr=subprocess.DEVNULL)
         self.port = free_port()
         self.unlucky = free_port()
         conf = directory / "nginx.conf"

@@ -81,6 +81,32 @@ AS $$
 $$;
 COMMENT ON FUNCTION outbox.adopted_status IS 'How adopt() parks a delivery that was not finished';
 
+-- What is known of a row that is missing is the epoch of its events. The newest of them
+-- is that of the log, unless it has its row.
+CREATE FUNCTION outbox.find_origins() RETURNS void
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
+AS $$
+    WITH seen AS (
+        SELECT e.epoch, max(e.at) AS at, max(e.seq) AS seq
+        FROM (SELECT l.epoch, l.created_at AS at, l.seq FROM outbox.events l
+              UNION ALL SELECT k.epoch, k.created_at, k.seq FROM outbox.kept_events k
+              UNION ALL SELECT s.epoch, s.created_at, 0 FROM outbox.scheduled s) e
+        WHERE e.epoch > 0 AND NOT EXISTS (SELECT 1 FROM outbox.origins o WHERE o.epoch = e.epoch)
+        GROUP BY e.epoch)
+    INSERT INTO outbox.origins (epoch, system_identifier, database_oid, adopted_by, first, instance_name)
+    SELECT s.epoch, 0, 0, NULLIF(n.epoch, s.epoch), true, ''
+    FROM seen s,
+         (SELECT COALESCE((SELECT o.epoch FROM outbox.origins o WHERE o.adopted_by IS NULL
+                           ORDER BY o.created_at DESC LIMIT 1),
+                          (SELECT c.epoch FROM seen c ORDER BY c.seq DESC, c.at DESC LIMIT 1)) AS epoch) n;
+    UPDATE outbox.origins o SET first = true
+    WHERE NOT o.first AND NOT EXISTS (SELECT 1 FROM outbox.origins p WHERE p.adopted_by = o.epoch);
+    -- Events that were emitted while it was held are those of a copy until own_log().
+    UPDATE outbox.origins SET system_identifier = 0 WHERE adopted_by IS NULL
+$$;
+COMMENT ON FUNCTION outbox.find_origins IS
+'Makes rows of outbox.origins for those that are missing, as far as events tell of them';
+
 -- Positions are snapshots, and a snapshot says nothing about the transactions of
 -- another system. But the events of a copy are all committed, so their numbers are
 -- in the order that was promised. Therefore:
@@ -137,6 +163,9 @@ BEGIN
     LOCK TABLE outbox.events, outbox.scheduled, outbox.kept_events, outbox.endpoint_settings,
         outbox.positions, outbox.parked, outbox.replays, outbox.forgotten IN SHARE ROW EXCLUSIVE MODE;
     own := pg_current_xact_id();
+    IF owner = 'not known' THEN
+        PERFORM outbox.find_origins();
+    END IF;
 
     -- What forget() was asked for before the copy was made: its snapshots say nothing
     -- about the xids here, so what they see is emptied now.  The workers do the rest.

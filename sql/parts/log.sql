@@ -83,6 +83,16 @@ COMMENT ON COLUMN outbox.origins.instance_name IS 'outbox.instance_name when the
 COMMENT ON COLUMN outbox.origins.first IS 'True if no other log came before: events of epoch 0 are its own';
 COMMENT ON COLUMN outbox.origins.created_at IS 'When the row was made';
 
+-- Rows are never removed. When they are all the same, the log is held.
+CREATE FUNCTION outbox.origins_changed() RETURNS trigger
+LANGUAGE C AS 'MODULE_PATHNAME', 'outbox_origins_changed_1_0';
+COMMENT ON FUNCTION outbox.origins_changed IS
+'Trigger of outbox.origins: sessions and workers read it again';
+CREATE TRIGGER changed AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON outbox.origins
+FOR EACH STATEMENT EXECUTE FUNCTION outbox.origins_changed();
+COMMENT ON TRIGGER changed ON outbox.origins IS 'Sessions and workers read it again';
+ALTER TABLE outbox.origins ENABLE ALWAYS TRIGGER changed;
+
 -- CACHE 1, because numbers that a session caches for later would be out of order.
 CREATE SEQUENCE outbox.events_seq AS int8 CACHE 1;
 COMMENT ON SEQUENCE outbox.events_seq IS 'Numbers the events (must keep CACHE 1)';

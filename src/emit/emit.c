@@ -83,11 +83,12 @@ append(const OutboxNewEvent *e, bool has_id, pg_uuid_t *id)
 {
 	FullTransactionId xid = GetTopFullTransactionId();
 	int				  piece = outbox_current_piece();
-	Relation rel = table_open(outbox_log_tables()->pieces[piece], RowExclusiveLock);
-	TupleTableSlot *slot = table_slot_create(rel, NULL);
-	int64			epoch = outbox_current_epoch();
-	int64			seq = outbox_next_seq();
-	TimestampTz		now = GetCurrentTimestamp();
+	Relation		  rel = outbox_log_table_open(&outbox_log_tables()->pieces[piece],
+												  RowExclusiveLock);
+	TupleTableSlot	 *slot = table_slot_create(rel, NULL);
+	int64			  epoch = outbox_current_epoch();
+	int64			  seq = outbox_next_seq();
+	TimestampTz		  now = GetCurrentTimestamp();
 
 	if (!has_id)
 		outbox_make_id(now, id);
@@ -124,7 +125,8 @@ static void
 schedule(const OutboxNewEvent *e, bool has_id, pg_uuid_t *id)
 {
 	FullTransactionId xid = GetTopFullTransactionId();
-	Relation		  rel = table_open(outbox_log_tables()->scheduled, RowExclusiveLock);
+	Relation		  rel = outbox_log_table_open(&outbox_log_tables()->scheduled,
+												  RowExclusiveLock);
 	TupleTableSlot	 *slot = table_slot_create(rel, NULL);
 	TimestampTz		  now = GetCurrentTimestamp();
 

@@ -24,6 +24,7 @@
 
 #include "base/version.h"
 #include "emit/event_types.h"
+#include "log/event_stamp.h"
 
 #define Anum_event_types_topic 1
 
@@ -66,20 +67,20 @@ forget(void)
 static bool
 find(const char *topic)
 {
-	Oid			schema = get_namespace_oid(OUTBOX_SCHEMA, false);
-	Relation	rel;
+	Relation	rel = outbox_table_open("event_types", AccessShareLock);
+	Oid			index = get_relname_relid("event_types_pkey", RelationGetNamespace(rel));
 	Snapshot	snapshot;
 	ScanKeyData key;
 	SysScanDesc scan;
 	bool		found;
 
-	catalogue = get_relname_relid("event_types", schema);
-	rel = table_open(catalogue, AccessShareLock);
+	if (catalogue != RelationGetRelid(rel))
+		changed = true;
+	catalogue = RelationGetRelid(rel);
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	ScanKeyInit(&key, Anum_event_types_topic, BTEqualStrategyNumber, F_TEXTEQ,
 				CStringGetTextDatum(topic));
-	scan = systable_beginscan(rel, get_relname_relid("event_types_pkey", schema), true,
-							  snapshot, 1, &key);
+	scan = systable_beginscan(rel, index, OidIsValid(index), snapshot, 1, &key);
 	found = HeapTupleIsValid(systable_getnext(scan));
 	systable_endscan(scan);
 	UnregisterSnapshot(snapshot);

@@ -57,8 +57,7 @@ outbox_status_probes_new(const OutboxEndpoint *ep)
 {
 	return ep->pace.breaker == OUTBOX_BREAKER_OPEN && ep->pace.openings % 2 == 0 &&
 		ep->pace.retry_at != 0 && ep->config.ordering != OUTBOX_ORDER_STRICT &&
-		ep->queue->nwaiting < OUTBOX_MAX_WAITING &&
-		(ep->feed->backlog > 0 || !ep->feed->counted);
+		!outbox_endpoint_waits_full(ep) && (ep->feed->backlog > 0 || !ep->feed->counted);
 }
 
 void

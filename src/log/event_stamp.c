@@ -7,6 +7,7 @@
 #include "postgres.h"
 
 #include "access/htup_details.h"
+#include "access/relation.h"
 #include "access/table.h"
 #include "access/tableam.h"
 #include "access/xact.h"
@@ -67,14 +68,23 @@ StaticAssertDecl(lengthof(scheduled_columns) == Natts_scheduled,
 static OutboxLogTables log_tables;
 static bool			   log_valid;
 
+/* A row of outbox.origins. */
+typedef struct Origin
+{
+	int64 epoch;
+	int64 adopted_by; /* 0: it is open */
+	bool  first;
+} Origin;
+
 /* What outbox.origins says. */
 typedef struct Origins
 {
-	int64  current; /* the epoch of a new event */
-	bool   zero;	/* epoch 0 is that of the logs that are not adopted */
-	int	   n;
-	int64 *epochs;	/* all epochs … */
-	bool  *adopted; /* … and whether each is closed */
+	int64	current; /* the epoch of a new event */
+	bool	zero;	 /* epoch 0 is that of the logs that are not adopted */
+	bool	lost;	 /* rows are missing ... */
+	uint64	lost_at; /* ... and events of theirs lie here (0: at their own xid) */
+	int		n;
+	Origin *rows;
 } Origins;
 
 static Origins		 origins;
@@ -182,6 +192,38 @@ outbox_log_tables(void)
 	return &log_tables;
 }
 
+/*
+ * While a session waits for the lock, the extension may be dropped, and made again.  So
+ * the table is looked up again, as that of a plain INSERT is.
+ */
+Relation
+outbox_log_table_open(const Oid *relid, LOCKMODE mode)
+{
+	for (;;)
+	{
+		Relation rel;
+
+		(void) outbox_log_tables();
+		rel = try_relation_open(*relid, mode);
+		if (rel != NULL)
+			return rel;
+		log_valid = false;
+	}
+}
+
+Relation
+outbox_table_open(const char *name, LOCKMODE mode)
+{
+	for (;;)
+	{
+		Oid		 schema = get_namespace_oid(OUTBOX_SCHEMA, true);
+		Relation rel = try_relation_open(find_relation(schema, name), mode);
+
+		if (rel != NULL)
+			return rel;
+	}
+}
+
 Oid
 outbox_log_owner(void)
 {
@@ -207,13 +249,41 @@ outbox_current_piece(void)
 	return Min(piece, OUTBOX_LOG_PIECES - 1);
 }
 
+/* True if the table has a row. */
+static bool
+has_rows(const char *table, Snapshot snapshot)
+{
+	Relation		rel = outbox_table_open(table, AccessShareLock);
+	TupleTableSlot *slot = table_slot_create(rel, NULL);
+	TableScanDesc	scan = table_beginscan(rel, snapshot, 0, NULL);
+	bool			found = table_scan_getnextslot(scan, ForwardScanDirection, slot);
+
+	table_endscan(scan);
+	ExecDropSingleTupleTableSlot(slot);
+	table_close(rel, AccessShareLock);
+	return found;
+}
+
+/* True if a log came before that of this row, and its row is missing. */
+static bool
+lacks_predecessor(const Origin *o)
+{
+	if (o->first)
+		return false;
+	for (int i = 0; i < origins.n; i++)
+		if (origins.rows[i].adopted_by == o->epoch)
+			return false;
+	return true;
+}
+
 /*
  * Reads with the latest snapshot, not the transaction's.  A REPEATABLE READ
  * transaction that is older than the epoch writes events of that epoch, too.
  *
  * The log belongs to this database if exactly one origin has not been adopted, and it
- * names this system and database.  Only that case is cached.  A restore, which
- * invalidates nothing, turns a log without origins into a copy.
+ * names this system and database.  Only that case is cached.  An origin is made before
+ * the first endpoint, and stays: where there are endpoints and no origin, rows were
+ * removed.  That is judged by one snapshot.
  */
 static void
 read_origins(void)
@@ -232,56 +302,59 @@ read_origins(void)
 											ALLOCSET_SMALL_SIZES);
 	MemoryContextReset(origins_cxt);
 	memset(&origins, 0, sizeof(origins));
-	origins.epochs = MemoryContextAlloc(origins_cxt, sizeof(int64) * max);
-	origins.adopted = MemoryContextAlloc(origins_cxt, sizeof(bool) * max);
+	origins.rows = MemoryContextAlloc(origins_cxt, sizeof(Origin) * max);
 
-	rel = table_open(log_tables.origins, AccessShareLock);
+	rel = outbox_log_table_open(&log_tables.origins, AccessShareLock);
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	slot = table_slot_create(rel, NULL);
 	scan = table_beginscan(rel, snapshot, 0, NULL);
 	while (table_scan_getnextslot(scan, ForwardScanDirection, slot))
 	{
-		bool  isnull;
-		bool  adopted;
-		int64 epoch;
+		bool   isnull;
+		Datum  adopted_by;
+		Origin o;
 
 		slot_getsomeattrs(slot, Anum_origins_first);
-		epoch = DatumGetInt64(slot_getattr(slot, Anum_origins_epoch, &isnull));
-		(void) slot_getattr(slot, Anum_origins_adopted_by, &isnull);
-		adopted = !isnull;
+		o.epoch = DatumGetInt64(slot_getattr(slot, Anum_origins_epoch, &isnull));
+		o.first = DatumGetBool(slot_getattr(slot, Anum_origins_first, &isnull));
+		adopted_by = slot_getattr(slot, Anum_origins_adopted_by, &isnull);
+		o.adopted_by = isnull ? 0 : DatumGetInt64(adopted_by);
 		if (origins.n == max)
 		{
 			max *= 2;
-			origins.epochs = repalloc(origins.epochs, sizeof(int64) * max);
-			origins.adopted = repalloc(origins.adopted, sizeof(bool) * max);
+			origins.rows = repalloc(origins.rows, sizeof(Origin) * max);
 		}
-		origins.epochs[origins.n] = epoch;
-		origins.adopted[origins.n++] = adopted;
-		if (adopted)
+		origins.rows[origins.n++] = o;
+		if (o.adopted_by != 0)
 			continue;
 		open++;
-		origins.zero |= DatumGetBool(slot_getattr(slot, Anum_origins_first, &isnull));
+		origins.zero |= o.first;
 		if ((uint64) DatumGetInt64(slot_getattr(slot, Anum_origins_system_identifier,
 												&isnull)) == GetSystemIdentifier() &&
 			DatumGetObjectId(slot_getattr(slot, Anum_origins_database_oid, &isnull)) ==
 				MyDatabaseId)
 		{
 			ours++;
-			origins.current = epoch;
+			origins.current = o.epoch;
 		}
 	}
 	table_endscan(scan);
 	ExecDropSingleTupleTableSlot(slot);
-	UnregisterSnapshot(snapshot);
 	table_close(rel, AccessShareLock);
 
 	if (open == 0)
 	{
 		origins.current = 0;
 		origins.zero = true;
+		origins.lost = origins.n > 0 || has_rows("endpoint_settings", snapshot);
 	}
-	else if (open != 1 || ours != 1)
+	for (int i = 0; i < origins.n; i++)
+		origins.lost |= lacks_predecessor(&origins.rows[i]);
+	if (open > 0)
+		origins.lost_at = FirstNormalTransactionId;
+	if (origins.lost || (open > 0 && (open != 1 || ours != 1)))
 		origins.current = OUTBOX_EPOCH_OF_COPY;
+	UnregisterSnapshot(snapshot);
 
 	/* If something changed meanwhile, it is read again next time. */
 	origins_valid = origins.current > 0 && before == invalidations;
@@ -315,9 +388,11 @@ outbox_log_xid(int64 epoch, uint64 xid)
 	if (epoch == 0)
 		return origins.zero ? xid : FirstNormalTransactionId;
 	for (int i = 0; i < origins.n; i++)
-		if (origins.epochs[i] == epoch)
-			return origins.adopted[i] ? FirstNormalTransactionId : xid;
-	return 0;
+		if (origins.rows[i].epoch == epoch)
+			return origins.rows[i].adopted_by != 0 ? FirstNormalTransactionId : xid;
+	if (!origins.lost)
+		return 0;
+	return origins.lost_at != 0 ? origins.lost_at : xid;
 }
 
 /* ---------------------------------------------------------------------
@@ -401,9 +476,12 @@ OUTBOX_FUNCTION(outbox_column_piece_1_0, 0)
 
 OUTBOX_FUNCTION(outbox_column_seq_1_0, 0)
 {
-	int64 seq = outbox_next_seq();
+	int64 seq;
 
+	/* Called by hand, it may be what waits for the lock. */
 	(void) fcinfo;
+	relation_close(outbox_log_table_open(&log_tables.seq, RowExclusiveLock), NoLock);
+	seq = outbox_next_seq();
 	if (drawn_by != GetTopTransactionIdIfAny())
 	{
 		drawn_by = GetTopTransactionIdIfAny();

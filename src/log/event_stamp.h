@@ -7,7 +7,9 @@
 
 #include "base/outbox.h"
 
+#include "storage/lockdefs.h"
 #include "utils/jsonb.h"
+#include "utils/relcache.h"
 #include "utils/uuid.h"
 
 /* The columns of outbox.events. */
@@ -69,6 +71,13 @@ typedef struct OutboxLogTables
  * Throws if the extension does not exist, or has another version.
  */
 extern const OutboxLogTables *outbox_log_tables(void);
+
+/*
+ * Open a relation of the extension, which may wait for a lock: one of
+ * outbox_log_tables(), and one by its name.  Throw (42P01) if it does not exist, or is dropped meanwhile.
+ */
+extern Relation outbox_log_table_open(const Oid *relid, LOCKMODE mode);
+extern Relation outbox_table_open(const char *name, LOCKMODE mode);
 
 /* The owner of outbox.events; InvalidOid if the table was just dropped. */
 extern Oid outbox_log_owner(void);

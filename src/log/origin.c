@@ -7,6 +7,10 @@
  * retention is due for the first time.  It is made that late because a dump is restored
  * table by table.  A worker that claimed a half-restored log would serve the copy.  For
  * the same reason, a single row of another system or database makes the log a copy.
+ *
+ * Rows are never removed.  So a log that has endpoints, or events that had an origin, but
+ * no row, has lost it.  The same holds for a row that came after another one which is not
+ * there.  Without them it is not known which events are the log's own.
  */
 #include "base/outbox.h"
 
@@ -14,6 +18,7 @@
 #include "access/xlog.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_type.h"
+#include "commands/trigger.h"
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
@@ -27,9 +32,25 @@
 #include "base/version.h"
 #include "log/event_stamp.h"
 #include "log/origin.h"
+#include "server/wakeup.h"
+
+/* True if events had an origin, or were written in a copy. */
+static bool
+events_had_origin(void)
+{
+	static const char *const tables[] = {"kept_events", "scheduled", "events"};
+
+	for (size_t i = 0; i < lengthof(tables); i++)
+		if (outbox_query(psprintf("SELECT 1 FROM outbox.%s"
+								  " WHERE epoch OPERATOR(pg_catalog.<>) 0 LIMIT 1",
+								  tables[i]),
+						 0, NULL, NULL, NULL) > 0)
+			return true;
+	return false;
+}
 
 OutboxOrigin
-outbox_origin(int64 *epoch, bool *zero)
+outbox_origin(int64 *epoch, bool *zero, bool thorough)
 {
 	Datum		  args[2] = {Int64GetDatum((int64) GetSystemIdentifier()),
 							 ObjectIdGetDatum(MyDatabaseId)};
@@ -39,12 +60,21 @@ outbox_origin(int64 *epoch, bool *zero)
 				 " system_identifier OPERATOR(pg_catalog.=) $1"
 				 " AND database_oid OPERATOR(pg_catalog.=) $2),"
 				 " pg_catalog.max(epoch), pg_catalog.bool_or(first),"
-				 " pg_catalog.max(instance_name) FROM outbox.origins"
-				 " WHERE adopted_by IS NULL",
+				 " pg_catalog.max(instance_name),"
+				 " EXISTS (SELECT 1 FROM outbox.origins o WHERE NOT o.first"
+				 " AND NOT EXISTS (SELECT 1 FROM outbox.origins p"
+				 " WHERE p.adopted_by OPERATOR(pg_catalog.=) o.epoch)),"
+				 " EXISTS (SELECT 1 FROM outbox.origins)"
+				 " OR EXISTS (SELECT 1 FROM outbox.endpoint_settings)"
+				 " FROM outbox.origins WHERE adopted_by IS NULL",
 				 2, (Oid[]){INT8OID, OIDOID}, args, NULL);
 	row = fetch_row(0);
+	if (DatumGetBool(row.values[5]))
+		return OUTBOX_ORIGIN_LOST;
 	if (row_int8(row, 0) == 0)
-		return OUTBOX_ORIGIN_NONE;
+		return DatumGetBool(row.values[6]) || (thorough && events_had_origin()) ?
+			OUTBOX_ORIGIN_LOST :
+			OUTBOX_ORIGIN_NONE;
 	if (row_int8(row, 0) != row_int8(row, 1))
 		return OUTBOX_ORIGIN_FOREIGN;
 	*epoch = row_int8(row, 2);
@@ -76,23 +106,18 @@ origins_changed(void)
 		get_relname_relid("origins", get_namespace_oid(OUTBOX_SCHEMA, false)));
 }
 
-/* Inserts a row.  Returns false if 'condition' prevented it. */
-static bool
-make_origin(int64 epoch, bool first, const char *condition)
+static void
+make_origin(int64 epoch, bool first)
 {
 	Datum args[5] = {Int64GetDatum(epoch), Int64GetDatum((int64) GetSystemIdentifier()),
 					 ObjectIdGetDatum(MyDatabaseId),
 					 CStringGetTextDatum(outbox_instance_name), BoolGetDatum(first)};
-	char *sql = psprintf("INSERT INTO outbox.origins"
-						 " (epoch, system_identifier, database_oid, instance_name, first)"
-						 " SELECT $1, $2, $3, $4, $5 %s",
-						 condition);
 
-	if (outbox_query(sql, 5, (Oid[]){INT8OID, INT8OID, OIDOID, TEXTOID, BOOLOID}, args,
-					 NULL) == 0)
-		return false;
+	outbox_query("INSERT INTO outbox.origins"
+				 " (epoch, system_identifier, database_oid, instance_name, first)"
+				 " VALUES ($1, $2, $3, $4, $5)",
+				 5, (Oid[]){INT8OID, INT8OID, OIDOID, TEXTOID, BOOLOID}, args, NULL);
 	origins_changed();
-	return true;
 }
 
 /*
@@ -118,20 +143,34 @@ pull_back_events(void)
 void
 outbox_origin_claim(void)
 {
+	int64 epoch;
+	bool  zero;
+
 	/* One session at a time.  This lock conflicts with that of an INSERT. */
 	outbox_query("LOCK TABLE outbox.origins IN SHARE ROW EXCLUSIVE MODE", 0, NULL, NULL,
 				 NULL);
-	if (make_origin(random_epoch(), true,
-					"WHERE NOT EXISTS (SELECT 1 FROM outbox.origins)"))
-		pull_back_events();
+	if (outbox_origin(&epoch, &zero, true) != OUTBOX_ORIGIN_NONE)
+		return;
+	make_origin(random_epoch(), true);
+	pull_back_events();
 }
 
 /* claim_log(): the first thing that create_endpoint() does. */
 OUTBOX_FUNCTION(outbox_claim_log_1_0, 0)
 {
+	int64 epoch;
+	bool  zero;
+
 	(void) fcinfo;
 	SPI_connect();
 	outbox_origin_claim();
+	if (outbox_origin(&epoch, &zero, true) == OUTBOX_ORIGIN_LOST)
+		ereport(
+			ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("outbox.origins lacks rows that this log had"),
+			 errhint(
+				 "SELECT outbox.adopt() first, once it is certain that no other database sends these events.")));
 	SPI_finish();
 	PG_RETURN_VOID();
 }
@@ -144,6 +183,7 @@ OUTBOX_FUNCTION(outbox_log_owner_1_0, 0)
 		[OUTBOX_ORIGIN_OURS] = "us",
 		[OUTBOX_ORIGIN_FOREIGN] = "another",
 		[OUTBOX_ORIGIN_OTHER_INSTANCE] = "another instance",
+		[OUTBOX_ORIGIN_LOST] = "not known",
 	};
 	OutboxOrigin origin;
 	int64		 epoch;
@@ -151,7 +191,7 @@ OUTBOX_FUNCTION(outbox_log_owner_1_0, 0)
 
 	(void) fcinfo;
 	SPI_connect();
-	origin = outbox_origin(&epoch, &zero);
+	origin = outbox_origin(&epoch, &zero, true);
 	SPI_finish();
 	PG_RETURN_TEXT_P(cstring_to_text(words[origin]));
 }
@@ -169,11 +209,32 @@ OUTBOX_FUNCTION(outbox_new_epoch_1_0, 0)
 OUTBOX_FUNCTION(outbox_own_log_1_0, 1)
 {
 	Datum args[1] = {PG_GETARG_DATUM(0)};
+	bool  first;
 
 	SPI_connect();
 	outbox_query("UPDATE outbox.origins SET adopted_by = $1 WHERE adopted_by IS NULL", 1,
 				 (Oid[]){INT8OID}, args, NULL);
-	(void) make_origin(PG_GETARG_INT64(0), false, "");
+	first = outbox_query("SELECT 1 FROM outbox.origins LIMIT 1", 0, NULL, NULL, NULL) ==
+		0;
+	make_origin(PG_GETARG_INT64(0), first);
 	SPI_finish();
 	PG_RETURN_VOID();
+}
+
+/*
+ * origins_changed(): the trigger.  Sessions and workers cache what the rows say, and a
+ * worker has to notice that they are not those it began with.
+ */
+OUTBOX_FUNCTION(outbox_origins_changed_1_0, 0)
+{
+	TriggerData *trigger = (TriggerData *) fcinfo->context;
+
+	if (!CALLED_AS_TRIGGER(fcinfo))
+		ereport(ERROR,
+				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+				 errmsg("outbox.origins_changed() is a trigger function"),
+				 errhint("It belongs to outbox.origins and to no other table.")));
+	CacheInvalidateRelcache(trigger->tg_relation);
+	outbox_mark_changed(true);
+	PG_RETURN_POINTER(NULL);
 }

@@ -27,6 +27,7 @@
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
+#include "utils/syscache.h"
 
 #include "base/compat.h"
 #include "base/settings.h"
@@ -40,6 +41,7 @@ static char					*version;
 static char					*database;
 static int64				 log_epoch; /* 0: not known yet */
 static Oid					 extension_owner;
+static Oid					 role;		  /* as which this process runs */
 static char					*role_misfit; /* why the role cannot serve; NULL: it can */
 static volatile sig_atomic_t in_transaction;
 
@@ -210,34 +212,33 @@ look_up_extension(Oid *owner, char **extversion)
  * cannot serve.  NULL: it can.
  */
 static const char *
-role_problem(Oid owner, Oid *role)
+role_problem(Oid owner, Oid *wanted)
 {
 	const char *missing;
 
-	*role = outbox_worker_role[0] == '\0' ? owner :
-											get_role_oid(outbox_worker_role, true);
-	if (!OidIsValid(*role))
+	*wanted = outbox_worker_role[0] == '\0' ? owner :
+											  get_role_oid(outbox_worker_role, true);
+	if (!OidIsValid(*wanted))
 		return psprintf("outbox.worker_role: role \"%s\" does not exist",
 						outbox_worker_role);
-	missing = outbox_missing_privilege(*role);
+	missing = outbox_missing_privilege(*wanted);
 	return missing == NULL ?
 		NULL :
 		psprintf("the role of the worker, \"%s\", lacks a privilege: %s",
-				 GetUserNameFromId(*role, false), missing);
+				 GetUserNameFromId(*wanted, false), missing);
 }
 
 bool
 outbox_session_role_would_fit(void)
 {
-	Oid role;
+	Oid wanted;
 
-	return role_problem(extension_owner, &role) == NULL;
+	return role_problem(extension_owner, &wanted) == NULL;
 }
 
 bool
 outbox_session_init(void)
 {
-	Oid			role;
 	char	   *extversion;
 	const char *problem;
 
@@ -386,6 +387,13 @@ outbox_txn_begin(bool write)
 		proc_exit(0);
 	}
 
+	/* What a role that is gone may do is not known any more. */
+	if (!SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(role)))
+	{
+		ereport(LOG, (errmsg("outbox worker ends: its role was dropped")));
+		proc_exit(0);
+	}
+
 	/* REASSIGN OWNED.  The former owner, as which this process runs, may be gone. */
 	if (owner != extension_owner && outbox_worker_role[0] == '\0')
 	{
@@ -399,7 +407,13 @@ outbox_txn_begin(bool write)
 	 */
 	if (log_epoch != 0 && outbox_current_epoch() != log_epoch)
 	{
-		ereport(LOG, (errmsg("outbox worker ends: the log was adopted")));
+		ereport(
+			LOG,
+			(errmsg(
+				"outbox worker ends: %s",
+				outbox_current_epoch() > 0 ?
+					"the log was adopted" :
+					"outbox.origins does not say any more that the log is that of this database")));
 		proc_exit(0);
 	}
 	SPI_connect();

@@ -146,6 +146,7 @@ read_origin(void)
 {
 	int64		 epoch = 0;
 	bool		 zero = false;
+	bool		 thorough = true; /* the first time */
 	OutboxOrigin origin;
 
 	for (;;)
@@ -155,8 +156,12 @@ read_origin(void)
 		begin_when_unlocked(true);
 		outbox_retention_init(db);
 		if (GetCurrentTimestamp() >= outbox_retention_next_time())
+		{
 			outbox_origin_claim();
-		origin = outbox_origin(&epoch, &zero);
+			thorough = true;
+		}
+		origin = outbox_origin(&epoch, &zero, thorough);
+		thorough = false;
 		outbox_txn_commit();
 		if (origin != OUTBOX_ORIGIN_NONE)
 			break;
@@ -172,7 +177,9 @@ read_origin(void)
 	}
 	idle(
 		OUTBOX_WORKER_HELD,
-		origin == OUTBOX_ORIGIN_FOREIGN ?
+		origin == OUTBOX_ORIGIN_LOST ?
+			"outbox.origins lacks rows that this log had, so this may be a copy: see that no other database sends its events, then call outbox.adopt()" :
+			origin == OUTBOX_ORIGIN_FOREIGN ?
 			"this log was written by another system or database: it is a copy, and sends nothing before outbox.adopt()" :
 			"outbox.instance_name is not the one that this log was made or adopted under: set it so, or call outbox.adopt()");
 }

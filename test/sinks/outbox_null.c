@@ -10,6 +10,7 @@
  *	  null://h/abort   no event is ever accepted
  *	  null://h/link    the link is down while the file JOURNAL.down exists
  *	  null://h/say     no event is accepted, for a reason that is the event's body
+ *	  null://h/poison  an event whose body has the word poison is never accepted
  *	  null://h/hold    two of three events wait for their answer while it exists
  *
  * What was sent is written to the file that the server's environment names in
@@ -266,6 +267,9 @@ null_start(OutboxTransfer *t, const OutboxTarget *target, OutboxLink *link,
 	else if (strcmp(link->mode, "abort") == 0)
 		t->result = OUTBOX_RESULT_ABORT;
 	else if (strcmp(link->mode, "fail") == 0 && m->attempt == 1)
+		t->result = OUTBOX_RESULT_FAILED;
+	else if (strcmp(link->mode, "poison") == 0 &&
+			 memmem(m->body, m->body_len, "poison", 6))
 		t->result = OUTBOX_RESULT_FAILED;
 	else if (strcmp(link->mode, "link") == 0 && access(down_file, F_OK) == 0)
 		t->result = OUTBOX_RESULT_UNAVAILABLE;

@@ -106,5 +106,13 @@ $at{ $again[$_] } = $_ foreach 0 .. $#again;
 is(scalar(grep { exists $at{ $_ - 1 } && exists $at{$_} && $at{ $_ - 1 } > $at{$_} } map { 8 * $_ } 1 .. EVENTS / 8 - 1),
 	0, 'no event is sent before the one of its key that comes before it');
 is(ask('SELECT pending IS NULL FROM outbox.endpoint_positions'), 't', 'the position names none any more');
+
+# More events than a webhook may have wait for the one before them, and all that were sent fail:
+# a new one is tried all the same.
+ask("SELECT outbox.create_endpoint('poison', 'null://h/poison', topics => '{p}', format => 'raw',"
+	  . " backoff_base => '50 ms', backoff_max => '100 ms', max_in_flight => " . MOST . ')');
+ask("SELECT count(outbox.emit('p', jsonb_build_object('poison', n), key => CASE WHEN n > 30 THEN 'k' END)) FROM generate_series(1, 630) n");
+endpoint_shows($node, 'poison', "state = 'backing_off'", 'backing off');
+wait_status($node, emit($node, 'p', '{"good": 1}'), 'delivered', 'what does not fail is delivered behind 600 that wait');
 $node->stop;
 done_testing();
