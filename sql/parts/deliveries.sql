@@ -192,6 +192,39 @@ COMMENT ON TABLE outbox.attempt_log_0 IS 'Requests: three tables are used in tur
 COMMENT ON TABLE outbox.attempt_log_1 IS 'Requests: three tables are used in turn';
 COMMENT ON TABLE outbox.attempt_log_2 IS 'Requests: three tables are used in turn';
 
+-- Successful attempts of one endpoint that one transaction wrote, in rows of up to 75.
+-- The first attempt's event and time are in columns, and the others' are relative to them.
+CREATE TABLE outbox.attempt_runs (
+    seq_low         int8 NOT NULL,
+    seq_high        int8 NOT NULL,   -- at most seq_low + 4095
+    started_at      timestamptz NOT NULL,
+    endpoint_id     int4 NOT NULL,
+    attempt         int4 NOT NULL,
+    status_code     int2,
+    piece           int2 NOT NULL,
+    entries         bytea NOT NULL,  -- outbox.run_attempts() reads it
+    PRIMARY KEY (endpoint_id, seq_low, seq_high, started_at, attempt, piece)
+) PARTITION BY LIST (piece);
+CREATE TABLE outbox.attempt_runs_0 PARTITION OF outbox.attempt_runs FOR VALUES IN (0);
+CREATE TABLE outbox.attempt_runs_1 PARTITION OF outbox.attempt_runs FOR VALUES IN (1);
+CREATE TABLE outbox.attempt_runs_2 PARTITION OF outbox.attempt_runs FOR VALUES IN (2);
+COMMENT ON TABLE outbox.attempt_runs IS 'Requests that succeeded, many to a row, as outbox.attempts shows them';
+COMMENT ON TABLE outbox.attempt_runs_0 IS 'Requests, many to a row: three tables are used in turn';
+COMMENT ON TABLE outbox.attempt_runs_1 IS 'Requests, many to a row: three tables are used in turn';
+COMMENT ON TABLE outbox.attempt_runs_2 IS 'Requests, many to a row: three tables are used in turn';
+
+CREATE FUNCTION outbox.run_attempts(seq_low int8, run_at timestamptz, entries bytea,
+    OUT seq int8, OUT started_at timestamptz, OUT event_id uuid, OUT duration_ms float4) RETURNS SETOF record
+LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE ROWS 50 AS 'MODULE_PATHNAME', 'outbox_run_attempts_1_0';
+COMMENT ON FUNCTION outbox.run_attempts IS
+'The attempts that a row of outbox.attempt_runs holds (XX001: it is damaged)';
+
+CREATE FUNCTION outbox.run_attempts_of(event_seq int8, seq_low int8, run_at timestamptz, entries bytea,
+    OUT seq int8, OUT started_at timestamptz, OUT event_id uuid, OUT duration_ms float4) RETURNS SETOF record
+LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE ROWS 1 AS 'MODULE_PATHNAME', 'outbox_run_attempts_of_1_0';
+COMMENT ON FUNCTION outbox.run_attempts_of IS
+'The attempts for one event that a row of outbox.attempt_runs holds (XX001: it is damaged)';
+
 -- Which pieces are in use, and since when.
 CREATE TABLE outbox.pieces (
     log         text COLLATE "C" PRIMARY KEY,    -- events, attempts

@@ -32,5 +32,8 @@ SELECT pg_extension_config_dump('outbox.tenant_limits_here', '');
 SELECT pg_extension_config_dump('outbox.attempt_log_0', '');
 SELECT pg_extension_config_dump('outbox.attempt_log_1', '');
 SELECT pg_extension_config_dump('outbox.attempt_log_2', '');
+SELECT pg_extension_config_dump('outbox.attempt_runs_0', '');
+SELECT pg_extension_config_dump('outbox.attempt_runs_1', '');
+SELECT pg_extension_config_dump('outbox.attempt_runs_2', '');
 
 SELECT outbox.wake_launcher();

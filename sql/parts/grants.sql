@@ -25,10 +25,10 @@ BEGIN
     functions (purpose, names) AS (VALUES
         ('emit', '{emit,emit_bytes}'::name[]),
         ('watch', '{metrics,preloaded,worker_slots,step_holds,endpoint_stats,parked_count,topic_in,filter_matches,
-                    is_pending,deliveries_page}'),
+                    is_pending,run_attempts_of,deliveries_page}'),
         ('operate', '{create_endpoint,alter_endpoint,drop_endpoint,pause_endpoint,resume_endpoint,seek_endpoint,
                       rotate_secret,endpoint_secret,retry,resend,discard,replay,cancel,wait_for,send_test,
-                      set_retention,set_event_type,drop_event_type,shown,attempts_page,portal_limits,set_portal_limits,
+                      set_retention,set_event_type,drop_event_type,shown,run_attempts,attempts_page,portal_limits,set_portal_limits,
                       tenant_limits,set_tenant_limits,forget}'),
         ('portal', '{portal_endpoints,portal_create_endpoint,portal_alter_endpoint,portal_pause_endpoint,
                      portal_resume_endpoint,portal_drop_endpoint,portal_secret,portal_rotate_secret,

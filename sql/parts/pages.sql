@@ -204,7 +204,14 @@ BEGIN
            l.status_code::int4, l.error, l.response_body, concat(c.seq, ':', c.id, ':', x.at)
     FROM unnest(page.seqs, page.ids) WITH ORDINALITY c (seq, id, number)
     JOIN outbox.endpoint_settings s ON s.endpoint_id = c.id
-    JOIN outbox.attempt_log l ON l.seq = c.seq AND l.endpoint_id = c.id
+    CROSS JOIN LATERAL (
+        SELECT o.event_id, o.seq, o.attempt, o.started_at, o.duration_ms, o.status_code, o.error, o.response_body
+        FROM outbox.attempt_log o WHERE o.seq = c.seq AND o.endpoint_id = c.id
+        UNION ALL
+        SELECT o.event_id, o.seq, r.attempt, o.started_at, o.duration_ms, r.status_code, NULL, NULL
+        FROM outbox.attempt_runs r
+        CROSS JOIN LATERAL outbox.run_attempts_of(c.seq, r.seq_low, r.started_at, r.entries) o
+        WHERE r.endpoint_id = c.id AND r.seq_low BETWEEN c.seq - 4095 AND c.seq AND r.seq_high >= c.seq) l
     CROSS JOIN LATERAL (SELECT (extract(epoch FROM l.started_at) * 1000000)::int8 AS at) x
     WHERE c.seq < start[1] OR c.id > start[2] OR x.at < start[3]
     ORDER BY c.number, l.started_at DESC LIMIT page_size;

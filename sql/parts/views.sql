@@ -256,8 +256,14 @@ LEFT JOIN LATERAL (SELECT (array_agg(l.attempt ORDER BY l.started_at DESC))[1] A
                           (array_agg(l.error ORDER BY l.started_at DESC))[1] AS last_error,
                           min(l.started_at + make_interval(secs => l.duration_ms / 1000))
                               FILTER (WHERE l.status_code BETWEEN 200 AND 299 AND l.error IS NULL) AS delivered_at
-                   FROM outbox.attempt_log l
-                   WHERE l.seq = e.seq AND l.endpoint_id = p.endpoint_id) a ON true
+                   FROM (SELECT o.attempt, o.started_at, o.duration_ms, o.status_code, o.error
+                         FROM outbox.attempt_log o WHERE o.seq = e.seq AND o.endpoint_id = p.endpoint_id
+                         UNION ALL
+                         SELECT r.attempt, o.started_at, o.duration_ms, r.status_code, NULL
+                         FROM outbox.attempt_runs r
+                         CROSS JOIN LATERAL outbox.run_attempts_of(e.seq, r.seq_low, r.started_at, r.entries) o
+                         WHERE r.endpoint_id = p.endpoint_id AND r.seq_low BETWEEN e.seq - 4095 AND e.seq
+                         AND r.seq_high >= e.seq) l) a ON true
 -- No endpoint subscribes to a test event, which is shown at its one endpoint. No
 -- endpoint subscribes to events that a seek skipped, some of which may have been
 -- replayed.
@@ -377,11 +383,21 @@ COMMENT ON COLUMN outbox.dead_letters.payload IS 'payload of the event (NULL: th
 COMMENT ON COLUMN outbox.dead_letters.body IS 'bytes of the event (NULL: there is a payload)';
 COMMENT ON COLUMN outbox.dead_letters.content_type IS 'media type of body (NULL: there is a payload)';
 
+-- The rows of outbox.attempt_log are a member of their own, so that they are read in the
+-- order of their index.
 CREATE VIEW outbox.attempts AS
 SELECT l.event_id, l.seq, s.name AS endpoint, s.tenant, l.attempt, l.started_at,
        l.duration_ms::float8 AS duration_ms, l.status_code::int4 AS status_code,
        l.error, l.response_body
-FROM outbox.attempt_log l LEFT JOIN outbox.endpoint_settings s USING (endpoint_id);
+FROM (SELECT a.event_id, a.seq, a.endpoint_id, a.attempt, a.started_at, a.duration_ms, a.status_code,
+             a.error, a.response_body
+      FROM outbox.attempt_log a
+      UNION ALL
+      SELECT a.event_id, a.seq, r.endpoint_id, r.attempt, a.started_at, a.duration_ms, r.status_code,
+             NULL, NULL
+      FROM outbox.attempt_runs r
+      CROSS JOIN LATERAL outbox.run_attempts(r.seq_low, r.started_at, r.entries) a) l
+LEFT JOIN outbox.endpoint_settings s USING (endpoint_id);
 COMMENT ON VIEW outbox.attempts IS
 'Requests that were made, for outbox.attempts_retention, with a row for each event of a batch';
 COMMENT ON COLUMN outbox.attempts.event_id IS 'id of the event';
@@ -467,7 +483,9 @@ SELECT CASE WHEN NOT outbox.preloaded() THEN 'not_preloaded'
             ELSE COALESCE(w.reason, h.reason) END AS reason,
        l.bytes AS log_bytes,
        pg_total_relation_size('outbox.attempt_log_0') + pg_total_relation_size('outbox.attempt_log_1')
-       + pg_total_relation_size('outbox.attempt_log_2') AS attempts_bytes,
+       + pg_total_relation_size('outbox.attempt_log_2') + pg_total_relation_size('outbox.attempt_runs_0')
+       + pg_total_relation_size('outbox.attempt_runs_1') + pg_total_relation_size('outbox.attempt_runs_2')
+           AS attempts_bytes,
        pg_total_relation_size('outbox.parked') + pg_total_relation_size('outbox.kept_events') AS parked_bytes,
        l.oldest_at AS oldest_retained_at,
        (SELECT p.name FROM outbox.endpoint_positions p

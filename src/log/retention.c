@@ -274,13 +274,15 @@ rotate_attempts(void)
 
 	if (!outbox_txn_begin(true))
 		return false;
-	if (!lock_exclusively(OUTBOX_TABLE_ATTEMPT_LOG_0 + next))
+	if (!lock_exclusively(OUTBOX_TABLE_ATTEMPT_LOG_0 + next) ||
+		!lock_exclusively(OUTBOX_TABLE_ATTEMPT_RUNS_0 + next))
 	{
 		locked_out = true;
 		outbox_txn_abort();
 		return false;
 	}
 	outbox_empty_table(outbox_table_oid(OUTBOX_TABLE_ATTEMPT_LOG_0 + next));
+	outbox_empty_table(outbox_table_oid(OUTBOX_TABLE_ATTEMPT_RUNS_0 + next));
 	OUTBOX_CRASH_POINT("attempts.truncated");
 	use_piece("attempts", next);
 	outbox_txn_commit();

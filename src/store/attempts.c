@@ -4,10 +4,14 @@
  */
 #include "base/outbox.h"
 
+#include <math.h>
+
 #include "miscadmin.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
+#include "base/attempt_run.h"
+#include "base/crash_point.h"
 #include "base/encoding.h"
 #include "base/settings.h"
 #include "base/table_rows.h"
@@ -23,8 +27,9 @@ typedef struct Attempt
 	int32		attempt;
 	float		duration;
 	int16		status;
-	char	   *error; /* NULL: none */
-	char	   *body;  /* NULL: none */
+	bool		in_run; /* it is written as a part of a run */
+	char	   *error;	/* NULL: none */
+	char	   *body;	/* NULL: none */
 } Attempt;
 
 /*
@@ -92,25 +97,137 @@ outbox_attempt_ended(const OutboxDelivery *d, const OutboxOutcome *o, const char
 	}
 }
 
+/*
+ * Attempts that make a run at least.  A search reads the index of all runs near an event,
+ * so there should not be many short ones.
+ */
+#define RUN_LEAST 8
+
+static int
+compare(const void *x, const void *y)
+{
+	const Attempt *a = *(Attempt *const *) x;
+	const Attempt *b = *(Attempt *const *) y;
+
+#define COMPARE(part) \
+	if (a->part != b->part) \
+	return a->part < b->part ? -1 : 1
+	COMPARE(endpoint_id);
+	COMPARE(attempt);
+	COMPARE(status);
+	COMPARE(seq);
+	COMPARE(started_at);
+#undef COMPARE
+	return 0;
+}
+
+/*
+ * Returns how many of these attempts, which are in order, are in one run.  The first one
+ * decides which can be.
+ */
+static int
+length_of_run(Attempt *const *sorted, int n)
+{
+	const Attempt *first = sorted[0];
+	int			   length = 1;
+
+	while (length < Min(n, OUTBOX_RUN_MOST) &&
+		   sorted[length]->endpoint_id == first->endpoint_id &&
+		   sorted[length]->attempt == first->attempt &&
+		   sorted[length]->status == first->status &&
+		   outbox_run_takes(first->seq, first->started_at, sorted[length]->seq,
+							sorted[length]->started_at))
+		length++;
+	return length;
+}
+
+static Datum
+packed(Attempt *const *run, int n)
+{
+	bytea *entries = palloc(VARHDRSZ + n * OUTBOX_RUN_ENTRY);
+	uint8 *p = (uint8 *) VARDATA(entries);
+
+	SET_VARSIZE(entries, VARHDRSZ + n * OUTBOX_RUN_ENTRY);
+	for (int i = 0; i < n; i++)
+	{
+		const Attempt *a = run[i];
+
+		p = outbox_run_put(p, run[0]->seq, run[0]->started_at,
+						   &(OutboxRunAttempt){.seq = a->seq,
+											   .started_at = a->started_at,
+											   .duration = a->duration,
+											   .event_id = a->event_id});
+	}
+	return PointerGetDatum(entries);
+}
+
+#define RUN_COLUMNS 8
+
+/*
+ * Writes successes as runs, where an endpoint has enough of them.  Returns how many
+ * attempts these rows hold.
+ */
+static int
+write_runs(int piece)
+{
+	Attempt **sorted = palloc(sizeof(Attempt *) * nattempts);
+	Datum	 *values = palloc(sizeof(Datum) * RUN_COLUMNS * (nattempts / RUN_LEAST));
+	bool	 *nulls = palloc0(sizeof(bool) * RUN_COLUMNS * (nattempts / RUN_LEAST));
+	int		  nsorted = 0;
+	int		  nruns = 0;
+	int		  written = 0;
+
+	for (int i = 0; i < nattempts; i++)
+	{
+		attempts[i].in_run = false;
+		if (attempts[i].error == NULL && isfinite(attempts[i].duration))
+			sorted[nsorted++] = &attempts[i];
+	}
+	qsort(sorted, nsorted, sizeof(Attempt *), compare);
+	for (int i = 0, n = 0; i < nsorted; i += n)
+	{
+		Attempt **run = sorted + i;
+		Datum	 *v = values + nruns * RUN_COLUMNS;
+
+		n = length_of_run(run, nsorted - i);
+		if (n < RUN_LEAST)
+			continue;
+		v[0] = Int64GetDatum(run[0]->seq);
+		v[1] = Int64GetDatum(run[n - 1]->seq);
+		v[2] = TimestampTzGetDatum(run[0]->started_at);
+		v[3] = Int32GetDatum(run[0]->endpoint_id);
+		v[4] = Int32GetDatum(run[0]->attempt);
+		v[5] = Int16GetDatum(run[0]->status);
+		nulls[nruns * RUN_COLUMNS + 5] = run[0]->status == 0;
+		v[6] = Int16GetDatum(piece);
+		v[7] = packed(run, n);
+		for (int k = 0; k < n; k++)
+			run[k]->in_run = true;
+		nruns++;
+		written += n;
+	}
+	if (nruns > 0)
+		outbox_append_rows(outbox_table_oid(OUTBOX_TABLE_ATTEMPT_RUNS_0 + piece), nruns,
+						   values, nulls);
+	return written;
+}
+
 #define ATTEMPT_COLUMNS 10
 
-void
-outbox_attempts_write(void)
+static void
+write_rows(int piece, int nrows)
 {
-	int	   piece = (int) pg_atomic_read_u32(&db->attempts_piece);
-	Datum *values;
-	bool  *nulls;
+	Datum *v = palloc(sizeof(Datum) * ATTEMPT_COLUMNS * nrows);
+	bool  *n = palloc0(sizeof(bool) * ATTEMPT_COLUMNS * nrows);
+	Datum *values = v;
+	bool  *nulls = n;
 
-	if (nattempts == 0)
-		return;
-	values = palloc(sizeof(Datum) * ATTEMPT_COLUMNS * nattempts);
-	nulls = palloc0(sizeof(bool) * ATTEMPT_COLUMNS * nattempts);
 	for (int i = 0; i < nattempts; i++)
 	{
 		Attempt *a = &attempts[i];
-		Datum	*v = values + i * ATTEMPT_COLUMNS;
-		bool	*n = nulls + i * ATTEMPT_COLUMNS;
 
+		if (a->in_run)
+			continue;
 		v[0] = Int64GetDatum(a->seq);
 		v[1] = TimestampTzGetDatum(a->started_at);
 		v[2] = UUIDPGetDatum(&a->event_id);
@@ -124,9 +241,25 @@ outbox_attempts_write(void)
 		v[8] = n[8] ? (Datum) 0 : CStringGetTextDatum(a->error);
 		n[9] = a->body == NULL;
 		v[9] = n[9] ? (Datum) 0 : CStringGetTextDatum(a->body);
+		v += ATTEMPT_COLUMNS;
+		n += ATTEMPT_COLUMNS;
 	}
-	outbox_append_rows(outbox_table_oid(OUTBOX_TABLE_ATTEMPT_LOG_0 + piece), nattempts,
+	outbox_append_rows(outbox_table_oid(OUTBOX_TABLE_ATTEMPT_LOG_0 + piece), nrows,
 					   values, nulls);
+}
+
+void
+outbox_attempts_write(void)
+{
+	int piece = (int) pg_atomic_read_u32(&db->attempts_piece);
+	int nrows = nattempts;
+
+	if (nattempts == 0)
+		return;
+	nrows -= write_runs(piece);
+	OUTBOX_CRASH_POINT("settle.runs");
+	if (nrows > 0)
+		write_rows(piece, nrows);
 }
 
 void

@@ -85,7 +85,7 @@ sub sizes
 {
 	my ($when) = @_;
 	note(sprintf '%6.0f s: log %7.1f MB, attempts %6.1f MB, positions %4.1f MB, retained for "gone" %7.1f MB, "fast" waits for %d',
-		$when, megabytes('events_|ticks_'), megabytes('attempt_log_'), megabytes('positions_'),
+		$when, megabytes('events_|ticks_'), megabytes('attempt_'), megabytes('positions_'),
 		ask("SELECT retained_bytes / 1048576.0 FROM outbox.stats WHERE endpoint = 'gone'"),
 		ask("SELECT pending FROM outbox.stats WHERE endpoint = 'fast'"));
 	return;
@@ -122,7 +122,7 @@ cmp_ok($p99_meanwhile, '<=', max($p99 * 1.5, $p99 + 1), 'p99 of emit() is what i
 my ($kept, $bytes) = split /\|/, ask('SELECT (SELECT count(*) FROM outbox.events), log_bytes FROM outbox.status');
 note(sprintf 'disabled for %.0f s: %d events, %.1f MB, %.0f B each', $minutes * 60, $kept, $bytes / 1048576, $bytes / $kept);
 cmp_ok($kept, '>=', $rate * $minutes * 60 * 0.9, 'the log has kept them');
-cmp_ok(megabytes('attempt_log_'), '<', 60, 'but no more requests than the retention says');
+cmp_ok(megabytes('attempt_'), '<', 60, 'but no more requests than the retention says');
 
 # Resumed under load
 $receiver->control(path => '/ok/gone', behave => '');

@@ -121,7 +121,7 @@ while (time - $start < $minutes * 60)
 		'open files' => scalar(() = glob "/proc/$worker/fd/*"),
 		'events MB' => $size->('events_|ticks_'),
 		'positions MB' => $size->('positions_'),
-		'attempts MB' => $size->('attempt_log_'),
+		'attempts MB' => $size->('attempt_'),
 		'parked MB' => $size->('parked'));
 	push @samples, \%s;
 	note(join ', ', map { sprintf '%s %.2f', $_, $s{$_} } sort keys %s);

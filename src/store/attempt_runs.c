@@ -1,0 +1,77 @@
+/*
+ * attempt_runs.c
+ *	  Owns how SQL reads runs of attempts.
+ */
+#include "base/outbox.h"
+
+#include "funcapi.h"
+#include "utils/builtins.h"
+#include "utils/tuplestore.h"
+
+#include "base/attempt_run.h"
+#include "base/version.h"
+
+#define COLUMNS 4
+
+static void
+refuse_run(int64 seq_low)
+{
+	ereport(
+		ERROR,
+		(errcode(ERRCODE_DATA_CORRUPTED),
+		 errmsg(
+			 "a row of outbox.attempt_runs is damaged: that of the events from " INT64_FORMAT,
+			 seq_low),
+		 errhint(
+			 "Delete the rows that have this seq_low. They hold requests that succeeded.")));
+}
+
+/*
+ * Stores a row for each attempt of the run.  If 'only' is not NULL, only those of that
+ * event are stored.
+ */
+static void
+store_attempts(FunctionCallInfo fcinfo, int64 seq_low, TimestampTz started_at,
+			   const bytea *entries, const int64 *only)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	OutboxRun	   run;
+
+	InitMaterializedSRF(fcinfo, 0);
+	outbox_expect_columns(fcinfo, rsinfo->setDesc, COLUMNS);
+	if (!outbox_run_open(&run, seq_low, started_at, VARDATA_ANY(entries),
+						 VARSIZE_ANY_EXHDR(entries)))
+		refuse_run(seq_low);
+	for (int i = only ? outbox_run_find(&run, *only) : 0; i < run.n; i++)
+	{
+		OutboxRunAttempt attempt;
+		bool			 nulls[COLUMNS] = {0};
+		Datum			 values[COLUMNS];
+
+		if (!outbox_run_get(&run, i, &attempt))
+			refuse_run(seq_low);
+		if (only && attempt.seq != *only)
+			break;
+		values[0] = Int64GetDatum(attempt.seq);
+		values[1] = TimestampTzGetDatum(attempt.started_at);
+		values[2] = UUIDPGetDatum(&attempt.event_id);
+		values[3] = Float4GetDatum(attempt.duration);
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	}
+}
+
+OUTBOX_FUNCTION(outbox_run_attempts_1_0, 3)
+{
+	store_attempts(fcinfo, PG_GETARG_INT64(0), PG_GETARG_TIMESTAMPTZ(1),
+				   PG_GETARG_BYTEA_PP(2), NULL);
+	return (Datum) 0;
+}
+
+OUTBOX_FUNCTION(outbox_run_attempts_of_1_0, 4)
+{
+	int64 seq = PG_GETARG_INT64(0);
+
+	store_attempts(fcinfo, PG_GETARG_INT64(1), PG_GETARG_TIMESTAMPTZ(2),
+				   PG_GETARG_BYTEA_PP(3), &seq);
+	return (Datum) 0;
+}
