@@ -1,4 +1,5 @@
-# A position is written for what was settled, not for each event that is sent.  What is counted is rows.
+# A position is written for what was answered, not for each event that is sent.
+# What is counted is rows.
 use strict;
 use warnings;
 
