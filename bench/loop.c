@@ -20,6 +20,10 @@
  * A request that is not answered with 2xx is sent again at once, with the next
  * attempt's number and the same id.
  *
+ * With many hosts (-H), libcurl's tables of one multi handle are slow, so that the hosts
+ * can be divided among several (-m).  With -w each host gets its connection before the
+ * time is taken, and requests go to all of them in turn.
+ *
  * Over https the version of HTTP is 1.1, or with -2 that of all requests together on
  * one connection.  No session of TLS is resumed, as in the worker.
  *
@@ -46,6 +50,7 @@
 typedef struct Slot
 {
 	CURL			  *easy;
+	int				   multi; /* the handle that its host belongs to */
 	struct curl_slist *headers;
 	char			  *id; /* places in the header lines (NULL: no such line) */
 	char			  *key;
@@ -53,13 +58,16 @@ typedef struct Slot
 } Slot;
 
 #define MAX_FDS 65536
+#define MAX_MULTIS 64
 
-static CURLM   *multi;
+static CURLM   *multis[MAX_MULTIS];
+static int		nmultis = 1;	/* among which the hosts are divided, as in the worker */
+static int		owner[MAX_FDS]; /* the handle of a socket */
 static int		epfd;
 static bool		textbook;				/* true if epoll is told all that libcurl says */
 static uint32_t wanted_events[MAX_FDS]; /* by libcurl */
 static uint32_t known_events[MAX_FDS];	/* to epoll (0: not registered) */
-static int64_t	timer_due = -1;			/* in microseconds (-1: none) */
+static int64_t	timer_due[MAX_MULTIS];	/* in microseconds (-1: none) */
 
 static const char *url;
 static int		   hosts;		/* number of hosts that requests go to (0: the URL's) */
@@ -68,6 +76,7 @@ static long		   http_version = CURL_HTTP_VERSION_1_1;
 
 static long		wanted = 200000; /* requests that end in 2xx */
 static long		started;
+static long		first; /* requests that are not measured: one to each host */
 static long		succeeded;
 static long		refused; /* answered with something else and sent again */
 static uint64_t random_state = 88172645463325252u;
@@ -118,11 +127,11 @@ on_socket(CURL *easy, curl_socket_t fd, int what, void *arg, void *known)
 	uint32_t events = 0;
 
 	(void) easy;
-	(void) arg;
 	(void) known;
 
 	if (fd >= MAX_FDS)
 		die("too many descriptors");
+	owner[fd] = (int) ((CURLM **) arg - multis);
 	if (what == CURL_POLL_IN || what == CURL_POLL_INOUT)
 		events |= EPOLLIN;
 	if (what == CURL_POLL_OUT || what == CURL_POLL_INOUT)
@@ -145,8 +154,7 @@ static int
 on_timer(CURLM *m, long timeout, void *arg)
 {
 	(void) m;
-	(void) arg;
-	timer_due = timeout < 0 ? -1 : now_us() + timeout * 1000;
+	timer_due[(CURLM **) arg - multis] = timeout < 0 ? -1 : now_us() + timeout * 1000;
 	return 0;
 }
 
@@ -269,7 +277,8 @@ read_file(const char *path, size_t *len)
 
 /*
  * With -H a request goes to a random one of these hosts: 127.1.0.1 to 127.1.0.250,
- * 127.1.1.1 and so on.  The URL is then ":port/path".
+ * 127.1.1.1 and so on.  The URL is then ":port/path".  The first requests, with -w, go to
+ * each of them in turn, and those behind as well.
  */
 static void
 choose_host(Slot *slot)
@@ -279,7 +288,9 @@ choose_host(Slot *slot)
 
 	if (hosts == 0)
 		return;
-	host = (int) (next_random() % (uint64_t) hosts);
+	host = first > 0 ? (int) ((started - 1) % hosts) :
+					   (int) (next_random() % (uint64_t) hosts);
+	slot->multi = host % nmultis;
 	snprintf(text, sizeof(text), "http://127.1.%d.%d%s", host / 250, host % 250 + 1, url);
 	curl_easy_setopt(slot->easy, CURLOPT_URL, text);
 }
@@ -287,13 +298,13 @@ choose_host(Slot *slot)
 static void
 start(Slot *slot)
 {
-	if (curl_multi_add_handle(multi, slot->easy) != CURLM_OK)
+	if (curl_multi_add_handle(multis[slot->multi], slot->easy) != CURLM_OK)
 		die("curl_multi_add_handle failed");
 }
 
 /* For each request that has ended, starts the next one, or the same one again. */
 static void
-reap(void)
+reap(CURLM *multi)
 {
 	CURLMsg *msg;
 	int		 left;
@@ -332,13 +343,21 @@ reap(void)
 }
 
 static double
-cpu_seconds(void)
+user_seconds(void)
 {
 	struct rusage ru;
 
 	getrusage(RUSAGE_SELF, &ru);
-	return ru.ru_utime.tv_sec + ru.ru_utime.tv_usec / 1e6 + ru.ru_stime.tv_sec +
-		ru.ru_stime.tv_usec / 1e6;
+	return ru.ru_utime.tv_sec + ru.ru_utime.tv_usec / 1e6;
+}
+
+static double
+system_seconds(void)
+{
+	struct rusage ru;
+
+	getrusage(RUSAGE_SELF, &ru);
+	return ru.ru_stime.tv_sec + ru.ru_stime.tv_usec / 1e6;
 }
 
 int
@@ -352,10 +371,13 @@ main(int argc, char **argv)
 	int			opt;
 	Slot	   *slots;
 	int64_t		begun;
-	double		cpu;
+	double		user;
+	double		system;
 	double		seconds;
+	long		measured = 0;
+	bool		warm;
 
-	while ((opt = getopt(argc, argv, "n:c:r:tH:C:2")) != -1)
+	while ((opt = getopt(argc, argv, "n:c:r:tH:m:wC:2")) != -1)
 	{
 		switch (opt)
 		{
@@ -374,6 +396,12 @@ main(int argc, char **argv)
 			case 'H':
 				hosts = atoi(optarg);
 				break;
+			case 'm':
+				nmultis = atoi(optarg);
+				break;
+			case 'w':
+				first = 1;
+				break;
 			case 'C':
 				authorities = optarg;
 				break;
@@ -385,11 +413,12 @@ main(int argc, char **argv)
 				optind = argc;
 		}
 	}
-	if (!request || optind != argc - 1 || in_flight < 1 || wanted < in_flight)
+	if (!request || optind != argc - 1 || in_flight < 1 || wanted < in_flight ||
+		nmultis < 1 || nmultis > MAX_MULTIS || (first > 0 && hosts == 0))
 	{
 		fprintf(stderr,
 				"usage: loop -r REQUEST-FILE [-n REQUESTS] [-c IN-FLIGHT] [-t] URL\n"
-				"       loop -r REQUEST-FILE ... -H HOSTS :PORT/PATH\n"
+				"       loop -r REQUEST-FILE ... -H HOSTS [-m HANDLES] [-w] :PORT/PATH\n"
 				"       loop -r REQUEST-FILE ... [-C AUTHORITIES] [-2] https://...\n");
 		return 2;
 	}
@@ -404,12 +433,21 @@ main(int argc, char **argv)
 	len -= body - head;
 
 	curl_global_init(CURL_GLOBAL_DEFAULT);
-	multi = curl_multi_init();
 	epfd = epoll_create1(EPOLL_CLOEXEC);
-	curl_multi_setopt(multi, CURLMOPT_SOCKETFUNCTION, on_socket);
-	curl_multi_setopt(multi, CURLMOPT_TIMERFUNCTION, on_timer);
-	curl_multi_setopt(multi, CURLMOPT_MAXCONNECTS,
-					  hosts ? (long) hosts : (long) in_flight * 2);
+	for (int i = 0; i < nmultis; i++)
+	{
+		multis[i] = curl_multi_init();
+		timer_due[i] = -1;
+		curl_multi_setopt(multis[i], CURLMOPT_SOCKETFUNCTION, on_socket);
+		curl_multi_setopt(multis[i], CURLMOPT_SOCKETDATA, &multis[i]);
+		curl_multi_setopt(multis[i], CURLMOPT_TIMERFUNCTION, on_timer);
+		curl_multi_setopt(multis[i], CURLMOPT_TIMERDATA, &multis[i]);
+		curl_multi_setopt(multis[i], CURLMOPT_MAXCONNECTS,
+						  hosts ? (long) hosts : (long) in_flight * 2);
+	}
+	warm = first == 0;
+	if (!warm)
+		wanted += first = hosts;
 
 	slots = calloc(in_flight, sizeof(Slot));
 	for (int i = 0; i < in_flight; i++)
@@ -438,7 +476,8 @@ main(int argc, char **argv)
 	}
 
 	begun = now_us();
-	cpu = cpu_seconds();
+	user = user_seconds();
+	system = system_seconds();
 	for (int i = 0; i < in_flight; i++)
 	{
 		started++;
@@ -453,13 +492,16 @@ main(int argc, char **argv)
 		int				   wait = -1;
 		int				   running;
 		int				   n;
+		uint64_t		   touched = 0; /* a bit for each handle */
 
-		if (timer_due >= 0)
-		{
-			int64_t left = timer_due - now_us();
+		for (int i = 0; i < nmultis; i++)
+			if (timer_due[i] >= 0)
+			{
+				int64_t left = timer_due[i] - now_us();
+				int		ms = left <= 0 ? 0 : (int) ((left + 999) / 1000);
 
-			wait = left <= 0 ? 0 : (int) ((left + 999) / 1000);
-		}
+				wait = wait < 0 || ms < wait ? ms : wait;
+			}
 		n = epoll_wait(epfd, events, MAX_EVENTS, wait);
 		if (n < 0 && errno != EINTR)
 			die("epoll_wait failed");
@@ -478,33 +520,49 @@ main(int argc, char **argv)
 				what |= CURL_CSELECT_OUT;
 			if (events[i].events & (EPOLLERR | EPOLLHUP))
 				what |= CURL_CSELECT_ERR;
-			curl_multi_socket_action(multi, fd, what, &running);
+			curl_multi_socket_action(multis[owner[fd]], fd, what, &running);
+			touched |= UINT64_C(1) << owner[fd];
 		}
-		if (timer_due >= 0 && timer_due <= now_us())
+		for (int i = 0; i < nmultis; i++)
+			if (timer_due[i] >= 0 && timer_due[i] <= now_us())
+			{
+				timer_due[i] = -1;
+				curl_multi_socket_action(multis[i], CURL_SOCKET_TIMEOUT, 0, &running);
+				touched |= UINT64_C(1) << i;
+			}
+		for (; touched != 0; touched &= touched - 1)
+			reap(multis[__builtin_ctzll(touched)]);
+		if (!warm && succeeded >= first)
 		{
-			timer_due = -1;
-			curl_multi_socket_action(multi, CURL_SOCKET_TIMEOUT, 0, &running);
+			warm = true;
+			begun = now_us();
+			user = user_seconds();
+			system = system_seconds();
+			measured = succeeded + refused;
 		}
-		reap();
 	}
 
 	seconds = (now_us() - begun) / 1e6;
-	cpu = cpu_seconds() - cpu;
+	user = user_seconds() - user;
+	system = system_seconds() - system;
+	measured = succeeded + refused - measured;
 	printf("{\"succeeded\": %ld, \"refused\": %ld, \"seconds\": %.4f, "
-		   "\"per_s\": %.1f, \"cpu_us\": %.3f, \"curl\": \"%s\"}\n",
-		   succeeded, refused, seconds, succeeded / seconds,
-		   cpu * 1e6 / (succeeded + refused),
-		   curl_version_info(CURLVERSION_NOW)->version);
+		   "\"per_s\": %.1f, \"cpu_us\": %.3f, \"user_us\": %.3f, \"system_us\": %.3f, "
+		   "\"curl\": \"%s\"}\n",
+		   succeeded, refused, seconds, measured / seconds,
+		   (user + system) * 1e6 / measured, user * 1e6 / measured,
+		   system * 1e6 / measured, curl_version_info(CURLVERSION_NOW)->version);
 
 	for (int i = 0; i < in_flight; i++)
 	{
-		curl_multi_remove_handle(multi, slots[i].easy);
+		curl_multi_remove_handle(multis[slots[i].multi], slots[i].easy);
 		curl_easy_cleanup(slots[i].easy);
 		curl_slist_free_all(slots[i].headers);
 	}
 	free(slots);
 	free(head);
-	curl_multi_cleanup(multi);
+	for (int i = 0; i < nmultis; i++)
+		curl_multi_cleanup(multis[i]);
 	curl_global_cleanup();
 	return 0;
 }

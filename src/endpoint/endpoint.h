@@ -348,9 +348,10 @@ typedef struct OutboxTally
 typedef struct OutboxPlace
 {
 	bool  dirty;		  /* true if a position row has to be written */
+	bool  moved;		  /* true if events have left the window since one was written */
 	bool  shared;		  /* true if it is idle at the head and follows the shared row */
 	bool  was_shared;	  /* 'shared' as it was before the current settle */
-	bool  written;		  /* true if the current settle has stored something of it */
+	bool  written;		  /* true if the last settle has stored what may let it go on */
 	int32 follows;		  /* the shared row that its stored position followed when it was
 						   * loaded (0: none) */
 	int64 stored_version; /* of the newest subscription that is stored with its place */
@@ -372,7 +373,7 @@ typedef enum OutboxTurn
 
 /*
  * The worker's lists that an endpoint may be on which does not rest.  Written by busy.c,
- * publish.c and dispatch.c.
+ * publish.c, dispatch.c and settle.c.
  */
 typedef struct OutboxLists
 {
@@ -384,7 +385,10 @@ typedef struct OutboxLists
 	dlist_node open_node; /* on the list of those with something to settle or to
 						   * publish */
 	bool	   open;
-	bool unpublished; /* true if something may have changed since it was published */
+	dlist_node settle_node; /* on one of these two lists: */
+	bool	   unsettled;	/* those that the next settle writes, or looks at */
+	bool	   behind; /* those of which it writes only how far they have read, in time */
+	bool unpublished;  /* true if something may have changed since it was published */
 	dlist_node turn_node[OUTBOX_TURNS]; /* on lists of those that wait for their turn */
 	bool	   in_turn[OUTBOX_TURNS];
 	dlist_node tenant_node; /* on the list of those that wait for their tenant's limits */

@@ -162,5 +162,5 @@ outbox_parking_settled(OutboxEndpoint *ep)
 		}
 		outbox_delivery_free(d);
 	}
-	ep->place.dirty = false;
+	ep->place.dirty = ep->place.moved = false;
 }

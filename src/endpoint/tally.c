@@ -143,16 +143,21 @@ outbox_tally_stored(OutboxEndpoint *ep, XLogRecPtr lsn)
  * Where the counts have changed since they were stored, the next settle makes the next
  * candidate.
  */
-void
+bool
 outbox_tally_flushed(OutboxEndpoint *ep, XLogRecPtr flushed)
 {
+	bool others;
+
 	if (ep->tally->candidate_lsn == 0 || ep->tally->candidate_lsn > flushed)
-		return;
+		return false;
+	others = memcmp(ep->tally->shown, ep->tally->candidate, sizeof(ep->tally->shown)) !=
+		0;
 	memcpy(ep->tally->shown, ep->tally->candidate, sizeof(ep->tally->shown));
 	ep->tally->candidate_lsn = 0;
 	if (ep->tally->settled_lsn != 0 && !ep->place.dirty)
 		take_candidate(ep, ep->tally->settled_lsn);
 	ep->tally->settled_lsn = 0;
+	return others;
 }
 
 bool

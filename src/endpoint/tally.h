@@ -31,11 +31,12 @@ extern void outbox_tally_death(OutboxEndpoint *ep, const char *reason);
 
 /*
  * A settle has stored the counts, and its commit ends at 'lsn'.  Then, when the WAL is
- * flushed up to 'flushed', they may be shown.  The last is true while some wait for
+ * flushed up to 'flushed', they may be shown, and the second returns true if others are shown
+ * from now on.  The last is true while some wait for
  * that.
  */
 extern void outbox_tally_stored(OutboxEndpoint *ep, XLogRecPtr lsn);
-extern void outbox_tally_flushed(OutboxEndpoint *ep, XLogRecPtr flushed);
+extern bool outbox_tally_flushed(OutboxEndpoint *ep, XLogRecPtr flushed);
 extern bool outbox_tally_waits(const OutboxEndpoint *ep);
 
 /*

@@ -210,7 +210,10 @@ outbox_window_take_next(OutboxEndpoint *ep, OutboxDelivery **result)
 	if (entry.forgotten)
 		outbox_tally_count(ep, OUTBOX_COUNT_CANCELLED);
 	ep->feed->backlog_since = Max(ep->feed->backlog_since, event->created_at);
-	ep->place.dirty = true;
+
+	/* What is sent has an outcome later.  A cancelled event has none. */
+	ep->place.moved = true;
+	ep->place.dirty = ep->place.dirty || entry.cancelled;
 	if (ep->feed->frontier.reading != event->page->reading ||
 		ep->feed->frontier.read != event->page->read)
 		outbox_cursor_set(&ep->feed->frontier, event->page->read, event->page->reading,

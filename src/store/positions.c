@@ -30,7 +30,7 @@
  * as writing their rows.  The number is smaller in a library with crash points, so that
  * a test reaches it soon.
  */
-#define ROWS_PER_KEPT 4
+#define ROWS_PER_KEPT 8
 #ifdef OUTBOX_CRASH_POINTS
 #define MAX_POSITION_ROWS 200
 #else

@@ -46,6 +46,9 @@
 #define SHARED_EVERY (1 * USECS_PER_SEC)
 #define SHARED_EVERY_IDLE (60 * USECS_PER_SEC)
 
+/* µs between two writes of those that have only read on. */
+#define BEHIND_EVERY (1 * USECS_PER_SEC)
+
 /* µs after which a settle that goes endpoint by endpoint stops. */
 #define SINGLY_TIME (200 * 1000)
 
@@ -55,7 +58,8 @@ static int			   share_budget; /* endpoints that may still begin to share in this
 static int64		   shared_tick;	 /* as last written */
 static int64		   shared_seq;
 static TimestampTz	   shared_at;
-static bool			   storable_again; /* see outbox_settle_was_released() */
+static bool			   storable_again;	/* see outbox_settle_was_released() */
+static bool			   some_unstorable; /* false: no endpoint is */
 
 void
 outbox_settle_init(OutboxDatabase *database, int64 last_shared_tick)
@@ -65,6 +69,53 @@ outbox_settle_init(OutboxDatabase *database, int64 last_shared_tick)
 	outbox_attempts_init(db);
 	outbox_positions_init(db);
 }
+
+/* ------------------------------------------------------------ the lists */
+
+void
+outbox_settle_remove(OutboxEndpoint *ep)
+{
+	if (ep->lists->unsettled || ep->lists->behind)
+	{
+		dlist_delete(&ep->lists->settle_node);
+		ep->lists->unsettled = ep->lists->behind = false;
+	}
+}
+
+void
+outbox_settle_add(OutboxToSettle *all, OutboxEndpoint *ep)
+{
+	if (ep->lists->unsettled)
+		return;
+	outbox_settle_remove(ep);
+	ep->lists->unsettled = true;
+	dlist_push_tail(&all->unsettled, &ep->lists->settle_node);
+}
+
+TimestampTz
+outbox_settle_behind_at(OutboxToSettle *all)
+{
+	if (dlist_is_empty(&all->unsettled) && dlist_is_empty(&all->behind))
+		all->behind_at = DT_NOEND;
+	else if (all->behind_at == DT_NOEND)
+		all->behind_at = GetCurrentTimestamp() + BEHIND_EVERY;
+	return all->behind_at;
+}
+
+/* It was settled, or had nothing to settle. */
+static void
+leave(OutboxToSettle *all, OutboxEndpoint *ep)
+{
+	if (outbox_settle_wants(ep) || ep->place.written)
+		return;
+	outbox_settle_remove(ep);
+	if (!ep->place.moved && !outbox_settle_lags(ep))
+		return;
+	ep->lists->behind = true;
+	dlist_push_tail(&all->behind, &ep->lists->settle_node);
+}
+
+/* ------------------------------------------------------------ what is written */
 
 /*
  * Stores that the subscription holds from this place in the log on.  Whether an
@@ -144,8 +195,7 @@ may_share(OutboxEndpoint *ep, TimestampTz now)
 {
 	return ep->feed->attached && !ep->place.shared && !ep->member.recreate &&
 		ep->feed->window_count == 0 && ep->queue->nheld == 0 &&
-		ep->queue->nsettling == 0 && share_budget > 0 &&
-		now >= outbox_settle_shares_at(ep);
+		ep->queue->nsettling == 0 && now >= outbox_settle_shares_at(ep);
 }
 
 /*
@@ -155,7 +205,7 @@ may_share(OutboxEndpoint *ep, TimestampTz now)
  */
 typedef struct Part
 {
-	dlist_head		   *open;
+	OutboxToSettle	   *all;
 	const OutboxCursor *head;
 	bool				final;
 	OutboxEndpoint	   *only; /* the only endpoint (NULL: all that can be stored) */
@@ -164,6 +214,7 @@ typedef struct Part
 	bool				attempts;
 	bool				begun; /* false if a lock was not free */
 	bool				wrote_head;
+	bool				complete; /* true if it writes those that have only read on */
 } Part;
 
 static bool
@@ -174,8 +225,10 @@ in_part(const Part *part, const OutboxEndpoint *ep)
 }
 
 #define FOREACH_IN_PART(part, iter, ep) \
-	dlist_foreach(iter, (part)->open) if (((ep) = outbox_listed(open_node, (iter).cur)), \
-										  in_part(part, ep))
+	dlist_foreach_modify( \
+		iter, \
+		&(part)->all->unsettled) if (((ep) = outbox_listed(settle_node, (iter).cur)), \
+									 in_part(part, ep))
 
 bool
 outbox_settle_lags(const OutboxEndpoint *ep)
@@ -193,38 +246,56 @@ outbox_settle_lags(const OutboxEndpoint *ep)
 static bool
 may_move_shared(const Part *part)
 {
-	dlist_iter iter;
+	dlist_head *lists[] = {&part->all->unsettled, &part->all->behind};
 
-	dlist_foreach(iter, part->open)
+	if (!part->shared)
+		return false;
+	for (size_t i = 0; i < lengthof(lists); i++)
 	{
-		OutboxEndpoint *ep = outbox_listed(open_node, iter.cur);
+		dlist_iter iter;
 
-		if (!in_part(part, ep) && outbox_settle_lags(ep))
-			return false;
+		dlist_foreach(iter, lists[i])
+		{
+			OutboxEndpoint *ep = outbox_listed(settle_node, iter.cur);
+
+			if (!in_part(part, ep) && outbox_settle_lags(ep))
+				return false;
+		}
 	}
-	return part->shared;
+	return true;
+}
+
+/* Those that have only read on are settled like the others. */
+static void
+complete(Part *part, TimestampTz now)
+{
+	OutboxToSettle *all = part->all;
+
+	while (!dlist_is_empty(&all->behind))
+		outbox_settle_add(all, outbox_listed(settle_node, dlist_head_node(&all->behind)));
+	all->behind_at = now + BEHIND_EVERY;
+	part->complete = true;
 }
 
 static void
 write_endpoint(const Part *part, OutboxPositions *p, OutboxEndpoint *ep, bool *share)
 {
-	const OutboxCursor *frontier = outbox_window_frontier(ep, part->head);
-
-	outbox_parked_write(ep);
+	if (ep->queue->nsettling > 0)
+		outbox_parked_write(ep);
 	OUTBOX_CRASH_POINT("settle.parked");
 	ep->status.state_written = ep->status.state_dirty && write_state(ep);
 	outbox_own_events_write(ep, ep->status.state_written);
 	if (ep->place.stored_version != ep->config.version)
-		write_subscription(ep, frontier);
+		write_subscription(ep, outbox_window_frontier(ep, part->head));
 	OUTBOX_CRASH_POINT("settle.subscribed");
 
 	/*
 	 * The shared position moves on with the head.  So only an endpoint that has
 	 * nothing left before the head may follow it.
 	 */
-	if (outbox_settle_lags(ep))
+	if (part->complete && (ep->place.moved || outbox_settle_lags(ep)))
 		ep->place.dirty = true;
-	if (may_share(ep, p->now))
+	if (share_budget > 0 && may_share(ep, p->now))
 	{
 		ep->place.shared = true;
 		ep->place.dirty = true;
@@ -234,7 +305,7 @@ write_endpoint(const Part *part, OutboxPositions *p, OutboxEndpoint *ep, bool *s
 	else if (ep->place.dirty)
 		ep->place.shared = false;
 	if (ep->place.dirty)
-		outbox_positions_add(p, ep, frontier);
+		outbox_positions_add(p, ep, outbox_window_frontier(ep, part->head));
 }
 
 static void
@@ -252,8 +323,8 @@ write_head(Part *part, OutboxPositions *p)
 static void
 written(Part *part, TimestampTz at)
 {
-	OutboxEndpoint *ep;
-	dlist_iter		iter;
+	OutboxEndpoint	  *ep;
+	dlist_mutable_iter iter;
 
 	if (part->wrote_head)
 	{
@@ -271,7 +342,8 @@ written(Part *part, TimestampTz at)
 	outbox_own_events_committed();
 	FOREACH_IN_PART(part, iter, ep)
 	{
-		ep->place.written = ep->place.written || outbox_settle_wants(ep);
+		ep->place.written = ep->place.written || ep->queue->nsettling > 0 ||
+			ep->status.state_dirty || ep->status.unstorable;
 		ep->place.stored_version = ep->config.version;
 		if (ep->status.state_written)
 			ep->status.state_dirty = false;
@@ -284,7 +356,17 @@ written(Part *part, TimestampTz at)
 		ep->status.unstorable = false;
 		outbox_parking_settled(ep);
 		outbox_parked_keep_room(ep);
+		leave(part->all, ep);
 	}
+}
+
+/* True if the shared position is to be written, whatever endpoints begin to follow it. */
+static bool
+head_is_due(const Part *part, TimestampTz now)
+{
+	return outbox_settle_wants_head(part->head, now) ||
+		(part->head->read->number != shared_tick &&
+		 (part->final || now - shared_at > SHARED_EVERY_IDLE));
 }
 
 static void
@@ -293,31 +375,36 @@ write_part(void *arg)
 	Part		   *part = arg;
 	OutboxEndpoint *ep;
 	OutboxPositions p;
-	dlist_iter		iter;
 	bool			share = false;
-	bool			may_move;
+	bool			moves;
+
+	dlist_mutable_iter iter;
 
 	part->begun = outbox_txn_begin(true);
 	if (!part->begun)
 		return;
 	OUTBOX_CRASH_POINT("settle.begin");
 
+	outbox_positions_begin(&p);
+	moves = head_is_due(part, p.now);
+
 	/*
 	 * Followers that are to be parked get their rows in this transaction, so that
 	 * later reads of the table find them.
 	 */
 	FOREACH_IN_PART(part, iter, ep)
-	outbox_lanes_park_followers(ep);
-
-	outbox_positions_begin(&p);
-	may_move = may_move_shared(part);
-	share_budget = may_move ? OUTBOX_SHARE_AT_ONCE : 0;
+	{
+		outbox_lanes_park_followers(ep);
+		moves = moves || may_share(ep, p.now);
+	}
+	moves = moves && may_move_shared(part);
+	if (part->endpoints && part->only == NULL &&
+		(moves || part->final || p.now >= outbox_settle_behind_at(part->all)))
+		complete(part, p.now);
+	share_budget = moves ? OUTBOX_SHARE_AT_ONCE : 0;
 	FOREACH_IN_PART(part, iter, ep)
 	write_endpoint(part, &p, ep, &share);
-	if (may_move &&
-		(share || outbox_settle_wants_head(part->head, p.now) ||
-		 (part->head->read->number != shared_tick &&
-		  (part->final || p.now - shared_at > SHARED_EVERY_IDLE))))
+	if (moves && (share || head_is_due(part, p.now)))
 		write_head(part, &p);
 	if (part->shared)
 		outbox_totals_add(&p, part->head, part->final);
@@ -342,8 +429,8 @@ write_part(void *arg)
 static bool
 try_part(Part *part, OutboxStepError *failure)
 {
-	OutboxEndpoint *ep;
-	dlist_iter		iter;
+	OutboxEndpoint	  *ep;
+	dlist_mutable_iter iter;
 
 	FOREACH_IN_PART(part, iter, ep)
 	ep->place.was_shared = ep->place.shared;
@@ -362,7 +449,7 @@ try_part(Part *part, OutboxStepError *failure)
 static bool
 settle_alone(const Part *all, OutboxEndpoint *ep)
 {
-	Part part = {.open = all->open, .head = all->head, .only = ep, .endpoints = true};
+	Part part = {.all = all->all, .head = all->head, .only = ep, .endpoints = true};
 	OutboxStepError failure;
 
 	if (try_part(&part, &failure))
@@ -371,7 +458,7 @@ settle_alone(const Part *all, OutboxEndpoint *ep)
 			outbox_step_passed(OUTBOX_STEP_SETTLE, ep->id);
 		return part.begun;
 	}
-	ep->status.unstorable = true;
+	ep->status.unstorable = some_unstorable = true;
 	ep->place.dirty = true;
 	outbox_step_hold(OUTBOX_STEP_SETTLE, ep->id, &failure);
 	return true;
@@ -382,7 +469,7 @@ static bool
 settle_rest(const Part *all, bool attempts)
 {
 	OutboxStep		step = attempts ? OUTBOX_STEP_ATTEMPTS : OUTBOX_STEP_SETTLE;
-	Part			part = {.open = all->open,
+	Part			part = {.all = all->all,
 							.head = all->head,
 							.final = all->final,
 							.shared = !attempts,
@@ -399,19 +486,24 @@ settle_rest(const Part *all, bool attempts)
 }
 
 bool
-outbox_settle_may_share(dlist_head *open)
+outbox_settle_may_share(const OutboxToSettle *all)
 {
+	bool	   found = false;
 	dlist_iter iter;
 
 	if (outbox_step_held(OUTBOX_STEP_SETTLE, 0))
 		return false;
-	dlist_foreach(iter, open)
+	if (!some_unstorable)
+		return true;
+	dlist_foreach(iter, unconstify(dlist_head *, &all->unsettled))
 	{
-		const OutboxEndpoint *ep = outbox_listed(open_node, iter.cur);
+		const OutboxEndpoint *ep = outbox_listed(settle_node, iter.cur);
 
 		if (ep->status.unstorable && outbox_settle_lags(ep))
 			return false;
+		found = found || ep->status.unstorable;
 	}
+	some_unstorable = found;
 	return true;
 }
 
@@ -432,11 +524,12 @@ static bool
 settle_singly(const Part *all, bool each)
 {
 	TimestampTz until = GetCurrentTimestamp() + SINGLY_TIME;
-	dlist_iter	iter;
 
-	dlist_foreach(iter, all->open)
+	dlist_mutable_iter iter;
+
+	dlist_foreach_modify(iter, &all->all->unsettled)
 	{
-		OutboxEndpoint *ep = outbox_listed(open_node, iter.cur);
+		OutboxEndpoint *ep = outbox_listed(settle_node, iter.cur);
 
 		if (ep->member.dropped ||
 			!(ep->status.unstorable || (each && outbox_settle_wants(ep))) ||
@@ -453,9 +546,9 @@ settle_singly(const Part *all, bool each)
 }
 
 bool
-outbox_settle(dlist_head *open, const OutboxCursor *head, bool final)
+outbox_settle(OutboxToSettle *to_settle, const OutboxCursor *head, bool final)
 {
-	Part			all = {.open = open,
+	Part			all = {.all = to_settle,
 						   .head = head,
 						   .final = final,
 						   .endpoints = true,

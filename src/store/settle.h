@@ -12,13 +12,38 @@
 extern void outbox_settle_init(OutboxDatabase *db, int64 last_shared_tick);
 
 /*
- * Writes all that the endpoints on the list have to store, in one transaction.  If that
+ * The endpoints that have something to store.  A settle visits those on 'unsettled', which
+ * something has happened to since the last one.  Those on 'behind' have only read on, and
+ * sent: what they have stored still holds.  They are written when the shared position moves
+ * on, and about a second later.
+ */
+typedef struct OutboxToSettle
+{
+	dlist_head unsettled;
+	dlist_head behind;
+	TimestampTz
+		behind_at; /* when all of them are to be written (DT_NOEND: not known yet) */
+} OutboxToSettle;
+
+/*
+ * The first: something has happened to the endpoint.  The second: it has nothing to store,
+ * or is about to be freed.
+ */
+extern void outbox_settle_add(OutboxToSettle *all, OutboxEndpoint *ep);
+extern void outbox_settle_remove(OutboxEndpoint *ep);
+
+/*
+ * Writes all that the endpoints on the lists have to store, in one transaction.  If that
  * fails, each endpoint gets one of its own, and those that fail again are put on
  * hold.  'head' is how far the log has been read.  With 'final' the shared position
  * is written too, if it has moved.  False: something is left, because a lock was
  * not free or the time was over.  Call again then.
  */
-extern bool outbox_settle(dlist_head *open, const OutboxCursor *head, bool final);
+extern bool outbox_settle(OutboxToSettle *to_settle, const OutboxCursor *head,
+						  bool final);
+
+/* Returns when the endpoints that have only read on are to be written, too. */
+extern TimestampTz outbox_settle_behind_at(OutboxToSettle *all);
 
 /*
  * True once after an endpoint was stored that could not be stored before.
@@ -32,7 +57,7 @@ extern bool outbox_settle_was_released(void);
 #define OUTBOX_SHARE_AT_ONCE 500
 
 /* True if the shared position can be stored and may advance. */
-extern bool outbox_settle_may_share(dlist_head *open);
+extern bool outbox_settle_may_share(const OutboxToSettle *all);
 
 /* True if the endpoint has something to be stored. */
 extern bool outbox_settle_wants(const OutboxEndpoint *ep);

@@ -7,11 +7,12 @@
  *
  *	  busy		examined by the steps of each round
  *	  open		has something to settle or to publish
+ *	  unsettled	visited by the next settle (settle.c)
  *	  turns		wait for time to begin a request, for a slot, for a page of the log, or
  *				for the shared position, in this order
  *	  waiting	a heap: is added to 'busy' when its time comes
  *
- * What happens to an endpoint adds it to the first two: an event, an answer, a command, a
+ * What happens to an endpoint adds it to the first three: an event, an answer, a command, a
  * settle, new settings.  The steps of that round do what can be done.  It leaves 'busy'
  * when the rest waits for one of these things, for its turn, or for a time (publish.c).
  */
@@ -53,10 +54,9 @@ stop_waiting(OutboxEndpoint *ep)
 	ep->member.waits_until = 0;
 }
 
-void
-outbox_busy_add(OutboxEndpoint *ep)
+static void
+list(OutboxEndpoint *ep)
 {
-	outbox_endpoint_wake(ep);
 	if (!ep->lists->busy)
 	{
 		stop_waiting(ep);
@@ -67,9 +67,31 @@ outbox_busy_add(OutboxEndpoint *ep)
 	{
 		ep->lists->open = true;
 		dlist_push_tail(&outbox_loop.roster.open, &ep->lists->open_node);
+		outbox_loop.roster.nopen++;
 	}
+}
+
+static void
+examine(OutboxEndpoint *ep)
+{
+	list(ep);
 	ep->lists->touched = ep->lists->unpublished = true;
 	outbox_loop.traffic.refill_all = true;
+}
+
+void
+outbox_busy_add(OutboxEndpoint *ep)
+{
+	outbox_endpoint_wake(ep);
+	examine(ep);
+	outbox_settle_add(&outbox_loop.to_settle, ep);
+}
+
+void
+outbox_busy_settle(OutboxEndpoint *ep)
+{
+	list(ep);
+	outbox_settle_add(&outbox_loop.to_settle, ep);
 }
 
 void
@@ -91,6 +113,17 @@ outbox_busy_close(OutboxEndpoint *ep)
 		return;
 	dlist_delete(&ep->lists->open_node);
 	ep->lists->open = false;
+	outbox_loop.roster.nopen--;
+	outbox_settle_remove(ep);
+}
+
+OutboxEndpoint *
+outbox_busy_next_open(void)
+{
+	dlist_node *node = dlist_pop_head_node(&outbox_loop.roster.open);
+
+	dlist_push_tail(&outbox_loop.roster.open, node);
+	return outbox_listed(open_node, node);
 }
 
 void
@@ -103,6 +136,7 @@ outbox_busy_forget(OutboxEndpoint *ep)
 	}
 	stop_waiting(ep);
 	outbox_busy_close(ep);
+	outbox_settle_remove(ep);
 	for (int turn = 0; turn < OUTBOX_TURNS; turn++)
 		outbox_turn_remove(turn, ep);
 }
@@ -135,12 +169,12 @@ outbox_busy_add_settled(void)
 {
 	dlist_iter iter;
 
-	dlist_foreach(iter, &outbox_loop.roster.open)
+	dlist_foreach(iter, &outbox_loop.to_settle.unsettled)
 	{
-		OutboxEndpoint *ep = outbox_listed(open_node, iter.cur);
+		OutboxEndpoint *ep = outbox_listed(settle_node, iter.cur);
 
 		if (ep->place.written)
-			outbox_busy_add(ep);
+			examine(ep);
 		ep->place.written = false;
 	}
 }

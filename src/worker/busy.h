@@ -13,6 +13,9 @@
  */
 extern void outbox_busy_add(OutboxEndpoint *ep);
 
+/* Nothing has happened to it that views show, but the next settle visits it. */
+extern void outbox_busy_settle(OutboxEndpoint *ep);
+
 /*
  * The first: the rounds leave the endpoint out until it is added again, or until
  * 'until'.  DT_NOEND: nothing happens by itself.  The second: there is nothing to settle
@@ -20,6 +23,9 @@ extern void outbox_busy_add(OutboxEndpoint *ep);
  */
 extern void outbox_busy_wait(OutboxEndpoint *ep, TimestampTz until);
 extern void outbox_busy_close(OutboxEndpoint *ep);
+
+/* Returns one of the open ones, each in turn.  There must be one. */
+extern OutboxEndpoint *outbox_busy_next_open(void);
 
 /* The endpoint is about to be freed. */
 extern void outbox_busy_forget(OutboxEndpoint *ep);
@@ -30,7 +36,7 @@ extern void outbox_busy_wake(TimestampTz now);
 /* Returns when the next one is to be added.  DT_NOEND: none waits for a time. */
 extern TimestampTz outbox_busy_next_time(void);
 
-/* Adds those of which the last settle has stored something. */
+/* Adds those that may go on because the last settle has stored something of them. */
 extern void outbox_busy_add_settled(void);
 
 /* So many are asked whether they can use their turn, while none of them can. */

@@ -53,12 +53,13 @@ totals_due(void)
 static bool
 something_to_settle(TimestampTz now)
 {
-	bool	   sharing = outbox_settle_may_share(&outbox_loop.roster.open);
+	bool	   sharing = outbox_settle_may_share(&outbox_loop.to_settle);
 	dlist_iter iter;
 
 	if (outbox_loop.due.settle_since != 0 || outbox_loop.traffic.unsettled > 0 ||
 		outbox_loop.roster.recreating || outbox_shares_leaving() ||
 		outbox_own_events_waits() || totals_due() <= now ||
+		outbox_settle_behind_at(&outbox_loop.to_settle) <= now ||
 		(sharing &&
 		 (outbox_loop.turns[OUTBOX_TURN_SHARE] > 0 ||
 		  outbox_settle_wants_head(&outbox_loop.head, now))))
@@ -91,7 +92,7 @@ settle_those_that_share(void)
 		 n++)
 	{
 		outbox_turn_remove(OUTBOX_TURN_SHARE, ep);
-		outbox_busy_add(ep);
+		outbox_busy_settle(ep);
 	}
 }
 
@@ -136,7 +137,7 @@ outbox_settle_step(TimestampTz now, bool final)
 	if (!final && now < outbox_loop.due.retry_locks_at)
 		return;
 	settle_those_that_share();
-	if (!outbox_settle(&outbox_loop.roster.open, &outbox_loop.head, final))
+	if (!outbox_settle(&outbox_loop.to_settle, &outbox_loop.head, final))
 	{
 		outbox_loop.due.retry_locks_at = now + OUTBOX_RETRY_LOCKS_AFTER;
 		return;
@@ -369,6 +370,8 @@ outbox_chores_next_time(void)
 		until = Min(until,
 					outbox_loop.due.settle_since +
 						outbox_settle_interval * INT64CONST(1000));
+	else
+		until = Min(until, outbox_settle_behind_at(&outbox_loop.to_settle));
 	until = Min(until, outbox_forget_report_time());
 	if (!outbox_loop.database_ours)
 		return until;

@@ -21,6 +21,7 @@
 #include "log/payload.h"
 #include "log/step.h"
 #include "store/attempts.h"
+#include "store/settle.h"
 #include "transport/message.h"
 #include "transport/sinks.h"
 #include "worker/busy.h"
@@ -486,9 +487,17 @@ outbox_dispatch_fill(OutboxEndpoint *ep, TimestampTz now, int most)
 		outbox_status_is_ready(ep, now) && !outbox_tenant_allows(ep->tenant, now))
 		wait_for_tenant(ep);
 
-	/* It had its turn, and what holds it back now may end at a time. */
-	if (!ep->lists->busy && outbox_window_has_something(ep) &&
-		!outbox_turn_is_of_sending(ep))
+	/* How far it has read is stored in time, whenever the answer comes. */
+	if (ep->place.moved && !ep->lists->behind)
+		outbox_settle_add(&outbox_loop.to_settle, ep);
+
+	/*
+	 * It had its turn, and what holds it back now may end at a time.  What could never be
+	 * sent is to be stored.
+	 */
+	if (!ep->lists->busy &&
+		(outbox_settle_wants(ep) ||
+		 (outbox_window_has_something(ep) && !outbox_turn_is_of_sending(ep))))
 		outbox_busy_add(ep);
 }
 

@@ -10,6 +10,9 @@ OutboxLoop outbox_loop = {
 	.roster = {.busy = DLIST_STATIC_INIT(outbox_loop.roster.busy),
 			   .open = DLIST_STATIC_INIT(outbox_loop.roster.open),
 			   .reload_at = DT_NOEND},
+	.to_settle = {.unsettled = DLIST_STATIC_INIT(outbox_loop.to_settle.unsettled),
+				  .behind = DLIST_STATIC_INIT(outbox_loop.to_settle.behind),
+				  .behind_at = DT_NOEND},
 	.commands_pending = true,
 	.replays_changed = true,
 };

@@ -6,15 +6,17 @@
 #define OUTBOX_LOOP_H
 
 #include "endpoint/endpoint.h"
+#include "store/settle.h"
 
 /* The endpoints of this worker.  Written by roster.c. */
 typedef struct OutboxLoopRoster
 {
 	OutboxEndpoint **endpoints; /* by id */
 	int				 n;
-	int				 max;		 /* room in 'endpoints' */
-	dlist_head		 busy;		 /* those that each round examines (busy.c) */
-	dlist_head		 open;		 /* those with something to settle or to publish */
+	int				 max;  /* room in 'endpoints' */
+	dlist_head		 busy; /* those that each round examines (busy.c) */
+	dlist_head		 open; /* those with something to settle or to publish */
+	int				 nopen;
 	bool			 recreating; /* true if some are to be loaded again and wait for their
 								  * requests to end */
 	TimestampTz		 reload_at;	 /* when settings are to be read again (0: at once) */
@@ -50,6 +52,7 @@ typedef struct OutboxLoop
 	OutboxLoopRoster  roster;
 	OutboxLoopTraffic traffic;
 	OutboxLoopDue	  due;
+	OutboxToSettle	  to_settle;
 	int				  turns[OUTBOX_TURNS]; /* endpoints that wait in turn (busy.c) */
 	OutboxCursor	  head;				   /* how far the log has been read and counted */
 	int64			  unmatched;		/* events that no endpoint subscribes to, not yet

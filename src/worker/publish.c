@@ -34,7 +34,16 @@
 
 #define PUBLISH_EVERY (100 * 1000) /* µs */
 
+/*
+ * So many endpoints are published in one round, and the rest in the next ones.  So many
+ * are published before PUBLISH_EVERY is over because they have become quiet.
+ */
+#define PUBLISH_AT_ONCE 128
+#define PUBLISH_QUIET 32
+
 static TimestampTz published_at;
+static int		   left;	   /* open endpoints whose turn has not come since then */
+static int		   quiet_ones; /* published since then because they had become quiet */
 static TimestampTz publish_at = DT_NOEND; /* when what was left out is to be published */
 
 /* One that lacks memory says so until it does not, and publishes that at these times. */
@@ -154,7 +163,7 @@ static bool
 may_close(OutboxEndpoint *ep)
 {
 	return !ep->lists->busy && !ep->lists->unpublished && !outbox_settle_wants(ep) &&
-		!outbox_settle_lags(ep) && !outbox_tally_waits(ep) &&
+		!ep->place.moved && !outbox_settle_lags(ep) && !outbox_tally_waits(ep) &&
 		dlist_is_empty(&ep->queue->parking);
 }
 
@@ -175,35 +184,45 @@ rest_if_idle(OutboxEndpoint *ep, TimestampTz now)
 	outbox_endpoint_rest(ep, now);
 }
 
-/* Publishes all of which something may have changed. */
+/* Publishes those of which something may have changed, in turn. */
 static void
 publish_open(TimestampTz now, XLogRecPtr flushed)
 {
-	dlist_mutable_iter iter;
+	int n = 0;
 
-	dlist_foreach_modify(iter, &outbox_loop.roster.open)
+	for (; left > 0 && n < PUBLISH_AT_ONCE && outbox_loop.roster.nopen > 0; left--)
 	{
-		OutboxEndpoint *ep = outbox_listed(open_node, iter.cur);
+		OutboxEndpoint *ep = outbox_busy_next_open();
+		bool			counts = outbox_tally_flushed(ep, flushed);
 
-		bool counts = outbox_tally_waits(ep);
-
-		outbox_tally_flushed(ep, flushed);
 		if (ep->lists->unpublished || ep->lists->busy || counts)
+		{
 			publish_now(ep, now);
+			n++;
+		}
 		if (!may_close(ep))
 			continue;
 		outbox_busy_close(ep);
 		rest_if_idle(ep, now);
 	}
+	if (outbox_loop.roster.nopen == 0)
+		left = 0;
+}
+
+static void
+begin_to_publish(TimestampTz now)
+{
 	published_at = now;
+	left = outbox_loop.roster.nopen;
+	quiet_ones = 0;
 
 	/* For autovacuum and pg_stat_all_tables.  This function limits its own rate. */
 	(void) pgstat_report_stat(false);
 }
 
 /*
- * An endpoint that has become quiet is published at once.  One for which the rounds have
- * nothing to do leaves the list of those that they examine.
+ * An endpoint that has become quiet is published at once, unless many do.  One for which
+ * the rounds have nothing to do leaves the list of those that they examine.
  */
 void
 outbox_publish(TimestampTz now)
@@ -219,15 +238,22 @@ outbox_publish(TimestampTz now)
 		TimestampTz		until;
 
 		outbox_status_check_failing(ep, now);
-		if (outbox_settle_wants(ep) && outbox_loop.due.settle_since == 0)
-			outbox_loop.due.settle_since = now;
+		if (outbox_settle_wants(ep))
+		{
+			outbox_settle_add(&outbox_loop.to_settle, ep);
+			if (outbox_loop.due.settle_since == 0)
+				outbox_loop.due.settle_since = now;
+		}
 		if (ep->tally->latency && now - ep->tally->last_active_at > FORGET_LATENCY_AFTER)
 		{
 			pfree(ep->tally->latency);
 			ep->tally->latency = NULL;
 		}
-		if (quiet && !ep->member.published_quiet)
+		if (quiet && !ep->member.published_quiet && quiet_ones < PUBLISH_QUIET)
+		{
 			publish_now(ep, now);
+			quiet_ones++;
+		}
 		ep->member.published_quiet = quiet;
 		outbox_settings_free_former(&ep->config);
 		take_turns(ep, now, quiet);
@@ -238,10 +264,11 @@ outbox_publish(TimestampTz now)
 			outbox_window_free(ep);
 		outbox_busy_wait(ep, until);
 	}
-	if (now - published_at >= PUBLISH_EVERY)
-		publish_open(now, flushed);
-	publish_at = !dlist_is_empty(&outbox_loop.roster.open) ?
-		published_at + PUBLISH_EVERY :
-		outbox_totals_wait() ? now + PUBLISH_EVERY :
-							   DT_NOEND;
+	if (left == 0 && now - published_at >= PUBLISH_EVERY)
+		begin_to_publish(now);
+	publish_open(now, flushed);
+	publish_at = left > 0			 ? now :
+		outbox_loop.roster.nopen > 0 ? published_at + PUBLISH_EVERY :
+		outbox_totals_wait()		 ? now + PUBLISH_EVERY :
+									   DT_NOEND;
 }

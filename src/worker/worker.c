@@ -432,7 +432,7 @@ time_to_sleep(TimestampTz examined_at, bool more)
 	TimestampTz now = GetCurrentTimestamp();
 	TimestampTz until = Min(outbox_publish_next_time(), outbox_chores_next_time());
 	bool		sharing = outbox_loop.due.settle_since == 0 &&
-		outbox_settle_may_share(&outbox_loop.roster.open);
+		outbox_settle_may_share(&outbox_loop.to_settle);
 	dlist_iter iter;
 	long	   ms;
 

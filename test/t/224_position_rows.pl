@@ -1,0 +1,81 @@
+# A position is written for what was answered, not for each event that is sent.
+# What is counted is rows.
+use strict;
+use warnings;
+
+use OutboxTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = outbox_node('main');
+my $receiver = OutboxTest::Receiver->new('main');
+my $events = 40;
+
+sub ask
+{
+	my ($sql) = @_;
+	return $node->safe_psql('postgres', $sql);
+}
+
+sub last_number { return ask('SELECT max(number) FROM outbox.positions') }
+
+sub rows_since
+{
+	my ($number, $of) = @_;
+	return ask("SELECT count(*) FROM outbox.positions WHERE number > $number AND endpoint_id $of");
+}
+
+# 'busy' has one request in flight after the other, while the outcomes of 'clock' are settled.
+endpoint($node, $receiver, 'busy', '/slow/busy?ms=60', "topics => '{busy}', max_in_flight => 1");
+endpoint($node, $receiver, 'clock', '/slow/clock?ms=10', "topics => '{clock}', max_in_flight => 1");
+my $busy = ask("SELECT endpoint_id FROM outbox.endpoint_settings WHERE name = 'busy'");
+my ($rows, $most);
+foreach my $try (1 .. 3)
+{
+	my ($before, $begun) = (last_number(), ask('SELECT extract(epoch FROM clock_timestamp())'));
+
+	ask("SELECT count(outbox.emit('busy', '{}')) FROM generate_series(1, $events);"
+		  . " SELECT count(outbox.emit('clock', '{}')) FROM generate_series(1, 5 * $events)");
+	ok(wait_sql($node, 'SELECT count(*) = ' . 6 * $events * $try . ' FROM outbox.attempts'), 'all are delivered');
+	my $seconds = ask("SELECT ceil(extract(epoch FROM clock_timestamp()) - $begun)");
+
+	# One for each outcome, and when the shared position moves on, which it does once a second.
+	$rows = rows_since($before, "= $busy");
+	$most = $events + 2 * $seconds + 4;
+	last if $rows <= $most;
+}
+cmp_ok($rows, '<=', $most, "positions of $events events one after the other: $rows");
+
+# What has no outcome is stored nevertheless, so that the log need not be kept for its place.
+# One follows the shared position, the other one has a position of its own.
+endpoint($node, $receiver, 'hangs', '/slow/hangs?ms=60000', "topics => '{hangs}'");
+endpoint($node, $receiver, 'later', '/ok/later', "topics => '{later}'");
+endpoint($node, $receiver, 'quick', '/ok/quick', "topics => '{quick}'");
+my $newest = '(SELECT DISTINCT ON (endpoint_id) * FROM outbox.positions WHERE endpoint_id > 0'
+  . ' ORDER BY endpoint_id, number DESC) p JOIN outbox.endpoint_settings s USING (endpoint_id)';
+
+sub names_pending
+{
+	my ($name, $id) = @_;
+
+	ok( wait_sql(
+			$node,
+			"SELECT seq = ANY (outbox.pending_seqs(pending)) FROM $newest, outbox.events WHERE name = '$name' AND id = '$id'"),
+		"$name: the stored position names what is in flight");
+	return;
+}
+my $id = emit($node, 'later', '{}');
+$receiver->wait_delivered(1, id => $id);
+$receiver->control(path => '/ok/later', behave => '/slow?ms=60000');
+my $later = emit($node, 'later', '{}');
+names_pending('hangs', emit($node, 'hangs', '{}'));
+names_pending('later', $later);
+
+# An event that nothing else is settled after: the shared position still gets there, and the log is given up.
+my $passed = "SELECT bool_and(pg_visible_in_snapshot(e.xid, read)) FROM outbox.events e, (SELECT DISTINCT ON (endpoint_id) *"
+  . " FROM outbox.positions ORDER BY endpoint_id, number DESC) p WHERE id = '%s' AND (shared IS NULL OR endpoint_id < 0)";
+$receiver->wait_delivered(1, id => ($id = emit($node, 'quick', '{}')));
+ok(wait_sql($node, sprintf $passed, $id), 'all positions pass an event');
+
+$node->stop;
+done_testing();
