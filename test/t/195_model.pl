@@ -25,7 +25,7 @@ cmp_ok(scalar @paths, '>', 0, 'endpoints are left');
 $node->command_ok(
 	[
 		'python3', "$top/test/tools/check_history.py", '--producer', $log, '--journal', $receiver->{journal},
-		'--dead', "$log.dead", '--deaths', "$log.deaths", map { ('--endpoint', $_) } @paths
+		'--dead', "$log.dead", '--skipped', "$log.skipped", '--again', "$log.again", '--deaths', "$log.deaths", map { ('--endpoint', $_) } @paths
 	],
 	'each gets what it must, in order, and nothing else');
 

@@ -4,7 +4,7 @@ saw, and decides whether the promises were kept.
 
     check_history.py --producer FILE --journal FILE [--exists FILE]
                      [--dead FILE] [--skipped FILE] [--delivered FILE]
-                     [--deaths FILE] [--replayed FILE] [--timeout S]
+                     [--deaths FILE] [--replayed FILE] [--again FILE] [--timeout S]
                      [--endpoint /path ...]
                      [--unordered /path ...] [--max-duplicates N]
                      [--async-commit] [--show N]
@@ -28,12 +28,15 @@ deaths     JSON lines {"wall", "until", "window"}: a sender, or this receiver,
            window (seconds) before may be repeated.
 replayed   lines "path id": a replay of it was asked for.  It says so itself when
            it comes, unless a retry was asked for meanwhile.
+again      JSON lines {"path", "id", "since"}: from that time on it has to be
+           answered once more, without saying that it is a repetition; since
+           null: it may be.
 timeout    an answer that took so long (seconds) may have come too late.
 unordered  a path at which no order is promised.
 
 What it looks for, per endpoint:
 
-lost          committed, not dead, and never answered with 2xx
+lost          committed, not dead, and never answered with 2xx, or not again
 phantom       sent, and not committed
 vanished      reported as committed, and not in the database (with
               --async-commit such an event counts as never committed)
@@ -218,17 +221,17 @@ class Deaths:
                 if death["wall"] - death["window"] <= answered <= death["until"]]
         return min(ages, default=None)
 
-    def count(self, delivery):
-        """How often a delivery is repeated without explanation."""
+    def count(self, delivery, again):
+        """How often a delivery is repeated without explanation; so often it was asked for."""
         explained = [self.explain(*answer) for answer in delivery.answers]
         self.bound += sum(e is not None for e in explained)
         self.oldest = max([self.oldest] + [e for e in explained[:-1] if e is not None])
-        return explained[:-1].count(None)
+        return max(explained[:-1].count(None) - again, 0)
 
 
 def check(producer, journal, exists=None, dead=(), endpoints=None,
           async_commit=False, skipped=(), delivered=None, deaths=None,
-          timeout=None, unordered=(), replayed=()):
+          timeout=None, unordered=(), replayed=(), again=()):
     """{kind: [(endpoint, id or None, words)]} and a summary of numbers."""
     found = {kind: [] for kind in KINDS}
     deliveries, batches = read_journal(journal, replayed)
@@ -237,6 +240,9 @@ def check(producer, journal, exists=None, dead=(), endpoints=None,
     skipped = set(skipped) | dead
     if deaths is not None:
         deaths = Deaths(deaths, timeout)
+    asked = defaultdict(list)
+    for line in again:
+        asked[(line["path"], line["id"])].append(line["since"])
 
     events = {}
     for line in producer:
@@ -274,15 +280,16 @@ def check(producer, journal, exists=None, dead=(), endpoints=None,
             if not known:
                 outcome = events.get(event_id, {}).get("outcome", "never heard of")
                 found["phantom"].append((path, event_id, outcome))
-            if delivery.acks > 1:
+            times = asked[(path, event_id)]
+            if delivery.acks > 1 + len(times):
                 found["duplicate"].extend(
                     [(path, event_id, "%d times" % delivery.acks)]
-                    * (delivery.acks - 1))
+                    * (delivery.acks - 1 - len(times)))
             if deaths is not None and delivery.answers:
                 found["unexplained"].extend(
                     [(path, event_id, "answered at %s"
                       % ", ".join("%.3f" % a[1] for a in delivery.answers))]
-                    * deaths.count(delivery))
+                    * deaths.count(delivery, len(times)))
             if bodies(delivery.hashes):
                 found["mutated"].append((path, event_id, "%d bodies"
                                          % len(delivery.hashes)))
@@ -306,6 +313,9 @@ def check(producer, journal, exists=None, dead=(), endpoints=None,
                     found["lost"].append((path, event_id, "never sent"
                                           if delivery is None else
                                           "sent, never acknowledged"))
+                since = max((t for t in asked[(path, event_id)] if t is not None), default=None)
+                if acked and since is not None and all(a[1] < since for a in delivery.answers):
+                    found["lost"].append((path, event_id, "not sent again since %.3f" % since))
                 if delivered is not None and acked != ((path, event_id) in delivered):
                     found["misreported"].append(
                         (path, event_id, "delivered" if acked else "not delivered"))
@@ -358,6 +368,7 @@ def main():
     parser.add_argument("--delivered")
     parser.add_argument("--deaths")
     parser.add_argument("--replayed")
+    parser.add_argument("--again")
     parser.add_argument("--timeout", type=float)
     parser.add_argument("--endpoint", action="append")
     parser.add_argument("--unordered", action="append", default=[])
@@ -384,7 +395,8 @@ def main():
             options.async_commit, pairs(options.skipped) or (),
             pairs(options.delivered),
             list(read_lines(options.deaths)) if options.deaths else None,
-            options.timeout, options.unordered, pairs(options.replayed) or ())
+            options.timeout, options.unordered, pairs(options.replayed) or (),
+            list(read_lines(options.again)) if options.again else ())
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2

@@ -4,14 +4,15 @@
     model.py --socket DIR --port N --url URL --log FILE [--steps N] [--seed N]
 
 It emits events of several tenants and of none, in two sessions, one of which keeps
-its transaction open over other steps.  It creates, alters, pauses, resumes, seeks,
-drops and forgets, changes the number of workers, and kills them.  For each event it
-keeps the endpoints that must get it, and those that may: an endpoint that was altered
-or dropped before it had the event.
+its transaction open over other steps.  It creates, alters, pauses, resumes, seeks
+forth and back, drops and forgets, changes the number of workers, and kills them.  For
+each event it keeps the endpoints that must get it, and those that may: an endpoint that
+was altered or dropped before it had the event.  It also keeps which must get it again.
 
 At the end it waits until everything is delivered.  It writes FILE, FILE.dead,
-FILE.deaths and FILE.endpoints for check_history.py, and all along FILE.steps.  The first has what each
-endpoint must get, so that one that gets an event of another tenant is found.
+FILE.skipped, FILE.again, FILE.deaths and FILE.endpoints for check_history.py, and all along
+FILE.steps.  The first has what each endpoint must get, so that one that gets an event of
+another tenant is found.
 """
 
 import argparse
@@ -77,6 +78,8 @@ class Model:
         self.rolled_back = []
         self.number = collections.Counter()     # last "n" of each key
         self.deaths = []
+        self.again = []                 # (path, id, when it was asked for; None: it need not come)
+        self.skipped = set()            # (path, id): owed after it was not
         self.done = collections.Counter()
         self.steps = open(options.log + ".steps", "w", encoding="utf-8")
         self.session = self.connect()
@@ -100,12 +103,16 @@ class Model:
         return rows
 
     def wait(self, sql):
-        """Until the query yields true."""
-        until = time.monotonic() + 120
+        """Until the query yields true, as long as deliveries are made meanwhile: an endpoint that began at
+        the beginning may have much to get, and each event fails once."""
+        left = None
         while self.ask(sql)[0][0] != "t":
+            now = self.ask("SELECT sum(pending + processing + retrying + blocked) FROM outbox.stats")
+            if now != left:
+                left, until = now, time.monotonic() + 120
             if time.monotonic() > until:
                 raise TimeoutError(sql)
-            time.sleep(0.02)
+            time.sleep(0.1)
 
     # ---------------------------------------------------------------- events
 
@@ -226,6 +233,47 @@ class Model:
             self.ask("SELECT outbox.seek_endpoint('%s', 'now')" % e.name)
             self.not_owed(e)
 
+    def seek_back(self):
+        """To the beginning or to the time of an event: what came since comes again.  Half
+        of the endpoints get another path with it, to which each event is new.  What was
+        emitted before that time may come again, too, because the place is that of a tick."""
+        e = self.any_endpoint()
+        if e is None or not self.events:
+            return
+        start = None
+        if self.random.random() < 0.5:
+            event = self.random.choice(self.events[-200:])
+            start = self.ask("SELECT created_at FROM outbox.all_events WHERE id = '%s'" % event["id"])[0][0]
+            since = {row[0] for row in self.ask("SELECT id FROM outbox.all_events WHERE created_at >= '%s'" % start)}
+        url = None
+        if self.random.random() < 0.5:
+            self.made += 1
+            url = "%s.%d" % (e.path, self.made)
+        self.ask("BEGIN")
+        if url:
+            self.ask("SELECT outbox.alter_endpoint('%s', url => '%s%s?first=1&status=500')"
+                     % (e.name, self.options.url, url))
+        self.ask("SELECT outbox.seek_endpoint('%s', '%s')" % (e.name, start or "beginning"))
+        begun = time.time()
+        self.ask("COMMIT")
+        if url:
+            self.not_owed(e)
+            self.dropped.append(Endpoint(e.name, e.path, e.tenant, e.patterns, e.divisor))
+            e.path = url
+        for event in self.events:
+            if not e.wants(event) or event.get("forgotten"):
+                continue
+            must = start is None or event["id"] in since
+            if not url:
+                self.again.append((e.path, event["id"], begun if must else None))
+                if must and e.path not in event["must"]:
+                    self.skipped.add((e.path, event["id"]))
+            if must:
+                event["must"].add(e.path)
+            else:
+                event["must"].discard(e.path)
+                event["may"].add(e.path)
+
     def drop(self):
         e = self.any_endpoint()
         if e:
@@ -295,7 +343,7 @@ class Model:
     # ------------------------------------------------------------------ run
 
     STEPS = [(transaction, 50), (open_transaction, 20), (create, 8), (alter, 4), (pause, 4), (resume, 6), (seek, 1),
-             (drop, 2), (forget, 1), (workers, 1), (stop_worker, 1), (crash, 1)]
+             (seek_back, 2), (drop, 2), (forget, 1), (workers, 1), (stop_worker, 1), (crash, 1)]
 
     def step(self):
         steps, weights = zip(*self.STEPS)
@@ -324,6 +372,10 @@ class Model:
                               "endpoints": sorted(e["must"]), "may": sorted(e["may"])}) for e in self.events]
              + [json.dumps({"id": e["id"], "outcome": "rolledback"}) for e in self.rolled_back])
         file(".dead", ["%s %s" % (path, e["id"]) for e in self.events for path in sorted(e["may"] - e["must"])])
+        file(".skipped", ["%s %s" % pair for pair in sorted(self.skipped)])
+        must = {(path, e["id"]) for e in self.events for path in e["must"]}
+        file(".again", [json.dumps({"path": path, "id": event, "since": since if (path, event) in must else None})
+                        for path, event, since in self.again])
         file(".deaths", map(json.dumps, self.deaths))
         file(".endpoints", sorted(e.path for e in self.endpoints.values()))
 

@@ -268,6 +268,19 @@ batches("twice, with other bytes",
         Journal().batch("a1", "a2", "a3", status=500).batch("a1", "a2", "a3", body="c")
         .batch("b1", ("f1", None), batch_id="2"), {"mutated": 1})
 
+ONCE_MORE = [{"path": "/ok", "id": "a1", "since": 10}]
+case("asked for again, and it came", [a1, a2, a3],
+     Journal().sent("a1", wall=1).sent("a2", wall=2).sent("a3", wall=3).sent("a1", wall=11),
+     {}, again=ONCE_MORE, deaths=[])
+case("asked for again, and it did not come", [a1, a2, a3],
+     Journal().sent("a1", wall=1).sent("a2", wall=2).sent("a3", wall=3), {"lost": 1}, again=ONCE_MORE, deaths=[])
+case("asked for again, and it came twice", [a1, a2, a3],
+     Journal().sent("a1", wall=1).sent("a2", wall=2).sent("a3", wall=3).sent("a1", wall=11).sent("a1", wall=12),
+     {"duplicate": 1, "unexplained": 1}, again=ONCE_MORE, deaths=[])
+case("it need not come again", [a1, a2, a3],
+     Journal().sent("a1", wall=1).sent("a2", wall=2).sent("a3", wall=3),
+     {}, again=[dict(ONCE_MORE[0], since=None)], deaths=[])
+
 count += 1
 try:
     check([emitted("a1", "a", 1, "unknown")], [])
