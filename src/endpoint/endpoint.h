@@ -412,7 +412,7 @@ typedef struct OutboxMembership
 	bool recreate;				   /* true if it is to be loaded again from its tables, as
 									* soon as nothing is in flight */
 	bool seen;					   /* true if the current reload has found its settings */
-	bool put_off;				   /* true if its settings have changed and cannot be read: it
+	bool put_off; /* true if its settings have changed and cannot be read: it
 									* reads no events until they can */
 	struct OutboxSubscription *subscription; /* subscribers.c (NULL: it is not known) */
 } OutboxMembership;

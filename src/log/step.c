@@ -54,6 +54,8 @@ static const char *const step_names[OUTBOX_STEPS] = {
 	[OUTBOX_STEP_RELOAD] = "reload",
 	[OUTBOX_STEP_DATABASE] = "database",
 	[OUTBOX_STEP_FORGET] = "forget",
+	[OUTBOX_STEP_SEEK] = "seek",
+	[OUTBOX_STEP_LEFTOVERS] = "leftovers",
 };
 
 static MemoryContext step_cxt;

@@ -253,6 +253,8 @@ typedef enum OutboxStep
 	OUTBOX_STEP_RELOAD,	   /* endpoints are read */
 	OUTBOX_STEP_DATABASE,  /* the share of the database is taken */
 	OUTBOX_STEP_FORGET,	   /* what a tenant's events hold is removed */
+	OUTBOX_STEP_SEEK, /* rows that an endpoint's new place makes needless are removed */
+	OUTBOX_STEP_LEFTOVERS, /* what dropped endpoints have left behind is removed */
 	OUTBOX_STEPS
 } OutboxStep;
 

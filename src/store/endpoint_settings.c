@@ -99,23 +99,6 @@ read_ordering(const char *name)
 	"(pg_catalog.date_part('epoch', s." column \
 	") OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8"
 
-/*
- * Deletes previous secrets whose time is over, because nothing is signed with them
- * any more.  Rows that another transaction is changing are skipped, so that nothing
- * waits for a lock.
- */
-static void
-forget_previous_secrets(void)
-{
-	outbox_query(
-		"UPDATE outbox.endpoint_secrets SET previous = NULL, previous_until = NULL"
-		" WHERE endpoint_id OPERATOR(pg_catalog.=) ANY (ARRAY("
-		"SELECT k.endpoint_id FROM outbox.endpoint_secrets k"
-		" WHERE k.previous_until OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp()"
-		" FOR UPDATE SKIP LOCKED))",
-		0, NULL, NULL, NULL);
-}
-
 uint64
 outbox_endpoint_row_version(OutboxColumns row, int column)
 {
@@ -192,9 +175,10 @@ read_row(OutboxColumns row, OutboxApplyEndpointRow apply, void *arg)
 }
 
 /*
- * 'ids' has the endpoints that are read.  NULL: all are.
+ * 'ids' has the endpoints that are read.  NULL: all are.  Returns true if the time of a
+ * previous secret is over.
  */
-static void
+static bool
 read_settings(ArrayType *ids, OutboxApplyEndpointRow apply, void *arg)
 {
 	Datum		  args[1] = {PointerGetDatum(ids)};
@@ -253,17 +237,17 @@ read_settings(ArrayType *ids, OutboxApplyEndpointRow apply, void *arg)
 	} while (n == ROWS_AT_ONCE);
 	SPI_cursor_close(portal);
 	MemoryContextDelete(cxt);
-	if (expired)
-		forget_previous_secrets();
+	return expired;
 }
 
 /*
  * The key file is read once for all endpoints, and its keys are wiped at the end.
  */
-void
+bool
 outbox_endpoint_settings_read(ArrayType *ids, OutboxApplyEndpointRow apply, void *arg)
 {
-	static char told[sizeof(keyring.problem)];
+	static char	  told[sizeof(keyring.problem)];
+	volatile bool expired = false;
 
 	outbox_keyring_load(&keyring);
 	if (strcmp(keyring.problem, told) != 0 && keyring.problem[0])
@@ -275,13 +259,14 @@ outbox_endpoint_settings_read(ArrayType *ids, OutboxApplyEndpointRow apply, void
 	strlcpy(told, keyring.problem, sizeof(told));
 	PG_TRY();
 	{
-		read_settings(ids, apply, arg);
+		expired = read_settings(ids, apply, arg);
 	}
 	PG_FINALLY();
 	{
 		outbox_keyring_wipe(&keyring);
 	}
 	PG_END_TRY();
+	return expired;
 }
 
 static char **

@@ -71,8 +71,11 @@ typedef void (*OutboxApplyEndpointRow)(void *arg, const OutboxEndpointRow *s);
 /* The 'row_version' that these two columns say: xmin of its settings and of its secrets. */
 extern uint64 outbox_endpoint_row_version(OutboxColumns row, int column);
 
-/* Reads the settings of these endpoints, an int4[], or of all (NULL). */
-extern void outbox_endpoint_settings_read(ArrayType *ids, OutboxApplyEndpointRow apply,
+/*
+ * Reads the settings of these endpoints, an int4[], or of all (NULL).  Returns true if the
+ * time of a previous secret is over: it is to be deleted.
+ */
+extern bool outbox_endpoint_settings_read(ArrayType *ids, OutboxApplyEndpointRow apply,
 										  void *arg);
 
 /*

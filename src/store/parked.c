@@ -140,26 +140,6 @@ outbox_parked_gone_written(void)
 	ngone = 0;
 }
 
-/*
- * After a seek: deletes the rows of events that are beyond the new position,
- * because these will be read again.  Cancelled rows stay.
- */
-void
-outbox_parked_forget(int32 endpoint_id, const OutboxTick *start)
-{
-	Datum args[2] = {Int32GetDatum(endpoint_id),
-					 CStringGetTextDatum(outbox_tick_snapshot(start))};
-
-	outbox_query(
-		"DELETE FROM outbox.parked p WHERE p.endpoint_id OPERATOR(pg_catalog.=) $1"
-		" AND p.status OPERATOR(pg_catalog.<>) 'cancelled'"
-		" AND EXISTS (SELECT 1 FROM outbox.events e"
-		" WHERE e.seq OPERATOR(pg_catalog.=) p.seq AND NOT"
-		" pg_catalog.pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid),"
-		" $2::pg_catalog.pg_snapshot))",
-		2, (Oid[]){INT4OID, TEXTOID}, args, NULL);
-}
-
 #define LOADED "seq, key, attempts, first_attempt_at, redelivery, batch"
 
 /*

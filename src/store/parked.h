@@ -59,10 +59,4 @@ extern void outbox_parked_gone_written(void); /* when that is committed */
 /* Cancels a row because its event is forgotten, and removes what it says of the event. */
 extern void outbox_parked_empty(int32 endpoint_id, int64 seq);
 
-/*
- * After a seek to 'start': deletes the rows of events that are beyond it, except
- * cancelled ones.
- */
-extern void outbox_parked_forget(int32 endpoint_id, const OutboxTick *start);
-
 #endif /* OUTBOX_PARKED_H */

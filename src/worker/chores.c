@@ -28,6 +28,7 @@
 #include "worker/chores.h"
 #include "worker/dispatch.h"
 #include "worker/forget.h"
+#include "worker/leftovers.h"
 #include "worker/loop.h"
 #include "worker/operator_commands.h"
 #include "worker/publish.h"
@@ -339,6 +340,8 @@ outbox_chores_last(TimestampTz now)
 {
 	outbox_settle_step(now, false);
 	forget_step(now);
+	if (now >= outbox_leftovers_next_time())
+		outbox_leftovers_run(now);
 	if (!outbox_loop.database_ours)
 		return;
 	retention_step(now);
@@ -373,6 +376,7 @@ outbox_chores_next_time(void)
 	else
 		until = Min(until, outbox_settle_behind_at(&outbox_loop.to_settle));
 	until = Min(until, outbox_forget_report_time());
+	until = Min(until, outbox_leftovers_next_time());
 	if (!outbox_loop.database_ours)
 		return until;
 	if (outbox_step_may(OUTBOX_STEP_FORGET))

@@ -180,13 +180,17 @@ outbox_reader_has_work(dlist_head *busy, bool head, TimestampTz now)
 static bool
 pass_over_changed(void)
 {
+	static uint64 done_for; /* the counter of changes, when that was last done */
+	uint64		  changed = pg_atomic_read_u64(outbox_loop.changed);
+
 	if (outbox_step_may(OUTBOX_STEP_RELOAD))
-		return false;
-	if (!outbox_reload_put_off())
+		return !outbox_head_waits();
+	if (done_for != changed && !outbox_reload_put_off())
 	{
 		outbox_loop.due.retry_locks_at = GetCurrentTimestamp() + OUTBOX_RETRY_LOCKS_AFTER;
 		return false;
 	}
+	done_for = changed;
 	outbox_head_may_read();
 	return true;
 }
@@ -199,7 +203,7 @@ outbox_reader_step(dlist_head *busy, bool head, bool news, TimestampTz now,
 	bool	   more;
 
 	outbox_head_begin_step();
-	if (head && outbox_head_waits() && !pass_over_changed())
+	if (head && outbox_loop_reload_is_due() && !pass_over_changed())
 		return true;
 	if (head && !outbox_head_read(news, lsn))
 		return true;

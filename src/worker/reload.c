@@ -40,14 +40,12 @@
 #include "worker/others.h"
 #include "worker/publish.h"
 #include "worker/head.h"
+#include "worker/leftovers.h"
 #include "worker/reload.h"
 #include "worker/roster.h"
 
 /* If more endpoints have changed, the settings of all are read. */
 #define CHANGES_MAX 1000
-
-/* µs between two times that rows of outbox.endpoint_changes are deleted. */
-#define FORGET_CHANGES_EVERY USECS_PER_SEC
 
 static OutboxEndpoint *meeting;				  /* the endpoint that is being loaded */
 static uint16		   weight[OUTBOX_SHARES]; /* endpoints of each share */
@@ -68,6 +66,7 @@ outbox_reload_init(OutboxDatabase *database, OutboxWorker *worker)
 {
 	db = database;
 	self = worker;
+	outbox_leftovers_init(database);
 	pg_atomic_write_u64(&self->forgot, 0);
 	pg_atomic_write_u64(&self->seen_changes, 1); /* all changes are needed */
 	outbox_loop.changed = &db->changed;
@@ -125,28 +124,35 @@ may_rest(const OutboxEndpoint *ep)
 
 /*
  * Loads an endpoint that this worker did not have: its settings, position and
- * parked rows.  'all': take_all() wakes those that may not rest.
+ * parked rows.  'all': take_all() wakes those that may not rest.  NULL: rows have to be
+ * deleted before.
  */
 static OutboxEndpoint *
 load_endpoint(const OutboxEndpointRow *s, bool all)
 {
-	OutboxEndpoint *ep = outbox_endpoint_create(outbox_roster_cxt, s->id);
+	OutboxEndpoint *ep;
 	OutboxPosition	p;
+	bool moved = !outbox_position_read(s->position, &p) || p.generation != s->generation;
 
+	if (moved && s->generation > 1 &&
+		!outbox_leftovers_may_load(s->id, s->generation, s->start))
+	{
+		outbox_cursor_clear(&p.cursor);
+		return NULL;
+	}
+	ep = outbox_endpoint_create(outbox_roster_cxt, s->id);
 	meeting = ep;
 	outbox_endpoint_settings_assign(ep, s);
 	set_tenant(ep, s);
 	ep->config.generation = s->generation;
 	ep->place.stored_version = s->subscription;
 
-	if (!outbox_position_read(s->position, &p) || p.generation != s->generation)
+	if (moved)
 	{
 		/* What was counted still counts, at the new place in the log. */
 		outbox_cursor_clear(&p.cursor);
 		p.npending = 0;
 		outbox_cursor_set(&p.cursor, s->start, NULL, 0);
-		if (s->generation > 1)
-			outbox_parked_forget(s->id, s->start);
 	}
 	else
 		ep->place.follows = p.follows;
@@ -214,7 +220,7 @@ static bool
 is_weighed(int32 id)
 {
 	return outbox_roster_find(id) || outbox_others_have(id) ||
-		list_member_int(outbox_roster_to_load(), id);
+		outbox_leftovers_seeking(id) || list_member_int(outbox_roster_to_load(), id);
 }
 
 static void
@@ -261,7 +267,14 @@ apply_settings(void *arg, const OutboxEndpointRow *s)
 		/* It is about to leave, so its settings do not matter here any more. */
 	}
 	else if (ep == NULL)
+	{
 		ep = load_endpoint(s, r->all);
+		if (ep == NULL)
+		{
+			r->some_left_out = true;
+			return;
+		}
+	}
 	else if (ep->config.generation != s->generation ||
 			 ep->config.ordering != s->ordering ||
 			 ep->config.block_on_dead != s->block_on_dead)
@@ -308,53 +321,6 @@ apply_settings(void *arg, const OutboxEndpointRow *s)
 }
 
 /*
- * Rows that dropped endpoints left behind.  outbox.parked is large while another
- * endpoint is down.  So for endpoints that were served here the rows are found by
- * their id.
- */
-#define ORPHAN_OF(id) \
-	" NOT EXISTS (SELECT 1 FROM outbox.endpoint_settings s" \
-	" WHERE s.endpoint_id OPERATOR(pg_catalog.=) " id ")"
-#define ORPHAN ORPHAN_OF("p.endpoint_id")
-
-static void
-delete_rows_of(int32 id)
-{
-	Datum args[1] = {Int32GetDatum(id)};
-
-	outbox_query("DELETE FROM outbox.parked p"
-				 " WHERE p.endpoint_id OPERATOR(pg_catalog.=) $1 AND" ORPHAN,
-				 1, (Oid[]){INT4OID}, args, NULL);
-	outbox_query("DELETE FROM outbox.subscriptions p"
-				 " WHERE p.endpoint_id OPERATOR(pg_catalog.=) $1 AND" ORPHAN,
-				 1, (Oid[]){INT4OID}, args, NULL);
-	outbox_query("DELETE FROM outbox.endpoint_secrets p"
-				 " WHERE p.endpoint_id OPERATOR(pg_catalog.=) $1 AND" ORPHAN,
-				 1, (Oid[]){INT4OID}, args, NULL);
-}
-
-static void
-delete_orphans(bool parked)
-{
-	outbox_query("DELETE FROM outbox.subscriptions p WHERE" ORPHAN, 0, NULL, NULL, NULL);
-	outbox_query("DELETE FROM outbox.endpoint_secrets p WHERE" ORPHAN, 0, NULL, NULL,
-				 NULL);
-
-	/* The index says which endpoints have rows, however many rows these are. */
-	if (!parked)
-		return;
-	outbox_query("WITH RECURSIVE e(id) AS ((SELECT p.endpoint_id FROM outbox.parked p"
-				 " ORDER BY p.endpoint_id LIMIT 1) UNION ALL SELECT (SELECT p.endpoint_id"
-				 " FROM outbox.parked p WHERE p.endpoint_id OPERATOR(pg_catalog.>) e.id"
-				 " ORDER BY p.endpoint_id LIMIT 1) FROM e WHERE e.id IS NOT NULL),"
-				 " o(id) AS MATERIALIZED (SELECT e.id FROM e WHERE" ORPHAN_OF(
-					 "e.id") ")"
-							 " DELETE FROM outbox.parked p USING o"
-							 " WHERE p.endpoint_id OPERATOR(pg_catalog.=) o.id",
-				 0, NULL, NULL, NULL);
-}
-
-/*
  * Finds the endpoints that have changed since the last reload, and those that are to be
  * loaded again.  False: the settings of all have to be read.
  */
@@ -380,39 +346,14 @@ find_changed(List **ids)
 	return list_length(*ids) < CHANGES_MAX;
 }
 
-/* Deletes the changes that all workers of the database have seen. */
-static void
-forget_changes(void)
-{
-	static TimestampTz forgotten_at;
-	uint64			   below = PG_UINT64_MAX;
-	Datum			   args[1];
-
-	if (!outbox_serves_database() ||
-		GetCurrentTimestamp() - forgotten_at < FORGET_CHANGES_EVERY)
-		return;
-	forgotten_at = GetCurrentTimestamp();
-	for (int w = 0; w < OUTBOX_MAX_WORKERS; w++)
-	{
-		uint64 seen = pg_atomic_read_u64(&db->workers[w].seen_changes);
-
-		if (seen != 0)
-			below = Min(below, seen);
-	}
-	args[0] = FullTransactionIdGetDatum(FullTransactionIdFromU64(below));
-	outbox_query("DELETE FROM outbox.endpoint_changes"
-				 " WHERE xid OPERATOR(pg_catalog.<) $1",
-				 1, (Oid[]){XID8OID}, args, NULL);
-}
-
-/* Frees an endpoint that has no settings any more.  Its rows go with this transaction. */
+/* An endpoint that has no settings any more is freed after the commit. */
 static bool
 drop_if_gone(OutboxEndpoint *ep)
 {
 	if (ep->member.seen)
 		return false;
 	ep->member.dropped = true;
-	delete_rows_of(ep->id);
+	outbox_leftovers_dropped(ep->id);
 	return true;
 }
 
@@ -423,7 +364,7 @@ was_read(const Reload *r, int32 id)
 	for (int i = 0; i < r->n; i++)
 		if (r->list[i]->id == id)
 			return true;
-	return outbox_others_noted(id);
+	return outbox_others_noted(id) || outbox_leftovers_seeking(id);
 }
 
 static void
@@ -439,25 +380,20 @@ look_if_dropped(Reload *r, int32 id)
 
 	/*
 	 * What was made and dropped between two reloads was never loaded.  The rows of
-	 * another worker's endpoint go with that worker's reload.
+	 * another worker's endpoint are deleted by that worker.
 	 */
 	if (ep == NULL && outbox_share_served(share))
-		delete_rows_of(id);
+		outbox_leftovers_dropped(id);
 }
 
 static void
-look_for_dropped(Reload *r, bool tidy)
+look_for_dropped(Reload *r)
 {
-	bool			dropped = false;
 	const ListCell *cell;
 
 	if (r->all)
-	{
 		for (int i = 0; i < outbox_loop.roster.n; i++)
-			dropped = drop_if_gone(outbox_loop.roster.endpoints[i]) || dropped;
-		if (dropped || tidy)
-			delete_orphans(tidy);
-	}
+			(void) drop_if_gone(outbox_loop.roster.endpoints[i]);
 	else
 		foreach (cell, r->ids)
 			look_if_dropped(r, lfirst_int(cell));
@@ -555,6 +491,7 @@ outbox_reload(bool tidy)
 	uint64	changed = pg_atomic_read_u64(&db->changed);
 	bool	all = tidy || changed_all != seen_changed_all ||
 		GetCurrentTimestamp() >= outbox_loop.roster.reload_at;
+	bool takes = tidy || outbox_loop.roster.reload_at == 0; /* endpoints of others */
 	MemoryContext caller = CurrentMemoryContext;
 	MemoryContext old;
 	char		 *snapshot;
@@ -583,12 +520,13 @@ outbox_reload(bool tidy)
 					 NULL, NULL);
 	outbox_parked_share_room(r->all ? row_int8(fetch_row(0), 0) :
 									  outbox_loop.roster.n + outbox_others_count());
-	outbox_endpoint_settings_read(r->all ? NULL : id_array(r->ids), apply_settings, r);
+	if (outbox_endpoint_settings_read(r->all ? NULL : id_array(r->ids), apply_settings,
+									  r))
+		outbox_leftovers_secret();
 	outbox_step_blame(0);
 	if (outbox_serves_database())
 		outbox_retention_configure();
-	look_for_dropped(r, tidy);
-	forget_changes();
+	look_for_dropped(r);
 	old = MemoryContextSwitchTo(caller);
 	r->ids = list_copy(r->ids); /* for after the commit */
 	MemoryContextSwitchTo(old);
@@ -616,6 +554,9 @@ outbox_reload(bool tidy)
 	pg_atomic_write_u64(&self->seen_changes, seen);
 	outbox_loop.seen_changed = changed;
 	outbox_loop.reloads++;
+	outbox_leftovers_reloaded();
+	if (takes)
+		outbox_leftovers_search();
 	seen_changed_all = changed_all;
 	memcpy(weight, r->weight, sizeof(weight));
 	if (outbox_serves_database())
@@ -650,20 +591,21 @@ outbox_reload_failed(void)
 bool
 outbox_reload_put_off(void)
 {
-	List	*ids = NIL;
-	Datum	 args[1];
-	bool	 all;
-	uint64	 n;
+	List  *ids = NIL;
+	Datum  args[1];
+	bool   all;
+	uint64 n;
 
 	if (!outbox_forgotten_read())
 		return false;
 	all = pg_atomic_read_u64(&db->changed_all) != seen_changed_all || !find_changed(&ids);
 	args[0] = PointerGetDatum(id_array(ids));
-	n = outbox_query("SELECT s.endpoint_id, s.xmin, k.xmin FROM outbox.endpoint_settings s"
-					 " LEFT JOIN outbox.endpoint_secrets k"
-					 " ON k.endpoint_id OPERATOR(pg_catalog.=) s.endpoint_id"
-					 " WHERE $1 IS NULL OR s.endpoint_id OPERATOR(pg_catalog.=) ANY ($1)",
-					 1, (Oid[]){INT4ARRAYOID}, args, all ? "n" : NULL);
+	n = outbox_query(
+		"SELECT s.endpoint_id, s.xmin, k.xmin FROM outbox.endpoint_settings s"
+		" LEFT JOIN outbox.endpoint_secrets k"
+		" ON k.endpoint_id OPERATOR(pg_catalog.=) s.endpoint_id"
+		" WHERE $1 IS NULL OR s.endpoint_id OPERATOR(pg_catalog.=) ANY ($1)",
+		1, (Oid[]){INT4ARRAYOID}, args, all ? "n" : NULL);
 	for (uint64 i = 0; i < n; i++)
 	{
 		OutboxColumns	row = fetch_row(i);

@@ -185,8 +185,8 @@ may_leave(const OutboxEndpoint *ep)
 	return ep->queue->nin_flight == 0 && !ep->status.unstorable;
 }
 
-static void
-load_later(int32 id)
+void
+outbox_roster_load_later(int32 id)
 {
 	MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
 
@@ -226,7 +226,7 @@ outbox_roster_recreate(void)
 		if (outbox_loop.roster.endpoints[i]->member.recreate &&
 			may_leave(outbox_loop.roster.endpoints[i]))
 		{
-			load_later(outbox_loop.roster.endpoints[i]->id);
+			outbox_roster_load_later(outbox_loop.roster.endpoints[i]->id);
 			outbox_roster_forget(outbox_loop.roster.endpoints[i]);
 		}
 		else

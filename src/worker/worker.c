@@ -40,6 +40,7 @@
 #include "worker/chores.h"
 #include "worker/clock.h"
 #include "worker/dispatch.h"
+#include "worker/leftovers.h"
 #include "worker/links.h"
 #include "worker/loop.h"
 #include "worker/operator_commands.h"
@@ -372,6 +373,7 @@ shares_step(TimestampTz now)
 	if (news.leaving)
 	{
 		outbox_roster_leave();
+		outbox_leftovers_leave();
 		want_settle(now);
 	}
 	outbox_loop.database_ours = outbox_loop.database_ours && outbox_serves_database();

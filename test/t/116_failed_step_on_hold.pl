@@ -287,25 +287,49 @@ lift(@logs);
 works_again('forget_attempts');
 set('attempts_retention');
 
-# reload: what a dropped endpoint has left behind cannot be deleted
+# leftovers: what a dropped endpoint has left behind cannot be deleted
 endpoint($node, $receiver, 'gone', '/ok/gone', "topics => '{gone.*}'");
 wait_status($node, emit($node, 'gone.n', '{}'), 'delivered', 'another endpoint');
 obstruct('subscriptions', 'DELETE');
 ask("SELECT outbox.drop_endpoint('gone')");
-held('reload', 'error');
+held('leftovers', 'error');
 lift('subscriptions');
-works_again('reload');
+works_again('leftovers');
+ok(wait_sql($node, 'SELECT count(*) = 0 FROM outbox.subscriptions s WHERE NOT EXISTS'
+		  . ' (SELECT 1 FROM outbox.endpoint_settings e WHERE e.endpoint_id = s.endpoint_id)'),
+	'leftovers: nothing is left');
 
-# and one endpoint that starts over cannot be read
+# seek: what an endpoint will read again cannot be deleted
 $receiver->control(path => '/ok/late', behave => '/status/500');
 wait_status($node, emit($node, 'late.n', '{}'), 'retrying', 'a delivery waits for its retry');
 obstruct('parked', 'DELETE', "OLD.endpoint_id = $late");
 ask("SELECT outbox.seek_endpoint('late', 'beginning')");
+held('seek', 'error', 'late');
+$receiver->control(path => '/ok/late', behave => '/ok');
+lift('parked');
+works_again('seek');
+wait_status($node, emit($node, 'late.n', '{}'), 'delivered', 'seek: it is served again');
+
+# reload: one endpoint that loses its order cannot be read
+$receiver->control(path => '/ok/late', behave => '/status/500');
+@keyed = split /\n/, ask("SELECT outbox.emit('late.n', '{}', key => 'k') FROM generate_series(1, 2)");
+wait_status($node, $keyed[1], 'blocked', 'a delivery waits behind another one');
+obstruct('parked', 'UPDATE', "OLD.event_id = '$keyed[1]' AND OLD.status = 'blocked' AND NEW.status = 'retrying'");
+ask("SELECT outbox.alter_endpoint('late', ordering => 'none')");
 held('reload', 'error', 'late');
 $receiver->control(path => '/ok/late', behave => '/ok');
 lift('parked');
 works_again('reload');
-wait_status($node, emit($node, 'late.n', '{}'), 'delivered', 'reload: it is served again');
+wait_status($node, $_, 'delivered', 'reload: it is served again') foreach @keyed;
+
+# and nothing can be read
+ask('ALTER TABLE outbox.tenant_limits_here RENAME TO hidden');
+ask("SELECT outbox.alter_endpoint('late', ordering => 'key')");
+held('reload', 'missing');
+ask('ALTER TABLE outbox.hidden RENAME TO tenant_limits_here');
+$node->reload;
+works_again('reload');
+wait_status($node, emit($node, 'late.n', '{}'), 'delivered', 'reload: new settings are read');
 is(ask('SELECT sum(restarts) FROM outbox.worker_slots()'), '0', 'no worker has ended with an error');
 is(worker_pid($node), $pid, 'nor ended at all');
 

@@ -1,0 +1,503 @@
+/*
+ * leftovers.c
+ *	  Owns the removal of rows that nothing needs any more since settings were changed.
+ *
+ * These are the rows of dropped endpoints, previous secrets whose time is over, and rows of
+ * outbox.endpoint_changes that all workers have seen.  When an endpoint is moved to another
+ * place in the log, they are also its rows of events that it will read again.  Only after
+ * that is it loaded.
+ *
+ * An endpoint may have millions of rows in outbox.parked, and the worker does nothing else
+ * while it deletes them.  So they are deleted in slices, each a short transaction, in the
+ * order of their numbers.  A worker that dies has forgotten which endpoints were dropped.
+ * The next one searches for their rows.
+ */
+#include "base/outbox.h"
+
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "nodes/pg_list.h"
+#include "utils/builtins.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+#include "utils/xid8.h"
+
+#include "base/query.h"
+#include "base/table_rows.h"
+#include "log/step.h"
+#include "log/transaction.h"
+#include "server/shares.h"
+#include "worker/leftovers.h"
+#include "worker/roster.h"
+
+/* The limits of a slice: rows, and the time (µs) after which no other one is begun. */
+#define SLICE_ROWS 500
+#define SLICE_TIME (5 * 1000)
+
+/* Between slices the worker does other work for REST times as long as they took. */
+#define REST 2
+
+/* Wait after a lock was not free (µs). */
+#define AGAIN_AFTER (200 * 1000)
+
+/* µs between two times that rows of outbox.endpoint_changes are deleted. */
+#define FORGET_CHANGES_EVERY USECS_PER_SEC
+
+/* Endpoints that one slice of the search looks at. */
+#define SEARCH_ENDPOINTS 200
+
+/* An endpoint that was dropped, or moved. */
+typedef struct Leftover
+{
+	int32 id;
+	int64 generation; /* to which it was moved (0: it was dropped) */
+	char *start;	  /* a snapshot: it was moved to this place */
+	int64 from;		  /* its rows up to this number are done */
+	bool  done;		  /* true if all are, and it may be loaded */
+} Leftover;
+
+static OutboxDatabase *db;
+static List			  *dropped;
+static List			  *moved;
+static bool			   secrets;
+static bool			   searching;
+static int32		   searched; /* endpoints up to this one were looked at */
+static TimestampTz	   changes_at = DT_NOEND;
+static TimestampTz	   forgotten_at;
+static TimestampTz	   dropped_at; /* what was dropped rests until then */
+static TimestampTz	   moved_at;   /* the same of what was moved */
+
+void
+outbox_leftovers_init(OutboxDatabase *database)
+{
+	db = database;
+}
+
+static Leftover *
+add(List **list, int32 id)
+{
+	MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
+	Leftover	 *l = palloc0(sizeof(Leftover));
+
+	l->id = id;
+	l->from = PG_INT64_MIN;
+	*list = lappend(*list, l);
+	MemoryContextSwitchTo(old);
+	return l;
+}
+
+static void
+drop(List **list, Leftover *l)
+{
+	*list = list_delete_ptr(*list, l);
+	if (l->start)
+		pfree(l->start);
+	pfree(l);
+}
+
+static Leftover *
+find_moved(int32 id)
+{
+	const ListCell *cell;
+
+	foreach (cell, moved)
+		if (((Leftover *) lfirst(cell))->id == id)
+			return lfirst(cell);
+	return NULL;
+}
+
+void
+outbox_leftovers_dropped(int32 id)
+{
+	(void) add(&dropped, id);
+}
+
+void
+outbox_leftovers_secret(void)
+{
+	secrets = true;
+}
+
+void
+outbox_leftovers_search(void)
+{
+	searching = true;
+	searched = PG_INT32_MIN;
+}
+
+void
+outbox_leftovers_reloaded(void)
+{
+	if (outbox_serves_database())
+		changes_at = Max(forgotten_at + FORGET_CHANGES_EVERY, GetCurrentTimestamp());
+}
+
+bool
+outbox_leftovers_seeking(int32 id)
+{
+	return find_moved(id) != NULL;
+}
+
+bool
+outbox_leftovers_may_load(int32 id, int64 generation, const OutboxTick *start)
+{
+	Leftover *l = find_moved(id);
+	Datum	  args[1] = {Int32GetDatum(id)};
+
+	if (l && l->generation == generation)
+	{
+		if (!l->done)
+			return false;
+		drop(&moved, l);
+		return true;
+	}
+	if (l)
+		drop(&moved, l); /* it was moved again */
+	if (outbox_query("SELECT 1 FROM outbox.parked p"
+					 " WHERE p.endpoint_id OPERATOR(pg_catalog.=) $1 LIMIT 1",
+					 1, (Oid[]){INT4OID}, args, NULL) == 0)
+		return true;
+	l = add(&moved, id);
+	l->generation = generation;
+	l->start = MemoryContextStrdup(TopMemoryContext, outbox_tick_snapshot(start));
+	return false;
+}
+
+/* -------------------------------------------------------------- dropped */
+
+#define ORPHAN \
+	" NOT EXISTS (SELECT 1 FROM outbox.endpoint_settings s" \
+	" WHERE s.endpoint_id OPERATOR(pg_catalog.=) p.endpoint_id)"
+
+#define SLICE \
+	"WITH slice AS MATERIALIZED (SELECT p.seq, p.status FROM outbox.parked p" \
+	" WHERE p.endpoint_id OPERATOR(pg_catalog.=) $1" \
+	" AND p.seq OPERATOR(pg_catalog.>) $2 ORDER BY p.seq LIMIT $3)"
+
+/*
+ * Deletes a slice of a dropped endpoint's rows.  Returns true if there are no more, and
+ * sets 'from'.
+ */
+static bool
+slice_of_dropped(const Leftover *l, int64 *from)
+{
+	Datum args[3] = {Int32GetDatum(l->id), Int64GetDatum(l->from),
+					 Int64GetDatum(SLICE_ROWS)};
+
+	if (l->from == PG_INT64_MIN)
+	{
+		outbox_query("DELETE FROM outbox.subscriptions p"
+					 " WHERE p.endpoint_id OPERATOR(pg_catalog.=) $1 AND" ORPHAN,
+					 1, (Oid[]){INT4OID}, args, NULL);
+		outbox_query("DELETE FROM outbox.endpoint_secrets p"
+					 " WHERE p.endpoint_id OPERATOR(pg_catalog.=) $1 AND" ORPHAN,
+					 1, (Oid[]){INT4OID}, args, NULL);
+	}
+	outbox_query(SLICE ", gone AS (DELETE FROM outbox.parked p USING slice c"
+					   " WHERE p.endpoint_id OPERATOR(pg_catalog.=) $1"
+					   " AND p.seq OPERATOR(pg_catalog.=) c.seq AND" ORPHAN ")"
+					   " SELECT pg_catalog.count(*), pg_catalog.max(c.seq) FROM slice c",
+				 3, (Oid[]){INT4OID, INT8OID, INT8OID}, args, NULL);
+	*from = row_int8(fetch_row(0), 1);
+	return row_int8(fetch_row(0), 0) < SLICE_ROWS;
+}
+
+/*
+ * Finds dropped endpoints that have rows left.  The index says which endpoints have rows,
+ * however many these are.  Returns the last one that it has looked at, or 0 at the end.
+ */
+static int32
+search(List **found)
+{
+	Datum  args[2] = {Int32GetDatum(searched), Int32GetDatum(SEARCH_ENDPOINTS)};
+	uint64 n;
+
+	if (searched == PG_INT32_MIN)
+	{
+		outbox_query("DELETE FROM outbox.subscriptions p WHERE" ORPHAN, 0, NULL, NULL,
+					 NULL);
+		outbox_query("DELETE FROM outbox.endpoint_secrets p WHERE" ORPHAN, 0, NULL, NULL,
+					 NULL);
+	}
+#define NEXT(from) \
+	"(SELECT q.endpoint_id FROM outbox.parked q" \
+	" WHERE q.endpoint_id OPERATOR(pg_catalog.>) " from \
+	" ORDER BY q.endpoint_id LIMIT 1)"
+	n = outbox_query(
+		"WITH RECURSIVE e(id, n) AS (SELECT " NEXT("$1") ", 1 UNION ALL SELECT " NEXT(
+			"e.id") ", e.n OPERATOR(pg_catalog.+) 1 FROM e"
+					" WHERE e.id IS NOT NULL"
+					" AND e.n OPERATOR(pg_catalog.<) $2)"
+					" SELECT p.endpoint_id, " ORPHAN
+					" FROM (SELECT id, n FROM e WHERE id IS NOT NULL)"
+					" p(endpoint_id, n) ORDER BY p.n",
+		2, (Oid[]){INT4OID, INT4OID}, args, NULL);
+#undef NEXT
+	for (uint64 i = 0; i < n; i++)
+		if (DatumGetBool(fetch_row(i).values[1]))
+			*found = lappend_int(*found, row_int4(fetch_row(i), 0));
+	return n < SEARCH_ENDPOINTS ? 0 : row_int4(fetch_row(n - 1), 0);
+}
+
+/*
+ * Deletes previous secrets whose time is over, because nothing is signed with them any
+ * more.  Rows that another transaction is changing are skipped, so that nothing waits for
+ * a lock.
+ */
+static void
+forget_previous_secrets(void)
+{
+	outbox_query(
+		"UPDATE outbox.endpoint_secrets SET previous = NULL, previous_until = NULL"
+		" WHERE endpoint_id OPERATOR(pg_catalog.=) ANY (ARRAY("
+		"SELECT k.endpoint_id FROM outbox.endpoint_secrets k"
+		" WHERE k.previous_until OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp()"
+		" FOR UPDATE SKIP LOCKED))",
+		0, NULL, NULL, NULL);
+}
+
+/* Deletes the changes that all workers of the database have seen. */
+static void
+forget_changes(void)
+{
+	uint64 below = PG_UINT64_MAX;
+	Datum  args[1];
+
+	for (int w = 0; w < OUTBOX_MAX_WORKERS; w++)
+	{
+		uint64 seen = pg_atomic_read_u64(&db->workers[w].seen_changes);
+
+		if (seen != 0)
+			below = Min(below, seen);
+	}
+	args[0] = FullTransactionIdGetDatum(FullTransactionIdFromU64(below));
+	outbox_query("DELETE FROM outbox.endpoint_changes"
+				 " WHERE xid OPERATOR(pg_catalog.<) $1",
+				 1, (Oid[]){XID8OID}, args, NULL);
+}
+
+/* The first one whose rows may be deleted now.  NULL: none. */
+static Leftover *
+first_of(OutboxStep step, const List *list)
+{
+	const ListCell *cell;
+
+	foreach (cell, list)
+	{
+		Leftover *l = lfirst(cell);
+
+		if (!l->done && !outbox_step_held(step, l->id))
+			return l;
+	}
+	return NULL;
+}
+
+static bool
+begin(TimestampTz *again)
+{
+	if (!outbox_txn_begin(true))
+	{
+		*again = GetCurrentTimestamp() + AGAIN_AFTER;
+		return false;
+	}
+	outbox_lock_indexes(OUTBOX_TABLE_PARKED, OUTBOX_TABLE_PARKED);
+	return true;
+}
+
+static void
+rest(TimestampTz *until, TimestampTz begun)
+{
+	TimestampTz now = GetCurrentTimestamp();
+
+	*until = now + Max(now - begun, 0) * REST;
+}
+
+/* What concerns no endpoint that is served, in one transaction. */
+static void
+run_small(TimestampTz now)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	MemoryContext old;
+	List		 *found = NIL;
+	List		 *copy;
+	ListCell	 *cell;
+	int32		  last = 0;
+	bool		  changes = now >= changes_at && outbox_serves_database();
+
+	if (!begin(&dropped_at))
+		return;
+	if (secrets)
+		forget_previous_secrets();
+	if (changes)
+		forget_changes();
+	if (searching)
+		last = search(&found);
+	old = MemoryContextSwitchTo(caller);
+	copy = list_copy(found); /* for after the commit */
+	MemoryContextSwitchTo(old);
+	outbox_txn_commit();
+	secrets = false;
+	if (changes)
+		forgotten_at = now;
+	changes_at = DT_NOEND;
+	foreach (cell, copy)
+		outbox_leftovers_dropped(lfirst_int(cell));
+	list_free(copy);
+	searching = searching && last != 0;
+	searched = last;
+}
+
+static void
+run_dropped(void *arg)
+{
+	TimestampTz now = *(TimestampTz *) arg;
+	Leftover   *l;
+
+	if (secrets || searching || now >= changes_at)
+		run_small(now);
+	while ((l = first_of(OUTBOX_STEP_LEFTOVERS, dropped)) != NULL)
+	{
+		bool  through;
+		int64 from;
+
+		if (!begin(&dropped_at))
+			return;
+		outbox_step_blame(l->id);
+		through = slice_of_dropped(l, &from);
+		outbox_txn_commit();
+		outbox_step_passed(OUTBOX_STEP_LEFTOVERS, l->id);
+		outbox_step_blame(0);
+		l->from = from;
+		if (through)
+			drop(&dropped, l);
+		if (GetCurrentTimestamp() - now >= SLICE_TIME)
+			break;
+	}
+	rest(&dropped_at, now);
+}
+
+/* ---------------------------------------------------------------- moved */
+
+/*
+ * Deletes a slice of the rows of events that are beyond the new place of the endpoint.
+ * Cancelled rows stay.  Returns true if there are no more, and sets 'from'.  The endpoint
+ * may have been dropped or moved again meanwhile: then nothing is deleted, and 'valid' is
+ * false.
+ */
+static bool
+slice_of_moved(const Leftover *l, int64 *from, bool *valid)
+{
+	Datum args[5] = {Int32GetDatum(l->id), Int64GetDatum(l->from),
+					 Int64GetDatum(SLICE_ROWS), CStringGetTextDatum(l->start),
+					 Int64GetDatum(l->generation)};
+
+#define VALID \
+	" EXISTS (SELECT 1 FROM outbox.endpoint_settings s" \
+	" WHERE s.endpoint_id OPERATOR(pg_catalog.=) $1" \
+	" AND s.generation OPERATOR(pg_catalog.=) $5)"
+	outbox_query(SLICE
+				 ", again AS MATERIALIZED (SELECT c.seq FROM slice c"
+				 " WHERE c.status OPERATOR(pg_catalog.<>) 'cancelled'"
+				 " AND EXISTS (SELECT 1 FROM outbox.events e"
+				 " WHERE e.seq OPERATOR(pg_catalog.=) c.seq AND NOT"
+				 " pg_catalog.pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid),"
+				 " $4::pg_catalog.pg_snapshot))),"
+				 " gone AS (DELETE FROM outbox.parked p USING again a"
+				 " WHERE p.endpoint_id OPERATOR(pg_catalog.=) $1"
+				 " AND p.seq OPERATOR(pg_catalog.=) a.seq AND" VALID ")"
+				 " SELECT pg_catalog.count(*), pg_catalog.max(c.seq)," VALID
+				 " FROM slice c",
+				 5, (Oid[]){INT4OID, INT8OID, INT8OID, TEXTOID, INT8OID}, args, NULL);
+#undef VALID
+	*from = row_int8(fetch_row(0), 1);
+	*valid = DatumGetBool(fetch_row(0).values[2]);
+	return row_int8(fetch_row(0), 0) < SLICE_ROWS;
+}
+
+/* The worker that such an endpoint goes to begins anew with its rows, before it loads it. */
+void
+outbox_leftovers_leave(void)
+{
+	ListCell *cell;
+
+	foreach (cell, moved)
+	{
+		Leftover *l = lfirst(cell);
+
+		if (outbox_serves_endpoint(l->id))
+			continue;
+		moved = foreach_delete_current(moved, cell);
+		pfree(l->start);
+		pfree(l);
+	}
+}
+
+static void
+run_moved(void *arg)
+{
+	TimestampTz now = *(TimestampTz *) arg;
+	Leftover   *l;
+
+	while ((l = first_of(OUTBOX_STEP_SEEK, moved)) != NULL)
+	{
+		int32 id = l->id;
+		bool  through;
+		bool  valid;
+		int64 from;
+
+		if (!begin(&moved_at))
+			return;
+		outbox_step_blame(id);
+		through = slice_of_moved(l, &from, &valid);
+		outbox_txn_commit();
+		outbox_step_passed(OUTBOX_STEP_SEEK, id);
+		outbox_step_blame(0);
+		l->from = from;
+		l->done = through;
+		if (!valid)
+		{
+			drop(&moved, l);
+			outbox_leftovers_dropped(id);
+		}
+		if (through || !valid)
+			outbox_roster_load_later(id);
+		if (GetCurrentTimestamp() - now >= SLICE_TIME)
+			break;
+	}
+	rest(&moved_at, now);
+}
+
+/* ---------------------------------------------------------------- steps */
+
+static TimestampTz
+next_dropped(void)
+{
+	if (!outbox_step_may(OUTBOX_STEP_LEFTOVERS))
+		return DT_NOEND;
+	if (secrets || searching || first_of(OUTBOX_STEP_LEFTOVERS, dropped))
+		return dropped_at;
+	return Max(changes_at, dropped_at);
+}
+
+static TimestampTz
+next_moved(void)
+{
+	return outbox_step_may(OUTBOX_STEP_SEEK) && first_of(OUTBOX_STEP_SEEK, moved) ?
+		moved_at :
+		DT_NOEND;
+}
+
+TimestampTz
+outbox_leftovers_next_time(void)
+{
+	return Min(next_dropped(), next_moved());
+}
+
+void
+outbox_leftovers_run(TimestampTz now)
+{
+	if (now >= next_moved())
+		(void) outbox_step_run(OUTBOX_STEP_SEEK, run_moved, &now);
+	if (now >= next_dropped())
+		(void) outbox_step_run(OUTBOX_STEP_LEFTOVERS, run_dropped, &now);
+}

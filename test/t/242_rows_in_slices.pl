@@ -1,0 +1,92 @@
+# However many rows in outbox.parked an endpoint has that is dropped or moved, they are deleted in slices.
+use strict;
+use warnings;
+
+use OutboxTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = outbox_node('main');
+my $receiver = OutboxTest::Receiver->new('main');
+my $many = 3000;
+
+sub ask
+{
+	my ($sql) = @_;
+	return $node->safe_psql('postgres', $sql);
+}
+
+# An endpoint with that many dead letters
+sub dead_letters
+{
+	my ($name) = @_;
+
+	endpoint($node, $receiver, $name, "/ok/$name", "topics => '{$name.*}'");
+	ask("SELECT count(outbox.emit('$name.n', jsonb_build_object('n', n))) FROM generate_series(1, $many) n");
+	ok(wait_sql($node, "SELECT delivered = $many AND processing = 0 FROM outbox.stats WHERE endpoint = '$name'"), "$name: $many events");
+	my $id = ask("SELECT endpoint_id FROM outbox.endpoint_settings WHERE name = '$name'");
+	ask("INSERT INTO outbox.parked (endpoint_id, seq, event_id, status, reason, attempts, parked_at)"
+		  . " SELECT $id, seq, id, 'dead', 'max_attempts', 1, now() FROM outbox.events WHERE topic = '$name.n'");
+	return $id;
+}
+
+# Rows that one statement deletes at most, and how many all have
+sub slices
+{
+	my ($id, $what) = @_;
+
+	ok(wait_sql($node, "SELECT count(*) = 0 FROM outbox.parked WHERE endpoint_id = $id"), "$what: no row is left");
+	is(ask("SELECT sum(n), max(n) BETWEEN 1 AND 1000 FROM public.slices WHERE id = $id"), "$many|t",
+		"$what: each was deleted, with few others at a time")
+	  or diag ask("SELECT n FROM public.slices WHERE id = $id");
+	return;
+}
+
+ask(<<'SQL');
+CREATE TABLE public.slices (id int, n int8);
+CREATE FUNCTION public.note() RETURNS trigger LANGUAGE plpgsql AS
+$$ BEGIN INSERT INTO public.slices SELECT endpoint_id, count(*) FROM gone GROUP BY 1; RETURN NULL; END $$;
+CREATE TRIGGER note AFTER DELETE ON outbox.parked REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION public.note();
+CREATE FUNCTION public.obstacle() RETURNS trigger LANGUAGE plpgsql AS
+$$ BEGIN RAISE EXCEPTION 'an obstacle'; END $$;
+SQL
+endpoint($node, $receiver, 'other', '/ok/other', "topics => '{other.*}'");
+
+# Dropped
+my $id = dead_letters('dropped');
+ask("SELECT outbox.drop_endpoint('dropped', discard => true)");
+slices($id, 'dropped');
+
+# Dropped while no worker runs
+$id = dead_letters('unseen');
+ask('DELETE FROM public.slices');
+$node->stop;
+$node->append_conf('postgresql.conf', "shared_preload_libraries = ''\n");
+$node->start;
+ask("SET session_replication_role = replica; DELETE FROM outbox.endpoint_settings WHERE name = 'unseen'");
+$node->stop;
+$node->append_conf('postgresql.conf', "shared_preload_libraries = 'outbox'\n");
+$node->start;
+slices($id, 'dropped without a worker');
+is(ask("SELECT count(*) FROM outbox.endpoint_secrets WHERE endpoint_id = $id"), '0', 'its secret is deleted, too');
+
+# Moved: it is not served before its rows are deleted, and the others are
+$id = dead_letters('moved');
+ask("CREATE TRIGGER obstacle BEFORE DELETE ON outbox.parked FOR EACH ROW WHEN (OLD.endpoint_id = $id) EXECUTE FUNCTION public.obstacle()");
+ask("SELECT outbox.seek_endpoint('moved', 'beginning')");
+ok(wait_sql($node, "SELECT count(*) = 1 FROM outbox.held_steps WHERE step = 'seek' AND endpoint = 'moved' AND failures > 1"),
+	'moved: its rows cannot be deleted');
+my $other = emit($node, 'other.n', '{}');
+$receiver->wait_delivered(1, id => $other);
+is(scalar(() = $receiver->requests(path => '/ok/moved')), $many, 'others are served, and it is not');
+ask('DROP TRIGGER obstacle ON outbox.parked');
+$node->reload;
+slices($id, 'moved');
+$receiver->wait_delivered(2 * $many, path => '/ok/moved');
+ok(wait_sql($node, "SELECT delivered = 2 * $many AND dead + pending + retrying = 0 FROM outbox.stats WHERE endpoint = 'moved'"),
+	'then all its events are sent again');
+is(ask('SELECT sum(restarts) FROM outbox.worker_slots()'), '0', 'no worker has ended with an error');
+
+$node->stop;
+done_testing();
