@@ -21,6 +21,7 @@
 #include "endpoint/window.h"
 #include "log/durable.h"
 #include "log/payload.h"
+#include "log/step.h"
 
 /* True if the next failure would exhaust max_attempts, or max_age has passed. */
 static bool
@@ -93,14 +94,26 @@ outbox_batch_due(OutboxEndpoint *ep, TimestampTz now)
 }
 
 /*
+ * True if the endpoint has events that it can read but has not read yet.  One that is ahead
+ * of the head has read all that it can.  One for which reading has failed may not read for
+ * a minute.
+ */
+static bool
+can_read_more(const OutboxEndpoint *ep, TimestampTz now)
+{
+	return !ep->feed->attached && !ep->lists->in_turn[OUTBOX_TURN_AHEAD] &&
+		outbox_window_wants_events(ep, now) &&
+		!outbox_step_held(OUTBOX_STEP_READ, ep->id);
+}
+
+/*
  * True if what is ready has to wait for others.  It waits until batch_wait is over,
- * and while the endpoint has events that it can read but has not read yet.  A full
- * batch does not wait.
+ * and while the endpoint can read more.  A full batch does not wait.
  */
 static bool
 must_wait(OutboxEndpoint *ep, TimestampTz now)
 {
-	bool			more = !ep->feed->attached && outbox_window_wants_events(ep, now);
+	bool			more = can_read_more(ep, now);
 	OutboxDelivery *d;
 
 	if ((ep->config.batch_wait == 0 && !more) || ep->pace.breaker == OUTBOX_BREAKER_OPEN)

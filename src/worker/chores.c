@@ -165,7 +165,7 @@ run_commands(void *arg)
 {
 	TimestampTz *now = arg;
 
-	if (!outbox_operator_commands_run() && outbox_loop.commands_pending)
+	if (!outbox_operator_commands_run())
 		outbox_loop.due.retry_locks_at = *now + OUTBOX_RETRY_LOCKS_AFTER;
 }
 
@@ -174,7 +174,7 @@ command_step(TimestampTz now)
 {
 	outbox_loop.commands_pending = outbox_loop.commands_pending ||
 		now >= outbox_operator_commands_next_time();
-	if (!outbox_loop.commands_pending || now < outbox_loop.due.retry_locks_at ||
+	if (!outbox_operator_commands_have_work() || now < outbox_loop.due.retry_locks_at ||
 		!outbox_step_may(OUTBOX_STEP_COMMAND))
 		return;
 
@@ -355,7 +355,7 @@ outbox_chores_have_work(TimestampTz now)
 		return false;
 	return (outbox_step_may(OUTBOX_STEP_DATABASE) &&
 			outbox_loop.database_ours != outbox_serves_database()) ||
-		(outbox_step_may(OUTBOX_STEP_COMMAND) && outbox_loop.commands_pending) ||
+		(outbox_step_may(OUTBOX_STEP_COMMAND) && outbox_operator_commands_have_work()) ||
 		(outbox_enabled && outbox_step_may(OUTBOX_STEP_REPLAY) &&
 		 outbox_replays_have_work());
 }

@@ -90,10 +90,15 @@ may_read_with(OutboxEndpoint *ep, TimestampTz now)
 	return !needs_no_page(ep, now) && can_read_more(ep, now);
 }
 
+/* Newer ticks come all the time, so it is noted at once that all of this one was read. */
 static void
 has_read(OutboxEndpoint *ep)
 {
 	attach_if_caught_up(ep);
+	if (!ep->feed->attached && is_ahead(ep))
+		outbox_turn_add(OUTBOX_TURN_AHEAD, ep);
+	else
+		outbox_turn_remove(OUTBOX_TURN_AHEAD, ep);
 	ep->place.dirty = true;
 	outbox_busy_add(ep);
 }
@@ -138,6 +143,8 @@ next_laggard(TimestampTz now)
 		else if (is_ahead(ep))
 		{
 			outbox_turn_remove(OUTBOX_TURN_READ, ep);
+			if (!ep->lists->in_turn[OUTBOX_TURN_AHEAD])
+				outbox_busy_add(ep); /* a batch waits no longer for what is read */
 			outbox_turn_add(OUTBOX_TURN_AHEAD, ep);
 		}
 		else if (can_read_more(ep, now))

@@ -135,11 +135,12 @@ examine(OutboxEndpoint *ep, TimestampTz now)
 		ep->link->row_version != ep->config.row_version ||
 		ep->link->keys_version != ep->config.keys_version || files_have_changed(ep, now))
 		open_link(ep, now);
-	if (ep->link->handle == NULL)
-		return;
-	outbox_status_link(ep, transport->state(ep->link->handle, reason, sizeof(reason)),
-					   reason, now);
-	if (ep->link->state < before)
+	if (ep->link->handle != NULL)
+		outbox_status_link(ep, transport->state(ep->link->handle, reason, sizeof(reason)),
+						   reason, now);
+
+	/* Down: others of its tenant may be behind it.  Up: it sends what waits. */
+	if (ep->link->state != before)
 		outbox_loop.traffic.refill_all = true;
 }
 

@@ -41,10 +41,17 @@
 #define BATCH 500
 
 /*
- * The last command of the previous batch.  The next batch begins behind it, because
- * a snapshot may keep VACUUM from removing the rows before.  0: from the beginning.
+ * The table is gone through from its beginning to its end, a batch at a time.  A batch
+ * begins behind the last command of the one before, because a snapshot may keep VACUUM
+ * from removing the rows before it.  Where an endpoint has to wait, all its commands are
+ * left alone to the end of the pass, so that they keep their order.
  */
-static int64 carried_out;
+static struct
+{
+	int64		passed;		/* the last command of the previous batch (0: none) */
+	TimestampTz begun;		/* as now() in its first batch */
+	List	   *left_alone; /* ids of endpoints */
+} pass;
 
 static bool		   careful;				/* true if each is tried by itself, because
 										 * together they failed */
@@ -78,6 +85,7 @@ typedef struct Command
 	uint64			xid;
 	TimestampTz		due;	/* next_attempt_at of a row that says 'retrying' */
 	bool			counts; /* true if a delivery was cancelled */
+	bool			left_alone;
 	Effect			effect;
 } Command;
 
@@ -248,14 +256,19 @@ set_aside(const Command *c, const OutboxStepError *failure)
 				 3, (Oid[]){INT8OID, TEXTOID, INT4OID}, args, NULL);
 }
 
-/* Finds out when a command that was set aside is tried again. */
+/*
+ * Finds out when a command that was set aside is tried again.  One whose time had come
+ * when the pass began is left alone, or another worker's.
+ */
 static void
 find_retry(void)
 {
 	OutboxColumns row;
+	Datum		  args[1] = {TimestampTzGetDatum(pass.begun)};
 
-	outbox_query("SELECT pg_catalog.min(retry_at) FROM outbox.commands", 0, NULL, NULL,
-				 NULL);
+	outbox_query("SELECT pg_catalog.min(retry_at) FROM outbox.commands"
+				 " WHERE retry_at OPERATOR(pg_catalog.>) $1",
+				 1, (Oid[]){TIMESTAMPTZOID}, args, NULL);
 	row = fetch_row(0);
 	retry_at = row_time(row, 0, DT_NOEND);
 }
@@ -264,6 +277,13 @@ void
 outbox_operator_commands_failed(void)
 {
 	careful = true;
+	outbox_loop.commands_pending = true;
+}
+
+bool
+outbox_operator_commands_have_work(void)
+{
+	return outbox_loop.commands_pending || pass.passed > 0;
 }
 
 TimestampTz
@@ -333,7 +353,7 @@ take_effect(Command *c)
 static int
 fetch(Command *commands)
 {
-	Datum args[2] = {outbox_shares_array(), Int64GetDatum(carried_out)};
+	Datum args[2] = {outbox_shares_array(), Int64GetDatum(pass.passed)};
 	int	  n;
 
 	n = (int) outbox_query(
@@ -378,20 +398,50 @@ fetch(Command *commands)
 	return n;
 }
 
+static void
+begin_pass(void)
+{
+	pass.begun = GetCurrentTransactionStartTimestamp();
+	list_free(pass.left_alone);
+	pass.left_alone = NIL;
+	retry_at = DT_NOEND;
+}
+
 /*
- * Returns how many of the commands can be carried out together.  What was read of a
- * delivery is true until a command changes it.  So the batch ends before a command
- * for the same delivery, and before another action.  A probe concerns no delivery, and
- * ends no batch.
+ * True if the command waits, while the endpoint is being loaded, here or in another
+ * worker, or cannot be stored.  When that is over, there is another pass.
+ */
+static bool
+leave_alone(const Command *c)
+{
+	MemoryContext old;
+
+	if (list_member_int(pass.left_alone, c->endpoint_id))
+		return true;
+	if (c->ep ? !c->ep->member.recreate && !c->ep->status.unstorable :
+				!outbox_roster_expects(c->endpoint_id))
+		return false;
+	old = MemoryContextSwitchTo(TopMemoryContext);
+	pass.left_alone = lappend_int(pass.left_alone, c->endpoint_id);
+	MemoryContextSwitchTo(old);
+	return true;
+}
+
+/*
+ * Returns how many of the commands can be carried out together, or are left alone.  What
+ * was read of a delivery is true until a command changes it.  So the batch ends before a
+ * command for the same delivery, and before another action.  A probe concerns no delivery,
+ * and ends no batch.
  */
 static int
-together(const Command *commands, int n)
+together(Command *commands, int n)
 {
 	const char *action = NULL;
 
 	for (int i = 0; i < n; i++)
 	{
-		if (is(commands[i].action, "probe"))
+		commands[i].left_alone = leave_alone(&commands[i]);
+		if (commands[i].left_alone || is(commands[i].action, "probe"))
 			continue;
 		if (action != NULL && !is(commands[i].action, action))
 			return i;
@@ -408,7 +458,7 @@ outbox_operator_commands_run(void)
 {
 	MemoryContext	caller = CurrentMemoryContext;
 	Command		   *commands = palloc(sizeof(Command) * BATCH);
-	bool			skipped = false;
+	bool			first = pass.passed == 0;
 	bool			failed = false;
 	bool			more;
 	int				found;
@@ -418,22 +468,16 @@ outbox_operator_commands_run(void)
 	if (!outbox_txn_begin(true))
 		return false;
 	outbox_lock_indexes(OUTBOX_TABLE_EVENTS_0, OUTBOX_TABLE_KEPT_EVENTS);
+	if (first)
+		begin_pass();
 	found = fetch(commands);
 	n = together(commands, found);
 	for (int i = 0; i < n; i++)
 	{
 		Command *c = &commands[i];
 
-		/*
-		 * The command waits while the endpoint is being loaded, here or in another
-		 * worker, or cannot be stored.
-		 */
-		if (c->ep ? c->ep->member.recreate || c->ep->status.unstorable :
-					outbox_roster_expects(c->endpoint_id))
-		{
-			skipped = true;
+		if (c->left_alone)
 			continue;
-		}
 		if (!careful)
 			carry_out_and_delete(c);
 		else if (!outbox_step_try_part(carry_out_and_delete, c, &failure))
@@ -446,7 +490,8 @@ outbox_operator_commands_run(void)
 		if (c->key)
 			c->key = MemoryContextStrdup(caller, c->key);
 	}
-	if (found == 0 || failed)
+	more = n < found || found == BATCH;
+	if (!more)
 		find_retry();
 	careful = failed;
 	OUTBOX_CRASH_POINT("command.written");
@@ -457,11 +502,11 @@ outbox_operator_commands_run(void)
 		take_effect(&commands[i]);
 
 	/*
-	 * After the last batch the table is read once more from the beginning, because
-	 * a command with a lower id may have been committed later.
+	 * What was committed before the first batch began is in this pass.  For the rest,
+	 * and for what was left alone, commands_pending is set again.
 	 */
-	more = n < found || n == BATCH;
-	outbox_loop.commands_pending = more || carried_out > 0;
-	carried_out = more && !skipped ? commands[n - 1].id : 0;
-	return n > 0 || outbox_loop.commands_pending;
+	if (first)
+		outbox_loop.commands_pending = false;
+	pass.passed = more ? commands[n - 1].id : 0;
+	return true;
 }

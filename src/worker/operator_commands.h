@@ -7,10 +7,10 @@
 
 #include "endpoint/endpoint.h"
 
-/*
- * Carries out a batch of commands.  False: a lock was not free, or there was no
- * command.
- */
+/* True if there may be commands that can be carried out.  Cheap. */
+extern bool outbox_operator_commands_have_work(void);
+
+/* Carries out a batch of commands.  False: a lock was not free. */
 extern bool outbox_operator_commands_run(void);
 
 /*

@@ -49,6 +49,8 @@ typedef struct Replay
 	char	   **patterns;
 	OutboxCursor cursor;
 	OutboxTick	*target;
+	bool		 waits; /* true until the list is read again after a reload, because the
+						 * endpoint is not loaded */
 } Replay;
 
 static MemoryContext replay_cxt;
@@ -125,11 +127,12 @@ can_go_on(const Replay *r)
 	if (!outbox_serves_endpoint(r->endpoint_id) ||
 		outbox_step_held(OUTBOX_STEP_REPLAY, r->endpoint_id))
 		return false;
-	return ep == NULL ||
-		(!ep->member.recreate && !ep->member.dropped && !ep->status.unstorable &&
-		 ep->queue->nretries + ep->queue->nretries_loading + ep->queue->nretries_waiting +
-				 ep->queue->nready + ep->queue->nsettling <
-			 ENOUGH_DUE);
+	if (ep == NULL)
+		return !r->waits;
+	return !ep->member.recreate && !ep->member.dropped && !ep->status.unstorable &&
+		ep->queue->nretries + ep->queue->nretries_loading + ep->queue->nretries_waiting +
+			ep->queue->nready + ep->queue->nsettling <
+		ENOUGH_DUE;
 }
 
 bool
@@ -239,7 +242,8 @@ store_progress(Replay *r, int64 parked, bool finished)
 				 args, NULL);
 }
 
-static void
+/* Reads the next page.  True: the replay has ended. */
+static bool
 go_on(Replay *r)
 {
 	Replaying	   page = {.replay = r, .ep = outbox_roster_find(r->endpoint_id)};
@@ -253,9 +257,10 @@ go_on(Replay *r)
 
 	if (page.ep == NULL)
 	{
-		if (!outbox_roster_expects(r->endpoint_id))
+		r->waits = outbox_roster_expects(r->endpoint_id);
+		if (!r->waits)
 			store_progress(r, 0, true); /* the endpoint was dropped */
-		return;
+		return !r->waits;
 	}
 	outbox_busy_add(page.ep);
 	reader.tenant = outbox_tenant_name(page.ep->tenant);
@@ -264,6 +269,7 @@ go_on(Replay *r)
 		parked = park_page(&page);
 	OUTBOX_CRASH_POINT("replay.parked");
 	store_progress(r, parked, r->cursor.reading == NULL);
+	return r->cursor.reading == NULL;
 }
 
 /* Memory may be ahead of the tables, so the list and the counts are read again. */
@@ -296,10 +302,9 @@ outbox_replays_run(void)
 		if (!can_go_on(&replays[i]))
 			continue;
 		outbox_step_blame(replays[i].endpoint_id);
-		go_on(&replays[i]);
+		if (go_on(&replays[i]))
+			outbox_loop.replays_changed = true; /* the list is read again */
 		outbox_step_passed(OUTBOX_STEP_REPLAY, replays[i].endpoint_id);
-		if (replays[i].cursor.reading == NULL)
-			outbox_loop.replays_changed = true; /* it has ended: read the list again */
 	}
 	outbox_step_blame(0);
 	OUTBOX_CRASH_POINT("replay.stored");

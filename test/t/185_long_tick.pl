@@ -23,7 +23,7 @@ sub ask
 sub got
 {
 	my ($path) = @_;
-	return join ' ', map { $_->{body} =~ /"n": ?(\d+)/ } $receiver->delivered(path => $path);
+	return join ' ', map { $_->{body} =~ /"n": ?(\d+)/g } $receiver->delivered(path => $path);
 }
 
 # The same of those that have a key
@@ -44,6 +44,7 @@ sub settled
 # The filter takes some milliseconds for each event.  That is what makes the tick long.
 endpoint($node, $receiver, 'noisy', '/ok/noisy', "tenant => 'noisy', filter => '\$.a[*] like_regex \"[xy]{3}z\"'");
 endpoint($node, $receiver, 'quiet', '/ok/quiet', "tenant => 'quiet', max_in_flight => 4");
+endpoint($node, $receiver, 'batch', '/ok/batch', "tenant => 'batch', batch_size => 10");
 endpoint($node, $receiver, 'late', '/ok/late', "tenant => 'late'");
 endpoint($node, $receiver, 'picky', '/ok/picky', "tenant => 'picky', filter => '\$.n > 1'");
 endpoint($node, $receiver, 'turning', '/ok/turning', "tenant => 'turning', topics => '{a.b}'");
@@ -70,6 +71,9 @@ ask("SELECT outbox.emit('a.b', '{\"n\": 4}', tenant => 'quiet', key => 'k'), out
 $receiver->wait_delivered(5, path => '/ok/quiet');
 ask("SELECT outbox.emit('a.b', '{\"n\": 5}', tenant => 'quiet', key => 'k')");
 $receiver->wait_delivered(6, path => '/ok/quiet');
+# One that sends batches waits for no more events than there are.
+ask("SELECT outbox.emit('a.b', '{\"n\": $_}', tenant => 'batch', key => 'k')")
+  && $receiver->wait_delivered($_, path => '/ok/batch') foreach 1 .. 2;
 # One that reads from its place, which is before the long tick
 ask("SELECT outbox.pause_endpoint('late')");
 ask("SELECT outbox.emit('a.b', '{\"n\": 1}', tenant => 'late')");
@@ -98,6 +102,7 @@ for my $n (6 .. 7)
 }
 is(got_in_order(), '1 2 4 5 6 7', 'each once, in order');
 is(got('/ok/turning'), '1 1 2 2 3 3 4 4 5 5', 'each event is judged by settings that are as new');
+is(got('/ok/batch'), '1 2', 'also in batches');
 is(got('/ok/late'), '0 1 6 7', 'of the one that was paused, too');
 
 # What was stored of those that were ahead is good for a new worker.

@@ -1,0 +1,51 @@
+# A link that goes down while its endpoint is the next of a limited tenant does not keep the tenant's other endpoints waiting.
+use strict;
+use warnings;
+
+use OutboxTest;
+use OutboxTest::Build;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+# The sink null, installed where only this test's PostgreSQL finds it
+my $dir = PostgreSQL::Test::Utils::tempdir('sinks');
+my $build = OutboxTest::Build->new("$dir/build");
+OutboxTest::Build::run('cp', '-R', "$top/test/sinks", "$dir/");
+OutboxTest::Build::run('make', '-s', '-C', "$dir/sinks", "PG_CONFIG=$build->{pg_config}", 'with_llvm=no', 'install');
+my $journal = $ENV{OUTBOX_NULL_JOURNAL} = "$dir/journal";
+
+# Nothing else is due meanwhile that would have the worker examine all endpoints.
+my $node = outbox_node('main', build => $build, conf => "outbox.sinks = 'webhook, null'\noutbox.wakeup_interval = '60s'\n");
+my $receiver = OutboxTest::Receiver->new('main');
+
+sub ask
+{
+	my ($sql) = @_;
+	return $node->safe_psql('postgres', $sql);
+}
+
+# Every 10 s the tenant may send one request.
+endpoint($node, $receiver, 'web', '/ok/web', "topics => '{web}', tenant => 't'");
+ask("SELECT outbox.create_endpoint('link', 'null://h/link', '{link}', tenant => 't')");
+ask("SELECT outbox.set_tenant_limits('t', rate_limit => 0.1)");
+ok(wait_sql($node, "SELECT count(*) = 2 FROM outbox.stats WHERE state = 'active' AND pending_exact"), 'known to the worker');
+ask("SELECT count(outbox.emit('link', '{}', tenant => 't')) FROM generate_series(1, 2)");
+ok(wait_sql($node, "SELECT delivered = 1 AND pending = 1 FROM outbox.stats WHERE endpoint = 'link'"), 'one waits for the limit');
+my $id = ask("SELECT outbox.emit('web', '{}', tenant => 't')");
+ok(wait_sql($node, "SELECT pending = 1 FROM outbox.stats WHERE endpoint = 'web'"), 'another one waits behind it');
+
+# What was stored meanwhile is stored, and the worker waits for nothing but the limit.
+sleep 5;
+append_to_file("$journal.down", '');
+ok(wait_sql($node, "SELECT state = 'backing_off' FROM outbox.stats WHERE endpoint = 'link'"), 'the link of the first one goes down');
+wait_status($node, $id, 'delivered', 'the other one is sent to');
+my $after = ask("SELECT extract(epoch FROM max(started_at) - min(started_at)) FROM outbox.attempts");
+cmp_ok($after, '>', 9, 'as late as the limit says');
+cmp_ok($after, '<', 14, 'and no later');
+
+unlink "$journal.down";
+ok(wait_sql($node, "SELECT delivered = 2 FROM outbox.stats WHERE endpoint = 'link'"), 'and so is the first one, when its link is up again');
+
+$node->stop;
+done_testing();
