@@ -99,8 +99,8 @@ my $then = count_at('/ok/d');
 ask("SELECT count(outbox.emit('a.b', '{}')) FROM generate_series(1, 10)");
 ok(wait_sql($node, "SELECT pending >= 10 FROM outbox.stats WHERE endpoint = 'a'"), 'an endpoint that rests is counted');
 is(count_at('/ok/d'), $then, 'nothing goes to an endpoint that was dropped');
-is(ask('SELECT count(*) FROM outbox.subscriptions WHERE endpoint_id NOT IN (SELECT endpoint_id FROM outbox.endpoint_settings)'),
-	0, 'and nothing of it is left');
+ok(wait_sql($node, 'SELECT count(*) = 0 FROM outbox.subscriptions WHERE endpoint_id NOT IN (SELECT endpoint_id FROM outbox.endpoint_settings)'),
+	'and nothing of it is left');
 ask("SELECT outbox.create_endpoint('brief', 'http://127.0.0.1:1/') \\g /dev/null\nSELECT outbox.drop_endpoint('brief')");
 ok(wait_sql($node, "SELECT count(*) = 0 FROM outbox.endpoint_secrets WHERE endpoint_id NOT IN (SELECT endpoint_id FROM outbox.endpoint_settings)"),
 	'nor of one that was never loaded');
