@@ -141,7 +141,7 @@ BEGIN
     END IF;
     IF start_at = 'now' THEN
         SELECT p.snapshot, p.seq_low INTO snapshot, seq_low
-        FROM outbox.position_now('outbox.events_seq'::regclass) p;
+        FROM outbox.position_now('outbox.events_seq'::regclass::oid) p;
         RETURN;
     ELSIF start_at = 'beginning' THEN
         snapshot := '3:3:';
