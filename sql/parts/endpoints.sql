@@ -452,9 +452,11 @@ BEGIN
                   HINT = CASE WHEN if_not_exists THEN 'It belongs to another tenant, or to none. Use another name.'
                               ELSE 'Use another name, outbox.alter_endpoint(), or if_not_exists => true.' END;
     END IF;
-    INSERT INTO outbox.endpoint_secrets (endpoint_id, secret, credentials)
-    VALUES (s.endpoint_id, outbox.seal(s.endpoint_id, 'secret', COALESCE(secret, outbox.new_secret())),
-            CASE WHEN s.credentials IS NOT NULL THEN outbox.seal(s.endpoint_id, 'credential', credentials) END);
+    INSERT INTO outbox.endpoint_secrets (endpoint_id, secret)
+    VALUES (s.endpoint_id, outbox.seal(s.endpoint_id, 'secret', COALESCE(secret, outbox.new_secret())));
+    IF s.credentials IS NOT NULL THEN
+        PERFORM outbox.store_credentials(s.endpoint_id, outbox.seal(s.endpoint_id, 'credential', credentials));
+    END IF;
     INSERT INTO outbox.subscriptions (endpoint_id, version, topics, filter, read, reading, last_seq)
     VALUES (s.endpoint_id, 1, s.topics, s.filter, s.start_snapshot, NULL, 0);
     PERFORM outbox.endpoint_changed(s.endpoint_id);
@@ -590,17 +592,16 @@ BEGIN
     IF secret IS NOT NULL THEN
         INSERT INTO outbox.endpoint_secrets AS k (endpoint_id, secret)
         VALUES (s.endpoint_id, outbox.seal(s.endpoint_id, 'secret', secret))
-        ON CONFLICT (endpoint_id) DO UPDATE SET secret = EXCLUDED.secret, previous = NULL, previous_until = NULL;
+        ON CONFLICT (endpoint_id, part) DO UPDATE SET secret = EXCLUDED.secret, previous = NULL, previous_until = NULL;
     END IF;
     -- Credentials are replaced as a whole.  What a dump brought has no secret either.
     IF s.credentials IS NULL THEN
-        UPDATE outbox.endpoint_secrets k SET credentials = NULL
-        WHERE k.endpoint_id = s.endpoint_id AND k.credentials IS NOT NULL;
+        PERFORM outbox.store_credentials(s.endpoint_id, NULL);
     ELSIF credentials IS NOT NULL THEN
-        INSERT INTO outbox.endpoint_secrets AS k (endpoint_id, secret, credentials)
-        VALUES (s.endpoint_id, outbox.seal(s.endpoint_id, 'secret', outbox.new_secret()),
-                outbox.seal(s.endpoint_id, 'credential', credentials))
-        ON CONFLICT (endpoint_id) DO UPDATE SET credentials = EXCLUDED.credentials;
+        INSERT INTO outbox.endpoint_secrets (endpoint_id, secret)
+        VALUES (s.endpoint_id, outbox.seal(s.endpoint_id, 'secret', outbox.new_secret()))
+        ON CONFLICT (endpoint_id, part) DO NOTHING;
+        PERFORM outbox.store_credentials(s.endpoint_id, outbox.seal(s.endpoint_id, 'credential', credentials));
         PERFORM outbox.probe(s.endpoint_id);
     END IF;
 END $$;

@@ -109,7 +109,8 @@ forget_previous_secrets(void)
 {
 	outbox_query(
 		"UPDATE outbox.endpoint_secrets SET previous = NULL, previous_until = NULL"
-		" WHERE endpoint_id OPERATOR(pg_catalog.=) ANY (ARRAY("
+		" WHERE part OPERATOR(pg_catalog.=) 0"
+		" AND endpoint_id OPERATOR(pg_catalog.=) ANY (ARRAY("
 		"SELECT k.endpoint_id FROM outbox.endpoint_secrets k"
 		" WHERE k.previous_until OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp()"
 		" FOR UPDATE SKIP LOCKED))",
@@ -211,13 +212,16 @@ read_settings(ArrayType *ids, OutboxApplyEndpointRow apply, void *arg)
 		" s.start_snapshot::pg_catalog.text, s.start_seq_low,"
 		" k.secret, k.previous, k.previous_until, s.filter, s.xmin, k.xmin,"
 		" s.batch_size, " USEC("batch_wait") ", s.tenant, " USEC("disable_after") ","
-		" s.config, s.credentials IS NOT NULL, k.credentials,"
+		" s.config, s.credentials IS NOT NULL,"
+		" CASE WHEN k.credentials IS NOT NULL"
+		" THEN outbox.stored_credentials(s.endpoint_id) END,"
 		" COALESCE(l.max_in_flight, a.max_in_flight),"
 		" COALESCE(l.rate_limit, a.rate_limit)::pg_catalog.float8,"
 		" (SELECT pg_catalog.max(v.version) FROM outbox.subscriptions v"
 		" WHERE v.endpoint_id OPERATOR(pg_catalog.=) s.endpoint_id), p.*"
 		" FROM outbox.endpoint_settings s LEFT JOIN outbox.endpoint_secrets k"
 		" ON k.endpoint_id OPERATOR(pg_catalog.=) s.endpoint_id"
+		" AND k.part OPERATOR(pg_catalog.=) 0"
 		" LEFT JOIN outbox.tenant_limits_here l ON l.tenant OPERATOR(pg_catalog.=) s.tenant"
 		" LEFT JOIN outbox.tenant_limits_here a ON a.tenant OPERATOR(pg_catalog.=) ''"
 		" LEFT JOIN LATERAL " OUTBOX_POSITION_OF("s.endpoint_id") " p ON true"
