@@ -311,6 +311,9 @@ delete_rows_of(int32 id)
 	outbox_query("DELETE FROM outbox.endpoint_secrets p"
 				 " WHERE p.endpoint_id OPERATOR(pg_catalog.=) $1 AND" ORPHAN,
 				 1, (Oid[]){INT4OID}, args, NULL);
+	outbox_query("DELETE FROM outbox.replays p"
+				 " WHERE p.endpoint_id OPERATOR(pg_catalog.=) $1 AND" ORPHAN,
+				 1, (Oid[]){INT4OID}, args, NULL);
 }
 
 static void
@@ -319,6 +322,7 @@ delete_orphans(bool parked)
 	outbox_query("DELETE FROM outbox.subscriptions p WHERE" ORPHAN, 0, NULL, NULL, NULL);
 	outbox_query("DELETE FROM outbox.endpoint_secrets p WHERE" ORPHAN, 0, NULL, NULL,
 				 NULL);
+	outbox_query("DELETE FROM outbox.replays p WHERE" ORPHAN, 0, NULL, NULL, NULL);
 
 	/* The index says which endpoints have rows, however many rows these are. */
 	if (!parked)
