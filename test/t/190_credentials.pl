@@ -160,6 +160,24 @@ ok(wait_settled($node), 'settled');
 ask("SELECT outbox.drop_endpoint('long')");
 ok(wait_sql($node, "SELECT count(*) = 1 FROM outbox.endpoint_secrets"), 'dropped with all rows');
 
+# What is stored goes to the servers that it was given for, and to no other.
+ask(q[SELECT outbox.create_endpoint('moved', 'null://h/ok', topics => '{moved}', credentials => '{"token": "of h"}')]);
+foreach my $url ('null://evil/ok', 'null://h,evil/ok', 'null://h:1/ok')
+{
+	($rc, $out, $err) = $node->psql('postgres', "\\set VERBOSITY verbose\nSELECT outbox.alter_endpoint('moved', url => '$url')");
+	like($err, qr/22023: the stored credentials of endpoint "moved" are for other servers.*HINT/s, "$url: refused with the stored credentials");
+}
+ask(q[SELECT outbox.alter_endpoint('moved', url => 'null://H/ok?other')]);
+ask(q[SELECT outbox.alter_endpoint('moved', url => 'null://g/ok', credentials => '{"token": "of g"}')]);
+ask(q[SELECT outbox.alter_endpoint('moved', url => 'null://h/ok', reset => '{credentials}')]);
+ask(q[SELECT outbox.alter_endpoint('moved', url => 'null://g/ok')]);
+pass('fine with new ones, with none, and at the same server');
+is(ask(q[SELECT string_agg(outbox.servers_known(o, n)::text, ' ') FROM (VALUES ('kafkas://a:1,b:2/t', 'kafkas://b:2/u'), ('kafkas://a:1,b:2/t', 'kafkas://B:2,A:1'),
+	('kafkas://a:1/t', 'kafkas://a:1,b:2/t'), ('kafkas://a:1/t', 'kafka://a:1/t'), ('arn:aws:sqs:eu-west-1:1:a', 'arn:aws:sns:eu-west-1:1:b')) v (o, n)]),
+	'true true false false true', 'which servers are known');
+ask("SELECT outbox.drop_endpoint('moved')");
+ok(wait_sql($node, "SELECT count(*) = 1 FROM outbox.endpoint_secrets"), 'dropped');
+
 # Dumps
 my $plain = '';
 foreach my $options ([ '--inserts', '--enable-row-security' ], ['--data-only'], [])
