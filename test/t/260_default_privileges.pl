@@ -27,7 +27,7 @@ sub fine
 ask('ALTER DEFAULT PRIVILEGES REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC');
 ask('CREATE EXTENSION outbox');
 ask('CREATE ROLE worker_of_this_test') unless $node->{has_worker_role};
-foreach my $purpose (qw(emit watch operate portal dump))
+foreach my $purpose (qw(emit watch operate portal))
 {
 	ask("CREATE ROLE $purpose LOGIN; SELECT outbox.grant_$purpose('$purpose')");
 }
@@ -45,9 +45,6 @@ fine('operate', "SELECT * FROM outbox.$_", $_) foreach qw(endpoints dead_letters
 fine('operate', "SELECT outbox.replay('a', now() - interval '1 day')", 'replay()');
 fine('portal', "SELECT * FROM outbox.portal_deliveries('acme')", 'a page');
 $receiver->wait_delivered(6, path => '/ok/a');
-my ($dump, $words);
-ok(IPC::Run::run([ 'pg_dump', '-h', $node->host, '-p', $node->port, '-U', 'dump', '-n', 'outbox', 'postgres' ], '>', \$dump, '2>', \$words),
-	'dump: it works') or diag($words);
 
 # A worker that owns nothing, from a start of the server on
 unless ($node->{has_worker_role})

@@ -1,5 +1,5 @@
-# outbox.forget() also empties answers to events whose deliveries have ended and whose piece of the log is gone.
-# Such an event is kept as long as an attempt has an answer, and no longer.
+# outbox.forget() also empties answers to events whose deliveries have ended.
+# Such an event outlives its piece of the log as long as an attempt has an answer, and no longer.
 use strict;
 use warnings;
 
