@@ -280,7 +280,7 @@ BEGIN
     -- The position of each endpoint, in snapshots of this system. Endpoints that have
     -- nothing left share one. Events that this transaction may still emit have higher
     -- numbers than any known now.
-    SELECT * INTO here FROM outbox.position_now('outbox.events_seq'::regclass);
+    SELECT * INTO here FROM outbox.position_now('outbox.events_seq'::regclass::oid);
     SELECT COALESCE(max(e.seq), 0) INTO newest FROM outbox.events e WHERE e.xid = own;
     SELECT GREATEST((SELECT max(GREATEST(q.read_tick, q.reading_tick)) FROM outbox.positions q),
                     (SELECT max(t.tick) FROM outbox.ticks t), 0) INTO tick;

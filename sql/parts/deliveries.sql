@@ -137,6 +137,8 @@ CREATE TABLE outbox.replays (
     started_at      timestamptz NOT NULL DEFAULT now(),
     finished_at     timestamptz
 );
+CREATE INDEX replays_endpoint_idx ON outbox.replays (endpoint_id);
+CREATE INDEX replays_open_idx ON outbox.replays (replay_id) WHERE finished_at IS NULL;
 COMMENT ON TABLE outbox.replays IS
 'Parts of the log that are read again for one endpoint, and how far each is read';
 

@@ -141,7 +141,7 @@ BEGIN
     END IF;
     IF start_at = 'now' THEN
         SELECT p.snapshot, p.seq_low INTO snapshot, seq_low
-        FROM outbox.position_now('outbox.events_seq'::regclass) p;
+        FROM outbox.position_now('outbox.events_seq'::regclass::oid) p;
         RETURN;
     ELSIF start_at = 'beginning' THEN
         snapshot := '3:3:';
@@ -191,6 +191,18 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION outbox.resolve_start IS 'The place in the log that start_at means';
+
+-- A URL of a sink may name several servers, as host:port,host:port.
+CREATE FUNCTION outbox.servers_known(old_url text, new_url text) RETURNS bool
+LANGUAGE sql IMMUTABLE STRICT SET search_path = pg_catalog, pg_temp
+AS $$
+SELECT lower(split_part($1, ':', 1)) = lower(split_part($2, ':', 1))
+       AND string_to_array(lower(substring($2 FROM '^[^:/?#]*://([^/?#]*)')), ',')
+           <@ string_to_array(lower(substring($1 FROM '^[^:/?#]*://([^/?#]*)')), ',')
+       IS NOT FALSE
+$$;
+COMMENT ON FUNCTION outbox.servers_known IS
+'True if the scheme is the same and the old URL has all servers of the new one (or neither names a server)';
 
 -- Every setting of an endpoint is checked here, whatever function changes it.
 CREATE FUNCTION outbox.check_settings(s outbox.endpoint_settings) RETURNS void
@@ -452,9 +464,11 @@ BEGIN
                   HINT = CASE WHEN if_not_exists THEN 'It belongs to another tenant, or to none. Use another name.'
                               ELSE 'Use another name, outbox.alter_endpoint(), or if_not_exists => true.' END;
     END IF;
-    INSERT INTO outbox.endpoint_secrets (endpoint_id, secret, credentials)
-    VALUES (s.endpoint_id, outbox.seal(s.endpoint_id, 'secret', COALESCE(secret, outbox.new_secret())),
-            CASE WHEN s.credentials IS NOT NULL THEN outbox.seal(s.endpoint_id, 'credential', credentials) END);
+    INSERT INTO outbox.endpoint_secrets (endpoint_id, secret)
+    VALUES (s.endpoint_id, outbox.seal(s.endpoint_id, 'secret', COALESCE(secret, outbox.new_secret())));
+    IF s.credentials IS NOT NULL THEN
+        PERFORM outbox.store_credentials(s.endpoint_id, outbox.seal(s.endpoint_id, 'credential', credentials));
+    END IF;
     INSERT INTO outbox.subscriptions (endpoint_id, version, topics, filter, read, reading, last_seq)
     VALUES (s.endpoint_id, 1, s.topics, s.filter, s.start_snapshot, NULL, 0);
     PERFORM outbox.endpoint_changed(s.endpoint_id);
@@ -563,6 +577,15 @@ BEGIN
     s := outbox.with_defaults(s, COALESCE(outbox.shown(s.endpoint_id, s.url), s.url));
     PERFORM outbox.check_settings(s);
     PERFORM outbox.check_secret(secret);
+    -- No function shows stored credentials.  So none sends them to a server of the caller's either.
+    IF url IS NOT NULL AND credentials IS NULL AND s.credentials IS NOT NULL
+       AND NOT outbox.servers_known(outbox.shown(s.endpoint_id, old.url), url)
+       AND EXISTS (SELECT 1 FROM jsonb_each(outbox.stored_credentials(s.endpoint_id)) v
+                   WHERE jsonb_typeof(v.value) = 'string') THEN
+        RAISE EXCEPTION 'the stored credentials of endpoint "%" are for other servers', name
+            USING ERRCODE = 'invalid_parameter_value',
+                  HINT = 'Pass credentials with the new URL, the same or others, or reset => ''{credentials}''.';
+    END IF;
     IF url IS NOT NULL AND url IS DISTINCT FROM outbox.shown(s.endpoint_id, old.url) THEN
         s.url := outbox.seal(s.endpoint_id, 'url', url);
     ELSE
@@ -590,17 +613,16 @@ BEGIN
     IF secret IS NOT NULL THEN
         INSERT INTO outbox.endpoint_secrets AS k (endpoint_id, secret)
         VALUES (s.endpoint_id, outbox.seal(s.endpoint_id, 'secret', secret))
-        ON CONFLICT (endpoint_id) DO UPDATE SET secret = EXCLUDED.secret, previous = NULL, previous_until = NULL;
+        ON CONFLICT (endpoint_id, part) DO UPDATE SET secret = EXCLUDED.secret, previous = NULL, previous_until = NULL;
     END IF;
     -- Credentials are replaced as a whole.  What a dump brought has no secret either.
     IF s.credentials IS NULL THEN
-        UPDATE outbox.endpoint_secrets k SET credentials = NULL
-        WHERE k.endpoint_id = s.endpoint_id AND k.credentials IS NOT NULL;
+        PERFORM outbox.store_credentials(s.endpoint_id, NULL);
     ELSIF credentials IS NOT NULL THEN
-        INSERT INTO outbox.endpoint_secrets AS k (endpoint_id, secret, credentials)
-        VALUES (s.endpoint_id, outbox.seal(s.endpoint_id, 'secret', outbox.new_secret()),
-                outbox.seal(s.endpoint_id, 'credential', credentials))
-        ON CONFLICT (endpoint_id) DO UPDATE SET credentials = EXCLUDED.credentials;
+        INSERT INTO outbox.endpoint_secrets (endpoint_id, secret)
+        VALUES (s.endpoint_id, outbox.seal(s.endpoint_id, 'secret', outbox.new_secret()))
+        ON CONFLICT (endpoint_id, part) DO NOTHING;
+        PERFORM outbox.store_credentials(s.endpoint_id, outbox.seal(s.endpoint_id, 'credential', credentials));
         PERFORM outbox.probe(s.endpoint_id);
     END IF;
 END $$;

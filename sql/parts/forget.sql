@@ -123,7 +123,7 @@ BEGIN
     PERFORM outbox.endpoint_changed(id) FROM unnest(ids) i (id);
     DELETE FROM outbox.endpoint_secrets k WHERE k.endpoint_id = ANY (ids);
     DELETE FROM outbox.subscriptions v WHERE v.endpoint_id = ANY (ids);
-    SELECT * INTO here FROM outbox.position_now('outbox.events_seq'::regclass);
+    SELECT * INTO here FROM outbox.position_now('outbox.events_seq'::regclass::oid);
     INSERT INTO outbox.forgotten (tenant, snapshot, upto, requested_at, endpoints)
     SELECT tenant, here.snapshot, q.last_value, clock_timestamp(), cardinality(ids) FROM outbox.events_seq q;
     PERFORM outbox.wake_workers();

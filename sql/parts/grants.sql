@@ -34,7 +34,7 @@ BEGIN
                      portal_resume_endpoint,portal_drop_endpoint,portal_secret,portal_rotate_secret,
                      portal_deliveries,portal_attempts,portal_resend,portal_replay,portal_send_test,
                      portal_event_types,portal_limits}'),
-        ('work', '{order_key,is_pending,pending_seqs}')),
+        ('work', '{order_key,is_pending,pending_seqs,stored_credentials}')),
     relations (purpose, privileges, names, columns) AS (VALUES
         ('emit', '{SELECT,INSERT}'::text[], '{outgoing}'::name[], ''),
         ('emit', '{INSERT}', '{events}',

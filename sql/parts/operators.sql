@@ -71,7 +71,7 @@ BEGIN
     PERFORM outbox.check_topics(topics);
     SELECT q.* INTO p FROM outbox.endpoint_positions q WHERE q.endpoint_id = id;
     SELECT * INTO start FROM outbox.resolve_start(NULL, LEAST(from_time, clock_timestamp()));
-    SELECT * INTO target FROM outbox.position_now('outbox.events_seq'::regclass);
+    SELECT * INTO target FROM outbox.position_now('outbox.events_seq'::regclass::oid);
     SELECT q.* INTO s FROM outbox.endpoint_settings q WHERE q.endpoint_id = id;
 
     -- One of the two branches is empty before it is read, and the index of tenants serves the other one.

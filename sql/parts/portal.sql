@@ -6,6 +6,7 @@
 -- the application's, which knows its customer.
 ------------------------------------------------------------------------
 
+-- outbox.portal_create_endpoint() locks the row of the tenant, and makes it if there is none.
 CREATE TABLE outbox.portal_limits_here (
     tenant          text COLLATE "C" PRIMARY KEY,  -- '': all tenants without a row of their own
     max_endpoints   int4,
@@ -114,8 +115,10 @@ AS $$
 DECLARE
     s outbox.endpoint_settings;
 BEGIN
+    -- before the query, which would call it only where there is an endpoint of this name
+    PERFORM outbox.portal_tenant(tenant);
     SELECT * INTO s FROM outbox.endpoint_settings e
-    WHERE e.name = portal_own.name AND e.tenant = outbox.portal_tenant(portal_own.tenant) FOR UPDATE;
+    WHERE e.name = portal_own.name AND e.tenant = portal_own.tenant FOR UPDATE;
     PERFORM outbox.require_own(tenant, name, FOUND);
     RETURN s;
 END $$;
@@ -229,8 +232,10 @@ BEGIN
             USING ERRCODE = 'active_sql_transaction',
                   HINT = 'Use READ COMMITTED: it has to count the endpoints that were committed a moment ago.';
     END IF;
-    -- one at a time, so that two do not both become the last one
-    PERFORM pg_advisory_xact_lock(hashtextextended('outbox.portal_create_endpoint ' || tenant, 0));
+    -- One at a time, so that two do not both become the last one.  The lock is one of a
+    -- row, which no other role can take.  Where there is a row, it is locked and stays as it is.
+    INSERT INTO outbox.portal_limits_here AS here (tenant) VALUES (tenant)
+    ON CONFLICT ON CONSTRAINT portal_limits_here_pkey DO UPDATE SET tenant = here.tenant WHERE false;
     SELECT l.max_endpoints INTO most FROM outbox.portal_limits(tenant) l;
     IF (SELECT count(*) FROM outbox.endpoint_settings e WHERE e.tenant = portal_create_endpoint.tenant) >= most THEN
         RAISE EXCEPTION 'tenant "%" may have % endpoints at most', tenant, most
@@ -304,12 +309,19 @@ END $$;
 COMMENT ON FUNCTION outbox.portal_drop_endpoint IS
 'Removes an endpoint of a tenant that has nothing undelivered, or, with discard, any of its endpoints';
 
+-- One query, and no lock: a read-only transaction may call it, and what it returns is
+-- the secret of the endpoint whose tenant was compared.
 CREATE FUNCTION outbox.portal_secret(tenant text, name text) RETURNS text
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
+DECLARE
+    secret text;
 BEGIN
-    PERFORM outbox.portal_own(tenant, name);
-    RETURN outbox.endpoint_secret(name);
+    PERFORM outbox.portal_tenant(tenant);
+    SELECT outbox.endpoint_secret(e.name) INTO secret FROM outbox.endpoint_settings e
+    WHERE e.name = portal_secret.name AND e.tenant = portal_secret.tenant;
+    PERFORM outbox.require_own(tenant, name, FOUND);
+    RETURN secret;
 END $$;
 COMMENT ON FUNCTION outbox.portal_secret IS 'The secret that requests to an endpoint of a tenant are signed with';
 

@@ -4,7 +4,8 @@
 
 -- Default privileges of the role that runs this script may have granted others
 -- something. That is taken back, and so is EXECUTE from PUBLIC, except for the
--- functions that defaults and constraints of outbox.events call.
+-- functions that defaults and constraints of outbox.events call. So is what the schema
+-- grants: a role that may create in it could plant a function that one of these calls.
 DO $$
 DECLARE
     f regprocedure;
@@ -16,11 +17,15 @@ BEGIN
               WHERE c.relnamespace = 'outbox'::regnamespace
               UNION ALL
               SELECT p.proacl, p.proowner FROM pg_proc p
-              WHERE p.pronamespace = 'outbox'::regnamespace) o (acl, owner)
+              WHERE p.pronamespace = 'outbox'::regnamespace
+              UNION ALL
+              SELECT n.nspacl, n.nspowner FROM pg_namespace n
+              WHERE n.nspname = 'outbox') o (acl, owner)
         CROSS JOIN LATERAL aclexplode(o.acl) a
         LEFT JOIN pg_roles r ON r.oid = a.grantee
         WHERE a.grantee <> o.owner
     LOOP
+        EXECUTE format('REVOKE ALL ON SCHEMA outbox FROM %s CASCADE', grantee);
         EXECUTE format('REVOKE ALL ON ALL TABLES IN SCHEMA outbox FROM %s', grantee);
         EXECUTE format('REVOKE ALL ON ALL SEQUENCES IN SCHEMA outbox FROM %s', grantee);
         IF grantee <> 'PUBLIC' THEN
@@ -33,5 +38,13 @@ BEGIN
                                    'new_event_id', 'check_event')
     LOOP
         EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', f);
+    END LOOP;
+    -- Default privileges may have taken it from PUBLIC.
+    FOR f IN SELECT p.oid FROM pg_proc p
+             WHERE p.pronamespace = 'outbox'::regnamespace
+             AND p.proname IN ('current_piece', 'next_seq', 'current_epoch', 'log_xid',
+                               'new_event_id', 'check_event')
+    LOOP
+        EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO PUBLIC', f);
     END LOOP;
 END $$;

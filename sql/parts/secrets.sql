@@ -5,13 +5,22 @@
 -- A table of their own: it is not part of a dump, and row-level security guards it.
 -- Only a role that may truncate it reads it: the owner, and the role of the worker.
 -- pg_read_all_data may not truncate, and sees no row.
+-- Row-level security does not guard a TOAST table, which pg_read_all_data reads.  So
+-- nothing is moved there, and long credentials are divided among several rows.
 CREATE TABLE outbox.endpoint_secrets (
-    endpoint_id     int4 PRIMARY KEY,
-    secret          text NOT NULL,
+    endpoint_id     int4 NOT NULL,
+    part            int2 NOT NULL DEFAULT 0,          -- above 0: more of the credentials, and nothing else
+    secret          text,
     previous        text,
     previous_until  timestamptz,
-    credentials     jsonb                             -- NULL: none, or they did not come with a dump
+    credentials     jsonb,                            -- NULL: none, or they did not come with a dump
+    PRIMARY KEY (endpoint_id, part),
+    CHECK (part > 0 OR secret IS NOT NULL)
 );
+ALTER TABLE outbox.endpoint_secrets
+    ALTER COLUMN secret SET STORAGE PLAIN,
+    ALTER COLUMN previous SET STORAGE PLAIN,
+    ALTER COLUMN credentials SET STORAGE PLAIN;
 COMMENT ON TABLE outbox.endpoint_secrets IS
 'What requests are signed with, which only the owner and the worker read, and which no dump has';
 ALTER TABLE outbox.endpoint_secrets ENABLE ROW LEVEL SECURITY;
@@ -23,6 +32,56 @@ ALTER TABLE outbox.endpoint_secrets ALTER COLUMN previous SET STATISTICS 0;
 ALTER TABLE outbox.endpoint_secrets ALTER COLUMN credentials SET STATISTICS 0;
 ALTER TABLE outbox.endpoint_settings ALTER COLUMN url SET STATISTICS 0;
 ALTER TABLE outbox.endpoint_settings ALTER COLUMN headers SET STATISTICS 0;
+
+-- Each row has as much of each value as fits a page, whatever the encoding: 1500
+-- characters for all of them.  The name of a file is in the first row.
+CREATE FUNCTION outbox.store_credentials(endpoint_id int4, credentials jsonb) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    size int4 := 1500 / GREATEST((SELECT count(*) FROM jsonb_object_keys(store_credentials.credentials)), 1);
+    stored jsonb := credentials;
+    number int2 := 0;
+BEGIN
+    DELETE FROM outbox.endpoint_secrets k WHERE k.endpoint_id = store_credentials.endpoint_id AND k.part > 0;
+    IF credentials IS NULL THEN
+        UPDATE outbox.endpoint_secrets k SET credentials = NULL
+        WHERE k.endpoint_id = store_credentials.endpoint_id AND k.credentials IS NOT NULL;
+        RETURN;
+    END IF;
+    LOOP
+        SELECT jsonb_object_agg(v.key, CASE jsonb_typeof(v.value)
+                   WHEN 'string' THEN to_jsonb(substr(v.value #>> '{}', number * size + 1, size)) ELSE v.value END)
+        INTO stored
+        FROM jsonb_each(store_credentials.credentials) v
+        WHERE number = 0 OR (jsonb_typeof(v.value) = 'string' AND length(v.value #>> '{}') > number * size);
+        IF number = 0 THEN
+            UPDATE outbox.endpoint_secrets k SET credentials = stored
+            WHERE k.endpoint_id = store_credentials.endpoint_id AND k.part = 0;
+        ELSE
+            EXIT WHEN stored IS NULL;
+            INSERT INTO outbox.endpoint_secrets (endpoint_id, part, credentials)
+            VALUES (store_credentials.endpoint_id, number, stored);
+        END IF;
+        number := number + 1;
+    END LOOP;
+END $$;
+COMMENT ON FUNCTION outbox.store_credentials IS
+'Replaces the stored credentials of an endpoint that has a secret (NULL: it has no more)';
+
+CREATE FUNCTION outbox.stored_credentials(endpoint_id int4) RETURNS jsonb
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+AS $$
+SELECT jsonb_object_agg(c.key, CASE WHEN c.is_text THEN to_jsonb(c.value) ELSE c.value::jsonb END)
+FROM (SELECT v.key, bool_and(jsonb_typeof(v.value) = 'string') AS is_text,
+             string_agg(v.value #>> '{}', '' ORDER BY k.part) AS value
+      FROM outbox.endpoint_secrets k
+      CROSS JOIN LATERAL jsonb_each(CASE WHEN jsonb_typeof(k.credentials) = 'object' THEN k.credentials END) v
+      WHERE k.endpoint_id = $1
+      GROUP BY v.key) c
+$$;
+COMMENT ON FUNCTION outbox.stored_credentials IS
+'The credentials of an endpoint as they are stored, for roles that read outbox.endpoint_secrets (NULL: none)';
 
 CREATE FUNCTION outbox.new_secret() RETURNS text
 LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_new_secret_1_0';
@@ -95,7 +154,8 @@ BEGIN
                   HINT = 'Use 0 to 1 year. After a leak use 0, which ends the former secret at once.';
     END IF;
     PERFORM outbox.check_secret(secret);
-    SELECT k.secret INTO former FROM outbox.endpoint_secrets k WHERE k.endpoint_id = s.endpoint_id;
+    SELECT k.secret INTO former FROM outbox.endpoint_secrets k
+    WHERE k.endpoint_id = s.endpoint_id AND k.part = 0;
     BEGIN
         former := outbox.unseal(s.endpoint_id, 'secret', former);
     EXCEPTION WHEN object_not_in_prerequisite_state THEN
@@ -111,7 +171,7 @@ BEGIN
     END IF;
     INSERT INTO outbox.endpoint_secrets AS k (endpoint_id, secret)
     VALUES (s.endpoint_id, outbox.seal(s.endpoint_id, 'secret', COALESCE(secret, outbox.new_secret())))
-    ON CONFLICT (endpoint_id) DO UPDATE
+    ON CONFLICT (endpoint_id, part) DO UPDATE
     SET secret = EXCLUDED.secret,
         previous = CASE WHEN grace > interval '0' THEN outbox.seal(s.endpoint_id, 'previous', former) END,
         previous_until = CASE WHEN grace > interval '0' THEN clock_timestamp() + grace END;
@@ -124,7 +184,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT outbox.unseal(k.endpoint_id, 'secret', k.secret)
     FROM outbox.endpoint_secrets k JOIN outbox.endpoint_settings e USING (endpoint_id)
-    WHERE e.name = $1
+    WHERE e.name = $1 AND k.part = 0
 $$;
 COMMENT ON FUNCTION outbox.endpoint_secret IS
 'The secret that requests to the endpoint are signed with (NULL: none, or no such endpoint)';
@@ -146,8 +206,9 @@ BEGIN
              ORDER BY e.endpoint_id FOR UPDATE
     LOOP
         -- Locked, because a worker forgets former secrets.
-        SELECT o.secret, o.previous, o.credentials INTO former
-        FROM outbox.endpoint_secrets o WHERE o.endpoint_id = s.endpoint_id FOR UPDATE;
+        SELECT o.secret, o.previous, NULL::jsonb AS credentials INTO former
+        FROM outbox.endpoint_secrets o WHERE o.endpoint_id = s.endpoint_id AND o.part = 0 FOR UPDATE;
+        former.credentials := outbox.stored_credentials(s.endpoint_id);
         SELECT outbox.reseal(s.endpoint_id, 'url', s.url) AS url,
                outbox.reseal(s.endpoint_id, 'header', s.headers) AS headers,
                outbox.reseal(s.endpoint_id, 'secret', former.secret) AS secret,
@@ -165,8 +226,9 @@ BEGIN
             sealed := sealed + 1;
             UPDATE outbox.endpoint_settings e SET url = k.url, headers = k.headers
             WHERE e.endpoint_id = s.endpoint_id;
-            UPDATE outbox.endpoint_secrets o SET secret = k.secret, previous = k.previous, credentials = k.credentials
-            WHERE o.endpoint_id = s.endpoint_id;
+            UPDATE outbox.endpoint_secrets o SET secret = k.secret, previous = k.previous
+            WHERE o.endpoint_id = s.endpoint_id AND o.part = 0;
+            PERFORM outbox.store_credentials(s.endpoint_id, k.credentials);
         END IF;
     END LOOP;
     PERFORM outbox.endpoints_changed();

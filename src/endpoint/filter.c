@@ -9,14 +9,17 @@
 #include <sys/time.h>
 
 #include "access/xact.h"
+#include "catalog/pg_collation.h"
 #include "fmgr.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
+#include "regex/regex.h"
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
 #include "utils/memutils.h"
 #include "utils/resowner.h"
 
+#include "base/compat.h"
 #include "base/version.h"
 #include "endpoint/filter.h"
 
@@ -224,6 +227,8 @@ typedef struct Walk
 #define MANY_TIMES \
 	"inside \"?()\" or \"[]\" it may only compare one item of a part that stays the same"
 
+#define SLOW_REGEX "its regular expression has a back-reference or a lookaround"
+
 static Yield walk(JsonPathItem *item, Walk *w);
 
 /*
@@ -241,6 +246,22 @@ forbid(Walk *w, bool found, const char *problem)
 {
 	if (found && w->problem == NULL)
 		w->problem = problem;
+}
+
+/*
+ * A back-reference takes exponential time.  A lookaround reads the rest of the text again
+ * at each character, and so does one in another.  All else is linear.  The compiler of
+ * regular expressions notes what it met.
+ */
+static bool
+is_slow_regex(const JsonPathItem *item)
+{
+	text *pattern = cstring_to_text_with_len(item->content.like_regex.pattern,
+											 item->content.like_regex.patternlen);
+	int	  flags = outbox_regex_flags(item->content.like_regex.flags);
+
+	return (RE_compile_and_cache(pattern, flags, DEFAULT_COLLATION_OID)->re_info &
+			(REG_UBACKREF | REG_ULOOKAROUND)) != 0;
 }
 
 static void
@@ -402,6 +423,7 @@ walk_item(JsonPathItem *item, Walk *w, Yield y)
 		case jpiLikeRegex:
 			jspInitByBuffer(&arg, item->base, item->content.like_regex.expr);
 			forbid(w, walk(&arg, w).fixed, MANY_TIMES);
+			forbid(w, is_slow_regex(item), SLOW_REGEX);
 			return constant;
 
 		case jpiAdd:
@@ -525,7 +547,10 @@ OUTBOX_FUNCTION(outbox_check_filter_1_0, 1)
 			ERROR,
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 			 errmsg("invalid filter \"%s\": %s", text, problem),
-			 lax && find_problem(path, false) == NULL ?
+			 strcmp(problem, SLOW_REGEX) == 0 ?
+				 errhint(
+					 "Leave out \\1 and the like, (?=, (?!, (?<= and (?<!. Several conditions can be joined with && and !.") :
+				 lax && find_problem(path, false) == NULL ?
 				 errhint(
 					 "Perhaps you mean 'strict %s'. In strict mode arrays are not unwrapped, and a missing part makes the delivery a dead letter. To leave such events out, write 'exists($.a) && exists($.b) && $.a - $.b > 0'.",
 					 text) :

@@ -271,6 +271,9 @@ outbox_kept_tidy_time(void)
  * Removes a slice of the table, in the order of seq: events whose deliveries have
  * ended, and the rows of their cancelled deliveries.  Not while events are copied,
  * because a transaction that parks a delivery then relies on the copy that it finds.
+ *
+ * An event of a tenant stays while an attempt has an answer or an error:
+ * outbox.forget() finds attempts by their events.
  */
 void
 outbox_kept_tidy(void)
@@ -291,7 +294,13 @@ outbox_kept_tidy(void)
 				 " WHERE k.seq OPERATOR(pg_catalog.=) s.seq AND NOT EXISTS"
 				 " (SELECT 1 FROM outbox.parked p"
 				 " WHERE p.seq OPERATOR(pg_catalog.=) k.seq"
-				 " AND p.status OPERATOR(pg_catalog.<>) 'cancelled') RETURNING k.seq),"
+				 " AND p.status OPERATOR(pg_catalog.<>) 'cancelled')"
+				 " AND (k.tenant IS NULL OR NOT EXISTS"
+				 " (SELECT 1 FROM outbox.attempt_log a"
+				 " WHERE a.seq OPERATOR(pg_catalog.=) k.seq"
+				 " AND (a.response_body IS NOT NULL"
+				 " OR a.error OPERATOR(pg_catalog.<>) 'forgotten')))"
+				 " RETURNING k.seq),"
 				 " cancelled AS (DELETE FROM outbox.parked p USING gone g"
 				 " WHERE p.seq OPERATOR(pg_catalog.=) g.seq"
 				 " AND p.status OPERATOR(pg_catalog.=) 'cancelled')"

@@ -192,6 +192,9 @@ slice_of_dropped(const Leftover *l, int64 *from)
 		outbox_query("DELETE FROM outbox.endpoint_secrets p"
 					 " WHERE p.endpoint_id OPERATOR(pg_catalog.=) $1 AND" ORPHAN,
 					 1, (Oid[]){INT4OID}, args, NULL);
+		outbox_query("DELETE FROM outbox.replays p"
+					 " WHERE p.endpoint_id OPERATOR(pg_catalog.=) $1 AND" ORPHAN,
+					 1, (Oid[]){INT4OID}, args, NULL);
 	}
 	outbox_query(SLICE ", gone AS (DELETE FROM outbox.parked p USING slice c"
 					   " WHERE p.endpoint_id OPERATOR(pg_catalog.=) $1"
@@ -218,6 +221,7 @@ search(List **found)
 					 NULL);
 		outbox_query("DELETE FROM outbox.endpoint_secrets p WHERE" ORPHAN, 0, NULL, NULL,
 					 NULL);
+		outbox_query("DELETE FROM outbox.replays p WHERE" ORPHAN, 0, NULL, NULL, NULL);
 	}
 #define NEXT(from) \
 	"(SELECT q.endpoint_id FROM outbox.parked q" \
@@ -249,7 +253,8 @@ forget_previous_secrets(void)
 {
 	outbox_query(
 		"UPDATE outbox.endpoint_secrets SET previous = NULL, previous_until = NULL"
-		" WHERE endpoint_id OPERATOR(pg_catalog.=) ANY (ARRAY("
+		" WHERE part OPERATOR(pg_catalog.=) 0"
+		" AND endpoint_id OPERATOR(pg_catalog.=) ANY (ARRAY("
 		"SELECT k.endpoint_id FROM outbox.endpoint_secrets k"
 		" WHERE k.previous_until OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp()"
 		" FOR UPDATE SKIP LOCKED))",

@@ -604,6 +604,7 @@ outbox_reload_put_off(void)
 		"SELECT s.endpoint_id, s.xmin, k.xmin FROM outbox.endpoint_settings s"
 		" LEFT JOIN outbox.endpoint_secrets k"
 		" ON k.endpoint_id OPERATOR(pg_catalog.=) s.endpoint_id"
+		" AND k.part OPERATOR(pg_catalog.=) 0"
 		" WHERE $1 IS NULL OR s.endpoint_id OPERATOR(pg_catalog.=) ANY ($1)",
 		1, (Oid[]){INT4ARRAYOID}, args, all ? "n" : NULL);
 	for (uint64 i = 0; i < n; i++)

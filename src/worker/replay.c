@@ -24,6 +24,7 @@
 #include "endpoint/retries.h"
 #include "endpoint/subscribers.h"
 #include "log/kept.h"
+#include "log/retention.h"
 #include "log/step.h"
 #include "log/transaction.h"
 #include "server/shares.h"
@@ -72,12 +73,35 @@ forget_replays(void)
 	MemoryContextReset(replay_cxt);
 }
 
+/*
+ * A replay that ended before the retention is of no more interest.  Some are deleted
+ * each time that the list is read, which is once or more for each replay: so they do
+ * not pile up.
+ */
+#define DELETED_AT_ONCE 100
+
+static void
+delete_old_replays(void)
+{
+	TimestampTz begins = GetCurrentTimestamp() -
+		(int64) outbox_retention_of_events() * USECS_PER_SEC;
+	Datum args[2] = {TimestampTzGetDatum(begins), Int64GetDatum(DELETED_AT_ONCE)};
+
+	outbox_query(
+		"DELETE FROM outbox.replays WHERE replay_id OPERATOR(pg_catalog.=) ANY (ARRAY("
+		"SELECT r.replay_id FROM outbox.replays r"
+		" WHERE r.finished_at OPERATOR(pg_catalog.<) $1"
+		" ORDER BY r.replay_id LIMIT $2 FOR UPDATE SKIP LOCKED))",
+		2, (Oid[]){TIMESTAMPTZOID, INT8OID}, args, NULL);
+}
+
 static void
 read_replays(void)
 {
 	MemoryContext old;
 
 	forget_replays();
+	delete_old_replays();
 	outbox_query("SELECT replay_id, endpoint_id, from_time, to_time, topics,"
 				 " read::pg_catalog.text, read_seq_low, last_seq,"
 				 " target::pg_catalog.text, target_seq_low, target_seq_high, reading"

@@ -77,6 +77,46 @@ FROM (SELECT relname, relacl, relowner FROM pg_class WHERE relnamespace = 'outbo
 SQL
 	'check_event - EXECUTE, current_epoch - EXECUTE, current_piece - EXECUTE, log_xid - EXECUTE, new_event_id - EXECUTE, next_seq - EXECUTE',
 	'default privileges give no role anything');
+
+# Nor does the schema, whether the extension makes it or finds it.  A role that could
+# create a function in it would have the functions of the extension call it.
+sql('squat', 'DROP EXTENSION outbox; DROP SCHEMA outbox');
+foreach my $granted (
+	[ 'the schema that it makes', 'ALTER DEFAULT PRIVILEGES GRANT ALL ON SCHEMAS TO favourite, PUBLIC' ],
+	[ 'one that it finds', <<'SQL' ])
+ALTER DEFAULT PRIVILEGES REVOKE ALL ON SCHEMAS FROM favourite, PUBLIC;
+CREATE SCHEMA outbox;
+GRANT ALL ON SCHEMA outbox TO PUBLIC;
+GRANT ALL ON SCHEMA outbox TO favourite WITH GRANT OPTION;
+SET ROLE favourite;
+GRANT CREATE ON SCHEMA outbox TO mallory
+SQL
+{
+	my ($what, $grant) = @$granted;
+	($rc, $out, $err) = sql('squat', "$grant;\nRESET ROLE;\nCREATE EXTENSION outbox");
+	is($err, '', "$what: made");
+	is($node->safe_psql('squat', "SELECT rolname FROM pg_roles WHERE NOT rolsuper AND rolname !~ '^pg_|^outbox_worker'"
+			  . " AND (has_schema_privilege(rolname, 'outbox', 'CREATE') OR has_schema_privilege(rolname, 'outbox', 'USAGE'))"),
+		'', "$what gives no role anything");
+	sql('squat', 'DROP EXTENSION outbox; DROP SCHEMA IF EXISTS outbox');
+}
+
+# Where an administrator lets a role create objects in it later, a function that fits
+# the arguments of a call better is still not called.
+($rc, $out, $err) = sql('squat', <<'SQL');
+CREATE EXTENSION outbox;
+GRANT ALL ON SCHEMA outbox TO favourite;
+SET ROLE favourite;
+CREATE FUNCTION outbox.position_now(s regclass, OUT snapshot pg_snapshot, OUT seq_low int8, OUT committed pg_snapshot)
+LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'called by %', current_user; END $$;
+RESET ROLE;
+SELECT outbox.create_endpoint('a', 'https://a.example/', tenant => 'acme');
+SELECT outbox.seek_endpoint('a', 'now');
+SELECT outbox.replay('a', now() - interval '1 day');
+SELECT outbox.forget('acme');
+SELECT outbox.adopt();
+SQL
+unlike($err, qr/called by/, 'what is planted in it later is not called');
 sql('postgres', 'DROP DATABASE squat');
 
 # --- A schema full of things that are named like what outbox uses.  Each role that

@@ -199,6 +199,52 @@ foreach my $relation (split /\n/, ask("SELECT oid::regclass FROM pg_class WHERE 
 	like(says("SELECT * FROM $relation"), qr/42501/, "$relation: not for the portal");
 }
 
+# --- No tenant, whether there is such a name or not, however often the statement has run
+
+foreach my $function (grep { $call{$_} =~ /%e/ } sort keys %call)
+{
+	foreach my $tenant ('NULL', "''")
+	{
+		my %said;
+		foreach my $endpoint ($name{globex}, 'operator', 'none')
+		{
+			my %value = ('%t' => $tenant, '%e' => "'$endpoint'", '%v' => "'$missing'");
+			my $arguments = $call{$function} =~ s/(%[tev])/$value{$1}/gr;
+			my $words = says("DO \$do\$ BEGIN FOR i IN 1 .. 10 LOOP BEGIN PERFORM outbox.portal_pause_endpoint('acme', 'none');"
+				  . " EXCEPTION WHEN undefined_object THEN END; END LOOP;"
+				  . " PERFORM * FROM outbox.$function($arguments); END \$do\$");
+			$said{ $words =~ s/ HINT.*//r =~ s/\Q$endpoint\E/NAME/gr }++;
+		}
+		is(join(' / ', sort keys %said),
+			$tenant eq 'NULL' ? 'ERROR:  22004: tenant must not be null' : 'ERROR:  22023: invalid tenant: it is empty',
+			"$function: $tenant, the same words for any name");
+	}
+}
+
+# --- A read-only transaction reads the secret, as of a standby
+
+is(portal("BEGIN READ ONLY; SELECT outbox.portal_secret('acme', '$name{acme}')"), $new, 'a secret is read in a read-only transaction');
+
+# --- No other role can hold up the creation of endpoints
+
+ask('CREATE ROLE stranger LOGIN');
+my $stranger = $node->background_psql('postgres', extra_params => [ '-U', 'stranger' ]);
+$stranger->query_safe("SELECT pg_advisory_lock(hashtextextended('outbox.portal_create_endpoint acme', 0))");
+like(says("SET lock_timeout = '2 s'; BEGIN; SELECT outbox.portal_create_endpoint('acme', '$url{acme}'); ROLLBACK"), qr/ok: ep-/,
+	'a lock that any role can take holds up no tenant');
+$stranger->quit;
+
+# --- A filter that would slow down the other tenants
+
+foreach my $regex (q[(.+)(.+)(.+)\\\\\\\\1\\\\\\\\2\\\\\\\\3d?$], q[(a*)b\\\\\\\\1], q[(?=.*a)])
+{
+	my $filter = qq({"filter": "\$.a like_regex \\"$regex\\""});
+	foreach my $call (qq(portal_create_endpoint('acme', '$url{acme}', '$filter')), qq(portal_alter_endpoint('acme', '$name{acme}', '$filter')))
+	{
+		like(says("BEGIN; SELECT outbox.$call; ROLLBACK"), qr/22023: invalid filter .*: .*back-reference.* HINT/, "$call: refused");
+	}
+}
+
 portal("SELECT outbox.portal_drop_endpoint('acme', '$name{acme}', discard => true)");
 is(portal("SELECT count(*) FROM outbox.portal_endpoints('acme') WHERE endpoint = '$name{acme}'"), '0', 'dropped');
 is(portal("SELECT count(*) FROM outbox.portal_endpoints('globex')"), '1', 'and no other');

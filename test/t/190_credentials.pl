@@ -127,6 +127,57 @@ foreach my $role (qw(reader watcher operator))
 is($node->safe_psql('postgres', q{SELECT credentials FROM outbox.endpoints}, extra_params => [ '-U', 'operator' ]),
 	'{user,token}', 'an operator sees which ones there are');
 
+# Long ones are in several rows of that table, and none is in its TOAST table, which
+# row-level security does not guard: certificates and keys, and tokens in any script.
+my $toast = ask("SELECT reltoastrelid::regclass FROM pg_class WHERE oid = 'outbox.endpoint_secrets'::regclass");
+my $large = q[(SELECT jsonb_object_agg(k, CASE WHEN k = 'user' THEN long ELSE repeat(chr(8364) || chr(128512), 3000) || long END)
+	FROM unnest('{user,token}'::text[]) k, (SELECT string_agg(md5(i::text), '') AS long FROM generate_series(1, 1000) i) l)];
+foreach my $case ([ $large, 'long ones' ], [ q['{"user": "short", "token": "one"}'::jsonb], 'short ones' ], [ $large, 'long ones again' ])
+{
+	my ($value, $name) = @$case;
+	ask("CREATE TABLE asked AS SELECT $value AS c");
+	if ($name eq 'long ones')
+	{
+		ask("SELECT outbox.create_endpoint('long', 'null://h/ok', topics => '{long}', credentials => c) FROM asked");
+	}
+	else
+	{
+		ask("SELECT outbox.alter_endpoint('long', credentials => c) FROM asked");
+	}
+	is(ask("SELECT outbox.stored_credentials(endpoint_id) = c FROM outbox.endpoint_settings, asked WHERE name = 'long'"), 't', "$name: stored");
+	is(ask("SELECT count(*) > 1 FROM outbox.endpoint_secrets JOIN outbox.endpoint_settings USING (endpoint_id) WHERE name = 'long'"),
+		$name =~ /^long/ ? 't' : 'f', "$name: in as many rows as they need");
+	is(ask("SELECT pg_relation_size('$toast')"), '0', "$name: and nothing in the TOAST table") if $toast ne '-';
+	ask('DROP TABLE asked');
+	my $sent = emit($node, 'long', '{}');
+	wait_status($node, $sent, 'delivered', "$name: the sink takes them");
+}
+my $token = ask("SELECT outbox.stored_credentials(endpoint_id) ->> 'user' FROM outbox.endpoint_settings WHERE name = 'long'");
+ok(wait_until(sub { index(slurp_file($journal), "user=$token") >= 0 }, 'journal'), 'and gets them whole');
+is($node->safe_psql('postgres', "SELECT count(*) FROM $toast", extra_params => [ '-U', 'reader' ]), '0', 'a reader of all data finds none')
+  if $toast ne '-';
+ok(wait_settled($node), 'settled');
+ask("SELECT outbox.drop_endpoint('long')");
+ok(wait_sql($node, "SELECT count(*) = 1 FROM outbox.endpoint_secrets"), 'dropped with all rows');
+
+# What is stored goes to the servers that it was given for, and to no other.
+ask(q[SELECT outbox.create_endpoint('moved', 'null://h/ok', topics => '{moved}', credentials => '{"token": "of h"}')]);
+foreach my $url ('null://evil/ok', 'null://h,evil/ok', 'null://h:1/ok')
+{
+	($rc, $out, $err) = $node->psql('postgres', "\\set VERBOSITY verbose\nSELECT outbox.alter_endpoint('moved', url => '$url')");
+	like($err, qr/22023: the stored credentials of endpoint "moved" are for other servers.*HINT/s, "$url: refused with the stored credentials");
+}
+ask(q[SELECT outbox.alter_endpoint('moved', url => 'null://H/ok?other')]);
+ask(q[SELECT outbox.alter_endpoint('moved', url => 'null://g/ok', credentials => '{"token": "of g"}')]);
+ask(q[SELECT outbox.alter_endpoint('moved', url => 'null://h/ok', reset => '{credentials}')]);
+ask(q[SELECT outbox.alter_endpoint('moved', url => 'null://g/ok')]);
+pass('fine with new ones, with none, and at the same server');
+is(ask(q[SELECT string_agg(outbox.servers_known(o, n)::text, ' ') FROM (VALUES ('kafkas://a:1,b:2/t', 'kafkas://b:2/u'), ('kafkas://a:1,b:2/t', 'kafkas://B:2,A:1'),
+	('kafkas://a:1/t', 'kafkas://a:1,b:2/t'), ('kafkas://a:1/t', 'kafka://a:1/t'), ('arn:aws:sqs:eu-west-1:1:a', 'arn:aws:sns:eu-west-1:1:b')) v (o, n)]),
+	'true true false false true', 'which servers are known');
+ask("SELECT outbox.drop_endpoint('moved')");
+ok(wait_sql($node, "SELECT count(*) = 1 FROM outbox.endpoint_secrets"), 'dropped');
+
 # Dumps
 my $plain = '';
 foreach my $options ([ '--inserts', '--enable-row-security' ], ['--data-only'], [])
@@ -151,7 +202,7 @@ ask("SELECT outbox.alter_endpoint('null', timeout => '20 s')", 'copy');
 ok(wait_sql($node, "SELECT state = 'held' AND reason = 'credentials missing' AND pending = 1 FROM outbox.stats", 't', 'copy'),
 	'also after another change');
 ask(q[SELECT outbox.alter_endpoint('null', credentials => '{"token": "of the copy"}')], 'copy');
-ok(wait_sql($node, "SELECT state = 'active' AND delivered = 2 AND pending = 0 FROM outbox.stats", 't', 'copy'), 'with new ones it goes on');
+ok(wait_sql($node, "SELECT state = 'active' AND delivered = 5 AND pending = 0 FROM outbox.stats", 't', 'copy'), 'with new ones it goes on');
 like(slurp_file($journal), qr/^ok\topen\tauth=token\ttoken=of the copy$/m, 'and uses them');
 
 # The whole log
@@ -175,6 +226,14 @@ $id = emit($node, 'order.sealed', '{}');
 wait_status($node, $id, 'delivered', 'and events are delivered');
 ask(q[SELECT outbox.alter_endpoint('null', credentials => '{"token": "new", "user": "new"}')]);
 is(ask($sealed), 't', 'new ones are sealed at once');
+ask("CREATE TABLE asked AS SELECT $large AS c");
+$opened = () = slurp_file($journal) =~ /user=\Q$token\E/g;
+ask("SELECT outbox.create_endpoint('long', 'null://h/ok', topics => '{long}', credentials => c) FROM asked");
+ok(wait_until(sub { (() = slurp_file($journal) =~ /user=\Q$token\E/g) > $opened }), 'the sink gets long ones in clear');
+is(ask("SELECT outbox.stored_credentials(endpoint_id) ->> 'user' LIKE 'sealed:1:%' FROM outbox.endpoint_settings WHERE name = 'long'"), 't', 'a long one is sealed');
+is(ask("SELECT pg_relation_size('$toast')"), '0', 'and not in the TOAST table either') if $toast ne '-';
+ask("SELECT outbox.drop_endpoint('long', discard => true); DROP TABLE asked");
+ok(wait_sql($node, "SELECT count(*) = 1 FROM outbox.endpoint_secrets"), 'dropped');
 ask(q[UPDATE outbox.endpoint_secrets SET credentials = jsonb_build_object('token', credentials ->> 'user', 'user', credentials ->> 'token')]);
 ask('SELECT outbox.endpoints_changed()');
 ok(wait_sql($node, "SELECT state = 'held' AND reason ~ 'sealed' FROM outbox.stats"), 'a sealed one does not open under another name')

@@ -1,0 +1,50 @@
+# The rows of replays go with their endpoint, and those that have ended go after the retention.
+use strict;
+use warnings;
+
+use OutboxTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = outbox_node('main');
+my $receiver = OutboxTest::Receiver->new('main');
+
+sub ask { return $node->safe_psql('postgres', $_[0]) }
+
+sub replayed
+{
+	my ($endpoint, $times) = @_;
+
+	foreach (1 .. $times)
+	{
+		is(ask("SELECT outbox.replay('$endpoint', now() - interval '1 hour')"), '1', "$endpoint: replayed");
+		ok(wait_sql($node, 'SELECT bool_and(finished_at IS NOT NULL) FROM outbox.replays'), 'to its end');
+		ok(wait_settled($node), 'settled');
+	}
+	return;
+}
+
+endpoint($node, $receiver, $_, "/ok/$_") foreach qw(a b c);
+my $id = emit($node, 'order.a', '{}');
+$receiver->wait_delivered(1, path => "/ok/$_") foreach qw(a b c);
+ok(wait_settled($node), 'settled');
+replayed($_, 2) foreach qw(a b c);
+is(ask('SELECT count(*) FROM outbox.replays'), '6', 'a row for each');
+
+# By the worker that served it, and by one that finds it at its start
+ask("SELECT outbox.drop_endpoint('a')");
+ok(wait_sql($node, "SELECT count(*) = 4 FROM outbox.replays"), 'the rows of a dropped endpoint go') or diag ask('TABLE outbox.replays');
+ask("BEGIN; SELECT pg_terminate_backend(" . worker_pid($node) . "); SELECT outbox.drop_endpoint('b'); COMMIT");
+ok(wait_sql($node, "SELECT count(*) = 2 FROM outbox.replays"), 'also where the worker is another one');
+
+# After the retention, with the next replay
+ask("UPDATE outbox.replays SET finished_at = finished_at - interval '6 days'");
+replayed('c', 1);
+is(ask('SELECT count(*) FROM outbox.replays'), '3', 'those within the retention stay');
+ask("UPDATE outbox.replays SET finished_at = finished_at - interval '3 days' WHERE finished_at < now() - interval '1 day'");
+is(ask("SELECT outbox.replay('c', now() - interval '1 hour')"), '1', 'one more');
+ok(wait_sql($node, "SELECT count(*) = 2 AND bool_and(finished_at > now() - interval '1 day') FROM outbox.replays"), 'and older ones go')
+  or diag ask('TABLE outbox.replays');
+$node->stop;
+done_testing();
