@@ -277,18 +277,25 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION outbox.portal_pause_endpoint IS 'Sends nothing more to an endpoint of a tenant until it is resumed';
 
--- A tenant does not undo what an operator decided.
-CREATE FUNCTION outbox.portal_resume_endpoint(tenant text, name text) RETURNS void
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+-- A tenant does not undo what an operator decided, neither by going on nor by making
+-- the endpoint anew.
+CREATE FUNCTION outbox.check_portal_paused(s outbox.endpoint_settings) RETURNS void
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
-DECLARE
-    s outbox.endpoint_settings := outbox.portal_own(tenant, name);
 BEGIN
     IF s.state = 'paused' AND s.reason IS DISTINCT FROM 'paused by its tenant' THEN
-        RAISE EXCEPTION 'endpoint "%" was paused by the operator', name
+        RAISE EXCEPTION 'endpoint "%" was paused by the operator', s.name
             USING ERRCODE = 'object_not_in_prerequisite_state',
                   HINT = 'The operator resumes it with outbox.resume_endpoint().';
     END IF;
+END $$;
+COMMENT ON FUNCTION outbox.check_portal_paused IS 'Refuses an endpoint that the operator paused (55000)';
+
+CREATE FUNCTION outbox.portal_resume_endpoint(tenant text, name text) RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM outbox.check_portal_paused(outbox.portal_own(tenant, name));
     PERFORM outbox.resume_endpoint(name);
 END $$;
 COMMENT ON FUNCTION outbox.portal_resume_endpoint IS
@@ -298,11 +305,12 @@ CREATE FUNCTION outbox.portal_drop_endpoint(tenant text, name text, discard bool
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    PERFORM outbox.portal_own(tenant, name);
+    PERFORM outbox.check_portal_paused(outbox.portal_own(tenant, name));
     PERFORM outbox.drop_endpoint(name, discard);
 END $$;
 COMMENT ON FUNCTION outbox.portal_drop_endpoint IS
-'Removes an endpoint of a tenant that has nothing undelivered, or, with discard, any of its endpoints';
+'Removes an endpoint of a tenant that has nothing undelivered, or, with discard, any of its endpoints '
+'(55000: the operator paused it)';
 
 CREATE FUNCTION outbox.portal_secret(tenant text, name text) RETURNS text
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp

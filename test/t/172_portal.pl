@@ -99,6 +99,17 @@ ask("SELECT outbox.pause_endpoint('$name{acme}')");
 portal("SELECT outbox.portal_pause_endpoint('acme', '$name{acme}')");
 like(says("SELECT outbox.portal_resume_endpoint('acme', '$name{acme}')"), qr/55000: endpoint "\Q$name{acme}\E" was paused by the operator/,
 	'what the operator paused, no tenant resumes');
+like(says("SELECT outbox.portal_drop_endpoint('acme', '$name{acme}', true)"), qr/55000: endpoint "\Q$name{acme}\E" was paused by the operator HINT/,
+	'nor drops, to make it anew');
+ask("SELECT outbox.resume_endpoint('$name{acme}')");
+portal("SELECT outbox.portal_pause_endpoint('acme', '$name{acme}')");
+my $since = "SELECT state_since FROM outbox.endpoints WHERE name = '$name{acme}'";
+my $paused_at = ask($since);
+ask("SELECT outbox.pause_endpoint('$name{acme}')");
+is(ask("SELECT reason FROM outbox.endpoints WHERE name = '$name{acme}'"), 'paused by postgres', 'an operator pauses what its tenant has paused');
+is(ask($since), $paused_at, 'since then');
+like(says("SELECT outbox.portal_resume_endpoint('acme', '$name{acme}')"), qr/55000: endpoint "\Q$name{acme}\E" was paused by the operator/,
+	'and the tenant does not resume it');
 ask("SELECT outbox.resume_endpoint('$name{acme}')");
 
 foreach my $call ("portal_create_endpoint('acme', 'kafka://broker/topic')", qq(portal_alter_endpoint('acme', '$name{acme}', '{"url": "kafka://broker/topic"}')))
