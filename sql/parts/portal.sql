@@ -141,10 +141,18 @@ BEGIN
         IF setting <> ALL (allowed) THEN
             RAISE EXCEPTION 'setting "%" is not for tenants to choose', setting
                 USING ERRCODE = 'insufficient_privilege',
-                      HINT = format('They choose: %s. The operator decides with outbox.set_portal_limits().',
-                                    array_to_string(allowed, ', '));
+                      HINT = format('They choose%s. The operator decides with outbox.set_portal_limits().',
+                                    COALESCE(': ' || NULLIF(array_to_string(allowed, ', '), ''), ' none'));
+        END IF;
+        IF setting = 'url' AND value = 'null' THEN
+            RAISE EXCEPTION 'setting "url" has no default'
+                USING ERRCODE = 'invalid_parameter_value', HINT = 'Pass a URL, or leave "url" out: then it stays.';
         END IF;
         BEGIN
+            IF jsonb_path_exists(value, 'strict $[*] ? (@.type() != "string")', silent => true)
+               AND setting = 'topics' THEN
+                RAISE EXCEPTION 'a pattern must be a string' USING ERRCODE = 'invalid_parameter_value';
+            END IF;
             given := jsonb_populate_record(given, jsonb_build_object(setting, value));
         EXCEPTION
             WHEN data_exception OR syntax_error THEN
@@ -237,6 +245,10 @@ BEGIN
             USING ERRCODE = 'program_limit_exceeded',
                   HINT = 'Drop one that is not used. The operator decides with outbox.set_portal_limits().';
     END IF;
+    IF settings ? 'url' THEN
+        RAISE EXCEPTION 'the URL is in settings, too'
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'Pass it as url alone, and leave it out of settings.';
+    END IF;
     SELECT * INTO p FROM outbox.portal_settings(tenant, settings);
     PERFORM outbox.check_portal_url(url);
     BEGIN
@@ -247,7 +259,7 @@ BEGIN
             RAISE EXCEPTION '%', SQLERRM
                 USING ERRCODE = 'duplicate_object', HINT = 'Use another name, or none: then one is made.';
     END;
-    PERFORM outbox.portal_alter(tenant, called, settings - '{url,topics,filter}'::text[]);
+    PERFORM outbox.portal_alter(tenant, called, settings - '{topics,filter}'::text[]);
     RETURN called;
 END $$;
 COMMENT ON FUNCTION outbox.portal_create_endpoint IS

@@ -117,6 +117,21 @@ foreach my $call ("portal_create_endpoint('acme', 'kafka://broker/topic')", qq(p
 	like(says("SELECT outbox.$call"), qr/42501: the endpoint of a tenant must be a webhook HINT/, "$call: refused");
 }
 
+# --- What is refused in its own words
+
+foreach my $case (
+	[ qq(portal_alter_endpoint('acme', '$name{acme}', '{"url": null}')), '22023: setting "url" has no default HINT:  Pass a URL' ],
+	[ qq(portal_create_endpoint('acme', '$url{acme}', '{"url": "$url{globex}"}')), '22023: the URL is in settings, too HINT:  Pass it as url alone' ],
+	(map { [ qq(portal_alter_endpoint('acme', '$name{acme}', '{"topics": $_}')), '22023: invalid topics HINT:  Write it like {"topics": ["order.*"]}.' ] }
+		  '[1]', '["a", true]', '[null]', '[["a"]]'))
+{
+	like(says("SELECT outbox.$case->[0]"), qr/\Q$case->[1]\E/, $case->[0] =~ s/http[^'"]*//gr);
+}
+ask("SELECT outbox.set_portal_limits('acme', settings => '{}')");
+like(says(qq(SELECT outbox.portal_alter_endpoint('acme', '$name{acme}', '{"url": "$url{acme}"}'))),
+	qr/HINT:  They choose none\. The operator decides/, 'a hint where it may choose nothing');
+ask("SELECT outbox.set_portal_limits('acme', reset => true)");
+
 # --- Limits
 
 is(portal("SELECT * FROM outbox.portal_limits('acme')"), '10|{url,topics,filter,format,headers,rate_limit}', 'the limits that nothing has changed');
