@@ -635,9 +635,11 @@ AS $$
 DECLARE
     s outbox.endpoint_settings := outbox.lock_endpoint(name);
 BEGIN
+    -- also where its tenant paused it: from now on, the tenant does not resume it
     UPDATE outbox.endpoint_settings e
-    SET state = 'paused', state_since = clock_timestamp(), reason = 'paused by ' || quote_ident(session_user)
-    WHERE e.endpoint_id = s.endpoint_id AND e.state <> 'paused';
+    SET state = 'paused', reason = 'paused by ' || quote_ident(session_user),
+        state_since = CASE e.state WHEN 'paused' THEN e.state_since ELSE clock_timestamp() END
+    WHERE e.endpoint_id = s.endpoint_id AND (e.state <> 'paused' OR e.reason = 'paused by its tenant');
 END $$;
 COMMENT ON FUNCTION outbox.pause_endpoint IS 'Sends nothing more to the endpoint until it is resumed';
 

@@ -144,10 +144,18 @@ BEGIN
         IF setting <> ALL (allowed) THEN
             RAISE EXCEPTION 'setting "%" is not for tenants to choose', setting
                 USING ERRCODE = 'insufficient_privilege',
-                      HINT = format('They choose: %s. The operator decides with outbox.set_portal_limits().',
-                                    array_to_string(allowed, ', '));
+                      HINT = format('They choose%s. The operator decides with outbox.set_portal_limits().',
+                                    COALESCE(': ' || NULLIF(array_to_string(allowed, ', '), ''), ' none'));
+        END IF;
+        IF setting = 'url' AND value = 'null' THEN
+            RAISE EXCEPTION 'setting "url" has no default'
+                USING ERRCODE = 'invalid_parameter_value', HINT = 'Pass a URL, or leave "url" out: then it stays.';
         END IF;
         BEGIN
+            IF jsonb_path_exists(value, 'strict $[*] ? (@.type() != "string")', silent => true)
+               AND setting = 'topics' THEN
+                RAISE EXCEPTION 'a pattern must be a string' USING ERRCODE = 'invalid_parameter_value';
+            END IF;
             given := jsonb_populate_record(given, jsonb_build_object(setting, value));
         EXCEPTION
             WHEN data_exception OR syntax_error THEN
@@ -242,6 +250,10 @@ BEGIN
             USING ERRCODE = 'program_limit_exceeded',
                   HINT = 'Drop one that is not used. The operator decides with outbox.set_portal_limits().';
     END IF;
+    IF settings ? 'url' THEN
+        RAISE EXCEPTION 'the URL is in settings, too'
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'Pass it as url alone, and leave it out of settings.';
+    END IF;
     SELECT * INTO p FROM outbox.portal_settings(tenant, settings);
     PERFORM outbox.check_portal_url(url);
     BEGIN
@@ -252,7 +264,7 @@ BEGIN
             RAISE EXCEPTION '%', SQLERRM
                 USING ERRCODE = 'duplicate_object', HINT = 'Use another name, or none: then one is made.';
     END;
-    PERFORM outbox.portal_alter(tenant, called, settings - '{url,topics,filter}'::text[]);
+    PERFORM outbox.portal_alter(tenant, called, settings - '{topics,filter}'::text[]);
     RETURN called;
 END $$;
 COMMENT ON FUNCTION outbox.portal_create_endpoint IS
@@ -282,18 +294,25 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION outbox.portal_pause_endpoint IS 'Sends nothing more to an endpoint of a tenant until it is resumed';
 
--- A tenant does not undo what an operator decided.
-CREATE FUNCTION outbox.portal_resume_endpoint(tenant text, name text) RETURNS void
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+-- A tenant does not undo what an operator decided, neither by going on nor by making
+-- the endpoint anew.
+CREATE FUNCTION outbox.check_portal_paused(s outbox.endpoint_settings) RETURNS void
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
-DECLARE
-    s outbox.endpoint_settings := outbox.portal_own(tenant, name);
 BEGIN
     IF s.state = 'paused' AND s.reason IS DISTINCT FROM 'paused by its tenant' THEN
-        RAISE EXCEPTION 'endpoint "%" was paused by the operator', name
+        RAISE EXCEPTION 'endpoint "%" was paused by the operator', s.name
             USING ERRCODE = 'object_not_in_prerequisite_state',
                   HINT = 'The operator resumes it with outbox.resume_endpoint().';
     END IF;
+END $$;
+COMMENT ON FUNCTION outbox.check_portal_paused IS 'Refuses an endpoint that the operator paused (55000)';
+
+CREATE FUNCTION outbox.portal_resume_endpoint(tenant text, name text) RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM outbox.check_portal_paused(outbox.portal_own(tenant, name));
     PERFORM outbox.resume_endpoint(name);
 END $$;
 COMMENT ON FUNCTION outbox.portal_resume_endpoint IS
@@ -303,11 +322,12 @@ CREATE FUNCTION outbox.portal_drop_endpoint(tenant text, name text, discard bool
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    PERFORM outbox.portal_own(tenant, name);
+    PERFORM outbox.check_portal_paused(outbox.portal_own(tenant, name));
     PERFORM outbox.drop_endpoint(name, discard);
 END $$;
 COMMENT ON FUNCTION outbox.portal_drop_endpoint IS
-'Removes an endpoint of a tenant that has nothing undelivered, or, with discard, any of its endpoints';
+'Removes an endpoint of a tenant that has nothing undelivered, or, with discard, any of its endpoints '
+'(55000: the operator paused it)';
 
 -- One query, and no lock: a read-only transaction may call it, and what it returns is
 -- the secret of the endpoint whose tenant was compared.

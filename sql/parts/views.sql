@@ -120,7 +120,7 @@ SELECT s.name AS endpoint, s.tenant,
        CASE WHEN s.state <> 'active' THEN s.state_since
             ELSE COALESCE(t.state_since, s.state_since) END AS state_since,
        COALESCE(t.reason, s.reason) AS reason,
-       COALESCE(t.pending, GREATEST(l.max_seq - p.seq, 0)) AS pending,
+       COALESCE(t.pending, CASE WHEN l.bytes IS NOT NULL THEN GREATEST(l.max_seq - p.seq, 0) END) AS pending,
        COALESCE(t.pending_exact, false) AS pending_exact,
        COALESCE(t.processing, 0) AS processing,
        COALESCE(t.retrying, outbox.parked_count(s.endpoint_id, 'retrying')) AS retrying,
@@ -129,7 +129,8 @@ SELECT s.name AS endpoint, s.tenant,
        COALESCE(t.delivered, p.delivered) AS delivered,
        COALESCE(t.failed_attempts, p.failed_attempts) AS failed_attempts,
        clock_timestamp() - t.oldest_pending_at AS oldest_pending_age,
-       CASE WHEN l.min_seq IS NULL OR p.seq >= l.max_seq THEN 0
+       CASE WHEN l.bytes IS NULL THEN NULL
+            WHEN l.min_seq IS NULL OR p.seq >= l.max_seq THEN 0
             ELSE (l.bytes::float8 * (l.max_seq - GREATEST(p.seq, l.min_seq - 1))
                   / (l.max_seq - l.min_seq + 1))::int8
             END AS retained_bytes,
@@ -138,7 +139,7 @@ SELECT s.name AS endpoint, s.tenant,
        t.latency_p50_ms, t.latency_p95_ms, t.latency_p99_ms, t.last_success_at, t.last_error
 FROM outbox.endpoint_settings s
 JOIN outbox.endpoint_positions p USING (endpoint_id)
-CROSS JOIN outbox.log_size l
+CROSS JOIN outbox.log_size_now() l
 LEFT JOIN LATERAL outbox.endpoint_stats(s.endpoint_id) t ON true;
 COMMENT ON VIEW outbox.stats IS
 'How each endpoint is doing, at a cost that does not depend on the size of the log';
@@ -150,7 +151,7 @@ COMMENT ON COLUMN outbox.stats.state_since IS 'when that state began';
 COMMENT ON COLUMN outbox.stats.reason IS
 'why it is not active, or what holds an active one back: outbox.worker_memory is used up, or a broker does not '
 'answer or takes no records (NULL: neither)';
-COMMENT ON COLUMN outbox.stats.pending IS 'events that wait for their first attempt and are not blocked';
+COMMENT ON COLUMN outbox.stats.pending IS 'events that wait for their first attempt and are not blocked (NULL: the log is locked, and no worker counts)';
 COMMENT ON COLUMN outbox.stats.pending_exact IS
 'false: pending is an estimate, because counting lags behind or no worker runs. While a worker counts, '
 'retrying, blocked and dead are too low';
@@ -168,7 +169,7 @@ COMMENT ON COLUMN outbox.stats.failed_attempts IS
 COMMENT ON COLUMN outbox.stats.oldest_pending_age IS
 'age of the oldest event that waits for its first attempt or is in flight (NULL: none, or not known)';
 COMMENT ON COLUMN outbox.stats.retained_bytes IS
-'part of the log that the endpoint has yet to read, in bytes, estimated';
+'part of the log that the endpoint has yet to read, in bytes, estimated (NULL: the log is locked)';
 COMMENT ON COLUMN outbox.stats.next_attempt_at IS
 'when the next retry or, while backing off, the next probe is due (NULL: none)';
 COMMENT ON COLUMN outbox.stats.rate_per_s IS 'deliveries per second, over the last minute';
@@ -480,33 +481,28 @@ SELECT CASE WHEN NOT outbox.preloaded() THEN 'not_preloaded'
        CASE WHEN NOT outbox.preloaded()
                  THEN 'outbox is not in shared_preload_libraries: events are kept, nothing is delivered'
             WHEN w.state = 'starting' THEN COALESCE(w.reason, 'the worker is starting')
+            WHEN w.state IS NULL
+                 THEN (SELECT 'no worker serves a template database: see ALTER DATABASE ... IS_TEMPLATE'
+                       FROM pg_database d WHERE d.datname = current_database() AND d.datistemplate)
             ELSE COALESCE(w.reason, h.reason) END AS reason,
        l.bytes AS log_bytes,
-       pg_total_relation_size('outbox.attempt_log_0') + pg_total_relation_size('outbox.attempt_log_1')
-       + pg_total_relation_size('outbox.attempt_log_2') + pg_total_relation_size('outbox.attempt_runs_0')
-       + pg_total_relation_size('outbox.attempt_runs_1') + pg_total_relation_size('outbox.attempt_runs_2')
-           AS attempts_bytes,
-       pg_total_relation_size('outbox.parked') + pg_total_relation_size('outbox.kept_events') AS parked_bytes,
+       outbox.size_now('outbox.attempt_log_0', 'outbox.attempt_log_1', 'outbox.attempt_log_2', 'outbox.attempt_runs_0',
+                       'outbox.attempt_runs_1', 'outbox.attempt_runs_2') AS attempts_bytes,
+       outbox.size_now('outbox.parked', 'outbox.kept_events') AS parked_bytes,
        l.oldest_at AS oldest_retained_at,
-       (SELECT p.name FROM outbox.endpoint_positions p
-        WHERE p.seq < l.max_seq ORDER BY p.seq, p.name LIMIT 1) AS retained_by,
+       outbox.farthest_behind(l.max_seq) AS retained_by,
        current_setting('outbox.enabled')::bool AS enabled,
        x.extversion AS version,
        w.unmatched,
        COALESCE(h.n, 0) AS held_steps,
        h.since AS held_since,
        h.next_try_at AS held_until,
-       COALESCE((SELECT r.keep FROM outbox.retention_here r WHERE r.log = 'events'),
-                current_setting('outbox.retention')::interval) AS retention,
-       COALESCE((SELECT r.keep FROM outbox.retention_here r WHERE r.log = 'attempts'),
-                current_setting('outbox.attempts_retention')::interval) AS attempts_retention,
-       -- many are not worth reading all, so their number is then an estimate
-       (SELECT CASE WHEN count(*) <= 10000 THEN count(*)
-                    ELSE (SELECT GREATEST(10001, c.reltuples::int8) FROM pg_class c
-                          WHERE c.oid = 'outbox.scheduled'::regclass) END
-        FROM (SELECT FROM outbox.scheduled LIMIT 10001) e) AS scheduled,
-       (SELECT min(e.deliver_at) FROM outbox.scheduled e) AS next_due_at
-FROM outbox.log_size l
+       outbox.kept_for('events') AS retention,
+       outbox.kept_for('attempts') AS attempts_retention,
+       c.events AS scheduled,
+       c.next_due_at
+FROM outbox.log_size_now() l
+CROSS JOIN outbox.scheduled_now() c
 CROSS JOIN pg_extension x
 LEFT JOIN (SELECT ws.* FROM outbox.worker_slots() ws
            JOIN pg_database d ON d.oid = ws.dboid
@@ -528,15 +524,15 @@ COMMENT ON COLUMN outbox.status.state IS
 'running, held, disabled, no_worker, not_preloaded or version_mismatch';
 COMMENT ON COLUMN outbox.status.reason IS
 'why it is not running, or which steps are on hold, in words (NULL: nothing to say)';
-COMMENT ON COLUMN outbox.status.log_bytes IS 'size of the log with its indexes, in bytes';
-COMMENT ON COLUMN outbox.status.attempts_bytes IS 'size of outbox.attempts with its index, in bytes';
+COMMENT ON COLUMN outbox.status.log_bytes IS 'size of the log with its indexes, in bytes (NULL: a table is locked)';
+COMMENT ON COLUMN outbox.status.attempts_bytes IS 'size of outbox.attempts with its index, in bytes (NULL: a table is locked)';
 COMMENT ON COLUMN outbox.status.parked_bytes IS
 'size of dead letters and of deliveries that wait for a retry, with their events that the log has no more, '
-'in bytes';
+'in bytes (NULL: a table is locked)';
 COMMENT ON COLUMN outbox.status.oldest_retained_at IS
-'when the oldest event of the log was emitted (NULL: the log is empty)';
+'when the oldest event of the log was emitted (NULL: the log is empty, or locked)';
 COMMENT ON COLUMN outbox.status.retained_by IS
-'name of the endpoint that is farthest behind (NULL: none is behind)';
+'name of the endpoint that is farthest behind (NULL: none is behind, or a table is locked)';
 COMMENT ON COLUMN outbox.status.enabled IS 'the setting outbox.enabled';
 COMMENT ON COLUMN outbox.status.version IS 'version of the extension''s objects';
 COMMENT ON COLUMN outbox.status.unmatched IS
@@ -546,11 +542,11 @@ COMMENT ON COLUMN outbox.status.held_steps IS
 'how many rows outbox.held_steps has, those left out that wait for a lock for less than a second';
 COMMENT ON COLUMN outbox.status.held_since IS 'since when the oldest of them is on hold (NULL: none is)';
 COMMENT ON COLUMN outbox.status.held_until IS 'when the next of them is tried again (NULL: none is on hold)';
-COMMENT ON COLUMN outbox.status.retention IS 'how long this database keeps events, at least';
-COMMENT ON COLUMN outbox.status.attempts_retention IS 'how long this database keeps attempts, at least';
+COMMENT ON COLUMN outbox.status.retention IS 'how long this database keeps events, at least (NULL: a table is locked)';
+COMMENT ON COLUMN outbox.status.attempts_retention IS 'how long this database keeps attempts, at least (NULL: a table is locked)';
 COMMENT ON COLUMN outbox.status.scheduled IS
-'events with a deliver_at that are not due yet (above 10000: an estimate)';
-COMMENT ON COLUMN outbox.status.next_due_at IS 'when the next of them is due (NULL: there are none)';
+'events with a deliver_at that are not due yet (above 10000: an estimate; NULL: a table is locked)';
+COMMENT ON COLUMN outbox.status.next_due_at IS 'when the next of them is due (NULL: there are none, or a table is locked)';
 
 CREATE VIEW outbox.workers AS
 SELECT w.pid, d.datname, w.worker, w.state, w.reason, w.started_at, w.endpoints, w.in_flight, w.delivered,
@@ -651,7 +647,7 @@ BEGIN
     workers AS MATERIALIZED (
         SELECT w.* FROM outbox.worker_slots() w
         JOIN pg_database d ON d.oid = w.dboid WHERE d.datname = current_database()),
-    size AS MATERIALIZED (SELECT * FROM outbox.log_size),
+    size AS MATERIALIZED (SELECT * FROM outbox.log_size_now()),
     samples (metric, endpoint, label, value) AS (
         SELECT s.metric, e.name, s.label, s.value
         FROM series s LEFT JOIN outbox.endpoint_settings e USING (endpoint_id)
@@ -663,7 +659,7 @@ BEGIN
         FROM (SELECT DISTINCT s.endpoint_id FROM series s WHERE s.endpoint_id IS NOT NULL) t
         CROSS JOIN LATERAL (SELECT q.name, q.seq FROM outbox.endpoint_positions q
                             WHERE q.endpoint_id = t.endpoint_id) p
-        CROSS JOIN size l
+        JOIN size l ON l.bytes IS NOT NULL
         UNION ALL
         SELECT 'outbox_info', NULL, s.version, 1 FROM status s
         UNION ALL

@@ -14,6 +14,7 @@
 #include "access/xlog.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_class.h"
+#include "commands/extension.h"
 #include "commands/sequence.h"
 #include "commands/trigger.h"
 #include "executor/tuptable.h"
@@ -127,13 +128,18 @@ find_relation(Oid schema, const char *name)
 {
 	Oid relid = OidIsValid(schema) ? get_relname_relid(name, schema) : InvalidOid;
 
+	/* DROP EXTENSION would lose the events, so no hint says it. */
 	if (!OidIsValid(relid))
 		ereport(
 			ERROR,
 			(errcode(ERRCODE_UNDEFINED_TABLE),
 			 errmsg("relation \"%s.%s\" does not exist", OUTBOX_SCHEMA, name),
-			 errhint(
-				 "The extension is not installed in this database, or its objects were changed. Run DROP EXTENSION outbox; CREATE EXTENSION outbox;")));
+			 !OidIsValid(get_extension_oid("outbox", true)) ?
+				 errhint(
+					 "The extension is not installed in this database. Run CREATE EXTENSION outbox;") :
+				 errhint(
+					 "The extension's schema or this object of it was renamed or removed. Rename it back: ALTER SCHEMA name RENAME TO %s. \\dx outbox shows the present name of the schema.",
+					 OUTBOX_SCHEMA)));
 	return relid;
 }
 

@@ -99,12 +99,38 @@ ask("SELECT outbox.pause_endpoint('$name{acme}')");
 portal("SELECT outbox.portal_pause_endpoint('acme', '$name{acme}')");
 like(says("SELECT outbox.portal_resume_endpoint('acme', '$name{acme}')"), qr/55000: endpoint "\Q$name{acme}\E" was paused by the operator/,
 	'what the operator paused, no tenant resumes');
+like(says("SELECT outbox.portal_drop_endpoint('acme', '$name{acme}', true)"), qr/55000: endpoint "\Q$name{acme}\E" was paused by the operator HINT/,
+	'nor drops, to make it anew');
+ask("SELECT outbox.resume_endpoint('$name{acme}')");
+portal("SELECT outbox.portal_pause_endpoint('acme', '$name{acme}')");
+my $since = "SELECT state_since FROM outbox.endpoints WHERE name = '$name{acme}'";
+my $paused_at = ask($since);
+ask("SELECT outbox.pause_endpoint('$name{acme}')");
+is(ask("SELECT reason FROM outbox.endpoints WHERE name = '$name{acme}'"), 'paused by postgres', 'an operator pauses what its tenant has paused');
+is(ask($since), $paused_at, 'since then');
+like(says("SELECT outbox.portal_resume_endpoint('acme', '$name{acme}')"), qr/55000: endpoint "\Q$name{acme}\E" was paused by the operator/,
+	'and the tenant does not resume it');
 ask("SELECT outbox.resume_endpoint('$name{acme}')");
 
 foreach my $call ("portal_create_endpoint('acme', 'kafka://broker/topic')", qq(portal_alter_endpoint('acme', '$name{acme}', '{"url": "kafka://broker/topic"}')))
 {
 	like(says("SELECT outbox.$call"), qr/42501: the endpoint of a tenant must be a webhook HINT/, "$call: refused");
 }
+
+# --- What is refused in its own words
+
+foreach my $case (
+	[ qq(portal_alter_endpoint('acme', '$name{acme}', '{"url": null}')), '22023: setting "url" has no default HINT:  Pass a URL' ],
+	[ qq(portal_create_endpoint('acme', '$url{acme}', '{"url": "$url{globex}"}')), '22023: the URL is in settings, too HINT:  Pass it as url alone' ],
+	(map { [ qq(portal_alter_endpoint('acme', '$name{acme}', '{"topics": $_}')), '22023: invalid topics HINT:  Write it like {"topics": ["order.*"]}.' ] }
+		  '[1]', '["a", true]', '[null]', '[["a"]]'))
+{
+	like(says("SELECT outbox.$case->[0]"), qr/\Q$case->[1]\E/, $case->[0] =~ s/http[^'"]*//gr);
+}
+ask("SELECT outbox.set_portal_limits('acme', settings => '{}')");
+like(says(qq(SELECT outbox.portal_alter_endpoint('acme', '$name{acme}', '{"url": "$url{acme}"}'))),
+	qr/HINT:  They choose none\. The operator decides/, 'a hint where it may choose nothing');
+ask("SELECT outbox.set_portal_limits('acme', reset => true)");
 
 # --- Limits
 

@@ -1,0 +1,72 @@
+------------------------------------------------------------------------
+-- Figures of tables that may be locked.
+--
+-- A view locks the tables that it names when it is planned, and would wait while one of
+-- them is rebuilt.  What outbox.status and outbox.stats say must be there at that very
+-- time.  So these functions read the tables, wait 0.1 s, and then return NULL.  SECURITY
+-- DEFINER, because PostgreSQL judges what they read by the caller.
+------------------------------------------------------------------------
+
+CREATE FUNCTION outbox.log_size_now(OUT bytes int8, OUT min_seq int8, OUT oldest_at timestamptz, OUT max_seq int8)
+LANGUAGE plpgsql STABLE SECURITY DEFINER COST 1 SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms'
+AS $$
+BEGIN
+    SELECT l.bytes, l.min_seq, l.oldest_at, l.max_seq
+    INTO log_size_now.bytes, log_size_now.min_seq, log_size_now.oldest_at, log_size_now.max_seq
+    FROM outbox.log_size l;
+EXCEPTION
+    WHEN lock_not_available THEN NULL;
+END $$;
+COMMENT ON FUNCTION outbox.log_size_now IS 'outbox.log_size (NULL: one of its tables is locked)';
+
+CREATE FUNCTION outbox.size_now(VARIADIC tables regclass[]) RETURNS int8
+LANGUAGE plpgsql STABLE SECURITY DEFINER COST 1 SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms'
+AS $$
+BEGIN
+    RETURN (SELECT sum(pg_total_relation_size(t)) FROM unnest(tables) t);
+EXCEPTION
+    WHEN lock_not_available THEN RETURN NULL;
+END $$;
+COMMENT ON FUNCTION outbox.size_now IS 'Size of tables with their indexes, in bytes (NULL: one is locked)';
+
+CREATE FUNCTION outbox.farthest_behind(max_seq int8) RETURNS text
+LANGUAGE plpgsql STABLE SECURITY DEFINER COST 1 SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms'
+AS $$
+BEGIN
+    RETURN (SELECT p.name FROM outbox.endpoint_positions p WHERE p.seq < max_seq ORDER BY p.seq, p.name LIMIT 1);
+EXCEPTION
+    WHEN lock_not_available THEN RETURN NULL;
+END $$;
+COMMENT ON FUNCTION outbox.farthest_behind IS
+'The endpoint that has read least of the log (NULL: none is behind, or a table is locked)';
+
+CREATE FUNCTION outbox.kept_for(log text) RETURNS interval
+LANGUAGE plpgsql STABLE SECURITY DEFINER COST 1 SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms'
+AS $$
+BEGIN
+    RETURN COALESCE((SELECT r.keep FROM outbox.retention_here r WHERE r.log = kept_for.log),
+                    current_setting(CASE kept_for.log WHEN 'events' THEN 'outbox.retention'
+                                    ELSE 'outbox.attempts_retention' END)::interval);
+EXCEPTION
+    WHEN lock_not_available THEN RETURN NULL;
+END $$;
+COMMENT ON FUNCTION outbox.kept_for IS
+'How long this database keeps events or attempts, at least (NULL: the table is locked)';
+
+CREATE FUNCTION outbox.scheduled_now(OUT events int8, OUT next_due_at timestamptz)
+LANGUAGE plpgsql STABLE SECURITY DEFINER COST 1 SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms'
+AS $$
+BEGIN
+    -- many are not worth reading all, so their number is then an estimate
+    SELECT CASE WHEN count(*) <= 10000 THEN count(*)
+                ELSE (SELECT GREATEST(10001, c.reltuples::int8) FROM pg_class c
+                      WHERE c.oid = 'outbox.scheduled'::regclass) END
+    INTO events FROM (SELECT FROM outbox.scheduled LIMIT 10001) e;
+    SELECT min(e.deliver_at) INTO next_due_at FROM outbox.scheduled e;
+EXCEPTION
+    WHEN lock_not_available THEN
+        events := NULL;
+END $$;
+COMMENT ON FUNCTION outbox.scheduled_now IS
+'How many events are not due yet, and when the next is (NULL: none is, or the table is locked)';
+
