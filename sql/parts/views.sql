@@ -151,7 +151,8 @@ COMMENT ON COLUMN outbox.stats.state_since IS 'when that state began';
 COMMENT ON COLUMN outbox.stats.reason IS
 'why it is not active, or what holds an active one back: outbox.worker_memory is used up, or a broker does not '
 'answer or takes no records (NULL: neither)';
-COMMENT ON COLUMN outbox.stats.pending IS 'events that wait for their first attempt and are not blocked (NULL: the log is locked, and no worker counts)';
+COMMENT ON COLUMN outbox.stats.pending IS
+'events that wait for their first attempt and are not blocked (NULL: the log is locked, and no worker counts)';
 COMMENT ON COLUMN outbox.stats.pending_exact IS
 'false: pending is an estimate, because counting lags behind or no worker runs. While a worker counts, '
 'retrying, blocked and dead are too low';
@@ -225,8 +226,14 @@ CREATE VIEW outbox.log_deliveries AS
 SELECT e.id AS event_id, e.seq, e.topic, e.type, e.key, e.tenant, p.name AS endpoint, p.endpoint_id,
        CASE WHEN e.forgotten THEN 'forgotten'
             WHEN k.status IS NOT NULL THEN k.status
+            -- its row is there until it is delivered, and a seek is not about it
+            WHEN e.test_of IS NOT NULL THEN 'delivered'
+            -- read and not acknowledged: under way, or behind an event of its key
             WHEN outbox.is_pending(e.seq, p.pending)
-                 THEN CASE WHEN p.stuck THEN 'blocked' ELSE 'processing' END
+                 THEN CASE WHEN p.stuck THEN 'blocked'
+                           WHEN (SELECT t.processing FROM outbox.endpoint_stats(p.endpoint_id) t) > 0
+                               THEN 'processing'
+                           ELSE 'pending' END
             WHEN pg_visible_in_snapshot(x.xid, p.read)
                  OR (p.reading IS NOT NULL AND e.seq <= p.last_seq
                      AND pg_visible_in_snapshot(x.xid, p.reading)) THEN 'delivered'
@@ -480,15 +487,14 @@ SELECT CASE WHEN NOT outbox.preloaded() THEN 'not_preloaded'
             ELSE w.state END AS state,
        CASE WHEN NOT outbox.preloaded()
                  THEN 'outbox is not in shared_preload_libraries: events are kept, nothing is delivered'
+            WHEN w.pid IS NULL AND (SELECT d.datistemplate FROM pg_database d WHERE d.datname = current_database())
+                 THEN 'no worker serves a template database (IS_TEMPLATE)'
             WHEN w.state = 'starting' THEN COALESCE(w.reason, 'the worker is starting')
-            WHEN w.state IS NULL
-                 THEN (SELECT 'no worker serves a template database: see ALTER DATABASE ... IS_TEMPLATE'
-                       FROM pg_database d WHERE d.datname = current_database() AND d.datistemplate)
-            ELSE COALESCE(w.reason, h.reason) END AS reason,
+             ELSE COALESCE(w.reason, h.reason) END AS reason,
        l.bytes AS log_bytes,
-       outbox.size_now('outbox.attempt_log_0', 'outbox.attempt_log_1', 'outbox.attempt_log_2', 'outbox.attempt_runs_0',
-                       'outbox.attempt_runs_1', 'outbox.attempt_runs_2') AS attempts_bytes,
-       outbox.size_now('outbox.parked', 'outbox.kept_events') AS parked_bytes,
+       outbox.size_now(ARRAY['outbox.attempt_log_0', 'outbox.attempt_log_1', 'outbox.attempt_log_2', 'outbox.attempt_runs_0',
+                             'outbox.attempt_runs_1', 'outbox.attempt_runs_2']::regclass[]) AS attempts_bytes,
+       outbox.size_now(ARRAY['outbox.parked', 'outbox.kept_events']::regclass[]) AS parked_bytes,
        l.oldest_at AS oldest_retained_at,
        outbox.farthest_behind(l.max_seq) AS retained_by,
        current_setting('outbox.enabled')::bool AS enabled,
@@ -568,7 +574,7 @@ COMMENT ON COLUMN outbox.workers.in_flight IS 'requests in flight';
 COMMENT ON COLUMN outbox.workers.delivered IS 'deliveries since the process started';
 COMMENT ON COLUMN outbox.workers.restarts IS
 'counter: times that this worker ended with an error, since the server started';
-COMMENT ON COLUMN outbox.workers.last_loop_at IS 'when its loop last went round (NULL: not yet)';
+COMMENT ON COLUMN outbox.workers.last_loop_at IS 'when its loop last went round (NULL: not yet, as before its first endpoint)';
 COMMENT ON COLUMN outbox.workers.memory IS
 'bytes that events, bodies of requests and answers take of outbox.worker_memory at present';
 

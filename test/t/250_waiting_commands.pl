@@ -1,4 +1,4 @@
-# An endpoint that cannot be stored or loaded keeps no command and no replay of another one waiting, and the worker sleeps.
+# An endpoint that cannot be stored or loaded keeps no commands and replays of others waiting.
 use strict;
 use warnings;
 

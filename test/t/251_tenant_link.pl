@@ -1,4 +1,4 @@
-# A link that goes down while its endpoint is the next of a limited tenant does not keep the tenant's other endpoints waiting.
+# Behind an endpoint whose link goes down, the others of its limited tenant go on.
 use strict;
 use warnings;
 

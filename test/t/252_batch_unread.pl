@@ -1,4 +1,4 @@
-# What an endpoint has read is sent at once, also as a batch that is not full, while it cannot read the rest.
+# What an endpoint has read is sent at once, in a batch that is not full, if it cannot read on.
 use strict;
 use warnings;
 
