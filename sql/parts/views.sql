@@ -230,10 +230,7 @@ SELECT e.id AS event_id, e.seq, e.topic, e.type, e.key, e.tenant, p.name AS endp
             WHEN e.test_of IS NOT NULL THEN 'delivered'
             -- read and not acknowledged: under way, or behind an event of its key
             WHEN outbox.is_pending(e.seq, p.pending)
-                 THEN CASE WHEN p.stuck THEN 'blocked'
-                           WHEN (SELECT t.processing FROM outbox.endpoint_stats(p.endpoint_id) t) > 0
-                               THEN 'processing'
-                           ELSE 'pending' END
+                 THEN CASE WHEN p.stuck THEN 'blocked' ELSE 'processing' END
             WHEN pg_visible_in_snapshot(x.xid, p.read)
                  OR (p.reading IS NOT NULL AND e.seq <= p.last_seq
                      AND pg_visible_in_snapshot(x.xid, p.reading)) THEN 'delivered'
@@ -490,11 +487,10 @@ SELECT CASE WHEN NOT outbox.preloaded() THEN 'not_preloaded'
             WHEN w.pid IS NULL AND (SELECT d.datistemplate FROM pg_database d WHERE d.datname = current_database())
                  THEN 'no worker serves a template database (IS_TEMPLATE)'
             WHEN w.state = 'starting' THEN COALESCE(w.reason, 'the worker is starting')
-             ELSE COALESCE(w.reason, h.reason) END AS reason,
+            ELSE COALESCE(w.reason, h.reason) END AS reason,
        l.bytes AS log_bytes,
-       outbox.size_now(ARRAY['outbox.attempt_log_0', 'outbox.attempt_log_1', 'outbox.attempt_log_2', 'outbox.attempt_runs_0',
-                             'outbox.attempt_runs_1', 'outbox.attempt_runs_2']::regclass[]) AS attempts_bytes,
-       outbox.size_now(ARRAY['outbox.parked', 'outbox.kept_events']::regclass[]) AS parked_bytes,
+       outbox.attempts_size_now() AS attempts_bytes,
+       outbox.parked_size_now() AS parked_bytes,
        l.oldest_at AS oldest_retained_at,
        outbox.farthest_behind(l.max_seq) AS retained_by,
        current_setting('outbox.enabled')::bool AS enabled,
