@@ -260,6 +260,13 @@ outbox_kept_emptied(void)
 	tidy_at = GetCurrentTimestamp();
 }
 
+void
+outbox_kept_released(void)
+{
+	tidied = 0;
+	tidy_at = GetCurrentTimestamp();
+}
+
 /* After an error, copying may begin before all is removed. */
 TimestampTz
 outbox_kept_tidy_time(void)

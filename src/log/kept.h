@@ -37,6 +37,9 @@ extern void outbox_kept_add(const int64 *seqs, int n);
 /* Reports that the piece was emptied, after the commit. */
 extern void outbox_kept_emptied(void);
 
+/* Reports that rows of deliveries are gone, which copies were kept for, after the commit. */
+extern void outbox_kept_released(void);
+
 /* When the next slice is to be removed; DT_NOEND: there is none. */
 extern TimestampTz outbox_kept_tidy_time(void);
 

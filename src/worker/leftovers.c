@@ -24,6 +24,7 @@
 
 #include "base/query.h"
 #include "base/table_rows.h"
+#include "log/kept.h"
 #include "log/step.h"
 #include "log/transaction.h"
 #include "server/shares.h"
@@ -374,7 +375,10 @@ run_dropped(void *arg)
 		outbox_step_blame(0);
 		l->from = from;
 		if (through)
+		{
 			drop(&dropped, l);
+			outbox_kept_released();
+		}
 		if (GetCurrentTimestamp() - now >= SLICE_TIME)
 			break;
 	}

@@ -17,7 +17,6 @@
 #include "worker/laggards.h"
 #include "worker/loop.h"
 #include "worker/reader.h"
-#include "worker/reload.h"
 
 /* True if reading for this endpoint has failed and may not be tried again yet. */
 static bool
@@ -172,29 +171,6 @@ outbox_reader_has_work(dlist_head *busy, bool head, TimestampTz now)
 	return false;
 }
 
-/*
- * Settings have changed that were not read.  The next round reads them.  If they cannot be
- * read now, the head goes on without the endpoints that they belong to.  False: it has to
- * wait.
- */
-static bool
-pass_over_changed(void)
-{
-	static uint64 done_for; /* the counter of changes, when that was last done */
-	uint64		  changed = pg_atomic_read_u64(outbox_loop.changed);
-
-	if (outbox_step_may(OUTBOX_STEP_RELOAD))
-		return !outbox_head_waits();
-	if (done_for != changed && !outbox_reload_put_off())
-	{
-		outbox_loop.due.retry_locks_at = GetCurrentTimestamp() + OUTBOX_RETRY_LOCKS_AFTER;
-		return false;
-	}
-	done_for = changed;
-	outbox_head_may_read();
-	return true;
-}
-
 bool
 outbox_reader_step(dlist_head *busy, bool head, bool news, TimestampTz now,
 				   XLogRecPtr *lsn)
@@ -203,8 +179,6 @@ outbox_reader_step(dlist_head *busy, bool head, bool news, TimestampTz now,
 	bool	   more;
 
 	outbox_head_begin_step();
-	if (head && outbox_loop_reload_is_due() && !pass_over_changed())
-		return true;
 	if (head && !outbox_head_read(news, lsn))
 		return true;
 	more = head && outbox_loop.head.reading != NULL;

@@ -40,6 +40,7 @@
 #include "worker/chores.h"
 #include "worker/clock.h"
 #include "worker/dispatch.h"
+#include "worker/head.h"
 #include "worker/leftovers.h"
 #include "worker/links.h"
 #include "worker/loop.h"
@@ -129,6 +130,29 @@ is_news(uint64 emitted, TimestampTz now)
 		(now >= wakeup_at || (emitted != seen_emitted && outbox_loop.roster.n > 0));
 }
 
+/*
+ * Settings have changed that were not read.  The next round reads them.  If they cannot be
+ * read now, the head goes on without the endpoints that they belong to.  False: it has to
+ * wait.
+ */
+static bool
+pass_over_changed(void)
+{
+	static uint64 done_for; /* the counter of changes, when that was last done */
+	uint64		  changed = pg_atomic_read_u64(outbox_loop.changed);
+
+	if (outbox_step_may(OUTBOX_STEP_RELOAD))
+		return !outbox_head_waits();
+	if (done_for != changed && !outbox_reload_put_off())
+	{
+		outbox_loop.due.retry_locks_at = GetCurrentTimestamp() + OUTBOX_RETRY_LOCKS_AFTER;
+		return false;
+	}
+	done_for = changed;
+	outbox_head_may_read();
+	return true;
+}
+
 typedef struct Reading
 {
 	TimestampTz now;
@@ -153,8 +177,9 @@ read_log(void *arg)
 	 * 'emitted' was read before the snapshot is taken.  A transaction that commits
 	 * after the snapshot raises the counter later, so it remains news.
 	 */
-	r->more = outbox_reader_step(&outbox_loop.roster.busy, r->head, r->news, r->now,
-								 &needed_lsn);
+	r->more = (r->head && outbox_loop_reload_is_due() && !pass_over_changed()) ||
+		outbox_reader_step(&outbox_loop.roster.busy, r->head, r->news, r->now,
+						   &needed_lsn);
 	OUTBOX_CRASH_POINT("read.page");
 	outbox_txn_commit();
 	OUTBOX_CRASH_POINT("read.committed");

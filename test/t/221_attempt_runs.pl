@@ -1,4 +1,4 @@
-# Requests that succeeded are stored many to a row, and shown one by one: none is lost, double or rounded.
+# Requests that succeeded are stored many to a row, and shown one by one.
 use strict;
 use warnings;
 

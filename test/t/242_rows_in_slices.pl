@@ -1,4 +1,4 @@
-# However many rows in outbox.parked an endpoint has that is dropped or moved, they are deleted in slices.
+# The rows of an endpoint that is dropped or moved are deleted in slices.
 use strict;
 use warnings;
 

@@ -1,4 +1,4 @@
-# While a table of outbox is locked or an index is rebuilt, outbox.status, outbox.stats and outbox.metrics() answer.
+# While the log is locked, outbox.status, outbox.stats and outbox.metrics() answer.
 use strict;
 use warnings;
 

@@ -1,4 +1,4 @@
-# Where the schema of outbox was renamed, emit says so, its hint loses no event, and renaming it back mends it.
+# Where the schema of outbox was renamed, emit says so, and its hint loses no event.
 use strict;
 use warnings;
 
