@@ -342,8 +342,7 @@ written(Part *part, TimestampTz at)
 	outbox_own_events_committed();
 	FOREACH_IN_PART(part, iter, ep)
 	{
-		ep->place.written = ep->place.written || ep->queue->nsettling > 0 ||
-			ep->status.state_dirty || ep->status.unstorable;
+		ep->place.written = ep->place.written || outbox_settle_wants(ep);
 		ep->place.stored_version = ep->config.version;
 		if (ep->status.state_written)
 			ep->status.state_dirty = false;
