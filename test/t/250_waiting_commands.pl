@@ -137,19 +137,19 @@ wait_status($node, $_, 'dead', 'a dead letter of another endpoint') foreach @oth
 obstruct('late', 'DELETE', 'OLD');
 ask("BEGIN; SELECT outbox.replay('late', now() - interval '1 h'); SELECT outbox.retry('late');"
 	  . " SELECT outbox.seek_endpoint('late', 'beginning'); COMMIT");
-is_held('reload', 'late');
-is_carried_out(shift @other, 'reload');
+is_held('seek', 'late');
+is_carried_out(shift @other, 'seek');
 is(ask("SELECT outbox.replay('other', now() - interval '1 h', topics => '{other.fresh}')"), 3, 'a replay for another endpoint');
 $receiver->wait_delivered(2, id => $_) foreach @fresh;
-sleeps('reload');
+sleeps('seek');
 is(ask("SELECT count(*) FROM outbox.replays WHERE finished_at IS NULL AND endpoint_id = " . id_of('late')), 1, 'its replay waits');
 is(ask('SELECT count(*) FROM outbox.commands'), 2, 'and its commands');
-is_held('reload', 'late');
+is_held('seek', 'late');
 
 $receiver->control(path => '/ok/late', behave => '/ok');
 ask('DROP TRIGGER obstacle ON outbox.parked');
 $node->reload;
-ok(wait_sql($node, 'SELECT count(*) = 0 FROM outbox.held_steps'), 'reload: works again');
+ok(wait_sql($node, 'SELECT count(*) = 0 FROM outbox.held_steps'), 'seek: works again');
 wait_status($node, $_, 'delivered', 'delivered') foreach $replayed, $retrying;
 ok(wait_sql($node, 'SELECT count(*) = 0 FROM outbox.replays WHERE finished_at IS NULL'), 'the replay ends');
 ok(wait_sql($node, 'SELECT count(*) = 0 FROM outbox.commands'), 'and no command is left');
