@@ -60,6 +60,7 @@ typedef struct Leftover
 static OutboxDatabase *db;
 static List			  *dropped;
 static List			  *moved;
+static bool			   released; /* true if rows were deleted of those on the list 'dropped' */
 static bool			   secrets;
 static bool			   searching;
 static int32		   searched; /* endpoints up to this one were looked at */
@@ -176,10 +177,9 @@ outbox_leftovers_may_load(int32 id, int64 generation, const OutboxTick *start)
 	" AND p.seq OPERATOR(pg_catalog.>) $2 ORDER BY p.seq LIMIT $3)"
 
 /*
- * Deletes a slice of a dropped endpoint's rows.  Returns true if there are no more, and
- * sets 'from'.
+ * Deletes a slice of a dropped endpoint's rows.  Returns their number, and sets 'from'.
  */
-static bool
+static int64
 slice_of_dropped(const Leftover *l, int64 *from)
 {
 	Datum args[3] = {Int32GetDatum(l->id), Int64GetDatum(l->from),
@@ -203,7 +203,7 @@ slice_of_dropped(const Leftover *l, int64 *from)
 					   " SELECT pg_catalog.count(*), pg_catalog.max(c.seq) FROM slice c",
 				 3, (Oid[]){INT4OID, INT8OID, INT8OID}, args, NULL);
 	*from = row_int8(fetch_row(0), 1);
-	return row_int8(fetch_row(0), 0) < SLICE_ROWS;
+	return row_int8(fetch_row(0), 0);
 }
 
 /*
@@ -363,20 +363,23 @@ run_dropped(void *arg)
 		run_small(now);
 	while ((l = first_of(OUTBOX_STEP_LEFTOVERS, dropped)) != NULL)
 	{
-		bool  through;
 		int64 from;
+		int64 rows;
 
 		if (!begin(&dropped_at))
 			return;
 		outbox_step_blame(l->id);
-		through = slice_of_dropped(l, &from);
+		rows = slice_of_dropped(l, &from);
 		outbox_txn_commit();
 		outbox_step_passed(OUTBOX_STEP_LEFTOVERS, l->id);
 		outbox_step_blame(0);
 		l->from = from;
-		if (through)
-		{
+		released = released || rows > 0;
+		if (rows < SLICE_ROWS)
 			drop(&dropped, l);
+		if (released && first_of(OUTBOX_STEP_LEFTOVERS, dropped) == NULL)
+		{
+			released = false;
 			outbox_kept_released();
 		}
 		if (GetCurrentTimestamp() - now >= SLICE_TIME)

@@ -141,6 +141,7 @@ outbox_roster_load_again(OutboxEndpoint *ep)
 {
 	if (ep->member.recreate)
 		return;
+	outbox_dispatch_leave_tenant(ep); /* it sends nothing, so it is the turn of others */
 	outbox_busy_add(ep);
 	outbox_window_drop(ep, &outbox_loop.head);
 	ep->member.recreate = true;

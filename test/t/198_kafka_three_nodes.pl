@@ -10,10 +10,12 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 my $jars = OutboxTest::Kafka::needed();
+
+# Soon enough that a dead leader is missed, and late enough that one on a busy machine is not
 my $kafka = OutboxTest::Kafka->new(jars => $jars, nodes => 3, conf => <<'CONF');
-broker.session.timeout.ms=3000
+broker.session.timeout.ms=6000
 broker.heartbeat.interval.ms=500
-replica.lag.time.max.ms=3000
+replica.lag.time.max.ms=6000
 CONF
 my @replicated = ('--replication-factor', 3, '--config', 'min.insync.replicas=2');
 $kafka->topic('bus', 6, @replicated);
