@@ -129,17 +129,14 @@ outbox_put_json_string(char *p, const char *s, size_t len)
 	return p;
 }
 
-char *
-outbox_put_timestamp(char *p, TimestampTz t)
+static char *
+put_second(char *p, TimestampTz t)
 {
 	struct pg_tm tm;
 	fsec_t		 fsec;
 
 	if (TIMESTAMP_NOT_FINITE(t) || timestamp2tm(t, NULL, &tm, &fsec, NULL, NULL) != 0)
-	{
 		memset(&tm, 0, sizeof(tm));
-		fsec = 0;
-	}
 	p = pg_ultostr_zeropad(p, (uint32) Max(tm.tm_year, 0), 4);
 	*p++ = '-';
 	p = pg_ultostr_zeropad(p, (uint32) tm.tm_mon, 2);
@@ -150,7 +147,26 @@ outbox_put_timestamp(char *p, TimestampTz t)
 	*p++ = ':';
 	p = pg_ultostr_zeropad(p, (uint32) tm.tm_min, 2);
 	*p++ = ':';
-	p = pg_ultostr_zeropad(p, (uint32) tm.tm_sec, 2);
+	return pg_ultostr_zeropad(p, (uint32) tm.tm_sec, 2);
+}
+
+/* Times of events that are sent together are mostly in the same second. */
+char *
+outbox_put_timestamp(char *p, TimestampTz t)
+{
+	static TimestampTz second = DT_NOBEGIN;
+	static char		   text[OUTBOX_TIMESTAMP_SIZE];
+	static size_t	   len;
+	int64			   fsec = TIMESTAMP_NOT_FINITE(t) ? 0 : t % USECS_PER_SEC;
+
+	if (fsec < 0)
+		fsec += USECS_PER_SEC;
+	if (len == 0 || t - fsec != second)
+	{
+		second = t - fsec;
+		len = put_second(text, t) - text;
+	}
+	p = outbox_put(p, text, len);
 	*p++ = '.';
 	p = pg_ultostr_zeropad(p, (uint32) fsec, 6);
 	*p++ = 'Z';

@@ -111,7 +111,6 @@ remove_lane(OutboxEndpoint *ep, OutboxLane *lane)
 	if (lane->on_parking)
 		dlist_delete(&lane->parking_node);
 	lanes_delete(ep->queue->lanes, lane->key);
-	pfree(lane->key);
 	pfree(lane);
 }
 
@@ -156,11 +155,12 @@ outbox_lanes_forget_rows(OutboxEndpoint *ep)
 static OutboxLane *
 make_lane(OutboxEndpoint *ep, const char *key)
 {
-	OutboxLane *lane = MemoryContextAllocZero(ep->cxt, sizeof(OutboxLane));
+	size_t		size = strlen(key) + 1;
+	OutboxLane *lane = MemoryContextAllocZero(ep->cxt, sizeof(OutboxLane) + size);
 	LaneEntry  *entry;
 	bool		found;
 
-	lane->key = MemoryContextStrdup(ep->cxt, key);
+	lane->key = memcpy(lane + 1, key, size);
 	dlist_init(&lane->waiting);
 	lane->asked = ep->queue->lanes_all;
 	entry = lanes_insert(ep->queue->lanes, lane->key, &found);

@@ -9,9 +9,8 @@
  */
 #include "base/outbox.h"
 
-#include <math.h>
-
 #include "miscadmin.h"
+#include "port/pg_bitutils.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
@@ -278,6 +277,23 @@ outbox_tally_is_recent(const OutboxEndpoint *ep, TimestampTz now)
 	return ep->tally->recent_second + SECS_PER_MINUTE >= now / USECS_PER_SEC;
 }
 
+/* Returns 4 * log2(n), rounded down: there are four buckets for each doubling, from 1 on. */
+static int
+quarter_doublings(uint64 n)
+{
+	/* 2 to the power of 63 + 1/4, 63 + 1/2 and 63 + 3/4, rounded up */
+	static const uint64 steps[] = {UINT64CONST(0x9837f0518db8a970),
+								   UINT64CONST(0xb504f333f9de6485),
+								   UINT64CONST(0xd744fccad69d6af5)};
+	int					highest = pg_leftmost_one_pos64(n);
+	int					quarters = 4 * highest;
+
+	n <<= 63 - highest;
+	for (size_t i = 0; i < lengthof(steps); i++)
+		quarters += n >= steps[i];
+	return quarters;
+}
+
 void
 outbox_tally_latency(OutboxEndpoint *ep, int64 usec, TimestampTz now)
 {
@@ -293,8 +309,7 @@ outbox_tally_latency(OutboxEndpoint *ep, int64 usec, TimestampTz now)
 		memset(ep->tally->latency->count[row], 0, sizeof(ep->tally->latency->count[row]));
 		ep->tally->latency->minute[row] = minute;
 	}
-	/* four buckets for each doubling, from 1 µs on */
-	bucket = usec <= 1 ? 0 : (int) (log2((double) usec) * 4);
+	bucket = usec <= 1 ? 0 : quarter_doublings((uint64) usec);
 	ep->tally->latency->count[row][Min(bucket, OUTBOX_HISTOGRAM_BUCKETS - 1)]++;
 }
 

@@ -10,7 +10,7 @@ void
 outbox_headers_reset(OutboxHeaders *h)
 {
 	h->len = 0;
-	h->n = 0;
+	h->n = h->nlines = 0;
 	h->ours = false;
 }
 
@@ -30,6 +30,16 @@ headers_reserve(OutboxHeaders *h, size_t len)
 			return false;
 		h->start = start;
 		h->max = max;
+	}
+	if (h->nlines >= h->max_lines)
+	{
+		int				  max = h->max_lines ? h->max_lines * 2 : 32;
+		OutboxHeaderLine *lines = realloc(h->lines, max * sizeof(OutboxHeaderLine));
+
+		if (lines == NULL)
+			return false;
+		h->lines = lines;
+		h->max_lines = max;
 	}
 	if (len > h->size - h->len)
 	{
@@ -57,26 +67,28 @@ headers_reserve(OutboxHeaders *h, size_t len)
  * headers that it cannot be searching share one entry, with a line each.
  */
 static bool
-is_ours(const char *name)
+is_ours(const char *name, size_t len)
 {
-	return strncmp(name, "webhook-", 8) == 0 || strncmp(name, "outbox-", 7) == 0 ||
-		strncmp(name, "ce-", 3) == 0 || strcmp(name, "Idempotency-Key") == 0;
+#define BEGINS_WITH(s) (len >= sizeof(s) - 1 && memcmp(name, s, sizeof(s) - 1) == 0)
+	return BEGINS_WITH("webhook-") || BEGINS_WITH("outbox-") || BEGINS_WITH("ce-") ||
+		strcmp(name, "Idempotency-Key") == 0;
+#undef BEGINS_WITH
 }
 
 bool
-outbox_headers_add(OutboxHeaders *h, const char *name, const char *value, size_t len)
+outbox_headers_put(OutboxHeaders *h, const char *name, size_t name_len, const char *value,
+				   size_t len)
 {
-	size_t namelen = strlen(name);
-	bool   ours = is_ours(name);
-	char  *p;
+	bool  ours = is_ours(name, name_len);
+	char *p;
 
 	while (len > 0 && (*value == ' ' || *value == '\t'))
 	{
 		value++;
 		len--;
 	}
-	if (len > PG_UINT32_MAX / 4 || namelen > PG_UINT32_MAX / 4 ||
-		!headers_reserve(h, namelen + len + 4))
+	if (len > PG_UINT32_MAX / 4 || name_len > PG_UINT32_MAX / 4 ||
+		!headers_reserve(h, name_len + len + 4))
 		return false;
 
 	p = h->buf + h->len;
@@ -88,8 +100,11 @@ outbox_headers_add(OutboxHeaders *h, const char *name, const char *value, size_t
 	else
 		h->start[h->n++] = (uint32) h->len;
 	h->ours = ours && len > 0;
-	memcpy(p, name, namelen);
-	p += namelen;
+	h->lines[h->nlines++] = (OutboxHeaderLine){.start = (uint32) (p - h->buf),
+											   .name_len = (uint32) name_len,
+											   .value_len = (uint32) len};
+	memcpy(p, name, name_len);
+	p += name_len;
 	if (len == 0)
 	{
 		/* "Name:" would make libcurl leave the header out */

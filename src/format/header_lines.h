@@ -7,6 +7,14 @@
 
 #include "base/outbox.h"
 
+/* A line "Name: value". */
+typedef struct OutboxHeaderLine
+{
+	uint32 start; /* where it begins in buf */
+	uint32 name_len;
+	uint32 value_len; /* 0: the line is "Name;" */
+} OutboxHeaderLine;
+
 /*
  * Header lines ("Name: value", NUL-terminated), packed one after the other.  Several
  * lines of outbox itself, if adjacent, are one entry, with CRLF between them.  Names
@@ -22,6 +30,10 @@ typedef struct OutboxHeaders
 	int		max;
 	bool	ours;  /* the last entry may take more lines */
 	uint32 *start; /* where each entry begins in buf */
+	int		nlines;
+	int		max_lines;
+
+	OutboxHeaderLine *lines;
 } OutboxHeaders;
 
 /* Removes all lines.  The memory is kept. */
@@ -31,7 +43,14 @@ extern void outbox_headers_reset(OutboxHeaders *h);
  * Appends "name: value".  'value' need not be terminated.  Returns false if memory
  * runs out.
  */
-extern bool outbox_headers_add(OutboxHeaders *h, const char *name, const char *value,
-							   size_t len);
+extern bool outbox_headers_put(OutboxHeaders *h, const char *name, size_t name_len,
+							   const char *value, size_t len);
+
+/* The same.  Most names are constants, so their length is one, too. */
+static inline bool
+outbox_headers_add(OutboxHeaders *h, const char *name, const char *value, size_t len)
+{
+	return outbox_headers_put(h, name, strlen(name), value, len);
+}
 
 #endif /* OUTBOX_HEADER_LINES_H */

@@ -521,7 +521,7 @@ outbox_request_message_headers(OutboxHeaders *out, OutboxEvent *event,
 		return why_no_body(event);
 	if (!add_content_type(out, "content-type", event, settings->format, &added))
 		return "invalid content type";
-	added &= outbox_headers_add(out, "outbox-id", event->id_text, strlen(event->id_text));
+	added &= outbox_headers_add(out, "outbox-id", event->id_text, OUTBOX_ID_SIZE - 1);
 	added &= outbox_headers_add(out, "outbox-topic", event->topic, strlen(event->topic));
 	if (!add_text(out, "outbox-type", type, strlen(type), &added))
 		return "invalid type";

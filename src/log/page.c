@@ -30,6 +30,8 @@
  */
 #define ALWAYS_READ 2048
 
+#define BLOCK_MAX (128 * 1024) /* of a page's memory */
+
 /* A buffer of at most this many bytes is kept for the next event. */
 #define JSON_TEXT_KEPT (64 * 1024)
 
@@ -71,8 +73,12 @@ outbox_page_create(OutboxTick *read, OutboxTick *reading)
 	MemoryContext cxt;
 	OutboxPage	 *page;
 
-	/* Its memory is freed all at once, and is contiguous. */
-	cxt = GenerationContextCreate(page_cxt, "outbox page", ALLOCSET_DEFAULT_SIZES);
+	/*
+	 * Its memory is freed all at once.  The blocks are smaller than what malloc() takes
+	 * from the system and gives back each time (memory.c).
+	 */
+	cxt = GenerationContextCreate(page_cxt, "outbox page", ALLOCSET_DEFAULT_MINSIZE,
+								  ALLOCSET_DEFAULT_INITSIZE, BLOCK_MAX);
 	page = MemoryContextAllocZero(cxt, sizeof(OutboxPage));
 	page->cxt = cxt;
 	page->refs = 1;

@@ -27,28 +27,21 @@ static OutboxHeaders lines;
 static OutboxHeader	 headers[MAX_HEADERS];
 static char			 key[OUTBOX_MAX_KEY * MAX_CONVERSION_GROWTH];
 
-/* Adjacent lines of outbox itself are one entry, with CRLF between them. */
+/* The lines are what the array names. */
 static int
-split_lines(void)
+name_headers(void)
 {
-	int n = 0;
+	int n = Min(lines.nlines, MAX_HEADERS);
 
-	for (int i = 0; i < lines.n; i++)
+	for (int i = 0; i < n; i++)
 	{
-		char *p = lines.buf + lines.start[i];
+		const OutboxHeaderLine *line = &lines.lines[i];
+		const char			   *name = lines.buf + line->start;
 
-		while (p && n < MAX_HEADERS)
-		{
-			OutboxHeader *h = &headers[n++];
-			char		 *end = strstr(p, "\r\n");
-
-			h->name = p;
-			h->name_len = strcspn(p, ":;");
-			h->value = p + h->name_len + 1;
-			h->value += *h->value == ' ';
-			h->value_len = (end ? end : p + strlen(p)) - h->value;
-			p = end ? end + 2 : NULL;
-		}
+		headers[i] = (OutboxHeader){.name = name,
+									.name_len = line->name_len,
+									.value = name + line->name_len + strlen(": "),
+									.value_len = line->value_len};
 	}
 	return n;
 }
@@ -86,7 +79,7 @@ outbox_message_fill(OutboxMessage *m, OutboxEvent *event,
 		return problem;
 	if (!fill_key(m, event))
 		return "invalid key";
-	m->nheaders = split_lines();
+	m->nheaders = name_headers();
 	m->headers = headers;
 	m->id = event->id_text;
 	m->topic = event->topic;

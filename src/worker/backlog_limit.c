@@ -115,7 +115,7 @@ outbox_backlog_limit_step(TimestampTz now)
 	 * Dead deliveries stay in memory until they are settled, so their number is
 	 * bounded.
 	 */
-	if (outbox_loop.traffic.unsettled >= 4 * OUTBOX_SETTLE_AFTER)
+	if (outbox_loop.traffic.unsettled >= 2 * OUTBOX_SETTLE_AFTER)
 	{
 		wait_until = now + SETTLE_WAIT;
 		return true;

@@ -220,7 +220,8 @@ done(void *arg, const OutboxOutcome *outcome)
 	OutboxOutcome	clean;
 
 	/* If the clock was set forward meanwhile, the failure is not judged by that. */
-	(void) outbox_clock_went_back(now);
+	if (d->batch || outcome->result > OUTBOX_RESULT_UNKNOWN)
+		(void) outbox_clock_went_back(now);
 	OUTBOX_CRASH_POINT("answer.arrived");
 	if (outcome->result == OUTBOX_RESULT_UNAVAILABLE)
 	{
@@ -405,7 +406,7 @@ outbox_dispatch_may_fill(void)
 	 * while a settle is held up.
 	 */
 	return outbox_loop.traffic.sending_allowed &&
-		outbox_loop.traffic.unsettled < 4 * OUTBOX_SETTLE_AFTER;
+		outbox_loop.traffic.unsettled < 2 * OUTBOX_SETTLE_AFTER;
 }
 
 /*

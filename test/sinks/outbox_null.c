@@ -32,9 +32,23 @@ PG_MODULE_MAGIC;
 
 extern PGDLLEXPORT const OutboxTransport *outbox_sink(void);
 
+typedef enum Mode
+{
+	MODE_ACCEPT,
+	MODE_FAIL,
+	MODE_ABORT,
+	MODE_LINK,
+	MODE_SAY,
+	MODE_POISON,
+	MODE_HOLD
+} Mode;
+
+static const char *const modes[] = {"", "fail", "abort", "link", "say", "poison", "hold"};
+
 struct OutboxLink
 {
-	char mode[16];
+	char name[16];
+	Mode mode; /* of another name: that of "" */
 };
 
 struct OutboxTransfer
@@ -43,7 +57,7 @@ struct OutboxTransfer
 	void		   *delivery; /* NULL: it was cancelled */
 	OutboxResult	result;
 	bool			held;
-	char			words[256]; /* why it fails */
+	char			words[256]; /* why it fails, if it does */
 };
 
 static OutboxDone	   done;
@@ -154,6 +168,7 @@ null_poll(void)
 {
 	bool			holds = journal && access(down_file, F_OK) == 0;
 	OutboxTransfer *t;
+	OutboxOutcome	o = {.retry_after = -1};
 
 	if (!holds)
 		release_held();
@@ -166,7 +181,6 @@ null_poll(void)
 	while (t)
 	{
 		OutboxTransfer *next = t->next;
-		OutboxOutcome	o = {.result = t->result, .retry_after = -1};
 		void		   *delivery = t->delivery;
 
 		if (holds && t->held && delivery)
@@ -176,6 +190,8 @@ null_poll(void)
 			t = next;
 			continue;
 		}
+		o.result = t->result;
+		o.error[0] = '\0';
 		if (o.result != OUTBOX_RESULT_DELIVERED)
 			strlcpy(o.error, t->words, sizeof(o.error));
 		t->next = unused;
@@ -192,17 +208,20 @@ null_open(const OutboxTarget *target, char *reason, size_t size)
 	const char *path = strchr(strstr(target->url, "://") + 3, '/');
 	OutboxLink *link = calloc(1, sizeof(*link));
 
-	if (link == NULL || (path && strlen(path) > sizeof(link->mode)))
+	if (link == NULL || (path && strlen(path) > sizeof(link->name)))
 	{
 		strlcpy(reason, "the null sink has no such mode", size);
 		free(link);
 		return NULL;
 	}
 	if (path)
-		strlcpy(link->mode, path + 1, sizeof(link->mode));
+		strlcpy(link->name, path + 1, sizeof(link->name));
+	for (size_t i = 0; i < lengthof(modes); i++)
+		if (strcmp(link->name, modes[i]) == 0)
+			link->mode = (Mode) i;
 	if (journal && target->nconfig + target->ncredentials > 0)
 	{
-		fprintf(journal, "%s\topen", link->mode);
+		fprintf(journal, "%s\topen", link->name);
 		for (int i = 0; i < target->nconfig; i++)
 			fprintf(journal, "\t%s=%s", target->config[i].name, target->config[i].value);
 		for (int i = 0; i < target->ncredentials; i++)
@@ -218,7 +237,7 @@ null_open(const OutboxTarget *target, char *reason, size_t size)
 static OutboxLinkState
 null_state(OutboxLink *link, char *reason, size_t size)
 {
-	if (strcmp(link->mode, "link") != 0 || access(down_file, F_OK) != 0)
+	if (link->mode != MODE_LINK || access(down_file, F_OK) != 0)
 		return OUTBOX_LINK_UP;
 	strlcpy(reason, "the null sink was told to be down", size);
 	return OUTBOX_LINK_DOWN;
@@ -257,25 +276,38 @@ null_start(OutboxTransfer *t, const OutboxTarget *target, OutboxLink *link,
 	t->next = NULL;
 	t->delivery = delivery;
 	t->result = OUTBOX_RESULT_DELIVERED;
-	t->held = strcmp(link->mode, "hold") == 0 && m->sequence % 3 != 0;
-	strlcpy(t->words, "the null sink does not want this event", sizeof(t->words));
-	if (strcmp(link->mode, "say") == 0)
+	t->held = false;
+	switch (link->mode)
 	{
-		t->result = OUTBOX_RESULT_ABORT;
-		snprintf(t->words, sizeof(t->words), "%.*s", (int) m->body_len, m->body);
+		case MODE_ACCEPT:
+			break;
+		case MODE_FAIL:
+			if (m->attempt == 1)
+				t->result = OUTBOX_RESULT_FAILED;
+			break;
+		case MODE_ABORT:
+		case MODE_SAY:
+			t->result = OUTBOX_RESULT_ABORT;
+			break;
+		case MODE_LINK:
+			if (access(down_file, F_OK) == 0)
+				t->result = OUTBOX_RESULT_UNAVAILABLE;
+			break;
+		case MODE_POISON:
+			if (memmem(m->body, m->body_len, "poison", 6))
+				t->result = OUTBOX_RESULT_FAILED;
+			break;
+		case MODE_HOLD:
+			t->held = m->sequence % 3 != 0;
+			break;
 	}
-	else if (strcmp(link->mode, "abort") == 0)
-		t->result = OUTBOX_RESULT_ABORT;
-	else if (strcmp(link->mode, "fail") == 0 && m->attempt == 1)
-		t->result = OUTBOX_RESULT_FAILED;
-	else if (strcmp(link->mode, "poison") == 0 &&
-			 memmem(m->body, m->body_len, "poison", 6))
-		t->result = OUTBOX_RESULT_FAILED;
-	else if (strcmp(link->mode, "link") == 0 && access(down_file, F_OK) == 0)
-		t->result = OUTBOX_RESULT_UNAVAILABLE;
+	if (link->mode == MODE_SAY)
+		snprintf(t->words, sizeof(t->words), "%.*s", (int) m->body_len, m->body);
+	else if (t->result != OUTBOX_RESULT_DELIVERED)
+		strlcpy(t->words, "the null sink does not want this event", sizeof(t->words));
 	if (journal)
 	{
-		fprintf(journal, "%s\t%d\t%s\t%s\t%.*s\t%d\t%.*s", link->mode, t->result, m->id,
+		fprintf(journal, "%s\t%d\t%s\t%s\t%.*s\t%d\t%.*s", link->name, t->result, m->id,
 				m->topic, (int) m->key_len, m->key ? m->key : "", m->attempt,
 				(int) m->body_len, m->body);
 		for (int i = 0; i < m->nheaders; i++)

@@ -558,6 +558,7 @@ http_shutdown(void)
 		curl_easy_cleanup(t->easy);
 		free(t->headers.buf);
 		free(t->headers.start);
+		free(t->headers.lines);
 		free(t->lines);
 		free(t->url);
 		free(t->resolve);
