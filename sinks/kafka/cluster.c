@@ -3,31 +3,24 @@
  *	  Owns the instances of librdkafka: how they are made and ended, their connections,
  *	  and what they say of their brokers.
  *
- * librdkafka has threads.  It blocks all signals in them.  Of outbox, only connect_to()
- * and the functions of watch_threads() run there, which call no function of PostgreSQL.
- * Everything else comes as an event, which the worker reads.
+ * librdkafka has threads, in which threads.c has functions.  Everything else comes as an
+ * event, which the worker reads.
  */
 #include "cluster.h"
+#include "threads.h"
 
-#include <arpa/inet.h>
-#include <errno.h>
-#include <poll.h>
 #include <signal.h>
 #include <time.h>
 
 #include "utils/guc.h"
 
 #define EVENTS_AT_ONCE 10000
-#define BROKERS_MAX 300
 #define END_WITHIN 2		  /* s */
 #define TOKEN_EVERY 500		  /* ms, while one is wanted and cannot be had */
 #define CANCELLED_WITHIN 1000 /* ms in which what was cancelled may still be sent */
-#define LATELY 3000			  /* ms; librdkafka tries again after 100 ms, or up to 1 s */
-#define PRODUCE 0			  /* the number of this request in Kafka's protocol */
 
-static dlist_head	  clusters = DLIST_STATIC_INIT(clusters);
-static OutboxServices services;
-static int			  event_fd;
+static dlist_head clusters = DLIST_STATIC_INIT(clusters);
+static int		  event_fd;
 
 /* Instances that are being ended, each by a thread of its own. */
 static pthread_mutex_t ending_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -35,9 +28,9 @@ static pthread_cond_t  ending_changed = PTHREAD_COND_INITIALIZER;
 static int			   ending;
 
 void
-kafka_clusters_init(const OutboxServices *given, int fd)
+kafka_clusters_init(const OutboxServices *services, int fd)
 {
-	services = *given;
+	kafka_threads_init(services, fd);
 	event_fd = fd;
 }
 
@@ -48,203 +41,6 @@ kafka_now_ms(void)
 
 	clock_gettime(CLOCK_MONOTONIC, &now);
 	return (int64) now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
-
-/* -------------------------------------------- what threads of librdkafka call */
-
-/*
- * Runs in a thread of librdkafka, for each connection, also to brokers that another
- * broker has named.  Returns 0 or an errno.
- */
-static int
-connect_to(int sock, const struct sockaddr *address, int len, const char *id, void *arg)
-{
-	KafkaCluster *c = arg;
-	const char	 *why;
-
-	if (!kafka_security_may_log_in(&c->security, id))
-	{
-		pthread_mutex_lock(&c->lock);
-		snprintf(c->refused, sizeof(c->refused),
-				 "broker %.60s has no name of Amazon MSK in its region", id);
-		strlcpy(c->refused_id, id, sizeof(c->refused_id));
-		pthread_mutex_unlock(&c->lock);
-		return EACCES;
-	}
-	if (!services.may_connect(address, c->encrypted, &why))
-	{
-		char		text[INET6_ADDRSTRLEN] = "?";
-		const void *bytes = address->sa_family == AF_INET6 ?
-			(const void *) &((const struct sockaddr_in6 *) address)->sin6_addr :
-			(const void *) &((const struct sockaddr_in *) address)->sin_addr;
-
-		inet_ntop(address->sa_family, bytes, text, sizeof(text));
-		pthread_mutex_lock(&c->lock);
-		snprintf(c->refused, sizeof(c->refused),
-				 "broker %.40s: address %s is %s, and not in outbox.allowed_networks", id,
-				 text, why);
-		strlcpy(c->refused_id, id, sizeof(c->refused_id));
-		pthread_mutex_unlock(&c->lock);
-		return EACCES;
-	}
-	pthread_mutex_lock(&c->lock);
-	if (strcmp(c->refused_id, id) == 0)
-		c->refused[0] = '\0'; /* it has another address now */
-	pthread_mutex_unlock(&c->lock);
-	if (connect(sock, address, len) == 0 || errno == EINPROGRESS)
-		return 0;
-	return errno;
-}
-
-/* ------------------------------------------------------------ threads */
-
-/*
- * librdkafka has a thread and two files for each broker that a broker has named, up to
- * 10,000.  It ends them when the instance ends.  These run in such a thread.
- */
-static rd_kafka_resp_err_t
-thread_begins(rd_kafka_t *rk, rd_kafka_thread_type_t type, const char *name, void *arg)
-{
-	KafkaCluster *c = arg;
-	uint64		  one = 1;
-	bool		  flooded;
-
-	(void) rk;
-	(void) name;
-	if (type != RD_KAFKA_THREAD_BROKER)
-		return RD_KAFKA_RESP_ERR_NO_ERROR;
-	pthread_mutex_lock(&c->lock);
-	flooded = ++c->threads > BROKERS_MAX && !c->flooded;
-	c->flooded = c->flooded || flooded;
-	pthread_mutex_unlock(&c->lock);
-	if (flooded && write(event_fd, &one, sizeof(one)) < 0)
-		return RD_KAFKA_RESP_ERR__FAIL; /* the worker finds out in its next round */
-	return RD_KAFKA_RESP_ERR_NO_ERROR;
-}
-
-static rd_kafka_resp_err_t
-thread_ends(rd_kafka_t *rk, rd_kafka_thread_type_t type, const char *name, void *arg)
-{
-	KafkaCluster *c = arg;
-
-	(void) rk;
-	(void) name;
-	pthread_mutex_lock(&c->lock);
-	if (type == RD_KAFKA_THREAD_BROKER)
-		c->threads--;
-	pthread_mutex_unlock(&c->lock);
-	return RD_KAFKA_RESP_ERR_NO_ERROR;
-}
-
-/*
- * While librdkafka has records of a partition that it may not send yet, its thread polls
- * without rest, which costs more CPU than everything else.  So it waits here for an
- * answer.  A broker handles the requests of a connection one after the other.  Another
- * one would only wait there, and has more records if it is sent after the answer.  But
- * when the way to the broker takes longer, several are to be under way.
- */
-static rd_kafka_resp_err_t
-request_sent(rd_kafka_t *rk, int sock, const char *name, int32_t id, int16_t request,
-			 int16_t version, int32_t number, size_t size, void *arg)
-{
-	KafkaCluster *c = arg;
-	struct pollfd answer = {.fd = sock, .events = POLLIN};
-	int			  slot = kafka_load_slot(id);
-	int			  wait;
-
-	(void) rk;
-	(void) name;
-	(void) version;
-	(void) number;
-	(void) size;
-	if (request != PRODUCE)
-		return RD_KAFKA_RESP_ERR_NO_ERROR;
-	pthread_mutex_lock(&c->lock);
-	c->requests[slot]++;
-	c->all_requests++;
-	wait = kafka_load_wait(&c->load, slot, c->requests[slot], c->all_requests,
-						   (int) pg_atomic_read_u32(&c->produced));
-	pthread_mutex_unlock(&c->lock);
-	(void) poll(&answer, 1, wait);
-	return RD_KAFKA_RESP_ERR_NO_ERROR;
-}
-
-/* It runs for requests that were given up, too, and even if they were not sent yet. */
-static rd_kafka_resp_err_t
-request_done(rd_kafka_t *rk, int sock, const char *name, int32_t id, int16_t request,
-			 int16_t version, int32_t number, size_t size, int64_t took,
-			 rd_kafka_resp_err_t error, void *arg)
-{
-	KafkaCluster *c = arg;
-	int			  slot = kafka_load_slot(id);
-
-	(void) rk;
-	(void) sock;
-	(void) name;
-	(void) version;
-	(void) number;
-	(void) size;
-	(void) took;
-	(void) error;
-	pthread_mutex_lock(&c->lock);
-	if (request == PRODUCE && c->requests[slot] > 0)
-	{
-		c->requests[slot]--;
-		c->all_requests--;
-	}
-	pthread_mutex_unlock(&c->lock);
-	return RD_KAFKA_RESP_ERR_NO_ERROR;
-}
-
-static rd_kafka_resp_err_t
-watch_threads(rd_kafka_t *rk, const rd_kafka_conf_t *conf, void *arg, char *words,
-			  size_t size)
-{
-	(void) conf;
-	(void) words;
-	(void) size;
-	rd_kafka_interceptor_add_on_thread_start(rk, "outbox", thread_begins, arg);
-	rd_kafka_interceptor_add_on_thread_exit(rk, "outbox", thread_ends, arg);
-	rd_kafka_interceptor_add_on_request_sent(rk, "outbox", request_sent, arg);
-	rd_kafka_interceptor_add_on_response_received(rk, "outbox", request_done, arg);
-	return RD_KAFKA_RESP_ERR_NO_ERROR;
-}
-
-bool
-kafka_cluster_is_flooded(KafkaCluster *c, char *reason, size_t size)
-{
-	bool flooded;
-
-	pthread_mutex_lock(&c->lock);
-	flooded = c->flooded;
-	pthread_mutex_unlock(&c->lock);
-	if (flooded)
-		snprintf(reason, size, "its brokers name more than %d brokers", BROKERS_MAX);
-	return flooded;
-}
-
-/*
- * An error that librdkafka repeats a record for, such as too few replicas, is in no event:
- * only a line for debugging has it.
- */
-static void
-take_log(const rd_kafka_t *rk, int level, const char *facility, const char *line)
-{
-	static const char before[] = "encountered error: Broker: ";
-	KafkaCluster	 *c = rd_kafka_opaque(rk);
-	const char		 *words;
-	const char		 *end;
-
-	(void) level;
-	if (strcmp(facility, "MSGSET") != 0 || (words = strstr(line, before)) == NULL)
-		return;
-	words += strlen("encountered error: ");
-	end = strstr(words, " (actions ");
-	pthread_mutex_lock(&c->lock);
-	snprintf(c->trouble, sizeof(c->trouble), "%.*s",
-			 end ? (int) (end - words) : (int) strlen(words), words);
-	c->trouble_at = kafka_now_ms();
-	pthread_mutex_unlock(&c->lock);
 }
 
 /* -------------------------------------------------------- making one */
@@ -335,8 +131,6 @@ configure(rd_kafka_conf_t *conf, const KafkaUrl *url, const KafkaSecurity *secur
 				   size) ||
 		 !set_file(conf, "ssl.key.location", "outbox.ssl_key_file", reason, size)))
 		return false;
-	rd_kafka_conf_set_connect_cb(conf, connect_to);
-	rd_kafka_conf_set_log_cb(conf, take_log);
 	rd_kafka_conf_set_events(conf,
 							 RD_KAFKA_EVENT_DR | RD_KAFKA_EVENT_ERROR |
 								 RD_KAFKA_EVENT_STATS |
@@ -372,15 +166,14 @@ make_cluster(const char *key, const KafkaUrl *url, const KafkaSecurity *security
 	strlcpy(c->reason, "connecting", sizeof(c->reason));
 	c->one_by_one = one_by_one;
 	pg_atomic_init_u32(&c->produced, 0);
-	pthread_mutex_init(&c->lock, NULL);
 	rd_kafka_conf_set_opaque(conf, c);
-	rd_kafka_conf_interceptor_add_on_new(conf, "outbox", watch_threads, c);
+	kafka_threads_watch(conf, c);
 	c->rk = rd_kafka_new(RD_KAFKA_PRODUCER, conf, words, sizeof(words));
 	if (c->rk == NULL)
 	{
-		/* It has freed what watch_threads() is in, so rd_kafka_conf_destroy(conf) crashes. */
+		/* It has freed what kafka_threads_watch() set, so rd_kafka_conf_destroy(conf) crashes. */
 		snprintf(reason, size, "librdkafka: %s", words);
-		pthread_mutex_destroy(&c->lock);
+		kafka_threads_ended(c);
 		kafka_security_clear(&c->security);
 		free(c);
 		return NULL;
@@ -434,7 +227,7 @@ end_instance(void *arg)
 
 	rd_kafka_queue_destroy(c->queue);
 	rd_kafka_destroy(c->rk);
-	pthread_mutex_destroy(&c->lock);
+	kafka_threads_ended(c);
 	kafka_security_clear(&c->security);
 	free(c);
 	pthread_mutex_lock(&ending_lock);
@@ -543,30 +336,6 @@ take_error(KafkaCluster *c, rd_kafka_event_t *event)
 }
 
 static void
-take_load(KafkaCluster *c, const char *report)
-{
-	KafkaLoad load;
-
-	kafka_load_read(&load, report);
-	pthread_mutex_lock(&c->lock);
-	c->load = load;
-	pthread_mutex_unlock(&c->lock);
-}
-
-/* A broker that was refused may have another name now, or be gone. */
-static void
-forget_refused(KafkaCluster *c, const char *report)
-{
-	char name[sizeof(c->refused_id) + 2];
-
-	pthread_mutex_lock(&c->lock);
-	snprintf(name, sizeof(name), "\"%s\"", c->refused_id);
-	if (c->refused[0] && strstr(report, name) == NULL)
-		c->refused[0] = '\0';
-	pthread_mutex_unlock(&c->lock);
-}
-
-static void
 take_event(KafkaCluster *c, rd_kafka_event_t *event, KafkaReport report)
 {
 	const rd_kafka_message_t *m;
@@ -585,8 +354,7 @@ take_event(KafkaCluster *c, rd_kafka_event_t *event, KafkaReport report)
 			break;
 		case RD_KAFKA_EVENT_STATS:
 			kafka_brokers_read(&c->brokers, rd_kafka_event_stats(event));
-			take_load(c, rd_kafka_event_stats(event));
-			forget_refused(c, rd_kafka_event_stats(event));
+			kafka_threads_report(c, rd_kafka_event_stats(event));
 			break;
 		default:
 			break;
@@ -639,7 +407,7 @@ kafka_clusters_poll(KafkaReport report)
 		give_up_cancelled(c);
 		kafka_security_renew_token(c->rk, &c->security, c->reason, sizeof(c->reason));
 		if (c->links > 0 ||
-			(c->wanted > 0 && !kafka_cluster_is_flooded(c, ignored, sizeof(ignored))))
+			(c->wanted > 0 && !kafka_threads_flooded(c, ignored, sizeof(ignored))))
 			continue;
 		if (pg_atomic_read_u32(&c->produced) == 0)
 		{
@@ -680,17 +448,11 @@ kafka_clusters_timeout(void)
 bool
 kafka_cluster_is_up(KafkaCluster *c, char *reason, size_t size)
 {
-	bool refused;
 	bool up = c->brokers.up && c->brokers.known;
 
 	if (kafka_security_lacks_keys(&c->security, reason, size))
 		return false;
-	pthread_mutex_lock(&c->lock);
-	refused = c->refused[0] != '\0';
-	if (refused)
-		strlcpy(reason, c->refused, size);
-	pthread_mutex_unlock(&c->lock);
-	if (refused)
+	if (kafka_threads_refused(c, reason, size))
 		return false;
 	if (c->brokers.silent[0])
 		strlcpy(reason, c->brokers.silent, size);
@@ -711,30 +473,11 @@ kafka_cluster_has_failed(KafkaCluster *c, char *reason, size_t size)
 	return error != RD_KAFKA_RESP_ERR_NO_ERROR;
 }
 
-bool
-kafka_cluster_trouble(KafkaCluster *c, char *words, size_t size)
-{
-	bool lately;
-
-	pthread_mutex_lock(&c->lock);
-	lately = c->trouble_at > 0 && kafka_now_ms() - c->trouble_at < LATELY;
-	if (lately)
-		strlcpy(words, c->trouble, size);
-	pthread_mutex_unlock(&c->lock);
-	return lately;
-}
-
 void
 kafka_clusters_reload(void)
 {
 	dlist_iter iter;
 
 	dlist_foreach(iter, &clusters)
-	{
-		KafkaCluster *c = dlist_container(KafkaCluster, node, iter.cur);
-
-		pthread_mutex_lock(&c->lock);
-		c->refused[0] = '\0';
-		pthread_mutex_unlock(&c->lock);
-	}
+		kafka_threads_allow_again(dlist_container(KafkaCluster, node, iter.cur));
 }

@@ -76,20 +76,11 @@ extern long kafka_clusters_timeout(void);
  */
 extern bool kafka_cluster_is_up(KafkaCluster *c, char *reason, size_t size);
 
-/* True if its brokers have named too many others.  It is to be given back.  Writes why. */
-extern bool kafka_cluster_is_flooded(KafkaCluster *c, char *reason, size_t size);
-
 /*
  * True after a fatal error of the idempotent producer: librdkafka sends nothing more of
  * this instance, and reports all records that it has with that error.  Writes which.
  */
 extern bool kafka_cluster_has_failed(KafkaCluster *c, char *reason, size_t size);
-
-/*
- * Why brokers have lately not taken records that librdkafka repeats; false: nothing is
- * known.  It says nothing else of them until their timeout.
- */
-extern bool kafka_cluster_trouble(KafkaCluster *c, char *words, size_t size);
 
 extern int64 kafka_now_ms(void);
 

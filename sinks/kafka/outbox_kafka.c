@@ -15,6 +15,7 @@
 #include "cluster.h"
 #include "fmgr.h"
 #include "record.h"
+#include "threads.h"
 #include "topics.h"
 
 PG_MODULE_MAGIC;
@@ -190,7 +191,7 @@ static OutboxLinkState
 kafka_state(OutboxLink *link, char *reason, size_t size)
 {
 	if (link->cluster &&
-		kafka_cluster_is_flooded(link->cluster, link->reason, sizeof(link->reason)))
+		kafka_threads_flooded(link->cluster, link->reason, sizeof(link->reason)))
 	{
 		kafka_cluster_put(link->cluster);
 		link->cluster = NULL;
@@ -214,7 +215,7 @@ kafka_state(OutboxLink *link, char *reason, size_t size)
 	if (link->cluster && link->retry_at == 0)
 	{
 		if (link->transfers > 0 && kafka_now_ms() - link->moved_at >= STUCK)
-			(void) kafka_cluster_trouble(link->cluster, reason, size);
+			(void) kafka_threads_trouble(link->cluster, reason, size);
 		return OUTBOX_LINK_UP;
 	}
 	strlcpy(reason, link->reason, size);
@@ -406,7 +407,7 @@ judge(OutboxTransfer *t, rd_kafka_resp_err_t error, OutboxOutcome *o)
 		o->failure = error == RD_KAFKA_RESP_ERR__MSG_TIMED_OUT ? OUTBOX_FAILURE_TIMEOUT :
 																 OUTBOX_FAILURE_NONE;
 		if (error == RD_KAFKA_RESP_ERR__MSG_TIMED_OUT &&
-			kafka_cluster_trouble(t->cluster, trouble, sizeof(trouble)))
+			kafka_threads_trouble(t->cluster, trouble, sizeof(trouble)))
 			snprintf(o->error, sizeof(o->error), "Kafka: %s: %s", rd_kafka_err2str(error),
 					 trouble);
 		else

@@ -1,0 +1,304 @@
+/*
+ * threads.c
+ *	  Owns what runs in threads of librdkafka, and what these leave for the worker.
+ *
+ * librdkafka blocks all signals in its threads.  What runs there calls no function of
+ * PostgreSQL, and shares with the worker only what 'lock' protects.
+ */
+#include "threads.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <poll.h>
+#include <unistd.h>
+
+#define BROKERS_MAX 300
+#define LATELY 3000 /* ms; librdkafka tries again after 100 ms, or up to 1 s */
+#define PRODUCE 0	/* the number of this request in Kafka's protocol */
+
+static OutboxServices services;
+static int			  event_fd;
+
+void
+kafka_threads_init(const OutboxServices *given, int fd)
+{
+	services = *given;
+	event_fd = fd;
+}
+
+/* -------------------------------------------- what runs in threads of librdkafka */
+
+/*
+ * Runs in a thread of librdkafka, for each connection, also to brokers that another
+ * broker has named.  Returns 0 or an errno.
+ */
+static int
+connect_to(int sock, const struct sockaddr *address, int len, const char *id, void *arg)
+{
+	KafkaCluster *c = arg;
+	const char	 *why;
+
+	if (!kafka_security_may_log_in(&c->security, id))
+	{
+		pthread_mutex_lock(&c->lock);
+		snprintf(c->refused, sizeof(c->refused),
+				 "broker %.60s has no name of Amazon MSK in its region", id);
+		strlcpy(c->refused_id, id, sizeof(c->refused_id));
+		pthread_mutex_unlock(&c->lock);
+		return EACCES;
+	}
+	if (!services.may_connect(address, c->encrypted, &why))
+	{
+		char		text[INET6_ADDRSTRLEN] = "?";
+		const void *bytes = address->sa_family == AF_INET6 ?
+			(const void *) &((const struct sockaddr_in6 *) address)->sin6_addr :
+			(const void *) &((const struct sockaddr_in *) address)->sin_addr;
+
+		inet_ntop(address->sa_family, bytes, text, sizeof(text));
+		pthread_mutex_lock(&c->lock);
+		snprintf(c->refused, sizeof(c->refused),
+				 "broker %.40s: address %s is %s, and not in outbox.allowed_networks", id,
+				 text, why);
+		strlcpy(c->refused_id, id, sizeof(c->refused_id));
+		pthread_mutex_unlock(&c->lock);
+		return EACCES;
+	}
+	pthread_mutex_lock(&c->lock);
+	if (strcmp(c->refused_id, id) == 0)
+		c->refused[0] = '\0'; /* it has another address now */
+	pthread_mutex_unlock(&c->lock);
+	if (connect(sock, address, len) == 0 || errno == EINPROGRESS)
+		return 0;
+	return errno;
+}
+
+/*
+ * librdkafka has a thread and two files for each broker that a broker has named, up to
+ * 10,000.  It ends them when the instance ends.  These run in such a thread.
+ */
+static rd_kafka_resp_err_t
+thread_begins(rd_kafka_t *rk, rd_kafka_thread_type_t type, const char *name, void *arg)
+{
+	KafkaCluster *c = arg;
+	uint64		  one = 1;
+	bool		  flooded;
+
+	(void) rk;
+	(void) name;
+	if (type != RD_KAFKA_THREAD_BROKER)
+		return RD_KAFKA_RESP_ERR_NO_ERROR;
+	pthread_mutex_lock(&c->lock);
+	flooded = ++c->threads > BROKERS_MAX && !c->flooded;
+	c->flooded = c->flooded || flooded;
+	pthread_mutex_unlock(&c->lock);
+	if (flooded && write(event_fd, &one, sizeof(one)) < 0)
+		return RD_KAFKA_RESP_ERR__FAIL; /* the worker finds out in its next round */
+	return RD_KAFKA_RESP_ERR_NO_ERROR;
+}
+
+static rd_kafka_resp_err_t
+thread_ends(rd_kafka_t *rk, rd_kafka_thread_type_t type, const char *name, void *arg)
+{
+	KafkaCluster *c = arg;
+
+	(void) rk;
+	(void) name;
+	pthread_mutex_lock(&c->lock);
+	if (type == RD_KAFKA_THREAD_BROKER)
+		c->threads--;
+	pthread_mutex_unlock(&c->lock);
+	return RD_KAFKA_RESP_ERR_NO_ERROR;
+}
+
+/*
+ * While librdkafka has records of a partition that it may not send yet, its thread polls
+ * without rest, which costs more CPU than everything else.  So it waits here for an
+ * answer.  A broker handles the requests of a connection one after the other.  Another
+ * one would only wait there, and has more records if it is sent after the answer.  But
+ * when the way to the broker takes longer, several are to be under way.
+ */
+static rd_kafka_resp_err_t
+request_sent(rd_kafka_t *rk, int sock, const char *name, int32_t id, int16_t request,
+			 int16_t version, int32_t number, size_t size, void *arg)
+{
+	KafkaCluster *c = arg;
+	struct pollfd answer = {.fd = sock, .events = POLLIN};
+	int			  slot = kafka_load_slot(id);
+	int			  wait;
+
+	(void) rk;
+	(void) name;
+	(void) version;
+	(void) number;
+	(void) size;
+	if (request != PRODUCE)
+		return RD_KAFKA_RESP_ERR_NO_ERROR;
+	pthread_mutex_lock(&c->lock);
+	c->requests[slot]++;
+	c->all_requests++;
+	wait = kafka_load_wait(&c->load, slot, c->requests[slot], c->all_requests,
+						   (int) pg_atomic_read_u32(&c->produced));
+	pthread_mutex_unlock(&c->lock);
+	(void) poll(&answer, 1, wait);
+	return RD_KAFKA_RESP_ERR_NO_ERROR;
+}
+
+/* It runs for requests that were given up, too, and even if they were not sent yet. */
+static rd_kafka_resp_err_t
+request_done(rd_kafka_t *rk, int sock, const char *name, int32_t id, int16_t request,
+			 int16_t version, int32_t number, size_t size, int64_t took,
+			 rd_kafka_resp_err_t error, void *arg)
+{
+	KafkaCluster *c = arg;
+	int			  slot = kafka_load_slot(id);
+
+	(void) rk;
+	(void) sock;
+	(void) name;
+	(void) version;
+	(void) number;
+	(void) size;
+	(void) took;
+	(void) error;
+	pthread_mutex_lock(&c->lock);
+	if (request == PRODUCE && c->requests[slot] > 0)
+	{
+		c->requests[slot]--;
+		c->all_requests--;
+	}
+	pthread_mutex_unlock(&c->lock);
+	return RD_KAFKA_RESP_ERR_NO_ERROR;
+}
+
+/*
+ * An error that librdkafka repeats a record for, such as too few replicas, is in no event:
+ * only a line for debugging has it.
+ */
+static void
+take_log(const rd_kafka_t *rk, int level, const char *facility, const char *line)
+{
+	static const char before[] = "encountered error: Broker: ";
+	KafkaCluster	 *c = rd_kafka_opaque(rk);
+	const char		 *words;
+	const char		 *end;
+
+	(void) level;
+	if (strcmp(facility, "MSGSET") != 0 || (words = strstr(line, before)) == NULL)
+		return;
+	words += strlen("encountered error: ");
+	end = strstr(words, " (actions ");
+	pthread_mutex_lock(&c->lock);
+	snprintf(c->trouble, sizeof(c->trouble), "%.*s",
+			 end ? (int) (end - words) : (int) strlen(words), words);
+	c->trouble_at = kafka_now_ms();
+	pthread_mutex_unlock(&c->lock);
+}
+
+static rd_kafka_resp_err_t
+watch_threads(rd_kafka_t *rk, const rd_kafka_conf_t *conf, void *arg, char *words,
+			  size_t size)
+{
+	(void) conf;
+	(void) words;
+	(void) size;
+	rd_kafka_interceptor_add_on_thread_start(rk, "outbox", thread_begins, arg);
+	rd_kafka_interceptor_add_on_thread_exit(rk, "outbox", thread_ends, arg);
+	rd_kafka_interceptor_add_on_request_sent(rk, "outbox", request_sent, arg);
+	rd_kafka_interceptor_add_on_response_received(rk, "outbox", request_done, arg);
+	return RD_KAFKA_RESP_ERR_NO_ERROR;
+}
+
+void
+kafka_threads_watch(rd_kafka_conf_t *conf, KafkaCluster *c)
+{
+	pthread_mutex_init(&c->lock, NULL);
+	rd_kafka_conf_set_connect_cb(conf, connect_to);
+	rd_kafka_conf_set_log_cb(conf, take_log);
+	rd_kafka_conf_interceptor_add_on_new(conf, "outbox", watch_threads, c);
+}
+
+void
+kafka_threads_ended(KafkaCluster *c)
+{
+	pthread_mutex_destroy(&c->lock);
+}
+
+/* ------------------------------------------------------- what the worker asks */
+
+bool
+kafka_threads_flooded(KafkaCluster *c, char *reason, size_t size)
+{
+	bool flooded;
+
+	pthread_mutex_lock(&c->lock);
+	flooded = c->flooded;
+	pthread_mutex_unlock(&c->lock);
+	if (flooded)
+		snprintf(reason, size, "its brokers name more than %d brokers", BROKERS_MAX);
+	return flooded;
+}
+
+bool
+kafka_threads_trouble(KafkaCluster *c, char *words, size_t size)
+{
+	bool lately;
+
+	pthread_mutex_lock(&c->lock);
+	lately = c->trouble_at > 0 && kafka_now_ms() - c->trouble_at < LATELY;
+	if (lately)
+		strlcpy(words, c->trouble, size);
+	pthread_mutex_unlock(&c->lock);
+	return lately;
+}
+
+bool
+kafka_threads_refused(KafkaCluster *c, char *reason, size_t size)
+{
+	bool refused;
+
+	pthread_mutex_lock(&c->lock);
+	refused = c->refused[0] != '\0';
+	if (refused)
+		strlcpy(reason, c->refused, size);
+	pthread_mutex_unlock(&c->lock);
+	return refused;
+}
+
+void
+kafka_threads_allow_again(KafkaCluster *c)
+{
+	pthread_mutex_lock(&c->lock);
+	c->refused[0] = '\0';
+	pthread_mutex_unlock(&c->lock);
+}
+
+static void
+take_load(KafkaCluster *c, const char *report)
+{
+	KafkaLoad load;
+
+	kafka_load_read(&load, report);
+	pthread_mutex_lock(&c->lock);
+	c->load = load;
+	pthread_mutex_unlock(&c->lock);
+}
+
+/* A broker that was refused may have another name now, or be gone. */
+static void
+forget_refused(KafkaCluster *c, const char *report)
+{
+	char name[sizeof(c->refused_id) + 2];
+
+	pthread_mutex_lock(&c->lock);
+	snprintf(name, sizeof(name), "\"%s\"", c->refused_id);
+	if (c->refused[0] && strstr(report, name) == NULL)
+		c->refused[0] = '\0';
+	pthread_mutex_unlock(&c->lock);
+}
+
+void
+kafka_threads_report(KafkaCluster *c, const char *report)
+{
+	take_load(c, report);
+	forget_refused(c, report);
+}

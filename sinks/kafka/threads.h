@@ -1,0 +1,37 @@
+/*
+ * threads.h
+ *	  What runs in threads of librdkafka, and what these leave for the worker.
+ */
+#ifndef OUTBOX_KAFKA_THREADS_H
+#define OUTBOX_KAFKA_THREADS_H
+
+#include "cluster.h"
+
+/* Once per process.  'fd' becomes readable when a thread has something for the worker. */
+extern void kafka_threads_init(const OutboxServices *services, int fd);
+
+/* Before the instance is made: librdkafka is to call the functions of threads.c. */
+extern void kafka_threads_watch(rd_kafka_conf_t *conf, KafkaCluster *c);
+
+/* After all threads of the instance have ended. */
+extern void kafka_threads_ended(KafkaCluster *c);
+
+/* True if its brokers have named too many others.  It is to be given back.  Writes why. */
+extern bool kafka_threads_flooded(KafkaCluster *c, char *reason, size_t size);
+
+/*
+ * Why brokers have lately not taken records that librdkafka repeats; false: nothing is
+ * known.  It says nothing else of them until their timeout.
+ */
+extern bool kafka_threads_trouble(KafkaCluster *c, char *words, size_t size);
+
+/* True if a broker may not be connected to.  Writes why. */
+extern bool kafka_threads_refused(KafkaCluster *c, char *reason, size_t size);
+
+/* Addresses that were refused may be allowed now. */
+extern void kafka_threads_allow_again(KafkaCluster *c);
+
+/* Takes from a report of librdkafka's statistics what the threads use. */
+extern void kafka_threads_report(KafkaCluster *c, const char *report);
+
+#endif /* OUTBOX_KAFKA_THREADS_H */
