@@ -5,9 +5,10 @@
 use strict;
 use warnings;
 
-use List::Util qw(max sum);
+use List::Util qw(max);
 use OutboxTest;
 use OutboxTest::Kafka;
+use OutboxTest::Trend qw(first_and_last);
 use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time usleep);
@@ -87,35 +88,15 @@ while (time - $start < $minutes * 60)
 is(worker_pid($node), $worker, 'the same worker from the beginning to the end');
 stop_producer($producer);
 
-sub mean { return sum(@_) / @_ }
-
-# Least squares: by how much it grows in an hour.
-sub slope
-{
-	my ($what) = @_;
-	my $x = mean(map { $_->{minute} / 60 } @samples);
-	my $y = mean(map { $_->{$what} } @samples);
-	my $square = sum map { ($_->{minute} / 60 - $x)**2 } @samples;
-	return sum(map { ($_->{minute} / 60 - $x) * ($_->{$what} - $y) } @samples) / ($square || 1);
-}
-
-my @first = grep { $_->{minute} <= $samples[0]{minute} + $minutes / 6 } @samples;
-my @last = grep { $_->{minute} > $samples[-1]{minute} - $minutes / 6 } @samples;
-my (%first, %last);
-diag(sprintf '%d minutes, %d events/s; the first %.1f minutes, the last, and the slope', $minutes, $rate, $minutes / 6);
-foreach my $what (sort grep { $_ ne 'minute' } keys %{ $samples[0] })
-{
-	$first{$what} = mean(map { $_->{$what} } @first);
-	$last{$what} = mean(map { $_->{$what} } @last);
-	diag(sprintf '  %-22s %10.2f %10.2f   %+.2f per hour', $what, $first{$what}, $last{$what}, slope($what));
-}
+diag("$minutes minutes, $rate events/s");
+my ($first, $last) = first_and_last($minutes, @samples);
 
 # Generous, because others may be at work on this machine.  What is emitted is its matter too.
-cmp_ok($last{'waiting'}, '<', $first{'waiting'} + $rate, 'no more waits than is emitted in a second');
-cmp_ok($last{'RssAnon MB'}, '<', $first{'RssAnon MB'} + 8, 'no more memory');
-cmp_ok($last{'threads'}, '<', $first{'threads'} + 3, 'nor threads');
-cmp_ok($last{'open files'}, '<', $first{'open files'} + 8, 'nor open files');
-cmp_ok($last{'log MB'}, '<', 3 * $first{'log MB'} + 16, 'the log is shortened');
+cmp_ok($last->{'waiting'}, '<', $first->{'waiting'} + $rate, 'no more waits than is emitted in a second');
+cmp_ok($last->{'RssAnon MB'}, '<', $first->{'RssAnon MB'} + 8, 'no more memory');
+cmp_ok($last->{'threads'}, '<', $first->{'threads'} + 3, 'nor threads');
+cmp_ok($last->{'open files'}, '<', $first->{'open files'} + 8, 'nor open files');
+cmp_ok($last->{'log MB'}, '<', 3 * $first->{'log MB'} + 16, 'the log is shortened');
 ok(wait_settled($node), 'everything is delivered in the end');
 is(stat_of($node, 'soak', 'failed_attempts'), 0, 'no attempt has failed');
 is($kafka->count('soak'), stat_of($node, 'soak', 'delivered'), 'and each event is in Kafka once');

@@ -6,8 +6,9 @@ use strict;
 use warnings;
 no warnings 'portable';    # hex() of 48 bits
 
-use List::Util qw(max sum);
+use List::Util qw(max);
 use OutboxTest;
+use OutboxTest::Trend qw(first_and_last);
 use POSIX ();
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -131,46 +132,24 @@ stop_producer($producer);
 is(ask($held), $xmin, 'the transaction was held all the time');
 ask('SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE \'%pg_sleep(1000000)\' AND pid <> pg_backend_pid()');
 
-sub mean { return sum(@_) / @_ }
-
-# Least squares: by how much it grows in an hour.
-sub slope
-{
-	my ($what) = @_;
-	my $x = mean(map { $_->{minute} / 60 } @samples);
-	my $y = mean(map { $_->{$what} } @samples);
-	my $square = sum map { ($_->{minute} / 60 - $x)**2 } @samples;
-	return sum(map { ($_->{minute} / 60 - $x) * ($_->{$what} - $y) } @samples) / ($square || 1);
-}
-
-my @first = grep { $_->{minute} <= $samples[0]{minute} + $minutes / 6 } @samples;
-my @last = grep { $_->{minute} > $samples[-1]{minute} - $minutes / 6 } @samples;
-my (%first, %last);
-diag(sprintf '%d minutes, %d events/s; the first %.1f minutes, the last, and the slope', $minutes,
-	$rate, $minutes / 6);
-foreach my $what (sort grep { $_ ne 'minute' } keys %{ $samples[0] })
-{
-	$first{$what} = mean(map { $_->{$what} } @first);
-	$last{$what} = mean(map { $_->{$what} } @last);
-	diag(sprintf '  %-22s %10.2f %10.2f   %+.2f per hour', $what, $first{$what}, $last{$what},
-		slope($what));
-}
+diag("$minutes minutes, $rate events/s");
+my ($first, $last) = first_and_last($minutes, @samples);
 
 # Generous, because others may be at work on this machine.
 my $same = 'deliveries per second';
-cmp_ok($last{$same}, '>', 0.9 * $first{$same}, "$same: as many at the end");
-cmp_ok($last{'CPU ms per request'}, '<', 1.5 * $first{'CPU ms per request'} + 0.02,
+cmp_ok($last->{$same}, '>', 0.9 * $first->{$same}, "$same: as many at the end");
+cmp_ok($last->{'CPU ms per request'}, '<', 1.5 * $first->{'CPU ms per request'} + 0.02,
 	'a request costs no more at the end');
-cmp_ok($last{'p50 ms'}, '<', 2 * $first{'p50 ms'} + 5, 'p50 no higher at the end');
-cmp_ok($last{'p99 ms'}, '<', 3 * $first{'p99 ms'} + 50, 'nor p99');
-cmp_ok($last{'RssAnon MB'}, '<', $first{'RssAnon MB'} + 8, 'nor memory');
-cmp_ok($last{'open files'}, '<', $first{'open files'} + 16, 'nor open files');
-cmp_ok($last{'events MB'}, '<', 3 * $first{'events MB'} + 16, 'the log is shortened');
-cmp_ok($last{'attempts MB'}, '<', 3 * $first{'attempts MB'} + 16, 'so are the attempts');
-cmp_ok($last{'positions MB'}, '<', 2 * $first{'positions MB'} + 8, 'and the positions');
+cmp_ok($last->{'p50 ms'}, '<', 2 * $first->{'p50 ms'} + 5, 'p50 no higher at the end');
+cmp_ok($last->{'p99 ms'}, '<', 3 * $first->{'p99 ms'} + 50, 'nor p99');
+cmp_ok($last->{'RssAnon MB'}, '<', $first->{'RssAnon MB'} + 8, 'nor memory');
+cmp_ok($last->{'open files'}, '<', $first->{'open files'} + 16, 'nor open files');
+cmp_ok($last->{'events MB'}, '<', 3 * $first->{'events MB'} + 16, 'the log is shortened');
+cmp_ok($last->{'attempts MB'}, '<', 3 * $first->{'attempts MB'} + 16, 'so are the attempts');
+cmp_ok($last->{'positions MB'}, '<', 2 * $first->{'positions MB'} + 8, 'and the positions');
 
 # Dead rows of failures cannot be removed while that transaction is open.
-cmp_ok($last{'parked MB'}, '<', $minutes * 60 * $rate * 0.05 * 1.1 * 1000 / 1048576 + 1,
+cmp_ok($last->{'parked MB'}, '<', $minutes * 60 * $rate * 0.05 * 1.1 * 1000 / 1048576 + 1,
 	'a failure costs less than 1 kB');
 ok(wait_settled($node), 'everything is delivered in the end');
 
