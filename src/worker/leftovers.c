@@ -60,14 +60,14 @@ typedef struct Leftover
 static OutboxDatabase *db;
 static List			  *dropped;
 static List			  *moved;
-static bool			   released; /* true if rows were deleted of those on the list 'dropped' */
-static bool			   secrets;
-static bool			   searching;
-static int32		   searched; /* endpoints up to this one were looked at */
-static TimestampTz	   changes_at = DT_NOEND;
-static TimestampTz	   forgotten_at;
-static TimestampTz	   dropped_at; /* what was dropped rests until then */
-static TimestampTz	   moved_at;   /* the same of what was moved */
+static bool	 released; /* true if rows were deleted of those on the list 'dropped' */
+static bool	 secrets;
+static bool	 searching;
+static int32 searched; /* endpoints up to this one were looked at */
+static TimestampTz changes_at = DT_NOEND;
+static TimestampTz forgotten_at;
+static TimestampTz dropped_at; /* what was dropped rests until then */
+static TimestampTz moved_at;   /* the same of what was moved */
 
 void
 outbox_leftovers_init(OutboxDatabase *database)
