@@ -96,13 +96,13 @@ outbox_batch_due(OutboxEndpoint *ep, TimestampTz now)
 /*
  * True if the endpoint has events that it can read but has not read yet.  One that is ahead
  * of the head has read all that it can.  One for which reading has failed may not read for
- * a minute.
+ * a minute, and one that is put off not before its settings are read.
  */
 static bool
 can_read_more(const OutboxEndpoint *ep, TimestampTz now)
 {
 	return !ep->feed->attached && !ep->lists->in_turn[OUTBOX_TURN_AHEAD] &&
-		outbox_window_wants_events(ep, now) &&
+		!ep->member.put_off && outbox_window_wants_events(ep, now) &&
 		!outbox_step_held(OUTBOX_STEP_READ, ep->id);
 }
 

@@ -162,5 +162,8 @@ outbox_parking_settled(OutboxEndpoint *ep)
 		}
 		outbox_delivery_free(d);
 	}
-	ep->place.dirty = ep->place.moved = false;
+
+	/* What the endpoint has read is stored by a position only. */
+	if (ep->place.dirty)
+		ep->place.dirty = ep->place.moved = false;
 }

@@ -214,7 +214,8 @@ typedef struct Part
 	bool				attempts;
 	bool				begun; /* false if a lock was not free */
 	bool				wrote_head;
-	bool				complete; /* true if it writes those that have only read on */
+	bool				complete; /* true if it writes those that lag ... */
+	bool				behind;	  /* ... and all others that have only read on */
 } Part;
 
 static bool
@@ -265,16 +266,27 @@ may_move_shared(const Part *part)
 	return true;
 }
 
-/* Those that have only read on are settled like the others. */
+/*
+ * Those that have only read on are settled like the others.  With many idle endpoints the
+ * shared position moves often.  So one with a position of its own has to be due for that.
+ */
 static void
 complete(Part *part, TimestampTz now)
 {
-	OutboxToSettle *all = part->all;
+	OutboxToSettle	  *all = part->all;
+	dlist_mutable_iter iter;
 
-	while (!dlist_is_empty(&all->behind))
-		outbox_settle_add(all, outbox_listed(settle_node, dlist_head_node(&all->behind)));
-	all->behind_at = now + BEHIND_EVERY;
 	part->complete = true;
+	part->behind = part->final || now >= outbox_settle_behind_at(all);
+	if (part->behind)
+		all->behind_at = now + BEHIND_EVERY;
+	dlist_foreach_modify(iter, &all->behind)
+	{
+		OutboxEndpoint *ep = outbox_listed(settle_node, iter.cur);
+
+		if (part->behind || outbox_settle_lags(ep))
+			outbox_settle_add(all, ep);
+	}
 }
 
 static void
@@ -293,7 +305,7 @@ write_endpoint(const Part *part, OutboxPositions *p, OutboxEndpoint *ep, bool *s
 	 * The shared position moves on with the head.  So only an endpoint that has
 	 * nothing left before the head may follow it.
 	 */
-	if (part->complete && (ep->place.moved || outbox_settle_lags(ep)))
+	if ((part->behind && ep->place.moved) || (part->complete && outbox_settle_lags(ep)))
 		ep->place.dirty = true;
 	if (share_budget > 0 && may_share(ep, p->now))
 	{

@@ -14,8 +14,8 @@ extern void outbox_settle_init(OutboxDatabase *db, int64 last_shared_tick);
 /*
  * The endpoints that have something to store.  A settle visits those on 'unsettled', which
  * something has happened to since the last one.  Those on 'behind' have only read on, and
- * sent: what they have stored still holds.  They are written when the shared position moves
- * on, and about a second later.
+ * sent: what they have stored still holds.  Those that follow the shared position are
+ * written when it moves on, and all of them about a second later.
  */
 typedef struct OutboxToSettle
 {

@@ -93,5 +93,24 @@ is(scalar(() = $receiver->requests(id => $secret)), 0, 'the forgotten one is not
 again('tenant_limits_here');
 ok(wait_sql($node, "SELECT complete_at IS NOT NULL FROM outbox.forget_progress WHERE tenant = 'acme'"), 'what it held is removed');
 
+# What a batch endpoint has read is sent in time while the rest cannot be read, and the worker sleeps.
+sub in_batches { return map { $_->{id} } $receiver->events(path => '/ok/batch', delivered => 1) }
+endpoint($node, $receiver, 'batch', '/ok/batch', "topics => '{batch.*}', batch_size => 10, batch_wait => '6 s'");
+my @ready = map { emit($node, 'batch.ready', '{}') } 1 .. 2;
+ok(wait_sql($node, "SELECT pending = 2 FROM outbox.stats WHERE endpoint = 'batch'"), 'events wait for others of their batch');
+without('tenant_limits_here', sub { ask("SELECT outbox.alter_endpoint('batch', max_attempts => 3)") });
+arrives('other.batch', '/ok/other', 'the log is read');
+is(scalar(() = in_batches()), 0, 'the batch waits');
+wait_until { in_batches() >= 2 } 'the batch';
+is(join(' ', in_batches()), "@ready", 'the batch is sent');
+my $unread = emit($node, 'batch.unread', '{}');
+my $pid = worker_pid($node);
+my $before = cpu_ticks($pid);
+sleep 3;
+cmp_ok(cpu_ticks($pid) - $before, '<', 30, 'the worker sleeps');
+again('tenant_limits_here');
+wait_until { in_batches() >= 3 } 'the next batch';
+is(join(' ', in_batches()), "@ready $unread", 'it reads on when its settings are read');
+
 $node->stop;
 done_testing();
