@@ -34,6 +34,7 @@
 #include "base/table_rows.h"
 #include "log/kept.h"
 #include "log/transaction.h"
+#include "server/shares.h"
 
 /* The limits of a slice: rows, and the time (µs) after which it ends. */
 #define SLICE_ROWS 1000
@@ -260,18 +261,31 @@ outbox_kept_emptied(void)
 	tidy_at = GetCurrentTimestamp();
 }
 
+/* Another worker may serve the database. */
 void
 outbox_kept_released(void)
 {
-	tidied = 0;
-	tidy_at = GetCurrentTimestamp();
+	pg_atomic_write_u32(&db->released, 1);
+	outbox_workers_wake(db, true);
 }
 
 /* After an error, copying may begin before all is removed. */
 TimestampTz
 outbox_kept_tidy_time(void)
 {
-	return copying ? DT_NOEND : tidy_at;
+	if (copying)
+		return DT_NOEND;
+	return outbox_serves_database() && pg_atomic_read_u32(&db->released) ? 0 : tidy_at;
+}
+
+/* All copies are examined again if rows were deleted since the last slice. */
+static void
+notice_released(TimestampTz now)
+{
+	if (pg_atomic_exchange_u32(&db->released, 0) == 0)
+		return;
+	tidied = 0;
+	tidy_at = now;
 }
 
 /*
@@ -286,10 +300,13 @@ void
 outbox_kept_tidy(void)
 {
 	TimestampTz begun = GetCurrentTimestamp();
-	Datum		args[2] = {Int64GetDatum(tidied), Int64GetDatum(SLICE_ROWS)};
+	Datum		args[2];
 	int64		last;
 
 	Assert(!copying);
+	notice_released(begun);
+	args[0] = Int64GetDatum(tidied);
+	args[1] = Int64GetDatum(SLICE_ROWS);
 	if (!outbox_txn_begin(true))
 	{
 		tidy_at = begun + AGAIN_AFTER;

@@ -181,6 +181,12 @@ typedef struct OutboxDatabase
 	pg_atomic_uint64 keep_upto;
 
 	/*
+	 * 1: a worker has deleted rows of dropped endpoints.  The worker that serves the
+	 * database then looks for copies of events that no delivery needs any more.
+	 */
+	pg_atomic_uint32 released;
+
+	/*
 	 * The highest numbers in use: of ticks, in the order of their snapshots
 	 * (tick_lock), of positions, and of positions that idle endpoints share.  Each
 	 * worker raises them to what the tables hold when it starts.

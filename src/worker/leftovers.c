@@ -60,14 +60,14 @@ typedef struct Leftover
 static OutboxDatabase *db;
 static List			  *dropped;
 static List			  *moved;
-static bool	 released; /* true if rows were deleted of those on the list 'dropped' */
-static bool	 secrets;
-static bool	 searching;
-static int32 searched; /* endpoints up to this one were looked at */
-static TimestampTz changes_at = DT_NOEND;
-static TimestampTz forgotten_at;
-static TimestampTz dropped_at; /* what was dropped rests until then */
-static TimestampTz moved_at;   /* the same of what was moved */
+static bool			   released; /* true if rows of those on 'dropped' were deleted */
+static bool			   secrets;
+static bool			   searching;
+static int32		   searched; /* endpoints up to this one were looked at */
+static TimestampTz	   changes_at = DT_NOEND;
+static TimestampTz	   forgotten_at;
+static TimestampTz	   dropped_at; /* what was dropped rests until then */
+static TimestampTz	   moved_at;   /* the same of what was moved */
 
 void
 outbox_leftovers_init(OutboxDatabase *database)
@@ -127,9 +127,21 @@ outbox_leftovers_search(void)
 	searched = PG_INT32_MIN;
 }
 
+/*
+ * A moved endpoint whose rows are all deleted is loaded by a reload, unless loading it is on
+ * hold.  One that was not loaded was dropped.  Its next slice notices that.
+ */
 void
 outbox_leftovers_reloaded(void)
 {
+	const ListCell *cell;
+
+	foreach (cell, moved)
+	{
+		Leftover *l = lfirst(cell);
+
+		l->done = l->done && outbox_step_held(OUTBOX_STEP_RELOAD, l->id);
+	}
 	if (outbox_serves_database())
 		changes_at = Max(forgotten_at + FORGET_CHANGES_EVERY, GetCurrentTimestamp());
 }

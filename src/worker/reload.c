@@ -524,8 +524,7 @@ outbox_reload(bool tidy)
 									  r))
 		outbox_leftovers_secret();
 	outbox_step_blame(0);
-	if (outbox_serves_database())
-		outbox_retention_configure();
+	outbox_retention_configure();
 	look_for_dropped(r);
 	old = MemoryContextSwitchTo(caller);
 	r->ids = list_copy(r->ids); /* for after the commit */

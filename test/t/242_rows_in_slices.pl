@@ -86,6 +86,24 @@ slices($id, 'moved');
 $receiver->wait_delivered(2 * $many, path => '/ok/moved');
 ok(wait_sql($node, "SELECT delivered = 2 * $many AND dead + pending + retrying = 0 FROM outbox.stats WHERE endpoint = 'moved'"),
 	'then all its events are sent again');
+# Moved, and dropped when its rows are deleted and its settings are to be read.  One of its
+# rows is locked until the settings cannot be read.
+$id = dead_letters('late');
+ask("DELETE FROM outbox.parked WHERE endpoint_id = $id AND seq = (SELECT max(seq) FROM outbox.parked WHERE endpoint_id = $id)");
+ask("UPDATE outbox.parked SET status = 'cancelled' WHERE endpoint_id = $id AND seq = (SELECT min(seq) FROM outbox.parked WHERE endpoint_id = $id)");
+my %session = map { $_ => $node->background_psql('postgres', on_error_stop => 1) } qw(row settings);
+$session{row}->query_safe("BEGIN; SELECT seq FROM outbox.parked WHERE endpoint_id = $id ORDER BY seq DESC LIMIT 1 FOR UPDATE");
+ask("SELECT outbox.seek_endpoint('late', 'beginning')");
+ok(wait_sql($node, "SELECT count(*) = 500 FROM outbox.parked WHERE endpoint_id = $id"), 'late: the last slice waits');
+$session{settings}->query_safe('BEGIN; LOCK TABLE outbox.forgotten IN ACCESS EXCLUSIVE MODE');
+$session{row}->query_safe('COMMIT');
+ok(wait_sql($node, "SELECT count(*) = 1 AND bool_and(status = 'cancelled') FROM outbox.parked WHERE endpoint_id = $id"),
+	'late: its cancelled row is left');
+ask("SELECT outbox.drop_endpoint('late', discard => true)");
+$session{settings}->query_safe('COMMIT');
+$_->quit foreach values %session;
+ok(wait_sql($node, "SELECT count(*) = 0 FROM outbox.parked WHERE endpoint_id = $id"), 'late: it goes, too, when the endpoint is dropped before it is loaded');
+is(ask("SELECT count(*) FROM outbox.endpoint_secrets WHERE endpoint_id = $id"), '0', 'and its secret');
 is(ask('SELECT sum(restarts) FROM outbox.worker_slots()'), '0', 'no worker has ended with an error');
 
 $node->stop;

@@ -46,5 +46,26 @@ ask("UPDATE outbox.replays SET finished_at = finished_at - interval '3 days' WHE
 is(ask("SELECT outbox.replay('c', now() - interval '1 hour')"), '1', 'one more');
 ok(wait_sql($node, "SELECT count(*) = 2 AND bool_and(finished_at > now() - interval '1 day') FROM outbox.replays"), 'and older ones go')
   or diag ask('TABLE outbox.replays');
+# With a second worker, which began with another retention
+ask('ALTER SYSTEM SET outbox.workers_per_database = 2');
+ask("ALTER SYSTEM SET outbox.retention = '1 min'");
+$node->reload;
+endpoint($node, $receiver, $_, "/ok/$_") foreach qw(d e);
+ok(wait_sql($node, "SELECT count(*) = 2 AND bool_and(endpoints > 0) FROM outbox.workers WHERE state = 'running'"), 'two workers with endpoints');
+ask("SELECT outbox.set_retention(events => '1 day')");
+$id = emit($node, 'order.b', '{}');
+foreach my $endpoint (qw(c d e))
+{
+	$receiver->wait_delivered(1, path => "/ok/$endpoint", id => $id);
+	ok(wait_settled($node), 'settled');
+	is(ask("SELECT outbox.replay('$endpoint', now() - interval '1 hour', topics => '{order.b}')"), '1', "$endpoint: replayed");
+}
+my $ended = "SELECT count(*) FILTER (WHERE finished_at < now() - interval '30 min') || ' ' || count(*) FROM outbox.replays"
+  . " WHERE topics = '{order.b}' AND finished_at IS NOT NULL";
+ok(wait_sql($node, $ended, '0 3'), 'to their ends');
+ask("UPDATE outbox.replays SET finished_at = finished_at - interval '1 hour' WHERE topics = '{order.b}'");
+is(ask("SELECT outbox.replay('$_', now() - interval '1 hour', topics => '{order.b}')"), '1', "$_: and again") foreach qw(c d e);
+ok(wait_sql($node, $ended, '3 6'), 'no worker deletes rows by the retention that it began with');
+
 $node->stop;
 done_testing();
