@@ -292,6 +292,11 @@ notice_released(TimestampTz now)
  * Removes a slice of the table, in the order of seq: events whose deliveries have
  * ended, and the rows of their cancelled deliveries.  Not while events are copied,
  * because a transaction that parks a delivery then relies on the copy that it finds.
+ * When copying was broken off, there are copies of events that the log still has.  They
+ * stay: without its row, a cancelled event of the log would be sent again.
+ *
+ * Nothing is joined, which the LIMITs ensure.  When the planner takes tables for empty
+ * that are not, it reads a whole one for each row of another.
  *
  * An event of a tenant stays while an attempt has an answer or an error:
  * outbox.forget() finds attempts by their events.
@@ -314,11 +319,16 @@ outbox_kept_tidy(void)
 	}
 	outbox_query("WITH slice AS MATERIALIZED (SELECT seq FROM outbox.kept_events"
 				 " WHERE seq OPERATOR(pg_catalog.>) $1 ORDER BY seq LIMIT $2),"
-				 " gone AS (DELETE FROM outbox.kept_events k USING slice s"
-				 " WHERE k.seq OPERATOR(pg_catalog.=) s.seq AND NOT EXISTS"
-				 " (SELECT 1 FROM outbox.parked p"
+				 " gone AS (DELETE FROM outbox.kept_events k"
+				 " WHERE k.seq OPERATOR(pg_catalog.>) $1"
+				 " AND k.seq OPERATOR(pg_catalog.<=)"
+				 " (SELECT pg_catalog.max(s.seq) FROM slice s)"
+				 " AND (SELECT p.seq FROM outbox.parked p"
 				 " WHERE p.seq OPERATOR(pg_catalog.=) k.seq"
-				 " AND p.status OPERATOR(pg_catalog.<>) 'cancelled')"
+				 " AND p.status OPERATOR(pg_catalog.<>) 'cancelled' LIMIT 1) IS NULL"
+				 " AND (SELECT e.seq FROM outbox.events e"
+				 " WHERE e.seq OPERATOR(pg_catalog.=) k.seq"
+				 " AND e.epoch OPERATOR(pg_catalog.=) k.epoch LIMIT 1) IS NULL"
 				 " AND (k.tenant IS NULL OR NOT EXISTS"
 				 " (SELECT 1 FROM outbox.attempt_log a"
 				 " WHERE a.seq OPERATOR(pg_catalog.=) k.seq"

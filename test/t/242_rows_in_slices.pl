@@ -1,4 +1,4 @@
-# The rows of an endpoint that is dropped or moved are deleted in slices.
+# The rows of an endpoint that is dropped or moved are deleted in slices, and nothing of another endpoint.
 use strict;
 use warnings;
 
@@ -105,6 +105,41 @@ $_->quit foreach values %session;
 ok(wait_sql($node, "SELECT count(*) = 0 FROM outbox.parked WHERE endpoint_id = $id"), 'late: it goes, too, when the endpoint is dropped before it is loaded');
 is(ask("SELECT count(*) FROM outbox.endpoint_secrets WHERE endpoint_id = $id"), '0', 'and its secret');
 is(ask('SELECT sum(restarts) FROM outbox.worker_slots()'), '0', 'no worker has ended with an error');
+
+# Dropped while a piece of the log is to be emptied and not all is copied of it: the copies that exist, and the
+# cancelled rows of their events, stay as long as the log has the events.  The second slice waits for a lock.
+$id = dead_letters('kept');
+my $gone = dead_letters('gone');
+my ($cancelled, $behind, $epoch) = split /[|]/, ask("SELECT (array_agg(id ORDER BY seq))[1], (array_agg(seq ORDER BY seq))[2000], min(epoch)"
+	  . " FROM outbox.events WHERE topic = 'kept.n'");
+ask("SELECT outbox.discard('kept', event => '$cancelled')");
+my $shown = "SELECT status FROM outbox.deliveries WHERE event_id = '$cancelled' AND endpoint = 'kept'";
+ok(wait_sql($node, $shown, 'cancelled'), 'an event is cancelled');
+ok( wait_sql(
+		$node,
+		'SELECT bool_and(shared IS NOT NULL) FROM (SELECT DISTINCT ON (endpoint_id) endpoint_id, shared FROM outbox.positions'
+		  . ' ORDER BY endpoint_id, number DESC) p JOIN outbox.endpoint_settings USING (endpoint_id)'),
+	'all endpoints are idle');
+my $session = $node->background_psql('postgres');
+my $copy = 'INSERT INTO outbox.kept_events (seq, xid, epoch, id, created_at, topic) VALUES';
+$session->query_safe("BEGIN; $copy ($behind, '3', $epoch, gen_random_uuid(), now(), 'n')");
+ask("UPDATE outbox.pieces SET piece = 2, since = since - interval '8 days' WHERE log = 'events'");
+ask('SELECT pg_terminate_backend(' . worker_pid($node) . ')');
+ok(wait_sql($node, "SELECT count(*) = 1 FROM outbox.held_steps WHERE step = 'retention'"), 'copying is on hold');
+my $kept = "SELECT count(*) FROM outbox.kept_events WHERE id = '$cancelled'";
+is(ask($kept), 1, 'its event is copied');
+ask("$copy (1000000000, '3', $epoch, gen_random_uuid(), now(), 'needless')");
+ask("SELECT outbox.drop_endpoint('gone', discard => true)");
+ok(wait_sql($node, "SELECT count(*) = 0 FROM outbox.parked WHERE endpoint_id = $gone"), 'the rows of another endpoint are deleted');
+ok(wait_sql($node, "SELECT count(*) = 0 FROM outbox.kept_events WHERE topic = 'needless'"), 'and a copy that nothing needs');
+is(ask($kept), 1, 'the copy stays');
+is(ask($shown), 'cancelled', 'and the event is cancelled');
+is(ask("SELECT outbox.replay('kept', now() - interval '1 h')"), 0, 'a replay does not send it');
+$session->quit;
+$node->reload;
+ok(wait_sql($node, "SELECT piece = 0 FROM outbox.pieces WHERE log = 'events'"), 'the piece is emptied');
+ok(wait_sql($node, $kept, 0), 'then the copy is removed');
+is(ask("SELECT count(*) FROM outbox.dead_letters WHERE endpoint = 'kept'"), $many - 1, 'the others are kept');
 
 $node->stop;
 done_testing();
