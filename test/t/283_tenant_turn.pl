@@ -1,4 +1,4 @@
-# An endpoint that is to leave for another worker, and cannot, leaves the turn to others of its tenant.
+# An endpoint that is about to leave for another worker gives its tenant's turn to others.
 use strict;
 use warnings;
 
