@@ -20,11 +20,12 @@ sub ask
 # An endpoint with that many dead letters
 sub dead_letters
 {
-	my ($name) = @_;
+	my ($name, $n) = @_;
 
+	$n //= $many;
 	endpoint($node, $receiver, $name, "/ok/$name", "topics => '{$name.*}'");
-	ask("SELECT count(outbox.emit('$name.n', jsonb_build_object('n', n))) FROM generate_series(1, $many) n");
-	ok(wait_sql($node, "SELECT delivered = $many AND processing = 0 FROM outbox.stats WHERE endpoint = '$name'"), "$name: $many events");
+	ask("SELECT count(outbox.emit('$name.n', jsonb_build_object('n', n))) FROM generate_series(1, $n) n");
+	ok(wait_sql($node, "SELECT delivered = $n AND processing = 0 FROM outbox.stats WHERE endpoint = '$name'"), "$name: $n events");
 	my $id = ask("SELECT endpoint_id FROM outbox.endpoint_settings WHERE name = '$name'");
 	ask("INSERT INTO outbox.parked (endpoint_id, seq, event_id, status, reason, attempts, parked_at)"
 		  . " SELECT $id, seq, id, 'dead', 'max_attempts', 1, now() FROM outbox.events WHERE topic = '$name.n'");
@@ -86,13 +87,40 @@ slices($id, 'moved');
 $receiver->wait_delivered(2 * $many, path => '/ok/moved');
 ok(wait_sql($node, "SELECT delivered = 2 * $many AND dead + pending + retrying = 0 FROM outbox.stats WHERE endpoint = 'moved'"),
 	'then all its events are sent again');
-# Moved, and dropped when its rows are deleted and its settings are to be read.  One of its
-# rows is locked until the settings cannot be read.
+# Keeps the endpoint's last row, and so the last slice, until it is told to go on.
+sub last_row
+{
+	my ($of) = @_;
+	my $session = $node->background_psql('postgres', on_error_stop => 1);
+
+	$session->query_safe("BEGIN; SELECT seq FROM outbox.parked WHERE endpoint_id = $of ORDER BY seq DESC LIMIT 1 FOR UPDATE");
+	return $session;
+}
+
+# Moved, and its position cannot be read when its rows are deleted
+$id = dead_letters('unread', 10);
+my $row = last_row($id);
+ask("SELECT outbox.seek_endpoint('unread', 'beginning')");
+ok(wait_sql($node, "SELECT count(*) = 1 FROM outbox.held_steps WHERE step = 'seek' AND endpoint = 'unread'"), 'unread: the slice waits');
+ask("UPDATE outbox.positions SET pending = '\\x80' WHERE endpoint_id = $id");
+$row->query_safe('COMMIT');
+$row->quit;
+ok(wait_sql($node, "SELECT count(*) = 1 FROM outbox.held_steps WHERE step = 'reload' AND endpoint = 'unread' AND failures > 1"),
+	'unread: it cannot be loaded');
+is(ask("SELECT count(*) FROM outbox.parked WHERE endpoint_id = $id"), '0', 'its rows are deleted');
+my $ticks = cpu_ticks(worker_pid($node));
+sleep 3;
+cmp_ok(cpu_ticks(worker_pid($node)) - $ticks, '<', 30, 'the worker sleeps until it tries again');
+ask("UPDATE outbox.positions SET pending = NULL WHERE endpoint_id = $id");
+$node->reload;
+$receiver->wait_delivered(20, path => '/ok/unread');
+ok(wait_sql($node, 'SELECT count(*) = 0 FROM outbox.held_steps'), 'unread: it is loaded, and its events are sent again');
+
+# Moved, and dropped when its rows are deleted and its settings are to be read
 $id = dead_letters('late');
 ask("DELETE FROM outbox.parked WHERE endpoint_id = $id AND seq = (SELECT max(seq) FROM outbox.parked WHERE endpoint_id = $id)");
 ask("UPDATE outbox.parked SET status = 'cancelled' WHERE endpoint_id = $id AND seq = (SELECT min(seq) FROM outbox.parked WHERE endpoint_id = $id)");
-my %session = map { $_ => $node->background_psql('postgres', on_error_stop => 1) } qw(row settings);
-$session{row}->query_safe("BEGIN; SELECT seq FROM outbox.parked WHERE endpoint_id = $id ORDER BY seq DESC LIMIT 1 FOR UPDATE");
+my %session = (row => last_row($id), settings => $node->background_psql('postgres', on_error_stop => 1));
 ask("SELECT outbox.seek_endpoint('late', 'beginning')");
 ok(wait_sql($node, "SELECT count(*) = 500 FROM outbox.parked WHERE endpoint_id = $id"), 'late: the last slice waits');
 $session{settings}->query_safe('BEGIN; LOCK TABLE outbox.forgotten IN ACCESS EXCLUSIVE MODE');
