@@ -149,8 +149,8 @@ COMMENT ON COLUMN outbox.stats.tenant IS
 COMMENT ON COLUMN outbox.stats.state IS 'active, paused, held, backing_off or disabled';
 COMMENT ON COLUMN outbox.stats.state_since IS 'when that state began';
 COMMENT ON COLUMN outbox.stats.reason IS
-'why it is not active, or what holds an active one back: outbox.worker_memory is used up, or a broker does not '
-'answer or takes no records (NULL: neither)';
+'why it is not active, or what holds an active one back: the receiver asked to wait (Retry-After), '
+'outbox.worker_memory is used up, or a broker does not answer or takes no records (NULL: neither)';
 COMMENT ON COLUMN outbox.stats.pending IS
 'events that wait for their first attempt and are not blocked (NULL: the log is locked, and no worker counts)';
 COMMENT ON COLUMN outbox.stats.pending_exact IS
@@ -172,7 +172,8 @@ COMMENT ON COLUMN outbox.stats.oldest_pending_age IS
 COMMENT ON COLUMN outbox.stats.retained_bytes IS
 'part of the log that the endpoint has yet to read, in bytes, estimated (NULL: the log is locked)';
 COMMENT ON COLUMN outbox.stats.next_attempt_at IS
-'when the next retry or, while backing off, the next probe is due (NULL: none)';
+'when the next retry is due, or while backing off the next probe, or while the receiver asked to wait the next '
+'request (NULL: none)';
 COMMENT ON COLUMN outbox.stats.rate_per_s IS 'deliveries per second, over the last minute';
 COMMENT ON COLUMN outbox.stats.latency_p50_ms IS
 'median of the time from emit to 2xx, in ms: first attempts of the last five minutes (NULL: none)';

@@ -12,6 +12,7 @@
 #include "endpoint/lane.h"
 #include "endpoint/outcome.h"
 #include "endpoint/retries.h"
+#include "endpoint/status.h"
 #include "endpoint/window.h"
 
 static double
@@ -153,6 +154,34 @@ is_stuck(OutboxEndpoint *ep, bool dying)
 	return lane != NULL && (lane->dead || (dying && lane->blockers > 0));
 }
 
+/* True if something waits because an answer had Retry-After. */
+static bool
+was_asked_to_wait(const OutboxEndpoint *ep, const OutboxStats *s, TimestampTz now)
+{
+	return ep->pace.breaker == OUTBOX_BREAKER_CLOSED && ep->pace.retry_at > now &&
+		s->pending + s->retrying + ep->queue->nloaded_blocked > 0;
+}
+
+/*
+ * The time of the next retry or probe, and of the next request of any kind where the
+ * receiver has asked to wait.  0: none is due.
+ */
+static TimestampTz
+next_attempt_at(OutboxEndpoint *ep, const OutboxStats *s, TimestampTz now)
+{
+	TimestampTz due = outbox_retries_first(ep) ? outbox_retries_first(ep)->due : 0;
+
+	if (outbox_status_is_off(ep) || ep->link->state != OUTBOX_LINK_UP)
+		return 0;
+	if (ep->pace.breaker == OUTBOX_BREAKER_OPEN)
+		return s->pending + s->retrying + ep->queue->nloaded_blocked > 0 ?
+			ep->pace.retry_at :
+			0;
+	if (was_asked_to_wait(ep, s, now))
+		return s->pending > 0 ? ep->pace.retry_at : Max(due, ep->pace.retry_at);
+	return due;
+}
+
 double
 outbox_endpoint_stats_rate(const OutboxStats *s, TimestampTz now)
 {
@@ -191,15 +220,7 @@ outbox_endpoint_stats_fill(OutboxEndpoint *ep, TimestampTz now, OutboxStats *s)
 	s->delivered = ep->tally->delivered;
 	s->failed_attempts = ep->tally->failed_attempts;
 	s->oldest_pending_at = oldest_pending(ep, &s->processing);
-	if (ep->status.paused || ep->status.disabled || ep->status.held_for ||
-		ep->link->state != OUTBOX_LINK_UP)
-		s->next_attempt_at = 0;
-	else if (ep->pace.breaker == OUTBOX_BREAKER_OPEN)
-		s->next_attempt_at = s->pending + s->retrying + ep->queue->nloaded_blocked > 0 ?
-			ep->pace.retry_at :
-			0;
-	else if (outbox_retries_first(ep))
-		s->next_attempt_at = outbox_retries_first(ep)->due;
+	s->next_attempt_at = next_attempt_at(ep, s, now);
 	s->last_success_at = ep->tally->last_success_at;
 	memcpy(s->counters, ep->tally->shown, sizeof(s->counters));
 	s->recent_second = ep->tally->recent_second;
@@ -215,6 +236,8 @@ outbox_endpoint_stats_fill(OutboxEndpoint *ep, TimestampTz now, OutboxStats *s)
 		strlcpy(s->reason, ep->tally->last_error, sizeof(s->reason));
 	else if (ep->link->reason[0])
 		strlcpy(s->reason, ep->link->reason, sizeof(s->reason));
+	else if (was_asked_to_wait(ep, s, now))
+		strlcpy(s->reason, "the receiver asked to wait", sizeof(s->reason));
 	else if (outbox_endpoint_lacks_memory(ep, now))
 		strlcpy(s->reason, "outbox.worker_memory is used up", sizeof(s->reason));
 	if (ep->tally->last_error)

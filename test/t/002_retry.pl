@@ -103,6 +103,22 @@ emit($node, 'later.two', '{}');
 cmp_ok($got[1]{wall} - $got[0]{wall}, '>=', 1.9, 'nothing before Retry-After');
 cmp_ok($got[2]{wall} - $got[0]{wall}, '>=', 1.9, 'nor any other event');
 
+# The views say so.
+endpoint($node, $receiver, 'asked', '/status/503/a?retry_after=3000', "topics => '{asked.*}', max_attempts => 1");
+wait_status($node, emit($node, 'asked.one', '{}'), 'dead', 'a receiver asks to wait');
+my $asked = emit($node, 'asked.two', '{}');
+ok( wait_sql(
+		$node,
+		"SELECT (state, reason) = ('active', 'the receiver asked to wait') AND next_attempt_at > now() + interval '40 min' FROM outbox.stats WHERE endpoint = 'asked'"),
+	'which outbox.stats says, and until when');
+$receiver->control(path => '/status/503/a', behave => '/ok');
+$node->safe_psql('postgres', "SELECT outbox.resume_endpoint('asked')");
+wait_status($node, $asked, 'delivered', 'an operator ends it');
+ok( wait_sql(
+		$node,
+		"SELECT reason IS NULL AND next_attempt_at IS NULL FROM outbox.stats WHERE endpoint = 'asked'"),
+	'and it is said no more');
+
 # No answer, no connection
 endpoint($node, $receiver, 'hang', '/hang/g',
 	"topics => '{hang.*}', timeout => '300 ms', $quick");
