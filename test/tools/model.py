@@ -241,9 +241,13 @@ class Model:
         if e is None or not self.events:
             return
         start = None
-        if self.random.random() < 0.5:
+        if self.random.random() < 0.75:
             event = self.random.choice(self.events[-200:])
             start = self.ask("SELECT created_at FROM outbox.all_events WHERE id = '%s'" % event["id"])[0][0]
+            if self.random.random() < 0.75:
+                # The first event after a tick, which is where such a place may be wrong by one
+                start = self.ask("SELECT COALESCE(min(created_at), '%s') FROM outbox.all_events WHERE created_at >"
+                                 " (SELECT max(taken_at) FROM outbox.ticks WHERE taken_at < '%s')" % (start, start))[0][0]
             since = {row[0] for row in self.ask("SELECT id FROM outbox.all_events WHERE created_at >= '%s'" % start)}
         url = None
         if self.random.random() < 0.5:
