@@ -1,4 +1,4 @@
-# The rows of an endpoint that is dropped or moved are deleted in slices, and nothing of another endpoint.
+# The rows of a dropped or moved endpoint are deleted in slices, and nothing of another one.
 use strict;
 use warnings;
 

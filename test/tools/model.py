@@ -263,6 +263,9 @@ class Model:
         if url:
             self.not_owed(e)
             self.dropped.append(Endpoint(e.name, e.path, e.tenant, e.patterns, e.divisor))
+            for event in self.events:       # what was parked before that place stays so
+                if e.path in event["may"]:
+                    event["may"].add(url)
             e.path = url
         for event in self.events:
             if not e.wants(event) or event.get("forgotten"):
