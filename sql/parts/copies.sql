@@ -231,7 +231,7 @@ BEGIN
          OR (p.reading IS NOT NULL AND e.seq <= p.last_seq AND pg_visible_in_snapshot(x.xid, p.reading)))
     AND (r.topics IS NULL OR outbox.topic_in(e.topic, r.topics))
     AND (s.tenant IS NULL OR s.tenant = e.tenant) AND outbox.topic_in(e.topic, s.topics)
-    AND outbox.filter_matches(e.payload, s.filter) IS NOT FALSE
+    AND outbox.filter_matches(e.payload, s.filter)
     ON CONFLICT DO NOTHING;
     UPDATE outbox.replays SET finished_at = now() WHERE finished_at IS NULL;
 

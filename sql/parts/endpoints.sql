@@ -52,6 +52,9 @@ CREATE TABLE outbox.subscriptions (
     read            pg_snapshot NOT NULL,
     reading         pg_snapshot,
     last_seq        int8 NOT NULL,
+    -- of a seek: the events before this place that the endpoint had read and not
+    -- delivered, like outbox.positions.pending (NULL: none)
+    skipped         bytea,
     PRIMARY KEY (endpoint_id, version)
 );
 COMMENT ON TABLE outbox.subscriptions IS
@@ -671,11 +674,12 @@ BEGIN
     SELECT p.snapshot, p.seq_low INTO s.start_snapshot, s.start_seq_low
     FROM outbox.resolve_start(start_at, NULL) p;
 
-    -- From its present position to the new place it subscribes to nothing.
-    INSERT INTO outbox.subscriptions (endpoint_id, version, topics, filter, read, reading, last_seq)
-    SELECT p.endpoint_id, s.version + 1, '{}', NULL, p.read, p.reading, p.last_seq
+    -- From its present position to the new place it subscribes to nothing.  Nor is it
+    -- to get what waits before its position, unless the new place is before that.
+    INSERT INTO outbox.subscriptions (endpoint_id, version, topics, filter, read, reading, last_seq, skipped)
+    SELECT p.endpoint_id, s.version + 1, '{}', NULL, p.read, p.reading, p.last_seq, p.pending
     FROM outbox.endpoint_positions p WHERE p.endpoint_id = s.endpoint_id
-    UNION ALL SELECT s.endpoint_id, s.version + 2, s.topics, s.filter, s.start_snapshot, NULL, 0;
+    UNION ALL SELECT s.endpoint_id, s.version + 2, s.topics, s.filter, s.start_snapshot, NULL, 0, NULL;
     UPDATE outbox.endpoint_settings e
     SET start_snapshot = s.start_snapshot, start_seq_low = s.start_seq_low,
         generation = e.generation + 1, version = e.version + 2

@@ -85,7 +85,7 @@ BEGIN
                     WHERE f.tenant = e.tenant AND f.complete_at IS NULL
                     AND pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid), f.snapshot))
     AND outbox.topic_in(e.topic, s.topics)
-    AND outbox.filter_matches(e.payload, s.filter) IS NOT FALSE
+    AND outbox.filter_matches(e.payload, s.filter)
     AND NOT outbox.is_pending(e.seq, p.pending)
     AND (pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid), p.read)
          OR (p.reading IS NOT NULL AND e.seq <= p.last_seq

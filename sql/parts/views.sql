@@ -247,7 +247,7 @@ SELECT e.id AS event_id, e.seq, e.topic, e.type, e.key, e.tenant, p.name AS endp
 FROM outbox.all_events e
 CROSS JOIN LATERAL (SELECT outbox.log_xid(e.epoch, e.xid) AS xid) x
 JOIN outbox.endpoint_positions p ON p.tenant IS NULL OR p.tenant = e.tenant
-CROSS JOIN LATERAL (SELECT v.topics, v.filter FROM outbox.subscriptions v
+CROSS JOIN LATERAL (SELECT v.version, v.topics, v.filter FROM outbox.subscriptions v
                     WHERE v.endpoint_id = p.endpoint_id
                     AND NOT (pg_visible_in_snapshot(x.xid, v.read)
                              OR (v.reading IS NOT NULL AND e.seq <= v.last_seq
@@ -272,7 +272,7 @@ LEFT JOIN LATERAL (SELECT (array_agg(l.attempt ORDER BY l.started_at DESC))[1] A
                          AND r.seq_high >= e.seq) l) a ON true
 -- No endpoint subscribes to a test event, which is shown at its one endpoint. No
 -- endpoint subscribes to events that a seek skipped, some of which may have been
--- replayed.
+-- replayed. What it skipped before the place that it left is in its row.
 WHERE (e.test_of IS NOT NULL
        OR cardinality(v.topics) = 0
        OR (outbox.topic_in(e.topic, v.topics)
@@ -283,6 +283,10 @@ WHERE (e.test_of IS NOT NULL
 AND CASE WHEN e.test_of IS NULL THEN true ELSE e.test_of = p.endpoint_id END
 AND (cardinality(v.topics) > 0
      OR k.status IS NOT NULL OR a.delivered_at IS NOT NULL)
+AND CASE WHEN EXISTS (SELECT 1 FROM outbox.subscriptions w
+                      WHERE w.endpoint_id = p.endpoint_id AND w.version > v.version
+                      AND outbox.is_pending(e.seq, w.skipped))
+         THEN k.status IS NOT NULL OR a.delivered_at IS NOT NULL ELSE true END
 AND x.xid IS NOT NULL;
 COMMENT ON VIEW outbox.log_deliveries IS
 'outbox.deliveries without scheduled events, and with the numbers of endpoints';

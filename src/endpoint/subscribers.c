@@ -233,7 +233,7 @@ outbox_subscribers_include(const OutboxEndpoint *ep, const char *topic, size_t l
 						   OutboxRow *row)
 {
 	return outbox_subscribes(ep, topic, len, row) &&
-		outbox_passes(ep, row) != OUTBOX_FILTER_NO;
+		outbox_passes(ep, row) == OUTBOX_FILTER_YES;
 }
 
 /* Its arrays have room for 'n' and 'nother'. */

@@ -82,8 +82,8 @@ extern bool outbox_subscribes(const OutboxEndpoint *ep, const char *topic, size_
 extern OutboxFilterResult outbox_passes(const OutboxEndpoint *ep, OutboxRow *row);
 
 /*
- * True if the endpoint subscribes to the topic and the event passes its filter, or
- * the filter fails.
+ * True if the endpoint subscribes to the topic and the event passes its filter.  An
+ * event for which the filter fails does not.
  */
 extern bool outbox_subscribers_include(const OutboxEndpoint *ep, const char *topic,
 									   size_t len, OutboxRow *row);

@@ -219,6 +219,16 @@ is(ask(sprintf "SELECT outbox.filter_matches($payload, '$squares')", 200), 'f', 
 like(refused(sprintf "SET statement_timeout = 100; SELECT outbox.filter_matches($payload, '$squares')", 1000),
 	qr/57014.*statement timeout/, 'as much as statement_timeout gives them');
 
+# A replay takes only events for which the present filter is true
+my %before = map { $_ => emit($node, 'r.one', "{\"total\": $_}") } qw(50 150 "much");
+endpoint($node, $receiver, 'r', '/ok/r', "topics => '{r.*}', filter => '\$.total > 100'");
+is(ask("SELECT outbox.replay('r', now() - interval '1 h')"), 1, 'a replay counts what passes the filter, not what it fails for');
+$receiver->wait_delivered(1, id => $before{150});
+ok(wait_sql($node, 'SELECT finished_at IS NOT NULL FROM outbox.replay_progress'), 'replayed');
+is(ask('SELECT events FROM outbox.replay_progress'), 1, 'and begins as many deliveries');
+ok(wait_settled($node), 'settled');
+is(scalar(() = $receiver->requests(path => '/ok/r')), 1, 'the others are not sent');
+
 # Altered: it holds from the position on, and outbox.deliveries agrees
 ask("SELECT outbox.alter_endpoint('f', filter => '\$.total < 100')");
 ok( wait_sql($node, "SELECT count(*) = 2 FROM outbox.subscriptions JOIN outbox.endpoint_settings"
