@@ -296,7 +296,8 @@ notice_released(TimestampTz now)
  * stay: without its row, a cancelled event of the log would be sent again.
  *
  * Nothing is joined, which the LIMITs ensure.  When the planner takes tables for empty
- * that are not, it reads a whole one for each row of another.
+ * that are not, it reads a whole one for each row of another.  And only events that no
+ * delivery needs are looked for in the log, which the CASE ensures.
  *
  * An event of a tenant stays while an attempt has an answer or an error:
  * outbox.forget() finds attempts by their events.
@@ -323,13 +324,13 @@ outbox_kept_tidy(void)
 				 " WHERE k.seq OPERATOR(pg_catalog.>) $1"
 				 " AND k.seq OPERATOR(pg_catalog.<=)"
 				 " (SELECT pg_catalog.max(s.seq) FROM slice s)"
-				 " AND (SELECT p.seq FROM outbox.parked p"
+				 " AND CASE WHEN (SELECT p.seq FROM outbox.parked p"
 				 " WHERE p.seq OPERATOR(pg_catalog.=) k.seq"
 				 " AND p.status OPERATOR(pg_catalog.<>) 'cancelled' LIMIT 1) IS NULL"
-				 " AND (SELECT e.seq FROM outbox.events e"
+				 " THEN (SELECT e.seq FROM outbox.events e"
 				 " WHERE e.seq OPERATOR(pg_catalog.=) k.seq"
 				 " AND e.epoch OPERATOR(pg_catalog.=) k.epoch LIMIT 1) IS NULL"
-				 " AND (k.tenant IS NULL OR NOT EXISTS"
+				 " ELSE false END AND (k.tenant IS NULL OR NOT EXISTS"
 				 " (SELECT 1 FROM outbox.attempt_log a"
 				 " WHERE a.seq OPERATOR(pg_catalog.=) k.seq"
 				 " AND (a.response_body IS NOT NULL"
