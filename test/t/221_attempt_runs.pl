@@ -70,6 +70,20 @@ is(ask('SELECT count(*) FROM outbox.attempt_log WHERE error IS NOT NULL'), scala
 is(ask("SELECT count(DISTINCT r.status_code) FROM outbox.attempt_runs r"), 2, 'a run has one status');
 cmp_ok(ask('SELECT count(*) FROM outbox.attempt_runs'), '<', 5 * $n / 8 + 40 / 8, 'and eight attempts at least');
 
+# Of an endpoint that answers 200 to many and then 202 to as many, in one settle
+endpoint($node, $receiver, 'turns', '/ok/turns', "topics => '{turns}'");
+foreach my $turn (1 .. 3)
+{
+	foreach my $status (200, 202)
+	{
+		$receiver->control(path => '/ok/turns', behave => "/status/$status");
+		ask("SELECT count(outbox.emit('turns', '{}')) FROM generate_series(1, 10)");
+		$receiver->wait_for($turn * 20 - ($status == 200 ? 10 : 0), path => '/ok/turns');
+	}
+	wait_settled($node);
+}
+shows('turns', '/ok/turns');
+
 # Times: to one endpoint at a time, each request begins when the one before has ended.
 # A duration has six digits.
 is(ask(q{SELECT count(*), count(DISTINCT started_at) FROM outbox.attempts WHERE endpoint = 'single' AND duration_ms > 0}), "$n|$n", 'times in µs');
@@ -84,7 +98,7 @@ is(ask('SELECT count(*) FROM (SELECT FROM outbox.attempts GROUP BY event_id, end
 my $of_view = q{SELECT a.event_id, a.endpoint, max(a.attempt) AS attempts, (array_agg(a.status_code ORDER BY a.started_at DESC))[1] AS last_status_code,
 	min(a.started_at + make_interval(secs => a.duration_ms::float4 / 1000)) FILTER (WHERE a.error IS NULL) AS delivered_at FROM outbox.attempts a GROUP BY 1, 2};
 is(ask("SELECT count(*) FROM outbox.deliveries d JOIN ($of_view) a USING (event_id, endpoint) WHERE (d.attempts, d.last_status_code) = (a.attempts, a.last_status_code)"
-	  . " AND d.delivered_at IS NOT DISTINCT FROM a.delivered_at"), 5 * $n + 42, 'outbox.deliveries');
+	  . " AND d.delivered_at IS NOT DISTINCT FROM a.delivered_at"), 5 * $n + 42 + 60, 'outbox.deliveries');
 is(ask("SELECT count(*) FROM outbox.deliveries_page('keyed', page_size => 1000) d JOIN ($of_view) a USING (event_id, endpoint) WHERE d.delivered_at = a.delivered_at"),
 	$n, 'outbox.deliveries_page()');
 foreach my $endpoint (qw(keyed flaky broken))
@@ -210,6 +224,7 @@ ask("SELECT outbox.set_retention(attempts => '2 s')");
 my $begun = ask('SELECT clock_timestamp()');
 ok(wait_sql($node, "SELECT clock_timestamp() - '$begun' > interval '4 s'"), 'while the table of runs is locked');
 is(ask("SELECT piece FROM outbox.pieces WHERE log = 'attempts'"), $piece, 'no piece is emptied');
+is(ask("SELECT count(*) FROM outbox.held_steps"), 0, 'and nothing has waited for the lock');
 $locker->query_safe('COMMIT');
 $locker->quit;
 ok(wait_sql($node, 'SELECT NOT EXISTS (SELECT FROM outbox.attempt_log) AND NOT EXISTS (SELECT FROM outbox.attempt_runs)'), 'then both are emptied');
