@@ -21,25 +21,19 @@ outbox_headers_reset(OutboxHeaders *h)
 static bool
 headers_reserve(OutboxHeaders *h, size_t len)
 {
-	if (h->n >= h->max)
+	if (h->nlines >= h->max)
 	{
-		int		max = h->max ? h->max * 2 : 32;
-		uint32 *start = realloc(h->start, max * sizeof(uint32));
-
-		if (start == NULL)
-			return false;
-		h->start = start;
-		h->max = max;
-	}
-	if (h->nlines >= h->max_lines)
-	{
-		int				  max = h->max_lines ? h->max_lines * 2 : 32;
+		int				  max = h->max ? h->max * 2 : 32;
+		uint32			 *start = realloc(h->start, max * sizeof(uint32));
 		OutboxHeaderLine *lines = realloc(h->lines, max * sizeof(OutboxHeaderLine));
 
-		if (lines == NULL)
+		if (start)
+			h->start = start;
+		if (lines)
+			h->lines = lines;
+		if (start == NULL || lines == NULL)
 			return false;
-		h->lines = lines;
-		h->max_lines = max;
+		h->max = max;
 	}
 	if (len > h->size - h->len)
 	{

@@ -26,12 +26,11 @@ typedef struct OutboxHeaders
 	char   *buf;
 	size_t	len;
 	size_t	size;
+	int		max;  /* of lines, and so of entries */
+	bool	ours; /* the last entry may take more lines */
 	int		n;
-	int		max;
-	bool	ours;  /* the last entry may take more lines */
 	uint32 *start; /* where each entry begins in buf */
 	int		nlines;
-	int		max_lines;
 
 	OutboxHeaderLine *lines;
 } OutboxHeaders;

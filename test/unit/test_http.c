@@ -118,6 +118,7 @@ headers(void)
 	ok(same && h.n == 100, "many header lines", "", "");
 	free(h.buf);
 	free(h.start);
+	free(h.lines);
 }
 
 static const char *const no_proxy[] = {"proxy.example:3128",
