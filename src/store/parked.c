@@ -220,7 +220,8 @@ take_events(OutboxEndpoint *ep, bool retries, const Loading *l)
 /*
  * Each row is looked up by itself.  For "seq = ANY ($2) ORDER BY seq" the planner
  * walks all rows of the endpoint, and with them dead ones that VACUUM may not
- * remove yet.
+ * remove yet.  The status is compared afterwards, because otherwise it would take an
+ * index of retries alone, in which it walks all retries of the endpoint.
  */
 void
 outbox_parked_load_retries(OutboxEndpoint *ep, const int64 *seqs, int n)
@@ -230,14 +231,13 @@ outbox_parked_load_retries(OutboxEndpoint *ep, const int64 *seqs, int n)
 	Loading			  l;
 
 	outbox_lock_indexes(OUTBOX_TABLE_PARKED, OUTBOX_TABLE_PARKED);
-	outbox_plan_run(
-		&plan,
-		"SELECT p.* FROM pg_catalog.unnest($2) w(seq) CROSS JOIN LATERAL"
-		" (SELECT " LOADED " FROM outbox.parked"
-		" WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
-		" AND seq OPERATOR(pg_catalog.=) w.seq"
-		" AND status OPERATOR(pg_catalog.=) 'retrying' LIMIT 1) p ORDER BY w.seq",
-		2, (Oid[]){INT4OID, INT8ARRAYOID}, args, NULL);
+	outbox_plan_run(&plan,
+					"SELECT p.* FROM pg_catalog.unnest($2) w(seq) CROSS JOIN LATERAL"
+					" (SELECT " LOADED ", status FROM outbox.parked"
+					" WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
+					" AND seq OPERATOR(pg_catalog.=) w.seq LIMIT 1) p"
+					" WHERE p.status OPERATOR(pg_catalog.=) 'retrying' ORDER BY w.seq",
+					2, (Oid[]){INT4OID, INT8ARRAYOID}, args, NULL);
 	fetch_events(ep, true, &l);
 	(void) take_events(ep, true, &l);
 

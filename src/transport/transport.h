@@ -21,7 +21,7 @@ struct OutboxTransport;
 struct sockaddr;
 
 /* Raised with each change of this file.  A library of another version is not used. */
-#define OUTBOX_TRANSPORT_ABI 3
+#define OUTBOX_TRANSPORT_ABI 4
 
 /* An entry of an endpoint's config or credentials.  Text is UTF-8. */
 typedef struct OutboxOption
@@ -266,6 +266,13 @@ typedef struct OutboxTransport
 	 */
 	void (*start)(OutboxTransfer *t, const OutboxTarget *target, OutboxLink *link,
 				  const OutboxMessage *message, void *delivery);
+
+	/*
+	 * Called when the worker has started what it can start now.  What start has only
+	 * prepared goes out now, because the worker may do other work before the next poll.
+	 * NULL: start does all.
+	 */
+	void (*flush)(void);
 
 	/*
 	 * How many deliveries to the target it can use at the same time now.  With 'more' so

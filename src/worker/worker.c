@@ -535,7 +535,12 @@ loop(void)
 		outbox_chores_backlog(now);
 		check_durability();
 		if (outbox_loop.traffic.refill_all || now >= fill_at)
+		{
 			outbox_slots_fill(now);
+			for (int i = 0; i < outbox_ntransports; i++)
+				if (outbox_transports[i]->flush)
+					outbox_transports[i]->flush();
+		}
 		outbox_chores_last(now);
 		publish(now);
 		outbox_memory_give_back(now);

@@ -57,6 +57,19 @@ sub wait_rotation
 
 my $soon = "backoff_base => '10 ms', backoff_max => '10 ms'";
 
+# Many retries of one endpoint without keys.  Entries of an index that are passed over are
+# not counted, but the pages that have them are.
+endpoint($node, $receiver, 'alone', '/mixed/alone?fail=0.4',
+	"topics => '{alone.*}', backoff_base => '1 s', backoff_max => '1 s'");
+ask("SELECT count(outbox.emit('alone.n', '{}'::jsonb)) FROM generate_series(1, 2500)");
+$receiver->wait_delivered(2500, path => '/mixed/alone');
+my $failed = ask('SELECT count(*) FROM outbox.attempts WHERE error IS NOT NULL');
+reads_at_most($failed * 12, 'retries of one endpoint');
+my $pages =
+  ask("SELECT idx_blks_hit + idx_blks_read FROM pg_statio_all_indexes WHERE indexrelname = 'parked_heads_idx'");
+cmp_ok($pages, '<', $failed * 4, "no retry is looked for among the others of its endpoint ($pages pages)");
+ask("SELECT outbox.drop_endpoint('alone')");
+
 # A snapshot keeps the rows of what was delivered.  Each of 200 events is the head
 # of their key in turn, and fails.  Up to 64 are brought back with it.
 my $holder = $node->background_psql('postgres');

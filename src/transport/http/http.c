@@ -204,7 +204,7 @@ launch(OutboxTransfer *t)
 		return;
 	}
 	t->state = RUNNING;
-	outbox_http_pool_proceed(t->pool);
+	outbox_http_pool_added(t->pool);
 }
 
 static void
@@ -475,6 +475,7 @@ http_poll(void)
 		if (!more && outbox_http_pools_next_timer() != 0 && dlist_is_empty(&unstarted))
 			break;
 	}
+	outbox_http_pools_flush();
 	polled_at = outbox_http_now();
 	asked_at = 0;
 }
@@ -593,6 +594,7 @@ const OutboxTransport outbox_http_transport = {
 	.headers = http_headers,
 	.release = http_release,
 	.start = http_start,
+	.flush = outbox_http_pools_flush,
 	.width = outbox_http_width_of,
 	.cancel = http_cancel,
 	.shutdown = http_shutdown,

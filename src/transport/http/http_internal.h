@@ -309,9 +309,9 @@ extern bool				 outbox_http_has_refused(uint64 host);
  * http_pool.c.
  *
  * host_hash: of the name and port in a URL, by which pool_of divides the hosts.
- * pool_act: something has happened to one of its sockets.  proceed: begins what was
- * added now, so that the time it takes is that of the start.  run_timers: continues those
- * whose time has come.  may_have_ended: next_ended is to be asked.
+ * pool_act: something has happened to one of its sockets.  added: a request was given to
+ * it, and is begun now or with others.  flush: begins what was added.  run_timers:
+ * continues those whose time has come.  may_have_ended: next_ended is to be asked.
  * next_ended: a transfer that has ended, and how; NULL: none.
  * check_room: begins or ends to close idle connections.  Cheap, to be called often.
  * are_scarce: more than three quarters of the connections that may stay open are there, or
@@ -322,7 +322,8 @@ extern void			   outbox_http_pools_shutdown(void);
 extern uint64		   outbox_http_host_hash(const char *url);
 extern OutboxHttpPool *outbox_http_pool_of(uint64 host_hash);
 extern void			   outbox_http_pool_act(int index, int fd, int mask);
-extern void			   outbox_http_pool_proceed(OutboxHttpPool *pool);
+extern void			   outbox_http_pool_added(OutboxHttpPool *pool);
+extern void			   outbox_http_pools_flush(void);
 extern void			   outbox_http_pools_run_timers(void);
 extern int64		   outbox_http_pools_next_timer(void);
 extern bool			   outbox_http_pools_may_have_ended(void);
@@ -350,8 +351,10 @@ extern void outbox_http_watch(int fd, OutboxHttpSocket kind);
 extern int	outbox_http_close_socket(void *arg, curl_socket_t fd);
 extern bool outbox_http_events(void (*act)(int pool, int fd, int mask));
 
-/* Connections that are open, and what they take of the worker's memory, in bytes. */
+/* Connections that are open, how many were ever opened, and what the open ones take of the
+ * worker's memory, in bytes. */
 extern int	  outbox_http_connections;
+extern uint64 outbox_http_opened;
 extern size_t outbox_http_connections_bytes;
 
 /*

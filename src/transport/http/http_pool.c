@@ -18,6 +18,7 @@
 
 #define POOLS_MAX 64			 /* bits of 'touched' */
 #define CONNECTIONS_PER_POOL 128 /* that one handle serves well */
+#define TOGETHER 8				 /* requests that are begun together */
 #define CONNECTIONS_SHARE 4		 /* of the worker's memory, 1/4 is for connections */
 
 /* Descriptors that tables, lookups and other transports may need. */
@@ -26,6 +27,9 @@
 static OutboxHttpPool pools[POOLS_MAX];
 static int			  npools;
 static uint64 touched; /* a bit for each handle in which requests may have ended */
+static uint64 added;   /* a bit for each handle with requests that it has not begun */
+static int	  nadded;  /* such requests */
+static bool	  alone;   /* true if each is begun alone, because it may connect */
 static int	  limit;   /* of connections */
 static bool	  crowded; /* true if idle connections are being closed */
 
@@ -131,12 +135,37 @@ outbox_http_pool_act(int index, int fd, int mask)
 }
 
 void
-outbox_http_pool_proceed(OutboxHttpPool *pool)
+outbox_http_pools_flush(void)
 {
-	if (pool->timer_at != 0)
+	uint64 opened = outbox_http_opened;
+
+	if (added == 0)
 		return;
-	pool->timer_at = OUTBOX_HTTP_NEVER;
-	outbox_http_pool_act(pool->index, CURL_SOCKET_TIMEOUT, 0);
+	while (added != 0)
+	{
+		OutboxHttpPool *pool = &pools[pg_rightmost_one_pos64(added)];
+
+		added &= added - 1;
+		if (pool->timer_at != 0)
+			continue;
+		pool->timer_at = OUTBOX_HTTP_NEVER;
+		outbox_http_pool_act(pool->index, CURL_SOCKET_TIMEOUT, 0);
+	}
+	nadded = 0;
+	alone = outbox_http_opened != opened;
+}
+
+/*
+ * To begin requests that find a connection costs little more for eight than for one.  A
+ * request that connects takes much longer, and is begun alone.  So the time that it takes
+ * is seen by those who count the time of a round.
+ */
+void
+outbox_http_pool_added(OutboxHttpPool *pool)
+{
+	added |= UINT64CONST(1) << pool->index;
+	if (++nadded >= TOGETHER || alone)
+		outbox_http_pools_flush();
 }
 
 void
@@ -144,6 +173,7 @@ outbox_http_pools_run_timers(void)
 {
 	int64 now = 0;
 
+	outbox_http_pools_flush();
 	for (int i = 0; i < npools; i++)
 	{
 		OutboxHttpPool *pool = &pools[i];

@@ -36,6 +36,7 @@ static const size_t bytes_of[] = {
 };
 
 int	   outbox_http_connections;
+uint64 outbox_http_opened;
 size_t outbox_http_connections_bytes;
 
 static int	  epoll_fd = -1;
@@ -67,6 +68,7 @@ outbox_http_watch(int fd, OutboxHttpSocket kind)
 	watches[fd].ours = true;
 	watches[fd].kind = kind;
 	outbox_http_connections++;
+	outbox_http_opened++;
 	outbox_memory_account(&outbox_http_connections_bytes,
 						  outbox_http_connections_bytes + bytes_of[kind]);
 }
