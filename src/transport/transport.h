@@ -270,7 +270,8 @@ typedef struct OutboxTransport
 	/*
 	 * Called when the worker has started what it can start now.  What start has only
 	 * prepared goes out now, because the worker may do other work before the next poll.
-	 * NULL: start does all.
+	 * It is not called after poll, which sends itself what 'done' has started.  NULL:
+	 * start does all.
 	 */
 	void (*flush)(void);
 

@@ -256,8 +256,14 @@ http_start(OutboxTransfer *t, const OutboxTarget *target, OutboxLink *link,
 		outbox_http_fail(t, OUTBOX_FAILURE_ADDRESS, complaint, hint ? hint : "");
 		end_unstarted(t);
 	}
-	else if (outbox_http_run_or_wait(t))
-		launch(t);
+	else
+	{
+		/* The target's first request may find a connection at once, and this one need not wait. */
+		if (!t->host->open && t->host->first != NULL)
+			outbox_http_pools_flush();
+		if (outbox_http_run_or_wait(t))
+			launch(t);
+	}
 }
 
 /* Removes the transfer from libcurl, or from its list.  It is then on no list. */

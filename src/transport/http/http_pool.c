@@ -16,7 +16,7 @@
 
 #include <sys/resource.h>
 
-#define POOLS_MAX 64			 /* bits of 'touched' */
+#define POOLS_MAX 64			 /* bits of 'touched' and 'added' */
 #define CONNECTIONS_PER_POOL 128 /* that one handle serves well */
 #define TOGETHER 8				 /* requests that are begun together */
 #define CONNECTIONS_SHARE 4		 /* of the worker's memory, 1/4 is for connections */
@@ -137,7 +137,7 @@ outbox_http_pool_act(int index, int fd, int mask)
 void
 outbox_http_pools_flush(void)
 {
-	uint64 opened = outbox_http_opened;
+	static uint64 opened; /* until the flush before */
 
 	if (added == 0)
 		return;
@@ -146,19 +146,20 @@ outbox_http_pools_flush(void)
 		OutboxHttpPool *pool = &pools[pg_rightmost_one_pos64(added)];
 
 		added &= added - 1;
-		if (pool->timer_at != 0)
-			continue;
+		if (pool->timer_at > outbox_http_now())
+			continue; /* an event of its sockets has begun them */
 		pool->timer_at = OUTBOX_HTTP_NEVER;
 		outbox_http_pool_act(pool->index, CURL_SOCKET_TIMEOUT, 0);
 	}
 	nadded = 0;
 	alone = outbox_http_opened != opened;
+	opened = outbox_http_opened;
 }
 
 /*
  * To begin requests that find a connection costs little more for eight than for one.  A
- * request that connects takes much longer, and is begun alone.  So the time that it takes
- * is seen by those who count the time of a round.
+ * request that connects takes much longer.  After one that did, each is begun alone until
+ * one finds a connection, so that the time of a round is looked at in between.
  */
 void
 outbox_http_pool_added(OutboxHttpPool *pool)
