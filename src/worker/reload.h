@@ -18,7 +18,7 @@ extern bool outbox_reload(bool tidy);
 extern void outbox_reload_failed(void);
 
 /*
- * Settings cannot be read for now.  Endpoints whose settings have changed read no events
+ * Settings cannot be read at present.  Endpoints whose settings have changed read no events
  * until they can (member.put_off).  So no event is judged by old settings that follows a
  * change of them.  False: a lock was not free.  To be called inside a transaction.
  */

@@ -259,7 +259,7 @@ http_start(OutboxTransfer *t, const OutboxTarget *target, OutboxLink *link,
 	else
 	{
 		/* The target's first request may find a connection at once, and this one need not wait. */
-		if (!t->host->open && t->host->first != NULL)
+		if (!outbox_http_target_has_room(t->host))
 			outbox_http_pools_flush();
 		if (outbox_http_run_or_wait(t))
 			launch(t);
@@ -481,7 +481,7 @@ http_poll(void)
 		if (!more && outbox_http_pools_next_timer() != 0 && dlist_is_empty(&unstarted))
 			break;
 	}
-	outbox_http_pools_flush();
+	outbox_http_pools_flush(); /* what was started last does not wait for the next poll */
 	polled_at = outbox_http_now();
 	asked_at = 0;
 }

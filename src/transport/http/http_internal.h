@@ -254,6 +254,7 @@ extern void outbox_http_explain(OutboxTransfer *t, CURLcode code);
 /*
  * http_target.c.  A transfer enters its target's host when it is started (NULL: out of
  * memory).  It leaves it when it is out of libcurl and out of the host's list.
+ * has_room: a transfer need not wait for the host's first one.
  * run_or_wait returns true if it is to be launched.  connects: it opens a connection.
  * got_through: there is a connection that this request may use.  start_waiting: launches
  * those that may run now, at least one and until the time is over, and must be called at
@@ -266,6 +267,7 @@ extern void				  outbox_http_leave_target(OutboxTransfer *t);
 extern int				  outbox_http_width_of(const OutboxTarget *target, bool more);
 extern void				  outbox_http_got_through(OutboxTransfer *t);
 extern void				  outbox_http_connects(OutboxTransfer *t);
+extern bool				  outbox_http_target_has_room(const OutboxTargetState *host);
 extern bool				  outbox_http_run_or_wait(OutboxTransfer *t);
 extern int64			  outbox_http_targets_deadline(void);
 extern void outbox_http_start_waiting(void (*launch)(OutboxTransfer *t), int64 until);
@@ -351,8 +353,10 @@ extern void outbox_http_watch(int fd, OutboxHttpSocket kind);
 extern int	outbox_http_close_socket(void *arg, curl_socket_t fd);
 extern bool outbox_http_events(void (*act)(int pool, int fd, int mask));
 
-/* Connections that are open, how many were ever opened, and what the open ones take of the
- * worker's memory, in bytes. */
+/*
+ * Connections that are open, how many were ever opened, and what the open ones take of
+ * the worker's memory, in bytes.
+ */
 extern int	  outbox_http_connections;
 extern uint64 outbox_http_opened;
 extern size_t outbox_http_connections_bytes;

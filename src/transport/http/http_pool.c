@@ -134,22 +134,31 @@ outbox_http_pool_act(int index, int fd, int mask)
 	touched |= UINT64CONST(1) << index;
 }
 
+static void
+run_timer(OutboxHttpPool *pool, int64 now)
+{
+	if (pool->timer_at > now)
+		return;
+	pool->timer_at = OUTBOX_HTTP_NEVER;
+	outbox_http_pool_act(pool->index, CURL_SOCKET_TIMEOUT, 0);
+}
+
+/* What an event of the handle's sockets has begun already is not due any more. */
 void
 outbox_http_pools_flush(void)
 {
 	static uint64 opened; /* until the flush before */
+	int64		  now;
 
 	if (added == 0)
 		return;
+	now = outbox_http_now();
 	while (added != 0)
 	{
 		OutboxHttpPool *pool = &pools[pg_rightmost_one_pos64(added)];
 
 		added &= added - 1;
-		if (pool->timer_at > outbox_http_now())
-			continue; /* an event of its sockets has begun them */
-		pool->timer_at = OUTBOX_HTTP_NEVER;
-		outbox_http_pool_act(pool->index, CURL_SOCKET_TIMEOUT, 0);
+		run_timer(pool, now);
 	}
 	nadded = 0;
 	alone = outbox_http_opened != opened;
@@ -183,10 +192,7 @@ outbox_http_pools_run_timers(void)
 			continue;
 		if (now == 0)
 			now = outbox_http_now();
-		if (pool->timer_at > now)
-			continue;
-		pool->timer_at = OUTBOX_HTTP_NEVER;
-		outbox_http_pool_act(i, CURL_SOCKET_TIMEOUT, 0);
+		run_timer(pool, now);
 	}
 }
 

@@ -92,8 +92,8 @@ host_is_ready(OutboxTargetState *host)
 	}
 }
 
-static bool
-has_room(const OutboxTargetState *host)
+bool
+outbox_http_target_has_room(const OutboxTargetState *host)
 {
 	return host->open || host->first == NULL;
 }
@@ -131,7 +131,7 @@ outbox_http_run_or_wait(OutboxTransfer *t)
 	OutboxTargetState *host = t->host;
 
 	/* Those that wait are not overtaken. */
-	if (dlist_is_empty(&host->waiting) && has_room(host))
+	if (dlist_is_empty(&host->waiting) && outbox_http_target_has_room(host))
 	{
 		run(t);
 		return true;
@@ -260,7 +260,7 @@ outbox_http_start_waiting(void (*launch)(OutboxTransfer *t), int64 until)
 												  dlist_pop_head_node(&ready_hosts));
 
 		host->is_ready = false;
-		while (!dlist_is_empty(&host->waiting) && has_room(host))
+		while (!dlist_is_empty(&host->waiting) && outbox_http_target_has_room(host))
 		{
 			OutboxTransfer *t = dlist_container(OutboxTransfer, node,
 												dlist_pop_head_node(&host->waiting));
