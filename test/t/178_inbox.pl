@@ -110,7 +110,9 @@ $node->safe_psql('extension', "COMMIT PREPARED 'p'");
 is($node->safe_psql('extension', "SELECT inbox.rotate(); SELECT inbox.rotate(); SELECT inbox.accept('prepared', 'late')"),
 	"changed\nemptied\nf", 'until its end');
 is($node->safe_psql('extension', "$due;\nSELECT inbox.rotate()"), "opened\nchanged", 'two steps later');
-$node->safe_psql('extension', "BEGIN; SELECT inbox.accept('prepared', 'empties'); PREPARE TRANSACTION 'p'");
+# One accept() in ten makes the step that is due, in its own transaction.  With this seed the first few do not.
+my $no_step = 'SET seed = 0.5';
+$node->safe_psql('extension', "$no_step; BEGIN; SELECT inbox.accept('prepared', 'empties'); PREPARE TRANSACTION 'p'");
 is($node->safe_psql('extension', "SELECT inbox.rotate();\n$due"), "emptied\nwaits", 'a piece that is full waits, too');
 is($node->safe_psql('extension', 'SELECT state, waits_for FROM inbox.status'), 'filling|{0}', 'and says so');
 $node->safe_psql('extension', "COMMIT PREPARED 'p'");
@@ -120,8 +122,6 @@ is($node->safe_psql('extension', "SELECT inbox.rotate();\nSELECT inbox.rotate();
 is($node->safe_psql('extension', "BEGIN;\n$due;\nSELECT inbox.rotate();\nROLLBACK;\n$due"), "opened\nuncommitted\nopened", 'a transaction makes one step');
 my ($one, $old) = map { $node->background_psql('extension', on_error_stop => 0) } 1, 2;
 
-# One accept() in ten makes the step that is due, in its own transaction.  With this seed the first few do not.
-my $no_step = 'SET seed = 0.5';
 $one->query_safe("$no_step; BEGIN; SELECT inbox.accept('twice', 'a')");
 is($node->safe_psql('extension', 'SELECT inbox.rotate()'), 'changed', 'a transaction that has both pieces holds up nothing');
 $second = $node->background_psql('extension', on_error_stop => 0);
