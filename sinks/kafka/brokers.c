@@ -17,6 +17,18 @@
 /* Records of a partition that librdkafka's idempotent producer sends before an answer */
 #define UNANSWERED 5
 
+/* What each part of a report begins with */
+#define BROKER "\"nodeid\":"
+#define TOPICS "\"topics\":"
+#define PARTITION "\"partition\":"
+
+/* All that is searched ends at 'end', so the time follows the length of the report. */
+static const char *
+seek(const char *from, const char *end, const char *words)
+{
+	return from < end ? memmem(from, end - from, words, strlen(words)) : NULL;
+}
+
 /*
  * Copies the text behind "NAME":, without quotes, up to 'end'.  librdkafka escapes
  * nothing, and a broker chooses its name: a hostile one can only lie about itself.
@@ -26,19 +38,18 @@ find(const char *from, const char *end, const char *name, char *value, size_t si
 {
 	char		pattern[32];
 	const char *at;
-	size_t		len;
+	size_t		len = 0;
 
 	value[0] = '\0';
 	snprintf(pattern, sizeof(pattern), "\"%s\":", name);
-	at = strstr(from, pattern);
-	if (at == NULL || at >= end)
+	at = seek(from, end, pattern);
+	if (at == NULL)
 		return false;
 	at += strlen(pattern);
-	at += strspn(at, " \"");
-	len = strcspn(at, "\",}");
-	if (len >= size)
-		len = size - 1;
-	memcpy(value, at, len);
+	while (at < end && (*at == ' ' || *at == '"'))
+		at++;
+	while (at < end && len < size - 1 && strchr("\",}", *at) == NULL)
+		value[len++] = *at++;
 	value[len] = '\0';
 	return true;
 }
@@ -88,23 +99,24 @@ owes_since(const KafkaBrokers *b, const char *from, const char *end, const char 
 }
 
 void
-kafka_brokers_read(KafkaBrokers *b, const char *report)
+kafka_brokers_read(KafkaBrokers *b, const char *report, size_t len)
 {
 	KafkaBrokers found = {.up = false, .known = false};
-	int64_t		 now = number(report, report + strlen(report), "ts");
+	int64_t		 now = number(report, report + len, "ts");
 	int64_t		 longest = now; /* since when nothing came from 'found.owing' */
-	const char	*end = strstr(report, "\"topics\":");
-	const char	*at = strstr(report, "\"nodeid\":");
+	const char	*end = seek(report, report + len, TOPICS);
+	const char	*at;
 	char		 connected[sizeof(found.owing)];
 	int64_t		 connected_for = 0;
 	bool		 connecting = false;
 
 	if (end == NULL)
-		end = report + strlen(report);
-	while (at && at < end)
+		end = report + len;
+	at = seek(report, end, BROKER);
+	while (at)
 	{
-		const char *next = strstr(at + 1, "\"nodeid\":");
-		const char *stop = next && next < end ? next : end;
+		const char *next = seek(at + 1, end, BROKER);
+		const char *stop = next ? next : end;
 		char		name[sizeof(found.owing)];
 		char		state[24];
 		int64_t		idle = number(at, stop, "rxidle");
@@ -150,17 +162,17 @@ kafka_load_slot(int32_t broker)
 }
 
 void
-kafka_load_read(KafkaLoad *load, const char *report)
+kafka_load_read(KafkaLoad *load, const char *report, size_t len)
 {
-	const char *end = report + strlen(report);
-	const char *at = strstr(report, "\"topics\":");
+	const char *end = report + len;
+	const char *at = seek(report, end, TOPICS);
 
 	memset(load, 0, sizeof(*load));
 	load->messages = (int) number(report, end, "msg_cnt");
-	at = at ? strstr(at, "\"partition\":") : NULL;
+	at = at ? seek(at, end, PARTITION) : NULL;
 	while (at)
 	{
-		const char *next = strstr(at + 1, "\"partition\":");
+		const char *next = seek(at + 1, end, PARTITION);
 		const char *stop = next ? next : end;
 		int64_t		broker = number(at, stop, "broker");
 

@@ -1,12 +1,20 @@
 /*
  * brokers.h
- *	  What librdkafka's statistics say of brokers, as pure functions.
+ *	  What librdkafka's statistics say of brokers, as pure functions.  A report need not
+ *	  end with a NUL.
  */
 #ifndef OUTBOX_KAFKA_BROKERS_H
 #define OUTBOX_KAFKA_BROKERS_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
+
+/*
+ * Bytes of a report that are read: brokers and 10,000 partitions.  A hostile broker can
+ * name more, which would take a part of each second from all endpoints.
+ */
+#define KAFKA_REPORT_MAX (8 * 1024 * 1024)
 
 /* µs after which a broker that owes an answer is called silent */
 #define KAFKA_SILENT_AFTER 1250000
@@ -32,7 +40,7 @@ typedef struct KafkaBrokers
 } KafkaBrokers;
 
 extern int	kafka_load_slot(int32_t broker);
-extern void kafka_load_read(KafkaLoad *load, const char *report);
+extern void kafka_load_read(KafkaLoad *load, const char *report, size_t len);
 
 /*
  * ms that a thread waits for an answer before it looks around: if all that may be sent
@@ -47,6 +55,6 @@ extern void kafka_load_read(KafkaLoad *load, const char *report);
  */
 extern int	kafka_load_wait(const KafkaLoad *load, int slot, int requests,
 							int all_requests, int messages);
-extern void kafka_brokers_read(KafkaBrokers *b, const char *report);
+extern void kafka_brokers_read(KafkaBrokers *b, const char *report, size_t len);
 
 #endif /* OUTBOX_KAFKA_BROKERS_H */

@@ -14,7 +14,7 @@
 
 #include "utils/guc.h"
 
-#define EVENTS_AT_ONCE 10000
+#define POLL_TIME 10		  /* ms of one poll; webhooks wait meanwhile */
 #define END_WITHIN 2		  /* s */
 #define TOKEN_EVERY 500		  /* ms, while one is wanted and cannot be had */
 #define CANCELLED_WITHIN 1000 /* ms in which what was cancelled may still be sent */
@@ -335,6 +335,25 @@ take_error(KafkaCluster *c, rd_kafka_event_t *event)
 	}
 }
 
+/*
+ * Reads the newest report.  Reports may come faster than they can be read, so those
+ * before it are not.
+ */
+static void
+read_statistics(KafkaCluster *c)
+{
+	const char *text = c->statistics ? rd_kafka_event_stats(c->statistics) : NULL;
+	size_t		len;
+
+	if (text == NULL)
+		return;
+	len = strnlen(text, KAFKA_REPORT_MAX);
+	kafka_brokers_read(&c->brokers, text, len);
+	kafka_threads_report(c, text, len);
+	rd_kafka_event_destroy(c->statistics);
+	c->statistics = NULL;
+}
+
 static void
 take_event(KafkaCluster *c, rd_kafka_event_t *event, KafkaReport report)
 {
@@ -347,18 +366,39 @@ take_event(KafkaCluster *c, rd_kafka_event_t *event, KafkaReport report)
 				report(c, m);
 			break;
 		case RD_KAFKA_EVENT_ERROR:
+			read_statistics(c); /* they are older */
 			take_error(c, event);
 			break;
 		case RD_KAFKA_EVENT_OAUTHBEARER_TOKEN_REFRESH:
 			c->security.token_wanted = true; /* kafka_clusters_poll() goes on */
 			break;
 		case RD_KAFKA_EVENT_STATS:
-			kafka_brokers_read(&c->brokers, rd_kafka_event_stats(event));
-			kafka_threads_report(c, rd_kafka_event_stats(event));
-			break;
+			if (c->statistics)
+				rd_kafka_event_destroy(c->statistics);
+			c->statistics = event;
+			return;
 		default:
 			break;
 	}
+	rd_kafka_event_destroy(event);
+}
+
+/* Returns true if the time ended before the events did. */
+static bool
+take_events(KafkaCluster *c, KafkaReport report, int64 until)
+{
+	rd_kafka_event_t *event;
+	bool			  more = true;
+
+	while (more && kafka_now_ms() <= until)
+	{
+		event = rd_kafka_queue_poll(c->queue, 0);
+		more = event != NULL;
+		if (more)
+			take_event(c, event, report);
+	}
+	read_statistics(c);
+	return more;
 }
 
 static void
@@ -388,22 +428,20 @@ give_up_cancelled(KafkaCluster *c)
 bool
 kafka_clusters_poll(KafkaReport report)
 {
-	dlist_mutable_iter iter;
-	bool			   more = false;
+	int64	   until = kafka_now_ms() + POLL_TIME;
+	int		   left = 0;
+	bool	   more = false;
+	dlist_iter iter;
 
-	dlist_foreach_modify(iter, &clusters)
+	dlist_foreach(iter, &clusters) left++;
+	for (; left > 0 && kafka_now_ms() <= until; left--)
 	{
-		KafkaCluster	 *c = dlist_container(KafkaCluster, node, iter.cur);
-		rd_kafka_event_t *event;
-		char			  ignored[1];
-		int				  n = 0;
+		KafkaCluster *c = dlist_container(KafkaCluster, node,
+										  dlist_pop_head_node(&clusters));
+		char		  ignored[1];
 
-		while (n++ < EVENTS_AT_ONCE && (event = rd_kafka_queue_poll(c->queue, 0)) != NULL)
-		{
-			take_event(c, event, report);
-			rd_kafka_event_destroy(event);
-		}
-		more = more || n > EVENTS_AT_ONCE;
+		dlist_push_tail(&clusters, &c->node); /* the next poll begins with others */
+		more = take_events(c, report, until) || more;
 		give_up_cancelled(c);
 		kafka_security_renew_token(c->rk, &c->security, c->reason, sizeof(c->reason));
 		if (c->links > 0 ||
@@ -421,7 +459,7 @@ kafka_clusters_poll(KafkaReport report)
 			purge(c);
 		}
 	}
-	return more;
+	return more || left > 0;
 }
 
 long

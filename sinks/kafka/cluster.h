@@ -34,6 +34,7 @@ typedef struct KafkaCluster
 	int64			  cancelled_at; /* ms, when the first of them was */
 	bool			  fatal;		/* a new instance has to take its place */
 	bool			  purged;
+	rd_kafka_event_t *statistics; /* not read yet; NULL: there are none */
 	KafkaBrokers	  brokers;
 	char			  reason[128];	  /* why it is not up, or the last error */
 	pthread_mutex_t	  lock;			  /* of what follows */

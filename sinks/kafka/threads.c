@@ -273,11 +273,11 @@ kafka_threads_allow_again(KafkaCluster *c)
 }
 
 static void
-take_load(KafkaCluster *c, const char *report)
+take_load(KafkaCluster *c, const char *report, size_t len)
 {
 	KafkaLoad load;
 
-	kafka_load_read(&load, report);
+	kafka_load_read(&load, report, len);
 	pthread_mutex_lock(&c->lock);
 	c->load = load;
 	pthread_mutex_unlock(&c->lock);
@@ -285,20 +285,20 @@ take_load(KafkaCluster *c, const char *report)
 
 /* A broker that was refused may have another name now, or be gone. */
 static void
-forget_refused(KafkaCluster *c, const char *report)
+forget_refused(KafkaCluster *c, const char *report, size_t len)
 {
 	char name[sizeof(c->refused_id) + 2];
 
 	pthread_mutex_lock(&c->lock);
 	snprintf(name, sizeof(name), "\"%s\"", c->refused_id);
-	if (c->refused[0] && strstr(report, name) == NULL)
+	if (c->refused[0] && memmem(report, len, name, strlen(name)) == NULL)
 		c->refused[0] = '\0';
 	pthread_mutex_unlock(&c->lock);
 }
 
 void
-kafka_threads_report(KafkaCluster *c, const char *report)
+kafka_threads_report(KafkaCluster *c, const char *report, size_t len)
 {
-	take_load(c, report);
-	forget_refused(c, report);
+	take_load(c, report, len);
+	forget_refused(c, report, len);
 }

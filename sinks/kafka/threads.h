@@ -32,6 +32,6 @@ extern bool kafka_threads_refused(KafkaCluster *c, char *reason, size_t size);
 extern void kafka_threads_allow_again(KafkaCluster *c);
 
 /* Takes from a report of librdkafka's statistics what the threads use. */
-extern void kafka_threads_report(KafkaCluster *c, const char *report);
+extern void kafka_threads_report(KafkaCluster *c, const char *report, size_t len);
 
 #endif /* OUTBOX_KAFKA_THREADS_H */

@@ -6,11 +6,31 @@
  * links: sinks/kafka/brokers.c
  */
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "../../sinks/kafka/brokers.h"
 #include "tap.h"
 
 #define MS 1000
+
+/* Counts the bytes that are searched.  It stands in for the C library's. */
+static size_t searched;
+
+void *
+memmem(const void *from, size_t len, const void *words, size_t words_len)
+{
+	const char *at = from;
+	const char *end = at + len - words_len;
+
+	for (; len >= words_len && at <= end; at++)
+	{
+		searched++;
+		if (memcmp(at, words, words_len) == 0)
+			return (void *) at;
+	}
+	return NULL;
+}
 
 static KafkaBrokers b;
 static char			report[4096];
@@ -41,7 +61,7 @@ says(const char *what, bool up, bool known, const char *silent)
 	strcat(
 		report,
 		"}, \"topics\":{ \"t\": { \"state\":\"UP\", \"nodeid\":7, \"waitresp_cnt\":1 } } }");
-	kafka_brokers_read(&b, report);
+	kafka_brokers_read(&b, report, strlen(report));
 	ok(b.up == up, what, up ? "up" : "not up", "");
 	ok(b.known == known, what, known ? "known" : "not known", "");
 	ok(strcmp(b.silent, silent) == 0, what, b.silent, silent);
@@ -75,7 +95,7 @@ load_is(const char *what, int messages, int first, int second)
 {
 	KafkaLoad load;
 
-	kafka_load_read(&load, report);
+	kafka_load_read(&load, report, strlen(report));
 	ok(load.messages == messages, what, "", "other messages");
 	ok(load.partitions[kafka_load_slot(1)] == first, what, "", "other partitions");
 	ok(load.partitions[kafka_load_slot(2)] == second, what, "", "other partitions");
@@ -103,6 +123,55 @@ loads(void)
 	load_is("an empty report", -1, 0, 0);
 	ok(kafka_load_slot(INT32_MIN) >= 0 && kafka_load_slot(-1) < KAFKA_LOAD_SLOTS,
 	   "any number has a slot", "", "");
+}
+
+/* A report that lacks what is looked for costs what its length is, as others do. */
+static void
+lengths(void)
+{
+	static char	 text[200000];
+	char		*at = text;
+	long		 page = sysconf(_SC_PAGESIZE);
+	char		*pages;
+	KafkaLoad	 load;
+	KafkaBrokers unread = {.up = false};
+
+	for (int i = 0; i < 2000; i++)
+		at += sprintf(at, "\"nodeid\":%d, \"rtt\":{ } , ", i);
+	searched = 0;
+	kafka_brokers_read(&unread, text, at - text);
+	ok(unread.known, "brokers of which little is said", "", "not known");
+	ok(searched < 10 * (size_t) (at - text), "are not searched for in those after them",
+	   "", "often");
+	at = text + sprintf(text, "\"topics\":{ ");
+	for (int i = 0; i < 2000; i++)
+		at += sprintf(at, "\"partition\":%d, \"broker\":1, ", i);
+	searched = 0;
+	kafka_load_read(&load, text, at - text);
+	ok(searched < 10 * (size_t) (at - text), "nor are partitions", "", "often");
+
+	/* A report of which only a part is read: behind it is nothing. */
+	pages = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
+				 0);
+	ok(pages != MAP_FAILED && mprotect(pages + page, page, PROT_NONE) == 0,
+	   "a page that cannot be read", "", "none");
+	begin(10000);
+	broker("b1:9092", 1, "UP", 1000, 0, 10);
+	strcat(report, "}, \"topics\":{ ");
+	partition(0, 1, 1, 1, 1);
+	for (size_t len = strlen(report);; len--)
+	{
+		at = pages + page - len;
+		memcpy(at, report, len);
+		kafka_brokers_read(&unread, at, len);
+		kafka_load_read(&load, at, len);
+		if (len == strlen(report))
+			ok(unread.up && load.partitions[kafka_load_slot(1)] == 1,
+			   "what ends with the part that is read", "", "is not read");
+		if (len == 0)
+			break;
+	}
+	ok(!unread.up, "any part can be read", "", "");
 }
 
 static void
@@ -203,11 +272,12 @@ main(void)
 	broker("\",\"nodeid\":5,\"state\":\"UP", 1, "INIT", 0, 0, -1);
 	broker("", 2, "DOWN", 0, 0, -1);
 	strcat(report, "\"nodeid\":");
-	kafka_brokers_read(&b, report);
+	kafka_brokers_read(&b, report, strlen(report));
 	ok(b.silent[0] == '\0', "a name that is made to mislead", "", b.silent);
-	kafka_brokers_read(&b, "");
+	kafka_brokers_read(&b, "", 0);
 	ok(!b.up && !b.known && b.silent[0] == '\0', "an empty report", "", b.silent);
 	loads();
+	lengths();
 	waiting();
 	return done_testing();
 }
