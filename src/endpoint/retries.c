@@ -16,6 +16,12 @@
 #include "endpoint/retries.h"
 #include "endpoint/status.h"
 
+/*
+ * µs.  Retries are taken at multiples of this after their time, so that one query loads
+ * several.
+ */
+#define TICK 5000
+
 typedef struct SeqEntry
 {
 	int64		 seq;
@@ -119,19 +125,28 @@ outbox_retries_first(const OutboxEndpoint *ep)
 		pairingheap_container(OutboxRetry, node, pairingheap_first(ep->queue->retries));
 }
 
-bool
-outbox_retries_has_due(OutboxEndpoint *ep, TimestampTz now)
+TimestampTz
+outbox_retries_due(const OutboxEndpoint *ep)
 {
 	const OutboxRetry *first = outbox_retries_first(ep);
 
-	if (first == NULL || ep->queue->nready >= outbox_endpoint_at_once(ep) ||
+	if (first == NULL || first->due > DT_NOEND - TICK)
+		return DT_NOEND;
+	return (first->due + TICK - 1) / TICK * TICK;
+}
+
+bool
+outbox_retries_has_due(OutboxEndpoint *ep, TimestampTz now)
+{
+	if (outbox_retries_first(ep) == NULL ||
+		ep->queue->nready >= outbox_endpoint_at_once(ep) ||
 		!outbox_status_may_send(ep, now))
 		return false;
 
 	/* While the breaker is open, any retry can be the probe, due or not. */
 	if (ep->pace.breaker == OUTBOX_BREAKER_OPEN)
 		return ep->queue->nready == 0 && !outbox_status_probes_new(ep);
-	return first->due <= now;
+	return outbox_retries_due(ep) <= now;
 }
 
 int
