@@ -131,10 +131,13 @@ class Disturbance:
 
 class Machine:
     """A directory and the processes in it.  PostgreSQL does not run as root:
-    then its processes are those of the user postgres."""
+    then its processes are those of the user postgres.  'pg_config': of a PostgreSQL
+    that has the extension already."""
 
-    def __init__(self):
-        self.install()
+    def __init__(self, pg_config=None):
+        self.pg_config = pg_config or os.environ.get("PG_CONFIG", "pg_config")
+        if not pg_config:
+            self.install()
         self.user = None
         if os.geteuid() == 0:
             try:
@@ -158,7 +161,6 @@ class Machine:
         """What is measured is what lies beside this folder, not what was installed
         some time ago."""
         run(HERE.parent / "test" / "bin" / "setup", "bench")
-        self.pg_config = os.environ.get("PG_CONFIG", "pg_config")
         make = ["make", "-s", "--no-print-directory", "-C", HERE.parent,
                 f"PG_CONFIG={self.pg_config}"]
         run(*make, "all")

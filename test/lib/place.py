@@ -21,15 +21,23 @@ def pg_config(option):
 
 
 class Place:
-    """A copy of the tree and of PostgreSQL to work in."""
+    """A copy of the tree and of PostgreSQL to work in.  'commit': the tree is what that commit has."""
 
-    def __init__(self, directory):
+    def __init__(self, directory, commit=None):
         self.directory = directory
         self.tree = os.path.join(directory, "tree")
         self.tmp = os.path.join(directory, "tmp")
         for path in (self.tree, self.tmp):
             os.makedirs(path)
         os.chmod(self.tmp, 0o1777)
+        if commit:
+            archive = subprocess.run(["git", "archive", commit], cwd=TOP, check=True, stdout=subprocess.PIPE).stdout
+            subprocess.run(["tar", "x"], cwd=self.tree, check=True, input=archive)
+        else:
+            self.copy_tree()
+        self.pg_config = self.copy_postgres()
+
+    def copy_tree(self):
         for part in PARTS:
             source = os.path.join(TOP, part)
             if os.path.isdir(source):
@@ -37,7 +45,6 @@ class Place:
                                 ignore=shutil.ignore_patterns("*.o", "*.bc"))
             elif os.path.exists(source):
                 shutil.copy2(source, self.tree)
-        self.pg_config = self.copy_postgres()
 
     def copy_postgres(self):
         """A PostgreSQL that looks for its files where the copy is."""
