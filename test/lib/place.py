@@ -50,8 +50,8 @@ class Place:
         """A PostgreSQL that looks for its files where the copy is."""
         bindir = pg_config("--bindir")
         dirs = [bindir, pg_config("--sharedir"), pg_config("--pkglibdir"), pg_config("--includedir-server")]
-        include = [pg_config("--includedir")]
-        prefix = os.path.commonpath(dirs + include)
+        include = pg_config("--includedir")
+        prefix = os.path.commonpath(dirs + [include])
 
         def there(path):
             return os.path.join(self.directory, "pg", os.path.relpath(path, prefix))
@@ -62,10 +62,10 @@ class Place:
             if not any(source.startswith(d + "/") for d in done):
                 shutil.copytree(source, there(source), dirs_exist_ok=True)
                 done.append(source)
-        for source in include:
-            if not os.path.exists(there(source)):
-                os.makedirs(os.path.dirname(there(source)), exist_ok=True)
-                os.symlink(source, there(source))
+        os.makedirs(there(include), exist_ok=True)
+        for name in os.listdir(include):
+            if not os.path.lexists(there(os.path.join(include, name))):
+                os.symlink(os.path.join(include, name), there(os.path.join(include, name)))
         copy = os.path.join(there(bindir), "pg_config")
         found = subprocess.run([copy, "--sharedir"], text=True,
                                capture_output=True).stdout.strip()
