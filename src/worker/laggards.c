@@ -166,7 +166,7 @@ outbox_laggards_read(TimestampTz now, XLogRecPtr *lsn)
 		if (cost >= LAGGARD_ROWS || (cost > 0 && outbox_head_step_is_over()))
 			return true;
 		cost += read_laggard(ep, now, lsn);
-		outbox_turn_remove(OUTBOX_TURN_READ, ep); /* the round adds it again */
+		outbox_turn_last(OUTBOX_TURN_READ, ep); /* it is to be in the next page as well */
 	}
 	return false;
 }
