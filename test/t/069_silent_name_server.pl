@@ -67,11 +67,10 @@ pass('meanwhile the others are served');
 is(ask("SELECT failed_attempts FROM outbox.stats WHERE endpoint = 'fine'"), '0', 'without a failure');
 
 # It ends when it is told to, whatever its threads wait for
-watch_machine();
 my $start = time;
 ask("SELECT pg_terminate_backend($worker)");
-ok(wait_until(sub { process_is_gone($worker) }, 'it has ended', 30), 'SIGTERM ends the worker');
-my $took = seconds_since($start);
+ok(wait_until(sub { process_is_gone($worker) }, 'it has ended', 10), 'SIGTERM ends the worker');
+my $took = time - $start;
 cmp_ok($took, '<', 2, sprintf('within two seconds (%.2f)', $took));
 new_worker($node, $worker);
 $worker = worker_pid($node);
@@ -104,5 +103,5 @@ emit($node, 'never.one', '{}');
 wait_sql($node, 'SELECT sum(in_flight) > 0 FROM outbox.workers');
 $start = time;
 $node->stop('fast');
-cmp_ok(seconds_since($start), '<', 5, 'the server stops while a lookup waits');
+cmp_ok(time - $start, '<', 5, 'the server stops while a lookup waits');
 done_testing();
