@@ -24,7 +24,8 @@ our @EXPORT = qw(outbox_node wait_until wait_sql endpoint emit worker_pid
   new_worker pause start_again start_producer stop_producer check_history
   event_ids process_is_gone kill_everything wait_settled wait_status
   nothing_arrives emit_at_once refuses_unsigned documented_roles worker_grants
-  shown_in_security private_memory cpu_ticks stat_of endpoint_shows all_relations shim write_clock $top);
+  shown_in_security private_memory cpu_ticks stat_of endpoint_shows all_relations shim write_clock
+  watch_machine stood_still seconds_since $top);
 
 our $top = $ENV{OUTBOX_TOP} || '.';
 our $timeout = $PostgreSQL::Test::Utils::timeout_default;
@@ -363,6 +364,57 @@ sub cpu_ticks
 	my ($stat) = PostgreSQL::Test::Utils::slurp_file("/proc/$pid/stat") =~ /\) (.*)/;
 	my @field = split / /, $stat;
 	return $field[11] + $field[12];
+}
+
+# A machine that is shared may stand still for seconds.  From here on a process that only
+# sleeps notes when it was woken late: stood_still() knows.
+my $stalls;
+
+sub watch_machine
+{
+	$stalls = PostgreSQL::Test::Utils::tempdir('machine') . '/stalls';
+	PostgreSQL::Test::Utils::append_to_file($stalls, '');
+	my $parent = $$;
+	my $pid = fork // die "fork: $!";
+	if ($pid == 0)
+	{
+		local $SIG{TERM} = 'DEFAULT';
+		my $last = time;
+		while (getppid() == $parent)
+		{
+			usleep(20_000);
+			my $now = time;
+			PostgreSQL::Test::Utils::append_to_file($stalls, "$last $now\n") if $now - $last > 0.2;
+			$last = $now;
+		}
+		POSIX::_exit(0);
+	}
+	push @OutboxTest::Receiver::started, $pid;
+	return;
+}
+
+# The seconds between two times in which the machine itself stood still
+sub stood_still
+{
+	my ($from, $to) = @_;
+	my $sum = 0;
+
+	usleep(100_000);    # what has just ended is noted, too
+	foreach (split /\n/, PostgreSQL::Test::Utils::slurp_file($stalls))
+	{
+		my ($last, $now) = split / /;
+		$sum += max(0, min($now, $to) - max($last, $from));
+	}
+	note(sprintf 'the machine stood still for %.1f of %.1f s', $sum, $to - $from) if $sum > 0;
+	return $sum;
+}
+
+# The seconds since then, without those
+sub seconds_since
+{
+	my ($from) = @_;
+	my $now = time;
+	return $now - $from - stood_still($from, $now);
 }
 
 # Compiles test/shims/NAME.c, and returns the library for LD_PRELOAD.

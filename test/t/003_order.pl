@@ -26,7 +26,7 @@ check_history($node, $receiver, $log,
 
 # A stuck key does not hold others
 $node->safe_psql('postgres', "SELECT outbox.drop_endpoint(name, discard => true) FROM outbox.endpoints");
-endpoint($node, $receiver, 'stuck', '/ok/e', "topics => '{stuck.*}', $quick");
+endpoint($node, $receiver, 'stuck', '/ok/e', "topics => '{stuck.*}', timeout => '1 h', $quick");
 $receiver->control(path => '/ok/e', behave => '/hang');
 emit($node, 'stuck.first', '{"n": 1}', "key => 'a'");
 $receiver->wait_for(1, path => '/ok/e');

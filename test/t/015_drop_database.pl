@@ -95,9 +95,9 @@ works('two', '/ok/two', 'after a DROP that failed');
 
 # DROP with requests under way
 $receiver->control(path => '/ok/two', behave => '/hang');
+my $before = () = $receiver->requests(path => '/ok/two');
 $node->safe_psql('two',
 	"SELECT count(outbox.emit('a.b', '{}'::jsonb)) FROM generate_series(1, 50)");
-my $before = () = $receiver->requests(path => '/ok/two');
 wait_until { my $n = () = $receiver->requests(path => '/ok/two'); $n > $before }
 'requests are under way';
 quickly('DROP DATABASE two', 'DROP works with requests under way');

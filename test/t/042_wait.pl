@@ -18,7 +18,7 @@ sub ask
 }
 
 endpoint($node, $receiver, 'ok', '/ok/a', "topics => '{order.*}'");
-endpoint($node, $receiver, 'slow', '/slow/b?ms=3000', "topics => '{order.slow}'");
+endpoint($node, $receiver, 'slow', '/hold/b', "topics => '{order.slow}', timeout => '10 min'");
 endpoint($node, $receiver, 'dead', '/status/500/c', "topics => '{order.dead}', max_attempts => 1");
 endpoint($node, $receiver, 'all', '/ok/all', "topics => '{*,outbox.*}'");
 
@@ -27,11 +27,13 @@ my $id = emit($node, 'order.one', '{}');
 is(ask("SELECT outbox.wait_for('$id')"), 't', 'delivered');
 is(ask("SELECT count(*) FROM outbox.deliveries WHERE event_id = '$id' AND status <> 'delivered'"),
 	'0', 'everywhere');
-my $start = time;
 $id = emit($node, 'order.slow', '{}');
 is(ask("SELECT outbox.wait_for('$id', '10 ms')"), 'f', 'not in this time');
 is(ask("SELECT outbox.wait_for('$id', '0')"), 'f', 'nor when asked once');
-is(ask("SELECT outbox.wait_for('$id')"), 't', 'but later');
+$receiver->wait_for(1, path => '/hold/b');
+my $start = time;
+$receiver->control(path => '/hold/b', behave => '/slow?ms=3000');
+is(ask("SELECT outbox.wait_for('$id', '1 min')"), 't', 'but later');
 cmp_ok(time - $start, '>', 2.9, 'when the slowest has it');
 $id = emit($node, 'order.dead', '{}');
 $start = time;
@@ -41,9 +43,13 @@ ask("SELECT outbox.alter_endpoint('all', topics => '{outbox.*}')");
 $id = emit($node, 'nobody.listens', '{}');
 is(ask("SELECT outbox.wait_for('$id', '0')"), 't', 'no endpoint subscribes')
   if wait_sql($node, "SELECT count(*) = 0 FROM outbox.deliveries WHERE event_id = '$id'");
-$id = emit($node, 'order.due', '{}', "deliver_at => clock_timestamp() + interval '4 s'");
-is(ask("SELECT outbox.wait_for('$id', '10 ms')"), 'f', 'not due yet');
-is(ask("SELECT outbox.wait_for('$id')"), 't', 'due');
+($id, my $due) = split /\n/, ask(<<'SQL');
+SELECT outbox.emit('order.due', '{}', deliver_at => clock_timestamp() + interval '4 s') AS id \gset
+SELECT :'id';
+SELECT outbox.wait_for(:'id', '10 ms');
+SQL
+is($due, 'f', 'not due yet');
+is(ask("SELECT outbox.wait_for('$id', '1 min')"), 't', 'due');
 
 # It can be interrupted, and refuses to wait in the transaction of the emit
 ask("SELECT outbox.pause_endpoint('ok')");

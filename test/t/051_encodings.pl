@@ -94,9 +94,9 @@ foreach ("emit('city', '{}', type => 'a' || chr(133))", "emit('city', '{}', head
 # What a receiver answers is made fit for the database
 endpoint($node, $receiver, 'fails', '/status/500/' . $latin1,
 	"topics => '{fail.*}', max_attempts => 1", $latin1);
-my $id = $node->safe_psql($latin1, q{SELECT outbox.emit('fail.once', '{}')});
 $receiver->control(path => "/status/500/$latin1",
 	behave => "/status/500?body=" . join('', map { sprintf '%%%02X', ord } split //, text("\x{fc} \x{20ac}")));
+my $id = $node->safe_psql($latin1, q{SELECT outbox.emit('fail.once', '{}')});
 ok( wait_sql($node, "SELECT count(*) = 1 FROM outbox.dead_letters WHERE event_id = '$id'", 't', $latin1),
 	'a failure is recorded in LATIN1');
 

@@ -3,6 +3,7 @@
 use strict;
 use warnings;
 
+use List::Util qw(max);
 use OutboxTest;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -195,22 +196,26 @@ ok(wait_sql($node, "SELECT blocked = 66000 FROM outbox.stats WHERE endpoint = 'm
 	'66,000 parked rows');
 ask("ALTER SYSTEM SET outbox.retention = '2 s'");
 $node->reload;
+watch_machine();
+
+# The seconds in which another endpoint gets an event, without those of a machine that stood still
+sub another_gets_one
+{
+	my $start = time;
+	$receiver->wait_delivered(1, id => emit($node, 'ok.meanwhile', '{}'));
+	my $took = time - $start;
+	return $took < 8 ? $took : seconds_since($start);
+}
 my $most = 0;
 $end = time + 2 * $OutboxTest::timeout;
 do
 {
-	my $start = time;
-	my $id = emit($node, 'ok.meanwhile', '{}');
-	$receiver->wait_delivered(1, id => $id);
-	$most = time - $start if time - $start > $most;
+	$most = max($most, another_gets_one());
 } until (ask('SELECT count(*) FROM outbox.kept_events') >= 66001 || time > $end);
 is(ask('SELECT count(*) FROM outbox.kept_events'), 66001, 'they are kept aside');
 foreach (1 .. 20)
 {
-	my $start = time;
-	my $id = emit($node, 'ok.meanwhile', '{}');
-	$receiver->wait_delivered(1, id => $id);
-	$most = time - $start if time - $start > $most;
+	$most = max($most, another_gets_one());
 	usleep(50_000);
 }
 cmp_ok($most, '<', 8, 'meanwhile others are delivered');
@@ -218,7 +223,7 @@ $pid = worker_pid($node);
 my $start = time;
 ask("SELECT pg_terminate_backend($pid)");
 wait_until { process_is_gone($pid) } 'it ends';
-cmp_ok(time - $start, '<', 5, 'and the worker ends when it is asked to');
+cmp_ok(seconds_since($start), '<', 5, 'and the worker ends when it is asked to');
 new_worker($node, $pid);
 ask("SELECT outbox.drop_endpoint('many', discard => true)");
 %since = ();

@@ -50,7 +50,7 @@ sub create
 {
 	my ($name, $port, $host, $more) = @_;
 	$host //= 'localhost';
-	$more //= '';
+	$more //= ", connect_timeout => '1 min', timeout => '1 min'";
 	ask("SELECT outbox.create_endpoint('$name', 'https://$host:$port/ok/$name', topics => '{$name.*}', max_attempts => 1 $more)");
 	return;
 }

@@ -186,7 +186,7 @@ my $expired = emit($node, 'dead', '{"n": 1}', "key => 'k', expires_at => clock_t
 my $odd = emit($node, 'dead', '{"n": "x"}', "key => 'k'");
 emit($node, 'dead', qq({"n": $_}), "key => 'k'") foreach 3 .. 6;
 my $cancelled = emit($node, 'dead', '{"n": 7}', "key => 'k'");
-ok(ask("SELECT outbox.cancel('$cancelled')"), 'cancel()');
+is(ask("SELECT outbox.cancel('$cancelled')"), 't', 'cancel()');
 emit($node, 'dead', '{"n": 8}', "key => 'k'");
 my $last = emit($node, 'dead', '{"n": 9}', "expires_at => clock_timestamp() - interval '1 s'");
 ask("SELECT outbox.resume_endpoint('dead')");

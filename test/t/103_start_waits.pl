@@ -59,10 +59,11 @@ ok( wait_sql($node, "SELECT state = 'no_worker' AND reason ~ 'waits for a lock' 
 	'outbox.status says what it waits for');
 
 # It ends when it is told to
+watch_machine();
 my $start = time;
 ask("SELECT pg_terminate_backend($worker)");
-ok(wait_until(sub { process_is_gone($worker) }, 'it ends', 10), 'SIGTERM ends it');
-cmp_ok(time - $start, '<', 2, 'within two seconds');
+ok(wait_until(sub { process_is_gone($worker) }, 'it ends', 30), 'SIGTERM ends it');
+cmp_ok(seconds_since($start), '<', 2, 'within two seconds');
 $worker = new_worker($node, $worker);
 
 # The lock is free: it works
@@ -76,7 +77,7 @@ $holder->query_safe('BEGIN; LOCK TABLE outbox.commands IN ACCESS EXCLUSIVE MODE'
 worker_that_waits();
 $start = time;
 $node->stop('fast');
-cmp_ok(time - $start, '<', 5, 'a fast stop is not held up');
+cmp_ok(seconds_since($start), '<', 5, 'a fast stop is not held up');
 eval { $holder->quit };
 
 # Its postmaster dies

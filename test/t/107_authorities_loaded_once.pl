@@ -37,7 +37,7 @@ sub outcome
 {
 	my ($name) = @_;
 
-	ask("SELECT outbox.create_endpoint('$name', 'https://localhost:$front{$name}{port}/ok/$name', topics => '{$name}', max_attempts => 1)");
+	ask("SELECT outbox.create_endpoint('$name', 'https://localhost:$front{$name}{port}/ok/$name', topics => '{$name}', max_attempts => 1, connect_timeout => '1 min', timeout => '1 min')");
 	my $id = emit($node, $name, '{}');
 	wait_sql($node, "SELECT status IN ('delivered', 'dead') FROM outbox.deliveries WHERE event_id = '$id'");
 	return ask("SELECT CASE status WHEN 'delivered' THEN status ELSE last_error END FROM outbox.deliveries WHERE event_id = '$id'");

@@ -93,8 +93,14 @@ goes_on('at first');
 my $pid = worker_pid($node);
 
 # schedule: another event has the id
-my $later = ask("SELECT outbox.emit('fine.later', '{}', deliver_at => now() + '1 s')");
-ask("SET ROLE emitter; INSERT INTO outbox.events (id, topic, payload) VALUES ('$later', 'fine.taken', '{}')");
+my $later = ask(<<'SQL');
+BEGIN;
+SELECT outbox.emit('fine.later', '{}', deliver_at => now() + '1 s') AS id \gset
+SET LOCAL ROLE emitter;
+INSERT INTO outbox.events (id, topic, payload) VALUES (:'id', 'fine.taken', '{}');
+COMMIT;
+SELECT :'id';
+SQL
 ok(wait_sql($node, "SELECT count(*) = 1 FROM outbox.set_aside WHERE what = 'scheduled' AND event_id = '$later'"
 		  . " AND error = 'the log has another event with this id'"),
 	'schedule: an event whose id is taken is set aside');
@@ -104,8 +110,9 @@ goes_on('an id that is taken');
 
 # The same while its transaction is open: nothing waits for it
 my $open = $node->background_psql('postgres');
-my @due = split /\n/, ask("SELECT outbox.emit('fine.due', '{}', deliver_at => now() + '1 s') FROM generate_series(1, 3)");
+my @due = split /\n/, ask("SELECT outbox.emit('fine.due', '{}', deliver_at => now() + '1 h') FROM generate_series(1, 3)");
 $open->query_safe("BEGIN; INSERT INTO outbox.events (id, topic, payload) VALUES ('$due[1]', 'fine.open', '{}')");
+ask("UPDATE outbox.scheduled SET deliver_at = now() WHERE id IN ('" . join("', '", @due) . "')");
 $receiver->wait_delivered(1, id => $_) foreach @due[ 0, 2 ];
 ok(wait_sql($node, "SELECT count(*) = 1 FROM outbox.set_aside WHERE event_id = '$due[1]' AND error LIKE 'a transaction that is open%'"),
 	'schedule: an event whose id is in doubt is set aside');
