@@ -7,7 +7,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $node = outbox_node('main', conf => "outbox.retention = 4s\nrestart_after_crash = on\n");
+my $node = outbox_node('main', conf => "restart_after_crash = on\n");
 my $receiver = OutboxTest::Receiver->new('main');
 my ($rc, $out, $err);
 
@@ -51,6 +51,7 @@ ok(wait_sql($node, "SELECT status = 'retrying' FROM outbox.deliveries WHERE even
 fails("SELECT outbox.resend('a', '$id')", 55000, 'a second time meanwhile');
 
 # The log is emptied meanwhile: the event is kept.
+ask("SELECT outbox.set_retention(events => '4 s')");
 ok(wait_sql($node, "SELECT NOT EXISTS (SELECT FROM outbox.events WHERE id = '$id')"), 'its piece of the log is emptied');
 ask("SELECT outbox.resume_endpoint('a')");
 @got = $receiver->wait_delivered(3, path => '/ok/a', id => $id);
@@ -58,6 +59,7 @@ is($got[2]{sha256}, $got[0]{sha256}, 'and the event is sent all the same');
 is(scalar(() = $receiver->requests(path => '/ok/a', id => $id)), 3, 'what was rolled back was not sent');
 ok(wait_sql($node, 'SELECT NOT EXISTS (SELECT FROM outbox.kept_events)'), 'and then forgotten');
 fails("SELECT outbox.resend('a', '$id')", 42704, 'what is forgotten');
+ask("SELECT outbox.set_retention(reset => '{events}')");
 
 # A worker that dies between the command and the request
 $id = emit($node, 'order.two', '{"n": 2}');
@@ -94,7 +96,7 @@ $id = ask(q{SELECT outbox.send_test('a', 'order.shipped', '{"order": 7}')});
 is("$rc->{path} $rc->{headers}{'outbox-topic'} $rc->{headers}{'outbox-type'}", '/ok/a order.shipped order.shipped',
 	'a test event with a topic of the user');
 like($rc->{body}, qr/"data":\{"order": 7\}/, 'and a payload');
-is(ask("SELECT string_agg(endpoint || ' ' || status, ',') FROM outbox.deliveries WHERE event_id = '$id'"), 'a delivered',
+ok(wait_sql($node, "SELECT string_agg(endpoint || ' ' || status, ',') FROM outbox.deliveries WHERE event_id = '$id'", 'a delivered'),
 	'outbox.deliveries shows it at this endpoint alone');
 ask("SELECT outbox.resume_endpoint('b')");
 $receiver->wait_delivered(1, path => '/ok/b', id => $waiting);

@@ -79,6 +79,7 @@ emit(501, 400);
 wait_sql($node, "SELECT bool_and(pending = 0) FROM outbox.stats WHERE endpoint ~ '^e[23].'");
 emit(200_001, 2_000, $late[1]);
 $receiver->control(path => '/ok/e3', behave => '/slow?ms=1000');
+ask("SELECT outbox.alter_endpoint('e3', max_in_flight => 2)");
 ask("SELECT count(outbox.emit('t.3', jsonb_build_object('n', i))) FROM generate_series(300001, 304000) i");
 $rows += 4000;
 my $then = ask("SELECT delivered FROM outbox.stats WHERE endpoint = 'e3'");
@@ -95,6 +96,7 @@ emit(20_001, 400);
 $receiver->control(path => '/ok/e3', behave => '');
 # Requests that a restart ends would be repeated.
 ok(wait_sql($node, "SELECT processing = 0 FROM outbox.stats WHERE endpoint = 'e3'"), 'its requests have ended');
+ask("SELECT outbox.alter_endpoint('e3', reset => '{max_in_flight}')");
 
 # After a restart nobody knows how much it is.
 my $begun = rows_read();

@@ -24,7 +24,7 @@ sub ask
 }
 
 endpoint($node, $receiver, 'web', '/ok/web');
-ask('SELECT ' . $aws{$_}->create_endpoint($_, 'sqs', "$_.fifo", "max_in_flight => $in_flight, timeout => '$timeout s', backoff_base => '100 ms', backoff_max => '1 s'"))
+ask('SELECT ' . $aws{$_}->create_endpoint($_, 'sqs', "$_.fifo", "max_in_flight => $in_flight, timeout => '@{[ $_ eq 'hung' ? $timeout : 15 ]} s', backoff_base => '100 ms', backoff_max => '1 s'"))
   foreach sort keys %aws;
 my $producer = start_producer($node, $log, rate => 100, keys => 10);
 endpoint_shows($node, $_, 'delivered > 50', "$_ gets events") foreach qw(hung other web);

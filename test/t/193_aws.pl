@@ -68,7 +68,7 @@ is(scalar(grep { $_ > 10 } @sizes), 0, 'of ten at most');
 create('mixed', "sqs:eu-central-1:$account:mixed", '{mixed}', rest => q(format => 'raw', backoff_base => '10 ms'));
 fake(rules => [ { fail => { with => 'wrong', code => 'InvalidParameterValue', sender_fault => JSON::PP::true, message => 'is not wanted' } } ]);
 ask(q{SELECT count(outbox.emit('mixed', jsonb_build_object('n', n, 'is', CASE WHEN n % 10 = 3 THEN 'wrong' ELSE 'good' END))) FROM generate_series(1, 50) n});
-endpoint_shows($node, 'mixed', 'delivered = 45 AND dead = 5 AND pending = 0', 'an entry that is the sender\'s fault is dead, and the others are delivered');
+endpoint_shows($node, 'mixed', "delivered = 45 AND dead = 5 AND pending = 0 AND (SELECT count(*) FROM outbox.dead_letters WHERE endpoint = 'mixed') = 5", 'an entry that is the sender\'s fault is dead, and the others are delivered');
 is(ask("SELECT DISTINCT reason || ': ' || last_error FROM outbox.dead_letters WHERE endpoint = 'mixed'"),
 	'aborted by receiver: SQS: InvalidParameterValue: is not wanted', 'with the words of AWS');
 is(scalar stored('mixed'), 45, 'each once');
@@ -193,7 +193,7 @@ create('silent', "sqs:eu-central-1:$account:silent", '{silent}', rest => q(forma
 fake(rules => [ { hang => 30, times => 1 } ]);
 $id = emit($node, 'silent', '{}');
 wait_status($node, $id, 'delivered', 'an event without an answer is sent again');
-endpoint_shows($node, 'silent', "failed_attempts = 1 AND last_error = 'SQS: timed out'", 'and that was a failed attempt');
+endpoint_shows($node, 'silent', "failed_attempts >= 1 AND last_error = 'SQS: timed out'", 'and that was a failed attempt');
 
 # Addresses
 ask("ALTER SYSTEM SET outbox.allowed_networks = '10.99.0.0/16'");

@@ -247,7 +247,7 @@ foreach my $round (1, 2)
 	is(ask("SELECT outbox.wait_for('$wait{acme}[0]', '1 h')"), 'f', 'nothing to wait for');
 	is(ask("SELECT outbox.cancel('$wait{acme}[0]')"), 'f', 'nothing to cancel');
 	ok(wait_sql($node, "SELECT bool_and(finished_at IS NOT NULL) FROM outbox.replay_progress"), 'the replay has ended');
-	is(ask("SELECT count(*) FROM outbox.parked JOIN outbox.endpoint_settings s USING (endpoint_id) WHERE s.name = 'archive'"), 0, 'and left nothing');
+	ok(wait_sql($node, "SELECT count(*) = 0 FROM outbox.parked JOIN outbox.endpoint_settings s USING (endpoint_id) WHERE s.name = 'archive'"), 'and left nothing');
 	ok(wait_sql($node, "SELECT pending = 1 AND pending_exact FROM outbox.stats WHERE endpoint = 'sleeping'"), 'what is pending for a paused one');
 	ok(wait_sql($node, q[SELECT string_agg(labels ->> 'endpoint' || '=' || value, ' ' ORDER BY 1) FROM outbox.metrics(100)]
 			  . q[ WHERE name = 'outbox_endpoint_cancelled_total' AND labels ->> 'endpoint' IN ('paused', 'held', 'window')], 'held=2 paused=3 window=2'),

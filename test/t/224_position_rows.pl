@@ -58,8 +58,8 @@ cmp_ok($rows{$_}, '<=', $most{$_}, "$_: positions of $events{$_} events: $rows{$
 
 # What has no outcome is stored nevertheless, so that the log need not be kept for its place.
 # One follows the shared position, the other one has a position of its own.
-endpoint($node, $receiver, 'hangs', '/slow/hangs?ms=60000', "topics => '{hangs}', timeout => '6 s'");
-endpoint($node, $receiver, 'later', '/ok/later', "topics => '{later}', timeout => '6 s'");
+endpoint($node, $receiver, 'hangs', '/slow/hangs?ms=60000', "topics => '{hangs}', timeout => '20 s'");
+endpoint($node, $receiver, 'later', '/ok/later', "topics => '{later}', timeout => '20 s'");
 endpoint($node, $receiver, 'quick', '/ok/quick', "topics => '{quick}'");
 my $newest = '(SELECT DISTINCT ON (endpoint_id) * FROM outbox.positions WHERE endpoint_id > 0'
   . ' ORDER BY endpoint_id, number DESC) p JOIN outbox.endpoint_settings s USING (endpoint_id)';

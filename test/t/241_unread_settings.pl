@@ -41,7 +41,7 @@ sub again
 sub arrives
 {
 	my ($topic, $path, $what) = @_;
-	my $id = emit($node, $topic, '{}');
+	my $id = emit($node, $topic, '{}', "key => 'k'");
 
 	$receiver->wait_delivered(1, id => $id, path => $path);
 	return ok(scalar(() = $receiver->delivered(id => $id, path => $path)), $what);
@@ -59,20 +59,23 @@ arrives('a.before', '/ok/moved', 'at first');
 
 # Nothing can be read.  The endpoint whose settings have changed reads no events, and the others do.
 without('tenant_limits_here', sub { ask("SELECT outbox.alter_endpoint('moved', topics => '{b.*}')") });
-emit($node, "$_.unread", '{}') foreach qw(a b);
+emit($node, "$_.unread", '{}', "key => 'k'") foreach qw(a b);
 arrives('other.unread', '/ok/other', 'other endpoints are served');
 is(topics('/ok/other'), 'a.before a.unread b.unread other.unread', 'with all events');
 is(topics('/ok/moved'), 'a.before', 'no event is judged by the old settings');
 again('tenant_limits_here');
 arrives('b.after', '/ok/moved', 'the new settings are read');
 is(topics('/ok/moved'), 'a.before b.unread b.after', 'what follows the change is judged by them');
-is(ask("SELECT string_agg(topic || ' ' || status, ', ' ORDER BY seq) FROM outbox.deliveries WHERE endpoint = 'moved'"),
-	'a.before delivered, b.unread delivered, b.after delivered', 'and shown so');
+ok( wait_sql(
+		$node,
+		"SELECT string_agg(topic || ' ' || status, ', ' ORDER BY seq) FROM outbox.deliveries WHERE endpoint = 'moved'",
+		'a.before delivered, b.unread delivered, b.after delivered'),
+	'and shown so');
 
 # The reload fails when the endpoint has its new settings
 without('retention_here', sub { ask("SELECT outbox.alter_endpoint('moved', topics => '{c.*}')") });
 arrives('c.read', '/ok/moved', 'an endpoint whose settings were read goes on with them');
-emit($node, 'b.read', '{}');
+emit($node, 'b.read', '{}', "key => 'k'");
 arrives('other.read', '/ok/other', 'and so do the others');
 again('retention_here');
 arrives('c.after', '/ok/moved', 'after that, too');
@@ -95,13 +98,13 @@ ok(wait_sql($node, "SELECT complete_at IS NOT NULL FROM outbox.forget_progress W
 
 # What a batch endpoint has read is sent in time while the rest cannot be read, and the worker sleeps.
 sub in_batches { return map { $_->{id} } $receiver->events(path => '/ok/batch', delivered => 1) }
-endpoint($node, $receiver, 'batch', '/ok/batch', "topics => '{batch.*}', batch_size => 10, batch_wait => '6 s'");
+endpoint($node, $receiver, 'batch', '/ok/batch', "topics => '{batch.*}', batch_size => 10, batch_wait => '15 s'");
 my @ready = map { emit($node, 'batch.ready', '{}') } 1 .. 2;
 ok(wait_sql($node, "SELECT pending = 2 FROM outbox.stats WHERE endpoint = 'batch'"), 'events wait for others of their batch');
 without('tenant_limits_here', sub { ask("SELECT outbox.alter_endpoint('batch', max_attempts => 3)") });
 arrives('other.batch', '/ok/other', 'the log is read');
 is(scalar(() = in_batches()), 0, 'the batch waits');
-wait_until { in_batches() >= 2 } 'the batch';
+wait_until { in_batches() >= 2 } 'the batch', 60;
 is(join(' ', in_batches()), "@ready", 'the batch is sent');
 my $unread = emit($node, 'batch.unread', '{}');
 my $pid = worker_pid($node);
@@ -109,6 +112,7 @@ my $before = cpu_ticks($pid);
 sleep 3;
 cmp_ok(cpu_ticks($pid) - $before, '<', 30, 'the worker sleeps');
 again('tenant_limits_here');
+ask("SELECT outbox.alter_endpoint('batch', batch_wait => '1 s')");
 wait_until { in_batches() >= 3 } 'the next batch';
 is(join(' ', in_batches()), "@ready $unread", 'it reads on when its settings are read');
 

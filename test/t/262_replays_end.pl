@@ -63,6 +63,7 @@ foreach my $endpoint (qw(c d e))
 my $ended = "SELECT count(*) FILTER (WHERE finished_at < now() - interval '30 min') || ' ' || count(*) FROM outbox.replays"
   . " WHERE topics = '{order.b}' AND finished_at IS NOT NULL";
 ok(wait_sql($node, $ended, '0 3'), 'to their ends');
+ok(wait_settled($node), 'settled');
 ask("UPDATE outbox.replays SET finished_at = finished_at - interval '1 hour' WHERE topics = '{order.b}'");
 is(ask("SELECT outbox.replay('$_', now() - interval '1 hour', topics => '{order.b}')"), '1', "$_: and again") foreach qw(c d e);
 ok(wait_sql($node, $ended, '3 6'), 'no worker deletes rows by the retention that it began with');

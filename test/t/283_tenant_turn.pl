@@ -19,7 +19,7 @@ ask(<<'SQL');
 CREATE FUNCTION public.obstacle() RETURNS trigger LANGUAGE plpgsql AS
 $$ BEGIN RAISE EXCEPTION 'an obstacle'; END $$;
 SQL
-endpoint($node, $receiver, $_, "/ok/$_", "topics => '{$_.*}', tenant => 't'") foreach @all;
+endpoint($node, $receiver, $_, "/ok/$_", "topics => '{$_.*}', tenant => 't', timeout => '5 min'") foreach @all;
 ok(wait_sql($node, 'SELECT count(*) = 2 AND bool_and(endpoints = 4) FROM outbox.workers'), 'each worker has four endpoints');
 endpoint($node, $receiver, $_, "/ok/$_") foreach qw(clock1 clock2);
 ok(wait_sql($node, 'SELECT count(*) = 2 AND bool_and(endpoints = 5) FROM outbox.workers'), 'and one more');

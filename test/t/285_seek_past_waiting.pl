@@ -35,7 +35,7 @@ sub emit_lane
 sub stopped_in_lane
 {
 	my ($name) = @_;
-	endpoint($node, $receiver, $name, "/slow/$name?ms=300", "topics => '{$name.*}'");
+	endpoint($node, $receiver, $name, "/slow/$name?ms=1200", "topics => '{$name.*}'");
 	my @lane = emit_lane("$name.a", 10);
 	$receiver->wait_delivered(1, id => $lane[1]);
 	ask("SELECT outbox.pause_endpoint('$name')");
@@ -43,6 +43,7 @@ sub stopped_in_lane
 		"$name: paused in its lane");
 	ok( wait_sql($node, "SELECT count(*) FILTER (WHERE d.status = 'delivered') = min(s.delivered) FROM outbox.deliveries d"
 			  . " JOIN outbox.stats s USING (endpoint) WHERE endpoint = '$name'"), 'and that is stored');
+	$receiver->control(path => "/slow/$name", behave => '/ok');
 	return @lane;
 }
 
