@@ -5,7 +5,7 @@ saw, and decides whether the promises were kept.
     check_history.py --producer FILE --journal FILE [--exists FILE]
                      [--dead FILE] [--skipped FILE] [--delivered FILE]
                      [--deaths FILE] [--replayed FILE] [--again FILE] [--timeout S]
-                     [--unanswered FILE] [--endpoint /path ...]
+                     [--endpoint /path ...]
                      [--unordered /path ...] [--max-duplicates N]
                      [--async-commit] [--show N]
 
@@ -32,9 +32,6 @@ again      JSON lines {"path", "id", "since"}: from that time on it has to be
            answered once more, without saying that it is a repetition; since
            null: it may be.
 timeout    an answer that took so long (seconds) may have come too late.
-unanswered JSON lines {"path", "id", "from", "to"}: the sender waited for an answer
-           between these times and recorded that none came, so one that was given
-           then may be repeated.
 unordered  a path at which no order is promised.
 
 What it looks for, per endpoint:
@@ -210,29 +207,23 @@ def together(first, sending):
 class Deaths:
     """When repetitions are to be expected, and how many."""
 
-    def __init__(self, deaths, timeout, unanswered=()):
+    def __init__(self, deaths, timeout):
         self.deaths = deaths
         self.timeout = timeout
-        self.unanswered = defaultdict(list)
-        for line in unanswered:
-            self.unanswered[(line["path"], line["id"])].append((line["from"], line["to"]))
         self.bound = 0
         self.oldest = 0             # repeated answer, seconds before the death
 
-    def explain(self, came, answered, waits=()):
+    def explain(self, came, answered):
         """How long before the death that explains it; None: nothing does."""
         if self.timeout and answered - came >= self.timeout:
-            return 0
-        if any(begun <= answered <= ended for begun, ended in waits):
             return 0
         ages = [death["wall"] - answered for death in self.deaths
                 if death["wall"] - death["window"] <= answered <= death["until"]]
         return min(ages, default=None)
 
-    def count(self, key, delivery, again):
+    def count(self, delivery, again):
         """How often a delivery is repeated without explanation; so often it was asked for."""
-        waits = self.unanswered.get(key, ())
-        explained = [self.explain(*answer, waits) for answer in delivery.answers]
+        explained = [self.explain(*answer) for answer in delivery.answers]
         self.bound += sum(e is not None for e in explained)
         self.oldest = max([self.oldest] + [e for e in explained[:-1] if e is not None])
         return max(explained[:-1].count(None) - again, 0)
@@ -240,7 +231,7 @@ class Deaths:
 
 def check(producer, journal, exists=None, dead=(), endpoints=None,
           async_commit=False, skipped=(), delivered=None, deaths=None,
-          timeout=None, unordered=(), replayed=(), again=(), unanswered=()):
+          timeout=None, unordered=(), replayed=(), again=()):
     """{kind: [(endpoint, id or None, words)]} and a summary of numbers."""
     found = {kind: [] for kind in KINDS}
     deliveries, batches = read_journal(journal, replayed)
@@ -248,7 +239,7 @@ def check(producer, journal, exists=None, dead=(), endpoints=None,
     dead = set(dead)
     skipped = set(skipped) | dead
     if deaths is not None:
-        deaths = Deaths(deaths, timeout, unanswered)
+        deaths = Deaths(deaths, timeout)
     asked = defaultdict(list)
     for line in again:
         asked[(line["path"], line["id"])].append(line["since"])
@@ -298,7 +289,7 @@ def check(producer, journal, exists=None, dead=(), endpoints=None,
                 found["unexplained"].extend(
                     [(path, event_id, "answered at %s"
                       % ", ".join("%.3f" % a[1] for a in delivery.answers))]
-                    * deaths.count((path, event_id), delivery, len(times)))
+                    * deaths.count(delivery, len(times)))
             if bodies(delivery.hashes):
                 found["mutated"].append((path, event_id, "%d bodies"
                                          % len(delivery.hashes)))
@@ -378,7 +369,6 @@ def main():
     parser.add_argument("--deaths")
     parser.add_argument("--replayed")
     parser.add_argument("--again")
-    parser.add_argument("--unanswered")
     parser.add_argument("--timeout", type=float)
     parser.add_argument("--endpoint", action="append")
     parser.add_argument("--unordered", action="append", default=[])
@@ -406,8 +396,7 @@ def main():
             pairs(options.delivered),
             list(read_lines(options.deaths)) if options.deaths else None,
             options.timeout, options.unordered, pairs(options.replayed) or (),
-            list(read_lines(options.again)) if options.again else (),
-            list(read_lines(options.unanswered)) if options.unanswered else ())
+            list(read_lines(options.again)) if options.again else ())
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2

@@ -189,15 +189,6 @@ case("one that was in time", [a1],
 case("a receiver that was slow to read", [a1],
      Journal().sent("a1", wall=14, webhook_timestamp="10").sent("a1", wall=20),
      {"duplicate": 1}, deaths=[], timeout=2)
-for which, times, unexplained in (("that the sender did not see", (10, 13), 0),
-                                  ("before it waited in vain", (11.5, 14), 1),
-                                  ("after that", (8, 10.5), 1)):
-    for event_id in ("a1", "b1"):
-        case("an answer %s, for %s" % (which, event_id), [a1],
-             Journal().sent("a1", None, wall=10).answered(1, wall=11).sent("a1", wall=20),
-             {"duplicate": 1, **({"unexplained": 1} if unexplained or event_id == "b1" else {})},
-             deaths=[], timeout=2,
-             unanswered=[{"path": "/ok", "id": event_id, "from": times[0], "to": times[1]}])
 case("a replay is no duplicate", [a1],
      Journal().sent("a1").sent("a1", outbox_redelivery="replay"), {}, deaths=[])
 case("nor is one that was retried by hand", [a1],
