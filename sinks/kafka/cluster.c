@@ -363,7 +363,11 @@ take_event(KafkaCluster *c, rd_kafka_event_t *event, KafkaReport report)
 	{
 		case RD_KAFKA_EVENT_DR:
 			while ((m = rd_kafka_event_message_next(event)) != NULL)
+			{
+				if (m->err == RD_KAFKA_RESP_ERR__MSG_TIMED_OUT)
+					read_statistics(c); /* report() asks whether brokers are up */
 				report(c, m);
+			}
 			break;
 		case RD_KAFKA_EVENT_ERROR:
 			read_statistics(c); /* they are older */

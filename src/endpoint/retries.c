@@ -136,17 +136,22 @@ outbox_retries_due(const OutboxEndpoint *ep)
 }
 
 bool
-outbox_retries_has_due(OutboxEndpoint *ep, TimestampTz now)
+outbox_retries_is_due(const OutboxEndpoint *ep, TimestampTz now)
 {
 	if (outbox_retries_first(ep) == NULL ||
-		ep->queue->nready >= outbox_endpoint_at_once(ep) ||
-		!outbox_status_may_send(ep, now))
+		ep->queue->nready >= outbox_endpoint_at_once(ep))
 		return false;
 
 	/* While the breaker is open, any retry can be the probe, due or not. */
 	if (ep->pace.breaker == OUTBOX_BREAKER_OPEN)
 		return ep->queue->nready == 0 && !outbox_status_probes_new(ep);
 	return outbox_retries_due(ep) <= now;
+}
+
+bool
+outbox_retries_has_due(OutboxEndpoint *ep, TimestampTz now)
+{
+	return outbox_retries_is_due(ep, now) && outbox_status_may_send(ep, now);
 }
 
 int

@@ -116,6 +116,19 @@ outbox_dispatch_leave_tenant(OutboxEndpoint *ep)
 }
 
 /*
+ * True if the endpoint can send once its tenant allows it.  A retry that is due is loaded
+ * then.
+ */
+static bool
+has_something_for_tenant(OutboxEndpoint *ep, TimestampTz now)
+{
+	return outbox_status_is_ready(ep, now) &&
+		(outbox_window_has_something(ep) ||
+		 (outbox_retries_is_due(ep, now) && !ep->member.recreate &&
+		  !outbox_step_held(OUTBOX_STEP_READ, ep->id)));
+}
+
+/*
  * True if the endpoint may send as far as its tenant is concerned.  One that could not
  * send anyway does not wait, because all behind it would.
  */
@@ -124,8 +137,7 @@ is_turn_of_tenant(OutboxEndpoint *ep, TimestampTz now)
 {
 	OutboxTenant *t = ep->tenant;
 
-	if (t && outbox_window_has_something(ep) && outbox_status_is_ready(ep, now) &&
-		outbox_tenant_is_limited(t) &&
+	if (t && outbox_tenant_is_limited(t) && has_something_for_tenant(ep, now) &&
 		(!outbox_tenant_allows(t, now) ||
 		 (first_of_tenant(t) != NULL && first_of_tenant(t) != ep)))
 	{
@@ -484,8 +496,8 @@ outbox_dispatch_fill(OutboxEndpoint *ep, TimestampTz now, int most)
 		wait_if(!nothing, ep);
 		break;
 	}
-	if (ep->tenant && outbox_window_has_something(ep) &&
-		outbox_status_is_ready(ep, now) && !outbox_tenant_allows(ep->tenant, now))
+	if (ep->tenant && !outbox_tenant_allows(ep->tenant, now) &&
+		has_something_for_tenant(ep, now))
 		wait_for_tenant(ep);
 
 	/* How far it has read is stored in time, whenever the answer comes. */

@@ -125,14 +125,16 @@ read_laggard(OutboxEndpoint *ep, TimestampTz now, XLogRecPtr *lsn)
 }
 
 /*
- * Returns the next endpoint that can read, and has waited longest.  Those before it wait
- * again: they lack memory, or reading for them has failed.  NULL: none of the first
- * OUTBOX_TURN_FRUITLESS can read.
+ * Returns the next endpoint that can read, and has waited longest.  Those before it that
+ * need no page leave the list.  Others wait again: they lack memory, or reading for them
+ * has failed.  NULL: there is none, or it is behind OUTBOX_TURN_FRUITLESS of these.
  */
 static OutboxEndpoint *
 next_laggard(TimestampTz now)
 {
-	for (int i = 0; i < OUTBOX_TURN_FRUITLESS; i++)
+	int fruitless = 0;
+
+	while (fruitless < OUTBOX_TURN_FRUITLESS)
 	{
 		OutboxEndpoint *ep = outbox_turn_first(OUTBOX_TURN_READ);
 
@@ -150,7 +152,10 @@ next_laggard(TimestampTz now)
 		else if (can_read_more(ep, now))
 			return ep;
 		else
+		{
 			outbox_turn_last(OUTBOX_TURN_READ, ep);
+			fruitless++;
+		}
 	}
 	return NULL;
 }
@@ -245,7 +250,9 @@ has_counted(OutboxEndpoint *ep)
 static OutboxEndpoint *
 next_to_count(void)
 {
-	for (int i = 0; i < OUTBOX_TURN_FRUITLESS; i++)
+	int fruitless = 0;
+
+	while (fruitless < OUTBOX_TURN_FRUITLESS)
 	{
 		OutboxEndpoint *ep = outbox_turn_first(OUTBOX_TURN_COUNT);
 
@@ -256,7 +263,10 @@ next_to_count(void)
 		else if (can_count(ep))
 			return ep;
 		else
+		{
 			outbox_turn_last(OUTBOX_TURN_COUNT, ep);
+			fruitless++;
+		}
 	}
 	return NULL;
 }

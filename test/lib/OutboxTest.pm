@@ -378,15 +378,18 @@ sub watch_machine
 	my $pid = fork // die "fork: $!";
 	if ($pid == 0)
 	{
-		local $SIG{TERM} = 'DEFAULT';
-		my $last = time;
-		while (getppid() == $parent)
-		{
-			usleep(20_000);
-			my $now = time;
-			PostgreSQL::Test::Utils::append_to_file($stalls, "$last $now\n") if $now - $last > 0.2;
-			$last = $now;
-		}
+		# Whatever ends it, it does not end what its parent has started.
+		$SIG{TERM} = $SIG{INT} = 'DEFAULT';
+		eval {
+			my $last = time;
+			while (getppid() == $parent)
+			{
+				usleep(20_000);
+				my $now = time;
+				PostgreSQL::Test::Utils::append_to_file($stalls, "$last $now\n") if $now - $last > 0.2;
+				$last = $now;
+			}
+		};
 		POSIX::_exit(0);
 	}
 	push @OutboxTest::Receiver::started, $pid;
