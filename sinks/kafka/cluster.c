@@ -342,11 +342,12 @@ take_error(KafkaCluster *c, rd_kafka_event_t *event)
 static void
 read_statistics(KafkaCluster *c)
 {
-	const char *text = c->statistics ? rd_kafka_event_stats(c->statistics) : NULL;
+	const char *text;
 	size_t		len;
 
-	if (text == NULL)
+	if (c->statistics == NULL)
 		return;
+	text = rd_kafka_event_stats(c->statistics);
 	len = strnlen(text, KAFKA_REPORT_MAX);
 	kafka_brokers_read(&c->brokers, text, len);
 	kafka_threads_report(c, text, len);

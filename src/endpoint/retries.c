@@ -130,7 +130,8 @@ outbox_retries_due(const OutboxEndpoint *ep)
 {
 	const OutboxRetry *first = outbox_retries_first(ep);
 
-	if (first == NULL || first->due > DT_NOEND - TICK)
+	if (first == NULL || first->due > DT_NOEND - TICK ||
+		ep->queue->nready >= outbox_endpoint_at_once(ep))
 		return DT_NOEND;
 	return (first->due + TICK - 1) / TICK * TICK;
 }
@@ -138,13 +139,10 @@ outbox_retries_due(const OutboxEndpoint *ep)
 bool
 outbox_retries_is_due(const OutboxEndpoint *ep, TimestampTz now)
 {
-	if (outbox_retries_first(ep) == NULL ||
-		ep->queue->nready >= outbox_endpoint_at_once(ep))
-		return false;
-
 	/* While the breaker is open, any retry can be the probe, due or not. */
 	if (ep->pace.breaker == OUTBOX_BREAKER_OPEN)
-		return ep->queue->nready == 0 && !outbox_status_probes_new(ep);
+		return outbox_retries_first(ep) && ep->queue->nready == 0 &&
+			!outbox_status_probes_new(ep);
 	return outbox_retries_due(ep) <= now;
 }
 

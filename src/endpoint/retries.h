@@ -47,7 +47,10 @@ extern void outbox_retries_first_due(OutboxEndpoint *ep, TimestampTz now);
 /* Returns the retry on the heap that is due first (NULL: there is none). */
 extern OutboxRetry *outbox_retries_first(const OutboxEndpoint *ep);
 
-/* Returns when it is taken, which is up to 5 ms after it is due (DT_NOEND: none is). */
+/*
+ * Returns when it is taken, which is up to 5 ms after it is due.  DT_NOEND: there is none,
+ * or enough is ready already.
+ */
 extern TimestampTz outbox_retries_due(const OutboxEndpoint *ep);
 
 /* True if it is on the heap. */

@@ -591,8 +591,7 @@ outbox_dispatch_next_time(OutboxEndpoint *ep, TimestampTz now)
 		return t;
 	if (ep->queue->nin_flight >= width_of(ep, false))
 		return outbox_window_has_something(ep) ? now + ASK_AGAIN : t;
-	if (outbox_retries_first(ep) && ep->queue->nready < outbox_endpoint_at_once(ep) &&
-		!outbox_step_held(OUTBOX_STEP_READ, ep->id)) /* else they cannot be loaded */
+	if (!outbox_step_held(OUTBOX_STEP_READ, ep->id)) /* else they cannot be loaded */
 		t = outbox_retries_due(ep);
 	t = Min(t, outbox_batch_due(ep, now));
 	if (outbox_window_has_something(ep) || t <= now)

@@ -25,7 +25,7 @@ our @EXPORT = qw(outbox_node wait_until wait_sql endpoint emit worker_pid
   event_ids process_is_gone kill_everything wait_settled wait_status
   nothing_arrives emit_at_once refuses_unsigned documented_roles worker_grants
   shown_in_security private_memory cpu_ticks stat_of endpoint_shows all_relations shim write_clock
-  watch_machine stood_still seconds_since $top);
+  watch_machine stood_still seconds_since sleeps_meanwhile replace_worker is_installed $top);
 
 our $top = $ENV{OUTBOX_TOP} || '.';
 our $timeout = $PostgreSQL::Test::Utils::timeout_default;
@@ -274,6 +274,16 @@ sub new_worker
 	'another worker';
 }
 
+# Ends the worker, and waits for the next one.  What the first one has counted is all there then.
+sub replace_worker
+{
+	my ($node) = @_;
+	my $pid = worker_pid($node);
+
+	$node->safe_psql('postgres', "SELECT pg_terminate_backend($pid)");
+	return new_worker($node, $pid);
+}
+
 sub process_is_gone
 {
 	my ($pid) = @_;
@@ -364,6 +374,27 @@ sub cpu_ticks
 	my ($stat) = PostgreSQL::Test::Utils::slurp_file("/proc/$pid/stat") =~ /\) (.*)/;
 	my @field = split / /, $stat;
 	return $field[11] + $field[12];
+}
+
+# True if PostgreSQL has this library.
+sub is_installed
+{
+	my ($library) = @_;
+
+	chomp(my $pkglibdir = qx{@{[ $ENV{PG_CONFIG} || 'pg_config' ]} --pkglibdir});
+	return -e "$pkglibdir/$library.so";
+}
+
+# Runs the code.  Meanwhile the process may use so many hundredths of a CPU, however long that takes.
+sub sleeps_meanwhile
+{
+	my ($pid, $most, $name, $code) = @_;
+	my ($before, $start) = (cpu_ticks($pid), time);
+
+	$code->();
+	my ($ticks, $seconds) = (cpu_ticks($pid) - $before, time - $start);
+	note(sprintf '%d ticks in %.1f s', $ticks, $seconds);
+	return cmp_ok($ticks, '<', $most * $seconds, $name);
 }
 
 # A machine that is shared may stand still for seconds.  From here on a process that only

@@ -63,9 +63,9 @@ class Place:
                 shutil.copytree(source, there(source), dirs_exist_ok=True)
                 done.append(source)
         os.makedirs(there(include), exist_ok=True)
-        for name in os.listdir(include):
-            if not os.path.lexists(there(os.path.join(include, name))):
-                os.symlink(os.path.join(include, name), there(os.path.join(include, name)))
+        for entry in os.scandir(include):
+            if not os.path.lexists(there(entry.path)):
+                os.symlink(entry.path, there(entry.path))
         copy = os.path.join(there(bindir), "pg_config")
         found = subprocess.run([copy, "--sharedir"], text=True,
                                capture_output=True).stdout.strip()

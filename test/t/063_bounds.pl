@@ -154,50 +154,42 @@ while ((() = $receiver->delivered(path => '/slow/large')) < 500 && time < $end)
 is(scalar(() = $receiver->delivered(path => '/slow/large')), 500, 'read with the head: all delivered');
 cmp_ok($most - $idle, '<', 150, sprintf('within bounds (%.0f MB above %.0f MB)', $most - $idle, $idle));
 
-# The worker's share of a CPU since $start, however long that was: so many hundredths at most
-sub sleeps
-{
-	my ($most, $name) = @_;
-	my ($ticks, $seconds) = (cpu_ticks($pid) - $before, time - $start);
-
-	note(sprintf '%d ticks in %.1f s', $ticks, $seconds);
-	return cmp_ok($ticks, '<', $most * $seconds, $name);
-}
-
 # Disabled: it does nothing, and takes nothing
 endpoint($node, $receiver, 'off', '/ok/off', "topics => '{off.*}'");
 ask('ALTER SYSTEM SET outbox.enabled = off');
 $node->reload;
 ok(wait_sql($node, "SELECT state = 'disabled' FROM outbox.status"), 'disabled');
-$before = cpu_ticks($pid);
-$start = time;
-$id = emit($node, 'off.one', '{}');
-usleep(1_000_000);
-emit($node, 'off.two', '{}');
-usleep(1_000_000);
-sleeps(10, 'disabled: the worker sleeps');
+sleeps_meanwhile(
+	$pid, 10,
+	'disabled: the worker sleeps',
+	sub {
+		foreach my $n (qw(one two))
+		{
+			emit($node, "off.$n", '{}');
+			usleep(1_000_000);
+		}
+	});
 is(scalar(() = $receiver->requests(path => '/ok/off')), 0, 'nothing is sent');
 ask('ALTER SYSTEM RESET outbox.enabled');
 $node->reload;
 $receiver->wait_delivered(2, path => '/ok/off');
 pass('on again: delivered');
-$before = cpu_ticks($pid);
-$start = time;
-usleep(2_000_000);
-sleeps(10, 'idle: the worker sleeps, too');
+sleeps_meanwhile($pid, 10, 'idle: the worker sleeps, too', sub { usleep(2_000_000) });
 
 # What is due with the next settle does not keep the worker awake until then
 ask('ALTER SYSTEM SET outbox.settle_interval = 1000');
 $node->reload;
-$before = cpu_ticks($pid);
-$start = time;
-foreach my $n (1 .. 2)
-{
-	emit($node, 'off.one', '{}');
-	$receiver->wait_delivered(2 + $n, path => '/ok/off');
-	usleep(1_200_000);
-}
-sleeps(20, 'a settle is waited for: the worker sleeps');
+sleeps_meanwhile(
+	$pid, 20,
+	'a settle is waited for: the worker sleeps',
+	sub {
+		foreach my $n (1 .. 2)
+		{
+			emit($node, 'off.one', '{}');
+			$receiver->wait_delivered(2 + $n, path => '/ok/off');
+			usleep(1_200_000);
+		}
+	});
 is(ask('SELECT sum(restarts) FROM outbox.worker_slots()'), 0, 'no worker ended with an error');
 
 $node->stop;

@@ -16,13 +16,9 @@ sub ask
 	return $node->safe_psql('postgres', $sql);
 }
 
-# A worker's counters are all there when it is gone.
 sub entries_read
 {
-	my $pid = worker_pid($node);
-
-	ask("SELECT pg_terminate_backend($pid)");
-	new_worker($node, $pid);
+	replace_worker($node);
 	return ask("SELECT sum(idx_tup_read) FROM pg_stat_all_indexes WHERE relid = 'outbox.parked'::regclass");
 }
 

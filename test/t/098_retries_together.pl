@@ -6,8 +6,7 @@ use OutboxTest;
 use Test::More;
 use Time::HiRes 'time';
 
-chomp(my $pkglibdir = qx{@{[ $ENV{PG_CONFIG} || 'pg_config' ]} --pkglibdir});
-plan skip_all => 'pg_stat_statements is not installed' unless -e "$pkglibdir/pg_stat_statements.so";
+plan skip_all => 'pg_stat_statements is not installed' unless is_installed('pg_stat_statements');
 
 my $node = outbox_node('main', conf => <<'CONF');
 shared_preload_libraries = 'outbox, pg_stat_statements'

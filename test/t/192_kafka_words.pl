@@ -10,8 +10,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-chomp(my $pkglibdir = qx{@{[ $ENV{PG_CONFIG} || 'pg_config' ]} --pkglibdir});
-plan skip_all => 'outbox_kafka was not built: it needs librdkafka-dev' unless -e "$pkglibdir/outbox_kafka.so";
+plan skip_all => 'outbox_kafka was not built: it needs librdkafka-dev' unless is_installed('outbox_kafka');
 
 # Reads so many bytes, or ends
 sub get

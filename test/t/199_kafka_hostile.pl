@@ -11,8 +11,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-chomp(my $pkglibdir = qx{@{[ $ENV{PG_CONFIG} || 'pg_config' ]} --pkglibdir});
-plan skip_all => 'outbox_kafka was not built: it needs librdkafka-dev' unless -e "$pkglibdir/outbox_kafka.so";
+plan skip_all => 'outbox_kafka was not built: it needs librdkafka-dev' unless is_installed('outbox_kafka');
 
 my $node = outbox_node('main', conf => "outbox.sinks = 'webhook, kafka'\n");
 my $receiver = OutboxTest::Receiver->new('main');

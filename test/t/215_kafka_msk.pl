@@ -15,8 +15,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 OutboxTest::Aws::needed();
-chomp(my $pkglibdir = qx{@{[ $ENV{PG_CONFIG} || 'pg_config' ]} --pkglibdir});
-plan skip_all => 'outbox_kafka was not built: it needs librdkafka-dev' unless -e "$pkglibdir/outbox_kafka.so";
+plan skip_all => 'outbox_kafka was not built: it needs librdkafka-dev' unless is_installed('outbox_kafka');
 own_network();
 
 my $dir = PostgreSQL::Test::Utils::tempdir('msk');

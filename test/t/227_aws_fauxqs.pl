@@ -17,9 +17,8 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 my $cache = $ENV{OUTBOX_TEST_CACHE} || '/var/cache/outbox-test';
-chomp(my $pkglibdir = qx{@{[ $ENV{PG_CONFIG} || 'pg_config' ]} --pkglibdir});
 plan skip_all => 'needs what npm and pip fetch: "make clients" runs it' unless $ENV{OUTBOX_TEST_CLIENTS};
-plan skip_all => 'outbox_aws was not built: it needs libcurl 7.87' unless -e "$pkglibdir/outbox_aws.so";
+plan skip_all => 'outbox_aws was not built: it needs libcurl 7.87' unless is_installed('outbox_aws');
 plan skip_all => "no boto3 in $cache/aws: pip could not fetch it" unless -e "$cache/aws/complete";
 plan skip_all => "no fauxqs in $cache/fauxqs, or no node: npm could not fetch it"
   unless -e "$cache/fauxqs/complete" && system('node --version > /dev/null 2>&1') == 0;

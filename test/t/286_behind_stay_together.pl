@@ -24,13 +24,9 @@ ask("SELECT count(outbox.emit('t.' || i % $endpoints + 1, '{}')) FROM generate_s
 ok(wait_sql($node, "SELECT sum(pending) = $events AND bool_and(pending_exact) FROM outbox.stats"), 'all are behind');
 my $read = "SELECT sum(idx_tup_fetch) FROM pg_stat_user_tables WHERE schemaname = 'outbox' AND relname ~ '^events_[0-9]\$'";
 
-# A worker's counters are all there when it is gone.
 sub rows_read
 {
-	my $pid = worker_pid($node);
-
-	ask("SELECT pg_terminate_backend($pid)");
-	new_worker($node, $pid);
+	replace_worker($node);
 	return ask($read);
 }
 

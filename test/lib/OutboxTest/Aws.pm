@@ -24,8 +24,7 @@ my $json = JSON::PP->new->utf8->canonical;
 # Why the sink is not there.  Nothing if it is.
 sub missing
 {
-	chomp(my $pkglibdir = qx{@{[ $ENV{PG_CONFIG} || 'pg_config' ]} --pkglibdir});
-	return -e "$pkglibdir/outbox_aws.so" ? '' : 'outbox_aws was not built: it needs libcurl 7.87';
+	return is_installed('outbox_aws') ? '' : 'outbox_aws was not built: it needs libcurl 7.87';
 }
 
 sub needed

@@ -20,8 +20,7 @@ our $jars = ($ENV{OUTBOX_TEST_CACHE} || '/var/cache/outbox-test') . '/kafka';
 # Why there is no Kafka here.  Nothing if there is.
 sub missing
 {
-	chomp(my $pkglibdir = qx{@{[ $ENV{PG_CONFIG} || 'pg_config' ]} --pkglibdir});
-	return 'outbox_kafka was not built: it needs librdkafka-dev' unless -e "$pkglibdir/outbox_kafka.so";
+	return 'outbox_kafka was not built: it needs librdkafka-dev' unless is_installed('outbox_kafka');
 	return 'there is no kcat to read with' if system('kcat -V > /dev/null 2>&1') != 0;
 	return "no Kafka in $jars, or no java: Maven could not fetch it"
 	  unless -e "$jars/complete" && system('java -version > /dev/null 2>&1') == 0;
