@@ -107,7 +107,7 @@ typedef struct PreparedKey
  * Found by the first bytes of the key, which are random.  A later key replaces an
  * earlier one.
  */
-#define PREPARED_KEYS 1024
+#define PREPARED_KEYS 4096
 
 static PreparedKey *
 prepare_key(const OutboxKey *key)

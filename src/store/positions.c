@@ -379,6 +379,7 @@ outbox_positions_begin(OutboxPositions *p)
 	p->values = palloc(sizeof(Datum) * POSITION_COLUMNS * p->max);
 	p->nulls = palloc(sizeof(bool) * POSITION_COLUMNS * p->max);
 	p->now = GetCurrentTimestamp();
+	memset(p->snapshots, 0, sizeof(p->snapshots));
 }
 
 Datum
@@ -386,6 +387,20 @@ outbox_snapshot_datum(const OutboxTick *tick)
 {
 	return DirectFunctionCall1(pg_snapshot_in,
 							   CStringGetDatum(outbox_tick_snapshot(tick)));
+}
+
+/* Most endpoints of a settle have read the log up to the same few ticks. */
+static Datum
+snapshot_of(OutboxPositions *p, const OutboxTick *tick)
+{
+	int i = (int) (tick->number % OUTBOX_POSITION_SNAPSHOTS);
+
+	if (p->snapshots[i].tick != tick)
+	{
+		p->snapshots[i].datum = outbox_snapshot_datum(tick);
+		p->snapshots[i].tick = tick;
+	}
+	return p->snapshots[i].datum;
 }
 
 /* NULL: all are 0. */
@@ -463,13 +478,13 @@ add_row(OutboxPositions *p, int32 id, OutboxEndpoint *ep, const OutboxCursor *c,
 	n[3] = ep == NULL || !ep->place.shared;
 	v[4] = Int64GetDatum(ep ? ep->config.generation : 0);
 	v[5] = Int64GetDatum(c->read->number);
-	v[6] = outbox_snapshot_datum(c->read);
+	v[6] = snapshot_of(p, c->read);
 	v[7] = Int64GetDatum(c->read->seq_low);
 	n[8] = n[9] = n[10] = n[11] = c->reading == NULL;
 	if (c->reading)
 	{
 		v[8] = Int64GetDatum(c->reading->number);
-		v[9] = outbox_snapshot_datum(c->reading);
+		v[9] = snapshot_of(p, c->reading);
 		v[10] = Int64GetDatum(c->reading->seq_low);
 		v[11] = Int64GetDatum(c->reading->seq_high);
 	}

@@ -73,6 +73,9 @@ extern void outbox_positions_raise_numbers(OutboxDatabase *db);
  */
 extern void outbox_positions_in_use(OutboxDatabase *db);
 
+/* So many snapshots are remembered: the positions that a settle stores have few. */
+#define OUTBOX_POSITION_SNAPSHOTS 8
+
 /* The position rows that a settle will store. */
 typedef struct OutboxPositions
 {
@@ -82,6 +85,12 @@ typedef struct OutboxPositions
 	Datum	   *values;
 	bool	   *nulls;
 	TimestampTz now;
+
+	struct
+	{
+		const OutboxTick *tick; /* NULL: none */
+		Datum			  datum;
+	} snapshots[OUTBOX_POSITION_SNAPSHOTS]; /* by the number of the tick */
 } OutboxPositions;
 
 /* Begins with no rows.  _write appends the rows that were added to the table. */

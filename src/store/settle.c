@@ -102,9 +102,8 @@ outbox_settle_behind_at(OutboxToSettle *all)
 	return all->behind_at;
 }
 
-/* It was settled, or had nothing to settle. */
-static void
-leave(OutboxToSettle *all, OutboxEndpoint *ep)
+void
+outbox_settle_leave(OutboxToSettle *all, OutboxEndpoint *ep)
 {
 	if (outbox_settle_wants(ep) || ep->place.written)
 		return;
@@ -367,7 +366,7 @@ written(Part *part, TimestampTz at)
 		ep->status.unstorable = false;
 		outbox_parking_settled(ep);
 		outbox_parked_keep_room(ep);
-		leave(part->all, ep);
+		outbox_settle_leave(part->all, ep);
 	}
 }
 

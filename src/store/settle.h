@@ -26,10 +26,11 @@ typedef struct OutboxToSettle
 } OutboxToSettle;
 
 /*
- * The first: something has happened to the endpoint.  The second: it has nothing to store,
- * or is about to be freed.
+ * The first: something has happened to the endpoint.  The second: it was settled, or had
+ * nothing to settle.  The third: it has nothing to store, or is about to be freed.
  */
 extern void outbox_settle_add(OutboxToSettle *all, OutboxEndpoint *ep);
+extern void outbox_settle_leave(OutboxToSettle *all, OutboxEndpoint *ep);
 extern void outbox_settle_remove(OutboxEndpoint *ep);
 
 /*

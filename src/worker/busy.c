@@ -167,15 +167,17 @@ outbox_busy_wake(TimestampTz now)
 void
 outbox_busy_add_settled(void)
 {
-	dlist_iter iter;
+	dlist_mutable_iter iter;
 
-	dlist_foreach(iter, &outbox_loop.to_settle.unsettled)
+	dlist_foreach_modify(iter, &outbox_loop.to_settle.unsettled)
 	{
 		OutboxEndpoint *ep = outbox_listed(settle_node, iter.cur);
 
-		if (ep->place.written)
-			examine(ep);
+		if (!ep->place.written)
+			continue;
 		ep->place.written = false;
+		outbox_settle_leave(&outbox_loop.to_settle, ep);
+		examine(ep);
 	}
 }
 
