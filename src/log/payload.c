@@ -16,6 +16,10 @@
 
 bool outbox_payload_readable = true;
 bool outbox_payload_wanted;
+void (*outbox_payload_before_large)(void);
+
+/* Bytes of a payload with which a request takes longer than several small ones. */
+#define LARGE (64 * 1024)
 
 static bool
 has_body(const OutboxEvent *event, OutboxFormat format)
@@ -86,6 +90,8 @@ outbox_payload_load(OutboxEvent *event, OutboxFormat format, bool *gone)
 	OutboxStepError failure;
 
 	*gone = false;
+	if (event->payload_len > LARGE && outbox_payload_before_large)
+		outbox_payload_before_large();
 	if (whole)
 	{
 		whole->page->refs++;

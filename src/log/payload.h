@@ -36,4 +36,10 @@ extern void outbox_payload_used(OutboxEvent *event);
 extern bool outbox_payload_readable;
 extern bool outbox_payload_wanted;
 
+/*
+ * Called before a large payload is used: to read, copy and sign it may take long.  NULL:
+ * nothing is to be done.
+ */
+extern void (*outbox_payload_before_large)(void);
+
 #endif /* OUTBOX_PAYLOAD_H */

@@ -283,9 +283,18 @@ done(void *arg, const OutboxOutcome *outcome)
 }
 
 void
+outbox_dispatch_flush(void)
+{
+	for (int i = 0; i < outbox_ntransports; i++)
+		if (outbox_transports[i]->flush)
+			outbox_transports[i]->flush();
+}
+
+void
 outbox_dispatch_init(OutboxEnded callback)
 {
 	ended = callback;
+	outbox_payload_before_large = outbox_dispatch_flush;
 	outbox_sinks_load(done);
 }
 

@@ -31,6 +31,12 @@ extern bool outbox_dispatch_round_is_over(void);
 extern void outbox_dispatch_fill(OutboxEndpoint *ep, TimestampTz now, int most);
 extern void outbox_dispatch_offer(OutboxEndpoint *ep, TimestampTz now, int most);
 
+/*
+ * What was started goes out now, because the worker is about to do something else.  It is
+ * done before each large payload, too.
+ */
+extern void outbox_dispatch_flush(void);
+
 /* False: nothing at all may be sent now. */
 extern bool outbox_dispatch_may_fill(void);
 

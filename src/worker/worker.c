@@ -537,9 +537,7 @@ loop(void)
 		if (outbox_loop.traffic.refill_all || now >= fill_at)
 		{
 			outbox_slots_fill(now);
-			for (int i = 0; i < outbox_ntransports; i++)
-				if (outbox_transports[i]->flush)
-					outbox_transports[i]->flush();
+			outbox_dispatch_flush();
 		}
 		outbox_chores_last(now);
 		publish(now);
