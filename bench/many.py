@@ -82,8 +82,8 @@ def behind(cluster, nginx, each, endpoints, by_topic=False):
     count, settled, before = endpoints * each, delivered(cluster), nginx.requests()
     pid = cluster.worker()
     cpu = cpu_seconds(pid)
-    begun = time.monotonic()
     cluster.sql.rows("SELECT count(outbox.resume_endpoint(name)) FROM outbox.endpoints")
+    begun = time.monotonic()	# the worker saw nothing of it before the commit
     ended = nginx.wait_for(before + count, 600)
     wait_until(lambda: delivered(cluster) >= settled + count, 60, "the rest")
     return {"per_s": count / (ended - begun), "cpu_us": (cpu_seconds(pid) - cpu) * 1e6 / count}
@@ -190,10 +190,11 @@ def inside(bench):
         report.add(SECTION, f"memory of the worker, {size:,} endpoints",
                    f"{rss_anon(cluster.worker()) >> 10} kB, {before >> 10} kB before")
         live(cluster, nginx, size, size)
-        loops, runs = [], []
+        loops, runs, late = [], [], []
         for _ in range(bench.repetitions):
             loops.append(best_loop(nginx, request, count, size))
             runs.append(live(cluster, nginx, count, size))
+            late.append(behind(cluster, nginx, 10, size))
         report.ratio(SECTION, f"{size:,} endpoints: deliveries/s ÷ requests/s of a bare"
                      " libcurl loop at its best", [r["per_s"] for r in runs], [r["per_s"] for r in loops],
                      runs=runs, loops=loops)
@@ -202,9 +203,8 @@ def inside(bench):
         for words, sql, limit in QUESTIONS:
             took = ask(cluster, sql)
             report.add(SECTION, f"{size:,} endpoints: {words}", f"{took:.2f} ms", f"≤ {limit} ms", took <= limit)
-        late = behind(cluster, nginx, 10, size)
         report.ratio(SECTION, f"{size:,} endpoints that are all behind by 10 events: deliveries/s ÷ those of"
-                     " events that are emitted now", [late["per_s"]], [median(r["per_s"] for r in runs)], at_least=0.8)
+                     " events that are emitted now", [r["per_s"] for r in late], [r["per_s"] for r in runs], at_least=0.8)
     cluster.check()
     cluster.stop()
     for size in sizes:

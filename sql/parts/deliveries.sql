@@ -97,8 +97,9 @@ CREATE INDEX parked_followers_idx ON outbox.parked (endpoint_id, key, seq)
 -- The worker holds a bounded part of this table in memory, and reads the rest when it is due.
 CREATE INDEX parked_due_idx ON outbox.parked (endpoint_id, next_attempt_at, seq)
     WHERE status = 'retrying';
+-- Whether something of a key waits for a retry.
 CREATE INDEX parked_heads_idx ON outbox.parked (endpoint_id, key, seq)
-    WHERE status = 'retrying';
+    WHERE status = 'retrying' AND key IS NOT NULL;
 CREATE INDEX parked_blockers_idx ON outbox.parked (endpoint_id, key)
     WHERE status = 'dead'
     AND reason = ANY (ARRAY['max_attempts', 'max_age', 'aborted by receiver']);

@@ -163,6 +163,7 @@ typedef struct OutboxEndpointConfig
 	char				  *name;
 	struct OutboxSettings *settings; /* the memory of all that is pointed to here */
 	int					   npatterns;
+	int					   batch_size; /* 1: no batches */
 	char				 **patterns;
 	JsonPath			  *filter;		 /* NULL: none */
 	uint64				   row_version;	 /* changes with the stored rows: made of their
@@ -178,7 +179,6 @@ typedef struct OutboxEndpointConfig
 											  * name of a file */
 	int					   max_attempts;	 /* 0: no limit */
 	int64				   max_age;			 /* µs from the first attempt */
-	int					   batch_size;		 /* 1: no batches */
 	int64				   batch_wait;		 /* µs */
 	int64				   disable_after;	 /* µs of nothing but failures (0: never) */
 	TimestampTz			   previous_until;	 /* end of a rotation of secrets (DT_NOEND:
@@ -193,21 +193,21 @@ typedef struct OutboxEndpointStatus
 {
 	bool		paused;
 	bool		disabled;
-	const char *held_for; /* why its secrets or its sink cannot be used (NULL:
-						   * they can) */
-	TimestampTz state_since;
-	const char *reason;		   /* static, or with the settings */
 	bool		state_dirty;   /* true if its receiver disabled it and that is not stored
 								* yet */
 	bool		state_written; /* true if the current settle has stored it */
-	TimestampTz failing_since; /* first failure since the last success (0: none) */
-	TimestampTz failed_at;	   /* the last one, if 'failing_since' is not 0 */
-	int64		clock_ahead;   /* outbox_status_clock_ahead() as these two know it */
-	bool		failing_told;  /* true if outbox.failing was made of that */
+	bool		failing_told;  /* true if outbox.failing was made of 'failing_since' */
 	bool		failing_fresh; /* true if it was, since the last settle */
 	bool		recovered;	   /* true if its breaker has closed since the last settle */
 	bool		unstorable;	   /* true if its last settle failed: nothing is sent before
 								* one succeeds */
+	const char *held_for;	   /* why its secrets or its sink cannot be used (NULL: they
+								* can) */
+	TimestampTz state_since;
+	const char *reason;		   /* static, or with the settings */
+	TimestampTz failing_since; /* first failure since the last success (0: none) */
+	TimestampTz failed_at;	   /* the last one, if 'failing_since' is not 0 */
+	int64		clock_ahead;   /* outbox_status_clock_ahead() as these two know it */
 } OutboxEndpointStatus;
 
 /*

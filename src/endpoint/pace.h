@@ -34,11 +34,11 @@ typedef struct OutboxPace
 	int				 failures;		 /* in a row */
 	int				 failing_events; /* different events in 'failing_seq', at most
 									  * OUTBOX_BREAKER_EVENTS */
-	int64			 failing_seq[OUTBOX_BREAKER_EVENTS];
 	int				 openings; /* waits for a probe in a row: exponent of its backoff */
+	int				 slots;	   /* requests in flight at most, which ramps up */
+	int64			 failing_seq[OUTBOX_BREAKER_EVENTS];
 	TimestampTz		 retry_at; /* time of the next probe, or, while closed, of the next
 								* request */
-	int				 slots;	   /* requests in flight at most, which ramps up */
 	TimestampTz		 ramp_at;  /* when slots may double again */
 	double			 tokens;   /* of rate_limit */
 	TimestampTz		 tokens_at;

@@ -77,6 +77,13 @@ bring_whole(void *arg)
 	outbox_txn_commit();
 }
 
+static void
+before_use(const OutboxEvent *event)
+{
+	if (event->payload_len > LARGE && outbox_payload_before_large)
+		outbox_payload_before_large();
+}
+
 /*
  * The copy is read by the number of the event.  It is the same event only if it has
  * the same id.  Its transaction was durable before, so it waits for no more WAL than
@@ -90,10 +97,9 @@ outbox_payload_load(OutboxEvent *event, OutboxFormat format, bool *gone)
 	OutboxStepError failure;
 
 	*gone = false;
-	if (event->payload_len > LARGE && outbox_payload_before_large)
-		outbox_payload_before_large();
 	if (whole)
 	{
+		before_use(event);
 		whole->page->refs++;
 		return whole;
 	}
@@ -104,6 +110,7 @@ outbox_payload_load(OutboxEvent *event, OutboxFormat format, bool *gone)
 	}
 	if (outbox_step_held(OUTBOX_STEP_READ, 0))
 		return NULL;
+	before_use(event);
 	if (!outbox_step_try(bring_whole, &b, &failure))
 	{
 		if (b.whole)

@@ -269,9 +269,9 @@ typedef struct OutboxTransport
 
 	/*
 	 * Called when the worker has started what it can start now, and before it prepares a
-	 * large payload.  What start has only prepared goes out now, because the worker may do
-	 * other work before the next poll.  It is not called after poll, which sends itself
-	 * what 'done' has started.  NULL: start does all.
+	 * large payload, which may be in 'done'.  What start has only prepared goes out now,
+	 * because the worker may do other work before the next poll.  It is not called after
+	 * poll, which sends itself what 'done' has started.  NULL: start does all.
 	 */
 	void (*flush)(void);
 

@@ -36,7 +36,10 @@ extern void outbox_busy_wake(TimestampTz now);
 /* Returns when the next one is to be added.  DT_NOEND: none waits for a time. */
 extern TimestampTz outbox_busy_next_time(void);
 
-/* Adds those that may go on because the last settle has stored something of them. */
+/*
+ * Adds those that may go on because the last settle has stored something of them, and takes
+ * them off its list.
+ */
 extern void outbox_busy_add_settled(void);
 
 /* So many are asked whether they can use their turn, while none of them can. */
