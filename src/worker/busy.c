@@ -13,8 +13,9 @@
  *	  waiting	a heap: is added to 'busy' when its time comes
  *
  * What happens to an endpoint adds it to the first three: an event, an answer, a command,
- * new settings.  A settle adds those that it wrote to the first two.  The steps of that round do what can be done.  It leaves 'busy'
- * when the rest waits for one of these things, for its turn, or for a time (publish.c).
+ * new settings.  A settle adds those that it wrote to the first two.  The steps of that
+ * round do what can be done.  An endpoint leaves 'busy' when the rest waits for one of
+ * these things, for its turn, or for a time (publish.c).
  */
 #include "base/outbox.h"
 
