@@ -123,6 +123,14 @@ pass('with another batch_wait it goes');
 wait_settled($node);
 ask("SELECT outbox.drop_endpoint('full')");
 
+# One that is behind, and whose events are a few among many, reads on until a batch is full.
+endpoint($node, $receiver, 'rare', '/ok/rare', q{topics => '{rare}', batch_size => 100, max_in_flight => 1});
+pause($node, 'rare');
+ask("SELECT count(outbox.emit(CASE WHEN n % 100 = 0 THEN 'rare' ELSE 'common' END, '{}')) FROM generate_series(1, 30000) n");
+ask("SELECT outbox.resume_endpoint('rare')");
+$receiver->wait_events(300, path => '/ok/rare', delivered => 1);
+is(join(' ', sizes(path => '/ok/rare')), '100 100 100', 'a batch waits for events that have yet to be read');
+
 # … or when its oldest member has waited
 endpoint($node, $receiver, 'wait', '/ok/wait', q{topics => '{wait}', batch_size => 1000, batch_wait => '1500 ms'});
 ask(join ';', map { "SELECT outbox.emit('wait', '{\"n\": $_}'::jsonb, key => 'k' || $_ % 3)" } 1 .. 5);
