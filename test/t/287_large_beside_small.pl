@@ -25,10 +25,7 @@ sub started
 	return $node->safe_psql('postgres', "SELECT extract(epoch FROM max(started_at)) FROM outbox.attempts WHERE endpoint = '$name'");
 }
 
-foreach my $name (@names)
-{
-	$node->safe_psql('postgres', "SELECT outbox.create_endpoint('$name', '" . $receiver->url("/ok/$name") . "', topics => '{$name}')");
-}
+endpoint($node, $receiver, $_, "/ok/$_", "topics => '{$_}'") foreach @names;
 ok(emit_all("'{}'"), 'all have a connection');
 
 # Sometimes the large one is prepared first.  One that connects is begun alone, so the first rounds do not count.
