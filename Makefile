@@ -61,6 +61,9 @@ ifneq ($(wildcard $(PGXS)),)
 
 include $(PGXS)
 
+# It searches strings for what has to be escaped.
+src/base/encoding.o: CFLAGS += $(CFLAGS_VECTORIZE)
+
 # The extension inbox has no library, and a Makefile of its own.
 INBOX = inbox-all inbox-install inbox-uninstall inbox-clean
 all install uninstall clean: %: inbox-%

@@ -47,6 +47,9 @@ outbox_put(char *p, const char *s, size_t len)
 
 #define outbox_put_literal(p, s) outbox_put(p, s, sizeof(s) - 1)
 
+/* True if no character of a JSON string has to be escaped. */
+extern bool outbox_json_plain(const char *s, size_t len);
+
 /* Writes a JSON string: at most 6 * len + 2 bytes.  's' need not be terminated. */
 extern char *outbox_put_json_string(char *p, const char *s, size_t len);
 

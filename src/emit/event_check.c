@@ -16,6 +16,7 @@
 #include "utils/timestamp.h"
 
 #include "base/encoding.h"
+#include "base/json_text.h"
 #include "base/names.h"
 #include "base/settings.h"
 #include "base/version.h"
@@ -298,7 +299,7 @@ check_payload(Jsonb *payload, bool sized)
 	if (text_bound(&payload->root, 1) <= (size_t) outbox_max_payload_size || !sized)
 		return;
 	initStringInfo(&text);
-	(void) JsonbToCString(&text, &payload->root, VARSIZE(payload));
+	outbox_json_text(&text, payload);
 	check_size("payload", text.len);
 	pfree(text.data);
 }

@@ -11,6 +11,7 @@
 #include "utils/memutils.h"
 
 #include "base/encoding.h"
+#include "base/json_text.h"
 #include "base/memory.h"
 #include "format/batch_body.h"
 #include "format/cloudevents.h"
@@ -69,9 +70,12 @@ append_standard(OutboxBatchBody *b, OutboxEvent *event)
 
 	if (event->headers)
 	{
-		headers = JsonbToCString(NULL, &event->headers->root, VARSIZE(event->headers));
-		headers_len = strlen(headers);
-		headers = outbox_to_utf8(headers, &headers_len);
+		StringInfoData text;
+
+		initStringInfo(&text);
+		outbox_json_text(&text, event->headers);
+		headers_len = text.len;
+		headers = outbox_to_utf8(text.data, &headers_len);
 	}
 	type = outbox_to_utf8(type, &type_len);
 	key = key ? outbox_to_utf8(key, &key_len) : NULL;

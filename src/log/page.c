@@ -17,6 +17,7 @@
 #include "utils/xid8.h"
 
 #include "base/compat.h"
+#include "base/json_text.h"
 #include "base/memory.h"
 #include "base/version.h"
 #include "log/event_stamp.h"
@@ -35,7 +36,7 @@
 /* A buffer of at most this many bytes is kept for the next event. */
 #define JSON_TEXT_KEPT (64 * 1024)
 
-static MemoryContext scratch; /* for the strings that jsonb's output allocates */
+static MemoryContext scratch; /* for what outbox_json_text() leaves */
 
 #define COL(name) (Anum_events_##name - 1)
 
@@ -112,13 +113,12 @@ is_left(size_t bytes, bool whole)
 		!outbox_memory_fits_ahead(OUTBOX_JSON_READING * bytes);
 }
 
-/* JsonbToCString() copies each string, and does not free the copies. */
 static void
 put_text(StringInfo text, Jsonb *jb)
 {
 	MemoryContext old = MemoryContextSwitchTo(scratch);
 
-	JsonbToCString(text, &jb->root, VARSIZE(jb));
+	outbox_json_text(text, jb);
 	MemoryContextSwitchTo(old);
 	MemoryContextReset(scratch);
 }

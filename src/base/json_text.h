@@ -1,0 +1,19 @@
+/*
+ * json_text.h
+ *	  The text of jsonb.
+ */
+#ifndef OUTBOX_JSON_TEXT_H
+#define OUTBOX_JSON_TEXT_H
+
+#include "base/outbox.h"
+
+#include "lib/stringinfo.h"
+#include "utils/jsonb.h"
+
+/*
+ * Appends the same text as a cast of 'jb' to text.  Leaves garbage in the current memory
+ * context: the text of each numeric, and the state of the iterator.
+ */
+extern void outbox_json_text(StringInfo text, Jsonb *jb);
+
+#endif /* OUTBOX_JSON_TEXT_H */
