@@ -355,11 +355,12 @@ is_refusal(rd_kafka_resp_err_t error)
 static void
 judge(OutboxTransfer *t, rd_kafka_resp_err_t error, OutboxOutcome *o)
 {
-	char reason[128];
-	char trouble[64];
+	int64 now = kafka_now_ms();
+	char  reason[128];
+	char  trouble[64];
 
 	o->retry_after = -1;
-	o->duration = kafka_now_ms() - t->started_ms;
+	o->duration = now - t->started_ms;
 	o->status = error > 0 ? error : 0;
 	if (t->bad_topic)
 	{
@@ -380,7 +381,7 @@ judge(OutboxTransfer *t, rd_kafka_resp_err_t error, OutboxOutcome *o)
 	else if (error == RD_KAFKA_RESP_ERR_NO_ERROR)
 	{
 		o->result = OUTBOX_RESULT_DELIVERED;
-		t->link->moved_at = kafka_now_ms();
+		t->link->moved_at = now;
 		t->link->retry_at = 0;
 		t->link->backoff = 0;
 	}
