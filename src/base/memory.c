@@ -23,13 +23,6 @@
  */
 #define KEEP_FREE (16 * 1024 * 1024)
 
-/*
- * Freed pieces of up to 128 bytes are joined with free ones beside them at once.  glibc
- * would put that off until it allocates a larger piece, and then does it for all of them.
- * libcurl, librdkafka and PostgreSQL's contexts mix small and large pieces all the time.
- */
-#define JOIN_LATER 0 /* bytes: pieces for which it is put off */
-
 size_t outbox_memory_used;
 size_t outbox_memory_peak;
 
@@ -38,7 +31,6 @@ outbox_memory_init(void)
 {
 	mallopt(M_TRIM_THRESHOLD, KEEP_FREE);
 	mallopt(M_MMAP_THRESHOLD, MAP_FROM);
-	mallopt(M_MXFAST, JOIN_LATER);
 }
 
 static size_t freed; /* and not taken again, since memory was last returned */
