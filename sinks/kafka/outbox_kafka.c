@@ -8,7 +8,6 @@
  */
 #include "postgres.h"
 
-#include <malloc.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -29,13 +28,6 @@ extern PGDLLEXPORT const OutboxTransport *outbox_sink(void);
 /* ms after which a link that was refused is tried again, doubled each time */
 #define RETRY_FIRST 1000
 #define RETRY_MAX 10000
-
-/*
- * librdkafka allocates each header of a record by itself, and frees as many.  glibc puts off
- * joining free pieces of up to so many bytes with those beside them, until a larger piece is
- * allocated, and then does it for all.  That took a twentieth of the time of a record.
- */
-#define JOIN_LATER 0
 
 /* RD_KAFKA_RESP_ERR__INVALID_DIFFERENT_RECORD, which old headers do not have */
 #define INVALID_DIFFERENT_RECORD ((rd_kafka_resp_err_t) -138)
@@ -99,7 +91,6 @@ kafka_init(const OutboxServices *given)
 		ereport(ERROR,
 				(errcode_for_file_access(), errmsg("could not make an eventfd: %m"),
 				 errhint("Raise the limit of open files of the server.")));
-	mallopt(M_MXFAST, JOIN_LATER);
 	kafka_security_init();
 	kafka_clusters_init(given, event_fd);
 }
