@@ -642,6 +642,10 @@ BEGIN
         RAISE EXCEPTION 'top must not be null'
             USING ERRCODE = 'null_value_not_allowed',
                   HINT = 'Use 0 for the sums alone, or leave it out for 20 endpoints.';
+    ELSIF $1 < 0 THEN
+        RAISE EXCEPTION 'invalid top %', $1
+            USING ERRCODE = 'invalid_parameter_value',
+                  HINT = 'Use 0 for the sums alone, or leave it out for 20 endpoints.';
     END IF;
     RETURN QUERY
     WITH series AS MATERIALIZED (

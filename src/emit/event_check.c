@@ -67,6 +67,23 @@ check_line(const char *what, const text *value)
 }
 
 static void
+check_not_blank(const text *content_type)
+{
+	const char *s = VARDATA_ANY(content_type);
+	int			len = VARSIZE_ANY_EXHDR(content_type);
+
+	while (len > 0 && s[len - 1] == ' ')
+		len--;
+	if (len == 0)
+		ereport(
+			ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("invalid content_type: it has only spaces"),
+			 errhint(
+				 "Pass the media type of the bytes, like 'application/octet-stream'.")));
+}
+
+static void
 check_tenant(const text *tenant)
 {
 	size_t		len = VARSIZE_ANY_EXHDR(tenant);
@@ -381,6 +398,7 @@ outbox_check(const OutboxNewEvent *e, bool restoring, bool fresh)
 					 "Pass the media type of the bytes, like 'application/octet-stream'.")));
 		check_length("content_type", e->content_type, OUTBOX_MAX_TYPE);
 		check_line("content_type", e->content_type);
+		check_not_blank(e->content_type);
 		if (fresh)
 			check_size("body", VARSIZE_ANY_EXHDR(e->body));
 	}

@@ -215,14 +215,19 @@ foreach my $headers ('{"X-Tenant": "a", "x-tenant": "b"}', '{"x-tenant": "a", "x
 }
 accepted(q{emit('t', '1', headers => '{"x-a": "1", "x-b": "2", "x-a-": "3", "X-C": "4"}')});
 
+refused('metrics(-1)', '22023', '-1', qr/0 for the sums/);
+refused("$_('e', 'https://example.com/a?q=' || chr(233))", '22023', 'outside ASCII', qr/Percent-encode/)
+  foreach qw(create_endpoint alter_endpoint);
+refused("emit_bytes('t', 'x', '$_')", '22023', 'only spaces', qr/media type/) foreach ' ', '   ';
+
 # Events
 refused("emit('t', '1', deliver_at => 'infinity')", '22023', 'infinity', qr/a time in the future/);
 refused("emit('t', '1', deliver_at => '2100-01-02', expires_at => '2100-01-01')",
 	'22023', '2100-01-01', qr/later expires_at/);
 refused("emit('t', '1', dedup_key => '')", '22023', 'dedup_key', qr/1 to 1024/);
 refused("emit('t', '1', key => repeat('k', 1025))", '22023', '1025', qr/shorter/);
-refused("emit('t', '1', headers => (SELECT jsonb_object_agg('x-' || n, '') FROM generate_series(1, 31) n))",
-	'22023', '31', qr/payload/);
+refused("emit('t', '1', headers => (SELECT jsonb_object_agg('x-' || n, '') FROM generate_series(1, 30) n))",
+	'22023', '30', qr/payload/);
 refused("emit('t', '1', $_)", '22023', 'control character', qr/Remove|remove/)
   foreach ("type => U&'a\\009f'", q{headers => '{"x": "a\u0080"}'});
 refused("emit_bytes('t', 'x', U&'a\\0085')", '22023', 'control character', qr/Remove/);

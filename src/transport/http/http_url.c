@@ -173,6 +173,15 @@ has_odd_byte(const char *text)
 	return false;
 }
 
+static bool
+has_foreign_byte(const char *text)
+{
+	for (; *text; text++)
+		if ((unsigned char) *text >= 0x80)
+			return true;
+	return false;
+}
+
 /* Checks a URL that could be parsed. */
 static const char *
 check_parsed(CURLU *url, const char **hint)
@@ -234,6 +243,13 @@ outbox_http_check_url(const char *url, const char **hint)
 	{
 		*hint = "Percent-encode it, for example %20 for a space.";
 		return "the URL contains a space or a control character";
+	}
+
+	/* libcurl encodes the path, but sends the query as it is. */
+	if (has_foreign_byte(url + strcspn(url, "?")))
+	{
+		*hint = "Percent-encode it as UTF-8, for example %C3%A9 for an e with an acute.";
+		return "the URL's query has a character outside ASCII";
 	}
 
 	/* libcurl would use the first segment of the path as the host. */
