@@ -21,8 +21,8 @@ typedef struct OutboxSettings
  * A memory context of the usual kind doubles its pieces, and would waste a third.  So
  * there is one for each multiple of CLASS bytes, up to CLASSES of them.
  */
-#define CLASS 32
-#define CLASSES 32
+#define CLASS 16
+#define CLASSES 64
 
 static MemoryContext settings_cxt; /* parent of the others, and of what is larger */
 static MemoryContext slabs[CLASSES];
