@@ -198,7 +198,8 @@ class Cluster:
     def drain(self, name, count, before=0):
         """Resumes a paused endpoint, waits until all is stored as delivered, drops it: how fast the
         worker was, its CPU and the WAL for each event.  The clock stops when the worker has the last
-        outcome, as in the loops: the statistics say so up to a tenth of a second later.
+        outcome, as in the loops.  CPU and WAL are counted until the statistics say that all is stored,
+        up to a tenth of a second later.
         'before': how many the endpoint had got when it was paused."""
         self.settle()
         pid = self.worker()

@@ -72,8 +72,9 @@ def live(cluster, nginx, count, endpoints, by_topic=False, ahead=None):
     before = nginx.requests()
 
     def wait(emitted):
-        while ahead and emitted + BATCH - (nginx.requests() - before) > ahead:
-            time.sleep(0.002)
+        if ahead:
+            wait_until(lambda: emitted + BATCH - (nginx.requests() - before) <= ahead, 60,
+                       "the events to be delivered", every=0.002)
 
     cpu = cpu_seconds(pid)
     begun = time.monotonic()
@@ -218,7 +219,7 @@ def inside(bench):
             took = ask(cluster, sql)
             report.add(SECTION, f"{size:,} endpoints: {words}", f"{took:.2f} ms", f"≤ {limit} ms", took <= limit)
         report.ratio(SECTION, f"{size:,} endpoints that are all behind by {each} events: deliveries/s ÷ those of"
-                     " events that are emitted now", [r["per_s"] for r in late], [r["per_s"] for r in fast], at_least=0.8)
+                     " events that are emitted faster than they can be delivered", [r["per_s"] for r in late], [r["per_s"] for r in fast], at_least=0.8)
     cluster.check()
     cluster.stop()
     for size in sizes:

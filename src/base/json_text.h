@@ -11,8 +11,8 @@
 #include "utils/jsonb.h"
 
 /*
- * Appends the same text as a cast of 'jb' to text.  Leaves garbage in the current memory
- * context: the text of each numeric, and the state of the iterator.
+ * Appends the same text as a cast of 'jb' to text.  Leaves the text of each numeric
+ * in the current memory context.
  */
 extern void outbox_json_text(StringInfo text, Jsonb *jb);
 

@@ -218,6 +218,7 @@ accepted(q{emit('t', '1', headers => '{"x-a": "1", "x-b": "2", "x-a-": "3", "X-C
 refused('metrics(-1)', '22023', '-1', qr/0 for the sums/);
 refused("$_('e', 'https://example.com/a?q=' || chr(233))", '22023', 'outside ASCII', qr/Percent-encode/)
   foreach qw(create_endpoint alter_endpoint);
+accepted("create_endpoint('f', 'https://example.com/a?q#' || chr(233))");
 refused("emit_bytes('t', 'x', '$_')", '22023', 'only spaces', qr/media type/) foreach ' ', '   ';
 
 # Events

@@ -1,8 +1,7 @@
-# A payload is sent as the text that PostgreSQL makes of it, whatever it holds, and so are the headers in a batch.
+# A payload, and the headers in a batch, are sent as the text that PostgreSQL makes of them.
 use strict;
 use warnings;
 
-use JSON::PP;
 use OutboxTest;
 use Test::More;
 
@@ -39,6 +38,7 @@ my @payloads = (
 	(map { $_, "[$_]", "[[$_],{}]", "{\"k\":$_}", "{\"a\":{\"b\":$_},\"c\":[]}" }
 		'""', '"x"', '0', 'null', 'true', 'false', '[]', '{}'),
 	(map { '"' . 'x' x $_ . '"', '"' . 'x' x $_ . '\n"', '"' . 'x' x $_ . '\u00e9' . 'x' x 20 . '"' } 1 .. 40),
+	'1e100000',
 	'"' . 'long \u00e9 ' x 20000 . '"',
 	'"' . 'long \n ' x 20000 . '"',
 	(map { value(0) } 1 .. 2000));
@@ -56,5 +56,6 @@ is_deeply(\@lost, [], 'each as PostgreSQL writes it');
 my $headers = '{"x-one": "\"quoted\"", "x-two": "back\\\\slash", "x-three": ""}';
 emit($node, 'headers', '{}', "headers => '$headers'");
 my ($batch) = $receiver->wait_for(1, path => '/ok/batches');
-is_deeply(decode_json($batch->{body})->[0]{headers}, decode_json($headers), 'the headers of an event in a batch, too');
+my $text = $node->safe_psql('postgres', "SELECT headers FROM outbox.events WHERE topic = 'headers'");
+isnt(index($batch->{body}, qq("headers":$text,)), -1, 'the headers of an event in a batch, too') or diag($batch->{body});
 done_testing();

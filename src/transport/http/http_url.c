@@ -173,11 +173,12 @@ has_odd_byte(const char *text)
 	return false;
 }
 
+/* A fragment is not sent. */
 static bool
-has_foreign_byte(const char *text)
+has_foreign_query(const char *url)
 {
-	for (; *text; text++)
-		if ((unsigned char) *text >= 0x80)
+	for (const char *p = url + strcspn(url, "?#"); *p && *p != '#'; p++)
+		if ((unsigned char) *p >= 0x80)
 			return true;
 	return false;
 }
@@ -246,7 +247,7 @@ outbox_http_check_url(const char *url, const char **hint)
 	}
 
 	/* libcurl encodes the path, but sends the query as it is. */
-	if (has_foreign_byte(url + strcspn(url, "?")))
+	if (has_foreign_query(url))
 	{
 		*hint = "Percent-encode it as UTF-8, for example %C3%A9 for an e with an acute.";
 		return "the URL's query has a character outside ASCII";
