@@ -10,7 +10,6 @@
  */
 #include "base/outbox.h"
 
-#include "lib/stringinfo.h"
 #include "mb/pg_wchar.h"
 #include "utils/builtins.h"
 #include "utils/json.h"
@@ -103,11 +102,11 @@ outbox_foreign_words(char *s)
 }
 
 /*
- * The compiler makes vector instructions of this loop (see the Makefile), because all of
- * it is done with bytes and without a branch.
+ * True if no character has to be escaped.  The compiler makes vector instructions of this
+ * loop (see the Makefile), because all of it is done with bytes and without a branch.
  */
-bool
-outbox_json_plain(const char *s, size_t len)
+static bool
+is_plain(const char *s, size_t len)
 {
 	const uint8 *c = (const uint8 *) s;
 	uint8		 special = 0;
@@ -117,28 +116,50 @@ outbox_json_plain(const char *s, size_t len)
 	return special == 0;
 }
 
+static char *
+put_plain(char *p, const char *s, size_t len)
+{
+	*p++ = '"';
+	p = outbox_put(p, s, len);
+	*p++ = '"';
+	return p;
+}
+
+static void
+append_escaped(StringInfo text, const char *s, size_t len)
+{
+	char *terminated = pnstrdup(s, len);
+
+	escape_json(text, terminated);
+	pfree(terminated);
+}
+
 /* Strings without characters to escape are copied.  Almost all strings are such. */
 char *
 outbox_put_json_string(char *p, const char *s, size_t len)
 {
 	StringInfoData escaped;
-	char		  *terminated;
 
-	if (outbox_json_plain(s, len))
-	{
-		*p++ = '"';
-		p = outbox_put(p, s, len);
-		*p++ = '"';
-		return p;
-	}
-
-	terminated = pnstrdup(s, len);
+	if (is_plain(s, len))
+		return put_plain(p, s, len);
 	initStringInfo(&escaped);
-	escape_json(&escaped, terminated);
+	append_escaped(&escaped, s, len);
 	p = outbox_put(p, escaped.data, escaped.len);
 	pfree(escaped.data);
-	pfree(terminated);
 	return p;
+}
+
+void
+outbox_append_json_string(StringInfo text, const char *s, int len)
+{
+	if (!is_plain(s, len))
+	{
+		append_escaped(text, s, len);
+		return;
+	}
+	enlargeStringInfo(text, len + 2);
+	text->len = (int) (put_plain(text->data + text->len, s, len) - text->data);
+	text->data[text->len] = '\0';
 }
 
 static char *

@@ -8,6 +8,8 @@
 
 #include "base/outbox.h"
 
+#include "lib/stringinfo.h"
+
 /* Space for what outbox_put_timestamp() writes, in bytes. */
 #define OUTBOX_TIMESTAMP_SIZE 64
 
@@ -34,6 +36,9 @@ extern const char *outbox_text_problem(char *s, size_t len);
 extern char *outbox_foreign_text(const char *s, size_t len);
 extern void	 outbox_foreign_words(char *s);
 
+/* Appends a JSON string to 'text'.  's' need not be terminated. */
+extern void outbox_append_json_string(StringInfo text, const char *s, int len);
+
 /*
  * The functions below write at 'p', where the caller has made space, and return the
  * position after what they wrote.
@@ -46,9 +51,6 @@ outbox_put(char *p, const char *s, size_t len)
 }
 
 #define outbox_put_literal(p, s) outbox_put(p, s, sizeof(s) - 1)
-
-/* True if no character of a JSON string has to be escaped. */
-extern bool outbox_json_plain(const char *s, size_t len);
 
 /* Writes a JSON string: at most 6 * len + 2 bytes.  's' need not be terminated. */
 extern char *outbox_put_json_string(char *p, const char *s, size_t len);
