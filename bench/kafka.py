@@ -97,6 +97,12 @@ class Broker:
                               check=True, text=True, capture_output=True)
         return sum(int(line.split("offset")[1]) for line in done.stdout.splitlines())
 
+    def headers(self, topic):
+        """The names of its first record's headers, each with the length of its value."""
+        done = subprocess.run(["kcat", "-C", "-q", "-b", self.address, "-t", topic, "-o", "beginning", "-c", "1",
+                               "-f", "%h"], check=True, text=True, capture_output=True)
+        return [(name, len(value)) for name, value in (h.split("=", 1) for h in done.stdout.split(","))]
+
     def stop(self, sig=signal.SIGTERM):
         self.machine.stop(self.process, sig)
 
@@ -143,7 +149,7 @@ def kcat(machine, broker, count, size, keys):
     path = values(machine, count, size, keys)
     topic = broker.topic()
     headers = {"content-type": "application/json", "outbox-id": "0190163d-8694-739b-aea5-966c26f8ad91",
-               "outbox-topic": "bench.order", "outbox-sequence": "1234567", "outbox-attempt": "1"}
+               "outbox-topic": "bench.order", "outbox-type": "bench.order", "outbox-sequence": "1234567", "outbox-attempt": "1"}
     begun = time.monotonic()
     run("kcat", "-P", "-q", "-b", broker.address, "-t", topic, "-l", *(["-K", "|"] if keys else []),
         *(a for name, value in headers.items() for a in ("-H", f"{name}={value}")),
@@ -209,6 +215,12 @@ def measure(bench):
     bare = {name: [] for name, *_ in VARIANTS}
     others = {name: {"kcat": [], "ProducerPerformance": []} for name, *_ in VARIANTS}
     loop(broker, count, 100, 10000, IN_FLIGHT)	# the broker's Java compiles
+    of_loop = broker.headers(f"bench{broker.topics}")
+    drain(cluster, broker, count // 10, 100, 10000, IN_FLIGHT)
+    of_ours = broker.headers(f"bench{broker.topics}")
+    # The number of an event has as many digits as it has.
+    if [h for h in of_loop if h[0] != "outbox-sequence"] != [h for h in of_ours if h[0] != "outbox-sequence"]:
+        raise BenchError(f"the loop's records have other headers than ours: {of_loop}, {of_ours}")
     for _ in range(bench.repetitions):
         for name, _, size, keys, in_flight, _ in VARIANTS:
             n = count if keys != 1 else count // 10

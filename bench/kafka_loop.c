@@ -84,7 +84,7 @@ produce(rd_kafka_t *kafka)
 {
 	static char			body[1 << 20];
 	char				key[32] = "";
-	rd_kafka_headers_t *headers = rd_kafka_headers_new(7);
+	rd_kafka_headers_t *headers = rd_kafka_headers_new(6);
 	rd_kafka_resp_err_t error;
 
 	if (body[0] == '\0')
@@ -95,6 +95,7 @@ produce(rd_kafka_t *kafka)
 	rd_kafka_header_add(headers, "outbox-id", 9, "0190163d-8694-739b-aea5-966c26f8ad91",
 						36);
 	rd_kafka_header_add(headers, "outbox-topic", 12, "bench.order", 11);
+	rd_kafka_header_add(headers, "outbox-type", 11, "bench.order", 11);
 	rd_kafka_header_add(headers, "outbox-sequence", 15, "1234567", 7);
 	rd_kafka_header_add(headers, "outbox-attempt", 14, "1", 1);
 	error = rd_kafka_producev(kafka, RD_KAFKA_V_TOPIC(topic),
