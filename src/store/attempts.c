@@ -103,12 +103,9 @@ outbox_attempt_ended(const OutboxDelivery *d, const OutboxOutcome *o, const char
  */
 #define RUN_LEAST 8
 
-static int
-compare(const void *x, const void *y)
+static inline int
+compare(const Attempt *a, const Attempt *b)
 {
-	const Attempt *a = *(Attempt *const *) x;
-	const Attempt *b = *(Attempt *const *) y;
-
 #define COMPARE(part) \
 	if (a->part != b->part) \
 	return a->part < b->part ? -1 : 1
@@ -120,6 +117,15 @@ compare(const void *x, const void *y)
 #undef COMPARE
 	return 0;
 }
+
+typedef Attempt *AttemptPointer;
+
+#define ST_SORT sort_attempts
+#define ST_ELEMENT_TYPE AttemptPointer
+#define ST_COMPARE(a, b) compare(*(a), *(b))
+#define ST_SCOPE static
+#define ST_DEFINE
+#include "lib/sort_template.h"
 
 /*
  * Returns how many of these attempts, which are in order, are in one run.  The first one
@@ -183,7 +189,7 @@ write_runs(int piece)
 		if (attempts[i].error == NULL && isfinite(attempts[i].duration))
 			sorted[nsorted++] = &attempts[i];
 	}
-	qsort(sorted, nsorted, sizeof(Attempt *), compare);
+	sort_attempts(sorted, nsorted);
 	for (int i = 0, n = 0; i < nsorted; i += n)
 	{
 		Attempt **run = sorted + i;
