@@ -359,15 +359,17 @@ static void
 take_event(KafkaCluster *c, rd_kafka_event_t *event, KafkaReport report)
 {
 	const rd_kafka_message_t *m;
+	int64					  now;
 
 	switch (rd_kafka_event_type(event))
 	{
 		case RD_KAFKA_EVENT_DR:
+			now = kafka_now_ms();
 			while ((m = rd_kafka_event_message_next(event)) != NULL)
 			{
 				if (m->err == RD_KAFKA_RESP_ERR__MSG_TIMED_OUT)
 					read_statistics(c); /* report() asks whether brokers are up */
-				report(c, m);
+				report(c, m, now);
 			}
 			break;
 		case RD_KAFKA_EVENT_ERROR:

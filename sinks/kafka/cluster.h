@@ -62,10 +62,10 @@ extern KafkaCluster *kafka_cluster_get(const KafkaUrl *url, const KafkaSecurity 
 extern void			 kafka_cluster_put(KafkaCluster *c);
 
 /*
- * Reads the events of all clusters, and ends those that nothing uses.  True: there are
- * more.
+ * Reads the events of all clusters, and ends those that nothing uses.  'now', in ms, is
+ * when the report was read.  True: there are more.
  */
-typedef void (*KafkaReport)(KafkaCluster *c, const rd_kafka_message_t *m);
+typedef void (*KafkaReport)(KafkaCluster *c, const rd_kafka_message_t *m, int64 now);
 extern bool kafka_clusters_poll(KafkaReport report);
 
 /* ms after which it has to be polled in any case; -1: never */

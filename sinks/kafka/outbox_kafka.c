@@ -62,13 +62,14 @@ struct OutboxTransfer
 	const char		   *body;
 	size_t				body_len;
 	char			   *own_body; /* what 'body' points to; NULL: it is the message's */
-	char				topic[KAFKA_TOPIC_MAX + 1];
-	rd_kafka_headers_t *headers; /* until librdkafka has them */
+	const char		   *topic;	  /* the link's, or 'own_topic' */
+	rd_kafka_headers_t *headers;  /* until librdkafka has them */
 	int64				created_ms;
 	int64				started_ms;
 	const char		   *bad_topic; /* why Kafka cannot have this topic */
 	int64_t				wait;	   /* ms; 0: its topic is not one too many */
 	rd_kafka_resp_err_t error;	   /* of one that could not be produced */
+	char				own_topic[KAFKA_TOPIC_MAX + 1]; /* not cleared with the rest */
 };
 
 static const char *const config_names[] = {"sasl",	  "region",	   "credentials",
@@ -301,7 +302,7 @@ free_transfer(OutboxTransfer *t)
 	if (t->headers)
 		rd_kafka_headers_destroy(t->headers);
 	free(t->own_body);
-	memset(t, 0, sizeof(*t));
+	memset(t, 0, offsetof(OutboxTransfer, own_topic));
 	kafka_release(t);
 	if (link)
 	{
@@ -353,11 +354,10 @@ is_refusal(rd_kafka_resp_err_t error)
 }
 
 static void
-judge(OutboxTransfer *t, rd_kafka_resp_err_t error, OutboxOutcome *o)
+judge(OutboxTransfer *t, rd_kafka_resp_err_t error, int64 now, OutboxOutcome *o)
 {
-	int64 now = kafka_now_ms();
-	char  reason[128];
-	char  trouble[64];
+	char reason[128];
+	char trouble[64];
 
 	o->retry_after = -1;
 	o->duration = now - t->started_ms;
@@ -417,7 +417,7 @@ judge(OutboxTransfer *t, rd_kafka_resp_err_t error, OutboxOutcome *o)
 }
 
 static void
-finish(OutboxTransfer *t, rd_kafka_resp_err_t error)
+finish(OutboxTransfer *t, rd_kafka_resp_err_t error, int64 now)
 {
 	static OutboxOutcome o;
 	void				*delivery = t->delivery;
@@ -426,7 +426,7 @@ finish(OutboxTransfer *t, rd_kafka_resp_err_t error)
 	o.error[0] = '\0';
 	o.body_len = o.answer_len = 0;
 	o.answer = NULL;
-	judge(t, error, &o);
+	judge(t, error, now, &o);
 	t->cluster->wanted--;
 	free_transfer(t);
 	services.done(delivery, &o);
@@ -502,7 +502,6 @@ kafka_start(OutboxTransfer *t, const OutboxTarget *target, OutboxLink *link,
 	KafkaCluster *c = link->cluster;
 
 	(void) target;
-	memset(t, 0, sizeof(*t));
 	t->link = link;
 	t->cluster = c;
 	t->delivery = delivery;
@@ -513,7 +512,13 @@ kafka_start(OutboxTransfer *t, const OutboxTarget *target, OutboxLink *link,
 	if (link->retry_at != 0)
 		probe_link(link);
 	c->wanted++;
-	t->bad_topic = kafka_record_topic(&link->url, m, t->topic);
+	if (kafka_url_has_places(&link->url))
+	{
+		t->topic = t->own_topic;
+		t->bad_topic = kafka_record_topic(&link->url, m, t->own_topic);
+	}
+	else
+		t->topic = link->url.path;
 	t->headers = kafka_record_headers(&link->options, m);
 	if (!kafka_record_value(&link->options, m, &t->body, &t->body_len, &t->own_body))
 	{
@@ -546,7 +551,7 @@ kafka_cancel(OutboxTransfer *t)
 }
 
 static void
-report(KafkaCluster *c, const rd_kafka_message_t *m)
+report(KafkaCluster *c, const rd_kafka_message_t *m, int64 now)
 {
 	OutboxTransfer *t = m->_private;
 
@@ -558,7 +563,7 @@ report(KafkaCluster *c, const rd_kafka_message_t *m)
 		free_transfer(t);
 	}
 	else if (!is_of_batch(m->err) || c->one_by_one || !produce_one_by_one(t, m))
-		finish(t, m->err);
+		finish(t, m->err, now);
 }
 
 static void
@@ -579,7 +584,7 @@ kafka_poll(void)
 		OutboxTransfer *t = dlist_container(OutboxTransfer, node,
 											dlist_head_node(&ended));
 
-		finish(t, t->error);
+		finish(t, t->error, kafka_now_ms());
 	}
 }
 

@@ -85,13 +85,16 @@ kafka_record_value(const KafkaRecordOptions *options, const OutboxMessage *m,
 				   const char **value, size_t *len, char **owned)
 {
 	uint32 number = pg_hton32(options->schema_id);
-	bool   json = has_content_type(m, "application/json");
+	bool   json;
 
 	*value = m->body;
 	*len = m->body_len;
 	*owned = NULL;
+	if (!options->tombstones && !options->has_schema_id)
+		return true;
 
 	/* A consumer would take a record without a key for no deletion of anything. */
+	json = has_content_type(m, "application/json");
 	if (options->tombstones && json && m->key && m->body_len == 4 &&
 		memcmp(m->body, "null", 4) == 0)
 	{
