@@ -40,8 +40,8 @@ is_broker(const char *text, size_t len)
 	return port > 0 && port <= 65535;
 }
 
-static bool
-is_legal(const char *text, size_t len)
+bool
+kafka_url_is_legal(const char *text, size_t len)
 {
 	static const char *const legal =
 		"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
@@ -52,6 +52,8 @@ is_legal(const char *text, size_t len)
 	return true;
 }
 
+#define HEADER "header."
+
 /* Reads what stands between braces.  False: nothing has this name. */
 static bool
 read_place(const char *name, size_t len, KafkaPart *part)
@@ -60,7 +62,10 @@ read_place(const char *name, size_t len, KafkaPart *part)
 	{
 		const char *name;
 		KafkaPlace	place;
-	} places[] = {{"topic", KAFKA_TOPIC}, {"type", KAFKA_TYPE}, {"tenant", KAFKA_TENANT}};
+	} places[] = {{"topic", KAFKA_TOPIC},
+				  {"type", KAFKA_TYPE},
+				  {"tenant", KAFKA_TENANT},
+				  {"key", KAFKA_KEY}};
 
 	for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++)
 		if (strlen(places[i].name) == len && memcmp(places[i].name, name, len) == 0)
@@ -68,6 +73,13 @@ read_place(const char *name, size_t len, KafkaPart *part)
 			part->place = places[i].place;
 			return true;
 		}
+	if (len > strlen(HEADER) && memcmp(name, HEADER, strlen(HEADER)) == 0)
+	{
+		part->place = KAFKA_HEADER;
+		part->text = name + strlen(HEADER);
+		part->len = len - strlen(HEADER);
+		return kafka_url_is_legal(part->text, part->len);
+	}
 	part->place = KAFKA_SEGMENT;
 	if (len != 7 || memcmp(name, "topic.", 6) != 0 || name[6] < '1' || name[6] > '9')
 		return false;
@@ -92,13 +104,13 @@ read_parts(KafkaUrl *url)
 		part->text = p;
 		part->len = text;
 		p += text;
-		if (!is_legal(part->text, text))
+		if (!kafka_url_is_legal(part->text, text))
 			return "the topic in the URL may have letters, digits, '.', '_', '-', and places in braces";
 		if (text > 0)
 			continue;
 		name = strcspn(++p, "}");
 		if (p[name] == '\0' || !read_place(p, name, part))
-			return "a place in the URL is not {topic}, {topic.1} to {topic.9}, {type} or {tenant}";
+			return "a place in the URL is not {topic}, {topic.1} to {topic.9}, {type}, {tenant}, {key} or {header.NAME}";
 		p += name + 1;
 	}
 	return NULL;
@@ -156,69 +168,4 @@ bool
 kafka_url_has_places(const KafkaUrl *url)
 {
 	return url->nparts > 1 || url->parts[0].place != KAFKA_TEXT;
-}
-
-/* Finds what the part stands for.  Returns its text; NULL: the event has none. */
-static const char *
-part_text(const KafkaPart *part, const KafkaEvent *event, size_t *len)
-{
-	const char *text = event->topic;
-
-	switch (part->place)
-	{
-		case KAFKA_TEXT:
-			*len = part->len;
-			return part->text;
-		case KAFKA_TOPIC:
-			*len = strlen(text);
-			return text;
-		case KAFKA_SEGMENT:
-			for (int i = 1; i < part->segment && text; i++)
-			{
-				text = strchr(text, '.');
-				text = text ? text + 1 : NULL;
-			}
-			*len = text ? strcspn(text, ".") : 0;
-			return text;
-		case KAFKA_TYPE:
-			*len = event->type_len;
-			return event->type;
-		case KAFKA_TENANT:
-			*len = event->tenant_len;
-			return event->tenant;
-	}
-	return NULL;
-}
-
-const char *
-kafka_url_topic(const KafkaUrl *url, const KafkaEvent *event, char *out)
-{
-	const char *problem = NULL;
-	size_t		used = 0;
-
-	for (int i = 0; i < url->nparts; i++)
-	{
-		size_t		len;
-		const char *text = part_text(&url->parts[i], event, &len);
-
-		if (text == NULL)
-		{
-			problem = url->parts[i].place == KAFKA_TENANT ?
-				"its URL has {tenant}, and the event has no tenant" :
-				"its URL has a segment of the topic that the event's topic does not have";
-			break;
-		}
-		if (len > KAFKA_TOPIC_MAX - used)
-			problem = "its name is longer than 249 characters";
-		else if (!is_legal(text, len))
-			problem = "its name may have letters, digits, '.', '_' and '-'";
-		if (problem)
-			break;
-		memcpy(out + used, text, len);
-		used += len;
-	}
-	out[used] = '\0';
-	if (problem == NULL && (used == 0 || strcmp(out, ".") == 0 || strcmp(out, "..") == 0))
-		problem = "its name is empty, \".\" or \"..\"";
-	return problem;
 }

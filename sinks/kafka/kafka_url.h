@@ -17,14 +17,16 @@ typedef enum KafkaPlace
 	KAFKA_TOPIC,   /* {topic} */
 	KAFKA_SEGMENT, /* {topic.1}: a segment of it */
 	KAFKA_TYPE,	   /* {type} */
-	KAFKA_TENANT   /* {tenant} */
+	KAFKA_TENANT,  /* {tenant} */
+	KAFKA_KEY,	   /* {key} */
+	KAFKA_HEADER   /* {header.NAME} */
 } KafkaPlace;
 
 typedef struct KafkaPart
 {
 	KafkaPlace	place;
 	int			segment; /* from 1 */
-	const char *text;	 /* in KafkaUrl.path */
+	const char *text;	 /* in KafkaUrl.path: the text, or the name of the header */
 	size_t		len;
 } KafkaPart;
 
@@ -40,27 +42,13 @@ typedef struct KafkaUrl
 	KafkaPart parts[KAFKA_PARTS_MAX];
 } KafkaUrl;
 
-/* What the places stand for, each with its length.  NULL: the event has none. */
-typedef struct KafkaEvent
-{
-	const char *topic;
-	const char *type;
-	size_t		type_len;
-	const char *tenant;
-	size_t		tenant_len;
-} KafkaEvent;
-
 /* Returns what is wrong with the URL, static text; NULL: nothing. */
 extern const char *kafka_url_parse(const char *text, KafkaUrl *url);
 
 /* False: all events have the same topic. */
 extern bool kafka_url_has_places(const KafkaUrl *url);
 
-/*
- * Writes the Kafka topic for an event.  Returns what is wrong with it, static text;
- * NULL: nothing.  'out' has KAFKA_TOPIC_MAX + 1 bytes, and is text in any case.
- */
-extern const char *kafka_url_topic(const KafkaUrl *url, const KafkaEvent *event,
-								   char *out);
+/* True if all of it may be in the name of a topic. */
+extern bool kafka_url_is_legal(const char *text, size_t len);
 
 #endif /* OUTBOX_KAFKA_URL_H */

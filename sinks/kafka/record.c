@@ -63,11 +63,11 @@ kafka_record_options(const OutboxTarget *target, KafkaRecordOptions *options,
 /* -------------------------------------------------------------- records */
 
 static const OutboxHeader *
-find_header(const OutboxMessage *m, const char *name)
+find_header(const OutboxMessage *m, const char *name, size_t len)
 {
 	for (int i = 0; i < m->nheaders; i++)
-		if (m->headers[i].name_len == strlen(name) &&
-			memcmp(m->headers[i].name, name, m->headers[i].name_len) == 0)
+		if (m->headers[i].name_len == len &&
+			pg_strncasecmp(m->headers[i].name, name, len) == 0)
 			return &m->headers[i];
 	return NULL;
 }
@@ -75,7 +75,7 @@ find_header(const OutboxMessage *m, const char *name)
 static bool
 has_content_type(const OutboxMessage *m, const char *type)
 {
-	const OutboxHeader *h = find_header(m, "content-type");
+	const OutboxHeader *h = find_header(m, "content-type", strlen("content-type"));
 
 	return h && h->value_len >= strlen(type) && memcmp(h->value, type, strlen(type)) == 0;
 }
@@ -129,22 +129,91 @@ kafka_record_headers(const KafkaRecordOptions *options, const OutboxMessage *m)
 	return headers;
 }
 
+/* ---------------------------------------------------------------- topics */
+
+/* Finds what the part stands for.  Returns its text; NULL: the event has none. */
+static const char *
+part_text(const KafkaPart *part, const OutboxMessage *m, size_t *len)
+{
+	const OutboxHeader *header;
+	const char		   *text = m->topic;
+
+	switch (part->place)
+	{
+		case KAFKA_TEXT:
+			*len = part->len;
+			return part->text;
+		case KAFKA_TOPIC:
+			*len = strlen(text);
+			return text;
+		case KAFKA_SEGMENT:
+			for (int i = 1; i < part->segment && text; i++)
+			{
+				text = strchr(text, '.');
+				text = text ? text + 1 : NULL;
+			}
+			*len = text ? strcspn(text, ".") : 0;
+			return text;
+		case KAFKA_KEY:
+			*len = m->key_len;
+			return m->key;
+		case KAFKA_TYPE:
+			header = find_header(m, "outbox-type", strlen("outbox-type"));
+			break;
+		case KAFKA_TENANT:
+			header = find_header(m, "outbox-tenant", strlen("outbox-tenant"));
+			break;
+		case KAFKA_HEADER:
+			header = find_header(m, part->text, part->len);
+			break;
+		default:
+			return NULL;
+	}
+	*len = header ? header->value_len : 0;
+	return header ? header->value : NULL;
+}
+
+static const char *
+why_missing(KafkaPlace place)
+{
+	switch (place)
+	{
+		case KAFKA_TENANT:
+			return "its URL has {tenant}, and the event has no tenant";
+		case KAFKA_KEY:
+			return "its URL has {key}, and the event has no key";
+		case KAFKA_HEADER:
+			return "its URL has a header that the event does not have";
+		default:
+			return "its URL has a segment of the topic that the event's topic does not have";
+	}
+}
+
 const char *
 kafka_record_topic(const KafkaUrl *url, const OutboxMessage *m, char *out)
 {
-	const OutboxHeader *type = find_header(m, "outbox-type");
-	const OutboxHeader *tenant = find_header(m, "outbox-tenant");
-	KafkaEvent			event = {.topic = m->topic};
+	const char *problem = NULL;
+	size_t		used = 0;
 
-	if (type)
+	for (int i = 0; i < url->nparts && problem == NULL; i++)
 	{
-		event.type = type->value;
-		event.type_len = type->value_len;
+		size_t		len;
+		const char *text = part_text(&url->parts[i], m, &len);
+
+		if (text == NULL)
+			problem = why_missing(url->parts[i].place);
+		else if (len > KAFKA_TOPIC_MAX - used)
+			problem = "its name is longer than 249 characters";
+		else if (!kafka_url_is_legal(text, len))
+			problem = "its name may have letters, digits, '.', '_' and '-'";
+		else
+		{
+			memcpy(out + used, text, len);
+			used += len;
+		}
 	}
-	if (tenant)
-	{
-		event.tenant = tenant->value;
-		event.tenant_len = tenant->value_len;
-	}
-	return kafka_url_topic(url, &event, out);
+	out[used] = '\0';
+	if (problem == NULL && (used == 0 || strcmp(out, ".") == 0 || strcmp(out, "..") == 0))
+		problem = "its name is empty, \".\" or \"..\"";
+	return problem;
 }

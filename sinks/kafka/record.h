@@ -32,7 +32,10 @@ extern bool kafka_record_value(const KafkaRecordOptions *options, const OutboxMe
 extern rd_kafka_headers_t *kafka_record_headers(const KafkaRecordOptions *options,
 												const OutboxMessage		 *m);
 
-/* Writes the topic, as kafka_url_topic() does. */
+/*
+ * Writes the topic for an event.  Returns what is wrong with it, static text; NULL:
+ * nothing.  'out' has KAFKA_TOPIC_MAX + 1 bytes, and is text in any case.
+ */
 extern const char *kafka_record_topic(const KafkaUrl *url, const OutboxMessage *m,
 									  char *out);
 

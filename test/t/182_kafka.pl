@@ -321,7 +321,8 @@ foreach my $bad ([ "$broker/a b", 'contains a space' ], [ "x\@$broker/a", 'a use
 	like($err, qr/$bad->[1]/, "refused: $bad->[0]");
 }
 my %words = ('?x=1' => 'more than brokers and a topic', '/a/b' => 'the topic in the URL may have', ':99999/a' => 'is not host:port',
-	'/{key}' => 'a place in the URL is not', '/{topic.0}' => 'a place in the URL is not', '/{topic' => 'a place in the URL is not',
+	'/{body}' => 'a place in the URL is not', '/{header.}' => 'a place in the URL is not',
+	'/{header.a b}' => 'contains a space', '/{header.a/b}' => 'a place in the URL is not', '/{topic.0}' => 'a place in the URL is not', '/{topic' => 'a place in the URL is not',
 	'/..' => 'one that Kafka cannot have', '/' . 'a' x 250 => 'one that Kafka cannot have', '/' . '{type}' x 17 => 'more than 16 parts');
 foreach my $rest (sort keys %words)
 {
@@ -349,6 +350,18 @@ like(ask("SELECT last_error FROM outbox.dead_letters WHERE event_id = '$id'"), q
 ask("SELECT outbox.create_endpoint('whose', 'kafka://$broker/{tenant}', '{whose.*}', format => 'raw', timeout => '60 s')");
 $id = emit($node, 'whose.x', '{}');
 wait_status($node, $id, 'dead', 'an event without a tenant has no topic of a tenant');
+mock('topic to.eu.k-1 1');
+ask("SELECT outbox.create_endpoint('routed', 'kafka://$broker/to.{header.X-Region}.{key}', '{routed.*}', format => 'raw', timeout => '60 s', max_attempts => 1)");
+my %routed = map { $_->[0] => ask("SELECT outbox.emit('routed.x', '{\"n\": 3}', key => $_->[1], headers => '$_->[2]')") } (
+	[ good => "'k-1'", '{"x-region": "eu"}' ], [ 'that the event does not have' => "'k-2'", '{"x-regions": "eu"}' ],
+	[ 'has \{key\}, and the event has no key' => 'NULL', '{"x-region": "eu"}' ], [ 'may have letters, digits' => "'k/3'", '{"x-region": "eu"}' ]);
+wait_status($node, delete $routed{good}, 'delivered', 'a topic of a header and the key');
+is(numbers(records('to.eu.k-1')), '3', 'is where its event is');
+foreach my $why (sort keys %routed)
+{
+	wait_status($node, $routed{$why}, 'dead', "dead: $why");
+	like(ask("SELECT last_error FROM outbox.dead_letters WHERE event_id = '$routed{$why}'"), qr/$why/, 'and says why');
+}
 
 # Tombstones, Debezium's header, a schema's number
 mock('topic changes 1');
