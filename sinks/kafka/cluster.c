@@ -10,8 +10,10 @@
 #include "threads.h"
 
 #include <signal.h>
+#include <sys/stat.h>
 #include <time.h>
 
+#include "common/hashfn.h"
 #include "utils/guc.h"
 
 #define POLL_TIME 10		  /* ms of one poll; webhooks wait meanwhile */
@@ -21,15 +23,50 @@
 
 static dlist_head clusters = DLIST_STATIC_INIT(clusters);
 static int		  event_fd;
+static uint64	  tls_version; /* of the files that settings name */
 
 /* Instances that are being ended, each by a thread of its own. */
 static pthread_mutex_t ending_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t  ending_changed = PTHREAD_COND_INITIALIZER;
 static int			   ending;
 
+/*
+ * librdkafka reads these files when an instance is made.  Another number says that they
+ * have changed since then, or the settings.
+ */
+static uint64
+read_tls_version(void)
+{
+	static const char *const settings[] = {"outbox.ssl_ca_file", "outbox.ssl_cert_file",
+										   "outbox.ssl_key_file"};
+	uint64					 version = 0;
+
+	for (size_t i = 0; i < lengthof(settings); i++)
+	{
+		const char *file = GetConfigOption(settings[i], true, false);
+		struct stat st;
+		int64		facts[4] = {0};
+
+		if (file && stat(file, &st) == 0)
+		{
+			facts[0] = (int64) st.st_ino;
+			facts[1] = (int64) st.st_size;
+			facts[2] = (int64) st.st_mtim.tv_sec;
+			facts[3] = (int64) st.st_mtim.tv_nsec;
+		}
+		if (file)
+			version = hash_bytes_extended((const unsigned char *) file,
+										  (int) strlen(file), version);
+		version = hash_bytes_extended((const unsigned char *) facts, sizeof(facts),
+									  version);
+	}
+	return version;
+}
+
 void
 kafka_clusters_init(const OutboxServices *services, int fd)
 {
+	tls_version = read_tls_version();
 	kafka_threads_init(services, fd);
 	event_fd = fd;
 }
@@ -90,7 +127,7 @@ configure(rd_kafka_conf_t *conf, const KafkaUrl *url, const KafkaSecurity *secur
 		{"partitioner", "murmur2_random"}, /* as Java's producer */
 		{"linger.ms", "0"},
 		/* the topic has the limit, and a batch is as large as usual */
-		{"message.max.bytes", "100000000"},
+		{"message.max.bytes", "200000000"},
 		{"batch.size", "1000000"},
 		/* a broker says how long its answer is, and so much is allocated */
 		{"receive.message.max.bytes", "32000000"},
@@ -199,7 +236,7 @@ kafka_cluster_get(const KafkaUrl *url, const KafkaSecurity *security,
 	dlist_foreach(iter, &clusters)
 	{
 		c = dlist_container(KafkaCluster, node, iter.cur);
-		if (!c->fatal && !c->purged && strcmp(c->key, key) == 0 &&
+		if (!c->fatal && !c->purged && !c->outdated && strcmp(c->key, key) == 0 &&
 			kafka_security_equal(&c->security, security))
 		{
 			c->links++;
@@ -218,6 +255,14 @@ kafka_cluster_put(KafkaCluster *c)
 	c->links--;
 }
 
+void
+kafka_cluster_topic(KafkaCluster *c, const char *name)
+{
+	kafka_topics_add(&c->topics, name);
+	if (c->topics.count >= KAFKA_TOPICS_OF_INSTANCE)
+		c->outdated = true;
+}
+
 /* ---------------------------------------------------------- ending one */
 
 static void *
@@ -229,6 +274,7 @@ end_instance(void *arg)
 	rd_kafka_destroy(c->rk);
 	kafka_threads_ended(c);
 	kafka_security_clear(&c->security);
+	kafka_topics_clear(&c->topics);
 	free(c);
 	pthread_mutex_lock(&ending_lock);
 	ending--;
@@ -521,8 +567,15 @@ kafka_cluster_has_failed(KafkaCluster *c, char *reason, size_t size)
 void
 kafka_clusters_reload(void)
 {
+	uint64	   before = tls_version;
 	dlist_iter iter;
 
+	tls_version = read_tls_version();
 	dlist_foreach(iter, &clusters)
-		kafka_threads_allow_again(dlist_container(KafkaCluster, node, iter.cur));
+	{
+		KafkaCluster *c = dlist_container(KafkaCluster, node, iter.cur);
+
+		kafka_threads_allow_again(c);
+		c->outdated = c->outdated || (c->encrypted && tls_version != before);
+	}
 }

@@ -16,6 +16,7 @@
 #include "kafka_url.h"
 #include "lib/ilist.h"
 #include "port/atomics.h"
+#include "topics.h"
 #include "transport/transport.h"
 
 typedef struct KafkaCluster
@@ -34,6 +35,8 @@ typedef struct KafkaCluster
 	int64			  cancelled_at; /* ms, when the first of them was */
 	bool			  fatal;		/* a new instance has to take its place */
 	bool			  purged;
+	bool			  outdated;	  /* links are to leave it, and find another one */
+	KafkaTopics		  topics;	  /* that records of links with places have led to */
 	rd_kafka_event_t *statistics; /* not read yet; NULL: there are none */
 	KafkaBrokers	  brokers;
 	char			  reason[128];	  /* why it is not up, or the last error */
@@ -61,11 +64,16 @@ extern KafkaCluster *kafka_cluster_get(const KafkaUrl *url, const KafkaSecurity 
 									   char *reason, size_t size);
 extern void			 kafka_cluster_put(KafkaCluster *c);
 
-/*
- * Reads the events of all clusters, and ends those that nothing uses.  'now', in ms, is
- * when the report was read.  True: there are more.
- */
+/* Records of a link lead to this topic, too. */
+extern void kafka_cluster_topic(KafkaCluster *c, const char *name);
+
+/* 'now', in ms, is when the batch of reports was read to which this one belongs. */
 typedef void (*KafkaReport)(KafkaCluster *c, const rd_kafka_message_t *m, int64 now);
+
+/*
+ * Reads the events of all clusters, and ends those that nothing uses.  True: there are
+ * more.
+ */
 extern bool kafka_clusters_poll(KafkaReport report);
 
 /* ms after which it has to be polled in any case; -1: never */
@@ -85,7 +93,7 @@ extern bool kafka_cluster_has_failed(KafkaCluster *c, char *reason, size_t size)
 
 extern int64 kafka_now_ms(void);
 
-/* Addresses that were refused may be allowed now. */
+/* Addresses that were refused may be allowed now, and files of TLS may be others. */
 extern void kafka_clusters_reload(void);
 
 /* Ends all, and waits at most two seconds for their threads. */

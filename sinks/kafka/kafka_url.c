@@ -78,7 +78,10 @@ read_place(const char *name, size_t len, KafkaPart *part)
 		part->place = KAFKA_HEADER;
 		part->text = name + strlen(HEADER);
 		part->len = len - strlen(HEADER);
-		return kafka_url_is_legal(part->text, part->len);
+
+		/* Some of ours are others with each attempt: it would lead to another topic. */
+		return strncasecmp(part->text, "outbox-", strlen("outbox-")) != 0 &&
+			kafka_url_is_legal(part->text, part->len);
 	}
 	part->place = KAFKA_SEGMENT;
 	if (len != 7 || memcmp(name, "topic.", 6) != 0 || name[6] < '1' || name[6] > '9')

@@ -29,6 +29,12 @@ extern PGDLLEXPORT const OutboxTransport *outbox_sink(void);
 #define RETRY_FIRST 1000
 #define RETRY_MAX 10000
 
+/*
+ * ms after which an instance that could not be made is tried again at most.  Each try leaks
+ * what librdkafka was given (make_cluster()).
+ */
+#define MAKE_MAX 600000
+
 /* RD_KAFKA_RESP_ERR__INVALID_DIFFERENT_RECORD, which old headers do not have */
 #define INVALID_DIFFERENT_RECORD ((rd_kafka_resp_err_t) -138)
 
@@ -43,11 +49,12 @@ struct OutboxLink
 	KafkaTopics		   topics;	/* that its events have led to */
 	KafkaCluster	  *cluster; /* NULL: a new one could not be made */
 	int				   transfers;
-	int64 moved_at; /* ms, when a record was stored, or the first one begun */
-	bool  closed;	/* it is freed with its last transfer */
-	bool  given_up; /* no cluster is made for it any more */
-	int64 retry_at; /* ms; 0: it was not refused */
-	bool  begins;	/* its producer has failed, and another one has to begin */
+	int64 moved_at;		 /* ms, when a record was stored, or the first one begun */
+	bool  closed;		 /* it is freed with its last transfer */
+	bool  given_up;		 /* no cluster is made for it any more */
+	int64 one_by_one_at; /* ms; not before, after none could be made for single records */
+	int64 retry_at;		 /* ms; 0: it was not refused */
+	bool  begins;		 /* its producer has failed, and another one has to begin */
 	int	  backoff;
 	char  reason[128]; /* why it was refused, or no cluster was made */
 };
@@ -163,9 +170,9 @@ probe_link(OutboxLink *link)
 }
 
 /*
- * After a fatal error of the idempotent producer, a new one takes its place.  Brokers may
- * not let that one begin either, or none can be made.  So it is tried again, but not all
- * the time.
+ * After a fatal error of the idempotent producer, when its files of TLS have changed, or when
+ * it has had too many topics, a new one takes its place.  Brokers may not let that one begin either, or none can be made.
+ * So it is tried again, but not all the time.
  */
 static void
 replace_cluster(OutboxLink *link)
@@ -184,8 +191,25 @@ replace_cluster(OutboxLink *link)
 		return;
 	link->cluster = kafka_cluster_get(&link->url, &link->security, &link->target, false,
 									  link->reason, sizeof(link->reason));
-	if (link->cluster == NULL)
-		link->retry_at = kafka_now_ms() + RETRY_MAX;
+	if (link->cluster)
+		return;
+	link->backoff = Min(Max(link->backoff * 2, RETRY_MAX), MAKE_MAX);
+	link->retry_at = kafka_now_ms() + link->backoff;
+}
+
+static void
+kafka_reload(void)
+{
+	dlist_iter iter;
+
+	kafka_clusters_reload();
+	dlist_foreach(iter, &links)
+	{
+		OutboxLink *link = dlist_container(OutboxLink, node, iter.cur);
+
+		if (link->cluster == NULL)
+			link->retry_at = link->backoff = 0; /* one may be made now */
+	}
 }
 
 static OutboxLinkState
@@ -198,7 +222,8 @@ kafka_state(OutboxLink *link, char *reason, size_t size)
 		link->cluster = NULL;
 		link->given_up = true;
 	}
-	if (!link->given_up && (link->cluster == NULL || link->cluster->fatal))
+	if (!link->given_up &&
+		(link->cluster == NULL || link->cluster->fatal || link->cluster->outdated))
 		replace_cluster(link);
 	if (link->cluster && !kafka_cluster_is_up(link->cluster, reason, size))
 	{
@@ -326,7 +351,8 @@ is_too_large(rd_kafka_resp_err_t error)
 static bool
 is_of_batch(rd_kafka_resp_err_t error)
 {
-	return is_too_large(error) || error == INVALID_DIFFERENT_RECORD;
+	return is_too_large(error) || error == RD_KAFKA_RESP_ERR_INVALID_TIMESTAMP ||
+		error == INVALID_DIFFERENT_RECORD;
 }
 
 /* Errors that say nothing about the event: it waits until an operator has acted. */
@@ -478,11 +504,17 @@ produce_one_by_one(OutboxTransfer *t, const rd_kafka_message_t *m)
 {
 	OutboxLink	 *link = t->link;
 	char		  reason[128];
-	KafkaCluster *c = kafka_cluster_get(&link->url, &link->security, &link->target, true,
-										reason, sizeof(reason));
+	KafkaCluster *c;
 
-	if (c == NULL)
+	if (kafka_now_ms() < link->one_by_one_at)
 		return false;
+	c = kafka_cluster_get(&link->url, &link->security, &link->target, true, reason,
+						  sizeof(reason));
+	if (c == NULL)
+	{
+		link->one_by_one_at = kafka_now_ms() + RETRY_MAX;
+		return false;
+	}
 	if (rd_kafka_message_detach_headers(unconstify(rd_kafka_message_t *, m),
 										&t->headers) == RD_KAFKA_RESP_ERR_NO_ERROR)
 	{
@@ -493,6 +525,21 @@ produce_one_by_one(OutboxTransfer *t, const rd_kafka_message_t *m)
 	}
 	kafka_cluster_put(c);
 	return t->cluster == c;
+}
+
+/* False: the topic is one too many for the link. */
+static bool
+has_room_for_topic(OutboxLink *link, OutboxTransfer *t)
+{
+	uint32 before = link->topics.count;
+
+	if (!kafka_url_has_places(&link->url))
+		return true;
+	if (!kafka_topics_have_room(&link->topics, t->topic, t->started_ms, &t->wait))
+		return false;
+	if (link->topics.count != before)
+		kafka_cluster_topic(link->cluster, t->topic);
+	return true;
 }
 
 static void
@@ -525,9 +572,7 @@ kafka_start(OutboxTransfer *t, const OutboxTarget *target, OutboxLink *link,
 		t->error = RD_KAFKA_RESP_ERR__QUEUE_FULL;
 		list(t, &ended);
 	}
-	else if (t->bad_topic ||
-			 (kafka_url_has_places(&link->url) &&
-			  !kafka_topics_have_room(&link->topics, t->topic, t->started_ms, &t->wait)))
+	else if (t->bad_topic || !has_room_for_topic(link, t))
 		list(t, &ended);
 	else
 		produce(t, m->key, m->key_len);
@@ -626,7 +671,7 @@ static const OutboxTransport kafka_transport = {
 	.credential_names = kafka_credential_names,
 	.check = kafka_check,
 	.init = kafka_init,
-	.reload = kafka_clusters_reload,
+	.reload = kafka_reload,
 	.fd = kafka_fd,
 	.timeout = kafka_timeout,
 	.poll = kafka_poll,

@@ -82,6 +82,17 @@ kafka_topics_have_room(KafkaTopics *topics, const char *name, int64_t now, int64
 }
 
 void
+kafka_topics_add(KafkaTopics *topics, const char *name)
+{
+	uint64 hash = hash_of(name);
+
+	if ((topics->count > 0 && *find(topics, hash) == hash) || !grow(topics))
+		return;
+	topics->count++;
+	*find(topics, hash) = hash;
+}
+
+void
 kafka_topics_clear(KafkaTopics *topics)
 {
 	free(topics->names);

@@ -1,6 +1,7 @@
 /*
  * topics.h
- *	  How many topics the events of one endpoint may lead to.
+ *	  How many topics the events of one endpoint may lead to, and an instance of librdkafka
+ *	  may have.
  */
 #ifndef OUTBOX_KAFKA_TOPICS_H
 #define OUTBOX_KAFKA_TOPICS_H
@@ -10,6 +11,12 @@
 
 #define KAFKA_TOPICS_MAX 1000
 #define KAFKA_TOPICS_SPAN 3600000 /* ms */
+
+/*
+ * After so many, another instance of librdkafka takes the place of one.  It keeps each topic
+ * that it has had, asks brokers for all of them, and has them in its reports.
+ */
+#define KAFKA_TOPICS_OF_INSTANCE 3000
 
 /* All zero: none yet. */
 typedef struct KafkaTopics
@@ -28,6 +35,9 @@ typedef struct KafkaTopics
  */
 extern bool kafka_topics_have_room(KafkaTopics *topics, const char *name, int64_t now,
 								   int64_t *wait);
+
+/* Counts a topic where nothing limits them.  Without memory it is not counted. */
+extern void kafka_topics_add(KafkaTopics *topics, const char *name);
 
 extern void kafka_topics_clear(KafkaTopics *topics);
 

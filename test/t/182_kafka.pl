@@ -166,6 +166,19 @@ wait_status($node, $id, 'dead', 'a record that is too large by itself is dead');
 like(ask("SELECT reason || ': ' || last_error FROM outbox.dead_letters WHERE endpoint = 'sizes'"),
 	qr/^aborted by receiver: Kafka: .*too large/, 'with the words of Kafka');
 
+# A batch that is refused because one of its records is too old
+mock('topic times 1');
+ask("SELECT outbox.create_endpoint('times', 'kafka://$broker/times', '{time.*}', format => 'raw', timeout => '60 s')");
+endpoint_shows($node, 'times', "state = 'active'", 'the link comes up');
+mock('error 0 32');
+ask("SELECT count(outbox.emit('time.x', jsonb_build_object('n', n), key => 'k' || n % 40)) FROM generate_series(1, 200) n");
+endpoint_shows($node, 'times', 'delivered = 200 AND failed_attempts = 0', 'its records go one by one');
+mock('error 0 32 32');
+$id = emit($node, 'time.x', '{"n": 201}', "key => 'old'");
+wait_status($node, $id, 'delivered', 'one whose time is refused by itself is tried again');
+endpoint_shows($node, 'times', 'delivered = 201 AND failed_attempts = 1', 'and that is counted');
+is(join(' ', sort { $a <=> $b } split / /, numbers(records('times'))), join(' ', 1 .. 201), 'each once');
+
 # While librdkafka may not send what it has, because of answers that are not there yet, its
 # thread sleeps.  At least 40 answers come one after the other.
 mock('topic slow 1');
@@ -322,6 +335,7 @@ foreach my $bad ([ "$broker/a b", 'contains a space' ], [ "x\@$broker/a", 'a use
 }
 my %words = ('?x=1' => 'more than brokers and a topic', '/a/b' => 'the topic in the URL may have', ':99999/a' => 'is not host:port',
 	'/{body}' => 'a place in the URL is not', '/{header.}' => 'a place in the URL is not',
+	'/{header.Outbox-Attempt}' => 'a place in the URL is not',
 	'/{header.a/b}' => 'a place in the URL is not', '/{topic.0}' => 'a place in the URL is not', '/{topic' => 'a place in the URL is not',
 	'/..' => 'one that Kafka cannot have', '/' . 'a' x 250 => 'one that Kafka cannot have', '/' . '{type}' x 17 => 'more than 16 parts');
 foreach my $rest (sort keys %words)
@@ -480,6 +494,29 @@ foreach my $name (qw(good expired stranger elsewhere))
 	note(ask("SELECT reason FROM outbox.stats WHERE endpoint = '$name'"));
 	ask("SELECT outbox.drop_endpoint('$name')");
 }
+
+# Another authority, in the setting and then in its file, is that of new connections after a reload
+my %tls = map { $_ => start_front('127.0.0.1:0', $broker =~ s/.*://r, cert => "$dir/$_.crt", key => "$dir/$_.key") } qw(good stranger);
+ask("SELECT outbox.create_endpoint('$_', 'kafkas://127.0.0.1:$tls{$_}{port}/orders', '{tls}')") foreach qw(good stranger);
+my $trust = sub {
+	my ($trusted, $other, $why, $before) = @_;
+	$before //= lines_of($tls{$trusted}{journal}, '^tls TLS');
+	ask('SELECT pg_reload_conf()');
+	endpoint_shows($node, $other, "state = 'backing_off' AND reason ~ 'certificate verify failed'", "$why: not $other");
+	ok(wait_until(sub { lines_of($tls{$trusted}{journal}, '^tls TLS') > $before }, 'a handshake'), "but $trusted");
+};
+$trust->('good', 'stranger', 'the authority', 0);
+ask("ALTER SYSTEM SET outbox.ssl_ca_file = '$dir/other.crt'");
+$trust->('stranger', 'good', 'another one');
+ask("ALTER SYSTEM SET outbox.ssl_ca_file = '$dir/nowhere.crt'");
+ask('SELECT pg_reload_conf()');
+endpoint_shows($node, $_, "state = 'backing_off' AND reason ~ '^librdkafka: ssl.ca.location'", "one that is not there is named: $_") foreach qw(good stranger);
+system_or_bail('cp', "$dir/authority.crt", "$dir/nowhere.crt");
+$trust->('good', 'stranger', 'once it is there');
+system_or_bail('cp', "$dir/other.crt", "$dir/nowhere.crt");
+$trust->('stranger', 'good', 'with other content');
+ask('ALTER SYSTEM RESET outbox.ssl_ca_file');
+ask("SELECT outbox.drop_endpoint('$_')") foreach qw(good stranger);
 
 # Addresses
 ask("ALTER SYSTEM SET outbox.allowed_networks = '10.99.0.0/16'");

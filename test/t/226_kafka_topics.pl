@@ -41,6 +41,12 @@ sub topics
 	return @topics;
 }
 
+# The threads of the worker that each are one of librdkafka's instances
+sub instances
+{
+	return grep { slurp_file("$_/comm") =~ /^rdk:main/ } glob '/proc/' . worker_pid($node) . '/task/*';
+}
+
 create('many', 'many.{type}');
 ask("SELECT count(outbox.emit('many', jsonb_build_object('n', n), type => 't' || n)) FROM generate_series(1, 1000) n");
 endpoint_shows($node, 'many', 'delivered = 1000 AND failed_attempts = 0', 'events go to 1,000 topics');
@@ -60,6 +66,19 @@ wait_status($node, $other, 'delivered', 'another endpoint has topics of its own'
 create('same', 'same');
 ask("SELECT count(outbox.emit('same', '{}', type => 't' || n)) FROM generate_series(1, 1010) n");
 endpoint_shows($node, 'same', 'delivered = 1010 AND failed_attempts = 0', 'one with one topic counts nothing');
+
+# librdkafka keeps each topic that it has had.  After 3,000, another instance takes its place.
+my ($instance, @more) = instances();
+is(scalar(@more), 0, 'all these endpoints have one instance');
+foreach my $name (qw(second third))
+{
+	create($name, "$name.{type}");
+	ask("SELECT count(outbox.emit('$name', jsonb_build_object('n', n), type => 't' || n, key => 'k' || n)) FROM generate_series(1, 1000) n");
+	endpoint_shows($node, $name, "delivered = 1000 AND failed_attempts = 0 AND state = 'active'", "1,000 topics of the endpoint $name");
+}
+ok(wait_until(sub { my @now = instances(); @now == 1 && $now[0] ne $instance }, 'another instance'), 'another instance has them, and that one has ended');
+my $next = emit($node, 'second', '{}', "type => 't1'");
+wait_status($node, $next, 'delivered', 'all goes on');
 
 ask("SELECT outbox.alter_endpoint('many', timeout => '61 s')");
 wait_status($node, $one_more, 'delivered', 'an endpoint that is altered counts anew');

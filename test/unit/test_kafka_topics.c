@@ -58,5 +58,14 @@ main(void)
 	ok(malloc_usable_size(topics.names) < 1024, "few take less", "", "");
 	kafka_topics_clear(&topics);
 	ok(topics.names == NULL && count(1, 2000, end) == 1000, "it can begin anew", "", "");
+	kafka_topics_clear(&topics);
+	for (int i = 0; i < 10000; i++)
+	{
+		char name[64];
+
+		snprintf(name, sizeof(name), "shop.t-%d", i % 5000);
+		kafka_topics_add(&topics, name);
+	}
+	ok(topics.count == 5000, "where nothing limits them, each is counted once", "", "");
 	return done_testing();
 }
