@@ -218,7 +218,7 @@ def measure(bench):
     of_loop = broker.headers(f"bench{broker.topics}")
     drain(cluster, broker, count // 10, 100, 10000, IN_FLIGHT)
     of_ours = broker.headers(f"bench{broker.topics}")
-    # The number of an event has as many digits as it has.
+    # The loop numbers nothing: its numbers are all of the same length.
     if [h for h in of_loop if h[0] != "outbox-sequence"] != [h for h in of_ours if h[0] != "outbox-sequence"]:
         raise BenchError(f"the loop's records have other headers than ours: {of_loop}, {of_ours}")
     for _ in range(bench.repetitions):

@@ -4,9 +4,10 @@
  *	  nothing else is done.  The deliveries per second of the worker are compared with
  *	  it.  With -R it reads a topic instead.
  *
- * It sets what outbox_kafka sets, and uses librdkafka as that does: one thread, events
- * instead of callbacks, headers on each record, a fixed number of records in flight.
- * A record has the headers that the worker's has, with values of the same length.
+ * It sets what outbox_kafka sets for records, but no statistics and no logs, and uses
+ * librdkafka as that does: one thread, events instead of callbacks, a fixed number of records
+ * in flight.  A record has the headers that the worker's has, with values of the same
+ * length, but for the number of the event.
  * The clock starts when the topic has the records that warm up.
  *
  *	  kafka_loop -b BROKERS -t TOPIC -n RECORDS [-w TO WARM UP] [-s BYTES] [-k KEYS]

@@ -188,7 +188,7 @@ look_up_extension(Oid *owner, char **extversion)
 
 	ScanKeyInit(&key, Anum_pg_extension_extname, BTEqualStrategyNumber, F_NAMEEQ,
 				CStringGetDatum(OUTBOX_EXTENSION));
-	/* Not by the index: the table has one page, and an index scan allocates 27 kB. */
+	/* Not by the index: the table is small, and an index scan allocates 27 kB. */
 	scan = systable_beginscan(rel, InvalidOid, false, NULL, 1, &key);
 	tuple = systable_getnext(scan);
 	if (HeapTupleIsValid(tuple))
