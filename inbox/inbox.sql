@@ -196,7 +196,8 @@ BEGIN
     IF sender = '' OR event = '' THEN
         RAISE EXCEPTION '% of an event must not be empty', CASE sender WHEN '' THEN 'the source' ELSE 'the id' END
             USING ERRCODE = 'invalid_parameter_value',
-                  HINT = 'All events with an empty id would be taken for one. Look where the id comes from.';
+                  HINT = CASE sender WHEN '' THEN 'Pass the name of the sender. Events of all senders without a name would share their ids.'
+                                     ELSE 'All events with an empty id would be taken for one. Look where the id comes from.' END;
     END IF;
 
     -- Text that is a UUID is the same id as that UUID.
@@ -481,7 +482,8 @@ BEGIN
         RAISE EXCEPTION '% must not be null',
             CASE WHEN body IS NULL THEN 'the body' WHEN tolerance IS NULL THEN 'the tolerance' ELSE 'a secret' END
             USING ERRCODE = 'null_value_not_allowed',
-                  HINT = 'Pass the secrets of the sender and the body as it came. An empty body is empty, and not null.';
+                  HINT = CASE WHEN body IS NOT NULL AND tolerance IS NULL THEN 'Leave it out, or pass an interval like ''5 minutes''.'
+                                     ELSE 'Pass the secrets of the sender and the body as it came. An empty body is empty, and not null.' END;
     ELSIF tolerance NOT BETWEEN '0' AND '1000 years' THEN
         RAISE EXCEPTION 'invalid tolerance %', tolerance
             USING ERRCODE = 'invalid_parameter_value', HINT = 'Use 0 to 1000 years, like ''5 minutes''.';

@@ -76,8 +76,10 @@ static bool
 has_content_type(const OutboxMessage *m, const char *type)
 {
 	const OutboxHeader *h = find_header(m, "content-type", strlen("content-type"));
+	size_t				len = strlen(type);
 
-	return h && h->value_len >= strlen(type) && memcmp(h->value, type, strlen(type)) == 0;
+	return h && h->value_len >= len && pg_strncasecmp(h->value, type, len) == 0 &&
+		(h->value_len == len || h->value[len] == ';' || h->value[len] == ' ');
 }
 
 bool
@@ -122,8 +124,14 @@ kafka_record_headers(const KafkaRecordOptions *options, const OutboxMessage *m)
 	rd_kafka_headers_t *headers = rd_kafka_headers_new(m->nheaders + 1);
 
 	for (int i = 0; i < m->nheaders; i++)
-		rd_kafka_header_add(headers, m->headers[i].name, m->headers[i].name_len,
-							m->headers[i].value, m->headers[i].value_len);
+	{
+		const OutboxHeader *h = &m->headers[i];
+
+		if (options->debezium && h->name_len == 2 &&
+			pg_strncasecmp(h->name, "id", 2) == 0)
+			continue; /* consumers would know the event by an id that its emitter chose */
+		rd_kafka_header_add(headers, h->name, h->name_len, h->value, h->value_len);
+	}
 	if (options->debezium)
 		rd_kafka_header_add(headers, "id", 2, m->id, strlen(m->id));
 	return headers;
@@ -201,16 +209,19 @@ kafka_record_topic(const KafkaUrl *url, const OutboxMessage *m, char *out)
 		const char *text = part_text(&url->parts[i], m, &len);
 
 		if (text == NULL)
+		{
 			problem = why_missing(url->parts[i].place);
-		else if (len > KAFKA_TOPIC_MAX - used)
+			break;
+		}
+		if (len > KAFKA_TOPIC_MAX - used)
 			problem = "its name is longer than 249 characters";
 		else if (!kafka_url_is_legal(text, len))
 			problem = "its name may have letters, digits, '.', '_' and '-'";
-		else
-		{
-			memcpy(out + used, text, len);
-			used += len;
-		}
+
+		/* What is wrong with the name can be seen from it. */
+		len = Min(len, KAFKA_TOPIC_MAX - used);
+		memcpy(out + used, text, len);
+		used += len;
 	}
 	out[used] = '\0';
 	if (problem == NULL && (used == 0 || strcmp(out, ".") == 0 || strcmp(out, "..") == 0))

@@ -356,7 +356,7 @@ wait_status($node, $id, 'delivered', 'another segment');
 is(numbers(records('acme.order')), '2', 'is where its event is');
 $id = emit($node, 'place.' . 'x' x 245, '{}');
 wait_status($node, $id, 'dead', 'an event whose topic is too long for Kafka is dead');
-like(ask("SELECT last_error FROM outbox.dead_letters WHERE event_id = '$id'"), qr/^Kafka cannot have the topic "acme\.": its name is longer than 249 characters/, 'and says why');
+like(ask("SELECT last_error FROM outbox.dead_letters WHERE event_id = '$id'"), qr/^Kafka cannot have the topic "acme\.x{95}": its name is longer than 249 characters/, 'and says why');
 ask("SELECT outbox.create_endpoint('deep', 'kafka://$broker/{topic.3}', '{deep.*}', format => 'raw', timeout => '60 s')");
 $id = emit($node, 'deep.x', '{}');
 wait_status($node, $id, 'dead', 'an event without that segment is dead');
@@ -368,7 +368,7 @@ mock('topic to.eu.k-1 1');
 ask("SELECT outbox.create_endpoint('routed', 'kafka://$broker/to.{header.X-Region}.{key}', '{routed.*}', format => 'raw', timeout => '60 s', max_attempts => 1)");
 my %routed = map { $_->[0] => ask("SELECT outbox.emit('routed.x', '{\"n\": 3}', key => $_->[1], headers => '$_->[2]')") } (
 	[ good => "'k-1'", '{"x-region": "eu"}' ], [ 'that the event does not have' => "'k-2'", '{"x-regions": "eu"}' ],
-	[ 'has \{key\}, and the event has no key' => 'NULL', '{"x-region": "eu"}' ], [ 'may have letters, digits' => "'k/3'", '{"x-region": "eu"}' ]);
+	[ 'has \{key\}, and the event has no key' => 'NULL', '{"x-region": "eu"}' ], [ 'the topic "to\.eu\.k/3": its name may have letters, digits' => "'k/3'", '{"x-region": "eu"}' ]);
 wait_status($node, delete $routed{good}, 'delivered', 'a topic of a header and the key');
 is(numbers(records('to.eu.k-1')), '3', 'is where its event is');
 foreach my $why (sort keys %routed)
@@ -391,6 +391,18 @@ like($value{a}, qr/^8 .*\{"n": 1\}$/, 'a value stays as it is');
 like($value{b}, qr/^-1 .*,id=$gone/, 'null with a key is a record without a value, and the header id is that of the event');
 like($value{c}, qr/^4 .* null$/, 'null without a key is null');
 is(unpack('H*', $value{d} =~ /^7 \S+ (.*)$/ ? $1 : ''), '00000001028081', 'bytes have the number of their schema before them') or diag($value{d});
+
+# A header "id" of the event is no second one; a content type has upper or lower case
+my $debezium = ask(q{SELECT outbox.emit('change.e', '{}', headers => '{"Id": "not-this", "x": "y"}')});
+ask(q{SELECT outbox.emit_bytes('change.f', 'null', 'APPLICATION/JSON; charset=utf-8', key => 'k')});
+ask(q{SELECT outbox.emit_bytes('change.g', 'null', 'application/json-seq', key => 'k')});
+endpoint_shows($node, 'changes', 'delivered = 7', 'three more');
+%value = map { /outbox-topic=change\.(\w)/ ? ($1 => $_) : () } split /\n/,
+  qx{kcat -C -q -e -X broker.address.family=v4 -b $broker -t changes -o beginning -f '%S %h %s\n' 2>/dev/null};
+is(join(' ', $value{e} =~ /[ ,](id=[^, ]*)/gi), "id=$debezium", 'the header id is there once, as Debezium has it');
+like($value{e}, qr/,x=y,/, 'the others are there');
+like($value{f}, qr/^-1 /, 'null in JSON of another case is null');
+like($value{g}, qr/^9 /, 'what only begins like JSON is bytes');
 foreach my $bad ([ '{"tombstones": "yes"}', 'neither true nor false' ], [ '{"headers": "x"}', 'is not debezium' ], [ '{"schema_id": -1}', 'no number of a schema' ],
 	[ '{"schema_id": 2147483648}', 'no number of a schema' ])
 {
