@@ -127,7 +127,7 @@ configure(rd_kafka_conf_t *conf, const KafkaUrl *url, const KafkaSecurity *secur
 		{"partitioner", "murmur2_random"}, /* as Java's producer */
 		{"linger.ms", "0"},
 		/* the topic has the limit, and a batch is as large as usual */
-		{"message.max.bytes", "200000000"},
+		{"message.max.bytes", "100000000"},
 		{"batch.size", "1000000"},
 		/* a broker says how long its answer is, and so much is allocated */
 		{"receive.message.max.bytes", "32000000"},

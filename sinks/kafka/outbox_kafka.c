@@ -33,7 +33,7 @@ extern PGDLLEXPORT const OutboxTransport *outbox_sink(void);
  * ms after which an instance that could not be made is tried again at most.  Each try leaks
  * what librdkafka was given (make_cluster()).
  */
-#define MAKE_MAX 600000
+#define MAKE_MAX 300000
 
 /* RD_KAFKA_RESP_ERR__INVALID_DIFFERENT_RECORD, which old headers do not have */
 #define INVALID_DIFFERENT_RECORD ((rd_kafka_resp_err_t) -138)
@@ -56,6 +56,8 @@ struct OutboxLink
 	int64 retry_at;		 /* ms; 0: it was not refused */
 	bool  begins;		 /* its producer has failed, and another one has to begin */
 	int	  backoff;
+	int64 make_at; /* ms; not before, after no cluster could be made */
+	int	  make_wait;
 	char  reason[128]; /* why it was refused, or no cluster was made */
 };
 
@@ -170,13 +172,15 @@ probe_link(OutboxLink *link)
 }
 
 /*
- * After a fatal error of the idempotent producer, when its files of TLS have changed, or when
- * it has had too many topics, a new one takes its place.  Brokers may not let that one begin either, or none can be made.
- * So it is tried again, but not all the time.
+ * After a fatal error of the idempotent producer, when its files of TLS have changed, or
+ * when it has had too many topics, a new one takes its place.  Brokers may not let that one
+ * begin either, or none can be made.  So it is tried again, but not all the time.
  */
 static void
 replace_cluster(OutboxLink *link)
 {
+	int64 now = kafka_now_ms();
+
 	if (link->cluster)
 	{
 		if (kafka_cluster_has_failed(link->cluster, link->reason, sizeof(link->reason)))
@@ -187,15 +191,18 @@ replace_cluster(OutboxLink *link)
 		kafka_cluster_put(link->cluster);
 		link->cluster = NULL;
 	}
-	if (link->retry_at > kafka_now_ms())
+	if (link->retry_at > now || link->make_at > now)
 		return;
 	link->cluster = kafka_cluster_get(&link->url, &link->security, &link->target, false,
 									  link->reason, sizeof(link->reason));
 	if (link->cluster)
-		return;
-	link->backoff = Min(Max(link->backoff * 2, RETRY_MAX), MAKE_MAX);
-	link->retry_at = kafka_now_ms() + link->backoff;
+		link->make_wait = 0;
+	else
+		link->make_wait = Min(Max(link->make_wait * 2, RETRY_MAX), MAKE_MAX);
+	link->make_at = now + link->make_wait;
 }
+
+/* What was tried in vain may be right now. */
 
 static void
 kafka_reload(void)
@@ -207,8 +214,8 @@ kafka_reload(void)
 	{
 		OutboxLink *link = dlist_container(OutboxLink, node, iter.cur);
 
-		if (link->cluster == NULL)
-			link->retry_at = link->backoff = 0; /* one may be made now */
+		link->make_at = link->make_wait = 0;
+		link->one_by_one_at = 0;
 	}
 }
 
@@ -429,8 +436,10 @@ judge(OutboxTransfer *t, rd_kafka_resp_err_t error, int64 now, OutboxOutcome *o)
 		o->result = OUTBOX_RESULT_UNAVAILABLE;
 	else
 	{
-		o->result = is_too_large(error) && t->cluster->one_by_one ? OUTBOX_RESULT_ABORT :
-																	OUTBOX_RESULT_FAILED;
+		/* too large by itself, for brokers or for librdkafka, which has not taken it */
+		o->result = is_too_large(error) && (t->cluster->one_by_one || t->error) ?
+			OUTBOX_RESULT_ABORT :
+			OUTBOX_RESULT_FAILED;
 		o->failure = error == RD_KAFKA_RESP_ERR__MSG_TIMED_OUT ? OUTBOX_FAILURE_TIMEOUT :
 																 OUTBOX_FAILURE_NONE;
 		if (error == RD_KAFKA_RESP_ERR__MSG_TIMED_OUT &&
@@ -648,6 +657,8 @@ kafka_timeout(void)
 
 		if (link->retry_at > now && (wait < 0 || link->retry_at - now < wait))
 			wait = link->retry_at - now;
+		if (link->make_at > now && (wait < 0 || link->make_at - now < wait))
+			wait = link->make_at - now;
 	}
 	return (long) wait;
 }

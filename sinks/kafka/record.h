@@ -34,7 +34,8 @@ extern rd_kafka_headers_t *kafka_record_headers(const KafkaRecordOptions *option
 
 /*
  * Writes the topic for an event.  Returns what is wrong with it, static text; NULL:
- * nothing.  'out' has KAFKA_TOPIC_MAX + 1 bytes, and is text in any case.
+ * nothing.  'out' has KAFKA_TOPIC_MAX + 1 bytes, and is a string in any case.  One that is
+ * wrong may end within a character.
  */
 extern const char *kafka_record_topic(const KafkaUrl *url, const OutboxMessage *m,
 									  char *out);

@@ -91,6 +91,16 @@ files_have_changed(OutboxEndpoint *ep, TimestampTz now)
 }
 
 /*
+ * True if it could not be opened, and the settings of the server have changed since then.
+ * They may name files that it needs.
+ */
+static bool
+may_open_now(const OutboxEndpoint *ep)
+{
+	return ep->link->handle == NULL && ep->link->reloads != reloads;
+}
+
+/*
  * The former link is closed last, so that a connection which both share stays.  A URL
  * that cannot be used is tried again when the settings change.
  */
@@ -133,7 +143,8 @@ examine(OutboxEndpoint *ep, TimestampTz now)
 	}
 	if (ep->link->transport != transport ||
 		ep->link->row_version != ep->config.row_version ||
-		ep->link->keys_version != ep->config.keys_version || files_have_changed(ep, now))
+		ep->link->keys_version != ep->config.keys_version || may_open_now(ep) ||
+		files_have_changed(ep, now))
 		open_link(ep, now);
 	if (ep->link->handle != NULL)
 		outbox_status_link(ep, transport->state(ep->link->handle, reason, sizeof(reason)),
