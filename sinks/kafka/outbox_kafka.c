@@ -203,7 +203,6 @@ replace_cluster(OutboxLink *link)
 }
 
 /* What was tried in vain may be right now. */
-
 static void
 kafka_reload(void)
 {
