@@ -58,6 +58,23 @@ grow(KafkaTopics *topics)
 	return true;
 }
 
+static bool
+has(const KafkaTopics *topics, uint64 hash)
+{
+	return topics->count > 0 && *find(topics, hash) == hash;
+}
+
+/* False: there is no memory for it.  It is not there yet. */
+static bool
+add(KafkaTopics *topics, uint64 hash)
+{
+	if (!grow(topics))
+		return false;
+	topics->count++;
+	*find(topics, hash) = hash;
+	return true;
+}
+
 bool
 kafka_topics_have_room(KafkaTopics *topics, const char *name, int64_t now, int64_t *wait)
 {
@@ -65,17 +82,16 @@ kafka_topics_have_room(KafkaTopics *topics, const char *name, int64_t now, int64
 
 	if (topics->count > 0 && now - topics->begun_at >= KAFKA_TOPICS_SPAN)
 		kafka_topics_clear(topics);
-	if (topics->count > 0 && *find(topics, hash) == hash)
+	if (has(topics, hash))
 		return true;
 	if (topics->count == KAFKA_TOPICS_MAX)
 		*wait = topics->begun_at + KAFKA_TOPICS_SPAN - now;
-	else if (!grow(topics))
+	else if (!add(topics, hash))
 		*wait = WAIT_FOR_MEMORY;
 	else
 	{
-		if (topics->count++ == 0)
+		if (topics->count == 1)
 			topics->begun_at = now;
-		*find(topics, hash) = hash;
 		return true;
 	}
 	return false;
@@ -86,10 +102,8 @@ kafka_topics_add(KafkaTopics *topics, const char *name)
 {
 	uint64 hash = hash_of(name);
 
-	if ((topics->count > 0 && *find(topics, hash) == hash) || !grow(topics))
-		return;
-	topics->count++;
-	*find(topics, hash) = hash;
+	if (!has(topics, hash))
+		(void) add(topics, hash);
 }
 
 void
