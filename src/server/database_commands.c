@@ -243,46 +243,68 @@ concerns_databases(Node *parsetree)
 	}
 }
 
+/* What is left to do when a command has run. */
+typedef struct Aftermath
+{
+	bool  databases;	/* it concerns pg_database */
+	char *gid;			/* of the prepared transaction that it ends; NULL: none */
+	bool  commit;		/* it commits that one */
+	char *subscription; /* that it makes or changes; NULL: none */
+} Aftermath;
+
+/*
+ * Does what comes before the command, and notes what comes after it.  A command may
+ * free its own statement: a procedure that ends its transaction gives up the plan that
+ * the statement is a part of.  So nothing is read of the statement once it runs, and
+ * the names are copied.  They are needed only by commands that end no transaction.
+ */
+static Aftermath
+before_command(Node *parsetree)
+{
+	Aftermath	after = {.databases = concerns_databases(parsetree)};
+	const char *datname = after.databases ? wanted_database(parsetree) : NULL;
+
+	if (datname != NULL)
+		end_workers(datname);
+	if (IsA(parsetree, TransactionStmt))
+	{
+		const TransactionStmt *transaction = castNode(TransactionStmt, parsetree);
+
+		if (transaction->kind == TRANS_STMT_PREPARE)
+			outbox_wakeup_prepare(transaction->gid);
+		after.commit = transaction->kind == TRANS_STMT_COMMIT_PREPARED;
+		if (after.commit || transaction->kind == TRANS_STMT_ROLLBACK_PREPARED)
+			after.gid = pstrdup(transaction->gid);
+	}
+	else if (IsA(parsetree, CreateSubscriptionStmt))
+		after.subscription = pstrdup(
+			castNode(CreateSubscriptionStmt, parsetree)->subname);
+	else if (IsA(parsetree, AlterSubscriptionStmt))
+		after.subscription = pstrdup(castNode(AlterSubscriptionStmt, parsetree)->subname);
+	return after;
+}
+
 static void
 process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 				ProcessUtilityContext context, ParamListInfo params,
 				QueryEnvironment *queryEnv, DestReceiver *dest, QueryCompletion *qc)
 {
-	bool				   concerned = concerns_databases(pstmt->utilityStmt);
-	const TransactionStmt *transaction = IsA(pstmt->utilityStmt, TransactionStmt) ?
-		castNode(TransactionStmt, pstmt->utilityStmt) :
-		NULL;
+	const Aftermath			 after = before_command(pstmt->utilityStmt);
+	ProcessUtility_hook_type run = previous_utility != NULL ? previous_utility :
+															  standard_ProcessUtility;
 
-	if (concerned)
-	{
-		const char *datname = wanted_database(pstmt->utilityStmt);
+	run(pstmt, queryString, readOnlyTree, context, params, queryEnv, dest, qc);
 
-		if (datname != NULL)
-			end_workers(datname);
-	}
-
-	if (transaction != NULL && transaction->kind == TRANS_STMT_PREPARE)
-		outbox_wakeup_prepare(transaction->gid);
-
-	if (previous_utility != NULL)
-		previous_utility(pstmt, queryString, readOnlyTree, context, params, queryEnv,
-						 dest, qc);
-	else
-		standard_ProcessUtility(pstmt, queryString, readOnlyTree, context, params,
-								queryEnv, dest, qc);
-
-	if (transaction != NULL &&
-		(transaction->kind == TRANS_STMT_COMMIT_PREPARED ||
-		 transaction->kind == TRANS_STMT_ROLLBACK_PREPARED))
-		outbox_wakeup_end_prepared(transaction->gid,
-								   transaction->kind == TRANS_STMT_COMMIT_PREPARED);
-	outbox_leave_subscription(pstmt->utilityStmt);
+	if (after.gid != NULL)
+		outbox_wakeup_end_prepared(after.gid, after.commit);
+	if (after.subscription != NULL)
+		outbox_leave_subscription(after.subscription);
 
 	/*
 	 * The list of databases has changed, or one does not allow connections any more.
 	 * The launcher reads it when the transaction commits.
 	 */
-	if (concerned)
+	if (after.databases)
 		outbox_mark_databases();
 }
 

@@ -27,7 +27,6 @@
 #include "commands/extension.h"
 #include "commands/trigger.h"
 #include "fmgr.h"
-#include "nodes/parsenodes.h"
 #include "replication/logicalworker.h"
 #include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
@@ -36,19 +35,6 @@
 #include "base/compat.h"
 #include "base/version.h"
 #include "server/subscription.h"
-
-/* The subscription that a command has changed; InvalidOid: none. */
-static Oid
-changed_subscription(Node *parsetree)
-{
-	const char *name = NULL;
-
-	if (IsA(parsetree, CreateSubscriptionStmt))
-		name = castNode(CreateSubscriptionStmt, parsetree)->subname;
-	else if (IsA(parsetree, AlterSubscriptionStmt))
-		name = castNode(AlterSubscriptionStmt, parsetree)->subname;
-	return name ? get_subscription_oid(name, true) : InvalidOid;
-}
 
 /*
  * Tables of outbox that the subscription lists, without those that are being copied at
@@ -81,25 +67,20 @@ listed_tables(Oid subscription, Oid extension)
 	return found;
 }
 
-/*
- * Called after a utility command.  Removes the tables of outbox from a subscription
- * that it made or changed.
- */
+/* Called after a utility command that made or changed a subscription. */
 void
-outbox_leave_subscription(Node *parsetree)
+outbox_leave_subscription(const char *name)
 {
 	Oid		  subscription;
 	Oid		  extension;
 	List	 *tables;
 	ListCell *cell;
 
-	if (!IsA(parsetree, CreateSubscriptionStmt) && !IsA(parsetree, AlterSubscriptionStmt))
-		return;
 	extension = get_extension_oid("outbox", true);
 	if (!OidIsValid(extension))
 		return;
 	CommandCounterIncrement();
-	subscription = changed_subscription(parsetree);
+	subscription = get_subscription_oid(name, true);
 	if (!OidIsValid(subscription))
 		return;
 	tables = listed_tables(subscription, extension);
