@@ -105,27 +105,6 @@ end_unstarted(OutboxTransfer *t)
 	dlist_push_tail(&unstarted, &t->node);
 }
 
-/* The transfers that wait for this one's connection fail like this one. */
-static void
-fail_waiting(OutboxTransfer *t)
-{
-	OutboxTargetState *host = t->host;
-
-	if (host->first == t && !host->open)
-	{
-		while (!dlist_is_empty(&host->waiting))
-		{
-			OutboxTransfer *w = dlist_container(OutboxTransfer, node,
-												dlist_pop_head_node(&host->waiting));
-
-			outbox_http_fail(w, t->outcome.failure, t->outcome.error, "");
-			w->outcome.duration = t->outcome.duration;
-			end_unstarted(w);
-		}
-	}
-	host->open = false;
-}
-
 /* There are no addresses to which the request could be sent. */
 static void
 fail_lookup(OutboxTransfer *t, bool timed_out)
@@ -147,7 +126,7 @@ fail_lookup(OutboxTransfer *t, bool timed_out)
 						 t->too_many_lookups ?
 							 "too many lookups are still waiting for an answer" :
 							 "");
-	fail_waiting(t);
+	outbox_http_failed(t);
 	end_unstarted(t);
 }
 
@@ -155,7 +134,7 @@ static void
 fail_launch(OutboxTransfer *t, const char *why)
 {
 	outbox_http_fail(t, OUTBOX_FAILURE_INTERNAL, "could not start the request", why);
-	fail_waiting(t);
+	outbox_http_failed(t);
 	end_unstarted(t);
 }
 
@@ -386,7 +365,7 @@ finish(OutboxTransfer *t, CURLcode code)
 	withdraw(t);
 
 	if (!was_answered)
-		fail_waiting(t);
+		outbox_http_failed(t);
 	outbox_http_leave_target(t);
 	report(t->delivery, o);
 	if (t->answer_size > ANSWER_KEPT)

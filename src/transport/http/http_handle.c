@@ -67,7 +67,6 @@ open_socket(void *arg, curlsocktype purpose, struct curl_sockaddr *address)
 			t->socket_errno = errno;
 		return CURL_SOCKET_BAD;
 	}
-	outbox_http_connects(t);
 	outbox_http_watch(fd,
 					  t->plain									  ? OUTBOX_HTTP_PLAIN :
 						  t->set_version == CURL_HTTP_VERSION_1_1 ? OUTBOX_HTTP_TLS :

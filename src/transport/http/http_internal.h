@@ -74,24 +74,25 @@ extern void outbox_width_step(OutboxWidth *w, int running, int connecting, int64
  * What is known of a target while it has transfers.  Until one transfer has got a
  * connection to it, that one goes first and the others wait.  A receiver that speaks
  * HTTP/2 then gets one connection instead of one per request.  (libcurl's own PIPEWAIT
- * queues all targets in one line, in which a stalled target delays the others.)
+ * queues all targets in one line, in which a stalled target delays the others.)  One
+ * that gets none has failed alone: then twice as many go first.
  */
 typedef struct OutboxTargetState
 {
-	dlist_node		node; /* in its bucket, or on free_hosts */
-	const void	   *key;  /* the target's address in memory, never dereferenced */
-	int				in_flight;
-	int				running;	/* of these, not on 'waiting' */
-	int				connecting; /* of these, with a connection in the making */
-	OutboxWidth		width;
-	bool			is_full; /* on full_hosts */
-	bool			asked;	 /* for more, since the last look at it */
-	dlist_node		full;
-	bool			open;  /* a transfer got a connection, and none has failed since */
-	OutboxTransfer *first; /* goes first while not open */
-	dlist_head		waiting;
-	bool			is_ready; /* on ready_hosts: may start waiting transfers */
-	dlist_node		ready;
+	dlist_node	node; /* in its bucket, or on free_hosts */
+	const void *key;  /* the target's address in memory, never dereferenced */
+	int			in_flight;
+	int			running;	/* of these, not on 'waiting' */
+	int			connecting; /* of these, without a connection */
+	OutboxWidth width;
+	bool		is_full; /* on full_hosts */
+	bool		asked;	 /* for more, since the last look at it */
+	dlist_node	full;
+	bool		open; /* a transfer got a connection, and none has failed since */
+	int			most; /* that connect while not open */
+	dlist_head	waiting;
+	bool		is_ready; /* on ready_hosts: may start waiting transfers */
+	dlist_node	ready;
 } OutboxTargetState;
 
 typedef enum OutboxHeadState
@@ -255,9 +256,10 @@ extern void outbox_http_explain(OutboxTransfer *t, CURLcode code);
  * http_target.c.  A transfer enters its target's host when it is started (NULL: out of
  * memory).  It leaves it when it is out of libcurl and out of the host's list.
  * has_room: a transfer need not wait for the host's first one.
- * run_or_wait returns true if it is to be launched.  connects: it opens a connection.
- * got_through: there is a connection that this request may use.  start_waiting: launches
- * those that may run now, at least one and until the time is over, and must be called at
+ * run_or_wait returns true if it is to be launched.  got_through: there is a connection
+ * that this request may use.  failed: it got no answer, and those that wait for its
+ * connection need another one.  start_waiting: launches those that may run now, at least
+ * one and until the time is over, and must be called at
  * the deadline.
  */
 extern void				  outbox_http_targets_init(void);
@@ -266,7 +268,7 @@ extern OutboxTargetState *outbox_http_enter_target(const void *key);
 extern void				  outbox_http_leave_target(OutboxTransfer *t);
 extern int				  outbox_http_width_of(const OutboxTarget *target, bool more);
 extern void				  outbox_http_got_through(OutboxTransfer *t);
-extern void				  outbox_http_connects(OutboxTransfer *t);
+extern void				  outbox_http_failed(OutboxTransfer *t);
 extern bool				  outbox_http_target_has_room(const OutboxTargetState *host);
 extern bool				  outbox_http_run_or_wait(OutboxTransfer *t);
 extern int64			  outbox_http_targets_deadline(void);

@@ -77,6 +77,7 @@ outbox_http_enter_target(const void *key)
 	dlist_init(&host->waiting);
 	host->key = key;
 	host->in_flight = 1;
+	host->most = 1;
 	outbox_width_begin(&host->width, first_width(), 0);
 	dlist_push_head(host_bucket(key), &host->node);
 	return host;
@@ -95,18 +96,15 @@ host_is_ready(OutboxTargetState *host)
 bool
 outbox_http_target_has_room(const OutboxTargetState *host)
 {
-	return host->open || host->first == NULL;
+	return host->open || host->connecting < host->most;
 }
 
 static void
 run(OutboxTransfer *t)
 {
-	OutboxTargetState *host = t->host;
-
-	if (!host->open)
-		host->first = t;
-	t->runs = true;
-	host->running++;
+	t->runs = t->connects = true;
+	t->host->running++;
+	t->host->connecting++;
 }
 
 /* More are wanted although there are connections. */
@@ -156,14 +154,6 @@ outbox_http_width_of(const OutboxTarget *target, bool more)
 	return host->width.most;
 }
 
-void
-outbox_http_connects(OutboxTransfer *t)
-{
-	if (!t->connects)
-		t->host->connecting++;
-	t->connects = true;
-}
-
 static void
 ends_connecting(OutboxTransfer *t)
 {
@@ -197,8 +187,6 @@ outbox_http_leave_target(OutboxTransfer *t)
 	}
 	t->runs = false;
 	t->host = NULL;
-	if (host->first == t)
-		host->first = NULL;
 	host_is_ready(host);
 	if (--host->in_flight == 0)
 	{
@@ -217,8 +205,17 @@ outbox_http_got_through(OutboxTransfer *t)
 	if (t->host->open)
 		return;
 	t->host->open = true;
-	t->host->first = NULL; /* none waits for its answer */
 	host_is_ready(t->host);
+}
+
+void
+outbox_http_failed(OutboxTransfer *t)
+{
+	OutboxTargetState *host = t->host;
+
+	if (!host->open)
+		host->most = Min(host->most * 2, OUTBOX_WIDTH_FIRST);
+	host->open = false;
 }
 
 static void
