@@ -289,43 +289,33 @@ SELECT refused(ARRAY[
     $s$outbox.create_endpoint('e', 'https://example.com/', filter => '($.x > 1).type()')$s$,
     $s$outbox.create_endpoint('e', 'https://example.com/', filter => '$x > 1')$s$,
     $s$outbox.create_endpoint('e', 'https://example.com/', filter => '$.a[*] ? (@ > $x) == 1')$s$,
-    $s$outbox.create_endpoint('e', 'https://example.com/', filter => 'exists($.**.** ? (@ == 1))')$s$,
-    $s$outbox.create_endpoint('e', 'https://example.com/', filter => '$.**.a == 1 || $.**.b == 2')$s$,
-    $s$outbox.create_endpoint('e', 'https://example.com/', filter => 'exists($.**.keyvalue())')$s$,
-    $s$outbox.create_endpoint('e', 'https://example.com/', filter => 'strict exists($.a[*] ? (@ == $.b[*]))')$s$,
-    $s$outbox.create_endpoint('e', 'https://example.com/', filter => '$.a[*] > $.b[*]')$s$,
+    $s$outbox.create_endpoint('e', 'https://example.com/', filter => 'exists($.**)')$s$,
+    $s$outbox.create_endpoint('e', 'https://example.com/', filter => '$.a like_regex "x"')$s$,
     $s$outbox.create_endpoint('e', 'https://example.com/', filter => '$.total > $.limit')$s$,
-    $s$outbox.create_endpoint('e', 'https://example.com/', filter => '$.paid / $.total < 0.5')$s$,
-    $s$outbox.create_endpoint('e', 'https://example.com/', filter => 'strict 1 + 7 % (2 * -$.a[*].abs()) == 0')$s$]);
-SELECT outbox.check_filter('$.n % 3 == 0 && $.a / (2 - 1) == 1 && $.sum / $.list.size() < 10 && $.paid < 0.5 * $.total');
+    $s$outbox.create_endpoint('e', 'https://example.com/', filter => '$.paid / $.total < 0.5')$s$]);
+SELECT outbox.check_filter('$.n % 3 == 0 && $.sum - $.list.size() < 10 && $.paid < 0.5 * $.total');
 SELECT outbox.check_filter('$.a == "$\"x ** **"');
 
--- A filter takes n steps, and not n * m: in a comparison one side has one item at
--- most, and nothing is looked at again for each item of something else
-CREATE FUNCTION comparison(filter text) RETURNS text LANGUAGE plpgsql AS $$
+-- A filter takes n steps, and not n * m
+CREATE FUNCTION problem(filter text) RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM outbox.check_filter(filter::jsonpath);
     RETURN 'accepted';
 EXCEPTION WHEN invalid_parameter_value THEN
-    RETURN CASE WHEN SQLERRM LIKE '%both have more than one item' THEN 'n * m' WHEN SQLERRM LIKE '%stays the same%' THEN 'again'
-        ELSE SQLERRM END;
+    RETURN regexp_replace(SQLERRM, '^invalid filter .*": ', '');
 END $$;
-SELECT f AS filter, comparison(f) AS lax, comparison('strict ' || f) AS strict
+SELECT f AS filter, problem(f) AS lax, problem('strict ' || f) AS strict
 FROM unnest(ARRAY[
-    '$.a == 1', '1 < $.a[*]', '$.a[*].b.** == "x"', '-$.a[*] < 3', '$.a.datetime() < "2030-01-01".datetime()',
-    '$.a[*] like_regex "x"', '$.a[*] starts with "x"', 'exists($.a ? (@.x == 1 && @.y > 2))', '$.a[*] ? (@ > 1) == 2',
-    '$ == $', '$.a == $.b', '$.a == -$.b', '-$.a == +$.b', '$.a[0] == $.b[last]', '$[0] == $[1]', '$[0].a == $[1].a', '$.a.size() == $.b.size()',
-    '$.size() > $[0].size()', '$.size() == $.a', '$.type() == $.a.type()', '$.a.abs() == $.b.floor()', '$.a.keyvalue().key == $.b',
-    '$.a ? (@ > 1) == $.b ? (@ > 1)', '$.a + $.b > $.c', '$.a * $.b > $.c - $.d', '$.a - $.b > 0', '($.a > 1).type() == ($.b > 1).type()',
-    '$.a[*] == $.b', '$.a == $.b[*]', '$.a[0 to 1] == $.b', '$.a[*] == $.b[*]', '$.* == $.b', '$.a == $.**', '$.a[*] == $.b[0, 1]', '$.a[*] == $.b[0]',
-    '1 == 1 && !($.a[*] == $.b[*])', '$.x == 1 || ($.a[*] == $.b[*]) is unknown', 'exists($.c ? (@.a[*] == $.b[*]))', '$.c ? (@.a[*] == @.b[*]) == 1',
-    '$.c[*] ? (@.a == $.b) == 1', '$.c[$.d ? (@.a[*] == @.b[*]).size()] == 1', '-$.c ? (@.a[*] == @.b[*]) == 1', '$.c ? (@.a[*] == @.b[*]) starts with "x"',
-    '$.c ? (@.a[*] == @.b[*]) like_regex "x"', '1 + $.c ? (@.a[*] == @.b[*]) == 1', '($.a[*] == $.b[*]).type() == "null"',
-    'exists($.a[*] ? (@.x == $.b))', 'exists($.a[*] ? (@.x[*] == $.b[0].c))', 'exists($.a[*] ? ($.b.size() > 1 && @.x[*].y == 1))', 'exists($.a[*] ? (exists($.b ? (@.x == 1))))',
-    'exists($.a[*] ? (exists(@.b[*] ? (@.x[*] == 1))))', 'exists($.a[*] ? (@ starts with "x" || @ like_regex "y" || @.x * 2 == @.y))', '$.a[$.b] == 1', '$.a[$.size() - 1] == 1',
-    'exists($.a[*] ? ($.b[*] == 1))', 'exists($.a[*] ? (exists($.b[*] ? (@ == 1))))', 'exists($.a[*] ? (exists($.b ? (@.x[*] == 1))))', 'exists($.a[*] ? ($.s like_regex "x"))',
-    'exists($.a[*] ? (@ > $.b * 2))', 'exists($.a[*] ? (@ > -$.b))', 'exists($.a[*] ? (@ == $.b.datetime()))', '$.a[*][$.b[*]] == 1', '$.a[*] ? (@.b[*][@.c[*]] == 1) == 1',
-    '$.a[*][$.b ? (@.c[*] == 1)] == 1', '$.a[0 to $.b[*]] == 1']) f;
-DROP FUNCTION comparison(text);
+    '$.a == 1', '1 < $.a[*]', '$.a[*] starts with "x"', 'exists($.a ? (@.x == 1 && @.y > 2))', '$.a[*] ? (@ > 1) == 2',
+    '$.a[last].b[0].* == null', '$.a[0 to last] == true', '$.list.size() > 1 || $.a.type() == "object"', '1 == 1', '$.a == -1',
+    'exists($.a[*] ? (exists(@.b[*] ? (@.x[*] == 1)) || !(@.c == 1) || (@.d == 1) is unknown))',
+    '$ == $', '$.a == $.b', '$[0].a == $[1].a', '$.a.size() == $.b.size()', '$.a ? (@ > 1) == $.b ? (@ > 1)',
+    '$.a[*] == $.b', '$.a == $.b[0 to 1]', '$.* == $.b', '$.a[*] == $.b[*]', 'exists($.c ? (@.a == @.b))', 'exists($.c ? (@.a[*] == @.b))',
+    '$.a + $.b > $.c', '$.a - $.b * 2 > $.c[*]', '2 * ($.a + 1) == 1', '2 * 3 * $.a == 1', '$.a * $.b == 1', '$.a * 2 % 3 == 0', '7 % $.a == 1', '$.a / 2 == 1',
+    '-$.a == 1', '$.a + 1 + 1 + 1 + 1 + 1 + 1 + 1 + 1 > 0', '$.a + 1 + 1 + 1 + 1 + 1 + 1 + 1 + 1 + 1 > 0', '$.a > 1e38', '$.a > 1e131000', 'exists($.a[*] ? (@ + 1 == 2))',
+    '$.a[0, 0] == 1', '$.a[$.b] == 1', '$.a[last - 1] == 1', '$.** == 1', '$.a.keyvalue().key == "b"', '$.a.abs() == 1', '$.a.double() == 1', '$.a.datetime() == "x"',
+    '$.a[*] like_regex "x"', 'exists($.a[*] ? (@ like_regex "x"))', 'exists($.a[*] ? (@.x == $.b))', 'exists($.a[*] ? (exists($.b)))',
+    '"a".type() == "string"', '(1).size() == 1', '($.a > 1).type() == "null"', '($.a + 1).size() == 1']) f;
+DROP FUNCTION problem(text);
 
 DROP FUNCTION refused(text[]);

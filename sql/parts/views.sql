@@ -89,7 +89,8 @@ COMMENT ON COLUMN outbox.endpoints.state IS 'active, paused or disabled, as stor
 COMMENT ON COLUMN outbox.endpoints.state_since IS 'when that state began';
 COMMENT ON COLUMN outbox.endpoints.reason IS
 'why it is paused or disabled: paused by and a role, paused by its tenant, the receiver answered 410 Gone, the '
-'receiver answered webhook-delivery: disable or failed for disable_after (NULL: active)';
+'receiver answered webhook-delivery: disable, failed for disable_after or its filter is too long for its payloads '
+'(NULL: active)';
 COMMENT ON COLUMN outbox.endpoints.created_at IS 'when the endpoint was created';
 
 CREATE VIEW outbox.log_size AS

@@ -20,7 +20,6 @@
 #include "storage/latch.h"
 #include "utils/acl.h"
 #include "utils/guc.h"
-#include "utils/jsonpath.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
 
@@ -102,20 +101,6 @@ outbox_index_beginscan(Relation heap, Relation index, Snapshot snapshot, int nke
 	return index_beginscan(heap, index, snapshot, NULL, nkeys, 0);
 #else
 	return index_beginscan(heap, index, snapshot, nkeys, 0);
-#endif
-}
-
-/* The flags with which jsonpath compiles a regular expression.  16 returns errors. */
-static inline int
-outbox_regex_flags(uint32 jsonpath_flags)
-{
-#if PG_VERSION_NUM >= 160000
-	int flags;
-
-	(void) jspConvertRegexFlags(jsonpath_flags, &flags, NULL);
-	return flags;
-#else
-	return jspConvertRegexFlags(jsonpath_flags);
 #endif
 }
 

@@ -23,7 +23,7 @@
 #define OUTBOX_MAX_DEDUP_KEY 1024
 #define OUTBOX_MAX_HEADERS 8192 /* names and values of an event, or endpoint, together */
 #define OUTBOX_MAX_TOPICS 1000	/* patterns of an endpoint */
-#define OUTBOX_MAX_FILTER 8192	/* bytes of its text */
+#define OUTBOX_MAX_FILTER 2048	/* bytes, as pg_column_size() has them */
 
 /*
  * Some receivers read at most 100 header lines, the empty line included (Python's

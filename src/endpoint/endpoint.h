@@ -208,6 +208,7 @@ typedef struct OutboxEndpointStatus
 	TimestampTz failing_since; /* first failure since the last success (0: none) */
 	TimestampTz failed_at;	   /* the last one, if 'failing_since' is not 0 */
 	int64		clock_ahead;   /* outbox_status_clock_ahead() as these two know it */
+	int			unfit;		   /* events in a row that its filter was too long for */
 } OutboxEndpointStatus;
 
 /*

@@ -2,94 +2,22 @@
  * filter.c
  *	  Owns the predicates over payloads that decide, after the topic, whether an
  *	  endpoint gets an event.
+ *
+ * A filter is a jsonpath of a few forms.  Their time and memory are at most proportional to
+ * the length of the filter times the size of the payload, whatever the payload is, and
+ * none of them throws an error.  So an evaluation needs neither a timer nor a
+ * subtransaction.  README.md has the forms, and why the others are left out.
  */
 #include "base/outbox.h"
 
-#include <signal.h>
-#include <sys/time.h>
-
-#include "access/xact.h"
-#include "catalog/pg_collation.h"
 #include "fmgr.h"
-#include "mb/pg_wchar.h"
 #include "miscadmin.h"
-#include "regex/regex.h"
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
 #include "utils/memutils.h"
-#include "utils/resowner.h"
 
-#include "base/compat.h"
 #include "base/version.h"
 #include "endpoint/filter.h"
-
-/* Of the worker's CPU.  An evaluation that is running at two ticks is ended. */
-#define TICK_US (OUTBOX_FILTER_MAX_MS * 1000 / 2)
-
-static volatile sig_atomic_t evaluation; /* number of the running one (0: none) */
-static volatile sig_atomic_t evaluation_at_tick;
-static volatile sig_atomic_t out_of_time;
-
-/*
- * ITIMER_PROF counts only while the process runs.  So a busy machine, or one that
- * was asleep, makes no evaluation take too long.  The evaluation is ended in the
- * way of a query cancel.  A cancel that is pending already is left alone.
- */
-static void
-tick(SIGNAL_ARGS)
-{
-	(void) postgres_signal_arg;
-	if (evaluation != 0 && evaluation == evaluation_at_tick && !QueryCancelPending)
-	{
-		out_of_time = true;
-		QueryCancelPending = true;
-		InterruptPending = true;
-	}
-	evaluation_at_tick = evaluation;
-}
-
-/*
- * The timer keeps ticking from here on, twenty times in each second of CPU that the
- * worker uses.  To set and stop a timer for each event would cost more than most
- * filters do.
- */
-void
-outbox_filter_limit_time(void)
-{
-	struct itimerval ticks = {{0, TICK_US}, {0, TICK_US}};
-
-	pqsignal(SIGPROF, tick);
-	if (setitimer(ITIMER_PROF, &ticks, NULL) != 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_SYSTEM_ERROR),
-				 errmsg("could not start the timer of filters: %m"),
-				 errhint("The system must allow setitimer(ITIMER_PROF).")));
-}
-
-static void
-begin_evaluation(void)
-{
-	static int last;
-
-	last = last == PG_INT32_MAX ? 1 : last + 1;
-	out_of_time = false;
-	evaluation = last;
-}
-
-/*
- * True if the evaluation ran out of time.  Then the pending cancel is removed, so
- * that it does not hit what comes later.
- */
-static bool
-end_evaluation(void)
-{
-	evaluation = 0;
-	if (!out_of_time)
-		return false;
-	out_of_time = false;
-	QueryCancelPending = false;
-	return true;
-}
 
 /* Returns true or false.  Sets '*isnull' if the predicate is neither. */
 static bool
@@ -111,135 +39,51 @@ evaluate(JsonPath *filter, Jsonb *payload, bool *isnull)
 	return !*isnull && DatumGetBool(result);
 }
 
-/*
- * Even a silent evaluation can throw an error, for example where a comparison of
- * times needs a time zone.  One event must end neither the worker nor a query over
- * all events, so the error is caught.
- */
+/* Evaluates a filter, if it is not too long for a payload of this size. */
 OutboxFilterResult
 outbox_filter(JsonPath *filter, Jsonb *payload)
 {
-	MemoryContext				caller = CurrentMemoryContext;
-	ResourceOwner				owner = CurrentResourceOwner;
-	MemoryContext				cxt;
-	volatile OutboxFilterResult result = OUTBOX_FILTER_ERROR;
+	MemoryContext caller = CurrentMemoryContext;
+	MemoryContext cxt;
+	bool		  isnull;
+	bool		  match;
 
 	if (payload == NULL)
 		return OUTBOX_FILTER_NO;
-
+	if ((uint64) VARSIZE(filter) * VARSIZE(payload) > OUTBOX_FILTER_MAX_WORK)
+		return OUTBOX_FILTER_TOO_LONG;
 	cxt = AllocSetContextCreate(caller, "outbox filter", ALLOCSET_SMALL_SIZES);
-	BeginInternalSubTransaction(NULL);
 	MemoryContextSwitchTo(cxt);
-	PG_TRY();
-	{
-		bool isnull;
-		bool match;
-
-		begin_evaluation();
-		match = evaluate(filter, payload, &isnull);
-		(void) end_evaluation();
-		result = isnull ? OUTBOX_FILTER_ERROR :
-			match		? OUTBOX_FILTER_YES :
-						  OUTBOX_FILTER_NO;
-		ReleaseCurrentSubTransaction();
-	}
-	PG_CATCH();
-	{
-		ErrorData *edata;
-		bool	   too_long = end_evaluation();
-
-		MemoryContextSwitchTo(cxt);
-		edata = CopyErrorData();
-
-		/*
-		 * A cancel or a lack of resources does not come from the event.  Every
-		 * other error does, such as a payload that is nested too deep.
-		 */
-		if (!(too_long && edata->sqlerrcode == ERRCODE_QUERY_CANCELED) &&
-			(ERRCODE_TO_CATEGORY(edata->sqlerrcode) == ERRCODE_OPERATOR_INTERVENTION ||
-			 ERRCODE_TO_CATEGORY(edata->sqlerrcode) == ERRCODE_INSUFFICIENT_RESOURCES))
-			PG_RE_THROW();
-		FlushErrorState();
-		RollbackAndReleaseCurrentSubTransaction();
-		result = too_long ? OUTBOX_FILTER_TOO_LONG : OUTBOX_FILTER_ERROR;
-	}
-	PG_END_TRY();
+	match = evaluate(filter, payload, &isnull);
 	MemoryContextSwitchTo(caller);
-	CurrentResourceOwner = owner;
 	MemoryContextDelete(cxt);
-	return result;
+	return isnull ? OUTBOX_FILTER_ERROR : match ? OUTBOX_FILTER_YES : OUTBOX_FILTER_NO;
 }
 
-static bool
-is_predicate(JsonPathItemType type)
+/* What an expression yields, in the order of what it costs to compare. */
+typedef enum Yield
 {
-	switch (type)
-	{
-		case jpiAnd:
-		case jpiOr:
-		case jpiNot:
-		case jpiIsUnknown:
-		case jpiEqual:
-		case jpiNotEqual:
-		case jpiLess:
-		case jpiGreater:
-		case jpiLessOrEqual:
-		case jpiGreaterOrEqual:
-		case jpiExists:
-		case jpiStartsWith:
-		case jpiLikeRegex:
-			return true;
-		default:
-			return false;
-	}
-}
-
-/*
- * A filter is accepted only if its time and memory are linear in the size of the
- * payload, whatever the payload is.  Refused are expressions that read one part
- * again for each item of another.
- *
- * So each expression is described by what it can yield:
- *	many	more than one item
- *	array	an array, which in lax mode an operand or an accessor unwraps
- *	digits	a number or a text of any length
- *	fixed	the same value each time that it is evaluated
- */
-typedef struct Yield
-{
-	bool many;
-	bool array;
-	bool digits;
-	bool fixed;
+	CONSTANT,
+	NUMBER, /* of arithmetic */
+	PART,	/* one item of the payload, or none */
+	PARTS	/* several items of the payload.  In lax mode each part may be an array, which
+			 * is unwrapped. */
 } Yield;
 
-/* The state of the walk through the parts of a filter. */
+/* The state of the walk through a filter. */
 typedef struct Walk
 {
 	bool		lax;
-	bool		repeated;	  /* true inside "?()" or "[]": evaluated for each of several
-							   * items */
-	bool		same_current; /* true if "@" is the same for all of them */
-	int			descents;
-	const char *problem;
+	bool		inside; /* true inside "?()" */
+	int			operators;
+	const char *problem; /* the first one (NULL: none yet) */
 } Walk;
 
-#define MANY_TIMES \
-	"inside \"?()\" or \"[]\" it may only compare one item of a part that stays the same"
+#define OTHER_FORM "it has an operator, a method or an accessor that filters do not have"
+#define NO_PREDICATE "it is no predicate"
+#define TWO_PARTS "it compares parts of the payload that can both have more than one item"
 
-#define SLOW_REGEX "its regular expression has a back-reference or a lookaround"
-
-static Yield walk(JsonPathItem *item, Walk *w);
-
-/*
- * True if it yields several items as an operand, or as what a method is applied to,
- * where arrays are unwrapped.
- */
-static bool
-unwraps_to_many(Yield y, const Walk *w)
-{
-	return y.many || (w->lax && y.array);
-}
+static void walk_predicate(JsonPathItem *item, Walk *w);
 
 static void
 forbid(Walk *w, bool found, const char *problem)
@@ -248,147 +92,170 @@ forbid(Walk *w, bool found, const char *problem)
 		w->problem = problem;
 }
 
-/*
- * A back-reference takes exponential time.  A lookaround reads the rest of the text again
- * at each character, and so does one in another.  All else is linear.  The compiler of
- * regular expressions notes what it met.
- */
-static bool
-is_slow_regex(const JsonPathItem *item)
+/* A number of many digits would be copied, and calculated with, for each item. */
+static void
+walk_number(JsonPathItem *item, Walk *w)
 {
-	text *pattern = cstring_to_text_with_len(item->content.like_regex.pattern,
-											 item->content.like_regex.patternlen);
-	int	  flags = outbox_regex_flags(item->content.like_regex.flags);
+	Datum digits = DirectFunctionCall1(numeric_out, NumericGetDatum(jspGetNumeric(item)));
 
-	return (RE_compile_and_cache(pattern, flags, DEFAULT_COLLATION_OID)->re_info &
-			(REG_UBACKREF | REG_ULOOKAROUND)) != 0;
+	forbid(w, strlen(DatumGetCString(digits)) > OUTBOX_FILTER_MAX_DIGITS,
+		   "it has a number of more than 40 characters");
 }
 
 static void
-walk_operands(JsonPathItem *item, Walk *w, Yield *left, Yield *right)
+walk_index(JsonPathItem *item, Walk *w)
 {
+	forbid(w, (item->type != jpiNumeric && item->type != jpiLast) || jspHasNext(item),
+		   "an index in \"[]\" is neither a number nor \"last\"");
+}
+
+/* More than one subscript could yield an item twice, and twice again in the next "[]". */
+static bool
+walk_subscripts(JsonPathItem *item, Walk *w)
+{
+	JsonPathItem from;
+	JsonPathItem to;
+	bool		 range;
+
+	forbid(w, item->content.array.nelems != 1, "it has several subscripts in one \"[]\"");
+	range = jspGetArraySubscript(item, &from, &to, 0);
+	walk_index(&from, w);
+	if (range)
+		walk_index(&to, w);
+	return range;
+}
+
+/* Walks the accessors behind "$" or "@".  None of them yields an item of the payload twice. */
+static Yield
+walk_path(JsonPathItem *item, Walk *w)
+{
+	JsonPathItem current = *item;
+	JsonPathItem next;
 	JsonPathItem arg;
+	bool		 many = w->lax;
 
-	jspGetLeftArg(item, &arg);
-	*left = walk(&arg, w);
-	jspGetRightArg(item, &arg);
-	*right = walk(&arg, w);
+	while (jspGetNext(&current, &next))
+	{
+		current = next;
+		switch (current.type)
+		{
+			case jpiKey:
+			case jpiType:
+			case jpiSize:
+				break;
+			case jpiAnyKey:
+			case jpiAnyArray:
+				many = true;
+				break;
+			case jpiIndexArray:
+				many = walk_subscripts(&current, w) || many;
+				break;
+			case jpiFilter:
+			{
+				bool outside = w->inside;
+
+				w->inside = true;
+				jspGetArg(&current, &arg);
+				walk_predicate(&arg, w);
+				w->inside = outside;
+				break;
+			}
+			default:
+				forbid(w, true, OTHER_FORM);
+		}
+	}
+	return many ? PARTS : PART;
 }
 
-static bool
-is_ordering(JsonPathItemType type)
-{
-	return type == jpiLess || type == jpiGreater || type == jpiLessOrEqual ||
-		type == jpiGreaterOrEqual;
-}
+static Yield walk_operand(JsonPathItem *item, Walk *w);
 
 /*
- * PostgreSQL compares each item of one operand with each item of the other, in a
- * loop that cannot be interrupted.
- */
-static void
-walk_comparison(JsonPathItem *item, Walk *w)
-{
-	Yield left;
-	Yield right;
-
-	walk_operands(item, w, &left, &right);
-	forbid(w, unwraps_to_many(left, w) && unwraps_to_many(right, w),
-		   "it compares parts of the payload that can both have more than one item");
-
-	/*
-	 * In other encodings each comparison of two strings converts both as a whole.
-	 */
-	forbid(
-		w,
-		is_ordering(item->type) && GetDatabaseEncoding() != PG_UTF8 &&
-			GetDatabaseEncoding() != PG_SQL_ASCII &&
-			((unwraps_to_many(left, w) && right.digits) ||
-			 (unwraps_to_many(right, w) && left.digits)),
-		"it orders several items by a part of the payload, and the database's encoding is not UTF8");
-}
-
-/*
- * Arithmetic needs one number on each side.  Anything else is an error.  To divide
- * a number of 130,000 digits by another takes a second and cannot be interrupted.
- * Everything else is much faster.
+ * A product has as many digits as both of its factors, and so takes the product of their
+ * lengths.  One digit beside 1e131000 makes a number of 131,000 digits, so there is no
+ * arithmetic for each item of an array.
  */
 static Yield
 walk_arithmetic(JsonPathItem *item, Walk *w)
 {
-	Yield left;
-	Yield right;
+	bool		 sum = item->type == jpiAdd || item->type == jpiSub;
+	JsonPathItem arg;
+	Yield		 left;
+	Yield		 right;
 
-	walk_operands(item, w, &left, &right);
-	forbid(w, left.fixed || right.fixed, MANY_TIMES);
-	forbid(w, right.digits && (item->type == jpiDiv || item->type == jpiMod),
+	check_stack_depth();
+	jspGetLeftArg(item, &arg);
+	left = walk_operand(&arg, w);
+	jspGetRightArg(item, &arg);
+	right = walk_operand(&arg, w);
+	forbid(w, jspHasNext(item), OTHER_FORM);
+	forbid(w, w->inside, "it calculates inside \"?()\"");
+	forbid(w, ++w->operators > OUTBOX_FILTER_MAX_OPERATORS,
+		   "it has more than 8 of the operators + - * %");
+	forbid(w, !sum && (left == NUMBER || right == NUMBER),
+		   "it multiplies or divides what is calculated");
+	forbid(w, item->type == jpiMul && (left == CONSTANT) == (right == CONSTANT),
+		   "it multiplies other than a part of the payload by a number");
+	forbid(w, item->type == jpiMod && right != CONSTANT,
 		   "it divides by a part of the payload");
-	return (Yield){false, false, left.digits || right.digits, false};
+	return NUMBER;
 }
 
-/*
- * Walks what is evaluated for each item of something.  'same_current' is true if
- * "@" is the same for all of these items.
- */
 static Yield
-walk_repeated(JsonPathItem *item, Walk *w, bool same_current)
+walk_operand(JsonPathItem *item, Walk *w)
 {
-	Walk  outside = *w;
-	Yield y;
+	switch (item->type)
+	{
+		case jpiNumeric:
+			walk_number(item, w);
+			/* FALLTHROUGH */
+		case jpiNull:
+		case jpiString:
+		case jpiBool:
+			forbid(w, jspHasNext(item), OTHER_FORM);
+			return CONSTANT;
+		case jpiRoot:
+			forbid(w, w->inside, "it has \"$\" inside \"?()\"");
+			/* FALLTHROUGH */
+		case jpiCurrent:
+			return walk_path(item, w);
+		case jpiAdd:
+		case jpiSub:
+		case jpiMul:
+		case jpiMod:
+			return walk_arithmetic(item, w);
+		case jpiVariable:
+			forbid(w, true, "it names a variable");
+			return CONSTANT;
+		default:
+			forbid(w, true, OTHER_FORM);
+			return CONSTANT;
+	}
+}
 
-	w->repeated = true;
-	w->same_current = same_current;
-	y = walk(item, w);
-	w->repeated = outside.repeated;
-	w->same_current = outside.same_current;
-	return y;
+/* PostgreSQL compares each item of one operand with each item of the other. */
+static void
+walk_comparison(JsonPathItem *item, Walk *w)
+{
+	JsonPathItem arg;
+	Yield		 left;
+	Yield		 right;
+
+	jspGetLeftArg(item, &arg);
+	left = walk_operand(&arg, w);
+	jspGetRightArg(item, &arg);
+	right = walk_operand(&arg, w);
+	forbid(w, Min(left, right) >= PART && Max(left, right) == PARTS, TWO_PARTS);
 }
 
 static void
-walk_subscripts(JsonPathItem *item, Walk *w, Yield *y)
+walk_predicate(JsonPathItem *item, Walk *w)
 {
-	for (int i = 0; i < item->content.array.nelems; i++)
-	{
-		JsonPathItem from;
-		JsonPathItem to;
-
-		if (jspGetArraySubscript(item, &from, &to, i))
-		{
-			(void) walk_repeated(&to, w, true);
-			y->many = true;
-		}
-		(void) walk_repeated(&from, w, true);
-	}
-	y->many |= item->content.array.nelems > 1;
-	y->array = true;
-}
-
-/* One item of the tree, applied to what comes before it, which yields 'y'. */
-static Yield
-walk_item(JsonPathItem *item, Walk *w, Yield y)
-{
-	const Yield	 constant = {false, false, false, false};
 	JsonPathItem arg;
 
+	check_stack_depth();
+	forbid(w, jspHasNext(item), NO_PREDICATE);
 	switch (item->type)
 	{
-		case jpiNull:
-		case jpiString:
-		case jpiNumeric:
-		case jpiBool:
-		case jpiLast:
-			return constant;
-
-		case jpiRoot:
-			return (Yield){false, true, true, w->repeated};
-
-		case jpiCurrent:
-			return (Yield){false, true, true, w->same_current};
-
-		case jpiVariable:
-			forbid(w, true, "it names a variable");
-			return constant;
-
 		case jpiEqual:
 		case jpiNotEqual:
 		case jpiLess:
@@ -396,111 +263,35 @@ walk_item(JsonPathItem *item, Walk *w, Yield y)
 		case jpiLessOrEqual:
 		case jpiGreaterOrEqual:
 			walk_comparison(item, w);
-			return constant;
-
+			break;
 		case jpiAnd:
 		case jpiOr:
 			jspGetLeftArg(item, &arg);
-			(void) walk(&arg, w);
+			walk_predicate(&arg, w);
 			jspGetRightArg(item, &arg);
-			(void) walk(&arg, w);
-			return constant;
-
+			walk_predicate(&arg, w);
+			break;
 		case jpiNot:
 		case jpiIsUnknown:
+			jspGetArg(item, &arg);
+			walk_predicate(&arg, w);
+			break;
 		case jpiExists:
 			jspGetArg(item, &arg);
-			(void) walk(&arg, w);
-			return constant;
-
+			(void) walk_operand(&arg, w);
+			break;
 		case jpiStartsWith:
 			jspGetRightArg(item, &arg);
-			(void) walk(&arg, w);
+			(void) walk_operand(&arg, w);
 			jspGetLeftArg(item, &arg);
-			(void) walk(&arg, w);
-			return constant;
-
-		case jpiLikeRegex:
-			jspInitByBuffer(&arg, item->base, item->content.like_regex.expr);
-			forbid(w, walk(&arg, w).fixed, MANY_TIMES);
-			forbid(w, is_slow_regex(item), SLOW_REGEX);
-			return constant;
-
-		case jpiAdd:
-		case jpiSub:
-		case jpiMul:
-		case jpiDiv:
-		case jpiMod:
-			return walk_arithmetic(item, w);
-
-		case jpiPlus:
-		case jpiMinus:
-			jspGetArg(item, &arg);
-			y = walk(&arg, w);
-			forbid(w, y.fixed, MANY_TIMES);
-			y.many = unwraps_to_many(y, w);
-			y.array = false;
-			return y;
-
-		case jpiFilter:
-			jspGetArg(item, &arg);
-			(void) walk_repeated(&arg, w, y.fixed);
-			y.many = unwraps_to_many(y, w);
-			return y;
-
-		case jpiKey:
-			y.many = unwraps_to_many(y, w);
-			y.array = true;
-			return y;
-
-		case jpiIndexArray:
-			walk_subscripts(item, w, &y);
-			return y;
-
-			/* They take an array as a whole, in lax mode as well. */
-		case jpiType:
-		case jpiSize:
-			return (Yield){y.many, false, false, y.fixed};
-
-			/* They yield a part once for each level that it is below. */
-		case jpiAny:
-		case jpiKeyValue:
-			forbid(w, ++w->descents > 1,
-				   "it has more than one \".**\" or \".keyvalue()\"");
-			/* FALLTHROUGH */
-		case jpiAnyArray:
-		case jpiAnyKey:
-			y.many = true;
-			y.array = true;
-			return y;
-
-			/* The other methods.  Newer versions have more of them. */
-		default:
-			forbid(w, y.fixed, MANY_TIMES);
-			y.many = unwraps_to_many(y, w);
-			y.array = false;
-			return y;
-	}
-}
-
-/* An expression: an item, and the items that are applied to its result in turn. */
-static Yield
-walk(JsonPathItem *item, Walk *w)
-{
-	JsonPathItem current = *item;
-	JsonPathItem next;
-	Yield		 y = {false, false, false, false};
-
-	check_stack_depth();
-	for (;;)
-	{
-		y = walk_item(&current, w, y);
-		if (!jspGetNext(&current, &next))
+			(void) walk_operand(&arg, w);
 			break;
-		current = next;
+		case jpiLikeRegex:
+			forbid(w, true, "it has a regular expression");
+			break;
+		default:
+			forbid(w, true, NO_PREDICATE);
 	}
-	forbid(w, y.fixed && unwraps_to_many(y, w), MANY_TIMES);
-	return y;
 }
 
 /* Returns why the filter is refused.  NULL: it is not. */
@@ -511,29 +302,30 @@ find_problem(JsonPath *path, bool lax)
 	Walk		 w = {.lax = lax};
 
 	jspInit(&item, path);
-	(void) walk(&item, &w);
+	walk_predicate(&item, &w);
 	return w.problem;
 }
 
 /*
- * check_filter(jsonpath): throws an error for what can never be true, because it
- * yields items instead of a truth value, and for a filter that could take too long.
+ * check_filter(jsonpath): throws an error for a filter that has another form than those
+ * of README.md, or is too long.
  */
 OUTBOX_FUNCTION(outbox_check_filter_1_0, 1)
 {
-	JsonPath	*path = PG_GETARG_JSONPATH_P(0);
-	bool		 lax = (path->header & JSONPATH_LAX) != 0;
-	JsonPathItem item;
-	const char	*problem;
+	JsonPath   *path = PG_GETARG_JSONPATH_P(0);
+	bool		lax = (path->header & JSONPATH_LAX) != 0;
+	const char *problem = find_problem(path, lax);
 	char *text = DatumGetCString(DirectFunctionCall1(jsonpath_out, PG_GETARG_DATUM(0)));
 
-	if (strlen(text) > OUTBOX_MAX_FILTER)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("filter has %zu bytes", strlen(text)),
-				 errhint("Use at most %d bytes.", OUTBOX_MAX_FILTER)));
-	jspInit(&item, path);
-	if (!is_predicate(item.type) || jspHasNext(&item))
+	if (VARSIZE(path) > OUTBOX_MAX_FILTER)
+		ereport(
+			ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("filter takes %d bytes", (int) VARSIZE(path)),
+			 errhint(
+				 "Use at most %d bytes, as pg_column_size() counts them. A comparison takes about 60.",
+				 OUTBOX_MAX_FILTER)));
+	if (problem && strcmp(problem, NO_PREDICATE) == 0)
 		ereport(
 			ERROR,
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -541,27 +333,23 @@ OUTBOX_FUNCTION(outbox_check_filter_1_0, 1)
 			 errhint(
 				 "A filter is true or false, like '$.total > 100'. Perhaps you mean 'exists(%s)'.",
 				 text)));
-	problem = find_problem(path, lax);
 	if (problem)
 		ereport(
 			ERROR,
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 			 errmsg("invalid filter \"%s\": %s", text, problem),
-			 strcmp(problem, SLOW_REGEX) == 0 ?
-				 errhint(
-					 "Leave out \\1 and the like, (?=, (?!, (?<= and (?<!. Several conditions can be joined with && and !.") :
-				 lax && find_problem(path, false) == NULL ?
+			 lax && find_problem(path, false) == NULL ?
 				 errhint(
 					 "Perhaps you mean 'strict %s'. In strict mode arrays are not unwrapped, and a missing part makes the delivery a dead letter. To leave such events out, write 'exists($.a) && exists($.b) && $.a - $.b > 0'.",
 					 text) :
 				 errhint(
-					 "A filter compares parts of the payload with constants, like '$.total > 100' or '$.paid < 0.5 * $.total'.")));
+					 "A filter compares parts of the payload with constants, like '$.total > 100', '$.name starts with \"a\"' or '$.paid < 0.5 * $.total'.")));
 	PG_RETURN_VOID();
 }
 
 /*
  * filter_matches(payload jsonb, filter jsonpath): NULL if the filter is neither
- * true nor false, or took too long.
+ * true nor false, or too long for the payload.
  */
 OUTBOX_FUNCTION(outbox_filter_matches_1_0, 2)
 {

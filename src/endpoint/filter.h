@@ -15,22 +15,23 @@ typedef enum OutboxFilterResult
 	OUTBOX_FILTER_NO,
 	OUTBOX_FILTER_YES,
 	OUTBOX_FILTER_ERROR,   /* neither true nor false: the delivery is dead */
-	OUTBOX_FILTER_TOO_LONG /* out of time: the delivery is dead */
+	OUTBOX_FILTER_TOO_LONG /* for the payload's size: the delivery is dead */
 } OutboxFilterResult;
 
-/* Milliseconds of a worker's CPU that one evaluation may take. */
-#define OUTBOX_FILTER_MAX_MS 100
-
 /*
- * Makes the limit hold in this process, a worker.  Throws an error if the system
- * refuses the timer.
+ * The length of a filter times the size of a payload, in bytes.  The worst payload of this
+ * size takes about 20 ms.
  */
-extern void outbox_filter_limit_time(void);
+#define OUTBOX_FILTER_MAX_WORK (UINT64CONST(128) * 1024 * 1024)
+
+/* Characters of a number in a filter, and operators of a filter that calculate. */
+#define OUTBOX_FILTER_MAX_DIGITS 40
+#define OUTBOX_FILTER_MAX_OPERATORS 8
 
 /*
- * Evaluates the filter.  'payload' is NULL if it is bytes: no filter is true of
- * these.  Needs a transaction.  Throws an error only for a cancel or a lack of
- * resources.
+ * Evaluates the filter, which check_filter() has accepted.  'payload' is NULL if it is
+ * bytes: no filter is true of these.  Throws an error only for a cancel or a lack of
+ * memory.
  */
 extern OutboxFilterResult outbox_filter(JsonPath *filter, Jsonb *payload);
 

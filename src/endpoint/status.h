@@ -58,6 +58,7 @@ extern TimestampTz outbox_status_failing_at(const OutboxEndpoint *ep);
 
 /* The reason of an endpoint that failed for its disable_after. */
 #define OUTBOX_FAILED_TOO_LONG "failed for disable_after"
+#define OUTBOX_FILTER_UNFIT "its filter is too long for its payloads"
 
 /*
  * Disables the endpoint, because its receiver wants no event any more, or has failed

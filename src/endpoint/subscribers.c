@@ -169,7 +169,6 @@ outbox_subscribers_remove_other(OutboxOtherSubscriber *other)
 void
 outbox_subscribers_init(void)
 {
-	outbox_filter_limit_time();
 	newer = make_topics();
 	older = make_topics();
 	subscriptions_cxt = AllocSetContextCreate(TopMemoryContext, "outbox subscriptions", 0,

@@ -19,6 +19,9 @@
 #include "endpoint/tally.h"
 #include "endpoint/window.h"
 
+/* An endpoint is disabled when its filter is too long for so many events in a row. */
+#define OUTBOX_UNFIT_MAX 20
+
 bool
 outbox_window_has_enough(const OutboxEndpoint *ep)
 {
@@ -180,7 +183,8 @@ outbox_window_take_next(OutboxEndpoint *ep, OutboxDelivery **result)
 	OutboxDelivery	 *d = NULL;
 
 	*result = NULL;
-	if (ep->feed->window_count == 0 || outbox_endpoint_waits_full(ep))
+	if (ep->feed->window_count == 0 || outbox_endpoint_waits_full(ep) ||
+		ep->status.disabled)
 		return false;
 
 	/* Memory may lack something that outbox.parked has of its key. */
@@ -223,7 +227,10 @@ outbox_window_take_next(OutboxEndpoint *ep, OutboxDelivery **result)
 	{
 		d = outbox_delivery_make(ep, event, false);
 		if (entry.filter == OUTBOX_FILTER_YES)
+		{
+			ep->status.unfit = 0;
 			outbox_lane_place(ep, d, true);
+		}
 		else
 		{
 			/*
@@ -233,9 +240,15 @@ outbox_window_take_next(OutboxEndpoint *ep, OutboxDelivery **result)
 			outbox_outcome_unsent(
 				ep, d, "filter failed",
 				entry.filter == OUTBOX_FILTER_TOO_LONG ?
-					"the filter took too long with the payload" :
+					"the filter is too long for a payload of this size" :
 					"the filter is neither true nor false of the payload");
 			d = NULL;
+			if (entry.filter == OUTBOX_FILTER_TOO_LONG &&
+				++ep->status.unfit == OUTBOX_UNFIT_MAX)
+			{
+				ep->status.unfit = 0;
+				outbox_status_disable(ep, OUTBOX_FILTER_UNFIT, GetCurrentTimestamp());
+			}
 		}
 	}
 	outbox_page_unref(event->page);

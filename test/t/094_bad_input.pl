@@ -92,7 +92,7 @@ my @settings = (
 	[ q{headers => (SELECT jsonb_object_agg('x-' || n, '') FROM generate_series(1, 16) n)}, '16', qr/100 header lines/ ],
 	[ q{headers => jsonb_build_object('x-a', repeat('x', 8190))}, '8193', qr/Shorten them/ ],
 	[ q{topics => (SELECT array_agg('a.t' || n) FROM generate_series(1, 1001) n)}, '1001', qr/at most 1000/ ],
-	[ q{filter => ('$.a == "' || repeat('x', 8192) || '"')::jsonpath}, 'filter has 8', qr/at most 8192/ ],
+	[ q{filter => ('$.a == "' || repeat('x', 2048) || '"')::jsonpath}, 'filter takes 2', qr/at most 2048/ ],
 	[ q{secret => 'hunter2'}, 'secret', qr/whsec_/ ]);
 foreach my $setting (@settings)
 {

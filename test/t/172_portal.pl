@@ -262,13 +262,10 @@ $stranger->quit;
 
 # --- A filter that would slow down the other tenants
 
-foreach my $regex (q[(.+)(.+)(.+)\\\\\\\\1\\\\\\\\2\\\\\\\\3d?$], q[(a*)b\\\\\\\\1], q[(?=.*a)])
+my $filter = '{"filter": "$.a like_regex \"x\""}';
+foreach my $call (qq(portal_create_endpoint('acme', '$url{acme}', '$filter')), qq(portal_alter_endpoint('acme', '$name{acme}', '$filter')))
 {
-	my $filter = qq({"filter": "\$.a like_regex \\"$regex\\""});
-	foreach my $call (qq(portal_create_endpoint('acme', '$url{acme}', '$filter')), qq(portal_alter_endpoint('acme', '$name{acme}', '$filter')))
-	{
-		like(says("BEGIN; SELECT outbox.$call; ROLLBACK"), qr/22023: invalid filter .*: .*back-reference.* HINT/, "$call: refused");
-	}
+	like(says("BEGIN; SELECT outbox.$call; ROLLBACK"), qr/22023: invalid filter .*regular expression.* HINT/, "$call: refused");
 }
 
 portal("SELECT outbox.portal_drop_endpoint('acme', '$name{acme}', discard => true)");

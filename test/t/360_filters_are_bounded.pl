@@ -1,0 +1,146 @@
+# A customer's filters cost at most their length times the payload's size, or are refused.
+use strict;
+use warnings;
+
+use OutboxTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = outbox_node('main');
+my $receiver = OutboxTest::Receiver->new('main');
+my $seed = $ENV{SEED} // int(rand(2**31));
+note "SEED=$seed";
+srand($seed);
+
+sub ask { return $node->safe_psql('postgres', $_[0]) }
+sub choose { return $_[ int rand @_ ] }
+
+# --- What PostgreSQL evaluates in more time than that
+
+my $url = $receiver->url('/ok/f');
+ask("SELECT outbox.portal_create_endpoint('acme', '$url', name => 'f')");
+foreach my $filter (
+	join(' || ', map { "\$.a like_regex \"x$_\"" } 1 .. 20),    # ten such endpoints: each is compiled again for each event
+	'$.a like_regex "x"',
+	'$.a * $.a == 1',
+	'$.a / 3 == 1',
+	'1e131000 + $.a == 1',
+	'exists($[*] ? (@ + 1 == 2))',
+	'$.a.double() == 1',
+	'$.a.datetime() < "2030-01-01".datetime()',
+	'$' . '[0, 0]' x 30 . ' == 1',
+	'$.**.a == 1',
+	'exists($.a[*] ? (exists($.b[*] ? (@ == 1))))',
+	'$.a[*] == $.b[*]')
+{
+	my (undef, undef, $err) = $node->psql('postgres',
+		"\\set VERBOSITY verbose\nSELECT outbox.portal_alter_endpoint('acme', 'f', jsonb_build_object('filter', \$f\$$filter\$f\$))");
+	like($err, qr/22023: invalid filter .*HINT/s, "refused: " . substr($filter, 0, 40));
+}
+
+# --- Whatever is accepted ends in time and without an error, over the worst payloads that it is judged over.
+# A second is thirty times what the slowest takes; what is not linear takes minutes.
+
+sub part
+{
+	my ($root, $depth) = @_;
+	my $path = $root;
+	for (1 .. int rand 4)
+	{
+		$path .= choose('.a', '.*', '[*]', '[0]', '[last]', '[0 to 9999999]', '[0, 0]', '.size()', '.type()', '.**', '.abs()', '.double()',
+			'.datetime()', '.keyvalue()', $depth > 0 ? ' ? (' . predicate('@', $depth - 1) . ')' : '');
+	}
+	return $path;
+}
+
+sub value
+{
+	my ($root, $depth) = @_;
+	my $kind = int rand 8;
+	return choose('1', '0', '-1', '1e38', '1e131000', '"x"', 'null', 'true', '7777777777777777777777777777777777') if $kind < 3;
+	return '(' . value($root, $depth - 1) . choose(' + ', ' - ', ' * ', ' % ', ' / ') . value($root, $depth - 1) . ')' if $kind < 4 && $depth > 0;
+	return part(choose($root, $root, $root, '$'), $depth);
+}
+
+sub predicate
+{
+	my ($root, $depth) = @_;
+	my $kind = int rand 10;
+	return '(' . predicate($root, $depth - 1) . choose(' && ', ' || ') . predicate($root, $depth - 1) . ')' if $kind < 2 && $depth > 0;
+	return '!(' . predicate($root, $depth - 1) . ')' if $kind < 3 && $depth > 0;
+	return '((' . predicate($root, $depth - 1) . ') is unknown)' if $kind < 4 && $depth > 0;
+	return 'exists(' . part($root, $depth) . ')' if $kind < 5;
+	return part($root, $depth) . choose(' starts with "x"', ' like_regex "^(a|b)*c"') if $kind < 6;
+	return value($root, $depth) . choose(' == ', ' != ', ' < ', ' >= ') . value($root, $depth);
+}
+
+my @filters = map { choose('', '', 'strict ') . predicate('$', 3) } 1 .. 4000;
+ask('CREATE TABLE tried (filter text)');
+ask("INSERT INTO tried VALUES " . join ', ', map { "(\$f\$$_\$f\$)" } @filters);
+my $result = ask(<<'SQL');
+CREATE TABLE hostile AS
+SELECT jsonb_build_object('a', jsonb_agg(a)) FROM generate_series(1, 60000) CROSS JOIN (VALUES ('0'::jsonb)) v (a)
+UNION ALL SELECT jsonb_agg('""'::jsonb) FROM generate_series(1, 100000)
+UNION ALL SELECT jsonb_agg('1e131000'::jsonb) FROM generate_series(1, 5000)
+UNION ALL SELECT jsonb_build_object('a', repeat('7', 130000)::numeric)
+UNION ALL SELECT jsonb_agg('{"a": {"a": [1, "x"]}}'::jsonb) FROM generate_series(1, 10000)
+UNION ALL SELECT (repeat('[', 500) || repeat(']', 500))::jsonb;
+CREATE FUNCTION try() RETURNS text LANGUAGE plpgsql SET statement_timeout = 0 AS $$
+DECLARE
+    f text;
+    accepted int := 0;
+    begun timestamptz;
+BEGIN
+    FOR f IN SELECT filter FROM tried LOOP
+        BEGIN
+            PERFORM outbox.check_filter(f::jsonpath);
+        EXCEPTION WHEN invalid_parameter_value OR syntax_error THEN
+            CONTINUE;
+        END;
+        accepted := accepted + 1;
+        begun := clock_timestamp();
+        BEGIN
+            PERFORM outbox.filter_matches(h.jsonb_build_object, f::jsonpath) FROM hostile h;
+        EXCEPTION WHEN OTHERS THEN
+            RETURN format('%s: %s', f, SQLERRM);
+        END;
+        IF clock_timestamp() - begun > interval '6 s' THEN
+            RETURN f || ' took long';
+        END IF;
+    END LOOP;
+    RETURN 'tried ' || CASE WHEN accepted BETWEEN 200 AND 3800 THEN 'many' ELSE accepted::text END;
+END $$;
+SELECT try();
+SQL
+is($result, 'tried many', 'at random: what is accepted ends in time, and throws nothing');
+
+# --- A filter that is too long for a payload is not judged, by the worker and by views alike
+
+my $long = join ' || ', map { "\$.n == $_" } 1 .. 30;
+my $large = "jsonb_build_object('n', %d, 'x', repeat('x', 90000))";
+endpoint($node, $receiver, 'long', '/ok/long', "tenant => 'acme', topics => '{long.*}', filter => '$long'");
+endpoint($node, $receiver, 'other', '/ok/other', "tenant => 'acme', topics => '{long.*}'");
+is(ask('SELECT outbox.filter_matches(' . sprintf($large, 1) . ", '$long')"), '', 'neither true nor false');
+my $small = ask("SELECT outbox.emit('long.a', '{\"n\": 1}', tenant => 'acme')");
+$receiver->wait_delivered(1, id => $small, path => '/ok/long');
+ask("SELECT outbox.emit('long.b', " . sprintf($large, 1) . ", tenant => 'acme') FROM generate_series(1, 19)");
+ok(wait_sql($node, "SELECT count(*) = 19 FROM outbox.dead_letters WHERE endpoint = 'long'"), 'the deliveries are dead');
+is( ask("SELECT DISTINCT reason || ': ' || last_error FROM outbox.dead_letters WHERE endpoint = 'long'"),
+	'filter failed: the filter is too long for a payload of this size',
+	'and say why');
+$small = ask("SELECT outbox.emit('long.c', '{\"n\": 2}', tenant => 'acme')");
+$receiver->wait_delivered(1, id => $small, path => '/ok/long');
+
+# --- An endpoint for which that happens again and again stops, and keeps its events
+
+ask("SELECT outbox.emit('long.d', " . sprintf($large, 1) . ", tenant => 'acme') FROM generate_series(1, 50)");
+ok(wait_sql($node, "SELECT state = 'disabled' AND reason = 'its filter is too long for its payloads' FROM outbox.stats WHERE endpoint = 'long'"),
+	'it is disabled, and says why');
+ok(wait_sql($node, "SELECT dead = 39 AND pending = 30 AND pending_exact FROM outbox.stats WHERE endpoint = 'long'"), 'the next events wait');
+$receiver->wait_delivered(71, path => '/ok/other');
+ask("SELECT outbox.portal_alter_endpoint('acme', 'long', '{\"filter\": \"\$.n == 1\"}'); SELECT outbox.portal_resume_endpoint('acme', 'long')");
+ok(wait_sql($node, "SELECT state = 'active' AND delivered = 32 FROM outbox.stats WHERE endpoint = 'long'"), 'and are sent with a shorter filter');
+
+$node->stop;
+done_testing();
