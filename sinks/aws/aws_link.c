@@ -47,15 +47,20 @@ has_credential(const OutboxTarget *target, const char *name)
 	return false;
 }
 
+/* Where requests to the target go.  Returns what is wrong; NULL: nothing. */
+static const char *
+parse(const OutboxTarget *target, AwsTarget *t)
+{
+	return aws_target_parse(target->url,
+							option(target->config, target->nconfig, "endpoint_url"), t);
+}
+
 static const char *
 target_problem(const OutboxTarget *target, AwsTarget *t, const char **hint)
 {
 	const char *source = option(target->config, target->nconfig, "source");
 	const char *role = option(target->config, target->nconfig, "credentials");
-	const char *problem = aws_target_parse(target->url,
-										   option(target->config, target->nconfig,
-												  "endpoint_url"),
-										   t);
+	const char *problem = parse(target, t);
 
 	*hint = problem && strncmp(problem, "endpoint_url", strlen("endpoint_url")) == 0 ?
 		"Write endpoint_url as a scheme, a host and perhaps a port, like https://vpce-1.example:8443." :
@@ -111,6 +116,16 @@ aws_link_check(const OutboxTarget *target, const char **hint, const char **notic
 	else if (problem == NULL && t.service == AWS_EVENTS)
 		*notice = "EventBridge does not keep the order of a key, whatever ordering says";
 	return problem;
+}
+
+bool
+aws_link_keeps_credentials(const OutboxTarget *from, const OutboxTarget *to)
+{
+	AwsTarget before;
+	AwsTarget after;
+
+	return parse(from, &before) == NULL && parse(to, &after) == NULL &&
+		strcasecmp(before.url, after.url) == 0;
 }
 
 /* --------------------------------------------------------------- links */

@@ -59,6 +59,7 @@ extern int64 aws_now(void);
 /* Those of the contract */
 extern const char *aws_link_check(const OutboxTarget *target, const char **hint,
 								  const char **notice);
+extern bool aws_link_keeps_credentials(const OutboxTarget *from, const OutboxTarget *to);
 extern OutboxLink *aws_link_open(const OutboxTarget *target, char *reason, size_t size);
 extern OutboxLinkState aws_link_state(OutboxLink *link, char *reason, size_t size);
 extern void			   aws_link_close(OutboxLink *link);

@@ -96,20 +96,19 @@ read_host(const char *text)
 static const char *
 take_url(AwsTarget *t, const char *url)
 {
-	const char *host = strstr(url, "://");
+	const char *host;
 	size_t		len;
 
-	if (host == NULL ||
-		(strncasecmp(url, "https:", 6) != 0 && strncasecmp(url, "http:", 5) != 0))
+	t->encrypted = strncasecmp(url, "https://", 8) == 0;
+	if (!t->encrypted && strncasecmp(url, "http://", 7) != 0)
 		return "endpoint_url begins with neither https:// nor http://";
-	host += 3;
+	host = url + (t->encrypted ? 8 : 7);
 	len = read_host(host);
 	if (len == 0 || host[len + (host[len] == '/')] != '\0')
 		return "endpoint_url is not a scheme, a host and a port";
 	if ((size_t) snprintf(t->url, sizeof(t->url), "%.*s/", (int) (host + len - url),
 						  url) >= sizeof(t->url))
 		return "endpoint_url is too long";
-	t->encrypted = url[4] != ':';
 	return NULL;
 }
 

@@ -460,6 +460,7 @@ static const OutboxTransport aws_transport = {
 	.config_names = config_names,
 	.credential_names = credential_names,
 	.check = aws_link_check,
+	.keeps_credentials = aws_link_keeps_credentials,
 	.init = aws_init,
 	.reload = aws_reload,
 	.fd = aws_http_fd,

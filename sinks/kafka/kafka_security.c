@@ -215,6 +215,20 @@ kafka_security_check(const OutboxTarget *target, const KafkaUrl *url, const char
 	return msk ? check_msk(target, url, has, hint) : NULL;
 }
 
+bool
+kafka_security_same_login(const OutboxTarget *a, const OutboxTarget *b)
+{
+	for (int i = 0; i < KAFKA_USERNAME; i++)
+	{
+		const char *of_a = find(a->config, a->nconfig, names[i]);
+		const char *of_b = find(b->config, b->nconfig, names[i]);
+
+		if (strcmp(of_a ? of_a : "", of_b ? of_b : "") != 0)
+			return false;
+	}
+	return true;
+}
+
 /* -------------------------------------------------------------- copies */
 
 const char *

@@ -49,6 +49,12 @@ extern const char *const kafka_credential_names[];
 extern const char *kafka_security_check(const OutboxTarget *target, const KafkaUrl *url,
 										const char **hint, const char **notice);
 
+/*
+ * True if both log in in the same way: a mechanism that sends a password takes it from one
+ * that only proves it, and a token for MSK is for the region.
+ */
+extern bool kafka_security_same_login(const OutboxTarget *a, const OutboxTarget *b);
+
 /* Once per process, before what follows. */
 extern void kafka_security_init(void);
 

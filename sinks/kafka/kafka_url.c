@@ -119,35 +119,52 @@ read_parts(KafkaUrl *url)
 	return NULL;
 }
 
+/* Takes the next broker of a URL, in one form: a lower-case name, and always a port. */
+static bool
+add_broker(KafkaUrl *url, size_t *used, const char *broker, size_t len)
+{
+	bool has_port = memchr(broker, ':', len) != NULL;
+	int	 n;
+
+	if (broker[0] == '[')
+		has_port = broker[len - 1] != ']';
+	n = snprintf(url->brokers + *used, sizeof(url->brokers) - *used, "%s%.*s%s",
+				 *used > 0 ? "," : "", (int) len, broker, has_port ? "" : ":9092");
+	if ((size_t) n >= sizeof(url->brokers) - *used)
+		return false;
+	for (; n > 0; n--, (*used)++)
+		if (url->brokers[*used] >= 'A' && url->brokers[*used] <= 'Z')
+			url->brokers[*used] += 'a' - 'A';
+	return true;
+}
+
 const char *
 kafka_url_parse(const char *text, KafkaUrl *url)
 {
-	const char *brokers = strstr(text, "://");
+	const char *p = text;
 	const char *path;
 	const char *problem;
-	size_t		len;
+	size_t		used = 0;
 
 	memset(url, 0, sizeof(*url));
-	if (brokers == NULL)
-		return "the URL has no scheme";
-	url->encrypted = brokers - text == strlen("kafkas");
-	brokers += 3;
-	len = strcspn(brokers, "/?#");
-	if (len >= sizeof(url->brokers))
-		return "the URL names too many brokers";
-	memcpy(url->brokers, brokers, len);
-	for (const char *p = url->brokers;; p++)
+	url->encrypted = strncasecmp(text, "kafkas://", strlen("kafkas://")) == 0;
+	if (!url->encrypted && strncasecmp(text, "kafka://", strlen("kafka://")) != 0)
+		return "the URL begins with neither kafka:// nor kafkas://";
+	p += strlen("kafka://") + url->encrypted;
+	for (;; p++)
 	{
-		size_t one = strcspn(p, ",");
+		size_t len = strcspn(p, ",/?#");
 
-		if (!is_broker(p, one))
+		if (!is_broker(p, len))
 			return "a broker in the URL is not host:port";
-		p += one;
-		if (*p == '\0')
+		if (!add_broker(url, &used, p, len))
+			return "the URL names too many brokers";
+		p += len;
+		if (*p != ',')
 			break;
 	}
 
-	path = brokers + len;
+	path = p;
 	if (*path == '/')
 		path++;
 	if (strpbrk(path, "?#"))
@@ -165,6 +182,25 @@ kafka_url_parse(const char *text, KafkaUrl *url)
 		 strcmp(path, "..") == 0))
 		return "the topic in the URL is one that Kafka cannot have";
 	return NULL;
+}
+
+bool
+kafka_url_leads_to(const KafkaUrl *all, const KafkaUrl *some)
+{
+	for (const char *p = some->brokers; *p; p += strcspn(p, ","), p += *p == ',')
+	{
+		size_t		len = strcspn(p, ",");
+		const char *q = all->brokers;
+
+		while (*q && (strcspn(q, ",") != len || memcmp(p, q, len) != 0))
+		{
+			q += strcspn(q, ",");
+			q += *q == ',';
+		}
+		if (*q == '\0')
+			return false;
+	}
+	return all->encrypted == some->encrypted;
 }
 
 bool

@@ -35,15 +35,18 @@ typedef struct KafkaPart
 /* kafka[s]://host:port,host:port/topic, with places in braces. */
 typedef struct KafkaUrl
 {
-	bool	  encrypted;
-	char	  brokers[1024]; /* as librdkafka's bootstrap.servers */
-	char	  path[512];
-	int		  nparts;
+	bool encrypted;
+	char brokers[1024]; /* as librdkafka's bootstrap.servers, in lower case, with ports */
+	char path[512];
+	int	 nparts;
 	KafkaPart parts[KAFKA_PARTS_MAX];
 } KafkaUrl;
 
 /* Returns what is wrong with the URL, static text; NULL: nothing. */
 extern const char *kafka_url_parse(const char *text, KafkaUrl *url);
+
+/* True if all brokers of 'some' are brokers of 'all', and both or neither are encrypted. */
+extern bool kafka_url_leads_to(const KafkaUrl *all, const KafkaUrl *some);
 
 /* False: all events have the same topic. */
 extern bool kafka_url_has_places(const KafkaUrl *url);

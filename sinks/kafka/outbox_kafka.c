@@ -127,6 +127,17 @@ kafka_check(const OutboxTarget *target, const char **hint, const char **notice)
 	return problem;
 }
 
+static bool
+kafka_keeps_credentials(const OutboxTarget *from, const OutboxTarget *to)
+{
+	KafkaUrl before;
+	KafkaUrl after;
+
+	return kafka_url_parse(from->url, &before) == NULL &&
+		kafka_url_parse(to->url, &after) == NULL && kafka_url_leads_to(&before, &after) &&
+		kafka_security_same_login(from, to);
+}
+
 /* --------------------------------------------------------------- links */
 
 static OutboxLink *
@@ -680,6 +691,7 @@ static const OutboxTransport kafka_transport = {
 	.config_names = config_names,
 	.credential_names = kafka_credential_names,
 	.check = kafka_check,
+	.keeps_credentials = kafka_keeps_credentials,
 	.init = kafka_init,
 	.reload = kafka_reload,
 	.fd = kafka_fd,

@@ -105,6 +105,11 @@ LANGUAGE C VOLATILE CALLED ON NULL INPUT AS 'MODULE_PATHNAME', 'outbox_check_opt
 COMMENT ON FUNCTION outbox.check_options IS
 'Refuses a config, or names of credentials, that the sink of the URL does not take (22023; 55000: its library is missing)';
 
+CREATE FUNCTION outbox.keeps_credentials(old_url text, old_config jsonb, url text, config jsonb) RETURNS bool
+LANGUAGE C VOLATILE CALLED ON NULL INPUT AS 'MODULE_PATHNAME', 'outbox_keeps_credentials_1_0';
+COMMENT ON FUNCTION outbox.keeps_credentials IS
+'True if the sink of these URLs sends credentials to no other servers with the new URL and config, and as well protected';
+
 CREATE FUNCTION outbox.topic_in(topic text, patterns text[]) RETURNS bool
 LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE AS 'MODULE_PATHNAME', 'outbox_topic_in_1_0';
 COMMENT ON FUNCTION outbox.topic_in IS
@@ -194,18 +199,6 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION outbox.resolve_start IS 'The place in the log that start_at means';
-
--- A URL of a sink may name several servers, as host:port,host:port.
-CREATE FUNCTION outbox.servers_known(old_url text, new_url text) RETURNS bool
-LANGUAGE sql IMMUTABLE STRICT SET search_path = pg_catalog, pg_temp
-AS $$
-SELECT lower(split_part($1, ':', 1)) = lower(split_part($2, ':', 1))
-       AND string_to_array(lower(substring($2 FROM '^[^:/?#]*://([^/?#]*)')), ',')
-           <@ string_to_array(lower(substring($1 FROM '^[^:/?#]*://([^/?#]*)')), ',')
-       IS NOT FALSE
-$$;
-COMMENT ON FUNCTION outbox.servers_known IS
-'True if the scheme is the same and the old URL has all servers of the new one (or neither names a server)';
 
 -- Every setting of an endpoint is checked here, whatever function changes it.
 CREATE FUNCTION outbox.check_settings(s outbox.endpoint_settings) RETURNS void
@@ -581,13 +574,15 @@ BEGIN
     PERFORM outbox.check_settings(s);
     PERFORM outbox.check_secret(secret);
     -- No function shows stored credentials.  So none sends them to a server of the caller's either.
-    IF url IS NOT NULL AND credentials IS NULL AND s.credentials IS NOT NULL
-       AND NOT outbox.servers_known(outbox.shown(s.endpoint_id, old.url), url)
+    IF credentials IS NULL AND s.credentials IS NOT NULL
+       AND (url IS NOT NULL OR s.config IS DISTINCT FROM old.config)
+       AND outbox.keeps_credentials(outbox.shown(s.endpoint_id, old.url), old.config,
+                                    outbox.shown(s.endpoint_id, s.url), s.config) IS NOT TRUE
        AND EXISTS (SELECT 1 FROM jsonb_each(outbox.stored_credentials(s.endpoint_id)) v
                    WHERE jsonb_typeof(v.value) = 'string') THEN
         RAISE EXCEPTION 'the stored credentials of endpoint "%" are for other servers', name
             USING ERRCODE = 'invalid_parameter_value',
-                  HINT = 'Pass credentials with the new URL, the same or others, or reset => ''{credentials}''.';
+                  HINT = 'Pass credentials with the new URL or config, the same or others, or reset => ''{credentials}''.';
     END IF;
     IF url IS NOT NULL AND url IS DISTINCT FROM outbox.shown(s.endpoint_id, old.url) THEN
         s.url := outbox.seal(s.endpoint_id, 'url', url);

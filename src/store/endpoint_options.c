@@ -356,6 +356,47 @@ check_credentials(ArrayType *array, const OutboxTransport *transport, int *n)
 	return options;
 }
 
+/* True if nothing says where credentials go that is not the same in both. */
+static bool
+same_target(const OutboxTarget *a, const OutboxTarget *b)
+{
+	bool same = strcmp(a->url, b->url) == 0 && a->nconfig == b->nconfig;
+
+	for (int i = 0; same && i < a->nconfig; i++)
+		same = strcmp(a->config[i].name, b->config[i].name) == 0 &&
+			strcmp(a->config[i].value, b->config[i].value) == 0;
+	return same;
+}
+
+/*
+ * keeps_credentials(old_url text, old_config jsonb, url text, config jsonb): true if the
+ * sink knows that the same servers get stored credentials with the new ones.  What cannot
+ * be judged is false.
+ */
+OUTBOX_FUNCTION(outbox_keeps_credentials_1_0, 4)
+{
+	OutboxTarget targets[2] = {{.url = NULL}};
+	const char	*problem;
+
+	for (int i = 0; i < 2; i++)
+	{
+		OutboxTarget *t = &targets[i];
+
+		if (PG_ARGISNULL(2 * i))
+			PG_RETURN_BOOL(false);
+		t->url = text_to_cstring(PG_GETARG_TEXT_PP(2 * i));
+		if (!PG_ARGISNULL(2 * i + 1))
+			t->config = outbox_options_read(PG_GETARG_JSONB_P(2 * i + 1), &t->nconfig,
+											NULL);
+		t->transport = outbox_sinks_in_session(t->url, &problem);
+	}
+	PG_RETURN_BOOL(same_target(&targets[0], &targets[1]) ||
+				   (targets[0].transport &&
+					targets[0].transport == targets[1].transport &&
+					targets[0].transport->keeps_credentials &&
+					targets[0].transport->keeps_credentials(&targets[0], &targets[1])));
+}
+
 /*
  * check_options(url text, config jsonb, credentials text[]): throws an error if the sink
  * of the URL does not take these, of which each may be NULL.  'credentials' has the

@@ -138,7 +138,7 @@ serves(const char *name, size_t len, const char *url)
 		return false;
 	if (len == strlen(WEBHOOK) && memcmp(name, WEBHOOK, len) == 0)
 		return same_name("http", url, scheme) || same_name("https", url, scheme);
-	return strncasecmp(url, name, len) == 0 &&
+	return strncmp(url + scheme, "://", 3) == 0 && strncasecmp(url, name, len) == 0 &&
 		(scheme == len || (scheme == len + 1 && (url[len] == 's' || url[len] == 'S')));
 }
 
@@ -158,7 +158,7 @@ name_for(const char *url, size_t *len)
 const char *
 outbox_sinks_check_url(const char *url, const char **hint)
 {
-	const char *host = strstr(url, "://");
+	const char *host = url + strcspn(url, ":/?#");
 	size_t		len;
 	const char *name = name_for(url, &len);
 
@@ -172,7 +172,8 @@ outbox_sinks_check_url(const char *url, const char **hint)
 		const char *problem = outbox_http_check_url(url, hint);
 
 		if (problem && name == NULL &&
-			(arn_vendor(url, &len) || (host != NULL && is_name(url, host - url))))
+			(arn_vendor(url, &len) ||
+			 (strncmp(host, "://", 3) == 0 && is_name(url, host - url))))
 			*hint =
 				"Use https, or http to an address in outbox.allowed_networks. Other schemes are those of the sinks that outbox.sinks names.";
 		return problem;
@@ -187,12 +188,12 @@ outbox_sinks_check_url(const char *url, const char **hint)
 		}
 	if (arn_vendor(url, &len))
 		return NULL; /* it has no host */
-	if (host == NULL || strcspn(host + 3, "/?#") == 0)
+	host += 3;
+	if (strcspn(host, "/?#") == 0)
 	{
 		*hint = "Write the URL as NAME://host:port/path, with the name of the sink.";
 		return "the URL has no host";
 	}
-	host += 3;
 	if (memchr(host, '@', strcspn(host, "/?#")) != NULL)
 	{
 		*hint = "Leave them out. What a URL contains is shown in views.";

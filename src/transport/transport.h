@@ -21,7 +21,7 @@ struct OutboxTransport;
 struct sockaddr;
 
 /* Raised with each change of this file.  A library of another version is not used. */
-#define OUTBOX_TRANSPORT_ABI 4
+#define OUTBOX_TRANSPORT_ABI 5
 
 /* An entry of an endpoint's config or credentials.  Text is UTF-8. */
 typedef struct OutboxOption
@@ -215,6 +215,14 @@ typedef struct OutboxTransport
 	 */
 	const char *(*check)(const OutboxTarget *target, const char **hint,
 						 const char **notice);
+
+	/*
+	 * Called as check is, when an endpoint is changed whose stored credentials are to stay.
+	 * True if with 'to' they go to no other server than with 'from', and are as well
+	 * protected.  If not, they have to be given again.  NULL: they stay only if URL and
+	 * config stay.
+	 */
+	bool (*keeps_credentials)(const OutboxTarget *from, const OutboxTarget *to);
 
 	/* Called once per process, after the settings are known. */
 	void (*init)(const OutboxServices *services);

@@ -106,6 +106,17 @@ null_check(const OutboxTarget *target, const char **hint, const char **notice)
 	return NULL;
 }
 
+/* Its credentials belong to the host. */
+static bool
+null_keeps_credentials(const OutboxTarget *from, const OutboxTarget *to)
+{
+	size_t len = strcspn(from->url, "/") + 2; /* null:// */
+
+	len += strcspn(from->url + len, "/?#");
+	return strncasecmp(from->url, to->url, len) == 0 &&
+		strchr("/?#", to->url[len]) != NULL;
+}
+
 /* ------------------------------------------------------------- sending */
 
 static void
@@ -344,6 +355,7 @@ static const OutboxTransport null_transport = {
 	.config_names = config_names,
 	.credential_names = credential_names,
 	.check = null_check,
+	.keeps_credentials = null_keeps_credentials,
 	.init = null_init,
 	.reload = null_reload,
 	.fd = null_fd,

@@ -200,7 +200,7 @@ $id = emit($node, 'bad.x', '{}');
 my $file = ask('SHOW server_version_num') < 180000 ? '\$libdir/outbox_missing' : 'outbox_missing';
 my %words = (
 	missing => "outbox_missing: could not access file \"$file\": No such file or directory",
-	old => 'the library outbox_old was built for version 999 of the contract, and this is 4',
+	old => 'the library outbox_old was built for version 999 of the contract, and this is 5',
 	broken => 'outbox_broken: the null sink was built to fail',
 	empty => 'the library outbox_empty is no sink: it has no outbox_sink()');
 foreach my $sink (sort keys %words)

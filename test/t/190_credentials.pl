@@ -172,9 +172,10 @@ ask(q[SELECT outbox.alter_endpoint('moved', url => 'null://g/ok', credentials =>
 ask(q[SELECT outbox.alter_endpoint('moved', url => 'null://h/ok', reset => '{credentials}')]);
 ask(q[SELECT outbox.alter_endpoint('moved', url => 'null://g/ok')]);
 pass('fine with new ones, with none, and at the same server');
-is(ask(q[SELECT string_agg(outbox.servers_known(o, n)::text, ' ') FROM (VALUES ('kafkas://a:1,b:2/t', 'kafkas://b:2/u'), ('kafkas://a:1,b:2/t', 'kafkas://B:2,A:1'),
-	('kafkas://a:1/t', 'kafkas://a:1,b:2/t'), ('kafkas://a:1/t', 'kafka://a:1/t'), ('arn:aws:sqs:eu-west-1:1:a', 'arn:aws:sns:eu-west-1:1:b')) v (o, n)]),
-	'true true false false true', 'which servers are known');
+is(ask(q[SELECT string_agg(outbox.keeps_credentials(o, c, n, d)::text, ' ') FROM (VALUES ('null://h/', NULL::jsonb, 'null://h/', NULL::jsonb),
+	('null://h/', NULL, NULL, NULL), (NULL, NULL, 'null://h/', NULL), ('null://h/', NULL, 'https://h/', NULL), ('nulls://h/', NULL, 'null://h/', NULL), ('null:?://h/', NULL, 'null://h/', NULL),
+	('other://h/', '{"a": 1, "b": 2}', 'other://h/', '{"b": 2, "a": 1}'), ('other://h/', '{"a": 1}', 'other://h/', '{"a": 2}'), ('other://h/', NULL, 'other://h/t', NULL)) v (o, c, n, d)]),
+	'true false false false false false true false false', 'what is not known to be the same is not the same');
 ask("SELECT outbox.drop_endpoint('moved')");
 ok(wait_sql($node, "SELECT count(*) = 1 FROM outbox.endpoint_secrets"), 'dropped');
 
