@@ -39,6 +39,7 @@
 #include "base/version.h"
 #include "emit/dedup.h"
 #include "emit/emit.h"
+#include "log/event_number.h"
 #include "log/event_stamp.h"
 #include "server/wakeup.h"
 
@@ -87,7 +88,7 @@ append(const OutboxNewEvent *e, bool has_id, pg_uuid_t *id)
 												  RowExclusiveLock);
 	TupleTableSlot	 *slot = table_slot_create(rel, NULL);
 	int64			  epoch = outbox_current_epoch();
-	int64			  seq = outbox_next_seq();
+	int64			  seq = outbox_number_draw();
 	TimestampTz		  now = GetCurrentTimestamp();
 
 	if (!has_id)
@@ -312,6 +313,6 @@ OUTBOX_FUNCTION(outbox_check_event_1_0, 9)
 						.body = BYTEA_ARG(7),
 						.content_type = TEXT_ARG(8)};
 
-	outbox_check(&e, true, !PG_ARGISNULL(0) && outbox_seq_is_new(PG_GETARG_INT64(0)));
+	outbox_check(&e, true, !PG_ARGISNULL(0) && outbox_number_is_new(PG_GETARG_INT64(0)));
 	PG_RETURN_BOOL(true);
 }

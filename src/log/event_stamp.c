@@ -1,8 +1,8 @@
 /*
  * event_stamp.c
- *	  Owns what an event is stamped with when it enters the log: piece, number, epoch
- *	  and id.  Also finds the tables of the log.  emit() calls these functions
- *	  directly.  A plain INSERT calls them through the column defaults.
+ *	  Owns what an event is stamped with when it enters the log: piece, epoch and id.
+ *	  Also finds the tables of the log.  emit() calls these functions directly.  A plain
+ *	  INSERT calls them through the column defaults.
  */
 #include "postgres.h"
 
@@ -15,7 +15,6 @@
 #include "catalog/namespace.h"
 #include "catalog/pg_class.h"
 #include "commands/extension.h"
-#include "commands/sequence.h"
 #include "commands/trigger.h"
 #include "executor/tuptable.h"
 #include "fmgr.h"
@@ -36,7 +35,6 @@
 #include "base/version.h"
 #include "log/event_stamp.h"
 #include "server/shmem.h"
-#include "server/wakeup.h"
 
 static const char *const event_columns[] = {"id",	   "seq",		 "xid",
 											"epoch",   "created_at", "piece",
@@ -94,11 +92,6 @@ static MemoryContext origins_cxt;
 
 /* How many; a value that was read meanwhile is not cached. */
 static uint64 invalidations;
-
-/* The numbers that a transaction drew for direct INSERTs. */
-static TransactionId drawn_by;
-static int64		 first_drawn;
-static int64		 last_drawn;
 
 /* ---------------------------------------------------------------------
  * Where the log is
@@ -407,21 +400,6 @@ outbox_log_xid(int64 epoch, uint64 xid)
  */
 
 /*
- * The xid comes first (see emit.c).  That is so for a direct INSERT, too, which comes
- * here through the column default.  This also marks the transaction as one that emits.
- */
-int64
-outbox_next_seq(void)
-{
-	int64 seq;
-
-	(void) GetTopTransactionId();
-	seq = nextval_internal(outbox_log_tables()->seq, false);
-	outbox_mark_emitted();
-	return seq;
-}
-
-/*
  * UUID version 7 (RFC 9562, section 5.7).  The 12 bits behind the milliseconds hold
  * their fraction (section 6.2, method 3).  Within a backend the value never decreases,
  * even if the clock is set back.  So a backend's events sort by id in the order of
@@ -480,23 +458,6 @@ OUTBOX_FUNCTION(outbox_column_piece_1_0, 0)
 	PG_RETURN_INT16(outbox_current_piece());
 }
 
-OUTBOX_FUNCTION(outbox_column_seq_1_0, 0)
-{
-	int64 seq;
-
-	/* Called by hand, it may be what waits for the lock. */
-	(void) fcinfo;
-	relation_close(outbox_log_table_open(&log_tables.seq, RowExclusiveLock), NoLock);
-	seq = outbox_next_seq();
-	if (drawn_by != GetTopTransactionIdIfAny())
-	{
-		drawn_by = GetTopTransactionIdIfAny();
-		first_drawn = seq;
-	}
-	last_drawn = seq;
-	PG_RETURN_INT64(seq);
-}
-
 Jsonb *
 outbox_headers_or_null(Jsonb *headers)
 {
@@ -505,13 +466,6 @@ outbox_headers_or_null(Jsonb *headers)
 	return headers && JsonbExtractScalar(&headers->root, &v) && v.type == jbvNull ?
 		NULL :
 		headers;
-}
-
-bool
-outbox_seq_is_new(int64 seq)
-{
-	return TransactionIdIsValid(drawn_by) && drawn_by == GetTopTransactionIdIfAny() &&
-		seq >= first_drawn && seq <= last_drawn;
 }
 
 OUTBOX_FUNCTION(outbox_column_epoch_1_0, 0)

@@ -103,18 +103,6 @@ extern int64 outbox_current_epoch(void);
 extern uint64 outbox_log_xid(int64 epoch, uint64 xid);
 
 /*
- * Draws the next number of the log, after the transaction has got its xid.  Marks the
- * transaction as one that emits.
- */
-extern int64 outbox_next_seq(void);
-
-/*
- * True if this transaction drew the number for a direct INSERT, as the column's
- * default.
- */
-extern bool outbox_seq_is_new(int64 seq);
-
-/*
  * Returns the headers, or NULL where there are none.  The JSON null means none, too,
  * because some clients send it for a value that is not set.
  */

@@ -69,12 +69,6 @@ outbox_log_check_sequence(void)
 			 errmsg(
 				 "the sequence outbox.events_seq was altered: the order of events is not safe"),
 			 errhint("ALTER SEQUENCE outbox.events_seq CACHE 1 INCREMENT 1 NO CYCLE;")));
-	if (outbox_query(
-			"SELECT 1 FROM outbox.positions"
-			" WHERE GREATEST(read_seq_low, last_seq) OPERATOR(pg_catalog.>)"
-			" COALESCE(pg_catalog.pg_sequence_last_value('outbox.events_seq'), 0) LIMIT 1",
-			0, NULL, NULL, NULL) > 0)
-		outbox_tick_sequence_went_back();
 }
 
 typedef struct ReadState

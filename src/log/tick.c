@@ -19,6 +19,7 @@
 
 #include "base/crash_point.h"
 #include "log/durable.h"
+#include "log/event_number.h"
 #include "log/tick.h"
 #include "server/shmem.h"
 
@@ -31,29 +32,6 @@ outbox_tick_init(Oid sequence)
 	tick_cxt = AllocSetContextCreate(TopMemoryContext, "outbox ticks",
 									 ALLOCSET_SMALL_SIZES);
 	sequence_oid = sequence;
-}
-
-static int64
-sequence_value(Oid sequence)
-{
-	LOCAL_FCINFO(fcinfo, 1);
-	Datum value;
-
-	InitFunctionCallInfoData(*fcinfo, NULL, 1, InvalidOid, NULL, NULL);
-	fcinfo->args[0].value = ObjectIdGetDatum(sequence);
-	fcinfo->args[0].isnull = false;
-	value = pg_sequence_last_value(fcinfo);
-	if (!fcinfo->isnull)
-		return DatumGetInt64(value);
-
-	/* The sequence was never used.  Or, since 18, the role may not read its value. */
-	if (pg_class_aclcheck(sequence, GetUserId(), ACL_SELECT | ACL_USAGE) != ACLCHECK_OK)
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("permission denied for sequence outbox.events_seq"),
-				 errhint("GRANT SELECT ON SEQUENCE outbox.events_seq TO \"%s\";",
-						 GetUserNameFromId(GetUserId(), false))));
-	return 0;
 }
 
 /* The 64-bit form of an xid of a snapshot that was taken just now. */
@@ -110,7 +88,7 @@ take_tick(Oid sequence, OutboxDatabase *db)
 
 	if (RecoveryInProgress())
 		elog(ERROR, "the log cannot be read during recovery");
-	seq_low = sequence_value(sequence);
+	seq_low = outbox_number_highest(sequence);
 
 	/*
 	 * Under the lock, so that of any two ticks the one with the higher number has the
@@ -139,31 +117,16 @@ take_tick(Oid sequence, OutboxDatabase *db)
 	for (int i = 0; i < running->xcnt; i++)
 		tick->xip[i] = widen(running->xids[i], next);
 	qsort(tick->xip, tick->nxip, sizeof(uint64), compare_uint64);
-	tick->seq_high = sequence_value(sequence);
+	tick->seq_high = outbox_number_highest(sequence);
 	tick->lsn = outbox_log_end();
 	return tick;
-}
-
-void
-outbox_tick_sequence_went_back(void)
-{
-	ereport(
-		ERROR,
-		(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-		 errmsg("the sequence outbox.events_seq was set back: events would be skipped"),
-		 errhint(
-			 "SELECT pg_catalog.setval('outbox.events_seq', max(seq)) FROM outbox.events;")));
 }
 
 OutboxTick *
 outbox_tick_take(void)
 {
-	static int64 last_seq;
 	OutboxTick *tick = take_tick(sequence_oid, outbox_database_slot(MyDatabaseId, false));
 
-	if (tick->seq_low < last_seq)
-		outbox_tick_sequence_went_back();
-	last_seq = tick->seq_low;
 	OUTBOX_CRASH_POINT("tick.taken");
 	return tick;
 }

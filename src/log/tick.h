@@ -62,9 +62,6 @@ extern OutboxTick *outbox_tick_in_session(Oid sequence);
 /* A copy of 'now' that also sees the present transaction. */
 extern OutboxTick *outbox_tick_before_own_commit(const OutboxTick *now);
 
-/* Throws the error (55000) of a sequence that was set back. */
-extern void outbox_tick_sequence_went_back(void);
-
 /* Makes a tick of what a table holds.  'snapshot' is as pg_snapshot prints it. */
 extern OutboxTick *outbox_tick_make(int64 number, TimestampTz taken_at, int64 seq_low,
 									int64 seq_high, const char *snapshot);

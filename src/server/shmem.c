@@ -100,6 +100,8 @@ init_slots(void)
 		pg_atomic_init_u64(&db->last_tick, 0);
 		pg_atomic_init_u64(&db->last_position, 0);
 		pg_atomic_init_u64(&db->last_shared, 0);
+		pg_atomic_init_u64(&db->numbers.highest, 0);
+		pg_atomic_init_u32(&db->numbers.sequence, InvalidOid);
 		pg_atomic_init_u64(&db->unmatched, 0);
 		for (int c = 0; c < OUTBOX_COUNTERS; c++)
 		{
@@ -242,6 +244,7 @@ find_slot(Oid dboid, bool create)
 	pg_atomic_write_u32(&db->released, 0);
 	pg_atomic_write_u64(&db->last_position, 0);
 	pg_atomic_write_u64(&db->last_shared, 0);
+	pg_atomic_write_u32(&db->numbers.sequence, InvalidOid);
 	pg_atomic_write_u64(&db->unmatched, 0);
 	pg_atomic_write_u32(&db->highest_endpoint, 0);
 	for (int c = 0; c < OUTBOX_COUNTERS; c++)

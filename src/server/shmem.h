@@ -138,6 +138,13 @@ typedef struct OutboxWorker
 	bool found_none;	 /* it saw that the extension is not there */
 } OutboxWorker;
 
+/* The numbers of events.  Written by event_number.c. */
+typedef struct OutboxNumbers
+{
+	pg_atomic_uint64 highest;  /* that was drawn */
+	pg_atomic_uint32 sequence; /* its oid, if 'highest' is known */
+} OutboxNumbers;
+
 /*
  * One database.  A slot is claimed (under outbox_shared->lock, exclusive) when it is
  * first needed.  It keeps its database until that is dropped.  Backends cache the
@@ -194,6 +201,8 @@ typedef struct OutboxDatabase
 	pg_atomic_uint64 last_tick;
 	pg_atomic_uint64 last_position;
 	pg_atomic_uint64 last_shared;
+
+	OutboxNumbers numbers;
 
 	/* Events that no endpoint subscribes to, since the database has had a worker. */
 	pg_atomic_uint64 unmatched;

@@ -23,6 +23,7 @@
 #include "emit/scheduled.h"
 #include "endpoint/subscribers.h"
 #include "format/cloudevents.h"
+#include "log/event_number.h"
 #include "log/origin.h"
 #include "log/retention.h"
 #include "log/transaction.h"
@@ -210,6 +211,7 @@ outbox_worker_start(OutboxDatabase *database, OutboxWorker *self,
 
 	begin_when_unlocked(false);
 	outbox_log_check_sequence();
+	outbox_number_load();
 	outbox_cloudevents_init();
 	outbox_positions_raise_numbers(db);
 	outbox_roster_init();

@@ -1,0 +1,223 @@
+/*
+ * event_number.c
+ *	  Owns the numbers of events.  Each is higher than all that were given out before,
+ *	  also if the sequence is set back.
+ *
+ * An event with a number that was read before would never be read.  setval() sets the
+ * sequence back, and so does ALTER SUBSCRIPTION … REFRESH SEQUENCES.  So the highest
+ * number that was drawn is in shared memory.  A session looks at it before it draws.  If
+ * the sequence then returns no higher one, the session raises the sequence and draws
+ * again.  After a start of the server the highest number comes from the tables.
+ */
+#include "base/outbox.h"
+
+#include "access/relation.h"
+#include "access/xact.h"
+#include "commands/sequence.h"
+#include "executor/spi.h"
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "storage/lmgr.h"
+#include "utils/acl.h"
+#include "utils/fmgrprotos.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+
+#include "base/version.h"
+#include "log/event_number.h"
+#include "log/event_stamp.h"
+#include "server/shmem.h"
+#include "server/wakeup.h"
+
+/* The numbers that a transaction drew for direct INSERTs. */
+static TransactionId drawn_by;
+static int64		 first_drawn;
+static int64		 last_drawn;
+
+/* The database's numbers, or those of this session if the library was not preloaded. */
+static OutboxNumbers *
+numbers(void)
+{
+	static OutboxNumbers own;
+	OutboxDatabase		*db = outbox_database_slot(MyDatabaseId, false);
+
+	return db ? &db->numbers : &own;
+}
+
+static bool
+is_known(OutboxNumbers *n)
+{
+	return pg_atomic_read_u32(&n->sequence) == outbox_log_tables()->seq;
+}
+
+/*
+ * The log may be empty, so stored ticks and positions count, too.  The snapshot is not
+ * that of the transaction, which may be older than the newest event.
+ */
+static int64
+read_highest(void)
+{
+	static const char *sql =
+		"SELECT GREATEST("
+		"(SELECT pg_catalog.max(seq) FROM outbox.events),"
+		" (SELECT seq_high FROM outbox.ticks ORDER BY tick DESC LIMIT 1),"
+		" (SELECT pg_catalog.max(GREATEST(read_seq_low, last_seq)) FROM outbox.positions),"
+		" 0)";
+	SPIPlanPtr plan;
+	bool	   isnull;
+	int64	   highest;
+
+	SPI_connect();
+	plan = SPI_prepare(sql, 0, NULL);
+	if (plan == NULL ||
+		SPI_execute_snapshot(plan, NULL, NULL, GetLatestSnapshot(), InvalidSnapshot, true,
+							 false, 1) != SPI_OK_SELECT)
+		elog(ERROR, "\"%s\" failed: %s", sql, SPI_result_code_string(SPI_result));
+	highest = DatumGetInt64(
+		SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &isnull));
+	SPI_finish();
+	return highest;
+}
+
+void
+outbox_number_load(void)
+{
+	OutboxNumbers *n = numbers();
+	Oid			   sequence = outbox_log_tables()->seq;
+	Oid			   user;
+	int			   context;
+	int64		   highest;
+
+	if (is_known(n))
+		return;
+
+	/* A role that may emit need not have a privilege on the tables. */
+	GetUserIdAndSecContext(&user, &context);
+	SetUserIdAndSecContext(outbox_log_owner(), context | SECURITY_LOCAL_USERID_CHANGE);
+	highest = read_highest();
+	SetUserIdAndSecContext(user, context);
+
+	/* Another log of the database, which was dropped, had other numbers. */
+	if (outbox_shared)
+		LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
+	if (pg_atomic_read_u32(&n->sequence) == sequence)
+		outbox_raise(&n->highest, (uint64) highest);
+	else
+		pg_atomic_write_u64(&n->highest, (uint64) highest);
+	pg_atomic_write_u32(&n->sequence, sequence);
+	if (outbox_shared)
+		LWLockRelease(outbox_shared->lock);
+}
+
+/*
+ * The sequence was set back.  Under the lock, one session raises it above every number
+ * that was drawn.  Each other session may have drawn one that it has not noted yet.
+ */
+static int64
+draw_again(OutboxNumbers *n, Oid sequence)
+{
+	uint64 before;
+	int64  seq;
+	Oid	   user;
+	int	   context;
+
+	LockRelationOid(sequence, ShareUpdateExclusiveLock);
+	before = pg_atomic_read_u64(&n->highest);
+	seq = nextval_internal(sequence, false);
+	if (seq <= (int64) before)
+	{
+		GetUserIdAndSecContext(&user, &context);
+		SetUserIdAndSecContext(outbox_log_owner(),
+							   context | SECURITY_LOCAL_USERID_CHANGE);
+		DirectFunctionCall2(setval_oid, ObjectIdGetDatum(sequence),
+							Int64GetDatum((int64) before + MaxBackends));
+		SetUserIdAndSecContext(user, context);
+		seq = nextval_internal(sequence, false);
+		ereport(
+			LOG,
+			(errmsg("the sequence outbox.events_seq had been set back below " INT64_FORMAT
+					", and was raised to " INT64_FORMAT,
+					(int64) before, seq)));
+	}
+	outbox_raise(&n->highest, (uint64) seq);
+	UnlockRelationOid(sequence, ShareUpdateExclusiveLock);
+	return seq;
+}
+
+/*
+ * The xid comes first (see emit.c).  That is so for a direct INSERT, too, which comes
+ * here through the column default.
+ */
+int64
+outbox_number_draw(void)
+{
+	OutboxNumbers *n = numbers();
+	Oid			   sequence = outbox_log_tables()->seq;
+	uint64		   before;
+	int64		   seq;
+
+	(void) GetTopTransactionId();
+	if (!is_known(n))
+		outbox_number_load();
+	before = pg_atomic_read_u64(&n->highest);
+	seq = nextval_internal(sequence, false);
+	if (seq > (int64) before)
+		outbox_raise(&n->highest, (uint64) seq);
+	else
+		seq = draw_again(n, sequence);
+	outbox_mark_emitted();
+	return seq;
+}
+
+int64
+outbox_number_highest(Oid sequence)
+{
+	LOCAL_FCINFO(fcinfo, 1);
+	Datum  value;
+	uint64 highest;
+
+	if (!is_known(numbers()))
+		outbox_number_load();
+	highest = pg_atomic_read_u64(&numbers()->highest);
+
+	InitFunctionCallInfoData(*fcinfo, NULL, 1, InvalidOid, NULL, NULL);
+	fcinfo->args[0].value = ObjectIdGetDatum(sequence);
+	fcinfo->args[0].isnull = false;
+	value = pg_sequence_last_value(fcinfo);
+	if (!fcinfo->isnull)
+		return Max(DatumGetInt64(value), (int64) highest);
+
+	/* The sequence was never used.  Or, since 18, the role may not read its value. */
+	if (pg_class_aclcheck(sequence, GetUserId(), ACL_SELECT | ACL_USAGE) != ACLCHECK_OK)
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("permission denied for sequence outbox.events_seq"),
+				 errhint("GRANT SELECT ON SEQUENCE outbox.events_seq TO \"%s\";",
+						 GetUserNameFromId(GetUserId(), false))));
+	return (int64) highest;
+}
+
+OUTBOX_FUNCTION(outbox_column_seq_1_0, 0)
+{
+	const Oid *sequence = &outbox_log_tables()->seq;
+	int64	   seq;
+
+	/* Called by hand, it may be what waits for the lock. */
+	(void) fcinfo;
+	relation_close(outbox_log_table_open(sequence, RowExclusiveLock), NoLock);
+	seq = outbox_number_draw();
+	if (drawn_by != GetTopTransactionIdIfAny())
+	{
+		drawn_by = GetTopTransactionIdIfAny();
+		first_drawn = seq;
+	}
+	last_drawn = seq;
+	PG_RETURN_INT64(seq);
+}
+
+bool
+outbox_number_is_new(int64 seq)
+{
+	return TransactionIdIsValid(drawn_by) && drawn_by == GetTopTransactionIdIfAny() &&
+		seq >= first_drawn && seq <= last_drawn;
+}

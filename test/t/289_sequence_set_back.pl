@@ -1,0 +1,78 @@
+# No event is lost, whatever the sequence of their numbers is set to.
+use strict;
+use warnings;
+
+use OutboxTest;
+use PostgreSQL::Test::Cluster;
+use Test::More;
+
+my $node = outbox_node('main', conf => "max_prepared_transactions = 5\n");
+my $receiver = OutboxTest::Receiver->new('main');
+endpoint($node, $receiver, 'all', '/ok/a', "ordering => 'none'");
+
+my $set_back = "SELECT setval('outbox.events_seq', 10)";
+my @ids;
+
+sub emitted
+{
+	my (@new) = @_;
+	push @ids, grep { /\S/ } map { split /\n/ } @new;
+}
+
+sub all_arrive
+{
+	my ($name) = @_;
+	wait_until { my %got = map { $_->{id} => 1 } $receiver->delivered; !grep { !$got{$_} } @ids } "$name: each event arrives";
+	wait_sql($node, 'SELECT pending = 0 AND processing = 0 AND delivered = ' . @ids . ' FROM outbox.stats');
+	is($node->safe_psql('postgres', 'SELECT count(*) - count(DISTINCT seq) FROM outbox.all_events'),
+		0, "$name: no number is given out twice");
+}
+
+my $many = "SELECT outbox.emit('a.b', '{}'::jsonb) FROM generate_series(1, 200)";
+emitted($node->safe_psql('postgres', $many));
+all_arrive('before');
+
+# Sessions that emit meanwhile, old and new ones, by function and by INSERT, and one that commits late
+my $open = $node->background_psql('postgres', on_error_stop => 1);
+$open->query_safe('BEGIN');
+emitted($open->query_safe("SELECT outbox.emit('a.late', '{}'::jsonb)"));
+$node->safe_psql('postgres', $set_back);
+emitted($open->query_safe("SELECT outbox.emit('a.late', '{}'::jsonb)"));
+emitted($node->safe_psql('postgres', "INSERT INTO outbox.events (topic, payload) VALUES ('a.insert', '{}') RETURNING id"));
+emitted($node->safe_psql('postgres', $many));
+$open->query_safe('COMMIT');
+all_arrive('the sequence was set back under a worker');
+
+# Again and again, in the midst of a transaction with many events
+emitted($node->safe_psql('postgres', <<"SQL"));
+SELECT outbox.emit('a.b', '{}'::jsonb) FROM generate_series(1, 300) i
+WHERE i % 50 <> 0 OR setval('outbox.events_seq', i) > 0;
+SQL
+all_arrive('set back inside a statement');
+
+# While no worker runs, after a start of the server, with an empty log
+$node->safe_psql('postgres', "ALTER SYSTEM SET outbox.enabled = off; SELECT pg_reload_conf()");
+$node->safe_psql('postgres', $set_back);
+$node->restart;
+emitted($node->safe_psql('postgres', "SET default_transaction_isolation = 'repeatable read'; $many"));
+$node->safe_psql('postgres', $set_back);
+$node->restart;
+$node->safe_psql('postgres', "ALTER SYSTEM RESET outbox.enabled; SELECT pg_reload_conf()");
+all_arrive('set back before the server was started');
+
+$node->safe_psql('postgres', 'SELECT outbox.pause_endpoint(\'all\')');
+$node->safe_psql('postgres', $set_back);
+emitted($node->safe_psql('postgres', $many));
+$node->safe_psql('postgres', 'SELECT outbox.resume_endpoint(\'all\')');
+all_arrive('an endpoint that is behind');
+
+# A second log in the same database begins anew
+$node->safe_psql('postgres', 'DROP EXTENSION outbox; CREATE EXTENSION outbox');
+@ids = ();
+endpoint($node, $receiver, 'all', '/ok/b', "ordering => 'none'");
+emitted($node->safe_psql('postgres', $many));
+cmp_ok($node->safe_psql('postgres', 'SELECT max(seq) FROM outbox.events'), '<=', 250, 'numbers of a new log begin anew');
+all_arrive('another log');
+
+$node->stop;
+done_testing();
