@@ -87,15 +87,30 @@ find(Datum *values, pg_uuid_t *id)
 	return true;
 }
 
+#define INSERT_KEY \
+	"INSERT INTO outbox.dedup AS d (topic, dedup_key, event_id, created_at, tenant)" \
+	" VALUES ($1, $2, $4, $5, $6) ON CONFLICT (topic, dedup_key, tenant) DO "
+
+/* True if the key is new. */
 static bool
 insert(Datum *values)
 {
 	static SPIPlanPtr plan;
 
+	return outbox_plan_run(&plan, INSERT_KEY "NOTHING", NCLAIM, claim_types, values,
+						   NULL) > 0;
+}
+
+/* True if the key belonged to an event of long ago, or to none any more. */
+static bool
+take_over(Datum *values)
+{
+	static SPIPlanPtr plan;
+
 	return outbox_plan_run(
 			   &plan,
-			   "INSERT INTO outbox.dedup AS d (topic, dedup_key, event_id, created_at, tenant)"
-			   " VALUES ($1, $2, $4, $5, $6) ON CONFLICT (topic, dedup_key, tenant) DO UPDATE"
+			   INSERT_KEY
+			   "UPDATE"
 			   " SET event_id = EXCLUDED.event_id, created_at = EXCLUDED.created_at"
 			   " WHERE d.created_at OPERATOR(pg_catalog.<=) $3",
 			   NCLAIM, claim_types, values, NULL) > 0;
@@ -114,17 +129,20 @@ claim(const OutboxNewEvent *e, pg_uuid_t *id)
 						e->tenant ? PointerGetDatum(e->tenant) : CStringGetTextDatum("")};
 
 	/*
-	 * A duplicate is searched first, because that locks no row.  If another
-	 * transaction's claim is committed between the two statements, the second one does
-	 * nothing, and the first one sees the claim in the next round.
+	 * The insert comes first, because it reads nothing that a SERIALIZABLE transaction
+	 * would conflict with.  A duplicate is searched next, because that locks no row.  If
+	 * another transaction's claim is committed between two statements, the last one does
+	 * nothing, and the search finds the claim in the next round.
 	 */
-	while (!find(values, id))
+	while (!insert(values))
 	{
-		if (insert(values))
+		if (find(values, id))
+			return false;
+		if (take_over(values))
 			return true;
 		CHECK_FOR_INTERRUPTS();
 	}
-	return false;
+	return true;
 }
 
 bool
