@@ -9,6 +9,7 @@
 #include "lib/ilist.h"
 #include "lib/pairingheap.h"
 #include "endpoint/filter.h"
+#include "endpoint/flow.h"
 #include "endpoint/pace.h"
 #include "endpoint/tenant.h"
 #include "format/request.h"
@@ -273,7 +274,6 @@ typedef struct OutboxQueue
 	int				   nheld;
 	int				   nready;
 	int				   nin_flight;		/* requests, of which a batch is one */
-	size_t			   flight_bytes;	/* that these requests take */
 	TimestampTz		   memory_short_at; /* when outbox.worker_memory last held a request
 										 * back (0: never) */
 	int				   nheads;			/* deliveries in flight that are their lane's
@@ -363,8 +363,6 @@ typedef struct OutboxPlace
 /* For what endpoints wait in turn, because there is not enough for all of them at once. */
 typedef enum OutboxTurn
 {
-	OUTBOX_TURN_FIRST, /* time in a round, for those with no request in flight */
-	OUTBOX_TURN_SEND,  /* one of the worker's slots, or memory for a request */
 	OUTBOX_TURN_READ,  /* a page of the log, for those that are catching up */
 	OUTBOX_TURN_AHEAD, /* a newer tick, for those that have read all that may be read */
 	OUTBOX_TURN_COUNT, /* a page of the log, for those whose backlog is being counted */
@@ -374,7 +372,7 @@ typedef enum OutboxTurn
 
 /*
  * The worker's lists that an endpoint may be on which does not rest.  Written by busy.c,
- * publish.c, dispatch.c and settle.c.
+ * publish.c, slots.c and settle.c.
  */
 typedef struct OutboxLists
 {
@@ -392,8 +390,7 @@ typedef struct OutboxLists
 	bool unpublished;  /* true if something may have changed since it was published */
 	dlist_node turn_node[OUTBOX_TURNS]; /* on lists of those that wait for their turn */
 	bool	   in_turn[OUTBOX_TURNS];
-	dlist_node tenant_node; /* on the list of those that wait for their tenant's limits */
-	bool	   waits_for_tenant;
+	OutboxFlow flow; /* waits for a slot, or has some (slots.c) */
 } OutboxLists;
 
 /* The endpoint that has this node of a list above. */

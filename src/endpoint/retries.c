@@ -136,8 +136,8 @@ outbox_retries_due(const OutboxEndpoint *ep)
 	return (first->due + TICK - 1) / TICK * TICK;
 }
 
-bool
-outbox_retries_is_due(const OutboxEndpoint *ep, TimestampTz now)
+static bool
+is_due(const OutboxEndpoint *ep, TimestampTz now)
 {
 	/* While the breaker is open, any retry can be the probe, due or not. */
 	if (ep->pace.breaker == OUTBOX_BREAKER_OPEN)
@@ -149,7 +149,7 @@ outbox_retries_is_due(const OutboxEndpoint *ep, TimestampTz now)
 bool
 outbox_retries_has_due(OutboxEndpoint *ep, TimestampTz now)
 {
-	return outbox_retries_is_due(ep, now) && outbox_status_may_send(ep, now);
+	return is_due(ep, now) && outbox_status_is_ready(ep, now);
 }
 
 int

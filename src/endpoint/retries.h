@@ -61,10 +61,9 @@ extern void outbox_retries_add_parked(OutboxEndpoint *ep, int64 seq, TimestampTz
 									  const char *key, int64 group);
 
 /*
- * True if a retry is due, or may be the probe, and not too much is ready already.  The
- * second says this if the endpoint may send now.
+ * True if the endpoint may send as far as itself is concerned, and a retry is due, or may
+ * be the probe, and not too much is ready already.
  */
-extern bool outbox_retries_is_due(const OutboxEndpoint *ep, TimestampTz now);
 extern bool outbox_retries_has_due(OutboxEndpoint *ep, TimestampTz now);
 
 /*

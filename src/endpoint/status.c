@@ -43,8 +43,7 @@ outbox_status_is_ready(OutboxEndpoint *ep, TimestampTz now)
 bool
 outbox_status_may_send(OutboxEndpoint *ep, TimestampTz now)
 {
-	return outbox_status_is_ready(ep, now) &&
-		(ep->tenant == NULL || outbox_tenant_allows(ep->tenant, now));
+	return outbox_status_is_ready(ep, now) && outbox_tenant_allows(ep->tenant, now);
 }
 
 /*

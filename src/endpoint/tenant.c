@@ -71,8 +71,8 @@ outbox_tenant_leave(OutboxTenant *t)
 	if (--t->nendpoints > 0)
 		return;
 	tenants_delete(tenants, t->name);
-	if (t->limits)
-		pfree(t->limits);
+	if (t->pace)
+		pfree(t->pace);
 	pfree(t);
 }
 
@@ -80,52 +80,20 @@ outbox_tenant_leave(OutboxTenant *t)
 void
 outbox_tenant_set_limits(OutboxTenant *t, int max_in_flight, double rate_limit)
 {
-	if (t->limits == NULL && max_in_flight == 0 && rate_limit == 0)
+	if (t->pace == NULL && max_in_flight == 0 && rate_limit == 0)
 		return;
-	if (t->limits == NULL)
-	{
-		t->limits = MemoryContextAllocZero(tenants_cxt, sizeof(OutboxTenantLimits));
-		dlist_init(&t->limits->waiting);
-	}
-	t->limits->pace.limits.max_in_flight = max_in_flight;
-	t->limits->pace.limits.rate_limit = rate_limit;
-}
-
-bool
-outbox_tenant_is_limited(const OutboxTenant *t)
-{
-	return t->limits &&
-		(t->limits->pace.limits.max_in_flight > 0 ||
-		 t->limits->pace.limits.rate_limit > 0);
+	if (t->pace == NULL)
+		t->pace = MemoryContextAllocZero(tenants_cxt, sizeof(OutboxPace));
+	t->pace->limits.max_in_flight = max_in_flight;
+	t->pace->limits.rate_limit = rate_limit;
 }
 
 TimestampTz
-outbox_tenant_token_at(OutboxTenant *t, TimestampTz now)
+outbox_tenant_allows_at(OutboxTenant *t, TimestampTz now)
 {
-	return t->limits ? outbox_pace_token_at(&t->limits->pace, now) : now;
-}
+	int most = t->pace->limits.max_in_flight;
 
-bool
-outbox_tenant_allows(OutboxTenant *t, TimestampTz now)
-{
-	return !outbox_tenant_is_limited(t) ||
-		((t->limits->pace.limits.max_in_flight == 0 ||
-		  t->in_flight < t->limits->pace.limits.max_in_flight) &&
-		 outbox_pace_token_at(&t->limits->pace, now) <= now);
-}
-
-void
-outbox_tenant_begin(OutboxTenant *t, bool only)
-{
-	t->in_flight++;
-	t->nsending += only;
-	if (t->limits)
-		outbox_pace_take_token(&t->limits->pace);
-}
-
-void
-outbox_tenant_end(OutboxTenant *t, bool only)
-{
-	t->in_flight--;
-	t->nsending -= only;
+	if (most > 0 && t->flow.in_flight >= most)
+		return DT_NOEND;
+	return outbox_pace_token_at(t->pace, now);
 }

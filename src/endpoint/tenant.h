@@ -6,6 +6,7 @@
 #define OUTBOX_TENANT_H
 
 #include "lib/ilist.h"
+#include "endpoint/flow.h"
 #include "endpoint/pace.h"
 
 /* Endpoints of the database that get the same events, by tenant (subscribers.c). */
@@ -15,20 +16,14 @@ typedef struct OutboxGroup
 	dlist_head members;	   /* OutboxSubscription */
 } OutboxGroup;
 
-typedef struct OutboxTenantLimits
-{
-	OutboxPace pace;	/* max_in_flight (0: no limit) and rate_limit for all endpoints */
-	dlist_head waiting; /* endpoints that these limits keep from sending */
-} OutboxTenantLimits;
-
 typedef struct OutboxTenant
 {
-	int					nendpoints; /* that the worker knows */
-	int					nsending;	/* of this worker, those with requests in flight */
-	int					in_flight;	/* requests */
-	OutboxTenantLimits *limits;		/* NULL: it never had any */
-	OutboxGroup			group;
-	char				name[FLEXIBLE_ARRAY_MEMBER];
+	int			nendpoints; /* that the worker knows */
+	OutboxFlow	flow;		/* its requests, and its endpoints that wait for slots */
+	OutboxPace *pace;		/* limits of all its endpoints: max_in_flight (0: none), and
+							 * rate_limit (NULL: it never had any) */
+	OutboxGroup group;
+	char		name[FLEXIBLE_ARRAY_MEMBER];
 } OutboxTenant;
 
 /*
@@ -51,18 +46,17 @@ outbox_tenant_name(const OutboxTenant *t)
 extern void outbox_tenant_set_limits(OutboxTenant *t, int max_in_flight,
 									 double rate_limit);
 
-/* True if the tenant has limits at all. */
-extern bool outbox_tenant_is_limited(const OutboxTenant *t);
-
 /*
- * The first is true if one more request may be sent now.  The second returns when the
- * rate allows one.
+ * Returns when one more request may be sent: 'now', or a later time.  DT_NOEND: when one
+ * of those in flight has ended.
  */
-extern bool		   outbox_tenant_allows(OutboxTenant *t, TimestampTz now);
-extern TimestampTz outbox_tenant_token_at(OutboxTenant *t, TimestampTz now);
+extern TimestampTz outbox_tenant_allows_at(OutboxTenant *t, TimestampTz now);
 
-/* An endpoint begins or ends a request.  'only': it has no other in flight. */
-extern void outbox_tenant_begin(OutboxTenant *t, bool only);
-extern void outbox_tenant_end(OutboxTenant *t, bool only);
+/* NULL: there is no tenant, and it allows everything. */
+static inline bool
+outbox_tenant_allows(OutboxTenant *t, TimestampTz now)
+{
+	return t == NULL || t->pace == NULL || outbox_tenant_allows_at(t, now) <= now;
+}
 
 #endif /* OUTBOX_TENANT_H */

@@ -8,8 +8,7 @@
  *	  busy		examined by the steps of each round
  *	  open		has something to settle or to publish
  *	  unsettled	visited by the next settle (settle.c)
- *	  turns		wait for time to begin a request, for a slot, for a page of the log, or
- *				for the shared position, in this order
+ *	  turns		wait for a page of the log, or for the shared position, in this order
  *	  waiting	a heap: is added to 'busy' when its time comes
  *
  * What happens to an endpoint adds it to the first three: an event, an answer, a command,
@@ -39,9 +38,7 @@ compare_time(const pairingheap_node *a, const pairingheap_node *b, void *arg)
 }
 
 static pairingheap waiting = {.ph_compare = compare_time};
-static dlist_head  turns[OUTBOX_TURNS] = {DLIST_STATIC_INIT(turns[OUTBOX_TURN_FIRST]),
-										  DLIST_STATIC_INIT(turns[OUTBOX_TURN_SEND]),
-										  DLIST_STATIC_INIT(turns[OUTBOX_TURN_READ]),
+static dlist_head  turns[OUTBOX_TURNS] = {DLIST_STATIC_INIT(turns[OUTBOX_TURN_READ]),
 										  DLIST_STATIC_INIT(turns[OUTBOX_TURN_AHEAD]),
 										  DLIST_STATIC_INIT(turns[OUTBOX_TURN_COUNT]),
 										  DLIST_STATIC_INIT(turns[OUTBOX_TURN_SHARE])};

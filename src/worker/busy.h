@@ -56,17 +56,4 @@ extern OutboxEndpoint *outbox_turn_first(OutboxTurn turn);
 extern OutboxEndpoint *outbox_turn_next(OutboxTurn turn, OutboxEndpoint *ep);
 extern void			   outbox_turn_last(OutboxTurn turn, OutboxEndpoint *ep);
 
-/* How many wait to send something, and whether this one does. */
-static inline int
-outbox_turns_of_sending(void)
-{
-	return outbox_loop.turns[OUTBOX_TURN_FIRST] + outbox_loop.turns[OUTBOX_TURN_SEND];
-}
-
-static inline bool
-outbox_turn_is_of_sending(const OutboxEndpoint *ep)
-{
-	return ep->lists->in_turn[OUTBOX_TURN_FIRST] || ep->lists->in_turn[OUTBOX_TURN_SEND];
-}
-
 #endif /* OUTBOX_BUSY_H */

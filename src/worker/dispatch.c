@@ -29,6 +29,7 @@
 #include "worker/dispatch.h"
 #include "worker/loop.h"
 #include "worker/roster.h"
+#include "worker/slots.h"
 
 /* Bytes that a batch takes besides its body.  Its answer is kept whole. */
 #define BATCH_BYTES(transport) ((transport)->memory + OUTBOX_ANSWER_MAX)
@@ -57,12 +58,6 @@ outbox_dispatch_new_round(void)
 	this_round.over = false;
 }
 
-bool
-outbox_dispatch_round_is_over(void)
-{
-	return this_round.over;
-}
-
 static void
 count_start(TimestampTz now)
 {
@@ -71,126 +66,34 @@ count_start(TimestampTz now)
 	this_round.over = now >= this_round.end;
 }
 
-/* ----------------------------------------------------- limits of tenants */
-
-/*
- * Endpoints that the limits of their tenant keep from sending wait on its list.  The
- * first one sends when the limits allow it, and then the next one is the first.
- */
-static OutboxEndpoint *
-first_of_tenant(OutboxTenant *t)
-{
-	if (t->limits == NULL || dlist_is_empty(&t->limits->waiting))
-		return NULL;
-	return outbox_listed(tenant_node, dlist_head_node(&t->limits->waiting));
-}
-
-static void
-next_of_tenant(OutboxTenant *t)
-{
-	OutboxEndpoint *ep = first_of_tenant(t);
-
-	if (ep)
-		outbox_busy_add(ep);
-}
-
-static void
-wait_for_tenant(OutboxEndpoint *ep)
-{
-	if (ep->lists->waits_for_tenant)
-		return;
-	ep->lists->waits_for_tenant = true;
-	dlist_push_tail(&ep->tenant->limits->waiting, &ep->lists->tenant_node);
-	if (!ep->lists->busy)
-		outbox_busy_add(ep); /* to find when it may send */
-}
-
-void
-outbox_dispatch_leave_tenant(OutboxEndpoint *ep)
-{
-	if (!ep->lists->waits_for_tenant)
-		return;
-	ep->lists->waits_for_tenant = false;
-	dlist_delete(&ep->lists->tenant_node);
-	next_of_tenant(ep->tenant);
-}
-
-/*
- * True if the endpoint can send once its tenant allows it.  A retry that is due is loaded
- * then.
- */
-static bool
-has_something_for_tenant(OutboxEndpoint *ep, TimestampTz now)
-{
-	return outbox_status_is_ready(ep, now) &&
-		(outbox_window_has_something(ep) ||
-		 (outbox_retries_is_due(ep, now) && !ep->member.recreate &&
-		  !outbox_step_held(OUTBOX_STEP_READ, ep->id)));
-}
-
-/*
- * True if the endpoint may send as far as its tenant is concerned.  One that could not
- * send anyway does not wait, because all behind it would.
- */
-static bool
-is_turn_of_tenant(OutboxEndpoint *ep, TimestampTz now)
-{
-	OutboxTenant *t = ep->tenant;
-
-	if (t && outbox_tenant_is_limited(t) && has_something_for_tenant(ep, now) &&
-		(!outbox_tenant_allows(t, now) ||
-		 (first_of_tenant(t) != NULL && first_of_tenant(t) != ep)))
-	{
-		wait_for_tenant(ep);
-		return false;
-	}
-	outbox_dispatch_leave_tenant(ep);
-	return true;
-}
-
 /*
  * Returns the time at which the request starts.  That of the round may be before the event
  * was emitted.
  */
 static TimestampTz
-begin_flight(OutboxEndpoint *ep, size_t request_bytes, size_t body_bytes)
+begin_flight(OutboxEndpoint *ep, size_t request_bytes)
 {
-	bool		only = ep->queue->nin_flight == 1;
 	TimestampTz now = GetCurrentTimestamp();
 
 	count_start(now);
-	outbox_loop.traffic.in_flight++;
-	if (ep->tenant)
-		outbox_tenant_begin(ep->tenant, only);
-	if (only && (ep->tenant == NULL || ep->tenant->nsending == 1))
-		outbox_loop.traffic.nsending++;
-	ep->queue->flight_bytes += request_bytes + body_bytes;
+	outbox_slots_begin(ep, now);
 	outbox_memory_account(&requests_account, requests_account + request_bytes);
 	return now;
 }
 
 static void
-end_flight(OutboxEndpoint *ep, size_t request_bytes, size_t body_bytes)
+end_flight(OutboxEndpoint *ep, size_t request_bytes, TimestampTz now)
 {
-	bool only = ep->queue->nin_flight == 1;
-
-	outbox_loop.traffic.in_flight--;
-	if (ep->tenant)
-		outbox_tenant_end(ep->tenant, only);
-	ep->queue->flight_bytes -= request_bytes + body_bytes;
-	if (only && (ep->tenant == NULL || ep->tenant->nsending == 0))
-		outbox_loop.traffic.nsending--;
-	if (ep->tenant)
-		next_of_tenant(ep->tenant);
+	outbox_slots_end(ep, now);
 	outbox_memory_account(&requests_account, requests_account - request_bytes);
 }
 
 static void
-end_single_flight(OutboxDelivery *d)
+end_single_flight(OutboxDelivery *d, TimestampTz now)
 {
 	OutboxEvent *sent = d->sent;
 
-	end_flight(d->endpoint, d->transport->memory, d->sent_len);
+	end_flight(d->endpoint, d->transport->memory, now);
 	d->sent = NULL;
 	outbox_page_unref(sent->page);
 }
@@ -219,6 +122,8 @@ batch_done(OutboxBatch *b, const OutboxOutcome *outcome, TimestampTz now)
 	outbox_batch_done(b, outcome, now);
 }
 
+static void fill(OutboxEndpoint *ep, TimestampTz now, bool turn);
+
 /*
  * A request has ended.  'arg' is the delivery that was sent alone, or the first
  * member of a batch.
@@ -237,7 +142,7 @@ done(void *arg, const OutboxOutcome *outcome)
 	OUTBOX_CRASH_POINT("answer.arrived");
 	if (outcome->result == OUTBOX_RESULT_UNAVAILABLE)
 	{
-		end_single_flight(d);
+		end_single_flight(d, now);
 		not_now(ep, d);
 		outbox_loop.traffic.refill_all = true; /* the link may be up again already */
 		return;
@@ -251,14 +156,14 @@ done(void *arg, const OutboxOutcome *outcome)
 	}
 	if (d->batch)
 	{
-		end_flight(ep, BATCH_BYTES(d->batch->transport), d->batch->body.len);
+		end_flight(ep, BATCH_BYTES(d->batch->transport), now);
 		batch_done(d->batch, outcome, now);
 	}
 	else
 	{
 		bool good = outcome->result <= OUTBOX_RESULT_UNKNOWN;
 
-		end_single_flight(d);
+		end_single_flight(d, now);
 		outbox_loop.traffic.unsettled++;
 		d->transfer = NULL;
 		outbox_loop.traffic.delivered += good;
@@ -267,7 +172,7 @@ done(void *arg, const OutboxOutcome *outcome)
 	}
 	OUTBOX_CRASH_POINT("answer.noted");
 	ended(ep, now);
-	if (outbox_turns_of_sending() > 0 || (ep->tenant && first_of_tenant(ep->tenant)))
+	if (outbox_slots_wanted())
 		return;
 
 	/*
@@ -275,7 +180,7 @@ done(void *arg, const OutboxOutcome *outcome)
 	 * to be read first.
 	 */
 	outbox_payload_readable = false;
-	outbox_dispatch_fill(ep, now, outbox_worker_max_in_flight);
+	fill(ep, now, false);
 	outbox_payload_readable = true;
 	outbox_loop.traffic.refill_all = outbox_loop.traffic.refill_all ||
 		outbox_payload_wanted;
@@ -355,7 +260,7 @@ send(OutboxEndpoint *ep, OutboxDelivery *d, TimestampTz now)
 	d->transfer = t;
 	d->sent = event;
 	d->sent_len = message.body_len;
-	d->started_at = begin_flight(ep, transport->memory, message.body_len);
+	d->started_at = begin_flight(ep, transport->memory);
 	OUTBOX_CRASH_POINT("send.begin");
 	transport->start(t, &ep->config.target, ep->link->handle, &message, d);
 	if (ep->link->state == OUTBOX_LINK_PROBING)
@@ -391,7 +296,7 @@ send_batch(OutboxBatch *b, TimestampTz now)
 	}
 	b->transport = transport;
 	b->transfer = t;
-	now = begin_flight(ep, BATCH_BYTES(transport), b->body.len);
+	now = begin_flight(ep, BATCH_BYTES(transport));
 	for (int i = 0; i < b->n; i++)
 		b->members[i].delivery->started_at = now;
 	message.body = b->body.bytes;
@@ -402,25 +307,9 @@ send_batch(OutboxBatch *b, TimestampTz now)
 	return true;
 }
 
-/* Endpoints that lack a slot, memory or time get what others give back, in turn. */
-static void
-wait_if(bool wants, OutboxEndpoint *ep)
-{
-	OutboxTurn turn = ep->queue->nin_flight == 0 && this_round.over ? OUTBOX_TURN_FIRST :
-																	  OUTBOX_TURN_SEND;
-
-	if (!wants)
-	{
-		outbox_turn_remove(turn, ep);
-		return;
-	}
-	outbox_turn_add(turn, ep);
-	if (this_round.over)
-		outbox_loop.traffic.refill_all = true;
-}
-
-bool
-outbox_dispatch_may_fill(void)
+/* False: nothing at all may be sent now. */
+static bool
+may_fill(void)
 {
 	/*
 	 * What is not settled is sent again after a crash, so its number is bounded
@@ -463,51 +352,85 @@ width_of(const OutboxEndpoint *ep, bool more)
 	return transport && transport->width ? transport->width(target, more) : INT_MAX;
 }
 
-void
-outbox_dispatch_fill(OutboxEndpoint *ep, TimestampTz now, int most)
+/* What keeps an endpoint from sending its next request. */
+typedef enum Bound
 {
-	int width;
+	BOUND_NONE,
+	BOUND_OWN,	  /* its state, its limits, or its breaker */
+	BOUND_WIDTH,  /* what its transport can use */
+	BOUND_TENANT, /* the limits of its tenant */
+	BOUND_SLOT,	  /* what the others have */
+	BOUND_TURN,	  /* others wait before it */
+	BOUND_TIME,	  /* the round is over */
+	BOUND_MEMORY, /* it was tried: its request does not fit now, or cannot be made */
+	BOUND_NOTHING /* it was tried: nothing can be sent */
+} Bound;
 
-	/* the part of the worker's memory for 'most' requests */
-	size_t bytes = outbox_memory_limit() / outbox_worker_max_in_flight * most;
+static Bound
+bound_of(OutboxEndpoint *ep, TimestampTz now, int width, bool turn)
+{
+	return !outbox_status_is_ready(ep, now)	   ? BOUND_OWN :
+		ep->queue->nin_flight >= width		   ? BOUND_WIDTH :
+		!outbox_tenant_allows(ep->tenant, now) ? BOUND_TENANT :
+		this_round.over						   ? BOUND_TIME :
+		!outbox_slots_free_for(ep)			   ? BOUND_SLOT :
+		!turn && outbox_slots_wanted()		   ? BOUND_TURN :
+												 BOUND_NONE;
+}
 
-	if (outbox_window_has_something(ep) &&
-		(!outbox_dispatch_may_fill() || ep->member.recreate))
+/* The endpoint waits for what it lacks, in turn or until its time. */
+static void
+wait_for(OutboxEndpoint *ep, Bound bound, TimestampTz now)
+{
+	bool something = outbox_window_has_something(ep);
+
+	switch (bound)
+	{
+		case BOUND_MEMORY:
+			outbox_slots_wait_for_memory(ep, now);
+			return;
+		case BOUND_TIME:
+		case BOUND_TENANT:
+		case BOUND_SLOT:
+		case BOUND_TURN:
+			if (!something)
+				break;
+			outbox_slots_wait(ep, now);
+			return;
+		case BOUND_WIDTH:
+			if (something)
+				(void) width_of(ep, true);
+			break;
+		default:
+			break;
+	}
+	outbox_slots_leave(ep);
+}
+
+/*
+ * Fills the endpoint's free slots until others wait.  'turn': it waited, and is the next.
+ */
+static void
+fill(OutboxEndpoint *ep, TimestampTz now, bool turn)
+{
+	int	  width;
+	Bound bound;
+
+	if (outbox_window_has_something(ep) && (!may_fill() || ep->member.recreate))
 		return;
 	ep->lists->touched = false;
-	if (!is_turn_of_tenant(ep, now))
-		return;
 	width = width_of(ep, false);
-	for (;;)
+	while ((bound = bound_of(ep, now, width, turn)) == BOUND_NONE)
 	{
 		bool nothing;
 
-		/* Each endpoint has one slot, whatever the others use. */
-		if (this_round.over ||
-			(ep->queue->nin_flight > 0 &&
-			 (ep->queue->nin_flight >= most ||
-			  (most < outbox_worker_max_in_flight && ep->queue->flight_bytes > bytes) ||
-			  outbox_loop.traffic.in_flight >= outbox_worker_max_in_flight)))
-		{
-			wait_if(outbox_window_has_something(ep) && outbox_status_may_send(ep, now),
-					ep);
-			break;
-		}
-		if (ep->queue->nin_flight >= width)
-		{
-			if (outbox_window_has_something(ep) && outbox_status_may_send(ep, now))
-				(void) width_of(ep, true);
-			wait_if(false, ep);
-			break;
-		}
+		turn = false;
 		if (send_next(ep, now, &nothing))
 			continue;
-		wait_if(!nothing, ep);
+		bound = nothing ? BOUND_NOTHING : BOUND_MEMORY;
 		break;
 	}
-	if (ep->tenant && !outbox_tenant_allows(ep->tenant, now) &&
-		has_something_for_tenant(ep, now))
-		wait_for_tenant(ep);
+	wait_for(ep, bound, now);
 
 	/* How far it has read is stored in time, whenever the answer comes. */
 	if (ep->place.moved && !ep->lists->behind)
@@ -519,22 +442,29 @@ outbox_dispatch_fill(OutboxEndpoint *ep, TimestampTz now, int most)
 	 */
 	if (!ep->lists->busy &&
 		(outbox_settle_wants(ep) ||
-		 (outbox_window_has_something(ep) && !outbox_turn_is_of_sending(ep))))
+		 (outbox_window_has_something(ep) && !outbox_slots_waits(ep))))
 		outbox_busy_add(ep);
 }
 
-/* What has nothing in flight does not overtake what waits for time in a round. */
 void
-outbox_dispatch_offer(OutboxEndpoint *ep, TimestampTz now, int most)
+outbox_dispatch_fill_all(TimestampTz now)
 {
-	if (outbox_loop.turns[OUTBOX_TURN_FIRST] == 0 || ep->queue->nin_flight > 0 ||
-		!outbox_window_has_something(ep))
+	OutboxEndpoint *ep = NULL;
+	dlist_iter		iter;
+
+	outbox_loop.traffic.refill_all = false;
+	outbox_slots_ask_again(now);
+	dlist_foreach(iter, &outbox_loop.roster.busy)
 	{
-		outbox_dispatch_fill(ep, now, most);
-		return;
+		ep = outbox_listed(busy_node, iter.cur);
+		if (ep->feed->drop_window)
+			outbox_window_drop(ep, &outbox_loop.head);
+		fill(ep, now, false);
 	}
-	ep->lists->touched = false;
-	outbox_turn_add(OUTBOX_TURN_FIRST, ep);
+	while (!this_round.over && may_fill() && (ep = outbox_slots_next(now)) != NULL)
+		fill(ep, now, true);
+	if (this_round.over && outbox_slots_wanted())
+		outbox_loop.traffic.refill_all = true;
 }
 
 static OutboxDelivery *
@@ -555,20 +485,21 @@ started_before(OutboxEndpoint *ep, TimestampTz before)
 void
 outbox_dispatch_cancel(OutboxEndpoint *ep, TimestampTz before)
 {
+	TimestampTz		now = GetCurrentTimestamp();
 	OutboxDelivery *d;
 
 	while ((d = started_before(ep, before)) != NULL)
 	{
 		if (d->batch)
 		{
-			end_flight(ep, BATCH_BYTES(d->batch->transport), d->batch->body.len);
+			end_flight(ep, BATCH_BYTES(d->batch->transport), now);
 			d->batch->transport->cancel(d->batch->transfer);
 			outbox_batch_put_back(d->batch);
 		}
 		else
 		{
 			d->transport->cancel(d->transfer);
-			end_single_flight(d);
+			end_single_flight(d, now);
 			outbox_endpoint_put_back(ep, d);
 		}
 	}
@@ -588,13 +519,6 @@ outbox_dispatch_next_time(OutboxEndpoint *ep, TimestampTz now)
 		return t;
 	if (ep->pace.retry_at > now)
 		return ep->pace.retry_at;
-	if (ep->lists->waits_for_tenant)
-	{
-		/* If it waits for a slot, or for its turn, it is told. */
-		if (first_of_tenant(ep->tenant) == ep)
-			t = outbox_tenant_token_at(ep->tenant, now);
-		return t > now ? t : DT_NOEND;
-	}
 	if (ep->pace.breaker == OUTBOX_BREAKER_OPEN ||
 		!outbox_pace_has_slot(&ep->pace, ep->queue->nin_flight))
 		return t;

@@ -19,29 +19,15 @@ extern void outbox_dispatch_init(OutboxEnded ended);
  * When that is over, endpoints that have more to send wait for their turn in the next.
  */
 extern void outbox_dispatch_new_round(void);
-extern bool outbox_dispatch_round_is_over(void);
 
-/*
- * Fills the endpoint's free slots.  It stops at 'most' requests in flight, when they
- * take the part of the worker's memory that 'most' is of
- * outbox.worker_max_in_flight, or when the round is over.  One request is allowed in
- * any case, as soon as a round has time for it.  _offer does the same in the order in
- * which endpoints wait for that.
- */
-extern void outbox_dispatch_fill(OutboxEndpoint *ep, TimestampTz now, int most);
-extern void outbox_dispatch_offer(OutboxEndpoint *ep, TimestampTz now, int most);
+/* Fills free slots, in the order of slots.h. */
+extern void outbox_dispatch_fill_all(TimestampTz now);
 
 /*
  * What was started goes out now, because the worker is about to do something else.  It is
  * done before each large payload, too.
  */
 extern void outbox_dispatch_flush(void);
-
-/* False: nothing at all may be sent now. */
-extern bool outbox_dispatch_may_fill(void);
-
-/* The endpoint no longer waits for the limits of its tenant. */
-extern void outbox_dispatch_leave_tenant(OutboxEndpoint *ep);
 
 /*
  * Cancels the endpoint's requests that were started before 'before'.  Their

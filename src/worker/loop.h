@@ -28,9 +28,6 @@ typedef struct OutboxLoopRoster
  */
 typedef struct OutboxLoopTraffic
 {
-	int	  in_flight;	   /* of all endpoints */
-	int	  nsending;		   /* tenants, and endpoints without one, that have requests
-							* in flight */
 	int64 delivered;	   /* since the worker started */
 	int	  unsettled;	   /* deliveries that have ended since the last settle */
 	bool  sending_allowed; /* true if requests may be sent */

@@ -25,6 +25,7 @@
 #include "worker/loop.h"
 #include "worker/publish.h"
 #include "worker/reader.h"
+#include "worker/slots.h"
 
 /*
  * µs after its last activity for which outbox.stats has latencies of an endpoint.
@@ -93,7 +94,7 @@ must_try_again(const OutboxEndpoint *ep)
 		return false;
 	return !outbox_loop.traffic.all_durable ||
 		(ep->queue->nin_flight == 0 && ep->queue->nsettling == 0 &&
-		 !outbox_turn_is_of_sending(ep) && !ep->lists->waits_for_tenant);
+		 !outbox_slots_waits(ep));
 }
 
 /*
@@ -174,13 +175,13 @@ may_close(OutboxEndpoint *ep)
 static void
 rest_if_idle(OutboxEndpoint *ep, TimestampTz now)
 {
-	if (ep->lists->waits_for_tenant || !ep->place.shared ||
-		ep->status.failing_since != 0 || outbox_settings_has_former(&ep->config) ||
-		ep->link->handle || ep->link->look_at != DT_NOEND ||
-		!outbox_endpoint_may_rest(ep))
+	if (!ep->place.shared || ep->status.failing_since != 0 ||
+		outbox_settings_has_former(&ep->config) || ep->link->handle ||
+		ep->link->look_at != DT_NOEND || !outbox_endpoint_may_rest(ep))
 		return;
 	for (int turn = 0; turn < OUTBOX_TURNS; turn++)
 		outbox_turn_remove(turn, ep);
+	outbox_slots_leave(ep);
 	outbox_endpoint_rest(ep, now);
 }
 

@@ -43,6 +43,7 @@
 #include "worker/leftovers.h"
 #include "worker/reload.h"
 #include "worker/roster.h"
+#include "worker/slots.h"
 
 /* If more endpoints have changed, the settings of all are read. */
 #define CHANGES_MAX 1000
@@ -97,12 +98,7 @@ set_tenant(OutboxEndpoint *ep, const OutboxEndpointRow *s)
 		ep->tenant = outbox_tenant_join(s->tenant);
 	outbox_tenant_set_limits(ep->tenant, part_of_tenant(s->tenant_in_flight),
 							 s->tenant_rate / outbox_workers_per_database);
-	if (ep->lists->waits_for_tenant)
-	{
-		/* The limits may be others now. */
-		outbox_dispatch_leave_tenant(ep);
-		outbox_busy_add(ep);
-	}
+	outbox_slots_limits_changed(ep->tenant);
 }
 
 /*

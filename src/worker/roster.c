@@ -24,6 +24,7 @@
 #include "worker/loop.h"
 #include "worker/publish.h"
 #include "worker/roster.h"
+#include "worker/slots.h"
 
 MemoryContext outbox_roster_cxt;
 
@@ -80,7 +81,7 @@ outbox_roster_forget(OutboxEndpoint *ep)
 {
 	outbox_subscribers_remove(ep);
 	outbox_dispatch_cancel(ep, DT_NOEND);
-	outbox_dispatch_leave_tenant(ep);
+	outbox_slots_leave(ep);
 	outbox_link_close(ep);
 	outbox_step_forget(ep->id);
 	outbox_busy_forget(ep);
@@ -141,7 +142,6 @@ outbox_roster_load_again(OutboxEndpoint *ep)
 {
 	if (ep->member.recreate)
 		return;
-	outbox_dispatch_leave_tenant(ep); /* it sends nothing, so it is the turn of others */
 	outbox_busy_add(ep);
 	outbox_window_drop(ep, &outbox_loop.head);
 	ep->member.recreate = true;

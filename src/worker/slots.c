@@ -1,87 +1,188 @@
 /*
  * slots.c
- *	  Owns how the requests that a worker may have in flight are shared by its endpoints.
+ *	  Owns which endpoint sends next when there is not enough for all: slots, memory,
+ *	  time in a round, or what a tenant may have.
+ *
+ * An endpoint that has something to send and cannot send it is on one of three heaps:
+ *
+ *	  waiting		of the worker, or of its tenant, in the order of flow.c
+ *	  no_memory		its last request did not fit, and it is asked again in turn
+ *	  tenants_held	with its tenant, which may not send more before a time or an answer
  */
 #include "base/outbox.h"
 
+#include <sys/resource.h>
+
 #include "base/settings.h"
-#include "endpoint/window.h"
-#include "worker/busy.h"
-#include "worker/dispatch.h"
 #include "worker/loop.h"
 #include "worker/slots.h"
 
-/*
- * The slots are shared by tenants first, then by the endpoints of each.  An endpoint
- * without a tenant counts as one.
- */
-static int
-fair_share(const OutboxEndpoint *ep)
-{
-	int share = outbox_worker_max_in_flight / Max(outbox_loop.traffic.nsending, 1);
+/* So many that lacked memory are asked in each round whether they can send now. */
+#define ASKED_AGAIN 16
 
-	return Max(share / (ep->tenant ? Max(ep->tenant->nsending, 1) : 1), 1);
+/* Descriptors that tables, lookups and transports may need besides one for each request. */
+#define FILES_OF_OTHERS 256
+
+static OutboxFlow  all;
+static pairingheap no_memory = {.ph_compare = outbox_flow_compare_held};
+static pairingheap tenants_held = {.ph_compare = outbox_flow_compare_held};
+static int64	   lacked; /* how often memory was lacking: their order in the heap */
+static int		   beside; /* first requests of endpoints whose tenant has others */
+static int		   may_be_open; /* requests that descriptors allow */
+static bool		   firsts;		/* true if there are enough for one of each endpoint */
+
+void
+outbox_slots_init(void)
+{
+	struct rlimit files;
+
+	may_be_open = INT_MAX;
+	if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < INT_MAX)
+		may_be_open = Max((int) files.rlim_cur - FILES_OF_OTHERS,
+						  (int) files.rlim_cur / 2);
+	outbox_flow_init(&all, &firsts);
+}
+
+static OutboxFlow *
+flow_of(OutboxEndpoint *ep)
+{
+	OutboxFlow *f = &ep->lists->flow;
+
+	if (f->parent == NULL)
+	{
+		OutboxFlow *parent = ep->tenant ? &ep->tenant->flow : &all;
+
+		if (parent != &all && parent->parent == NULL)
+			outbox_flow_join(parent, &all);
+		outbox_flow_join(f, parent);
+	}
+	return f;
+}
+
+int
+outbox_slots_in_flight(void)
+{
+	return all.in_flight;
 }
 
 /*
- * Gives free slots to the endpoints that wait for them: to each as many as are its fair
- * share, or with 'all' as many as it can use.  It ends when OUTBOX_TURN_FRUITLESS of them in a row
- * could not send anything.
+ * Each endpoint has one, while descriptors allow that.  Those of a tenant with many
+ * endpoints take nothing away from what all have together: they count as one.
  */
-static void
-share_slots(TimestampTz now, bool all)
+bool
+outbox_slots_free_for(const OutboxEndpoint *ep)
 {
-	int fruitless = 0;
-
-	for (int n = outbox_loop.turns[OUTBOX_TURN_SEND];
-		 n > 0 && fruitless < OUTBOX_TURN_FRUITLESS && !outbox_dispatch_round_is_over() &&
-		 outbox_dispatch_may_fill() &&
-		 outbox_loop.traffic.in_flight < outbox_worker_max_in_flight;
-		 n--)
-	{
-		OutboxEndpoint *ep = outbox_turn_first(OUTBOX_TURN_SEND);
-		int				before = outbox_loop.traffic.in_flight;
-
-		outbox_turn_remove(OUTBOX_TURN_SEND, ep);
-		outbox_dispatch_fill(ep, now, all ? outbox_worker_max_in_flight : fair_share(ep));
-		fruitless = outbox_loop.traffic.in_flight > before ? 0 : fruitless + 1;
-	}
+	return all.in_flight < may_be_open &&
+		(ep->lists->flow.in_flight == 0 ||
+		 all.in_flight - beside < outbox_worker_max_in_flight);
 }
 
-/* Endpoints that have no request in flight get one, in the order in which they wait. */
-static void
-give_first(TimestampTz now)
+bool
+outbox_slots_wanted(void)
 {
-	OutboxEndpoint *ep;
-
-	while ((ep = outbox_turn_first(OUTBOX_TURN_FIRST)) != NULL &&
-		   !outbox_dispatch_round_is_over() && outbox_dispatch_may_fill())
-	{
-		outbox_turn_remove(OUTBOX_TURN_FIRST, ep);
-		outbox_dispatch_fill(ep, now, 1);
-	}
-	if (ep != NULL)
-		outbox_loop.traffic.refill_all = true;
+	return !pairingheap_is_empty(&all.waiting) || !pairingheap_is_empty(&no_memory);
 }
 
 void
-outbox_slots_fill(TimestampTz now)
+outbox_slots_wait(OutboxEndpoint *ep, TimestampTz now)
 {
-	bool	   scarce = outbox_turns_of_sending() > 0;
-	dlist_iter iter;
+	OutboxFlow *f = flow_of(ep);
 
-	outbox_loop.traffic.refill_all = false;
-	dlist_foreach(iter, &outbox_loop.roster.busy)
+	outbox_flow_wait(f, now);
+	outbox_flow_release(f); /* something has happened to it */
+}
+
+void
+outbox_slots_wait_for_memory(OutboxEndpoint *ep, TimestampTz now)
+{
+	OutboxFlow *f = flow_of(ep);
+
+	outbox_flow_wait(f, now);
+	outbox_flow_hold(f, &no_memory, lacked++);
+}
+
+void
+outbox_slots_leave(OutboxEndpoint *ep)
+{
+	if (ep->lists->flow.parent != NULL)
+		outbox_flow_leave(&ep->lists->flow);
+}
+
+OutboxEndpoint *
+outbox_slots_next(TimestampTz now)
+{
+	OutboxFlow *f;
+
+	while ((f = outbox_flow_first(&all)) != NULL)
 	{
-		OutboxEndpoint *ep = outbox_listed(busy_node, iter.cur);
+		OutboxEndpoint *ep = pairingheap_container(OutboxLists, flow.node, &f->node)
+								 ->endpoint;
 
-		if (ep->feed->drop_window)
-			outbox_window_drop(ep, &outbox_loop.head);
-		outbox_dispatch_offer(ep, now, scarce ? 1 : outbox_worker_max_in_flight);
+		if (!outbox_tenant_allows(ep->tenant, now))
+		{
+			outbox_flow_hold(f->parent, &tenants_held,
+							 outbox_tenant_allows_at(ep->tenant, now));
+			continue;
+		}
+		if (!outbox_slots_free_for(ep))
+			break;
+		outbox_flow_take(f, now);
+		return ep;
 	}
-	if (!outbox_dispatch_may_fill())
-		return;
-	give_first(now);
-	share_slots(now, false);
-	share_slots(now, true);
+	return NULL;
+}
+
+void
+outbox_slots_ask_again(TimestampTz now)
+{
+	OutboxFlow *f;
+
+	/* The order of a heap changes only while nothing is in it. */
+	if (pairingheap_is_empty(&all.waiting))
+		firsts = may_be_open > outbox_worker_max_in_flight;
+	for (int i = 0; i < ASKED_AGAIN && (f = outbox_flow_first_held(&no_memory)); i++)
+		outbox_flow_release(f);
+	while (outbox_slots_next_time() <= now)
+		outbox_flow_release(outbox_flow_first_held(&tenants_held));
+}
+
+TimestampTz
+outbox_slots_next_time(void)
+{
+	const OutboxFlow *f = outbox_flow_first_held(&tenants_held);
+
+	return f ? f->order : DT_NOEND;
+}
+
+void
+outbox_slots_limits_changed(OutboxTenant *t)
+{
+	outbox_flow_release(&t->flow);
+	outbox_loop.traffic.refill_all = true;
+}
+
+void
+outbox_slots_begin(OutboxEndpoint *ep, TimestampTz now)
+{
+	OutboxFlow *f = flow_of(ep);
+
+	outbox_flow_begin(f, now);
+	if (ep->tenant && f->in_flight == 1 && f->parent->nbelow > 1)
+		beside++;
+	if (ep->tenant && ep->tenant->pace)
+		outbox_pace_take_token(ep->tenant->pace);
+}
+
+/* What it gives back may be what it lacked, or its tenant. */
+void
+outbox_slots_end(OutboxEndpoint *ep, TimestampTz now)
+{
+	OutboxFlow *f = flow_of(ep);
+
+	if (ep->tenant && f->in_flight == 1 && f->parent->nbelow > 1)
+		beside--;
+	outbox_flow_end(f, now);
+	outbox_flow_release(f);
+	if (ep->tenant)
+		outbox_flow_release(f->parent);
 }

@@ -1,17 +1,58 @@
 /*
  * slots.h
- *	  How the requests that a worker may have in flight are shared by its endpoints.
+ *	  Which endpoint sends next when there is not enough for all: slots, memory, time in a
+ *	  round, or what a tenant may have.
  */
 #ifndef OUTBOX_SLOTS_H
 #define OUTBOX_SLOTS_H
 
-#include "utils/timestamp.h"
+#include "endpoint/endpoint.h"
+
+/* Called at the start of a worker, when the limit of open files is what it will be. */
+extern void outbox_slots_init(void);
+
+/* Requests in flight, of all endpoints. */
+extern int outbox_slots_in_flight(void);
 
 /*
- * Fills free slots.  Each endpoint gets one, as soon as a round has time for it.  While
- * endpoints wait for more, they get up to an equal share in the order in which they wait.
- * What is left then goes to them in the same order.
+ * The first is true if the endpoint may have one more request in flight, as far as the
+ * others are concerned.  The second is true if endpoints wait for that.
  */
-extern void outbox_slots_fill(TimestampTz now);
+extern bool outbox_slots_free_for(const OutboxEndpoint *ep);
+extern bool outbox_slots_wanted(void);
+
+/*
+ * The endpoint has something to send, and waits: in turn, or until there may be memory for
+ * it.  _leave: it does not wait any more.
+ */
+extern void outbox_slots_wait(OutboxEndpoint *ep, TimestampTz now);
+extern void outbox_slots_wait_for_memory(OutboxEndpoint *ep, TimestampTz now);
+extern void outbox_slots_leave(OutboxEndpoint *ep);
+
+static inline bool
+outbox_slots_waits(const OutboxEndpoint *ep)
+{
+	return ep->lists->flow.waits;
+}
+
+/*
+ * Returns the endpoint that is next, which then does not wait any more.  NULL: none waits
+ * that may send, or there is no slot for it.
+ */
+extern OutboxEndpoint *outbox_slots_next(TimestampTz now);
+
+/*
+ * A round begins to fill slots: those that lacked something may have it now.  _next_time
+ * returns when a tenant may send again.  DT_NOEND: none waits for a time.
+ */
+extern void		   outbox_slots_ask_again(TimestampTz now);
+extern TimestampTz outbox_slots_next_time(void);
+
+/* The limits of the tenant may be others now. */
+extern void outbox_slots_limits_changed(OutboxTenant *t);
+
+/* A request of the endpoint begins, or has ended. */
+extern void outbox_slots_begin(OutboxEndpoint *ep, TimestampTz now);
+extern void outbox_slots_end(OutboxEndpoint *ep, TimestampTz now);
 
 #endif /* OUTBOX_SLOTS_H */

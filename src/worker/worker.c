@@ -288,7 +288,7 @@ publish(TimestampTz now)
 {
 	outbox_publish(now);
 	pg_atomic_write_u64(&self->endpoints, outbox_loop.roster.n);
-	pg_atomic_write_u64(&self->in_flight, outbox_loop.traffic.in_flight);
+	pg_atomic_write_u64(&self->in_flight, outbox_slots_in_flight());
 	pg_atomic_write_u64(&self->memory, outbox_memory_used);
 	pg_atomic_write_u64(&self->delivered, outbox_loop.traffic.delivered);
 	pg_atomic_write_u64(&self->last_loop_at, now);
@@ -425,13 +425,14 @@ time_to_sleep(TimestampTz examined_at, bool more)
 	{
 		OutboxEndpoint *ep = outbox_listed(busy_node, iter.cur);
 
-		if (outbox_loop.traffic.sending_allowed && !outbox_turn_is_of_sending(ep))
+		if (outbox_loop.traffic.sending_allowed && !outbox_slots_waits(ep))
 			fill_at = Min(fill_at, outbox_dispatch_next_time(ep, examined_at));
 		if (sharing && outbox_is_quiet(ep) && !ep->place.shared)
 			until = Min(until, outbox_settle_shares_at(ep));
 		until = Min(until, ep->link->look_at);
 	}
-	if (outbox_loop.turns[OUTBOX_TURN_SEND] > 0 && outbox_loop.traffic.in_flight == 0)
+	fill_at = Min(fill_at, outbox_slots_next_time());
+	if (outbox_slots_wanted() && outbox_slots_in_flight() == 0)
 		fill_at = now + OUTBOX_RETRY_LOCKS_AFTER; /* there was no memory for a request */
 	until = Min(until, fill_at);
 	if (now < outbox_loop.due.retry_locks_at)
@@ -536,7 +537,7 @@ loop(void)
 		check_durability();
 		if (outbox_loop.traffic.refill_all || now >= fill_at)
 		{
-			outbox_slots_fill(now);
+			outbox_dispatch_fill_all(now);
 			outbox_dispatch_flush();
 		}
 		outbox_chores_last(now);

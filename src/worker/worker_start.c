@@ -35,6 +35,7 @@
 #include "worker/loop.h"
 #include "worker/reload.h"
 #include "worker/roster.h"
+#include "worker/slots.h"
 #include "worker/worker_start.h"
 
 #define IDLE_LOOK 10000L /* ms between two checks while it waits */
@@ -205,6 +206,7 @@ outbox_worker_start(OutboxDatabase *database, OutboxWorker *self,
 	db = database;
 	check_may_deliver();
 	raise_fd_limit();
+	outbox_slots_init();
 	outbox_memory_init();
 	outbox_dispatch_init(delivery_ended);
 	outbox_subscribers_init();

@@ -1,0 +1,241 @@
+/*
+ * flow.c
+ *	  Owns which of the endpoints that wait gets the next slot.
+ *
+ * It is the one with the fewest requests in flight, and among equals the one that has
+ * used the least slot-time: the sum of the durations of its requests, those in flight
+ * included.  Flows with equally many in flight use slot-time equally fast, so their order
+ * does not change while nothing begins or ends.  See worker/README.md.
+ */
+#include "base/outbox.h"
+
+#include "endpoint/flow.h"
+
+#define flow_of(n) pairingheap_container(OutboxFlow, node, n)
+#define const_flow_of(n) pairingheap_const_container(OutboxFlow, node, n)
+
+static int64 orders; /* of those that began to wait */
+
+/* True if the first is less, modulo 2^64. */
+static bool
+is_less(uint64 a, uint64 b)
+{
+	return (int64) (a - b) < 0;
+}
+
+static uint64
+used_until(const OutboxFlow *f, TimestampTz now)
+{
+	return f->used + (uint64) f->in_flight * (uint64) now;
+}
+
+/* True if the flow, or the one below it that is next, has no request in flight. */
+static bool
+is_first(const OutboxFlow *f)
+{
+	return (pairingheap_is_empty(&f->waiting) ? f : flow_of(f->waiting.ph_root))
+			   ->in_flight == 0;
+}
+
+/* A heap has the greatest first, so the one that is next is greater. */
+static int
+compare(const pairingheap_node *a, const pairingheap_node *b, void *arg)
+{
+	const OutboxFlow *x = const_flow_of(a);
+	const OutboxFlow *y = const_flow_of(b);
+	const bool		 *firsts = arg;
+
+	if (firsts && *firsts && is_first(x) != is_first(y))
+		return is_first(x) ? 1 : -1;
+	if (x->in_flight != y->in_flight)
+		return x->in_flight < y->in_flight ? 1 : -1;
+	if (x->used != y->used)
+		return is_less(x->used, y->used) ? 1 : -1;
+	return x->order < y->order ? 1 : x->order > y->order ? -1 : 0;
+}
+
+int
+outbox_flow_compare_held(const pairingheap_node *a, const pairingheap_node *b, void *arg)
+{
+	int64 x = const_flow_of(a)->order;
+	int64 y = const_flow_of(b)->order;
+
+	(void) arg;
+	return x < y ? 1 : x > y ? -1 : 0;
+}
+
+void
+outbox_flow_init(OutboxFlow *root, const bool *firsts)
+{
+	root->waiting.ph_compare = compare;
+	root->waiting.ph_arg = unconstify(bool *, firsts);
+}
+
+void
+outbox_flow_join(OutboxFlow *f, OutboxFlow *parent)
+{
+	f->parent = parent;
+	f->waiting.ph_compare = compare;
+}
+
+static bool
+is_held(const OutboxFlow *f)
+{
+	return f->in != NULL && f->in != &f->parent->waiting;
+}
+
+static void
+move(OutboxFlow *f, pairingheap *to)
+{
+	pairingheap *own = &f->parent->waiting;
+	pairingheap *from = f->in;
+
+	if (from != NULL)
+		pairingheap_remove(from, &f->node);
+	if (to == own && from != own)
+		f->order = orders++;
+	if (to != NULL)
+		pairingheap_add(to, &f->node);
+	f->in = to;
+	if (from == own && to != own && pairingheap_is_empty(own))
+		f->parent->period++;
+}
+
+/* Puts the flow and those above it where they belong, after a change. */
+static void
+place(OutboxFlow *f)
+{
+	for (; f->parent != NULL; f = f->parent)
+	{
+		bool wants = f->waits || !pairingheap_is_empty(&f->waiting);
+
+		if (wants || f->in != NULL)
+			move(f, !wants ? NULL : is_held(f) ? f->in : &f->parent->waiting);
+	}
+}
+
+/*
+ * Slot-time counts while some wait.  A flow that comes to these, or that was idle, has used
+ * as much as the one that was served last, or more: what it did not use before is lost.
+ * And what it used while the others did not want it is no debt.
+ */
+static void
+catch_up(OutboxFlow *f, TimestampTz now)
+{
+	for (; f->parent != NULL; f = f->parent)
+	{
+		uint64 clock = f->parent->clock;
+
+		if (f->in_period != f->parent->period)
+			f->used = clock - (uint64) f->in_flight * (uint64) now;
+		else if (f->in_flight == 0 && !f->active && is_less(f->used, clock))
+			f->used = clock;
+		else if (f->in_flight == 0 && is_less(clock, f->served))
+		{
+			f->used -= f->served - clock;
+			f->served = clock;
+		}
+		f->in_period = f->parent->period;
+		f->active = true;
+	}
+}
+
+void
+outbox_flow_wait(OutboxFlow *f, TimestampTz now)
+{
+	if (f->waits)
+		return;
+	catch_up(f, now);
+	f->waits = true;
+	place(f);
+}
+
+static void
+stop(OutboxFlow *f)
+{
+	f->waits = false;
+	if (f->in != NULL)
+	{
+		move(f, NULL);
+		place(f->parent);
+	}
+}
+
+void
+outbox_flow_leave(OutboxFlow *f)
+{
+	stop(f);
+	for (; f->parent != NULL && f->in_flight == 0 && f->in == NULL; f = f->parent)
+		f->active = false;
+}
+
+OutboxFlow *
+outbox_flow_first(const OutboxFlow *root)
+{
+	OutboxFlow *f = NULL;
+
+	for (pairingheap_node *n = root->waiting.ph_root; n != NULL; n = f->waiting.ph_root)
+		f = flow_of(n);
+	return f;
+}
+
+void
+outbox_flow_take(OutboxFlow *f, TimestampTz now)
+{
+	if (!f->waits)
+		return;
+	for (OutboxFlow *g = f; g->parent != NULL; g = g->parent)
+		g->parent->clock = used_until(g, now);
+	stop(f);
+}
+
+void
+outbox_flow_hold(OutboxFlow *f, pairingheap *held, int64 order)
+{
+	move(f, NULL);
+	f->order = order;
+	pairingheap_add(held, &f->node);
+	f->in = held;
+	place(f->parent);
+}
+
+void
+outbox_flow_release(OutboxFlow *f)
+{
+	if (!is_held(f))
+		return;
+	move(f, &f->parent->waiting);
+	place(f->parent);
+}
+
+OutboxFlow *
+outbox_flow_first_held(pairingheap *held)
+{
+	return pairingheap_is_empty(held) ? NULL : flow_of(pairingheap_first(held));
+}
+
+void
+outbox_flow_begin(OutboxFlow *f, TimestampTz now)
+{
+	catch_up(f, now);
+	for (OutboxFlow *g = f; g != NULL; g = g->parent)
+	{
+		g->served = used_until(g, now);
+		if (g->in_flight++ == 0 && g->parent != NULL)
+			g->parent->nbelow++;
+		g->used -= (uint64) now;
+	}
+	place(f);
+}
+
+void
+outbox_flow_end(OutboxFlow *f, TimestampTz now)
+{
+	for (OutboxFlow *g = f; g != NULL; g = g->parent)
+	{
+		if (--g->in_flight == 0 && g->parent != NULL)
+			g->parent->nbelow--;
+		g->used += (uint64) now;
+	}
+	place(f);
+}

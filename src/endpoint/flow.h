@@ -1,0 +1,72 @@
+/*
+ * flow.h
+ *	  Fair queueing: which of those that wait gets the next slot.
+ *
+ * A flow is what has a share of the slots: an endpoint, or a tenant with the endpoints
+ * below it.  It uses only numbers and times, so it is tested without a server.
+ */
+#ifndef OUTBOX_FLOW_H
+#define OUTBOX_FLOW_H
+
+#include "lib/pairingheap.h"
+#include "utils/timestamp.h"
+
+typedef struct OutboxFlow
+{
+	struct OutboxFlow *parent;	/* NULL: it is the root */
+	pairingheap		   waiting; /* flows below it, the one that is next first */
+	pairingheap		  *in; /* the heap that 'node' is in: that of the parent, or one of
+								 * flows that are held (NULL: none) */
+	pairingheap_node   node;
+	bool			   waits; /* true if it is an endpoint that has something to send */
+	bool   active;			  /* true if it has had work all the time since it began to */
+	int	   in_flight;
+	int	   nbelow;	  /* flows right below it that have requests in flight */
+	uint64 used;	  /* Slot-µs, less the times at which those in flight began.  It is
+							  * counted modulo 2^64, and only differences matter. */
+	uint64 served;	  /* what it had used when its last request began */
+	uint64 clock;	  /* slot-µs of the flow below that was served last */
+	uint64 period;	  /* number of times that none below it waited any more */
+	uint64 in_period; /* that of the parent that 'used' belongs to */
+	int64  order;	  /* among equals, or among those that are held */
+} OutboxFlow;
+
+/*
+ * Makes a root.  While '*firsts' is true, endpoints without any request come before all
+ * others, whatever their tenants have.
+ */
+extern void outbox_flow_init(OutboxFlow *root, const bool *firsts);
+
+/* Puts a flow that has no parent yet below one. */
+extern void outbox_flow_join(OutboxFlow *f, OutboxFlow *parent);
+
+/*
+ * The first: the endpoint has something to send, and waits for a slot.  The second: it
+ * does not wait any more, because it has nothing, or may not send it.
+ */
+extern void outbox_flow_wait(OutboxFlow *f, TimestampTz now);
+extern void outbox_flow_leave(OutboxFlow *f);
+
+/* Returns the endpoint that gets the next slot.  NULL: none waits, or all are held. */
+extern OutboxFlow *outbox_flow_first(const OutboxFlow *root);
+
+/* It is its turn: it does not wait any more. */
+extern void outbox_flow_take(OutboxFlow *f, TimestampTz now);
+
+/*
+ * It waits for something else than a slot: it is passed over until _release.  Those that
+ * are held are in the order of 'order'.
+ */
+extern void		   outbox_flow_hold(OutboxFlow *f, pairingheap *held, int64 order);
+extern void		   outbox_flow_release(OutboxFlow *f);
+extern OutboxFlow *outbox_flow_first_held(pairingheap *held);
+
+/* A request of the endpoint begins, or has ended. */
+extern void outbox_flow_begin(OutboxFlow *f, TimestampTz now);
+extern void outbox_flow_end(OutboxFlow *f, TimestampTz now);
+
+/* How flows that are held are compared. */
+extern int outbox_flow_compare_held(const pairingheap_node *a, const pairingheap_node *b,
+									void *arg);
+
+#endif /* OUTBOX_FLOW_H */

@@ -1,0 +1,194 @@
+/*
+ * test_flow.c
+ *	  Slots are shared by time: slow endpoints, however many, leave a fast one its part (TAP).
+ *
+ * links: src/endpoint/flow.c
+ */
+#include "base/outbox.h"
+
+#include "endpoint/flow.h"
+#include "tap.h"
+
+/* ---------------------------------------------- the server's heap, as a sorted list */
+
+void
+pairingheap_add(pairingheap *heap, pairingheap_node *node)
+{
+	pairingheap_node **at = &heap->ph_root;
+
+	while (*at != NULL && heap->ph_compare(*at, node, heap->ph_arg) >= 0)
+		at = &(*at)->next_sibling;
+	node->next_sibling = *at;
+	*at = node;
+}
+
+void
+pairingheap_remove(pairingheap *heap, pairingheap_node *node)
+{
+	pairingheap_node **at = &heap->ph_root;
+
+	while (*at != node)
+		at = &(*at)->next_sibling;
+	*at = node->next_sibling;
+}
+
+pairingheap_node *
+pairingheap_first(pairingheap *heap)
+{
+	return heap->ph_root;
+}
+
+/* ------------------------------------------------------------------- a worker */
+
+#define MS INT64CONST(1000)
+#define FLOWS_MAX 4100
+#define REQUESTS_MAX 8192
+#define MEASURED 500 /* seconds */
+
+typedef struct Endpoint
+{
+	OutboxFlow	flow;
+	TimestampTz takes; /* an answer */
+	int			most;  /* requests in flight */
+	TimestampTz since; /* it waits without any request (0: it does not) */
+	TimestampTz longest;
+	int64		answers;
+} Endpoint;
+
+static OutboxFlow  root;
+static OutboxFlow  tenants[2];
+static Endpoint	   endpoints[FLOWS_MAX];
+static int		   n;
+static Endpoint	  *answering[REQUESTS_MAX]; /* by 'ends' */
+static TimestampTz ends[REQUESTS_MAX];
+static int		   nrequests;
+static TimestampTz now;
+static int		   slots; /* what may be open */
+static bool		   firsts;
+
+static void
+begin_anew(bool with_firsts, int may_be_open)
+{
+	memset(&root, 0, sizeof(root));
+	memset(tenants, 0, sizeof(tenants));
+	memset(endpoints, 0, sizeof(endpoints));
+	n = nrequests = 0;
+	now = INT64CONST(800000000) * USECS_PER_SEC;
+	slots = may_be_open;
+	firsts = with_firsts;
+	outbox_flow_init(&root, &firsts);
+	outbox_flow_join(&tenants[0], &root);
+	outbox_flow_join(&tenants[1], &root);
+}
+
+static Endpoint *
+add(OutboxFlow *parent, TimestampTz takes, int most)
+{
+	Endpoint *e = &endpoints[n++];
+
+	outbox_flow_join(&e->flow, parent);
+	e->takes = takes;
+	e->most = most;
+	e->since = now;
+	return e;
+}
+
+static void
+send(Endpoint *e)
+{
+	int i = nrequests++;
+
+	outbox_flow_take(&e->flow, now);
+	outbox_flow_begin(&e->flow, now);
+	if (e->since != 0)
+		e->longest = Max(e->longest, now - e->since);
+	e->since = 0;
+	for (; i > 0 && ends[i - 1] < now + e->takes; i--)
+	{
+		ends[i] = ends[i - 1];
+		answering[i] = answering[i - 1];
+	}
+	ends[i] = now + e->takes;
+	answering[i] = e;
+}
+
+static void
+wants(Endpoint *e)
+{
+	if (e->flow.in_flight < e->most)
+		outbox_flow_wait(&e->flow, now);
+	else
+		outbox_flow_leave(&e->flow);
+}
+
+static void
+fill(void)
+{
+	OutboxFlow *f;
+
+	while (nrequests < slots && (f = outbox_flow_first(&root)) != NULL)
+	{
+		Endpoint *e = (Endpoint *) f;
+
+		send(e);
+		wants(e);
+	}
+}
+
+/* All endpoints have something to send all the time, for so long. */
+static void
+run(TimestampTz duration)
+{
+	TimestampTz until = now + duration;
+
+	for (int i = 0; i < n; i++)
+		wants(&endpoints[i]);
+	fill();
+	while (nrequests > 0 && ends[nrequests - 1] <= until)
+	{
+		Endpoint *e = answering[--nrequests];
+
+		now = ends[nrequests];
+		outbox_flow_end(&e->flow, now);
+		e->answers++;
+		if (e->flow.in_flight == 0)
+			e->since = now;
+		wants(e);
+		fill();
+	}
+	now = until;
+}
+
+static void
+shares(const char *what, bool with_firsts, int nslow, bool tenant, double fair)
+{
+	Endpoint *fast;
+	double	  rate;
+	char	  words[200];
+
+	begin_anew(with_firsts, 768);
+	for (int i = 0; i < nslow; i++)
+		add(tenant ? &tenants[0] : &root, 14000 * MS, 32);
+	run(20000 * MS);
+	fast = add(tenant ? &tenants[1] : &root, 100 * MS, 32);
+	run(100 * 1000 * MS); /* to get to a steady state */
+	fast->answers = fast->longest = 0;
+	run(MEASURED * 1000 * MS);
+	rate = fast->answers / (double) MEASURED;
+	snprintf(words, sizeof(words), "%s: %.2f/s, of %.2f; waits %.1f s at most", what,
+			 rate, fair * 10, fast->longest / 1e6);
+	printf("# %s\n", words);
+	ok(rate >= 0.9 * fair * 10, words, "", "");
+}
+
+int
+main(void)
+{
+	shares("ten slow ones", true, 10, false, 32);
+	shares("40 slow ones", true, 40, false, 768.0 / 41);
+	shares("400 slow ones", true, 400, false, 768.0 / 401);
+	shares("4,000 slow ones", true, 4000, false, 768.0 / 4001);
+	shares("4,000 slow ones of another tenant", false, 4000, true, 32);
+	shares("40 slow ones of another tenant", false, 40, true, 32);
+	return done_testing();
+}
