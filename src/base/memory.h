@@ -55,6 +55,16 @@ outbox_memory_fits_ahead(size_t bytes)
 	return outbox_memory_used + bytes <= outbox_memory_limit() / 2;
 }
 
+/*
+ * True if endpoints that may not send give up what they hold, because nothing more can be
+ * read ahead for the others.
+ */
+static inline bool
+outbox_memory_is_short(void)
+{
+	return !outbox_memory_fits_ahead(0);
+}
+
 /* Sets how memory is taken from the system.  Called at the start of a worker. */
 extern void outbox_memory_init(void);
 

@@ -162,6 +162,7 @@ outbox_endpoint_free(OutboxEndpoint *ep)
 		outbox_delivery_free_list(&ep->queue->settling);
 		outbox_lanes_free(ep);
 		outbox_window_clear(ep);
+		outbox_window_free(ep);
 		free_work(ep);
 	}
 	outbox_tally_free(ep);

@@ -8,6 +8,7 @@
 
 #include "lib/ilist.h"
 #include "lib/pairingheap.h"
+#include "base/memory.h"
 #include "endpoint/filter.h"
 #include "endpoint/flow.h"
 #include "endpoint/pace.h"
@@ -463,13 +464,17 @@ extern const OutboxEndpointLink outbox_no_link;
 
 /*
  * How many due retries, or followers of one lane, are loaded at once:
- * OUTBOX_RETRIES_AT_ONCE, or a full batch if that is more.  A group is loaded as a
- * whole, hence OUTBOX_RETRIES_MAX.
+ * OUTBOX_RETRIES_AT_ONCE, or a full batch if that is more, or one where memory is used up.
+ * A group is loaded as a whole, hence OUTBOX_RETRIES_MAX.
  */
 #define OUTBOX_RETRIES_AT_ONCE 64
 #define OUTBOX_BATCH_SIZE_MAX 1000
 #define OUTBOX_RETRIES_MAX (2 * OUTBOX_BATCH_SIZE_MAX)
-#define outbox_endpoint_at_once(ep) Max(OUTBOX_RETRIES_AT_ONCE, (ep)->config.batch_size)
+static inline int
+outbox_endpoint_at_once(const OutboxEndpoint *ep)
+{
+	return outbox_memory_fits(0) ? Max(OUTBOX_RETRIES_AT_ONCE, ep->config.batch_size) : 1;
+}
 
 /*
  * The first makes an endpoint without settings and position, in a context below

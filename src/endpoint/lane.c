@@ -15,8 +15,10 @@
 #include "common/hashfn.h"
 #include "utils/memutils.h"
 
+#include "base/memory.h"
 #include "endpoint/lane.h"
 #include "endpoint/queue.h"
+#include "endpoint/status.h"
 
 typedef struct LaneEntry
 {
@@ -415,6 +417,19 @@ park_lane(OutboxEndpoint *ep, OutboxLane *lane)
 	}
 }
 
+/* Parks the lanes that have more than so many followers in memory. */
+static void
+park_lanes(OutboxEndpoint *ep, int above)
+{
+	lanes_iterator it;
+	LaneEntry	  *entry;
+
+	lanes_start_iterate(ep->queue->lanes, &it);
+	while ((entry = lanes_iterate(ep->queue->lanes, &it)) != NULL)
+		if (entry->lane->nwaiting > above)
+			park_lane(ep, entry->lane);
+}
+
 /*
  * Followers that would wait long are parked, so that memory and the position do not
  * have to hold them.  These are the followers of a blocked lane.  When an endpoint
@@ -422,14 +437,18 @@ park_lane(OutboxEndpoint *ep, OutboxLane *lane)
  * that one busy key does not stop the others.
  */
 void
-outbox_lanes_park_followers(OutboxEndpoint *ep)
+outbox_lanes_park_followers(OutboxEndpoint *ep, TimestampTz now)
 {
+	bool crowded = ep->queue->nwaiting > 1 && outbox_memory_is_short();
+
 	/*
 	 * For an endpoint that seems to be down no rows are written, because it could
-	 * not get these events anyway.  The position names the few that wait.
+	 * not get these events anyway.  The position names the few that wait.  Where memory
+	 * is short, it holds one of them.
 	 */
-	if (ep->pace.breaker == OUTBOX_BREAKER_OPEN ||
-		ep->pace.failures >= OUTBOX_BREAKER_FAILURES / 2)
+	if (!crowded &&
+		(ep->pace.breaker == OUTBOX_BREAKER_OPEN ||
+		 ep->pace.failures >= OUTBOX_BREAKER_FAILURES / 2))
 		return;
 
 	while (!dlist_is_empty(&ep->queue->parking))
@@ -446,15 +465,9 @@ outbox_lanes_park_followers(OutboxEndpoint *ep)
 	 * While most slots are busy no key holds up the others, so followers may stay
 	 * in memory.
 	 */
-	if (outbox_endpoint_waits_full(ep) &&
-		ep->queue->nheads < Min(ep->pace.slots, ep->pace.limits.max_in_flight) / 2)
-	{
-		lanes_iterator it;
-		LaneEntry	  *entry;
-
-		lanes_start_iterate(ep->queue->lanes, &it);
-		while ((entry = lanes_iterate(ep->queue->lanes, &it)) != NULL)
-			if (entry->lane->nwaiting > LONG_LANE)
-				park_lane(ep, entry->lane);
-	}
+	if (crowded && outbox_status_is_shut(ep, now))
+		park_lanes(ep, 0);
+	else if (outbox_endpoint_waits_full(ep) &&
+			 ep->queue->nheads < Min(ep->pace.slots, ep->pace.limits.max_in_flight) / 2)
+		park_lanes(ep, LONG_LANE);
 }

@@ -78,8 +78,8 @@ extern void outbox_lane_no_followers(OutboxEndpoint *ep, OutboxLane *lane);
 
 /*
  * Before a settle: moves the followers of blocked lanes, and of very long ones, to
- * 'settling'.
+ * 'settling'.  Where memory is short, all of an endpoint that may not send.
  */
-extern void outbox_lanes_park_followers(OutboxEndpoint *ep);
+extern void outbox_lanes_park_followers(OutboxEndpoint *ep, TimestampTz now);
 
 #endif /* OUTBOX_LANE_H */

@@ -8,13 +8,28 @@
 
 #include "utils/memutils.h"
 
+#include "base/memory.h"
 #include "endpoint/queue.h"
+
+static MemoryContext deliveries; /* of all endpoints, so that few bytes are left over */
+static size_t		 account;
+
+static void
+count_memory(void)
+{
+	outbox_memory_account(&account, MemoryContextMemAllocated(deliveries, false));
+}
 
 OutboxDelivery *
 outbox_delivery_make(OutboxEndpoint *ep, OutboxEvent *event, bool parked)
 {
-	OutboxDelivery *d = MemoryContextAllocZero(ep->cxt, sizeof(OutboxDelivery));
+	OutboxDelivery *d;
 
+	if (deliveries == NULL)
+		deliveries = SlabContextCreate(TopMemoryContext, "outbox deliveries",
+									   SLAB_DEFAULT_BLOCK_SIZE, sizeof(OutboxDelivery));
+	d = MemoryContextAllocZero(deliveries, sizeof(OutboxDelivery));
+	count_memory();
 	d->endpoint = ep;
 	d->event = event;
 	d->seq = event->seq;
@@ -48,6 +63,7 @@ outbox_delivery_free(OutboxDelivery *d)
 	if (d->error)
 		pfree(d->error);
 	pfree(d);
+	count_memory();
 }
 
 void

@@ -6,6 +6,7 @@
 
 #include "utils/timestamp.h"
 
+#include "base/memory.h"
 #include "base/settings.h"
 #include "endpoint/status.h"
 #include "endpoint/tally.h"
@@ -16,6 +17,8 @@
  * nothing about the receiver now.
  */
 #define SILENCE USECS_PER_DAY
+
+#define STUCK_AFTER USECS_PER_SEC
 
 static int64 clock_ahead; /* µs that the clock was set forward by */
 
@@ -32,11 +35,28 @@ outbox_status_is_off(const OutboxEndpoint *ep)
 		ep->status.held_for;
 }
 
+/* True if all of its slots have been taken for a while: its receiver may hang. */
+static bool
+is_stuck(const OutboxEndpoint *ep, TimestampTz now)
+{
+	return ep->queue->nin_flight > 0 &&
+		!outbox_pace_has_slot(&ep->pace, ep->queue->nin_flight) &&
+		dlist_head_element(OutboxDelivery, node, &ep->queue->in_flight)->started_at <
+		now - STUCK_AFTER;
+}
+
+bool
+outbox_status_is_shut(const OutboxEndpoint *ep, TimestampTz now)
+{
+	return outbox_status_is_off(ep) || ep->status.unstorable ||
+		ep->link->state == OUTBOX_LINK_DOWN || now < ep->pace.retry_at ||
+		is_stuck(ep, now);
+}
+
 bool
 outbox_status_is_ready(OutboxEndpoint *ep, TimestampTz now)
 {
-	return !outbox_status_is_off(ep) && !ep->status.unstorable &&
-		ep->link->state != OUTBOX_LINK_DOWN &&
+	return !outbox_status_is_shut(ep, now) &&
 		outbox_pace_allows(&ep->pace, ep->queue->nin_flight, now);
 }
 
@@ -49,14 +69,17 @@ outbox_status_may_send(OutboxEndpoint *ep, TimestampTz now)
 /*
  * Every second probe is an event that was not sent before, if there is one.  So events that
  * always fail do not keep the breaker open for all others.  A probe that follows no wait was
- * asked for, perhaps for an event that is parked.
+ * asked for, perhaps for an event that is parked.  Where memory is short, one event that waits
+ * behind its key is enough, and what is parked is tried.
  */
 bool
 outbox_status_probes_new(const OutboxEndpoint *ep)
 {
 	return ep->pace.breaker == OUTBOX_BREAKER_OPEN && ep->pace.openings % 2 == 0 &&
 		ep->pace.retry_at != 0 && ep->config.ordering != OUTBOX_ORDER_STRICT &&
-		!outbox_endpoint_waits_full(ep) && (ep->feed->backlog > 0 || !ep->feed->counted);
+		!outbox_endpoint_waits_full(ep) &&
+		(ep->queue->nwaiting == 0 || !outbox_memory_is_short()) &&
+		(ep->feed->backlog > 0 || !ep->feed->counted);
 }
 
 void

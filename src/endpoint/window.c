@@ -36,6 +36,20 @@ outbox_window_has_something(const OutboxEndpoint *ep)
 }
 
 /*
+ * True if the endpoint holds so little that it may read one event, whatever memory there
+ * is.  One that waits behind its key does not keep it from the next one.  With another one
+ * both are parked by the next settle (outbox_lanes_park_followers()).
+ */
+static bool
+holds_little(const OutboxEndpoint *ep)
+{
+	const OutboxQueue *q = ep->queue;
+
+	return ep->feed->window_count + q->nready + q->nin_flight + q->nsettling == 0 &&
+		q->nwaiting <= 1;
+}
+
+/*
  * Reading stops while the endpoint could not send what it has.  While its breaker is open
  * it needs one event, for the probe that is due, if that is to be a new one, or if it has
  * none to retry: none that is stored, and none that soon is.
@@ -43,31 +57,41 @@ outbox_window_has_something(const OutboxEndpoint *ep)
 bool
 outbox_window_wants_events(const OutboxEndpoint *ep, TimestampTz now)
 {
-	if (outbox_status_is_off(ep))
+	if (outbox_status_is_shut(ep, now))
 		return false;
-	if (ep->pace.breaker == OUTBOX_BREAKER_OPEN)
-		return now >= ep->pace.retry_at && ep->feed->window_count == 0 &&
-			ep->queue->nready == 0 && ep->queue->nin_flight == 0 &&
-			(outbox_status_probes_new(ep) ||
-			 (ep->queue->retries_all &&
-			  ep->queue->nretries + ep->queue->nretries_loading + ep->queue->nsettling ==
-				  0));
-
-	/* An endpoint that has nothing at all may always read. */
-	if (ep->feed->window_count == 0)
-		return (ep->queue->nready == 0 && ep->queue->nin_flight == 0) ||
-			outbox_memory_fits(0);
+	if (ep->pace.breaker == OUTBOX_BREAKER_OPEN &&
+		(ep->feed->window_count + ep->queue->nready + ep->queue->nin_flight > 0 ||
+		 !(outbox_status_probes_new(ep) ||
+		   (ep->queue->retries_all &&
+			ep->queue->nretries + ep->queue->nretries_loading + ep->queue->nsettling ==
+				0))))
+		return false;
 
 	/* Reads ahead while there is memory for it. */
-	return !outbox_window_has_enough(ep) && outbox_memory_fits_ahead(0);
+	if (ep->feed->window_count > 0)
+		return !outbox_window_has_enough(ep) && outbox_memory_fits_ahead(0);
+	return outbox_memory_fits(0) || holds_little(ep);
 }
 
-/* Without memory for more, an endpoint has one event at a time. */
 bool
 outbox_window_may_push(const OutboxEndpoint *ep)
 {
-	return outbox_memory_fits(0) ||
-		ep->feed->window_count + ep->queue->nready + ep->queue->nin_flight == 0;
+	return outbox_memory_fits(0) || holds_little(ep);
+}
+
+static void
+resize(OutboxEndpoint *ep, OutboxWindowEntry *window, int size)
+{
+	static size_t account; /* of the windows of all endpoints */
+
+	outbox_memory_account(&account,
+						  account +
+							  sizeof(OutboxWindowEntry) * (size - ep->feed->window_size));
+	if (ep->feed->window)
+		pfree(ep->feed->window);
+	ep->feed->window = window;
+	ep->feed->window_size = size;
+	ep->feed->window_start = 0;
 }
 
 /*
@@ -83,11 +107,7 @@ grow_window(OutboxEndpoint *ep)
 
 	for (int i = 0; i < ep->feed->window_count; i++)
 		larger[i] = *outbox_window_at(ep, i);
-	if (ep->feed->window)
-		pfree(ep->feed->window);
-	ep->feed->window = larger;
-	ep->feed->window_size = size;
-	ep->feed->window_start = 0;
+	resize(ep, larger, size);
 }
 
 void
@@ -95,9 +115,7 @@ outbox_window_free(OutboxEndpoint *ep)
 {
 	Assert(ep->feed->window_count == 0);
 	if (ep->feed->window)
-		pfree(ep->feed->window);
-	ep->feed->window = NULL;
-	ep->feed->window_size = ep->feed->window_start = 0;
+		resize(ep, NULL, 0);
 }
 
 bool
@@ -162,6 +180,7 @@ outbox_window_drop(OutboxEndpoint *ep, const OutboxCursor *head)
 	if (ep->feed->window_count > 0)
 		ep->feed->backlog_since = outbox_window_at(ep, 0)->event->created_at;
 	outbox_window_clear(ep);
+	outbox_window_free(ep);
 	ep->feed->attached = false;
 	outbox_cursor_copy(&ep->feed->cursor, &ep->feed->frontier);
 	ep->feed->drop_window = false;

@@ -31,7 +31,9 @@
  */
 #define ALWAYS_READ 2048
 
-#define BLOCK_MAX (128 * 1024) /* of a page's memory */
+/* Blocks of a page's memory.  A page of one event takes little more than the event. */
+#define BLOCK_MIN 1024
+#define BLOCK_MAX (128 * 1024)
 
 /* A buffer of at most this many bytes is kept for the next event. */
 #define JSON_TEXT_KEPT (64 * 1024)
@@ -78,8 +80,7 @@ outbox_page_create(OutboxTick *read, OutboxTick *reading)
 	 * Its memory is freed all at once.  The blocks are smaller than what malloc() takes
 	 * from the system and gives back each time (memory.c).
 	 */
-	cxt = GenerationContextCreate(page_cxt, "outbox page", ALLOCSET_DEFAULT_MINSIZE,
-								  ALLOCSET_DEFAULT_INITSIZE, BLOCK_MAX);
+	cxt = GenerationContextCreate(page_cxt, "outbox page", 0, BLOCK_MIN, BLOCK_MAX);
 	page = MemoryContextAllocZero(cxt, sizeof(OutboxPage));
 	page->cxt = cxt;
 	page->refs = 1;

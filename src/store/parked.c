@@ -247,17 +247,17 @@ outbox_parked_load_retries(OutboxEndpoint *ep, const int64 *seqs, int n)
 }
 
 /*
- * Fetches the next followers of a lane.  False: there are none.  The search begins
+ * Fetches the next followers of a lane, at most 'limit'.  False: there are none.  The search begins
  * at lane->first_parked, because below it there may be dead rows of deliveries that
  * were sent before, which VACUUM may not remove yet.
  */
 static bool
-fetch_followers(OutboxEndpoint *ep, const OutboxLane *lane, Loading *l)
+fetch_followers(OutboxEndpoint *ep, const OutboxLane *lane, int limit, Loading *l)
 {
 	static SPIPlanPtr of_key;
 	static SPIPlanPtr of_all;
-	Datum args[4] = {Int32GetDatum(ep->id), Int64GetDatum(outbox_endpoint_at_once(ep)),
-					 Int64GetDatum(lane->first_parked), CStringGetTextDatum(lane->key)};
+	Datum			  args[4] = {Int32GetDatum(ep->id), Int64GetDatum(limit),
+								 Int64GetDatum(lane->first_parked), CStringGetTextDatum(lane->key)};
 
 	if (ep->config.ordering == OUTBOX_ORDER_STRICT)
 		outbox_plan_run(
@@ -292,8 +292,9 @@ outbox_parked_load_followers(OutboxEndpoint *ep)
 	{
 		OutboxLane *lane = dlist_head_element(OutboxLane, loading_node,
 											  &ep->queue->loading);
+		int			limit = outbox_endpoint_at_once(ep);
 		Loading		l;
-		bool		found = fetch_followers(ep, lane, &l);
+		bool		found = fetch_followers(ep, lane, limit, &l);
 
 		dlist_delete(&lane->loading_node);
 		lane->on_loading = false;
@@ -302,7 +303,7 @@ outbox_parked_load_followers(OutboxEndpoint *ep)
 			outbox_lane_no_followers(ep, lane);
 			continue;
 		}
-		if (l.found < outbox_endpoint_at_once(ep))
+		if (l.found < limit)
 			lane->parked = false; /* these are all of them */
 		if (take_events(ep, false, &l) == 0)
 			outbox_lane_advance(ep, lane);

@@ -32,7 +32,7 @@
  */
 #ifndef OUTBOX_PARKED_ROOM
 #define OUTBOX_PARKED_ROOM 20000
-#define OUTBOX_PARKED_ROOM_LEAST 64
+#define OUTBOX_PARKED_ROOM_LEAST 16
 #endif
 
 /* In one step: rows that are counted, and keys that are looked up. */

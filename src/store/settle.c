@@ -404,7 +404,7 @@ write_part(void *arg)
 	 */
 	FOREACH_IN_PART(part, iter, ep)
 	{
-		outbox_lanes_park_followers(ep);
+		outbox_lanes_park_followers(ep, p.now);
 		moves = moves || may_share(ep, p.now);
 	}
 	moves = moves && may_move_shared(part);

@@ -29,6 +29,9 @@
 #define COUNT_ROWS 2000
 #define PAGE_COST 32
 
+/* Endpoints of which one round asks whether they can give up memory. */
+#define GIVE_UP_AT_ONCE 256
+
 static int noverflowed;
 
 static void *
@@ -80,7 +83,7 @@ can_read_more(OutboxEndpoint *ep, TimestampTz now)
 static bool
 needs_no_page(const OutboxEndpoint *ep, TimestampTz now)
 {
-	return ep->feed->attached || outbox_status_is_off(ep) || ep->pace.retry_at > now ||
+	return ep->feed->attached || outbox_status_is_shut(ep, now) ||
 		outbox_window_has_enough(ep);
 }
 
@@ -174,6 +177,35 @@ outbox_laggards_read(TimestampTz now, XLogRecPtr *lsn)
 		outbox_turn_last(OUTBOX_TURN_READ, ep); /* it is to be in the next page as well */
 	}
 	return false;
+}
+
+/*
+ * The endpoints are examined in turn, so that all of them give up something before one does
+ * twice.  Nothing is read for them before they may send again.
+ */
+void
+outbox_laggards_give_up(TimestampTz now)
+{
+	static int hand;
+
+	for (int n = Min(outbox_loop.roster.n, GIVE_UP_AT_ONCE);
+		 n > 0 && outbox_memory_is_short(); n--)
+	{
+		OutboxEndpoint *ep;
+
+		if (hand >= outbox_loop.roster.n)
+			hand = 0;
+		ep = outbox_loop.roster.endpoints[hand++];
+		if (outbox_endpoint_rests(ep) || ep->member.recreate ||
+			!outbox_status_is_shut(ep, now) ||
+			(ep->feed->window_count == 0 &&
+			 (ep->queue->nwaiting <= 1 || ep->status.unstorable)))
+			continue;
+		if (ep->feed->window_count > 0)
+			outbox_window_drop(ep, &outbox_loop.head);
+		ep->place.dirty = true; /* the settle parks what waits */
+		outbox_busy_settle(ep);
+	}
 }
 
 static void

@@ -19,6 +19,12 @@ extern bool outbox_laggards_count(TimestampTz now);
 extern bool outbox_laggards_have_work(TimestampTz now);
 
 /*
+ * Where memory is short, endpoints that may not send give up what they have read.  Their
+ * windows are read again later.  What waits in memory is parked by the next settle.
+ */
+extern void outbox_laggards_give_up(TimestampTz now);
+
+/*
  * Reads a page for an endpoint that is not attached, and makes its events dead.
  * Returns how many.  Needs a transaction.
  */

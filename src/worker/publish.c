@@ -108,7 +108,7 @@ take_turns(OutboxEndpoint *ep, TimestampTz now, bool quiet)
 		return;
 	if (!ep->feed->counted)
 		outbox_turn_add(OUTBOX_TURN_COUNT, ep);
-	if (!ep->feed->attached && !outbox_status_is_off(ep) && ep->pace.retry_at <= now &&
+	if (!ep->feed->attached && !outbox_status_is_shut(ep, now) &&
 		!outbox_window_has_enough(ep))
 		outbox_turn_add(OUTBOX_TURN_READ, ep);
 	if (quiet && !ep->place.shared && outbox_settle_shares_at(ep) <= now)

@@ -41,6 +41,7 @@
 #include "worker/clock.h"
 #include "worker/dispatch.h"
 #include "worker/head.h"
+#include "worker/laggards.h"
 #include "worker/leftovers.h"
 #include "worker/links.h"
 #include "worker/loop.h"
@@ -531,6 +532,7 @@ loop(void)
 									   now - CANCEL_AFTER);
 
 		outbox_chores_first(now);
+		outbox_laggards_give_up(now);
 		if (outbox_enabled)
 			more = read_step(now);
 		outbox_chores_backlog(now);

@@ -1,0 +1,163 @@
+package OutboxTest::MemoryBound;
+
+# What a worker has of the system's memory (RssAnon, not its own account), beside the bound
+# that doc/settings.md states.  In moderate shapes in test/t/340_memory_bound.pl, in large
+# ones and for long in test/torture/memory.pl.
+
+use strict;
+use warnings;
+
+use Exporter 'import';
+use List::Util qw(max);
+use OutboxTest;
+use OutboxTest::Receiver;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time usleep);
+
+our @EXPORT = qw(use_bound shape comes_back);
+
+my ($node, $receiver, $down, $limit);
+my %constant;	# MB
+
+# The constants are those of the document.
+sub use_bound
+{
+	($node) = @_;
+	my $settings = slurp_file("$top/doc/settings.md");
+
+	foreach my $of (qw(base endpoint connection))
+	{
+		my ($n, $unit) = $settings =~ /^\| `$of` \| (\d+) ([kM]B) \|/m or die "doc/settings.md has no `$of`\n";
+		$constant{$of} = $unit eq 'MB' ? $n : $n / 1024;
+	}
+	$limit = ask("SELECT setting FROM pg_settings WHERE name = 'outbox.worker_memory'");
+	$receiver = OutboxTest::Receiver->new('main');
+	$down = OutboxTest::Receiver->new('down');
+	$down->stop;
+	endpoint($node, $receiver, 'well', '/ok/well', "topics => '{well}'");
+	return;
+}
+
+sub ask
+{
+	my ($sql) = @_;
+	return $node->safe_psql('postgres', $sql);
+}
+
+# Its open sockets.  One that ends meanwhile does not count.
+sub connections
+{
+	my ($pid) = @_;
+	return scalar grep { (readlink($_) // '') =~ /^socket:/ } glob "/proc/$pid/fd/*";
+}
+
+# Until the condition holds: the most that the worker has beyond what the number of its
+# connections allows, and what it has in all.
+sub most_until
+{
+	my ($condition, $what, $seconds) = @_;
+	my ($beyond, $most) = (0, 0);
+
+	wait_until
+	{
+		my $pid = worker_pid($node);
+		my $mb = eval { private_memory($pid) } // 0;
+		$beyond = max($beyond, $mb - $constant{connection} * connections($pid));
+		$most = max($most, $mb);
+		return $condition->();
+	}
+	$what, $seconds // 120;
+	return ($beyond, $most);
+}
+
+sub make_endpoints
+{
+	my (%arg) = @_;
+	my $t = $arg{tenants} // 0;
+	my @urls = map { $_ eq 'down' ? $down->url('/ok/') : $receiver->url($arg{hold} // '/hang/') } @{ $arg{receivers} };
+	my $urls = join ', ', map { "'$_'" } @urls;
+
+	return ask(<<"SQL");
+SELECT count(outbox.create_endpoint('e' || n, (ARRAY[$urls])[n % ${\scalar @urls} + 1] || 'e' || n, topics => '{n}', secret => NULL,
+	tenant => CASE WHEN $t > 0 THEN 't' || n % $t END, backoff_base => '100 ms', backoff_max => '1 s', timeout => '10 min'))
+FROM generate_series(1, $arg{endpoints}) n
+SQL
+}
+
+sub emit_all
+{
+	my (%arg) = @_;
+	my $t = $arg{tenants} // 0;
+	my $keys = $arg{keys} ? "'k' || n / greatest($t, 1) % $arg{keys}" : 'NULL';
+
+	return ask("SELECT count(outbox.emit('n', jsonb_build_object('n', n, 'text', repeat('x', 50)), key => $keys,"
+		  . " tenant => CASE WHEN $t > 0 THEN 't' || n % $t END)) FROM generate_series(1, $arg{events}) n");
+}
+
+# Its receivers have been down for so long that each endpoint knows it, or hold what its
+# slots allow.  And another endpoint has got its events meanwhile.
+sub shape
+{
+	my ($name, %arg) = @_;
+	my $begun = time;
+	my $before = ask("SELECT delivered FROM outbox.stats WHERE endpoint = 'well'");
+	my $known = "SELECT count(*) = $arg{endpoints} FROM outbox.stats WHERE endpoint <> 'well' AND (state = 'backing_off' OR processing > 0)";
+
+	make_endpoints(%arg);
+	emit_all(%arg);
+	ask(q{SELECT count(outbox.emit('well', '{}'::jsonb)) FROM generate_series(1, 200)});
+	my ($beyond, $most) = most_until(
+		sub {
+			return $arg{until}->() if $arg{until};
+			return ask("SELECT delivered >= $before + 200 FROM outbox.stats WHERE endpoint = 'well'") eq 't' && ask($known) eq 't';
+		},
+		"$name: all know it, and another one got its events", $arg{seconds});
+	my $bound = $limit + $constant{base} + $constant{endpoint} * ($arg{endpoints} + 1);
+	cmp_ok($beyond, '<', $bound, "$name: memory of the worker");
+	is(ask("SELECT delivered - $before FROM outbox.stats WHERE endpoint = 'well'"), 200, "$name: another one gets its events");
+	diag(sprintf '%s: %.0f MB, %.0f without connections, bound %.0f, account %s, %s rows, %.0f s', $name, $most, $beyond, $bound,
+		ask('SELECT memory / 1024 / 1024 FROM outbox.workers'), ask('SELECT count(*) FROM outbox.parked'), time - $begun);
+	drop_all();
+	return;
+}
+
+sub drop_all
+{
+	ask("SELECT count(outbox.drop_endpoint(name, discard => true)) FROM outbox.endpoints WHERE name <> 'well'");
+	return;
+}
+
+# The receivers are back: all events arrive once each, and those of a key in their order.
+sub comes_back
+{
+	my (%arg) = @_;
+	my %got;
+	my $wrong = 0;
+	my $each = $arg{events} / $arg{tenants};
+
+	make_endpoints(receivers => [ 'down', 'holds' ], hold => '/status/503/', %arg);
+	emit_all(%arg);
+	ok(wait_sql($node, "SELECT count(*) = $arg{endpoints} FROM outbox.stats WHERE endpoint <> 'well' AND failed_attempts > 2"), 'all have failed');
+	$receiver->control(path => "/status/503/e$_", behave => '/ok') foreach 1 .. $arg{endpoints};
+	$down->start;
+	ok(wait_sql($node, "SELECT sum(delivered) = $each * $arg{endpoints} FROM outbox.stats WHERE endpoint <> 'well'"), 'all are delivered');
+	foreach my $r ($down, $receiver)
+	{
+		foreach my $request ($r->delivered)
+		{
+			next unless $request->{path} =~ /(e\d+)$/;
+			my ($e, $key, $seq) = ($1, $request->{headers}{'outbox-key'}, $request->{headers}{'outbox-sequence'});
+			$wrong++ if $got{$e}{$key} && $got{$e}{$key} >= $seq;
+			$got{$e}{$key} = $seq;
+			$got{$e}{n}++;
+		}
+	}
+	is($wrong, 0, 'once each, in order');
+	is(scalar(grep { $_->{n} == $each } values %got), $arg{endpoints}, 'and all of them');
+	$down->stop;
+	drop_all();
+	return;
+}
+
+1;

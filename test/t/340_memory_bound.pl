@@ -1,0 +1,27 @@
+# A worker has no more of the system's memory than doc/settings.md says, whatever receivers do.
+# Meanwhile an endpoint whose receiver answers gets its events.
+use strict;
+use warnings;
+
+use OutboxTest;
+use OutboxTest::MemoryBound;
+use Test::More;
+
+plan skip_all => 'a memory checker needs memory of its own' if $ENV{OUTBOX_MEMORY_CHECKER};
+
+my $node = outbox_node('main', conf => "outbox.worker_memory = '16MB'\nsynchronous_commit = off\n");
+
+use_bound($node);
+
+# Endpoints, tenants, events, keys of each tenant.  Each event is for all endpoints of its
+# tenant; without tenants for all.
+shape('all down, each endpoint with a tenant', receivers => ['down'], endpoints => 1000, tenants => 1000, events => 100_000, keys => 3);
+shape('all down, without tenants', receivers => ['down'], endpoints => 1000, events => 600, keys => 3);
+shape('all hang, without tenants', receivers => ['hangs'], endpoints => 1000, events => 600, keys => 1);
+shape('all down, without keys', receivers => ['down'], endpoints => 300, tenants => 100, events => 30_000);
+shape('one that hangs', receivers => ['hangs'], endpoints => 1, events => 60_000, keys => 5000);
+shape('half hang, half are down', receivers => [ 'hangs', 'down' ], endpoints => 300, tenants => 30, events => 15_000, keys => 20);
+comes_back(endpoints => 60, tenants => 20, events => 2000, keys => 3);
+is($node->safe_psql('postgres', 'SELECT sum(restarts) FROM outbox.worker_slots()'), 0, 'no worker ended with an error');
+$node->stop;
+done_testing();
