@@ -140,6 +140,7 @@ end_unsent(OutboxTransfer *t)
 
 	if (t->unavailable && t->entry.failed)
 		aws_link_down(t->link, "out of memory");
+	o->event_at_fault = t->problem != NULL;
 	if (t->problem)
 		snprintf(o->error, sizeof(o->error), "%s cannot take this event: %s",
 				 t->link->target.facts->label, t->problem);
@@ -163,6 +164,7 @@ end_entry(OutboxTransfer *t, int status, const AwsEntryAnswer *e, bool slow_down
 
 	aws_say(e->seen ? e->code : "its answer lacks the entry", e->words, words);
 	o->slow_down = meaning == AWS_BUSY && slow_down;
+	o->event_at_fault = meaning == AWS_BAD_EVENT;
 	if (meaning != AWS_STORED)
 		snprintf(o->error, sizeof(o->error), "%s: %s", target->facts->label,
 				 aws_link_words(t->link, words));
@@ -231,6 +233,7 @@ end_together(Batch *b, const AwsEnd *end, const AwsAnswer *a, AwsMeaning meaning
 		{
 			o->result = meaning == AWS_BAD_EVENT ? OUTBOX_RESULT_ABORT :
 												   OUTBOX_RESULT_FAILED;
+			o->event_at_fault = meaning == AWS_BAD_EVENT;
 			o->failure = end->failure;
 			snprintf(o->error, sizeof(o->error), "%s: %s", link->target.facts->label,
 					 aws_link_words(link, words));

@@ -408,6 +408,7 @@ judge(OutboxTransfer *t, rd_kafka_resp_err_t error, int64 now, OutboxOutcome *o)
 	if (t->bad_topic)
 	{
 		o->result = OUTBOX_RESULT_ABORT;
+		o->event_at_fault = true;
 		snprintf(o->error, sizeof(o->error), "Kafka cannot have the topic \"%.100s\": %s",
 				 t->topic, t->bad_topic);
 	}
@@ -415,6 +416,7 @@ judge(OutboxTransfer *t, rd_kafka_resp_err_t error, int64 now, OutboxOutcome *o)
 	{
 		/* more topics than that may be no fault of its event, so it is tried again */
 		o->result = OUTBOX_RESULT_FAILED;
+		o->event_at_fault = true;
 		o->retry_after = t->wait / 1000 + 1;
 		snprintf(
 			o->error, sizeof(o->error),
@@ -446,10 +448,10 @@ judge(OutboxTransfer *t, rd_kafka_resp_err_t error, int64 now, OutboxOutcome *o)
 		o->result = OUTBOX_RESULT_UNAVAILABLE;
 	else
 	{
-		/* too large by itself, for brokers or for librdkafka, which has not taken it */
-		o->result = is_too_large(error) && (t->cluster->one_by_one || t->error) ?
-			OUTBOX_RESULT_ABORT :
-			OUTBOX_RESULT_FAILED;
+		/* refused by itself, by brokers or by librdkafka, which has not taken it */
+		o->event_at_fault = is_of_batch(error) && (t->cluster->one_by_one || t->error);
+		o->result = o->event_at_fault && is_too_large(error) ? OUTBOX_RESULT_ABORT :
+															   OUTBOX_RESULT_FAILED;
 		o->failure = error == RD_KAFKA_RESP_ERR__MSG_TIMED_OUT ? OUTBOX_FAILURE_TIMEOUT :
 																 OUTBOX_FAILURE_NONE;
 		if (error == RD_KAFKA_RESP_ERR__MSG_TIMED_OUT &&

@@ -124,7 +124,8 @@ outbox_outcome_request_failed(OutboxEndpoint *ep, OutboxDelivery *d,
 {
 	if (o->result == OUTBOX_RESULT_DISABLE)
 		outbox_status_disable(ep, o->why_disabled, now);
-	outbox_status_failure(ep, d, now);
+	if (!o->event_at_fault)
+		outbox_status_failure(ep, d, now);
 	if (o->slow_down)
 		outbox_pace_slow_down(&ep->pace, o->retry_after, now);
 }

@@ -94,6 +94,7 @@ typedef struct OutboxOutcome
 	/* The receiver has too much to do: send to the endpoint more slowly. */
 	bool		slow_down;
 	bool		no_event_at_fault; /* any event would have failed */
+	bool		event_at_fault;	   /* only this one: it says nothing about others */
 	const char *why_disabled;	   /* static text */
 	/* Seconds from now for which the receiver asks to wait; -1: it does not ask. */
 	int64_t		  retry_after;
