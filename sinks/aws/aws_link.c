@@ -4,8 +4,6 @@
  */
 #include "aws_link.h"
 
-#include <time.h>
-
 #include "aws_role.h"
 
 /* ms after which a link that is down is tried again, doubled each time */
@@ -17,15 +15,6 @@
 dlist_head		  aws_due = DLIST_STATIC_INIT(aws_due);
 dlist_head		  aws_ended = DLIST_STATIC_INIT(aws_ended);
 static dlist_head down = DLIST_STATIC_INIT(down);
-
-int64
-aws_now(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (int64) now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
 
 /* ------------------------------------------------------------- targets */
 

@@ -8,6 +8,7 @@
 #include "postgres.h"
 
 #include "aws_answer.h"
+#include "aws_clock.h"
 #include "aws_http.h"
 #include "aws_text.h"
 #include "lib/ilist.h"
@@ -52,9 +53,6 @@ struct OutboxTransfer
 /* Links that may be able to begin a request, and transfers that end unsent. */
 extern dlist_head aws_due;
 extern dlist_head aws_ended;
-
-/* ms of the clock that never goes back */
-extern int64 aws_now(void);
 
 /* Those of the contract */
 extern const char *aws_link_check(const OutboxTarget *target, const char **hint,

@@ -13,10 +13,9 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
-#include "aws_link.h"
+#include "aws_clock.h"
 #include "aws_role_read.h"
 #include "common/pg_prng.h"
 #include "utils/guc.h"

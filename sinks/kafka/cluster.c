@@ -71,15 +71,6 @@ kafka_clusters_init(const OutboxServices *services, int fd)
 	event_fd = fd;
 }
 
-int64
-kafka_now_ms(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (int64) now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
-
 /* -------------------------------------------------------- making one */
 
 static bool
@@ -176,7 +167,7 @@ configure(rd_kafka_conf_t *conf, const KafkaUrl *url, const KafkaSecurity *secur
 }
 
 static KafkaCluster *
-make_cluster(const char *key, const KafkaUrl *url, const KafkaSecurity *security,
+make_cluster(const KafkaUrl *url, const KafkaSecurity *security,
 			 const OutboxTarget *target, bool one_by_one, char *reason, size_t size)
 {
 	static const uint64 one = 1;
@@ -198,8 +189,9 @@ make_cluster(const char *key, const KafkaUrl *url, const KafkaSecurity *security
 		free(c);
 		return NULL;
 	}
-	strlcpy(c->key, key, sizeof(c->key));
-	c->encrypted = url->encrypted;
+	c->url = *url;
+	c->target.timeout = target->timeout;
+	c->target.connect_timeout = target->connect_timeout;
 	strlcpy(c->reason, "connecting", sizeof(c->reason));
 	c->one_by_one = one_by_one;
 	pg_atomic_init_u32(&c->produced, 0);
@@ -220,6 +212,7 @@ make_cluster(const char *key, const KafkaUrl *url, const KafkaSecurity *security
 	c->queue = rd_kafka_queue_get_main(c->rk);
 	rd_kafka_queue_io_event_enable(c->queue, event_fd, &one, sizeof(one));
 	dlist_push_tail(&clusters, &c->node);
+	c->links = 1;
 	return c;
 }
 
@@ -227,26 +220,24 @@ KafkaCluster *
 kafka_cluster_get(const KafkaUrl *url, const KafkaSecurity *security,
 				  const OutboxTarget *target, bool one_by_one, char *reason, size_t size)
 {
-	char		  key[sizeof(((KafkaCluster *) NULL)->key)];
-	KafkaCluster *c;
-	dlist_iter	  iter;
+	dlist_iter iter;
 
-	snprintf(key, sizeof(key), "%d %d %d %d %s", one_by_one, url->encrypted,
-			 target->timeout, target->connect_timeout, url->brokers);
 	dlist_foreach(iter, &clusters)
 	{
-		c = dlist_container(KafkaCluster, node, iter.cur);
-		if (!c->fatal && !c->purged && !c->outdated && strcmp(c->key, key) == 0 &&
+		KafkaCluster *c = dlist_container(KafkaCluster, node, iter.cur);
+
+		if (!c->fatal && !c->purged && !c->outdated && c->one_by_one == one_by_one &&
+			c->target.timeout == target->timeout &&
+			c->target.connect_timeout == target->connect_timeout &&
+			c->url.encrypted == url->encrypted &&
+			strcmp(c->url.brokers, url->brokers) == 0 &&
 			kafka_security_equal(&c->security, security))
 		{
 			c->links++;
 			return c;
 		}
 	}
-	c = make_cluster(key, url, security, target, one_by_one, reason, size);
-	if (c)
-		c->links = 1;
-	return c;
+	return make_cluster(url, security, target, one_by_one, reason, size);
 }
 
 void
@@ -478,6 +469,65 @@ give_up_cancelled(KafkaCluster *c)
 	purge(c);
 }
 
+/* The id of the cluster that it has metadata of; false: it is not known. */
+static bool
+read_id(KafkaCluster *c, char *id, size_t size)
+{
+	char *found = rd_kafka_clusterid(c->rk, 0);
+
+	if (found == NULL)
+		return false;
+	strlcpy(id, found, size);
+	rd_kafka_mem_free(c->rk, found);
+	return true;
+}
+
+static void
+end_successor(KafkaCluster *c)
+{
+	if (c->successor)
+		kafka_cluster_put(c->successor);
+	c->successor = NULL;
+}
+
+/*
+ * A cluster that was made anew at the same address numbers its producers from the beginning.
+ * Records with a number of the former cluster would count there as those of another
+ * producer, and as stored already.  So once all connections are gone, none is begun until
+ * another instance has said that it is the same cluster.  If it is another one, that
+ * instance takes the place of this one, before anything was sent.
+ */
+static void
+check_id(KafkaCluster *c)
+{
+	char id[sizeof(c->id)];
+	char ignored[1];
+
+	if (c->id[0] == '\0')
+	{
+		if (c->brokers.known && read_id(c, c->id, sizeof(c->id)))
+			kafka_threads_has_id(c);
+		return;
+	}
+	if (c->fatal || c->purged || c->outdated || !kafka_threads_unsure(c))
+	{
+		end_successor(c);
+		return;
+	}
+	if (c->successor == NULL)
+		c->successor = make_cluster(&c->url, &c->security, &c->target, c->one_by_one,
+									ignored, sizeof(ignored));
+	if (c->successor == NULL || !read_id(c->successor, id, sizeof(id)))
+		return;
+	if (strcmp(id, c->id) == 0)
+		kafka_threads_same_cluster(c);
+	else
+	{
+		c->fatal = true;
+		purge(c);
+	}
+}
+
 bool
 kafka_clusters_poll(KafkaReport report)
 {
@@ -495,6 +545,7 @@ kafka_clusters_poll(KafkaReport report)
 
 		dlist_push_tail(&clusters, &c->node); /* the next poll begins with others */
 		more = take_events(c, report, until) || more;
+		check_id(c);
 		give_up_cancelled(c);
 		kafka_security_renew_token(c->rk, &c->security, c->reason, sizeof(c->reason));
 		if (c->links > 0 ||
@@ -503,8 +554,10 @@ kafka_clusters_poll(KafkaReport report)
 		if (pg_atomic_read_u32(&c->produced) == 0)
 		{
 			/* others have never been given to librdkafka, and end in this poll */
-			if (c->wanted == 0)
-				end_cluster(c);
+			if (c->wanted > 0)
+				continue;
+			end_successor(c);
+			end_cluster(c);
 		}
 		else if (!c->purged)
 		{
@@ -545,6 +598,12 @@ kafka_cluster_is_up(KafkaCluster *c, char *reason, size_t size)
 		return false;
 	if (kafka_threads_refused(c, reason, size))
 		return false;
+	if (c->successor)
+	{
+		if (kafka_cluster_is_up(c->successor, reason, size))
+			strlcpy(reason, "connecting", size);
+		return false;
+	}
 	if (c->brokers.silent[0])
 		strlcpy(reason, c->brokers.silent, size);
 	else if (!up)
@@ -576,6 +635,6 @@ kafka_clusters_reload(void)
 		KafkaCluster *c = dlist_container(KafkaCluster, node, iter.cur);
 
 		kafka_threads_allow_again(c);
-		c->outdated = c->outdated || (c->encrypted && tls_version != before);
+		c->outdated = c->outdated || (c->url.encrypted && tls_version != before);
 	}
 }

@@ -12,6 +12,7 @@
 #include <pthread.h>
 
 #include "brokers.h"
+#include "kafka_clock.h"
 #include "kafka_security.h"
 #include "kafka_url.h"
 #include "lib/ilist.h"
@@ -19,29 +20,37 @@
 #include "topics.h"
 #include "transport/transport.h"
 
+#define KAFKA_SOCKETS 300
+
 typedef struct KafkaCluster
 {
-	dlist_node		  node; /* of all clusters */
-	char			  key[1200];
-	bool			  encrypted;
-	KafkaSecurity	  security;
-	rd_kafka_t		 *rk;
-	rd_kafka_queue_t *queue;
-	bool			  one_by_one;	/* each of its records is a batch by itself */
-	int				  links;		/* that use it */
-	pg_atomic_uint32  produced;		/* messages that librdkafka has */
-	int				  wanted;		/* of these, those that were not cancelled */
-	int				  cancelled;	/* those that were, and have no report yet */
-	int64			  cancelled_at; /* ms, when the first of them was */
-	bool			  fatal;		/* a new instance has to take its place */
-	bool			  purged;
-	bool			  outdated;	  /* links are to leave it, and find another one */
-	KafkaTopics		  topics;	  /* that records of links with places have led to */
-	rd_kafka_event_t *statistics; /* not read yet; NULL: there are none */
-	KafkaBrokers	  brokers;
-	char			  reason[128];	  /* why it is not up, or the last error */
-	pthread_mutex_t	  lock;			  /* of what follows */
-	KafkaLoad		  load;			  /* as reported last */
+	dlist_node			 node;	 /* of all clusters */
+	KafkaUrl			 url;	 /* only its brokers */
+	OutboxTarget		 target; /* only its timeouts */
+	KafkaSecurity		 security;
+	rd_kafka_t			*rk;
+	rd_kafka_queue_t	*queue;
+	bool				 one_by_one;   /* each of its records is a batch by itself */
+	int					 links;		   /* that use it */
+	pg_atomic_uint32	 produced;	   /* messages that librdkafka has */
+	int					 wanted;	   /* of these, those that were not cancelled */
+	int					 cancelled;	   /* those that were, and have no report yet */
+	int64				 cancelled_at; /* ms, when the first of them was */
+	bool				 fatal;		   /* a new instance has to take its place */
+	bool				 purged;
+	bool				 outdated;	 /* links are to leave it, and find another one */
+	KafkaTopics			 topics;	 /* that records of links with places have led to */
+	rd_kafka_event_t	*statistics; /* not read yet; NULL: there are none */
+	KafkaBrokers		 brokers;
+	char				 reason[128]; /* why it is not up, or the last error */
+	char				 id[64];	  /* of its cluster; "": its brokers gave none */
+	struct KafkaCluster *successor;	  /* asks for the id anew; NULL: none is needed */
+	pthread_mutex_t		 lock;		  /* of what follows */
+	bool				 has_id;	  /* its producer may have a number of that cluster */
+	int					 sockets[KAFKA_SOCKETS]; /* connections; 0: none */
+	int64				 same_until; /* ms; until then one connection may begin */
+	bool				 unsure; /* none was begun, for it may be to another cluster */
+	KafkaLoad			 load;	 /* as reported last */
 	int	  requests[KAFKA_LOAD_SLOTS]; /* that brokers have not answered, of records */
 	int	  all_requests;
 	int	  threads;		   /* of brokers */
@@ -90,8 +99,6 @@ extern bool kafka_cluster_is_up(KafkaCluster *c, char *reason, size_t size);
  * this instance, and reports all records that it has with that error.  Writes which.
  */
 extern bool kafka_cluster_has_failed(KafkaCluster *c, char *reason, size_t size);
-
-extern int64 kafka_now_ms(void);
 
 /* Addresses that were refused may be allowed now, and files of TLS may be others. */
 extern void kafka_clusters_reload(void);

@@ -16,6 +16,9 @@
 #define LATELY 3000 /* ms; librdkafka tries again after 100 ms, or up to 1 s */
 #define PRODUCE 0	/* the number of this request in Kafka's protocol */
 
+/* ms; librdkafka tries again within two seconds */
+#define SAME_FOR 3000
+
 static OutboxServices services;
 static int			  event_fd;
 
@@ -27,6 +30,68 @@ kafka_threads_init(const OutboxServices *given, int fd)
 }
 
 /* -------------------------------------------- what runs in threads of librdkafka */
+
+static void
+tell_worker(void)
+{
+	uint64 one = 1;
+
+	/* If it fails, the worker finds out in its next round. */
+	while (write(event_fd, &one, sizeof(one)) < 0 && errno == EINTR)
+		;
+}
+
+static bool
+is_connected(int sock)
+{
+	struct sockaddr_storage peer;
+	socklen_t				len = sizeof(peer);
+
+	return getpeername(sock, (struct sockaddr *) &peer, &len) == 0;
+}
+
+/*
+ * Takes a connection that begins.  False: no other one is left, so it may be to another
+ * cluster, which the worker has to find out first.
+ */
+static bool
+begin_connection(KafkaCluster *c, int sock)
+{
+	int	 place = -1;
+	bool sure;
+
+	pthread_mutex_lock(&c->lock);
+	sure = !c->has_id || kafka_now_ms() < c->same_until;
+	for (int i = 0; i < KAFKA_SOCKETS; i++)
+	{
+		if (c->sockets[i] == 0 && place < 0)
+			place = i;
+		sure = sure || (c->sockets[i] != 0 && is_connected(c->sockets[i]));
+	}
+	if (sure)
+		c->same_until = 0; /* the next one relies on this one */
+	if (sure && place >= 0)
+		c->sockets[place] = sock;
+	c->unsure = !sure;
+	pthread_mutex_unlock(&c->lock);
+	if (!sure)
+		tell_worker();
+	return sure;
+}
+
+/* Runs in a thread of librdkafka, for each of its sockets. */
+static int
+end_connection(int sock, void *arg)
+{
+	KafkaCluster *c = arg;
+
+	pthread_mutex_lock(&c->lock);
+	for (int i = 0; i < KAFKA_SOCKETS; i++)
+		if (c->sockets[i] == sock)
+			c->sockets[i] = 0;
+	pthread_mutex_unlock(&c->lock);
+	return close(sock);
+}
 
 /*
  * Runs in a thread of librdkafka, for each connection, also to brokers that another
@@ -47,7 +112,7 @@ connect_to(int sock, const struct sockaddr *address, int len, const char *id, vo
 		pthread_mutex_unlock(&c->lock);
 		return EACCES;
 	}
-	if (!services.may_connect(address, c->encrypted, &why))
+	if (!services.may_connect(address, c->url.encrypted, &why))
 	{
 		char		text[INET6_ADDRSTRLEN] = "?";
 		const void *bytes = address->sa_family == AF_INET6 ?
@@ -67,6 +132,8 @@ connect_to(int sock, const struct sockaddr *address, int len, const char *id, vo
 	if (strcmp(c->refused_id, id) == 0)
 		c->refused[0] = '\0'; /* it has another address now */
 	pthread_mutex_unlock(&c->lock);
+	if (!begin_connection(c, sock))
+		return ECONNABORTED;
 	if (connect(sock, address, len) == 0 || errno == EINPROGRESS)
 		return 0;
 	return errno;
@@ -80,7 +147,6 @@ static rd_kafka_resp_err_t
 thread_begins(rd_kafka_t *rk, rd_kafka_thread_type_t type, const char *name, void *arg)
 {
 	KafkaCluster *c = arg;
-	uint64		  one = 1;
 	bool		  flooded;
 
 	(void) rk;
@@ -91,8 +157,8 @@ thread_begins(rd_kafka_t *rk, rd_kafka_thread_type_t type, const char *name, voi
 	flooded = ++c->threads > BROKERS_MAX && !c->flooded;
 	c->flooded = c->flooded || flooded;
 	pthread_mutex_unlock(&c->lock);
-	if (flooded && write(event_fd, &one, sizeof(one)) < 0)
-		return RD_KAFKA_RESP_ERR__FAIL; /* the worker finds out in its next round */
+	if (flooded)
+		tell_worker();
 	return RD_KAFKA_RESP_ERR_NO_ERROR;
 }
 
@@ -213,6 +279,7 @@ kafka_threads_watch(rd_kafka_conf_t *conf, KafkaCluster *c)
 {
 	pthread_mutex_init(&c->lock, NULL);
 	rd_kafka_conf_set_connect_cb(conf, connect_to);
+	rd_kafka_conf_set_closesocket_cb(conf, end_connection);
 	rd_kafka_conf_set_log_cb(conf, take_log);
 	rd_kafka_conf_interceptor_add_on_new(conf, "outbox", watch_threads, c);
 }
@@ -262,6 +329,34 @@ kafka_threads_refused(KafkaCluster *c, char *reason, size_t size)
 		strlcpy(reason, c->refused, size);
 	pthread_mutex_unlock(&c->lock);
 	return refused;
+}
+
+void
+kafka_threads_has_id(KafkaCluster *c)
+{
+	pthread_mutex_lock(&c->lock);
+	c->has_id = true;
+	pthread_mutex_unlock(&c->lock);
+}
+
+bool
+kafka_threads_unsure(KafkaCluster *c)
+{
+	bool unsure;
+
+	pthread_mutex_lock(&c->lock);
+	unsure = c->unsure;
+	pthread_mutex_unlock(&c->lock);
+	return unsure;
+}
+
+void
+kafka_threads_same_cluster(KafkaCluster *c)
+{
+	pthread_mutex_lock(&c->lock);
+	c->unsure = false;
+	c->same_until = kafka_now_ms() + SAME_FOR;
+	pthread_mutex_unlock(&c->lock);
 }
 
 void

@@ -28,6 +28,18 @@ extern bool kafka_threads_trouble(KafkaCluster *c, char *words, size_t size);
 /* True if a broker may not be connected to.  Writes why. */
 extern bool kafka_threads_refused(KafkaCluster *c, char *reason, size_t size);
 
+/*
+ * From now on, after all connections are gone, a new one waits until it is known that it
+ * is to the same cluster.
+ */
+extern void kafka_threads_has_id(KafkaCluster *c);
+
+/* True if one waits for that. */
+extern bool kafka_threads_unsure(KafkaCluster *c);
+
+/* It is: one that begins within three seconds is to the same cluster. */
+extern void kafka_threads_same_cluster(KafkaCluster *c);
+
 /* Addresses that were refused may be allowed now. */
 extern void kafka_threads_allow_again(KafkaCluster *c);
 

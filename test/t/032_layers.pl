@@ -1,5 +1,5 @@
 # A source file uses only its own folder of src/ and those below it, and no files form a circle.
-# All of this is read from the text.  Also, no two files have the same name.
+# In sinks/ there are no circles either.  All of this is read from the text.  Also, no two files have the same name.
 use strict;
 use warnings;
 
@@ -53,6 +53,27 @@ foreach my $file (sort keys %code)
 		next if !defined $other || $other eq $file || $uses{$file}{$other};
 		$uses{$file}{$other} = $name;
 		push @up, "$file uses $name of $other" if height($other) > height($file);
+	}
+}
+
+# A sink is a folder of its own, whose functions begin with its name.  The sinks/ stand beside src/.
+foreach my $sink (map { s{.*/}{}r } glob "$top/sinks/*")
+{
+	my (%sink_code, %sink_defined);
+
+	foreach my $path (glob "$top/sinks/$sink/*.c")
+	{
+		my $file = 'sinks/' . $sink . '/' . $path =~ s{.*/}{}r;
+		my $text = slurp_file($path) =~ s{/\*.*?\*/|"(?:\\.|[^"\\])*"}{ }gsr;
+
+		$sink_code{$file} = $text;
+		$sink_defined{$_} = $file foreach $text =~ /^(${sink}_\w+)\(/mg;
+	}
+	cmp_ok(scalar keys %sink_defined, '>', 30, "the functions of the sink $sink are there");
+	foreach my $file (sort keys %sink_code)
+	{
+		$uses{$file}{ $sink_defined{$_} } = $_
+		  foreach grep { defined $sink_defined{$_} && $sink_defined{$_} ne $file } $sink_code{$file} =~ /\b(${sink}_\w+)\b/g;
 	}
 }
 

@@ -1,0 +1,20 @@
+/*
+ * kafka_clock.h
+ *	  The clock that never goes back.  Any thread may ask.
+ */
+#ifndef OUTBOX_KAFKA_CLOCK_H
+#define OUTBOX_KAFKA_CLOCK_H
+
+#include <stdint.h>
+#include <time.h>
+
+static inline int64_t
+kafka_now_ms(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (int64_t) now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+#endif /* OUTBOX_KAFKA_CLOCK_H */
