@@ -51,7 +51,7 @@ PG_CFLAGS = -Wall -Wextra $(WERROR)
 ifneq ($(findstring clang,$(CC)),)
 PG_CFLAGS += -Wno-unknown-warning-option -Wno-ignored-optimization-argument
 endif
-SHLIB_LINK = $(shell curl-config --libs 2>/dev/null || echo -lcurl) -lcrypto
+SHLIB_LINK = $(shell curl-config --libs 2>/dev/null || echo -lcurl) -lssl -lcrypto
 
 EXTRA_CLEAN = build
 

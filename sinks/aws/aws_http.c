@@ -48,6 +48,8 @@ static long			  tls_version = CURL_SSLVERSION_TLSv1_2; /* the lowest */
 static unsigned		  generation;							 /* of these two */
 static AwsRequest	 *unused;
 
+static const char *exceeded; /* what a peer did too much, since the last step began */
+
 static sigset_t former_signals;
 static bool		signals_are_blocked;
 
@@ -85,7 +87,10 @@ want_socket(CURL *easy, curl_socket_t fd, int what, void *arg, void *known)
 	if (what == CURL_POLL_OUT || what == CURL_POLL_INOUT)
 		event.events |= EPOLLOUT;
 	if (what == CURL_POLL_REMOVE)
+	{
+		services.peer_rests(fd);
 		epoll_ctl(epoll_fd, EPOLL_CTL_DEL, fd, &event);
+	}
 	else if (known)
 		epoll_ctl(epoll_fd, EPOLL_CTL_MOD, fd, &event);
 	else
@@ -175,15 +180,45 @@ before_lookup(void *resolver, void *reserved, void *arg)
 	return 0;
 }
 
+/* libcurl calls this for each connection, before its handshake. */
+static CURLcode
+before_handshake(CURL *easy, void *ssl_ctx, void *arg)
+{
+	AwsRequest *r = arg;
+
+	(void) easy;
+	return services.bound_tls(ssl_ctx, false, &r->exceeded) ? CURLE_OK :
+															  CURLE_OUT_OF_MEMORY;
+}
+
+/* True for a coding other than chunked, which libcurl would decode unasked. */
+static bool
+is_coded(const char *line, size_t len)
+{
+	static const char name[] = "transfer-encoding:";
+	static const char chunked[] = "chunked";
+	const char		 *end = line + len;
+
+	if (len < sizeof(name) - 1 || strncasecmp(line, name, sizeof(name) - 1) != 0)
+		return false;
+	line += sizeof(name) - 1;
+	while (line < end && strchr(" \t", *line))
+		line++;
+	while (end > line && strchr(" \t\r\n", end[-1]))
+		end--;
+	return end - line != sizeof(chunked) - 1 ||
+		strncasecmp(line, chunked, sizeof(chunked) - 1) != 0;
+}
+
 static size_t
 take_header(char *line, size_t size, size_t n, void *arg)
 {
 	AwsRequest *r = arg;
 
-	(void) line;
 	r->header_bytes += size * n;
 	r->too_long = r->too_long || r->header_bytes > HEADERS_MAX;
-	return r->too_long ? 0 : size * n;
+	r->coded = r->coded || is_coded(line, size * n);
+	return r->too_long || r->coded ? 0 : size * n;
 }
 
 static size_t
@@ -215,6 +250,7 @@ set_constants(AwsRequest *r)
 		{CURLOPT_NETRC, CURL_NETRC_IGNORED},
 		{CURLOPT_DISALLOW_USERNAME_IN_URL, 1},
 		{CURLOPT_HTTP09_ALLOWED, 0},
+		{CURLOPT_HTTP_CONTENT_DECODING, 0},
 		{CURLOPT_HTTP_VERSION, CURL_HTTP_VERSION_1_1},
 		{CURLOPT_SSL_VERIFYPEER, 1},
 		{CURLOPT_SSL_VERIFYHOST, 2},
@@ -249,6 +285,11 @@ set_constants(AwsRequest *r)
 	SET(CURLOPT_PREREQFUNCTION, before_request);
 	SET(CURLOPT_PREREQDATA, r);
 	SET(CURLOPT_RESOLVER_START_FUNCTION, before_lookup);
+	if (services.bound_tls)
+	{
+		SET(CURLOPT_SSL_CTX_FUNCTION, before_handshake);
+		SET(CURLOPT_SSL_CTX_DATA, r);
+	}
 	/* Without a directory the file is loaded once, and no other authority is trusted. */
 	if (ca_file)
 		SET(CURLOPT_CAINFO, ca_file);
@@ -342,8 +383,8 @@ static void
 prepare(AwsRequest *r, bool encrypted)
 {
 	r->encrypted = encrypted;
-	r->plain = r->metadata = r->connected = r->too_long = false;
-	r->refused = NULL;
+	r->plain = r->metadata = r->connected = r->too_long = r->coded = false;
+	r->refused = r->exceeded = NULL;
 	r->header_bytes = 0;
 	r->errbuf[0] = '\0';
 }
@@ -442,15 +483,20 @@ aws_http_step(void)
 	struct epoll_event events[64];
 	int				   n = epoll_wait(epoll_fd, events, 64, 0);
 
+	exceeded = NULL;
 	for (int i = 0; i < n; i++)
 	{
-		int mask = 0;
+		int			mask = 0;
+		const char *why;
 
 		if (events[i].events & (EPOLLIN | EPOLLERR | EPOLLHUP))
 			mask |= CURL_CSELECT_IN;
 		if (events[i].events & EPOLLOUT)
 			mask |= CURL_CSELECT_OUT;
+		why = services.peer_event(events[i].data.fd);
 		act(events[i].data.fd, mask);
+		if (why || (why = services.peer_ended()) != NULL)
+			exceeded = why;
 	}
 	if (timer_at != NEVER && timer_at <= now_ms())
 	{
@@ -492,8 +538,10 @@ failure_of(const AwsRequest *r, CURLcode code)
 {
 	if (r->refused)
 		return OUTBOX_FAILURE_ADDRESS;
-	if (r->too_long || line_is_too_long(r, code))
+	if (r->too_long || r->coded || line_is_too_long(r, code))
 		return OUTBOX_FAILURE_PROTOCOL;
+	if (r->exceeded)
+		return OUTBOX_FAILURE_TLS;
 	switch (code)
 	{
 		case CURLE_COULDNT_RESOLVE_HOST:
@@ -530,6 +578,13 @@ explain(const AwsRequest *r, CURLcode code, AwsEnd *end)
 				 r->refused);
 	else if (r->too_long || line_is_too_long(r, code))
 		snprintf(end->words, sizeof(end->words), "its answer is too long");
+	else if (r->coded)
+		snprintf(end->words, sizeof(end->words),
+				 "its answer has a transfer coding other than chunked");
+	else if (r->exceeded)
+		snprintf(end->words, sizeof(end->words), "%s", r->exceeded);
+	else if (exceeded && end->failure == OUTBOX_FAILURE_CLOSED)
+		snprintf(end->words, sizeof(end->words), "%s", exceeded);
 	else if (code == CURLE_OPERATION_TIMEDOUT)
 		snprintf(end->words, sizeof(end->words), "timed out%s",
 				 r->connected ? "" : " while connecting");

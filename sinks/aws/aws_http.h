@@ -30,6 +30,8 @@ struct AwsRequest
 	bool			   connected;
 	AwsText			   answer;
 	bool			   too_long;
+	bool			   coded;	 /* with a transfer coding other than chunked */
+	const char		  *exceeded; /* what the peer did too much, during its handshake */
 	size_t			   header_bytes;
 	const char		  *refused;		/* why its address may not be connected to */
 	char			   address[64]; /* that address */

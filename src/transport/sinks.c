@@ -346,6 +346,7 @@ outbox_sinks_load(OutboxDone done)
 	loaded_names = MemoryContextStrdup(TopMemoryContext, outbox_sinks);
 	services.done = done;
 	services.may_connect = may_connect;
+	outbox_http_peer_services(&services);
 	read_networks();
 	while ((name = next_name(&list, &len)) != NULL && nsinks < OUTBOX_SINKS_MAX)
 	{

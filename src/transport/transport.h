@@ -170,6 +170,20 @@ typedef struct OutboxServices
 	 * there is, and the receiver is authenticated.  Any thread may call it.
 	 */
 	bool (*may_connect)(const struct sockaddr *address, bool encrypted, const char **why);
+
+	/*
+	 * For a sink that uses libcurl from the worker's thread: what a peer may make it do.
+	 * bound_tls must be called for each connection of OpenSSL, with its SSL_CTX, before
+	 * the handshake.  'two': HTTP/2 is offered.  If the handshake is refused, '*why' says
+	 * why.  False: out of memory.  NULL: libcurl has another TLS library.
+	 * peer_event must be called before each event of a socket is passed to libcurl, and
+	 * peer_ended after it: a text says that the peer did too much, and that the connection
+	 * was ended.  peer_rests: no request uses the socket any more.
+	 */
+	bool (*bound_tls)(void *ssl_ctx, bool two, const char **why);
+	const char *(*peer_event)(int fd);
+	const char *(*peer_ended)(void);
+	void (*peer_rests)(int fd);
 } OutboxServices;
 
 /*

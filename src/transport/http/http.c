@@ -169,8 +169,7 @@ launch(OutboxTransfer *t)
 			return;
 	}
 	t->lookup_took = (int) (now - t->begun_at);
-	if (!outbox_http_set_version(t) ||
-		!outbox_http_set_timeouts(t, Max(t->connect_timeout - t->lookup_took, 1),
+	if (!outbox_http_set_timeouts(t, Max(t->connect_timeout - t->lookup_took, 1),
 								  Max(t->timeout - t->lookup_took, 1)))
 	{
 		fail_launch(t, "out of memory");
@@ -202,6 +201,8 @@ http_start(OutboxTransfer *t, const OutboxTarget *target, OutboxLink *link,
 	t->lookup_took = 0;
 	t->tried = t->connected = t->too_many_lookups = false;
 	t->socket_errno = 0;
+	t->exceeded = NULL;
+	t->proxy_bytes = 0;
 	memset(&t->head, 0, sizeof(t->head));
 	t->body_bytes = t->answer_len = 0;
 	t->whole_answer = target->whole_answer;
@@ -333,16 +334,17 @@ finish(OutboxTransfer *t, CURLcode code)
 	bool		   was_answered = t->state == ANSWERED;
 	curl_off_t	   duration = 0;
 
-	if (!was_answered && outbox_http_retry_version(t, code))
-	{
-		withdraw(t);
-		launch(t);
-		return;
-	}
 	curl_easy_getinfo(t->easy, CURLINFO_TOTAL_TIME_T, &duration);
 	o->duration = t->lookup_took + duration / 1000.0;
 	if (was_answered)
 	{
+		curl_socket_t fd;
+
+		/* A connection of HTTP/2 is used by other requests meanwhile. */
+		if (t->set_version == CURL_HTTP_VERSION_2TLS &&
+			curl_easy_getinfo(t->easy, CURLINFO_ACTIVESOCKET, &fd) == CURLE_OK && fd >= 0)
+			outbox_http_peer_rests(fd);
+
 		/* What happened after the headers changes nothing. */
 		o->status = t->head.status;
 		if (is_good(o->status))
@@ -508,8 +510,13 @@ http_init(const OutboxServices *services)
 			(errcode(ERRCODE_SYSTEM_ERROR), errmsg("could not initialize libcurl"),
 			 errhint(
 				 "Check that libcurl and its TLS library are installed completely.")));
-	outbox_http_config.have_http2 = (curl_version_info(CURLVERSION_NOW)->features &
-									 CURL_VERSION_HTTP2) != 0;
+	outbox_http_config.tls_is_bounded = outbox_http_can_bound_tls();
+	outbox_http_config.have_http2 = outbox_http_config.tls_is_bounded &&
+		(curl_version_info(CURLVERSION_NOW)->features & CURL_VERSION_HTTP2) != 0;
+	if (!outbox_http_config.tls_is_bounded)
+		ereport(LOG,
+				(errmsg("outbox worker does not bound what a receiver sends by TLS"),
+				 errhint("Use a libcurl that was built with OpenSSL.")));
 	outbox_http_first_settings();
 	outbox_http_targets_init();
 

@@ -34,6 +34,9 @@ extern const char *const outbox_http_config_names[];
 extern const char *outbox_http_check_target(const OutboxTarget *target, const char **hint,
 											const char **notice);
 
+/* Stores in 'services' how a sink bounds what a peer makes libcurl do. */
+extern void outbox_http_peer_services(OutboxServices *services);
+
 /* True if libcurl's text says that the receiver does not speak this version of HTTP. */
 extern bool outbox_http_refuses_version(const char *text);
 

@@ -169,6 +169,18 @@ outbox_http_explain(OutboxTransfer *t, CURLcode code)
 {
 	OutboxFailure failure = failure_of(code);
 
+	if (t->exceeded)
+	{
+		outbox_http_fail(t, t->connected ? OUTBOX_FAILURE_PROTOCOL : OUTBOX_FAILURE_TLS,
+						 t->exceeded, "");
+		return;
+	}
+	if (t->head.state == OUTBOX_HEAD_CODED)
+	{
+		outbox_http_fail(t, OUTBOX_FAILURE_PROTOCOL,
+						 "the answer has a transfer coding other than chunked", "");
+		return;
+	}
 	if (line_is_too_long(t, code))
 		t->head.state = OUTBOX_HEAD_OVERSIZED;
 	if (line_is_too_long(t, code) ||

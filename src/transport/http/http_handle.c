@@ -23,6 +23,8 @@
 /* For larger bodies, libcurl sends "Expect: 100-continue" unless that is disabled. */
 #define EXPECTS_FROM (512 * 1024)
 
+#define PROXY_BYTES_MAX (64 * 1024) /* of a proxy's answer to CONNECT */
+
 #define OUT_OF_MEMORY "out of memory"
 
 /* Idle connections are closed earlier than most receivers close them (60 s and more). */
@@ -133,6 +135,7 @@ take_header(char *line, size_t size, size_t n, void *arg)
 	switch (outbox_head_line(&t->head, &t->outcome, line, len, (int64) time(NULL)))
 	{
 		case OUTBOX_HEAD_OVERSIZED:
+		case OUTBOX_HEAD_CODED:
 			return 0;
 		case OUTBOX_HEAD_COMPLETE:
 			if (t->state == RUNNING)
@@ -193,6 +196,36 @@ take_body(char *data, size_t size, size_t n, void *arg)
 	return t->body_bytes > BODY_BYTES_MAX ? 0 : len;
 }
 
+/* libcurl calls this for each connection, before its handshake. */
+static CURLcode
+before_handshake(CURL *easy, void *ssl_ctx, void *arg)
+{
+	OutboxTransfer *t = arg;
+
+	(void) easy;
+	return outbox_http_bound_tls(ssl_ctx, t->set_version == CURL_HTTP_VERSION_2TLS,
+								 &t->exceeded) ?
+		CURLE_OK :
+		CURLE_OUT_OF_MEMORY;
+}
+
+/*
+ * libcurl calls this for each byte of what a proxy answers, which it reads in one call.
+ * A result other than 0 makes the request fail.
+ */
+static int
+on_progress(void *arg, curl_off_t all_down, curl_off_t down, curl_off_t all_up,
+			curl_off_t up)
+{
+	OutboxTransfer *t = arg;
+
+	(void) all_down, (void) down, (void) all_up, (void) up;
+	if (t->connected || ++t->proxy_bytes <= PROXY_BYTES_MAX)
+		return 0;
+	t->exceeded = "the proxy sent too much before the connection was made";
+	return 1;
+}
+
 /* Sets the options that depend on the settings.  A reload makes new handles. */
 static bool
 set_settings(CURL *easy)
@@ -236,6 +269,7 @@ set_constants(OutboxTransfer *t)
 	  {CURLOPT_NETRC, CURL_NETRC_IGNORED},
 	  {CURLOPT_DISALLOW_USERNAME_IN_URL, 1},
 	  {CURLOPT_HTTP09_ALLOWED, 0},
+	  {CURLOPT_HTTP_CONTENT_DECODING, 0},
 	  {CURLOPT_SUPPRESS_CONNECT_HEADERS, 1},
 	  {CURLOPT_HEADEROPT, CURLHEADER_SEPARATE},
 	  {CURLOPT_SSL_VERIFYPEER, 1},
@@ -280,6 +314,13 @@ set_constants(OutboxTransfer *t)
 	SET(CURLOPT_CLOSESOCKETFUNCTION, outbox_http_close_socket);
 	SET(CURLOPT_PREREQFUNCTION, before_request);
 	SET(CURLOPT_PREREQDATA, t);
+	if (outbox_http_config.tls_is_bounded)
+	{
+		SET(CURLOPT_SSL_CTX_FUNCTION, before_handshake);
+		SET(CURLOPT_SSL_CTX_DATA, t);
+	}
+	SET(CURLOPT_XFERINFOFUNCTION, on_progress);
+	SET(CURLOPT_XFERINFODATA, t);
 	SET(CURLOPT_RESOLVER_START_FUNCTION, before_lookup);
 	SET(CURLOPT_RESOLVER_START_DATA, t);
 	/* Without one, OpenSSL asks for that of the key on the terminal, and waits. */
@@ -371,22 +412,22 @@ set_url(OutboxTransfer *t, const char *url)
 	 * proxy would hide that address, so plain http never uses the proxy.
 	 */
 	t->plain = strncasecmp(url, "https:", 6) != 0;
+	if (curl_easy_setopt(t->easy, CURLOPT_NOPROGRESS,
+						 outbox_http_config.use_proxy && !t->plain ? 0L : 1L) != CURLE_OK)
+		return OUT_OF_MEMORY;
 	if (curl_easy_setopt(t->easy, CURLOPT_CURLU, t->parsed) != CURLE_OK ||
 		curl_easy_setopt(t->easy, CURLOPT_PROXY,
 						 outbox_http_config.use_proxy && !t->plain ? outbox_proxy : "") !=
 			CURLE_OK)
 		return OUT_OF_MEMORY;
 	memcpy(t->url, url, size);
-	t->host_hash = outbox_http_host_hash(t->url);
-	t->pool = outbox_http_pool_of(t->host_hash);
+	t->pool = outbox_http_pool_of(outbox_http_host_hash(t->url));
 	return NULL;
 }
 
-bool
-outbox_http_set_version(OutboxTransfer *t)
+static bool
+set_version(OutboxTransfer *t, bool two)
 {
-	bool two = t->version == OUTBOX_HTTP_2 ||
-		(t->version == OUTBOX_HTTP_AUTO && outbox_http_has_refused(t->host_hash));
 	long version = two && !t->plain && outbox_http_config.have_http2 ?
 		CURL_HTTP_VERSION_2TLS :
 		CURL_HTTP_VERSION_1_1;
@@ -406,18 +447,6 @@ outbox_http_set_version(OutboxTransfer *t)
 							 0L) != CURLE_OK)
 		return false;
 	t->set_version = version;
-	return true;
-}
-
-bool
-outbox_http_retry_version(OutboxTransfer *t, CURLcode code)
-{
-	if (code != CURLE_SSL_CONNECT_ERROR || t->version != OUTBOX_HTTP_AUTO ||
-		t->set_version != CURL_HTTP_VERSION_1_1 || !outbox_http_config.have_http2 ||
-		!outbox_http_refuses_version(t->errbuf))
-		return false;
-	outbox_http_note_refusal(t->host_hash);
-	t->errbuf[0] = '\0';
 	return true;
 }
 
@@ -487,8 +516,8 @@ outbox_http_set_request(OutboxTransfer *t, const OutboxTarget *target, const cha
 	if ((t->url == NULL || strcmp(t->url, target->url) != 0) &&
 		(complaint = set_url(t, target->url)) != NULL)
 		return complaint;
-	t->version = outbox_http_version_wanted(target);
-	if (!set_ages(t) || !set_lines(t, body_len) ||
+	if (!set_version(t, outbox_http_wants_2(target)) || !set_ages(t) ||
+		!set_lines(t, body_len) ||
 		curl_easy_setopt(t->easy, CURLOPT_POSTFIELDS, body ? body : "") != CURLE_OK ||
 		curl_easy_setopt(t->easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t) body_len) !=
 			CURLE_OK)

@@ -104,6 +104,13 @@ outbox_head_line(OutboxHead *head, OutboxOutcome *outcome, const char *line, siz
 			if (value)
 				outcome->retry_after = outbox_http_retry_after(value, vlen, now);
 			break;
+		case 'T':
+		case 't':
+			/* libcurl would decode it unasked, and a little can be decoded for ever. */
+			value = header_value(line, len, "transfer-encoding", &vlen);
+			if (value && !(vlen == 7 && strncasecmp(value, "chunked", 7) == 0))
+				return head->state = OUTBOX_HEAD_CODED;
+			break;
 		case 'W':
 		case 'w':
 			value = header_value(line, len, "webhook-delivery", &vlen);

@@ -8,6 +8,7 @@
  *	  http_head.c		the head of an answer
  *	  http_target.c		what is known of a target while it has transfers
  *	  http_lookup.c		names and the addresses that they lead to
+ *	  http_peer.c		how much a peer may make libcurl and OpenSSL do
  *	  http_settings.c	what requests use of the settings
  *	  http_socket.c		sockets and the epoll descriptor
  *	  http_url.c		URLs and Retry-After; needs none of the others
@@ -97,10 +98,11 @@ typedef struct OutboxTargetState
 
 typedef enum OutboxHeadState
 {
-	OUTBOX_HEAD_STATUS,	  /* a status line comes next */
-	OUTBOX_HEAD_LINES,	  /* a header line, or the end */
-	OUTBOX_HEAD_COMPLETE, /* the status is final, only trailers follow */
-	OUTBOX_HEAD_OVERSIZED /* above the limits */
+	OUTBOX_HEAD_STATUS,	   /* a status line comes next */
+	OUTBOX_HEAD_LINES,	   /* a header line, or the end */
+	OUTBOX_HEAD_COMPLETE,  /* the status is final, only trailers follow */
+	OUTBOX_HEAD_OVERSIZED, /* above the limits */
+	OUTBOX_HEAD_CODED	   /* a transfer coding other than chunked */
 } OutboxHeadState;
 
 /* The head of an answer while it is received.  Zero at first. */
@@ -115,14 +117,6 @@ typedef struct OutboxHead
 	size_t			bytes;
 } OutboxHead;
 
-/* Which version of HTTP an endpoint asks for.  Plain HTTP is always 1.1. */
-typedef enum OutboxHttpVersion
-{
-	OUTBOX_HTTP_AUTO, /* 1.1, and 2 where that is refused */
-	OUTBOX_HTTP_1_1,
-	OUTBOX_HTTP_2 /* 2 where it is offered */
-} OutboxHttpVersion;
-
 #define OUTBOX_HTTP_NEVER PG_INT64_MAX
 
 /* One of libcurl's multi handles, with the connections to its share of the hosts. */
@@ -131,6 +125,9 @@ typedef struct OutboxHttpPool
 	CURLM *multi;
 	int	   index;
 	int64  timer_at; /* ms; 0: now */
+
+	/* A peer that speaks HTTP/2 did too much: what.  NULL: none has since. */
+	const char *exceeded;
 } OutboxHttpPool;
 
 struct OutboxTransfer
@@ -149,7 +146,6 @@ struct OutboxTransfer
 	char			 *url;
 	size_t			  url_size;
 	CURLU			 *parsed;			/* the parsed form of url */
-	uint64			  host_hash;		/* of url's host and port */
 	OutboxHttpPool	 *pool;				/* of url's host */
 	char			  lookup_host[256]; /* its host; empty: an address */
 	int				  lookup_port;
@@ -176,7 +172,6 @@ struct OutboxTransfer
 	int64			   begun_at; /* ms; 0: not launched yet */
 	int64			   lookup_deadline;
 	int				   lookup_took; /* ms */
-	OutboxHttpVersion  version;		/* that the endpoint asks for */
 	bool			   runs;		/* counted in host->running */
 	bool			   connects;	/* counted in host->connecting */
 	bool			   tried;		/* some address was not refused */
@@ -185,6 +180,8 @@ struct OutboxTransfer
 	bool			   whole_answer;
 	size_t			   answer_len;
 	int				   socket_errno;
+	const char		  *exceeded; /* the peer did too much: what, in words */
+	int				   proxy_bytes;
 	OutboxHead		   head;
 	size_t			   body_bytes;
 	const char		  *refused;		  /* the name of the range, or outbox_http_public */
@@ -211,6 +208,7 @@ typedef struct OutboxHttpConfig
 {
 	unsigned	   generation;
 	bool		   use_proxy;
+	bool		   tls_is_bounded; /* by http_peer.c: libcurl has OpenSSL */
 	bool		   have_http2;
 	char		   proxy_host[256]; /* empty: an address */
 	int			   proxy_port;
@@ -234,14 +232,6 @@ extern bool		   outbox_http_make_handle(OutboxTransfer *t);
 extern const char *outbox_http_set_request(OutboxTransfer *t, const OutboxTarget *target,
 										   const char *body, size_t body_len);
 extern bool outbox_http_set_timeouts(OutboxTransfer *t, int connect_timeout, int timeout);
-
-/*
- * set_version: to be called when a request is launched, because what is known of its
- * host may have changed since it was prepared.  retry_version returns true if the request
- * should be launched again: the receiver has refused HTTP/1.1, and HTTP/2 may be used.
- */
-extern bool outbox_http_set_version(OutboxTransfer *t);
-extern bool outbox_http_retry_version(OutboxTransfer *t, CURLcode code);
 
 /*
  * http_failure.c.  fail and explain store a failure in t->outcome.  public is the name
@@ -304,16 +294,15 @@ extern void	 outbox_http_forget_lookups(int64 now);
 extern OutboxHeadState outbox_head_line(OutboxHead *head, OutboxOutcome *outcome,
 										const char *line, size_t len, int64 now);
 
-/* http_version.c.  A host is known by the hash of its name and port. */
-extern OutboxHttpVersion outbox_http_version_wanted(const OutboxTarget *target);
-extern void				 outbox_http_note_refusal(uint64 host);
-extern bool				 outbox_http_has_refused(uint64 host);
+/* http_version.c */
+extern bool outbox_http_wants_2(const OutboxTarget *target);
 
 /*
  * http_pool.c.
  *
  * host_hash: of the name and port in a URL, by which pool_of divides the hosts.
- * pool_act: something has happened to one of its sockets.  added: a request was given to
+ * pool_act: something has happened to one of its sockets, which 'user' waits for; NULL:
+ * several do, over HTTP/2.  added: a request was given to
  * it, and is begun now or with others.  flush: begins what was added.  run_timers:
  * continues those whose time has come.  may_have_ended: next_ended is to be asked.
  * next_ended: a transfer that has ended, and how; NULL: none.
@@ -325,7 +314,7 @@ extern bool			   outbox_http_pools_init(void);
 extern void			   outbox_http_pools_shutdown(void);
 extern uint64		   outbox_http_host_hash(const char *url);
 extern OutboxHttpPool *outbox_http_pool_of(uint64 host_hash);
-extern void			   outbox_http_pool_act(int index, int fd, int mask);
+extern void			   outbox_http_pool_act(int index, int fd, int mask, CURL *user);
 extern void			   outbox_http_pool_added(OutboxHttpPool *pool);
 extern void			   outbox_http_pools_flush(void);
 extern void			   outbox_http_pools_run_timers(void);
@@ -347,13 +336,23 @@ typedef enum OutboxHttpSocket
 	OUTBOX_HTTP_TLS_2 /* HTTP/2 was asked for */
 } OutboxHttpSocket;
 
+/* http_peer.c, see OutboxServices in transport.h.  can_bound_tls: libcurl uses OpenSSL. */
+extern bool		   outbox_http_can_bound_tls(void);
+extern bool		   outbox_http_bound_tls(void *ssl_ctx, bool two, const char **why);
+extern const char *outbox_http_peer_event(int fd);
+extern const char *outbox_http_peer_ended(void);
+extern void		   outbox_http_peer_rests(int fd);
+
+/* After an event that the socket takes bytes, and no other: none were written since the last one. */
+extern bool outbox_http_peer_takes_nothing(int fd);
+
 extern int	outbox_http_fd(void);
 extern bool outbox_http_sockets_init(void);
 extern bool outbox_http_watch_pool(OutboxHttpPool *pool);
 extern void outbox_http_sockets_shutdown(void);
 extern void outbox_http_watch(int fd, OutboxHttpSocket kind);
 extern int	outbox_http_close_socket(void *arg, curl_socket_t fd);
-extern bool outbox_http_events(void (*act)(int pool, int fd, int mask));
+extern bool outbox_http_events(void (*act)(int pool, int fd, int mask, CURL *user));
 
 /*
  * Connections that are open, how many were ever opened, and what the open ones take of

@@ -126,12 +126,24 @@ outbox_http_pool_of(uint64 host_hash)
 }
 
 void
-outbox_http_pool_act(int index, int fd, int mask)
+outbox_http_pool_act(int index, int fd, int mask, CURL *user)
 {
-	int running;
+	const char *exceeded = fd == CURL_SOCKET_TIMEOUT ? NULL : outbox_http_peer_event(fd);
+	int			running;
 
 	curl_multi_socket_action(pools[index].multi, fd, mask, &running);
 	touched |= UINT64CONST(1) << index;
+	if (exceeded == NULL && fd != CURL_SOCKET_TIMEOUT)
+		exceeded = outbox_http_peer_ended();
+	if (exceeded)
+	{
+		OutboxTransfer *t = NULL;
+
+		if (user == NULL)
+			pools[index].exceeded = exceeded;
+		else if (curl_easy_getinfo(user, CURLINFO_PRIVATE, &t) == CURLE_OK && t)
+			t->exceeded = exceeded;
+	}
 }
 
 static void
@@ -140,7 +152,7 @@ run_timer(OutboxHttpPool *pool, int64 now)
 	if (pool->timer_at > now)
 		return;
 	pool->timer_at = OUTBOX_HTTP_NEVER;
-	outbox_http_pool_act(pool->index, CURL_SOCKET_TIMEOUT, 0);
+	outbox_http_pool_act(pool->index, CURL_SOCKET_TIMEOUT, 0, NULL);
 }
 
 /* What an event of the handle's sockets has begun already is not due any more. */
@@ -227,8 +239,11 @@ outbox_http_pools_next_ended(CURLcode *result)
 				curl_easy_getinfo(msg->easy_handle, CURLINFO_PRIVATE, &t) == CURLE_OK)
 			{
 				*result = msg->data.result;
+				if (t->set_version == CURL_HTTP_VERSION_2TLS && t->exceeded == NULL)
+					t->exceeded = pools[index].exceeded;
 				return t;
 			}
+		pools[index].exceeded = NULL;
 		touched &= touched - 1;
 	}
 	return NULL;

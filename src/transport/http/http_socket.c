@@ -13,7 +13,8 @@
 /*
  * What epoll and libcurl want to know of the sockets that were opened here.  The
  * registration for reading is kept when libcurl does not want it any more, until an
- * unwanted event comes.  So the next request on a connection needs no system call.
+ * unwanted event comes.  So the next request on a connection needs no system call.  That
+ * for writing is given up while writing brings nothing, until the next event.
  */
 typedef struct Watch
 {
@@ -22,6 +23,7 @@ typedef struct Watch
 	unsigned char pool;	  /* whose socket it is: an event may be of an older one */
 	unsigned char wanted; /* EPOLLIN | EPOLLOUT */
 	unsigned char registered;
+	CURL		 *user; /* that wants it; NULL: none, or HTTP/2, which has several */
 } Watch;
 
 /*
@@ -67,6 +69,7 @@ outbox_http_watch(int fd, OutboxHttpSocket kind)
 	memset(&watches[fd], 0, sizeof(Watch));
 	watches[fd].ours = true;
 	watches[fd].kind = kind;
+	outbox_http_peer_rests(fd);
 	outbox_http_connections++;
 	outbox_http_opened++;
 	outbox_memory_account(&outbox_http_connections_bytes,
@@ -121,8 +124,9 @@ want_socket(CURL *easy, curl_socket_t fd, int what, void *arg, void *socket_arg)
 	int			  pool = ((OutboxHttpPool *) arg)->index;
 	unsigned char wanted = 0;
 
-	(void) easy;
 	(void) socket_arg;
+	if (what == CURL_POLL_REMOVE)
+		outbox_http_peer_rests(fd);
 	if (what == CURL_POLL_IN || what == CURL_POLL_INOUT)
 		wanted |= EPOLLIN;
 	if (what == CURL_POLL_OUT || what == CURL_POLL_INOUT)
@@ -132,6 +136,7 @@ want_socket(CURL *easy, curl_socket_t fd, int what, void *arg, void *socket_arg)
 	{
 		watches[fd].pool = pool;
 		watches[fd].wanted = wanted;
+		watches[fd].user = wanted && watches[fd].kind != OUTBOX_HTTP_TLS_2 ? easy : NULL;
 		set_registered(fd, wanted | (watches[fd].registered & EPOLLIN));
 	}
 	else
@@ -141,11 +146,13 @@ want_socket(CURL *easy, curl_socket_t fd, int what, void *arg, void *socket_arg)
 
 /* Passes one event to libcurl, unless it is not wanted any more. */
 static void
-on_event(const struct epoll_event *event, void (*act)(int pool, int fd, int mask))
+on_event(const struct epoll_event *event,
+		 void (*act)(int pool, int fd, int mask, CURL *user))
 {
-	int pool = (int) (event->data.u64 >> 32);
-	int fd = (int) (uint32) event->data.u64;
-	int mask = 0;
+	int	  pool = (int) (event->data.u64 >> 32);
+	int	  fd = (int) (uint32) event->data.u64;
+	int	  mask = 0;
+	CURL *user = NULL;
 
 	if (fd == lookups_fd)
 	{
@@ -162,17 +169,24 @@ on_event(const struct epoll_event *event, void (*act)(int pool, int fd, int mask
 		if (w->wanted == 0)
 			return;
 		pool = w->pool;
+		user = w->user;
 	}
 	/* libcurl finds errors, and their reason, when it reads. */
 	if (event->events & (EPOLLIN | EPOLLERR | EPOLLHUP))
 		mask |= CURL_CSELECT_IN;
 	if (event->events & EPOLLOUT)
 		mask |= CURL_CSELECT_OUT;
-	act(pool, fd, mask);
+	act(pool, fd, mask, user);
+
+	/* Before HTTP/2 writes again, something must come that allows it (see Watch). */
+	if (mask == CURL_CSELECT_OUT && fd < nwatches && watches[fd].ours &&
+		watches[fd].kind == OUTBOX_HTTP_TLS_2 && watches[fd].wanted & EPOLLIN &&
+		outbox_http_peer_takes_nothing(fd))
+		set_registered(fd, EPOLLIN);
 }
 
 bool
-outbox_http_events(void (*act)(int pool, int fd, int mask))
+outbox_http_events(void (*act)(int pool, int fd, int mask, CURL *user))
 {
 	struct epoll_event events[32];
 	int				   n = epoll_wait(epoll_fd, events, lengthof(events), 0);

@@ -16,7 +16,7 @@ use Time::HiRes qw(time usleep);
 
 use OutboxTest::Receiver;
 
-our @EXPORT = qw(own_network start_front start_dns start_hostile lines_of make_ca make_cert);
+our @EXPORT = qw(own_network start_front start_dns start_hostile start_hostile_tls lines_of make_ca make_cert);
 
 # Runs the test again in a network namespace in which all addresses are local,
 # with a resolv.conf that names the server of start_dns().  No privilege is
@@ -134,6 +134,26 @@ sub start_hostile
 	return { port => \%port, journal => "$dir/journal", pid => $pid };
 }
 
+# A receiver of test/receivers/hostile_tls.c that behaves like this, with the certificate
+# DIR/CERT.crt: { port => ..., journal => file, pid => ... }
+my $hostile_tls;
+
+sub start_hostile_tls
+{
+	my ($behaviour, $cert) = @_;
+	my $dir = PostgreSQL::Test::Utils::tempdir('hostile');
+
+	unless ($hostile_tls)
+	{
+		$hostile_tls = "$dir/hostile_tls";
+		system('cc', '-o', $hostile_tls, "$OutboxTest::top/test/receivers/hostile_tls.c", '-lssl', '-lcrypto', '-lpthread') == 0
+		  or die "cc failed\n";
+	}
+	my $pid = start("$dir/ready", $hostile_tls, $behaviour, "$cert.crt", "$cert.key", "$dir/ready", "$dir/journal");
+	chomp(my $port = PostgreSQL::Test::Utils::slurp_file("$dir/ready"));
+	return { port => $port, journal => "$dir/journal", pid => $pid };
+}
+
 # The lines of a journal that match.
 sub lines_of
 {
@@ -161,7 +181,8 @@ sub make_ca
 }
 
 # A certificate of an authority.  names: "DNS:a.test,IP:127.0.0.1"; days: from
-# and to, counted from today (0 to 30 unless given); ca undef: signed by itself.
+# and to, counted from today (0 to 30 unless given); ca undef: signed by itself.  A key
+# that is there is used.
 sub make_cert
 {
 	my ($dir, $name, $ca, $names, $from, $to) = @_;
@@ -169,8 +190,8 @@ sub make_cert
 	my $config = "$dir/$name.cnf";
 	my $work = "$dir/$name.ca";
 
-	openssl('req', '-new', '-newkey', 'rsa:2048', '-nodes', '-subj', "/CN=$name", '-keyout',
-		"$dir/$name.key", '-out', "$dir/$name.csr");
+	openssl('req', '-new', -e "$dir/$name.key" ? ('-key', "$dir/$name.key") : ('-newkey', 'rsa:2048', '-nodes', '-keyout', "$dir/$name.key"),
+		'-subj', "/CN=$name", '-out', "$dir/$name.csr");
 	mkdir $work or die "$work: $!";
 	PostgreSQL::Test::Utils::append_to_file("$work/index.txt", '');
 	PostgreSQL::Test::Utils::append_to_file($config, <<"CNF");

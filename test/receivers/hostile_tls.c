@@ -1,0 +1,174 @@
+/*
+ * hostile_tls.c
+ *	  A TLS receiver that makes its client work, in the way that its first argument names.
+ *
+ * hostile_tls BEHAVIOUR CERT KEY READY JOURNAL: READY gets the port, and JOURNAL a line for
+ * each connection whose handshake has begun.  It ends with its parent.
+ */
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <openssl/dh.h>
+#include <openssl/param_build.h>
+#include <openssl/core_names.h>
+#include <openssl/ssl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#define MODULUS_BITS 10000
+
+static const char *behaviour;
+static SSL_CTX	  *ctx;
+static int		   journal;
+
+static int
+is(const char *name)
+{
+	return strcmp(behaviour, name) == 0;
+}
+
+static void
+die(const char *what)
+{
+	fprintf(stderr, "hostile_tls: %s\n", what);
+	exit(1);
+}
+
+/* Finite-field parameters with a modulus that nobody has chosen well. */
+static EVP_PKEY *
+large_group(void)
+{
+	EVP_PKEY	   *key = NULL;
+	BIGNUM		   *p = BN_new(), *g = BN_new();
+	OSSL_PARAM_BLD *build = OSSL_PARAM_BLD_new();
+	EVP_PKEY_CTX   *from = EVP_PKEY_CTX_new_from_name(NULL, "DH", NULL);
+
+	BN_rand(p, MODULUS_BITS, BN_RAND_TOP_ONE, BN_RAND_BOTTOM_ODD);
+	BN_set_word(g, 2);
+	OSSL_PARAM_BLD_push_BN(build, OSSL_PKEY_PARAM_FFC_P, p);
+	OSSL_PARAM_BLD_push_BN(build, OSSL_PKEY_PARAM_FFC_G, g);
+	OSSL_PARAM_BLD_push_int(build, OSSL_PKEY_PARAM_DH_PRIV_LEN, 512);
+	EVP_PKEY_fromdata_init(from);
+	if (EVP_PKEY_fromdata(from, &key, EVP_PKEY_KEY_PARAMETERS,
+						  OSSL_PARAM_BLD_to_param(build)) != 1)
+		die("no DH parameters");
+	return key;
+}
+
+/* Chooses HTTP/2, whatever is offered. */
+static int
+choose_two(SSL *ssl, const unsigned char **out, unsigned char *outlen,
+		   const unsigned char *in, unsigned inlen, void *arg)
+{
+	(void) ssl, (void) in, (void) inlen, (void) arg;
+	*out = (const unsigned char *) "h2";
+	*outlen = 2;
+	return SSL_TLSEXT_ERR_OK;
+}
+
+static void
+flood(SSL *ssl)
+{
+	static const char answer[] = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
+	char			  request[4096];
+	char			  pings[17 * 900];
+
+	if (is("tickets"))
+		while (SSL_new_session_ticket(ssl) == 1 && SSL_do_handshake(ssl) == 1)
+			;
+	else if (is("key updates"))
+		while (SSL_key_update(ssl, SSL_KEY_UPDATE_NOT_REQUESTED) == 1 &&
+			   SSL_do_handshake(ssl) == 1)
+			;
+	else if (is("renegotiation"))
+		while (SSL_renegotiate(ssl) == 1 && SSL_do_handshake(ssl) == 1 &&
+			   SSL_read(ssl, request, 0) <= 0 && SSL_do_handshake(ssl) == 1)
+			;
+	else if (SSL_read(ssl, request, sizeof(request)) > 0)
+	{
+		if (is("http/2 unasked") && memcmp(request, "PRI ", 4) == 0)
+		{
+			SSL_write(ssl, "\0\0\0\4\0\0\0\0\0", 9);
+			for (int i = 0; i < 900; i++)
+				memcpy(pings + 17 * i, "\0\0\10\6\1\0\0\0\0pingpong", 17);
+			while (SSL_write(ssl, pings, sizeof(pings)) > 0)
+				;
+		}
+		else
+			SSL_write(ssl, answer, sizeof(answer) - 1);
+		SSL_shutdown(ssl);
+	}
+}
+
+static void *
+serve(void *arg)
+{
+	int	 fd = (int) (long) arg;
+	SSL *ssl = SSL_new(ctx);
+
+	dprintf(journal, "%s\n", behaviour);
+	SSL_set_fd(ssl, fd);
+	if (SSL_accept(ssl) == 1)
+		flood(ssl);
+	SSL_free(ssl);
+	close(fd);
+	return NULL;
+}
+
+int
+main(int argc, char **argv)
+{
+	struct sockaddr_in address = {.sin_family = AF_INET,
+								  .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	socklen_t		   len = sizeof(address);
+	int				   listener = socket(AF_INET, SOCK_STREAM, 0);
+	char			   ready[4096];
+	FILE			  *file;
+
+	if (argc != 6)
+		die("BEHAVIOUR CERT KEY READY JOURNAL");
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	signal(SIGPIPE, SIG_IGN);
+	behaviour = argv[1];
+	journal = open(argv[5], O_WRONLY | O_CREAT | O_APPEND, 0644);
+	ctx = SSL_CTX_new(TLS_server_method());
+	if (SSL_CTX_use_certificate_chain_file(ctx, argv[2]) != 1 ||
+		SSL_CTX_use_PrivateKey_file(ctx, argv[3], SSL_FILETYPE_PEM) != 1)
+		die("certificate");
+	if (is("large modulus"))
+	{
+		SSL_CTX_set_max_proto_version(ctx, TLS1_2_VERSION);
+		SSL_CTX_set_cipher_list(ctx, "kDHE");
+		if (SSL_CTX_set0_tmp_dh_pkey(ctx, large_group()) != 1)
+			die("DH");
+	}
+	if (is("ffdhe8192"))
+		SSL_CTX_set1_groups_list(ctx, "ffdhe8192");
+	if (is("renegotiation"))
+		SSL_CTX_set_max_proto_version(ctx, TLS1_2_VERSION);
+	if (is("http/2 unasked"))
+		SSL_CTX_set_alpn_select_cb(ctx, choose_two, NULL);
+
+	if (bind(listener, (struct sockaddr *) &address, len) != 0 ||
+		listen(listener, 100) != 0 ||
+		getsockname(listener, (struct sockaddr *) &address, &len) != 0)
+		die("listen");
+	snprintf(ready, sizeof(ready), "%s.new", argv[4]);
+	file = fopen(ready, "w");
+	fprintf(file, "%d\n", ntohs(address.sin_port));
+	fclose(file);
+	rename(ready, argv[4]);
+	for (;;)
+	{
+		long	  fd = accept(listener, NULL, NULL);
+		pthread_t thread;
+
+		if (fd >= 0 && pthread_create(&thread, NULL, serve, (void *) fd) == 0)
+			pthread_detach(thread);
+	}
+}

@@ -1,0 +1,192 @@
+# No answer of a receiver or proxy holds up another endpoint, or the end of the worker.
+# Each of many receivers sends without end what reaches no callback of libcurl, or makes its
+# client work in a handshake.  Meanwhile another endpoint gets its events.
+use strict;
+use warnings;
+
+use OutboxTest;
+use OutboxTest::Network;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $dir = PostgreSQL::Test::Utils::tempdir();
+my $names = 'DNS:localhost,IP:127.0.0.1';
+my $two = q[, config => '{"http_version": "2"}'];
+
+make_ca($dir, 'authority');
+make_cert($dir, 'good', 'authority', $names);
+# Keys of several primes are made faster.
+OutboxTest::Network::openssl('genpkey', '-algorithm', 'RSA', '-pkeyopt', 'rsa_keygen_bits:8200', '-pkeyopt', 'rsa_keygen_primes:4', '-out', "$dir/large.key");
+make_cert($dir, 'large', 'authority', $names);
+make_cert($dir, 'names', 'authority', join ',', $names, map { "DNS:n$_.test" } 1 .. 2000);
+make_cert($dir, 'more_names', 'authority', join ',', $names, map { "DNS:name$_.example.test" } 1 .. 10_000);
+
+my $node = outbox_node('main', conf => "outbox.ssl_ca_file = '$dir/authority.crt'\n" . (is_installed('outbox_aws') ? "outbox.sinks = 'webhook, aws'\n" : ''));
+my $receiver = OutboxTest::Receiver->new('main');
+my $log = PostgreSQL::Test::Utils::tempdir() . '/producer';
+endpoint($node, $receiver, 'fine', '/ok/fine', "topics => '{load.*}'");
+my $producer = start_producer($node, $log, rate => 20);
+$receiver->wait_delivered(20, path => '/ok/fine');
+my $worker = worker_pid($node);
+
+sub ask { return $node->safe_psql('postgres', $_[0]) }
+
+# What comes of each of them: words of the error, or undef for a delivery
+my $coded = qr/^the answer has a transfer coding other than chunked$/;
+my $much = qr/^the receiver sent too much that is no part of an answer$/;
+my $flood = qr/^the receiver sent too much|^the answer is not valid HTTP|^the connection was closed/;
+my %plain = (
+	'codes its chunks' => $coded,
+	'codes its chunks in several lines' => $coded,
+	'codes its chunks in HTTP/1.0' => $coded,
+	'codes its chunks with something unknown' => $coded,
+	'codes a hint and its chunks' => $coded,
+	'has a chunk extension without end' => undef,
+	'has chunk extensions without end' => undef,
+	'has a length of zeros without end' => undef,
+	'h2 acknowledges pings without end' => $much,
+	'h2 pings without end' => $flood,
+	'h2 has settings without end' => $flood,
+	'h2 resets a stream without end' => $flood,
+	'h2 has priorities without end' => $much,
+	'h2 widens its window without end' => $much,
+	'h2 has unknown frames without end' => $much,
+	'h2 gives hints without end' => qr/^the header of the answer is too long|sent too much/,
+	'h2 sends headers for a closed stream without end' => undef,
+	'h2 answers, and sends empty data without end' => undef,
+	'h2 answers, and pads without end' => undef);
+my %tls = (
+	'tickets' => $much,
+	'key updates' => $much,
+	'renegotiation' => qr/./,
+	'large modulus' => qr/^TLS: /,
+	'ffdhe8192' => qr/^TLS: /,
+	'http/2 unasked' => qr/^the receiver speaks a protocol that was not offered$|^TLS: .*bad extension/,    # OpenSSL 3.0 refuses it itself
+	'large' => qr/^the key of a certificate costs too much to verify$/,
+	'names' => undef,
+	'more_names' => qr/^TLS: /);
+my %proxy = (
+	'proxy has headers without end' => qr/^the proxy sent too much/,
+	'proxy refuses with a body without end' => qr/^the proxy sent too much|^the proxy answered 407$/);
+my @only = split /;/, $ENV{ONLY} // '';
+
+$ENV{CERT} = "$dir/good.crt";
+$ENV{KEY} = "$dir/good.key";
+my $hostile = start_hostile('receivers');
+my $n = 0;
+
+# One event for a receiver, once it has begun.
+sub suffers
+{
+	my ($name, $journal, $url, $more, $error) = @_;
+	my $endpoint = 'h' . ++$n;
+	my $fine = () = $receiver->delivered(path => '/ok/fine');
+	my $before = cpu_ticks($worker);
+
+	$receiver->wait_delivered(1 + $fine, path => '/ok/fine');
+	ask("SELECT outbox.create_endpoint('$endpoint', '$url', '{$endpoint}', max_attempts => 1, timeout => '20 s', connect_timeout => '20 s'$more)");
+	ask("SELECT outbox.emit('$endpoint', '{}')");
+	wait_until { lines_of($journal, qr/^\Q$name\E$/) } "$name: it is asked";
+	$receiver->wait_delivered($fine + 20, path => '/ok/fine');
+	my $seen = wait_sql($node, "SELECT count(*) > 0 FROM outbox.attempts WHERE endpoint = '$endpoint'");
+	my ($status, $words) = split /\|/, ask("SELECT status_code, error FROM outbox.attempts WHERE endpoint = '$endpoint' LIMIT 1"), 2;
+	note(sprintf '%s: %s %s, %d ticks', $name, $status // '', $words // '', cpu_ticks($worker) - $before);
+	if (defined $error) { like($words, $error, $name) }
+	else                { ok($seen && $status eq '200' || $status eq '204', "$name: delivered, because the status is there") }
+	is(worker_pid($node), $worker, "$name: the worker lives");
+	return;
+}
+
+sub picked
+{
+	my (%of) = @_;
+	return grep { my $name = $_; !@only || grep { $name =~ /$_/ } @only } sort keys %of;
+}
+
+foreach my $name (picked(%plain))
+{
+	my $h2 = $name =~ /^h2 /;
+	suffers($name, $hostile->{journal}, ($h2 ? 'https' : 'http') . "://localhost:$hostile->{port}{$name}/", $h2 ? $two : '', $plain{$name});
+}
+foreach my $name (picked(%tls))
+{
+	my $cert = -e "$dir/$name.crt" ? $name : 'good';
+	my $one = start_hostile_tls($name, "$dir/$cert");
+
+	suffers($name, $one->{journal}, "https://localhost:$one->{port}/", '', $tls{$name});
+}
+foreach my $name (picked(%proxy))
+{
+	$node->append_conf('postgresql.conf', "outbox.proxy = 'http://user:word\@localhost:$hostile->{port}{$name}'");
+	$node->reload;
+	suffers($name, $hostile->{journal}, 'https://8.8.8.8/', '', $proxy{$name});
+}
+$node->append_conf('postgresql.conf', "outbox.proxy = ''");
+$node->reload;
+
+# The same, where a service of AWS is expected
+my %aws = (
+	'codes its chunks' => qr/^SQS: its answer has a transfer coding other than chunked$/,
+	'has chunk extensions without end' => qr/^SQS: the receiver sent too much that is no part of an answer$/,
+	'tickets' => qr/^SQS: the receiver sent too much that is no part of an answer$/,
+	'key updates' => qr/^SQS: the receiver sent too much that is no part of an answer$/,
+	'large modulus' => qr/^SQS: .*handshake failure/,
+	'large' => qr/^SQS: the key of a certificate costs too much to verify$/);
+foreach my $name (is_installed('outbox_aws') ? picked(%aws) : ())
+{
+	my $endpoint = 'h' . ++$n;
+	my $cert = -e "$dir/$name.crt" ? $name : 'good';
+	my $url = exists $plain{$name} ? "http://127.0.0.1:$hostile->{port}{$name}" : 'https://localhost:' . start_hostile_tls($name, "$dir/$cert")->{port};
+	my $fine = () = $receiver->delivered(path => '/ok/fine');
+
+	ask("SELECT outbox.create_endpoint('$endpoint', 'arn:aws:sqs:eu-central-1:123456789012:q', '{$endpoint}', config => '{\"endpoint_url\": \"$url\"}', credentials => '{\"access_key_id\": \"a\", \"secret_access_key\": \"b\"}', format => 'raw', timeout => '20 s', connect_timeout => '20 s')");
+	ask("SELECT outbox.emit('$endpoint', '{}')");
+	wait_sql($node, "SELECT coalesce(reason, last_error) LIKE 'SQS: %' FROM outbox.stats WHERE endpoint = '$endpoint'");
+	$receiver->wait_delivered($fine + 20, path => '/ok/fine');
+	like(ask("SELECT coalesce(reason, last_error) FROM outbox.stats WHERE endpoint = '$endpoint'"), $aws{$name}, "AWS: $name");
+	is(worker_pid($node), $worker, "AWS: $name: the worker lives");
+	ask("SELECT outbox.drop_endpoint('$endpoint', discard => true)");
+}
+
+# A receiver that says nothing costs nothing, however many events wait for it.
+foreach my $name (picked(map { $_ => 1 } 'h2 has a window of 0', 'h2 has no streams'))
+{
+	my $endpoint = 'h' . ++$n;
+
+	ask("SELECT outbox.create_endpoint('$endpoint', 'https://localhost:$hostile->{port}{$name}/', '{$endpoint}', max_attempts => 1, timeout => '8 s', connect_timeout => '8 s'$two)");
+	ask("SELECT count(outbox.emit('$endpoint', jsonb_build_object('x', repeat('y', 10000)), key => 'k' || n)) FROM generate_series(1, 20) n");
+	wait_until { lines_of($hostile->{journal}, qr/^\Q$name\E$/) } "$name: it is asked";
+	sleeps_meanwhile($worker, 30, "$name: the worker sleeps", sub {
+		ok(wait_sql($node, "SELECT count(*) >= 20 FROM outbox.attempts WHERE endpoint = '$endpoint' AND error ~ 'timed out'"), "$name: timed out");
+	});
+}
+
+# All of them at once, again and again
+my @all = picked(%plain);
+ask(join ';', map {
+	my $h2 = /^h2 /;
+	sprintf q{SELECT outbox.create_endpoint('all%d', '%s://localhost:%d/', '{all}', backoff_base => '100 ms', backoff_max => '200 ms', timeout => '20 s'%s)},
+	  ++$n, $h2 ? 'https' : 'http', $hostile->{port}{$_}, $h2 ? $two : ''
+} @all);
+my %begun;
+$begun{$_}++ foreach lines_of($hostile->{journal}, qr/./);
+my $fine = () = $receiver->delivered(path => '/ok/fine');
+ask(q{SELECT count(outbox.emit('all', '{}', key => 'k' || n)) FROM generate_series(1, 100) n});
+wait_until {
+	my %now;
+	$now{$_}++ foreach lines_of($hostile->{journal}, qr/./);
+	!grep { $now{$_} < ($begun{$_} // 0) + 3 } @all
+} 'all are asked again and again', 120;
+$receiver->wait_delivered($fine + 20, path => '/ok/fine');
+ok(1, 'the other endpoint gets its events meanwhile');
+ask("SELECT pg_terminate_backend($worker)");
+ok(wait_sql($node, "SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = $worker"), 'the worker ends');
+$receiver->wait_delivered($fine + 40, path => '/ok/fine');
+
+stop_producer($producer);
+ask("SELECT outbox.drop_endpoint(name, discard => true) FROM outbox.endpoints WHERE name <> 'fine'");
+is(ask("SELECT failed_attempts FROM outbox.stats WHERE endpoint = 'fine'"), '0', 'the other endpoint has not noticed anything');
+check_history($node, $receiver, $log, endpoints => ['/ok/fine'], max_duplicates => 100, name => 'nothing lost, all in order');
+$node->stop;
+done_testing();
