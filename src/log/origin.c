@@ -146,7 +146,13 @@ outbox_origin_claim(void)
 	int64 epoch;
 	bool  zero;
 
-	/* One session at a time.  This lock conflicts with that of an INSERT. */
+	/*
+	 * One session at a time makes the row.  The lock conflicts with that of an INSERT,
+	 * and stays until the transaction ends.  So it is taken only where there is no row
+	 * yet: one open transaction would else stop all that create an endpoint.
+	 */
+	if (outbox_origin(&epoch, &zero, true) != OUTBOX_ORIGIN_NONE)
+		return;
 	outbox_query("LOCK TABLE outbox.origins IN SHARE ROW EXCLUSIVE MODE", 0, NULL, NULL,
 				 NULL);
 	if (outbox_origin(&epoch, &zero, true) != OUTBOX_ORIGIN_NONE)

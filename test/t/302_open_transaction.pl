@@ -1,0 +1,107 @@
+# A customer whose transaction stays open does not stop another one, or a worker.
+# Every call of the portal is left open once, while another tenant makes every call and
+# gets its events.
+use strict;
+use warnings;
+
+use OutboxTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = outbox_node('main');
+my $receiver = OutboxTest::Receiver->new('main');
+my $n = 0;
+
+sub ask
+{
+	my ($sql) = @_;
+	return $node->safe_psql('postgres', $sql);
+}
+
+ask("CREATE ROLE portal LOGIN; SELECT outbox.grant_portal('portal')");
+ask("SELECT outbox.set_portal_limits(max_endpoints => 1000)");
+
+# What each call has for an argument: %t its tenant, %e its endpoint, %u a URL, %v an event.
+# An endpoint that is dropped is a new one.
+my %arguments = (
+	portal_endpoints => '%t', portal_create_endpoint => '%t, %u', portal_alter_endpoint => q(%t, %e, '{"topics": ["a.*", "%n.*"]}'),
+	portal_pause_endpoint => '%t, %e', portal_resume_endpoint => '%t, %e', portal_drop_endpoint => '%t, %d, true',
+	portal_secret => '%t, %e', portal_rotate_secret => '%t, %e', portal_deliveries => '%t', portal_attempts => '%t',
+	portal_resend => '%t, %e, %v', portal_replay => q(%t, %e, now() - interval '1 hour'), portal_send_test => '%t, %e',
+	portal_event_types => '%t', portal_limits => '%t');
+is( join(' ', sort keys %arguments),
+	ask("SELECT string_agg(DISTINCT split_part(split_part(object, '.', 2), '(', 1), ' ' ORDER BY split_part(split_part(object, '.', 2), '(', 1))"
+		  . " FROM outbox.privileges_of('portal') WHERE kind = 'FUNCTION'"),
+	'every call of a portal');
+
+my %event;
+
+# A call's text, with an endpoint of its own that has one delivery
+sub call
+{
+	my ($function, $tenant) = @_;
+	my $arguments = $arguments{$function};
+	my $name = "$tenant." . ++$n;
+	my $path = "/ok/$name";
+
+	endpoint($node, $receiver, $name, $path, "tenant => '$tenant', topics => '{a.*}'");
+	if ($arguments =~ /%v/)
+	{
+		$event{$name} = emit($node, 'a.b', '{}', "tenant => '$tenant'");
+		$receiver->wait_delivered(1, path => $path, id => $event{$name});
+		ok(wait_sql($node, "SELECT status = 'delivered' FROM outbox.deliveries WHERE event_id = '$event{$name}' AND endpoint = '$name'"), "$name has an event");
+		$arguments =~ s/%v/'$event{$name}'/;
+	}
+	$arguments =~ s/%t/'$tenant'/;
+	$arguments =~ s/%[ed]/'$name'/;
+	$arguments =~ s/%n/t$n/;
+	$arguments =~ s/%u/"'" . $receiver->url("\/ok\/$tenant.new") . "'"/e;
+	return ("SELECT outbox.$function($arguments)", $name, $path);
+}
+
+# Prepared before anything is open: what is timed is only the wait for a lock
+foreach my $open (sort keys %arguments)
+{
+	my ($sql) = call($open, 'acme');
+	my @others = map { [ call($_, 'globex') ] } $open eq 'portal_create_endpoint' ? sort keys %arguments : ($open, 'portal_create_endpoint');
+	my $session = $node->background_psql('postgres', extra_params => [ '-U', 'portal' ]);
+	$session->query_safe("BEGIN; $sql");
+	foreach my $other (@others)
+	{
+		my ($rc, $out, $err) = $node->psql('postgres', "SET lock_timeout = '3s'; $other->[0]", extra_params => [ '-U', 'portal' ]);
+		is($err, '', "while a $open is open: $other->[0]");
+	}
+	endpoint($node, $receiver, "globex.late.$n", "/ok/late.$n", "tenant => 'globex', topics => '{late.*}'");
+	my $id = emit($node, 'late.event', '{}', "tenant => 'globex'");
+	$receiver->wait_delivered(1, path => "/ok/late.$n", id => $id);
+	ok(wait_sql($node, "SELECT status = 'delivered' FROM outbox.deliveries WHERE event_id = '$id' AND endpoint = 'globex.late.$n'"),
+		"while a $open is open: a new endpoint of another tenant gets its events, and they are settled");
+	is( ask("SELECT string_agg(DISTINCT c.relname || ' ' || l.mode, ', ' ORDER BY c.relname || ' ' || l.mode) FROM pg_locks l JOIN pg_class c ON c.oid = l.relation"
+			  . " JOIN pg_stat_activity a ON a.pid = l.pid WHERE a.usename = 'portal' AND a.state = 'idle in transaction'"
+			  . " AND l.granted AND l.mode NOT IN ('AccessShareLock', 'RowShareLock', 'RowExclusiveLock')"),
+		'', "a $open holds no lock of a table that another call conflicts with");
+	$session->query_safe('ROLLBACK');
+	$session->quit;
+}
+
+# An endpoint whose row is locked does not hold up what is stored for the others.
+my ($sql, $name, $path) = call('portal_alter_endpoint', 'acme');
+my $session = $node->background_psql('postgres', extra_params => [ '-U', 'portal' ]);
+$session->query_safe("BEGIN; $sql");
+$receiver->control(path => $path, behave => '/status/410');
+emit($node, 'a.gone', '{}', "tenant => 'acme'");
+$receiver->wait_for(2, path => $path) if $event{$name};
+$receiver->wait_for(1, path => $path);
+foreach my $round (1 .. 5)
+{
+	my $id = emit($node, 'late.event', '{}', "tenant => 'globex'");
+	ok(wait_sql($node, "SELECT bool_and(status = 'delivered') AND count(*) > 0 FROM outbox.deliveries WHERE event_id = '$id'"),
+		"a receiver is gone whose endpoint is locked: the others' events are settled ($round)");
+}
+$session->query_safe('COMMIT');
+$session->quit;
+ok(wait_sql($node, "SELECT state = 'disabled' FROM outbox.stats WHERE endpoint = '$name'"), 'and it is disabled after that');
+
+$node->stop;
+done_testing();
