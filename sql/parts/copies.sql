@@ -116,7 +116,7 @@ COMMENT ON FUNCTION outbox.find_origins IS
 -- - The new position of each endpoint is a number, up to which it has read.
 -- - The few events below that number that it has not read are parked.
 CREATE FUNCTION outbox.adopt() RETURNS int8
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     owner text;

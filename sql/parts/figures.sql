@@ -4,7 +4,7 @@
 -- A view locks the tables that it names when it is planned, and would wait while one of
 -- them is rebuilt.  What outbox.status and outbox.stats say must be there at that very
 -- time.  So these functions read the tables, wait 0.1 s, and then return NULL.  SECURITY
--- DEFINER, because PostgreSQL judges what they read by the caller.
+-- DEFINER, because PostgreSQL judges what they read by the caller.  Sizes it shows to all.
 ------------------------------------------------------------------------
 
 CREATE FUNCTION outbox.log_size_now(OUT bytes int8, OUT min_seq int8, OUT oldest_at timestamptz, OUT max_seq int8)
@@ -20,7 +20,7 @@ END $$;
 COMMENT ON FUNCTION outbox.log_size_now IS 'outbox.log_size (NULL: one of its tables is locked)';
 
 CREATE FUNCTION outbox.attempts_size_now() RETURNS int8
-LANGUAGE plpgsql STABLE SECURITY DEFINER COST 1 SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms'
+LANGUAGE plpgsql STABLE COST 1 SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms'
 AS $$
 BEGIN
     RETURN pg_total_relation_size('outbox.attempt_log_0') + pg_total_relation_size('outbox.attempt_log_1')
@@ -33,7 +33,7 @@ COMMENT ON FUNCTION outbox.attempts_size_now IS
 'Size of outbox.attempts with its index, in bytes (NULL: a table is locked)';
 
 CREATE FUNCTION outbox.parked_size_now() RETURNS int8
-LANGUAGE plpgsql STABLE SECURITY DEFINER COST 1 SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms'
+LANGUAGE plpgsql STABLE COST 1 SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms'
 AS $$
 BEGIN
     RETURN pg_total_relation_size('outbox.parked') + pg_total_relation_size('outbox.kept_events');

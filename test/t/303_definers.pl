@@ -1,0 +1,86 @@
+# Each function that runs as the owner has to, is named in doc/security.md, and gives no name to SQL.
+# Tried without SECURITY DEFINER, as a role that may call it: it is refused.
+use strict;
+use warnings;
+
+use OutboxTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = outbox_node('main');
+my $receiver = OutboxTest::Receiver->new('main');
+
+sub ask
+{
+	my ($sql) = @_;
+	return $node->safe_psql('postgres', $sql);
+}
+
+# --- The table
+
+my $document = PostgreSQL::Test::Utils::slurp_file("$top/doc/security.md");
+my ($table) = $document =~ /^## Functions that run as the owner$(.*?)(?=^## )/ms;
+my @documented = sort $table =~ /^\| `(\w+)` \| [^|]+ \|$/mg;
+my @definers = split /\n/, ask(<<'SQL');
+SELECT DISTINCT proname FROM pg_proc WHERE pronamespace = 'outbox'::regnamespace AND prosecdef ORDER BY 1
+SQL
+is_deeply(\@documented, [ sort @definers ], 'doc/security.md names the functions that run as the owner');
+
+# --- What all of them keep
+
+is(ask(<<'SQL'), '', 'each has a fixed search_path');
+SELECT string_agg(p.oid::regprocedure::text, ' ') FROM pg_proc p WHERE pronamespace = 'outbox'::regnamespace AND prosecdef
+AND NOT coalesce(proconfig, '{}') @> ARRAY['search_path=pg_catalog, pg_temp']
+SQL
+is(ask(<<'SQL'), '', 'PUBLIC calls none');
+SELECT string_agg(p.oid::regprocedure::text, ' ') FROM pg_proc p WHERE pronamespace = 'outbox'::regnamespace AND prosecdef
+AND has_function_privilege('public', p.oid, 'EXECUTE')
+SQL
+is(ask(<<'SQL'), 'uuid text _text json jsonb jsonpath bool int4 int8 float4 interval timestamptz', 'no argument is an object, a row or of a type of the caller');
+SELECT string_agg(t.typname, ' ' ORDER BY position(t.typname || ' ' IN 'uuid text _text json jsonb jsonpath bool int4 int8 float4 interval timestamptz '))
+FROM (SELECT DISTINCT unnest(proargtypes) AS oid FROM pg_proc WHERE pronamespace = 'outbox'::regnamespace AND prosecdef
+      UNION SELECT 'json'::regtype) a JOIN pg_type t USING (oid)
+SQL
+is(ask(<<'SQL'), 'alter_endpoint', 'one makes SQL of text: the default of an argument that it has compared with the catalogue');
+SELECT string_agg(DISTINCT proname, ' ') FROM pg_proc WHERE pronamespace = 'outbox'::regnamespace
+AND prolang = (SELECT oid FROM pg_language WHERE lanname = 'plpgsql') AND prosrc ~* '\mEXECUTE\M' AND proname NOT IN ('grant_to', 'privileges_of', 'revoke_all')
+SQL
+
+# --- Each has to
+
+ask("CREATE ROLE caller LOGIN; CREATE ROLE bystander LOGIN; GRANT USAGE ON SCHEMA outbox TO bystander");
+endpoint($node, $receiver, 'e', '/ok/e', "tenant => 't'");
+my $id = emit($node, 'a.b', '{}', "tenant => 't'");
+$receiver->wait_delivered(1, path => '/ok/e', id => $id);
+ok(wait_settled($node), 'an event is delivered');
+ask("SELECT outbox.set_event_type('listed')");
+my $later = emit($node, 'a.later', '{}', "tenant => 't', deliver_at => now() + interval '1 day'");
+my $url = $receiver->url('/ok/new');
+my %arguments = (
+	create_endpoint => "'new', '$url'", alter_endpoint => "'e', '$url'", seek_endpoint => "'e', 'now'", drop_endpoint => "'e', true",
+	set_event_type => "'a.b'", drop_event_type => "'listed'", replay => "'e', now() - interval '1 hour'", cancel => "'$later'",
+	resend => "'e', '$id'", forget => "'t'", set_retention => "'1 day'", tenant_limits => "'t'",
+	wait_for => "'$id', '0'", set_tenant_limits => "'t', 1", portal_limits => "'t'", set_portal_limits => "'t', 1", deliveries_page => "'e'", attempts_page => "'e'",
+	portal_endpoints => "'t'", portal_create_endpoint => "'t', '$url'", portal_alter_endpoint => "'t', 'e', '{}'", portal_drop_endpoint => "'t', 'e', true",
+	portal_deliveries => "'t'", portal_attempts => "'t'", portal_resend => "'t', 'e', '$id'", portal_replay => "'t', 'e', now() - interval '1 hour'",
+	portal_event_types => "'t'", log_size_now => '', farthest_behind => '1000', kept_for => "'events'", scheduled_now => '', parked_count => "1, 'dead'",
+	metrics => '');
+foreach my $function (@definers)
+{
+	my $arguments = $arguments{$function} // ($function =~ /^portal_/ ? "'t', 'e'" : "'e'");
+	my $signatures = ask("SELECT string_agg(p.oid::regprocedure::text, ',' ORDER BY p.oid) FROM pg_proc p WHERE pronamespace = 'outbox'::regnamespace AND proname = '$function' AND prosecdef");
+	my $call = "SELECT * FROM outbox.$function($arguments)";
+	my $as = sub {
+		my ($role, $sql) = @_;
+		my (undef, undef, $err) = $node->psql('postgres', "\\set VERBOSITY verbose\nBEGIN; $sql\nSET LOCAL ROLE $role; $call; ROLLBACK");
+		return $err =~ /ERROR:  (\w+): (.*)/ ? "$1 $2" : 'done';
+	};
+	my $grant = "GRANT USAGE ON SCHEMA outbox TO caller;" . join '', map { " GRANT EXECUTE ON FUNCTION $_ TO caller;" } split /,(?=outbox\.)/, $signatures;
+	is($as->('caller', $grant), 'done', "$function(): a role that it is granted to may call it");
+	like($as->('caller', "$grant ALTER FUNCTION $_ SECURITY INVOKER;"), qr/^42501 permission denied/, "$_: only as the owner") foreach split /,(?=outbox\.)/, $signatures;
+	like($as->('bystander', ''), qr/^42501 permission denied for function/, "$function(): a role without a grant is refused");
+}
+
+$node->stop;
+done_testing();
