@@ -54,10 +54,29 @@ CREATE TABLE outbox.dedup (
     PRIMARY KEY (topic, dedup_key, tenant)
 );
 
-CREATE VIEW outbox.outgoing WITH (security_barrier) AS
+CREATE VIEW outbox.outgoing AS
 SELECT id, topic, type, key, tenant, expires_at, headers, payload, body, content_type
 FROM outbox.events
-WHERE xid = pg_current_xact_id_if_assigned();
+WHERE xid = pg_current_xact_id_if_assigned() OFFSET 0;
+
+CREATE FUNCTION outbox.insert_outgoing() RETURNS trigger
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF TG_OP <> 'INSERT' THEN
+        RAISE EXCEPTION 'an event that was emitted does not change'
+            USING ERRCODE = 'insufficient_privilege',
+                  HINT = 'Emit another event, or roll back to a savepoint before it.';
+    END IF;
+    NEW.id := COALESCE(NEW.id, outbox.new_event_id());
+    INSERT INTO outbox.events (id, topic, type, key, tenant, expires_at, headers, payload, body, content_type)
+    VALUES (NEW.id, NEW.topic, NEW.type, NEW.key, NEW.tenant, NEW.expires_at, NEW.headers, NEW.payload, NEW.body,
+            NEW.content_type);
+    RETURN NEW;
+END $$;
+CREATE TRIGGER insert_outgoing INSTEAD OF INSERT OR UPDATE OR DELETE ON outbox.outgoing
+FOR EACH ROW EXECUTE FUNCTION outbox.insert_outgoing();
 
 -- A UUID version 7: the milliseconds, then their 4096 parts, then random bits.
 CREATE FUNCTION outbox.new_event_id() RETURNS uuid

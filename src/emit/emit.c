@@ -1,8 +1,8 @@
 /*
  * emit.c
  *	  Owns appending events to the log, and storing those that are not due yet:
- *	  outbox.emit() and its variants, and the check of outbox.events that makes a plain
- *	  INSERT equal to them.
+ *	  outbox.emit() and its variants, the trigger of outbox.outgoing, and the check of
+ *	  outbox.events that makes a plain INSERT equal to them.
  *
  * emit() writes the current piece of the log directly, without parser, planner and
  * executor.  It does what the executor would do: it sets the column defaults and
@@ -19,11 +19,14 @@
  */
 #include "postgres.h"
 
+#include "access/htup_details.h"
 #include "access/table.h"
 #include "access/tableam.h"
 #include "access/transam.h"
 #include "access/xact.h"
 #include "access/xlog.h"
+#include "catalog/pg_type.h"
+#include "commands/trigger.h"
 #include "executor/tuptable.h"
 #include "fmgr.h"
 #include "miscadmin.h"
@@ -293,6 +296,81 @@ OUTBOX_FUNCTION(outbox_emit_bytes_1_0, 10)
 				 errmsg("body of an event must not be null"),
 				 errhint("Pass the bytes to send. They may be empty.")));
 	return emit(fcinfo, &e, "outbox.emit_bytes()", 3);
+}
+
+/* The types of the columns of outbox.outgoing, in the order of its columns. */
+static const Oid outgoing_types[] = {UUIDOID,  TEXTOID,		   TEXTOID,	 TEXTOID,
+									 TEXTOID,  TIMESTAMPTZOID, JSONBOID, JSONBOID,
+									 BYTEAOID, TEXTOID};
+
+#define NOUTGOING (int) lengthof(outgoing_types)
+
+static bool
+is_trigger_of_outgoing(FunctionCallInfo fcinfo)
+{
+	const TriggerData *trigger = (TriggerData *) fcinfo->context;
+	TupleDesc		   desc;
+
+	if (!CALLED_AS_TRIGGER(fcinfo) || !TRIGGER_FIRED_INSTEAD(trigger->tg_event))
+		return false;
+	desc = RelationGetDescr(trigger->tg_relation);
+	if (desc->natts != NOUTGOING)
+		return false;
+	for (int i = 0; i < NOUTGOING; i++)
+		if (TupleDescAttr(desc, i)->atttypid != outgoing_types[i])
+			return false;
+	return true;
+}
+
+/*
+ * insert_outgoing(): INSTEAD OF trigger of outbox.outgoing.  The executor has checked
+ * the privileges on the view.
+ */
+OUTBOX_FUNCTION(outbox_insert_outgoing_1_0, 0)
+{
+	TriggerData	  *trigger = (TriggerData *) fcinfo->context;
+	Datum		   row[NOUTGOING];
+	bool		   nulls[NOUTGOING];
+	OutboxNewEvent e = {0};
+	pg_uuid_t	   id;
+	bool		   has_id;
+
+	if (!is_trigger_of_outgoing(fcinfo))
+		ereport(ERROR,
+				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+				 errmsg("outbox.insert_outgoing() is the trigger of outbox.outgoing"),
+				 errhint("It belongs to no other view.")));
+	if (!TRIGGER_FIRED_BY_INSERT(trigger->tg_event))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("an event that was emitted does not change"),
+				 errhint("Emit another event, or roll back to a savepoint before it.")));
+
+	heap_deform_tuple(trigger->tg_trigtuple, RelationGetDescr(trigger->tg_relation), row,
+					  nulls);
+#define COLUMN(n, get) (nulls[n] ? NULL : get(row[n]))
+	has_id = !nulls[0];
+	if (has_id)
+		id = *DatumGetUUIDP(row[0]);
+	e.topic = COLUMN(1, DatumGetTextPP);
+	e.type = COLUMN(2, DatumGetTextPP);
+	e.key = COLUMN(3, DatumGetTextPP);
+	e.tenant = COLUMN(4, DatumGetTextPP);
+	e.expires = !nulls[5];
+	if (e.expires)
+		e.expires_at = DatumGetTimestampTz(row[5]);
+	e.headers = COLUMN(6, DatumGetJsonbP);
+	e.payload = COLUMN(7, DatumGetJsonbP);
+	e.body = COLUMN(8, DatumGetByteaPP);
+	e.content_type = COLUMN(9, DatumGetTextPP);
+	outbox_check(&e, false, true);
+	append(&e, has_id, &id);
+	if (has_id)
+		return PointerGetDatum(trigger->tg_trigtuple);
+	row[0] = UUIDPGetDatum(&id);
+	nulls[0] = false;
+	return PointerGetDatum(
+		heap_form_tuple(RelationGetDescr(trigger->tg_relation), row, nulls));
 }
 
 /*

@@ -82,7 +82,9 @@ foreach (
 	[ "$insert ON CONFLICT (id) DO NOTHING", '42P10' ],
 	[ "INSERT INTO outbox.outgoing (topic, payload, headers) VALUES ('a', '1', 'null')"
 		  . " RETURNING headers IS NULL OR headers = 'null'", 't' ],
-	[ 'COPY outbox.outgoing FROM STDIN', '42809' ],
+	[ "$insert ON CONFLICT DO NOTHING RETURNING topic", 'order.paid' ],
+	[ "INSERT INTO outbox.outgoing (id, topic, payload) VALUES ('00000000-0000-0000-0000-00000000000a', 'a', '1') ON CONFLICT DO NOTHING", '23505' ],
+	[ "COPY outbox.outgoing (topic, payload) FROM STDIN;\na\t1\n\\.\nSELECT 'done'", 'done' ],
 	[ "COPY outbox.events (topic, payload) FROM STDIN;\na\t1\n\\.\nSELECT 'done'", 'done' ])
 {
 	my ($sql, $expected) = @$_;
