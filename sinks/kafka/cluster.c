@@ -166,6 +166,18 @@ configure(rd_kafka_conf_t *conf, const KafkaUrl *url, const KafkaSecurity *secur
 	return true;
 }
 
+/* Runs in the worker, while events are read.  Answers that are not throttled say 0. */
+static void
+take_throttle(rd_kafka_t *rk, const char *name, int32_t id, int wait, void *arg)
+{
+	KafkaCluster *c = arg;
+
+	(void) rk;
+	(void) name;
+	(void) id;
+	c->throttled_until = Max(c->throttled_until, kafka_now_ms() + wait);
+}
+
 static KafkaCluster *
 make_cluster(const KafkaUrl *url, const KafkaSecurity *security,
 			 const OutboxTarget *target, bool one_by_one, char *reason, size_t size)
@@ -196,6 +208,7 @@ make_cluster(const KafkaUrl *url, const KafkaSecurity *security,
 	c->one_by_one = one_by_one;
 	pg_atomic_init_u32(&c->produced, 0);
 	rd_kafka_conf_set_opaque(conf, c);
+	rd_kafka_conf_set_throttle_cb(conf, take_throttle);
 	kafka_threads_watch(conf, c);
 	c->rk = rd_kafka_new(RD_KAFKA_PRODUCER, conf, words, sizeof(words));
 	if (c->rk == NULL)

@@ -30,13 +30,14 @@ typedef struct KafkaCluster
 	KafkaSecurity		 security;
 	rd_kafka_t			*rk;
 	rd_kafka_queue_t	*queue;
-	bool				 one_by_one;   /* each of its records is a batch by itself */
-	int					 links;		   /* that use it */
-	pg_atomic_uint32	 produced;	   /* messages that librdkafka has */
-	int					 wanted;	   /* of these, those that were not cancelled */
-	int					 cancelled;	   /* those that were, and have no report yet */
-	int64				 cancelled_at; /* ms, when the first of them was */
-	bool				 fatal;		   /* a new instance has to take its place */
+	bool				 one_by_one;	  /* each of its records is a batch by itself */
+	int					 links;			  /* that use it */
+	pg_atomic_uint32	 produced;		  /* messages that librdkafka has */
+	int					 wanted;		  /* of these, those that were not cancelled */
+	int					 cancelled;		  /* those that were, and have no report yet */
+	int64				 cancelled_at;	  /* ms, when the first of them was */
+	bool				 fatal;			  /* a new instance has to take its place */
+	int64				 throttled_until; /* ms, as brokers say; 0: they do not */
 	bool				 purged;
 	bool				 outdated;	 /* links are to leave it, and find another one */
 	KafkaTopics			 topics;	 /* that records of links with places have led to */

@@ -35,6 +35,10 @@ extern PGDLLEXPORT const OutboxTransport *outbox_sink(void);
  */
 #define MAKE_MAX 300000
 
+/* ms after a throttle in which a timeout is its fault, and for which a link is slowed down once */
+#define THROTTLED_LATELY 5000
+#define SLOWED_FOR 1000
+
 /* RD_KAFKA_RESP_ERR__INVALID_DIFFERENT_RECORD, which old headers do not have */
 #define INVALID_DIFFERENT_RECORD ((rd_kafka_resp_err_t) -138)
 
@@ -56,7 +60,8 @@ struct OutboxLink
 	int64 retry_at;		 /* ms; 0: it was not refused */
 	bool  begins;		 /* its producer has failed, and another one has to begin */
 	int	  backoff;
-	int64 make_at; /* ms; not before, after no cluster could be made */
+	int64 make_at;	 /* ms; not before, after no cluster could be made */
+	int64 slowed_at; /* ms, when it was last told to send more slowly */
 	int	  make_wait;
 	char  reason[128]; /* why it was refused, or no cluster was made */
 };
@@ -257,6 +262,8 @@ kafka_state(OutboxLink *link, char *reason, size_t size)
 	}
 	if (link->cluster && link->retry_at == 0)
 	{
+		if (link->transfers > 0 && link->cluster->throttled_until > kafka_now_ms())
+			strlcpy(reason, "throttled by its brokers", size);
 		if (link->transfers > 0 && kafka_now_ms() - link->moved_at >= STUCK)
 			(void) kafka_threads_trouble(link->cluster, reason, size);
 		return OUTBOX_LINK_UP;
@@ -455,7 +462,17 @@ judge(OutboxTransfer *t, rd_kafka_resp_err_t error, int64 now, OutboxOutcome *o)
 		o->failure = error == RD_KAFKA_RESP_ERR__MSG_TIMED_OUT ? OUTBOX_FAILURE_TIMEOUT :
 																 OUTBOX_FAILURE_NONE;
 		if (error == RD_KAFKA_RESP_ERR__MSG_TIMED_OUT &&
-			kafka_threads_trouble(t->cluster, trouble, sizeof(trouble)))
+			t->cluster->throttled_until + THROTTLED_LATELY > now)
+		{
+			/* what was in flight together ends together */
+			o->slow_down = now - t->link->slowed_at >= SLOWED_FOR;
+			if (o->slow_down)
+				t->link->slowed_at = now;
+			snprintf(o->error, sizeof(o->error), "Kafka: throttled by its brokers: %s",
+					 rd_kafka_err2str(error));
+		}
+		else if (error == RD_KAFKA_RESP_ERR__MSG_TIMED_OUT &&
+				 kafka_threads_trouble(t->cluster, trouble, sizeof(trouble)))
 			snprintf(o->error, sizeof(o->error), "Kafka: %s: %s", rd_kafka_err2str(error),
 					 trouble);
 		else

@@ -82,9 +82,9 @@ class Broker:
     def init_producer(self, _request):
         return i32(0) + i16(0) + i64(4711) + i16(0)
 
-    def produced(self, error=0, name=b"t", partition=0, offset=0):
+    def produced(self, error=0, name=b"t", partition=0, offset=0, throttle=0):
         return (i32(1) + text(name) + i32(1) + i32(partition) + i16(error) + i64(offset) + i64(-1)
-                + i64(0) + i32(0))
+                + i64(0) + i32(throttle))
 
     def produce(self, _request):
         return self.produced()
@@ -227,7 +227,9 @@ instead("says that everything is too large", PRODUCE, lambda b, r: b.produced(er
 # Too many for a test that has all of the others
 instead("names 10,000 brokers that are not there", METADATA, lambda b, r: b.whole_metadata(
     [b.broker(n, port=1 + n) for n in range(10000)], []))
-ALONE = {"names 10,000 brokers that are not there"}
+instead("throttles after the first records", PRODUCE,
+        lambda b, r: b.produced(error=19 if next(b.times) else 0, throttle=60000))
+ALONE = {"names 10,000 brokers that are not there", "throttles after the first records"}
 
 # What ends the process that librdkafka is in, and with it the server.  Nothing of ours can
 # prevent that, and doc/kafka.md says so.  2.0.2 and 2.16.0 follow a NULL that a broker sends

@@ -8,6 +8,7 @@ use IPC::Open2;
 use JSON::PP;
 use OutboxTest;
 use OutboxTest::Aws;
+use OutboxTest::Network;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
@@ -29,6 +30,13 @@ SKIP:
 	$node->safe_psql('postgres', q{SELECT count(outbox.emit('names', '{}', key => CASE WHEN n > 60 THEN 'good' ELSE 'no topic ' || n END)) FROM generate_series(1, 70) n});
 	endpoint_shows($node, 'names', 'delivered = 10 AND dead = 60', 'names: events whose topic Kafka can have are delivered');
 	unlike(slurp_file($node->logfile), qr/endpoint "names" is backing off/, 'names: it has never backed off');
+
+	# A broker that throttles is named, first as the reason why records wait, and then with those that have failed
+	my ($throttling) = values %{ start_hostile('kafka', 'throttles after the first records')->{port} };
+	$node->safe_psql('postgres', "SELECT outbox.create_endpoint('slow', 'kafka://127.0.0.1:$throttling/t', '{slow}', timeout => '4 s', max_in_flight => 2)");
+	$node->safe_psql('postgres', q{SELECT count(outbox.emit('slow', '{}', key => 'k' || n)) FROM generate_series(1, 20) n});
+	endpoint_shows($node, 'slow', "reason = 'throttled by its brokers' AND delivered > 0", 'slow: a broker that throttles is the reason');
+	endpoint_shows($node, 'slow', "last_error ~ '^Kafka: throttled by its brokers: '", 'slow: and the words of an attempt that has failed for it');
 
 	# Batches that are too large, and then more records than open a breaker that are too large by themselves
 	foreach my $line ('topic large 1', 'error 0' . ' 10' x 60)

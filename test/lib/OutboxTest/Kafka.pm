@@ -182,6 +182,19 @@ sub stop
 	return;
 }
 
+# Kills the only broker, and makes another cluster of this id in its place, without any topic.
+sub renew
+{
+	my ($self, $id) = @_;
+	local $ENV{KAFKA_CLUSTER} = $id;
+
+	$self->stop('KILL');
+	system('rm', '-rf', "$self->{nodes}[0]{dir}/data");
+	$self->command(1, 'format') or die $self->log(1);
+	$self->start(1);
+	return;
+}
+
 # What the first broker knows of all: { brokers => [...], topics => [...] }
 sub metadata
 {
