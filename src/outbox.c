@@ -57,19 +57,31 @@ static bool loading; /* true while settings get their first values */
 static bool
 check_allowed_networks(char **newval, void **extra, GucSource source)
 {
-	OutboxNetworks networks;
-	char		   bad[128];
+	OutboxNetworks *networks = outbox_guc_alloc(sizeof(OutboxNetworks));
+	char			bad[128];
 
-	(void) extra;
 	(void) source;
-	if (*newval == NULL || outbox_networks_parse(*newval, &networks, bad, sizeof(bad)))
+	*extra = networks;
+	if (networks == NULL)
+		return false;
+	memset(networks, 0, sizeof(*networks));
+	if (outbox_networks_parse(*newval ? *newval : "", networks, bad, sizeof(bad)))
 		return true;
 
+	*extra = NULL;
+	outbox_guc_free(networks);
 	GUC_check_errdetail(
 		"\"%s\" is not an IP address or a CIDR block, or is one more than the %d that are allowed.",
 		bad, OUTBOX_MAX_NETWORKS);
 	GUC_check_errhint("Write a list such as '10.0.0.0/8, 192.168.1.7, fd00::/8'.");
 	return false;
+}
+
+static void
+assign_allowed_networks(const char *newval, void *extra)
+{
+	(void) newval;
+	outbox_networks = extra;
 }
 
 /*
@@ -284,11 +296,12 @@ define_operation_settings(void)
 static void
 define_network_settings(void)
 {
-	define_string(
+	DefineCustomStringVariable(
 		"outbox.allowed_networks",
 		"Addresses that are not public and to which requests may be sent.",
 		"A comma-separated list of addresses and CIDR blocks. Plain http is sent to these only.",
-		&outbox_allowed_networks, 0, check_allowed_networks);
+		&outbox_allowed_networks, "", PGC_SIGHUP, 0, check_allowed_networks,
+		assign_allowed_networks, NULL);
 	define_string("outbox.proxy", "The proxy that all requests go through.",
 				  "A URL. Empty: none, whatever the environment says.", &outbox_proxy,
 				  GUC_SUPERUSER_ONLY, check_proxy);

@@ -62,6 +62,9 @@ static const Range ranges_v6[] = {
 static const unsigned char v4_mapped[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
 static const unsigned char nat64[12] = {0x00, 0x64, 0xff, 0x9b};
 
+static const OutboxNetworks no_networks;
+const OutboxNetworks	   *outbox_networks = &no_networks;
+
 #define lengthof(array) (sizeof(array) / sizeof((array)[0]))
 
 /* True if the first 'bits' bits are equal. */

@@ -26,6 +26,9 @@ typedef struct OutboxNetworks
 	OutboxNetwork net[OUTBOX_MAX_NETWORKS];
 } OutboxNetworks;
 
+/* What outbox.allowed_networks names now.  It changes when the settings are read again. */
+extern const OutboxNetworks *outbox_networks;
+
 /*
  * Parses a comma-separated list of CIDR blocks or addresses.  Returns false if an item
  * is not valid, and writes that item into 'bad' (of 'badlen' bytes).

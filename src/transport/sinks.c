@@ -239,18 +239,12 @@ may_connect(const struct sockaddr *address, bool encrypted, const char **why)
 static void
 read_networks(void)
 {
-	static char	   *read;
-	const char	   *text = outbox_allowed_networks ? outbox_allowed_networks : "";
 	OutboxNetworks *fresh;
-	char			bad[64];
 
-	if (read && strcmp(read, text) == 0)
+	if (networks && memcmp(networks, outbox_networks, sizeof(OutboxNetworks)) == 0)
 		return;
 	fresh = MemoryContextAlloc(TopMemoryContext, sizeof(OutboxNetworks));
-	if (read)
-		pfree(read);
-	read = MemoryContextStrdup(TopMemoryContext, text);
-	(void) outbox_networks_parse(text, fresh, bad, sizeof(bad)); /* http.c warns */
+	*fresh = *outbox_networks;
 	pg_write_barrier();
 	networks = fresh;
 }

@@ -8,8 +8,6 @@
 
 #include "fuzz.h"
 
-char *outbox_allowed_networks = "";
-
 int
 LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {

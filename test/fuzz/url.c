@@ -14,21 +14,19 @@
 #include "transport/address.h"
 #include "fuzz.h"
 
-char *outbox_allowed_networks = "";
+static OutboxNetworks networks;
 
 /* Checks again, with other code, what was accepted. */
 static void
 accepted(const char *url)
 {
-	CURLU		  *parsed = curl_url();
-	char		  *scheme = NULL;
-	char		  *host = NULL;
-	char		  *user = NULL;
-	char		  *whole = NULL;
-	const char	  *hint;
-	const char	  *why;
-	OutboxNetworks networks;
-	char		   bad[64];
+	CURLU	   *parsed = curl_url();
+	char	   *scheme = NULL;
+	char	   *host = NULL;
+	char	   *user = NULL;
+	char	   *whole = NULL;
+	const char *hint;
+	const char *why;
 	union
 	{
 		struct sockaddr		sa;
@@ -44,7 +42,6 @@ accepted(const char *url)
 	MUST(host[0] != '\0');
 	MUST(curl_url_get(parsed, CURLUPART_USER, &user, 0) != CURLUE_OK);
 	MUST(strcmp(scheme, "https") == 0 || strcmp(scheme, "http") == 0);
-	MUST(outbox_networks_parse(outbox_allowed_networks, &networks, bad, sizeof(bad)));
 
 	memset(&address, 0, sizeof(address));
 	if (inet_aton(host, &address.v4.sin_addr))
@@ -80,11 +77,15 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	const char *hint;
 	const char *complaint;
 	char	   *url;
+	char		bad[64];
 
 	if (size == 0)
 		return 0;
-	outbox_allowed_networks = data[0] & 1 ? "127.0.0.0/8, fd00::/8, ::ffff:10.0.0.0/104" :
-											"";
+	MUST(outbox_networks_parse(data[0] & 1 ?
+								   "127.0.0.0/8, fd00::/8, ::ffff:10.0.0.0/104" :
+								   "",
+							   &networks, bad, sizeof(bad)));
+	outbox_networks = &networks;
 	url = fuzz_string(data + 1, size - 1);
 	complaint = outbox_http_check_url(url, &hint);
 	if (complaint == NULL)

@@ -46,19 +46,10 @@ take_proxy(void)
 void
 outbox_http_first_settings(void)
 {
-	char bad[64];
-
 	outbox_http_config.generation++;
 	outbox_http_config.use_proxy = outbox_proxy && outbox_proxy[0];
 	take_proxy();
-	if (!outbox_networks_parse(outbox_allowed_networks ? outbox_allowed_networks : "",
-							   &outbox_http_config.networks, bad, sizeof(bad)))
-		ereport(WARNING,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("invalid network in outbox.allowed_networks: \"%s\"", bad),
-				 errdetail("No private network is allowed until this is corrected."),
-				 errhint(
-					 "Write networks as 10.1.0.0/16 or fd00::/8, separated by commas.")));
+	outbox_http_config.networks = *outbox_networks;
 }
 
 void

@@ -104,12 +104,10 @@ static const char *
 check_literal(const char *host, bool plain, const char **hint)
 {
 	static char		   complaint[128];
-	OutboxNetworks	   allowed;
 	OutboxAddressClass verdict;
 	struct addrinfo	   hints;
 	struct addrinfo	  *found;
 	char			   name[256];
-	char			   bad[64];
 	const char		  *why;
 	size_t			   len = strlen(host);
 
@@ -138,10 +136,7 @@ check_literal(const char *host, bool plain, const char **hint)
 		*hint = "Write an address as 192.0.2.1 or [2001:db8::1].";
 		return "the host in the URL is neither a name nor an address";
 	}
-	if (!outbox_networks_parse(outbox_allowed_networks ? outbox_allowed_networks : "",
-							   &allowed, bad, sizeof(bad)))
-		allowed.n = 0;
-	verdict = outbox_address_judge(found->ai_addr, &allowed, &why);
+	verdict = outbox_address_judge(found->ai_addr, outbox_networks, &why);
 	freeaddrinfo(found);
 
 	if (verdict == OUTBOX_ADDRESS_REFUSED)
