@@ -9,7 +9,6 @@
 #include "storage/lwlock.h"
 #include "utils/array.h"
 
-#include "server/launcher.h"
 #include "server/shares.h"
 
 static OutboxDatabase *db;	 /* that of this worker */

@@ -12,7 +12,6 @@
 #include "utils/timestamp.h"
 
 #include "server/database_list.h"
-#include "server/launcher.h"
 #include "server/worker_processes.h"
 
 /* All in milliseconds. */

@@ -23,4 +23,13 @@ extern bool outbox_start_worker(int slot, int worker, TimestampTz now);
 /* Ends all workers of a database.  The exclusive lock is held. */
 extern void outbox_stop_workers(int slot);
 
+/* worker.c */
+extern PGDLLEXPORT void outbox_worker_main(Datum arg);
+
+/* The argument of outbox_worker_main(): which worker of which slot. */
+#define OUTBOX_WORKER_ARGUMENT(slot, worker) \
+	Int32GetDatum(OUTBOX_MAX_WORKERS *(slot) + (worker))
+#define OUTBOX_ARGUMENT_SLOT(arg) (DatumGetInt32(arg) / OUTBOX_MAX_WORKERS)
+#define OUTBOX_ARGUMENT_WORKER(arg) (DatumGetInt32(arg) % OUTBOX_MAX_WORKERS)
+
 #endif /* OUTBOX_WORKER_PROCESSES_H */
