@@ -1,4 +1,4 @@
-# Apache Kafka that is made anew at the same address loses no record of a producer that was there before.
+# Apache Kafka that is made anew at the same address loses no record.
 # Another client has taken the number of the former producer by then.  "make clients" fetches Kafka,
 # and runs this.
 use strict;
