@@ -558,7 +558,7 @@ COMMENT ON COLUMN outbox.status.next_due_at IS 'when the next of them is due (NU
 
 CREATE VIEW outbox.workers AS
 SELECT w.pid, d.datname, w.worker, w.state, w.reason, w.started_at, w.endpoints, w.in_flight, w.delivered,
-       w.restarts, w.last_loop_at, w.memory
+       w.restarts, w.last_loop_at, w.memory, w.resident, w.resident_limit
 FROM outbox.worker_slots() w
 JOIN pg_database d ON d.oid = w.dboid
 WHERE w.pid IS NOT NULL OR w.restarts > 0;
@@ -579,6 +579,10 @@ COMMENT ON COLUMN outbox.workers.restarts IS
 COMMENT ON COLUMN outbox.workers.last_loop_at IS 'when its loop last went round (NULL: not yet, as before its first endpoint)';
 COMMENT ON COLUMN outbox.workers.memory IS
 'bytes that events, bodies of requests and answers take of outbox.worker_memory at present';
+COMMENT ON COLUMN outbox.workers.resident IS
+'bytes that the process has for itself, up to a second or an event ago (NULL: the system does not say)';
+COMMENT ON COLUMN outbox.workers.resident_limit IS
+'what that is to stay below, with so many endpoints and requests in flight (NULL: not known yet)';
 
 -- The list of outbox.metrics().
 CREATE VIEW outbox.metric_names AS
@@ -621,7 +625,9 @@ SELECT * FROM (VALUES
     (36, 'outbox_endpoint_failed_attempts_total', 'counter', 'class', 'Failed attempts of the endpoint'),
     (37, 'outbox_endpoint_died_total', 'counter', 'reason', 'Deliveries of the endpoint that died'),
     (38, 'outbox_endpoint_cancelled_total', 'counter', NULL::text, 'Deliveries of the endpoint that were cancelled'),
-    (39, 'outbox_endpoint_breaker_openings_total', 'counter', NULL::text, 'Times that the endpoint began to back off')) v (number, metric, type, label, help);
+    (39, 'outbox_endpoint_breaker_openings_total', 'counter', NULL::text, 'Times that the endpoint began to back off'),
+    (40, 'outbox_worker_resident_bytes', 'gauge', 'worker', 'Memory that the process of a worker has for itself'),
+    (41, 'outbox_worker_resident_limit_bytes', 'gauge', 'worker', 'What that is to stay below')) v (number, metric, type, label, help);
 COMMENT ON VIEW outbox.metric_names IS 'The figures that outbox.metrics() can show';
 COMMENT ON COLUMN outbox.metric_names.number IS 'their order';
 COMMENT ON COLUMN outbox.metric_names.metric IS 'name of the figure';
@@ -702,7 +708,9 @@ BEGIN
             ('outbox_worker_restarts_total', w.restarts::float8),
             ('outbox_worker_idle_seconds', GREATEST(EXTRACT(epoch FROM clock_timestamp() - w.last_loop_at), 0)),
             ('outbox_worker_in_flight', w.in_flight),
-            ('outbox_worker_memory_bytes', w.memory)) v(metric, value)
+            ('outbox_worker_memory_bytes', w.memory),
+            ('outbox_worker_resident_bytes', w.resident),
+            ('outbox_worker_resident_limit_bytes', w.resident_limit)) v(metric, value)
         WHERE v.value IS NOT NULL AND (w.pid IS NOT NULL OR v.metric = 'outbox_worker_restarts_total'))
     SELECT m.metric, m.type, m.help,
            CASE WHEN v.endpoint IS NULL THEN '{}' ELSE jsonb_build_object('endpoint', v.endpoint) END

@@ -33,7 +33,9 @@ CREATE FUNCTION outbox.worker_slots(
     OUT in_flight int8,
     OUT delivered int8,
     OUT unmatched int8,
-    OUT memory int8)
+    OUT memory int8,
+    OUT resident int8,
+    OUT resident_limit int8)
     RETURNS SETOF record
     AS 'MODULE_PATHNAME', 'outbox_worker_status_1_0'
     LANGUAGE C VOLATILE STRICT PARALLEL SAFE ROWS 10;

@@ -6,7 +6,9 @@
 #include "base/outbox.h"
 
 #include <malloc.h>
+#include <unistd.h>
 
+#include "storage/fd.h"
 #include "utils/timestamp.h"
 
 #include "base/memory.h"
@@ -31,6 +33,32 @@ outbox_memory_init(void)
 {
 	mallopt(M_TRIM_THRESHOLD, KEEP_FREE);
 	mallopt(M_MMAP_THRESHOLD, MAP_FROM);
+}
+
+#define BASE ((size_t) 48 * 1024 * 1024)
+#define OF_ENDPOINT ((size_t) 24 * 1024)
+#define OF_REQUEST ((size_t) 208 * 1024)
+
+size_t
+outbox_memory_bound(int64 endpoints, int64 in_flight)
+{
+	return outbox_memory_limit() + BASE + OF_ENDPOINT * endpoints +
+		OF_REQUEST * in_flight;
+}
+
+size_t
+outbox_memory_resident(void)
+{
+	FILE		 *file = AllocateFile("/proc/self/statm", "r");
+	unsigned long resident = 0;
+	unsigned long shared = 0;
+
+	if (file == NULL)
+		return 0;
+	if (fscanf(file, "%*u %lu %lu", &resident, &shared) != 2)
+		resident = shared;
+	FreeFile(file);
+	return (resident - shared) * (size_t) sysconf(_SC_PAGESIZE);
 }
 
 static size_t freed; /* and not taken again, since memory was last returned */

@@ -65,6 +65,15 @@ outbox_memory_is_short(void)
 	return !outbox_memory_fits_ahead(0);
 }
 
+/*
+ * What a worker has at most of the system's memory, RssAnon, as doc/settings.md says: with
+ * so many endpoints and requests in flight, which are taken for such with TLS.
+ */
+extern size_t outbox_memory_bound(int64 endpoints, int64 in_flight);
+
+/* What the process has of it now.  In bytes; 0: the system does not say. */
+extern size_t outbox_memory_resident(void);
+
 /* Sets how memory is taken from the system.  Called at the start of a worker. */
 extern void outbox_memory_init(void);
 

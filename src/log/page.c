@@ -3,9 +3,8 @@
  *	  Owns pages: rows of the log as events in memory, and which payloads are read with
  *	  them.
  *
- * An event without its payload is small.  So only payloads, bodies and answers are
- * limited by memory.  Positions, lanes and retries need no limit, and an event waits
- * for memory only when it is to be sent.
+ * An event without its payload is small.  So each endpoint may have one, whatever memory
+ * there is (window.c), and its payload waits for memory only when it is to be sent.
  */
 #include "base/outbox.h"
 

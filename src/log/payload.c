@@ -2,9 +2,8 @@
  * payload.c
  *	  Owns how a payload that was left in the log is read into memory, and freed again.
  *
- * An event without its payload is small.  So only payloads, bodies and answers are
- * limited by memory.  Positions, lanes and retries need no limit, and an event waits
- * for memory only when it is to be sent.
+ * An event without its payload is small.  So each endpoint may have one, whatever memory
+ * there is (window.c), and its payload waits for memory only when it is to be sent.
  */
 #include "base/outbox.h"
 

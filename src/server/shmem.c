@@ -119,6 +119,8 @@ init_slots(void)
 			pg_atomic_init_u64(&db->workers[w].seen_changes, 0);
 			pg_atomic_init_u64(&db->workers[w].forgot, 0);
 			pg_atomic_init_u64(&db->workers[w].memory, 0);
+			pg_atomic_init_u64(&db->workers[w].resident, 0);
+			pg_atomic_init_u64(&db->workers[w].bound, 0);
 			pg_atomic_init_u64(&db->workers[w].delivered, 0);
 		}
 	}
@@ -192,6 +194,8 @@ clear_worker(OutboxWorker *worker)
 	pg_atomic_write_u64(&worker->seen_changes, 0);
 	pg_atomic_write_u64(&worker->forgot, 0);
 	pg_atomic_write_u64(&worker->memory, 0);
+	pg_atomic_write_u64(&worker->resident, 0);
+	pg_atomic_write_u64(&worker->bound, 0);
 	pg_atomic_write_u64(&worker->delivered, 0);
 	worker->state = OUTBOX_WORKER_NONE;
 	worker->pid = 0;

@@ -113,6 +113,8 @@ typedef struct OutboxWorker
 	pg_atomic_uint64 resting; /* 1: compares 'emitted' by itself soon, needs no wake */
 	pg_atomic_uint64 in_flight;
 	pg_atomic_uint64 memory;	/* bytes: outbox_memory_used */
+	pg_atomic_uint64 resident;	/* bytes: outbox_memory_resident() */
+	pg_atomic_uint64 bound;		/* bytes: outbox_memory_bound() then */
 	pg_atomic_uint64 delivered; /* since this worker started */
 	/*
 	 * Every transaction below has ended in the worker's last look at

@@ -57,6 +57,8 @@ leave(int code, Datum arg)
 		pg_atomic_write_u64(&mine->in_flight, 0);
 		pg_atomic_write_u64(&mine->seen_changes, 0);
 		pg_atomic_write_u64(&mine->memory, 0);
+		pg_atomic_write_u64(&mine->resident, 0);
+		pg_atomic_write_u64(&mine->bound, 0);
 		pg_atomic_write_u64(&mine->endpoints, 0);
 		outbox_shares_exit(db, my_index(db));
 	}
@@ -196,7 +198,7 @@ describe(const OutboxDatabase *db, const OutboxWorker *worker, char *reason, siz
 	}
 }
 
-#define STATUS_COLUMNS 13
+#define STATUS_COLUMNS 15
 
 /* A row that is filled under the lock and stored after it. */
 typedef struct Row
@@ -236,6 +238,10 @@ fill_row(const OutboxDatabase *db, int w, Row *row)
 	row->values[10] = Int64GetDatum(read_u64(&worker->delivered));
 	row->values[11] = Int64GetDatum(read_u64(&db->unmatched));
 	row->values[12] = Int64GetDatum(read_u64(&worker->memory));
+	row->values[13] = Int64GetDatum(read_u64(&worker->resident));
+	row->nulls[13] = DatumGetInt64(row->values[13]) == 0;
+	row->values[14] = Int64GetDatum(read_u64(&worker->bound));
+	row->nulls[14] = DatumGetInt64(row->values[14]) == 0;
 }
 
 static void

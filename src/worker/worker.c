@@ -283,10 +283,26 @@ check_durability(void)
 	outbox_loop.traffic.sending_allowed = may;
 }
 
+/* Once a second: what the system says of the process does not change faster. */
+static void
+publish_resident(TimestampTz now)
+{
+	static TimestampTz at;
+
+	if (now - at < USECS_PER_SEC && now >= at)
+		return;
+	at = now;
+	pg_atomic_write_u64(&self->resident, outbox_memory_resident());
+	pg_atomic_write_u64(&self->bound,
+						outbox_memory_bound(outbox_loop.roster.n,
+											outbox_slots_in_flight()));
+}
+
 /* Publishes what the views show. */
 static void
 publish(TimestampTz now)
 {
+	publish_resident(now);
 	outbox_publish(now);
 	pg_atomic_write_u64(&self->endpoints, outbox_loop.roster.n);
 	pg_atomic_write_u64(&self->in_flight, outbox_slots_in_flight());
