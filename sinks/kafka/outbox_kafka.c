@@ -419,6 +419,11 @@ judge(OutboxTransfer *t, rd_kafka_resp_err_t error, int64 now, OutboxOutcome *o)
 		snprintf(o->error, sizeof(o->error), "Kafka cannot have the topic \"%.100s\": %s",
 				 t->topic, t->bad_topic);
 	}
+	else if (t->error == RD_KAFKA_RESP_ERR__QUEUE_FULL)
+	{
+		o->result = OUTBOX_RESULT_UNAVAILABLE;
+		o->lacks = "memory or librdkafka's queue has no room for a record";
+	}
 	else if (t->wait > 0)
 	{
 		/* more topics than that may be no fault of its event, so it is tried again */

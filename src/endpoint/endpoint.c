@@ -27,6 +27,8 @@
 
 static MemoryContext structs; /* of all OutboxEndpoint */
 
+#define LACKS_MEMORY "outbox.worker_memory is used up"
+
 #define WORK_BYTES 4096 /* that an endpoint takes, about, while it does not rest */
 
 #define STRUCTS_BLOCK \
@@ -177,22 +179,32 @@ outbox_endpoint_has_memory(OutboxEndpoint *ep, int nothers, size_t bytes, Timest
 {
 	if ((nothers == 0 && ep->queue->nsettling == 0) || outbox_memory_fits(bytes))
 		return true;
-	ep->queue->memory_short_at = now;
+	outbox_endpoint_note_lack(ep, LACKS_MEMORY, now);
 	return false;
 }
 
-/*
- * True if memory held a request back in the last second, or holds back reading now.
- * Memory can be over its bound for as long as requests last, because each endpoint
- * may send one request without room.
- */
-bool
-outbox_endpoint_lacks_memory(OutboxEndpoint *ep, TimestampTz now)
+void
+outbox_endpoint_note_lack(OutboxEndpoint *ep, const char *what, TimestampTz at)
 {
-	return now - ep->queue->memory_short_at < USECS_PER_SEC ||
-		(ep->feed->backlog > 0 && ep->feed->window_count == 0 && ep->queue->nready == 0 &&
-		 ep->queue->nin_flight > 0 && !outbox_memory_fits(0) &&
-		 outbox_status_may_send(ep, now));
+	ep->queue->lacks = what;
+	ep->queue->lacked_at = at;
+}
+
+/*
+ * What held a request back in the last second, or holds back reading now.  Memory can be
+ * over its bound for as long as requests last, because each endpoint may send one request
+ * without room.
+ */
+const char *
+outbox_endpoint_lacks(OutboxEndpoint *ep, TimestampTz now)
+{
+	if (ep->queue->lacks && now - ep->queue->lacked_at < USECS_PER_SEC)
+		return ep->queue->lacks;
+	return ep->feed->backlog > 0 && ep->feed->window_count == 0 &&
+			ep->queue->nready == 0 && ep->queue->nin_flight > 0 &&
+			!outbox_memory_fits(0) && outbox_status_may_send(ep, now) ?
+		LACKS_MEMORY :
+		NULL;
 }
 
 OutboxDelivery *

@@ -274,10 +274,11 @@ typedef struct OutboxQueue
 							  * row */
 	int				   nheld;
 	int				   nready;
-	int				   nin_flight;		/* requests, of which a batch is one */
-	TimestampTz		   memory_short_at; /* when outbox.worker_memory last held a request
-										 * back (0: never) */
-	int				   nheads;			/* deliveries in flight that are their lane's
+	int				   nin_flight; /* requests, of which a batch is one */
+	const char		  *lacks; /* what last held a request back, though the endpoint may
+								  * send (NULL: nothing yet) */
+	TimestampTz		   lacked_at; /* when that was, or may end */
+	int				   nheads;	  /* deliveries in flight that are their lane's
 										 * head, or have no lane */
 	int				   nwaiting;
 	int				   nretries_waiting; /* of 'nwaiting', those with 'was_retry' */
@@ -506,11 +507,14 @@ extern void outbox_endpoint_nothing_parked(OutboxEndpoint *ep);
  * Returns true if a request that takes 'bytes' more may be sent.  It may if they
  * fit into outbox.worker_memory.  It may also if the endpoint has no other request
  * in flight ('nothers' is 0) and nothing on 'settling', which holds memory as well.
- * If false, outbox_endpoint_lacks_memory() is true for a second.
+ * outbox_endpoint_note_lack() notes that something was used up, which may end at 'at'.
+ * outbox_endpoint_lacks() returns that until a second later (NULL: nothing).
  */
 extern bool outbox_endpoint_has_memory(OutboxEndpoint *ep, int nothers, size_t bytes,
 									   TimestampTz now);
-extern bool outbox_endpoint_lacks_memory(OutboxEndpoint *ep, TimestampTz now);
+extern void outbox_endpoint_note_lack(OutboxEndpoint *ep, const char *what,
+									  TimestampTz at);
+extern const char *outbox_endpoint_lacks(OutboxEndpoint *ep, TimestampTz now);
 
 /*
  * Puts the next delivery that may be sent now in flight and returns it.  NULL:

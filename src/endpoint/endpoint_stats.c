@@ -202,7 +202,8 @@ outbox_endpoint_stats_rate(const OutboxStats *s, TimestampTz now)
 void
 outbox_endpoint_stats_fill(OutboxEndpoint *ep, TimestampTz now, OutboxStats *s)
 {
-	bool dying;
+	const char *lacks = outbox_endpoint_lacks(ep, now);
+	bool		dying;
 
 	memset(s, 0, sizeof(*s));
 	s->key.endpoint_id = ep->id;
@@ -236,10 +237,10 @@ outbox_endpoint_stats_fill(OutboxEndpoint *ep, TimestampTz now, OutboxStats *s)
 		strlcpy(s->reason, ep->tally->last_error, sizeof(s->reason));
 	else if (ep->link->reason[0])
 		strlcpy(s->reason, ep->link->reason, sizeof(s->reason));
+	else if (lacks)
+		strlcpy(s->reason, lacks, sizeof(s->reason));
 	else if (was_asked_to_wait(ep, s, now))
 		strlcpy(s->reason, "the receiver asked to wait", sizeof(s->reason));
-	else if (outbox_endpoint_lacks_memory(ep, now))
-		strlcpy(s->reason, "outbox.worker_memory is used up", sizeof(s->reason));
 	if (ep->tally->last_error)
 		strlcpy(s->last_error, ep->tally->last_error, sizeof(s->last_error));
 }

@@ -139,13 +139,17 @@ outbox_pace_reopen(OutboxPace *p, int openings)
 	p->openings = openings;
 }
 
+void
+outbox_pace_wait(OutboxPace *p, TimestampTz until)
+{
+	p->retry_at = Max(p->retry_at, until);
+}
+
 /* The wait doubles with each probe that fails. */
 static void
 wait_for_probe(OutboxPace *p, TimestampTz now)
 {
-	TimestampTz then = now + outbox_pace_backoff(p, ++p->openings);
-
-	p->retry_at = Max(p->retry_at, then);
+	outbox_pace_wait(p, now + outbox_pace_backoff(p, ++p->openings));
 }
 
 bool
@@ -183,7 +187,7 @@ outbox_pace_slow_down(OutboxPace *p, int64 retry_after, TimestampTz now)
 
 	/* seconds beyond any backoff_max would overflow */
 	wait = Min(wait, p->limits.backoff_max / USECS_PER_SEC + 1) * USECS_PER_SEC;
-	p->retry_at = Max(p->retry_at, now + Min(wait, p->limits.backoff_max));
+	outbox_pace_wait(p, now + Min(wait, p->limits.backoff_max));
 	p->slots = Max(1, Min(p->slots, p->limits.max_in_flight) / 2);
 	p->ramp_at = now + USECS_PER_SEC;
 }

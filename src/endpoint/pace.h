@@ -82,6 +82,9 @@ extern void outbox_pace_reopen(OutboxPace *p, int openings);
 /* An operator resumes the endpoint: it need not wait any longer. */
 extern void outbox_pace_resume(OutboxPace *p);
 
+/* Nothing is sent before that time. */
+extern void outbox_pace_wait(OutboxPace *p, TimestampTz until);
+
 /* A request succeeded.  True: this has closed the breaker. */
 extern bool outbox_pace_success(OutboxPace *p, TimestampTz now);
 

@@ -80,9 +80,9 @@ typedef enum OutboxResult
 	OUTBOX_RESULT_ABORT,   /* the receiver will never accept this event */
 	OUTBOX_RESULT_DISABLE, /* the receiver wants no events any more */
 	/*
-	 * The link is down, which says nothing about the event.  It is put back, and no
-	 * attempt is counted.  Only a transport with links may report it.  The link is not
-	 * up then.
+	 * The link is down, or something of our own is used up: that says nothing about the
+	 * event or its receiver.  It is put back as if it had never been taken, and nothing
+	 * is counted.  'lacks' says what is used up.
 	 */
 	OUTBOX_RESULT_UNAVAILABLE
 } OutboxResult;
@@ -96,6 +96,8 @@ typedef struct OutboxOutcome
 	bool		no_event_at_fault; /* any event would have failed */
 	bool		event_at_fault;	   /* only this one: it says nothing about others */
 	const char *why_disabled;	   /* static text */
+	const char *lacks; /* what was not available, a static text; NULL: the link, which is
+						* not up then, and says itself when it is */
 	/* Seconds from now for which the receiver asks to wait; -1: it does not ask. */
 	int64_t		  retry_after;
 	int			  status; /* the protocol's own number, for views; 0: none */

@@ -40,6 +40,13 @@
  */
 #define ROUND_TIME 1000
 
+/*
+ * What could not be sent for a lack of our own is tried again so many µs later, and one
+ * such request in EACH_LACK µs.  So a lack costs little CPU, however many requests meet it.
+ */
+#define AFTER_LACK (100 * 1000)
+#define EACH_LACK 2000
+
 static OutboxEnded ended;
 static size_t	   requests_account;
 
@@ -81,21 +88,52 @@ begin_flight(OutboxEndpoint *ep, size_t request_bytes)
 	return now;
 }
 
+/* The request of the delivery, or of its batch, is no more. */
 static void
-end_flight(OutboxEndpoint *ep, size_t request_bytes, TimestampTz now)
+end_flight(OutboxDelivery *d, TimestampTz now)
 {
-	outbox_slots_end(ep, now);
+	OutboxBatch *b = d->batch;
+	size_t		 request_bytes = b ? BATCH_BYTES(b->transport) : d->transport->memory;
+
+	outbox_slots_end(d->endpoint, now);
 	outbox_memory_account(&requests_account, requests_account - request_bytes);
+	if (b)
+		return;
+	outbox_page_unref(d->sent->page);
+	d->sent = NULL;
 }
 
+/* The request has ended, or is cancelled: its deliveries are where they were before. */
 static void
-end_single_flight(OutboxDelivery *d, TimestampTz now)
+put_back(OutboxDelivery *d, TimestampTz now)
 {
-	OutboxEvent *sent = d->sent;
+	end_flight(d, now);
+	if (d->batch)
+		outbox_batch_put_back(d->batch);
+	else
+		outbox_endpoint_put_back(d->endpoint, d);
+}
 
-	end_flight(d->endpoint, d->transport->memory, now);
-	d->sent = NULL;
-	outbox_page_unref(sent->page);
+/*
+ * A probe that was not sent is no probe: the breaker stays as it is, and the next one is
+ * not due any later.
+ */
+static void
+not_sent(OutboxDelivery *d, const char *lacks, TimestampTz now)
+{
+	static TimestampTz until;
+	OutboxEndpoint	  *ep = d->endpoint;
+
+	put_back(d, now);
+	outbox_pace_return_token(&ep->pace);
+	outbox_loop.traffic.refill_all = true; /* the link may be up again already */
+	if (lacks)
+	{
+		until = Max(until, now + AFTER_LACK) + EACH_LACK;
+		outbox_pace_wait(&ep->pace, until);
+		outbox_endpoint_note_lack(ep, lacks, until);
+	}
+	outbox_busy_add(ep);
 }
 
 /* The delivery is not sent now, so it does not count for rate_limit either. */
@@ -142,9 +180,7 @@ done(void *arg, const OutboxOutcome *outcome)
 	OUTBOX_CRASH_POINT("answer.arrived");
 	if (outcome->result == OUTBOX_RESULT_UNAVAILABLE)
 	{
-		end_single_flight(d, now);
-		not_now(ep, d);
-		outbox_loop.traffic.refill_all = true; /* the link may be up again already */
+		not_sent(d, outcome->lacks, now);
 		return;
 	}
 	if (outcome->error[0])
@@ -154,16 +190,13 @@ done(void *arg, const OutboxOutcome *outcome)
 		outbox_foreign_words(clean.error);
 		outcome = &clean;
 	}
+	end_flight(d, now);
 	if (d->batch)
-	{
-		end_flight(ep, BATCH_BYTES(d->batch->transport), now);
 		batch_done(d->batch, outcome, now);
-	}
 	else
 	{
 		bool good = outcome->result <= OUTBOX_RESULT_UNKNOWN;
 
-		end_single_flight(d, now);
 		outbox_loop.traffic.unsettled++;
 		d->transfer = NULL;
 		outbox_loop.traffic.delivered += good;
@@ -491,17 +524,10 @@ outbox_dispatch_cancel(OutboxEndpoint *ep, TimestampTz before)
 	while ((d = started_before(ep, before)) != NULL)
 	{
 		if (d->batch)
-		{
-			end_flight(ep, BATCH_BYTES(d->batch->transport), now);
 			d->batch->transport->cancel(d->batch->transfer);
-			outbox_batch_put_back(d->batch);
-		}
 		else
-		{
 			d->transport->cancel(d->transfer);
-			end_single_flight(d, now);
-			outbox_endpoint_put_back(ep, d);
-		}
+		put_back(d, now);
 	}
 }
 

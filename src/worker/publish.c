@@ -143,7 +143,7 @@ waits_until(OutboxEndpoint *ep, TimestampTz now, bool quiet)
 		until = Min(until, outbox_settle_shares_at(ep));
 	if (ep->tally->latency || outbox_tally_is_recent(ep, now))
 		until = Min(until, now + PUBLISH_IDLE_EVERY);
-	if (outbox_endpoint_lacks_memory(ep, now))
+	if (outbox_endpoint_lacks(ep, now))
 		until = Min(until, now + PUBLISH_LACK_EVERY);
 	until = Min(until, outbox_status_failing_at(ep));
 	until = Min(until, ep->link->look_at);

@@ -14,6 +14,9 @@ own_network();
 my $hung = 300;
 my $receiver = OutboxTest::Receiver->new('main');
 my ($zone, $questions) = start_dns();
+
+# The threads may be an eighth of the files
+system('prlimit', '--pid', $$, '--nofile=2048:2048') == 0 or die "prlimit failed\n";
 my $node = outbox_node('main');
 my $log = PostgreSQL::Test::Utils::tempdir() . '/producer';
 
@@ -53,13 +56,14 @@ my $waiting = wait_until
 {
 	my $threads = () = glob "/proc/$worker/task/*";
 	$most = $threads if $threads > $most;
-	ask("SELECT count(DISTINCT endpoint) = $hung AND count(*) > 2 * $hung FROM outbox.attempts WHERE event_id = '$id'") eq 't';
+	$threads > 250 && ask("SELECT count(DISTINCT endpoint) > 250 FROM outbox.attempts WHERE event_id = '$id'") eq 't';
 }
-'every one has been tried';
+'as many as may be have been tried';
 ok($waiting, "$hung names that get no answer");
 is( ask("SELECT string_agg(DISTINCT error, '; ' ORDER BY error) FROM outbox.attempts WHERE event_id = '$id'"),
-	'could not resolve host: too many lookups are still waiting for an answer; timed out after 0.5 s while resolving the host',
-	'the reasons, in words');
+	'timed out after 0.5 s while resolving the host', 'what was looked up has failed, in words');
+ok(wait_sql($node, "SELECT count(*) > 10 FROM outbox.stats WHERE reason = 'too many host names are being looked up' AND failed_attempts = 0 AND state = 'active'"),
+	'the others wait, and say for what');
 cmp_ok($most, '<=', 260, "the threads of the worker are bounded ($most)");
 cmp_ok($most, '>=', 250, 'by the bound, not by chance');
 $receiver->wait_delivered($before + 100, path => '/ok/fine');

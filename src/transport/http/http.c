@@ -105,35 +105,41 @@ end_unstarted(OutboxTransfer *t)
 	dlist_push_tail(&unstarted, &t->node);
 }
 
+static void
+end_not_sent(OutboxTransfer *t, const char *lacks)
+{
+	outbox_http_not_sent(t, lacks);
+	end_unstarted(t);
+}
+
 /* There are no addresses to which the request could be sent. */
 static void
-fail_lookup(OutboxTransfer *t, bool timed_out)
+fail_lookup(OutboxTransfer *t, OutboxLookupState why)
 {
 	bool proxied = outbox_http_config.use_proxy && !t->plain;
 	char words[128];
 
 	t->outcome.duration = outbox_http_now() - t->begun_at;
-	if (timed_out)
+	switch (why)
 	{
-		snprintf(words, sizeof(words), "timed out after %g s while resolving the host",
-				 Min(t->connect_timeout, t->timeout) / 1000.0);
-		outbox_http_fail(t, OUTBOX_FAILURE_DNS, words, "");
-	}
-	else
-		outbox_http_fail(t, OUTBOX_FAILURE_DNS,
-						 proxied ? "could not resolve the proxy's name" :
-								   "could not resolve host",
-						 t->too_many_lookups ?
-							 "too many lookups are still waiting for an answer" :
+		case OUTBOX_LOOKUP_NO_PLACE:
+			end_not_sent(t, "too many host names are being looked up");
+			return;
+		case OUTBOX_LOOKUP_LACKS:
+			end_not_sent(t, "memory, a thread or a file lacks to look up a host name");
+			return;
+		case OUTBOX_LOOKUP_TIMED_OUT:
+			snprintf(words, sizeof(words),
+					 "timed out after %g s while resolving the host",
+					 Min(t->connect_timeout, t->timeout) / 1000.0);
+			outbox_http_fail(t, OUTBOX_FAILURE_DNS, words, "");
+			break;
+		default:
+			outbox_http_fail(t, OUTBOX_FAILURE_DNS,
+							 proxied ? "could not resolve the proxy's name" :
+									   "could not resolve host",
 							 "");
-	outbox_http_failed(t);
-	end_unstarted(t);
-}
-
-static void
-fail_launch(OutboxTransfer *t, const char *why)
-{
-	outbox_http_fail(t, OUTBOX_FAILURE_INTERNAL, "could not start the request", why);
+	}
 	outbox_http_failed(t);
 	end_unstarted(t);
 }
@@ -145,40 +151,34 @@ fail_launch(OutboxTransfer *t, const char *why)
 static void
 launch(OutboxTransfer *t)
 {
-	int64	  now = outbox_http_now();
-	CURLMcode code;
+	int64			  now = outbox_http_now();
+	OutboxLookupState state;
+	CURLMcode		  code;
 
 	if (t->begun_at == 0)
+		outbox_http_begin(t, now);
+	state = outbox_http_look_up(t, now);
+	if (state == OUTBOX_LOOKUP_WAITS)
 	{
-		t->begun_at = now;
-		t->lookup_deadline = now + Min(t->connect_timeout, t->timeout);
+		t->state = LOOKING_UP;
+		return;
 	}
-	switch (outbox_http_look_up(t, now))
+	if (state != OUTBOX_LOOKUP_READY)
 	{
-		case OUTBOX_LOOKUP_READY:
-			break;
-		case OUTBOX_LOOKUP_WAITS:
-			t->state = LOOKING_UP;
-			return;
-		case OUTBOX_LOOKUP_TOO_MANY:
-			t->too_many_lookups = true;
-			fail_lookup(t, false);
-			return;
-		case OUTBOX_LOOKUP_NO_MEMORY:
-			fail_launch(t, "no memory or thread for a name lookup");
-			return;
+		fail_lookup(t, state);
+		return;
 	}
 	t->lookup_took = (int) (now - t->begun_at);
 	if (!outbox_http_set_timeouts(t, Max(t->connect_timeout - t->lookup_took, 1),
 								  Max(t->timeout - t->lookup_took, 1)))
 	{
-		fail_launch(t, "out of memory");
+		end_not_sent(t, OUTBOX_LACKS_MEMORY);
 		return;
 	}
 	code = curl_multi_add_handle(t->pool->multi, t->easy);
 	if (code != CURLM_OK)
 	{
-		fail_launch(t, curl_multi_strerror(code));
+		end_not_sent(t, curl_multi_strerror(code));
 		return;
 	}
 	t->state = RUNNING;
@@ -190,7 +190,7 @@ http_start(OutboxTransfer *t, const OutboxTarget *target, OutboxLink *link,
 		   const OutboxMessage *message, void *delivery)
 {
 	OutboxOutcome *o = &t->outcome;
-	const char	  *complaint = "out of memory";
+	const char	  *complaint = OUTBOX_LACKS_MEMORY;
 	const char	  *hint;
 
 	(void) link;
@@ -199,7 +199,7 @@ http_start(OutboxTransfer *t, const OutboxTarget *target, OutboxLink *link,
 	t->timeout = target->timeout;
 	t->begun_at = 0;
 	t->lookup_took = 0;
-	t->tried = t->connected = t->too_many_lookups = false;
+	t->tried = t->connected = t->over_v6 = false;
 	t->socket_errno = 0;
 	t->exceeded = NULL;
 	t->proxy_bytes = 0;
@@ -210,7 +210,7 @@ http_start(OutboxTransfer *t, const OutboxTarget *target, OutboxLink *link,
 	t->errbuf[0] = '\0';
 	o->result = OUTBOX_RESULT_FAILED;
 	o->slow_down = o->no_event_at_fault = false;
-	o->why_disabled = NULL;
+	o->why_disabled = o->lacks = NULL;
 	o->status = 0;
 	o->failure = OUTBOX_FAILURE_NONE;
 	o->error[0] = '\0';
@@ -225,8 +225,11 @@ http_start(OutboxTransfer *t, const OutboxTarget *target, OutboxLink *link,
 		(complaint = outbox_http_set_request(t, target, message->body,
 											 message->body_len)) != NULL)
 	{
-		outbox_http_fail(t, OUTBOX_FAILURE_INTERNAL, "could not prepare the request",
-						 complaint);
+		if (strcmp(complaint, OUTBOX_LACKS_MEMORY) == 0)
+			outbox_http_not_sent(t, OUTBOX_LACKS_MEMORY);
+		else
+			outbox_http_fail(t, OUTBOX_FAILURE_INTERNAL, "could not prepare the request",
+							 complaint);
 		end_unstarted(t);
 	}
 	else if (outbox_http_config.use_proxy && !t->plain &&
@@ -366,7 +369,7 @@ finish(OutboxTransfer *t, CURLcode code)
 		outbox_http_explain(t, code);
 	withdraw(t);
 
-	if (!was_answered)
+	if (!was_answered && o->result != OUTBOX_RESULT_UNAVAILABLE)
 		outbox_http_failed(t);
 	outbox_http_leave_target(t);
 	report(t->delivery, o);

@@ -4,6 +4,8 @@
  */
 #include "transport/http/http_internal.h"
 
+#include <errno.h>
+
 const char outbox_http_public[] = "public";
 
 void
@@ -17,6 +19,19 @@ outbox_http_fail(OutboxTransfer *t, OutboxFailure failure, const char *words,
 		failure != OUTBOX_FAILURE_PROTOCOL && failure != OUTBOX_FAILURE_CLOSED;
 	snprintf(t->outcome.error, sizeof(t->outcome.error), "%s%s%s", words,
 			 detail[0] ? ": " : "", detail);
+}
+
+void
+outbox_http_not_sent(OutboxTransfer *t, const char *lacks)
+{
+	t->outcome.result = OUTBOX_RESULT_UNAVAILABLE;
+	t->outcome.lacks = lacks;
+}
+
+bool
+outbox_http_is_lack(int error)
+{
+	return error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOBUFS;
 }
 
 /* libcurl's text, with the host hidden: roles that may not read the URL may read it. */
@@ -110,14 +125,22 @@ explain_no_connection(OutboxTransfer *t)
 				 t->refused);
 		outbox_http_fail(t, OUTBOX_FAILURE_ADDRESS, detail, "");
 	}
+	else if (t->socket_errno == EMFILE || t->socket_errno == ENFILE)
+		outbox_http_not_sent(t, OUTBOX_LACKS_FILE);
 	else if (t->socket_errno)
-		outbox_http_fail(t, OUTBOX_FAILURE_INTERNAL, "could not open a socket",
-						 strerror(t->socket_errno));
+		outbox_http_not_sent(t, "the system gives no socket");
 	else
 	{
 		curl_easy_getinfo(t->easy, CURLINFO_OS_ERRNO, &number);
-		outbox_http_fail(t, OUTBOX_FAILURE_CONNECT, "could not connect",
-						 number ? strerror((int) number) : "");
+
+		/* For an address of IPv6 this may mean that the system does not speak it. */
+		if (number == EADDRNOTAVAIL && !t->over_v6)
+			outbox_http_not_sent(t, "no local port is free");
+		else if (outbox_http_is_lack((int) number))
+			outbox_http_not_sent(t, OUTBOX_LACKS_MEMORY);
+		else
+			outbox_http_fail(t, OUTBOX_FAILURE_CONNECT, "could not connect",
+							 number ? strerror((int) number) : "");
 	}
 }
 
@@ -200,10 +223,15 @@ outbox_http_explain(OutboxTransfer *t, CURLcode code)
 		explain_no_connection(t);
 	else if (failure == OUTBOX_FAILURE_TIMEOUT)
 		explain_timeout(t);
+	else if (failure == OUTBOX_FAILURE_TLS && !t->connected && outbox_http_lacks_files &&
+			 (code == CURLE_SSL_CACERT_BADFILE || code == CURLE_SSL_CERTPROBLEM))
+		outbox_http_not_sent(t, OUTBOX_LACKS_FILE);
 	else if (failure == OUTBOX_FAILURE_TLS)
 		explain_tls(t, code);
 	else if (failure == OUTBOX_FAILURE_CLOSED)
 		explain_closed(t);
+	else if (!t->connected && (code == CURLE_OUT_OF_MEMORY || code == CURLE_FAILED_INIT))
+		outbox_http_not_sent(t, OUTBOX_LACKS_MEMORY);
 	else if (code == CURLE_OUT_OF_MEMORY)
 		outbox_http_fail(t, failure, "out of memory", "");
 	else

@@ -25,8 +25,6 @@
 
 #define PROXY_BYTES_MAX (64 * 1024) /* of a proxy's answer to CONNECT */
 
-#define OUT_OF_MEMORY "out of memory"
-
 /* Idle connections are closed earlier than most receivers close them (60 s and more). */
 #define CONNECTION_IDLE_MAX 50L		 /* s */
 #define CONNECTION_LIFETIME_MAX 300L /* s; an old DNS answer is used no longer */
@@ -61,6 +59,7 @@ open_socket(void *arg, curlsocktype purpose, struct curl_sockaddr *address)
 		!address_is_allowed(t, &address->addr))
 		return CURL_SOCKET_BAD;
 	t->tried = true;
+	t->over_v6 = t->over_v6 || address->family == AF_INET6;
 	fd = socket(address->family, address->socktype | SOCK_CLOEXEC, address->protocol);
 	if (fd < 0)
 	{
@@ -391,14 +390,14 @@ set_url(OutboxTransfer *t, const char *url)
 		char *bigger = realloc(t->url, size);
 
 		if (bigger == NULL)
-			return OUT_OF_MEMORY;
+			return OUTBOX_LACKS_MEMORY;
 		t->url = bigger;
 		t->url_size = size;
 	}
 	t->url[0] = '\0'; /* not valid until all of it is set */
 	t->resolve_since = -1;
 	if (t->parsed == NULL && (t->parsed = curl_url()) == NULL)
-		return OUT_OF_MEMORY;
+		return OUTBOX_LACKS_MEMORY;
 	code = curl_url_set(t->parsed, CURLUPART_URL, url, CURLU_DISALLOW_USER);
 	if (code != CURLUE_OK)
 		return curl_url_strerror(code);
@@ -414,12 +413,12 @@ set_url(OutboxTransfer *t, const char *url)
 	t->plain = strncasecmp(url, "https:", 6) != 0;
 	if (curl_easy_setopt(t->easy, CURLOPT_NOPROGRESS,
 						 outbox_http_config.use_proxy && !t->plain ? 0L : 1L) != CURLE_OK)
-		return OUT_OF_MEMORY;
+		return OUTBOX_LACKS_MEMORY;
 	if (curl_easy_setopt(t->easy, CURLOPT_CURLU, t->parsed) != CURLE_OK ||
 		curl_easy_setopt(t->easy, CURLOPT_PROXY,
 						 outbox_http_config.use_proxy && !t->plain ? outbox_proxy : "") !=
 			CURLE_OK)
-		return OUT_OF_MEMORY;
+		return OUTBOX_LACKS_MEMORY;
 	memcpy(t->url, url, size);
 	t->pool = outbox_http_pool_of(outbox_http_host_hash(t->url));
 	return NULL;
@@ -512,7 +511,7 @@ outbox_http_set_request(OutboxTransfer *t, const OutboxTarget *target, const cha
 	const char *complaint;
 
 	if (t->generation != outbox_http_config.generation && !outbox_http_make_handle(t))
-		return OUT_OF_MEMORY;
+		return OUTBOX_LACKS_MEMORY;
 	if ((t->url == NULL || strcmp(t->url, target->url) != 0) &&
 		(complaint = set_url(t, target->url)) != NULL)
 		return complaint;
@@ -521,6 +520,6 @@ outbox_http_set_request(OutboxTransfer *t, const OutboxTarget *target, const cha
 		curl_easy_setopt(t->easy, CURLOPT_POSTFIELDS, body ? body : "") != CURLE_OK ||
 		curl_easy_setopt(t->easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t) body_len) !=
 			CURLE_OK)
-		return OUT_OF_MEMORY;
+		return OUTBOX_LACKS_MEMORY;
 	return NULL;
 }

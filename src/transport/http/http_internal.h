@@ -176,7 +176,7 @@ struct OutboxTransfer
 	bool			   connects;	/* counted in host->connecting */
 	bool			   tried;		/* some address was not refused */
 	bool			   connected;
-	bool			   too_many_lookups; /* too many lookups are in progress */
+	bool			   over_v6; /* it opened a socket for IPv6 */
 	bool			   whole_answer;
 	size_t			   answer_len;
 	int				   socket_errno;
@@ -234,10 +234,16 @@ extern const char *outbox_http_set_request(OutboxTransfer *t, const OutboxTarget
 extern bool outbox_http_set_timeouts(OutboxTransfer *t, int connect_timeout, int timeout);
 
 /*
- * http_failure.c.  fail and explain store a failure in t->outcome.  public is the name
- * for the range of a public address, which needs TLS.
+ * http_failure.c.  fail and explain store a failure in t->outcome.  not_sent: the transfer
+ * could not be, for a lack of our own, which a static text names.  is_lack is true for an
+ * errno that means one.  public is the name for the range of a public address, which needs
+ * TLS.
  */
+#define OUTBOX_LACKS_MEMORY "out of memory"
+#define OUTBOX_LACKS_FILE "the process can open no more files"
 extern const char outbox_http_public[];
+extern void		  outbox_http_not_sent(OutboxTransfer *t, const char *lacks);
+extern bool		  outbox_http_is_lack(int error);
 extern void outbox_http_fail(OutboxTransfer *t, OutboxFailure failure, const char *words,
 							 const char *detail);
 extern void outbox_http_explain(OutboxTransfer *t, CURLcode code);
@@ -269,9 +275,9 @@ extern void outbox_http_start_waiting(void (*launch)(OutboxTransfer *t), int64 u
  *
  * look_up returns READY if the handle has the addresses, or needs none.  It returns
  * WAITS if the transfer is on a list.  A later step then removes it from the list and
- * calls 'go_on' (look up again) or 'fail' (the name has no address, or the transfer's
- * lookup_deadline is over).
+ * calls 'go_on' (look up again) or 'fail' with one of the others.
  *
+ * begin: the time that the transfer may take begins now.
  * deadline: when step must be called in any case.  forget: addresses that were looked
  * up before are not used any more.
  */
@@ -279,14 +285,18 @@ typedef enum OutboxLookupState
 {
 	OUTBOX_LOOKUP_READY,
 	OUTBOX_LOOKUP_WAITS,
-	OUTBOX_LOOKUP_TOO_MANY, /* too many lookups are in progress */
-	OUTBOX_LOOKUP_NO_MEMORY /* or no thread */
+	OUTBOX_LOOKUP_NOT_FOUND, /* the name has no address */
+	OUTBOX_LOOKUP_TIMED_OUT, /* it has none by the transfer's lookup_deadline */
+	OUTBOX_LOOKUP_NO_PLACE,	 /* the lookup has not even begun by then */
+	OUTBOX_LOOKUP_LACKS		 /* memory, a thread or a descriptor */
 } OutboxLookupState;
 
 extern bool				 outbox_http_lookups_init(void);
+extern void				 outbox_http_begin(OutboxTransfer *t, int64 now);
 extern OutboxLookupState outbox_http_look_up(OutboxTransfer *t, int64 now);
 extern void	 outbox_http_lookups_step(int64 now, void (*go_on)(OutboxTransfer *t),
-									  void (*fail)(OutboxTransfer *t, bool timed_out));
+									  void (*fail)(OutboxTransfer	*t,
+												   OutboxLookupState why));
 extern int64 outbox_http_lookups_deadline(void);
 extern void	 outbox_http_forget_lookups(int64 now);
 
@@ -356,11 +366,13 @@ extern bool outbox_http_events(void (*act)(int pool, int fd, int mask, CURL *use
 
 /*
  * Connections that are open, how many were ever opened, and what the open ones take of
- * the worker's memory, in bytes.
+ * the worker's memory, in bytes.  lacks_files: there was no other descriptor when the last
+ * one was closed.
  */
 extern int	  outbox_http_connections;
 extern uint64 outbox_http_opened;
 extern size_t outbox_http_connections_bytes;
+extern bool	  outbox_http_lacks_files;
 
 /*
  * Adds the descriptor that becomes readable when lookups have ended.  Its events set

@@ -12,10 +12,16 @@
  * because PostgreSQL's handlers must never run there.  It calls no function of
  * PostgreSQL or libcurl.  Its result is passed on under a mutex.  A descriptor that
  * the worker polls with those of the requests announces it.
+ *
+ * The number of threads is bounded.  A name that waits for one gets it in its turn.  One
+ * that has hung before has its turn last, and such names have half of the threads at
+ * most.  A name that may hang gets no more than half of what is left.  So names that get
+ * no answer leave a thread for others.  What was found before is used meanwhile.
  */
 #include "transport/http/http_internal.h"
 
 #include <arpa/inet.h>
+#include <errno.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <pthread.h>
@@ -23,13 +29,15 @@
 #include <stdlib.h>
 #include <strings.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "common/hashfn.h"
 #include "storage/ipc.h"
 
-/* At the same time, those without an answer included. */
-#define LOOKUPS_MAX 256
+/* At the same time, those without an answer included, and the part of the descriptors. */
+#define LOOKUPS_MAX 512
+#define FILES_SHARE 8
 /* Of a thread; the system's resolver modules run on it. */
 #define STACK_BYTES (1024 * 1024)
 #define NAME_BUCKETS 256
@@ -40,14 +48,18 @@
 #define USABLE_FOR (300 * 1000) /* and are used while another lookup runs */
 #define SHARED_FOR (10 * 1000)	/* a request waits for a lookup that began earlier */
 #define REPEATED_AFTER 1000		/* between lookups of a name that is still usable */
+#define HANGS_AFTER 2000		/* a lookup without an answer has hung */
 
 /* A name and a port, because libcurl stores addresses for such a pair. */
 typedef struct HostName
 {
 	struct HostName *next; /* in its bucket */
 	uint32			 hash;
-	int				 nlookups;	  /* number of lookups that run */
-	struct Lookup	*current;	  /* the lookup for which requests wait */
+	int				 nlookups;	/* number of lookups that run */
+	struct Lookup	*current;	/* the lookup for which requests wait */
+	bool			 hangs;		/* its last lookup has hung */
+	bool			 is_queued; /* it waits for a thread */
+	dlist_node		 queue_node;
 	dlist_head		 waiting;	  /* transfers */
 	int64			 asked_at;	  /* when the last lookup began */
 	int64			 known_since; /* when the lookup began that found the addresses */
@@ -59,18 +71,26 @@ typedef struct HostName
 typedef struct Lookup
 {
 	struct Lookup	*next; /* in the list of ended lookups */
-	HostName		*name; /* never touched by the thread */
+	HostName		*name; /* never touched by the thread, nor are the next three */
+	dlist_node		 node; /* on 'young', unless it hangs */
+	bool			 hangs;
 	int64			 begun_at;
-	int				 error; /* result of getaddrinfo() */
+	int				 error;	 /* result of getaddrinfo() */
+	bool			 lacked; /* it failed for a lack of our own */
 	struct addrinfo *found;
 	char			 host[FLEXIBLE_ARRAY_MEMBER];
 } Lookup;
 
-static HostName *names[NAME_BUCKETS];
-static int		 nnames;
-static int		 sweep_at = 1024; /* number of names at which unused ones are freed */
-static int		 nlookups;
-static int64	 forget_before; /* results of earlier lookups are not used any more */
+static HostName	 *names[NAME_BUCKETS];
+static int		  nnames;
+static int		  sweep_at = 1024; /* number of names at which unused ones are freed */
+static int		  most;			   /* lookups */
+static int		  nlookups;
+static int		  nhang;							/* of these */
+static dlist_head young = DLIST_STATIC_INIT(young); /* the others, by their time */
+static dlist_head queues[2] = {DLIST_STATIC_INIT(queues[0]),
+							   DLIST_STATIC_INIT(queues[1])};
+static int64	  forget_before; /* results of earlier lookups are not used any more */
 /* No waiting request has an earlier deadline. */
 static int64 next_deadline = PG_INT64_MAX;
 
@@ -83,6 +103,17 @@ static Lookup		  *ended;
  * Threads
  */
 
+/* The resolver's modules need files, and say no more than that a name was not found. */
+static bool
+lacks_descriptor(int error)
+{
+	int fd = dup(ended_fd);
+
+	if (fd >= 0)
+		close(fd);
+	return fd < 0 || outbox_http_is_lack(error);
+}
+
 static void *
 look_up(void *arg)
 {
@@ -93,7 +124,9 @@ look_up(void *arg)
 
 	memset(&hints, 0, sizeof(hints));
 	hints.ai_socktype = SOCK_STREAM;
+	errno = 0;
 	l->error = getaddrinfo(l->host, NULL, &hints, &l->found);
+	l->lacked = l->error == EAI_MEMORY || (l->error != 0 && lacks_descriptor(errno));
 
 	pthread_mutex_lock(&ended_mutex);
 	l->next = ended;
@@ -106,6 +139,7 @@ look_up(void *arg)
 	return NULL;
 }
 
+/* The state for a request that waits for it, or why it could not begin. */
 static OutboxLookupState
 begin_lookup(HostName *name, int64 now)
 {
@@ -117,18 +151,16 @@ begin_lookup(HostName *name, int64 now)
 	Lookup		  *l;
 	int			   error;
 
-	if (nlookups >= LOOKUPS_MAX)
-		return OUTBOX_LOOKUP_TOO_MANY;
 	l = calloc(1, offsetof(Lookup, host) + size);
 	if (l == NULL)
-		return OUTBOX_LOOKUP_NO_MEMORY;
+		return OUTBOX_LOOKUP_LACKS;
 	l->name = name;
 	l->begun_at = now;
 	memcpy(l->host, name->host, size);
 	if (pthread_attr_init(&attributes) != 0)
 	{
 		free(l);
-		return OUTBOX_LOOKUP_NO_MEMORY;
+		return OUTBOX_LOOKUP_LACKS;
 	}
 	pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
 	pthread_attr_setstacksize(&attributes, STACK_BYTES);
@@ -142,13 +174,83 @@ begin_lookup(HostName *name, int64 now)
 	if (error != 0)
 	{
 		free(l);
-		return OUTBOX_LOOKUP_NO_MEMORY;
+		return OUTBOX_LOOKUP_LACKS;
 	}
 	name->current = l;
 	name->asked_at = now;
 	name->nlookups++;
 	nlookups++;
+	l->hangs = name->hangs;
+	if (l->hangs)
+		nhang++;
+	else
+		dlist_push_tail(&young, &l->node);
 	return OUTBOX_LOOKUP_WAITS;
+}
+
+static bool
+has_room(bool hangs)
+{
+	return nlookups < most &&
+		(hangs ? nhang < most / 2 : nlookups - nhang < Max((most - nhang) / 2, 1));
+}
+
+/* Begins a lookup, or lets it wait for its turn. */
+static OutboxLookupState
+begin_or_queue(HostName *name, int64 now)
+{
+	if (name->is_queued)
+		return OUTBOX_LOOKUP_WAITS;
+	if (has_room(name->hangs) && dlist_is_empty(&queues[name->hangs]))
+		return begin_lookup(name, now);
+	name->is_queued = true;
+	dlist_push_tail(&queues[name->hangs], &name->queue_node);
+	return OUTBOX_LOOKUP_WAITS;
+}
+
+void
+outbox_http_begin(OutboxTransfer *t, int64 now)
+{
+	t->begun_at = now;
+	t->lookup_deadline = now + Min(t->connect_timeout, t->timeout);
+}
+
+/* The time of requests that have waited for their turn begins now. */
+static void
+begin_queued(int64 now)
+{
+	for (int hangs = 0; hangs <= 1; hangs++)
+		while (has_room(hangs) && !dlist_is_empty(&queues[hangs]))
+		{
+			HostName  *name = dlist_head_element(HostName, queue_node, &queues[hangs]);
+			bool	   first = name->current == NULL;
+			dlist_iter iter;
+
+			if (begin_lookup(name, now) != OUTBOX_LOOKUP_WAITS)
+				return; /* the next one that ends gives back what it lacks */
+			dlist_delete(&name->queue_node);
+			name->is_queued = false;
+			if (first)
+				dlist_foreach(iter, &name->waiting)
+					outbox_http_begin(dlist_container(OutboxTransfer, node, iter.cur),
+									  now);
+		}
+}
+
+/* A lookup that has hung leaves its place to a name that may get an answer. */
+static void
+note_hanging(int64 now)
+{
+	while (!dlist_is_empty(&young))
+	{
+		Lookup *l = dlist_head_element(Lookup, node, &young);
+
+		if (now - l->begun_at < HANGS_AFTER)
+			break;
+		dlist_delete(&l->node);
+		l->hangs = l->name->hangs = true;
+		nhang++;
+	}
 }
 
 /*
@@ -167,8 +269,8 @@ sweep(int64 now)
 		{
 			HostName *name = *link;
 
-			if (name->nlookups > 0 || !dlist_is_empty(&name->waiting) ||
-				now - name->asked_at <= USABLE_FOR)
+			if (name->nlookups > 0 || name->is_queued ||
+				!dlist_is_empty(&name->waiting) || now - name->asked_at <= USABLE_FOR)
 			{
 				link = &name->next;
 				continue;
@@ -266,12 +368,15 @@ tell_libcurl(OutboxTransfer *t, const HostName *name)
 	return curl_easy_setopt(t->easy, CURLOPT_RESOLVE, &t->resolve_lines[0]) == CURLE_OK;
 }
 
-/* True if requests may use the addresses of a name. */
+/*
+ * True if requests may use the addresses of a name.  While it waits for a thread, they
+ * are used for longer.
+ */
 static bool
 is_usable(const HostName *name, int64 now)
 {
 	return name->addresses != NULL && name->known_since >= forget_before &&
-		now - name->known_since < USABLE_FOR;
+		(now - name->known_since < USABLE_FOR || name->is_queued);
 }
 
 OutboxLookupState
@@ -283,15 +388,15 @@ outbox_http_look_up(OutboxTransfer *t, int64 now)
 	HostName		 *name;
 
 	if (host[0] == '\0') /* an address */
-		return tell_of_no_name(t) ? OUTBOX_LOOKUP_READY : OUTBOX_LOOKUP_NO_MEMORY;
+		return tell_of_no_name(t) ? OUTBOX_LOOKUP_READY : OUTBOX_LOOKUP_LACKS;
 	name = find_name(host, proxied ? outbox_http_config.proxy_port : t->lookup_port, now);
 	if (name == NULL)
-		return OUTBOX_LOOKUP_NO_MEMORY;
+		return OUTBOX_LOOKUP_LACKS;
 	if (is_localhost(host))
 	{
 		if (name->addresses == NULL &&
 			(name->addresses = strdup("127.0.0.1,[::1]")) == NULL)
-			return OUTBOX_LOOKUP_NO_MEMORY;
+			return OUTBOX_LOOKUP_LACKS;
 		name->asked_at = now;
 		if (!is_usable(name, now) || now - name->known_since >= FRESH_FOR)
 			name->known_since = now;
@@ -301,8 +406,8 @@ outbox_http_look_up(OutboxTransfer *t, int64 now)
 	{
 		if (now - name->known_since >= FRESH_FOR &&
 			now - name->asked_at >= (name->current ? SHARED_FOR : REPEATED_AFTER))
-			(void) begin_lookup(name, now);
-		return tell_libcurl(t, name) ? OUTBOX_LOOKUP_READY : OUTBOX_LOOKUP_NO_MEMORY;
+			(void) begin_or_queue(name, now);
+		return tell_libcurl(t, name) ? OUTBOX_LOOKUP_READY : OUTBOX_LOOKUP_LACKS;
 	}
 
 	/*
@@ -312,7 +417,7 @@ outbox_http_look_up(OutboxTransfer *t, int64 now)
 	if (name->current == NULL || name->asked_at < forget_before ||
 		now - name->asked_at >= SHARED_FOR)
 	{
-		state = begin_lookup(name, now);
+		state = begin_or_queue(name, now);
 		if (state != OUTBOX_LOOKUP_WAITS)
 			return state;
 	}
@@ -357,7 +462,7 @@ write_addresses(const struct addrinfo *found)
 /* Takes the result of a thread.  The requests that wait for it continue or fail. */
 static void
 take_result(Lookup *l, void (*go_on)(OutboxTransfer *t),
-			void (*fail)(OutboxTransfer *t, bool timed_out))
+			void (*fail)(OutboxTransfer *t, OutboxLookupState why))
 {
 	HostName  *name = l->name;
 	bool	   is_current = name->current == l;
@@ -368,6 +473,12 @@ take_result(Lookup *l, void (*go_on)(OutboxTransfer *t),
 
 	nlookups--;
 	name->nlookups--;
+	if (l->hangs)
+		nhang--;
+	else
+		dlist_delete(&l->node);
+	if (l->error != EAI_AGAIN && l->error != EAI_SYSTEM && !l->lacked)
+		name->hangs = false;
 	if (is_current)
 		name->current = NULL;
 	if (l->error == 0)
@@ -388,8 +499,7 @@ take_result(Lookup *l, void (*go_on)(OutboxTransfer *t),
 			free(addresses);
 		is_current = true; /* these addresses serve all waiting requests */
 	}
-	else if (is_current && l->error != EAI_AGAIN && l->error != EAI_SYSTEM &&
-			 l->error != EAI_MEMORY)
+	else if (is_current && l->error != EAI_AGAIN && l->error != EAI_SYSTEM && !l->lacked)
 	{
 		/* The name does not exist any more. */
 		free(name->addresses);
@@ -410,14 +520,14 @@ take_result(Lookup *l, void (*go_on)(OutboxTransfer *t),
 		if (found)
 			go_on(t);
 		else
-			fail(t, false);
+			fail(t, l->lacked ? OUTBOX_LOOKUP_LACKS : OUTBOX_LOOKUP_NOT_FOUND);
 	}
 	free(l);
 }
 
 /* Fails the requests whose time was over before the lookup ended. */
 static void
-expire(int64 now, void (*fail)(OutboxTransfer *t, bool timed_out))
+expire(int64 now, void (*fail)(OutboxTransfer *t, OutboxLookupState why))
 {
 	next_deadline = PG_INT64_MAX;
 	for (int i = 0; i < NAME_BUCKETS; i++)
@@ -434,7 +544,9 @@ expire(int64 now, void (*fail)(OutboxTransfer *t, bool timed_out))
 				else
 				{
 					dlist_delete(&t->node);
-					fail(t, true);
+					fail(t,
+						 name->current ? OUTBOX_LOOKUP_TIMED_OUT :
+										 OUTBOX_LOOKUP_NO_PLACE);
 				}
 			}
 		}
@@ -442,8 +554,9 @@ expire(int64 now, void (*fail)(OutboxTransfer *t, bool timed_out))
 
 void
 outbox_http_lookups_step(int64 now, void (*go_on)(OutboxTransfer *t),
-						 void (*fail)(OutboxTransfer *t, bool timed_out))
+						 void (*fail)(OutboxTransfer *t, OutboxLookupState why))
 {
+	note_hanging(now);
 	if (outbox_http_lookups_ended)
 	{
 		uint64	count;
@@ -464,6 +577,7 @@ outbox_http_lookups_step(int64 now, void (*go_on)(OutboxTransfer *t),
 			take_result(l, go_on, fail);
 		}
 	}
+	begin_queued(now);
 	if (now >= next_deadline)
 		expire(now, fail);
 }
@@ -471,7 +585,10 @@ outbox_http_lookups_step(int64 now, void (*go_on)(OutboxTransfer *t),
 int64
 outbox_http_lookups_deadline(void)
 {
-	return next_deadline;
+	return dlist_is_empty(&young) ?
+		next_deadline :
+		Min(next_deadline,
+			dlist_head_element(Lookup, node, &young)->begun_at + HANGS_AFTER);
 }
 
 void
@@ -497,6 +614,12 @@ end_with_threads(int code, Datum arg)
 bool
 outbox_http_lookups_init(void)
 {
+	struct rlimit files;
+
+	/* A thread may need a socket. */
+	most = LOOKUPS_MAX;
+	if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur != RLIM_INFINITY)
+		most = (int) Max(Min((rlim_t) most, files.rlim_cur / FILES_SHARE), 2);
 	on_proc_exit(end_with_threads, 0);
 	ended_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	return ended_fd >= 0 && outbox_http_watch_lookups(ended_fd);

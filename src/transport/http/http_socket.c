@@ -40,6 +40,7 @@ static const size_t bytes_of[] = {
 int	   outbox_http_connections;
 uint64 outbox_http_opened;
 size_t outbox_http_connections_bytes;
+bool   outbox_http_lacks_files;
 
 static int	  epoll_fd = -1;
 static Watch *watches;
@@ -79,7 +80,12 @@ outbox_http_watch(int fd, OutboxHttpSocket kind)
 int
 outbox_http_close_socket(void *arg, curl_socket_t fd)
 {
+	int spare = dup(fd);
+
 	(void) arg;
+	outbox_http_lacks_files = spare < 0;
+	if (spare >= 0)
+		close(spare);
 	if (fd < nwatches && watches[fd].ours)
 	{
 		outbox_http_connections--;

@@ -1,0 +1,42 @@
+# Names that get no answer count against their own endpoints, and no other name waits for them.
+use strict;
+use warnings;
+
+use OutboxTest;
+use OutboxTest::Network;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+own_network();
+
+my $hung = 400;
+my $receiver = OutboxTest::Receiver->new('main');
+my ($zone, $questions) = start_dns();
+my $node = outbox_node('main');
+
+sub ask { return $node->safe_psql('postgres', $_[0]) }
+
+$zone->('fine.test' => '127.0.0.1', 'late.test' => '127.0.0.1', map { ("dead$_.test" => 'silent') } 1 .. $hung);
+ask("SELECT count(outbox.create_endpoint('dead' || n, 'http://dead' || n || '.test:$receiver->{port}/ok/dead' || n,"
+	  . " topics => '{dead}', connect_timeout => '1 s', backoff_base => '200 ms', backoff_max => '1 s')) FROM generate_series(1, $hung) n");
+ask("SELECT count(outbox.emit('dead', '{}')) FROM generate_series(1, 20)");
+ok( wait_sql($node, "SELECT count(DISTINCT endpoint) = $hung FROM outbox.attempts WHERE endpoint ~ '^dead'"),
+	"$hung names that get no answer are all tried");
+is( ask("SELECT string_agg(DISTINCT error, '; ') FROM outbox.attempts WHERE endpoint ~ '^dead'"),
+	'timed out after 1 s while resolving the host', 'each attempt has waited for an answer');
+
+# Others, while the threads wait
+foreach my $name (qw(fine late))
+{
+	ask("SELECT outbox.create_endpoint('$name', 'http://$name.test:$receiver->{port}/ok/$name', topics => '{$name}', max_attempts => 1)");
+	ask("SELECT count(outbox.emit('$name', '{}')) FROM generate_series(1, 100)");
+	ok(wait_sql($node, "SELECT count(*) FILTER (WHERE status = 'delivered') = 100 FROM outbox.deliveries WHERE endpoint = '$name'"), "$name: a name that gets an answer");
+	is(ask("SELECT failed_attempts FROM outbox.stats WHERE endpoint = '$name'"), '0', 'no attempt of it has failed');
+}
+my $worker = worker_pid($node);
+my @threads = glob "/proc/$worker/task/*";
+cmp_ok(scalar(@threads), '>=', $hung, 'the names that hang still have their threads');
+cmp_ok(scalar(@threads), '<=', 516, 'which are bounded');
+$node->stop;
+done_testing();
