@@ -128,6 +128,11 @@ outbox_outcome_request_failed(OutboxEndpoint *ep, OutboxDelivery *d,
 		outbox_status_failure(ep, d, now);
 	if (o->slow_down)
 		outbox_pace_slow_down(&ep->pace, o->retry_after, now);
+
+	/* It asks for fewer requests and does not say when, as 429 without Retry-After does. */
+	if (o->slow_down && o->no_event_at_fault && o->retry_after < 0)
+		outbox_pace_wait(&ep->pace,
+						 now + outbox_pace_backoff(&ep->pace, Max(ep->pace.failures, 1)));
 }
 
 const char *

@@ -56,9 +56,10 @@ outbox_attempts_init(OutboxDatabase *database)
 	attempts = MemoryContextAlloc(TopMemoryContext, sizeof(Attempt) * max_attempts);
 }
 
-void
-outbox_attempt_ended(const OutboxDelivery *d, const OutboxOutcome *o, const char *error,
-					 bool keep_body)
+/* Those of one delivery begin at different times, by which outbox.attempts tells them apart. */
+static void
+note(const OutboxDelivery *d, int nth, const OutboxOutcome *o, int status,
+	 const char *error, bool keep_body)
 {
 	bool	 good = error == NULL;
 	Attempt *a;
@@ -78,12 +79,12 @@ outbox_attempt_ended(const OutboxDelivery *d, const OutboxOutcome *o, const char
 	}
 	a = &attempts[nattempts++];
 	a->seq = d->seq;
-	a->started_at = d->started_at;
+	a->started_at = d->started_at + nth;
 	a->event_id = d->event->id;
 	a->endpoint_id = d->endpoint->id;
 	a->attempt = d->attempts + 1;
 	a->duration = (float) o->duration;
-	a->status = (int16) o->status;
+	a->status = (int16) status;
 	a->error = NULL;
 	a->body = NULL;
 	if (!good)
@@ -95,6 +96,21 @@ outbox_attempt_ended(const OutboxDelivery *d, const OutboxOutcome *o, const char
 			a->body = outbox_foreign_text(o->body, o->body_len);
 		MemoryContextSwitchTo(old);
 	}
+}
+
+void
+outbox_attempts_lost(const OutboxDelivery *d, const OutboxOutcome *o)
+{
+	for (int i = 0; i < o->lost; i++)
+		note(d, i, o, 0, o->lost_words, false);
+}
+
+void
+outbox_attempt_ended(const OutboxDelivery *d, const OutboxOutcome *o, const char *error,
+					 bool keep_body)
+{
+	outbox_attempts_lost(d, o);
+	note(d, o->lost, o, o->status, error, keep_body);
 }
 
 /*

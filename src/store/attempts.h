@@ -12,10 +12,12 @@ extern void outbox_attempts_init(OutboxDatabase *db);
 /*
  * Remembers an attempt that has ended, if outbox.log_attempts asks for it.  'error'
  * is why it failed.  NULL: it succeeded.  'keep_body' is true if what was kept of
- * the answer to a failure is to be stored, too.
+ * the answer to a failure is to be stored, too.  Each includes the requests before it that
+ * were lost (transport.h), which the second does alone, for one that was not sent.
  */
 extern void outbox_attempt_ended(const OutboxDelivery *d, const OutboxOutcome *outcome,
 								 const char *error, bool keep_body);
+extern void outbox_attempts_lost(const OutboxDelivery *d, const OutboxOutcome *o);
 
 /*
  * The first writes the attempts, in a settle's transaction.  The second forgets

@@ -96,6 +96,12 @@ typedef struct OutboxOutcome
 	bool		no_event_at_fault; /* any event would have failed */
 	bool		event_at_fault;	   /* only this one: it says nothing about others */
 	const char *why_disabled;	   /* static text */
+	/*
+	 * So often it was sent before without an answer, over a connection that ended while
+	 * the receiver may have read it.  No such request counts.  'lost_words': static text.
+	 */
+	int			lost;
+	const char *lost_words;
 	const char *lacks; /* what was not available, a static text; NULL: the link, which is
 						* not up then, and says itself when it is */
 	/* Seconds from now for which the receiver asks to wait; -1: it does not ask. */

@@ -119,19 +119,21 @@ put_back(OutboxDelivery *d, TimestampTz now)
  * not due any later.
  */
 static void
-not_sent(OutboxDelivery *d, const char *lacks, TimestampTz now)
+not_sent(OutboxDelivery *d, const OutboxOutcome *o, TimestampTz now)
 {
 	static TimestampTz until;
 	OutboxEndpoint	  *ep = d->endpoint;
 
+	for (int i = 0; i < (d->batch ? d->batch->n : 1); i++)
+		outbox_attempts_lost(d->batch ? d->batch->members[i].delivery : d, o);
 	put_back(d, now);
 	outbox_pace_return_token(&ep->pace);
 	outbox_loop.traffic.refill_all = true; /* the link may be up again already */
-	if (lacks)
+	if (o->lacks)
 	{
 		until = Max(until, now + AFTER_LACK) + EACH_LACK;
 		outbox_pace_wait(&ep->pace, until);
-		outbox_endpoint_note_lack(ep, lacks, until);
+		outbox_endpoint_note_lack(ep, o->lacks, until);
 	}
 	outbox_busy_add(ep);
 }
@@ -180,7 +182,7 @@ done(void *arg, const OutboxOutcome *outcome)
 	OUTBOX_CRASH_POINT("answer.arrived");
 	if (outcome->result == OUTBOX_RESULT_UNAVAILABLE)
 	{
-		not_sent(d, outcome->lacks, now);
+		not_sent(d, outcome, now);
 		return;
 	}
 	if (outcome->error[0])

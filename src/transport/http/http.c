@@ -200,7 +200,7 @@ http_start(OutboxTransfer *t, const OutboxTarget *target, OutboxLink *link,
 	t->begun_at = 0;
 	t->lookup_took = 0;
 	t->tried = t->connected = t->over_v6 = false;
-	t->socket_errno = 0;
+	t->socket_errno = t->sent = 0;
 	t->exceeded = NULL;
 	t->proxy_bytes = 0;
 	memset(&t->head, 0, sizeof(t->head));
@@ -210,6 +210,7 @@ http_start(OutboxTransfer *t, const OutboxTarget *target, OutboxLink *link,
 	t->errbuf[0] = '\0';
 	o->result = OUTBOX_RESULT_FAILED;
 	o->slow_down = o->no_event_at_fault = false;
+	o->lost = 0;
 	o->why_disabled = o->lacks = NULL;
 	o->status = 0;
 	o->failure = OUTBOX_FAILURE_NONE;
@@ -337,6 +338,15 @@ finish(OutboxTransfer *t, CURLcode code)
 	bool		   was_answered = t->state == ANSWERED;
 	curl_off_t	   duration = 0;
 
+	if (!was_answered && t->sent <= OUTBOX_HTTP_SENT_AGAIN &&
+		outbox_http_is_lost(t, code))
+	{
+		withdraw(t);
+		t->tried = t->connected = false;
+		t->errbuf[0] = '\0';
+		launch(t);
+		return;
+	}
 	curl_easy_getinfo(t->easy, CURLINFO_TOTAL_TIME_T, &duration);
 	o->duration = t->lookup_took + duration / 1000.0;
 	if (was_answered)
@@ -367,6 +377,10 @@ finish(OutboxTransfer *t, CURLcode code)
 	}
 	else
 		outbox_http_explain(t, code);
+	o->lost = Max(o->lost, t->sent - 1);
+	o->lost_words = t->set_version == CURL_HTTP_VERSION_1_1 ?
+		"the connection was closed before the answer, and it was sent again" :
+		"the receiver refused the stream or closed the connection, and it was sent again";
 	withdraw(t);
 
 	if (!was_answered && o->result != OUTBOX_RESULT_UNAVAILABLE)

@@ -169,12 +169,31 @@ explain_tls(OutboxTransfer *t, CURLcode code)
 	outbox_http_fail(t, OUTBOX_FAILURE_TLS, "TLS", words);
 }
 
+/* libcurl's words are those of the end of its own tries, over such connections only. */
+bool
+outbox_http_is_lost(const OutboxTransfer *t, CURLcode code)
+{
+	return failure_of(code) == OUTBOX_FAILURE_CLOSED && t->connected && !t->exceeded &&
+		t->head.state == OUTBOX_HEAD_STATUS && t->head.bytes == 0 &&
+		(!t->tried || strncmp(t->errbuf, "Connection died", 15) == 0);
+}
+
 static void
-explain_closed(OutboxTransfer *t)
+explain_closed(OutboxTransfer *t, CURLcode code)
 {
 	char detail[64];
 	long number = 0;
 
+	/*
+	 * Of HTTP/2, these are streams that were refused.  None of them was an attempt, so this
+	 * request was not sent.
+	 */
+	if (t->set_version != CURL_HTTP_VERSION_1_1 && outbox_http_is_lost(t, code))
+	{
+		outbox_http_not_sent(t, "the receiver refuses streams of HTTP/2");
+		t->outcome.lost = t->sent;
+		return;
+	}
 	curl_easy_getinfo(t->easy, CURLINFO_HTTP_CONNECTCODE, &number);
 	if (!t->connected && number >= 300)
 	{
@@ -229,7 +248,7 @@ outbox_http_explain(OutboxTransfer *t, CURLcode code)
 	else if (failure == OUTBOX_FAILURE_TLS)
 		explain_tls(t, code);
 	else if (failure == OUTBOX_FAILURE_CLOSED)
-		explain_closed(t);
+		explain_closed(t, code);
 	else if (!t->connected && (code == CURLE_OUT_OF_MEMORY || code == CURLE_FAILED_INIT))
 		outbox_http_not_sent(t, OUTBOX_LACKS_MEMORY);
 	else if (code == CURLE_OUT_OF_MEMORY)

@@ -91,7 +91,12 @@ before_lookup(void *resolver, void *reserved, void *arg)
 	return (proxied ? outbox_http_config.proxy_host : t->lookup_host)[0] != '\0';
 }
 
-/* There is a connection, new or reused, and nothing was sent over it yet. */
+/*
+ * There is a connection, new or reused, and nothing was sent over it yet.  If a reused one
+ * ends without an answer, libcurl sends the request again, or we do: libcurl gives up after
+ * five of a handle.  Over HTTP/1.1 that is over a new connection, because all idle ones may
+ * be at their end.  If that fails, too, it is a failure.
+ */
 static int
 before_request(void *arg, char *ip, char *local_ip, int port, int local_port)
 {
@@ -121,6 +126,9 @@ before_request(void *arg, char *ip, char *local_ip, int port, int local_port)
 			return CURL_PREREQFUNC_ABORT;
 		}
 	}
+	t->sent++;
+	if (!t->tried && t->set_version == CURL_HTTP_VERSION_1_1)
+		t->fresh = curl_easy_setopt(t->easy, CURLOPT_FRESH_CONNECT, 1L) == CURLE_OK;
 	outbox_http_got_through(t);
 	return CURL_PREREQFUNC_OK;
 }
@@ -344,6 +352,7 @@ outbox_http_make_handle(OutboxTransfer *t)
 	if (t->url)
 		t->url[0] = '\0';
 	t->set_version = 0;
+	t->fresh = false;
 	t->set_connect_timeout = t->set_timeout = -1;
 	t->resolve_since = -1;
 	t->age = -1;
@@ -515,7 +524,9 @@ outbox_http_set_request(OutboxTransfer *t, const OutboxTarget *target, const cha
 	if ((t->url == NULL || strcmp(t->url, target->url) != 0) &&
 		(complaint = set_url(t, target->url)) != NULL)
 		return complaint;
-	if (!set_version(t, outbox_http_wants_2(target)) || !set_ages(t) ||
+	if (t->fresh)
+		t->fresh = curl_easy_setopt(t->easy, CURLOPT_FRESH_CONNECT, 0L) != CURLE_OK;
+	if (t->fresh || !set_version(t, outbox_http_wants_2(target)) || !set_ages(t) ||
 		!set_lines(t, body_len) ||
 		curl_easy_setopt(t->easy, CURLOPT_POSTFIELDS, body ? body : "") != CURLE_OK ||
 		curl_easy_setopt(t->easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t) body_len) !=

@@ -153,6 +153,7 @@ struct OutboxTransfer
 	long			  set_version; /* of HTTP, as libcurl's number; 0: none yet */
 	int				  set_connect_timeout;
 	int				  set_timeout;
+	bool			  fresh;			/* if it is sent again, over a new connection */
 	long			  age;				/* s, since the last reload */
 	struct curl_slist resolve_lines[2]; /* text of 'resolve' */
 	/* 'known_since' of the addresses that libcurl was given; 0: none, -1: unknown. */
@@ -176,6 +177,7 @@ struct OutboxTransfer
 	bool			   connects;	/* counted in host->connecting */
 	bool			   tried;		/* some address was not refused */
 	bool			   connected;
+	int				   sent;	/* so often */
 	bool			   over_v6; /* it opened a socket for IPv6 */
 	bool			   whole_answer;
 	size_t			   answer_len;
@@ -236,14 +238,17 @@ extern bool outbox_http_set_timeouts(OutboxTransfer *t, int connect_timeout, int
 /*
  * http_failure.c.  fail and explain store a failure in t->outcome.  not_sent: the transfer
  * could not be, for a lack of our own, which a static text names.  is_lack is true for an
- * errno that means one.  public is the name for the range of a public address, which needs
- * TLS.
+ * errno that means one.  is_lost is true if nothing of an answer has come, and the cause
+ * is a connection that others have used before, or a stream that was refused.  public is
+ * the name for the range of a public address, which needs TLS.
  */
+#define OUTBOX_HTTP_SENT_AGAIN 5 /* times at most, by libcurl or by us */
 #define OUTBOX_LACKS_MEMORY "out of memory"
 #define OUTBOX_LACKS_FILE "the process can open no more files"
 extern const char outbox_http_public[];
 extern void		  outbox_http_not_sent(OutboxTransfer *t, const char *lacks);
 extern bool		  outbox_http_is_lack(int error);
+extern bool		  outbox_http_is_lost(const OutboxTransfer *t, CURLcode code);
 extern void outbox_http_fail(OutboxTransfer *t, OutboxFailure failure, const char *words,
 							 const char *detail);
 extern void outbox_http_explain(OutboxTransfer *t, CURLcode code);
