@@ -240,7 +240,7 @@ whole_failed(OutboxBatch *b, const OutboxOutcome *o, TimestampTz now)
 
 	for (int i = 0; i < b->n; i++)
 		outbox_outcome_failed(ep, member(b, i), o, b->error);
-	outbox_outcome_request_failed(ep, member(b, 0), o, now);
+	outbox_outcome_request_failed(ep, member(b, 0), b->n == 1, o, now);
 	if (b->n == 1 && o->result != OUTBOX_RESULT_DISABLE)
 	{
 		const char *reason = o->result == OUTBOX_RESULT_ABORT ?
@@ -317,11 +317,9 @@ some_delivered(OutboxBatch *b, const OutboxOutcome *o, TimestampTz now)
 		if (b->members[i].judgement == OUTBOX_MEMBER_DELIVERED)
 			ndelivered++;
 	if (ndelivered == 0)
-		outbox_outcome_request_failed(ep, member(b, 0), o, now);
+		outbox_outcome_request_failed(ep, member(b, 0), false, o, now);
 	else
-	{
-		outbox_status_success(ep, now);
-	}
+		outbox_status_success(ep, 0, now);
 	for (int i = 0; i < b->n; i++)
 	{
 		if (b->members[i].judgement == OUTBOX_MEMBER_FAILED)

@@ -207,6 +207,62 @@ outbox_endpoint_lacks(OutboxEndpoint *ep, TimestampTz now)
 		NULL;
 }
 
+static bool
+is_refused(const OutboxEndpoint *ep, const OutboxEvent *event)
+{
+	return outbox_pace_refuses(&ep->pace, outbox_outcome_topic(event));
+}
+
+/* Number of events to take from the window for one of a topic that is not refused. */
+static int
+before_accepted(const OutboxEndpoint *ep)
+{
+	for (int i = 0; i < ep->feed->window_count; i++)
+	{
+		const OutboxWindowEntry *entry = outbox_window_at(ep, i);
+
+		if (!entry->cancelled && entry->filter == OUTBOX_FILTER_YES &&
+			!is_refused(ep, entry->event))
+			return i + 1;
+	}
+	return 0;
+}
+
+/*
+ * Returns the delivery that is ready and is sent next.  A probe is not of a topic that the
+ * receiver refuses, if another one is at hand: it may have nothing against the others.
+ */
+static OutboxDelivery *
+next_ready(OutboxEndpoint *ep)
+{
+	OutboxDelivery *first = dlist_head_element(OutboxDelivery, node, &ep->queue->ready);
+
+	if (ep->pace.breaker == OUTBOX_BREAKER_CLOSED || !is_refused(ep, first->event) ||
+		ep->config.ordering == OUTBOX_ORDER_STRICT)
+		return first;
+	for (;;)
+	{
+		dlist_iter		iter;
+		OutboxDelivery *d;
+		int				n;
+
+		dlist_foreach(iter, &ep->queue->ready)
+		{
+			d = dlist_container(OutboxDelivery, node, iter.cur);
+			if (!is_refused(ep, d->event))
+				return d;
+		}
+
+		/* What is taken from the window may have to wait behind its key. */
+		n = before_accepted(ep);
+		if (n == 0)
+			return first;
+		while (n-- > 0)
+			if (!outbox_window_take_next(ep, &d))
+				return first;
+	}
+}
+
 OutboxDelivery *
 outbox_endpoint_next(OutboxEndpoint *ep, TimestampTz now)
 {
@@ -224,7 +280,7 @@ outbox_endpoint_next(OutboxEndpoint *ep, TimestampTz now)
 				return NULL;
 
 		/* A crash could still undo the event's commit, so it is not sent yet. */
-		d = dlist_head_element(OutboxDelivery, node, &ep->queue->ready);
+		d = next_ready(ep);
 		if (d->event->page->lsn > outbox_durable_lsn)
 			return NULL;
 		outbox_delivery_leave_ready(ep, d);

@@ -241,6 +241,8 @@ outbox_endpoint_stats_fill(OutboxEndpoint *ep, TimestampTz now, OutboxStats *s)
 		strlcpy(s->reason, lacks, sizeof(s->reason));
 	else if (was_asked_to_wait(ep, s, now))
 		strlcpy(s->reason, "the receiver asked to wait", sizeof(s->reason));
+	else if (outbox_pace_refuses(&ep->pace, 0))
+		strlcpy(s->reason, "all events of a topic are refused", sizeof(s->reason));
 	if (ep->tally->last_error)
 		strlcpy(s->last_error, ep->tally->last_error, sizeof(s->last_error));
 }

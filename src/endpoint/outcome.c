@@ -5,6 +5,7 @@
  */
 #include "base/outbox.h"
 
+#include "common/hashfn.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
@@ -118,14 +119,35 @@ outbox_outcome_failed(OutboxEndpoint *ep, OutboxDelivery *d, const OutboxOutcome
 	set_error(ep, d, error);
 }
 
+uint32
+outbox_outcome_topic(const OutboxEvent *event)
+{
+	return hash_bytes((const unsigned char *) event->topic, (int) strlen(event->topic)) |
+		1;
+}
+
+/*
+ * True if a receiver that works says so of an event that it does not want.  401, 403, 404
+ * and 407 are about the endpoint.
+ */
+static bool
+is_refusal(const OutboxOutcome *o)
+{
+	return o->result == OUTBOX_RESULT_FAILED && !o->no_event_at_fault &&
+		(o->status == 400 || o->status == 409 || o->status == 413 || o->status == 415 ||
+		 o->status == 422);
+}
+
 void
-outbox_outcome_request_failed(OutboxEndpoint *ep, OutboxDelivery *d,
+outbox_outcome_request_failed(OutboxEndpoint *ep, OutboxDelivery *d, bool alone,
 							  const OutboxOutcome *o, TimestampTz now)
 {
+	uint32 topic = alone && is_refusal(o) ? outbox_outcome_topic(d->event) : 0;
+
 	if (o->result == OUTBOX_RESULT_DISABLE)
 		outbox_status_disable(ep, o->why_disabled, now);
 	if (!o->event_at_fault)
-		outbox_status_failure(ep, d, now);
+		outbox_status_failure(ep, d, topic, now);
 	if (o->slow_down)
 		outbox_pace_slow_down(&ep->pace, o->retry_after, now);
 
@@ -181,7 +203,7 @@ static void
 done_badly(OutboxEndpoint *ep, OutboxDelivery *d, const OutboxOutcome *o, TimestampTz now)
 {
 	outbox_outcome_failed(ep, d, o, o->error);
-	outbox_outcome_request_failed(ep, d, o, now);
+	outbox_outcome_request_failed(ep, d, true, o, now);
 
 	if (o->result != OUTBOX_RESULT_DISABLE)
 	{
@@ -217,6 +239,7 @@ outbox_outcome_done(OutboxEndpoint *ep, OutboxDelivery *d, const OutboxOutcome *
 					TimestampTz now)
 {
 	OutboxLane *lane = d->lane;
+	uint32		topic = outbox_outcome_topic(d->event);
 
 	ep->tally->last_active_at = now;
 	ep->place.dirty = true;
@@ -228,7 +251,7 @@ outbox_outcome_done(OutboxEndpoint *ep, OutboxDelivery *d, const OutboxOutcome *
 
 	outbox_leave_flight(ep, d);
 	outbox_outcome_delivered(ep, d, now);
-	outbox_status_success(ep, now);
+	outbox_status_success(ep, topic, now);
 	if (lane)
 		outbox_lane_advance(ep, lane);
 }

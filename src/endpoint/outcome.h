@@ -18,10 +18,14 @@ extern void outbox_outcome_failed(OutboxEndpoint *ep, OutboxDelivery *d,
 
 /*
  * Notes a failed request: for the breaker, for a slow-down, and to disable the
- * endpoint.  'd' is one of its deliveries.
+ * endpoint.  'd' is one of its deliveries.  'alone': it was the only one.
  */
 extern void outbox_outcome_request_failed(OutboxEndpoint *ep, OutboxDelivery *d,
-										  const OutboxOutcome *o, TimestampTz now);
+										  bool alone, const OutboxOutcome *o,
+										  TimestampTz now);
+
+/* Returns what stands for the topic of an event in pace.h.  Never 0. */
+extern uint32 outbox_outcome_topic(const OutboxEvent *event);
 
 /* Returns why a failed delivery becomes dead now.  NULL: it is retried. */
 extern const char *outbox_outcome_exhausted(const OutboxEndpoint *ep,

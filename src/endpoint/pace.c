@@ -117,8 +117,12 @@ outbox_pace_allows(OutboxPace *p, int in_flight, TimestampTz now)
 }
 
 bool
-outbox_pace_success(OutboxPace *p, TimestampTz now)
+outbox_pace_success(OutboxPace *p, uint32 topic, TimestampTz now)
 {
+	for (int i = 0; i < OUTBOX_REFUSED_TOPICS; i++)
+		if (topic == 0 || p->refused[i].topic == topic)
+			p->refused[i] = (OutboxRefused){0};
+	p->refusals_paid = OUTBOX_REFUSALS_PAID;
 	p->failures = 0;
 	p->failing_events = 0;
 	if (p->breaker == OUTBOX_BREAKER_CLOSED)
@@ -129,6 +133,33 @@ outbox_pace_success(OutboxPace *p, TimestampTz now)
 	p->ramp_at = now + USECS_PER_SEC;
 	p->retry_at = 0;
 	return true;
+}
+
+/* A topic for which there is no room counts for the endpoint alone. */
+bool
+outbox_pace_refusal(OutboxPace *p, uint32 topic)
+{
+	OutboxRefused *r = NULL;
+
+	for (int i = 0; i < OUTBOX_REFUSED_TOPICS; i++)
+		if (p->refused[i].topic == topic || (r == NULL && p->refused[i].topic == 0))
+			r = &p->refused[i];
+	if (r == NULL)
+		return false;
+	r->topic = topic;
+	r->refusals = Min(r->refusals + 1, OUTBOX_BREAKER_FAILURES);
+	return p->breaker == OUTBOX_BREAKER_CLOSED && outbox_pace_refuses(p, topic) &&
+		p->refusals_paid-- > 0;
+}
+
+bool
+outbox_pace_refuses(const OutboxPace *p, uint32 topic)
+{
+	for (int i = 0; i < OUTBOX_REFUSED_TOPICS; i++)
+		if (p->refused[i].refusals >= OUTBOX_BREAKER_FAILURES &&
+			(topic == 0 || p->refused[i].topic == topic))
+			return true;
+	return false;
 }
 
 /* The first probe goes out at once, and one that fails waits as long as before. */

@@ -18,6 +18,19 @@ typedef enum OutboxBreaker
 #define OUTBOX_BREAKER_FAILURES 20
 #define OUTBOX_BREAKER_EVENTS 3
 
+/*
+ * Topics whose events the receiver refuses.  Of so many the failures in a row are counted.
+ * A success of another topic pays for so many refusals.
+ */
+#define OUTBOX_REFUSED_TOPICS 4
+#define OUTBOX_REFUSALS_PAID 1000
+
+typedef struct OutboxRefused
+{
+	uint32 topic;	 /* a hash (0: none) */
+	int	   refusals; /* in a row */
+} OutboxRefused;
+
 /* What the endpoint's settings allow. */
 typedef struct OutboxPaceLimits
 {
@@ -42,6 +55,8 @@ typedef struct OutboxPace
 	TimestampTz		 ramp_at;  /* when slots may double again */
 	double			 tokens;   /* of rate_limit */
 	TimestampTz		 tokens_at;
+	OutboxRefused	 refused[OUTBOX_REFUSED_TOPICS];
+	int				 refusals_paid; /* so many more are no failures of the endpoint */
 } OutboxPace;
 
 /*
@@ -85,8 +100,20 @@ extern void outbox_pace_resume(OutboxPace *p);
 /* Nothing is sent before that time. */
 extern void outbox_pace_wait(OutboxPace *p, TimestampTz until);
 
-/* A request succeeded.  True: this has closed the breaker. */
-extern bool outbox_pace_success(OutboxPace *p, TimestampTz now);
+/*
+ * A request succeeded.  'topic': of its event, 0: of several.  True: this has closed the
+ * breaker.
+ */
+extern bool outbox_pace_success(OutboxPace *p, uint32 topic, TimestampTz now);
+
+/*
+ * The receiver refused an event of this topic.  True: that is no failure of the endpoint,
+ * because it has refused OUTBOX_BREAKER_FAILURES of them in a row, and takes others.
+ */
+extern bool outbox_pace_refusal(OutboxPace *p, uint32 topic);
+
+/* True if so many events of this topic were refused in a row.  0: of any topic. */
+extern bool outbox_pace_refuses(const OutboxPace *p, uint32 topic);
 
 /*
  * A request with the delivery 'seq' failed.  'probe': true if it was sent while the

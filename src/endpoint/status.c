@@ -128,10 +128,10 @@ outbox_status_failing_since(OutboxEndpoint *ep, TimestampTz since, TimestampTz l
 }
 
 void
-outbox_status_success(OutboxEndpoint *ep, TimestampTz now)
+outbox_status_success(OutboxEndpoint *ep, uint32 topic, TimestampTz now)
 {
 	outbox_status_stop_failing(ep);
-	if (outbox_pace_success(&ep->pace, now))
+	if (outbox_pace_success(&ep->pace, topic, now))
 	{
 		ep->status.recovered = true;
 		ep->status.state_since = now;
@@ -141,10 +141,15 @@ outbox_status_success(OutboxEndpoint *ep, TimestampTz now)
 }
 
 void
-outbox_status_failure(OutboxEndpoint *ep, const OutboxDelivery *d, TimestampTz now)
+outbox_status_failure(OutboxEndpoint *ep, const OutboxDelivery *d, uint32 topic,
+					  TimestampTz now)
 {
-	bool opened = outbox_pace_failure(&ep->pace, d->seq, d->probe, now);
+	bool opened = false;
 
+	if (topic != 0 && outbox_pace_refusal(&ep->pace, topic))
+		outbox_pace_ramp_up(&ep->pace, now); /* it is a sign of life */
+	else
+		opened = outbox_pace_failure(&ep->pace, d->seq, d->probe, now);
 	if (opened)
 	{
 		outbox_tally_count(ep, OUTBOX_COUNT_OPENINGS);

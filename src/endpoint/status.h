@@ -30,10 +30,13 @@ extern bool outbox_status_may_send(OutboxEndpoint *ep, TimestampTz now);
 /* True if the next probe is to be an event from the log, and not one to retry. */
 extern bool outbox_status_probes_new(const OutboxEndpoint *ep);
 
-/* A request succeeded, or failed.  'd' is one of its deliveries. */
-extern void outbox_status_success(OutboxEndpoint *ep, TimestampTz now);
+/*
+ * A request succeeded, or failed.  'topic': of its event, 0: of several, or the failure is
+ * not about the event.  'd' is one of its deliveries.
+ */
+extern void outbox_status_success(OutboxEndpoint *ep, uint32 topic, TimestampTz now);
 extern void outbox_status_failure(OutboxEndpoint *ep, const OutboxDelivery *d,
-								  TimestampTz now);
+								  uint32 topic, TimestampTz now);
 
 /*
  * Notes the state of the endpoint's link.  'reason' is "" if it is up and nothing holds

@@ -56,7 +56,8 @@ breaker(void)
 		   "one event does not open the breaker", "", "");
 	ok(outbox_pace_has_slot(&p, 0) && !outbox_pace_has_slot(&p, 4),
 	   "failures take their slots along", "", "");
-	ok(!outbox_pace_success(&p, noon), "a success closes nothing that is closed", "", "");
+	ok(!outbox_pace_success(&p, 0, noon), "a success closes nothing that is closed", "",
+	   "");
 	ok(outbox_pace_has_slot(&p, 63) && !outbox_pace_has_slot(&p, 64),
 	   "it gives all slots back", "", "");
 
@@ -79,8 +80,41 @@ breaker(void)
 		   "a probe that fails opens nothing that is open", "", "");
 	ok(p.openings == 6 && p.retry_at > retry_at, "the wait is longer", "", "");
 
-	ok(outbox_pace_success(&p, p.retry_at), "a probe that is answered closes it", "", "");
+	ok(outbox_pace_success(&p, 0, p.retry_at), "a probe that is answered closes it", "",
+	   "");
 	ok(p.slots == 1 && p.retry_at == 0, "with one slot, and no wait", "", "");
+}
+
+static void
+refusals(void)
+{
+	OutboxPace p = fresh(64, 0);
+
+	for (int i = 0; i < OUTBOX_BREAKER_FAILURES; i++)
+	{
+		ok(!outbox_pace_refuses(&p, 0), "no topic is refused yet", "", "");
+		ok(!outbox_pace_refusal(&p, 7), "a refusal is a failure of the endpoint", "", "");
+	}
+	ok(outbox_pace_refuses(&p, 7) && !outbox_pace_refuses(&p, 9), "one topic is refused",
+	   "", "");
+	ok(!outbox_pace_refusal(&p, 7), "also where nothing was ever taken", "", "");
+	outbox_pace_success(&p, 9, noon);
+	for (int i = 0; i < OUTBOX_REFUSALS_PAID; i++)
+		ok(outbox_pace_refusal(&p, 7), "another topic was taken: it is the topic's", "",
+		   "");
+	ok(!outbox_pace_refusal(&p, 7), "but not for ever", "", "");
+	outbox_pace_success(&p, 9, noon);
+	ok(!outbox_pace_refusal(&p, 9), "a first refusal of another topic counts", "", "");
+	outbox_pace_success(&p, 7, noon);
+	ok(!outbox_pace_refuses(&p, 7) && !outbox_pace_refusal(&p, 7), "it is taken again",
+	   "", "");
+	for (uint32 topic = 100; topic < 200; topic++)
+		for (int i = 0; i < OUTBOX_BREAKER_FAILURES; i++)
+			(void) outbox_pace_refusal(&p, topic);
+	ok(!outbox_pace_refusal(&p, 199), "of too many topics, each counts for the endpoint",
+	   "", "");
+	p.breaker = OUTBOX_BREAKER_OPEN;
+	ok(!outbox_pace_refusal(&p, 100), "and so does a probe", "", "");
 }
 
 static void
@@ -172,6 +206,7 @@ main(void)
 
 	backoff();
 	breaker();
+	refusals();
 	ramp();
 	limits_change();
 	rate(0.5);
