@@ -1,11 +1,13 @@
-"""What healthy endpoints notice of a receiver that hangs and of a name that
-never resolves."""
+"""What healthy endpoints notice of a receiver that hangs, of a name that never resolves,
+and of many slow receivers."""
 import os
 import socket
 import threading
 import time
 
+from machine import HERE, free_port, wait_until
 from receivers import Receiver
+from slow import FAST
 
 SECTION = "Bad neighbours"
 HEALTHY = 8
@@ -66,7 +68,43 @@ def one_run(bench, cluster, count, bad):
     return count * HEALTHY / (ended - begun), reasons
 
 
+def beside_slow(bench, count):
+    """Requests/s of a fast endpoint beside slow ones that always have something to send, and
+    its longest wait between two."""
+    port = free_port()
+    journal = bench.machine.dir / f"slow-{port}"
+    receiver = bench.machine.start(HERE / "slow.py", port, journal, log=f"{journal}.log")
+    wait_until(journal.exists, 10, "the slow receiver")
+    cluster = bench.cluster(f"slow-{port}")
+    cluster.sql.rows(f"SELECT count(outbox.create_endpoint('slow-' || n, 'http://127.0.0.1:{port}/'"
+                     f" || n, '{{slow}}', timeout => '1 min')) FROM generate_series(1, {count}) n")
+    cluster.create_endpoint("fast", f"http://127.0.0.1:{port}/fast", ", '{fast}'")
+    cluster.emit(1000, topic="slow")
+    cluster.settle(2)
+    cluster.emit(30000, topic="fast")
+    cluster.settle(30)
+    begun = time.time()
+    time.sleep(bench.scale(60, 15))
+    ended = time.time()
+    times = [float(line) for line in journal.read_text().splitlines() if begun <= float(line) <= ended]
+    cluster.check()
+    cluster.stop()
+    bench.machine.stop(receiver)
+    edges = [begun, *times, ended]
+    return len(times) / (ended - begun), max(b - a for a, b in zip(edges, edges[1:]))
+
+
+def measure_slow(bench):
+    for count in (10, 40, 400, 4000):
+        rate, gap = beside_slow(bench, count)
+        fair = min(max(1024 / (count + 1), 1), 32) / FAST
+        bench.report.add(SECTION, f"a fast endpoint (0.1 s) beside {count:,} slow ones (14 s):"
+                         " requests/s, and the longest time between two",
+                         f"{rate:.1f}/s, {gap:.2f} s", f"{0.9 * fair:.1f}/s", rate >= 0.9 * fair)
+
+
 def measure(bench):
+    measure_slow(bench)
     report = bench.report
     count = bench.scale(60000, 10000)
     bad_urls = {}

@@ -47,6 +47,12 @@
 #define AFTER_LACK (100 * 1000)
 #define EACH_LACK 2000
 
+/*
+ * So many endpoints lack memory for their next request before a round ends.  Those behind
+ * them have more requests already.
+ */
+#define FRUITLESS 16
+
 static OutboxEnded ended;
 static size_t	   requests_account;
 
@@ -485,6 +491,7 @@ void
 outbox_dispatch_fill_all(TimestampTz now)
 {
 	OutboxEndpoint *ep = NULL;
+	int				fruitless = 0;
 	dlist_iter		iter;
 
 	outbox_loop.traffic.refill_all = false;
@@ -496,8 +503,15 @@ outbox_dispatch_fill_all(TimestampTz now)
 			outbox_window_drop(ep, &outbox_loop.head);
 		fill(ep, now, false);
 	}
-	while (!this_round.over && may_fill() && (ep = outbox_slots_next(now)) != NULL)
+	while (!this_round.over && may_fill() && fruitless < FRUITLESS &&
+		   (ep = outbox_slots_next(now)) != NULL)
+	{
+		int before = outbox_slots_in_flight();
+
 		fill(ep, now, true);
+		if (outbox_slots_in_flight() == before && outbox_slots_waits(ep))
+			fruitless++;
+	}
 	if (this_round.over && outbox_slots_wanted())
 		outbox_loop.traffic.refill_all = true;
 }

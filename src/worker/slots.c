@@ -6,7 +6,7 @@
  * An endpoint that has something to send and cannot send it is on one of three heaps:
  *
  *	  waiting		of the worker, or of its tenant, in the order of flow.c
- *	  no_memory		its last request did not fit, and it is asked again in turn
+ *	  no_memory		its request did not fit in this round, and waits again in the next one
  *	  tenants_held	with its tenant, which may not send more before a time or an answer
  */
 #include "base/outbox.h"
@@ -17,17 +17,13 @@
 #include "worker/loop.h"
 #include "worker/slots.h"
 
-/* So many that lacked memory are asked in each round whether they can send now. */
-#define ASKED_AGAIN 16
-
 /* Descriptors that tables, lookups and transports may need besides one for each request. */
 #define FILES_OF_OTHERS 256
 
 static OutboxFlow  all;
 static pairingheap no_memory = {.ph_compare = outbox_flow_compare_held};
 static pairingheap tenants_held = {.ph_compare = outbox_flow_compare_held};
-static int64	   lacked; /* how often memory was lacking: their order in the heap */
-static int		   beside; /* first requests of endpoints whose tenant has others */
+static int		   beside;		/* first requests of endpoints whose tenant has others */
 static int		   may_be_open; /* requests that descriptors allow */
 static bool		   firsts;		/* true if there are enough for one of each endpoint */
 
@@ -98,7 +94,7 @@ outbox_slots_wait_for_memory(OutboxEndpoint *ep, TimestampTz now)
 	OutboxFlow *f = flow_of(ep);
 
 	outbox_flow_wait(f, now);
-	outbox_flow_hold(f, &no_memory, lacked++);
+	outbox_flow_hold(f, &no_memory, 0);
 }
 
 void
@@ -140,7 +136,7 @@ outbox_slots_ask_again(TimestampTz now)
 	/* The order of a heap changes only while nothing is in it. */
 	if (pairingheap_is_empty(&all.waiting))
 		firsts = may_be_open > outbox_worker_max_in_flight;
-	for (int i = 0; i < ASKED_AGAIN && (f = outbox_flow_first_held(&no_memory)); i++)
+	while ((f = outbox_flow_first_held(&no_memory)) != NULL)
 		outbox_flow_release(f);
 	while (outbox_slots_next_time() <= now)
 		outbox_flow_release(outbox_flow_first_held(&tenants_held));

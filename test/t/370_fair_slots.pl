@@ -75,7 +75,12 @@ newcomer('batches', settings => ', batch_size => 10', per_request => 10);
 newcomer('retries', settings => ", backoff_base => '1 s', backoff_max => '1 s'", retries => 1);
 
 # So does memory: large requests have all of it, and many of them wait for more.
+# The worker has read the setting when it says that it is disabled.
 ask("ALTER SYSTEM SET outbox.worker_memory = '32MB'");
+ask('ALTER SYSTEM SET outbox.enabled = off');
+$node->reload;
+ok(wait_sql($node, "SELECT state = 'disabled' FROM outbox.workers"), 'the worker has less memory');
+ask('ALTER SYSTEM RESET outbox.enabled');
 $node->reload;
 sub held_at { my ($path) = @_; return scalar grep { $_->{path} =~ m{^/hold/$path$} && !defined $_->{status} } $receiver->requests }
 endpoint($node, $receiver, "large.$_", "/hold/large/$_", "topics => '{large}', timeout => '5 min'") foreach 1 .. $slow;
