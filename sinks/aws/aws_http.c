@@ -77,11 +77,12 @@ static int
 want_socket(CURL *easy, curl_socket_t fd, int what, void *arg, void *known)
 {
 	struct epoll_event event;
+	AwsRequest		  *r = NULL;
 
-	(void) easy;
 	(void) arg;
 	memset(&event, 0, sizeof(event));
-	event.data.fd = fd;
+	(void) curl_easy_getinfo(easy, CURLINFO_PRIVATE, &r);
+	event.data.u64 = (uint64_t) (r ? r->endpoint : 0) << 32 | (uint32_t) fd;
 	if (what == CURL_POLL_IN || what == CURL_POLL_INOUT)
 		event.events |= EPOLLIN;
 	if (what == CURL_POLL_OUT || what == CURL_POLL_INOUT)
@@ -132,6 +133,7 @@ open_socket(void *arg, curlsocktype purpose, struct curl_sockaddr *address)
 	struct sockaddr_storage copy;
 
 	(void) purpose;
+	services.serves(((AwsRequest *) arg)->endpoint);
 	memset(&copy, 0, sizeof(copy));
 	if (address->addrlen > sizeof(copy))
 		return CURL_SOCKET_BAD;
@@ -151,6 +153,7 @@ before_request(void *arg, char *ip, char *local_ip, int port, int local_port)
 	(void) local_ip;
 	(void) port;
 	(void) local_port;
+	services.serves(r->endpoint);
 	memset(&address, 0, sizeof(address));
 	if (inet_pton(AF_INET, ip, &((struct sockaddr_in *) &address)->sin_addr) == 1)
 		address.ss_family = AF_INET;
@@ -162,7 +165,10 @@ before_request(void *arg, char *ip, char *local_ip, int port, int local_port)
 	return CURL_PREREQFUNC_OK;
 }
 
-/* A thread may be made for the lookup that follows.  aws_http_step() unblocks. */
+/*
+ * A thread may be made for the lookup that follows.  aws_http_step() unblocks.  The signal
+ * of the watchdog goes to no other thread in any case.
+ */
 static int
 before_lookup(void *resolver, void *reserved, void *arg)
 {
@@ -174,6 +180,7 @@ before_lookup(void *resolver, void *reserved, void *arg)
 	if (!signals_are_blocked)
 	{
 		sigfillset(&all);
+		sigdelset(&all, SIGVTALRM);
 		pthread_sigmask(SIG_SETMASK, &all, &former_signals);
 		signals_are_blocked = true;
 	}
@@ -486,6 +493,7 @@ aws_http_step(void)
 	exceeded = NULL;
 	for (int i = 0; i < n; i++)
 	{
+		int			fd = (int) (uint32_t) events[i].data.u64;
 		int			mask = 0;
 		const char *why;
 
@@ -493,14 +501,16 @@ aws_http_step(void)
 			mask |= CURL_CSELECT_IN;
 		if (events[i].events & EPOLLOUT)
 			mask |= CURL_CSELECT_OUT;
-		why = services.peer_event(events[i].data.fd);
-		act(events[i].data.fd, mask);
+		services.serves((int32_t) (events[i].data.u64 >> 32));
+		why = services.peer_event(fd);
+		act(fd, mask);
 		if (why || (why = services.peer_ended()) != NULL)
 			exceeded = why;
 	}
 	if (timer_at != NEVER && timer_at <= now_ms())
 	{
 		timer_at = NEVER;
+		services.serves(0);
 		act(CURL_SOCKET_TIMEOUT, 0);
 	}
 }

@@ -175,12 +175,16 @@ aws_link_open(const OutboxTarget *target, char *reason, size_t size)
 		free(link);
 		return NULL;
 	}
+	link->endpoint = target->endpoint;
 	link->connect_timeout = target->connect_timeout;
 	link->timeout = target->timeout;
 	dlist_init(&link->alone);
 	dlist_init(&link->waiting);
 	if (link->of_role)
+	{
+		aws_role_user = link->endpoint;
 		aws_role_join();
+	}
 	return link;
 }
 

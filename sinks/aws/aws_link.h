@@ -21,8 +21,9 @@ struct OutboxLink
 	bool	   is_due;	  /* a request may begin */
 	AwsTarget  target;
 	AwsKeys	   keys;
-	bool	   of_role; /* it has the keys of the role instead */
-	char	  *source;	/* of EventBridge */
+	bool	   of_role;	 /* it has the keys of the role instead */
+	char	  *source;	 /* of EventBridge */
+	int32	   endpoint; /* its number */
 	int		   connect_timeout;
 	int		   timeout;
 	dlist_head alone;	/* transfers, each for a request of its own */

@@ -56,6 +56,8 @@ typedef enum Step
 	STEP_STS
 } Step;
 
+int32_t aws_role_user;
+
 static Source		 source;
 static int			 users;
 static AwsKeys		 keys;
@@ -241,6 +243,8 @@ ask(Step what, const char *method, const char *url, const char *header, const ch
 
 	if (r == NULL)
 		r = aws_http_acquire();
+	if (r)
+		r->endpoint = aws_role_user;
 	problem = r ? aws_http_start_plain(r, &plain) : "out of memory";
 	if (problem)
 	{

@@ -19,6 +19,9 @@ extern void aws_role_reload(void);
 extern void aws_role_join(void);
 extern void aws_role_leave(void);
 
+/* One of them, for 'serves': its requests are for all. */
+extern int32_t aws_role_user;
+
 /* NULL: there are none that are valid, and the reason says why. */
 extern const AwsKeys *aws_role_keys(void);
 extern const char	 *aws_role_reason(void);

@@ -17,7 +17,7 @@
 #include "utils/guc.h"
 
 #define POLL_TIME 10		  /* ms of one poll; webhooks wait meanwhile */
-#define END_WITHIN 2		  /* s */
+#define END_WITHIN 1		  /* s; before the watchdog ends the process */
 #define TOKEN_EVERY 500		  /* ms, while one is wanted and cannot be had */
 #define CANCELLED_WITHIN 1000 /* ms in which what was cancelled may still be sent */
 
@@ -29,6 +29,8 @@ static uint64	  tls_version; /* of the files that settings name */
 static pthread_mutex_t ending_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t  ending_changed = PTHREAD_COND_INITIALIZER;
 static int			   ending;
+
+static void (*serves)(int32_t endpoint);
 
 /*
  * librdkafka reads these files when an instance is made.  Another number says that they
@@ -67,6 +69,7 @@ void
 kafka_clusters_init(const OutboxServices *services, int fd)
 {
 	tls_version = read_tls_version();
+	serves = services->serves;
 	kafka_threads_init(services, fd);
 	event_fd = fd;
 }
@@ -202,6 +205,7 @@ make_cluster(const KafkaUrl *url, const KafkaSecurity *security,
 		return NULL;
 	}
 	c->url = *url;
+	c->target.endpoint = target->endpoint;
 	c->target.timeout = target->timeout;
 	c->target.connect_timeout = target->connect_timeout;
 	strlcpy(c->reason, "connecting", sizeof(c->reason));
@@ -247,6 +251,7 @@ kafka_cluster_get(const KafkaUrl *url, const KafkaSecurity *security,
 			kafka_security_equal(&c->security, security))
 		{
 			c->links++;
+			c->target.endpoint = target->endpoint;
 			return c;
 		}
 	}
@@ -557,6 +562,7 @@ kafka_clusters_poll(KafkaReport report)
 		char		  ignored[1];
 
 		dlist_push_tail(&clusters, &c->node); /* the next poll begins with others */
+		serves(c->target.endpoint);
 		more = take_events(c, report, until) || more;
 		check_id(c);
 		give_up_cancelled(c);

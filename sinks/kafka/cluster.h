@@ -26,7 +26,7 @@ typedef struct KafkaCluster
 {
 	dlist_node			 node;	 /* of all clusters */
 	KafkaUrl			 url;	 /* only its brokers */
-	OutboxTarget		 target; /* only its timeouts */
+	OutboxTarget		 target; /* only its timeouts, and the last endpoint */
 	KafkaSecurity		 security;
 	rd_kafka_t			*rk;
 	rd_kafka_queue_t	*queue;
@@ -104,7 +104,7 @@ extern bool kafka_cluster_has_failed(KafkaCluster *c, char *reason, size_t size)
 /* Addresses that were refused may be allowed now, and files of TLS may be others. */
 extern void kafka_clusters_reload(void);
 
-/* Ends all, and waits at most two seconds for their threads. */
+/* Ends all, and waits at most a second for their threads. */
 extern void kafka_clusters_shutdown(void);
 
 #endif /* OUTBOX_KAFKA_CLUSTER_H */

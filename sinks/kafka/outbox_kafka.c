@@ -49,7 +49,7 @@ struct OutboxLink
 	KafkaUrl		   url;
 	KafkaSecurity	   security;
 	KafkaRecordOptions options;
-	OutboxTarget	   target;	/* only its timeouts */
+	OutboxTarget	   target;	/* only its number and timeouts */
 	KafkaTopics		   topics;	/* that its events have led to */
 	KafkaCluster	  *cluster; /* NULL: a new one could not be made */
 	int				   transfers;
@@ -169,6 +169,7 @@ kafka_open(const OutboxTarget *target, char *reason, size_t size)
 		free(link);
 		return NULL;
 	}
+	link->target.endpoint = target->endpoint;
 	link->target.timeout = target->timeout;
 	link->target.connect_timeout = target->connect_timeout;
 	dlist_push_tail(&links, &link->node);

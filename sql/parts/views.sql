@@ -437,7 +437,7 @@ COMMENT ON COLUMN outbox.held_steps.endpoint IS
 COMMENT ON COLUMN outbox.held_steps.tenant IS
 'tenant that the endpoint belongs to (NULL: none, or the whole step)';
 COMMENT ON COLUMN outbox.held_steps.reason IS
-'locked, privilege, missing, constraint, data, resources, cancelled or error';
+'locked, privilege, missing, constraint, data, resources, cancelled, stuck or error';
 COMMENT ON COLUMN outbox.held_steps.sqlstate IS 'SQLSTATE of the last error';
 COMMENT ON COLUMN outbox.held_steps.last_error IS 'message of the last error';
 COMMENT ON COLUMN outbox.held_steps.failures IS 'failures in a row';

@@ -205,6 +205,7 @@ typedef struct OutboxEndpointStatus
 								* one succeeds */
 	const char *held_for;	   /* why its secrets or its sink cannot be used (NULL: they
 								* can) */
+	TimestampTz stuck_until;   /* held because a call for it did not return (0: it did) */
 	TimestampTz state_since;
 	const char *reason;		   /* static, or with the settings */
 	TimestampTz failing_since; /* first failure since the last success (0: none) */

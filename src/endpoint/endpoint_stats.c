@@ -61,7 +61,7 @@ endpoint_state(const OutboxEndpoint *ep)
 {
 	if (ep->status.disabled)
 		return OUTBOX_ENDPOINT_DISABLED;
-	if (ep->status.held_for)
+	if (ep->status.held_for || outbox_status_is_stuck(ep))
 		return OUTBOX_ENDPOINT_HELD;
 	if (ep->status.paused)
 		return OUTBOX_ENDPOINT_PAUSED;
@@ -171,6 +171,8 @@ next_attempt_at(OutboxEndpoint *ep, const OutboxStats *s, TimestampTz now)
 {
 	TimestampTz due = outbox_retries_first(ep) ? outbox_retries_first(ep)->due : 0;
 
+	if (endpoint_state(ep) == OUTBOX_ENDPOINT_HELD && ep->status.held_for == NULL)
+		return ep->status.stuck_until;
 	if (outbox_status_is_off(ep) || ep->link->state != OUTBOX_LINK_UP)
 		return 0;
 	if (ep->pace.breaker == OUTBOX_BREAKER_OPEN)
@@ -229,6 +231,8 @@ outbox_endpoint_stats_fill(OutboxEndpoint *ep, TimestampTz now, OutboxStats *s)
 	fill_latency(ep, now, s);
 	if (ep->status.held_for)
 		strlcpy(s->reason, ep->status.held_for, sizeof(s->reason));
+	else if (outbox_status_is_stuck(ep))
+		strlcpy(s->reason, OUTBOX_STUCK, sizeof(s->reason));
 	else if (ep->status.disabled || ep->status.paused)
 		strlcpy(s->reason, ep->status.reason, sizeof(s->reason));
 	else if (ep->link->state != OUTBOX_LINK_UP)

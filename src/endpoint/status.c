@@ -29,10 +29,16 @@ outbox_status_clock_ahead(int64 by)
 }
 
 bool
+outbox_status_is_stuck(const OutboxEndpoint *ep)
+{
+	return ep->status.stuck_until != 0 && GetCurrentTimestamp() < ep->status.stuck_until;
+}
+
+bool
 outbox_status_is_off(const OutboxEndpoint *ep)
 {
 	return ep->status.paused || ep->status.disabled || ep->member.dropped ||
-		ep->status.held_for;
+		ep->status.held_for || outbox_status_is_stuck(ep);
 }
 
 /* True if all of its slots have been taken for a while: its receiver may hang. */

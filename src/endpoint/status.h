@@ -8,10 +8,13 @@
 #include "endpoint/endpoint.h"
 
 /*
- * True if it is paused, disabled, held or dropped: nothing is sent to it or read
+ * True if it is paused, disabled, held, stuck or dropped: nothing is sent to it or read
  * for it.
  */
 extern bool outbox_status_is_off(const OutboxEndpoint *ep);
+
+/* True if it is held because a call of a library for it did not return. */
+extern bool outbox_status_is_stuck(const OutboxEndpoint *ep);
 
 /*
  * True if nothing is sent to it for a while: it is off, cannot be settled, has no link,

@@ -36,6 +36,10 @@
 #define FIRST_WAIT (50 * 1000)
 #define LONGEST_WAIT (500 * 1000)
 
+/* µs: the same for an endpoint for which a call of a library did not return. */
+#define FIRST_STUCK (60 * USECS_PER_SEC)
+#define LONGEST_STUCK USECS_PER_HOUR
+
 static const char *const step_names[OUTBOX_STEPS] = {
 	[OUTBOX_STEP_SCHEDULE] = "schedule",
 	[OUTBOX_STEP_READ] = "read",
@@ -56,11 +60,13 @@ static const char *const step_names[OUTBOX_STEPS] = {
 	[OUTBOX_STEP_FORGET] = "forget",
 	[OUTBOX_STEP_SEEK] = "seek",
 	[OUTBOX_STEP_LEFTOVERS] = "leftovers",
+	[OUTBOX_STEP_SEND] = "send",
 };
 
 static MemoryContext step_cxt;
 static Oid			 dboid;
 static int			 worker;
+static OutboxWorker *self;
 static OutboxHold	*holds;
 static int			 nholds;
 static int			 max_holds;
@@ -132,9 +138,115 @@ add(OutboxStep step, int32 endpoint_id)
 	return hold;
 }
 
+/* True if the hold is over, and for so long that it says nothing of the next one. */
+static bool
+is_forgotten(const OutboxHold *h, TimestampTz now)
+{
+	return h->step == OUTBOX_STEP_SEND && now > h->next_try_at + LONGEST_STUCK;
+}
+
+/* In shared memory.  The lock is held.  NULL: there is none. */
+static OutboxHold *
+find_stuck(int32 endpoint_id)
+{
+	for (int i = 0; i < OUTBOX_MAX_HOLDS && outbox_shared->any_stuck; i++)
+	{
+		OutboxHold *h = &outbox_shared->holds[i];
+
+		if (h->dboid == dboid && h->step == OUTBOX_STEP_SEND &&
+			h->endpoint_id == endpoint_id)
+			return h;
+	}
+	return NULL;
+}
+
+/* It allocates nothing, because it runs when the process leaves a call. */
+void
+outbox_step_stuck(int32 endpoint_id)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	OutboxHold *h = NULL;
+
+	LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
+	self->stuck_for = endpoint_id != 0 ? endpoint_id : -1;
+	if (endpoint_id != 0)
+		h = find_stuck(endpoint_id);
+	for (int i = 0; i < OUTBOX_MAX_HOLDS && endpoint_id != 0 && h == NULL; i++)
+		if (!OidIsValid(outbox_shared->holds[i].dboid) ||
+			is_forgotten(&outbox_shared->holds[i], now))
+			h = &outbox_shared->holds[i];
+	if (h && (!OidIsValid(h->dboid) || is_forgotten(h, now)))
+	{
+		memset(h, 0, sizeof(OutboxHold));
+		h->dboid = dboid;
+		h->step = OUTBOX_STEP_SEND;
+		h->endpoint_id = endpoint_id;
+		h->sqlerrcode = ERRCODE_SYSTEM_ERROR;
+		h->since = now;
+		strlcpy(h->error, OUTBOX_STUCK, sizeof(h->error));
+		outbox_shared->any_stuck = true;
+	}
+	if (h)
+	{
+		h->worker = worker;
+		h->next_try_at = now + Min(FIRST_STUCK << Min(h->failures, 16), LONGEST_STUCK);
+		h->failures++;
+		self->exited_cleanly = true; /* the next process does not meet it */
+	}
+	LWLockRelease(outbox_shared->lock);
+}
+
+TimestampTz
+outbox_step_stuck_until(int32 endpoint_id, TimestampTz *since)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	TimestampTz until = 0;
+	OutboxHold *h;
+
+	if (!outbox_shared->any_stuck)
+		return 0;
+	LWLockAcquire(outbox_shared->lock, LW_SHARED);
+	h = find_stuck(endpoint_id);
+	if (h && h->next_try_at > now)
+	{
+		until = Min(h->next_try_at, now + LONGEST_STUCK);
+		*since = h->since;
+	}
+	LWLockRelease(outbox_shared->lock);
+	return until;
+}
+
+void
+outbox_step_not_stuck(int32 endpoint_id)
+{
+	OutboxHold *h;
+
+	LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
+	h = find_stuck(endpoint_id);
+	if (h)
+		memset(h, 0, sizeof(OutboxHold));
+	LWLockRelease(outbox_shared->lock);
+}
+
+/* Ends the holds of such endpoints.  The next one is longer all the same. */
+static void
+retry_stuck(TimestampTz now)
+{
+	LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
+	for (int i = 0; i < OUTBOX_MAX_HOLDS && outbox_shared->any_stuck; i++)
+	{
+		OutboxHold *h = &outbox_shared->holds[i];
+
+		if (h->dboid == dboid && h->step == OUTBOX_STEP_SEND)
+			h->next_try_at = Min(h->next_try_at, now);
+	}
+	LWLockRelease(outbox_shared->lock);
+}
+
 /*
  * Holds of single endpoints are removed, because another worker may now have the
- * endpoint.  No hold lasts longer than LONGEST_HOLD, even if the clock was changed.
+ * endpoint.  Those for a call that did not return stay, for the worker that has it.  No
+ * hold lasts longer than LONGEST_HOLD, even if the clock was changed.
  */
 void
 outbox_step_init(OutboxDatabase *db, int number)
@@ -145,12 +257,13 @@ outbox_step_init(OutboxDatabase *db, int number)
 									 ALLOCSET_SMALL_SIZES);
 	dboid = db->dboid;
 	worker = number;
+	self = &db->workers[number];
 	LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < OUTBOX_MAX_HOLDS; i++)
 	{
 		OutboxHold *h = &outbox_shared->holds[i];
 
-		if (h->dboid != dboid || h->worker != worker)
+		if (h->dboid != dboid || h->worker != worker || h->step == OUTBOX_STEP_SEND)
 			continue;
 		if (h->endpoint_id == 0)
 		{
@@ -293,6 +406,7 @@ outbox_step_retry_all(void)
 		holds[i].failures = 1;
 		publish(&holds[i], false);
 	}
+	retry_stuck(GetCurrentTimestamp());
 }
 
 void
@@ -416,6 +530,8 @@ reason_of(const OutboxHold *hold)
 {
 	if (hold->locked)
 		return "locked";
+	if (hold->step == OUTBOX_STEP_SEND)
+		return "stuck";
 	if (hold->sqlerrcode == ERRCODE_INSUFFICIENT_PRIVILEGE)
 		return "privilege";
 	if (hold->sqlerrcode == ERRCODE_QUERY_CANCELED)
@@ -444,6 +560,7 @@ OUTBOX_FUNCTION(outbox_step_holds_1_0, 0)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	OutboxHold	  *copy = palloc(sizeof(OutboxHold) * OUTBOX_MAX_HOLDS);
+	TimestampTz	   now = GetCurrentTimestamp();
 	int			   n = 0;
 
 	InitMaterializedSRF(fcinfo, 0);
@@ -452,7 +569,9 @@ OUTBOX_FUNCTION(outbox_step_holds_1_0, 0)
 		return (Datum) 0;
 	LWLockAcquire(outbox_shared->lock, LW_SHARED);
 	for (int i = 0; i < OUTBOX_MAX_HOLDS; i++)
-		if (outbox_shared->holds[i].dboid == MyDatabaseId)
+		if (outbox_shared->holds[i].dboid == MyDatabaseId &&
+			(outbox_shared->holds[i].step != OUTBOX_STEP_SEND ||
+			 outbox_shared->holds[i].next_try_at > now))
 			copy[n++] = outbox_shared->holds[i];
 	LWLockRelease(outbox_shared->lock);
 	for (int i = 0; i < n; i++)

@@ -77,6 +77,16 @@ extern void outbox_step_passed(OutboxStep step, int32 endpoint_id);
 /* True if the step, or its part for the endpoint, must not be tried yet. */
 extern bool outbox_step_held(OutboxStep step, int32 endpoint_id);
 
+/*
+ * This process ends because a call of a library for the endpoint did not return.  The
+ * endpoint is held, for longer each time, in whatever process serves it.  0: it is not
+ * known for which, and none is held.  stuck_until returns until when it is (0: it is not),
+ * and since when.
+ */
+extern void		   outbox_step_stuck(int32 endpoint_id);
+extern TimestampTz outbox_step_stuck_until(int32 endpoint_id, TimestampTz *since);
+extern void		   outbox_step_not_stuck(int32 endpoint_id);
+
 /* True if a step has failed for the endpoint and has not succeeded since. */
 extern bool outbox_step_failed_for(int32 endpoint_id);
 

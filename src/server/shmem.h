@@ -138,6 +138,9 @@ typedef struct OutboxWorker
 	bool exited;		 /* it has ended, and the launcher has not noted it */
 	bool exited_cleanly; /* with exit code 0, or because it had to end */
 	bool found_none;	 /* it saw that the extension is not there */
+	int32
+		stuck_for; /* the endpoint for which a call did not return (-1: not known for which,
+					  * 0: all did) */
 } OutboxWorker;
 
 /* The numbers of events.  Written by event_number.c. */
@@ -272,11 +275,15 @@ typedef enum OutboxStep
 	OUTBOX_STEP_FORGET,	   /* what a tenant's events hold is removed */
 	OUTBOX_STEP_SEEK, /* rows that an endpoint's new place makes needless are removed */
 	OUTBOX_STEP_LEFTOVERS, /* what dropped endpoints have left behind is removed */
+	OUTBOX_STEP_SEND,	   /* requests of an endpoint, by a library */
 	OUTBOX_STEPS
 } OutboxStep;
 
 #define OUTBOX_MAX_HOLDS 512
 #define OUTBOX_HOLD_MESSAGE 200
+
+/* Why an endpoint is held for which the process had to end. */
+#define OUTBOX_STUCK "a call of a library for this endpoint did not return within 2 s"
 
 /* A step that failed, as outbox.held_steps shows it. */
 typedef struct OutboxHold
@@ -307,6 +314,7 @@ typedef struct OutboxShared
 	bool		   reprobe;
 	OutboxDatabase databases[OUTBOX_MAX_DATABASES];
 	OutboxHold	   holds[OUTBOX_MAX_HOLDS]; /* of all databases; under 'lock' */
+	bool		   any_stuck; /* 'holds' has, or had, some of OUTBOX_STEP_SEND */
 } OutboxShared;
 
 /* NULL if the library was not preloaded. */

@@ -91,12 +91,14 @@ note_exit(int i, int w, TimestampTz now)
 	OutboxDatabase *db = &outbox_shared->databases[i];
 	OutboxWorker   *worker = &db->workers[w];
 	Process		   *process = &processes[i][w];
+	int32			stuck_for = worker->stuck_for;
 
 	LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
 	worker->state = OUTBOX_WORKER_NONE;
 	worker->pid = 0;
 	worker->latch = NULL;
 	worker->absence = OUTBOX_ABSENCE_NONE;
+	worker->restarts += stuck_for != 0 && worker->exited_cleanly;
 	if (process->stopping || db->holds > 0)
 		worker->next_start_at = now;
 	else
@@ -109,6 +111,21 @@ note_exit(int i, int w, TimestampTz now)
 	if (outbox_count_processes(i) == 0)
 		note_last_exit(db, worker->found_none);
 	LWLockRelease(outbox_shared->lock);
+	if (stuck_for > 0)
+		ereport(
+			WARNING,
+			(errcode(ERRCODE_SYSTEM_ERROR),
+			 errmsg("outbox worker %d of database %u ended itself: %s (endpoint %d)",
+					w + 1, db->dboid, OUTBOX_STUCK, stuck_for),
+			 errhint(
+				 "The endpoint is held, and all others are served. The view outbox.held_steps shows for how long. SELECT pg_reload_conf() makes the worker try it again at once.")));
+	else if (stuck_for < 0)
+		ereport(
+			WARNING,
+			(errcode(ERRCODE_SYSTEM_ERROR),
+			 errmsg(
+				 "outbox worker %d of database %u ended itself: a call of a library did not return within 2 s, and it is not known for which endpoint",
+				 w + 1, db->dboid)));
 }
 
 /*
@@ -222,6 +239,7 @@ outbox_start_worker(int i, int w, TimestampTz now)
 	worker->absence = OUTBOX_ABSENCE_NONE;
 	worker->started_at = now;
 	worker->exited_cleanly = false;
+	worker->stuck_for = 0;
 	worker->found_none = false;
 	db->probe = false;
 	LWLockRelease(outbox_shared->lock);

@@ -53,7 +53,8 @@ leave(int code, Datum arg)
 		mine->latch = NULL;
 		mine->state = OUTBOX_WORKER_NONE;
 		mine->exited = true;
-		mine->exited_cleanly = code == 0 || db->holds > 0 || ShutdownRequestPending;
+		mine->exited_cleanly = mine->exited_cleanly || code == 0 || db->holds > 0 ||
+			ShutdownRequestPending;
 		pg_atomic_write_u64(&mine->in_flight, 0);
 		pg_atomic_write_u64(&mine->seen_changes, 0);
 		pg_atomic_write_u64(&mine->memory, 0);

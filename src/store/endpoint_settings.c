@@ -426,6 +426,7 @@ assign(OutboxEndpoint *ep, const OutboxEndpointRow *s)
 	ep->config.keys_version = s->keys_version;
 	ep->config.target.url = open_value(ep, OUTBOX_FIELD_URL, s->url);
 	find_sink(ep);
+	ep->config.target.endpoint = ep->id;
 	ep->config.target.connect_timeout = (int) Min(s->connect_timeout / 1000,
 												  PG_INT32_MAX);
 	ep->config.target.timeout = (int) Min(s->timeout / 1000, PG_INT32_MAX);

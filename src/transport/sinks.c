@@ -8,12 +8,9 @@
  */
 #include "base/outbox.h"
 
-#include <unistd.h>
-
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "port/atomics.h"
-#include "storage/ipc.h"
 #include "utils/memutils.h"
 
 #include "base/names.h"
@@ -39,7 +36,6 @@ static Sink			  sinks[OUTBOX_SINKS_MAX];
 static int			  nsinks;
 static char			 *loaded_names; /* outbox.sinks when they were loaded */
 static OutboxServices services;
-static bool			  end_registered;
 
 /*
  * What may_connect() judges by.  A thread of a library may still read a former list,
@@ -249,19 +245,6 @@ read_networks(void)
 	networks = fresh;
 }
 
-/*
- * Runs after the process has left shared memory, as one of the first of the last
- * callbacks.  A library may still have threads: the process also ends without 'shutdown',
- * and 'shutdown' waits for them only for a time.  The exit handlers of libraries, such as
- * OpenSSL's, would free what these threads use.  The system frees all that is left.
- */
-static void
-end_with_libraries(int code, Datum arg)
-{
-	(void) arg;
-	_exit(code);
-}
-
 /* Returns a transport that was not started.  NULL: sink->problem says why. */
 static const OutboxTransport *
 open_library(Sink *sink)
@@ -301,12 +284,7 @@ load_sink(Sink *sink, bool start)
 		const OutboxTransport *transport = open_library(sink);
 
 		if (transport && start)
-		{
-			if (!end_registered)
-				on_proc_exit(end_with_libraries, 0);
-			end_registered = true;
 			transport->init(&services);
-		}
 		sink->transport = transport;
 	}
 	PG_CATCH();
@@ -331,7 +309,7 @@ load_sink(Sink *sink, bool start)
 }
 
 void
-outbox_sinks_load(OutboxDone done)
+outbox_sinks_load(OutboxDone done, void (*serves)(int32_t endpoint))
 {
 	const char *list = outbox_sinks;
 	const char *name;
@@ -339,6 +317,7 @@ outbox_sinks_load(OutboxDone done)
 
 	loaded_names = MemoryContextStrdup(TopMemoryContext, outbox_sinks);
 	services.done = done;
+	services.serves = serves;
 	services.may_connect = may_connect;
 	outbox_http_peer_services(&services);
 	read_networks();

@@ -45,6 +45,7 @@ typedef struct OutboxTarget
 	int							  connect_timeout; /* ms */
 	int							  timeout;		   /* ms, the whole request */
 	bool						  whole_answer; /* the outcome has a good answer's body */
+	int32_t						  endpoint;		/* its number, for 'serves' */
 } OutboxTarget;
 
 /* Why a delivery got no answer.  The list is closed. */
@@ -192,6 +193,14 @@ typedef struct OutboxServices
 	const char *(*peer_event)(int fd);
 	const char *(*peer_ended)(void);
 	void (*peer_rests)(int fd);
+
+	/*
+	 * Says for which endpoint the library works from here on, or that it is not known
+	 * (0).  If a call of the transport lasts 2 s, the process ends, and the next one does
+	 * not serve this endpoint for a while.  Only the worker's own thread may call it, within
+	 * a call of the transport.  It costs next to nothing.
+	 */
+	void (*serves)(int32_t endpoint);
 } OutboxServices;
 
 /*

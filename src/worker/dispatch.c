@@ -30,6 +30,7 @@
 #include "worker/loop.h"
 #include "worker/roster.h"
 #include "worker/slots.h"
+#include "worker/watchdog.h"
 
 /* Bytes that a batch takes besides its body.  Its answer is kept whole. */
 #define BATCH_BYTES(transport) ((transport)->memory + OUTBOX_ANSWER_MAX)
@@ -175,7 +176,7 @@ static void fill(OutboxEndpoint *ep, TimestampTz now, bool turn);
  * member of a batch.
  */
 static void
-done(void *arg, const OutboxOutcome *outcome)
+request_ended(void *arg, const OutboxOutcome *outcome)
 {
 	OutboxDelivery *d = arg;
 	OutboxEndpoint *ep = d->endpoint;
@@ -228,12 +229,27 @@ done(void *arg, const OutboxOutcome *outcome)
 	outbox_payload_wanted = false;
 }
 
+/* A transport calls it from its poll, which is no call into the transport meanwhile. */
+static void
+done(void *arg, const OutboxOutcome *outcome)
+{
+	int32 endpoint = outbox_watchdog.endpoint;
+
+	outbox_watchdog_leave();
+	request_ended(arg, outcome);
+	outbox_watchdog_enter(endpoint);
+}
+
 void
 outbox_dispatch_flush(void)
 {
 	for (int i = 0; i < outbox_ntransports; i++)
 		if (outbox_transports[i]->flush)
+		{
+			outbox_watchdog_enter(0);
 			outbox_transports[i]->flush();
+			outbox_watchdog_leave();
+		}
 }
 
 void
@@ -241,7 +257,27 @@ outbox_dispatch_init(OutboxEnded callback)
 {
 	ended = callback;
 	outbox_payload_before_large = outbox_dispatch_flush;
-	outbox_sinks_load(done);
+	outbox_watchdog_init();
+	outbox_sinks_load(done, outbox_watchdog_serves);
+}
+
+/* Starts a request of the endpoint. */
+static void
+start(OutboxEndpoint *ep, OutboxTransfer *t, const OutboxMessage *message, void *delivery)
+{
+	outbox_watchdog_enter(ep->id);
+	ep->config.target.transport->start(t, &ep->config.target, ep->link->handle, message,
+									   delivery);
+	outbox_watchdog_leave();
+}
+
+/* Ends a request without 'done'. */
+static void
+cancel(OutboxEndpoint *ep, const OutboxTransport *transport, OutboxTransfer *t)
+{
+	outbox_watchdog_enter(ep->id);
+	transport->cancel(t);
+	outbox_watchdog_leave();
 }
 
 /*
@@ -303,7 +339,7 @@ send(OutboxEndpoint *ep, OutboxDelivery *d, TimestampTz now)
 	d->sent_len = message.body_len;
 	d->started_at = begin_flight(ep, transport->memory);
 	OUTBOX_CRASH_POINT("send.begin");
-	transport->start(t, &ep->config.target, ep->link->handle, &message, d);
+	start(ep, t, &message, d);
 	if (ep->link->state == OUTBOX_LINK_PROBING)
 		ep->link->state = OUTBOX_LINK_DOWN; /* until links.c has asked again */
 	OUTBOX_CRASH_POINT("send.started");
@@ -342,8 +378,7 @@ send_batch(OutboxBatch *b, TimestampTz now)
 		b->members[i].delivery->started_at = now;
 	message.body = b->body.bytes;
 	message.body_len = b->body.len;
-	transport->start(t, &ep->config.target, ep->link->handle, &message,
-					 b->members[0].delivery);
+	start(ep, t, &message, b->members[0].delivery);
 	OUTBOX_CRASH_POINT("batch.started");
 	return true;
 }
@@ -540,9 +575,9 @@ outbox_dispatch_cancel(OutboxEndpoint *ep, TimestampTz before)
 	while ((d = started_before(ep, before)) != NULL)
 	{
 		if (d->batch)
-			d->batch->transport->cancel(d->batch->transfer);
+			cancel(ep, d->batch->transport, d->batch->transfer);
 		else
-			d->transport->cancel(d->transfer);
+			cancel(ep, d->transport, d->transfer);
 		put_back(d, now);
 	}
 }

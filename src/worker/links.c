@@ -15,6 +15,7 @@
 #include "transport/sinks.h"
 #include "worker/links.h"
 #include "worker/loop.h"
+#include "worker/watchdog.h"
 
 static bool
 any_transport_has_links(void)
@@ -25,13 +26,22 @@ any_transport_has_links(void)
 	return false;
 }
 
+static void
+close_handle(const OutboxEndpoint *ep, const OutboxEndpointLink *link)
+{
+	if (link->handle == NULL)
+		return;
+	outbox_watchdog_enter(ep->id);
+	link->transport->close(link->handle);
+	outbox_watchdog_leave();
+}
+
 void
 outbox_link_close(OutboxEndpoint *ep)
 {
 	if (ep->link == &outbox_no_link)
 		return;
-	if (ep->link->handle)
-		ep->link->transport->close(ep->link->handle);
+	close_handle(ep, ep->link);
 	pfree(ep->link);
 	ep->link = unconstify(OutboxEndpointLink *, &outbox_no_link);
 }
@@ -46,6 +56,18 @@ void
 outbox_links_reload(void)
 {
 	reloads++;
+}
+
+static OutboxLink *
+open_handle(const OutboxEndpoint *ep, const OutboxTarget *target, char *reason,
+			size_t size)
+{
+	OutboxLink *handle;
+
+	outbox_watchdog_enter(ep->id);
+	handle = target->transport->open(target, reason, size);
+	outbox_watchdog_leave();
+	return handle;
 }
 
 /*
@@ -66,7 +88,7 @@ open_with_files(OutboxEndpoint *ep, char *reason, size_t size, TimestampTz now)
 	ep->link->look_at = now + (target.credentials ? LOOK_EVERY : LOOK_AGAIN);
 	if (target.credentials == NULL)
 		return NULL;
-	handle = target.transport->open(&target, reason, size);
+	handle = open_handle(ep, &target, reason, size);
 	outbox_options_wipe(target.credentials, target.ncredentials);
 	return handle;
 }
@@ -120,9 +142,8 @@ open_link(OutboxEndpoint *ep, TimestampTz now)
 	ep->link->look_at = DT_NOEND;
 	ep->link->handle = ep->config.credential_files ?
 		open_with_files(ep, reason, sizeof(reason), now) :
-		transport->open(&ep->config.target, reason, sizeof(reason));
-	if (old.handle)
-		old.transport->close(old.handle);
+		open_handle(ep, &ep->config.target, reason, sizeof(reason));
+	close_handle(ep, &old);
 	if (ep->link->handle == NULL)
 		outbox_status_link(ep, OUTBOX_LINK_DOWN, reason, now);
 }
@@ -135,7 +156,8 @@ examine(OutboxEndpoint *ep, TimestampTz now)
 	OutboxLinkState		   before = ep->link->state;
 
 	/* Its credentials may be missing, or still sealed. */
-	if (transport == NULL || transport->open == NULL || ep->status.held_for)
+	if (transport == NULL || transport->open == NULL || ep->status.held_for ||
+		outbox_status_is_stuck(ep))
 	{
 		if (ep->link->transport)
 			outbox_link_close(ep);
@@ -147,8 +169,14 @@ examine(OutboxEndpoint *ep, TimestampTz now)
 		files_have_changed(ep, now))
 		open_link(ep, now);
 	if (ep->link->handle != NULL)
-		outbox_status_link(ep, transport->state(ep->link->handle, reason, sizeof(reason)),
-						   reason, now);
+	{
+		OutboxLinkState state;
+
+		outbox_watchdog_enter(ep->id);
+		state = transport->state(ep->link->handle, reason, sizeof(reason));
+		outbox_watchdog_leave();
+		outbox_status_link(ep, state, reason, now);
+	}
 
 	/* Down: others of its tenant may be behind it.  Up: it sends what waits. */
 	if (ep->link->state != before)

@@ -145,6 +145,8 @@ waits_until(OutboxEndpoint *ep, TimestampTz now, bool quiet)
 		until = Min(until, now + PUBLISH_IDLE_EVERY);
 	if (outbox_endpoint_lacks(ep, now))
 		until = Min(until, now + PUBLISH_LACK_EVERY);
+	if (outbox_status_is_stuck(ep))
+		until = Min(until, ep->status.stuck_until);
 	until = Min(until, outbox_status_failing_at(ep));
 	until = Min(until, ep->link->look_at);
 	return until <= now ? 0 : until;

@@ -156,6 +156,7 @@ load_endpoint(const OutboxEndpointRow *s, bool all)
 	if (p.failing_since != 0)
 		outbox_status_failing_since(ep, p.failing_since, p.settled_at);
 	ep->status.failing_told = p.failing_told;
+	ep->status.stuck_until = outbox_step_stuck_until(ep->id, &ep->status.state_since);
 	if (p.backing_off)
 		outbox_pace_reopen(&ep->pace, p.probes);
 	ep->tally->delivered = p.delivered;
@@ -171,8 +172,7 @@ load_endpoint(const OutboxEndpointRow *s, bool all)
 	if (outbox_head_reached(&ep->feed->cursor))
 	{
 		ep->feed->counted = true;
-		ep->feed->attached = !ep->status.paused && !ep->status.disabled &&
-			!ep->status.held_for;
+		ep->feed->attached = !outbox_status_is_off(ep);
 		if (ep->feed->attached)
 			outbox_cursor_clear(&ep->feed->cursor);
 	}

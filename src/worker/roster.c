@@ -86,7 +86,10 @@ outbox_roster_forget(OutboxEndpoint *ep)
 	outbox_step_forget(ep->id);
 	outbox_busy_forget(ep);
 	if (ep->member.dropped)
+	{
+		outbox_step_not_stuck(ep->id);
 		outbox_stats_forget(MyDatabaseId, ep->id);
+	}
 	else if (!outbox_endpoint_rests(ep))
 		outbox_publish_one(ep, GetCurrentTimestamp());
 	outbox_endpoint_free(ep);
@@ -129,8 +132,14 @@ void
 outbox_roster_wake_all(void)
 {
 	for (int i = 0; i < outbox_loop.roster.n; i++)
-		if (!outbox_endpoint_rests(outbox_loop.roster.endpoints[i]))
-			outbox_busy_add(outbox_loop.roster.endpoints[i]);
+	{
+		OutboxEndpoint *ep = outbox_loop.roster.endpoints[i];
+
+		if (outbox_endpoint_rests(ep))
+			continue;
+		ep->status.stuck_until = 0;
+		outbox_busy_add(ep);
+	}
 }
 
 /*

@@ -52,6 +52,7 @@
 #include "worker/replay.h"
 #include "worker/roster.h"
 #include "worker/slots.h"
+#include "worker/watchdog.h"
 #include "worker/worker_start.h"
 
 /* µs that a request may take when its endpoint is to be loaded again. */
@@ -476,7 +477,11 @@ shut_down(void)
 	outbox_settle_step(GetCurrentTimestamp(), true);
 	OUTBOX_CRASH_POINT("stop.settled");
 	for (int i = 0; i < outbox_ntransports; i++)
+	{
+		outbox_watchdog_enter(0);
 		outbox_transports[i]->shutdown();
+		outbox_watchdog_leave();
+	}
 	proc_exit(0);
 }
 
@@ -529,7 +534,11 @@ loop(void)
 
 		outbox_dispatch_new_round();
 		for (int i = 0; i < outbox_ntransports; i++)
+		{
+			outbox_watchdog_enter(0);
 			outbox_transports[i]->poll();
+			outbox_watchdog_leave();
+		}
 		now = GetCurrentTimestamp();
 		if (outbox_clock_went_back(now))
 		{
@@ -614,5 +623,7 @@ outbox_worker_main(Datum arg)
 	outbox_worker_start(db, self, delivery_ended);
 	seen_emitted = pg_atomic_read_u64(&db->emitted);
 	outbox_shares_join(db, (int) (self - db->workers));
+	if (sigsetjmp(outbox_watchdog_way_out, 1) != 0)
+		outbox_watchdog_end();
 	loop();
 }

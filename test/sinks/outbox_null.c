@@ -12,6 +12,7 @@
  *	  null://h/say     no event is accepted, for a reason that is the event's body
  *	  null://h/poison  an event whose body has the word poison is never accepted
  *	  null://h/hold    two of three events wait for their answer while it exists
+ *	  null://h/stuck   a poll with an event does not return while JOURNAL.stuck exists
  *
  * What was sent is written to the file that the server's environment names in
  * OUTBOX_NULL_JOURNAL.  A line has the mode, the result, and the message, or the mode,
@@ -40,15 +41,18 @@ typedef enum Mode
 	MODE_LINK,
 	MODE_SAY,
 	MODE_POISON,
-	MODE_HOLD
+	MODE_HOLD,
+	MODE_STUCK
 } Mode;
 
-static const char *const modes[] = {"", "fail", "abort", "link", "say", "poison", "hold"};
+static const char *const modes[] = {"",	   "fail",	 "abort", "link",
+									"say", "poison", "hold",  "stuck"};
 
 struct OutboxLink
 {
-	char name[16];
-	Mode mode; /* of another name: that of "" */
+	char	name[16];
+	Mode	mode; /* of another name: that of "" */
+	int32_t endpoint;
 };
 
 struct OutboxTransfer
@@ -57,12 +61,15 @@ struct OutboxTransfer
 	void		   *delivery; /* NULL: it was cancelled */
 	OutboxResult	result;
 	bool			held;
+	int32_t			stuck;		/* the endpoint, if its mode says so */
 	char			words[256]; /* why it fails, if it does */
 };
 
-static OutboxDone	   done;
+static OutboxDone done;
+static void (*serves)(int32_t endpoint);
 static FILE			  *journal;
 static char			   down_file[1024];
+static char			   stuck_file[1024];
 static int			   links;
 static OutboxTransfer *first; /* what was started, in this order */
 static OutboxTransfer *last;
@@ -129,6 +136,7 @@ null_init(const OutboxServices *services)
 	ereport(ERROR, (errmsg("the null sink was built to fail")));
 #endif
 	done = services->done;
+	serves = services->serves;
 	if (file == NULL)
 		return;
 	journal = fopen(file, "a");
@@ -136,6 +144,7 @@ null_init(const OutboxServices *services)
 		ereport(ERROR,
 				(errcode_for_file_access(), errmsg("could not open the journal: %m")));
 	snprintf(down_file, sizeof(down_file), "%s.down", file);
+	snprintf(stuck_file, sizeof(stuck_file), "%s.stuck", file);
 }
 
 static void
@@ -201,6 +210,9 @@ null_poll(void)
 			t = next;
 			continue;
 		}
+		serves(t->stuck);
+		while (t->stuck && journal && access(stuck_file, F_OK) == 0)
+			;
 		o.result = t->result;
 		o.error[0] = '\0';
 		if (o.result != OUTBOX_RESULT_DELIVERED)
@@ -241,6 +253,7 @@ null_open(const OutboxTarget *target, char *reason, size_t size)
 		fputc('\n', journal);
 		fflush(journal);
 	}
+	link->endpoint = target->endpoint;
 	links++;
 	return link;
 }
@@ -288,6 +301,7 @@ null_start(OutboxTransfer *t, const OutboxTarget *target, OutboxLink *link,
 	t->delivery = delivery;
 	t->result = OUTBOX_RESULT_DELIVERED;
 	t->held = false;
+	t->stuck = 0;
 	switch (link->mode)
 	{
 		case MODE_ACCEPT:
@@ -307,6 +321,9 @@ null_start(OutboxTransfer *t, const OutboxTarget *target, OutboxLink *link,
 		case MODE_POISON:
 			if (memmem(m->body, m->body_len, "poison", 6))
 				t->result = OUTBOX_RESULT_FAILED;
+			break;
+		case MODE_STUCK:
+			t->stuck = link->endpoint;
 			break;
 		case MODE_HOLD:
 			t->held = m->sequence % 3 != 0;

@@ -92,6 +92,11 @@ my %section = (
 			ok(new_worker($node, $bystander), 'and there is another one');
 		}
 	],
+	'An endpoint is held because a call did not return' => [
+		sub { fresh() }, # 310_watchdog has such calls
+		sub { is($_[0], '', 'none is held') },
+		sub { is($_[0], 't', 'what was held would be tried again') }
+	],
 	'Why is this event not delivered?' => [
 		sub {
 			fresh(", max_attempts => 1");

@@ -29,6 +29,8 @@
 /* Buffers of libcurl, the headers, and the beginning of the answer. */
 #define REQUEST_BYTES (48 * 1024)
 
+void (*outbox_http_serves)(int32_t endpoint);
+
 static OutboxDone report;
 
 static OutboxTransfer *all_transfers;
@@ -195,6 +197,7 @@ http_start(OutboxTransfer *t, const OutboxTarget *target, OutboxLink *link,
 
 	(void) link;
 	t->delivery = delivery;
+	t->endpoint = target->endpoint;
 	t->connect_timeout = target->connect_timeout;
 	t->timeout = target->timeout;
 	t->begun_at = 0;
@@ -254,6 +257,7 @@ http_start(OutboxTransfer *t, const OutboxTarget *target, OutboxLink *link,
 static void
 withdraw(OutboxTransfer *t)
 {
+	outbox_http_serves(t->endpoint);
 	if (t->state == RUNNING || t->state == ANSWERED)
 		curl_multi_remove_handle(t->pool->multi, t->easy);
 	if (t->state != RUNNING && t->state != ACQUIRED)
@@ -521,6 +525,7 @@ http_init(const OutboxServices *services)
 	bool			ok;
 
 	report = services->done;
+	outbox_http_serves = services->serves;
 	if (curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK)
 		ereport(
 			ERROR,

@@ -54,6 +54,7 @@ open_socket(void *arg, curlsocktype purpose, struct curl_sockaddr *address)
 	int				fd;
 
 	(void) purpose;
+	outbox_http_serves(t->endpoint);
 	/* The superuser has chosen the proxy's own address. */
 	if ((t->plain || !outbox_http_config.use_proxy) &&
 		!address_is_allowed(t, &address->addr))
@@ -105,6 +106,7 @@ before_request(void *arg, char *ip, char *local_ip, int port, int local_port)
 	(void) local_ip;
 	(void) port;
 	(void) local_port;
+	outbox_http_serves(t->endpoint);
 	t->connected = true;
 	if (t->plain || !outbox_http_config.use_proxy)
 	{
@@ -139,6 +141,7 @@ take_header(char *line, size_t size, size_t n, void *arg)
 	OutboxTransfer *t = arg;
 	size_t			len = size * n;
 
+	outbox_http_serves(t->endpoint);
 	switch (outbox_head_line(&t->head, &t->outcome, line, len, (int64) time(NULL)))
 	{
 		case OUTBOX_HEAD_OVERSIZED:
@@ -188,6 +191,7 @@ take_body(char *data, size_t size, size_t n, void *arg)
 	OutboxOutcome  *o = &t->outcome;
 	size_t			len = size * n;
 
+	outbox_http_serves(t->endpoint);
 	if (t->state != ANSWERED)
 		return 0;
 	if (t->head.status < 200 || t->head.status > 299)

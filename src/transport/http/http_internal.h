@@ -166,6 +166,7 @@ struct OutboxTransfer
 	size_t answer_size;
 
 	/* The request in flight. */
+	int32			   endpoint;
 	OutboxTargetState *host;
 	void			  *delivery;
 	int				   connect_timeout; /* ms */
@@ -218,6 +219,9 @@ typedef struct OutboxHttpConfig
 } OutboxHttpConfig;
 
 extern OutboxHttpConfig outbox_http_config;
+
+/* The service of that name, which is called wherever it becomes known. */
+extern void (*outbox_http_serves)(int32_t endpoint);
 
 /* Read the settings when the worker starts, and after a reload. */
 extern void outbox_http_first_settings(void);

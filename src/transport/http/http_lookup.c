@@ -33,7 +33,6 @@
 #include <unistd.h>
 
 #include "common/hashfn.h"
-#include "storage/ipc.h"
 
 /* At the same time, those without an answer included, and the part of the descriptors. */
 #define LOOKUPS_MAX 512
@@ -597,20 +596,6 @@ outbox_http_forget_lookups(int64 now)
 	forget_before = now;
 }
 
-/*
- * Runs after the process has left shared memory, as the first of the last callbacks.
- * If lookup threads exist, the process ends here.  The later callbacks clean up things
- * that a thread may be using (TLS libraries, modules of the resolver).  The system
- * frees all that is left.
- */
-static void
-end_with_threads(int code, Datum arg)
-{
-	(void) arg;
-	if (nlookups > 0)
-		_exit(code);
-}
-
 bool
 outbox_http_lookups_init(void)
 {
@@ -620,7 +605,6 @@ outbox_http_lookups_init(void)
 	most = LOOKUPS_MAX;
 	if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur != RLIM_INFINITY)
 		most = (int) Max(Min((rlim_t) most, files.rlim_cur / FILES_SHARE), 2);
-	on_proc_exit(end_with_threads, 0);
 	ended_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	return ended_fd >= 0 && outbox_http_watch_lookups(ended_fd);
 }

@@ -152,6 +152,7 @@ run_timer(OutboxHttpPool *pool, int64 now)
 	if (pool->timer_at > now)
 		return;
 	pool->timer_at = OUTBOX_HTTP_NEVER;
+	outbox_http_serves(0); /* until a callback says it */
 	outbox_http_pool_act(pool->index, CURL_SOCKET_TIMEOUT, 0, NULL);
 }
 

@@ -23,7 +23,8 @@ typedef struct Watch
 	unsigned char pool;	  /* whose socket it is: an event may be of an older one */
 	unsigned char wanted; /* EPOLLIN | EPOLLOUT */
 	unsigned char registered;
-	CURL		 *user; /* that wants it; NULL: none, or HTTP/2, which has several */
+	CURL		 *user;		/* that wants it; NULL: none, or HTTP/2, which has several */
+	int32		  endpoint; /* whose request has used it last */
 } Watch;
 
 /*
@@ -127,8 +128,9 @@ set_registered(int fd, unsigned char events)
 static int
 want_socket(CURL *easy, curl_socket_t fd, int what, void *arg, void *socket_arg)
 {
-	int			  pool = ((OutboxHttpPool *) arg)->index;
-	unsigned char wanted = 0;
+	int				pool = ((OutboxHttpPool *) arg)->index;
+	unsigned char	wanted = 0;
+	OutboxTransfer *t = NULL;
 
 	(void) socket_arg;
 	if (what == CURL_POLL_REMOVE)
@@ -140,6 +142,8 @@ want_socket(CURL *easy, curl_socket_t fd, int what, void *arg, void *socket_arg)
 
 	if (fd < nwatches && watches[fd].ours)
 	{
+		if (curl_easy_getinfo(easy, CURLINFO_PRIVATE, &t) == CURLE_OK && t)
+			watches[fd].endpoint = t->endpoint;
 		watches[fd].pool = pool;
 		watches[fd].wanted = wanted;
 		watches[fd].user = wanted && watches[fd].kind != OUTBOX_HTTP_TLS_2 ? easy : NULL;
@@ -176,6 +180,7 @@ on_event(const struct epoll_event *event,
 			return;
 		pool = w->pool;
 		user = w->user;
+		outbox_http_serves(w->endpoint);
 	}
 	/* libcurl finds errors, and their reason, when it reads. */
 	if (event->events & (EPOLLIN | EPOLLERR | EPOLLHUP))

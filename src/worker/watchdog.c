@@ -1,0 +1,264 @@
+/*
+ * watchdog.c
+ *	  Owns the end of a process in which a call into a transport does not return.
+ *
+ * A timer ticks while there are calls.  If it finds the same call at TICKS ticks in a row,
+ * its handler jumps out of the call, and the process ends with exit code 1, as after an
+ * error.  So PostgreSQL does not restart.  README.md says why that is safe, and when it is
+ * not done.
+ */
+#include "base/outbox.h"
+
+#include <dlfcn.h>
+#include <link.h>
+#include <signal.h>
+#include <time.h>
+#include <ucontext.h>
+#include <unistd.h>
+#include <sys/syscall.h>
+
+#include "miscadmin.h"
+#include "storage/ipc.h"
+
+#include "log/step.h"
+#include "worker/watchdog.h"
+
+/*
+ * The call that is found at one tick, and at so many after it, has lasted 1.75 to 2 s.  A
+ * process that was stopped meanwhile has missed its ticks.
+ */
+#define TICK_MS 250
+#ifdef USE_VALGRIND
+#define TICKS 140
+#else
+#define TICKS 7
+#endif
+
+/*
+ * From then on the handler looks each TRY_MS whether the process may leave.  A call that is
+ * at the same instruction so many times is blocked in the kernel.  After TRIES_MAX the
+ * process leaves in any case.
+ */
+#define TRY_MS 1
+#define SAME_PLACE 100
+#define TRIES_MAX 1000
+
+/* ms for which the process may take to end.  Then it is killed. */
+#define END_WITHIN_MS 5000
+
+#define SIGNAL SIGVTALRM /* PostgreSQL does not use it */
+
+#ifndef sigev_notify_thread_id
+#define sigev_notify_thread_id _sigev_un._tid
+#endif
+
+OutboxWatchdog outbox_watchdog;
+sigjmp_buf	   outbox_watchdog_way_out;
+
+static timer_t ticker;
+static timer_t killer;
+
+/* Addresses of code that may be in the middle of an allocation. */
+typedef struct Range
+{
+	uintptr_t begin;
+	uintptr_t end;
+} Range;
+
+static Range allocating[16];
+static int	 nallocating;
+
+static void
+set_timer(timer_t timer, int ms)
+{
+	struct itimerspec once = {.it_value = {ms / 1000, ms % 1000 * 1000000L}};
+
+	timer_settime(timer, 0, &once, NULL);
+}
+
+void
+outbox_watchdog_start_ticking(void)
+{
+	outbox_watchdog.ticking = true;
+	set_timer(ticker, TICK_MS);
+}
+
+void
+outbox_watchdog_serves(int32 endpoint_id)
+{
+	outbox_watchdog.endpoint = endpoint_id;
+}
+
+/* ---------------------------------------------------------- the handler */
+
+/* Where the call was interrupted.  0: this machine's registers are not known. */
+static Range
+interrupted_at(const ucontext_t *context)
+{
+#if defined(__x86_64__)
+	return (Range){(uintptr_t) context->uc_mcontext.gregs[REG_RIP],
+				   (uintptr_t) context->uc_mcontext.gregs[REG_RSP]};
+#elif defined(__aarch64__)
+	return (Range){(uintptr_t) context->uc_mcontext.pc,
+				   (uintptr_t) context->uc_mcontext.sp};
+#else
+	(void) context;
+	return (Range){0, 0};
+#endif
+}
+
+static bool
+may_be_allocating(uintptr_t code)
+{
+	for (int i = 0; i < nallocating; i++)
+		if (code >= allocating[i].begin && code < allocating[i].end)
+			return true;
+	return code == 0;
+}
+
+/*
+ * True if the process may leave the call here.  The end of a process allocates memory, so
+ * an allocation must not be left.  One that is interrupted is in one of the objects in
+ * 'allocating', and soon is not.  A call that is blocked in the kernel is in the C library
+ * as well, but stays at its place.
+ */
+static bool
+may_leave(const ucontext_t *context, int tries)
+{
+	static Range last;
+	static int	 same;
+	Range		 here = interrupted_at(context);
+
+	if (tries > 1 && here.begin == last.begin && here.end == last.end)
+		same++;
+	else
+		same = 0;
+	last = here;
+	return !may_be_allocating(here.begin) || same >= SAME_PLACE || tries > TRIES_MAX;
+}
+
+static void
+tick(int signo, siginfo_t *info, void *context)
+{
+	static uint32 seen;	 /* the call at the tick before */
+	static int	  ticks; /* since it was seen first */
+	int			  save_errno = errno;
+
+	(void) signo;
+	(void) info;
+	if (outbox_watchdog.inside && outbox_watchdog.call == seen)
+	{
+		if (++ticks >= TICKS && may_leave(context, ticks - TICKS))
+			siglongjmp(outbox_watchdog_way_out, 1);
+		set_timer(ticker, ticks >= TICKS ? TRY_MS : TICK_MS);
+	}
+	else
+	{
+		/* Without a call since the tick before, the next call starts the timer. */
+		outbox_watchdog.ticking = outbox_watchdog.inside || outbox_watchdog.call != seen;
+		seen = outbox_watchdog.call;
+		ticks = 0;
+		if (outbox_watchdog.ticking)
+			set_timer(ticker, TICK_MS);
+	}
+	errno = save_errno;
+}
+
+/* ------------------------------------------------------------- the end */
+
+/*
+ * The frames of the library, and of what called it, are gone.  They hold no LWLock and no
+ * spinlock.  A transaction, if there is one, is aborted by a callback of PostgreSQL.
+ */
+void
+outbox_watchdog_end(void)
+{
+	set_timer(killer, END_WITHIN_MS);
+	outbox_watchdog_leave();
+	error_context_stack = NULL;
+	PG_exception_stack = NULL; /* an error is FATAL */
+	HOLD_INTERRUPTS();
+	outbox_step_stuck(outbox_watchdog.endpoint);
+	proc_exit(1);
+}
+
+/*
+ * Runs after the process has left shared memory, as one of the first of the last callbacks.
+ * A library may still have threads, be in the middle of a call, or wait for a name server.
+ * The exit handlers of libraries, such as OpenSSL's, would free what these threads use, or
+ * hang.  The system frees all that is left.
+ */
+static void
+end_with_libraries(int code, Datum arg)
+{
+	(void) arg;
+	_exit(code);
+}
+
+/* --------------------------------------------------------------- start */
+
+/* Notes the code of the object if one of the addresses is in it. */
+static int
+note_object(struct dl_phdr_info *object, size_t size, void *arg)
+{
+	const void *const *inside = arg;
+	bool			   noted = false;
+
+	(void) size;
+	for (int k = 0; inside[k] && !noted; k++)
+		for (int i = 0; i < object->dlpi_phnum; i++)
+		{
+			uintptr_t begin = object->dlpi_addr + object->dlpi_phdr[i].p_vaddr;
+
+			noted = noted ||
+				(object->dlpi_phdr[i].p_type == PT_LOAD &&
+				 (uintptr_t) inside[k] >= begin &&
+				 (uintptr_t) inside[k] < begin + object->dlpi_phdr[i].p_memsz);
+		}
+	for (int i = 0; noted && i < object->dlpi_phnum; i++)
+		if (object->dlpi_phdr[i].p_type == PT_LOAD &&
+			(object->dlpi_phdr[i].p_flags & PF_X) &&
+			nallocating < (int) lengthof(allocating))
+		{
+			Range *r = &allocating[nallocating++];
+
+			r->begin = object->dlpi_addr + object->dlpi_phdr[i].p_vaddr;
+			r->end = r->begin + object->dlpi_phdr[i].p_memsz;
+		}
+	return 0;
+}
+
+static bool
+make_timer(timer_t *timer, int notify, int signo)
+{
+	struct sigevent event = {.sigev_notify = notify, .sigev_signo = signo};
+
+	if (notify == SIGEV_THREAD_ID)
+		event.sigev_notify_thread_id = (pid_t) syscall(SYS_gettid);
+	return timer_create(CLOCK_MONOTONIC, &event, timer) == 0;
+}
+
+extern void *__tls_get_addr(void *);
+
+void
+outbox_watchdog_init(void)
+{
+	/* PostgreSQL, the dynamic linker, the C library, and a malloc() that was preloaded */
+	const void		*inside[] = {(const void *) proc_exit, (const void *) __tls_get_addr,
+								 dlsym(RTLD_DEFAULT, "gnu_get_libc_version"),
+								 dlsym(RTLD_DEFAULT, "malloc"), NULL};
+	struct sigaction action = {.sa_sigaction = tick, .sa_flags = SA_SIGINFO | SA_RESTART};
+
+	on_proc_exit(end_with_libraries, 0);
+	dl_iterate_phdr(note_object, inside);
+	sigfillset(&action.sa_mask);
+
+	/* Threads of libraries never get the signal. */
+	if (sigaction(SIGNAL, &action, NULL) != 0 ||
+		!make_timer(&ticker, SIGEV_THREAD_ID, SIGNAL) ||
+		!make_timer(&killer, SIGEV_SIGNAL, SIGKILL))
+		ereport(ERROR,
+				(errcode(ERRCODE_SYSTEM_ERROR),
+				 errmsg("could not make the timers of the watchdog: %m"),
+				 errhint("Raise the limit of pending signals (RLIMIT_SIGPENDING).")));
+}

@@ -1,0 +1,51 @@
+/*
+ * watchdog.h
+ *	  Ends the process when a call into a transport does not return.
+ */
+#ifndef OUTBOX_WATCHDOG_H
+#define OUTBOX_WATCHDOG_H
+
+#include <setjmp.h>
+
+/* Written by the process, read by the handler of the timer. */
+typedef struct OutboxWatchdog
+{
+	volatile uint32 call;	  /* the number of the last call that began */
+	volatile bool	inside;	  /* true while it lasts */
+	volatile bool	ticking;  /* true if the timer is set */
+	volatile int32	endpoint; /* that the call works for (0: not known) */
+} OutboxWatchdog;
+
+extern OutboxWatchdog outbox_watchdog;
+
+/* Where the process goes on when a call does not return.  It then ends. */
+extern sigjmp_buf outbox_watchdog_way_out;
+extern void		  outbox_watchdog_end(void);
+
+/* Called once, before transports are started. */
+extern void outbox_watchdog_init(void);
+
+extern void outbox_watchdog_start_ticking(void);
+
+/* What OutboxServices has as 'serves'. */
+extern void outbox_watchdog_serves(int32 endpoint_id);
+
+/* A call into a transport begins, for this endpoint.  0: not known yet. */
+static inline void
+outbox_watchdog_enter(int32 endpoint_id)
+{
+	outbox_watchdog.call++;
+	outbox_watchdog.endpoint = endpoint_id;
+	outbox_watchdog.inside = true;
+	if (!outbox_watchdog.ticking)
+		outbox_watchdog_start_ticking();
+}
+
+/* The call has returned, or calls 'done'. */
+static inline void
+outbox_watchdog_leave(void)
+{
+	outbox_watchdog.inside = false;
+}
+
+#endif /* OUTBOX_WATCHDOG_H */

@@ -1,0 +1,113 @@
+# A library's call that never returns ends the worker, not the server, and holds its endpoint alone.
+# libcurl is made to get stuck in each way that a shim knows, for one receiver.  Another endpoint
+# is served soon after.  What was held is served when its hold is over, and nothing is lost.
+use strict;
+use warnings;
+
+use OutboxTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my @ways = qw(spin pause read malloc search callback);
+my $order = PostgreSQL::Test::Utils::tempdir() . '/order';
+my $log = PostgreSQL::Test::Utils::tempdir('log') . '/producer';
+
+$ENV{OUTBOX_STUCK} = $order;
+$ENV{LD_PRELOAD} = shim('stuck');
+my $node = outbox_node('main');
+delete $ENV{LD_PRELOAD};
+my $good = OutboxTest::Receiver->new('good');
+my $bad = OutboxTest::Receiver->new('bad');
+my $session = $node->background_psql('postgres');
+
+sub ask { return $node->safe_psql('postgres', $_[0]) }
+
+sub order
+{
+	my ($way) = @_;
+
+	PostgreSQL::Test::Utils::append_to_file("$order.new", "$way $bad->{port}\n");
+	rename "$order.new", $order or die "$order: $!";
+	return;
+}
+
+# The endpoint has a connection, and its next event meets a call that does not return.
+sub get_stuck
+{
+	my ($endpoint, $way) = @_;
+	my $worker = worker_pid($node);
+
+	order($way);
+	my $id = emit($node, "$endpoint.n", '{"stuck": true}');
+	ok(new_worker($node, $worker), "$way: the worker ends, and another one follows");
+	endpoint_shows($node, $endpoint, "state = 'held' AND reason = 'a call of a library for this endpoint did not return within 2 s' AND next_attempt_at > now()", "$way: the endpoint is held, and the view says why");
+	return $id;
+}
+
+endpoint($node, $good, 'good', '/ok/good', "topics => '{load.*}'");
+my $producer = start_producer($node, $log, rate => 50, keys => 10);
+my %ids;
+foreach my $way (@ways)
+{
+	endpoint($node, $bad, $way, "/ok/$way", "topics => '{$way.*}'");
+	$bad->wait_delivered(1, id => emit($node, "$way.n", '{}'));
+	$ids{$way} = get_stuck($way, $way);
+	unlink $order;
+	my $before = stat_of($node, 'good', 'delivered');
+	endpoint_shows($node, 'good', "delivered > $before + 20 AND state = 'active'", "$way: the other endpoint goes on");
+	is(ask("SELECT string_agg(endpoint, ' ') FROM outbox.held_steps WHERE step = 'send' AND reason = 'stuck' AND endpoint = '$way'"),
+		$way, "$way: a view has the hold");
+}
+is(ask("SELECT string_agg(endpoint, ' ' ORDER BY endpoint) FROM outbox.stats WHERE endpoint NOT IN (SELECT s.endpoint FROM outbox.held_steps s WHERE s.endpoint IS NOT NULL) AND state = 'held'"),
+	'', 'none is held without a row there');
+is(ask("SELECT count(*) FROM outbox.held_steps WHERE step = 'send' AND endpoint = 'good'"), 0, 'and the other never was');
+
+# The first one is served again by itself.
+endpoint_shows($node, $ways[0], "state = 'active'", 'a hold ends by itself');
+wait_status($node, $ids{ $ways[0] }, 'delivered', 'and what it had waits no longer');
+
+# The next hold is twice as long.  A reload ends all, and their lengths stay.
+get_stuck($ways[0], 'spin');
+is(ask("SELECT failures FROM outbox.held_steps WHERE step = 'send' AND endpoint = '$ways[0]' AND next_try_at - now() BETWEEN '65 s' AND '120 s'"),
+	2, 'the second hold is longer');
+unlink $order;
+ask('SELECT pg_reload_conf()');
+endpoint_shows($node, $_, "state = 'active'", "$_: a reload ends its hold") foreach @ways;
+wait_status($node, $ids{$_}, 'delivered', "$_: its event is delivered") foreach @ways;
+get_stuck($ways[0], 'spin');
+is(ask("SELECT failures FROM outbox.held_steps WHERE step = 'send' AND endpoint = '$ways[0]' AND next_try_at - now() > '130 s'"), 3,
+	'the third hold is longer still');
+unlink $order;
+ask('SELECT pg_reload_conf()');
+endpoint_shows($node, $ways[0], "state = 'active'", 'it is served again');
+
+# A worker that is to end does, in the call and in the call that frees what the library has.
+my $worker = worker_pid($node);
+order('pause');
+emit($node, "$ways[1].n", '{}');
+ok(wait_sql($node, "SELECT last_loop_at < clock_timestamp() - interval '500 ms' FROM outbox.workers"), 'the worker is in a call');
+ask("SELECT pg_terminate_backend($worker)");
+ok(new_worker($node, $worker), 'it is terminated there');
+unlink $order;
+ask('SELECT pg_reload_conf()');
+$worker = worker_pid($node);
+order('cleanup');
+ask("SELECT pg_terminate_backend($worker)");
+ok(new_worker($node, $worker), 'it is terminated, and the call of its end does not return');
+unlink $order;
+
+# Nothing of all that has restarted the server.
+is($session->query_safe('SELECT 1'), 1, 'a session has lived through all of it');
+$session->quit;
+stop_producer($producer);
+check_history($node, $good, $log, endpoints => ['/ok/good'], max_duplicates => 50 * (@ways + 8), name => 'the other endpoint: nothing is lost, and each key is in order');
+order('read');
+emit($node, "$ways[2].n", '{}');
+ok(wait_sql($node, "SELECT last_loop_at < clock_timestamp() - interval '500 ms' FROM outbox.workers"), 'the worker is in a call again');
+$node->stop('fast');
+my $lines = slurp_file($node->logfile);
+unlike($lines, qr/terminating any other active server processes|reinitializing|was terminated by signal/, 'the server has not restarted');
+like($lines, qr/"outbox worker" \(PID \d+\) exited with exit code 1/, 'the process ended as after an error');
+like($lines, qr/outbox worker 1 of database \d+ ended itself: a call of a library for this endpoint did not return within 2 s \(endpoint \d+\)/, 'and the log says why');
+done_testing();
