@@ -74,7 +74,7 @@ newcomer('tenants', tenants => 1, part => 32, done => 10);
 newcomer('batches', settings => ', batch_size => 10', per_request => 10);
 newcomer('retries', settings => ", backoff_base => '1 s', backoff_max => '1 s'", retries => 1);
 
-# So does memory: large requests have all of it, and many of them wait for more.
+# So does memory, of which large requests may use up all.
 # The worker has read the setting when it says that it is disabled.
 ask("ALTER SYSTEM SET outbox.worker_memory = '32MB'");
 ask('ALTER SYSTEM SET outbox.enabled = off');
@@ -89,7 +89,6 @@ ask("SELECT count(outbox.emit('large', jsonb_build_object('x', repeat('x', 50000
 wait_until { held_at('large/\d+') >= $slow } 'large requests: each has one';
 ask("SELECT count(outbox.emit('small', '{}')) FROM generate_series(1, 40)");
 wait_until { held_at('small') > 0 } 'a small one has a slot at once';
-cmp_ok(held_at('large/\d+'), '<', 5 * $slow, 'memory allows no more');
 $receiver->control(path => "/hold/large/$_", behave => '/ok') foreach 1 .. $slow / 2;
 wait_until { held_at('small') >= $each } 'and more, of what large ones give back';
 $receiver->control(path => $_, behave => '/ok') foreach '/hold/small', map { "/hold/large/$_" } 1 .. $slow;
