@@ -117,6 +117,7 @@ CREATE TABLE outbox.commands (
     retry_at        timestamptz,
     error           text
 );
+CREATE INDEX commands_delivery_idx ON outbox.commands (endpoint_id, seq);
 COMMENT ON TABLE outbox.commands IS
 'What operators asked for and the worker has not done yet, one row per delivery, or per endpoint to probe';
 
@@ -167,6 +168,7 @@ CREATE TABLE outbox.kept_events (
 COMMENT ON TABLE outbox.kept_events IS
 'Events that outlive their piece of the log because a parked delivery needs them';
 CREATE INDEX kept_events_id_idx ON outbox.kept_events (id);
+CREATE INDEX kept_events_test_idx ON outbox.kept_events (test_of) WHERE test_of IS NOT NULL;
 CREATE INDEX kept_events_tenant_seq_idx ON outbox.kept_events (tenant, seq) WHERE tenant IS NOT NULL;
 
 ------------------------------------------------------------------------

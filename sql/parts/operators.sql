@@ -2,6 +2,15 @@
 -- What operators ask for: retry, discard, replay, cancel, wait, test
 ------------------------------------------------------------------------
 
+-- What was asked for again and again is one command.
+CREATE FUNCTION outbox.is_asked(endpoint_id int4, action text, seq int8) RETURNS bool
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+AS $$
+SELECT $2 IS NOT DISTINCT FROM (SELECT c.action FROM outbox.commands c WHERE c.endpoint_id = $1 AND c.seq = $3
+                                ORDER BY c.command_id DESC LIMIT 1)
+$$;
+COMMENT ON FUNCTION outbox.is_asked IS 'True if the last command that waits for this delivery is the same';
+
 -- Writes a command to the worker for each parked delivery that the arguments select.
 -- NULL: any event, any topic, any time.  Returns how many.
 CREATE FUNCTION outbox.command(action text, statuses text[], endpoint text,
@@ -13,16 +22,22 @@ DECLARE
     n int8;
 BEGIN
     PERFORM outbox.check_topics(topics);
-    INSERT INTO outbox.commands (endpoint_id, action, seq)
-    SELECT k.endpoint_id, command.action, k.seq
-    FROM outbox.parked k
-    WHERE k.endpoint_id = id AND k.status = ANY (statuses)
-    AND (event IS NULL OR k.event_id = event)
-    AND (since IS NULL OR k.parked_at >= since)
-    AND (topics IS NULL OR EXISTS (SELECT 1 FROM outbox.all_events e
-                                   WHERE e.seq = k.seq AND e.id = k.event_id AND outbox.topic_in(e.topic, topics)))
-    ORDER BY k.seq;
-    GET DIAGNOSTICS n = ROW_COUNT;
+    WITH chosen AS MATERIALIZED (
+        SELECT k.seq FROM outbox.parked k
+        WHERE k.endpoint_id = id AND k.status = ANY (statuses)
+        AND (event IS NULL OR k.event_id = event)
+        AND (since IS NULL OR k.parked_at >= since)
+        AND (topics IS NULL OR EXISTS (SELECT 1 FROM outbox.all_events e
+                                       WHERE e.seq = k.seq AND e.id = k.event_id AND outbox.topic_in(e.topic, topics)))),
+    -- as outbox.is_asked(), for all of them at once
+    asked AS (
+        SELECT DISTINCT ON (d.seq) d.seq, d.action FROM outbox.commands d
+        WHERE d.endpoint_id = id ORDER BY d.seq, d.command_id DESC),
+    added AS (
+        INSERT INTO outbox.commands (endpoint_id, action, seq)
+        SELECT id, command.action, c.seq FROM chosen c LEFT JOIN asked d ON d.seq = c.seq
+        WHERE d.action IS DISTINCT FROM command.action ORDER BY c.seq)
+    SELECT count(*) INTO n FROM chosen;
     IF action = 'retry' THEN
         PERFORM outbox.probe(id);
         PERFORM outbox.note_inactive(id) WHERE n > 0;
@@ -91,7 +106,11 @@ BEGIN
          OR (p.reading IS NOT NULL AND e.seq <= p.last_seq
              AND pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid), p.reading)))
     AND NOT EXISTS (SELECT 1 FROM outbox.parked k WHERE k.endpoint_id = p.endpoint_id AND k.seq = e.seq);
-    IF n > 0 THEN
+    IF n > 0 AND (SELECT count(*) FROM outbox.replays r WHERE r.endpoint_id = id AND r.finished_at IS NULL) >= 100 THEN
+        RAISE EXCEPTION 'endpoint "%" has 100 replays that have not ended', endpoint
+            USING ERRCODE = 'program_limit_exceeded',
+                  HINT = 'Ask again when one has ended. While the endpoint is paused or fails, none does.';
+    ELSIF n > 0 THEN
         INSERT INTO outbox.replays (endpoint_id, topics, from_time, to_time, read, read_seq_low,
             target, target_seq_low, target_seq_high)
         VALUES (p.endpoint_id, topics, from_time, to_time, start.snapshot, start.seq_low,
@@ -221,9 +240,12 @@ CREATE FUNCTION outbox.send_test(name text, topic text DEFAULT 'outbox.test', pa
 RETURNS uuid
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
+#variable_conflict use_variable
 DECLARE
     id int4;
     e outbox.kept_events;
+    waiting int8;
+    dead int8;
 BEGIN
     SELECT s.endpoint_id, s.tenant INTO id, e.tenant
     FROM outbox.endpoint_settings s WHERE s.name = send_test.name FOR KEY SHARE;
@@ -233,6 +255,20 @@ BEGIN
             USING ERRCODE = 'reserved_name',
                   HINT = 'Use a topic of yours, or leave the argument out.';
     END IF;
+    SELECT count(*) FILTER (WHERE k.status <> 'dead'), count(*) FILTER (WHERE k.status = 'dead') INTO waiting, dead
+    FROM outbox.kept_events t JOIN outbox.parked k ON k.endpoint_id = t.test_of AND k.seq = t.seq
+    WHERE t.test_of = id AND k.status IN ('retrying', 'blocked', 'dead');
+    IF waiting >= 10 THEN
+        RAISE EXCEPTION '10 test events wait for endpoint "%"', name
+            USING ERRCODE = 'program_limit_exceeded',
+                  HINT = 'Send another when one was delivered, or is dead. While the endpoint is paused, none is sent.';
+    END IF;
+    -- Dead letters of ten tests are enough.
+    INSERT INTO outbox.commands (endpoint_id, action, seq)
+    SELECT id, 'discard', t.seq
+    FROM outbox.kept_events t JOIN outbox.parked k ON k.endpoint_id = t.test_of AND k.seq = t.seq
+    WHERE t.test_of = id AND k.status = 'dead' AND NOT outbox.is_asked(id, 'discard', t.seq)
+    ORDER BY t.seq LIMIT GREATEST(dead - 9, 0);
     e.xid := pg_current_xact_id();
     e.seq := outbox.next_seq();
     e.epoch := outbox.current_epoch();
@@ -311,7 +347,8 @@ BEGIN
             USING ERRCODE = 'object_not_in_prerequisite_state',
                   HINT = 'Only what was delivered can be sent again.';
     END IF;
-    INSERT INTO outbox.commands (endpoint_id, action, seq) VALUES (id, 'resend', d.seq);
+    INSERT INTO outbox.commands (endpoint_id, action, seq)
+    SELECT id, 'resend', d.seq WHERE NOT outbox.is_asked(id, 'resend', d.seq);
     PERFORM outbox.note_inactive(id);
     PERFORM outbox.wake_workers();
 END $$;

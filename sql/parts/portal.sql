@@ -6,33 +6,37 @@
 -- the application's, which knows its customer.
 ------------------------------------------------------------------------
 
--- outbox.portal_create_endpoint() locks the row of the tenant, and makes it if there is none.
 CREATE TABLE outbox.portal_limits_here (
     tenant          text COLLATE "C" PRIMARY KEY,  -- '': all tenants without a row of their own
     max_endpoints   int4,
-    settings        text[]
+    settings        text[],
+    max_calls       int4,                          -- in an hour
+    spent           float8 NOT NULL DEFAULT 0,     -- calls of the last hour, as of counted_at
+    counted_at      timestamptz NOT NULL DEFAULT now()
 );
 COMMENT ON TABLE outbox.portal_limits_here IS
-'Limits of tenants, where outbox.set_portal_limits() said so (NULL: as for all tenants)';
+'Limits of tenants, where outbox.set_portal_limits() said so (NULL: as for all tenants), and what they have called';
 
-CREATE FUNCTION outbox.portal_limits(tenant text, OUT max_endpoints int4, OUT settings text[])
+CREATE FUNCTION outbox.portal_limits(tenant text, OUT max_endpoints int4, OUT settings text[], OUT max_calls int4)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     PERFORM outbox.check_tenant(tenant);
     SELECT COALESCE(own.max_endpoints, common.max_endpoints, 10),
-           COALESCE(own.settings, common.settings, '{url,topics,filter,format,headers,rate_limit}')
-    INTO portal_limits.max_endpoints, portal_limits.settings
+           COALESCE(own.settings, common.settings, '{url,topics,filter,format,headers,rate_limit}'),
+           COALESCE(own.max_calls, common.max_calls, 600)
+    INTO portal_limits.max_endpoints, portal_limits.settings, portal_limits.max_calls
     FROM (SELECT) one
     LEFT JOIN outbox.portal_limits_here own ON own.tenant = portal_limits.tenant
     LEFT JOIN outbox.portal_limits_here common ON common.tenant = '';
 END $$;
 COMMENT ON FUNCTION outbox.portal_limits IS
-'How many endpoints a tenant may have, and which settings it may choose (NULL: a tenant without limits of its own)';
+'How many endpoints a tenant may have, which settings it may choose, and how many calls in an hour may change '
+'something (NULL: a tenant without limits of its own)';
 
 -- NULL leaves a value as it is.
 CREATE FUNCTION outbox.set_portal_limits(tenant text DEFAULT NULL, max_endpoints int4 DEFAULT NULL,
-    settings text[] DEFAULT NULL, reset bool DEFAULT false) RETURNS void
+    settings text[] DEFAULT NULL, reset bool DEFAULT false, max_calls int4 DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_variable
@@ -43,6 +47,9 @@ BEGIN
     IF max_endpoints < 0 THEN
         RAISE EXCEPTION 'invalid max_endpoints %', max_endpoints
             USING ERRCODE = 'invalid_parameter_value', HINT = 'Use 0, which forbids new endpoints, or more.';
+    ELSIF max_calls < 0 THEN
+        RAISE EXCEPTION 'invalid max_calls %', max_calls
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'Use 0, which forbids all changes, or more.';
     END IF;
     FOREACH setting IN ARRAY COALESCE(settings, '{}') LOOP
         PERFORM outbox.check_portal_setting(setting);
@@ -50,11 +57,12 @@ BEGIN
     IF reset THEN
         DELETE FROM outbox.portal_limits_here l WHERE l.tenant = COALESCE(set_portal_limits.tenant, '');
     END IF;
-    IF max_endpoints IS NOT NULL OR settings IS NOT NULL THEN
-        INSERT INTO outbox.portal_limits_here AS l VALUES (COALESCE(tenant, ''), max_endpoints, settings)
+    IF max_endpoints IS NOT NULL OR settings IS NOT NULL OR max_calls IS NOT NULL THEN
+        INSERT INTO outbox.portal_limits_here AS l VALUES (COALESCE(tenant, ''), max_endpoints, settings, max_calls)
         ON CONFLICT ON CONSTRAINT portal_limits_here_pkey DO UPDATE
         SET max_endpoints = COALESCE(EXCLUDED.max_endpoints, l.max_endpoints),
-            settings = COALESCE(EXCLUDED.settings, l.settings);
+            settings = COALESCE(EXCLUDED.settings, l.settings),
+            max_calls = COALESCE(EXCLUDED.max_calls, l.max_calls);
     END IF;
 END $$;
 COMMENT ON FUNCTION outbox.set_portal_limits IS
@@ -108,6 +116,32 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION outbox.check_portal_url IS 'Refuses a URL of another sink than HTTP (42501)';
 
+-- What calls leave behind is bounded by their number.  The calls of a tenant run one after
+-- the other: the lock is one of a row, which no other role can take.
+CREATE FUNCTION outbox.portal_spend(tenant text) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_variable
+DECLARE
+    most int4;
+    calls float8;
+BEGIN
+    PERFORM outbox.portal_tenant(tenant);
+    SELECT l.max_calls INTO most FROM outbox.portal_limits(tenant) l;
+    INSERT INTO outbox.portal_limits_here AS here (tenant, spent, counted_at) VALUES (tenant, 1, clock_timestamp())
+    ON CONFLICT ON CONSTRAINT portal_limits_here_pkey DO UPDATE
+    SET spent = GREATEST(here.spent - most / 3600.0
+                         * GREATEST(extract(epoch FROM clock_timestamp() - here.counted_at), 0), 0) + 1,
+        counted_at = clock_timestamp()
+    RETURNING here.spent INTO calls;
+    IF calls > most THEN
+        RAISE EXCEPTION 'tenant "%" may change something % times in an hour', tenant, most
+            USING ERRCODE = 'configuration_limit_exceeded',
+                  HINT = 'Call again later. The operator decides with outbox.set_portal_limits().';
+    END IF;
+END $$;
+COMMENT ON FUNCTION outbox.portal_spend IS 'Counts a call of a tenant that changes something (53400: too many)';
+
 -- The row is locked, so that the endpoint is still the tenant's when it is changed.
 CREATE FUNCTION outbox.portal_own(tenant text, name text) RETURNS outbox.endpoint_settings
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
@@ -115,14 +149,25 @@ AS $$
 DECLARE
     s outbox.endpoint_settings;
 BEGIN
-    -- before the query, which would call it only where there is an endpoint of this name
-    PERFORM outbox.portal_tenant(tenant);
+    PERFORM outbox.portal_spend(tenant);
     SELECT * INTO s FROM outbox.endpoint_settings e
     WHERE e.name = portal_own.name AND e.tenant = portal_own.tenant FOR UPDATE;
     PERFORM outbox.require_own(tenant, name, FOUND);
     RETURN s;
 END $$;
-COMMENT ON FUNCTION outbox.portal_own IS 'The endpoint of a tenant, locked (42704: it has none of this name)';
+COMMENT ON FUNCTION outbox.portal_own IS 'The endpoint of a tenant, locked, for a call that is counted (42704: it has none of this name)';
+
+CREATE FUNCTION outbox.check_portal_topics(topics text[]) RETURNS void
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF octet_length(array_to_string(topics, ',')) > 8192 THEN
+        RAISE EXCEPTION 'the patterns have % bytes', octet_length(array_to_string(topics, ','))
+            USING ERRCODE = 'program_limit_exceeded',
+                  HINT = 'Use at most 8192 bytes, commas included. A pattern like ''order.*'' stands for many topics.';
+    END IF;
+END $$;
+COMMENT ON FUNCTION outbox.check_portal_topics IS 'Refuses more patterns than a tenant may give (54000)';
 
 -- The settings as alter_endpoint() takes them. A setting that is null goes back to its default.
 CREATE FUNCTION outbox.portal_settings(tenant text, settings jsonb, OUT given outbox.endpoint_settings, OUT reset text[])
@@ -170,10 +215,11 @@ BEGIN
         END;
     END LOOP;
     PERFORM outbox.check_portal_url(settings ->> 'url');
+    PERFORM outbox.check_portal_topics(given.topics);
     SELECT COALESCE(array_agg(s.key), '{}') INTO reset FROM jsonb_each(settings) s WHERE s.value = 'null';
 END $$;
 COMMENT ON FUNCTION outbox.portal_settings IS
-'The settings that a tenant gave (22023: no such setting; 42501: one that it may not choose)';
+'The settings that a tenant gave (22023: no such setting; 42501: one that it may not choose; 54000: too many patterns)';
 
 CREATE FUNCTION outbox.portal_alter(tenant text, name text, settings jsonb) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
@@ -184,6 +230,13 @@ DECLARE
 BEGIN
     SELECT * INTO p FROM outbox.portal_settings(tenant, settings);
     g := p.given;
+    IF settings ?| '{topics,filter}'
+       AND (SELECT count(*) FROM outbox.subscriptions v JOIN outbox.endpoint_settings e USING (endpoint_id)
+            WHERE e.name = portal_alter.name) >= 100 THEN
+        RAISE EXCEPTION 'topics and filter of endpoint "%" have changed 100 times', name
+            USING ERRCODE = 'program_limit_exceeded',
+                  HINT = 'Create another endpoint. What this one was subscribed to is kept as long as its events.';
+    END IF;
     PERFORM outbox.alter_endpoint(name, url => g.url, topics => g.topics, filter => g.filter, format => g.format,
         headers => CASE WHEN 'headers' <> ALL (p.reset) THEN g.headers END, ordering => g.ordering,
         on_exhausted => g.on_exhausted, max_in_flight => g.max_in_flight, rate_limit => g.rate_limit,
@@ -233,17 +286,14 @@ DECLARE
     most int4;
     p record;
 BEGIN
-    PERFORM outbox.portal_tenant(tenant);
+    PERFORM outbox.portal_spend(tenant);
     IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
         RAISE EXCEPTION 'outbox.portal_create_endpoint() cannot be called at isolation level %',
             upper(current_setting('transaction_isolation'))
             USING ERRCODE = 'active_sql_transaction',
                   HINT = 'Use READ COMMITTED: it has to count the endpoints that were committed a moment ago.';
     END IF;
-    -- One at a time, so that two do not both become the last one.  The lock is one of a
-    -- row, which no other role can take.  Where there is a row, it is locked and stays as it is.
-    INSERT INTO outbox.portal_limits_here AS here (tenant) VALUES (tenant)
-    ON CONFLICT ON CONSTRAINT portal_limits_here_pkey DO UPDATE SET tenant = here.tenant WHERE false;
+    -- One at a time since the call was counted, so that two do not both become the last one
     SELECT l.max_endpoints INTO most FROM outbox.portal_limits(tenant) l;
     IF (SELECT count(*) FROM outbox.endpoint_settings e WHERE e.tenant = portal_create_endpoint.tenant) >= most THEN
         RAISE EXCEPTION 'tenant "%" may have % endpoints at most', tenant, most
@@ -402,6 +452,7 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     PERFORM outbox.portal_own(tenant, endpoint);
+    PERFORM outbox.check_portal_topics(topics);
     RETURN outbox.replay(endpoint, from_time, to_time, topics);
 END $$;
 COMMENT ON FUNCTION outbox.portal_replay IS

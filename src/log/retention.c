@@ -227,6 +227,28 @@ lock_exclusively(OutboxTable table)
 }
 
 /*
+ * Forgets subscriptions that judge no event any more: a later one of the endpoint begins
+ * before all events that are left.  In a log that was adopted the numbers of transactions
+ * do not say so.
+ */
+static void
+forget_subscriptions(void)
+{
+	execute(
+		"WITH oldest AS (SELECT min(e.xid) AS xid FROM outbox.events e),"
+		" needless AS (SELECT w.endpoint_id, max(w.version) AS version"
+		" FROM outbox.subscriptions w, oldest o"
+		" WHERE pg_snapshot_xmax(COALESCE(w.reading, w.read)) <= o.xid"
+		" AND NOT EXISTS (SELECT 1 FROM outbox.origins a WHERE a.adopted_by IS NOT NULL)"
+		" GROUP BY w.endpoint_id)"
+		" DELETE FROM outbox.subscriptions v USING needless n"
+		" WHERE v.endpoint_id = n.endpoint_id AND v.version < n.version"
+		" AND NOT EXISTS (SELECT 1 FROM outbox.parked k"
+		" JOIN outbox.kept_events e ON e.seq = k.seq"
+		" WHERE k.endpoint_id = v.endpoint_id)");
+}
+
+/*
  * Also returns true if events of the piece must be copied before it can be emptied.
  * This is called again when they are.
  */
@@ -256,6 +278,7 @@ rotate_events(void)
 	outbox_empty_table(outbox_table_oid(OUTBOX_TABLE_TICKS_0 + next));
 	OUTBOX_CRASH_POINT("rotate.truncated");
 	use_piece("events", next);
+	forget_subscriptions();
 	OUTBOX_CRASH_POINT("rotate.written");
 	outbox_txn_commit();
 	OUTBOX_CRASH_POINT("rotate.committed");

@@ -125,6 +125,8 @@ write_subscription(OutboxEndpoint *ep, const OutboxCursor *c)
 {
 	Datum *topics = palloc(sizeof(Datum) * Max(ep->config.npatterns, 1));
 	Datum  args[7];
+	Oid	   types[] = {INT4OID,		  INT8OID,		  TEXTARRAYOID, JSONPATHOID,
+					  PG_SNAPSHOTOID, PG_SNAPSHOTOID, INT8OID};
 	char   nulls[] = "       ";
 
 	for (int i = 0; i < ep->config.npatterns; i++)
@@ -133,23 +135,29 @@ write_subscription(OutboxEndpoint *ep, const OutboxCursor *c)
 	args[1] = Int64GetDatum(ep->config.version);
 	args[2] = PointerGetDatum(
 		construct_array(topics, ep->config.npatterns, TEXTOID, -1, false, TYPALIGN_INT));
-	args[3] = outbox_snapshot_datum(c->read);
-	if (c->reading)
-		args[4] = outbox_snapshot_datum(c->reading);
-	else
-		nulls[4] = 'n';
-	args[5] = Int64GetDatum(c->last_seq);
-	args[6] = PointerGetDatum(ep->config.filter);
+	args[3] = PointerGetDatum(ep->config.filter);
 	if (ep->config.filter == NULL)
-		nulls[6] = 'n';
+		nulls[3] = 'n';
+	args[4] = outbox_snapshot_datum(c->read);
+	if (c->reading)
+		args[5] = outbox_snapshot_datum(c->reading);
+	else
+		nulls[5] = 'n';
+	args[6] = Int64GetDatum(c->last_seq);
+
+	/* Where only the URL or the format has changed, the former subscription goes on. */
+	if (outbox_query("UPDATE outbox.subscriptions SET version = $2"
+					 " WHERE endpoint_id = $1 AND version < $2 AND version ="
+					 " (SELECT max(v.version) FROM outbox.subscriptions v"
+					 " WHERE v.endpoint_id = $1) AND topics = $3"
+					 " AND filter::text IS NOT DISTINCT FROM $4::text",
+					 4, types, args, nulls) > 0)
+		return;
 	outbox_query("INSERT INTO outbox.subscriptions"
-				 " (endpoint_id, version, topics, read, reading, last_seq, filter)"
+				 " (endpoint_id, version, topics, filter, read, reading, last_seq)"
 				 " VALUES ($1, $2, $3, $4, $5, $6, $7)"
 				 " ON CONFLICT (endpoint_id, version) DO NOTHING",
-				 7,
-				 (Oid[]){INT4OID, INT8OID, TEXTARRAYOID, PG_SNAPSHOTOID, PG_SNAPSHOTOID,
-						 INT8OID, JSONPATHOID},
-				 args, nulls);
+				 7, types, args, nulls);
 }
 
 /*

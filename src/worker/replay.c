@@ -6,7 +6,8 @@
  * From then on a replayed delivery is like any other one: it takes a slot, and its
  * place in its key's lane.  How far a replay has come is stored together with the
  * rows that it made, so that it continues after a crash.  The endpoint's own
- * position is not changed.
+ * position is not changed.  An endpoint has one replay at a time, in the order in which
+ * they were asked for.  They take turns.
  */
 #include "base/outbox.h"
 
@@ -17,6 +18,7 @@
 #include "utils/uuid.h"
 
 #include "base/crash_point.h"
+#include "base/memory.h"
 #include "base/names.h"
 #include "base/query.h"
 #include "base/table_rows.h"
@@ -40,38 +42,36 @@
 /* A replay waits while its endpoint has this many retries and ready deliveries. */
 #define ENOUGH_DUE 256
 
+/* µs after which no other page is begun in a step. */
+#define RUN_TIME (20 * 1000)
+
+/* A replay that is under way: the oldest of its endpoint.  The others wait in the table. */
 typedef struct Replay
 {
-	int64		 id;
-	int32		 endpoint_id;
-	TimestampTz	 from_time;
-	TimestampTz	 to_time;
-	int			 npatterns; /* 0: any topic */
-	char	   **patterns;
-	OutboxCursor cursor;
-	OutboxTick	*target;
-	bool		 waits; /* true until the list is read again after a reload, because the
-						 * endpoint is not loaded */
+	int64 id;
+	int32 endpoint_id;
+	bool  waits; /* true until the list is read again after a reload, because the
+				  * endpoint is not loaded */
 } Replay;
 
-static MemoryContext replay_cxt;
-static Replay		*replays;
-static int			 nreplays;
+static Replay *replays; /* NULL: none */
+static int	   nreplays;
+static int	   next_replay; /* whose turn it is */
+static size_t  replays_account;
 
-static void
-forget_replays(void)
+/* What is read of a replay's row for a page. */
+typedef struct ReplayPage
 {
-	for (int i = 0; i < nreplays; i++)
-	{
-		outbox_cursor_clear(&replays[i].cursor);
-		outbox_tick_unref(replays[i].target);
-	}
-	nreplays = 0;
-	if (replay_cxt == NULL)
-		replay_cxt = AllocSetContextCreate(TopMemoryContext, "outbox replays",
-										   ALLOCSET_SMALL_SIZES);
-	MemoryContextReset(replay_cxt);
-}
+	OutboxEndpoint *ep;
+	TimestampTz		from_time;
+	TimestampTz		to_time;
+	int				npatterns; /* 0: any topic */
+	char		  **patterns;
+	OutboxCursor	cursor;
+	OutboxTick	   *target;
+	int				n;
+	int64			seqs[PAGE_ROWS];
+} ReplayPage;
 
 /*
  * A replay that ended before the retention is of no more interest.  Some are deleted
@@ -95,51 +95,31 @@ delete_old_replays(void)
 		2, (Oid[]){TIMESTAMPTZOID, INT8OID}, args, NULL);
 }
 
+/*
+ * A customer may ask for many replays, each with many patterns.  So the list has one of
+ * each endpoint, and what there is to know of it is read for each page.
+ */
 static void
 read_replays(void)
 {
-	MemoryContext old;
+	uint64 n;
 
-	forget_replays();
 	delete_old_replays();
-	outbox_query("SELECT replay_id, endpoint_id, from_time, to_time, topics,"
-				 " read::pg_catalog.text, read_seq_low, last_seq,"
-				 " target::pg_catalog.text, target_seq_low, target_seq_high, reading"
-				 " FROM outbox.replays WHERE finished_at IS NULL ORDER BY replay_id",
-				 0, NULL, NULL, NULL);
-
-	old = MemoryContextSwitchTo(replay_cxt);
-	replays = palloc0(sizeof(Replay) * Max(SPI_processed, 1));
-	for (uint64 i = 0; i < SPI_processed; i++)
+	n = outbox_query("SELECT DISTINCT ON (endpoint_id) replay_id, endpoint_id"
+					 " FROM outbox.replays WHERE finished_at IS NULL"
+					 " ORDER BY endpoint_id, replay_id",
+					 0, NULL, NULL, NULL);
+	if (replays)
+		pfree(replays);
+	replays = n == 0 ? NULL :
+					   MemoryContextAllocZero(TopMemoryContext, sizeof(Replay) * n);
+	nreplays = (int) n;
+	outbox_memory_account(&replays_account, sizeof(Replay) * n);
+	for (int i = 0; i < nreplays; i++)
 	{
-		OutboxColumns row = fetch_row(i);
-		Replay		 *r = &replays[nreplays++];
-		OutboxTick	 *read;
-
-		r->id = row_int8(row, 0);
-		r->endpoint_id = row_int4(row, 1);
-		r->from_time = row_time(row, 2, 0);
-		r->to_time = row_time(row, 3, 0);
-		if (!row.nulls[4])
-		{
-			Datum *elems;
-
-			deconstruct_array(DatumGetArrayTypeP(row.values[4]), TEXTOID, -1, false,
-							  TYPALIGN_INT, &elems, NULL, &r->npatterns);
-			r->patterns = palloc(sizeof(char *) * Max(r->npatterns, 1));
-			for (int k = 0; k < r->npatterns; k++)
-				r->patterns[k] = TextDatumGetCString(elems[k]);
-		}
-		read = outbox_tick_make(0, r->from_time, row_int8(row, 6), row_int8(row, 6),
-								row_text(row, 5));
-		r->target = outbox_tick_make(0, r->to_time, row_int8(row, 9), row_int8(row, 10),
-									 row_text(row, 8));
-		outbox_cursor_set(&r->cursor, read,
-						  DatumGetBool(row.values[11]) ? r->target : NULL,
-						  row_int8(row, 7));
-		outbox_tick_unref(read);
+		replays[i].id = row_int8(fetch_row(i), 0);
+		replays[i].endpoint_id = row_int4(fetch_row(i), 1);
 	}
-	MemoryContextSwitchTo(old);
 	outbox_loop.replays_changed = false;
 }
 
@@ -170,22 +150,13 @@ outbox_replays_have_work(void)
 	return false;
 }
 
-typedef struct Replaying
-{
-	Replay		   *replay;
-	OutboxEndpoint *ep;
-	int				n;
-	int64			seqs[PAGE_ROWS];
-} Replaying;
-
 static void *
 replay_wants(void *arg, const char *topic, size_t len, OutboxRow *row)
 {
-	Replaying *page = arg;
+	const ReplayPage *page = arg;
 
-	if (page->replay->npatterns > 0 &&
-		!outbox_topic_in_list(topic, len, page->replay->patterns,
-							  page->replay->npatterns))
+	if (page->npatterns > 0 &&
+		!outbox_topic_in_list(topic, len, page->patterns, page->npatterns))
 		return NULL;
 	return !outbox_row_forgotten(row) &&
 			outbox_subscribers_include(page->ep, topic, len, row) ?
@@ -196,11 +167,10 @@ replay_wants(void *arg, const char *topic, size_t len, OutboxRow *row)
 static void
 replay_takes(void *arg, void *wanted, OutboxEvent *event)
 {
-	Replaying *page = arg;
+	ReplayPage *page = arg;
 
 	(void) wanted;
-	if (event->created_at >= page->replay->from_time &&
-		event->created_at <= page->replay->to_time)
+	if (event->created_at >= page->from_time && event->created_at <= page->to_time)
 		page->seqs[page->n++] = event->seq;
 }
 
@@ -209,7 +179,7 @@ replay_takes(void *arg, void *wanted, OutboxEvent *event)
  * already.  Memory learns of the rows that were made.  Returns their number.
  */
 static int64
-park_page(Replaying *page)
+park_page(ReplayPage *page)
 {
 	Datum args[2] = {Int32GetDatum(page->ep->id), outbox_int8_array(page->seqs, page->n)};
 	int64 parked;
@@ -246,54 +216,118 @@ park_page(Replaying *page)
 }
 
 static void
-store_progress(Replay *r, int64 parked, bool finished)
+finish(int64 id)
 {
-	Datum args[7] = {Int64GetDatum(r->id),
-					 CStringGetTextDatum(outbox_tick_snapshot(r->cursor.read)),
-					 Int64GetDatum(r->cursor.read->seq_low),
-					 Int64GetDatum(r->cursor.last_seq),
-					 BoolGetDatum(r->cursor.reading != NULL),
-					 Int64GetDatum(parked),
-					 BoolGetDatum(finished)};
+	Datum args[1] = {Int64GetDatum(id)};
+
+	outbox_query("UPDATE outbox.replays SET finished_at = pg_catalog.now()"
+				 " WHERE replay_id OPERATOR(pg_catalog.=) $1",
+				 1, (Oid[]){INT8OID}, args, NULL);
+}
+
+static void
+store_progress(int64 id, const ReplayPage *page, int64 parked)
+{
+	Datum args[6] = {Int64GetDatum(id),
+					 CStringGetTextDatum(outbox_tick_snapshot(page->cursor.read)),
+					 Int64GetDatum(page->cursor.read->seq_low),
+					 Int64GetDatum(page->cursor.last_seq),
+					 BoolGetDatum(page->cursor.reading != NULL),
+					 Int64GetDatum(parked)};
 
 	outbox_query("UPDATE outbox.replays SET read = $2::pg_catalog.pg_snapshot,"
 				 " read_seq_low = $3, last_seq = $4, reading = $5,"
-				 " events = events OPERATOR(pg_catalog.+) $6,"
-				 " finished_at = CASE WHEN $7 THEN pg_catalog.now() END"
+				 " events = events OPERATOR(pg_catalog.+) $6"
 				 " WHERE replay_id OPERATOR(pg_catalog.=) $1",
-				 7,
-				 (Oid[]){INT8OID, TEXTOID, INT8OID, INT8OID, BOOLOID, INT8OID, BOOLOID},
-				 args, NULL);
+				 6, (Oid[]){INT8OID, TEXTOID, INT8OID, INT8OID, BOOLOID, INT8OID}, args,
+				 NULL);
 }
 
-/* Reads the next page.  True: the replay has ended. */
+/* Reads where a replay is.  False: its row is gone, with its endpoint. */
+static bool
+read_place(int64 id, ReplayPage *page)
+{
+	Datum		  args[1] = {Int64GetDatum(id)};
+	OutboxColumns row;
+	OutboxTick	 *read;
+
+	if (outbox_query("SELECT from_time, to_time, topics, read::pg_catalog.text,"
+					 " read_seq_low, last_seq, target::pg_catalog.text, target_seq_low,"
+					 " target_seq_high, reading"
+					 " FROM outbox.replays WHERE replay_id OPERATOR(pg_catalog.=) $1",
+					 1, (Oid[]){INT8OID}, args, NULL) == 0)
+		return false;
+	row = fetch_row(0);
+	page->from_time = row_time(row, 0, 0);
+	page->to_time = row_time(row, 1, 0);
+	if (!row.nulls[2])
+	{
+		Datum *elems;
+
+		deconstruct_array(DatumGetArrayTypeP(row.values[2]), TEXTOID, -1, false,
+						  TYPALIGN_INT, &elems, NULL, &page->npatterns);
+		page->patterns = palloc(sizeof(char *) * Max(page->npatterns, 1));
+		for (int k = 0; k < page->npatterns; k++)
+			page->patterns[k] = TextDatumGetCString(elems[k]);
+	}
+	read = outbox_tick_make(0, page->from_time, row_int8(row, 4), row_int8(row, 4),
+							row_text(row, 3));
+	page->target = outbox_tick_make(0, page->to_time, row_int8(row, 7), row_int8(row, 8),
+									row_text(row, 6));
+	outbox_cursor_set(&page->cursor, read,
+					  DatumGetBool(row.values[9]) ? page->target : NULL,
+					  row_int8(row, 5));
+	outbox_tick_unref(read);
+	return true;
+}
+
+static void
+read_page(int64 id, ReplayPage *page)
+{
+	OutboxLogQuery reader = {.want = replay_wants,
+							 .take = replay_takes,
+							 .arg = page,
+							 .max_rows = PAGE_ROWS,
+							 .max_bytes = PAGE_BYTES,
+							 .tenant = outbox_tenant_name(page->ep->tenant)};
+	XLogRecPtr	   unused = 0;
+
+	outbox_log_read(&page->cursor, page->target, &reader, &unused);
+	store_progress(id, page, page->n > 0 ? park_page(page) : 0);
+	OUTBOX_CRASH_POINT("replay.parked");
+	if (page->cursor.reading == NULL)
+		finish(id);
+}
+
+/* Reads the next page.  True: the list is to be read again. */
 static bool
 go_on(Replay *r)
 {
-	Replaying	   page = {.replay = r, .ep = outbox_roster_find(r->endpoint_id)};
-	OutboxLogQuery reader = {.want = replay_wants,
-							 .take = replay_takes,
-							 .arg = &page,
-							 .max_rows = PAGE_ROWS,
-							 .max_bytes = PAGE_BYTES};
-	XLogRecPtr	   unused = 0;
-	int64		   parked = 0;
+	ReplayPage page = {.ep = outbox_roster_find(r->endpoint_id)};
+	bool	   ended;
 
 	if (page.ep == NULL)
 	{
 		r->waits = outbox_roster_expects(r->endpoint_id);
 		if (!r->waits)
-			store_progress(r, 0, true); /* the endpoint was dropped */
+			finish(r->id); /* the endpoint was dropped */
 		return !r->waits;
 	}
 	outbox_busy_add(page.ep);
-	reader.tenant = outbox_tenant_name(page.ep->tenant);
-	outbox_log_read(&r->cursor, r->target, &reader, &unused);
-	if (page.n > 0)
-		parked = park_page(&page);
-	OUTBOX_CRASH_POINT("replay.parked");
-	store_progress(r, parked, r->cursor.reading == NULL);
-	return r->cursor.reading == NULL;
+	if (!read_place(r->id, &page))
+		return true;
+	PG_TRY();
+	{
+		read_page(r->id, &page);
+		ended = page.cursor.reading == NULL;
+	}
+	PG_FINALLY();
+	{
+		outbox_cursor_clear(&page.cursor);
+		outbox_tick_unref(page.target);
+	}
+	PG_END_TRY();
+	return ended;
 }
 
 /* Memory may be ahead of the tables, so the list and the counts are read again. */
@@ -316,20 +350,26 @@ outbox_replays_failed(void)
 bool
 outbox_replays_run(void)
 {
+	TimestampTz begun = GetCurrentTimestamp();
+
 	if (!outbox_txn_begin(true))
 		return false;
 	outbox_lock_indexes(OUTBOX_TABLE_EVENTS_0, OUTBOX_TABLE_EVENTS_2);
 	if (outbox_loop.replays_changed)
 		read_replays();
-	for (int i = 0; i < nreplays; i++)
+	for (int n = nreplays; n > 0 && GetCurrentTimestamp() - begun < RUN_TIME; n--)
 	{
-		if (!can_go_on(&replays[i]))
+		Replay *r = &replays[next_replay++ % nreplays];
+
+		if (!can_go_on(r))
 			continue;
-		outbox_step_blame(replays[i].endpoint_id);
-		if (go_on(&replays[i]))
+		outbox_step_blame(r->endpoint_id);
+		if (go_on(r))
 			outbox_loop.replays_changed = true; /* the list is read again */
-		outbox_step_passed(OUTBOX_STEP_REPLAY, replays[i].endpoint_id);
+		outbox_step_passed(OUTBOX_STEP_REPLAY, r->endpoint_id);
 	}
+	if (nreplays > 0)
+		next_replay %= nreplays;
 	outbox_step_blame(0);
 	OUTBOX_CRASH_POINT("replay.stored");
 	outbox_txn_commit();

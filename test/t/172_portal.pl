@@ -134,13 +134,13 @@ ask("SELECT outbox.set_portal_limits('acme', reset => true)");
 
 # --- Limits
 
-is(portal("SELECT * FROM outbox.portal_limits('acme')"), '10|{url,topics,filter,format,headers,rate_limit}', 'the limits that nothing has changed');
+is(portal("SELECT * FROM outbox.portal_limits('acme')"), '10|{url,topics,filter,format,headers,rate_limit}|600', 'the limits that nothing has changed');
 my $create = "SELECT outbox.portal_create_endpoint('acme', '$url{acme}')";
 ask('SELECT outbox.set_portal_limits(max_endpoints => 1)');
 like(says($create), qr/54000: tenant "acme" may have 1 endpoints at most HINT/, 'as many as it may have');
 ask("SELECT outbox.set_portal_limits('acme', max_endpoints => 2, settings => '{max_in_flight,topics}')");
 is(portal("SELECT * FROM outbox.portal_limits('acme')") . portal("SELECT * FROM outbox.portal_limits('globex')"),
-	'2|{max_in_flight,topics}1|{url,topics,filter,format,headers,rate_limit}', 'limits of its own');
+	'2|{max_in_flight,topics}|6001|{url,topics,filter,format,headers,rate_limit}|600', 'limits of its own');
 like(says("BEGIN; $create; COMMIT; $create"), qr/54000/, 'one more, and not two');
 foreach my $case (
 	[ '{"url": "https://a.example/"}', '42501: setting "url" is not for tenants to choose HINT' ],
@@ -157,7 +157,7 @@ foreach my $case (
 like(says("SELECT outbox.set_portal_limits('acme', settings => '{secret}')", 'postgres'), qr/22023: unknown setting "secret" HINT/, 'no such setting');
 like(says("SELECT outbox.set_portal_limits('acme', max_endpoints => -1)", 'postgres'), qr/22023: invalid max_endpoints -1 HINT/, 'no such number');
 ask("SELECT outbox.set_portal_limits('acme', reset => true); SELECT outbox.set_portal_limits(reset => true)");
-is(portal("SELECT * FROM outbox.portal_limits('acme')"), '10|{url,topics,filter,format,headers,rate_limit}', 'and back');
+is(portal("SELECT * FROM outbox.portal_limits('acme')"), '10|{url,topics,filter,format,headers,rate_limit}|600', 'and back');
 
 # --- Two sessions that create the last one at the same time
 
