@@ -2,7 +2,7 @@
 """Receivers and proxies that send without end what is no part of an answer, for 320_receiver_bounds.pl.
 
 How it is called is in test/tools/hostile_server.py.  Those whose name begins with "h2" speak HTTP/2 by
-TLS, with the certificate CERT and its key KEY of the environment.  Each notes when it begins.
+TLS, with the certificate CERT and its key KEY of the environment.  Each notes when it begins, and some how much was taken.
 """
 
 import os
@@ -21,12 +21,16 @@ SOME = 100 * 1024
 
 
 def endless(name, head, block):
-    """Answers with the head, and then with the block again and again."""
-    def talk(connection):
+    """Answers with the head, and then with the block again and again.  Notes how many bytes were taken."""
+    def talk(connection, note):
         connection.sendall(head)
         data = block * (SOME // len(block) + 1)
-        while True:
-            connection.sendall(data)
+        taken = 0
+        try:
+            while True:
+                taken += connection.send(data)
+        finally:
+            note("took", str(taken))
     BEHAVIOURS[name] = talk
 
 
@@ -47,7 +51,7 @@ def bomb(layers=4, repeat=200):
 def coded(name, *lines, body=b"", version=b"1.1", last=b"\r\n0\r\n\r\n"):
     head = b"HTTP/%s 200 OK\r\n%s\r\n\r\n" % (version, b"\r\n".join(lines))
 
-    def talk(connection):
+    def talk(connection, _):
         data = body or bomb()
         connection.sendall(head + b"%x\r\n" % len(data) + data + last)
         while connection.recv(65536):
@@ -81,7 +85,7 @@ def frame(kind, flags, stream, payload=b""):
 
 def h2(name, block, head=b"", settings=b""):
     """After a request, sends the head, and then the block again and again; b'': nothing."""
-    def talk(connection):
+    def talk(connection, _):
         connection.sendall(frame(SETTINGS, 0, 0, settings))
         data = b""
         while not re.search(rb"\0\0.\x04\0\0\0\0\0", data, re.S) or (block and len(data) < 200):
@@ -143,7 +147,7 @@ class Receiver(Server):
                 data += piece
         self.note()
         try:
-            BEHAVIOURS[self.name](connection)
+            BEHAVIOURS[self.name](connection, self.note)
         finally:
             connection.close()
 

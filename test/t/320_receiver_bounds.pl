@@ -95,6 +95,12 @@ sub suffers
 	if (defined $error) { like($words, $error, $name) }
 	else                { ok($seen && $status eq '200' || $status eq '204', "$name: delivered, because the status is there") }
 	is(worker_pid($node), $worker, "$name: the worker lives");
+	if ($name =~ /^has .* without end$/)
+	{
+		wait_until { lines_of($journal, qr/^\Q$name\E\ttook/) } "$name: the connection is reset";
+		my ($taken) = map { /(\d+)$/ } lines_of($journal, qr/^\Q$name\E\ttook/);
+		cmp_ok($taken, '<', 48 * 1024 * 1024, "$name: what the worker and the sockets take is bounded");
+	}
 	die "$name is not bounded\n" unless Test::More->builder->is_passing;    # the next would wait as long
 	return;
 }

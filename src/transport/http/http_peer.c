@@ -131,8 +131,9 @@ outbox_http_peer_rests(int fd)
 const char *
 outbox_http_peer_event(int fd)
 {
-	SocketPeer	   *s;
-	struct tcp_info info;
+	const struct linger reset = {.l_onoff = 1};
+	SocketPeer		   *s;
+	struct tcp_info		info;
 
 	call++;
 	ended_now = NULL;
@@ -154,6 +155,9 @@ outbox_http_peer_event(int fd)
 		s->received = info.tcpi_bytes_received;
 	if (info.tcpi_bytes_received - s->received <= PEER_BYTES_MAX)
 		return NULL;
+
+	/* What libcurl then closes is reset.  Otherwise the peer would wait to send the rest. */
+	(void) setsockopt(fd, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
 	shutdown(fd, SHUT_RDWR);
 	return too_much;
 }
