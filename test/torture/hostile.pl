@@ -28,6 +28,7 @@ autovacuum_naptime = 10s
 max_prepared_transactions = 10
 CONF
 my $receiver = OutboxTest::Receiver->new('main', brief => 1);
+my $other = OutboxTest::Receiver->new('other', brief => 1);    # so that the first one is not what is shared
 my $dir = PostgreSQL::Test::Utils::tempdir();
 
 sub ask { return $node->safe_psql('postgres', $_[0]) }
@@ -62,7 +63,7 @@ sub figures
 	open(my $fh, '<', $receiver->{journal}) or die "journal: $!";
 	while (my $line = <$fh>)
 	{
-		next unless $line =~ /"wall": ([0-9.]+).*"status": 200, "id": "(\w{8})-(\w{4}).*"seen": 1\b/ && $line =~ m{/ok/keys};
+		next unless $line =~ m{/ok/keys} && $line =~ /"wall": ([0-9.]+).*"status": 200, "id": "(\w{8})-(\w{4}).*"seen": 1\b/;
 		$n++;
 		push @latency, $1 * 1000 - hex("$2$3");
 	}
@@ -81,7 +82,7 @@ my (@pids, @peers);
 # A command that is run again and again until the test ends; it may fail.
 sub again_and_again
 {
-	my ($user, $name, $script) = @_;
+	my ($user, $name, $rate, $script) = @_;
 	my $file = "$dir/$name";
 	PostgreSQL::Test::Utils::append_to_file($file, $script);
 	my $pid = fork // die "fork: $!";
@@ -91,7 +92,7 @@ sub again_and_again
 		open(STDERR, '>', "$file.err");
 		while (1)
 		{
-			system('pgbench', '-n', '-M', 'extended', '-U', $user, '-h', $node->host, '-p', $node->port, '-R', 20, '-f', $file, '-T', 20, '--max-tries', 1, 'postgres');
+			system('pgbench', '-n', '-M', 'extended', '-U', $user, '-h', $node->host, '-p', $node->port, '-R', $rate, '-f', $file, '-T', 20, '--max-tries', 1, 'postgres');
 			sleep 1 if $? != 0;
 		}
 	}
@@ -101,12 +102,12 @@ sub again_and_again
 }
 
 # Roles: one without any right, one that may emit
-again_and_again('anyone', 'anyone', <<'SQL');
+again_and_again('anyone', 'anyone', 20, <<'SQL');
 create or replace procedure pg_temp.p(x int) language plpgsql as $$ declare n int; begin rollback; select count(*) into n from pg_class where oid = x; end $$;
 call pg_temp.p(1);
 call pg_temp.p(2);
 SQL
-again_and_again('emitter', 'emitter', <<'SQL');
+again_and_again('emitter', 'emitter', 1, <<'SQL');
 begin;
 select outbox.emit('evil.t', jsonb_build_object('x', repeat('y', 20000)), key => 'k' || n, tenant => 'evil') from generate_series(1, 20) n;
 select count(*) from outbox.outgoing where key > 'a';
@@ -114,6 +115,9 @@ end;
 SQL
 
 # Receivers: each sends without end, or nothing
+make_ca($dir, 'authority');
+make_cert($dir, 'good', 'authority', 'DNS:localhost,IP:127.0.0.1');
+@ENV{qw(CERT KEY)} = ("$dir/good.crt", "$dir/good.key");
 my $hostile = start_hostile('receivers');
 foreach my $name (sort keys %{ $hostile->{port} })
 {
@@ -124,7 +128,7 @@ foreach my $name (sort keys %{ $hostile->{port} })
 foreach my $kind (qw(hang reset slow))
 {
 	push @peers, $kind;
-	ask("SELECT outbox.create_endpoint('$kind', '" . $receiver->url("/$kind/$kind") . "', '{evil.*}', backoff_max => '5 s', max_attempts => 3, timeout => '10 s', tenant => 'evil$kind')");
+	ask("SELECT outbox.create_endpoint('$kind', '" . $other->url("/$kind/$kind") . "', '{evil.*}', backoff_max => '5 s', max_attempts => 3, timeout => '10 s', tenant => 'evil$kind')");
 }
 
 # Brokers
@@ -139,11 +143,11 @@ if (is_installed('outbox_kafka'))
 }
 
 # A customer: every function of the portal in turn
-ask(q{SELECT outbox.portal_create_endpoint('customer', '} . $receiver->url('/ok/customer') . q{', '{"topics": ["*"]}') FROM generate_series(1, 10)});
-again_and_again('portal', "portal$_", <<'SQL') for 1, 2;
+ask(q{SELECT outbox.portal_create_endpoint('customer', '} . $other->url('/ok/customer') . q{', '{"topics": ["evil.*"]}') FROM generate_series(1, 10)});
+again_and_again('portal', "portal$_", 5, <<'SQL') for 1, 2;
 \set d random(1, 1000)
 select endpoint from outbox.portal_endpoints('customer') order by random() limit 1 \gset
-select outbox.portal_alter_endpoint('customer', :endpoint::text, jsonb_build_object('topics', (select jsonb_agg('t' || n || '.x' || :d) from generate_series(1, 100) n) || '["*"]'));
+select outbox.portal_alter_endpoint('customer', :endpoint::text, jsonb_build_object('topics', (select jsonb_agg('t' || n || '.x' || :d) from generate_series(1, 100) n) || '["evil.*"]'));
 select outbox.portal_pause_endpoint('customer', :endpoint::text);
 select outbox.portal_send_test('customer', :endpoint::text);
 select outbox.portal_replay('customer', :endpoint::text, now() - interval '1 hour');
