@@ -252,6 +252,7 @@ set_constants(AwsRequest *r)
 	} numbers[] = {
 		{CURLOPT_POST, 1},
 		{CURLOPT_NOSIGNAL, 1},
+		{CURLOPT_BUFFERSIZE, 4 * 1024}, /* filled up to a hundred times in one call */
 		{CURLOPT_QUICK_EXIT, 1},
 		{CURLOPT_FOLLOWLOCATION, 0},
 		{CURLOPT_NETRC, CURL_NETRC_IGNORED},

@@ -86,6 +86,9 @@ outbox_watchdog_start_ticking(void)
 void
 outbox_watchdog_serves(int32 endpoint_id)
 {
+	/* It goes on with another endpoint, so a call of the library has returned. */
+	if (endpoint_id != outbox_watchdog.endpoint)
+		outbox_watchdog.call++;
 	outbox_watchdog.endpoint = endpoint_id;
 }
 

@@ -471,7 +471,7 @@ http_poll(void)
 		CURLcode		result;
 
 		if (more)
-			more = outbox_http_events(outbox_http_pool_act);
+			more = outbox_http_events(outbox_http_pool_act, until);
 		outbox_http_lookups_step(outbox_http_now(), launch, fail_lookup);
 		outbox_http_pools_run_timers();
 		while ((t = outbox_http_pools_next_ended(&result)) != NULL)

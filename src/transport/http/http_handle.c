@@ -293,6 +293,8 @@ set_constants(OutboxTransfer *t)
 	  {CURLOPT_TCP_KEEPALIVE, 1},
 	  {CURLOPT_MAXAGE_CONN, CONNECTION_IDLE_MAX},
 	  {CURLOPT_UPLOAD_BUFFERSIZE, 16 * 1024},
+	  /* libcurl fills it up to a hundred times in one call, before it looks at others. */
+	  {CURLOPT_BUFFERSIZE, 2 * 1024},
 	  /*
 	   * libcurl would look through all its addresses after each request.  It has none
 	   * that may be too old: http_lookup.c gives it those of names.

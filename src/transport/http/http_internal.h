@@ -371,7 +371,8 @@ extern bool outbox_http_watch_pool(OutboxHttpPool *pool);
 extern void outbox_http_sockets_shutdown(void);
 extern void outbox_http_watch(int fd, OutboxHttpSocket kind);
 extern int	outbox_http_close_socket(void *arg, curl_socket_t fd);
-extern bool outbox_http_events(void (*act)(int pool, int fd, int mask, CURL *user));
+extern bool outbox_http_events(void (*act)(int pool, int fd, int mask, CURL *user),
+							   int64 until);
 
 /*
  * Connections that are open, how many were ever opened, and what the open ones take of

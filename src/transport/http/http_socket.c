@@ -197,14 +197,16 @@ on_event(const struct epoll_event *event,
 }
 
 bool
-outbox_http_events(void (*act)(int pool, int fd, int mask, CURL *user))
+outbox_http_events(void (*act)(int pool, int fd, int mask, CURL *user), int64 until)
 {
 	struct epoll_event events[32];
 	int				   n = epoll_wait(epoll_fd, events, lengthof(events), 0);
+	int				   i = 0;
 
-	for (int i = 0; i < n; i++)
-		on_event(&events[i], act);
-	return n == (int) lengthof(events);
+	/* libcurl may read for a millisecond each time.  What is left comes again. */
+	while (i < n && (i == 0 || outbox_http_now() <= until))
+		on_event(&events[i++], act);
+	return i < n || n == (int) lengthof(events);
 }
 
 bool
