@@ -90,7 +90,7 @@ owes_since(const KafkaBrokers *b, const char *from, const char *end, const char 
 											NULL};
 
 	if (is_one_of(state, beginning))
-		return now - number(from, end, "stateage");
+		return (int64_t) ((uint64_t) now - (uint64_t) number(from, end, "stateage"));
 	if (number(from, end, "waitresp_cnt") <= 0)
 		return -1;
 	if (strcmp(b->owing, name) == 0 && received <= b->owing_since)
