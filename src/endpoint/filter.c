@@ -39,27 +39,6 @@ evaluate(JsonPath *filter, Jsonb *payload, bool *isnull)
 	return !*isnull && DatumGetBool(result);
 }
 
-/* Evaluates a filter, if it is not too long for a payload of this size. */
-OutboxFilterResult
-outbox_filter(JsonPath *filter, Jsonb *payload)
-{
-	MemoryContext caller = CurrentMemoryContext;
-	MemoryContext cxt;
-	bool		  isnull;
-	bool		  match;
-
-	if (payload == NULL)
-		return OUTBOX_FILTER_NO;
-	if ((uint64) VARSIZE(filter) * VARSIZE(payload) > OUTBOX_FILTER_MAX_WORK)
-		return OUTBOX_FILTER_TOO_LONG;
-	cxt = AllocSetContextCreate(caller, "outbox filter", ALLOCSET_SMALL_SIZES);
-	MemoryContextSwitchTo(cxt);
-	match = evaluate(filter, payload, &isnull);
-	MemoryContextSwitchTo(caller);
-	MemoryContextDelete(cxt);
-	return isnull ? OUTBOX_FILTER_ERROR : match ? OUTBOX_FILTER_YES : OUTBOX_FILTER_NO;
-}
-
 /* What an expression yields, in the order of what it costs to compare. */
 typedef enum Yield
 {
@@ -304,6 +283,32 @@ find_problem(JsonPath *path, bool lax)
 	jspInit(&item, path);
 	walk_predicate(&item, &w);
 	return w.problem;
+}
+
+/*
+ * Evaluates a filter, if it is not too long for a payload of this size.  One of another form
+ * can be stored, by an old dump or a superuser.  It could throw an error, so it is not
+ * evaluated.
+ */
+OutboxFilterResult
+outbox_filter(JsonPath *filter, Jsonb *payload)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	MemoryContext cxt;
+	bool		  isnull;
+	bool		  match;
+
+	if (payload == NULL)
+		return OUTBOX_FILTER_NO;
+	if ((uint64) VARSIZE(filter) * VARSIZE(payload) > OUTBOX_FILTER_MAX_WORK)
+		return OUTBOX_FILTER_TOO_LONG;
+	cxt = AllocSetContextCreate(caller, "outbox filter", ALLOCSET_SMALL_SIZES);
+	MemoryContextSwitchTo(cxt);
+	isnull = find_problem(filter, (filter->header & JSONPATH_LAX) != 0) != NULL;
+	match = !isnull && evaluate(filter, payload, &isnull);
+	MemoryContextSwitchTo(caller);
+	MemoryContextDelete(cxt);
+	return isnull ? OUTBOX_FILTER_ERROR : match ? OUTBOX_FILTER_YES : OUTBOX_FILTER_NO;
 }
 
 /*

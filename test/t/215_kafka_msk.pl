@@ -171,11 +171,12 @@ my $before = logins();
 create('wrong', '127.0.0.1', json(%iam, region => $region), own_keys('AKIAONE', 's/e+c=ret-other'));
 shows('wrong', "state = 'backing_off' AND reason = 'not authenticated: [4711]: Access denied: the signature is wrong'", "a wrong secret is named in the broker's words");
 my $waits = emit($node, 'wrong', '{}');
-ask("SELECT outbox.alter_endpoint('wrong', config => " . json(%iam, region => 'us-east-1') . ')');
-shows('wrong', "state = 'backing_off' AND pending = 1", 'its events wait');
-ask("SELECT outbox.alter_endpoint('wrong', credentials => " . own_keys('AKIAONE', "s/e+c=ret-AKIAONE-$$") . ')');
+my @right = own_keys('AKIAONE', "s/e+c=ret-AKIAONE-$$");
+like(($node->psql('postgres', "SELECT outbox.alter_endpoint('wrong', config => " . json(%iam, region => 'us-east-1') . ')'))[2],
+	qr/the stored credentials of endpoint "wrong" are for other servers/, 'another region needs credentials of its own');
+ask("SELECT outbox.alter_endpoint('wrong', config => " . json(%iam, region => 'us-east-1') . ", credentials => @right)");
 shows('wrong', "state = 'backing_off' AND reason = 'not authenticated: [4711]: Access denied: the token is for something else'", 'and so is a wrong region');
-ask("SELECT outbox.alter_endpoint('wrong', config => " . json(%iam, region => $region) . ')');
+ask("SELECT outbox.alter_endpoint('wrong', config => " . json(%iam, region => $region) . ", credentials => @right)");
 wait_status($node, $waits, 'delivered', 'wrong: with the right ones it goes on');
 shows('wrong', "state = 'active' AND failed_attempts = 0", 'and no attempt was counted');
 
