@@ -15,7 +15,7 @@ use Time::HiRes qw(time usleep);
 
 my $minutes = $ENV{MINUTES} || 10;
 my $rate = $ENV{RATE} || 200;
-my $memory = 64;    # MB
+my $memory = 256;    # MB
 alarm $minutes * 60 * 1.5 + 600;
 
 my $node = outbox_node(
