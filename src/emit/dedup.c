@@ -148,18 +148,14 @@ claim(const OutboxNewEvent *e, pg_uuid_t *id)
 bool
 outbox_dedup_claim(const OutboxNewEvent *e, pg_uuid_t *id)
 {
-	Oid	 user;
-	int	 context;
-	bool claimed;
+	OutboxCaller caller = outbox_become_log_owner();
+	bool		 claimed;
 
-	/* A role that may emit need not have a privilege on the table. */
-	GetUserIdAndSecContext(&user, &context);
-	SetUserIdAndSecContext(outbox_log_owner(), context | SECURITY_LOCAL_USERID_CHANGE);
 	SPI_connect();
 	claimed = claim(e, id);
 	OUTBOX_CRASH_POINT("emit.claimed");
 	SPI_finish();
-	SetUserIdAndSecContext(user, context);
+	outbox_become_caller(caller);
 	if (!claimed)
 		outbox_count_total(OUTBOX_COUNT_DEDUPLICATED, 1);
 	return claimed;

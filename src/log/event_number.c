@@ -84,18 +84,15 @@ outbox_number_load(void)
 {
 	OutboxNumbers *n = numbers();
 	Oid			   sequence = outbox_log_tables()->seq;
-	Oid			   user;
-	int			   context;
+	OutboxCaller   caller;
 	int64		   highest;
 
 	if (is_known(n))
 		return;
 
-	/* A role that may emit need not have a privilege on the tables. */
-	GetUserIdAndSecContext(&user, &context);
-	SetUserIdAndSecContext(outbox_log_owner(), context | SECURITY_LOCAL_USERID_CHANGE);
+	caller = outbox_become_log_owner();
 	highest = read_highest();
-	SetUserIdAndSecContext(user, context);
+	outbox_become_caller(caller);
 
 	/* Another log of the database, which was dropped, had other numbers. */
 	if (outbox_shared)
@@ -118,20 +115,17 @@ draw_again(OutboxNumbers *n, Oid sequence)
 {
 	uint64 before;
 	int64  seq;
-	Oid	   user;
-	int	   context;
 
 	LockRelationOid(sequence, ShareUpdateExclusiveLock);
 	before = pg_atomic_read_u64(&n->highest);
 	seq = nextval_internal(sequence, false);
 	if (seq <= (int64) before)
 	{
-		GetUserIdAndSecContext(&user, &context);
-		SetUserIdAndSecContext(outbox_log_owner(),
-							   context | SECURITY_LOCAL_USERID_CHANGE);
+		OutboxCaller caller = outbox_become_log_owner();
+
 		DirectFunctionCall2(setval_oid, ObjectIdGetDatum(sequence),
 							Int64GetDatum((int64) before + MaxBackends));
-		SetUserIdAndSecContext(user, context);
+		outbox_become_caller(caller);
 		seq = nextval_internal(sequence, false);
 		ereport(
 			LOG,

@@ -223,8 +223,9 @@ outbox_table_open(const char *name, LOCKMODE mode)
 	}
 }
 
-Oid
-outbox_log_owner(void)
+/* The owner of outbox.events; InvalidOid if the table was just dropped. */
+static Oid
+log_owner(void)
 {
 	HeapTuple tuple;
 	Oid		  owner = InvalidOid;
@@ -236,6 +237,22 @@ outbox_log_owner(void)
 		ReleaseSysCache(tuple);
 	}
 	return owner;
+}
+
+OutboxCaller
+outbox_become_log_owner(void)
+{
+	OutboxCaller caller;
+
+	GetUserIdAndSecContext(&caller.user, &caller.context);
+	SetUserIdAndSecContext(log_owner(), caller.context | SECURITY_LOCAL_USERID_CHANGE);
+	return caller;
+}
+
+void
+outbox_become_caller(OutboxCaller caller)
+{
+	SetUserIdAndSecContext(caller.user, caller.context);
 }
 
 /* Without shared memory, the first piece. */

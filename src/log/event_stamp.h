@@ -79,8 +79,18 @@ extern const OutboxLogTables *outbox_log_tables(void);
 extern Relation outbox_log_table_open(const Oid *relid, LOCKMODE mode);
 extern Relation outbox_table_open(const char *name, LOCKMODE mode);
 
-/* The owner of outbox.events; InvalidOid if the table was just dropped. */
-extern Oid outbox_log_owner(void);
+/*
+ * From here on, this session has the privileges of the owner of the log: a role that may
+ * emit need not have any on its tables.  The second ends that, and so does an error.
+ */
+typedef struct OutboxCaller
+{
+	Oid user;
+	int context;
+} OutboxCaller;
+
+extern OutboxCaller outbox_become_log_owner(void);
+extern void			outbox_become_caller(OutboxCaller caller);
 
 /* The piece of the log that new events go to, from 0. */
 extern int outbox_current_piece(void);
