@@ -188,11 +188,11 @@ correct_times(Datum begin, Datum end, TimestampTz now)
 
 	(void) outbox_plan_run(&plan,
 						   "UPDATE outbox.dedup SET created_at = $3"
-						   " WHERE ctid OPERATOR(pg_catalog.=) ANY (ARRAY("
+						   " WHERE ctid = ANY (ARRAY("
 						   "SELECT d.ctid FROM outbox.dedup d"
-						   " WHERE d.ctid OPERATOR(pg_catalog.>=) $1"
-						   " AND d.ctid OPERATOR(pg_catalog.<) $2"
-						   " AND d.created_at OPERATOR(pg_catalog.>) $4"
+						   " WHERE d.ctid >= $1"
+						   " AND d.ctid < $2"
+						   " AND d.created_at > $4"
 						   " FOR UPDATE SKIP LOCKED))",
 						   4, (Oid[]){TIDOID, TIDOID, TIMESTAMPTZOID, TIMESTAMPTZOID},
 						   values, NULL);
@@ -212,15 +212,14 @@ sweep_blocks(BlockNumber first, TimestampTz now)
 	values[0] = PointerGetDatum(&begin);
 	values[1] = PointerGetDatum(&end);
 	values[2] = TimestampTzGetDatum(expiry(now));
-	(void) outbox_plan_run(
-		&plan,
-		"DELETE FROM outbox.dedup WHERE ctid OPERATOR(pg_catalog.=) ANY (ARRAY("
-		"SELECT d.ctid FROM outbox.dedup d"
-		" WHERE d.ctid OPERATOR(pg_catalog.>=) $1"
-		" AND d.ctid OPERATOR(pg_catalog.<) $2"
-		" AND d.created_at OPERATOR(pg_catalog.<=) $3"
-		" FOR UPDATE SKIP LOCKED))",
-		3, (Oid[]){TIDOID, TIDOID, TIMESTAMPTZOID}, values, NULL);
+	(void) outbox_plan_run(&plan,
+						   "DELETE FROM outbox.dedup WHERE ctid = ANY (ARRAY("
+						   "SELECT d.ctid FROM outbox.dedup d"
+						   " WHERE d.ctid >= $1"
+						   " AND d.ctid < $2"
+						   " AND d.created_at <= $3"
+						   " FOR UPDATE SKIP LOCKED))",
+						   3, (Oid[]){TIDOID, TIDOID, TIMESTAMPTZOID}, values, NULL);
 	correct_times(values[0], values[1], now);
 }
 

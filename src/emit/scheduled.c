@@ -51,11 +51,11 @@ static Datum	   epochs;	 /* int8[]: the epochs of this log */
 
 #define FROM_FIRST \
 	" FROM outbox.scheduled s" \
-	" WHERE ROW(s.deliver_at, s.id) OPERATOR(pg_catalog.>=) ROW($1, $2)" \
-	" AND s.epoch OPERATOR(pg_catalog.=) ANY ($3)" \
-	" AND (s.retry_at IS NULL OR s.retry_at OPERATOR(pg_catalog.<=) pg_catalog.now())" \
+	" WHERE ROW(s.deliver_at, s.id) >= ROW($1, $2)" \
+	" AND s.epoch = ANY ($3)" \
+	" AND (s.retry_at IS NULL OR s.retry_at <= pg_catalog.now())" \
 	" AND NOT EXISTS (SELECT 1 FROM outbox.forgotten f" \
-	" WHERE f.complete_at IS NULL AND f.tenant OPERATOR(pg_catalog.=) s.tenant" \
+	" WHERE f.complete_at IS NULL AND f.tenant = s.tenant" \
 	" AND pg_catalog.pg_visible_in_snapshot(outbox.log_xid(s.epoch, s.xid)," \
 	" f.snapshot))"
 #define IN_ORDER " ORDER BY s.deliver_at, s.id LIMIT "
@@ -180,7 +180,7 @@ delete_moved(Datum *ids, int n)
 
 	(void) outbox_plan_run(&plan,
 						   "DELETE FROM outbox.scheduled s"
-						   " WHERE s.id OPERATOR(pg_catalog.=) ANY ($1)",
+						   " WHERE s.id = ANY ($1)",
 						   1, (Oid[]){UUIDARRAYOID}, &moved, NULL);
 }
 
@@ -212,9 +212,8 @@ set_aside(Datum id, const char *error, bool locked)
 								   Int32GetDatum(OUTBOX_SET_ASIDE_SECS(locked))};
 
 	(void) outbox_plan_run(&plan,
-						   "UPDATE outbox.scheduled" OUTBOX_SET_ASIDE
-						   " WHERE id OPERATOR(pg_catalog.=) $1",
-						   3, (Oid[]){UUIDOID, TEXTOID, INT4OID}, values, NULL);
+						   "UPDATE outbox.scheduled" OUTBOX_SET_ASIDE " WHERE id = $1", 3,
+						   (Oid[]){UUIDOID, TEXTOID, INT4OID}, values, NULL);
 }
 
 /*
@@ -280,7 +279,7 @@ move_due(TimestampTz now)
 			&due_plan,
 			"SELECT s.id, s.topic, s.type, s.key, s.headers, s.payload, s.body,"
 			" s.content_type, s.expires_at, s.tenant" FROM_FIRST
-			" AND s.deliver_at OPERATOR(pg_catalog.<=) $4" IN_ORDER CppAsString2(
+			" AND s.deliver_at <= $4" IN_ORDER CppAsString2(
 				BATCH_ROWS) " FOR UPDATE SKIP LOCKED",
 			4, (Oid[]){TIMESTAMPTZOID, UUIDOID, INT8ARRAYOID, TIMESTAMPTZOID}, values,
 			NULL) == 0)

@@ -87,7 +87,7 @@ fetch_kept(Datum array, FetchState *st)
 	static SPIPlanPtr plan;
 	uint64			  n = outbox_plan_run(&plan,
 										  "SELECT " EVENT_COLUMNS " FROM outbox.kept_events"
-													 " WHERE seq OPERATOR(pg_catalog.=) ANY ($1)",
+													 " WHERE seq = ANY ($1)",
 										  1, (Oid[]){INT8ARRAYOID}, &array, NULL);
 
 	for (uint64 i = 0; i < n; i++)

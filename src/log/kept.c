@@ -93,7 +93,7 @@ copy_events(int piece, const int64 *seqs, int n)
 			 "INSERT INTO outbox.kept_events SELECT e.seq, e.xid, e.epoch, e.id,"
 			 " e.created_at, e.expires_at, e.topic, e.type, e.key, e.tenant, e.headers,"
 			 " e.payload, e.body, e.content_type FROM outbox.events_%d e"
-			 " WHERE e.seq OPERATOR(pg_catalog.=) ANY ($1)"
+			 " WHERE e.seq = ANY ($1)"
 			 " AND outbox.log_xid(e.epoch, e.xid) IS NOT NULL"
 			 " ON CONFLICT (seq, epoch) DO NOTHING",
 			 piece);
@@ -128,8 +128,8 @@ copy_slice(int piece, int64 from)
 	Datum args[3] = {Int64GetDatum(from), Int64GetDatum(upto), Int64GetDatum(SLICE_ROWS)};
 	int	  n = (int) outbox_plan_run(&plan,
 									"SELECT p.seq FROM outbox.parked p"
-									  " WHERE p.seq OPERATOR(pg_catalog.>) $1"
-									  " AND p.seq OPERATOR(pg_catalog.<=) $2"
+									  " WHERE p.seq > $1"
+									  " AND p.seq <= $2"
 									  " ORDER BY p.seq LIMIT $3",
 									3, (Oid[]){INT8OID, INT8OID, INT8OID}, args, NULL);
 	int64 *seqs = palloc(sizeof(int64) * Max(n, 1));
@@ -319,29 +319,29 @@ outbox_kept_tidy(void)
 		return;
 	}
 	outbox_query("WITH slice AS MATERIALIZED (SELECT seq FROM outbox.kept_events"
-				 " WHERE seq OPERATOR(pg_catalog.>) $1 ORDER BY seq LIMIT $2),"
+				 " WHERE seq > $1 ORDER BY seq LIMIT $2),"
 				 " gone AS (DELETE FROM outbox.kept_events k"
-				 " WHERE k.seq OPERATOR(pg_catalog.>) $1"
-				 " AND k.seq OPERATOR(pg_catalog.<=)"
+				 " WHERE k.seq > $1"
+				 " AND k.seq <="
 				 " (SELECT pg_catalog.max(s.seq) FROM slice s)"
 				 " AND CASE WHEN (SELECT p.seq FROM outbox.parked p"
-				 " WHERE p.seq OPERATOR(pg_catalog.=) k.seq"
-				 " AND p.status OPERATOR(pg_catalog.<>) 'cancelled' LIMIT 1) IS NULL"
+				 " WHERE p.seq = k.seq"
+				 " AND p.status <> 'cancelled' LIMIT 1) IS NULL"
 				 " THEN (SELECT e.seq FROM outbox.events e"
-				 " WHERE e.seq OPERATOR(pg_catalog.=) k.seq"
-				 " AND e.epoch OPERATOR(pg_catalog.=) k.epoch LIMIT 1) IS NULL"
+				 " WHERE e.seq = k.seq"
+				 " AND e.epoch = k.epoch LIMIT 1) IS NULL"
 				 " ELSE false END AND (k.tenant IS NULL OR NOT EXISTS"
 				 " (SELECT 1 FROM outbox.attempt_log a"
-				 " WHERE a.seq OPERATOR(pg_catalog.=) k.seq"
+				 " WHERE a.seq = k.seq"
 				 " AND (a.response_body IS NOT NULL"
-				 " OR a.error OPERATOR(pg_catalog.<>) 'forgotten')))"
+				 " OR a.error <> 'forgotten')))"
 				 " RETURNING k.seq),"
 				 " cancelled AS (DELETE FROM outbox.parked p"
-				 " WHERE p.seq OPERATOR(pg_catalog.=) ANY"
+				 " WHERE p.seq = ANY"
 				 " (ARRAY(SELECT g.seq FROM gone g))"
-				 " AND p.status OPERATOR(pg_catalog.=) 'cancelled')"
+				 " AND p.status = 'cancelled')"
 				 " SELECT CASE WHEN pg_catalog.count(*)"
-				 " OPERATOR(pg_catalog.=) $2 THEN pg_catalog.max(seq) END"
+				 " = $2 THEN pg_catalog.max(seq) END"
 				 " FROM slice",
 				 2, (Oid[]){INT8OID, INT8OID}, args, NULL);
 	last = row_int8(fetch_row(0), 0);

@@ -57,9 +57,9 @@ void
 outbox_log_check_sequence(void)
 {
 	if (SPI_execute("SELECT 1 FROM pg_catalog.pg_sequence WHERE seqrelid"
-					" OPERATOR(pg_catalog.=) 'outbox.events_seq'::pg_catalog.regclass"
-					" AND seqcache OPERATOR(pg_catalog.=) 1"
-					" AND seqincrement OPERATOR(pg_catalog.=) 1"
+					" = 'outbox.events_seq'::pg_catalog.regclass"
+					" AND seqcache = 1"
+					" AND seqincrement = 1"
 					" AND NOT seqcycle",
 					false, 1) != SPI_OK_SELECT ||
 		SPI_processed != 1)

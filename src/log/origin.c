@@ -42,7 +42,7 @@ events_had_origin(void)
 
 	for (size_t i = 0; i < lengthof(tables); i++)
 		if (outbox_query(psprintf("SELECT 1 FROM outbox.%s"
-								  " WHERE epoch OPERATOR(pg_catalog.<>) 0 LIMIT 1",
+								  " WHERE epoch <> 0 LIMIT 1",
 								  tables[i]),
 						 0, NULL, NULL, NULL) > 0)
 			return true;
@@ -57,13 +57,13 @@ outbox_origin(int64 *epoch, bool *zero, bool thorough)
 	OutboxColumns row;
 
 	outbox_query("SELECT pg_catalog.count(*), pg_catalog.count(*) FILTER (WHERE"
-				 " system_identifier OPERATOR(pg_catalog.=) $1"
-				 " AND database_oid OPERATOR(pg_catalog.=) $2),"
+				 " system_identifier = $1"
+				 " AND database_oid = $2),"
 				 " pg_catalog.max(epoch), pg_catalog.bool_or(first),"
 				 " pg_catalog.max(instance_name),"
 				 " EXISTS (SELECT 1 FROM outbox.origins o WHERE NOT o.first"
 				 " AND NOT EXISTS (SELECT 1 FROM outbox.origins p"
-				 " WHERE p.adopted_by OPERATOR(pg_catalog.=) o.epoch)),"
+				 " WHERE p.adopted_by = o.epoch)),"
 				 " EXISTS (SELECT 1 FROM outbox.origins)"
 				 " OR EXISTS (SELECT 1 FROM outbox.endpoint_settings)"
 				 " FROM outbox.origins WHERE adopted_by IS NULL",
@@ -132,12 +132,10 @@ pull_back_events(void)
 					 FullTransactionIdGetDatum(
 						 FullTransactionIdFromU64(FirstNormalTransactionId))};
 
-	if (outbox_query(
-			"SELECT 1 FROM outbox.events WHERE xid OPERATOR(pg_catalog.>=) $1 LIMIT 1", 1,
-			(Oid[]){XID8OID}, args, NULL) > 0)
-		outbox_query(
-			"UPDATE outbox.events SET xid = $2 WHERE xid OPERATOR(pg_catalog.>=) $1", 2,
-			(Oid[]){XID8OID, XID8OID}, args, NULL);
+	if (outbox_query("SELECT 1 FROM outbox.events WHERE xid >= $1 LIMIT 1", 1,
+					 (Oid[]){XID8OID}, args, NULL) > 0)
+		outbox_query("UPDATE outbox.events SET xid = $2 WHERE xid >= $1", 2,
+					 (Oid[]){XID8OID, XID8OID}, args, NULL);
 }
 
 void

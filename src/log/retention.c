@@ -171,20 +171,20 @@ no_reader_needs(int piece)
 			 " UNION ALL SELECT read, NULL, 0, NULL FROM outbox.replays"
 			 " WHERE finished_at IS NULL) AS q) AS p"
 			 " WHERE (p.reading IS NOT NULL AND EXISTS (SELECT 1 FROM outbox.events_%d e"
-			 " WHERE e.seq OPERATOR(pg_catalog.>) p.last_seq"
+			 " WHERE e.seq > p.last_seq"
 			 " AND NOT pg_catalog.pg_visible_in_snapshot("
 			 "outbox.log_xid(e.epoch, e.xid), p.read)))"
 			 " OR EXISTS (SELECT 1 FROM outbox.events_%d e"
-			 " WHERE e.xid OPERATOR(pg_catalog.>=)"
+			 " WHERE e.xid >="
 			 " pg_catalog.pg_snapshot_xmin(p.read)"
 			 " AND NOT pg_catalog.pg_visible_in_snapshot("
 			 "outbox.log_xid(e.epoch, e.xid), p.read)"
 			 " AND NOT (p.reading IS NOT NULL"
-			 " AND e.seq OPERATOR(pg_catalog.<=) p.last_seq"
+			 " AND e.seq <= p.last_seq"
 			 " AND pg_catalog.pg_visible_in_snapshot("
 			 "outbox.log_xid(e.epoch, e.xid), p.reading)))"
 			 " OR EXISTS (SELECT 1 FROM outbox.events_%d e"
-			 " WHERE e.seq OPERATOR(pg_catalog.=) ANY (outbox.pending_seqs(p.pending))"
+			 " WHERE e.seq = ANY (outbox.pending_seqs(p.pending))"
 			 " AND outbox.log_xid(e.epoch, e.xid) IS NOT NULL)"
 			 " LIMIT 1",
 			 piece, piece, piece);
@@ -198,7 +198,7 @@ use_piece(const char *log, int piece)
 	Datum args[2] = {CStringGetTextDatum(log), Int16GetDatum(piece)};
 
 	outbox_query("UPDATE outbox.pieces SET piece = $2, since = pg_catalog.now()"
-				 " WHERE log OPERATOR(pg_catalog.=) $1",
+				 " WHERE log = $1",
 				 2, (Oid[]){TEXTOID, INT2OID}, args, NULL);
 }
 
@@ -213,9 +213,8 @@ correct_times(TimestampTz now)
 
 	if (!outbox_txn_begin(true))
 		return false;
-	outbox_query(
-		"UPDATE outbox.pieces SET since = $1 WHERE since OPERATOR(pg_catalog.>) $1", 1,
-		(Oid[]){TIMESTAMPTZOID}, args, NULL);
+	outbox_query("UPDATE outbox.pieces SET since = $1 WHERE since > $1", 1,
+				 (Oid[]){TIMESTAMPTZOID}, args, NULL);
 	outbox_txn_commit();
 	return true;
 }

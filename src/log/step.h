@@ -59,9 +59,9 @@ extern bool outbox_step_was_locked(const OutboxStepError *failure);
  */
 #define OUTBOX_SET_ASIDE \
 	" SET error = $2, failed_at = COALESCE(failed_at, pg_catalog.now())," \
-	" retry_at = pg_catalog.now() OPERATOR(pg_catalog.+)" \
+	" retry_at = pg_catalog.now() +" \
 	" LEAST(GREATEST(pg_catalog.make_interval(secs => $3)," \
-	" pg_catalog.now() OPERATOR(pg_catalog.-) failed_at)," \
+	" pg_catalog.now() - failed_at)," \
 	" pg_catalog.make_interval(days => 1))"
 
 /* Its $3.  Another transaction's lock ends soon, other failures last longer. */

@@ -76,8 +76,7 @@ extern bool outbox_serves_endpoint(int32 endpoint_id);
  * SQL.
  */
 extern Datum outbox_shares_array(void);
-#define OUTBOX_SHARE_OF_ENDPOINT \
-	"(1 OPERATOR(pg_catalog.+) (endpoint_id OPERATOR(pg_catalog.%) 255))"
+#define OUTBOX_SHARE_OF_ENDPOINT "(1 + (endpoint_id % 255))"
 
 /* True if a share is being left and is not yet given up. */
 extern bool outbox_shares_leaving(void);

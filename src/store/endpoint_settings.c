@@ -96,8 +96,7 @@ read_ordering(const char *name)
 }
 
 #define USEC(column) \
-	"(pg_catalog.date_part('epoch', s." column \
-	") OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8"
+	"(pg_catalog.date_part('epoch', s." column ") * 1000000)::pg_catalog.int8"
 
 uint64
 outbox_endpoint_row_version(OutboxColumns row, int column)
@@ -208,14 +207,14 @@ read_settings(ArrayType *ids, OutboxApplyEndpointRow apply, void *arg)
 		" COALESCE(l.max_in_flight, a.max_in_flight),"
 		" COALESCE(l.rate_limit, a.rate_limit)::pg_catalog.float8,"
 		" (SELECT pg_catalog.max(v.version) FROM outbox.subscriptions v"
-		" WHERE v.endpoint_id OPERATOR(pg_catalog.=) s.endpoint_id), p.*"
+		" WHERE v.endpoint_id = s.endpoint_id), p.*"
 		" FROM outbox.endpoint_settings s LEFT JOIN outbox.endpoint_secrets k"
-		" ON k.endpoint_id OPERATOR(pg_catalog.=) s.endpoint_id"
-		" AND k.part OPERATOR(pg_catalog.=) 0"
-		" LEFT JOIN outbox.tenant_limits_here l ON l.tenant OPERATOR(pg_catalog.=) s.tenant"
-		" LEFT JOIN outbox.tenant_limits_here a ON a.tenant OPERATOR(pg_catalog.=) ''"
+		" ON k.endpoint_id = s.endpoint_id"
+		" AND k.part = 0"
+		" LEFT JOIN outbox.tenant_limits_here l ON l.tenant = s.tenant"
+		" LEFT JOIN outbox.tenant_limits_here a ON a.tenant = ''"
 		" LEFT JOIN LATERAL " OUTBOX_POSITION_OF("s.endpoint_id") " p ON true"
-		" WHERE $1 IS NULL OR s.endpoint_id OPERATOR(pg_catalog.=) ANY ($1)"
+		" WHERE $1 IS NULL OR s.endpoint_id = ANY ($1)"
 		" ORDER BY s.endpoint_id",
 		1, (Oid[]){INT4ARRAYOID}, args, ids ? " " : "n", false, 0);
 	/* clang-format on */

@@ -108,8 +108,8 @@ outbox_parked_empty(int32 endpoint_id, int64 seq)
 
 	outbox_query("UPDATE outbox.parked SET status = 'cancelled', reason = 'forgotten',"
 				 " key = NULL, last_error = NULL, next_attempt_at = NULL"
-				 " WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
-				 " AND seq OPERATOR(pg_catalog.=) $2",
+				 " WHERE endpoint_id = $1"
+				 " AND seq = $2",
 				 2, (Oid[]){INT4OID, INT8OID}, args, NULL);
 }
 
@@ -127,8 +127,8 @@ outbox_parked_write_gone(void)
 
 			outbox_query(
 				"UPDATE outbox.parked SET status = 'dead', reason = 'event is gone'"
-				" WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
-				" AND seq OPERATOR(pg_catalog.=) $2",
+				" WHERE endpoint_id = $1"
+				" AND seq = $2",
 				2, (Oid[]){INT4OID, INT8OID}, args, NULL);
 		}
 	}
@@ -234,9 +234,9 @@ outbox_parked_load_retries(OutboxEndpoint *ep, const int64 *seqs, int n)
 	outbox_plan_run(&plan,
 					"SELECT p.* FROM pg_catalog.unnest($2) w(seq) CROSS JOIN LATERAL"
 					" (SELECT " LOADED ", status FROM outbox.parked"
-					" WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
-					" AND seq OPERATOR(pg_catalog.=) w.seq LIMIT 1) p"
-					" WHERE p.status OPERATOR(pg_catalog.=) 'retrying' ORDER BY w.seq",
+					" WHERE endpoint_id = $1"
+					" AND seq = w.seq LIMIT 1) p"
+					" WHERE p.status = 'retrying' ORDER BY w.seq",
 					2, (Oid[]){INT4OID, INT8ARRAYOID}, args, NULL);
 	fetch_events(ep, true, &l);
 	(void) take_events(ep, true, &l);
@@ -260,21 +260,19 @@ fetch_followers(OutboxEndpoint *ep, const OutboxLane *lane, int limit, Loading *
 								 Int64GetDatum(lane->first_parked), CStringGetTextDatum(lane->key)};
 
 	if (ep->config.ordering == OUTBOX_ORDER_STRICT)
-		outbox_plan_run(
-			&of_all,
-			"SELECT " LOADED " FROM outbox.parked"
-			" WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
-			" AND seq OPERATOR(pg_catalog.>=) $3"
-			" AND status OPERATOR(pg_catalog.=) 'blocked' ORDER BY seq LIMIT $2",
-			3, (Oid[]){INT4OID, INT8OID, INT8OID}, args, NULL);
+		outbox_plan_run(&of_all,
+						"SELECT " LOADED " FROM outbox.parked"
+						" WHERE endpoint_id = $1"
+						" AND seq >= $3"
+						" AND status = 'blocked' ORDER BY seq LIMIT $2",
+						3, (Oid[]){INT4OID, INT8OID, INT8OID}, args, NULL);
 	else
-		outbox_plan_run(
-			&of_key,
-			"SELECT " LOADED " FROM outbox.parked"
-			" WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
-			" AND key OPERATOR(pg_catalog.=) $4 AND seq OPERATOR(pg_catalog.>=) $3"
-			" AND status OPERATOR(pg_catalog.=) 'blocked' ORDER BY seq LIMIT $2",
-			4, (Oid[]){INT4OID, INT8OID, INT8OID, TEXTOID}, args, NULL);
+		outbox_plan_run(&of_key,
+						"SELECT " LOADED " FROM outbox.parked"
+						" WHERE endpoint_id = $1"
+						" AND key = $4 AND seq >= $3"
+						" AND status = 'blocked' ORDER BY seq LIMIT $2",
+						4, (Oid[]){INT4OID, INT8OID, INT8OID, TEXTOID}, args, NULL);
 	if (SPI_processed == 0)
 		return false;
 	fetch_events(ep, false, l);
@@ -373,11 +371,10 @@ unpark(OutboxEndpoint *ep, OutboxDelivery *d)
 	static SPIPlanPtr plan;
 	Datum			  args[2] = {Int32GetDatum(ep->id), Int64GetDatum(d->seq)};
 
-	outbox_plan_run(
-		&plan,
-		"DELETE FROM outbox.parked WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
-		" AND seq OPERATOR(pg_catalog.=) $2",
-		2, (Oid[]){INT4OID, INT8OID}, args, NULL);
+	outbox_plan_run(&plan,
+					"DELETE FROM outbox.parked WHERE endpoint_id = $1"
+					" AND seq = $2",
+					2, (Oid[]){INT4OID, INT8OID}, args, NULL);
 }
 
 void

@@ -45,12 +45,12 @@
 /* Rows that are made due together because they are in no lane any more. */
 #define UNBLOCK_ROWS 1000
 
-#define OF_ENDPOINT " WHERE p.endpoint_id OPERATOR(pg_catalog.=) $1"
-#define STATUS " AND p.status OPERATOR(pg_catalog.=) "
+#define OF_ENDPOINT " WHERE p.endpoint_id = $1"
+#define STATUS " AND p.status = "
 
 /* Written as in the index, so that it is used. */
 #define BLOCKING_REASON \
-	" AND p.reason OPERATOR(pg_catalog.=) ANY" \
+	" AND p.reason = ANY" \
 	" (ARRAY['max_attempts', 'max_age', 'aborted by receiver'])"
 
 static int room = OUTBOX_PARKED_ROOM_LEAST;
@@ -98,7 +98,7 @@ read_retries(OutboxEndpoint *ep)
 		&plan,
 		"SELECT p.seq, p.key, p.next_attempt_at, p.batch FROM outbox.parked p" OF_ENDPOINT
 			STATUS "'retrying'"
-		" AND ROW(p.next_attempt_at, p.seq) OPERATOR(pg_catalog.>) ROW($2, $3)"
+		" AND ROW(p.next_attempt_at, p.seq) > ROW($2, $3)"
 		" ORDER BY p.next_attempt_at, p.seq LIMIT $4",
 		4, (Oid[]){INT4OID, TIMESTAMPTZOID, INT8OID, INT8OID}, args, NULL);
 	ep->queue->retries_all = SPI_processed < (uint64) room;
@@ -130,7 +130,7 @@ read_retries(OutboxEndpoint *ep)
 
 #define ANSWERS \
 	" EXISTS (SELECT 1 FROM outbox.parked p" OF_ENDPOINT OF_KEY STATUS "'retrying'" \
-	" AND NOT p.seq OPERATOR(pg_catalog.=) ANY ($3))," \
+	" AND NOT p.seq = ANY ($3))," \
 	" $4 AND EXISTS (SELECT 1 FROM outbox.parked p" OF_ENDPOINT OF_KEY STATUS \
 	"'dead'" BLOCKING_REASON ")," \
 	" (SELECT p.seq FROM outbox.parked p" OF_ENDPOINT OF_KEY STATUS "'blocked'" \
@@ -164,7 +164,7 @@ ask_table(OutboxEndpoint *ep, Datum *keys, int nkeys)
 	}
 	else
 	{
-#define OF_KEY " AND p.key OPERATOR(pg_catalog.=) k.key"
+#define OF_KEY " AND p.key = k.key"
 		outbox_plan_run(&of_keys,
 						"SELECT k.key," ANSWERS " FROM pg_catalog.unnest($2) k(key)", 4,
 						types, args, NULL);
@@ -253,13 +253,13 @@ read_keys(OutboxEndpoint *ep, const char *from, int max)
 
 #define NEXT_KEY(from) \
 	"(SELECT p.key, p.seq FROM outbox.parked p" OF_ENDPOINT STATUS "'blocked'" \
-	" AND p.key OPERATOR(pg_catalog.>) " from " ORDER BY p.key, p.seq LIMIT 1) q"
+	" AND p.key > " from " ORDER BY p.key, p.seq LIMIT 1) q"
 	outbox_plan_run(
 		&plan,
 		"WITH RECURSIVE k(key, seq, n) AS (SELECT q.key, q.seq, 1 FROM " NEXT_KEY(
-			"$2") " UNION ALL SELECT q.key, q.seq, k.n OPERATOR(pg_catalog.+) 1"
+			"$2") " UNION ALL SELECT q.key, q.seq, k.n + 1"
 				  " FROM k CROSS JOIN LATERAL " NEXT_KEY(
-					  "k.key") " WHERE k.n OPERATOR(pg_catalog.<) $3)"
+					  "k.key") " WHERE k.n < $3)"
 							   " SELECT k.key, k.seq FROM k ORDER BY k.n",
 		3, (Oid[]){INT4OID, TEXTOID, INT4OID}, args, NULL);
 }
@@ -305,7 +305,7 @@ outbox_parked_unblock(OutboxEndpoint *ep)
 #define UNBLOCK(which) \
 	"UPDATE outbox.parked u SET status = 'retrying'," \
 	" next_attempt_at = pg_catalog.now()" \
-	" WHERE u.endpoint_id OPERATOR(pg_catalog.=) $1 AND u.seq OPERATOR(pg_catalog.=) ANY" \
+	" WHERE u.endpoint_id = $1 AND u.seq = ANY" \
 	" (ARRAY(SELECT p.seq FROM outbox.parked p" OF_ENDPOINT STATUS "'blocked'" which \
 	" LIMIT $2))" \
 	" RETURNING u.seq, u.next_attempt_at"
@@ -339,7 +339,7 @@ count_rows(OutboxEndpoint *ep)
 	outbox_plan_run(&plan,
 					"SELECT q.status, pg_catalog.count(*), pg_catalog.max(q.seq) FROM"
 					" (SELECT p.status, p.seq FROM outbox.parked p" OF_ENDPOINT
-					" AND p.seq OPERATOR(pg_catalog.>) $2 ORDER BY p.seq LIMIT $3) q"
+					" AND p.seq > $2 ORDER BY p.seq LIMIT $3) q"
 					" GROUP BY q.status",
 					3, (Oid[]){INT4OID, INT8OID, INT8OID}, args, NULL);
 	for (uint64 i = 0; i < SPI_processed; i++)
@@ -379,7 +379,7 @@ outbox_parked_is_cancelled(OutboxEndpoint *ep, int64 seq)
 		return false;
 	found = outbox_plan_run(&plan,
 							"SELECT 1 FROM outbox.parked p" OF_ENDPOINT
-							" AND p.seq OPERATOR(pg_catalog.=) $2" STATUS "'cancelled'",
+							" AND p.seq = $2" STATUS "'cancelled'",
 							2, (Oid[]){INT4OID, INT8OID}, args, NULL) > 0;
 	SPI_freetuptable(SPI_tuptable);
 	return found;

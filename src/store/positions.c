@@ -164,7 +164,7 @@ outbox_positions_read_totals(int64 *totals)
 {
 	memset(totals, 0, sizeof(int64) * OUTBOX_COUNTERS);
 	if (outbox_query("SELECT counters FROM outbox.positions"
-					 " WHERE endpoint_id OPERATOR(pg_catalog.=) 0"
+					 " WHERE endpoint_id = 0"
 					 " ORDER BY number DESC LIMIT 1",
 					 0, NULL, NULL, NULL) == 0)
 		return false;
@@ -196,7 +196,7 @@ read_shared(Datum id, OutboxCursor *cursor)
 		outbox_positions_read_again();
 		if (outbox_plan_run(&plan,
 							"SELECT " OUTBOX_CURSOR_COLUMNS " FROM outbox.positions"
-							" WHERE endpoint_id OPERATOR(pg_catalog.=) $1"
+							" WHERE endpoint_id = $1"
 							" ORDER BY number DESC LIMIT 1",
 							1, (Oid[]){INT4OID}, &id, NULL) == 0)
 			elog(ERROR, "shared position %d is missing", DatumGetInt32(id));
@@ -240,9 +240,9 @@ bool
 outbox_position_newest_shared(OutboxCursor *cursor)
 {
 	if (outbox_query("SELECT " OUTBOX_CURSOR_COLUMNS ", endpoint_id FROM outbox.positions"
-					 " WHERE endpoint_id OPERATOR(pg_catalog.<) 0"
-					 " AND number OPERATOR(pg_catalog.=) (SELECT pg_catalog.max(number)"
-					 " FROM outbox.positions WHERE endpoint_id OPERATOR(pg_catalog.<) 0)",
+					 " WHERE endpoint_id < 0"
+					 " AND number = (SELECT pg_catalog.max(number)"
+					 " FROM outbox.positions WHERE endpoint_id < 0)",
 					 0, NULL, NULL, NULL) == 0)
 		return false;
 	read_cursor(fetch_row(0), cursor);
@@ -287,7 +287,7 @@ outbox_positions_raise_numbers(OutboxDatabase *db)
 		"(SELECT pg_catalog.max(tick) FROM outbox.ticks)),"
 		" (SELECT pg_catalog.max(number) FROM outbox.positions),"
 		" (SELECT -pg_catalog.min(endpoint_id)::pg_catalog.int8 FROM outbox.positions"
-		" WHERE endpoint_id OPERATOR(pg_catalog.<) 0)",
+		" WHERE endpoint_id < 0)",
 		0, NULL, NULL, NULL);
 	row = fetch_row(0);
 	outbox_raise(&db->last_tick, (uint64) row_int8(row, 0));
@@ -592,9 +592,9 @@ outbox_positions_compact(void)
 		" FROM outbox.positions ORDER BY endpoint_id DESC, number DESC)"
 		" INSERT INTO outbox.positions SELECT $1, " POSITION_NAMES
 		" FROM newest p WHERE EXISTS (SELECT 1 FROM outbox.endpoint_settings s"
-		" WHERE s.endpoint_id OPERATOR(pg_catalog.=) p.endpoint_id)"
-		" OR p.endpoint_id OPERATOR(pg_catalog.=) 0"
-		" OR p.endpoint_id OPERATOR(pg_catalog.=) ANY"
+		" WHERE s.endpoint_id = p.endpoint_id)"
+		" OR p.endpoint_id = 0"
+		" OR p.endpoint_id = ANY"
 		" (ARRAY(SELECT DISTINCT f.shared FROM newest f))"
 		" ON CONFLICT DO NOTHING",
 		1, (Oid[]){INT2OID}, args, NULL);

@@ -43,8 +43,7 @@ extern void outbox_positions_init(OutboxDatabase *db);
 #define OUTBOX_POSITION_OF(id) \
 	"(SELECT " OUTBOX_CURSOR_COLUMNS ", generation, shared, pending, delivered," \
 	" failed_attempts, counters, failing_since, failing_told, state_since, probes" \
-	" FROM outbox.positions WHERE endpoint_id OPERATOR(pg_catalog.=) " id \
-	" ORDER BY number DESC LIMIT 1)"
+	" FROM outbox.positions WHERE endpoint_id = " id " ORDER BY number DESC LIMIT 1)"
 extern bool outbox_position_read(OutboxColumns row, OutboxPosition *position);
 
 /* From now on a shared position is read from the table again. */

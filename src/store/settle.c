@@ -172,9 +172,9 @@ write_state(OutboxEndpoint *ep)
 
 	if (outbox_query("UPDATE outbox.endpoint_settings SET state = 'disabled',"
 					 " reason = $2, state_since = $3 WHERE endpoint_id"
-					 " OPERATOR(pg_catalog.=) (SELECT endpoint_id"
+					 " = (SELECT endpoint_id"
 					 " FROM outbox.endpoint_settings WHERE endpoint_id"
-					 " OPERATOR(pg_catalog.=) $1 FOR UPDATE SKIP LOCKED)",
+					 " = $1 FOR UPDATE SKIP LOCKED)",
 					 3, (Oid[]){INT4OID, TEXTOID, TIMESTAMPTZOID}, args, NULL) == 0)
 		return false;
 

@@ -61,9 +61,9 @@ outbox_clock_follow(TimestampTz now)
 	if (!outbox_txn_begin(true))
 		return;
 	outbox_query("UPDATE outbox.parked"
-				 " SET next_attempt_at = next_attempt_at OPERATOR(pg_catalog.-) $2"
-				 " WHERE status OPERATOR(pg_catalog.=) 'retrying'"
-				 " AND next_attempt_at OPERATOR(pg_catalog.>) $1",
+				 " SET next_attempt_at = next_attempt_at - $2"
+				 " WHERE status = 'retrying'"
+				 " AND next_attempt_at > $1",
 				 2, (Oid[]){TIMESTAMPTZOID, INTERVALOID}, args, NULL);
 	outbox_txn_commit();
 }

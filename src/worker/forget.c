@@ -191,15 +191,15 @@ count_of(SPIPlanPtr *plan, const char *sql, const OutboxForget *f, Datum seqs)
 
 #define EMPTY \
 	" SET key = NULL, headers = NULL, payload = NULL, body = NULL, content_type = NULL" \
-	" WHERE e.seq OPERATOR(pg_catalog.=) ANY ($3)" \
-	" AND e.tenant OPERATOR(pg_catalog.=) $1" \
+	" WHERE e.seq = ANY ($3)" \
+	" AND e.tenant = $1" \
 	" AND (e.payload IS NOT NULL OR e.body IS NOT NULL)" BEFORE
 
 /* The events of $3 that are forgotten. */
 #define EMPTIED \
 	"(SELECT e.seq FROM outbox.all_events e" \
-	" WHERE e.seq OPERATOR(pg_catalog.=) ANY ($3) AND e.payload IS NULL AND e.body IS NULL" \
-	" AND e.tenant OPERATOR(pg_catalog.=) $1)"
+	" WHERE e.seq = ANY ($3) AND e.payload IS NULL AND e.body IS NULL" \
+	" AND e.tenant = $1)"
 
 /* Empties these events, in the log and beside it, and asks for their deliveries. */
 static void
@@ -221,24 +221,24 @@ empty_events(const OutboxForget *f, const int64 *seqs, int n, Removed *r)
 						  " RETURNING e.seq, e.epoch)"
 						  " SELECT pg_catalog.count(*) FROM u WHERE NOT EXISTS"
 						  " (SELECT 1 FROM outbox.events l WHERE"
-						  " l.seq OPERATOR(pg_catalog.=) u.seq"
-						  " AND l.epoch OPERATOR(pg_catalog.=) u.epoch)",
+						  " l.seq = u.seq"
+						  " AND l.epoch = u.epoch)",
 						  f, array);
-	r->attempts += count_of(
-		&of_attempts,
-		"WITH u AS (UPDATE outbox.attempt_log a SET response_body = NULL,"
-		" error = CASE WHEN a.error IS NOT NULL THEN 'forgotten' END"
-		" WHERE a.seq OPERATOR(pg_catalog.=) ANY (ARRAY" EMPTIED ")"
-		" AND (a.response_body IS NOT NULL OR a.error OPERATOR(pg_catalog.<>) 'forgotten')"
-		" RETURNING 1) SELECT pg_catalog.count(*) FROM u",
-		f, array);
+	r->attempts +=
+		count_of(&of_attempts,
+				 "WITH u AS (UPDATE outbox.attempt_log a SET response_body = NULL,"
+				 " error = CASE WHEN a.error IS NOT NULL THEN 'forgotten' END"
+				 " WHERE a.seq = ANY (ARRAY" EMPTIED ")"
+				 " AND (a.response_body IS NOT NULL OR a.error <> 'forgotten')"
+				 " RETURNING 1) SELECT pg_catalog.count(*) FROM u",
+				 f, array);
 	commands =
 		count_of(&of_parked,
 				 "WITH c AS (INSERT INTO outbox.commands (endpoint_id, action, seq)"
 				 " SELECT k.endpoint_id, 'forget', k.seq FROM outbox.parked k"
 				 " JOIN outbox.endpoint_settings s USING (endpoint_id)"
-				 " WHERE k.seq OPERATOR(pg_catalog.=) ANY (ARRAY" EMPTIED ")"
-				 " AND (k.status OPERATOR(pg_catalog.<>) 'cancelled' OR k.key IS NOT NULL"
+				 " WHERE k.seq = ANY (ARRAY" EMPTIED ")"
+				 " AND (k.status <> 'cancelled' OR k.key IS NOT NULL"
 				 " OR k.last_error IS NOT NULL)"
 				 " ORDER BY k.seq RETURNING 1) SELECT pg_catalog.count(*) FROM c",
 				 f, array);
@@ -260,11 +260,11 @@ slice_of_events(const OutboxForget *f, Removed *r)
 
 	run(&plan,
 		"SELECT q.seq FROM ((SELECT e.seq FROM outbox.events e"
-		" WHERE e.tenant OPERATOR(pg_catalog.=) $1 AND e.seq OPERATOR(pg_catalog.>) $3"
+		" WHERE e.tenant = $1 AND e.seq > $3"
 		" ORDER BY e.seq LIMIT " CppAsString2(
 			SLICE_ROWS) ") UNION"
 						" (SELECT e.seq FROM outbox.kept_events e"
-						" WHERE e.tenant OPERATOR(pg_catalog.=) $1 AND e.seq OPERATOR(pg_catalog.>) $3"
+						" WHERE e.tenant = $1 AND e.seq > $3"
 						" ORDER BY e.seq LIMIT " CppAsString2(
 							SLICE_ROWS) ")) q"
 										" ORDER BY q.seq LIMIT " CppAsString2(SLICE_ROWS),
@@ -301,16 +301,16 @@ slice_of_scheduled(const OutboxForget *f, Removed *r)
 
 	run(&plan,
 		"WITH slice AS MATERIALIZED (SELECT e.id, e.tenant, e.epoch, e.xid"
-		" FROM outbox.scheduled e WHERE e.id OPERATOR(pg_catalog.>) $3"
+		" FROM outbox.scheduled e WHERE e.id > $3"
 		" ORDER BY e.id LIMIT " CppAsString2(
 			SLICE_ROWS) "),"
 						" due AS MATERIALIZED (SELECT e.id FROM slice e"
-						" WHERE e.tenant OPERATOR(pg_catalog.=) $1" BEFORE "),"
+						" WHERE e.tenant = $1" BEFORE "),"
 						" free AS MATERIALIZED (SELECT s.id FROM outbox.scheduled s WHERE"
-						" s.id OPERATOR(pg_catalog.=) ANY (ARRAY(SELECT d.id FROM due d))"
+						" s.id = ANY (ARRAY(SELECT d.id FROM due d))"
 						" FOR UPDATE SKIP LOCKED),"
 						" gone AS (DELETE FROM outbox.scheduled s USING free d"
-						" WHERE s.id OPERATOR(pg_catalog.=) d.id RETURNING 1)"
+						" WHERE s.id = d.id RETURNING 1)"
 						" SELECT (SELECT pg_catalog.count(*) FROM gone),"
 						" (SELECT pg_catalog.count(*) FROM due), (SELECT pg_catalog.count(*) FROM slice),"
 						" (SELECT s.id FROM slice s ORDER BY s.id DESC LIMIT 1)",
@@ -340,27 +340,27 @@ slice_of_dedup(const OutboxForget *f, Removed *r)
 	outbox_plan_run(
 		&plan,
 		"WITH slice AS MATERIALIZED (SELECT d.* FROM outbox.dedup d"
-		" WHERE ROW(d.topic, d.dedup_key, d.tenant) OPERATOR(pg_catalog.>) ROW($2, $3, $4)"
+		" WHERE ROW(d.topic, d.dedup_key, d.tenant) > ROW($2, $3, $4)"
 		" ORDER BY d.topic, d.dedup_key, d.tenant LIMIT " CppAsString2(
 			SLICE_ROWS) "),"
 						" due AS MATERIALIZED (SELECT d.* FROM slice d"
-						" WHERE d.tenant OPERATOR(pg_catalog.=) $1"
-						" AND d.created_at OPERATOR(pg_catalog.<=) (SELECT f.requested_at"
-						" FROM outbox.forgotten f WHERE f.forget_id OPERATOR(pg_catalog.=) $5)"
+						" WHERE d.tenant = $1"
+						" AND d.created_at <= (SELECT f.requested_at"
+						" FROM outbox.forgotten f WHERE f.forget_id = $5)"
 						" AND NOT EXISTS (SELECT 1 FROM outbox.all_events e"
-						" WHERE e.id OPERATOR(pg_catalog.=) d.event_id AND NOT e.forgotten)"
+						" WHERE e.id = d.event_id AND NOT e.forgotten)"
 						" AND NOT EXISTS (SELECT 1 FROM outbox.scheduled s"
-						" WHERE s.id OPERATOR(pg_catalog.=) d.event_id)),"
+						" WHERE s.id = d.event_id)),"
 						" free AS MATERIALIZED (SELECT k.topic, k.dedup_key, k.tenant"
-						" FROM outbox.dedup k JOIN due d ON k.topic OPERATOR(pg_catalog.=) d.topic"
-						" AND k.dedup_key OPERATOR(pg_catalog.=) d.dedup_key"
-						" AND k.tenant OPERATOR(pg_catalog.=) d.tenant"
-						" AND k.event_id OPERATOR(pg_catalog.=) d.event_id"
+						" FROM outbox.dedup k JOIN due d ON k.topic = d.topic"
+						" AND k.dedup_key = d.dedup_key"
+						" AND k.tenant = d.tenant"
+						" AND k.event_id = d.event_id"
 						" FOR UPDATE OF k SKIP LOCKED),"
 						" gone AS (DELETE FROM outbox.dedup k USING free d"
-						" WHERE k.topic OPERATOR(pg_catalog.=) d.topic"
-						" AND k.dedup_key OPERATOR(pg_catalog.=) d.dedup_key"
-						" AND k.tenant OPERATOR(pg_catalog.=) d.tenant RETURNING 1)"
+						" WHERE k.topic = d.topic"
+						" AND k.dedup_key = d.dedup_key"
+						" AND k.tenant = d.tenant RETURNING 1)"
 						" SELECT (SELECT pg_catalog.count(*) FROM gone),"
 						" (SELECT pg_catalog.count(*) FROM due), (SELECT pg_catalog.count(*) FROM slice),"
 						" l.topic, l.dedup_key, l.tenant FROM (SELECT) one LEFT JOIN LATERAL"
@@ -383,7 +383,7 @@ static bool
 commands_wait(void)
 {
 	return outbox_query("SELECT 1 FROM outbox.commands"
-						" WHERE action OPERATOR(pg_catalog.=) 'forget' LIMIT 1",
+						" WHERE action = 'forget' LIMIT 1",
 						0, NULL, NULL, NULL) > 0;
 }
 
@@ -398,12 +398,12 @@ count(const OutboxForget *f, const Removed *r)
 		return;
 	pass.changed = true;
 	outbox_query("UPDATE outbox.forgotten SET"
-				 " events = events OPERATOR(pg_catalog.+) $2,"
-				 " attempts = attempts OPERATOR(pg_catalog.+) $3,"
-				 " deliveries = deliveries OPERATOR(pg_catalog.+) $4,"
-				 " scheduled = scheduled OPERATOR(pg_catalog.+) $5,"
-				 " dedup_keys = dedup_keys OPERATOR(pg_catalog.+) $6"
-				 " WHERE forget_id OPERATOR(pg_catalog.=) $1",
+				 " events = events + $2,"
+				 " attempts = attempts + $3,"
+				 " deliveries = deliveries + $4,"
+				 " scheduled = scheduled + $5,"
+				 " dedup_keys = dedup_keys + $6"
+				 " WHERE forget_id = $1",
 				 6, (Oid[]){INT8OID, INT8OID, INT8OID, INT8OID, INT8OID, INT8OID}, args,
 				 NULL);
 }
@@ -417,7 +417,7 @@ complete(const OutboxForget *f)
 	outbox_query("UPDATE outbox.forgotten SET complete_at = pg_catalog.clock_timestamp(),"
 				 " files = (SELECT pg_catalog.jsonb_object_agg(c.relation, c.file)"
 				 " FROM outbox.content_files c)"
-				 " WHERE forget_id OPERATOR(pg_catalog.=) $1 AND complete_at IS NULL",
+				 " WHERE forget_id = $1 AND complete_at IS NULL",
 				 1, (Oid[]){INT8OID}, args, NULL);
 	outbox_mark_changed(false);
 }

@@ -168,7 +168,7 @@ outbox_leftovers_may_load(int32 id, int64 generation, const OutboxTick *start)
 	if (l)
 		drop(&moved, l); /* it was moved again */
 	if (outbox_query("SELECT 1 FROM outbox.parked p"
-					 " WHERE p.endpoint_id OPERATOR(pg_catalog.=) $1 LIMIT 1",
+					 " WHERE p.endpoint_id = $1 LIMIT 1",
 					 1, (Oid[]){INT4OID}, args, NULL) == 0)
 		return true;
 	l = add(&moved, id);
@@ -181,12 +181,12 @@ outbox_leftovers_may_load(int32 id, int64 generation, const OutboxTick *start)
 
 #define ORPHAN \
 	" NOT EXISTS (SELECT 1 FROM outbox.endpoint_settings s" \
-	" WHERE s.endpoint_id OPERATOR(pg_catalog.=) p.endpoint_id)"
+	" WHERE s.endpoint_id = p.endpoint_id)"
 
 #define SLICE \
 	"WITH slice AS MATERIALIZED (SELECT p.seq, p.status FROM outbox.parked p" \
-	" WHERE p.endpoint_id OPERATOR(pg_catalog.=) $1" \
-	" AND p.seq OPERATOR(pg_catalog.>) $2 ORDER BY p.seq LIMIT $3)"
+	" WHERE p.endpoint_id = $1" \
+	" AND p.seq > $2 ORDER BY p.seq LIMIT $3)"
 
 /*
  * Deletes a slice of a dropped endpoint's rows.  Returns their number, and sets 'from'.
@@ -200,18 +200,18 @@ slice_of_dropped(const Leftover *l, int64 *from)
 	if (l->from == PG_INT64_MIN)
 	{
 		outbox_query("DELETE FROM outbox.subscriptions p"
-					 " WHERE p.endpoint_id OPERATOR(pg_catalog.=) $1 AND" ORPHAN,
+					 " WHERE p.endpoint_id = $1 AND" ORPHAN,
 					 1, (Oid[]){INT4OID}, args, NULL);
 		outbox_query("DELETE FROM outbox.endpoint_secrets p"
-					 " WHERE p.endpoint_id OPERATOR(pg_catalog.=) $1 AND" ORPHAN,
+					 " WHERE p.endpoint_id = $1 AND" ORPHAN,
 					 1, (Oid[]){INT4OID}, args, NULL);
 		outbox_query("DELETE FROM outbox.replays p"
-					 " WHERE p.endpoint_id OPERATOR(pg_catalog.=) $1 AND" ORPHAN,
+					 " WHERE p.endpoint_id = $1 AND" ORPHAN,
 					 1, (Oid[]){INT4OID}, args, NULL);
 	}
 	outbox_query(SLICE ", gone AS (DELETE FROM outbox.parked p USING slice c"
-					   " WHERE p.endpoint_id OPERATOR(pg_catalog.=) $1"
-					   " AND p.seq OPERATOR(pg_catalog.=) c.seq AND" ORPHAN ")"
+					   " WHERE p.endpoint_id = $1"
+					   " AND p.seq = c.seq AND" ORPHAN ")"
 					   " SELECT pg_catalog.count(*), pg_catalog.max(c.seq) FROM slice c",
 				 3, (Oid[]){INT4OID, INT8OID, INT8OID}, args, NULL);
 	*from = row_int8(fetch_row(0), 1);
@@ -238,13 +238,12 @@ search(List **found)
 	}
 #define NEXT(from) \
 	"(SELECT q.endpoint_id FROM outbox.parked q" \
-	" WHERE q.endpoint_id OPERATOR(pg_catalog.>) " from \
-	" ORDER BY q.endpoint_id LIMIT 1)"
+	" WHERE q.endpoint_id > " from " ORDER BY q.endpoint_id LIMIT 1)"
 	n = outbox_query(
 		"WITH RECURSIVE e(id, n) AS (SELECT " NEXT("$1") ", 1 UNION ALL SELECT " NEXT(
-			"e.id") ", e.n OPERATOR(pg_catalog.+) 1 FROM e"
+			"e.id") ", e.n + 1 FROM e"
 					" WHERE e.id IS NOT NULL"
-					" AND e.n OPERATOR(pg_catalog.<) $2)"
+					" AND e.n < $2)"
 					" SELECT p.endpoint_id, " ORPHAN
 					" FROM (SELECT id, n FROM e WHERE id IS NOT NULL)"
 					" p(endpoint_id, n) ORDER BY p.n",
@@ -266,10 +265,10 @@ forget_previous_secrets(void)
 {
 	outbox_query(
 		"UPDATE outbox.endpoint_secrets SET previous = NULL, previous_until = NULL"
-		" WHERE part OPERATOR(pg_catalog.=) 0"
-		" AND endpoint_id OPERATOR(pg_catalog.=) ANY (ARRAY("
+		" WHERE part = 0"
+		" AND endpoint_id = ANY (ARRAY("
 		"SELECT k.endpoint_id FROM outbox.endpoint_secrets k"
-		" WHERE k.previous_until OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp()"
+		" WHERE k.previous_until <= pg_catalog.clock_timestamp()"
 		" FOR UPDATE SKIP LOCKED))",
 		0, NULL, NULL, NULL);
 }
@@ -290,7 +289,7 @@ forget_changes(void)
 	}
 	args[0] = FullTransactionIdGetDatum(FullTransactionIdFromU64(below));
 	outbox_query("DELETE FROM outbox.endpoint_changes"
-				 " WHERE xid OPERATOR(pg_catalog.<) $1",
+				 " WHERE xid < $1",
 				 1, (Oid[]){XID8OID}, args, NULL);
 }
 
@@ -417,18 +416,18 @@ slice_of_moved(const Leftover *l, int64 *from, bool *valid)
 
 #define VALID \
 	" EXISTS (SELECT 1 FROM outbox.endpoint_settings s" \
-	" WHERE s.endpoint_id OPERATOR(pg_catalog.=) $1" \
-	" AND s.generation OPERATOR(pg_catalog.=) $5)"
+	" WHERE s.endpoint_id = $1" \
+	" AND s.generation = $5)"
 	outbox_query(SLICE
 				 ", again AS MATERIALIZED (SELECT c.seq FROM slice c"
-				 " WHERE c.status OPERATOR(pg_catalog.<>) 'cancelled'"
+				 " WHERE c.status <> 'cancelled'"
 				 " AND EXISTS (SELECT 1 FROM outbox.events e"
-				 " WHERE e.seq OPERATOR(pg_catalog.=) c.seq AND NOT"
+				 " WHERE e.seq = c.seq AND NOT"
 				 " pg_catalog.pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid),"
 				 " $4::pg_catalog.pg_snapshot))),"
 				 " gone AS (DELETE FROM outbox.parked p USING again a"
-				 " WHERE p.endpoint_id OPERATOR(pg_catalog.=) $1"
-				 " AND p.seq OPERATOR(pg_catalog.=) a.seq AND" VALID ")"
+				 " WHERE p.endpoint_id = $1"
+				 " AND p.seq = a.seq AND" VALID ")"
 				 " SELECT pg_catalog.count(*), pg_catalog.max(c.seq)," VALID
 				 " FROM slice c",
 				 5, (Oid[]){INT4OID, INT8OID, INT8OID, TEXTOID, INT8OID}, args, NULL);

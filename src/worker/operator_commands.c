@@ -111,8 +111,7 @@ waits(Command *c)
 		!outbox_operator_in_memory(c->ep, c->seq, c->key);
 }
 
-#define THIS_ROW \
-	" WHERE endpoint_id OPERATOR(pg_catalog.=) $1 AND seq OPERATOR(pg_catalog.=) $2"
+#define THIS_ROW " WHERE endpoint_id = $1 AND seq = $2"
 
 static void
 cancel(Command *c)
@@ -139,7 +138,7 @@ cancel(Command *c)
 				" reason, attempts, parked_at) SELECT $1, e.seq, e.id,"
 				" outbox.order_key(e.tenant, e.key),"
 				" 'cancelled', 'cancelled', 0, pg_catalog.now()"
-				" FROM outbox.all_events e WHERE e.seq OPERATOR(pg_catalog.=) $2",
+				" FROM outbox.all_events e WHERE e.seq = $2",
 				c->ep->id, c->seq);
 		outbox_kept_add(&c->seq, 1);
 	}
@@ -184,7 +183,7 @@ resend(Command *c)
 			" SELECT $1, e.seq, e.id, outbox.order_key(e.tenant, e.key), 'retrying', 0,"
 			" pg_catalog.now(), 2,"
 			" pg_catalog.now()"
-			" FROM outbox.all_events e WHERE e.seq OPERATOR(pg_catalog.=) $2"
+			" FROM outbox.all_events e WHERE e.seq = $2"
 			" RETURNING next_attempt_at",
 			c->ep->id, c->seq);
 	c->due = row_time(fetch_row(0), 0, 0);
@@ -239,7 +238,7 @@ carry_out_and_delete(void *arg)
 	if (c->ep)
 		carry_out(c);
 	execute("DELETE FROM outbox.commands WHERE"
-			" command_id OPERATOR(pg_catalog.=) $2 AND $1 IS NOT NULL",
+			" command_id = $2 AND $1 IS NOT NULL",
 			0, c->id);
 }
 
@@ -251,9 +250,8 @@ set_aside(const Command *c, const OutboxStepError *failure)
 					 Int32GetDatum(
 						 OUTBOX_SET_ASIDE_SECS(outbox_step_was_locked(failure)))};
 
-	outbox_query("UPDATE outbox.commands" OUTBOX_SET_ASIDE
-				 " WHERE command_id OPERATOR(pg_catalog.=) $1",
-				 3, (Oid[]){INT8OID, TEXTOID, INT4OID}, args, NULL);
+	outbox_query("UPDATE outbox.commands" OUTBOX_SET_ASIDE " WHERE command_id = $1", 3,
+				 (Oid[]){INT8OID, TEXTOID, INT4OID}, args, NULL);
 }
 
 /*
@@ -267,7 +265,7 @@ find_retry(void)
 	Datum		  args[1] = {TimestampTzGetDatum(pass.begun)};
 
 	outbox_query("SELECT pg_catalog.min(retry_at) FROM outbox.commands"
-				 " WHERE retry_at OPERATOR(pg_catalog.>) $1",
+				 " WHERE retry_at > $1",
 				 1, (Oid[]){TIMESTAMPTZOID}, args, NULL);
 	row = fetch_row(0);
 	retry_at = row_time(row, 0, DT_NOEND);
@@ -360,14 +358,14 @@ fetch(Command *commands)
 		"SELECT c.command_id, c.endpoint_id, c.seq, c.action, k.status,"
 		" COALESCE(k.key, e.key), e.xid, k.reason, k.next_attempt_at"
 		" FROM (SELECT * FROM outbox.commands"
-		" WHERE " OUTBOX_SHARE_OF_ENDPOINT " OPERATOR(pg_catalog.=) ANY ($1)"
-		" AND command_id OPERATOR(pg_catalog.>) $2"
-		" AND (retry_at IS NULL OR retry_at OPERATOR(pg_catalog.<=) pg_catalog.now()) ORDER BY command_id LIMIT 500) c"
+		" WHERE " OUTBOX_SHARE_OF_ENDPOINT " = ANY ($1)"
+		" AND command_id > $2"
+		" AND (retry_at IS NULL OR retry_at <= pg_catalog.now()) ORDER BY command_id LIMIT 500) c"
 		" LEFT JOIN outbox.parked k"
-		" ON k.endpoint_id OPERATOR(pg_catalog.=) c.endpoint_id"
-		" AND k.seq OPERATOR(pg_catalog.=) c.seq"
+		" ON k.endpoint_id = c.endpoint_id"
+		" AND k.seq = c.seq"
 		" LEFT JOIN LATERAL (SELECT outbox.order_key(a.tenant, a.key) AS key, a.xid FROM outbox.all_events a"
-		" WHERE a.seq OPERATOR(pg_catalog.=) c.seq LIMIT 1) e ON true"
+		" WHERE a.seq = c.seq LIMIT 1) e ON true"
 		" ORDER BY c.command_id",
 		2, (Oid[]){INT4ARRAYOID, INT8OID}, args, NULL);
 	for (int i = 0; i < n; i++)

@@ -332,7 +332,7 @@ find_changed(List **ids)
 	args[0] = CStringGetTextDatum(changes_seen);
 	n = outbox_query(
 		"SELECT DISTINCT c.endpoint_id FROM outbox.endpoint_changes c"
-		" WHERE c.xid OPERATOR(pg_catalog.>=)"
+		" WHERE c.xid >="
 		" pg_catalog.pg_snapshot_xmin($1::pg_catalog.pg_snapshot)"
 		" AND NOT pg_catalog.pg_visible_in_snapshot(c.xid, $1::pg_catalog.pg_snapshot)"
 		" LIMIT " CppAsString2(CHANGES_MAX),
@@ -598,9 +598,9 @@ outbox_reload_put_off(void)
 	n = outbox_query(
 		"SELECT s.endpoint_id, s.xmin, k.xmin FROM outbox.endpoint_settings s"
 		" LEFT JOIN outbox.endpoint_secrets k"
-		" ON k.endpoint_id OPERATOR(pg_catalog.=) s.endpoint_id"
-		" AND k.part OPERATOR(pg_catalog.=) 0"
-		" WHERE $1 IS NULL OR s.endpoint_id OPERATOR(pg_catalog.=) ANY ($1)",
+		" ON k.endpoint_id = s.endpoint_id"
+		" AND k.part = 0"
+		" WHERE $1 IS NULL OR s.endpoint_id = ANY ($1)",
 		1, (Oid[]){INT4ARRAYOID}, args, all ? "n" : NULL);
 	for (uint64 i = 0; i < n; i++)
 	{

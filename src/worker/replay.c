@@ -87,12 +87,11 @@ delete_old_replays(void)
 		(int64) outbox_retention_of_events() * USECS_PER_SEC;
 	Datum args[2] = {TimestampTzGetDatum(begins), Int64GetDatum(DELETED_AT_ONCE)};
 
-	outbox_query(
-		"DELETE FROM outbox.replays WHERE replay_id OPERATOR(pg_catalog.=) ANY (ARRAY("
-		"SELECT r.replay_id FROM outbox.replays r"
-		" WHERE r.finished_at OPERATOR(pg_catalog.<) $1"
-		" ORDER BY r.replay_id LIMIT $2 FOR UPDATE SKIP LOCKED))",
-		2, (Oid[]){TIMESTAMPTZOID, INT8OID}, args, NULL);
+	outbox_query("DELETE FROM outbox.replays WHERE replay_id = ANY (ARRAY("
+				 "SELECT r.replay_id FROM outbox.replays r"
+				 " WHERE r.finished_at < $1"
+				 " ORDER BY r.replay_id LIMIT $2 FOR UPDATE SKIP LOCKED))",
+				 2, (Oid[]){TIMESTAMPTZOID, INT8OID}, args, NULL);
 }
 
 /*
@@ -190,13 +189,13 @@ park_page(ReplayPage *page)
 				 " 'retrying', 0,"
 				 " pg_catalog.now(), 2, pg_catalog.now()"
 				 " FROM outbox.endpoint_positions p JOIN outbox.events e"
-				 " ON e.seq OPERATOR(pg_catalog.=) ANY ($2)"
-				 " WHERE p.endpoint_id OPERATOR(pg_catalog.=) $1"
+				 " ON e.seq = ANY ($2)"
+				 " WHERE p.endpoint_id = $1"
 				 " AND NOT outbox.is_pending(e.seq, p.pending)"
 				 " AND (pg_catalog.pg_visible_in_snapshot("
 				 "outbox.log_xid(e.epoch, e.xid), p.read)"
 				 " OR (p.reading IS NOT NULL"
-				 " AND e.seq OPERATOR(pg_catalog.<=) p.last_seq"
+				 " AND e.seq <= p.last_seq"
 				 " AND pg_catalog.pg_visible_in_snapshot("
 				 "outbox.log_xid(e.epoch, e.xid), p.reading)))"
 				 " ON CONFLICT (endpoint_id, seq) DO NOTHING"
@@ -221,7 +220,7 @@ finish(int64 id)
 	Datum args[1] = {Int64GetDatum(id)};
 
 	outbox_query("UPDATE outbox.replays SET finished_at = pg_catalog.now()"
-				 " WHERE replay_id OPERATOR(pg_catalog.=) $1",
+				 " WHERE replay_id = $1",
 				 1, (Oid[]){INT8OID}, args, NULL);
 }
 
@@ -237,8 +236,8 @@ store_progress(int64 id, const ReplayPage *page, int64 parked)
 
 	outbox_query("UPDATE outbox.replays SET read = $2::pg_catalog.pg_snapshot,"
 				 " read_seq_low = $3, last_seq = $4, reading = $5,"
-				 " events = events OPERATOR(pg_catalog.+) $6"
-				 " WHERE replay_id OPERATOR(pg_catalog.=) $1",
+				 " events = events + $6"
+				 " WHERE replay_id = $1",
 				 6, (Oid[]){INT8OID, TEXTOID, INT8OID, INT8OID, BOOLOID, INT8OID}, args,
 				 NULL);
 }
@@ -254,7 +253,7 @@ read_place(int64 id, ReplayPage *page)
 	if (outbox_query("SELECT from_time, to_time, topics, read::pg_catalog.text,"
 					 " read_seq_low, last_seq, target::pg_catalog.text, target_seq_low,"
 					 " target_seq_high, reading"
-					 " FROM outbox.replays WHERE replay_id OPERATOR(pg_catalog.=) $1",
+					 " FROM outbox.replays WHERE replay_id = $1",
 					 1, (Oid[]){INT8OID}, args, NULL) == 0)
 		return false;
 	row = fetch_row(0);

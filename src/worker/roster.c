@@ -72,7 +72,7 @@ outbox_roster_expects(int32 id)
 	Datum args[1] = {Int32GetDatum(id)};
 
 	return outbox_query("SELECT 1 FROM outbox.endpoint_settings"
-						" WHERE endpoint_id OPERATOR(pg_catalog.=) $1",
+						" WHERE endpoint_id = $1",
 						1, (Oid[]){INT4OID}, args, NULL) > 0;
 }
 
