@@ -319,3 +319,28 @@ FROM unnest(ARRAY[
 DROP FUNCTION problem(text);
 
 DROP FUNCTION refused(text[]);
+
+-- What is given is what is stored, however the session writes values
+SELECT outbox.create_endpoint('exact', 'https://example.com/');
+DO $$
+DECLARE
+    style text;
+    digits int;
+    long interval := '1 mon -1 day +02:03:04.567891';
+BEGIN
+    FOREACH style IN ARRAY '{postgres,postgres_verbose,sql_standard,iso_8601}'::text[] LOOP
+        FOREACH digits IN ARRAY '{-15,0,3}'::int[] LOOP
+            PERFORM set_config('IntervalStyle', style, true), set_config('extra_float_digits', digits::text, true);
+            PERFORM outbox.alter_endpoint('exact', max_age => long, rate_limit => 0.12345678, topics => '{"a.*",b}',
+                                          filter => '$.a == "x\"y"', headers => '{"a": "b"}', reset => '{max_attempts}');
+            IF NOT EXISTS (SELECT 1 FROM outbox.endpoints e
+                           WHERE e.name = 'exact' AND e.max_age::text = long::text AND e.rate_limit = real '0.12345678'
+                           AND e.topics = '{"a.*",b}' AND e.filter::text = ('$.a == "x\"y"'::jsonpath)::text) THEN
+                RAISE EXCEPTION 'stored otherwise with % and %', style, digits;
+            END IF;
+            PERFORM outbox.alter_endpoint('exact', reset => '{max_age,rate_limit,topics,filter}');
+        END LOOP;
+    END LOOP;
+END $$;
+SELECT outbox.alter_endpoint('exact', config => 'null');
+SELECT outbox.drop_endpoint('exact');

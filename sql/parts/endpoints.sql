@@ -441,14 +441,7 @@ BEGIN
     s.endpoint_id := nextval('outbox.endpoint_settings_endpoint_id_seq');
     s.url := outbox.seal(s.endpoint_id, 'url', s.url);
     s.headers := outbox.seal(s.endpoint_id, 'header', s.headers);
-    INSERT INTO outbox.endpoint_settings (endpoint_id, name, tenant, url, topics, filter, format, headers,
-        config, credentials, ordering, on_exhausted, max_in_flight, rate_limit, timeout, connect_timeout, max_attempts,
-        max_age, backoff_base, backoff_max, batch_size, batch_wait, disable_after, start_snapshot, start_seq_low)
-    OVERRIDING SYSTEM VALUE
-    VALUES (s.endpoint_id, s.name, s.tenant, s.url, s.topics, s.filter, s.format, s.headers,
-        s.config, s.credentials, s.ordering, s.on_exhausted, s.max_in_flight, s.rate_limit, s.timeout, s.connect_timeout, s.max_attempts,
-        s.max_age, s.backoff_base, s.backoff_max, s.batch_size, s.batch_wait, s.disable_after, s.start_snapshot,
-        s.start_seq_low)
+    INSERT INTO outbox.endpoint_settings OVERRIDING SYSTEM VALUE SELECT s.*
     ON CONFLICT DO NOTHING;
     IF NOT FOUND THEN
         IF if_not_exists AND EXISTS (SELECT 1 FROM outbox.endpoint_settings e
@@ -473,104 +466,47 @@ END $$;
 COMMENT ON FUNCTION outbox.create_endpoint IS
 'Subscribes a URL to topics, from the events of this transaction on unless start_at says otherwise';
 
-CREATE FUNCTION outbox.alter_endpoint(
-    name text,
-    url text DEFAULT NULL,
-    topics text[] DEFAULT NULL,
-    filter jsonpath DEFAULT NULL,
-    format text DEFAULT NULL,
-    secret text DEFAULT NULL,
-    headers jsonb DEFAULT NULL,
-    ordering text DEFAULT NULL,
-    on_exhausted text DEFAULT NULL,
-    max_in_flight int4 DEFAULT NULL,
-    rate_limit float4 DEFAULT NULL,
-    timeout interval DEFAULT NULL,
-    connect_timeout interval DEFAULT NULL,
-    max_attempts int4 DEFAULT NULL,
-    max_age interval DEFAULT NULL,
-    backoff_base interval DEFAULT NULL,
-    backoff_max interval DEFAULT NULL,
-    batch_size int4 DEFAULT NULL,
-    batch_wait interval DEFAULT NULL,
-    disable_after interval DEFAULT NULL,
-    reset text[] DEFAULT '{}',
-    config jsonb DEFAULT NULL,
-    credentials jsonb DEFAULT NULL) RETURNS void
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
+-- What is null in 'given' stays as it is.
+CREATE FUNCTION outbox.change_endpoint(name text, given jsonb, reset text[], url text,
+    credentials jsonb DEFAULT NULL, secret text DEFAULT NULL) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_variable
 DECLARE
     old outbox.endpoint_settings := outbox.lock_endpoint(name);
-    s outbox.endpoint_settings := old;
+    s outbox.endpoint_settings;
+    defaults jsonb;
     option text;
-    expression text;
     changed jsonb;
-    given text[] := array_remove(ARRAY[
-        CASE WHEN topics IS NOT NULL THEN 'topics' END,
-        CASE WHEN filter IS NOT NULL THEN 'filter' END,
-        CASE WHEN format IS NOT NULL THEN 'format' END,
-        CASE WHEN headers IS NOT NULL THEN 'headers' END,
-        CASE WHEN ordering IS NOT NULL THEN 'ordering' END,
-        CASE WHEN on_exhausted IS NOT NULL THEN 'on_exhausted' END,
-        CASE WHEN max_in_flight IS NOT NULL THEN 'max_in_flight' END,
-        CASE WHEN rate_limit IS NOT NULL THEN 'rate_limit' END,
-        CASE WHEN timeout IS NOT NULL THEN 'timeout' END,
-        CASE WHEN connect_timeout IS NOT NULL THEN 'connect_timeout' END,
-        CASE WHEN max_attempts IS NOT NULL THEN 'max_attempts' END,
-        CASE WHEN max_age IS NOT NULL THEN 'max_age' END,
-        CASE WHEN backoff_base IS NOT NULL THEN 'backoff_base' END,
-        CASE WHEN backoff_max IS NOT NULL THEN 'backoff_max' END,
-        CASE WHEN batch_size IS NOT NULL THEN 'batch_size' END,
-        CASE WHEN batch_wait IS NOT NULL THEN 'batch_wait' END,
-        CASE WHEN disable_after IS NOT NULL THEN 'disable_after' END,
-        CASE WHEN config IS NOT NULL THEN 'config' END,
-        CASE WHEN credentials IS NOT NULL THEN 'credentials' END], NULL);
 BEGIN
+    SELECT COALESCE(jsonb_object_agg(g.key, g.value), '{}') INTO given FROM jsonb_each(given) g WHERE g.value <> 'null';
+    s := jsonb_populate_record(old, given);
     s.url := COALESCE(url, s.url);
-    s.topics := COALESCE(topics, s.topics);
-    s.filter := COALESCE(filter, s.filter);
-    s.format := COALESCE(format, s.format);
-    s.headers := COALESCE(headers, s.headers);
-    s.ordering := COALESCE(ordering, s.ordering);
-    s.on_exhausted := COALESCE(on_exhausted, s.on_exhausted);
-    s.max_in_flight := COALESCE(max_in_flight, s.max_in_flight);
-    s.rate_limit := COALESCE(rate_limit, s.rate_limit);
-    s.timeout := COALESCE(timeout, s.timeout);
-    s.connect_timeout := COALESCE(connect_timeout, s.connect_timeout);
-    s.max_attempts := COALESCE(max_attempts, s.max_attempts);
-    s.max_age := COALESCE(max_age, s.max_age);
-    s.backoff_base := COALESCE(backoff_base, s.backoff_base);
-    s.backoff_max := COALESCE(backoff_max, s.backoff_max);
-    s.batch_size := COALESCE(batch_size, s.batch_size);
-    s.batch_wait := COALESCE(batch_wait, s.batch_wait);
-    s.disable_after := NULLIF(COALESCE(disable_after, s.disable_after), interval '0');
-    s.config := COALESCE(config, s.config);
-    IF credentials IS NOT NULL THEN
-        s.credentials := NULLIF(outbox.credential_names(credentials), '{}');
+    IF reset <> '{}' THEN
+        -- Defaults are written in the declaration of create_endpoint(), or are the sink's.
+        SELECT jsonb_object_agg(a.argument, d.expression) INTO defaults
+        FROM pg_proc p CROSS JOIN unnest(p.proargnames) WITH ORDINALITY a (argument, number)
+        JOIN pg_attribute c ON c.attrelid = 'outbox.endpoint_settings'::regclass AND c.attname = a.argument
+        CROSS JOIN LATERAL pg_get_function_arg_default(p.oid, a.number::int4) d (expression)
+        WHERE p.oid = 'outbox.create_endpoint'::regproc AND d.expression IS NOT NULL AND a.argument <> 'tenant';
     END IF;
     FOREACH option IN ARRAY COALESCE(reset, '{}') LOOP
-        IF option = ANY (given) THEN
+        IF given ? option THEN
             RAISE EXCEPTION 'option "%" has a new value and is in reset', option
                 USING ERRCODE = 'invalid_parameter_value',
                       HINT = 'Pass the value, or name the option in reset to bring its default back.';
-        END IF;
-        -- Defaults are written in the declaration of create_endpoint(), or are the sink's.
-        SELECT pg_get_function_arg_default(p.oid, a.number::int4) INTO expression
-        FROM pg_proc p CROSS JOIN unnest(p.proargnames) WITH ORDINALITY a (argument, number)
-        JOIN pg_attribute c ON c.attrelid = 'outbox.endpoint_settings'::regclass AND c.attname = a.argument
-        WHERE p.oid = 'outbox.create_endpoint'::regproc AND a.argument = option AND option <> 'tenant';
-        IF expression IS NULL THEN
+        ELSIF NOT COALESCE(defaults ? option, false) THEN
             RAISE EXCEPTION 'unknown option "%" in reset', option
                 USING ERRCODE = 'invalid_parameter_value',
-                      HINT = 'Options with a default: topics, filter, format, headers, ordering, on_exhausted, '
-                             'max_in_flight, rate_limit, timeout, connect_timeout, max_attempts, max_age, '
-                             'backoff_base, backoff_max, batch_size, batch_wait, disable_after, config, credentials.';
+                      HINT = format('Options with a default: %s.',
+                                    (SELECT string_agg(k, ', ' ORDER BY k) FROM jsonb_object_keys(defaults) k));
         END IF;
-        EXECUTE format('SELECT jsonb_build_object(%L, %s)', option, expression) INTO changed;
+        EXECUTE format('SELECT jsonb_build_object(%L, %s)', option, defaults ->> option) INTO changed;
         s := jsonb_populate_record(s, changed);
     END LOOP;
+    s.disable_after := NULLIF(s.disable_after, interval '0');
+    s.credentials := NULLIF(s.credentials, '{}');
     s := outbox.with_defaults(s, COALESCE(outbox.shown(s.endpoint_id, s.url), s.url));
     PERFORM outbox.check_settings(s);
     PERFORM outbox.check_secret(secret);
@@ -590,8 +526,8 @@ BEGIN
     ELSE
         s.url := old.url;
     END IF;
-    IF headers IS NOT NULL THEN
-        s.headers := outbox.seal(s.endpoint_id, 'header', headers);
+    IF given ? 'headers' THEN
+        s.headers := outbox.seal(s.endpoint_id, 'header', s.headers);
     END IF;
     IF (s.url, s.topics, s.filter::text, s.format)
        IS DISTINCT FROM (old.url, old.topics, old.filter::text, old.format) THEN
@@ -624,6 +560,50 @@ BEGIN
         PERFORM outbox.store_credentials(s.endpoint_id, outbox.seal(s.endpoint_id, 'credential', credentials));
         PERFORM outbox.probe(s.endpoint_id);
     END IF;
+END $$;
+COMMENT ON FUNCTION outbox.change_endpoint IS 'Does what alter_endpoint() does, with the options as one object';
+
+CREATE FUNCTION outbox.alter_endpoint(
+    name text,
+    url text DEFAULT NULL,
+    topics text[] DEFAULT NULL,
+    filter jsonpath DEFAULT NULL,
+    format text DEFAULT NULL,
+    secret text DEFAULT NULL,
+    headers jsonb DEFAULT NULL,
+    ordering text DEFAULT NULL,
+    on_exhausted text DEFAULT NULL,
+    max_in_flight int4 DEFAULT NULL,
+    rate_limit float4 DEFAULT NULL,
+    timeout interval DEFAULT NULL,
+    connect_timeout interval DEFAULT NULL,
+    max_attempts int4 DEFAULT NULL,
+    max_age interval DEFAULT NULL,
+    backoff_base interval DEFAULT NULL,
+    backoff_max interval DEFAULT NULL,
+    batch_size int4 DEFAULT NULL,
+    batch_wait interval DEFAULT NULL,
+    disable_after interval DEFAULT NULL,
+    reset text[] DEFAULT '{}',
+    config jsonb DEFAULT NULL,
+    credentials jsonb DEFAULT NULL) RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET extra_float_digits = 1 -- for rate_limit as JSON
+AS $$
+BEGIN
+    IF 'null' IN (headers, config) THEN
+        RAISE EXCEPTION '% must be a JSON object', CASE headers WHEN 'null' THEN 'headers' ELSE 'config' END
+            USING ERRCODE = 'invalid_parameter_value',
+                  HINT = 'Pass an object, or name the option in reset to bring its default back.';
+    END IF;
+    PERFORM outbox.change_endpoint(name, jsonb_build_object(
+        'topics', topics, 'filter', filter, 'format', format, 'headers', headers, 'ordering', ordering,
+        'on_exhausted', on_exhausted, 'max_in_flight', max_in_flight, 'rate_limit', rate_limit,
+        'timeout', timeout, 'connect_timeout', connect_timeout, 'max_attempts', max_attempts,
+        'max_age', max_age, 'backoff_base', backoff_base, 'backoff_max', backoff_max,
+        'batch_size', batch_size, 'batch_wait', batch_wait, 'disable_after', disable_after,
+        'config', config, 'credentials', outbox.credential_names(credentials)),
+        reset, url, credentials, secret);
 END $$;
 COMMENT ON FUNCTION outbox.alter_endpoint IS
 'Changes settings: NULL leaves one as it is, reset names those that go back to their default';

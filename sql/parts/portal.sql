@@ -226,10 +226,8 @@ LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp SET plan_cache_m
 AS $$
 DECLARE
     p record;
-    g outbox.endpoint_settings;
 BEGIN
     SELECT * INTO p FROM outbox.portal_settings(tenant, settings);
-    g := p.given;
     IF settings ?| '{topics,filter}'
        AND (SELECT count(*) FROM outbox.subscriptions v JOIN outbox.endpoint_settings e USING (endpoint_id)
             WHERE e.name = portal_alter.name) >= 100 THEN
@@ -237,13 +235,7 @@ BEGIN
             USING ERRCODE = 'program_limit_exceeded',
                   HINT = 'Create another endpoint. What this one was subscribed to is kept as long as its events.';
     END IF;
-    PERFORM outbox.alter_endpoint(name, url => g.url, topics => g.topics, filter => g.filter, format => g.format,
-        headers => CASE WHEN 'headers' <> ALL (p.reset) THEN g.headers END, ordering => g.ordering,
-        on_exhausted => g.on_exhausted, max_in_flight => g.max_in_flight, rate_limit => g.rate_limit,
-        timeout => g.timeout, connect_timeout => g.connect_timeout, max_attempts => g.max_attempts,
-        max_age => g.max_age, backoff_base => g.backoff_base, backoff_max => g.backoff_max,
-        batch_size => g.batch_size, batch_wait => g.batch_wait, disable_after => g.disable_after,
-        reset => p.reset);
+    PERFORM outbox.change_endpoint(name, settings - 'url', p.reset, settings ->> 'url');
 END $$;
 COMMENT ON FUNCTION outbox.portal_alter IS 'Changes settings of an endpoint whose tenant was checked';
 
