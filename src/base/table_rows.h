@@ -19,6 +19,17 @@ typedef struct OutboxColumns
 	bool  *nulls;
 } OutboxColumns;
 
+/*
+ * A file lists the columns of a statement once, as COLUMNS(first, next), where
+ * first(NUMBER, "expression") is the first of them and next() each other.  The list makes
+ * the enum of their numbers, and what the SELECT has.
+ */
+#define OUTBOX_COLUMN_NUMBER(number, sql) number,
+#define OUTBOX_FIRST_COLUMN(number, sql) sql
+#define OUTBOX_NEXT_COLUMN(number, sql) ", " sql
+#define OUTBOX_COLUMN_NUMBERS(columns) columns(OUTBOX_COLUMN_NUMBER, OUTBOX_COLUMN_NUMBER)
+#define OUTBOX_SELECT(columns) "SELECT " columns(OUTBOX_FIRST_COLUMN, OUTBOX_NEXT_COLUMN)
+
 /* Returns row 'i' of the last statement of the present SPI connection. */
 static inline OutboxColumns
 fetch_row(uint64 i)
@@ -47,6 +58,12 @@ static inline int32
 row_int4(OutboxColumns row, int i)
 {
 	return row.nulls[i] ? 0 : DatumGetInt32(row.values[i]);
+}
+
+static inline double
+row_float8(OutboxColumns row, int i)
+{
+	return row.nulls[i] ? 0 : DatumGetFloat8(row.values[i]);
 }
 
 static inline TimestampTz

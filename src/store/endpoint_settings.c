@@ -98,6 +98,57 @@ read_ordering(const char *name)
 #define USEC(column) \
 	"(pg_catalog.date_part('epoch', s." column ") * 1000000)::pg_catalog.int8"
 
+/* What is read of an endpoint.  The columns of its position follow. */
+/* clang-format off */
+#define COLUMNS(first, next) \
+	first(COL_ENDPOINT_ID, "s.endpoint_id") \
+	next(COL_NAME, "s.name") \
+	next(COL_URL, "s.url") \
+	next(COL_TOPICS, "s.topics") \
+	next(COL_FORMAT, "s.format") \
+	next(COL_HEADERS, "s.headers") \
+	next(COL_ORDERING, "s.ordering") \
+	next(COL_ON_EXHAUSTED, "s.on_exhausted") \
+	next(COL_MAX_IN_FLIGHT, "s.max_in_flight") \
+	next(COL_RATE_LIMIT, "s.rate_limit::pg_catalog.float8") \
+	next(COL_TIMEOUT, USEC("timeout")) \
+	next(COL_CONNECT_TIMEOUT, USEC("connect_timeout")) \
+	next(COL_MAX_ATTEMPTS, "s.max_attempts") \
+	next(COL_MAX_AGE, USEC("max_age")) \
+	next(COL_BACKOFF_BASE, USEC("backoff_base")) \
+	next(COL_BACKOFF_MAX, USEC("backoff_max")) \
+	next(COL_STATE, "s.state") \
+	next(COL_STATE_SINCE, "s.state_since") \
+	next(COL_REASON, "s.reason") \
+	next(COL_VERSION, "s.version") \
+	next(COL_GENERATION, "s.generation") \
+	next(COL_START_SNAPSHOT, "s.start_snapshot::pg_catalog.text") \
+	next(COL_START_SEQ_LOW, "s.start_seq_low") \
+	next(COL_SECRET, "k.secret") \
+	next(COL_PREVIOUS, "k.previous") \
+	next(COL_PREVIOUS_UNTIL, "k.previous_until") \
+	next(COL_FILTER, "s.filter") \
+	next(COL_SETTINGS_XMIN, "s.xmin") \
+	next(COL_SECRETS_XMIN, "k.xmin") \
+	next(COL_BATCH_SIZE, "s.batch_size") \
+	next(COL_BATCH_WAIT, USEC("batch_wait")) \
+	next(COL_TENANT, "s.tenant") \
+	next(COL_DISABLE_AFTER, USEC("disable_after")) \
+	next(COL_CONFIG, "s.config") \
+	next(COL_HAS_CREDENTIALS, "s.credentials IS NOT NULL") \
+	next(COL_CREDENTIALS, "CASE WHEN k.credentials IS NOT NULL" \
+		 " THEN outbox.stored_credentials(s.endpoint_id) END") \
+	next(COL_TENANT_IN_FLIGHT, "COALESCE(l.max_in_flight, a.max_in_flight)") \
+	next(COL_TENANT_RATE, "COALESCE(l.rate_limit, a.rate_limit)::pg_catalog.float8") \
+	next(COL_SUBSCRIPTION, "(SELECT pg_catalog.max(v.version) FROM outbox.subscriptions v" \
+		 " WHERE v.endpoint_id = s.endpoint_id)")
+/* clang-format on */
+
+enum
+{
+	OUTBOX_COLUMN_NUMBERS(COLUMNS) NCOLUMNS
+};
+
 uint64
 outbox_endpoint_row_version(OutboxColumns row, int column)
 {
@@ -112,8 +163,8 @@ read_row(OutboxColumns row, OutboxApplyEndpointRow apply, void *arg)
 	OutboxEndpointRow s = {0};
 	bool			  expired = false;
 
-	s.id = row_int4(row, 0);
-	s.row_version = outbox_endpoint_row_version(row, 27);
+	s.id = row_int4(row, COL_ENDPOINT_ID);
+	s.row_version = outbox_endpoint_row_version(row, COL_SETTINGS_XMIN);
 	outbox_step_blame(s.id);
 	if (outbox_step_held(OUTBOX_STEP_RELOAD, s.id))
 	{
@@ -121,51 +172,54 @@ read_row(OutboxColumns row, OutboxApplyEndpointRow apply, void *arg)
 		apply(arg, &s);
 		return false;
 	}
-	s.name = row_text(row, 1);
-	s.url = row_text(row, 2);
-	read_patterns(row.values[3], &s);
-	s.format = read_format(row_text(row, 4));
-	if (!row.nulls[5])
-		read_headers(DatumGetJsonbP(row.values[5]), &s);
-	s.ordering = read_ordering(row_text(row, 6));
-	s.block_on_dead = row_is(row, 7, "block");
-	s.pace.max_in_flight = row_int4(row, 8);
-	s.pace.rate_limit = row.nulls[9] ? 0 : DatumGetFloat8(row.values[9]);
-	s.timeout = row_int8(row, 10);
-	s.connect_timeout = row_int8(row, 11);
-	s.max_attempts = row_int4(row, 12);
-	s.max_age = row_int8(row, 13);
-	s.pace.backoff_base = row_int8(row, 14);
-	s.pace.backoff_max = row_int8(row, 15);
-	s.paused = row_is(row, 16, "paused");
-	s.disabled = row_is(row, 16, "disabled");
-	s.state_since = row_time(row, 17, 0);
-	s.reason = row_text(row, 18);
-	s.version = row_int8(row, 19);
-	s.generation = row_int8(row, 20);
-	s.start = outbox_tick_make(0, s.state_since, row_int8(row, 22), row_int8(row, 22),
-							   row_text(row, 21));
-	s.secret = row_text(row, 23);
-	s.previous_until = row_time(row, 25, DT_NOEND);
+	s.name = row_text(row, COL_NAME);
+	s.url = row_text(row, COL_URL);
+	read_patterns(row.values[COL_TOPICS], &s);
+	s.format = read_format(row_text(row, COL_FORMAT));
+	if (!row.nulls[COL_HEADERS])
+		read_headers(DatumGetJsonbP(row.values[COL_HEADERS]), &s);
+	s.ordering = read_ordering(row_text(row, COL_ORDERING));
+	s.block_on_dead = row_is(row, COL_ON_EXHAUSTED, "block");
+	s.pace.max_in_flight = row_int4(row, COL_MAX_IN_FLIGHT);
+	s.pace.rate_limit = row_float8(row, COL_RATE_LIMIT);
+	s.timeout = row_int8(row, COL_TIMEOUT);
+	s.connect_timeout = row_int8(row, COL_CONNECT_TIMEOUT);
+	s.max_attempts = row_int4(row, COL_MAX_ATTEMPTS);
+	s.max_age = row_int8(row, COL_MAX_AGE);
+	s.pace.backoff_base = row_int8(row, COL_BACKOFF_BASE);
+	s.pace.backoff_max = row_int8(row, COL_BACKOFF_MAX);
+	s.paused = row_is(row, COL_STATE, "paused");
+	s.disabled = row_is(row, COL_STATE, "disabled");
+	s.state_since = row_time(row, COL_STATE_SINCE, 0);
+	s.reason = row_text(row, COL_REASON);
+	s.version = row_int8(row, COL_VERSION);
+	s.generation = row_int8(row, COL_GENERATION);
+	s.start = outbox_tick_make(0, s.state_since, row_int8(row, COL_START_SEQ_LOW),
+							   row_int8(row, COL_START_SEQ_LOW),
+							   row_text(row, COL_START_SNAPSHOT));
+	s.secret = row_text(row, COL_SECRET);
+	s.previous_until = row_time(row, COL_PREVIOUS_UNTIL, DT_NOEND);
 	if (s.previous_until > GetCurrentTimestamp())
-		s.previous = row_text(row, 24);
+		s.previous = row_text(row, COL_PREVIOUS);
 	else
 		expired = true;
 	if (s.previous == NULL)
 		s.previous_until = DT_NOEND;
 	s.keys_version = outbox_keyring_version(&keyring);
-	s.batch_size = row_int4(row, 29);
-	s.batch_wait = row_int8(row, 30);
-	s.tenant = row_text(row, 31);
-	s.disable_after = row_int8(row, 32);
-	s.tenant_in_flight = row.nulls[36] ? 0 : row_int4(row, 36);
-	s.tenant_rate = row.nulls[37] ? 0 : DatumGetFloat8(row.values[37]);
-	s.config = row.nulls[33] ? NULL : DatumGetJsonbP(row.values[33]);
-	s.has_credentials = DatumGetBool(row.values[34]);
-	s.credentials = row.nulls[35] ? NULL : DatumGetJsonbP(row.values[35]);
-	s.filter = row.nulls[26] ? NULL : DatumGetJsonPathP(row.values[26]);
-	s.subscription = row_int8(row, 38);
-	s.position = (OutboxColumns){row.values + 39, row.nulls + 39};
+	s.batch_size = row_int4(row, COL_BATCH_SIZE);
+	s.batch_wait = row_int8(row, COL_BATCH_WAIT);
+	s.tenant = row_text(row, COL_TENANT);
+	s.disable_after = row_int8(row, COL_DISABLE_AFTER);
+	s.tenant_in_flight = row_int4(row, COL_TENANT_IN_FLIGHT);
+	s.tenant_rate = row_float8(row, COL_TENANT_RATE);
+	s.config = row.nulls[COL_CONFIG] ? NULL : DatumGetJsonbP(row.values[COL_CONFIG]);
+	s.has_credentials = DatumGetBool(row.values[COL_HAS_CREDENTIALS]);
+	s.credentials = row.nulls[COL_CREDENTIALS] ?
+		NULL :
+		DatumGetJsonbP(row.values[COL_CREDENTIALS]);
+	s.filter = row.nulls[COL_FILTER] ? NULL : DatumGetJsonPathP(row.values[COL_FILTER]);
+	s.subscription = row_int8(row, COL_SUBSCRIPTION);
+	s.position = (OutboxColumns){row.values + NCOLUMNS, row.nulls + NCOLUMNS};
 	SPI_connect();
 	apply(arg, &s);
 	SPI_finish();
@@ -189,35 +243,20 @@ read_settings(ArrayType *ids, OutboxApplyEndpointRow apply, void *arg)
 	uint64		   n;
 	bool		   expired = false;
 
-	/* clang-format cannot lay out macros among strings. */
-	/* clang-format off */
 	portal = SPI_cursor_open_with_args(
 		NULL,
-		"SELECT s.endpoint_id, s.name, s.url, s.topics, s.format, s.headers,"
-		" s.ordering, s.on_exhausted, s.max_in_flight,"
-		" s.rate_limit::pg_catalog.float8, " USEC("timeout") ", " USEC("connect_timeout") ","
-		" s.max_attempts, " USEC("max_age") ", " USEC("backoff_base") ", " USEC("backoff_max") ","
-		" s.state, s.state_since, s.reason, s.version, s.generation,"
-		" s.start_snapshot::pg_catalog.text, s.start_seq_low,"
-		" k.secret, k.previous, k.previous_until, s.filter, s.xmin, k.xmin,"
-		" s.batch_size, " USEC("batch_wait") ", s.tenant, " USEC("disable_after") ","
-		" s.config, s.credentials IS NOT NULL,"
-		" CASE WHEN k.credentials IS NOT NULL"
-		" THEN outbox.stored_credentials(s.endpoint_id) END,"
-		" COALESCE(l.max_in_flight, a.max_in_flight),"
-		" COALESCE(l.rate_limit, a.rate_limit)::pg_catalog.float8,"
-		" (SELECT pg_catalog.max(v.version) FROM outbox.subscriptions v"
-		" WHERE v.endpoint_id = s.endpoint_id), p.*"
-		" FROM outbox.endpoint_settings s LEFT JOIN outbox.endpoint_secrets k"
-		" ON k.endpoint_id = s.endpoint_id"
-		" AND k.part = 0"
-		" LEFT JOIN outbox.tenant_limits_here l ON l.tenant = s.tenant"
-		" LEFT JOIN outbox.tenant_limits_here a ON a.tenant = ''"
-		" LEFT JOIN LATERAL " OUTBOX_POSITION_OF("s.endpoint_id") " p ON true"
-		" WHERE $1 IS NULL OR s.endpoint_id = ANY ($1)"
-		" ORDER BY s.endpoint_id",
+		OUTBOX_SELECT(
+			COLUMNS) ", p.*"
+					 " FROM outbox.endpoint_settings s LEFT JOIN outbox.endpoint_secrets k"
+					 " ON k.endpoint_id = s.endpoint_id"
+					 " AND k.part = 0"
+					 " LEFT JOIN outbox.tenant_limits_here l ON l.tenant = s.tenant"
+					 " LEFT JOIN outbox.tenant_limits_here a ON a.tenant = ''"
+					 " LEFT JOIN LATERAL " OUTBOX_POSITION_OF(
+						 "s.endpoint_id") " p ON true"
+										  " WHERE $1 IS NULL OR s.endpoint_id = ANY ($1)"
+										  " ORDER BY s.endpoint_id",
 		1, (Oid[]){INT4ARRAYOID}, args, ids ? " " : "n", false, 0);
-	/* clang-format on */
 
 	/*
 	 * apply() runs queries in a connection of its own.  So what they return is freed for

@@ -344,6 +344,24 @@ take_effect(Command *c)
 	outbox_busy_add(c->ep);
 }
 
+/* clang-format off */
+#define COLUMNS(first, next) \
+	first(COL_ID, "c.command_id") \
+	next(COL_ENDPOINT_ID, "c.endpoint_id") \
+	next(COL_SEQ, "c.seq") \
+	next(COL_ACTION, "c.action") \
+	next(COL_STATUS, "k.status") \
+	next(COL_KEY, "COALESCE(k.key, e.key)") \
+	next(COL_XID, "e.xid") \
+	next(COL_REASON, "k.reason") \
+	next(COL_DUE, "k.next_attempt_at")
+/* clang-format on */
+
+enum
+{
+	OUTBOX_COLUMN_NUMBERS(COLUMNS)
+};
+
 /*
  * Reads the next commands, with what the tables have of their deliveries, and
  * returns how many.
@@ -355,43 +373,40 @@ fetch(Command *commands)
 	int	  n;
 
 	n = (int) outbox_query(
-		"SELECT c.command_id, c.endpoint_id, c.seq, c.action, k.status,"
-		" COALESCE(k.key, e.key), e.xid, k.reason, k.next_attempt_at"
-		" FROM (SELECT * FROM outbox.commands"
-		" WHERE " OUTBOX_SHARE_OF_ENDPOINT " = ANY ($1)"
-		" AND command_id > $2"
-		" AND (retry_at IS NULL OR retry_at <= pg_catalog.now()) ORDER BY command_id LIMIT 500) c"
-		" LEFT JOIN outbox.parked k"
-		" ON k.endpoint_id = c.endpoint_id"
-		" AND k.seq = c.seq"
-		" LEFT JOIN LATERAL (SELECT outbox.order_key(a.tenant, a.key) AS key, a.xid FROM outbox.all_events a"
-		" WHERE a.seq = c.seq LIMIT 1) e ON true"
-		" ORDER BY c.command_id",
+		OUTBOX_SELECT(
+			COLUMNS) " FROM (SELECT * FROM outbox.commands"
+					 " WHERE " OUTBOX_SHARE_OF_ENDPOINT " = ANY ($1)"
+					 " AND command_id > $2"
+					 " AND (retry_at IS NULL OR retry_at <= pg_catalog.now()) ORDER BY command_id LIMIT " CppAsString2(
+						 BATCH) ") c"
+								" LEFT JOIN outbox.parked k"
+								" ON k.endpoint_id = c.endpoint_id"
+								" AND k.seq = c.seq"
+								" LEFT JOIN LATERAL (SELECT outbox.order_key(a.tenant, a.key) AS key, a.xid FROM outbox.all_events a"
+								" WHERE a.seq = c.seq LIMIT 1) e ON true"
+								" ORDER BY c.command_id",
 		2, (Oid[]){INT4ARRAYOID, INT8OID}, args, NULL);
 	for (int i = 0; i < n; i++)
 	{
-		TupleDesc desc = SPI_tuptable->tupdesc;
-		HeapTuple tuple = SPI_tuptable->vals[i];
-		Command	 *c = &commands[i];
-		bool	  null;
-		Datum	  xid;
+		OutboxColumns row = fetch_row(i);
+		Command		 *c = &commands[i];
 
 		memset(c, 0, sizeof(*c));
-		c->id = DatumGetInt64(SPI_getbinval(tuple, desc, 1, &null));
-		c->endpoint_id = DatumGetInt32(SPI_getbinval(tuple, desc, 2, &null));
+		c->id = row_int8(row, COL_ID);
+		c->endpoint_id = row_int4(row, COL_ENDPOINT_ID);
 		c->ep = outbox_roster_find(c->endpoint_id);
 		if (c->ep)
 			outbox_busy_add(c->ep);
-		c->seq = DatumGetInt64(SPI_getbinval(tuple, desc, 3, &null));
-		c->action = SPI_getvalue(tuple, desc, 4);
-		c->status = SPI_getvalue(tuple, desc, 5);
-		c->key = SPI_getvalue(tuple, desc, 6);
-		c->blocked = outbox_outcome_reason_blocks(SPI_getvalue(tuple, desc, 8));
-		c->due = DatumGetTimestampTz(SPI_getbinval(tuple, desc, 9, &null));
-		xid = SPI_getbinval(tuple, desc, 7, &null);
-		c->known = !null;
+		c->seq = row_int8(row, COL_SEQ);
+		c->action = row_text(row, COL_ACTION);
+		c->status = row_text(row, COL_STATUS);
+		c->key = row_text(row, COL_KEY);
+		c->blocked = outbox_outcome_reason_blocks(row_text(row, COL_REASON));
+		c->due = row_time(row, COL_DUE, 0);
+		c->known = !row.nulls[COL_XID];
 		if (c->known)
-			c->xid = U64FromFullTransactionId(DatumGetFullTransactionId(xid));
+			c->xid = U64FromFullTransactionId(
+				DatumGetFullTransactionId(row.values[COL_XID]));
 	}
 	return n;
 }
