@@ -209,6 +209,10 @@ matrix:
 folders:
 	test/bin/folders >src/folders.svg
 
+# The views of doc/sql-reference.md, from the COMMENTs in sql/parts
+reference:
+	test/bin/documents --write
+
 # Layout and prose, as far as a program can count; what it cannot is in CONTRIBUTING.md.
 lint:
 	@test/bin/setup lint
@@ -240,8 +244,9 @@ help:
 	@echo "make dist           the archive for PGXN, in build/"
 	@echo "make matrix         the suite on PostgreSQL 15 to 18, with assertions, and under asan; VERSIONS='--smoke 18' runs a part on some"
 	@echo "make folders        draws src/folders.svg, the folders of src/ and their includes"
-	@echo "make lint           counts what can be counted of the rules of style"
+	@echo "make reference      writes the views of doc/sql-reference.md, from the COMMENTs of the SQL objects"
+	@echo "make lint           counts what can be counted of the rules of style, and compares documents with sources"
 	@echo "make test-readme    writes the tables of test/README.md"
 	@echo "make format         lay the sources out with clang-format; format-check only looks"
 
-.PHONY: setup test torture demo demo-kafka bench clients mutants permissions counts unit fuzz asan valgrind fresh packages dist matrix folders lint test-readme format format-check help
+.PHONY: setup test torture demo demo-kafka bench clients mutants permissions counts unit fuzz asan valgrind fresh packages dist matrix folders reference lint test-readme format format-check help

@@ -23,8 +23,9 @@ struct OutboxEndpoint;
 struct OutboxLane;
 
 /*
- * A delivery is on exactly one list, and the list is its state.  A delivery that
- * succeeded and has no row in outbox.parked is on none, because it is freed.
+ * A delivery is on the list of its state.  A delivery that succeeded and has no row in
+ * outbox.parked is on none, because it is freed.  One that is held is on a second list,
+ * queue.held.
  */
 typedef enum OutboxDeliveryState
 {
@@ -158,7 +159,7 @@ typedef struct OutboxWindowEntry
 
 /*
  * The endpoint's settings, as outbox.endpoint_settings has them.  Written by
- * endpoint_settings.c, except 'generation', which roster.c writes.
+ * endpoint_settings.c and reload.c.
  */
 typedef struct OutboxEndpointConfig
 {
@@ -188,8 +189,8 @@ typedef struct OutboxEndpointConfig
 } OutboxEndpointConfig;
 
 /*
- * Whether requests may be sent to the endpoint, and why not.  Written by status.c,
- * settle.c, roster.c and endpoint_settings.c.
+ * Whether requests may be sent to the endpoint, and why not.  Written by
+ * endpoint_settings.c, reload.c, roster.c, settle.c, status.c and window.c.
  */
 typedef struct OutboxEndpointStatus
 {
@@ -215,7 +216,8 @@ typedef struct OutboxEndpointStatus
 } OutboxEndpointStatus;
 
 /*
- * The way to a sink that has links.  Written by links.c.  Webhooks have none.
+ * The way to a sink that has links.  Webhooks have none.  Written by dispatch.c, links.c
+ * and status.c.
  */
 typedef struct OutboxEndpointLink
 {
@@ -232,8 +234,7 @@ typedef struct OutboxEndpointLink
 } OutboxEndpointLink;
 
 /*
- * How far the endpoint has read the log, and what it has read.  Written mostly by
- * window.c and laggards.c.
+ * How far the endpoint has read the log, and what it has read.
  */
 typedef struct OutboxFeed
 {
@@ -305,8 +306,8 @@ typedef struct OutboxQueue
 } OutboxQueue;
 
 /*
- * What the endpoint has in outbox.parked.  Written by parked_look.c, parking.c and
- * reader.c.
+ * What the endpoint has in outbox.parked.  Written by endpoint.c, parked_look.c, parking.c
+ * and reader.c.
  */
 typedef struct OutboxParkedRows
 {
@@ -323,8 +324,8 @@ typedef struct OutboxParkedRows
 } OutboxParkedRows;
 
 /*
- * What is counted of the endpoint.  Written by tally.c, outcome.c, batch_outcome.c
- * and roster.c.
+ * What is counted of the endpoint.  Written by batch_outcome.c, outcome.c, publish.c,
+ * reload.c and tally.c.
  */
 typedef struct OutboxTally
 {
@@ -375,7 +376,7 @@ typedef enum OutboxTurn
 
 /*
  * The worker's lists that an endpoint may be on which does not rest.  Written by busy.c,
- * publish.c, slots.c and settle.c.
+ * dispatch.c, endpoint.c, publish.c and settle.c.
  */
 typedef struct OutboxLists
 {
@@ -400,8 +401,8 @@ typedef struct OutboxLists
 #define outbox_listed(field, node) (dlist_container(OutboxLists, field, node)->endpoint)
 
 /*
- * What the worker has to know of each of its endpoints.  Written by roster.c, busy.c,
- * publish.c and reload.c.
+ * What the worker has to know of each of its endpoints.  Written by busy.c, publish.c,
+ * reload.c, roster.c and subscribers.c.
  */
 typedef struct OutboxMembership
 {

@@ -2,7 +2,7 @@
  * queue.c
  *	  Owns the lists that an endpoint's deliveries are on.
  *
- * A delivery is on exactly one list, and the list is its state.
+ * Each state has a list (OutboxDeliveryState).  What is held is on a list of its own, too.
  */
 #include "base/outbox.h"
 

@@ -8,7 +8,7 @@
 #include "endpoint/endpoint.h"
 #include "store/settle.h"
 
-/* The endpoints of this worker.  Written by roster.c. */
+/* The endpoints of this worker.  Written by busy.c, reload.c, roster.c and worker.c. */
 typedef struct OutboxLoopRoster
 {
 	OutboxEndpoint **endpoints; /* by id */
@@ -22,10 +22,7 @@ typedef struct OutboxLoopRoster
 	TimestampTz		 reload_at;	 /* when settings are to be read again (0: at once) */
 } OutboxLoopRoster;
 
-/*
- * The worker's requests.  Written by dispatch.c, and by what gives an endpoint work
- * or slots.
- */
+/* The worker's requests. */
 typedef struct OutboxLoopTraffic
 {
 	int64 delivered;	   /* since the worker started */
@@ -35,7 +32,7 @@ typedef struct OutboxLoopTraffic
 	bool  refill_all;	   /* true if an endpoint may have got slots or work */
 } OutboxLoopTraffic;
 
-/* Times.  Written by chores.c and worker.c. */
+/* Times.  Written by chores.c, publish.c and worker.c. */
 typedef struct OutboxLoopDue
 {
 	TimestampTz settle_since;	/* since when something has waited to be settled (0:

@@ -1,5 +1,5 @@
 # Every example in README.md and doc/*.md works, and every list in them is complete.
-# Every link leads to a file and a heading that exist.
+# (That links lead somewhere, and what is named exists, is read by test/bin/documents for lint.)
 #
 # A fenced block is run according to its language:
 #   sql               must succeed
@@ -384,41 +384,6 @@ cmp_ok(scalar(split ' ', $text{'README.md'}), '<=', $max_words, 'the README is s
 foreach my $file (grep { $_ ne 'README.md' } @files)
 {
 	like($text{'README.md'}, qr/\]\(\Q$file\E[)#]/, "$file is linked from the README");
-}
-
-# Links lead somewhere, to a heading too
-my @documents = map { substr($_, length("$top/")) } glob("$top/{,doc/,src/,src/*/,test/,bench/}*.md");
-my (%prose, %anchors);
-
-sub is_there
-{
-	my ($file, $anchor) = @_;
-
-	return -e "$top/$file" unless defined $anchor;
-	return $anchors{$file} && $anchors{$file}{$anchor};
-}
-
-foreach my $file (@documents)
-{
-	$prose{$file} = slurp_file("$top/$file") =~ s/^```.*?^```$//gmsr;
-	foreach my $heading ($prose{$file} =~ /^#+ (.*)$/mg)
-	{
-		$heading = lc($heading =~ s/\]\([^)]*\)//gr) =~ s/[^a-z0-9_ -]//gr;
-		$anchors{$file}{ $heading =~ tr/ /-/r } = 1;
-	}
-}
-foreach my $file (@documents)
-{
-	my ($dir) = $file =~ m{^(.*/|)};
-
-	foreach my $link ($prose{$file} =~ /\]\((?!https?:)([^)\s]+)\)/g)
-	{
-		my ($path, $anchor) = split /#/, $link, 2;
-		my $target = $path eq '' ? $file : "$dir$path";
-
-		1 while $target =~ s{[^/]+/\.\./}{};
-		ok(is_there($target, $anchor), "$file: $link is there");
-	}
 }
 
 # The plots are of the figures that are written down, and so is the text

@@ -1,5 +1,6 @@
 # A source file uses only its own folder of src/ and those below it, and no files form a circle.
-# In sinks/ there are no circles either.  All of this is read from the text.  Also, no two files have the same name.
+# In sinks/ there are no circles either.  All of this is read from the text.  Also, no two files have the same name,
+# and where a comment says which files write the fields of a struct, these and no others do.
 use strict;
 use warnings;
 
@@ -105,6 +106,35 @@ foreach my $folder (@folders)
 	is("@missing", '', "src/$folder/README.md has a line for each file");
 	is("@gone", '', '... and for no other');
 }
+# Who writes a struct: the files that assign to "member->field" or "member.field", the member being that of the
+# endpoint or the loop with this type.
+my @headers = map { slurp_file("$top/src/$_") } qw(endpoint/endpoint.h worker/loop.h);
+my $struct = qr{typedef struct (?<type>Outbox\w+)\n\{\n(.*?)\n\} \k<type>;}s;
+my $said = 0;
+foreach my $header (@headers)
+{
+	while ($header =~ m{/\*((?:(?!\*/).)*)\*/\n$struct}gs)
+	{
+		my ($comment, $type, $body) = ($1, $2, $3);
+		$comment =~ s/\s*\n \*\s*/ /g;
+		$body =~ s{/\*.*?\*/}{}gs;
+		my ($writers) = $comment =~ /Written by ([\w.,\s]*?\.c)\./ or next;
+		my ($member) = map { /^\t$type\s+\*?(\w+);/m ? $1 : () } @headers;
+		my $fields = join '|', $body =~ /(\w+)(?:\[\w+\])*;/g;
+		my $place = qr/\b$member(?:\.|->)(?:$fields)\b(?:\[[^\]]*\])*/;
+		my @found = grep {
+			$code{$_} =~ /$place\s*(?:=(?!=)|[-+|&]=|\+\+|--)|(?:\+\+|--)\s*[\w.>-]*$place/
+		} sort keys %code;
+
+		$said++;
+		is(join(' ', sort $writers =~ /(\w+\.c)/g), join(' ', sort map { s{.*/}{}r } @found), "the files that write $type");
+	}
+}
+cmp_ok($said, '>=', 8, 'which is said of most structs of the endpoint');
+my ($parts) = slurp_file("$top/src/endpoint/README.md") =~ /has these structs: (.*?)\. /;
+my @members = map { /^\tOutbox(?!Tenant)\w+\s+\*?(\w+);/mg } map { /^typedef struct OutboxEndpoint\n\{\n(.*?)^\}/ms } $headers[0];
+is($parts, join(', ', map { "`$_`" } @members), 'the structs of the endpoint, in the README');
+
 my ($drawn) = run_command([ "$top/test/bin/folders" ]);
 is(slurp_file("$top/src/folders.svg"), "$drawn\n",
 	'src/folders.svg is what test/bin/folders draws (make folders)');
