@@ -128,23 +128,23 @@ read_retries(OutboxEndpoint *ep)
 
 /* --------------------------------------------------------------- lanes */
 
-#define ANSWERS \
-	" EXISTS (SELECT 1 FROM outbox.parked p" OF_ENDPOINT OF_KEY STATUS "'retrying'" \
-	" AND NOT p.seq = ANY ($3))," \
-	" $4 AND EXISTS (SELECT 1 FROM outbox.parked p" OF_ENDPOINT OF_KEY STATUS \
-	"'dead'" BLOCKING_REASON ")," \
-	" (SELECT p.seq FROM outbox.parked p" OF_ENDPOINT OF_KEY STATUS "'blocked'" \
-	" ORDER BY p.seq LIMIT 1)"
+#define OF_KEY " AND p.key >= k.key AND p.key <= k.key"
 
 /*
  * Reads what the table has of these keys, or with strict ordering of the only lane.
  * A retry that memory has is left out of the answer.
+ *
+ * Each part of an answer is the first row of one index.  The order has the columns of
+ * that index, and the key is a range, so no other index fits, whatever the statistics
+ * say.  For an EXISTS the planner may read all rows of the endpoint into a hash table.
  */
 static void
 ask_table(OutboxEndpoint *ep, Datum *keys, int nkeys)
 {
 	static SPIPlanPtr of_keys;
 	static SPIPlanPtr of_all;
+	bool			  strict = ep->config.ordering == OUTBOX_ORDER_STRICT;
+	const char		 *of_key = strict ? "" : OF_KEY;
 	int				  n;
 	int64			 *loaded = outbox_parking_loaded_retries(ep, &n);
 	Datum			  args[4] = {Int32GetDatum(ep->id),
@@ -152,24 +152,23 @@ ask_table(OutboxEndpoint *ep, Datum *keys, int nkeys)
 									 construct_array(keys, nkeys, TEXTOID, -1, false, TYPALIGN_INT)),
 								 outbox_int8_array(loaded, n),
 								 BoolGetDatum(ep->config.block_on_dead)};
-	Oid				  types[] = {INT4OID, TEXTARRAYOID, INT8ARRAYOID, BOOLOID};
 
-	if (ep->config.ordering == OUTBOX_ORDER_STRICT)
-	{
-#define OF_KEY ""
-		outbox_plan_run(&of_all,
-						"SELECT k.key," ANSWERS " FROM pg_catalog.unnest($2) k(key)", 4,
-						types, args, NULL);
-#undef OF_KEY
-	}
-	else
-	{
-#define OF_KEY " AND p.key = k.key"
-		outbox_plan_run(&of_keys,
-						"SELECT k.key," ANSWERS " FROM pg_catalog.unnest($2) k(key)", 4,
-						types, args, NULL);
-#undef OF_KEY
-	}
+	outbox_plan_run(strict ? &of_all : &of_keys,
+					psprintf("SELECT k.key,"
+							 " (SELECT p.seq FROM outbox.parked p" OF_ENDPOINT "%s" STATUS
+							 "'retrying'"
+							 " AND NOT p.seq = ANY ($3)"
+							 " ORDER BY %s, p.seq LIMIT 1) IS NOT NULL,"
+							 " $4 AND (SELECT p.seq FROM outbox.parked p" OF_ENDPOINT
+							 "%s" STATUS "'dead'" BLOCKING_REASON
+							 " ORDER BY p.key LIMIT 1) IS NOT NULL,"
+							 " (SELECT p.seq FROM outbox.parked p" OF_ENDPOINT "%s" STATUS
+							 "'blocked'"
+							 " ORDER BY %sp.seq LIMIT 1)"
+							 " FROM pg_catalog.unnest($2) k(key)",
+							 of_key, strict ? "p.next_attempt_at" : "p.key", of_key,
+							 of_key, strict ? "" : "p.key, "),
+					4, (Oid[]){INT4OID, TEXTARRAYOID, INT8ARRAYOID, BOOLOID}, args, NULL);
 }
 
 /*
@@ -397,7 +396,7 @@ load_dead(OutboxEndpoint *ep)
 
 	outbox_plan_run(&plan,
 					"SELECT p.key FROM outbox.parked p" OF_ENDPOINT STATUS
-					"'dead'" BLOCKING_REASON " LIMIT $2",
+					"'dead'" BLOCKING_REASON " ORDER BY p.key LIMIT $2",
 					2, (Oid[]){INT4OID, INT8OID}, args, NULL);
 	for (uint64 i = 0; i < SPI_processed; i++)
 	{
