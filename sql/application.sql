@@ -33,6 +33,14 @@ SELECT outbox.emit('key.number', '3'::json, 42::smallint) IS NOT NULL AS emitted
 SELECT outbox.emit('key.uuid', '4', key => '00000000-0000-4000-8000-000000000001'::uuid) IS NOT NULL AS emitted;
 SELECT outbox.emit_bytes('key.number', '', 'text/plain', key => 42) IS NOT NULL AS emitted;
 SELECT outbox.emit('key.none', '5', key => NULL) IS NOT NULL AS emitted;
+SELECT outbox.emit('key.numeric', '6', key => 4.50) IS NOT NULL AS emitted;
+SELECT outbox.emit('key.name', '7', key => 'a'::name), outbox.emit('key.char', '8', key => 'b '::char(3)) \g /dev/null
+SELECT outbox.emit('key.bool', '9', key => true) IS NOT NULL AS emitted;
+-- The text of a value does not depend on the session.
+SET LOCAL DateStyle = 'SQL, DMY';
+SET LOCAL TimeZone = 'Asia/Kolkata';
+SELECT outbox.emit('key.date', '10', key => date '2026-01-02') IS NOT NULL AS emitted;
+SELECT outbox.emit_bytes('key.time', '', 'text/plain', key => timestamptz '2026-01-02 03:04:05+00') IS NOT NULL AS emitted;
 SELECT topic, key, payload FROM outbox.outgoing ORDER BY id;
 PREPARE p AS SELECT outbox.emit($1, $2, key => $3) IS NOT NULL AS emitted;
 EXECUTE p('order.prepared', '{"order": 4}', NULL);

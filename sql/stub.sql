@@ -461,25 +461,33 @@ BEGIN
                          expires_at, dedup_key, tenant);
 END $$;
 
--- A key that is a number or a UUID, without a cast.
+-- A key of another type: its text, whatever the settings of the session.
+CREATE FUNCTION outbox.key_text(key anyelement) RETURNS text
+LANGUAGE sql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+SET DateStyle = 'ISO, MDY'
+SET IntervalStyle = 'postgres'
+SET TimeZone = 'UTC'
+SET extra_float_digits = 1
+SET bytea_output = 'hex'
+SET lc_monetary = 'C'
+SET quote_all_identifiers = off
+AS $$ SELECT $1::text $$;
+
 DO $$
 DECLARE
-    key_type text;
     payload_type text;
     options constant text :=
         'type text DEFAULT NULL, headers jsonb DEFAULT NULL, deliver_at timestamptz DEFAULT NULL, '
         'expires_at timestamptz DEFAULT NULL, dedup_key text DEFAULT NULL, tenant text DEFAULT NULL) '
         'RETURNS uuid LANGUAGE sql VOLATILE';
 BEGIN
-    FOREACH key_type IN ARRAY '{int8,uuid}'::text[] LOOP
-        FOREACH payload_type IN ARRAY '{jsonb,json,text}'::text[] LOOP
-            EXECUTE format('CREATE FUNCTION outbox.emit(topic text, payload %s, key %s, %s AS %L', payload_type,
-                           key_type, options, 'SELECT outbox.emit($1, $2, $3::text, $4, $5, $6, $7, $8, $9)');
-        END LOOP;
-        EXECUTE format('CREATE FUNCTION outbox.emit_bytes(topic text, body bytea, content_type text, key %s, %s AS %L',
-                       key_type, options,
-                       'SELECT outbox.emit_bytes($1, $2, $3, $4::text, $5, $6, $7, $8, $9, $10)');
+    FOREACH payload_type IN ARRAY '{jsonb,json,text}'::text[] LOOP
+        EXECUTE format('CREATE FUNCTION outbox.emit(topic text, payload %s, key anynonarray, %s AS %L', payload_type,
+                       options, 'SELECT outbox.emit($1, $2, outbox.key_text($3), $4, $5, $6, $7, $8, $9)');
     END LOOP;
+    EXECUTE format('CREATE FUNCTION outbox.emit_bytes(topic text, body bytea, content_type text, key anynonarray, %s AS %L',
+                   options, 'SELECT outbox.emit_bytes($1, $2, $3, outbox.key_text($4), $5, $6, $7, $8, $9, $10)');
 END $$;
 
 -- The columns that a trigger's third argument names, as they are stored.

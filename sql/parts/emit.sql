@@ -26,7 +26,7 @@ CREATE FUNCTION outbox.emit(topic text, payload json,
     tenant text DEFAULT NULL)
 RETURNS uuid
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE
-AS 'MODULE_PATHNAME', 'outbox_emit_json_1_0';
+AS 'MODULE_PATHNAME', 'outbox_emit_text_1_0';
 COMMENT ON FUNCTION outbox.emit(text, json, text, text, jsonb, timestamptz, timestamptz, text, text) IS
 'As emit(text, jsonb, ...), for a payload of type json, which is stored and sent as jsonb';
 
@@ -58,112 +58,64 @@ AS 'MODULE_PATHNAME', 'outbox_emit_bytes_1_0';
 COMMENT ON FUNCTION outbox.emit_bytes(text, bytea, text, text, text, jsonb, timestamptz, timestamptz, text, text) IS
 'As emit(), for a body that is sent byte for byte with the given content type';
 
--- A key that is a number or a UUID, without a cast.  key has no default here: a call
--- without one is for the functions above, and so is a key that is an untyped literal
--- or parameter, because PostgreSQL prefers text for those.
+-- A key of any other type, without a cast.  key has no default here: a call without one is
+-- for the functions above, and so is a key that is an untyped literal or parameter, because
+-- PostgreSQL prefers text for those.
 CREATE FUNCTION outbox.emit(topic text, payload jsonb,
-    key int8,
+    key anynonarray,
     type text DEFAULT NULL,
     headers jsonb DEFAULT NULL,
     deliver_at timestamptz DEFAULT NULL,
     expires_at timestamptz DEFAULT NULL,
     dedup_key text DEFAULT NULL,
     tenant text DEFAULT NULL)
-RETURNS uuid LANGUAGE sql VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE
-RETURN outbox.emit(topic, payload, key::text, type, headers, deliver_at, expires_at, dedup_key, tenant);
-COMMENT ON FUNCTION outbox.emit(text, jsonb, int8, text, jsonb, timestamptz, timestamptz, text, text) IS
-'As emit(text, jsonb, ...), for a key that is a number';
+RETURNS uuid
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'outbox_emit_jsonb_1_0';
+COMMENT ON FUNCTION outbox.emit(text, jsonb, anynonarray, text, jsonb, timestamptz, timestamptz, text, text) IS
+'As emit(text, jsonb, ...), for a key of another type: its text, whatever the settings of the session';
 
 CREATE FUNCTION outbox.emit(topic text, payload json,
-    key int8,
+    key anynonarray,
     type text DEFAULT NULL,
     headers jsonb DEFAULT NULL,
     deliver_at timestamptz DEFAULT NULL,
     expires_at timestamptz DEFAULT NULL,
     dedup_key text DEFAULT NULL,
     tenant text DEFAULT NULL)
-RETURNS uuid LANGUAGE sql VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE
-RETURN outbox.emit(topic, payload, key::text, type, headers, deliver_at, expires_at, dedup_key, tenant);
-COMMENT ON FUNCTION outbox.emit(text, json, int8, text, jsonb, timestamptz, timestamptz, text, text) IS
-'As emit(text, json, ...), for a key that is a number';
+RETURNS uuid
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'outbox_emit_text_1_0';
+COMMENT ON FUNCTION outbox.emit(text, json, anynonarray, text, jsonb, timestamptz, timestamptz, text, text) IS
+'As emit(text, json, ...), for a key of another type: its text, whatever the settings of the session';
 
 CREATE FUNCTION outbox.emit(topic text, payload text,
-    key int8,
+    key anynonarray,
     type text DEFAULT NULL,
     headers jsonb DEFAULT NULL,
     deliver_at timestamptz DEFAULT NULL,
     expires_at timestamptz DEFAULT NULL,
     dedup_key text DEFAULT NULL,
     tenant text DEFAULT NULL)
-RETURNS uuid LANGUAGE sql VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE
-RETURN outbox.emit(topic, payload, key::text, type, headers, deliver_at, expires_at, dedup_key, tenant);
-COMMENT ON FUNCTION outbox.emit(text, text, int8, text, jsonb, timestamptz, timestamptz, text, text) IS
-'As emit(text, text, ...), for a key that is a number';
+RETURNS uuid
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'outbox_emit_text_1_0';
+COMMENT ON FUNCTION outbox.emit(text, text, anynonarray, text, jsonb, timestamptz, timestamptz, text, text) IS
+'As emit(text, text, ...), for a key of another type: its text, whatever the settings of the session';
 
 CREATE FUNCTION outbox.emit_bytes(topic text, body bytea, content_type text,
-    key int8,
+    key anynonarray,
     type text DEFAULT NULL,
     headers jsonb DEFAULT NULL,
     deliver_at timestamptz DEFAULT NULL,
     expires_at timestamptz DEFAULT NULL,
     dedup_key text DEFAULT NULL,
     tenant text DEFAULT NULL)
-RETURNS uuid LANGUAGE sql VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE
-RETURN outbox.emit_bytes(topic, body, content_type, key::text, type, headers, deliver_at, expires_at, dedup_key, tenant);
-COMMENT ON FUNCTION outbox.emit_bytes(text, bytea, text, int8, text, jsonb, timestamptz, timestamptz, text, text) IS
-'As emit_bytes(text, bytea, text, ...), for a key that is a number';
-
-CREATE FUNCTION outbox.emit(topic text, payload jsonb,
-    key uuid,
-    type text DEFAULT NULL,
-    headers jsonb DEFAULT NULL,
-    deliver_at timestamptz DEFAULT NULL,
-    expires_at timestamptz DEFAULT NULL,
-    dedup_key text DEFAULT NULL,
-    tenant text DEFAULT NULL)
-RETURNS uuid LANGUAGE sql VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE
-RETURN outbox.emit(topic, payload, key::text, type, headers, deliver_at, expires_at, dedup_key, tenant);
-COMMENT ON FUNCTION outbox.emit(text, jsonb, uuid, text, jsonb, timestamptz, timestamptz, text, text) IS
-'As emit(text, jsonb, ...), for a key that is a UUID';
-
-CREATE FUNCTION outbox.emit(topic text, payload json,
-    key uuid,
-    type text DEFAULT NULL,
-    headers jsonb DEFAULT NULL,
-    deliver_at timestamptz DEFAULT NULL,
-    expires_at timestamptz DEFAULT NULL,
-    dedup_key text DEFAULT NULL,
-    tenant text DEFAULT NULL)
-RETURNS uuid LANGUAGE sql VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE
-RETURN outbox.emit(topic, payload, key::text, type, headers, deliver_at, expires_at, dedup_key, tenant);
-COMMENT ON FUNCTION outbox.emit(text, json, uuid, text, jsonb, timestamptz, timestamptz, text, text) IS
-'As emit(text, json, ...), for a key that is a UUID';
-
-CREATE FUNCTION outbox.emit(topic text, payload text,
-    key uuid,
-    type text DEFAULT NULL,
-    headers jsonb DEFAULT NULL,
-    deliver_at timestamptz DEFAULT NULL,
-    expires_at timestamptz DEFAULT NULL,
-    dedup_key text DEFAULT NULL,
-    tenant text DEFAULT NULL)
-RETURNS uuid LANGUAGE sql VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE
-RETURN outbox.emit(topic, payload, key::text, type, headers, deliver_at, expires_at, dedup_key, tenant);
-COMMENT ON FUNCTION outbox.emit(text, text, uuid, text, jsonb, timestamptz, timestamptz, text, text) IS
-'As emit(text, text, ...), for a key that is a UUID';
-
-CREATE FUNCTION outbox.emit_bytes(topic text, body bytea, content_type text,
-    key uuid,
-    type text DEFAULT NULL,
-    headers jsonb DEFAULT NULL,
-    deliver_at timestamptz DEFAULT NULL,
-    expires_at timestamptz DEFAULT NULL,
-    dedup_key text DEFAULT NULL,
-    tenant text DEFAULT NULL)
-RETURNS uuid LANGUAGE sql VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE
-RETURN outbox.emit_bytes(topic, body, content_type, key::text, type, headers, deliver_at, expires_at, dedup_key, tenant);
-COMMENT ON FUNCTION outbox.emit_bytes(text, bytea, text, uuid, text, jsonb, timestamptz, timestamptz, text, text) IS
-'As emit_bytes(text, bytea, text, ...), for a key that is a UUID';
+RETURNS uuid
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'outbox_emit_bytes_1_0';
+COMMENT ON FUNCTION outbox.emit_bytes(text, bytea, text, anynonarray, text, jsonb, timestamptz, timestamptz, text, text) IS
+'As emit_bytes(text, bytea, text, ...), for a key of another type: its text, whatever the settings of the session';
 
 -- Not SECURITY DEFINER: the function needs no right to write the log.  And a cast
 -- to JSON that the owner of a type wrote must not run as the owner of outbox.

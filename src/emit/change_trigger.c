@@ -29,6 +29,7 @@
 
 #include "base/compat.h"
 #include "base/version.h"
+#include "emit/as_text.h"
 #include "emit/emit.h"
 
 /* What the arguments of a trigger mean for its table.  Kept for one statement. */
@@ -46,61 +47,6 @@ typedef struct Change
 	FmgrInfo  to_jsonb;
 	bool	  has_formats; /* a setting changes the text of some column */
 } Change;
-
-/*
- * The text of a value must not depend on the session.  Otherwise events of one row
- * would have several keys, and no order.  These are the settings that PostgreSQL's
- * output functions use.
- */
-static const char *const formats[][2] = {
-	{"DateStyle", "ISO, MDY"},
-	{"IntervalStyle", "postgres"},
-	{"TimeZone", "UTC"},
-	{"extra_float_digits", "1"},
-	{"bytea_output", "hex"},
-	{"lc_monetary", "C"},
-	{"quote_all_identifiers", "off"},
-	{"search_path", "pg_catalog, pg_temp"}, /* for regclass and similar types */
-};
-
-/*
- * Sets the formats.  Returns the level that AtEOXact_GUC() must restore.  An error
- * restores it, too.
- */
-static int
-fix_formats(void)
-{
-	int level = NewGUCNestLevel();
-
-	for (size_t i = 0; i < lengthof(formats); i++)
-		if (strcmp(GetConfigOption(formats[i][0], false, false), formats[i][1]) != 0)
-			(void) set_config_option(formats[i][0], formats[i][1], PGC_USERSET,
-									 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
-	return level;
-}
-
-/* False only if values of the type are known to look the same in each session. */
-static bool
-has_formats(Oid type)
-{
-	switch (type)
-	{
-		case BOOLOID:
-		case INT2OID:
-		case INT4OID:
-		case INT8OID:
-		case NUMERICOID:
-		case TEXTOID:
-		case VARCHAROID:
-		case BPCHAROID:
-		case UUIDOID:
-		case JSONOID:
-		case JSONBOID:
-			return false;
-		default:
-			return true;
-	}
-}
 
 static void
 add_context(void *arg)
@@ -223,7 +169,7 @@ use_column(Change *c, Relation rel, int column, FmgrInfo *function)
 
 	getTypeOutputInfo(type, &output, &varlena);
 	fmgr_info(output, function);
-	c->has_formats |= has_formats(type);
+	c->has_formats |= outbox_type_has_formats(type);
 }
 
 static Change *
@@ -263,7 +209,7 @@ describe(TriggerData *trigger)
 	for (int i = 0; i < c->n; i++)
 	{
 		TupleDescCopyEntry(c->row, i + 1, RelationGetDescr(rel), c->columns[i]);
-		c->has_formats |= has_formats(TupleDescAttr(c->row, i)->atttypid);
+		c->has_formats |= outbox_type_has_formats(TupleDescAttr(c->row, i)->atttypid);
 	}
 	c->row = BlessTupleDesc(c->row);
 
@@ -369,7 +315,7 @@ static void
 tell(Change *c, TupleDesc desc, HeapTuple new, HeapTuple old)
 {
 	OutboxNewEvent e = {0};
-	int			   level = c->has_formats ? fix_formats() : 0;
+	int			   level = c->has_formats ? outbox_formats_fix() : 0;
 
 	e.topic = c->topic;
 	e.key = text_of(c->key, &c->key_output, desc, new ? new : old);
@@ -400,7 +346,7 @@ emit_change(FunctionCallInfo fcinfo, TriggerData *trigger)
 	if (c == NULL)
 	{
 		MemoryContext caller = MemoryContextSwitchTo(fcinfo->flinfo->fn_mcxt);
-		int			  level = fix_formats(); /* for the name of the table */
+		int			  level = outbox_formats_fix(); /* for the name of the table */
 
 		c = describe(trigger);
 		AtEOXact_GUC(true, level);

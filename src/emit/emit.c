@@ -40,6 +40,7 @@
 #include "base/crash_point.h"
 #include "base/table_rows.h"
 #include "base/version.h"
+#include "emit/as_text.h"
 #include "emit/dedup.h"
 #include "emit/emit.h"
 #include "log/event_number.h"
@@ -208,6 +209,24 @@ outbox_refuse_read_only(const char *function)
 							 " default_transaction_read_only.")));
 }
 
+/* The key, which has another type than text in the functions that take anynonarray. */
+static text *
+key_argument(FunctionCallInfo fcinfo, int n)
+{
+	Oid			  type = get_fn_expr_argtype(fcinfo->flinfo, n);
+	OutboxAsText *as = fcinfo->flinfo->fn_extra;
+
+	if (type == TEXTOID || !OidIsValid(type))
+		return PG_GETARG_TEXT_PP(n);
+	if (as == NULL)
+	{
+		as = MemoryContextAlloc(fcinfo->flinfo->fn_mcxt, sizeof(OutboxAsText));
+		outbox_as_text_init(as, type, fcinfo->flinfo->fn_mcxt);
+		fcinfo->flinfo->fn_extra = as;
+	}
+	return outbox_as_text(as, PG_GETARG_DATUM(n));
+}
+
 /*
  * The common part of emit() and emit_bytes().  'options' is the number of the first
  * optional argument.
@@ -218,7 +237,7 @@ emit(FunctionCallInfo fcinfo, OutboxNewEvent *e, const char *function, int optio
 	outbox_refuse_read_only(function);
 
 	e->topic = TEXT_ARG(0);
-	e->key = TEXT_ARG(options);
+	e->key = PG_ARGISNULL(options) ? NULL : key_argument(fcinfo, options);
 	e->type = TEXT_ARG(options + 1);
 	e->headers = outbox_headers_or_null(JSONB_ARG(options + 2));
 	e->deferred = !PG_ARGISNULL(options + 3);
@@ -245,7 +264,7 @@ add_payload_hint(void *arg)
 			"A payload is JSON that the type jsonb can hold. Use outbox.emit_bytes() to send anything else.");
 }
 
-/* The payload of an argument of type text or json. */
+/* The payload of an argument of type text or json, which is text that jsonb may refuse. */
 static Jsonb *
 parse_payload(FunctionCallInfo fcinfo, int argno)
 {
@@ -278,12 +297,6 @@ OUTBOX_FUNCTION(outbox_emit_text_1_0, 9)
 	OutboxNewEvent e = {.payload = parse_payload(fcinfo, 1)};
 
 	return emit(fcinfo, &e, "outbox.emit()", 2);
-}
-
-/* json is text that was already checked.  jsonb is stricter. */
-OUTBOX_FUNCTION(outbox_emit_json_1_0, 9)
-{
-	return outbox_emit_text_1_0(fcinfo);
 }
 
 OUTBOX_FUNCTION(outbox_emit_bytes_1_0, 10)
