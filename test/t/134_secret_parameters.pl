@@ -137,7 +137,51 @@ my %driver = (
 	js => [ 'js', -e "$modules/pg/package.json", sub { "NODE_PATH='$modules' node $_[0]" } ],
 	java => [ 'java', $jdbc, sub { "java -cp '$jdbc' $_[0]" } ],
 	go => [ 'go', $pgx && -e "$pgx/go.mod", sub { "cp $_[0] '$pgx/main.go' && cd '$pgx' && go run ." } ]);
-my %block;
+# What the document only names, as programs
+my %block = (js => <<'JS', java => <<'JAVA', go => <<'GO');
+const { Client } = require("pg");
+
+(async () => {
+  const client = new Client();
+  await client.connect();
+  await client.query("SELECT outbox.rotate_secret('ledger', secret => $1)", [process.env.WEBHOOK_SECRET]);
+  await client.end();
+})();
+JS
+import java.sql.*;
+
+public class Rotate {
+    public static void main(String[] args) throws SQLException {
+        try (Connection connection = DriverManager.getConnection(System.getenv("JDBC_URL"));
+             PreparedStatement statement = connection.prepareStatement(
+                 "SELECT outbox.rotate_secret('ledger', secret => ?)")) {
+            statement.setString(1, System.getenv("WEBHOOK_SECRET"));
+            statement.execute();
+        }
+    }
+}
+JAVA
+package main
+
+import (
+	"context"
+	"os"
+
+	"github.com/jackc/pgx/v5"
+)
+
+func main() {
+	ctx := context.Background()
+	connection, err := pgx.Connect(ctx, "")
+	if err != nil {
+		panic(err)
+	}
+	defer connection.Close(ctx)
+	if _, err := connection.Exec(ctx, "SELECT outbox.rotate_secret('ledger', secret => $1)", os.Getenv("WEBHOOK_SECRET")); err != nil {
+		panic(err)
+	}
+}
+GO
 my $doc = slurp_file("$top/doc/security.md");
 $block{$1} = $2 while $doc =~ /^```(\w+) driver\n(.*?)^```$/msg;
 is(join(' ', sort keys %block), join(' ', sort keys %driver), 'an example for each driver');

@@ -21,7 +21,7 @@ sub ask
 
 my $document = PostgreSQL::Test::Utils::slurp_file("$top/doc/security.md");
 my ($table) = $document =~ /^## Functions that run as the owner$(.*?)(?=^## )/ms;
-my @documented = sort $table =~ /^\| `(\w+)` \| [^|]+ \|$/mg;
+my @documented = sort map { /`(\w+)`/g } $table =~ /^\| [^|]+ \| ([^|]+) \|$/mg;
 my @definers = split /\n/, ask(<<'SQL');
 SELECT DISTINCT proname FROM pg_proc WHERE pronamespace = 'outbox'::regnamespace AND prosecdef ORDER BY 1
 SQL
@@ -42,7 +42,7 @@ SELECT string_agg(t.typname, ' ' ORDER BY position(t.typname || ' ' IN 'uuid tex
 FROM (SELECT DISTINCT unnest(proargtypes) AS oid FROM pg_proc WHERE pronamespace = 'outbox'::regnamespace AND prosecdef
       UNION SELECT 'json'::regtype) a JOIN pg_type t USING (oid)
 SQL
-is(ask(<<'SQL'), 'alter_endpoint', 'one makes SQL of text: the default of an argument that it has compared with the catalogue');
+is(ask(<<'SQL'), 'change_endpoint', 'one makes SQL of text: the default of an argument that it has compared with the catalogue');
 SELECT string_agg(DISTINCT proname, ' ') FROM pg_proc WHERE pronamespace = 'outbox'::regnamespace
 AND prolang = (SELECT oid FROM pg_language WHERE lanname = 'plpgsql') AND prosrc ~* '\mEXECUTE\M' AND proname NOT IN ('grant_to', 'privileges_of', 'revoke_all')
 SQL
