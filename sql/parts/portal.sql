@@ -257,7 +257,7 @@ BEGIN
            to_jsonb(e) - '{name,tenant,url,topics,config,credentials,state,state_since,reason,created_at}'::text[],
            t.state, t.state_since, t.reason, t.pending, t.retrying, t.blocked, t.dead, t.delivered,
            t.failed_attempts, t.next_attempt_at, t.last_success_at, t.last_error, e.created_at
-    FROM outbox.endpoints e JOIN outbox.stats t ON t.endpoint = e.name
+    FROM outbox.endpoints e JOIN outbox.stats t ON t.endpoint = e.name AND t.tenant = e.tenant
     WHERE e.tenant = $1 AND ($2 IS NULL OR e.name = $2)
     ORDER BY e.name;
     IF $2 IS NOT NULL THEN

@@ -268,6 +268,35 @@ foreach my $call (qq(portal_create_endpoint('acme', '$url{acme}', '$filter')), q
 	like(says("BEGIN; SELECT outbox.$call; ROLLBACK"), qr/22023: invalid filter .*regular expression.* HINT/, "$call: refused");
 }
 
+# --- What a call reads does not grow with the endpoints of others
+
+sub work_of
+{
+	my ($call) = @_;
+	my ($rows, $functions) = split /\|/, (split /\n/, $node->safe_psql('postgres', <<SQL))[-1];
+SET track_functions = 'all';
+SET ROLE portal;
+BEGIN;
+SELECT count(*) FROM (SELECT * FROM outbox.$call) called \\g /dev/null
+SELECT (SELECT sum(COALESCE(seq_tup_read, 0) + COALESCE(idx_tup_fetch, 0)) FROM pg_stat_xact_all_tables WHERE schemaname = 'outbox'),
+	(SELECT COALESCE(sum(calls), 0) FROM pg_stat_xact_user_functions WHERE schemaname = 'outbox');
+ROLLBACK;
+SQL
+	return { rows => $rows, functions => $functions };
+}
+my @calls = ("portal_endpoints('globex')", "portal_endpoints('globex', '$name{globex}')", "portal_deliveries('globex')",
+	"portal_attempts('globex')", "portal_event_types('globex')", "portal_secret('globex', '$name{globex}')",
+	qq(portal_alter_endpoint('globex', '$name{globex}', '{"rate_limit": 7}')), "portal_pause_endpoint('globex', '$name{globex}')",
+	"portal_create_endpoint('globex', '$url{globex}')", "portal_send_test('globex', '$name{globex}')",
+	"portal_rotate_secret('globex', '$name{globex}')", "portal_drop_endpoint('globex', '$name{globex}', discard => true)");
+my %few = map { $_ => work_of($_) } @calls;
+ask("SELECT outbox.create_endpoint('other' || n, '$url{globex}', tenant => 'other' || n / 3, start_at => 'now') FROM generate_series(1, 300) n");
+foreach my $call (@calls)
+{
+	my $many = work_of($call);
+	cmp_ok($many->{$_}, '<', $few{$call}{$_} + 100, "$call: $_") foreach qw(rows functions);
+}
+
 portal("SELECT outbox.portal_drop_endpoint('acme', '$name{acme}', discard => true)");
 is(portal("SELECT count(*) FROM outbox.portal_endpoints('acme') WHERE endpoint = '$name{acme}'"), '0', 'dropped');
 is(portal("SELECT count(*) FROM outbox.portal_endpoints('globex')"), '1', 'and no other');
