@@ -1,6 +1,6 @@
 /*
  * compat.h
- *	  Owns every difference between PostgreSQL 15 and 18.  No other file tests the
+ *	  Owns every difference between PostgreSQL 15 and 19.  No other file tests the
  *	  version.
  */
 #ifndef OUTBOX_COMPAT_H
@@ -9,17 +9,23 @@
 #include "postgres.h"
 
 #include "access/genam.h"
+#include "access/tableam.h"
 #include "access/transam.h"
+#include "access/tupdesc.h"
 #include "catalog/pg_database.h"
 #include "catalog/pg_namespace.h"
 #include "catalog/pg_proc.h"
 #include "commands/tablecmds.h"
 #include "common/base64.h"
 #include "executor/executor.h"
+#include "funcapi.h"
 #include "miscadmin.h"
 #include "storage/latch.h"
+#include "storage/shmem.h"
 #include "utils/acl.h"
 #include "utils/guc.h"
+#include "utils/hsearch.h"
+#include "utils/jsonb.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
 
@@ -82,22 +88,32 @@ outbox_b64_decode(const char *src, int len, uint8 *dst, int dstlen)
 #endif
 }
 
-/* 16 added the argument "onlySummarizing", which only an UPDATE can set. */
+/*
+ * 16 added the argument "onlySummarizing", which only an UPDATE can set.  19 made
+ * flags of these arguments.
+ */
 static inline void
 outbox_insert_index_tuples(ResultRelInfo *info, TupleTableSlot *slot, EState *estate)
 {
-#if PG_VERSION_NUM >= 160000
+#if PG_VERSION_NUM >= 190000
+	(void) ExecInsertIndexTuples(info, estate, 0, slot, NIL, NULL);
+#elif PG_VERSION_NUM >= 160000
 	(void) ExecInsertIndexTuples(info, slot, estate, false, false, NULL, NIL, false);
 #else
 	(void) ExecInsertIndexTuples(info, slot, estate, false, false, NULL, NIL);
 #endif
 }
 
-/* 18 added an argument for counting index searches.  NULL: they are not counted. */
+/*
+ * 18 added an argument for counting index searches.  NULL: they are not counted.  19
+ * added flags.
+ */
 static inline IndexScanDesc
 outbox_index_beginscan(Relation heap, Relation index, Snapshot snapshot, int nkeys)
 {
-#if PG_VERSION_NUM >= 180000
+#if PG_VERSION_NUM >= 190000
+	return index_beginscan(heap, index, snapshot, NULL, nkeys, 0, SO_NONE);
+#elif PG_VERSION_NUM >= 180000
 	return index_beginscan(heap, index, snapshot, NULL, nkeys, 0);
 #else
 	return index_beginscan(heap, index, snapshot, nkeys, 0);
@@ -183,6 +199,52 @@ outbox_guc_free(void *extra)
 	guc_free(extra);
 #else
 	free(extra);
+#endif
+}
+
+/* A hash table of a fixed size in shared memory.  19 removed the size at the start. */
+static inline HTAB *
+outbox_shmem_init_hash(const char *name, long size, HASHCTL *info, int flags)
+{
+#if PG_VERSION_NUM >= 190000
+	return ShmemInitHash(name, size, info, flags | HASH_FIXED_SIZE);
+#else
+	return ShmemInitHash(name, size, size, info, flags | HASH_FIXED_SIZE);
+#endif
+}
+
+/*
+ * Completes a row type, so that rows of it can be made.  Since 19 a descriptor whose
+ * columns were entered one by one has to be finished first.
+ */
+static inline TupleDesc
+outbox_bless_row_type(TupleDesc desc)
+{
+#if PG_VERSION_NUM >= 190000
+	TupleDescFinalize(desc);
+#endif
+	return BlessTupleDesc(desc);
+}
+
+/* A jsonb value that is being made.  19 keeps its result in the state. */
+#if PG_VERSION_NUM >= 190000
+typedef JsonbInState OutboxJsonbInState;
+#else
+typedef struct OutboxJsonbInState
+{
+	JsonbParseState *parseState;
+	JsonbValue *result;
+} OutboxJsonbInState;
+#endif
+
+static inline void
+outbox_push_jsonb_value(OutboxJsonbInState *state, JsonbIteratorToken token,
+						JsonbValue *value)
+{
+#if PG_VERSION_NUM >= 190000
+	pushJsonbValue(state, token, value);
+#else
+	state->result = pushJsonbValue(&state->parseState, token, value);
 #endif
 }
 

@@ -242,7 +242,7 @@ outbox_append_rows(Oid table, int nrows, Datum *values, bool *nulls)
 	 */
 	for (int i = 0; i < nrows; i++)
 	{
-		slots[i] = MakeTupleTableSlot(desc, &TTSOpsHeapTuple);
+		slots[i] = MakeSingleTupleTableSlot(desc, &TTSOpsHeapTuple);
 		ExecStoreHeapTuple(heap_form_tuple(desc, values + (size_t) i * natts,
 										   nulls + (size_t) i * natts),
 						   slots[i], true);

@@ -211,7 +211,7 @@ describe(TriggerData *trigger)
 		TupleDescCopyEntry(c->row, i + 1, RelationGetDescr(rel), c->columns[i]);
 		c->has_formats |= outbox_type_has_formats(TupleDescAttr(c->row, i)->atttypid);
 	}
-	c->row = BlessTupleDesc(c->row);
+	c->row = outbox_bless_row_type(c->row);
 
 	/* to_jsonb() takes the type of its value from the expression that calls it. */
 	fmgr_info(F_TO_JSONB, &c->to_jsonb);
@@ -283,7 +283,7 @@ make_payload(Change *c, TupleDesc desc, const char *op, HeapTuple new, HeapTuple
 		values[n++] = carried(c, desc, old);
 		TupleDescInitEntry(whole, n, "old", RECORDOID, -1, 0);
 	}
-	whole = BlessTupleDesc(whole);
+	whole = outbox_bless_row_type(whole);
 	return DatumGetJsonbP(
 		FunctionCall1(&c->to_jsonb,
 					  heap_copy_tuple_as_datum(heap_form_tuple(whole, values, nulls),

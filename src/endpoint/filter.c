@@ -185,17 +185,16 @@ walk_operand(JsonPathItem *item, Walk *w)
 	switch (item->type)
 	{
 		case jpiNumeric:
-			walk_number(item, w);
-			/* FALLTHROUGH */
 		case jpiNull:
 		case jpiString:
 		case jpiBool:
+			if (item->type == jpiNumeric)
+				walk_number(item, w);
 			forbid(w, jspHasNext(item), OTHER_FORM);
 			return CONSTANT;
 		case jpiRoot:
-			forbid(w, w->inside, "it has \"$\" inside \"?()\"");
-			/* FALLTHROUGH */
 		case jpiCurrent:
+			forbid(w, item->type == jpiRoot && w->inside, "it has \"$\" inside \"?()\"");
 			return walk_path(item, w);
 		case jpiAdd:
 		case jpiSub:

@@ -271,7 +271,7 @@ has_rows(const char *table, Snapshot snapshot)
 {
 	Relation		rel = outbox_table_open(table, AccessShareLock);
 	TupleTableSlot *slot = table_slot_create(rel, NULL);
-	TableScanDesc	scan = table_beginscan(rel, snapshot, 0, NULL);
+	TableScanDesc	scan = table_beginscan_strat(rel, snapshot, 0, NULL, true, true);
 	bool			found = table_scan_getnextslot(scan, ForwardScanDirection, slot);
 
 	table_endscan(scan);
@@ -323,7 +323,7 @@ read_origins(void)
 	rel = outbox_log_table_open(&log_tables.origins, AccessShareLock);
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	slot = table_slot_create(rel, NULL);
-	scan = table_beginscan(rel, snapshot, 0, NULL);
+	scan = table_beginscan_strat(rel, snapshot, 0, NULL, true, true);
 	while (table_scan_getnextslot(scan, ForwardScanDirection, slot))
 	{
 		bool   isnull;

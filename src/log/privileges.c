@@ -7,6 +7,7 @@
  */
 #include "base/outbox.h"
 
+#include "access/htup_details.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_proc.h"
 #include "miscadmin.h"

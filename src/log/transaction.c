@@ -52,7 +52,7 @@ static MemoryContext caller_cxt;
  * Settings that a database or a role can have and that would change what the worker's
  * statements mean or may do, or would end them.
  *
- * The list was made from pg_settings of PostgreSQL 15 to 18: every setting whose
+ * The list was made from pg_settings of PostgreSQL 15 to 19: every setting whose
  * context is "user", "superuser", "superuser-backend" or "backend".  Two that it does
  * not show were added: "role" and "session_authorization" (which outbox_session_init()
  * sets for good).  Not overridden are settings that concern utility commands that a
@@ -117,6 +117,7 @@ static const char *const overrides[][2] = {
 	{"enable_sort", "off"},
 	{"enable_incremental_sort", "on"},
 	{"enable_hashagg", "on"},
+	{"enable_eager_aggregate", "off"},
 	{"enable_hashjoin", "off"},
 	{"enable_mergejoin", "off"},
 	{"enable_nestloop", "on"},
@@ -148,6 +149,7 @@ static const char *const overrides[][2] = {
 	{"log_min_duration_sample", "-1"},
 	{"log_transaction_sample_rate", "0"},
 	{"log_parameter_max_length_on_error", "0"},
+	{"debug_print_raw_parse", "off"},
 	{"debug_print_parse", "off"},
 	{"debug_print_rewritten", "off"},
 	{"debug_print_plan", "off"},

@@ -16,9 +16,9 @@
 #include "miscadmin.h"
 #include "storage/ipc.h"
 #include "storage/lwlock.h"
-#include "storage/shmem.h"
 #include "utils/hsearch.h"
 
+#include "base/compat.h"
 #include "server/prepared.h"
 #include "server/shmem.h"
 
@@ -56,9 +56,8 @@ startup_shmem(void)
 	if (max_prepared_xacts == 0)
 		return;
 	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
-	notes = ShmemInitHash("outbox prepared transactions", max_prepared_xacts,
-						  max_prepared_xacts, &info,
-						  HASH_ELEM | HASH_STRINGS | HASH_FIXED_SIZE);
+	notes = outbox_shmem_init_hash("outbox prepared transactions", max_prepared_xacts,
+								   &info, HASH_ELEM | HASH_STRINGS);
 	LWLockRelease(AddinShmemInitLock);
 }
 

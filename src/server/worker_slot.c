@@ -14,6 +14,7 @@
 #include "storage/proc.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
+#include "utils/tuplestore.h"
 
 #include "base/compat.h"
 #include "base/version.h"

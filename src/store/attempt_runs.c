@@ -4,6 +4,7 @@
  */
 #include "base/outbox.h"
 
+#include "access/htup_details.h"
 #include "funcapi.h"
 #include "utils/builtins.h"
 #include "utils/tuplestore.h"

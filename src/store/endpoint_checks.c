@@ -9,6 +9,7 @@
  */
 #include "base/outbox.h"
 
+#include "access/htup_details.h"
 #include "access/xact.h"
 #include "catalog/pg_type.h"
 #include "commands/sequence.h"

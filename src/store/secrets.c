@@ -12,6 +12,7 @@
 #include "utils/builtins.h"
 #include "utils/jsonb.h"
 
+#include "base/compat.h"
 #include "base/version.h"
 #include "store/seal.h"
 
@@ -112,8 +113,7 @@ change_object(Change change, int32 endpoint_id, const char *kind, Jsonb *values,
 	OutboxKeyring	   ring;
 	JsonbIterator	  *it = JsonbIteratorInit(&values->root);
 	JsonbIteratorToken token;
-	JsonbParseState	  *state = NULL;
-	JsonbValue		  *object = NULL;
+	OutboxJsonbInState state = {0};
 	JsonbValue		   v;
 	char			  *field = NULL;
 
@@ -133,11 +133,11 @@ change_object(Change change, int32 endpoint_id, const char *kind, Jsonb *values,
 				break;
 			v.val.string.len = (int) strlen(v.val.string.val);
 		}
-		object = pushJsonbValue(&state, token,
+		outbox_push_jsonb_value(&state, token,
 								token == WJB_KEY || token == WJB_VALUE ? &v : NULL);
 	}
 	outbox_keyring_wipe(&ring);
-	return token == WJB_DONE ? JsonbValueToJsonb(object) : NULL;
+	return token == WJB_DONE ? JsonbValueToJsonb(state.result) : NULL;
 }
 
 /*

@@ -8,9 +8,14 @@ mirror() {
 	echo "${used:-http://deb.debian.org$1}"
 }
 
-# Lines for a sources.list: a release, and what was mended in it since.
+# Lines for a sources.list: a release, and what was mended in it since.  Experimental
+# holds only what is newer than sid's.
 release() {
 	deb="deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg]"
 	echo "$deb $(mirror /debian) $1 main"
-	[ "$1" = sid ] || echo "$deb $(mirror /debian-security) $1-security main"
+	case $1 in
+		experimental) echo "$deb $(mirror /debian) sid main" ;;
+		sid) ;;
+		*) echo "$deb $(mirror /debian-security) $1-security main" ;;
+	esac
 }
