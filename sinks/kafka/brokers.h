@@ -11,10 +11,10 @@
 #include <stdint.h>
 
 /*
- * Bytes of a report that are read: brokers and 10,000 partitions.  A hostile broker can
+ * Bytes of a report that are read: brokers and 1,000 partitions, in some ms.  A broker can
  * name more, which would take a part of each second from all endpoints.
  */
-#define KAFKA_REPORT_MAX (8 * 1024 * 1024)
+#define KAFKA_REPORT_MAX (1024 * 1024)
 
 /* µs after which a broker that owes an answer is called silent */
 #define KAFKA_SILENT_AFTER 1250000

