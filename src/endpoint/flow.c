@@ -14,6 +14,15 @@
 #define flow_of(n) pairingheap_container(OutboxFlow, node, n)
 #define const_flow_of(n) pairingheap_const_container(OutboxFlow, node, n)
 
+/*
+ * Work that is a debt may take 1/SHARE of the time of the process: of an endpoint, and of
+ * all those of a tenant that have one.
+ */
+#define SHARE 16
+#define DEBT_FREE (5 * 1000)
+#define DEBT_MAX (10 * USECS_PER_SEC)
+#define UNUSED_MAX USECS_PER_SEC
+
 static int64 orders; /* of those that began to wait */
 
 /* True if the first is less, modulo 2^64. */
@@ -215,8 +224,15 @@ outbox_flow_first_held(pairingheap *held)
 }
 
 void
-outbox_flow_begin(OutboxFlow *f, TimestampTz now)
+outbox_flow_work(OutboxFlow *f, int64 usec)
 {
+	f->work += usec;
+}
+
+void
+outbox_flow_begin(OutboxFlow *f, int64 may_work, TimestampTz now)
+{
+	f->work = Max(f->work - may_work, -UNUSED_MAX);
 	catch_up(f, now);
 	for (OutboxFlow *g = f; g != NULL; g = g->parent)
 	{
@@ -228,9 +244,29 @@ outbox_flow_begin(OutboxFlow *f, TimestampTz now)
 	place(f);
 }
 
-void
+/* Adds to the debt, of which a part was paid by the time since then. */
+static void
+owe(OutboxFlow *f, int64 usec, TimestampTz now)
+{
+	int64 paid = Max(now - f->debt_at, 0) / SHARE;
+
+	f->debt = Min(Max(f->debt - paid, 0) + usec, DEBT_MAX);
+	f->debt_at = now;
+}
+
+TimestampTz
 outbox_flow_end(OutboxFlow *f, TimestampTz now)
 {
+	int64 over = f->work > DEBT_FREE ? f->work : 0;
+	int64 debt = 0;
+
+	if (over > 0 || f->in_flight == 1)
+		f->work = 0;
+	for (OutboxFlow *g = f; over > 0 && g->parent != NULL; g = g->parent)
+	{
+		owe(g, over, now);
+		debt = Max(debt, g->debt);
+	}
 	for (OutboxFlow *g = f; g != NULL; g = g->parent)
 	{
 		if (--g->in_flight == 0 && g->parent != NULL)
@@ -238,4 +274,5 @@ outbox_flow_end(OutboxFlow *f, TimestampTz now)
 		g->used += (uint64) now;
 	}
 	place(f);
+	return now + debt * SHARE;
 }

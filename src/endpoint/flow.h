@@ -19,16 +19,19 @@ typedef struct OutboxFlow
 								 * flows that are held (NULL: none) */
 	pairingheap_node   node;
 	bool			   waits; /* true if it is an endpoint that has something to send */
-	bool   active;			  /* true if it has had work all the time since it began to */
-	int	   in_flight;
-	int	   nbelow;	  /* flows right below it that have requests in flight */
-	uint64 used;	  /* Slot-µs, less the times at which those in flight began.  It is
+	bool		active;		  /* true if it has had work all the time since it began to */
+	int			in_flight;
+	int			nbelow; /* flows right below it that have requests in flight */
+	uint64		used;	/* Slot-µs, less the times at which those in flight began.  It is
 							  * counted modulo 2^64, and only differences matter. */
-	uint64 served;	  /* what it had used when its last request began */
-	uint64 clock;	  /* slot-µs of the flow below that was served last */
-	uint64 period;	  /* number of times that none below it waited any more */
-	uint64 in_period; /* that of the parent that 'used' belongs to */
-	int64  order;	  /* among equals, or among those that are held */
+	uint64		served; /* what it had used when its last request began */
+	uint64		clock;	/* slot-µs of the flow below that was served last */
+	uint64		period; /* number of times that none below it waited any more */
+	uint64		in_period; /* that of the parent that 'used' belongs to */
+	int64		order;	   /* among equals, or among those that are held */
+	int64		work;	   /* µs of work for its requests, less what they may take */
+	int64		debt;	   /* µs by which they took more, at 'debt_at' */
+	TimestampTz debt_at;
 } OutboxFlow;
 
 /*
@@ -61,9 +64,14 @@ extern void		   outbox_flow_hold(OutboxFlow *f, pairingheap *held, int64 order);
 extern void		   outbox_flow_release(OutboxFlow *f);
 extern OutboxFlow *outbox_flow_first_held(pairingheap *held);
 
-/* A request of the endpoint begins, or has ended. */
-extern void outbox_flow_begin(OutboxFlow *f, TimestampTz now);
-extern void outbox_flow_end(OutboxFlow *f, TimestampTz now);
+/*
+ * A request of the endpoint begins, or has ended.  The process works for it: 'may_work' µs,
+ * as much as others may take.  More is a debt of the endpoint, and of its tenant, that is
+ * paid by waiting.  _end returns until when the endpoint has to wait: 'now', or later.
+ */
+extern void		   outbox_flow_begin(OutboxFlow *f, int64 may_work, TimestampTz now);
+extern void		   outbox_flow_work(OutboxFlow *f, int64 usec);
+extern TimestampTz outbox_flow_end(OutboxFlow *f, TimestampTz now);
 
 /* How flows that are held are compared. */
 extern int outbox_flow_compare_held(const pairingheap_node *a, const pairingheap_node *b,

@@ -309,7 +309,8 @@ load_sink(Sink *sink, bool start)
 }
 
 void
-outbox_sinks_load(OutboxDone done, void (*serves)(int32_t endpoint))
+outbox_sinks_load(OutboxDone done, void (*serves)(int32_t endpoint),
+				  void (*worked)(int32_t endpoint))
 {
 	const char *list = outbox_sinks;
 	const char *name;
@@ -318,6 +319,7 @@ outbox_sinks_load(OutboxDone done, void (*serves)(int32_t endpoint))
 	loaded_names = MemoryContextStrdup(TopMemoryContext, outbox_sinks);
 	services.done = done;
 	services.serves = serves;
+	services.worked = worked;
 	services.may_connect = may_connect;
 	outbox_http_peer_services(&services);
 	read_networks();

@@ -29,7 +29,8 @@ extern const char *outbox_sinks_check_url(const char *url, const char **hint);
  * that cannot be used is logged, and its endpoints are held.  Throws an error if
  * webhooks cannot be sent.
  */
-extern void outbox_sinks_load(OutboxDone done, void (*serves)(int32_t endpoint));
+extern void outbox_sinks_load(OutboxDone done, void (*serves)(int32_t endpoint),
+							  void (*worked)(int32_t endpoint));
 
 /*
  * Returns the transport that would serve the URL, not started: only what can be checked

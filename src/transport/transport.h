@@ -201,6 +201,13 @@ typedef struct OutboxServices
 	 * a call of the transport.  It costs next to nothing.
 	 */
 	void (*serves)(int32_t endpoint);
+
+	/*
+	 * Says that the library has worked for this endpoint since the last call of 'serves' or
+	 * 'worked', whatever 'serves' has said.  An endpoint whose requests take much more work
+	 * than others do has to wait.
+	 */
+	void (*worked)(int32_t endpoint);
 } OutboxServices;
 
 /*

@@ -54,6 +54,9 @@
  */
 #define FRUITLESS 16
 
+/* What an endpoint says that has to wait because its requests took too much work. */
+#define LACKS_TIME "its requests take too much of the worker's time"
+
 static OutboxEnded ended;
 static size_t	   requests_account;
 
@@ -85,12 +88,12 @@ count_start(TimestampTz now)
  * was emitted.
  */
 static TimestampTz
-begin_flight(OutboxEndpoint *ep, size_t request_bytes)
+begin_flight(OutboxEndpoint *ep, size_t request_bytes, size_t body_len)
 {
 	TimestampTz now = GetCurrentTimestamp();
 
 	count_start(now);
-	outbox_slots_begin(ep, now);
+	outbox_slots_begin(ep, body_len, now);
 	outbox_memory_account(&requests_account, requests_account + request_bytes);
 	return now;
 }
@@ -102,8 +105,16 @@ end_flight(OutboxDelivery *d, TimestampTz now)
 	OutboxBatch *b = d->batch;
 	size_t		 request_bytes = b ? BATCH_BYTES(b->transport) : d->transport->memory;
 
-	outbox_slots_end(d->endpoint, now);
+	TimestampTz until = outbox_slots_end(d->endpoint, now);
+
 	outbox_memory_account(&requests_account, requests_account - request_bytes);
+	if (until > now)
+	{
+		/* the others come first (slots.h) */
+		outbox_pace_slow_down(&d->endpoint->pace, -1, now);
+		outbox_pace_wait(&d->endpoint->pace, until);
+		outbox_endpoint_note_lack(d->endpoint, LACKS_TIME, until);
+	}
 	if (b)
 		return;
 	outbox_page_unref(d->sent->page);
@@ -258,7 +269,7 @@ outbox_dispatch_init(OutboxEnded callback)
 	ended = callback;
 	outbox_payload_before_large = outbox_dispatch_flush;
 	outbox_watchdog_init();
-	outbox_sinks_load(done, outbox_watchdog_serves);
+	outbox_sinks_load(done, outbox_watchdog_serves, outbox_watchdog_worked);
 }
 
 /* Starts a request of the endpoint. */
@@ -337,7 +348,7 @@ send(OutboxEndpoint *ep, OutboxDelivery *d, TimestampTz now)
 	d->transfer = t;
 	d->sent = event;
 	d->sent_len = message.body_len;
-	d->started_at = begin_flight(ep, transport->memory);
+	d->started_at = begin_flight(ep, transport->memory, message.body_len);
 	OUTBOX_CRASH_POINT("send.begin");
 	start(ep, t, &message, d);
 	if (ep->link->state == OUTBOX_LINK_PROBING)
@@ -373,7 +384,7 @@ send_batch(OutboxBatch *b, TimestampTz now)
 	}
 	b->transport = transport;
 	b->transfer = t;
-	now = begin_flight(ep, BATCH_BYTES(transport));
+	now = begin_flight(ep, BATCH_BYTES(transport), b->body.len);
 	for (int i = 0; i < b->n; i++)
 		b->members[i].delivery->started_at = now;
 	message.body = b->body.bytes;

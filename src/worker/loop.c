@@ -22,3 +22,31 @@ outbox_loop_reload_is_due(void)
 {
 	return pg_atomic_read_u64(outbox_loop.changed) != outbox_loop.seen_changed;
 }
+
+int
+outbox_loop_place_of(int32 id)
+{
+	int low = 0;
+	int high = outbox_loop.roster.n;
+
+	while (low < high)
+	{
+		int middle = low + (high - low) / 2;
+
+		if (outbox_loop.roster.endpoints[middle]->id < id)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low;
+}
+
+OutboxEndpoint *
+outbox_loop_find(int32 id)
+{
+	int place = outbox_loop_place_of(id);
+
+	if (place == outbox_loop.roster.n || outbox_loop.roster.endpoints[place]->id != id)
+		return NULL;
+	return outbox_loop.roster.endpoints[place];
+}

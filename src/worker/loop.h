@@ -64,6 +64,13 @@ typedef struct OutboxLoop
 
 extern OutboxLoop outbox_loop;
 
+/*
+ * The worker's endpoint with this id (NULL: none), and its place in the list, or the place
+ * where it would be.
+ */
+extern OutboxEndpoint *outbox_loop_find(int32 id);
+extern int			   outbox_loop_place_of(int32 id);
+
 /* True if settings have changed since they were read. */
 extern bool outbox_loop_reload_is_due(void);
 

@@ -394,7 +394,7 @@ fetch(Command *commands)
 		memset(c, 0, sizeof(*c));
 		c->id = row_int8(row, COL_ID);
 		c->endpoint_id = row_int4(row, COL_ENDPOINT_ID);
-		c->ep = outbox_roster_find(c->endpoint_id);
+		c->ep = outbox_loop_find(c->endpoint_id);
 		if (c->ep)
 			outbox_busy_add(c->ep);
 		c->seq = row_int8(row, COL_SEQ);

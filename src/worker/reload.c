@@ -215,7 +215,7 @@ static Reload reload; /* the current one, or the one that failed */
 static bool
 is_weighed(int32 id)
 {
-	return outbox_roster_find(id) || outbox_others_have(id) ||
+	return outbox_loop_find(id) || outbox_others_have(id) ||
 		outbox_leftovers_seeking(id) || list_member_int(outbox_roster_to_load(), id);
 }
 
@@ -234,7 +234,7 @@ static void
 apply_settings(void *arg, const OutboxEndpointRow *s)
 {
 	Reload		   *r = arg;
-	OutboxEndpoint *ep = outbox_roster_find(s->id);
+	OutboxEndpoint *ep = outbox_loop_find(s->id);
 	int				share = outbox_share_of(s->id);
 	bool			held = outbox_step_held(OUTBOX_STEP_RELOAD, s->id);
 
@@ -304,7 +304,7 @@ apply_settings(void *arg, const OutboxEndpointRow *s)
 	/* Settings are read again when a rotation of secrets ends. */
 	outbox_loop.roster.reload_at = Min(outbox_loop.roster.reload_at,
 									   held ? DT_NOEND : s->previous_until);
-	if (!r->all && outbox_roster_find(s->id) == ep)
+	if (!r->all && outbox_loop_find(s->id) == ep)
 		return; /* it is on the list of endpoints already */
 	if (r->n == r->max)
 	{
@@ -366,7 +366,7 @@ was_read(const Reload *r, int32 id)
 static void
 look_if_dropped(Reload *r, int32 id)
 {
-	OutboxEndpoint *ep = outbox_roster_find(id);
+	OutboxEndpoint *ep = outbox_loop_find(id);
 	int				share = outbox_share_of(id);
 
 	if (ep ? (ep->member.dropped || !drop_if_gone(ep)) : was_read(r, id))
@@ -410,7 +410,7 @@ begin_reload(Reload *r)
 	memcpy(r->weight, weight, sizeof(weight));
 	foreach (cell, r->ids)
 	{
-		OutboxEndpoint *ep = outbox_roster_find(lfirst_int(cell));
+		OutboxEndpoint *ep = outbox_loop_find(lfirst_int(cell));
 
 		if (ep)
 			ep->member.seen = false;
@@ -456,7 +456,7 @@ take_some(Reload *r)
 		outbox_roster_add(r->list[i]);
 	foreach (cell, r->ids)
 	{
-		OutboxEndpoint *ep = outbox_roster_find(lfirst_int(cell));
+		OutboxEndpoint *ep = outbox_loop_find(lfirst_int(cell));
 
 		if (ep && ep->member.dropped)
 			outbox_roster_remove(ep);
@@ -570,7 +570,7 @@ outbox_reload_failed(void)
 	for (int i = 0; i < outbox_loop.roster.n; i++)
 		outbox_loop.roster.endpoints[i]->member.dropped = false;
 	for (int i = 0; i < reload.n; i++)
-		if (outbox_roster_find(reload.list[i]->id) == NULL)
+		if (outbox_loop_find(reload.list[i]->id) == NULL)
 			outbox_roster_forget(reload.list[i]);
 	if (reload.list)
 		pfree(reload.list);
@@ -605,7 +605,7 @@ outbox_reload_put_off(void)
 	for (uint64 i = 0; i < n; i++)
 	{
 		OutboxColumns	row = fetch_row(i);
-		OutboxEndpoint *ep = outbox_roster_find(row_int4(row, 0));
+		OutboxEndpoint *ep = outbox_loop_find(row_int4(row, 0));
 
 		if (ep && ep->config.row_version != outbox_endpoint_row_version(row, 1))
 			put_off(ep);

@@ -125,7 +125,7 @@ read_replays(void)
 static bool
 can_go_on(const Replay *r)
 {
-	OutboxEndpoint *ep = outbox_roster_find(r->endpoint_id);
+	OutboxEndpoint *ep = outbox_loop_find(r->endpoint_id);
 
 	if (!outbox_serves_endpoint(r->endpoint_id) ||
 		outbox_step_held(OUTBOX_STEP_REPLAY, r->endpoint_id))
@@ -302,7 +302,7 @@ read_page(int64 id, ReplayPage *page)
 static bool
 go_on(Replay *r)
 {
-	ReplayPage page = {.ep = outbox_roster_find(r->endpoint_id)};
+	ReplayPage page = {.ep = outbox_loop_find(r->endpoint_id)};
 	bool	   ended;
 
 	if (page.ep == NULL)
@@ -336,7 +336,7 @@ outbox_replays_failed(void)
 	outbox_loop.replays_changed = true;
 	for (int i = 0; i < nreplays; i++)
 	{
-		OutboxEndpoint *ep = outbox_roster_find(replays[i].endpoint_id);
+		OutboxEndpoint *ep = outbox_loop_find(replays[i].endpoint_id);
 
 		if (ep)
 		{

@@ -37,35 +37,6 @@ outbox_roster_init(void)
 											  ALLOCSET_DEFAULT_SIZES);
 }
 
-/* The place of the endpoint with this id, or the place where it would be. */
-static int
-place_of(int32 id)
-{
-	int low = 0;
-	int high = outbox_loop.roster.n;
-
-	while (low < high)
-	{
-		int middle = low + (high - low) / 2;
-
-		if (outbox_loop.roster.endpoints[middle]->id < id)
-			low = middle + 1;
-		else
-			high = middle;
-	}
-	return low;
-}
-
-OutboxEndpoint *
-outbox_roster_find(int32 id)
-{
-	int place = place_of(id);
-
-	if (place == outbox_loop.roster.n || outbox_loop.roster.endpoints[place]->id != id)
-		return NULL;
-	return outbox_loop.roster.endpoints[place];
-}
-
 bool
 outbox_roster_expects(int32 id)
 {
@@ -100,7 +71,7 @@ void
 outbox_roster_add(OutboxEndpoint *ep)
 {
 	OutboxLoopRoster *r = &outbox_loop.roster;
-	int				  place = place_of(ep->id);
+	int				  place = outbox_loop_place_of(ep->id);
 
 	if (r->n == r->max)
 	{
@@ -119,7 +90,7 @@ void
 outbox_roster_remove(OutboxEndpoint *ep)
 {
 	OutboxLoopRoster *r = &outbox_loop.roster;
-	int				  place = place_of(ep->id);
+	int				  place = outbox_loop_place_of(ep->id);
 
 	Assert(place < r->n && r->endpoints[place] == ep);
 	r->n--;

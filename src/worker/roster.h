@@ -11,8 +11,7 @@
 
 extern MemoryContext outbox_roster_cxt; /* of the endpoints */
 
-extern void			   outbox_roster_init(void);
-extern OutboxEndpoint *outbox_roster_find(int32 id); /* NULL: none */
+extern void outbox_roster_init(void);
 
 /*
  * True if the tables have this endpoint, even if it is not loaded yet: workers are

@@ -20,6 +20,10 @@
 /* Descriptors that tables, lookups and transports may need besides one for each request. */
 #define FILES_OF_OTHERS 256
 
+/* µs of work that a request may take, and the bytes of its body that may take one more. */
+#define WORK_OF_REQUEST 4000
+#define BYTES_OF_WORK 100
+
 static OutboxFlow  all;
 static pairingheap no_memory = {.ph_compare = outbox_flow_compare_held};
 static pairingheap tenants_held = {.ph_compare = outbox_flow_compare_held};
@@ -158,11 +162,11 @@ outbox_slots_limits_changed(OutboxTenant *t)
 }
 
 void
-outbox_slots_begin(OutboxEndpoint *ep, TimestampTz now)
+outbox_slots_begin(OutboxEndpoint *ep, size_t bytes, TimestampTz now)
 {
 	OutboxFlow *f = flow_of(ep);
 
-	outbox_flow_begin(f, now);
+	outbox_flow_begin(f, WORK_OF_REQUEST + bytes / BYTES_OF_WORK, now);
 	if (ep->tenant && f->in_flight == 1 && f->parent->nbelow > 1)
 		beside++;
 	if (ep->tenant && ep->tenant->pace)
@@ -170,15 +174,26 @@ outbox_slots_begin(OutboxEndpoint *ep, TimestampTz now)
 }
 
 /* What it gives back may be what it lacked, or its tenant. */
-void
+TimestampTz
 outbox_slots_end(OutboxEndpoint *ep, TimestampTz now)
 {
 	OutboxFlow *f = flow_of(ep);
+	TimestampTz until;
 
 	if (ep->tenant && f->in_flight == 1 && f->parent->nbelow > 1)
 		beside--;
-	outbox_flow_end(f, now);
+	until = outbox_flow_end(f, now);
 	outbox_flow_release(f);
 	if (ep->tenant)
 		outbox_flow_release(f->parent);
+	return until;
+}
+
+void
+outbox_slots_work(int32 endpoint_id, int64 usec)
+{
+	OutboxEndpoint *ep = outbox_loop_find(endpoint_id);
+
+	if (ep && ep->lists->flow.in_flight > 0)
+		outbox_flow_work(&ep->lists->flow, usec);
 }

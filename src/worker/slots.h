@@ -51,8 +51,13 @@ extern TimestampTz outbox_slots_next_time(void);
 /* The limits of the tenant may be others now. */
 extern void outbox_slots_limits_changed(OutboxTenant *t);
 
-/* A request of the endpoint begins, or has ended. */
-extern void outbox_slots_begin(OutboxEndpoint *ep, TimestampTz now);
-extern void outbox_slots_end(OutboxEndpoint *ep, TimestampTz now);
+/*
+ * A request with a body of so many bytes begins, or one has ended.  _work: the process has
+ * worked so many µs for those in flight.  _end returns until when the endpoint has to wait
+ * because they took too much: 'now', or later.
+ */
+extern void		   outbox_slots_begin(OutboxEndpoint *ep, size_t bytes, TimestampTz now);
+extern void		   outbox_slots_work(int32 endpoint_id, int64 usec);
+extern TimestampTz outbox_slots_end(OutboxEndpoint *ep, TimestampTz now);
 
 #endif /* OUTBOX_SLOTS_H */

@@ -21,6 +21,7 @@
 #include "storage/ipc.h"
 
 #include "log/step.h"
+#include "worker/slots.h"
 #include "worker/watchdog.h"
 
 /*
@@ -84,8 +85,20 @@ outbox_watchdog_start_ticking(void)
 }
 
 void
+outbox_watchdog_worked(int32 endpoint_id)
+{
+	static TimestampTz since;
+	TimestampTz		   now = GetCurrentTimestamp();
+
+	if (endpoint_id != 0 && now > since)
+		outbox_slots_work(endpoint_id, now - since);
+	since = now;
+}
+
+void
 outbox_watchdog_serves(int32 endpoint_id)
 {
+	outbox_watchdog_worked(outbox_watchdog.endpoint);
 	/* It goes on with another endpoint, so a call of the library has returned. */
 	if (endpoint_id != outbox_watchdog.endpoint)
 		outbox_watchdog.call++;

@@ -27,13 +27,15 @@ extern void outbox_watchdog_init(void);
 
 extern void outbox_watchdog_start_ticking(void);
 
-/* What OutboxServices has as 'serves'. */
+/* What OutboxServices has as 'serves' and 'worked'. */
 extern void outbox_watchdog_serves(int32 endpoint_id);
+extern void outbox_watchdog_worked(int32 endpoint_id);
 
 /* A call into a transport begins, for this endpoint.  0: not known yet. */
 static inline void
 outbox_watchdog_enter(int32 endpoint_id)
 {
+	outbox_watchdog_worked(0);
 	outbox_watchdog.call++;
 	outbox_watchdog.endpoint = endpoint_id;
 	outbox_watchdog.inside = true;
@@ -45,6 +47,7 @@ outbox_watchdog_enter(int32 endpoint_id)
 static inline void
 outbox_watchdog_leave(void)
 {
+	outbox_watchdog_worked(outbox_watchdog.endpoint);
 	outbox_watchdog.inside = false;
 }
 

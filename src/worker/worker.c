@@ -225,7 +225,7 @@ read_step(TimestampTz now)
 	if (!r.head && outbox_step_blamed() == 0)
 		outbox_loop.due.retry_locks_at = now + USECS_PER_SEC;
 	outbox_step_hold(OUTBOX_STEP_READ, outbox_step_blamed(), &failure);
-	ep = outbox_roster_find(outbox_step_blamed());
+	ep = outbox_loop_find(outbox_step_blamed());
 	if (ep)
 		outbox_busy_add(ep); /* a batch waits no longer for what cannot be read */
 	return false;

@@ -187,6 +187,23 @@ wait_until {
 } 'all are asked again and again', 120;
 $receiver->wait_delivered($fine + 20, path => '/ok/fine');
 ok(1, 'the other endpoint gets its events meanwhile');
+
+# A customer whose receivers do so without end, with thousands of events: in a time that the
+# other endpoint's events say, the worker works for a part of it.
+if (!@only)
+{
+	ask(join ';', "SELECT outbox.drop_endpoint(name, discard => true) FROM outbox.endpoints WHERE name <> 'fine'", map {
+		"SELECT outbox.create_endpoint('costly$_', 'http://localhost:$hostile->{port}{'has chunk extensions without end'}/', '{costly}', timeout => '20 s', tenant => 'costly')"
+	} 1 .. 4);
+	ask(q{SELECT count(outbox.emit('costly', '{}', tenant => 'costly')) FROM generate_series(1, 2000)});
+	ok(wait_sql($node, q{SELECT count(*) > 0 FROM outbox.stats WHERE reason LIKE '%too much of the worker%'}), 'an endpoint says that its requests take too much');
+	my $ticks = cpu_ticks($worker);
+	$fine = () = $receiver->delivered(path => '/ok/fine');
+	$receiver->wait_delivered($fine + 120, path => '/ok/fine');
+	$ticks = cpu_ticks($worker) - $ticks;
+	cmp_ok($ticks, '<', 300, 'the worker rests for half of six seconds');
+	cmp_ok(ask(q{SELECT pending FROM outbox.stats WHERE endpoint = 'costly1'}), '>', 0, 'while there is more to send');
+}
 ask("SELECT pg_terminate_backend($worker)");
 ok(wait_sql($node, "SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = $worker"), 'the worker ends');
 $receiver->wait_delivered($fine + 40, path => '/ok/fine');

@@ -99,7 +99,7 @@ send(Endpoint *e)
 	int i = nrequests++;
 
 	outbox_flow_take(&e->flow, now);
-	outbox_flow_begin(&e->flow, now);
+	outbox_flow_begin(&e->flow, 4000, now);
 	if (e->since != 0)
 		e->longest = Max(e->longest, now - e->since);
 	e->since = 0;
@@ -181,9 +181,60 @@ shares(const char *what, bool with_firsts, int nslow, bool tenant, double fair)
 	ok(rate >= 0.9 * fair * 10, words, "", "");
 }
 
+/* A request begins and ends.  Returns until when the endpoint has to wait. */
+static TimestampTz
+request(Endpoint *e, int64 usec)
+{
+	outbox_flow_begin(&e->flow, 4000, now);
+	outbox_flow_work(&e->flow, usec);
+	return outbox_flow_end(&e->flow, now);
+}
+
+/*
+ * So many endpoints of a tenant, each of whose requests takes so many µs of work, send one
+ * after the other, and wait as they are told.  One beside them has cheap requests.
+ */
+static void
+works(const char *what, int ncostly, int64 usec, int64 min, int64 max)
+{
+	TimestampTz begun;
+	TimestampTz until[FLOWS_MAX] = {0};
+	bool		cheap_waits = false;
+	int64		worked = 0;
+	Endpoint   *cheap;
+	char		words[200];
+
+	begin_anew(false, 1);
+	for (int i = 0; i < ncostly; i++)
+		add(&tenants[0], 0, 1);
+	cheap = add(&tenants[0], 0, 1);
+	begun = now;
+	while (now < begun + MEASURED * USECS_PER_SEC)
+	{
+		now += MS;
+		cheap_waits = cheap_waits || request(cheap, 100) > now;
+		for (int i = 0; i < ncostly; i++)
+			if (until[i] <= now)
+			{
+				worked += usec;
+				now += usec;
+				until[i] = request(&endpoints[i], usec);
+			}
+	}
+	snprintf(words, sizeof(words), "%s: %.1f %% of the time", what,
+			 worked * 100.0 / (now - begun));
+	ok(worked * 100 >= min * (now - begun) && worked * 100 <= max * (now - begun), words,
+	   "", "");
+	ok(!cheap_waits, "one of the tenant with cheap requests never waits", "", "");
+}
+
 int
 main(void)
 {
+	works("one whose requests take 20 ms", 1, 20 * MS, 4, 9);
+	works("100 of a tenant", 100, 20 * MS, 4, 9);
+	works("one whose requests take 2 ms is not held back", 1, 2 * MS, 60, 100);
+
 	shares("ten slow ones", true, 10, false, 32);
 	shares("40 slow ones", true, 40, false, 768.0 / 41);
 	shares("400 slow ones", true, 400, false, 768.0 / 401);

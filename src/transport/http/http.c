@@ -30,6 +30,7 @@
 #define REQUEST_BYTES (48 * 1024)
 
 void (*outbox_http_serves)(int32_t endpoint);
+void (*outbox_http_worked)(int32_t endpoint);
 
 static OutboxDone report;
 
@@ -526,6 +527,7 @@ http_init(const OutboxServices *services)
 
 	report = services->done;
 	outbox_http_serves = services->serves;
+	outbox_http_worked = services->worked;
 	if (curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK)
 		ereport(
 			ERROR,

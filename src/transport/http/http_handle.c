@@ -92,6 +92,18 @@ before_lookup(void *resolver, void *reserved, void *arg)
 	return (proxied ? outbox_http_config.proxy_host : t->lookup_host)[0] != '\0';
 }
 
+/* libcurl calls this whenever it has read or written. */
+static int
+after_work(void *arg, curl_off_t total, curl_off_t got, curl_off_t to_send,
+		   curl_off_t sent)
+{
+	OutboxTransfer *t = arg;
+
+	(void) total, (void) got, (void) to_send, (void) sent;
+	outbox_http_worked(t->endpoint);
+	return 0;
+}
+
 /*
  * There is a connection, new or reused, and nothing was sent over it yet.  If a reused one
  * ends without an answer, libcurl sends the request again, or we do: libcurl gives up after
@@ -275,6 +287,7 @@ set_constants(OutboxTransfer *t)
 		long	   value;
 	} numbers[] =
 	{ {CURLOPT_POST, 1},
+	  {CURLOPT_NOPROGRESS, 0},
 	  {CURLOPT_NOSIGNAL, 1},
 	  {CURLOPT_FOLLOWLOCATION, 0},
 	  {CURLOPT_NETRC, CURL_NETRC_IGNORED},
@@ -325,6 +338,8 @@ set_constants(OutboxTransfer *t)
 	SET(CURLOPT_OPENSOCKETFUNCTION, open_socket);
 	SET(CURLOPT_OPENSOCKETDATA, t);
 	SET(CURLOPT_CLOSESOCKETFUNCTION, outbox_http_close_socket);
+	SET(CURLOPT_XFERINFOFUNCTION, after_work);
+	SET(CURLOPT_XFERINFODATA, t);
 	SET(CURLOPT_PREREQFUNCTION, before_request);
 	SET(CURLOPT_PREREQDATA, t);
 	if (outbox_http_config.tls_is_bounded)

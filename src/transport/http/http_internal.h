@@ -222,6 +222,7 @@ extern OutboxHttpConfig outbox_http_config;
 
 /* The service of that name, which is called wherever it becomes known. */
 extern void (*outbox_http_serves)(int32_t endpoint);
+extern void (*outbox_http_worked)(int32_t endpoint);
 
 /* Read the settings when the worker starts, and after a reload. */
 extern void outbox_http_first_settings(void);
