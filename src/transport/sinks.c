@@ -249,7 +249,7 @@ read_networks(void)
 static const OutboxTransport *
 open_library(Sink *sink)
 {
-	char			  *file = psprintf("$libdir/outbox_%s", sink->name);
+	char			  *file = psprintf("outbox_%s", sink->name);
 	OutboxSinkFunction function = (OutboxSinkFunction)
 		load_external_function(file, OUTBOX_SINK_FUNCTION, false, NULL);
 	const OutboxTransport *transport = function ? function() : NULL;

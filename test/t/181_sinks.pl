@@ -3,6 +3,7 @@
 use strict;
 use warnings;
 
+use File::Path qw(make_path);
 use OutboxTest;
 use OutboxTest::Build;
 use PostgreSQL::Test::Cluster;
@@ -197,9 +198,8 @@ ask('SELECT pg_reload_conf()');
 $worker = new_worker($node, $worker);
 ask("SELECT outbox.create_endpoint('$_', '$_://h/', '{bad.*}')") foreach qw(missing old broken empty);
 $id = emit($node, 'bad.x', '{}');
-my $file = ask('SHOW server_version_num') < 180000 ? '\$libdir/outbox_missing' : 'outbox_missing';
 my %words = (
-	missing => "outbox_missing: could not access file \"$file\": No such file or directory",
+	missing => 'outbox_missing: could not access file "outbox_missing": No such file or directory',
 	old => 'the library outbox_old was built for version 999 of the contract, and this is 5',
 	broken => 'outbox_broken: the null sink was built to fail',
 	empty => 'the library outbox_empty is no sink: it has no outbox_sink()');
@@ -249,4 +249,22 @@ ask("SELECT pg_terminate_backend($worker)");
 new_worker($node, $worker);
 $node->stop;
 unlike(slurp_file($node->logfile), qr/terminated by signal/, 'no exit handler of a library runs in a worker');
+
+# Sinks elsewhere than in the server's own directories.  From PostgreSQL 18 on, which has
+# extension_control_path, all of outbox is there, as with a volume that has an image's files.
+my $image = "$dir/image";
+my ($library, @files) = ($build->{library} =~ s{/outbox\.so$}{}r, 'outbox_null.so');
+push @files, 'outbox.so' if $node->pg_version >= 18;
+make_path("$image/lib", "$image/share/extension");
+OutboxTest::Build::run('mv', map({ "$library/$_" } @files), "$image/lib/");
+OutboxTest::Build::run('mv', glob("$build->{extensions}/outbox*"), "$image/share/extension/") if $node->pg_version >= 18;
+$node->append_conf('postgresql.conf', "outbox.sinks = 'webhook, null'\ndynamic_library_path = '\$libdir:$image/lib'\n");
+$node->append_conf('postgresql.conf', "extension_control_path = '\$system:$image/share'\n") if $node->pg_version >= 18;
+$node->start;
+$web = emit($node, 'web.z', '{}');
+$id = emit($node, 'link.z', '{}');
+wait_status($node, $_, 'delivered', 'found by dynamic_library_path') foreach $web, $id;
+ask('CREATE DATABASE image');
+is(($node->psql('image', 'CREATE EXTENSION outbox; SELECT outbox.emit($$a.b$$, $${}$$)'))[0], 0, 'and the extension by extension_control_path');
+$node->stop;
 done_testing();
