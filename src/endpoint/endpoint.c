@@ -122,6 +122,7 @@ free_work(OutboxEndpoint *ep)
 
 	outbox_cursor_clear(&ep->feed->cursor);
 	outbox_cursor_clear(&ep->feed->frontier);
+	outbox_cursor_clear(&ep->feed->own);
 	outbox_cursor_clear(&ep->feed->counter);
 	set_work(ep, NULL, unconstify(OutboxWork *, &none));
 	MemoryContextDelete(cxt);

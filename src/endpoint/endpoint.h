@@ -243,6 +243,9 @@ typedef struct OutboxFeed
 	OutboxCursor	   cursor;
 	OutboxCursor	   frontier;	  /* every event up to here is done, parked, ready, in
 									   * flight or waiting */
+	OutboxCursor	   own;			  /* the ticks between which the endpoint itself has
+									   * read what the window has of 'reading', if its
+									   * pages have another 'read' (read NULL: none) */
 	bool			   counted;		  /* true if 'backlog' goes up to the head of the
 									   * log */
 	OutboxCursor	   counter;		  /* else it goes up to here */

@@ -123,13 +123,16 @@ outbox_window_push(OutboxEndpoint *ep, OutboxEvent *event, OutboxFilterResult fi
 				   bool cancelled)
 {
 	OutboxWindowEntry *entry;
+	OutboxTick		  *reading = event->page->reading;
+	OutboxTick *read = ep->feed->attached ? event->page->read : ep->feed->cursor.read;
 
 	if (ep->feed->window_count == OUTBOX_WINDOW ||
 		(ep->feed->window_count > 0 && ep->feed->window_bytes > OUTBOX_WINDOW_BYTES))
 		return false;
 	if (ep->feed->window_count == 0)
-		outbox_cursor_set(&ep->feed->frontier, event->page->read, event->page->reading,
-						  event->seq - 1);
+		outbox_cursor_set(&ep->feed->frontier, read, reading, event->seq - 1);
+	else if (read != event->page->read && reading != ep->feed->frontier.reading)
+		outbox_cursor_set(&ep->feed->own, read, reading, 0);
 	if (ep->feed->window_count == ep->feed->window_size)
 		grow_window(ep);
 	entry = outbox_window_at(ep, ep->feed->window_count++);
@@ -142,6 +145,32 @@ outbox_window_push(OutboxEndpoint *ep, OutboxEvent *event, OutboxFilterResult fi
 	ep->feed->window_bytes += entry->bytes;
 	event->page->refs++;
 	return true;
+}
+
+bool
+outbox_window_takes_from(const OutboxEndpoint *ep, const OutboxTick *read,
+						 const OutboxTick *reading)
+{
+	return read == ep->feed->cursor.read || ep->feed->own.reading == NULL ||
+		ep->feed->own.reading == reading;
+}
+
+/*
+ * The frontier moves to an event.  What was read for several endpoints has the tick from
+ * which one of them has read.  The others may have had more, and their own tick says so.
+ */
+static void
+move_frontier(OutboxFeed *feed, const OutboxEvent *event)
+{
+	OutboxTick *reading = event->page->reading;
+	bool		own = feed->own.reading == reading;
+
+	if (feed->frontier.reading != reading)
+		outbox_cursor_set(&feed->frontier, own ? feed->own.read : event->page->read,
+						  reading, event->seq);
+	feed->frontier.last_seq = event->seq;
+	if (own)
+		outbox_cursor_clear(&feed->own);
 }
 
 static OutboxWindowEntry
@@ -169,6 +198,7 @@ outbox_window_clear(OutboxEndpoint *ep)
 {
 	while (ep->feed->window_count > 0)
 		outbox_page_unref(pop_window(ep).event->page);
+	outbox_cursor_clear(&ep->feed->own);
 	ep->feed->window_known = 0;
 	ep->feed->ncancelled = 0;
 }
@@ -237,11 +267,7 @@ outbox_window_take_next(OutboxEndpoint *ep, OutboxDelivery **result)
 	/* What is sent has an outcome later.  A cancelled event has none. */
 	ep->place.moved = true;
 	ep->place.dirty = ep->place.dirty || entry.cancelled;
-	if (ep->feed->frontier.reading != event->page->reading ||
-		ep->feed->frontier.read != event->page->read)
-		outbox_cursor_set(&ep->feed->frontier, event->page->read, event->page->reading,
-						  event->seq);
-	ep->feed->frontier.last_seq = event->seq;
+	move_frontier(ep->feed, event);
 	if (!entry.cancelled)
 	{
 		d = outbox_delivery_make(ep, event, false);

@@ -278,6 +278,13 @@ outbox_tick_follows(const OutboxTick *tick, const OutboxTick *former)
 }
 
 bool
+outbox_tick_reaches(const OutboxTick *tick, const OutboxTick *former)
+{
+	return tick->number != 0 && former->number != 0 ? tick->number >= former->number :
+													  outbox_tick_follows(tick, former);
+}
+
+bool
 outbox_tick_has_late(const OutboxTick *tick, const OutboxTick *former)
 {
 	for (int i = 0; i < former->nxip; i++)

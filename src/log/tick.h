@@ -79,6 +79,9 @@ extern bool outbox_tick_sees(const OutboxTick *tick, uint64 xid);
 /* True if 'tick' sees all that 'former' sees. */
 extern bool outbox_tick_follows(const OutboxTick *tick, const OutboxTick *former);
 
+/* As outbox_tick_follows() says, but found by the numbers of ticks that have one. */
+extern bool outbox_tick_reaches(const OutboxTick *tick, const OutboxTick *former);
+
 /* True if two ticks have the same events. */
 extern bool outbox_tick_same(const OutboxTick *a, const OutboxTick *b);
 

@@ -193,9 +193,8 @@ outbox_head_target(const OutboxCursor *c, bool ahead)
 		tick = outbox_ahead_tick();
 	if (c->reading)
 		return c->reading;
-	if (c->read->number == 0)
-		return outbox_tick_follows(tick, c->read) ? tick : NULL;
-	return tick->number > c->read->number ? tick : NULL;
+	return tick->number != c->read->number && outbox_tick_reaches(tick, c->read) ? tick :
+																				   NULL;
 }
 
 bool

@@ -23,11 +23,10 @@
 
 /*
  * Rows per step that are read for all catching-up endpoints together, and that are read
- * only to be counted.  A page without a row costs as much as this many rows.
+ * only to be counted.
  */
 #define LAGGARD_ROWS (2 * OUTBOX_PAGE_ROWS)
 #define COUNT_ROWS 2000
-#define PAGE_COST 32
 
 /* Endpoints of which one round asks whether they can give up memory. */
 #define GIVE_UP_AT_ONCE 256
@@ -106,27 +105,6 @@ has_read(OutboxEndpoint *ep)
 	outbox_busy_add(ep);
 }
 
-/* Returns what the page has cost. */
-static int
-read_laggard(OutboxEndpoint *ep, TimestampTz now, XLogRecPtr *lsn)
-{
-	OutboxTogether how = {.turn = OUTBOX_TURN_READ,
-						  .now = now,
-						  .tick = target_of(ep),
-						  .max_rows = Min(OUTBOX_PAGE_ROWS,
-										  OUTBOX_WINDOW - ep->feed->window_count),
-						  .max_bytes = outbox_memory_fits(0) ? OUTBOX_PAGE_BYTES : 1,
-						  .may_join = may_read_with,
-						  .ended = has_read};
-	int			   rows = 0;
-
-	outbox_step_blame(ep->id);
-	if (how.tick)
-		rows = outbox_together_read(ep, &how, lsn);
-	has_read(ep);
-	return PAGE_COST + rows;
-}
-
 /*
  * Returns the next endpoint that can read, and has waited longest.  Those before it that
  * need no page leave the list.  Others wait again: they lack memory, or reading for them
@@ -171,10 +149,16 @@ outbox_laggards_read(TimestampTz now, XLogRecPtr *lsn)
 
 	while ((ep = next_laggard(now)) != NULL)
 	{
+		OutboxTogether how = {.turn = OUTBOX_TURN_READ,
+							  .first = ep,
+							  .now = now,
+							  .max_rows = OUTBOX_PAGE_ROWS,
+							  .may_join = may_read_with,
+							  .ended = has_read};
+
 		if (cost >= LAGGARD_ROWS || (cost > 0 && outbox_head_step_is_over()))
 			return true;
-		cost += read_laggard(ep, now, lsn);
-		outbox_turn_last(OUTBOX_TURN_READ, ep); /* it is to be in the next page as well */
+		cost += outbox_together_read(&how, lsn);
 	}
 	return false;
 }
@@ -312,22 +296,23 @@ outbox_laggards_count(TimestampTz now)
 	while ((ep = next_to_count()) != NULL)
 	{
 		OutboxTogether how = {.turn = OUTBOX_TURN_COUNT,
+							  .first = ep,
 							  .now = now,
-							  .tick = outbox_head_target(&ep->feed->counter, false),
 							  .max_rows = COUNT_ROWS,
-							  .max_bytes = OUTBOX_PAGE_BYTES,
 							  .may_join = may_count_with,
 							  .ended = has_counted};
 		XLogRecPtr	   unused = 0;
 
 		if (cost >= COUNT_ROWS || (cost > 0 && outbox_head_step_is_over()))
 			return true;
-		outbox_step_blame(ep->id);
-		if (!outbox_head_reached(&ep->feed->counter))
-			cost += outbox_together_read(ep, &how, &unused);
-		cost += PAGE_COST;
-		outbox_turn_last(OUTBOX_TURN_COUNT, ep);
-		has_counted(ep);
+		if (outbox_head_reached(&ep->feed->counter))
+		{
+			has_counted(ep);
+			cost += OUTBOX_PAGE_COST;
+			outbox_turn_last(OUTBOX_TURN_COUNT, ep);
+		}
+		else
+			cost += outbox_together_read(&how, &unused);
 	}
 	return false;
 }

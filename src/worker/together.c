@@ -3,13 +3,13 @@
  *	  Owns pages of the log that are read for several endpoints that are behind.
  *
  * When many endpoints without a tenant were paused, or a receiver of all of them was gone,
- * they are to read the same rows.  So what is read for one is offered to those that wait
- * for their turn, each from its own place on.  That is possible if the page leaves out no
- * row that they lack: they read to the same tick, and begin no earlier than the page.
- * The endpoints of one tenant read together in the same way.
+ * they are to read the same rows.  So what is read is offered to all that wait for their
+ * turn, each from its own place on (README.md, "Endpoints that are behind").  The endpoints
+ * of one tenant read together in the same way.
  */
 #include "base/outbox.h"
 
+#include "base/memory.h"
 #include "endpoint/subscribers.h"
 #include "endpoint/window.h"
 #include "log/step.h"
@@ -19,9 +19,6 @@
 #include "worker/loop.h"
 #include "worker/together.h"
 
-/* So many of those that wait are asked whether they can join. */
-#define MEMBERS_MAX 4096
-
 /* Who wants the current event, and what became of it in the filter. */
 typedef struct Wanted
 {
@@ -30,128 +27,220 @@ typedef struct Wanted
 	bool			   cancelled;
 } Wanted;
 
-typedef struct Page
+typedef struct Pages
 {
 	const OutboxTogether *how;
 	uint64				  number;
+	OutboxEndpoint		 *leader;	/* from its place on they are read ... */
+	OutboxTick			 *tick;		/* ... up to this tick */
+	OutboxEndpoint		 *rearmost; /* of those that wait (NULL: there is one) */
+	OutboxEndpoint		 *amid;		/* of those in a tick, the rearmost (NULL: none) */
 	int					  n;
-	OutboxEndpoint		**members; /* the first is the one whose turn it is */
+	OutboxEndpoint		**members; /* all that wait, then those that join */
 	int					  nwanted;
 	Wanted				 *wanted;
-} Page;
+} Pages;
 
 static OutboxCursor *
-place_of(const Page *page, OutboxEndpoint *ep)
+place_of(const OutboxTogether *how, OutboxEndpoint *ep)
 {
-	return page->how->turn == OUTBOX_TURN_COUNT ? &ep->feed->counter : &ep->feed->cursor;
+	return how->turn == OUTBOX_TURN_COUNT ? &ep->feed->counter : &ep->feed->cursor;
 }
 
-/* Behind which row the cursor is, if it reads to this tick. */
+/* ---------------------------------------------------------- who reads together */
+
+static bool
+same_tick(const OutboxTick *a, const OutboxTick *b)
+{
+	return a == b || (a->number != 0 && a->number == b->number);
+}
+
+/*
+ * True if a reader at this cursor may read up to 'tick'.  One that is within another tick
+ * may go over to a later one if the later one adds nothing before its place.  That would be
+ * an event of a transaction that the other one knows as running.
+ */
+static bool
+may_read_to(const OutboxCursor *c, const OutboxTick *tick)
+{
+	if (c->reading == NULL)
+		return !same_tick(tick, c->read) && outbox_tick_reaches(tick, c->read);
+	return same_tick(tick, c->reading) ||
+		(outbox_tick_reaches(tick, c->reading) && c->last_seq <= c->reading->seq_low &&
+		 !outbox_tick_has_late(tick, c->reading));
+}
+
+/* Behind which row the cursor is, if it reads up to this tick. */
 static int64
 last_seq_of(const OutboxCursor *c, const OutboxTick *tick)
 {
 	int64 last_seq = c->reading ? c->last_seq : 0;
 
-	return outbox_tick_has_late(tick, c->read) ? last_seq :
-												 Max(last_seq, c->read->seq_low);
+	if (last_seq >= c->read->seq_low || outbox_tick_has_late(tick, c->read))
+		return last_seq;
+	return c->read->seq_low;
 }
 
 /*
- * True if a page that is read from 'leader' on has all the rows that a reader at 'c'
- * lacks up to the page's end.  A later 'read' sees all that an earlier one sees, so the
- * reader of the later one lacks no row that the other one has read.
- *
- * What is read together gets its place by the leader's 'read' (window.c).  With an earlier
- * one, that place must be behind all that the reader has had, or it would get it again.
+ * True if pages that are read from 'leader' on have all the rows that a reader at 'c' lacks
+ * up to where they end.  A later 'read' sees all that an earlier one sees, so the reader of
+ * the later one lacks no row that the leader has read.
  */
 static bool
 has_place_in(const OutboxCursor *c, const OutboxCursor *leader, const OutboxTick *tick)
 {
-	int64 last_seq = last_seq_of(c, tick);
+	return may_read_to(c, tick) &&
+		(c->read == leader->read || outbox_tick_reaches(c->read, leader->read)) &&
+		last_seq_of(c, tick) >= last_seq_of(leader, tick);
+}
 
-	if (leader->read->number == 0 || c->read->number < leader->read->number)
-		return false;
-	if (c->read->number > leader->read->number && last_seq < c->read->seq_high)
-		return false;
-	if (c->reading ? c->reading->number != tick->number : c->read->number >= tick->number)
-		return false;
-	return last_seq >= last_seq_of(leader, tick);
+static bool
+may_take_from(const Pages *pages, OutboxEndpoint *ep, const OutboxTick *read)
+{
+	return pages->how->turn == OUTBOX_TURN_COUNT ||
+		outbox_window_takes_from(ep, read, pages->tick);
+}
+
+/* About where in the log it is. */
+static int64
+near_seq(const OutboxCursor *c)
+{
+	return Max(c->read->seq_low, c->reading ? c->last_seq : 0);
+}
+
+static bool
+is_before(const OutboxTogether *how, OutboxEndpoint *ep, OutboxEndpoint *other)
+{
+	return other == NULL || near_seq(place_of(how, ep)) < near_seq(place_of(how, other));
 }
 
 static void
-offer(Page *page, OutboxEndpoint *ep)
+consider_waiting(void *arg, OutboxEndpoint *ep)
 {
-	const OutboxTogether *how = page->how;
-	OutboxEndpoint		 *leader = page->members[0];
-	OutboxCursor		 *place;
+	Pages				 *pages = arg;
+	const OutboxTogether *how = pages->how;
 
-	if (ep == leader || ep->tenant != leader->tenant || !how->may_join(ep, how->now))
+	if (!ep->lists->in_turn[how->turn] || ep->tenant != how->first->tenant ||
+		(ep != how->first && !how->may_join(ep, how->now)))
 		return;
-	place = place_of(page, ep);
-	if (!has_place_in(place, place_of(page, leader), how->tick))
-		return;
-	outbox_cursor_set(place, place->read, how->tick, last_seq_of(place, how->tick));
-	page->members[page->n++] = ep;
-}
-
-static void
-offer_to_fellow(void *arg, OutboxEndpoint *ep)
-{
-	Page *page = arg;
-
-	if (ep->lists->in_turn[page->how->turn] && page->n < MEMBERS_MAX)
-		offer(page, ep);
+	if (is_before(how, ep, pages->rearmost))
+		pages->rearmost = ep;
+	if (place_of(how, ep)->reading && is_before(how, ep, pages->amid))
+		pages->amid = ep;
+	pages->members[pages->n++] = ep;
 }
 
 /* Looks through those that wait or through the tenant's endpoints, whichever are fewer. */
 static void
-gather(Page *page, OutboxEndpoint *leader)
+find_waiting(Pages *pages)
 {
-	OutboxTurn turn = page->how->turn;
+	OutboxTurn	  turn = pages->how->turn;
+	OutboxTenant *tenant = pages->how->first->tenant;
 
-	page->members[page->n++] = leader;
-	if (leader->tenant && leader->tenant->nendpoints < outbox_loop.turns[turn])
-		outbox_subscribers_of_tenant(leader->tenant, offer_to_fellow, page);
+	if (tenant && tenant->nendpoints < outbox_loop.turns[turn])
+		outbox_subscribers_of_tenant(tenant, consider_waiting, pages);
 	else
-	{
-		OutboxEndpoint *ep = outbox_turn_first(turn);
+		for (OutboxEndpoint *ep = outbox_turn_first(turn); ep;
+			 ep = outbox_turn_next(turn, ep))
+			consider_waiting(pages, ep);
+}
 
-		for (int asked = 0; ep && asked < MEMBERS_MAX; asked++)
-		{
-			offer(page, ep);
-			ep = outbox_turn_next(turn, ep);
-		}
+/*
+ * Returns up to which tick the leader reads.  Those that begin one begin the same one, so
+ * that they can join one another later.
+ */
+static OutboxTick *
+choose_tick(const Pages *pages)
+{
+	const OutboxTogether *how = pages->how;
+	bool				  ahead = how->turn == OUTBOX_TURN_READ && how->first->tenant;
+	const OutboxCursor	 *c = place_of(how, pages->leader);
+	OutboxTick			 *tick = NULL;
+
+	if (c->reading == NULL && pages->amid)
+		tick = outbox_head_target(place_of(how, pages->amid), ahead);
+	if (tick == NULL || !may_read_to(c, tick))
+		tick = outbox_head_target(c, ahead);
+	return tick;
+}
+
+/*
+ * Where the pages begin: at the leader's place, and with the earliest 'read' of those that
+ * have the same place.
+ */
+static void
+begin_at(Pages *pages, OutboxCursor *from)
+{
+	OutboxCursor *leader = place_of(pages->how, pages->leader);
+	int64		  last_seq;
+
+	outbox_cursor_copy(from, leader);
+	if (pages->n == 1)
+		return;
+	last_seq = last_seq_of(leader, pages->tick);
+	outbox_cursor_set(from, leader->read, pages->tick, last_seq);
+	for (int i = 0; i < pages->n; i++)
+	{
+		const OutboxCursor *c = place_of(pages->how, pages->members[i]);
+
+		if (c->read != from->read && may_read_to(c, pages->tick) &&
+			last_seq_of(c, pages->tick) == last_seq &&
+			outbox_tick_reaches(from->read, c->read) &&
+			may_take_from(pages, pages->leader, c->read))
+			outbox_cursor_set(from, c->read, pages->tick, last_seq);
 	}
-	for (int i = 0; i < page->n; i++)
-		page->members[i]->feed->page = page->number;
+}
+
+/* Leaves those of the members that can read with the leader, and the leader. */
+static void
+join(Pages *pages, const OutboxCursor *from)
+{
+	OutboxTick *tick = pages->tick;
+	int			n = 0;
+
+	for (int i = 0; i < pages->n; i++)
+	{
+		OutboxEndpoint *ep = pages->members[i];
+		OutboxCursor   *c = place_of(pages->how, ep);
+
+		if (ep != pages->leader &&
+			(!has_place_in(c, from, tick) || !may_take_from(pages, ep, from->read)))
+			continue;
+		if (c->reading != tick)
+			outbox_cursor_set(c, c->read, tick, last_seq_of(c, tick));
+		ep->feed->page = pages->number;
+		pages->members[n++] = ep;
+	}
+	pages->n = n;
 }
 
 /* ------------------------------------------------------------- the rows */
 
 static void
-consider(Page *page, OutboxEndpoint *ep, OutboxRow *row)
+consider(Pages *pages, OutboxEndpoint *ep, OutboxRow *row)
 {
 	OutboxFilterResult result = OUTBOX_FILTER_YES;
 
-	if (ep->feed->page != page->number || outbox_row_is_covered(row, place_of(page, ep)))
+	if (ep->feed->page != pages->number ||
+		outbox_row_is_covered(row, place_of(pages->how, ep)))
 		return;
 	outbox_step_blame(ep->id);
 	if (!outbox_row_forgotten(row))
 		result = outbox_passes(ep, row);
 	if (result != OUTBOX_FILTER_NO)
-		page->wanted[page->nwanted++] =
+		pages->wanted[pages->nwanted++] =
 			(Wanted){ep, result, outbox_parked_is_cancelled(ep, outbox_row_seq(row))};
 }
 
 /* Nothing here can throw an error. */
 static void
-count(Page *page, OutboxRow *row)
+count(Pages *pages, OutboxRow *row)
 {
-	for (int i = 0; i < page->nwanted; i++)
+	for (int i = 0; i < pages->nwanted; i++)
 	{
-		OutboxEndpoint *ep = page->wanted[i].ep;
+		OutboxEndpoint *ep = pages->wanted[i].ep;
 
-		if (!page->wanted[i].cancelled && !outbox_row_forgotten(row))
+		if (!pages->wanted[i].cancelled && !outbox_row_forgotten(row))
 			outbox_head_count(ep, row);
 		ep->feed->counter.last_seq = outbox_row_seq(row);
 	}
@@ -161,47 +250,44 @@ count(Page *page, OutboxRow *row)
 static void *
 wants(void *arg, const char *topic, size_t len, OutboxRow *row)
 {
-	Page			  *page = arg;
-	OutboxSubscribers *s = page->n == 1 ? NULL : outbox_subscribers_of(topic, len, row);
+	Pages			  *pages = arg;
+	OutboxSubscribers *s = pages->n == 1 ? NULL : outbox_subscribers_of(topic, len, row);
 
-	page->nwanted = 0;
-	if (s && s->n < page->n)
+	pages->nwanted = 0;
+	if (s && s->n < pages->n)
 	{
 		for (int i = 0; i < s->n; i++)
-			consider(page, s->endpoints[i], row);
+			consider(pages, s->endpoints[i], row);
 	}
 	else
 	{
-		for (int i = 0; i < page->n; i++)
-			if (outbox_subscribes(page->members[i], topic, len, row))
-				consider(page, page->members[i], row);
+		for (int i = 0; i < pages->n; i++)
+			if (outbox_subscribes(pages->members[i], topic, len, row))
+				consider(pages, pages->members[i], row);
 	}
-	outbox_step_blame(page->members[0]->id);
-	if (page->how->turn == OUTBOX_TURN_COUNT)
+	outbox_step_blame(pages->leader->id);
+	if (pages->how->turn == OUTBOX_TURN_COUNT)
 	{
-		count(page, row);
+		count(pages, row);
 		return NULL;
 	}
-	return page->nwanted > 0 ? page : NULL;
+	return pages->nwanted > 0 ? pages : NULL;
 }
 
-/*
- * The leader always has room, because the page has no more rows than its window.  Another
- * one that has none leaves the page before this event.
- */
+/* One that has no room leaves the pages before this event. */
 static void
 takes(void *arg, void *wanted, OutboxEvent *event)
 {
-	Page *page = arg;
+	Pages *pages = arg;
 
 	(void) wanted;
-	for (int i = 0; i < page->nwanted; i++)
+	for (int i = 0; i < pages->nwanted; i++)
 	{
-		const Wanted   *w = &page->wanted[i];
+		const Wanted   *w = &pages->wanted[i];
 		OutboxEndpoint *ep = w->ep;
 		int64			last_seq = event->seq;
 
-		if ((ep != page->members[0] && !outbox_window_may_push(ep)) ||
+		if ((ep != pages->leader && !outbox_window_may_push(ep)) ||
 			!outbox_window_push(ep, event, w->filter, w->cancelled))
 		{
 			ep->feed->page = 0;
@@ -213,41 +299,73 @@ takes(void *arg, void *wanted, OutboxEvent *event)
 	}
 }
 
+/*
+ * Begins at the place of the one whose turn it is, and at the rearmost place, in turn.  So
+ * each gets on, and those that are behind catch up with the others.  As many rows are read
+ * as endpoints were asked, so that asking them costs no more than reading.
+ */
 int
-outbox_together_read(OutboxEndpoint *leader, const OutboxTogether *how, XLogRecPtr *lsn)
+outbox_together_read(const OutboxTogether *how, XLogRecPtr *lsn)
 {
-	static uint64  number;
-	Page		   page = {.how = how, .number = ++number};
-	OutboxLogQuery reader = {.want = wants,
-							 .take = takes,
-							 .arg = &page,
-							 .max_rows = how->max_rows,
-							 .max_bytes = how->max_bytes,
-							 .tenant = outbox_tenant_name(leader->tenant)};
-	OutboxCursor  *place = place_of(&page, leader);
-	int			   rows;
+	static uint64		number;
+	static bool			from_rear[OUTBOX_TURNS];
+	static OutboxCursor place;
+	Pages				pages = {.how = how, .number = ++number};
+	OutboxLogQuery		reader = {.want = wants,
+								  .take = takes,
+								  .arg = &pages,
+								  .max_rows = how->max_rows,
+								  .max_bytes = OUTBOX_PAGE_BYTES,
+								  .tenant = outbox_tenant_name(how->first->tenant)};
+	int					waiting;
+	int					cost = 0;
 
-	page.members = palloc(sizeof(OutboxEndpoint *) *
-						  (Min(MEMBERS_MAX, outbox_loop.turns[how->turn]) + 1));
-	gather(&page, leader);
-	page.wanted = palloc(sizeof(Wanted) * page.n);
-	rows = outbox_log_read(place, how->tick, &reader, lsn);
-	for (int i = 1; i < page.n; i++)
+	pages.members = palloc_extended(sizeof(OutboxEndpoint *) *
+										outbox_loop.turns[how->turn],
+									MCXT_ALLOC_HUGE);
+	find_waiting(&pages);
+	waiting = pages.n;
+	from_rear[how->turn] = !from_rear[how->turn];
+	pages.leader = from_rear[how->turn] ? pages.rearmost : how->first;
+	outbox_step_blame(pages.leader->id);
+	pages.tick = choose_tick(&pages);
+	if (pages.tick)
 	{
-		OutboxEndpoint *ep = page.members[i];
-		OutboxCursor   *c = place_of(&page, ep);
+		begin_at(&pages, &place);
+		join(&pages, &place);
+	}
+	else
+		pages.n = 0;
+	pages.wanted = palloc_extended(sizeof(Wanted) * Max(pages.n, 1), MCXT_ALLOC_HUGE);
+	while (pages.tick)
+	{
+		if (!outbox_memory_fits(0))
+			reader.max_bytes = 1;
+		cost += outbox_log_read(&place, pages.tick, &reader, lsn) + OUTBOX_PAGE_COST;
+		if (place.reading == NULL || cost >= waiting ||
+			pages.leader->feed->page != number ||
+			!how->may_join(pages.leader, how->now) || outbox_head_step_is_over())
+			break;
+	}
+	for (int i = 0; i < pages.n; i++)
+	{
+		OutboxEndpoint *ep = pages.members[i];
+		OutboxCursor   *c = place_of(how, ep);
 
-		if (ep->feed->page != page.number)
+		if (ep->feed->page != number)
 			continue;
-		if (place->reading)
-			c->last_seq = Max(c->last_seq, place->last_seq);
+		if (place.reading)
+			c->last_seq = Max(c->last_seq, place.last_seq);
 		else
 		{
-			outbox_cursor_set(c, place->read, NULL, 0);
-			how->ended(ep);
+			outbox_cursor_set(c, place.read, NULL, 0);
+			if (ep != pages.leader)
+				how->ended(ep);
 		}
 	}
-	pfree(page.members);
-	pfree(page.wanted);
-	return rows;
+	how->ended(pages.leader);
+	outbox_turn_last(how->turn, pages.leader); /* it is to be in the next page as well */
+	pfree(pages.members);
+	pfree(pages.wanted);
+	return Max(cost, OUTBOX_PAGE_COST);
 }
