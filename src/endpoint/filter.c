@@ -285,10 +285,19 @@ find_problem(JsonPath *path, bool lax)
 }
 
 /*
- * Evaluates a filter, if it is not too long for a payload of this size.  One of another form
- * can be stored, by an old dump or a superuser.  It could throw an error, so it is not
- * evaluated.
+ * A filter of another form can be stored, by an old dump or a superuser.  It could throw an
+ * error, so one takes its place that is neither true nor false of any payload.
  */
+JsonPath *
+outbox_filter_usable(JsonPath *filter)
+{
+	if (find_problem(filter, (filter->header & JSONPATH_LAX) != 0) == NULL)
+		return filter;
+	return DatumGetJsonPathP(
+		DirectFunctionCall1(jsonpath_in, CStringGetDatum("\"a\" < 1")));
+}
+
+/* Evaluates a filter, if it is not too long for a payload of this size. */
 OutboxFilterResult
 outbox_filter(JsonPath *filter, Jsonb *payload)
 {
@@ -303,8 +312,7 @@ outbox_filter(JsonPath *filter, Jsonb *payload)
 		return OUTBOX_FILTER_TOO_LONG;
 	cxt = AllocSetContextCreate(caller, "outbox filter", ALLOCSET_SMALL_SIZES);
 	MemoryContextSwitchTo(cxt);
-	isnull = find_problem(filter, (filter->header & JSONPATH_LAX) != 0) != NULL;
-	match = !isnull && evaluate(filter, payload, &isnull);
+	match = evaluate(filter, payload, &isnull);
 	MemoryContextSwitchTo(caller);
 	MemoryContextDelete(cxt);
 	return isnull ? OUTBOX_FILTER_ERROR : match ? OUTBOX_FILTER_YES : OUTBOX_FILTER_NO;
@@ -361,7 +369,7 @@ OUTBOX_FUNCTION(outbox_filter_matches_1_0, 2)
 
 	if (PG_ARGISNULL(1))
 		PG_RETURN_BOOL(true);
-	result = outbox_filter(PG_GETARG_JSONPATH_P(1),
+	result = outbox_filter(outbox_filter_usable(PG_GETARG_JSONPATH_P(1)),
 						   PG_ARGISNULL(0) ? NULL : PG_GETARG_JSONB_P(0));
 	if (result == OUTBOX_FILTER_ERROR || result == OUTBOX_FILTER_TOO_LONG)
 		PG_RETURN_NULL();

@@ -28,8 +28,11 @@ typedef enum OutboxFilterResult
 #define OUTBOX_FILTER_MAX_DIGITS 40
 #define OUTBOX_FILTER_MAX_OPERATORS 8
 
+/* Returns the filter as it may be evaluated: once, where it is read from a table. */
+extern JsonPath *outbox_filter_usable(JsonPath *filter);
+
 /*
- * Evaluates the filter, which check_filter() has accepted.  'payload' is NULL if it is
+ * Evaluates the filter, which outbox_filter_usable() has returned.  'payload' is NULL if it is
  * bytes: no filter is true of these.  Throws an error only for a cancel or a lack of
  * memory.
  */

@@ -217,7 +217,9 @@ read_row(OutboxColumns row, OutboxApplyEndpointRow apply, void *arg)
 	s.credentials = row.nulls[COL_CREDENTIALS] ?
 		NULL :
 		DatumGetJsonbP(row.values[COL_CREDENTIALS]);
-	s.filter = row.nulls[COL_FILTER] ? NULL : DatumGetJsonPathP(row.values[COL_FILTER]);
+	s.filter = row.nulls[COL_FILTER] ?
+		NULL :
+		outbox_filter_usable(DatumGetJsonPathP(row.values[COL_FILTER]));
 	s.subscription = row_int8(row, COL_SUBSCRIPTION);
 	s.position = (OutboxColumns){row.values + NCOLUMNS, row.nulls + NCOLUMNS};
 	SPI_connect();
