@@ -196,6 +196,23 @@ UPDATE regress_invoice SET customer = '' WHERE id = 2;
 DELETE FROM regress_invoice WHERE id = 4;
 SELECT tenant, key, payload FROM outbox.outgoing ORDER BY id;
 ROLLBACK;
+
+-- A row that no event can carry.
+ALTER TABLE regress_invoice ADD COLUMN doc json;
+DROP TRIGGER tell ON regress_invoice;
+CREATE TRIGGER tell AFTER INSERT OR UPDATE OR DELETE ON regress_invoice FOR EACH ROW
+    EXECUTE FUNCTION outbox.emit_change('invoice', 'id', 'total,doc', '', 'leave');
+INSERT INTO regress_invoice VALUES (1);
+DROP TRIGGER tell ON regress_invoice;
+CREATE TRIGGER tell AFTER INSERT OR UPDATE OR DELETE ON regress_invoice FOR EACH ROW
+    EXECUTE FUNCTION outbox.emit_change('invoice', 'id', 'total,doc', 'customer', 'omit');
+BEGIN;
+INSERT INTO regress_invoice VALUES (1, 10, 'acme', '"\u0000"');
+UPDATE regress_invoice SET doc = '1';
+INSERT INTO regress_invoice VALUES (2, 20, NULL, to_json(repeat('x', 1048576)));
+DELETE FROM regress_invoice WHERE id = 2;
+SELECT tenant, key, payload FROM outbox.outgoing ORDER BY id;
+ROLLBACK;
 DROP TABLE regress_invoice;
 SELECT outbox.emit('a', '1', tenant => '');
 SELECT outbox.emit('a', '1', tenant => repeat('x', 256));

@@ -127,6 +127,42 @@ DROP TABLE "Odd schema"."Odd.table";
 DROP SCHEMA "Odd schema" CASCADE;
 DROP ROLE regress_outbox_writer;
 
+-- A row that no event can carry is an error, or its event does not have it.
+SELECT setting::int AS max FROM pg_catalog.pg_settings WHERE name = 'outbox.max_payload_size' \gset
+CREATE TABLE large (id int, tenant text, doc json);
+CREATE TRIGGER emit AFTER INSERT OR UPDATE OR DELETE ON large
+    FOR EACH ROW EXECUTE FUNCTION outbox.emit_change('large', 'id', '*', 'tenant', 'fail');
+INSERT INTO large VALUES (1, NULL, '"\u0000"');
+INSERT INTO large VALUES (1, NULL, to_json(repeat('x', :max)));
+DROP TRIGGER emit ON large;
+CREATE TRIGGER emit AFTER INSERT OR UPDATE OR DELETE ON large
+    FOR EACH ROW EXECUTE FUNCTION outbox.emit_change('large', 'id', '*', '', 'omit');
+BEGIN;
+INSERT INTO large VALUES (1, NULL, '"\u0000"'), (2, 'acme', '"\ud800"'), (3, 'acme', '1');
+INSERT INTO large VALUES (4, NULL, to_json(repeat('x', :max)));
+INSERT INTO large VALUES (5, NULL, (repeat('[', 600) || repeat(']', 600))::json);
+UPDATE large SET doc = '2' WHERE id IN (1, 3);
+DELETE FROM large WHERE id IN (2, 3);
+SELECT * FROM emitted();
+ROLLBACK;
+DROP TRIGGER emit ON large;
+CREATE TRIGGER emit AFTER INSERT OR UPDATE ON large
+    FOR EACH ROW EXECUTE FUNCTION outbox.emit_change('large', 'id', 'doc', 'tenant', 'omit');
+BEGIN;
+INSERT INTO large VALUES (1, 'acme', '"\u0000"');
+UPDATE large SET tenant = 'globex';
+SELECT tenant, payload FROM outbox.events WHERE xid = pg_catalog.pg_current_xact_id() ORDER BY seq;
+ROLLBACK;
+
+-- Any other error of a cast is one of the statement.
+CREATE TYPE odd AS ENUM ('x');
+CREATE FUNCTION odd(odd) RETURNS json LANGUAGE plpgsql AS $$ BEGIN RAISE 'no such row' USING ERRCODE = 'no_data_found'; END $$;
+CREATE CAST (odd AS json) WITH FUNCTION odd(odd);
+ALTER TABLE large ALTER COLUMN doc TYPE odd USING 'x';
+INSERT INTO large VALUES (1, 'acme', 'x');
+DROP TABLE large;
+DROP TYPE odd CASCADE;
+
 -- What is wrong is said when it first fires.
 CREATE TABLE t (id int, a text);
 DO $do$
@@ -136,7 +172,7 @@ DECLARE
     hint text;
 BEGIN
     FOREACH arguments IN ARRAY ARRAY[
-        $s$$s$, $s$'t'$s$, $s$'t', 'id', 'a', 'b'$s$, $s$'t', 'id', 'a', 'a', 'a'$s$, $s$'bad topic', 'id'$s$, $s$'outbox.t', 'id'$s$,
+        $s$$s$, $s$'t'$s$, $s$'t', 'id', 'a', 'b'$s$, $s$'t', 'id', 'a', 'a', 'a'$s$, $s$'t', 'id', 'a', 'a', 'omit', 'a'$s$, $s$'t', 'id', 'a', ''$s$, $s$'bad topic', 'id'$s$, $s$'outbox.t', 'id'$s$,
         $s$'t', 'ID'$s$, $s$'t', 'ctid'$s$, $s$'t', ''$s$,
         $s$'t', 'id', 'a,b'$s$, $s$'t', 'id', ''$s$, $s$'t', 'id', 'a,,id'$s$, $s$'t', 'id', 'a id'$s$]
     LOOP

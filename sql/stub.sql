@@ -472,7 +472,7 @@ SET extra_float_digits = 1
 SET bytea_output = 'hex'
 SET lc_monetary = 'C'
 SET quote_all_identifiers = off
-AS $$ SELECT $1::text $$;
+AS $$ SELECT CASE pg_typeof($1) WHEN 'boolean'::regtype THEN left($1::text, 1) ELSE $1::text END $$;
 
 DO $$
 DECLARE
@@ -521,57 +521,52 @@ DECLARE
     former text;
     former_key text;
     missing text;
+    tenant_column CONSTANT text := CASE WHEN TG_NARGS = 4 OR TG_ARGV[3] <> '' THEN TG_ARGV[3] END;
 BEGIN
     IF TG_WHEN <> 'AFTER' OR TG_LEVEL <> 'ROW' THEN
         RAISE EXCEPTION 'outbox.emit_change() must be called by an AFTER ... FOR EACH ROW trigger'
             USING ERRCODE = 'trigger_protocol_violated',
                   HINT = 'CREATE TRIGGER ... AFTER INSERT OR UPDATE OR DELETE ON ... FOR EACH ROW '
                          'EXECUTE FUNCTION outbox.emit_change(''order.changed'', ''id'');';
-    ELSIF TG_NARGS NOT BETWEEN 2 AND 4 THEN
-        RAISE EXCEPTION 'outbox.emit_change() takes a topic, a key column, and optionally a list of columns '
-                        'and a tenant column, not % arguments', TG_NARGS
+    ELSIF TG_NARGS NOT BETWEEN 2 AND 5 THEN
+        RAISE EXCEPTION 'outbox.emit_change() takes a topic, a key column, and optionally a list of columns, '
+                        'a tenant column and fail or omit, not % arguments', TG_NARGS
             USING ERRCODE = 'invalid_parameter_value',
                   HINT = 'EXECUTE FUNCTION outbox.emit_change(''order.changed'', ''id'', ''status,total'')';
-    END IF;
-    IF TG_OP <> 'INSERT' THEN
-        before := to_jsonb(OLD);
-    END IF;
-    IF TG_OP <> 'DELETE' THEN
-        after := to_jsonb(NEW);
+    ELSIF TG_ARGV[4] NOT IN ('fail', 'omit') THEN
+        RAISE EXCEPTION 'invalid last argument of outbox.emit_change(): "%"', TG_ARGV[4]
+            USING ERRCODE = 'invalid_parameter_value',
+                  HINT = 'Use ''fail'': a row that no event can carry is an error; or ''omit'': its event does not '
+                         'have the row.';
     END IF;
     SELECT n INTO missing
     FROM (SELECT TG_ARGV[1] AS n
           UNION ALL SELECT jsonb_object_keys(outbox.carried(TG_ARGV[2], '{}')) WHERE TG_NARGS >= 3
-          UNION ALL SELECT TG_ARGV[3] WHERE TG_NARGS = 4) names
-    WHERE NOT COALESCE(after, before) ? n LIMIT 1;
+          UNION ALL SELECT tenant_column WHERE tenant_column IS NOT NULL) names
+    WHERE NOT EXISTS (SELECT 1 FROM pg_attribute a WHERE a.attrelid = TG_RELID AND a.attnum > 0
+                      AND NOT a.attisdropped AND a.attgenerated <> 'v' AND a.attname = n) LIMIT 1;
     IF FOUND THEN
         RAISE EXCEPTION 'table "%" has no column "%" that outbox.emit_change() could use', TG_TABLE_NAME, missing
             USING ERRCODE = 'undefined_column',
                   HINT = 'Write a name as it is stored, in the same case. Put a name with commas or blanks in '
                          'double quotes. System columns and virtual columns cannot be used.';
     END IF;
-    before := outbox.carried(TG_ARGV[2], before);
-    after := outbox.carried(TG_ARGV[2], after);
     IF TG_OP <> 'DELETE' THEN
         EXECUTE format('SELECT ($1).%I::text', TG_ARGV[1]) INTO key USING NEW;
     END IF;
     IF TG_OP <> 'INSERT' THEN
         EXECUTE format('SELECT ($1).%I::text', TG_ARGV[1]) INTO former_key USING OLD;
     END IF;
-    IF TG_NARGS = 4 AND TG_OP <> 'DELETE' THEN
-        EXECUTE format('SELECT ($1).%I::text', TG_ARGV[3]) INTO tenant USING NEW;
+    IF tenant_column IS NOT NULL AND TG_OP <> 'DELETE' THEN
+        EXECUTE format('SELECT ($1).%I::text', tenant_column) INTO tenant USING NEW;
     END IF;
-    IF TG_NARGS = 4 AND TG_OP <> 'INSERT' THEN
-        EXECUTE format('SELECT ($1).%I::text', TG_ARGV[3]) INTO former USING OLD;
+    IF tenant_column IS NOT NULL AND TG_OP <> 'INSERT' THEN
+        EXECUTE format('SELECT ($1).%I::text', tenant_column) INTO former USING OLD;
     END IF;
     key := nullif(key, '');
     former_key := nullif(former_key, '');
     tenant := nullif(tenant, '');
     former := nullif(former, '');
-    -- As text, because 1.0 is not 1.00 here.
-    IF TG_OP = 'UPDATE' AND before::text = after::text AND former IS NOT DISTINCT FROM tenant THEN
-        RETURN NULL;
-    END IF;
     -- The trigger of a partition is a copy of its parent's.
     WITH RECURSIVE t AS (
         SELECT tgrelid, tgparentid FROM pg_trigger WHERE tgrelid = TG_RELID AND tgname = TG_NAME
@@ -580,21 +575,39 @@ BEGIN
     SELECT changed || jsonb_build_object('table', format('%I.%I', s.nspname, c.relname)) INTO changed
     FROM t JOIN pg_class c ON c.oid = t.tgrelid JOIN pg_namespace s ON s.oid = c.relnamespace
     WHERE t.tgparentid = 0;
+    BEGIN
+        IF TG_OP <> 'INSERT' THEN
+            before := outbox.carried(TG_ARGV[2], to_jsonb(OLD));
+        END IF;
+        IF TG_OP <> 'DELETE' THEN
+            after := outbox.carried(TG_ARGV[2], to_jsonb(NEW));
+        END IF;
+        -- As text, because 1.0 is not 1.00 here.
+        IF TG_OP = 'UPDATE' AND before::text = after::text AND former IS NOT DISTINCT FROM tenant THEN
+            RETURN NULL;
+        END IF;
+        before := CASE WHEN TG_OP <> 'INSERT' THEN jsonb_build_object('old', before) END;
+        after := CASE WHEN TG_OP <> 'DELETE' THEN jsonb_build_object('new', after) END;
+        IF TG_ARGV[4] = 'omit' THEN
+            PERFORM outbox.check_size('payload', octet_length((changed || COALESCE(after, '{}') || COALESCE(before, '{}'))::text));
+        END IF;
+    EXCEPTION WHEN data_exception OR program_limit_exceeded THEN
+        IF TG_ARGV[4] IS DISTINCT FROM 'omit' THEN
+            RAISE;
+        END IF;
+        RAISE WARNING 'an event has only the key of its row: %', SQLERRM
+            USING HINT = 'Receivers have to read the row, or the trigger has to carry fewer columns.';
+        before := jsonb_build_object('omitted', SQLERRM);
+        after := before;
+    END;
     -- A tenant learns that a row of its has gone, and no other tenant sees that row.
     IF TG_OP = 'UPDATE' AND former IS DISTINCT FROM tenant THEN
-        PERFORM outbox.emit(TG_ARGV[0], changed || jsonb_build_object('op', 'delete', 'old', before),
-                            key => former_key, tenant => former);
-        PERFORM outbox.emit(TG_ARGV[0], changed || jsonb_build_object('op', 'insert', 'new', after),
-                            key => key, tenant => tenant);
+        PERFORM outbox.emit(TG_ARGV[0], changed || '{"op": "delete"}' || before, key => former_key, tenant => former);
+        PERFORM outbox.emit(TG_ARGV[0], changed || '{"op": "insert"}' || after, key => key, tenant => tenant);
         RETURN NULL;
     END IF;
-    IF after IS NOT NULL THEN
-        changed := changed || jsonb_build_object('new', after);
-    END IF;
-    IF before IS NOT NULL THEN
-        changed := changed || jsonb_build_object('old', before);
-    END IF;
-    PERFORM outbox.emit(TG_ARGV[0], changed, key => CASE WHEN TG_OP = 'DELETE' THEN former_key ELSE key END,
+    PERFORM outbox.emit(TG_ARGV[0], changed || COALESCE(after, '{}') || COALESCE(before, '{}'),
+                        key => CASE WHEN TG_OP = 'DELETE' THEN former_key ELSE key END,
                         tenant => CASE WHEN TG_OP = 'DELETE' THEN former ELSE tenant END);
     RETURN NULL;
 END $$;
@@ -617,4 +630,4 @@ BEGIN
 END $$;
 
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA outbox FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION outbox.new_event_id() TO PUBLIC;
+GRANT EXECUTE ON FUNCTION outbox.new_event_id(), outbox.key_text(anyelement) TO PUBLIC;

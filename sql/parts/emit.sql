@@ -123,7 +123,7 @@ CREATE FUNCTION outbox.emit_change() RETURNS trigger
 LANGUAGE C VOLATILE
 AS 'MODULE_PATHNAME', 'outbox_emit_change_1_0';
 COMMENT ON FUNCTION outbox.emit_change IS
-'AFTER ... FOR EACH ROW trigger that emits what happened to the row (topic, key column, columns to carry, tenant column)';
+'AFTER ... FOR EACH ROW trigger that emits what happened to the row (topic, key column, columns to carry, tenant column, fail or omit)';
 
 -- What an ORM maps.  Most of them read back the row that they inserted, and want a key
 -- of one column, no partitions, and the right to read what they wrote.  A row of another

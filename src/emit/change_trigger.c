@@ -31,6 +31,7 @@
 #include "base/version.h"
 #include "emit/as_text.h"
 #include "emit/emit.h"
+#include "log/step.h"
 
 /* What the arguments of a trigger mean for its table.  Kept for one statement. */
 typedef struct Change
@@ -46,6 +47,8 @@ typedef struct Change
 	TupleDesc row;	   /* of these columns */
 	FmgrInfo  to_jsonb;
 	bool	  has_formats; /* a setting changes the text of some column */
+	bool	  omits;	   /* a row that no event can carry is left out of its event */
+	bool	  told;		   /* there was a warning that one is left out */
 } Change;
 
 static void
@@ -181,15 +184,25 @@ describe(TriggerData *trigger)
 	Change	*c = palloc0(sizeof(Change));
 	Oid		 table;
 
-	if (nargs < 2 || nargs > 4)
+	if (nargs < 2 || nargs > 5)
 		ereport(
 			ERROR,
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 			 errmsg(
-				 "outbox.emit_change() takes a topic, a key column, and optionally a list of columns and a tenant column, not %d arguments",
+				 "outbox.emit_change() takes a topic, a key column, and optionally a list of columns, a tenant column and fail or omit, not %d arguments",
 				 nargs),
 			 errhint(
 				 "EXECUTE FUNCTION outbox.emit_change('order.changed', 'id', 'status,total')"),
+			 errtable(rel)));
+
+	if (nargs == 5 && !(c->omits = strcmp(args[4], "omit") == 0) &&
+		strcmp(args[4], "fail") != 0)
+		ereport(
+			ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("invalid last argument of outbox.emit_change(): \"%s\"", args[4]),
+			 errhint(
+				 "Use 'fail': a row that no event can carry is an error; or 'omit': its event does not have the row."),
 			 errtable(rel)));
 
 	c->topic = cstring_to_text(args[0]);
@@ -200,7 +213,7 @@ describe(TriggerData *trigger)
 		quote_qualified_identifier(get_namespace_name(get_rel_namespace(table)),
 								   get_rel_name(table)));
 	use_column(c, rel, c->key, &c->key_output);
-	if (nargs == 4)
+	if (nargs == 4 || (nargs == 5 && args[3][0] != '\0'))
 	{
 		c->tenant = find_column(rel, args[3]);
 		use_column(c, rel, c->tenant, &c->tenant_output);
@@ -261,24 +274,34 @@ carried(const Change *c, TupleDesc desc, HeapTuple tuple)
 
 /*
  * Makes {"op": …, "table": …, "new": {…}, "old": {…}}, without "new" or "old" if there
- * is none.
+ * is none.  With 'omitted', both are left out, and "omitted" says why.
  */
 static Jsonb *
-make_payload(Change *c, TupleDesc desc, const char *op, HeapTuple new, HeapTuple old)
+make_payload(Change *c, TupleDesc desc, HeapTuple new, HeapTuple old, const char *omitted)
 {
-	TupleDesc whole = CreateTemplateTupleDesc(new &&old ? 4 : 3);
-	Datum	  values[4] = {CStringGetTextDatum(op), PointerGetDatum(c->table)};
+	bool has_new = new != NULL &&omitted == NULL;
+	bool						 has_old = old != NULL && omitted == NULL;
+	TupleDesc whole = CreateTemplateTupleDesc(has_new && has_old ? 4 : 3);
+	Datum	  values[4] = {CStringGetTextDatum(!old		? "insert" :
+												   !new ? "delete" :
+														  "update"),
+						   PointerGetDatum(c->table)};
 	bool	  nulls[4] = {false, false, false, false};
 	int		  n = 2;
 
 	TupleDescInitEntry(whole, 1, "op", TEXTOID, -1, 0);
 	TupleDescInitEntry(whole, 2, "table", TEXTOID, -1, 0);
-	if (new)
+	if (omitted)
+	{
+		values[n++] = CStringGetTextDatum(omitted);
+		TupleDescInitEntry(whole, n, "omitted", TEXTOID, -1, 0);
+	}
+	if (has_new)
 	{
 		values[n++] = carried(c, desc, new);
 		TupleDescInitEntry(whole, n, "new", RECORDOID, -1, 0);
 	}
-	if (old)
+	if (has_old)
 	{
 		values[n++] = carried(c, desc, old);
 		TupleDescInitEntry(whole, n, "old", RECORDOID, -1, 0);
@@ -288,6 +311,52 @@ make_payload(Change *c, TupleDesc desc, const char *op, HeapTuple new, HeapTuple
 		FunctionCall1(&c->to_jsonb,
 					  heap_copy_tuple_as_datum(heap_form_tuple(whole, values, nulls),
 											   whole)));
+}
+
+/* A payload to be made, and the result. */
+typedef struct Attempt
+{
+	Change	 *change;
+	TupleDesc desc;
+	HeapTuple new;
+	HeapTuple old;
+	Jsonb	 *payload;
+} Attempt;
+
+static void
+try_payload(void *arg)
+{
+	Attempt *a = arg;
+
+	a->payload = make_payload(a->change, a->desc, a->new, a->old, NULL);
+	outbox_check_payload(a->payload, true);
+}
+
+/*
+ * Makes the payload, or one without the row if no event can carry it: it is too large or
+ * nested too deeply, or jsonb does not have one of its values.  Another error is one of
+ * the statement, and comes again.
+ */
+static Jsonb *
+payload_or_reason(Change *c, TupleDesc desc, HeapTuple new, HeapTuple old)
+{
+	Attempt			a = {.change = c, .desc = desc, .new = new, .old = old};
+	OutboxStepError why;
+
+	if (outbox_step_try_part(try_payload, &a, &why))
+		return a.payload;
+	if (ERRCODE_TO_CATEGORY(why.sqlerrcode) != ERRCODE_DATA_EXCEPTION &&
+		ERRCODE_TO_CATEGORY(why.sqlerrcode) != ERRCODE_PROGRAM_LIMIT_EXCEEDED)
+		return make_payload(c, desc, new, old, NULL);
+	if (!c->told)
+		ereport(
+			WARNING,
+			(errcode(why.sqlerrcode),
+			 errmsg("an event has only the key of its row: %s", why.message),
+			 errhint(
+				 "Receivers have to read the row, or the trigger has to carry fewer columns.")));
+	c->told = true;
+	return make_payload(c, desc, new, old, why.message);
 }
 
 /* NULL if the column is NULL or empty: the event then has no key, or no tenant. */
@@ -321,11 +390,8 @@ tell(Change *c, TupleDesc desc, HeapTuple new, HeapTuple old)
 	e.key = text_of(c->key, &c->key_output, desc, new ? new : old);
 	if (c->tenant)
 		e.tenant = text_of(c->tenant, &c->tenant_output, desc, new ? new : old);
-	e.payload = make_payload(c, desc,
-							 !old	  ? "insert" :
-								 !new ? "delete" :
-										"update",
-							 new, old);
+	e.payload = c->omits ? payload_or_reason(c, desc, new, old) :
+						   make_payload(c, desc, new, old, NULL);
 	if (c->has_formats)
 		AtEOXact_GUC(true, level);
 	(void) outbox_emit(&e);

@@ -52,4 +52,7 @@ extern void outbox_append(const OutboxNewEvent *e, const pg_uuid_t *id);
  */
 extern void outbox_check(const OutboxNewEvent *e, bool restoring, bool fresh);
 
+/* Throws (54000) if no event can have this payload.  'sized': its size counts, too. */
+extern void outbox_check_payload(Jsonb *payload, bool sized);
+
 #endif /* OUTBOX_EMIT_H */

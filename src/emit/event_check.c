@@ -307,8 +307,8 @@ text_bound(const JsonbContainer *container, int depth)
  * text, so only the text shows its size.  It is made only if it could exceed the
  * limit.
  */
-static void
-check_payload(Jsonb *payload, bool sized)
+void
+outbox_check_payload(Jsonb *payload, bool sized)
 {
 	StringInfoData text;
 
@@ -385,7 +385,7 @@ outbox_check(const OutboxNewEvent *e, bool restoring, bool fresh)
 				 errmsg("content_type of an event with a payload must be null"),
 				 errhint(
 					 "A payload is JSON. Set body and content_type for anything else.")));
-		check_payload(e->payload, fresh);
+		outbox_check_payload(e->payload, fresh);
 	}
 	else if (e->body)
 	{

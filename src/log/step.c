@@ -492,6 +492,9 @@ outbox_step_try_part(OutboxStepBody body, void *arg, OutboxStepError *failure)
 	}
 	PG_CATCH();
 	{
+		if (geterrcode() == ERRCODE_OUT_OF_MEMORY ||
+			ERRCODE_TO_CATEGORY(geterrcode()) == ERRCODE_OPERATOR_INTERVENTION)
+			PG_RE_THROW();
 		passed = false;
 		catch_failure(failure, caller);
 		RollbackAndReleaseCurrentSubTransaction();

@@ -45,7 +45,10 @@ extern int32 outbox_step_blamed(void);
  */
 extern bool outbox_step_try(OutboxStepBody body, void *arg, OutboxStepError *failure);
 
-/* The same for a part of an open transaction, in a subtransaction. */
+/*
+ * The same for a part of an open transaction, in a subtransaction.  A cancel, which is no
+ * fault of the part, and lack of memory are thrown on.
+ */
 extern bool outbox_step_try_part(OutboxStepBody body, void *arg,
 								 OutboxStepError *failure);
 
