@@ -54,7 +54,17 @@ SELECT refused(ARRAY[
     $s$outbox.create_endpoint('e', 'https://example.com:0x/')$s$,
     $s$outbox.create_endpoint('e', 'https://example.com:99999/')$s$,
     $s$outbox.create_endpoint('e', E'https://example.com/\r\nX: y')$s$,
-    $s$outbox.create_endpoint('e', 'https://exa mple.com/')$s$]);
+    $s$outbox.create_endpoint('e', 'https://exa mple.com/')$s$,
+    $s$outbox.create_endpoint('e', 'https:/x.y')$s$,
+    $s$outbox.create_endpoint('e', 'https://' || repeat('x', 64) || '.example/')$s$,
+    $s$outbox.create_endpoint('e', 'https://-a.example/')$s$,
+    $s$outbox.create_endpoint('e', 'https://a..example/')$s$,
+    $s$outbox.create_endpoint('e', 'https://example.com/<id>')$s$,
+    $s$outbox.create_endpoint('e', 'https://example.com/"id"')$s$,
+    $s$outbox.create_endpoint('e', 'https://example.com\hook')$s$,
+    $s$outbox.create_endpoint('e', 'https://localhost/')$s$,
+    $s$outbox.create_endpoint('e', 'https://a.localhost/')$s$,
+    $s$outbox.create_endpoint('e', 'http://example.com/')$s$]);
 
 -- Literal addresses
 SELECT refused(ARRAY[
@@ -234,6 +244,27 @@ SELECT refused(ARRAY[
     $s$outbox.pause_endpoint(NULL)$s$,
     $s$outbox.resume_endpoint('nobody')$s$]);
 SELECT outbox.endpoint_secret('nobody') IS NULL AS no_secret;
+
+-- To a time, in whatever form the session shows it
+SELECT outbox.seek_endpoint('full', now() - interval '1 hour');
+SELECT refused(ARRAY[
+    $s$outbox.seek_endpoint('full', NULL::timestamptz)$s$,
+    $s$outbox.seek_endpoint('full', 'infinity'::timestamptz)$s$,
+    $s$outbox.seek_endpoint('full', '9999-01-01 00:00+00'::timestamptz)$s$]);
+SET TimeZone = 'Asia/Kolkata';
+DO $do$
+DECLARE
+    style text;
+BEGIN
+    FOREACH style IN ARRAY '{"ISO, MDY","SQL, DMY","Postgres, MDY","German, DMY"}'::text[] LOOP
+        PERFORM set_config('DateStyle', style, true);
+        PERFORM outbox.seek_endpoint('full', now() - interval '1 hour');
+        PERFORM outbox.seek_endpoint('full', (now() - interval '1 hour')::text);
+        PERFORM outbox.create_endpoint('kolkata', 'https://example.com/', start_at => (now() - interval '1 hour')::text);
+        PERFORM outbox.drop_endpoint('kolkata', discard => true);
+    END LOOP;
+END $do$;
+RESET TimeZone;
 
 -- Dropped: not while something is undelivered.  It is paused, so nothing is sent.
 SELECT outbox.emit('regress.a', '1') IS NOT NULL AS emitted;

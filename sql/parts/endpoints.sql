@@ -158,7 +158,12 @@ BEGIN
     END IF;
     IF replayed_from IS NULL THEN
         BEGIN
-            at := start_at::timestamptz;
+            -- A text as this session shows times means that time.  Read back as another
+            -- would read it, IST of India is that of Israel.
+            at := start_at::timestamp::timestamptz;
+            IF at::text <> start_at THEN
+                at := start_at::timestamptz;
+            END IF;
         EXCEPTION WHEN data_exception THEN
             at := NULL;
         END;
@@ -426,6 +431,7 @@ BEGIN
              backoff_max, batch_size, batch_wait, NULLIF(disable_after, interval '0'), 'active', now(), NULL, now(), 1, 1, NULL, NULL);
     s := outbox.with_defaults(s, url);
     PERFORM outbox.check_settings(s);
+    PERFORM outbox.check_listed(topics);
     PERFORM outbox.check_secret(secret);
     IF start_at IS NULL THEN
         RAISE EXCEPTION 'start_at must not be null'
@@ -509,6 +515,7 @@ BEGIN
     s.credentials := NULLIF(s.credentials, '{}');
     s := outbox.with_defaults(s, COALESCE(outbox.shown(s.endpoint_id, s.url), s.url));
     PERFORM outbox.check_settings(s);
+    PERFORM outbox.check_listed(s.topics) WHERE given ? 'topics';
     PERFORM outbox.check_secret(secret);
     -- No function shows stored credentials.  So none sends them to a server of the caller's either.
     IF credentials IS NULL AND s.credentials IS NOT NULL
@@ -661,8 +668,15 @@ BEGIN
         generation = e.generation + 1, version = e.version + 2
     WHERE e.endpoint_id = s.endpoint_id;
 END $$;
-COMMENT ON FUNCTION outbox.seek_endpoint IS
+COMMENT ON FUNCTION outbox.seek_endpoint(text, text) IS
 'Moves the endpoint to another place in the log: now, beginning or a timestamp';
+
+CREATE FUNCTION outbox.seek_endpoint(name text, start_at timestamptz) RETURNS void
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp SET "DateStyle" = 'ISO' SET "TimeZone" = 'UTC'
+AS $$
+SELECT outbox.seek_endpoint(name, start_at::text)
+$$;
+COMMENT ON FUNCTION outbox.seek_endpoint(text, timestamptz) IS 'Moves the endpoint to the place in the log of this time';
 
 CREATE FUNCTION outbox.drop_endpoint(name text, discard bool DEFAULT false,
     if_exists bool DEFAULT false) RETURNS void

@@ -11,6 +11,8 @@
 
 #include <curl/curl.h>
 
+#define LABEL_63 "a123456789b123456789c123456789d123456789e123456789f123456789xyz"
+
 static void
 good(const char *url)
 {
@@ -149,7 +151,9 @@ main(void)
 	good("https://example.com");
 	good("https://example.com:8443/hooks?x=1#y");
 	good("HTTPS://EXAMPLE.com/");
-	good("http://receiver.internal/hooks");
+	good("https://receiver/hooks");
+	good("https://_a.b-.example./x'y");
+	good("https://" LABEL_63 ".example/");
 	good("https://8.8.8.8/");
 	good("https://[2606:4700:4700::1111]/");
 	good("https://1.2.3.4.example.com/");
@@ -172,6 +176,26 @@ main(void)
 	bad("https://example.com/\r\nX: y", "control character");
 	bad("https://example.com/\x7f", "control character");
 	bad(" https://example.com/", "control character");
+
+	bad("https:/x.y", "no host");
+	bad("https:x.y", "no host");
+	bad("http:/x.y", "no host");
+	bad("https:\\\\example.com/", "a backslash");
+	bad("https://example.com/<id>", "< or >");
+	bad("https://example.com/?a=\"b\"", "a quote");
+	bad("https://example.com/`id`", "a quote");
+	bad("https://-a.example/", "cannot be looked up");
+	bad("https://" LABEL_63 "a.example/", "cannot be looked up");
+	bad("https://" LABEL_63 "." LABEL_63 "." LABEL_63 "." LABEL_63 "/",
+		"cannot be looked up");
+	bad("https://a..example/", "cannot be looked up");
+	bad("https://a%20b.example/", ""); /* libcurl accepts no such URL */
+	bad("https://a&b.example/", "");
+	bad("https://localhost/", "loopback");
+	bad("https://a.LOCALHOST.:8443/", "loopback");
+	bad("http://localhost/", "loopback");
+	bad("http://receiver.internal/hooks", "plain http");
+	good("https://notlocalhost/");
 
 	bad("https://127.0.0.1/", "loopback");
 	bad("https://127.1/", "loopback");
@@ -217,6 +241,8 @@ main(void)
 	ok(outbox_networks_parse("127.0.0.0/8, fd00::/8", &networks, words, sizeof(words)),
 	   "networks", "", "");
 	outbox_networks = &networks;
+	good("http://receiver.internal/hooks");
+	good("http://localhost:8080/");
 	good("http://127.0.0.1:8080/");
 	good("http://127.1/");
 	good("https://[fd00::1]/");

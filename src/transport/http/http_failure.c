@@ -107,9 +107,8 @@ line_is_too_long(const OutboxTransfer *t, CURLcode code)
 static void
 explain_no_connection(OutboxTransfer *t)
 {
-	char		detail[192];
-	const char *hint;
-	long		number = 0;
+	char detail[192];
+	long number = 0;
 
 	if (t->refused == outbox_http_public && !t->tried)
 		outbox_http_fail(t, OUTBOX_FAILURE_ADDRESS,
@@ -119,9 +118,8 @@ explain_no_connection(OutboxTransfer *t)
 	{
 		snprintf(detail, sizeof(detail),
 				 "%s is %s, and outbox.allowed_networks does not name it",
-				 outbox_http_check_url(t->url, &hint) ?
-					 "the address in the URL" :
-					 "the address that the name resolves to",
+				 t->lookup_host[0] == '\0' ? "the address in the URL" :
+											 "the address that the name resolves to",
 				 t->refused);
 		outbox_http_fail(t, OUTBOX_FAILURE_ADDRESS, detail, "");
 	}

@@ -80,6 +80,44 @@ outbox_http_retry_after(const char *value, size_t len, int64 now)
 }
 
 /*
+ * True if a name may be looked up (RFC 1123, with "_", and letters outside ASCII in
+ * another form).  A name that begins otherwise has no address, and has another meaning to
+ * libcurl.
+ */
+static bool
+is_name(const char *name)
+{
+	size_t len = strlen(name);
+	size_t label = 0;
+
+	if (len > 0 && name[len - 1] == '.')
+		len--;
+	if (len == 0 || len > 253 || name[0] == '-')
+		return false;
+	for (size_t i = 0; i < len; i++)
+	{
+		unsigned char c = name[i];
+
+		if (c == '.' ? label == 0 : !isalnum(c) && c != '-' && c != '_' && c < 0x80)
+			return false;
+		label = c == '.' ? 0 : label + 1;
+		if (label > 63)
+			return false;
+	}
+	return label > 0;
+}
+
+/* True if the name is localhost or in it.  It has only addresses of this host (RFC 6761). */
+static bool
+is_localhost(const char *name)
+{
+	size_t len = strlen(name);
+
+	return len >= 9 && strcasecmp(name + len - 9, "localhost") == 0 &&
+		(len == 9 || name[len - 10] == '.');
+}
+
+/*
  * True if the host ends in a number.  Such a host may be parsed as an IPv4 address
  * (WHATWG URL, "ends in a number").
  */
@@ -95,18 +133,33 @@ ends_in_number(const char *name)
 	return last[0] != '\0' && last[strspn(last, "0123456789")] == '\0';
 }
 
+/* What outbox_address_judge() says of an address as text.  False: it is none. */
+static bool
+judge(const char *name, OutboxAddressClass *verdict, const char **why)
+{
+	struct addrinfo	 hints;
+	struct addrinfo *found;
+
+	memset(&hints, 0, sizeof(hints));
+	hints.ai_flags = AI_NUMERICHOST;
+	hints.ai_socktype = SOCK_STREAM;
+	if (getaddrinfo(name, NULL, &hints, &found) != 0)
+		return false;
+	*verdict = outbox_address_judge(found->ai_addr, outbox_networks, why);
+	freeaddrinfo(found);
+	return true;
+}
+
 /*
- * Checks a host that is an address, in any spelling that the resolver accepts (0x7f.1,
- * 017700000001, [::ffff:7f00:1] …).  Returns NULL if the address is allowed, or if the
- * host is a name.  Otherwise returns what is wrong.
+ * Checks a host: an address in any spelling that the resolver accepts (0x7f.1,
+ * 017700000001, [::ffff:7f00:1] …), or a name.  Of a name, only localhost is known to
+ * have no address that is allowed.  Returns what is wrong, or NULL.
  */
 static const char *
-check_literal(const char *host, bool plain, const char **hint)
+check_host(const char *host, bool plain, const char **hint)
 {
 	static char		   complaint[128];
 	OutboxAddressClass verdict;
-	struct addrinfo	   hints;
-	struct addrinfo	  *found;
 	char			   name[256];
 	const char		  *why;
 	size_t			   len = strlen(host);
@@ -126,31 +179,39 @@ check_literal(const char *host, bool plain, const char **hint)
 	memcpy(name, host, len);
 	name[len] = '\0';
 
-	memset(&hints, 0, sizeof(hints));
-	hints.ai_flags = AI_NUMERICHOST;
-	hints.ai_socktype = SOCK_STREAM;
-	if (getaddrinfo(name, NULL, &hints, &found) != 0)
+	if (!judge(name, &verdict, &why))
 	{
-		if (!ends_in_number(name))
+		if (ends_in_number(name))
+		{
+			*hint = "Write an address as 192.0.2.1 or [2001:db8::1].";
+			return "the host in the URL is neither a name nor an address";
+		}
+		if (!is_name(host))
+		{
+			*hint =
+				"A name has letters, digits, \"-\" and \"_\", in parts of 1 to 63 with dots between them, and does not begin with \"-\".";
+			return "the host in the URL has a name that cannot be looked up";
+		}
+		verdict = OUTBOX_ADDRESS_PUBLIC;
+		if (is_localhost(name) && judge("127.0.0.1", &verdict, &why) &&
+			verdict == OUTBOX_ADDRESS_REFUSED)
+			(void) judge("::1", &verdict, &why);
+		else if (!plain || outbox_networks->n > 0)
 			return NULL;
-		*hint = "Write an address as 192.0.2.1 or [2001:db8::1].";
-		return "the host in the URL is neither a name nor an address";
 	}
-	verdict = outbox_address_judge(found->ai_addr, outbox_networks, &why);
-	freeaddrinfo(found);
 
 	if (verdict == OUTBOX_ADDRESS_REFUSED)
 	{
 		snprintf(complaint, sizeof(complaint), "the address in the URL is %s", why);
 		*hint =
-			"A superuser can allow it by adding its network to outbox.allowed_networks.";
+			"Use an address that is public. An operator can allow others in outbox.allowed_networks.";
 		return complaint;
 	}
 	if (verdict == OUTBOX_ADDRESS_PUBLIC && plain)
 	{
 		*hint =
-			"Use https, or have a superuser add the address to outbox.allowed_networks.";
-		return "plain http to a public address is not allowed";
+			"Use https. An operator can allow http to some addresses in outbox.allowed_networks.";
+		return "plain http is allowed to addresses in outbox.allowed_networks only";
 	}
 	return NULL;
 }
@@ -200,13 +261,6 @@ check_parsed(CURLU *url, const char **hint)
 		*hint = "Write the URL as https://host/path.";
 		complaint = "the URL has no host, or none that can be looked up";
 	}
-	else if (has_odd_byte(host))
-	{
-		/* libcurl decodes a name before it looks it up, and sends it decoded. */
-		*hint = "Write the name of the host as it is registered.";
-		complaint =
-			"the URL's host contains a percent-encoded space or control character";
-	}
 	else if (curl_url_get(url, CURLUPART_USER, &user, 0) == CURLUE_OK ||
 			 curl_url_get(url, CURLUPART_PASSWORD, &user, 0) == CURLUE_OK)
 	{
@@ -219,7 +273,7 @@ check_parsed(CURLU *url, const char **hint)
 		complaint = PORT_COMPLAINT;
 	}
 	else
-		complaint = check_literal(host, plain, hint);
+		complaint = check_host(host, plain, hint);
 
 	curl_free(scheme);
 	curl_free(host);
@@ -232,6 +286,7 @@ const char *
 outbox_http_check_url(const char *url, const char **hint)
 {
 	const char *complaint;
+	const char *slashes;
 	CURLU	   *parsed;
 
 	*hint = NULL;
@@ -241,6 +296,14 @@ outbox_http_check_url(const char *url, const char **hint)
 		return "the URL contains a space or a control character";
 	}
 
+	/* RFC 3986 has no place for these, and each library reads "\\" in its own way. */
+	if (url[strcspn(url, "<>\"\\`")] != '\0')
+	{
+		*hint =
+			"Percent-encode it, for example %3C for <. A place that stands in < and > has to be filled in.";
+		return "the URL contains a quote, a backslash, < or >";
+	}
+
 	/* libcurl encodes the path, but sends the query as it is. */
 	if (has_foreign_query(url))
 	{
@@ -248,8 +311,10 @@ outbox_http_check_url(const char *url, const char **hint)
 		return "the URL's query has a character outside ASCII";
 	}
 
-	/* libcurl would use the first segment of the path as the host. */
-	if (strncasecmp(url, "http:///", 8) == 0 || strncasecmp(url, "https:///", 9) == 0)
+	/* libcurl takes one slash or three for two. */
+	slashes = url + strcspn(url, ":");
+	if ((strncasecmp(url, "http:", 5) == 0 || strncasecmp(url, "https:", 6) == 0) &&
+		(strncmp(slashes, "://", 3) != 0 || slashes[3] == '/'))
 	{
 		*hint = "Write the URL as https://host/path.";
 		return "the URL has no host";
@@ -302,11 +367,7 @@ outbox_http_split_url(struct Curl_URL *url, int default_port, char *host, size_t
 		return "the host's name cannot be looked up";
 	if (part[0] == '[' || inet_pton(AF_INET, part, &v4) == 1)
 		part[0] = '\0';
-
-	/*
-	 * A name that begins otherwise has no address, and has another meaning to libcurl.
-	 */
-	else if (!isalnum((unsigned char) part[0]) && part[0] != '_')
+	else if (!is_name(part))
 	{
 		curl_free(part);
 		return "the host's name cannot be looked up";
