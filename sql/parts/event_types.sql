@@ -35,12 +35,96 @@ LANGUAGE C IMMUTABLE STRICT AS 'MODULE_PATHNAME', 'outbox_check_topic_1_0';
 COMMENT ON FUNCTION outbox.check_topic IS
 'Refuses a topic that no event of an application can have (22023; 42939: it is reserved)';
 
+-- A pattern that matches nothing is a mistake where only listed topics are emitted.
+CREATE FUNCTION outbox.check_listed(topics text[]) RETURNS void
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    pattern text;
+BEGIN
+    IF current_setting('outbox.require_event_types', true) = 'on' THEN
+        SELECT p INTO pattern FROM unnest(topics) p
+        WHERE p <> '*' AND p NOT LIKE 'outbox.%'
+        AND NOT EXISTS (SELECT 1 FROM outbox.event_types t WHERE outbox.topic_in(t.topic, ARRAY[p])) LIMIT 1;
+        IF FOUND THEN
+            RAISE EXCEPTION 'no event type matches topic pattern "%"', pattern
+                USING ERRCODE = 'invalid_parameter_value',
+                      HINT = 'Correct it, or use ''*'' for all topics. outbox.event_types and '
+                             'outbox.portal_event_types() list them.';
+        END IF;
+    END IF;
+END $$;
+COMMENT ON FUNCTION outbox.check_listed IS
+'With outbox.require_event_types, refuses topic patterns that match no listed topic (22023)';
+
+-- What the meta-schemas of JSON Schema, draft 4 to 2020-12, say about the values of
+-- keywords: their types, and where other schemas are in them.
+CREATE FUNCTION outbox.schema_problem(schema jsonb) RETURNS text
+LANGUAGE sql IMMUTABLE STRICT SET search_path = pg_catalog, pg_temp
+AS $$
+WITH RECURSIVE keyword (names, types, schemas) AS (VALUES
+    ('{$id,id,$schema,$ref,$anchor,$dynamicRef,$dynamicAnchor,$recursiveRef,$comment,title,description,format,
+       pattern,contentEncoding,contentMediaType}'::text[], '{string}'::text[], NULL),
+    ('{deprecated,readOnly,writeOnly,uniqueItems,$recursiveAnchor}', '{boolean}', NULL),
+    ('{maximum,minimum,multipleOf,maxLength,minLength,maxItems,minItems,maxProperties,minProperties,maxContains,
+       minContains}', '{number}', NULL),
+    ('{exclusiveMaximum,exclusiveMinimum}', '{number,boolean}', NULL),
+    ('{type}', '{string,array}', NULL),
+    ('{required,enum,examples}', '{array}', NULL),
+    ('{dependentRequired,$vocabulary}', '{object}', NULL),
+    ('{not,if,then,else,contains,propertyNames,additionalProperties,additionalItems,unevaluatedItems,
+       unevaluatedProperties,contentSchema}', '{object,boolean}', 'value'),
+    ('{items}', '{object,boolean,array}', 'value'),
+    ('{allOf,anyOf,oneOf,prefixItems}', '{array}', 'value'),
+    ('{properties,patternProperties,$defs,definitions,dependentSchemas,dependencies}', '{object}', 'members')),
+part (path, schema) AS (
+    SELECT '', schema
+    UNION ALL
+    SELECT concat(p.path, '/', k.key, c.path), c.schema
+    FROM part p
+    CROSS JOIN jsonb_each(CASE jsonb_typeof(p.schema) WHEN 'object' THEN p.schema ELSE '{}' END) k
+    JOIN keyword w ON k.key = ANY (w.names) AND w.schemas IS NOT NULL AND jsonb_typeof(k.value) = ANY (w.types)
+    CROSS JOIN LATERAL (
+        SELECT '', k.value WHERE w.schemas = 'value' AND jsonb_typeof(k.value) <> 'array'
+        UNION ALL
+        SELECT concat('/', a.number - 1), a.value
+        FROM jsonb_array_elements(CASE jsonb_typeof(k.value) WHEN 'array' THEN k.value ELSE '[]' END)
+             WITH ORDINALITY a (value, number)
+        UNION ALL
+        SELECT concat('/', m.key), m.value
+        FROM jsonb_each(CASE w.schemas WHEN 'members' THEN k.value ELSE '{}' END) m
+        WHERE k.key <> 'dependencies' OR jsonb_typeof(m.value) <> 'array') c (path, schema))
+SELECT format('%s cannot be %s', x.path, left(x.value::text, 100))
+FROM (SELECT p.path, p.schema AS value FROM part p WHERE jsonb_typeof(p.schema) NOT IN ('object', 'boolean')
+      UNION ALL
+      SELECT concat(p.path, '/', k.key), k.value
+      FROM part p
+      CROSS JOIN jsonb_each(CASE jsonb_typeof(p.schema) WHEN 'object' THEN p.schema ELSE '{}' END) k
+      JOIN keyword w ON k.key = ANY (w.names)
+      WHERE CASE
+          WHEN jsonb_typeof(k.value) <> ALL (w.types) THEN true
+          WHEN k.key = 'type' THEN jsonb_array_length(jsonb_build_array() || k.value) = 0 OR EXISTS (
+              SELECT 1 FROM jsonb_array_elements(jsonb_build_array() || k.value) t
+              WHERE t NOT IN ('"array"', '"boolean"', '"integer"', '"null"', '"number"', '"object"', '"string"'))
+          WHEN k.key = 'required' THEN EXISTS (
+              SELECT 1 FROM jsonb_array_elements(k.value) t WHERE jsonb_typeof(t) <> 'string')
+          WHEN k.key = 'multipleOf' THEN k.value::numeric <= 0
+          WHEN k.key ~ '^(max|min)[A-Z]' THEN k.value::numeric < 0 OR k.value::numeric <> trunc(k.value::numeric)
+          ELSE false END) x
+WHERE COALESCE(schema ->> '$schema' ~ '//json-schema[.]org/', true) OR x.path IN ('', '/$schema')
+ORDER BY x.path COLLATE "C" LIMIT 1
+$$;
+COMMENT ON FUNCTION outbox.schema_problem IS
+'What makes it no JSON Schema (NULL: nothing, or $schema names a dialect of its own)';
+
 -- The example is checked as the payload of an event is.
 CREATE FUNCTION outbox.set_event_type(topic text, description text DEFAULT NULL,
     schema jsonb DEFAULT NULL, example jsonb DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_variable
+DECLARE
+    problem CONSTANT text := outbox.schema_problem(schema);
 BEGIN
     IF topic IS NULL THEN
         RAISE EXCEPTION 'topic must not be null'
@@ -48,10 +132,11 @@ BEGIN
                   HINT = 'Pass the topic that events are emitted with, like ''order.created''.';
     END IF;
     PERFORM outbox.check_topic(topic);
-    IF jsonb_typeof(schema) NOT IN ('object', 'boolean') THEN
-        RAISE EXCEPTION 'invalid schema of event type "%"', topic
+    IF problem IS NOT NULL THEN
+        RAISE EXCEPTION 'invalid schema of event type "%": %', topic, problem
             USING ERRCODE = 'invalid_parameter_value',
-                  HINT = 'A JSON schema is an object, or true or false. NULL: none.';
+                  HINT = 'A JSON Schema is an object whose keywords have the values that json-schema.org names, '
+                         'or true or false. NULL: none.';
     END IF;
     IF example IS NOT NULL THEN
         PERFORM outbox.check_event(NULL, topic, NULL, NULL, NULL, NULL, example, NULL, NULL);

@@ -51,7 +51,23 @@ refused(q{SELECT outbox.set_event_type(NULL)}, '22004', 'topic must not be null'
 refused(q{SELECT outbox.set_event_type('a b')}, '22023', 'invalid topic "a b"', 'A topic is made of', 'no such topic');
 refused(q{SELECT outbox.set_event_type('order.*')}, '22023', 'invalid topic', 'A topic is made of', 'a pattern');
 refused(q{SELECT outbox.set_event_type('outbox.dead')}, '42939', 'topic "outbox.dead" is reserved', 'Topics that', 'a topic of outbox');
-refused(q{SELECT outbox.set_event_type('a', schema => '[1]')}, '22023', 'invalid schema', 'A JSON schema is', 'no schema');
+refused(q{SELECT outbox.set_event_type('a', schema => '[1]')}, '22023', 'invalid schema', 'A JSON Schema is', 'no schema');
+foreach my $schema ('"object"', '{"type": "strnig"}', '{"type": []}', '{"type": ["string", 1]}', '{"properties": ["id"]}',
+	'{"properties": {"id": {"type": "int"}}}', '{"properties": {"a": {"items": [{}, {"not": 1}]}}}', '{"required": "id"}',
+	'{"required": [1]}', '{"maxLength": "7"}', '{"minItems": -1}', '{"maxItems": 0.5}', '{"multipleOf": 0}', '{"anyOf": {}}',
+	'{"$defs": {"a": null}}', '{"pattern": 1}', '{"$schema": 1}', '{"dependencies": {"a": "b"}}',
+	'{"$schema": "http://json-schema.org/draft-07/schema#", "type": "strnig"}')
+{
+	refused("SELECT outbox.set_event_type('a', schema => '$schema')", '22023', 'invalid schema of event type "a": .*cannot be', 'A JSON Schema', "no schema: $schema");
+}
+foreach my $schema ('true', '{}', '{"type": ["string", "null"], "x-own": 1, "default": {"type": 1}, "enum": [{"type": 1}]}',
+	'{"$schema": "https://json-schema.org/draft/2020-12/schema", "type": "object", "properties": {"type": {"const": {"type": 7}}}, "required": ["type"], "additionalProperties": false}',
+	'{"items": [true, {"minimum": -0.5, "exclusiveMinimum": true}], "dependencies": {"a": ["b"], "c": {"minProperties": 1.0}}}',
+	'{"$schema": "https://example.com/dialect", "type": "uuid"}')
+{
+	is(ask("SELECT outbox.set_event_type('a', schema => '$schema')"), '', "a schema: $schema");
+}
+ask(q{SELECT outbox.drop_event_type('a')});
 refused(q{SELECT outbox.set_event_type('a', example => to_jsonb(repeat('x', 1048577)))}, '54000', 'example of event type "a" is too large', 'Use an example', 'a large example');
 refused(q{SELECT outbox.drop_event_type(NULL)}, '22004', 'topic must not be null', 'SELECT topic', 'drop nothing');
 refused(q{SELECT outbox.drop_event_type('a')}, '42704', 'event type "a" does not exist', 'SELECT topic', 'drop what is not there');
@@ -94,6 +110,18 @@ refused('INSERT INTO public.parcels VALUES (1)', '22023', 'topic "parcel.changed
 ask(q{SELECT outbox.set_event_type('parcel.changed', example => '{"op": "insert"}')});
 ask('INSERT INTO public.parcels VALUES (2)', @app);
 refused(q{SELECT outbox.send_test('all', 'order.shiped')}, '22023', 'topic "order.shiped" is not listed', 'outbox.require', 'a test event');
+
+# An endpoint cannot subscribe to what no event can have
+foreach my $call ("create_endpoint('shiped', 'https://example.com/', '{order.shipped,order.shiped}')", "alter_endpoint('all', topics => '{invoice.*}')",
+	"portal_create_endpoint('acme', 'https://example.com/', settings => '{\"topics\": [\"order.shiped\"]}')")
+{
+	refused("SELECT outbox.$call", '22023', 'no event type matches topic pattern "(?:order.shiped|invoice.\\*)"', 'Correct it, or use .*portal_event_types', $call);
+}
+endpoint($node, $receiver, 'listed', '/ok/listed', "topics => '{order.*,parcel.changed,outbox.dead}'");
+ask(q{SELECT outbox.alter_endpoint('listed', topics => '{*}'), outbox.alter_endpoint('listed', topics => '{order.shipped}')});
+ask(q{BEGIN; SELECT outbox.drop_event_type('order.shipped'); SELECT outbox.alter_endpoint('listed', max_in_flight => 3); ROLLBACK});
+ask(q{SELECT outbox.drop_endpoint('listed')});
+pass('what it subscribes to already stays');
 
 # Events of outbox itself
 ask(q{SELECT outbox.send_test('all')});
