@@ -8,6 +8,7 @@
  */
 #include "base/outbox.h"
 
+#include "access/xact.h"
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "port/atomics.h"
@@ -15,6 +16,7 @@
 
 #include "base/names.h"
 #include "base/settings.h"
+#include "log/step.h"
 #include "transport/address.h"
 #include "transport/http/http.h"
 #include "transport/sinks.h"
@@ -270,6 +272,26 @@ open_library(Sink *sink)
 	return NULL;
 }
 
+/* Of a sink that is to be used for deliveries. */
+static void
+open_and_init(void *arg)
+{
+	Sink				  *sink = arg;
+	const OutboxTransport *transport = open_library(sink);
+
+	if (transport)
+		transport->init(&services);
+	sink->transport = transport;
+}
+
+static void
+open_only(void *arg)
+{
+	Sink *sink = arg;
+
+	sink->transport = open_library(sink);
+}
+
 /*
  * An error in the library is the sink's problem, and not the process's.  'start': the
  * transport will be used for deliveries.
@@ -277,28 +299,19 @@ open_library(Sink *sink)
 static void
 load_sink(Sink *sink, bool start)
 {
-	MemoryContext cxt = CurrentMemoryContext;
+	MemoryContext	cxt = CurrentMemoryContext;
+	bool			alone = !IsTransactionState();
+	OutboxStepError error;
 
-	PG_TRY();
-	{
-		const OutboxTransport *transport = open_library(sink);
-
-		if (transport && start)
-			transport->init(&services);
-		sink->transport = transport;
-	}
-	PG_CATCH();
-	{
-		ErrorData *error;
-
-		MemoryContextSwitchTo(cxt);
-		error = CopyErrorData();
-		FlushErrorState();
+	if (alone)
+		StartTransactionCommand();
+	MemoryContextSwitchTo(cxt);
+	if (!outbox_step_try_part(start ? open_and_init : open_only, sink, &error))
 		snprintf(sink->problem, sizeof(sink->problem), "outbox_%s: %s", sink->name,
-				 error->message);
-		FreeErrorData(error);
-	}
-	PG_END_TRY();
+				 error.message);
+	if (alone)
+		CommitTransactionCommand();
+	MemoryContextSwitchTo(cxt);
 	if (sink->transport == NULL && start)
 		ereport(
 			LOG,

@@ -190,10 +190,10 @@ ok(wait_sql($node, "SELECT delivered = 2500 AND failed_attempts = 0 FROM outbox.
 is(join(' ', map { $_->[6] =~ /"n": (\d+)/ } grep { $_->[3] eq 'link.flap' } sent('link', 0)), join(' ', 101 .. 2100),
 	'and keeps the order');
 
-# Libraries that cannot be used
+# Libraries that cannot be used, or whose load is cancelled
 endpoint($node, $receiver, 'web', '/ok/web', "topics => '{web.*}'");
 $worker = worker_pid($node);
-ask("ALTER SYSTEM SET outbox.sinks = 'webhook, missing, old, broken, empty, null'");
+ask("ALTER SYSTEM SET outbox.sinks = 'webhook, missing, old, broken, empty, slow, null'");
 ask('SELECT pg_reload_conf()');
 $worker = new_worker($node, $worker);
 ask("SELECT outbox.create_endpoint('$_', '$_://h/', '{bad.*}')") foreach qw(missing old broken empty);
@@ -210,6 +210,9 @@ foreach my $sink (sort keys %words)
 	  or diag(ask("SELECT state, reason FROM outbox.stats WHERE endpoint = '$sink'"));
 	like(slurp_file($node->logfile), qr/LOG:  outbox worker cannot use the sink "$sink": $words{$sink}/, '... and the log');
 }
+($rc, undef, $err) = $node->psql('postgres', "SET statement_timeout = '100 ms'; SELECT outbox.create_endpoint('slow', 'slow://h/')");
+like($err, qr/canceling statement due to statement timeout/, 'a cancel while a library is loaded is one of the statement');
+is(ask("SELECT count(*) FROM outbox.endpoints WHERE name = 'slow'"), 0, 'and nothing is created');
 ($rc, undef, $err) = $node->psql('postgres', q[\set VERBOSITY verbose
 SELECT outbox.create_endpoint('no', 'missing://h/', config => '{"auth": "token"}')]);
 like($err, qr/55000: config and credentials cannot be checked: outbox_missing: could not access file.*HINT:/s,
