@@ -49,7 +49,7 @@ AS $$
 BEGIN
     IF before IS NULL THEN
         RETURN ARRAY[9223372036854775807, 0, 0];
-    ELSIF before !~ '^\d{1,18}:\d{1,9}:\d{1,18}$' THEN
+    ELSIF before !~ '^\d{1,18}:\d{1,10}:\d{1,18}$' THEN
         RAISE EXCEPTION 'invalid cursor "%"', before
             USING ERRCODE = 'invalid_parameter_value',
                   HINT = 'Pass the column cursor of the last row of the page before, or NULL for the first page.';
@@ -79,17 +79,17 @@ SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SE
 AS $$
 #variable_conflict use_variable
 DECLARE
-    -- what a page reads at most: events of the log, and deliveries to find out their status
-    events CONSTANT int4 := 1000;
+    -- Events of the log are read in parts, each four times as large as the one before, until
+    -- one has a row: at most 85,000 for one endpoint, and so many fewer for several that a
+    -- page compares no more topics.  And deliveries, to find out their status.
+    events int4 := 1000;
+    last CONSTANT int4 := 64000 / GREATEST(cardinality(endpoints), 1);
     most CONSTANT int4 := GREATEST(page_size, 100);
     owner text;
 BEGIN
     IF cardinality(endpoints) = 0 THEN
         RETURN;     -- a tenant without endpoints has no deliveries
     END IF;
-    -- Endpoints of a tenant get only its events.  Whether a topic matches is asked of all
-    -- subscriptions of an endpoint, and outbox.log_deliveries knows which of them holds.
-    SELECT s.tenant INTO owner FROM outbox.endpoint_settings s WHERE s.endpoint_id = endpoints[1];
     IF status IN ('retrying', 'dead', 'cancelled') THEN
         SELECT array_agg(c.seq ORDER BY c.seq DESC, c.id), array_agg(c.id ORDER BY c.seq DESC, c.id)
         INTO seqs, ids
@@ -100,44 +100,38 @@ BEGIN
                                   AND (p.seq < start[1] OR i.id > start[2])
                                   ORDER BY p.seq DESC LIMIT most) k
               ORDER BY k.seq DESC, i.id LIMIT most) c;
-    ELSIF owner IS NULL THEN
-        WITH near AS MATERIALIZED (
-            SELECT e.seq, e.topic, e.test_of FROM outbox.all_events e
-            WHERE e.seq <= start[1] ORDER BY e.seq DESC LIMIT events),
-        subscriber AS MATERIALIZED (
-            SELECT i.id, (SELECT array_agg(DISTINCT t.topic)
-                          FROM (SELECT unnest(v.topics) FROM outbox.subscriptions v WHERE v.endpoint_id = i.id
-                                UNION ALL SELECT unnest(s.topics) FROM outbox.endpoint_settings s
-                                WHERE s.endpoint_id = i.id) t (topic)) AS topics
-            FROM unnest(endpoints) i (id))
-        SELECT array_agg(c.seq ORDER BY c.seq DESC, c.id), array_agg(c.id ORDER BY c.seq DESC, c.id),
-               (SELECT concat(min(n.seq), ':999999999:0') FROM near n HAVING count(*) = events)
-        INTO seqs, ids, stopped
-        FROM (SELECT n.seq, u.id FROM near n CROSS JOIN subscriber u
-              WHERE (n.seq < start[1] OR u.id > start[2] OR (u.id = start[2] AND start[3] > 0))
-              AND CASE WHEN n.test_of IS NULL THEN outbox.topic_in(n.topic, u.topics) ELSE n.test_of = u.id END
-              ORDER BY n.seq DESC, u.id LIMIT most) c;
-    ELSE
-        -- As "e.tenant = owner", PostgreSQL might walk the whole log by seq where a tenant has
-        -- few events.  In this order only the index of tenants has them.
-        WITH near AS MATERIALIZED (
-            SELECT e.seq, e.topic, e.test_of FROM outbox.all_events e
-            WHERE (e.tenant, e.seq) <= (owner, start[1]) AND e.tenant >= owner
-            ORDER BY e.tenant DESC, e.seq DESC LIMIT events),
-        subscriber AS MATERIALIZED (
-            SELECT i.id, (SELECT array_agg(DISTINCT t.topic)
-                          FROM (SELECT unnest(v.topics) FROM outbox.subscriptions v WHERE v.endpoint_id = i.id
-                                UNION ALL SELECT unnest(s.topics) FROM outbox.endpoint_settings s
-                                WHERE s.endpoint_id = i.id) t (topic)) AS topics
-            FROM unnest(endpoints) i (id))
-        SELECT array_agg(c.seq ORDER BY c.seq DESC, c.id), array_agg(c.id ORDER BY c.seq DESC, c.id),
-               (SELECT concat(min(n.seq), ':999999999:0') FROM near n HAVING count(*) = events)
-        INTO seqs, ids, stopped
-        FROM (SELECT n.seq, u.id FROM near n CROSS JOIN subscriber u
-              WHERE (n.seq < start[1] OR u.id > start[2] OR (u.id = start[2] AND start[3] > 0))
-              AND CASE WHEN n.test_of IS NULL THEN outbox.topic_in(n.topic, u.topics) ELSE n.test_of = u.id END
-              ORDER BY n.seq DESC, u.id LIMIT most) c;
     END IF;
+    -- Endpoints of a tenant get only its events.  Whether a topic matches is asked of all
+    -- subscriptions of an endpoint, and outbox.log_deliveries knows which of them holds.
+    SELECT s.tenant INTO owner FROM outbox.endpoint_settings s WHERE s.endpoint_id = endpoints[1];
+    WHILE status IS NULL OR status NOT IN ('retrying', 'dead', 'cancelled') LOOP
+        -- One of the two branches is empty before it is read.  As "e.tenant = owner", PostgreSQL might
+        -- walk the whole log by seq where a tenant has few events.  In this order only the index
+        -- of tenants has them.
+        WITH near AS MATERIALIZED (
+            (SELECT e.seq, e.topic, e.test_of FROM outbox.all_events e
+             WHERE owner IS NULL AND e.seq <= start[1] ORDER BY e.seq DESC LIMIT events)
+            UNION ALL
+            (SELECT e.seq, e.topic, e.test_of FROM outbox.all_events e
+             WHERE owner IS NOT NULL AND (e.tenant, e.seq) <= (owner, start[1]) AND e.tenant >= owner
+             ORDER BY e.tenant DESC, e.seq DESC LIMIT events)),
+        subscriber AS MATERIALIZED (
+            SELECT i.id, (SELECT array_agg(DISTINCT t.topic)
+                          FROM (SELECT unnest(v.topics) FROM outbox.subscriptions v WHERE v.endpoint_id = i.id
+                                UNION ALL SELECT unnest(s.topics) FROM outbox.endpoint_settings s
+                                WHERE s.endpoint_id = i.id) t (topic)) AS topics
+            FROM unnest(endpoints) i (id))
+        SELECT array_agg(c.seq ORDER BY c.seq DESC, c.id), array_agg(c.id ORDER BY c.seq DESC, c.id),
+               (SELECT concat(min(n.seq), ':2147483647:0') FROM near n HAVING count(*) = events)
+        INTO seqs, ids, stopped
+        FROM (SELECT n.seq, u.id FROM near n CROSS JOIN subscriber u
+              WHERE (n.seq < start[1] OR u.id > start[2] OR (u.id = start[2] AND start[3] > 0))
+              AND CASE WHEN n.test_of IS NULL THEN outbox.topic_in(n.topic, u.topics) ELSE n.test_of = u.id END
+              ORDER BY n.seq DESC, u.id LIMIT most) c;
+        EXIT WHEN seqs IS NOT NULL OR stopped IS NULL OR events >= last;
+        start := outbox.page_start(stopped);
+        events := LEAST(events * 4, GREATEST(last, 1000));
+    END LOOP;
     IF cardinality(seqs) = most THEN
         stopped := concat(seqs[most], ':', ids[most], ':0');
     END IF;
