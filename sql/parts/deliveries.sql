@@ -133,7 +133,6 @@ CREATE TABLE outbox.replays (
     reading         bool NOT NULL DEFAULT false,
     last_seq        int8 NOT NULL DEFAULT 0,
     target          pg_snapshot NOT NULL,
-    target_seq_low  int8 NOT NULL,
     target_seq_high int8 NOT NULL,
     events          int8 NOT NULL DEFAULT 0,
     started_at      timestamptz NOT NULL DEFAULT now(),

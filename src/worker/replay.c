@@ -175,14 +175,19 @@ replay_takes(void *arg, void *wanted, OutboxEvent *event)
 
 /*
  * Parks the events of a page that are before the endpoint's position and not parked
- * already.  Memory learns of the rows that were made.  Returns their number.
+ * already.  Memory learns of the rows that were made.  Returns how many events of the page
+ * are sent: these, and those that wait anyway, as outbox.replay() has counted them.
  */
 static int64
 park_page(ReplayPage *page)
 {
 	Datum args[2] = {Int32GetDatum(page->ep->id), outbox_int8_array(page->seqs, page->n)};
-	int64 parked;
+	int64 dead;
 
+	dead = (int64) outbox_query("SELECT 1 FROM outbox.parked"
+								" WHERE endpoint_id = $1 AND seq = ANY ($2)"
+								" AND status = ANY ('{dead,cancelled}')",
+								2, (Oid[]){INT4OID, INT8ARRAYOID}, args, NULL);
 	outbox_query("INSERT INTO outbox.parked (endpoint_id, seq, event_id, key,"
 				 " status, attempts, next_attempt_at, redelivery, parked_at)"
 				 " SELECT p.endpoint_id, e.seq, e.id, outbox.order_key(e.tenant, e.key),"
@@ -209,9 +214,8 @@ park_page(ReplayPage *page)
 		outbox_retries_add_parked(page->ep, row_int8(row, 0), row_time(row, 2, 0),
 								  row_text(row, 1), 0);
 	}
-	parked = (int64) SPI_processed;
 	outbox_kept_add(page->seqs, page->n);
-	return parked;
+	return page->n - dead;
 }
 
 static void
@@ -225,14 +229,14 @@ finish(int64 id)
 }
 
 static void
-store_progress(int64 id, const ReplayPage *page, int64 parked)
+store_progress(int64 id, const ReplayPage *page, int64 events)
 {
 	Datum args[6] = {Int64GetDatum(id),
 					 CStringGetTextDatum(outbox_tick_snapshot(page->cursor.read)),
 					 Int64GetDatum(page->cursor.read->seq_low),
 					 Int64GetDatum(page->cursor.last_seq),
 					 BoolGetDatum(page->cursor.reading != NULL),
-					 Int64GetDatum(parked)};
+					 Int64GetDatum(events)};
 
 	outbox_query("UPDATE outbox.replays SET read = $2::pg_catalog.pg_snapshot,"
 				 " read_seq_low = $3, last_seq = $4, reading = $5,"
@@ -251,8 +255,8 @@ read_place(int64 id, ReplayPage *page)
 	OutboxTick	 *read;
 
 	if (outbox_query("SELECT from_time, to_time, topics, read::pg_catalog.text,"
-					 " read_seq_low, last_seq, target::pg_catalog.text, target_seq_low,"
-					 " target_seq_high, reading"
+					 " read_seq_low, last_seq, target::pg_catalog.text, target_seq_high,"
+					 " reading"
 					 " FROM outbox.replays WHERE replay_id = $1",
 					 1, (Oid[]){INT8OID}, args, NULL) == 0)
 		return false;
@@ -271,10 +275,10 @@ read_place(int64 id, ReplayPage *page)
 	}
 	read = outbox_tick_make(0, page->from_time, row_int8(row, 4), row_int8(row, 4),
 							row_text(row, 3));
-	page->target = outbox_tick_make(0, page->to_time, row_int8(row, 7), row_int8(row, 8),
+	page->target = outbox_tick_make(0, page->to_time, row_int8(row, 4), row_int8(row, 7),
 									row_text(row, 6));
 	outbox_cursor_set(&page->cursor, read,
-					  DatumGetBool(row.values[9]) ? page->target : NULL,
+					  DatumGetBool(row.values[8]) ? page->target : NULL,
 					  row_int8(row, 5));
 	outbox_tick_unref(read);
 	return true;

@@ -25,12 +25,36 @@ sub replayed
 	return;
 }
 
-endpoint($node, $receiver, $_, "/ok/$_") foreach qw(a b c);
+endpoint($node, $receiver, $_, "/ok/$_", "topics => '{order.*}'") foreach qw(a b c);
 my $id = emit($node, 'order.a', '{}');
 $receiver->wait_delivered(1, path => "/ok/$_") foreach qw(a b c);
 ok(wait_settled($node), 'settled');
 replayed($_, 2) foreach qw(a b c);
 is(ask('SELECT count(*) FROM outbox.replays'), '6', 'a row for each');
+
+# Overlapping ones: each has the number that its call had returned, also where events wait for
+# the one before.  What the endpoint has not come to is sent once.
+endpoint($node, $receiver, 'over', '/over', "topics => '{over.*}', backoff_base => '1 h', backoff_max => '1 h'");
+emit($node, 'over.a', $_) foreach 1 .. 40;
+ok(wait_settled($node), 'settled');
+$receiver->control(path => '/over', behave => '/status/500');
+my $over = "SELECT outbox.replay('over', now() - interval '1 hour')";
+is(ask($over), 40, 'the first');
+ok(wait_sql($node, "SELECT retrying = 40 FROM outbox.stats WHERE endpoint = 'over'"), 'its events wait');
+ask("SELECT outbox.cancel((SELECT event_id FROM outbox.deliveries WHERE endpoint = 'over' ORDER BY seq LIMIT 1))");
+ok(wait_sql($node, "SELECT retrying = 39 FROM outbox.stats WHERE endpoint = 'over'"), 'one is cancelled');
+ask("SELECT outbox.pause_endpoint('over')");
+emit($node, 'over.b', 41);
+is(ask($over), 39, 'the second') foreach 1, 2;
+ok(wait_sql($node, "SELECT string_agg(events::text, ',' ORDER BY started_at) = '40,39,39' AND bool_and(finished_at IS NOT NULL)"
+	  . " FROM outbox.replay_progress WHERE endpoint = 'over'"), 'progress has the same numbers')
+  or diag ask("SELECT * FROM outbox.replay_progress WHERE endpoint = 'over'");
+$receiver->control(path => '/over', behave => '/ok');
+ask("SELECT outbox.resume_endpoint('over'), outbox.retry('over')");
+ok(wait_settled($node), 'settled');
+is(scalar(grep { $_->{path} eq '/over' && $_->{status} == 200 } $receiver->requests), 40 + 39 + 1, 'each is sent once for all of them');
+ask("SELECT outbox.drop_endpoint('over')");
+ok(wait_sql($node, 'SELECT count(*) = 6 FROM outbox.replays'), 'and they go with their endpoint');
 
 # By the worker that served it, and by one that finds it at its start
 ask("SELECT outbox.drop_endpoint('a')");
