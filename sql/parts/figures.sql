@@ -67,6 +67,43 @@ END $$;
 COMMENT ON FUNCTION outbox.kept_for IS
 'How long this database keeps events or attempts, at least (NULL: the table is locked)';
 
+-- A piece that is to be emptied, and whose time is over, is named with the oldest transaction
+-- that has a lock on it.  Rotation waits for none.
+CREATE FUNCTION outbox.retention_held() RETURNS text
+LANGUAGE plpgsql STABLE SECURITY DEFINER COST 1 SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms'
+AS $$
+DECLARE
+    overdue oid[];
+BEGIN
+    SELECT array_agg(c.oid) INTO overdue
+    FROM outbox.pieces p
+    JOIN pg_class c ON c.relnamespace = 'outbox'::regnamespace AND c.relname = ANY (
+        CASE p.log WHEN 'events' THEN ARRAY[format('events_%s', (p.piece + 1) % 3), format('ticks_%s', (p.piece + 1) % 3)]
+        ELSE ARRAY[format('attempt_log_%s', (p.piece + 1) % 3), format('attempt_runs_%s', (p.piece + 1) % 3)] END)
+    WHERE p.since + outbox.kept_for(p.log) / 2 + interval '1 min' < clock_timestamp();
+    IF overdue IS NULL THEN
+        RETURN NULL;
+    END IF;
+    RETURN (
+        SELECT format('retention overdue, held by %s, since %s',
+                      COALESCE('pid ' || l.pid, 'the prepared transaction ' || quote_literal(x.gid)), t.since)
+        FROM pg_locks l
+        LEFT JOIN pg_stat_activity a ON a.pid = l.pid
+        LEFT JOIN (SELECT k.virtualtransaction, g.gid, g.prepared FROM pg_locks k
+                   JOIN pg_prepared_xacts g ON g.transaction = k.transactionid
+                   WHERE k.locktype = 'transactionid' AND k.pid IS NULL) x
+               ON l.pid IS NULL AND x.virtualtransaction = l.virtualtransaction
+        CROSS JOIN LATERAL (SELECT COALESCE(a.xact_start, x.prepared) AS since) t
+        WHERE l.locktype = 'relation' AND l.granted AND l.relation = ANY (overdue)
+        AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+        AND t.since < clock_timestamp() - interval '5 s'
+        ORDER BY t.since LIMIT 1);
+EXCEPTION
+    WHEN lock_not_available THEN RETURN NULL;
+END $$;
+COMMENT ON FUNCTION outbox.retention_held IS
+'What keeps old events or attempts from being removed (NULL: nothing, an endpoint that has to read them, or the table is locked)';
+
 CREATE FUNCTION outbox.scheduled_now(OUT events int8, OUT next_due_at timestamptz)
 LANGUAGE plpgsql STABLE SECURITY DEFINER COST 1 SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms'
 AS $$

@@ -155,8 +155,7 @@ COMMENT ON COLUMN outbox.stats.reason IS
 COMMENT ON COLUMN outbox.stats.pending IS
 'events that wait for their first attempt and are not blocked (NULL: the log is locked, and no worker counts)';
 COMMENT ON COLUMN outbox.stats.pending_exact IS
-'false: pending is an estimate, because counting lags behind or no worker runs. While a worker counts, '
-'retrying, blocked and dead are too low';
+'false: pending is an estimate, because counting lags behind, or no worker has just looked at the log';
 COMMENT ON COLUMN outbox.stats.processing IS 'deliveries in flight';
 COMMENT ON COLUMN outbox.stats.retrying IS
 'deliveries that failed and wait for their next attempt, and those that outbox.retry(), resend(), replay() or '
@@ -454,7 +453,7 @@ COMMENT ON COLUMN outbox.replay_progress.tenant IS
 COMMENT ON COLUMN outbox.replay_progress.topics IS 'topic patterns that were asked for (NULL: any topic)';
 COMMENT ON COLUMN outbox.replay_progress.from_time IS 'events that were emitted at this time or later';
 COMMENT ON COLUMN outbox.replay_progress.to_time IS 'and at this time or earlier';
-COMMENT ON COLUMN outbox.replay_progress.events IS 'deliveries that it has begun so far';
+COMMENT ON COLUMN outbox.replay_progress.events IS 'events that it has come to, each of which is sent again';
 COMMENT ON COLUMN outbox.replay_progress.started_at IS 'when outbox.replay() was called';
 COMMENT ON COLUMN outbox.replay_progress.finished_at IS
 'when all of its deliveries had begun (NULL: it goes on)';
@@ -493,12 +492,12 @@ SELECT CASE WHEN NOT outbox.preloaded() THEN 'not_preloaded'
             WHEN w.pid IS NULL AND (SELECT d.datistemplate FROM pg_database d WHERE d.datname = current_database())
                  THEN 'no worker serves a template database (IS_TEMPLATE)'
             WHEN w.state = 'starting' THEN COALESCE(w.reason, 'the worker is starting')
-            ELSE COALESCE(w.reason, h.reason) END AS reason,
+            ELSE COALESCE(w.reason, h.reason, r.reason) END AS reason,
        l.bytes AS log_bytes,
        outbox.attempts_size_now() AS attempts_bytes,
        outbox.parked_size_now() AS parked_bytes,
        l.oldest_at AS oldest_retained_at,
-       outbox.farthest_behind(l.max_seq) AS retained_by,
+       CASE WHEN r.reason IS NULL THEN outbox.farthest_behind(l.max_seq) END AS retained_by,
        current_setting('outbox.enabled')::bool AS enabled,
        x.extversion AS version,
        w.unmatched,
@@ -511,11 +510,12 @@ SELECT CASE WHEN NOT outbox.preloaded() THEN 'not_preloaded'
        c.next_due_at
 FROM outbox.log_size_now() l
 CROSS JOIN outbox.scheduled_now() c
+CROSS JOIN outbox.retention_held() r (reason)
 CROSS JOIN pg_extension x
 LEFT JOIN (SELECT ws.* FROM outbox.worker_slots() ws
            JOIN pg_database d ON d.oid = ws.dboid
            WHERE d.datname = current_database()
-           ORDER BY array_position(ARRAY['running', 'disabled', 'held', 'version_mismatch', 'starting'], ws.state),
+           ORDER BY array_position(ARRAY['stuck', 'running', 'disabled', 'held', 'version_mismatch', 'starting'], ws.state),
                     ws.worker LIMIT 1) w ON true
 LEFT JOIN (SELECT count(*) AS n, min(t.since) AS since, min(t.next_try_at) AS next_try_at,
                   concat('on hold: ', string_agg(DISTINCT concat(t.step, ' (', t.reason, ')'), ', '),
@@ -529,9 +529,11 @@ WHERE x.extname = 'outbox';
 COMMENT ON VIEW outbox.status IS
 'Whether this database delivers, and why not, how large the log is, and which endpoint retains it';
 COMMENT ON COLUMN outbox.status.state IS
-'running, held, disabled, no_worker, not_preloaded or version_mismatch';
+'running, stuck (a worker that runs does nothing for 10 s), held, disabled, no_worker, not_preloaded or '
+'version_mismatch';
 COMMENT ON COLUMN outbox.status.reason IS
-'why it is not running, or which steps are on hold, in words (NULL: nothing to say)';
+'why it is not running, which steps are on hold, or which transaction keeps old events or attempts from being '
+'removed, in words (NULL: nothing to say)';
 COMMENT ON COLUMN outbox.status.log_bytes IS 'size of the log with its indexes, in bytes (NULL: a table is locked)';
 COMMENT ON COLUMN outbox.status.attempts_bytes IS 'size of outbox.attempts with its index, in bytes (NULL: a table is locked)';
 COMMENT ON COLUMN outbox.status.parked_bytes IS
@@ -540,7 +542,7 @@ COMMENT ON COLUMN outbox.status.parked_bytes IS
 COMMENT ON COLUMN outbox.status.oldest_retained_at IS
 'when the oldest event of the log was emitted (NULL: the log is empty, or locked)';
 COMMENT ON COLUMN outbox.status.retained_by IS
-'name of the endpoint that is farthest behind (NULL: none is behind, or a table is locked)';
+'name of the endpoint that is farthest behind (NULL: none is behind, a transaction holds the log instead, or a table is locked)';
 COMMENT ON COLUMN outbox.status.enabled IS 'the setting outbox.enabled';
 COMMENT ON COLUMN outbox.status.version IS 'version of the extension''s objects';
 COMMENT ON COLUMN outbox.status.unmatched IS
@@ -568,7 +570,7 @@ COMMENT ON COLUMN outbox.workers.pid IS 'process id of the worker (NULL: it wait
 COMMENT ON COLUMN outbox.workers.datname IS 'database that it serves';
 COMMENT ON COLUMN outbox.workers.worker IS 'number of the worker in its database, from 1';
 COMMENT ON COLUMN outbox.workers.state IS
-'starting, running, disabled, held, version_mismatch, or no_worker without a process';
+'starting, running, stuck, disabled, held, version_mismatch, or no_worker without a process';
 COMMENT ON COLUMN outbox.workers.reason IS 'why it is not running, in words (NULL: nothing to say)';
 COMMENT ON COLUMN outbox.workers.started_at IS 'when the process started';
 COMMENT ON COLUMN outbox.workers.endpoints IS 'endpoints that it serves';
@@ -597,6 +599,7 @@ SELECT * FROM (VALUES
     (8, 'outbox_worker_memory_bytes', 'gauge', 'worker', 'What a worker takes of outbox.worker_memory'),
     (9, 'outbox_held_steps', 'gauge', NULL::text, 'Rows of outbox.held_steps, without short waits for locks'),
     (10, 'outbox_set_aside', 'gauge', 'what', 'Rows of outbox.set_aside'),
+    (42, 'outbox_retention_held', 'gauge', NULL::text, '1 while a transaction keeps old events or attempts from being removed'),
     (11, 'outbox_log_bytes', 'gauge', NULL::text, 'Size of the log with its indexes'),
     (12, 'outbox_attempts_bytes', 'gauge', NULL::text, 'Size of outbox.attempts with its index'),
     (13, 'outbox_parked_bytes', 'gauge', NULL::text, 'Size of dead letters and of deliveries that wait for a retry, with kept events'),
@@ -684,7 +687,7 @@ BEGIN
         SELECT 'outbox_time_seconds', NULL, NULL, EXTRACT(epoch FROM clock_timestamp())
         UNION ALL
         SELECT 'outbox_state', NULL, v.state, (v.state = s.state)::int4
-        FROM status s, unnest('{running,held,disabled,no_worker,not_preloaded,version_mismatch}'::text[]) v(state)
+        FROM status s, unnest('{running,stuck,held,disabled,no_worker,not_preloaded,version_mismatch}'::text[]) v(state)
         UNION ALL
         SELECT v.metric, NULL, NULL, v.value
         FROM status s, size l, outbox.events_seq q, LATERAL (VALUES
@@ -695,7 +698,8 @@ BEGIN
             ('outbox_emitted_total', CASE WHEN q.is_called THEN q.last_value ELSE 0 END),
             ('outbox_scheduled_events', s.scheduled),
             ('outbox_scheduled_due_in_seconds', EXTRACT(epoch FROM s.next_due_at - clock_timestamp())),
-            ('outbox_held_steps', s.held_steps)) v(metric, value)
+            ('outbox_held_steps', s.held_steps),
+            ('outbox_retention_held', (outbox.retention_held() IS NOT NULL)::int4)) v(metric, value)
         WHERE v.value IS NOT NULL
         UNION ALL
         SELECT 'outbox_set_aside', NULL, v.what, (SELECT count(*) FROM outbox.set_aside a WHERE a.what = v.what)

@@ -249,4 +249,6 @@ outbox_endpoint_stats_fill(OutboxEndpoint *ep, TimestampTz now, OutboxStats *s)
 		strlcpy(s->reason, "all events of a topic are refused", sizeof(s->reason));
 	if (ep->tally->last_error)
 		strlcpy(s->last_error, ep->tally->last_error, sizeof(s->last_error));
+	if (!ep->table->rows_counted)
+		s->retrying = s->blocked = s->dead = -1;
 }

@@ -10,6 +10,7 @@
 #include "utils/timestamp.h"
 
 #include "endpoint/lane.h"
+#include "endpoint/log_lines.h"
 #include "endpoint/outcome.h"
 #include "endpoint/queue.h"
 #include "endpoint/status.h"
@@ -69,9 +70,10 @@ void
 outbox_outcome_log_dead(const OutboxEndpoint *ep, const OutboxDelivery *d,
 						const char *reason, const char *error)
 {
-	ereport(LOG,
-			(errmsg("outbox delivery of event %s to \"%s\" is dead: %s: %s",
-					d->event->id_text, ep->config.name, reason, error)));
+	if (outbox_log_line_may(OUTBOX_LINE_DEAD, ep->config.name))
+		ereport(LOG,
+				(errmsg("outbox delivery of event %s to \"%s\" is dead: %s: %s",
+						d->event->id_text, ep->config.name, reason, error)));
 }
 
 void

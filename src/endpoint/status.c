@@ -8,6 +8,7 @@
 
 #include "base/memory.h"
 #include "base/settings.h"
+#include "endpoint/log_lines.h"
 #include "endpoint/status.h"
 #include "endpoint/tally.h"
 
@@ -141,7 +142,9 @@ outbox_status_success(OutboxEndpoint *ep, uint32 topic, TimestampTz now)
 	{
 		ep->status.recovered = true;
 		ep->status.state_since = now;
-		ereport(LOG, (errmsg("outbox endpoint \"%s\" answers again", ep->config.name)));
+		if (outbox_log_line_may(OUTBOX_LINE_ANSWERS, ep->config.name))
+			ereport(LOG,
+					(errmsg("outbox endpoint \"%s\" answers again", ep->config.name)));
 	}
 	outbox_pace_ramp_up(&ep->pace, now);
 }
@@ -161,11 +164,12 @@ outbox_status_failure(OutboxEndpoint *ep, const OutboxDelivery *d, uint32 topic,
 		outbox_tally_count(ep, OUTBOX_COUNT_OPENINGS);
 		ep->status.state_since = now;
 		ep->feed->drop_window = true;
-		ereport(
-			LOG,
-			(errmsg(
-				"outbox endpoint \"%s\" is backing off after %d failures in a row: %s",
-				ep->config.name, ep->pace.failures, ep->tally->last_error)));
+		if (outbox_log_line_may(OUTBOX_LINE_BACKS_OFF, ep->config.name))
+			ereport(
+				LOG,
+				(errmsg(
+					"outbox endpoint \"%s\" is backing off after %d failures in a row: %s",
+					ep->config.name, ep->pace.failures, ep->tally->last_error)));
 	}
 
 	/* What was in flight when it was switched off begins no new period. */
@@ -201,9 +205,11 @@ outbox_status_check_failing(OutboxEndpoint *ep, TimestampTz now)
 	{
 		ep->status.failing_told = ep->status.failing_fresh = true;
 		ep->place.dirty = true;
-		ereport(
-			LOG,
-			(errmsg("outbox endpoint \"%s\" has failed without a success since %s: %s",
+		if (outbox_log_line_may(OUTBOX_LINE_FAILING, ep->config.name))
+			ereport(
+				LOG,
+				(errmsg(
+					"outbox endpoint \"%s\" has failed without a success since %s: %s",
 					ep->config.name, timestamptz_to_str(ep->status.failing_since),
 					ep->tally->last_error)));
 	}
@@ -248,6 +254,9 @@ outbox_status_link(OutboxEndpoint *ep, OutboxLinkState state, const char *reason
 	strlcpy(ep->link->reason, words, sizeof(ep->link->reason));
 	if (up && was_up)
 		return; /* nothing has happened, and views show the words */
+	if (!outbox_log_line_may(up ? OUTBOX_LINE_LINK : OUTBOX_LINE_NO_LINK,
+							 ep->config.name))
+		return;
 	if (up)
 		ereport(LOG, (errmsg("outbox endpoint \"%s\" is connected", ep->config.name)));
 	else
@@ -266,9 +275,10 @@ outbox_status_disable(OutboxEndpoint *ep, const char *reason, TimestampTz now)
 	ep->feed->drop_window = true;
 	ep->status.state_since = now;
 	ep->status.reason = reason;
-	ereport(LOG,
-			(errmsg("outbox endpoint \"%s\" is disabled: %s", ep->config.name,
-					ep->status.reason),
-			 errhint("outbox.resume_endpoint('%s') continues where it stopped.",
-					 ep->config.name)));
+	if (outbox_log_line_may(OUTBOX_LINE_DISABLED, ep->config.name))
+		ereport(LOG,
+				(errmsg("outbox endpoint \"%s\" is disabled: %s", ep->config.name,
+						ep->status.reason),
+				 errhint("outbox.resume_endpoint('%s') continues where it stopped.",
+						 ep->config.name)));
 }

@@ -172,7 +172,7 @@ note_no_process_left(int i, int w)
  * starts workers, and forgets what belonged to a database that is freed.
  */
 static Action
-decide(int i, Oid *freed, uint32 *endpoints)
+decide(int i, Oid *freed)
 {
 	OutboxDatabase *db = &outbox_shared->databases[i];
 	Action			action = NOTHING;
@@ -187,7 +187,6 @@ decide(int i, Oid *freed, uint32 *endpoints)
 	else if (action == FREE)
 	{
 		*freed = db->dboid;
-		*endpoints = pg_atomic_read_u32(&db->highest_endpoint);
 		db->dboid = InvalidOid;
 	}
 	LWLockRelease(outbox_shared->lock);
@@ -288,13 +287,12 @@ start_missing_workers(TimestampTz *wake_at)
 	{
 		int	   i = (begin + n) % OUTBOX_MAX_DATABASES;
 		Oid	   freed = InvalidOid;
-		uint32 endpoints = 0;
-		Action action = decide(i, &freed, &endpoints);
+		Action action = decide(i, &freed);
 
 		r.serve[i] = action == SERVE;
 		if (action == FREE)
 		{
-			outbox_stats_forget_all(freed, endpoints);
+			outbox_stats_forget_all(freed);
 			outbox_holds_forget(freed);
 			freed_any = true;
 		}

@@ -108,7 +108,6 @@ init_slots(void)
 			pg_atomic_init_u64(&db->totals[c], 0);
 			pg_atomic_init_u64(&db->durable_totals[c], 0);
 		}
-		pg_atomic_init_u32(&db->highest_endpoint, 0);
 		pg_atomic_init_u64(&db->shares_changed, 0);
 		for (int w = 0; w < OUTBOX_MAX_WORKERS; w++)
 		{
@@ -250,7 +249,6 @@ find_slot(Oid dboid, bool create)
 	pg_atomic_write_u64(&db->last_shared, 0);
 	pg_atomic_write_u32(&db->numbers.sequence, InvalidOid);
 	pg_atomic_write_u64(&db->unmatched, 0);
-	pg_atomic_write_u32(&db->highest_endpoint, 0);
 	for (int c = 0; c < OUTBOX_COUNTERS; c++)
 	{
 		pg_atomic_write_u64(&db->totals[c], 0);
@@ -434,13 +432,10 @@ publish(const OutboxStats *stats)
 void
 outbox_stats_publish(const OutboxStats *stats)
 {
-	MemoryContext	caller = CurrentMemoryContext;
-	OutboxDatabase *db = outbox_database_slot(stats->key.dboid, false);
+	MemoryContext caller = CurrentMemoryContext;
 
-	if (db == NULL || stats_shared == NULL)
+	if (stats_shared == NULL || outbox_database_slot(stats->key.dboid, false) == NULL)
 		return;
-	if (pg_atomic_read_u32(&db->highest_endpoint) < (uint32) stats->key.endpoint_id)
-		pg_atomic_write_u32(&db->highest_endpoint, (uint32) stats->key.endpoint_id);
 
 	/*
 	 * A server without shared memory for statistics must still deliver.  Only the hash
@@ -500,8 +495,16 @@ outbox_stats_forget(Oid dboid, int32 endpoint_id)
 }
 
 void
-outbox_stats_forget_all(Oid dboid, uint32 highest)
+outbox_stats_forget_all(Oid dboid)
 {
-	for (uint32 id = 1; id <= highest; id++)
-		outbox_stats_forget(dboid, (int32) id);
+	dshash_seq_status status;
+	OutboxStats		 *entry;
+
+	if (stats_table() == NULL)
+		return;
+	dshash_seq_init(&status, stats_table(), true);
+	while ((entry = dshash_seq_next(&status)) != NULL)
+		if (entry->key.dboid == dboid)
+			dshash_delete_current(&status);
+	dshash_seq_term(&status);
 }

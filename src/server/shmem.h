@@ -77,8 +77,9 @@ typedef enum OutboxWorkerState
 	OUTBOX_WORKER_NONE,		/* no process */
 	OUTBOX_WORKER_STARTING, /* asked for, or starting */
 	OUTBOX_WORKER_RUNNING,
-	OUTBOX_WORKER_DISABLED,		   /* outbox.enabled is off */
-	OUTBOX_WORKER_HELD,			   /* the log has another origin or instance name */
+	OUTBOX_WORKER_STUCK,	/* only as views show it: running, but not going round */
+	OUTBOX_WORKER_DISABLED, /* outbox.enabled is off */
+	OUTBOX_WORKER_HELD,		/* the log has another origin or instance name */
 	OUTBOX_WORKER_VERSION_MISMATCH /* objects of a version that is not served */
 } OutboxWorkerState;
 
@@ -233,12 +234,6 @@ typedef struct OutboxDatabase
 	 */
 	int holds;
 
-	/*
-	 * The highest endpoint id that has statistics.  With it, all statistics of the
-	 * database can be removed.
-	 */
-	pg_atomic_uint32 highest_endpoint;
-
 	/* The workers.  Those from 'nworkers' on were never used. */
 	int			 nworkers;
 	OutboxWorker workers[OUTBOX_MAX_WORKERS];
@@ -385,8 +380,9 @@ typedef struct OutboxStats
 	TimestampTz			state_since;
 	int64				pending; /* matched, not yet in a request */
 	bool				pending_exact;
+	int					pid;		/* of the worker that says this */
 	int64				processing; /* deliveries in flight */
-	int64				retrying;
+	int64				retrying;	/* -1: rows are being counted, as in the next two */
 	int64				blocked;
 	int64				dead;
 	int64				delivered; /* since the endpoint's creation */
@@ -420,7 +416,7 @@ extern bool outbox_stats_fetch(Oid dboid, int32 endpoint_id, OutboxStats *stats)
 /* Removes the statistics of an endpoint. */
 extern void outbox_stats_forget(Oid dboid, int32 endpoint_id);
 
-/* Removes those of the endpoints 1 to 'highest'. */
-extern void outbox_stats_forget_all(Oid dboid, uint32 highest);
+/* Removes those of all endpoints of a database. */
+extern void outbox_stats_forget_all(Oid dboid);
 
 #endif /* OUTBOX_SHMEM_H */

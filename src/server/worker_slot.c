@@ -17,6 +17,7 @@
 #include "utils/tuplestore.h"
 
 #include "base/compat.h"
+#include "base/settings.h"
 #include "base/version.h"
 #include "server/shares.h"
 #include "server/worker_slot.h"
@@ -153,6 +154,8 @@ state_name(OutboxWorkerState state)
 			return "starting";
 		case OUTBOX_WORKER_RUNNING:
 			return "running";
+		case OUTBOX_WORKER_STUCK:
+			return "stuck";
 		case OUTBOX_WORKER_DISABLED:
 			return "disabled";
 		case OUTBOX_WORKER_HELD:
@@ -202,6 +205,12 @@ describe(const OutboxDatabase *db, const OutboxWorker *worker, char *reason, siz
 
 #define STATUS_COLUMNS 15
 
+/* µs after which a worker that does not go round is shown as stuck. */
+#define STUCK_AFTER (9 * USECS_PER_SEC)
+
+/* µs for which what a worker has published is what it would say now. */
+#define COUNTS_WITHIN (1 * USECS_PER_SEC)
+
 /* A row that is filled under the lock and stored after it. */
 typedef struct Row
 {
@@ -217,15 +226,48 @@ read_u64(const pg_atomic_uint64 *number)
 	return (int64) pg_atomic_read_u64(unconstify(pg_atomic_uint64 *, number));
 }
 
+/*
+ * How long the loop of a worker has not gone round, in µs, beyond what it may sleep.  0: it
+ * went round in time, or has not begun.
+ */
+static int64
+late_by(const OutboxWorker *worker, TimestampTz now)
+{
+	TimestampTz last_loop_at = (TimestampTz) read_u64(&worker->last_loop_at);
+	int64		asleep = outbox_wakeup_interval * INT64CONST(1000);
+
+	return last_loop_at == 0 ? 0 : Max(now - last_loop_at - asleep, 0);
+}
+
+bool
+outbox_worker_counts(int32 endpoint_id, int pid)
+{
+	OutboxDatabase *db = outbox_database_slot(MyDatabaseId, false);
+	int				owner = db ? db->owner[outbox_share_of(endpoint_id)] : 0;
+
+	return owner > 0 && db->workers[owner - 1].pid == pid &&
+		late_by(&db->workers[owner - 1], GetCurrentTimestamp()) <= COUNTS_WITHIN;
+}
+
 static void
 fill_row(const OutboxDatabase *db, int w, Row *row)
 {
 	const OutboxWorker *worker = &db->workers[w];
 	TimestampTz			last_loop_at = (TimestampTz) read_u64(&worker->last_loop_at);
+	int64				late;
 
 	memset(row->nulls, 0, sizeof(row->nulls));
 	row->state = worker->state;
 	describe(db, worker, row->reason, sizeof(row->reason));
+	late = late_by(worker, GetCurrentTimestamp());
+	if (worker->state == OUTBOX_WORKER_RUNNING && late >= STUCK_AFTER)
+	{
+		row->state = OUTBOX_WORKER_STUCK;
+		snprintf(
+			row->reason, sizeof(row->reason),
+			"the worker does nothing since %s: it was stopped, or waits for something that does not come",
+			timestamptz_to_str(last_loop_at));
+	}
 	row->values[0] = ObjectIdGetDatum(db->dboid);
 	row->values[1] = Int32GetDatum(w + 1);
 	row->values[2] = Int32GetDatum((int32) worker->pid);

@@ -28,4 +28,10 @@ extern void outbox_worker_slot_no_extension(void);
 /* Reports whether a worker that starts waits for a lock. */
 extern void outbox_worker_slot_waits_for_lock(bool waits);
 
+/*
+ * True if this process has this endpoint of the session's database, and has looked at the
+ * log a moment ago: what it has published is not older.
+ */
+extern bool outbox_worker_counts(int32 endpoint_id, int pid);
+
 #endif /* OUTBOX_WORKER_SLOT_H */

@@ -32,6 +32,7 @@
 #include "log/log.h"
 #include "server/shmem.h"
 #include "server/wakeup.h"
+#include "server/worker_slot.h"
 #include "transport/sinks.h"
 
 /* check_url(text): throws an error if requests cannot be sent to the URL. */
@@ -342,11 +343,13 @@ OUTBOX_FUNCTION(outbox_endpoint_stats_1_0, 1)
 	v[1] = time_or_null(s.state_since, &n[1]);
 	v[2] = text_or_null(s.reason, &n[2]);
 	v[3] = Int64GetDatum(s.pending);
-	v[4] = BoolGetDatum(s.pending_exact);
+	v[4] = BoolGetDatum(s.pending_exact &&
+						outbox_worker_counts(s.key.endpoint_id, s.pid));
 	v[5] = Int64GetDatum(s.processing);
 	v[6] = Int64GetDatum(s.retrying);
 	v[7] = Int64GetDatum(s.blocked);
 	v[8] = Int64GetDatum(s.dead);
+	n[6] = n[7] = n[8] = s.dead < 0;
 	v[9] = Int64GetDatum(s.delivered);
 	v[10] = Int64GetDatum(s.failed_attempts);
 	v[11] = time_or_null(s.oldest_pending_at, &n[11]);

@@ -43,7 +43,7 @@ typedef struct Sums
 	int64		processing;
 	int64		retrying;
 	int64		blocked;
-	int64		dead;
+	int64		dead;			   /* -1: not known, as the two before it */
 	TimestampTz oldest_pending_at; /* 0: nothing is pending */
 } Sums;
 
@@ -82,12 +82,15 @@ put_age(ReturnSetInfo *rsinfo, int32 endpoint_id, const char *metric, TimestampT
 		put(rsinfo, endpoint_id, metric, NULL, Max(now - at, 0) / (double) USECS_PER_SEC);
 }
 
+/* -1: rows are being counted.  Then there is no series of them. */
 static void
 put_waiting(ReturnSetInfo *rsinfo, int32 endpoint_id, const char *metric, int64 pending,
 			int64 processing, int64 retrying, int64 blocked, int64 dead)
 {
 	put(rsinfo, endpoint_id, metric, "pending", pending);
 	put(rsinfo, endpoint_id, metric, "processing", processing);
+	if (dead < 0)
+		return;
 	put(rsinfo, endpoint_id, metric, "retrying", retrying);
 	put(rsinfo, endpoint_id, metric, "blocked", blocked);
 	put(rsinfo, endpoint_id, metric, "dead", dead);
@@ -159,9 +162,14 @@ add(Sums *sums, const OutboxStats *s)
 	sums->states[s->state]++;
 	sums->pending += s->pending;
 	sums->processing += s->processing;
-	sums->retrying += s->retrying;
-	sums->blocked += s->blocked;
-	sums->dead += s->dead;
+	if (s->dead < 0 || sums->dead < 0)
+		sums->dead = -1;
+	else
+	{
+		sums->retrying += s->retrying;
+		sums->blocked += s->blocked;
+		sums->dead += s->dead;
+	}
 	if (s->oldest_pending_at != 0 &&
 		(sums->oldest_pending_at == 0 || s->oldest_pending_at < sums->oldest_pending_at))
 		sums->oldest_pending_at = s->oldest_pending_at;

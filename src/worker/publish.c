@@ -80,6 +80,7 @@ outbox_publish_one(OutboxEndpoint *ep, TimestampTz now)
 	outbox_endpoint_stats_fill(ep, now, &s);
 	s.pending_exact = s.pending_exact && outbox_loop.head.reading == NULL;
 	s.key.dboid = MyDatabaseId;
+	s.pid = MyProcPid;
 	outbox_stats_publish(&s);
 }
 

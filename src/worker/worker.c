@@ -26,6 +26,7 @@
 #include "base/crash_point.h"
 #include "base/memory.h"
 #include "base/settings.h"
+#include "endpoint/log_lines.h"
 #include "endpoint/window.h"
 #include "log/durable.h"
 #include "log/standbys.h"
@@ -304,6 +305,7 @@ static void
 publish(TimestampTz now)
 {
 	publish_resident(now);
+	outbox_log_lines_sum_up(now);
 	outbox_publish(now);
 	pg_atomic_write_u64(&self->endpoints, outbox_loop.roster.n);
 	pg_atomic_write_u64(&self->in_flight, outbox_slots_in_flight());

@@ -96,5 +96,21 @@ ask("SELECT outbox.emit('d.x', '{}')");
 ok(wait_sql($node, "SELECT dead = 1 FROM outbox.stats WHERE endpoint = 'dies'"), 'one dies');
 like(slurp_file($node->logfile), qr/outbox delivery of event \S+ to "dies" is dead: max_attempts: the receiver answered 418/, 'with its last error');
 
+# An outage of many is no flood of lines, and none of them is left out of the count
+my $many = 300;
+ask("SELECT count(outbox.create_endpoint('many.' || n, 'http://127.0.0.1:1/', topics => '{many.*}', backoff_base => '10 ms', backoff_max => '1 h', max_attempts => 50)) FROM generate_series(1, $many) n");
+ask("SELECT outbox.emit('many.x', '{}') FROM generate_series(1, 60)");
+ok(wait_sql($node, "SELECT count(*) = $many FROM outbox.stats WHERE endpoint LIKE 'many.%' AND state = 'backing_off'"), 'all back off');
+my ($single, $summed) = (0, 0);
+ok( wait_until {
+		my $text = slurp_file($node->logfile);
+		$single = () = $text =~ /endpoint "many\.\d+" is backing off/g;
+		$summed = 0;
+		$summed += $1 while $text =~ /outbox: (\d+) more endpoints began to back off/g;
+		$single + $summed >= $many;
+	}
+	'each is in the log, by itself or in a sum') or diag "$single $summed";
+cmp_ok($single, '<', $many / 2, "$single lines of their own");
+
 $node->stop;
 done_testing();

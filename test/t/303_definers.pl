@@ -64,7 +64,7 @@ my %arguments = (
 	wait_for => "'$id', '0'", set_tenant_limits => "'t', 1", portal_limits => "'t'", set_portal_limits => "'t', 1", deliveries_page => "'e'", attempts_page => "'e'",
 	portal_endpoints => "'t'", portal_create_endpoint => "'t', '$url'", portal_alter_endpoint => "'t', 'e', '{}'", portal_drop_endpoint => "'t', 'e', true",
 	portal_deliveries => "'t'", portal_attempts => "'t'", portal_resend => "'t', 'e', '$id'", portal_replay => "'t', 'e', now() - interval '1 hour'",
-	portal_event_types => "'t'", log_size_now => '', farthest_behind => '1000', kept_for => "'events'", scheduled_now => '', parked_count => "1, 'dead'",
+	portal_event_types => "'t'", log_size_now => '', farthest_behind => '1000', kept_for => "'events'", retention_held => '', scheduled_now => '', parked_count => "1, 'dead'",
 	metrics => '');
 foreach my $function (@definers)
 {

@@ -1,0 +1,31 @@
+/*
+ * log_lines.h
+ *	  Keeps the server log short where many endpoints have the same trouble at once.
+ */
+#ifndef OUTBOX_LOG_LINES_H
+#define OUTBOX_LOG_LINES_H
+
+#include "base/outbox.h"
+
+typedef enum OutboxLogLine
+{
+	OUTBOX_LINE_BACKS_OFF,
+	OUTBOX_LINE_FAILING,
+	OUTBOX_LINE_ANSWERS,
+	OUTBOX_LINE_DISABLED,
+	OUTBOX_LINE_NO_LINK,
+	OUTBOX_LINE_LINK,
+	OUTBOX_LINE_DEAD,
+	OUTBOX_LINES
+} OutboxLogLine;
+
+/* True if the caller is to write its line.  False: it is counted for the line of many. */
+extern bool outbox_log_line_may(OutboxLogLine line, const char *endpoint);
+
+/*
+ * Writes one line for those of each kind that were only counted, when their time is over.
+ * To be called in each round.
+ */
+extern void outbox_log_lines_sum_up(TimestampTz now);
+
+#endif /* OUTBOX_LOG_LINES_H */

@@ -1,0 +1,108 @@
+# A view names a worker that does nothing, and a transaction that keeps the log from shrinking.
+# Rows that are being counted are counted elsewhere, and nothing is called exact by a process that has not looked.
+use strict;
+use warnings;
+
+use OutboxTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = outbox_node('main', conf => "max_prepared_transactions = 5\n");
+my $receiver = OutboxTest::Receiver->new('main');
+
+sub ask { return $node->safe_psql('postgres', $_[0]) }
+
+endpoint($node, $receiver, 'a', '/ok/a', "topics => '{a.*}'");
+$receiver->wait_delivered(1, id => emit($node, 'a.x', '{}'));
+ok(wait_sql($node, "SELECT pending_exact AND pending = 0 AND delivered = 1 FROM outbox.stats"), 'an exact number');
+is(ask('SELECT state FROM outbox.status'), 'running', 'running');
+
+# --- A worker that is stopped
+my $pid = worker_pid($node);
+kill 'STOP', $pid;
+my $id = emit($node, 'a.x', '{}');
+ok(wait_sql($node, 'SELECT NOT pending_exact FROM outbox.stats'), 'what it has published is not called exact any more');
+ok(wait_sql($node, "SELECT state = 'stuck' AND reason ~ 'the worker does nothing since' FROM outbox.status"), 'the status says that it is stuck');
+is(ask("SELECT count(*) FROM outbox.workers WHERE state = 'stuck' AND pid = $pid AND last_loop_at < now() - interval '9 s'"), 1, 'and so does its row');
+is(ask("SELECT string_agg(labels ->> 'state', ' ') FROM outbox.metrics() WHERE name = 'outbox_state' AND value = 1"), 'stuck', 'and the metric');
+kill 'CONT', $pid;
+$receiver->wait_delivered(1, id => $id);
+ok(wait_sql($node, "SELECT state = 'running' AND reason IS NULL FROM outbox.status"), 'running again');
+ok(wait_sql($node, 'SELECT pending_exact AND delivered = 2 FROM outbox.stats'), 'with an exact number');
+
+# --- No worker at all
+ask('ALTER SYSTEM SET max_worker_processes = 1');
+$node->restart;
+is(ask('SELECT count(*) FROM outbox.stats WHERE pending_exact'), 0, 'without a worker nothing is exact');
+ask('ALTER SYSTEM RESET max_worker_processes');
+$node->restart;
+ok(wait_sql($node, 'SELECT bool_and(pending_exact) FROM outbox.stats'), 'with one it is');
+
+# --- Rows that are counted in slices after a restart
+ask("SELECT outbox.pause_endpoint('a')");
+ask(q{INSERT INTO outbox.parked (endpoint_id, seq, event_id, status, reason, attempts, parked_at)
+	SELECT s.endpoint_id, -n, gen_random_uuid(), 'dead', 'max_attempts', 1, now()
+	FROM outbox.endpoint_settings s, generate_series(1, 200000) n});
+ask(<<'SQL');
+CREATE TABLE public.seen (dead int8, metric float8);
+CREATE PROCEDURE public.look() LANGUAGE plpgsql AS $$
+DECLARE
+	s record;
+	started timestamptz := (SELECT started_at FROM outbox.workers);
+BEGIN
+	LOOP
+		SELECT t.dead, t.pending_exact AND w.started_at > started AND w.started_at < clock_timestamp() - interval '3 s' AS exact INTO s FROM outbox.stats t LEFT JOIN outbox.workers w ON true;
+		INSERT INTO public.seen SELECT s.dead, value FROM outbox.metrics() WHERE name = 'outbox_deliveries' AND labels ->> 'status' = 'dead';
+		EXIT WHEN s.exact;
+		COMMIT;
+	END LOOP;
+END $$;
+SQL
+ask('SELECT pg_terminate_backend(pid) FROM outbox.workers');
+ok(wait_sql($node, "SELECT dead = 200000 FROM outbox.stats"), 'all are counted');
+ask('TRUNCATE public.seen');
+$pid = worker_pid($node);
+my $looks = $node->background_psql('postgres');
+$looks->query_until(qr/begun/, "\\echo begun\nCALL public.look();\n");
+ask("SELECT pg_terminate_backend($pid)");
+$looks->quit;
+cmp_ok(ask('SELECT count(*) FROM public.seen'), '>', 1, 'they were looked at meanwhile');
+is(ask('SELECT min(dead), max(dead), COALESCE(min(metric), 200000), COALESCE(max(metric), 200000) FROM public.seen'), '200000|200000|200000|200000', 'no figure dips');
+ask("TRUNCATE outbox.parked; SELECT outbox.resume_endpoint('a')");
+
+# --- A transaction that has read a view
+ask("UPDATE outbox.pieces SET since = now() - interval '30 days'");
+is(ask('SELECT count(*) FROM outbox.status WHERE reason IS NOT NULL'), 0, 'nothing holds the log');
+my $reader = $node->background_psql('postgres');
+$reader->query('BEGIN; SELECT count(*) FROM outbox.deliveries;');
+my $holder = $reader->query('SELECT pg_backend_pid()');
+ok(wait_sql($node, "SELECT reason ~ '^retention overdue, held by pid $holder, since 20' AND retained_by IS NULL FROM outbox.status"), 'the status names the session')
+  or diag ask('SELECT reason FROM outbox.status');
+is(ask("SELECT value FROM outbox.metrics() WHERE name = 'outbox_retention_held'"), 1, 'the metric shows it');
+$reader->query('ROLLBACK');
+ok(wait_sql($node, 'SELECT reason IS NULL FROM outbox.status'), 'until it ends');
+$reader->query('BEGIN; SELECT count(*) FROM outbox.attempts;');
+$reader->query("PREPARE TRANSACTION 'forgotten'");
+$reader->quit;
+ok(wait_sql($node, "SELECT reason ~ '^retention overdue, held by the prepared transaction ''forgotten'', since 20' FROM outbox.status"), 'a prepared one is named');
+ask("ROLLBACK PREPARED 'forgotten'");
+is(ask('SELECT reason IS NULL FROM outbox.status'), 't', 'until it ends');
+
+# --- The numbers of endpoints go up to 2^31
+ask("ALTER SEQUENCE outbox.endpoint_settings_endpoint_id_seq RESTART WITH 2147483647");
+endpoint($node, $receiver, 'last', '/ok/last', "topics => '{last.*}'");
+$receiver->wait_delivered(1, id => emit($node, 'last.x', '{}'));
+ok(wait_sql($node, "SELECT delivered = 1 FROM outbox.stats WHERE endpoint = 'last'"), 'the last one works');
+my ($launcher) = ask("SELECT pid FROM pg_stat_activity WHERE backend_type = 'outbox launcher'");
+my $ticks = cpu_ticks($launcher);
+ask('DROP EXTENSION outbox');
+ok(wait_sql($node, "SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type LIKE 'outbox worker%'"), 'its worker ends');
+ask('SET client_min_messages = error; CREATE EXTENSION outbox');
+worker_pid($node);
+endpoint($node, $receiver, 'anew', '/ok/anew', "topics => '{anew.*}'");
+$receiver->wait_delivered(1, id => emit($node, 'anew.x', '{}'));
+cmp_ok(cpu_ticks($launcher) - $ticks, '<', 300, 'the launcher does not count to 2^31');
+
+$node->stop;
+done_testing();
