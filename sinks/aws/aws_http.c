@@ -143,7 +143,10 @@ open_socket(void *arg, curlsocktype purpose, struct curl_sockaddr *address)
 	return socket(address->family, address->socktype | SOCK_CLOEXEC, address->protocol);
 }
 
-/* There is a connection, new or reused, and nothing was sent over it yet. */
+/*
+ * There is a connection, new or reused, and nothing was sent over it yet.  If a reused one
+ * ends without an answer, libcurl sends the request again.
+ */
 static int
 before_request(void *arg, char *ip, char *local_ip, int port, int local_port)
 {
@@ -162,6 +165,7 @@ before_request(void *arg, char *ip, char *local_ip, int port, int local_port)
 	if (!may_connect(r, (struct sockaddr *) &address))
 		return CURL_PREREQFUNC_ABORT;
 	r->connected = true;
+	r->sent++;
 	return CURL_PREREQFUNC_OK;
 }
 
@@ -394,6 +398,7 @@ prepare(AwsRequest *r, bool encrypted)
 	r->plain = r->metadata = r->connected = r->too_long = r->coded = false;
 	r->refused = r->exceeded = NULL;
 	r->header_bytes = 0;
+	r->sent = 0;
 	r->errbuf[0] = '\0';
 }
 
@@ -630,6 +635,7 @@ aws_http_next(AwsEnd *end)
 			curl_easy_getinfo(easy, CURLINFO_PRIVATE, &r) != CURLE_OK)
 			continue;
 		memset(end, 0, sizeof(*end));
+		end->lost = r->sent > 1 ? r->sent - 1 : 0;
 		if (code == CURLE_OK)
 		{
 			(void) curl_easy_getinfo(easy, CURLINFO_RESPONSE_CODE, &status);

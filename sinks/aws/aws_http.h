@@ -29,6 +29,7 @@ struct AwsRequest
 	bool			   plain;	 /* it is not signed */
 	bool			   metadata; /* it is for a metadata service, and goes to no other */
 	bool			   connected;
+	int				   sent; /* so often, by libcurl */
 	AwsText			   answer;
 	bool			   too_long;
 	bool			   coded;	 /* with a transfer coding other than chunked */
@@ -43,6 +44,7 @@ struct AwsRequest
 typedef struct AwsEnd
 {
 	int			  status; /* 0: there is no answer */
+	int			  lost;	  /* so often it was sent before, as in OutboxOutcome */
 	OutboxFailure failure;
 	char		  words[200];
 } AwsEnd;

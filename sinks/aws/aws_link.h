@@ -48,6 +48,7 @@ struct OutboxTransfer
 	size_t		entry_bytes;
 	const char *problem;	 /* why it can never be sent */
 	bool		unavailable; /* it ends without having been sent */
+	int			lost;		 /* requests with it that libcurl has sent again */
 	int64		started_ms;
 };
 

@@ -110,6 +110,8 @@ report(OutboxTransfer *t, OutboxOutcome *o)
 	void *delivery = t->delivery;
 
 	o->duration = aws_now() - t->started_ms;
+	o->lost = t->lost;
+	o->lost_words = "the connection was closed before the answer, and it was sent again";
 	free_transfer(t);
 	if (delivery)
 		services.done(delivery, o);
@@ -251,7 +253,10 @@ end_request(AwsRequest *r, const AwsEnd *end)
 	AwsMeaning		 meaning = AWS_TROUBLE;
 	bool			 slowed = false;
 	int				 i = 0;
+	dlist_iter		 iter;
 
+	dlist_foreach(iter, &b->transfers) dlist_container(OutboxTransfer, node, iter.cur)
+		->lost += end->lost;
 	answer.code[0] = answer.words[0] = '\0';
 	answer.ok = answer.contradicts = false;
 	if (end->status != 0)

@@ -432,7 +432,7 @@ COMMENT ON VIEW outbox.held_steps IS
 COMMENT ON COLUMN outbox.held_steps.worker IS 'number of the worker in the database, from 1';
 COMMENT ON COLUMN outbox.held_steps.step IS 'which step';
 COMMENT ON COLUMN outbox.held_steps.endpoint IS
-'name of the endpoint that it failed for (NULL: the whole step)';
+'name of the endpoint that it failed for (NULL: the whole step, or it was dropped)';
 COMMENT ON COLUMN outbox.held_steps.tenant IS
 'tenant that the endpoint belongs to (NULL: none, or the whole step)';
 COMMENT ON COLUMN outbox.held_steps.reason IS

@@ -232,7 +232,8 @@ outbox_endpoint_stats_fill(OutboxEndpoint *ep, TimestampTz now, OutboxStats *s)
 	if (ep->status.held_for)
 		strlcpy(s->reason, ep->status.held_for, sizeof(s->reason));
 	else if (outbox_status_is_stuck(ep))
-		strlcpy(s->reason, OUTBOX_STUCK, sizeof(s->reason));
+		strlcpy(s->reason, ep->tenant ? OUTBOX_STUCK_TENANT : OUTBOX_STUCK,
+				sizeof(s->reason));
 	else if (ep->status.disabled || ep->status.paused)
 		strlcpy(s->reason, ep->status.reason, sizeof(s->reason));
 	else if (ep->link->state != OUTBOX_LINK_UP)

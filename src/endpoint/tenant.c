@@ -34,6 +34,16 @@ outbox_tenant_find(const char *name)
 	return named ? named->tenant : NULL;
 }
 
+uint64
+outbox_tenant_number(const OutboxTenant *t)
+{
+	if (t == NULL)
+		return 0;
+	return hash_bytes_extended((const unsigned char *) t->name, (int) strlen(t->name),
+							   0) |
+		1;
+}
+
 static OutboxTenant *
 make_tenant(const char *name)
 {

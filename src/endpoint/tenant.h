@@ -42,6 +42,9 @@ outbox_tenant_name(const OutboxTenant *t)
 	return t ? t->name : NULL;
 }
 
+/* Tells tenants apart where there is no room for names.  0: there is none. */
+extern uint64 outbox_tenant_number(const OutboxTenant *t);
+
 /* 'max_in_flight' 0: no limit.  'rate_limit' is per second, and 0: no limit. */
 extern void outbox_tenant_set_limits(OutboxTenant *t, int max_in_flight,
 									 double rate_limit);

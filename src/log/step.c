@@ -146,16 +146,19 @@ is_forgotten(const OutboxHold *h, TimestampTz now)
 	return h->step == OUTBOX_STEP_SEND && now > h->next_try_at + LONGEST_STUCK;
 }
 
-/* In shared memory.  The lock is held.  NULL: there is none. */
+/*
+ * In shared memory.  The lock is held.  NULL: there is none.  A tenant has one hold, which
+ * stays when the endpoint is dropped, so that a new one is not the first again.
+ */
 static OutboxHold *
-find_stuck(int32 endpoint_id)
+find_stuck(int32 endpoint_id, uint64 tenant)
 {
 	for (int i = 0; i < OUTBOX_MAX_HOLDS && outbox_shared->any_stuck; i++)
 	{
 		OutboxHold *h = &outbox_shared->holds[i];
 
-		if (h->dboid == dboid && h->step == OUTBOX_STEP_SEND &&
-			h->endpoint_id == endpoint_id)
+		if (h->dboid == dboid && h->step == OUTBOX_STEP_SEND && h->tenant == tenant &&
+			(tenant != 0 || h->endpoint_id == endpoint_id))
 			return h;
 	}
 	return NULL;
@@ -163,7 +166,7 @@ find_stuck(int32 endpoint_id)
 
 /* It allocates nothing, because it runs when the process leaves a call. */
 void
-outbox_step_stuck(int32 endpoint_id)
+outbox_step_stuck(int32 endpoint_id, uint64 tenant)
 {
 	TimestampTz now = GetCurrentTimestamp();
 	OutboxHold *h = NULL;
@@ -171,7 +174,7 @@ outbox_step_stuck(int32 endpoint_id)
 	LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
 	self->stuck_for = endpoint_id != 0 ? endpoint_id : -1;
 	if (endpoint_id != 0)
-		h = find_stuck(endpoint_id);
+		h = find_stuck(endpoint_id, tenant);
 	for (int i = 0; i < OUTBOX_MAX_HOLDS && endpoint_id != 0 && h == NULL; i++)
 		if (!OidIsValid(outbox_shared->holds[i].dboid) ||
 			is_forgotten(&outbox_shared->holds[i], now))
@@ -182,6 +185,7 @@ outbox_step_stuck(int32 endpoint_id)
 		h->dboid = dboid;
 		h->step = OUTBOX_STEP_SEND;
 		h->endpoint_id = endpoint_id;
+		h->tenant = tenant;
 		h->sqlerrcode = ERRCODE_SYSTEM_ERROR;
 		h->since = now;
 		strlcpy(h->error, OUTBOX_STUCK, sizeof(h->error));
@@ -189,6 +193,8 @@ outbox_step_stuck(int32 endpoint_id)
 	}
 	if (h)
 	{
+		h->all = h->all || h->endpoint_id != endpoint_id;
+		h->endpoint_id = endpoint_id;
 		h->worker = worker;
 		h->next_try_at = now + Min(FIRST_STUCK << Min(h->failures, 16), LONGEST_STUCK);
 		h->failures++;
@@ -198,7 +204,7 @@ outbox_step_stuck(int32 endpoint_id)
 }
 
 TimestampTz
-outbox_step_stuck_until(int32 endpoint_id, TimestampTz *since)
+outbox_step_stuck_until(int32 endpoint_id, uint64 tenant, TimestampTz *since)
 {
 	TimestampTz now = GetCurrentTimestamp();
 	TimestampTz until = 0;
@@ -207,8 +213,8 @@ outbox_step_stuck_until(int32 endpoint_id, TimestampTz *since)
 	if (!outbox_shared->any_stuck)
 		return 0;
 	LWLockAcquire(outbox_shared->lock, LW_SHARED);
-	h = find_stuck(endpoint_id);
-	if (h && h->next_try_at > now)
+	h = find_stuck(endpoint_id, tenant);
+	if (h && h->next_try_at > now && (h->all || h->endpoint_id == endpoint_id))
 	{
 		until = Min(h->next_try_at, now + LONGEST_STUCK);
 		*since = h->since;
@@ -223,7 +229,7 @@ outbox_step_not_stuck(int32 endpoint_id)
 	OutboxHold *h;
 
 	LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
-	h = find_stuck(endpoint_id);
+	h = find_stuck(endpoint_id, 0);
 	if (h)
 		memset(h, 0, sizeof(OutboxHold));
 	LWLockRelease(outbox_shared->lock);

@@ -82,12 +82,15 @@ extern bool outbox_step_held(OutboxStep step, int32 endpoint_id);
 
 /*
  * This process ends because a call of a library for the endpoint did not return.  The
- * endpoint is held, for longer each time, in whatever process serves it.  0: it is not
- * known for which, and none is held.  stuck_until returns until when it is (0: it is not),
- * and since when.
+ * endpoint is held, for longer each time, in whatever process serves it.  If it has a
+ * tenant and another endpoint of the tenant was held before, all endpoints of the tenant
+ * are.  0: it is not known for which, and none is held.  stuck_until returns until when it
+ * is (0: it is not), and since when.  'tenant' is a number for its tenant, 0: it has none.
+ * not_stuck removes the hold of an endpoint without a tenant.
  */
-extern void		   outbox_step_stuck(int32 endpoint_id);
-extern TimestampTz outbox_step_stuck_until(int32 endpoint_id, TimestampTz *since);
+extern void		   outbox_step_stuck(int32 endpoint_id, uint64 tenant);
+extern TimestampTz outbox_step_stuck_until(int32 endpoint_id, uint64 tenant,
+										   TimestampTz *since);
 extern void		   outbox_step_not_stuck(int32 endpoint_id);
 
 /* True if a step has failed for the endpoint and has not succeeded since. */

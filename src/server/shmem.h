@@ -279,6 +279,8 @@ typedef enum OutboxStep
 
 /* Why an endpoint is held for which the process had to end. */
 #define OUTBOX_STUCK "a call of a library for this endpoint did not return within 2 s"
+#define OUTBOX_STUCK_TENANT \
+	"a call of a library for this endpoint, or for others of its tenant, did not return within 2 s"
 
 /* A step that failed, as outbox.held_steps shows it. */
 typedef struct OutboxHold
@@ -287,6 +289,8 @@ typedef struct OutboxHold
 	int32		worker; /* its index */
 	OutboxStep	step;
 	int32		endpoint_id; /* 0: the whole step */
+	uint64		tenant;		 /* a number for its tenant, of OUTBOX_STEP_SEND; 0: none */
+	bool		all;		 /* all endpoints of the tenant are held */
 	bool		locked;		 /* another transaction has a lock */
 	int			sqlerrcode;
 	int			failures; /* in a row */

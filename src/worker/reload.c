@@ -156,7 +156,9 @@ load_endpoint(const OutboxEndpointRow *s, bool all)
 	if (p.failing_since != 0)
 		outbox_status_failing_since(ep, p.failing_since, p.settled_at);
 	ep->status.failing_told = p.failing_told;
-	ep->status.stuck_until = outbox_step_stuck_until(ep->id, &ep->status.state_since);
+	ep->status.stuck_until = outbox_step_stuck_until(ep->id,
+													 outbox_tenant_number(ep->tenant),
+													 &ep->status.state_since);
 	if (p.backing_off)
 		outbox_pace_reopen(&ep->pace, p.probes);
 	ep->tally->delivered = p.delivered;

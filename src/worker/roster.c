@@ -58,7 +58,8 @@ outbox_roster_forget(OutboxEndpoint *ep)
 	outbox_busy_forget(ep);
 	if (ep->member.dropped)
 	{
-		outbox_step_not_stuck(ep->id);
+		if (ep->tenant == NULL)
+			outbox_step_not_stuck(ep->id);
 		outbox_stats_forget(MyDatabaseId, ep->id);
 	}
 	else if (!outbox_endpoint_rests(ep))

@@ -4,8 +4,8 @@
  *
  * A timer ticks while there are calls.  If it finds the same call at TICKS ticks in a row,
  * its handler jumps out of the call, and the process ends with exit code 1, as after an
- * error.  So PostgreSQL does not restart.  README.md says why that is safe, and when it is
- * not done.
+ * error.  So PostgreSQL does not restart.  That end is watched as a call is.  README.md says
+ * why that is safe, and when it is not done.
  */
 #include "base/outbox.h"
 
@@ -19,6 +19,7 @@
 
 #include "miscadmin.h"
 #include "storage/ipc.h"
+#include "storage/proc.h"
 
 #include "log/step.h"
 #include "worker/slots.h"
@@ -44,9 +45,6 @@
 #define SAME_PLACE 100
 #define TRIES_MAX 1000
 
-/* ms for which the process may take to end.  Then it is killed. */
-#define END_WITHIN_MS 5000
-
 #define SIGNAL SIGVTALRM /* PostgreSQL does not use it */
 
 #ifndef sigev_notify_thread_id
@@ -57,7 +55,6 @@ OutboxWatchdog outbox_watchdog;
 sigjmp_buf	   outbox_watchdog_way_out;
 
 static timer_t ticker;
-static timer_t killer;
 
 /* Addresses of code that may be in the middle of an allocation. */
 typedef struct Range
@@ -70,18 +67,18 @@ static Range allocating[16];
 static int	 nallocating;
 
 static void
-set_timer(timer_t timer, int ms)
+set_timer(int ms)
 {
 	struct itimerspec once = {.it_value = {ms / 1000, ms % 1000 * 1000000L}};
 
-	timer_settime(timer, 0, &once, NULL);
+	timer_settime(ticker, 0, &once, NULL);
 }
 
 void
 outbox_watchdog_start_ticking(void)
 {
 	outbox_watchdog.ticking = true;
-	set_timer(ticker, TICK_MS);
+	set_timer(TICK_MS);
 }
 
 void
@@ -136,7 +133,8 @@ may_be_allocating(uintptr_t code)
  * True if the process may leave the call here.  The end of a process allocates memory, so
  * an allocation must not be left.  One that is interrupted is in one of the objects in
  * 'allocating', and soon is not.  A call that is blocked in the kernel is in the C library
- * as well, but stays at its place.
+ * as well, but stays at its place.  A lock of PostgreSQL is waited for in the end of the
+ * process only: another process has it, and gives it back.
  */
 static bool
 may_leave(const ucontext_t *context, int tries)
@@ -150,6 +148,8 @@ may_leave(const ucontext_t *context, int tries)
 	else
 		same = 0;
 	last = here;
+	if (CritSectionCount > 0 || (MyProc && MyProc->lwWaiting))
+		return false;
 	return !may_be_allocating(here.begin) || same >= SAME_PLACE || tries > TRIES_MAX;
 }
 
@@ -166,7 +166,7 @@ tick(int signo, siginfo_t *info, void *context)
 	{
 		if (++ticks >= TICKS && may_leave(context, ticks - TICKS))
 			siglongjmp(outbox_watchdog_way_out, 1);
-		set_timer(ticker, ticks >= TICKS ? TRY_MS : TICK_MS);
+		set_timer(ticks >= TICKS ? TRY_MS : TICK_MS);
 	}
 	else
 	{
@@ -175,7 +175,7 @@ tick(int signo, siginfo_t *info, void *context)
 		seen = outbox_watchdog.call;
 		ticks = 0;
 		if (outbox_watchdog.ticking)
-			set_timer(ticker, TICK_MS);
+			set_timer(TICK_MS);
 	}
 	errno = save_errno;
 }
@@ -185,16 +185,24 @@ tick(int signo, siginfo_t *info, void *context)
 /*
  * The frames of the library, and of what called it, are gone.  They hold no LWLock and no
  * spinlock.  A transaction, if there is one, is aborted by a callback of PostgreSQL.
+ *
+ * The end is a call, too.  If one of its callbacks does not return, because an allocation
+ * was left after all, it is left in the same way.  proc_exit() then goes on with the next
+ * one, as after an error, and comes to those that give back what is in shared memory.
  */
 void
-outbox_watchdog_end(void)
+outbox_watchdog_end(uint64 tenant)
 {
-	set_timer(killer, END_WITHIN_MS);
-	outbox_watchdog_leave();
+	static bool again;
+
+	outbox_watchdog_enter(outbox_watchdog.endpoint);
+	outbox_watchdog_start_ticking();
 	error_context_stack = NULL;
 	PG_exception_stack = NULL; /* an error is FATAL */
 	HOLD_INTERRUPTS();
-	outbox_step_stuck(outbox_watchdog.endpoint);
+	if (!again)
+		outbox_step_stuck(outbox_watchdog.endpoint, tenant);
+	again = true;
 	proc_exit(1);
 }
 
@@ -244,16 +252,6 @@ note_object(struct dl_phdr_info *object, size_t size, void *arg)
 	return 0;
 }
 
-static bool
-make_timer(timer_t *timer, int notify, int signo)
-{
-	struct sigevent event = {.sigev_notify = notify, .sigev_signo = signo};
-
-	if (notify == SIGEV_THREAD_ID)
-		event.sigev_notify_thread_id = (pid_t) syscall(SYS_gettid);
-	return timer_create(CLOCK_MONOTONIC, &event, timer) == 0;
-}
-
 extern void *__tls_get_addr(void *);
 
 void
@@ -264,17 +262,18 @@ outbox_watchdog_init(void)
 								 dlsym(RTLD_DEFAULT, "gnu_get_libc_version"),
 								 dlsym(RTLD_DEFAULT, "malloc"), NULL};
 	struct sigaction action = {.sa_sigaction = tick, .sa_flags = SA_SIGINFO | SA_RESTART};
+	struct sigevent	 event = {.sigev_notify = SIGEV_THREAD_ID, .sigev_signo = SIGNAL};
 
 	on_proc_exit(end_with_libraries, 0);
 	dl_iterate_phdr(note_object, inside);
 	sigfillset(&action.sa_mask);
 
 	/* Threads of libraries never get the signal. */
+	event.sigev_notify_thread_id = (pid_t) syscall(SYS_gettid);
 	if (sigaction(SIGNAL, &action, NULL) != 0 ||
-		!make_timer(&ticker, SIGEV_THREAD_ID, SIGNAL) ||
-		!make_timer(&killer, SIGEV_SIGNAL, SIGKILL))
+		timer_create(CLOCK_MONOTONIC, &event, &ticker) != 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_SYSTEM_ERROR),
-				 errmsg("could not make the timers of the watchdog: %m"),
+				 errmsg("could not make the timer of the watchdog: %m"),
 				 errhint("Raise the limit of pending signals (RLIMIT_SIGPENDING).")));
 }

@@ -18,9 +18,12 @@ typedef struct OutboxWatchdog
 
 extern OutboxWatchdog outbox_watchdog;
 
-/* Where the process goes on when a call does not return.  It then ends. */
+/*
+ * Where the process goes on when a call does not return.  It then ends, and the endpoint is
+ * held, which has the tenant with this number (0: none).
+ */
 extern sigjmp_buf outbox_watchdog_way_out;
-extern void		  outbox_watchdog_end(void);
+extern void		  outbox_watchdog_end(uint64 tenant);
 
 /* Called once, before transports are started. */
 extern void outbox_watchdog_init(void);

@@ -592,6 +592,15 @@ name_worker(void *arg)
 			   outbox_session_database());
 }
 
+/* A call for an endpoint does not return, and was left. */
+static void
+end_stuck(void)
+{
+	OutboxEndpoint *ep = outbox_loop_find(outbox_watchdog.endpoint);
+
+	outbox_watchdog_end(ep ? outbox_tenant_number(ep->tenant) : 0);
+}
+
 void
 outbox_worker_main(Datum arg)
 {
@@ -626,6 +635,6 @@ outbox_worker_main(Datum arg)
 	seen_emitted = pg_atomic_read_u64(&db->emitted);
 	outbox_shares_join(db, (int) (self - db->workers));
 	if (sigsetjmp(outbox_watchdog_way_out, 1) != 0)
-		outbox_watchdog_end();
+		end_stuck();
 	loop();
 }

@@ -147,6 +147,8 @@ raw("sqs", "has a chunk whose length is none", lambda s, e: s.sendall(
     http(b"zz\r\n{}\r\n0\r\n\r\n", headers=("Transfer-Encoding: chunked",), length=False)))
 raw("sqs", "has a chunk of 2^64 - 1 bytes", lambda s, e: s.sendall(
     http(b"ffffffffffffffff\r\n{}", headers=("Transfer-Encoding: chunked",), length=False)))
+raw("sqs", "codes its chunks", lambda s, e: s.sendall(
+    http(b"", headers=("Transfer-Encoding: gzip, chunked",), length=False) + b"0\r\n\r\n"))
 on("sqs", "has a zero in a header", good, headers=("X-A: a\0b",))
 on("sqs", "calls its answer a picture", good, headers=("Content-Type: image/png",), accepts=every)
 on("sqs", "compresses its answer", lambda e: gzip.compress(to_bytes(good(e))), headers=("Content-Encoding: gzip",))

@@ -5,7 +5,7 @@ container, and STS for a web identity.  On 127.0.0.1.
 Usage: metadata.py JOURNAL [PORT].  It prints its port.  Each line of stdin is a JSON object:
 "keys" are the next keys [id, secret, token] and for how many seconds they are good, "raw"
 an answer to the last question instead, "status" of all answers, "hang" seconds for which
-no answer comes, "name" the role, "wants" the authorization of a container or the token of
+no answer comes, "hostile" what of hostile.py is done instead, "name" the role, "wants" the authorization of a container or the token of
 a web identity.  It prints "ok" for each.  The journal has a line for each request.
 """
 import json
@@ -16,9 +16,11 @@ import urllib.parse
 from http.server import ThreadingHTTPServer
 
 from handler import QuietHandler
+from hostile import BEHAVIOURS
+from hostile_server import Closed, Silent
 
 journal = open(sys.argv[1], "ab", buffering=0)
-told = {"keys": None, "raw": None, "status": 200, "hang": 0, "name": "outbox-role", "wants": None}
+told = {"keys": None, "raw": None, "status": 200, "hang": 0, "hostile": None, "name": "outbox-role", "wants": None}
 tokens = {}
 ROLES = "/latest/meta-data/iam/security-credentials/"
 
@@ -33,6 +35,16 @@ class Handler(QuietHandler):
 
     def handle_it(self):
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0)).decode()
+        if told["hostile"]:
+            self.note(told["hostile"])
+            self.close_connection = True
+            try:
+                BEHAVIOURS[told["hostile"]][0](self.connection, [])
+            except Silent:
+                self.connection.recv(1)
+            except (OSError, Closed):
+                pass
+            return
         status, text = self.find(body)
         if told["hang"]:
             time.sleep(told["hang"])

@@ -10,6 +10,7 @@
  *	  malloc	nearly all of the time inside of malloc() and free()
  *	  search	nearly all of the time in other code of the C library
  *	  callback	nearly all of the time in a callback of the worker
+ *	  lock		in a malloc() that never returns, nor does any later one (allocator.c)
  *	  cleanup	not then, but when the handles are freed at the end
  */
 #define _GNU_SOURCE
@@ -28,6 +29,8 @@ typedef int (*Timer)(void *multi, long ms, void *arg);
 
 #define TIMERFUNCTION 20004
 #define TIMERDATA 10005
+
+extern volatile int allocator_hangs __attribute__((weak));
 
 static Timer timer;
 static void *timer_arg;
@@ -84,6 +87,11 @@ stick(const char *way)
 				free(a);
 				free(b);
 			}
+		else if (strcmp(way, "lock") == 0)
+		{
+			allocator_hangs = 1;
+			free(malloc(1));
+		}
 		else if (strcmp(way, "search") == 0)
 			(void) !memchr(text, 'y', sizeof(text));
 		else if (strcmp(way, "callback") == 0 && timer)

@@ -54,6 +54,16 @@ wait_status($node, $id, 'dead', 'bytes that XML does not have are dead');
 is(ask("SELECT reason || ': ' || last_error FROM outbox.dead_letters WHERE event_id = '$id'"),
 	'aborted by receiver: SQS cannot take this event: its body has bytes that are no UTF-8, or a character that XML does not have', 'with the reason');
 
+# A service that ends a connection while it has a request
+my $failed = stat_of($node, 'orders', 'failed_attempts');
+fake(rules => [ { close => 1, times => 1 } ]);
+$id = emit($node, 'order.lost', '{}');
+wait_status($node, $id, 'delivered', 'a request without an answer is sent again');
+is(scalar(grep { $_->{rule}{close} } requests('orders')), 1, 'over another connection');
+ok(wait_sql($node, "SELECT string_agg(coalesce(error, 'delivered'), '; ' ORDER BY started_at) FROM outbox.attempts WHERE event_id = '$id'",
+	'the connection was closed before the answer, and it was sent again; delivered'), 'each that the service saw is recorded');
+is(stat_of($node, 'orders', 'failed_attempts'), $failed, 'and none counts as a failure');
+
 # Batches
 my $n = 2000;
 create('many', "sqs:eu-central-1:$account:many", '{many}', rest => q(format => 'raw', max_in_flight => 200, timeout => '60 s'));

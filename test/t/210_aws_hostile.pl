@@ -51,6 +51,7 @@ my %says = (
 	'sqs: has a length that is too short' => $foreign,
 	'sqs: has a chunk whose length is none' => $curl,
 	'sqs: has a chunk of 2^64 - 1 bytes' => $curl,
+	'sqs: codes its chunks' => qr/^SQS: its answer has a transfer coding other than chunked$/,
 	'sqs: has a zero in a header' => $curl,
 	'sqs: compresses its answer' => $foreign,
 	'sqs: has the status 999' => qr/^SQS: it refuses \(status 999\)$/,

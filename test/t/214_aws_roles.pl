@@ -8,6 +8,7 @@ use IPC::Open2;
 use JSON::PP;
 use OutboxTest;
 use OutboxTest::Aws;
+use OutboxTest::Network;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -218,6 +219,47 @@ append_to_file("$dir/web", "web-token-1\n");
 ok(wait_until(sub { emit($node, 'orders', '{}'); signed_with('orders') eq $web }, 'web identity'), 'the keys of a web identity');
 reload('ALTER SYSTEM SET outbox.aws_role = none');
 endpoint_shows($node, 'orders', "reason = 'SQS: outbox.aws_role is none'", 'its keys are forgotten');
+
+# Hostile ones, while webhooks go on in the same worker
+my $receiver = OutboxTest::Receiver->new('web');
+endpoint($node, $receiver, 'web', '/ok/web', "topics => '{web}'");
+my $worker = worker_pid($node);
+my ($long, $none) = ('its answer is too long', 'it gives no keys .status 403.');
+my %hostile = (
+	(map { ("sqs: sends $_ without end" => $long) } 'headers', 'a header', '100 Continue', 'trailers', 'a body'),
+	'sqs: sends chunks without end' => "timed out|$long",
+	'sqs: sends zeros without end' => '.',
+	'sqs: sends a byte now and then' => 'timed out',
+	'sqs: stops in the middle of the headers' => 'timed out',
+	'sqs: closes in the middle of a chunk' => '.',
+	'sqs: pads its answer to 2 MiB' => $long,
+	'sqs: codes its chunks' => 'its answer has a transfer coding other than chunked',
+	'sqs: refuses in 200,000 letters' => $none,
+	'sqs: answers 200,000 levels deep' => 'the answer is no %s',
+	'sqs: names 20,000 others' => 'the answer has no keys|the answer is no %s',
+	'sns: answers 100,000 levels deep' => 'the answer is no %s',
+	'sns: has entities that grow' => 'the answer is no %s',
+	'sns: has a name of 100,000 letters' => 'the answer is no %s');
+foreach my $source (qw(container web_identity))
+{
+	foreach my $name (sort keys %hostile)
+	{
+		my $words = sprintf $hostile{$name}, $source eq 'container' ? 'JSON' : 'XML';
+		my $before = asked(qr/ \Q$name\E$/);
+
+		says(hostile => $name);
+		reload("ALTER SYSTEM SET outbox.aws_role = $source");
+		wait_until { asked(qr/ \Q$name\E$/) > $before } "$source: $name";
+		wait_status($node, emit($node, 'web', '{}'), 'delivered', "$source: $name: webhooks go on");
+		endpoint_shows($node, 'orders', "reason ~ '^SQS: no keys of the role .$source.: ($words)'", "$source: $name: it is said");
+	}
+}
+says(hostile => undef);
+is(worker_pid($node), $worker, 'the worker has lived through all of it');
+endpoint_shows($node, 'orders', "state = 'active'", 'a good service is asked again');
+reload('ALTER SYSTEM SET outbox.aws_role = none');
+endpoint_shows($node, 'orders', "reason = 'SQS: outbox.aws_role is none'", 'its keys are forgotten');
+
 reload("ALTER SYSTEM SET outbox.allowed_networks = '10.99.0.0/16'");
 reload('ALTER SYSTEM SET outbox.aws_role = web_identity');
 endpoint_shows($node, 'orders', "reason ~ 'web_identity.: address 127.0.0.1 is loopback'", 'STS is at an address that is judged as others');
@@ -227,12 +269,22 @@ endpoint_shows($node, 'orders', "state = 'active'", 'until that is allowed');
 # No other address is a metadata service's, whatever the environment says
 delete local $ENV{AWS_CONTAINER_CREDENTIALS_FULL_URI};
 $ENV{AWS_EC2_METADATA_SERVICE_ENDPOINT} = 'http://192.0.2.1';
+make_ca($dir, 'authority');
+make_cert($dir, 'good', 'authority', 'DNS:localhost');
+my $tickets = start_hostile_tls('tickets', "$dir/good");
+$ENV{AWS_ENDPOINT_URL_STS} = "https://localhost:$tickets->{port}/";
+reload("ALTER SYSTEM SET outbox.ssl_ca_file = '$dir/authority.crt'");
 reload("ALTER SYSTEM SET outbox.allowed_networks = '0.0.0.0/0'");
 reload('ALTER SYSTEM SET outbox.aws_role = imds');
 $node->restart;
 endpoint_shows($node, 'orders', "reason = 'SQS: no keys of the role (imds): 192.0.2.1 is no address of a metadata service'", 'another address is not asked');
 reload('ALTER SYSTEM SET outbox.aws_role = container');
 endpoint_shows($node, 'orders', "reason ~ 'AWS_CONTAINER_CREDENTIALS_RELATIVE_URI and'", 'nor a container without an address');
+
+# Nor does one hold up the worker by TLS
+reload('ALTER SYSTEM SET outbox.aws_role = web_identity');
+endpoint_shows($node, 'orders', "reason ~ 'web_identity.: the receiver sent too much that is no part of an answer'", 'tickets of TLS without end');
+wait_status($node, emit($node, 'web', '{}'), 'delivered', 'webhooks go on');
 
 # Nothing shows a key
 my @relations = all_relations($node);

@@ -10,12 +10,13 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 my @ways = qw(spin pause read malloc search callback);
+push @ways, 'lock' unless $ENV{OUTBOX_MEMORY_CHECKER};    # which has a malloc() of its own
 my $order = PostgreSQL::Test::Utils::tempdir() . '/order';
 my $log = PostgreSQL::Test::Utils::tempdir('log') . '/producer';
 
 $ENV{OUTBOX_STUCK} = $order;
-$ENV{LD_PRELOAD} = shim('stuck');
-my $node = outbox_node('main');
+$ENV{LD_PRELOAD} = join ':', shim('stuck'), shim('allocator');
+my $node = outbox_node('main', conf => is_installed('outbox_aws') ? "outbox.sinks = 'webhook, aws'\n" : '');
 delete $ENV{LD_PRELOAD};
 my $good = OutboxTest::Receiver->new('good');
 my $bad = OutboxTest::Receiver->new('bad');
@@ -33,15 +34,19 @@ sub order
 }
 
 # The endpoint has a connection, and its next event meets a call that does not return.
+my $stuck = 'a call of a library for this endpoint did not return within 2 s';
+my $stuck_of_tenant = 'a call of a library for this endpoint, or for others of its tenant, did not return within 2 s';
+
 sub get_stuck
 {
-	my ($endpoint, $way) = @_;
+	my ($endpoint, $way, $more) = @_;
 	my $worker = worker_pid($node);
 
 	order($way);
-	my $id = emit($node, "$endpoint.n", '{"stuck": true}');
+	my $id = emit($node, "$endpoint.n", '{"stuck": true}', $more);
+	my $reason = $more ? $stuck_of_tenant : $stuck;
 	ok(new_worker($node, $worker), "$way: the worker ends, and another one follows");
-	endpoint_shows($node, $endpoint, "state = 'held' AND reason = 'a call of a library for this endpoint did not return within 2 s' AND next_attempt_at > now()", "$way: the endpoint is held, and the view says why");
+	endpoint_shows($node, $endpoint, "state = 'held' AND reason = '$reason' AND next_attempt_at > now()", "$way: the endpoint is held, and the view says why");
 	return $id;
 }
 
@@ -82,6 +87,40 @@ unlink $order;
 ask('SELECT pg_reload_conf()');
 endpoint_shows($node, $ways[0], "state = 'active'", 'it is served again');
 
+# A tenant's endpoint is held alone, and all of them once a second one does it.  A tenant that
+# drops its endpoint and makes another one does not begin anew.
+my $of = "tenant => 'evil', topics => '{%s.*}'";
+endpoint($node, $bad, $_, "/ok/$_", sprintf $of, $_) foreach qw(evil1 evil2);
+endpoint($node, $good, 'kind', '/ok/kind', "tenant => 'kind', topics => '{kind.*}'");
+my $more = "tenant => 'evil'";
+$bad->wait_delivered(1, id => emit($node, "$_.n", '{}', $more)) foreach qw(evil1 evil2);
+get_stuck('evil1', 'spin', $more);
+unlink $order;
+$bad->wait_delivered(1, id => emit($node, 'evil2.n', '{}', $more));
+ok(1, 'an endpoint of a tenant is held alone');
+ask("SELECT outbox.drop_endpoint('evil1', discard => true)");
+endpoint($node, $bad, 'evil3', '/ok/evil3', sprintf $of, 'evil3');
+get_stuck('evil3', 'spin', $more);
+unlink $order;
+my $once = worker_pid($node);
+ask("SELECT outbox.drop_endpoint('evil3', discard => true)");
+endpoint($node, $bad, 'evil4', '/ok/evil4', sprintf $of, 'evil4');
+endpoint_shows($node, $_, "state = 'held' AND reason = '$stuck_of_tenant'", "$_: then all endpoints of its tenant are held, also new ones") foreach qw(evil2 evil4);
+is(ask("SELECT failures FROM outbox.held_steps WHERE step = 'send' AND next_try_at - now() BETWEEN '65 s' AND '120 s' AND last_error ~ 'library' AND endpoint IS NULL"), 2, 'for longer');
+wait_status($node, emit($node, 'kind.n', '{}', "tenant => 'kind'"), 'delivered', 'another tenant is served');
+is(worker_pid($node), $once, 'by the same worker');
+ask("SELECT outbox.drop_endpoint(name, discard => true) FROM outbox.endpoints WHERE tenant IS NOT NULL");
+
+# The same in the sink for AWS
+if (is_installed('outbox_aws'))
+{
+	ask("SELECT outbox.create_endpoint('aws', 'arn:aws:sqs:eu-central-1:123456789012:q', '{aws.*}', config => '{\"endpoint_url\": \"http://127.0.0.1:$bad->{port}\"}', credentials => '{\"access_key_id\": \"a\", \"secret_access_key\": \"b\"}', format => 'raw')");
+	get_stuck('aws', 'spin');
+	unlink $order;
+	ask("SELECT outbox.drop_endpoint('aws', discard => true)");
+	is(ask("SELECT count(*) FROM outbox.held_steps WHERE step = 'send' AND endpoint IS NULL AND failures = 1"), 0, 'without a tenant its hold goes with it');
+}
+
 # A worker that is to end does, in the call and in the call that frees what the library has.
 my $worker = worker_pid($node);
 order('pause');
@@ -101,7 +140,7 @@ unlink $order;
 is($session->query_safe('SELECT 1'), 1, 'a session has lived through all of it');
 $session->quit;
 stop_producer($producer);
-check_history($node, $good, $log, endpoints => ['/ok/good'], max_duplicates => 50 * (@ways + 8), name => 'the other endpoint: nothing is lost, and each key is in order');
+check_history($node, $good, $log, endpoints => ['/ok/good'], max_duplicates => 50 * (@ways + 11), name => 'the other endpoint: nothing is lost, and each key is in order');
 order('read');
 emit($node, "$ways[2].n", '{}');
 ok(wait_sql($node, "SELECT last_loop_at < clock_timestamp() - interval '500 ms' FROM outbox.workers"), 'the worker is in a call again');
