@@ -624,7 +624,7 @@ BEGIN
     EXECUTE format('GRANT INSERT (id, topic, type, key, tenant, expires_at, headers, payload, body, content_type) '
                    'ON outbox.events TO %I', role);
     FOR f IN SELECT p.oid FROM pg_proc p
-             WHERE p.pronamespace = 'outbox'::regnamespace AND p.proname IN ('emit', 'emit_bytes') LOOP
+             WHERE p.pronamespace = 'outbox'::regnamespace AND p.proname IN ('emit', 'emit_bytes', 'key_text') LOOP
         EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %I', f, role);
     END LOOP;
 END $$;
