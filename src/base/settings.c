@@ -1,8 +1,11 @@
 /*
  * settings.c
- *	  Owns the values of the settings.
+ *	  Owns the values of the settings, and of the limit of open files.
  */
 #include "base/settings.h"
+
+#include <limits.h>
+#include <sys/resource.h>
 
 bool  outbox_enabled = true;
 char *outbox_instance_name = NULL;
@@ -33,3 +36,13 @@ char *outbox_secret_key_file = NULL;
 char *outbox_secrets_directory = NULL;
 int	  outbox_aws_role = OUTBOX_AWS_ROLE_NONE;
 char *outbox_sinks = NULL;
+
+int
+outbox_open_files(void)
+{
+	struct rlimit files;
+
+	if (getrlimit(RLIMIT_NOFILE, &files) != 0)
+		return INT_MAX;
+	return (int) Min(files.rlim_cur, (rlim_t) INT_MAX);
+}

@@ -63,4 +63,7 @@ extern char *outbox_secrets_directory;
 extern int	 outbox_aws_role;
 extern char *outbox_sinks;
 
+/* How many files the process may open.  INT_MAX: so many, or more. */
+extern int outbox_open_files(void);
+
 #endif /* OUTBOX_SETTINGS_H */

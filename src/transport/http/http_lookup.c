@@ -18,6 +18,7 @@
  * most.  A name that may hang gets no more than half of what is left.  So names that get
  * no answer leave a thread for others.  What was found before is used meanwhile.
  */
+#include "base/settings.h"
 #include "transport/http/http_internal.h"
 
 #include <arpa/inet.h>
@@ -29,7 +30,6 @@
 #include <stdlib.h>
 #include <strings.h>
 #include <sys/eventfd.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include "common/hashfn.h"
@@ -599,12 +599,8 @@ outbox_http_forget_lookups(int64 now)
 bool
 outbox_http_lookups_init(void)
 {
-	struct rlimit files;
-
 	/* A thread may need a socket. */
-	most = LOOKUPS_MAX;
-	if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur != RLIM_INFINITY)
-		most = (int) Max(Min((rlim_t) most, files.rlim_cur / FILES_SHARE), 2);
+	most = Max(Min(LOOKUPS_MAX, outbox_open_files() / FILES_SHARE), 2);
 	ended_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	return ended_fd >= 0 && outbox_http_watch_lookups(ended_fd);
 }

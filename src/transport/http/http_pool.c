@@ -14,8 +14,6 @@
 #include "port/pg_bitutils.h"
 #include "transport/http/http_internal.h"
 
-#include <sys/resource.h>
-
 #define POOLS_MAX 64			 /* bits of 'touched' and 'added' */
 #define CONNECTIONS_PER_POOL 128 /* that one handle serves well */
 #define TOGETHER 8				 /* requests that are begun together */
@@ -55,22 +53,12 @@ limit_each(long each)
 static int
 find_limit(void)
 {
-	struct rlimit files;
-	int64		  connections = outbox_worker_max_connections;
+	int64 files = outbox_open_files();
+	int64 others = 2 * (int64) outbox_worker_max_in_flight + FILES_OF_OTHERS;
+	int64 wanted = outbox_worker_max_connections < 0 ? OUTBOX_CONNECTIONS_MAX :
+													   outbox_worker_max_connections;
 
-	if (connections < 0)
-		connections = OUTBOX_CONNECTIONS_MAX;
-	if (getrlimit(RLIMIT_NOFILE, &files) != 0)
-		return (int) connections;
-
-	if (files.rlim_cur != RLIM_INFINITY)
-	{
-		int64 all = (int64) files.rlim_cur;
-		int64 others = 2 * (int64) outbox_worker_max_in_flight + FILES_OF_OTHERS;
-
-		connections = Min(connections, Max(all - others, all / 2));
-	}
-	return (int) Max(connections, 1);
+	return (int) Max(Min(wanted, Max(files - others, files / 2)), 1);
 }
 
 bool
