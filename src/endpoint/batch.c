@@ -198,19 +198,19 @@ append(OutboxBatch *b, OutboxDelivery *d, const char **error, bool *full)
 }
 
 /*
- * True if there is memory for the whole batch, which is checked once, with the
- * first member.  A body grows by doubling, so a full one may take twice
- * OUTBOX_BATCH_BYTES.
+ * True if there is memory for the whole batch, which is checked once, with the first
+ * member.  A body grows by doubling, so a full one may take twice OUTBOX_BATCH_BYTES.  If
+ * there is none, and the endpoint may send without room, the batch has one member.
  */
 static bool
-has_memory(const OutboxBatch *b, const OutboxDelivery *d, TimestampTz now)
+has_memory(OutboxBatch *b, const OutboxDelivery *d, TimestampTz now)
 {
 	size_t bytes = outbox_payload_cost(d->event, OUTBOX_PAYLOAD_ITSELF);
 
+	if (!outbox_memory_fits(b->request_bytes + Max(bytes, 2 * OUTBOX_BATCH_BYTES)))
+		b->max = 1;
 	return outbox_endpoint_has_memory(b->endpoint, b->endpoint->queue->nin_flight,
-									  b->request_bytes +
-										  Max(bytes, 2 * OUTBOX_BATCH_BYTES),
-									  now);
+									  b->request_bytes, bytes, now);
 }
 
 /*

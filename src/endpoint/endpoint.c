@@ -29,6 +29,14 @@ static MemoryContext structs; /* of all OutboxEndpoint */
 
 #define LACKS_MEMORY "outbox.worker_memory is used up"
 
+/*
+ * Bytes of a payload that each endpoint may send without room (memory.h).  A larger one goes
+ * without room if no other one does.
+ */
+#define SMALL_PAYLOAD (64 * 1024)
+
+static OutboxEndpoint *without_room; /* sends such a payload, or has (NULL: none) */
+
 #define WORK_BYTES 4096 /* that an endpoint takes, about, while it does not rest */
 
 #define STRUCTS_BLOCK \
@@ -159,6 +167,8 @@ void
 outbox_endpoint_free(OutboxEndpoint *ep)
 {
 	Assert(ep->queue->nin_flight == 0);
+	if (without_room == ep)
+		without_room = NULL;
 	if (!outbox_endpoint_rests(ep))
 	{
 		outbox_delivery_free_list(&ep->queue->ready);
@@ -175,11 +185,29 @@ outbox_endpoint_free(OutboxEndpoint *ep)
 	pfree(ep);
 }
 
-bool
-outbox_endpoint_has_memory(OutboxEndpoint *ep, int nothers, size_t bytes, TimestampTz now)
+static bool
+has_any(const OutboxEndpoint *ep, int nin_flight)
 {
-	if ((nothers == 0 && ep->queue->nsettling == 0) || outbox_memory_fits(bytes))
+	return nin_flight > 0 || ep->queue->nsettling > 0;
+}
+
+bool
+outbox_endpoint_has_memory(OutboxEndpoint *ep, int nothers, size_t request_bytes,
+						   size_t payload_bytes, TimestampTz now)
+{
+	if (outbox_memory_fits(request_bytes + payload_bytes))
 		return true;
+	if (!has_any(ep, nothers))
+	{
+		if (payload_bytes <= SMALL_PAYLOAD)
+			return true;
+		if (without_room == NULL || without_room == ep ||
+			!has_any(without_room, without_room->queue->nin_flight))
+		{
+			without_room = ep;
+			return true;
+		}
+	}
 	outbox_endpoint_note_lack(ep, LACKS_MEMORY, now);
 	return false;
 }

@@ -255,7 +255,7 @@ owe(OutboxFlow *f, int64 usec, TimestampTz now)
 }
 
 TimestampTz
-outbox_flow_end(OutboxFlow *f, TimestampTz now)
+outbox_flow_end(OutboxFlow *f, int64 more, TimestampTz now)
 {
 	int64 over = f->work > DEBT_FREE ? f->work : 0;
 	int64 debt = 0;
@@ -271,7 +271,7 @@ outbox_flow_end(OutboxFlow *f, TimestampTz now)
 	{
 		if (--g->in_flight == 0 && g->parent != NULL)
 			g->parent->nbelow--;
-		g->used += (uint64) now;
+		g->used += (uint64) now + (uint64) more;
 	}
 	place(f);
 	return now + debt * SHARE;

@@ -68,10 +68,11 @@ extern OutboxFlow *outbox_flow_first_held(pairingheap *held);
  * A request of the endpoint begins, or has ended.  The process works for it: 'may_work' µs,
  * as much as others may take.  More is a debt of the endpoint, and of its tenant, that is
  * paid by waiting.  _end returns until when the endpoint has to wait: 'now', or later.
+ * 'more' is slot-time that the request counts besides its own.
  */
 extern void		   outbox_flow_begin(OutboxFlow *f, int64 may_work, TimestampTz now);
 extern void		   outbox_flow_work(OutboxFlow *f, int64 usec);
-extern TimestampTz outbox_flow_end(OutboxFlow *f, TimestampTz now);
+extern TimestampTz outbox_flow_end(OutboxFlow *f, int64 more, TimestampTz now);
 
 /* How flows that are held are compared. */
 extern int outbox_flow_compare_held(const pairingheap_node *a, const pairingheap_node *b,

@@ -49,6 +49,14 @@
 #define EACH_LACK 2000
 
 /*
+ * µs of slot-time that a request counts at least.  To begin one takes time of the round,
+ * however soon it ends.  Thousands of endpoints whose receivers are down would otherwise
+ * have used less than one whose receiver answers, and all come before it.
+ */
+#define REQUEST_COUNTS (5 * 1000)
+#define FAILURE_COUNTS USECS_PER_SEC
+
+/*
  * So many endpoints lack memory for their next request before a round ends.  Those behind
  * them have more requests already.
  */
@@ -100,12 +108,12 @@ begin_flight(OutboxEndpoint *ep, size_t request_bytes, size_t body_len)
 
 /* The request of the delivery, or of its batch, is no more. */
 static void
-end_flight(OutboxDelivery *d, TimestampTz now)
+end_flight(OutboxDelivery *d, int64 least, TimestampTz now)
 {
 	OutboxBatch *b = d->batch;
 	size_t		 request_bytes = b ? BATCH_BYTES(b->transport) : d->transport->memory;
 
-	TimestampTz until = outbox_slots_end(d->endpoint, now);
+	TimestampTz until = outbox_slots_end(d->endpoint, least, d->started_at, now);
 
 	outbox_memory_account(&requests_account, requests_account - request_bytes);
 	if (until > now)
@@ -125,7 +133,7 @@ end_flight(OutboxDelivery *d, TimestampTz now)
 static void
 put_back(OutboxDelivery *d, TimestampTz now)
 {
-	end_flight(d, now);
+	end_flight(d, 0, now);
 	if (d->batch)
 		outbox_batch_put_back(d->batch);
 	else
@@ -210,7 +218,9 @@ request_ended(void *arg, const OutboxOutcome *outcome)
 		outbox_foreign_words(clean.error);
 		outcome = &clean;
 	}
-	end_flight(d, now);
+	end_flight(d,
+			   outcome->result > OUTBOX_RESULT_UNKNOWN ? FAILURE_COUNTS : REQUEST_COUNTS,
+			   now);
 	if (d->batch)
 		batch_done(d->batch, outcome, now);
 	else
@@ -299,15 +309,15 @@ static bool
 send(OutboxEndpoint *ep, OutboxDelivery *d, TimestampTz now)
 {
 	const OutboxTransport *transport = ep->config.target.transport;
-	size_t				   cost = transport->memory +
-		outbox_payload_cost(d->event, ep->config.request.format);
+	size_t			cost = outbox_payload_cost(d->event, ep->config.request.format);
 	bool			gone = false;
 	OutboxEvent	   *event = NULL;
 	OutboxTransfer *t = NULL;
 	OutboxMessage	message = {0};
 	const char	   *problem;
 
-	if (outbox_endpoint_has_memory(ep, ep->queue->nin_flight - 1, cost, now))
+	if (outbox_endpoint_has_memory(ep, ep->queue->nin_flight - 1, transport->memory, cost,
+								   now))
 		event = outbox_payload_load(d->event, ep->config.request.format, &gone);
 	if (gone)
 	{

@@ -11,8 +11,6 @@
  */
 #include "base/outbox.h"
 
-#include <sys/resource.h>
-
 #include "base/settings.h"
 #include "worker/loop.h"
 #include "worker/slots.h"
@@ -34,12 +32,9 @@ static bool		   firsts;		/* true if there are enough for one of each endpoint */
 void
 outbox_slots_init(void)
 {
-	struct rlimit files;
+	int files = outbox_open_files();
 
-	may_be_open = INT_MAX;
-	if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < INT_MAX)
-		may_be_open = Max((int) files.rlim_cur - FILES_OF_OTHERS,
-						  (int) files.rlim_cur / 2);
+	may_be_open = Max(files - FILES_OF_OTHERS, files / 2);
 	outbox_flow_init(&all, &firsts);
 }
 
@@ -137,7 +132,11 @@ outbox_slots_ask_again(TimestampTz now)
 {
 	OutboxFlow *f;
 
-	/* The order of a heap changes only while nothing is in it. */
+	/*
+	 * The order of a heap changes only while nothing is in it.  Those of tenants do not
+	 * depend on this, and a tenant moves in its heap whenever another of its endpoints is
+	 * next (flow.c).
+	 */
 	if (pairingheap_is_empty(&all.waiting))
 		firsts = may_be_open > outbox_worker_max_in_flight;
 	while ((f = outbox_flow_first_held(&no_memory)) != NULL)
@@ -175,14 +174,14 @@ outbox_slots_begin(OutboxEndpoint *ep, size_t bytes, TimestampTz now)
 
 /* What it gives back may be what it lacked, or its tenant. */
 TimestampTz
-outbox_slots_end(OutboxEndpoint *ep, TimestampTz now)
+outbox_slots_end(OutboxEndpoint *ep, int64 least, TimestampTz begun, TimestampTz now)
 {
 	OutboxFlow *f = flow_of(ep);
 	TimestampTz until;
 
 	if (ep->tenant && f->in_flight == 1 && f->parent->nbelow > 1)
 		beside--;
-	until = outbox_flow_end(f, now);
+	until = outbox_flow_end(f, Max(least - (now - begun), 0), now);
 	outbox_flow_release(f);
 	if (ep->tenant)
 		outbox_flow_release(f->parent);
