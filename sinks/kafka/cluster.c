@@ -21,6 +21,15 @@
 #define TOKEN_EVERY 500		  /* ms, while one is wanted and cannot be had */
 #define CANCELLED_WITHIN 1000 /* ms in which what was cancelled may still be sent */
 
+/*
+ * Threads of librdkafka may use so much of a core for so many ms, beside what the records
+ * cost that were stored meanwhile.  A record costs a tenth of that, or less.
+ */
+#define CPU_FOR 10000
+#define CPU_SHARE 0.5
+#define CPU_RECORD 100000 /* ns */
+#define CPU_BYTE 20		  /* ns */
+
 static dlist_head clusters = DLIST_STATIC_INIT(clusters);
 static int		  event_fd;
 static uint64	  tls_version; /* of the files that settings name */
@@ -439,6 +448,8 @@ take_event(KafkaCluster *c, rd_kafka_event_t *event, KafkaReport report)
 			now = kafka_now_ms();
 			while ((m = rd_kafka_event_message_next(event)) != NULL)
 			{
+				if (m->err == RD_KAFKA_RESP_ERR_NO_ERROR)
+					c->earned += CPU_RECORD + CPU_BYTE * (int64) m->len;
 				if (m->err == RD_KAFKA_RESP_ERR__MSG_TIMED_OUT)
 					read_statistics(c); /* report() asks whether brokers are up */
 				report(c, m, now);
@@ -504,6 +515,42 @@ give_up_cancelled(KafkaCluster *c)
 	purge(c);
 }
 
+/* True once in CPU_FOR, if its threads have used more CPU than they may. */
+static bool
+used_too_much(KafkaCluster *c)
+{
+	int64 now = kafka_now_ms();
+	int64 before = c->counted_at;
+	int64 spent;
+
+	if (now - before < CPU_FOR)
+		return false;
+	spent = kafka_threads_cpu(c) - c->spent - c->earned;
+	c->spent += spent + c->earned;
+	c->earned = 0;
+	c->counted_at = now;
+	return before > 0 && spent > (now - before) * 1000000 * CPU_SHARE;
+}
+
+/*
+ * Brokers can send what means nothing as fast as a thread can read it, and librdkafka has no
+ * bound for that.  The instance ends then, and its links wait before they get another one.
+ */
+static void
+watch_threads(KafkaCluster *c)
+{
+	if (c->busy)
+		return;
+	c->busy = kafka_threads_unasked(c) || used_too_much(c) ||
+		(c->successor && c->successor->busy);
+	if (c->busy)
+	{
+		c->fatal = true;
+		kafka_threads_cut(c);
+		purge(c);
+	}
+}
+
 /* The id of the cluster that it has metadata of; false: it is not known. */
 static bool
 read_id(KafkaCluster *c, char *id, size_t size)
@@ -564,13 +611,14 @@ check_id(KafkaCluster *c)
 }
 
 bool
-kafka_clusters_poll(KafkaReport report)
+kafka_clusters_poll(KafkaReport report, bool *hostile)
 {
 	int64	   until = kafka_now_ms() + POLL_TIME;
 	int		   left = 0;
 	bool	   more = false;
 	dlist_iter iter;
 
+	*hostile = false;
 	dlist_foreach(iter, &clusters) left++;
 	for (; left > 0 && kafka_now_ms() <= until; left--)
 	{
@@ -583,6 +631,10 @@ kafka_clusters_poll(KafkaReport report)
 		more = take_events(c, report, until) || more;
 		check_id(c);
 		give_up_cancelled(c);
+		watch_threads(c);
+		*hostile = *hostile ||
+			(c->links > 0 &&
+			 (c->busy || kafka_threads_flooded(c, ignored, sizeof(ignored))));
 		kafka_security_renew_token(c->rk, &c->security, c->reason, sizeof(c->reason));
 		if (c->links > 0 ||
 			(c->wanted > 0 && !kafka_threads_flooded(c, ignored, sizeof(ignored))))
@@ -645,6 +697,14 @@ kafka_cluster_is_up(KafkaCluster *c, char *reason, size_t size)
 	else if (!up)
 		strlcpy(reason, c->reason, size);
 	return up;
+}
+
+bool
+kafka_cluster_was_busy(KafkaCluster *c, char *reason, size_t size)
+{
+	if (c->busy)
+		strlcpy(reason, "its brokers keep threads of librdkafka busy with nothing", size);
+	return c->busy;
 }
 
 bool

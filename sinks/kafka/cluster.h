@@ -21,6 +21,7 @@
 #include "transport/transport.h"
 
 #define KAFKA_SOCKETS 300
+#define KAFKA_THREADS 320 /* whose CPU is counted: of brokers, and librdkafka's own */
 
 typedef struct KafkaCluster
 {
@@ -30,13 +31,17 @@ typedef struct KafkaCluster
 	KafkaSecurity		 security;
 	rd_kafka_t			*rk;
 	rd_kafka_queue_t	*queue;
-	bool				 one_by_one;	  /* each of its records is a batch by itself */
-	int					 links;			  /* that use it */
-	pg_atomic_uint32	 produced;		  /* messages that librdkafka has */
-	int					 wanted;		  /* of these, those that were not cancelled */
-	int					 cancelled;		  /* those that were, and have no report yet */
-	int64				 cancelled_at;	  /* ms, when the first of them was */
-	bool				 fatal;			  /* a new instance has to take its place */
+	bool				 one_by_one;   /* each of its records is a batch by itself */
+	int					 links;		   /* that use it */
+	pg_atomic_uint32	 produced;	   /* messages that librdkafka has */
+	int					 wanted;	   /* of these, those that were not cancelled */
+	int64				 earned;	   /* ns of CPU that stored records may have cost */
+	int64				 counted_at;   /* ms, when 'earned' and 'spent' were 0 */
+	int64				 spent;		   /* ns of CPU of its threads by then */
+	bool				 busy;		   /* they have used too much for what was stored */
+	int					 cancelled;	   /* those that were, and have no report yet */
+	int64				 cancelled_at; /* ms, when the first of them was */
+	bool				 fatal;		   /* a new instance has to take its place */
 	int64				 throttled_until; /* ms, as brokers say; 0: they do not */
 	bool				 purged;
 	bool				 outdated;	 /* links are to leave it, and find another one */
@@ -53,14 +58,19 @@ typedef struct KafkaCluster
 	int64				 same_until; /* ms; until then one connection may begin */
 	bool				 unsure; /* none was begun, for it may be to another cluster */
 	KafkaLoad			 load;	 /* as reported last */
-	int	  requests[KAFKA_LOAD_SLOTS]; /* that brokers have not answered, of records */
-	int	  all_requests;
-	int	  threads;		   /* of brokers */
-	bool  flooded;		   /* there were too many */
-	char  trouble[64];	   /* why brokers did not take records, at 'trouble_at' */
-	int64 trouble_at;	   /* ms; 0: never */
-	char  refused[128];	   /* why a broker may not be connected to; "": none */
-	char  refused_id[320]; /* the broker, as librdkafka names it */
+	int		  requests[KAFKA_LOAD_SLOTS]; /* that brokers have not answered, of records */
+	int		  all_requests;
+	bool	  cut;					 /* no connection may begin */
+	int64	  unasked;				 /* answers to nothing */
+	int		  threads;				 /* of brokers */
+	clockid_t clocks[KAFKA_THREADS]; /* of threads that run; their number: */
+	int		  nclocks;
+	int64	  spent_before;	   /* ns of CPU of threads that have ended */
+	bool	  flooded;		   /* there were too many */
+	char	  trouble[64];	   /* why brokers did not take records, at 'trouble_at' */
+	int64	  trouble_at;	   /* ms; 0: never */
+	char	  refused[128];	   /* why a broker may not be connected to; "": none */
+	char	  refused_id[320]; /* the broker, as librdkafka names it */
 } KafkaCluster;
 
 /* Once per process.  'fd' becomes readable when a cluster has an event. */
@@ -86,9 +96,9 @@ typedef void (*KafkaReport)(KafkaCluster *c, const rd_kafka_message_t *m, int64 
 
 /*
  * Reads the events of all clusters, and ends those that nothing uses.  True: there are
- * more.
+ * more.  'hostile': the brokers of one do what they must not, and its links are to leave it.
  */
-extern bool kafka_clusters_poll(KafkaReport report);
+extern bool kafka_clusters_poll(KafkaReport report, bool *hostile);
 
 /* ms after which it has to be polled in any case; -1: never */
 extern long kafka_clusters_timeout(void);
@@ -104,6 +114,12 @@ extern bool kafka_cluster_is_up(KafkaCluster *c, char *reason, size_t size);
  * this instance, and reports all records that it has with that error.  Writes which.
  */
 extern bool kafka_cluster_has_failed(KafkaCluster *c, char *reason, size_t size);
+
+/*
+ * True if it was ended because its brokers kept its threads busy with nothing.  Another one
+ * is to begin later.  Writes why.
+ */
+extern bool kafka_cluster_was_busy(KafkaCluster *c, char *reason, size_t size);
 
 /* Addresses that were refused may be allowed now, and files of TLS may be others. */
 extern void kafka_clusters_reload(void);

@@ -35,6 +35,9 @@ extern PGDLLEXPORT const OutboxTransport *outbox_sink(void);
  */
 #define MAKE_MAX 300000
 
+/* ms after which one takes the place of one whose threads were busy, doubled up to MAKE_MAX */
+#define BUSY_FIRST 60000
+
 /* ms after a throttle in which a timeout is its fault, and for which a link is slowed down once */
 #define THROTTLED_LATELY 5000
 #define SLOWED_FOR 1000
@@ -200,7 +203,13 @@ replace_cluster(OutboxLink *link)
 
 	if (link->cluster)
 	{
-		if (kafka_cluster_has_failed(link->cluster, link->reason, sizeof(link->reason)))
+		if (kafka_cluster_was_busy(link->cluster, link->reason, sizeof(link->reason)))
+		{
+			link->make_wait = Min(Max(link->make_wait * 2, BUSY_FIRST), MAKE_MAX);
+			link->make_at = now + link->make_wait;
+		}
+		else if (kafka_cluster_has_failed(link->cluster, link->reason,
+										  sizeof(link->reason)))
 		{
 			probe_link(link);
 			link->begins = true;
@@ -212,11 +221,11 @@ replace_cluster(OutboxLink *link)
 		return;
 	link->cluster = kafka_cluster_get(&link->url, &link->security, &link->target, false,
 									  link->reason, sizeof(link->reason));
-	if (link->cluster)
-		link->make_wait = 0;
-	else
+	if (link->cluster == NULL)
+	{
 		link->make_wait = Min(Max(link->make_wait * 2, RETRY_MAX), MAKE_MAX);
-	link->make_at = now + link->make_wait;
+		link->make_at = now + link->make_wait;
+	}
 }
 
 /* What was tried in vain may be right now. */
@@ -235,8 +244,9 @@ kafka_reload(void)
 	}
 }
 
-static OutboxLinkState
-kafka_state(OutboxLink *link, char *reason, size_t size)
+/* The link leaves a cluster that is not to be used any more, and gets another one if it may. */
+static void
+check_cluster(OutboxLink *link)
 {
 	if (link->cluster &&
 		kafka_threads_flooded(link->cluster, link->reason, sizeof(link->reason)))
@@ -248,6 +258,12 @@ kafka_state(OutboxLink *link, char *reason, size_t size)
 	if (!link->given_up &&
 		(link->cluster == NULL || link->cluster->fatal || link->cluster->outdated))
 		replace_cluster(link);
+}
+
+static OutboxLinkState
+kafka_state(OutboxLink *link, char *reason, size_t size)
+{
+	check_cluster(link);
 	if (link->cluster && !kafka_cluster_is_up(link->cluster, reason, size))
 	{
 		/* one that takes the place of another says nothing yet */
@@ -442,6 +458,7 @@ judge(OutboxTransfer *t, rd_kafka_resp_err_t error, int64 now, OutboxOutcome *o)
 		t->link->moved_at = now;
 		t->link->retry_at = 0;
 		t->link->backoff = 0;
+		t->link->make_wait = 0;
 	}
 	else if (kafka_cluster_has_failed(t->cluster, reason, sizeof(reason)) ||
 			 t->cluster->fatal || error == RD_KAFKA_RESP_ERR__PURGE_QUEUE ||
@@ -661,11 +678,17 @@ kafka_poll(void)
 {
 	uint64	   ignored;
 	int		   n = 0;
+	bool	   hostile;
 	dlist_iter iter;
 
 	if (read(event_fd, &ignored, sizeof(ignored)) < 0)
 		ignored = 0; /* there is nothing to read, which is fine */
-	more_events = kafka_clusters_poll(report);
+	more_events = kafka_clusters_poll(report, &hostile);
+
+	/* The state of an endpoint that rests is not asked for. */
+	if (hostile)
+		dlist_foreach(iter, &links)
+			check_cluster(dlist_container(OutboxLink, node, iter.cur));
 
 	/* Only those that are on the list now, because 'done' may start others. */
 	dlist_foreach(iter, &ended) n++;

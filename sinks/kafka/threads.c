@@ -10,11 +10,13 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <poll.h>
+#include <time.h>
 #include <unistd.h>
 
 #define BROKERS_MAX 300
-#define LATELY 3000 /* ms; librdkafka tries again after 100 ms, or up to 1 s */
-#define PRODUCE 0	/* the number of this request in Kafka's protocol */
+#define UNASKED_MAX 10000 /* answers to nothing; a few come after a timeout */
+#define LATELY 3000		  /* ms; librdkafka tries again after 100 ms, or up to 1 s */
+#define PRODUCE 0		  /* the number of this request in Kafka's protocol */
 
 /* ms; librdkafka tries again within two seconds */
 #define SAME_FOR 3000
@@ -61,6 +63,11 @@ begin_connection(KafkaCluster *c, int sock)
 	bool sure;
 
 	pthread_mutex_lock(&c->lock);
+	if (c->cut)
+	{
+		pthread_mutex_unlock(&c->lock);
+		return false;
+	}
 	sure = !c->has_id || kafka_now_ms() < c->same_until;
 	for (int i = 0; i < KAFKA_SOCKETS; i++)
 	{
@@ -139,6 +146,40 @@ connect_to(int sock, const struct sockaddr *address, int len, const char *id, vo
 	return errno;
 }
 
+/* ns; 0: the thread has ended */
+static int64
+cpu_of(clockid_t clock)
+{
+	struct timespec used;
+
+	if (clock_gettime(clock, &used) != 0)
+		return 0;
+	return (int64) used.tv_sec * 1000000000 + used.tv_nsec;
+}
+
+/* Takes the clock of this thread, or gives it back.  'lock' is held. */
+static void
+count_thread(KafkaCluster *c, bool begins)
+{
+	clockid_t clock;
+
+	if (pthread_getcpuclockid(pthread_self(), &clock) != 0)
+		return;
+	if (begins)
+	{
+		if (c->nclocks < KAFKA_THREADS)
+			c->clocks[c->nclocks++] = clock;
+		return;
+	}
+	for (int i = 0; i < c->nclocks; i++)
+		if (c->clocks[i] == clock)
+		{
+			c->spent_before += cpu_of(clock);
+			c->clocks[i] = c->clocks[--c->nclocks];
+			return;
+		}
+}
+
 /*
  * librdkafka has a thread and two files for each broker that a broker has named, up to
  * 10,000.  It ends them when the instance ends.  These run in such a thread.
@@ -151,10 +192,10 @@ thread_begins(rd_kafka_t *rk, rd_kafka_thread_type_t type, const char *name, voi
 
 	(void) rk;
 	(void) name;
-	if (type != RD_KAFKA_THREAD_BROKER)
-		return RD_KAFKA_RESP_ERR_NO_ERROR;
 	pthread_mutex_lock(&c->lock);
-	flooded = ++c->threads > BROKERS_MAX && !c->flooded;
+	count_thread(c, true);
+	c->threads += type == RD_KAFKA_THREAD_BROKER;
+	flooded = c->threads > BROKERS_MAX && !c->flooded;
 	c->flooded = c->flooded || flooded;
 	pthread_mutex_unlock(&c->lock);
 	if (flooded)
@@ -170,8 +211,8 @@ thread_ends(rd_kafka_t *rk, rd_kafka_thread_type_t type, const char *name, void 
 	(void) rk;
 	(void) name;
 	pthread_mutex_lock(&c->lock);
-	if (type == RD_KAFKA_THREAD_BROKER)
-		c->threads--;
+	count_thread(c, false);
+	c->threads -= type == RD_KAFKA_THREAD_BROKER;
 	pthread_mutex_unlock(&c->lock);
 	return RD_KAFKA_RESP_ERR_NO_ERROR;
 }
@@ -217,6 +258,7 @@ request_done(rd_kafka_t *rk, int sock, const char *name, int32_t id, int16_t req
 {
 	KafkaCluster *c = arg;
 	int			  slot = kafka_load_slot(id);
+	bool		  too_many;
 
 	(void) rk;
 	(void) sock;
@@ -225,14 +267,16 @@ request_done(rd_kafka_t *rk, int sock, const char *name, int32_t id, int16_t req
 	(void) number;
 	(void) size;
 	(void) took;
-	(void) error;
 	pthread_mutex_lock(&c->lock);
+	too_many = error == RD_KAFKA_RESP_ERR__NOENT && ++c->unasked == UNASKED_MAX;
 	if (request == PRODUCE && c->requests[slot] > 0)
 	{
 		c->requests[slot]--;
 		c->all_requests--;
 	}
 	pthread_mutex_unlock(&c->lock);
+	if (too_many)
+		tell_worker();
 	return RD_KAFKA_RESP_ERR_NO_ERROR;
 }
 
@@ -303,6 +347,41 @@ kafka_threads_flooded(KafkaCluster *c, char *reason, size_t size)
 	if (flooded)
 		snprintf(reason, size, "its brokers name more than %d brokers", BROKERS_MAX);
 	return flooded;
+}
+
+int64
+kafka_threads_cpu(KafkaCluster *c)
+{
+	int64 spent;
+
+	pthread_mutex_lock(&c->lock);
+	spent = c->spent_before;
+	for (int i = 0; i < c->nclocks; i++)
+		spent += cpu_of(c->clocks[i]);
+	pthread_mutex_unlock(&c->lock);
+	return spent;
+}
+
+void
+kafka_threads_cut(KafkaCluster *c)
+{
+	pthread_mutex_lock(&c->lock);
+	c->cut = true;
+	for (int i = 0; i < KAFKA_SOCKETS; i++)
+		if (c->sockets[i] != 0)
+			(void) shutdown(c->sockets[i], SHUT_RDWR);
+	pthread_mutex_unlock(&c->lock);
+}
+
+bool
+kafka_threads_unasked(KafkaCluster *c)
+{
+	bool too_many;
+
+	pthread_mutex_lock(&c->lock);
+	too_many = c->unasked >= UNASKED_MAX;
+	pthread_mutex_unlock(&c->lock);
+	return too_many;
 }
 
 bool

@@ -19,6 +19,18 @@ extern void kafka_threads_ended(KafkaCluster *c);
 /* True if its brokers have named too many others.  It is to be given back.  Writes why. */
 extern bool kafka_threads_flooded(KafkaCluster *c, char *reason, size_t size);
 
+/* ns of CPU that all threads of the instance have used */
+extern int64 kafka_threads_cpu(KafkaCluster *c);
+
+/*
+ * Ends its connections, and lets no other one begin.  A thread of librdkafka reads for as
+ * long as there is something, and does not see before that its instance is to end.
+ */
+extern void kafka_threads_cut(KafkaCluster *c);
+
+/* True if its brokers have sent too many answers to nothing. */
+extern bool kafka_threads_unasked(KafkaCluster *c);
+
 /*
  * Why brokers have lately not taken records that librdkafka repeats; false: nothing is
  * known.  It says nothing else of them until their timeout.

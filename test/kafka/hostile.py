@@ -54,8 +54,11 @@ class Request:
 class Broker:
     """Answers as a good broker does.  A behaviour replaces a part of that."""
 
+    ports = []  # of all brokers here
+
     def __init__(self, port):
         self.port = port
+        self.ports.append(port)
         self.times = itertools.count()
 
     def versions(self, request):
@@ -93,6 +96,18 @@ class Broker:
         body = {VERSIONS: self.versions, METADATA: self.metadata, INIT_PRODUCER: self.init_producer,
                 PRODUCE: self.produce}.get(request.api)
         return frame(request.correlation, body(request)) if body else b""
+
+
+def without_rest(broker, request, connection):
+    """Names all brokers here, and floods each connection over which it gets records."""
+    if request.api == METADATA:
+        connection.sendall(frame(request.correlation, broker.whole_metadata(
+            [broker.broker(n + 1, port=port) for n, port in enumerate(broker.ports)],
+            [broker.topic([broker.partition(n, leader=n + 1) for n in range(len(broker.ports))])])))
+    elif request.api != PRODUCE:
+        connection.sendall(broker.answer(request))
+    else:
+        endless(frame(4711, b"") * 10_000, 0)(connection)
 
 
 # --------------------------------------------------------------------------- behaviours
@@ -229,7 +244,8 @@ instead("names 10,000 brokers that are not there", METADATA, lambda b, r: b.whol
     [b.broker(n, port=1 + n) for n in range(10000)], []))
 instead("throttles after the first records", PRODUCE,
         lambda b, r: b.produced(error=19 if next(b.times) else 0, throttle=60000))
-ALONE = {"names 10,000 brokers that are not there", "throttles after the first records"}
+framed("answers nothing without rest", without_rest, None)
+ALONE = {"names 10,000 brokers that are not there", "throttles after the first records", "answers nothing without rest"}
 
 # What ends the process that librdkafka is in, and with it the server.  Nothing of ours can
 # prevent that, and doc/kafka.md says so.  2.0.2 and 2.16.0 follow a NULL that a broker sends

@@ -6,6 +6,7 @@ use strict;
 use warnings;
 
 use OutboxTest;
+use OutboxTest::Beside;
 use OutboxTest::Network;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -14,12 +15,8 @@ use Test::More;
 plan skip_all => 'outbox_kafka was not built: it needs librdkafka-dev' unless is_installed('outbox_kafka');
 
 my $node = outbox_node('main', conf => "outbox.sinks = 'webhook, kafka'\n");
-my $receiver = OutboxTest::Receiver->new('main');
-my $log = PostgreSQL::Test::Utils::tempdir() . '/producer';
-endpoint($node, $receiver, 'fine', '/ok/fine', "topics => '{load.*}'");
-my $producer = start_producer($node, $log, rate => 20);
-$receiver->wait_delivered(20, path => '/ok/fine');
-my $worker = worker_pid($node);
+my $beside = OutboxTest::Beside->new($node);
+my $worker = $beside->{worker};
 my $hostile = start_hostile('kafka');
 my %port = %{ $hostile->{port} };
 my %name = map { ("h$port{$_}" => $_) } keys %port;
@@ -41,15 +38,6 @@ sub shown
 	return %times;
 }
 
-# Waits until all are fulfilled, and names those that are not.
-sub all_of
-{
-	my ($what, $is) = @_;
-	my @left;
-	wait_until { @left = $is->(); !@left } $what, 120;
-	return ok(!@left, $what) || diag(join "\n", @left);
-}
-
 my ($threads, $pipes) = (threads(), pipes());
 ask(join ';', map { "SELECT outbox.create_endpoint('$_', 'kafka://127.0.0.1:$port{$name{$_}}/t', '{hostile}', timeout => '4 s', backoff_base => '1 s', backoff_max => '2 s')" } sort keys %name);
 ask(q{SELECT count(outbox.emit('hostile', '{}', key => 'k' || n)) FROM generate_series(1, 5) n});
@@ -63,16 +51,16 @@ note(sprintf '%d threads, %d pipes', threads(), pipes());
 
 my %before = shown();
 my $memory = private_memory($worker);
-my $fine = () = $receiver->delivered(path => '/ok/fine');
+my $fine = $beside->delivered;
 ask(q{SELECT count(outbox.emit('hostile', '{}', key => 'k' || n)) FROM generate_series(1, 50) n});
 my $again = 0;
 wait_until { my %times = shown(); $again = grep { $times{$_} >= $before{$_} + 3 } keys %times; $again >= $count / 3 } 'many come again and again', 120;
 note("$again have come three times more");
-$receiver->wait_delivered($fine + 100, path => '/ok/fine');
+$beside->goes_on(100, $fine);
 my $later = private_memory($worker);
 note(sprintf 'memory: %.1f MB, then %.1f MB', $memory, $later);
 cmp_ok($later - $memory, '<', 100, 'the memory is bounded') unless $ENV{OUTBOX_MEMORY_CHECKER};    # which keeps what was freed
-is(worker_pid($node), $worker, 'the worker lives');
+$beside->lives;
 
 ask("SELECT outbox.drop_endpoint(name, discard => true) FROM outbox.endpoints WHERE name <> 'fine'");
 all_of('threads end', sub { return threads() > $threads ? threads() . " instead of $threads" : () });
@@ -88,10 +76,17 @@ all_of('its threads end', sub { return threads() > $threads ? threads() . " inst
 ask("SELECT outbox.alter_endpoint('flood', url => 'kafka://127.0.0.1:$port{'sends a good answer byte by byte'}/t')");
 wait_status($node, $id, 'delivered', 'with another URL it goes on');
 
-stop_producer($producer);
-is(ask("SELECT failed_attempts FROM outbox.stats WHERE endpoint = 'fine'"), '0', 'webhooks have not noticed anything');
+ask("SELECT outbox.drop_endpoint('flood', discard => true)");
+
+# Two that send answers to nothing without rest.  Each connection would cost a core.
+my ($busy) = values %{ start_hostile('kafka', ('answers nothing without rest') x 2)->{port} };
+ask("SELECT outbox.create_endpoint('busy', 'kafka://127.0.0.1:$busy/t', '{busy}')");
+ask(q{SELECT count(outbox.emit('busy', '{}', key => 'k' || n)) FROM generate_series(1, 60) n});
+endpoint_shows($node, 'busy', "state = 'backing_off' AND reason = 'its brokers keep threads of librdkafka busy with nothing' AND failed_attempts = 0", 'a broker that keeps threads busy with nothing is given up for a while');
+all_of('its threads end', sub { return threads() > $threads ? threads() . " instead of $threads" : () });
+ask("SELECT outbox.alter_endpoint('busy', url => 'kafka://127.0.0.1:$port{'answers twice'}/t')");
+ok(wait_sql($node, "SELECT count(*) = 60 FROM outbox.deliveries WHERE endpoint = 'busy' AND status = 'delivered'"), 'with another URL it goes on');
+
 is(ask('SELECT restarts FROM outbox.workers'), '0', 'the worker has lived through all of it');
-check_history($node, $receiver, $log, endpoints => ['/ok/fine'], name => 'nothing lost, nothing twice, all in order');
-$node->stop;
-unlike(slurp_file($node->logfile), qr/PANIC|was terminated by signal/, 'no process has crashed');
+$beside->judge;
 done_testing();
