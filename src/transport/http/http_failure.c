@@ -56,6 +56,7 @@ static const struct
 	{CURLE_SSL_CONNECT_ERROR, OUTBOX_FAILURE_TLS},
 	{CURLE_PEER_FAILED_VERIFICATION, OUTBOX_FAILURE_TLS},
 	{CURLE_SSL_CERTPROBLEM, OUTBOX_FAILURE_TLS},
+	{CURLE_BAD_FUNCTION_ARGUMENT, OUTBOX_FAILURE_TLS}, /* a private key, libcurl 8.23 */
 	{CURLE_SSL_CIPHER, OUTBOX_FAILURE_TLS},
 	{CURLE_SSL_CACERT_BADFILE, OUTBOX_FAILURE_TLS},
 	{CURLE_SSL_CRL_BADFILE, OUTBOX_FAILURE_TLS},
@@ -241,7 +242,8 @@ outbox_http_explain(OutboxTransfer *t, CURLcode code)
 	else if (failure == OUTBOX_FAILURE_TIMEOUT)
 		explain_timeout(t);
 	else if (failure == OUTBOX_FAILURE_TLS && !t->connected && outbox_http_lacks_files &&
-			 (code == CURLE_SSL_CACERT_BADFILE || code == CURLE_SSL_CERTPROBLEM))
+			 (code == CURLE_SSL_CACERT_BADFILE || code == CURLE_SSL_CERTPROBLEM ||
+			  code == CURLE_BAD_FUNCTION_ARGUMENT))
 		outbox_http_not_sent(t, OUTBOX_LACKS_FILE);
 	else if (failure == OUTBOX_FAILURE_TLS)
 		explain_tls(t, code);
