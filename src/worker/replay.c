@@ -306,8 +306,8 @@ read_page(int64 id, ReplayPage *page)
 static bool
 go_on(Replay *r)
 {
-	ReplayPage page = {.ep = outbox_loop_find(r->endpoint_id)};
-	bool	   ended;
+	ReplayPage	  page = {.ep = outbox_loop_find(r->endpoint_id)};
+	volatile bool ended;
 
 	if (page.ep == NULL)
 	{
