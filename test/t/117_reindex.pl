@@ -1,4 +1,4 @@
-# A REINDEX or a damaged row holds up only what needs it, and the worker goes on.
+# A REINDEX, a REPACK or a damaged row holds up only what needs it, and the worker goes on.
 use strict;
 use warnings;
 
@@ -7,7 +7,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $node = outbox_node('main');
+my $node = outbox_node('main', streaming => 1);
 my $receiver = OutboxTest::Receiver->new('main');
 my $offset = 0;
 
@@ -59,6 +59,26 @@ foreach my $what ('TABLE outbox.events_0', 'TABLE outbox.events_1', 'INDEX outbo
 	wait_status($node, $slow, 'delivered', "$what: what was in flight is delivered");
 	is(scalar(() = $receiver->requests(id => $slow)), 1, "$what: once");
 	wait_status($node, $retry, 'delivered', "$what: the retry as well");
+}
+
+# Any table may be made anew while events flow
+SKIP:
+{
+	skip 'PostgreSQL before 19 has no REPACK', 3 if $node->pg_version < 19;
+	my @ids;
+
+	foreach my $table (split /\n/, ask("SELECT oid::regclass FROM pg_class WHERE relnamespace = 'outbox'::regnamespace AND relkind = 'r'"))
+	{
+		foreach my $how ('', '(CONCURRENTLY)')
+		{
+			push @ids, emit($node, 'ok.repack', '{}');
+			ask("REPACK $how $table");
+		}
+	}
+	$receiver->wait_delivered(1, id => $_) foreach @ids;
+	is(scalar(grep { scalar(() = $receiver->requests(id => $_)) != 1 } @ids), 0, 'REPACK: each event is delivered once');
+	is(worker_pid($node), $pid, 'REPACK: by the same worker');
+	ok(wait_sql($node, 'SELECT count(*) = 0 FROM outbox.held_steps'), 'REPACK: no step stays on hold');
 }
 is(ask("SELECT reason FROM outbox.status"), '', 'nothing is on hold');
 unlike(PostgreSQL::Test::Utils::slurp_file($node->logfile), qr/ERROR:  (?!.*statement)|outbox step .* failed/, 'no error in the log');

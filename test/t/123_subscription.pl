@@ -109,6 +109,24 @@ ask($target, 'ALTER SUBSCRIPTION everything ADD PUBLICATION second');
 is(listed(), '0', 'another publication: they are left out');
 orders_arrive('another publication');
 
+# ---- the numbers of the publisher's events, where sequences are replicated
+
+SKIP:
+{
+	skip 'PostgreSQL before 19 replicates no sequences', 4 if $node->pg_version < 19;
+	ask($_, 'CREATE SEQUENCE invoices') foreach $node, $target;
+	ask($node, "SELECT setval('invoices', 42)");
+	ask($node, 'CREATE PUBLICATION numbers FOR ALL SEQUENCES');
+	my $number = ask($target, 'SELECT last_value, is_called FROM outbox.events_seq');
+	($rc, $out, $err) = $target->psql('postgres', "CREATE SUBSCRIPTION numbers CONNECTION '$connstr' PUBLICATION numbers");
+	like($err, qr/NOTICE:  subscription "numbers" leaves out the tables of outbox/, 'sequences: the command says so');
+	ok(wait_sql($target, 'SELECT last_value = 42 FROM invoices'), "sequences: the user's arrive");
+	ask($target, 'ALTER SUBSCRIPTION numbers REFRESH SEQUENCES');
+	is(listed(), '0', 'sequences: those of outbox are left out');
+	is(ask($target, 'SELECT last_value, is_called FROM outbox.events_seq'), $number, 'sequences: the numbers of its own events stay');
+	ask($target, 'DROP SUBSCRIPTION numbers');
+}
+
 # ---- with a log of its own
 
 my $third = OutboxTest::Receiver->new('target');
