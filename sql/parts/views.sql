@@ -159,7 +159,7 @@ COMMENT ON COLUMN outbox.stats.pending_exact IS
 COMMENT ON COLUMN outbox.stats.processing IS 'deliveries in flight';
 COMMENT ON COLUMN outbox.stats.retrying IS
 'deliveries that failed and wait for their next attempt, and those that outbox.retry(), resend(), replay() or '
-'send_test() asked for and that are not sent yet';
+'send_test() asked for, or whose piece of the log was emptied, and that are not sent yet';
 COMMENT ON COLUMN outbox.stats.blocked IS
 'deliveries that wait behind another one of their key and have a row for it. With ordering strict and a dead '
 'one that blocks, all that wait';

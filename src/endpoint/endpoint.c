@@ -356,6 +356,7 @@ overflow(OutboxEndpoint *ep, OutboxDelivery *d)
 int
 outbox_endpoint_overflow_ready(OutboxEndpoint *ep, int64 cut)
 {
+	bool			   keeps = ep->place.keeps;
 	dlist_mutable_iter iter;
 	int				   n = 0;
 	int				   before;
@@ -369,8 +370,13 @@ outbox_endpoint_overflow_ready(OutboxEndpoint *ep, int64 cut)
 
 			if (d->parked || d->seq > cut)
 				continue;
-			outbox_delivery_leave_ready(ep, d);
-			overflow(ep, d);
+			if (keeps)
+				outbox_outcome_keep(ep, d);
+			else
+			{
+				outbox_delivery_leave_ready(ep, d);
+				overflow(ep, d);
+			}
 			n++;
 			break;
 		}
@@ -379,9 +385,15 @@ outbox_endpoint_overflow_ready(OutboxEndpoint *ep, int64 cut)
 }
 
 void
-outbox_endpoint_overflow(OutboxEndpoint *ep, OutboxEvent *event)
+outbox_endpoint_overflow(OutboxEndpoint *ep, OutboxEvent *event,
+						 OutboxFilterResult filter)
 {
+	OutboxDelivery *d = outbox_delivery_make(ep, event, false);
+
 	ep->feed->backlog--;
 	ep->place.dirty = true;
-	overflow(ep, outbox_delivery_make(ep, event, false));
+	if (ep->place.keeps)
+		outbox_window_place(ep, d, filter, false);
+	else
+		overflow(ep, d);
 }

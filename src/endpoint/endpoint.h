@@ -365,6 +365,8 @@ typedef struct OutboxPlace
 	int64 stored_version; /* of the newest subscription that is stored with its place */
 	int64 overflowed;	  /* deliveries that outbox.max_backlog_size made dead and that
 						   * were not logged yet */
+	bool  keeps; /* true if what it lacks of the oldest part of the log is to have
+						   * rows in outbox.parked, so that its position moves on */
 } OutboxPlace;
 
 /* For what endpoints wait in turn, because there is not enough for all of them at once. */
@@ -536,11 +538,13 @@ extern OutboxDelivery *outbox_endpoint_next(OutboxEndpoint *ep, TimestampTz now)
 extern void outbox_endpoint_put_back(OutboxEndpoint *ep, OutboxDelivery *d);
 
 /*
- * The backlog is too large.  The first function makes ready deliveries dead that
- * have no row and a seq up to 'cut', and returns how many.  The second does so with
- * an event that was read for this.
+ * The endpoint is to retain less of the log.  The first function takes away ready
+ * deliveries that have no row and a seq up to 'cut', and returns how many.  The second does
+ * so with an event that was read for this.  With place.keeps they get rows and wait there,
+ * else they are dead.
  */
 extern int	outbox_endpoint_overflow_ready(OutboxEndpoint *ep, int64 cut);
-extern void outbox_endpoint_overflow(OutboxEndpoint *ep, OutboxEvent *event);
+extern void outbox_endpoint_overflow(OutboxEndpoint *ep, OutboxEvent *event,
+									 OutboxFilterResult filter);
 
 #endif /* OUTBOX_ENDPOINT_H */

@@ -440,13 +440,14 @@ void
 outbox_lanes_park_followers(OutboxEndpoint *ep, TimestampTz now)
 {
 	bool crowded = ep->queue->nwaiting > 1 && outbox_memory_is_short();
+	bool keeps = ep->place.keeps;
 
 	/*
 	 * For an endpoint that seems to be down no rows are written, because it could
 	 * not get these events anyway.  The position names the few that wait.  Where memory
-	 * is short, it holds one of them.
+	 * is short, it holds one of them.  Where it retains the log, it holds none.
 	 */
-	if (!crowded &&
+	if (!crowded && !keeps &&
 		(ep->pace.breaker == OUTBOX_BREAKER_OPEN ||
 		 ep->pace.failures >= OUTBOX_BREAKER_FAILURES / 2))
 		return;
@@ -465,7 +466,7 @@ outbox_lanes_park_followers(OutboxEndpoint *ep, TimestampTz now)
 	 * While most slots are busy no key holds up the others, so followers may stay
 	 * in memory.
 	 */
-	if (crowded && outbox_status_is_shut(ep, now))
+	if ((crowded || keeps) && outbox_status_is_shut(ep, now))
 		park_lanes(ep, 0);
 	else if (outbox_endpoint_waits_full(ep) &&
 			 ep->queue->nheads < Min(ep->pace.slots, ep->pace.limits.max_in_flight) / 2)

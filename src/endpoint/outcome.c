@@ -187,18 +187,34 @@ outbox_outcome_wait(OutboxEndpoint *ep, const OutboxDelivery *d, const OutboxOut
 	return wait;
 }
 
-void
-outbox_outcome_retry(OutboxEndpoint *ep, OutboxDelivery *d, TimestampTz due)
+static void
+wait_until(OutboxEndpoint *ep, OutboxDelivery *d, TimestampTz due)
 {
 	OutboxLane *lane = d->lane;
 
-	d->next_attempt_at = Min(due, d->first_attempt_at + ep->config.max_age);
+	d->next_attempt_at = due;
 	outbox_delivery_settle(ep, d, OUTBOX_VERDICT_RETRY);
 	if (lane)
 	{
 		lane->blockers++;
 		outbox_lane_park_later(ep, lane);
 	}
+}
+
+void
+outbox_outcome_retry(OutboxEndpoint *ep, OutboxDelivery *d, TimestampTz due)
+{
+	wait_until(ep, d, Min(due, d->first_attempt_at + ep->config.max_age));
+}
+
+/* Its row has been due since the event was emitted, so rows come back in that order. */
+void
+outbox_outcome_keep(OutboxEndpoint *ep, OutboxDelivery *d)
+{
+	outbox_delivery_leave_ready(ep, d);
+	if (d->lane)
+		d->lane->head = NULL;
+	wait_until(ep, d, d->event->created_at);
 }
 
 static void

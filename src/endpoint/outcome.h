@@ -38,6 +38,9 @@ extern int64 outbox_outcome_wait(OutboxEndpoint *ep, const OutboxDelivery *d,
 /* The delivery is to be retried at 'due', and blocks its lane until then. */
 extern void outbox_outcome_retry(OutboxEndpoint *ep, OutboxDelivery *d, TimestampTz due);
 
+/* A ready delivery gets a row, and waits there as one whose retry is due. */
+extern void outbox_outcome_keep(OutboxEndpoint *ep, OutboxDelivery *d);
+
 /* The delivery becomes dead.  The caller lets its lane advance, or blocks it. */
 extern void outbox_outcome_give_up(OutboxEndpoint *ep, OutboxDelivery *d,
 								   const char *reason, const char *error);

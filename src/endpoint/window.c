@@ -224,6 +224,32 @@ outbox_window_count_again(OutboxEndpoint *ep, const OutboxCursor *head)
 	outbox_cursor_copy(&ep->feed->counter, outbox_window_frontier(ep, head));
 }
 
+/*
+ * It becomes dead at once if its filter failed.  A row that waits behind its key would not
+ * say so.
+ */
+bool
+outbox_window_place(OutboxEndpoint *ep, OutboxDelivery *d, OutboxFilterResult filter,
+					bool known)
+{
+	if (filter == OUTBOX_FILTER_YES)
+	{
+		ep->status.unfit = 0;
+		outbox_lane_place(ep, d, known);
+		return true;
+	}
+	outbox_outcome_unsent(ep, d, "filter failed",
+						  filter == OUTBOX_FILTER_TOO_LONG ?
+							  "the filter is too long for a payload of this size" :
+							  "the filter is neither true nor false of the payload");
+	if (filter == OUTBOX_FILTER_TOO_LONG && ++ep->status.unfit == OUTBOX_UNFIT_MAX)
+	{
+		ep->status.unfit = 0;
+		outbox_status_disable(ep, OUTBOX_FILTER_UNFIT, GetCurrentTimestamp());
+	}
+	return false;
+}
+
 bool
 outbox_window_take_next(OutboxEndpoint *ep, OutboxDelivery **result)
 {
@@ -271,30 +297,8 @@ outbox_window_take_next(OutboxEndpoint *ep, OutboxDelivery **result)
 	if (!entry.cancelled)
 	{
 		d = outbox_delivery_make(ep, event, false);
-		if (entry.filter == OUTBOX_FILTER_YES)
-		{
-			ep->status.unfit = 0;
-			outbox_lane_place(ep, d, true);
-		}
-		else
-		{
-			/*
-			 * It becomes dead at once.  A row that waits behind its key would not
-			 * say that the filter failed.
-			 */
-			outbox_outcome_unsent(
-				ep, d, "filter failed",
-				entry.filter == OUTBOX_FILTER_TOO_LONG ?
-					"the filter is too long for a payload of this size" :
-					"the filter is neither true nor false of the payload");
+		if (!outbox_window_place(ep, d, entry.filter, true))
 			d = NULL;
-			if (entry.filter == OUTBOX_FILTER_TOO_LONG &&
-				++ep->status.unfit == OUTBOX_UNFIT_MAX)
-			{
-				ep->status.unfit = 0;
-				outbox_status_disable(ep, OUTBOX_FILTER_UNFIT, GetCurrentTimestamp());
-			}
-		}
 	}
 	outbox_page_unref(event->page);
 	*result = d;

@@ -64,4 +64,11 @@ extern const OutboxCursor *outbox_window_frontier(OutboxEndpoint	 *ep,
  */
 extern bool outbox_window_take_next(OutboxEndpoint *ep, OutboxDelivery **d);
 
+/*
+ * The same for a delivery of an event that was not in the window.  'known': memory has what
+ * outbox.parked has of its key.  Returns false if it is dead.
+ */
+extern bool outbox_window_place(OutboxEndpoint *ep, OutboxDelivery *d,
+								OutboxFilterResult filter, bool known);
+
 #endif /* OUTBOX_WINDOW_H */

@@ -7,7 +7,7 @@
  * The table in use changes after half the retention.  So with three tables, the one
  * that is used next holds nothing younger than the retention.  For attempts that is
  * all.  A table of events must also hold nothing that an endpoint has yet to read: see
- * no_reader_needs().
+ * count_needing().
  */
 #include "base/outbox.h"
 
@@ -146,50 +146,60 @@ due(TimestampTz since, int retention)
 }
 
 /*
- * True if every endpoint and replay has finished with this piece of the log.  The
- * caller has locked the piece against all other sessions.  The snapshot must be taken
- * after that: with an older one, a transaction could still commit an event into the
- * piece unseen.  Meanwhile no endpoint can be made, and no other worker can store a
- * position or park a delivery.  All of these take a lock that conflicts with the
- * caller's lock on the settings.
+ * Returns how many places of endpoints and replays have not passed this piece of the log,
+ * and in '*beyond' how many of these have passed all numbers up to 'upto'.
  *
- * A row that some position has not passed is needed.  So is a row that was in flight
- * when the position was written.  For an endpoint that is catching up, the rows that
- * it has not read yet are searched from last_seq on.  The piece may be full of rows
- * that it has read.
+ * A row that some place has not passed is needed, for a replay up to its target ('upto').
+ * So is a row that was in flight when the position was written.  Each is looked up as the
+ * reader would find it (log.c), and none that was read is examined: the piece may be full
+ * of them.
+ *
+ * To empty the piece, the caller has locked it against all other sessions.  The snapshot
+ * must be taken after that: with an older one, a transaction could still commit an event
+ * into the piece unseen.  Meanwhile no endpoint can be made, and no other worker can store
+ * a position or park a delivery.  All of these take a lock that conflicts with the caller's
+ * lock on the settings.
  */
-static bool
-no_reader_needs(int piece)
+static int64
+count_needing(int piece, int64 upto, int64 *beyond)
 {
-	char sql[2048];
+	Datum args[1] = {Int64GetDatum(upto)};
+	char  sql[3072];
 
+	/* In this order: what is in no tick yet, what is left of a tick, what was on its way. */
+#define EVENT " EXISTS (SELECT 1 FROM outbox.events_%1$d e WHERE "
+#define SEEN_BY "pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid), "
+#define NEW " AND NOT " SEEN_BY "p.latest)) OR"
+#define NOT_READ \
+	" AND NOT " SEEN_BY "p.read)" \
+	" AND (p.upto IS NULL OR " SEEN_BY "p.reading)))"
 	snprintf(sql, sizeof(sql),
-			 "SELECT 1 FROM (SELECT DISTINCT ON (read::pg_catalog.text,"
-			 " reading::pg_catalog.text, last_seq, pending) read, reading,"
-			 " last_seq, pending FROM (SELECT read, reading, last_seq, pending"
-			 " FROM outbox.endpoint_positions"
-			 " UNION ALL SELECT read, NULL, 0, NULL FROM outbox.replays"
-			 " WHERE finished_at IS NULL) AS q) AS p"
-			 " WHERE (p.reading IS NOT NULL AND EXISTS (SELECT 1 FROM outbox.events_%d e"
-			 " WHERE e.seq > p.last_seq"
-			 " AND NOT pg_catalog.pg_visible_in_snapshot("
-			 "outbox.log_xid(e.epoch, e.xid), p.read)))"
-			 " OR EXISTS (SELECT 1 FROM outbox.events_%d e"
-			 " WHERE e.xid >="
-			 " pg_catalog.pg_snapshot_xmin(p.read)"
-			 " AND NOT pg_catalog.pg_visible_in_snapshot("
-			 "outbox.log_xid(e.epoch, e.xid), p.read)"
-			 " AND NOT (p.reading IS NOT NULL"
-			 " AND e.seq <= p.last_seq"
-			 " AND pg_catalog.pg_visible_in_snapshot("
-			 "outbox.log_xid(e.epoch, e.xid), p.reading)))"
-			 " OR EXISTS (SELECT 1 FROM outbox.events_%d e"
-			 " WHERE e.seq = ANY (outbox.pending_seqs(p.pending))"
-			 " AND outbox.log_xid(e.epoch, e.xid) IS NOT NULL)"
-			 " LIMIT 1",
-			 piece, piece, piece);
-	execute(sql);
-	return SPI_processed == 0;
+			 "SELECT count(*), count(*) FILTER (WHERE p.seq >= $1)"
+			 " FROM (SELECT DISTINCT ON"
+			 " (read::text, reading::text, last_seq, upto, pending) *"
+			 " FROM (SELECT read, reading, COALESCE(reading, read) AS latest, last_seq,"
+			 " seq, NULL::int8 AS upto, pending FROM outbox.endpoint_positions"
+			 " UNION ALL SELECT r.read, r.target, NULL, l.last_seq,"
+			 " GREATEST(r.read_seq_low, l.last_seq), r.target_seq_high, NULL"
+			 " FROM outbox.replays r CROSS JOIN LATERAL"
+			 " (SELECT CASE WHEN r.reading THEN r.last_seq ELSE 0 END AS last_seq) l"
+			 " WHERE r.finished_at IS NULL) AS q) AS p WHERE" EVENT
+			 "e.xid >= pg_snapshot_xmax(p.latest)" NEW EVENT
+			 "e.xid = ANY (ARRAY(SELECT pg_snapshot_xip(p.latest)))" NEW
+			 " p.reading IS NOT NULL AND (" EVENT
+			 "e.xid = ANY (ARRAY(SELECT pg_snapshot_xip(p.read)))"
+			 " AND e.seq > p.last_seq" NOT_READ " OR" EVENT
+			 "e.seq > p.seq AND e.seq <= COALESCE(p.upto, 9223372036854775807)" NOT_READ
+			 ") OR" EVENT "e.seq = ANY (outbox.pending_seqs(p.pending))"
+			 " AND outbox.log_xid(e.epoch, e.xid) IS NOT NULL)",
+			 piece);
+#undef EVENT
+#undef SEEN_BY
+#undef NEW
+#undef NOT_READ
+	outbox_query(sql, 1, (Oid[]){INT8OID}, args, NULL);
+	*beyond = row_int8(fetch_row(0), 1);
+	return row_int8(fetch_row(0), 0);
 }
 
 static void
@@ -248,23 +258,62 @@ forget_subscriptions(void)
 }
 
 /*
+ * Asks the workers to move endpoints on that have not passed the piece.  If others have
+ * passed all of its numbers, they lack rows of transactions that committed late, and get
+ * them when they read up to the end of the log.
+ */
+static void
+ask_to_pass(int piece, int64 beyond)
+{
+	char  sql[256];
+	int64 upto;
+
+	snprintf(sql, sizeof(sql),
+			 "SELECT CASE WHEN $1 = 0 THEN LEAST(q.last_value, (SELECT max(e.seq)"
+			 " FROM outbox.events_%d e)) ELSE q.last_value END FROM outbox.events_seq q",
+			 piece);
+	outbox_query(sql, 1, (Oid[]){INT8OID}, (Datum[]){Int64GetDatum(beyond)}, NULL);
+	upto = row_int8(fetch_row(0), 0);
+	if (upto != (int64) pg_atomic_exchange_u64(&db->due_upto, (uint64) upto))
+		outbox_workers_wake(db, true);
+}
+
+/* Looks without a lock.  Returns true if no endpoint needs the piece. */
+static bool
+is_passed(int piece)
+{
+	int64 beyond;
+	int64 upto = (int64) pg_atomic_read_u64(&db->due_upto);
+	bool  passed;
+
+	if (!outbox_txn_begin(true))
+		return false;
+	passed = count_needing(piece, upto == 0 ? PG_INT64_MAX : upto, &beyond) == 0;
+	if (!passed)
+		ask_to_pass(piece, beyond);
+	outbox_txn_commit();
+	return passed;
+}
+
+/*
  * Also returns true if events of the piece must be copied before it can be emptied.
  * This is called again when they are.
  */
 static bool
 rotate_events(void)
 {
-	int next = next_piece(events_piece);
-	Oid settings = outbox_table_oid(OUTBOX_TABLE_ENDPOINT_SETTINGS);
+	int	  next = next_piece(events_piece);
+	Oid	  settings = outbox_table_oid(OUTBOX_TABLE_ENDPOINT_SETTINGS);
+	int64 beyond;
 
-	if (!outbox_txn_begin(true))
+	if (!is_passed(next) || !outbox_txn_begin(true))
 		return false;
 
 	/* Never waits for a lock: every emit would queue up behind the waiting request. */
 	locked_out = !lock_exclusively(OUTBOX_TABLE_EVENTS_0 + next) ||
 		!lock_exclusively(OUTBOX_TABLE_TICKS_0 + next) ||
 		!ConditionalLockRelationOid(settings, ShareRowExclusiveLock);
-	if (locked_out || !no_reader_needs(next))
+	if (locked_out || count_needing(next, 0, &beyond) > 0)
 	{
 		outbox_txn_abort();
 		return false;
@@ -285,6 +334,7 @@ rotate_events(void)
 	events_piece = next;
 	events_since = GetCurrentTimestamp();
 	pg_atomic_write_u32(&db->piece, next);
+	pg_atomic_write_u64(&db->due_upto, 0);
 	outbox_kept_emptied();
 	return true;
 }

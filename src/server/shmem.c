@@ -96,6 +96,7 @@ init_slots(void)
 		pg_atomic_init_u32(&db->positions_piece, 0);
 		pg_atomic_init_u32(&db->position_rows, 0);
 		pg_atomic_init_u64(&db->keep_upto, 0);
+		pg_atomic_init_u64(&db->due_upto, 0);
 		pg_atomic_init_u32(&db->released, 0);
 		pg_atomic_init_u64(&db->last_tick, 0);
 		pg_atomic_init_u64(&db->last_position, 0);
@@ -244,6 +245,7 @@ find_slot(Oid dboid, bool create)
 	pg_atomic_write_u32(&db->position_rows, 0);
 	pg_atomic_write_u64(&db->last_tick, 0);
 	pg_atomic_write_u64(&db->keep_upto, 0);
+	pg_atomic_write_u64(&db->due_upto, 0);
 	pg_atomic_write_u32(&db->released, 0);
 	pg_atomic_write_u64(&db->last_position, 0);
 	pg_atomic_write_u64(&db->last_shared, 0);

@@ -194,6 +194,13 @@ typedef struct OutboxDatabase
 	pg_atomic_uint64 keep_upto;
 
 	/*
+	 * Not 0 while the piece after 'piece' is due to be emptied, and an endpoint has not
+	 * passed it.  Each worker then moves its endpoints on up to this number, if they lack
+	 * little (backlog_limit.c).
+	 */
+	pg_atomic_uint64 due_upto;
+
+	/*
 	 * 1: a worker has deleted rows of dropped endpoints.  The worker that serves the
 	 * database then looks for copies of events that no delivery needs any more.
 	 */

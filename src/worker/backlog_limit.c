@@ -1,17 +1,23 @@
 /*
  * backlog_limit.c
- *	  Owns outbox.max_backlog_size: an endpoint that retains more of the log than
- *	  this loses the oldest events of its backlog.
+ *	  Owns how much of the log an endpoint may retain: none of a piece that is due to be
+ *	  emptied if it lacks little, and not more than outbox.max_backlog_size.
  *
- * These become dead letters, which keep copies of their events like any others, and
- * the endpoint's position moves on.  So the pieces of the log that only this
- * endpoint needed can be emptied.  How much an endpoint retains is estimated from
- * the numbers of events, as in outbox.stats.
+ * The oldest events that such an endpoint lacks get rows in outbox.parked, and its position
+ * moves on.  So the pieces of the log that only this endpoint needed can be emptied, and
+ * copies of these events are kept (kept.h).  If the endpoints lack little of the log, the
+ * rows wait for their first attempt.  An endpoint that lacks more retains the log, and
+ * beyond outbox.max_backlog_size its rows are dead letters.  README.md says why.
+ *
+ * How much an endpoint retains is estimated from the numbers of events, as in outbox.stats.
  */
 #include "base/outbox.h"
 
+#include <math.h>
+
 #include "utils/timestamp.h"
 
+#include "base/crash_point.h"
 #include "base/query.h"
 #include "base/settings.h"
 #include "base/table_rows.h"
@@ -19,7 +25,9 @@
 #include "log/step.h"
 #include "log/transaction.h"
 #include "worker/backlog_limit.h"
+#include "worker/busy.h"
 #include "worker/dispatch.h"
+#include "worker/head.h"
 #include "worker/loop.h"
 #include "worker/laggards.h"
 #include "worker/roster.h"
@@ -29,41 +37,54 @@
 /* µs until the next try while outcomes cannot be settled. */
 #define SETTLE_WAIT (50 * 1000)
 
-/* Dead letters that one step makes at most, because requests wait meanwhile. */
+/*
+ * Requests wait during a step.  So many events get rows in one at most, and after this time
+ * (µs) no other endpoint is begun with.
+ */
 #define STEP_EVENTS 500
+#define STEP_TIME (5 * 1000)
 
-static TimestampTz look_at;
-static TimestampTz wait_until; /* no step before: outcomes have to be settled first */
-static bool		   more;	   /* true if an endpoint is still before 'cut' */
-static int64	   cut;		   /* the log may be retained from this number on */
+/* At most 1/KEPT_SHARE of the log's events is kept until its next piece is emptied. */
+#define KEPT_SHARE 4
+
+static OutboxDatabase *db;
+static TimestampTz	   look_at;
+static TimestampTz	   wait_until; /* no step before: outcomes have to be settled first */
+static bool			   more;	   /* true if an endpoint can go on at once */
+static int			   next;	   /* in the roster: whose turn it is */
+
+/* By the last look.  The log may be retained from these numbers on (0: all of it). */
+static int64 limit_cut; /* by outbox.max_backlog_size */
+static int64 due_cut;	/* by the piece that is due to be emptied */
+
+static int64 room; /* events that may be kept: a part of the log as it then was */
+
+/* What was kept while this piece was in use. */
+static uint32 piece;
+static int64  kept;
+
+void
+outbox_backlog_limit_init(OutboxDatabase *database)
+{
+	db = database;
+}
+
+/* True if an endpoint may be asked to retain less, or was. */
+static bool
+is_wanted(void)
+{
+	return outbox_max_backlog_size >= 0 || pg_atomic_read_u64(&db->due_upto) != 0 ||
+		limit_cut != 0 || due_cut != 0;
+}
 
 TimestampTz
 outbox_backlog_limit_next_time(void)
 {
-	if (outbox_max_backlog_size < 0)
+	if (!is_wanted())
 		return DT_NOEND;
+	if ((int64) pg_atomic_read_u64(&db->due_upto) != due_cut)
+		return wait_until;
 	return Max(wait_until, more ? 0 : look_at);
-}
-
-/*
- * Returns the lowest number from which on the log is no larger than allowed.  0:
- * all of it is allowed.
- */
-static int64
-find_cut(void)
-{
-	OutboxColumns row;
-	int64		  bytes;
-	double		  allowed = (double) outbox_max_backlog_size * 1024 * 1024;
-
-	outbox_query("SELECT bytes, max_seq, min_seq FROM outbox.log_size", 0, NULL, NULL,
-				 NULL);
-	row = fetch_row(0);
-	bytes = row_int8(row, 0);
-	if (row.nulls[2] || bytes <= allowed)
-		return 0;
-	return row_int8(row, 1) -
-		(int64) (allowed / bytes * (row_int8(row, 1) - row_int8(row, 2) + 1));
 }
 
 /* Returns about where in the log the endpoint is, as an event's number. */
@@ -81,39 +102,187 @@ last_seq_of(OutboxEndpoint *ep)
 	return outbox_window_frontier(ep, &outbox_loop.head)->last_seq;
 }
 
+static bool
+is_at_head(const OutboxEndpoint *ep)
+{
+	return ep->feed->attached && ep->feed->window_count == 0;
+}
+
+/* True if it has not passed all numbers up to 'cut'. */
+static bool
+lacks_some(OutboxEndpoint *ep, int64 cut)
+{
+	if (ep->queue->nheld > 0 &&
+		dlist_head_element(OutboxDelivery, held_node, &ep->queue->held)->seq <= cut)
+		return true;
+	return !is_at_head(ep) && place_of(ep) < cut;
+}
+
+static bool
+may_be_moved(const OutboxEndpoint *ep)
+{
+	return !outbox_endpoint_rests(ep) && !ep->member.dropped && !ep->member.recreate &&
+		!ep->member.put_off && !ep->status.unstorable &&
+		!outbox_step_held(OUTBOX_STEP_BACKLOG, ep->id);
+}
+
+/* ------------------------------------------------------------ who keeps */
+
 static int
-shorten(OutboxEndpoint *ep)
+compare_backlog(const void *a, const void *b)
+{
+	const OutboxEndpoint *x = *(OutboxEndpoint *const *) a;
+	const OutboxEndpoint *y = *(OutboxEndpoint *const *) b;
+
+	return x->feed->backlog < y->feed->backlog ? -1 : x->feed->backlog > y->feed->backlog;
+}
+
+/*
+ * Decides for whom events are kept: those that lack least, while all that they lack of the
+ * log is at most 'left' events.  What is kept for one counts as retained by it: it lacks at
+ * most 'allowed' events.
+ */
+static void
+choose(int64 left, double allowed)
+{
+	int64			 cut = Max(limit_cut, due_cut);
+	OutboxEndpoint **lagging = palloc(sizeof(OutboxEndpoint *) *
+									  Max(outbox_loop.roster.n, 1));
+	int				 n = 0;
+
+	for (int i = 0; i < outbox_loop.roster.n; i++)
+	{
+		OutboxEndpoint *ep = outbox_loop.roster.endpoints[i];
+
+		if (outbox_endpoint_rests(ep))
+			continue;
+		ep->place.keeps = false;
+		if (may_be_moved(ep) && ep->feed->counted && lacks_some(ep, cut) &&
+			ep->feed->backlog + ep->table->rows[OUTBOX_ROW_RETRYING] +
+					ep->table->rows[OUTBOX_ROW_BLOCKED] <=
+				allowed)
+			lagging[n++] = ep;
+	}
+	qsort(lagging, n, sizeof(OutboxEndpoint *), compare_backlog);
+	for (int i = 0; i < n; i++)
+	{
+		left -= lagging[i]->feed->backlog;
+		if (left < 0)
+			break;
+		lagging[i]->place.keeps = true;
+	}
+	pfree(lagging);
+}
+
+static void
+look(void)
+{
+	OutboxColumns row;
+	int64		  bytes;
+	int64		  max_seq;
+	int64		  nevents;
+	double		  allowed = (double) outbox_max_backlog_size * 1024 * 1024;
+
+	outbox_query("SELECT bytes, max_seq, min_seq FROM outbox.log_size", 0, NULL, NULL,
+				 NULL);
+	row = fetch_row(0);
+	bytes = row_int8(row, 0);
+	max_seq = row_int8(row, 1);
+	nevents = row.nulls[2] ? 0 : max_seq - row_int8(row, 2) + 1;
+	limit_cut = allowed < 0 || bytes <= allowed ?
+		0 :
+		max_seq - (int64) (allowed / bytes * nevents);
+	due_cut = (int64) pg_atomic_read_u64(&db->due_upto);
+	if (piece != pg_atomic_read_u32(&db->piece))
+		kept = 0;
+	piece = pg_atomic_read_u32(&db->piece);
+	room = nevents / KEPT_SHARE;
+	choose(room - kept, allowed < 0 ? INFINITY : allowed / bytes * nevents);
+}
+
+/* ------------------------------------------------------------- moving on */
+
+static void
+log_overflow(OutboxEndpoint *ep)
+{
+	ereport(
+		LOG,
+		(errmsg(
+			 "outbox endpoint \"%s\" retained more than outbox.max_backlog_size: " INT64_FORMAT
+			 " deliveries are dead",
+			 ep->config.name, ep->place.overflowed),
+		 errhint("outbox.retry('%s') sends them, outbox.discard('%s') discards them.",
+				 ep->config.name, ep->config.name)));
+	ep->place.overflowed = 0;
+}
+
+/* Moves an endpoint on, by a page at most.  Returns how many events get rows. */
+static int
+shorten(OutboxEndpoint *ep, int64 cut)
 {
 	int n = outbox_endpoint_overflow_ready(ep, cut);
 
-	/* What was read ahead is read again, to become dead letters. */
-	if (ep->feed->attached || ep->feed->window_count > 0)
-		outbox_window_drop(ep, &outbox_loop.head);
-	n += outbox_laggards_overflow(ep);
-	ep->place.overflowed += n;
-	if (place_of(ep) >= cut && ep->place.overflowed > 0)
+	if (!is_at_head(ep) && place_of(ep) < cut)
 	{
-		ereport(
-			LOG,
-			(errmsg(
-				 "outbox endpoint \"%s\" retained more than outbox.max_backlog_size: " INT64_FORMAT
-				 " deliveries are dead",
-				 ep->config.name, ep->place.overflowed),
-			 errhint("outbox.retry('%s') sends them, outbox.discard('%s') discards them.",
-					 ep->config.name, ep->config.name)));
-		ep->place.overflowed = 0;
+		/* What was read ahead is read again, to get rows. */
+		if (ep->feed->attached || ep->feed->window_count > 0)
+			outbox_window_drop(ep, &outbox_loop.head);
+		if (ep->place.keeps && ep->feed->counted && ep->feed->backlog == 0 &&
+			outbox_head_is_beyond(&ep->feed->cursor))
+			outbox_cursor_copy(&ep->feed->cursor,
+							   &outbox_loop.head); /* it lacks nothing */
+		else
+			n += outbox_laggards_overflow(ep);
+		if (ep->place.keeps)
+			n += outbox_endpoint_overflow_ready(ep, PG_INT64_MAX);
 	}
+	ep->place.dirty = true;
+	outbox_busy_add(ep);
+	if (ep->place.keeps)
+		kept += n;
+	else
+		ep->place.overflowed += n;
+	if (ep->place.overflowed > 0 && place_of(ep) >= cut)
+		log_overflow(ep);
+	return n;
+}
+
+/* Moves the endpoint on if it is to.  Returns how many events get rows. */
+static int
+move_on(OutboxEndpoint *ep)
+{
+	int64 cut = ep->place.keeps ? Max(limit_cut, due_cut) : limit_cut;
+	int64 place;
+	int64 last_seq;
+	int	  n;
+
+	if (!may_be_moved(ep) ||
+		!(ep->place.keeps ? lacks_some(ep, cut) : !is_at_head(ep) && place_of(ep) < cut))
+		return 0;
+	outbox_step_blame(ep->id);
+	place = place_of(ep);
+	last_seq = last_seq_of(ep);
+	n = shorten(ep, cut);
+	outbox_loop.traffic.unsettled += n;
+	outbox_step_passed(OUTBOX_STEP_BACKLOG, ep->id);
+
+	/*
+	 * The next step is due at once if this one got further.  Events that were committed
+	 * late have lower numbers, so last_seq may change while the place does not.
+	 */
+	if (place_of(ep) < cut && (place_of(ep) != place || last_seq_of(ep) != last_seq))
+		more = true;
 	return n;
 }
 
 bool
 outbox_backlog_limit_step(TimestampTz now)
 {
-	int n = 0;
+	TimestampTz begun = GetCurrentTimestamp();
+	int			n = 0;
 
 	/*
-	 * Dead deliveries stay in memory until they are settled, so their number is
-	 * bounded.
+	 * What gets rows stays in memory until it is settled, so its number is bounded.
 	 */
 	if (outbox_loop.traffic.unsettled >= 2 * OUTBOX_SETTLE_AFTER)
 	{
@@ -123,47 +292,31 @@ outbox_backlog_limit_step(TimestampTz now)
 	if (!outbox_txn_begin(false))
 		return false;
 	outbox_lock_indexes(OUTBOX_TABLE_EVENTS_0, OUTBOX_TABLE_EVENTS_2);
-	if (now >= look_at)
+	if (now >= look_at || (int64) pg_atomic_read_u64(&db->due_upto) != due_cut)
 	{
-		cut = find_cut();
+		look();
 		look_at = now + LOOK_EVERY;
 	}
 	more = false;
-	for (int i = 0; cut > 0 && i < outbox_loop.roster.n; i++)
+	for (int i = 0; limit_cut + due_cut > 0 && i < outbox_loop.roster.n; i++)
 	{
-		OutboxEndpoint *ep = outbox_loop.roster.endpoints[i];
-		int64			place;
-		int64			last_seq;
-		int				dead;
-
-		if (ep->member.dropped || ep->member.recreate || ep->member.put_off ||
-			(ep->feed->attached && ep->feed->window_count == 0) ||
-			ep->status.unstorable || outbox_step_held(OUTBOX_STEP_BACKLOG, ep->id))
-			continue;
-		outbox_step_blame(ep->id);
-		place = place_of(ep);
-		if (place >= cut)
-			continue;
-		if (n >= STEP_EVENTS)
+		if (n >= STEP_EVENTS || GetCurrentTimestamp() - begun >= STEP_TIME)
 		{
-			more = true; /* its turn comes in a later step */
-			continue;
+			more = true; /* the others' turn comes in the next step */
+			break;
 		}
-		last_seq = last_seq_of(ep);
-		dead = shorten(ep);
-		n += dead;
-		outbox_loop.traffic.unsettled += dead;
-		outbox_step_passed(OUTBOX_STEP_BACKLOG, ep->id);
-
-		/*
-		 * The next step is due at once if this one got further.  Events that were
-		 * committed late have lower numbers, so last_seq may change while the place
-		 * does not.
-		 */
-		if (place_of(ep) < cut && (place_of(ep) != place || last_seq_of(ep) != last_seq))
-			more = true;
+		if (next >= outbox_loop.roster.n)
+			next = 0;
+		n += move_on(outbox_loop.roster.endpoints[next++]);
 	}
 	outbox_step_blame(0);
+	OUTBOX_CRASH_POINT("backlog.read");
 	outbox_txn_commit();
 	return true;
+}
+
+bool
+outbox_backlog_limit_hurries(const OutboxEndpoint *ep)
+{
+	return due_cut != 0 && ep->table->rows[OUTBOX_ROW_RETRYING] < room;
 }

@@ -43,6 +43,7 @@ outbox_chores_init(OutboxDatabase *database, OutboxWorker *self)
 {
 	db = database;
 	outbox_forget_init(database, self);
+	outbox_backlog_limit_init(database);
 }
 
 static TimestampTz

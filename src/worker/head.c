@@ -204,3 +204,16 @@ outbox_head_reached(const OutboxCursor *c)
 		(c->read->number == outbox_loop.head.read->number ||
 		 outbox_tick_same(c->read, outbox_loop.head.read));
 }
+
+/* Within a tick an endpoint may be further than the head, or read a later one (ahead.c). */
+bool
+outbox_head_is_beyond(const OutboxCursor *c)
+{
+	const OutboxCursor *head = &outbox_loop.head;
+
+	if (!outbox_tick_follows(head->read, c->read))
+		return false;
+	if (c->reading == NULL || outbox_tick_follows(head->read, c->reading))
+		return true;
+	return head->reading == c->reading && c->last_seq <= head->last_seq;
+}

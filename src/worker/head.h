@@ -38,6 +38,9 @@ extern bool outbox_head_read(bool news, XLogRecPtr *lsn);
 /* True if a cursor at this place has read all that the head has. */
 extern bool outbox_head_reached(const OutboxCursor *c);
 
+/* True if the head has read all that a reader at this place has. */
+extern bool outbox_head_is_beyond(const OutboxCursor *c);
+
 /*
  * Returns the tick up to which a cursor at this place may read: the newest one that the
  * head has, or with 'ahead' one behind that (ahead.h).  NULL: there is nothing to read.

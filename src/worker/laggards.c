@@ -195,7 +195,6 @@ outbox_laggards_give_up(TimestampTz now)
 static void
 overflow_takes(void *arg, void *wanted, OutboxEvent *event)
 {
-	(void) wanted;
 	if (outbox_parked_is_cancelled(arg, event->seq))
 		return;
 	if (event->forgotten)
@@ -203,7 +202,7 @@ overflow_takes(void *arg, void *wanted, OutboxEvent *event)
 		outbox_tally_count(arg, OUTBOX_COUNT_CANCELLED);
 		return;
 	}
-	outbox_endpoint_overflow(arg, event);
+	outbox_endpoint_overflow(arg, event, *(OutboxFilterResult *) wanted);
 	noverflowed++;
 }
 

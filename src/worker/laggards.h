@@ -25,8 +25,8 @@ extern bool outbox_laggards_have_work(TimestampTz now);
 extern void outbox_laggards_give_up(TimestampTz now);
 
 /*
- * Reads a page for an endpoint that is not attached, and makes its events dead.
- * Returns how many.  Needs a transaction.
+ * Reads a page for an endpoint that is not attached, for outbox_endpoint_overflow().
+ * Returns how many events it was called with.  Needs a transaction.
  */
 extern int outbox_laggards_overflow(OutboxEndpoint *ep);
 

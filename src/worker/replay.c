@@ -31,6 +31,7 @@
 #include "log/transaction.h"
 #include "server/shares.h"
 #include "store/parked.h"
+#include "worker/backlog_limit.h"
 #include "worker/busy.h"
 #include "worker/loop.h"
 #include "worker/replay.h"
@@ -133,9 +134,10 @@ can_go_on(const Replay *r)
 	if (ep == NULL)
 		return !r->waits;
 	return !ep->member.recreate && !ep->member.dropped && !ep->status.unstorable &&
-		ep->queue->nretries + ep->queue->nretries_loading + ep->queue->nretries_waiting +
-			ep->queue->nready + ep->queue->nsettling <
-		ENOUGH_DUE;
+		(ep->queue->nretries + ep->queue->nretries_loading + ep->queue->nretries_waiting +
+				 ep->queue->nready + ep->queue->nsettling <
+			 ENOUGH_DUE ||
+		 outbox_backlog_limit_hurries(ep));
 }
 
 bool

@@ -360,9 +360,9 @@ ok(wait_sql($node, "SELECT pending = 0 AND pending_exact FROM outbox.stats WHERE
 is(scalar(grep { my $id = $_; () = $receiver->requests(id => $id) } @unread), 0, 'and nothing was sent');
 ask(q[SELECT count(outbox.emit('x.filler', jsonb_build_object('text', repeat('x', 200)))) FROM generate_series(1, 10000)]);
 set('outbox.max_backlog_size', q['1 MB']);
-ok(wait_sql($node, "SELECT dead = 1 AND pending = 0 FROM outbox.stats WHERE endpoint = 'sleeping'"), 'of a backlog that is too large, the rest is dead')
+ok(wait_sql($node, "SELECT retrying = 1 AND pending = 0 FROM outbox.stats WHERE endpoint = 'sleeping'"), 'of a log that is too large, the rest is kept')
   or diag ask("SELECT * FROM outbox.stats WHERE endpoint = 'sleeping'");
-is(ask("SELECT event_id FROM outbox.dead_letters WHERE endpoint = 'sleeping'"), $asleep{globex}, 'and shown');
+is(ask("SELECT event_id FROM outbox.log_deliveries WHERE endpoint = 'sleeping' AND status = 'retrying'"), $asleep{globex}, 'and shown');
 
 # --- A copy that was made before it was complete goes on when it is adopted.
 

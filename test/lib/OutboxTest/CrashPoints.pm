@@ -71,6 +71,8 @@ CONF
 	endpoint($node, $receiver, 'turns', '/slow/d?ms=2', $quick);
 	endpoint($node, $receiver, 'batches', '/fail/e?rate=0.1', "$quick, batch_size => 8");
 	endpoint($node, $receiver, 'again', '/ok/again', $quick);
+	endpoint($node, $receiver, 'rests', '/ok/rests', "$quick, topics => '{load.later}'");
+	$node->safe_psql('postgres', "SELECT outbox.pause_endpoint('rests')");
 	$node->safe_psql('postgres', "SELECT outbox.create_endpoint('bus', 'kafka://@{[$kafka->address]}/bus', format => 'raw', timeout => '60 s', $quick)")
 	  if $kafka;
 	$self->{producer} =
@@ -114,10 +116,11 @@ SELECT outbox.alter_endpoint('turns', ordering => '$ordering') AS x \\g /dev/nul
 SQL
 	my $json = JSON::PP->new->canonical;
 
+	$self->{later}{$1} = 1 if $out =~ /^id (\S+)$/m;
 	PostgreSQL::Test::Utils::append_to_file($self->{log},
 		$json->encode({ id => $1, key => undef, n => 0, outcome => 'committed' }) . "\n")
 	  while $out =~ /^id (\S+)$/mg;
-	return unless $restart && $point =~ /^(?:start|stop|rotate|keep|attempts|tidy|endpoint)\./;
+	return unless $restart && $point =~ /^(?:start|stop|rotate|keep|attempts|tidy|endpoint|backlog)\./;
 
 	# A worker reads when it starts since when the pieces are in use.
 	$self->remember_ids;
@@ -172,6 +175,18 @@ sub judge
 	my ($node, $receiver) = @$self{qw(node receiver)};
 
 	stop_producer($self->{producer});
+	# What a paused endpoint lacked when its piece was emptied
+	wait_until
+	{
+		$self->try("SELECT outbox.resume_endpoint('rests')");
+		my %got = map { $_->{id} => 1 } $receiver->delivered(path => '/ok/rests');
+		!grep { !$got{$_} } keys %{ $self->{later} }
+	}
+	'one that was paused gets all that it lacked';
+	my %got;
+	$got{ $_->{id} }++ foreach $receiver->delivered(path => '/ok/rests');
+	is(scalar(grep { $_ > 1 } values %got), 0, 'and each once');
+
 	$receiver->control(path => '/fail/c', behave => '/ok');
 	wait_until
 	{

@@ -1,0 +1,158 @@
+# One paused customer does not keep the log, and gets its events after any number of deaths.
+# CUSTOMERS (5,000), EVENTS of all others (10,000,000), ROUNDS of kills while pieces go (100),
+# SEED repeats the decisions.  Prints the sizes.
+use strict;
+use warnings;
+
+use List::Util qw(max);
+use OutboxTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time usleep);
+
+my $customers = $ENV{CUSTOMERS} || 5000;
+my $events = $ENV{EVENTS} || 10_000_000;
+my $rounds = $ENV{ROUNDS} // 100;
+my $seed = $ENV{SEED} || int time;
+my $at_once = 20_000;
+srand $seed;
+diag("SEED=$seed");
+alarm 3600 + $rounds * 60;
+$PostgreSQL::Test::Utils::timeout_default = 600;
+
+my $node = outbox_node('main', conf => <<'CONF');
+outbox.retention = 10s
+outbox.attempts_retention = 10s
+max_wal_size = 2GB
+synchronous_commit = off
+CONF
+my $receiver = OutboxTest::Receiver->new('main', brief => 1);
+
+sub ask
+{
+	my ($sql) = @_;
+	return $node->safe_psql('postgres', $sql);
+}
+
+my $url = $receiver->url('/ok/c');
+ask("SELECT count(outbox.create_endpoint('c' || n, '$url' || n, topics => '{mine.*}', tenant => 't' || n)) FROM generate_series(1, $customers) n");
+ok(wait_sql($node, "SELECT sum(endpoints) = $customers FROM outbox.workers"), 'all are there');
+
+# Events of others, for which some have an endpoint, and what the log takes at most
+my $emitted = 0;
+my $most = 0;
+
+sub others
+{
+	my ($n) = @_;
+	for (; $n > 0; $n -= $at_once)
+	{
+		ask("SELECT count(outbox.emit(CASE WHEN n % 1000 = 0 THEN 'mine.n' ELSE 'load.n' END,"
+			  . " jsonb_build_object('customer', 4711, 'total', '99.95'), key => 'k' || n % 100,"
+			  . " tenant => 't' || 3 + (n * 7) % ($customers - 3))) FROM generate_series(1, $at_once) n");
+		$emitted += $at_once;
+		$most = max($most, ask('SELECT log_bytes FROM outbox.status'));
+	}
+	return;
+}
+
+# Events of the two that read nothing, on disk: their ids by key, in order
+my $mine = 0;
+my %wanted;
+
+sub own
+{
+	foreach my $c (1, 2)
+	{
+		my $k = 'k' . int rand 5;
+		my $id = ask("SET synchronous_commit = on; SELECT outbox.emit('mine.n', '{}', key => '$k', tenant => 't$c')");
+		push @{ $wanted{$c}{$k} }, $id;
+		$mine++;
+	}
+	return;
+}
+
+# Loads so fast as the log's pieces go
+sub load
+{
+	my ($n, $own) = @_;
+	my $begun = $emitted;
+	while ($emitted - $begun < $n)
+	{
+		others($at_once);
+		own() if $own;
+	}
+	return;
+}
+
+# For three times the retention
+my $begun = time;
+load($at_once, 0) while time < $begun + 30;
+my $warm = $emitted;
+my $normal = $most;
+
+# One is paused, and one is disabled
+ask("SELECT outbox.pause_endpoint('c1')");
+$receiver->control(path => '/ok/c2', behave => '/status/410');
+push @{ $wanted{2}{k0} }, ask("SELECT outbox.emit('mine.n', '{}', key => 'k0', tenant => 't2')");
+ok(wait_sql($node, "SELECT state = 'disabled' FROM outbox.stats WHERE endpoint = 'c2'"), 'one is disabled');
+$most = 0;
+$begun = time;
+load($events - $warm, 1);
+diag(sprintf '%d customers, %d events of others in %.0f s: the log takes %.0f MB at most, and %.0f MB where nobody is paused; %d rows are kept in %.1f MB',
+	$customers, $emitted, time - $begun, $most / 1048576, $normal / 1048576,
+	ask('SELECT count(*) FROM outbox.parked'), ask('SELECT parked_bytes FROM outbox.status') / 1048576);
+cmp_ok($most, '<=', 2 * $normal, 'the log stays at twice its normal size');
+ok(wait_sql($node, "SELECT sum(pending + processing + retrying + blocked) = 0 FROM outbox.stats WHERE endpoint NOT IN ('c1', 'c2')"), 'all others get theirs');
+
+# Deaths while pieces go
+ask("ALTER SYSTEM SET outbox.retention = '1 s'");
+$node->reload;
+my %struck;
+foreach my $round (1 .. $rounds)
+{
+	my $way = qw(kill immediate worker worker)[ int rand 4 ];
+	own() foreach 1 .. 1 + rand 10;
+	others($at_once);
+	usleep(rand 1_500_000);
+	$struck{$way}++;
+	if ($way eq 'worker')
+	{
+		my $pid = worker_pid($node);
+		kill((rand() < 0.5 ? 'TERM' : 'KILL'), $pid) if $pid;
+		wait_until { eval { $node->safe_psql('postgres', 'SELECT 1') } } 'the server is there';
+		next;
+	}
+	$way eq 'kill' ? kill_everything($node) : $node->stop('immediate');
+	start_again($node);
+}
+diag(join ', ', map { "$_: $struck{$_}" } sort keys %struck) if $rounds;
+ok(wait_sql($node, "SELECT state = 'running' FROM outbox.status"), 'a worker runs');
+
+# Resumed: exactly its own, in order
+$receiver->control(path => '/ok/c2', behave => '');
+ask("SELECT outbox.resume_endpoint('c1'), outbox.resume_endpoint('c2')");
+$begun = time;
+ok(wait_sql($node, "SELECT sum(pending + processing + retrying + blocked) = 0 FROM outbox.stats WHERE endpoint IN ('c1', 'c2')"), 'they get theirs');
+ok(wait_settled($node), 'all is settled');
+diag(sprintf '%.1f s for %d events', time - $begun, 2 * $mine);
+my %got;
+my %seen;
+open(my $fh, '<', $receiver->{journal}) or die "journal: $!";
+while (my $line = <$fh>)
+{
+	next unless $line =~ m{"path": "/ok/c([12])"} && $line =~ /"status": 200/;
+	my $c = $1;
+	my ($key) = $line =~ /"key": "([^"]*)"/;
+	my ($id) = $line =~ /"id": "([^"]+)"/;
+	push @{ $got{$c}{$key} }, $id if !$seen{"$c $id"}++;    # and not what is repeated after a crash
+}
+close $fh;
+foreach my $c (1, 2)
+{
+	is(join(' ', sort keys %{ $got{$c} }), join(' ', sort keys %{ $wanted{$c} }), "c$c: its keys");
+	is_deeply($got{$c}{$_}, $wanted{$c}{$_}, "c$c: exactly its own of $_, in order") foreach sort keys %{ $wanted{$c} };
+}
+ok(wait_sql($node, 'SELECT NOT EXISTS (SELECT FROM outbox.kept_events) AND NOT EXISTS (SELECT FROM outbox.parked)'), 'nothing is kept');
+$node->stop;
+done_testing();
