@@ -19,6 +19,9 @@
 #include "worker/loop.h"
 #include "worker/together.h"
 
+/* Pages begin once in so many times at the place of the one whose turn it is. */
+#define FROM_FIRST 4
+
 /* Who wants the current event, and what became of it in the filter. */
 typedef struct Wanted
 {
@@ -300,15 +303,15 @@ takes(void *arg, void *wanted, OutboxEvent *event)
 }
 
 /*
- * Begins at the place of the one whose turn it is, and at the rearmost place, in turn.  So
- * each gets on, and those that are behind catch up with the others.  As many rows are read
+ * Begins at the place of the one whose turn it is, or mostly at the rearmost place.  So each
+ * gets on, and those that are behind catch up with the others.  As many rows are read
  * as endpoints were asked, so that asking them costs no more than reading.
  */
 int
 outbox_together_read(const OutboxTogether *how, XLogRecPtr *lsn)
 {
 	static uint64		number;
-	static bool			from_rear[OUTBOX_TURNS];
+	static uint32		turn[OUTBOX_TURNS];
 	static OutboxCursor place;
 	Pages				pages = {.how = how, .number = ++number};
 	OutboxLogQuery		reader = {.want = wants,
@@ -325,8 +328,7 @@ outbox_together_read(const OutboxTogether *how, XLogRecPtr *lsn)
 									MCXT_ALLOC_HUGE);
 	find_waiting(&pages);
 	waiting = pages.n;
-	from_rear[how->turn] = !from_rear[how->turn];
-	pages.leader = from_rear[how->turn] ? pages.rearmost : how->first;
+	pages.leader = turn[how->turn]++ % FROM_FIRST == 0 ? how->first : pages.rearmost;
 	outbox_step_blame(pages.leader->id);
 	pages.tick = choose_tick(&pages);
 	if (pages.tick)

@@ -167,6 +167,28 @@ my $pairs = 5;
 ask("SELECT count(outbox.create_endpoint(part || i, '" . $receiver->url('/ok/pair.') . "' || part || i, topics => '{pair}', batch_size => 1,"
 	  . " max_in_flight => 1)) FROM unnest('{a,b}'::text[]) part, generate_series(1, $pairs) i");
 
+sub for_names
+{
+	my ($what, $names) = @_;
+	return ask("SELECT count(outbox.$what(name)) FROM unnest('{$names}'::text[]) name");
+}
+
+# It gets so much at once that it stops within the tick.
+sub within
+{
+	my ($name, $sql) = @_;
+
+	$receiver->control(path => "/ok/$name", behave => '/hold');
+	ask($sql);
+	$receiver->wait_for(1, path => "/ok/$name");
+	for_names('pause_endpoint', $name);
+	ok(wait_sql($node, "SELECT state = 'paused' FROM outbox.stats WHERE endpoint = '$name'"), "$name is paused");
+	$receiver->control(path => "/ok/$name", behave => '');
+	ok(wait_sql($node, "SELECT processing = 0 FROM outbox.stats WHERE endpoint = '$name'"), 'its requests have ended');
+	return ok(wait_sql($node, "SELECT p.reading IS NOT NULL FROM outbox.positions p JOIN outbox.endpoint_settings USING (endpoint_id)"
+			  . " WHERE name = '$name' ORDER BY p.number DESC LIMIT 1"), 'within a tick');
+}
+
 sub for_pairs
 {
 	my ($what, $parts) = @_;
@@ -198,6 +220,23 @@ foreach my $name (map { ("a$_", "b$_") } 1 .. $pairs)
 {
 	is(join(' ', sort { $a <=> $b } map { $_->{body} =~ m{"n": ?(\d+)} } $receiver->delivered(path => "/ok/pair.$name")), join(' ', 0 .. 20, 101 .. 110), "$name: each event once");
 }
+
+# One is within a tick, and one behind it within a later tick, which has events of a transaction that commits late.  The first one
+# must not go over to the later tick, or it would pass these.
+endpoint($node, $receiver, $_, "/ok/$_", "topics => '{$_,both}', batch_size => 1") foreach qw(later within);
+ok(wait_settled($node), 'settled');
+for_names('pause_endpoint', 'later');
+$late = $node->background_psql('postgres', on_error_stop => 1);
+$late->query_safe("BEGIN; SELECT count(outbox.emit('both', jsonb_build_object('n', i))) FROM generate_series(1, 10) i");
+ask("SELECT count(outbox.emit('later', jsonb_build_object('n', i))) FROM generate_series(11, 3000) i");
+within('within', 'SELECT count(outbox.emit(\'within\', jsonb_build_object(\'n\', i))) FROM generate_series(11, 3000) i');
+$late->query_safe('COMMIT');
+$late->quit;
+within('later', 'SELECT outbox.resume_endpoint(\'later\')');
+for_names('resume_endpoint', 'later,within');
+ok(wait_settled($node), 'all is delivered');
+is(join(' ', sort { $a <=> $b } map { $_->{body} =~ m{"n": ?(\d+)} } $receiver->delivered(path => "/ok/$_")), join(' ', 1 .. 3000), "$_: each event once")
+  foreach qw(later within);
 
 $receiver->stop;
 $node->stop;
