@@ -483,6 +483,20 @@ COMMENT ON COLUMN outbox.set_aside.error IS 'why';
 COMMENT ON COLUMN outbox.set_aside.failed_at IS 'time of the first failure';
 COMMENT ON COLUMN outbox.set_aside.retry_at IS 'when it is tried again';
 
+-- A worker's own locks are not shown: it holds none for long.
+CREATE FUNCTION outbox.lock_holders() RETURNS text
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+AS $$
+SELECT string_agg(DISTINCT format('; process %s has locked outbox.%s', l.pid, c.relname), '')
+FROM pg_locks l JOIN pg_class c ON c.oid = l.relation JOIN pg_namespace n ON n.oid = c.relnamespace
+JOIN pg_database d ON d.oid = l.database
+WHERE n.nspname = 'outbox' AND d.datname = current_database() AND l.granted AND c.relkind IN ('r', 'p')
+AND l.mode IN ('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
+AND l.pid NOT IN (SELECT w.pid FROM outbox.worker_slots() w WHERE w.pid IS NOT NULL)
+$$;
+COMMENT ON FUNCTION outbox.lock_holders IS
+'Which processes hold a lock on a table of outbox that a worker may wait for, in words (NULL: none does)';
+
 CREATE VIEW outbox.status AS
 SELECT CASE WHEN NOT outbox.preloaded() THEN 'not_preloaded'
             WHEN w.state IS NULL OR w.state = 'starting' THEN 'no_worker'
@@ -519,6 +533,7 @@ LEFT JOIN (SELECT ws.* FROM outbox.worker_slots() ws
                     ws.worker LIMIT 1) w ON true
 LEFT JOIN (SELECT count(*) AS n, min(t.since) AS since, min(t.next_try_at) AS next_try_at,
                   concat('on hold: ', string_agg(DISTINCT concat(t.step, ' (', t.reason, ')'), ', '),
+                         CASE WHEN bool_or(t.reason = 'locked') THEN outbox.lock_holders() END,
                          '; see outbox.held_steps') AS reason
            FROM outbox.step_holds() t
            -- a lock that is waited for less than a second is not worth a report

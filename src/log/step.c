@@ -45,6 +45,7 @@ static const char *const step_names[OUTBOX_STEPS] = {
 	[OUTBOX_STEP_SCHEDULE] = "schedule",
 	[OUTBOX_STEP_READ] = "read",
 	[OUTBOX_STEP_SETTLE] = "settle",
+	[OUTBOX_STEP_PARKED] = "parked",
 	[OUTBOX_STEP_FOLLOWERS] = "followers",
 	[OUTBOX_STEP_RETENTION] = "retention",
 	[OUTBOX_STEP_FORGET_ATTEMPTS] = "forget_attempts",
@@ -380,6 +381,29 @@ outbox_step_reading_failed(void)
 			default:
 				break;
 		}
+	return false;
+}
+
+void
+outbox_step_hold_locked(OutboxStep step, const char *table)
+{
+	OutboxStepError failure = {.sqlerrcode = ERRCODE_LOCK_NOT_AVAILABLE};
+
+	snprintf(failure.message, sizeof(failure.message), "%s is locked by another session",
+			 table);
+	outbox_step_hold(step, 0, &failure);
+}
+
+bool
+outbox_step_lock(OutboxStep step, OutboxTable first, OutboxTable last, LOCKMODE mode)
+{
+	if (outbox_step_held(step, 0))
+		return false;
+	if (outbox_lock_if_free(first, last, mode))
+		return true;
+	outbox_step_hold_locked(step,
+							psprintf("\"" OUTBOX_SCHEMA ".%s\"",
+									 outbox_table_name(first)));
 	return false;
 }
 

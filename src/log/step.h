@@ -8,6 +8,7 @@
 
 #include "base/outbox.h"
 
+#include "log/transaction.h"
 #include "server/shmem.h"
 
 /* Why a step failed. */
@@ -95,6 +96,16 @@ extern void		   outbox_step_not_stuck(int32 endpoint_id);
 
 /* True if a step has failed for the endpoint and has not succeeded since. */
 extern bool outbox_step_failed_for(int32 endpoint_id);
+
+/* Puts a step on hold because another session has a lock on this table. */
+extern void outbox_step_hold_locked(OutboxStep step, const char *table);
+
+/*
+ * In a transaction: locks tables that the step needs.  If another session has one, the
+ * step is put on hold.  False: the step must do nothing now.
+ */
+extern bool outbox_step_lock(OutboxStep step, OutboxTable first, OutboxTable last,
+							 LOCKMODE mode);
 
 /* True if the step as a whole may be tried. */
 static inline bool

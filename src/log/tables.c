@@ -64,6 +64,12 @@ outbox_sequence_oid(void)
 	return sequence_oid;
 }
 
+const char *
+outbox_table_name(OutboxTable table)
+{
+	return table_names[table];
+}
+
 Oid
 outbox_table_oid(OutboxTable table)
 {

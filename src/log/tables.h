@@ -14,13 +14,13 @@ typedef enum OutboxTable
 	OUTBOX_TABLE_EVENTS_0,
 	OUTBOX_TABLE_EVENTS_1,
 	OUTBOX_TABLE_EVENTS_2,
-	OUTBOX_TABLE_KEPT_EVENTS,
+	OUTBOX_TABLE_KEPT_EVENTS, /* those above are what reads need ... */
 	OUTBOX_TABLE_ENDPOINT_SETTINGS,
-	OUTBOX_TABLE_ENDPOINT_SECRETS,
-	OUTBOX_TABLE_SUBSCRIPTIONS,
 	OUTBOX_TABLE_POSITIONS,
 	OUTBOX_TABLE_POSITIONS_0,
-	OUTBOX_TABLE_POSITIONS_1,
+	OUTBOX_TABLE_POSITIONS_1, /* ... and these what all settles need besides */
+	OUTBOX_TABLE_ENDPOINT_SECRETS,
+	OUTBOX_TABLE_SUBSCRIPTIONS,
 	OUTBOX_TABLE_TICKS,
 	OUTBOX_TABLE_TICKS_0,
 	OUTBOX_TABLE_TICKS_1,
@@ -51,5 +51,8 @@ extern void outbox_tables_look_up(void);
 /* As outbox_tables_look_up() read them.  InvalidOid: there is none. */
 extern Oid outbox_table_oid(OutboxTable table);
 extern Oid outbox_sequence_oid(void);
+
+/* Without the schema. */
+extern const char *outbox_table_name(OutboxTable table);
 
 #endif /* OUTBOX_TABLES_H */

@@ -36,6 +36,14 @@
 #include "log/transaction.h"
 #include "server/worker_slot.h"
 
+/* What a transaction is for, which says what it locks. */
+typedef enum Purpose
+{
+	PURPOSE_READ,
+	PURPOSE_SETTLE,
+	PURPOSE_STEP,
+} Purpose;
+
 static Oid					 extension_oid;
 static char					*version;
 static char					*database;
@@ -324,8 +332,8 @@ leave_transaction(void)
 	in_transaction = false;
 }
 
-static bool
-lock_tables(OutboxTable first, OutboxTable last, LOCKMODE mode)
+bool
+outbox_lock_if_free(OutboxTable first, OutboxTable last, LOCKMODE mode)
 {
 	for (int i = first; i <= (int) last; i++)
 		if (!ConditionalLockRelationOid(outbox_table_oid(i), mode))
@@ -333,15 +341,35 @@ lock_tables(OutboxTable first, OutboxTable last, LOCKMODE mode)
 	return true;
 }
 
-/*
- * Never waits for a lock.  DROP EXTENSION, VACUUM FULL or a LOCK in another session
- * must not stop the requests of all endpoints.  The locks are taken before any
- * snapshot.
- */
-bool
-outbox_txn_begin(bool write)
+static bool
+lock_for(Purpose purpose)
 {
-	bool  locked;
+	if (!outbox_lock_if_free(OUTBOX_TABLE_ORIGINS, OUTBOX_TABLE_EVENTS_2,
+							 AccessShareLock) ||
+		!ConditionalLockRelationOid(outbox_sequence_oid(), RowExclusiveLock))
+		return false;
+	switch (purpose)
+	{
+		case PURPOSE_READ:
+			break;
+		case PURPOSE_SETTLE:
+			return outbox_lock_if_free(OUTBOX_TABLE_ENDPOINT_SETTINGS,
+									   OUTBOX_TABLE_POSITIONS_1, RowExclusiveLock);
+		case PURPOSE_STEP:
+			return outbox_lock_if_free(OUTBOX_TABLE_KEPT_EVENTS, OUTBOX_TABLE_PIECES,
+									   RowExclusiveLock);
+	}
+	return true;
+}
+
+/*
+ * Begins a transaction.  It never waits for a lock.  DROP EXTENSION, VACUUM FULL or a LOCK
+ * in another session must not stop the requests of all endpoints.  The locks are taken
+ * before any snapshot.
+ */
+static bool
+begin(Purpose purpose, bool throws)
+{
 	Oid	  owner;
 	char *extversion;
 
@@ -351,16 +379,13 @@ outbox_txn_begin(bool write)
 	SetCurrentStatementStartTimestamp();
 	in_transaction = true;
 	StartTransactionCommand();
-	locked = lock_tables(OUTBOX_TABLE_ORIGINS, OUTBOX_TABLE_KEPT_EVENTS,
-						 AccessShareLock) &&
-		ConditionalLockRelationOid(outbox_sequence_oid(), RowExclusiveLock);
-	if (locked && write)
-		locked = lock_tables(OUTBOX_TABLE_KEPT_EVENTS, OUTBOX_TABLE_PIECES,
-							 RowExclusiveLock);
-	else if (locked)
-		locked = lock_tables(OUTBOX_TABLE_PARKED, OUTBOX_TABLE_PARKED, AccessShareLock);
-	if (!locked)
+	if (!lock_for(purpose))
 	{
+		if (throws)
+			ereport(ERROR,
+					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+					 errmsg("a table of outbox is locked by another session"),
+					 errhint("The worker tries again until the lock is free.")));
 		AbortCurrentTransaction();
 		leave_transaction();
 		return false;
@@ -430,9 +455,34 @@ outbox_txn_begin(bool write)
 }
 
 bool
+outbox_txn_begin(bool write)
+{
+	return begin(write ? PURPOSE_STEP : PURPOSE_READ, false);
+}
+
+bool
+outbox_txn_begin_settle(void)
+{
+	return begin(PURPOSE_SETTLE, false);
+}
+
+void
+outbox_txn_begin_read(void)
+{
+	(void) begin(PURPOSE_READ, true);
+}
+
+void
+outbox_txn_begin_step(void)
+{
+	(void) begin(PURPOSE_STEP, true);
+}
+
+bool
 outbox_lock_log(void)
 {
-	return lock_tables(OUTBOX_TABLE_EVENTS, OUTBOX_TABLE_EVENTS_2, RowExclusiveLock);
+	return outbox_lock_if_free(OUTBOX_TABLE_EVENTS, OUTBOX_TABLE_EVENTS_2,
+							   RowExclusiveLock);
 }
 
 bool
@@ -451,17 +501,20 @@ outbox_lock_indexes(OutboxTable first, OutboxTable last)
 {
 	for (int i = first; i <= (int) last; i++)
 	{
-		Relation  rel = table_open(outbox_table_oid(i), NoLock);
-		List	 *indexes = RelationGetIndexList(rel);
+		bool	  locked = outbox_lock_if_free(i, i, AccessShareLock);
+		Relation  rel = locked ? table_open(outbox_table_oid(i), NoLock) : NULL;
+		List	 *indexes = locked ? RelationGetIndexList(rel) : NIL;
 		ListCell *cell;
 
 		foreach (cell, indexes)
-			if (!ConditionalLockRelationOid(lfirst_oid(cell), AccessShareLock))
-				ereport(ERROR,
-						(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-						 errmsg("an index of \"%s.%s\" is locked", OUTBOX_SCHEMA,
-								RelationGetRelationName(rel)),
-						 errhint("The worker tries again until the lock is free.")));
+			locked = locked &&
+				ConditionalLockRelationOid(lfirst_oid(cell), AccessShareLock);
+		if (!locked)
+			ereport(ERROR,
+					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+					 errmsg("\"%s.%s\" or an index of it is locked", OUTBOX_SCHEMA,
+							outbox_table_name(i)),
+					 errhint("The worker tries again until the lock is free.")));
 		list_free(indexes);
 		table_close(rel, NoLock);
 	}

@@ -8,6 +8,7 @@
 
 #include "base/outbox.h"
 
+#include "storage/lockdefs.h"
 #include "utils/rel.h"
 
 #include "log/tables.h"
@@ -43,11 +44,24 @@ extern void outbox_session_set_epoch(int64 epoch);
  * Begins a transaction.  Returns false, with no transaction open, if another session
  * holds a lock that conflicts (DROP EXTENSION, VACUUM FULL …).  The caller tries again
  * a little later.  Ends the process if the extension was dropped, or has another
- * version than at the start.  'write': the transaction will write outcomes; otherwise
- * it reads the log.
+ * version than at the start.  With 'write' all tables are locked that a step may write.
+ *
+ * Without 'write' only the log is locked, and with _settle also the settings and positions.
+ * What else these use they lock with outbox_lock_if_free(), so that a lock on one table
+ * holds up what needs the table, and nothing else.  _read and _step lock as without and with
+ * 'write', and throw (55P03), so that the step that calls it is put on hold.
  */
 #define OUTBOX_RETRY_LOCKS_AFTER (20 * 1000) /* µs */
 extern bool outbox_txn_begin(bool write);
+extern bool outbox_txn_begin_settle(void);
+extern void outbox_txn_begin_read(void);
+extern void outbox_txn_begin_step(void);
+
+/*
+ * Locks these tables in the present transaction.  False: another session has one.  It
+ * never waits.
+ */
+extern bool outbox_lock_if_free(OutboxTable first, OutboxTable last, LOCKMODE mode);
 
 /*
  * Begins a transaction that also writes to the log.  Also returns false while an index
@@ -70,7 +84,7 @@ extern void outbox_txn_abort_failed(void);
 extern bool outbox_lock_log(void);
 
 /*
- * Locks all indexes of these tables as a reader does.  Needs a transaction.  Throws
+ * Locks these tables and all their indexes as a reader does.  Needs a transaction.  Throws
  * (55P03) at once if another session has one, as REINDEX does.  It never waits.
  */
 extern void outbox_lock_indexes(OutboxTable first, OutboxTable last);

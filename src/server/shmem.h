@@ -261,6 +261,7 @@ typedef enum OutboxStep
 	OUTBOX_STEP_SCHEDULE,		 /* events that are due are moved into the log */
 	OUTBOX_STEP_READ,			 /* the log and retries that are due are read */
 	OUTBOX_STEP_SETTLE,			 /* outcomes are stored */
+	OUTBOX_STEP_PARKED,			 /* outbox.parked is read and written */
 	OUTBOX_STEP_FOLLOWERS,		 /* parked followers of a key are read */
 	OUTBOX_STEP_RETENTION,		 /* a piece of the log is emptied */
 	OUTBOX_STEP_FORGET_ATTEMPTS, /* a piece of outbox.attempts is emptied */

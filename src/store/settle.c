@@ -219,7 +219,8 @@ typedef struct Part
 	bool				endpoints;
 	bool				shared; /* true if it includes the shared position */
 	bool				attempts;
-	bool				begun; /* false if a lock was not free */
+	bool				parked; /* true if it may write outbox.parked */
+	bool				begun;	/* false if a lock was not free */
 	bool				wrote_head;
 	bool				complete; /* true if it writes those that lag ... */
 	bool				behind;	  /* ... and all others that have only read on */
@@ -229,7 +230,8 @@ static bool
 in_part(const Part *part, const OutboxEndpoint *ep)
 {
 	return part->endpoints && !ep->member.dropped &&
-		(part->only ? ep == part->only : !ep->status.unstorable);
+		(part->only ? ep == part->only && (part->parked || ep->queue->nsettling == 0) :
+					  !ep->status.unstorable);
 }
 
 #define FOREACH_IN_PART(part, iter, ep) \
@@ -351,9 +353,12 @@ written(Part *part, TimestampTz at)
 		shared_seq = part->head->read->seq_high;
 		shared_at = at;
 	}
+	if (part->parked)
+		outbox_step_passed(OUTBOX_STEP_PARKED, 0);
+	if (part->shared && part->parked)
+		outbox_parked_gone_written();
 	if (part->shared)
 	{
-		outbox_parked_gone_written();
 		outbox_totals_stored(at, XactLastCommitEnd);
 	}
 	if (part->attempts)
@@ -398,10 +403,16 @@ write_part(void *arg)
 
 	dlist_mutable_iter iter;
 
-	part->begun = outbox_txn_begin(true);
+	part->begun = outbox_txn_begin_settle();
 	if (!part->begun)
 		return;
 	OUTBOX_CRASH_POINT("settle.begin");
+	part->parked = outbox_step_lock(OUTBOX_STEP_PARKED, OUTBOX_TABLE_PARKED,
+									OUTBOX_TABLE_PARKED, RowExclusiveLock);
+	part->attempts = part->attempts &&
+		(!outbox_attempts_wait() ||
+		 outbox_step_lock(OUTBOX_STEP_ATTEMPTS, OUTBOX_TABLE_ATTEMPT_LOG,
+						  OUTBOX_TABLE_ATTEMPT_RUNS_2, RowExclusiveLock));
 
 	outbox_positions_begin(&p);
 	moves = head_is_due(part, p.now);
@@ -412,7 +423,14 @@ write_part(void *arg)
 	 */
 	FOREACH_IN_PART(part, iter, ep)
 	{
-		outbox_lanes_park_followers(ep, p.now);
+		if (part->parked)
+			outbox_lanes_park_followers(ep, p.now);
+		else if (ep->queue->nsettling > 0)
+		{
+			ep->status.unstorable = some_unstorable = true;
+			ep->place.dirty = true;
+			continue;
+		}
 		moves = moves || may_share(ep, p.now);
 	}
 	moves = moves && may_move_shared(part);
@@ -428,7 +446,7 @@ write_part(void *arg)
 		outbox_totals_add(&p, part->head, part->final);
 	outbox_positions_write(&p);
 	OUTBOX_CRASH_POINT("settle.positions");
-	if (part->shared)
+	if (part->shared && part->parked)
 		outbox_parked_write_gone();
 	if (part->attempts)
 		outbox_attempts_write();
@@ -467,12 +485,16 @@ try_part(Part *part, OutboxStepError *failure)
 static bool
 settle_alone(const Part *all, OutboxEndpoint *ep)
 {
-	Part part = {.all = all->all, .head = all->head, .only = ep, .endpoints = true};
+	Part			part = {.all = all->all,
+							.head = all->head,
+							.only = ep,
+							.endpoints = true,
+							.parked = true};
 	OutboxStepError failure;
 
 	if (try_part(&part, &failure))
 	{
-		if (part.begun)
+		if (part.begun && in_part(&part, ep))
 			outbox_step_passed(OUTBOX_STEP_SETTLE, ep->id);
 		return part.begun;
 	}
@@ -526,6 +548,13 @@ outbox_settle_may_share(const OutboxToSettle *all)
 }
 
 bool
+outbox_settle_held(const OutboxEndpoint *ep)
+{
+	return outbox_step_held(OUTBOX_STEP_SETTLE, ep->id) ||
+		(ep->queue->nsettling > 0 && outbox_step_held(OUTBOX_STEP_PARKED, 0));
+}
+
+bool
 outbox_settle_wants(const OutboxEndpoint *ep)
 {
 	return ep->place.dirty || ep->queue->nsettling > 0 || ep->status.state_dirty;
@@ -551,7 +580,7 @@ settle_singly(const Part *all, bool each)
 
 		if (ep->member.dropped ||
 			!(ep->status.unstorable || (each && outbox_settle_wants(ep))) ||
-			(ep->status.unstorable && outbox_step_held(OUTBOX_STEP_SETTLE, ep->id)))
+			(ep->status.unstorable && outbox_settle_held(ep)))
 			continue;
 		if (!settle_alone(all, ep))
 			return false;
@@ -572,14 +601,21 @@ outbox_settle(OutboxToSettle *to_settle, const OutboxCursor *head, bool final)
 						   .endpoints = true,
 						   .shared = !outbox_step_held(OUTBOX_STEP_SETTLE, 0),
 						   .attempts = !outbox_step_held(OUTBOX_STEP_ATTEMPTS, 0)};
+	static bool		was_locked; /* true if the last one could not begin */
 	OutboxStepError failure;
 
 	if (!try_part(&all, &failure))
 		return settle_singly(&all, true);
 	if (!all.begun)
+	{
+		if (!outbox_step_held(OUTBOX_STEP_SETTLE, 0))
+			outbox_step_hold_locked(OUTBOX_STEP_SETTLE, "a table of outbox");
+		was_locked = true;
 		return false;
-	if (all.shared)
+	}
+	if (all.shared || was_locked)
 		outbox_step_passed(OUTBOX_STEP_SETTLE, 0);
+	was_locked = false;
 	if (all.attempts)
 		outbox_step_passed(OUTBOX_STEP_ATTEMPTS, 0);
 	return settle_singly(&all, false);

@@ -70,12 +70,11 @@ something_to_settle(TimestampTz now)
 	{
 		OutboxEndpoint *ep = outbox_listed(busy_node, iter.cur);
 
-		if (outbox_settle_wants(ep) || !dlist_is_empty(&ep->queue->loading) ||
-			ep->table->unblocking)
-		{
-			if (!ep->status.unstorable || !outbox_step_held(OUTBOX_STEP_SETTLE, ep->id))
-				return true;
-		}
+		if ((outbox_settle_wants(ep) ||
+			 ((!dlist_is_empty(&ep->queue->loading) || ep->table->unblocking) &&
+			  outbox_step_may(OUTBOX_STEP_PARKED))) &&
+			!(ep->status.unstorable && outbox_settle_held(ep)))
+			return true;
 	}
 	return false;
 }
@@ -107,12 +106,14 @@ bring_followers(void *arg)
 {
 	TimestampTz *now = arg;
 
-	if (!outbox_txn_begin(true))
+	if (!outbox_txn_begin_settle())
 	{
 		outbox_loop.due.retry_locks_at = *now + OUTBOX_RETRY_LOCKS_AFTER;
 		return;
 	}
-	outbox_reader_bring_followers(&outbox_loop.roster.busy);
+	if (outbox_step_lock(OUTBOX_STEP_PARKED, OUTBOX_TABLE_PARKED, OUTBOX_TABLE_PARKED,
+						 RowExclusiveLock))
+		outbox_reader_bring_followers(&outbox_loop.roster.busy);
 	OUTBOX_CRASH_POINT("followers.read");
 	outbox_txn_commit();
 }
@@ -164,10 +165,8 @@ outbox_settle_step(TimestampTz now, bool final)
 static void
 run_commands(void *arg)
 {
-	TimestampTz *now = arg;
-
-	if (!outbox_operator_commands_run())
-		outbox_loop.due.retry_locks_at = *now + OUTBOX_RETRY_LOCKS_AFTER;
+	(void) arg;
+	outbox_operator_commands_run();
 }
 
 static void
@@ -184,17 +183,15 @@ command_step(TimestampTz now)
 	 */
 	outbox_settle_step(now, true);
 	if (outbox_loop.due.settle_since == 0 &&
-		!outbox_step_run(OUTBOX_STEP_COMMAND, run_commands, &now))
+		!outbox_step_run(OUTBOX_STEP_COMMAND, run_commands, NULL))
 		outbox_operator_commands_failed();
 }
 
 static void
 run_replays(void *arg)
 {
-	TimestampTz *now = arg;
-
-	if (!outbox_replays_run())
-		outbox_loop.due.retry_locks_at = *now + OUTBOX_RETRY_LOCKS_AFTER;
+	(void) arg;
+	outbox_replays_run();
 }
 
 static void
@@ -211,7 +208,7 @@ replay_step(TimestampTz now)
 	outbox_settle_step(now, true);
 	if (outbox_loop.due.settle_since != 0)
 		outbox_loop.due.retry_locks_at = now + OUTBOX_RETRY_LOCKS_AFTER;
-	else if (!outbox_step_run(OUTBOX_STEP_REPLAY, run_replays, &now))
+	else if (!outbox_step_run(OUTBOX_STEP_REPLAY, run_replays, NULL))
 		outbox_replays_failed();
 }
 
@@ -295,13 +292,8 @@ retention_step(TimestampTz now)
 static void
 take_database(void *arg)
 {
-	TimestampTz *now = arg;
-
-	if (!outbox_txn_begin(true))
-	{
-		outbox_loop.due.retry_locks_at = *now + OUTBOX_RETRY_LOCKS_AFTER;
-		return;
-	}
+	(void) arg;
+	outbox_txn_begin_step();
 	outbox_retention_init(db);
 	outbox_positions_in_use(db);
 	outbox_totals_read(db);
@@ -315,7 +307,7 @@ outbox_database_step(TimestampTz now)
 {
 	if (!outbox_loop.database_ours && outbox_serves_database() &&
 		now >= outbox_loop.due.retry_locks_at)
-		(void) outbox_step_run(OUTBOX_STEP_DATABASE, take_database, &now);
+		(void) outbox_step_run(OUTBOX_STEP_DATABASE, take_database, NULL);
 }
 
 void

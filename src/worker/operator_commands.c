@@ -466,7 +466,7 @@ together(Command *commands, int n)
 	return n;
 }
 
-bool
+void
 outbox_operator_commands_run(void)
 {
 	MemoryContext	caller = CurrentMemoryContext;
@@ -478,8 +478,7 @@ outbox_operator_commands_run(void)
 	int				n;
 	OutboxStepError failure;
 
-	if (!outbox_txn_begin(true))
-		return false;
+	outbox_txn_begin_step();
 	outbox_lock_indexes(OUTBOX_TABLE_EVENTS_0, OUTBOX_TABLE_KEPT_EVENTS);
 	if (first)
 		begin_pass();
@@ -521,5 +520,4 @@ outbox_operator_commands_run(void)
 	if (first)
 		outbox_loop.commands_pending = false;
 	pass.passed = more ? commands[n - 1].id : 0;
-	return true;
 }

@@ -10,8 +10,8 @@
 /* True if there may be commands that can be carried out.  Cheap. */
 extern bool outbox_operator_commands_have_work(void);
 
-/* Carries out a batch of commands.  False: a lock was not free. */
-extern bool outbox_operator_commands_run(void);
+/* Carries out a batch of commands. */
+extern void outbox_operator_commands_run(void);
 
 /*
  * The last batch failed.  The next one carries out each command in a

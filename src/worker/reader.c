@@ -151,7 +151,8 @@ outbox_reader_followers_ended(dlist_head *busy, bool undone)
 bool
 outbox_reader_has_work_for(OutboxEndpoint *ep, TimestampTz now)
 {
-	if (ep->member.dropped || ep->member.recreate || is_held(ep))
+	if (ep->member.dropped || ep->member.recreate || is_held(ep) ||
+		!outbox_step_may(OUTBOX_STEP_PARKED))
 		return false;
 	return outbox_retries_has_due(ep, now) || outbox_parked_wants_look(ep);
 }
@@ -184,8 +185,13 @@ outbox_reader_step(dlist_head *busy, bool head, bool news, TimestampTz now,
 	more = head && outbox_loop.head.reading != NULL;
 	more = outbox_laggards_read(now, lsn) || more;
 	more = outbox_laggards_count(now) || more;
-	load_due_retries(busy, now);
-	more = look_at_parked(busy) || more;
+	if (outbox_step_lock(OUTBOX_STEP_PARKED, OUTBOX_TABLE_PARKED, OUTBOX_TABLE_PARKED,
+						 AccessShareLock))
+	{
+		load_due_retries(busy, now);
+		more = look_at_parked(busy) || more;
+		outbox_step_passed(OUTBOX_STEP_PARKED, 0);
+	}
 	outbox_step_blame(0);
 	dlist_foreach(iter, busy)
 	{

@@ -495,8 +495,7 @@ outbox_reload(bool tidy)
 	char		 *snapshot;
 	uint64		  seen;
 
-	if (!outbox_txn_begin(true))
-		return false;
+	outbox_txn_begin_step();
 	outbox_lock_indexes(OUTBOX_TABLE_EVENTS_0, OUTBOX_TABLE_KEPT_EVENTS);
 	if (!outbox_forgotten_read())
 	{

@@ -352,13 +352,12 @@ outbox_replays_failed(void)
 	}
 }
 
-bool
+void
 outbox_replays_run(void)
 {
 	TimestampTz begun = GetCurrentTimestamp();
 
-	if (!outbox_txn_begin(true))
-		return false;
+	outbox_txn_begin_step();
 	outbox_lock_indexes(OUTBOX_TABLE_EVENTS_0, OUTBOX_TABLE_EVENTS_2);
 	if (outbox_loop.replays_changed)
 		read_replays();
@@ -379,5 +378,4 @@ outbox_replays_run(void)
 	OUTBOX_CRASH_POINT("replay.stored");
 	outbox_txn_commit();
 	OUTBOX_CRASH_POINT("replay.committed");
-	return true;
 }

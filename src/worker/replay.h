@@ -10,8 +10,8 @@
 /* True if a replay could continue.  Cheap. */
 extern bool outbox_replays_have_work(void);
 
-/* Reads a page for some of the replays, in turn.  False: a lock was not free. */
-extern bool outbox_replays_run(void);
+/* Reads a page for some of the replays, in turn. */
+extern void outbox_replays_run(void);
 extern void outbox_replays_failed(void); /* after an error */
 
 #endif /* OUTBOX_REPLAY_H */

@@ -170,11 +170,7 @@ read_log(void *arg)
 {
 	Reading *r = arg;
 
-	if (!outbox_txn_begin(false))
-	{
-		outbox_loop.due.retry_locks_at = r->now + OUTBOX_RETRY_LOCKS_AFTER;
-		return;
-	}
+	outbox_txn_begin_read();
 
 	/*
 	 * 'emitted' was read before the snapshot is taken.  A transaction that commits
@@ -224,7 +220,8 @@ read_step(TimestampTz now)
 		return r.more;
 	}
 	if (!r.head && outbox_step_blamed() == 0)
-		outbox_loop.due.retry_locks_at = now + USECS_PER_SEC;
+		outbox_loop.due.retry_locks_at = now +
+			(outbox_step_was_locked(&failure) ? OUTBOX_RETRY_LOCKS_AFTER : USECS_PER_SEC);
 	outbox_step_hold(OUTBOX_STEP_READ, outbox_step_blamed(), &failure);
 	ep = outbox_loop_find(outbox_step_blamed());
 	if (ep)

@@ -1,0 +1,70 @@
+# A lock on one table of outbox holds up what needs the table, and no other delivery.
+use strict;
+use warnings;
+
+use OutboxTest;
+use Test::More;
+
+my $node = outbox_node('main');
+my $receiver = OutboxTest::Receiver->new('main');
+
+sub ask
+{
+	my ($sql) = @_;
+	return $node->safe_psql('postgres', $sql);
+}
+
+endpoint($node, $receiver, 'well', '/ok/well', "topics => '{well.*}'");
+endpoint($node, $receiver, 'ill', '/ok/ill', "topics => '{ill.*}', backoff_base => '50 ms', backoff_max => '50 ms'");
+$receiver->wait_delivered(1, id => emit($node, 'well.first', '{}'));
+$receiver->control(path => '/ok/ill', behave => '/status/500');
+my $ill = emit($node, 'ill.first', '{}', "key => 'k'");
+ok(wait_sql($node, "SELECT failed_attempts > 1 FROM outbox.stats WHERE endpoint = 'ill'"), 'one delivery fails');
+
+
+# More events than a worker sends without storing what was delivered
+my $many = 3000;
+my $emitted = 1;
+
+sub emit_many
+{
+	$emitted += $many;
+	return ask("SELECT count(outbox.emit('well.n', '{}', key => 'k' || n % 7)) FROM generate_series(1, $many) n");
+}
+
+# Each table that not every delivery needs, all at once.
+my %needed = map { $_ => 1 } qw(origins events events_0 events_1 events_2 endpoint_settings positions positions_0 positions_1);
+my @others = grep { !$needed{$_} } split /\n/, ask("SELECT relname FROM pg_class"
+	  . " WHERE relnamespace = 'outbox'::regnamespace AND relkind IN ('r', 'p')");
+my $holder = $node->background_psql('postgres', on_error_stop => 1);
+my $pid = $holder->query_safe('SELECT pg_backend_pid()');
+$holder->query_safe('BEGIN; LOCK TABLE ' . join(', ', map { "outbox.$_" } @others) . ' IN ACCESS EXCLUSIVE MODE');
+emit_many();
+$receiver->wait_delivered($emitted, path => '/ok/well');
+pass('deliveries that need none of these tables go on: ' . join(' ', @others));
+ok(wait_sql($node, "SELECT reason ~ 'on hold: .*parked .locked.*; process $pid has locked outbox.parked' FROM outbox.status"),
+	'the status says what waits, and for which process');
+$receiver->control(path => '/ok/ill', behave => '/ok');
+is($receiver->delivered(id => $ill), 0, 'what has a row in outbox.parked waits');
+$holder->query_safe('ROLLBACK');
+$receiver->wait_delivered(1, id => $ill);
+ok(wait_settled($node), 'and goes on');
+is(ask('SELECT count(*) FROM outbox.parked'), '0', 'its row is removed');
+
+# What each delivery needs: after a bounded number nothing is sent, and it is said.
+foreach my $table (qw(positions endpoint_settings))
+{
+	$holder->query_safe("BEGIN; LOCK TABLE outbox.$table IN ACCESS EXCLUSIVE MODE");
+	emit_many();
+	emit_many();
+	ok(wait_sql($node, "SELECT reason ~ 'on hold: .*settle .locked.*; process $pid has locked outbox.$table' FROM outbox.status"),
+		"$table is locked: the status says so");
+	cmp_ok($receiver->delivered(path => '/ok/well'), '<', $emitted, 'no more is sent than could be sent twice');
+	$holder->query_safe('ROLLBACK');
+	$receiver->wait_delivered($emitted, path => '/ok/well');
+	ok(wait_settled($node), 'then all is delivered');
+}
+is(scalar(my @all = $receiver->delivered(path => '/ok/well')), $emitted, 'each event once');
+$holder->quit;
+$node->stop;
+done_testing();
