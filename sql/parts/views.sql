@@ -578,10 +578,11 @@ SELECT w.pid, d.datname, w.worker, w.state, w.reason, w.started_at, w.endpoints,
        w.restarts, w.last_loop_at, w.memory, w.resident, w.resident_limit
 FROM outbox.worker_slots() w
 JOIN pg_database d ON d.oid = w.dboid
-WHERE w.pid IS NOT NULL OR w.restarts > 0;
+WHERE w.pid IS NOT NULL OR w.restarts > 0 OR w.state IN ('held', 'version_mismatch');
 COMMENT ON VIEW outbox.workers IS
 'Workers of all databases of this server, also those that wait to be started again';
-COMMENT ON COLUMN outbox.workers.pid IS 'process id of the worker (NULL: it waits to be started again)';
+COMMENT ON COLUMN outbox.workers.pid IS
+'process id of the worker (NULL: it waits to be started again, or has nothing to do while it is held)';
 COMMENT ON COLUMN outbox.workers.datname IS 'database that it serves';
 COMMENT ON COLUMN outbox.workers.worker IS 'number of the worker in its database, from 1';
 COMMENT ON COLUMN outbox.workers.state IS

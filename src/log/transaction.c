@@ -240,14 +240,6 @@ role_problem(Oid owner, Oid *wanted)
 }
 
 bool
-outbox_session_role_would_fit(void)
-{
-	Oid wanted;
-
-	return role_problem(extension_owner, &wanted) == NULL;
-}
-
-bool
 outbox_session_init(void)
 {
 	char	   *extversion;

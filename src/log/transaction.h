@@ -24,12 +24,10 @@ extern bool outbox_session_init(void);
 extern void outbox_session_sigterm(SIGNAL_ARGS);
 
 /*
- * The first: why the worker's role could not do a worker's work when this process
- * started; NULL: it can.  The second needs a transaction: true if the role can do it
- * now.
+ * Why the worker's role could not do a worker's work when this process started.  NULL: it
+ * can.
  */
 extern const char *outbox_session_role_misfit(void);
-extern bool		   outbox_session_role_would_fit(void);
 
 /* The version of the installed SQL objects. */
 extern const char *outbox_session_version(void);

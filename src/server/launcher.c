@@ -210,11 +210,16 @@ start_worker_if_due(Round *r, int i, int w)
 {
 	OutboxDatabase *db = &outbox_shared->databases[i];
 
+	TimestampTz due = db->workers[w].next_start_at;
+	TimestampTz until;
+
 	if (outbox_has_process(i, w))
 		return;
-	if (db->workers[w].next_start_at > r->now)
+	if (outbox_worker_rests(i, w, &until))
+		due = Max(due, until);
+	if (due > r->now)
 	{
-		r->wake_at = Min(r->wake_at, db->workers[w].next_start_at);
+		r->wake_at = Min(r->wake_at, due);
 		return;
 	}
 	if (!db->has_extension && r->probes >= MAX_PROBES)
@@ -414,6 +419,7 @@ outbox_launcher_main(Datum arg)
 		{
 			ConfigReloadPending = false;
 			ProcessConfigFile(PGC_SIGHUP);
+			outbox_rest_no_longer();
 		}
 		timeout = run_once();
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,

@@ -310,6 +310,8 @@ outbox_workers_wake(OutboxDatabase *db, bool all)
 		OutboxWorker *worker = &db->workers[w];
 		Latch		 *latch = *(Latch *volatile *) &worker->latch;
 
+		if (latch == NULL && all && worker->rests != OUTBOX_WORKER_NONE)
+			outbox_launcher_wake();
 		if (latch != NULL &&
 			(all ||
 			 (pg_atomic_read_u64(&worker->endpoints) > 0 &&

@@ -135,6 +135,15 @@ typedef struct OutboxWorker
 	int			  delay;		 /* seconds, after the last failure */
 	OutboxAbsence absence;
 
+	/*
+	 * Its last process has ended because it had nothing to do in this state (NONE: it had).
+	 * The next one starts when the database has another 'changed' than 'rested_at', or at
+	 * 'rests_until', to look again.  Views show this state meanwhile.
+	 */
+	OutboxWorkerState rests;
+	uint64			  rested_at;
+	TimestampTz		  rests_until;
+
 	/* What the last process reports to the launcher. */
 	bool exited;		 /* it has ended, and the launcher has not noted it */
 	bool exited_cleanly; /* with exit code 0, or because it had to end */

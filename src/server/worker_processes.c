@@ -199,6 +199,26 @@ outbox_stop_workers(int i)
 	}
 }
 
+bool
+outbox_worker_rests(int i, int w, TimestampTz *until)
+{
+	const OutboxDatabase *db = &outbox_shared->databases[i];
+	const OutboxWorker	 *worker = &db->workers[w];
+
+	*until = worker->rests_until;
+	return worker->rests != OUTBOX_WORKER_NONE &&
+		worker->rested_at ==
+		pg_atomic_read_u64(unconstify(pg_atomic_uint64 *, &db->changed));
+}
+
+void
+outbox_rest_no_longer(void)
+{
+	for (int i = 0; i < OUTBOX_MAX_DATABASES; i++)
+		for (int w = 0; w < OUTBOX_MAX_WORKERS; w++)
+			outbox_shared->databases[i].workers[w].rests_until = 0;
+}
+
 static bool
 launch(int i, int w, const char *datname)
 {

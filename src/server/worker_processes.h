@@ -17,6 +17,13 @@ extern bool outbox_reap_processes(void);
 /* At the launcher's start: takes over the processes of a launcher that has ended. */
 extern void outbox_take_over_processes(void);
 
+/*
+ * True if a worker has ended because it has nothing to do, and nothing has changed since.
+ * Sets until when.  The second ends the rest of all workers.
+ */
+extern bool outbox_worker_rests(int slot, int worker, TimestampTz *until);
+extern void outbox_rest_no_longer(void);
+
 /* Starts the process of a worker.  Returns false if PostgreSQL has no process left. */
 extern bool outbox_start_worker(int slot, int worker, TimestampTz now);
 

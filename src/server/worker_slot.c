@@ -119,12 +119,34 @@ outbox_worker_slot_report(OutboxDatabase *db, OutboxWorkerState state, const cha
 		discovered = !db->has_extension || mine->state != state;
 		db->has_extension = true;
 		mine->state = state;
+		mine->rests = OUTBOX_WORKER_NONE;
 		strlcpy(db->reason, reason != NULL ? reason : "", sizeof(db->reason));
 	}
 	LWLockRelease(outbox_shared->lock);
 
 	if (discovered)
 		outbox_launcher_wake();
+}
+
+bool
+outbox_worker_slot_rest(OutboxDatabase *db, OutboxWorkerState state, const char *reason,
+						uint64 changed, long ms)
+{
+	bool again;
+
+	LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
+	again = mine->rests == state && strcmp(db->reason, reason) == 0;
+	LWLockRelease(outbox_shared->lock);
+	outbox_worker_slot_report(db, state, reason);
+	LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
+	if (is_mine())
+	{
+		mine->rests = state;
+		mine->rested_at = changed;
+		mine->rests_until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), ms);
+	}
+	LWLockRelease(outbox_shared->lock);
+	return again;
 }
 
 /* Only the views read it, so no lock is needed. */
@@ -139,7 +161,10 @@ outbox_worker_slot_no_extension(void)
 {
 	LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
 	if (is_mine())
+	{
 		mine->found_none = true;
+		mine->rests = OUTBOX_WORKER_NONE;
+	}
 	LWLockRelease(outbox_shared->lock);
 }
 
@@ -166,20 +191,30 @@ state_name(OutboxWorkerState state)
 	return NULL;
 }
 
+/* What views show: a process that only looks whether it still rests changes nothing. */
+static OutboxWorkerState
+shown_state(const OutboxWorker *worker)
+{
+	return worker->state == OUTBOX_WORKER_NONE ||
+			worker->state == OUTBOX_WORKER_STARTING ?
+		(worker->rests != OUTBOX_WORKER_NONE ? worker->rests : worker->state) :
+		worker->state;
+}
+
 /* Why the worker is not running; empty: there is no reason to show. */
 static void
 describe(const OutboxDatabase *db, const OutboxWorker *worker, char *reason, size_t size)
 {
 	reason[0] = '\0';
-	if (worker->state != OUTBOX_WORKER_NONE)
+	if (shown_state(worker) != OUTBOX_WORKER_NONE)
 	{
-		if (worker->state == OUTBOX_WORKER_STARTING && worker->waits_for_lock)
+		if (shown_state(worker) == OUTBOX_WORKER_STARTING && worker->waits_for_lock)
 			strlcpy(
 				reason,
 				"the worker is starting, and waits for a lock on a table of outbox that another session holds",
 				size);
-		else if (worker->state != OUTBOX_WORKER_RUNNING &&
-				 worker->state != OUTBOX_WORKER_STARTING)
+		else if (shown_state(worker) != OUTBOX_WORKER_RUNNING &&
+				 shown_state(worker) != OUTBOX_WORKER_STARTING)
 			strlcpy(reason, db->reason, size);
 		return;
 	}
@@ -257,7 +292,7 @@ fill_row(const OutboxDatabase *db, int w, Row *row)
 	int64				late;
 
 	memset(row->nulls, 0, sizeof(row->nulls));
-	row->state = worker->state;
+	row->state = shown_state(worker);
 	describe(db, worker, row->reason, sizeof(row->reason));
 	late = late_by(worker, GetCurrentTimestamp());
 	if (worker->state == OUTBOX_WORKER_RUNNING && late >= STUCK_AFTER)

@@ -34,4 +34,12 @@ extern void outbox_worker_slot_waits_for_lock(bool waits);
  */
 extern bool outbox_worker_counts(int32 endpoint_id, int pid);
 
+/*
+ * Notes that this process ends because there is nothing to do in this state, until the
+ * database's 'changed' is another one than 'changed'.  After 'ms' milliseconds the next
+ * process looks again.  Returns true if the process before had said the same.
+ */
+extern bool outbox_worker_slot_rest(OutboxDatabase *db, OutboxWorkerState state,
+									const char *reason, uint64 changed, long ms);
+
 #endif /* OUTBOX_WORKER_SLOT_H */

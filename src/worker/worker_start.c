@@ -40,6 +40,9 @@
 
 #define IDLE_LOOK 10000L /* ms between two checks while it waits */
 
+/* ms: when a process looks again at a log that belongs to another database. */
+#define COPY_LOOK 60000L
+
 static OutboxDatabase *db;
 
 /*
@@ -110,31 +113,16 @@ begin_when_unlocked(bool write)
 }
 
 /*
- * Waits in a state that only a new process can leave, until something has changed.
- * Then the process ends, and the launcher starts another one.
+ * Ends the process, because only another one can leave this state, and it needs no process
+ * to wait in.  The launcher starts one when something has changed, and from time to time:
+ * a dump grants what the role needs at the end of its restore, and no one says so.
  */
 static void
-idle(OutboxWorkerState state, const char *reason)
+rest(OutboxWorkerState state, const char *reason, uint64 changed, long ms)
 {
-	uint64 changed = pg_atomic_read_u64(&db->changed);
-
-	outbox_worker_slot_report(db, state, reason);
-	ereport(LOG, (errmsg("outbox worker for this database does nothing: %s", reason)));
-	while (pg_atomic_read_u64(&db->changed) == changed)
-	{
-		bool over = false;
-
-		if (outbox_txn_begin(false)) /* ends the process if the extension is gone */
-		{
-			/* A dump grants what the role needs at the end of its restore. */
-			over = outbox_session_role_misfit() != NULL &&
-				outbox_session_role_would_fit();
-			outbox_txn_commit();
-		}
-		if (over)
-			break;
-		wait_for_change(changed);
-	}
+	if (!outbox_worker_slot_rest(db, state, reason, changed, ms))
+		ereport(LOG,
+				(errmsg("outbox worker for this database does nothing: %s", reason)));
 	proc_exit(0);
 }
 
@@ -149,11 +137,12 @@ read_origin(void)
 	int64		 epoch = 0;
 	bool		 zero = false;
 	bool		 thorough = true; /* the first time */
+	uint64		 changed;
 	OutboxOrigin origin;
 
 	for (;;)
 	{
-		uint64 changed = pg_atomic_read_u64(&db->changed);
+		changed = pg_atomic_read_u64(&db->changed);
 
 		begin_when_unlocked(true);
 		outbox_retention_init(db);
@@ -177,25 +166,27 @@ read_origin(void)
 		outbox_scheduled_init(epoch, zero);
 		return;
 	}
-	idle(
+	rest(
 		OUTBOX_WORKER_HELD,
 		origin == OUTBOX_ORIGIN_LOST ?
 			"outbox.origins lacks rows that this log had, so this may be a copy: see that no other database sends its events, then call outbox.adopt()" :
 			origin == OUTBOX_ORIGIN_FOREIGN ?
 			"this log was written by another system or database: it is a copy, and sends nothing before outbox.adopt()" :
-			"outbox.instance_name is not the one that this log was made or adopted under: set it so, or call outbox.adopt()");
+			"outbox.instance_name is not the one that this log was made or adopted under: set it so, or call outbox.adopt()",
+		changed, COPY_LOOK);
 }
 
-/* Returns if this worker may deliver.  If not, waits and ends the process. */
+/* Returns if this worker may deliver.  If not, ends the process. */
 static void
 check_may_deliver(void)
 {
-	char *problem = outbox_version_problem(outbox_session_version());
+	uint64 changed = pg_atomic_read_u64(&db->changed);
+	char  *problem = outbox_version_problem(outbox_session_version());
 
 	if (problem != NULL)
-		idle(OUTBOX_WORKER_VERSION_MISMATCH, problem);
+		rest(OUTBOX_WORKER_VERSION_MISMATCH, problem, changed, IDLE_LOOK);
 	if (outbox_session_role_misfit() != NULL)
-		idle(OUTBOX_WORKER_HELD, outbox_session_role_misfit());
+		rest(OUTBOX_WORKER_HELD, outbox_session_role_misfit(), changed, IDLE_LOOK);
 	read_origin();
 }
 
