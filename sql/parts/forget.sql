@@ -81,8 +81,12 @@ COMMENT ON COLUMN outbox.forget_progress.rewrite IS
 'tables whose files may still hold the bytes of removed rows: VACUUM FULL rewrites them, and retention does so with '
 'pieces of the log and of the attempts (NULL: it goes on)';
 
--- The lock keeps scheduled events from entering the log until this transaction ends:
--- those that have entered it before are seen by the snapshot.
+CREATE FUNCTION outbox.lock_tenant(tenant text, requests oid) RETURNS void
+LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_lock_tenant_1_0';
+COMMENT ON FUNCTION outbox.lock_tenant IS
+'Keeps scheduled events of the tenant from entering the log until the transaction ends';
+
+-- Those that have entered the log before the lock are seen by the snapshot.
 CREATE FUNCTION outbox.forget(tenant text) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -107,7 +111,7 @@ BEGIN
                          'unless their endpoint is paused or dropped before.';
     END IF;
     PERFORM outbox.check_tenant(tenant);
-    LOCK TABLE outbox.forgotten IN SHARE ROW EXCLUSIVE MODE;
+    PERFORM outbox.lock_tenant(tenant, 'outbox.forgotten'::regclass);
     IF NOT EXISTS (SELECT 1 FROM outbox.endpoint_settings s WHERE s.tenant = forget.tenant)
        AND NOT EXISTS (SELECT 1 FROM outbox.events e WHERE e.tenant = forget.tenant)
        AND NOT EXISTS (SELECT 1 FROM outbox.kept_events k WHERE k.tenant = forget.tenant)

@@ -11,16 +11,21 @@
 #include "base/outbox.h"
 
 #include "access/detoast.h"
+#include "catalog/pg_collation.h"
 #include "catalog/pg_type.h"
+#include "miscadmin.h"
 #include "storage/lmgr.h"
+#include "storage/lock.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
+#include "utils/fmgrprotos.h"
 #include "utils/timestamp.h"
 
 #include "base/compat.h"
 #include "base/crash_point.h"
 #include "base/query.h"
 #include "base/settings.h"
+#include "base/version.h"
 #include "emit/emit.h"
 #include "emit/scheduled.h"
 #include "log/log_scan.h"
@@ -49,10 +54,20 @@ static TimestampTz again_at; /* a lock was not free: not before */
 static bool		   careful;	 /* a batch failed: each row on its own */
 static Datum	   epochs;	 /* int8[]: the epochs of this log */
 
+/*
+ * What locks the scheduled events of a tenant against the step that moves them: one of so
+ * many locks, by a hash of its name.  outbox.forget() holds one to the end of its
+ * transaction, and must not hold up the events of all tenants.
+ */
+#define TENANT_LOCKS 64 /* also in FROM_FIRST */
+
+static Datum locked; /* int4[]: those that were not free when this transaction began */
+
 #define FROM_FIRST \
 	" FROM outbox.scheduled s" \
 	" WHERE ROW(s.deliver_at, s.id) >= ROW($1, $2)" \
 	" AND s.epoch = ANY ($3)" \
+	" AND (s.tenant IS NULL OR NOT pg_catalog.hashtext(s.tenant) & 63 = ANY ($4))" \
 	" AND (s.retry_at IS NULL OR s.retry_at <= pg_catalog.now())" \
 	" AND NOT EXISTS (SELECT 1 FROM outbox.forgotten f" \
 	" WHERE f.complete_at IS NULL AND f.tenant = s.tenant" \
@@ -120,14 +135,15 @@ set_first(TimestampTz time, const pg_uuid_t *id)
 static void
 find_first(void)
 {
-	Datum values[] = {TimestampTzGetDatum(first_time), UUIDPGetDatum(&first_id), epochs};
+	Datum values[] = {TimestampTzGetDatum(first_time), UUIDPGetDatum(&first_id), epochs,
+					  locked};
 	static SPIPlanPtr plan;
 	HeapTuple		  tuple;
 	bool			  isnull;
 
-	if (outbox_plan_run(&plan, "SELECT s.deliver_at, s.id" FROM_FIRST IN_ORDER "1", 3,
-						(Oid[]){TIMESTAMPTZOID, UUIDOID, INT8ARRAYOID}, values,
-						NULL) == 0)
+	if (outbox_plan_run(&plan, "SELECT s.deliver_at, s.id" FROM_FIRST IN_ORDER "1", 4,
+						(Oid[]){TIMESTAMPTZOID, UUIDOID, INT8ARRAYOID, INT4ARRAYOID},
+						values, NULL) == 0)
 	{
 		set_first(DT_NOEND, NULL);
 		return;
@@ -267,7 +283,7 @@ static int
 move_due(TimestampTz now)
 {
 	Datum values[] = {TimestampTzGetDatum(first_time), UUIDPGetDatum(&first_id), epochs,
-					  TimestampTzGetDatum(now)};
+					  locked, TimestampTzGetDatum(now)};
 	static SPIPlanPtr due_plan;
 	SPITupleTable	 *rows;
 	Datum			 *ids;
@@ -279,10 +295,11 @@ move_due(TimestampTz now)
 			&due_plan,
 			"SELECT s.id, s.topic, s.type, s.key, s.headers, s.payload, s.body,"
 			" s.content_type, s.expires_at, s.tenant" FROM_FIRST
-			" AND s.deliver_at <= $4" IN_ORDER CppAsString2(
+			" AND s.deliver_at <= $5" IN_ORDER CppAsString2(
 				BATCH_ROWS) " FOR UPDATE SKIP LOCKED",
-			4, (Oid[]){TIMESTAMPTZOID, UUIDOID, INT8ARRAYOID, TIMESTAMPTZOID}, values,
-			NULL) == 0)
+			5,
+			(Oid[]){TIMESTAMPTZOID, UUIDOID, INT8ARRAYOID, INT4ARRAYOID, TIMESTAMPTZOID},
+			values, NULL) == 0)
 		return 0;
 	rows = SPI_tuptable;
 	ids = palloc(sizeof(Datum) * rows->numvals);
@@ -303,20 +320,46 @@ move_due(TimestampTz now)
 }
 
 static bool
+lock_bucket(Oid requests, int bucket, LOCKMODE mode, bool wait)
+{
+	LOCKTAG tag;
+
+	SET_LOCKTAG_OBJECT(tag, MyDatabaseId, requests, bucket, 0);
+	return LockAcquire(&tag, mode, false, !wait) != LOCKACQUIRE_NOT_AVAIL;
+}
+
+/* outbox.lock_tenant() */
+OUTBOX_FUNCTION(outbox_lock_tenant_1_0, 2)
+{
+	int32 hash = DatumGetInt32(
+		DirectFunctionCall1Coll(hashtext, C_COLLATION_OID, PG_GETARG_DATUM(0)));
+
+	(void) lock_bucket(PG_GETARG_OID(1), hash & (TENANT_LOCKS - 1), ExclusiveLock, true);
+	PG_RETURN_VOID();
+}
+
+/*
+ * An event that enters the log gets another xid.  outbox.forget() needs to know whether it
+ * has.  So its tenant is locked before the snapshot that finds the event is taken.
+ */
+static bool
 begin(void)
 {
+	Datum busy[TENANT_LOCKS];
+	int	  n = 0;
+
 	if (!outbox_txn_begin_to_emit())
 		return false;
-	if (!ConditionalLockRelationOid(outbox_table_oid(OUTBOX_TABLE_SCHEDULED),
-									RowExclusiveLock) ||
-		/* An event that enters the log gets another xid.  outbox.forget() needs to know
-		 * whether it has. */
-		!ConditionalLockRelationOid(outbox_table_oid(OUTBOX_TABLE_FORGOTTEN),
-									RowExclusiveLock))
+	if (!outbox_lock_if_free(OUTBOX_TABLE_SCHEDULED, OUTBOX_TABLE_SCHEDULED,
+							 RowExclusiveLock))
 	{
 		outbox_txn_abort();
 		return false;
 	}
+	for (int i = 0; i < TENANT_LOCKS; i++)
+		if (!lock_bucket(outbox_table_oid(OUTBOX_TABLE_FORGOTTEN), i, ShareLock, false))
+			busy[n++] = Int32GetDatum(i);
+	locked = PointerGetDatum(construct_array(busy, n, INT4OID, 4, true, TYPALIGN_INT));
 	return true;
 }
 

@@ -103,5 +103,20 @@ $session->query_safe('COMMIT');
 $session->quit;
 ok(wait_sql($node, "SELECT state = 'disabled' FROM outbox.stats WHERE endpoint = '$name'"), 'and it is disabled after that');
 
+# A tenant is being forgotten: its scheduled events wait for that, and those of others do not.
+# Tenants share 64 locks, so one of these may wait as well.
+endpoint($node, $receiver, 'soon', '/ok/soon', "topics => '{soon.*}'");
+$session = $node->background_psql('postgres', on_error_stop => 1);
+$session->query_safe("BEGIN; SELECT outbox.forget('acme')");
+my $acme = emit($node, 'soon.event', '{}', "tenant => 'acme', deliver_at => now() + interval '1 s'");
+my @soon = map { emit($node, 'soon.event', '{}', "tenant => '$_', deliver_at => now() + interval '1 s'") } qw(globex initech hooli);
+my $none = emit($node, 'soon.event', '{}', "deliver_at => now() + interval '1 s'");
+wait_until { (grep { $receiver->delivered(id => $_) } $none, @soon) >= 3 } 'scheduled events of others';
+is($receiver->delivered(id => $acme), 0, 'one of the tenant waits');
+$session->query_safe('ROLLBACK');
+$session->quit;
+$receiver->wait_delivered(1, id => $_) foreach $acme, @soon;
+pass('and comes when nothing is forgotten after all');
+
 $node->stop;
 done_testing();
