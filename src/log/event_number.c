@@ -47,7 +47,11 @@ numbers(void)
 static bool
 is_known(OutboxNumbers *n)
 {
-	return pg_atomic_read_u32(&n->sequence) == outbox_log_tables()->seq;
+	bool known = pg_atomic_read_u32(&n->sequence) == outbox_log_tables()->seq;
+
+	/* 'highest' is read after it.  It was written before it. */
+	pg_read_barrier();
+	return known;
 }
 
 /*
@@ -101,6 +105,7 @@ outbox_number_load(void)
 		outbox_raise(&n->highest, (uint64) highest);
 	else
 		pg_atomic_write_u64(&n->highest, (uint64) highest);
+	pg_write_barrier();
 	pg_atomic_write_u32(&n->sequence, sequence);
 	if (outbox_shared)
 		LWLockRelease(outbox_shared->lock);
