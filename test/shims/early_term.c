@@ -16,16 +16,17 @@
 #include <time.h>
 #include <unistd.h>
 
+/* The title is behind other arguments where a script starts the server under a loader. */
 static bool
 is_worker(void)
 {
-	char	title[128] = "";
+	char	title[4096];
 	int		fd = open("/proc/self/cmdline", O_RDONLY);
-	ssize_t len = fd < 0 ? -1 : read(fd, title, sizeof(title) - 1);
+	ssize_t len = fd < 0 ? -1 : read(fd, title, sizeof(title));
 
 	if (fd >= 0)
 		close(fd);
-	return len > 0 && strstr(title, "outbox worker") != NULL;
+	return len > 0 && memmem(title, (size_t) len, "outbox worker", 13) != NULL;
 }
 
 static void

@@ -32,7 +32,7 @@ sub memory
 
 	# PostgreSQL's cache of the catalog doubles at once when a rotation makes it read a bit
 	# more.  Settings are not in it, and plans are in contexts of their own.
-	my @cache = $log =~ /level: 1; CacheMemoryContext: (\d+) total/g;
+	my @cache = $log =~ /level: \d+; CacheMemoryContext: (\d+) total/g;
 	return $found[-1] - $cache[-1];
 }
 

@@ -7,6 +7,7 @@
  */
 #include "base/seq_set.h"
 #include "tap.h"
+#include "no_server.h"
 
 #define MOST 10000
 

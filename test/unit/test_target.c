@@ -7,6 +7,7 @@
  */
 #include "transport/http/http_internal.h"
 #include "tap.h"
+#include "no_server.h"
 
 #define REQUESTS 20
 #define TIME 2 /* ms */
