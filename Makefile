@@ -242,7 +242,7 @@ help:
 	@echo "make fresh          make demo and make test on machines with nothing, by debootstrap (root); ROOTS='--demo trixie' runs some"
 	@echo "make packages       Debian's packages, made and installed in minimal roots (root); ROOTS=bookworm makes those of one"
 	@echo "make dist           the archive for PGXN, in build/"
-	@echo "make matrix         the suite on PostgreSQL 15 to 19, with assertions, and under asan; VERSIONS='--smoke 18' runs a part on some"
+	@echo "make matrix         the suite on PostgreSQL 15 to 19, with assertions, under asan, and for arm64; VERSIONS='--smoke 18' runs a part on some"
 	@echo "make folders        draws src/folders.svg, the folders of src/ and their includes"
 	@echo "make reference      writes the views of doc/sql-reference.md, from the COMMENTs of the SQL objects"
 	@echo "make lint           counts what can be counted of the rules of style, and compares documents with sources"
