@@ -26,7 +26,7 @@ BEGIN
         ('emit', '{emit,emit_bytes}'::name[]),
         ('watch', '{metrics,preloaded,worker_slots,step_holds,lock_holders,endpoint_stats,parked_count,topic_in,filter_matches,
                     log_size_now,attempts_size_now,parked_size_now,farthest_behind,kept_for,retention_held,scheduled_now,
-                    is_pending,run_attempts_of,deliveries_page}'),
+                    is_pending,newest_position,run_attempts_of,deliveries_page}'),
         ('operate', '{create_endpoint,alter_endpoint,drop_endpoint,pause_endpoint,resume_endpoint,seek_endpoint,
                       rotate_secret,endpoint_secret,retry,resend,discard,replay,cancel,wait_for,send_test,
                       set_retention,set_event_type,drop_event_type,shown,run_attempts,attempts_page,portal_limits,set_portal_limits,
@@ -35,7 +35,7 @@ BEGIN
                      portal_resume_endpoint,portal_drop_endpoint,portal_secret,portal_rotate_secret,
                      portal_deliveries,portal_attempts,portal_resend,portal_replay,portal_send_test,
                      portal_event_types,portal_limits}'),
-        ('work', '{order_key,is_pending,pending_seqs,stored_credentials}')),
+        ('work', '{order_key,is_pending,pending_seqs,stored_credentials,newest_position}')),
     relations (purpose, privileges, names, columns) AS (VALUES
         ('emit', '{SELECT,INSERT}'::text[], '{outgoing}'::name[], ''),
         ('emit', '{INSERT}', '{events}',

@@ -2,6 +2,11 @@
 -- Views
 ------------------------------------------------------------------------
 
+CREATE FUNCTION outbox.newest_position(endpoint_id int4, generation int8) RETURNS outbox.positions
+LANGUAGE C STABLE CALLED ON NULL INPUT PARALLEL SAFE AS 'MODULE_PATHNAME', 'outbox_newest_position_1_0';
+COMMENT ON FUNCTION outbox.newest_position IS
+'The newest stored position of an endpoint, of this generation, or with NULL of any (NULL: there is none)';
+
 -- The position of each endpoint: its newest one, or the one that it shares, or, if
 -- it has none yet, where it begins.
 CREATE VIEW outbox.endpoint_positions AS
@@ -26,11 +31,8 @@ SELECT s.endpoint_id, s.name, s.tenant,
            AND k.status = 'dead'
            AND k.reason = ANY (ARRAY['max_attempts', 'max_age', 'aborted by receiver'])) AS stuck
 FROM outbox.endpoint_settings s
-LEFT JOIN LATERAL (SELECT * FROM outbox.positions q
-                   WHERE q.endpoint_id = s.endpoint_id AND q.generation = s.generation
-                   ORDER BY q.number DESC LIMIT 1) p ON true
-LEFT JOIN LATERAL (SELECT * FROM outbox.positions q
-                   WHERE q.endpoint_id = p.shared ORDER BY q.number DESC LIMIT 1) h ON true;
+LEFT JOIN LATERAL outbox.newest_position(s.endpoint_id, s.generation) p ON true
+LEFT JOIN LATERAL outbox.newest_position(p.shared, NULL) h ON true;
 COMMENT ON VIEW outbox.endpoint_positions IS
 'Stored position of each endpoint, at most one settle interval old';
 COMMENT ON COLUMN outbox.endpoint_positions.endpoint_id IS 'number of the endpoint';

@@ -25,6 +25,7 @@
 
 #include "base/version.h"
 #include "log/event_number.h"
+#include "log/tables.h"
 #include "log/event_stamp.h"
 #include "server/shmem.h"
 #include "server/wakeup.h"
@@ -55,18 +56,18 @@ is_known(OutboxNumbers *n)
 }
 
 /*
- * The log may be empty, so stored ticks and positions count, too.  The snapshot is not
+ * The log may be empty, so stored ticks and positions count, too, and what a seek left.  The snapshot is not
  * that of the transaction, which may be older than the newest event.
  */
 static int64
 read_highest(void)
 {
-	static const char *sql =
-		"SELECT GREATEST("
-		"(SELECT pg_catalog.max(seq) FROM outbox.events),"
-		" (SELECT seq_high FROM outbox.ticks ORDER BY tick DESC LIMIT 1),"
-		" (SELECT pg_catalog.max(GREATEST(read_seq_low, last_seq)) FROM outbox.positions),"
-		" 0)";
+	static const char *sql = OUTBOX_NEWEST_POSITIONS(
+		"true") " SELECT GREATEST("
+				"(SELECT pg_catalog.max(seq) FROM outbox.events),"
+				" (SELECT seq_high FROM outbox.ticks ORDER BY tick DESC LIMIT 1),"
+				" (SELECT pg_catalog.max(GREATEST(read_seq_low, last_seq)) FROM newest),"
+				" (SELECT pg_catalog.max(last_seq) FROM outbox.subscriptions), 0)";
 	SPIPlanPtr plan;
 	bool	   isnull;
 	int64	   highest;

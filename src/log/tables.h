@@ -55,4 +55,21 @@ extern Oid outbox_sequence_oid(void);
 /* Without the schema. */
 extern const char *outbox_table_name(OutboxTable table);
 
+/*
+ * The beginning of a statement: 'newest' has the newest row of each endpoint in
+ * outbox.positions, of each shared position (below 0) and of the totals (0).  The index
+ * leads from one to the next, so the cost follows their number, and not that of the rows.
+ * 'which' is a condition on endpoint_id.  Also for sessions of users.
+ */
+#define OUTBOX_NEWEST_POSITIONS(which) \
+	"WITH RECURSIVE ids (id) AS (" \
+	"(SELECT endpoint_id FROM outbox.positions WHERE " which \
+	" ORDER BY endpoint_id LIMIT 1)" \
+	" UNION ALL SELECT (SELECT endpoint_id FROM outbox.positions" \
+	" WHERE endpoint_id OPERATOR(pg_catalog.>) ids.id AND " which \
+	" ORDER BY endpoint_id LIMIT 1) FROM ids WHERE ids.id IS NOT NULL)," \
+	" newest AS MATERIALIZED (SELECT p.* FROM ids CROSS JOIN LATERAL" \
+	" (SELECT * FROM outbox.positions WHERE endpoint_id OPERATOR(pg_catalog.=) ids.id" \
+	" ORDER BY number DESC LIMIT 1) p)"
+
 #endif /* OUTBOX_TABLES_H */

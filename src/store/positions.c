@@ -19,36 +19,18 @@
 #include "base/version.h"
 #include "endpoint/parking.h"
 #include "endpoint/tally.h"
+#include "log/tables.h"
 #include "log/transaction.h"
 #include "server/shares.h"
 #include "server/subscription.h"
 #include "store/positions.h"
 
-/*
- * After this many position rows the other table is used, or after ROWS_PER_KEPT times
- * what that left there the last time, if it is more: with many endpoints it costs as much
- * as writing their rows.  The number is smaller in a library with crash points, so that
- * a test reaches it soon.
- */
-#define ROWS_PER_KEPT 8
-#ifdef OUTBOX_CRASH_POINTS
-#define MAX_POSITION_ROWS 200
-#else
-#define MAX_POSITION_ROWS 20000
-#endif
-
-/*
- * µs until the next try when another transaction uses the positions.  Workers do so
- * a few times a second.
- */
-#define COMPACT_AGAIN (200 * 1000)
+#define ROW_BYTES 160 /* of a row, about */
 
 static OutboxDatabase *db;
 static int32		   shared_id;	  /* the id of the row that the idle endpoints of this
 									* worker share */
 static int32		   newest_shared; /* of the row that was written last */
-static TimestampTz	   compact_at;	  /* not before this time */
-static int			   compacted;	  /* rows that the last compaction left */
 
 void
 outbox_positions_init(OutboxDatabase *database)
@@ -239,11 +221,12 @@ outbox_position_read(OutboxColumns row, OutboxPosition *p)
 bool
 outbox_position_newest_shared(OutboxCursor *cursor)
 {
-	if (outbox_query("SELECT " OUTBOX_CURSOR_COLUMNS ", endpoint_id FROM outbox.positions"
-					 " WHERE endpoint_id < 0"
-					 " AND number = (SELECT pg_catalog.max(number)"
-					 " FROM outbox.positions WHERE endpoint_id < 0)",
-					 0, NULL, NULL, NULL) == 0)
+	if (outbox_query(
+			OUTBOX_NEWEST_POSITIONS(
+				"endpoint_id OPERATOR(pg_catalog.<) 0") " SELECT " OUTBOX_CURSOR_COLUMNS
+														", endpoint_id FROM newest"
+														" ORDER BY number DESC LIMIT 1",
+			0, NULL, NULL, NULL) == 0)
 		return false;
 	read_cursor(fetch_row(0), cursor);
 	newest_shared = row_int4(fetch_row(0), CURSOR_COLUMNS);
@@ -267,8 +250,10 @@ outbox_positions_in_use(OutboxDatabase *db)
 	OutboxColumns row;
 
 	outbox_query(
-		"SELECT (SELECT piece FROM outbox.positions ORDER BY number DESC LIMIT 1),"
-		" (SELECT pg_catalog.count(*) FROM outbox.positions)",
+		"SELECT (SELECT piece FROM outbox.positions ORDER BY endpoint_id DESC, number DESC LIMIT 1),"
+		" (pg_catalog.pg_relation_size('outbox.positions_0')"
+		" + pg_catalog.pg_relation_size('outbox.positions_1')) / " CppAsString2(
+			ROW_BYTES),
 		0, NULL, NULL, NULL);
 	row = fetch_row(0);
 	pg_atomic_write_u32(&db->positions_piece,
@@ -282,12 +267,12 @@ outbox_positions_raise_numbers(OutboxDatabase *db)
 	OutboxColumns row;
 
 	outbox_query(
-		"SELECT GREATEST("
-		"(SELECT pg_catalog.max(GREATEST(read_tick, reading_tick)) FROM outbox.positions),"
-		"(SELECT pg_catalog.max(tick) FROM outbox.ticks)),"
-		" (SELECT pg_catalog.max(number) FROM outbox.positions),"
-		" (SELECT -pg_catalog.min(endpoint_id)::pg_catalog.int8 FROM outbox.positions"
-		" WHERE endpoint_id < 0)",
+		OUTBOX_NEWEST_POSITIONS(
+			"true") " SELECT GREATEST("
+					"(SELECT pg_catalog.max(GREATEST(read_tick, reading_tick)) FROM newest),"
+					"(SELECT pg_catalog.max(tick) FROM outbox.ticks)),"
+					" (SELECT pg_catalog.max(number) FROM newest),"
+					" (SELECT -pg_catalog.min(id)::pg_catalog.int8 FROM ids WHERE id < 0)",
 		0, NULL, NULL, NULL);
 	row = fetch_row(0);
 	outbox_raise(&db->last_tick, (uint64) row_int8(row, 0));
@@ -364,11 +349,6 @@ outbox_position_load_pending(OutboxEndpoint *ep, const int64 *seqs, int n)
 /* -------------------------------------------------------------- writing */
 
 #define POSITION_COLUMNS 22
-#define POSITION_NAMES \
-	"number, endpoint_id, shared, generation, read_tick, read, read_seq_low," \
-	" reading_tick, reading, reading_seq_low, reading_seq_high, last_seq, pending," \
-	" delivered, failed_attempts, settled_at, counters, failing_since, failing_told," \
-	" state_since, probes"
 
 void
 outbox_positions_begin(OutboxPositions *p)
@@ -550,62 +530,4 @@ outbox_positions_write_tick(const OutboxTick *tick, int piece)
 	values[4] = Int64GetDatum(tick->seq_low);
 	values[5] = Int64GetDatum(tick->seq_high);
 	outbox_append_rows(outbox_table_oid(OUTBOX_TABLE_TICKS_0 + piece), 1, values, nulls);
-}
-
-/* ----------------------------------------------------------- compaction */
-
-bool
-outbox_positions_want_compaction(TimestampTz now)
-{
-	return outbox_serves_database() && now >= compact_at &&
-		pg_atomic_read_u32(&db->position_rows) >
-		(uint32) Max(MAX_POSITION_ROWS, ROWS_PER_KEPT * compacted);
-}
-
-/*
- * Reads the tables, because they have the positions of other workers as well.  Left
- * out are shared rows that no endpoint follows any more, and the rows of dropped
- * endpoints.  Endpoint 0 has the totals.
- */
-bool
-outbox_positions_compact(void)
-{
-	int	   was = (int) pg_atomic_read_u32(&db->positions_piece);
-	int	   other = 1 - was;
-	Datum  args[1] = {Int16GetDatum(other)};
-	uint64 n;
-
-	if (!outbox_txn_begin(true))
-		return false;
-	if (!ConditionalLockRelationOid(outbox_table_oid(OUTBOX_TABLE_POSITIONS_0 + was),
-									AccessExclusiveLock) ||
-		!ConditionalLockRelationOid(outbox_table_oid(OUTBOX_TABLE_POSITIONS_0 + other),
-									AccessExclusiveLock))
-	{
-		/* Another transaction reads or writes the positions, so try later. */
-		compact_at = GetCurrentTimestamp() + COMPACT_AGAIN;
-		outbox_txn_abort();
-		return false;
-	}
-	n = outbox_query(
-		"WITH newest AS MATERIALIZED (SELECT DISTINCT ON (endpoint_id) *"
-		" FROM outbox.positions ORDER BY endpoint_id DESC, number DESC)"
-		" INSERT INTO outbox.positions SELECT $1, " POSITION_NAMES
-		" FROM newest p WHERE EXISTS (SELECT 1 FROM outbox.endpoint_settings s"
-		" WHERE s.endpoint_id = p.endpoint_id)"
-		" OR p.endpoint_id = 0"
-		" OR p.endpoint_id = ANY"
-		" (ARRAY(SELECT DISTINCT f.shared FROM newest f))"
-		" ON CONFLICT DO NOTHING",
-		1, (Oid[]){INT2OID}, args, NULL);
-	OUTBOX_CRASH_POINT("compact.written");
-	outbox_empty_table(outbox_table_oid(OUTBOX_TABLE_POSITIONS_0 + was));
-	OUTBOX_CRASH_POINT("compact.truncated");
-	outbox_txn_commit();
-	OUTBOX_CRASH_POINT("compact.committed");
-
-	pg_atomic_write_u32(&db->positions_piece, (uint32) other);
-	pg_atomic_write_u32(&db->position_rows, (uint32) n);
-	compacted = (int) n;
-	return true;
 }

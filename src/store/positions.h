@@ -3,7 +3,7 @@
  *	  Stored positions: how far each endpoint has read the log.
  *
  * All functions here run inside a transaction of transaction.h, except
- * outbox_positions_init() and the compaction, which has its own.
+ * outbox_positions_init() and the compaction (compaction.c), which has its own.
  */
 #ifndef OUTBOX_POSITIONS_H
 #define OUTBOX_POSITIONS_H
@@ -125,6 +125,7 @@ extern Datum outbox_snapshot_datum(const OutboxTick *tick);
  * and truncates this one.  For the worker that serves the database.  False: the
  * tables are in use, and it will be tried again.
  */
+extern void outbox_compaction_init(OutboxDatabase *db);
 extern bool outbox_positions_want_compaction(TimestampTz now);
 extern bool outbox_positions_compact(void);
 

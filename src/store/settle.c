@@ -68,6 +68,7 @@ outbox_settle_init(OutboxDatabase *database, int64 last_shared_tick)
 	shared_tick = last_shared_tick;
 	outbox_attempts_init(db);
 	outbox_positions_init(db);
+	outbox_compaction_init(db);
 }
 
 /* ------------------------------------------------------------ the lists */

@@ -346,7 +346,7 @@ INSERT INTO outbox.positions (piece, number, endpoint_id, generation, read_tick,
 	last_seq, delivered, failed_attempts, settled_at)
 SELECT p.piece, -g, p.endpoint_id, p.generation, p.read_tick, p.read, p.read_seq_low,
 	p.last_seq, p.delivered, p.failed_attempts, p.settled_at
-FROM (SELECT * FROM outbox.positions ORDER BY number DESC LIMIT 1) p CROSS JOIN generate_series(1, 20001) g
+FROM (SELECT * FROM outbox.positions ORDER BY number DESC LIMIT 1) p CROSS JOIN generate_series(1, 60000) g
 SQL
 obstruct("positions_$_", 'TRUNCATE') foreach 0, 1;
 ask('ALTER TABLE outbox.positions RENAME COLUMN piece TO hidden');

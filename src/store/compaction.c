@@ -1,0 +1,149 @@
+/*
+ * compaction.c
+ *	  Owns the compaction of outbox.positions: the rows that count are written to the other
+ *	  of two tables, and the full one is emptied.
+ */
+#include "base/outbox.h"
+
+#include "catalog/pg_type.h"
+#include "miscadmin.h"
+#include "replication/walsender.h"
+#include "replication/walsender_private.h"
+#include "storage/lmgr.h"
+#include "storage/proc.h"
+#include "storage/procarray.h"
+
+#include "base/crash_point.h"
+#include "base/query.h"
+#include "log/tables.h"
+#include "log/transaction.h"
+#include "server/shares.h"
+#include "server/subscription.h"
+#include "store/positions.h"
+
+/*
+ * After this many position rows the other table is used, or after ROWS_PER_KEPT times
+ * what that left there the last time, if it is more: with many endpoints it costs as much
+ * as writing their rows.
+ *
+ * To empty the full one, an exclusive lock is needed, also on standbys.  There it cancels
+ * what holds one on the positions, pg_dump for example.  So it is done every COMPACT_EVERY
+ * µs at most, and where a standby says by hot_standby_feedback that it is read, only after
+ * MANY_POSITION_ROWS.  Nothing reads all rows, so many cost no more than their place.
+ *
+ * The numbers are smaller in a library with crash points, so that a test reaches them soon.
+ */
+#define ROWS_PER_KEPT 8
+#ifdef OUTBOX_CRASH_POINTS
+#define MAX_POSITION_ROWS 200
+#define COMPACT_EVERY 0
+#else
+#define MAX_POSITION_ROWS 20000
+#define COMPACT_EVERY (10 * 60 * USECS_PER_SEC)
+#endif
+#define MANY_POSITION_ROWS (100 * MAX_POSITION_ROWS)
+
+/*
+ * µs until the next try when another transaction uses the positions.  Workers do so
+ * a few times a second.
+ */
+#define COMPACT_AGAIN (200 * 1000)
+
+static OutboxDatabase *db;
+static TimestampTz	   compact_at;	 /* not before this time */
+static TimestampTz	   compacted_at; /* when this worker did it last */
+static int			   compacted;	 /* rows that it left */
+
+#define POSITION_NAMES \
+	"number, endpoint_id, shared, generation, read_tick, read, read_seq_low," \
+	" reading_tick, reading, reading_seq_low, reading_seq_high, last_seq, pending," \
+	" delivered, failed_attempts, settled_at, counters, failing_since, failing_told," \
+	" state_since, probes"
+
+void
+outbox_compaction_init(OutboxDatabase *database)
+{
+	db = database;
+}
+
+/* True if a standby holds xids back here, through a slot or without one. */
+static bool
+standby_is_read(void)
+{
+	TransactionId xmin;
+	TransactionId catalog_xmin;
+
+	ProcArrayGetReplicationSlotXmin(&xmin, &catalog_xmin);
+	for (int i = 0; i < max_wal_senders && !TransactionIdIsValid(xmin); i++)
+	{
+		int			  pid = *(volatile int *) &WalSndCtl->walsnds[i].pid;
+		const PGPROC *proc = pid ? BackendPidGetProc(pid) : NULL;
+
+		xmin = proc ? proc->xmin : InvalidTransactionId;
+	}
+	return TransactionIdIsValid(xmin);
+}
+
+bool
+outbox_positions_want_compaction(TimestampTz now)
+{
+	uint32 rows = pg_atomic_read_u32(&db->position_rows);
+
+	if (!outbox_serves_database() || now < compact_at ||
+		rows <= (uint32) Max(MAX_POSITION_ROWS, ROWS_PER_KEPT * compacted))
+		return false;
+	if (rows > (uint32) Max(MANY_POSITION_ROWS, ROWS_PER_KEPT * compacted))
+		return true;
+	if (now - compacted_at < COMPACT_EVERY)
+		return false;
+	compact_at = now + COMPACT_AGAIN; /* to look for standbys again */
+	return !standby_is_read();
+}
+
+/*
+ * Reads the tables, because they have the positions of other workers as well.  Left
+ * out are shared rows that no endpoint follows any more, and the rows of dropped
+ * endpoints.  Endpoint 0 has the totals.
+ */
+bool
+outbox_positions_compact(void)
+{
+	int	   was = (int) pg_atomic_read_u32(&db->positions_piece);
+	int	   other = 1 - was;
+	Datum  args[1] = {Int16GetDatum(other)};
+	uint64 n;
+
+	if (!outbox_txn_begin(true))
+		return false;
+	if (!ConditionalLockRelationOid(outbox_table_oid(OUTBOX_TABLE_POSITIONS_0 + was),
+									AccessExclusiveLock) ||
+		!ConditionalLockRelationOid(outbox_table_oid(OUTBOX_TABLE_POSITIONS_0 + other),
+									AccessExclusiveLock))
+	{
+		/* Another transaction reads or writes the positions, so try later. */
+		compact_at = GetCurrentTimestamp() + COMPACT_AGAIN;
+		outbox_txn_abort();
+		return false;
+	}
+	n = outbox_query(
+		OUTBOX_NEWEST_POSITIONS(
+			"true") " INSERT INTO outbox.positions SELECT $1, " POSITION_NAMES
+					" FROM newest p WHERE EXISTS (SELECT 1 FROM outbox.endpoint_settings s"
+					" WHERE s.endpoint_id = p.endpoint_id)"
+					" OR p.endpoint_id = 0"
+					" OR p.endpoint_id = ANY"
+					" (ARRAY(SELECT DISTINCT f.shared FROM newest f))"
+					" ON CONFLICT DO NOTHING",
+		1, (Oid[]){INT2OID}, args, NULL);
+	OUTBOX_CRASH_POINT("compact.written");
+	outbox_empty_table(outbox_table_oid(OUTBOX_TABLE_POSITIONS_0 + was));
+	OUTBOX_CRASH_POINT("compact.truncated");
+	outbox_txn_commit();
+	OUTBOX_CRASH_POINT("compact.committed");
+
+	pg_atomic_write_u32(&db->positions_piece, (uint32) other);
+	pg_atomic_write_u32(&db->position_rows, (uint32) n);
+	compacted = (int) n;
+	compacted_at = GetCurrentTimestamp();
+	return true;
+}

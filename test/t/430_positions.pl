@@ -1,0 +1,125 @@
+# Positions are found by index, however many rows there are, and who reads views holds up nothing that is done to them.
+use strict;
+use warnings;
+
+use OutboxTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = outbox_node('main', streaming => 1);
+my $receiver = OutboxTest::Receiver->new('main');
+
+sub ask { return $node->safe_psql('postgres', $_[0]) }
+
+endpoint($node, $receiver, 'a', '/ok/a', "topics => '{a.*}'");
+endpoint($node, $receiver, 'idle', '/ok/idle', "topics => '{idle}'");
+my $id = emit($node, 'a.one', '{}');
+$receiver->wait_delivered(1, id => $id);
+ok(wait_settled($node), 'delivered');
+$node->backup('backup');
+
+my @views = split /\n/, ask("SELECT 'SELECT count(*) FROM ' || oid::regclass FROM pg_class WHERE relnamespace = 'outbox'::regnamespace AND relkind = 'v' ORDER BY 1");
+push @views, 'SELECT count(*) FROM outbox.metrics()', "SELECT count(*) FROM outbox.deliveries_page('a')";
+cmp_ok(scalar @views, '>', 15, 'there are views');
+
+# --- A transaction that has read views holds no lock of the positions
+
+my $reader = $node->background_psql('postgres');
+foreach my $view (@views)
+{
+	$reader->query_safe('BEGIN');
+	$reader->query_safe($view);
+	is($reader->query_safe("SELECT string_agg(relation::regclass::text, ' ') FROM pg_locks WHERE pid = pg_backend_pid() AND relation::regclass::text LIKE 'outbox.position%'"),
+		'', "$view: no lock is kept");
+	$reader->query_safe('ROLLBACK');
+}
+
+# --- Nor on a standby, where the replay of a TRUNCATE would cancel it
+
+my $standby = PostgreSQL::Test::Cluster->new('standby');
+$standby->init_from_backup($node, 'backup', has_streaming => 1);
+$standby->append_conf('postgresql.conf', "max_standby_streaming_delay = 1s\nhot_standby_feedback = off\n");
+$standby->start;
+$node->wait_for_catchup($standby);
+my $far = $standby->background_psql('postgres');
+$far->query_safe('BEGIN');
+$far->query_safe($_) foreach grep { !/attempts|events|dead_letters|deliveries|ticks|dump/ } @views;
+my $piece = ask('SELECT piece FROM outbox.positions ORDER BY number DESC LIMIT 1');
+my $other = 1 - $piece;
+ask("TRUNCATE outbox.positions_$other");
+$node->wait_for_catchup($standby);
+is($far->query_safe("SELECT count(*) FROM outbox.stats"), 2, 'a transaction on a standby outlives the TRUNCATE of positions');
+$far->query_safe('COMMIT');
+is($standby->safe_psql('postgres', "SELECT string_agg(endpoint || delivered, ' ' ORDER BY endpoint) FROM outbox.stats"), 'a1 idle0', 'and it shows figures');
+
+# --- An old snapshot does not see the rows that came after it, and those that it saw are gone
+
+sub move
+{
+	ask(<<SQL);
+BEGIN;
+LOCK outbox.positions_$piece, outbox.positions_$other;
+INSERT INTO outbox.positions_$other SELECT DISTINCT ON (endpoint_id) $other, number, endpoint_id, shared, generation, read_tick, read,
+	read_seq_low, reading_tick, reading, reading_seq_low, reading_seq_high, last_seq, pending, delivered, failed_attempts,
+	settled_at, counters, failing_since, failing_told, state_since, probes
+FROM outbox.positions ORDER BY endpoint_id, number DESC ON CONFLICT DO NOTHING;
+TRUNCATE outbox.positions_$piece;
+COMMIT;
+SQL
+}
+my $old = $node->background_psql('postgres');
+$old->query_safe('BEGIN ISOLATION LEVEL REPEATABLE READ');
+$old->query_safe('SELECT 1');
+move();
+is($old->query_safe("SELECT status FROM outbox.deliveries WHERE event_id = '$id'"), 'delivered', 'a delivery is one in an old snapshot, too');
+$old->query_safe('ROLLBACK');
+
+# --- A start reads the newest row of each
+
+sub fill
+{
+	ask(<<SQL);
+INSERT INTO outbox.positions SELECT (SELECT piece FROM outbox.positions ORDER BY endpoint_id DESC, number DESC LIMIT 1), -n, p.endpoint_id, p.shared, p.generation, p.read_tick, p.read, p.read_seq_low, p.reading_tick,
+	p.reading, p.reading_seq_low, p.reading_seq_high, p.last_seq, p.pending, p.delivered, p.failed_attempts, p.settled_at, p.counters,
+	p.failing_since, p.failing_told, p.state_since, p.probes
+FROM (SELECT DISTINCT ON (endpoint_id) * FROM outbox.positions ORDER BY endpoint_id, number DESC) p, generate_series(1, 15000) n
+SQL
+}
+# A standby that is read, and says so, so that the rows stay
+$standby->append_conf('postgresql.conf', "hot_standby_feedback = on\nwal_receiver_status_interval = 1s\n");
+$standby->reload;
+ok(wait_sql($node, 'SELECT bool_or(backend_xmin IS NOT NULL) FROM pg_stat_activity WHERE backend_type = \'walsender\''), 'a standby is read');
+$node->stop;
+$node->start;
+ok(wait_sql($node, 'SELECT bool_or(backend_xmin IS NOT NULL) FROM pg_stat_activity WHERE backend_type = \'walsender\''), 'and connected again');
+fill();
+my $rows = ask('SELECT count(*) FROM outbox.positions');
+cmp_ok($rows, '>', 40000, 'there are many rows');
+my $reads = "SELECT COALESCE(sum(seq_tup_read), 0) + COALESCE(sum(idx_tup_fetch), 0) FROM pg_stat_user_tables WHERE relname LIKE 'positions_%'";
+ask("SELECT pg_stat_reset_single_table_counters(oid) FROM pg_class WHERE relname IN ('positions_0', 'positions_1')");
+replace_worker($node);
+$id = emit($node, 'a.two', '{}');
+$receiver->wait_delivered(1, id => $id);
+ok(wait_settled($node), 'a worker starts, and delivers');
+replace_worker($node);    # statistics are reported at the latest when it ends
+cmp_ok(ask($reads), '<', 2000, 'and has read a small part of them');
+cmp_ok(ask('SELECT count(*) FROM outbox.positions'), '>=', $rows, 'which are not emptied while a standby is read');
+
+# --- Without it they are, once
+
+$standby->stop;
+wait_until
+{
+	emit($node, 'a.more', '{}');
+	ask('SELECT count(*) < 1000 FROM outbox.positions') eq 't';
+}
+'they are moved when no standby is read';
+fill();
+replace_worker($node);
+$id = emit($node, 'a.three', '{}');
+$receiver->wait_delivered(1, id => $id);
+is(ask("SELECT status FROM outbox.deliveries WHERE event_id = '$id'"), 'delivered', 'delivered, and shown as that');
+
+$node->stop;
+done_testing();
