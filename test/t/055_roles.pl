@@ -288,23 +288,23 @@ ALTER SYSTEM SET outbox.worker_role = 'weak';
 SELECT pg_reload_conf();
 SQL
 
-sub restart_worker
+# A worker that is held has no process.  It is started again after a reload.
+sub begin_anew
 {
-	my $pid = worker_pid($node);
-	$node->safe_psql('postgres', "SELECT pg_terminate_backend($pid)");
-	return new_worker($node, $pid);
+	$node->safe_psql('postgres', "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type LIKE 'outbox worker%'");
+	$node->reload;
 }
-restart_worker();
+begin_anew();
 my $held = q{SELECT state = 'held' AND reason LIKE 'the role of the worker, "weak", lacks a privilege: %' FROM outbox.status};
 ok(wait_sql($node, $held), 'a role without any grant: held, and says why');
 $node->safe_psql('postgres', "GRANT USAGE ON SCHEMA outbox TO weak;"
 	  . " GRANT SELECT, INSERT, UPDATE, DELETE, TRUNCATE ON ALL TABLES IN SCHEMA outbox TO weak;"
 	  . " GRANT SELECT ON SEQUENCE outbox.events_seq TO weak;"
-	  . " GRANT EXECUTE ON FUNCTION outbox.order_key, outbox.is_pending, outbox.pending_seqs, outbox.stored_credentials TO weak; REVOKE TRUNCATE ON outbox.positions_1 FROM weak");
-restart_worker();
+	  . " GRANT EXECUTE ON FUNCTION outbox.order_key, outbox.is_pending, outbox.pending_seqs, outbox.stored_credentials, outbox.newest_position TO weak; REVOKE TRUNCATE ON outbox.positions_1 FROM weak");
+begin_anew();
 ok(wait_sql($node, $held), 'one privilege less: held');
 $node->safe_psql('postgres', 'GRANT TRUNCATE ON outbox.positions_1 TO weak; REVOKE USAGE ON SCHEMA outbox FROM weak');
-restart_worker();
+begin_anew();
 ok(wait_sql($node, $held), 'not even the schema: held');
 $node->safe_psql('postgres', 'GRANT USAGE ON SCHEMA outbox TO weak');
 ok(wait_sql($node, q{SELECT state = 'running' FROM outbox.status}), 'all of it: it begins by itself');

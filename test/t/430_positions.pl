@@ -1,4 +1,4 @@
-# Positions are found by index, however many rows there are, and who reads views holds up nothing that is done to them.
+# Positions are found by index, and reading the views holds up nothing that is done to them.
 use strict;
 use warnings;
 
