@@ -178,7 +178,7 @@ sub within
 {
 	my ($name, $sql) = @_;
 
-	$receiver->control(path => "/ok/$name", behave => '/hold');
+	$receiver->control(path => "/ok/$name", behave => '/slow?ms=1000');
 	ask($sql);
 	$receiver->wait_for(1, path => "/ok/$name");
 	for_names('pause_endpoint', $name);
