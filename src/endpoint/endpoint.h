@@ -355,18 +355,17 @@ typedef struct OutboxTally
 /* What is to be stored of the endpoint's position, and of its subscription. */
 typedef struct OutboxPlace
 {
-	bool  dirty;		  /* true if a position row has to be written */
-	bool  moved;		  /* true if events have left the window since one was written */
-	bool  shared;		  /* true if it is idle at the head and follows the shared row */
-	bool  was_shared;	  /* 'shared' as it was before the current settle */
-	bool  written;		  /* true if the last settle has stored what may let it go on */
-	int32 follows;		  /* the shared row that its stored position followed when it was
+	bool  dirty;	  /* true if a position row has to be written */
+	bool  moved;	  /* true if events have left the window since one was written */
+	bool  shared;	  /* true if it is idle at the head and follows the shared row */
+	bool  was_shared; /* 'shared' as it was before the current settle */
+	bool  written;	  /* true if the last settle has stored what may let it go on */
+	bool  keeps;	  /* true if what it lacks of the log gets rows in outbox.parked */
+	int32 follows;	  /* the shared row that its stored position followed when it was
 						   * loaded (0: none) */
 	int64 stored_version; /* of the newest subscription that is stored with its place */
 	int64 overflowed;	  /* deliveries that outbox.max_backlog_size made dead and that
 						   * were not logged yet */
-	bool  keeps; /* true if what it lacks of the oldest part of the log is to have
-						   * rows in outbox.parked, so that its position moves on */
 } OutboxPlace;
 
 /* For what endpoints wait in turn, because there is not enough for all of them at once. */
