@@ -116,7 +116,7 @@ COMMENT ON FUNCTION outbox.find_origins IS
 -- - The new position of each endpoint is a number, up to which it has read.
 -- - The few events below that number that it has not read are parked.
 CREATE FUNCTION outbox.adopt() RETURNS int8
-LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp SET jit = off
 AS $$
 DECLARE
     owner text;
@@ -130,6 +130,7 @@ DECLARE
     newest int8;
     ids int4[] := '{}';
     fars int8[] := '{}';
+    places int8[];
     tick int8;
     number int8;
     n int8;
@@ -211,7 +212,8 @@ BEGIN
         parked_at)
     SELECT p.endpoint_id, e.seq, e.id, outbox.order_key(e.tenant, e.key), v.*, 0, now(), now()
     FROM outbox.endpoint_positions p JOIN outbox.endpoint_settings s USING (endpoint_id)
-    JOIN outbox.all_events e ON e.seq = ANY (outbox.pending_seqs(p.pending))
+    CROSS JOIN LATERAL unnest(outbox.pending_seqs(p.pending)) q (seq)
+    JOIN outbox.all_events e ON e.seq = q.seq
     CROSS JOIN LATERAL outbox.adopted_status(s, e.key, e.payload) v
     ON CONFLICT DO NOTHING;
 
@@ -298,8 +300,9 @@ BEGIN
           -- the totals of the database
           UNION ALL SELECT 0, here.seq_low) p
     LEFT JOIN outbox.endpoint_settings s ON s.endpoint_id = p.id
-    LEFT JOIN LATERAL (SELECT g.delivered, g.failed_attempts, g.counters FROM former g WHERE g.endpoint_id = p.id
-                       ORDER BY g.number DESC LIMIT 1) f ON true;
+    LEFT JOIN (SELECT DISTINCT ON (g.endpoint_id) g.endpoint_id, g.delivered, g.failed_attempts, g.counters
+               FROM former g ORDER BY g.endpoint_id, g.number DESC) f
+        ON f.endpoint_id = p.id;
     UPDATE outbox.endpoint_settings SET start_snapshot = here.committed, start_seq_low = here.seq_low;
     DELETE FROM outbox.subscriptions;
     INSERT INTO outbox.subscriptions (endpoint_id, version, topics, filter, read, reading, last_seq)
@@ -308,12 +311,28 @@ BEGIN
     INSERT INTO outbox.ticks (piece, tick, taken_at, snapshot, seq_low, seq_high)
     SELECT 0, tick + 1, clock_timestamp(), here.committed, here.seq_low, here.seq_low;
 
-    SELECT count(*) INTO n
-    FROM unnest(ids, fars) p(id, far) JOIN outbox.endpoint_settings s ON s.endpoint_id = p.id
-    JOIN outbox.events e ON e.xid = own AND e.seq > p.far
-    WHERE (s.tenant IS NULL OR s.tenant = e.tenant) AND outbox.topic_in(e.topic, s.topics)
-    AND outbox.filter_matches(e.payload, s.filter) IS NOT FALSE
-    AND NOT EXISTS (SELECT 1 FROM outbox.parked k WHERE k.endpoint_id = p.id AND k.seq = e.seq);
+    -- Without a filter, events of one tenant and topic are counted together, between two
+    -- places where endpoints have stopped.  With one, each event is judged.
+    places := ARRAY(SELECT DISTINCT u.far FROM unnest(fars) u (far) ORDER BY 1);
+    WITH p AS MATERIALIZED (
+        SELECT u.far, width_bucket(u.far, places) AS place, s.*
+        FROM unnest(ids, fars) u (id, far) JOIN outbox.endpoint_settings s ON s.endpoint_id = u.id),
+    g AS MATERIALIZED (
+        SELECT e.tenant, e.topic, width_bucket(e.seq - 1, places) AS place, count(*) AS n
+        FROM outbox.events e WHERE e.xid = own GROUP BY 1, 2, 3)
+    SELECT COALESCE((SELECT sum(g.n) FROM p JOIN g ON p.tenant = g.tenant
+                     WHERE p.filter IS NULL AND g.place >= p.place AND outbox.topic_in(g.topic, p.topics)), 0)
+         + COALESCE((SELECT sum(g.n) FROM p CROSS JOIN g
+                     WHERE p.filter IS NULL AND p.tenant IS NULL AND g.place >= p.place
+                     AND outbox.topic_in(g.topic, p.topics)), 0)
+         - (SELECT count(*) FROM p JOIN outbox.parked k USING (endpoint_id)
+            JOIN outbox.events e ON e.seq = k.seq AND e.xid = own AND e.seq > p.far
+            WHERE p.filter IS NULL AND (p.tenant IS NULL OR p.tenant = e.tenant) AND outbox.topic_in(e.topic, p.topics))
+         + (SELECT count(*) FROM p JOIN outbox.events e ON e.xid = own AND e.seq > p.far
+            WHERE p.filter IS NOT NULL AND (p.tenant IS NULL OR p.tenant = e.tenant) AND outbox.topic_in(e.topic, p.topics)
+            AND outbox.filter_matches(e.payload, p.filter) IS NOT FALSE
+            AND NOT EXISTS (SELECT 1 FROM outbox.parked k WHERE k.endpoint_id = p.endpoint_id AND k.seq = e.seq))
+    INTO n;
     n := n + (SELECT count(*) FROM outbox.parked k JOIN outbox.endpoint_settings s USING (endpoint_id)
               WHERE k.status IN ('retrying', 'blocked'));
     PERFORM outbox.endpoints_changed();

@@ -101,10 +101,9 @@ drop_all();
 
 # What is not settled is bounded
 endpoint($node, $receiver, 'unsettled', '/ok/unsettled', "topics => '{unsettled.*}'");
-my $piece = ask("SELECT piece FROM outbox.pieces WHERE log = 'attempts'");
 my $locker = $node->background_psql('postgres');
 $locker->query_safe('BEGIN');
-$locker->query_safe("LOCK TABLE outbox.attempt_log_$piece IN SHARE MODE");
+$locker->query_safe("LOCK TABLE outbox.positions IN SHARE MODE");
 emit_many('unsettled.n', 6000);
 my ($n, $last) = (0, -1);
 while ($n == 0 || $n > $last)

@@ -246,5 +246,25 @@ is($other->safe_psql('third', 'SELECT outbox.adopt()'), count_of($expected), 'ad
 compare_sent($third, $_, [ keys %{ $expected->{$_} } ], 'again') foreach @quiet, @stuck;
 is_ordered($third, 'all', 'again');
 
+# What it costs follows the events and the endpoints, and not their product
+my $url = $third->url('/ok/cheap');
+$other->safe_psql('third', <<SQL);
+SELECT outbox.create_endpoint('cheap' || n, '$url', topics => '{cheap.*}', tenant => 'cheap' || n) FROM generate_series(1, 60) n;
+SELECT outbox.pause_endpoint('cheap' || n) FROM generate_series(1, 60) n;
+SELECT outbox.emit('cheap.one', '{}', tenant => 'cheap' || n % 60) FROM generate_series(1, 1200) n;
+UPDATE outbox.origins SET system_identifier = 1 WHERE adopted_by IS NULL;
+SQL
+my $from = -s $other->logfile;
+my $adopted = $other->safe_psql('third', <<'SQL');
+LOAD 'auto_explain';
+SET auto_explain.log_min_duration = 0; SET auto_explain.log_analyze = on; SET auto_explain.log_timing = off;
+SET auto_explain.log_nested_statements = on;
+SELECT outbox.adopt();
+SQL
+cmp_ok($adopted, '>=', 1180, 'many events of many endpoints are adopted');
+my @pairs = PostgreSQL::Test::Utils::slurp_file($other->logfile, $from) =~ /Rows Removed by (?:Join )?Filter: (\d+)/g;
+ok(@pairs > 0, 'the log has the plans');
+is(join(' ', grep { $_ > 10000 } @pairs), '', 'and no statement looked at each pair of them');
+
 $other->stop;
 done_testing();
