@@ -111,7 +111,7 @@ foreach my $call (
 	qq{create_endpoint('e', 'https://a.example/sealed:1:x')},
 	qq{create_endpoint('e', 'https://a.example/', headers => '{"a": "$secret"}')},
 	qq{alter_endpoint('one', headers => '{"a": "sealed:1:"}')},
-	qq{alter_endpoint('one', url => 'https:/a.example/sealed:1:')})
+	qq{alter_endpoint('one', url => 'https://a.example/sealed:1:')})
 {
 	($rc, $out, $err) = $node->psql('postgres', "\\set VERBOSITY verbose\nSELECT outbox.$call");
 	like($err, qr/22023: a value must not begin with "sealed:1:".*HINT/s, (split /,/, $call)[0] . ': refused');
@@ -124,7 +124,6 @@ foreach my $case (
 	[ 'https://a.example/token', 'https://a.example' ],
 	[ 'https://a.example?token', 'https://a.example' ],
 	[ 'https://a.example:8443/a/token?b=token#token', 'https://a.example:8443' ],
-	[ 'https:/a.example/token', 'https:/a.example' ],
 	[ 'HTTPS://A.example//token', 'HTTPS://A.example' ],
 	[ 'https://[2606:4700::1]/token', 'https://[2606:4700::1]' ])
 {

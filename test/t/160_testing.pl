@@ -135,10 +135,9 @@ is($preloaded->safe_psql('shop_test_1', 'SELECT count(*) FROM outbox.endpoints')
 $preloaded->safe_psql('template1', "CREATE DATABASE test_$_ TEMPLATE postgres") foreach 1 .. 10;
 my $told = wait_until
 {
-	my @states = map { $preloaded->safe_psql("test_$_", 'SELECT state FROM outbox.status') } 1 .. 10;
-	!grep({ !/^(held|no_worker)$/ } @states) && grep({ $_ eq 'no_worker' } @states) && grep({ $_ eq 'held' } @states);
+	!grep { $preloaded->safe_psql("test_$_", 'SELECT state FROM outbox.status') ne 'held' } 1 .. 10;
 }
-'each is held, or has no worker';
+'each is held, since a held one leaves its process to the next';
 ok($told, 'more databases than workers: each says why it does not deliver');
 is($preloaded->safe_psql("test_$_", $emits), '1', "test_$_ emits") foreach 1, 10;
 done_testing();
