@@ -153,7 +153,7 @@ COMMENT ON COLUMN outbox.stats.state IS 'active, paused, held, backing_off or di
 COMMENT ON COLUMN outbox.stats.state_since IS 'when that state began';
 COMMENT ON COLUMN outbox.stats.reason IS
 'why it is not active, or what holds an active one back: the receiver asked to wait (Retry-After), '
-'outbox.worker_memory or something else of the worker is used up, all events of a topic are refused, or a broker does not answer or takes no records (NULL: neither)';
+'outbox.worker_memory or something else of the worker is used up, the receiver refuses a topic, which is named, or a broker does not answer or takes no records (NULL: neither)';
 COMMENT ON COLUMN outbox.stats.pending IS
 'events that wait for their first attempt and are not blocked (NULL: the log is locked, and no worker counts)';
 COMMENT ON COLUMN outbox.stats.pending_exact IS

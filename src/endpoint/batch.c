@@ -23,13 +23,17 @@
 #include "log/payload.h"
 #include "log/step.h"
 
-/* True if the next failure would exhaust max_attempts, or max_age has passed. */
+/*
+ * True if the next failure would exhaust max_attempts, or max_age has passed, or the receiver
+ * refuses its topic.
+ */
 static bool
-is_last_attempt(const OutboxEndpoint *ep, const OutboxDelivery *d, TimestampTz now)
+goes_alone(const OutboxEndpoint *ep, const OutboxDelivery *d, TimestampTz now)
 {
-	return d->attempts > 0 &&
-		((ep->config.max_attempts > 0 && d->attempts >= ep->config.max_attempts - 1) ||
-		 now - d->first_attempt_at >= ep->config.max_age);
+	return (d->attempts > 0 && ep->config.max_attempts > 0 &&
+			d->attempts >= ep->config.max_attempts - 1) ||
+		(d->first_attempt_at != 0 && now - d->first_attempt_at >= ep->config.max_age) ||
+		outbox_pace_refused(&ep->pace, d->event->topic);
 }
 
 static bool
@@ -42,7 +46,7 @@ is_durable(const OutboxDelivery *d)
 static bool
 can_share_request(const OutboxEndpoint *ep, const OutboxDelivery *d, TimestampTz now)
 {
-	return d->group == 0 && is_durable(d) && !is_last_attempt(ep, d, now);
+	return d->group == 0 && is_durable(d) && !goes_alone(ep, d, now);
 }
 
 /*
@@ -269,7 +273,7 @@ take_followers(OutboxBatch *b, OutboxLane *lane, int64 group, TimestampTz now)
 
 	while (b->n < b->max && lane->head && lane->head->batch == b &&
 		   (d = outbox_lane_peek(lane)) != NULL && d->group == group && is_durable(d) &&
-		   !is_last_attempt(b->endpoint, d, now))
+		   !goes_alone(b->endpoint, d, now))
 		if (!take(b, d, now))
 			return false;
 	return true;
@@ -292,9 +296,10 @@ take_ready(OutboxBatch *b, int64 group, TimestampTz now)
 
 		if (b->n >= b->max || !is_durable(d))
 			return false;
-		if (d->group != group || (b->n > 0 && is_last_attempt(ep, d, now)))
+		if (d->group != group || outbox_outcome_hold(ep, d, now) ||
+			(b->n > 0 && goes_alone(ep, d, now)))
 			continue;
-		if (is_last_attempt(ep, d, now))
+		if (goes_alone(ep, d, now))
 			b->max = 1;
 		if (!take(b, d, now) ||
 			(lane && d->batch == b && !take_followers(b, lane, group, now)))
@@ -307,16 +312,22 @@ take_ready(OutboxBatch *b, int64 group, TimestampTz now)
 static void
 take_from_window(OutboxBatch *b, TimestampTz now)
 {
+	OutboxEndpoint *ep = b->endpoint;
 	OutboxDelivery *d;
 
-	while (b->n < b->max && outbox_window_take_next(b->endpoint, &d))
+	while (b->n < b->max && outbox_window_take_next(ep, &d))
 	{
+		bool is_ready = d != NULL && d->state == OUTBOX_DELIVERY_READY;
+
 		if (d == NULL)
 			continue;
 		if (!is_durable(d))
 			return;
-		if (d->state == OUTBOX_DELIVERY_READY ? !take(b, d, now) :
-												!take_followers(b, d->lane, 0, now))
+		if (is_ready && outbox_outcome_hold(ep, d, now))
+			continue;
+		if (is_ready && goes_alone(ep, d, now))
+			return; /* it stays ready */
+		if (is_ready ? !take(b, d, now) : !take_followers(b, d->lane, 0, now))
 			return;
 	}
 }

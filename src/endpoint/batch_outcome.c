@@ -319,7 +319,7 @@ some_delivered(OutboxBatch *b, const OutboxOutcome *o, TimestampTz now)
 	if (ndelivered == 0)
 		outbox_outcome_request_failed(ep, member(b, 0), false, o, now);
 	else
-		outbox_status_success(ep, 0, now);
+		outbox_status_success(ep, now);
 	for (int i = 0; i < b->n; i++)
 	{
 		if (b->members[i].judgement == OUTBOX_MEMBER_FAILED)

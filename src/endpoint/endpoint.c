@@ -179,6 +179,7 @@ outbox_endpoint_free(OutboxEndpoint *ep)
 		free_work(ep);
 	}
 	outbox_tally_free(ep);
+	outbox_pace_free(&ep->pace);
 	outbox_settings_free(&ep->config);
 	if (ep->tenant)
 		outbox_tenant_leave(ep->tenant);
@@ -236,12 +237,6 @@ outbox_endpoint_lacks(OutboxEndpoint *ep, TimestampTz now)
 		NULL;
 }
 
-static bool
-is_refused(const OutboxEndpoint *ep, const OutboxEvent *event)
-{
-	return outbox_pace_refuses(&ep->pace, outbox_outcome_topic(event));
-}
-
 /* Number of events to take from the window for one of a topic that is not refused. */
 static int
 before_accepted(const OutboxEndpoint *ep)
@@ -251,7 +246,7 @@ before_accepted(const OutboxEndpoint *ep)
 		const OutboxWindowEntry *entry = outbox_window_at(ep, i);
 
 		if (!entry->cancelled && entry->filter == OUTBOX_FILTER_YES &&
-			!is_refused(ep, entry->event))
+			outbox_pace_refused(&ep->pace, entry->event->topic) == NULL)
 			return i + 1;
 	}
 	return 0;
@@ -266,7 +261,8 @@ next_ready(OutboxEndpoint *ep)
 {
 	OutboxDelivery *first = dlist_head_element(OutboxDelivery, node, &ep->queue->ready);
 
-	if (ep->pace.breaker == OUTBOX_BREAKER_CLOSED || !is_refused(ep, first->event) ||
+	if (ep->pace.breaker == OUTBOX_BREAKER_CLOSED ||
+		outbox_pace_refused(&ep->pace, first->event->topic) == NULL ||
 		ep->config.ordering == OUTBOX_ORDER_STRICT)
 		return first;
 	for (;;)
@@ -278,7 +274,7 @@ next_ready(OutboxEndpoint *ep)
 		dlist_foreach(iter, &ep->queue->ready)
 		{
 			d = dlist_container(OutboxDelivery, node, iter.cur);
-			if (!is_refused(ep, d->event))
+			if (outbox_pace_refused(&ep->pace, d->event->topic) == NULL)
 				return d;
 		}
 
@@ -312,6 +308,8 @@ outbox_endpoint_next(OutboxEndpoint *ep, TimestampTz now)
 		d = next_ready(ep);
 		if (d->event->page->lsn > outbox_durable_lsn)
 			return NULL;
+		if (outbox_outcome_hold(ep, d, now))
+			continue;
 		outbox_delivery_leave_ready(ep, d);
 		d->state = OUTBOX_DELIVERY_IN_FLIGHT;
 		dlist_push_tail(&ep->queue->in_flight, &d->node);

@@ -117,6 +117,7 @@ typedef struct OutboxRetry
 	int64			 seq;
 	int64			 group;	  /* loaded together with others of it (0: none) */
 	OutboxLane		*lane;	  /* the lane that it blocks (NULL: none) */
+	bool			 tried;	  /* false if no attempt of it has failed */
 	bool			 loading; /* true if it is off the heap and its row is being read */
 } OutboxRetry;
 

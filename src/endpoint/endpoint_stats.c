@@ -204,8 +204,9 @@ outbox_endpoint_stats_rate(const OutboxStats *s, TimestampTz now)
 void
 outbox_endpoint_stats_fill(OutboxEndpoint *ep, TimestampTz now, OutboxStats *s)
 {
-	const char *lacks = outbox_endpoint_lacks(ep, now);
-	bool		dying;
+	const char	  *lacks = outbox_endpoint_lacks(ep, now);
+	bool		   dying;
+	OutboxRefused *refused = outbox_pace_refused(&ep->pace, NULL);
 
 	memset(s, 0, sizeof(*s));
 	s->key.endpoint_id = ep->id;
@@ -246,8 +247,9 @@ outbox_endpoint_stats_fill(OutboxEndpoint *ep, TimestampTz now, OutboxStats *s)
 		strlcpy(s->reason, lacks, sizeof(s->reason));
 	else if (was_asked_to_wait(ep, s, now))
 		strlcpy(s->reason, "the receiver asked to wait", sizeof(s->reason));
-	else if (outbox_pace_refuses(&ep->pace, 0))
-		strlcpy(s->reason, "all events of a topic are refused", sizeof(s->reason));
+	else if (refused)
+		snprintf(s->reason, sizeof(s->reason), "the receiver refuses the topic %s",
+				 refused->topic);
 	if (ep->tally->last_error)
 		strlcpy(s->last_error, ep->tally->last_error, sizeof(s->last_error));
 	if (!ep->table->rows_counted)

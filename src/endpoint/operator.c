@@ -65,11 +65,11 @@ outbox_operator_retry_now(OutboxEndpoint *ep, int64 seq, const char *key, Timest
 void
 outbox_operator_probe(OutboxEndpoint *ep, TimestampTz now)
 {
-	bool waits = ep->pace.retry_at > now;
+	bool waits = ep->pace.retry_at > now || outbox_pace_refused(&ep->pace, NULL) != NULL;
 
 	outbox_pace_resume(&ep->pace);
 
-	/* After a Retry-After each delivery waits, too. */
+	/* After a Retry-After each delivery waits, too, and those of a topic that is held. */
 	if (waits && ep->pace.breaker == OUTBOX_BREAKER_CLOSED)
 		outbox_retries_first_due(ep, now);
 }

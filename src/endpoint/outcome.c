@@ -5,7 +5,6 @@
  */
 #include "base/outbox.h"
 
-#include "common/hashfn.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
@@ -13,6 +12,7 @@
 #include "endpoint/log_lines.h"
 #include "endpoint/outcome.h"
 #include "endpoint/queue.h"
+#include "endpoint/retries.h"
 #include "endpoint/status.h"
 #include "endpoint/tally.h"
 
@@ -121,42 +121,24 @@ outbox_outcome_failed(OutboxEndpoint *ep, OutboxDelivery *d, const OutboxOutcome
 	set_error(ep, d, error);
 }
 
-uint32
-outbox_outcome_topic(const OutboxEvent *event)
-{
-	return hash_bytes((const unsigned char *) event->topic, (int) strlen(event->topic)) |
-		1;
-}
-
-/*
- * True if a receiver that works says so of an event that it does not want.  401, 403, 404
- * and 407 are about the endpoint.
- */
-static bool
-is_refusal(const OutboxOutcome *o)
-{
-	return o->result == OUTBOX_RESULT_FAILED && !o->no_event_at_fault &&
-		(o->status == 400 || o->status == 409 || o->status == 413 || o->status == 415 ||
-		 o->status == 422);
-}
-
 void
 outbox_outcome_request_failed(OutboxEndpoint *ep, OutboxDelivery *d, bool alone,
 							  const OutboxOutcome *o, TimestampTz now)
 {
-	uint32 topic = alone && is_refusal(o) ? outbox_outcome_topic(d->event) : 0;
-
 	if (o->result == OUTBOX_RESULT_DISABLE)
 		outbox_status_disable(ep, o->why_disabled, now);
-	if (!o->event_at_fault)
-		outbox_status_failure(ep, d, topic, now);
+
+	/* A sink says by its link whether its receiver works.  A webhook has none. */
+	if (!o->event_at_fault || ep->link->transport == NULL)
+		outbox_status_failure(ep, d, alone && o->event_at_fault, now);
 	if (o->slow_down)
 		outbox_pace_slow_down(&ep->pace, o->retry_after, now);
 
 	/* It asks for fewer requests and does not say when, as 429 without Retry-After does. */
 	if (o->slow_down && o->no_event_at_fault && o->retry_after < 0)
 		outbox_pace_wait(&ep->pace,
-						 now + outbox_pace_backoff(&ep->pace, Max(ep->pace.failures, 1)));
+						 now +
+							 outbox_pace_backoff(&ep->pace, Max(ep->pace.failures.n, 1)));
 }
 
 const char *
@@ -217,6 +199,52 @@ outbox_outcome_keep(OutboxEndpoint *ep, OutboxDelivery *d)
 	wait_until(ep, d, d->event->created_at);
 }
 
+/* True if a probe of the topic is in flight, or what was sent before it was held. */
+static bool
+probes_topic(const OutboxEndpoint *ep, const char *topic)
+{
+	dlist_iter iter;
+
+	dlist_foreach(iter, &ep->queue->in_flight)
+	{
+		OutboxDelivery *d = dlist_container(OutboxDelivery, node, iter.cur);
+
+		if (strcmp(d->event->topic, topic) == 0)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * What was tried waits longer than what was not, so that it does not take all probes.  An
+ * event that an operator sends again, or whose time is over, is sent.
+ */
+bool
+outbox_outcome_hold(OutboxEndpoint *ep, OutboxDelivery *d, TimestampTz now)
+{
+	OutboxPace	  *p = &ep->pace;
+	OutboxRefused *r = outbox_pace_refused(p, d->event->topic);
+
+	if (r == NULL || !outbox_pace_holds(p) ||
+		ep->config.ordering == OUTBOX_ORDER_STRICT ||
+		d->redelivery != OUTBOX_FIRST_DELIVERY ||
+		(d->first_attempt_at != 0 && now - d->first_attempt_at >= ep->config.max_age) ||
+		(now >= r->retry_at && !probes_topic(ep, r->topic)))
+		return false;
+	p->refusals_paid -= !d->parked;
+	if (d->attempts == 0 && d->error == NULL)
+		d->error = MemoryContextStrdup(ep->cxt, "the receiver refuses its topic");
+	if (d->first_attempt_at == 0)
+		d->first_attempt_at = now;
+	outbox_delivery_leave_ready(ep, d);
+	if (d->lane)
+		d->lane->head = NULL;
+	outbox_outcome_retry(ep, d,
+						 Max(r->retry_at, now + outbox_pace_backoff(p, r->waits)) +
+							 (d->attempts == 0 ? 0 : outbox_pace_backoff(p, r->waits)));
+	return true;
+}
+
 static void
 done_badly(OutboxEndpoint *ep, OutboxDelivery *d, const OutboxOutcome *o, TimestampTz now)
 {
@@ -244,6 +272,8 @@ void
 outbox_outcome_delivered(OutboxEndpoint *ep, OutboxDelivery *d, TimestampTz now)
 {
 	outbox_tally_success(ep, now);
+	if (outbox_pace_takes(&ep->pace, d->event->topic))
+		outbox_retries_untried_due(ep, now);
 	if (d->attempts == 0 && d->redelivery == OUTBOX_FIRST_DELIVERY)
 		outbox_tally_latency(ep, now - d->event->created_at, now);
 	if (d->parked)
@@ -257,7 +287,6 @@ outbox_outcome_done(OutboxEndpoint *ep, OutboxDelivery *d, const OutboxOutcome *
 					TimestampTz now)
 {
 	OutboxLane *lane = d->lane;
-	uint32		topic = outbox_outcome_topic(d->event);
 
 	ep->tally->last_active_at = now;
 	ep->place.dirty = true;
@@ -269,7 +298,7 @@ outbox_outcome_done(OutboxEndpoint *ep, OutboxDelivery *d, const OutboxOutcome *
 
 	outbox_leave_flight(ep, d);
 	outbox_outcome_delivered(ep, d, now);
-	outbox_status_success(ep, topic, now);
+	outbox_status_success(ep, now);
 	if (lane)
 		outbox_lane_advance(ep, lane);
 }

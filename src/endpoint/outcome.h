@@ -24,9 +24,6 @@ extern void outbox_outcome_request_failed(OutboxEndpoint *ep, OutboxDelivery *d,
 										  bool alone, const OutboxOutcome *o,
 										  TimestampTz now);
 
-/* Returns what stands for the topic of an event in pace.h.  Never 0. */
-extern uint32 outbox_outcome_topic(const OutboxEvent *event);
-
 /* Returns why a failed delivery becomes dead now.  NULL: it is retried. */
 extern const char *outbox_outcome_exhausted(const OutboxEndpoint *ep,
 											const OutboxDelivery *d, TimestampTz now);
@@ -40,6 +37,12 @@ extern void outbox_outcome_retry(OutboxEndpoint *ep, OutboxDelivery *d, Timestam
 
 /* A ready delivery gets a row, and waits there as one whose retry is due. */
 extern void outbox_outcome_keep(OutboxEndpoint *ep, OutboxDelivery *d);
+
+/*
+ * True: the receiver refuses the delivery's topic, and this is no probe.  It was ready, and
+ * gets a row without a request.
+ */
+extern bool outbox_outcome_hold(OutboxEndpoint *ep, OutboxDelivery *d, TimestampTz now);
 
 /* The delivery becomes dead.  The caller lets its lane advance, or blocks it. */
 extern void outbox_outcome_give_up(OutboxEndpoint *ep, OutboxDelivery *d,

@@ -1,10 +1,12 @@
 /*
  * pace.c
- *	  Owns how fast requests are sent to an endpoint: slots, rate, backoff, breaker.
+ *	  Owns how fast requests are sent to an endpoint: slots, rate, backoff, breaker, topics
+ *	  that are refused.
  */
 #include "base/outbox.h"
 
 #include "common/pg_prng.h"
+#include "utils/memutils.h"
 #include "utils/timestamp.h"
 
 #include "endpoint/pace.h"
@@ -92,6 +94,8 @@ void
 outbox_pace_resume(OutboxPace *p)
 {
 	p->retry_at = 0;
+	for (int i = 0; p->refused != NULL && i < OUTBOX_REFUSED_TOPICS; i++)
+		p->refused[i].retry_at = Min(p->refused[i].retry_at, 1);
 }
 
 /*
@@ -101,7 +105,7 @@ outbox_pace_resume(OutboxPace *p)
 bool
 outbox_pace_has_slot(const OutboxPace *p, int in_flight)
 {
-	int slots = Min(p->slots, p->limits.max_in_flight) - p->failures;
+	int slots = Min(p->slots, p->limits.max_in_flight) - p->failures.n;
 
 	return in_flight < Max(slots, 1);
 }
@@ -116,15 +120,25 @@ outbox_pace_allows(OutboxPace *p, int in_flight, TimestampTz now)
 	return outbox_pace_has_slot(p, in_flight) && outbox_pace_token_at(p, now) <= now;
 }
 
-bool
-outbox_pace_success(OutboxPace *p, uint32 topic, TimestampTz now)
+/* True: it is not one event that fails again and again. */
+static bool
+count_failure(OutboxFailures *f, int64 seq)
 {
-	for (int i = 0; i < OUTBOX_REFUSED_TOPICS; i++)
-		if (topic == 0 || p->refused[i].topic == topic)
-			p->refused[i] = (OutboxRefused){0};
+	bool known = false;
+
+	f->n++;
+	for (int i = 0; i < f->events; i++)
+		known = known || f->seq[i] == seq;
+	if (!known && f->events < OUTBOX_BREAKER_EVENTS)
+		f->seq[f->events++] = seq;
+	return f->n >= OUTBOX_BREAKER_FAILURES && f->events >= OUTBOX_BREAKER_EVENTS;
+}
+
+bool
+outbox_pace_success(OutboxPace *p, TimestampTz now)
+{
 	p->refusals_paid = OUTBOX_REFUSALS_PAID;
-	p->failures = 0;
-	p->failing_events = 0;
+	p->failures = (OutboxFailures){0};
 	if (p->breaker == OUTBOX_BREAKER_CLOSED)
 		return false;
 	p->breaker = OUTBOX_BREAKER_CLOSED;
@@ -135,31 +149,79 @@ outbox_pace_success(OutboxPace *p, uint32 topic, TimestampTz now)
 	return true;
 }
 
-/* A topic for which there is no room counts for the endpoint alone. */
-bool
-outbox_pace_refusal(OutboxPace *p, uint32 topic)
+static OutboxRefused *
+find_topic(const OutboxPace *p, const char *topic)
 {
-	OutboxRefused *r = NULL;
+	for (int i = 0; p->refused != NULL && i < OUTBOX_REFUSED_TOPICS; i++)
+		if (strcmp(p->refused[i].topic, topic) == 0)
+			return &p->refused[i];
+	return NULL;
+}
 
-	for (int i = 0; i < OUTBOX_REFUSED_TOPICS; i++)
-		if (p->refused[i].topic == topic || (r == NULL && p->refused[i].topic == 0))
-			r = &p->refused[i];
-	if (r == NULL)
+/*
+ * A topic for which there is no room counts for the endpoint alone.  What was in flight
+ * when it came to be refused is no probe.
+ */
+bool
+outbox_pace_refusal(OutboxPace *p, const char *topic, int64 seq, TimestampTz now)
+{
+	OutboxRefused *r;
+
+	if (p->refused == NULL)
+		p->refused = MemoryContextAllocZero(TopMemoryContext,
+											sizeof(OutboxRefused) *
+												OUTBOX_REFUSED_TOPICS);
+	if ((r = find_topic(p, topic)) == NULL && (r = find_topic(p, "")) == NULL)
 		return false;
-	r->topic = topic;
-	r->refusals = Min(r->refusals + 1, OUTBOX_BREAKER_FAILURES);
-	return p->breaker == OUTBOX_BREAKER_CLOSED && outbox_pace_refuses(p, topic) &&
-		p->refusals_paid-- > 0;
+	strlcpy(r->topic, topic, sizeof(r->topic));
+	if (!count_failure(&r->refusals, seq))
+		return false;
+	if (now >= r->retry_at)
+		r->retry_at = now + outbox_pace_backoff(p, ++r->waits);
+	if (p->breaker != OUTBOX_BREAKER_CLOSED || p->refusals_paid-- <= 0)
+		return false;
+	p->failures = (OutboxFailures){0};
+	return true;
 }
 
 bool
-outbox_pace_refuses(const OutboxPace *p, uint32 topic)
+outbox_pace_takes(OutboxPace *p, const char *topic)
 {
+	OutboxRefused *r = find_topic(p, topic);
+	bool		   was_refused = r != NULL && r->retry_at != 0;
+
+	if (r == NULL)
+		return false;
+	*r = (OutboxRefused){0};
 	for (int i = 0; i < OUTBOX_REFUSED_TOPICS; i++)
-		if (p->refused[i].refusals >= OUTBOX_BREAKER_FAILURES &&
-			(topic == 0 || p->refused[i].topic == topic))
-			return true;
-	return false;
+		if (p->refused[i].topic[0])
+			return was_refused;
+	outbox_pace_free(p);
+	return was_refused;
+}
+
+OutboxRefused *
+outbox_pace_refused(const OutboxPace *p, const char *topic)
+{
+	for (int i = 0; p->refused != NULL && i < OUTBOX_REFUSED_TOPICS; i++)
+		if (p->refused[i].retry_at != 0 &&
+			(topic == NULL || strcmp(p->refused[i].topic, topic) == 0))
+			return &p->refused[i];
+	return NULL;
+}
+
+bool
+outbox_pace_holds(const OutboxPace *p)
+{
+	return p->breaker == OUTBOX_BREAKER_CLOSED && p->refusals_paid > 0;
+}
+
+void
+outbox_pace_free(OutboxPace *p)
+{
+	if (p->refused)
+		pfree(p->refused);
+	p->refused = NULL;
 }
 
 /* The first probe goes out at once, and one that fails waits as long as before. */
@@ -186,8 +248,6 @@ wait_for_probe(OutboxPace *p, TimestampTz now)
 bool
 outbox_pace_failure(OutboxPace *p, int64 seq, bool probe, TimestampTz now)
 {
-	bool known = false;
-
 	if (p->breaker == OUTBOX_BREAKER_OPEN)
 	{
 		/* Only a probe counts, not what was in flight when the breaker opened. */
@@ -196,15 +256,8 @@ outbox_pace_failure(OutboxPace *p, int64 seq, bool probe, TimestampTz now)
 		return false;
 	}
 
-	p->failures++;
-	for (int i = 0; i < p->failing_events; i++)
-		known = known || p->failing_seq[i] == seq;
-	if (!known && p->failing_events < OUTBOX_BREAKER_EVENTS)
-		p->failing_seq[p->failing_events++] = seq;
-	if (p->failures < OUTBOX_BREAKER_FAILURES ||
-		p->failing_events < OUTBOX_BREAKER_EVENTS)
+	if (!count_failure(&p->failures, seq))
 		return false;
-
 	p->breaker = OUTBOX_BREAKER_OPEN;
 	p->openings = 0;
 	wait_for_probe(p, now);

@@ -1,6 +1,7 @@
 /*
  * pace.h
- *	  How fast requests are sent to an endpoint: slots, rate, backoff, breaker.
+ *	  How fast requests are sent to an endpoint: slots, rate, backoff, breaker, topics that
+ *	  are refused.
  *
  * It uses only numbers and times, so it is tested without a server.
  */
@@ -18,17 +19,27 @@ typedef enum OutboxBreaker
 #define OUTBOX_BREAKER_FAILURES 20
 #define OUTBOX_BREAKER_EVENTS 3
 
+/* Failures in a row.  So many of so many events say that it is not the event. */
+typedef struct OutboxFailures
+{
+	int	  n;
+	int	  events; /* different ones in 'seq', at most OUTBOX_BREAKER_EVENTS */
+	int64 seq[OUTBOX_BREAKER_EVENTS];
+} OutboxFailures;
+
 /*
- * Topics whose events the receiver refuses.  Of so many the failures in a row are counted.
- * A success of another topic pays for so many refusals.
+ * Topics whose events the receiver refuses.  So many are judged by themselves.  A success
+ * pays for so many of their events that are refused, or get a row without a request.
  */
 #define OUTBOX_REFUSED_TOPICS 4
 #define OUTBOX_REFUSALS_PAID 1000
 
 typedef struct OutboxRefused
 {
-	uint32 topic;	 /* a hash (0: none) */
-	int	   refusals; /* in a row */
+	char		   topic[OUTBOX_MAX_TOPIC + 1]; /* "": none */
+	OutboxFailures refusals;
+	int			   waits;	 /* for a probe, in a row: exponent of its backoff */
+	TimestampTz	   retry_at; /* time of the next probe.  0: it is not refused yet */
 } OutboxRefused;
 
 /* What the endpoint's settings allow. */
@@ -44,19 +55,16 @@ typedef struct OutboxPace
 {
 	OutboxPaceLimits limits;
 	OutboxBreaker	 breaker;
-	int				 failures;		 /* in a row */
-	int				 failing_events; /* different events in 'failing_seq', at most
-									  * OUTBOX_BREAKER_EVENTS */
+	OutboxFailures	 failures;
 	int				 openings; /* waits for a probe in a row: exponent of its backoff */
 	int				 slots;	   /* requests in flight at most, which ramps up */
-	int64			 failing_seq[OUTBOX_BREAKER_EVENTS];
 	TimestampTz		 retry_at; /* time of the next probe, or, while closed, of the next
 								* request */
 	TimestampTz		 ramp_at;  /* when slots may double again */
 	double			 tokens;   /* of rate_limit */
 	TimestampTz		 tokens_at;
-	OutboxRefused	 refused[OUTBOX_REFUSED_TOPICS];
-	int				 refusals_paid; /* so many more are no failures of the endpoint */
+	OutboxRefused	*refused; /* OUTBOX_REFUSED_TOPICS of them (NULL: none) */
+	int				 refusals_paid;
 } OutboxPace;
 
 /*
@@ -100,20 +108,26 @@ extern void outbox_pace_resume(OutboxPace *p);
 /* Nothing is sent before that time. */
 extern void outbox_pace_wait(OutboxPace *p, TimestampTz until);
 
-/*
- * A request succeeded.  'topic': of its event, 0: of several.  True: this has closed the
- * breaker.
- */
-extern bool outbox_pace_success(OutboxPace *p, uint32 topic, TimestampTz now);
+/* A request succeeded.  True: this has closed the breaker. */
+extern bool outbox_pace_success(OutboxPace *p, TimestampTz now);
 
 /*
- * The receiver refused an event of this topic.  True: that is no failure of the endpoint,
- * because it has refused OUTBOX_BREAKER_FAILURES of them in a row, and takes others.
+ * The receiver refused the event 'seq' of this topic.  True: that is no failure of the
+ * endpoint, because so many of them were refused in a row, and it takes others.
  */
-extern bool outbox_pace_refusal(OutboxPace *p, uint32 topic);
+extern bool outbox_pace_refusal(OutboxPace *p, const char *topic, int64 seq,
+								TimestampTz now);
 
-/* True if so many events of this topic were refused in a row.  0: of any topic. */
-extern bool outbox_pace_refuses(const OutboxPace *p, uint32 topic);
+/* The receiver took an event of this topic.  True: it was refused until now. */
+extern bool outbox_pace_takes(OutboxPace *p, const char *topic);
+
+/* Returns the topic if it is refused, else NULL.  NULL: any that is. */
+extern OutboxRefused *outbox_pace_refused(const OutboxPace *p, const char *topic);
+
+/* True if a topic that is refused is held: nothing of it is sent but probes. */
+extern bool outbox_pace_holds(const OutboxPace *p);
+
+extern void outbox_pace_free(OutboxPace *p);
 
 /*
  * A request with the delivery 'seq' failed.  'probe': true if it was sent while the

@@ -134,7 +134,8 @@ outbox_parking_settled(OutboxEndpoint *ep)
 		count_settled(ep, d);
 		if (d->verdict == OUTBOX_VERDICT_RETRY)
 		{
-			outbox_retries_add(ep, d->seq, d->next_attempt_at, d->group, d->lane);
+			outbox_retries_add(ep, d->seq, d->next_attempt_at, d->group, d->attempts > 0,
+							   d->lane);
 			if (d->lane)
 			{
 				/*

@@ -70,17 +70,17 @@ is_beyond(const OutboxEndpoint *ep, TimestampTz due, int64 seq)
 
 void
 outbox_retries_add(OutboxEndpoint *ep, int64 seq, TimestampTz due, int64 group,
-				   OutboxLane *lane)
+				   bool tried, OutboxLane *lane)
 {
 	if (!is_beyond(ep, due, seq))
-		outbox_retries_push(ep, seq, due, group, lane);
+		outbox_retries_push(ep, seq, due, group, tried, lane);
 	else if (lane)
 		lane->retrying = true;
 }
 
 void
 outbox_retries_push(OutboxEndpoint *ep, int64 seq, TimestampTz due, int64 group,
-					OutboxLane *lane)
+					bool tried, OutboxLane *lane)
 {
 	OutboxRetry *retry;
 	SeqEntry	*entry;
@@ -101,6 +101,7 @@ outbox_retries_push(OutboxEndpoint *ep, int64 seq, TimestampTz due, int64 group,
 	retry->seq = seq;
 	retry->due = due;
 	retry->group = group;
+	retry->tried = tried;
 	retry->lane = lane;
 	retry->loading = false;
 	entry->retry = retry;
@@ -114,7 +115,8 @@ outbox_retries_add_parked(OutboxEndpoint *ep, int64 seq, TimestampTz due, const 
 {
 	const char *k = outbox_lane_key(ep, key);
 
-	outbox_retries_add(ep, seq, due, group, k ? outbox_lane_get(ep, k, false) : NULL);
+	outbox_retries_add(ep, seq, due, group, true,
+					   k ? outbox_lane_get(ep, k, false) : NULL);
 }
 
 OutboxRetry *
@@ -254,6 +256,18 @@ outbox_retries_first_due(OutboxEndpoint *ep, TimestampTz now)
 	foreach (cell, together)
 		pairingheap_add(ep->queue->retries, &((OutboxRetry *) lfirst(cell))->node);
 	list_free(together);
+}
+
+void
+outbox_retries_untried_due(OutboxEndpoint *ep, TimestampTz now)
+{
+	seqs_iterator it;
+	SeqEntry	 *entry;
+
+	seqs_start_iterate(ep->queue->retry_index, &it);
+	while ((entry = seqs_iterate(ep->queue->retry_index, &it)) != NULL)
+		if (!entry->retry->tried && !entry->retry->loading && entry->retry->due > now)
+			outbox_retries_make_due(ep, entry->seq, now);
 }
 
 bool

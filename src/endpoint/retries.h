@@ -16,9 +16,9 @@ extern void outbox_retries_init(OutboxEndpoint *ep);
  * its lane.
  */
 extern void outbox_retries_add(OutboxEndpoint *ep, int64 seq, TimestampTz due,
-							   int64 group, OutboxLane *lane);
+							   int64 group, bool tried, OutboxLane *lane);
 extern void outbox_retries_push(OutboxEndpoint *ep, int64 seq, TimestampTz due,
-								int64 group, OutboxLane *lane);
+								int64 group, bool tried, OutboxLane *lane);
 
 /*
  * The heap has too many: forgets all of them.  They are read again from the table,
@@ -43,6 +43,9 @@ extern OutboxLane *outbox_retries_take_loaded(OutboxEndpoint *ep, int64 seq);
 extern void outbox_retries_remove(OutboxEndpoint *ep, int64 seq);
 extern void outbox_retries_make_due(OutboxEndpoint *ep, int64 seq, TimestampTz now);
 extern void outbox_retries_first_due(OutboxEndpoint *ep, TimestampTz now);
+
+/* Makes those on the heap due of which no attempt has failed. */
+extern void outbox_retries_untried_due(OutboxEndpoint *ep, TimestampTz now);
 
 /* Returns the retry on the heap that is due first (NULL: there is none). */
 extern OutboxRetry *outbox_retries_first(const OutboxEndpoint *ep);

@@ -135,10 +135,10 @@ outbox_status_failing_since(OutboxEndpoint *ep, TimestampTz since, TimestampTz l
 }
 
 void
-outbox_status_success(OutboxEndpoint *ep, uint32 topic, TimestampTz now)
+outbox_status_success(OutboxEndpoint *ep, TimestampTz now)
 {
 	outbox_status_stop_failing(ep);
-	if (outbox_pace_success(&ep->pace, topic, now))
+	if (outbox_pace_success(&ep->pace, now))
 	{
 		ep->status.recovered = true;
 		ep->status.state_since = now;
@@ -150,12 +150,12 @@ outbox_status_success(OutboxEndpoint *ep, uint32 topic, TimestampTz now)
 }
 
 void
-outbox_status_failure(OutboxEndpoint *ep, const OutboxDelivery *d, uint32 topic,
+outbox_status_failure(OutboxEndpoint *ep, const OutboxDelivery *d, bool refused,
 					  TimestampTz now)
 {
 	bool opened = false;
 
-	if (topic != 0 && outbox_pace_refusal(&ep->pace, topic))
+	if (refused && outbox_pace_refusal(&ep->pace, d->event->topic, d->seq, now))
 		outbox_pace_ramp_up(&ep->pace, now); /* it is a sign of life */
 	else
 		opened = outbox_pace_failure(&ep->pace, d->seq, d->probe, now);
@@ -169,7 +169,7 @@ outbox_status_failure(OutboxEndpoint *ep, const OutboxDelivery *d, uint32 topic,
 				LOG,
 				(errmsg(
 					"outbox endpoint \"%s\" is backing off after %d failures in a row: %s",
-					ep->config.name, ep->pace.failures, ep->tally->last_error)));
+					ep->config.name, ep->pace.failures.n, ep->tally->last_error)));
 	}
 
 	/* What was in flight when it was switched off begins no new period. */

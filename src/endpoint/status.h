@@ -34,12 +34,12 @@ extern bool outbox_status_may_send(OutboxEndpoint *ep, TimestampTz now);
 extern bool outbox_status_probes_new(const OutboxEndpoint *ep);
 
 /*
- * A request succeeded, or failed.  'topic': of its event, 0: of several, or the failure is
- * not about the event.  'd' is one of its deliveries.
+ * A request succeeded, or failed.  'd' is one of its deliveries.  'refused': the receiver
+ * does not want the event of it.
  */
-extern void outbox_status_success(OutboxEndpoint *ep, uint32 topic, TimestampTz now);
+extern void outbox_status_success(OutboxEndpoint *ep, TimestampTz now);
 extern void outbox_status_failure(OutboxEndpoint *ep, const OutboxDelivery *d,
-								  uint32 topic, TimestampTz now);
+								  bool refused, TimestampTz now);
 
 /*
  * Notes the state of the endpoint's link.  'reason' is "" if it is up and nothing holds

@@ -358,7 +358,8 @@ park(OutboxEndpoint *ep, OutboxDelivery *d)
 		" VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, pg_catalog.now(), $13)"
 		" ON CONFLICT (endpoint_id, seq) DO UPDATE SET status = $5, reason = $6,"
 		" attempts = $7, first_attempt_at = $8, next_attempt_at = $9,"
-		" last_status_code = $10, last_error = $11, redelivery = $12, batch = $13",
+		" last_status_code = COALESCE($10, p.last_status_code),"
+		" last_error = COALESCE($11, p.last_error), redelivery = $12, batch = $13",
 		13,
 		(Oid[]){INT4OID, INT8OID, UUIDOID, TEXTOID, TEXTOID, TEXTOID, INT4OID,
 				TIMESTAMPTZOID, TIMESTAMPTZOID, INT4OID, TEXTOID, INT2OID, INT8OID},

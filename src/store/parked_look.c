@@ -96,7 +96,7 @@ read_retries(OutboxEndpoint *ep)
 	qsort(loaded, n, sizeof(int64), outbox_compare_int8);
 	outbox_plan_run(
 		&plan,
-		"SELECT p.seq, p.key, p.next_attempt_at, p.batch FROM outbox.parked p" OF_ENDPOINT
+		"SELECT p.seq, p.key, p.next_attempt_at, p.batch, p.attempts > 0 FROM outbox.parked p" OF_ENDPOINT
 			STATUS "'retrying'"
 		" AND ROW(p.next_attempt_at, p.seq) > ROW($2, $3)"
 		" ORDER BY p.next_attempt_at, p.seq LIMIT $4",
@@ -121,7 +121,7 @@ read_retries(OutboxEndpoint *ep)
 		 */
 		if (due > latest)
 			due = ep->queue->met_at + ep->pace.limits.backoff_max;
-		outbox_retries_push(ep, seq, due, row_int8(row, 3),
+		outbox_retries_push(ep, seq, due, row_int8(row, 3), DatumGetBool(row.values[4]),
 							key ? outbox_lane_get(ep, key, false) : NULL);
 	}
 }

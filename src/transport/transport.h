@@ -95,7 +95,7 @@ typedef struct OutboxOutcome
 	/* The receiver has too much to do: send to the endpoint more slowly. */
 	bool		slow_down;
 	bool		no_event_at_fault; /* any event would have failed */
-	bool		event_at_fault;	   /* only this one: it says nothing about others */
+	bool		event_at_fault;	   /* the receiver works, and refuses this one */
 	const char *why_disabled;	   /* static text */
 	/*
 	 * So often it was sent before without an answer, over a connection that ended while

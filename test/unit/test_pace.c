@@ -13,6 +13,22 @@
 
 #define S USECS_PER_SEC
 
+/* pace.c uses these of the server. */
+MemoryContext TopMemoryContext = NULL;
+
+void *
+MemoryContextAllocZero(MemoryContext context, Size size)
+{
+	(void) context;
+	return calloc(1, size);
+}
+
+void
+pfree(void *pointer)
+{
+	free(pointer);
+}
+
 static const TimestampTz noon = INT64CONST(800000000) * USECS_PER_SEC;
 
 static OutboxPace
@@ -56,8 +72,7 @@ breaker(void)
 		   "one event does not open the breaker", "", "");
 	ok(outbox_pace_has_slot(&p, 0) && !outbox_pace_has_slot(&p, 4),
 	   "failures take their slots along", "", "");
-	ok(!outbox_pace_success(&p, 0, noon), "a success closes nothing that is closed", "",
-	   "");
+	ok(!outbox_pace_success(&p, noon), "a success closes nothing that is closed", "", "");
 	ok(outbox_pace_has_slot(&p, 63) && !outbox_pace_has_slot(&p, 64),
 	   "it gives all slots back", "", "");
 
@@ -80,41 +95,62 @@ breaker(void)
 		   "a probe that fails opens nothing that is open", "", "");
 	ok(p.openings == 6 && p.retry_at > retry_at, "the wait is longer", "", "");
 
-	ok(outbox_pace_success(&p, 0, p.retry_at), "a probe that is answered closes it", "",
-	   "");
+	ok(outbox_pace_success(&p, p.retry_at), "a probe that is answered closes it", "", "");
 	ok(p.slots == 1 && p.retry_at == 0, "with one slot, and no wait", "", "");
 }
 
 static void
 refusals(void)
 {
-	OutboxPace p = fresh(64, 0);
+	OutboxPace	   p = fresh(64, 0);
+	OutboxRefused *r;
+	TimestampTz	   probe_at;
+	char		   topic[] = "x0";
+
+	for (int i = 0; i < 3 * OUTBOX_BREAKER_FAILURES; i++)
+		(void) outbox_pace_refusal(&p, "one", i % 2, noon);
+	ok(outbox_pace_refused(&p, NULL) == NULL, "two events are no topic", "", "");
+	ok(!outbox_pace_takes(&p, "one") && p.refused == NULL, "it is taken again", "", "");
 
 	for (int i = 0; i < OUTBOX_BREAKER_FAILURES; i++)
 	{
-		ok(!outbox_pace_refuses(&p, 0), "no topic is refused yet", "", "");
-		ok(!outbox_pace_refusal(&p, 7), "a refusal is a failure of the endpoint", "", "");
+		ok(outbox_pace_refused(&p, NULL) == NULL, "no topic is refused yet", "", "");
+		ok(!outbox_pace_refusal(&p, "7", i, noon),
+		   "a refusal is a failure of the endpoint", "", "");
 	}
-	ok(outbox_pace_refuses(&p, 7) && !outbox_pace_refuses(&p, 9), "one topic is refused",
+	r = outbox_pace_refused(&p, "7");
+	ok(r && outbox_pace_refused(&p, NULL) == r && !outbox_pace_refused(&p, "9"),
+	   "one topic is refused", "", "");
+	ok(!outbox_pace_holds(&p), "and not held where nothing was ever taken", "", "");
+	(void) outbox_pace_success(&p, noon);
+	p.failures.n = 19;
+	ok(outbox_pace_holds(&p) && outbox_pace_refusal(&p, "7", 1, noon) &&
+		   p.failures.n == 0,
+	   "another topic was taken: it is the topic's", "", "");
+	probe_at = r->retry_at;
+	ok(probe_at > noon && r->waits == 1, "what was in flight is no probe", "", "");
+	(void) outbox_pace_refusal(&p, "7", 1, probe_at);
+	ok(r->retry_at > probe_at && r->waits == 2, "a probe is", "", "");
+	outbox_pace_resume(&p);
+	ok(r->retry_at != 0 && r->retry_at < noon, "an operator need not wait", "", "");
+	for (int i = 2; i < OUTBOX_REFUSALS_PAID; i++)
+		ok(outbox_pace_refusal(&p, "7", i, noon), "more of them are the topic's", "", "");
+	ok(!outbox_pace_refusal(&p, "7", 1, noon) && !outbox_pace_holds(&p),
+	   "but not for ever", "", "");
+	(void) outbox_pace_success(&p, noon);
+	ok(!outbox_pace_refusal(&p, "9", 1, noon), "a first one of another topic counts", "",
+	   "");
+	ok(outbox_pace_takes(&p, "7") && !outbox_pace_refused(&p, "7"), "it is taken again",
 	   "", "");
-	ok(!outbox_pace_refusal(&p, 7), "also where nothing was ever taken", "", "");
-	outbox_pace_success(&p, 9, noon);
-	for (int i = 0; i < OUTBOX_REFUSALS_PAID; i++)
-		ok(outbox_pace_refusal(&p, 7), "another topic was taken: it is the topic's", "",
-		   "");
-	ok(!outbox_pace_refusal(&p, 7), "but not for ever", "", "");
-	outbox_pace_success(&p, 9, noon);
-	ok(!outbox_pace_refusal(&p, 9), "a first refusal of another topic counts", "", "");
-	outbox_pace_success(&p, 7, noon);
-	ok(!outbox_pace_refuses(&p, 7) && !outbox_pace_refusal(&p, 7), "it is taken again",
-	   "", "");
-	for (uint32 topic = 100; topic < 200; topic++)
+	for (topic[1] = 'a'; topic[1] <= 'z'; topic[1]++)
 		for (int i = 0; i < OUTBOX_BREAKER_FAILURES; i++)
-			(void) outbox_pace_refusal(&p, topic);
-	ok(!outbox_pace_refusal(&p, 199), "of too many topics, each counts for the endpoint",
-	   "", "");
+			(void) outbox_pace_refusal(&p, topic, i, noon);
+	ok(!outbox_pace_refusal(&p, "xz", 1, noon) && !outbox_pace_refused(&p, "xz"),
+	   "of too many topics, each counts for the endpoint", "", "");
 	p.breaker = OUTBOX_BREAKER_OPEN;
-	ok(!outbox_pace_refusal(&p, 100), "and so does a probe", "", "");
+	ok(!outbox_pace_refusal(&p, "xa", 1, noon) && !outbox_pace_holds(&p),
+	   "and so does a probe", "", "");
+	outbox_pace_free(&p);
 }
 
 static void

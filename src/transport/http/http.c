@@ -213,7 +213,7 @@ http_start(OutboxTransfer *t, const OutboxTarget *target, OutboxLink *link,
 	t->refused = NULL;
 	t->errbuf[0] = '\0';
 	o->result = OUTBOX_RESULT_FAILED;
-	o->slow_down = o->no_event_at_fault = false;
+	o->slow_down = o->no_event_at_fault = o->event_at_fault = false;
 	o->lost = 0;
 	o->why_disabled = o->lacks = NULL;
 	o->status = 0;
@@ -288,6 +288,13 @@ take_refusal(OutboxTransfer *t)
 
 	switch (o->status)
 	{
+		case 400:
+		case 409:
+		case 413:
+		case 415:
+		case 422:
+			o->event_at_fault = true; /* 401, 403, 404 and 407 are about the endpoint */
+			break;
 		case 410:
 			o->result = OUTBOX_RESULT_DISABLE;
 			o->why_disabled = "the receiver answered 410 Gone";
