@@ -245,6 +245,13 @@ CREATE TABLE outbox.retention_here (
 COMMENT ON TABLE outbox.retention_here IS
 'How long this database keeps events and attempts, where outbox.set_retention() said so';
 
+-- Space for what gives back space, on a disk that is full.
+CREATE MATERIALIZED VIEW outbox.reserve AS SELECT repeat('x', 8000) AS filler FROM generate_series(1, 256)
+WITH NO DATA;
+ALTER MATERIALIZED VIEW outbox.reserve ALTER COLUMN filler SET STORAGE PLAIN;
+REFRESH MATERIALIZED VIEW outbox.reserve;
+COMMENT ON MATERIALIZED VIEW outbox.reserve IS 'Space that outbox gives up when the disk is full';
+
 INSERT INTO outbox.pieces VALUES
     ('events', 0, now()),
     ('attempts', 0, now());

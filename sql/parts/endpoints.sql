@@ -325,6 +325,7 @@ DECLARE
 BEGIN
     SELECT e.endpoint_id INTO id FROM outbox.endpoint_settings e WHERE e.name = find_endpoint.name;
     PERFORM outbox.require_endpoint(name, FOUND);
+    PERFORM outbox.make_room();
     RETURN id;
 END $$;
 COMMENT ON FUNCTION outbox.find_endpoint IS 'The number of an endpoint (42704: no such endpoint)';
@@ -352,6 +353,7 @@ DECLARE
 BEGIN
     SELECT * INTO s FROM outbox.endpoint_settings e WHERE e.name = lock_endpoint.name FOR UPDATE;
     PERFORM outbox.require_endpoint(name, FOUND);
+    PERFORM outbox.make_room();
     PERFORM outbox.endpoint_changed(s.endpoint_id);
     RETURN s;
 END $$;

@@ -371,6 +371,7 @@ BEGIN
                       HINT = 'Pass the value, or name the option in reset to use the setting of the server again.';
         END IF;
     END LOOP;
+    PERFORM outbox.make_room();
     FOR given IN SELECT g.log, g.keep FROM (VALUES ('events', events), ('attempts', attempts)) g (log, keep)
                  WHERE g.keep IS NOT NULL LOOP
         IF NOT date_part('epoch', given.keep) BETWEEN 1 AND 2147483647 THEN

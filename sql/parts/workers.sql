@@ -68,6 +68,10 @@ CREATE FUNCTION outbox.wake_workers() RETURNS void
 LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_wake_workers_1_0';
 COMMENT ON FUNCTION outbox.wake_workers IS 'Wakes the workers when this transaction commits';
 
+CREATE FUNCTION outbox.make_room() RETURNS void
+LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_make_room_1_0';
+COMMENT ON FUNCTION outbox.make_room IS 'Gives up a part of outbox.reserve if the disk is full';
+
 -- Which endpoints were made, changed or dropped. Each worker reads the rows of the
 -- transactions that it has not seen, so a change costs the same whatever the number
 -- of endpoints. Rows that all workers have seen are deleted by one of them.

@@ -25,6 +25,7 @@
 #include "base/settings.h"
 #include "base/table_rows.h"
 #include "log/kept.h"
+#include "log/reserve.h"
 #include "log/retention.h"
 #include "log/step.h"
 #include "log/transaction.h"
@@ -322,6 +323,7 @@ rotate_events(void)
 	if (!outbox_kept_copy_rest(next))
 		return true;
 	OUTBOX_CRASH_POINT("rotate.kept");
+	(void) outbox_reserve_give_up(true);
 	outbox_empty_table(outbox_table_oid(OUTBOX_TABLE_EVENTS_0 + next));
 	outbox_empty_table(outbox_table_oid(OUTBOX_TABLE_TICKS_0 + next));
 	OUTBOX_CRASH_POINT("rotate.truncated");
@@ -353,6 +355,7 @@ rotate_attempts(void)
 		outbox_txn_abort();
 		return false;
 	}
+	(void) outbox_reserve_give_up(true);
 	outbox_empty_table(outbox_table_oid(OUTBOX_TABLE_ATTEMPT_LOG_0 + next));
 	outbox_empty_table(outbox_table_oid(OUTBOX_TABLE_ATTEMPT_RUNS_0 + next));
 	OUTBOX_CRASH_POINT("attempts.truncated");
@@ -442,13 +445,22 @@ tidy_kept(void *arg)
 	outbox_kept_tidy();
 }
 
+static void
+fill_reserve(void *arg)
+{
+	(void) arg;
+	outbox_reserve_fill();
+}
+
 void
 outbox_retention_run(void)
 {
-	TimestampTz now = GetCurrentTimestamp();
-	bool		judges = outbox_retention_checks_log(now);
-	bool		failed = false;
-	bool		done;
+	TimestampTz		now = GetCurrentTimestamp();
+	bool			judges = outbox_retention_checks_log(now);
+	int				pieces = events_piece + attempts_piece * OUTBOX_LOG_PIECES;
+	OutboxStepError failure;
+	bool			failed = false;
+	bool			done;
 
 	locked_out = false;
 	if (ahead && outbox_step_run(OUTBOX_STEP_RETENTION, run_times, &done))
@@ -465,6 +477,8 @@ outbox_retention_run(void)
 		(void) outbox_step_run(OUTBOX_STEP_TIDY, tidy_kept, NULL);
 	if (judges && outbox_step_run(OUTBOX_STEP_RETENTION, run_events, &done))
 		failed |= !done;
+	if (pieces != events_piece + attempts_piece * OUTBOX_LOG_PIECES)
+		(void) outbox_step_try(fill_reserve, NULL, &failure);
 	if (failed)
 	{
 		int64 wait = Min(RETRY_AFTER,

@@ -26,6 +26,7 @@
 
 #include "base/compat.h"
 #include "base/version.h"
+#include "log/reserve.h"
 #include "log/step.h"
 #include "log/transaction.h"
 
@@ -291,6 +292,17 @@ outbox_step_was_locked(const OutboxStepError *failure)
 		failure->sqlerrcode == ERRCODE_T_R_DEADLOCK_DETECTED;
 }
 
+/* Returns true if there is more space than there was, so that a step may succeed now. */
+static bool
+make_room(void)
+{
+	bool			given = false;
+	OutboxStepError failure;
+
+	return !outbox_txn_is_open() &&
+		outbox_step_try(outbox_reserve_give_up_alone, &given, &failure) && given;
+}
+
 static int64
 pause_after(const OutboxHold *hold, bool locked)
 {
@@ -304,6 +316,7 @@ void
 outbox_step_hold(OutboxStep step, int32 endpoint_id, const OutboxStepError *failure)
 {
 	bool		locked = outbox_step_was_locked(failure);
+	bool		again = failure->sqlerrcode == ERRCODE_DISK_FULL && make_room();
 	OutboxHold *hold = find(step, endpoint_id);
 	TimestampTz now = GetCurrentTimestamp();
 	char		whose[64] = "";
@@ -318,7 +331,7 @@ outbox_step_hold(OutboxStep step, int32 endpoint_id, const OutboxStepError *fail
 	hold->locked = locked;
 	hold->sqlerrcode = failure->sqlerrcode;
 	strlcpy(hold->error, failure->message, sizeof(hold->error));
-	hold->next_try_at = now + pause_after(hold, locked);
+	hold->next_try_at = now + (again ? 0 : pause_after(hold, locked));
 	publish(hold, false);
 	if (locked)
 		return;

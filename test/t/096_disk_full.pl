@@ -1,9 +1,10 @@
 # When the disk of the tables or of the WAL is full, no event is lost, for a webhook or a sink.
-# The disks are small ones in memory.  Delivery goes on when there is room again.
+# The disks are small ones in memory.  Delivery goes on when there is room again.  The steps of the
+# runbook make room, as they stand there, on a disk that has not a page left.
 use strict;
 use warnings;
 
-use OutboxTest::Disks (tables => 64, wal => 64);    # the first: it runs this again, with these
+use OutboxTest::Disks (tables => 96, wal => 64);    # the first: it runs this again, with these
 use OutboxTest;
 use OutboxTest::Aws;
 use PostgreSQL::Test::Cluster;
@@ -28,7 +29,8 @@ CONF
 $node->start;
 $node->safe_psql('postgres', "CREATE TABLESPACE small LOCATION '$tables/space'");
 $node->safe_psql('postgres', 'CREATE DATABASE shop TABLESPACE small');
-$node->safe_psql('shop', 'CREATE EXTENSION outbox');
+$node->safe_psql('postgres', 'CREATE DATABASE till TABLESPACE small');
+$node->safe_psql($_, 'CREATE EXTENSION outbox') foreach qw(shop till);
 my $receiver = OutboxTest::Receiver->new('main');
 my $log = PostgreSQL::Test::Utils::tempdir() . '/producer';
 
@@ -64,7 +66,38 @@ ok( wait_sql($node, "SELECT count(*) > 0 FROM outbox.held_steps WHERE reason = '
 	'the worker cannot write what it did: that is on hold');
 OutboxTest::Disks::free('tables');
 goes_on('room for the tables');
-my $restarts = $node->safe_psql('shop', 'SELECT restarts FROM outbox.workers');
+my $restarts = $node->safe_psql('shop', "SELECT restarts FROM outbox.workers WHERE datname = 'shop'");
+
+# The runbook: what is to be given up is in a database of its own, and the producer goes on in the other one.
+# A disk that is full stays so until the log gives something back: the ballast stays.
+sub emit_till
+{
+	return scalar $node->psql('till', "SELECT count(outbox.emit('invoice.created', jsonb_build_object('n', n, 'x',"
+		  . " (SELECT string_agg(md5(random()::text), '') FROM generate_series(1, 100) m WHERE m <> n)))) FROM generate_series(1, 1000) n");
+}
+endpoint($node, $receiver, 'billing', '/ok/billing', undef, 'till');
+$node->safe_psql('till', "SELECT outbox.pause_endpoint('billing')");
+emit_till() while $node->safe_psql('till', 'SELECT log_bytes < 30000000 FROM outbox.status') eq 't';
+$node->safe_psql('till', 'VACUUM outbox.endpoint_changes, outbox.commands');    # without rows they have no page then
+OutboxTest::Disks::fill('tables');
+emit_till() or fail('the disk is full') for 1 .. 3;
+my ($section) = slurp_file("$top/doc/runbook.md") =~ /^## The disk fills\n(.*?)^## /ms;
+my $room;
+foreach my $command ($section =~ /^```sql(?: superuser)?\n(.*?)^```$/msg)
+{
+	if ($command =~ /reset/i && !$room)
+	{
+		$node->safe_psql('till', "SELECT outbox.set_retention(events => '2 s')");    # the test cannot wait for so long
+		ok((wait_until { emit_till() == 0 } 'room'), 'the log gives back what it had');
+		$room = 1;
+	}
+	my ($rc, undef, $error) = $node->psql('till', $command, on_error_stop => 1);
+	is($rc, 0, 'on a full disk: ' . (split /\n/, $command)[0]) or diag($error);
+}
+goes_on('room by the runbook');
+ok(wait_sql($node, "SELECT pg_relation_size('outbox.reserve') >= 2 * 1024 * 1024", 't', 'till'), 'the reserve is there again');
+OutboxTest::Disks::free('tables');
+$node->safe_psql('till', "SELECT outbox.drop_endpoint('billing', discard => true)");
 
 # The WAL: PostgreSQL ends, of itself
 # (Segments that it may use again would let it go on for ever.)

@@ -1,0 +1,134 @@
+/*
+ * reserve.c
+ *	  Owns outbox.reserve: pages that outbox gives up when the disk is full.
+ *
+ * Emptying a table gives back its space, but needs a few new pages first: TRUNCATE makes
+ * new files, and the catalogs get new rows.  So do the statements that let go of a part of
+ * the log.  The reserve lies in the same tablespace as the tables, and has the pages for
+ * that.
+ *
+ * It is a materialized view: those are in no publication, need no key, and are not dumped.
+ * Its rows mean nothing, and no other session looks for them.  So its end can be cut off as
+ * VACUUM does it.  That needs no space, and gives back the space at once, whether the
+ * transaction commits or not.
+ */
+#include "base/outbox.h"
+
+#include <sys/statvfs.h>
+
+#include "access/table.h"
+#include "catalog/namespace.h"
+#include "catalog/storage.h"
+#include "common/relpath.h"
+#include "miscadmin.h"
+#include "storage/bufmgr.h"
+#include "storage/lmgr.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+
+#include "base/table_rows.h"
+#include "base/version.h"
+#include "log/reserve.h"
+#include "log/transaction.h"
+
+/* Pages of the whole reserve.  Each has one row, of so many bytes. */
+#define RESERVE_PAGES 256
+#define ROW_SIZE 8000
+
+/* Pages that are given up at a time.  To empty a piece takes fewer. */
+#define SLICE 32
+
+/*
+ * It is filled again when so many times its size is free.  With less, the WAL of that could
+ * take the last space of a disk that both are on.
+ */
+#define FREE_TIMES 8
+
+/* Returns NULL if there is none, or if its lock is not free. */
+static Relation
+open_reserve(LOCKMODE mode)
+{
+	Oid schema = get_namespace_oid(OUTBOX_SCHEMA, true);
+	Oid oid = OidIsValid(schema) ? get_relname_relid("reserve", schema) : InvalidOid;
+
+	if (!OidIsValid(oid) || !ConditionalLockRelationOid(oid, mode))
+		return NULL;
+	return try_table_open(oid, NoLock);
+}
+
+/* True if the disk of the reserve has so much space left.  Also true if it is not known. */
+static bool
+has_space(Relation reserve, uint64 bytes)
+{
+	Oid			   space = reserve->rd_rel->reltablespace;
+	struct statvfs fs;
+
+	if (statvfs(GetDatabasePath(MyDatabaseId,
+								OidIsValid(space) ? space : MyDatabaseTableSpace),
+				&fs) != 0)
+		return true;
+	return (uint64) fs.f_bavail * fs.f_frsize >= bytes;
+}
+
+bool
+outbox_reserve_give_up(bool empties)
+{
+	BlockNumber least = empties ? 0 : RESERVE_PAGES / 2;
+	Relation	reserve = open_reserve(AccessShareLock);
+	BlockNumber pages = reserve ? RelationGetNumberOfBlocks(reserve) : 0;
+	bool		gives = pages > least &&
+		!has_space(reserve, (uint64) RESERVE_PAGES / 2 * BLCKSZ) &&
+		ConditionalLockRelation(reserve, AccessExclusiveLock);
+
+	if (gives)
+		RelationTruncate(reserve, Max(least, pages - Min(pages, SLICE)));
+	if (reserve)
+		table_close(reserve, gives ? NoLock : AccessShareLock);
+	return gives;
+}
+
+void
+outbox_reserve_give_up_alone(void *given)
+{
+	outbox_txn_begin_step();
+	*(bool *) given = outbox_reserve_give_up(false);
+	outbox_txn_commit();
+}
+
+void
+outbox_reserve_fill(void)
+{
+	Relation reserve;
+	int		 missing;
+
+	if (!outbox_txn_begin(true))
+		return;
+	reserve = open_reserve(ShareUpdateExclusiveLock);
+	missing = reserve ? RESERVE_PAGES - (int) RelationGetNumberOfBlocks(reserve) : 0;
+	if (missing > 0 && has_space(reserve, (uint64) FREE_TIMES * RESERVE_PAGES * BLCKSZ))
+	{
+		Datum *rows = palloc(sizeof(Datum) * missing);
+		bool  *nulls = palloc0(sizeof(bool) * missing);
+		char  *row = palloc(ROW_SIZE);
+
+		memset(row, 'x', ROW_SIZE);
+		for (int i = 0; i < missing; i++)
+			rows[i] = PointerGetDatum(cstring_to_text_with_len(row, ROW_SIZE));
+		outbox_append_rows(RelationGetRelid(reserve), missing, rows, nulls);
+	}
+	if (reserve)
+		table_close(reserve, NoLock);
+	outbox_txn_commit();
+}
+
+/*
+ * make_room(): gives up a slice of the reserve if the disk is full.  A session calls it
+ * before it writes something that can give back space.
+ */
+OUTBOX_FUNCTION(outbox_make_room_1_0, 0)
+{
+	(void) fcinfo;
+	(void) outbox_reserve_give_up(false);
+	PG_RETURN_VOID();
+}
