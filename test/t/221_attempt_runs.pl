@@ -224,7 +224,7 @@ ask("SELECT outbox.set_retention(attempts => '2 s')");
 my $begun = ask('SELECT clock_timestamp()');
 ok(wait_sql($node, "SELECT clock_timestamp() - '$begun' > interval '4 s'"), 'while the table of runs is locked');
 is(ask("SELECT piece FROM outbox.pieces WHERE log = 'attempts'"), $piece, 'no piece is emptied');
-is(ask("SELECT count(*) FROM outbox.held_steps"), 0, 'and nothing has waited for the lock');
+is(ask("SELECT count(*) FROM outbox.held_steps WHERE step <> 'reload'"), 0, 'and nothing has waited for the lock but the settings');
 $locker->query_safe('COMMIT');
 $locker->quit;
 ok(wait_sql($node, 'SELECT NOT EXISTS (SELECT FROM outbox.attempt_log) AND NOT EXISTS (SELECT FROM outbox.attempt_runs)'), 'then both are emptied');
