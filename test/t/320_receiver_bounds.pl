@@ -201,7 +201,7 @@ if (!@only)
 	$fine = () = $receiver->delivered(path => '/ok/fine');
 	$receiver->wait_delivered($fine + 120, path => '/ok/fine');
 	$ticks = cpu_ticks($worker) - $ticks;
-	cmp_ok($ticks, '<', 300, 'the worker rests for half of six seconds');
+	cmp_ok($ticks, '<', 450, 'the worker rests for a quarter of six seconds');
 	cmp_ok(ask(q{SELECT pending FROM outbox.stats WHERE endpoint = 'costly1'}), '>', 0, 'while there is more to send');
 }
 ask("SELECT pg_terminate_backend($worker)");

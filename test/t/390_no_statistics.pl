@@ -76,7 +76,9 @@ sub judge
 		my $text = $explained->{'Query Text'} =~ s/\s+/ /gr;
 
 		$n++;
-		push @rows, "$read: $text" if $read > $most_rows;
+		# The next scheduled event is behind those of the tenant that is being forgotten.
+		my $most = $text =~ /^SELECT s.deliver_at, s.id FROM outbox.scheduled/ ? 3 * $most_rows : $most_rows;
+		push @rows, "$read: $text" if $read > $most;
 		$worst{$text} //= [ 0, 0, 0 ];
 		$worst{$text}[0] = $read if $worst{$text}[0] < $read;
 		$worst{$text}[1] = $pages if $worst{$text}[1] < $pages;

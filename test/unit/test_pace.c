@@ -6,6 +6,7 @@
  */
 #include "base/outbox.h"
 
+#include "utils/memutils.h"
 #include "utils/timestamp.h"
 
 #include "endpoint/pace.h"
