@@ -9,10 +9,9 @@
 #include "base/outbox.h"
 
 #include "access/genam.h"
+#include "access/heaptoast.h"
 #include "access/htup_details.h"
 #include "access/table.h"
-#include "access/toast_internals.h"
-#include "access/heaptoast.h"
 #include "catalog/namespace.h"
 #include "funcapi.h"
 #include "utils/fmgroids.h"

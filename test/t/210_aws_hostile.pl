@@ -6,6 +6,7 @@ use strict;
 use warnings;
 
 use OutboxTest;
+use OutboxTest::Beside qw(all_of);
 use OutboxTest::Aws;
 use OutboxTest::Network;
 use PostgreSQL::Test::Cluster;
@@ -152,19 +153,6 @@ sub stats
 		$stats{ $name{ $row{endpoint} } } = \%row;
 	}
 	return %stats;
-}
-
-# Waits until all are fulfilled, and names those that are not.  After a failure there is little to
-# wait for.
-my $patience = 120;
-
-sub all_of
-{
-	my ($what, $is) = @_;
-	my @left;
-	wait_until { @left = $is->(); !@left } $what, $patience;
-	$patience = 5 if @left;
-	return ok(!@left, $what) || diag(join "\n", @left);
 }
 
 my $count = keys %port;
