@@ -115,6 +115,10 @@ COMMENT ON FUNCTION outbox.find_origins IS
 --   emitted them. They keep their numbers.
 -- - The new position of each endpoint is a number, up to which it has read.
 -- - The few events below that number that it has not read are parked.
+--
+-- It is one transaction, so whatever ends it leaves the copy held as it was.  Emitting
+-- sessions wait only while it holds the locks of the log: for a moment at first, for a
+-- moment before each round of what was emitted meanwhile, and for the last round.
 CREATE FUNCTION outbox.adopt() RETURNS int8
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp SET jit = off
 AS $$
@@ -122,17 +126,21 @@ DECLARE
     owner text;
     own xid8;
     new_epoch int8 := outbox.new_epoch();
+    emits_wait boolean;
     top int8;
+    newest int8;
+    round int4 := 0;
+    has_filters boolean;
     here record;
     place record;
     far int8;
     lowest int8;
-    newest int8;
     ids int4[] := '{}';
     fars int8[] := '{}';
     places int8[];
     tick int8;
     number int8;
+    due int8;
     n int8;
 BEGIN
     IF pg_is_in_recovery() THEN
@@ -159,10 +167,23 @@ BEGIN
                   HINT = 'Create an endpoint: SELECT outbox.create_endpoint(...).';
     END IF;
 
-    -- From here on emitters wait, and so do changes of endpoints. No event may be
-    -- written after this without the new epoch.
-    LOCK TABLE outbox.events, outbox.scheduled, outbox.kept_events, outbox.endpoint_settings,
-        outbox.positions, outbox.parked, outbox.replays, outbox.forgotten IN SHARE ROW EXCLUSIVE MODE;
+    -- From here on emits are those of a copy: epoch -1.  What was emitted before is
+    -- committed, also by sessions that took the log for their own.  An emit under another
+    -- outbox.instance_name has the epoch of the log, so there emits wait until the end.
+    emits_wait := owner = 'another instance';
+    BEGIN
+        LOCK TABLE outbox.events, outbox.scheduled IN SHARE ROW EXCLUSIVE MODE;
+        SELECT GREATEST((SELECT e.seq FROM outbox.events e WHERE e.epoch <> -1 ORDER BY e.seq DESC LIMIT 1),
+                        (SELECT max(k.seq) FROM outbox.kept_events k WHERE k.epoch <> -1), 0) INTO top;
+        -- Events that are emitted from now on have numbers after those of the copy.
+        PERFORM setval('outbox.events_seq', top) FROM outbox.events_seq s WHERE s.last_value < top;
+        IF NOT emits_wait THEN
+            RAISE EXCEPTION USING ERRCODE = 'OB000', MESSAGE = 'the locks are given back';
+        END IF;
+    EXCEPTION WHEN SQLSTATE 'OB000' THEN NULL;
+    END;
+    LOCK TABLE outbox.kept_events, outbox.endpoint_settings, outbox.positions, outbox.parked, outbox.replays,
+        outbox.forgotten IN SHARE ROW EXCLUSIVE MODE;
     own := pg_current_xact_id();
     IF owner = 'not known' THEN
         PERFORM outbox.find_origins();
@@ -190,9 +211,6 @@ BEGIN
 
     -- Events that were emitted here before the sequence was restored have numbers
     -- among those of the copy. They get numbers after those.
-    SELECT GREATEST((SELECT e.seq FROM outbox.events e WHERE e.epoch <> -1 ORDER BY e.seq DESC LIMIT 1),
-                    (SELECT max(k.seq) FROM outbox.kept_events k WHERE k.epoch <> -1), 0) INTO top;
-    PERFORM setval('outbox.events_seq', top) FROM outbox.events_seq s WHERE s.last_value < top;
     UPDATE outbox.events e SET seq = m.seq
     FROM (SELECT l.relation, l.row, nextval('outbox.events_seq') AS seq
           FROM (SELECT q.tableoid AS relation, q.ctid AS row FROM outbox.events q
@@ -260,7 +278,7 @@ BEGIN
         CROSS JOIN LATERAL (SELECT outbox.log_xid(e.epoch, e.xid) AS xid) x
         JOIN outbox.endpoint_settings s ON s.endpoint_id = ANY (place.endpoints)
         CROSS JOIN LATERAL outbox.adopted_status(s, e.key, e.payload) v
-        WHERE e.xid >= pg_snapshot_xmin(place.read) AND e.seq <= far
+        WHERE e.xid >= pg_snapshot_xmin(place.read) AND e.seq <= far AND e.epoch <> -1
         AND NOT pg_visible_in_snapshot(x.xid, place.read)
         AND NOT (place.reading IS NOT NULL AND e.seq <= place.last_seq
                  AND pg_visible_in_snapshot(x.xid, place.reading))
@@ -272,11 +290,66 @@ BEGIN
         fars := fars || array_fill(far, ARRAY[cardinality(place.endpoints)]);
     END LOOP;
 
-    -- Undelivered events become events of this log
-    UPDATE outbox.events e SET epoch = new_epoch, xid = own
-    WHERE e.seq > lowest AND outbox.log_xid(e.epoch, e.xid) IS NOT NULL;
-    UPDATE outbox.scheduled e SET epoch = new_epoch, xid = own WHERE outbox.log_xid(e.epoch, e.xid) IS NOT NULL;
     UPDATE outbox.kept_events k SET epoch = new_epoch, xid = own WHERE k.epoch = -1;
+    SELECT count(*) INTO n FROM outbox.parked k JOIN outbox.endpoint_settings s USING (endpoint_id)
+    WHERE k.status IN ('retrying', 'blocked');
+    places := ARRAY(SELECT DISTINCT u.far FROM unnest(fars) u (far) ORDER BY 1);
+    has_filters := EXISTS (SELECT 1 FROM outbox.endpoint_settings s WHERE s.filter IS NOT NULL);
+
+    -- Undelivered events become events of this log, and are counted.  The events of a
+    -- round are those that were committed when the locks were taken, after those of the
+    -- round before.  The last round keeps the locks: no event may be written after it
+    -- without the new epoch.
+    LOOP
+        round := round + 1;
+        BEGIN
+            LOCK TABLE outbox.events, outbox.scheduled IN SHARE ROW EXCLUSIVE MODE;
+            SELECT COALESCE(max(e.seq), 0) INTO newest FROM outbox.events e;
+            emits_wait := emits_wait OR round = 20 OR round > 1
+                AND (SELECT count(*) FROM (SELECT FROM outbox.events e WHERE e.seq > lowest LIMIT 5001) c) <= 5000;
+            IF NOT emits_wait THEN
+                RAISE EXCEPTION USING ERRCODE = 'OB000', MESSAGE = 'the locks are given back';
+            END IF;
+        EXCEPTION WHEN SQLSTATE 'OB000' THEN NULL;
+        END;
+        UPDATE outbox.scheduled e SET epoch = new_epoch, xid = own
+        WHERE e.epoch <> new_epoch AND outbox.log_xid(e.epoch, e.xid) IS NOT NULL;
+
+        -- Without a filter, events of one tenant and topic are counted together, between
+        -- two places where endpoints have stopped.  With one, each event is judged.
+        WITH u AS MATERIALIZED (
+            UPDATE outbox.events e SET epoch = new_epoch, xid = own
+            WHERE e.seq > lowest AND e.seq <= newest AND e.epoch <> new_epoch
+            AND outbox.log_xid(e.epoch, e.xid) IS NOT NULL
+            RETURNING e.seq, e.tenant, e.topic, CASE WHEN has_filters THEN e.payload END AS payload),
+        p AS MATERIALIZED (
+            SELECT v.far, width_bucket(v.far, places) AS place, s.*
+            FROM unnest(ids, fars) v (id, far) JOIN outbox.endpoint_settings s ON s.endpoint_id = v.id),
+        f AS MATERIALIZED (SELECT p.* FROM p WHERE p.filter IS NOT NULL),
+        g AS MATERIALIZED (
+            SELECT u.tenant, u.topic, width_bucket(u.seq - 1, places) AS place, count(*) AS n
+            FROM u GROUP BY 1, 2, 3),
+        k AS MATERIALIZED (
+            SELECT q.endpoint_id, u.seq, u.tenant, u.topic FROM u JOIN outbox.parked q USING (seq))
+        SELECT COALESCE((SELECT sum(g.n) FROM p JOIN g ON p.tenant = g.tenant
+                         WHERE p.filter IS NULL AND g.place >= p.place AND outbox.topic_in(g.topic, p.topics)), 0)
+             + COALESCE((SELECT sum(g.n) FROM p CROSS JOIN g
+                         WHERE p.filter IS NULL AND p.tenant IS NULL AND g.place >= p.place
+                         AND outbox.topic_in(g.topic, p.topics)), 0)
+             - (SELECT count(*) FROM p JOIN k ON k.endpoint_id = p.endpoint_id AND k.seq > p.far
+                WHERE p.filter IS NULL AND (p.tenant IS NULL OR p.tenant = k.tenant)
+                AND outbox.topic_in(k.topic, p.topics))
+             + (SELECT count(*)
+                FROM (SELECT f, u FROM f JOIN u ON f.tenant = u.tenant
+                      UNION ALL SELECT f, u FROM f CROSS JOIN u WHERE f.tenant IS NULL) m
+                WHERE (m.u).seq > (m.f).far AND outbox.topic_in((m.u).topic, (m.f).topics)
+                AND outbox.filter_matches((m.u).payload, (m.f).filter) IS NOT FALSE
+                AND NOT EXISTS (SELECT 1 FROM k WHERE k.endpoint_id = (m.f).endpoint_id AND k.seq = (m.u).seq))
+        INTO due;
+        n := n + due;
+        EXIT WHEN emits_wait;
+        lowest := GREATEST(lowest, newest);
+    END LOOP;
     PERFORM outbox.own_log(new_epoch);
 
     -- The position of each endpoint, in snapshots of this system. Endpoints that have
@@ -310,31 +383,6 @@ BEGIN
     DELETE FROM outbox.ticks;
     INSERT INTO outbox.ticks (piece, tick, taken_at, snapshot, seq_low, seq_high)
     SELECT 0, tick + 1, clock_timestamp(), here.committed, here.seq_low, here.seq_low;
-
-    -- Without a filter, events of one tenant and topic are counted together, between two
-    -- places where endpoints have stopped.  With one, each event is judged.
-    places := ARRAY(SELECT DISTINCT u.far FROM unnest(fars) u (far) ORDER BY 1);
-    WITH p AS MATERIALIZED (
-        SELECT u.far, width_bucket(u.far, places) AS place, s.*
-        FROM unnest(ids, fars) u (id, far) JOIN outbox.endpoint_settings s ON s.endpoint_id = u.id),
-    g AS MATERIALIZED (
-        SELECT e.tenant, e.topic, width_bucket(e.seq - 1, places) AS place, count(*) AS n
-        FROM outbox.events e WHERE e.xid = own GROUP BY 1, 2, 3)
-    SELECT COALESCE((SELECT sum(g.n) FROM p JOIN g ON p.tenant = g.tenant
-                     WHERE p.filter IS NULL AND g.place >= p.place AND outbox.topic_in(g.topic, p.topics)), 0)
-         + COALESCE((SELECT sum(g.n) FROM p CROSS JOIN g
-                     WHERE p.filter IS NULL AND p.tenant IS NULL AND g.place >= p.place
-                     AND outbox.topic_in(g.topic, p.topics)), 0)
-         - (SELECT count(*) FROM p JOIN outbox.parked k USING (endpoint_id)
-            JOIN outbox.events e ON e.seq = k.seq AND e.xid = own AND e.seq > p.far
-            WHERE p.filter IS NULL AND (p.tenant IS NULL OR p.tenant = e.tenant) AND outbox.topic_in(e.topic, p.topics))
-         + (SELECT count(*) FROM p JOIN outbox.events e ON e.xid = own AND e.seq > p.far
-            WHERE p.filter IS NOT NULL AND (p.tenant IS NULL OR p.tenant = e.tenant) AND outbox.topic_in(e.topic, p.topics)
-            AND outbox.filter_matches(e.payload, p.filter) IS NOT FALSE
-            AND NOT EXISTS (SELECT 1 FROM outbox.parked k WHERE k.endpoint_id = p.endpoint_id AND k.seq = e.seq))
-    INTO n;
-    n := n + (SELECT count(*) FROM outbox.parked k JOIN outbox.endpoint_settings s USING (endpoint_id)
-              WHERE k.status IN ('retrying', 'blocked'));
     PERFORM outbox.endpoints_changed();
     PERFORM outbox.wake_launcher();
     RETURN n;

@@ -246,14 +246,72 @@ is($other->safe_psql('third', 'SELECT outbox.adopt()'), count_of($expected), 'ad
 compare_sent($third, $_, [ keys %{ $expected->{$_} } ], 'again') foreach @quiet, @stuck;
 is_ordered($third, 'all', 'again');
 
+# Emits go on while it works.  A row that another session has locked stops it in the
+# middle.  What is emitted meanwhile is delivered, too, and a crash leaves a copy that can
+# be adopted.
+$other->safe_psql('third', "SELECT outbox.pause_endpoint('all')");
+push @again, map { emit($other, 'held.again', "{\"n\": $_}", "key => 'again'", 'third') } 1 .. 3;
+ok( wait_sql($other, "SELECT state = 'paused' AND processing = 0 FROM outbox.stats WHERE endpoint = 'all'", 't', 'third'),
+	'paused');
+hold($other);
+my ($holder, $stopped) = stop_in_the_middle($again[-2]);
+push @again, emits_go_on(4);
+kill_everything($other);
+start_again($other);
+eval { $_->quit } foreach $holder, $stopped;
+ok(wait_sql($other, "SELECT state = 'held' FROM outbox.status", 't', 'third'), 'held after a crash');
+($holder, $stopped) = stop_in_the_middle($again[-3]);
+push @again, emits_go_on(5);
+my $many = $other->safe_psql('third', <<'SQL');
+SELECT count(outbox.emit('cheap.none', '{}')) FROM generate_series(1, 6000);
+SQL
+push @again, emits_go_on(6);
+$expected = undelivered($other, 'third', %filter);
+$holder->query_safe('ROLLBACK');
+is($stopped->query_until(qr/\d+\n/, '') =~ /^(\d+)$/m ? $1 : undef, count_of($expected),
+	'it returns what is due, also what was emitted meanwhile');
+$_->quit foreach $holder, $stopped;
+$other->safe_psql('third', "SELECT outbox.resume_endpoint('all')");
+compare_sent($third, 'all', \@again, 'emitted meanwhile');
+
+# Makes the log of "third" one that came from elsewhere.
+sub hold
+{
+	my ($server) = @_;
+	$server->safe_psql('third', 'UPDATE outbox.origins SET system_identifier = 1 WHERE adopted_by IS NULL');
+	ok(wait_sql($server, "SELECT state = 'held' FROM outbox.status", 't', 'third'), 'held');
+	return;
+}
+
+sub stop_in_the_middle
+{
+	my ($id) = @_;
+	my ($row, $session) = map { $other->background_psql('third') } 1 .. 2;
+	$row->query_safe("BEGIN; SELECT id FROM outbox.events WHERE id = '$id' FOR UPDATE");
+	my $pid = $session->query_safe('SELECT pg_backend_pid()');
+	$session->query_until(qr/asked/, "\\echo asked\nSELECT outbox.adopt();\n");
+	ok(wait_sql($other, "SELECT EXISTS (SELECT FROM pg_locks WHERE pid = $pid AND NOT granted AND locktype = 'transactionid')"),
+		'adopt() waits in the middle');
+	return ($row, $session);
+}
+
+sub emits_go_on
+{
+	my ($n) = @_;
+	my ($rc, $id) = $other->psql('third',
+		"SET lock_timeout = '20s'; SELECT outbox.emit('held.again', '{\"n\": $n}', key => 'again')");
+	is($rc, 0, 'an emit goes on meanwhile');
+	return $id;
+}
+
 # What it costs follows the events and the endpoints, and not their product
 my $url = $third->url('/ok/cheap');
 $other->safe_psql('third', <<SQL);
 SELECT outbox.create_endpoint('cheap' || n, '$url', topics => '{cheap.*}', tenant => 'cheap' || n) FROM generate_series(1, 60) n;
 SELECT outbox.pause_endpoint('cheap' || n) FROM generate_series(1, 60) n;
 SELECT outbox.emit('cheap.one', '{}', tenant => 'cheap' || n % 60) FROM generate_series(1, 1200) n;
-UPDATE outbox.origins SET system_identifier = 1 WHERE adopted_by IS NULL;
 SQL
+hold($other);
 my $from = -s $other->logfile;
 my $adopted = $other->safe_psql('third', <<'SQL');
 LOAD 'auto_explain';
