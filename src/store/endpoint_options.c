@@ -24,6 +24,7 @@
 #include "store/endpoint_options.h"
 #include "store/seal.h"
 #include "store/secret_files.h"
+#include "transport/host.h"
 #include "transport/sinks.h"
 
 #define CONFIG_MAX 1024						  /* bytes of a value */
@@ -335,6 +336,23 @@ check_config(Jsonb *jb, const OutboxTransport *transport)
 	}
 }
 
+/* What is wrong with the host of an entry of config that is a URL by its name. */
+static const char *
+config_url_problem(const OutboxTarget *target, const char **hint)
+{
+	const char *problem = NULL;
+
+	for (int i = 0; problem == NULL && i < target->nconfig; i++)
+	{
+		const char *name = target->config[i].name;
+		size_t		len = strlen(name);
+
+		if (len > 4 && strcmp(name + len - 4, "_url") == 0)
+			problem = outbox_host_check_url(target->config[i].value, hint);
+	}
+	return problem;
+}
+
 static OutboxOption *
 check_credentials(ArrayType *array, const OutboxTransport *transport, int *n)
 {
@@ -435,10 +453,11 @@ OUTBOX_FUNCTION(outbox_check_options_1_0, 3)
 	if (!PG_ARGISNULL(2))
 		target.credentials = check_credentials(PG_GETARG_ARRAYTYPE_P(2), transport,
 											   &target.ncredentials);
-	if (transport->check == NULL || outbox_is_sealed(OUTBOX_FIELD_URL, url))
-		PG_RETURN_VOID();
 	target.transport = transport;
-	problem = transport->check(&target, &hint, &notice);
+	if (transport->check && !outbox_is_sealed(OUTBOX_FIELD_URL, url))
+		problem = transport->check(&target, &hint, &notice);
+	if (problem == NULL)
+		problem = config_url_problem(&target, &hint);
 	if (problem)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),

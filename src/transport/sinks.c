@@ -18,6 +18,7 @@
 #include "base/settings.h"
 #include "log/step.h"
 #include "transport/address.h"
+#include "transport/host.h"
 #include "transport/http/http.h"
 #include "transport/sinks.h"
 
@@ -197,7 +198,7 @@ outbox_sinks_check_url(const char *url, const char **hint)
 		*hint = "Leave them out. What a URL contains is shown in views.";
 		return "the URL contains a user name or a password";
 	}
-	return NULL;
+	return outbox_host_check_url(url, hint);
 }
 
 const OutboxTransport *

@@ -328,10 +328,13 @@ is(unsaid(), 'raw 1000 00:01:00', 'and brought back');
 ask("SELECT outbox.drop_endpoint('unsaid')");
 
 # URLs
-foreach my $bad ([ "$broker/a b", 'contains a space' ], [ "x\@$broker/a", 'a user name' ])
+foreach my $bad ([ "$broker/a b", 'contains a space' ], [ "x\@$broker/a", 'a user name' ],
+	(map { [ "$broker,$_/a", 'a name that cannot be looked up' ] } '-a.example', 'a' x 64 . '.example', 'a..example', '<host>:9092', 'a"b'),
+	(map { [ "$_,$broker", 'neither a name nor an address' ] } '1.2.3.4.5:9092', '256.1.1.1', '[::g]:9092', '[abc]'),
+	(map { [ "$_/a", 'empty or too long' ] } ':9092', "$broker,", 'a.' x 130))
 {
 	my ($rc, undef, $err) = $node->psql('postgres', "SELECT outbox.create_endpoint('bad', 'kafka://$bad->[0]')");
-	like($err, qr/$bad->[1]/, "refused: $bad->[0]");
+	like($err, qr/$bad->[1].*\nHINT:/, "refused: $bad->[0]");
 }
 my %words = ('?x=1' => 'more than brokers and a topic', '/a/b' => 'the topic in the URL may have', ':99999/a' => 'is not host:port',
 	'/{body}' => 'a place in the URL is not', '/{header.}' => 'a place in the URL is not',

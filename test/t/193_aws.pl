@@ -308,13 +308,17 @@ my %words = (
 	"'arn:aws:sqs:eu-central-1:$account:orders', '{\"password\": \"x\"}', NULL" => 'unknown name in credentials',
 	"'arn:aws:sqs:eu-central-1:$account:orders', $bad, '{\"endpoint_url\": \"http://h/path\"}'" => 'not a scheme, a host and a port',
 	"'arn:aws:sqs:eu-central-1:$account:orders', $bad, '{\"endpoint_url\": \"ftp://h\"}'" => 'neither https',
+	(map { ("'arn:aws:sqs:eu-central-1:$account:orders', $bad, '{\"endpoint_url\": \"https://$_\"}'" => 'a name that cannot be looked up') }
+		'-a.example', 'a' x 64 . '.example:8443', 'a..example/'),
+	(map { ("'arn:aws:sqs:eu-central-1:$account:orders', $bad, '{\"endpoint_url\": \"http://$_\"}'" => 'neither a name nor an address') }
+		'1.2.3.4.5', '[abc]', '256.1.1.1:80'),
 	"'arn:aws:sqs:eu-central-1:$account:orders', $bad, '{\"source\": \"x\"}'" => 'source cannot be used',
 	"'arn:aws:sqs:eu-central-1:$account:orders', $bad, '{\"proxy\": \"x\"}'" => 'unknown name "proxy" in config');
 foreach my $args (sort keys %words)
 {
 	my ($url, $credentials, $config) = $args =~ /^('[^']*'), ('[^']*'|NULL), ('[^']*'|NULL)$/;
 	my ($rc, undef, $err) = $node->psql('postgres', "\\set VERBOSITY verbose\nSELECT outbox.create_endpoint('bad', $url, credentials => $credentials, config => $config)");
-	my $hint = $config =~ /(endpoint_url|source)/ ? $1 : 'A|Use|The';
+	my $hint = $config =~ /(endpoint_url|source)/ && $words{$args} !~ /name/ ? $1 : 'A|Use|The|Write';
 	like($err, qr/ERROR:  22023: .*\Q$words{$args}\E.*HINT:.*(?:$hint)/s, "refused: $words{$args}");
 }
 foreach my $notice ([ "sqs:eu-central-1:$account:a", 1 ], [ "sqs:eu-central-1:$account:a.fifo", 0 ], [ "kinesis:eu-central-1:$account:stream/a", 0 ], [ "events:eu-central-1:$account:event-bus/a", 1 ])

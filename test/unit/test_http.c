@@ -2,7 +2,7 @@
  * test_http.c
  *	  URLs, Retry-After and header lines are read as the standards say (TAP).
  *
- * links: src/transport/http/http_url.c src/transport/http/http_version.c src/format/header_lines.c src/transport/address.c
+ * links: src/transport/http/http_url.c src/transport/host.c src/transport/http/http_version.c src/format/header_lines.c src/transport/address.c
  */
 #include "format/header_lines.h"
 #include "transport/address.h"

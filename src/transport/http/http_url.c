@@ -8,7 +8,6 @@
 #include "transport/http/http.h"
 
 #include <arpa/inet.h>
-#include <ctype.h>
 #include <curl/curl.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -16,6 +15,7 @@
 #include <strings.h>
 
 #include "transport/address.h"
+#include "transport/host.h"
 
 /*
  * A name with letters outside ASCII is looked up in another form.  That form may be an
@@ -79,34 +79,6 @@ outbox_http_retry_after(const char *value, size_t len, int64 now)
 	return Min((int64) date - now, RETRY_AFTER_MAX);
 }
 
-/*
- * True if a name may be looked up (RFC 1123, with "_", and letters outside ASCII in
- * another form).  A name that begins otherwise has no address, and has another meaning to
- * libcurl.
- */
-static bool
-is_name(const char *name)
-{
-	size_t len = strlen(name);
-	size_t label = 0;
-
-	if (len > 0 && name[len - 1] == '.')
-		len--;
-	if (len == 0 || len > 253 || name[0] == '-')
-		return false;
-	for (size_t i = 0; i < len; i++)
-	{
-		unsigned char c = name[i];
-
-		if (c == '.' ? label == 0 : !isalnum(c) && c != '-' && c != '_' && c < 0x80)
-			return false;
-		label = c == '.' ? 0 : label + 1;
-		if (label > 63)
-			return false;
-	}
-	return label > 0;
-}
-
 /* True if the name is localhost or in it.  It has only addresses of this host (RFC 6761). */
 static bool
 is_localhost(const char *name)
@@ -115,22 +87,6 @@ is_localhost(const char *name)
 
 	return len >= 9 && strcasecmp(name + len - 9, "localhost") == 0 &&
 		(len == 9 || name[len - 10] == '.');
-}
-
-/*
- * True if the host ends in a number.  Such a host may be parsed as an IPv4 address
- * (WHATWG URL, "ends in a number").
- */
-static bool
-ends_in_number(const char *name)
-{
-	const char *dot = strrchr(name, '.');
-	const char *last = dot ? dot + 1 : name;
-
-	if (last[0] == '0' && (last[1] == 'x' || last[1] == 'X') &&
-		last[2 + strspn(last + 2, "0123456789abcdefABCDEF")] == '\0')
-		return true;
-	return last[0] != '\0' && last[strspn(last, "0123456789")] == '\0';
 }
 
 /* What outbox_address_judge() says of an address as text.  False: it is none. */
@@ -151,47 +107,22 @@ judge(const char *name, OutboxAddressClass *verdict, const char **why)
 }
 
 /*
- * Checks a host: an address in any spelling that the resolver accepts (0x7f.1,
- * 017700000001, [::ffff:7f00:1] …), or a name.  Of a name, only localhost is known to
- * have no address that is allowed.  Returns what is wrong, or NULL.
+ * Checks a host, and whether requests may go to its address.  Of a name, only localhost
+ * is known to have no address that is allowed.  Returns what is wrong, or NULL.
  */
 static const char *
 check_host(const char *host, bool plain, const char **hint)
 {
 	static char		   complaint[128];
 	OutboxAddressClass verdict;
-	char			   name[256];
+	char			   name[OUTBOX_HOST_SIZE];
 	const char		  *why;
-	size_t			   len = strlen(host);
+	const char		  *problem = outbox_host_check(host, name, hint);
 
-	if (len >= 2 && host[0] == '[' && host[len - 1] == ']')
-	{
-		host++;
-		len -= 2;
-	}
-	while (len > 0 && host[len - 1] == '.')
-		len--;
-	if (len == 0 || len >= sizeof(name))
-	{
-		*hint = "Write the URL as https://host/path.";
-		return "the host name in the URL is empty or too long";
-	}
-	memcpy(name, host, len);
-	name[len] = '\0';
-
+	if (problem)
+		return problem;
 	if (!judge(name, &verdict, &why))
 	{
-		if (ends_in_number(name))
-		{
-			*hint = "Write an address as 192.0.2.1 or [2001:db8::1].";
-			return "the host in the URL is neither a name nor an address";
-		}
-		if (!is_name(host))
-		{
-			*hint =
-				"A name has letters, digits, \"-\" and \"_\", in parts of 1 to 63 with dots between them, and does not begin with \"-\".";
-			return "the host in the URL has a name that cannot be looked up";
-		}
 		verdict = OUTBOX_ADDRESS_PUBLIC;
 		if (is_localhost(name) && judge("127.0.0.1", &verdict, &why) &&
 			verdict == OUTBOX_ADDRESS_REFUSED)
@@ -367,7 +298,7 @@ outbox_http_split_url(struct Curl_URL *url, int default_port, char *host, size_t
 		return "the host's name cannot be looked up";
 	if (part[0] == '[' || inet_pton(AF_INET, part, &v4) == 1)
 		part[0] = '\0';
-	else if (!is_name(part))
+	else if (!outbox_host_is_name(part))
 	{
 		curl_free(part);
 		return "the host's name cannot be looked up";
