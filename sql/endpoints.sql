@@ -310,7 +310,7 @@ SELECT c.relname AS view FROM pg_class c
 -- Every setting says what it is, and counts in a unit if it is a size or a time
 SELECT name FROM pg_settings
  WHERE name LIKE 'outbox.%'
-   AND (short_desc = '' OR (context NOT IN ('sighup', 'postmaster') AND name <> 'outbox.require_event_types')
+   AND (short_desc = '' OR (context NOT IN ('sighup', 'postmaster') AND name NOT IN ('outbox.actor', 'outbox.require_event_types'))
         OR (name ~ '(interval|retention|window|size)$' AND unit IS NULL))
  ORDER BY name;
 

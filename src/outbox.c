@@ -277,6 +277,10 @@ define_operation_settings(void)
 		"Only topics that are listed in outbox.event_types may be emitted.", NULL,
 		&outbox_require_event_types, outbox_require_event_types, PGC_SUSET, 0, NULL, NULL,
 		NULL);
+	DefineCustomStringVariable(
+		"outbox.actor", "The person or service that outbox.endpoint_audit names.",
+		"An application sets it for a transaction that changes endpoints.", &outbox_actor,
+		"", PGC_USERSET, 0, NULL, NULL, NULL);
 	define_int("outbox.retention", "How long events are kept after they were emitted.",
 			   "Undelivered events are kept longer, whatever their age.",
 			   &outbox_retention, 1, INT_MAX, GUC_UNIT_S);

@@ -13,6 +13,8 @@ SELECT pg_extension_config_dump('outbox.dedup', '');
 SELECT pg_extension_config_dump('outbox.event_types', '');
 SELECT pg_extension_config_dump('outbox.endpoint_settings', '');
 SELECT pg_extension_config_dump('outbox.endpoint_settings_endpoint_id_seq', '');
+SELECT pg_extension_config_dump('outbox.endpoint_audit', '');
+SELECT pg_extension_config_dump('outbox.endpoint_audit_change_id_seq', '');
 SELECT pg_extension_config_dump('outbox.subscriptions', '');
 SELECT pg_extension_config_dump('outbox.positions_0', '');
 SELECT pg_extension_config_dump('outbox.positions_1', '');

@@ -37,10 +37,113 @@ CREATE TABLE outbox.endpoint_settings (
     -- raised with each seek, which sets the next two columns: where it begins
     generation      int8 NOT NULL DEFAULT 1,
     start_snapshot  pg_snapshot NOT NULL,
-    start_seq_low   int8 NOT NULL
+    start_seq_low   int8 NOT NULL,
+    -- what applications say about it, and the worker does not read
+    label           text,
+    metadata        jsonb,
+    idempotency_key text COLLATE "C",                 -- of the call that created it
+    secrets_set_at  timestamptz NOT NULL DEFAULT now(),
+    updated_at      timestamptz NOT NULL DEFAULT now(),
+    revision        int8 NOT NULL DEFAULT 1           -- raised by outbox.audit_endpoint()
 );
 CREATE INDEX endpoint_settings_tenant_idx ON outbox.endpoint_settings (tenant);
+CREATE UNIQUE INDEX endpoint_settings_idempotency_idx ON outbox.endpoint_settings (tenant, idempotency_key)
+    WHERE idempotency_key IS NOT NULL;
 COMMENT ON TABLE outbox.endpoint_settings IS 'Endpoints: what users set';
+
+-- What an endpoint's settings were changed from and to.  It holds no secret: of a URL only
+-- the part up to the host, of headers and credentials only that they changed.
+CREATE TABLE outbox.endpoint_audit (
+    change_id       int8 GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    at              timestamptz NOT NULL DEFAULT clock_timestamp(),
+    tenant          text COLLATE "C",
+    endpoint        text NOT NULL,
+    actor           text,
+    role            text NOT NULL,
+    action          text NOT NULL,
+    before          jsonb NOT NULL,
+    after           jsonb NOT NULL
+);
+CREATE INDEX endpoint_audit_tenant_idx ON outbox.endpoint_audit (tenant, change_id);
+CREATE INDEX endpoint_audit_at_idx ON outbox.endpoint_audit (at);
+COMMENT ON TABLE outbox.endpoint_audit IS
+'Which settings of endpoints were changed, when, by which actor and role: for 90 days, and the newest 10,000 of a tenant';
+COMMENT ON COLUMN outbox.endpoint_audit.change_id IS 'Number of the change';
+COMMENT ON COLUMN outbox.endpoint_audit.at IS 'When it was made';
+COMMENT ON COLUMN outbox.endpoint_audit.tenant IS 'Tenant that the endpoint belongs to (NULL: none)';
+COMMENT ON COLUMN outbox.endpoint_audit.endpoint IS 'Name of the endpoint';
+COMMENT ON COLUMN outbox.endpoint_audit.actor IS 'outbox.actor of the session (NULL: it was not set)';
+COMMENT ON COLUMN outbox.endpoint_audit.role IS 'Role of the session, the worker''s where a receiver had the endpoint disabled';
+COMMENT ON COLUMN outbox.endpoint_audit.action IS 'create, alter, pause, resume, disable, seek or drop';
+COMMENT ON COLUMN outbox.endpoint_audit.before IS 'What was changed, as it was';
+COMMENT ON COLUMN outbox.endpoint_audit.after IS 'What was changed, as it is now';
+
+-- A restore inserts rows that an earlier transaction made: its trigger says so.  Rows that
+-- are removed here may be locked by another transaction, which is not waited for.
+CREATE FUNCTION outbox.audit_endpoint() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    hidden CONSTANT text[] := '{endpoint_id,name,tenant,state_since,created_at,updated_at,revision,version,'
+                              'start_snapshot,start_seq_low,idempotency_key}';
+    a outbox.endpoint_audit;
+BEGIN
+    SELECT COALESCE(jsonb_object_agg(c.key, c.before) FILTER (WHERE c.before <> 'null'), '{}'),
+           COALESCE(jsonb_object_agg(c.key, c.after) FILTER (WHERE c.after <> 'null'), '{}'), count(*)
+    INTO a.before, a.after, a.change_id
+    FROM (SELECT CASE key WHEN 'secrets_set_at' THEN 'secrets' ELSE key END AS key,
+                 CASE WHEN key = 'url' THEN to_jsonb(substring(o.value #>> '{}' FROM '^[^:]+:/{0,2}[^/?#]*'))
+                      WHEN key IN ('headers', 'secrets_set_at') AND o.value <> 'null' THEN '"set"' ELSE o.value END AS before,
+                 CASE WHEN key = 'url' THEN to_jsonb(substring(n.value #>> '{}' FROM '^[^:]+:/{0,2}[^/?#]*'))
+                      WHEN key IN ('headers', 'secrets_set_at') AND n.value <> 'null' THEN '"changed"' ELSE n.value END AS after
+          FROM jsonb_each(CASE WHEN TG_OP <> 'INSERT' THEN to_jsonb(OLD) - hidden END) o
+          FULL JOIN jsonb_each(CASE WHEN TG_OP <> 'DELETE' THEN to_jsonb(NEW) - hidden END) n USING (key)
+          WHERE o.value IS DISTINCT FROM n.value) c;
+    IF a.change_id = 0 THEN
+        RETURN NEW;
+    END IF;
+    IF TG_OP = 'UPDATE' AND OLD.created_at = now() THEN
+        -- more of what creates it, by the same call
+        UPDATE outbox.endpoint_audit c SET after = c.after || a.after
+        WHERE c.change_id = currval('outbox.endpoint_audit_change_id_seq')
+        AND c.endpoint = NEW.name AND c.action = 'create';
+        RETURN NEW;
+    ELSIF TG_OP = 'UPDATE' THEN
+        NEW.updated_at := clock_timestamp();
+        NEW.revision := OLD.revision + 1;
+    END IF;
+    a.tenant := CASE TG_OP WHEN 'DELETE' THEN OLD.tenant ELSE NEW.tenant END;
+    INSERT INTO outbox.endpoint_audit (tenant, endpoint, actor, role, action, before, after)
+    VALUES (a.tenant, CASE TG_OP WHEN 'DELETE' THEN OLD.name ELSE NEW.name END,
+            left(NULLIF(current_setting('outbox.actor', true), ''), 255),
+            CASE current_setting('role') WHEN 'none' THEN session_user ELSE current_setting('role') END,
+            CASE WHEN TG_OP = 'INSERT' THEN 'create' WHEN TG_OP = 'DELETE' THEN 'drop'
+                 WHEN a.after ? 'generation' THEN 'seek'
+                 WHEN a.after ->> 'state' = 'active' THEN 'resume' WHEN a.after ->> 'state' = 'paused' THEN 'pause'
+                 WHEN a.after ? 'state' THEN 'disable' ELSE 'alter' END,
+            a.before - 'generation', a.after - 'generation')
+    RETURNING change_id INTO a.change_id;
+    IF a.change_id % 100 = 0 THEN
+        DELETE FROM outbox.endpoint_audit d
+        WHERE d.change_id IN (
+            SELECT o.change_id FROM outbox.endpoint_audit o
+            WHERE o.at < clock_timestamp() - interval '90 days' FOR UPDATE SKIP LOCKED)
+        OR d.change_id IN (
+            SELECT o.change_id FROM outbox.endpoint_audit o
+            WHERE o.tenant = a.tenant AND o.change_id <= (
+                SELECT n.change_id FROM outbox.endpoint_audit n
+                WHERE n.tenant = a.tenant ORDER BY n.change_id DESC OFFSET 10000 LIMIT 1) FOR UPDATE SKIP LOCKED);
+    END IF;
+    RETURN CASE TG_OP WHEN 'DELETE' THEN OLD ELSE NEW END;
+END $$;
+COMMENT ON FUNCTION outbox.audit_endpoint IS
+'Trigger of outbox.endpoint_settings: notes what changed in outbox.endpoint_audit, and the time and number of the change';
+CREATE TRIGGER created AFTER INSERT ON outbox.endpoint_settings
+FOR EACH ROW WHEN (NEW.created_at = now()) EXECUTE FUNCTION outbox.audit_endpoint();
+COMMENT ON TRIGGER created ON outbox.endpoint_settings IS 'Notes what changed';
+CREATE TRIGGER changed BEFORE UPDATE OR DELETE ON outbox.endpoint_settings
+FOR EACH ROW EXECUTE FUNCTION outbox.audit_endpoint();
+COMMENT ON TRIGGER changed ON outbox.endpoint_settings IS 'Notes what changed, and the time and number of the change';
 
 -- Which topics an endpoint was subscribed to at which place in the log. For an
 -- event the highest version that begins before it counts.
@@ -213,13 +316,14 @@ DECLARE
     problem text;
     hint text;
     state text;
+    field text;
 BEGIN
-    SELECT CASE WHEN c.value IS NULL THEN c.option || ' must not be null' ELSE format(c.problem, c.value) END,
-           c.hint, CASE WHEN c.value IS NULL THEN 'null_value_not_allowed' ELSE 'invalid_parameter_value' END
-    INTO problem, hint, state
+    SELECT CASE WHEN c.value IS NULL THEN CASE c.field WHEN 'name' THEN 'the name of an endpoint' ELSE c.field END || ' must not be null' ELSE format(c.problem, c.value) END,
+           c.hint, CASE WHEN c.value IS NULL THEN 'null_value_not_allowed' ELSE 'invalid_parameter_value' END, c.field
+    INTO problem, hint, state, field
     FROM (VALUES
         (s.name ~ '^[A-Za-z0-9_.-]{1,63}$',
-         'the name of an endpoint', 'invalid endpoint name "%s"', s.name,
+         'name', 'invalid endpoint name "%s"', s.name,
          'Use 1 to 63 letters, digits, "_", "-" or ".".'),
         (s.url IS NOT NULL, 'url', NULL, NULL, 'Write the URL as https://host/path.'),
         (s.topics IS NOT NULL, 'topics', NULL, NULL, 'Use topics => ''{*}'' to subscribe to everything.'),
@@ -270,11 +374,17 @@ BEGIN
          'batch_wait', 'batch_wait is %s, and batch_size is 1: one event has no others to wait for',
          s.batch_wait::text, 'Use batch_wait 0, or a batch_size of 2 to 1000.'),
         (s.disable_after IS NULL OR s.disable_after BETWEEN interval '1 ms' AND interval '10 years',
-         'disable_after', 'invalid disable_after %s', s.disable_after::text, 'Use 1 ms to 10 years; 0: never.'))
-        c (valid, option, problem, value, hint)
+         'disable_after', 'invalid disable_after %s', s.disable_after::text, 'Use 1 ms to 10 years; 0: never.'),
+        (s.label IS NULL OR length(s.label) BETWEEN 1 AND 255,
+         'label', 'label is %s characters long', length(s.label)::text, 'Use 1 to 255.'),
+        (s.metadata IS NULL OR jsonb_typeof(s.metadata) = 'object',
+         'metadata', 'metadata must be a JSON object, and not %s', jsonb_typeof(s.metadata), 'Write it like {"account": 4711}.'),
+        (s.metadata IS NULL OR octet_length(s.metadata::text) <= 4096,
+         'metadata', 'metadata has %s bytes', octet_length(s.metadata::text)::text, 'Use at most 4096.'))
+        c (valid, field, problem, value, hint)
     WHERE c.valid IS NOT TRUE LIMIT 1;
     IF FOUND THEN
-        RAISE EXCEPTION '%', problem USING ERRCODE = state, HINT = hint;
+        RAISE EXCEPTION '%', problem USING ERRCODE = state, HINT = hint, COLUMN = field;
     END IF;
     PERFORM outbox.check_tenant(s.tenant);
     PERFORM outbox.check_url(s.url);
@@ -292,8 +402,8 @@ AS $$
 BEGIN
     IF name IS NULL THEN
         RAISE EXCEPTION 'the name of an endpoint must not be null'
-            USING ERRCODE = 'null_value_not_allowed',
-                  HINT = 'SELECT name FROM outbox.endpoints lists them.';
+            USING ERRCODE = 'null_value_not_allowed', COLUMN = 'endpoint',
+                  HINT = 'Pass its name, as it is listed.';
     ELSIF NOT is_there THEN
         RAISE EXCEPTION 'endpoint "%" does not exist', name
             USING ERRCODE = 'undefined_object',
@@ -309,8 +419,7 @@ AS $$
 BEGIN
     IF name IS NOT NULL AND NOT is_there THEN
         RAISE EXCEPTION 'endpoint "%" does not exist', name
-            USING ERRCODE = 'undefined_object',
-                  HINT = format('SELECT endpoint FROM outbox.portal_endpoints(%L) lists those of this tenant.', tenant);
+            USING ERRCODE = 'undefined_object', COLUMN = 'endpoint', HINT = 'Use the name of an endpoint that is listed.';
     END IF;
     PERFORM outbox.require_endpoint(name, is_there);
 END $$;
@@ -419,7 +528,9 @@ CREATE FUNCTION outbox.create_endpoint(
     if_not_exists bool DEFAULT false,
     tenant text DEFAULT NULL,
     config jsonb DEFAULT NULL,
-    credentials jsonb DEFAULT NULL) RETURNS void
+    credentials jsonb DEFAULT NULL,
+    label text DEFAULT NULL,
+    metadata jsonb DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
 AS $$
@@ -430,7 +541,8 @@ BEGIN
     s := ROW(NULL, name, tenant, url, topics, filter, format, headers, config,
              NULLIF(outbox.credential_names(credentials), '{}'), ordering, on_exhausted, max_in_flight,
              rate_limit, timeout, connect_timeout, max_attempts, max_age, backoff_base,
-             backoff_max, batch_size, batch_wait, NULLIF(disable_after, interval '0'), 'active', now(), NULL, now(), 1, 1, NULL, NULL);
+             backoff_max, batch_size, batch_wait, NULLIF(disable_after, interval '0'), 'active', now(), NULL, now(), 1, 1, NULL, NULL,
+             label, metadata, NULL, now(), now(), 1);
     s := outbox.with_defaults(s, url);
     PERFORM outbox.check_settings(s);
     PERFORM outbox.check_listed(topics);
@@ -458,7 +570,7 @@ BEGIN
             RETURN;
         END IF;
         RAISE EXCEPTION 'endpoint "%" already exists', s.name
-            USING ERRCODE = 'duplicate_object',
+            USING ERRCODE = 'duplicate_object', COLUMN = 'name',
                   HINT = CASE WHEN if_not_exists THEN 'It belongs to another tenant, or to none. Use another name.'
                               ELSE 'Use another name, outbox.alter_endpoint(), or if_not_exists => true.' END;
     END IF;
@@ -549,7 +661,8 @@ BEGIN
         max_attempts = s.max_attempts, max_age = s.max_age, backoff_base = s.backoff_base,
         backoff_max = s.backoff_max, batch_size = s.batch_size, batch_wait = s.batch_wait,
         disable_after = s.disable_after, config = s.config, credentials = s.credentials,
-        version = s.version
+        label = s.label, metadata = s.metadata, version = s.version,
+        secrets_set_at = CASE WHEN secret IS NULL AND credentials IS NULL THEN e.secrets_set_at ELSE clock_timestamp() END
     WHERE e.endpoint_id = s.endpoint_id;
     IF s.url IS DISTINCT FROM old.url THEN
         PERFORM outbox.probe(s.endpoint_id);
@@ -595,13 +708,16 @@ CREATE FUNCTION outbox.alter_endpoint(
     disable_after interval DEFAULT NULL,
     reset text[] DEFAULT '{}',
     config jsonb DEFAULT NULL,
-    credentials jsonb DEFAULT NULL) RETURNS void
+    credentials jsonb DEFAULT NULL,
+    label text DEFAULT NULL,
+    metadata jsonb DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET extra_float_digits = 1 -- for rate_limit as JSON
 AS $$
 BEGIN
-    IF 'null' IN (headers, config) THEN
-        RAISE EXCEPTION '% must be a JSON object', CASE headers WHEN 'null' THEN 'headers' ELSE 'config' END
+    IF 'null' IN (headers, config, metadata) THEN
+        RAISE EXCEPTION '% must be a JSON object',
+            CASE WHEN headers = 'null' THEN 'headers' WHEN config = 'null' THEN 'config' ELSE 'metadata' END
             USING ERRCODE = 'invalid_parameter_value',
                   HINT = 'Pass an object, or name the option in reset to bring its default back.';
     END IF;
@@ -611,7 +727,7 @@ BEGIN
         'timeout', timeout, 'connect_timeout', connect_timeout, 'max_attempts', max_attempts,
         'max_age', max_age, 'backoff_base', backoff_base, 'backoff_max', backoff_max,
         'batch_size', batch_size, 'batch_wait', batch_wait, 'disable_after', disable_after,
-        'config', config, 'credentials', outbox.credential_names(credentials)),
+        'config', config, 'credentials', outbox.credential_names(credentials), 'label', label, 'metadata', metadata),
         reset, url, credentials, secret);
 END $$;
 COMMENT ON FUNCTION outbox.alter_endpoint IS

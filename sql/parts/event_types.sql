@@ -48,9 +48,8 @@ BEGIN
         AND NOT EXISTS (SELECT 1 FROM outbox.event_types t WHERE outbox.topic_in(t.topic, ARRAY[p])) LIMIT 1;
         IF FOUND THEN
             RAISE EXCEPTION 'no event type matches topic pattern "%"', pattern
-                USING ERRCODE = 'invalid_parameter_value',
-                      HINT = 'Correct it, or use ''*'' for all topics. outbox.event_types and '
-                             'outbox.portal_event_types() list them.';
+                USING ERRCODE = 'invalid_parameter_value', COLUMN = 'topics',
+                      HINT = 'Correct it, or use "*" for all topics. The catalogue of event types lists them.';
         END IF;
     END IF;
 END $$;

@@ -48,7 +48,7 @@ FROM pg_class r
 WHERE r.relnamespace = 'outbox'::regnamespace AND r.relkind = 'r'
 AND (r.relname ~ '^(events|attempt_log)_[0-9]$'
      OR r.relname IN ('kept_events', 'scheduled', 'parked', 'dedup', 'endpoint_settings', 'endpoint_secrets',
-                      'subscriptions'))
+                      'endpoint_audit', 'subscriptions'))
 AND (pg_relation_size(r.oid) > 0 OR (r.reltoastrelid <> 0 AND pg_relation_size(r.reltoastrelid) > 0)
      OR EXISTS (SELECT 1 FROM pg_index i
                 WHERE i.indrelid = r.oid
@@ -130,6 +130,7 @@ BEGIN
     SELECT * INTO here FROM outbox.position_now('outbox.events_seq'::regclass::oid);
     INSERT INTO outbox.forgotten (tenant, snapshot, upto, requested_at, endpoints)
     SELECT tenant, here.snapshot, q.last_value, clock_timestamp(), cardinality(ids) FROM outbox.events_seq q;
+    DELETE FROM outbox.endpoint_audit a WHERE a.tenant = forget.tenant;
     PERFORM outbox.wake_workers();
 END $$;
 COMMENT ON FUNCTION outbox.forget IS

@@ -75,11 +75,11 @@ DECLARE
 BEGIN
     IF from_time IS NULL OR to_time IS NULL THEN
         RAISE EXCEPTION '% must not be null', CASE WHEN from_time IS NULL THEN 'from_time' ELSE 'to_time' END
-            USING ERRCODE = 'null_value_not_allowed',
+            USING ERRCODE = 'null_value_not_allowed', COLUMN = CASE WHEN from_time IS NULL THEN 'from_time' ELSE 'to_time' END,
                   HINT = 'Pass the times of the first and the last event, like now() - interval ''1 day''.';
     ELSIF from_time > to_time OR NOT isfinite(from_time) OR NOT isfinite(to_time) THEN
         RAISE EXCEPTION 'invalid times: from % to %', from_time, to_time
-            USING ERRCODE = 'invalid_parameter_value',
+            USING ERRCODE = 'invalid_parameter_value', COLUMN = 'from_time',
                   HINT = 'Both must be finite, and from_time not later than to_time.';
     END IF;
     PERFORM outbox.check_topics(topics);
@@ -301,7 +301,7 @@ BEGIN
         WHEN data_exception THEN
             GET STACKED DIAGNOSTICS detail = PG_EXCEPTION_DETAIL;
             RAISE EXCEPTION '%', SQLERRM
-                USING ERRCODE = SQLSTATE, DETAIL = detail, HINT = 'A payload is JSON that the type jsonb can hold.';
+                USING ERRCODE = SQLSTATE, COLUMN = 'payload', DETAIL = detail, HINT = 'A payload is JSON that the type jsonb can hold.';
     END;
     RETURN outbox.send_test(name, topic, parsed);
 END $$;
@@ -326,15 +326,14 @@ DECLARE
 BEGIN
     IF event IS NULL THEN
         RAISE EXCEPTION 'event must not be null'
-            USING ERRCODE = 'null_value_not_allowed',
+            USING ERRCODE = 'null_value_not_allowed', COLUMN = 'event',
                   HINT = 'Pass its event_id, by which deliveries are listed.';
     END IF;
     SELECT v.seq, v.status INTO d FROM outbox.deliveries v WHERE v.event_id = event AND v.endpoint = resend.endpoint;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'endpoint "%" never had event "%"', endpoint, event
             USING ERRCODE = 'undefined_object',
-                  HINT = 'It did not subscribe to the event, or the event was delivered and forgotten since; see '
-                         'outbox.retention.';
+                  HINT = 'It did not subscribe to the event, or the event is older than what is kept.';
     ELSIF d.status = 'dead' OR d.status = 'retrying' THEN
         RAISE EXCEPTION 'event "%" is not delivered to endpoint "%", it is %', event, endpoint, d.status
             USING ERRCODE = 'object_not_in_prerequisite_state',

@@ -16,10 +16,10 @@ BEGIN
     PERFORM outbox.check_tenant(tenant);
     IF page_size IS NULL OR page_size NOT BETWEEN 1 AND 1000 THEN
         RAISE EXCEPTION 'invalid page_size %', COALESCE(page_size::text, 'NULL')
-            USING ERRCODE = 'invalid_parameter_value', HINT = 'Use 1 to 1000 rows.';
+            USING ERRCODE = 'invalid_parameter_value', COLUMN = 'page_size', HINT = 'Use 1 to 1000 rows.';
     ELSIF status NOT IN ('pending', 'processing', 'delivered', 'retrying', 'blocked', 'dead', 'cancelled', 'forgotten') THEN
         RAISE EXCEPTION 'unknown status "%"', status
-            USING ERRCODE = 'invalid_parameter_value',
+            USING ERRCODE = 'invalid_parameter_value', COLUMN = 'status',
                   HINT = 'Use pending, processing, delivered, retrying, blocked, dead, cancelled or forgotten; NULL: any.';
     ELSIF endpoint IS NULL AND tenant IS NULL THEN
         RAISE EXCEPTION 'endpoint and tenant are both null'
@@ -51,8 +51,8 @@ BEGIN
         RETURN ARRAY[9223372036854775807, 0, 0];
     ELSIF before !~ '^\d{1,18}:\d{1,10}:\d{1,18}$' THEN
         RAISE EXCEPTION 'invalid cursor "%"', before
-            USING ERRCODE = 'invalid_parameter_value',
-                  HINT = 'Pass the column cursor of the last row of the page before, or NULL for the first page.';
+            USING ERRCODE = 'invalid_parameter_value', COLUMN = 'before',
+                  HINT = 'Pass the cursor of the page before, as it is, or none for the first page.';
     END IF;
     RETURN string_to_array(before, ':')::int8[];
 END $$;

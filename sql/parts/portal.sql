@@ -23,7 +23,7 @@ AS $$
 BEGIN
     PERFORM outbox.check_tenant(tenant);
     SELECT COALESCE(own.max_endpoints, common.max_endpoints, 10),
-           COALESCE(own.settings, common.settings, '{url,topics,filter,format,headers,rate_limit}'),
+           COALESCE(own.settings, common.settings, '{url,topics,filter,format,headers,rate_limit,label,metadata}'),
            COALESCE(own.max_calls, common.max_calls, 600)
     INTO portal_limits.max_endpoints, portal_limits.settings, portal_limits.max_calls
     FROM (SELECT) one
@@ -80,7 +80,7 @@ BEGIN
     WHERE p.oid = 'outbox.alter_endpoint'::regproc AND a.argument <> ALL ('{name,config,credentials}');
     IF setting IS NULL OR setting <> ALL (options) THEN
         RAISE EXCEPTION 'unknown setting "%"', setting
-            USING ERRCODE = 'invalid_parameter_value',
+            USING ERRCODE = 'invalid_parameter_value', COLUMN = COALESCE(NULLIF(setting, ''), 'settings'),
                   HINT = format('Use some of: %s.', array_to_string(options, ', '));
     END IF;
 END $$;
@@ -96,7 +96,7 @@ AS $$
 BEGIN
     IF tenant IS NULL THEN
         RAISE EXCEPTION 'tenant must not be null'
-            USING ERRCODE = 'null_value_not_allowed', HINT = 'Pass the tenant that the customer is.';
+            USING ERRCODE = 'null_value_not_allowed', COLUMN = 'tenant', HINT = 'Pass the tenant that the customer is.';
     END IF;
     PERFORM outbox.check_tenant(tenant);
     RETURN tenant;
@@ -110,11 +110,10 @@ AS $$
 BEGIN
     IF url !~* '^https?:' THEN
         RAISE EXCEPTION 'the endpoint of a tenant must be a webhook'
-            USING ERRCODE = 'insufficient_privilege',
-                  HINT = 'Use a URL that begins with https://. The operator may create other endpoints for it.';
+            USING ERRCODE = 'invalid_parameter_value', COLUMN = 'url', HINT = 'Use a URL that begins with https://.';
     END IF;
 END $$;
-COMMENT ON FUNCTION outbox.check_portal_url IS 'Refuses a URL of another sink than HTTP (42501)';
+COMMENT ON FUNCTION outbox.check_portal_url IS 'Refuses a URL of another sink than HTTP (22023)';
 
 -- What calls leave behind is bounded by their number.  The calls of a tenant run one after
 -- the other: the lock is one of a row, which no other role can take.
@@ -137,7 +136,7 @@ BEGIN
     IF calls > most THEN
         RAISE EXCEPTION 'tenant "%" may change something % times in an hour', tenant, most
             USING ERRCODE = 'configuration_limit_exceeded',
-                  HINT = 'Call again later. The operator decides with outbox.set_portal_limits().';
+                  HINT = 'Try again later.';
     END IF;
 END $$;
 COMMENT ON FUNCTION outbox.portal_spend IS 'Counts a call of a tenant that changes something (53400: too many)';
@@ -163,8 +162,8 @@ AS $$
 BEGIN
     IF octet_length(array_to_string(topics, ',')) > 8192 THEN
         RAISE EXCEPTION 'the patterns have % bytes', octet_length(array_to_string(topics, ','))
-            USING ERRCODE = 'program_limit_exceeded',
-                  HINT = 'Use at most 8192 bytes, commas included. A pattern like ''order.*'' stands for many topics.';
+            USING ERRCODE = 'program_limit_exceeded', COLUMN = 'topics',
+                  HINT = 'Use at most 8192 bytes, commas included. A pattern like "order.*" stands for many topics.';
     END IF;
 END $$;
 COMMENT ON FUNCTION outbox.check_portal_topics IS 'Refuses more patterns than a tenant may give (54000)';
@@ -181,20 +180,19 @@ DECLARE
 BEGIN
     IF settings IS NULL OR jsonb_typeof(settings) <> 'object' THEN
         RAISE EXCEPTION 'settings must be a JSON object'
-            USING ERRCODE = 'invalid_parameter_value', HINT = 'Write it like {"topics": ["order.*"]}.';
+            USING ERRCODE = 'invalid_parameter_value', COLUMN = 'settings', HINT = 'Write it like {"topics": ["order.*"]}.';
     END IF;
     SELECT l.settings INTO allowed FROM outbox.portal_limits(tenant) l;
     FOR setting, value IN SELECT * FROM jsonb_each(settings) LOOP
         PERFORM outbox.check_portal_setting(setting);
         IF setting <> ALL (allowed) THEN
             RAISE EXCEPTION 'setting "%" is not for tenants to choose', setting
-                USING ERRCODE = 'insufficient_privilege',
-                      HINT = format('They choose%s. The operator decides with outbox.set_portal_limits().',
-                                    COALESCE(': ' || NULLIF(array_to_string(allowed, ', '), ''), ' none'));
+                USING ERRCODE = 'invalid_parameter_value', COLUMN = setting,
+                      HINT = format('They choose%s.', COALESCE(': ' || NULLIF(array_to_string(allowed, ', '), ''), ' none'));
         END IF;
         IF setting = 'url' AND value = 'null' THEN
             RAISE EXCEPTION 'setting "url" has no default'
-                USING ERRCODE = 'invalid_parameter_value', HINT = 'Pass a URL, or leave "url" out: then it stays.';
+                USING ERRCODE = 'invalid_parameter_value', COLUMN = 'url', HINT = 'Pass a URL, or leave "url" out: then it stays.';
         END IF;
         BEGIN
             IF jsonb_path_exists(value, 'strict $[*] ? (@.type() != "string")', silent => true)
@@ -205,11 +203,11 @@ BEGIN
         EXCEPTION
             WHEN data_exception OR syntax_error THEN
                 RAISE EXCEPTION 'invalid %', setting
-                    USING ERRCODE = 'invalid_parameter_value', DETAIL = SQLERRM,
+                    USING ERRCODE = 'invalid_parameter_value', COLUMN = setting, DETAIL = SQLERRM,
                           HINT = (SELECT format('Write it like {"%s": %s}.', setting,
                                                 CASE a.atttypid::regtype::text
                                                     WHEN 'text[]' THEN '["order.*"]' WHEN 'jsonpath' THEN '"$.total > 100"'
-                                                    WHEN 'interval' THEN '"10 s"' ELSE '10' END)
+                                                    WHEN 'text' THEN '"text"' WHEN 'jsonb' THEN '{"name": "value"}' ELSE '10' END)
                                   FROM pg_attribute a
                                   WHERE a.attrelid = 'outbox.endpoint_settings'::regclass AND a.attname = setting);
         END;
@@ -219,45 +217,86 @@ BEGIN
     SELECT COALESCE(array_agg(s.key), '{}') INTO reset FROM jsonb_each(settings) s WHERE s.value = 'null';
 END $$;
 COMMENT ON FUNCTION outbox.portal_settings IS
-'The settings that a tenant gave (22023: no such setting; 42501: one that it may not choose; 54000: too many patterns)';
+'The settings that a tenant gave (22023: no such setting, or one that it may not choose; 54000: too many patterns)';
 
-CREATE FUNCTION outbox.portal_alter(tenant text, name text, settings jsonb) RETURNS void
+-- One form of an endpoint for all functions of the portal.  Times are in UTC and intervals in
+-- seconds.  What is in it can be given to outbox.portal_alter_endpoint() again.
+CREATE FUNCTION outbox.portal_endpoint(name text) RETURNS jsonb
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp SET "TimeZone" = 'UTC' SET extra_float_digits = 1 SET jit = off
+AS $$
+SELECT to_jsonb(e) - '{tenant,config,credentials}'::text[]
+    || (SELECT jsonb_object_agg(i.key, COALESCE(date_part('epoch', i.value), 0))
+        FROM (VALUES ('timeout', e.timeout), ('connect_timeout', e.connect_timeout), ('max_age', e.max_age),
+                     ('backoff_base', e.backoff_base), ('backoff_max', e.backoff_max), ('batch_wait', e.batch_wait),
+                     ('disable_after', e.disable_after)) i (key, value))
+    || jsonb_build_object(
+        'state', t.state, 'state_since', t.state_since, 'reason', t.reason, 'pending', t.pending,
+        'retrying', t.retrying, 'blocked', t.blocked, 'dead', t.dead, 'delivered', t.delivered,
+        'failed_attempts', t.failed_attempts, 'next_attempt_at', t.next_attempt_at,
+        'last_success_at', t.last_success_at, 'last_error', t.last_error,
+        'former_secret_until', (SELECT k.previous_until
+                                FROM outbox.endpoint_secrets k JOIN outbox.endpoint_settings s USING (endpoint_id)
+                                WHERE s.name = $1 AND k.part = 0 AND k.previous_until > clock_timestamp()))
+FROM outbox.endpoints e JOIN outbox.stats t ON t.endpoint = e.name WHERE e.name = $1
+$$;
+COMMENT ON FUNCTION outbox.portal_endpoint IS
+'An endpoint whose tenant was checked, with its settings and how it is doing, as one object';
+
+-- Hints of an operator's functions are for operators.
+CREATE FUNCTION outbox.portal_change(tenant text, name text, settings jsonb, url text) RETURNS jsonb
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
 AS $$
+#variable_conflict use_variable
 DECLARE
     p record;
+    field text;
+    message text;
+    hint text;
 BEGIN
     SELECT * INTO p FROM outbox.portal_settings(tenant, settings);
-    IF settings ?| '{topics,filter}'
-       AND (SELECT count(*) FROM outbox.subscriptions v JOIN outbox.endpoint_settings e USING (endpoint_id)
-            WHERE e.name = portal_alter.name) >= 100 THEN
-        RAISE EXCEPTION 'topics and filter of endpoint "%" have changed 100 times', name
-            USING ERRCODE = 'program_limit_exceeded',
-                  HINT = 'Create another endpoint. What this one was subscribed to is kept as long as its events.';
-    END IF;
-    PERFORM outbox.change_endpoint(name, settings - 'url', p.reset, settings ->> 'url');
+    BEGIN
+        IF url IS NOT NULL THEN
+            PERFORM outbox.check_portal_url(url);
+            PERFORM outbox.create_endpoint(name, url, topics => COALESCE((p.given).topics, '{*}'),
+                                           filter => (p.given).filter, tenant => tenant);
+            settings := settings - '{topics,filter}'::text[];
+        ELSIF settings ?| '{topics,filter}'
+              AND (SELECT count(*) FROM outbox.subscriptions v JOIN outbox.endpoint_settings e USING (endpoint_id)
+                   WHERE e.name = portal_change.name) >= 100 THEN
+            RAISE EXCEPTION 'topics and filter of endpoint "%" have changed 100 times', name
+                USING ERRCODE = 'program_limit_exceeded',
+                      HINT = 'Create another endpoint. What this one was subscribed to is kept as long as its events.';
+        END IF;
+        PERFORM outbox.change_endpoint(name, settings - 'url', p.reset, settings ->> 'url') WHERE settings <> '{}';
+    EXCEPTION
+        WHEN data_exception OR duplicate_object THEN
+            GET STACKED DIAGNOSTICS message = MESSAGE_TEXT, field = COLUMN_NAME, hint = PG_EXCEPTION_HINT;
+            IF hint !~ 'outbox[.]|=>' THEN
+                RAISE;
+            END IF;
+            RAISE EXCEPTION '%', regexp_replace(message, 'plain http is allowed .*', 'plain http is not allowed')
+                USING ERRCODE = SQLSTATE, COLUMN = field,
+                      HINT = CASE field WHEN 'url' THEN 'Use a URL that begins with https://, with an address that is public.'
+                                        WHEN 'name' THEN 'Use another name, or none: then one is made.'
+                                        ELSE 'Use another value.' END;
+    END;
+    RETURN outbox.portal_endpoint(name);
 END $$;
-COMMENT ON FUNCTION outbox.portal_alter IS 'Changes settings of an endpoint whose tenant was checked';
+COMMENT ON FUNCTION outbox.portal_change IS
+'Creates an endpoint with this URL, or (NULL) changes settings of one whose tenant was checked, and returns it';
 
 ------------------------------------------------------------------------
 -- What a tenant does with its endpoints
 ------------------------------------------------------------------------
 
-CREATE FUNCTION outbox.portal_endpoints(tenant text, name text DEFAULT NULL)
-RETURNS TABLE (endpoint text, url text, topics text[], settings jsonb, state text, state_since timestamptz,
-    reason text, pending int8, retrying int8, blocked int8, dead int8, delivered int8, failed_attempts int8,
-    next_attempt_at timestamptz, last_success_at timestamptz, last_error text, created_at timestamptz)
+CREATE FUNCTION outbox.portal_endpoints(tenant text, name text DEFAULT NULL) RETURNS SETOF jsonb
 LANGUAGE plpgsql STABLE SECURITY DEFINER ROWS 10 SET search_path = pg_catalog, pg_temp SET jit = off
 AS $$
 #variable_conflict use_column
 BEGIN
     PERFORM outbox.portal_tenant($1);
     RETURN QUERY
-    SELECT e.name, e.url, e.topics,
-           to_jsonb(e) - '{name,tenant,url,topics,config,credentials,state,state_since,reason,created_at}'::text[],
-           t.state, t.state_since, t.reason, t.pending, t.retrying, t.blocked, t.dead, t.delivered,
-           t.failed_attempts, t.next_attempt_at, t.last_success_at, t.last_error, e.created_at
-    FROM outbox.endpoints e JOIN outbox.stats t ON t.endpoint = e.name AND t.tenant = e.tenant
+    SELECT outbox.portal_endpoint(e.name) FROM outbox.endpoint_settings e
     WHERE e.tenant = $1 AND ($2 IS NULL OR e.name = $2)
     ORDER BY e.name;
     IF $2 IS NOT NULL THEN
@@ -268,15 +307,15 @@ COMMENT ON FUNCTION outbox.portal_endpoints IS
 'The endpoints of a tenant, or one of them, with their settings and how they are doing';
 
 CREATE FUNCTION outbox.portal_create_endpoint(tenant text, url text, settings jsonb DEFAULT '{}',
-    name text DEFAULT NULL) RETURNS text
+    name text DEFAULT NULL, idempotency_key text DEFAULT NULL) RETURNS jsonb
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_variable
 DECLARE
     called text := COALESCE(name, 'ep-' || replace(outbox.new_event_id()::text, '-', ''));
+    earlier text;
     most int4;
-    p record;
 BEGIN
     PERFORM outbox.portal_spend(tenant);
     IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
@@ -284,57 +323,68 @@ BEGIN
             upper(current_setting('transaction_isolation'))
             USING ERRCODE = 'active_sql_transaction',
                   HINT = 'Use READ COMMITTED: it has to count the endpoints that were committed a moment ago.';
+    ELSIF url IS NULL THEN
+        RAISE EXCEPTION 'url must not be null'
+            USING ERRCODE = 'null_value_not_allowed', COLUMN = 'url', HINT = 'Write the URL as https://host/path.';
+    ELSIF octet_length(idempotency_key) NOT BETWEEN 1 AND 255 THEN
+        RAISE EXCEPTION 'idempotency_key has % bytes', octet_length(idempotency_key)
+            USING ERRCODE = 'invalid_parameter_value', COLUMN = 'idempotency_key', HINT = 'Use 1 to 255.';
+    ELSIF settings ? 'url' THEN
+        RAISE EXCEPTION 'the URL is in settings, too'
+            USING ERRCODE = 'invalid_parameter_value', COLUMN = 'url', HINT = 'Pass it once.';
     END IF;
     -- One at a time since the call was counted, so that two do not both become the last one
+    SELECT e.name INTO earlier FROM outbox.endpoint_settings e
+    WHERE e.tenant = portal_create_endpoint.tenant AND e.idempotency_key = portal_create_endpoint.idempotency_key;
+    IF FOUND THEN
+        RETURN outbox.portal_endpoint(earlier) || jsonb_build_object('secret', outbox.endpoint_secret(earlier));
+    END IF;
     SELECT l.max_endpoints INTO most FROM outbox.portal_limits(tenant) l;
     IF (SELECT count(*) FROM outbox.endpoint_settings e WHERE e.tenant = portal_create_endpoint.tenant) >= most THEN
         RAISE EXCEPTION 'tenant "%" may have % endpoints at most', tenant, most
-            USING ERRCODE = 'program_limit_exceeded',
-                  HINT = 'Drop one that is not used. The operator decides with outbox.set_portal_limits().';
+            USING ERRCODE = 'program_limit_exceeded', HINT = 'Drop one that is not used.';
     END IF;
-    IF settings ? 'url' THEN
-        RAISE EXCEPTION 'the URL is in settings, too'
-            USING ERRCODE = 'invalid_parameter_value', HINT = 'Pass it as url alone, and leave it out of settings.';
-    END IF;
-    SELECT * INTO p FROM outbox.portal_settings(tenant, settings);
-    PERFORM outbox.check_portal_url(url);
-    BEGIN
-        PERFORM outbox.create_endpoint(called, url, topics => COALESCE((p.given).topics, '{*}'),
-                                       filter => (p.given).filter, tenant => tenant);
-    EXCEPTION
-        WHEN duplicate_object THEN
-            RAISE EXCEPTION '%', SQLERRM
-                USING ERRCODE = 'duplicate_object', HINT = 'Use another name, or none: then one is made.';
-    END;
-    PERFORM outbox.portal_alter(tenant, called, settings - '{topics,filter}'::text[]);
-    RETURN called;
+    PERFORM outbox.portal_change(tenant, called, settings, url);
+    UPDATE outbox.endpoint_settings e SET idempotency_key = portal_create_endpoint.idempotency_key
+    WHERE e.name = called AND portal_create_endpoint.idempotency_key IS NOT NULL;
+    RETURN outbox.portal_endpoint(called) || jsonb_build_object('secret', outbox.endpoint_secret(called));
 END $$;
 COMMENT ON FUNCTION outbox.portal_create_endpoint IS
-'Creates an endpoint of a tenant, within its limits, and returns the name';
+'Creates an endpoint of a tenant, within its limits, and returns it with its secret';
 
-CREATE FUNCTION outbox.portal_alter_endpoint(tenant text, name text, settings jsonb) RETURNS void
+CREATE FUNCTION outbox.portal_alter_endpoint(tenant text, name text, settings jsonb, version int8 DEFAULT NULL)
+RETURNS jsonb
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
 AS $$
+DECLARE
+    s outbox.endpoint_settings := outbox.portal_own(tenant, name);
 BEGIN
-    PERFORM outbox.portal_own(tenant, name);
-    PERFORM outbox.portal_alter(tenant, name, settings);
+    IF version <> s.revision THEN
+        RAISE EXCEPTION 'endpoint "%" has version %, and not %', name, s.revision, version
+            USING ERRCODE = 'OX412', COLUMN = 'version', HINT = 'It was changed meanwhile. Read it again.';
+    END IF;
+    RETURN outbox.portal_change(tenant, name, settings, NULL);
 END $$;
 COMMENT ON FUNCTION outbox.portal_alter_endpoint IS
-'Changes settings of an endpoint of a tenant, those that it may choose (null: back to the default)';
+'Changes settings of an endpoint of a tenant, those that it may choose (null: back to the default), and returns it';
 
-CREATE FUNCTION outbox.portal_pause_endpoint(tenant text, name text) RETURNS void
+CREATE FUNCTION outbox.portal_pause_endpoint(tenant text, name text) RETURNS jsonb
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     s outbox.endpoint_settings := outbox.portal_own(tenant, name);
 BEGIN
     IF s.state <> 'paused' THEN
-        PERFORM outbox.pause_endpoint(name);
-        UPDATE outbox.endpoint_settings e SET reason = 'paused by its tenant' WHERE e.endpoint_id = s.endpoint_id;
+        PERFORM outbox.lock_endpoint(name);
+        UPDATE outbox.endpoint_settings e
+        SET state = 'paused', reason = 'paused by its tenant', state_since = clock_timestamp()
+        WHERE e.endpoint_id = s.endpoint_id;
     END IF;
+    RETURN outbox.portal_endpoint(name);
 END $$;
-COMMENT ON FUNCTION outbox.portal_pause_endpoint IS 'Sends nothing more to an endpoint of a tenant until it is resumed';
+COMMENT ON FUNCTION outbox.portal_pause_endpoint IS
+'Sends nothing more to an endpoint of a tenant until it is resumed, and returns it';
 
 -- A tenant does not undo what an operator decided, neither by going on nor by making
 -- the endpoint anew.
@@ -345,20 +395,21 @@ BEGIN
     IF s.state = 'paused' AND s.reason IS DISTINCT FROM 'paused by its tenant' THEN
         RAISE EXCEPTION 'endpoint "%" was paused by the operator', s.name
             USING ERRCODE = 'object_not_in_prerequisite_state',
-                  HINT = 'The operator resumes it with outbox.resume_endpoint().';
+                  HINT = 'Ask the operator to resume it.';
     END IF;
 END $$;
 COMMENT ON FUNCTION outbox.check_portal_paused IS 'Refuses an endpoint that the operator paused (55000)';
 
-CREATE FUNCTION outbox.portal_resume_endpoint(tenant text, name text) RETURNS void
+CREATE FUNCTION outbox.portal_resume_endpoint(tenant text, name text) RETURNS jsonb
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     PERFORM outbox.check_portal_paused(outbox.portal_own(tenant, name));
     PERFORM outbox.resume_endpoint(name);
+    RETURN outbox.portal_endpoint(name);
 END $$;
 COMMENT ON FUNCTION outbox.portal_resume_endpoint IS
-'Goes on with an endpoint that its tenant paused or that was disabled (55000: the operator paused it)';
+'Goes on with an endpoint that its tenant paused or that was disabled, and returns it (55000: the operator paused it)';
 
 CREATE FUNCTION outbox.portal_drop_endpoint(tenant text, name text, discard bool DEFAULT false) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -387,16 +438,16 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION outbox.portal_secret IS 'The secret that requests to an endpoint of a tenant are signed with';
 
-CREATE FUNCTION outbox.portal_rotate_secret(tenant text, name text, grace interval DEFAULT '24 hours') RETURNS text
+CREATE FUNCTION outbox.portal_rotate_secret(tenant text, name text, grace interval DEFAULT '24 hours') RETURNS jsonb
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     PERFORM outbox.portal_own(tenant, name);
     PERFORM outbox.rotate_secret(name, grace);
-    RETURN outbox.endpoint_secret(name);
+    RETURN outbox.portal_endpoint(name) || jsonb_build_object('secret', outbox.endpoint_secret(name));
 END $$;
 COMMENT ON FUNCTION outbox.portal_rotate_secret IS
-'Gives an endpoint of a tenant another secret, which it returns, while requests carry both signatures during grace';
+'Gives an endpoint of a tenant another secret, and returns it with that, while requests carry both signatures during grace';
 
 ------------------------------------------------------------------------
 -- What a tenant does with its deliveries

@@ -34,6 +34,10 @@ ALTER TABLE outbox.endpoint_secrets ALTER COLUMN previous SET STATISTICS 0;
 ALTER TABLE outbox.endpoint_secrets ALTER COLUMN credentials SET STATISTICS 0;
 ALTER TABLE outbox.endpoint_settings ALTER COLUMN url SET STATISTICS 0;
 ALTER TABLE outbox.endpoint_settings ALTER COLUMN headers SET STATISTICS 0;
+ALTER TABLE outbox.endpoint_settings ALTER COLUMN label SET STATISTICS 0;
+ALTER TABLE outbox.endpoint_settings ALTER COLUMN metadata SET STATISTICS 0;
+ALTER TABLE outbox.endpoint_audit ALTER COLUMN before SET STATISTICS 0;
+ALTER TABLE outbox.endpoint_audit ALTER COLUMN after SET STATISTICS 0;
 
 -- Each row has as much of each value as fits a page, whatever the encoding: 1500
 -- characters for all of them.  The name of a file is in the first row.
@@ -148,11 +152,11 @@ DECLARE
 BEGIN
     IF grace IS NULL THEN
         RAISE EXCEPTION 'grace must not be null'
-            USING ERRCODE = 'null_value_not_allowed',
+            USING ERRCODE = 'null_value_not_allowed', COLUMN = 'grace',
                   HINT = 'Use 0 to 1 year, or leave it out for 24 hours.';
     ELSIF grace NOT BETWEEN interval '0' AND interval '1 year' THEN
         RAISE EXCEPTION 'invalid grace %', grace
-            USING ERRCODE = 'invalid_parameter_value',
+            USING ERRCODE = 'invalid_parameter_value', COLUMN = 'grace',
                   HINT = 'Use 0 to 1 year. After a leak use 0, which ends the former secret at once.';
     END IF;
     PERFORM outbox.check_secret(secret);
@@ -177,6 +181,7 @@ BEGIN
     SET secret = EXCLUDED.secret,
         previous = CASE WHEN grace > interval '0' THEN outbox.seal(s.endpoint_id, 'previous', former) END,
         previous_until = CASE WHEN grace > interval '0' THEN clock_timestamp() + grace END;
+    UPDATE outbox.endpoint_settings e SET secrets_set_at = clock_timestamp() WHERE e.endpoint_id = s.endpoint_id;
 END $$;
 COMMENT ON FUNCTION outbox.rotate_secret IS
 'Gives the endpoint another secret, while requests carry both signatures during grace';

@@ -56,7 +56,8 @@ CREATE VIEW outbox.endpoints AS
 SELECT s.name, s.tenant, outbox.shown(s.endpoint_id, s.url) AS url, s.topics, s.filter, s.format,
        outbox.shown(s.endpoint_id, s.headers) AS headers, s.config, s.credentials, s.ordering, s.on_exhausted, s.max_in_flight,
        s.rate_limit, s.timeout, s.connect_timeout, s.max_attempts, s.max_age, s.backoff_base,
-       s.backoff_max, s.batch_size, s.batch_wait, s.disable_after, s.state, s.state_since, s.reason, s.created_at
+       s.backoff_max, s.batch_size, s.batch_wait, s.disable_after, s.state, s.state_since, s.reason, s.created_at,
+       s.label, s.metadata, s.updated_at, s.revision AS version
 FROM outbox.endpoint_settings s;
 COMMENT ON VIEW outbox.endpoints IS 'Endpoints and their settings, without the secret';
 COMMENT ON COLUMN outbox.endpoints.name IS 'name of the endpoint';
@@ -94,6 +95,10 @@ COMMENT ON COLUMN outbox.endpoints.reason IS
 'receiver answered webhook-delivery: disable, failed for disable_after or its filter is too long for its payloads '
 '(NULL: active)';
 COMMENT ON COLUMN outbox.endpoints.created_at IS 'when the endpoint was created';
+COMMENT ON COLUMN outbox.endpoints.label IS 'what people call it (NULL: nothing)';
+COMMENT ON COLUMN outbox.endpoints.metadata IS 'what the application notes about it (NULL: nothing)';
+COMMENT ON COLUMN outbox.endpoints.updated_at IS 'when a setting, a secret or the state last changed';
+COMMENT ON COLUMN outbox.endpoints.version IS 'number of these changes, from 1';
 
 CREATE VIEW outbox.log_size AS
 SELECT l.bytes, m.min_seq, m.oldest_at, CASE WHEN q.is_called THEN q.last_value ELSE 0 END AS max_seq

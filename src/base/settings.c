@@ -22,6 +22,7 @@ int	  outbox_max_payload_size = 1024 * 1024;
 int	  outbox_dedup_window = 24 * 3600;
 int	  outbox_failing_after = 3600;
 bool  outbox_require_event_types = false;
+char *outbox_actor = NULL;
 int	  outbox_retention = 7 * 24 * 3600;
 int	  outbox_attempts_retention = 24 * 3600;
 int	  outbox_max_backlog_size = -1;

@@ -38,6 +38,7 @@ extern char *outbox_source;
 extern char *outbox_allowed_networks;
 extern char *outbox_worker_role;
 extern bool	 outbox_require_event_types;
+extern char *outbox_actor; /* read in SQL */
 extern int	 outbox_workers_per_database;
 extern int	 outbox_worker_max_in_flight;
 extern int	 outbox_worker_max_connections;

@@ -94,6 +94,7 @@ check_tenant(const text *tenant)
 	if (problem)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 err_generic_string(PG_DIAG_COLUMN_NAME, "tenant"),
 				 errmsg("invalid tenant: %s", problem),
 				 errhint("A tenant is the name or number of a customer: 1 to %d bytes,"
 						 " no control characters. NULL: none.",
@@ -123,6 +124,7 @@ check_topic(const text *topic, bool restoring)
 		ereport(
 			ERROR,
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 err_generic_string(PG_DIAG_COLUMN_NAME, "topic"),
 			 errmsg("invalid topic \"%s\": %s", excerpt(data, len), problem),
 			 errhint(
 				 "A topic is made of letters, digits, \"_\" and \"-\", in segments joined by dots, like \"order.created\".")));
@@ -347,6 +349,7 @@ outbox_check(const OutboxNewEvent *e, bool restoring, bool fresh)
 	if (e->topic == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 err_generic_string(PG_DIAG_COLUMN_NAME, "topic"),
 				 errmsg("topic of an event must not be null"),
 				 errhint("Pass the name of what happened, like 'order.created'.")));
 	check_topic(e->topic, restoring);

@@ -333,6 +333,7 @@ OUTBOX_FUNCTION(outbox_check_filter_1_0, 1)
 		ereport(
 			ERROR,
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 err_generic_string(PG_DIAG_COLUMN_NAME, "filter"),
 			 errmsg("filter takes %d bytes", (int) VARSIZE(path)),
 			 errhint(
 				 "Use at most %d bytes, as pg_column_size() counts them. A comparison takes about 60.",
@@ -341,6 +342,7 @@ OUTBOX_FUNCTION(outbox_check_filter_1_0, 1)
 		ereport(
 			ERROR,
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 err_generic_string(PG_DIAG_COLUMN_NAME, "filter"),
 			 errmsg("filter \"%s\" is not a predicate", text),
 			 errhint(
 				 "A filter is true or false, like '$.total > 100'. Perhaps you mean 'exists(%s)'.",
@@ -349,6 +351,7 @@ OUTBOX_FUNCTION(outbox_check_filter_1_0, 1)
 		ereport(
 			ERROR,
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 err_generic_string(PG_DIAG_COLUMN_NAME, "filter"),
 			 errmsg("invalid filter \"%s\": %s", text, problem),
 			 lax && find_problem(path, false) == NULL ?
 				 errhint(

@@ -52,6 +52,7 @@ OUTBOX_FUNCTION(outbox_check_url_1_0, 1)
 	if (problem)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 err_generic_string(PG_DIAG_COLUMN_NAME, "url"),
 				 errmsg("invalid url: %s", problem), hint ? errhint("%s", hint) : 0));
 	PG_RETURN_VOID();
 }
@@ -67,18 +68,22 @@ OUTBOX_FUNCTION(outbox_check_topics_1_0, 1)
 	if (n == 0)
 		ereport(
 			ERROR,
-			(errcode(ERRCODE_INVALID_PARAMETER_VALUE), errmsg("topics must not be empty"),
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 err_generic_string(PG_DIAG_COLUMN_NAME, "topics"),
+			 errmsg("topics must not be empty"),
 			 errhint(
 				 "Name at least one pattern, like '{order.*}'; '{*}' stands for every topic.")));
 	if (ARR_NDIM(array) > 1)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 err_generic_string(PG_DIAG_COLUMN_NAME, "topics"),
 				 errmsg("topics must not have %d dimensions", ARR_NDIM(array)),
 				 errhint(
 					 "Write the patterns in one list, like '{order.*,invoice.paid}'.")));
 	if (n > OUTBOX_MAX_TOPICS)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 err_generic_string(PG_DIAG_COLUMN_NAME, "topics"),
 				 errmsg("topics has %d patterns", n),
 				 errhint("Use at most %d. A segment that is \"*\" stands for many.",
 						 OUTBOX_MAX_TOPICS)));
@@ -92,6 +97,7 @@ OUTBOX_FUNCTION(outbox_check_topics_1_0, 1)
 			ereport(
 				ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 err_generic_string(PG_DIAG_COLUMN_NAME, "topics"),
 				 errmsg("invalid topic pattern \"%s\": %s", pattern ? pattern : "NULL",
 						problem),
 				 errhint(
@@ -108,7 +114,8 @@ OUTBOX_FUNCTION(outbox_check_secret_1_0, 1)
 	if (!outbox_secret_decode(secret, &key))
 		ereport(
 			ERROR,
-			(errcode(ERRCODE_INVALID_PARAMETER_VALUE), errmsg("invalid secret"),
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 err_generic_string(PG_DIAG_COLUMN_NAME, "secret"), errmsg("invalid secret"),
 			 errhint(
 				 "A secret is \"whsec_\" followed by the base64 of %d to %d random bytes. Leave it out to have one generated.",
 				 OUTBOX_SECRET_MIN, OUTBOX_SECRET_MAX)));
@@ -135,12 +142,14 @@ OUTBOX_FUNCTION(outbox_check_headers_1_0, 1)
 	if (!JB_ROOT_IS_OBJECT(jb))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 err_generic_string(PG_DIAG_COLUMN_NAME, "headers"),
 				 errmsg("headers must be a JSON object"),
 				 errhint("Write them as '{\"name\": \"value\"}'.")));
 	if (JB_ROOT_COUNT(jb) > OUTBOX_MAX_ENDPOINT_HEADERS)
 		ereport(
 			ERROR,
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 err_generic_string(PG_DIAG_COLUMN_NAME, "headers"),
 			 errmsg("an endpoint has too many headers"),
 			 errdetail("It has %d; at most %d are allowed.", (int) JB_ROOT_COUNT(jb),
 					   OUTBOX_MAX_ENDPOINT_HEADERS),
@@ -186,12 +195,14 @@ OUTBOX_FUNCTION(outbox_check_headers_1_0, 1)
 		if (problem)
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 err_generic_string(PG_DIAG_COLUMN_NAME, "headers"),
 					 errmsg("invalid header \"%s\": %s", name, problem),
 					 errhint("%s", hint)));
 	}
 	if (bytes > OUTBOX_MAX_HEADERS)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 err_generic_string(PG_DIAG_COLUMN_NAME, "headers"),
 				 errmsg("the headers of an endpoint are too long"),
 				 errdetail("They have %zu bytes; at most %d are allowed.", bytes,
 						   OUTBOX_MAX_HEADERS),

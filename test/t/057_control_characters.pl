@@ -34,7 +34,7 @@ my %value = (
 	reset => q{ARRAY['filter' || %s]},
 	settings => q{ARRAY['url' || %s]},
 	before => q{'1:2:' || %s || '3'},
-	description => q{'a' || %s || 'b'},
+	(map { $_ => q{'a' || %s || 'b'} } qw(description label)),
 	filter => q{('$.a == "x' || %s || 'y"')::jsonpath});
 my %around = (
 	(map { $_ => [ q{%s || 'a'}, q{'a' || %s} ] } qw(type content_type key dedup_key tenant name endpoint start_at)),
@@ -49,7 +49,7 @@ my %around = (
 	filter => []);
 
 # These may hold any character: it is encoded when it is sent, or never sent.
-my %free = map { $_ => 1 } qw(key dedup_key payload filter start_at description);
+my %free = map { $_ => 1 } qw(key dedup_key payload filter start_at description label);
 
 # [ function, argument, what is swept, statement ]; the last with %s
 sub sweeps

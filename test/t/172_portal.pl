@@ -20,6 +20,9 @@ sub ask
 # What an application does for its customer
 sub portal { return ask($_[0], 'portal') }
 
+# The JSON that a function returns
+sub json { return decode_json(portal("SELECT $_[0]")) }
+
 sub says
 {
 	my ($sql, $role) = @_;
@@ -34,8 +37,13 @@ my %name;
 
 # --- A tenant's own endpoints
 
-$name{$_} = portal(qq(SELECT outbox.portal_create_endpoint('$_', '$url{$_}', '{"topics": ["order.*"], "rate_limit": 1000, "headers": {"x-a": "b"}}')))
-  foreach qw(acme globex);
+my %made;
+foreach my $tenant (qw(acme globex))
+{
+	$made{$tenant} = json(qq~outbox.portal_create_endpoint('$tenant', '$url{$tenant}', '{"topics": ["order.*"], "rate_limit": 1000,
+		"headers": {"x-a": "b"}, "label": "Orders", "metadata": {"account": 4711}}', idempotency_key => 'first')~);
+	$name{$tenant} = $made{$tenant}->{name};
+}
 like($name{acme}, qr/^ep-[0-9a-f]{32}$/, 'a name is made');
 ask("SELECT outbox.create_endpoint('operator', '$url{operator}')");
 $receiver->control(path => "/ok/$_", secret => portal("SELECT outbox.portal_secret('$_', '$name{$_}')")) foreach qw(acme globex);
@@ -43,13 +51,13 @@ $receiver->control(path => '/ok/operator', secret => ask("SELECT outbox.endpoint
 my %event = map { $_ => ask("SELECT outbox.emit('order.a', '{\"n\": 1}', tenant => '$_')") } qw(acme globex);
 $receiver->wait_delivered(1, path => "/ok/$_") foreach qw(acme globex);
 ok(wait_settled($node), 'delivered');
-is(portal("SELECT endpoint, url, topics, settings ->> 'rate_limit', settings #>> '{headers,x-a}', state, delivered FROM outbox.portal_endpoints('acme')"),
-	"$name{acme}|$url{acme}|{order.*}|1000|b|active|1", 'its endpoints, with their settings and how they are doing');
+is(portal("SELECT e ->> 'name', e ->> 'url', e ->> 'topics', e ->> 'rate_limit', e #>> '{headers,x-a}', e ->> 'state', e ->> 'delivered' FROM outbox.portal_endpoints('acme') e"),
+	qq($name{acme}|$url{acme}|["order.*"]|1000|b|active|1), 'its endpoints, with their settings and how they are doing');
 is(portal("SELECT event_id, endpoint, tenant, status FROM outbox.portal_deliveries('acme')"), "$event{acme}|$name{acme}|acme|delivered", 'its deliveries');
 is(portal("SELECT event_id, endpoint, status_code FROM outbox.portal_attempts('acme')"), "$event{acme}|$name{acme}|200", 'its requests');
 portal(qq(SELECT outbox.portal_alter_endpoint('acme', '$name{acme}', '{"topics": ["order.*", "more.*"], "rate_limit": null, "filter": "\$.n > 0"}')));
-is(portal("SELECT topics, settings ->> 'rate_limit' IS NULL, settings ->> 'filter', settings #>> '{headers,x-a}' FROM outbox.portal_endpoints('acme', '$name{acme}')"),
-	'{order.*,more.*}|t|($."n" > 0)|b', 'settings change, null brings a default back, and the rest stays');
+is(portal("SELECT e ->> 'topics', e ->> 'rate_limit' IS NULL, e ->> 'filter', e #>> '{headers,x-a}' FROM outbox.portal_endpoints('acme', '$name{acme}') e"),
+	'["order.*", "more.*"]|t|($."n" > 0)|b', 'settings change, null brings a default back, and the rest stays');
 portal("SELECT outbox.portal_resend('acme', '$name{acme}', '$event{acme}')");
 $receiver->wait_delivered(2, path => '/ok/acme');
 pass('what was delivered is sent again');
@@ -85,14 +93,52 @@ ok(wait_settled($node), 'settled');
 # --- Its secret
 
 my $former = portal("SELECT outbox.portal_secret('acme', '$name{acme}')");
-my $new = portal("SELECT outbox.portal_rotate_secret('acme', '$name{acme}', '0')");
+my $new = json("outbox.portal_rotate_secret('acme', '$name{acme}', '0')")->{secret};
 isnt($new, $former, 'another secret');
 is($new, portal("SELECT outbox.portal_secret('acme', '$name{acme}')"), 'which can be read');
+
+# --- One form of an endpoint, which every call returns
+
+my $shape = join ' ', sort keys %{ json("outbox.portal_endpoints('acme')") };
+is(join(' ', grep { !/^secret$/ } sort keys %{ $made{acme} }), $shape, 'what creates an endpoint returns what lists it');
+is($made{acme}->{secret}, $former, 'and its secret');
+is(join('|', map { ref $_ ? encode_json($_) : $_ } @{ $made{acme} }{qw(label metadata timeout backoff_max disable_after batch_wait version pending)}),
+	'Orders|{"account":4711}|15|3600|432000|0|1|0', 'intervals are seconds');
+ok((grep { /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?\+00:00$/ } @{ $made{acme} }{qw(created_at updated_at state_since)}) == 3, 'and times are in UTC');
+my $again = json(qq(outbox.portal_create_endpoint('acme', '$url{acme}', idempotency_key => 'first')));
+is("$again->{name} $again->{secret}", "$name{acme} $new", 'the same idempotency_key is the same endpoint');
+is(portal("SELECT count(*) FROM outbox.portal_endpoints('acme')"), '1', 'and no other');
+my $put = portal("SELECT jsonb_object_agg(key, value) FROM outbox.portal_endpoints('acme') e, jsonb_each(e) WHERE key IN ('url', 'topics', 'filter', 'format', 'headers', 'rate_limit', 'label', 'metadata')");
+my $same = json("outbox.portal_alter_endpoint('acme', '$name{acme}', \$x\$$put\$x\$, version => $again->{version})");
+is($same->{version}, $again->{version}, 'what it shows can be given back, and is no change');
+my $altered = json(qq(outbox.portal_alter_endpoint('acme', '$name{acme}', '{"label": "Paid", "rate_limit": 2.5}', version => $same->{version})));
+is("$altered->{label} $altered->{rate_limit} $altered->{version}", 'Paid 2.5 ' . ($same->{version} + 1), 'altering returns the new state');
+cmp_ok($altered->{updated_at}, 'gt', $same->{updated_at}, 'and when that was');
+like(says(qq(SELECT outbox.portal_alter_endpoint('acme', '$name{acme}', '{"label": "Lost"}', version => $same->{version}))),
+	qr/^ERROR:  OX412: endpoint "\Q$name{acme}\E" has version $altered->{version}, and not $same->{version} HINT/, 'a change of what was changed meanwhile is refused');
+is(json("outbox.portal_rotate_secret('acme', '$name{acme}', '1 hour')")->{former_secret_until} ne '', 1, 'until when a former secret signs');
+$new = json("outbox.portal_rotate_secret('acme', '$name{acme}', '0')")->{secret};
+is(json("outbox.portal_endpoints('acme')")->{former_secret_until}, undef, 'or that none does');
+like(says(qq(SELECT outbox.portal_alter_endpoint('acme', '$name{acme}', jsonb_build_object('metadata', jsonb_build_object('x', repeat('y', 4096)))))),
+	qr/22023: metadata has 41\d\d bytes HINT/, 'metadata is small');
+
+# --- What was changed is noted
+
+ask(qq~BEGIN; SET LOCAL outbox.actor = 'jane\@acme.example'; SET LOCAL ROLE portal;
+	SELECT outbox.portal_alter_endpoint('acme', '$name{acme}', '{"label": "Audited", "headers": {"authorization": "Bearer token-1"}}'); COMMIT~);
+is(ask("SELECT endpoint, actor, role, action, before, after FROM outbox.endpoint_audit WHERE tenant = 'acme' ORDER BY change_id DESC LIMIT 1"),
+	qq($name{acme}|jane\@acme.example|portal|alter|{"label": "Paid", "headers": "set"}|{"label": "Audited", "headers": "changed"}), 'by whom, and from what to what');
+is(ask("SELECT action, after ->> 'label', after ->> 'rate_limit', after ->> 'url' FROM outbox.endpoint_audit WHERE tenant = 'acme' ORDER BY change_id LIMIT 1"),
+	"create|Orders|1000|" . $url{acme} =~ s{(//[^/]*).*}{$1}r, 'what creates an endpoint is one change, and of a URL it has no path');
+is(ask("SELECT count(*) FROM outbox.endpoint_audit WHERE before::text || after::text ~ 'token-1|whsec_|/ok/'"), '0', 'no secret is noted');
+is(ask("SELECT string_agg(DISTINCT action, ' ') FROM outbox.endpoint_audit WHERE tenant = 'globex'"), 'create', 'of each tenant its own');
+ask("SELECT outbox.create_endpoint('gone', '$url{acme}', tenant => 'gone'); SELECT outbox.forget('gone')");
+is(ask("SELECT count(*) FROM outbox.endpoint_audit WHERE tenant = 'gone'"), '0', 'and none of a tenant that is forgotten');
 
 # --- Paused by its tenant, or by the operator
 
 portal("SELECT outbox.portal_pause_endpoint('acme', '$name{acme}')");
-is(portal("SELECT state, reason FROM outbox.portal_endpoints('acme')"), 'paused|paused by its tenant', 'paused');
+is(portal("SELECT e ->> 'state', e ->> 'reason' FROM outbox.portal_endpoints('acme') e"), 'paused|paused by its tenant', 'paused');
 portal("SELECT outbox.portal_resume_endpoint('acme', '$name{acme}')");
 is(ask("SELECT state FROM outbox.endpoints WHERE name = '$name{acme}'"), 'active', 'resumed');
 ask("SELECT outbox.pause_endpoint('$name{acme}')");
@@ -114,14 +160,14 @@ ask("SELECT outbox.resume_endpoint('$name{acme}')");
 
 foreach my $call ("portal_create_endpoint('acme', 'kafka://broker/topic')", qq(portal_alter_endpoint('acme', '$name{acme}', '{"url": "kafka://broker/topic"}')))
 {
-	like(says("SELECT outbox.$call"), qr/42501: the endpoint of a tenant must be a webhook HINT/, "$call: refused");
+	like(says("SELECT outbox.$call"), qr/22023: the endpoint of a tenant must be a webhook HINT/, "$call: refused");
 }
 
 # --- What is refused in its own words
 
 foreach my $case (
 	[ qq(portal_alter_endpoint('acme', '$name{acme}', '{"url": null}')), '22023: setting "url" has no default HINT:  Pass a URL' ],
-	[ qq(portal_create_endpoint('acme', '$url{acme}', '{"url": "$url{globex}"}')), '22023: the URL is in settings, too HINT:  Pass it as url alone' ],
+	[ qq(portal_create_endpoint('acme', '$url{acme}', '{"url": "$url{globex}"}')), '22023: the URL is in settings, too HINT:  Pass it once.' ],
 	(map { [ qq(portal_alter_endpoint('acme', '$name{acme}', '{"topics": $_}')), '22023: invalid topics HINT:  Write it like {"topics": ["order.*"]}.' ] }
 		  '[1]', '["a", true]', '[null]', '[["a"]]'))
 {
@@ -129,27 +175,27 @@ foreach my $case (
 }
 ask("SELECT outbox.set_portal_limits('acme', settings => '{}')");
 like(says(qq(SELECT outbox.portal_alter_endpoint('acme', '$name{acme}', '{"url": "$url{acme}"}'))),
-	qr/HINT:  They choose none\. The operator decides/, 'a hint where it may choose nothing');
+	qr/HINT:  They choose none\.$/, 'a hint where it may choose nothing');
 ask("SELECT outbox.set_portal_limits('acme', reset => true)");
 
 # --- Limits
 
-is(portal("SELECT * FROM outbox.portal_limits('acme')"), '10|{url,topics,filter,format,headers,rate_limit}|600', 'the limits that nothing has changed');
+is(portal("SELECT * FROM outbox.portal_limits('acme')"), '10|{url,topics,filter,format,headers,rate_limit,label,metadata}|600', 'the limits that nothing has changed');
 my $create = "SELECT outbox.portal_create_endpoint('acme', '$url{acme}')";
 ask('SELECT outbox.set_portal_limits(max_endpoints => 1)');
 like(says($create), qr/54000: tenant "acme" may have 1 endpoints at most HINT/, 'as many as it may have');
 ask("SELECT outbox.set_portal_limits('acme', max_endpoints => 2, settings => '{max_in_flight,topics}')");
 is(portal("SELECT * FROM outbox.portal_limits('acme')") . portal("SELECT * FROM outbox.portal_limits('globex')"),
-	'2|{max_in_flight,topics}|6001|{url,topics,filter,format,headers,rate_limit}|600', 'limits of its own');
+	'2|{max_in_flight,topics}|6001|{url,topics,filter,format,headers,rate_limit,label,metadata}|600', 'limits of its own');
 like(says("BEGIN; $create; COMMIT; $create"), qr/54000/, 'one more, and not two');
 foreach my $case (
-	[ '{"url": "https://a.example/"}', '42501: setting "url" is not for tenants to choose HINT' ],
+	[ '{"url": "https://a.example/"}', '22023: setting "url" is not for tenants to choose HINT' ],
 	[ '{"tenant": "globex"}', '22023: unknown setting "tenant" HINT' ],
 	[ '{"name": "x"}', '22023: unknown setting "name" HINT' ],
 	[ '{"secret": "whsec_"}', '22023: unknown setting "secret" HINT' ],
 	[ '[1]', '22023: settings must be a JSON object HINT' ],
 	[ '{"max_in_flight": 0}', '22023: invalid max_in_flight 0 HINT' ],
-	[ '{"max_in_flight": 2}', 'ok: ' ])
+	[ '{"max_in_flight": 2}', 'ok: {' ])
 {
 	my ($settings, $words) = @$case;
 	like(says("SELECT outbox.portal_alter_endpoint('acme', '$name{acme}', '$settings')"), qr/\Q$words\E/, "$settings: $words");
@@ -157,7 +203,7 @@ foreach my $case (
 like(says("SELECT outbox.set_portal_limits('acme', settings => '{secret}')", 'postgres'), qr/22023: unknown setting "secret" HINT/, 'no such setting');
 like(says("SELECT outbox.set_portal_limits('acme', max_endpoints => -1)", 'postgres'), qr/22023: invalid max_endpoints -1 HINT/, 'no such number');
 ask("SELECT outbox.set_portal_limits('acme', reset => true); SELECT outbox.set_portal_limits(reset => true)");
-is(portal("SELECT * FROM outbox.portal_limits('acme')"), '10|{url,topics,filter,format,headers,rate_limit}|600', 'and back');
+is(portal("SELECT * FROM outbox.portal_limits('acme')"), '10|{url,topics,filter,format,headers,rate_limit,label,metadata}|600', 'and back');
 
 # --- Two sessions that create the last one at the same time
 
@@ -256,7 +302,7 @@ is(portal("BEGIN READ ONLY; SELECT outbox.portal_secret('acme', '$name{acme}')")
 ask('CREATE ROLE stranger LOGIN');
 my $stranger = $node->background_psql('postgres', extra_params => [ '-U', 'stranger' ]);
 $stranger->query_safe("SELECT pg_advisory_lock(hashtextextended('outbox.portal_create_endpoint acme', 0))");
-like(says("SET lock_timeout = '2 s'; BEGIN; SELECT outbox.portal_create_endpoint('acme', '$url{acme}'); ROLLBACK"), qr/ok: ep-/,
+like(says("SET lock_timeout = '2 s'; BEGIN; SELECT outbox.portal_create_endpoint('acme', '$url{acme}'); ROLLBACK"), qr/ok: \{/,
 	'a lock that any role can take holds up no tenant');
 $stranger->quit;
 
@@ -298,7 +344,7 @@ foreach my $call (@calls)
 }
 
 portal("SELECT outbox.portal_drop_endpoint('acme', '$name{acme}', discard => true)");
-is(portal("SELECT count(*) FROM outbox.portal_endpoints('acme') WHERE endpoint = '$name{acme}'"), '0', 'dropped');
+is(portal("SELECT count(*) FROM outbox.portal_endpoints('acme') e WHERE e ->> 'name' = '$name{acme}'"), '0', 'dropped');
 is(portal("SELECT count(*) FROM outbox.portal_endpoints('globex')"), '1', 'and no other');
 
 $node->stop;

@@ -115,7 +115,7 @@ refused(q{SELECT outbox.send_test('all', 'order.shiped')}, '22023', 'topic "orde
 foreach my $call ("create_endpoint('shiped', 'https://example.com/', '{order.shipped,order.shiped}')", "alter_endpoint('all', topics => '{invoice.*}')",
 	"portal_create_endpoint('acme', 'https://example.com/', settings => '{\"topics\": [\"order.shiped\"]}')")
 {
-	refused("SELECT outbox.$call", '22023', 'no event type matches topic pattern "(?:order.shiped|invoice.\\*)"', 'Correct it, or use .*portal_event_types', $call);
+	refused("SELECT outbox.$call", '22023', 'no event type matches topic pattern "(?:order.shiped|invoice.\\*)"', 'Correct it, or use .*catalogue of event types', $call);
 }
 endpoint($node, $receiver, 'listed', '/ok/listed', "topics => '{order.*,parcel.changed,outbox.dead}'");
 ask(q{SELECT outbox.alter_endpoint('listed', topics => '{*}'), outbox.alter_endpoint('listed', topics => '{order.shipped}')});

@@ -162,14 +162,14 @@ is( ask("SELECT string_agg(p.proname, ' ' ORDER BY p.proname) FROM pg_proc p WHE
 		  . " AND p.provolatile = 'v' AND has_function_privilege('portal', p.oid, 'EXECUTE') AND p.proname ~ '^portal_'"),
 	join(' ', sort keys %call),
 	'these are all that can change something');
-is(ask("SELECT count(*) FROM outbox.portal_endpoints('acme') WHERE outbox.portal_secret('acme', endpoint) IS NOT NULL", 'portal'),
+is(ask("SELECT count(*) FROM outbox.portal_endpoints('acme') e WHERE outbox.portal_secret('acme', e ->> 'name') IS NOT NULL", 'portal'),
 	2, 'what only reads is not counted');
 ask("UPDATE outbox.portal_limits_here SET counted_at = clock_timestamp() - interval '2 min' WHERE tenant = 'acme'");
 ask("SELECT outbox.portal_pause_endpoint('acme', 'acme')", 'portal');
 pass('and after some time it may call again');
 ask("SELECT outbox.portal_create_endpoint('initech', '$url')", 'portal');
 pass('another tenant may all the time');
-($good, $states) = calls('alone', 150, "portal_pause_endpoint('initech', (SELECT endpoint FROM outbox.portal_endpoints('initech')))");
+($good, $states) = calls('alone', 150, "portal_pause_endpoint('initech', (SELECT e ->> 'name' FROM outbox.portal_endpoints('initech') e))");
 is("$good $states", '150 ', 'one by one as well, up to its limit');
 
 $node->stop;

@@ -146,7 +146,7 @@ if (is_installed('outbox_kafka'))
 ask(q{SELECT outbox.portal_create_endpoint('customer', '} . $other->url('/ok/customer') . q{', '{"topics": ["evil.*"]}') FROM generate_series(1, 10)});
 again_and_again('portal', "portal$_", 5, <<'SQL') for 1, 2;
 \set d random(1, 1000)
-select endpoint from outbox.portal_endpoints('customer') order by random() limit 1 \gset
+select e ->> 'name' as endpoint from outbox.portal_endpoints('customer') e order by random() limit 1 \gset
 select outbox.portal_alter_endpoint('customer', :endpoint::text, jsonb_build_object('topics', (select jsonb_agg('t' || n || '.x' || :d) from generate_series(1, 100) n) || '["evil.*"]'));
 select outbox.portal_pause_endpoint('customer', :endpoint::text);
 select outbox.portal_send_test('customer', :endpoint::text);
