@@ -123,6 +123,9 @@ headers(void)
 }
 
 static const char *const no_proxy[] = {"proxy.example:3128",
+									   "http://-a.example:3128",
+									   "http://u:p@a..example",
+									   "http://1.2.3.4.5:3128",
 									   "ftp://proxy.example",
 									   "file:///etc/passwd",
 									   " ",

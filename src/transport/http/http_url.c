@@ -338,13 +338,21 @@ outbox_http_check_proxy(const char *url)
 {
 	CURLU	   *parsed = curl_url();
 	const char *complaint = NULL;
+	const char *hint;
 	char	   *part = NULL;
+	char		bare[OUTBOX_HOST_SIZE];
 
 	if (parsed == NULL || has_odd_byte(url) ||
 		curl_url_set(parsed, CURLUPART_URL, url, 0) != CURLUE_OK ||
 		curl_url_get(parsed, CURLUPART_SCHEME, &part, 0) != CURLUE_OK ||
 		(strcmp(part, "http") != 0 && strcmp(part, "https") != 0))
 		complaint = "It is not a URL with the scheme http or https.";
+	curl_free(part);
+	part = NULL;
+	if (complaint == NULL &&
+		(curl_url_get(parsed, CURLUPART_HOST, &part, AS_LOOKED_UP) != CURLUE_OK ||
+		 outbox_host_check(part, bare, &hint) != NULL))
+		complaint = "Its host is neither a name that can be looked up nor an address.";
 	curl_free(part);
 	for (int i = 0; complaint == NULL && i < 2; i++)
 	{
