@@ -490,29 +490,49 @@ act(curl_socket_t fd, int mask)
 	unblock_signals();
 }
 
+static int32_t
+endpoint_of(const struct epoll_event *event)
+{
+	return (int32_t) (event->data.u64 >> 32);
+}
+
+static void
+on_event(const struct epoll_event *event)
+{
+	int			fd = (int) (uint32_t) event->data.u64;
+	int			mask = 0;
+	const char *why;
+
+	if (event->events & (EPOLLIN | EPOLLERR | EPOLLHUP))
+		mask |= CURL_CSELECT_IN;
+	if (event->events & EPOLLOUT)
+		mask |= CURL_CSELECT_OUT;
+	services.serves(endpoint_of(event));
+	why = services.peer_event(fd);
+	act(fd, mask);
+	if (why || (why = services.peer_ended()) != NULL)
+		exceeded = why;
+}
+
 void
 aws_http_step(void)
 {
+	static unsigned	   turn;
 	struct epoll_event events[64];
+	struct epoll_event late[64];
+	unsigned		   nlate = 0;
 	int				   n = epoll_wait(epoll_fd, events, 64, 0);
 
 	exceeded = NULL;
 	for (int i = 0; i < n; i++)
 	{
-		int			fd = (int) (uint32_t) events[i].data.u64;
-		int			mask = 0;
-		const char *why;
-
-		if (events[i].events & (EPOLLIN | EPOLLERR | EPOLLHUP))
-			mask |= CURL_CSELECT_IN;
-		if (events[i].events & EPOLLOUT)
-			mask |= CURL_CSELECT_OUT;
-		services.serves((int32_t) (events[i].data.u64 >> 32));
-		why = services.peer_event(fd);
-		act(fd, mask);
-		if (why || (why = services.peer_ended()) != NULL)
-			exceeded = why;
+		if (services.owes(endpoint_of(&events[i])))
+			late[nlate++] = events[i];
+		else
+			on_event(&events[i]);
 	}
+	if (nlate > 0)
+		on_event(&late[turn++ % nlate]);
 	if (timer_at != NEVER && timer_at <= now_ms())
 	{
 		timer_at = NEVER;

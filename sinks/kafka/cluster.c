@@ -26,7 +26,7 @@
  * cost that were stored meanwhile.  A record costs a tenth of that, or less.
  */
 #define CPU_FOR 10000
-#define CPU_SHARE 0.5
+#define CPU_SHARE 0.2
 #define CPU_RECORD 100000 /* ns */
 #define CPU_BYTE 20		  /* ns */
 

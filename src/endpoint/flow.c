@@ -244,13 +244,24 @@ outbox_flow_begin(OutboxFlow *f, int64 may_work, TimestampTz now)
 	place(f);
 }
 
-/* Adds to the debt, of which a part was paid by the time since then. */
+/* A part of the debt was paid by the time since then. */
+static int64
+debt_of(const OutboxFlow *f, TimestampTz now)
+{
+	return Max(f->debt - Max(now - f->debt_at, 0) / SHARE, 0);
+}
+
+bool
+outbox_flow_owes(const OutboxFlow *f, TimestampTz now)
+{
+	return f->work > DEBT_FREE || debt_of(f, now) > 0;
+}
+
+/* Adds to the debt. */
 static void
 owe(OutboxFlow *f, int64 usec, TimestampTz now)
 {
-	int64 paid = Max(now - f->debt_at, 0) / SHARE;
-
-	f->debt = Min(Max(f->debt - paid, 0) + usec, DEBT_MAX);
+	f->debt = Min(debt_of(f, now) + usec, DEBT_MAX);
 	f->debt_at = now;
 }
 

@@ -74,6 +74,9 @@ extern void		   outbox_flow_begin(OutboxFlow *f, int64 may_work, TimestampTz now
 extern void		   outbox_flow_work(OutboxFlow *f, int64 usec);
 extern TimestampTz outbox_flow_end(OutboxFlow *f, int64 more, TimestampTz now);
 
+/* True if the endpoint has a debt, or will have one when its request ends. */
+extern bool outbox_flow_owes(const OutboxFlow *f, TimestampTz now);
+
 /* How flows that are held are compared. */
 extern int outbox_flow_compare_held(const pairingheap_node *a, const pairingheap_node *b,
 									void *arg);

@@ -324,7 +324,7 @@ load_sink(Sink *sink, bool start)
 
 void
 outbox_sinks_load(OutboxDone done, void (*serves)(int32_t endpoint),
-				  void (*worked)(int32_t endpoint))
+				  void (*worked)(int32_t endpoint), bool (*owes)(int32_t endpoint))
 {
 	const char *list = outbox_sinks;
 	const char *name;
@@ -334,6 +334,7 @@ outbox_sinks_load(OutboxDone done, void (*serves)(int32_t endpoint),
 	services.done = done;
 	services.serves = serves;
 	services.worked = worked;
+	services.owes = owes;
 	services.may_connect = may_connect;
 	outbox_http_peer_services(&services);
 	read_networks();

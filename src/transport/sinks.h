@@ -30,7 +30,8 @@ extern const char *outbox_sinks_check_url(const char *url, const char **hint);
  * webhooks cannot be sent.
  */
 extern void outbox_sinks_load(OutboxDone done, void (*serves)(int32_t endpoint),
-							  void (*worked)(int32_t endpoint));
+							  void (*worked)(int32_t endpoint),
+							  bool (*owes)(int32_t endpoint));
 
 /*
  * Returns the transport that would serve the URL, not started: only what can be checked

@@ -21,7 +21,7 @@ struct OutboxTransport;
 struct sockaddr;
 
 /* Raised with each change of this file.  A library of another version is not used. */
-#define OUTBOX_TRANSPORT_ABI 5
+#define OUTBOX_TRANSPORT_ABI 6
 
 /* An entry of an endpoint's config or credentials.  Text is UTF-8. */
 typedef struct OutboxOption
@@ -208,6 +208,12 @@ typedef struct OutboxServices
 	 * than others do has to wait.
 	 */
 	void (*worked)(int32_t endpoint);
+
+	/*
+	 * True if this endpoint's requests have taken more work than they may.  Of all sockets
+	 * of such endpoints, one is served in each call of poll, after all others.
+	 */
+	bool (*owes)(int32_t endpoint);
 } OutboxServices;
 
 /*

@@ -196,3 +196,11 @@ outbox_slots_work(int32 endpoint_id, int64 usec)
 	if (ep && ep->lists->flow.in_flight > 0)
 		outbox_flow_work(&ep->lists->flow, usec);
 }
+
+bool
+outbox_slots_owes(int32 endpoint_id)
+{
+	OutboxEndpoint *ep = outbox_loop_find(endpoint_id);
+
+	return ep && outbox_flow_owes(&ep->lists->flow, GetCurrentTimestamp());
+}

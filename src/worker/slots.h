@@ -57,8 +57,11 @@ extern void outbox_slots_limits_changed(OutboxTenant *t);
  * because they took too much: 'now', or later.  The request has begun at 'begun'.  It counts
  * as so many µs of slot-time at least.
  */
-extern void		   outbox_slots_begin(OutboxEndpoint *ep, size_t bytes, TimestampTz now);
-extern void		   outbox_slots_work(int32 endpoint_id, int64 usec);
+extern void outbox_slots_begin(OutboxEndpoint *ep, size_t bytes, TimestampTz now);
+extern void outbox_slots_work(int32 endpoint_id, int64 usec);
+
+/* True if its requests have taken more work than they may. */
+extern bool		   outbox_slots_owes(int32 endpoint_id);
 extern TimestampTz outbox_slots_end(OutboxEndpoint *ep, int64 least, TimestampTz begun,
 									TimestampTz now);
 

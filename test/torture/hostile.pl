@@ -101,6 +101,14 @@ sub again_and_again
 	return;
 }
 
+# A peer is on another machine: what it costs itself is not the worker's.
+sub rests
+{
+	my ($peers) = @_;
+	system('renice', '-n', 10, '-p', $peers->{pid}) == 0 or die "renice: $?";
+	return;
+}
+
 # Roles: one without any right, one that may emit
 again_and_again('anyone', 'anyone', 20, <<'SQL');
 create or replace procedure pg_temp.p(x int) language plpgsql as $$ declare n int; begin rollback; select count(*) into n from pg_class where oid = x; end $$;
@@ -119,6 +127,7 @@ make_ca($dir, 'authority');
 make_cert($dir, 'good', 'authority', 'DNS:localhost,IP:127.0.0.1');
 @ENV{qw(CERT KEY)} = ("$dir/good.crt", "$dir/good.key");
 my $hostile = start_hostile('receivers');
+rests($hostile);
 foreach my $name (sort keys %{ $hostile->{port} })
 {
 	next if $name =~ /^(?:h2|proxy) /;
@@ -135,6 +144,7 @@ foreach my $kind (qw(hang reset slow))
 if (is_installed('outbox_kafka'))
 {
 	my $brokers = start_hostile('kafka');
+	rests($brokers);
 	foreach my $name (sort keys %{ $brokers->{port} })
 	{
 		push @peers, "k$brokers->{port}{$name}";

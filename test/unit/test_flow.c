@@ -228,6 +228,32 @@ works(const char *what, int ncostly, int64 usec, int64 min, int64 max)
 	ok(!cheap_waits, "one of the tenant with cheap requests never waits", "", "");
 }
 
+/* Sockets of an endpoint that owes are served after the others. */
+static void
+owes(void)
+{
+	OutboxFlow *costly;
+	OutboxFlow *other;
+	TimestampTz until;
+
+	begin_anew(false, 1);
+	costly = &add(&tenants[0], 0, 1)->flow;
+	other = &add(&tenants[0], 0, 1)->flow;
+	outbox_flow_begin(costly, 4 * MS, now);
+	outbox_flow_begin(other, 4 * MS, now);
+	outbox_flow_work(other, 4 * MS);
+	outbox_flow_work(costly, 8 * MS);
+	ok(!outbox_flow_owes(costly, now), "little more than it may", "", "");
+	outbox_flow_work(costly, 2 * MS);
+	ok(outbox_flow_owes(costly, now), "it owes before its request ends", "", "");
+	until = outbox_flow_end(costly, 0, now);
+	ok(until > now && outbox_flow_owes(costly, until - 16), "and until it has waited", "",
+	   "");
+	ok(!outbox_flow_owes(costly, until), "not any longer", "", "");
+	ok(!outbox_flow_owes(other, now), "nor does another one of its tenant", "", "");
+	outbox_flow_end(other, 0, now);
+}
+
 /*
  * So many endpoints always want to try again, and fail at once.  One that answers after
  * 2 ms has an event each 100 ms.  To begin a request takes 3 ms.
@@ -283,6 +309,7 @@ main(void)
 {
 	among_failures(4000, USECS_PER_SEC);
 
+	owes();
 	works("one whose requests take 20 ms", 1, 20 * MS, 4, 9);
 	works("100 of a tenant", 100, 20 * MS, 4, 12);
 	works("one whose requests take 2 ms is not held back", 1, 2 * MS, 60, 100);

@@ -31,6 +31,7 @@
 
 void (*outbox_http_serves)(int32_t endpoint);
 void (*outbox_http_worked)(int32_t endpoint);
+bool (*outbox_http_owes)(int32_t endpoint);
 
 static OutboxDone report;
 
@@ -479,7 +480,7 @@ http_poll(void)
 		CURLcode		result;
 
 		if (more)
-			more = outbox_http_events(outbox_http_pool_act, until);
+			more = outbox_http_events(outbox_http_pool_act, until, round == 0);
 		outbox_http_lookups_step(outbox_http_now(), launch, fail_lookup);
 		outbox_http_pools_run_timers();
 		while ((t = outbox_http_pools_next_ended(&result)) != NULL)
@@ -535,6 +536,7 @@ http_init(const OutboxServices *services)
 	report = services->done;
 	outbox_http_serves = services->serves;
 	outbox_http_worked = services->worked;
+	outbox_http_owes = services->owes;
 	if (curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK)
 		ereport(
 			ERROR,

@@ -223,6 +223,7 @@ extern OutboxHttpConfig outbox_http_config;
 /* The service of that name, which is called wherever it becomes known. */
 extern void (*outbox_http_serves)(int32_t endpoint);
 extern void (*outbox_http_worked)(int32_t endpoint);
+extern bool (*outbox_http_owes)(int32_t endpoint);
 
 /* Read the settings when the worker starts, and after a reload. */
 extern void outbox_http_first_settings(void);
@@ -373,7 +374,7 @@ extern void outbox_http_sockets_shutdown(void);
 extern void outbox_http_watch(int fd, OutboxHttpSocket kind);
 extern int	outbox_http_close_socket(void *arg, curl_socket_t fd);
 extern bool outbox_http_events(void (*act)(int pool, int fd, int mask, CURL *user),
-							   int64 until);
+							   int64 until, bool first);
 
 /*
  * Connections that are open, how many were ever opened, and what the open ones take of

@@ -196,16 +196,35 @@ on_event(const struct epoll_event *event,
 		set_registered(fd, EPOLLIN);
 }
 
-bool
-outbox_http_events(void (*act)(int pool, int fd, int mask, CURL *user), int64 until)
+static bool
+owes(const struct epoll_event *event)
 {
+	int fd = (int) (uint32) event->data.u64;
+
+	return fd < nwatches && watches[fd].ours && outbox_http_owes(watches[fd].endpoint);
+}
+
+bool
+outbox_http_events(void (*act)(int pool, int fd, int mask, CURL *user), int64 until,
+				   bool first)
+{
+	static unsigned	   turn;
 	struct epoll_event events[32];
+	struct epoll_event late[lengthof(events)];
+	unsigned		   nlate = 0;
 	int				   n = epoll_wait(epoll_fd, events, lengthof(events), 0);
-	int				   i = 0;
+	int				   i;
 
 	/* libcurl may read for a millisecond each time.  What is left comes again. */
-	while (i < n && (i == 0 || outbox_http_now() <= until))
-		on_event(&events[i++], act);
+	for (i = 0; i < n && (i == 0 || outbox_http_now() <= until); i++)
+	{
+		if (owes(&events[i]))
+			late[nlate++] = events[i];
+		else
+			on_event(&events[i], act);
+	}
+	if (first && nlate > 0)
+		on_event(&late[turn++ % nlate], act);
 	return i < n || n == (int) lengthof(events);
 }
 
