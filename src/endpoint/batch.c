@@ -97,17 +97,12 @@ outbox_batch_due(OutboxEndpoint *ep, TimestampTz now)
 	return can_share_request(ep, d, now) ? due_at(ep, d, now) : DT_NOEND;
 }
 
-/*
- * True if the endpoint has events that it can read but has not read yet.  One that is ahead
- * of the head has read all that it can.  One for which reading has failed may not read for
- * a minute, and one that is put off not before its settings are read.
- */
+/* True if the endpoint has events that it can read but has not read yet. */
 static bool
-can_read_more(const OutboxEndpoint *ep, TimestampTz now)
+can_read_more(OutboxEndpoint *ep, TimestampTz now)
 {
-	return !ep->feed->attached && !ep->lists->in_turn[OUTBOX_TURN_AHEAD] &&
-		!ep->member.put_off && outbox_window_wants_events(ep, now) &&
-		!outbox_step_held(OUTBOX_STEP_READ, ep->id);
+	return ep->lists->in_turn[OUTBOX_TURN_READ] && outbox_window_wants_events(ep, now) &&
+		outbox_window_has_memory(ep);
 }
 
 /*

@@ -372,10 +372,11 @@ typedef struct OutboxPlace
 /* For what endpoints wait in turn, because there is not enough for all of them at once. */
 typedef enum OutboxTurn
 {
-	OUTBOX_TURN_READ,  /* a page of the log, for those that are catching up */
-	OUTBOX_TURN_AHEAD, /* a newer tick, for those that have read all that may be read */
-	OUTBOX_TURN_COUNT, /* a page of the log, for those whose backlog is being counted */
-	OUTBOX_TURN_SHARE, /* a settle that lets them follow the shared position */
+	OUTBOX_TURN_READ,	/* a page of the log, for those that are catching up */
+	OUTBOX_TURN_MEMORY, /* memory for what they are to read ahead */
+	OUTBOX_TURN_AHEAD,	/* the head: they have read or counted all that may be read */
+	OUTBOX_TURN_COUNT,	/* a page of the log, for those whose backlog is being counted */
+	OUTBOX_TURN_SHARE,	/* a settle that lets them follow the shared position */
 	OUTBOX_TURNS
 } OutboxTurn;
 

@@ -18,6 +18,7 @@
 #include "endpoint/status.h"
 #include "endpoint/tally.h"
 #include "endpoint/window.h"
+#include "log/step.h"
 
 /* An endpoint is disabled when its filter is too long for so many events in a row. */
 #define OUTBOX_UNFIT_MAX 20
@@ -55,22 +56,26 @@ holds_little(const OutboxEndpoint *ep)
  * none to retry: none that is stored, and none that soon is.
  */
 bool
-outbox_window_wants_events(const OutboxEndpoint *ep, TimestampTz now)
+outbox_window_wants_events(OutboxEndpoint *ep, TimestampTz now)
 {
-	if (outbox_status_is_shut(ep, now))
+	if (ep->feed->attached || outbox_window_has_enough(ep) ||
+		outbox_status_is_shut(ep, now) || ep->member.recreate || ep->member.put_off ||
+		outbox_step_held(OUTBOX_STEP_READ, ep->id))
 		return false;
-	if (ep->pace.breaker == OUTBOX_BREAKER_OPEN &&
-		(ep->feed->window_count + ep->queue->nready + ep->queue->nin_flight > 0 ||
-		 !(outbox_status_probes_new(ep) ||
-		   (ep->queue->retries_all &&
-			ep->queue->nretries + ep->queue->nretries_loading + ep->queue->nsettling ==
-				0))))
-		return false;
+	return ep->pace.breaker != OUTBOX_BREAKER_OPEN ||
+		(ep->feed->window_count + ep->queue->nready + ep->queue->nin_flight == 0 &&
+		 (outbox_status_probes_new(ep) ||
+		  (ep->queue->retries_all &&
+		   ep->queue->nretries + ep->queue->nretries_loading + ep->queue->nsettling ==
+			   0)));
+}
 
-	/* Reads ahead while there is memory for it. */
-	if (ep->feed->window_count > 0)
-		return !outbox_window_has_enough(ep) && outbox_memory_fits_ahead(0);
-	return outbox_memory_fits(0) || holds_little(ep);
+/* Reads ahead while half of the memory is free. */
+bool
+outbox_window_has_memory(const OutboxEndpoint *ep)
+{
+	return ep->feed->window_count > 0 ? outbox_memory_fits_ahead(0) :
+										outbox_window_may_push(ep);
 }
 
 bool

@@ -16,12 +16,14 @@ extern bool outbox_window_has_enough(const OutboxEndpoint *ep);
 extern bool outbox_window_has_something(const OutboxEndpoint *ep);
 
 /*
- * _wants_events is true if events should be read for the endpoint now.  _may_push
- * is true if memory allows one more.  _push adds an event, or returns false if the
- * window is full.  What an endpoint that is not attached gets must be new at its cursor.
- * _takes_from is true if it may be read from another tick on than that of the cursor.
+ * _wants_events is true if events should be read for the endpoint from its own place, and
+ * _has_memory if memory allows that.  _may_push is true if memory allows one more.  _push
+ * adds an event, or returns false if the window is full.  What an endpoint that is not
+ * attached gets must be new at its cursor.  _takes_from is true if it may be read from
+ * another tick on than that of the cursor.
  */
-extern bool outbox_window_wants_events(const OutboxEndpoint *ep, TimestampTz now);
+extern bool outbox_window_wants_events(OutboxEndpoint *ep, TimestampTz now);
+extern bool outbox_window_has_memory(const OutboxEndpoint *ep);
 extern bool outbox_window_may_push(const OutboxEndpoint *ep);
 extern bool outbox_window_push(OutboxEndpoint *ep, OutboxEvent *event,
 							   OutboxFilterResult filter, bool cancelled);

@@ -28,6 +28,15 @@
 
 static OutboxCursor looked; /* how far newer ticks have been looked through */
 
+/* It waits for a page again.  If it needs none, it leaves the list by itself. */
+static void
+wait_again(OutboxEndpoint *ep)
+{
+	outbox_turn_remove(OUTBOX_TURN_AHEAD, ep);
+	outbox_turn_add(OUTBOX_TURN_READ, ep);
+	outbox_turn_add(OUTBOX_TURN_COUNT, ep);
+}
+
 static void
 leave_head(OutboxEndpoint *ep)
 {
@@ -41,8 +50,7 @@ leave_head(OutboxEndpoint *ep)
 	}
 	else if (!ep->lists->in_turn[OUTBOX_TURN_AHEAD])
 		return;
-	outbox_turn_remove(OUTBOX_TURN_AHEAD, ep);
-	outbox_turn_add(OUTBOX_TURN_READ, ep);
+	wait_again(ep);
 }
 
 static void *
@@ -97,8 +105,5 @@ outbox_ahead_end(void)
 
 	outbox_cursor_clear(&looked);
 	while ((ep = outbox_turn_first(OUTBOX_TURN_AHEAD)) != NULL)
-	{
-		outbox_turn_remove(OUTBOX_TURN_AHEAD, ep);
-		outbox_turn_add(OUTBOX_TURN_READ, ep);
-	}
+		wait_again(ep);
 }

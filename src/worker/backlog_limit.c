@@ -21,15 +21,17 @@
 #include "base/query.h"
 #include "base/settings.h"
 #include "base/table_rows.h"
+#include "endpoint/subscribers.h"
+#include "endpoint/tally.h"
 #include "endpoint/window.h"
 #include "log/step.h"
 #include "log/transaction.h"
+#include "store/parked.h"
 #include "worker/backlog_limit.h"
 #include "worker/busy.h"
 #include "worker/dispatch.h"
 #include "worker/head.h"
 #include "worker/loop.h"
-#include "worker/laggards.h"
 #include "worker/roster.h"
 
 #define LOOK_EVERY (1 * USECS_PER_SEC)
@@ -62,6 +64,8 @@ static int64 room; /* events that may be kept: a part of the log as it then was 
 /* What was kept while this piece was in use. */
 static uint32 piece;
 static int64  kept;
+
+static int noverflowed; /* events of the page that is being read */
 
 void
 outbox_backlog_limit_init(OutboxDatabase *database)
@@ -216,6 +220,53 @@ log_overflow(OutboxEndpoint *ep)
 	ep->place.overflowed = 0;
 }
 
+static void *
+overflow_wants(void *arg, const char *topic, size_t len, OutboxRow *row)
+{
+	static OutboxFilterResult result;
+
+	if (!outbox_subscribes(arg, topic, len, row))
+		return NULL;
+	result = outbox_row_forgotten(row) ? OUTBOX_FILTER_YES : outbox_passes(arg, row);
+	return result == OUTBOX_FILTER_NO ? NULL : &result;
+}
+
+static void
+overflow_takes(void *arg, void *wanted, OutboxEvent *event)
+{
+	if (outbox_parked_is_cancelled(arg, event->seq))
+		return;
+	if (event->forgotten)
+	{
+		outbox_tally_count(arg, OUTBOX_COUNT_CANCELLED);
+		return;
+	}
+	outbox_endpoint_overflow(arg, event, *(OutboxFilterResult *) wanted);
+	noverflowed++;
+}
+
+/*
+ * Reads a page for an endpoint that is not attached, for outbox_endpoint_overflow().
+ * Returns how many events it was called with.
+ */
+static int
+read_overflow(OutboxEndpoint *ep)
+{
+	OutboxLogQuery reader = {.want = overflow_wants,
+							 .take = overflow_takes,
+							 .arg = ep,
+							 .max_rows = OUTBOX_PAGE_ROWS,
+							 .max_bytes = OUTBOX_PAGE_BYTES,
+							 .tenant = outbox_tenant_name(ep->tenant)};
+	OutboxTick	  *target = outbox_head_target(&ep->feed->cursor, ep->tenant != NULL);
+	XLogRecPtr	   unused = 0;
+
+	noverflowed = 0;
+	if (target)
+		outbox_log_read(&ep->feed->cursor, target, &reader, &unused);
+	return noverflowed;
+}
+
 /* Moves an endpoint on, by a page at most.  Returns how many events get rows. */
 static int
 shorten(OutboxEndpoint *ep, int64 cut)
@@ -232,7 +283,7 @@ shorten(OutboxEndpoint *ep, int64 cut)
 			outbox_cursor_copy(&ep->feed->cursor,
 							   &outbox_loop.head); /* it lacks nothing */
 		else
-			n += outbox_laggards_overflow(ep);
+			n += read_overflow(ep);
 		if (ep->place.keeps)
 			n += outbox_endpoint_overflow_ready(ep, PG_INT64_MAX);
 	}

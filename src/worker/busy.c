@@ -39,6 +39,7 @@ compare_time(const pairingheap_node *a, const pairingheap_node *b, void *arg)
 
 static pairingheap waiting = {.ph_compare = compare_time};
 static dlist_head  turns[OUTBOX_TURNS] = {DLIST_STATIC_INIT(turns[OUTBOX_TURN_READ]),
+										  DLIST_STATIC_INIT(turns[OUTBOX_TURN_MEMORY]),
 										  DLIST_STATIC_INIT(turns[OUTBOX_TURN_AHEAD]),
 										  DLIST_STATIC_INIT(turns[OUTBOX_TURN_COUNT]),
 										  DLIST_STATIC_INIT(turns[OUTBOX_TURN_SHARE])};
@@ -219,6 +220,8 @@ outbox_turn_next(OutboxTurn turn, OutboxEndpoint *ep)
 void
 outbox_turn_last(OutboxTurn turn, OutboxEndpoint *ep)
 {
+	if (!ep->lists->in_turn[turn])
+		return;
 	dlist_delete(&ep->lists->turn_node[turn]);
 	dlist_push_tail(&turns[turn], &ep->lists->turn_node[turn]);
 }

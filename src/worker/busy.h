@@ -43,16 +43,10 @@ extern TimestampTz outbox_busy_next_time(void);
 extern void outbox_busy_add_settled(void);
 
 /*
- * So many are asked in a round whether they can use their turn, while none of them can.  To
- * ask takes a fraction of a µs.  While memory is used up, one that can waits behind the
- * others for as many rounds as they are times this number.
- */
-#define OUTBOX_TURN_FRUITLESS 512
-
-/*
  * The endpoint waits for its turn, or no longer does.  It stays where it is if it waits
  * already.  The third function returns the one that has waited longest, the fourth the
- * one behind it.  NULL: there is none.  The last one lets all others go before it.
+ * one behind it.  NULL: there is none.  The last one lets all others go before it if it
+ * waits.
  */
 extern void			   outbox_turn_add(OutboxTurn turn, OutboxEndpoint *ep);
 extern void			   outbox_turn_remove(OutboxTurn turn, OutboxEndpoint *ep);

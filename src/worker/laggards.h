@@ -7,15 +7,16 @@
 
 #include "endpoint/endpoint.h"
 
+/* Puts the endpoint on the lists of what it waits for to be read for or counted. */
+extern void outbox_laggards_take_turns(OutboxEndpoint *ep, TimestampTz now);
+
 /*
- * The first reads a few pages for endpoints that are catching up, in turn.  The second
- * counts backlogs in small steps, in turn.  A backlog is unknown after a restart, and
- * after a change of topics.  True: there may be more.
+ * Reads a few pages for endpoints that are catching up, in turn.  Then counts backlogs in
+ * small steps, in turn.  A backlog is unknown after a restart, and after a change of topics.
+ * Raises '*lsn' as outbox_log_read() does.  True: there may be more.  The second is true if
+ * the first has something to do.
  */
 extern bool outbox_laggards_read(TimestampTz now, XLogRecPtr *lsn);
-extern bool outbox_laggards_count(TimestampTz now);
-
-/* True if one of the two has something to do. */
 extern bool outbox_laggards_have_work(TimestampTz now);
 
 /*
@@ -23,11 +24,5 @@ extern bool outbox_laggards_have_work(TimestampTz now);
  * windows are read again later.  What waits in memory is parked by the next settle.
  */
 extern void outbox_laggards_give_up(TimestampTz now);
-
-/*
- * Reads a page for an endpoint that is not attached, for outbox_endpoint_overflow().
- * Returns how many events it was called with.  Needs a transaction.
- */
-extern int outbox_laggards_overflow(OutboxEndpoint *ep);
 
 #endif /* OUTBOX_LAGGARDS_H */

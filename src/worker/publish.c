@@ -22,6 +22,7 @@
 #include "store/totals.h"
 #include "worker/busy.h"
 #include "worker/dispatch.h"
+#include "worker/laggards.h"
 #include "worker/loop.h"
 #include "worker/publish.h"
 #include "worker/reader.h"
@@ -98,20 +99,13 @@ must_try_again(const OutboxEndpoint *ep)
 		 !outbox_slots_waits(ep));
 }
 
-/*
- * An endpoint that is to be read for waits for its turn, and so does one that may follow
- * the shared position.
- */
+/* An endpoint waits in turn to be read for, and to follow the shared position. */
 static void
 take_turns(OutboxEndpoint *ep, TimestampTz now, bool quiet)
 {
 	if (ep->member.dropped || ep->member.recreate)
 		return;
-	if (!ep->feed->counted)
-		outbox_turn_add(OUTBOX_TURN_COUNT, ep);
-	if (!ep->feed->attached && !outbox_status_is_shut(ep, now) &&
-		!outbox_window_has_enough(ep))
-		outbox_turn_add(OUTBOX_TURN_READ, ep);
+	outbox_laggards_take_turns(ep, now);
 	if (quiet && !ep->place.shared && outbox_settle_shares_at(ep) <= now)
 		outbox_turn_add(OUTBOX_TURN_SHARE, ep);
 	else

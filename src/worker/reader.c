@@ -184,7 +184,6 @@ outbox_reader_step(dlist_head *busy, bool head, bool news, TimestampTz now,
 		return true;
 	more = head && outbox_loop.head.reading != NULL;
 	more = outbox_laggards_read(now, lsn) || more;
-	more = outbox_laggards_count(now) || more;
 	if (outbox_step_lock(OUTBOX_STEP_PARKED, OUTBOX_TABLE_PARKED, OUTBOX_TABLE_PARKED,
 						 AccessShareLock))
 	{
