@@ -136,7 +136,8 @@ CREATE TABLE outbox.replays (
     target_seq_high int8 NOT NULL,
     events          int8 NOT NULL DEFAULT 0,
     started_at      timestamptz NOT NULL DEFAULT now(),
-    finished_at     timestamptz
+    finished_at     timestamptz,
+    cancelled       bool NOT NULL DEFAULT false
 );
 CREATE INDEX replays_endpoint_idx ON outbox.replays (endpoint_id);
 CREATE INDEX replays_open_idx ON outbox.replays (replay_id) WHERE finished_at IS NULL;

@@ -121,6 +121,28 @@ END $$;
 COMMENT ON FUNCTION outbox.replay IS
 'Sends events that were emitted between two times to the endpoint again, and returns how many';
 
+CREATE FUNCTION outbox.cancel_replay(endpoint text, replay int8) RETURNS bool
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_variable
+DECLARE
+    id CONSTANT int4 := outbox.find_endpoint(endpoint);
+BEGIN
+    UPDATE outbox.replays r SET finished_at = clock_timestamp(), cancelled = true
+    WHERE r.replay_id = replay AND r.endpoint_id = id AND r.finished_at IS NULL;
+    IF FOUND THEN
+        PERFORM outbox.wake_workers();
+    ELSIF NOT EXISTS (SELECT 1 FROM outbox.replays r WHERE r.replay_id = replay AND r.endpoint_id = id) THEN
+        RAISE EXCEPTION 'endpoint "%" has no replay %', endpoint, COALESCE(replay::text, 'NULL')
+            USING ERRCODE = 'undefined_object', COLUMN = 'replay', HINT = 'Use the number of a replay that is listed.';
+    ELSE
+        RETURN false;
+    END IF;
+    RETURN true;
+END $$;
+COMMENT ON FUNCTION outbox.cancel_replay IS
+'Ends a replay where it is, and returns true if it had not ended. What it has come to is sent';
+
 CREATE FUNCTION outbox.cancel(event uuid, endpoint text DEFAULT NULL) RETURNS bool
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$

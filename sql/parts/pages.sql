@@ -61,7 +61,7 @@ COMMENT ON FUNCTION outbox.page_start IS 'Where a page begins: event, endpoint a
 CREATE TYPE outbox.delivery AS (
     event_id uuid, seq int8, topic text, type text, key text, tenant text, endpoint text, status text, reason text,
     attempts int4, next_attempt_at timestamptz, last_status_code int4, last_error text,
-    created_at timestamptz, delivered_at timestamptz, cursor text);
+    created_at timestamptz, delivered_at timestamptz, test bool, cursor text);
 COMMENT ON TYPE outbox.delivery IS 'A row of outbox.deliveries_page(): a row of outbox.deliveries, and its cursor';
 
 CREATE TYPE outbox.attempt AS (
@@ -69,10 +69,45 @@ CREATE TYPE outbox.attempt AS (
     duration_ms float8, status_code int4, error text, response_body text, cursor text);
 COMMENT ON TYPE outbox.attempt IS 'A row of outbox.attempts_page(): a row of outbox.attempts, and its cursor';
 
+-- Numbers follow times, but for the clock and for transactions that last.  So a time is
+-- found by halving, among the events of one tenant, or all.
+CREATE FUNCTION outbox.page_bound(tenant text, at timestamptz) RETURNS int8
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_sort = off
+AS $$
+#variable_conflict use_variable
+DECLARE
+    low int8 := 0;
+    high int8 := (SELECT q.last_value FROM outbox.events_seq q);
+    middle int8;
+    next record;
+BEGIN
+    WHILE low < high LOOP
+        middle := low + (high - low) / 2;
+        -- as in outbox.page_rows()
+        SELECT n.seq, n.created_at INTO next
+        FROM ((SELECT e.seq, e.created_at FROM outbox.events e
+               WHERE tenant IS NULL AND e.seq > middle ORDER BY e.seq LIMIT 1)
+              UNION ALL
+              (SELECT e.seq, e.created_at FROM outbox.events e
+               WHERE tenant IS NOT NULL AND (e.tenant, e.seq) > (page_bound.tenant, middle) AND e.tenant <= page_bound.tenant
+               ORDER BY e.tenant, e.seq LIMIT 1)) n;
+        IF NOT FOUND OR next.created_at > at THEN
+            high := middle;
+        ELSE
+            low := LEAST(next.seq, high);
+        END IF;
+    END LOOP;
+    RETURN high;
+END $$;
+COMMENT ON FUNCTION outbox.page_bound IS
+'About the number of the last event of the log, of a tenant or (NULL) of all, that was emitted up to this time';
+
 -- The rows that a page may have: events and endpoints, the newest event first.
 -- "stopped" is a cursor, where there may be more.
-CREATE FUNCTION outbox.page_rows(endpoints int4[], status text, start int8[], page_size int4,
-    OUT seqs int8[], OUT ids int4[], OUT stopped text)
+CREATE FUNCTION outbox.page_rows(endpoints int4[], status text, start int8[], page_size int4, topics text[],
+    from_time timestamptz, to_time timestamptz, OUT seqs int8[], OUT ids int4[], OUT stopped text)
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_sort = off
@@ -84,11 +119,21 @@ DECLARE
     -- page compares no more topics.  And deliveries, to find out their status.
     events int4 := 1000;
     last CONSTANT int4 := 64000 / GREATEST(cardinality(endpoints), 1);
-    most CONSTANT int4 := GREATEST(page_size, 100);
+    most CONSTANT int4 := GREATEST(page_size, CASE WHEN topics IS NULL THEN 100 ELSE 1000 END);
+    low int8 := -1;
     owner text;
 BEGIN
     IF cardinality(endpoints) = 0 THEN
         RETURN;     -- a tenant without endpoints has no deliveries
+    END IF;
+    -- Endpoints of a tenant get only its events.  Whether a topic matches is asked of all
+    -- subscriptions of an endpoint, and outbox.log_deliveries knows which of them holds.
+    SELECT s.tenant INTO owner FROM outbox.endpoint_settings s WHERE s.endpoint_id = endpoints[1];
+    IF to_time IS NOT NULL THEN
+        start[1] := LEAST(start[1], outbox.page_bound(owner, to_time));
+    END IF;
+    IF from_time IS NOT NULL THEN
+        low := outbox.page_bound(owner, from_time - interval '1 us');
     END IF;
     IF status IN ('retrying', 'dead', 'cancelled') THEN
         SELECT array_agg(c.seq ORDER BY c.seq DESC, c.id), array_agg(c.id ORDER BY c.seq DESC, c.id)
@@ -96,24 +141,21 @@ BEGIN
         FROM (SELECT k.seq, i.id
               FROM unnest(endpoints) i (id)
               CROSS JOIN LATERAL (SELECT p.seq FROM outbox.parked p
-                                  WHERE p.endpoint_id = i.id AND p.status = page_rows.status AND p.seq <= start[1]
+                                  WHERE p.endpoint_id = i.id AND p.status = page_rows.status AND p.seq <= start[1] AND p.seq > low
                                   AND (p.seq < start[1] OR i.id > start[2])
                                   ORDER BY p.seq DESC LIMIT most) k
               ORDER BY k.seq DESC, i.id LIMIT most) c;
     END IF;
-    -- Endpoints of a tenant get only its events.  Whether a topic matches is asked of all
-    -- subscriptions of an endpoint, and outbox.log_deliveries knows which of them holds.
-    SELECT s.tenant INTO owner FROM outbox.endpoint_settings s WHERE s.endpoint_id = endpoints[1];
     WHILE status IS NULL OR status NOT IN ('retrying', 'dead', 'cancelled') LOOP
         -- One of the two branches is empty before it is read.  As "e.tenant = owner", PostgreSQL might
         -- walk the whole log by seq where a tenant has few events.  In this order only the index
         -- of tenants has them.
         WITH near AS MATERIALIZED (
             (SELECT e.seq, e.topic, e.test_of FROM outbox.all_events e
-             WHERE owner IS NULL AND e.seq <= start[1] ORDER BY e.seq DESC LIMIT events)
+             WHERE owner IS NULL AND e.seq <= start[1] AND e.seq > low ORDER BY e.seq DESC LIMIT events)
             UNION ALL
             (SELECT e.seq, e.topic, e.test_of FROM outbox.all_events e
-             WHERE owner IS NOT NULL AND (e.tenant, e.seq) <= (owner, start[1]) AND e.tenant >= owner
+             WHERE owner IS NOT NULL AND (e.tenant, e.seq) <= (owner, start[1]) AND e.tenant >= owner AND (e.tenant, e.seq) > (owner, low)
              ORDER BY e.tenant DESC, e.seq DESC LIMIT events)),
         subscriber AS MATERIALIZED (
             SELECT i.id, (SELECT array_agg(DISTINCT t.topic)
@@ -126,6 +168,7 @@ BEGIN
         INTO seqs, ids, stopped
         FROM (SELECT n.seq, u.id FROM near n CROSS JOIN subscriber u
               WHERE (n.seq < start[1] OR u.id > start[2] OR (u.id = start[2] AND start[3] > 0))
+              AND (topics IS NULL OR outbox.topic_in(n.topic, topics))
               AND CASE WHEN n.test_of IS NULL THEN outbox.topic_in(n.topic, u.topics) ELSE n.test_of = u.id END
               ORDER BY n.seq DESC, u.id LIMIT most) c;
         EXIT WHEN seqs IS NOT NULL OR stopped IS NULL OR events >= last;
@@ -139,10 +182,21 @@ END $$;
 COMMENT ON FUNCTION outbox.page_rows IS
 'Which deliveries a page may have, and the cursor behind them (NULL: there are no others)';
 
+CREATE FUNCTION outbox.page_event(event uuid, endpoints int4[], start int8[],
+    OUT seqs int8[], OUT ids int4[], OUT stopped text)
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp SET jit = off
+AS $$
+SELECT array_agg(e.seq ORDER BY e.seq DESC, i.id), array_agg(i.id ORDER BY e.seq DESC, i.id), NULL::text
+FROM outbox.all_events e CROSS JOIN unnest(endpoints) i (id)
+WHERE e.id = event AND (e.seq < start[1] OR i.id > start[2] OR (i.id = start[2] AND start[3] > 0))
+$$;
+COMMENT ON FUNCTION outbox.page_event IS 'The same as outbox.page_rows(), for one event';
+
 -- Where an endpoint wants few of the events, or few deliveries have the status that is
 -- asked for, a page ends before it is full, with a row that has only a cursor.
 CREATE FUNCTION outbox.deliveries_page(endpoint text DEFAULT NULL, tenant text DEFAULT NULL,
-    status text DEFAULT NULL, before text DEFAULT NULL, page_size int4 DEFAULT 20)
+    status text DEFAULT NULL, before text DEFAULT NULL, page_size int4 DEFAULT 20, topics text[] DEFAULT NULL,
+    from_time timestamptz DEFAULT NULL, to_time timestamptz DEFAULT NULL, event uuid DEFAULT NULL)
 RETURNS SETOF outbox.delivery
 LANGUAGE plpgsql STABLE SECURITY DEFINER ROWS 20
 SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
@@ -150,23 +204,30 @@ SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
 DECLARE
     wanted CONSTANT text := status;
+    endpoints CONSTANT int4[] := outbox.page_endpoints(endpoint, tenant, wanted, page_size);
+    start CONSTANT int8[] := outbox.page_start(before);
     page record;
     n int8;
 BEGIN
-    SELECT * INTO page FROM outbox.page_rows(outbox.page_endpoints(endpoint, tenant, wanted, page_size), wanted,
-                                             outbox.page_start(before), page_size);
+    PERFORM outbox.check_topics(topics);
+    IF event IS NULL THEN
+        SELECT * INTO page FROM outbox.page_rows(endpoints, wanted, start, page_size, topics, from_time, to_time);
+    ELSE
+        SELECT * INTO page FROM outbox.page_event(event, endpoints, start);
+    END IF;
     RETURN QUERY
     SELECT d.event_id, d.seq, d.topic, d.type, d.key, d.tenant, d.endpoint, d.status, d.reason, d.attempts,
            d.next_attempt_at, d.last_status_code, d.last_error, d.created_at, d.delivered_at,
-           concat(c.seq, ':', c.id, ':0')
+           d.test, concat(c.seq, ':', c.id, ':0')
     FROM unnest(page.seqs, page.ids) WITH ORDINALITY c (seq, id, number)
     JOIN outbox.log_deliveries d ON d.seq = c.seq AND d.endpoint_id = c.id
-    WHERE wanted IS NULL OR d.status = wanted
+    WHERE (wanted IS NULL OR d.status = wanted) AND (topics IS NULL OR outbox.topic_in(d.topic, topics))
+    AND (from_time IS NULL OR d.created_at >= from_time) AND (to_time IS NULL OR d.created_at <= to_time)
     ORDER BY c.number LIMIT page_size;
     GET DIAGNOSTICS n = ROW_COUNT;
     IF n < page_size AND page.stopped IS NOT NULL THEN
         RETURN NEXT ROW(NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-                        page.stopped)::outbox.delivery;
+                        NULL, page.stopped)::outbox.delivery;
     END IF;
 END $$;
 COMMENT ON FUNCTION outbox.deliveries_page IS
@@ -187,11 +248,9 @@ DECLARE
     n int8;
 BEGIN
     IF event IS NULL THEN
-        SELECT * INTO page FROM outbox.page_rows(endpoints, NULL, start, page_size);
+        SELECT * INTO page FROM outbox.page_rows(endpoints, NULL, start, page_size, NULL, NULL, NULL);
     ELSE
-        SELECT array_agg(e.seq ORDER BY i.id) AS seqs, array_agg(i.id ORDER BY i.id) AS ids, NULL AS stopped INTO page
-        FROM outbox.all_events e CROSS JOIN unnest(endpoints) i (id)
-        WHERE e.id = event AND (e.seq < start[1] OR (e.seq = start[1] AND i.id >= start[2]));
+        SELECT * INTO page FROM outbox.page_event(event, endpoints, start);
     END IF;
     RETURN QUERY
     SELECT l.event_id, l.seq, s.name, s.tenant, l.attempt, l.started_at, l.duration_ms::float8,

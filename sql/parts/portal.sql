@@ -453,53 +453,191 @@ COMMENT ON FUNCTION outbox.portal_rotate_secret IS
 -- What a tenant does with its deliveries
 ------------------------------------------------------------------------
 
-CREATE FUNCTION outbox.portal_deliveries(tenant text, endpoint text DEFAULT NULL, status text DEFAULT NULL,
-    before text DEFAULT NULL, page_size int4 DEFAULT 20) RETURNS SETOF outbox.delivery
-LANGUAGE plpgsql STABLE SECURITY DEFINER ROWS 20 SET search_path = pg_catalog, pg_temp
+-- The numbers of a cursor count the events and endpoints of all tenants.  So a customer gets
+-- them enciphered: a Feistel network of four rounds, with SHA-256 of the log's epoch.
+CREATE FUNCTION outbox.portal_cursor(cursor text, opens bool) RETURNS text
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
+DECLARE
+    parts int8[];
+    high int8;
+    low int8;
+    kept int8;
 BEGIN
-    RETURN QUERY SELECT * FROM outbox.deliveries_page(endpoint, outbox.portal_tenant(tenant), status, before, page_size);
+    IF cursor IS NULL THEN
+        RETURN NULL;
+    ELSIF opens AND cursor !~ '^[0-9a-f]{16}-[0-9a-f]{16}-[0-9]{1,18}$' THEN
+        RETURN '';      -- no cursor, as outbox.page_start() says
+    END IF;
+    parts := CASE WHEN opens THEN ARRAY[('x' || split_part(cursor, '-', 1))::bit(64)::int8,
+                                        ('x' || split_part(cursor, '-', 2))::bit(64)::int8, split_part(cursor, '-', 3)::int8]
+                  ELSE string_to_array(cursor, ':')::int8[] END;
+    FOR part IN 1 .. 2 LOOP
+        high := (parts[part] >> 32) & 4294967295;
+        low := parts[part] & 4294967295;
+        FOR round IN 1 .. 4 LOOP
+            kept := CASE WHEN opens THEN high ELSE low END;
+            IF opens THEN
+                high := low # ('x' || left(encode(sha256(convert_to(
+                    concat_ws(' ', 'cursor', outbox.current_epoch(), 5 - round, kept), 'UTF8')), 'hex'), 8))::bit(32)::int8 & 4294967295;
+                low := kept;
+            ELSE
+                low := high # ('x' || left(encode(sha256(convert_to(
+                    concat_ws(' ', 'cursor', outbox.current_epoch(), round, kept), 'UTF8')), 'hex'), 8))::bit(32)::int8 & 4294967295;
+                high := kept;
+            END IF;
+        END LOOP;
+        parts[part] := (high << 32) | low;
+    END LOOP;
+    RETURN CASE WHEN opens THEN array_to_string(parts, ':')
+                ELSE concat(lpad(to_hex(parts[1]), 16, '0'), '-', lpad(to_hex(parts[2]), 16, '0'), '-', parts[3]) END;
+END $$;
+COMMENT ON FUNCTION outbox.portal_cursor IS 'A cursor as a customer gets it, or (opens) as a page takes it';
+
+CREATE FUNCTION outbox.portal_deliveries(tenant text, endpoint text DEFAULT NULL, status text DEFAULT NULL,
+    before text DEFAULT NULL, page_size int4 DEFAULT 20, topics text[] DEFAULT NULL,
+    from_time timestamptz DEFAULT NULL, to_time timestamptz DEFAULT NULL, event uuid DEFAULT NULL) RETURNS jsonb
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET "TimeZone" = 'UTC' SET jit = off
+AS $$
+#variable_conflict use_variable
+DECLARE
+    own CONSTANT text := outbox.portal_tenant(tenant);
+    deliveries jsonb;
+    cursor text;
+    searched timestamptz;
+BEGIN
+    SELECT COALESCE(jsonb_agg(to_jsonb(d) - '{seq,tenant,cursor,n}'::text[] ORDER BY d.n) FILTER (WHERE d.event_id IS NOT NULL), '[]'),
+           -- a page that is not full, and has no row without an event, is the last one
+           CASE WHEN count(*) >= page_size OR bool_or(d.event_id IS NULL) THEN (array_agg(d.cursor ORDER BY d.n DESC))[1] END
+    INTO deliveries, cursor
+    FROM outbox.deliveries_page(endpoint, own, status, outbox.portal_cursor(before, true), page_size, topics,
+                                from_time, to_time, event) WITH ORDINALITY d (
+        event_id, seq, topic, type, key, tenant, endpoint, status, reason, attempts, next_attempt_at,
+        last_status_code, last_error, created_at, delivered_at, test, cursor, n);
+    SELECT e.created_at INTO searched FROM outbox.all_events e
+    WHERE e.seq = split_part(cursor, ':', 1)::int8 AND e.tenant = own;
+    RETURN jsonb_build_object('deliveries', deliveries, 'searched_to', searched, 'cursor', outbox.portal_cursor(cursor, false));
 END $$;
 COMMENT ON FUNCTION outbox.portal_deliveries IS
-'The newest deliveries of a tenant, or of one of its endpoints, or those before a cursor';
+'The newest deliveries of a tenant, or those before a cursor, with the time of the event up to which they were searched';
 
 CREATE FUNCTION outbox.portal_attempts(tenant text, endpoint text DEFAULT NULL, event uuid DEFAULT NULL,
-    before text DEFAULT NULL, page_size int4 DEFAULT 20) RETURNS SETOF outbox.attempt
-LANGUAGE plpgsql STABLE SECURITY DEFINER ROWS 20 SET search_path = pg_catalog, pg_temp
+    before text DEFAULT NULL, page_size int4 DEFAULT 20) RETURNS jsonb
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET "TimeZone" = 'UTC' SET jit = off
 AS $$
+#variable_conflict use_variable
+DECLARE
+    result jsonb;
 BEGIN
-    RETURN QUERY SELECT * FROM outbox.attempts_page(endpoint, outbox.portal_tenant(tenant), event, before, page_size);
+    SELECT jsonb_build_object(
+        'attempts', COALESCE(jsonb_agg((to_jsonb(a) - '{seq,tenant,cursor,n}'::text[]) || jsonb_build_object(
+            -- a number of an attempt comes again after a resend
+            'id', concat((extract(epoch FROM a.started_at) * 1000000)::int8, '-', a.attempt)) ORDER BY a.n)
+            FILTER (WHERE a.event_id IS NOT NULL), '[]'),
+        'cursor', CASE WHEN count(*) >= page_size OR bool_or(a.event_id IS NULL)
+                       THEN outbox.portal_cursor((array_agg(a.cursor ORDER BY a.n DESC))[1], false) END)
+    INTO result
+    FROM outbox.attempts_page(endpoint, outbox.portal_tenant(tenant), event, outbox.portal_cursor(before, true), page_size)
+         WITH ORDINALITY a (event_id, seq, endpoint, tenant, attempt, started_at, duration_ms, status_code, error,
+                            response_body, cursor, n);
+    RETURN result;
 END $$;
 COMMENT ON FUNCTION outbox.portal_attempts IS
 'Requests for the newest events of a tenant, or to one of its endpoints, or those before a cursor';
 
-CREATE FUNCTION outbox.portal_resend(tenant text, endpoint text, event uuid) RETURNS void
+CREATE FUNCTION outbox.portal_delivery(tenant text, endpoint text, event uuid) RETURNS jsonb
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET "TimeZone" = 'UTC' SET jit = off
+AS $$
+#variable_conflict use_variable
+DECLARE
+    delivery CONSTANT jsonb := outbox.portal_deliveries(tenant, endpoint, event => event) #> '{deliveries,0}';
+    content jsonb;
+    attempts jsonb;
+BEGIN
+    PERFORM outbox.require_own(tenant, endpoint, endpoint IS NOT NULL);
+    IF event IS NULL OR delivery IS NULL THEN
+        RAISE EXCEPTION 'endpoint "%" never had event "%"', endpoint, event
+            USING ERRCODE = 'undefined_object', COLUMN = 'event',
+                  HINT = 'It did not subscribe to the event, or the event is older than what is kept.';
+    END IF;
+    SELECT jsonb_build_object('headers', e.headers, 'payload', e.payload, 'body_base64', encode(e.body, 'base64'),
+                              'content_type', e.content_type, 'expires_at', e.expires_at)
+    INTO content FROM outbox.all_events e WHERE e.id = event AND e.tenant = portal_delivery.tenant AND NOT e.forgotten LIMIT 1;
+    SELECT jsonb_agg((a.value - '{event_id,endpoint}'::text[]) || jsonb_build_object('cause', CASE
+                         WHEN (delivery ->> 'test')::bool AND a.number = a.oldest THEN 'test'
+                         WHEN (a.value ->> 'attempt')::int4 > 1 THEN 'retry'
+                         WHEN a.number = a.oldest THEN 'first' ELSE 'again' END) ORDER BY a.number)
+    INTO attempts
+    FROM (SELECT l.value, l.number, max(l.number) OVER () AS oldest
+          FROM jsonb_array_elements(outbox.portal_attempts(tenant, endpoint, event, page_size => 1000) -> 'attempts')
+               WITH ORDINALITY l (value, number)) a;
+    RETURN delivery || jsonb_build_object('event', content, 'attempts', COALESCE(attempts, '[]'));
+END $$;
+COMMENT ON FUNCTION outbox.portal_delivery IS
+'What became of an event at an endpoint of a tenant, with its content and the newest thousand requests';
+
+CREATE FUNCTION outbox.portal_retry(tenant text, endpoint text, event uuid DEFAULT NULL,
+    since timestamptz DEFAULT NULL, topics text[] DEFAULT NULL) RETURNS jsonb
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     s outbox.endpoint_settings := outbox.portal_own(tenant, endpoint);
+    n int8 := 1;
 BEGIN
-    IF EXISTS (SELECT 1 FROM outbox.parked k
-               WHERE k.endpoint_id = s.endpoint_id AND k.event_id = event AND k.status IN ('dead', 'retrying')) THEN
-        PERFORM outbox.retry(endpoint, event);
+    PERFORM outbox.check_portal_topics(topics);
+    IF event IS NULL OR EXISTS (
+        SELECT 1 FROM outbox.parked k
+        WHERE k.endpoint_id = s.endpoint_id AND k.event_id = event AND k.status IN ('dead', 'retrying')) THEN
+        n := outbox.retry(endpoint, event, topics, since);
     ELSE
         PERFORM outbox.resend(endpoint, event);
     END IF;
+    RETURN jsonb_build_object('deliveries', n);
 END $$;
-COMMENT ON FUNCTION outbox.portal_resend IS
-'Sends an event again to an endpoint of a tenant: one that was delivered, is dead or waits for a retry';
+COMMENT ON FUNCTION outbox.portal_retry IS
+'Sends again to an endpoint of a tenant: an event, whatever became of it, or (NULL) all that failed, and returns how many';
 
 CREATE FUNCTION outbox.portal_replay(tenant text, endpoint text, from_time timestamptz,
-    to_time timestamptz DEFAULT now(), topics text[] DEFAULT NULL) RETURNS int8
+    to_time timestamptz DEFAULT now(), topics text[] DEFAULT NULL) RETURNS jsonb
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    n int8;
+BEGIN
+    PERFORM outbox.portal_own(tenant, endpoint);
+    PERFORM outbox.check_portal_topics(topics);
+    n := outbox.replay(endpoint, from_time, to_time, topics);
+    RETURN jsonb_build_object('replay_id', CASE WHEN n > 0 THEN currval('outbox.replays_replay_id_seq') END, 'expected', n);
+END $$;
+COMMENT ON FUNCTION outbox.portal_replay IS
+'Sends events that were emitted between two times to an endpoint of a tenant again, and returns how many, and the replay';
+
+CREATE FUNCTION outbox.portal_replays(tenant text, endpoint text) RETURNS SETOF jsonb
+LANGUAGE plpgsql STABLE SECURITY DEFINER ROWS 10 SET search_path = pg_catalog, pg_temp SET "TimeZone" = 'UTC' SET jit = off
+AS $$
+#variable_conflict use_variable
+DECLARE
+    id CONSTANT int4 := (outbox.page_endpoints(endpoint, outbox.portal_tenant(tenant), NULL, 1))[1];
+BEGIN
+    PERFORM outbox.require_own(tenant, endpoint, endpoint IS NOT NULL);
+    RETURN QUERY
+    SELECT jsonb_build_object('replay_id', r.replay_id, 'endpoint', endpoint, 'topics', r.topics, 'from_time', r.from_time,
+                              'to_time', r.to_time, 'events', r.events, 'started_at', r.started_at,
+                              'finished_at', r.finished_at, 'cancelled', r.cancelled)
+    FROM outbox.replays r WHERE r.endpoint_id = id ORDER BY r.replay_id DESC LIMIT 100;
+END $$;
+COMMENT ON FUNCTION outbox.portal_replays IS
+'The newest hundred replays of an endpoint of a tenant, and how far each of them is';
+
+CREATE FUNCTION outbox.portal_cancel_replay(tenant text, endpoint text, replay int8) RETURNS bool
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     PERFORM outbox.portal_own(tenant, endpoint);
-    PERFORM outbox.check_portal_topics(topics);
-    RETURN outbox.replay(endpoint, from_time, to_time, topics);
+    RETURN outbox.cancel_replay(endpoint, replay);
 END $$;
-COMMENT ON FUNCTION outbox.portal_replay IS
-'Sends events that were emitted between two times to an endpoint of a tenant again, and returns how many';
+COMMENT ON FUNCTION outbox.portal_cancel_replay IS
+'Ends a replay of an endpoint of a tenant where it is, and returns true if it had not ended';
 
 CREATE FUNCTION outbox.portal_send_test(tenant text, name text, topic text DEFAULT 'outbox.test',
     payload jsonb DEFAULT NULL) RETURNS uuid

@@ -250,7 +250,8 @@ SELECT e.id AS event_id, e.seq, e.topic, e.type, e.key, e.tenant, p.name AS endp
        COALESCE(k.last_status_code, a.last_status_code) AS last_status_code,
        COALESCE(k.last_error, a.last_error) AS last_error,
        e.created_at,
-       CASE WHEN k.status IS NULL THEN a.delivered_at END AS delivered_at
+       CASE WHEN k.status IS NULL THEN a.delivered_at END AS delivered_at,
+       e.test_of IS NOT NULL AS test
 FROM outbox.all_events e
 CROSS JOIN LATERAL (SELECT outbox.log_xid(e.epoch, e.xid) AS xid) x
 JOIN outbox.endpoint_positions p ON p.tenant IS NULL OR p.tenant = e.tenant
@@ -322,11 +323,12 @@ COMMENT ON COLUMN outbox.log_deliveries.last_error IS 'the last failure in words
 COMMENT ON COLUMN outbox.log_deliveries.created_at IS 'when the event was emitted';
 COMMENT ON COLUMN outbox.log_deliveries.delivered_at IS
 'when the receiver answered 2xx (NULL: not yet, or forgotten)';
+COMMENT ON COLUMN outbox.log_deliveries.test IS 'true if outbox.send_test() made the event';
 
 -- The ORDER BY lets PostgreSQL read the end of the log alone for the newest deliveries.
 CREATE VIEW outbox.deliveries AS
 (SELECT event_id, seq, topic, type, key, tenant, endpoint, status, reason, attempts, next_attempt_at,
-        last_status_code, last_error, created_at, delivered_at
+        last_status_code, last_error, created_at, delivered_at, test
  FROM outbox.log_deliveries ORDER BY seq DESC)
 UNION ALL
 SELECT e.id, NULL, e.topic, COALESCE(e.type, e.topic), e.key, e.tenant, s.name,
@@ -335,7 +337,7 @@ SELECT e.id, NULL, e.topic, COALESCE(e.type, e.topic), e.key, e.tenant, s.name,
                          AND pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid), f.snapshot))
             THEN 'forgotten' ELSE 'scheduled' END,
        CASE WHEN e.failed_at IS NOT NULL THEN 'set aside' END, 0,
-       COALESCE(e.retry_at, e.deliver_at), NULL, e.error, e.created_at, NULL
+       COALESCE(e.retry_at, e.deliver_at), NULL, e.error, e.created_at, NULL, false
 FROM outbox.scheduled e
 JOIN outbox.endpoint_settings s ON (s.tenant IS NULL OR s.tenant = e.tenant)
                                AND outbox.topic_in(e.topic, s.topics)
@@ -368,6 +370,7 @@ COMMENT ON COLUMN outbox.deliveries.last_error IS 'the last failure in words (NU
 COMMENT ON COLUMN outbox.deliveries.created_at IS 'when the event was emitted';
 COMMENT ON COLUMN outbox.deliveries.delivered_at IS
 'when the receiver answered 2xx (NULL: not yet, or forgotten)';
+COMMENT ON COLUMN outbox.deliveries.test IS 'true if outbox.send_test() made the event';
 
 CREATE VIEW outbox.dead_letters AS
 SELECT e.id AS event_id, e.seq, e.topic, e.type, e.key, e.tenant, s.name AS endpoint, k.status, k.reason,
@@ -451,7 +454,8 @@ COMMENT ON COLUMN outbox.held_steps.since IS 'time of the first of them';
 COMMENT ON COLUMN outbox.held_steps.next_try_at IS 'when it is tried again';
 
 CREATE VIEW outbox.replay_progress AS
-SELECT s.name AS endpoint, s.tenant, r.topics, r.from_time, r.to_time, r.events, r.started_at, r.finished_at
+SELECT s.name AS endpoint, s.tenant, r.topics, r.from_time, r.to_time, r.events, r.started_at, r.finished_at,
+       r.replay_id, r.cancelled
 FROM outbox.replays r JOIN outbox.endpoint_settings s USING (endpoint_id);
 COMMENT ON VIEW outbox.replay_progress IS 'Replays, and how far each of them is';
 COMMENT ON COLUMN outbox.replay_progress.endpoint IS 'name of the endpoint';
@@ -463,7 +467,9 @@ COMMENT ON COLUMN outbox.replay_progress.to_time IS 'and at this time or earlier
 COMMENT ON COLUMN outbox.replay_progress.events IS 'events that it has come to, each of which is sent again';
 COMMENT ON COLUMN outbox.replay_progress.started_at IS 'when outbox.replay() was called';
 COMMENT ON COLUMN outbox.replay_progress.finished_at IS
-'when all of its deliveries had begun (NULL: it goes on)';
+'when all of its deliveries had begun, or it was cancelled (NULL: it goes on)';
+COMMENT ON COLUMN outbox.replay_progress.replay_id IS 'number of the replay, for outbox.cancel_replay()';
+COMMENT ON COLUMN outbox.replay_progress.cancelled IS 'true if outbox.cancel_replay() ended it';
 
 CREATE VIEW outbox.set_aside AS
 SELECT 'scheduled' AS what, e.id AS event_id, NULL::text AS endpoint, e.tenant, NULL::text AS action,

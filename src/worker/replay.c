@@ -248,7 +248,7 @@ store_progress(int64 id, const ReplayPage *page, int64 events)
 				 NULL);
 }
 
-/* Reads where a replay is.  False: its row is gone, with its endpoint. */
+/* Reads where a replay is.  False: it was cancelled, or its endpoint dropped. */
 static bool
 read_place(int64 id, ReplayPage *page)
 {
@@ -259,7 +259,7 @@ read_place(int64 id, ReplayPage *page)
 	if (outbox_query("SELECT from_time, to_time, topics, read::pg_catalog.text,"
 					 " read_seq_low, last_seq, target::pg_catalog.text, target_seq_high,"
 					 " reading"
-					 " FROM outbox.replays WHERE replay_id = $1",
+					 " FROM outbox.replays WHERE replay_id = $1 AND finished_at IS NULL",
 					 1, (Oid[]){INT8OID}, args, NULL) == 0)
 		return false;
 	row = fetch_row(0);

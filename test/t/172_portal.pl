@@ -53,16 +53,20 @@ $receiver->wait_delivered(1, path => "/ok/$_") foreach qw(acme globex);
 ok(wait_settled($node), 'delivered');
 is(portal("SELECT e ->> 'name', e ->> 'url', e ->> 'topics', e ->> 'rate_limit', e #>> '{headers,x-a}', e ->> 'state', e ->> 'delivered' FROM outbox.portal_endpoints('acme') e"),
 	qq($name{acme}|$url{acme}|["order.*"]|1000|b|active|1), 'its endpoints, with their settings and how they are doing');
-is(portal("SELECT event_id, endpoint, tenant, status FROM outbox.portal_deliveries('acme')"), "$event{acme}|$name{acme}|acme|delivered", 'its deliveries');
-is(portal("SELECT event_id, endpoint, status_code FROM outbox.portal_attempts('acme')"), "$event{acme}|$name{acme}|200", 'its requests');
+my $page = json("outbox.portal_deliveries('acme')");
+is(join('|', map { "$_->{event_id} $_->{endpoint} $_->{status}" } @{ $page->{deliveries} }), "$event{acme} $name{acme} delivered", 'its deliveries');
+is(join(' ', sort keys %{ $page->{deliveries}[0] }), 'attempts created_at delivered_at endpoint event_id key last_error last_status_code next_attempt_at reason status test topic type',
+	'which have no number that counts the events of others');
+is(join('|', map { "$_->{event_id} $_->{endpoint} $_->{status_code}" } @{ json("outbox.portal_attempts('acme')")->{attempts} }), "$event{acme} $name{acme} 200", 'its requests');
 portal(qq(SELECT outbox.portal_alter_endpoint('acme', '$name{acme}', '{"topics": ["order.*", "more.*"], "rate_limit": null, "filter": "\$.n > 0"}')));
 is(portal("SELECT e ->> 'topics', e ->> 'rate_limit' IS NULL, e ->> 'filter', e #>> '{headers,x-a}' FROM outbox.portal_endpoints('acme', '$name{acme}') e"),
 	'["order.*", "more.*"]|t|($."n" > 0)|b', 'settings change, null brings a default back, and the rest stays');
-portal("SELECT outbox.portal_resend('acme', '$name{acme}', '$event{acme}')");
+is(json("outbox.portal_retry('acme', '$name{acme}', '$event{acme}')")->{deliveries}, 1, 'one delivery is sent again');
 $receiver->wait_delivered(2, path => '/ok/acme');
 pass('what was delivered is sent again');
 ok(wait_settled($node), 'settled');
-is(portal("SELECT outbox.portal_replay('acme', '$name{acme}', now() - interval '1 hour')"), '1', 'and a time is replayed');
+my $replay = json("outbox.portal_replay('acme', '$name{acme}', now() - interval '1 hour')");
+is($replay->{expected}, '1', 'and a time is replayed');
 $receiver->wait_delivered(3, path => '/ok/acme');
 portal("SELECT outbox.portal_send_test('acme', '$name{acme}', 'order.test', '{\"n\": 2}')");
 $receiver->wait_delivered(4, path => '/ok/acme');
@@ -72,11 +76,62 @@ $receiver->control(path => '/ok/acme', behave => '/status/500');
 ask("SELECT outbox.alter_endpoint('$name{acme}', max_attempts => 1)");
 my $dead = ask("SELECT outbox.emit('order.a', '{\"n\": 3}', tenant => 'acme')");
 ok(wait_sql($node, "SELECT status = 'dead' FROM outbox.deliveries WHERE event_id = '$dead' AND endpoint = '$name{acme}'"), 'a dead delivery');
-is(portal("SELECT event_id, status, last_status_code FROM outbox.portal_deliveries('acme', status => 'dead')"), "$dead|dead|500", 'is on its page');
+is(join('|', map { "$_->{event_id} $_->{status} $_->{last_status_code}" } @{ json("outbox.portal_deliveries('acme', status => 'dead')")->{deliveries} }),
+	"$dead dead 500", 'is on its page');
+my $one = json("outbox.portal_delivery('acme', '$name{acme}', '$dead')");
+is("$one->{status} $one->{reason} $one->{event}{payload}{n} @{[ map { \"$_->{cause} $_->{status_code}\" } @{ $one->{attempts} } ]}", 'dead max_attempts 3 first 500',
+	'one delivery, with its content and its requests');
+$one = json("outbox.portal_delivery('acme', '$name{acme}', '$event{acme}')");
+is("$one->{status} @{[ map { $_->{cause} } @{ $one->{attempts} } ]}", 'delivered again again first', 'and what caused each of them');
+is(scalar(keys %{ { map { $_->{id} => 1 } @{ $one->{attempts} } } }), 3, 'which have names of their own');
 $receiver->control(path => '/ok/acme', behave => '/ok');
-portal("SELECT outbox.portal_resend('acme', '$name{acme}', '$dead')");
+is(json("outbox.portal_retry('acme', '$name{acme}', since => now() + interval '1 hour')")->{deliveries}, 0, 'nothing failed since');
+is(json("outbox.portal_retry('acme', '$name{acme}', since => now() - interval '1 hour', topics => '{order.*}')")->{deliveries}, 1, 'what failed since is sent again');
 $receiver->wait_delivered(1, path => '/ok/acme', id => $dead);
 pass('a dead one is sent again, too');
+ok(wait_settled($node), 'settled');
+
+# --- The log: by topic, time and event, in pages
+
+my @logged = map { ask("SELECT outbox.emit('order.rare.$_', '{\"n\": 1}', tenant => 'acme')") } 1 .. 3;
+ok(wait_settled($node), 'settled');
+sub found { return join ' ', map { $_->{topic} } @{ json("outbox.portal_deliveries('acme', $_[0])")->{deliveries} } }
+is(found("topics => '{order.rare.*}'"), 'order.rare.3 order.rare.2 order.rare.1', 'deliveries of some topics');
+my $at = "(SELECT created_at FROM outbox.all_events WHERE id = '%s')";
+my %at = map { $_ => ask(sprintf "SELECT created_at FROM outbox.events WHERE id = '$logged[$_]'") } 0 .. 2;
+is(found("from_time => '$at{1}'"), 'order.rare.3 order.rare.2', 'from a time on');
+is(found("from_time => '$at{0}', to_time => '$at{1}'"), 'order.rare.2 order.rare.1', 'and up to one');
+is(found("event => '$logged[1]'"), 'order.rare.2', 'and of one event, at any endpoint');
+is(found("status => 'dead', from_time => '$at{0}'"), '', 'with a status');
+my ($cursor, @walked, $searched);
+do
+{
+	$page = json("outbox.portal_deliveries('acme', topics => '{order.rare.*}', page_size => 1" . ($cursor ? ", before => '$cursor'" : '') . ')');
+	$cursor = $page->{cursor};
+	push @walked, map { $_->{topic} } @{ $page->{deliveries} };
+	is($page->{searched_to} && substr($page->{searched_to}, 11, 8), ask("SET timezone = 'UTC'; SELECT '$at{2 - $#walked}'::timestamptz") =~ s/^\S+ (.{8}).*/$1/sr, 'and says how far it has searched')
+	  if @walked <= 3 && $cursor;
+} while ($cursor && @walked < 10);
+is("@walked", 'order.rare.3 order.rare.2 order.rare.1', 'page by page');
+like(says("SELECT outbox.portal_deliveries('acme', before => '1:2:3')"), qr/22023: invalid cursor/, 'a cursor of an operator is none here');
+
+# --- A replay is watched, and ended
+
+my ($listed) = map { decode_json($_) } split /\n/, portal("SELECT outbox.portal_replays('acme', '$name{acme}')");
+is("$listed->{replay_id} $listed->{events} $listed->{cancelled}", "$replay->{replay_id} 1 0", 'how far a replay is');
+isnt($listed->{finished_at}, undef, 'and when it ended');
+is(portal(<<SQL), "t\nf", 'one that goes on is cancelled, once');
+BEGIN;
+SELECT outbox.portal_replay('acme', '$name{acme}', now() - interval '1 hour') ->> 'replay_id' AS replay \\gset
+SELECT outbox.portal_cancel_replay('acme', '$name{acme}', :replay);
+SELECT outbox.portal_cancel_replay('acme', '$name{acme}', :replay);
+COMMIT;
+SQL
+$replay = decode_json((split /\n/, portal("SELECT outbox.portal_replays('acme', '$name{acme}')"))[0]);
+ok(wait_sql($node, "SELECT cancelled AND finished_at IS NOT NULL FROM outbox.replay_progress WHERE replay_id = $replay->{replay_id}"), 'and stays so');
+like(says("SELECT outbox.portal_cancel_replay('globex', '$name{globex}', $replay->{replay_id})"), qr/42704: endpoint "\Q$name{globex}\E" has no replay/, 'by its tenant alone');
+portal("SELECT outbox.portal_resume_endpoint('acme', '$name{acme}')");
+ok(wait_settled($node), 'settled');
 
 # --- What it may subscribe to
 
@@ -232,7 +287,8 @@ my $granted = ask("SELECT string_agg(DISTINCT split_part(object, '(', 1), ' ' OR
 my %call = (
 	portal_endpoints => '%t, %e', portal_alter_endpoint => q(%t, %e, '{}'), portal_pause_endpoint => '%t, %e',
 	portal_resume_endpoint => '%t, %e', portal_secret => '%t, %e', portal_rotate_secret => '%t, %e',
-	portal_deliveries => '%t, %e', portal_attempts => '%t, %e', portal_resend => "%t, %e, %v",
+	portal_deliveries => '%t, %e', portal_attempts => '%t, %e', portal_retry => "%t, %e, %v", portal_delivery => "%t, %e, %v",
+	portal_replays => '%t, %e', portal_cancel_replay => "%t, %e, $replay->{replay_id}",
 	portal_replay => q(%t, %e, '2026-01-01'), portal_send_test => '%t, %e', portal_drop_endpoint => '%t, %e, true',
 	portal_create_endpoint => '%t, %u', portal_event_types => '%t', portal_limits => '%t');
 is(join(' ', map { "outbox.$_" } sort keys %call), $granted, 'every function of the portal is tried');
@@ -262,9 +318,10 @@ foreach my $function (sort keys %call)
 		  foreach qw(acme globex);
 	}
 }
-is(try_as('portal_resend', "'acme'", $name{acme}, $event{globex}), try_as('portal_resend', "'acme'", $name{acme}, $missing),
+is(try_as('portal_retry', "'acme'", $name{acme}, $event{globex}), try_as('portal_retry', "'acme'", $name{acme}, $missing),
 	'an event of another tenant does not exist');
-is(portal("SELECT count(*) FROM outbox.portal_attempts('acme', event => '$event{globex}')"), '0', 'nor its requests');
+is_deeply(json("outbox.portal_attempts('acme', event => '$event{globex}')")->{attempts}, [], 'nor its requests');
+is_deeply(json("outbox.portal_deliveries('acme', event => '$event{globex}')")->{deliveries}, [], 'nor its deliveries');
 is(ask($state), $before, 'nothing of this changed anything');
 foreach my $relation (split /\n/, ask("SELECT oid::regclass FROM pg_class WHERE relnamespace = 'outbox'::regnamespace AND relkind IN ('r', 'p', 'v')"))
 {
@@ -331,6 +388,9 @@ SQL
 	return { rows => $rows, functions => $functions };
 }
 my @calls = ("portal_endpoints('globex')", "portal_endpoints('globex', '$name{globex}')", "portal_deliveries('globex')",
+	"portal_deliveries('globex', topics => '{order.*}', from_time => now() - interval '1 day', to_time => now())",
+	"portal_delivery('globex', '$name{globex}', '$event{globex}')", "portal_replays('globex', '$name{globex}')",
+	"portal_retry('globex', '$name{globex}', '$event{globex}')",
 	"portal_attempts('globex')", "portal_event_types('globex')", "portal_secret('globex', '$name{globex}')",
 	qq(portal_alter_endpoint('globex', '$name{globex}', '{"rate_limit": 7}')), "portal_pause_endpoint('globex', '$name{globex}')",
 	"portal_create_endpoint('globex', '$url{globex}')", "portal_send_test('globex', '$name{globex}')",

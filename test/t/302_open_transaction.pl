@@ -28,7 +28,8 @@ my %arguments = (
 	portal_endpoints => '%t', portal_create_endpoint => '%t, %u', portal_alter_endpoint => q(%t, %e, '{"topics": ["a.*", "%n.*"]}'),
 	portal_pause_endpoint => '%t, %e', portal_resume_endpoint => '%t, %e', portal_drop_endpoint => '%t, %d, true',
 	portal_secret => '%t, %e', portal_rotate_secret => '%t, %e', portal_deliveries => '%t', portal_attempts => '%t',
-	portal_resend => '%t, %e, %v', portal_replay => q(%t, %e, now() - interval '1 hour'), portal_send_test => '%t, %e',
+	portal_retry => '%t, %e, %v', portal_delivery => '%t, %e, %v', portal_replays => '%t, %e', portal_cancel_replay => '%t, %e, %r',
+	portal_replay => q(%t, %e, now() - interval '1 hour'), portal_send_test => '%t, %e',
 	portal_event_types => '%t', portal_limits => '%t');
 is( join(' ', sort keys %arguments),
 	ask("SELECT string_agg(DISTINCT split_part(split_part(object, '.', 2), '(', 1), ' ' ORDER BY split_part(split_part(object, '.', 2), '(', 1))"
@@ -46,12 +47,13 @@ sub call
 	my $path = "/ok/$name";
 
 	endpoint($node, $receiver, $name, $path, "tenant => '$tenant', topics => '{a.*}'");
-	if ($arguments =~ /%v/)
+	if ($arguments =~ /%[vr]/)
 	{
 		$event{$name} = emit($node, 'a.b', '{}', "tenant => '$tenant'");
 		$receiver->wait_delivered(1, path => $path, id => $event{$name});
 		ok(wait_sql($node, "SELECT status = 'delivered' FROM outbox.deliveries WHERE event_id = '$event{$name}' AND endpoint = '$name'"), "$name has an event");
 		$arguments =~ s/%v/'$event{$name}'/;
+		$arguments =~ s/%r/ask("SELECT outbox.replay('$name', now() - interval '1 hour') \\g \/dev\/null\nSELECT max(replay_id) FROM outbox.replays")/e;
 	}
 	$arguments =~ s/%t/'$tenant'/;
 	$arguments =~ s/%[ed]/'$name'/;

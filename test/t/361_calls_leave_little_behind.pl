@@ -77,7 +77,7 @@ is(ask("SELECT count(*) FROM outbox.kept_events"), 10, 'with their events');
 ($good, $states) = calls('together', 300, "portal_replay('acme', 'acme', now() - interval '1 h', topics => $many)");
 is("$good $states", '100 54000', 'a hundred replays wait');
 
-($good, $states) = calls('together', 2000, "portal_resend('acme', 'acme', '$event')");
+($good, $states) = calls('together', 2000, "portal_retry('acme', 'acme', '$event')");
 is($good, 2000, 'one event is sent again');
 cmp_ok(ask("SELECT count(*) FROM outbox.commands WHERE action = 'resend'"), '<=', 1, 'by one command');
 ($good) = calls('together', 1000, "portal_pause_endpoint('acme', 'acme'), outbox.portal_resume_endpoint('acme', 'acme')");
@@ -149,7 +149,8 @@ my %call = (
 	portal_rotate_secret => q['acme', 'acme'],
 	portal_send_test => q['acme', 'acme'],
 	portal_replay => q['acme', 'acme', now() - interval '1 h'],
-	portal_resend => "'acme', 'acme', '$event'",
+	portal_retry => "'acme', 'acme', '$event'",
+	portal_cancel_replay => "'acme', 'acme', 1",
 	portal_drop_endpoint => q['acme', 'second', true]);
 ask("UPDATE outbox.portal_limits_here SET spent = 100, counted_at = clock_timestamp() + interval '1 h' WHERE tenant = 'acme'");
 foreach my $function (sort keys %call)
