@@ -245,7 +245,9 @@ instead("names 10,000 brokers that are not there", METADATA, lambda b, r: b.whol
 instead("throttles after the first records", PRODUCE,
         lambda b, r: b.produced(error=19 if next(b.times) else 0, throttle=60000))
 framed("answers nothing without rest", without_rest, None)
-ALONE = {"names 10,000 brokers that are not there", "throttles after the first records", "answers nothing without rest"}
+instead("has 90,000 partitions", METADATA, lambda b, r: b.whole_metadata(
+    [b.broker(1)], [b.topic([b.partition(n) for n in range(90000)])]))
+ALONE = {"names 10,000 brokers that are not there", "has 90,000 partitions", "throttles after the first records", "answers nothing without rest"}
 
 # What ends the process that librdkafka is in, and with it the server.  Nothing of ours can
 # prevent that, and doc/kafka.md says so.  2.0.2 and 2.16.0 follow a NULL that a broker sends

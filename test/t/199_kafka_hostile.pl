@@ -87,6 +87,12 @@ all_of('its threads end', sub { return threads() > $threads ? threads() . " inst
 ask("SELECT outbox.alter_endpoint('busy', url => 'kafka://127.0.0.1:$port{'answers twice'}/t')");
 ok(wait_sql($node, "SELECT count(*) = 60 FROM outbox.deliveries WHERE endpoint = 'busy' AND status = 'delivered'"), 'with another URL it goes on');
 
+# One that answers what it is asked, with a topic that librdkafka looks through ten times a second.
+my ($large) = values %{ start_hostile('kafka', 'has 90,000 partitions')->{port} };
+ask("SELECT outbox.create_endpoint('large', 'kafka://127.0.0.1:$large/t', '{large}', timeout => '1 min')");
+emit($node, 'large', '{}');
+endpoint_shows($node, 'large', "state = 'backing_off' AND reason = 'its brokers keep threads of librdkafka busy with nothing'", 'so is one whose answers keep them busy');
+
 is(ask('SELECT restarts FROM outbox.workers'), '0', 'the worker has lived through all of it');
 $beside->judge;
 done_testing();
