@@ -186,6 +186,44 @@ END $$;
 COMMENT ON FUNCTION outbox.rotate_secret IS
 'Gives the endpoint another secret, while requests carry both signatures during grace';
 
+-- After a recovery from a dump, which has no secrets, for all endpoints at once.
+CREATE FUNCTION outbox.set_secrets(secrets jsonb) RETURNS int8
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
+AS $$
+#variable_conflict use_variable
+DECLARE
+    unknown text;
+    n int8;
+BEGIN
+    IF secrets IS NULL OR jsonb_typeof(secrets) <> 'object'
+       OR EXISTS (SELECT 1 FROM jsonb_each(CASE jsonb_typeof(secrets) WHEN 'object' THEN secrets END) g
+                  WHERE jsonb_typeof(g.value) <> 'string') THEN
+        RAISE EXCEPTION 'secrets must be an object of strings'
+            USING ERRCODE = 'invalid_parameter_value', COLUMN = 'secrets',
+                  HINT = 'Pass the name of each endpoint with its secret, like {"warehouse": "whsec_..."}.';
+    END IF;
+    PERFORM outbox.check_secret(g.value) FROM jsonb_each_text(secrets) g;
+    PERFORM outbox.make_room();
+    PERFORM FROM outbox.endpoint_settings e WHERE e.name IN (SELECT jsonb_object_keys(secrets)) ORDER BY e.endpoint_id FOR UPDATE;
+    SELECT g.key INTO unknown FROM jsonb_each(secrets) g
+    WHERE NOT EXISTS (SELECT 1 FROM outbox.endpoint_settings e WHERE e.name = g.key) LIMIT 1;
+    IF FOUND THEN
+        PERFORM outbox.require_endpoint(unknown, false);
+    END IF;
+    INSERT INTO outbox.endpoint_secrets AS k (endpoint_id, secret)
+    SELECT e.endpoint_id, outbox.seal(e.endpoint_id, 'secret', g.value)
+    FROM jsonb_each_text(secrets) g JOIN outbox.endpoint_settings e ON e.name = g.key
+    ON CONFLICT (endpoint_id, part) DO UPDATE SET secret = EXCLUDED.secret, previous = NULL, previous_until = NULL;
+    UPDATE outbox.endpoint_settings e SET secrets_set_at = clock_timestamp()
+    WHERE e.name IN (SELECT jsonb_object_keys(secrets));
+    GET DIAGNOSTICS n = ROW_COUNT;
+    PERFORM outbox.endpoints_changed();
+    RETURN n;
+END $$;
+COMMENT ON FUNCTION outbox.set_secrets IS
+'Gives endpoints these secrets, by their names, in place of any they have, and returns how many';
+
 CREATE FUNCTION outbox.endpoint_secret(name text) RETURNS text
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$

@@ -144,6 +144,11 @@ begin_payload(StringInfo buf, const OutboxEndpoint *ep)
 	initStringInfo(buf);
 	appendStringInfoString(buf, "{\"endpoint\": ");
 	escape_json(buf, ep->config.name);
+	if (ep->tenant)
+	{
+		appendStringInfoString(buf, ", \"tenant\": ");
+		escape_json(buf, outbox_tenant_name(ep->tenant));
+	}
 }
 
 /* True if the delivery is dead and its event is none of outbox's own. */

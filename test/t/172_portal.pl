@@ -403,6 +403,30 @@ foreach my $call (@calls)
 	cmp_ok($many->{$_}, '<', $few{$call}{$_} + 100, "$call: $_") foreach qw(rows functions);
 }
 
+# --- Secrets of all endpoints come back in one call, and notices name the tenant
+
+my $notices = $receiver->url('/ok/notices');
+ask(qq~SELECT outbox.create_endpoint('notices', '$notices', topics => '{outbox.*}', filter => '\$.tenant == "globex"')~);
+my $kept = ask('SELECT jsonb_object_agg(name, outbox.endpoint_secret(name)) FROM outbox.endpoint_settings');
+ask('DELETE FROM outbox.endpoint_secrets; SELECT outbox.endpoints_changed()');
+ok(wait_sql($node, "SELECT state = 'held' FROM outbox.stats WHERE endpoint = '$name{globex}'"), 'as after a recovery from a dump');
+foreach my $case ([ '[1]', '22023: secrets must be an object of strings HINT' ], [ '{"none": "' . $new . '"}', '42704: endpoint "none" does not exist HINT' ],
+	[ qq({"$name{globex}": "whsec_x"}), '22023: invalid secret HINT' ])
+{
+	like(says("SELECT outbox.set_secrets('$case->[0]')", 'postgres'), qr/\Q$case->[1]\E/, "$case->[1]");
+}
+is(ask("SELECT outbox.set_secrets('$kept') = (SELECT count(*) FROM outbox.endpoint_settings)"), 't', 'all secrets in one call');
+is(ask('SELECT jsonb_object_agg(name, outbox.endpoint_secret(name)) FROM outbox.endpoint_settings'), $kept, 'are there again');
+foreach my $tenant (qw(acme globex))
+{
+	ask("SELECT outbox.alter_endpoint('$name{$tenant}', url => '" . $receiver->url("/status/400/$tenant") . "', max_attempts => 1)");
+	ask("SELECT outbox.emit('order.a', '{\"n\": 1}', tenant => '$tenant')");
+}
+my ($notice) = $receiver->wait_delivered(1, path => '/ok/notices');
+my $told = decode_json($notice->{body})->{data};
+is("$told->{endpoint} $told->{tenant}", "$name{globex} globex", 'a notice names the tenant, and a filter finds it');
+ok(wait_sql($node, "SELECT dead = 1 FROM outbox.stats WHERE endpoint = '$name{acme}'"), 'the other one has a dead delivery as well');
+
 portal("SELECT outbox.portal_drop_endpoint('acme', '$name{acme}', discard => true)");
 is(portal("SELECT count(*) FROM outbox.portal_endpoints('acme') e WHERE e ->> 'name' = '$name{acme}'"), '0', 'dropped');
 is(portal("SELECT count(*) FROM outbox.portal_endpoints('globex')"), '1', 'and no other');
