@@ -1,6 +1,6 @@
 /*
  * outbox.c
- *	  Owns what happens when the library is loaded, and which values settings
+ *	  Owns the steps when the library is loaded, and the values that settings
  *	  accept.
  */
 #include "postgres.h"

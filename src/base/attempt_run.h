@@ -11,7 +11,7 @@
 #include "utils/timestamp.h"
 #include "utils/uuid.h"
 
-/* What is packed of one attempt. */
+/* The packed fields of one attempt. */
 typedef struct OutboxRunAttempt
 {
 	int64		seq;

@@ -18,8 +18,8 @@ extern void outbox_crash_point(const char *name);
 #endif
 
 /*
- * For code that must not throw: libcurl's callbacks, sinks, and what runs after a commit.
- * There, a process can only be killed.
+ * For code that must not throw: libcurl's callbacks, sinks, and code that runs after a
+ * commit.  There, a process can only be killed.
  */
 #define OUTBOX_KILL_POINT(name) OUTBOX_CRASH_POINT(name)
 

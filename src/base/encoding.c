@@ -3,10 +3,10 @@
  *	  Owns how text is encoded for sending: UTF-8, JSON strings, times,
  *	  percent-encoding, and W3C trace context.
  *
- * What is sent is UTF-8.  In a database of another encoding, the worker converts
- * strings here, outside a transaction.  PostgreSQL looks up the conversion function
- * and keeps it when client_encoding is set inside a transaction.  So the worker must
- * have set client_encoding to UTF8 in one.
+ * Everything that is sent is UTF-8.  In a database of another encoding, the worker
+ * converts strings here, outside a transaction.  PostgreSQL looks up the conversion
+ * function and keeps it when client_encoding is set inside a transaction.  So the worker
+ * must have set client_encoding to UTF8 in one.
  */
 #include "base/outbox.h"
 

@@ -10,7 +10,7 @@
 
 #include "lib/stringinfo.h"
 
-/* Space for what outbox_put_timestamp() writes, in bytes. */
+/* Space that outbox_put_timestamp() needs, in bytes. */
 #define OUTBOX_TIMESTAMP_SIZE 64
 
 #define OUTBOX_TRACEPARENT_LEN 55
@@ -29,9 +29,9 @@ extern char *outbox_to_utf8(char *s, size_t *len);
 extern const char *outbox_text_problem(char *s, size_t len);
 
 /*
- * For text that a stranger wrote.  What is not valid in the encoding of this database
- * becomes question marks: in a palloc'd copy, or in place, where control characters
- * become question marks, too.
+ * For text that a stranger wrote.  Bytes that are not valid in the encoding of this
+ * database become question marks: in a palloc'd copy, or in place, where control
+ * characters become question marks, too.
  */
 extern char *outbox_foreign_text(const char *s, size_t len);
 extern void	 outbox_foreign_words(char *s);
@@ -41,7 +41,7 @@ extern void outbox_append_json_string(StringInfo text, const char *s, int len);
 
 /*
  * The functions below write at 'p', where the caller has made space, and return the
- * position after what they wrote.
+ * position after the last byte that they wrote.
  */
 static inline char *
 outbox_put(char *p, const char *s, size_t len)
@@ -59,9 +59,9 @@ extern char *outbox_put_json_string(char *p, const char *s, size_t len);
 extern char *outbox_put_timestamp(char *p, TimestampTz t);
 
 /*
- * Write "%XX" for some bytes and the others as they are.  The first encodes all but
- * the unreserved ones of RFC 3986.  The second follows CloudEvents' rule for header
- * values: it encodes what is not printable ASCII, and the space, '"' and '%'.  'out'
+ * Write "%XX" for some bytes and the others as they are.  The first encodes all but the
+ * unreserved ones of RFC 3986.  The second follows CloudEvents' rule for header values:
+ * it encodes every byte that is not printable ASCII, and the space, '"' and '%'.  'out'
  * has space for 3 * len bytes.  Both return how many bytes they wrote.
  */
 extern size_t outbox_percent_encode(const char *s, size_t len, char *out);

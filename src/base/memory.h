@@ -46,8 +46,8 @@ outbox_memory_fits(size_t bytes)
 }
 
 /*
- * The same for what is read before it is needed.  That may take half of the memory.
- * The other half stays free for what is being sent.
+ * The same for events that are read before they are needed.  They may take half of the
+ * memory.  The other half stays free for events that are being sent.
  */
 static inline bool
 outbox_memory_fits_ahead(size_t bytes)
@@ -56,8 +56,8 @@ outbox_memory_fits_ahead(size_t bytes)
 }
 
 /*
- * True if endpoints that may not send give up what they hold, because nothing more can be
- * read ahead for the others.
+ * True if endpoints that may not send give up the events that they hold, because nothing
+ * more can be read ahead for the others.
  */
 static inline bool
 outbox_memory_is_short(void)
@@ -66,12 +66,13 @@ outbox_memory_is_short(void)
 }
 
 /*
- * What a worker has at most of the system's memory, RssAnon, as doc/settings.md says: with
- * so many endpoints and requests in flight, which are taken for such with TLS.
+ * Returns the most that a worker takes of the system's memory, RssAnon, as
+ * doc/settings.md says: with so many endpoints and requests in flight, which are taken
+ * for such with TLS.
  */
 extern size_t outbox_memory_bound(int64 endpoints, int64 in_flight);
 
-/* What the process has of it now.  In bytes; 0: the system does not say. */
+/* Returns the memory that the process has now, in bytes.  0: the system does not say. */
 extern size_t outbox_memory_resident(void);
 
 /* Sets how memory is taken from the system.  Called at the start of a worker. */

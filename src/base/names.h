@@ -48,10 +48,10 @@ extern bool outbox_header_name_among(const char *name, size_t len, char *const *
 	"In a name, case makes no difference, and neither does \"_\" for \"-\". Leave one of them out."
 
 /*
- * The header rules of doc/wire.md.  Returns NULL if the name or value is valid,
- * otherwise what is wrong in words (a static string).  An event may not set
- * Authorization, Proxy-Authorization and Cookie.  An endpoint may.  Values are UTF-8.
- * For those of a database see outbox_text_problem().
+ * The header rules of doc/wire.md.  Returns NULL if the name or value is valid, otherwise
+ * what is wrong in words (a static string).  An event may not set Authorization,
+ * Proxy-Authorization and Cookie.  An endpoint may.  Values are UTF-8.  For values of a
+ * database see outbox_text_problem().
  */
 extern const char *outbox_header_name_problem(const char *name, size_t len,
 											  bool from_event);

@@ -2,7 +2,7 @@
  * outbox.h
  *	  Names and limits that every folder may use.
  *
- * Nothing here has behaviour.  The header of each file says what the file offers.
+ * Nothing here has behaviour.  The header of each file lists its functions.
  */
 #ifndef OUTBOX_H
 #define OUTBOX_H

@@ -26,7 +26,7 @@ typedef struct OutboxSeqReader
 	const uint8 *next;
 	const uint8 *end;
 	uint64		 group; /* one more than the current one's number (0: there was none) */
-	uint8		 mask;	/* what was not read of it */
+	uint8		 mask;	/* the bits not read of it */
 	bool		 broken;
 } OutboxSeqReader;
 

@@ -2,7 +2,7 @@
  * settings.h
  *	  The settings of the extension, as they are in postgresql.conf.
  *
- * doc/settings.md says what each means.  outbox.c defines them.
+ * doc/settings.md explains each.  outbox.c defines them.
  */
 #ifndef OUTBOX_SETTINGS_H
 #define OUTBOX_SETTINGS_H

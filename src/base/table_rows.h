@@ -22,7 +22,7 @@ typedef struct OutboxColumns
 /*
  * A file lists the columns of a statement once, as COLUMNS(first, next), where
  * first(NUMBER, "expression") is the first of them and next() each other.  The list makes
- * the enum of their numbers, and what the SELECT has.
+ * the enum of their numbers, and the columns of the SELECT.
  */
 #define OUTBOX_COLUMN_NUMBER(number, sql) number,
 #define OUTBOX_FIRST_COLUMN(number, sql) sql
@@ -85,9 +85,9 @@ extern Datum outbox_int8_array(const int64 *values, int n);
 extern int outbox_compare_int8(const void *a, const void *b);
 
 /*
- * Appends rows to one of the extension's tables, with one WAL record for a page of
- * them.  'values' and 'nulls' have the columns of the first row, then those of the
- * second, and so on.  The caller has locked the table.
+ * Appends rows to one of the extension's tables, with one WAL record for a page of them.
+ * 'values' and 'nulls' have the columns of the first row, then the columns of the second,
+ * and so on.  The caller has locked the table.
  */
 extern void outbox_append_rows(Oid table, int nrows, Datum *values, bool *nulls);
 

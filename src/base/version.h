@@ -4,10 +4,10 @@
  *
  * The symbol of a function that SQL calls ends in a version, such as
  * outbox_emit_jsonb_1_0.  It is the version in which the function's contract changed
- * last: its arguments, its result, or what it does to tables.  A later library keeps
- * the symbols of the scripts that it may meet.  So between its start and ALTER
- * EXTENSION UPDATE, the old objects still work, or are refused with a clear error.  An
- * earlier library lacks the symbols that a new script needs.
+ * last: its arguments, its result, or its changes of tables.  A later library keeps the
+ * symbols of the scripts that it may meet.  So between its start and ALTER EXTENSION
+ * UPDATE, the old objects still work, or are refused with a clear error.  An earlier
+ * library lacks the symbols that a new script needs.
  */
 #ifndef OUTBOX_VERSION_H
 #define OUTBOX_VERSION_H

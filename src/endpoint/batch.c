@@ -2,10 +2,10 @@
  * batch.c
  *	  Owns which deliveries are sent together in one request.
  *
- * A batch takes what is ready, and behind each head of a lane its followers.  So
- * events of one key are sent in their order, and a lane is never in two batches at
- * once.  Deliveries that failed together come back as a group.  An event's last
- * attempt is always a request of its own, so a bad event cannot make others dead.
+ * A batch takes ready deliveries, and behind each head of a lane its followers.  So
+ * events of one key are sent in their order, and a lane is never in two batches at once.
+ * Deliveries that failed together come back as a group.  An event's last attempt is
+ * always a request of its own, so a bad event cannot make others dead.
  */
 #include "base/outbox.h"
 
@@ -106,8 +106,8 @@ can_read_more(OutboxEndpoint *ep, TimestampTz now)
 }
 
 /*
- * True if what is ready has to wait for others.  It waits until batch_wait is over,
- * and while the endpoint can read more.  A full batch does not wait.
+ * True if the ready deliveries have to wait for others.  They wait until batch_wait is
+ * over, and while the endpoint can read more.  A full batch does not wait.
  */
 static bool
 must_wait(OutboxEndpoint *ep, TimestampTz now)
@@ -275,8 +275,8 @@ take_followers(OutboxBatch *b, OutboxLane *lane, int64 group, TimestampTz now)
 }
 
 /*
- * Takes from 'ready' what has the group of the first one.  True: the batch has room
- * left.
+ * Takes the deliveries from 'ready' that have the group of the first.  True: the batch
+ * has room left.
  */
 static bool
 take_ready(OutboxBatch *b, int64 group, TimestampTz now)
@@ -337,7 +337,7 @@ compare_members(const void *a, const void *b)
 }
 
 /*
- * Puts the members in the order of the body, because that is what the receiver knows.
+ * Puts the members in the order of the body, because the receiver knows only that order.
  * An event may have been taken before one with a lower seq, whose transaction committed
  * later.
  */
@@ -390,7 +390,7 @@ outbox_batch_next(OutboxEndpoint *ep, size_t request_bytes, TimestampTz now,
 		if (b->n > 0)
 			break;
 
-		/* What was ready is dead: try what is ready next. */
+		/* The ready deliveries are dead: try the next ones. */
 		MemoryContextDelete(b->cxt);
 	}
 	*nothing = false;

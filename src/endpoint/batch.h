@@ -77,7 +77,7 @@ extern void outbox_batch_land(OutboxBatch *b);
 extern void outbox_batch_dead(OutboxBatch *b, const char *reason, const char *error);
 
 /*
- * An answer has come.  outbox_batch_judge() notes what it says of each member.
+ * An answer has come.  outbox_batch_judge() notes the result of each member.
  * outbox_batch_error() returns that in words.  NULL: the member was delivered.
  * outbox_batch_done() acts on it and frees the batch.
  */

@@ -1,6 +1,6 @@
 /*
  * batch_outcome.c
- *	  Owns what the answer to a batch means for each of its members.
+ *	  Owns the outcome of a batch for each of its members.
  *
  * A batch that failed as a whole is tried again as one group.  It is split into two
  * halves when each member has had OUTBOX_BATCH_TRIES attempts, or when the receiver
@@ -214,9 +214,8 @@ give_up_member(OutboxEndpoint *ep, OutboxDelivery *d, const char *reason,
 }
 
 /*
- * True if one of the events may be what makes the request fail.  It is not where
- * the request never reached the receiver, or where the receiver only has too much
- * to do.
+ * True if one of the events may make the request fail.  None does where the request never
+ * reached the receiver, or where the receiver only has too much to do.
  */
 static bool
 may_be_poisoned(const OutboxBatch *b, const OutboxOutcome *o)

@@ -3,9 +3,9 @@
  *	  Owns an endpoint in the worker as a whole: how it is made and freed, and which
  *	  delivery it sends next.
  *
- * It uses neither SQL nor HTTP.  Reading adds events to the window (window.c).
- * Sending takes deliveries (outbox_endpoint_next()) and brings outcomes
- * (outcome.c).  Settling writes what is on 'settling' and reports back (parking.c).
+ * It uses neither SQL nor HTTP.  Reading adds events to the window (window.c).  Sending
+ * takes deliveries (outbox_endpoint_next()) and brings outcomes (outcome.c).  Settling
+ * writes the deliveries on 'settling' and reports back (parking.c).
  */
 #include "base/outbox.h"
 
@@ -88,7 +88,7 @@ outbox_endpoint_create(MemoryContext parent, int32 id)
 {
 	OutboxEndpoint *ep;
 
-	/* There may be 100,000 that rest.  What only the others need is in OutboxWork. */
+	/* 100,000 endpoints may rest.  Fields that only the others need are in OutboxWork. */
 	StaticAssertStmt(sizeof(OutboxEndpoint) <= 640, "an endpoint that rests is small");
 
 	if (structs == NULL)
@@ -221,9 +221,9 @@ outbox_endpoint_note_lack(OutboxEndpoint *ep, const char *what, TimestampTz at)
 }
 
 /*
- * What held a request back in the last second, or holds back reading now.  Memory can be
- * over its bound for as long as requests last, because each endpoint may send one request
- * without room.
+ * Returns the reason that held a request back in the last second, or holds back reading
+ * now.  Memory can be over its bound for as long as requests last, because each endpoint
+ * may send one request without room.
  */
 const char *
 outbox_endpoint_lacks(OutboxEndpoint *ep, TimestampTz now)
@@ -278,7 +278,7 @@ next_ready(OutboxEndpoint *ep)
 				return d;
 		}
 
-		/* What is taken from the window may have to wait behind its key. */
+		/* A delivery from the window may have to wait behind its key. */
 		n = before_accepted(ep);
 		if (n == 0)
 			return first;

@@ -35,7 +35,7 @@ typedef enum OutboxDeliveryState
 	OUTBOX_DELIVERY_SETTLING /* the next settle changes its row */
 } OutboxDeliveryState;
 
-/* What the next settle does with the delivery's row in outbox.parked. */
+/* The change that the next settle makes to the delivery's row in outbox.parked. */
 typedef enum OutboxRowChange
 {
 	OUTBOX_VERDICT_NONE,
@@ -89,8 +89,8 @@ typedef struct OutboxLane
 	OutboxDelivery *head;		  /* ready or in flight (NULL: none) */
 	int				blockers;	  /* number of failed heads that are being settled, or are
 								   * in queue.retry_index */
-	bool			asked;		  /* true if 'retrying' and 'dead' say what outbox.parked
-								   * has */
+	bool			asked;		  /* true if 'retrying' and 'dead' agree with
+								   * outbox.parked */
 	bool			retrying;	  /* true if a head waits there that memory does not
 								   * have */
 	bool			dead;		  /* true if a dead head there blocks the key */
@@ -155,7 +155,7 @@ typedef struct OutboxWindowEntry
 	size_t			   bytes;
 	bool			   cancelled; /* true if it will not be sent */
 	bool			   forgotten; /* true if that is because it is forgotten */
-	OutboxFilterResult filter;	  /* what the endpoint's filter says of it */
+	OutboxFilterResult filter;	  /* result of the endpoint's filter */
 } OutboxWindowEntry;
 
 /*
@@ -231,11 +231,11 @@ typedef struct OutboxEndpointLink
 									 * none) */
 	uint64			reloads; /* of the settings of the server, before it was opened */
 	OutboxLinkState state;
-	char			reason[128]; /* why it is not up, or what holds it up */
+	char			reason[128]; /* reason why it is not up, or is held up */
 } OutboxEndpointLink;
 
 /*
- * How far the endpoint has read the log, and what it has read.
+ * How far the endpoint has read the log, and the events that it has read.
  */
 typedef struct OutboxFeed
 {
@@ -245,14 +245,14 @@ typedef struct OutboxFeed
 	OutboxCursor	   frontier;	  /* every event up to here is done, parked, ready, in
 									   * flight or waiting */
 	OutboxCursor	   own;			  /* the ticks between which the endpoint itself has
-									   * read what the window has of 'reading', if its
-									   * pages have another 'read' (read NULL: none) */
+									   * read the window's part of 'reading', if its pages
+									   * have another 'read' (read NULL: none) */
 	bool			   counted;		  /* true if 'backlog' goes up to the head of the
 									   * log */
 	OutboxCursor	   counter;		  /* else it goes up to here */
 	int64			   backlog;		  /* Number of matching events beyond the frontier, as
 									   * far as they were counted.  It includes the window
-									   * and leaves out what will not be sent. */
+									   * and leaves out events that will not be sent. */
 	TimestampTz		   backlog_since; /* no counted event of the backlog that is beyond
 									   * the window was emitted before this time */
 	OutboxWindowEntry *window;		  /* events that have not taken their place: a ring */
@@ -262,32 +262,32 @@ typedef struct OutboxFeed
 	size_t			   window_bytes;   /* sum of the entries' bytes */
 	int				   ncancelled;	   /* entries of the window that will not be sent */
 	int				   window_known;   /* number of entries at the front of the window for
-										* whose keys memory has what outbox.parked has of
-										* them */
+									    * whose keys memory knows the rows of
+									    * outbox.parked */
 	int64			   cancelled_upto; /* no event with a higher seq was cancelled */
 	bool			   drop_window;	   /* true if it has to be read again from the
 										* frontier */
 	uint64			   page;		   /* the last one that was read for it with others */
 } OutboxFeed;
 
-/* The endpoint's deliveries, by what they wait for. */
+/* The endpoint's deliveries, by the reason for which they wait. */
 typedef struct OutboxQueue
 {
 	dlist_head		   ready;
 	dlist_head		   in_flight;
 	dlist_head		   settling;
-	dlist_head		   held; /* those that are ready, in flight or waiting and have no
-							  * row */
+	dlist_head		   held; /* deliveries without a row that are ready, in flight or
+							  * waiting */
 	int				   nheld;
 	int				   nready;
 	int				   nin_flight; /* requests, of which a batch is one */
-	const char		  *lacks; /* what last held a request back, though the endpoint may
-								  * send (NULL: nothing yet) */
-	TimestampTz		   lacked_at; /* when that was, or may end */
-	int				   nheads;	  /* deliveries in flight that are their lane's
+	const char		  *lacks;	   /* the lack that last held a request back, though the
+							   * endpoint may send (NULL: none yet) */
+	TimestampTz		   lacked_at;  /* when that was, or may end */
+	int				   nheads;	   /* deliveries in flight that are their lane's
 										 * head, or have no lane */
 	int				   nwaiting;
-	int				   nretries_waiting; /* of 'nwaiting', those with 'was_retry' */
+	int				   nretries_waiting; /* the part of 'nwaiting' with 'was_retry' */
 	int				   nloaded_blocked;	 /* ready or waiting, with a row and without
 										  * 'was_retry' */
 	int				   nloaded_retries;	 /* ready or waiting, with a row and with
@@ -299,25 +299,26 @@ typedef struct OutboxQueue
 	dlist_head		   asking;	  /* lanes that outbox.parked has to be read for */
 	bool			   lanes_all; /* true if a key without a lane has nothing parked */
 	pairingheap		  *retries;
-	struct seqs_hash  *retry_index;		 /* by seq, with those that are being loaded */
+	struct seqs_hash  *retry_index;		 /* by seq, with the retries that are being
+										  * loaded */
 	int64			   nretries;		 /* in the heap */
 	int64			   nretries_loading; /* off the heap, while their rows are read */
 	bool			   retries_all;		 /* true if the heap has all that wait, false if
-										  * those up to the place below */
+										  * it has them up to the place below */
 	TimestampTz		   retries_due;		 /* due time */
 	int64			   retries_seq;		 /* seq, where due times are equal */
 	TimestampTz		   met_at;
 } OutboxQueue;
 
 /*
- * What the endpoint has in outbox.parked.  Written by endpoint.c, parked_look.c, parking.c
+ * The endpoint's rows in outbox.parked.  Written by endpoint.c, parked_look.c, parking.c
  * and reader.c.
  */
 typedef struct OutboxParkedRows
 {
 	int64 rows[OUTBOX_ROW_STATUSES]; /* as far as they were counted */
-	bool  rows_counted;				 /* true if all were, false if those up to rows_upto
-									  * were */
+	bool  rows_counted;				 /* true if all were, false if only the rows up to
+									  * rows_upto were */
 	int64 rows_upto;				 /* a seq */
 	char *sweep_key;				 /* The sweep for followers that nothing blocks has
 									  * examined the keys up to this one.  NULL: all of
@@ -328,8 +329,8 @@ typedef struct OutboxParkedRows
 } OutboxParkedRows;
 
 /*
- * What is counted of the endpoint.  Written by batch_outcome.c, outcome.c, publish.c,
- * reload.c and tally.c.
+ * Counters and figures of the endpoint.  Written by batch_outcome.c, outcome.c,
+ * publish.c, reload.c and tally.c.
  */
 typedef struct OutboxTally
 {
@@ -343,8 +344,8 @@ typedef struct OutboxTally
 	char			*last_error;
 
 	/*
-	 * What never goes down (tally.c).  'delivered' is above, and its place in 'count'
-	 * is not used.
+	 * Counters that never go down (tally.c).  'delivered' is above, and its place in
+	 * 'count' is not used.
 	 */
 	int64	   count[OUTBOX_COUNTERS];
 	int64	   shown[OUTBOX_COUNTERS];	   /* no crash can take these back */
@@ -353,15 +354,17 @@ typedef struct OutboxTally
 	XLogRecPtr settled_lsn; /* 'count' was stored later, here (0: was not) */
 } OutboxTally;
 
-/* What is to be stored of the endpoint's position, and of its subscription. */
+/* The changes of the endpoint's position and subscription that are to be stored. */
 typedef struct OutboxPlace
 {
 	bool  dirty;	  /* true if a position row has to be written */
 	bool  moved;	  /* true if events have left the window since one was written */
 	bool  shared;	  /* true if it is idle at the head and follows the shared row */
 	bool  was_shared; /* 'shared' as it was before the current settle */
-	bool  written;	  /* true if the last settle has stored what may let it go on */
-	bool  keeps;	  /* true if what it lacks of the log gets rows in outbox.parked */
+	bool  written;	  /* true if it may go on because of something that the last settle
+					   * stored */
+	bool  keeps;	  /* true if events of the log that it lacks get rows in
+					   * outbox.parked */
 	int32 follows;	  /* the shared row that its stored position followed when it was
 						   * loaded (0: none) */
 	int64 stored_version; /* of the newest subscription that is stored with its place */
@@ -369,13 +372,16 @@ typedef struct OutboxPlace
 						   * were not logged yet */
 } OutboxPlace;
 
-/* For what endpoints wait in turn, because there is not enough for all of them at once. */
+/*
+ * Resources for which endpoints wait in turn, because there is not enough for all at
+ * once.
+ */
 typedef enum OutboxTurn
 {
-	OUTBOX_TURN_READ,	/* a page of the log, for those that are catching up */
-	OUTBOX_TURN_MEMORY, /* memory for what they are to read ahead */
+	OUTBOX_TURN_READ,	/* a page of the log, for endpoints that are catching up */
+	OUTBOX_TURN_MEMORY, /* memory for events that they are to read ahead */
 	OUTBOX_TURN_AHEAD,	/* the head: they have read or counted all that may be read */
-	OUTBOX_TURN_COUNT,	/* a page of the log, for those whose backlog is being counted */
+	OUTBOX_TURN_COUNT,	/* a page of the log, to count their backlog */
 	OUTBOX_TURN_SHARE,	/* a settle that lets them follow the shared position */
 	OUTBOX_TURNS
 } OutboxTurn;
@@ -391,15 +397,16 @@ typedef struct OutboxLists
 									   * examines */
 	bool				   busy;
 	bool	   touched;	  /* true if it got something to do since it was last filled */
-	dlist_node open_node; /* on the list of those with something to settle or to
+	dlist_node open_node; /* on the list of endpoints with something to settle or to
 						   * publish */
 	bool	   open;
 	dlist_node settle_node; /* on one of these two lists: */
-	bool	   unsettled;	/* those that the next settle writes, or looks at */
-	bool	   behind; /* those of which it writes only how far they have read, in time */
-	bool unpublished;  /* true if something may have changed since it was published */
-	dlist_node turn_node[OUTBOX_TURNS]; /* on lists of those that wait for their turn */
-	bool	   in_turn[OUTBOX_TURNS];
+	bool	   unsettled;	/* the next settle writes it, or looks at it */
+	bool	   behind;		/* a settle writes only how far it has read, in time */
+	bool unpublished; /* true if something may have changed since it was published */
+	dlist_node
+		 turn_node[OUTBOX_TURNS]; /* on lists of endpoints that wait for their turn */
+	bool in_turn[OUTBOX_TURNS];
 	OutboxFlow flow; /* waits for a slot, or has some (slots.c) */
 } OutboxLists;
 
@@ -407,12 +414,12 @@ typedef struct OutboxLists
 #define outbox_listed(field, node) (dlist_container(OutboxLists, field, node)->endpoint)
 
 /*
- * What the worker has to know of each of its endpoints.  Written by busy.c, publish.c,
+ * Facts that the worker needs about each of its endpoints.  Written by busy.c, publish.c,
  * reload.c, roster.c and subscribers.c.
  */
 typedef struct OutboxMembership
 {
-	pairingheap_node waiting_node; /* in the heap of those that wait for a time */
+	pairingheap_node waiting_node; /* in the heap of endpoints that wait for a time */
 	TimestampTz		 waits_until;  /* 0: it is not in the heap */
 	bool published_quiet;		   /* true if it was quiet at the last outbox_publish() */
 	bool dropped;				   /* true if its settings are gone: the reload frees it
@@ -426,10 +433,10 @@ typedef struct OutboxMembership
 } OutboxMembership;
 
 /*
- * What only an endpoint needs that has something to do, or had a moment ago.  One that
- * rests has none of it, and reads the same place as all others that rest: it is attached
- * to the head, everything is counted and known, nothing is there, and it is on no list.
- * That place cannot be written.
+ * State of an endpoint that has something to do, or had a moment ago.  An endpoint that
+ * rests has none, and reads the same place as all others that rest: it is attached to the
+ * head, everything is counted and known, nothing is there, and it is on no list.  That
+ * place cannot be written.
  */
 typedef struct OutboxWork
 {
@@ -452,7 +459,8 @@ typedef struct OutboxEndpoint
 	OutboxParkedRows	*table;
 	OutboxLists			*lists;
 	OutboxTally			*tally;	 /* an endpoint that rests has none a minute later ... */
-	struct OutboxCounts *counts; /* ... and keeps here what is not 0 (tally.c) */
+	struct OutboxCounts *counts; /* ... and keeps its counters other than 0 here
+								  * (tally.c) */
 	OutboxPace			 pace;
 	OutboxPlace			 place;
 	OutboxMembership	 member;
@@ -461,8 +469,8 @@ typedef struct OutboxEndpoint
 extern const OutboxEndpointLink outbox_no_link;
 
 /*
- * Events of one endpoint: in the window, and waiting in memory.  With many in flight, more
- * of those that are read wait for the one before them.
+ * Events of one endpoint: in the window, and waiting in memory.  With many in flight,
+ * more of the events that are read wait for an earlier event.
  */
 #define OUTBOX_WINDOW 1024
 #define OUTBOX_MAX_WAITING 512
@@ -527,8 +535,8 @@ extern void		   outbox_endpoint_note_lack(OutboxEndpoint *ep, const char *what,
 extern const char *outbox_endpoint_lacks(OutboxEndpoint *ep, TimestampTz now);
 
 /*
- * Puts the next delivery that may be sent now in flight and returns it.  NULL:
- * there is none.  Those that can never be sent become dead on the way.
+ * Puts the next delivery that may be sent now in flight and returns it.  NULL: there is
+ * none.  Deliveries that can never be sent become dead on the way.
  */
 extern OutboxDelivery *outbox_endpoint_next(OutboxEndpoint *ep, TimestampTz now);
 

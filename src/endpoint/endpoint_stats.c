@@ -1,6 +1,6 @@
 /*
  * endpoint_stats.c
- *	  Owns how what outbox.stats shows of an endpoint is computed.
+ *	  Owns how the figures of an endpoint in outbox.stats are computed.
  */
 #include "base/outbox.h"
 

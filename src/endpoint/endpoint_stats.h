@@ -1,6 +1,6 @@
 /*
  * endpoint_stats.h
- *	  What outbox.stats shows of an endpoint.
+ *	  The figures of an endpoint in outbox.stats.
  */
 #ifndef OUTBOX_ENDPOINT_STATS_H
 #define OUTBOX_ENDPOINT_STATS_H

@@ -39,7 +39,7 @@ evaluate(JsonPath *filter, Jsonb *payload, bool *isnull)
 	return !*isnull && DatumGetBool(result);
 }
 
-/* What an expression yields, in the order of what it costs to compare. */
+/* The result of an expression, in the order of the cost of comparing it. */
 typedef enum Yield
 {
 	CONSTANT,
@@ -319,8 +319,8 @@ outbox_filter(JsonPath *filter, Jsonb *payload)
 }
 
 /*
- * check_filter(jsonpath): throws an error for a filter that has another form than those
- * of README.md, or is too long.
+ * check_filter(jsonpath): throws an error for a filter that has no form of README.md, or
+ * is too long.
  */
 OUTBOX_FUNCTION(outbox_check_filter_1_0, 1)
 {

@@ -3,8 +3,8 @@
  *	  Owns which of the endpoints that wait gets the next slot.
  *
  * It is the one with the fewest requests in flight, and among equals the one that has
- * used the least slot-time: the sum of the durations of its requests, those in flight
- * included.  Flows with equally many in flight use slot-time equally fast, so their order
+ * used the least slot-time: the sum of the durations of its requests, also of requests in
+ * flight.  Flows with equally many in flight use slot-time equally fast, so their order
  * does not change while nothing begins or ends.  See worker/README.md.
  */
 #include "base/outbox.h"
@@ -15,15 +15,15 @@
 #define const_flow_of(n) pairingheap_const_container(OutboxFlow, node, n)
 
 /*
- * Work that is a debt may take 1/SHARE of the time of the process: of an endpoint, and of
- * all those of a tenant that have one.
+ * Work that is a debt may take 1/SHARE of the time of the process: the debt of one
+ * endpoint, and the debts of all endpoints of one tenant together.
  */
 #define SHARE 16
 #define DEBT_FREE (5 * 1000)
 #define DEBT_MAX (10 * USECS_PER_SEC)
 #define UNUSED_MAX USECS_PER_SEC
 
-static int64 orders; /* of those that began to wait */
+static int64 orders; /* of flows that began to wait */
 
 /* True if the first is less, modulo 2^64. */
 static bool
@@ -110,7 +110,7 @@ move(OutboxFlow *f, pairingheap *to)
 		f->parent->period++;
 }
 
-/* Puts the flow and those above it where they belong, after a change. */
+/* Puts the flow and the flows above it where they belong, after a change. */
 static void
 place(OutboxFlow *f)
 {
@@ -124,9 +124,10 @@ place(OutboxFlow *f)
 }
 
 /*
- * Slot-time counts while some wait.  A flow that comes to these, or that was idle, has used
- * as much as the one that was served last, or more: what it did not use before is lost.
- * And what it used while the others did not want it is no debt.
+ * Slot-time counts while some flows wait.  A flow that begins to wait, or that was idle,
+ * has used at least as much as the flow that was served last: slot-time that it did not
+ * use before is lost.  Slot-time that it used while the others did not want it is no
+ * debt.
  */
 static void
 catch_up(OutboxFlow *f, TimestampTz now)

@@ -1,8 +1,8 @@
 /*
  * flow.h
- *	  Fair queueing: which of those that wait gets the next slot.
+ *	  Fair queueing: which waiting flow gets the next slot.
  *
- * A flow is what has a share of the slots: an endpoint, or a tenant with the endpoints
+ * A flow has a share of the slots.  It is an endpoint, or a tenant with the endpoints
  * below it.  It uses only numbers and times, so it is tested without a server.
  */
 #ifndef OUTBOX_FLOW_H
@@ -22,14 +22,15 @@ typedef struct OutboxFlow
 	bool		active;		  /* true if it has had work all the time since it began to */
 	int			in_flight;
 	int			nbelow; /* flows right below it that have requests in flight */
-	uint64		used;	/* Slot-µs, less the times at which those in flight began.  It is
-							  * counted modulo 2^64, and only differences matter. */
-	uint64		served; /* what it had used when its last request began */
+	uint64		used;	/* Slot-µs, less the times at which the requests in flight began.
+						 * It is counted modulo 2^64, and only differences matter. */
+	uint64		served; /* 'used' when its last request began */
 	uint64		clock;	/* slot-µs of the flow below that was served last */
 	uint64		period; /* number of times that none below it waited any more */
 	uint64		in_period; /* that of the parent that 'used' belongs to */
-	int64		order;	   /* among equals, or among those that are held */
-	int64		work;	   /* µs of work for its requests, less what they may take */
+	int64		order;	   /* among equals, or among flows that are held */
+	int64		work;	   /* µs of work for its requests, less the time that they may
+						    * take */
 	int64		debt;	   /* µs by which they took more, at 'debt_at' */
 	TimestampTz debt_at;
 } OutboxFlow;
@@ -57,7 +58,7 @@ extern OutboxFlow *outbox_flow_first(const OutboxFlow *root);
 extern void outbox_flow_take(OutboxFlow *f, TimestampTz now);
 
 /*
- * It waits for something else than a slot: it is passed over until _release.  Those that
+ * It waits for something else than a slot: it is passed over until _release.  Flows that
  * are held are in the order of 'order'.
  */
 extern void		   outbox_flow_hold(OutboxFlow *f, pairingheap *held, int64 order);

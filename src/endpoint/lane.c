@@ -4,7 +4,7 @@
  *	  at a time in the order of the log.
  *
  * A lane has at most one live head, which is ready or in flight.  While its head is
- * parked the lane is blocked, and what follows is parked behind it.
+ * parked the lane is blocked, and its followers are parked behind it.
  *
  * outbox.parked may have more than memory holds.  Then a lane that only rows block
  * is freed.  When it is made again, outbox.parked is read for it before it
@@ -253,9 +253,9 @@ begin_waiting(OutboxEndpoint *ep, OutboxLane *lane, OutboxDelivery *d)
 }
 
 /*
- * As a rule, followers with a row in outbox.parked are older than those in memory.
- * But after a restart those that were in flight have no row, and are older than all
- * with one.
+ * As a rule, followers with a row in outbox.parked are older than those in memory.  But
+ * after a restart, followers that were in flight have no row, and are older than all with
+ * a row.
  */
 OutboxDelivery *
 outbox_lane_peek(const OutboxLane *lane)
@@ -346,8 +346,8 @@ outbox_lane_answer(OutboxEndpoint *ep, OutboxLane *lane, bool retrying, bool dea
 }
 
 /*
- * The list is in the order of seq.  What comes from the log belongs to its end.
- * What comes back from tables is put in its place.
+ * The list is in the order of seq.  A delivery from the log belongs to its end.  A
+ * delivery that comes back from tables is put in its place.
  */
 void
 outbox_lane_wait(OutboxEndpoint *ep, OutboxLane *lane, OutboxDelivery *d)
@@ -431,10 +431,10 @@ park_lanes(OutboxEndpoint *ep, int above)
 }
 
 /*
- * Followers that would wait long are parked, so that memory and the position do not
- * have to hold them.  These are the followers of a blocked lane.  When an endpoint
- * has too many followers in memory, those of its longest lanes are parked too, so
- * that one busy key does not stop the others.
+ * Followers that would wait long are parked, so that memory and the position do not have
+ * to hold them.  These are the followers of a blocked lane.  When an endpoint has too
+ * many followers in memory, the followers of its longest lanes are parked too, so that
+ * one busy key does not stop the others.
  */
 void
 outbox_lanes_park_followers(OutboxEndpoint *ep, TimestampTz now)

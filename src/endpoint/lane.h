@@ -11,9 +11,9 @@ extern void outbox_lanes_init(OutboxEndpoint *ep);
 extern void outbox_lanes_free(OutboxEndpoint *ep);
 
 /*
- * Returns the key of the lane that orders an event with this key.  NULL: no lane
- * does.  _find returns the lane of a key, or NULL.  _get makes it if it is missing.
- * 'known' is true if memory has what outbox.parked has of the key.
+ * Returns the key of the lane that orders an event with this key.  NULL: no lane does.
+ * _find returns the lane of a key, or NULL.  _get makes it if it is missing.  'known' is
+ * true if memory knows the key's rows in outbox.parked.
  */
 extern const char *outbox_lane_key(const OutboxEndpoint *ep, const char *key);
 extern OutboxLane *outbox_lane_find(OutboxEndpoint *ep, const char *key);
@@ -23,10 +23,9 @@ extern OutboxLane *outbox_lane_get(OutboxEndpoint *ep, const char *key, bool kno
 extern bool outbox_lane_is_free(const OutboxLane *lane);
 
 /*
- * What outbox.parked has of a lane.  _forget_rows: it has to be read again.
- * _answer: it was read, and 'first' is the lowest seq of the lane's followers
- * there, -1: it has none.  _parked: there are followers, none with a seq below
- * 'first'.
+ * The rows of a lane in outbox.parked.  _forget_rows: they have to be read again.
+ * _answer: they were read, and 'first' is the lowest seq of the lane's followers there,
+ * -1: it has none.  _parked: there are followers, none with a seq below 'first'.
  */
 extern void outbox_lane_forget_rows(OutboxLane *lane);
 extern void outbox_lane_answer(OutboxEndpoint *ep, OutboxLane *lane, bool retrying,
@@ -34,10 +33,10 @@ extern void outbox_lane_answer(OutboxEndpoint *ep, OutboxLane *lane, bool retryi
 extern void outbox_lane_parked(OutboxLane *lane, int64 first);
 
 /*
- * All lanes of an endpoint.  _count returns their number.  _visit_waiting calls
- * 'visit' for each list of waiting deliveries, with what the last call returned.
- * _evict frees the lanes that only rows block.  _forget_rows makes outbox.parked be
- * read again for every lane.
+ * All lanes of an endpoint.  _count returns their number.  _visit_waiting calls 'visit'
+ * for each list of waiting deliveries, with the result of the last call.  _evict frees
+ * the lanes that only rows block.  _forget_rows makes outbox.parked be read again for
+ * every lane.
  */
 extern int	  outbox_lanes_count(const OutboxEndpoint *ep);
 extern int64 *outbox_lanes_visit_waiting(OutboxEndpoint *ep,
@@ -47,12 +46,12 @@ extern void	  outbox_lanes_evict(OutboxEndpoint *ep);
 extern void	  outbox_lanes_forget_rows(OutboxEndpoint *ep);
 
 /*
- * Gives a delivery its place in its lane, or makes it ready if it has no lane.
- * 'known' is true if memory has what outbox.parked has of its key.
+ * Gives a delivery its place in its lane, or makes it ready if it has no lane.  'known'
+ * is true if memory knows the rows of its key in outbox.parked.
  */
 extern void outbox_lane_place(OutboxEndpoint *ep, OutboxDelivery *d, bool known);
 
-/* Adds the delivery to those that wait in the lane. */
+/* Adds the delivery to the waiting ones of the lane. */
 extern void outbox_lane_wait(OutboxEndpoint *ep, OutboxLane *lane, OutboxDelivery *d);
 
 /*

@@ -23,8 +23,8 @@ typedef enum OutboxLogLine
 extern bool outbox_log_line_may(OutboxLogLine line, const char *endpoint);
 
 /*
- * Writes one line for those of each kind that were only counted, when their time is over.
- * To be called in each round.
+ * Writes one line for the events of each kind that were only counted, when their time is
+ * over.  To be called in each round.
  */
 extern void outbox_log_lines_sum_up(TimestampTz now);
 

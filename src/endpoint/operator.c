@@ -1,7 +1,8 @@
 /*
  * operator.c
- *	  Owns what an operator's commands do to deliveries in memory, once the tables
- *	  are changed.  It also knows whether memory has a delivery at all.
+ *	  Owns the effect of an operator's commands on deliveries in memory, once
+ *	  the tables are changed.  It also knows whether memory has a delivery at
+ *	  all.
  */
 #include "base/outbox.h"
 
@@ -69,7 +70,10 @@ outbox_operator_probe(OutboxEndpoint *ep, TimestampTz now)
 
 	outbox_pace_resume(&ep->pace);
 
-	/* After a Retry-After each delivery waits, too, and those of a topic that is held. */
+	/*
+	 * After a Retry-After each delivery waits, too, and so do deliveries of a topic that
+	 * is held.
+	 */
 	if (waits && ep->pace.breaker == OUTBOX_BREAKER_CLOSED)
 		outbox_retries_first_due(ep, now);
 }

@@ -1,7 +1,7 @@
 /*
  * operator.h
- *	  What an operator's command means for deliveries in memory.  The tables have
- *	  been changed and committed before these functions are called.
+ *	  The effect of an operator's command on deliveries in memory.  The tables
+ *	  have been changed and committed before these functions are called.
  */
 #ifndef OUTBOX_OPERATOR_H
 #define OUTBOX_OPERATOR_H

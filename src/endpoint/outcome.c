@@ -1,7 +1,7 @@
 /*
  * outcome.c
- *	  Owns what the end of a request means for the delivery, for those behind it in
- *	  its lane, and for the endpoint.
+ *	  Owns the effect of a request's end on the delivery, on the followers in
+ *	  its lane, and on the endpoint.
  */
 #include "base/outbox.h"
 
@@ -199,7 +199,10 @@ outbox_outcome_keep(OutboxEndpoint *ep, OutboxDelivery *d)
 	wait_until(ep, d, d->event->created_at);
 }
 
-/* True if a probe of the topic is in flight, or what was sent before it was held. */
+/*
+ * True if a probe of the topic is in flight, or a request that began before the topic was
+ * held.
+ */
 static bool
 probes_topic(const OutboxEndpoint *ep, const char *topic)
 {
@@ -216,8 +219,8 @@ probes_topic(const OutboxEndpoint *ep, const char *topic)
 }
 
 /*
- * What was tried waits longer than what was not, so that it does not take all probes.  An
- * event that an operator sends again, or whose time is over, is sent.
+ * A delivery that was tried waits longer than one that was not, so that it does not take
+ * all probes.  An event that an operator sends again, or whose time is over, is sent.
  */
 bool
 outbox_outcome_hold(OutboxEndpoint *ep, OutboxDelivery *d, TimestampTz now)

@@ -1,6 +1,6 @@
 /*
  * outcome.h
- *	  What the end of a request means for a delivery, its key and its endpoint.
+ *	  The effect of a request's end on a delivery, its key and its endpoint.
  */
 #ifndef OUTBOX_OUTCOME_H
 #define OUTBOX_OUTCOME_H

@@ -12,9 +12,9 @@
 #include "endpoint/pace.h"
 
 /*
- * Full jitter: the wait is a random part of the exponential bound, so that what
- * failed together does not come back together.  It is at least a tenth of the
- * bound, so that a retry does not follow its failure at once.
+ * Full jitter: the wait is a random part of the exponential bound, so that deliveries
+ * that failed together do not come back together.  It is at least a tenth of the bound,
+ * so that a retry does not follow its failure at once.
  */
 int64
 outbox_backoff(int attempt, int64 base, int64 max, double random)
@@ -159,8 +159,8 @@ find_topic(const OutboxPace *p, const char *topic)
 }
 
 /*
- * A topic for which there is no room counts for the endpoint alone.  What was in flight
- * when it came to be refused is no probe.
+ * A topic for which there is no room counts for the endpoint alone.  A request that was
+ * in flight when it came to be refused is no probe.
  */
 bool
 outbox_pace_refusal(OutboxPace *p, const char *topic, int64 seq, TimestampTz now)
@@ -250,7 +250,9 @@ outbox_pace_failure(OutboxPace *p, int64 seq, bool probe, TimestampTz now)
 {
 	if (p->breaker == OUTBOX_BREAKER_OPEN)
 	{
-		/* Only a probe counts, not what was in flight when the breaker opened. */
+		/*
+		 * Only a probe counts, not a request that was in flight when the breaker opened.
+		 */
 		if (probe)
 			wait_for_probe(p, now);
 		return false;

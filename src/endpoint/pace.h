@@ -42,7 +42,7 @@ typedef struct OutboxRefused
 	TimestampTz	   retry_at; /* time of the next probe.  0: it is not refused yet */
 } OutboxRefused;
 
-/* What the endpoint's settings allow. */
+/* The limits of the endpoint's settings. */
 typedef struct OutboxPaceLimits
 {
 	int	   max_in_flight;

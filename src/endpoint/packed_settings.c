@@ -13,7 +13,7 @@
 
 typedef struct OutboxSettings
 {
-	struct OutboxSettings *former; /* those that were replaced, and may be in use */
+	struct OutboxSettings *former; /* settings that were replaced, and may be in use */
 	size_t				   size;
 } OutboxSettings;
 
@@ -24,7 +24,7 @@ typedef struct OutboxSettings
 #define CLASS 16
 #define CLASSES 64
 
-static MemoryContext settings_cxt; /* parent of the others, and of what is larger */
+static MemoryContext settings_cxt; /* parent of the others, and of larger settings */
 static MemoryContext slabs[CLASSES];
 
 static MemoryContext

@@ -164,7 +164,7 @@ outbox_parking_settled(OutboxEndpoint *ep)
 		outbox_delivery_free(d);
 	}
 
-	/* What the endpoint has read is stored by a position only. */
+	/* Events that the endpoint has read are stored by a position only. */
 	if (ep->place.dirty)
 		ep->place.dirty = ep->place.moved = false;
 }

@@ -31,8 +31,9 @@ extern void outbox_pattern_trie_remove(OutboxPatternTrie *trie, OutboxPatternLin
 
 /*
  * Calls back with the item of each pattern that matches the topic, as
- * outbox_topic_matches() does.  It costs what the topic has of segments and the trie of
- * matches, whatever else is in it.  The topic has at most OUTBOX_MAX_TOPIC bytes.
+ * outbox_topic_matches() does.  Its cost grows with the topic's segments and the trie's
+ * matches, and with nothing else in the trie.  The topic has at most OUTBOX_MAX_TOPIC
+ * bytes.
  */
 extern void outbox_pattern_trie_match(const OutboxPatternTrie *trie, const char *topic,
 									  size_t len, OutboxPatternMatched matched,

@@ -2,7 +2,8 @@
  * queue.c
  *	  Owns the lists that an endpoint's deliveries are on.
  *
- * Each state has a list (OutboxDeliveryState).  What is held is on a list of its own, too.
+ * Each state has a list (OutboxDeliveryState).  A delivery that is held is on a list of
+ * its own, too.
  */
 #include "base/outbox.h"
 
@@ -75,7 +76,7 @@ outbox_delivery_free_list(dlist_head *list)
 }
 
 /*
- * The views show a ready or waiting delivery with the state in its row.  So those
+ * The views show a ready or waiting delivery with the state in its row.  So deliveries
  * with a row are counted by it.
  */
 void

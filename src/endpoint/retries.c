@@ -2,9 +2,9 @@
  * retries.c
  *	  Owns the parked deliveries of an endpoint whose retry is not due yet.
  *
- * Memory has only the seq, the time and the group of each.  The event is read again
- * when the retry is due.  Where there are too many, memory has those that are due
- * next, and outbox.parked alone has the others.
+ * Memory has only the seq, the time and the group of each.  The event is read again when
+ * the retry is due.  Where there are too many, memory has the retries that are due next,
+ * and outbox.parked alone has the others.
  */
 #include "base/outbox.h"
 
@@ -59,7 +59,7 @@ outbox_retries_init(OutboxEndpoint *ep)
 	ep->queue->retry_index = seqs_create(ep->cxt, 2, NULL);
 }
 
-/* True if it is beyond those that the heap has to have. */
+/* True if it is beyond the retries that the heap has to have. */
 static bool
 is_beyond(const OutboxEndpoint *ep, TimestampTz due, int64 seq)
 {

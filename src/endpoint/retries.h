@@ -10,10 +10,9 @@
 extern void outbox_retries_init(OutboxEndpoint *ep);
 
 /*
- * Add a retry to the heap.  'due' is as its row says.  'lane' is the lane whose
- * head it is, which it blocks until it is back in memory.  NULL: it is in no lane.
- * _add leaves out a retry beyond those that the heap has to have, and only marks
- * its lane.
+ * Add a retry to the heap.  'due' is as its row says.  'lane' is the lane whose head it
+ * is, which it blocks until it is back in memory.  NULL: it is in no lane.  _add leaves
+ * out a retry beyond the part that the heap has to have, and only marks its lane.
  */
 extern void outbox_retries_add(OutboxEndpoint *ep, int64 seq, TimestampTz due,
 							   int64 group, bool tried, OutboxLane *lane);
@@ -44,7 +43,7 @@ extern void outbox_retries_remove(OutboxEndpoint *ep, int64 seq);
 extern void outbox_retries_make_due(OutboxEndpoint *ep, int64 seq, TimestampTz now);
 extern void outbox_retries_first_due(OutboxEndpoint *ep, TimestampTz now);
 
-/* Makes those on the heap due of which no attempt has failed. */
+/* Makes the retries on the heap due of which no attempt has failed. */
 extern void outbox_retries_untried_due(OutboxEndpoint *ep, TimestampTz now);
 
 /* Returns the retry on the heap that is due first (NULL: there is none). */

@@ -13,9 +13,9 @@
 #include "endpoint/tally.h"
 
 /*
- * A period of failing ends when so long (µs) nothing has failed, or twice backoff_max
- * if that is longer.  Then there was nothing to send, and what failed long ago says
- * nothing about the receiver now.
+ * A period of failing ends when so long (µs) nothing has failed, or twice backoff_max if
+ * that is longer.  Then there was nothing to send, and a failure of long ago says nothing
+ * about the receiver now.
  */
 #define SILENCE USECS_PER_DAY
 
@@ -74,10 +74,10 @@ outbox_status_may_send(OutboxEndpoint *ep, TimestampTz now)
 }
 
 /*
- * Every second probe is an event that was not sent before, if there is one.  So events that
- * always fail do not keep the breaker open for all others.  A probe that follows no wait was
- * asked for, perhaps for an event that is parked.  Where memory is short, one event that waits
- * behind its key is enough, and what is parked is tried.
+ * Every second probe is an event that was not sent before, if there is one.  So events
+ * that always fail do not keep the breaker open for all others.  A probe that follows no
+ * wait was asked for, perhaps for an event that is parked.  Where memory is short, one
+ * event that waits behind its key is enough, and a parked event is tried.
  */
 bool
 outbox_status_probes_new(const OutboxEndpoint *ep)
@@ -172,7 +172,7 @@ outbox_status_failure(OutboxEndpoint *ep, const OutboxDelivery *d, bool refused,
 					ep->config.name, ep->pace.failures.n, ep->tally->last_error)));
 	}
 
-	/* What was in flight when it was switched off begins no new period. */
+	/* A request that was in flight when it was switched off begins no new period. */
 	if (outbox_status_is_off(ep))
 		return;
 	note_failure(ep, now);
@@ -225,8 +225,8 @@ outbox_status_failing_at(const OutboxEndpoint *ep)
 }
 
 /*
- * The words of a sink may be those of its server, which may be hostile: they go into
- * views and into the log.
+ * The words of a sink may come from its server, which may be hostile: they go into views
+ * and into the log.
  */
 static void
 copy_printable(char *to, const char *from, size_t size)

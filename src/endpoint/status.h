@@ -18,8 +18,8 @@ extern bool outbox_status_is_stuck(const OutboxEndpoint *ep);
 
 /*
  * True if nothing is sent to it for a while: it is off, cannot be settled, has no link,
- * has to wait, or all of its slots have been taken for a second.  Then nothing is read for
- * it, and it gives up what was, where memory is short.
+ * has to wait, or all of its slots have been taken for a second.  Then nothing is read
+ * for it, and it gives up events that were read, where memory is short.
  */
 extern bool outbox_status_is_shut(const OutboxEndpoint *ep, TimestampTz now);
 

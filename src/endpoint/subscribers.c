@@ -4,8 +4,8 @@
  *
  * Endpoints are grouped by their tenant.  When a topic comes for the first time with
  * events of a tenant, it is matched against the patterns of that tenant's endpoints, and
- * looked up in a trie of those without a tenant.  From then on it is found in a hash
- * table.  So an event costs nothing for the endpoints that do not get it.
+ * looked up in a trie of the endpoints without a tenant.  From then on it is found in a
+ * hash table.  So an event costs nothing for the endpoints that do not get it.
  */
 #include "base/outbox.h"
 
@@ -38,7 +38,7 @@ typedef struct OutboxSubscription
 
 static MemoryContext	  subscriptions_cxt;
 static OutboxGroup		  no_tenant;
-static OutboxPatternTrie *trie; /* of those without a tenant */
+static OutboxPatternTrie *trie; /* of endpoints without a tenant */
 static uint64			  changes;
 
 #define SH_PREFIX topics
@@ -262,7 +262,7 @@ remember(const char *name, int n, int nother)
 	return s;
 }
 
-/* What a search has found.  Each endpoint is there once. */
+/* The result of a search.  Each endpoint is there once. */
 typedef struct Found
 {
 	uint64				 search;
@@ -291,7 +291,7 @@ take_found(void *arg, void *item)
 	f->nhere += s->endpoint != NULL;
 }
 
-/* Those of this worker come first, by id. */
+/* The endpoints of this worker come first, by id. */
 static int
 compare_found(const void *a, const void *b)
 {
@@ -348,8 +348,8 @@ is_valid(const OutboxSubscribers *s, const OutboxTenant *t)
 }
 
 /*
- * Finds what is remembered under a name, which is a tenant, a line feed and a topic.
- * NULL: nothing, or it is out of date.
+ * Finds the subscribers that are remembered under a name, which is a tenant, a line feed
+ * and a topic.  NULL: nothing, or it is out of date.
  */
 static OutboxSubscribers *
 recall(const char *name, const OutboxTenant *t)

@@ -38,10 +38,10 @@ extern void outbox_subscribers_init(void);
 /*
  * The settings of an endpoint have changed, if it is already known, or it is a new one.
  * _remove: the endpoint is about to be freed.  _other: the same for subscriptions of
- * endpoints that other workers serve.  What the struct points to remains the caller's,
- * until it is removed.  Each costs the same whatever the
- * number of endpoints.  What is remembered of topics is found again where it may have
- * changed: for events of one tenant, or for all if the endpoint has no tenant.
+ * endpoints that other workers serve.  The data that the struct points to remains the
+ * caller's, until it is removed.  Each costs the same whatever the number of endpoints.
+ * The remembered subscribers of topics are found again where they may have changed: for
+ * events of one tenant, or for all if the endpoint has no tenant.
  */
 extern void outbox_subscribers_add(OutboxEndpoint *ep);
 extern void outbox_subscribers_remove(OutboxEndpoint *ep);
@@ -73,9 +73,9 @@ extern bool outbox_subscribers_exist(const char *topic);
 extern bool outbox_subscribers_elsewhere(const OutboxSubscribers *s, OutboxRow *row);
 
 /*
- * The first is true if the endpoint now subscribes to the event's topic, and gets
- * events of its tenant.  The second is what its filter says of the event.  An event
- * that cannot be read passes.
+ * The first is true if the endpoint now subscribes to the event's topic, and gets events
+ * of its tenant.  The second is the result of its filter for the event.  An event that
+ * cannot be read passes.
  */
 extern bool outbox_subscribes(const OutboxEndpoint *ep, const char *topic, size_t len,
 							  OutboxRow *row);

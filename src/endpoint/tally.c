@@ -1,7 +1,7 @@
 /*
  * tally.c
- *	  Owns what is counted of an endpoint's deliveries: rates, latencies, and counters
- *	  that never go down.
+ *	  Owns the figures of an endpoint's deliveries: rates, latencies, and
+ *	  counters that never go down.
  *
  * A counter that goes down is read by Prometheus as a restart from 0, so that all that
  * it ever counted seems to have happened at once.  A crash can take back the last
@@ -45,7 +45,7 @@ const OutboxCounterName outbox_counter_names[OUTBOX_COUNTERS] = {
 	[OUTBOX_COUNT_UNMATCHED] = {"unmatched_total", NULL},
 };
 
-/* What is kept of an endpoint that has no tally. */
+/* The counters of an endpoint that has no tally. */
 typedef struct OutboxCounts
 {
 	int64		delivered;
@@ -59,7 +59,7 @@ typedef struct OutboxCounts
 /* Constant, so that writing to it ends the process. */
 static const OutboxTally none;
 
-/* What many endpoints had at a time is given back when they rest. */
+/* Memory that many endpoints had at a time is given back when they rest. */
 static MemoryContext tallies_cxt;	 /* counts and errors */
 static MemoryContext tally_slab;	 /* OutboxTally */
 static MemoryContext histogram_slab; /* OutboxHistogram */

@@ -1,6 +1,6 @@
 /*
  * tally.h
- *	  What is counted of an endpoint's deliveries: rates and latencies.
+ *	  The figures of an endpoint's deliveries: rates and latencies.
  */
 #ifndef OUTBOX_TALLY_H
 #define OUTBOX_TALLY_H
@@ -15,7 +15,7 @@ extern void outbox_tally_resume(OutboxEndpoint *ep);
 
 extern void outbox_tally_success(OutboxEndpoint *ep, TimestampTz now);
 
-/* What outbox.metrics() calls a counter. */
+/* The name and label of a counter in outbox.metrics(). */
 typedef struct OutboxCounterName
 {
 	const char *metric; /* without "outbox_" or "outbox_endpoint_" */
@@ -40,9 +40,9 @@ extern bool outbox_tally_flushed(OutboxEndpoint *ep, XLogRecPtr flushed);
 extern bool outbox_tally_waits(const OutboxEndpoint *ep);
 
 /*
- * The first makes the tally of what is kept of it, if the endpoint has none.  The second
- * frees it, and keeps what is not 0.  It does so only if all that was counted is stored,
- * and what was measured is too old to be shown.  The third forgets all.
+ * The first makes the tally from the kept counters, if the endpoint has none.  The second
+ * frees it, and keeps the counters that are not 0.  It does so only if all counters are
+ * stored, and the measurements are too old to be shown.  The third forgets all.
  */
 extern void outbox_tally_wake(OutboxEndpoint *ep);
 extern void outbox_tally_rest(OutboxEndpoint *ep, TimestampTz now);

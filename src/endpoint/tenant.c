@@ -1,7 +1,7 @@
 /*
  * tenant.c
- *	  Owns what the endpoints of one tenant have together: limits, requests in flight,
- *	  and the list of them.
+ *	  Owns the things that the endpoints of one tenant share: limits, requests
+ *	  in flight, and the list of them.
  */
 #include "base/outbox.h"
 

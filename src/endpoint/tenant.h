@@ -1,6 +1,6 @@
 /*
  * tenant.h
- *	  What the endpoints of one tenant have together.
+ *	  The limits and requests that the endpoints of one tenant share.
  */
 #ifndef OUTBOX_TENANT_H
 #define OUTBOX_TENANT_H
@@ -50,8 +50,8 @@ extern void outbox_tenant_set_limits(OutboxTenant *t, int max_in_flight,
 									 double rate_limit);
 
 /*
- * Returns when one more request may be sent: 'now', or a later time.  DT_NOEND: when one
- * of those in flight has ended.
+ * Returns when one more request may be sent: 'now', or a later time.  DT_NOEND: when a
+ * request in flight has ended.
  */
 extern TimestampTz outbox_tenant_allows_at(OutboxTenant *t, TimestampTz now);
 

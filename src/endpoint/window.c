@@ -4,8 +4,8 @@
  *	  that were read and have not taken their place.  The frontier is the place in
  *	  the log up to which events have.
  *
- * Everything before the frontier is done, has a row in outbox.parked, or is ready,
- * in flight or waiting in memory.  What has no row is stored with the position.
+ * Everything before the frontier is done, has a row in outbox.parked, or is ready, in
+ * flight or waiting in memory.  An event without a row is stored with the position.
  */
 #include "base/outbox.h"
 
@@ -51,9 +51,10 @@ holds_little(const OutboxEndpoint *ep)
 }
 
 /*
- * Reading stops while the endpoint could not send what it has.  While its breaker is open
- * it needs one event, for the probe that is due, if that is to be a new one, or if it has
- * none to retry: none that is stored, and none that soon is.
+ * Reading stops while the endpoint could not send the events that it has.  While its
+ * breaker is open, it reads only the event that the due probe needs.  The probe needs one
+ * if it is to send a new event, or if there is no event to retry: none is stored, and
+ * none soon will be.
  */
 bool
 outbox_window_wants_events(OutboxEndpoint *ep, TimestampTz now)
@@ -161,8 +162,9 @@ outbox_window_takes_from(const OutboxEndpoint *ep, const OutboxTick *read,
 }
 
 /*
- * The frontier moves to an event.  What was read for several endpoints has the tick from
- * which one of them has read.  The others may have had more, and their own tick says so.
+ * The frontier moves to an event.  An event that was read for several endpoints has the
+ * tick from which one of them has read.  The others may have had more, and their own tick
+ * says so.
  */
 static void
 move_frontier(OutboxFeed *feed, const OutboxEvent *event)
@@ -295,7 +297,7 @@ outbox_window_take_next(OutboxEndpoint *ep, OutboxDelivery **result)
 		outbox_tally_count(ep, OUTBOX_COUNT_CANCELLED);
 	ep->feed->backlog_since = Max(ep->feed->backlog_since, event->created_at);
 
-	/* What is sent has an outcome later.  A cancelled event has none. */
+	/* An event that is sent has an outcome later.  A cancelled event has none. */
 	ep->place.moved = true;
 	ep->place.dirty = ep->place.dirty || entry.cancelled;
 	move_frontier(ep->feed, event);

@@ -18,8 +18,8 @@ extern bool outbox_window_has_something(const OutboxEndpoint *ep);
 /*
  * _wants_events is true if events should be read for the endpoint from its own place, and
  * _has_memory if memory allows that.  _may_push is true if memory allows one more.  _push
- * adds an event, or returns false if the window is full.  What an endpoint that is not
- * attached gets must be new at its cursor.  _takes_from is true if it may be read from
+ * adds an event, or returns false if the window is full.  An event for an endpoint that
+ * is not attached must be new at its cursor.  _takes_from is true if it may be read from
  * another tick on than that of the cursor.
  */
 extern bool outbox_window_wants_events(OutboxEndpoint *ep, TimestampTz now);
@@ -67,8 +67,8 @@ extern const OutboxCursor *outbox_window_frontier(OutboxEndpoint	 *ep,
 extern bool outbox_window_take_next(OutboxEndpoint *ep, OutboxDelivery **d);
 
 /*
- * The same for a delivery of an event that was not in the window.  'known': memory has what
- * outbox.parked has of its key.  Returns false if it is dead.
+ * The same for a delivery of an event that was not in the window.  'known': memory knows
+ * the rows of its key in outbox.parked.  Returns false if it is dead.
  */
 extern bool outbox_window_place(OutboxEndpoint *ep, OutboxDelivery *d,
 								OutboxFilterResult filter, bool known);

@@ -243,7 +243,7 @@ concerns_databases(Node *parsetree)
 	}
 }
 
-/* What is left to do when a command has run. */
+/* The work that is left when a command has run. */
 typedef struct Aftermath
 {
 	bool  databases;	/* it concerns pg_database */
@@ -253,10 +253,10 @@ typedef struct Aftermath
 } Aftermath;
 
 /*
- * Does what comes before the command, and notes what comes after it.  A command may
- * free its own statement: a procedure that ends its transaction gives up the plan that
- * the statement is a part of.  So nothing is read of the statement once it runs, and
- * the names are copied.  They are needed only by commands that end no transaction.
+ * Does the work before the command, and notes the work after it.  A command may free its
+ * own statement: a procedure that ends its transaction gives up the plan that the
+ * statement is a part of.  So nothing is read of the statement once it runs, and the
+ * names are copied.  They are needed only by commands that end no transaction.
  */
 static Aftermath
 before_command(Node *parsetree)

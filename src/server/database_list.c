@@ -1,7 +1,7 @@
 /*
  * database_list.c
- *	  Owns what the launcher knows of the server's databases: what it last read in
- *	  pg_database, and which of them were seen to have no extension.
+ *	  Owns the launcher's list of the server's databases: the result of its last
+ *	  read of pg_database, and which of them were seen to have no extension.
  */
 #include "postgres.h"
 
@@ -122,8 +122,8 @@ outbox_databases_claim(void)
 
 /*
  * The slots' databases are noted before pg_database is read.  If such a database is
- * missing from what was read afterwards, it was dropped.  A slot that is claimed
- * during the scan may belong to a database that is newer.
+ * missing from the rows read afterwards, it was dropped.  A slot that is claimed during
+ * the scan may belong to a database that is newer.
  */
 static void
 scan_databases(void)

@@ -1,6 +1,6 @@
 /*
  * database_list.h
- *	  What the launcher knows of the server's databases.
+ *	  The launcher's list of the server's databases.
  */
 #ifndef OUTBOX_DATABASE_LIST_H
 #define OUTBOX_DATABASE_LIST_H

@@ -2,11 +2,11 @@
  * launcher.c
  *	  Owns the decision how many workers each database has.
  *
- * Whether a database has the extension can only be seen by a process that is connected
- * to it.  So each database is probed once: its first worker starts and reports what it
- * found.  The launcher remembers the result until it is woken to probe again.  The
- * postmaster never restarts workers.  All starts are made here, and their rate is
- * limited here.
+ * Whether a database has the extension can only be seen by a process that is connected to
+ * it.  So each database is probed once: its first worker starts and reports whether it
+ * found the extension.  The launcher remembers the result until it is woken to probe
+ * again.  The postmaster never restarts workers.  All starts are made here, and their
+ * rate is limited here.
  */
 #include "postgres.h"
 
@@ -87,7 +87,7 @@ count_probes(TimestampTz now)
 	return n;
 }
 
-/* What is to be done about a database.  The exclusive lock is held. */
+/* Returns the action that a database needs.  The exclusive lock is held. */
 static Action
 wanted_action(int i)
 {
@@ -168,8 +168,8 @@ note_no_process_left(int i, int w)
 }
 
 /*
- * Decides about a database, and does what can be done under the lock.  The caller
- * starts workers, and forgets what belonged to a database that is freed.
+ * Decides about a database, and does all that can be done under the lock.  The caller
+ * starts workers, and forgets the state that belonged to a database that is freed.
  */
 static Action
 decide(int i, Oid *freed)

@@ -1,12 +1,12 @@
 /*
  * prepared.c
- *	  Owns the marks of prepared transactions: what must be woken when they are
- *	  committed.
+ *	  Owns the marks of prepared transactions: the processes to wake when they
+ *	  are committed.
  *
  * The marks of wakeup.c are lost when the session that prepares ends.  Another session
- * commits, perhaps after a restart.  So each PREPARE TRANSACTION stores a note in
- * shared memory, even when it concerns nothing of outbox.  COMMIT PREPARED then knows
- * what to wake.  A transaction that was prepared before the server started has no
+ * commits, perhaps after a restart.  So each PREPARE TRANSACTION stores a note in shared
+ * memory, even when it concerns nothing of outbox.  COMMIT PREPARED then knows which
+ * processes to wake.  A transaction that was prepared before the server started has no
  * note, and may concern anything.
  */
 #include "postgres.h"

@@ -1,6 +1,6 @@
 /*
  * prepared.h
- *	  What must be woken when a prepared transaction is committed.
+ *	  The processes to wake when a prepared transaction is committed.
  */
 #ifndef OUTBOX_PREPARED_H
 #define OUTBOX_PREPARED_H

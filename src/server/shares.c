@@ -1,7 +1,7 @@
 /*
  * shares.c
- *	  Owns which worker serves what: the division of a database among its workers, and
- *	  the hand-over from one worker to another.
+ *	  Owns which worker serves which share: the division of a database among its
+ *	  workers, and the hand-over from one worker to another.
  */
 #include "base/outbox.h"
 
@@ -42,8 +42,8 @@ wake_to_read_shares(OutboxDatabase *d)
 }
 
 /*
- * The worker with the fewest endpoints, or the most, among those that take part.
- * Among equals, the one with the lowest index. -1: none takes part.
+ * The worker with the fewest endpoints, or the most, among the workers that take part.
+ * Among equals, the one with the lowest index.  -1: none takes part.
  */
 static int
 least_or_most_loaded(const OutboxDatabase *d, const int *load, bool most)

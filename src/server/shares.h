@@ -1,19 +1,19 @@
 /*
  * shares.h
- *	  Which worker serves what: the shares of a database, and how a share passes from
- *	  one worker to another.
+ *	  Which worker serves which share: the shares of a database, and how a share
+ *	  passes from one worker to another.
  *
- * Share 0 is the work of the database that belongs to no endpoint.  Each other share
- * is the endpoints whose ids have the same remainder.  db->wanted says which worker
- * should have a share, and db->owner which worker has it.  Only the owner works on
- * what belongs to a share.  Only a worker itself makes itself the owner, and only the
- * owner gives a share up:
+ * Share 0 is the work of the database that belongs to no endpoint.  Each other share is
+ * the endpoints whose ids have the same remainder.  db->wanted says which worker should
+ * have a share, and db->owner which worker has it.  Only the owner does the work of a
+ * share.  Only a worker itself makes itself the owner, and only the owner gives a share
+ * up:
  *
  *   take		The share has no owner, and is wanted here. From now on its
- * 			endpoints are read from the tables.
- *   leave	It is wanted elsewhere. Nothing more is sent. What is in flight
- * 			ends or is taken back, everything is settled, and the endpoints
- * 			are forgotten. Then the share has no owner.
+ *			endpoints are read from the tables.
+ *   leave	It is wanted elsewhere. Nothing more is sent. Requests in
+ *			flight end or are taken back, everything is settled, and the
+ *			endpoints are forgotten. Then the share has no owner.
  *   exit		A process that ends gives up all its shares.
  *
  * So a share never has two owners.  A worker that hangs keeps its shares until its
@@ -49,7 +49,7 @@ extern void outbox_shares_exit(OutboxDatabase *db, int worker);
 /* From now on this process takes shares. */
 extern void outbox_shares_join(OutboxDatabase *db, int worker);
 
-/* What outbox_shares_update() found and did. */
+/* The changes that outbox_shares_update() found and made. */
 typedef struct OutboxSharesChange
 {
 	bool taken;	   /* shares were taken: their endpoints must be loaded */
@@ -60,8 +60,8 @@ typedef struct OutboxSharesChange
 
 /*
  * The first is cheap, and returns false if nothing has changed since the second was
- * called.  The second takes the shares that are free and wanted here, and begins to
- * leave those that are wanted elsewhere.
+ * called.  The second takes the shares that are free and wanted here, and begins to leave
+ * the shares that are wanted elsewhere.
  */
 extern bool				  outbox_shares_changed(void);
 extern OutboxSharesChange outbox_shares_update(void);
@@ -82,8 +82,8 @@ extern Datum outbox_shares_array(void);
 extern bool outbox_shares_leaving(void);
 
 /*
- * Gives up the shares that are being left, except those where 'in_use' says that
- * endpoints are still in memory.
+ * Gives up the shares that are being left, except where 'in_use' says that endpoints are
+ * still in memory.
  */
 extern void outbox_shares_give_back(const bool *in_use);
 

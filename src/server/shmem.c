@@ -15,9 +15,9 @@
 #include "server/shmem.h"
 
 /*
- * The first part of the statistics' memory is in the main segment.  There the hash
- * table can be made before any process exists that could own a dynamic segment.  What
- * does not fit goes to dynamic segments.
+ * The first part of the statistics' memory is in the main segment.  There the hash table
+ * can be made before any process exists that could own a dynamic segment.  Statistics
+ * that do not fit go to dynamic segments.
  */
 #define STATS_AREA_SIZE (1024 * 1024)
 

@@ -3,7 +3,7 @@
  *	  The shared state: one slot per served database with its workers, and the
  *	  statistics of endpoints.
  *
- * Everything here is rebuilt after a restart.  What must survive is in tables.
+ * Everything here is rebuilt after a restart.  Everything that must survive is in tables.
  */
 #ifndef OUTBOX_SHMEM_H
 #define OUTBOX_SHMEM_H
@@ -30,8 +30,8 @@
 #define OUTBOX_SHARES 256
 
 /*
- * What is counted and never goes down.  Arrays in outbox.positions have these numbers,
- * so a new one comes at the end.  The names are in tally.c.
+ * Counters that never go down.  Arrays in outbox.positions have these numbers, so a new
+ * one comes at the end.  The names are in tally.c.
  */
 typedef enum OutboxCounter
 {
@@ -71,7 +71,7 @@ typedef enum OutboxCounter
 	OUTBOX_COUNTERS
 } OutboxCounter;
 
-/* What a worker does.  outbox.status and outbox.workers show it in words. */
+/* The state of a worker.  outbox.status and outbox.workers show it in words. */
 typedef enum OutboxWorkerState
 {
 	OUTBOX_WORKER_NONE,		/* no process */
@@ -144,7 +144,7 @@ typedef struct OutboxWorker
 	uint64			  rested_at;
 	TimestampTz		  rests_until;
 
-	/* What the last process reports to the launcher. */
+	/* The report of the last process to the launcher. */
 	bool exited;		 /* it has ended, and the launcher has not noted it */
 	bool exited_cleanly; /* with exit code 0, or because it had to end */
 	bool found_none;	 /* it saw that the extension is not there */
@@ -178,7 +178,7 @@ typedef struct OutboxDatabase
 
 	/* Raised at each commit that changed endpoints or gave a command. */
 	pg_atomic_uint64 changed;
-	pg_atomic_uint64 changed_all; /* of these, those that change all settings */
+	pg_atomic_uint64 changed_all; /* the part of these that change all settings */
 
 	/*
 	 * TimestampTz: when the next event of outbox.scheduled is due, as far as is known.
@@ -216,9 +216,9 @@ typedef struct OutboxDatabase
 	pg_atomic_uint32 released;
 
 	/*
-	 * The highest numbers in use: of ticks, in the order of their snapshots
-	 * (tick_lock), of positions, and of positions that idle endpoints share.  Each
-	 * worker raises them to what the tables hold when it starts.
+	 * The highest numbers in use: of ticks, in the order of their snapshots (tick_lock),
+	 * of positions, and of positions that idle endpoints share.  Each worker raises them
+	 * to the numbers in the tables when it starts.
 	 */
 	pg_atomic_uint64 last_tick;
 	pg_atomic_uint64 last_position;
@@ -230,9 +230,9 @@ typedef struct OutboxDatabase
 	pg_atomic_uint64 unmatched;
 
 	/*
-	 * What was counted since the extension was created, and what of it no crash can
-	 * take back (totals.c).  The first is counted before 'totals_known', too, and then
-	 * lacks what is stored.
+	 * The counters since the extension was created, and the part of them that no crash
+	 * can take back (totals.c).  The first is counted before 'totals_known', too, and
+	 * then lacks the stored part.
 	 */
 	pg_atomic_uint64 totals[OUTBOX_COUNTERS];
 	pg_atomic_uint64 durable_totals[OUTBOX_COUNTERS];
@@ -250,7 +250,7 @@ typedef struct OutboxDatabase
 	 */
 	int holds;
 
-	/* The workers.  Those from 'nworkers' on were never used. */
+	/* The workers.  The ones from 'nworkers' on were never used. */
 	int			 nworkers;
 	OutboxWorker workers[OUTBOX_MAX_WORKERS];
 
@@ -284,9 +284,9 @@ typedef enum OutboxStep
 	OUTBOX_STEP_POSITIONS, /* positions change tables */
 	OUTBOX_STEP_RELOAD,	   /* endpoints are read */
 	OUTBOX_STEP_DATABASE,  /* the share of the database is taken */
-	OUTBOX_STEP_FORGET,	   /* what a tenant's events hold is removed */
+	OUTBOX_STEP_FORGET,	   /* the content of a tenant's events is removed */
 	OUTBOX_STEP_SEEK, /* rows that an endpoint's new place makes needless are removed */
-	OUTBOX_STEP_LEFTOVERS, /* what dropped endpoints have left behind is removed */
+	OUTBOX_STEP_LEFTOVERS, /* rows that dropped endpoints have left are removed */
 	OUTBOX_STEP_SEND,	   /* requests of an endpoint, by a library */
 	OUTBOX_STEPS
 } OutboxStep;
@@ -360,8 +360,8 @@ extern void outbox_count_total(OutboxCounter counter, int64 n);
 extern bool outbox_lower_due_at(OutboxDatabase *db, TimestampTz due);
 
 /*
- * Makes the launcher find out whether the database has the extension, regardless of
- * what it knew and of how often a worker failed there.
+ * Makes the launcher find out whether the database has the extension, regardless of its
+ * earlier finding and of how often a worker failed there.
  */
 extern void outbox_launcher_probe(Oid dboid);
 
@@ -422,7 +422,7 @@ typedef struct OutboxStats
 	double latency_p99_ms;
 	char   reason[128];
 	char   last_error[256];
-	int64  counters[OUTBOX_COUNTERS]; /* what no crash can take back */
+	int64  counters[OUTBOX_COUNTERS]; /* the part that no crash can take back */
 } OutboxStats;
 
 /*
@@ -437,7 +437,7 @@ extern bool outbox_stats_fetch(Oid dboid, int32 endpoint_id, OutboxStats *stats)
 /* Removes the statistics of an endpoint. */
 extern void outbox_stats_forget(Oid dboid, int32 endpoint_id);
 
-/* Removes those of all endpoints of a database. */
+/* Removes the statistics of all endpoints of a database. */
 extern void outbox_stats_forget_all(Oid dboid);
 
 #endif /* OUTBOX_SHMEM_H */

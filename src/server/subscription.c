@@ -3,10 +3,10 @@
  *	  Keeps the tables of outbox out of logical replication.  The tables of a
  *	  publisher's outbox belong to its own log, and are not replicated.
  *
- * A publication FOR ALL TABLES includes these tables.  Endpoints, positions and
- * numbers of events are the same in every database.  Rows of another database's worker
- * must not mix with those of this one's.  A conflict, or a TRUNCATE, would also stop
- * the subscription with all its other tables.
+ * A publication FOR ALL TABLES includes these tables.  Endpoints, positions and numbers
+ * of events are the same in every database.  Rows of another database's worker must not
+ * mix with the rows of this database's worker.  A conflict, or a TRUNCATE, would also
+ * stop the subscription with all its other tables.
  *
  * - A subscription applies changes of the tables that pg_subscription_rel lists, and
  *   skips all others.  The tables of outbox are removed from that list in the
@@ -37,9 +37,9 @@
 #include "server/subscription.h"
 
 /*
- * Tables of outbox that the subscription lists, without those that are being copied at
- * the moment.  The process that copies has a slot at the publisher, which PostgreSQL
- * must drop.
+ * Tables of outbox that the subscription lists, without tables that are being copied at
+ * the moment.  The process that copies has a slot at the publisher, which PostgreSQL must
+ * drop.
  */
 static List *
 listed_tables(Oid subscription, Oid extension)

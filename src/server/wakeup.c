@@ -56,8 +56,8 @@ ring_workers(const OutboxMarks *rung)
 }
 
 /*
- * Runs when the transaction is visible to others.  The transaction cannot be undone
- * any more, so nothing here may fail.  What is called takes a lock at most.
+ * Runs when the transaction is visible to others.  The transaction cannot be undone any
+ * more, so nothing here may fail.  The functions that are called take a lock at most.
  */
 static void
 ring(const OutboxMarks *rung)
@@ -130,7 +130,10 @@ outbox_wakeup_prepare(const char *gid)
 		outbox_prepared_begin(gid);
 }
 
-/* Wakes what the transaction was marked with, or everything if its marks are unknown. */
+/*
+ * Wakes the processes that the transaction was marked with, or all if its marks are
+ * unknown.
+ */
 void
 outbox_wakeup_end_prepared(const char *gid, bool commit)
 {

@@ -8,7 +8,7 @@
 
 #include "base/outbox.h"
 
-/* What the commit of a transaction must wake. */
+/* The processes that the commit of a transaction must wake. */
 typedef struct OutboxMarks
 {
 	int			what;
@@ -25,8 +25,8 @@ extern void outbox_mark_databases(void); /* it changes pg_database */
 
 /*
  * The first is called before PREPARE TRANSACTION, the second after COMMIT PREPARED or
- * ROLLBACK PREPARED.  The session that commits wakes what the session that prepared
- * would have woken.
+ * ROLLBACK PREPARED.  The session that commits wakes the processes that the session that
+ * prepared would have woken.
  */
 extern void outbox_wakeup_prepare(const char *gid);
 extern void outbox_wakeup_end_prepared(const char *gid, bool commit);

@@ -1,7 +1,7 @@
 /*
  * worker_processes.c
- *	  Owns the worker processes that the launcher has started: how they start and end,
- *	  what is noted when one has ended, and when it may start again.
+ *	  Owns the worker processes that the launcher has started: how they start
+ *	  and end, the notes when one has ended, and when it may start again.
  */
 #include "postgres.h"
 

@@ -7,7 +7,10 @@
 
 #include "server/shmem.h"
 
-/* True if this worker has a process, or one was asked for; and the number of those. */
+/*
+ * The first is true if this worker has a process, or one was asked for.  The second
+ * returns the number of such workers.
+ */
 extern bool outbox_has_process(int slot, int worker);
 extern int	outbox_count_processes(int slot);
 

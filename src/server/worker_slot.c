@@ -1,7 +1,7 @@
 /*
  * worker_slot.c
- *	  Owns the worker's side of its slot: how a worker attaches, what it reports, how
- *	  it leaves, and how the views show it.
+ *	  Owns the worker's side of its slot: how a worker attaches, reports and
+ *	  leaves, and how the views show it.
  */
 #include "postgres.h"
 
@@ -191,7 +191,10 @@ state_name(OutboxWorkerState state)
 	return NULL;
 }
 
-/* What views show: a process that only looks whether it still rests changes nothing. */
+/*
+ * Returns the state for views: a process that only looks whether it still rests changes
+ * nothing.
+ */
 static OutboxWorkerState
 shown_state(const OutboxWorker *worker)
 {
@@ -243,7 +246,7 @@ describe(const OutboxDatabase *db, const OutboxWorker *worker, char *reason, siz
 /* µs after which a worker that does not go round is shown as stuck. */
 #define STUCK_AFTER (9 * USECS_PER_SEC)
 
-/* µs for which what a worker has published is what it would say now. */
+/* µs for which the published figures of a worker count as current. */
 #define COUNTS_WITHIN (1 * USECS_PER_SEC)
 
 /* A row that is filled under the lock and stored after it. */

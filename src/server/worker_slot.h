@@ -14,7 +14,7 @@
  */
 extern OutboxWorker *outbox_worker_slot_attach(OutboxDatabase *db, int worker);
 
-/* Reports what the worker does.  It also says that the database has the extension. */
+/* Reports the state of the worker.  It also says that the database has the extension. */
 extern void outbox_worker_slot_report(OutboxDatabase *db, OutboxWorkerState state,
 									  const char *reason);
 
@@ -30,7 +30,7 @@ extern void outbox_worker_slot_waits_for_lock(bool waits);
 
 /*
  * True if this process has this endpoint of the session's database, and has looked at the
- * log a moment ago: what it has published is not older.
+ * log a moment ago: its published figures are not older.
  */
 extern bool outbox_worker_counts(int32 endpoint_id, int pid);
 

@@ -61,7 +61,7 @@ static int64 due_cut;	/* by the piece that is due to be emptied */
 
 static int64 room; /* events that may be kept: a part of the log as it then was */
 
-/* What was kept while this piece was in use. */
+/* The events kept while this piece was in use. */
 static uint32 piece;
 static int64  kept;
 
@@ -142,9 +142,9 @@ compare_backlog(const void *a, const void *b)
 }
 
 /*
- * Decides for whom events are kept: those that lack least, while all that they lack of the
- * log is at most 'left' events.  What is kept for one counts as retained by it: it lacks at
- * most 'allowed' events.
+ * Decides for which endpoints events are kept: the ones that lack least, while all that
+ * they lack of the log is at most 'left' events.  Events kept for an endpoint count as
+ * retained by it: it lacks at most 'allowed' events.
  */
 static void
 choose(int64 left, double allowed)
@@ -275,7 +275,7 @@ shorten(OutboxEndpoint *ep, int64 cut)
 
 	if (!is_at_head(ep) && place_of(ep) < cut)
 	{
-		/* What was read ahead is read again, to get rows. */
+		/* Events that were read ahead are read again, to get rows. */
 		if (ep->feed->attached || ep->feed->window_count > 0)
 			outbox_window_drop(ep, &outbox_loop.head);
 		if (ep->place.keeps && ep->feed->counted && ep->feed->backlog == 0 &&
@@ -333,7 +333,8 @@ outbox_backlog_limit_step(TimestampTz now)
 	int			n = 0;
 
 	/*
-	 * What gets rows stays in memory until it is settled, so its number is bounded.
+	 * Events that get rows stay in memory until they are settled, so their number is
+	 * bounded.
 	 */
 	if (outbox_loop.traffic.unsettled >= 2 * OUTBOX_SETTLE_AFTER)
 	{

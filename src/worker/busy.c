@@ -3,7 +3,7 @@
  *	  Owns which endpoints have something to do now, and when the others will.
  *
  * An endpoint that has nothing to do costs nothing, whatever their number.  These lists
- * say what there is to do:
+ * hold endpoints by the work that they have:
  *
  *	  busy		examined by the steps of each round
  *	  open		has something to settle or to publish
@@ -11,9 +11,9 @@
  *	  turns		wait for a page of the log, or for the shared position, in this order
  *	  waiting	a heap: is added to 'busy' when its time comes
  *
- * What happens to an endpoint adds it to the first three: an event, an answer, a command,
- * new settings.  A settle adds those that it wrote to the first two.  The steps of that
- * round do what can be done.  An endpoint leaves 'busy' when the rest waits for one of
+ * An event, an answer, a command or new settings add an endpoint to the first three.  A
+ * settle adds the endpoints that it wrote to the first two.  The steps of that round do
+ * the work that can be done.  An endpoint leaves 'busy' when the rest waits for one of
  * these things, for its turn, or for a time (publish.c).
  */
 #include "base/outbox.h"

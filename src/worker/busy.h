@@ -37,8 +37,8 @@ extern void outbox_busy_wake(TimestampTz now);
 extern TimestampTz outbox_busy_next_time(void);
 
 /*
- * Adds those that may go on because the last settle has stored something of them, and takes
- * them off its list.
+ * Adds the endpoints that may go on because the last settle has stored something of them,
+ * and takes them off its list.
  */
 extern void outbox_busy_add_settled(void);
 

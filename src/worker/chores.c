@@ -1,8 +1,8 @@
 /*
  * chores.c
- *	  Owns what a worker does besides reading and sending: outcomes are settled,
- *	  scheduled events move into the log, commands and replays are carried out, old
- *	  events, attempts and deduplication keys are forgotten.
+ *	  Owns the work of a worker besides reading and sending: outcomes are
+ *	  settled, scheduled events move into the log, commands and replays are
+ *	  carried out, old events, attempts and deduplication keys are forgotten.
  *
  * Each of these is a step (step.h).  A step that fails is put on hold, and the
  * others continue.
@@ -80,8 +80,9 @@ something_to_settle(TimestampTz now)
 }
 
 /*
- * Those that wait for the shared position longest are settled now.  So a settle stays
- * short when many endpoints become idle together, and the others cost nothing meanwhile.
+ * The endpoints that wait for the shared position longest are settled now.  So a settle
+ * stays short when many endpoints become idle together, and the others cost nothing
+ * meanwhile.
  */
 static void
 settle_those_that_share(void)
@@ -202,8 +203,8 @@ replay_step(TimestampTz now)
 		return;
 
 	/*
-	 * What a replay may park depends on the stored positions, so they are stored
-	 * first.
+	 * The events that a replay may park depend on the stored positions, so these are
+	 * stored first.
 	 */
 	outbox_settle_step(now, true);
 	if (outbox_loop.due.settle_since != 0)
@@ -250,8 +251,8 @@ dedup_step(TimestampTz now)
 }
 
 /*
- * What is in memory is settled before this worker says that it has no copies, so that
- * nothing of them is written any more.
+ * Settle first: after reporting that it has no copies, this worker must write no data of
+ * the tenant.
  */
 static void
 forget_step(TimestampTz now)
@@ -275,9 +276,9 @@ retention_step(TimestampTz now)
 		return;
 
 	/*
-	 * Positions in memory have to be stored before it is decided what of the log
-	 * can be emptied.  Other workers store theirs within seconds, and then it is
-	 * decided again.
+	 * Positions in memory have to be stored before it is decided which part of the log
+	 * can be emptied.  Other workers store theirs within seconds, and then it is decided
+	 * again.
 	 */
 	if (outbox_retention_checks_log(now))
 	{

@@ -1,6 +1,6 @@
 /*
  * chores.h
- *	  What a worker does besides reading and sending.
+ *	  The work of a worker besides reading and sending.
  */
 #ifndef OUTBOX_CHORES_H
 #define OUTBOX_CHORES_H

@@ -1,13 +1,13 @@
 /*
  * clock.c
- *	  Owns what happens when the wall clock is set.  Nothing may wait for a time that
- *	  has passed once already.
+ *	  Owns the corrections when the wall clock is set.  Nothing may wait for a
+ *	  time that has passed once already.
  *
- * Every file of the worker has times of its own: when to settle, when to read
- * again, when an endpoint may be tried.  These are not corrected one by one.  The
- * worker starts over, and only the times in the tables are changed to the new
- * clock.  When the clock is set forward, what waits is due sooner, and only the time
- * for which an endpoint has failed is corrected.
+ * Every file of the worker has times of its own: when to settle, when to read again, when
+ * an endpoint may be tried.  These are not corrected one by one.  The worker starts over,
+ * and only the times in the tables are changed to the new clock.  When the clock is set
+ * forward, everything that waits is due sooner, and only the time for which an endpoint
+ * has failed is corrected.
  */
 #include "base/outbox.h"
 

@@ -1,6 +1,6 @@
 /*
  * clock.h
- *	  What happens when the wall clock is set.
+ *	  Corrections when the wall clock is set.
  */
 #ifndef OUTBOX_CLOCK_H
 #define OUTBOX_CLOCK_H

@@ -42,8 +42,9 @@
 #define ROUND_TIME 1000
 
 /*
- * What could not be sent for a lack of our own is tried again so many µs later, and one
- * such request in EACH_LACK µs.  So a lack costs little CPU, however many requests meet it.
+ * A delivery that could not be sent for a lack of our own is tried again so many µs
+ * later, and one such request in EACH_LACK µs.  So a lack costs little CPU, however many
+ * requests meet it.
  */
 #define AFTER_LACK (100 * 1000)
 #define EACH_LACK 2000
@@ -57,12 +58,12 @@
 #define FAILURE_COUNTS USECS_PER_SEC
 
 /*
- * So many endpoints lack memory for their next request before a round ends.  Those behind
- * them have more requests already.
+ * So many endpoints lack memory for their next request before a round ends.  The
+ * endpoints behind them have more requests already.
  */
 #define FRUITLESS 16
 
-/* What an endpoint says that has to wait because its requests took too much work. */
+/* The lack of an endpoint that has to wait because its requests took too much work. */
 #define LACKS_TIME "its requests take too much of the worker's time"
 
 static OutboxEnded ended;
@@ -410,8 +411,8 @@ static bool
 may_fill(void)
 {
 	/*
-	 * What is not settled is sent again after a crash, so its number is bounded
-	 * while a settle is held up.
+	 * A delivery that is not settled is sent again after a crash, so the number of such
+	 * deliveries is bounded while a settle is held up.
 	 */
 	return outbox_loop.traffic.sending_allowed &&
 		outbox_loop.traffic.unsettled < 2 * OUTBOX_SETTLE_AFTER;
@@ -450,14 +451,14 @@ width_of(const OutboxEndpoint *ep, bool more)
 	return transport && transport->width ? transport->width(target, more) : INT_MAX;
 }
 
-/* What keeps an endpoint from sending its next request. */
+/* The bound that keeps an endpoint from sending its next request. */
 typedef enum Bound
 {
 	BOUND_NONE,
 	BOUND_OWN,	  /* its state, its limits, or its breaker */
-	BOUND_WIDTH,  /* what its transport can use */
+	BOUND_WIDTH,  /* the width of its transport */
 	BOUND_TENANT, /* the limits of its tenant */
-	BOUND_SLOT,	  /* what the others have */
+	BOUND_SLOT,	  /* the slots that others have */
 	BOUND_TURN,	  /* others wait before it */
 	BOUND_TIME,	  /* the round is over */
 	BOUND_MEMORY, /* it was tried: its request does not fit now, or cannot be made */
@@ -476,7 +477,7 @@ bound_of(OutboxEndpoint *ep, TimestampTz now, int width, bool turn)
 												 BOUND_NONE;
 }
 
-/* The endpoint waits for what it lacks, in turn or until its time. */
+/* The endpoint waits for the thing that it lacks, in turn or until its time. */
 static void
 wait_for(OutboxEndpoint *ep, Bound bound, TimestampTz now)
 {
@@ -535,8 +536,7 @@ fill(OutboxEndpoint *ep, TimestampTz now, bool turn)
 		outbox_settle_add(&outbox_loop.to_settle, ep);
 
 	/*
-	 * It had its turn, and what holds it back now may end at a time.  What could never be
-	 * sent is to be stored.
+	 * Examine it again: it has outcomes to settle, or waits for a time.
 	 */
 	if (!ep->lists->busy &&
 		(outbox_settle_wants(ep) ||
@@ -605,7 +605,7 @@ outbox_dispatch_cancel(OutboxEndpoint *ep, TimestampTz before)
 }
 
 /*
- * What waits for a slot needs no time, because the worker examines the endpoint
+ * An endpoint that waits for a slot needs no time, because the worker examines it
  * whenever a request ends.
  */
 TimestampTz

@@ -24,8 +24,8 @@ extern void outbox_dispatch_new_round(void);
 extern void outbox_dispatch_fill_all(TimestampTz now);
 
 /*
- * What was started goes out now, because the worker is about to do something else.  It is
- * done before each large payload, too.
+ * Requests that were started go out now, because the worker is about to do something
+ * else.  It is done before each large payload, too.
  */
 extern void outbox_dispatch_flush(void);
 

@@ -1,6 +1,6 @@
 /*
  * forget.c
- *	  Owns how what outbox.forget() was asked for is carried out: rows are emptied in
+ *	  Owns how a request of outbox.forget() is carried out: rows are emptied in
  *	  slices, pass by pass, until a whole pass finds nothing more.
  *
  * A pass begins when no worker has a copy of these events left: each reads the list
@@ -55,7 +55,7 @@ typedef enum Stage
 	STAGE_END
 } Stage;
 
-/* What a slice has removed: columns of outbox.forgotten. */
+/* The rows that a slice has removed: columns of outbox.forgotten. */
 typedef struct Removed
 {
 	int64 events;
@@ -94,9 +94,9 @@ outbox_forget_init(OutboxDatabase *database, OutboxWorker *worker)
 /* ------------------------------------------------------- copies in memory */
 
 /*
- * outbox.forget() was called: no event that it concerns may stay in memory.  What was
- * read is read again, and so is what is counted.  An endpoint that has deliveries of
- * the tenant is loaded again.
+ * outbox.forget() was called: no event that it concerns may stay in memory.  Events that
+ * were read are read again, and so are events that are counted.  An endpoint that has
+ * deliveries of the tenant is loaded again.
  */
 static void
 forget_copies(const OutboxForget *f)
@@ -152,7 +152,7 @@ outbox_forget_report(TimestampTz now)
 	outbox_workers_wake(db, true);
 }
 
-/* True if no worker has a copy left of what this request concerns. */
+/* True if no worker has a copy left of an event that this request concerns. */
 static bool
 copies_are_gone(const OutboxForget *f)
 {
@@ -167,7 +167,10 @@ copies_are_gone(const OutboxForget *f)
 
 #define NARGS 3
 
-/* $1 the tenant, $2 what was emitted before, $3 what the statement is about. */
+/*
+ * $1 is the tenant, $2 the time before which events were emitted, $3 the subject of the
+ * statement.
+ */
 static void
 run(SPIPlanPtr *plan, const char *sql, const OutboxForget *f, Oid type, Datum value)
 {

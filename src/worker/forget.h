@@ -1,6 +1,6 @@
 /*
  * forget.h
- *	  What outbox.forget() was asked for: the content of a tenant's events is removed.
+ *	  A request of outbox.forget(): the content of a tenant's events is removed.
  */
 #ifndef OUTBOX_FORGET_H
 #define OUTBOX_FORGET_H
@@ -13,14 +13,14 @@
 extern void outbox_forget_init(OutboxDatabase *db, OutboxWorker *self);
 
 /*
- * The list of what is to be forgotten was read, and endpoints loaded: drops the copies
- * that are in memory.
+ * The list of requests to forget was read, and endpoints loaded: drops the copies that
+ * are in memory.
  */
 extern void outbox_forget_copies(void);
 
 /*
- * Every worker: reports that it has no copy left of what is to be forgotten, and when
- * that is due.  What has happened has to be settled before.
+ * Every worker: reports that it has no copy left of events that are to be forgotten, and
+ * when that is due.  All outcomes have to be settled before.
  */
 extern void		   outbox_forget_report(TimestampTz now);
 extern TimestampTz outbox_forget_report_time(void);

@@ -3,10 +3,10 @@
  *	  Owns how the head of the log is read, once for all endpoints that keep up.
  *
  * Each event is matched against all subscriptions and counted for each endpoint that
- * wants it.  It is handed to those that are attached: they have read everything before
- * it, and have room.  An endpoint that cannot keep up is detached at the event that it
- * has no room for.  It is then catching up (laggards.c).  So the head never waits, and
- * 10,000 idle endpoints cost one look-up per event.
+ * wants it.  It is handed to the endpoints that are attached: they have read everything
+ * before it, and have room.  An endpoint that cannot keep up is detached at the event
+ * that it has no room for.  It is then catching up (laggards.c).  So the head never
+ * waits, and 10,000 idle endpoints cost one look-up per event.
  */
 #include "base/outbox.h"
 

@@ -21,9 +21,9 @@ extern void outbox_head_begin_step(void);
 extern bool outbox_head_step_is_over(void);
 
 /*
- * True if the head has a tick that it may not read yet: settings have changed and were not
- * read since the tick was taken.  outbox_head_may_read() ends that when those whose
- * settings have changed do not read with the head.
+ * True if the head has a tick that it may not read yet: settings have changed and were
+ * not read since the tick was taken.  outbox_head_may_read() ends that when the endpoints
+ * whose settings have changed do not read with the head.
  */
 extern bool outbox_head_waits(void);
 extern void outbox_head_may_read(void);

@@ -3,11 +3,11 @@
  *	  Owns how the log is read for endpoints that are behind its head, and for backlogs
  *	  that are not counted.
  *
- * An endpoint that is catching up reads from its place on, until it can be attached to the
- * head.  When many endpoints without a tenant were paused, or a receiver of all of them was
- * gone, they are to read the same rows.  So what is read is offered to all that wait for
- * their turn, each from its own place on (README.md, "Endpoints that are behind").  The
- * endpoints of one tenant read together in the same way.
+ * An endpoint that is catching up reads from its place on, until it can be attached to
+ * the head.  When many endpoints without a tenant were paused, or a receiver of all of
+ * them was gone, they are to read the same rows.  So each event is offered to all that
+ * wait for their turn, each from its own place on (README.md, "Endpoints that are
+ * behind").  The endpoints of one tenant read together in the same way.
  */
 #include "base/outbox.h"
 
@@ -45,7 +45,7 @@ typedef struct Reader
 	void (*ended)(OutboxEndpoint *ep);
 } Reader;
 
-/* Who wants the current event, and what became of it in the filter. */
+/* An endpoint that wants the current event, and the result of its filter. */
 typedef struct Wanted
 {
 	OutboxEndpoint	  *ep;
@@ -61,10 +61,10 @@ typedef struct Pages
 	OutboxEndpoint	*first;	   /* whose turn it is */
 	OutboxEndpoint	*leader;   /* from its place on they are read ... */
 	OutboxTick		*tick;	   /* ... up to this tick */
-	OutboxEndpoint	*rearmost; /* of those that wait (NULL: there is one) */
-	OutboxEndpoint	*amid;	   /* of those in a tick, the rearmost (NULL: none) */
+	OutboxEndpoint	*rearmost; /* of the endpoints that wait (NULL: there is one) */
+	OutboxEndpoint	*amid;	   /* of the endpoints in a tick, the rearmost (NULL: none) */
 	int				 n;
-	OutboxEndpoint **members; /* all that wait, then those that join */
+	OutboxEndpoint **members; /* all that wait, then the ones that join */
 	int				 nwanted;
 	Wanted			*wanted;
 } Pages;
@@ -149,8 +149,8 @@ can_join(const Reader *r, OutboxEndpoint *ep, TimestampTz now)
 }
 
 /*
- * Returns for what the endpoint has to wait to be read for: its turn, memory, or the head.
- * OUTBOX_TURNS: for something that happens to it.
+ * Returns the thing for which the endpoint has to wait to be read for: its turn, memory,
+ * or the head.  OUTBOX_TURNS: it does not want to be read for.
  */
 static OutboxTurn
 turn_of(const Reader *r, OutboxEndpoint *ep, TimestampTz now)
@@ -176,8 +176,9 @@ outbox_laggards_take_turns(OutboxEndpoint *ep, TimestampTz now)
 }
 
 /*
- * Returns the endpoint that can be read for, and has waited longest.  Those before it leave
- * the list: they need no page, have reached the head, or wait for something else.
+ * Returns the endpoint that can be read for, and has waited longest.  The endpoints
+ * before it leave the list: they need no page, have reached the head, or wait for
+ * something else.
  */
 static OutboxEndpoint *
 next_in_turn(const Reader *r, TimestampTz now)
@@ -202,7 +203,7 @@ next_in_turn(const Reader *r, TimestampTz now)
 		else if (turn != OUTBOX_TURNS)
 		{
 			outbox_turn_add(turn, ep);
-			outbox_busy_add(ep); /* a batch waits no longer for what is read */
+			outbox_busy_add(ep); /* a batch waits no longer for events that are read */
 		}
 	}
 	return ep;
@@ -291,7 +292,7 @@ consider_waiting(void *arg, OutboxEndpoint *ep)
 	pages->members[pages->n++] = ep;
 }
 
-/* Looks through those that wait or through the tenant's endpoints, whichever are fewer. */
+/* Looks through the waiting endpoints or through the tenant's, whichever are fewer. */
 static void
 find_waiting(Pages *pages)
 {
@@ -307,8 +308,8 @@ find_waiting(Pages *pages)
 }
 
 /*
- * Returns up to which tick the leader reads.  Those that begin one begin the same one, so
- * that they can join one another later.
+ * Returns up to which tick the leader reads.  Endpoints that begin a tick begin the same
+ * one, so that they can join one another later.
  */
 static OutboxTick *
 choose_tick(const Pages *pages)
@@ -324,8 +325,8 @@ choose_tick(const Pages *pages)
 }
 
 /*
- * Where the pages begin: at the leader's place, and with the earliest 'read' of those that
- * have the same place.
+ * Where the pages begin: at the leader's place, and with the earliest 'read' of the
+ * endpoints that have the same place.
  */
 static void
 begin_at(Pages *pages, OutboxCursor *from)
@@ -350,7 +351,7 @@ begin_at(Pages *pages, OutboxCursor *from)
 	}
 }
 
-/* Leaves those of the members that can read with the leader, and the leader. */
+/* Leaves the members that can read with the leader, and the leader. */
 static void
 join(Pages *pages, const OutboxCursor *from)
 {
@@ -462,9 +463,9 @@ takes(void *arg, void *wanted, OutboxEvent *event)
  * Reads pages for endpoints that wait for their turn, and advances their cursors.  Returns
  * the cost in rows.
  *
- * They begin at the place of the one whose turn it is, or mostly at the rearmost place.  So
- * each gets on, and those that are behind catch up with the others.  As many rows are read
- * as endpoints were asked, so that asking them costs no more than reading.
+ * They begin at the place of the one whose turn it is, or mostly at the rearmost place.
+ * So each gets on, and endpoints that are behind catch up with the others.  As many rows
+ * are read as endpoints were asked, so that asking them costs no more than reading.
  */
 static int
 read_pages(Reader *r, OutboxEndpoint *first, TimestampTz now, XLogRecPtr *lsn)
@@ -583,7 +584,7 @@ outbox_laggards_give_up(TimestampTz now)
 			continue;
 		if (ep->feed->window_count > 0)
 			outbox_window_drop(ep, &outbox_loop.head);
-		ep->place.dirty = true; /* the settle parks what waits */
+		ep->place.dirty = true; /* the settle parks the waiting deliveries */
 		outbox_busy_settle(ep);
 	}
 }

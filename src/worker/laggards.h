@@ -7,7 +7,10 @@
 
 #include "endpoint/endpoint.h"
 
-/* Puts the endpoint on the lists of what it waits for to be read for or counted. */
+/*
+ * Puts the endpoint on the lists of the turns that it waits for to be read for or
+ * counted.
+ */
 extern void outbox_laggards_take_turns(OutboxEndpoint *ep, TimestampTz now);
 
 /*
@@ -21,7 +24,8 @@ extern bool outbox_laggards_have_work(TimestampTz now);
 
 /*
  * Where memory is short, endpoints that may not send give up what they have read.  Their
- * windows are read again later.  What waits in memory is parked by the next settle.
+ * windows are read again later.  Deliveries that wait in memory are parked by the next
+ * settle.
  */
 extern void outbox_laggards_give_up(TimestampTz now);
 

@@ -60,14 +60,14 @@ typedef struct Leftover
 static OutboxDatabase *db;
 static List			  *dropped;
 static List			  *moved;
-static bool			   released; /* true if rows of those on 'dropped' were deleted */
+static bool			   released; /* true if rows of endpoints on 'dropped' were deleted */
 static bool			   secrets;
 static bool			   searching;
 static int32		   searched; /* endpoints up to this one were looked at */
 static TimestampTz	   changes_at = DT_NOEND;
 static TimestampTz	   forgotten_at;
-static TimestampTz	   dropped_at; /* what was dropped rests until then */
-static TimestampTz	   moved_at;   /* the same of what was moved */
+static TimestampTz	   dropped_at; /* 'dropped' rests until then */
+static TimestampTz	   moved_at;   /* the same for moved endpoints */
 
 void
 outbox_leftovers_init(OutboxDatabase *database)
@@ -329,7 +329,7 @@ rest(TimestampTz *until, TimestampTz begun)
 	*until = now + Max(now - begun, 0) * REST;
 }
 
-/* What concerns no endpoint that is served, in one transaction. */
+/* Deletes rows of endpoints that are not served, in one transaction. */
 static void
 run_small(TimestampTz now)
 {

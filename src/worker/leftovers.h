@@ -11,9 +11,9 @@
 extern void outbox_leftovers_init(OutboxDatabase *db);
 
 /*
- * What a reload has found: an endpoint that was dropped; a previous secret whose time is
- * over.  _search lets the tables be searched for rows of endpoints that were dropped while
- * no worker had them.  _reloaded says that a reload is committed.
+ * A reload has found an endpoint that was dropped, or a previous secret whose time is
+ * over.  _search lets the tables be searched for rows of endpoints that were dropped
+ * while no worker had them.  _reloaded says that a reload is committed.
  */
 extern void outbox_leftovers_dropped(int32 id);
 extern void outbox_leftovers_secret(void);
@@ -23,7 +23,7 @@ extern void outbox_leftovers_reloaded(void);
 /*
  * True if an endpoint may be loaded that was moved to 'start'.  False: it has rows in
  * outbox.parked of events beyond that, which will be read again.  They are deleted, and
- * then the endpoint is among those to be loaded again.  To be called inside a transaction.
+ * then the endpoint is to be loaded again.  To be called inside a transaction.
  */
 extern bool outbox_leftovers_may_load(int32 id, int64 generation,
 									  const OutboxTick *start);
@@ -37,7 +37,7 @@ extern bool outbox_leftovers_seeking(int32 id);
  */
 extern void outbox_leftovers_leave(void);
 
-/* Deletes what is due, as two steps. */
+/* Deletes the rows that are due, as two steps. */
 extern void		   outbox_leftovers_run(TimestampTz now);
 extern TimestampTz outbox_leftovers_next_time(void);
 

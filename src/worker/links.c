@@ -71,8 +71,8 @@ open_handle(const OutboxEndpoint *ep, const OutboxTarget *target, char *reason,
 }
 
 /*
- * Opens it with what is in the files of its credentials, which is in memory only while
- * the transport copies it.
+ * Opens it with the content of the files of its credentials, which is in memory only
+ * while the transport copies it.
  */
 static OutboxLink *
 open_with_files(OutboxEndpoint *ep, char *reason, size_t size, TimestampTz now)
@@ -93,7 +93,10 @@ open_with_files(OutboxEndpoint *ep, char *reason, size_t size, TimestampTz now)
 	return handle;
 }
 
-/* True if what is in the files may be another than the link was opened with. */
+/*
+ * True if the content of the files may differ from the content that the link was opened
+ * with.
+ */
 static bool
 files_have_changed(OutboxEndpoint *ep, TimestampTz now)
 {
@@ -178,7 +181,9 @@ examine(OutboxEndpoint *ep, TimestampTz now)
 		outbox_status_link(ep, state, reason, now);
 	}
 
-	/* Down: others of its tenant may be behind it.  Up: it sends what waits. */
+	/*
+	 * Down: others of its tenant may be behind it.  Up: it sends the waiting deliveries.
+	 */
 	if (ep->link->state != before)
 		outbox_loop.traffic.refill_all = true;
 }

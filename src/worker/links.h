@@ -7,7 +7,7 @@
 
 #include "endpoint/endpoint.h"
 
-/* Opens what has to be opened, and notes which links are up. */
+/* Opens the links that have to be opened, and notes which are up. */
 extern void outbox_links_step(TimestampTz now);
 
 /* The settings of the server were read: files of credentials are read again. */

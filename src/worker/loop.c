@@ -1,6 +1,6 @@
 /*
  * loop.c
- *	  Owns what the steps of a worker's loop share.
+ *	  Owns the state that the steps of a worker's loop share.
  */
 #include "base/outbox.h"
 

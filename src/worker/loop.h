@@ -1,6 +1,6 @@
 /*
  * loop.h
- *	  What the steps of a worker's loop share.
+ *	  The state that the steps of a worker's loop share.
  */
 #ifndef OUTBOX_LOOP_H
 #define OUTBOX_LOOP_H
@@ -14,8 +14,8 @@ typedef struct OutboxLoopRoster
 	OutboxEndpoint **endpoints; /* by id */
 	int				 n;
 	int				 max;  /* room in 'endpoints' */
-	dlist_head		 busy; /* those that each round examines (busy.c) */
-	dlist_head		 open; /* those with something to settle or to publish */
+	dlist_head		 busy; /* endpoints that each round examines (busy.c) */
+	dlist_head		 open; /* endpoints with something to settle or to publish */
 	int				 nopen;
 	bool			 recreating; /* true if some are to be loaded again and wait for their
 								  * requests to end */

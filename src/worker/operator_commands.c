@@ -149,7 +149,7 @@ cancel(Command *c)
 }
 
 /*
- * The event is forgotten.  What memory has is left as it is: a later pass of
+ * The event is forgotten.  A delivery in memory is left as it is: a later pass of
  * forget.c asks again.
  */
 static void
@@ -169,7 +169,7 @@ forget(Command *c)
 	outbox_parked_empty(c->ep->id, c->seq);
 }
 
-/* What is not settled yet, or was parked meanwhile, is left as it is. */
+/* A delivery that is not settled yet, or was parked meanwhile, is left as it is. */
 static void
 resend(Command *c)
 {
@@ -363,8 +363,7 @@ enum
 };
 
 /*
- * Reads the next commands, with what the tables have of their deliveries, and
- * returns how many.
+ * Reads the next commands, with the rows of their deliveries, and returns how many.
  */
 static int
 fetch(Command *commands)
@@ -441,10 +440,10 @@ leave_alone(const Command *c)
 }
 
 /*
- * Returns how many of the commands can be carried out together, or are left alone.  What
- * was read of a delivery is true until a command changes it.  So the batch ends before a
- * command for the same delivery, and before another action.  A probe concerns no delivery,
- * and ends no batch.
+ * Returns how many of the commands can be carried out together, or are left alone.  The
+ * row read of a delivery is true until a command changes it.  So the batch ends before a
+ * command for the same delivery, and before another action.  A probe concerns no
+ * delivery, and ends no batch.
  */
 static int
 together(Command *commands, int n)
@@ -514,8 +513,8 @@ outbox_operator_commands_run(void)
 		take_effect(&commands[i]);
 
 	/*
-	 * What was committed before the first batch began is in this pass.  For the rest,
-	 * and for what was left alone, commands_pending is set again.
+	 * Commands committed before the first batch began are in this pass.  For the rest,
+	 * and for commands that were left alone, commands_pending is set again.
 	 */
 	if (first)
 		outbox_loop.commands_pending = false;

@@ -1,6 +1,7 @@
 /*
  * others.c
- *	  Owns what the endpoints subscribe to that other workers of the database serve.
+ *	  Owns the subscriptions of the endpoints that other workers of the database
+ *	  serve.
  *
  * Only one worker counts events that nobody wants, and it must know of all endpoints.
  */
@@ -197,7 +198,7 @@ outbox_others_take(const List *ids)
 	take_noted();
 }
 
-/* What a reload of all has noted is gone with its transaction. */
+/* The notes of a reload of all are gone with its transaction. */
 void
 outbox_others_failed(void)
 {

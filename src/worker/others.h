@@ -1,6 +1,7 @@
 /*
  * others.h
- *	  What the endpoints subscribe to that other workers of the database serve.
+ *	  The subscriptions of the endpoints that other workers of the database
+ *	  serve.
  */
 #ifndef OUTBOX_OTHERS_H
 #define OUTBOX_OTHERS_H
@@ -13,9 +14,9 @@ extern bool outbox_others_have(int32 id);
 extern int	outbox_others_count(void);
 
 /*
- * For a reload of all settings, or of some.  _begin begins it in its transaction.
- * _note adds what was read, and _noted says whether it was.  _keep is called before the
- * commit, and one of the last three after it.
+ * For a reload of all settings, or of some.  _begin begins it in its transaction.  _note
+ * adds a subscription that was read, and _noted says whether it was.  _keep is called
+ * before the commit, and one of the last three after it.
  */
 extern void outbox_others_begin(bool all);
 extern void outbox_others_note(const OutboxEndpointRow *s);
@@ -23,8 +24,8 @@ extern bool outbox_others_noted(int32 id);
 extern void outbox_others_keep(void);
 
 /*
- * _take_all replaces all by those that were noted.  _take does so for the endpoints with
- * these ids.  _failed forgets what was noted.
+ * _take_all replaces all by the noted ones.  _take does so for the endpoints with these
+ * ids.  _failed drops the notes.
  */
 extern void outbox_others_take_all(void);
 extern void outbox_others_take(const List *ids);

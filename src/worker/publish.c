@@ -1,7 +1,8 @@
 /*
  * publish.c
- *	  Owns when what outbox.stats shows of an endpoint is published, and when an
- *	  endpoint with nothing left to do leaves the list of those that are not idle.
+ *	  Owns when the figures of an endpoint in outbox.stats are published, and
+ *	  when an endpoint with nothing left to do leaves the list of endpoints that
+ *	  are not idle.
  */
 #include "base/outbox.h"
 
@@ -46,14 +47,15 @@
 static TimestampTz published_at;
 static int		   left;	   /* open endpoints whose turn has not come since then */
 static int		   quiet_ones; /* published since then because they had become quiet */
-static TimestampTz publish_at = DT_NOEND; /* when what was left out is to be published */
+static TimestampTz publish_at = DT_NOEND; /* when the endpoints that were left out are to
+										   * be published */
 
 /* One that lacks memory says so until it does not, and publishes that at these times. */
 #define PUBLISH_LACK_EVERY USECS_PER_SEC
 
 /*
- * An endpoint that is idle publishes what it counts, and forgets what it measured of
- * rates and latencies, at these times (µs).  Then it may rest.
+ * An endpoint that is idle publishes its counters, and forgets its rates and latencies,
+ * at these times (µs).  Then it may rest.
  */
 #define PUBLISH_IDLE_EVERY (60 * USECS_PER_SEC)
 
@@ -182,7 +184,7 @@ rest_if_idle(OutboxEndpoint *ep, TimestampTz now)
 	outbox_endpoint_rest(ep, now);
 }
 
-/* Publishes those of which something may have changed, in turn. */
+/* Publishes the endpoints of which something may have changed, in turn. */
 static void
 publish_open(TimestampTz now, XLogRecPtr flushed)
 {
@@ -219,8 +221,8 @@ begin_to_publish(TimestampTz now)
 }
 
 /*
- * An endpoint that has become quiet is published at once, unless many do.  One for which
- * the rounds have nothing to do leaves the list of those that they examine.
+ * An endpoint that has become quiet is published at once, unless many do.  An endpoint
+ * for which the rounds have nothing to do leaves the list of endpoints that they examine.
  */
 void
 outbox_publish(TimestampTz now)

@@ -1,6 +1,6 @@
 /*
  * publish.h
- *	  Publishes what outbox.stats shows.
+ *	  Publishes the figures of outbox.stats.
  */
 #ifndef OUTBOX_PUBLISH_H
 #define OUTBOX_PUBLISH_H
@@ -18,8 +18,8 @@ extern void outbox_publish(TimestampTz now);
 extern void outbox_publish_one(OutboxEndpoint *ep, TimestampTz now);
 
 /*
- * Returns when what the last round left out is to be published.  DT_NOEND: nothing
- * was left out.
+ * Returns when the endpoints that the last round left out are to be published.  DT_NOEND:
+ * none was left out.
  */
 extern TimestampTz outbox_publish_next_time(void);
 

@@ -1,7 +1,7 @@
 /*
  * reader.c
- *	  Owns the step that reads: the head of the log, for those that are behind it, and
- *	  from outbox.parked.
+ *	  Owns the step that reads: the head of the log, for endpoints that are
+ *	  behind it, and from outbox.parked.
  */
 #include "base/outbox.h"
 
@@ -58,8 +58,8 @@ load_due_retries(dlist_head *busy, TimestampTz now)
 }
 
 /*
- * Reads from outbox.parked what memory lacks, and of what is not urgent one slice
- * in a step.  True: there is more of that.
+ * Reads the rows of outbox.parked that memory lacks, and of rows that are not urgent one
+ * slice in a step.  True: more of these are left.
  */
 static bool
 look_at_parked(dlist_head *busy)
@@ -82,7 +82,7 @@ look_at_parked(dlist_head *busy)
 }
 
 /*
- * True if parked followers may be loaded.  What is on 'settling' has no row yet, so
+ * True if parked followers may be loaded.  A delivery on 'settling' has no row yet, so
  * nothing is loaded while there is any.
  */
 static bool

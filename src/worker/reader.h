@@ -8,11 +8,11 @@
 #include "endpoint/endpoint.h"
 
 /*
- * One step, inside a read transaction.  With 'head' it reads the head, if there is
- * 'news' or the current tick is not read to its end.  Then it reads for catching-up
- * endpoints, counts backlogs, and loads from outbox.parked.  It is bounded in pages
- * and time, so that requests proceed.  '*lsn' is raised to where the WAL has to be
- * durable before what was read may be sent.  True: there is more to read at once.
+ * One step, inside a read transaction.  With 'head' it reads the head, if there is 'news'
+ * or the current tick is not read to its end.  Then it reads for catching-up endpoints,
+ * counts backlogs, and loads from outbox.parked.  It is bounded in pages and time, so
+ * that requests proceed.  '*lsn' is raised to where the WAL has to be durable before the
+ * events may be sent.  True: there is more to read at once.
  */
 extern bool outbox_reader_step(dlist_head *busy, bool head, bool news, TimestampTz now,
 							   XLogRecPtr *lsn);

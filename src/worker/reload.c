@@ -2,9 +2,9 @@
  * reload.c
  *	  Owns how settings are read from the tables, and endpoints loaded.
  *
- * When settings have changed, those of the endpoints in outbox.endpoint_changes are
- * read.  So a change costs the same whatever the number of endpoints.  All settings are
- * read at the start, when the worker takes a share, and when a change may concern any
+ * When settings have changed, the settings of the endpoints in outbox.endpoint_changes
+ * are read.  So a change costs the same whatever the number of endpoints.  All settings
+ * are read at the start, when the worker takes a share, and when a change may concern any
  * endpoint.
  */
 #include "base/outbox.h"
@@ -76,8 +76,8 @@ outbox_reload_init(OutboxDatabase *database, OutboxWorker *worker)
 }
 
 /*
- * What this worker allows of the requests that a tenant may have in flight in all: the
- * parts of all workers add up to that, unless it is less than one for each.
+ * Returns this worker's part of the requests that a tenant may have in flight in all.
+ * The parts of all workers add up to that limit, unless it is less than one for each.
  */
 static int
 part_of_tenant(int in_flight)
@@ -119,8 +119,8 @@ may_rest(const OutboxEndpoint *ep)
 }
 
 /*
- * Loads an endpoint that this worker did not have: its settings, position and
- * parked rows.  'all': take_all() wakes those that may not rest.  NULL: rows have to be
+ * Loads an endpoint that this worker did not have: its settings, position and parked
+ * rows.  'all': take_all() wakes the endpoints that may not rest.  NULL: rows have to be
  * deleted before.
  */
 static OutboxEndpoint *
@@ -145,7 +145,7 @@ load_endpoint(const OutboxEndpointRow *s, bool all)
 
 	if (moved)
 	{
-		/* What was counted still counts, at the new place in the log. */
+		/* The counters still count, at the new place in the log. */
 		outbox_cursor_clear(&p.cursor);
 		p.npending = 0;
 		outbox_cursor_set(&p.cursor, s->start, NULL, 0);
@@ -204,7 +204,7 @@ typedef struct Reload
 {
 	bool			 all;  /* true if the settings of all are read */
 	List			*ids;  /* else of these endpoints */
-	OutboxEndpoint **list; /* all endpoints, or those that are new */
+	OutboxEndpoint **list; /* all endpoints, or the new ones */
 	int				 n;
 	int				 max;
 	bool			 some_left_out; /* true if an endpoint is another worker's, or held */
@@ -319,8 +319,8 @@ apply_settings(void *arg, const OutboxEndpointRow *s)
 }
 
 /*
- * Finds the endpoints that have changed since the last reload, and those that are to be
- * loaded again.  False: the settings of all have to be read.
+ * Finds the endpoints that have changed since the last reload, and the ones that are to
+ * be loaded again.  False: the settings of all have to be read.
  */
 static bool
 find_changed(List **ids)
@@ -377,8 +377,8 @@ look_if_dropped(Reload *r, int32 id)
 		r->weight[share]--;
 
 	/*
-	 * What was made and dropped between two reloads was never loaded.  The rows of
-	 * another worker's endpoint are deleted by that worker.
+	 * An endpoint that was made and dropped between two reloads was never loaded.  The
+	 * rows of another worker's endpoint are deleted by that worker.
 	 */
 	if (ep == NULL && outbox_share_served(share))
 		outbox_leftovers_dropped(id);

@@ -10,9 +10,9 @@
 extern void outbox_reload_init(OutboxDatabase *database, OutboxWorker *worker);
 
 /*
- * Reads the settings that have changed, or all.  'tidy': reads all, and searches for
- * what dropped endpoints may have left behind.  False: a lock was not free.  After an
- * error, outbox_reload_failed() must be called: the endpoints are those from before.
+ * Reads the settings that have changed, or all.  'tidy': reads all, and searches for rows
+ * that dropped endpoints may have left behind.  False: a lock was not free.  After an
+ * error, outbox_reload_failed() must be called: the endpoints are the same as before.
  */
 extern bool outbox_reload(bool tidy);
 extern void outbox_reload_failed(void);

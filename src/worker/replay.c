@@ -1,7 +1,7 @@
 /*
  * replay.c
- *	  Owns replays: a part of the log is read again for one endpoint, a page at a
- *	  time, and what is found is parked as due retries.
+ *	  Owns replays: a part of the log is read again for one endpoint, a page at
+ *	  a time, and its events are parked as due retries.
  *
  * From then on a replayed delivery is like any other one: it takes a slot, and its
  * place in its key's lane.  How far a replay has come is stored together with the
@@ -60,7 +60,7 @@ static int	   nreplays;
 static int	   next_replay; /* whose turn it is */
 static size_t  replays_account;
 
-/* What is read of a replay's row for a page. */
+/* The columns of a replay's row that are read for a page. */
 typedef struct ReplayPage
 {
 	OutboxEndpoint *ep;
@@ -97,7 +97,7 @@ delete_old_replays(void)
 
 /*
  * A customer may ask for many replays, each with many patterns.  So the list has one of
- * each endpoint, and what there is to know of it is read for each page.
+ * each endpoint, and its row is read for each page.
  */
 static void
 read_replays(void)
@@ -177,8 +177,9 @@ replay_takes(void *arg, void *wanted, OutboxEvent *event)
 
 /*
  * Parks the events of a page that are before the endpoint's position and not parked
- * already.  Memory learns of the rows that were made.  Returns how many events of the page
- * are sent: these, and those that wait anyway, as outbox.replay() has counted them.
+ * already.  Memory learns of the rows that were made.  Returns how many events of the
+ * page are sent: these, and the events that wait anyway, as outbox.replay() has counted
+ * them.
  */
 static int64
 park_page(ReplayPage *page)

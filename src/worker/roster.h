@@ -27,7 +27,7 @@ extern void outbox_roster_add(OutboxEndpoint *ep);
 extern void outbox_roster_remove(OutboxEndpoint *ep);
 extern void outbox_roster_forget(OutboxEndpoint *ep);
 
-/* All endpoints are examined once: what they rest for may have changed. */
+/* All endpoints are examined once: the reason why they rest may have changed. */
 extern void outbox_roster_wake_all(void);
 
 /* The endpoint is freed and loaded anew, once nothing of it is in flight. */

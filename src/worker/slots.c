@@ -1,7 +1,7 @@
 /*
  * slots.c
- *	  Owns which endpoint sends next when there is not enough for all: slots, memory,
- *	  time in a round, or what a tenant may have.
+ *	  Owns which endpoint sends next when there is not enough for all: slots,
+ *	  memory, time in a round, or the limits of a tenant.
  *
  * An endpoint that has something to send and cannot send it is on one of three heaps:
  *
@@ -61,8 +61,8 @@ outbox_slots_in_flight(void)
 }
 
 /*
- * Each endpoint has one, while descriptors allow that.  Those of a tenant with many
- * endpoints take nothing away from what all have together: they count as one.
+ * Each endpoint has one, while descriptors allow that.  The slots of a tenant with many
+ * endpoints take nothing away from the slots that all share: they count as one.
  */
 bool
 outbox_slots_free_for(const OutboxEndpoint *ep)
@@ -133,9 +133,9 @@ outbox_slots_ask_again(TimestampTz now)
 	OutboxFlow *f;
 
 	/*
-	 * The order of a heap changes only while nothing is in it.  Those of tenants do not
-	 * depend on this, and a tenant moves in its heap whenever another of its endpoints is
-	 * next (flow.c).
+	 * The order of a heap changes only while nothing is in it.  The heaps of tenants do
+	 * not depend on this, and a tenant moves in its heap whenever another of its
+	 * endpoints is next (flow.c).
 	 */
 	if (pairingheap_is_empty(&all.waiting))
 		firsts = may_be_open > outbox_worker_max_in_flight;
@@ -172,7 +172,7 @@ outbox_slots_begin(OutboxEndpoint *ep, size_t bytes, TimestampTz now)
 		outbox_pace_take_token(ep->tenant->pace);
 }
 
-/* What it gives back may be what it lacked, or its tenant. */
+/* It may give back the thing that it lacked, or that its tenant lacked. */
 TimestampTz
 outbox_slots_end(OutboxEndpoint *ep, int64 least, TimestampTz begun, TimestampTz now)
 {

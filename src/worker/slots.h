@@ -1,14 +1,14 @@
 /*
  * slots.h
- *	  Which endpoint sends next when there is not enough for all: slots, memory, time in a
- *	  round, or what a tenant may have.
+ *	  Which endpoint sends next when there is not enough for all: slots, memory,
+ *	  time in a round, or the limits of a tenant.
  */
 #ifndef OUTBOX_SLOTS_H
 #define OUTBOX_SLOTS_H
 
 #include "endpoint/endpoint.h"
 
-/* Called at the start of a worker, when the limit of open files is what it will be. */
+/* Called at the start of a worker, when the limit of open files has its final value. */
 extern void outbox_slots_init(void);
 
 /* Requests in flight, of all endpoints. */
@@ -42,8 +42,8 @@ outbox_slots_waits(const OutboxEndpoint *ep)
 extern OutboxEndpoint *outbox_slots_next(TimestampTz now);
 
 /*
- * A round begins to fill slots: those that lacked something may have it now.  _next_time
- * returns when a tenant may send again.  DT_NOEND: none waits for a time.
+ * A round begins to fill slots: endpoints that lacked something may have it now.
+ * _next_time returns when a tenant may send again.  DT_NOEND: none waits for a time.
  */
 extern void		   outbox_slots_ask_again(TimestampTz now);
 extern TimestampTz outbox_slots_next_time(void);
@@ -52,10 +52,10 @@ extern TimestampTz outbox_slots_next_time(void);
 extern void outbox_slots_limits_changed(OutboxTenant *t);
 
 /*
- * A request with a body of so many bytes begins, or one has ended.  _work: the process has
- * worked so many µs for those in flight.  _end returns until when the endpoint has to wait
- * because they took too much: 'now', or later.  The request has begun at 'begun'.  It counts
- * as so many µs of slot-time at least.
+ * A request with a body of so many bytes begins, or one has ended.  _work: the process
+ * has worked so many µs for the requests in flight.  _end returns until when the endpoint
+ * has to wait because they took too much: 'now', or later.  The request has begun at
+ * 'begun'.  It counts as so many µs of slot-time at least.
  */
 extern void outbox_slots_begin(OutboxEndpoint *ep, size_t bytes, TimestampTz now);
 extern void outbox_slots_work(int32 endpoint_id, int64 usec);

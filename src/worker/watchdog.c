@@ -94,15 +94,15 @@ processor_time(void)
 }
 
 /*
- * What took long may have waited for a processor, which is no work.  So the processor's time
- * is asked for then, and when a call begins.
+ * A call that took long may have waited for a processor, which is no work.  So the
+ * processor's time is asked for then, and when a call begins.
  */
 void
 outbox_watchdog_worked(int32 endpoint_id)
 {
 	static TimestampTz since;
 	static int64	   processor_since;
-	static int64	   brief; /* what was brief since then */
+	static int64	   brief; /* the brief calls since then */
 	TimestampTz		   now = GetCurrentTimestamp();
 	int64			   usec = Max(now - since, 0);
 
@@ -212,12 +212,13 @@ tick(int signo, siginfo_t *info, void *context)
 /* ------------------------------------------------------------- the end */
 
 /*
- * The frames of the library, and of what called it, are gone.  They hold no LWLock and no
+ * The frames of the library, and of its callers, are gone.  They hold no LWLock and no
  * spinlock.  A transaction, if there is one, is aborted by a callback of PostgreSQL.
  *
  * The end is a call, too.  If one of its callbacks does not return, because an allocation
  * was left after all, it is left in the same way.  proc_exit() then goes on with the next
- * one, as after an error, and comes to those that give back what is in shared memory.
+ * one, as after an error, and comes to the callbacks that give back the process's state
+ * in shared memory.
  */
 void
 outbox_watchdog_end(uint64 tenant)
@@ -236,10 +237,10 @@ outbox_watchdog_end(uint64 tenant)
 }
 
 /*
- * Runs after the process has left shared memory, as one of the first of the last callbacks.
- * A library may still have threads, be in the middle of a call, or wait for a name server.
- * The exit handlers of libraries, such as OpenSSL's, would free what these threads use, or
- * hang.  The system frees all that is left.
+ * Runs after the process has left shared memory, as one of the first of the last
+ * callbacks.  A library may still have threads, be in the middle of a call, or wait for a
+ * name server.  The exit handlers of libraries, such as OpenSSL's, would free what these
+ * threads use, or hang.  The system frees all that is left.
  */
 static void
 end_with_libraries(int code, Datum arg)

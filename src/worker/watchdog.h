@@ -30,7 +30,7 @@ extern void outbox_watchdog_init(void);
 
 extern void outbox_watchdog_start_ticking(void);
 
-/* What OutboxServices has as 'serves' and 'worked'. */
+/* The functions 'serves' and 'worked' of OutboxServices. */
 extern void outbox_watchdog_serves(int32 endpoint_id);
 extern void outbox_watchdog_worked(int32 endpoint_id);
 

@@ -74,8 +74,8 @@
 #define READ_REST_MAX 2000
 
 /*
- * When commits are asynchronous, what was read has to be flushed before it is sent,
- * and nothing else is done meanwhile.  So the next read is put off by FLUSH_SHARE
+ * When commits are asynchronous, events that were read have to be flushed before they are
+ * sent, and nothing else is done meanwhile.  So the next read is put off by FLUSH_SHARE
  * times the duration of the flush.
  */
 #define FLUSH_SHARE 3
@@ -124,7 +124,7 @@ put_off_reading(int64 usec)
 /*
  * True if a new tick is to be taken.  A worker without endpoints does so only at
  * wakeup_at.  While the current tick is not read to its end, no other is taken, and
- * what was committed since then remains news.
+ * events that were committed since then remain news.
  */
 static bool
 is_news(uint64 emitted, TimestampTz now)
@@ -225,7 +225,7 @@ read_step(TimestampTz now)
 	outbox_step_hold(OUTBOX_STEP_READ, outbox_step_blamed(), &failure);
 	ep = outbox_loop_find(outbox_step_blamed());
 	if (ep)
-		outbox_busy_add(ep); /* a batch waits no longer for what cannot be read */
+		outbox_busy_add(ep); /* a batch waits no longer for events that cannot be read */
 	return false;
 }
 
@@ -256,9 +256,8 @@ report_state(void)
 }
 
 /*
- * Flushes the WAL and notes up to where it is durable, here and on the required
- * standbys.  What lies beyond is not sent, because a crash or a failover could undo
- * it.
+ * Flushes the WAL and notes up to where it is durable, here and on the required standbys.
+ * An event that lies beyond is not sent, because a crash or a failover could undo it.
  */
 static void
 check_durability(void)
@@ -282,7 +281,7 @@ check_durability(void)
 	outbox_loop.traffic.sending_allowed = may;
 }
 
-/* Once a second: what the system says of the process does not change faster. */
+/* Once a second: the system's figures of the process do not change faster. */
 static void
 publish_resident(TimestampTz now)
 {
@@ -297,7 +296,7 @@ publish_resident(TimestampTz now)
 											outbox_slots_in_flight()));
 }
 
-/* Publishes what the views show. */
+/* Publishes the state that the views show. */
 static void
 publish(TimestampTz now)
 {
@@ -391,8 +390,8 @@ reload_step(TimestampTz now)
  * Returns the milliseconds until something is due by itself.  0: it is due now.
  * Sets fill_at and self->resting.
  *
- * 'examined_at' is the time for which this round has examined the endpoints.  What has
- * become due since then is still to be done, so the next time of an endpoint is asked
+ * 'examined_at' is the time for which this round has examined the endpoints.  Work that
+ * has become due since then is still to be done, so the next time of an endpoint is asked
  * for as of then.  A later "nothing more to wait for" would mean that it was done.
  */
 static long
@@ -453,7 +452,7 @@ time_to_sleep(TimestampTz examined_at, bool more)
 		fill_at = now + OUTBOX_RETRY_LOCKS_AFTER; /* there was no memory for a request */
 	until = Min(until, fill_at);
 	if (now < outbox_loop.due.retry_locks_at)
-		until = outbox_loop.due.retry_locks_at; /* what waits for a lock may be urgent */
+		until = outbox_loop.due.retry_locks_at; /* a wait for a lock may be urgent */
 	ms = until <= now ? 0 : (long) Min((until - now + 999) / 1000, 60 * 1000);
 	for (int i = 0; i < outbox_ntransports; i++)
 	{

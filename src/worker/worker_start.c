@@ -113,9 +113,10 @@ begin_when_unlocked(bool write)
 }
 
 /*
- * Ends the process, because only another one can leave this state, and it needs no process
- * to wait in.  The launcher starts one when something has changed, and from time to time:
- * a dump grants what the role needs at the end of its restore, and no one says so.
+ * Ends the process, because only another one can leave this state, and it needs no
+ * process to wait in.  The launcher starts one when something has changed, and from time
+ * to time: a dump grants the role's privileges at the end of its restore, and no one says
+ * so.
  */
 static void
 rest(OutboxWorkerState state, const char *reason, uint64 changed, long ms)
