@@ -3,10 +3,10 @@
  *	  Owns the packed form of a set of numbers of the log.
  *
  * Eight numbers that differ in their last three bits only are a group.  For each group
- * that has any there is its distance from the one before, and a byte with a bit for each
- * of its numbers.  The distance is written in bytes of seven bits, the lowest first, all
- * but the last with the eighth bit set.  The distance of the first group is one more than
- * the number of groups below it.
+ * that has any there is its distance from the group before, and a byte with a bit for
+ * each of its numbers.  The distance is written in bytes of seven bits, the lowest first,
+ * all but the last with the eighth bit set.  The distance of the first group is one more
+ * than the number of groups below it.
  */
 #include "base/seq_set.h"
 

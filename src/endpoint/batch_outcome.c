@@ -187,9 +187,9 @@ outbox_batch_error(const OutboxBatch *b, int i)
 }
 
 /*
- * The delivery goes back into its lane, behind the one that failed.  'was_retry'
- * makes park_lane() write its row, even if that says 'blocked' already: its
- * attempts have changed.
+ * The delivery goes back into its lane, behind the delivery that failed.  'was_retry'
+ * makes park_lane() write its row, even if that says 'blocked' already: its attempts have
+ * changed.
  */
 static void
 return_behind_failed(OutboxEndpoint *ep, OutboxDelivery *d)

@@ -24,8 +24,8 @@ struct OutboxLane;
 
 /*
  * A delivery is on the list of its state.  A delivery that succeeded and has no row in
- * outbox.parked is on none, because it is freed.  One that is held is on a second list,
- * queue.held.
+ * outbox.parked is on none, because it is freed.  A delivery that is held is on a second
+ * list, queue.held.
  */
 typedef enum OutboxDeliveryState
 {
@@ -100,7 +100,7 @@ typedef struct OutboxLane
 	int				nwaiting;
 	dlist_head		waiting;	/* followers in memory, by seq */
 	bool			on_loading; /* true if its parked followers are to be loaded */
-	bool			on_parking; /* true if its waiting ones are to be parked */
+	bool			on_parking; /* true if its waiting followers are to be parked */
 	bool			on_asking;	/* true if outbox.parked has to be read for it */
 	dlist_node		loading_node;
 	dlist_node		parking_node;
@@ -267,7 +267,7 @@ typedef struct OutboxFeed
 	int64			   cancelled_upto; /* no event with a higher seq was cancelled */
 	bool			   drop_window;	   /* true if it has to be read again from the
 										* frontier */
-	uint64			   page;		   /* the last one that was read for it with others */
+	uint64			   page; /* the last page that was read for it with others */
 } OutboxFeed;
 
 /* The endpoint's deliveries, by the reason for which they wait. */
@@ -503,9 +503,9 @@ extern void			   outbox_endpoint_free(OutboxEndpoint *ep);
 
 /*
  * An endpoint rests when it has had nothing to do for some time.  _may_rest is true if
- * memory has nothing of it but settings and counts, and nothing is to be stored.
- * outbox_endpoint_wake() must be called before anything else of it is written, and
- * outbox_busy_add() does.
+ * memory has only the endpoint's settings and counts, and nothing is to be stored.
+ * outbox_endpoint_wake() must be called before any other field of the endpoint is
+ * written, and outbox_busy_add() does.
  */
 static inline bool
 outbox_endpoint_rests(const OutboxEndpoint *ep)

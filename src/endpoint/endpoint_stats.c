@@ -108,9 +108,9 @@ oldest_pending(OutboxEndpoint *ep, int64 *in_flight)
 }
 
 /*
- * Fills in the rows of outbox.parked, with the changes of the next settle.  A
- * delivery in flight is counted as such, whatever its row says.  '*dying': true if
- * one that blocks its lane is about to become dead.
+ * Fills in the rows of outbox.parked, with the changes of the next settle.  A delivery in
+ * flight is counted as such, whatever its row says.  '*dying': true if a delivery that
+ * blocks its lane is about to become dead.
  */
 static void
 fill_rows(OutboxEndpoint *ep, OutboxStats *s, bool *dying)

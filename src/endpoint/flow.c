@@ -2,7 +2,7 @@
  * flow.c
  *	  Owns which of the endpoints that wait gets the next slot.
  *
- * It is the one with the fewest requests in flight, and among equals the one that has
+ * It is the flow with the fewest requests in flight, and among equals the flow that has
  * used the least slot-time: the sum of the durations of its requests, also of requests in
  * flight.  Flows with equally many in flight use slot-time equally fast, so their order
  * does not change while nothing begins or ends.  See worker/README.md.
@@ -38,7 +38,7 @@ used_until(const OutboxFlow *f, TimestampTz now)
 	return f->used + (uint64) f->in_flight * (uint64) now;
 }
 
-/* True if the flow, or the one below it that is next, has no request in flight. */
+/* True if the flow, or the next flow below it, has no request in flight. */
 static bool
 is_first(const OutboxFlow *f)
 {
@@ -46,7 +46,7 @@ is_first(const OutboxFlow *f)
 			   ->in_flight == 0;
 }
 
-/* A heap has the greatest first, so the one that is next is greater. */
+/* A heap has the greatest first, so the next flow is greater. */
 static int
 compare(const pairingheap_node *a, const pairingheap_node *b, void *arg)
 {

@@ -14,7 +14,7 @@
 typedef struct OutboxFlow
 {
 	struct OutboxFlow *parent;	/* NULL: it is the root */
-	pairingheap		   waiting; /* flows below it, the one that is next first */
+	pairingheap		   waiting; /* flows below it, the next flow first */
 	pairingheap		  *in; /* the heap that 'node' is in: that of the parent, or one of
 								 * flows that are held (NULL: none) */
 	pairingheap_node   node;

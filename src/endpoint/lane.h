@@ -51,12 +51,12 @@ extern void	  outbox_lanes_forget_rows(OutboxEndpoint *ep);
  */
 extern void outbox_lane_place(OutboxEndpoint *ep, OutboxDelivery *d, bool known);
 
-/* Adds the delivery to the waiting ones of the lane. */
+/* Adds the delivery to the lane's waiting followers. */
 extern void outbox_lane_wait(OutboxEndpoint *ep, OutboxLane *lane, OutboxDelivery *d);
 
 /*
- * If the lane has no live head and is not blocked, makes its next delivery the
- * head.  May free the lane, if nothing is left of it.
+ * If the lane has no live head and is not blocked, makes its next delivery the head.  May
+ * free the lane, if nothing is left in it.
  */
 extern void outbox_lane_advance(OutboxEndpoint *ep, OutboxLane *lane);
 
@@ -76,7 +76,7 @@ extern void outbox_lane_park_later(OutboxEndpoint *ep, OutboxLane *lane);
 extern void outbox_lane_no_followers(OutboxEndpoint *ep, OutboxLane *lane);
 
 /*
- * Before a settle: moves the followers of blocked lanes, and of very long ones, to
+ * Before a settle: moves the followers of blocked lanes, and of very long lanes, to
  * 'settling'.  Where memory is short, all of an endpoint that may not send.
  */
 extern void outbox_lanes_park_followers(OutboxEndpoint *ep, TimestampTz now);

@@ -3,8 +3,8 @@
  *	  Owns which lines about endpoints and deliveries go into the server log.
  *
  * An outage may concern each of 20,000 endpoints.  So only the first lines of a kind are
- * written in each period, and one that says how many there were besides.  The views name
- * all of them.
+ * written in each period, and a line that says how many there were besides.  The views
+ * name all of them.
  */
 #include "endpoint/log_lines.h"
 

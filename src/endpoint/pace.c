@@ -224,7 +224,7 @@ outbox_pace_free(OutboxPace *p)
 	p->refused = NULL;
 }
 
-/* The first probe goes out at once, and one that fails waits as long as before. */
+/* The first probe goes out at once, and a probe that fails waits as long as before. */
 void
 outbox_pace_reopen(OutboxPace *p, int openings)
 {

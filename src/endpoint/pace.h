@@ -124,7 +124,7 @@ extern bool outbox_pace_takes(OutboxPace *p, const char *topic);
 /* Returns the topic if it is refused, else NULL.  NULL: any that is. */
 extern OutboxRefused *outbox_pace_refused(const OutboxPace *p, const char *topic);
 
-/* True if a topic that is refused is held: nothing of it is sent but probes. */
+/* True if a topic that is refused is held: only probes of the topic are sent. */
 extern bool outbox_pace_holds(const OutboxPace *p);
 
 extern void outbox_pace_free(OutboxPace *p);

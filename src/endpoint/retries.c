@@ -93,7 +93,7 @@ outbox_retries_push(OutboxEndpoint *ep, int64 seq, TimestampTz due, int64 group,
 	{
 		lane->blockers++;
 
-		/* This retry may have been the one that set 'retrying'. */
+		/* This retry may have set 'retrying'. */
 		if (lane->retrying)
 			outbox_lane_forget_rows(lane);
 	}

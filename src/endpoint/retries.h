@@ -35,9 +35,9 @@ extern void outbox_retries_not_loaded(OutboxEndpoint *ep, const int64 *seqs, int
 extern OutboxLane *outbox_retries_take_loaded(OutboxEndpoint *ep, int64 seq);
 
 /*
- * The first removes a retry from the heap, and the caller lets its lane advance.
- * The second makes it due at 'now'.  It must be on the heap.  The third makes the
- * one due that is due first, with its group, if there is any.
+ * The first removes a retry from the heap, and the caller lets its lane advance.  The
+ * second makes it due at 'now'.  It must be on the heap.  The third makes the retry due
+ * that is due first, with its group, if there is any.
  */
 extern void outbox_retries_remove(OutboxEndpoint *ep, int64 seq);
 extern void outbox_retries_make_due(OutboxEndpoint *ep, int64 seq, TimestampTz now);

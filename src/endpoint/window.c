@@ -38,8 +38,8 @@ outbox_window_has_something(const OutboxEndpoint *ep)
 
 /*
  * True if the endpoint holds so little that it may read one event, whatever memory there
- * is.  One that waits behind its key does not keep it from the next one.  With another one
- * both are parked by the next settle (outbox_lanes_park_followers()).
+ * is.  An event that waits behind its key does not keep it from the next event.  With
+ * another one both are parked by the next settle (outbox_lanes_park_followers()).
  */
 static bool
 holds_little(const OutboxEndpoint *ep)

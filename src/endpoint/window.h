@@ -60,9 +60,9 @@ extern const OutboxCursor *outbox_window_frontier(OutboxEndpoint	 *ep,
 												  const OutboxCursor *head);
 
 /*
- * The next event of the window takes its place: in its lane, on 'ready', or as a
- * dead delivery.  Returns false if no event can do so now.  'd' is the delivery
- * that was made of it.  NULL: the event was cancelled or is dead.
+ * The next event of the window takes its place: in its lane, on 'ready', or as a dead
+ * delivery.  Returns false if no event can do so now.  'd' is the delivery that was made
+ * of the event.  NULL: the event was cancelled or is dead.
  */
 extern bool outbox_window_take_next(OutboxEndpoint *ep, OutboxDelivery **d);
 

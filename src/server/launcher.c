@@ -28,9 +28,9 @@
 
 /*
  * Number of databases that are probed at the same time.  A server with a hundred
- * databases must not need a hundred processes to find the three that have the
- * extension.  A probe that has lasted more than PROBE_PATIENCE (ms) is not counted, so
- * a few slow ones do not delay the others.
+ * databases must not need a hundred processes to find the three that have the extension.
+ * A probe that has lasted more than PROBE_PATIENCE (ms) is not counted, so a few slow
+ * probes do not delay the others.
  */
 #define MAX_PROBES 2
 #define PROBE_PATIENCE 10000
@@ -122,8 +122,8 @@ wanted_action(int i)
 }
 
 /*
- * How many workers the database is to have.  The second and later ones start when the
- * first one serves shares.  A probe, and a worker that is held, needs only one
+ * How many workers the database is to have.  The second and later workers start when the
+ * first worker serves shares.  A probe, and a worker that is held, needs only one
  * process.
  */
 static int
@@ -322,7 +322,7 @@ start_missing_workers(TimestampTz *wake_at)
 		r.wake_at = Min(r.wake_at, no_room_until);
 	*wake_at = r.wake_at;
 
-	/* A database without a slot may now claim the one that was freed. */
+	/* A database without a slot may now claim the slot that was freed. */
 	if (freed_any && outbox_databases_claim())
 		*wake_at = r.now;
 }

@@ -43,7 +43,7 @@ wake_to_read_shares(OutboxDatabase *d)
 
 /*
  * The worker with the fewest endpoints, or the most, among the workers that take part.
- * Among equals, the one with the lowest index.  -1: none takes part.
+ * Among equals, the worker with the lowest index.  -1: none takes part.
  */
 static int
 least_or_most_loaded(const OutboxDatabase *d, const int *load, bool most)

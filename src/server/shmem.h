@@ -250,7 +250,7 @@ typedef struct OutboxDatabase
 	 */
 	int holds;
 
-	/* The workers.  The ones from 'nworkers' on were never used. */
+	/* The workers.  The entries from 'nworkers' on were never used. */
 	int			 nworkers;
 	OutboxWorker workers[OUTBOX_MAX_WORKERS];
 
@@ -345,8 +345,8 @@ extern void outbox_shmem_init(void); /* called from _PG_init: sets hooks */
 extern OutboxDatabase *outbox_database_slot(Oid dboid, bool create);
 
 /*
- * Wakes the workers of the database.  A worker without endpoints, and one that rests,
- * is woken only if 'all'.
+ * Wakes the workers of the database.  A worker without endpoints, and a worker that
+ * rests, is woken only if 'all'.
  */
 extern void outbox_workers_wake(OutboxDatabase *db, bool all);
 

@@ -45,11 +45,11 @@ ring_workers(const OutboxMarks *rung)
 		pg_atomic_fetch_add_u64(&db->changed, 1);
 
 	/*
-	 * For events alone, a worker without endpoints is not woken, nor is one that
+	 * For events alone, a worker without endpoints is not woken, nor is a worker that
 	 * rests: it compares the counter by itself soon.  Raising the counter is a memory
 	 * barrier.  A worker publishes 'endpoints' and 'resting' before it compares the
-	 * counter for the last time (time_to_sleep()).  An event that is scheduled for
-	 * later than due_at wakes no worker: due_at wakes one before.
+	 * counter for the last time (time_to_sleep()).  An event that is scheduled for later
+	 * than due_at wakes no worker: due_at wakes one before.
 	 */
 	if (all || (rung->what & MARK_EMITTED))
 		outbox_workers_wake(db, all);

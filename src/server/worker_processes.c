@@ -129,9 +129,9 @@ note_exit(int i, int w, TimestampTz now)
 }
 
 /*
- * A process of this launcher has ended when the postmaster says so.  That includes one
- * that never attached to its slot.  A process that a former launcher started has ended
- * when its slot says so.
+ * A process of this launcher has ended when the postmaster says so.  That includes a
+ * process that never attached to its slot.  A process that a former launcher started has
+ * ended when its slot says so.
  */
 bool
 outbox_reap_processes(void)

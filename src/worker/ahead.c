@@ -3,7 +3,7 @@
  *	  Owns how an event reaches an endpoint with a tenant while the head is in a long tick.
  *
  * A transaction of a million events is one tick, and takes seconds.  Events that were
- * committed since then are in the next one.  So newer ticks are looked through for
+ * committed since then are in the next tick.  So newer ticks are looked through for
  * endpoints with a tenant.  Such an endpoint leaves the head and reads by itself, with
  * the index on (tenant, seq): the rest of the long tick, and then the newer ones.  It is
  * then ahead of the head, which still counts the events that it passes for it, and is

@@ -17,14 +17,14 @@ extern void outbox_busy_add(OutboxEndpoint *ep);
 extern void outbox_busy_settle(OutboxEndpoint *ep);
 
 /*
- * The first: the rounds leave the endpoint out until it is added again, or until
- * 'until'.  DT_NOEND: nothing happens by itself.  The second: there is nothing to settle
- * or to publish of it.
+ * The first: the rounds leave the endpoint out until it is added again, or until 'until'.
+ * DT_NOEND: nothing happens by itself.  The second: the endpoint has nothing to settle
+ * or to publish.
  */
 extern void outbox_busy_wait(OutboxEndpoint *ep, TimestampTz until);
 extern void outbox_busy_close(OutboxEndpoint *ep);
 
-/* Returns one of the open ones, each in turn.  There must be one. */
+/* Returns one of the open endpoints, each in turn.  There must be one. */
 extern OutboxEndpoint *outbox_busy_next_open(void);
 
 /* The endpoint is about to be freed. */
@@ -44,9 +44,9 @@ extern void outbox_busy_add_settled(void);
 
 /*
  * The endpoint waits for its turn, or no longer does.  It stays where it is if it waits
- * already.  The third function returns the one that has waited longest, the fourth the
- * one behind it.  NULL: there is none.  The last one lets all others go before it if it
- * waits.
+ * already.  The third function returns the endpoint that has waited longest, the fourth
+ * the endpoint behind it.  NULL: there is none.  The last one lets all others go before
+ * it if it waits.
  */
 extern void			   outbox_turn_add(OutboxTurn turn, OutboxEndpoint *ep);
 extern void			   outbox_turn_remove(OutboxTurn turn, OutboxEndpoint *ep);

@@ -329,7 +329,7 @@ slice_of_scheduled(const OutboxForget *f, Removed *r)
 
 /*
  * Removes deduplication keys.  A key whose event is there, and not forgotten, is that of
- * a new event.  One whose event is gone is new if it was claimed later.
+ * a new event.  A key whose event is gone is new if it was claimed later.
  */
 static bool
 slice_of_dedup(const OutboxForget *f, Removed *r)

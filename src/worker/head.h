@@ -42,10 +42,10 @@ extern bool outbox_head_reached(const OutboxCursor *c);
 extern bool outbox_head_is_beyond(const OutboxCursor *c);
 
 /*
- * Returns the tick up to which a cursor at this place may read: the newest one that the
- * head has, or with 'ahead' one behind that (ahead.h).  NULL: there is nothing to read.
- * A start position has no number and may be newer than the tick.  Then the result is
- * NULL, too, or events from before the start would be delivered.
+ * Returns the tick up to which a cursor at this place may read: the newest tick that the
+ * head has, or with 'ahead' a tick behind that (ahead.h).  NULL: there is nothing to
+ * read.  A start position has no number and may be newer than the tick.  Then the result
+ * is NULL, too, or events from before the start would be delivered.
  */
 extern OutboxTick *outbox_head_target(const OutboxCursor *c, bool ahead);
 

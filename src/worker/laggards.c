@@ -25,7 +25,7 @@
 /* A page without a row costs as much as this many rows. */
 #define PAGE_COST 32
 
-/* Pages begin once in so many times at the place of the one whose turn it is. */
+/* Pages begin once in so many times at the place of the endpoint whose turn it is. */
 #define FROM_FIRST 4
 
 /* Endpoints of which one round asks whether they can give up memory. */
@@ -64,7 +64,7 @@ typedef struct Pages
 	OutboxEndpoint	*rearmost; /* of the endpoints that wait (NULL: there is one) */
 	OutboxEndpoint	*amid;	   /* of the endpoints in a tick, the rearmost (NULL: none) */
 	int				 n;
-	OutboxEndpoint **members; /* all that wait, then the ones that join */
+	OutboxEndpoint **members; /* all that wait, then the endpoints that join */
 	int				 nwanted;
 	Wanted			*wanted;
 } Pages;
@@ -218,9 +218,9 @@ same_tick(const OutboxTick *a, const OutboxTick *b)
 }
 
 /*
- * True if a reader at this cursor may read up to 'tick'.  One that is within another tick
- * may go over to a later one if the later one adds nothing before its place.  That would be
- * an event of a transaction that the other one knows as running.
+ * True if a reader at this cursor may read up to 'tick'.  A reader that is within another
+ * tick may go over to a later one if the later one adds nothing before its place.  That
+ * would be an event of a transaction that the other tick knows as running.
  */
 static bool
 may_read_to(const OutboxCursor *c, const OutboxTick *tick)
@@ -463,9 +463,10 @@ takes(void *arg, void *wanted, OutboxEvent *event)
  * Reads pages for endpoints that wait for their turn, and advances their cursors.  Returns
  * the cost in rows.
  *
- * They begin at the place of the one whose turn it is, or mostly at the rearmost place.
- * So each gets on, and endpoints that are behind catch up with the others.  As many rows
- * are read as endpoints were asked, so that asking them costs no more than reading.
+ * They begin at the place of the endpoint whose turn it is, or mostly at the rearmost
+ * place.  So each gets on, and endpoints that are behind catch up with the others.  As
+ * many rows are read as endpoints were asked, so that asking them costs no more than
+ * reading.
  */
 static int
 read_pages(Reader *r, OutboxEndpoint *first, TimestampTz now, XLogRecPtr *lsn)

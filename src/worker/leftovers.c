@@ -128,8 +128,9 @@ outbox_leftovers_search(void)
 }
 
 /*
- * A moved endpoint whose rows are all deleted is loaded by a reload, unless loading it is on
- * hold.  One that was not loaded was dropped.  Its next slice notices that.
+ * A moved endpoint whose rows are all deleted is loaded by a reload, unless loading it is
+ * on hold.  A moved endpoint that was not loaded was dropped.  Its next slice notices
+ * that.
  */
 void
 outbox_leftovers_reloaded(void)
@@ -220,7 +221,8 @@ slice_of_dropped(const Leftover *l, int64 *from)
 
 /*
  * Finds dropped endpoints that have rows left.  The index says which endpoints have rows,
- * however many these are.  Returns the last one that it has looked at, or 0 at the end.
+ * however many these are.  Returns the last endpoint that it has looked at, or 0 at the
+ * end.
  */
 static int32
 search(List **found)

@@ -55,7 +55,8 @@ static struct
 
 static bool		   careful;				/* true if each is tried by itself, because
 										 * together they failed */
-static TimestampTz retry_at = DT_NOEND; /* when one that was set aside is tried again */
+static TimestampTz retry_at = DT_NOEND; /* when a command that was set aside is tried
+										 * again */
 
 typedef enum Effect
 {
@@ -255,8 +256,8 @@ set_aside(const Command *c, const OutboxStepError *failure)
 }
 
 /*
- * Finds out when a command that was set aside is tried again.  One whose time had come
- * when the pass began is left alone, or another worker's.
+ * Finds out when a command that was set aside is tried again.  A command whose time had
+ * come when the pass began is left alone, or another worker's.
  */
 static void
 find_retry(void)

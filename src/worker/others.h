@@ -24,8 +24,8 @@ extern bool outbox_others_noted(int32 id);
 extern void outbox_others_keep(void);
 
 /*
- * _take_all replaces all by the noted ones.  _take does so for the endpoints with these
- * ids.  _failed drops the notes.
+ * _take_all replaces all subscriptions by the noted ones.  _take does so for the
+ * endpoints with these ids.  _failed drops the notes.
  */
 extern void outbox_others_take_all(void);
 extern void outbox_others_take(const List *ids);

@@ -204,14 +204,14 @@ typedef struct Reload
 {
 	bool			 all;  /* true if the settings of all are read */
 	List			*ids;  /* else of these endpoints */
-	OutboxEndpoint **list; /* all endpoints, or the new ones */
+	OutboxEndpoint **list; /* all endpoints, or the new endpoints */
 	int				 n;
 	int				 max;
 	bool			 some_left_out; /* true if an endpoint is another worker's, or held */
 	uint16			 weight[OUTBOX_SHARES];
 } Reload;
 
-static Reload reload; /* the current one, or the one that failed */
+static Reload reload; /* the current reload, or the reload that failed */
 
 /* True if the weight of its share counts the endpoint already. */
 static bool
@@ -319,8 +319,8 @@ apply_settings(void *arg, const OutboxEndpointRow *s)
 }
 
 /*
- * Finds the endpoints that have changed since the last reload, and the ones that are to
- * be loaded again.  False: the settings of all have to be read.
+ * Finds the endpoints that have changed since the last reload, and the endpoints that are
+ * to be loaded again.  False: the settings of all have to be read.
  */
 static bool
 find_changed(List **ids)

@@ -67,7 +67,7 @@ outbox_roster_forget(OutboxEndpoint *ep)
 	outbox_endpoint_free(ep);
 }
 
-/* In the order of their ids.  New ones mostly have higher ids than all others. */
+/* In the order of their ids.  New endpoints mostly have higher ids than all others. */
 void
 outbox_roster_add(OutboxEndpoint *ep)
 {

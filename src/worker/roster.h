@@ -20,8 +20,8 @@ extern void outbox_roster_init(void);
 extern bool outbox_roster_expects(int32 id);
 
 /*
- * _add adds an endpoint to the list.  _remove frees one that is on it, and _forget one
- * that is not on it any more, or was not yet.
+ * _add adds an endpoint to the list.  _remove frees an endpoint that is on it, and
+ * _forget an endpoint that is not on it any more, or was not yet.
  */
 extern void outbox_roster_add(OutboxEndpoint *ep);
 extern void outbox_roster_remove(OutboxEndpoint *ep);

@@ -160,10 +160,10 @@ may_be_allocating(uintptr_t code)
 
 /*
  * True if the process may leave the call here.  The end of a process allocates memory, so
- * an allocation must not be left.  One that is interrupted is in one of the objects in
- * 'allocating', and soon is not.  A call that is blocked in the kernel is in the C library
- * as well, but stays at its place.  A lock of PostgreSQL is waited for in the end of the
- * process only: another process has it, and gives it back.
+ * an allocation must not be left.  An interrupted allocation is in one of the objects in
+ * 'allocating', and soon is not.  A call that is blocked in the kernel is in the C
+ * library as well, but stays at its place.  A lock of PostgreSQL is waited for in the end
+ * of the process only: another process has it, and gives it back.
  */
 static bool
 may_leave(const ucontext_t *context, int tries)
