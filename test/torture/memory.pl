@@ -1,5 +1,6 @@
 # An hour in which 20,000 receivers are down does not take a worker above its bound of memory.
-# MINUTES says how long it is.  Another endpoint gets an event every ten seconds.
+# MINUTES says how long it is.  Another endpoint gets an event every ten seconds.  Then 1,000
+# receivers hang with payloads of 10 MB.
 use strict;
 use warnings;
 
@@ -10,7 +11,7 @@ use Time::HiRes qw(time);
 
 my $minutes = $ENV{MINUTES} || 60;
 alarm $minutes * 60 + 1800;
-my $node = outbox_node('main', conf => "synchronous_commit = off\nshared_buffers = 256MB\nmax_wal_size = 4GB\n");
+my $node = outbox_node('main', conf => "synchronous_commit = off\nshared_buffers = 256MB\nmax_wal_size = 4GB\noutbox.max_payload_size = 12MB\n");
 my $end;
 my $emitted = 0;
 
@@ -32,6 +33,19 @@ shape(
 			$emitted++;
 		}
 		return $emitted == 6 * $minutes;
+	});
+my $large;
+shape(
+	'1,000 that hang, with payloads of 10 MB',
+	receivers => ['hangs'],
+	endpoints => 1000,
+	events => 20,
+	bytes => 10_000_000,
+	payload => 12,
+	seconds => 1200,
+	until => sub {
+		$large //= time + 60;
+		return time > $large;
 	});
 is($node->safe_psql('postgres', 'SELECT sum(restarts) FROM outbox.worker_slots()'), 0, 'no worker ended with an error');
 $node->stop;

@@ -92,9 +92,10 @@ sub emit_all
 {
 	my (%arg) = @_;
 	my $t = $arg{tenants} // 0;
+	my $bytes = $arg{bytes} // 50;
 	my $keys = $arg{keys} ? "'k' || n / greatest($t, 1) % $arg{keys}" : 'NULL';
 
-	return ask("SELECT count(outbox.emit('n', jsonb_build_object('n', n, 'text', repeat('x', 50)), key => $keys,"
+	return ask("SELECT count(outbox.emit('n', jsonb_build_object('n', n, 'text', repeat('x', $bytes)), key => $keys,"
 		  . " tenant => CASE WHEN $t > 0 THEN 't' || n % $t END)) FROM generate_series(1, $arg{events}) n");
 }
 
@@ -117,7 +118,7 @@ sub shape
 			  && ask("SELECT delivered >= $before + $well FROM outbox.stats WHERE endpoint = 'well'") eq 't';
 		},
 		"$name: half of them know it, and another one got its events", $arg{seconds});
-	my $bound = $limit + $constant{base} + $constant{endpoint} * ($arg{endpoints} + 1);
+	my $bound = $limit + $constant{base} + $constant{endpoint} * ($arg{endpoints} + 1) + ($arg{payload} // 0) * 3;
 	cmp_ok($beyond, '<', $bound, "$name: memory of the worker");
 	is(ask("SELECT delivered - $before FROM outbox.stats WHERE endpoint = 'well'"), $well, "$name: another one gets its events");
 	diag(sprintf '%s: %.0f MB, %.0f without connections, bound %.0f, account %s, %s rows, %.0f s', $name, $most, $beyond, $bound,
