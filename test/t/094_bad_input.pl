@@ -140,7 +140,9 @@ my %value = (
 	batch_wait => "'0'",
 	disable_after => "'1 h'",
 	config => "'{}'",
-	credentials => "'{}'");
+	credentials => "'{}'",
+	label => "'a'",
+	metadata => "'{}'");
 foreach my $option (sort keys %value)
 {
 	refused("alter_endpoint('e', $option => $value{$option}, reset => '{$option}')",
@@ -169,7 +171,7 @@ refused($_, '42704', 'nobody', qr/outbox\.endpoints/)
 	"alter_endpoint('nobody', timeout => '1 s')", "drop_endpoint('nobody')", "pause_endpoint('nobody')",
 	"resume_endpoint('nobody')", "seek_endpoint('nobody', 'now')", "rotate_secret('nobody')",
 	"send_test('nobody')", "retry('nobody')", "discard('nobody')", "replay('nobody', 'epoch')");
-refused($_, '22004', 'the name of an endpoint must not be null', qr/outbox\.endpoints/)
+refused($_, '22004', 'the name of an endpoint must not be null', qr/as it is listed/)
   foreach (
 	'drop_endpoint(NULL)', 'drop_endpoint(NULL, if_exists => true)', "alter_endpoint(NULL, timeout => '1 s')",
 	'pause_endpoint(NULL)', 'resume_endpoint(NULL)', "seek_endpoint(NULL, 'now')", 'rotate_secret(NULL)',
