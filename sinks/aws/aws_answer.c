@@ -1,9 +1,9 @@
 /*
  * aws_answer.c
- *	  Owns what answers say, and what the codes of errors mean.
+ *	  Owns the parsing of answers, and the meaning of error codes.
  *
- * An entry is stored only if the answer says so of this entry.  Where the place of an
- * entry is all that tells which one it is, there must be one for each that was sent.
+ * An entry is stored only if the answer says so of this entry.  Where only its place
+ * identifies an entry, the answer must have an entry for each that was sent.
  */
 #include "aws_answer.h"
 
@@ -14,7 +14,7 @@
 #include "aws_json.h"
 #include "aws_xml.h"
 
-/* The list that the reader is in, by what an entry in it means */
+/* The list that the reader is in, by the meaning of its entries */
 typedef enum List
 {
 	NO_LIST,
@@ -29,7 +29,7 @@ typedef struct Reader
 	AwsAnswer		*answer;
 	List			 list;
 	int				 place;
-	long			 nfailed; /* that the answer counts itself; -1: it does not */
+	long			 nfailed; /* that the answer counts itself (-1: it does not) */
 	bool			 any_list;
 
 	/* The entry that is being read */
@@ -39,8 +39,8 @@ typedef struct Reader
 } Reader;
 
 /*
- * Copies printable ASCII characters of the first line.  What is behind it may be
- * the canonical request, with a session token in it.
+ * Copies printable ASCII characters of the first line.  The text behind it may be the
+ * canonical request, with a session token in it.
  */
 static void
 copy_words(char *out, size_t size, const char *from)

@@ -1,6 +1,6 @@
 /*
  * aws_answer.h
- *	  What an answer says of each entry, as pure functions.
+ *	  The result of each entry in an answer, as pure functions.
  */
 #ifndef OUTBOX_AWS_ANSWER_H
 #define OUTBOX_AWS_ANSWER_H
@@ -12,7 +12,7 @@
 #define AWS_WORDS 200
 #define AWS_SAYING (AWS_CODE + AWS_WORDS + 4)
 
-/* What an error of a request or of an entry means. */
+/* The meaning of an error of a request or of an entry. */
 typedef enum AwsMeaning
 {
 	AWS_STORED,
@@ -37,7 +37,7 @@ typedef struct AwsAnswer
 	int	 n; /* entries that were sent */
 	bool ok;
 	bool contradicts;	 /* it is of the service, but does not fit the request */
-	char code[AWS_CODE]; /* of the request; "": none */
+	char code[AWS_CODE]; /* of the request ("": none) */
 	char words[AWS_WORDS];
 
 	AwsEntryAnswer entries[AWS_BATCH_MAX];
@@ -50,7 +50,7 @@ typedef struct AwsAnswer
 extern void aws_answer_read(const AwsTarget *t, int status, const char *data, size_t len,
 							int n, AwsAnswer *answer);
 
-/* What the error of a request means. */
+/* Returns the meaning of the error of a request. */
 extern AwsMeaning aws_request_meaning(int status, const char *code);
 
 extern AwsMeaning aws_entry_meaning(const AwsTarget *t, const AwsEntryAnswer *entry);

@@ -2,8 +2,8 @@
  * aws_entry.c
  *	  Owns how an event becomes an entry of SQS, SNS, EventBridge or Kinesis.
  *
- * What the service would refuse is found here, so that no event makes the request of
- * others fail.
+ * An entry that the service would refuse is found here, so that no event makes the
+ * request of others fail.
  */
 #include "aws_entry.h"
 
@@ -37,8 +37,8 @@ hash(const char *data, size_t len, char out[HASH_TEXT])
 }
 
 /*
- * What events of one key have in common.  Without a key, each event is alone.  'out' is
- * used for a key that the service does not take as it is.
+ * The group that events of a key have in common.  Without a key, each event is alone.
+ * 'out' is used for a key that the service does not take as it is.
  */
 static const char *
 group(const OutboxMessage *m, bool any_character, size_t max, char out[HASH_TEXT],

@@ -11,7 +11,7 @@
 
 /*
  * Appends the entry.  '*bytes' is its size as the service counts.  'source' is
- * EventBridge's.  Returns why the service can never take the event, static text; NULL: it
+ * EventBridge's.  Returns why the service can never take the event, static text.  NULL: it
  * may.  The text may have failed for a lack of memory.
  */
 extern const char *aws_entry_write(const AwsTarget *t, const char *source,

@@ -2,9 +2,9 @@
  * aws_http.c
  *	  Owns the connections to AWS: libcurl's handles, its sockets and its threads.
  *
- * libcurl signs what it sends.  It is right for exactly one form, POST to the path "/",
- * which is all that is used.  Each address is judged before it is connected to, and
- * again before a connection is reused.  Proxies and redirections are not followed.
+ * libcurl signs requests.  Its signature is right for exactly one form, POST to the
+ * path "/".  No other form is used.  Each address is judged before it is connected to,
+ * and again before a connection is reused.  Proxies and redirections are not followed.
  *
  * libcurl looks up names in threads.  All signals are blocked while it makes one.
  */
@@ -48,7 +48,8 @@ static long			  tls_version = CURL_SSLVERSION_TLSv1_2; /* the lowest */
 static unsigned		  generation;							 /* of these two */
 static AwsRequest	 *unused;
 
-static const char *exceeded; /* what a peer did too much, since the last step began */
+static const char
+	*exceeded; /* the limit that a peer exceeded, in words, since the last step began */
 
 static sigset_t former_signals;
 static bool		signals_are_blocked;

@@ -33,7 +33,7 @@ struct AwsRequest
 	AwsText			   answer;
 	bool			   too_long;
 	bool			   coded;	 /* with a transfer coding other than chunked */
-	const char		  *exceeded; /* what the peer did too much, during its handshake */
+	const char		  *exceeded; /* the limit that the peer exceeded in its handshake */
 	size_t			   header_bytes;
 	const char		  *refused;		/* why its address may not be connected to */
 	char			   address[64]; /* that address */
@@ -52,7 +52,7 @@ typedef struct AwsEnd
 extern bool aws_http_init(const OutboxServices *services);
 extern void aws_http_shutdown(void);
 
-/* The file of CAs; NULL: the system's.  Handles that exist are made again. */
+/* The file of CAs.  NULL: the system's.  Handles that exist are made again. */
 extern void aws_http_set_tls(const char *file, bool only_1_3);
 
 extern int	aws_http_fd(void);
@@ -62,7 +62,7 @@ extern long aws_http_timeout(void);
 extern AwsRequest *aws_http_acquire(void);
 extern void		   aws_http_release(AwsRequest *r);
 
-/* Sends r->body.  Returns what is wrong; NULL: nothing. */
+/* Sends r->body.  Returns the problem.  NULL: none. */
 extern const char *aws_http_start(AwsRequest *r, const AwsTarget *t, const AwsKeys *keys,
 								  int connect_timeout, int timeout);
 
@@ -71,7 +71,7 @@ typedef struct AwsPlain
 {
 	const char *method; /* GET, PUT, or POST of r->body */
 	const char *url;
-	const char *header; /* its name; NULL: none */
+	const char *header; /* its name (NULL: none) */
 	const char *value;
 	bool		metadata; /* it may go to metadata services only */
 	int			connect_timeout;
@@ -80,7 +80,7 @@ typedef struct AwsPlain
 
 extern const char *aws_http_start_plain(AwsRequest *r, const AwsPlain *plain);
 
-/* Goes on with all requests.  'next' then returns each that has ended; NULL: no more. */
+/* Goes on with all requests.  'next' then returns each that has ended.  NULL: no more. */
 extern void		   aws_http_step(void);
 extern AwsRequest *aws_http_next(AwsEnd *end);
 

@@ -2,8 +2,8 @@
  * aws_json.c
  *	  Owns reading JSON.
  *
- * The text comes from a stranger.  The stack is an array, and what is kept of a text is
- * bounded.
+ * The text comes from a stranger.  The stack is an array, and the kept part of a text
+ * is bounded.
  */
 #include "aws_json.h"
 
@@ -17,7 +17,7 @@ typedef struct Reader
 	AwsJsonItem item;
 	void	   *arg;
 	int			depth;
-	char		closers[AWS_JSON_DEPTH]; /* what ends each level */
+	char		closers[AWS_JSON_DEPTH]; /* the character that ends each level */
 	char		name[AWS_JSON_NAME];
 	char		value[AWS_JSON_VALUE];
 } Reader;
@@ -201,8 +201,8 @@ read_value(Reader *r)
 }
 
 /*
- * Reads what follows within the innermost object or array: its end, or one more value.
- * 'first': nothing is in it yet.
+ * Reads on within the innermost object or array: its end, or one more value.  'first':
+ * nothing is in it yet.
  */
 static bool
 read_next(Reader *r, bool *first)

@@ -31,7 +31,7 @@ typedef void (*AwsJsonItem)(void *arg, int depth, const char *name, AwsJsonKind 
 							const char *value);
 
 /*
- * Calls 'item' for each item, in their order; NULL: for none.  Returns false if it is no
+ * Calls 'item' for each item, in their order.  NULL: for none.  Returns false if it is no
  * JSON, or has more than AWS_JSON_DEPTH levels.
  */
 extern bool aws_json_read(const char *data, size_t len, AwsJsonItem item, void *arg);

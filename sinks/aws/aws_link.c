@@ -36,7 +36,7 @@ has_credential(const OutboxTarget *target, const char *name)
 	return false;
 }
 
-/* Where requests to the target go.  Returns what is wrong; NULL: nothing. */
+/* Reads where requests to the target go.  Returns the problem.  NULL: none. */
 static const char *
 parse(const OutboxTarget *target, AwsTarget *t)
 {
@@ -220,7 +220,7 @@ aws_link_free_unused(OutboxLink *link)
 	if (link->is_due)
 		dlist_delete(&link->due_node);
 
-	/* Not earlier: what answers until then may repeat the token. */
+	/* Not earlier: an answer until then may repeat the token. */
 	aws_keys_wipe(&link->keys);
 	if (link->of_role)
 		aws_role_leave();
@@ -237,7 +237,7 @@ aws_link_up(OutboxLink *link)
 	link->backoff = 0;
 }
 
-/* What was not sent ends. */
+/* Ends all deliveries that were not sent. */
 static void
 put_back_all(OutboxLink *link)
 {
@@ -255,7 +255,7 @@ put_back_all(OutboxLink *link)
 	link->nwaiting = 0;
 }
 
-/* A receiver may answer with what it was sent. */
+/* A receiver may repeat the request in its answer. */
 const char *
 aws_link_words(const OutboxLink *link, const char *words)
 {

@@ -32,7 +32,7 @@ struct OutboxLink
 	int		   requests; /* in flight */
 	int		   transfers;
 	bool	   closed;	 /* it is freed with its last transfer and request */
-	int64	   retry_at; /* ms; 0: it is up */
+	int64	   retry_at; /* ms (0: it is up) */
 	int		   backoff;
 	char	   reason[256];
 };
@@ -56,7 +56,7 @@ struct OutboxTransfer
 extern dlist_head aws_due;
 extern dlist_head aws_ended;
 
-/* Those of the contract */
+/* Functions of the contract */
 extern const char *aws_link_check(const OutboxTarget *target, const char **hint,
 								  const char **notice);
 extern bool aws_link_keeps_credentials(const OutboxTarget *from, const OutboxTarget *to);
@@ -69,11 +69,12 @@ extern void aws_link_free_unused(OutboxLink *link);
 
 extern void aws_link_up(OutboxLink *link);
 
-/* What requests are signed with; NULL: nothing now. */
+/* The keys with which requests are signed.  NULL: none now. */
 extern const AwsKeys *aws_link_keys(const OutboxLink *link);
 
 /*
- * Nothing is sent for a while, and what waits ends.  The first reason of one try stays.
+ * Nothing is sent for a while, and waiting deliveries end.  The first reason of one try
+ * stays.
  */
 extern void aws_link_down(OutboxLink *link, const char *words);
 
@@ -86,7 +87,7 @@ extern void aws_link_make_due(OutboxLink *link);
 /* Links that are down are tried at once. */
 extern void aws_links_retry(void);
 
-/* Milliseconds until the first one is tried again; -1: none is down. */
+/* Milliseconds until the first one is tried again.  -1: none is down. */
 extern long aws_links_timeout(void);
 
 #endif /* OUTBOX_AWS_LINK_H */

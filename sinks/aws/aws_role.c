@@ -47,7 +47,7 @@ typedef enum Source
 /* In the order of Source */
 static const char *const sources[] = {"none", "imds", "container", "web_identity"};
 
-/* What a request asks for. */
+/* The answer that a request asks for. */
 typedef enum Step
 {
 	STEP_TOKEN, /* of IMDS */
@@ -64,7 +64,7 @@ static AwsKeys		 keys;
 static char			*former_token; /* of the keys before */
 static unsigned		 version;	   /* of the keys */
 static int64		 valid_until;  /* ms */
-static int64		 fetched_at;   /* ms; 0: never */
+static int64		 fetched_at;   /* ms (0: never) */
 static int64		 due_at;	   /* ms, if there are users and no request */
 static int			 backoff;
 static AwsRequest	*request; /* NULL: none is in flight */
@@ -97,7 +97,7 @@ forget(void)
 	aws_wipe(&former_token);
 	explicit_bzero(imds_token, sizeof(imds_token));
 	explicit_bzero(&answer, sizeof(answer));
-	request = NULL; /* what is in flight is not awaited any more */
+	request = NULL; /* a request in flight is not awaited any more */
 	fetched_at = 0;
 	backoff = 0;
 	due_at = aws_now();

@@ -1,6 +1,7 @@
 /*
  * aws_role_read.c
- *	  Owns what a service may say that gives out keys, and where one may be.
+ *	  Owns the format of answers that give out keys, and the places where their services
+ *	  may be.
  */
 #include "aws_role_read.h"
 
@@ -89,7 +90,7 @@ take_xml(void *arg, char path[][AWS_XML_NAME], int depth, bool begins, const cha
 		take(arg, path[depth - 1], text);
 }
 
-/* What is cut, or has other characters, is no key. */
+/* A text that is cut, or has other characters, is no key. */
 static const char *
 check(const AwsRoleAnswer *a)
 {

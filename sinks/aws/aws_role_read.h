@@ -1,6 +1,6 @@
 /*
  * aws_role_read.h
- *	  What services that give out keys say, as pure functions.
+ *	  Reads the answers of services that give out keys, as pure functions.
  */
 #ifndef OUTBOX_AWS_ROLE_READ_H
 #define OUTBOX_AWS_ROLE_READ_H
@@ -22,7 +22,7 @@ typedef struct AwsRoleAnswer
 
 /*
  * Reads keys as the metadata services have them (JSON), or as STS has them (XML).
- * Returns what is wrong, as a static text; NULL: nothing.
+ * Returns the problem, as a static text.  NULL: none.
  */
 extern const char *aws_role_read_json(const char *data, size_t len, AwsRoleAnswer *a);
 extern const char *aws_role_read_xml(const char *data, size_t len, AwsRoleAnswer *a);

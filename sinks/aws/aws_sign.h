@@ -1,6 +1,6 @@
 /*
  * aws_sign.h
- *	  Keys, and what is signed with them without a request: tokens for Amazon MSK.
+ *	  Keys, and tokens for Amazon MSK, which are signed with them without a request.
  */
 #ifndef OUTBOX_AWS_SIGN_H
 #define OUTBOX_AWS_SIGN_H
@@ -16,7 +16,7 @@ typedef struct AwsKeys
 	char *session_token; /* NULL: none */
 } AwsKeys;
 
-/* Overwrite and free what was allocated. */
+/* Overwrite and free the allocated strings. */
 extern void aws_wipe(char **secret);
 extern void aws_keys_wipe(AwsKeys *keys);
 

@@ -1,6 +1,6 @@
 /*
  * aws_signer.c
- *	  Owns what other sinks get from this one.
+ *	  Owns the functions that this sink has for other sinks.
  */
 #include "postgres.h"
 

@@ -1,7 +1,7 @@
 /*
  * aws_signer.h
- *	  What outbox_aws does for other sinks of its worker: it makes tokens for Amazon MSK,
- *	  also with the keys of the role.
+ *	  The functions of outbox_aws for other sinks of its worker: they make tokens for
+ *	  Amazon MSK, also with the keys of the role.
  */
 #ifndef OUTBOX_AWS_SIGNER_H
 #define OUTBOX_AWS_SIGNER_H
@@ -25,8 +25,8 @@ typedef struct AwsSigner
 	void (*role_refused)(void);
 
 	/*
-	 * Makes a token as aws_sign_msk() does.  Without keys it has those of the role, and
-	 * ends with them.  NULL: there are no keys, or no memory.
+	 * Makes a token as aws_sign_msk() does.  Without keys it has the keys of the role,
+	 * and ends with them.  NULL: there are no keys, or no memory.
 	 */
 	char *(*msk_token)(const AwsKeys *keys, const char *region);
 

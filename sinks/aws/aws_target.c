@@ -1,6 +1,6 @@
 /*
  * aws_target.c
- *	  Owns what an ARN means.
+ *	  Owns the meaning of an ARN.
  */
 #include "aws_target.h"
 
@@ -26,7 +26,7 @@ static const AwsServiceFacts services[] = {
 					 "Kinesis_20131202.PutRecords", 500, 1024 * KB, 5 * 1024 * KB},
 };
 
-/* Copies the next part of an ARN.  Returns the place behind it; NULL: it is wrong. */
+/* Copies the next part of an ARN.  Returns the place behind it.  NULL: it is wrong. */
 static const char *
 take(const char *p, const char *legal, char *out, size_t size)
 {
@@ -39,7 +39,7 @@ take(const char *p, const char *legal, char *out, size_t size)
 	return p + len + 1;
 }
 
-/* Checks the last part of an ARN.  Returns the name in it; NULL: it is wrong. */
+/* Checks the last part of an ARN.  Returns the name in it.  NULL: it is wrong. */
 static const char *
 resource_name(AwsTarget *t, const char *resource)
 {

@@ -1,6 +1,6 @@
 /*
  * aws_target.h
- *	  What an ARN says of where events go, as a pure function.
+ *	  Finds in an ARN where events go, as a pure function.
  */
 #ifndef OUTBOX_AWS_TARGET_H
 #define OUTBOX_AWS_TARGET_H
@@ -16,13 +16,13 @@ typedef enum AwsService
 	AWS_KINESIS
 } AwsService;
 
-/* What does not depend on the resource. */
+/* Facts that do not depend on the resource. */
 typedef struct AwsServiceFacts
 {
 	const char *label;		   /* for reasons */
 	const char *name;		   /* in the ARN, the host and the signature */
 	const char *content_type;  /* of a request */
-	const char *action;		   /* X-Amz-Target; NULL: it is in the body */
+	const char *action;		   /* X-Amz-Target (NULL: it is in the body) */
 	int			batch_max;	   /* entries of a request */
 	size_t		entry_bytes;   /* that an entry may have, as the service counts */
 	size_t		request_bytes; /* that all entries of a request may have */
@@ -41,8 +41,8 @@ typedef struct AwsTarget
 } AwsTarget;
 
 /*
- * 'endpoint_url' replaces the service's own URL; NULL: it does not.  Returns what is
- * wrong, static text; NULL: nothing.
+ * 'endpoint_url' replaces the service's own URL.  NULL: it does not.  Returns the
+ * problem, static text.  NULL: none.
  */
 extern const char *aws_target_parse(const char *arn, const char *endpoint_url,
 									AwsTarget *target);

@@ -122,7 +122,7 @@ aws_add_base64(AwsText *t, const char *data, size_t len)
 	}
 }
 
-/* Returns the bytes of the character; 0: it is none of UTF-8. */
+/* Returns the bytes of the character.  0: it is none of UTF-8. */
 static size_t
 read_character(const unsigned char *p, size_t len, uint32_t *c)
 {

@@ -14,12 +14,12 @@
 
 /*
  * 'path' has the names of the elements that are open, this one last.  'begins' is false
- * at its end, where 'text' is what it had behind its last child.
+ * at its end, where 'text' is its text behind its last child.
  */
 typedef void (*AwsXmlElement)(void *arg, char path[][AWS_XML_NAME], int depth,
 							  bool begins, const char *text);
 
-/* Returns false if it is not well-formed, or has what no answer has. */
+/* Returns false if it is not well-formed, or has a construct that no answer has. */
 extern bool aws_xml_read(const char *data, size_t len, AwsXmlElement element, void *arg);
 
 #endif /* OUTBOX_AWS_XML_H */

@@ -3,9 +3,9 @@
  *	  The sink for SQS, SNS, EventBridge and Kinesis of AWS.
  *
  * Events of an endpoint wait on its link until a request may take them.  A request has
- * as many as the service allows.  Each delivery ends with what the answer says of its
- * own entry.  What says nothing about an event (rights, names, the network) takes the
- * link down.
+ * as many as the service allows.  Each delivery ends with the result of its own entry
+ * in the answer.  A failure that says nothing about an event (rights, names, the
+ * network) takes the link down.
  */
 #include "postgres.h"
 
@@ -21,13 +21,13 @@ PG_MODULE_MAGIC;
 extern PGDLLEXPORT const OutboxTransport *outbox_sink(void);
 
 /*
- * Requests of one link in flight.  Above the first number, only those that are full
- * begin.  So a service that answers slowly gets fewer and larger requests.
+ * Requests of one link in flight.  Above the first number, only full requests begin.
+ * So a service that answers slowly gets fewer and larger requests.
  */
 #define REQUESTS_EAGER 4
 #define REQUESTS_MAX 32
 
-/* What AwsRequest's owner is: the deliveries of a request. */
+/* The owner of an AwsRequest: the deliveries of the request. */
 typedef struct Batch
 {
 	OutboxLink *link;
@@ -375,7 +375,7 @@ begin_requests(void)
 	int		   n = 0;
 	dlist_iter iter;
 
-	/* Only those that are on the list now, because 'done' may start others. */
+	/* Only entries that are on the list now, because 'done' may start others. */
 	dlist_foreach(iter, &aws_due) n++;
 	while (n-- > 0 && !dlist_is_empty(&aws_due))
 	{
@@ -390,7 +390,7 @@ begin_requests(void)
 
 /* ----------------------------------------------------------- the worker */
 
-/* What was refused may be allowed now. */
+/* A refused connection may be allowed now. */
 static void
 aws_reload(void)
 {
@@ -432,7 +432,7 @@ aws_poll(void)
 	}
 	aws_role_step();
 
-	/* Only those that are on the list now, because 'done' may start others. */
+	/* Only entries that are on the list now, because 'done' may start others. */
 	dlist_foreach(iter, &aws_ended) n++;
 	while (n-- > 0 && !dlist_is_empty(&aws_ended))
 		end_unsent(
@@ -440,7 +440,7 @@ aws_poll(void)
 	begin_requests();
 }
 
-/* ms; -1: never */
+/* ms.  -1: never */
 static long
 sooner(long a, long b)
 {

@@ -1,12 +1,12 @@
 /*
  * brokers.c
- *	  Owns what is known of brokers from librdkafka's statistics, which come four times
- *	  a second: whether one is connected, whether one owes an answer, and of how many
- *	  partitions it has still to get records.
+ *	  Owns the state of brokers that librdkafka's statistics show four times a second:
+ *	  whether one is connected, whether one owes an answer, and of how many partitions
+ *	  it has still to get records.
  *
  * librdkafka itself waits ten seconds for the first answer of a broker, and a minute for
- * others.  A change of leaders may take so long, so it must.  But a view can say sooner
- * what is waited for.
+ * others.  A change of leaders may take so long, so it must.  But a view can sooner
+ * name the broker that is waited for.
  */
 #include "brokers.h"
 
@@ -17,7 +17,7 @@
 /* Records of a partition that librdkafka's idempotent producer sends before an answer */
 #define UNANSWERED 5
 
-/* What each part of a report begins with */
+/* The beginning of each part of a report */
 #define BROKER "\"nodeid\":"
 #define TOPICS "\"topics\":"
 #define PARTITION "\"partition\":"
@@ -73,9 +73,9 @@ is_one_of(const char *state, const char *const *states)
 }
 
 /*
- * Since when the broker owes an answer, in µs; -1: it does not.  While it is connected,
- * a request may have been sent a moment ago.  So only what no byte has followed since
- * the report before counts.
+ * Since when the broker owes an answer, in µs.  -1: it does not.  While it is connected,
+ * a request may have been sent a moment ago.  So a request counts only if no byte has
+ * followed it since the report before.
  */
 static int64_t
 owes_since(const KafkaBrokers *b, const char *from, const char *end, const char *name,

@@ -1,7 +1,7 @@
 /*
  * brokers.h
- *	  What librdkafka's statistics say of brokers, as pure functions.  A report need not
- *	  end with a NUL.
+ *	  Reads the state of brokers from librdkafka's statistics, as pure functions.  A
+ *	  report need not end with a NUL.
  */
 #ifndef OUTBOX_KAFKA_BROKERS_H
 #define OUTBOX_KAFKA_BROKERS_H
@@ -22,7 +22,7 @@
 /* A broker is told from others by its number, modulo this. */
 #define KAFKA_LOAD_SLOTS 64
 
-/* What librdkafka has to send, or waits for. */
+/* The messages that librdkafka has to send, or waits for. */
 typedef struct KafkaLoad
 {
 	int messages;
@@ -34,9 +34,9 @@ typedef struct KafkaBrokers
 {
 	bool	up;			 /* one is connected */
 	bool	known;		 /* one has said which brokers there are */
-	char	owing[65];	 /* the one that has owed an answer for longest; "": none does */
+	char	owing[65];	 /* the one that has owed an answer for longest ("": none does) */
 	int64_t owing_since; /* µs, of the report's clock */
-	char	silent[128]; /* that it has for too long, in words; "": none has */
+	char	silent[128]; /* that it has for too long, in words ("": none has) */
 } KafkaBrokers;
 
 extern int	kafka_load_slot(int32_t broker);

@@ -1,7 +1,7 @@
 /*
  * cluster.c
  *	  Owns the instances of librdkafka: how they are made and ended, their connections,
- *	  and what they say of their brokers.
+ *	  and the state of their brokers.
  *
  * librdkafka has threads, in which threads.c has functions.  Everything else comes as an
  * event, which the worker reads.
@@ -19,11 +19,12 @@
 #define POLL_TIME 10		  /* ms of one poll; webhooks wait meanwhile */
 #define END_WITHIN 1		  /* s; before the watchdog ends the process */
 #define TOKEN_EVERY 500		  /* ms, while one is wanted and cannot be had */
-#define CANCELLED_WITHIN 1000 /* ms in which what was cancelled may still be sent */
+#define CANCELLED_WITHIN 1000 /* ms in which cancelled records may still be sent */
 
 /*
- * Threads of librdkafka may use so much of a core for so many ms, beside what the records
- * cost that were stored meanwhile.  A record costs a tenth of that, or less.
+ * Threads of librdkafka may use so much of a core for so many ms, beside the cost of
+ * the records that were stored meanwhile.  A record costs a tenth of this allowance, or
+ * less.
  */
 #define CPU_FOR 10000
 #define CPU_SHARE 0.2
@@ -116,8 +117,8 @@ set_file(rd_kafka_conf_t *conf, const char *name, const char *setting, char *rea
 }
 
 /*
- * All properties that are ever set, besides those of kafka_security.c.  None comes from
- * SQL but the brokers and the two timeouts.
+ * All properties that are ever set, besides the properties of kafka_security.c.  None
+ * comes from SQL but the brokers and the two timeouts.
  */
 static bool
 configure(rd_kafka_conf_t *conf, const KafkaUrl *url, const KafkaSecurity *security,
@@ -226,7 +227,10 @@ make_cluster(const KafkaUrl *url, const KafkaSecurity *security,
 	c->rk = rd_kafka_new(RD_KAFKA_PRODUCER, conf, words, sizeof(words));
 	if (c->rk == NULL)
 	{
-		/* It has freed what kafka_threads_watch() set, so rd_kafka_conf_destroy(conf) crashes. */
+		/*
+		 * It has freed the memory that kafka_threads_watch() set, so
+		 * rd_kafka_conf_destroy(conf) crashes.
+		 */
 		snprintf(reason, size, "librdkafka: %s", words);
 		kafka_threads_ended(c);
 		kafka_security_clear(&c->security);
@@ -404,7 +408,7 @@ take_error(KafkaCluster *c, rd_kafka_event_t *event)
 	if (code == RD_KAFKA_RESP_ERR__ALL_BROKERS_DOWN)
 		c->brokers.up = false;
 	else if (words && c->brokers.silent[0] && strstr(words, "imed out"))
-		strlcpy(c->reason, c->brokers.silent, sizeof(c->reason)); /* what it waited for */
+		strlcpy(c->reason, c->brokers.silent, sizeof(c->reason)); /* the silent broker */
 	else if (words)
 	{
 		/* without " (after 3 ms in state CONNECT)", which is another each time */
@@ -417,8 +421,8 @@ take_error(KafkaCluster *c, rd_kafka_event_t *event)
 }
 
 /*
- * Reads the newest report.  Reports may come faster than they can be read, so those
- * before it are not.
+ * Reads the newest report.  Reports may come faster than they can be read, so older
+ * reports are not read.
  */
 static void
 read_statistics(KafkaCluster *c)
@@ -501,9 +505,9 @@ purge(KafkaCluster *c)
 }
 
 /*
- * What was cancelled, because its tenant is forgotten or its endpoint gone, must not wait
- * in librdkafka until brokers take it.  All that an instance has can be taken from it, and
- * nothing less.  The others get a new one, and are sent again.
+ * A record that was cancelled, because its tenant is forgotten or its endpoint gone,
+ * must not wait in librdkafka until brokers take it.  Only all records of an instance
+ * can be taken from it.  The others get a new instance, and are sent again.
  */
 static void
 give_up_cancelled(KafkaCluster *c)
@@ -533,8 +537,9 @@ used_too_much(KafkaCluster *c)
 }
 
 /*
- * Brokers can send what means nothing as fast as a thread can read it, and librdkafka has no
- * bound for that.  The instance ends then, and its links wait before they get another one.
+ * Brokers can send meaningless bytes as fast as a thread can read them, and librdkafka
+ * has no bound for that.  The instance ends then, and its links wait before they get
+ * another one.
  */
 static void
 watch_threads(KafkaCluster *c)
@@ -574,10 +579,10 @@ end_successor(KafkaCluster *c)
 
 /*
  * A cluster that was made anew at the same address numbers its producers from the beginning.
- * Records with a number of the former cluster would count there as those of another
- * producer, and as stored already.  So once all connections are gone, none is begun until
- * another instance has said that it is the same cluster.  If it is another one, that
- * instance takes the place of this one, before anything was sent.
+ * Records with a number of the former cluster would count there as another producer's,
+ * and as stored already.  So once all connections are gone, none is begun until another
+ * instance has said that it is the same cluster.  If it is another one, that instance
+ * takes the place of this one, before anything was sent.
  */
 static void
 check_id(KafkaCluster *c)
@@ -649,7 +654,10 @@ kafka_clusters_poll(KafkaReport report, bool *hostile)
 		}
 		else if (!c->purged)
 		{
-			/* what is left was cancelled, and its reports are not waited for long */
+			/*
+			 * the records left were cancelled, so their reports are not awaited for
+			 * long
+			 */
 			purge(c);
 		}
 	}

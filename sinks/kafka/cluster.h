@@ -34,27 +34,27 @@ typedef struct KafkaCluster
 	bool				 one_by_one;   /* each of its records is a batch by itself */
 	int					 links;		   /* that use it */
 	pg_atomic_uint32	 produced;	   /* messages that librdkafka has */
-	int					 wanted;	   /* of these, those that were not cancelled */
+	int					 wanted;	   /* of these, messages that were not cancelled */
 	int64				 earned;	   /* ns of CPU that stored records may have cost */
 	int64				 counted_at;   /* ms, when 'earned' and 'spent' were 0 */
 	int64				 spent;		   /* ns of CPU of its threads by then */
-	bool				 busy;		   /* they have used too much for what was stored */
-	int					 cancelled;	   /* those that were, and have no report yet */
+	bool				 busy;		   /* they used too much for the stored records */
+	int					 cancelled;	   /* cancelled messages without a report yet */
 	int64				 cancelled_at; /* ms, when the first of them was */
 	bool				 fatal;		   /* a new instance has to take its place */
-	int64				 throttled_until; /* ms, as brokers say; 0: they do not */
+	int64				 throttled_until; /* ms, as brokers say (0: they do not) */
 	bool				 purged;
-	bool				 outdated;	 /* links are to leave it, and find another one */
-	KafkaTopics			 topics;	 /* that records of links with places have led to */
-	rd_kafka_topic_t	*handle;	 /* of the topic that was used last; NULL: none was */
-	rd_kafka_event_t	*statistics; /* not read yet; NULL: there are none */
+	bool				 outdated; /* links are to leave it, and find another one */
+	KafkaTopics			 topics;   /* that records of links with places have led to */
+	rd_kafka_topic_t	*handle;   /* of the topic that was used last (NULL: none was) */
+	rd_kafka_event_t	*statistics; /* not read yet (NULL: there are none) */
 	KafkaBrokers		 brokers;
 	char				 reason[128]; /* why it is not up, or the last error */
-	char				 id[64];	  /* of its cluster; "": its brokers gave none */
-	struct KafkaCluster *successor;	  /* asks for the id anew; NULL: none is needed */
-	pthread_mutex_t		 lock;		  /* of what follows */
+	char				 id[64];	  /* of its cluster ("": its brokers gave none) */
+	struct KafkaCluster *successor;	  /* asks for the id anew (NULL: none is needed) */
+	pthread_mutex_t		 lock;		  /* of the fields below */
 	bool				 has_id;	  /* its producer may have a number of that cluster */
-	int					 sockets[KAFKA_SOCKETS]; /* connections; 0: none */
+	int					 sockets[KAFKA_SOCKETS]; /* connections (0: none) */
 	int64				 same_until; /* ms; until then one connection may begin */
 	bool				 unsure; /* none was begun, for it may be to another cluster */
 	KafkaLoad			 load;	 /* as reported last */
@@ -68,8 +68,8 @@ typedef struct KafkaCluster
 	int64	  spent_before;	   /* ns of CPU of threads that have ended */
 	bool	  flooded;		   /* there were too many */
 	char	  trouble[64];	   /* why brokers did not take records, at 'trouble_at' */
-	int64	  trouble_at;	   /* ms; 0: never */
-	char	  refused[128];	   /* why a broker may not be connected to; "": none */
+	int64	  trouble_at;	   /* ms (0: never) */
+	char	  refused[128];	   /* why a broker may not be connected to ("": none) */
 	char	  refused_id[320]; /* the broker, as librdkafka names it */
 } KafkaCluster;
 
@@ -95,12 +95,13 @@ extern rd_kafka_topic_t *kafka_cluster_handle(KafkaCluster *c, const char *topic
 typedef void (*KafkaReport)(KafkaCluster *c, const rd_kafka_message_t *m, int64 now);
 
 /*
- * Reads the events of all clusters, and ends those that nothing uses.  True: there are
- * more.  'hostile': the brokers of one do what they must not, and its links are to leave it.
+ * Reads the events of all clusters, and ends clusters that nothing uses.  True: there
+ * are more events.  'hostile': the brokers of a cluster break the protocol, and its
+ * links are to leave it.
  */
 extern bool kafka_clusters_poll(KafkaReport report, bool *hostile);
 
-/* ms after which it has to be polled in any case; -1: never */
+/* ms after which it has to be polled in any case.  -1: never */
 extern long kafka_clusters_timeout(void);
 
 /*

@@ -1,6 +1,6 @@
 /*
  * kafka_msk.c
- *	  Owns what the names of brokers say of Amazon MSK.
+ *	  Owns the names of Amazon MSK's brokers, and their regions.
  *
  * A token says nothing of the cluster that it is for.  Any cluster of the region accepts
  * it for a quarter of an hour, for all that its keys may do.  So a token with the keys of
@@ -23,7 +23,7 @@ is_region(const char *text, size_t len)
 		strchr(DIGITS, text[len - 1]) != NULL;
 }
 
-/* Takes the last label off.  Returns it; NULL: the name has no other label before. */
+/* Takes the last label off.  Returns it.  NULL: the name has no other label before. */
 static const char *
 last_label(const char *host, size_t *len, size_t *label_len)
 {

@@ -17,9 +17,9 @@
 extern bool kafka_msk_host(const char *host, size_t len, char *region);
 
 /*
- * Writes the region of brokers, which are "host:port,host:port".  'given' is that of
- * config; NULL: none.  'of_role': a token with the keys of the role would go there.
- * Returns what is wrong, static text, and a hint; NULL: nothing.
+ * Writes the region of brokers, which are "host:port,host:port".  'given' is the region
+ * of config.  NULL: none.  'of_role': a token with the keys of the role would go there.
+ * Returns the problem, static text, and a hint.  NULL: none.
  */
 extern const char *kafka_msk_region(const char *brokers, const char *given, bool of_role,
 									char *region, const char **hint);

@@ -97,7 +97,7 @@ has_item(const char *list, const char *item)
 	return false;
 }
 
-/* What is missing in the settings.  Any process may ask. */
+/* Returns the setting that is missing, in words.  Any process may ask. */
 static const char *
 check_settings(bool of_role, const char **hint)
 {
@@ -118,7 +118,7 @@ check_settings(bool of_role, const char **hint)
 	return NULL;
 }
 
-/* What is wrong with an endpoint that logs in to MSK. */
+/* Returns the problem with an endpoint that logs in to MSK. */
 static const char *
 check_msk(const OutboxTarget *target, const KafkaUrl *url, const bool *has,
 		  const char **hint)

@@ -1,6 +1,6 @@
 /*
  * kafka_security.h
- *	  What an endpoint authenticates itself with: SASL, and a client's certificate.
+ *	  The authentication of an endpoint: SASL, and a client's certificate.
  */
 #ifndef OUTBOX_KAFKA_SECURITY_H
 #define OUTBOX_KAFKA_SECURITY_H
@@ -29,22 +29,22 @@ typedef enum KafkaSecurityOption
 	KAFKA_SECURITY_OPTIONS
 } KafkaSecurityOption;
 
-/* Values, malloc'd; NULL: not set. */
+/* Values, malloc'd.  NULL: not set. */
 typedef struct KafkaSecurity
 {
 	char *values[KAFKA_SECURITY_OPTIONS];
 
 	/* Of an instance of librdkafka, not of an endpoint */
 	bool	 token_wanted; /* librdkafka has none, or the one that it has ends soon */
-	char	*made_token;   /* for MSK; NULL: none yet */
+	char	*made_token;   /* for MSK (NULL: none yet) */
 	unsigned role_version; /* of the keys that it was made with */
 } KafkaSecurity;
 
 extern const char *const kafka_credential_names[];
 
 /*
- * Returns what is wrong with the target's options, static text, and a hint; NULL:
- * nothing.  Of credentials only the names are looked at.
+ * Returns the problem with the target's options, static text, and a hint.  NULL: none.
+ * Of credentials only the names are looked at.
  */
 extern const char *kafka_security_check(const OutboxTarget *target, const KafkaUrl *url,
 										const char **hint, const char **notice);
@@ -55,10 +55,10 @@ extern const char *kafka_security_check(const OutboxTarget *target, const KafkaU
  */
 extern bool kafka_security_same_login(const OutboxTarget *a, const OutboxTarget *b);
 
-/* Once per process, before what follows. */
+/* Once per process, before the functions below. */
 extern void kafka_security_init(void);
 
-/* Copies the target's.  Returns what is wrong, static text; NULL: nothing. */
+/* Copies the target's.  Returns the problem, static text.  NULL: none. */
 extern const char *kafka_security_read(KafkaSecurity	  *security,
 									   const OutboxTarget *target, const KafkaUrl *url);
 
@@ -96,9 +96,9 @@ extern void kafka_security_refused(const KafkaSecurity *security);
 extern bool kafka_security_may_log_in(const KafkaSecurity *security, const char *broker);
 
 /*
- * Writes what librdkafka says of an error, without the credentials that a broker may
- * have repeated.  'refused': authentication has failed.  An older librdkafka may be the
- * reason, which cannot do what Kafka 4 wants.
+ * Writes librdkafka's text of an error, without the credentials that a broker may have
+ * repeated.  'refused': authentication has failed.  An older librdkafka may be the
+ * reason, which lacks a feature that Kafka 4 wants.
  */
 extern void kafka_security_words(const KafkaSecurity *security, bool refused,
 								 const char *words, int len, char *reason, size_t size);

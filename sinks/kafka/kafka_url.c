@@ -1,6 +1,6 @@
 /*
  * kafka_url.c
- *	  Owns what a URL of Kafka means.
+ *	  Owns the meaning of a URL of Kafka.
  */
 #include "kafka_url.h"
 
@@ -54,7 +54,7 @@ kafka_url_is_legal(const char *text, size_t len)
 
 #define HEADER "header."
 
-/* Reads what stands between braces.  False: nothing has this name. */
+/* Reads the name between braces.  False: nothing has this name. */
 static bool
 read_place(const char *name, size_t len, KafkaPart *part)
 {

@@ -42,7 +42,7 @@ typedef struct KafkaUrl
 	KafkaPart parts[KAFKA_PARTS_MAX];
 } KafkaUrl;
 
-/* Returns what is wrong with the URL, static text; NULL: nothing. */
+/* Returns the problem with the URL, static text.  NULL: none. */
 extern const char *kafka_url_parse(const char *text, KafkaUrl *url);
 
 /* True if all brokers of 'some' are brokers of 'all', and both or neither are encrypted. */

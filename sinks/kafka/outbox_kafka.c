@@ -2,9 +2,10 @@
  * outbox_kafka.c
  *	  The sink for Kafka: events become records of a topic.
  *
- * librdkafka batches, repeats and keeps the order of what it was given.  With its
- * idempotent producer a record that it repeats is stored once.  A delivery ends with
- * the report of its own record, and is never given to librdkafka again before that.
+ * librdkafka batches, repeats and keeps the order of the records that it was given.
+ * With its idempotent producer a record that it repeats is stored once.  A delivery
+ * ends with the report of its own record, and is never given to librdkafka again before
+ * that.
  */
 #include "postgres.h"
 
@@ -30,8 +31,8 @@ extern PGDLLEXPORT const OutboxTransport *outbox_sink(void);
 #define RETRY_MAX 10000
 
 /*
- * ms after which an instance that could not be made is tried again at most.  Each try leaks
- * what librdkafka was given (make_cluster()).
+ * ms after which an instance that could not be made is tried again at most.  Each try
+ * leaks the memory that librdkafka was given (make_cluster()).
  */
 #define MAKE_MAX 300000
 
@@ -60,7 +61,7 @@ struct OutboxLink
 	bool  closed;		 /* it is freed with its last transfer */
 	bool  given_up;		 /* no cluster is made for it any more */
 	int64 one_by_one_at; /* ms; not before, after none could be made for single records */
-	int64 retry_at;		 /* ms; 0: it was not refused */
+	int64 retry_at;		 /* ms (0: it was not refused) */
 	bool  begins;		 /* its producer has failed, and another one has to begin */
 	int	  backoff;
 	int64 make_at;	 /* ms; not before, after no cluster could be made */
@@ -78,13 +79,13 @@ struct OutboxTransfer
 	void			   *delivery; /* NULL: it was cancelled */
 	const char		   *body;
 	size_t				body_len;
-	char			   *own_body; /* what 'body' points to; NULL: it is the message's */
+	char			   *own_body; /* 'body' points to it (NULL: to the message's) */
 	const char		   *topic;	  /* the link's, or 'own_topic' */
 	rd_kafka_headers_t *headers;  /* until librdkafka has them */
 	int64				created_ms;
 	int64				started_ms;
 	const char		   *bad_topic; /* why Kafka cannot have this topic */
-	int64_t				wait;	   /* ms; 0: its topic is not one too many */
+	int64_t				wait;	   /* ms (0: its topic is not one too many) */
 	rd_kafka_resp_err_t error;	   /* of one that could not be produced */
 	char				own_topic[KAFKA_TOPIC_MAX + 1]; /* not cleared with the rest */
 };
@@ -228,7 +229,7 @@ replace_cluster(OutboxLink *link)
 	}
 }
 
-/* What was tried in vain may be right now. */
+/* A failed instance may succeed with the new settings. */
 static void
 kafka_reload(void)
 {
@@ -386,8 +387,8 @@ is_too_large(rd_kafka_resp_err_t error)
 }
 
 /*
- * Errors of a batch that may be those of another record in it.  Since 2.2 librdkafka says
- * so of the records that the broker has not named.
+ * Errors of a batch that another record in it may have caused.  Since 2.2 librdkafka
+ * says so of the records that the broker has not named.
  */
 static bool
 is_of_batch(rd_kafka_resp_err_t error)
@@ -487,7 +488,7 @@ judge(OutboxTransfer *t, rd_kafka_resp_err_t error, int64 now, OutboxOutcome *o)
 		if (error == RD_KAFKA_RESP_ERR__MSG_TIMED_OUT &&
 			t->cluster->throttled_until + THROTTLED_LATELY > now)
 		{
-			/* what was in flight together ends together */
+			/* deliveries in flight together end together */
 			o->slow_down = now - t->link->slowed_at >= SLOWED_FOR;
 			if (o->slow_down)
 				t->link->slowed_at = now;
@@ -690,7 +691,7 @@ kafka_poll(void)
 		dlist_foreach(iter, &links)
 			check_cluster(dlist_container(OutboxLink, node, iter.cur));
 
-	/* Only those that are on the list now, because 'done' may start others. */
+	/* Only transfers that are on the list now, because 'done' may start others. */
 	dlist_foreach(iter, &ended) n++;
 	while (n-- > 0 && !dlist_is_empty(&ended))
 	{

@@ -139,7 +139,7 @@ kafka_record_headers(const KafkaRecordOptions *options, const OutboxMessage *m)
 
 /* ---------------------------------------------------------------- topics */
 
-/* Finds what the part stands for.  Returns its text; NULL: the event has none. */
+/* Returns the text that the part stands for.  NULL: the event has none. */
 static const char *
 part_text(const KafkaPart *part, const OutboxMessage *m, size_t *len)
 {
@@ -218,7 +218,7 @@ kafka_record_topic(const KafkaUrl *url, const OutboxMessage *m, char *out)
 		else if (!kafka_url_is_legal(text, len))
 			problem = "its name may have letters, digits, '.', '_' and '-'";
 
-		/* What is wrong with the name can be seen from it. */
+		/* The cut name shows the problem. */
 		len = Min(len, KAFKA_TOPIC_MAX - used);
 		memcpy(out + used, text, len);
 		used += len;

@@ -1,6 +1,6 @@
 /*
  * record.h
- *	  What an endpoint's config says of its records, and how a message becomes one.
+ *	  The options of an endpoint's records, and how a message becomes a record.
  */
 #ifndef OUTBOX_KAFKA_RECORD_H
 #define OUTBOX_KAFKA_RECORD_H
@@ -18,7 +18,7 @@ typedef struct KafkaRecordOptions
 	uint32_t schema_id;
 } KafkaRecordOptions;
 
-/* Returns what is wrong with the config, static text, and a hint; NULL: nothing. */
+/* Returns the problem with the config, static text, and a hint.  NULL: none. */
 extern const char *kafka_record_options(const OutboxTarget *target,
 										KafkaRecordOptions *options, const char **hint);
 
@@ -33,9 +33,9 @@ extern rd_kafka_headers_t *kafka_record_headers(const KafkaRecordOptions *option
 												const OutboxMessage		 *m);
 
 /*
- * Writes the topic for an event.  Returns what is wrong with it, static text; NULL:
- * nothing.  'out' has KAFKA_TOPIC_MAX + 1 bytes, and is a string in any case.  One that is
- * wrong may end within a character.
+ * Writes the topic for an event.  Returns the problem with it, static text.  NULL: none.
+ * 'out' has KAFKA_TOPIC_MAX + 1 bytes, and is a string in any case.  A wrong topic may
+ * end within a character.
  */
 extern const char *kafka_record_topic(const KafkaUrl *url, const OutboxMessage *m,
 									  char *out);

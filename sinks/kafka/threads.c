@@ -1,9 +1,10 @@
 /*
  * threads.c
- *	  Owns what runs in threads of librdkafka, and what these leave for the worker.
+ *	  Owns the functions that run in threads of librdkafka, and the data that these
+ *	  leave for the worker.
  *
- * librdkafka blocks all signals in its threads.  What runs there calls no function of
- * PostgreSQL, and shares with the worker only what 'lock' protects.
+ * librdkafka blocks all signals in its threads.  A function there calls no function of
+ * PostgreSQL, and shares with the worker only the data that 'lock' protects.
  */
 #include "threads.h"
 
@@ -31,7 +32,7 @@ kafka_threads_init(const OutboxServices *given, int fd)
 	event_fd = fd;
 }
 
-/* -------------------------------------------- what runs in threads of librdkafka */
+/* ---------------------------------------- functions in threads of librdkafka */
 
 static void
 tell_worker(void)
@@ -146,7 +147,7 @@ connect_to(int sock, const struct sockaddr *address, int len, const char *id, vo
 	return errno;
 }
 
-/* ns; 0: the thread has ended */
+/* ns.  0: the thread has ended */
 static int64
 cpu_of(clockid_t clock)
 {
@@ -334,7 +335,7 @@ kafka_threads_ended(KafkaCluster *c)
 	pthread_mutex_destroy(&c->lock);
 }
 
-/* ------------------------------------------------------- what the worker asks */
+/* ------------------------------------------------ functions that the worker calls */
 
 bool
 kafka_threads_flooded(KafkaCluster *c, char *reason, size_t size)

@@ -1,6 +1,7 @@
 /*
  * threads.h
- *	  What runs in threads of librdkafka, and what these leave for the worker.
+ *	  Functions that run in threads of librdkafka, and the data that these leave for the
+ *	  worker.
  */
 #ifndef OUTBOX_KAFKA_THREADS_H
 #define OUTBOX_KAFKA_THREADS_H
@@ -55,7 +56,7 @@ extern void kafka_threads_same_cluster(KafkaCluster *c);
 /* Addresses that were refused may be allowed now. */
 extern void kafka_threads_allow_again(KafkaCluster *c);
 
-/* Takes from a report of librdkafka's statistics what the threads use. */
+/* Takes the figures that the threads use from a report of librdkafka's statistics. */
 extern void kafka_threads_report(KafkaCluster *c, const char *report, size_t len);
 
 #endif /* OUTBOX_KAFKA_THREADS_H */

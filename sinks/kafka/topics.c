@@ -3,9 +3,9 @@
  *	  Owns the count of different topics that the events of one endpoint lead to.
  *
  * A topic that is made of the event could be another one for each event.  Brokers that make
- * topics by themselves would make them without end, and librdkafka keeps what it knows of
- * each.  Only hashes of the names are kept, 16 kB for 1,000 of them.  They are seeded: one
- * that emits events cannot choose names that count as one.
+ * topics by themselves would make them without end, and librdkafka keeps data of each.
+ * Only hashes of the names are kept, 16 kB for 1,000 of them.  They are seeded, so that
+ * a role that emits events cannot choose names with the same hash.
  */
 #include "postgres.h"
 

@@ -21,7 +21,7 @@
 /* All zero: none yet. */
 typedef struct KafkaTopics
 {
-	uint64_t *names; /* their hashes; 0: free */
+	uint64_t *names; /* their hashes (0: free) */
 	uint32_t  size;	 /* of 'names', a power of two */
 	uint32_t  count;
 	int64_t	  begun_at; /* ms, when the first one was counted */

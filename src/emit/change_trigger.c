@@ -1,6 +1,6 @@
 /*
  * change_trigger.c
- *	  outbox.emit_change(): the trigger that emits what happened to a row.
+ *	  outbox.emit_change(): the trigger that emits the change of a row.
  *
  * It writes the log directly, as emit() does, so it needs no privilege of its own.  A
  * row may be turned into JSON by a cast that a type's owner wrote.  That cast runs as
@@ -33,7 +33,7 @@
 #include "emit/emit.h"
 #include "log/step.h"
 
-/* What the arguments of a trigger mean for its table.  Kept for one statement. */
+/* The arguments of a trigger, as columns of its table.  Kept for one statement. */
 typedef struct Change
 {
 	text	 *topic;

@@ -49,7 +49,7 @@ expiry(TimestampTz now)
 	return now - (int64) outbox_dedup_window * USECS_PER_SEC;
 }
 
-/* What the two statements of a claim take: topic, key, expiry, id, now, tenant. */
+/* The parameters of a claim's two statements: topic, key, expiry, id, now, tenant. */
 #define NCLAIM 6
 static Oid claim_types[NCLAIM] = {TEXTOID, TEXTOID,		   TIMESTAMPTZOID,
 								  UUIDOID, TIMESTAMPTZOID, TEXTOID};

@@ -1,6 +1,6 @@
 /*
  * emit.c
- *	  Owns appending events to the log, and storing those that are not due yet:
+ *	  Owns appending events to the log, and storing events that are not due yet:
  *	  outbox.emit() and its variants, the trigger of outbox.outgoing, and the check of
  *	  outbox.events that makes a plain INSERT equal to them.
  *
@@ -251,7 +251,7 @@ emit(FunctionCallInfo fcinfo, OutboxNewEvent *e, const char *function, int optio
 	PG_RETURN_UUID_P(outbox_emit(e));
 }
 
-/* jsonb's own errors say what is wrong with a text, but not what to do. */
+/* jsonb's own errors describe the problem with a text, but have no hint. */
 static void
 add_payload_hint(void *arg)
 {
@@ -387,7 +387,7 @@ OUTBOX_FUNCTION(outbox_insert_outgoing_1_0, 0)
 }
 
 /*
- * The CHECK constraint of outbox.events: returns true, or throws what is wrong.
+ * The CHECK constraint of outbox.events: returns true, or throws the problem.
  *
  * The settings are applied to new events only.  A row of a restore or a subscription
  * was a valid event where it comes from.  If this server's settings refused it, the

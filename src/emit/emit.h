@@ -1,6 +1,6 @@
 /*
  * emit.h
- *	  What other folders use to append to the log.
+ *	  The functions with which other folders append to the log.
  */
 #ifndef OUTBOX_EMIT_H
 #define OUTBOX_EMIT_H
@@ -11,8 +11,8 @@
 #include "utils/uuid.h"
 
 /*
- * What an emitter chooses of an event.  The rest is stamped on it.  Values are
- * detoasted, and NULL if there is none.
+ * The fields of an event that an emitter chooses.  The rest is stamped on it.  Values
+ * are detoasted, and NULL if there is none.
  */
 typedef struct OutboxNewEvent
 {
@@ -34,7 +34,7 @@ typedef struct OutboxNewEvent
 /*
  * Checks an event and writes it into the log, or stores it until 'deliver_at'.
  * Returns its id, palloc'd.  If 'dedup_key' was used before, returns the id of the
- * event that has it.  Throws what is wrong with the event.
+ * event that has it.  Throws the problem with the event.
  */
 extern pg_uuid_t *outbox_emit(const OutboxNewEvent *e);
 
@@ -45,10 +45,10 @@ extern void outbox_refuse_read_only(const char *function);
 extern void outbox_append(const OutboxNewEvent *e, const pg_uuid_t *id);
 
 /*
- * event_check.c: returns if the event may be written, otherwise throws what is wrong.
+ * event_check.c: returns if the event may be written, otherwise throws the problem.
  * 'restoring': a role that may truncate the log may write reserved topics.  'fresh':
  * the event is new, so outbox.max_payload_size and outbox.require_event_types hold for
- * it, and it has a payload or a body.  One that is forgotten has neither.
+ * it, and it has a payload or a body.  A forgotten event has neither.
  */
 extern void outbox_check(const OutboxNewEvent *e, bool restoring, bool fresh);
 

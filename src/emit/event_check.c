@@ -1,6 +1,6 @@
 /*
  * event_check.c
- *	  Owns the rules for an event.  Each has an error that says what to do.
+ *	  Owns the rules for an event.  Each has an error with a hint.
  *
  * emit() and the CHECK constraint of outbox.events both use them.  So a direct INSERT
  * fails for the same reasons with the same texts.
@@ -50,7 +50,7 @@ check_length(const char *what, const text *value, size_t max)
 				 errhint("Pass a shorter value. Longer data belongs in the payload.")));
 }
 
-/* Checks what is sent as the value of a header of its own. */
+/* Checks a value that is sent as a header of its own. */
 static void
 check_line(const char *what, const text *value)
 {
@@ -102,9 +102,9 @@ check_tenant(const text *tenant)
 }
 
 /*
- * A role that may truncate the log may insert reserved topics.  The owner must, so
- * that a restored dump brings back what outbox itself had emitted.  The worker's role
- * must, because it emits them.
+ * A role that may truncate the log may insert reserved topics.  The owner must, so that
+ * a restored dump brings back the events that outbox itself had emitted.  The worker's
+ * role must, because it emits them.
  */
 static bool
 rules_log(void)

@@ -4,7 +4,7 @@
  *
  * A session remembers the topics that it has found there, until outbox.event_types
  * changes.  A trigger of the table makes the relation cache tell all sessions.  Only
- * what is listed is remembered: a topic that is not is an error, and rare.
+ * listed topics are remembered: any other topic is an error, and rare.
  */
 #include "base/outbox.h"
 
@@ -38,7 +38,7 @@ typedef struct Listed
 
 static HTAB *listed;		 /* NULL: none is remembered */
 static Oid	 catalogue;		 /* outbox.event_types, as it was found last */
-static bool	 changed = true; /* true if 'listed' may say what is not so any more */
+static bool	 changed = true; /* true if 'listed' may be out of date */
 
 static void
 relation_changed(Datum arg, Oid relid)
@@ -62,7 +62,8 @@ forget(void)
 
 /*
  * With the latest snapshot, not the transaction's.  A REPEATABLE READ transaction that
- * is older than a change would otherwise remember what is not so for its successors.
+ * is older than a change would otherwise remember an answer that is wrong for its
+ * successors.
  */
 static bool
 find(const char *topic)

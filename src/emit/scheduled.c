@@ -55,13 +55,13 @@ static bool		   careful;	 /* a batch failed: each row on its own */
 static Datum	   epochs;	 /* int8[]: the epochs of this log */
 
 /*
- * What locks the scheduled events of a tenant against the step that moves them: one of so
- * many locks, by a hash of its name.  outbox.forget() holds one to the end of its
- * transaction, and must not hold up the events of all tenants.
+ * The scheduled events of a tenant are locked against the step that moves them, by one
+ * of so many locks.  A hash of the tenant's name chooses it.  outbox.forget() holds one
+ * to the end of its transaction, and must not hold up the events of all tenants.
  */
 #define TENANT_LOCKS 64 /* also in FROM_FIRST */
 
-static Datum locked; /* int4[]: those that were not free when this transaction began */
+static Datum locked; /* int4[]: locks that were not free when this transaction began */
 
 #define FROM_FIRST \
 	" FROM outbox.scheduled s" \

@@ -1,7 +1,7 @@
 /*
  * batch_answer.h
- *	  What the body of a 2xx answer to a batch says.  Pure: it depends on its arguments
- *	  alone, and is tested without a server.
+ *	  The meaning of the body of a 2xx answer to a batch.  Pure: it depends on its
+ *	  arguments alone, and is tested without a server.
  */
 #ifndef OUTBOX_BATCH_ANSWER_H
 #define OUTBOX_BATCH_ANSWER_H
@@ -12,8 +12,8 @@
 typedef enum OutboxBatchAnswer
 {
 	OUTBOX_ANSWER_ALL,		/* acknowledges the whole batch */
-	OUTBOX_ANSWER_SOME,		/* acknowledges all but those named */
-	OUTBOX_ANSWER_MALFORMED /* what it acknowledges is unknown */
+	OUTBOX_ANSWER_SOME,		/* acknowledges all but the named events */
+	OUTBOX_ANSWER_MALFORMED /* unknown which events it acknowledges */
 } OutboxBatchAnswer;
 
 /*

@@ -22,7 +22,7 @@ typedef struct OutboxBatchElement
 typedef struct OutboxBatchBody
 {
 	MemoryContext		cxt;	 /* has the bytes and the elements */
-	MemoryContext		scratch; /* has what is needed for one event only */
+	MemoryContext		scratch; /* memory for one event */
 	OutboxFormat		format;
 	int					n;
 	OutboxBatchElement *elements; /* in the order of seq, once complete */

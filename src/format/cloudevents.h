@@ -20,7 +20,7 @@ extern void outbox_cloudevents_init(void);
  */
 extern bool outbox_cloudevents_body(OutboxEvent *event, size_t *len, char **body);
 
-/* Attributes of an event, besides those made of its own headers. */
+/* Attributes of an event, besides attributes made of its own headers. */
 #define OUTBOX_CLOUDEVENTS_ATTRIBUTES 10
 
 /*

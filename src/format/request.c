@@ -94,7 +94,7 @@ headers_valid(Jsonb *headers)
 	return valid;
 }
 
-/* What is wrong with the columns of an event, except its headers; NULL: nothing. */
+/* The problem with the columns of an event, except its headers; NULL: none. */
 static const char *
 event_problem(const OutboxEvent *event)
 {

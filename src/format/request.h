@@ -57,8 +57,8 @@ extern const char *outbox_request_message_headers(OutboxHeaders *out, OutboxEven
 												  const char *prefix, const char *body);
 
 /*
- * The same for a batch.  Its 'id' is not that of an event.  What belongs to a single
- * event is in the body.
+ * The same for a batch.  Its 'id' is not an event's.  Data of a single event is in the
+ * body.
  */
 extern const char *outbox_request_batch_headers(OutboxHeaders *out, const char *id,
 												const OutboxRequestConfig *settings,

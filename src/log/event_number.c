@@ -35,7 +35,7 @@ static TransactionId drawn_by;
 static int64		 first_drawn;
 static int64		 last_drawn;
 
-/* The database's numbers, or those of this session if the library was not preloaded. */
+/* The database's numbers, or this session's if the library was not preloaded. */
 static OutboxNumbers *
 numbers(void)
 {
@@ -56,8 +56,9 @@ is_known(OutboxNumbers *n)
 }
 
 /*
- * The log may be empty, so stored ticks and positions count, too, and what a seek left.  The snapshot is not
- * that of the transaction, which may be older than the newest event.
+ * The log may be empty, so stored ticks and positions count, too, and the subscriptions
+ * that a seek wrote.  The snapshot is the latest: the transaction's may be older than
+ * the newest event.
  */
 static int64
 read_highest(void)
@@ -202,7 +203,7 @@ OUTBOX_FUNCTION(outbox_column_seq_1_0, 0)
 	const Oid *sequence = &outbox_log_tables()->seq;
 	int64	   seq;
 
-	/* Called by hand, it may be what waits for the lock. */
+	/* Called by hand, this call may be the first that waits for the lock. */
 	(void) fcinfo;
 	relation_close(outbox_log_table_open(sequence, RowExclusiveLock), NoLock);
 	seq = outbox_number_draw();

@@ -1,8 +1,8 @@
 /*
  * event_stamp.c
- *	  Owns what an event is stamped with when it enters the log: piece, epoch and id.
- *	  Also finds the tables of the log.  emit() calls these functions directly.  A plain
- *	  INSERT calls them through the column defaults.
+ *	  Owns the values that an event is stamped with when it enters the log: piece, epoch
+ *	  and id.  Also finds the tables of the log.  emit() calls these functions directly.
+ *	  A plain INSERT calls them through the column defaults.
  */
 #include "postgres.h"
 
@@ -75,7 +75,7 @@ typedef struct Origin
 	bool  first;
 } Origin;
 
-/* What outbox.origins says. */
+/* The rows of outbox.origins, as this session has read them. */
 typedef struct Origins
 {
 	int64	current; /* the epoch of a new event */

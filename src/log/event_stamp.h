@@ -1,6 +1,7 @@
 /*
  * event_stamp.h
- *	  What an event is stamped with, and the tables that events are written to.
+ *	  The values that an event is stamped with, and the tables that events are written
+ *	  to.
  */
 #ifndef OUTBOX_EVENT_STAMP_H
 #define OUTBOX_EVENT_STAMP_H

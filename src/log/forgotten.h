@@ -14,7 +14,7 @@ typedef struct OutboxForget
 	char			  *tenant;
 	char			  *snapshot;	 /* as pg_snapshot prints it */
 	int64			   upto;		 /* no event that it concerns has a higher number */
-	struct OutboxTick *requested_at; /* it concerns what this tick sees */
+	struct OutboxTick *requested_at; /* it concerns events that this tick sees */
 } OutboxForget;
 
 /*

@@ -54,7 +54,7 @@
 
 static OutboxDatabase *db;
 static bool			   copying; /* slices were copied, and the piece is not emptied */
-/* All up to this number are copied, of those up to 'upto'. */
+/* Events up to this number are copied.  The copy ends at 'upto'. */
 static int64	   copied;
 static int64	   upto;
 static TimestampTz copy_at = DT_NOEND;

@@ -5,17 +5,17 @@
  *
  * Numbers are drawn before commit, so reading "everything above the last number" would
  * lose the events of a transaction that commits late.  A position in the log is
- * therefore a snapshot: what it sees has been read, what it does not see has not.
- * Between two snapshots S1 and S2, in this order of time, are the events whose xid S2
- * sees and S1 does not.  Within such a tick the order is that of seq.  An event whose
- * emit ran after another one's commit has the higher seq, and is in the same or in a
- * later tick.
+ * therefore a snapshot: an event that it sees has been read, an event that it does not
+ * see has not.  Between two snapshots S1 and S2, in this order of time, are the events
+ * whose xid S2 sees and S1 does not.  Within such a tick the order is that of seq.  An
+ * event whose emit ran after another one's commit has the higher seq, and is in the
+ * same or in a later tick.
  *
  * The events of a tick are found in two ways.  The sequence is read before S1 is taken
  * (seq_low), and every transaction gets its xid before it draws a seq.  So an event
- * with seq <= seq_low can be new in S2 only if its xid was in progress in S1.  Those
- * few are looked up by (xid, seq), and come first.  All others are a scan of the index
- * on seq, up to the sequence's value after S2 was taken (seq_high).
+ * with seq <= seq_low can be new in S2 only if its xid was in progress in S1.  These
+ * few events are looked up by (xid, seq), and come first.  All others are a scan of the
+ * index on seq, up to the sequence's value after S2 was taken (seq_high).
  */
 #include "base/outbox.h"
 
@@ -43,7 +43,7 @@
 
 #define LOOK_AT_CLOCK 64 /* rows */
 
-static int64 durable_tick; /* what this tick sees, and all before, is durable */
+static int64 durable_tick; /* this tick's events, and all before, are durable */
 
 void
 outbox_log_init(Oid sequence)

@@ -45,7 +45,7 @@ typedef struct OutboxEvent
 	char			  *type; /* NULL: the topic */
 	char			  *key;
 	char			  *tenant;
-	char			  *order_key; /* what orders it among others (NULL: nothing) */
+	char			  *order_key; /* its key for the order among others (NULL: none) */
 	Jsonb			  *headers;
 
 	/*

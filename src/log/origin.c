@@ -1,7 +1,7 @@
 /*
  * origin.c
  *	  Owns the check whether this log belongs to this database.  A copy must not send
- *	  what its original sends.
+ *	  the events that its original sends.
  *
  * The row of outbox.origins is made when the log gets its first endpoint, or when
  * retention is due for the first time.  It is made that late because a dump is restored
@@ -226,8 +226,8 @@ OUTBOX_FUNCTION(outbox_own_log_1_0, 1)
 }
 
 /*
- * origins_changed(): the trigger.  Sessions and workers cache what the rows say, and a
- * worker has to notice that they are not those it began with.
+ * origins_changed(): the trigger.  Sessions and workers cache the rows, and a worker
+ * has to notice that they have changed since it began.
  */
 OUTBOX_FUNCTION(outbox_origins_changed_1_0, 0)
 {

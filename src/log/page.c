@@ -37,7 +37,7 @@
 /* A buffer of at most this many bytes is kept for the next event. */
 #define JSON_TEXT_KEPT (64 * 1024)
 
-static MemoryContext scratch; /* for what outbox_json_text() leaves */
+static MemoryContext scratch; /* for memory that outbox_json_text() does not free */
 
 #define COL(name) (Anum_events_##name - 1)
 
@@ -76,8 +76,8 @@ outbox_page_create(OutboxTick *read, OutboxTick *reading)
 	OutboxPage	 *page;
 
 	/*
-	 * Its memory is freed all at once.  The blocks are smaller than what malloc() takes
-	 * from the system and gives back each time (memory.c).
+	 * Its memory is freed all at once.  The blocks are smaller than the sizes that
+	 * malloc() takes from the system and gives back each time (memory.c).
 	 */
 	cxt = GenerationContextCreate(page_cxt, "outbox page", 0, BLOCK_MIN, BLOCK_MAX);
 	page = MemoryContextAllocZero(cxt, sizeof(OutboxPage));
@@ -248,8 +248,8 @@ text_or_null(Datum value, bool isnull)
 }
 
 /*
- * What orders an event: its key, among the events of its tenant.  A tenant has no
- * control character, so no two pairs give the same string.  Returns 'key' itself
+ * The string that orders an event: its key, among the events of its tenant.  A tenant
+ * has no control character, so no two pairs give the same string.  Returns 'key' itself
  * where there is no tenant.
  */
 static char *

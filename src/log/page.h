@@ -51,9 +51,9 @@ extern uint64 outbox_row_xid(const Datum *values);
  * Makes a row of its columns and of the xid that outbox_row_xid() returned.
  *
  * After reading has failed, the row is checked in a subtransaction.  If it is damaged,
- * or holds what this server cannot read any more, its headers and payload are set to
- * NULL, and it is 'unreadable'.  Any other error is thrown.  Reading is then tried again.
- * Of a row that is forgotten, neither is read.
+ * or has data that this server cannot read any more, its headers and payload are set to
+ * NULL, and it is 'unreadable'.  Any other error is thrown.  Reading is then tried
+ * again.  Headers and payload of a forgotten row are not read.
  */
 extern OutboxRow outbox_row_make(Datum *values, bool *nulls, uint64 xid);
 

@@ -28,8 +28,8 @@ has_body(const OutboxEvent *event, OutboxFormat format)
 }
 
 /*
- * The event that has what a request is made of: itself or its copy.  NULL: it must be
- * read.
+ * The event with the payload or body for a request: itself or its copy.  NULL: it must
+ * be read.
  */
 static OutboxEvent *
 at_hand(const OutboxEvent *event, OutboxFormat format)

@@ -12,8 +12,8 @@
 #define OUTBOX_PAYLOAD_ITSELF OUTBOX_FORMATS
 
 /*
- * Returns the event with what a request in this format is made of: itself, or a copy
- * with its payload that is read from the log.  The caller has a reference to its page.
+ * Returns the event with the payload or body for a request in this format: itself, or a
+ * copy whose payload is read from the log.  The caller has a reference to its page.
  * Returns NULL if the event does not exist any more ('*gone'), or can only be read
  * later.  May begin a transaction, so it must not be called inside one.
  */

@@ -7,10 +7,10 @@
  * the log.  The reserve lies in the same tablespace as the tables, and has the pages for
  * that.
  *
- * It is a materialized view: those are in no publication, need no key, and are not dumped.
- * Its rows mean nothing, and no other session looks for them.  So its end can be cut off as
- * VACUUM does it.  That needs no space, and gives back the space at once, whether the
- * transaction commits or not.
+ * It is a materialized view: such views are in no publication, need no key, and are not
+ * dumped.  Its rows mean nothing, and no other session looks for them.  So its end can
+ * be cut off as VACUUM does it.  That needs no space, and gives back the space at once,
+ * whether the transaction commits or not.
  */
 #include "base/outbox.h"
 

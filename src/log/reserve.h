@@ -8,9 +8,9 @@
 #include "base/outbox.h"
 
 /*
- * Gives up a slice of the reserve if the disk is full.  The last half is only for what
- * empties a table ('empties').  Returns true if it gave up something.  Needs a transaction
- * that writes.
+ * Gives up a slice of the reserve if the disk is full.  The last half is only for a
+ * transaction that empties a table ('empties').  Returns true if it gave up something.
+ * Needs a transaction that writes.
  */
 extern bool outbox_reserve_give_up(bool empties);
 

@@ -40,7 +40,7 @@ static int			   events_keep; /* s: outbox.retention_here has it (0: the setting)
 static int			   attempts_keep; /* the same */
 static TimestampTz	   retry_at;
 static bool			   ahead; /* outbox.pieces has a time in the future */
-/* Another session has a lock on what is to be emptied. */
+/* Another session has a lock on the piece that is to be emptied. */
 static bool locked_out;
 
 /* µs: after a table could not be emptied. */
@@ -167,7 +167,10 @@ count_needing(int piece, int64 upto, int64 *beyond)
 	Datum args[1] = {Int64GetDatum(upto)};
 	char  sql[3072];
 
-	/* In this order: what is in no tick yet, what is left of a tick, what was on its way. */
+	/*
+	 * In this order: events in no tick yet, events left of a tick, events that were in
+	 * flight.
+	 */
 #define EVENT " EXISTS (SELECT 1 FROM outbox.events_%1$d e WHERE "
 #define SEEN_BY "pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid), "
 #define NEW " AND NOT " SEEN_BY "p.latest)) OR"

@@ -1,7 +1,7 @@
 /*
  * standbys.c
- *	  Owns how far standbys have the WAL: those of synchronous replication, and those
- *	  that outbox.wait_for_standbys names.
+ *	  Owns how far standbys have the WAL: synchronous standbys, and standbys that
+ *	  outbox.wait_for_standbys names.
  *
  * Without synchronous replication, PostgreSQL acknowledges a commit before a standby
  * has it.  A failover loses such commits.  A client may accept that.  But an event
@@ -39,7 +39,7 @@ typedef struct Wanted
 
 /* The identity of a walsender: the index of its name in the setting, or one of these. */
 #define UNNAMED (-1) /* counts like any standby */
-#define IGNORED (-2) /* not a standby, or not one of those named */
+#define IGNORED (-2) /* not a standby, or not named in the setting */
 
 /* The identity of a walsender cannot change while its process lives. */
 typedef struct Sender

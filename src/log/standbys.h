@@ -1,6 +1,6 @@
 /*
  * standbys.h
- *	  How far standbys have the WAL: those of synchronous replication, and those that
+ *	  How far standbys have the WAL: synchronous standbys, and standbys that
  *	  outbox.wait_for_standbys names.
  */
 #ifndef OUTBOX_STANDBYS_H

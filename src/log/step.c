@@ -254,8 +254,8 @@ retry_stuck(TimestampTz now)
 
 /*
  * Holds of single endpoints are removed, because another worker may now have the
- * endpoint.  Those for a call that did not return stay, for the worker that has it.  No
- * hold lasts longer than LONGEST_HOLD, even if the clock was changed.
+ * endpoint.  Holds for a call that did not return stay, for the worker that has the
+ * endpoint.  No hold lasts longer than LONGEST_HOLD, even if the clock was changed.
  */
 void
 outbox_step_init(OutboxDatabase *db, int number)

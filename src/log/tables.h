@@ -14,11 +14,11 @@ typedef enum OutboxTable
 	OUTBOX_TABLE_EVENTS_0,
 	OUTBOX_TABLE_EVENTS_1,
 	OUTBOX_TABLE_EVENTS_2,
-	OUTBOX_TABLE_KEPT_EVENTS, /* those above are what reads need ... */
+	OUTBOX_TABLE_KEPT_EVENTS, /* reads need the tables to here ... */
 	OUTBOX_TABLE_ENDPOINT_SETTINGS,
 	OUTBOX_TABLE_POSITIONS,
 	OUTBOX_TABLE_POSITIONS_0,
-	OUTBOX_TABLE_POSITIONS_1, /* ... and these what all settles need besides */
+	OUTBOX_TABLE_POSITIONS_1, /* ... and all settles the tables to here */
 	OUTBOX_TABLE_ENDPOINT_SECRETS,
 	OUTBOX_TABLE_SUBSCRIPTIONS,
 	OUTBOX_TABLE_TICKS,

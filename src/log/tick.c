@@ -134,12 +134,12 @@ outbox_tick_take(void)
 /*
  * Draws an xid that the commit record of this transaction will name.
  *
- * After a crash the server uses xids again that the WAL does not name, for example
- * those of subtransactions that wrote nothing durable.  A stored snapshot counts all
- * xids below its xmax as seen, except those that it lists.  So the WAL must name an
- * xid at or above that xmax before the snapshot can be found in a table.  A worker
- * stores its ticks in later transactions, whose own xid is such a one.  Here the
- * transaction may be older than the snapshot.
+ * After a crash the server uses xids again that the WAL does not name, for example xids
+ * of subtransactions that wrote nothing durable.  A stored snapshot counts all xids
+ * below its xmax as seen, except the listed ones.  So the WAL must name an xid at or
+ * above that xmax before the snapshot can be found in a table.  A worker stores its
+ * ticks in later transactions, whose own xid is high enough.  Here the transaction may
+ * be older than the snapshot.
  */
 static void
 draw_higher_xid(void)

@@ -12,8 +12,8 @@
 
 /*
  * A moment of the log: a snapshot, and the sequence's value before and after it was
- * taken.  The events of a tick are those that its snapshot sees and the previous one
- * does not.  Reference-counted, in a memory context of its own.
+ * taken.  The events of a tick are seen by its snapshot, and not by the previous one.
+ * Reference-counted, in a memory context of its own.
  */
 typedef struct OutboxTick
 {
@@ -62,7 +62,7 @@ extern OutboxTick *outbox_tick_in_session(Oid sequence);
 /* A copy of 'now' that also sees the present transaction. */
 extern OutboxTick *outbox_tick_before_own_commit(const OutboxTick *now);
 
-/* Makes a tick of what a table holds.  'snapshot' is as pg_snapshot prints it. */
+/* Makes a tick of a stored row.  'snapshot' is as pg_snapshot prints it. */
 extern OutboxTick *outbox_tick_make(int64 number, TimestampTz taken_at, int64 seq_low,
 									int64 seq_high, const char *snapshot);
 

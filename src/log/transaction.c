@@ -36,7 +36,7 @@
 #include "log/transaction.h"
 #include "server/worker_slot.h"
 
-/* What a transaction is for, which says what it locks. */
+/* The purpose of a transaction.  It decides which tables are locked. */
 typedef enum Purpose
 {
 	PURPOSE_READ,
@@ -57,8 +57,8 @@ static volatile sig_atomic_t in_transaction;
 static MemoryContext caller_cxt;
 
 /*
- * Settings that a database or a role can have and that would change what the worker's
- * statements mean or may do, or would end them.
+ * Settings that a database or a role can have and that would change the meaning or the
+ * rights of the worker's statements, or would end them.
  *
  * The list was made from pg_settings of PostgreSQL 15 to 19: every setting whose
  * context is "user", "superuser", "superuser-backend" or "backend".  Two that it does
@@ -68,7 +68,7 @@ static MemoryContext caller_cxt;
  * client.  A setting that this server does not have is skipped.
  */
 static const char *const overrides[][2] = {
-	/* The role of the worker, and what that role may do. */
+	/* The role of the worker, and the rights of that role. */
 	{"role", "none"},
 	{"row_security", "on"},
 	{"restrict_nonsystem_relation_kind", ""},
@@ -77,7 +77,7 @@ static const char *const overrides[][2] = {
 	{"default_transaction_read_only", "off"},
 	{"default_transaction_deferrable", "off"},
 
-	/* What would end it, or delay it. */
+	/* Settings that would end the transaction, or delay it. */
 	{"synchronous_commit", "off"},
 	{"statement_timeout", "0"},
 	{"transaction_timeout", "0"},
@@ -87,7 +87,7 @@ static const char *const overrides[][2] = {
 	{"exit_on_error", "off"},
 	{"temp_file_limit", "-1"},
 
-	/* What names, literals and operators mean. */
+	/* The meaning of names, literals and operators. */
 	{"search_path", "pg_catalog, pg_temp"},
 	{"standard_conforming_strings", "on"},
 	{"backslash_quote", "safe_encoding"},
@@ -151,7 +151,7 @@ static const char *const overrides[][2] = {
 	/* Autovacuum depends on these counts. */
 	{"track_counts", "on"},
 
-	/* What would show secrets in the server log. */
+	/* Settings that would show secrets in the server log. */
 	{"log_statement", "none"},
 	{"log_min_duration_statement", "-1"},
 	{"log_min_duration_sample", "-1"},
@@ -165,7 +165,7 @@ static const char *const overrides[][2] = {
 
 /*
  * Between two transactions, the worker's loop ends by itself, after it has stored
- * outcomes.  Inside a transaction, what it waits for or works on is cancelled.
+ * outcomes.  Inside a transaction, its wait or its work is cancelled.
  */
 void
 outbox_session_sigterm(SIGNAL_ARGS)
@@ -407,7 +407,7 @@ begin(Purpose purpose, bool throws)
 		proc_exit(0);
 	}
 
-	/* What a role that is gone may do is not known any more. */
+	/* The rights of a role that is gone are not known any more. */
 	if (!SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(role)))
 	{
 		ereport(LOG, (errmsg("outbox worker ends: its role was dropped")));

@@ -45,9 +45,9 @@ extern void outbox_session_set_epoch(int64 epoch);
  * version than at the start.  With 'write' all tables are locked that a step may write.
  *
  * Without 'write' only the log is locked, and with _settle also the settings and positions.
- * What else these use they lock with outbox_lock_if_free(), so that a lock on one table
- * holds up what needs the table, and nothing else.  _read and _step lock as without and with
- * 'write', and throw (55P03), so that the step that calls it is put on hold.
+ * Both lock other tables with outbox_lock_if_free(), so that a lock on a table holds up
+ * only work that needs the table.  _read and _step lock as without and with 'write',
+ * and throw (55P03), so that the step that calls it is put on hold.
  */
 #define OUTBOX_RETRY_LOCKS_AFTER (20 * 1000) /* µs */
 extern bool outbox_txn_begin(bool write);

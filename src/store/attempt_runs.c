@@ -28,8 +28,8 @@ refuse_run(int64 seq_low)
 }
 
 /*
- * Stores a row for each attempt of the run.  If 'only' is not NULL, only those of that
- * event are stored.
+ * Stores a row for each attempt of the run.  If 'only' is not NULL, only attempts of
+ * that event are stored.
  */
 static void
 store_attempts(FunctionCallInfo fcinfo, int64 seq_low, TimestampTz started_at,

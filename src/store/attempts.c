@@ -56,7 +56,10 @@ outbox_attempts_init(OutboxDatabase *database)
 	attempts = MemoryContextAlloc(TopMemoryContext, sizeof(Attempt) * max_attempts);
 }
 
-/* Those of one delivery begin at different times, by which outbox.attempts tells them apart. */
+/*
+ * Attempts of a delivery begin at different times, by which outbox.attempts tells them
+ * apart.
+ */
 static void
 note(const OutboxDelivery *d, int nth, const OutboxOutcome *o, int status,
 	 const char *error, bool keep_body)

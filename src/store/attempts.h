@@ -11,9 +11,10 @@ extern void outbox_attempts_init(OutboxDatabase *db);
 
 /*
  * Remembers an attempt that has ended, if outbox.log_attempts asks for it.  'error'
- * is why it failed.  NULL: it succeeded.  'keep_body' is true if what was kept of
- * the answer to a failure is to be stored, too.  Each includes the requests before it that
- * were lost (transport.h), which the second does alone, for one that was not sent.
+ * is why it failed.  NULL: it succeeded.  'keep_body' is true if the kept part of a
+ * failure's answer is to be stored, too.  The requests before it that were lost
+ * (transport.h) are attempts, too.  _lost remembers only these, for a delivery that was
+ * not sent.
  */
 extern void outbox_attempt_ended(const OutboxDelivery *d, const OutboxOutcome *outcome,
 								 const char *error, bool keep_body);

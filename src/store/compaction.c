@@ -23,13 +23,14 @@
 
 /*
  * After this many position rows the other table is used, or after ROWS_PER_KEPT times
- * what that left there the last time, if it is more: with many endpoints it costs as much
- * as writing their rows.
+ * the rows that the last change left there, if that is more.  With many endpoints a
+ * change costs as much as writing their rows.
  *
- * To empty the full one, an exclusive lock is needed, also on standbys.  There it cancels
- * what holds one on the positions, pg_dump for example.  So it is done every COMPACT_EVERY
- * µs at most, and where a standby says by hot_standby_feedback that it is read, only after
- * MANY_POSITION_ROWS.  Nothing reads all rows, so many cost no more than their place.
+ * To empty the full table, an exclusive lock is needed, also on standbys.  There it
+ * cancels sessions with a lock on the positions, pg_dump for example.  So it is done
+ * every COMPACT_EVERY µs at most, and where a standby says by hot_standby_feedback that
+ * it is read, only after MANY_POSITION_ROWS.  Nothing reads all rows, so many cost no
+ * more than their place.
  *
  * The numbers are smaller in a library with crash points, so that a test reaches them soon.
  */

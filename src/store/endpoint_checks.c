@@ -1,8 +1,8 @@
 /*
  * endpoint_checks.c
  *	  Owns the SQL-callable functions that create_endpoint() and its relatives are
- *	  built on: checks of settings, the end of the log as a position, and what
- *	  workers publish of endpoints.
+ *	  built on: checks of settings, the end of the log as a position, and the figures
+ *	  that workers publish of endpoints.
  *
  * Invalid settings are refused here, with a hint, so that no worker has to deal
  * with them.
@@ -276,7 +276,8 @@ wake_workers(bool all)
 	outbox_mark_changed(all);
 
 	/*
-	 * The change may remove what made a worker fail, so the launcher is woken, too.
+	 * The change may remove the cause of a worker's failure, so the launcher is woken,
+	 * too.
 	 */
 	for (int w = 0; db != NULL && w < OUTBOX_MAX_WORKERS; w++)
 		if (db->workers[w].pid == 0 && (w == 0 || db->workers[w].failures > 0))
@@ -327,8 +328,8 @@ text_or_null(const char *s, bool *null)
 }
 
 /*
- * endpoint_stats(endpoint_id int): what the endpoint's worker published last, or
- * NULL if nothing was published since the server started.
+ * endpoint_stats(endpoint_id int): the figures that the endpoint's worker published
+ * last, or NULL if nothing was published since the server started.
  */
 OUTBOX_FUNCTION(outbox_endpoint_stats_1_0, 1)
 {

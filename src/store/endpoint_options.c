@@ -209,7 +209,7 @@ known_names(const OutboxTransport *transport, const char *const *names)
 	return text.data;
 }
 
-/* sink_properties(url): what transport.h says of them. */
+/* sink_properties(url): the properties that transport.h describes. */
 OUTBOX_FUNCTION(outbox_sink_properties_1_0, 1)
 {
 	const char			  *problem;
@@ -266,7 +266,7 @@ check_file(const JsonbValue *v)
 
 /*
  * credential_names(credentials jsonb): the names, sorted, or an error if it is not an
- * object of strings and names of files.  What is wrong is said without any of its text, because a
+ * object of strings and names of files.  The error has none of the text, because a
  * password may stand at the wrong place.
  */
 OUTBOX_FUNCTION(outbox_credential_names_1_0, 1)
@@ -336,7 +336,7 @@ check_config(Jsonb *jb, const OutboxTransport *transport)
 	}
 }
 
-/* What is wrong with the host of an entry of config that is a URL by its name. */
+/* Returns the problem with the host of an entry of config that is a URL by its name. */
 static const char *
 config_url_problem(const OutboxTarget *target, const char **hint)
 {
@@ -388,8 +388,8 @@ same_target(const OutboxTarget *a, const OutboxTarget *b)
 
 /*
  * keeps_credentials(old_url text, old_config jsonb, url text, config jsonb): true if the
- * sink knows that the same servers get stored credentials with the new ones.  What cannot
- * be judged is false.
+ * sink knows that the same servers get stored credentials with the new ones.  False if
+ * this cannot be judged.
  */
 OUTBOX_FUNCTION(outbox_keeps_credentials_1_0, 4)
 {
@@ -416,12 +416,12 @@ OUTBOX_FUNCTION(outbox_keeps_credentials_1_0, 4)
 }
 
 /*
- * check_options(url text, config jsonb, credentials text[]): throws an error if the sink
- * of the URL does not take these, of which each may be NULL.  'credentials' has the
- * names.
+ * check_options(url text, config jsonb, credentials text[]): throws an error if the
+ * sink of the URL does not take these arguments.  Each may be NULL.  'credentials' has
+ * the names.
  *
- * What no library can judge is accepted without options: its worker says what is
- * missing.  So is a URL that cannot be opened.
+ * A URL that no library can judge is accepted without options: its worker names the
+ * missing library.  So is a URL that cannot be opened.
  */
 OUTBOX_FUNCTION(outbox_check_options_1_0, 3)
 {

@@ -1,6 +1,6 @@
 /*
  * endpoint_options.h
- *	  Reads what the tables have of an endpoint's config and credentials.
+ *	  Reads an endpoint's config and credentials from the tables.
  */
 #ifndef OUTBOX_ENDPOINT_OPTIONS_H
 #define OUTBOX_ENDPOINT_OPTIONS_H
@@ -31,9 +31,9 @@ extern OutboxOption *outbox_options_read(Jsonb *jb, int *n, uint32 *files);
 extern void outbox_options_wipe(OutboxOption *options, int n);
 
 /*
- * Returns a copy in which the entries that 'files' has a bit for have what is in their
- * files.  The caller wipes it.  '*version' is another number after one of these files has
- * changed.  NULL: one cannot be used, and 'reason' says why.
+ * Returns a copy.  Entries with a bit in 'files' have the text of their files there.
+ * The caller wipes it.  '*version' is another number after one of these files has
+ * changed.  NULL: a file cannot be used, and 'reason' says why.
  */
 extern OutboxOption *outbox_options_read_files(const OutboxOption *options, int n,
 											   uint32 files, uint64 *version,

@@ -2,8 +2,8 @@
  * endpoint_settings.c
  *	  Owns how the settings of endpoints come from the tables into memory.
  *
- * With them comes the endpoint's place in the log, as one query for all costs half of
- * what a query for each does.
+ * With them comes the endpoint's place in the log, as one query for all costs half as
+ * much as a query for each.
  */
 #include "base/outbox.h"
 
@@ -98,7 +98,7 @@ read_ordering(const char *name)
 #define USEC(column) \
 	"(pg_catalog.date_part('epoch', s." column ") * 1000000)::pg_catalog.int8"
 
-/* What is read of an endpoint.  The columns of its position follow. */
+/* The columns that are read of an endpoint.  The columns of its position follow. */
 /* clang-format off */
 #define COLUMNS(first, next) \
 	first(COL_ENDPOINT_ID, "s.endpoint_id") \
@@ -261,8 +261,8 @@ read_settings(ArrayType *ids, OutboxApplyEndpointRow apply, void *arg)
 		1, (Oid[]){INT4ARRAYOID}, args, ids ? " " : "n", false, 0);
 
 	/*
-	 * apply() runs queries in a connection of its own.  So what they return is freed for
-	 * each endpoint, and SPI_tuptable is this one again.
+	 * apply() runs queries in a connection of its own.  So their results are freed for
+	 * each endpoint, and SPI_tuptable is that of the cursor again.
 	 */
 	do
 	{

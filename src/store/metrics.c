@@ -1,10 +1,10 @@
 /*
  * metrics.c
- *	  Owns what outbox.metrics() shows of endpoints: all of them summed, and those that
- *	  most need attention by themselves.
+ *	  Owns the figures of endpoints in outbox.metrics(): the sums of all, and the
+ *	  figures of the endpoints that most need attention.
  *
- * Only what the workers have published is read, so a scrape costs about a microsecond
- * for each endpoint, and nothing for the events that wait.
+ * Only figures that the workers have published are read, so a scrape costs about a
+ * microsecond for each endpoint, and nothing for the events that wait.
  */
 #include "postgres.h"
 
@@ -25,7 +25,7 @@
 #define METRIC_COLUMNS 4
 #define MOST_SERIES 10000
 
-/* Where an endpoint stands among those that need attention. */
+/* The rank of an endpoint among all that need attention. */
 typedef struct Rank
 {
 	bool		troubled; /* true if it backs off, is held or is disabled */
@@ -229,7 +229,7 @@ insert(Rank *ranks, int *n, int most, const Rank *r)
 
 /*
  * endpoint_series(ids int[], top int): rows of outbox.metrics(), of all these endpoints
- * summed, of the 'top' ones that need attention most, and of what was counted in the
+ * summed, of the 'top' endpoints that need attention most, and of the totals of the
  * database.
  */
 OUTBOX_FUNCTION(outbox_endpoint_series_1_0, 2)

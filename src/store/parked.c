@@ -1,8 +1,7 @@
 /*
  * parked.c
- *	  Owns how deliveries come from outbox.parked and go there.  Its rows are those
- *	  that wait for a retry or behind their key's head, those that are dead, and
- *	  those that were cancelled.
+ *	  Owns how deliveries come from outbox.parked and go there.  A row waits for a retry
+ *	  or behind its key's head, is dead, or was cancelled.
  */
 #include "base/outbox.h"
 
@@ -24,7 +23,7 @@
 
 typedef struct Loading
 {
-	int found; /* rows that were read, also those that are in memory */
+	int found; /* rows that were read, also if they are in memory already */
 	int n;
 	struct
 	{

@@ -11,10 +11,10 @@
 #include "endpoint/endpoint.h"
 
 /*
- * What outbox.parked has for an endpoint.  _load reads as much of it as memory may
- * hold, when the endpoint is loaded.  _look reads what memory lacks now.  With
- * 'slices' it also reads one slice of what is not urgent, and returns true if there
- * is more of that.  _wants_look is true if a call would have something to do.
+ * The rows of outbox.parked for an endpoint.  _load reads as many as memory may hold,
+ * when the endpoint is loaded.  _look reads rows that memory lacks now.  With 'slices'
+ * it also reads a slice of the rows that are not urgent, and returns true if there are
+ * more.  _wants_look is true if a call would have something to do.
  */
 extern void outbox_parked_load(OutboxEndpoint *ep);
 extern bool outbox_parked_wants_look(const OutboxEndpoint *ep);
@@ -47,16 +47,15 @@ extern void outbox_parked_load_retries(OutboxEndpoint *ep, const int64 *seqs, in
 extern void outbox_parked_load_followers(OutboxEndpoint *ep);
 
 /*
- * In a settle, _write changes the rows of what is on 'settling', and _write_gone
- * those whose event is gone.  _is_gone is true for such a row that is not written
- * yet.
+ * In a settle, _write changes the rows of deliveries on 'settling', and _write_gone
+ * rows whose event is gone.  _is_gone is true for such a row that is not written yet.
  */
 extern void outbox_parked_write(OutboxEndpoint *ep);
 extern void outbox_parked_write_gone(void);
 extern bool outbox_parked_is_gone(int32 endpoint_id, int64 seq);
 extern void outbox_parked_gone_written(void); /* when that is committed */
 
-/* Cancels a row because its event is forgotten, and removes what it says of the event. */
+/* Cancels a row because its event is forgotten, and removes the event's data from it. */
 extern void outbox_parked_empty(int32 endpoint_id, int64 seq);
 
 #endif /* OUTBOX_PARKED_H */

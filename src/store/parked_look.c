@@ -131,8 +131,8 @@ read_retries(OutboxEndpoint *ep)
 #define OF_KEY " AND p.key >= k.key AND p.key <= k.key"
 
 /*
- * Reads what the table has of these keys, or with strict ordering of the only lane.
- * A retry that memory has is left out of the answer.
+ * Reads the table's rows of these keys, or with strict ordering of the only lane.  A
+ * retry that memory has is left out of the answer.
  *
  * Each part of an answer is the first row of one index.  The order has the columns of
  * that index, and the key is a range, so no other index fits, whatever the statistics

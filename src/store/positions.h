@@ -53,10 +53,10 @@ extern void outbox_positions_read_again(void);
 extern bool outbox_position_newest_shared(OutboxCursor *cursor);
 
 /*
- * This worker goes on with that row, instead of one of its own, if one of these endpoints
- * follows it.  Then those that do need no row of their own.  They must be all endpoints
- * of the database: so the worker that made the row has ended, and no other goes on with
- * it.
+ * This worker goes on with that row, instead of making its own, if any of these
+ * endpoints follows it.  Endpoints that follow it then need no row of their own.  They
+ * must be all endpoints of the database: so the worker that made the row has ended, and
+ * no other goes on with it.
  */
 extern void outbox_positions_continue_shared(OutboxEndpoint **all, int n);
 

@@ -84,7 +84,7 @@ access_problem(const struct stat *st)
 
 /*
  * Reads the file into 'text', which has FILE_MAX + 1 bytes.  Returns its length.
- * -1: ring->problem says what is wrong.
+ * -1: it cannot be read, and ring->problem says why.
  */
 static int
 read_file(OutboxKeyring *ring, char *text)
@@ -287,8 +287,8 @@ outbox_sealed_anew(const OutboxKeyring *ring, const char *field, const char *val
 }
 
 /*
- * Adds what is authenticated beside the text: the endpoint's id, the field, and the
- * host of a URL.
+ * Adds the data that is authenticated beside the text: the endpoint's id, the field,
+ * and the host of a URL.
  */
 static bool
 authenticate(EVP_CIPHER_CTX *ctx, int32 endpoint_id, const char *field, const char *value,

@@ -13,7 +13,8 @@
 #define OUTBOX_SEAL_ID_LEN 16  /* hexadecimal digits */
 
 /*
- * The fields that are sealed.  Those of headers and credentials are followed by a name.
+ * The fields that are sealed.  A header's and a credential's field is followed by a
+ * name.
  */
 #define OUTBOX_FIELD_URL "url"
 #define OUTBOX_FIELD_SECRET "secret"
@@ -63,8 +64,8 @@ extern bool outbox_sealed_anew(const OutboxKeyring *ring, const char *field,
 
 /*
  * Seal and open a value.  Both return palloc'd text.  The value is returned as it
- * is when no file is set (seal), or when it is not sealed (unseal).  Of a URL only
- * what follows the host is sealed, and the host is authenticated with it.  NULL:
+ * is when no file is set (seal), or when it is not sealed (unseal).  Of a URL only the
+ * part behind the host is sealed, and the host is authenticated with it.  NULL:
  * impossible, and 'problem' (OUTBOX_SEAL_PROBLEM bytes) says why.
  */
 #define OUTBOX_SEAL_PROBLEM 128

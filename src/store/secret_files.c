@@ -3,10 +3,10 @@
  *	  Owns the files of outbox.secrets_directory: which may be named, and how they are
  *	  read.
  *
- * A file is opened as a place first, so that nothing happens to what is no regular file.
- * Symbolic links may lead to another place below the directory, because Kubernetes
- * mounts secrets so, and nowhere else.  The kernel says where the place is that was
- * opened, so nothing can be put in its way between the look and the reading.
+ * A file is opened as a place first, so that nothing happens to a file that is not
+ * regular.  Symbolic links may lead to another place below the directory, because
+ * Kubernetes mounts secrets so, and nowhere else.  The kernel says where the place is
+ * that was opened, so nothing can be put in its way between the look and the reading.
  */
 #include "base/outbox.h"
 
@@ -48,7 +48,7 @@ say(char *problem, const char *what, const char *name, const char *words)
 	snprintf(problem, OUTBOX_SECRET_FILE_PROBLEM, "%s %.60s %s", what, name, words);
 }
 
-/* Returns false unless the kernel knows the path of what is open. */
+/* Returns false unless the kernel knows the path of the open file. */
 static bool
 path_of(int fd, char *path)
 {
@@ -78,7 +78,7 @@ is_key_file(const struct stat *file)
 	return false;
 }
 
-/* Returns what is wrong with the place of an open file.  NULL: nothing. */
+/* Returns the problem with the place of an open file.  NULL: none. */
 static const char *
 place_problem(int directory, int file)
 {
@@ -178,7 +178,10 @@ outbox_secret_file_version(const char *name)
 	return version;
 }
 
-/* Returns what is wrong with what was read, after a newline at its end was removed. */
+/*
+ * Removes a newline at the end of the value.  Returns the problem with the value.
+ * NULL: none.
+ */
 static const char *
 value_problem(char *value, int *len)
 {

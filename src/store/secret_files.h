@@ -22,7 +22,7 @@ extern uint64 outbox_secret_file_version(const char *name);
 /*
  * Reads the file, without a newline at its end.  Returns palloc'd text, which the caller
  * overwrites.  NULL: it cannot be used, and 'problem' (OUTBOX_SECRET_FILE_PROBLEM bytes)
- * says why, without anything of what is in it.
+ * says why, without any of its text.
  */
 extern char *outbox_secret_file_read(const char *name, uint64 *version, char *problem);
 

@@ -1,7 +1,8 @@
 /*
  * secrets.c
- *	  Owns the SQL-callable side of sealing: what create_endpoint() and its
- *	  relatives store, and what they and the view outbox.endpoints show.
+ *	  Owns the SQL-callable side of sealing: the values that create_endpoint() and its
+ *	  relatives store, and the form in which they and the view outbox.endpoints show
+ *	  them.
  *
  * The key file is read for each call, and its keys are wiped before anything else
  * is done with the result.

@@ -1,12 +1,13 @@
 /*
  * settle.c
- *	  Owns the settle: one transaction that writes what happened since the last one,
- *	  with attempts, parked deliveries and positions together.
+ *	  Owns the settle: one transaction that writes all changes since the last one, with
+ *	  attempts, parked deliveries and positions together.
  *
- * The transaction commits asynchronously.  If a crash loses it, what was delivered
- * since the last one is delivered again.  No event is lost, because the log is read
- * again from the stored position.  What belongs together is in one transaction, so
- * that no crash leaves a position without the parked rows that it relies on.
+ * The transaction commits asynchronously.  If a crash loses it, events that were
+ * delivered since the last one are delivered again.  No event is lost, because the log
+ * is read again from the stored position.  Position and parked rows are in one
+ * transaction, so that no crash leaves a position without the parked rows that it
+ * relies on.
  */
 #include "base/outbox.h"
 
@@ -46,7 +47,7 @@
 #define SHARED_EVERY (1 * USECS_PER_SEC)
 #define SHARED_EVERY_IDLE (60 * USECS_PER_SEC)
 
-/* µs between two writes of those that have only read on. */
+/* µs between two writes of endpoints that have only read on. */
 #define BEHIND_EVERY (1 * USECS_PER_SEC)
 
 /* µs after which a settle that goes endpoint by endpoint stops. */
@@ -115,7 +116,7 @@ outbox_settle_leave(OutboxToSettle *all, OutboxEndpoint *ep)
 	dlist_push_tail(&all->behind, &ep->lists->settle_node);
 }
 
-/* ------------------------------------------------------------ what is written */
+/* ------------------------------------------------- the rows of one endpoint */
 
 /*
  * Stores that the subscription holds from this place in the log on.  Whether an
@@ -207,9 +208,9 @@ may_share(OutboxEndpoint *ep, TimestampTz now)
 }
 
 /*
- * What one transaction writes.  As a rule that is everything.  When that fails,
- * each endpoint is settled by itself, then the shared position, then the attempts.
- * What cannot be written is put on hold, and the rest is written.
+ * The part that one transaction writes, as a rule everything.  When that fails, each
+ * endpoint is settled by itself, then the shared position, then the attempts.  A part
+ * that cannot be written is put on hold, and the rest is written.
  */
 typedef struct Part
 {
@@ -223,7 +224,7 @@ typedef struct Part
 	bool				parked; /* true if it may write outbox.parked */
 	bool				begun;	/* false if a lock was not free */
 	bool				wrote_head;
-	bool				complete; /* true if it writes those that lag ... */
+	bool				complete; /* true if it writes endpoints that lag ... */
 	bool				behind;	  /* ... and all others that have only read on */
 } Part;
 
@@ -277,8 +278,9 @@ may_move_shared(const Part *part)
 }
 
 /*
- * Those that have only read on are settled like the others.  With many idle endpoints the
- * shared position moves often.  So one with a position of its own has to be due for that.
+ * Endpoints that have only read on are settled like the others.  With many idle
+ * endpoints the shared position moves often.  So an endpoint with a position of its own
+ * has to be due for that.
  */
 static void
 complete(Part *part, TimestampTz now)
@@ -480,8 +482,8 @@ try_part(Part *part, OutboxStepError *failure)
 }
 
 /*
- * Settles one endpoint by itself.  If that fails, what it has to store stays in
- * memory, and nothing more is sent to it.  False: a lock was not free.
+ * Settles one endpoint by itself.  If that fails, its changes stay in memory, and
+ * nothing more is sent to it.  False: a lock was not free.
  */
 static bool
 settle_alone(const Part *all, OutboxEndpoint *ep)
@@ -562,11 +564,11 @@ outbox_settle_wants(const OutboxEndpoint *ep)
 }
 
 /*
- * Settles endpoints one by one: those that failed before, when they may be tried
- * again.  With 'each' all of them, because they could not be settled together, then
- * the shared position and the attempts.  Requests wait meanwhile, so what is not
- * done after SINGLY_TIME is left to the next settle.  False: a lock was not free,
- * or something of 'each' is left.
+ * Settles endpoints one by one.  Without 'each': endpoints that failed before, when
+ * they may be tried again.  With 'each': all endpoints, because they could not be
+ * settled together, then the shared position and the attempts.  Requests wait
+ * meanwhile, so the rest is left to the next settle after SINGLY_TIME.  False: a lock
+ * was not free, or something of 'each' is left.
  */
 static bool
 settle_singly(const Part *all, bool each)

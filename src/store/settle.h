@@ -12,10 +12,10 @@
 extern void outbox_settle_init(OutboxDatabase *db, int64 last_shared_tick);
 
 /*
- * The endpoints that have something to store.  A settle visits those on 'unsettled', which
- * something has happened to since the last one.  Those on 'behind' have only read on, and
- * sent: what they have stored still holds.  Those that follow the shared position are
- * written when it moves on, and all of them about a second later.
+ * The endpoints that have something to store.  A settle visits the endpoints on
+ * 'unsettled': they have changed since the last settle.  Endpoints on 'behind' have
+ * only read on, and sent: their stored rows still hold.  If they follow the shared
+ * position, they are written when it moves on.  All are written about a second later.
  */
 typedef struct OutboxToSettle
 {
@@ -35,10 +35,10 @@ extern void outbox_settle_remove(OutboxEndpoint *ep);
 
 /*
  * Writes all that the endpoints on the lists have to store, in one transaction.  If that
- * fails, each endpoint gets one of its own, and those that fail again are put on
- * hold.  'head' is how far the log has been read.  With 'final' the shared position
- * is written too, if it has moved.  False: something is left, because a lock was
- * not free or the time was over.  Call again then.
+ * fails, each endpoint gets a transaction of its own, and is put on hold if it fails
+ * again.  'head' is how far the log has been read.  With 'final' the shared position is
+ * written too, if it has moved.  False: something is left, because a lock was not free
+ * or the time was over.  Call again then.
  */
 extern bool outbox_settle(OutboxToSettle *to_settle, const OutboxCursor *head,
 						  bool final);

@@ -1,12 +1,12 @@
 /*
  * totals.c
- *	  Owns what is counted of the whole database: how it is stored, how it is read
- *	  again, and from when on outbox.metrics() shows it.
+ *	  Owns the totals of the whole database: how they are stored, how they are read
+ *	  again, and from when on outbox.metrics() shows them.
  *
  * Every process counts in shared memory, so that counting costs an atomic addition.
  * The worker that serves the database stores the totals with the positions, at most
- * once a second.  What was counted since then is lost when the whole server crashes.
- * A total is shown once it is stored and flushed, so none that was shown goes down.
+ * once a second.  Counts since then are lost when the whole server crashes.  A total is
+ * shown once it is stored and flushed, so a shown total never goes down.
  */
 #include "base/outbox.h"
 

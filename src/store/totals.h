@@ -1,6 +1,6 @@
 /*
  * totals.h
- *	  What is counted of the whole database, stored with the positions.
+ *	  The totals of the whole database, stored with the positions.
  */
 #ifndef OUTBOX_TOTALS_H
 #define OUTBOX_TOTALS_H
@@ -8,8 +8,8 @@
 #include "store/positions.h"
 
 /*
- * Reads what is stored.  For the worker that takes the work of the database, inside a
- * transaction.
+ * Reads the stored totals.  For the worker that takes the work of the database, inside
+ * a transaction.
  */
 extern void outbox_totals_read(OutboxDatabase *db);
 

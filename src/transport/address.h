@@ -26,7 +26,10 @@ typedef struct OutboxNetworks
 	OutboxNetwork net[OUTBOX_MAX_NETWORKS];
 } OutboxNetworks;
 
-/* What outbox.allowed_networks names now.  It changes when the settings are read again. */
+/*
+ * The networks that outbox.allowed_networks names now.  It changes when the settings
+ * are read again.
+ */
 extern const OutboxNetworks *outbox_networks;
 
 /*

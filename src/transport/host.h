@@ -14,9 +14,9 @@ extern bool outbox_host_is_name(const char *name);
 
 /*
  * Checks a host: a name, or an address in any spelling that the resolver accepts
- * (0x7f.1, 017700000001, [::ffff:7f00:1] …).  Returns what is wrong, and a hint; NULL:
- * nothing, and 'bare' (of OUTBOX_HOST_SIZE bytes) has it without brackets and without
- * a dot at its end.
+ * (0x7f.1, 017700000001, [::ffff:7f00:1] …).  Returns the problem, and a hint; NULL:
+ * none, and 'bare' (of OUTBOX_HOST_SIZE bytes) has the host without brackets and
+ * without a dot at its end.
  */
 extern const char *outbox_host_check(const char *host, char *bare, const char **hint);
 

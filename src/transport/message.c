@@ -12,14 +12,14 @@
 #include "transport/message.h"
 
 /*
- * content-type, seven of our own, those of the endpoint and of the event.  The attributes
- * of CloudEvents in binary mode have those of the event again.
+ * content-type, seven of our own, the endpoint's and the event's.  The attributes of
+ * CloudEvents in binary mode have the event's headers again.
  */
 #define MAX_HEADERS \
 	(8 + OUTBOX_MAX_ENDPOINT_HEADERS + OUTBOX_MAX_EVENT_HEADERS + \
 	 OUTBOX_CLOUDEVENTS_ATTRIBUTES + OUTBOX_MAX_EVENT_HEADERS)
 
-/* Milliseconds from the unix epoch to that of PostgreSQL. */
+/* Milliseconds from the unix epoch to PostgreSQL's. */
 #define EPOCH_MS ((int64) (POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE) * SECS_PER_DAY * 1000)
 
 /* Written anew for each message. */
@@ -27,7 +27,7 @@ static OutboxHeaders lines;
 static OutboxHeader	 headers[MAX_HEADERS];
 static char			 key[OUTBOX_MAX_KEY * MAX_CONVERSION_GROWTH];
 
-/* The lines are what the array names. */
+/* Points the array at the header lines.  Returns how many there are. */
 static int
 name_headers(void)
 {

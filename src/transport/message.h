@@ -10,8 +10,8 @@
 
 /*
  * Fills in all but the body.  'prefix' is the transport's attribute_prefix.  Returns
- * NULL, or why this event can never be sent.  What the message points to is valid until
- * the next call.
+ * NULL, or why this event can never be sent.  The message points to memory that is
+ * valid until the next call.
  */
 extern const char *outbox_message_fill(OutboxMessage *m, OutboxEvent *event,
 									   const OutboxRequestConfig *settings, int attempt,

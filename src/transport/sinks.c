@@ -41,8 +41,8 @@ static char			 *loaded_names; /* outbox.sinks when they were loaded */
 static OutboxServices services;
 
 /*
- * What may_connect() judges by.  A thread of a library may still read a former list,
- * so lists are never freed.  There is one for each change of the setting.
+ * The networks by which may_connect() judges.  A thread of a library may still read a
+ * former list, so lists are never freed.  There is one for each change of the setting.
  */
 static const OutboxNetworks *volatile networks;
 
@@ -111,8 +111,8 @@ outbox_sinks_problem(const char *names)
 /* ---------------------------------------------------------------- URLs */
 
 /*
- * What an ARN has instead of a scheme: arn:aws:…, and for other parts of AWS arn:aws-cn:…
- * NULL: the URL is no ARN.
+ * Returns the part of an ARN that stands for a scheme: arn:aws:…, and for other parts
+ * of AWS arn:aws-cn:… NULL: the URL is no ARN.
  */
 static const char *
 arn_vendor(const char *url, size_t *len)

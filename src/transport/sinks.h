@@ -15,7 +15,7 @@
 extern int					  outbox_ntransports;
 extern const OutboxTransport *outbox_transports[OUTBOX_SINKS_MAX];
 
-/* Returns what is wrong with a value of outbox.sinks, static text; NULL: nothing. */
+/* Returns the problem with a value of outbox.sinks, static text; NULL: none. */
 extern const char *outbox_sinks_problem(const char *names);
 
 /*
@@ -34,7 +34,7 @@ extern void outbox_sinks_load(OutboxDone done, void (*serves)(int32_t endpoint),
 							  bool (*owes)(int32_t endpoint));
 
 /*
- * Returns the transport that would serve the URL, not started: only what can be checked
+ * Returns the transport that would serve the URL, not started: only functions that work
  * without init may be used.  It loads the sink's library into the session.  NULL:
  * '*problem' says why there is none, valid until the next call.
  */

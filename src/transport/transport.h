@@ -2,9 +2,9 @@
  * transport.h
  *	  The contract between an endpoint and the protocol of its deliveries.
  *
- * An endpoint starts deliveries, and gets a result for each.  The transport decides
- * what a status, a header or an error of the protocol means.  Outside of the
- * transport there are only results.
+ * An endpoint starts deliveries, and gets a result for each.  The transport decides the
+ * meaning of a status, a header or an error of the protocol.  Outside of the transport
+ * there are only results.
  *
  * This file is installed, and includes nothing of outbox.  A library outbox_NAME that
  * is written against it is a sink: doc/writing-a-sink.md.
@@ -67,7 +67,7 @@ typedef enum OutboxFailure
 /* The most bytes of a good answer's body, if the outcome includes it. */
 #define OUTBOX_ANSWER_MAX (256 * 1024)
 
-/* What the end of a delivery means. */
+/* The result of a delivery. */
 typedef enum OutboxResult
 {
 	OUTBOX_RESULT_DELIVERED, /* the receiver has it */
@@ -83,7 +83,7 @@ typedef enum OutboxResult
 	/*
 	 * The link is down, or something of our own is used up: that says nothing about the
 	 * event or its receiver.  It is put back as if it had never been taken, and nothing
-	 * is counted.  'lacks' says what is used up.
+	 * is counted.  'lacks' names the resource that is used up.
 	 */
 	OUTBOX_RESULT_UNAVAILABLE
 } OutboxResult;
@@ -103,7 +103,7 @@ typedef struct OutboxOutcome
 	 */
 	int			lost;
 	const char *lost_words;
-	const char *lacks; /* what was not available, a static text; NULL: the link, which is
+	const char *lacks; /* the missing resource, static text; NULL: the link, which is
 						* not up then, and says itself when it is */
 	/* Seconds from now for which the receiver asks to wait; -1: it does not ask. */
 	int64_t		  retry_after;
@@ -111,7 +111,7 @@ typedef struct OutboxOutcome
 	OutboxFailure failure;
 	char		  error[256]; /* in words; "" if it was delivered */
 	char		  body[OUTBOX_RESPONSE_KEPT];
-	size_t		  body_len; /* length of what was kept of a failure's answer */
+	size_t		  body_len; /* length of the kept part of a failure's answer */
 	const char	 *answer;	/* a whole answer, valid until 'done' returns */
 	size_t		  answer_len;
 	double		  duration; /* ms, without the wait for a target's first connection */
@@ -126,9 +126,9 @@ typedef struct OutboxHeader
 } OutboxHeader;
 
 /*
- * What is sent.  'body' does not change until 'done' or cancel.  All other pointers
- * are valid until start returns, and are NULL for a transport that has header lines.
- * Text is UTF-8.
+ * The content of a delivery.  'body' does not change until 'done' or cancel.  All other
+ * pointers are valid until start returns, and are NULL for a transport that has header
+ * lines.  Text is UTF-8.
  */
 typedef struct OutboxMessage
 {
@@ -164,7 +164,7 @@ typedef enum OutboxLinkState
 
 typedef void (*OutboxDone)(void *delivery, const OutboxOutcome *outcome);
 
-/* What a transport may call. */
+/* The functions that a transport may call. */
 typedef struct OutboxServices
 {
 	/*
@@ -175,19 +175,19 @@ typedef struct OutboxServices
 
 	/*
 	 * Must be asked before each connection, with the final address.  False: nothing may
-	 * be sent there, and '*why' says why, as a static text.  'encrypted': what is sent
-	 * there is, and the receiver is authenticated.  Any thread may call it.
+	 * be sent there, and '*why' says why, as a static text.  'encrypted': the
+	 * connection is, and the receiver is authenticated.  Any thread may call it.
 	 */
 	bool (*may_connect)(const struct sockaddr *address, bool encrypted, const char **why);
 
 	/*
-	 * For a sink that uses libcurl from the worker's thread: what a peer may make it do.
-	 * bound_tls must be called for each connection of OpenSSL, with its SSL_CTX, before
-	 * the handshake.  'two': HTTP/2 is offered.  If the handshake is refused, '*why' says
-	 * why.  False: out of memory.  NULL: libcurl has another TLS library.
-	 * peer_event must be called before each event of a socket is passed to libcurl, and
-	 * peer_ended after it: a text says that the peer did too much, and that the connection
-	 * was ended.  peer_rests: no request uses the socket any more.
+	 * For a sink that uses libcurl from the worker's thread: limits of the work that a
+	 * peer can cause.  bound_tls must be called for each connection of OpenSSL, with
+	 * its SSL_CTX, before the handshake.  'two': HTTP/2 is offered.  If the handshake
+	 * is refused, '*why' says why.  False: out of memory.  NULL: libcurl has another
+	 * TLS library.  peer_event must be called before each event of a socket is passed
+	 * to libcurl, and peer_ended after it: a text says that the peer did too much, and
+	 * that the connection was ended.  peer_rests: no request uses the socket any more.
 	 */
 	bool (*bound_tls)(void *ssl_ctx, bool two, const char **why);
 	const char *(*peer_event)(int fd);
@@ -229,8 +229,8 @@ typedef struct OutboxTransport
 	size_t		memory; /* bytes that a delivery takes besides its body, about */
 
 	/*
-	 * What an endpoint has whose creator names no format, no max_in_flight and no
-	 * timeout.  NULL and 0: what webhooks have.
+	 * Defaults of an endpoint whose creator names no format, no max_in_flight and no
+	 * timeout.  NULL and 0: the defaults of webhooks.
 	 */
 	const char *default_format;
 	int			default_in_flight;
@@ -252,11 +252,11 @@ typedef struct OutboxTransport
 
 	/*
 	 * Called in the session that creates or changes an endpoint, before anything else
-	 * of the transport and without init.  Returns what is wrong with the target, and a
-	 * hint; NULL: nothing.  '*notice' may be set to words about a target that is
-	 * accepted.  It knows the URL, the config and the names of the credentials, whose
-	 * values are NULL.  It is pure: it makes no connection, no file and no thread.
-	 * NULL: every target is accepted.
+	 * of the transport and without init.  Returns the problem with the target, and a
+	 * hint; NULL: none.  '*notice' may be set to words about a target that is accepted.
+	 * It knows the URL, the config and the names of the credentials, whose values are
+	 * NULL.  It is pure: it makes no connection, no file and no thread.  NULL: every
+	 * target is accepted.
 	 */
 	const char *(*check)(const OutboxTarget *target, const char **hint,
 						 const char **notice);
@@ -291,13 +291,13 @@ typedef struct OutboxTransport
 
 	/*
 	 * A transport that has no links has NULL here.  open begins to connect, without
-	 * waiting, and is called once per endpoint and change of its settings.  What it
-	 * needs of the target it copies, and it clears the credentials in close.  NULL: the
-	 * target cannot be used, and 'reason' says why.  state is called often.  Unless the
-	 * link is up, it writes a reason in words, of which views show printable ASCII.  It
-	 * may also write one for a link that is up, if something holds deliveries up there.
-	 * The transport connects again by itself.  close may be called while deliveries are
-	 * in flight.  They still end in 'done'.
+	 * waiting, and is called once per endpoint and change of its settings.  It copies
+	 * the parts of the target that it needs, and clears the credentials in close.
+	 * NULL: the target cannot be used, and 'reason' says why.  state is called often.
+	 * Unless the link is up, it writes a reason in words, of which views show printable
+	 * ASCII.  It may also write one for a link that is up, if something holds
+	 * deliveries up there.  The transport connects again by itself.  close may be
+	 * called while deliveries are in flight.  They still end in 'done'.
 	 */
 	OutboxLink *(*open)(const OutboxTarget *target, char *reason, size_t size);
 	OutboxLinkState (*state)(OutboxLink *link, char *reason, size_t size);
@@ -313,25 +313,27 @@ typedef struct OutboxTransport
 	void (*release)(OutboxTransfer *t);
 
 	/*
-	 * Starts the delivery.  'target' may change later, so the transport copies what it
-	 * needs afterwards.  'link' is NULL without links.  A delivery that cannot be
-	 * started also ends in 'done', from a later poll.
+	 * Starts the delivery.  'target' may change later, so the transport copies the
+	 * parts that it needs afterwards.  'link' is NULL without links.  A delivery that
+	 * cannot be started also ends in 'done', from a later poll.
 	 */
 	void (*start)(OutboxTransfer *t, const OutboxTarget *target, OutboxLink *link,
 				  const OutboxMessage *message, void *delivery);
 
 	/*
-	 * Called when the worker has started what it can start now, and before it prepares a
-	 * large payload, which may be in 'done'.  What start has only prepared goes out now,
-	 * because the worker may do other work before the next poll.  It is not called after
-	 * poll, which sends itself what 'done' has started.  NULL: start does all.
+	 * Called when the worker has started all deliveries that it can start now, and
+	 * before it prepares a large payload, which may be in 'done'.  Deliveries that
+	 * start has only prepared go out now, because the worker may do other work before
+	 * the next poll.  It is not called after poll, which itself sends the deliveries
+	 * that 'done' has started.  NULL: start does all.
 	 */
 	void (*flush)(void);
 
 	/*
-	 * How many deliveries to the target it can use at the same time now.  With 'more' so
-	 * many are under way, and others wait for them.  The endpoint keeps those back, and
-	 * asks again within some milliseconds.  NULL: as many as the endpoint may have.
+	 * How many deliveries to the target it can use at the same time now.  With 'more'
+	 * so many are under way, and others wait for them.  The endpoint keeps the others
+	 * back, and asks again within some milliseconds.  NULL: as many as the endpoint may
+	 * have.
 	 */
 	int (*width)(const OutboxTarget *target, bool more);
 
@@ -340,7 +342,7 @@ typedef struct OutboxTransport
 
 	/*
 	 * Called when the worker is told to end.  An error ends it without.  Exit handlers of
-	 * libraries never run in it, so nothing frees what a thread still uses.
+	 * libraries never run in it, so nothing frees memory that a thread still uses.
 	 */
 	void (*shutdown)(void);
 } OutboxTransport;

@@ -16,9 +16,9 @@
 #define ROUNDS_MAX 16	   /* of one http_poll() */
 
 /*
- * ms of one http_poll(), after which no further round begins: so long, and POLL_SHARE
- * times what the rest of the worker's round took, but at most POLL_TIME_MAX.  A worker
- * that has much to do in each round then takes more answers in each.
+ * ms of one http_poll(), after which no further round begins: POLL_TIME, and POLL_SHARE
+ * times the rest of the worker's round, but at most POLL_TIME_MAX.  A worker that has
+ * much to do in each round then takes more answers in each.
  */
 #define POLL_TIME 1
 #define POLL_SHARE 3
@@ -41,7 +41,7 @@ static dlist_head	   unstarted = DLIST_STATIC_INIT(unstarted);
 static dlist_head	   answered = DLIST_STATIC_INIT(answered);
 static dlist_head	   reading = DLIST_STATIC_INIT(reading); /* until the body ends */
 static int64		   polled_at; /* ms: end of the last poll */
-static int64		   asked_at;  /* ms: end of what the worker did then; 0: it goes on */
+static int64		   asked_at;  /* ms: end of the worker's work then; 0: it goes on */
 
 /* The headers are complete, so the status is final. */
 static void
@@ -371,7 +371,7 @@ finish(OutboxTransfer *t, CURLcode code)
 			curl_easy_getinfo(t->easy, CURLINFO_ACTIVESOCKET, &fd) == CURLE_OK && fd >= 0)
 			outbox_http_peer_rests(fd);
 
-		/* What happened after the headers changes nothing. */
+		/* An error after the headers changes nothing. */
 		o->status = t->head.status;
 		if (is_good(o->status))
 		{
@@ -414,8 +414,8 @@ finish(OutboxTransfer *t, CURLcode code)
  */
 
 /*
- * Only those that are on the list now, because 'done' may start others that fail at
- * once.
+ * Reports only transfers that are on the list now, because 'done' may start others that
+ * fail at once.
  */
 static void
 report_unstarted(void)
@@ -492,7 +492,7 @@ http_poll(void)
 		if (!more && outbox_http_pools_next_timer() != 0 && dlist_is_empty(&unstarted))
 			break;
 	}
-	outbox_http_pools_flush(); /* what was started last does not wait for the next poll */
+	outbox_http_pools_flush(); /* requests started last do not wait for the next poll */
 	polled_at = outbox_http_now();
 	asked_at = 0;
 }

@@ -10,8 +10,8 @@
 #include "transport/transport.h"
 
 /*
- * The status is final when the headers are complete.  What follows is read for at most
- * 64 kB or one second and is then cut off, which changes nothing.
+ * The status is final when the headers are complete.  The body is read for one second
+ * or 64 kB at most, and is then cut off.  This changes nothing.
  *
  * If the target asks for whole answers, the body of a 2xx is read to its end, up to
  * OUTBOX_ANSWER_MAX and the request's timeout.
@@ -21,8 +21,7 @@ extern const OutboxTransport outbox_http_transport;
 /*
  * Checks a URL for create_endpoint(): http or https, a host, no userinfo, no control
  * characters, and no literal address that is refused.  Returns NULL if it is valid.
- * Otherwise returns what is wrong in words, valid until the next call.  Sets '*hint'
- * to what to do.
+ * Otherwise returns the problem in words, valid until the next call, and sets '*hint'.
  */
 extern const char *outbox_http_check_url(const char *url, const char **hint);
 
@@ -34,21 +33,20 @@ extern const char *const outbox_http_config_names[];
 extern const char *outbox_http_check_target(const OutboxTarget *target, const char **hint,
 											const char **notice);
 
-/* Stores in 'services' how a sink bounds what a peer makes libcurl do. */
+/* Stores in 'services' the functions by which a sink bounds a peer's work for libcurl. */
 extern void outbox_http_peer_services(OutboxServices *services);
 
 /* True if libcurl's text says that the receiver does not speak this version of HTTP. */
 extern bool outbox_http_refuses_version(const char *text);
 
-/* Returns what is wrong with a proxy's URL; NULL: nothing. */
+/* Returns the problem with a proxy's URL; NULL: none. */
 extern const char *outbox_http_check_proxy(const char *url);
 
 /*
  * Writes the name and the port of a parsed URL: the name in ASCII, as libcurl looks it
  * up.  The name is empty if the host is an address.  (Before 7.88 libcurl cannot
  * convert other letters, and such a name is not found.)  'default_port' is used if the
- * URL has no port; 0: the scheme's port.  Returns NULL, or what is wrong with the
- * host.
+ * URL has no port; 0: the scheme's port.  Returns NULL, or the problem with the host.
  */
 struct Curl_URL;
 extern const char *outbox_http_split_url(struct Curl_URL *url, int default_port,

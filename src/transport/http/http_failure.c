@@ -168,7 +168,7 @@ explain_tls(OutboxTransfer *t, CURLcode code)
 	outbox_http_fail(t, OUTBOX_FAILURE_TLS, "TLS", words);
 }
 
-/* libcurl's words are those of the end of its own tries, over such connections only. */
+/* libcurl has this text after the last of its own tries, over such connections only. */
 bool
 outbox_http_is_lost(const OutboxTransfer *t, CURLcode code)
 {

@@ -2,7 +2,7 @@
  * http_handle.c
  *	  Owns the options of a libcurl handle, and its callbacks.
  *
- * The callbacks only store what they see.  They neither throw nor use palloc, because
+ * The callbacks only store their arguments.  They neither throw nor use palloc, because
  * a longjmp through libcurl's frames is undefined.
  */
 #include "base/settings.h"
@@ -233,8 +233,8 @@ before_handshake(CURL *easy, void *ssl_ctx, void *arg)
 }
 
 /*
- * libcurl calls this for each byte of what a proxy answers, which it reads in one call.
- * A result other than 0 makes the request fail.
+ * libcurl calls this for each byte of a proxy's answer, which it reads in one call.  A
+ * result other than 0 makes the request fail.
  */
 static int
 on_progress(void *arg, curl_off_t all_down, curl_off_t down, curl_off_t all_up,
@@ -309,8 +309,8 @@ set_constants(OutboxTransfer *t)
 	  /* libcurl fills it up to a hundred times in one call, before it looks at others. */
 	  {CURLOPT_BUFFERSIZE, 2 * 1024},
 	  /*
-	   * libcurl would look through all its addresses after each request.  It has none
-	   * that may be too old: http_lookup.c gives it those of names.
+	   * libcurl would look through all its addresses after each request.  It has no
+	   * address that may be too old: http_lookup.c gives it the addresses of names.
 	   */
 	  {CURLOPT_DNS_CACHE_TIMEOUT, -1},
 #if LIBCURL_VERSION_NUM < 0x075500
@@ -381,9 +381,9 @@ outbox_http_make_handle(OutboxTransfer *t)
 }
 
 /*
- * After a reload, libcurl must not use what it has stored before: connections and CA
- * files that are older.  libcurl counts the age of a connection in whole seconds, so
- * the last of them is closed after at most two seconds.
+ * After a reload, libcurl must not use older connections and CA files that it has
+ * stored.  libcurl counts the age of a connection in whole seconds, so the last of them
+ * is closed after at most two seconds.
  */
 static bool
 set_ages(OutboxTransfer *t)
@@ -532,7 +532,7 @@ set_lines(OutboxTransfer *t, size_t body_len)
 
 /*
  * Sets all options of a request that the handle does not have yet.  Returns NULL, or
- * what is wrong.
+ * the problem.
  */
 const char *
 outbox_http_set_request(OutboxTransfer *t, const OutboxTarget *target, const char *body,

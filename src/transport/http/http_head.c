@@ -11,8 +11,8 @@
 #include <strings.h>
 
 /*
- * Limits on what a receiver can send before the body.  They include interim answers
- * and trailers.
+ * Limits of an answer's head, which a receiver sends before the body.  They include
+ * interim answers and trailers.
  */
 #define HEAD_BYTES_MAX (64 * 1024)
 #define HEAD_LINES_MAX 1000

@@ -1,15 +1,16 @@
 /*
  * http_internal.h
- *	  What the files of the folder "http" share.  No other file includes it.
+ *	  Types and functions that the files of the folder "http" share.  No other file
+ *	  includes it.
  *
  *	  http.c			transfers from acquire to 'done', and the loop
  *	  http_handle.c		the options of a libcurl handle, and its callbacks
  *	  http_failure.c	why a request got no usable answer
  *	  http_head.c		the head of an answer
- *	  http_target.c		what is known of a target while it has transfers
+ *	  http_target.c		the state of a target while it has transfers
  *	  http_lookup.c		names and the addresses that they lead to
  *	  http_peer.c		how much a peer may make libcurl and OpenSSL do
- *	  http_settings.c	what requests use of the settings
+ *	  http_settings.c	the settings that requests use
  *	  http_socket.c		sockets and the epoll descriptor
  *	  http_url.c		URLs and Retry-After; needs none of the others
  *	  http_version.c	which version of HTTP a request speaks
@@ -63,7 +64,7 @@ typedef struct OutboxWidth
 } OutboxWidth;
 
 /*
- * settle: what was measured says nothing any more, because no more were wanted.
+ * settle: the measurement has lost its meaning, because no more were wanted.
  * step: to be called about every 10 ms while more are wanted.  'running' includes
  * 'connecting', which have no connection yet.
  */
@@ -72,11 +73,12 @@ extern void outbox_width_settle(OutboxWidth *w, int64 now);
 extern void outbox_width_step(OutboxWidth *w, int running, int connecting, int64 now);
 
 /*
- * What is known of a target while it has transfers.  Until one transfer has got a
- * connection to it, that one goes first and the others wait.  A receiver that speaks
- * HTTP/2 then gets one connection instead of one per request.  (libcurl's own PIPEWAIT
- * queues all targets in one line, in which a stalled target delays the others.)  One
- * that gets none has failed alone: then twice as many go first.
+ * State of a target while it has transfers: its limit, and the transfers that wait for
+ * its first connection.  Until a transfer has got a connection to it, this transfer
+ * goes first and the others wait.  A receiver that speaks HTTP/2 then gets one
+ * connection instead of one per request.  (libcurl's own PIPEWAIT queues all targets in
+ * one line, in which a stalled target delays the others.)  A transfer that gets no
+ * connection has failed alone: then twice as many go first.
  */
 typedef struct OutboxTargetState
 {
@@ -126,7 +128,7 @@ typedef struct OutboxHttpPool
 	int	   index;
 	int64  timer_at; /* ms; 0: now */
 
-	/* A peer that speaks HTTP/2 did too much: what.  NULL: none has since. */
+	/* The limit that a peer with HTTP/2 has exceeded, in words.  NULL: none since. */
 	const char *exceeded;
 } OutboxHttpPool;
 
@@ -183,7 +185,7 @@ struct OutboxTransfer
 	bool			   whole_answer;
 	size_t			   answer_len;
 	int				   socket_errno;
-	const char		  *exceeded; /* the peer did too much: what, in words */
+	const char		  *exceeded; /* the limit that the peer exceeded, in words */
 	int				   proxy_bytes;
 	OutboxHead		   head;
 	size_t			   body_bytes;
@@ -234,7 +236,7 @@ extern long outbox_http_since_reload(void);
 
 /*
  * http_handle.c.  make_handle and set_timeouts return false if libcurl fails.
- * set_request returns NULL, or what is wrong in words.
+ * set_request returns NULL, or the problem in words.
  */
 extern bool		   outbox_http_make_handle(OutboxTransfer *t);
 extern const char *outbox_http_set_request(OutboxTransfer *t, const OutboxTarget *target,
@@ -264,10 +266,9 @@ extern void outbox_http_explain(OutboxTransfer *t, CURLcode code);
  * memory).  It leaves it when it is out of libcurl and out of the host's list.
  * has_room: a transfer need not wait for the host's first one.
  * run_or_wait returns true if it is to be launched.  got_through: there is a connection
- * that this request may use.  failed: it got no answer, and those that wait for its
- * connection need another one.  start_waiting: launches those that may run now, at least
- * one and until the time is over, and must be called at
- * the deadline.
+ * that this request may use.  failed: it got no answer, and transfers that wait for its
+ * connection need another one.  start_waiting: launches waiting transfers that may run
+ * now, at least one and until the time is over.  Must be called at the deadline.
  */
 extern void				  outbox_http_targets_init(void);
 extern void				  outbox_http_targets_shutdown(void);
@@ -323,9 +324,9 @@ extern bool outbox_http_wants_2(const OutboxTarget *target);
  *
  * host_hash: of the name and port in a URL, by which pool_of divides the hosts.
  * pool_act: something has happened to one of its sockets, which 'user' waits for; NULL:
- * several do, over HTTP/2.  added: a request was given to
- * it, and is begun now or with others.  flush: begins what was added.  run_timers:
- * continues those whose time has come.  may_have_ended: next_ended is to be asked.
+ * several do, over HTTP/2.  added: a request was given to it, and is begun now or with
+ * others.  flush: begins the added requests.  run_timers: continues the pools whose time
+ * has come.  may_have_ended: next_ended is to be asked.
  * next_ended: a transfer that has ended, and how; NULL: none.
  * check_room: begins or ends to close idle connections.  Cheap, to be called often.
  * are_scarce: more than three quarters of the connections that may stay open are there, or
@@ -377,9 +378,9 @@ extern bool outbox_http_events(void (*act)(int pool, int fd, int mask, CURL *use
 							   int64 until, bool first);
 
 /*
- * Connections that are open, how many were ever opened, and what the open ones take of
- * the worker's memory, in bytes.  lacks_files: there was no other descriptor when the last
- * one was closed.
+ * Connections that are open, how many were ever opened, and the worker's memory that
+ * the open ones take, in bytes.  lacks_files: there was no other descriptor when the
+ * last one was closed.
  */
 extern int	  outbox_http_connections;
 extern uint64 outbox_http_opened;

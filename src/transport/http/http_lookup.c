@@ -2,21 +2,23 @@
  * http_lookup.c
  *	  Owns the names of targets and the addresses that they lead to.
  *
- * libcurl never looks up a name.  It gets the addresses with the request.  What
- * libcurl's own resolver does while a name server is silent differs between versions.
- * It may stop the whole worker, the worker's end, or the lookups of all other names.
+ * libcurl never looks up a name.  It gets the addresses with the request.  The
+ * behaviour of libcurl's own resolver while a name server is silent differs between
+ * versions.  It may stop the whole worker, the worker's end, or the lookups of all
+ * other names.
  *
  * Each lookup here is a call of getaddrinfo() in a thread of its own, which ends with
  * it.  The worker never waits for a thread.  A request that times out leaves its
  * thread behind, and so does a worker that ends.  A thread has all signals blocked,
  * because PostgreSQL's handlers must never run there.  It calls no function of
- * PostgreSQL or libcurl.  Its result is passed on under a mutex.  A descriptor that
- * the worker polls with those of the requests announces it.
+ * PostgreSQL or libcurl.  Its result is passed on under a mutex.  A descriptor that the
+ * worker polls with the requests' sockets announces it.
  *
  * The number of threads is bounded.  A name that waits for one gets it in its turn.  One
  * that has hung before has its turn last, and such names have half of the threads at
- * most.  A name that may hang gets no more than half of what is left.  So names that get
- * no answer leave a thread for others.  What was found before is used meanwhile.
+ * most.  A name that may hang gets no more than half of the threads that are left.  So
+ * names that get no answer leave a thread for others.  Addresses that were found before
+ * are used meanwhile.
  */
 #include "base/settings.h"
 #include "transport/http/http_internal.h"
@@ -34,7 +36,10 @@
 
 #include "common/hashfn.h"
 
-/* At the same time, those without an answer included, and the part of the descriptors. */
+/*
+ * Lookups at the same time, including lookups without an answer, and their part of the
+ * descriptors.
+ */
 #define LOOKUPS_MAX 512
 #define FILES_SHARE 8
 /* Of a thread; the system's resolver modules run on it. */
@@ -226,7 +231,7 @@ begin_queued(int64 now)
 			dlist_iter iter;
 
 			if (begin_lookup(name, now) != OUTBOX_LOOKUP_WAITS)
-				return; /* the next one that ends gives back what it lacks */
+				return; /* the next lookup that ends gives back the missing resource */
 			dlist_delete(&name->queue_node);
 			name->is_queued = false;
 			if (first)
@@ -506,8 +511,8 @@ take_result(Lookup *l, void (*go_on)(OutboxTransfer *t),
 	}
 
 	/*
-	 * Only those that are on the list now: one that continues after a reload waits
-	 * again.
+	 * Only transfers that are on the list now: a transfer that continues after a reload
+	 * waits again.
 	 */
 	if (is_current)
 		dlist_foreach(iter, &name->waiting) n++;

@@ -2,8 +2,8 @@
  * http_peer.c
  *	  Owns how much a peer may make libcurl and OpenSSL do.
  *
- * Some of what a peer sends never reaches a callback of libcurl: tickets of TLS, frames
- * of HTTP/2, extensions of chunks.  libcurl and OpenSSL read on until something else
+ * Some bytes of a peer never reach a callback of libcurl: tickets of TLS, frames of
+ * HTTP/2, extensions of chunks.  libcurl and OpenSSL read on until something else
  * comes, so a peer that sends nothing else would be read for ever.  It is bounded where
  * the bytes come in.
  *
@@ -14,7 +14,8 @@
  *						the kernel is asked how many bytes the socket has received.
  *	  without an end	libcurl waits for a socket of HTTP/2 to take bytes, also while the
  *						peer takes none.  Such a socket is ready all the time.
- *	  in a handshake	what costs the client much CPU is neither offered nor accepted.
+ *	  in a handshake	algorithms that cost the client much CPU are neither offered nor
+ *						accepted.
  *
  * The sink for AWS uses the same functions, see OutboxServices.  They neither throw nor
  * use palloc, because libcurl calls them.
@@ -43,7 +44,7 @@ static const char large_key[] = "the key of a certificate costs too much to veri
 static const char unwanted_protocol[] =
 	"the receiver speaks a protocol that was not offered";
 
-/* What is known of a connection's TLS.  OpenSSL frees it with its SSL_CTX. */
+/* The TLS state of a connection.  OpenSSL frees it with its SSL_CTX. */
 typedef struct TlsPeer
 {
 	const char **why;	/* NULL after the handshake */
@@ -54,7 +55,7 @@ typedef struct TlsPeer
 	int			 messages;
 } TlsPeer;
 
-/* What is known of a socket, since its last request has ended. */
+/* The counters of a socket, since its last request has ended. */
 typedef struct SocketPeer
 {
 	int	   events;
@@ -74,7 +75,10 @@ static int (*usual_security)(const SSL *, const SSL_CTX *, int, int, int, void *
  * One call, and one request
  */
 
-/* Ends a connection from inside a call: OpenSSL drops what comes, and reads no more. */
+/*
+ * Ends a connection from inside a call: OpenSSL drops received data, and reads no
+ * more.
+ */
 static void
 end_connection(TlsPeer *peer, SSL *ssl, const char *why)
 {
@@ -156,7 +160,10 @@ outbox_http_peer_event(int fd)
 	if (info.tcpi_bytes_received - s->received <= PEER_BYTES_MAX)
 		return NULL;
 
-	/* What libcurl then closes is reset.  Otherwise the peer would wait to send the rest. */
+	/*
+	 * A connection that libcurl then closes is reset.  Otherwise the peer would wait
+	 * to send the rest.
+	 */
 	(void) setsockopt(fd, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
 	shutdown(fd, SHUT_RDWR);
 	return too_much;
@@ -211,7 +218,10 @@ is_cheap(const SSL *ssl, const SSL_CTX *ctx, int op, int bits, int nid, void *ot
 		case SSL_SECOP_CURVE_SUPPORTED:
 		case SSL_SECOP_CURVE_SHARED:
 		case SSL_SECOP_CURVE_CHECK:
-			/* TLS's numbers: P-256, P-384, P-521, X25519, X448, and those with ML-KEM */
+			/*
+			 * TLS's numbers: P-256, P-384, P-521, X25519, X448, and the hybrids with
+			 * ML-KEM
+			 */
 			switch (group ? group[0] << 8 | group[1] : 0)
 			{
 				case 23:

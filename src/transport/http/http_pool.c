@@ -144,7 +144,10 @@ run_timer(OutboxHttpPool *pool, int64 now)
 	outbox_http_pool_act(pool->index, CURL_SOCKET_TIMEOUT, 0, NULL);
 }
 
-/* What an event of the handle's sockets has begun already is not due any more. */
+/*
+ * A request that an event of the handle's sockets has begun already is not due any
+ * more.
+ */
 void
 outbox_http_pools_flush(void)
 {

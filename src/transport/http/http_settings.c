@@ -1,7 +1,7 @@
 /*
  * http_settings.c
- *	  Owns what requests use of the worker's settings: the proxy, and the networks that
- *	  requests may go to.
+ *	  Owns the settings of the worker that requests use: the proxy, and the networks
+ *	  that requests may go to.
  */
 #include "base/settings.h"
 #include "transport/http/http_internal.h"

@@ -11,10 +11,11 @@
 #include <unistd.h>
 
 /*
- * What epoll and libcurl want to know of the sockets that were opened here.  The
+ * The events that epoll and libcurl wait for, of each socket that was opened here.  The
  * registration for reading is kept when libcurl does not want it any more, until an
- * unwanted event comes.  So the next request on a connection needs no system call.  That
- * for writing is given up while writing brings nothing, until the next event.
+ * unwanted event comes.  So the next request on a connection needs no system call.
+ * The registration for writing is given up while writing brings nothing, until the next
+ * event.
  */
 typedef struct Watch
 {
@@ -28,7 +29,7 @@ typedef struct Watch
 } Watch;
 
 /*
- * What an idle connection takes, at most.  With TLS it is mostly OpenSSL's, and the
+ * Memory of an idle connection, at most.  With TLS it is mostly OpenSSL's, and the
  * certificates of the receiver.  libcurl 7.88 with OpenSSL 3.0 takes half of that, and
  * 8.14 with 3.5 nearly all of it.
  */
@@ -215,7 +216,7 @@ outbox_http_events(void (*act)(int pool, int fd, int mask, CURL *user), int64 un
 	int				   n = epoll_wait(epoll_fd, events, lengthof(events), 0);
 	int				   i;
 
-	/* libcurl may read for a millisecond each time.  What is left comes again. */
+	/* libcurl may read for a millisecond each time.  The other events come again. */
 	for (i = 0; i < n && (i == 0 || outbox_http_now() <= until); i++)
 	{
 		if (owes(&events[i]))

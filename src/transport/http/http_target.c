@@ -1,7 +1,7 @@
 /*
  * http_target.c
- *	  Owns what is known of a target while it has transfers, and which transfers wait:
- *	  for its first one to get a connection.  And how many it may have.
+ *	  Per-target state: concurrency limit, and transfers waiting for its first
+ *	  connection.
  */
 #include "transport/http/http_internal.h"
 
@@ -14,7 +14,7 @@ static dlist_head hosts[1 << HOST_BITS];
 static dlist_head free_hosts = DLIST_STATIC_INIT(free_hosts);
 static dlist_head ready_hosts = DLIST_STATIC_INIT(ready_hosts);
 
-/* Those with deliveries that are kept back because enough of them are running. */
+/* Targets with deliveries that are kept back because enough of them are running. */
 static dlist_head full_hosts = DLIST_STATIC_INIT(full_hosts);
 static int64	  next_step; /* ms */
 
@@ -49,8 +49,8 @@ find_target(const void *key)
 }
 
 /*
- * Where connections are scarce, more of them to one host would close those to others.  So
- * a target begins with one request at a time.
+ * Where connections are scarce, more of them to one host would close connections to
+ * others.  So a target begins with one request at a time.
  */
 static int
 first_width(void)
@@ -128,7 +128,7 @@ outbox_http_run_or_wait(OutboxTransfer *t)
 {
 	OutboxTargetState *host = t->host;
 
-	/* Those that wait are not overtaken. */
+	/* Waiting transfers are not overtaken. */
 	if (dlist_is_empty(&host->waiting) && outbox_http_target_has_room(host))
 	{
 		run(t);

@@ -89,7 +89,7 @@ is_localhost(const char *name)
 		(len == 9 || name[len - 10] == '.');
 }
 
-/* What outbox_address_judge() says of an address as text.  False: it is none. */
+/* Asks outbox_address_judge() about an address as text.  False: it is none. */
 static bool
 judge(const char *name, OutboxAddressClass *verdict, const char **why)
 {
@@ -108,7 +108,7 @@ judge(const char *name, OutboxAddressClass *verdict, const char **why)
 
 /*
  * Checks a host, and whether requests may go to its address.  Of a name, only localhost
- * is known to have no address that is allowed.  Returns what is wrong, or NULL.
+ * is known to have no address that is allowed.  Returns the problem, or NULL.
  */
 static const char *
 check_host(const char *host, bool plain, const char **hint)

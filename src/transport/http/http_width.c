@@ -64,8 +64,8 @@ outbox_width_step(OutboxWidth *w, int running, int connecting, int64 now)
 	}
 
 	/*
-	 * By Little's law.  What a handshake takes says nothing of the answers.  Of requests
-	 * that began together, none may be answered yet.
+	 * By Little's law.  The time of a handshake says nothing about the answers.  Of
+	 * requests that began together, none may be answered yet.
 	 */
 	slow = took >= WATCHED && (int64) w->ended * SLOW < (running - connecting) * took;
 	if (!slow && (took < MEASURED || w->ended < ROUNDS * running))
