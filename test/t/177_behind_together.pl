@@ -37,7 +37,7 @@ sub rows_read
 }
 
 # Events of each endpoint's topic in turn, and two for all of them
-sub emit
+sub emit_many
 {
 	my ($first, $count, $client) = @_;
 	my $sql = "SELECT count(outbox.emit('t.' || i % $endpoints, jsonb_build_object('n', i), key => 'k'))"
@@ -70,14 +70,14 @@ ok(all_delivered(0), 'settled');
 # They stop at several places, one within a tick, and two transactions commit late.
 my @late = map { $node->background_psql('postgres', on_error_stop => 1) } 1 .. 2;
 $_->query_safe('BEGIN') foreach @late;
-emit(100_001, 2_000, $late[0]);
+emit_many(100_001, 2_000, $late[0]);
 for_all('pause_endpoint', 0, 2);
 for_all('pause_endpoint', 4, 9);
-emit(1, 400);
+emit_many(1, 400);
 for_all('pause_endpoint', 10, 19);
-emit(501, 400);
+emit_many(501, 400);
 wait_sql($node, "SELECT bool_and(pending = 0) FROM outbox.stats WHERE endpoint ~ '^e[23].'");
-emit(200_001, 2_000, $late[1]);
+emit_many(200_001, 2_000, $late[1]);
 $receiver->control(path => '/ok/e3', behave => '/slow?ms=1000');
 ask("SELECT outbox.alter_endpoint('e3', max_in_flight => 2)");
 ask("SELECT count(outbox.emit('t.3', jsonb_build_object('n', i))) FROM generate_series(300001, 304000) i");
@@ -86,12 +86,12 @@ my $then = ask("SELECT delivered FROM outbox.stats WHERE endpoint = 'e3'");
 wait_sql($node, "SELECT delivered > $then FROM outbox.stats WHERE endpoint = 'e3'");
 for_all('pause_endpoint', 3, 3);
 for_all('pause_endpoint', 20, $endpoints - 1);
-emit(1_001, 4_000);
+emit_many(1_001, 4_000);
 $late[0]->query_safe('COMMIT');
-emit(10_001, 8_000);
+emit_many(10_001, 8_000);
 $late[1]->query_safe('COMMIT');
 $_->quit foreach @late;
-emit(20_001, 400);
+emit_many(20_001, 400);
 
 $receiver->control(path => '/ok/e3', behave => '');
 # Requests that a restart ends would be repeated.
