@@ -198,6 +198,25 @@ is(ask('SELECT events FROM outbox.replay_progress'), 1, 'and begins as many deli
 ok(wait_settled($node), 'settled');
 is(scalar(() = $receiver->requests(path => '/ok/r')), 1, 'the others are not sent');
 
+# A replay that is under way waits for its endpoint, and can be ended there
+endpoint($node, $receiver, 'y', '/ok/y', "topics => '{y.*}'");
+ask(q{SELECT count(outbox.emit('y.one', '{}')) FROM generate_series(1, 2000)});
+$receiver->wait_delivered(2000, path => '/ok/y');
+$receiver->control(path => '/ok/y', behave => '/hang');
+is(ask("SELECT outbox.replay('y', now() - interval '1 h')"), 2000, 'all are to be sent again');
+my $progress = "FROM outbox.replay_progress WHERE endpoint = 'y' ORDER BY replay_id DESC LIMIT 1";
+ok(wait_sql($node, "SELECT events >= 256 AND finished_at IS NULL $progress"), 'the replay is under way');
+is(ask("SELECT outbox.cancel_replay('y', replay_id) $progress"), 't', 'it is ended');
+my $begun = ask("SELECT events $progress");
+cmp_ok($begun, '<', 1000, 'where it is');
+ask("SELECT outbox.alter_endpoint('y', url => '@{[$receiver->url('/ok/z')]}')");
+ok(wait_settled($node), 'settled');
+is(scalar(() = $receiver->delivered(path => '/ok/z')), $begun, 'what it has begun is sent, and no more');
+is(ask("SELECT events || ' ' || cancelled $progress"), "$begun true", 'and it stays where it was');
+is(ask("SELECT outbox.replay('y', now() - interval '1 h')"), 2000, 'another one');
+$receiver->wait_delivered(2000 + $begun, path => '/ok/z');
+ok(wait_sql($node, "SELECT finished_at IS NOT NULL AND NOT cancelled AND events = 2000 $progress"), 'sends all of them');
+
 # Altered: it holds from the position on, and outbox.deliveries agrees
 ask("SELECT outbox.alter_endpoint('f', filter => '\$.total < 100')");
 ok( wait_sql($node, "SELECT count(*) = 2 FROM outbox.subscriptions JOIN outbox.endpoint_settings"
