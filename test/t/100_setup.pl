@@ -56,7 +56,7 @@ if [ -e "$dir/hidden" ] && grep -qFf "$dir/hidden" "$dir/source.c"; then
 	echo "fatal error: no such header" >&2
 	exit 1
 fi
-exec "$gcc" "\$@" <"$dir/source.c"
+PATH="$ENV{PATH}" exec "$gcc" "\$@" <"$dir/source.c"
 SH
 
 # Runs it.  Returns the exit status, what apt was asked to install, and stderr.
