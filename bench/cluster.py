@@ -65,9 +65,9 @@ class Psql:
 
 class Cluster:
     """'more': lines for its configuration file.  'resolver': the address of a name server that the server's processes use
-    instead of the machine's (root only: a mount namespace of its own)."""
+    instead of the machine's (root only: a mount namespace of its own).  'files': descriptors that its processes may have."""
 
-    def __init__(self, machine, name, checksums=False, resolver=None, more=""):
+    def __init__(self, machine, name, checksums=False, resolver=None, more="", files=None):
         self.machine = machine
         self.dir = machine.subdir(name)
         self.data = self.dir / "data"
@@ -92,6 +92,8 @@ class Cluster:
                     ' exec setpriv --reuid postgres --regid postgres --init-groups "$@"',
                     "sh", conf, *argv]
             user = None
+        if files:
+            argv = ["sh", "-c", f'ulimit -n {files} && exec "$@"', "sh", *argv]
         self.argv, self.run_as = argv, user
         self.start()
         self.sql.rows("CREATE EXTENSION outbox")
@@ -167,13 +169,13 @@ class Cluster:
     def resume(self, name):
         self.sql.rows(f"SELECT outbox.resume_endpoint('{name}')")
 
-    def emit(self, count, topic="bench.order", keys=0, per_transaction=10000, size=100):
+    def emit(self, count, topic="bench.order", keys=0, per_transaction=10000, size=100, tenant=None):
         """Emits 'count' events, a number of them in each transaction."""
         key = f"'customer-' || i % {keys}" if keys else "NULL"
         for first in range(0, count, per_transaction):
             last = min(first + per_transaction, count)
             self.sql.rows(
-                f"SELECT count(outbox.emit('{topic}', {payload('i', size)}, key => {key}))"
+                f"SELECT count(outbox.emit('{topic}', {payload('i', size)}, key => {key}{of_tenant(tenant)}))"
                 f" FROM generate_series({first}, {last - 1}) AS i")
 
     def wait_delivered(self, name, count, timeout=600):
@@ -230,6 +232,11 @@ class Cluster:
         if restarts or not alive(self.worker()):
             raise BenchError(f"the worker was restarted {restarts} times:"
                              f" see {self.log} (--keep)")
+
+
+def of_tenant(tenant):
+    """SQL for an argument, if there is a tenant."""
+    return f", tenant => '{tenant}'" if tenant else ""
 
 
 def payload(number, size=100):

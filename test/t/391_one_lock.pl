@@ -26,10 +26,11 @@ ok(wait_sql($node, "SELECT failed_attempts > 1 FROM outbox.stats WHERE endpoint 
 my $many = 3000;
 my $emitted = 1;
 
-sub emit_many
+sub emit_some
 {
-	$emitted += $many;
-	return ask("SELECT count(outbox.emit('well.n', '{}', key => 'k' || n % 7)) FROM generate_series(1, $many) n");
+	my ($n) = @_;
+	$emitted += $n;
+	return ask("SELECT count(outbox.emit('well.n', '{}', key => 'k' || n % 7)) FROM generate_series(1, $n) n");
 }
 
 # Each table that not every delivery needs, all at once.
@@ -39,7 +40,7 @@ my @others = grep { !$needed{$_} } split /\n/, ask("SELECT relname FROM pg_class
 my $holder = $node->background_psql('postgres', on_error_stop => 1);
 my $pid = $holder->query_safe('SELECT pg_backend_pid()');
 $holder->query_safe('BEGIN; LOCK TABLE ' . join(', ', map { "outbox.$_" } @others) . ' IN ACCESS EXCLUSIVE MODE');
-emit_many();
+emit_some($many);
 $receiver->wait_delivered($emitted, path => '/ok/well');
 pass('deliveries that need none of these tables go on: ' . join(' ', @others));
 ok(wait_sql($node, "SELECT reason ~ 'on hold: .*parked .locked.*; process $pid has locked outbox.parked' FROM outbox.status"),
@@ -55,8 +56,8 @@ is(ask('SELECT count(*) FROM outbox.parked'), '0', 'its row is removed');
 foreach my $table (qw(positions endpoint_settings))
 {
 	$holder->query_safe("BEGIN; LOCK TABLE outbox.$table IN ACCESS EXCLUSIVE MODE");
-	emit_many();
-	emit_many();
+	emit_some($many);
+	emit_some($many);
 	ok(wait_sql($node, "SELECT reason ~ 'on hold: .*settle .locked.*; process $pid has locked outbox.$table' FROM outbox.status"),
 		"$table is locked: the status says so");
 	cmp_ok($receiver->delivered(path => '/ok/well'), '<', $emitted, 'no more is sent than could be sent twice');
@@ -64,6 +65,42 @@ foreach my $table (qw(positions endpoint_settings))
 	$receiver->wait_delivered($emitted, path => '/ok/well');
 	ok(wait_settled($node), 'then all is delivered');
 }
+# Each table by itself, as VACUUM FULL has it, while events flow.  A lock on the log or on its origin holds up emitters, which is
+# PostgreSQL's own, and the read.
+my %read = map { $_ => 1 } qw(events events_0 events_1 events_2);
+foreach my $table (sort(@others), sort keys %needed)
+{
+	$holder->query_safe("BEGIN; LOCK TABLE outbox.$table IN ACCESS EXCLUSIVE MODE");
+	if ($read{$table})
+	{
+		ok(wait_sql($node, "SELECT reason ~ 'on hold: .*read .locked.*; process $pid has locked outbox.$table' FROM outbox.status"),
+			"$table is locked: the status says so");
+	}
+	elsif ($table eq 'origins')
+	{
+		ok(wait_sql($node, "SELECT count(*) > 0 FROM outbox.stats"), "$table is locked: views answer");
+	}
+	else
+	{
+		emit_some(100);
+		$receiver->wait_delivered($emitted, path => '/ok/well');
+		pass("$table is locked: deliveries go on");
+	}
+	$holder->query_safe('ROLLBACK');
+}
+
+# What an operator types
+$receiver->control(path => '/ok/ill', behave => '/status/500');
+$ill = emit($node, 'ill.first', '{}', "key => 'k'");
+foreach my $table (@others, sort keys %needed)
+{
+	emit_some(10);
+	ask("VACUUM FULL outbox.$table");
+}
+$receiver->control(path => '/ok/ill', behave => '/ok');
+$receiver->wait_delivered(1, id => $ill);
+emit_some(100);
+$receiver->wait_delivered($emitted, path => '/ok/well');
 is(scalar(my @all = $receiver->delivered(path => '/ok/well')), $emitted, 'each event once');
 $holder->quit;
 $node->stop;
