@@ -8,7 +8,7 @@ import time
 from cluster import of_tenant
 from machine import HERE, free_port, wait_until
 from receivers import Receiver
-from slow import FAST
+from slow import FAST, SLOW
 
 SECTION = "Bad neighbours"
 HEALTHY = 8
@@ -86,9 +86,12 @@ def beside_slow(bench, count, tenants, files):
     cluster.emit(1000, topic="slow", tenant=slow)
     cluster.settle(2)
     cluster.emit(30000, topic="fast", tenant=fast)
-    cluster.settle(30)
+    # All slow ones answer at once at first, and a slot becomes free when one answers.
+    enough = min(files - 256, SLOTS) if files else SLOTS + count
+    turn = SLOW * max((count + 1) / enough, 1)
+    cluster.settle(max(3 * SLOW, turn))
     begun = time.time()
-    time.sleep(bench.scale(60, 15))
+    time.sleep(bench.scale(4, 2) * turn)
     ended = time.time()
     times = [float(line) for line in journal.read_text().splitlines() if begun <= float(line) <= ended]
     reason = cluster.sql.value("SELECT reason FROM outbox.stats WHERE endpoint = 'fast'")

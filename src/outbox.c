@@ -240,7 +240,7 @@ define_operation_settings(void)
 	define_int(
 		"outbox.worker_memory",
 		"The memory of one worker for events, bodies of requests and answers.",
-		"When it is used up, an endpoint with requests in flight waits. An endpoint without any may send one.",
+		"When it is used up, an endpoint with requests in flight waits. A tenant without any may send one, and so may an endpoint without a tenant.",
 		&outbox_worker_memory, 16, 1024 * 1024, GUC_UNIT_MB);
 	define_int(
 		"outbox.wakeup_interval",

@@ -186,6 +186,12 @@ outbox_endpoint_free(OutboxEndpoint *ep)
 	pfree(ep);
 }
 
+/*
+ * Requests leave 1/READ_SHARE of the memory to events that are read.  An endpoint without
+ * an event does not wait for memory, so the others would take all that becomes free.
+ */
+#define READ_SHARE 8
+
 static bool
 has_any(const OutboxEndpoint *ep, int nin_flight)
 {
@@ -196,9 +202,10 @@ bool
 outbox_endpoint_has_memory(OutboxEndpoint *ep, int nothers, size_t request_bytes,
 						   size_t payload_bytes, TimestampTz now)
 {
-	if (outbox_memory_fits(request_bytes + payload_bytes))
+	if (outbox_memory_fits(request_bytes + payload_bytes +
+						   outbox_memory_limit() / READ_SHARE))
 		return true;
-	if (!has_any(ep, nothers))
+	if (!has_any(ep, nothers) && (ep->tenant == NULL || ep->tenant->flow.in_flight == 0))
 	{
 		if (payload_bytes <= SMALL_PAYLOAD)
 			return true;
@@ -222,8 +229,8 @@ outbox_endpoint_note_lack(OutboxEndpoint *ep, const char *what, TimestampTz at)
 
 /*
  * Returns the reason that held a request back in the last second, or holds back reading
- * now.  Memory can be over its bound for as long as requests last, because each endpoint
- * may send one request without room.
+ * now.  Memory can be over its bound for as long as requests last, because each tenant,
+ * and each endpoint without one, may send one request without room.
  */
 const char *
 outbox_endpoint_lacks(OutboxEndpoint *ep, TimestampTz now)

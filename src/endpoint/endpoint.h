@@ -523,7 +523,8 @@ extern void outbox_endpoint_nothing_parked(OutboxEndpoint *ep);
  * Returns true if a request may be sent that takes so many bytes more, besides and for its
  * payload.  It may if they fit into outbox.worker_memory.  It may also if the endpoint has
  * no other request in flight ('nothers' is 0) and nothing on 'settling', which holds memory
- * as well, and the payload is small or no other large one goes without room.
+ * as well, its tenant has no request in flight, and the payload is small or no other large
+ * one goes without room.
  * outbox_endpoint_note_lack() notes that something was used up, which may end at 'at'.
  * outbox_endpoint_lacks() returns that until a second later (NULL: nothing).
  */

@@ -81,6 +81,22 @@ outbox_flow_init(OutboxFlow *root, const bool *firsts)
 }
 
 void
+outbox_flow_set_firsts(OutboxFlow *root, bool *firsts, bool value)
+{
+	pairingheap old = root->waiting;
+
+	root->waiting.ph_root = NULL;
+	*firsts = value;
+	while (!pairingheap_is_empty(&old))
+	{
+		pairingheap_node *node = pairingheap_first(&old);
+
+		pairingheap_remove(&old, node);
+		pairingheap_add(&root->waiting, node);
+	}
+}
+
+void
 outbox_flow_join(OutboxFlow *f, OutboxFlow *parent)
 {
 	f->parent = parent;

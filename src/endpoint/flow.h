@@ -41,6 +41,9 @@ typedef struct OutboxFlow
  */
 extern void outbox_flow_init(OutboxFlow *root, const bool *firsts);
 
+/* Sets '*firsts', and brings the flows that wait into the order that it gives. */
+extern void outbox_flow_set_firsts(OutboxFlow *root, bool *firsts, bool value);
+
 /* Puts a flow that has no parent yet below one. */
 extern void outbox_flow_join(OutboxFlow *f, OutboxFlow *parent);
 

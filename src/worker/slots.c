@@ -11,6 +11,7 @@
  */
 #include "base/outbox.h"
 
+#include "base/memory.h"
 #include "base/settings.h"
 #include "worker/loop.h"
 #include "worker/slots.h"
@@ -27,7 +28,7 @@ static pairingheap no_memory = {.ph_compare = outbox_flow_compare_held};
 static pairingheap tenants_held = {.ph_compare = outbox_flow_compare_held};
 static int		   beside;		/* first requests of endpoints whose tenant has others */
 static int		   may_be_open; /* requests that descriptors allow */
-static bool		   firsts;		/* true if there are enough for one of each endpoint */
+static bool		   firsts;		/* true if there is enough for one of each endpoint */
 
 void
 outbox_slots_init(void)
@@ -132,13 +133,13 @@ outbox_slots_ask_again(TimestampTz now)
 {
 	OutboxFlow *f;
 
-	/*
-	 * The order of a heap changes only while nothing is in it.  The heaps of tenants do
-	 * not depend on this, and a tenant moves in its heap whenever another of its
-	 * endpoints is next (flow.c).
-	 */
-	if (pairingheap_is_empty(&all.waiting))
-		firsts = may_be_open > outbox_worker_max_in_flight;
+	/* What changes it at half of the memory is changed back at three quarters. */
+	bool enough = may_be_open > outbox_worker_max_in_flight &&
+		(firsts ? outbox_memory_fits(outbox_memory_limit() / 4) :
+				  outbox_memory_fits_ahead(0));
+
+	if (enough != firsts)
+		outbox_flow_set_firsts(&all, &firsts, enough);
 	while ((f = outbox_flow_first_held(&no_memory)) != NULL)
 		outbox_flow_release(f);
 	while (outbox_slots_next_time() <= now)

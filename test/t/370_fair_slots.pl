@@ -76,12 +76,18 @@ newcomer('retries', settings => ", backoff_base => '1 s', backoff_max => '1 s'",
 
 # So does memory, of which large requests may use up all.
 # The worker has read the setting when it says that it is disabled.
-ask("ALTER SYSTEM SET outbox.worker_memory = '32MB'");
-ask('ALTER SYSTEM SET outbox.enabled = off');
-$node->reload;
-ok(wait_sql($node, "SELECT state = 'disabled' FROM outbox.workers"), 'the worker has less memory');
-ask('ALTER SYSTEM RESET outbox.enabled');
-$node->reload;
+sub reset_memory
+{
+	my ($mb) = @_;
+	ask("ALTER SYSTEM SET outbox.worker_memory = '${mb}MB'");
+	ask('ALTER SYSTEM SET outbox.enabled = off');
+	$node->reload;
+	ok(wait_sql($node, "SELECT state = 'disabled' FROM outbox.workers"), "the worker has $mb MB");
+	ask('ALTER SYSTEM RESET outbox.enabled');
+	$node->reload;
+	return;
+}
+reset_memory(32);
 sub held_at { my ($path) = @_; return scalar grep { $_->{path} =~ m{^/hold/$path$} && !defined $_->{status} } $receiver->requests }
 endpoint($node, $receiver, "large.$_", "/hold/large/$_", "topics => '{large}', timeout => '5 min'") foreach 1 .. $slow;
 endpoint($node, $receiver, 'small', '/hold/small', "topics => '{small}', timeout => '5 min'");
@@ -92,6 +98,23 @@ wait_until { held_at('small') > 0 } 'a small one has a slot at once';
 $receiver->control(path => "/hold/large/$_", behave => '/ok') foreach 1 .. $slow / 2;
 wait_until { held_at('small') >= $each } 'and more, of what large ones give back';
 $receiver->control(path => $_, behave => '/ok') foreach '/hold/small', map { "/hold/large/$_" } 1 .. $slow;
+ok(wait_settled($node), 'all is delivered');
+drop_all();
+
+# Nor does a tenant use it up with one request of each of its endpoints.
+reset_memory(16);
+ask("SELECT count(outbox.create_endpoint('many.' || n, '" . $receiver->url('/hold/many') . "/' || n, topics => '{many}', tenant => 'many', timeout => '5 min'))"
+	  . ' FROM generate_series(1, 400) n');
+endpoint($node, $receiver, 'one', '/hold/one', "topics => '{one}', tenant => 'one', timeout => '5 min'");
+ask("SELECT count(outbox.emit('many', '{}', tenant => 'many')) FROM generate_series(1, 3)");
+ok(wait_sql($node, "SELECT bool_or(reason ~ 'worker_memory is used up') AND sum(processing) < 400 FROM outbox.stats"), 'one tenant has all memory');
+ask("SELECT count(outbox.emit('one', '{}', tenant => 'one')) FROM generate_series(1, 40)");
+wait_until { held_at('one') > 0 } 'another one has a slot at once';
+my @held = map { $_->{path} } grep { $_->{path} =~ m{^/hold/many/} && !defined $_->{status} } $receiver->requests;
+$receiver->control(path => $_, behave => '/ok') foreach @held[ 0 .. 79 ];
+wait_until { held_at('one') >= 20 } 'and more, of what the first one gives back';
+$receiver->control(path => '/hold/one', behave => '/ok');
+$receiver->control(path => "/hold/many/$_", behave => '/ok') foreach 1 .. 400;
 ok(wait_settled($node), 'all is delivered');
 drop_all();
 

@@ -304,9 +304,37 @@ among_failures(int nfailing, int64 failure_counts)
 	ok(longest > 0 && longest < 100 * MS, words, "", "");
 }
 
+/* A tenant has ten requests, and 20 endpoints without one.  Another has one, and wants more. */
+static void
+order_changes(void)
+{
+	Endpoint *other;
+
+	begin_anew(true, 768);
+	for (int i = 0; i < 30; i++)
+	{
+		Endpoint *e = add(&tenants[0], 14000 * MS, 1);
+
+		if (i < 10)
+			send(e);
+		else
+			wants(e);
+	}
+	other = add(&tenants[1], 100 * MS, 32);
+	send(other);
+	wants(other);
+	ok(outbox_flow_first(&root) != &other->flow, "first requests come first", "", "");
+	outbox_flow_set_firsts(&root, &firsts, false);
+	ok(outbox_flow_first(&root) == &other->flow, "and then the tenant with fewer", "",
+	   "");
+	outbox_flow_set_firsts(&root, &firsts, true);
+	ok(outbox_flow_first(&root) != &other->flow, "and again", "", "");
+}
+
 int
 main(void)
 {
+	order_changes();
 	among_failures(4000, USECS_PER_SEC);
 
 	owes();
