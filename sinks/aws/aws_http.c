@@ -83,7 +83,7 @@ want_socket(CURL *easy, curl_socket_t fd, int what, void *arg, void *known)
 	(void) arg;
 	memset(&event, 0, sizeof(event));
 	(void) curl_easy_getinfo(easy, CURLINFO_PRIVATE, &r);
-	event.data.u64 = (uint64_t) (r ? r->endpoint : 0) << 32 | (uint32_t) fd;
+	event.data.u64 = (uint64_t) (r ? r->rest.endpoint : 0) << 32 | (uint32_t) fd;
 	if (what == CURL_POLL_IN || what == CURL_POLL_INOUT)
 		event.events |= EPOLLIN;
 	if (what == CURL_POLL_OUT || what == CURL_POLL_INOUT)
@@ -134,7 +134,7 @@ open_socket(void *arg, curlsocktype purpose, struct curl_sockaddr *address)
 	struct sockaddr_storage copy;
 
 	(void) purpose;
-	services.serves(((AwsRequest *) arg)->endpoint);
+	services.serves(((AwsRequest *) arg)->rest.endpoint);
 	memset(&copy, 0, sizeof(copy));
 	if (address->addrlen > sizeof(copy))
 		return CURL_SOCKET_BAD;
@@ -157,7 +157,8 @@ before_request(void *arg, char *ip, char *local_ip, int port, int local_port)
 	(void) local_ip;
 	(void) port;
 	(void) local_port;
-	services.serves(r->endpoint);
+	services.serves(r->rest.endpoint);
+	services.rest_begins(&r->rest);
 	memset(&address, 0, sizeof(address));
 	if (inet_pton(AF_INET, ip, &((struct sockaddr_in *) &address)->sin_addr) == 1)
 		address.ss_family = AF_INET;
@@ -245,6 +246,18 @@ take_body(char *data, size_t size, size_t n, void *arg)
 	return r->too_long || r->answer.failed ? 0 : size * n;
 }
 
+/* libcurl calls this whenever it has worked for the request. */
+static int
+after_work(void *arg, curl_off_t all_down, curl_off_t down, curl_off_t all_up,
+		   curl_off_t up)
+{
+	AwsRequest *r = arg;
+
+	(void) all_down, (void) down, (void) all_up, (void) up;
+	services.rest_worked(&r->rest, r->connected);
+	return 0;
+}
+
 /* ------------------------------------------------------------ requests */
 
 static bool
@@ -257,6 +270,7 @@ set_constants(AwsRequest *r)
 	} numbers[] = {
 		{CURLOPT_POST, 1},
 		{CURLOPT_NOSIGNAL, 1},
+		{CURLOPT_NOPROGRESS, 0},
 		{CURLOPT_BUFFERSIZE, 4 * 1024}, /* filled up to a hundred times in one call */
 		{CURLOPT_QUICK_EXIT, 1},
 		{CURLOPT_FOLLOWLOCATION, 0},
@@ -293,6 +307,8 @@ set_constants(AwsRequest *r)
 	SET(CURLOPT_HEADERDATA, r);
 	SET(CURLOPT_WRITEFUNCTION, take_body);
 	SET(CURLOPT_WRITEDATA, r);
+	SET(CURLOPT_XFERINFOFUNCTION, after_work);
+	SET(CURLOPT_XFERINFODATA, r);
 	SET(CURLOPT_OPENSOCKETFUNCTION, open_socket);
 	SET(CURLOPT_OPENSOCKETDATA, r);
 	SET(CURLOPT_PREREQFUNCTION, before_request);
@@ -324,7 +340,8 @@ aws_http_acquire(void)
 	if (r->easy && r->generation == generation)
 		return r;
 	curl_easy_cleanup(r->easy);
-	r->easy = curl_easy_init();
+	r->rest.easy = r->easy = curl_easy_init();
+	r->rest.paused = false;
 	r->generation = generation;
 	if (r->easy && set_constants(r))
 		return r;
@@ -347,6 +364,7 @@ empty(AwsText *t)
 void
 aws_http_release(AwsRequest *r)
 {
+	services.rest_leave(&r->rest);
 	if (r->plain)
 	{
 		/* It is set up differently, and has tokens and keys. */
@@ -491,12 +509,6 @@ act(curl_socket_t fd, int mask)
 	unblock_signals();
 }
 
-static int32_t
-endpoint_of(const struct epoll_event *event)
-{
-	return (int32_t) (event->data.u64 >> 32);
-}
-
 static void
 on_event(const struct epoll_event *event)
 {
@@ -508,7 +520,7 @@ on_event(const struct epoll_event *event)
 		mask |= CURL_CSELECT_IN;
 	if (event->events & EPOLLOUT)
 		mask |= CURL_CSELECT_OUT;
-	services.serves(endpoint_of(event));
+	services.serves((int32_t) (event->data.u64 >> 32));
 	why = services.peer_event(fd);
 	act(fd, mask);
 	if (why || (why = services.peer_ended()) != NULL)
@@ -518,22 +530,12 @@ on_event(const struct epoll_event *event)
 void
 aws_http_step(void)
 {
-	static unsigned	   turn;
 	struct epoll_event events[64];
-	struct epoll_event late[64];
-	unsigned		   nlate = 0;
 	int				   n = epoll_wait(epoll_fd, events, 64, 0);
 
 	exceeded = NULL;
 	for (int i = 0; i < n; i++)
-	{
-		if (services.owes(endpoint_of(&events[i])))
-			late[nlate++] = events[i];
-		else
-			on_event(&events[i]);
-	}
-	if (nlate > 0)
-		on_event(&late[turn++ % nlate]);
+		on_event(&events[i]);
 	if (timer_at != NEVER && timer_at <= now_ms())
 	{
 		timer_at = NEVER;
@@ -624,7 +626,9 @@ explain(const AwsRequest *r, CURLcode code, AwsEnd *end)
 		snprintf(end->words, sizeof(end->words), "%s", exceeded);
 	else if (code == CURLE_OPERATION_TIMEDOUT)
 		snprintf(end->words, sizeof(end->words), "timed out%s",
-				 r->connected ? "" : " while connecting");
+				 r->rest.paused	  ? OUTBOX_WHILE_RESTING :
+					 r->connected ? "" :
+									" while connecting");
 	else
 		snprintf(end->words, sizeof(end->words), "%s",
 				 r->errbuf[0] ? r->errbuf : curl_easy_strerror(code));
@@ -664,6 +668,7 @@ aws_http_next(AwsEnd *end)
 		}
 		else
 			explain(r, code, end);
+		services.rest_leave(&r->rest);
 		curl_multi_remove_handle(multi, easy);
 		unblock_signals();
 		return r;

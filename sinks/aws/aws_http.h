@@ -24,7 +24,7 @@ struct AwsRequest
 	CURL			  *easy;
 	unsigned		   generation; /* of the settings that 'easy' has */
 	struct curl_slist *headers;
-	int32_t			   endpoint; /* for 'serves' */
+	OutboxRest		   rest; /* its endpoint, too */
 	bool			   encrypted;
 	bool			   plain;	 /* it is not signed */
 	bool			   metadata; /* it is for a metadata service, and goes to no other */

@@ -244,7 +244,7 @@ ask(Step what, const char *method, const char *url, const char *header, const ch
 	if (r == NULL)
 		r = aws_http_acquire();
 	if (r)
-		r->endpoint = aws_role_user;
+		r->rest.endpoint = aws_role_user;
 	problem = r ? aws_http_start_plain(r, &plain) : "out of memory";
 	if (problem)
 	{

@@ -346,7 +346,7 @@ begin_request(OutboxLink *link)
 	b->link = link;
 	dlist_init(&b->transfers);
 	r->owner = b;
-	r->endpoint = link->endpoint;
+	r->rest.endpoint = link->endpoint;
 	link->requests++;
 	fill(link, b, r);
 	problem = aws_http_start(r, &link->target, keys, link->connect_timeout,

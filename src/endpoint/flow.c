@@ -20,7 +20,7 @@
  */
 #define SHARE 16
 #define DEBT_FREE (5 * 1000)
-#define DEBT_MAX (10 * USECS_PER_SEC)
+#define PAYS_MAX (160 * USECS_PER_SEC) /* time that debts take to be paid, at most */
 #define UNUSED_MAX USECS_PER_SEC
 
 static int64 orders; /* of flows that began to wait */
@@ -240,10 +240,22 @@ outbox_flow_first_held(pairingheap *held)
 	return pairingheap_is_empty(held) ? NULL : flow_of(pairingheap_first(held));
 }
 
+/*
+ * More work than the requests may take is a debt at once: of the endpoint, and of its
+ * tenant.  The endpoint pays until both are paid.
+ */
 void
-outbox_flow_work(OutboxFlow *f, int64 usec)
+outbox_flow_work(OutboxFlow *f, int64 usec, TimestampTz now)
 {
 	f->work += usec;
+	if (f->work <= DEBT_FREE)
+		return;
+	for (OutboxFlow *g = f; g->parent != NULL; g = g->parent)
+	{
+		g->paid_at = Min(Max(g->paid_at, now) + f->work * SHARE, now + PAYS_MAX);
+		f->paid_at = Max(f->paid_at, g->paid_at);
+	}
+	f->work = 0;
 }
 
 void
@@ -261,40 +273,11 @@ outbox_flow_begin(OutboxFlow *f, int64 may_work, TimestampTz now)
 	place(f);
 }
 
-/* A part of the debt was paid by the time since then. */
-static int64
-debt_of(const OutboxFlow *f, TimestampTz now)
-{
-	return Max(f->debt - Max(now - f->debt_at, 0) / SHARE, 0);
-}
-
-bool
-outbox_flow_owes(const OutboxFlow *f, TimestampTz now)
-{
-	return f->work > DEBT_FREE || debt_of(f, now) > 0;
-}
-
-/* Adds to the debt. */
-static void
-owe(OutboxFlow *f, int64 usec, TimestampTz now)
-{
-	f->debt = Min(debt_of(f, now) + usec, DEBT_MAX);
-	f->debt_at = now;
-}
-
 TimestampTz
 outbox_flow_end(OutboxFlow *f, int64 more, TimestampTz now)
 {
-	int64 over = f->work > DEBT_FREE ? f->work : 0;
-	int64 debt = 0;
-
-	if (over > 0 || f->in_flight == 1)
+	if (f->in_flight == 1)
 		f->work = 0;
-	for (OutboxFlow *g = f; over > 0 && g->parent != NULL; g = g->parent)
-	{
-		owe(g, over, now);
-		debt = Max(debt, g->debt);
-	}
 	for (OutboxFlow *g = f; g != NULL; g = g->parent)
 	{
 		if (--g->in_flight == 0 && g->parent != NULL)
@@ -302,5 +285,5 @@ outbox_flow_end(OutboxFlow *f, int64 more, TimestampTz now)
 		g->used += (uint64) now + (uint64) more;
 	}
 	place(f);
-	return now + debt * SHARE;
+	return Max(f->paid_at, now);
 }

@@ -31,8 +31,7 @@ typedef struct OutboxFlow
 	int64		order;	   /* among equals, or among flows that are held */
 	int64		work;	   /* µs of work for its requests, less the time that they may
 						    * take */
-	int64		debt;	   /* µs by which they took more, at 'debt_at' */
-	TimestampTz debt_at;
+	TimestampTz paid_at;   /* when it has waited for the work above that, or before */
 } OutboxFlow;
 
 /*
@@ -71,15 +70,13 @@ extern OutboxFlow *outbox_flow_first_held(pairingheap *held);
 /*
  * A request of the endpoint begins, or has ended.  The process works for it: 'may_work' µs,
  * as much as others may take.  More is a debt of the endpoint, and of its tenant, that is
- * paid by waiting.  _end returns until when the endpoint has to wait: 'now', or later.
- * 'more' is slot-time that the request counts besides its own.
+ * paid by waiting: until 'paid_at' it makes no request, and its requests do not go on.
+ * _end returns 'paid_at', or 'now'.  'more' is slot-time that the request counts besides
+ * its own.
  */
 extern void		   outbox_flow_begin(OutboxFlow *f, int64 may_work, TimestampTz now);
-extern void		   outbox_flow_work(OutboxFlow *f, int64 usec);
+extern void		   outbox_flow_work(OutboxFlow *f, int64 usec, TimestampTz now);
 extern TimestampTz outbox_flow_end(OutboxFlow *f, int64 more, TimestampTz now);
-
-/* True if the endpoint has a debt, or will have one when its request ends. */
-extern bool outbox_flow_owes(const OutboxFlow *f, TimestampTz now);
 
 /* How flows that are held are compared. */
 extern int outbox_flow_compare_held(const pairingheap_node *a, const pairingheap_node *b,

@@ -333,10 +333,9 @@ outbox_sinks_load(OutboxDone done, void (*serves)(int32_t endpoint),
 	loaded_names = MemoryContextStrdup(TopMemoryContext, outbox_sinks);
 	services.done = done;
 	services.serves = serves;
-	services.worked = worked;
-	services.owes = owes;
 	services.may_connect = may_connect;
 	outbox_http_peer_services(&services);
+	outbox_http_rest_services(&services, worked, owes);
 	read_networks();
 	while ((name = next_name(&list, &len)) != NULL && nsinks < OUTBOX_SINKS_MAX)
 	{

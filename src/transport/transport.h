@@ -164,6 +164,23 @@ typedef enum OutboxLinkState
 
 typedef void (*OutboxDone)(void *delivery, const OutboxOutcome *outcome);
 
+/*
+ * A request of libcurl.  'easy' and 'endpoint' are set by the transport, and the rest is 0
+ * at first.
+ */
+typedef struct OutboxRest
+{
+	struct OutboxRest *previous; /* of those that rest */
+	struct OutboxRest *next;
+	void			  *easy; /* the handle */
+	int32_t			   endpoint;
+	bool			   rests;
+	bool			   paused; /* the handle is, also when its request has ended */
+} OutboxRest;
+
+/* For the words of a request that timed out and is paused */
+#define OUTBOX_WHILE_RESTING ", because its answer took too much of the worker's time"
+
 /* The functions that a transport may call. */
 typedef struct OutboxServices
 {
@@ -203,17 +220,15 @@ typedef struct OutboxServices
 	void (*serves)(int32_t endpoint);
 
 	/*
-	 * Says that the library has worked for this endpoint since the last call of 'serves' or
-	 * 'worked', whatever 'serves' has said.  An endpoint whose requests take much more work
-	 * than others do has to wait.
+	 * For a sink that uses libcurl from the worker's thread: a request whose endpoint has
+	 * taken more work than it may rests, that is, libcurl does not work for it.
+	 * rest_worked must be called by libcurl's progress function, when the request has a
+	 * connection or not.  rest_begins: before the request is sent.  rest_leave: it is
+	 * taken from libcurl.
 	 */
-	void (*worked)(int32_t endpoint);
-
-	/*
-	 * True if this endpoint's requests have taken more work than they may.  Of all sockets
-	 * of such endpoints, one is served in each call of poll, after all others.
-	 */
-	bool (*owes)(int32_t endpoint);
+	void (*rest_worked)(OutboxRest *rest, bool connected);
+	void (*rest_begins)(OutboxRest *rest);
+	void (*rest_leave)(OutboxRest *rest);
 } OutboxServices;
 
 /*

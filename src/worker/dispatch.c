@@ -63,9 +63,6 @@
  */
 #define FRUITLESS 16
 
-/* The lack of an endpoint that has to wait because its requests took too much work. */
-#define LACKS_TIME "its requests take too much of the worker's time"
-
 static OutboxEnded ended;
 static size_t	   requests_account;
 
@@ -122,7 +119,6 @@ end_flight(OutboxDelivery *d, int64 least, TimestampTz now)
 		/* the others come first (slots.h) */
 		outbox_pace_slow_down(&d->endpoint->pace, -1, now);
 		outbox_pace_wait(&d->endpoint->pace, until);
-		outbox_endpoint_note_lack(d->endpoint, LACKS_TIME, until);
 	}
 	if (b)
 		return;

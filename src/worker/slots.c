@@ -23,6 +23,9 @@
 #define WORK_OF_REQUEST 4000
 #define BYTES_OF_WORK 100
 
+/* The lack of an endpoint that has to wait because its requests took too much work. */
+#define LACKS_TIME "its requests take too much of the worker's time"
+
 static OutboxFlow  all;
 static pairingheap no_memory = {.ph_compare = outbox_flow_compare_held};
 static pairingheap tenants_held = {.ph_compare = outbox_flow_compare_held};
@@ -194,8 +197,16 @@ outbox_slots_work(int32 endpoint_id, int64 usec)
 {
 	OutboxEndpoint *ep = outbox_loop_find(endpoint_id);
 
-	if (ep && ep->lists->flow.in_flight > 0)
-		outbox_flow_work(&ep->lists->flow, usec);
+	TimestampTz now;
+	OutboxFlow *f;
+
+	if (ep == NULL || ep->lists->flow.in_flight == 0)
+		return;
+	f = &ep->lists->flow;
+	now = GetCurrentTimestamp();
+	outbox_flow_work(f, usec, now);
+	if (f->paid_at > now)
+		outbox_endpoint_note_lack(ep, LACKS_TIME, f->paid_at);
 }
 
 bool
@@ -203,5 +214,5 @@ outbox_slots_owes(int32 endpoint_id)
 {
 	OutboxEndpoint *ep = outbox_loop_find(endpoint_id);
 
-	return ep && outbox_flow_owes(&ep->lists->flow, GetCurrentTimestamp());
+	return ep && ep->lists->flow.paid_at > GetCurrentTimestamp();
 }

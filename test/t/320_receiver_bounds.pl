@@ -9,6 +9,7 @@ use OutboxTest::Network;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
+use Time::HiRes qw(time);
 
 my $dir = PostgreSQL::Test::Utils::tempdir();
 my $names = 'DNS:localhost,IP:127.0.0.1';
@@ -135,7 +136,7 @@ $node->reload;
 # The same, where a service of AWS is expected
 my %aws = (
 	'codes its chunks' => qr/^SQS: its answer has a transfer coding other than chunked$/,
-	'has chunk extensions without end' => qr/^SQS: the receiver sent too much that is no part of an answer$/,
+	'has chunk extensions without end' => qr/^SQS: (?:the receiver sent too much that is no part of an answer|timed out, because its answer took too much of the worker's time)$/,
 	'tickets' => qr/^SQS: the receiver sent too much that is no part of an answer$/,
 	'key updates' => qr/^SQS: the receiver sent too much that is no part of an answer$/,
 	'large modulus' => qr/^SQS: .*handshake failure/,
@@ -197,14 +198,14 @@ if (!@only)
 	} 1 .. 4);
 	ask(q{SELECT count(outbox.emit('costly', '{}', tenant => 'costly')) FROM generate_series(1, 2000)});
 	ok(wait_sql($node, q{SELECT count(*) > 0 FROM outbox.stats WHERE reason LIKE '%too much of the worker%'}), 'an endpoint says that its requests take too much');
-	my $requests = () = lines_of($hostile->{journal}, qr/chunk extensions/);
+	my $begun = time;
 	my $ticks = cpu_ticks($worker);
 	$fine = () = $receiver->delivered(path => '/ok/fine');
 	$receiver->wait_delivered($fine + 120, path => '/ok/fine');
 	$ticks = cpu_ticks($worker) - $ticks;
-	$requests = (() = lines_of($hostile->{journal}, qr/chunk extensions/)) - $requests;
-	note("$ticks ticks, $requests requests");
-	cmp_ok($requests, '<', 400, 'few requests are made meanwhile');
+	my $took = 100 * (time - $begun);
+	note("$ticks ticks of $took");
+	cmp_ok($ticks, '<', 0.25 * $took, 'the worker works for a small part of it');
 	cmp_ok(ask(q{SELECT pending FROM outbox.stats WHERE endpoint = 'costly1'}), '>', 0, 'while there is more to send');
 }
 ask("SELECT pg_terminate_backend($worker)");

@@ -186,7 +186,7 @@ static TimestampTz
 request(Endpoint *e, int64 usec)
 {
 	outbox_flow_begin(&e->flow, 4000, now);
-	outbox_flow_work(&e->flow, usec);
+	outbox_flow_work(&e->flow, usec, now);
 	return outbox_flow_end(&e->flow, 0, now);
 }
 
@@ -228,7 +228,7 @@ works(const char *what, int ncostly, int64 usec, int64 min, int64 max)
 	ok(!cheap_waits, "one of the tenant with cheap requests never waits", "", "");
 }
 
-/* Sockets of an endpoint that owes are served after the others. */
+/* An endpoint owes from the moment in which its work is too much, until it has waited. */
 static void
 owes(void)
 {
@@ -241,16 +241,19 @@ owes(void)
 	other = &add(&tenants[0], 0, 1)->flow;
 	outbox_flow_begin(costly, 4 * MS, now);
 	outbox_flow_begin(other, 4 * MS, now);
-	outbox_flow_work(other, 4 * MS);
-	outbox_flow_work(costly, 8 * MS);
-	ok(!outbox_flow_owes(costly, now), "little more than it may", "", "");
-	outbox_flow_work(costly, 2 * MS);
-	ok(outbox_flow_owes(costly, now), "it owes before its request ends", "", "");
-	until = outbox_flow_end(costly, 0, now);
-	ok(until > now && outbox_flow_owes(costly, until - 16), "and until it has waited", "",
+	outbox_flow_work(other, 4 * MS, now);
+	outbox_flow_work(costly, 8 * MS, now);
+	ok(costly->paid_at <= now, "little more than it may", "", "");
+	outbox_flow_work(costly, 2 * MS, now);
+	until = costly->paid_at;
+	ok(until > now, "it owes before its request ends", "", "");
+	ok(outbox_flow_end(costly, 0, now) == until, "and until it has waited", "", "");
+	ok(other->paid_at <= now, "another one of its tenant does not", "", "");
+	outbox_flow_begin(other, 4 * MS, now);
+	outbox_flow_work(other, 10 * MS, now);
+	ok(other->paid_at > until, "what the tenant owes, it pays as well when it owes", "",
 	   "");
-	ok(!outbox_flow_owes(costly, until), "not any longer", "", "");
-	ok(!outbox_flow_owes(other, now), "nor does another one of its tenant", "", "");
+	outbox_flow_end(other, 0, now);
 	outbox_flow_end(other, 0, now);
 }
 

@@ -30,8 +30,6 @@
 #define REQUEST_BYTES (48 * 1024)
 
 void (*outbox_http_serves)(int32_t endpoint);
-void (*outbox_http_worked)(int32_t endpoint);
-bool (*outbox_http_owes)(int32_t endpoint);
 
 static OutboxDone report;
 
@@ -120,7 +118,7 @@ end_not_sent(OutboxTransfer *t, const char *lacks)
 static void
 fail_lookup(OutboxTransfer *t, OutboxLookupState why)
 {
-	bool proxied = outbox_http_config.use_proxy && !t->plain;
+	bool proxied = outbox_http_is_proxied(t);
 	char words[128];
 
 	t->outcome.duration = outbox_http_now() - t->begun_at;
@@ -199,7 +197,7 @@ http_start(OutboxTransfer *t, const OutboxTarget *target, OutboxLink *link,
 
 	(void) link;
 	t->delivery = delivery;
-	t->endpoint = target->endpoint;
+	t->rest.endpoint = target->endpoint;
 	t->connect_timeout = target->connect_timeout;
 	t->timeout = target->timeout;
 	t->begun_at = 0;
@@ -238,7 +236,7 @@ http_start(OutboxTransfer *t, const OutboxTarget *target, OutboxLink *link,
 							 complaint);
 		end_unstarted(t);
 	}
-	else if (outbox_http_config.use_proxy && !t->plain &&
+	else if (outbox_http_is_proxied(t) &&
 			 (complaint = outbox_http_check_url(t->url, &hint)) != NULL)
 	{
 		/* Behind a proxy, only a literal address can be judged. */
@@ -259,7 +257,8 @@ http_start(OutboxTransfer *t, const OutboxTarget *target, OutboxLink *link,
 static void
 withdraw(OutboxTransfer *t)
 {
-	outbox_http_serves(t->endpoint);
+	outbox_http_serves(t->rest.endpoint);
+	outbox_http_rest_leave(&t->rest);
 	if (t->state == RUNNING || t->state == ANSWERED)
 		curl_multi_remove_handle(t->pool->multi, t->easy);
 	if (t->state != RUNNING && t->state != ACQUIRED)
@@ -473,6 +472,7 @@ http_poll(void)
 	int64 until = now + Min(POLL_TIME + POLL_SHARE * rest, POLL_TIME_MAX);
 	bool  more = true;
 
+	outbox_http_rests_step(now);
 	for (int round = 0; round == 0 || (round < ROUNDS_MAX && outbox_http_now() <= until);
 		 round++)
 	{
@@ -480,9 +480,9 @@ http_poll(void)
 		CURLcode		result;
 
 		if (more)
-			more = outbox_http_events(outbox_http_pool_act, until, round == 0);
+			more = outbox_http_events(outbox_http_pool_act, until);
 		outbox_http_lookups_step(outbox_http_now(), launch, fail_lookup);
-		outbox_http_pools_run_timers();
+		outbox_http_pools_run_timers(until);
 		while ((t = outbox_http_pools_next_ended(&result)) != NULL)
 			finish(t, result);
 		end_slow_bodies();
@@ -515,6 +515,7 @@ http_timeout(void)
 	}
 	at = Min(at, outbox_http_lookups_deadline());
 	at = Min(at, outbox_http_targets_deadline());
+	at = Min(at, outbox_http_rests_deadline());
 	if (at == OUTBOX_HTTP_NEVER)
 		return -1;
 	return at <= now ? 0 : (long) Min(at - now, PG_INT32_MAX);
@@ -535,8 +536,6 @@ http_init(const OutboxServices *services)
 
 	report = services->done;
 	outbox_http_serves = services->serves;
-	outbox_http_worked = services->worked;
-	outbox_http_owes = services->owes;
 	if (curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK)
 		ereport(
 			ERROR,

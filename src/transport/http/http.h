@@ -35,6 +35,9 @@ extern const char *outbox_http_check_target(const OutboxTarget *target, const ch
 
 /* Stores in 'services' the functions by which a sink bounds a peer's work for libcurl. */
 extern void outbox_http_peer_services(OutboxServices *services);
+extern void outbox_http_rest_services(OutboxServices *services,
+									  void (*worked)(int32_t endpoint),
+									  bool (*owes)(int32_t endpoint));
 
 /* True if libcurl's text says that the receiver does not speak this version of HTTP. */
 extern bool outbox_http_refuses_version(const char *text);

@@ -149,7 +149,10 @@ explain_timeout(OutboxTransfer *t)
 	int ms = t->connected ? t->timeout : Min(t->connect_timeout, t->timeout);
 
 	snprintf(t->outcome.error, sizeof(t->outcome.error), "timed out after %g s%s",
-			 ms / 1000.0, t->connected ? "" : " while connecting");
+			 ms / 1000.0,
+			 t->rest.paused	  ? OUTBOX_WHILE_RESTING :
+				 t->connected ? "" :
+								" while connecting");
 	t->outcome.failure = OUTBOX_FAILURE_TIMEOUT;
 }
 

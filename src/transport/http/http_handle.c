@@ -54,10 +54,9 @@ open_socket(void *arg, curlsocktype purpose, struct curl_sockaddr *address)
 	int				fd;
 
 	(void) purpose;
-	outbox_http_serves(t->endpoint);
+	outbox_http_serves(t->rest.endpoint);
 	/* The superuser has chosen the proxy's own address. */
-	if ((t->plain || !outbox_http_config.use_proxy) &&
-		!address_is_allowed(t, &address->addr))
+	if (!outbox_http_is_proxied(t) && !address_is_allowed(t, &address->addr))
 		return CURL_SOCKET_BAD;
 	t->tried = true;
 	t->over_v6 = t->over_v6 || address->family == AF_INET6;
@@ -85,23 +84,11 @@ static int
 before_lookup(void *resolver, void *reserved, void *arg)
 {
 	OutboxTransfer *t = arg;
-	bool			proxied = outbox_http_config.use_proxy && !t->plain;
+	bool			proxied = outbox_http_is_proxied(t);
 
 	(void) resolver;
 	(void) reserved;
 	return (proxied ? outbox_http_config.proxy_host : t->lookup_host)[0] != '\0';
-}
-
-/* libcurl calls this whenever it has read or written. */
-static int
-after_work(void *arg, curl_off_t total, curl_off_t got, curl_off_t to_send,
-		   curl_off_t sent)
-{
-	OutboxTransfer *t = arg;
-
-	(void) total, (void) got, (void) to_send, (void) sent;
-	outbox_http_worked(t->endpoint);
-	return 0;
 }
 
 /*
@@ -118,9 +105,10 @@ before_request(void *arg, char *ip, char *local_ip, int port, int local_port)
 	(void) local_ip;
 	(void) port;
 	(void) local_port;
-	outbox_http_serves(t->endpoint);
+	outbox_http_serves(t->rest.endpoint);
+	outbox_http_rest_begins(&t->rest);
 	t->connected = true;
-	if (t->plain || !outbox_http_config.use_proxy)
+	if (!outbox_http_is_proxied(t))
 	{
 		union
 		{
@@ -153,7 +141,7 @@ take_header(char *line, size_t size, size_t n, void *arg)
 	OutboxTransfer *t = arg;
 	size_t			len = size * n;
 
-	outbox_http_serves(t->endpoint);
+	outbox_http_serves(t->rest.endpoint);
 	switch (outbox_head_line(&t->head, &t->outcome, line, len, (int64) time(NULL)))
 	{
 		case OUTBOX_HEAD_OVERSIZED:
@@ -203,7 +191,7 @@ take_body(char *data, size_t size, size_t n, void *arg)
 	OutboxOutcome  *o = &t->outcome;
 	size_t			len = size * n;
 
-	outbox_http_serves(t->endpoint);
+	outbox_http_serves(t->rest.endpoint);
 	if (t->state != ANSWERED)
 		return 0;
 	if (t->head.status < 200 || t->head.status > 299)
@@ -233,8 +221,8 @@ before_handshake(CURL *easy, void *ssl_ctx, void *arg)
 }
 
 /*
- * libcurl calls this for each byte of a proxy's answer, which it reads in one call.  A
- * result other than 0 makes the request fail.
+ * libcurl calls this whenever it has worked for the transfer, and for each byte of a
+ * proxy's answer, which it reads in one call.  A result other than 0 makes the request fail.
  */
 static int
 on_progress(void *arg, curl_off_t all_down, curl_off_t down, curl_off_t all_up,
@@ -243,7 +231,8 @@ on_progress(void *arg, curl_off_t all_down, curl_off_t down, curl_off_t all_up,
 	OutboxTransfer *t = arg;
 
 	(void) all_down, (void) down, (void) all_up, (void) up;
-	if (t->connected || ++t->proxy_bytes <= PROXY_BYTES_MAX)
+	outbox_http_rest_worked(&t->rest, t->connected);
+	if (t->connected || !outbox_http_is_proxied(t) || ++t->proxy_bytes <= PROXY_BYTES_MAX)
 		return 0;
 	t->exceeded = "the proxy sent too much before the connection was made";
 	return 1;
@@ -338,8 +327,6 @@ set_constants(OutboxTransfer *t)
 	SET(CURLOPT_OPENSOCKETFUNCTION, open_socket);
 	SET(CURLOPT_OPENSOCKETDATA, t);
 	SET(CURLOPT_CLOSESOCKETFUNCTION, outbox_http_close_socket);
-	SET(CURLOPT_XFERINFOFUNCTION, after_work);
-	SET(CURLOPT_XFERINFODATA, t);
 	SET(CURLOPT_PREREQFUNCTION, before_request);
 	SET(CURLOPT_PREREQDATA, t);
 	if (outbox_http_config.tls_is_bounded)
@@ -362,7 +349,8 @@ bool
 outbox_http_make_handle(OutboxTransfer *t)
 {
 	curl_easy_cleanup(t->easy);
-	t->easy = curl_easy_init();
+	t->rest.easy = t->easy = curl_easy_init();
+	t->rest.paused = false;
 	if (t->easy == NULL || !set_constants(t) || !set_settings(t->easy))
 	{
 		curl_easy_cleanup(t->easy);
@@ -441,13 +429,9 @@ set_url(OutboxTransfer *t, const char *url)
 	 * proxy would hide that address, so plain http never uses the proxy.
 	 */
 	t->plain = strncasecmp(url, "https:", 6) != 0;
-	if (curl_easy_setopt(t->easy, CURLOPT_NOPROGRESS,
-						 outbox_http_config.use_proxy && !t->plain ? 0L : 1L) != CURLE_OK)
-		return OUTBOX_LACKS_MEMORY;
 	if (curl_easy_setopt(t->easy, CURLOPT_CURLU, t->parsed) != CURLE_OK ||
 		curl_easy_setopt(t->easy, CURLOPT_PROXY,
-						 outbox_http_config.use_proxy && !t->plain ? outbox_proxy : "") !=
-			CURLE_OK)
+						 outbox_http_is_proxied(t) ? outbox_proxy : "") != CURLE_OK)
 		return OUTBOX_LACKS_MEMORY;
 	memcpy(t->url, url, size);
 	t->pool = outbox_http_pool_of(outbox_http_host_hash(t->url));

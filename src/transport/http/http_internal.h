@@ -168,7 +168,7 @@ struct OutboxTransfer
 	size_t answer_size;
 
 	/* The request in flight. */
-	int32			   endpoint;
+	OutboxRest		   rest; /* its endpoint, too */
 	OutboxTargetState *host;
 	void			  *delivery;
 	int				   connect_timeout; /* ms */
@@ -180,19 +180,22 @@ struct OutboxTransfer
 	bool			   connects;	/* counted in host->connecting */
 	bool			   tried;		/* some address was not refused */
 	bool			   connected;
-	int				   sent;	/* so often */
-	bool			   over_v6; /* it opened a socket for IPv6 */
-	bool			   whole_answer;
-	size_t			   answer_len;
-	int				   socket_errno;
-	const char		  *exceeded; /* the limit that the peer exceeded, in words */
-	int				   proxy_bytes;
-	OutboxHead		   head;
-	size_t			   body_bytes;
-	const char		  *refused;		  /* the name of the range, or outbox_http_public */
-	int64			   body_deadline; /* 0: not set yet */
-	OutboxOutcome	   outcome;
-	char			   errbuf[CURL_ERROR_SIZE];
+	bool			   rests; /* on the list of http_rest.c */
+	bool		  paused; /* libcurl's state of the handle, which outlives a request */
+	dlist_node	  resting;
+	int			  sent;	   /* so often */
+	bool		  over_v6; /* it opened a socket for IPv6 */
+	bool		  whole_answer;
+	size_t		  answer_len;
+	int			  socket_errno;
+	const char	 *exceeded; /* the limit that the peer exceeded, in words */
+	int			  proxy_bytes;
+	OutboxHead	  head;
+	size_t		  body_bytes;
+	const char	 *refused;		 /* the name of the range, or outbox_http_public */
+	int64		  body_deadline; /* 0: not set yet */
+	OutboxOutcome outcome;
+	char		  errbuf[CURL_ERROR_SIZE];
 };
 
 /* ms of the clock that never goes back */
@@ -222,10 +225,15 @@ typedef struct OutboxHttpConfig
 
 extern OutboxHttpConfig outbox_http_config;
 
+/* Plain http never uses the proxy. */
+static inline bool
+outbox_http_is_proxied(const OutboxTransfer *t)
+{
+	return outbox_http_config.use_proxy && !t->plain;
+}
+
 /* The service of that name, which is called wherever it becomes known. */
 extern void (*outbox_http_serves)(int32_t endpoint);
-extern void (*outbox_http_worked)(int32_t endpoint);
-extern bool (*outbox_http_owes)(int32_t endpoint);
 
 /* Read the settings when the worker starts, and after a reload. */
 extern void outbox_http_first_settings(void);
@@ -320,6 +328,16 @@ extern OutboxHeadState outbox_head_line(OutboxHead *head, OutboxOutcome *outcome
 extern bool outbox_http_wants_2(const OutboxTarget *target);
 
 /*
+ * http_rest.c: see OutboxServices.  step: requests whose endpoints have paid go on; must be
+ * called at the deadline.
+ */
+extern void	 outbox_http_rest_worked(OutboxRest *r, bool connected);
+extern void	 outbox_http_rest_begins(OutboxRest *r);
+extern void	 outbox_http_rest_leave(OutboxRest *r);
+extern void	 outbox_http_rests_step(int64 now);
+extern int64 outbox_http_rests_deadline(void);
+
+/*
  * http_pool.c.
  *
  * host_hash: of the name and port in a URL, by which pool_of divides the hosts.
@@ -339,7 +357,7 @@ extern OutboxHttpPool *outbox_http_pool_of(uint64 host_hash);
 extern void			   outbox_http_pool_act(int index, int fd, int mask, CURL *user);
 extern void			   outbox_http_pool_added(OutboxHttpPool *pool);
 extern void			   outbox_http_pools_flush(void);
-extern void			   outbox_http_pools_run_timers(void);
+extern void			   outbox_http_pools_run_timers(int64 until);
 extern int64		   outbox_http_pools_next_timer(void);
 extern bool			   outbox_http_pools_may_have_ended(void);
 extern OutboxTransfer *outbox_http_pools_next_ended(CURLcode *result);
@@ -375,7 +393,7 @@ extern void outbox_http_sockets_shutdown(void);
 extern void outbox_http_watch(int fd, OutboxHttpSocket kind);
 extern int	outbox_http_close_socket(void *arg, curl_socket_t fd);
 extern bool outbox_http_events(void (*act)(int pool, int fd, int mask, CURL *user),
-							   int64 until, bool first);
+							   int64 until);
 
 /*
  * Connections that are open, how many were ever opened, and the worker's memory that

@@ -182,21 +182,23 @@ outbox_http_pool_added(OutboxHttpPool *pool)
 		outbox_http_pools_flush();
 }
 
+/* A handle may work for a millisecond each time, so the next ones wait when it is late. */
 void
-outbox_http_pools_run_timers(void)
+outbox_http_pools_run_timers(int64 until)
 {
-	int64 now = 0;
+	static int next; /* the handle to begin with */
+	int64	   now = outbox_http_now();
 
 	outbox_http_pools_flush();
-	for (int i = 0; i < npools; i++)
+	for (int i = 0; i < npools && now <= until; i++)
 	{
-		OutboxHttpPool *pool = &pools[i];
+		OutboxHttpPool *pool = &pools[next];
 
-		if (pool->timer_at == OUTBOX_HTTP_NEVER)
+		next = (next + 1) % npools;
+		if (pool->timer_at > now)
 			continue;
-		if (now == 0)
-			now = outbox_http_now();
 		run_timer(pool, now);
+		now = outbox_http_now();
 	}
 }
 

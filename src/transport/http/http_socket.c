@@ -144,7 +144,7 @@ want_socket(CURL *easy, curl_socket_t fd, int what, void *arg, void *socket_arg)
 	if (fd < nwatches && watches[fd].ours)
 	{
 		if (curl_easy_getinfo(easy, CURLINFO_PRIVATE, &t) == CURLE_OK && t)
-			watches[fd].endpoint = t->endpoint;
+			watches[fd].endpoint = t->rest.endpoint;
 		watches[fd].pool = pool;
 		watches[fd].wanted = wanted;
 		watches[fd].user = wanted && watches[fd].kind != OUTBOX_HTTP_TLS_2 ? easy : NULL;
@@ -197,35 +197,16 @@ on_event(const struct epoll_event *event,
 		set_registered(fd, EPOLLIN);
 }
 
-static bool
-owes(const struct epoll_event *event)
-{
-	int fd = (int) (uint32) event->data.u64;
-
-	return fd < nwatches && watches[fd].ours && outbox_http_owes(watches[fd].endpoint);
-}
-
 bool
-outbox_http_events(void (*act)(int pool, int fd, int mask, CURL *user), int64 until,
-				   bool first)
+outbox_http_events(void (*act)(int pool, int fd, int mask, CURL *user), int64 until)
 {
-	static unsigned	   turn;
 	struct epoll_event events[32];
-	struct epoll_event late[lengthof(events)];
-	unsigned		   nlate = 0;
 	int				   n = epoll_wait(epoll_fd, events, lengthof(events), 0);
 	int				   i;
 
 	/* libcurl may read for a millisecond each time.  The other events come again. */
 	for (i = 0; i < n && (i == 0 || outbox_http_now() <= until); i++)
-	{
-		if (owes(&events[i]))
-			late[nlate++] = events[i];
-		else
-			on_event(&events[i], act);
-	}
-	if (first && nlate > 0)
-		on_event(&late[turn++ % nlate], act);
+		on_event(&events[i], act);
 	return i < n || n == (int) lengthof(events);
 }
 

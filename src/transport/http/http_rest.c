@@ -1,0 +1,107 @@
+/*
+ * http_rest.c
+ *	  Owns the requests that rest, because their endpoint owes work.
+ *
+ * Their handles are paused: libcurl neither reads nor writes, and does not wait for the
+ * socket.  Timeouts go on.  The sink for AWS uses the same functions, see OutboxServices.
+ */
+#include "transport/http/http_internal.h"
+
+#define LOOK_EVERY 10 /* ms */
+#define LOOK_AT_MAX 256
+
+static OutboxRest resting = {.previous = &resting, .next = &resting};
+static int64	  look_at; /* ms */
+
+static void (*endpoint_worked)(int32_t endpoint);
+static bool (*endpoint_owes)(int32_t endpoint);
+
+static bool
+none_rests(void)
+{
+	return resting.next == &resting;
+}
+
+static void
+push(OutboxRest *r)
+{
+	r->previous = resting.previous;
+	r->next = &resting;
+	r->previous->next = r->next->previous = r;
+	r->rests = true;
+}
+
+void
+outbox_http_rest_worked(OutboxRest *r, bool connected)
+{
+	endpoint_worked(r->endpoint);
+	if (r->rests || !connected || !endpoint_owes(r->endpoint) ||
+		curl_easy_pause(r->easy, CURLPAUSE_ALL) != CURLE_OK)
+		return;
+	r->paused = true;
+	push(r);
+}
+
+void
+outbox_http_rest_leave(OutboxRest *r)
+{
+	if (!r->rests)
+		return;
+	r->previous->next = r->next;
+	r->next->previous = r->previous;
+	r->rests = false;
+}
+
+/*
+ * A request that ended while it rested has left its handle paused, and older versions of
+ * libcurl would not read the answer of the next one.
+ */
+void
+outbox_http_rest_begins(OutboxRest *r)
+{
+	if (!r->paused)
+		return;
+	outbox_http_rest_leave(r);
+	r->paused = false;
+	curl_easy_pause(r->easy, CURLPAUSE_CONT);
+}
+
+void
+outbox_http_rests_step(int64 now)
+{
+	OutboxRest *last = resting.previous;
+	OutboxRest *r = NULL;
+
+	if (now < look_at)
+		return;
+	look_at = now + LOOK_EVERY;
+	for (int n = 0; r != last && n < LOOK_AT_MAX && !none_rests(); n++)
+	{
+		r = resting.next;
+		outbox_http_rest_leave(r);
+		if (endpoint_owes(r->endpoint))
+			push(r);
+		else
+		{
+			outbox_http_serves(r->endpoint);
+			outbox_http_rest_begins(r);
+		}
+	}
+}
+
+int64
+outbox_http_rests_deadline(void)
+{
+	return none_rests() ? OUTBOX_HTTP_NEVER : look_at;
+}
+
+void
+outbox_http_rest_services(OutboxServices *services, void (*worked)(int32_t endpoint),
+						  bool (*owes)(int32_t endpoint))
+{
+	endpoint_worked = worked;
+	endpoint_owes = owes;
+	services->rest_worked = outbox_http_rest_worked;
+	services->rest_begins = outbox_http_rest_begins;
+	services->rest_leave = outbox_http_rest_leave;
+}
