@@ -235,8 +235,10 @@ SELECT to_jsonb(e) - '{tenant,config,credentials}'::text[]
         'failed_attempts', t.failed_attempts, 'next_attempt_at', t.next_attempt_at,
         'last_success_at', t.last_success_at, 'last_error', t.last_error,
         'former_secret_until', (SELECT k.previous_until
-                                FROM outbox.endpoint_secrets k JOIN outbox.endpoint_settings s USING (endpoint_id)
-                                WHERE s.name = $1 AND k.part = 0 AND k.previous_until > clock_timestamp()))
+                                FROM outbox.endpoint_secrets k
+                                WHERE k.endpoint_id = (SELECT s.endpoint_id FROM outbox.endpoint_settings s
+                                                       WHERE s.name = $1)
+                                AND k.part = 0 AND k.previous_until > clock_timestamp()))
 FROM outbox.endpoints e JOIN outbox.stats t ON t.endpoint = e.name WHERE e.name = $1
 $$;
 COMMENT ON FUNCTION outbox.portal_endpoint IS

@@ -228,8 +228,9 @@ CREATE FUNCTION outbox.endpoint_secret(name text) RETURNS text
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT outbox.unseal(k.endpoint_id, 'secret', k.secret)
-    FROM outbox.endpoint_secrets k JOIN outbox.endpoint_settings e USING (endpoint_id)
-    WHERE e.name = $1 AND k.part = 0
+    FROM outbox.endpoint_secrets k
+    WHERE k.endpoint_id = (SELECT e.endpoint_id FROM outbox.endpoint_settings e WHERE e.name = $1)
+    AND k.part = 0
 $$;
 COMMENT ON FUNCTION outbox.endpoint_secret IS
 'The secret that requests to the endpoint are signed with (NULL: none, or no such endpoint)';
