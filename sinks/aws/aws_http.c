@@ -617,7 +617,7 @@ explain(const AwsRequest *r, CURLcode code, AwsEnd *end)
 				 r->refused);
 	else if (r->too_long || line_is_too_long(r, code))
 		snprintf(end->words, sizeof(end->words), "its answer is too long");
-	else if (r->coded)
+	else if (r->coded || code == CURLE_BAD_CONTENT_ENCODING)
 		snprintf(end->words, sizeof(end->words),
 				 "its answer has a transfer coding other than chunked");
 	else if (r->exceeded)

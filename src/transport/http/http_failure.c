@@ -219,7 +219,8 @@ outbox_http_explain(OutboxTransfer *t, CURLcode code)
 						 t->exceeded, "");
 		return;
 	}
-	if (t->head.state == OUTBOX_HEAD_CODED)
+	/* Newer libcurl finds it before the header line comes here. */
+	if (t->head.state == OUTBOX_HEAD_CODED || code == CURLE_BAD_CONTENT_ENCODING)
 	{
 		outbox_http_fail(t, OUTBOX_FAILURE_PROTOCOL,
 						 "the answer has a transfer coding other than chunked", "");
