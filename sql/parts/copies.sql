@@ -107,6 +107,28 @@ $$;
 COMMENT ON FUNCTION outbox.find_origins IS
 'Makes rows of outbox.origins for those that are missing, as far as events tell of them';
 
+-- Returns the highest number of the log.  All events up to it are committed, and later ones
+-- have higher numbers.
+CREATE FUNCTION outbox.close_log(keep_locks boolean) RETURNS int8
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    newest int8;
+BEGIN
+    LOCK TABLE outbox.events, outbox.scheduled IN SHARE ROW EXCLUSIVE MODE;
+    SELECT GREATEST((SELECT max(e.seq) FROM outbox.events e), (SELECT max(k.seq) FROM outbox.kept_events k), 0)
+    INTO newest;
+    PERFORM setval('outbox.events_seq', newest) FROM outbox.events_seq s WHERE s.last_value < newest;
+    IF NOT keep_locks THEN
+        RAISE EXCEPTION USING ERRCODE = 'OB000', MESSAGE = 'the locks are given back';
+    END IF;
+    RETURN newest;
+EXCEPTION WHEN SQLSTATE 'OB000' THEN
+    RETURN newest;
+END $$;
+COMMENT ON FUNCTION outbox.close_log IS
+'Locks the log, for a moment or until the transaction ends, and returns its highest number';
+
 -- Positions are snapshots, and a snapshot says nothing about the transactions of
 -- another system. But the events of a copy are all committed, so their numbers are
 -- in the order that was promised. Therefore:
@@ -126,9 +148,9 @@ DECLARE
     owner text;
     own xid8;
     new_epoch int8 := outbox.new_epoch();
-    emits_wait boolean;
     top int8;
     newest int8;
+    last_round boolean;
     round int4 := 0;
     has_filters boolean;
     here record;
@@ -167,21 +189,13 @@ BEGIN
                   HINT = 'Create an endpoint: SELECT outbox.create_endpoint(...).';
     END IF;
 
-    -- From here on emits are those of a copy: epoch -1.  What was emitted before is
-    -- committed, also by sessions that took the log for their own.  An emit under another
-    -- outbox.instance_name has the epoch of the log, so there emits wait until the end.
-    emits_wait := owner = 'another instance';
-    BEGIN
-        LOCK TABLE outbox.events, outbox.scheduled IN SHARE ROW EXCLUSIVE MODE;
-        SELECT GREATEST((SELECT e.seq FROM outbox.events e WHERE e.epoch <> -1 ORDER BY e.seq DESC LIMIT 1),
-                        (SELECT max(k.seq) FROM outbox.kept_events k WHERE k.epoch <> -1), 0) INTO top;
-        -- Events that are emitted from now on have numbers after those of the copy.
-        PERFORM setval('outbox.events_seq', top) FROM outbox.events_seq s WHERE s.last_value < top;
-        IF NOT emits_wait THEN
-            RAISE EXCEPTION USING ERRCODE = 'OB000', MESSAGE = 'the locks are given back';
-        END IF;
-    EXCEPTION WHEN SQLSTATE 'OB000' THEN NULL;
-    END;
+    -- What was emitted before is committed from here on, also by sessions that took the log
+    -- for their own, and what is emitted later has a higher number.  It has epoch -1, or that
+    -- of the log where only outbox.instance_name is another one.
+    newest := outbox.close_log(false);
+    SELECT GREATEST((SELECT e.seq FROM outbox.events e WHERE e.epoch <> -1 AND e.seq <= newest
+                     ORDER BY e.seq DESC LIMIT 1),
+                    (SELECT max(k.seq) FROM outbox.kept_events k WHERE k.epoch <> -1), 0) INTO top;
     LOCK TABLE outbox.kept_events, outbox.endpoint_settings, outbox.positions, outbox.parked, outbox.replays,
         outbox.forgotten IN SHARE ROW EXCLUSIVE MODE;
     own := pg_current_xact_id();
@@ -266,9 +280,9 @@ BEGIN
     LOOP
         SELECT e.seq INTO far FROM outbox.events e
         CROSS JOIN LATERAL (SELECT outbox.log_xid(e.epoch, e.xid) AS xid) x
-        WHERE pg_visible_in_snapshot(x.xid, place.read)
-        OR (place.reading IS NOT NULL AND e.seq <= place.last_seq
-            AND pg_visible_in_snapshot(x.xid, place.reading))
+        WHERE e.seq <= top AND (pg_visible_in_snapshot(x.xid, place.read)
+            OR (place.reading IS NOT NULL AND e.seq <= place.last_seq
+                AND pg_visible_in_snapshot(x.xid, place.reading)))
         ORDER BY e.seq DESC LIMIT 1;
         far := COALESCE(far, 0);
         INSERT INTO outbox.parked (endpoint_id, seq, event_id, key, status, reason, attempts, next_attempt_at,
@@ -302,16 +316,9 @@ BEGIN
     -- without the new epoch.
     LOOP
         round := round + 1;
-        BEGIN
-            LOCK TABLE outbox.events, outbox.scheduled IN SHARE ROW EXCLUSIVE MODE;
-            SELECT COALESCE(max(e.seq), 0) INTO newest FROM outbox.events e;
-            emits_wait := emits_wait OR round = 20 OR round > 1
-                AND (SELECT count(*) FROM (SELECT FROM outbox.events e WHERE e.seq > lowest LIMIT 5001) c) <= 5000;
-            IF NOT emits_wait THEN
-                RAISE EXCEPTION USING ERRCODE = 'OB000', MESSAGE = 'the locks are given back';
-            END IF;
-        EXCEPTION WHEN SQLSTATE 'OB000' THEN NULL;
-        END;
+        last_round := round = 20 OR round > 1
+            AND (SELECT count(*) FROM (SELECT FROM outbox.events e WHERE e.seq > lowest LIMIT 5001) c) <= 5000;
+        newest := outbox.close_log(last_round);
         UPDATE outbox.scheduled e SET epoch = new_epoch, xid = own
         WHERE e.epoch <> new_epoch AND outbox.log_xid(e.epoch, e.xid) IS NOT NULL;
 
@@ -347,7 +354,7 @@ BEGIN
                 AND NOT EXISTS (SELECT 1 FROM k WHERE k.endpoint_id = (m.f).endpoint_id AND k.seq = (m.u).seq))
         INTO due;
         n := n + due;
-        EXIT WHEN emits_wait;
+        EXIT WHEN last_round;
         lowest := GREATEST(lowest, newest);
     END LOOP;
     PERFORM outbox.own_log(new_epoch);
