@@ -102,7 +102,7 @@ static bool
 can_read_more(OutboxEndpoint *ep, TimestampTz now)
 {
 	return ep->lists->in_turn[OUTBOX_TURN_READ] && outbox_window_wants_events(ep, now) &&
-		outbox_window_has_memory(ep);
+		outbox_window_leads(ep) && !outbox_memory_is_short();
 }
 
 /*

@@ -26,8 +26,16 @@
 bool
 outbox_window_has_enough(const OutboxEndpoint *ep)
 {
-	return ep->feed->window_count > OUTBOX_WINDOW / 2 ||
+	return ep->feed->window_count >
+		Max(OUTBOX_WINDOW / 8, Min(ep->config.batch_size, OUTBOX_WINDOW / 2)) ||
 		ep->feed->window_bytes > OUTBOX_WINDOW_BYTES / 2;
+}
+
+static bool
+is_full(const OutboxEndpoint *ep)
+{
+	return ep->feed->window_count == OUTBOX_WINDOW ||
+		(ep->feed->window_count > 0 && ep->feed->window_bytes > OUTBOX_WINDOW_BYTES);
 }
 
 bool
@@ -59,8 +67,8 @@ holds_little(const OutboxEndpoint *ep)
 bool
 outbox_window_wants_events(OutboxEndpoint *ep, TimestampTz now)
 {
-	if (ep->feed->attached || outbox_window_has_enough(ep) ||
-		outbox_status_is_shut(ep, now) || ep->member.recreate || ep->member.put_off ||
+	if (ep->feed->attached || is_full(ep) || outbox_status_is_shut(ep, now) ||
+		ep->member.recreate || ep->member.put_off ||
 		outbox_step_held(OUTBOX_STEP_READ, ep->id))
 		return false;
 	return ep->pace.breaker != OUTBOX_BREAKER_OPEN ||
@@ -73,10 +81,11 @@ outbox_window_wants_events(OutboxEndpoint *ep, TimestampTz now)
 
 /* Reads ahead while half of the memory is free. */
 bool
-outbox_window_has_memory(const OutboxEndpoint *ep)
+outbox_window_leads(const OutboxEndpoint *ep)
 {
-	return ep->feed->window_count > 0 ? outbox_memory_fits_ahead(0) :
-										outbox_window_may_push(ep);
+	return ep->feed->window_count == 0 ?
+		outbox_window_may_push(ep) :
+		!outbox_window_has_enough(ep) && outbox_memory_fits_ahead(0);
 }
 
 bool
@@ -132,8 +141,7 @@ outbox_window_push(OutboxEndpoint *ep, OutboxEvent *event, OutboxFilterResult fi
 	OutboxTick		  *reading = event->page->reading;
 	OutboxTick *read = ep->feed->attached ? event->page->read : ep->feed->cursor.read;
 
-	if (ep->feed->window_count == OUTBOX_WINDOW ||
-		(ep->feed->window_count > 0 && ep->feed->window_bytes > OUTBOX_WINDOW_BYTES))
+	if (is_full(ep))
 		return false;
 	if (ep->feed->window_count == 0)
 		outbox_cursor_set(&ep->feed->frontier, read, reading, event->seq - 1);

@@ -9,21 +9,21 @@
 #include "endpoint/endpoint.h"
 
 /*
- * The first is true if the window is so full that nothing is read before events leave
- * it, the second if an event is in it, or ready.
+ * The first is true if the window is so full that no page is read for it before events
+ * leave it, the second if an event is in it, or ready.
  */
 extern bool outbox_window_has_enough(const OutboxEndpoint *ep);
 extern bool outbox_window_has_something(const OutboxEndpoint *ep);
 
 /*
- * _wants_events is true if events should be read for the endpoint from its own place, and
- * _has_memory if memory allows that.  _may_push is true if memory allows one more.  _push
- * adds an event, or returns false if the window is full.  An event for an endpoint that
- * is not attached must be new at its cursor.  _takes_from is true if it may be read from
- * another tick on than that of the cursor.
+ * _wants_events is true if the endpoint takes events that are read from its own place on,
+ * and _leads if it has so few, and memory allows, that a page is read for it.  _may_push is
+ * true if memory allows one more.  _push adds an event, or returns false if the window is
+ * full.  An event for an endpoint that is not attached must be new at its cursor.
+ * _takes_from is true if it may be read from another tick on than that of the cursor.
  */
 extern bool outbox_window_wants_events(OutboxEndpoint *ep, TimestampTz now);
-extern bool outbox_window_has_memory(const OutboxEndpoint *ep);
+extern bool outbox_window_leads(const OutboxEndpoint *ep);
 extern bool outbox_window_may_push(const OutboxEndpoint *ep);
 extern bool outbox_window_push(OutboxEndpoint *ep, OutboxEvent *event,
 							   OutboxFilterResult filter, bool cancelled);

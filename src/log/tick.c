@@ -326,3 +326,56 @@ outbox_cursor_covers(const OutboxCursor *c, uint64 xid, int64 seq)
 	return outbox_tick_sees(c->read, xid) ||
 		(c->reading != NULL && seq <= c->last_seq && outbox_tick_sees(c->reading, xid));
 }
+
+static bool
+same_tick(const OutboxTick *a, const OutboxTick *b)
+{
+	return a == b || (a->number != 0 && a->number == b->number);
+}
+
+/*
+ * True if a reader at this cursor may read up to 'tick'.  A reader that is within another
+ * tick may go over to a later one if the later one adds nothing before its place.  That
+ * would be an event of a transaction that the other tick knows as running.
+ */
+bool
+outbox_cursor_may_read_to(const OutboxCursor *c, const OutboxTick *tick)
+{
+	if (c->reading == NULL)
+		return !same_tick(tick, c->read) && outbox_tick_reaches(tick, c->read);
+	return same_tick(tick, c->reading) ||
+		(outbox_tick_reaches(tick, c->reading) && c->last_seq <= c->reading->seq_low &&
+		 !outbox_tick_has_late(tick, c->reading));
+}
+
+/* Behind which row the cursor is, if it reads up to this tick. */
+int64
+outbox_cursor_start(const OutboxCursor *c, const OutboxTick *tick)
+{
+	int64 last_seq = c->reading ? c->last_seq : 0;
+
+	if (last_seq >= c->read->seq_low || outbox_tick_has_late(tick, c->read))
+		return last_seq;
+	return c->read->seq_low;
+}
+
+/*
+ * True if pages that are read from 'leader' on have all the rows that a reader at 'c' lacks
+ * up to where they end.  A later 'read' sees all that an earlier one sees, so the reader of
+ * the later one lacks no row that the leader has read.
+ */
+bool
+outbox_cursor_has_place_in(const OutboxCursor *c, const OutboxCursor *leader,
+						   const OutboxTick *tick)
+{
+	return outbox_cursor_may_read_to(c, tick) &&
+		(c->read == leader->read || outbox_tick_reaches(c->read, leader->read)) &&
+		outbox_cursor_start(c, tick) >= outbox_cursor_start(leader, tick);
+}
+
+/* About where in the log it is. */
+int64
+outbox_cursor_near(const OutboxCursor *c)
+{
+	return Max(c->read->seq_low, c->reading ? c->last_seq : 0);
+}

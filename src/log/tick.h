@@ -97,4 +97,16 @@ extern void outbox_cursor_clear(OutboxCursor *c);
 /* True if a reader at this cursor has passed the event. */
 extern bool outbox_cursor_covers(const OutboxCursor *c, uint64 xid, int64 seq);
 
+/*
+ * Readers at several places that read one page.  _may_read_to is true if a reader at the
+ * cursor may read up to 'tick'.  _start returns behind which row it then is.  _has_place_in
+ * is true if pages that are read from 'leader' on have all the rows that it lacks up to
+ * where they end.  _near returns about where in the log it is.
+ */
+extern bool	 outbox_cursor_may_read_to(const OutboxCursor *c, const OutboxTick *tick);
+extern int64 outbox_cursor_start(const OutboxCursor *c, const OutboxTick *tick);
+extern bool	 outbox_cursor_has_place_in(const OutboxCursor *c, const OutboxCursor *leader,
+										const OutboxTick *tick);
+extern int64 outbox_cursor_near(const OutboxCursor *c);
+
 #endif /* OUTBOX_TICK_H */

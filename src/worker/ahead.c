@@ -33,6 +33,8 @@ static void
 wait_again(OutboxEndpoint *ep)
 {
 	outbox_turn_remove(OUTBOX_TURN_AHEAD, ep);
+	outbox_turn_remove(OUTBOX_TURN_MEMORY, ep);
+	outbox_turn_remove(OUTBOX_TURN_ALONG, ep);
 	outbox_turn_add(OUTBOX_TURN_READ, ep);
 	outbox_turn_add(OUTBOX_TURN_COUNT, ep);
 }

@@ -40,8 +40,9 @@ compare_time(const pairingheap_node *a, const pairingheap_node *b, void *arg)
 static pairingheap waiting = {.ph_compare = compare_time};
 static dlist_head  turns[OUTBOX_TURNS] = {DLIST_STATIC_INIT(turns[OUTBOX_TURN_READ]),
 										  DLIST_STATIC_INIT(turns[OUTBOX_TURN_MEMORY]),
-										  DLIST_STATIC_INIT(turns[OUTBOX_TURN_AHEAD]),
+										  DLIST_STATIC_INIT(turns[OUTBOX_TURN_ALONG]),
 										  DLIST_STATIC_INIT(turns[OUTBOX_TURN_COUNT]),
+										  DLIST_STATIC_INIT(turns[OUTBOX_TURN_AHEAD]),
 										  DLIST_STATIC_INIT(turns[OUTBOX_TURN_SHARE])};
 
 static void

@@ -15,6 +15,8 @@
 #include "base/settings.h"
 #include "emit/dedup.h"
 #include "emit/scheduled.h"
+#include "endpoint/status.h"
+#include "endpoint/window.h"
 #include "log/retention.h"
 #include "log/step.h"
 #include "log/transaction.h"
@@ -35,6 +37,9 @@
 #include "worker/reader.h"
 #include "worker/replay.h"
 #include "worker/roster.h"
+
+/* Endpoints of which one round asks whether they can give up memory. */
+#define GIVE_UP_AT_ONCE 256
 
 static OutboxDatabase *db;
 
@@ -383,4 +388,33 @@ outbox_chores_next_time(void)
 	if (outbox_enabled && outbox_step_may(OUTBOX_STEP_SCHEDULE))
 		until = Min(until, outbox_scheduled_next_time(db));
 	return until;
+}
+
+/*
+ * The endpoints are examined in turn, so that all of them give up something before one does
+ * twice.  Nothing is read for them before they may send again.
+ */
+void
+outbox_chores_give_up(TimestampTz now)
+{
+	static int hand;
+
+	for (int n = Min(outbox_loop.roster.n, GIVE_UP_AT_ONCE);
+		 n > 0 && outbox_memory_is_short(); n--)
+	{
+		OutboxEndpoint *ep;
+
+		if (hand >= outbox_loop.roster.n)
+			hand = 0;
+		ep = outbox_loop.roster.endpoints[hand++];
+		if (outbox_endpoint_rests(ep) || ep->member.recreate ||
+			!outbox_status_is_shut(ep, now) ||
+			(ep->feed->window_count == 0 &&
+			 (ep->queue->nwaiting <= 1 || ep->status.unstorable)))
+			continue;
+		if (ep->feed->window_count > 0)
+			outbox_window_drop(ep, &outbox_loop.head);
+		ep->place.dirty = true; /* the settle parks the waiting deliveries */
+		outbox_busy_settle(ep);
+	}
 }

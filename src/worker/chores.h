@@ -35,4 +35,11 @@ extern bool outbox_chores_have_work(TimestampTz now);
 /* Returns when one of the steps is due by itself. */
 extern TimestampTz outbox_chores_next_time(void);
 
+/*
+ * Where memory is short, endpoints that may not send give up what they have read.  Their
+ * windows are read again later.  Deliveries that wait in memory are parked by the next
+ * settle.
+ */
+extern void outbox_chores_give_up(TimestampTz now);
+
 #endif /* OUTBOX_CHORES_H */

@@ -12,7 +12,6 @@
 #include "base/outbox.h"
 
 #include "base/memory.h"
-#include "endpoint/status.h"
 #include "endpoint/subscribers.h"
 #include "endpoint/window.h"
 #include "log/step.h"
@@ -28,13 +27,17 @@
 /* Pages begin once in so many times at the place of the endpoint whose turn it is. */
 #define FROM_FIRST 4
 
-/* Endpoints of which one round asks whether they can give up memory. */
-#define GIVE_UP_AT_ONCE 256
+/* Rows of a page that is read although memory is short. */
+#define SHORT_PAGE_ROWS 128
+
+/* A page pays if one event was taken for so many of its rows. */
+#define PAYS 8
 
 /* One of the two ways to read for endpoints that are behind. */
 typedef struct Reader
 {
 	OutboxTurn turn;	  /* OUTBOX_TURN_READ, or OUTBOX_TURN_COUNT: it only counts */
+	OutboxTurn last;	  /* of the lists whose endpoints can join */
 	size_t	   place;	  /* of the cursor in OutboxFeed */
 	int		   page_rows; /* of a page */
 	int		   step_rows; /* of a step */
@@ -67,6 +70,9 @@ typedef struct Pages
 	OutboxEndpoint **members; /* all that wait, then the endpoints that join */
 	int				 nwanted;
 	Wanted			*wanted;
+	int				 taken; /* events */
+	OutboxLogQuery	*query;
+	size_t			 spares; /* memory that the page leaves free */
 } Pages;
 
 static OutboxCursor *
@@ -84,7 +90,6 @@ target_of(const Reader *r, OutboxEndpoint *ep)
 
 /* ------------------------------------------------------------- the two ways */
 
-/* Newer ticks come all the time, so it is noted at once that all of this one was read. */
 static void
 has_read(OutboxEndpoint *ep)
 {
@@ -97,11 +102,6 @@ has_read(OutboxEndpoint *ep)
 		feed->backlog = feed->window_count - feed->ncancelled;
 		outbox_cursor_clear(&feed->cursor);
 		outbox_cursor_clear(&feed->counter);
-	}
-	else if (outbox_head_target(&feed->cursor, ep->tenant != NULL) == NULL)
-	{
-		outbox_turn_remove(OUTBOX_TURN_READ, ep);
-		outbox_turn_add(OUTBOX_TURN_AHEAD, ep);
 	}
 	ep->place.dirty = true;
 	outbox_busy_add(ep);
@@ -127,12 +127,14 @@ has_counted(OutboxEndpoint *ep)
 }
 
 static Reader delivers = {.turn = OUTBOX_TURN_READ,
+						  .last = OUTBOX_TURN_ALONG,
 						  .place = offsetof(OutboxFeed, cursor),
 						  .page_rows = OUTBOX_PAGE_ROWS,
 						  .step_rows = 2 * OUTBOX_PAGE_ROWS,
 						  .wants = outbox_window_wants_events,
 						  .ended = has_read};
 static Reader counts = {.turn = OUTBOX_TURN_COUNT,
+						.last = OUTBOX_TURN_COUNT,
 						.place = offsetof(OutboxFeed, counter),
 						.page_rows = 2000,
 						.step_rows = 2000,
@@ -141,120 +143,97 @@ static Reader counts = {.turn = OUTBOX_TURN_COUNT,
 
 /* ------------------------------------------------------------- whose turn it is */
 
-static bool
-can_join(const Reader *r, OutboxEndpoint *ep, TimestampTz now)
-{
-	return r->wants(ep, now) &&
-		(r->turn == OUTBOX_TURN_COUNT || outbox_window_has_memory(ep));
-}
+/* When the endpoint that has waited longest is read for, wherever it is. */
+static TimestampTz read_at;
+
+/* When less than half of the memory was used the last time. */
+static TimestampTz ahead_at;
 
 /*
  * Returns the thing for which the endpoint has to wait to be read for: its turn, memory,
- * or the head.  OUTBOX_TURNS: it does not want to be read for.
+ * pages for others, or the head.  OUTBOX_TURNS: it does not want to be read for.
  */
 static OutboxTurn
 turn_of(const Reader *r, OutboxEndpoint *ep, TimestampTz now)
 {
-	return !r->wants(ep, now)									 ? OUTBOX_TURNS :
-		!can_join(r, ep, now)									 ? OUTBOX_TURN_MEMORY :
-		target_of(r, ep) || outbox_head_reached(place_of(r, ep)) ? r->turn :
-																   OUTBOX_TURN_AHEAD;
+	if (!r->wants(ep, now))
+		return OUTBOX_TURNS;
+	if (outbox_head_reached(place_of(r, ep)))
+		return r->turn;
+	if (target_of(r, ep) == NULL)
+		return OUTBOX_TURN_AHEAD;
+	if (r == &counts || outbox_window_leads(ep))
+		return r->turn;
+	return outbox_window_has_enough(ep) ? OUTBOX_TURN_ALONG : OUTBOX_TURN_MEMORY;
 }
 
-static void
-wait_for(OutboxTurn turn, OutboxEndpoint *ep)
+/* Puts the endpoint on the list of the thing that it waits for, and returns it. */
+static OutboxTurn
+take_turn(const Reader *r, OutboxEndpoint *ep, TimestampTz now)
 {
+	OutboxTurn turn = turn_of(r, ep, now);
+
+	for (OutboxTurn other = r->turn; other <= r->last; other++)
+		if (other != turn)
+			outbox_turn_remove(other, ep);
 	if (turn != OUTBOX_TURNS)
 		outbox_turn_add(turn, ep);
+	return turn;
 }
 
 void
 outbox_laggards_take_turns(OutboxEndpoint *ep, TimestampTz now)
 {
-	wait_for(turn_of(&delivers, ep, now), ep);
-	wait_for(turn_of(&counts, ep, now), ep);
+	take_turn(&delivers, ep, now);
+	take_turn(&counts, ep, now);
 }
 
 /*
- * Returns the endpoint that can be read for, and has waited longest.  The endpoints
- * before it leave the list: they need no page, have reached the head, or wait for
- * something else.
+ * Returns the endpoint that a page can be read for, and has waited longest.  The endpoints
+ * before it leave the list: they have reached the head, or wait for something else.
  */
 static OutboxEndpoint *
-next_in_turn(const Reader *r, TimestampTz now)
+next_of(const Reader *r, OutboxTurn list, TimestampTz now)
 {
 	OutboxEndpoint *ep;
 
-	while (outbox_memory_fits_ahead(0) &&
-		   (ep = outbox_turn_first(OUTBOX_TURN_MEMORY)) != NULL)
+	while ((ep = outbox_turn_first(list)) != NULL)
 	{
-		outbox_turn_remove(OUTBOX_TURN_MEMORY, ep);
-		outbox_turn_add(OUTBOX_TURN_READ, ep);
-	}
-	while ((ep = outbox_turn_first(r->turn)) != NULL)
-	{
-		OutboxTurn turn = turn_of(r, ep, now);
+		OutboxTurn turn = take_turn(r, ep, now);
 
 		if (turn == r->turn && target_of(r, ep))
 			break;
-		outbox_turn_remove(r->turn, ep);
 		if (turn == r->turn)
-			r->ended(ep);
-		else if (turn != OUTBOX_TURNS)
 		{
-			outbox_turn_add(turn, ep);
-			outbox_busy_add(ep); /* a batch waits no longer for events that are read */
+			outbox_turn_remove(turn, ep);
+			r->ended(ep);
 		}
+		else
+			outbox_busy_add(ep); /* a batch waits no longer for events that are read */
 	}
 	return ep;
 }
 
+/*
+ * Returns the endpoint that has waited longest of those that a page may be read for now.
+ * While memory is short, endpoints that have nothing wait for the time at which one of
+ * them is read for.  They do not if memory has been short for a second: then the others
+ * cannot send what they have.
+ */
+static OutboxEndpoint *
+next_in_turn(const Reader *r, TimestampTz now)
+{
+	OutboxEndpoint *ep = next_of(r, r->turn, now);
+
+	if (r == &counts)
+		return ep;
+	if (outbox_memory_is_short())
+		return now >= read_at || now - ahead_at >= USECS_PER_SEC ? ep : NULL;
+	ahead_at = now;
+	return ep ? ep : next_of(r, OUTBOX_TURN_MEMORY, now);
+}
+
 /* ---------------------------------------------------------- who reads together */
-
-static bool
-same_tick(const OutboxTick *a, const OutboxTick *b)
-{
-	return a == b || (a->number != 0 && a->number == b->number);
-}
-
-/*
- * True if a reader at this cursor may read up to 'tick'.  A reader that is within another
- * tick may go over to a later one if the later one adds nothing before its place.  That
- * would be an event of a transaction that the other tick knows as running.
- */
-static bool
-may_read_to(const OutboxCursor *c, const OutboxTick *tick)
-{
-	if (c->reading == NULL)
-		return !same_tick(tick, c->read) && outbox_tick_reaches(tick, c->read);
-	return same_tick(tick, c->reading) ||
-		(outbox_tick_reaches(tick, c->reading) && c->last_seq <= c->reading->seq_low &&
-		 !outbox_tick_has_late(tick, c->reading));
-}
-
-/* Behind which row the cursor is, if it reads up to this tick. */
-static int64
-last_seq_of(const OutboxCursor *c, const OutboxTick *tick)
-{
-	int64 last_seq = c->reading ? c->last_seq : 0;
-
-	if (last_seq >= c->read->seq_low || outbox_tick_has_late(tick, c->read))
-		return last_seq;
-	return c->read->seq_low;
-}
-
-/*
- * True if pages that are read from 'leader' on have all the rows that a reader at 'c' lacks
- * up to where they end.  A later 'read' sees all that an earlier one sees, so the reader of
- * the later one lacks no row that the leader has read.
- */
-static bool
-has_place_in(const OutboxCursor *c, const OutboxCursor *leader, const OutboxTick *tick)
-{
-	return may_read_to(c, tick) &&
-		(c->read == leader->read || outbox_tick_reaches(c->read, leader->read)) &&
-		last_seq_of(c, tick) >= last_seq_of(leader, tick);
-}
 
 static bool
 may_take_from(const Pages *pages, OutboxEndpoint *ep, const OutboxTick *read)
@@ -263,17 +242,21 @@ may_take_from(const Pages *pages, OutboxEndpoint *ep, const OutboxTick *read)
 		outbox_window_takes_from(ep, read, pages->tick);
 }
 
-/* About where in the log it is. */
-static int64
-near_seq(const OutboxCursor *c)
-{
-	return Max(c->read->seq_low, c->reading ? c->last_seq : 0);
-}
-
 static bool
 is_before(const Reader *r, OutboxEndpoint *ep, OutboxEndpoint *other)
 {
-	return other == NULL || near_seq(place_of(r, ep)) < near_seq(place_of(r, other));
+	return other == NULL ||
+		outbox_cursor_near(place_of(r, ep)) < outbox_cursor_near(place_of(r, other));
+}
+
+static int
+count_waiting(const Reader *r)
+{
+	int n = 0;
+
+	for (OutboxTurn turn = r->turn; turn <= r->last; turn++)
+		n += outbox_loop.turns[turn];
+	return n;
 }
 
 static void
@@ -281,27 +264,41 @@ consider_waiting(void *arg, OutboxEndpoint *ep)
 {
 	Pages		 *pages = arg;
 	const Reader *r = pages->reader;
+	OutboxTurn	  turn = turn_of(r, ep, pages->now);
 
-	if (!ep->lists->in_turn[r->turn] || ep->tenant != pages->first->tenant ||
-		!can_join(r, ep, pages->now))
+	if (ep->tenant != pages->first->tenant || turn > r->last ||
+		(turn != r->turn && !outbox_window_may_push(ep)))
 		return;
-	if (is_before(r, ep, pages->rearmost))
+	if (turn == r->turn && is_before(r, ep, pages->rearmost))
 		pages->rearmost = ep;
 	if (place_of(r, ep)->reading && is_before(r, ep, pages->amid))
 		pages->amid = ep;
 	pages->members[pages->n++] = ep;
 }
 
+static void
+consider_of_tenant(void *arg, OutboxEndpoint *ep)
+{
+	const Reader *r = ((Pages *) arg)->reader;
+
+	for (OutboxTurn turn = r->turn; turn <= r->last; turn++)
+		if (ep->lists->in_turn[turn])
+			consider_waiting(arg, ep);
+}
+
 /* Looks through the waiting endpoints or through the tenant's, whichever are fewer. */
 static void
 find_waiting(Pages *pages)
 {
-	OutboxTurn	  turn = pages->reader->turn;
+	const Reader *r = pages->reader;
 	OutboxTenant *tenant = pages->first->tenant;
 
-	if (tenant && tenant->nendpoints < outbox_loop.turns[turn])
-		outbox_subscribers_of_tenant(tenant, consider_waiting, pages);
-	else
+	if (tenant && tenant->nendpoints < count_waiting(r))
+	{
+		outbox_subscribers_of_tenant(tenant, consider_of_tenant, pages);
+		return;
+	}
+	for (OutboxTurn turn = r->turn; turn <= r->last; turn++)
 		for (OutboxEndpoint *ep = outbox_turn_first(turn); ep;
 			 ep = outbox_turn_next(turn, ep))
 			consider_waiting(pages, ep);
@@ -319,7 +316,7 @@ choose_tick(const Pages *pages)
 
 	if (c->reading == NULL && pages->amid)
 		tick = target_of(pages->reader, pages->amid);
-	if (tick == NULL || !may_read_to(c, tick))
+	if (tick == NULL || !outbox_cursor_may_read_to(c, tick))
 		tick = target_of(pages->reader, pages->leader);
 	return tick;
 }
@@ -337,18 +334,29 @@ begin_at(Pages *pages, OutboxCursor *from)
 	outbox_cursor_copy(from, leader);
 	if (pages->n == 1)
 		return;
-	last_seq = last_seq_of(leader, pages->tick);
+	last_seq = outbox_cursor_start(leader, pages->tick);
 	outbox_cursor_set(from, leader->read, pages->tick, last_seq);
 	for (int i = 0; i < pages->n; i++)
 	{
 		const OutboxCursor *c = place_of(pages->reader, pages->members[i]);
 
-		if (c->read != from->read && may_read_to(c, pages->tick) &&
-			last_seq_of(c, pages->tick) == last_seq &&
+		if (c->read != from->read && outbox_cursor_may_read_to(c, pages->tick) &&
+			outbox_cursor_start(c, pages->tick) == last_seq &&
 			outbox_tick_reaches(from->read, c->read) &&
 			may_take_from(pages, pages->leader, c->read))
 			outbox_cursor_set(from, c->read, pages->tick, last_seq);
 	}
+}
+
+/*
+ * While memory is short, an endpoint that has events gets no more from other places.  It
+ * does from its own, because endpoints that are at one place are to stay together.
+ */
+static bool
+spares_memory(const Pages *pages, const OutboxEndpoint *ep)
+{
+	return pages->reader == &delivers && ep->feed->window_count > 0 &&
+		outbox_memory_is_short();
 }
 
 /* Leaves the members that can read with the leader, and the leader. */
@@ -364,10 +372,12 @@ join(Pages *pages, const OutboxCursor *from)
 		OutboxCursor   *c = place_of(pages->reader, ep);
 
 		if (ep != pages->leader &&
-			(!has_place_in(c, from, tick) || !may_take_from(pages, ep, from->read)))
+			(!outbox_cursor_has_place_in(c, from, tick) ||
+			 !may_take_from(pages, ep, from->read) ||
+			 (spares_memory(pages, ep) && outbox_cursor_start(c, tick) > from->last_seq)))
 			continue;
 		if (c->reading != tick)
-			outbox_cursor_set(c, c->read, tick, last_seq_of(c, tick));
+			outbox_cursor_set(c, c->read, tick, outbox_cursor_start(c, tick));
 		ep->feed->page = pages->number;
 		pages->members[n++] = ep;
 	}
@@ -434,7 +444,10 @@ wants(void *arg, const char *topic, size_t len, OutboxRow *row)
 	return pages->nwanted > 0 ? pages : NULL;
 }
 
-/* One that has no room leaves the pages before this event. */
+/*
+ * One that has no room leaves the pages before this event.  If there is no memory for the
+ * next one, the page ends, so that the others stay together.
+ */
 static void
 takes(void *arg, void *wanted, OutboxEvent *event)
 {
@@ -453,20 +466,60 @@ takes(void *arg, void *wanted, OutboxEvent *event)
 			ep->feed->page = 0;
 			last_seq--;
 		}
+		else
+			pages->taken++;
 		ep->feed->cursor.last_seq = Max(ep->feed->cursor.last_seq, last_seq);
 		ep->place.dirty = true;
 		outbox_busy_add(ep);
 	}
+	if (!outbox_memory_fits(pages->spares))
+		pages->query->max_bytes = 1;
+}
+
+/* It was read for, and lets all others go before it if it waits. */
+static void
+back_in_turn(const Reader *r, OutboxEndpoint *ep, TimestampTz now)
+{
+	take_turn(r, ep, now);
+	outbox_turn_last(r->turn, ep);
+}
+
+/*
+ * The endpoint that had waited longest was read for, at a cost of so many rows.  Notes when
+ * the next one has to be, if each of them is to be in a second.  If the page has paid, and
+ * there is memory, that is at once.
+ */
+static void
+set_deadline(const Pages *pages, int cost)
+{
+	int n = 0;
+
+	if (PAYS * pages->taken >= cost && outbox_memory_fits(outbox_memory_limit() / 4))
+		return;
+	for (int i = 0; i < pages->n; i++)
+		n += pages->members[i]->lists->in_turn[OUTBOX_TURN_READ];
+	read_at = pages->now +
+		USECS_PER_SEC * n / Max(outbox_loop.turns[OUTBOX_TURN_READ], 1);
+}
+
+/* Returns the endpoint at whose place pages begin. */
+static OutboxEndpoint *
+choose_leader(Reader *r, const Pages *pages)
+{
+	if (r->nreads++ % FROM_FIRST == 0 ||
+		(r == &delivers && (pages->now >= read_at || outbox_memory_is_short())))
+		return pages->first;
+	return pages->rearmost;
 }
 
 /*
  * Reads pages for endpoints that wait for their turn, and advances their cursors.  Returns
  * the cost in rows.
  *
- * They begin at the place of the endpoint whose turn it is, or mostly at the rearmost
- * place.  So each gets on, and endpoints that are behind catch up with the others.  As
- * many rows are read as endpoints were asked, so that asking them costs no more than
- * reading.
+ * They begin at the rearmost place, or sometimes at the place of the endpoint that has
+ * waited longest.  So endpoints that are behind catch up with the others, and each gets
+ * on.  As many rows are read as endpoints were asked, so that asking them costs no more
+ * than reading.
  */
 static int
 read_pages(Reader *r, OutboxEndpoint *first, TimestampTz now, XLogRecPtr *lsn)
@@ -483,11 +536,18 @@ read_pages(Reader *r, OutboxEndpoint *first, TimestampTz now, XLogRecPtr *lsn)
 	int			   waiting;
 	int			   cost = 0;
 
-	pages.members = palloc_extended(sizeof(OutboxEndpoint *) * outbox_loop.turns[r->turn],
+	pages.members = palloc_extended(sizeof(OutboxEndpoint *) * count_waiting(r),
 									MCXT_ALLOC_HUGE);
 	find_waiting(&pages);
 	waiting = pages.n;
-	pages.leader = r->nreads++ % FROM_FIRST == 0 ? first : pages.rearmost;
+	pages.query = &query;
+	pages.spares = outbox_memory_limit() / 2;
+	if (r == &delivers && outbox_memory_is_short())
+	{
+		query.max_rows = SHORT_PAGE_ROWS;
+		pages.spares = 0;
+	}
+	pages.leader = choose_leader(r, &pages);
 	outbox_step_blame(pages.leader->id);
 	pages.tick = choose_tick(&pages);
 	if (pages.tick)
@@ -504,28 +564,30 @@ read_pages(Reader *r, OutboxEndpoint *first, TimestampTz now, XLogRecPtr *lsn)
 			query.max_bytes = 1;
 		cost += outbox_log_read(&place, pages.tick, &query, lsn) + PAGE_COST;
 		if (place.reading == NULL || cost >= waiting ||
-			pages.leader->feed->page != number || !can_join(r, pages.leader, now) ||
-			outbox_head_step_is_over())
+			pages.leader->feed->page != number ||
+			turn_of(r, pages.leader, now) != r->turn || outbox_head_step_is_over())
 			break;
 	}
+	if (r == &delivers && pages.leader == first)
+		set_deadline(&pages, cost);
 	for (int i = 0; i < pages.n; i++)
 	{
 		OutboxEndpoint *ep = pages.members[i];
 		OutboxCursor   *c = place_of(r, ep);
 
-		if (ep->feed->page != number)
-			continue;
-		if (place.reading)
+		if (ep->feed->page == number && place.reading)
 			c->last_seq = Max(c->last_seq, place.last_seq);
-		else
+		else if (ep->feed->page == number)
 		{
 			outbox_cursor_set(c, place.read, NULL, 0);
 			if (ep != pages.leader)
 				r->ended(ep);
 		}
+		if (ep != pages.leader)
+			back_in_turn(r, ep, now);
 	}
 	r->ended(pages.leader);
-	outbox_turn_last(r->turn, pages.leader); /* it is to be in the next page as well */
+	back_in_turn(r, pages.leader, now);
 	pfree(pages.members);
 	pfree(pages.wanted);
 	return Max(cost, PAGE_COST);
@@ -555,37 +617,17 @@ outbox_laggards_read(TimestampTz now, XLogRecPtr *lsn)
 	return read_in_turn(&counts, now, lsn) || more;
 }
 
+TimestampTz
+outbox_laggards_next_time(TimestampTz now)
+{
+	return outbox_memory_is_short() && outbox_loop.turns[OUTBOX_TURN_READ] > 0 &&
+			read_at > now ?
+		read_at :
+		DT_NOEND;
+}
+
 bool
 outbox_laggards_have_work(TimestampTz now)
 {
 	return next_in_turn(&delivers, now) != NULL || next_in_turn(&counts, now) != NULL;
-}
-
-/*
- * The endpoints are examined in turn, so that all of them give up something before one does
- * twice.  Nothing is read for them before they may send again.
- */
-void
-outbox_laggards_give_up(TimestampTz now)
-{
-	static int hand;
-
-	for (int n = Min(outbox_loop.roster.n, GIVE_UP_AT_ONCE);
-		 n > 0 && outbox_memory_is_short(); n--)
-	{
-		OutboxEndpoint *ep;
-
-		if (hand >= outbox_loop.roster.n)
-			hand = 0;
-		ep = outbox_loop.roster.endpoints[hand++];
-		if (outbox_endpoint_rests(ep) || ep->member.recreate ||
-			!outbox_status_is_shut(ep, now) ||
-			(ep->feed->window_count == 0 &&
-			 (ep->queue->nwaiting <= 1 || ep->status.unstorable)))
-			continue;
-		if (ep->feed->window_count > 0)
-			outbox_window_drop(ep, &outbox_loop.head);
-		ep->place.dirty = true; /* the settle parks the waiting deliveries */
-		outbox_busy_settle(ep);
-	}
 }

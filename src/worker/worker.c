@@ -406,6 +406,8 @@ time_to_sleep(TimestampTz examined_at, bool more)
 
 	fill_at = DT_NOEND;
 	until = Min(until, outbox_busy_next_time());
+	if (outbox_enabled)
+		until = Min(until, outbox_laggards_next_time(now));
 
 	/*
 	 * A lock wait inside a transaction may have reset the latch, so the counters
@@ -555,7 +557,7 @@ loop(void)
 									   now - CANCEL_AFTER);
 
 		outbox_chores_first(now);
-		outbox_laggards_give_up(now);
+		outbox_chores_give_up(now);
 		if (outbox_enabled)
 			more = read_step(now);
 		outbox_chores_backlog(now);

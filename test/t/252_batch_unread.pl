@@ -27,7 +27,7 @@ ask("ALTER INDEX outbox.events_${piece}_tenant_seq_idx RENAME TO hidden");
 $receiver->control(path => '/hold/batch', behave => '/ok');
 ok(wait_sql($node, "SELECT count(*) = 1 FROM outbox.held_steps WHERE step = 'read' AND endpoint = 'batch' AND failures > 2"),
 	'it cannot read more, again and again');
-ok( wait_sql($node, "SELECT delivered > 900 AND delivered < 3000 AND delivered % 100 > 0 AND processing = 0"
+ok( wait_sql($node, "SELECT delivered > 400 AND delivered < 3000 AND delivered % 100 > 0 AND processing = 0"
 		  . " FROM outbox.stats WHERE endpoint = 'batch'"),
 	'and has got what it had read');
 is(ask("SELECT count(*) FROM outbox.held_steps WHERE step = 'read' AND endpoint = 'batch'"), 1, 'meanwhile');
