@@ -1,4 +1,5 @@
 # Reading a standby for MINUTES cancels nothing, and a snapshot that is held costs few rows.
+# Without feedback, a transaction that has read views and is idle is not cancelled either.
 # The default is 15 minutes.  20 endpoints get RATE (700) events a second while the snapshot is held.
 use strict;
 use warnings;
@@ -38,7 +39,7 @@ SQL
 			{
 				open(STDOUT, '>&', \*STDERR);
 				exec 'pgbench', '-n', '-h', $node->host, '-p', $node->port, '-f', "$dir/$name.sql", '-R', $per_second,
-				  '-c', 4, '-T', $minutes * 60, 'postgres'
+				  '-c', 4, '-T', int($minutes * 60), 'postgres'
 				  or POSIX::_exit(127);
 			}
 			push @OutboxTest::Receiver::started, $pid;
@@ -65,10 +66,9 @@ while (time < $until)
 {
 	my $begun = time;
 
-	foreach my $view (qw(stats status endpoints tenants workers metrics()))
+	foreach my $view (qw(stats status endpoints workers metrics()))
 	{
 		my ($rc, undef, $err) = $standby->psql('postgres', "SELECT count(*) FROM outbox.$view");
-		next if $view eq 'tenants' && $err =~ /does not exist/;
 		$reads++;
 		$failed++ if $rc != 0;
 		diag($err) if $rc != 0;
@@ -90,6 +90,47 @@ diag(sprintf '%d minutes: %d reads of the standby, the slowest round %.1f s; at 
 	$minutes, $reads, $slowest, $most,
 	$held->safe_psql('postgres', "SELECT sum(pg_total_relation_size(oid)) / 1048576 FROM pg_class WHERE relname IN ('positions_0', 'positions_1')"),
 	$primary->safe_psql('postgres', 'SELECT count(*) FROM outbox.positions'));
+
+# --- Without feedback, a transaction that has read views and is idle outlives routine work
+
+$standby->append_conf('postgresql.conf', "hot_standby_feedback = off\nmax_standby_streaming_delay = 30s\n");
+$standby->reload;
+ok(wait_sql($primary, q{SELECT bool_and(backend_xmin IS NULL) FROM pg_stat_activity WHERE backend_type = 'walsender'}),
+	'the primary does not know what is read');
+my $conflicts = 'SELECT sum(confl_lock + confl_snapshot) FROM pg_stat_database_conflicts';
+my ($idle, $locks) = map { $standby->background_psql('postgres', on_error_stop => 0) } 1 .. 2;
+$_->query_safe('BEGIN') foreach $idle, $locks;
+$idle->query_safe("SELECT count(*) FROM outbox.$_") foreach qw(stats status endpoints workers metrics());
+$locks->query_safe('SELECT count(*) FROM outbox.positions');
+my $pid = $locks->query_safe('SELECT pg_backend_pid()');
+
+# A worker moves the rows once, and then not for ten minutes.  So each round has a new worker,
+# and as many rows as two minutes of deliveries write.
+my $begun = time;
+my $piece = 'SELECT piece FROM outbox.positions ORDER BY number DESC LIMIT 1';
+my $moved = 0;
+while ($moved < 3 || time - $begun < 45)
+{
+	my $was = $primary->safe_psql('postgres', $piece);
+
+	$primary->safe_psql('postgres', <<'SQL');
+INSERT INTO outbox.positions SELECT (SELECT piece FROM outbox.positions ORDER BY number DESC LIMIT 1), -n, p.endpoint_id, p.shared, p.generation,
+	p.read_tick, p.read, p.read_seq_low, p.reading_tick, p.reading, p.reading_seq_low, p.reading_seq_high, p.last_seq, p.pending, p.delivered,
+	p.failed_attempts, p.settled_at, p.counters, p.failing_since, p.failing_told, p.state_since, p.probes
+FROM (SELECT DISTINCT ON (endpoint_id) * FROM outbox.positions ORDER BY endpoint_id, number DESC) p, generate_series(1, 6000) n ON CONFLICT DO NOTHING
+SQL
+	replace_worker($primary);
+	$primary->safe_psql('postgres', "SELECT outbox.emit('load.n' || n, '{}') FROM generate_series(1, 20) n");
+	wait_sql($primary, "SELECT ($piece) <> $was") or last;
+	$moved++;
+}
+cmp_ok($moved, '>=', 3, "the table of positions was emptied $moved times in " . int(time - $begun) . ' s');
+$primary->wait_for_catchup($standby);
+is($standby->safe_psql('postgres', "SELECT count(*) FROM pg_stat_activity WHERE pid = $pid"), 0, 'which ends a transaction that has a lock on it');
+is($standby->safe_psql('postgres', $conflicts), 1, 'and no other');
+is($idle->query_safe('SELECT count(*) FROM outbox.stats'), 20, 'so one that has read views goes on');
+$idle->query_safe('COMMIT');
+eval { $locks->quit };
 # It ends with its server: the patience of a session's queries may be over by now.
 $_->stop foreach $standby, $primary, $held;
 eval { $snapshot->quit };
