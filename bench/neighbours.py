@@ -85,10 +85,10 @@ def beside_slow(bench, count, tenants, files):
     cluster.create_endpoint("fast", f"http://127.0.0.1:{port}/fast", f", '{{fast}}'{of_tenant(fast)}")
     cluster.emit(1000, topic="slow", tenant=slow)
     cluster.settle(2)
-    cluster.emit(30000, topic="fast", tenant=fast)
     # All slow ones answer at once at first, and a slot becomes free when one answers.
     enough = min(files - 256, SLOTS) if files else SLOTS + count
     turn = SLOW * max((count + 1) / enough, 1)
+    cluster.emit(int((7 * turn + 3 * SLOW) * 32 / FAST), topic="fast", tenant=fast)
     cluster.settle(max(3 * SLOW, turn))
     begun = time.time()
     time.sleep(bench.scale(4, 2) * turn)

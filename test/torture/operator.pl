@@ -62,13 +62,15 @@ sub emit_to
 	return;
 }
 
-# Something that may last
+# Something that may last.  It gives up if it does not get its lock: whatever waits for an open transaction with a strong lock
+# lets all others wait behind it, which is PostgreSQL's own.
 sub in_background
 {
 	my ($dbname, $sql) = @_;
 	my $pid = fork // die "fork: $!";
 	if ($pid == 0)
 	{
+		$ENV{PGOPTIONS} = '-c lock_timeout=1s';
 		open STDERR, '>', '/dev/null';
 		open STDOUT, '>', '/dev/null';
 		exec 'psql', '-Xq', '-d', $node->connstr($dbname), '-c', $sql or POSIX::_exit(127);

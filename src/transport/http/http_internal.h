@@ -348,7 +348,8 @@ extern int64 outbox_http_rests_deadline(void);
  * next_ended: a transfer that has ended, and how; NULL: none.
  * check_room: begins or ends to close idle connections.  Cheap, to be called often.
  * are_scarce: more than three quarters of the connections that may stay open are there, or
- * there is no room for as many as a target begins with.
+ * there is no room for as many as a target begins with, and some are idle.  Where nearly all
+ * have one of the requests that run, slots decide, and none is closed for another host.
  */
 extern bool			   outbox_http_pools_init(void);
 extern void			   outbox_http_pools_shutdown(void);
@@ -362,7 +363,7 @@ extern int64		   outbox_http_pools_next_timer(void);
 extern bool			   outbox_http_pools_may_have_ended(void);
 extern OutboxTransfer *outbox_http_pools_next_ended(CURLcode *result);
 extern void			   outbox_http_pools_check_room(void);
-extern bool			   outbox_http_pools_are_scarce(void);
+extern bool			   outbox_http_pools_are_scarce(int running);
 
 /*
  * http_socket.c.  watch: a socket was opened.  'events' passes epoll's

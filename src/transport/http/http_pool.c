@@ -18,6 +18,7 @@
 #define CONNECTIONS_PER_POOL 128 /* that one handle serves well */
 #define TOGETHER 8				 /* requests that are begun together */
 #define CONNECTIONS_SHARE 4		 /* of the worker's memory, 1/4 is for connections */
+#define IDLE_SHARE 8 /* with fewer idle ones, none is closed for another host */
 
 /* Descriptors that tables, lookups and other transports may need. */
 #define FILES_OF_OTHERS 2048
@@ -244,13 +245,15 @@ outbox_http_pools_next_ended(CURLcode *result)
 }
 
 bool
-outbox_http_pools_are_scarce(void)
+outbox_http_pools_are_scarce(int running)
 {
 	size_t most = outbox_memory_limit() / CONNECTIONS_SHARE;
+	int	   idle = outbox_http_connections - running;
 
-	return outbox_http_connections > (int64) limit * 3 / 4 ||
-		outbox_http_connections > (int64) limit - OUTBOX_WIDTH_FIRST ||
-		outbox_http_connections_bytes > most / 4 * 3;
+	return outbox_http_connections_bytes > most / 4 * 3 ||
+		(idle > outbox_http_connections / IDLE_SHARE &&
+		 (outbox_http_connections > (int64) limit * 3 / 4 ||
+		  outbox_http_connections > (int64) limit - OUTBOX_WIDTH_FIRST));
 }
 
 /*

@@ -48,6 +48,8 @@ find_target(const void *key)
 	return NULL;
 }
 
+static int nrunning; /* transfers of all targets */
+
 /*
  * Where connections are scarce, more of them to one host would close connections to
  * others.  So a target begins with one request at a time.
@@ -55,7 +57,7 @@ find_target(const void *key)
 static int
 first_width(void)
 {
-	return outbox_http_pools_are_scarce() ? 1 : OUTBOX_WIDTH_FIRST;
+	return outbox_http_pools_are_scarce(nrunning) ? 1 : OUTBOX_WIDTH_FIRST;
 }
 
 OutboxTargetState *
@@ -104,6 +106,7 @@ run(OutboxTransfer *t)
 {
 	t->runs = t->connects = true;
 	t->host->running++;
+	nrunning++;
 	t->host->connecting++;
 }
 
@@ -182,6 +185,7 @@ outbox_http_leave_target(OutboxTransfer *t)
 	if (t->runs)
 	{
 		host->running--;
+		nrunning--;
 		host->width.ended++;
 		host->width.good += t->outcome.status / 100 == 2;
 	}
