@@ -35,6 +35,7 @@
 #define HEADERS_MAX (64 * 1024)	 /* bytes */
 #define BODY_KEPT (64 * 1024)	 /* bytes of buffers that a free request keeps */
 #define CONNECTIONS_MAX 200L	 /* that stay open */
+#define LOOKUPS_MAX 512L		 /* a name without an answer holds one */
 #define CONNECTION_IDLE_MAX 50L	 /* s */
 #define CONNECTION_LIFE_MAX 300L /* s; an old DNS answer is used no longer */
 #define NEVER (-1)
@@ -693,6 +694,10 @@ aws_http_init(const OutboxServices *given)
 	if (epoll_fd < 0 || curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK)
 		return false;
 	multi = curl_multi_init();
+#if LIBCURL_VERSION_NUM >= 0x081400
+	if (multi != NULL)
+		curl_multi_setopt(multi, CURLMOPT_RESOLVE_THREADS_MAX, LOOKUPS_MAX);
+#endif
 	return multi != NULL &&
 		curl_multi_setopt(multi, CURLMOPT_SOCKETFUNCTION, want_socket) == CURLM_OK &&
 		curl_multi_setopt(multi, CURLMOPT_TIMERFUNCTION, set_timer) == CURLM_OK &&

@@ -13,7 +13,7 @@ own_network();
 my $hung = 400;
 my $receiver = OutboxTest::Receiver->new('main');
 my ($zone, $questions) = start_dns();
-my $node = outbox_node('main');
+my $node = outbox_node('main', conf => is_installed('outbox_aws') ? "outbox.sinks = 'webhook, aws'\n" : '');
 
 sub ask { return $node->safe_psql('postgres', $_[0]) }
 
@@ -38,5 +38,21 @@ my $worker = worker_pid($node);
 my @threads = glob "/proc/$worker/task/*";
 cmp_ok(scalar(@threads), '>=', $hung, 'the names that hang still have their threads');
 cmp_ok(scalar(@threads), '<=', 516, 'which are bounded');
+
+# AWS: libcurl's own lookups, for which newer libcurl has few threads
+if (is_installed('outbox_aws'))
+{
+	my $hang = 60;
+	my $create = sub {
+		my ($name, $host) = @_;
+		return "SELECT outbox.create_endpoint('$name', 'arn:aws:sqs:eu-central-1:123456789012:q', '{$name}', config => '{\"endpoint_url\": \"http://$host:$receiver->{port}\"}',"
+		  . q~ credentials => '{"access_key_id": "a", "secret_access_key": "b"}', format => 'raw', timeout => '60 s', connect_timeout => '60 s');~;
+	};
+	ask(join ' ', map { $create->("aws$_", "dead$_.test") . " SELECT outbox.emit('aws$_', '{}');" } 1 .. $hang);
+	ok(wait_sql($node, "SELECT sum(processing) = $hang FROM outbox.stats WHERE endpoint ~ '^aws'"), "$hang names of AWS wait for an answer");
+	ask($create->('good', 'fine.test') . " SELECT outbox.emit('good', '{}')");
+	ok(wait_sql($node, "SELECT coalesce(reason, last_error) LIKE 'SQS: %' FROM outbox.stats WHERE endpoint = 'good'"), 'and another one is asked');
+	is(ask("SELECT sum(processing) = $hang FROM outbox.stats WHERE endpoint ~ '^aws'"), 't', 'while they wait');
+}
 $node->stop;
 done_testing();
