@@ -160,7 +160,7 @@ typedef struct OutboxWindowEntry
 
 /*
  * The endpoint's settings, as outbox.endpoint_settings has them.  Written by
- * endpoint_settings.c and reload.c.
+ * endpoint_settings.c, judge.c and reload.c.
  */
 typedef struct OutboxEndpointConfig
 {
@@ -170,6 +170,7 @@ typedef struct OutboxEndpointConfig
 	int					   batch_size; /* 1: no batches */
 	char				 **patterns;
 	JsonPath			  *filter;		 /* NULL: none */
+	bool				   judged;		 /* true if it was evaluated */
 	uint64				   row_version;	 /* changes with the stored rows: made of their
 									   * xmin */
 	uint64				   keys_version; /* of the key file that opened them */
@@ -383,6 +384,7 @@ typedef enum OutboxTurn
 	OUTBOX_TURN_ALONG,	/* pages that are read for others: they have enough for now */
 	OUTBOX_TURN_COUNT,	/* a page of the log, to count their backlog */
 	OUTBOX_TURN_AHEAD,	/* the head: they have read or counted all that may be read */
+	OUTBOX_TURN_JUDGE,	/* time for their filters */
 	OUTBOX_TURN_SHARE,	/* a settle that lets them follow the shared position */
 	OUTBOX_TURNS
 } OutboxTurn;

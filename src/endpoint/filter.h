@@ -20,7 +20,7 @@ typedef enum OutboxFilterResult
 
 /*
  * The length of a filter times the size of a payload, in bytes.  The worst payload of this
- * size takes about 20 ms.
+ * size takes 30 to 60 ms.
  */
 #define OUTBOX_FILTER_MAX_WORK (UINT64CONST(128) * 1024 * 1024)
 

@@ -23,7 +23,21 @@
 #define PAYS_MAX (160 * USECS_PER_SEC) /* time that debts take to be paid, at most */
 #define UNUSED_MAX USECS_PER_SEC
 
+/*
+ * Filters have an account of their own.  1/SHARE of the time pays that of a tenant, half
+ * of that the account of an endpoint of the tenant, and twice that the account of all that
+ * have to wait.  Of the time in which the process sleeps, IDLE_PAYS times as much more pays.
+ */
+#define IDLE_PAYS 4
+
+/* A flow that had to wait waits for others that do, until it has had no debt for so long. */
+#define DEBTOR_FOR (10 * USECS_PER_SEC)
+
+/* An evaluation of so many µs holds up others twice as much as shorter ones together. */
+#define LONG_WORK 1000
+
 static int64 orders; /* of flows that began to wait */
+static int64 slept;	 /* µs that filters' debts were paid for besides, in sleep */
 
 /* True if the first is less, modulo 2^64. */
 static bool
@@ -239,6 +253,96 @@ outbox_flow_first_held(pairingheap *held)
 {
 	return pairingheap_is_empty(held) ? NULL : flow_of(pairingheap_first(held));
 }
+
+/* ---------------------------------------------------------------- filters */
+
+void
+outbox_flow_slept(int64 usec)
+{
+	slept += usec * IDLE_PAYS;
+}
+
+/* Returns how many µs pay a µs of a debt. */
+static int64
+price(const OutboxFlow *f)
+{
+	if (f->parent == NULL)
+		return SHARE / 2;
+	return f->parent->parent == NULL ? SHARE : SHARE * 2;
+}
+
+/*
+ * Returns the µs for which the flow has to wait, if the process does not sleep.  That of an
+ * endpoint that rests has no debt, and cannot be written.
+ */
+static int64
+left_to_pay(OutboxFlow *f, TimestampTz now)
+{
+	int64 left = f->judged_paid_at - (now + slept);
+
+	if (!f->debtor)
+		return 0;
+	f->owes = f->owes && left > 0;
+	f->debtor = left >= -DEBTOR_FOR;
+	return f->owes ? left : 0;
+}
+
+/* Adds to the debt of one flow. */
+static void
+owe(OutboxFlow *f, int64 usec, TimestampTz now)
+{
+	TimestampTz clock = now + slept;
+	int64		left = Max(f->judged_paid_at - clock, 0) + usec * price(f);
+
+	f->judged_paid_at = clock + Min(left, PAYS_MAX);
+	if (left > DEBT_FREE * price(f))
+		f->owes = f->debtor = true;
+}
+
+bool
+outbox_flow_may_owe(const OutboxFlow *f)
+{
+	return f->debtor || (f->parent && f->parent->debtor);
+}
+
+void
+outbox_flow_judged(OutboxFlow *f, int64 usec, TimestampTz now)
+{
+	int64 harm = usec + usec * usec / LONG_WORK;
+	bool  debtor = false;
+
+	for (; f->parent != NULL; f = f->parent)
+	{
+		owe(f, harm, now);
+		debtor = debtor || f->debtor;
+	}
+	if (debtor)
+		owe(f, harm, now);
+}
+
+TimestampTz
+outbox_flow_judge_at(OutboxFlow *f, bool debtor, TimestampTz now)
+{
+	OutboxFlow *root = f;
+	int64		left = 0;
+	int64		of_all;
+
+	for (; root->parent != NULL; root = root->parent)
+	{
+		left = Max(left, left_to_pay(root, now));
+		debtor = debtor || root->debtor;
+	}
+	of_all = debtor ? left_to_pay(root, now) : 0;
+	left = Max(left, of_all);
+
+	/* To wait for the others does not make it free of them. */
+	for (; of_all > 0 && f != root; f = f->parent)
+		if (f->debtor)
+			f->judged_paid_at = Max(f->judged_paid_at, now + slept);
+	return now + (left + IDLE_PAYS) / (1 + IDLE_PAYS);
+}
+
+/* --------------------------------------------------------------- requests */
 
 /*
  * More work than the requests may take is a debt at once: of the endpoint, and of its

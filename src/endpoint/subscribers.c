@@ -198,18 +198,12 @@ outbox_subscribers_here(void)
 	return nhere > 0;
 }
 
-static OutboxFilterResult
-passes(JsonPath *filter, OutboxRow *row)
-{
-	return filter && !outbox_row_unreadable(row) ?
-		outbox_filter(filter, outbox_row_payload(row)) :
-		OUTBOX_FILTER_YES;
-}
-
 OutboxFilterResult
 outbox_passes(const OutboxEndpoint *ep, OutboxRow *row)
 {
-	return passes(ep->config.filter, row);
+	return ep->config.filter && !outbox_row_unreadable(row) ?
+		outbox_filter(ep->config.filter, outbox_row_payload(row)) :
+		OUTBOX_FILTER_YES;
 }
 
 bool
@@ -227,17 +221,9 @@ outbox_subscribes(const OutboxEndpoint *ep, const char *topic, size_t len, Outbo
 	return outbox_topic_in_list(topic, len, ep->config.patterns, ep->config.npatterns);
 }
 
-bool
-outbox_subscribers_include(const OutboxEndpoint *ep, const char *topic, size_t len,
-						   OutboxRow *row)
-{
-	return outbox_subscribes(ep, topic, len, row) &&
-		outbox_passes(ep, row) == OUTBOX_FILTER_YES;
-}
-
-/* Its arrays have room for 'n' and 'nother'. */
+/* Its arrays have room for 'n'. */
 static OutboxSubscribers *
-remember(const char *name, int n, int nother)
+remember(const char *name, int n, int nothers)
 {
 	bool			   found;
 	OutboxSubscribers *s = topics_lookup(newer.by_name, name);
@@ -250,14 +236,12 @@ remember(const char *name, int n, int nother)
 	room = MemoryContextAllocZero(newer.cxt,
 								  (sizeof(*s->endpoints) + sizeof(*s->result) +
 								   sizeof(*s->cancelled)) *
-										  n +
-									  sizeof(*s->others) * nother);
+									  n);
 	s->endpoints = (OutboxEndpoint **) room;
-	s->others = (OutboxOtherSubscriber **) (s->endpoints + n);
-	s->result = (OutboxFilterResult *) (s->others + nother);
+	s->result = (OutboxFilterResult *) (s->endpoints + n);
 	s->cancelled = (bool *) (s->result + n);
 	s->n = n;
-	s->nothers = nother;
+	s->nothers = nothers;
 	account_topics();
 	return s;
 }
@@ -331,8 +315,6 @@ match(const char *name, const char *topic, const OutboxTenant *t)
 	s = remember(name, f.nhere, f.n - f.nhere);
 	for (int i = 0; i < f.nhere; i++)
 		s->endpoints[i] = f.list[i]->endpoint;
-	for (int i = 0; i < s->nothers; i++)
-		s->others[i] = f.list[f.nhere + i]->other;
 	s->found_at = changes;
 	if (f.list)
 		pfree(f.list);
@@ -367,7 +349,6 @@ recall(const char *name, const OutboxTenant *t)
 		return NULL;
 	copy = remember(name, s->n, s->nothers);
 	memcpy(copy->endpoints, s->endpoints, sizeof(*s->endpoints) * s->n);
-	memcpy(copy->others, s->others, sizeof(*s->others) * s->nothers);
 	copy->found_at = s->found_at;
 	return copy;
 }
@@ -416,13 +397,4 @@ outbox_subscribers_exist(const char *topic)
 	const OutboxSubscribers *s = outbox_subscribers_of(topic, strlen(topic), NULL);
 
 	return s->n > 0 || s->nothers > 0;
-}
-
-bool
-outbox_subscribers_elsewhere(const OutboxSubscribers *s, OutboxRow *row)
-{
-	for (int i = 0; i < s->nothers; i++)
-		if (passes(s->others[i]->filter, row) != OUTBOX_FILTER_NO)
-			return true;
-	return false;
 }

@@ -13,24 +13,22 @@ typedef struct OutboxOtherSubscriber
 	char					  *tenant; /* NULL: none */
 	int						   npatterns;
 	char					 **patterns;
-	JsonPath				  *filter; /* NULL: none */
 	struct OutboxSubscription *subscription;
 } OutboxOtherSubscriber;
 
 /* The subscribers of one topic, for events of one tenant or of none. */
 typedef struct OutboxSubscribers
 {
-	const char			   *name; /* of tenant and topic */
-	uint32					hash;
-	char					status;
-	uint64					found_at; /* the number of changes of endpoints by then */
-	int						n;
-	OutboxEndpoint		  **endpoints; /* by id */
-	OutboxFilterResult	   *result;	   /* of each endpoint's filter for the current
+	const char		   *name; /* of tenant and topic */
+	uint32				hash;
+	char				status;
+	uint64				found_at; /* the number of changes of endpoints by then */
+	int					n;
+	OutboxEndpoint	  **endpoints; /* by id */
+	OutboxFilterResult *result;	   /* of each endpoint's filter for the current
 										* event */
-	bool				   *cancelled; /* true where the current event is cancelled */
-	int						nothers;
-	OutboxOtherSubscriber **others;
+	bool			   *cancelled; /* true where the current event is cancelled */
+	int					nothers;   /* endpoints that other workers serve */
 } OutboxSubscribers;
 
 extern void outbox_subscribers_init(void);
@@ -67,12 +65,6 @@ extern OutboxSubscribers *outbox_subscribers_of(const char *topic, size_t len,
 extern bool outbox_subscribers_exist(const char *topic);
 
 /*
- * True if an endpoint that another worker serves gets this event.  Evaluates
- * filters.
- */
-extern bool outbox_subscribers_elsewhere(const OutboxSubscribers *s, OutboxRow *row);
-
-/*
  * The first is true if the endpoint now subscribes to the event's topic, and gets events
  * of its tenant.  The second is the result of its filter for the event.  An event that
  * cannot be read passes.
@@ -80,12 +72,5 @@ extern bool outbox_subscribers_elsewhere(const OutboxSubscribers *s, OutboxRow *
 extern bool outbox_subscribes(const OutboxEndpoint *ep, const char *topic, size_t len,
 							  OutboxRow *row);
 extern OutboxFilterResult outbox_passes(const OutboxEndpoint *ep, OutboxRow *row);
-
-/*
- * True if the endpoint subscribes to the topic and the event passes its filter.  An
- * event for which the filter fails does not.
- */
-extern bool outbox_subscribers_include(const OutboxEndpoint *ep, const char *topic,
-									   size_t len, OutboxRow *row);
 
 #endif /* OUTBOX_SUBSCRIBERS_H */

@@ -28,17 +28,6 @@
 
 static OutboxCursor looked; /* how far newer ticks have been looked through */
 
-/* It waits for a page again.  If it needs none, it leaves the list by itself. */
-static void
-wait_again(OutboxEndpoint *ep)
-{
-	outbox_turn_remove(OUTBOX_TURN_AHEAD, ep);
-	outbox_turn_remove(OUTBOX_TURN_MEMORY, ep);
-	outbox_turn_remove(OUTBOX_TURN_ALONG, ep);
-	outbox_turn_add(OUTBOX_TURN_READ, ep);
-	outbox_turn_add(OUTBOX_TURN_COUNT, ep);
-}
-
 static void
 leave_head(OutboxEndpoint *ep)
 {
@@ -52,7 +41,7 @@ leave_head(OutboxEndpoint *ep)
 	}
 	else if (!ep->lists->in_turn[OUTBOX_TURN_AHEAD])
 		return;
-	wait_again(ep);
+	outbox_turn_again(ep);
 }
 
 static void *
@@ -103,9 +92,6 @@ outbox_ahead_tick(void)
 void
 outbox_ahead_end(void)
 {
-	OutboxEndpoint *ep;
-
 	outbox_cursor_clear(&looked);
-	while ((ep = outbox_turn_first(OUTBOX_TURN_AHEAD)) != NULL)
-		wait_again(ep);
+	outbox_turn_all_again(OUTBOX_TURN_AHEAD);
 }

@@ -31,6 +31,7 @@
 #include "worker/busy.h"
 #include "worker/dispatch.h"
 #include "worker/head.h"
+#include "worker/judge.h"
 #include "worker/loop.h"
 #include "worker/roster.h"
 
@@ -220,14 +221,19 @@ log_overflow(OutboxEndpoint *ep)
 	ep->place.overflowed = 0;
 }
 
+/* An event becomes dead without its filter where that has no time. */
 static void *
 overflow_wants(void *arg, const char *topic, size_t len, OutboxRow *row)
 {
 	static OutboxFilterResult result;
+	OutboxEndpoint			 *ep = arg;
 
-	if (!outbox_subscribes(arg, topic, len, row))
+	if (!outbox_subscribes(ep, topic, len, row))
 		return NULL;
-	result = outbox_row_forgotten(row) ? OUTBOX_FILTER_YES : outbox_passes(arg, row);
+	result = outbox_row_forgotten(row) ||
+			(!ep->place.keeps && outbox_judge_later(ep, row)) ?
+		OUTBOX_FILTER_YES :
+		outbox_judge(ep, row);
 	return result == OUTBOX_FILTER_NO ? NULL : &result;
 }
 
@@ -307,7 +313,7 @@ move_on(OutboxEndpoint *ep)
 	int64 last_seq;
 	int	  n;
 
-	if (!may_be_moved(ep) ||
+	if (!may_be_moved(ep) || (ep->place.keeps && outbox_judge_later(ep, NULL)) ||
 		!(ep->place.keeps ? lacks_some(ep, cut) : !is_at_head(ep) && place_of(ep) < cut))
 		return 0;
 	outbox_step_blame(ep->id);

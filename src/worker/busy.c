@@ -43,6 +43,7 @@ static dlist_head  turns[OUTBOX_TURNS] = {DLIST_STATIC_INIT(turns[OUTBOX_TURN_RE
 										  DLIST_STATIC_INIT(turns[OUTBOX_TURN_ALONG]),
 										  DLIST_STATIC_INIT(turns[OUTBOX_TURN_COUNT]),
 										  DLIST_STATIC_INIT(turns[OUTBOX_TURN_AHEAD]),
+										  DLIST_STATIC_INIT(turns[OUTBOX_TURN_JUDGE]),
 										  DLIST_STATIC_INIT(turns[OUTBOX_TURN_SHARE])};
 
 static void
@@ -199,6 +200,25 @@ outbox_turn_remove(OutboxTurn turn, OutboxEndpoint *ep)
 	ep->lists->in_turn[turn] = false;
 	dlist_delete(&ep->lists->turn_node[turn]);
 	outbox_loop.turns[turn]--;
+}
+
+/* If it needs no page, it leaves these lists by itself. */
+void
+outbox_turn_again(OutboxEndpoint *ep)
+{
+	for (OutboxTurn turn = 0; turn < OUTBOX_TURN_SHARE; turn++)
+		outbox_turn_remove(turn, ep);
+	outbox_turn_add(OUTBOX_TURN_READ, ep);
+	outbox_turn_add(OUTBOX_TURN_COUNT, ep);
+}
+
+void
+outbox_turn_all_again(OutboxTurn turn)
+{
+	OutboxEndpoint *ep;
+
+	while ((ep = outbox_turn_first(turn)) != NULL)
+		outbox_turn_again(ep);
 }
 
 OutboxEndpoint *

@@ -45,13 +45,16 @@ extern void outbox_busy_add_settled(void);
 /*
  * The endpoint waits for its turn, or no longer does.  It stays where it is if it waits
  * already.  The third function returns the endpoint that has waited longest, the fourth
- * the endpoint behind it.  NULL: there is none.  The last one lets all others go before
- * it if it waits.
+ * the endpoint behind it.  NULL: there is none.  _last lets all others go before it if it
+ * waits.  _again: the thing is there for which it waits, or all that are on this list, so it
+ * waits for a page.
  */
 extern void			   outbox_turn_add(OutboxTurn turn, OutboxEndpoint *ep);
 extern void			   outbox_turn_remove(OutboxTurn turn, OutboxEndpoint *ep);
 extern OutboxEndpoint *outbox_turn_first(OutboxTurn turn);
 extern OutboxEndpoint *outbox_turn_next(OutboxTurn turn, OutboxEndpoint *ep);
 extern void			   outbox_turn_last(OutboxTurn turn, OutboxEndpoint *ep);
+extern void			   outbox_turn_again(OutboxEndpoint *ep);
+extern void			   outbox_turn_all_again(OutboxTurn turn);
 
 #endif /* OUTBOX_BUSY_H */

@@ -19,6 +19,7 @@
 #include "worker/ahead.h"
 #include "worker/busy.h"
 #include "worker/head.h"
+#include "worker/judge.h"
 #include "worker/loop.h"
 
 /* Pages of the head per step. */
@@ -49,25 +50,47 @@ outbox_head_count(OutboxEndpoint *ep, const OutboxRow *row)
 		ep->feed->backlog_since = outbox_row_created_at(row);
 }
 
+/* The endpoint is behind from the current event on, and its backlog is not known. */
+static void
+leave(OutboxEndpoint *ep)
+{
+	const OutboxCursor *head = &outbox_loop.head;
+
+	outbox_busy_add(ep);
+	if (ep->feed->attached)
+		outbox_cursor_set(&ep->feed->cursor, head->read, head->reading, head->last_seq);
+	if (ep->feed->counted)
+		outbox_cursor_set(&ep->feed->counter, head->read, head->reading, head->last_seq);
+	ep->feed->attached = ep->feed->counted = false;
+}
+
 static void *
 head_wants(void *arg, const char *name, size_t len, OutboxRow *row)
 {
 	OutboxSubscribers *s = outbox_subscribers_of(name, len, row);
 	bool			   forgotten = outbox_row_forgotten(row);
 	bool			   attached = false;
-	bool			   wanted = false;
+	bool			   wanted = s->nothers > 0; /* their filters are not evaluated here */
 
 	(void) arg;
 	for (int i = 0; i < s->n; i++)
 	{
 		OutboxEndpoint *ep = s->endpoints[i];
+		bool			reads = ep->feed->attached || ep->feed->counted;
 
-		s->result[i] = forgotten ? OUTBOX_FILTER_YES : outbox_passes(ep, row);
+		if (reads && !forgotten && outbox_judge_later(ep, row))
+		{
+			leave(ep);
+			reads = false;
+		}
+		s->result[i] = !reads ? OUTBOX_FILTER_NO :
+			forgotten		  ? OUTBOX_FILTER_YES :
+								outbox_judge(ep, row);
+		wanted = wanted || !reads || s->result[i] != OUTBOX_FILTER_NO;
 		if (s->result[i] == OUTBOX_FILTER_NO)
 			continue;
 		outbox_endpoint_wake(ep);
 		s->cancelled[i] = outbox_parked_is_cancelled(ep, outbox_row_seq(row));
-		wanted = true;
 		attached = attached || ep->feed->attached;
 	}
 
@@ -79,7 +102,7 @@ head_wants(void *arg, const char *name, size_t len, OutboxRow *row)
 			outbox_head_count(s->endpoints[i], row);
 			outbox_busy_add(s->endpoints[i]); /* at least to publish it */
 		}
-	if (!wanted && outbox_serves_database() && !outbox_subscribers_elsewhere(s, row))
+	if (!wanted && outbox_serves_database())
 		outbox_loop.unmatched++;
 	return attached ? s : NULL;
 }

@@ -18,6 +18,7 @@
 #include "store/parked.h"
 #include "worker/busy.h"
 #include "worker/head.h"
+#include "worker/judge.h"
 #include "worker/laggards.h"
 #include "worker/loop.h"
 
@@ -107,11 +108,12 @@ has_read(OutboxEndpoint *ep)
 	outbox_busy_add(ep);
 }
 
+/* A filter is not evaluated twice where its endpoint can be read for. */
 static bool
 wants_count(OutboxEndpoint *ep, TimestampTz now)
 {
-	(void) now;
 	return !ep->feed->counted && !ep->member.dropped && !ep->member.recreate &&
+		!(ep->config.filter && outbox_window_wants_events(ep, now)) &&
 		!outbox_step_held(OUTBOX_STEP_READ, ep->id);
 }
 
@@ -151,7 +153,7 @@ static TimestampTz ahead_at;
 
 /*
  * Returns the thing for which the endpoint has to wait to be read for: its turn, memory,
- * pages for others, or the head.  OUTBOX_TURNS: it does not want to be read for.
+ * pages for others, the head, or time for its filter.  OUTBOX_TURNS: it does not want to be read for.
  */
 static OutboxTurn
 turn_of(const Reader *r, OutboxEndpoint *ep, TimestampTz now)
@@ -162,6 +164,8 @@ turn_of(const Reader *r, OutboxEndpoint *ep, TimestampTz now)
 		return r->turn;
 	if (target_of(r, ep) == NULL)
 		return OUTBOX_TURN_AHEAD;
+	if (outbox_judge_later(ep, NULL))
+		return OUTBOX_TURN_JUDGE;
 	if (r == &counts || outbox_window_leads(ep))
 		return r->turn;
 	return outbox_window_has_enough(ep) ? OUTBOX_TURN_ALONG : OUTBOX_TURN_MEMORY;
@@ -208,7 +212,7 @@ next_of(const Reader *r, OutboxTurn list, TimestampTz now)
 			outbox_turn_remove(turn, ep);
 			r->ended(ep);
 		}
-		else
+		else if (turn != OUTBOX_TURN_JUDGE || ep->queue->nready > 0)
 			outbox_busy_add(ep); /* a batch waits no longer for events that are read */
 	}
 	return ep;
@@ -386,17 +390,26 @@ join(Pages *pages, const OutboxCursor *from)
 
 /* ------------------------------------------------------------- the rows */
 
+/* An endpoint whose filter has to wait leaves the pages.  Without the leader they end. */
 static void
 consider(Pages *pages, OutboxEndpoint *ep, OutboxRow *row)
 {
 	OutboxFilterResult result = OUTBOX_FILTER_YES;
+	OutboxCursor	  *c = place_of(pages->reader, ep);
 
-	if (ep->feed->page != pages->number ||
-		outbox_row_is_covered(row, place_of(pages->reader, ep)))
+	if (ep->feed->page != pages->number || outbox_row_is_covered(row, c))
 		return;
+	if (!outbox_row_forgotten(row) && outbox_judge_later(ep, row))
+	{
+		ep->feed->page = 0;
+		c->last_seq = Max(c->last_seq, outbox_row_seq(row) - 1);
+		if (ep == pages->leader)
+			pages->query->max_bytes = 0;
+		return;
+	}
 	outbox_step_blame(ep->id);
 	if (!outbox_row_forgotten(row))
-		result = outbox_passes(ep, row);
+		result = outbox_judge(ep, row);
 	if (result != OUTBOX_FILTER_NO)
 		pages->wanted[pages->nwanted++] =
 			(Wanted){ep, result, outbox_parked_is_cancelled(ep, outbox_row_seq(row))};

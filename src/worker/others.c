@@ -79,12 +79,6 @@ outbox_others_note(const OutboxEndpointRow *s)
 	o->patterns = palloc(sizeof(char *) * Max(s->npatterns, 1));
 	for (int i = 0; i < s->npatterns; i++)
 		o->patterns[i] = pstrdup(s->patterns[i]);
-	o->filter = NULL;
-	if (s->filter)
-	{
-		o->filter = palloc(VARSIZE(s->filter));
-		memcpy(o->filter, s->filter, VARSIZE(s->filter));
-	}
 	noted[nnoted++] = (OtherEndpoint){s->id, o};
 	MemoryContextSwitchTo(old);
 }
@@ -123,8 +117,6 @@ free_other(OutboxOtherSubscriber *o)
 	pfree(o->patterns);
 	if (o->tenant)
 		pfree(o->tenant);
-	if (o->filter)
-		pfree(o->filter);
 	pfree(o);
 }
 

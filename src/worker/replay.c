@@ -33,6 +33,7 @@
 #include "store/parked.h"
 #include "worker/backlog_limit.h"
 #include "worker/busy.h"
+#include "worker/judge.h"
 #include "worker/loop.h"
 #include "worker/replay.h"
 #include "worker/roster.h"
@@ -70,6 +71,7 @@ typedef struct ReplayPage
 	char		  **patterns;
 	OutboxCursor	cursor;
 	OutboxTick	   *target;
+	OutboxLogQuery	query;
 	int				n;
 	int64			seqs[PAGE_ROWS];
 } ReplayPage;
@@ -134,6 +136,7 @@ can_go_on(const Replay *r)
 	if (ep == NULL)
 		return !r->waits;
 	return !ep->member.recreate && !ep->member.dropped && !ep->status.unstorable &&
+		!outbox_judge_later(ep, NULL) &&
 		(ep->queue->nretries + ep->queue->nretries_loading + ep->queue->nretries_waiting +
 				 ep->queue->nready + ep->queue->nsettling <
 			 ENOUGH_DUE ||
@@ -154,15 +157,18 @@ outbox_replays_have_work(void)
 static void *
 replay_wants(void *arg, const char *topic, size_t len, OutboxRow *row)
 {
-	const ReplayPage *page = arg;
+	ReplayPage *page = arg;
+	bool		included;
 
 	if (page->npatterns > 0 &&
 		!outbox_topic_in_list(topic, len, page->patterns, page->npatterns))
 		return NULL;
-	return !outbox_row_forgotten(row) &&
-			outbox_subscribers_include(page->ep, topic, len, row) ?
-		arg :
-		NULL;
+	if (outbox_row_forgotten(row) || !outbox_subscribes(page->ep, topic, len, row))
+		return NULL;
+	included = outbox_judge(page->ep, row) == OUTBOX_FILTER_YES;
+	if (outbox_judge_later(page->ep, NULL))
+		page->query.max_bytes = 0; /* the page ends with this event */
+	return included ? arg : NULL;
 }
 
 static void
@@ -290,15 +296,15 @@ read_place(int64 id, ReplayPage *page)
 static void
 read_page(int64 id, ReplayPage *page)
 {
-	OutboxLogQuery reader = {.want = replay_wants,
-							 .take = replay_takes,
-							 .arg = page,
-							 .max_rows = PAGE_ROWS,
-							 .max_bytes = PAGE_BYTES,
-							 .tenant = outbox_tenant_name(page->ep->tenant)};
-	XLogRecPtr	   unused = 0;
+	XLogRecPtr unused = 0;
 
-	outbox_log_read(&page->cursor, page->target, &reader, &unused);
+	page->query = (OutboxLogQuery){.want = replay_wants,
+								   .take = replay_takes,
+								   .arg = page,
+								   .max_rows = PAGE_ROWS,
+								   .max_bytes = PAGE_BYTES,
+								   .tenant = outbox_tenant_name(page->ep->tenant)};
+	outbox_log_read(&page->cursor, page->target, &page->query, &unused);
 	store_progress(id, page, page->n > 0 ? park_page(page) : 0);
 	OUTBOX_CRASH_POINT("replay.parked");
 	if (page->cursor.reading == NULL)

@@ -43,18 +43,22 @@ outbox_slots_init(void)
 }
 
 static OutboxFlow *
+flow_above(OutboxEndpoint *ep)
+{
+	OutboxFlow *f = ep->tenant ? &ep->tenant->flow : &all;
+
+	if (f != &all && f->parent == NULL)
+		outbox_flow_join(f, &all);
+	return f;
+}
+
+static OutboxFlow *
 flow_of(OutboxEndpoint *ep)
 {
 	OutboxFlow *f = &ep->lists->flow;
 
 	if (f->parent == NULL)
-	{
-		OutboxFlow *parent = ep->tenant ? &ep->tenant->flow : &all;
-
-		if (parent != &all && parent->parent == NULL)
-			outbox_flow_join(parent, &all);
-		outbox_flow_join(f, parent);
-	}
+		outbox_flow_join(f, flow_above(ep));
 	return f;
 }
 
@@ -215,4 +219,29 @@ outbox_slots_owes(int32 endpoint_id)
 	OutboxEndpoint *ep = outbox_loop_find(endpoint_id);
 
 	return ep && ep->lists->flow.paid_at > GetCurrentTimestamp();
+}
+
+/* An endpoint that rests has no flow.  Its tenant has one. */
+static OutboxFlow *
+payer_of(OutboxEndpoint *ep)
+{
+	return outbox_endpoint_rests(ep) ? flow_above(ep) : flow_of(ep);
+}
+
+void
+outbox_slots_judged(OutboxEndpoint *ep, int64 usec, TimestampTz now)
+{
+	outbox_flow_judged(payer_of(ep), usec, now);
+}
+
+bool
+outbox_slots_may_owe(OutboxEndpoint *ep)
+{
+	return outbox_flow_may_owe(payer_of(ep));
+}
+
+TimestampTz
+outbox_slots_judge_at(OutboxEndpoint *ep, bool debtor, TimestampTz now)
+{
+	return outbox_flow_judge_at(payer_of(ep), debtor, now);
 }

@@ -60,9 +60,18 @@ extern void outbox_slots_limits_changed(OutboxTenant *t);
 extern void outbox_slots_begin(OutboxEndpoint *ep, size_t bytes, TimestampTz now);
 extern void outbox_slots_work(int32 endpoint_id, int64 usec);
 
-/* True if its requests have taken more work than they may. */
+/* True if it has taken more work than it may. */
 extern bool		   outbox_slots_owes(int32 endpoint_id);
 extern TimestampTz outbox_slots_end(OutboxEndpoint *ep, int64 least, TimestampTz begun,
 									TimestampTz now);
+
+/*
+ * The endpoint's filter has worked so many µs.  _judge_at returns when it may work again.
+ * While _may_owe is false, that is now.  'debtor' is that of outbox_flow_judge_at().
+ */
+extern void		   outbox_slots_judged(OutboxEndpoint *ep, int64 usec, TimestampTz now);
+extern bool		   outbox_slots_may_owe(OutboxEndpoint *ep);
+extern TimestampTz outbox_slots_judge_at(OutboxEndpoint *ep, bool debtor,
+										 TimestampTz now);
 
 #endif /* OUTBOX_SLOTS_H */

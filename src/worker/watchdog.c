@@ -93,21 +93,23 @@ processor_time(void)
 	return t.tv_sec * USECS_PER_SEC + t.tv_nsec / 1000;
 }
 
+static int64 brief; /* µs of brief calls since the processor's time was asked for */
+
 /*
- * A call that took long may have waited for a processor, which is no work.  So the
- * processor's time is asked for then, and when a call begins.
+ * Returns the µs that the process has worked since the last call.  What took long may
+ * have been a wait for a processor, which is no work.  So the processor's time is asked
+ * for then, and if 'ask' is true.
  */
-void
-outbox_watchdog_worked(int32 endpoint_id)
+static int64
+worked(bool ask)
 {
 	static TimestampTz since;
 	static int64	   processor_since;
-	static int64	   brief; /* the brief calls since then */
 	TimestampTz		   now = GetCurrentTimestamp();
 	int64			   usec = Max(now - since, 0);
 
 	since = now;
-	if (outbox_watchdog.inside && usec <= BRIEF)
+	if (!ask && usec <= BRIEF)
 		brief += usec;
 	else
 	{
@@ -117,6 +119,21 @@ outbox_watchdog_worked(int32 endpoint_id)
 		processor_since = processor;
 		brief = 0;
 	}
+	return usec;
+}
+
+/* It is also called between brief waits, which would count as work. */
+int64
+outbox_watchdog_work(void)
+{
+	return worked(brief > BRIEF);
+}
+
+void
+outbox_watchdog_worked(int32 endpoint_id)
+{
+	int64 usec = worked(!outbox_watchdog.inside);
+
 	if (endpoint_id != 0)
 		outbox_slots_work(endpoint_id, usec);
 }

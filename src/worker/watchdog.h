@@ -34,6 +34,9 @@ extern void outbox_watchdog_start_ticking(void);
 extern void outbox_watchdog_serves(int32 endpoint_id);
 extern void outbox_watchdog_worked(int32 endpoint_id);
 
+/* The µs that the process has worked, and not waited for a processor, since the last call. */
+extern int64 outbox_watchdog_work(void);
+
 /* A call into a transport begins, for this endpoint.  0: not known yet. */
 static inline void
 outbox_watchdog_enter(int32 endpoint_id)

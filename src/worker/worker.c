@@ -42,6 +42,7 @@
 #include "worker/clock.h"
 #include "worker/dispatch.h"
 #include "worker/head.h"
+#include "worker/judge.h"
 #include "worker/laggards.h"
 #include "worker/leftovers.h"
 #include "worker/links.h"
@@ -449,6 +450,7 @@ time_to_sleep(TimestampTz examined_at, bool more)
 			until = Min(until, outbox_settle_shares_at(ep));
 		until = Min(until, ep->link->look_at);
 	}
+	until = Min(until, outbox_judge_next_time());
 	fill_at = Min(fill_at, outbox_slots_next_time());
 	if (outbox_slots_wanted() && outbox_slots_in_flight() == 0)
 		fill_at = now + OUTBOX_RETRY_LOCKS_AFTER; /* there was no memory for a request */
@@ -501,6 +503,7 @@ loop(void)
 	{
 		TimestampTz now;
 		WaitEvent	event;
+		long		ms;
 		bool		more = false;
 
 		/* A query cancel outside a transaction has nothing to cancel. */
@@ -547,6 +550,7 @@ loop(void)
 			shut_down();
 		}
 		outbox_busy_wake(now);
+		outbox_judge_again(now);
 		shares_step(now);
 		reload_step(now);
 		outbox_links_step(now);
@@ -571,10 +575,13 @@ loop(void)
 		publish(now);
 		outbox_memory_give_back(now);
 
-		if (WaitEventSetWait(set, time_to_sleep(now, more), &event, 1,
-							 PG_WAIT_EXTENSION) > 0 &&
+		ms = time_to_sleep(now, more);
+		now = GetCurrentTimestamp();
+		if (WaitEventSetWait(set, ms, &event, 1, PG_WAIT_EXTENSION) > 0 &&
 			event.events == WL_LATCH_SET)
 			ResetLatch(MyLatch);
+		if (ms > 0)
+			outbox_flow_slept(GetCurrentTimestamp() - now);
 	}
 }
 

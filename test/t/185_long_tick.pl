@@ -41,15 +41,15 @@ sub settled
 		"$endpoint is settled with $n");
 }
 
-# The filter takes some milliseconds for each event.  That is what makes the tick long.
-endpoint($node, $receiver, 'noisy', '/ok/noisy', "tenant => 'noisy', filter => '" . join(' || ', map { "\$.a[*] == \"$_\"" } 1 .. 4) . "'");
+# The filters take some milliseconds for each event, and none of them more than its share.  That is what makes the tick long.
+endpoint($node, $receiver, "noisy$_", '/ok/noisy', "topics => '{crowd}', filter => '" . join(' || ', map { "\$.a[*] == \"$_\"" } 1 .. 4) . "'") foreach 1 .. 60;
 endpoint($node, $receiver, 'quiet', '/ok/quiet', "tenant => 'quiet', max_in_flight => 4");
 endpoint($node, $receiver, 'batch', '/ok/batch', "tenant => 'batch', batch_size => 10");
 endpoint($node, $receiver, 'late', '/ok/late', "tenant => 'late'");
 endpoint($node, $receiver, 'picky', '/ok/picky', "tenant => 'picky', filter => '\$.n > 1'");
 endpoint($node, $receiver, 'turning', '/ok/turning', "tenant => 'turning', topics => '{a.b}'");
 endpoint($node, $receiver, 'archive', '/ok/archive', "topics => '{mark}'");
-ask("CREATE TABLE large AS SELECT jsonb_build_object('a', (SELECT jsonb_agg('xyxyxyxyxy ' || i) FROM generate_series(1, 20000) i)) AS p");
+ask("CREATE TABLE large AS SELECT jsonb_build_object('a', (SELECT jsonb_agg('xyxyxyxyxy ' || i) FROM generate_series(1, 400) i)) AS p");
 ask("SELECT outbox.emit('a.b', '{\"n\": 0}', tenant => t) FROM unnest('{quiet,late}'::text[]) t");
 settled($_, 1) foreach qw(quiet late);
 

@@ -142,5 +142,79 @@ $receiver->wait_delivered(71, path => '/ok/other');
 ask("SELECT outbox.portal_alter_endpoint('acme', 'long', '{\"filter\": \"\$.n == 1\"}'); SELECT outbox.portal_resume_endpoint('acme', 'long')");
 ok(wait_sql($node, "SELECT state = 'active' AND delivered = 32 FROM outbox.stats WHERE endpoint = 'long'"), 'and are sent with a shorter filter');
 
+# --- The time that filters take is shared by tenant
+# Each evaluation is an event that is sent, so requests are counted.  The other endpoint's events say how long.
+
+my $log = PostgreSQL::Test::Utils::tempdir() . '/producer';
+endpoint($node, $receiver, 'fine', '/ok/fine', "topics => '{load.*}', tenant => 'fine'");
+endpoint($node, $receiver, 'plain', '/ok/plain', "topics => '{load.*}'");
+my $producer = start_producer($node, $log, rate => 20);
+$receiver->wait_delivered(20, path => '/ok/plain');
+
+sub requests { my ($path) = @_; return scalar(() = $receiver->delivered(path => $path)) }
+
+sub plain_goes_on
+{
+	$receiver->wait_delivered(100 + requests('/ok/plain'), path => '/ok/plain');
+	return 1;
+}
+
+# True of each event with this n, after all items have been compared as often as the length allows.
+sub costly { my ($n) = @_; return 'exists($.a[*] ? (' . join(' || ', map { "@ == $_" } 1 .. $n) . ')) || $.n >= 0' }
+
+sub emit_costly
+{
+	my ($topic, $tenant, $events, $items) = @_;
+	return ask("WITH a AS MATERIALIZED (SELECT jsonb_agg('null'::jsonb) AS a FROM generate_series(1, $items))"
+		  . " SELECT count(outbox.emit('$topic', jsonb_build_object('a', a, 'n', n), key => 'k', tenant => $tenant)) FROM a, generate_series(1, $events) n");
+}
+
+my $filter = costly(27);
+endpoint($node, $receiver, "costly$_", "/ok/costly$_", "topics => '{costly.*}', tenant => 'costly', filter => '$filter'") foreach 1 .. 10;
+endpoint($node, $receiver, "each$_", "/ok/each$_", "topics => '{each.*}', filter => '$filter'") foreach 1 .. 10;
+endpoint($node, $receiver, 'open', '/ok/open', "topics => '{costly.*}', tenant => 'costly'");
+emit_costly('costly.a', "'costly'", 60, 15000);
+emit_costly('each.a', "'t' || n", 30, 15000);
+plain_goes_on();
+my $evaluated = 0;
+$evaluated += requests("/ok/costly$_") + requests("/ok/each$_") foreach 1 .. 10;
+note "$evaluated evaluations";
+cmp_ok($evaluated, '<', 60, 'of 900 evaluations few have been made meanwhile');
+ok(wait_sql($node, "SELECT count(*) > 0 FROM outbox.stats WHERE endpoint LIKE 'costly%' AND reason LIKE '%filter%too much of the worker%'"), 'an endpoint says why it waits');
+$receiver->wait_delivered(60, path => '/ok/open');
+ok(1, 'an endpoint of the tenant without a filter does not wait');
+
+# Replays
+
+endpoint($node, $receiver, "again$_", "/ok/again$_", "topics => '{again.*}', tenant => 'again'") foreach 1 .. 4;
+emit_costly('again.a', "'again'", 10, 15000);
+$receiver->wait_delivered(10, path => "/ok/again$_") foreach 1 .. 4;
+ask(join ';', map { "SELECT outbox.alter_endpoint('again$_', filter => '$filter')" } 1 .. 4);
+ask(join ';', map { "SELECT outbox.replay('again$_', now() - interval '1 hour')" } 1 .. 4);
+plain_goes_on();
+cmp_ok(ask("SELECT sum(events) FROM outbox.replays"), '<', 15, 'nor in replays: few of 40 have been made');
+
+# An endpoint that catches up at its share gets each event, in order, also of what commits late
+
+$filter = costly(20);
+ask("SELECT outbox.drop_endpoint(name, discard => true) FROM outbox.endpoints WHERE name ~ '^(costly|each|again|open)'");
+endpoint($node, $receiver, "slow$_", "/ok/slow$_", "topics => '{slow.*}', tenant => 'slow', filter => '$filter'") foreach 1 .. 3;
+my $late = $node->background_psql('postgres');
+$late->query_safe("BEGIN; SELECT outbox.emit('slow.a', '{\"n\": 1000}', tenant => 'slow')");
+emit_costly('slow.a', "'slow'", 5, 1500);
+emit_costly('slow.a', "'slow'", 10, 1500);
+$late->query_safe('COMMIT');
+$late->quit;
+emit_costly('slow.a', "'slow'", 5, 1500);
+$receiver->wait_delivered(21, path => "/ok/slow$_") foreach 1 .. 3;
+my $ordered = ask("SELECT string_agg(id::text, ' ' ORDER BY seq) FROM outbox.all_events WHERE topic = 'slow.a' AND key = 'k'");
+foreach my $n (1 .. 3)
+{
+	is(join(' ', map { $_->{id} } grep { defined $_->{headers}{'outbox-key'} } $receiver->delivered(path => "/ok/slow$n")), $ordered, "slow$n: each once, in order");
+}
+ok(wait_sql($node, "SELECT bool_and(pending = 0 AND pending_exact) FROM outbox.stats WHERE endpoint LIKE 'slow%'"), 'and is known to lack nothing');
+stop_producer($producer);
+check_history($node, $receiver, $log, endpoints => ['/ok/plain'], max_dead => 39, name => 'the other endpoint: nothing lost, all in order');
+
 $node->stop;
 done_testing();

@@ -258,6 +258,40 @@ owes(void)
 }
 
 /*
+ * Filters of so many endpoints, of a tenant or of none, take so many µs each time.  The
+ * part of the time that they have, in thousandths, is within these bounds.
+ */
+static void
+judges(const char *what, OutboxFlow *parent, int njudged, int64 usec, int min, int max)
+{
+	TimestampTz begun;
+	int64		worked = 0;
+	char		words[200];
+
+	begin_anew(false, 1);
+	for (int i = 0; i < njudged; i++)
+		add(parent, 0, 1);
+	begun = now;
+	while (now < begun + 1000 * USECS_PER_SEC)
+	{
+		now += MS;
+		for (int i = 0; i < njudged; i++)
+		{
+			OutboxFlow *f = &endpoints[i].flow;
+
+			if (outbox_flow_may_owe(f) && outbox_flow_judge_at(f, false, now) > now)
+				continue;
+			worked += usec;
+			now += usec;
+			outbox_flow_judged(f, usec, now);
+		}
+	}
+	worked = worked * 1000 / (now - begun);
+	snprintf(words, sizeof(words), "%s: %.1f %% of the time", what, worked / 10.0);
+	ok(worked >= min && worked <= max, words, "", "");
+}
+
+/*
  * So many endpoints always want to try again, and fail at once.  One that answers after
  * 2 ms has an event each 100 ms.  To begin a request takes 3 ms.
  */
@@ -341,6 +375,11 @@ main(void)
 	among_failures(4000, USECS_PER_SEC);
 
 	owes();
+	judges("a filter of 0.1 ms", &root, 1, 100, 50, 65);
+	judges("ten of a tenant", &tenants[0], 10, 100, 50, 65);
+	judges("a hundred without one, of 10 ms each", &root, 100, 10 * MS, 5, 20);
+	judges("ten of a tenant, of 60 ms each", &tenants[0], 10, 60 * MS, 1, 10);
+	judges("a filter of 2 µs never waits", &root, 20, 2, 38, 40);
 	works("one whose requests take 20 ms", 1, 20 * MS, 4, 9);
 	works("100 of a tenant", 100, 20 * MS, 4, 12);
 	works("one whose requests take 2 ms is not held back", 1, 2 * MS, 60, 100);

@@ -1,0 +1,27 @@
+/*
+ * judge.h
+ *	  When the filters of endpoints are evaluated, and the time that they take.
+ */
+#ifndef OUTBOX_JUDGE_H
+#define OUTBOX_JUDGE_H
+
+#include "endpoint/endpoint.h"
+
+/*
+ * True if the endpoint has a filter that is not to be evaluated now, because filters have
+ * taken too much time: its own, or those of its tenant.  'row': it is about this event
+ * (NULL: about the next one).
+ */
+extern bool outbox_judge_later(OutboxEndpoint *ep, OutboxRow *row);
+
+/*
+ * When that may have changed for an endpoint of which it was true.  DT_NOEND: there is
+ * none.  _again: it is that time, so such endpoints wait for their turn again.
+ */
+extern TimestampTz outbox_judge_next_time(void);
+extern void		   outbox_judge_again(TimestampTz now);
+
+/* Does what outbox_passes() does, and adds the time that it took to a debt. */
+extern OutboxFilterResult outbox_judge(OutboxEndpoint *ep, OutboxRow *row);
+
+#endif /* OUTBOX_JUDGE_H */
