@@ -3,11 +3,7 @@
  *	  Owns how the log is read for endpoints that are behind its head, and for backlogs
  *	  that are not counted.
  *
- * An endpoint that is catching up reads from its place on, until it can be attached to
- * the head.  When many endpoints without a tenant were paused, or a receiver of all of
- * them was gone, they are to read the same rows.  So each event is offered to all that
- * wait for their turn, each from its own place on (README.md, "Endpoints that are
- * behind").  The endpoints of one tenant read together in the same way.
+ * Each event is offered to all that wait, each from its own place on (README.md).
  */
 #include "base/outbox.h"
 
@@ -21,6 +17,7 @@
 #include "worker/judge.h"
 #include "worker/laggards.h"
 #include "worker/loop.h"
+#include "worker/slots.h"
 
 /* A page without a row costs as much as this many rows. */
 #define PAGE_COST 32
@@ -30,6 +27,9 @@
 
 /* Rows of a page that is read although memory is short. */
 #define SHORT_PAGE_ROWS 128
+
+/* Time that is waited after such a page for each of its rows, at most, in µs. */
+#define USEC_FOR_ROW 100
 
 /* A page pays if one event was taken for so many of its rows. */
 #define PAYS 8
@@ -148,6 +148,8 @@ static Reader counts = {.turn = OUTBOX_TURN_COUNT,
 /* When the endpoint that has waited longest is read for, wherever it is. */
 static TimestampTz read_at;
 
+static TimestampTz stuck_at; /* the same, if memory has been short for a second */
+
 /* When less than half of the memory was used the last time. */
 static TimestampTz ahead_at;
 
@@ -219,10 +221,21 @@ next_of(const Reader *r, OutboxTurn list, TimestampTz now)
 }
 
 /*
+ * Returns when a page is read for an endpoint that has nothing, although memory is short.
+ * If it has been for a second, the others may be slow, or not send at all.
+ */
+static TimestampTz
+due_at(void)
+{
+	return outbox_slots_in_flight() < outbox_loop.turns[OUTBOX_TURN_READ] ?
+		Min(read_at, ahead_at + USECS_PER_SEC) :
+		Min(read_at, Max(stuck_at, ahead_at + USECS_PER_SEC));
+}
+
+/*
  * Returns the endpoint that has waited longest of those that a page may be read for now.
  * While memory is short, endpoints that have nothing wait for the time at which one of
- * them is read for.  They do not if memory has been short for a second: then the others
- * cannot send what they have.
+ * them is read for.
  */
 static OutboxEndpoint *
 next_in_turn(const Reader *r, TimestampTz now)
@@ -232,7 +245,7 @@ next_in_turn(const Reader *r, TimestampTz now)
 	if (r == &counts)
 		return ep;
 	if (outbox_memory_is_short())
-		return now >= read_at || now - ahead_at >= USECS_PER_SEC ? ep : NULL;
+		return now >= due_at() ? ep : NULL;
 	ahead_at = now;
 	return ep ? ep : next_of(r, OUTBOX_TURN_MEMORY, now);
 }
@@ -457,10 +470,7 @@ wants(void *arg, const char *topic, size_t len, OutboxRow *row)
 	return pages->nwanted > 0 ? pages : NULL;
 }
 
-/*
- * One that has no room leaves the pages before this event.  If there is no memory for the
- * next one, the page ends, so that the others stay together.
- */
+/* One that has no room leaves before this event.  If memory ends, the page does. */
 static void
 takes(void *arg, void *wanted, OutboxEvent *event)
 {
@@ -489,19 +499,7 @@ takes(void *arg, void *wanted, OutboxEvent *event)
 		pages->query->max_bytes = 1;
 }
 
-/* It was read for, and lets all others go before it if it waits. */
-static void
-back_in_turn(const Reader *r, OutboxEndpoint *ep, TimestampTz now)
-{
-	take_turn(r, ep, now);
-	outbox_turn_last(r->turn, ep);
-}
-
-/*
- * The endpoint that had waited longest was read for, at a cost of so many rows.  Notes when
- * the next one has to be, if each of them is to be in a second.  If the page has paid, and
- * there is memory, that is at once.
- */
+/* Notes when the next endpoint has to be read for, if each is to be in a second. */
 static void
 set_deadline(const Pages *pages, int cost)
 {
@@ -513,6 +511,7 @@ set_deadline(const Pages *pages, int cost)
 		n += pages->members[i]->lists->in_turn[OUTBOX_TURN_READ];
 	read_at = pages->now +
 		USECS_PER_SEC * n / Max(outbox_loop.turns[OUTBOX_TURN_READ], 1);
+	stuck_at = Min(read_at, pages->now + USEC_FOR_ROW * cost);
 }
 
 /* Returns the endpoint at whose place pages begin. */
@@ -597,10 +596,12 @@ read_pages(Reader *r, OutboxEndpoint *first, TimestampTz now, XLogRecPtr *lsn)
 				r->ended(ep);
 		}
 		if (ep != pages.leader)
-			back_in_turn(r, ep, now);
+			take_turn(r, ep, now);
+		outbox_turn_last(r->turn, ep);
 	}
 	r->ended(pages.leader);
-	back_in_turn(r, pages.leader, now);
+	take_turn(r, pages.leader, now);
+	outbox_turn_last(r->turn, pages.leader);
 	pfree(pages.members);
 	pfree(pages.wanted);
 	return Max(cost, PAGE_COST);
@@ -633,9 +634,11 @@ outbox_laggards_read(TimestampTz now, XLogRecPtr *lsn)
 TimestampTz
 outbox_laggards_next_time(TimestampTz now)
 {
+	TimestampTz at = due_at();
+
 	return outbox_memory_is_short() && outbox_loop.turns[OUTBOX_TURN_READ] > 0 &&
-			read_at > now ?
-		read_at :
+			at > now ?
+		at :
 		DT_NOEND;
 }
 
