@@ -47,11 +47,13 @@
 #define SHARED_EVERY (1 * USECS_PER_SEC)
 #define SHARED_EVERY_IDLE (60 * USECS_PER_SEC)
 
-/* µs between two writes of endpoints that have only read on. */
-#define BEHIND_EVERY (1 * USECS_PER_SEC)
+#define BEHIND_EVERY (1 * USECS_PER_SEC) /* µs: endpoints that have only read on */
 
-/* µs after which a settle that goes endpoint by endpoint stops. */
-#define SINGLY_TIME (200 * 1000)
+#define SINGLY_TIME (200 * 1000) /* µs after which a settle one by one stops */
+
+/* Rows of one transaction, about 5 ms, and positions that take as long as such a row. */
+#define ROWS_AT_ONCE 200
+#define POSITIONS_OF_ROW 8
 
 static OutboxDatabase *db;
 static int			   share_budget; /* endpoints that may still begin to share in this
@@ -138,13 +140,10 @@ write_subscription(OutboxEndpoint *ep, const OutboxCursor *c)
 	args[2] = PointerGetDatum(
 		construct_array(topics, ep->config.npatterns, TEXTOID, -1, false, TYPALIGN_INT));
 	args[3] = PointerGetDatum(ep->config.filter);
-	if (ep->config.filter == NULL)
-		nulls[3] = 'n';
+	nulls[3] = ep->config.filter ? ' ' : 'n';
 	args[4] = outbox_snapshot_datum(c->read);
-	if (c->reading)
-		args[5] = outbox_snapshot_datum(c->reading);
-	else
-		nulls[5] = 'n';
+	nulls[5] = c->reading ? ' ' : 'n';
+	args[5] = c->reading ? outbox_snapshot_datum(c->reading) : (Datum) 0;
 	args[6] = Int64GetDatum(c->last_seq);
 
 	/* Where only the URL or the format has changed, the former subscription goes on. */
@@ -208,9 +207,9 @@ may_share(OutboxEndpoint *ep, TimestampTz now)
 }
 
 /*
- * The part that one transaction writes, as a rule everything.  When that fails, each
- * endpoint is settled by itself, then the shared position, then the attempts.  A part
- * that cannot be written is put on hold, and the rest is written.
+ * The part that one transaction writes: the endpoints before 'end', or all.  When that
+ * fails, each endpoint is settled by itself, then the shared position, then the attempts.
+ * A part that cannot be written is put on hold, and the rest is written.
  */
 typedef struct Part
 {
@@ -218,6 +217,7 @@ typedef struct Part
 	const OutboxCursor *head;
 	bool				final;
 	OutboxEndpoint	   *only; /* the only endpoint (NULL: all that can be stored) */
+	dlist_node		   *end; /* in 'unsettled': the first one that is left (NULL: none) */
 	bool				endpoints;
 	bool				shared; /* true if it includes the shared position */
 	bool				attempts;
@@ -237,10 +237,9 @@ in_part(const Part *part, const OutboxEndpoint *ep)
 }
 
 #define FOREACH_IN_PART(part, iter, ep) \
-	dlist_foreach_modify( \
-		iter, \
-		&(part)->all->unsettled) if (((ep) = outbox_listed(settle_node, (iter).cur)), \
-									 in_part(part, ep))
+	dlist_foreach_modify(iter, \
+						 &(part)->all->unsettled) if ((iter).cur == (part)->end) break; \
+	else if (((ep) = outbox_listed(settle_node, (iter).cur)), in_part(part, ep))
 
 bool
 outbox_settle_lags(const OutboxEndpoint *ep)
@@ -265,12 +264,14 @@ may_move_shared(const Part *part)
 	for (size_t i = 0; i < lengthof(lists); i++)
 	{
 		dlist_iter iter;
+		bool	   left = false;
 
 		dlist_foreach(iter, lists[i])
 		{
 			OutboxEndpoint *ep = outbox_listed(settle_node, iter.cur);
 
-			if (!in_part(part, ep) && outbox_settle_lags(ep))
+			left = left || iter.cur == part->end;
+			if ((left || !in_part(part, ep)) && outbox_settle_lags(ep))
 				return false;
 		}
 	}
@@ -296,8 +297,12 @@ complete(Part *part, TimestampTz now)
 	{
 		OutboxEndpoint *ep = outbox_listed(settle_node, iter.cur);
 
-		if (part->behind || outbox_settle_lags(ep))
-			outbox_settle_add(all, ep);
+		if (!part->behind && !outbox_settle_lags(ep))
+			continue;
+		outbox_settle_remove(ep);
+		ep->lists->unsettled = true;
+		dlist_push_head(&all->unsettled,
+						&ep->lists->settle_node); /* it is in this part */
 	}
 }
 
@@ -361,9 +366,7 @@ written(Part *part, TimestampTz at)
 	if (part->shared && part->parked)
 		outbox_parked_gone_written();
 	if (part->shared)
-	{
 		outbox_totals_stored(at, XactLastCommitEnd);
-	}
 	if (part->attempts)
 		outbox_attempts_written();
 	outbox_own_events_committed();
@@ -403,6 +406,7 @@ write_part(void *arg)
 	OutboxPositions p;
 	bool			share = false;
 	bool			moves;
+	int				cost = 0;
 
 	dlist_mutable_iter iter;
 
@@ -435,6 +439,9 @@ write_part(void *arg)
 			continue;
 		}
 		moves = moves || may_share(ep, p.now);
+		cost += 1 + ep->queue->nsettling * POSITIONS_OF_ROW;
+		if (cost >= ROWS_AT_ONCE * POSITIONS_OF_ROW && part->only == NULL && !part->final)
+			part->end = iter.next == &part->all->unsettled.head ? NULL : iter.next;
 	}
 	moves = moves && may_move_shared(part);
 	if (part->endpoints && part->only == NULL &&
@@ -461,10 +468,7 @@ write_part(void *arg)
 	written(part, p.now);
 }
 
-/*
- * True if the part was written, or part->begun is false.  False: it failed, and
- * memory is as before.
- */
+/* True if it was written, or part->begun is false.  False: memory is as before. */
 static bool
 try_part(Part *part, OutboxStepError *failure)
 {
@@ -607,6 +611,7 @@ outbox_settle(OutboxToSettle *to_settle, const OutboxCursor *head, bool final)
 	static bool		was_locked; /* true if the last one could not begin */
 	OutboxStepError failure;
 
+	to_settle->more = false;
 	if (!try_part(&all, &failure))
 		return settle_singly(&all, true);
 	if (!all.begun)
@@ -621,6 +626,7 @@ outbox_settle(OutboxToSettle *to_settle, const OutboxCursor *head, bool final)
 	was_locked = false;
 	if (all.attempts)
 		outbox_step_passed(OUTBOX_STEP_ATTEMPTS, 0);
+	to_settle->more = all.end != NULL;
 	return settle_singly(&all, false);
 }
 

@@ -22,7 +22,8 @@ typedef struct OutboxToSettle
 	dlist_head unsettled;
 	dlist_head behind;
 	TimestampTz
-		behind_at; /* when all of them are to be written (DT_NOEND: not known yet) */
+		 behind_at; /* when all of them are to be written (DT_NOEND: not known yet) */
+	bool more;		/* the last settle has left some on 'unsettled' for the next round */
 } OutboxToSettle;
 
 /*
@@ -34,11 +35,12 @@ extern void outbox_settle_leave(OutboxToSettle *all, OutboxEndpoint *ep);
 extern void outbox_settle_remove(OutboxEndpoint *ep);
 
 /*
- * Writes all that the endpoints on the lists have to store, in one transaction.  If that
- * fails, each endpoint gets a transaction of its own, and is put on hold if it fails
- * again.  'head' is how far the log has been read.  With 'final' the shared position is
- * written too, if it has moved.  False: something is left, because a lock was not free
- * or the time was over.  Call again then.
+ * Writes what the endpoints on the lists have to store, in one transaction: all of it
+ * with 'final', and else as much as does not hold up the others ('more').  If that fails,
+ * each endpoint gets a transaction of its own, and is put on hold if it fails again.
+ * 'head' is how far the log has been read.  With 'final' the shared position is written
+ * too, if it has moved.  False: something is left, because a lock was not free or the
+ * time was over.  Call again then.
  */
 extern bool outbox_settle(OutboxToSettle *to_settle, const OutboxCursor *head,
 						  bool final);

@@ -153,10 +153,15 @@ outbox_settle_step(TimestampTz now, bool final)
 	}
 	if (outbox_settle_was_released())
 		outbox_loop.commands_pending = true;
-	outbox_loop.traffic.unsettled = 0;
-	outbox_loop.due.settle_since = 0;
 	outbox_loop.traffic.refill_all = true;
 	outbox_busy_add_settled(); /* lanes may have advanced */
+	if (outbox_loop.to_settle.more)
+	{
+		outbox_loop.due.settle_since = now - outbox_settle_interval * INT64CONST(1000);
+		return;
+	}
+	outbox_loop.traffic.unsettled = 0;
+	outbox_loop.due.settle_since = 0;
 	if (outbox_reader_wants_followers(&outbox_loop.roster.busy))
 		outbox_reader_followers_ended(&outbox_loop.roster.busy,
 									  !outbox_step_run(OUTBOX_STEP_FOLLOWERS,

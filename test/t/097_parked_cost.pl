@@ -152,6 +152,14 @@ foreach (1 .. 20)
 cmp_ok(entries_read() - $last, '<', 10 * 3000, 'and nothing else looked at');
 
 # One endpoint is behind, in the middle of a piece that could be emptied otherwise.
+# What many endpoints have to store at one time is stored in parts, so that answers and new
+# events need not wait for all of it.
+ask("SELECT count(outbox.create_endpoint('part' || n, 'http://127.0.0.1:1/', topics => '{part}', backoff_base => '10 min', backoff_max => '10 min')) FROM generate_series(1, 60) n");
+ask("SELECT count(outbox.emit('part', '{}'::jsonb, key => 'k')) FROM generate_series(1, 50)");
+ok(wait_sql($node, q{SELECT count(*) = 60 * 49 FROM outbox.deliveries WHERE endpoint LIKE 'part%' AND status = 'blocked'}), 'events wait behind the first one of each');
+my $in_one = ask(q{SELECT max(n) FROM (SELECT count(*) AS n FROM outbox.parked p JOIN outbox.endpoint_settings s USING (endpoint_id) WHERE s.name LIKE 'part%' GROUP BY p.xmin::text) AS transactions});
+cmp_ok($in_one, '<=', 250, 'few rows are written by one transaction');
+
 # What it has read there is not read again each time the rotation asks whether it is done.
 ask("SELECT outbox.drop_endpoint(name, discard => true) FROM outbox.endpoints");
 $node->append_conf('postgresql.conf', "outbox.attempts_retention = 2s\n");
