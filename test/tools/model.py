@@ -337,8 +337,9 @@ class Model:
             return                      # it has ended by itself
         for session in (self.session, self.other):
             try:
-                while True:
+                for _ in range(30):
                     session.query("SELECT pg_sleep(1)")
+                return                  # it had ended, and was not taken off the list yet
             except ConnectionError:
                 session.close()
         self.rolled_back.extend(self.open or [])
