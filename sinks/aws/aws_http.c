@@ -535,6 +535,7 @@ aws_http_step(void)
 	int				   n = epoll_wait(epoll_fd, events, 64, 0);
 
 	exceeded = NULL;
+	services.rests_step();
 	for (int i = 0; i < n; i++)
 		on_event(&events[i]);
 	if (timer_at != NEVER && timer_at <= now_ms())
@@ -548,10 +549,14 @@ aws_http_step(void)
 long
 aws_http_timeout(void)
 {
-	long long wait = timer_at - now_ms();
+	long long at = services.rests_deadline();
+	long long wait;
 
-	if (timer_at == NEVER)
+	if (timer_at != NEVER && timer_at < at)
+		at = timer_at;
+	if (at == INT64_MAX)
 		return -1;
+	wait = at - now_ms();
 	return wait > 0 ? (long) wait : 0;
 }
 

@@ -224,11 +224,14 @@ typedef struct OutboxServices
 	 * taken more work than it may rests, that is, libcurl does not work for it.
 	 * rest_worked must be called by libcurl's progress function, when the request has a
 	 * connection or not.  rest_begins: before the request is sent.  rest_leave: it is
-	 * taken from libcurl.
+	 * taken from libcurl.  rests_step: in each poll, those whose endpoints have paid go on.
+	 * rests_deadline: when the next poll has to be, in ms of CLOCK_MONOTONIC.
 	 */
 	void (*rest_worked)(OutboxRest *rest, bool connected);
 	void (*rest_begins)(OutboxRest *rest);
 	void (*rest_leave)(OutboxRest *rest);
+	void (*rests_step)(void);
+	int64_t (*rests_deadline)(void);
 } OutboxServices;
 
 /*

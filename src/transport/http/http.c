@@ -472,7 +472,7 @@ http_poll(void)
 	int64 until = now + Min(POLL_TIME + POLL_SHARE * rest, POLL_TIME_MAX);
 	bool  more = true;
 
-	outbox_http_rests_step(now);
+	outbox_http_rests_step();
 	for (int round = 0; round == 0 || (round < ROUNDS_MAX && outbox_http_now() <= until);
 		 round++)
 	{

@@ -327,15 +327,12 @@ extern OutboxHeadState outbox_head_line(OutboxHead *head, OutboxOutcome *outcome
 /* http_version.c */
 extern bool outbox_http_wants_2(const OutboxTarget *target);
 
-/*
- * http_rest.c: see OutboxServices.  step: requests whose endpoints have paid go on; must be
- * called at the deadline.
- */
-extern void	 outbox_http_rest_worked(OutboxRest *r, bool connected);
-extern void	 outbox_http_rest_begins(OutboxRest *r);
-extern void	 outbox_http_rest_leave(OutboxRest *r);
-extern void	 outbox_http_rests_step(int64 now);
-extern int64 outbox_http_rests_deadline(void);
+/* http_rest.c: see OutboxServices. */
+extern void	   outbox_http_rest_worked(OutboxRest *r, bool connected);
+extern void	   outbox_http_rest_begins(OutboxRest *r);
+extern void	   outbox_http_rest_leave(OutboxRest *r);
+extern void	   outbox_http_rests_step(void);
+extern int64_t outbox_http_rests_deadline(void);
 
 /*
  * http_pool.c.

@@ -13,6 +13,7 @@
 static OutboxRest resting = {.previous = &resting, .next = &resting};
 static int64	  look_at; /* ms */
 
+static void (*serves)(int32_t endpoint);
 static void (*endpoint_worked)(int32_t endpoint);
 static bool (*endpoint_owes)(int32_t endpoint);
 
@@ -67,10 +68,11 @@ outbox_http_rest_begins(OutboxRest *r)
 }
 
 void
-outbox_http_rests_step(int64 now)
+outbox_http_rests_step(void)
 {
 	OutboxRest *last = resting.previous;
 	OutboxRest *r = NULL;
+	int64		now = outbox_http_now();
 
 	if (now < look_at)
 		return;
@@ -83,13 +85,13 @@ outbox_http_rests_step(int64 now)
 			push(r);
 		else
 		{
-			outbox_http_serves(r->endpoint);
+			serves(r->endpoint);
 			outbox_http_rest_begins(r);
 		}
 	}
 }
 
-int64
+int64_t
 outbox_http_rests_deadline(void)
 {
 	return none_rests() ? OUTBOX_HTTP_NEVER : look_at;
@@ -99,9 +101,12 @@ void
 outbox_http_rest_services(OutboxServices *services, void (*worked)(int32_t endpoint),
 						  bool (*owes)(int32_t endpoint))
 {
+	serves = services->serves;
 	endpoint_worked = worked;
 	endpoint_owes = owes;
 	services->rest_worked = outbox_http_rest_worked;
 	services->rest_begins = outbox_http_rest_begins;
 	services->rest_leave = outbox_http_rest_leave;
+	services->rests_step = outbox_http_rests_step;
+	services->rests_deadline = outbox_http_rests_deadline;
 }
