@@ -193,6 +193,7 @@ thread_begins(rd_kafka_t *rk, rd_kafka_thread_type_t type, const char *name, voi
 
 	(void) rk;
 	(void) name;
+	services.thread_serves(&c->target.endpoint);
 	pthread_mutex_lock(&c->lock);
 	count_thread(c, true);
 	c->threads += type == RD_KAFKA_THREAD_BROKER;

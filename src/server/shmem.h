@@ -295,9 +295,9 @@ typedef enum OutboxStep
 #define OUTBOX_HOLD_MESSAGE 200
 
 /* Why an endpoint is held for which the process had to end. */
-#define OUTBOX_STUCK "a call of a library for this endpoint did not return within 2 s"
+#define OUTBOX_STUCK "a library crashed for this endpoint, or did not return within 2 s"
 #define OUTBOX_STUCK_TENANT \
-	"a call of a library for this endpoint, or for others of its tenant, did not return within 2 s"
+	"a library crashed for this endpoint or others of its tenant, or did not return within 2 s"
 
 /* A step that failed, as outbox.held_steps shows it. */
 typedef struct OutboxHold

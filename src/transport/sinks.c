@@ -324,6 +324,7 @@ load_sink(Sink *sink, bool start)
 
 void
 outbox_sinks_load(OutboxDone done, void (*serves)(int32_t endpoint),
+				  void (*thread_serves)(const volatile int32_t *endpoint),
 				  void (*worked)(int32_t endpoint), bool (*owes)(int32_t endpoint))
 {
 	const char *list = outbox_sinks;
@@ -333,6 +334,7 @@ outbox_sinks_load(OutboxDone done, void (*serves)(int32_t endpoint),
 	loaded_names = MemoryContextStrdup(TopMemoryContext, outbox_sinks);
 	services.done = done;
 	services.serves = serves;
+	services.thread_serves = thread_serves;
 	services.may_connect = may_connect;
 	outbox_http_peer_services(&services);
 	outbox_http_rest_services(&services, worked, owes);

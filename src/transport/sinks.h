@@ -30,6 +30,7 @@ extern const char *outbox_sinks_check_url(const char *url, const char **hint);
  * webhooks cannot be sent.
  */
 extern void outbox_sinks_load(OutboxDone done, void (*serves)(int32_t endpoint),
+							  void (*thread_serves)(const volatile int32_t *endpoint),
 							  void (*worked)(int32_t endpoint),
 							  bool (*owes)(int32_t endpoint));
 

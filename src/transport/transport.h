@@ -220,6 +220,13 @@ typedef struct OutboxServices
 	void (*serves)(int32_t endpoint);
 
 	/*
+	 * To be called by each thread that a library has made: it works for '*endpoint' until
+	 * it ends.  If it follows a NULL or calls abort(), the worker ends, and no session of
+	 * the server does.  The endpoint is then held, as after a call that did not return.
+	 */
+	void (*thread_serves)(const volatile int32_t *endpoint);
+
+	/*
 	 * For a sink that uses libcurl from the worker's thread: a request whose endpoint has
 	 * taken more work than it may rests, that is, libcurl does not work for it.
 	 * rest_worked must be called by libcurl's progress function, when the request has a

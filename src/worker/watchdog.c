@@ -1,6 +1,7 @@
 /*
  * watchdog.c
- *	  Owns the end of a process in which a call into a transport does not return.
+ *	  Owns the end of a process in which a call into a transport does not return, or a
+ *	  thread of a library crashes.
  *
  * A timer ticks while there are calls.  If it finds the same call at TICKS ticks in a row,
  * its handler jumps out of the call, and the process ends with exit code 1, as after an
@@ -11,6 +12,7 @@
 
 #include <dlfcn.h>
 #include <link.h>
+#include <pthread.h>
 #include <signal.h>
 #include <time.h>
 #include <ucontext.h>
@@ -49,6 +51,8 @@
 
 #define SIGNAL SIGVTALRM /* PostgreSQL does not use it */
 
+#define NULL_PAGES 65536 /* bytes from address 0 on, to which nothing is mapped */
+
 #ifndef sigev_notify_thread_id
 #define sigev_notify_thread_id _sigev_un._tid
 #endif
@@ -57,6 +61,9 @@ OutboxWatchdog outbox_watchdog;
 sigjmp_buf	   outbox_watchdog_way_out;
 
 static timer_t ticker;
+
+static pthread_t						own_thread;
+static __thread const volatile int32_t *thread_endpoint; /* of a library's thread */
 
 /* Addresses of code that may be in the middle of an allocation. */
 typedef struct Range
@@ -208,7 +215,16 @@ tick(int signo, siginfo_t *info, void *context)
 
 	(void) signo;
 	(void) info;
-	if (outbox_watchdog.inside && outbox_watchdog.call == seen)
+	if (outbox_watchdog.crashed)
+	{
+		/* The loop ends the process, or a call that may wait for that thread is left. */
+		if (!outbox_watchdog.inside)
+			SetLatch(MyLatch);
+		else if (may_leave(context, ++ticks))
+			siglongjmp(outbox_watchdog_way_out, 1);
+		set_timer(TRY_MS);
+	}
+	else if (outbox_watchdog.inside && outbox_watchdog.call == seen)
 	{
 		if (++ticks >= TICKS && may_leave(context, ticks - TICKS))
 			siglongjmp(outbox_watchdog_way_out, 1);
@@ -224,6 +240,47 @@ tick(int signo, siginfo_t *info, void *context)
 			set_timer(TICK_MS);
 	}
 	errno = save_errno;
+}
+
+/* ------------------------------------------------------------- a crash */
+
+void
+outbox_watchdog_thread_serves(const volatile int32_t *endpoint)
+{
+	sigset_t crashes;
+
+	thread_endpoint = endpoint;
+	sigemptyset(&crashes);
+	sigaddset(&crashes, SIGSEGV);
+	sigaddset(&crashes, SIGABRT);
+	pthread_sigmask(SIG_UNBLOCK, &crashes, NULL);
+}
+
+/*
+ * A thread that has followed a NULL, or has aborted by itself, has written nothing that is
+ * not its own.  So the process ends as for a call that does not return, and the server does
+ * not.  The thread stops here, since it may hold locks that are its library's own.  All
+ * other crashes are PostgreSQL's affair.
+ */
+static void
+crash(int signo, siginfo_t *info, void *context)
+{
+	(void) context;
+	if (thread_endpoint == NULL ||
+		(signo == SIGABRT ?
+			 info->si_code != SI_TKILL || info->si_pid != getpid() :
+			 info->si_code <= 0 || (uintptr_t) info->si_addr >= NULL_PAGES))
+	{
+		signal(signo, SIG_DFL);
+		raise(signo);
+		return;
+	}
+	if (!outbox_watchdog.crashed)
+		outbox_watchdog.crashed_for = *thread_endpoint;
+	outbox_watchdog.crashed = true;
+	pthread_kill(own_thread, SIGNAL);
+	for (;;)
+		pause();
 }
 
 /* ------------------------------------------------------------- the end */
@@ -309,15 +366,22 @@ outbox_watchdog_init(void)
 								 dlsym(RTLD_DEFAULT, "gnu_get_libc_version"),
 								 dlsym(RTLD_DEFAULT, "malloc"), NULL};
 	struct sigaction action = {.sa_sigaction = tick, .sa_flags = SA_SIGINFO | SA_RESTART};
+	struct sigaction crashes = {.sa_sigaction = crash, .sa_flags = SA_SIGINFO};
 	struct sigevent	 event = {.sigev_notify = SIGEV_THREAD_ID, .sigev_signo = SIGNAL};
 
 	on_proc_exit(end_with_libraries, 0);
 	dl_iterate_phdr(note_object, inside);
 	sigfillset(&action.sa_mask);
+	crashes.sa_mask = action.sa_mask;
+	own_thread = pthread_self();
 
 	/* Threads of libraries never get the signal. */
 	event.sigev_notify_thread_id = (pid_t) syscall(SYS_gettid);
 	if (sigaction(SIGNAL, &action, NULL) != 0 ||
+#ifndef __SANITIZE_ADDRESS__ /* which has handlers of its own */
+		sigaction(SIGSEGV, &crashes, NULL) != 0 ||
+		sigaction(SIGABRT, &crashes, NULL) != 0 ||
+#endif
 		timer_create(CLOCK_MONOTONIC, &event, &ticker) != 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_SYSTEM_ERROR),

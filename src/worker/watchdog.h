@@ -1,6 +1,6 @@
 /*
  * watchdog.h
- *	  Ends the process when a call into a transport does not return.
+ *	  Ends the process when a call into a transport does not return, or a library crashes.
  */
 #ifndef OUTBOX_WATCHDOG_H
 #define OUTBOX_WATCHDOG_H
@@ -14,6 +14,8 @@ typedef struct OutboxWatchdog
 	volatile bool	inside;	  /* true while it lasts */
 	volatile bool	ticking;  /* true if the timer is set */
 	volatile int32	endpoint; /* that the call works for (0: not known) */
+	volatile bool	crashed;  /* a thread of a library has, for this endpoint: */
+	volatile int32	crashed_for;
 } OutboxWatchdog;
 
 extern OutboxWatchdog outbox_watchdog;
@@ -30,8 +32,11 @@ extern void outbox_watchdog_init(void);
 
 extern void outbox_watchdog_start_ticking(void);
 
-/* The functions 'serves' and 'worked' of OutboxServices. */
+/* The functions 'serves' and 'thread_serves' of OutboxServices. */
 extern void outbox_watchdog_serves(int32 endpoint_id);
+extern void outbox_watchdog_thread_serves(const volatile int32_t *endpoint);
+
+/* The library has worked for this endpoint since the last call. */
 extern void outbox_watchdog_worked(int32 endpoint_id);
 
 /* The µs that the process has worked, and not waited for a processor, since the last call. */
@@ -47,6 +52,15 @@ outbox_watchdog_enter(int32 endpoint_id)
 	outbox_watchdog.inside = true;
 	if (!outbox_watchdog.ticking)
 		outbox_watchdog_start_ticking();
+}
+
+/* Returns the endpoint for which the process has to end.  0: not known. */
+static inline int32
+outbox_watchdog_blamed(void)
+{
+	if (outbox_watchdog.crashed)
+		outbox_watchdog.endpoint = outbox_watchdog.crashed_for;
+	return outbox_watchdog.endpoint;
 }
 
 /* The call has returned, or calls 'done'. */

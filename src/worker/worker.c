@@ -487,6 +487,15 @@ shut_down(void)
 	proc_exit(0);
 }
 
+/* A call for an endpoint does not return, and was left, or a thread has crashed. */
+static void
+end_stuck(void)
+{
+	OutboxEndpoint *ep = outbox_loop_find(outbox_watchdog_blamed());
+
+	outbox_watchdog_end(ep ? outbox_tenant_number(ep->tenant) : 0);
+}
+
 static void
 loop(void)
 {
@@ -511,6 +520,8 @@ loop(void)
 		CHECK_FOR_INTERRUPTS();
 		MemoryContextSwitchTo(loop_cxt);
 		MemoryContextReset(loop_cxt);
+		if (outbox_watchdog.crashed)
+			end_stuck();
 		if (ShutdownRequestPending)
 			shut_down();
 		if (ConfigReloadPending)
@@ -595,15 +606,6 @@ name_worker(void *arg)
 	(void) arg;
 	errcontext("outbox worker %d of database \"%s\"", (int) (self - db->workers) + 1,
 			   outbox_session_database());
-}
-
-/* A call for an endpoint does not return, and was left. */
-static void
-end_stuck(void)
-{
-	OutboxEndpoint *ep = outbox_loop_find(outbox_watchdog.endpoint);
-
-	outbox_watchdog_end(ep ? outbox_tenant_number(ep->tenant) : 0);
 }
 
 void

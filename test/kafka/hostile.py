@@ -249,10 +249,9 @@ instead("has 90,000 partitions", METADATA, lambda b, r: b.whole_metadata(
     [b.broker(1)], [b.topic([b.partition(n) for n in range(90000)])]))
 ALONE = {"names 10,000 brokers that are not there", "has 90,000 partitions", "throttles after the first records", "answers nothing without rest"}
 
-# What ends the process that librdkafka is in, and with it the server.  Nothing of ours can
-# prevent that, and doc/kafka.md says so.  2.0.2 and 2.16.0 follow a NULL that a broker sends
-# instead of a name.  Versions from 2.6.1 to 2.16.0 abort when versions make no sense.  After the
-# partition -1, an instance cannot be ended, and its threads stay.
+# What ends the process that librdkafka is in.  2.0.2 and 2.16.0 follow a NULL that a broker
+# sends instead of a name.  Versions from 2.6.1 to 2.16.0 abort when versions make no sense.
+# After the partition -1, an instance cannot be ended, and its threads stay.
 instead("names a broker with no host at all", METADATA, lambda b, r: b.whole_metadata(
     [b.broker(1, None)], [b.topic([b.partition(0)])]))
 instead("has a topic with no name at all", METADATA, lambda b, r: b.whole_metadata(

@@ -12,7 +12,8 @@
  *	  null://h/say     no event is accepted, for a reason that is the event's body
  *	  null://h/poison  an event whose body has the word poison is never accepted
  *	  null://h/hold    two of three events wait for their answer while it exists
- *	  null://h/stuck   a poll with an event does not return while JOURNAL.stuck exists
+ *	  null://h/stuck   a poll with an event does not return while JOURNAL.stuck exists.  If
+ *					   the file says "abort" or "null", a thread crashes as well
  *
  * What was sent is written to the file that the server's environment names in
  * OUTBOX_NULL_JOURNAL.  A line has the mode, the result, and the message, or the mode,
@@ -20,6 +21,8 @@
  */
 #include "postgres.h"
 
+#include <pthread.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include "extension/outbox/transport.h"
@@ -67,6 +70,8 @@ struct OutboxTransfer
 
 static OutboxDone done;
 static void (*serves)(int32_t endpoint);
+static void (*thread_serves)(const volatile int32_t *endpoint);
+static int32_t		   crashes_for;
 static FILE			  *journal;
 static char			   down_file[1024];
 static char			   stuck_file[1024];
@@ -137,6 +142,7 @@ null_init(const OutboxServices *services)
 #endif
 	done = services->done;
 	serves = services->serves;
+	thread_serves = services->thread_serves;
 	if (file == NULL)
 		return;
 	journal = fopen(file, "a");
@@ -183,6 +189,39 @@ release_held(void)
 	}
 }
 
+/* What a library's thread may do when its peer sends something odd */
+static void *
+crash(void *how)
+{
+	thread_serves(&crashes_for);
+	if (*(const char *) how == 'a')
+		abort();
+	*(volatile int *) NULL = 0;
+	return NULL;
+}
+
+static void
+crash_if_wanted(int32_t endpoint)
+{
+	static char how[8];
+	FILE	   *file = fopen(stuck_file, "r");
+	size_t		n = file ? fread(how, 1, sizeof(how) - 1, file) : 0;
+	pthread_t	thread;
+	sigset_t	all;
+	sigset_t	before;
+
+	if (file)
+		fclose(file);
+	how[n] = '\0';
+	if (n == 0)
+		return;
+	crashes_for = endpoint;
+	sigfillset(&all);
+	pthread_sigmask(SIG_BLOCK, &all, &before); /* as librdkafka does */
+	pthread_create(&thread, NULL, crash, how);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
 static void
 null_poll(void)
 {
@@ -211,6 +250,8 @@ null_poll(void)
 			continue;
 		}
 		serves(t->stuck);
+		if (t->stuck && journal)
+			crash_if_wanted(t->stuck);
 		while (t->stuck && journal && access(stuck_file, F_OK) == 0)
 			;
 		o.result = t->result;

@@ -94,5 +94,22 @@ emit($node, 'large', '{}');
 endpoint_shows($node, 'large', "state = 'backing_off' AND reason = 'its brokers keep threads of librdkafka busy with nothing'", 'so is one whose answers keep them busy');
 
 is(ask('SELECT restarts FROM outbox.workers'), '0', 'the worker has lived through all of it');
+
 $beside->judge;
+
+# Two that make librdkafka follow a NULL.  The worker ends for each, and no session does.
+$node->start;
+my $session = $node->background_psql('postgres');
+my %deadly = %{ start_hostile('kafka', 'names a broker with no host at all', 'has a topic with no name at all')->{port} };
+foreach my $name (sort keys %deadly)
+{
+	ask("SELECT outbox.create_endpoint('d$deadly{$name}', 'kafka://127.0.0.1:$deadly{$name}/t', '{deadly$deadly{$name}}')");
+	emit($node, "deadly$deadly{$name}", '{}');
+	endpoint_shows($node, "d$deadly{$name}", 'reason IS NOT NULL', "$name: the endpoint is held");
+	note(ask("SELECT state, reason FROM outbox.stats WHERE endpoint = 'd$deadly{$name}'"));
+}
+is($session->query_safe('SELECT 1'), '1', 'a session has lived through both');
+$session->quit;
+$node->stop;
+unlike(slurp_file($node->logfile), qr/PANIC|was terminated by signal/, 'no process has crashed');
 done_testing();

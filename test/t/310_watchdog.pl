@@ -34,8 +34,8 @@ sub order
 }
 
 # The endpoint has a connection, and its next event meets a call that does not return.
-my $stuck = 'a call of a library for this endpoint did not return within 2 s';
-my $stuck_of_tenant = 'a call of a library for this endpoint, or for others of its tenant, did not return within 2 s';
+my $stuck = 'a library crashed for this endpoint, or did not return within 2 s';
+my $stuck_of_tenant = 'a library crashed for this endpoint or others of its tenant, or did not return within 2 s';
 
 sub get_stuck
 {
@@ -148,5 +148,5 @@ $node->stop('fast');
 my $lines = slurp_file($node->logfile);
 unlike($lines, qr/terminating any other active server processes|reinitializing|was terminated by signal/, 'the server has not restarted');
 like($lines, qr/"outbox worker" \(PID \d+\) exited with exit code 1/, 'the process ended as after an error');
-like($lines, qr/outbox worker 1 of database \d+ ended itself: a call of a library for this endpoint did not return within 2 s \(endpoint \d+\)/, 'and the log says why');
+like($lines, qr/outbox worker 1 of database \d+ ended itself: a library crashed for this endpoint, or did not return within 2 s \(endpoint \d+\)/, 'and the log says why');
 done_testing();

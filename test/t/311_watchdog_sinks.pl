@@ -1,4 +1,4 @@
-# A sink whose poll never returns holds up its endpoint alone, in any worker that gets it.
+# A sink that never returns from a call, or crashes in a thread, holds up its endpoint alone.
 # The null sink does so for one endpoint, in a database with two workers.
 use strict;
 use warnings;
@@ -29,7 +29,7 @@ ok(wait_sql($node, 'SELECT count(*) = 2 FROM outbox.workers WHERE endpoints > 0'
 
 PostgreSQL::Test::Utils::append_to_file("$journal.stuck", '');
 my $id = emit($node, 'stuck.n', '{}');
-endpoint_shows($node, 'stuck', "state = 'held' AND reason = 'a call of a library for this endpoint did not return within 2 s'", 'it is held, and the view says why');
+endpoint_shows($node, 'stuck', "state = 'held' AND reason = 'a library crashed for this endpoint, or did not return within 2 s'", 'it is held, and the view says why');
 is(restarts(), 1, 'one worker has ended, once');
 my $web = emit($node, 'web.n', '{}');
 wait_status($node, $web, 'delivered', 'webhooks go on, in both workers');
@@ -52,6 +52,20 @@ endpoint_shows($node, 'stuck', "state = 'held'", 'it is held all the same');
 ask('SELECT pg_reload_conf()');
 wait_status($node, $id, 'delivered', 'a reload ends it');
 is(restarts(), 2, 'nothing else has ended a worker');
+
+# A thread of its library follows a NULL, or aborts.
+ask("SELECT outbox.alter_endpoint('stuck', url => 'null://h/stuck')");
+foreach my $how (qw(null abort))
+{
+	PostgreSQL::Test::Utils::append_to_file("$journal.stuck", $how);
+	$id = emit($node, 'stuck.n', '{}');
+	endpoint_shows($node, 'stuck', "state = 'held' AND reason LIKE 'a library crashed for this endpoint%'", "$how: it is held");
+	wait_status($node, emit($node, 'web.n', '{}'), 'delivered', "$how: webhooks go on");
+	unlink "$journal.stuck";
+	ask('SELECT pg_reload_conf()');
+	wait_status($node, $id, 'delivered', "$how: a reload ends the hold");
+}
+is(restarts(), 4, 'each has ended a worker once');
 is($session->query_safe('SELECT 1'), 1, 'a session has lived through all of it');
 $session->quit;
 $node->stop;
