@@ -70,10 +70,9 @@ void
 outbox_outcome_log_dead(const OutboxEndpoint *ep, const OutboxDelivery *d,
 						const char *reason, const char *error)
 {
-	if (outbox_log_line_may(OUTBOX_LINE_DEAD, ep->config.name))
-		ereport(LOG,
-				(errmsg("outbox delivery of event %s to \"%s\" is dead: %s: %s",
-						d->event->id_text, ep->config.name, reason, error)));
+	ereport(outbox_log_line_may(OUTBOX_LINE_DEAD, ep->config.name) ? LOG : DEBUG1,
+			(errmsg("outbox delivery of event %s to \"%s\" is dead: %s: %s",
+					d->event->id_text, ep->config.name, reason, error)));
 }
 
 void

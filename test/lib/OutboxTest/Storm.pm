@@ -58,6 +58,7 @@ sub new
 		'main', build => $option{build}, conf => <<CONF . ($option{conf} // ''));
 max_prepared_transactions = 20
 restart_after_crash = on
+log_min_messages = debug1
 wal_writer_delay = @{[ $wal_writer_delay * 1000 ]}ms
 outbox.settle_interval = @{[ $settle_interval * 1000 ]}ms
 @{[ $option{kafka} ? "outbox.sinks = 'webhook, kafka'" : '' ]}
