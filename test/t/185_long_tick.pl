@@ -11,7 +11,7 @@ use Time::HiRes qw(time);
 
 my $node = outbox_node('main');
 my $receiver = OutboxTest::Receiver->new('main');
-my $events = 500;
+my $events = 2000;
 
 sub ask
 {
