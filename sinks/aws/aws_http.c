@@ -49,8 +49,9 @@ static long			  tls_version = CURL_SSLVERSION_TLSv1_2; /* the lowest */
 static unsigned		  generation;							 /* of these two */
 static AwsRequest	 *unused;
 
-static const char
-	*exceeded; /* the limit that a peer exceeded, in words, since the last step began */
+/* The limit that the last such peer exceeded, in words, and whose request that was */
+static const char *exceeded;
+static int32_t	   exceeded_for;
 
 static sigset_t former_signals;
 static bool		signals_are_blocked;
@@ -514,6 +515,7 @@ static void
 on_event(const struct epoll_event *event)
 {
 	int			fd = (int) (uint32_t) event->data.u64;
+	int32_t		endpoint = (int32_t) (event->data.u64 >> 32);
 	int			mask = 0;
 	const char *why;
 
@@ -521,11 +523,14 @@ on_event(const struct epoll_event *event)
 		mask |= CURL_CSELECT_IN;
 	if (event->events & EPOLLOUT)
 		mask |= CURL_CSELECT_OUT;
-	services.serves((int32_t) (event->data.u64 >> 32));
+	services.serves(endpoint);
 	why = services.peer_event(fd);
 	act(fd, mask);
 	if (why || (why = services.peer_ended()) != NULL)
+	{
 		exceeded = why;
+		exceeded_for = endpoint;
+	}
 }
 
 void
@@ -534,7 +539,6 @@ aws_http_step(void)
 	struct epoll_event events[64];
 	int				   n = epoll_wait(epoll_fd, events, 64, 0);
 
-	exceeded = NULL;
 	services.rests_step();
 	for (int i = 0; i < n; i++)
 		on_event(&events[i]);
@@ -628,16 +632,19 @@ explain(const AwsRequest *r, CURLcode code, AwsEnd *end)
 				 "its answer has a transfer coding other than chunked");
 	else if (r->exceeded)
 		snprintf(end->words, sizeof(end->words), "%s", r->exceeded);
-	else if (exceeded && end->failure == OUTBOX_FAILURE_CLOSED)
+	else if (exceeded && exceeded_for == r->rest.endpoint &&
+			 end->failure == OUTBOX_FAILURE_CLOSED)
 		snprintf(end->words, sizeof(end->words), "%s", exceeded);
 	else if (code == CURLE_OPERATION_TIMEDOUT)
 		snprintf(end->words, sizeof(end->words), "timed out%s",
-				 r->rest.paused	  ? OUTBOX_WHILE_RESTING :
+				 r->rest.rested	  ? OUTBOX_WHILE_RESTING :
 					 r->connected ? "" :
 									" while connecting");
 	else
 		snprintf(end->words, sizeof(end->words), "%s",
 				 r->errbuf[0] ? r->errbuf : curl_easy_strerror(code));
+	if (exceeded_for == r->rest.endpoint)
+		exceeded = NULL;
 	/* libcurl counts milliseconds in some of its texts, which are other ones each time. */
 	if (end->failure == OUTBOX_FAILURE_CONNECT)
 	{

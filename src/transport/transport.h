@@ -175,10 +175,11 @@ typedef struct OutboxRest
 	void			  *easy; /* the handle */
 	int32_t			   endpoint;
 	bool			   rests;
+	bool			   rested; /* since the request began */
 	bool			   paused; /* the handle is, also when its request has ended */
 } OutboxRest;
 
-/* For the words of a request that timed out and is paused */
+/* For the words of a request that timed out and has rested */
 #define OUTBOX_WHILE_RESTING ", because its answer took too much of the worker's time"
 
 /* The functions that a transport may call. */

@@ -200,17 +200,13 @@ void
 outbox_slots_work(int32 endpoint_id, int64 usec)
 {
 	OutboxEndpoint *ep = outbox_loop_find(endpoint_id);
-
-	TimestampTz now;
-	OutboxFlow *f;
+	TimestampTz		now = GetCurrentTimestamp();
 
 	if (ep == NULL || ep->lists->flow.in_flight == 0)
 		return;
-	f = &ep->lists->flow;
-	now = GetCurrentTimestamp();
-	outbox_flow_work(f, usec, now);
-	if (f->paid_at > now)
-		outbox_endpoint_note_lack(ep, LACKS_TIME, f->paid_at);
+	outbox_flow_work(&ep->lists->flow, usec, now);
+	if (ep->lists->flow.paid_at > now)
+		outbox_endpoint_note_lack(ep, LACKS_TIME, ep->lists->flow.paid_at);
 }
 
 bool

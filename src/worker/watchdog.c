@@ -275,10 +275,12 @@ crash(int signo, siginfo_t *info, void *context)
 		raise(signo);
 		return;
 	}
-	if (!outbox_watchdog.crashed)
+	if (outbox_watchdog.crashed_for == 0)
+	{
 		outbox_watchdog.crashed_for = *thread_endpoint;
-	outbox_watchdog.crashed = true;
-	pthread_kill(own_thread, SIGNAL);
+		outbox_watchdog.crashed = true;
+		pthread_kill(own_thread, SIGNAL);
+	}
 	for (;;)
 		pause();
 }

@@ -60,6 +60,7 @@ outbox_watchdog_blamed(void)
 {
 	if (outbox_watchdog.crashed)
 		outbox_watchdog.endpoint = outbox_watchdog.crashed_for;
+	outbox_watchdog.crashed = false; /* the end has its time, as that of a call */
 	return outbox_watchdog.endpoint;
 }
 

@@ -18,7 +18,7 @@ $node->init(extra => [ '--locale=C', '--encoding=UTF8', '--waldir', "$wal/pg_wal
 my $aws = OutboxTest::Aws::missing() ? undef : OutboxTest::Aws->new;
 diag('NOT TESTED with a sink: ' . OutboxTest::Aws::missing()) unless $aws;
 $node->append_conf('postgresql.conf', $aws ? "outbox.sinks = 'webhook, aws'\n" : '');
-$node->append_conf('postgresql.conf', <<'CONF');
+my $conf = <<'CONF';
 shared_preload_libraries = 'outbox'
 outbox.allowed_networks = '127.0.0.1/32'
 max_connections = 20
@@ -26,6 +26,7 @@ min_wal_size = 2MB
 max_wal_size = 4MB
 fsync = on
 CONF
+$node->append_conf('postgresql.conf', $conf);
 $node->start;
 $node->safe_psql('postgres', "CREATE TABLESPACE small LOCATION '$tables/space'");
 $node->safe_psql('postgres', 'CREATE DATABASE shop TABLESPACE small');
@@ -146,14 +147,7 @@ mkdir "$data/pgdata", 0700 or die "$data/pgdata: $!\n";
 my $whole = PostgreSQL::Test::Cluster->new('whole');
 symlink "$data/pgdata", $whole->data_dir or die $whole->data_dir . ": $!\n";
 $whole->init(extra => [ '--locale=C', '--encoding=UTF8', '--wal-segsize=1' ]);
-$whole->append_conf('postgresql.conf', <<'CONF');
-shared_preload_libraries = 'outbox'
-outbox.allowed_networks = '127.0.0.1/32'
-max_connections = 20
-min_wal_size = 2MB
-max_wal_size = 4MB
-fsync = on
-CONF
+$whole->append_conf('postgresql.conf', $conf);
 $whole->start;
 $whole->safe_psql('postgres', 'CREATE EXTENSION outbox');
 endpoint($whole, $receiver, 'billing', '/ok/whole-billing', undef, 'postgres');

@@ -25,9 +25,7 @@ sub ask
 	return $node->safe_psql('postgres', $sql);
 }
 
-ask("SELECT format('VACUUM outbox.%I', relname) FROM pg_class"
-	  . " WHERE relnamespace = 'outbox'::regnamespace AND relkind = 'r' \\gexec");
-skip_explained($node);
+vacuum_without_statistics($node);
 log_plans($node, 1);
 
 sub stats_show

@@ -26,9 +26,7 @@ sub ask
 	return $node->safe_psql('postgres', $sql);
 }
 
-ask("SELECT format('VACUUM outbox.%I', relname) FROM pg_class"
-	  . " WHERE relnamespace = 'outbox'::regnamespace AND relkind = 'r' \\gexec");
-skip_explained($node);
+vacuum_without_statistics($node);
 
 # Statements for a few seconds
 sub judge_some

@@ -150,7 +150,7 @@ explain_timeout(OutboxTransfer *t)
 
 	snprintf(t->outcome.error, sizeof(t->outcome.error), "timed out after %g s%s",
 			 ms / 1000.0,
-			 t->rest.paused	  ? OUTBOX_WHILE_RESTING :
+			 t->rest.rested	  ? OUTBOX_WHILE_RESTING :
 				 t->connected ? "" :
 								" while connecting");
 	t->outcome.failure = OUTBOX_FAILURE_TIMEOUT;

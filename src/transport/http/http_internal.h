@@ -180,22 +180,19 @@ struct OutboxTransfer
 	bool			   connects;	/* counted in host->connecting */
 	bool			   tried;		/* some address was not refused */
 	bool			   connected;
-	bool			   rests; /* on the list of http_rest.c */
-	bool		  paused; /* libcurl's state of the handle, which outlives a request */
-	dlist_node	  resting;
-	int			  sent;	   /* so often */
-	bool		  over_v6; /* it opened a socket for IPv6 */
-	bool		  whole_answer;
-	size_t		  answer_len;
-	int			  socket_errno;
-	const char	 *exceeded; /* the limit that the peer exceeded, in words */
-	int			  proxy_bytes;
-	OutboxHead	  head;
-	size_t		  body_bytes;
-	const char	 *refused;		 /* the name of the range, or outbox_http_public */
-	int64		  body_deadline; /* 0: not set yet */
-	OutboxOutcome outcome;
-	char		  errbuf[CURL_ERROR_SIZE];
+	int				   sent;	/* so often */
+	bool			   over_v6; /* it opened a socket for IPv6 */
+	bool			   whole_answer;
+	size_t			   answer_len;
+	int				   socket_errno;
+	const char		  *exceeded; /* the limit that the peer exceeded, in words */
+	int				   proxy_bytes;
+	OutboxHead		   head;
+	size_t			   body_bytes;
+	const char		  *refused;		  /* the name of the range, or outbox_http_public */
+	int64			   body_deadline; /* 0: not set yet */
+	OutboxOutcome	   outcome;
+	char			   errbuf[CURL_ERROR_SIZE];
 };
 
 /* ms of the clock that never goes back */

@@ -39,7 +39,7 @@ outbox_http_rest_worked(OutboxRest *r, bool connected)
 	if (r->rests || !connected || !endpoint_owes(r->endpoint) ||
 		curl_easy_pause(r->easy, CURLPAUSE_ALL) != CURLE_OK)
 		return;
-	r->paused = true;
+	r->paused = r->rested = true;
 	push(r);
 }
 
@@ -53,6 +53,14 @@ outbox_http_rest_leave(OutboxRest *r)
 	r->rests = false;
 }
 
+static void
+go_on(OutboxRest *r)
+{
+	outbox_http_rest_leave(r);
+	r->paused = false;
+	curl_easy_pause(r->easy, CURLPAUSE_CONT);
+}
+
 /*
  * A request that ended while it rested has left its handle paused, and older versions of
  * libcurl would not read the answer of the next one.
@@ -60,11 +68,9 @@ outbox_http_rest_leave(OutboxRest *r)
 void
 outbox_http_rest_begins(OutboxRest *r)
 {
-	if (!r->paused)
-		return;
-	outbox_http_rest_leave(r);
-	r->paused = false;
-	curl_easy_pause(r->easy, CURLPAUSE_CONT);
+	r->rested = false;
+	if (r->paused)
+		go_on(r);
 }
 
 void
@@ -86,7 +92,7 @@ outbox_http_rests_step(void)
 		else
 		{
 			serves(r->endpoint);
-			outbox_http_rest_begins(r);
+			go_on(r);
 		}
 	}
 }

@@ -10,7 +10,7 @@ use JSON::PP;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-our @EXPORT = qw(explained_conf judge log_plans skip_explained worst_plans);
+our @EXPORT = qw(explained_conf judge log_plans skip_explained vacuum_without_statistics worst_plans);
 
 my $offset = 0;
 my %worst;
@@ -60,6 +60,17 @@ sub skip_explained
 	my ($node) = @_;
 
 	$offset = -s $node->logfile;
+	return;
+}
+
+# VACUUM of all tables, and no ANALYZE.
+sub vacuum_without_statistics
+{
+	my ($node) = @_;
+
+	$node->safe_psql('postgres', "SELECT format('VACUUM outbox.%I', relname) FROM pg_class"
+		  . " WHERE relnamespace = 'outbox'::regnamespace AND relkind = 'r' \\gexec");
+	skip_explained($node);
 	return;
 }
 
