@@ -1,5 +1,6 @@
 ------------------------------------------------------------------------
--- A dump holds everything except the secrets and which piece is in use.
+-- A dump holds everything except the secrets, which piece is in use, and the epochs of
+-- the logs that were written here.
 ------------------------------------------------------------------------
 
 SELECT pg_extension_config_dump('outbox.origins', '');

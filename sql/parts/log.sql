@@ -93,6 +93,14 @@ FOR EACH STATEMENT EXECUTE FUNCTION outbox.origins_changed();
 COMMENT ON TRIGGER changed ON outbox.origins IS 'Sessions and workers read it again';
 ALTER TABLE outbox.origins ENABLE ALWAYS TRIGGER changed;
 
+-- Not dumped.  A dump that is restored into the database that it came from, or into a
+-- physical copy of it, brings snapshots of transactions that are not those of this system.
+CREATE TABLE outbox.own_epochs (
+    epoch int8 PRIMARY KEY
+);
+COMMENT ON TABLE outbox.own_epochs IS
+'Epochs of the logs that were written in these tables, and not restored into them';
+
 -- CACHE 1, because numbers that a session caches for later would be out of order.
 CREATE SEQUENCE outbox.events_seq AS int8 CACHE 1;
 COMMENT ON SEQUENCE outbox.events_seq IS 'Numbers the events (must keep CACHE 1)';

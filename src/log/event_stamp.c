@@ -265,15 +265,18 @@ outbox_current_piece(void)
 	return Min(piece, OUTBOX_LOG_PIECES - 1);
 }
 
-/* True if the table has a row. */
+/* True if the table has a row, and its first column this epoch (0: any value). */
 static bool
-has_rows(const char *table, Snapshot snapshot)
+has_row(const char *table, int64 epoch, Snapshot snapshot)
 {
 	Relation		rel = outbox_table_open(table, AccessShareLock);
 	TupleTableSlot *slot = table_slot_create(rel, NULL);
 	TableScanDesc	scan = table_beginscan_strat(rel, snapshot, 0, NULL, true, true);
-	bool			found = table_scan_getnextslot(scan, ForwardScanDirection, slot);
+	bool			found = false;
+	bool			isnull;
 
+	while (!found && table_scan_getnextslot(scan, ForwardScanDirection, slot))
+		found = epoch == 0 || DatumGetInt64(slot_getattr(slot, 1, &isnull)) == epoch;
 	table_endscan(scan);
 	ExecDropSingleTupleTableSlot(slot);
 	table_close(rel, AccessShareLock);
@@ -296,8 +299,8 @@ lacks_predecessor(const Origin *o)
  * Reads with the latest snapshot, not the transaction's.  A REPEATABLE READ
  * transaction that is older than the epoch writes events of that epoch, too.
  *
- * The log belongs to this database if exactly one origin has not been adopted, and it
- * names this system and database.  Only that case is cached.  An origin is made before
+ * The log belongs to this database if exactly one origin has not been adopted, it names
+ * this system and database, and it was not restored.  Only that case is cached.  An origin is made before
  * the first endpoint, and stays: where there are endpoints and no origin, rows were
  * removed.  That is judged by one snapshot.
  */
@@ -362,13 +365,14 @@ read_origins(void)
 	{
 		origins.current = 0;
 		origins.zero = true;
-		origins.lost = origins.n > 0 || has_rows("endpoint_settings", snapshot);
+		origins.lost = origins.n > 0 || has_row("endpoint_settings", 0, snapshot);
 	}
 	for (int i = 0; i < origins.n; i++)
 		origins.lost |= lacks_predecessor(&origins.rows[i]);
 	if (open > 0)
 		origins.lost_at = FirstNormalTransactionId;
-	if (origins.lost || (open > 0 && (open != 1 || ours != 1)))
+	if (origins.lost || (open > 0 && (open != 1 || ours != 1)) ||
+		(ours == 1 && !has_row("own_epochs", origins.current, snapshot)))
 		origins.current = OUTBOX_EPOCH_OF_COPY;
 	UnregisterSnapshot(snapshot);
 

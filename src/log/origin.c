@@ -3,6 +3,11 @@
  *	  Owns the check whether this log belongs to this database.  A copy must not send
  *	  the events that its original sends.
  *
+ * The log is the database's own if it was written in this system, in this database and in
+ * these tables.  A restored dump was written in other tables, also where it came from this
+ * database or from a physical copy of it.  Its snapshots may be ahead of this system: an
+ * event that is emitted now would be taken for one that was read.
+ *
  * The row of outbox.origins is made when the log gets its first endpoint, or when
  * retention is due for the first time.  It is made that late because a dump is restored
  * table by table.  A worker that claimed a half-restored log would serve the copy.  For
@@ -58,7 +63,8 @@ outbox_origin(int64 *epoch, bool *zero, bool thorough)
 
 	outbox_query("SELECT pg_catalog.count(*), pg_catalog.count(*) FILTER (WHERE"
 				 " system_identifier = $1"
-				 " AND database_oid = $2),"
+				 " AND database_oid = $2"
+				 " AND epoch IN (SELECT w.epoch FROM outbox.own_epochs w)),"
 				 " pg_catalog.max(epoch), pg_catalog.bool_or(first),"
 				 " pg_catalog.max(instance_name),"
 				 " EXISTS (SELECT 1 FROM outbox.origins o WHERE NOT o.first"
@@ -117,6 +123,8 @@ make_origin(int64 epoch, bool first)
 				 " (epoch, system_identifier, database_oid, instance_name, first)"
 				 " VALUES ($1, $2, $3, $4, $5)",
 				 5, (Oid[]){INT8OID, INT8OID, OIDOID, TEXTOID, BOOLOID}, args, NULL);
+	outbox_query("INSERT INTO outbox.own_epochs VALUES ($1)", 1, (Oid[]){INT8OID}, args,
+				 NULL);
 	origins_changed();
 }
 

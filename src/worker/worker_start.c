@@ -172,7 +172,7 @@ read_origin(void)
 		origin == OUTBOX_ORIGIN_LOST ?
 			"outbox.origins lacks rows that this log had, so this may be a copy: see that no other database sends its events, then call outbox.adopt()" :
 			origin == OUTBOX_ORIGIN_FOREIGN ?
-			"this log was written by another system or database: it is a copy, and sends nothing before outbox.adopt()" :
+			"this log was written by another system or database, or was restored: it is a copy, and sends nothing before outbox.adopt()" :
 			"outbox.instance_name is not the one that this log was made or adopted under: set it so, or call outbox.adopt()",
 		changed, COPY_LOOK);
 }

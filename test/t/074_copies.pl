@@ -118,6 +118,34 @@ $theirs->wait_delivered(1, path => "/ok/$_", id => $id) foreach qw(billing mail 
 pass('new events flow');
 $clone->stop;
 
+# ---- a dump, restored into a clone of the database that it came from
+
+endpoint($node, $receiver, 'ahead', '/ok/ahead', "topics => '{ahead}'");
+$node->safe_psql('postgres', "CREATE TABLE burn AS SELECT 1; DO \$\$ BEGIN FOR i IN 1..3000 LOOP"
+	  . " BEGIN INSERT INTO burn VALUES (1); EXCEPTION WHEN others THEN END; END LOOP; END \$\$");
+my $ahead = emit($node, 'ahead', '{}');
+ok(wait_sql($node, "SELECT delivered = 1 FROM outbox.stats WHERE endpoint = 'ahead'"), 'the original is many transactions ahead of its clone');
+$node->command_ok([ 'pg_dump', '-Fc', '-f', "$dir/ahead", $node->connstr('postgres') ], 'pg_dump');
+foreach my $name (qw(staging production))
+{
+	my $restored = PostgreSQL::Test::Cluster->new("restored_$name");
+	$restored->init_from_backup($node, 'clone');
+	$restored->append_conf('postgresql.conf', "outbox.instance_name = '$name'\noutbox.enabled = off\n");
+	$restored->start;
+	$restored->command_ok([ 'pg_restore', '--clean', '--if-exists', '--exit-on-error', '-d', $restored->connstr('postgres'), "$dir/ahead" ],
+		'pg_restore --clean');
+	redirect($restored, 'postgres', $theirs, 'ahead');
+	my $here = emit($restored, 'ahead', '{}');
+	$restored->append_conf('postgresql.conf', "outbox.enabled = on\n");
+	$restored->reload;
+	held($restored, 'postgres', 'restored', "a dump is held in a clone of the database that it came from ($name)");
+	$restored->safe_psql('postgres', 'SELECT outbox.adopt()');
+	$theirs->wait_delivered(1, path => '/ok/ahead', id => $here);
+	is(scalar(() = $theirs->requests(path => '/ok/ahead', id => $ahead)), 0, 'adopted, it sends what was emitted there, and nothing again');
+	$restored->stop;
+}
+$node->safe_psql('postgres', 'DROP TABLE burn');
+
 # ---- a target of logical replication
 
 my $target = outbox_node('target', conf => "wal_level = logical\n");
