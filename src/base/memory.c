@@ -37,7 +37,7 @@ outbox_memory_init(void)
 
 #define BASE ((size_t) 48 * 1024 * 1024)
 #define OF_ENDPOINT ((size_t) 24 * 1024)
-#define OF_REQUEST ((size_t) 208 * 1024)
+#define OF_REQUEST ((size_t) 244 * 1024)
 
 size_t
 outbox_memory_bound(int64 endpoints, int64 in_flight)
