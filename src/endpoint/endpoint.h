@@ -160,7 +160,7 @@ typedef struct OutboxWindowEntry
 
 /*
  * The endpoint's settings, as outbox.endpoint_settings has them.  Written by
- * endpoint_settings.c, judge.c and reload.c.
+ * endpoint_settings.c and reload.c.
  */
 typedef struct OutboxEndpointConfig
 {
@@ -170,7 +170,6 @@ typedef struct OutboxEndpointConfig
 	int					   batch_size; /* 1: no batches */
 	char				 **patterns;
 	JsonPath			  *filter;		 /* NULL: none */
-	bool				   judged;		 /* true if it was evaluated */
 	uint64				   row_version;	 /* changes with the stored rows: made of their
 									   * xmin */
 	uint64				   keys_version; /* of the key file that opened them */

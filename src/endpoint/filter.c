@@ -4,8 +4,8 @@
  *	  endpoint gets an event.
  *
  * A filter is a jsonpath of a few forms.  Their time and memory are at most proportional to
- * the length of the filter times the size of the payload, whatever the payload is, and
- * none of them throws an error.  So an evaluation needs neither a timer nor a
+ * the length of the filter times the elements of the payload's arrays, and none of them
+ * throws an error.  So an evaluation needs neither a timer nor a
  * subtransaction.  README.md has the forms, and why the others are left out.
  */
 #include "base/outbox.h"
@@ -25,12 +25,13 @@ evaluate(JsonPath *filter, Jsonb *payload, bool *isnull)
 {
 	LOCAL_FCINFO(fcinfo, 4);
 	Datum result;
-	Datum vars = DirectFunctionCall1(jsonb_in, CStringGetDatum("{}"));
+	Jsonb no_vars = {.root.header = JB_FOBJECT};
 
+	SET_VARSIZE(&no_vars, sizeof(no_vars));
 	InitFunctionCallInfoData(*fcinfo, NULL, 4, InvalidOid, NULL, NULL);
 	fcinfo->args[0].value = JsonbPGetDatum(payload);
 	fcinfo->args[1].value = PointerGetDatum(filter);
-	fcinfo->args[2].value = vars;
+	fcinfo->args[2].value = JsonbPGetDatum(&no_vars);
 	fcinfo->args[3].value = BoolGetDatum(true); /* silent */
 	for (int i = 0; i < 4; i++)
 		fcinfo->args[i].isnull = false;
@@ -53,7 +54,8 @@ typedef enum Yield
 typedef struct Walk
 {
 	bool		lax;
-	bool		inside; /* true inside "?()" */
+	bool		inside;	 /* true inside "?()" */
+	bool		members; /* true if it reads all members of objects */
 	int			operators;
 	const char *problem; /* the first one (NULL: none yet) */
 } Walk;
@@ -119,10 +121,15 @@ walk_path(JsonPathItem *item, Walk *w)
 		switch (current.type)
 		{
 			case jpiKey:
+				break;
 			case jpiType:
 			case jpiSize:
+				forbid(w, jspHasNext(&current), OTHER_FORM);
 				break;
 			case jpiAnyKey:
+				w->members = true;
+				many = true;
+				break;
 			case jpiAnyArray:
 				many = true;
 				break;
@@ -272,16 +279,22 @@ walk_predicate(JsonPathItem *item, Walk *w)
 	}
 }
 
-/* Returns why the filter is refused.  NULL: it is not. */
-static const char *
-find_problem(JsonPath *path, bool lax)
+static Walk
+walk(JsonPath *path, bool lax)
 {
 	JsonPathItem item;
 	Walk		 w = {.lax = lax};
 
 	jspInit(&item, path);
 	walk_predicate(&item, &w);
-	return w.problem;
+	return w;
+}
+
+/* Returns why the filter is refused.  NULL: it is not. */
+static const char *
+find_problem(JsonPath *path, bool lax)
+{
+	return walk(path, lax).problem;
 }
 
 /*
@@ -297,7 +310,44 @@ outbox_filter_usable(JsonPath *filter)
 		DirectFunctionCall1(jsonpath_in, CStringGetDatum("\"a\" < 1")));
 }
 
-/* Evaluates a filter, if it is not too long for a payload of this size. */
+/*
+ * Returns how many elements the arrays of a payload have together, and with 'members' how
+ * many members its objects.  It may end where that is more than 'max'.
+ */
+static uint64
+count_items(JsonbContainer *c, bool members, uint64 max)
+{
+	uint32 n = JsonContainerSize(c);
+	uint32 nentries = JsonContainerIsObject(c) ? 2 * n : n;
+	char  *data = (char *) &c->children[nentries];
+	uint64 items = nentries == n || members ? n : 0;
+	uint32 offset = 0;
+
+	check_stack_depth();
+	for (uint32 i = 0; i < nentries && items <= max; i++)
+	{
+		if (JBE_ISCONTAINER(c->children[i]))
+			items += count_items((JsonbContainer *) (data + INTALIGN(offset)), members,
+								 max);
+		JBE_ADVANCE_OFFSET(offset, c->children[i]);
+	}
+	return items;
+}
+
+/* Each part of the filter reads each of these items at most once.  See README.md. */
+static bool
+is_too_long(JsonPath *filter, Jsonb *payload)
+{
+	uint64 size = VARSIZE(payload);
+	uint64 max = OUTBOX_FILTER_MAX_ITEMS / VARSIZE(filter);
+
+	if (VARSIZE(filter) * size > OUTBOX_FILTER_MAX_WORK)
+		return true;
+	return size / sizeof(JEntry) > max &&
+		count_items(&payload->root, walk(filter, false).members, max) > max;
+}
+
+/* Evaluates a filter, if it is not too long for this payload. */
 OutboxFilterResult
 outbox_filter(JsonPath *filter, Jsonb *payload)
 {
@@ -308,7 +358,7 @@ outbox_filter(JsonPath *filter, Jsonb *payload)
 
 	if (payload == NULL)
 		return OUTBOX_FILTER_NO;
-	if ((uint64) VARSIZE(filter) * VARSIZE(payload) > OUTBOX_FILTER_MAX_WORK)
+	if (is_too_long(filter, payload))
 		return OUTBOX_FILTER_TOO_LONG;
 	cxt = AllocSetContextCreate(caller, "outbox filter", ALLOCSET_SMALL_SIZES);
 	MemoryContextSwitchTo(cxt);

@@ -19,10 +19,11 @@ typedef enum OutboxFilterResult
 } OutboxFilterResult;
 
 /*
- * The length of a filter times the size of a payload, in bytes.  The worst payload of this
- * size takes 30 to 60 ms.
+ * The length of a filter in bytes, times the size of a payload in bytes, and times the
+ * elements of its arrays.  The worst filter and payload then take about 5 ms.
  */
-#define OUTBOX_FILTER_MAX_WORK (UINT64CONST(128) * 1024 * 1024)
+#define OUTBOX_FILTER_MAX_WORK (UINT64CONST(512) * 1024 * 1024)
+#define OUTBOX_FILTER_MAX_ITEMS (UINT64CONST(2) * 1024 * 1024)
 
 /* Characters of a number in a filter, and operators of a filter that calculate. */
 #define OUTBOX_FILTER_MAX_DIGITS 40

@@ -30,9 +30,6 @@
  */
 #define IDLE_PAYS 4
 
-/* A flow that had to wait waits for others that do, until it has had no debt for so long. */
-#define DEBTOR_FOR (10 * USECS_PER_SEC)
-
 /* An evaluation of so many µs holds up others twice as much as shorter ones together. */
 #define LONG_WORK 1000
 
@@ -254,6 +251,15 @@ outbox_flow_first_held(pairingheap *held)
 	return pairingheap_is_empty(held) ? NULL : flow_of(pairingheap_first(held));
 }
 
+/* ------------------------------------------------------------------ debts */
+
+/* Adds to a debt that is paid by 'usec' of time. */
+static void
+owe(TimestampTz *paid_at, int64 usec, TimestampTz now)
+{
+	*paid_at = Min(Max(*paid_at, now) + usec, now + PAYS_MAX);
+}
+
 /* ---------------------------------------------------------------- filters */
 
 void
@@ -272,73 +278,53 @@ price(const OutboxFlow *f)
 }
 
 /*
- * Returns the µs for which the flow has to wait, if the process does not sleep.  That of an
- * endpoint that rests has no debt, and cannot be written.
+ * A flow with a debt of more than DEBT_FREE waits until it is paid, and until those are that
+ * others made before it and had to wait for.
  */
-static int64
-left_to_pay(OutboxFlow *f, TimestampTz now)
-{
-	int64 left = f->judged_paid_at - (now + slept);
-
-	if (!f->debtor)
-		return 0;
-	f->owes = f->owes && left > 0;
-	f->debtor = left >= -DEBTOR_FOR;
-	return f->owes ? left : 0;
-}
-
-/* Adds to the debt of one flow. */
-static void
-owe(OutboxFlow *f, int64 usec, TimestampTz now)
-{
-	TimestampTz clock = now + slept;
-	int64		left = Max(f->judged_paid_at - clock, 0) + usec * price(f);
-
-	f->judged_paid_at = clock + Min(left, PAYS_MAX);
-	if (left > DEBT_FREE * price(f))
-		f->owes = f->debtor = true;
-}
-
-bool
-outbox_flow_may_owe(const OutboxFlow *f)
-{
-	return f->debtor || (f->parent && f->parent->debtor);
-}
-
 void
 outbox_flow_judged(OutboxFlow *f, int64 usec, TimestampTz now)
 {
-	int64 harm = usec + usec * usec / LONG_WORK;
-	bool  debtor = false;
-
-	for (; f->parent != NULL; f = f->parent)
-	{
-		owe(f, harm, now);
-		debtor = debtor || f->debtor;
-	}
-	if (debtor)
-		owe(f, harm, now);
-}
-
-TimestampTz
-outbox_flow_judge_at(OutboxFlow *f, bool debtor, TimestampTz now)
-{
+	TimestampTz clock = now + slept;
+	int64		harm = usec + usec * usec / LONG_WORK;
+	int64		late = 0;
 	OutboxFlow *root = f;
-	int64		left = 0;
-	int64		of_all;
 
 	for (; root->parent != NULL; root = root->parent)
 	{
-		left = Max(left, left_to_pay(root, now));
-		debtor = debtor || root->debtor;
-	}
-	of_all = debtor ? left_to_pay(root, now) : 0;
-	left = Max(left, of_all);
+		int64 debt;
 
-	/* To wait for the others does not make it free of them. */
-	for (; of_all > 0 && f != root; f = f->parent)
-		if (f->debtor)
-			f->judged_paid_at = Max(f->judged_paid_at, now + slept);
+		owe(&root->judged_paid_at, harm * price(root), clock);
+		debt = (root->judged_paid_at - clock) / price(root);
+		if (debt > DEBT_FREE)
+		{
+			root->judge_at = root->judged_paid_at;
+			late = Max(late, debt);
+		}
+	}
+	owe(&root->judged_paid_at, late * price(root), clock);
+	for (; late > 0 && f != root; f = f->parent)
+		if (f->judge_at > clock)
+			f->judge_at = Max(f->judge_at, root->judged_paid_at);
+}
+
+bool
+outbox_flow_has_to_wait(const OutboxFlow *f)
+{
+	return f->judge_at != 0 || (f->parent && f->parent->judge_at != 0);
+}
+
+TimestampTz
+outbox_flow_judge_at(OutboxFlow *f, TimestampTz now)
+{
+	int64 left = 0;
+
+	for (; f->parent != NULL; f = f->parent)
+	{
+		if (f->judge_at <= now + slept)
+			f->judge_at = 0;
+		else
+			left = Max(left, f->judge_at - (now + slept));
+	}
 	return now + (left + IDLE_PAYS) / (1 + IDLE_PAYS);
 }
 
@@ -356,7 +342,7 @@ outbox_flow_work(OutboxFlow *f, int64 usec, TimestampTz now)
 		return;
 	for (OutboxFlow *g = f; g->parent != NULL; g = g->parent)
 	{
-		g->paid_at = Min(Max(g->paid_at, now) + f->work * SHARE, now + PAYS_MAX);
+		owe(&g->paid_at, f->work * SHARE, now);
 		f->paid_at = Max(f->paid_at, g->paid_at);
 	}
 	f->work = 0;

@@ -32,11 +32,10 @@ typedef struct OutboxFlow
 	int64		work;	   /* µs of work for its requests, less the time that they may
 						    * take */
 	TimestampTz paid_at;   /* when it has waited for the work above that, or before */
+	TimestampTz judged_paid_at; /* when the time that filters took is paid, by a clock
+								 * that is faster while the process sleeps */
 	TimestampTz
-		 judged_paid_at; /* When the time that filters took is paid, by a clock that
-								 * is faster while the process sleeps.  Until then ... */
-	bool owes;			 /* ... it waits, if this is true */
-	bool debtor;		 /* true if it had to not long ago: it waits for other debtors */
+		judge_at; /* by that clock: until then its filter waits (0: it does not) */
 } OutboxFlow;
 
 /*
@@ -86,12 +85,12 @@ extern TimestampTz outbox_flow_end(OutboxFlow *f, int64 more, TimestampTz now);
 /*
  * The endpoint's filter has taken so much time of the process, which becomes a debt of the
  * endpoint and of its tenant.  _judge_at returns when the filter may be evaluated again:
- * 'now' if it may, else a time at which this is to be asked again.  While _may_owe is
- * false, it may.  'debtor': it waits for others that had to wait, as if it had.
+ * 'now' if it may, else a time at which this is to be asked again.  While _has_to_wait is
+ * false, it may.
  */
 extern void		   outbox_flow_judged(OutboxFlow *f, int64 usec, TimestampTz now);
-extern bool		   outbox_flow_may_owe(const OutboxFlow *f);
-extern TimestampTz outbox_flow_judge_at(OutboxFlow *f, bool debtor, TimestampTz now);
+extern bool		   outbox_flow_has_to_wait(const OutboxFlow *f);
+extern TimestampTz outbox_flow_judge_at(OutboxFlow *f, TimestampTz now);
 
 /* The process had nothing to do for so long: more of the debts of filters is paid. */
 extern void outbox_flow_slept(int64 usec);

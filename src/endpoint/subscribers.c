@@ -198,14 +198,6 @@ outbox_subscribers_here(void)
 	return nhere > 0;
 }
 
-OutboxFilterResult
-outbox_passes(const OutboxEndpoint *ep, OutboxRow *row)
-{
-	return ep->config.filter && !outbox_row_unreadable(row) ?
-		outbox_filter(ep->config.filter, outbox_row_payload(row)) :
-		OUTBOX_FILTER_YES;
-}
-
 bool
 outbox_subscribes(const OutboxEndpoint *ep, const char *topic, size_t len, OutboxRow *row)
 {

@@ -64,13 +64,8 @@ extern OutboxSubscribers *outbox_subscribers_of(const char *topic, size_t len,
 /* True if any endpoint of the database gets events without a tenant of this topic. */
 extern bool outbox_subscribers_exist(const char *topic);
 
-/*
- * The first is true if the endpoint now subscribes to the event's topic, and gets events
- * of its tenant.  The second is the result of its filter for the event.  An event that
- * cannot be read passes.
- */
+/* True if the endpoint now subscribes to the event's topic, and gets events of its tenant. */
 extern bool outbox_subscribes(const OutboxEndpoint *ep, const char *topic, size_t len,
 							  OutboxRow *row);
-extern OutboxFilterResult outbox_passes(const OutboxEndpoint *ep, OutboxRow *row);
 
 #endif /* OUTBOX_SUBSCRIBERS_H */

@@ -457,7 +457,6 @@ assign(OutboxEndpoint *ep, const OutboxEndpointRow *s)
 	ep->config.patterns = copy_strings(s->patterns, s->npatterns);
 	ep->config.row_version = s->row_version;
 	ep->config.filter = NULL;
-	ep->config.judged = false;
 	if (s->filter)
 	{
 		ep->config.filter = palloc(VARSIZE(s->filter));

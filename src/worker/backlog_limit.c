@@ -230,8 +230,7 @@ overflow_wants(void *arg, const char *topic, size_t len, OutboxRow *row)
 
 	if (!outbox_subscribes(ep, topic, len, row))
 		return NULL;
-	result = outbox_row_forgotten(row) ||
-			(!ep->place.keeps && outbox_judge_later(ep, row)) ?
+	result = outbox_row_forgotten(row) || (!ep->place.keeps && outbox_judge_later(ep)) ?
 		OUTBOX_FILTER_YES :
 		outbox_judge(ep, row);
 	return result == OUTBOX_FILTER_NO ? NULL : &result;
@@ -313,7 +312,7 @@ move_on(OutboxEndpoint *ep)
 	int64 last_seq;
 	int	  n;
 
-	if (!may_be_moved(ep) || (ep->place.keeps && outbox_judge_later(ep, NULL)) ||
+	if (!may_be_moved(ep) || (ep->place.keeps && outbox_judge_later(ep)) ||
 		!(ep->place.keeps ? lacks_some(ep, cut) : !is_at_head(ep) && place_of(ep) < cut))
 		return 0;
 	outbox_step_blame(ep->id);

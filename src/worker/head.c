@@ -78,7 +78,7 @@ head_wants(void *arg, const char *name, size_t len, OutboxRow *row)
 		OutboxEndpoint *ep = s->endpoints[i];
 		bool			reads = ep->feed->attached || ep->feed->counted;
 
-		if (reads && !forgotten && outbox_judge_later(ep, row))
+		if (reads && !forgotten && outbox_judge_later(ep))
 		{
 			leave(ep);
 			reads = false;

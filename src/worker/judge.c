@@ -10,7 +10,7 @@
 
 #include "utils/timestamp.h"
 
-#include "endpoint/subscribers.h"
+#include "endpoint/filter.h"
 #include "worker/busy.h"
 #include "worker/judge.h"
 #include "worker/slots.h"
@@ -23,42 +23,14 @@
 /* An endpoint that rests is woken to note that its filter took this time (µs). */
 #define WAKE_FOR 20
 
-/* Above this part of OUTBOX_FILTER_MAX_WORK a first evaluation may take long. */
-#define LONG_SHARE 32
-
 static TimestampTz next_time = DT_NOEND;
 
-/* It is not known how long the filter takes, and it may be long for this event. */
-static bool
-may_take_long(const OutboxEndpoint *ep, OutboxRow *row)
-{
-	const Jsonb *payload;
-
-	if (ep->config.judged || (row && outbox_row_unreadable(row)))
-		return false;
-	if (row == NULL)
-		return true;
-	payload = outbox_row_payload(row);
-	return payload &&
-		(uint64) VARSIZE(ep->config.filter) * VARSIZE(payload) >
-		OUTBOX_FILTER_MAX_WORK / LONG_SHARE;
-}
-
 bool
-outbox_judge_later(OutboxEndpoint *ep, OutboxRow *row)
+outbox_judge_later(OutboxEndpoint *ep)
 {
-	TimestampTz now;
-	TimestampTz until;
-	bool		unknown;
+	TimestampTz until = ep->config.filter ? outbox_slots_judge_at(ep) : 0;
 
-	if (ep->config.filter == NULL)
-		return false;
-	unknown = may_take_long(ep, row);
-	if (!unknown && !outbox_slots_may_owe(ep))
-		return false;
-	now = GetCurrentTimestamp();
-	until = outbox_slots_judge_at(ep, unknown, now);
-	if (until <= now)
+	if (until == 0)
 		return false;
 	next_time = Min(next_time, until);
 	if (!outbox_endpoint_rests(ep))
@@ -86,17 +58,18 @@ OutboxFilterResult
 outbox_judge(OutboxEndpoint *ep, OutboxRow *row)
 {
 	OutboxFilterResult result;
+	Jsonb			  *payload;
+	TimestampTz		   now;
 	int64			   usec;
 
 	if (ep->config.filter == NULL || outbox_row_unreadable(row))
 		return OUTBOX_FILTER_YES;
-	(void) outbox_row_payload(row);
-	(void) outbox_watchdog_work();
-	result = outbox_passes(ep, row);
-	ep->config.judged = true;
-	usec = outbox_watchdog_work();
+	payload = outbox_row_payload(row);
+	(void) outbox_watchdog_work(&now);
+	result = outbox_filter(ep->config.filter, payload);
+	usec = outbox_watchdog_work(&now);
 	if (outbox_endpoint_rests(ep) && usec >= WAKE_FOR)
 		outbox_busy_add(ep);
-	outbox_slots_judged(ep, usec, GetCurrentTimestamp());
+	outbox_slots_judged(ep, usec, now);
 	return result;
 }

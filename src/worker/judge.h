@@ -9,10 +9,9 @@
 
 /*
  * True if the endpoint has a filter that is not to be evaluated now, because filters have
- * taken too much time: its own, or those of its tenant.  'row': it is about this event
- * (NULL: about the next one).
+ * taken too much time: its own, or those of its tenant.
  */
-extern bool outbox_judge_later(OutboxEndpoint *ep, OutboxRow *row);
+extern bool outbox_judge_later(OutboxEndpoint *ep);
 
 /*
  * When that may have changed for an endpoint of which it was true.  DT_NOEND: there is
@@ -21,7 +20,10 @@ extern bool outbox_judge_later(OutboxEndpoint *ep, OutboxRow *row);
 extern TimestampTz outbox_judge_next_time(void);
 extern void		   outbox_judge_again(TimestampTz now);
 
-/* Does what outbox_passes() does, and adds the time that it took to a debt. */
+/*
+ * Returns the result of the endpoint's filter for the event, and adds the time that it took
+ * to a debt.  An event that cannot be read passes.
+ */
 extern OutboxFilterResult outbox_judge(OutboxEndpoint *ep, OutboxRow *row);
 
 #endif /* OUTBOX_JUDGE_H */

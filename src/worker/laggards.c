@@ -166,7 +166,7 @@ turn_of(const Reader *r, OutboxEndpoint *ep, TimestampTz now)
 		return r->turn;
 	if (target_of(r, ep) == NULL)
 		return OUTBOX_TURN_AHEAD;
-	if (outbox_judge_later(ep, NULL))
+	if (outbox_judge_later(ep))
 		return OUTBOX_TURN_JUDGE;
 	if (r == &counts || outbox_window_leads(ep))
 		return r->turn;
@@ -412,7 +412,7 @@ consider(Pages *pages, OutboxEndpoint *ep, OutboxRow *row)
 
 	if (ep->feed->page != pages->number || outbox_row_is_covered(row, c))
 		return;
-	if (!outbox_row_forgotten(row) && outbox_judge_later(ep, row))
+	if (!outbox_row_forgotten(row) && outbox_judge_later(ep))
 	{
 		ep->feed->page = 0;
 		c->last_seq = Max(c->last_seq, outbox_row_seq(row) - 1);

@@ -136,7 +136,7 @@ can_go_on(const Replay *r)
 	if (ep == NULL)
 		return !r->waits;
 	return !ep->member.recreate && !ep->member.dropped && !ep->status.unstorable &&
-		!outbox_judge_later(ep, NULL) &&
+		!outbox_judge_later(ep) &&
 		(ep->queue->nretries + ep->queue->nretries_loading + ep->queue->nretries_waiting +
 				 ep->queue->nready + ep->queue->nsettling <
 			 ENOUGH_DUE ||
@@ -166,7 +166,7 @@ replay_wants(void *arg, const char *topic, size_t len, OutboxRow *row)
 	if (outbox_row_forgotten(row) || !outbox_subscribes(page->ep, topic, len, row))
 		return NULL;
 	included = outbox_judge(page->ep, row) == OUTBOX_FILTER_YES;
-	if (outbox_judge_later(page->ep, NULL))
+	if (outbox_judge_later(page->ep))
 		page->query.max_bytes = 0; /* the page ends with this event */
 	return included ? arg : NULL;
 }

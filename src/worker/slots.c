@@ -230,14 +230,16 @@ outbox_slots_judged(OutboxEndpoint *ep, int64 usec, TimestampTz now)
 	outbox_flow_judged(payer_of(ep), usec, now);
 }
 
-bool
-outbox_slots_may_owe(OutboxEndpoint *ep)
-{
-	return outbox_flow_may_owe(payer_of(ep));
-}
-
 TimestampTz
-outbox_slots_judge_at(OutboxEndpoint *ep, bool debtor, TimestampTz now)
+outbox_slots_judge_at(OutboxEndpoint *ep)
 {
-	return outbox_flow_judge_at(payer_of(ep), debtor, now);
+	OutboxFlow *f = payer_of(ep);
+	TimestampTz now;
+	TimestampTz until;
+
+	if (!outbox_flow_has_to_wait(f))
+		return 0;
+	now = GetCurrentTimestamp();
+	until = outbox_flow_judge_at(f, now);
+	return until > now ? until : 0;
 }

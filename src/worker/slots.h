@@ -65,13 +65,8 @@ extern bool		   outbox_slots_owes(int32 endpoint_id);
 extern TimestampTz outbox_slots_end(OutboxEndpoint *ep, int64 least, TimestampTz begun,
 									TimestampTz now);
 
-/*
- * The endpoint's filter has worked so many µs.  _judge_at returns when it may work again.
- * While _may_owe is false, that is now.  'debtor' is that of outbox_flow_judge_at().
- */
+/* The endpoint's filter has worked so many µs.  _judge_at returns when it may work again. */
 extern void		   outbox_slots_judged(OutboxEndpoint *ep, int64 usec, TimestampTz now);
-extern bool		   outbox_slots_may_owe(OutboxEndpoint *ep);
-extern TimestampTz outbox_slots_judge_at(OutboxEndpoint *ep, bool debtor,
-										 TimestampTz now);
+extern TimestampTz outbox_slots_judge_at(OutboxEndpoint *ep);
 
 #endif /* OUTBOX_SLOTS_H */

@@ -100,6 +100,7 @@ processor_time(void)
 	return t.tv_sec * USECS_PER_SEC + t.tv_nsec / 1000;
 }
 
+static TimestampTz since; /* when worked() was called last */
 static int64 brief; /* µs of brief calls since the processor's time was asked for */
 
 /*
@@ -110,10 +111,9 @@ static int64 brief; /* µs of brief calls since the processor's time was asked f
 static int64
 worked(bool ask)
 {
-	static TimestampTz since;
-	static int64	   processor_since;
-	TimestampTz		   now = GetCurrentTimestamp();
-	int64			   usec = Max(now - since, 0);
+	static int64 processor_since;
+	TimestampTz	 now = GetCurrentTimestamp();
+	int64		 usec = Max(now - since, 0);
 
 	since = now;
 	if (!ask && usec <= BRIEF)
@@ -131,9 +131,12 @@ worked(bool ask)
 
 /* It is also called between brief waits, which would count as work. */
 int64
-outbox_watchdog_work(void)
+outbox_watchdog_work(TimestampTz *now)
 {
-	return worked(brief > BRIEF);
+	int64 usec = worked(brief > BRIEF);
+
+	*now = since;
+	return usec;
 }
 
 void

@@ -39,8 +39,11 @@ extern void outbox_watchdog_thread_serves(const volatile int32_t *endpoint);
 /* The library has worked for this endpoint since the last call. */
 extern void outbox_watchdog_worked(int32 endpoint_id);
 
-/* The µs that the process has worked, and not waited for a processor, since the last call. */
-extern int64 outbox_watchdog_work(void);
+/*
+ * Returns the µs that the process has worked, and not waited for a processor, since the last
+ * call, and the time.
+ */
+extern int64 outbox_watchdog_work(TimestampTz *now);
 
 /* A call into a transport begins, for this endpoint.  0: not known yet. */
 static inline void
