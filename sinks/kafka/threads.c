@@ -11,6 +11,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -21,6 +22,12 @@
 
 /* ms; librdkafka tries again within two seconds */
 #define SAME_FOR 3000
+
+/*
+ * Added to the niceness of the process.  Brokers decide how much its threads have to do,
+ * and the worker's own loop serves all other endpoints.
+ */
+#define THREAD_NICE 5
 
 static OutboxServices services;
 static int			  event_fd;
@@ -194,6 +201,8 @@ thread_begins(rd_kafka_t *rk, rd_kafka_thread_type_t type, const char *name, voi
 	(void) rk;
 	(void) name;
 	services.thread_serves(&c->target.endpoint);
+	(void) setpriority(PRIO_PROCESS, 0,
+					   getpriority(PRIO_PROCESS, getpid()) + THREAD_NICE);
 	pthread_mutex_lock(&c->lock);
 	count_thread(c, true);
 	c->threads += type == RD_KAFKA_THREAD_BROKER;

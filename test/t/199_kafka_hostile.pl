@@ -28,6 +28,7 @@ sub ask
 }
 
 sub threads { return scalar(() = glob("/proc/$worker/task/*")) }
+sub niceness { return (split ' ', (eval { slurp_file("/proc/$_[0]/stat") } // '') =~ s/.*\) //sr)[16] // 99 }
 sub pipes   { return scalar grep { (readlink($_) // '') =~ /^pipe:/ } glob("/proc/$worker/fd/*") }
 
 # How often each behaviour was shown
@@ -48,6 +49,8 @@ ok(wait_sql($node, "SELECT reason ~ 'Invalid response size 99999999 ' FROM outbo
 all_of('each is worked on', sub { return split /\n/, ask("SELECT endpoint FROM outbox.stats WHERE endpoint <> 'fine' AND processing = 0 AND failed_attempts = 0 AND reason IS NULL AND pending > 0") });
 note(ask("SELECT string_agg(format('%s %s', endpoint, to_jsonb(s) - 'endpoint'), E'\\n') FROM (SELECT endpoint, state, pending, processing, retrying, dead, delivered, failed_attempts, reason, last_error FROM outbox.stats) s") =~ s/^(h\d+)/$name{$1} \/\/ /grm);
 note(sprintf '%d threads, %d pipes', threads(), pipes());
+my $nice = niceness($worker);
+wait_until { threads() > $threads && $threads >= grep { niceness($_) < $nice + 5 } map { m{(\d+)$} } glob "/proc/$worker/task/*" } 'the threads of librdkafka come after the worker';
 
 my %before = shown();
 my $memory = private_memory($worker);
