@@ -109,15 +109,17 @@ CREATE INDEX parked_cancelled_idx ON outbox.parked (endpoint_id, seq)
 -- What operators ask for, one row per delivery. Only the worker changes
 -- outbox.parked, so that no open transaction of an operator can make it wait.
 CREATE TABLE outbox.commands (
-    command_id      int8 GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    command_id      int8 GENERATED ALWAYS AS IDENTITY,
     endpoint_id     int4 NOT NULL,
     action          text NOT NULL,   -- retry, resend, discard, cancel, due, probe, forget
     seq             int8 NOT NULL,   -- 0 with probe
     failed_at       timestamptz,     -- first failure, after which it is tried again
     retry_at        timestamptz,
-    error           text
+    error           text,
+    PRIMARY KEY (endpoint_id, command_id)
 );
-CREATE INDEX commands_delivery_idx ON outbox.commands (endpoint_id, seq);
+CREATE INDEX commands_delivery_idx ON outbox.commands (seq, endpoint_id);
+CREATE INDEX commands_retry_idx ON outbox.commands (retry_at) WHERE retry_at IS NOT NULL;
 COMMENT ON TABLE outbox.commands IS
 'What operators asked for and the worker has not done yet, one row per delivery, or per endpoint to probe';
 

@@ -24,14 +24,11 @@
 #define UNUSED_MAX USECS_PER_SEC
 
 /*
- * Filters have an account of their own.  1/SHARE of the time pays that of a tenant, half
+ * Filters and commands have an account of their own.  1/SHARE of the time pays that of a tenant, half
  * of that the account of an endpoint of the tenant, and twice that the account of all that
  * have to wait.  Of the time in which the process sleeps, IDLE_PAYS times as much more pays.
  */
 #define IDLE_PAYS 4
-
-/* An evaluation of so many µs holds up others twice as much as shorter ones together. */
-#define LONG_WORK 1000
 
 static int64 orders; /* of flows that began to wait */
 static int64 slept;	 /* µs that filters' debts were paid for besides, in sleep */
@@ -285,7 +282,6 @@ void
 outbox_flow_judged(OutboxFlow *f, int64 usec, TimestampTz now)
 {
 	TimestampTz clock = now + slept;
-	int64		harm = usec + usec * usec / LONG_WORK;
 	int64		late = 0;
 	OutboxFlow *root = f;
 
@@ -293,7 +289,7 @@ outbox_flow_judged(OutboxFlow *f, int64 usec, TimestampTz now)
 	{
 		int64 debt;
 
-		owe(&root->judged_paid_at, harm * price(root), clock);
+		owe(&root->judged_paid_at, usec * price(root), clock);
 		debt = (root->judged_paid_at - clock) / price(root);
 		if (debt > DEBT_FREE)
 		{

@@ -83,9 +83,9 @@ extern void		   outbox_flow_work(OutboxFlow *f, int64 usec, TimestampTz now);
 extern TimestampTz outbox_flow_end(OutboxFlow *f, int64 more, TimestampTz now);
 
 /*
- * The endpoint's filter has taken so much time of the process, which becomes a debt of the
- * endpoint and of its tenant.  _judge_at returns when the filter may be evaluated again:
- * 'now' if it may, else a time at which this is to be asked again.  While _has_to_wait is
+ * The endpoint's filter, or its commands, have taken so much time of the process, which
+ * becomes a debt of the endpoint and of its tenant.  _judge_at returns when more may be
+ * done: 'now', or a time at which this is to be asked again.  While _has_to_wait is
  * false, it may.
  */
 extern void		   outbox_flow_judged(OutboxFlow *f, int64 usec, TimestampTz now);

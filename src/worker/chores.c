@@ -183,16 +183,15 @@ run_commands(void *arg)
 static void
 command_step(TimestampTz now)
 {
-	outbox_loop.commands_pending = outbox_loop.commands_pending ||
-		now >= outbox_operator_commands_next_time();
-	if (!outbox_operator_commands_have_work() || now < outbox_loop.due.retry_locks_at ||
-		!outbox_step_may(OUTBOX_STEP_COMMAND))
+	if (!outbox_operator_commands_have_work(now) ||
+		now < outbox_loop.due.retry_locks_at || !outbox_step_may(OUTBOX_STEP_COMMAND))
 		return;
 
 	/*
 	 * Outcomes have to be in the tables before an operator's command reads these.
 	 */
-	outbox_settle_step(now, true);
+	outbox_loop.due.settle_since = now - outbox_settle_interval * INT64CONST(1000);
+	outbox_settle_step(now, false);
 	if (outbox_loop.due.settle_since == 0 &&
 		!outbox_step_run(OUTBOX_STEP_COMMAND, run_commands, NULL))
 		outbox_operator_commands_failed();
@@ -359,7 +358,8 @@ outbox_chores_have_work(TimestampTz now)
 		return false;
 	return (outbox_step_may(OUTBOX_STEP_DATABASE) &&
 			outbox_loop.database_ours != outbox_serves_database()) ||
-		(outbox_step_may(OUTBOX_STEP_COMMAND) && outbox_operator_commands_have_work()) ||
+		(outbox_step_may(OUTBOX_STEP_COMMAND) &&
+		 outbox_operator_commands_have_work(now)) ||
 		(outbox_enabled && outbox_step_may(OUTBOX_STEP_REPLAY) &&
 		 outbox_replays_have_work());
 }

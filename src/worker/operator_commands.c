@@ -32,26 +32,14 @@
 #include "server/shares.h"
 #include "store/parked.h"
 #include "worker/busy.h"
+#include "worker/command_pass.h"
 #include "worker/loop.h"
 #include "worker/operator_commands.h"
 #include "worker/reader.h"
-#include "worker/roster.h"
+#include "worker/slots.h"
 
-/* Commands per transaction. */
-#define BATCH 500
-
-/*
- * The table is gone through from its beginning to its end, a batch at a time.  A batch
- * begins behind the last command of the one before, because a snapshot may keep VACUUM
- * from removing the rows before it.  Where an endpoint has to wait, all its commands are
- * left alone to the end of the pass, so that they keep their order.
- */
-static struct
-{
-	int64		passed;		/* the last command of the previous batch (0: none) */
-	TimestampTz begun;		/* as now() in its first batch */
-	List	   *left_alone; /* ids of endpoints */
-} pass;
+/* Commands per transaction: they take about 5 ms. */
+#define BATCH 200
 
 static bool		   careful;				/* true if each is tried by itself, because
 										 * together they failed */
@@ -84,8 +72,11 @@ typedef struct Command
 	bool			blocked; /* true if it is dead in a way that can block its key */
 	bool			known;	 /* true if the event was found */
 	uint64			xid;
-	TimestampTz		due;	/* next_attempt_at of a row that says 'retrying' */
-	bool			counts; /* true if a delivery was cancelled */
+	TimestampTz		due;	 /* next_attempt_at of a row that says 'retrying' */
+	ItemPointerData place;	 /* of the command */
+	ItemPointerData row;	 /* of the delivery */
+	bool			changes; /* true if this row is changed */
+	bool			counts;	 /* true if a delivery was cancelled */
 	bool			left_alone;
 	Effect			effect;
 } Command;
@@ -97,11 +88,12 @@ is(const char *a, const char *b)
 }
 
 static void
-execute(const char *sql, int32 endpoint_id, int64 seq)
+insert(const char *sql, const Command *c)
 {
-	Datum args[2] = {Int32GetDatum(endpoint_id), Int64GetDatum(seq)};
+	Datum args[2] = {Int32GetDatum(c->ep->id), Int64GetDatum(c->seq)};
 
 	outbox_query(sql, 2, (Oid[]){INT4OID, INT8OID}, args, NULL);
+	outbox_kept_add(&c->seq, 1);
 }
 
 /* True if the delivery is only in the table, or in memory only as a retry. */
@@ -111,8 +103,6 @@ waits(Command *c)
 	return outbox_retries_contains(c->ep, c->seq) ||
 		!outbox_operator_in_memory(c->ep, c->seq, c->key);
 }
-
-#define THIS_ROW " WHERE endpoint_id = $1 AND seq = $2"
 
 static void
 cancel(Command *c)
@@ -133,20 +123,14 @@ cancel(Command *c)
 		return; /* it is being delivered, or has been */
 
 	c->counts = true;
+	c->changes = c->effect != EFFECT_SKIP;
 	if (c->effect == EFFECT_SKIP)
-	{
-		execute("INSERT INTO outbox.parked (endpoint_id, seq, event_id, key, status,"
-				" reason, attempts, parked_at) SELECT $1, e.seq, e.id,"
-				" outbox.order_key(e.tenant, e.key),"
-				" 'cancelled', 'cancelled', 0, pg_catalog.now()"
-				" FROM outbox.all_events e WHERE e.seq = $2",
-				c->ep->id, c->seq);
-		outbox_kept_add(&c->seq, 1);
-	}
-	else
-		execute("UPDATE outbox.parked SET status = 'cancelled', reason = 'cancelled',"
-				" next_attempt_at = NULL" THIS_ROW,
-				c->ep->id, c->seq);
+		insert("INSERT INTO outbox.parked (endpoint_id, seq, event_id, key, status,"
+			   " reason, attempts, parked_at) SELECT $1, e.seq, e.id,"
+			   " outbox.order_key(e.tenant, e.key),"
+			   " 'cancelled', 'cancelled', 0, pg_catalog.now()"
+			   " FROM outbox.all_events e WHERE e.seq = $2",
+			   c);
 }
 
 /*
@@ -179,19 +163,18 @@ resend(Command *c)
 							  c->seq) ||
 		outbox_operator_in_memory(c->ep, c->seq, c->key))
 		return;
-	execute("INSERT INTO outbox.parked (endpoint_id, seq, event_id, key, status,"
-			" attempts, next_attempt_at, redelivery, parked_at)"
-			" SELECT $1, e.seq, e.id, outbox.order_key(e.tenant, e.key), 'retrying', 0,"
-			" pg_catalog.now(), 2,"
-			" pg_catalog.now()"
-			" FROM outbox.all_events e WHERE e.seq = $2"
-			" RETURNING next_attempt_at",
-			c->ep->id, c->seq);
-	c->due = row_time(fetch_row(0), 0, 0);
+	insert("INSERT INTO outbox.parked (endpoint_id, seq, event_id, key, status,"
+		   " attempts, next_attempt_at, redelivery, parked_at)"
+		   " SELECT $1, e.seq, e.id, outbox.order_key(e.tenant, e.key), 'retrying', 0,"
+		   " pg_catalog.now(), 2,"
+		   " pg_catalog.now()"
+		   " FROM outbox.all_events e WHERE e.seq = $2",
+		   c);
+	c->due = GetCurrentTransactionStartTimestamp();
 	c->effect = EFFECT_RESEND;
-	outbox_kept_add(&c->seq, 1);
 }
 
+/* Decides what the command does.  Rows that are there are changed by write_rows(). */
 static void
 carry_out(Command *c)
 {
@@ -207,19 +190,13 @@ carry_out(Command *c)
 			c->effect = EFFECT_HURRY;
 		else
 			return;
-		execute("UPDATE outbox.parked SET status = 'retrying', reason = NULL,"
-				" attempts = 0, first_attempt_at = NULL, redelivery = 1,"
-				" next_attempt_at = pg_catalog.now()" THIS_ROW
-				" RETURNING next_attempt_at",
-				c->ep->id, c->seq);
-		c->due = row_time(fetch_row(0), 0, 0);
+		c->changes = true;
+		c->due = GetCurrentTransactionStartTimestamp();
 	}
 	else if (is(c->action, "discard") && is(c->status, "dead"))
 	{
 		c->effect = EFFECT_BURY;
-		execute(
-			"UPDATE outbox.parked SET status = 'cancelled', reason = 'discarded'" THIS_ROW,
-			c->ep->id, c->seq);
+		c->changes = true;
 	}
 	else if (is(c->action, "due") && is(c->status, "retrying") &&
 			 !outbox_retries_contains(c->ep, c->seq) &&
@@ -232,27 +209,78 @@ carry_out(Command *c)
 }
 
 static void
-carry_out_and_delete(void *arg)
+run_on_rows(const char *sql, Datum *rows, int n)
+{
+	Datum args[1] = {
+		PointerGetDatum(construct_array(rows, n, TIDOID, sizeof(ItemPointerData), false,
+										TYPALIGN_SHORT))};
+
+	outbox_query(sql, 1, (Oid[]){TIDARRAYOID}, args, NULL);
+}
+
+/*
+ * Changes the rows of deliveries, and deletes the commands, which are for the same action.
+ * In this transaction both were read at these places, so no index has to be chosen.
+ */
+static void
+write_rows(Command *commands, int n)
+{
+	Datum	   *rows = palloc(sizeof(Datum) * n);
+	Datum	   *done = palloc(sizeof(Datum) * n);
+	int			nrows = 0;
+	int			ndone = 0;
+	const char *action = NULL;
+
+	for (int i = 0; i < n; i++)
+	{
+		Command *c = &commands[i];
+
+		if (c->left_alone)
+			continue;
+		done[ndone++] = PointerGetDatum(&c->place);
+		if (!c->changes)
+			continue;
+		rows[nrows++] = PointerGetDatum(&c->row);
+		action = c->action;
+	}
+	if (nrows > 0)
+		run_on_rows(is(action, "retry") ?
+						"UPDATE outbox.parked SET status = 'retrying', reason = NULL,"
+						" attempts = 0, first_attempt_at = NULL, redelivery = 1,"
+						" next_attempt_at = pg_catalog.now() WHERE ctid = ANY ($1)" :
+						is(action, "discard") ?
+						"UPDATE outbox.parked SET status = 'cancelled',"
+						" reason = 'discarded' WHERE ctid = ANY ($1)" :
+						"UPDATE outbox.parked SET status = 'cancelled',"
+						" reason = 'cancelled', next_attempt_at = NULL"
+						" WHERE ctid = ANY ($1)",
+					rows, nrows);
+	if (ndone > 0)
+		run_on_rows("DELETE FROM outbox.commands WHERE ctid = ANY ($1)", done, ndone);
+}
+
+static void
+carry_out_alone(void *arg)
 {
 	Command *c = arg;
 
 	if (c->ep)
 		carry_out(c);
-	execute("DELETE FROM outbox.commands WHERE"
-			" command_id = $2 AND $1 IS NOT NULL",
-			0, c->id);
+	write_rows(c, 1);
 }
 
 /* The command failed: notes the error in its row, which stays. */
 static void
 set_aside(const Command *c, const OutboxStepError *failure)
 {
-	Datum args[3] = {Int64GetDatum(c->id), CStringGetTextDatum(failure->message),
+	Datum args[4] = {Int64GetDatum(c->id), CStringGetTextDatum(failure->message),
 					 Int32GetDatum(
-						 OUTBOX_SET_ASIDE_SECS(outbox_step_was_locked(failure)))};
+						 OUTBOX_SET_ASIDE_SECS(outbox_step_was_locked(failure))),
+					 Int32GetDatum(c->endpoint_id)};
 
-	outbox_query("UPDATE outbox.commands" OUTBOX_SET_ASIDE " WHERE command_id = $1", 3,
-				 (Oid[]){INT8OID, TEXTOID, INT4OID}, args, NULL);
+	outbox_query("UPDATE outbox.commands" OUTBOX_SET_ASIDE
+				 " WHERE endpoint_id = $4 AND command_id = $1",
+				 4, (Oid[]){INT8OID, TEXTOID, INT4OID, INT4OID}, args, NULL);
 }
 
 /*
@@ -262,14 +290,12 @@ set_aside(const Command *c, const OutboxStepError *failure)
 static void
 find_retry(void)
 {
-	OutboxColumns row;
-	Datum		  args[1] = {TimestampTzGetDatum(pass.begun)};
+	Datum args[1] = {TimestampTzGetDatum(outbox_command_pass_begun())};
 
-	outbox_query("SELECT pg_catalog.min(retry_at) FROM outbox.commands"
-				 " WHERE retry_at > $1",
-				 1, (Oid[]){TIMESTAMPTZOID}, args, NULL);
-	row = fetch_row(0);
-	retry_at = row_time(row, 0, DT_NOEND);
+	if (outbox_query("SELECT retry_at FROM outbox.commands"
+					 " WHERE retry_at > $1 ORDER BY retry_at LIMIT 1",
+					 1, (Oid[]){TIMESTAMPTZOID}, args, NULL) > 0)
+		retry_at = row_time(fetch_row(0), 0, DT_NOEND);
 }
 
 void
@@ -280,15 +306,16 @@ outbox_operator_commands_failed(void)
 }
 
 bool
-outbox_operator_commands_have_work(void)
+outbox_operator_commands_have_work(TimestampTz now)
 {
-	return outbox_loop.commands_pending || pass.passed > 0;
+	outbox_loop.commands_pending = outbox_loop.commands_pending || now >= retry_at;
+	return outbox_loop.commands_pending || outbox_command_pass_goes_on(now);
 }
 
 TimestampTz
 outbox_operator_commands_next_time(void)
 {
-	return retry_at;
+	return Min(retry_at, outbox_command_pass_next_time());
 }
 
 /* After the commit.  Of the strings only 'key' is still there. */
@@ -355,7 +382,9 @@ take_effect(Command *c)
 	next(COL_KEY, "COALESCE(k.key, e.key)") \
 	next(COL_XID, "e.xid") \
 	next(COL_REASON, "k.reason") \
-	next(COL_DUE, "k.next_attempt_at")
+	next(COL_DUE, "k.next_attempt_at") \
+	next(COL_PLACE, "c.place") \
+	next(COL_ROW, "k.row")
 /* clang-format on */
 
 enum
@@ -364,28 +393,32 @@ enum
 };
 
 /*
- * Reads the next commands, with the rows of their deliveries, and returns how many.
+ * Reads the next commands of this part of the pass, with the rows of their deliveries, and
+ * returns how many.
  */
 static int
-fetch(Command *commands)
+read_commands(Command *commands)
 {
-	Datum args[2] = {outbox_shares_array(), Int64GetDatum(pass.passed)};
-	int	  n;
+	OutboxCommandPlace place = outbox_command_pass_place();
+	Datum			   args[4] = {outbox_shares_array(), Int32GetDatum(place.endpoint_id),
+								  Int64GetDatum(place.passed), Int32GetDatum(place.upto)};
+	int				   n;
 
 	n = (int) outbox_query(
 		OUTBOX_SELECT(
-			COLUMNS) " FROM (SELECT * FROM outbox.commands"
+			COLUMNS) " FROM (SELECT ctid AS place, * FROM outbox.commands"
 					 " WHERE " OUTBOX_SHARE_OF_ENDPOINT " = ANY ($1)"
-					 " AND command_id > $2"
-					 " AND (retry_at IS NULL OR retry_at <= pg_catalog.now()) ORDER BY command_id LIMIT " CppAsString2(
+					 " AND ROW(endpoint_id, command_id) > ROW($2, $3) AND endpoint_id <= $4"
+					 " AND (retry_at IS NULL OR retry_at <= pg_catalog.now())"
+					 " ORDER BY endpoint_id, command_id LIMIT " CppAsString2(
 						 BATCH) ") c"
-								" LEFT JOIN outbox.parked k"
-								" ON k.endpoint_id = c.endpoint_id"
-								" AND k.seq = c.seq"
+								" LEFT JOIN LATERAL (SELECT p.ctid AS row, * FROM outbox.parked p"
+								" WHERE p.endpoint_id = c.endpoint_id"
+								" AND p.seq = c.seq LIMIT 1) k ON true"
 								" LEFT JOIN LATERAL (SELECT outbox.order_key(a.tenant, a.key) AS key, a.xid FROM outbox.all_events a"
-								" WHERE a.seq = c.seq LIMIT 1) e ON true"
-								" ORDER BY c.command_id",
-		2, (Oid[]){INT4ARRAYOID, INT8OID}, args, NULL);
+								" WHERE a.seq = c.seq AND k.seq IS NULL LIMIT 1) e ON true"
+								" ORDER BY c.endpoint_id, c.command_id",
+		4, (Oid[]){INT4ARRAYOID, INT4OID, INT8OID, INT4OID}, args, NULL);
 	for (int i = 0; i < n; i++)
 	{
 		OutboxColumns row = fetch_row(i);
@@ -403,6 +436,9 @@ fetch(Command *commands)
 		c->key = row_text(row, COL_KEY);
 		c->blocked = outbox_outcome_reason_blocks(row_text(row, COL_REASON));
 		c->due = row_time(row, COL_DUE, 0);
+		c->place = *(ItemPointer) DatumGetPointer(row.values[COL_PLACE]);
+		if (!row.nulls[COL_ROW])
+			c->row = *(ItemPointer) DatumGetPointer(row.values[COL_ROW]);
 		c->known = !row.nulls[COL_XID];
 		if (c->known)
 			c->xid = U64FromFullTransactionId(
@@ -411,33 +447,17 @@ fetch(Command *commands)
 	return n;
 }
 
-static void
-begin_pass(void)
+/* Passes over endpoints that are left alone. */
+static int
+fetch(Command *commands)
 {
-	pass.begun = GetCurrentTransactionStartTimestamp();
-	list_free(pass.left_alone);
-	pass.left_alone = NIL;
-	retry_at = DT_NOEND;
-}
+	for (;;)
+	{
+		int n = read_commands(commands);
 
-/*
- * True if the command waits, while the endpoint is being loaded, here or in another
- * worker, or cannot be stored.  When that is over, there is another pass.
- */
-static bool
-leave_alone(const Command *c)
-{
-	MemoryContext old;
-
-	if (list_member_int(pass.left_alone, c->endpoint_id))
-		return true;
-	if (c->ep ? !c->ep->member.recreate && !c->ep->status.unstorable :
-				!outbox_roster_expects(c->endpoint_id))
-		return false;
-	old = MemoryContextSwitchTo(TopMemoryContext);
-	pass.left_alone = lappend_int(pass.left_alone, c->endpoint_id);
-	MemoryContextSwitchTo(old);
-	return true;
+		if (n > 0 || !outbox_command_pass_next_part())
+			return n;
+	}
 }
 
 /*
@@ -453,7 +473,8 @@ together(Command *commands, int n)
 
 	for (int i = 0; i < n; i++)
 	{
-		commands[i].left_alone = leave_alone(&commands[i]);
+		commands[i].left_alone = outbox_command_pass_leaves(commands[i].endpoint_id,
+															commands[i].ep);
 		if (commands[i].left_alone || is(commands[i].action, "probe"))
 			continue;
 		if (action != NULL && !is(commands[i].action, action))
@@ -466,22 +487,42 @@ together(Command *commands, int n)
 	return n;
 }
 
+/* The endpoints owe the time since 'begun', each its part. */
+static void
+charge_all(const Command *commands, int n, TimestampTz begun)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	int			from = 0;
+
+	for (int i = 1; i <= n; i++)
+	{
+		OutboxEndpoint *ep = commands[from].ep;
+
+		if (i < n && commands[i].ep == ep)
+			continue;
+		if (ep && !commands[from].left_alone)
+			outbox_slots_judged(ep, Max(now - begun, 0) * (i - from) / n, now);
+		from = i;
+	}
+}
+
 void
 outbox_operator_commands_run(void)
 {
 	MemoryContext	caller = CurrentMemoryContext;
 	Command		   *commands = palloc(sizeof(Command) * BATCH);
-	bool			first = pass.passed == 0;
 	bool			failed = false;
-	bool			more;
+	bool			over;
 	int				found;
 	int				n;
+	TimestampTz		begun;
 	OutboxStepError failure;
 
 	outbox_txn_begin_step();
 	outbox_lock_indexes(OUTBOX_TABLE_EVENTS_0, OUTBOX_TABLE_KEPT_EVENTS);
-	if (first)
-		begin_pass();
+	begun = GetCurrentTransactionStartTimestamp();
+	if (outbox_command_pass_begin(begun))
+		retry_at = DT_NOEND;
 	found = fetch(commands);
 	n = together(commands, found);
 	for (int i = 0; i < n; i++)
@@ -490,9 +531,9 @@ outbox_operator_commands_run(void)
 
 		if (c->left_alone)
 			continue;
-		if (!careful)
-			carry_out_and_delete(c);
-		else if (!outbox_step_try_part(carry_out_and_delete, c, &failure))
+		if (!careful && c->ep)
+			carry_out(c);
+		else if (careful && !outbox_step_try_part(carry_out_alone, c, &failure))
 		{
 			c->effect = EFFECT_NONE;
 			c->counts = false;
@@ -502,8 +543,11 @@ outbox_operator_commands_run(void)
 		if (c->key)
 			c->key = MemoryContextStrdup(caller, c->key);
 	}
-	more = n < found || found == BATCH;
-	if (!more)
+	if (!careful)
+		write_rows(commands, n);
+	over = n == found && found < BATCH &&
+		outbox_command_pass_is_last(n > 0 ? commands[n - 1].endpoint_id : 0);
+	if (over)
 		find_retry();
 	careful = failed;
 	OUTBOX_CRASH_POINT("command.written");
@@ -512,12 +556,10 @@ outbox_operator_commands_run(void)
 
 	for (int i = 0; i < n; i++)
 		take_effect(&commands[i]);
-
-	/*
-	 * Commands committed before the first batch began are in this pass.  For the rest,
-	 * and for commands that were left alone, commands_pending is set again.
-	 */
-	if (first)
-		outbox_loop.commands_pending = false;
-	pass.passed = more ? commands[n - 1].id : 0;
+	charge_all(commands, n, begun);
+	if (over)
+		outbox_command_pass_end();
+	else
+		outbox_command_pass_to(commands[n - 1].endpoint_id, commands[n - 1].id,
+							   commands[n - 1].ep);
 }

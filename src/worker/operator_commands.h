@@ -7,8 +7,8 @@
 
 #include "endpoint/endpoint.h"
 
-/* True if there may be commands that can be carried out.  Cheap. */
-extern bool outbox_operator_commands_have_work(void);
+/* True if there may be commands that can be carried out. */
+extern bool outbox_operator_commands_have_work(TimestampTz now);
 
 /* Carries out a batch of commands. */
 extern void outbox_operator_commands_run(void);
@@ -20,8 +20,8 @@ extern void outbox_operator_commands_run(void);
 extern void outbox_operator_commands_failed(void);
 
 /*
- * Returns when a command that was set aside is tried again.  DT_NOEND: there is
- * none.
+ * Returns when a command that was set aside is tried again, or an endpoint may have paid
+ * the time that its commands took.  DT_NOEND: there is none.
  */
 extern TimestampTz outbox_operator_commands_next_time(void);
 

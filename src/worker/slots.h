@@ -65,7 +65,10 @@ extern bool		   outbox_slots_owes(int32 endpoint_id);
 extern TimestampTz outbox_slots_end(OutboxEndpoint *ep, int64 least, TimestampTz begun,
 									TimestampTz now);
 
-/* The endpoint's filter has worked so many µs.  _judge_at returns when it may work again. */
+/*
+ * The endpoint's filter, or its commands, have worked so many µs.  _judge_at returns when
+ * they may work again.
+ */
 extern void		   outbox_slots_judged(OutboxEndpoint *ep, int64 usec, TimestampTz now);
 extern TimestampTz outbox_slots_judge_at(OutboxEndpoint *ep);
 

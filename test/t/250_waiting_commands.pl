@@ -1,4 +1,4 @@
-# An endpoint that cannot be stored or loaded keeps no commands and replays of others waiting.
+# Commands and replays do not wait for long where an endpoint cannot be stored or has many of them.
 use strict;
 use warnings;
 
@@ -153,6 +153,29 @@ ok(wait_sql($node, 'SELECT count(*) = 0 FROM outbox.held_steps'), 'seek: works a
 wait_status($node, $_, 'delivered', 'delivered') foreach $replayed, $retrying;
 ok(wait_sql($node, 'SELECT count(*) = 0 FROM outbox.replays WHERE finished_at IS NULL'), 'the replay ends');
 ok(wait_sql($node, 'SELECT count(*) = 0 FROM outbox.commands'), 'and no command is left');
+
+# Many commands for an endpoint are carried out a batch at a time, and it owes the time that each batch takes.
+my $bulk = 6_000;
+ask(<<"SQL");
+BEGIN;
+SELECT outbox.create_endpoint('bulk', '${\$receiver->url('/ok/bulk')}', topics => '{bulk.*}');
+SELECT outbox.pause_endpoint('bulk');
+SELECT count(outbox.emit('bulk.n', '{}', key => 'k' || n)) FROM generate_series(1, $bulk) n;
+INSERT INTO outbox.parked (endpoint_id, seq, event_id, key, status, reason, attempts, first_attempt_at, parked_at)
+SELECT s.endpoint_id, e.seq, e.id, e.key, 'dead', 'max_attempts', 5, now(), now()
+FROM outbox.endpoint_settings s, outbox.events e WHERE s.name = 'bulk' AND e.topic = 'bulk.n';
+COMMIT;
+SQL
+ok(wait_sql($node, "SELECT dead >= $bulk FROM outbox.stats WHERE endpoint = 'bulk'"), 'many dead letters');
+my $dead = ask("SELECT outbox.emit('other.n', '{}', expires_at => clock_timestamp() - interval '1 s')");
+wait_status($node, $dead, 'dead', 'and one of another endpoint');
+is(ask("SELECT outbox.discard('bulk')"), $bulk, 'a command for each');
+is_carried_out($dead, 'before many others');
+cmp_ok(ask('SELECT count(*) FROM outbox.commands'), '>', 200, 'most of these still wait');
+ok(wait_sql($node, 'SELECT count(*) = 0 FROM outbox.commands'), 'all are carried out');
+is(ask("SELECT count(*) FROM outbox.parked WHERE status = 'cancelled' AND endpoint_id = " . id_of('bulk')), $bulk, 'each once');
+cmp_ok(ask('SELECT max(n) FROM (SELECT count(*) AS n FROM outbox.parked WHERE endpoint_id = ' . id_of('bulk') . ' GROUP BY xmin::text) t'),
+	'<=', 200, 'by transactions of a few');
 
 # An endpoint that is dropped is not waited for.
 ask("BEGIN; SELECT outbox.replay('other', now() - interval '1 h', topics => '{other.fresh}');"

@@ -283,7 +283,7 @@ judges(const char *what, OutboxFlow *parent, int njudged, int64 usec, int min, i
 				continue;
 			worked += usec;
 			now += usec;
-			outbox_flow_judged(f, usec, now);
+			outbox_flow_judged(f, usec + usec * usec / 1000, now);
 		}
 	}
 	worked = worked * 1000 / (now - begun);
