@@ -61,9 +61,10 @@ LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$ SELECT outbox.command('discard', '{dead}', $1, $2, $3, $4) $$;
 COMMENT ON FUNCTION outbox.discard IS 'Gives dead deliveries up for good, and returns how many';
 
-CREATE FUNCTION outbox.replay(endpoint text, from_time timestamptz,
-    to_time timestamptz DEFAULT now(), topics text[] DEFAULT NULL) RETURNS int8
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+-- Where more events than "most" follow from_time, they are not counted: their filter may take long.
+CREATE FUNCTION outbox.start_replay(endpoint text, from_time timestamptz, to_time timestamptz, topics text[],
+    most int4) RETURNS int8
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_variable
 DECLARE
@@ -71,6 +72,7 @@ DECLARE
     p record;
     s record;
     start record;
+    low int8;
     n int8;
 BEGIN
     IF from_time IS NULL OR to_time IS NULL THEN
@@ -88,27 +90,31 @@ BEGIN
     SELECT * INTO start FROM outbox.resolve_start(NULL, LEAST(from_time, clock_timestamp()));
     SELECT q.* INTO s FROM outbox.endpoint_settings q WHERE q.endpoint_id = id;
 
-    -- One of the two branches is empty before it is read, and the index of tenants serves the other one.
-    -- The worker counts in the same way: what waits is sent again, whatever it waits for.
-    SELECT count(*) INTO n
-    FROM (SELECT * FROM outbox.events WHERE s.tenant IS NULL
-          UNION ALL SELECT * FROM outbox.events WHERE tenant = s.tenant) e
-    WHERE e.seq > 0 AND e.created_at BETWEEN from_time AND to_time
-    AND (topics IS NULL OR outbox.topic_in(e.topic, topics))
-    AND (e.payload IS NOT NULL OR e.body IS NOT NULL)
-    AND NOT EXISTS (SELECT 1 FROM outbox.forgotten f
-                    WHERE f.tenant = e.tenant AND f.complete_at IS NULL
-                    AND pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid), f.snapshot))
-    AND outbox.topic_in(e.topic, s.topics)
-    AND outbox.filter_matches(e.payload, s.filter)
-    AND pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid), p.passed)
-    AND NOT EXISTS (SELECT 1 FROM outbox.parked k WHERE k.endpoint_id = p.endpoint_id AND k.seq = e.seq
-                    AND k.status IN ('dead', 'cancelled'));
-    IF n > 0 AND (SELECT count(*) FROM outbox.replays r WHERE r.endpoint_id = id AND r.finished_at IS NULL) >= 100 THEN
+    low := CASE WHEN most IS NULL THEN 0 ELSE start.seq_low END;
+    IF NOT EXISTS (SELECT FROM outbox.events e WHERE most IS NOT NULL AND e.tenant = s.tenant AND e.seq > low
+                   OFFSET most LIMIT 1) THEN
+        -- One of the two branches is empty before it is read, and the index of tenants serves the other one.
+        -- The worker counts in the same way: what waits is sent again, whatever it waits for.
+        SELECT count(*) INTO n
+        FROM (SELECT * FROM outbox.events WHERE s.tenant IS NULL
+              UNION ALL SELECT * FROM outbox.events WHERE tenant = s.tenant) e
+        WHERE e.seq > low AND e.created_at BETWEEN from_time AND to_time
+        AND (topics IS NULL OR outbox.topic_in(e.topic, topics))
+        AND (e.payload IS NOT NULL OR e.body IS NOT NULL)
+        AND NOT EXISTS (SELECT 1 FROM outbox.forgotten f
+                        WHERE f.tenant = e.tenant AND f.complete_at IS NULL
+                        AND pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid), f.snapshot))
+        AND outbox.topic_in(e.topic, s.topics)
+        AND outbox.filter_matches(e.payload, s.filter)
+        AND pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid), p.passed)
+        AND NOT EXISTS (SELECT 1 FROM outbox.parked k WHERE k.endpoint_id = p.endpoint_id AND k.seq = e.seq
+                        AND k.status IN ('dead', 'cancelled'));
+    END IF;
+    IF n IS DISTINCT FROM 0 AND (SELECT count(*) FROM outbox.replays r WHERE r.endpoint_id = id AND r.finished_at IS NULL) >= 100 THEN
         RAISE EXCEPTION 'endpoint "%" has 100 replays that have not ended', endpoint
             USING ERRCODE = 'program_limit_exceeded',
                   HINT = 'Ask again when one has ended. While the endpoint is paused or fails, none does.';
-    ELSIF n > 0 THEN
+    ELSIF n IS DISTINCT FROM 0 THEN
         INSERT INTO outbox.replays (endpoint_id, topics, from_time, to_time, read, read_seq_low,
             target, target_seq_high)
         VALUES (p.endpoint_id, topics, from_time, to_time, start.snapshot, start.seq_low, p.passed,
@@ -118,6 +124,13 @@ BEGIN
     END IF;
     RETURN n;
 END $$;
+COMMENT ON FUNCTION outbox.start_replay IS
+'Does what outbox.replay() does, and returns NULL where it would have to count more events than this';
+
+CREATE FUNCTION outbox.replay(endpoint text, from_time timestamptz,
+    to_time timestamptz DEFAULT now(), topics text[] DEFAULT NULL) RETURNS int8
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$ SELECT outbox.start_replay($1, $2, $3, $4, NULL) $$;
 COMMENT ON FUNCTION outbox.replay IS
 'Sends events that were emitted between two times to the endpoint again, and returns how many';
 

@@ -181,6 +181,9 @@ BEGIN
     IF settings IS NULL OR jsonb_typeof(settings) <> 'object' THEN
         RAISE EXCEPTION 'settings must be a JSON object'
             USING ERRCODE = 'invalid_parameter_value', COLUMN = 'settings', HINT = 'Write it like {"topics": ["order.*"]}.';
+    ELSIF pg_column_size(settings) > 65536 THEN
+        RAISE EXCEPTION 'the settings take % bytes', pg_column_size(settings)
+            USING ERRCODE = 'program_limit_exceeded', COLUMN = 'settings', HINT = 'Use at most 65536 bytes for all of them.';
     END IF;
     SELECT l.settings INTO allowed FROM outbox.portal_limits(tenant) l;
     FOR setting, value IN SELECT * FROM jsonb_each(settings) LOOP
@@ -190,7 +193,14 @@ BEGIN
                 USING ERRCODE = 'invalid_parameter_value', COLUMN = setting,
                       HINT = format('They choose%s.', COALESCE(': ' || NULLIF(array_to_string(allowed, ', '), ''), ' none'));
         END IF;
-        IF setting = 'url' AND value = 'null' THEN
+        -- PostgreSQL compiles a regular expression where it reads it, which can take seconds.
+        IF setting = 'filter'
+           AND regexp_replace(value #>> '{}', E'"([^"\\\\]|\\\\.)*"', '', 'g') ~* E'like_regex|[/\\\\]' THEN
+            RAISE EXCEPTION 'invalid filter "%": it has a regular expression, or "/" or a backslash outside of quotes',
+                left(value #>> '{}', 1000)
+                USING ERRCODE = 'invalid_parameter_value', COLUMN = 'filter',
+                      HINT = 'A filter compares parts of the payload with constants, like ''$.total > 100''.';
+        ELSIF setting = 'url' AND value = 'null' THEN
             RAISE EXCEPTION 'setting "url" has no default'
                 USING ERRCODE = 'invalid_parameter_value', COLUMN = 'url', HINT = 'Pass a URL, or leave "url" out: then it stays.';
         END IF;
@@ -604,15 +614,16 @@ CREATE FUNCTION outbox.portal_replay(tenant text, endpoint text, from_time times
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
+    s outbox.endpoint_settings := outbox.portal_own(tenant, endpoint);
     n int8;
 BEGIN
-    PERFORM outbox.portal_own(tenant, endpoint);
     PERFORM outbox.check_portal_topics(topics);
-    n := outbox.replay(endpoint, from_time, to_time, topics);
-    RETURN jsonb_build_object('replay_id', CASE WHEN n > 0 THEN currval('outbox.replays_replay_id_seq') END, 'expected', n);
+    n := outbox.start_replay(endpoint, from_time, to_time, topics, CASE WHEN s.filter IS NULL THEN 10000 ELSE 1000 END);
+    RETURN jsonb_build_object('replay_id', CASE WHEN n IS DISTINCT FROM 0 THEN currval('outbox.replays_replay_id_seq') END, 'expected', n);
 END $$;
 COMMENT ON FUNCTION outbox.portal_replay IS
-'Sends events that were emitted between two times to an endpoint of a tenant again, and returns how many, and the replay';
+'Sends events that were emitted between two times to an endpoint of a tenant again, and returns the replay, and how '
+'many (null: they are too many to count)';
 
 CREATE FUNCTION outbox.portal_replays(tenant text, endpoint text) RETURNS SETOF jsonb
 LANGUAGE plpgsql STABLE SECURITY DEFINER ROWS 10 SET search_path = pg_catalog, pg_temp SET "TimeZone" = 'UTC' SET jit = off

@@ -403,11 +403,11 @@ join(Pages *pages, const OutboxCursor *from)
 
 /* ------------------------------------------------------------- the rows */
 
-/* An endpoint whose filter has to wait leaves the pages.  Without the leader they end. */
+/* An endpoint whose filter has to wait leaves the pages, and they end. */
 static void
 consider(Pages *pages, OutboxEndpoint *ep, OutboxRow *row)
 {
-	OutboxFilterResult result = OUTBOX_FILTER_YES;
+	OutboxFilterResult result;
 	OutboxCursor	  *c = place_of(pages->reader, ep);
 
 	if (ep->feed->page != pages->number || outbox_row_is_covered(row, c))
@@ -416,13 +416,13 @@ consider(Pages *pages, OutboxEndpoint *ep, OutboxRow *row)
 	{
 		ep->feed->page = 0;
 		c->last_seq = Max(c->last_seq, outbox_row_seq(row) - 1);
-		if (ep == pages->leader)
-			pages->query->max_bytes = 0;
+		pages->query->max_bytes = 0;
 		return;
 	}
 	outbox_step_blame(ep->id);
-	if (!outbox_row_forgotten(row))
-		result = outbox_judge(ep, row);
+	result = outbox_row_forgotten(row) ? OUTBOX_FILTER_YES : outbox_judge(ep, row);
+	if (outbox_judge_later(ep))
+		pages->query->max_bytes = 0; /* the page ends with this event */
 	if (result != OUTBOX_FILTER_NO)
 		pages->wanted[pages->nwanted++] =
 			(Wanted){ep, result, outbox_parked_is_cancelled(ep, outbox_row_seq(row))};
@@ -575,7 +575,7 @@ read_pages(Reader *r, OutboxEndpoint *first, TimestampTz now, XLogRecPtr *lsn)
 		if (!outbox_memory_fits(0))
 			query.max_bytes = 1;
 		cost += outbox_log_read(&place, pages.tick, &query, lsn) + PAGE_COST;
-		if (place.reading == NULL || cost >= waiting ||
+		if (place.reading == NULL || cost >= waiting || query.max_bytes == 0 ||
 			pages.leader->feed->page != number ||
 			turn_of(r, pages.leader, now) != r->turn || outbox_head_step_is_over())
 			break;

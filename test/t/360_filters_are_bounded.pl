@@ -41,6 +41,25 @@ foreach my $filter (
 	like($err, qr/22023: invalid filter .*HINT/s, "refused: " . substr($filter, 0, 40));
 }
 
+# --- A regular expression is not even compiled, which takes seconds, and would not be counted
+
+foreach my $filter ('$.a like_regex "("', '$.a LIKE_REGEX "("', '$.a like\\_regex "("', '$.a like\\u005fregex "("', '/* " */ $.a like_regex "("', '$.a == "\\"" || $.a like_regex "("', '$.a like/**/_regex "("')
+{
+	my ($rc, $out, $err) = $node->psql('postgres',
+		"SELECT outbox.portal_alter_endpoint('acme', 'f', jsonb_build_object('filter', \$f\$$filter\$f\$))");
+	like($err, qr/invalid filter .*it has a regular expression/, "refused unread: $filter");
+}
+foreach my $filter ('$.a == "like_regex"', '$.a == "a/b" || $.b starts with "text/*"', '$.a == "\\"\\\\"')
+{
+	ask("SELECT outbox.portal_alter_endpoint('acme', 'f', jsonb_build_object('filter', \$f\$$filter\$f\$))");
+	ok(1, "accepted: $filter");
+}
+{
+	my ($rc, $out, $err) = $node->psql('postgres',
+		"\\set VERBOSITY verbose\nSELECT outbox.portal_alter_endpoint('acme', 'f', jsonb_build_object('filter', repeat('\$.a == 1 || ', 2000000) || '\$.a == 1'))");
+	like($err, qr/54000: the settings take \d+ bytes/, 'a text of 24 MB is not read');
+}
+
 # --- Whatever is accepted ends in time and without an error, over the worst payloads that it is judged over.
 # A second is thirty times what the slowest takes; what is not linear takes minutes.
 
@@ -165,6 +184,24 @@ ok(wait_sql($node, "SELECT dead = 39 AND pending = 30 AND pending_exact FROM out
 $receiver->wait_delivered(71, path => '/ok/other');
 ask("SELECT outbox.portal_alter_endpoint('acme', 'long', '{\"filter\": \"\$.n == 1\"}'); SELECT outbox.portal_resume_endpoint('acme', 'long')");
 ok(wait_sql($node, "SELECT state = 'active' AND delivered = 32 FROM outbox.stats WHERE endpoint = 'long'"), 'and are sent with a shorter filter');
+
+# --- A call of the portal evaluates a filter at most a thousand times
+
+ask("SELECT outbox.portal_create_endpoint('calls', '$url', '{\"topics\": [\"calls.*\"], \"filter\": \"\$.n == 0\"}', 'calls')");
+ask("SELECT outbox.emit('calls.a', jsonb_build_object('n', n), tenant => 'calls') FROM generate_series(1, 10) n");
+my $replay = "SELECT outbox.portal_replay('calls', 'calls', now() - interval '1 hour') ->> ";
+ok(wait_sql($node, "SELECT pending = 0 AND pending_exact FROM outbox.stats WHERE endpoint = 'calls'"), 'ten events are judged');
+is(ask("$replay 'expected'"), 0, 'a replay of few is counted');
+ask("SELECT outbox.portal_pause_endpoint('calls', 'calls')");
+ask("SELECT outbox.emit('calls.a', jsonb_build_object('n', n), tenant => 'calls') FROM generate_series(1, 900) n");
+ask('BEGIN; SELECT outbox.portal_drop_endpoint(\'calls\', \'calls\'); ROLLBACK');
+ok(1, 'an endpoint that 900 refused events wait for can be dropped');
+ask("SELECT outbox.emit('calls.a', jsonb_build_object('n', n), tenant => 'calls') FROM generate_series(1, 200) n");
+my ($rc, $out, $err) = $node->psql('postgres', "SELECT outbox.portal_drop_endpoint('calls', 'calls')");
+like($err, qr/still has undelivered events/, 'and of 1,100 not, unless they are given up');
+is(ask("SELECT (r ->> 'replay_id')::int8 > 0, r -> 'expected' FROM outbox.portal_replay('calls', 'calls', now() - interval '1 hour') r"), 't|null', 'a replay of many is made, and not counted');
+is(ask("SELECT outbox.replay('calls', now() - interval '1 hour')"), 0, 'the operator counts all');
+ask("SELECT outbox.portal_drop_endpoint('calls', 'calls', discard => true)");
 
 # --- The time that filters take is shared by tenant
 # Each evaluation is an event that is sent, so requests are counted.
