@@ -673,7 +673,7 @@ aws_http_next(AwsEnd *end)
 			curl_easy_getinfo(easy, CURLINFO_PRIVATE, &r) != CURLE_OK)
 			continue;
 		memset(end, 0, sizeof(*end));
-		end->lost = r->sent > 1 ? r->sent - 1 : 0;
+		end->sent = r->sent;
 		if (code == CURLE_OK)
 		{
 			(void) curl_easy_getinfo(easy, CURLINFO_RESPONSE_CODE, &status);

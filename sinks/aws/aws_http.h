@@ -44,7 +44,7 @@ struct AwsRequest
 typedef struct AwsEnd
 {
 	int			  status; /* 0: there is no answer */
-	int			  lost;	  /* so often it was sent before, as in OutboxOutcome */
+	int			  sent;	  /* so often: libcurl sends it again if a connection ends */
 	OutboxFailure failure;
 	char		  words[200];
 } AwsEnd;

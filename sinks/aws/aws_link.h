@@ -48,7 +48,7 @@ struct OutboxTransfer
 	size_t		entry_bytes;
 	const char *problem;	 /* why it can never be sent */
 	bool		unavailable; /* it ends without having been sent */
-	int			lost;		 /* requests with it that libcurl has sent again */
+	int			requests;	 /* with it that the service may have seen */
 	int64		started_ms;
 };
 

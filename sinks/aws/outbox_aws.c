@@ -110,8 +110,12 @@ report(OutboxTransfer *t, OutboxOutcome *o)
 	void *delivery = t->delivery;
 
 	o->duration = aws_now() - t->started_ms;
-	o->lost = t->lost;
-	o->lost_words = "the connection was closed before the answer, and it was sent again";
+	/* Each request has a row: the last one by this outcome, unless that is none. */
+	o->lost = t->requests - (o->result != OUTBOX_RESULT_UNAVAILABLE && t->requests > 0);
+	o->lost_words = o->result == OUTBOX_RESULT_UNAVAILABLE ?
+		"the service did not take it, and it is sent again" :
+		t->alone ? "its request was refused, and it was sent again alone" :
+				   "the connection was closed before the answer, and it was sent again";
 	free_transfer(t);
 	if (delivery)
 		services.done(delivery, o);
@@ -256,7 +260,7 @@ end_request(AwsRequest *r, const AwsEnd *end)
 	dlist_iter		 iter;
 
 	dlist_foreach(iter, &b->transfers) dlist_container(OutboxTransfer, node, iter.cur)
-		->lost += end->lost;
+		->requests += end->sent;
 	answer.code[0] = answer.words[0] = '\0';
 	answer.ok = answer.contradicts = false;
 	if (end->status != 0)

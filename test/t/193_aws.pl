@@ -64,6 +64,25 @@ ok(wait_sql($node, "SELECT string_agg(coalesce(error, 'delivered'), '; ' ORDER B
 	'the connection was closed before the answer, and it was sent again; delivered'), 'each that the service saw is recorded');
 is(stat_of($node, 'orders', 'failed_attempts'), $failed, 'and none counts as a failure');
 
+# Connections end after the request and services refuse it, sometimes twice in a row: each request that the service saw
+# has a row in outbox.attempts for each of its events.
+foreach my $service (qw(sqs sns))
+{
+	my $name = "lossy-$service";
+	create($name, "$service:eu-central-1:$account:$name", "{$name}");
+	fake(rules => [ (map { { close => 1, times => 1 }, { times => 2 } } 1 .. 8), { close => 1, times => 3 },
+		{ status => 503, code => 'ServiceUnavailable', times => 2 }, { status => 400, code => 'InvalidParameterValue', times => 1 } ]);
+	ask("SELECT count(outbox.emit('$name', jsonb_build_object('n', n))) FROM generate_series(1, 300) n");
+	ok(wait_sql($node, "SELECT delivered = 300 FROM outbox.stats WHERE endpoint = '$name'"), "$name: delivered");
+	my @saw = requests($name);
+	my $entries = 0;
+	$entries += scalar @{ $_->{entries} } foreach @saw;
+	is(scalar(grep { $_->{rule}{close} || $_->{status} != 200 } @saw), 14, "$name: so many of its requests were not taken");
+	ok(wait_sql($node, "SELECT count(*) = $entries FROM outbox.attempts WHERE endpoint = '$name'"), "$name: each that the service saw is recorded")
+	  or diag "$entries were seen: " . ask("SELECT count(*), error FROM outbox.attempts WHERE endpoint = '$name' GROUP BY 2");
+}
+fake(rules => []);
+
 # Batches
 my $n = 2000;
 create('many', "sqs:eu-central-1:$account:many", '{many}', rest => q(format => 'raw', max_in_flight => 200, timeout => '60 s'));
