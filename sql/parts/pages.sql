@@ -50,7 +50,7 @@ BEGIN
     IF before IS NULL THEN
         RETURN ARRAY[9223372036854775807, 0, 0];
     ELSIF before !~ '^\d{1,18}:\d{1,10}:\d{1,18}$' THEN
-        RAISE EXCEPTION 'invalid cursor "%"', before
+        RAISE EXCEPTION 'invalid cursor'        -- what it holds is not for each caller
             USING ERRCODE = 'invalid_parameter_value', COLUMN = 'before',
                   HINT = 'Pass the cursor of the page before, as it is, or none for the first page.';
     END IF;

@@ -114,6 +114,8 @@ do
 } while ($cursor && @walked < 10);
 is("@walked", 'order.rare.3 order.rare.2 order.rare.1', 'page by page');
 like(says("SELECT outbox.portal_deliveries('acme', before => '1:2:3')"), qr/22023: invalid cursor/, 'a cursor of an operator is none here');
+unlike(says("SELECT outbox.portal_deliveries('acme', before => regexp_replace(outbox.portal_deliveries('acme', page_size => 1) ->> 'cursor', '-[0-9a-f]+-', '-$_-'))"),
+	qr/cursor.*\d:/, 'and of one that was changed no number is told') foreach 'f' x 16, '0' x 16, '0123456789abcdef';
 
 # --- A replay is watched, and ended
 
