@@ -117,6 +117,28 @@ copied_at_once(int piece)
 }
 
 /*
+ * Returns the number of the event that is SLICE_ROWS behind 'from' in the piece, at most
+ * 'upto'.  Numbers of outbox.parked up to there are read at once: rows that were deleted
+ * long ago, and that a snapshot keeps, are read with them.
+ */
+static int64
+end_of_slice(int piece, int64 from)
+{
+	static SPIPlanPtr plans[OUTBOX_LOG_PIECES];
+	Datum			  args[2] = {Int64GetDatum(from), Int64GetDatum(SLICE_ROWS - 1)};
+	char			  sql[128];
+
+	snprintf(sql, sizeof(sql),
+			 "SELECT e.seq FROM outbox.events_%d e WHERE e.seq > $1"
+			 " ORDER BY e.seq OFFSET $2 LIMIT 1",
+			 piece);
+	if (outbox_plan_run(&plans[piece], sql, 2, (Oid[]){INT8OID, INT8OID}, args, NULL) ==
+		0)
+		return upto;
+	return Min(row_int8(fetch_row(0), 0), upto);
+}
+
+/*
  * Copies the slice after the number 'from', in the present transaction.  Returns the
  * number up to which all is copied then.
  */
@@ -124,37 +146,47 @@ static int64
 copy_slice(int piece, int64 from)
 {
 	static SPIPlanPtr plan;
-	TimestampTz		  begun = GetCurrentTimestamp();
-	Datum args[3] = {Int64GetDatum(from), Int64GetDatum(upto), Int64GetDatum(SLICE_ROWS)};
-	int	  n = (int) outbox_plan_run(&plan,
-									"SELECT p.seq FROM outbox.parked p"
-									  " WHERE p.seq > $1"
-									  " AND p.seq <= $2"
-									  " ORDER BY p.seq LIMIT $3",
-									3, (Oid[]){INT8OID, INT8OID, INT8OID}, args, NULL);
-	int64 *seqs = palloc(sizeof(int64) * Max(n, 1));
-	int	   at_once = copied_at_once(piece);
-	int	   nseqs = 0;
+	TimestampTz		  until = GetCurrentTimestamp() + SLICE_TIME;
+	int				  at_once = copied_at_once(piece);
 
-	/* An event that is parked for several endpoints has several rows. */
-	for (int i = 0; i < n; i++)
+	while (from < upto)
 	{
-		int64 seq = row_int8(fetch_row(i), 0);
+		int64  end = end_of_slice(piece, from);
+		Datum  args[3] = {Int64GetDatum(from), Int64GetDatum(end),
+						  Int64GetDatum(SLICE_ROWS)};
+		int	   n = (int) outbox_plan_run(&plan,
+										 "SELECT p.seq FROM outbox.parked p"
+											" WHERE p.seq > $1"
+											" AND p.seq <= $2"
+											" ORDER BY p.seq LIMIT $3",
+										 3, (Oid[]){INT8OID, INT8OID, INT8OID}, args, NULL);
+		int64 *seqs = palloc(sizeof(int64) * Max(n, 1));
+		int	   nseqs = 0;
 
-		if (nseqs == 0 || seqs[nseqs - 1] != seq)
-			seqs[nseqs++] = seq;
-	}
-	for (int i = 0; i < nseqs; i += at_once)
-	{
-		int m = Min(at_once, nseqs - i);
+		/* An event that is parked for several endpoints has several rows. */
+		for (int i = 0; i < n; i++)
+		{
+			int64 seq = row_int8(fetch_row(i), 0);
 
-		if (i > 0 && GetCurrentTimestamp() - begun >= SLICE_TIME)
-			return from;
-		copy_events(piece, &seqs[i], m);
-		from = seqs[i + m - 1];
+			if (nseqs == 0 || seqs[nseqs - 1] != seq)
+				seqs[nseqs++] = seq;
+		}
+		for (int i = 0; i < nseqs; i += at_once)
+		{
+			int m = Min(at_once, nseqs - i);
+
+			if (i > 0 && GetCurrentTimestamp() >= until)
+				return from;
+			copy_events(piece, &seqs[i], m);
+			from = seqs[i + m - 1];
+		}
+		OUTBOX_CRASH_POINT("keep.copied");
+		if (n < SLICE_ROWS)
+			from = end;
+		if (GetCurrentTimestamp() >= until)
+			break;
 	}
-	OUTBOX_CRASH_POINT("keep.copied");
-	return n < SLICE_ROWS ? upto : from;
+	return from;
 }
 
 /* Finds the lowest or the highest number in the piece.  Returns false if it is empty. */

@@ -90,6 +90,8 @@ $node->append_conf('postgresql.conf', "outbox.retention = '2s'");
 log_plans($node, 1);
 ok(wait_sql($node, "SELECT count(*) = $rows FROM outbox.kept_events"), 'their piece of the log goes');
 judge($node, 'rotation', $most_rows);
+my ($pages) = map { /(\d+) pages .*p\.seq > \$1 AND p\.seq <= \$2/ ? $1 : () } worst_plans();
+cmp_ok($pages, '<', 3000, 'and no slice reads all rows that were deleted before');
 ask("SELECT outbox.drop_endpoint('gone', discard => true)");
 ok(wait_sql($node, "SELECT count(*) = $rows FROM outbox.parked"), 'an endpoint is dropped');
 judge($node, 'what a dropped endpoint leaves', $most_rows);
