@@ -40,6 +40,10 @@
 #define SLICE_ROWS 1000
 #define SLICE_TIME (10 * 1000)
 
+/* A statement about nothing that took less (µs) is followed by one with more numbers. */
+#define QUICK 200
+#define SPAN_MAX (64 * SLICE_ROWS)
+
 /* Number of small events that one statement copies. */
 #define COPIED_AT_ONCE 16
 
@@ -116,26 +120,21 @@ copied_at_once(int piece)
 	return n;
 }
 
-/*
- * Returns the number of the event that is SLICE_ROWS behind 'from' in the piece, at most
- * 'upto'.  Numbers of outbox.parked up to there are read at once: rows that were deleted
- * long ago, and that a snapshot keeps, are read with them.
- */
-static int64
-end_of_slice(int piece, int64 from)
+/* Finds the lowest or the highest number behind 'from' in the piece.  False: there is none. */
+static bool
+find_end(int piece, int64 from, bool highest, int64 *seq)
 {
-	static SPIPlanPtr plans[OUTBOX_LOG_PIECES];
-	Datum			  args[2] = {Int64GetDatum(from), Int64GetDatum(SLICE_ROWS - 1)};
-	char			  sql[128];
+	Datum args[1] = {Int64GetDatum(from)};
+	char  sql[128];
 
-	snprintf(sql, sizeof(sql),
-			 "SELECT e.seq FROM outbox.events_%d e WHERE e.seq > $1"
-			 " ORDER BY e.seq OFFSET $2 LIMIT 1",
-			 piece);
-	if (outbox_plan_run(&plans[piece], sql, 2, (Oid[]){INT8OID, INT8OID}, args, NULL) ==
-		0)
-		return upto;
-	return Min(row_int8(fetch_row(0), 0), upto);
+	snprintf(
+		sql, sizeof(sql),
+		"SELECT e.seq FROM outbox.events_%d e WHERE e.seq > $1 ORDER BY e.seq %s LIMIT 1",
+		piece, highest ? "DESC" : "ASC");
+	if (outbox_query(sql, 1, (Oid[]){INT8OID}, args, NULL) == 0)
+		return false;
+	*seq = row_int8(fetch_row(0), 0);
+	return true;
 }
 
 /*
@@ -148,20 +147,26 @@ copy_slice(int piece, int64 from)
 	static SPIPlanPtr plan;
 	TimestampTz		  until = GetCurrentTimestamp() + SLICE_TIME;
 	int				  at_once = copied_at_once(piece);
+	int64			  span = SLICE_ROWS;
 
+	/*
+	 * Rows that were deleted, and that a snapshot keeps, are read as well.  So a statement
+	 * has few numbers, and more of them while there is nothing.
+	 */
 	while (from < upto)
 	{
-		int64  end = end_of_slice(piece, from);
-		Datum  args[3] = {Int64GetDatum(from), Int64GetDatum(end),
-						  Int64GetDatum(SLICE_ROWS)};
-		int	   n = (int) outbox_plan_run(&plan,
-										 "SELECT p.seq FROM outbox.parked p"
-											" WHERE p.seq > $1"
-											" AND p.seq <= $2"
-											" ORDER BY p.seq LIMIT $3",
-										 3, (Oid[]){INT8OID, INT8OID, INT8OID}, args, NULL);
-		int64 *seqs = palloc(sizeof(int64) * Max(n, 1));
-		int	   nseqs = 0;
+		TimestampTz begun = GetCurrentTimestamp();
+		int64		end = from + Min(span, upto - from);
+		Datum		args[3] = {Int64GetDatum(from), Int64GetDatum(end),
+							   Int64GetDatum(SLICE_ROWS)};
+		int			n = (int) outbox_plan_run(&plan,
+											  "SELECT p.seq FROM outbox.parked p"
+													  " WHERE p.seq > $1"
+													  " AND p.seq <= $2"
+													  " ORDER BY p.seq LIMIT $3",
+											  3, (Oid[]){INT8OID, INT8OID, INT8OID}, args, NULL);
+		int64	   *seqs = palloc(sizeof(int64) * Max(n, 1));
+		int			nseqs = 0;
 
 		/* An event that is parked for several endpoints has several rows. */
 		for (int i = 0; i < n; i++)
@@ -185,23 +190,12 @@ copy_slice(int piece, int64 from)
 			from = end;
 		if (GetCurrentTimestamp() >= until)
 			break;
+		span = n == 0 && GetCurrentTimestamp() - begun < QUICK ? Min(span * 2, SPAN_MAX) :
+																 SLICE_ROWS;
+		if (span == SPAN_MAX)
+			from = find_end(piece, from, false, &end) ? Min(end - 1, upto) : upto;
 	}
 	return from;
-}
-
-/* Finds the lowest or the highest number in the piece.  Returns false if it is empty. */
-static bool
-find_end(int piece, bool highest, int64 *seq)
-{
-	char sql[128];
-
-	snprintf(sql, sizeof(sql),
-			 "SELECT e.seq FROM outbox.events_%d e ORDER BY e.seq %s LIMIT 1", piece,
-			 highest ? "DESC" : "ASC");
-	if (outbox_query(sql, 0, NULL, NULL, NULL) == 0)
-		return false;
-	*seq = row_int8(fetch_row(0), 0);
-	return true;
 }
 
 /*
@@ -219,11 +213,11 @@ outbox_kept_copy_rest(int piece)
 	bool		begins = !copying;
 
 	copying = false;
-	if (find_end(piece, true, &last))
+	if (find_end(piece, PG_INT64_MIN, true, &last))
 	{
 		if (begins)
 		{
-			find_end(piece, false, &from);
+			find_end(piece, PG_INT64_MIN, false, &from);
 			from--;
 			upto = last;
 		}

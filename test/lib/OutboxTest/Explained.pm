@@ -78,7 +78,8 @@ sub vacuum_without_statistics
 sub judge
 {
 	my ($node, $what, $most_rows) = @_;
-	my $log = slurp_file($node->logfile, $offset);
+	# The last record may not be complete.
+	my $log = slurp_file($node->logfile, $offset) =~ s/^\d[^\n]*\n?(?:\t[^\n]*\n?)*\z//mr;
 	my $n = 0;
 	my @rows;
 
