@@ -408,6 +408,8 @@ emit_change(FunctionCallInfo fcinfo, TriggerData *trigger)
 													 trigger->tg_trigtuple;
 	Change *c = fcinfo->flinfo->fn_extra;
 
+	/* Between the triggers of one statement PostgreSQL does not look for interrupts. */
+	CHECK_FOR_INTERRUPTS();
 	outbox_refuse_read_only("outbox.emit_change()");
 	if (c == NULL)
 	{

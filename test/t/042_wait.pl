@@ -127,5 +127,22 @@ is_deeply(
 	],
 	'a role without any right on outbox');
 
+# The triggers of many rows run one after the other, and can be interrupted
+ask(<<'SQL');
+CREATE TABLE many (id int);
+CREATE CONSTRAINT TRIGGER emit AFTER INSERT ON many DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
+EXECUTE FUNCTION outbox.emit_change('many', 'id');
+SQL
+my $drawn = ask('SELECT last_value FROM outbox.events_seq');
+($rc, $out, $err) = $node->psql('postgres', <<'SQL', on_error_stop => 0);
+BEGIN;
+INSERT INTO many SELECT n FROM generate_series(1, 100000) n;
+SET LOCAL statement_timeout = '100 ms';
+SET CONSTRAINTS ALL IMMEDIATE;
+ROLLBACK;
+SQL
+like($err, qr/statement timeout/, 'emit_change() for many rows can be interrupted');
+cmp_ok(ask('SELECT last_value FROM outbox.events_seq') - $drawn, '<', 100000, 'before the last of them');
+
 $node->stop;
 done_testing();
