@@ -38,8 +38,9 @@
 #include "worker/reader.h"
 #include "worker/slots.h"
 
-/* Commands per transaction: they take about 5 ms. */
+/* Commands per transaction, and µs after which it takes no more of them. */
 #define BATCH 200
+#define BATCH_TIME (5 * 1000)
 
 static bool		   careful;				/* true if each is tried by itself, because
 										 * together they failed */
@@ -516,6 +517,7 @@ outbox_operator_commands_run(void)
 	int				found;
 	int				n;
 	TimestampTz		begun;
+	TimestampTz		until;
 	OutboxStepError failure;
 
 	outbox_txn_begin_step();
@@ -525,10 +527,16 @@ outbox_operator_commands_run(void)
 		retry_at = DT_NOEND;
 	found = fetch(commands);
 	n = together(commands, found);
+	until = GetCurrentTimestamp() + BATCH_TIME;
 	for (int i = 0; i < n; i++)
 	{
 		Command *c = &commands[i];
 
+		if (i > 0 && GetCurrentTimestamp() >= until)
+		{
+			n = i;
+			break;
+		}
 		if (c->left_alone)
 			continue;
 		if (!careful && c->ep)
