@@ -18,7 +18,6 @@
 #include "log/standbys.h"
 #include "server/database_commands.h"
 #include "server/launcher.h"
-#include "server/prepared.h"
 #include "server/shmem.h"
 #include "store/seal.h"
 #include "transport/address.h"
@@ -357,7 +356,6 @@ _PG_init(void)
 		return;
 
 	outbox_shmem_init();
-	outbox_prepared_init();
 	outbox_database_commands_init();
 	outbox_launcher_register();
 }

@@ -390,7 +390,7 @@ BEGIN
     DELETE FROM outbox.ticks;
     INSERT INTO outbox.ticks (piece, tick, taken_at, snapshot, seq_low, seq_high)
     SELECT 0, tick + 1, clock_timestamp(), here.committed, here.seq_low, here.seq_low;
-    PERFORM outbox.endpoints_changed();
+    PERFORM outbox.endpoint_changed(0);
     PERFORM outbox.wake_launcher();
     RETURN n;
 END $$;

@@ -417,7 +417,7 @@ BEGIN
         ON CONFLICT (log) DO UPDATE SET keep = EXCLUDED.keep;
     END LOOP;
     DELETE FROM outbox.retention_here r WHERE r.log = ANY (reset);
-    PERFORM outbox.endpoints_changed();
+    PERFORM outbox.endpoint_changed(0);
 END $$;
 COMMENT ON FUNCTION outbox.set_retention IS
 'How long this database keeps events and attempts, in place of outbox.retention and outbox.attempts_retention';

@@ -218,7 +218,7 @@ BEGIN
     UPDATE outbox.endpoint_settings e SET secrets_set_at = clock_timestamp()
     WHERE e.name IN (SELECT jsonb_object_keys(secrets));
     GET DIAGNOSTICS n = ROW_COUNT;
-    PERFORM outbox.endpoints_changed();
+    PERFORM outbox.endpoint_changed(0);
     RETURN n;
 END $$;
 COMMENT ON FUNCTION outbox.set_secrets IS
@@ -277,7 +277,7 @@ BEGIN
             PERFORM outbox.store_credentials(s.endpoint_id, k.credentials);
         END IF;
     END LOOP;
-    PERFORM outbox.endpoints_changed();
+    PERFORM outbox.endpoint_changed(0);
 END $$;
 COMMENT ON FUNCTION outbox.reseal_secrets IS
 'Seals the secrets of all endpoints with the first key of outbox.secret_key_file';

@@ -51,7 +51,7 @@ BEGIN
             rate_limit = COALESCE(EXCLUDED.rate_limit, l.rate_limit);
     END IF;
     IF tenant IS NULL THEN
-        PERFORM outbox.endpoints_changed();
+        PERFORM outbox.endpoint_changed(0);
     ELSE
         PERFORM outbox.endpoint_changed(s.endpoint_id) FROM outbox.endpoint_settings s
         WHERE s.tenant = set_tenant_limits.tenant;

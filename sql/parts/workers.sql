@@ -59,11 +59,6 @@ CREATE FUNCTION outbox.step_holds(
 COMMENT ON FUNCTION outbox.step_holds IS
 'One row for each step of a worker of this database that failed and is on hold';
 
-CREATE FUNCTION outbox.endpoints_changed() RETURNS void
-LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_endpoints_changed_1_0';
-COMMENT ON FUNCTION outbox.endpoints_changed IS
-'Makes the workers read the settings of all endpoints when this transaction commits';
-
 CREATE FUNCTION outbox.wake_workers() RETURNS void
 LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_wake_workers_1_0';
 COMMENT ON FUNCTION outbox.wake_workers IS 'Wakes the workers when this transaction commits';
@@ -80,7 +75,7 @@ CREATE TABLE outbox.endpoint_changes (
     endpoint_id     int4 NOT NULL,
     PRIMARY KEY (xid, endpoint_id)
 );
-COMMENT ON TABLE outbox.endpoint_changes IS 'Endpoints whose settings the workers have to read again';
+COMMENT ON TABLE outbox.endpoint_changes IS 'Endpoints whose settings the workers have to read again (0: all)';
 
 -- To be called by whatever changes the settings or secrets of an endpoint.
 CREATE FUNCTION outbox.endpoint_changed(endpoint_id int4) RETURNS void
@@ -91,7 +86,7 @@ BEGIN ATOMIC
     SELECT outbox.wake_workers();
 END;
 COMMENT ON FUNCTION outbox.endpoint_changed IS
-'Makes the workers read the settings of an endpoint when this transaction commits';
+'Makes the workers read the settings of an endpoint (0: of all) when this transaction commits';
 
 CREATE FUNCTION outbox.endpoint_stats(endpoint_id int4,
     OUT state text, OUT state_since timestamptz, OUT reason text,

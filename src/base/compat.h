@@ -202,17 +202,6 @@ outbox_guc_free(void *extra)
 #endif
 }
 
-/* A hash table of a fixed size in shared memory.  19 removed the size at the start. */
-static inline HTAB *
-outbox_shmem_init_hash(const char *name, long size, HASHCTL *info, int flags)
-{
-#if PG_VERSION_NUM >= 190000
-	return ShmemInitHash(name, size, info, flags | HASH_FIXED_SIZE);
-#else
-	return ShmemInitHash(name, size, size, info, flags | HASH_FIXED_SIZE);
-#endif
-}
-
 /*
  * Completes a row type, so that rows of it can be made.  Since 19 a descriptor whose
  * columns were entered one by one has to be finished first.

@@ -247,6 +247,6 @@ OUTBOX_FUNCTION(outbox_origins_changed_1_0, 0)
 				 errmsg("outbox.origins_changed() is a trigger function"),
 				 errhint("It belongs to outbox.origins and to no other table.")));
 	CacheInvalidateRelcache(trigger->tg_relation);
-	outbox_mark_changed(true);
+	outbox_mark_changed();
 	PG_RETURN_POINTER(NULL);
 }

@@ -247,8 +247,7 @@ concerns_databases(Node *parsetree)
 typedef struct Aftermath
 {
 	bool  databases;	/* it concerns pg_database */
-	char *gid;			/* of the prepared transaction that it ends; NULL: none */
-	bool  commit;		/* it commits that one */
+	bool  prepared;		/* it commits a prepared transaction */
 	char *subscription; /* that it makes or changes; NULL: none */
 } Aftermath;
 
@@ -267,15 +266,8 @@ before_command(Node *parsetree)
 	if (datname != NULL)
 		end_workers(datname);
 	if (IsA(parsetree, TransactionStmt))
-	{
-		const TransactionStmt *transaction = castNode(TransactionStmt, parsetree);
-
-		if (transaction->kind == TRANS_STMT_PREPARE)
-			outbox_wakeup_prepare(transaction->gid);
-		after.commit = transaction->kind == TRANS_STMT_COMMIT_PREPARED;
-		if (after.commit || transaction->kind == TRANS_STMT_ROLLBACK_PREPARED)
-			after.gid = pstrdup(transaction->gid);
-	}
+		after.prepared = castNode(TransactionStmt, parsetree)->kind ==
+			TRANS_STMT_COMMIT_PREPARED;
 	else if (IsA(parsetree, CreateSubscriptionStmt))
 		after.subscription = pstrdup(
 			castNode(CreateSubscriptionStmt, parsetree)->subname);
@@ -295,8 +287,8 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 
 	run(pstmt, queryString, readOnlyTree, context, params, queryEnv, dest, qc);
 
-	if (after.gid != NULL)
-		outbox_wakeup_end_prepared(after.gid, after.commit);
+	if (after.prepared)
+		outbox_mark_prepared();
 	if (after.subscription != NULL)
 		outbox_leave_subscription(after.subscription);
 

@@ -67,7 +67,7 @@ request_shmem(void)
 		previous_request();
 	RequestAddinShmemSpace(
 		add_size(MAXALIGN(sizeof(OutboxShared)), MAXALIGN(stats_shared_size())));
-	RequestNamedLWLockTranche("outbox", 3);
+	RequestNamedLWLockTranche("outbox", 2);
 
 	/* Only for its number and name.  The locks are inside the hash table. */
 	RequestNamedLWLockTranche("outbox_stats", 1);
@@ -82,14 +82,12 @@ init_slots(void)
 	memset(outbox_shared, 0, sizeof(OutboxShared));
 	outbox_shared->lock = &locks[0].lock;
 	outbox_shared->tick_lock = &locks[1].lock;
-	outbox_shared->prepared_lock = &locks[2].lock;
 	for (int i = 0; i < OUTBOX_MAX_DATABASES; i++)
 	{
 		OutboxDatabase *db = &outbox_shared->databases[i];
 
 		pg_atomic_init_u64(&db->emitted, 0);
 		pg_atomic_init_u64(&db->changed, 0);
-		pg_atomic_init_u64(&db->changed_all, 0);
 		pg_atomic_init_u64(&db->due_at, DT_NOEND);
 		pg_atomic_init_u32(&db->piece, 0);
 		pg_atomic_init_u32(&db->attempts_piece, 0);
@@ -237,7 +235,6 @@ find_slot(Oid dboid, bool create)
 	db = unused;
 	pg_atomic_write_u64(&db->emitted, 0);
 	pg_atomic_write_u64(&db->changed, 0);
-	pg_atomic_write_u64(&db->changed_all, 0);
 	pg_atomic_write_u64(&db->due_at, DT_NOEND);
 	pg_atomic_write_u32(&db->piece, 0);
 	pg_atomic_write_u32(&db->attempts_piece, 0);

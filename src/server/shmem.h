@@ -178,7 +178,6 @@ typedef struct OutboxDatabase
 
 	/* Raised at each commit that changed endpoints or gave a command. */
 	pg_atomic_uint64 changed;
-	pg_atomic_uint64 changed_all; /* the part of these that change all settings */
 
 	/*
 	 * TimestampTz: when the next event of outbox.scheduled is due, as far as is known.
@@ -320,7 +319,6 @@ typedef struct OutboxShared
 {
 	LWLock *lock;		   /* the slots */
 	LWLock *tick_lock;	   /* orders ticks with their snapshots */
-	LWLock *prepared_lock; /* notes about prepared transactions */
 	pid_t	launcher_pid;
 	Latch  *launcher_latch;
 	bool	rescan; /* the list of databases has changed */

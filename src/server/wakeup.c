@@ -14,7 +14,6 @@
 
 #include "base/crash_point.h"
 #include "base/version.h"
-#include "server/prepared.h"
 #include "server/shmem.h"
 #include "server/wakeup.h"
 
@@ -23,7 +22,13 @@
 #define MARK_LAUNCHER 0x04
 #define MARK_DATABASES 0x08
 #define MARK_SCHEDULED 0x10
-#define MARK_CHANGED_ALL 0x20
+
+/* The processes that the commit of a transaction must wake. */
+typedef struct OutboxMarks
+{
+	int			what;
+	TimestampTz scheduled_for; /* the earliest time, if an event is scheduled */
+} OutboxMarks;
 
 static OutboxMarks marks;
 
@@ -39,8 +44,6 @@ ring_workers(const OutboxMarks *rung)
 		all = outbox_lower_due_at(db, rung->scheduled_for) || all;
 	if (rung->what & MARK_EMITTED)
 		pg_atomic_fetch_add_u64(&db->emitted, 1);
-	if (rung->what & MARK_CHANGED_ALL)
-		pg_atomic_fetch_add_u64(&db->changed_all, 1);
 	if (rung->what & MARK_CHANGED)
 		pg_atomic_fetch_add_u64(&db->changed, 1);
 
@@ -70,14 +73,12 @@ ring(const OutboxMarks *rung)
 		ring_workers(rung);
 }
 
-/* A prepared transaction is committed by another session (see prepared.c). */
 static void
 at_transaction_end(XactEvent event, void *arg)
 {
 	OutboxMarks rung = marks;
 
 	(void) arg;
-	outbox_prepared_at_transaction_end(event, &marks);
 	switch (event)
 	{
 		case XACT_EVENT_COMMIT:
@@ -124,33 +125,6 @@ mark(int what)
 }
 
 void
-outbox_wakeup_prepare(const char *gid)
-{
-	if (hear_of_the_end())
-		outbox_prepared_begin(gid);
-}
-
-/*
- * Wakes the processes that the transaction was marked with, or all if its marks are
- * unknown.
- */
-void
-outbox_wakeup_end_prepared(const char *gid, bool commit)
-{
-	OutboxMarks noted = {MARK_EMITTED | MARK_CHANGED | MARK_CHANGED_ALL | MARK_SCHEDULED,
-						 DT_NOBEGIN};
-
-	if (!hear_of_the_end())
-		return;
-	(void) outbox_prepared_ended(gid, &noted);
-	if (!commit)
-		return;
-	if (noted.what & MARK_SCHEDULED)
-		outbox_mark_scheduled(noted.scheduled_for);
-	mark(noted.what);
-}
-
-void
 outbox_mark_emitted(void)
 {
 	mark(MARK_EMITTED);
@@ -165,9 +139,17 @@ outbox_mark_scheduled(TimestampTz deliver_at)
 }
 
 void
-outbox_mark_changed(bool all)
+outbox_mark_changed(void)
 {
-	mark(MARK_CHANGED | (all ? MARK_CHANGED_ALL : 0));
+	mark(MARK_CHANGED);
+}
+
+/* The marks are lost when the session that prepares ends, so it may concern anything. */
+void
+outbox_mark_prepared(void)
+{
+	outbox_mark_scheduled(DT_NOBEGIN);
+	mark(MARK_EMITTED | MARK_CHANGED);
 }
 
 void

@@ -268,12 +268,16 @@ OUTBOX_FUNCTION(outbox_position_now_1_0, 1)
 		HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls)));
 }
 
-static void
-wake_workers(bool all)
+/*
+ * wake_workers(): the commit of this transaction wakes the workers, which then read
+ * commands, and the endpoints in outbox.endpoint_changes.
+ */
+OUTBOX_FUNCTION(outbox_wake_workers_1_0, 0)
 {
 	OutboxDatabase *db = outbox_database_slot(MyDatabaseId, false);
 
-	outbox_mark_changed(all);
+	(void) fcinfo;
+	outbox_mark_changed();
 
 	/*
 	 * The change may remove the cause of a worker's failure, so the launcher is woken,
@@ -282,27 +286,6 @@ wake_workers(bool all)
 	for (int w = 0; db != NULL && w < OUTBOX_MAX_WORKERS; w++)
 		if (db->workers[w].pid == 0 && (w == 0 || db->workers[w].failures > 0))
 			outbox_mark_launcher();
-}
-
-/*
- * endpoints_changed(): the commit of this transaction wakes the workers, which then
- * read the settings of all endpoints.
- */
-OUTBOX_FUNCTION(outbox_endpoints_changed_1_0, 0)
-{
-	(void) fcinfo;
-	wake_workers(true);
-	PG_RETURN_VOID();
-}
-
-/*
- * wake_workers(): the commit of this transaction wakes the workers, which then read
- * commands, and the endpoints in outbox.endpoint_changes.
- */
-OUTBOX_FUNCTION(outbox_wake_workers_1_0, 0)
-{
-	(void) fcinfo;
-	wake_workers(false);
 	PG_RETURN_VOID();
 }
 

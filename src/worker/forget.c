@@ -246,7 +246,7 @@ empty_events(const OutboxForget *f, const int64 *seqs, int n, Removed *r)
 				 " ORDER BY k.seq RETURNING 1) SELECT pg_catalog.count(*) FROM c",
 				 f, array);
 	if (commands > 0)
-		outbox_mark_changed(false); /* the workers of these endpoints are woken */
+		outbox_mark_changed(); /* the workers of these endpoints are woken */
 	r->deliveries += commands;
 }
 
@@ -422,7 +422,7 @@ complete(const OutboxForget *f)
 				 " FROM outbox.content_files c)"
 				 " WHERE forget_id = $1 AND complete_at IS NULL",
 				 1, (Oid[]){INT8OID}, args, NULL);
-	outbox_mark_changed(false);
+	outbox_mark_changed();
 }
 
 static void

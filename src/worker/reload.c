@@ -60,8 +60,6 @@ static OutboxWorker	  *self;
  */
 static char *changes_seen;
 
-static uint64 seen_changed_all; /* the counter, as it was before the last reload */
-
 void
 outbox_reload_init(OutboxDatabase *database, OutboxWorker *worker)
 {
@@ -72,7 +70,6 @@ outbox_reload_init(OutboxDatabase *database, OutboxWorker *worker)
 	pg_atomic_write_u64(&self->seen_changes, 1); /* all changes are needed */
 	outbox_loop.changed = &db->changed;
 	outbox_loop.seen_changed = pg_atomic_read_u64(&db->changed);
-	seen_changed_all = pg_atomic_read_u64(&db->changed_all);
 }
 
 /*
@@ -320,7 +317,7 @@ apply_settings(void *arg, const OutboxEndpointRow *s)
 
 /*
  * Finds the endpoints that have changed since the last reload, and the endpoints that are
- * to be loaded again.  False: the settings of all have to be read.
+ * to be loaded again.  False: the settings of all have to be read (id 0).
  */
 static bool
 find_changed(List **ids)
@@ -341,7 +338,7 @@ find_changed(List **ids)
 		1, (Oid[]){TEXTOID}, args, NULL);
 	for (uint64 i = 0; i < n; i++)
 		*ids = list_append_unique_int(*ids, row_int4(fetch_row(i), 0));
-	return list_length(*ids) < CHANGES_MAX;
+	return list_length(*ids) < CHANGES_MAX && !list_member_int(*ids, 0);
 }
 
 /* An endpoint that has no settings any more is freed after the commit. */
@@ -485,10 +482,8 @@ bool
 outbox_reload(bool tidy)
 {
 	Reload *r = &reload;
-	uint64	changed_all = pg_atomic_read_u64(&db->changed_all);
 	uint64	changed = pg_atomic_read_u64(&db->changed);
-	bool	all = tidy || changed_all != seen_changed_all ||
-		GetCurrentTimestamp() >= outbox_loop.roster.reload_at;
+	bool	all = tidy || GetCurrentTimestamp() >= outbox_loop.roster.reload_at;
 	bool takes = tidy || outbox_loop.roster.reload_at == 0; /* endpoints of others */
 	MemoryContext caller = CurrentMemoryContext;
 	MemoryContext old;
@@ -553,7 +548,6 @@ outbox_reload(bool tidy)
 	outbox_leftovers_reloaded();
 	if (takes)
 		outbox_leftovers_search();
-	seen_changed_all = changed_all;
 	memcpy(weight, r->weight, sizeof(weight));
 	if (outbox_serves_database())
 		outbox_shares_weigh(weight);
@@ -594,7 +588,7 @@ outbox_reload_put_off(void)
 
 	if (!outbox_forgotten_read())
 		return false;
-	all = pg_atomic_read_u64(&db->changed_all) != seen_changed_all || !find_changed(&ids);
+	all = !find_changed(&ids);
 	args[0] = PointerGetDatum(id_array(ids));
 	n = outbox_query(
 		"SELECT s.endpoint_id, s.xmin, k.xmin FROM outbox.endpoint_settings s"

@@ -150,7 +150,7 @@ endpoint($node, $receiver, 'patched', '/ok/patched',
 	q{topics => '{patched}', headers => '{"x": "y"}'});
 $node->safe_psql('postgres', <<'SQL');
 UPDATE outbox.endpoint_settings SET headers = '{"x": "y\r\nX-Injected: 1"}' WHERE name = 'patched';
-SELECT outbox.endpoints_changed();
+SELECT outbox.endpoint_changed(0);
 SQL
 my $patched;
 foreach (1 .. 20)

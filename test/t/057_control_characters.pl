@@ -279,7 +279,7 @@ foreach my $bad ("E'$url\\r\\nX-Injected: 1'", "E'$url HTTP/1.1\\r\\nX-Injected:
 BEGIN;
 SELECT outbox.create_endpoint('patched', '$url', topics => '{patched}', max_attempts => 1);
 UPDATE outbox.endpoint_settings SET url = $bad, version = version + 1 WHERE name = 'patched';
-SELECT outbox.endpoints_changed();
+SELECT outbox.endpoint_changed(0);
 SELECT outbox.emit('patched', '{}'::jsonb);
 COMMIT;
 SQL

@@ -124,9 +124,9 @@ is(ask('SELECT version FROM outbox.status', 'fresh'), '1.1', 'a new database get
 # Objects change under a running worker: first not for good, then for good.
 $pid = worker_pid($node);
 PostgreSQL::Test::Utils::append_to_file("$build->{extensions}/outbox--1.1--1.2.sql",
-	"ALTER TABLE outbox.parked ADD COLUMN more pg_catalog.text;\nSELECT outbox.endpoints_changed();\n");
+	"ALTER TABLE outbox.parked ADD COLUMN more pg_catalog.text;\nSELECT outbox.endpoint_changed(0);\n");
 PostgreSQL::Test::Utils::append_to_file("$build->{extensions}/outbox--1.2--1.1.sql",
-	"ALTER TABLE outbox.parked DROP COLUMN more;\nSELECT outbox.endpoints_changed();\n");
+	"ALTER TABLE outbox.parked DROP COLUMN more;\nSELECT outbox.endpoint_changed(0);\n");
 ask("BEGIN; ALTER EXTENSION outbox UPDATE TO '1.2'; SELECT pg_sleep(0.2); ROLLBACK");
 goes_on('an update under the worker that was rolled back');
 is(worker_pid($node), $pid, 'it is the same worker');

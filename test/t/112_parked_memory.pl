@@ -53,7 +53,7 @@ ask(q{INSERT INTO outbox.commands (endpoint_id, action, seq) SELECT endpoint_id,
 	  . q{ JOIN outbox.endpoint_settings USING (endpoint_id) WHERE name = 'dead' AND key = 'k7' AND status = 'dead'});
 ask(q{INSERT INTO outbox.commands (endpoint_id, action, seq) SELECT endpoint_id, 'cancel', seq FROM outbox.parked}
 	  . q{ JOIN outbox.endpoint_settings USING (endpoint_id) WHERE name = 'retrying' AND key = 'k7' AND status = 'retrying'});
-ask('SELECT outbox.endpoints_changed()');
+ask('SELECT outbox.endpoint_changed(0)');
 $receiver->wait_delivered(1, id => $behind);
 $receiver->wait_delivered(1, id => $id{retrying});
 pass('discarded, and cancelled: what was behind them comes');

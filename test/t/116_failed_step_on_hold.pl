@@ -221,7 +221,7 @@ ok(wait_sql($node, "SELECT endpoint, action, error FROM outbox.set_aside WHERE w
 goes_on('command');
 ask('DROP TRIGGER obstacle ON outbox.parked');
 ask('UPDATE outbox.commands SET retry_at = now()');
-ask("SELECT outbox.endpoints_changed()");
+ask("SELECT outbox.endpoint_changed(0)");
 $receiver->wait_delivered(1, id => $dead[1]);
 
 # backlog: the view that it asks is broken

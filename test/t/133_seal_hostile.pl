@@ -63,7 +63,7 @@ sub refused
 	my $table = $column eq 'secret' ? 'secrets' : 'settings';
 	my $expected = $damaged;
 	ask("UPDATE outbox.endpoint_$table SET $column = \$v\$$value\$v\$ WHERE endpoint_id ="
-		  . " (SELECT endpoint_id FROM outbox.endpoint_settings WHERE name = 'one') \\g /dev/null\nSELECT outbox.endpoints_changed()");
+		  . " (SELECT endpoint_id FROM outbox.endpoint_settings WHERE name = 'one') \\g /dev/null\nSELECT outbox.endpoint_changed(0)");
 	ok(wait_sql($node, "$stats 'one'", $expected), "$column, $name: held");
 	is(ask("SELECT count(*) FROM outbox.endpoints WHERE name = 'one'"), '1', 'the view shows the endpoint');
 	return;
@@ -101,7 +101,7 @@ is(($receiver->requests(id => $id))[0]{signature}, 'valid', 'signed as before');
 # Former and present secret are not each other's.
 ask("SELECT outbox.rotate_secret('two')");
 my $former = field('two', 'previous');
-ask("UPDATE outbox.endpoint_secrets SET secret = previous WHERE previous IS NOT NULL \\g /dev/null\nSELECT outbox.endpoints_changed()");
+ask("UPDATE outbox.endpoint_secrets SET secret = previous WHERE previous IS NOT NULL \\g /dev/null\nSELECT outbox.endpoint_changed(0)");
 ok(wait_sql($node, "$stats 'two'", $damaged), 'the former secret is no present one');
 is($node->psql('postgres', "SELECT outbox.rotate_secret('two', '0')"), 0, 'without grace, another one is set');
 ok(wait_sql($node, "$stats 'two'", 'active'), 'and it is active again');

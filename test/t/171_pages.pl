@@ -164,7 +164,7 @@ my %page = (
 	'the view, for an endpoint' => "SELECT * FROM outbox.deliveries WHERE endpoint = 'archive' ORDER BY seq DESC LIMIT 20",
 	'the view of requests' => "SELECT * FROM outbox.attempts WHERE endpoint = 'archive' ORDER BY seq DESC LIMIT 20");
 my %before = map { $_ => blocks($page{$_}) } keys %page;
-ask(q{UPDATE outbox.endpoint_settings SET state = 'paused', reason = 'by the test'; SELECT outbox.endpoints_changed()});
+ask(q{UPDATE outbox.endpoint_settings SET state = 'paused', reason = 'by the test'; SELECT outbox.endpoint_changed(0)});
 ask(q{INSERT INTO outbox.events (topic, payload, tenant) SELECT 'a.x', '{}', 'globex' FROM generate_series(1, 60000)});
 ask(q{INSERT INTO outbox.attempt_log SELECT e.seq, e.created_at, e.id, s.endpoint_id, 1, 1, 200, 0, NULL, NULL
 	FROM outbox.events e, outbox.endpoint_settings s WHERE s.name IN ('globex.a', 'archive') AND e.topic = 'a.x' AND e.tenant = 'globex'

@@ -410,7 +410,7 @@ foreach my $call (@calls)
 my $notices = $receiver->url('/ok/notices');
 ask(qq~SELECT outbox.create_endpoint('notices', '$notices', topics => '{outbox.*}', filter => '\$.tenant == "globex"')~);
 my $kept = ask('SELECT jsonb_object_agg(name, outbox.endpoint_secret(name)) FROM outbox.endpoint_settings');
-ask('DELETE FROM outbox.endpoint_secrets; SELECT outbox.endpoints_changed()');
+ask('DELETE FROM outbox.endpoint_secrets; SELECT outbox.endpoint_changed(0)');
 ok(wait_sql($node, "SELECT state = 'held' FROM outbox.stats WHERE endpoint = '$name{globex}'"), 'as after a recovery from a dump');
 foreach my $case ([ '[1]', '22023: secrets must be an object of strings HINT' ], [ '{"none": "' . $new . '"}', '42704: endpoint "none" does not exist HINT' ],
 	[ qq({"$name{globex}": "whsec_x"}), '22023: invalid secret HINT' ])

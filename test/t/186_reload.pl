@@ -53,7 +53,7 @@ ask(to('a', '/ok/a2'));
 comes_at('/ok/a2', 'a change is read');
 ok(wait_settled($node), 'settled');
 is(count_at('/ok/b2'), 0, 'what was not said to have changed is not read');
-ask('SELECT outbox.endpoints_changed()');
+ask('SELECT outbox.endpoint_changed(0)');
 comes_at('/ok/b2', 'until all settings are');
 
 # A change that began before another one and ends after it

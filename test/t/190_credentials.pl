@@ -236,7 +236,7 @@ is(ask("SELECT pg_relation_size('$toast')"), '0', 'and not in the TOAST table ei
 ask("SELECT outbox.drop_endpoint('long', discard => true); DROP TABLE asked");
 ok(wait_sql($node, "SELECT count(*) = 1 FROM outbox.endpoint_secrets"), 'dropped');
 ask(q[UPDATE outbox.endpoint_secrets SET credentials = jsonb_build_object('token', credentials ->> 'user', 'user', credentials ->> 'token')]);
-ask('SELECT outbox.endpoints_changed()');
+ask('SELECT outbox.endpoint_changed(0)');
 ok(wait_sql($node, "SELECT state = 'held' AND reason ~ 'sealed' FROM outbox.stats"), 'a sealed one does not open under another name')
   or diag(ask('SELECT state, reason FROM outbox.stats'));
 unlike(slurp_file($journal), qr/sealed:1:/, 'and the sink is not opened with what is sealed');

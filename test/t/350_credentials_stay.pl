@@ -127,7 +127,7 @@ SKIP:
 if (grep { $_ eq 'kafka' } @sinks)
 {
 	my $before = given_away('rightful');
-	ask("UPDATE outbox.endpoint_settings SET url = 'kafka:?://$other/t', version = version + 1 WHERE name = 'bus'; SELECT outbox.endpoints_changed()");
+	ask("UPDATE outbox.endpoint_settings SET url = 'kafka:?://$other/t', version = version + 1 WHERE name = 'bus'; SELECT outbox.endpoint_changed(0)");
 	endpoint_shows($node, 'bus', "state = 'held' AND reason ~ 'names no sink'", 'a stored URL that is none is used for nothing');
 	isnt(alter('bus', "url => 'kafka://$other/t'"), '', 'and nothing is known to be the same as it');
 	is(alter('bus', "url => 'kafka://$own/t', credentials => '{\"username\": \"u\", \"password\": \"$secret\"}'"), '', 'with credentials it has a good one again');

@@ -35,7 +35,7 @@ REVOKE ALL ON FUNCTION outbox.emit_note(text, text) FROM PUBLIC;
 ALTER TABLE outbox.parked ADD COLUMN note text;
 
 -- The worker that found itself too new looks again.
-SELECT outbox.endpoints_changed();
+SELECT outbox.endpoint_changed(0);
 
 -- Roles that had all of a purpose have its new objects, too.
 SELECT outbox.grant_to(g.role, g.purpose) FROM pg_temp.granted g;
