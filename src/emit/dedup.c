@@ -231,8 +231,9 @@ outbox_dedup_failed(void)
 }
 
 void
-outbox_dedup_sweep(TimestampTz now)
+outbox_dedup_sweep(void *arg)
 {
+	TimestampTz now = *(TimestampTz *) arg;
 	Oid			table = outbox_table_oid(OUTBOX_TABLE_DEDUP);
 	Relation	rel;
 	BlockNumber blocks;

@@ -17,7 +17,7 @@
 extern bool outbox_dedup_claim(const OutboxNewEvent *e, pg_uuid_t *id);
 
 /* Called by the worker: deletes keys whose time is over, a few blocks in each call. */
-extern void		   outbox_dedup_sweep(TimestampTz now);
+extern void		   outbox_dedup_sweep(void *now);
 extern TimestampTz outbox_dedup_next_time(void);
 extern void		   outbox_dedup_failed(void); /* to be called after an error */
 

@@ -5,7 +5,8 @@
  *	  carried out, old events, attempts and deduplication keys are forgotten.
  *
  * Each of these is a step (step.h).  A step that fails is put on hold, and the
- * others continue.
+ * others continue.  One table says of each when it is due and how it is carried out, so
+ * that the worker never sleeps past one, nor wakes for one that it does not do.
  */
 #include "base/outbox.h"
 
@@ -173,129 +174,27 @@ outbox_settle_step(TimestampTz now, bool final)
 	outbox_roster_recreate();
 }
 
-static void
-run_commands(void *arg)
+/* ---------------------------------------------------------- the chores */
+
+/* When a chore is carried out, besides that it is due. */
+#define OF_DATABASE 0x01   /* by the worker that does the work of no endpoint */
+#define WHILE_ENABLED 0x02 /* while outbox.enabled is on */
+#define IF_UNLOCKED 0x04   /* not before retry_locks_at */
+#define SETTLED 0x08	   /* once all outcomes are in the tables */
+
+typedef struct Chore
 {
-	(void) arg;
-	outbox_operator_commands_run();
-}
+	OutboxStep step; /* OUTBOX_STEPS: it has steps of its own, or cannot fail */
+	int		   when;
+	TimestampTz (*due)(void); /* DT_NOEND: never */
+	OutboxStepBody run;		  /* with the time of the round */
+	void (*failed)(void);	  /* NULL: nothing is to be done */
+} Chore;
 
-static void
-command_step(TimestampTz now)
+static TimestampTz
+database_due(void)
 {
-	if (!outbox_operator_commands_have_work(now) ||
-		now < outbox_loop.due.retry_locks_at || !outbox_step_may(OUTBOX_STEP_COMMAND))
-		return;
-
-	/*
-	 * Outcomes have to be in the tables before an operator's command reads these.
-	 */
-	outbox_loop.due.settle_since = now - outbox_settle_interval * INT64CONST(1000);
-	outbox_settle_step(now, false);
-	if (outbox_loop.due.settle_since == 0 &&
-		!outbox_step_run(OUTBOX_STEP_COMMAND, run_commands, NULL))
-		outbox_operator_commands_failed();
-}
-
-static void
-run_replays(void *arg)
-{
-	(void) arg;
-	outbox_replays_run();
-}
-
-static void
-replay_step(TimestampTz now)
-{
-	if (now < outbox_loop.due.retry_locks_at || !outbox_step_may(OUTBOX_STEP_REPLAY) ||
-		!outbox_replays_have_work())
-		return;
-
-	/*
-	 * The events that a replay may park depend on the stored positions, so these are
-	 * stored first.
-	 */
-	outbox_settle_step(now, true);
-	if (outbox_loop.due.settle_since != 0)
-		outbox_loop.due.retry_locks_at = now + OUTBOX_RETRY_LOCKS_AFTER;
-	else if (!outbox_step_run(OUTBOX_STEP_REPLAY, run_replays, NULL))
-		outbox_replays_failed();
-}
-
-static void
-run_schedule(void *arg)
-{
-	outbox_scheduled_step(db, *(TimestampTz *) arg);
-}
-
-static void
-schedule_step(TimestampTz now)
-{
-	if (now >= outbox_scheduled_next_time(db) && outbox_step_may(OUTBOX_STEP_SCHEDULE) &&
-		!outbox_step_run(OUTBOX_STEP_SCHEDULE, run_schedule, &now))
-		outbox_scheduled_failed();
-}
-
-static void
-run_backlog(void *arg)
-{
-	TimestampTz *now = arg;
-
-	if (!outbox_backlog_limit_step(*now))
-		outbox_loop.due.retry_locks_at = *now + OUTBOX_RETRY_LOCKS_AFTER;
-}
-
-static void
-run_dedup(void *arg)
-{
-	outbox_dedup_sweep(*(TimestampTz *) arg);
-}
-
-static void
-dedup_step(TimestampTz now)
-{
-	if (now >= outbox_dedup_next_time() && outbox_step_may(OUTBOX_STEP_DEDUP) &&
-		!outbox_step_run(OUTBOX_STEP_DEDUP, run_dedup, &now))
-		outbox_dedup_failed();
-}
-
-/*
- * Settle first: after reporting that it has no copies, this worker must write no data of
- * the tenant.
- */
-static void
-forget_step(TimestampTz now)
-{
-	if (now >= outbox_forget_report_time() && now >= outbox_loop.due.retry_locks_at)
-	{
-		outbox_settle_step(now, true);
-		if (outbox_loop.due.settle_since == 0)
-			outbox_forget_report(now);
-	}
-	if (outbox_loop.database_ours && now >= outbox_forget_next_time() &&
-		outbox_step_may(OUTBOX_STEP_FORGET) &&
-		!outbox_step_run(OUTBOX_STEP_FORGET, outbox_forget_run, &now))
-		outbox_forget_failed();
-}
-
-static void
-retention_step(TimestampTz now)
-{
-	if (now < outbox_retention_next_time())
-		return;
-
-	/*
-	 * Positions in memory have to be stored before it is decided which part of the log
-	 * can be emptied.  Other workers store theirs within seconds, and then it is decided
-	 * again.
-	 */
-	if (outbox_retention_checks_log(now))
-	{
-		outbox_settle_step(now, true);
-		if (outbox_loop.due.settle_since != 0)
-			return;
-	}
-	outbox_retention_run();
+	return outbox_loop.database_ours || !outbox_serves_database() ? DT_NOEND : 0;
 }
 
 /* Reads from the tables where another worker has left the work of the database. */
@@ -312,56 +211,116 @@ take_database(void *arg)
 	outbox_loop.database_ours = true;
 }
 
-void
-outbox_database_step(TimestampTz now)
+static TimestampTz
+schedule_due(void)
 {
-	if (!outbox_loop.database_ours && outbox_serves_database() &&
-		now >= outbox_loop.due.retry_locks_at)
-		(void) outbox_step_run(OUTBOX_STEP_DATABASE, take_database, NULL);
+	return outbox_scheduled_next_time(db);
+}
+
+static void
+run_schedule(void *now)
+{
+	outbox_scheduled_step(db, *(TimestampTz *) now);
+}
+
+static void
+run_backlog(void *now)
+{
+	if (!outbox_backlog_limit_step(*(TimestampTz *) now))
+		outbox_loop.due.retry_locks_at = *(TimestampTz *) now + OUTBOX_RETRY_LOCKS_AFTER;
+}
+
+/*
+ * Positions in memory have to be stored before it is decided which part of the log can be
+ * emptied.  Other workers store theirs within seconds, and then it is decided again.
+ */
+static void
+run_retention(void *now)
+{
+	if (outbox_retention_checks_log(*(TimestampTz *) now))
+	{
+		outbox_settle_step(*(TimestampTz *) now, true);
+		if (outbox_loop.due.settle_since != 0)
+			return;
+	}
+	outbox_retention_run();
+}
+
+/* The first FIRST_CHORES come before the log is read, the next before events are sent. */
+#define FIRST_CHORES 4
+
+static const Chore chores[] = {
+	{OUTBOX_STEP_DATABASE, IF_UNLOCKED, database_due, take_database, NULL},
+	{OUTBOX_STEP_COMMAND, IF_UNLOCKED | SETTLED, outbox_operator_commands_due,
+	 outbox_operator_commands_run, outbox_operator_commands_failed},
+	{OUTBOX_STEP_SCHEDULE, OF_DATABASE | WHILE_ENABLED, schedule_due, run_schedule,
+	 outbox_scheduled_failed},
+	{OUTBOX_STEP_REPLAY, WHILE_ENABLED | IF_UNLOCKED | SETTLED, outbox_replays_due,
+	 outbox_replays_run, outbox_replays_failed},
+	{OUTBOX_STEP_BACKLOG, IF_UNLOCKED, outbox_backlog_limit_next_time, run_backlog, NULL},
+
+	/* After its report this worker must write no data of the tenant. */
+	{OUTBOX_STEPS, IF_UNLOCKED | SETTLED, outbox_forget_report_time, outbox_forget_report,
+	 NULL},
+	{OUTBOX_STEP_FORGET, OF_DATABASE, outbox_forget_next_time, outbox_forget_run,
+	 outbox_forget_failed},
+	{OUTBOX_STEP_SEEK, 0, outbox_leftovers_moved_due, outbox_leftovers_run_moved, NULL},
+	{OUTBOX_STEP_LEFTOVERS, 0, outbox_leftovers_dropped_due, outbox_leftovers_run_dropped,
+	 NULL},
+	{OUTBOX_STEPS, OF_DATABASE, outbox_retention_next_time, run_retention, NULL},
+	{OUTBOX_STEP_DEDUP, OF_DATABASE, outbox_dedup_next_time, outbox_dedup_sweep,
+	 outbox_dedup_failed},
+};
+
+/* Returns when the chore is due, if it may be carried out. */
+static TimestampTz
+due(const Chore *c)
+{
+	if ((c->step != OUTBOX_STEPS && !outbox_step_may(c->step)) ||
+		((c->when & OF_DATABASE) && !outbox_loop.database_ours) ||
+		((c->when & WHILE_ENABLED) && !outbox_enabled))
+		return DT_NOEND;
+	return c->due();
+}
+
+static void
+carry_out(const Chore *c, TimestampTz now)
+{
+	if (((c->when & IF_UNLOCKED) && now < outbox_loop.due.retry_locks_at) || now < due(c))
+		return;
+	if (c->when & SETTLED)
+	{
+		/* In parts: the next round goes on. */
+		outbox_loop.due.settle_since = now - outbox_settle_interval * INT64CONST(1000);
+		outbox_settle_step(now, false);
+		if (outbox_loop.due.settle_since != 0)
+			return;
+	}
+	if (c->step == OUTBOX_STEPS)
+		c->run(&now);
+	else if (!outbox_step_run(c->step, c->run, &now) && c->failed)
+		c->failed();
 }
 
 void
 outbox_chores_first(TimestampTz now)
 {
-	command_step(now);
-	if (!outbox_enabled)
-		return;
-	if (outbox_loop.database_ours)
-		schedule_step(now);
-	replay_step(now);
+	for (int i = 0; i < FIRST_CHORES; i++)
+		carry_out(&chores[i], now);
 }
 
 void
 outbox_chores_backlog(TimestampTz now)
 {
-	if (now >= outbox_loop.due.retry_locks_at && now >= outbox_backlog_limit_next_time())
-		(void) outbox_step_run(OUTBOX_STEP_BACKLOG, run_backlog, &now);
+	carry_out(&chores[FIRST_CHORES], now);
 }
 
 void
 outbox_chores_last(TimestampTz now)
 {
 	outbox_settle_step(now, false);
-	forget_step(now);
-	if (now >= outbox_leftovers_next_time())
-		outbox_leftovers_run(now);
-	if (!outbox_loop.database_ours)
-		return;
-	retention_step(now);
-	dedup_step(now);
-}
-
-bool
-outbox_chores_have_work(TimestampTz now)
-{
-	if (now < outbox_loop.due.retry_locks_at)
-		return false;
-	return (outbox_step_may(OUTBOX_STEP_DATABASE) &&
-			outbox_loop.database_ours != outbox_serves_database()) ||
-		(outbox_step_may(OUTBOX_STEP_COMMAND) &&
-		 outbox_operator_commands_have_work(now)) ||
-		(outbox_enabled && outbox_step_may(OUTBOX_STEP_REPLAY) &&
-		 outbox_replays_have_work());
+	for (size_t i = FIRST_CHORES + 1; i < lengthof(chores); i++)
+		carry_out(&chores[i], now);
 }
 
 TimestampTz
@@ -369,29 +328,18 @@ outbox_chores_next_time(void)
 {
 	TimestampTz until = outbox_step_next_time();
 
-	if (outbox_step_may(OUTBOX_STEP_COMMAND))
-		until = Min(until, outbox_operator_commands_next_time());
-	if (outbox_step_may(OUTBOX_STEP_BACKLOG))
-		until = Min(until, outbox_backlog_limit_next_time());
 	if (outbox_loop.due.settle_since != 0)
 		until = Min(until,
 					outbox_loop.due.settle_since +
 						outbox_settle_interval * INT64CONST(1000));
 	else
+	{
 		until = Min(until, outbox_settle_behind_at(&outbox_loop.to_settle));
-	until = Min(until, outbox_forget_report_time());
-	until = Min(until, outbox_leftovers_next_time());
-	if (!outbox_loop.database_ours)
-		return until;
-	if (outbox_step_may(OUTBOX_STEP_FORGET))
-		until = Min(until, outbox_forget_next_time());
-	until = Min(until, outbox_retention_next_time());
-	if (outbox_loop.due.settle_since == 0)
-		until = Min(until, totals_due()); /* else the settle that waits writes them */
-	if (outbox_step_may(OUTBOX_STEP_DEDUP))
-		until = Min(until, outbox_dedup_next_time());
-	if (outbox_enabled && outbox_step_may(OUTBOX_STEP_SCHEDULE))
-		until = Min(until, outbox_scheduled_next_time(db));
+		if (outbox_loop.database_ours)
+			until = Min(until, totals_due());
+	}
+	for (size_t i = 0; i < lengthof(chores); i++)
+		until = Min(until, due(&chores[i]));
 	return until;
 }
 

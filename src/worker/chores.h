@@ -11,26 +11,17 @@
 
 extern void outbox_chores_init(OutboxDatabase *db, OutboxWorker *self);
 
-/*
- * Takes over the work that belongs to no endpoint, if this worker serves the
- * database.
- */
-extern void outbox_database_step(TimestampTz now);
-
 /* Settles if that is due.  With 'final' it settles at once, and everything. */
 extern void outbox_settle_step(TimestampTz now, bool final);
 
 /*
- * The steps before reading: commands, scheduled events, replays.  The step between
+ * The steps before reading: the work of the database, commands, scheduled events, replays.  The step between
  * reading and sending: outbox.max_backlog_size.  The steps at the end of a round:
  * settling, retention, deduplication keys.
  */
 extern void outbox_chores_first(TimestampTz now);
 extern void outbox_chores_backlog(TimestampTz now);
 extern void outbox_chores_last(TimestampTz now);
-
-/* True if one of the steps has something to do at once. */
-extern bool outbox_chores_have_work(TimestampTz now);
 
 /* Returns when one of the steps is due by itself. */
 extern TimestampTz outbox_chores_next_time(void);

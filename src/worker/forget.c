@@ -143,9 +143,9 @@ outbox_forget_report_time(void)
 }
 
 void
-outbox_forget_report(TimestampTz now)
+outbox_forget_report(void *now)
 {
-	report_at = now + AGAIN_AFTER;
+	report_at = *(TimestampTz *) now + AGAIN_AFTER;
 	if (outbox_attempts_wait())
 		return;
 	pg_atomic_write_u64(&self->forgot, (uint64) outbox_loop.forgotten);

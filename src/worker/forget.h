@@ -22,7 +22,7 @@ extern void outbox_forget_copies(void);
  * Every worker: reports that it has no copy left of events that are to be forgotten, and
  * when that is due.  All outcomes have to be settled before.
  */
-extern void		   outbox_forget_report(TimestampTz now);
+extern void		   outbox_forget_report(void *now);
 extern TimestampTz outbox_forget_report_time(void);
 
 /* The worker that has the database: the next slice, and when it is due. */

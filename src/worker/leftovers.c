@@ -366,8 +366,8 @@ run_small(TimestampTz now)
 	searched = last;
 }
 
-static void
-run_dropped(void *arg)
+void
+outbox_leftovers_run_dropped(void *arg)
 {
 	TimestampTz now = *(TimestampTz *) arg;
 	Leftover   *l;
@@ -457,8 +457,8 @@ outbox_leftovers_leave(void)
 	}
 }
 
-static void
-run_moved(void *arg)
+void
+outbox_leftovers_run_moved(void *arg)
 {
 	TimestampTz now = *(TimestampTz *) arg;
 	Leftover   *l;
@@ -494,35 +494,16 @@ run_moved(void *arg)
 
 /* ---------------------------------------------------------------- steps */
 
-static TimestampTz
-next_dropped(void)
+TimestampTz
+outbox_leftovers_dropped_due(void)
 {
-	if (!outbox_step_may(OUTBOX_STEP_LEFTOVERS))
-		return DT_NOEND;
 	if (secrets || searching || first_of(OUTBOX_STEP_LEFTOVERS, dropped))
 		return dropped_at;
 	return Max(changes_at, dropped_at);
 }
 
-static TimestampTz
-next_moved(void)
-{
-	return outbox_step_may(OUTBOX_STEP_SEEK) && first_of(OUTBOX_STEP_SEEK, moved) ?
-		moved_at :
-		DT_NOEND;
-}
-
 TimestampTz
-outbox_leftovers_next_time(void)
+outbox_leftovers_moved_due(void)
 {
-	return Min(next_dropped(), next_moved());
-}
-
-void
-outbox_leftovers_run(TimestampTz now)
-{
-	if (now >= next_moved())
-		(void) outbox_step_run(OUTBOX_STEP_SEEK, run_moved, &now);
-	if (now >= next_dropped())
-		(void) outbox_step_run(OUTBOX_STEP_LEFTOVERS, run_dropped, &now);
+	return first_of(OUTBOX_STEP_SEEK, moved) ? moved_at : DT_NOEND;
 }

@@ -37,8 +37,10 @@ extern bool outbox_leftovers_seeking(int32 id);
  */
 extern void outbox_leftovers_leave(void);
 
-/* Deletes the rows that are due, as two steps. */
-extern void		   outbox_leftovers_run(TimestampTz now);
-extern TimestampTz outbox_leftovers_next_time(void);
+/* Two steps that delete rows, and when they are due. */
+extern void		   outbox_leftovers_run_moved(void *now);
+extern TimestampTz outbox_leftovers_moved_due(void);
+extern void		   outbox_leftovers_run_dropped(void *now);
+extern TimestampTz outbox_leftovers_dropped_due(void);
 
 #endif /* OUTBOX_LEFTOVERS_H */

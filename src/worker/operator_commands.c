@@ -306,16 +306,14 @@ outbox_operator_commands_failed(void)
 	outbox_loop.commands_pending = true;
 }
 
-bool
-outbox_operator_commands_have_work(TimestampTz now)
-{
-	outbox_loop.commands_pending = outbox_loop.commands_pending || now >= retry_at;
-	return outbox_loop.commands_pending || outbox_command_pass_goes_on(now);
-}
-
 TimestampTz
-outbox_operator_commands_next_time(void)
+outbox_operator_commands_due(void)
 {
+	TimestampTz now = GetCurrentTimestamp();
+
+	outbox_loop.commands_pending = outbox_loop.commands_pending || now >= retry_at;
+	if (outbox_loop.commands_pending || outbox_command_pass_goes_on(now))
+		return 0;
 	return Min(retry_at, outbox_command_pass_next_time());
 }
 
@@ -508,7 +506,7 @@ charge_all(const Command *commands, int n, TimestampTz begun)
 }
 
 void
-outbox_operator_commands_run(void)
+outbox_operator_commands_run(void *now)
 {
 	MemoryContext	caller = CurrentMemoryContext;
 	Command		   *commands = palloc(sizeof(Command) * BATCH);
@@ -520,6 +518,7 @@ outbox_operator_commands_run(void)
 	TimestampTz		until;
 	OutboxStepError failure;
 
+	(void) now;
 	outbox_txn_begin_step();
 	outbox_lock_indexes(OUTBOX_TABLE_EVENTS_0, OUTBOX_TABLE_KEPT_EVENTS);
 	begun = GetCurrentTransactionStartTimestamp();

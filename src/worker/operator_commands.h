@@ -7,11 +7,8 @@
 
 #include "endpoint/endpoint.h"
 
-/* True if there may be commands that can be carried out. */
-extern bool outbox_operator_commands_have_work(TimestampTz now);
-
 /* Carries out a batch of commands. */
-extern void outbox_operator_commands_run(void);
+extern void outbox_operator_commands_run(void *now);
 
 /*
  * The last batch failed.  The next one carries out each command in a
@@ -20,9 +17,10 @@ extern void outbox_operator_commands_run(void);
 extern void outbox_operator_commands_failed(void);
 
 /*
- * Returns when a command that was set aside is tried again, or an endpoint may have paid
- * the time that its commands took.  DT_NOEND: there is none.
+ * Returns 0 if there may be commands that can be carried out, else when a command that was
+ * set aside is tried again, or an endpoint may have paid the time that its commands took.
+ * DT_NOEND: there is none.
  */
-extern TimestampTz outbox_operator_commands_next_time(void);
+extern TimestampTz outbox_operator_commands_due(void);
 
 #endif /* OUTBOX_OPERATOR_COMMANDS_H */

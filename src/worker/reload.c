@@ -484,7 +484,7 @@ outbox_reload(bool tidy)
 	Reload *r = &reload;
 	uint64	changed = pg_atomic_read_u64(&db->changed);
 	bool	all = tidy || GetCurrentTimestamp() >= outbox_loop.roster.reload_at;
-	bool takes = tidy || outbox_loop.roster.reload_at == 0; /* endpoints of others */
+	bool	takes = tidy || outbox_loop.roster.reload_at == 0; /* endpoints of others */
 	MemoryContext caller = CurrentMemoryContext;
 	MemoryContext old;
 	char		 *snapshot;

@@ -143,15 +143,15 @@ can_go_on(const Replay *r)
 		 outbox_backlog_limit_hurries(ep));
 }
 
-bool
-outbox_replays_have_work(void)
+TimestampTz
+outbox_replays_due(void)
 {
 	if (outbox_loop.replays_changed)
-		return true;
+		return 0;
 	for (int i = 0; i < nreplays; i++)
 		if (can_go_on(&replays[i]))
-			return true;
-	return false;
+			return 0;
+	return DT_NOEND;
 }
 
 static void *
@@ -360,10 +360,11 @@ outbox_replays_failed(void)
 }
 
 void
-outbox_replays_run(void)
+outbox_replays_run(void *now)
 {
 	TimestampTz begun = GetCurrentTimestamp();
 
+	(void) now;
 	outbox_txn_begin_step();
 	outbox_lock_indexes(OUTBOX_TABLE_EVENTS_0, OUTBOX_TABLE_EVENTS_2);
 	if (outbox_loop.replays_changed)

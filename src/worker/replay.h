@@ -7,11 +7,11 @@
 
 #include "endpoint/endpoint.h"
 
-/* True if a replay could continue.  Cheap. */
-extern bool outbox_replays_have_work(void);
+/* Returns 0 if a replay could continue, else DT_NOEND.  Cheap. */
+extern TimestampTz outbox_replays_due(void);
 
 /* Reads a page for some of the replays, in turn. */
-extern void outbox_replays_run(void);
+extern void outbox_replays_run(void *now);
 extern void outbox_replays_failed(void); /* after an error */
 
 #endif /* OUTBOX_REPLAY_H */

@@ -417,8 +417,7 @@ time_to_sleep(TimestampTz examined_at, bool more)
 	 */
 	pg_atomic_write_u64(&self->resting, now < read_not_before);
 	pg_memory_barrier(); /* self->endpoints, too, before the counters are read */
-	if (outbox_shares_changed() || outbox_chores_have_work(now) ||
-		ShutdownRequestPending || ConfigReloadPending)
+	if (outbox_shares_changed() || ShutdownRequestPending || ConfigReloadPending)
 		return 0;
 	if (now >= outbox_loop.due.retry_locks_at && outbox_step_may(OUTBOX_STEP_RELOAD) &&
 		(outbox_loop_reload_is_due() || outbox_roster_to_load() != NIL))
@@ -565,7 +564,6 @@ loop(void)
 		shares_step(now);
 		reload_step(now);
 		outbox_links_step(now);
-		outbox_database_step(now);
 		for (int i = 0; outbox_loop.roster.recreating && i < outbox_loop.roster.n; i++)
 			if (outbox_loop.roster.endpoints[i]->member.recreate)
 				outbox_dispatch_cancel(outbox_loop.roster.endpoints[i],
