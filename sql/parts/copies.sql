@@ -11,10 +11,6 @@ CREATE FUNCTION outbox.log_owner() RETURNS text
 LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_log_owner_1_0';
 COMMENT ON FUNCTION outbox.log_owner IS 'What the log belongs to, in one of the words that adopt() compares';
 
-CREATE FUNCTION outbox.new_epoch() RETURNS int8
-LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_new_epoch_1_0';
-COMMENT ON FUNCTION outbox.new_epoch IS 'A random number above 0';
-
 CREATE FUNCTION outbox.own_log(epoch int8) RETURNS void
 LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_own_log_1_0';
 COMMENT ON FUNCTION outbox.own_log IS
@@ -43,15 +39,10 @@ COMMENT ON FUNCTION outbox.refuse_subscribed IS
 
 -- The second guard, for a subscription that was made while the library was not
 -- loaded. The first is in src/server/subscription.c.
-CREATE FUNCTION outbox.skip_replicated_row() RETURNS trigger
-LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_skip_replicated_row_1_0';
-COMMENT ON FUNCTION outbox.skip_replicated_row IS
-'Trigger of all tables: skips a row that a subscription brings';
-
-CREATE FUNCTION outbox.refuse_replicated_truncate() RETURNS trigger
-LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_refuse_replicated_truncate_1_0';
-COMMENT ON FUNCTION outbox.refuse_replicated_truncate IS
-'Trigger of all tables: refuses a TRUNCATE that a subscription brings (55000)';
+CREATE FUNCTION outbox.skip_replicated() RETURNS trigger
+LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_skip_replicated_1_0';
+COMMENT ON FUNCTION outbox.skip_replicated IS
+'Trigger of all tables: skips a row that a subscription brings, and refuses a TRUNCATE that it brings (55000)';
 
 DO $$
 DECLARE
@@ -62,10 +53,10 @@ BEGIN
              AND c.relkind = 'r'
     LOOP
         EXECUTE format('CREATE TRIGGER skip_replicated_row BEFORE INSERT OR UPDATE OR DELETE ON outbox.%I'
-                       ' FOR EACH ROW EXECUTE FUNCTION outbox.skip_replicated_row()', t);
+                       ' FOR EACH ROW EXECUTE FUNCTION outbox.skip_replicated()', t);
         EXECUTE format('ALTER TABLE outbox.%I ENABLE REPLICA TRIGGER skip_replicated_row', t);
         EXECUTE format('CREATE TRIGGER refuse_replicated_truncate BEFORE TRUNCATE ON outbox.%I'
-                       ' FOR EACH STATEMENT EXECUTE FUNCTION outbox.refuse_replicated_truncate()', t);
+                       ' FOR EACH STATEMENT EXECUTE FUNCTION outbox.skip_replicated()', t);
         EXECUTE format('ALTER TABLE outbox.%I ENABLE REPLICA TRIGGER refuse_replicated_truncate', t);
     END LOOP;
 END $$;
@@ -147,7 +138,7 @@ AS $$
 DECLARE
     owner text;
     own xid8;
-    new_epoch int8 := outbox.new_epoch();
+    new_epoch int8 := hashtextextended(gen_random_uuid()::text, 0) & 9223372036854775807;
     top int8;
     newest int8;
     last_round boolean;

@@ -20,13 +20,8 @@ COMMENT ON COLUMN outbox.event_types.example IS
 COMMENT ON COLUMN outbox.event_types.changed_at IS 'When the entry was last set';
 
 -- Sessions remember which topics are listed, until this table changes.
-CREATE FUNCTION outbox.event_types_changed() RETURNS trigger
-LANGUAGE C
-AS 'MODULE_PATHNAME', 'outbox_event_types_changed_1_0';
-COMMENT ON FUNCTION outbox.event_types_changed IS
-'Trigger of outbox.event_types: sessions forget which topics are listed';
 CREATE TRIGGER changed AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON outbox.event_types
-FOR EACH STATEMENT EXECUTE FUNCTION outbox.event_types_changed();
+FOR EACH STATEMENT EXECUTE FUNCTION outbox.table_changed();
 COMMENT ON TRIGGER changed ON outbox.event_types IS 'Sessions forget which topics are listed';
 ALTER TABLE outbox.event_types ENABLE ALWAYS TRIGGER changed;
 

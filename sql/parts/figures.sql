@@ -19,29 +19,16 @@ EXCEPTION
 END $$;
 COMMENT ON FUNCTION outbox.log_size_now IS 'outbox.log_size (NULL: one of its tables is locked)';
 
-CREATE FUNCTION outbox.attempts_size_now() RETURNS int8
+CREATE FUNCTION outbox.size_now(VARIADIC tables text[]) RETURNS int8
 LANGUAGE plpgsql STABLE COST 1 SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms'
 AS $$
 BEGIN
-    RETURN pg_total_relation_size('outbox.attempt_log_0') + pg_total_relation_size('outbox.attempt_log_1')
-           + pg_total_relation_size('outbox.attempt_log_2') + pg_total_relation_size('outbox.attempt_runs_0')
-           + pg_total_relation_size('outbox.attempt_runs_1') + pg_total_relation_size('outbox.attempt_runs_2');
+    RETURN (SELECT sum(pg_total_relation_size(('outbox.' || t)::regclass)) FROM unnest(tables) t);
 EXCEPTION
     WHEN lock_not_available THEN RETURN NULL;
 END $$;
-COMMENT ON FUNCTION outbox.attempts_size_now IS
-'Size of outbox.attempts with its index, in bytes (NULL: a table is locked)';
-
-CREATE FUNCTION outbox.parked_size_now() RETURNS int8
-LANGUAGE plpgsql STABLE COST 1 SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms'
-AS $$
-BEGIN
-    RETURN pg_total_relation_size('outbox.parked') + pg_total_relation_size('outbox.kept_events');
-EXCEPTION
-    WHEN lock_not_available THEN RETURN NULL;
-END $$;
-COMMENT ON FUNCTION outbox.parked_size_now IS
-'Size of what is parked, with kept events, in bytes (NULL: a table is locked)';
+COMMENT ON FUNCTION outbox.size_now IS
+'Size of tables of outbox with their indexes, in bytes (NULL: one of them is locked)';
 
 CREATE FUNCTION outbox.farthest_behind(max_seq int8) RETURNS text
 LANGUAGE plpgsql STABLE SECURITY DEFINER COST 1 SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms'

@@ -104,9 +104,9 @@ END $$;
 COMMENT ON FUNCTION outbox.page_bound IS
 'About the number of the last event of the log, of a tenant or (NULL) of all, that was emitted up to this time';
 
--- The rows that a page may have: events and endpoints, the newest event first.
+-- The rows that a page may have: events and endpoints, the newest event first, or one event.
 -- "stopped" is a cursor, where there may be more.
-CREATE FUNCTION outbox.page_rows(endpoints int4[], status text, start int8[], page_size int4, topics text[],
+CREATE FUNCTION outbox.page_rows(event uuid, endpoints int4[], status text, start int8[], page_size int4, topics text[],
     from_time timestamptz, to_time timestamptz, OUT seqs int8[], OUT ids int4[], OUT stopped text)
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
@@ -125,6 +125,11 @@ DECLARE
 BEGIN
     IF cardinality(endpoints) = 0 THEN
         RETURN;     -- a tenant without endpoints has no deliveries
+    ELSIF event IS NOT NULL THEN
+        SELECT array_agg(e.seq ORDER BY e.seq DESC, i.id), array_agg(i.id ORDER BY e.seq DESC, i.id) INTO seqs, ids
+        FROM outbox.all_events e CROSS JOIN unnest(endpoints) i (id)
+        WHERE e.id = event AND (e.seq < start[1] OR i.id > start[2] OR (i.id = start[2] AND start[3] > 0));
+        RETURN;
     END IF;
     -- Endpoints of a tenant get only its events.  Whether a topic matches is asked of all
     -- subscriptions of an endpoint, and outbox.log_deliveries knows which of them holds.
@@ -182,16 +187,6 @@ END $$;
 COMMENT ON FUNCTION outbox.page_rows IS
 'Which deliveries a page may have, and the cursor behind them (NULL: there are no others)';
 
-CREATE FUNCTION outbox.page_event(event uuid, endpoints int4[], start int8[],
-    OUT seqs int8[], OUT ids int4[], OUT stopped text)
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp SET jit = off
-AS $$
-SELECT array_agg(e.seq ORDER BY e.seq DESC, i.id), array_agg(i.id ORDER BY e.seq DESC, i.id), NULL::text
-FROM outbox.all_events e CROSS JOIN unnest(endpoints) i (id)
-WHERE e.id = event AND (e.seq < start[1] OR i.id > start[2] OR (i.id = start[2] AND start[3] > 0))
-$$;
-COMMENT ON FUNCTION outbox.page_event IS 'The same as outbox.page_rows(), for one event';
-
 -- Where an endpoint wants few of the events, or few deliveries have the status that is
 -- asked for, a page ends before it is full, with a row that has only a cursor.
 CREATE FUNCTION outbox.deliveries_page(endpoint text DEFAULT NULL, tenant text DEFAULT NULL,
@@ -210,11 +205,7 @@ DECLARE
     n int8;
 BEGIN
     PERFORM outbox.check_topics(topics);
-    IF event IS NULL THEN
-        SELECT * INTO page FROM outbox.page_rows(endpoints, wanted, start, page_size, topics, from_time, to_time);
-    ELSE
-        SELECT * INTO page FROM outbox.page_event(event, endpoints, start);
-    END IF;
+    SELECT * INTO page FROM outbox.page_rows(event, endpoints, wanted, start, page_size, topics, from_time, to_time);
     RETURN QUERY
     SELECT d.event_id, d.seq, d.topic, d.type, d.key, d.tenant, d.endpoint, d.status, d.reason, d.attempts,
            d.next_attempt_at, d.last_status_code, d.last_error, d.created_at, d.delivered_at,
@@ -247,11 +238,7 @@ DECLARE
     page record;
     n int8;
 BEGIN
-    IF event IS NULL THEN
-        SELECT * INTO page FROM outbox.page_rows(endpoints, NULL, start, page_size, NULL, NULL, NULL);
-    ELSE
-        SELECT * INTO page FROM outbox.page_event(event, endpoints, start);
-    END IF;
+    SELECT * INTO page FROM outbox.page_rows(event, endpoints, NULL, start, page_size, NULL, NULL, NULL);
     RETURN QUERY
     SELECT l.event_id, l.seq, s.name, s.tenant, l.attempt, l.started_at, l.duration_ms::float8,
            l.status_code::int4, l.error, l.response_body, concat(c.seq, ':', c.id, ':', x.at)

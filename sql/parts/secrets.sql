@@ -101,39 +101,25 @@ COMMENT ON FUNCTION outbox.check_secret IS
 -- With outbox.secret_key_file, secrets are sealed before they are stored: the values
 -- of headers and credentials, the part of a URL behind its host, and the secret that signs.
 -- Errors: 22023 the value looks like a sealed one, 55000 the key file cannot be used.
-CREATE FUNCTION outbox.seal(endpoint_id int4, field text, value text) RETURNS text
+-- A value is a text, or an object of texts: headers (header) or credentials (credential).
+CREATE FUNCTION outbox.seal(endpoint_id int4, field text, value anyelement) RETURNS anyelement
 LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_seal_1_0';
-COMMENT ON FUNCTION outbox.seal(int4, text, text) IS
+COMMENT ON FUNCTION outbox.seal IS
 'A value as it is to be stored: sealed if outbox.secret_key_file is set, else as it is';
-
-CREATE FUNCTION outbox.seal(endpoint_id int4, field text, object jsonb) RETURNS jsonb
-LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_seal_object_1_0';
-COMMENT ON FUNCTION outbox.seal(int4, text, jsonb) IS
-'The same for each value of an object: headers (header) or credentials (credential)';
 
 CREATE FUNCTION outbox.unseal(endpoint_id int4, field text, value text) RETURNS text
 LANGUAGE C STABLE STRICT AS 'MODULE_PATHNAME', 'outbox_unseal_1_0';
 COMMENT ON FUNCTION outbox.unseal IS 'A stored value in clear (55000: it cannot be opened)';
 
-CREATE FUNCTION outbox.reseal(endpoint_id int4, field text, value text) RETURNS text
+CREATE FUNCTION outbox.reseal(endpoint_id int4, field text, value anyelement) RETURNS anyelement
 LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_reseal_1_0';
-COMMENT ON FUNCTION outbox.reseal(int4, text, text) IS
+COMMENT ON FUNCTION outbox.reseal IS
 'A stored value, sealed with the first key (NULL: it cannot be opened)';
 
-CREATE FUNCTION outbox.reseal(endpoint_id int4, field text, object jsonb) RETURNS jsonb
-LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_reseal_object_1_0';
-COMMENT ON FUNCTION outbox.reseal(int4, text, jsonb) IS
-'The same for each value of an object: headers (header) or credentials (credential)';
-
-CREATE FUNCTION outbox.shown(endpoint_id int4, url text) RETURNS text
-LANGUAGE C STABLE STRICT AS 'MODULE_PATHNAME', 'outbox_shown_url_1_0';
-COMMENT ON FUNCTION outbox.shown(int4, text) IS
-'The URL of an endpoint in clear, or as stored if it cannot be opened';
-
-CREATE FUNCTION outbox.shown(endpoint_id int4, headers jsonb) RETURNS jsonb
-LANGUAGE C STABLE STRICT AS 'MODULE_PATHNAME', 'outbox_shown_headers_1_0';
-COMMENT ON FUNCTION outbox.shown(int4, jsonb) IS
-'The headers of an endpoint in clear, or as stored if one cannot be opened';
+CREATE FUNCTION outbox.shown(endpoint_id int4, value anyelement) RETURNS anyelement
+LANGUAGE C STABLE STRICT AS 'MODULE_PATHNAME', 'outbox_shown_1_0';
+COMMENT ON FUNCTION outbox.shown IS
+'The URL (text) or the headers (jsonb) of an endpoint in clear, or as stored if they cannot be opened';
 
 CREATE FUNCTION outbox.can_seal() RETURNS void
 LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_can_seal_1_0';

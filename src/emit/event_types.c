@@ -117,17 +117,3 @@ outbox_event_type_listed(const char *topic, size_t len)
 		(void) hash_search(listed, key.topic, HASH_ENTER, NULL);
 	return true;
 }
-
-/* event_types_changed(): the trigger. */
-OUTBOX_FUNCTION(outbox_event_types_changed_1_0, 0)
-{
-	TriggerData *trigger = (TriggerData *) fcinfo->context;
-
-	if (!CALLED_AS_TRIGGER(fcinfo))
-		ereport(ERROR,
-				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
-				 errmsg("outbox.event_types_changed() is a trigger function"),
-				 errhint("It belongs to outbox.event_types and to no other table.")));
-	CacheInvalidateRelcache(trigger->tg_relation);
-	PG_RETURN_POINTER(NULL);
-}

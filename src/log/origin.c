@@ -21,14 +21,12 @@
 
 #include "access/transam.h"
 #include "access/xlog.h"
-#include "catalog/namespace.h"
 #include "catalog/pg_type.h"
 #include "commands/trigger.h"
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/inval.h"
-#include "utils/lsyscache.h"
 #include "utils/xid8.h"
 
 #include "base/query.h"
@@ -106,26 +104,18 @@ random_epoch(void)
 }
 
 static void
-origins_changed(void)
-{
-	CacheInvalidateRelcacheByRelid(
-		get_relname_relid("origins", get_namespace_oid(OUTBOX_SCHEMA, false)));
-}
-
-static void
 make_origin(int64 epoch, bool first)
 {
 	Datum args[5] = {Int64GetDatum(epoch), Int64GetDatum((int64) GetSystemIdentifier()),
 					 ObjectIdGetDatum(MyDatabaseId),
 					 CStringGetTextDatum(outbox_instance_name), BoolGetDatum(first)};
 
+	outbox_query("INSERT INTO outbox.own_epochs VALUES ($1)", 1, (Oid[]){INT8OID}, args,
+				 NULL);
 	outbox_query("INSERT INTO outbox.origins"
 				 " (epoch, system_identifier, database_oid, instance_name, first)"
 				 " VALUES ($1, $2, $3, $4, $5)",
 				 5, (Oid[]){INT8OID, INT8OID, OIDOID, TEXTOID, BOOLOID}, args, NULL);
-	outbox_query("INSERT INTO outbox.own_epochs VALUES ($1)", 1, (Oid[]){INT8OID}, args,
-				 NULL);
-	origins_changed();
 }
 
 /*
@@ -208,12 +198,6 @@ OUTBOX_FUNCTION(outbox_log_owner_1_0, 0)
 	PG_RETURN_TEXT_P(cstring_to_text(words[origin]));
 }
 
-OUTBOX_FUNCTION(outbox_new_epoch_1_0, 0)
-{
-	(void) fcinfo;
-	PG_RETURN_INT64(random_epoch());
-}
-
 /*
  * own_log(): closes all former origins and inserts a new one.  The caller has locked
  * the table.
@@ -234,18 +218,19 @@ OUTBOX_FUNCTION(outbox_own_log_1_0, 1)
 }
 
 /*
- * origins_changed(): the trigger.  Sessions and workers cache the rows, and a worker
- * has to notice that they have changed since it began.
+ * table_changed(): the trigger of outbox.origins and outbox.event_types.  Sessions and
+ * workers cache their rows, and a worker has to notice that they have changed since it
+ * began.
  */
-OUTBOX_FUNCTION(outbox_origins_changed_1_0, 0)
+OUTBOX_FUNCTION(outbox_table_changed_1_0, 0)
 {
 	TriggerData *trigger = (TriggerData *) fcinfo->context;
 
 	if (!CALLED_AS_TRIGGER(fcinfo))
 		ereport(ERROR,
 				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
-				 errmsg("outbox.origins_changed() is a trigger function"),
-				 errhint("It belongs to outbox.origins and to no other table.")));
+				 errmsg("outbox.table_changed() is a trigger function"),
+				 errhint("It belongs to outbox.origins and outbox.event_types.")));
 	CacheInvalidateRelcache(trigger->tg_relation);
 	outbox_mark_changed();
 	PG_RETURN_POINTER(NULL);

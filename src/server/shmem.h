@@ -317,8 +317,8 @@ typedef struct OutboxHold
 
 typedef struct OutboxShared
 {
-	LWLock *lock;		   /* the slots */
-	LWLock *tick_lock;	   /* orders ticks with their snapshots */
+	LWLock *lock;	   /* the slots */
+	LWLock *tick_lock; /* orders ticks with their snapshots */
 	pid_t	launcher_pid;
 	Latch  *launcher_latch;
 	bool	rescan; /* the list of databases has changed */

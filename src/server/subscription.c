@@ -96,44 +96,24 @@ outbox_leave_subscription(const char *name)
 }
 
 /*
- * Returns the data of the trigger that called.  '*replicated' is true if a subscription
- * applies the change.  Rows that another trigger emits meanwhile (trigger depth above
- * 1) belong to this database.
+ * skip_replicated(): the trigger of all tables.  It skips a row that a subscription
+ * applies, and refuses a TRUNCATE, which a trigger cannot skip.  Rows that another trigger
+ * emits meanwhile (trigger depth above 1) belong to this database.
  */
-static TriggerData *
-trigger_data(FunctionCallInfo fcinfo, const char *name, bool *replicated)
+OUTBOX_FUNCTION(outbox_skip_replicated_1_0, 0)
 {
+	TriggerData *data = (TriggerData *) fcinfo->context;
+
 	if (!CALLED_AS_TRIGGER(fcinfo))
 		ereport(ERROR,
 				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
-				 errmsg("function \"%s\" was not called by trigger manager", name)));
-	*replicated = IsLogicalWorker() &&
-		DatumGetInt32(OidFunctionCall0(F_PG_TRIGGER_DEPTH)) == 1;
-	return (TriggerData *) fcinfo->context;
-}
-
-/* skip_replicated_row(): a trigger that skips a row that a subscription applies. */
-OUTBOX_FUNCTION(outbox_skip_replicated_row_1_0, 0)
-{
-	bool		 replicated;
-	TriggerData *data = trigger_data(fcinfo, "skip_replicated_row", &replicated);
-
-	if (replicated)
-		return PointerGetDatum(NULL);
-	return PointerGetDatum(TRIGGER_FIRED_BY_UPDATE(data->tg_event) ? data->tg_newtuple :
-																	 data->tg_trigtuple);
-}
-
-/*
- * refuse_replicated_truncate(): a trigger that refuses a TRUNCATE that a subscription
- * applies.  A trigger cannot skip one.
- */
-OUTBOX_FUNCTION(outbox_refuse_replicated_truncate_1_0, 0)
-{
-	bool		 replicated;
-	TriggerData *data = trigger_data(fcinfo, "refuse_replicated_truncate", &replicated);
-
-	if (replicated)
+				 errmsg("outbox.skip_replicated() is a trigger function"),
+				 errhint("It belongs to the tables of outbox.")));
+	if (!IsLogicalWorker() || DatumGetInt32(OidFunctionCall0(F_PG_TRIGGER_DEPTH)) != 1)
+		return PointerGetDatum(TRIGGER_FIRED_BY_UPDATE(data->tg_event) ?
+								   data->tg_newtuple :
+								   data->tg_trigtuple);
+	if (TRIGGER_FIRED_BY_TRUNCATE(data->tg_event))
 		ereport(
 			ERROR,
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),

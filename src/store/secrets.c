@@ -9,6 +9,7 @@
  */
 #include "base/outbox.h"
 
+#include "catalog/pg_type.h"
 #include "fmgr.h"
 #include "utils/builtins.h"
 #include "utils/jsonb.h"
@@ -89,29 +90,15 @@ show(const OutboxKeyring *ring, int32 endpoint_id, const char *field, const char
 	return clear ? clear : pstrdup(value);
 }
 
-static text *
-change_text(Change change, int32 endpoint_id, const char *field, text *value,
-			char *problem)
-{
-	OutboxKeyring ring;
-	char		 *result;
-
-	outbox_keyring_load(&ring);
-	result = change(&ring, endpoint_id, field, text_to_cstring(value), problem);
-	outbox_keyring_wipe(&ring);
-	return result ? cstring_to_text(result) : NULL;
-}
-
 /*
  * Changes the string values of an object.  Their fields are named 'kind', which is
  * "header" or "credential", and their own name.  Whatever else the column has is
  * returned as it is.
  */
 static Jsonb *
-change_object(Change change, int32 endpoint_id, const char *kind, Jsonb *values,
-			  char *problem)
+change_object(Change change, const OutboxKeyring *ring, int32 endpoint_id,
+			  const char *kind, Jsonb *values, char *problem)
 {
-	OutboxKeyring	   ring;
 	JsonbIterator	  *it = JsonbIteratorInit(&values->root);
 	JsonbIteratorToken token;
 	OutboxJsonbInState state = {0};
@@ -120,53 +107,73 @@ change_object(Change change, int32 endpoint_id, const char *kind, Jsonb *values,
 
 	if (!JB_ROOT_IS_OBJECT(values))
 		return values;
-	outbox_keyring_load(&ring);
 	while ((token = JsonbIteratorNext(&it, &v, true)) != WJB_DONE)
 	{
 		if (token == WJB_KEY)
 			field = psprintf("%s:%.*s", kind, v.val.string.len, v.val.string.val);
 		else if (token == WJB_VALUE && v.type == jbvString)
 		{
-			v.val.string.val = change(&ring, endpoint_id, field,
+			v.val.string.val = change(ring, endpoint_id, field,
 									  pnstrdup(v.val.string.val, v.val.string.len),
 									  problem);
 			if (v.val.string.val == NULL)
-				break;
+				return NULL;
 			v.val.string.len = (int) strlen(v.val.string.val);
 		}
 		outbox_push_jsonb_value(&state, token,
 								token == WJB_KEY || token == WJB_VALUE ? &v : NULL);
 	}
-	outbox_keyring_wipe(&ring);
-	return token == WJB_DONE ? JsonbValueToJsonb(state.result) : NULL;
+	return JsonbValueToJsonb(state.result);
 }
 
 /*
- * seal(endpoint_id int, field text, value text): the value as it is to be stored,
+ * Changes the last argument: a text, which is the field, or a jsonb, each of whose values
+ * is one.  'field' NULL: the URL and the headers of an endpoint.  Returns false if it
+ * cannot.
+ */
+static bool
+change_argument(FunctionCallInfo fcinfo, Change change, const char *field, Datum *result,
+				char *problem)
+{
+	int			  last = PG_NARGS() - 1;
+	Oid			  type = get_fn_expr_argtype(fcinfo->flinfo, last);
+	int32		  endpoint_id = PG_GETARG_INT32(0);
+	OutboxKeyring ring;
+	char		 *value;
+	Jsonb		 *object;
+
+	if (type != TEXTOID && type != JSONBOID)
+		elog(ERROR, "the value is neither text nor jsonb");
+	outbox_keyring_load(&ring);
+	if (type == TEXTOID)
+	{
+		value = change(&ring, endpoint_id, field ? field : OUTBOX_FIELD_URL,
+					   text_to_cstring(PG_GETARG_TEXT_PP(last)), problem);
+		*result = value ? CStringGetTextDatum(value) : 0;
+	}
+	else
+	{
+		object = change_object(change, &ring, endpoint_id, field ? field : "header",
+							   PG_GETARG_JSONB_P(last), problem);
+		*result = JsonbPGetDatum(object);
+	}
+	outbox_keyring_wipe(&ring);
+	return *result != 0;
+}
+
+/*
+ * seal(endpoint_id int, field text, value anyelement): the value as it is to be stored,
  * or an error.
  */
 OUTBOX_FUNCTION(outbox_seal_1_0, 3)
 {
 	char  problem[OUTBOX_SEAL_PROBLEM];
-	text *result = change_text(seal, PG_GETARG_INT32(0),
-							   text_to_cstring(PG_GETARG_TEXT_PP(1)),
-							   PG_GETARG_TEXT_PP(2), problem);
+	Datum result;
 
-	if (result == NULL)
+	if (!change_argument(fcinfo, seal, text_to_cstring(PG_GETARG_TEXT_PP(1)), &result,
+						 problem))
 		refuse_to_seal(problem);
-	PG_RETURN_TEXT_P(result);
-}
-
-OUTBOX_FUNCTION(outbox_seal_object_1_0, 3)
-{
-	char   problem[OUTBOX_SEAL_PROBLEM];
-	Jsonb *result = change_object(seal, PG_GETARG_INT32(0),
-								  text_to_cstring(PG_GETARG_TEXT_PP(1)),
-								  PG_GETARG_JSONB_P(2), problem);
-
-	if (result == NULL)
-		refuse_to_seal(problem);
-	PG_RETURN_JSONB_P(result);
+	return result;
 }
 
 /*
@@ -176,66 +183,42 @@ OUTBOX_FUNCTION(outbox_seal_object_1_0, 3)
 OUTBOX_FUNCTION(outbox_unseal_1_0, 3)
 {
 	char  problem[OUTBOX_SEAL_PROBLEM];
-	text *result = change_text(outbox_unseal, PG_GETARG_INT32(0),
-							   text_to_cstring(PG_GETARG_TEXT_PP(1)),
-							   PG_GETARG_TEXT_PP(2), problem);
+	Datum result;
 
-	if (result == NULL)
+	if (!change_argument(fcinfo, outbox_unseal, text_to_cstring(PG_GETARG_TEXT_PP(1)),
+						 &result, problem))
 		ereport(
 			ERROR,
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 			 errmsg("the secret of the endpoint cannot be opened: %s", problem),
 			 errhint(
 				 "Put the key back into outbox.secret_key_file. If it is lost, outbox.rotate_secret(name, grace => '0') sets a new secret, and outbox.alter_endpoint() the URL and the headers.")));
-	PG_RETURN_TEXT_P(result);
+	return result;
 }
 
 /*
- * reseal(endpoint_id int, field text, value text): the value sealed with the first
+ * reseal(endpoint_id int, field text, value anyelement): the value sealed with the first
  * key of the file, or NULL if it cannot be opened or sealed.
  */
 OUTBOX_FUNCTION(outbox_reseal_1_0, 3)
 {
 	char  problem[OUTBOX_SEAL_PROBLEM];
-	text *result = change_text(reseal, PG_GETARG_INT32(0),
-							   text_to_cstring(PG_GETARG_TEXT_PP(1)),
-							   PG_GETARG_TEXT_PP(2), problem);
+	Datum result;
 
-	if (result == NULL)
+	if (!change_argument(fcinfo, reseal, text_to_cstring(PG_GETARG_TEXT_PP(1)), &result,
+						 problem))
 		PG_RETURN_NULL();
-	PG_RETURN_TEXT_P(result);
+	return result;
 }
 
-OUTBOX_FUNCTION(outbox_reseal_object_1_0, 3)
+/* shown(endpoint_id int, value anyelement), for the view: a URL, or headers. */
+OUTBOX_FUNCTION(outbox_shown_1_0, 2)
 {
-	char   problem[OUTBOX_SEAL_PROBLEM];
-	Jsonb *result = change_object(reseal, PG_GETARG_INT32(0),
-								  text_to_cstring(PG_GETARG_TEXT_PP(1)),
-								  PG_GETARG_JSONB_P(2), problem);
+	char  problem[OUTBOX_SEAL_PROBLEM];
+	Datum result;
 
-	if (result == NULL)
-		PG_RETURN_NULL();
-	PG_RETURN_JSONB_P(result);
-}
-
-/*
- * shown(endpoint_id int, url text) and shown(endpoint_id int, headers jsonb), for
- * the view.
- */
-OUTBOX_FUNCTION(outbox_shown_url_1_0, 2)
-{
-	char problem[OUTBOX_SEAL_PROBLEM];
-
-	PG_RETURN_TEXT_P(change_text(show, PG_GETARG_INT32(0), OUTBOX_FIELD_URL,
-								 PG_GETARG_TEXT_PP(1), problem));
-}
-
-OUTBOX_FUNCTION(outbox_shown_headers_1_0, 2)
-{
-	char problem[OUTBOX_SEAL_PROBLEM];
-
-	PG_RETURN_JSONB_P(
-		change_object(show, PG_GETARG_INT32(0), "header", PG_GETARG_JSONB_P(1), problem));
+	(void) change_argument(fcinfo, show, NULL, &result, problem);
+	return result;
 }
 
 /* can_seal(): throws an error if no key file is set, or it has no usable key. */
