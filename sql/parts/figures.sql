@@ -19,7 +19,7 @@ EXCEPTION
 END $$;
 COMMENT ON FUNCTION outbox.log_size_now IS 'outbox.log_size (NULL: one of its tables is locked)';
 
-CREATE FUNCTION outbox.size_now(VARIADIC tables text[]) RETURNS int8
+CREATE FUNCTION outbox.size_now(tables text[]) RETURNS int8
 LANGUAGE plpgsql STABLE COST 1 SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms'
 AS $$
 BEGIN

@@ -521,9 +521,8 @@ SELECT CASE WHEN NOT outbox.preloaded() THEN 'not_preloaded'
             WHEN w.state = 'starting' THEN COALESCE(w.reason, 'the worker is starting')
             ELSE COALESCE(w.reason, h.reason, r.reason) END AS reason,
        l.bytes AS log_bytes,
-       outbox.size_now('attempt_log_0', 'attempt_log_1', 'attempt_log_2',
-                       'attempt_runs_0', 'attempt_runs_1', 'attempt_runs_2') AS attempts_bytes,
-       outbox.size_now('parked', 'kept_events') AS parked_bytes,
+       outbox.size_now('{attempt_log_0,attempt_log_1,attempt_log_2,attempt_runs_0,attempt_runs_1,attempt_runs_2}') AS attempts_bytes,
+       outbox.size_now('{parked,kept_events}') AS parked_bytes,
        l.oldest_at AS oldest_retained_at,
        CASE WHEN r.reason IS NULL THEN outbox.farthest_behind(l.max_seq) END AS retained_by,
        current_setting('outbox.enabled')::bool AS enabled,
