@@ -23,6 +23,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "../sink.h"
 #include "aws_role_read.h"
 
 /*
@@ -56,15 +57,6 @@ static int32_t	   exceeded_for;
 static sigset_t former_signals;
 static bool		signals_are_blocked;
 
-static long long
-now_ms(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (long long) now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
-
 /* ---------------------------------------------------- libcurl's sockets */
 
 static int
@@ -72,7 +64,7 @@ set_timer(CURLM *m, long ms, void *arg)
 {
 	(void) m;
 	(void) arg;
-	timer_at = ms < 0 ? NEVER : now_ms() + ms;
+	timer_at = ms < 0 ? NEVER : sink_now_ms() + ms;
 	return 0;
 }
 
@@ -110,12 +102,9 @@ want_socket(CURL *easy, curl_socket_t fd, int what, void *arg, void *known)
 static bool
 may_connect(AwsRequest *r, const struct sockaddr *address)
 {
-	const bool	judged = r->metadata ?
-		 aws_role_may_connect(address) :
-		 services.may_connect(address, r->encrypted, &r->refused);
-	const void *bytes = address->sa_family == AF_INET6 ?
-		(const void *) &((const struct sockaddr_in6 *) address)->sin6_addr :
-		(const void *) &((const struct sockaddr_in *) address)->sin_addr;
+	const bool judged = r->metadata ?
+		aws_role_may_connect(address) :
+		services.may_connect(address, r->encrypted, &r->refused);
 
 	if (judged)
 	{
@@ -124,8 +113,7 @@ may_connect(AwsRequest *r, const struct sockaddr *address)
 	}
 	if (r->metadata)
 		r->refused = "no address of a metadata service";
-	if (inet_ntop(address->sa_family, bytes, r->address, sizeof(r->address)) == NULL)
-		strcpy(r->address, "?");
+	sink_address_text(address, r->address, sizeof(r->address));
 	return false;
 }
 
@@ -542,7 +530,7 @@ aws_http_step(void)
 	services.rests_step();
 	for (int i = 0; i < n; i++)
 		on_event(&events[i]);
-	if (timer_at != NEVER && timer_at <= now_ms())
+	if (timer_at != NEVER && timer_at <= sink_now_ms())
 	{
 		timer_at = NEVER;
 		services.serves(0);
@@ -560,7 +548,7 @@ aws_http_timeout(void)
 		at = timer_at;
 	if (at == INT64_MAX)
 		return -1;
-	wait = at - now_ms();
+	wait = at - sink_now_ms();
 	return wait > 0 ? (long) wait : 0;
 }
 

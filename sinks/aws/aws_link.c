@@ -18,37 +18,20 @@ static dlist_head down = DLIST_STATIC_INIT(down);
 
 /* ------------------------------------------------------------- targets */
 
-static const char *
-option(const OutboxOption *options, int n, const char *name)
-{
-	for (int i = 0; i < n; i++)
-		if (strcmp(options[i].name, name) == 0)
-			return options[i].value;
-	return NULL;
-}
-
-static bool
-has_credential(const OutboxTarget *target, const char *name)
-{
-	for (int i = 0; i < target->ncredentials; i++)
-		if (strcmp(target->credentials[i].name, name) == 0)
-			return true;
-	return false;
-}
-
 /* Reads where requests to the target go.  Returns the problem.  NULL: none. */
 static const char *
 parse(const OutboxTarget *target, AwsTarget *t)
 {
 	return aws_target_parse(target->url,
-							option(target->config, target->nconfig, "endpoint_url"), t);
+							sink_option(target->config, target->nconfig, "endpoint_url"),
+							t);
 }
 
 static const char *
 target_problem(const OutboxTarget *target, AwsTarget *t, const char **hint)
 {
-	const char *source = option(target->config, target->nconfig, "source");
-	const char *role = option(target->config, target->nconfig, "credentials");
+	const char *source = sink_option(target->config, target->nconfig, "source");
+	const char *role = sink_option(target->config, target->nconfig, "credentials");
 	const char *problem = parse(target, t);
 
 	*hint = problem && strncmp(problem, "endpoint_url", strlen("endpoint_url")) == 0 ?
@@ -73,8 +56,8 @@ target_problem(const OutboxTarget *target, AwsTarget *t, const char **hint)
 		return target->ncredentials > 0 ? "it has credentials, and those of a role, too" :
 										  NULL;
 	}
-	if (!has_credential(target, "access_key_id") ||
-		!has_credential(target, "secret_access_key"))
+	if (!sink_option(target->credentials, target->ncredentials, "access_key_id") ||
+		!sink_option(target->credentials, target->ncredentials, "secret_access_key"))
 	{
 		*hint =
 			"Use credentials => '{\"access_key_id\": \"...\", \"secret_access_key\": \"...\"}', and session_token if there is one.";
@@ -89,7 +72,7 @@ aws_link_check(const OutboxTarget *target, const char **hint, const char **notic
 	AwsTarget	t;
 	const char *problem = target_problem(target, &t, hint);
 
-	if (problem == NULL && option(target->config, target->nconfig, "credentials") &&
+	if (problem == NULL && sink_option(target->config, target->nconfig, "credentials") &&
 		!aws_role_is_set())
 	{
 		*hint =
@@ -142,8 +125,8 @@ aws_link_open(const OutboxTarget *target, char *reason, size_t size)
 	OutboxLink		   *link = calloc(1, sizeof(*link));
 	const OutboxOption *given = target->credentials;
 	const char		   *problem = "out of memory";
-	const char		   *token = option(given, target->ncredentials, "session_token");
-	const char		   *source = option(target->config, target->nconfig, "source");
+	const char		   *token = sink_option(given, target->ncredentials, "session_token");
+	const char		   *source = sink_option(target->config, target->nconfig, "source");
 	const char		   *odd = control_character_in(given, target->ncredentials);
 	const char		   *hint;
 
@@ -159,10 +142,11 @@ aws_link_open(const OutboxTarget *target, char *reason, size_t size)
 		free(link);
 		return NULL;
 	}
-	link->of_role = option(target->config, target->nconfig, "credentials") != NULL;
-	link->keys.access_key_id = copy(option(given, target->ncredentials, "access_key_id"));
+	link->of_role = sink_option(target->config, target->nconfig, "credentials") != NULL;
+	link->keys.access_key_id = copy(
+		sink_option(given, target->ncredentials, "access_key_id"));
 	link->keys.secret_access_key = copy(
-		option(given, target->ncredentials, "secret_access_key"));
+		sink_option(given, target->ncredentials, "secret_access_key"));
 	link->keys.session_token = copy(token);
 	link->source = copy(source ? source : DEFAULT_SOURCE);
 	if (link->source == NULL || (token && link->keys.session_token == NULL) ||
@@ -206,8 +190,8 @@ aws_link_state(OutboxLink *link, char *reason, size_t size)
 		return OUTBOX_LINK_UP;
 	strlcpy(reason, link->reason, size);
 	/* Each request ends in time, so there is one at a time. */
-	return link->retry_at <= aws_now() && link->transfers == 0 ? OUTBOX_LINK_PROBING :
-																 OUTBOX_LINK_DOWN;
+	return link->retry_at <= sink_now_ms() && link->transfers == 0 ? OUTBOX_LINK_PROBING :
+																	 OUTBOX_LINK_DOWN;
 }
 
 void
@@ -270,7 +254,7 @@ aws_link_words(const OutboxLink *link, const char *words)
 void
 aws_link_down(OutboxLink *link, const char *words)
 {
-	int64 now = aws_now();
+	int64 now = sink_now_ms();
 
 	put_back_all(link);
 	if (link->retry_at > now)
@@ -309,7 +293,7 @@ aws_links_retry(void)
 	{
 		OutboxLink *link = dlist_container(OutboxLink, down_node, iter.cur);
 
-		link->retry_at = Min(link->retry_at, aws_now());
+		link->retry_at = Min(link->retry_at, sink_now_ms());
 		link->backoff = 0;
 	}
 }
@@ -317,7 +301,7 @@ aws_links_retry(void)
 long
 aws_links_timeout(void)
 {
-	int64	   now = dlist_is_empty(&down) ? 0 : aws_now();
+	int64	   now = dlist_is_empty(&down) ? 0 : sink_now_ms();
 	long	   wait = -1;
 	dlist_iter iter;
 

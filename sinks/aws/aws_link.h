@@ -8,7 +8,7 @@
 #include "postgres.h"
 
 #include "aws_answer.h"
-#include "aws_clock.h"
+#include "../sink.h"
 #include "aws_http.h"
 #include "aws_text.h"
 #include "lib/ilist.h"

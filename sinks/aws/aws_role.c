@@ -15,7 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "aws_clock.h"
+#include "../sink.h"
 #include "aws_role_read.h"
 #include "common/pg_prng.h"
 #include "utils/guc.h"
@@ -94,13 +94,13 @@ static void
 forget(void)
 {
 	aws_keys_wipe(&keys);
-	aws_wipe(&former_token);
+	sink_wipe(&former_token);
 	explicit_bzero(imds_token, sizeof(imds_token));
 	explicit_bzero(&answer, sizeof(answer));
 	request = NULL; /* a request in flight is not awaited any more */
 	fetched_at = 0;
 	backoff = 0;
-	due_at = aws_now();
+	due_at = sink_now_ms();
 	strlcpy(reason,
 			source == SOURCE_NONE ? "outbox.aws_role is none" :
 									"the keys of the role are being fetched",
@@ -118,7 +118,7 @@ aws_role_reload(void)
 		forget();
 	}
 	backoff = 0;
-	due_at = aws_now();
+	due_at = sink_now_ms();
 }
 
 void
@@ -138,7 +138,7 @@ aws_role_leave(void)
 const AwsKeys *
 aws_role_keys(void)
 {
-	return keys.access_key_id && aws_now() < valid_until ? &keys : NULL;
+	return keys.access_key_id && sink_now_ms() < valid_until ? &keys : NULL;
 }
 
 const char *
@@ -178,7 +178,7 @@ static void
 fail(const char *words)
 {
 	backoff = backoff ? Min(backoff * 2, RETRY_MAX) : RETRY_FIRST;
-	due_at = aws_now() + (int64) (backoff * between(0.5, 1));
+	due_at = sink_now_ms() + (int64) (backoff * between(0.5, 1));
 	snprintf(reason, sizeof(reason), "no keys of the role (%s): %s", sources[source],
 			 words);
 }
@@ -370,7 +370,7 @@ ask_sts(void)
 void
 aws_role_step(void)
 {
-	if (users == 0 || request || source == SOURCE_NONE || aws_now() < due_at)
+	if (users == 0 || request || source == SOURCE_NONE || sink_now_ms() < due_at)
 		return;
 	if (source == SOURCE_IMDS)
 		ask_imds(STEP_TOKEN, "api/token", "");
@@ -383,7 +383,7 @@ aws_role_step(void)
 long
 aws_role_timeout(void)
 {
-	int64 wait = due_at - aws_now();
+	int64 wait = due_at - sink_now_ms();
 
 	if (users == 0 || request || source == SOURCE_NONE)
 		return -1;
@@ -422,14 +422,14 @@ take_keys(const AwsRequest *r)
 		fail(problem);
 		return;
 	}
-	aws_wipe(&former_token);
+	sink_wipe(&former_token);
 	former_token = keys.session_token;
 	keys.session_token = NULL;
 	aws_keys_wipe(&keys);
 	keys = fresh;
 	version++;
 	backoff = 0;
-	fetched_at = aws_now();
+	fetched_at = sink_now_ms();
 	valid_until = fetched_at + left;
 
 	/* Servers that were started together do not ask together. */

@@ -10,8 +10,9 @@
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
+
+#include "../sink.h"
 
 #define SHA256_LEN 32
 #define HEX_LEN (2 * SHA256_LEN)
@@ -20,20 +21,11 @@
 #define EMPTY_SHA256 "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 
 void
-aws_wipe(char **secret)
-{
-	if (*secret)
-		explicit_bzero(*secret, strlen(*secret));
-	free(*secret);
-	*secret = NULL;
-}
-
-void
 aws_keys_wipe(AwsKeys *keys)
 {
-	aws_wipe(&keys->access_key_id);
-	aws_wipe(&keys->secret_access_key);
-	aws_wipe(&keys->session_token);
+	sink_wipe(&keys->access_key_id);
+	sink_wipe(&keys->secret_access_key);
+	sink_wipe(&keys->session_token);
 }
 
 /* Text that does not grow, so that growing leaves no part of it in memory. */
@@ -89,7 +81,7 @@ sign(const AwsKeys *keys, const char *day, const char *region, const char *servi
 		ok = ok &&
 			mac(i == 0 ? (const void *) first : key, i == 0 ? len : sizeof(key), parts[i],
 				strlen(parts[i]), key);
-	aws_wipe(&first);
+	sink_wipe(&first);
 	if (ok)
 		to_hex(key, hex);
 	explicit_bzero(key, sizeof(key));

@@ -16,8 +16,7 @@ typedef struct AwsKeys
 	char *session_token; /* NULL: none */
 } AwsKeys;
 
-/* Overwrite and free the allocated strings. */
-extern void aws_wipe(char **secret);
+/* Overwrites and frees the allocated strings. */
 extern void aws_keys_wipe(AwsKeys *keys);
 
 #define AWS_MSK_LIFETIME 900 /* s, for which AWS accepts a token */

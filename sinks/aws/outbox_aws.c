@@ -75,7 +75,7 @@ aws_start(OutboxTransfer *t, const OutboxTarget *target, OutboxLink *link,
 	memset(t, 0, sizeof(*t));
 	t->link = link;
 	t->delivery = delivery;
-	t->started_ms = aws_now();
+	t->started_ms = sink_now_ms();
 	link->transfers++;
 	t->problem = aws_entry_write(&link->target, link->source, m, &t->entry,
 								 &t->entry_bytes);
@@ -109,7 +109,7 @@ report(OutboxTransfer *t, OutboxOutcome *o)
 {
 	void *delivery = t->delivery;
 
-	o->duration = aws_now() - t->started_ms;
+	o->duration = sink_now_ms() - t->started_ms;
 	/* Each request has a row: the last one by this outcome, unless that is none. */
 	o->lost = t->requests - (o->result != OUTBOX_RESULT_UNAVAILABLE && t->requests > 0);
 	o->lost_words = o->result == OUTBOX_RESULT_UNAVAILABLE ?

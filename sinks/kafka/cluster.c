@@ -188,7 +188,7 @@ take_throttle(rd_kafka_t *rk, const char *name, int32_t id, int wait, void *arg)
 	(void) rk;
 	(void) name;
 	(void) id;
-	c->throttled_until = Max(c->throttled_until, kafka_now_ms() + wait);
+	c->throttled_until = Max(c->throttled_until, sink_now_ms() + wait);
 }
 
 static KafkaCluster *
@@ -449,7 +449,7 @@ take_event(KafkaCluster *c, rd_kafka_event_t *event, KafkaReport report)
 	switch (rd_kafka_event_type(event))
 	{
 		case RD_KAFKA_EVENT_DR:
-			now = kafka_now_ms();
+			now = sink_now_ms();
 			while ((m = rd_kafka_event_message_next(event)) != NULL)
 			{
 				if (m->err == RD_KAFKA_RESP_ERR_NO_ERROR)
@@ -484,7 +484,7 @@ take_events(KafkaCluster *c, KafkaReport report, int64 until)
 	rd_kafka_event_t *event;
 	bool			  more = true;
 
-	while (more && kafka_now_ms() <= until)
+	while (more && sink_now_ms() <= until)
 	{
 		event = rd_kafka_queue_poll(c->queue, 0);
 		more = event != NULL;
@@ -513,7 +513,7 @@ static void
 give_up_cancelled(KafkaCluster *c)
 {
 	if (c->purged || c->cancelled == 0 ||
-		kafka_now_ms() - c->cancelled_at < CANCELLED_WITHIN)
+		sink_now_ms() - c->cancelled_at < CANCELLED_WITHIN)
 		return;
 	c->fatal = true;
 	purge(c);
@@ -523,7 +523,7 @@ give_up_cancelled(KafkaCluster *c)
 static bool
 used_too_much(KafkaCluster *c)
 {
-	int64 now = kafka_now_ms();
+	int64 now = sink_now_ms();
 	int64 before = c->counted_at;
 	int64 spent;
 
@@ -618,14 +618,14 @@ check_id(KafkaCluster *c)
 bool
 kafka_clusters_poll(KafkaReport report, bool *hostile)
 {
-	int64	   until = kafka_now_ms() + POLL_TIME;
+	int64	   until = sink_now_ms() + POLL_TIME;
 	int		   left = 0;
 	bool	   more = false;
 	dlist_iter iter;
 
 	*hostile = false;
 	dlist_foreach(iter, &clusters) left++;
-	for (; left > 0 && kafka_now_ms() <= until; left--)
+	for (; left > 0 && sink_now_ms() <= until; left--)
 	{
 		KafkaCluster *c = dlist_container(KafkaCluster, node,
 										  dlist_pop_head_node(&clusters));
@@ -667,7 +667,7 @@ kafka_clusters_poll(KafkaReport report, bool *hostile)
 long
 kafka_clusters_timeout(void)
 {
-	int64	   now = kafka_now_ms();
+	int64	   now = sink_now_ms();
 	long	   wait = -1;
 	dlist_iter iter;
 

@@ -12,7 +12,7 @@
 #include <pthread.h>
 
 #include "brokers.h"
-#include "kafka_clock.h"
+#include "../sink.h"
 #include "kafka_security.h"
 #include "kafka_url.h"
 #include "lib/ilist.h"

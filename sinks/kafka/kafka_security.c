@@ -12,6 +12,7 @@
 #include <time.h>
 
 #include "../aws/aws_signer.h"
+#include "../sink.h"
 #include "fmgr.h"
 #include "kafka_msk.h"
 #include "utils/guc.h"
@@ -72,15 +73,6 @@ signer(void)
 
 /* ------------------------------------------------------------ checking */
 
-static const char *
-find(const OutboxOption *options, int n, const char *name)
-{
-	for (int i = 0; i < n; i++)
-		if (strcmp(options[i].name, name) == 0)
-			return options[i].value ? options[i].value : "";
-	return NULL;
-}
-
 /* True if a list that is separated by commas has it. */
 static bool
 has_item(const char *list, const char *item)
@@ -123,7 +115,7 @@ static const char *
 check_msk(const OutboxTarget *target, const KafkaUrl *url, const bool *has,
 		  const char **hint)
 {
-	const char *role = find(target->config, target->nconfig, names[KAFKA_ROLE]);
+	const char *role = sink_option(target->config, target->nconfig, names[KAFKA_ROLE]);
 	char		region[KAFKA_MSK_REGION_MAX];
 	const char *problem;
 
@@ -143,7 +135,8 @@ check_msk(const OutboxTarget *target, const KafkaUrl *url, const bool *has,
 	if (role == NULL && !(has[KAFKA_ACCESS_KEY_ID] && has[KAFKA_SECRET_ACCESS_KEY]))
 		return "credentials without access_key_id or secret_access_key";
 	problem = kafka_msk_region(url->brokers,
-							   find(target->config, target->nconfig, names[KAFKA_REGION]),
+							   sink_option(target->config, target->nconfig,
+										   names[KAFKA_REGION]),
 							   role != NULL, region, hint);
 	return problem ? problem : check_settings(role != NULL, hint);
 }
@@ -152,14 +145,14 @@ const char *
 kafka_security_check(const OutboxTarget *target, const KafkaUrl *url, const char **hint,
 					 const char **notice)
 {
-	const char *sasl = find(target->config, target->nconfig, names[KAFKA_SASL]);
+	const char *sasl = sink_option(target->config, target->nconfig, names[KAFKA_SASL]);
 	bool		has[KAFKA_SECURITY_OPTIONS];
 	bool		known = false;
 	bool		oauth;
 	bool		msk = is_msk(sasl);
 
 	for (int i = KAFKA_USERNAME; i < KAFKA_SECURITY_OPTIONS; i++)
-		has[i] = find(target->credentials, target->ncredentials, names[i]) != NULL;
+		has[i] = sink_option(target->credentials, target->ncredentials, names[i]) != NULL;
 	for (size_t i = 0; sasl && i < lengthof(mechanisms); i++)
 		known = known || strcmp(sasl, mechanisms[i]) == 0;
 	if (sasl && !known)
@@ -192,8 +185,8 @@ kafka_security_check(const OutboxTarget *target, const KafkaUrl *url, const char
 	if (!msk &&
 		(has[KAFKA_ACCESS_KEY_ID] || has[KAFKA_SECRET_ACCESS_KEY] ||
 		 has[KAFKA_SESSION_TOKEN] ||
-		 find(target->config, target->nconfig, names[KAFKA_REGION]) ||
-		 find(target->config, target->nconfig, names[KAFKA_ROLE])))
+		 sink_option(target->config, target->nconfig, names[KAFKA_REGION]) ||
+		 sink_option(target->config, target->nconfig, names[KAFKA_ROLE])))
 	{
 		*hint =
 			"Use config => '{\"sasl\": \"AWS_MSK_IAM\"}', or leave region and keys out.";
@@ -220,8 +213,8 @@ kafka_security_same_login(const OutboxTarget *a, const OutboxTarget *b)
 {
 	for (int i = 0; i < KAFKA_USERNAME; i++)
 	{
-		const char *of_a = find(a->config, a->nconfig, names[i]);
-		const char *of_b = find(b->config, b->nconfig, names[i]);
+		const char *of_a = sink_option(a->config, a->nconfig, names[i]);
+		const char *of_b = sink_option(b->config, b->nconfig, names[i]);
 
 		if (strcmp(of_a ? of_a : "", of_b ? of_b : "") != 0)
 			return false;
@@ -243,9 +236,10 @@ kafka_security_read(KafkaSecurity *security, const OutboxTarget *target,
 	for (int i = 0; i < KAFKA_SECURITY_OPTIONS; i++)
 		found.values[i] = unconstify(char *,
 									 i < KAFKA_USERNAME ?
-										 find(target->config, target->nconfig, names[i]) :
-										 find(target->credentials, target->ncredentials,
-											  names[i]));
+										 sink_option(target->config, target->nconfig,
+													 names[i]) :
+										 sink_option(target->credentials,
+													 target->ncredentials, names[i]));
 	if (is_msk(found.values[KAFKA_SASL]))
 	{
 		problem = kafka_msk_region(url->brokers, found.values[KAFKA_REGION],
@@ -275,21 +269,12 @@ kafka_security_copy(KafkaSecurity *to, const KafkaSecurity *from)
 	return done;
 }
 
-static void
-wipe(char **value)
-{
-	if (*value)
-		explicit_bzero(*value, strlen(*value));
-	free(*value);
-	*value = NULL;
-}
-
 void
 kafka_security_clear(KafkaSecurity *security)
 {
 	for (int i = 0; i < KAFKA_SECURITY_OPTIONS; i++)
-		wipe(&security->values[i]);
-	wipe(&security->made_token);
+		sink_wipe(&security->values[i]);
+	sink_wipe(&security->made_token);
 }
 
 bool
@@ -395,7 +380,7 @@ kafka_security_renew_token(rd_kafka_t *rk, KafkaSecurity *security, char *reason
 	{
 		AwsKeys keys = keys_of(security);
 
-		wipe(&security->made_token);
+		sink_wipe(&security->made_token);
 		security->made_token = signer()->msk_token(has_role(security) ? NULL : &keys,
 												   security->values[KAFKA_REGION]);
 		token = security->made_token;

@@ -189,7 +189,7 @@ static void
 probe_link(OutboxLink *link)
 {
 	link->backoff = link->backoff ? Min(link->backoff * 2, RETRY_MAX) : RETRY_FIRST;
-	link->retry_at = kafka_now_ms() + link->backoff;
+	link->retry_at = sink_now_ms() + link->backoff;
 }
 
 /*
@@ -200,7 +200,7 @@ probe_link(OutboxLink *link)
 static void
 replace_cluster(OutboxLink *link)
 {
-	int64 now = kafka_now_ms();
+	int64 now = sink_now_ms();
 
 	if (link->cluster)
 	{
@@ -280,15 +280,15 @@ kafka_state(OutboxLink *link, char *reason, size_t size)
 	}
 	if (link->cluster && link->retry_at == 0)
 	{
-		if (link->transfers > 0 && link->cluster->throttled_until > kafka_now_ms())
+		if (link->transfers > 0 && link->cluster->throttled_until > sink_now_ms())
 			strlcpy(reason, "throttled by its brokers", size);
-		if (link->transfers > 0 && kafka_now_ms() - link->moved_at >= STUCK)
+		if (link->transfers > 0 && sink_now_ms() - link->moved_at >= STUCK)
 			(void) kafka_threads_trouble(link->cluster, reason, size);
 		return OUTBOX_LINK_UP;
 	}
 	strlcpy(reason, link->reason, size);
-	return link->cluster && link->retry_at <= kafka_now_ms() ? OUTBOX_LINK_PROBING :
-															   OUTBOX_LINK_DOWN;
+	return link->cluster && link->retry_at <= sink_now_ms() ? OUTBOX_LINK_PROBING :
+															  OUTBOX_LINK_DOWN;
 }
 
 static void
@@ -315,7 +315,7 @@ kafka_close(OutboxLink *link)
 static void
 refuse_link(OutboxLink *link, const char *topic, rd_kafka_resp_err_t error)
 {
-	int64 now = kafka_now_ms();
+	int64 now = sink_now_ms();
 
 	bool missing = error == RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART ||
 		error == RD_KAFKA_RESP_ERR__UNKNOWN_TOPIC;
@@ -569,13 +569,13 @@ produce_one_by_one(OutboxTransfer *t, const rd_kafka_message_t *m)
 	char		  reason[128];
 	KafkaCluster *c;
 
-	if (kafka_now_ms() < link->one_by_one_at)
+	if (sink_now_ms() < link->one_by_one_at)
 		return false;
 	c = kafka_cluster_get(&link->url, &link->security, &link->target, true, reason,
 						  sizeof(reason));
 	if (c == NULL)
 	{
-		link->one_by_one_at = kafka_now_ms() + RETRY_MAX;
+		link->one_by_one_at = sink_now_ms() + RETRY_MAX;
 		return false;
 	}
 	if (rd_kafka_message_detach_headers(unconstify(rd_kafka_message_t *, m),
@@ -616,7 +616,7 @@ kafka_start(OutboxTransfer *t, const OutboxTarget *target, OutboxLink *link,
 	t->cluster = c;
 	t->delivery = delivery;
 	t->created_ms = m->created_ms;
-	t->started_ms = kafka_now_ms();
+	t->started_ms = sink_now_ms();
 	if (link->transfers++ == 0)
 		link->moved_at = t->started_ms;
 	if (link->retry_at != 0)
@@ -651,7 +651,7 @@ kafka_cancel(OutboxTransfer *t)
 	else
 	{
 		if (t->cluster->cancelled++ == 0)
-			t->cluster->cancelled_at = kafka_now_ms();
+			t->cluster->cancelled_at = sink_now_ms();
 		t->link->transfers--;
 		free_unused_link(t->link);
 		t->link = NULL;
@@ -698,14 +698,14 @@ kafka_poll(void)
 		OutboxTransfer *t = dlist_container(OutboxTransfer, node,
 											dlist_head_node(&ended));
 
-		finish(t, t->error, kafka_now_ms());
+		finish(t, t->error, sink_now_ms());
 	}
 }
 
 static long
 kafka_timeout(void)
 {
-	int64	   now = kafka_now_ms();
+	int64	   now = sink_now_ms();
 	int64	   wait = kafka_clusters_timeout();
 	dlist_iter iter;
 

@@ -6,6 +6,7 @@
 
 #include "record.h"
 
+#include "../sink.h"
 #include "port/pg_bswap.h"
 
 /* Confluent's wire format: a zero, and the number of a schema in big-endian order. */
@@ -13,22 +14,13 @@
 
 /* ------------------------------------------------------------- options */
 
-static const char *
-find(const OutboxTarget *target, const char *name)
-{
-	for (int i = 0; i < target->nconfig; i++)
-		if (strcmp(target->config[i].name, name) == 0)
-			return target->config[i].value;
-	return NULL;
-}
-
 const char *
 kafka_record_options(const OutboxTarget *target, KafkaRecordOptions *options,
 					 const char **hint)
 {
-	const char *tombstones = find(target, "tombstones");
-	const char *headers = find(target, "headers");
-	const char *schema_id = find(target, "schema_id");
+	const char *tombstones = sink_option(target->config, target->nconfig, "tombstones");
+	const char *headers = sink_option(target->config, target->nconfig, "headers");
+	const char *schema_id = sink_option(target->config, target->nconfig, "schema_id");
 
 	memset(options, 0, sizeof(*options));
 	if (tombstones && strcmp(tombstones, "true") != 0 && strcmp(tombstones, "false") != 0)

@@ -76,7 +76,7 @@ begin_connection(KafkaCluster *c, int sock)
 		pthread_mutex_unlock(&c->lock);
 		return false;
 	}
-	sure = !c->has_id || kafka_now_ms() < c->same_until;
+	sure = !c->has_id || sink_now_ms() < c->same_until;
 	for (int i = 0; i < KAFKA_SOCKETS; i++)
 	{
 		if (c->sockets[i] == 0 && place < 0)
@@ -129,12 +129,9 @@ connect_to(int sock, const struct sockaddr *address, int len, const char *id, vo
 	}
 	if (!services.may_connect(address, c->url.encrypted, &why))
 	{
-		char		text[INET6_ADDRSTRLEN] = "?";
-		const void *bytes = address->sa_family == AF_INET6 ?
-			(const void *) &((const struct sockaddr_in6 *) address)->sin6_addr :
-			(const void *) &((const struct sockaddr_in *) address)->sin_addr;
+		char text[INET6_ADDRSTRLEN];
 
-		inet_ntop(address->sa_family, bytes, text, sizeof(text));
+		sink_address_text(address, text, sizeof(text));
 		pthread_mutex_lock(&c->lock);
 		snprintf(c->refused, sizeof(c->refused),
 				 "broker %.40s: address %s is %s, and not in outbox.allowed_networks", id,
@@ -311,7 +308,7 @@ take_log(const rd_kafka_t *rk, int level, const char *facility, const char *line
 	pthread_mutex_lock(&c->lock);
 	snprintf(c->trouble, sizeof(c->trouble), "%.*s",
 			 end ? (int) (end - words) : (int) strlen(words), words);
-	c->trouble_at = kafka_now_ms();
+	c->trouble_at = sink_now_ms();
 	pthread_mutex_unlock(&c->lock);
 }
 
@@ -401,7 +398,7 @@ kafka_threads_trouble(KafkaCluster *c, char *words, size_t size)
 	bool lately;
 
 	pthread_mutex_lock(&c->lock);
-	lately = c->trouble_at > 0 && kafka_now_ms() - c->trouble_at < LATELY;
+	lately = c->trouble_at > 0 && sink_now_ms() - c->trouble_at < LATELY;
 	if (lately)
 		strlcpy(words, c->trouble, size);
 	pthread_mutex_unlock(&c->lock);
@@ -445,7 +442,7 @@ kafka_threads_same_cluster(KafkaCluster *c)
 {
 	pthread_mutex_lock(&c->lock);
 	c->unsure = false;
-	c->same_until = kafka_now_ms() + SAME_FOR;
+	c->same_until = sink_now_ms() + SAME_FOR;
 	pthread_mutex_unlock(&c->lock);
 }
 

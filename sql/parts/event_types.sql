@@ -19,12 +19,6 @@ COMMENT ON COLUMN outbox.event_types.example IS
 'Example of a payload, which outbox.send_test() sends (NULL: none)';
 COMMENT ON COLUMN outbox.event_types.changed_at IS 'When the entry was last set';
 
--- Sessions remember which topics are listed, until this table changes.
-CREATE TRIGGER changed AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON outbox.event_types
-FOR EACH STATEMENT EXECUTE FUNCTION outbox.table_changed();
-COMMENT ON TRIGGER changed ON outbox.event_types IS 'Sessions forget which topics are listed';
-ALTER TABLE outbox.event_types ENABLE ALWAYS TRIGGER changed;
-
 CREATE FUNCTION outbox.check_topic(topic text) RETURNS void
 LANGUAGE C IMMUTABLE STRICT AS 'MODULE_PATHNAME', 'outbox_check_topic_1_0';
 COMMENT ON FUNCTION outbox.check_topic IS

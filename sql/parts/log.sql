@@ -84,12 +84,12 @@ COMMENT ON COLUMN outbox.origins.first IS 'True if no other log came before: eve
 COMMENT ON COLUMN outbox.origins.created_at IS 'When the row was made';
 
 -- Rows are never removed. When they are all the same, the log is held.
-CREATE FUNCTION outbox.table_changed() RETURNS trigger
-LANGUAGE C AS 'MODULE_PATHNAME', 'outbox_table_changed_1_0';
-COMMENT ON FUNCTION outbox.table_changed IS
-'Trigger of outbox.origins and outbox.event_types: sessions and workers read them again';
+CREATE FUNCTION outbox.origins_changed() RETURNS trigger
+LANGUAGE C AS 'MODULE_PATHNAME', 'outbox_origins_changed_1_0';
+COMMENT ON FUNCTION outbox.origins_changed IS
+'Trigger of outbox.origins: sessions and workers read it again';
 CREATE TRIGGER changed AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON outbox.origins
-FOR EACH STATEMENT EXECUTE FUNCTION outbox.table_changed();
+FOR EACH STATEMENT EXECUTE FUNCTION outbox.origins_changed();
 COMMENT ON TRIGGER changed ON outbox.origins IS 'Sessions and workers read it again';
 ALTER TABLE outbox.origins ENABLE ALWAYS TRIGGER changed;
 

@@ -36,19 +36,19 @@
 /* The arguments of a trigger, as columns of its table.  Kept for one statement. */
 typedef struct Change
 {
-	text	 *topic;
-	text	 *table;
-	int		  key; /* attribute number */
-	FmgrInfo  key_output;
-	int		  tenant; /* attribute number (0: the events have no tenant) */
-	FmgrInfo  tenant_output;
-	int		  n;	   /* number of columns in the payload */
-	int		 *columns; /* their attribute numbers */
-	TupleDesc row;	   /* of these columns */
-	FmgrInfo  to_jsonb;
-	bool	  has_formats; /* a setting changes the text of some column */
-	bool	  omits;	   /* a row that no event can carry is left out of its event */
-	bool	  told;		   /* there was a warning that one is left out */
+	text		*topic;
+	text		*table;
+	int			 key; /* attribute number */
+	OutboxAsText key_text;
+	int			 tenant; /* attribute number (0: the events have no tenant) */
+	OutboxAsText tenant_text;
+	int			 n;		  /* number of columns in the payload */
+	int			*columns; /* their attribute numbers */
+	TupleDesc	 row;	  /* of these columns */
+	FmgrInfo	 to_jsonb;
+	bool		 has_formats; /* a setting changes the text of some column */
+	bool		 omits;		  /* a row that no event can carry is left out of its event */
+	bool		 told;		  /* there was a warning that one is left out */
 } Change;
 
 static void
@@ -162,17 +162,11 @@ table_of(Relation rel, Oid trigger)
 	return table;
 }
 
-/* The text of the column is part of the event. */
 static void
-use_column(Change *c, Relation rel, int column, FmgrInfo *function)
+use_column(Relation rel, int column, OutboxAsText *as)
 {
-	Oid	 type = TupleDescAttr(RelationGetDescr(rel), column - 1)->atttypid;
-	Oid	 output;
-	bool varlena;
-
-	getTypeOutputInfo(type, &output, &varlena);
-	fmgr_info(output, function);
-	c->has_formats |= outbox_type_has_formats(type);
+	outbox_as_text_init(as, TupleDescAttr(RelationGetDescr(rel), column - 1)->atttypid,
+						CurrentMemoryContext);
 }
 
 static Change *
@@ -212,11 +206,11 @@ describe(TriggerData *trigger)
 	c->table = cstring_to_text(
 		quote_qualified_identifier(get_namespace_name(get_rel_namespace(table)),
 								   get_rel_name(table)));
-	use_column(c, rel, c->key, &c->key_output);
+	use_column(rel, c->key, &c->key_text);
 	if (nargs == 4 || (nargs == 5 && args[3][0] != '\0'))
 	{
 		c->tenant = find_column(rel, args[3]);
-		use_column(c, rel, c->tenant, &c->tenant_output);
+		use_column(rel, c->tenant, &c->tenant_text);
 	}
 	c->row = CreateTemplateTupleDesc(c->n);
 	for (int i = 0; i < c->n; i++)
@@ -361,13 +355,13 @@ payload_or_reason(Change *c, TupleDesc desc, HeapTuple new, HeapTuple old)
 
 /* NULL if the column is NULL or empty: the event then has no key, or no tenant. */
 static text *
-text_of(int column, FmgrInfo *output, TupleDesc desc, HeapTuple tuple)
+text_of(int column, OutboxAsText *as, TupleDesc desc, HeapTuple tuple)
 {
 	bool  isnull;
 	Datum value = heap_getattr(tuple, column, desc, &isnull);
-	char *s = isnull ? NULL : OutputFunctionCall(output, value);
+	text *t = isnull ? NULL : outbox_as_text(as, value);
 
-	return s == NULL || s[0] == '\0' ? NULL : cstring_to_text(s);
+	return t == NULL || VARSIZE_ANY_EXHDR(t) == 0 ? NULL : t;
 }
 
 /* True if the row has gone from one tenant, or from none, to another. */
@@ -375,8 +369,8 @@ static bool
 has_moved(Change *c, TupleDesc desc, HeapTuple old, HeapTuple new)
 {
 	return c->tenant && !is_same(c->tenant, desc, old, new) &&
-		(text_of(c->tenant, &c->tenant_output, desc, old) != NULL ||
-		 text_of(c->tenant, &c->tenant_output, desc, new) != NULL);
+		(text_of(c->tenant, &c->tenant_text, desc, old) != NULL ||
+		 text_of(c->tenant, &c->tenant_text, desc, new) != NULL);
 }
 
 /* Emits one event: of an insert if there is no old row, of a delete if no new one. */
@@ -387,9 +381,9 @@ tell(Change *c, TupleDesc desc, HeapTuple new, HeapTuple old)
 	int			   level = c->has_formats ? outbox_formats_fix() : 0;
 
 	e.topic = c->topic;
-	e.key = text_of(c->key, &c->key_output, desc, new ? new : old);
+	e.key = text_of(c->key, &c->key_text, desc, new ? new : old);
 	if (c->tenant)
-		e.tenant = text_of(c->tenant, &c->tenant_output, desc, new ? new : old);
+		e.tenant = text_of(c->tenant, &c->tenant_text, desc, new ? new : old);
 	e.payload = c->omits ? payload_or_reason(c, desc, new, old) :
 						   make_payload(c, desc, new, old, NULL);
 	if (c->has_formats)

@@ -73,9 +73,19 @@ set_time(TupleTableSlot *slot, int attnum, TimestampTz time, bool is_set)
 	slot->tts_isnull[attnum - 1] = !is_set;
 }
 
+/* Writes a row that has its id and stamps.  Both tables have these columns together. */
 static void
-write_row(Relation rel, TupleTableSlot *slot)
+write_row(Relation rel, TupleTableSlot *slot, AttrNumber topic, const OutboxNewEvent *e)
 {
+	set_column(slot, topic, e->topic);
+	set_column(slot, topic + 1, e->type);
+	set_column(slot, topic + 2, e->key);
+	set_column(slot, topic + 3, e->tenant);
+	set_time(slot, topic + 4, e->expires_at, e->expires);
+	set_column(slot, topic + 5, e->headers);
+	set_column(slot, topic + 6, e->payload);
+	set_column(slot, topic + 7, e->body);
+	set_column(slot, topic + 8, e->content_type);
 	ExecStoreVirtualTuple(slot);
 	outbox_insert_row(rel, slot);
 	ExecDropSingleTupleTableSlot(slot);
@@ -104,16 +114,7 @@ append(const OutboxNewEvent *e, bool has_id, pg_uuid_t *id)
 	set_stamp(slot, Anum_events_epoch, Int64GetDatum(epoch));
 	set_stamp(slot, Anum_events_created_at, TimestampTzGetDatum(now));
 	set_stamp(slot, Anum_events_piece, Int16GetDatum(piece));
-	set_column(slot, Anum_events_topic, e->topic);
-	set_column(slot, Anum_events_type, e->type);
-	set_column(slot, Anum_events_key, e->key);
-	set_column(slot, Anum_events_tenant, e->tenant);
-	set_time(slot, Anum_events_expires_at, e->expires_at, e->expires);
-	set_column(slot, Anum_events_headers, e->headers);
-	set_column(slot, Anum_events_payload, e->payload);
-	set_column(slot, Anum_events_body, e->body);
-	set_column(slot, Anum_events_content_type, e->content_type);
-	write_row(rel, slot);
+	write_row(rel, slot, Anum_events_topic, e);
 	OUTBOX_CRASH_POINT("emit.appended");
 }
 
@@ -144,19 +145,10 @@ schedule(const OutboxNewEvent *e, bool has_id, pg_uuid_t *id)
 	set_stamp(slot, Anum_scheduled_xid, FullTransactionIdGetDatum(xid));
 	set_stamp(slot, Anum_scheduled_epoch, Int64GetDatum(outbox_current_epoch()));
 	set_time(slot, Anum_scheduled_created_at, now, true);
-	set_column(slot, Anum_scheduled_topic, e->topic);
-	set_column(slot, Anum_scheduled_type, e->type);
-	set_column(slot, Anum_scheduled_key, e->key);
-	set_column(slot, Anum_scheduled_tenant, e->tenant);
-	set_time(slot, Anum_scheduled_expires_at, e->expires_at, e->expires);
-	set_column(slot, Anum_scheduled_headers, e->headers);
-	set_column(slot, Anum_scheduled_payload, e->payload);
-	set_column(slot, Anum_scheduled_body, e->body);
-	set_column(slot, Anum_scheduled_content_type, e->content_type);
 	set_column(slot, Anum_scheduled_dedup_key, e->dedup_key);
 	for (int i = Anum_scheduled_failed_at; i <= Anum_scheduled_error; i++)
 		set_column(slot, i, NULL);
-	write_row(rel, slot);
+	write_row(rel, slot, Anum_scheduled_topic, e);
 	OUTBOX_CRASH_POINT("emit.scheduled");
 }
 

@@ -15,6 +15,14 @@
 #include "endpoint/status.h"
 #include "endpoint/window.h"
 
+const char *const outbox_endpoint_states[] = {
+	[OUTBOX_ENDPOINT_ACTIVE] = "active",
+	[OUTBOX_ENDPOINT_PAUSED] = "paused",
+	[OUTBOX_ENDPOINT_BACKING_OFF] = "backing_off",
+	[OUTBOX_ENDPOINT_DISABLED] = "disabled",
+	[OUTBOX_ENDPOINT_HELD] = "held",
+};
+
 static double
 percentile(const uint32 *counts, int64 total, double p)
 {

@@ -329,12 +329,13 @@ notice_released(TimestampTz now)
  * outbox.forget() finds attempts by their events.
  */
 void
-outbox_kept_tidy(void)
+outbox_kept_tidy(void *unused)
 {
 	TimestampTz begun = GetCurrentTimestamp();
 	Datum		args[2];
 	int64		last;
 
+	(void) unused;
 	Assert(!copying);
 	notice_released(begun);
 	args[0] = Int64GetDatum(tidied);

@@ -44,6 +44,6 @@ extern void outbox_kept_released(void);
 extern TimestampTz outbox_kept_tidy_time(void);
 
 /* Removes a slice of the copies that no delivery needs, in a transaction of its own. */
-extern void outbox_kept_tidy(void);
+extern void outbox_kept_tidy(void *unused);
 
 #endif /* OUTBOX_KEPT_H */

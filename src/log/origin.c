@@ -218,19 +218,18 @@ OUTBOX_FUNCTION(outbox_own_log_1_0, 1)
 }
 
 /*
- * table_changed(): the trigger of outbox.origins and outbox.event_types.  Sessions and
- * workers cache their rows, and a worker has to notice that they have changed since it
- * began.
+ * origins_changed(): the trigger.  Sessions and workers cache the rows, and a worker
+ * has to notice that they have changed since it began.
  */
-OUTBOX_FUNCTION(outbox_table_changed_1_0, 0)
+OUTBOX_FUNCTION(outbox_origins_changed_1_0, 0)
 {
 	TriggerData *trigger = (TriggerData *) fcinfo->context;
 
 	if (!CALLED_AS_TRIGGER(fcinfo))
 		ereport(ERROR,
 				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
-				 errmsg("outbox.table_changed() is a trigger function"),
-				 errhint("It belongs to outbox.origins and outbox.event_types.")));
+				 errmsg("outbox.origins_changed() is a trigger function"),
+				 errhint("It belongs to outbox.origins and to no other table.")));
 	CacheInvalidateRelcache(trigger->tg_relation);
 	outbox_mark_changed();
 	PG_RETURN_POINTER(NULL);

@@ -97,11 +97,12 @@ outbox_reserve_give_up_alone(void *given)
 }
 
 void
-outbox_reserve_fill(void)
+outbox_reserve_fill(void *unused)
 {
 	Relation reserve;
 	int		 missing;
 
+	(void) unused;
 	if (!outbox_txn_begin(true))
 		return;
 	reserve = open_reserve(ShareUpdateExclusiveLock);

@@ -18,6 +18,6 @@ extern bool outbox_reserve_give_up(bool empties);
 extern void outbox_reserve_give_up_alone(void *given);
 
 /* Fills the reserve again if there is space, in a transaction of its own. */
-extern void outbox_reserve_fill(void);
+extern void outbox_reserve_fill(void *unused);
 
 #endif /* OUTBOX_RESERVE_H */

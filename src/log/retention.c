@@ -220,17 +220,17 @@ use_piece(const char *log, int piece)
  * A piece whose time is in the future would not be due before then, however often a
  * worker starts until then.
  */
-static bool
-correct_times(TimestampTz now)
+static void
+correct_times(void *done)
 {
-	Datum args[1] = {TimestampTzGetDatum(now)};
+	Datum args[1] = {TimestampTzGetDatum(GetCurrentTimestamp())};
 
-	if (!outbox_txn_begin(true))
-		return false;
+	*(bool *) done = outbox_txn_begin(true);
+	if (!*(bool *) done)
+		return;
 	outbox_query("UPDATE outbox.pieces SET since = $1 WHERE since > $1", 1,
 				 (Oid[]){TIMESTAMPTZOID}, args, NULL);
 	outbox_txn_commit();
-	return true;
 }
 
 static bool
@@ -417,12 +417,6 @@ outbox_retention_checks_log(TimestampTz now)
 }
 
 static void
-run_times(void *done)
-{
-	*(bool *) done = correct_times(GetCurrentTimestamp());
-}
-
-static void
 run_attempts(void *done)
 {
 	*(bool *) done = rotate_attempts();
@@ -441,20 +435,6 @@ copy_kept(void *arg)
 	outbox_kept_copy(next_piece(events_piece));
 }
 
-static void
-tidy_kept(void *arg)
-{
-	(void) arg;
-	outbox_kept_tidy();
-}
-
-static void
-fill_reserve(void *arg)
-{
-	(void) arg;
-	outbox_reserve_fill();
-}
-
 void
 outbox_retention_run(void)
 {
@@ -466,7 +446,7 @@ outbox_retention_run(void)
 	bool			done;
 
 	locked_out = false;
-	if (ahead && outbox_step_run(OUTBOX_STEP_RETENTION, run_times, &done))
+	if (ahead && outbox_step_run(OUTBOX_STEP_RETENTION, correct_times, &done))
 	{
 		ahead = !done;
 		failed = ahead;
@@ -477,11 +457,11 @@ outbox_retention_run(void)
 	if (now >= outbox_kept_copy_time())
 		(void) outbox_step_run(OUTBOX_STEP_RETENTION, copy_kept, NULL);
 	if (now >= outbox_kept_tidy_time())
-		(void) outbox_step_run(OUTBOX_STEP_TIDY, tidy_kept, NULL);
+		(void) outbox_step_run(OUTBOX_STEP_TIDY, outbox_kept_tidy, NULL);
 	if (judges && outbox_step_run(OUTBOX_STEP_RETENTION, run_events, &done))
 		failed |= !done;
 	if (pieces != events_piece + attempts_piece * OUTBOX_LOG_PIECES)
-		(void) outbox_step_try(fill_reserve, NULL, &failure);
+		(void) outbox_step_try(outbox_reserve_fill, NULL, &failure);
 	if (failed)
 	{
 		int64 wait = Min(RETRY_AFTER,

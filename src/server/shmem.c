@@ -73,7 +73,100 @@ request_shmem(void)
 	RequestNamedLWLockTranche("outbox_stats", 1);
 }
 
-/* Atomics are initialized only here, once. */
+/* Atomics are initialized once. */
+static void
+set_u64(pg_atomic_uint64 *number, bool first, uint64 value)
+{
+	if (first)
+		pg_atomic_init_u64(number, value);
+	else
+		pg_atomic_write_u64(number, value);
+}
+
+static void
+set_u32(pg_atomic_uint32 *number, bool first, uint32 value)
+{
+	if (first)
+		pg_atomic_init_u32(number, value);
+	else
+		pg_atomic_write_u32(number, value);
+}
+
+/*
+ * The generation is kept and goes on counting.  So a process that was started for the
+ * slot's former database sees that the slot is not its own.
+ */
+static void
+clear_worker(OutboxWorker *worker, bool first)
+{
+	set_u64(&worker->last_loop_at, first, 0);
+	set_u64(&worker->endpoints, first, 0);
+	set_u64(&worker->resting, first, 0);
+	set_u64(&worker->in_flight, first, 0);
+	set_u64(&worker->seen_changes, first, 0);
+	set_u64(&worker->forgot, first, 0);
+	set_u64(&worker->memory, first, 0);
+	set_u64(&worker->resident, first, 0);
+	set_u64(&worker->bound, first, 0);
+	set_u64(&worker->delivered, first, 0);
+	worker->state = OUTBOX_WORKER_NONE;
+	worker->pid = 0;
+	worker->latch = NULL;
+	worker->started_at = 0;
+	worker->restarts = 0;
+	worker->serves = false;
+	worker->retiring = false;
+	worker->next_start_at = 0;
+	worker->failures = 0;
+	worker->delay = 0;
+	worker->absence = OUTBOX_ABSENCE_NONE;
+	worker->exited = false;
+	worker->exited_cleanly = false;
+	worker->found_none = false;
+}
+
+/* 'first': memory was just made, and is zero.  Numbers of events only ever go up. */
+static void
+clear_slot(OutboxDatabase *db, bool first)
+{
+	set_u64(&db->emitted, first, 0);
+	set_u64(&db->changed, first, 0);
+	set_u64(&db->due_at, first, DT_NOEND);
+	set_u32(&db->piece, first, 0);
+	set_u32(&db->attempts_piece, first, 0);
+	set_u32(&db->positions_piece, first, 0);
+	set_u32(&db->position_rows, first, 0);
+	set_u64(&db->keep_upto, first, 0);
+	set_u64(&db->due_upto, first, 0);
+	set_u32(&db->released, first, 0);
+	set_u64(&db->last_tick, first, 0);
+	set_u64(&db->last_position, first, 0);
+	set_u64(&db->last_shared, first, 0);
+	set_u32(&db->numbers.sequence, first, InvalidOid);
+	set_u64(&db->unmatched, first, 0);
+	for (int c = 0; c < OUTBOX_COUNTERS; c++)
+	{
+		set_u64(&db->totals[c], first, 0);
+		set_u64(&db->durable_totals[c], first, 0);
+	}
+	if (first)
+	{
+		pg_atomic_init_u64(&db->numbers.highest, 0);
+		pg_atomic_init_u64(&db->shares_changed, 0);
+	}
+	db->totals_known = false;
+	db->reason[0] = '\0';
+	db->has_extension = false;
+	db->probe = false;
+	db->holds = 0;
+	db->nworkers = 0;
+	for (int w = 0; w < OUTBOX_MAX_WORKERS; w++)
+		clear_worker(&db->workers[w], first);
+	memset(db->wanted, 0, sizeof(db->wanted));
+	memset(db->owner, 0, sizeof(db->owner));
+	memset(db->weight, 0, sizeof(db->weight));
+}
+
 static void
 init_slots(void)
 {
@@ -83,45 +176,7 @@ init_slots(void)
 	outbox_shared->lock = &locks[0].lock;
 	outbox_shared->tick_lock = &locks[1].lock;
 	for (int i = 0; i < OUTBOX_MAX_DATABASES; i++)
-	{
-		OutboxDatabase *db = &outbox_shared->databases[i];
-
-		pg_atomic_init_u64(&db->emitted, 0);
-		pg_atomic_init_u64(&db->changed, 0);
-		pg_atomic_init_u64(&db->due_at, DT_NOEND);
-		pg_atomic_init_u32(&db->piece, 0);
-		pg_atomic_init_u32(&db->attempts_piece, 0);
-		pg_atomic_init_u32(&db->positions_piece, 0);
-		pg_atomic_init_u32(&db->position_rows, 0);
-		pg_atomic_init_u64(&db->keep_upto, 0);
-		pg_atomic_init_u64(&db->due_upto, 0);
-		pg_atomic_init_u32(&db->released, 0);
-		pg_atomic_init_u64(&db->last_tick, 0);
-		pg_atomic_init_u64(&db->last_position, 0);
-		pg_atomic_init_u64(&db->last_shared, 0);
-		pg_atomic_init_u64(&db->numbers.highest, 0);
-		pg_atomic_init_u32(&db->numbers.sequence, InvalidOid);
-		pg_atomic_init_u64(&db->unmatched, 0);
-		for (int c = 0; c < OUTBOX_COUNTERS; c++)
-		{
-			pg_atomic_init_u64(&db->totals[c], 0);
-			pg_atomic_init_u64(&db->durable_totals[c], 0);
-		}
-		pg_atomic_init_u64(&db->shares_changed, 0);
-		for (int w = 0; w < OUTBOX_MAX_WORKERS; w++)
-		{
-			pg_atomic_init_u64(&db->workers[w].last_loop_at, 0);
-			pg_atomic_init_u64(&db->workers[w].endpoints, 0);
-			pg_atomic_init_u64(&db->workers[w].resting, 0);
-			pg_atomic_init_u64(&db->workers[w].in_flight, 0);
-			pg_atomic_init_u64(&db->workers[w].seen_changes, 0);
-			pg_atomic_init_u64(&db->workers[w].forgot, 0);
-			pg_atomic_init_u64(&db->workers[w].memory, 0);
-			pg_atomic_init_u64(&db->workers[w].resident, 0);
-			pg_atomic_init_u64(&db->workers[w].bound, 0);
-			pg_atomic_init_u64(&db->workers[w].delivered, 0);
-		}
-	}
+		clear_slot(&outbox_shared->databases[i], true);
 }
 
 static void
@@ -179,39 +234,6 @@ outbox_shmem_init(void)
 }
 
 /*
- * The generation is kept and goes on counting.  So a process that was started for the
- * slot's former database sees that the slot is not its own.
- */
-static void
-clear_worker(OutboxWorker *worker)
-{
-	pg_atomic_write_u64(&worker->last_loop_at, 0);
-	pg_atomic_write_u64(&worker->endpoints, 0);
-	pg_atomic_write_u64(&worker->resting, 0);
-	pg_atomic_write_u64(&worker->in_flight, 0);
-	pg_atomic_write_u64(&worker->seen_changes, 0);
-	pg_atomic_write_u64(&worker->forgot, 0);
-	pg_atomic_write_u64(&worker->memory, 0);
-	pg_atomic_write_u64(&worker->resident, 0);
-	pg_atomic_write_u64(&worker->bound, 0);
-	pg_atomic_write_u64(&worker->delivered, 0);
-	worker->state = OUTBOX_WORKER_NONE;
-	worker->pid = 0;
-	worker->latch = NULL;
-	worker->started_at = 0;
-	worker->restarts = 0;
-	worker->serves = false;
-	worker->retiring = false;
-	worker->next_start_at = 0;
-	worker->failures = 0;
-	worker->delay = 0;
-	worker->absence = OUTBOX_ABSENCE_NONE;
-	worker->exited = false;
-	worker->exited_cleanly = false;
-	worker->found_none = false;
-}
-
-/*
  * The slot of a database, or NULL.  A lock must be held, the exclusive one if
  * 'create'.
  */
@@ -219,11 +241,11 @@ static OutboxDatabase *
 find_slot(Oid dboid, bool create)
 {
 	OutboxDatabase *unused = NULL;
-	OutboxDatabase *db;
 
 	for (int i = 0; i < OUTBOX_MAX_DATABASES; i++)
 	{
-		db = &outbox_shared->databases[i];
+		OutboxDatabase *db = &outbox_shared->databases[i];
+
 		if (db->dboid == dboid)
 			return db;
 		if (unused == NULL && !OidIsValid(db->dboid))
@@ -232,40 +254,9 @@ find_slot(Oid dboid, bool create)
 	if (!create || unused == NULL)
 		return NULL;
 
-	db = unused;
-	pg_atomic_write_u64(&db->emitted, 0);
-	pg_atomic_write_u64(&db->changed, 0);
-	pg_atomic_write_u64(&db->due_at, DT_NOEND);
-	pg_atomic_write_u32(&db->piece, 0);
-	pg_atomic_write_u32(&db->attempts_piece, 0);
-	pg_atomic_write_u32(&db->positions_piece, 0);
-	pg_atomic_write_u32(&db->position_rows, 0);
-	pg_atomic_write_u64(&db->last_tick, 0);
-	pg_atomic_write_u64(&db->keep_upto, 0);
-	pg_atomic_write_u64(&db->due_upto, 0);
-	pg_atomic_write_u32(&db->released, 0);
-	pg_atomic_write_u64(&db->last_position, 0);
-	pg_atomic_write_u64(&db->last_shared, 0);
-	pg_atomic_write_u32(&db->numbers.sequence, InvalidOid);
-	pg_atomic_write_u64(&db->unmatched, 0);
-	for (int c = 0; c < OUTBOX_COUNTERS; c++)
-	{
-		pg_atomic_write_u64(&db->totals[c], 0);
-		pg_atomic_write_u64(&db->durable_totals[c], 0);
-	}
-	db->totals_known = false;
-	db->reason[0] = '\0';
-	db->has_extension = false;
-	db->probe = false;
-	db->holds = 0;
-	db->nworkers = 0;
-	for (int w = 0; w < OUTBOX_MAX_WORKERS; w++)
-		clear_worker(&db->workers[w]);
-	memset(db->wanted, 0, sizeof(db->wanted));
-	memset(db->owner, 0, sizeof(db->owner));
-	memset(db->weight, 0, sizeof(db->weight));
-	db->dboid = dboid;
-	return db;
+	clear_slot(unused, false);
+	unused->dboid = dboid;
+	return unused;
 }
 
 OutboxDatabase *

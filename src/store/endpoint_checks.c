@@ -316,13 +316,6 @@ text_or_null(const char *s, bool *null)
  */
 OUTBOX_FUNCTION(outbox_endpoint_stats_1_0, 1)
 {
-	static const char *const states[] = {
-		[OUTBOX_ENDPOINT_ACTIVE] = "active",
-		[OUTBOX_ENDPOINT_PAUSED] = "paused",
-		[OUTBOX_ENDPOINT_BACKING_OFF] = "backing_off",
-		[OUTBOX_ENDPOINT_DISABLED] = "disabled",
-		[OUTBOX_ENDPOINT_HELD] = "held",
-	};
 	OutboxStats s;
 	TupleDesc	desc;
 	Datum		v[19];
@@ -334,7 +327,7 @@ OUTBOX_FUNCTION(outbox_endpoint_stats_1_0, 1)
 	if (!outbox_stats_fetch(MyDatabaseId, PG_GETARG_INT32(0), &s))
 		PG_RETURN_NULL();
 
-	v[0] = CStringGetTextDatum(states[s.state]);
+	v[0] = CStringGetTextDatum(outbox_endpoint_states[s.state]);
 	v[1] = time_or_null(s.state_since, &n[1]);
 	v[2] = text_or_null(s.reason, &n[2]);
 	v[3] = Int64GetDatum(s.pending);

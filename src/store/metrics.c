@@ -19,6 +19,7 @@
 
 #include "base/compat.h"
 #include "base/version.h"
+#include "endpoint/endpoint_stats.h"
 #include "endpoint/tally.h"
 #include "server/shmem.h"
 
@@ -46,14 +47,6 @@ typedef struct Sums
 	int64		dead;			   /* -1: not known, as the two before it */
 	TimestampTz oldest_pending_at; /* 0: nothing is pending */
 } Sums;
-
-static const char *const state_names[] = {
-	[OUTBOX_ENDPOINT_ACTIVE] = "active",
-	[OUTBOX_ENDPOINT_PAUSED] = "paused",
-	[OUTBOX_ENDPOINT_BACKING_OFF] = "backing_off",
-	[OUTBOX_ENDPOINT_DISABLED] = "disabled",
-	[OUTBOX_ENDPOINT_HELD] = "held",
-};
 
 /* 'endpoint_id' 0: of all endpoints.  'label' NULL: none. */
 static void
@@ -117,7 +110,7 @@ put_endpoint(ReturnSetInfo *rsinfo, const OutboxStats *s, TimestampTz now)
 {
 	int32 id = s->key.endpoint_id;
 
-	put(rsinfo, id, "outbox_endpoint_state", state_names[s->state], 1);
+	put(rsinfo, id, "outbox_endpoint_state", outbox_endpoint_states[s->state], 1);
 	put_age(rsinfo, id, "outbox_endpoint_state_seconds", s->state_since, now);
 	put_waiting(rsinfo, id, "outbox_endpoint_deliveries", s->pending, s->processing,
 				s->retrying, s->blocked, s->dead);
@@ -135,8 +128,8 @@ put_endpoint(ReturnSetInfo *rsinfo, const OutboxStats *s, TimestampTz now)
 static void
 put_sums(ReturnSetInfo *rsinfo, const Sums *sums, TimestampTz now)
 {
-	for (size_t i = 0; i < lengthof(state_names); i++)
-		put(rsinfo, 0, "outbox_endpoints", state_names[i], sums->states[i]);
+	for (size_t i = 0; i < lengthof(outbox_endpoint_states); i++)
+		put(rsinfo, 0, "outbox_endpoints", outbox_endpoint_states[i], sums->states[i]);
 	put(rsinfo, 0, "outbox_endpoints", "unknown", sums->unknown);
 	put_waiting(rsinfo, 0, "outbox_deliveries", sums->pending, sums->processing,
 				sums->retrying, sums->blocked, sums->dead);

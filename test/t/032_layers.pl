@@ -58,7 +58,7 @@ foreach my $file (sort keys %code)
 }
 
 # A sink is a folder of its own, whose functions begin with its name.  The sinks/ stand beside src/.
-foreach my $sink (map { s{.*/}{}r } glob "$top/sinks/*")
+foreach my $sink (map { s{.*/}{}r } grep { -d } glob "$top/sinks/*")
 {
 	my (%sink_code, %sink_defined);
 

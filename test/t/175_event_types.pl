@@ -1,5 +1,5 @@
 # The catalogue of event types: with outbox.require_event_types only listed topics are emitted.
-# A session remembers what is listed until the catalogue changes, and a dump has it.
+# A session sees each change of the catalogue, and a dump has it.
 use strict;
 use warnings;
 
@@ -164,7 +164,7 @@ $session->query('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM pub
 ask(q{SELECT outbox.drop_event_type('order.shipped')});
 emits(0, 'an old snapshot does not list it');
 $session->query('ROLLBACK');
-emits(0, 'nor does the session remember that it did');
+emits(0, 'nor does the session when that has ended');
 ask(q{INSERT INTO outbox.event_types (topic) VALUES ('order.shipped')});
 emits(1, 'a plain INSERT lists it');
 ask(q{TRUNCATE outbox.event_types});

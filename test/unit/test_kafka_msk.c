@@ -10,6 +10,7 @@
 
 #include "../../sinks/aws/aws_sign.h"
 #include "../../sinks/kafka/kafka_msk.h"
+#include "../../sinks/sink.h"
 #include "tap.h"
 
 #define MSK ".c2.kafka.eu-central-1.amazonaws.com"
@@ -42,7 +43,7 @@ is_signed(AwsKeys keys, const char *region, const char *expected)
 	if (token && strlen(token) < sizeof(url))
 		decode(token, url);
 	ok(strcmp(url, expected) == 0, region, url, expected);
-	aws_wipe(&token);
+	sink_wipe(&token);
 }
 
 /* What "X-Amz-Signature" is was computed by SigV4QueryAuth of botocore 1.44.5. */

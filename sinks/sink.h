@@ -1,0 +1,58 @@
+/*
+ * sink.h
+ *	  Small functions that each sink of its own library needs.
+ */
+#ifndef OUTBOX_SINK_H
+#define OUTBOX_SINK_H
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "transport/transport.h"
+
+/* ms of a clock that never goes back.  Any thread may ask. */
+static inline int64_t
+sink_now_ms(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (int64_t) now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* The value of an option; "" where only its name is known.  NULL: it is not there. */
+static inline const char *
+sink_option(const OutboxOption *options, int n, const char *name)
+{
+	for (int i = 0; i < n; i++)
+		if (strcmp(options[i].name, name) == 0)
+			return options[i].value ? options[i].value : "";
+	return NULL;
+}
+
+/* Writes the address as text.  '?': it cannot be. */
+static inline void
+sink_address_text(const struct sockaddr *address, char *text, size_t size)
+{
+	const void *bytes = address->sa_family == AF_INET6 ?
+		(const void *) &((const struct sockaddr_in6 *) address)->sin6_addr :
+		(const void *) &((const struct sockaddr_in *) address)->sin_addr;
+
+	if (inet_ntop(address->sa_family, bytes, text, (socklen_t) size) == NULL)
+		strcpy(text, "?");
+}
+
+/* Overwrites and frees an allocated string. */
+static inline void
+sink_wipe(char **secret)
+{
+	if (*secret)
+		explicit_bzero(*secret, strlen(*secret));
+	free(*secret);
+	*secret = NULL;
+}
+
+#endif /* OUTBOX_SINK_H */
