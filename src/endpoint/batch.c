@@ -101,8 +101,9 @@ outbox_batch_due(OutboxEndpoint *ep, TimestampTz now)
 static bool
 can_read_more(OutboxEndpoint *ep, TimestampTz now)
 {
-	return ep->lists->in_turn[OUTBOX_TURN_READ] && outbox_window_wants_events(ep, now) &&
-		outbox_window_leads(ep) && !outbox_memory_is_short();
+	return outbox_is_listed(&ep->lists->turn_node[OUTBOX_TURN_READ]) &&
+		outbox_window_wants_events(ep, now) && outbox_window_leads(ep) &&
+		!outbox_memory_is_short();
 }
 
 /*

@@ -8,6 +8,7 @@
 
 #include "lib/ilist.h"
 #include "lib/pairingheap.h"
+#include "base/listed.h"
 #include "base/memory.h"
 #include "endpoint/filter.h"
 #include "endpoint/flow.h"
@@ -48,8 +49,7 @@ typedef enum OutboxRowChange
 typedef struct OutboxDelivery
 {
 	dlist_node			   node;
-	dlist_node			   held_node; /* on queue.held while 'held' */
-	bool				   held;
+	dlist_node			   held_node; /* of queue.held */
 	OutboxDeliveryState	   state;
 	OutboxRowChange		   verdict;
 	struct OutboxEndpoint *endpoint;
@@ -98,13 +98,10 @@ typedef struct OutboxLane
 								   * 'settling' */
 	int64			first_parked; /* no parked follower has a lower seq */
 	int				nwaiting;
-	dlist_head		waiting;	/* followers in memory, by seq */
-	bool			on_loading; /* true if its parked followers are to be loaded */
-	bool			on_parking; /* true if its waiting followers are to be parked */
-	bool			on_asking;	/* true if outbox.parked has to be read for it */
-	dlist_node		loading_node;
-	dlist_node		parking_node;
-	dlist_node		asking_node;
+	dlist_head		waiting;	  /* followers in memory, by seq */
+	dlist_node		loading_node; /* its parked followers are to be loaded */
+	dlist_node		parking_node; /* its waiting followers are to be parked */
+	dlist_node		asking_node;  /* outbox.parked has to be read for it */
 	int64			failed_with; /* while the answer to a batch is processed: the group of
 								  * the lane's first failure, 0: none */
 } OutboxLane;
@@ -395,21 +392,15 @@ typedef enum OutboxTurn
 typedef struct OutboxLists
 {
 	struct OutboxEndpoint *endpoint;
-	dlist_node			   busy_node; /* on the list of endpoints that each round
-									   * examines */
-	bool				   busy;
-	bool	   touched;	  /* true if it got something to do since it was last filled */
-	dlist_node open_node; /* on the list of endpoints with something to settle or to
-						   * publish */
-	bool	   open;
+	dlist_node			   busy_node; /* of the endpoints that each round examines */
+	bool	   touched;		/* true if it got something to do since it was last filled */
+	dlist_node open_node;	/* of those with something to settle or to publish */
 	dlist_node settle_node; /* on one of these two lists: */
 	bool	   unsettled;	/* the next settle writes it, or looks at it */
 	bool	   behind;		/* a settle writes only how far it has read, in time */
 	bool unpublished; /* true if something may have changed since it was published */
-	dlist_node
-		 turn_node[OUTBOX_TURNS]; /* on lists of endpoints that wait for their turn */
-	bool in_turn[OUTBOX_TURNS];
-	OutboxFlow flow; /* waits for a slot, or has some (slots.c) */
+	dlist_node turn_node[OUTBOX_TURNS]; /* of those that wait for their turn */
+	OutboxFlow flow;					/* waits for a slot, or has some (slots.c) */
 } OutboxLists;
 
 /* The endpoint that has this node of a list above. */

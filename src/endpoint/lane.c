@@ -107,11 +107,17 @@ outbox_lanes_visit_waiting(OutboxEndpoint *ep,
 	return arg;
 }
 
+/* True if outbox.parked is to be read for it. */
+static bool
+is_awaited(const OutboxLane *lane)
+{
+	return outbox_is_listed(&lane->loading_node) || outbox_is_listed(&lane->asking_node);
+}
+
 static void
 remove_lane(OutboxEndpoint *ep, OutboxLane *lane)
 {
-	if (lane->on_parking)
-		dlist_delete(&lane->parking_node);
+	(void) outbox_list_remove(&lane->parking_node);
 	lanes_delete(ep->queue->lanes, lane->key);
 	pfree(lane);
 }
@@ -134,7 +140,7 @@ outbox_lanes_evict(OutboxEndpoint *ep)
 		OutboxLane *lane = entry->lane;
 
 		if ((lane->retrying || lane->dead) && lane->blockers == 0 && lane->head == NULL &&
-			lane->nwaiting == 0 && !lane->on_loading && !lane->on_asking)
+			lane->nwaiting == 0 && !is_awaited(lane))
 			remove_lane(ep, lane);
 	}
 }
@@ -202,31 +208,19 @@ outbox_lane_key(const OutboxEndpoint *ep, const char *key)
 static void
 want_followers(OutboxEndpoint *ep, OutboxLane *lane)
 {
-	if (!lane->on_loading)
-	{
-		lane->on_loading = true;
-		dlist_push_tail(&ep->queue->loading, &lane->loading_node);
-	}
+	(void) outbox_list_add(&ep->queue->loading, &lane->loading_node);
 }
 
 static void
 want_answer(OutboxEndpoint *ep, OutboxLane *lane)
 {
-	if (!lane->on_asking)
-	{
-		lane->on_asking = true;
-		dlist_push_tail(&ep->queue->asking, &lane->asking_node);
-	}
+	(void) outbox_list_add(&ep->queue->asking, &lane->asking_node);
 }
 
 void
 outbox_lane_park_later(OutboxEndpoint *ep, OutboxLane *lane)
 {
-	if (!lane->on_parking)
-	{
-		lane->on_parking = true;
-		dlist_push_tail(&ep->queue->parking, &lane->parking_node);
-	}
+	(void) outbox_list_add(&ep->queue->parking, &lane->parking_node);
 }
 
 static OutboxDelivery *
@@ -316,7 +310,7 @@ outbox_lane_advance(OutboxEndpoint *ep, OutboxLane *lane)
 	}
 	if (lane->parked)
 		want_followers(ep, lane);
-	else if (!lane->on_loading && !lane->on_asking)
+	else if (!is_awaited(lane))
 		remove_lane(ep, lane);
 }
 
@@ -324,9 +318,7 @@ void
 outbox_lane_answer(OutboxEndpoint *ep, OutboxLane *lane, bool retrying, bool dead,
 				   int64 first)
 {
-	if (lane->on_asking)
-		dlist_delete(&lane->asking_node);
-	lane->on_asking = false;
+	(void) outbox_list_remove(&lane->asking_node);
 
 	/*
 	 * The answer includes these blockers.  The table is read again when they have
@@ -454,10 +446,10 @@ outbox_lanes_park_followers(OutboxEndpoint *ep, TimestampTz now)
 
 	while (!dlist_is_empty(&ep->queue->parking))
 	{
-		OutboxLane *lane = dlist_container(OutboxLane, parking_node,
-										   dlist_pop_head_node(&ep->queue->parking));
+		OutboxLane *lane = dlist_head_element(OutboxLane, parking_node,
+											  &ep->queue->parking);
 
-		lane->on_parking = false;
+		(void) outbox_list_remove(&lane->parking_node);
 		if (is_blocked(lane))
 			park_lane(ep, lane);
 	}

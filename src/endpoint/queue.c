@@ -37,22 +37,14 @@ outbox_delivery_make(OutboxEndpoint *ep, OutboxEvent *event, bool parked)
 	d->parked = parked;
 	event->page->refs++;
 	if (!parked)
-	{
-		d->held = true;
-		dlist_push_tail(&ep->queue->held, &d->held_node);
-		ep->queue->nheld++;
-	}
+		ep->queue->nheld += outbox_list_add(&ep->queue->held, &d->held_node);
 	return d;
 }
 
 static void
 release(OutboxDelivery *d)
 {
-	if (!d->held)
-		return;
-	d->held = false;
-	dlist_delete(&d->held_node);
-	d->endpoint->queue->nheld--;
+	d->endpoint->queue->nheld -= outbox_list_remove(&d->held_node);
 }
 
 void

@@ -293,8 +293,7 @@ outbox_parked_load_followers(OutboxEndpoint *ep)
 		Loading		l;
 		bool		found = fetch_followers(ep, lane, limit, &l);
 
-		dlist_delete(&lane->loading_node);
-		lane->on_loading = false;
+		(void) outbox_list_remove(&lane->loading_node);
 		if (!found)
 		{
 			outbox_lane_no_followers(ep, lane);

@@ -39,7 +39,7 @@ leave_head(OutboxEndpoint *ep)
 		ep->feed->attached = false;
 		outbox_cursor_set(&ep->feed->cursor, head->read, head->reading, head->last_seq);
 	}
-	else if (!ep->lists->in_turn[OUTBOX_TURN_AHEAD])
+	else if (!outbox_is_listed(&ep->lists->turn_node[OUTBOX_TURN_AHEAD]))
 		return;
 	outbox_turn_again(ep);
 }

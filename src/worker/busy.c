@@ -58,18 +58,10 @@ stop_waiting(OutboxEndpoint *ep)
 static void
 list(OutboxEndpoint *ep)
 {
-	if (!ep->lists->busy)
-	{
+	if (outbox_list_add(&outbox_loop.roster.busy, &ep->lists->busy_node))
 		stop_waiting(ep);
-		ep->lists->busy = true;
-		dlist_push_tail(&outbox_loop.roster.busy, &ep->lists->busy_node);
-	}
-	if (!ep->lists->open)
-	{
-		ep->lists->open = true;
-		dlist_push_tail(&outbox_loop.roster.open, &ep->lists->open_node);
-		outbox_loop.roster.nopen++;
-	}
+	outbox_loop.roster.nopen += outbox_list_add(&outbox_loop.roster.open,
+												&ep->lists->open_node);
 }
 
 static void
@@ -98,9 +90,8 @@ outbox_busy_settle(OutboxEndpoint *ep)
 void
 outbox_busy_wait(OutboxEndpoint *ep, TimestampTz until)
 {
-	Assert(ep->lists->busy);
-	dlist_delete(&ep->lists->busy_node);
-	ep->lists->busy = false;
+	Assert(outbox_is_listed(&ep->lists->busy_node));
+	(void) outbox_list_remove(&ep->lists->busy_node);
 	if (until == DT_NOEND)
 		return;
 	ep->member.waits_until = until;
@@ -110,10 +101,8 @@ outbox_busy_wait(OutboxEndpoint *ep, TimestampTz until)
 void
 outbox_busy_close(OutboxEndpoint *ep)
 {
-	if (!ep->lists->open)
+	if (!outbox_list_remove(&ep->lists->open_node))
 		return;
-	dlist_delete(&ep->lists->open_node);
-	ep->lists->open = false;
 	outbox_loop.roster.nopen--;
 	outbox_settle_remove(ep);
 }
@@ -130,11 +119,7 @@ outbox_busy_next_open(void)
 void
 outbox_busy_forget(OutboxEndpoint *ep)
 {
-	if (ep->lists->busy)
-	{
-		dlist_delete(&ep->lists->busy_node);
-		ep->lists->busy = false;
-	}
+	(void) outbox_list_remove(&ep->lists->busy_node);
 	stop_waiting(ep);
 	outbox_busy_close(ep);
 	outbox_settle_remove(ep);
@@ -185,21 +170,13 @@ outbox_busy_add_settled(void)
 void
 outbox_turn_add(OutboxTurn turn, OutboxEndpoint *ep)
 {
-	if (ep->lists->in_turn[turn])
-		return;
-	ep->lists->in_turn[turn] = true;
-	dlist_push_tail(&turns[turn], &ep->lists->turn_node[turn]);
-	outbox_loop.turns[turn]++;
+	outbox_loop.turns[turn] += outbox_list_add(&turns[turn], &ep->lists->turn_node[turn]);
 }
 
 void
 outbox_turn_remove(OutboxTurn turn, OutboxEndpoint *ep)
 {
-	if (!ep->lists->in_turn[turn])
-		return;
-	ep->lists->in_turn[turn] = false;
-	dlist_delete(&ep->lists->turn_node[turn]);
-	outbox_loop.turns[turn]--;
+	outbox_loop.turns[turn] -= outbox_list_remove(&ep->lists->turn_node[turn]);
 }
 
 /* If it needs no page, it leaves these lists by itself. */
@@ -241,8 +218,6 @@ outbox_turn_next(OutboxTurn turn, OutboxEndpoint *ep)
 void
 outbox_turn_last(OutboxTurn turn, OutboxEndpoint *ep)
 {
-	if (!ep->lists->in_turn[turn])
-		return;
-	dlist_delete(&ep->lists->turn_node[turn]);
-	dlist_push_tail(&turns[turn], &ep->lists->turn_node[turn]);
+	if (outbox_list_remove(&ep->lists->turn_node[turn]))
+		(void) outbox_list_add(&turns[turn], &ep->lists->turn_node[turn]);
 }

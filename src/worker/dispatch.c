@@ -534,7 +534,7 @@ fill(OutboxEndpoint *ep, TimestampTz now, bool turn)
 	/*
 	 * Examine it again: it has outcomes to settle, or waits for a time.
 	 */
-	if (!ep->lists->busy &&
+	if (!outbox_is_listed(&ep->lists->busy_node) &&
 		(outbox_settle_wants(ep) ||
 		 (outbox_window_has_something(ep) && !outbox_slots_waits(ep))))
 		outbox_busy_add(ep);

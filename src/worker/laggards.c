@@ -299,7 +299,7 @@ consider_of_tenant(void *arg, OutboxEndpoint *ep)
 	const Reader *r = ((Pages *) arg)->reader;
 
 	for (OutboxTurn turn = r->turn; turn <= r->last; turn++)
-		if (ep->lists->in_turn[turn])
+		if (outbox_is_listed(&ep->lists->turn_node[turn]))
 			consider_waiting(arg, ep);
 }
 
@@ -508,7 +508,7 @@ set_deadline(const Pages *pages, int cost)
 	if (PAYS * pages->taken >= cost && outbox_memory_fits(outbox_memory_limit() / 4))
 		return;
 	for (int i = 0; i < pages->n; i++)
-		n += pages->members[i]->lists->in_turn[OUTBOX_TURN_READ];
+		n += outbox_is_listed(&pages->members[i]->lists->turn_node[OUTBOX_TURN_READ]);
 	read_at = pages->now +
 		USECS_PER_SEC * n / Max(outbox_loop.turns[OUTBOX_TURN_READ], 1);
 	stuck_at = Min(read_at, pages->now + USEC_FOR_ROW * cost);

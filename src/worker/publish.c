@@ -136,7 +136,8 @@ waits_until(OutboxEndpoint *ep, TimestampTz now, bool quiet)
 	until = outbox_dispatch_next_time(ep, now);
 	if (until == DT_NOEND && !off && must_try_again(ep))
 		return 0;
-	if (quiet && !ep->place.shared && !ep->lists->in_turn[OUTBOX_TURN_SHARE])
+	if (quiet && !ep->place.shared &&
+		!outbox_is_listed(&ep->lists->turn_node[OUTBOX_TURN_SHARE]))
 		until = Min(until, outbox_settle_shares_at(ep));
 	if (ep->tally->latency || outbox_tally_is_recent(ep, now))
 		until = Min(until, now + PUBLISH_IDLE_EVERY);
@@ -162,9 +163,9 @@ publish_now(OutboxEndpoint *ep, TimestampTz now)
 static bool
 may_close(OutboxEndpoint *ep)
 {
-	return !ep->lists->busy && !ep->lists->unpublished && !outbox_settle_wants(ep) &&
-		!ep->place.moved && !outbox_settle_lags(ep) && !outbox_tally_waits(ep) &&
-		dlist_is_empty(&ep->queue->parking);
+	return !outbox_is_listed(&ep->lists->busy_node) && !ep->lists->unpublished &&
+		!outbox_settle_wants(ep) && !ep->place.moved && !outbox_settle_lags(ep) &&
+		!outbox_tally_waits(ep) && dlist_is_empty(&ep->queue->parking);
 }
 
 /*
@@ -195,7 +196,7 @@ publish_open(TimestampTz now, XLogRecPtr flushed)
 		OutboxEndpoint *ep = outbox_busy_next_open();
 		bool			counts = outbox_tally_flushed(ep, flushed);
 
-		if (ep->lists->unpublished || ep->lists->busy || counts)
+		if (ep->lists->unpublished || outbox_is_listed(&ep->lists->busy_node) || counts)
 		{
 			publish_now(ep, now);
 			n++;
