@@ -42,6 +42,8 @@
  */
 #define READ_REST_FACTOR 100
 
+static OutboxDatabase *db;
+
 /*
  * The first row that is left.  The rows before it have been moved.  The index may
  * still lead to them while an old snapshot could see them, so the scan begins here.
@@ -91,11 +93,12 @@ enum
 };
 
 void
-outbox_scheduled_init(int64 epoch, bool zero)
+outbox_scheduled_init(OutboxDatabase *database, int64 epoch, bool zero)
 {
 	Datum		  values[2] = {Int64GetDatum(epoch), Int64GetDatum(0)};
 	MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
 
+	db = database;
 	epochs = PointerGetDatum(construct_array(values, zero ? 2 : 1, INT8OID, sizeof(int64),
 											 FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
 	MemoryContextSwitchTo(old);
@@ -115,7 +118,7 @@ outbox_scheduled_failed(void)
 }
 
 TimestampTz
-outbox_scheduled_next_time(OutboxDatabase *db)
+outbox_scheduled_next_time(void)
 {
 	TimestampTz due = (TimestampTz) pg_atomic_read_u64(&db->due_at);
 
@@ -364,8 +367,9 @@ begin(void)
 }
 
 void
-outbox_scheduled_step(OutboxDatabase *db, TimestampTz now)
+outbox_scheduled_step(void *arg)
 {
+	TimestampTz now = *(TimestampTz *) arg;
 	TimestampTz due;
 	bool		look = now >= look_at;
 	bool		stuck = false;

@@ -354,6 +354,14 @@ lock_for(Purpose purpose)
 	return true;
 }
 
+/* Ends the process.  The next one begins with what has changed. */
+static _Noreturn void
+end(const char *why)
+{
+	ereport(LOG, (errmsg("outbox worker ends: %s", why)));
+	proc_exit(0);
+}
+
 /*
  * Begins a transaction.  It never waits for a lock.  DROP EXTENSION, VACUUM FULL or a LOCK
  * in another session must not stop the requests of all endpoints.  The locks are taken
@@ -389,9 +397,8 @@ begin(Purpose purpose, bool throws)
 	 */
 	if (look_up_extension(&owner, &extversion) != extension_oid)
 	{
-		ereport(LOG, (errmsg("outbox worker ends: the extension was dropped")));
 		outbox_worker_slot_no_extension();
-		proc_exit(0);
+		end("the extension was dropped");
 	}
 
 	/*
@@ -399,43 +406,25 @@ begin(Purpose purpose, bool throws)
 	 * new version.
 	 */
 	if (strcmp(extversion, version) != 0)
-	{
-		ereport(
-			LOG,
-			(errmsg("outbox worker ends: the extension was updated from version %s to %s",
-					version, extversion)));
-		proc_exit(0);
-	}
+		end(psprintf("the extension was updated from version %s to %s", version,
+					 extversion));
 
 	/* The rights of a role that is gone are not known any more. */
 	if (!SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(role)))
-	{
-		ereport(LOG, (errmsg("outbox worker ends: its role was dropped")));
-		proc_exit(0);
-	}
+		end("its role was dropped");
 
 	/* REASSIGN OWNED.  The former owner, as which this process runs, may be gone. */
 	if (owner != extension_owner && outbox_worker_role[0] == '\0')
-	{
-		ereport(LOG, (errmsg("outbox worker ends: the extension has another owner")));
-		proc_exit(0);
-	}
+		end("the extension has another owner");
 
 	/*
 	 * A session that adopted the log waited for these locks.  The log may now belong
 	 * to another epoch.
 	 */
 	if (log_epoch != 0 && outbox_current_epoch() != log_epoch)
-	{
-		ereport(
-			LOG,
-			(errmsg(
-				"outbox worker ends: %s",
-				outbox_current_epoch() > 0 ?
-					"the log was adopted" :
-					"outbox.origins does not say any more that the log is that of this database")));
-		proc_exit(0);
-	}
+		end(outbox_current_epoch() > 0 ?
+				"the log was adopted" :
+				"outbox.origins does not say any more that the log is that of this database");
 	SPI_connect();
 
 	/*

@@ -323,18 +323,15 @@ load_sink(Sink *sink, bool start)
 }
 
 void
-outbox_sinks_load(OutboxDone done, void (*serves)(int32_t endpoint),
-				  void (*thread_serves)(const volatile int32_t *endpoint),
-				  void (*worked)(int32_t endpoint), bool (*owes)(int32_t endpoint))
+outbox_sinks_load(const OutboxServices *given, void (*worked)(int32_t endpoint),
+				  bool (*owes)(int32_t endpoint))
 {
 	const char *list = outbox_sinks;
 	const char *name;
 	size_t		len;
 
 	loaded_names = MemoryContextStrdup(TopMemoryContext, outbox_sinks);
-	services.done = done;
-	services.serves = serves;
-	services.thread_serves = thread_serves;
+	services = *given;
 	services.may_connect = may_connect;
 	outbox_http_peer_services(&services);
 	outbox_http_rest_services(&services, worked, owes);

@@ -25,12 +25,12 @@ extern const char *outbox_sinks_problem(const char *names);
 extern const char *outbox_sinks_check_url(const char *url, const char **hint);
 
 /*
- * Loads the libraries that the setting names, and starts all transports.  A library
+ * Loads the libraries that the setting names, and starts all transports.  'given' has the
+ * services of the worker: done, serves and thread_serves.  A library
  * that cannot be used is logged, and its endpoints are held.  Throws an error if
  * webhooks cannot be sent.
  */
-extern void outbox_sinks_load(OutboxDone done, void (*serves)(int32_t endpoint),
-							  void (*thread_serves)(const volatile int32_t *endpoint),
+extern void outbox_sinks_load(const OutboxServices *given,
 							  void (*worked)(int32_t endpoint),
 							  bool (*owes)(int32_t endpoint));
 

@@ -211,18 +211,6 @@ take_database(void *arg)
 	outbox_loop.database_ours = true;
 }
 
-static TimestampTz
-schedule_due(void)
-{
-	return outbox_scheduled_next_time(db);
-}
-
-static void
-run_schedule(void *now)
-{
-	outbox_scheduled_step(db, *(TimestampTz *) now);
-}
-
 static void
 run_backlog(void *now)
 {
@@ -253,8 +241,8 @@ static const Chore chores[] = {
 	{OUTBOX_STEP_DATABASE, IF_UNLOCKED, database_due, take_database, NULL},
 	{OUTBOX_STEP_COMMAND, IF_UNLOCKED | SETTLED, outbox_operator_commands_due,
 	 outbox_operator_commands_run, outbox_operator_commands_failed},
-	{OUTBOX_STEP_SCHEDULE, OF_DATABASE | WHILE_ENABLED, schedule_due, run_schedule,
-	 outbox_scheduled_failed},
+	{OUTBOX_STEP_SCHEDULE, OF_DATABASE | WHILE_ENABLED, outbox_scheduled_next_time,
+	 outbox_scheduled_step, outbox_scheduled_failed},
 	{OUTBOX_STEP_REPLAY, WHILE_ENABLED | IF_UNLOCKED | SETTLED, outbox_replays_due,
 	 outbox_replays_run, outbox_replays_failed},
 	{OUTBOX_STEP_BACKLOG, IF_UNLOCKED, outbox_backlog_limit_next_time, run_backlog, NULL},

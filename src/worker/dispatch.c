@@ -276,7 +276,9 @@ outbox_dispatch_init(OutboxEnded callback)
 	ended = callback;
 	outbox_payload_before_large = outbox_dispatch_flush;
 	outbox_watchdog_init();
-	outbox_sinks_load(done, outbox_watchdog_serves, outbox_watchdog_thread_serves,
+	outbox_sinks_load(&(OutboxServices){.done = done,
+										.serves = outbox_watchdog_serves,
+										.thread_serves = outbox_watchdog_thread_serves},
 					  outbox_watchdog_worked, outbox_slots_owes);
 }
 

@@ -196,6 +196,18 @@ read_log(void *arg)
 	}
 }
 
+/* True if there is something to read now.  Fills 'r'. */
+static bool
+reading_is_due(Reading *r, TimestampTz now)
+{
+	*r = (Reading){.now = now,
+				   .head = outbox_step_may(OUTBOX_STEP_READ),
+				   .emitted = pg_atomic_read_u64(&db->emitted)};
+	r->news = r->head && is_news(r->emitted, now);
+	return now >= outbox_loop.due.retry_locks_at &&
+		(r->news || outbox_reader_has_work(&outbox_loop.roster.busy, r->head, now));
+}
+
 /*
  * Reads from the log.  While reading the head is on hold, endpoints that are
  * catching up and retries are still read, and the other way round.  True: there is
@@ -204,15 +216,11 @@ read_log(void *arg)
 static bool
 read_step(TimestampTz now)
 {
-	Reading			r = {.now = now,
-						 .head = outbox_step_may(OUTBOX_STEP_READ),
-						 .emitted = pg_atomic_read_u64(&db->emitted)};
+	Reading			r;
 	OutboxEndpoint *ep;
 	OutboxStepError failure;
 
-	r.news = r.head && is_news(r.emitted, now);
-	if (now < outbox_loop.due.retry_locks_at ||
-		!(r.news || outbox_reader_has_work(&outbox_loop.roster.busy, r.head, now)))
+	if (!reading_is_due(&r, now))
 		return false;
 	if (outbox_step_try(read_log, &r, &failure))
 	{
@@ -346,6 +354,16 @@ shares_step(TimestampTz now)
 	outbox_loop.database_ours = outbox_loop.database_ours && outbox_serves_database();
 }
 
+static TimestampTz
+reload_due(void)
+{
+	if (!outbox_step_may(OUTBOX_STEP_RELOAD))
+		return DT_NOEND;
+	return outbox_loop_reload_is_due() || outbox_roster_to_load() != NIL ?
+		0 :
+		outbox_loop.roster.reload_at;
+}
+
 static void
 reload_roster(void *arg)
 {
@@ -360,9 +378,7 @@ reload_step(TimestampTz now)
 	bool taken = outbox_loop.roster.reload_at == 0 || outbox_roster_to_load() != NIL;
 	bool locked;
 
-	if ((!outbox_loop_reload_is_due() && now < outbox_loop.roster.reload_at &&
-		 outbox_roster_to_load() == NIL) ||
-		now < outbox_loop.due.retry_locks_at || !outbox_step_may(OUTBOX_STEP_RELOAD))
+	if (now < outbox_loop.due.retry_locks_at || now < reload_due())
 		return;
 	if (!outbox_step_run(OUTBOX_STEP_RELOAD, reload_roster, &locked))
 	{
@@ -403,6 +419,7 @@ time_to_sleep(TimestampTz examined_at, bool more)
 	bool		sharing = outbox_loop.due.settle_since == 0 &&
 		outbox_settle_may_share(&outbox_loop.to_settle);
 	dlist_iter iter;
+	Reading	   r;
 	long	   ms;
 
 	fill_at = DT_NOEND;
@@ -419,22 +436,14 @@ time_to_sleep(TimestampTz examined_at, bool more)
 	pg_memory_barrier(); /* self->endpoints, too, before the counters are read */
 	if (outbox_shares_changed() || ShutdownRequestPending || ConfigReloadPending)
 		return 0;
-	if (now >= outbox_loop.due.retry_locks_at && outbox_step_may(OUTBOX_STEP_RELOAD) &&
-		(outbox_loop_reload_is_due() || outbox_roster_to_load() != NIL))
-		return 0;
-	if (outbox_enabled && now >= outbox_loop.due.retry_locks_at &&
-		(more ||
-		 outbox_reader_has_work(&outbox_loop.roster.busy,
-								outbox_step_may(OUTBOX_STEP_READ), now) ||
-		 (outbox_step_may(OUTBOX_STEP_READ) &&
-		  is_news(pg_atomic_read_u64(&db->emitted), now))))
+	if (outbox_enabled &&
+		((more && now >= outbox_loop.due.retry_locks_at) || reading_is_due(&r, now)))
 		return 0;
 	if (outbox_loop.traffic.refill_all && outbox_loop.traffic.sending_allowed)
 		return 0;
 	if (sharing && outbox_loop.turns[OUTBOX_TURN_SHARE] > 0)
 		return 0;
-	if (outbox_step_may(OUTBOX_STEP_RELOAD))
-		until = Min(until, outbox_loop.roster.reload_at);
+	until = Min(until, reload_due());
 	if (outbox_enabled && outbox_step_may(OUTBOX_STEP_READ))
 		until = Min(until, now < read_not_before ? read_not_before : wakeup_at);
 	if (outbox_loop.roster.recreating)

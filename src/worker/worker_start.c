@@ -164,7 +164,7 @@ read_origin(void)
 	{
 		outbox_session_set_epoch(epoch);
 		outbox_log_init(outbox_sequence_oid());
-		outbox_scheduled_init(epoch, zero);
+		outbox_scheduled_init(db, epoch, zero);
 		return;
 	}
 	rest(
