@@ -2,19 +2,14 @@
 -- Copies: a log that was written elsewhere, and its adoption
 ------------------------------------------------------------------------
 
-CREATE FUNCTION outbox.claim_log() RETURNS void
+CREATE FUNCTION outbox.claim_log(epoch int8 DEFAULT NULL) RETURNS void
 LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_claim_log_1_0';
 COMMENT ON FUNCTION outbox.claim_log IS
-'Makes the log belong to this system and database, if it belongs to none yet';
+'Makes the log belong to this system and database, if it belongs to none yet, or with this epoch whatever it belonged to before';
 
 CREATE FUNCTION outbox.log_owner() RETURNS text
 LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_log_owner_1_0';
 COMMENT ON FUNCTION outbox.log_owner IS 'What the log belongs to, in one of the words that adopt() compares';
-
-CREATE FUNCTION outbox.own_log(epoch int8) RETURNS void
-LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_own_log_1_0';
-COMMENT ON FUNCTION outbox.own_log IS
-'Makes the log belong to this system and database, with this epoch, whatever it belonged to before';
 
 -- Where a subscription writes to a table of outbox, the publisher's rows would be
 -- taken for rows of this database.
@@ -92,7 +87,7 @@ AS $$
                           (SELECT c.epoch FROM seen c ORDER BY c.seq DESC, c.at DESC LIMIT 1)) AS epoch) n;
     UPDATE outbox.origins o SET first = true
     WHERE NOT o.first AND NOT EXISTS (SELECT 1 FROM outbox.origins p WHERE p.adopted_by = o.epoch);
-    -- Events that were emitted while it was held are those of a copy until own_log().
+    -- Events that were emitted while it was held are those of a copy until claim_log().
     UPDATE outbox.origins SET system_identifier = 0 WHERE adopted_by IS NULL
 $$;
 COMMENT ON FUNCTION outbox.find_origins IS
@@ -348,7 +343,7 @@ BEGIN
         EXIT WHEN last_round;
         lowest := GREATEST(lowest, newest);
     END LOOP;
-    PERFORM outbox.own_log(new_epoch);
+    PERFORM outbox.claim_log(new_epoch);
 
     -- The position of each endpoint, in snapshots of this system. Endpoints that have
     -- nothing left share one. Events that this transaction may still emit have higher

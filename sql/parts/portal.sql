@@ -104,16 +104,21 @@ END $$;
 COMMENT ON FUNCTION outbox.portal_tenant IS 'The tenant, if it can be one (22004: NULL; 22023: no tenant has this name)';
 
 -- Sinks are for the operator: they may be in its own network, or need its credentials.
-CREATE FUNCTION outbox.check_portal_url(url text) RETURNS void
+CREATE FUNCTION outbox.check_portal(url text, topics text[]) RETURNS void
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     IF url !~* '^https?:' THEN
         RAISE EXCEPTION 'the endpoint of a tenant must be a webhook'
             USING ERRCODE = 'invalid_parameter_value', COLUMN = 'url', HINT = 'Use a URL that begins with https://.';
+    ELSIF octet_length(array_to_string(topics, ',')) > 8192 THEN
+        RAISE EXCEPTION 'the patterns have % bytes', octet_length(array_to_string(topics, ','))
+            USING ERRCODE = 'program_limit_exceeded', COLUMN = 'topics',
+                  HINT = 'Use at most 8192 bytes, commas included. A pattern like "order.*" stands for many topics.';
     END IF;
 END $$;
-COMMENT ON FUNCTION outbox.check_portal_url IS 'Refuses a URL of another sink than HTTP (22023)';
+COMMENT ON FUNCTION outbox.check_portal IS
+'Refuses a URL of another sink than HTTP (22023), and more patterns than a tenant may give (54000)';
 
 -- What calls leave behind is bounded by their number.  The calls of a tenant run one after
 -- the other: the lock is one of a row, which no other role can take.
@@ -155,18 +160,6 @@ BEGIN
     RETURN s;
 END $$;
 COMMENT ON FUNCTION outbox.portal_own IS 'The endpoint of a tenant, locked, for a call that is counted (42704: it has none of this name)';
-
-CREATE FUNCTION outbox.check_portal_topics(topics text[]) RETURNS void
-LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    IF octet_length(array_to_string(topics, ',')) > 8192 THEN
-        RAISE EXCEPTION 'the patterns have % bytes', octet_length(array_to_string(topics, ','))
-            USING ERRCODE = 'program_limit_exceeded', COLUMN = 'topics',
-                  HINT = 'Use at most 8192 bytes, commas included. A pattern like "order.*" stands for many topics.';
-    END IF;
-END $$;
-COMMENT ON FUNCTION outbox.check_portal_topics IS 'Refuses more patterns than a tenant may give (54000)';
 
 -- The settings as alter_endpoint() takes them. A setting that is null goes back to its default.
 CREATE FUNCTION outbox.portal_settings(tenant text, settings jsonb, OUT given outbox.endpoint_settings, OUT reset text[])
@@ -222,8 +215,7 @@ BEGIN
                                   WHERE a.attrelid = 'outbox.endpoint_settings'::regclass AND a.attname = setting);
         END;
     END LOOP;
-    PERFORM outbox.check_portal_url(settings ->> 'url');
-    PERFORM outbox.check_portal_topics(given.topics);
+    PERFORM outbox.check_portal(settings ->> 'url', given.topics);
     SELECT COALESCE(array_agg(s.key), '{}') INTO reset FROM jsonb_each(settings) s WHERE s.value = 'null';
 END $$;
 COMMENT ON FUNCTION outbox.portal_settings IS
@@ -268,7 +260,7 @@ BEGIN
     SELECT * INTO p FROM outbox.portal_settings(tenant, settings);
     BEGIN
         IF url IS NOT NULL THEN
-            PERFORM outbox.check_portal_url(url);
+            PERFORM outbox.check_portal(url, NULL);
             PERFORM outbox.create_endpoint(name, url, topics => COALESCE((p.given).topics, '{*}'),
                                            filter => (p.given).filter, tenant => tenant);
             settings := settings - '{topics,filter}'::text[];
@@ -596,7 +588,7 @@ DECLARE
     s outbox.endpoint_settings := outbox.portal_own(tenant, endpoint);
     n int8 := 1;
 BEGIN
-    PERFORM outbox.check_portal_topics(topics);
+    PERFORM outbox.check_portal(NULL, topics);
     IF event IS NULL OR EXISTS (
         SELECT 1 FROM outbox.parked k
         WHERE k.endpoint_id = s.endpoint_id AND k.event_id = event AND k.status IN ('dead', 'retrying')) THEN
@@ -617,7 +609,7 @@ DECLARE
     s outbox.endpoint_settings := outbox.portal_own(tenant, endpoint);
     n int8;
 BEGIN
-    PERFORM outbox.check_portal_topics(topics);
+    PERFORM outbox.check_portal(NULL, topics);
     n := outbox.start_replay(endpoint, from_time, to_time, topics, CASE WHEN s.filter IS NULL THEN 10000 ELSE 1000 END);
     RETURN jsonb_build_object('replay_id', CASE WHEN n IS DISTINCT FROM 0 THEN currval('outbox.replays_replay_id_seq') END, 'expected', n);
 END $$;

@@ -121,10 +121,6 @@ LANGUAGE C STABLE STRICT AS 'MODULE_PATHNAME', 'outbox_shown_1_0';
 COMMENT ON FUNCTION outbox.shown IS
 'The URL (text) or the headers (jsonb) of an endpoint in clear, or as stored if they cannot be opened';
 
-CREATE FUNCTION outbox.can_seal() RETURNS void
-LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_can_seal_1_0';
-COMMENT ON FUNCTION outbox.can_seal IS 'Raises an error (55000) when there is no key that seals';
-
 CREATE FUNCTION outbox.rotate_secret(name text,
     grace interval DEFAULT '24 hours',
     secret text DEFAULT NULL) RETURNS void
@@ -230,7 +226,12 @@ DECLARE
     k record;
     former record;
 BEGIN
-    PERFORM outbox.can_seal();
+    -- This raises an error where the file of keys cannot be used.
+    IF outbox.seal(0, 'secret', text 'x') = 'x' THEN
+        RAISE EXCEPTION 'secrets cannot be sealed: outbox.secret_key_file is not set'
+            USING ERRCODE = 'object_not_in_prerequisite_state',
+                  HINT = 'outbox.secret_key_file must name a file that belongs to the server''s user, has mode 0600, and has a key in base64 on each line.';
+    END IF;
     sealed := 0;
     kept := 0;
     unopened := 0;

@@ -59,8 +59,7 @@ typedef struct OutboxDelivery
 								   * batch with it.  0: it may be in a batch with any
 								   * other delivery of group 0. */
 	OutboxEvent			  *event;
-	OutboxEvent			  *sent;	 /* the event that its request was made of, or NULL */
-	size_t				   sent_len; /* bytes of the request's body */
+	OutboxEvent			  *sent; /* the event that its request was made of, or NULL */
 	int64				   seq;
 	bool				   parked;		/* true if it has a row in outbox.parked */
 	bool				   was_retry;	/* true if its row says 'retrying', or has to be

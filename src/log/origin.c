@@ -157,16 +157,34 @@ outbox_origin_claim(void)
 	pull_back_events();
 }
 
-/* claim_log(): the first thing that create_endpoint() does. */
-OUTBOX_FUNCTION(outbox_claim_log_1_0, 0)
+/* Closes all former origins and makes a new one.  The caller has locked the table. */
+static void
+own(int64 epoch)
+{
+	Datum args[1] = {Int64GetDatum(epoch)};
+
+	outbox_query("UPDATE outbox.origins SET adopted_by = $1 WHERE adopted_by IS NULL", 1,
+				 (Oid[]){INT8OID}, args, NULL);
+	make_origin(epoch,
+				outbox_query("SELECT 1 FROM outbox.origins LIMIT 1", 0, NULL, NULL,
+							 NULL) == 0);
+}
+
+/*
+ * claim_log(NULL): the first thing that create_endpoint() does.  claim_log(epoch): the last
+ * one of adopt().
+ */
+OUTBOX_FUNCTION(outbox_claim_log_1_0, 1)
 {
 	int64 epoch;
 	bool  zero;
 
-	(void) fcinfo;
 	SPI_connect();
-	outbox_origin_claim();
-	if (outbox_origin(&epoch, &zero, true) == OUTBOX_ORIGIN_LOST)
+	if (!PG_ARGISNULL(0))
+		own(PG_GETARG_INT64(0));
+	else
+		outbox_origin_claim();
+	if (PG_ARGISNULL(0) && outbox_origin(&epoch, &zero, true) == OUTBOX_ORIGIN_LOST)
 		ereport(
 			ERROR,
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
@@ -196,25 +214,6 @@ OUTBOX_FUNCTION(outbox_log_owner_1_0, 0)
 	origin = outbox_origin(&epoch, &zero, true);
 	SPI_finish();
 	PG_RETURN_TEXT_P(cstring_to_text(words[origin]));
-}
-
-/*
- * own_log(): closes all former origins and inserts a new one.  The caller has locked
- * the table.
- */
-OUTBOX_FUNCTION(outbox_own_log_1_0, 1)
-{
-	Datum args[1] = {PG_GETARG_DATUM(0)};
-	bool  first;
-
-	SPI_connect();
-	outbox_query("UPDATE outbox.origins SET adopted_by = $1 WHERE adopted_by IS NULL", 1,
-				 (Oid[]){INT8OID}, args, NULL);
-	first = outbox_query("SELECT 1 FROM outbox.origins LIMIT 1", 0, NULL, NULL, NULL) ==
-		0;
-	make_origin(PG_GETARG_INT64(0), first);
-	SPI_finish();
-	PG_RETURN_VOID();
 }
 
 /*

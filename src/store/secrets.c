@@ -220,23 +220,3 @@ OUTBOX_FUNCTION(outbox_shown_1_0, 2)
 	(void) change_argument(fcinfo, show, NULL, &result, problem);
 	return result;
 }
-
-/* can_seal(): throws an error if no key file is set, or it has no usable key. */
-OUTBOX_FUNCTION(outbox_can_seal_1_0, 0)
-{
-	OutboxKeyring ring;
-	char		  problem[OUTBOX_SEAL_PROBLEM];
-	bool		  can;
-
-	(void) fcinfo;
-	outbox_keyring_load(&ring);
-	can = ring.nkeys > 0;
-	if (ring.wanted)
-		snprintf(problem, sizeof(problem), "the key file %s", ring.problem);
-	else
-		strlcpy(problem, "outbox.secret_key_file is not set", sizeof(problem));
-	outbox_keyring_wipe(&ring);
-	if (!can)
-		refuse_to_seal(problem);
-	PG_RETURN_VOID();
-}

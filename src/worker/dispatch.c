@@ -357,7 +357,6 @@ send(OutboxEndpoint *ep, OutboxDelivery *d, TimestampTz now)
 	d->transport = transport;
 	d->transfer = t;
 	d->sent = event;
-	d->sent_len = message.body_len;
 	d->started_at = begin_flight(ep, transport->memory, message.body_len);
 	OUTBOX_CRASH_POINT("send.begin");
 	start(ep, t, &message, d);
