@@ -290,26 +290,21 @@ check_durability(void)
 	outbox_loop.traffic.sending_allowed = may;
 }
 
-/* Once a second: the system's figures of the process do not change faster. */
-static void
-publish_resident(TimestampTz now)
-{
-	static TimestampTz at;
-
-	if (now - at < USECS_PER_SEC && now >= at)
-		return;
-	at = now;
-	pg_atomic_write_u64(&self->resident, outbox_memory_resident());
-	pg_atomic_write_u64(&self->bound,
-						outbox_memory_bound(outbox_loop.roster.n,
-											outbox_slots_in_flight()));
-}
-
 /* Publishes the state that the views show. */
 static void
 publish(TimestampTz now)
 {
-	publish_resident(now);
+	static TimestampTz at;
+
+	/* Once a second: the system's figures of the process do not change faster. */
+	if (now - at >= USECS_PER_SEC || now < at)
+	{
+		at = now;
+		pg_atomic_write_u64(&self->resident, outbox_memory_resident());
+		pg_atomic_write_u64(&self->bound,
+							outbox_memory_bound(outbox_loop.roster.n,
+												outbox_slots_in_flight()));
+	}
 	outbox_log_lines_sum_up(now);
 	outbox_publish(now);
 	pg_atomic_write_u64(&self->endpoints, outbox_loop.roster.n);
