@@ -3,6 +3,7 @@ use strict;
 use warnings;
 
 use OutboxTest;
+use OutboxTest::Copies;
 use PostgreSQL::Test::Cluster;
 use Test::More;
 
@@ -65,6 +66,32 @@ $node->safe_psql('postgres', $set_back);
 emitted($node->safe_psql('postgres', $many));
 $node->safe_psql('postgres', 'SELECT outbox.resume_endpoint(\'all\')');
 all_arrive('an endpoint that is behind');
+
+# In a copy that is adopted: before it is, while it waits for that, and afterwards, with a server that was started meanwhile
+$open->quit;
+$node->safe_psql('postgres', "SELECT outbox.pause_endpoint('all')");
+my @waiting = split /\n/, $node->safe_psql('postgres', $many);
+$node->safe_psql('template1', 'CREATE DATABASE copy TEMPLATE postgres');
+my $theirs = OutboxTest::Receiver->new('copy');
+redirect($node, 'copy', $theirs, 'all');
+my @here;
+foreach my $at ('before', 'restart', 'held')
+{
+	$node->safe_psql('copy', $set_back);
+	push @here, split /\n/, $node->safe_psql('copy', $many);
+	$node->restart if $at eq 'restart';
+}
+$node->safe_psql('copy', $set_back);
+$node->safe_psql('copy', "SELECT outbox.adopt(), outbox.resume_endpoint('all')");
+push @here, split /\n/, $node->safe_psql('copy', $many);
+$node->safe_psql('copy', $set_back);
+push @here, split /\n/, $node->safe_psql('copy', $many);
+ok((wait_until { my %got = map { $_->{id} => 1 } $theirs->delivered; !grep { !$got{$_} } @waiting, grep { /\S/ } @here } 'each event of the copy arrives'),
+	'each event of the copy arrives');
+is($node->safe_psql('copy', 'SELECT count(*) - count(DISTINCT seq) FROM outbox.all_events'), 0, 'the copy: no number is given out twice');
+emitted(@waiting);
+$node->safe_psql('postgres', "SELECT outbox.resume_endpoint('all')");
+all_arrive('the original');
 
 # A second log in the same database begins anew
 $node->safe_psql('postgres', 'DROP EXTENSION outbox; CREATE EXTENSION outbox');
