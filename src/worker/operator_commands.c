@@ -37,6 +37,7 @@
 #include "worker/operator_commands.h"
 #include "worker/reader.h"
 #include "worker/slots.h"
+#include "worker/watchdog.h"
 
 /* Commands per transaction, and µs after which it takes no more of them. */
 #define BATCH 200
@@ -486,11 +487,12 @@ together(Command *commands, int n)
 	return n;
 }
 
-/* The endpoints owe the time since 'begun', each its part. */
+/* The endpoints owe the time that the batch took, each its part. */
 static void
-charge_all(const Command *commands, int n, TimestampTz begun)
+charge_all(const Command *commands, int n)
 {
-	TimestampTz now = GetCurrentTimestamp();
+	TimestampTz now;
+	int64		usec = outbox_watchdog_work(&now);
 	int			from = 0;
 
 	for (int i = 1; i <= n; i++)
@@ -500,7 +502,7 @@ charge_all(const Command *commands, int n, TimestampTz begun)
 		if (i < n && commands[i].ep == ep)
 			continue;
 		if (ep && !commands[from].left_alone)
-			outbox_slots_judged(ep, Max(now - begun, 0) * (i - from) / n, now);
+			outbox_slots_judged(ep, usec * (i - from) / n, now);
 		from = i;
 	}
 }
@@ -514,15 +516,14 @@ outbox_operator_commands_run(void *now)
 	bool			over;
 	int				found;
 	int				n;
-	TimestampTz		begun;
 	TimestampTz		until;
 	OutboxStepError failure;
 
 	(void) now;
+	(void) outbox_watchdog_work(&until);
 	outbox_txn_begin_step();
 	outbox_lock_indexes(OUTBOX_TABLE_EVENTS_0, OUTBOX_TABLE_KEPT_EVENTS);
-	begun = GetCurrentTransactionStartTimestamp();
-	if (outbox_command_pass_begin(begun))
+	if (outbox_command_pass_begin(GetCurrentTransactionStartTimestamp()))
 		retry_at = DT_NOEND;
 	found = fetch(commands);
 	n = together(commands, found);
@@ -563,7 +564,7 @@ outbox_operator_commands_run(void *now)
 
 	for (int i = 0; i < n; i++)
 		take_effect(&commands[i]);
-	charge_all(commands, n, begun);
+	charge_all(commands, n);
 	if (over)
 		outbox_command_pass_end();
 	else

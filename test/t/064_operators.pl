@@ -287,8 +287,10 @@ ask("BEGIN; SELECT outbox.cancel('$again', 'm'); SELECT outbox.retry('m'); SELEC
 becomes($_, 'cancelled:cancelled', 'cancelled once') foreach $retrying, $again;
 ask("BEGIN; SELECT outbox.discard('x', '$alone'); SELECT outbox.discard('x', '$alone'); COMMIT");
 becomes($alone, 'cancelled:discarded', 'discarded once');
+$receiver->control(path => '/ok/x', behave => '/hold');
 ask("BEGIN; SELECT outbox.retry('x'); SELECT outbox.discard('x'); SELECT outbox.cancel('$follower', 'x'); COMMIT");
 becomes($follower, 'cancelled:cancelled', 'cancelled');
+$receiver->control(path => '/ok/x', behave => '/status/500');
 becomes($dead_head, 'dead:max_attempts', 'tried again, and dead again');
 ok(wait_sql($node, "SELECT bool_and(s.dead = d.dead AND s.blocked = 0 AND s.retrying = 0) FROM outbox.stats s JOIN"
 	  . " (SELECT endpoint, count(*) FILTER (WHERE status = 'dead') AS dead FROM outbox.deliveries GROUP BY 1) d USING (endpoint)"
