@@ -309,6 +309,7 @@ BEGIN
     e.topic := topic;
     e.payload := COALESCE(payload, (SELECT t.example FROM outbox.event_types t WHERE t.topic = e.topic),
                           jsonb_build_object('endpoint', name, 'message', 'A test event: nothing happened.'));
+    e.headers := '{"outbox-test": "true"}';
     e.test_of := id;
     PERFORM outbox.check_event(e.seq, e.topic, NULL, NULL, e.tenant, NULL, e.payload, NULL, NULL);
     INSERT INTO outbox.kept_events VALUES (e.*);

@@ -98,8 +98,11 @@ append_standard(OutboxBatchBody *b, OutboxEvent *event)
 	p = outbox_put_json_string(p, event->topic, topic_len);
 	p = outbox_put_literal(p, ",\"key\":");
 	p = key ? outbox_put_json_string(p, key, key_len) : outbox_put_literal(p, "null");
-	p = outbox_put_literal(p, ",\"sequence\":");
-	p += pg_lltoa(event->seq, p);
+	if (tenant == NULL)
+	{
+		p = outbox_put_literal(p, ",\"sequence\":");
+		p += pg_lltoa(event->seq, p);
+	}
 	p = outbox_put_literal(p, ",\"headers\":");
 	p = headers ? outbox_put(p, headers, headers_len) : outbox_put_literal(p, "null");
 	if (tenant)

@@ -187,9 +187,12 @@ collect(OutboxEvent *event, Scratch *scratch, int *n)
 	}
 	if (event->tenant)
 		a = set(a, "outboxtenant", event->tenant, strlen(event->tenant), false);
-	snprintf(scratch->sequence, sizeof(scratch->sequence), "%0*lld", SEQUENCE_DIGITS,
-			 (long long) event->seq);
-	a = set(a, "sequence", scratch->sequence, SEQUENCE_DIGITS, true);
+	else
+	{
+		snprintf(scratch->sequence, sizeof(scratch->sequence), "%0*lld", SEQUENCE_DIGITS,
+				 (long long) event->seq);
+		a = set(a, "sequence", scratch->sequence, SEQUENCE_DIGITS, true);
+	}
 	if (event->headers)
 		a = set_extensions(a, event->headers);
 	*n = a - list;

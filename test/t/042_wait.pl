@@ -83,6 +83,7 @@ is(ask("SELECT outbox.wait_for('$id')"), 't', 'a test event is delivered');
 my ($request) = $receiver->requests(id => $id);
 is($request->{headers}{'outbox-topic'}, 'outbox.test', 'its topic');
 is($request->{signature}, 'valid', 'it is signed');
+is($request->{headers}{'outbox-test'}, 'true', 'it says that it is a test');
 is($request->{path}, '/ok/a', 'it goes where it was asked for');
 is( ask("SELECT endpoint, status FROM outbox.deliveries WHERE event_id = '$id'"),
 	'ok|delivered', 'outbox.deliveries shows it');

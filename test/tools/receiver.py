@@ -121,7 +121,6 @@ def batch_members(headers, body):
             "id": item["id"],
             "key": item.get("subject" if cloudevents else "key"),
             "topic": item.get("topic"),
-            "sequence": int(item["sequence"]),
             "n": data.get("n") if isinstance(data, dict) else None,
             "sha256": hashlib.sha256(
                 json.dumps(item, sort_keys=True).encode()).hexdigest()})

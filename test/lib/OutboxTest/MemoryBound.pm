@@ -161,9 +161,9 @@ sub comes_back
 		foreach my $request ($r->delivered)
 		{
 			next unless $request->{path} =~ /(e\d+)$/;
-			my ($e, $key, $seq) = ($1, $request->{headers}{'outbox-key'}, $request->{headers}{'outbox-sequence'});
-			$wrong++ if $got{$e}{$key} && $got{$e}{$key} >= $seq;
-			$got{$e}{$key} = $seq;
+			my ($e, $key, $n) = ($1, $request->{headers}{'outbox-key'}, $request->{n});
+			$wrong++ if $got{$e}{$key} && $got{$e}{$key} >= $n;
+			$got{$e}{$key} = $n;
 			$got{$e}{n}++;
 		}
 	}
