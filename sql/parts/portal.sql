@@ -161,6 +161,19 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION outbox.portal_own IS 'The endpoint of a tenant, locked, for a call that is counted (42704: it has none of this name)';
 
+-- The text of 1e131000 has 131,001 characters, so a few kB with such numbers are hundreds of MB.
+CREATE FUNCTION outbox.check_portal_numbers(value jsonb, argument text) RETURNS void
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF jsonb_path_exists(value, 'strict $.** ? (@.type() == "number" && (@ > 1e50 || @ < -1e50 || (@ < 1e-50 && @ > -1e-50 && @ != 0)))',
+                         silent => true) THEN
+        RAISE EXCEPTION 'a number in % has too many digits', argument
+            USING ERRCODE = 'invalid_parameter_value', COLUMN = argument, HINT = 'Write it as a string.';
+    END IF;
+END $$;
+COMMENT ON FUNCTION outbox.check_portal_numbers IS 'Refuses numbers with more digits than a tenant may give (22023)';
+
 -- The settings as alter_endpoint() takes them. A setting that is null goes back to its default.
 CREATE FUNCTION outbox.portal_settings(tenant text, settings jsonb, OUT given outbox.endpoint_settings, OUT reset text[])
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
@@ -174,10 +187,11 @@ BEGIN
     IF settings IS NULL OR jsonb_typeof(settings) <> 'object' THEN
         RAISE EXCEPTION 'settings must be a JSON object'
             USING ERRCODE = 'invalid_parameter_value', COLUMN = 'settings', HINT = 'Write it like {"topics": ["order.*"]}.';
-    ELSIF pg_column_size(settings) > 65536 THEN
+    ELSIF pg_column_size(settings) > 32768 THEN
         RAISE EXCEPTION 'the settings take % bytes', pg_column_size(settings)
-            USING ERRCODE = 'program_limit_exceeded', COLUMN = 'settings', HINT = 'Use at most 65536 bytes for all of them.';
+            USING ERRCODE = 'program_limit_exceeded', COLUMN = 'settings', HINT = 'Use at most 32768 bytes for all of them.';
     END IF;
+    PERFORM outbox.check_portal_numbers(settings, 'settings');
     SELECT l.settings INTO allowed FROM outbox.portal_limits(tenant) l;
     FOR setting, value IN SELECT * FROM jsonb_each(settings) LOOP
         PERFORM outbox.check_portal_setting(setting);
@@ -650,6 +664,7 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     PERFORM outbox.portal_own(tenant, name);
+    PERFORM outbox.check_portal_numbers(payload, 'payload');
     RETURN outbox.send_test(name, topic, payload);
 END $$;
 COMMENT ON FUNCTION outbox.portal_send_test IS

@@ -11,6 +11,7 @@
 #include "base/outbox.h"
 
 #include "fmgr.h"
+#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
@@ -73,12 +74,18 @@ forbid(Walk *w, bool found, const char *problem)
 		w->problem = problem;
 }
 
-/* A number of many digits would be copied, and calculated with, for each item. */
+/*
+ * A number of many digits would be copied, and calculated with, for each item.  To print
+ * 1e131000 takes milliseconds, so this is done once.
+ */
 static void
 walk_number(JsonPathItem *item, Walk *w)
 {
-	Datum digits = DirectFunctionCall1(numeric_out, NumericGetDatum(jspGetNumeric(item)));
+	Datum digits;
 
+	if (w->problem)
+		return;
+	digits = DirectFunctionCall1(numeric_out, NumericGetDatum(jspGetNumeric(item)));
 	forbid(w, strlen(DatumGetCString(digits)) > OUTBOX_FILTER_MAX_DIGITS,
 		   "it has a number of more than 40 characters");
 }
@@ -376,8 +383,8 @@ OUTBOX_FUNCTION(outbox_check_filter_1_0, 1)
 {
 	JsonPath   *path = PG_GETARG_JSONPATH_P(0);
 	bool		lax = (path->header & JSONPATH_LAX) != 0;
-	const char *problem = find_problem(path, lax);
-	char *text = DatumGetCString(DirectFunctionCall1(jsonpath_out, PG_GETARG_DATUM(0)));
+	const char *problem;
+	char	   *text = "";
 
 	if (VARSIZE(path) > OUTBOX_MAX_FILTER)
 		ereport(
@@ -388,6 +395,12 @@ OUTBOX_FUNCTION(outbox_check_filter_1_0, 1)
 			 errhint(
 				 "Use at most %d bytes, as pg_column_size() counts them. A comparison takes about 60.",
 				 OUTBOX_MAX_FILTER)));
+	problem = find_problem(path, lax);
+	if (problem)
+	{
+		text = DatumGetCString(DirectFunctionCall1(jsonpath_out, PG_GETARG_DATUM(0)));
+		text[pg_mbcliplen(text, strlen(text), OUTBOX_MAX_FILTER)] = '\0';
+	}
 	if (problem && strcmp(problem, NO_PREDICATE) == 0)
 		ereport(
 			ERROR,

@@ -58,6 +58,13 @@ foreach my $filter ('$.a == "like_regex"', '$.a == "a/b" || $.b starts with "tex
 	my ($rc, $out, $err) = $node->psql('postgres',
 		"\\set VERBOSITY verbose\nSELECT outbox.portal_alter_endpoint('acme', 'f', jsonb_build_object('filter', repeat('\$.a == 1 || ', 2000000) || '\$.a == 1'))");
 	like($err, qr/54000: the settings take \d+ bytes/, 'a text of 24 MB is not read');
+	($rc, $out, $err) = $node->psql('postgres',
+		"SELECT outbox.portal_alter_endpoint('acme', 'f', jsonb_build_object('filter', '\$.a == 1' || repeat(' || \$.a == 1e131000', 25)))");
+	like($err, qr/it has a number of more than 40 characters/, 'numbers with very many digits');
+	cmp_ok(length($err), '<', 10000, 'are not printed');
+	($rc, $out, $err) = $node->psql('postgres',
+		"SELECT outbox.portal_alter_endpoint('acme', 'f', jsonb_build_object('filter', '\$.a == 1' || repeat(' || \$.a == 1e131000', 1500)))");
+	like($err, qr/filter takes \d+ bytes/, 'however many there are');
 }
 
 # --- Whatever is accepted ends in time and without an error, over the worst payloads that it is judged over.

@@ -173,5 +173,22 @@ pass('another tenant may all the time');
 ($good, $states) = calls('alone', 150, "portal_pause_endpoint('initech', (SELECT e ->> 'name' FROM outbox.portal_endpoints('initech') e))");
 is("$good $states", '150 ', 'one by one as well, up to its limit');
 
+# A number of a few bytes can have a text of 131,001 characters.  None is printed, not even to refuse it.
+
+ask("SELECT outbox.portal_create_endpoint('initech', '$url', name => 'e')", 'portal');
+foreach my $number ('1e131000', '-1e131000', '1e-16383')
+{
+	foreach my $call (map({ "portal_alter_endpoint('initech', 'e', jsonb_build_object('$_', n.n))" } qw(metadata headers label rate_limit topics filter url)),
+		q[portal_create_endpoint('initech', 'https://example.com', jsonb_build_object('metadata', jsonb_build_object('a', n.n)))],
+		q[portal_send_test('initech', 'e', 'a', n.n)])
+	{
+		(undef, undef, $err) = $node->psql('postgres', "\\set VERBOSITY verbose\n"
+			  . "SELECT outbox.$call FROM (SELECT jsonb_agg('$number'::jsonb) FROM generate_series(1, 20)) n (n)", extra_params => [ '-U', 'portal' ]);
+		like($err, qr/ERROR:  22023: a number in (settings|payload) has too many digits.*HINT/s, "$number: " . substr($call, 0, 90));
+	}
+}
+is( ask(q[SELECT outbox.portal_alter_endpoint('initech', 'e', '{"metadata": {"a": [12345678901234567890, -0.5, 0, 1e20]}}') -> 'metadata'], 'portal'),
+	'{"a": [12345678901234567890, -0.5, 0, 100000000000000000000]}', 'numbers of some digits are taken');
+
 $node->stop;
 done_testing();
