@@ -37,7 +37,6 @@
 #include "worker/operator_commands.h"
 #include "worker/reader.h"
 #include "worker/slots.h"
-#include "worker/watchdog.h"
 
 /* Commands per transaction, and µs after which it takes no more of them. */
 #define BATCH 200
@@ -487,12 +486,15 @@ together(Command *commands, int n)
 	return n;
 }
 
-/* The endpoints owe the time that the batch took, each its part. */
+/*
+ * The endpoints owe the time since 'begun', each its part.  Others wait for the whole of it,
+ * so a wait for the disk or a processor counts, too.
+ */
 static void
-charge_all(const Command *commands, int n)
+charge_all(const Command *commands, int n, TimestampTz begun)
 {
-	TimestampTz now;
-	int64		usec = outbox_watchdog_work(&now);
+	TimestampTz now = GetCurrentTimestamp();
+	int64		usec = Max(now - begun, 0);
 	int			from = 0;
 
 	for (int i = 1; i <= n; i++)
@@ -516,11 +518,11 @@ outbox_operator_commands_run(void *now)
 	bool			over;
 	int				found;
 	int				n;
+	TimestampTz		begun = GetCurrentTimestamp();
 	TimestampTz		until;
 	OutboxStepError failure;
 
 	(void) now;
-	(void) outbox_watchdog_work(&until);
 	outbox_txn_begin_step();
 	outbox_lock_indexes(OUTBOX_TABLE_EVENTS_0, OUTBOX_TABLE_KEPT_EVENTS);
 	if (outbox_command_pass_begin(GetCurrentTransactionStartTimestamp()))
@@ -564,7 +566,7 @@ outbox_operator_commands_run(void *now)
 
 	for (int i = 0; i < n; i++)
 		take_effect(&commands[i]);
-	charge_all(commands, n);
+	charge_all(commands, n, begun);
 	if (over)
 		outbox_command_pass_end();
 	else
