@@ -76,21 +76,25 @@ outbox_memory_taken(size_t bytes)
 }
 
 /*
- * A single small piece in use keeps free() from returning all of the heap before it.
- * malloc_trim() returns every free page, wherever it lies.  It walks the whole heap,
- * so it is called at most once a second, and only when most of a larger peak is free
- * again.
+ * A single small piece in use keeps free() from returning all of the heap before it, and
+ * each thread of a library has a heap of its own.  malloc_trim() returns every free page,
+ * wherever it lies.  It walks all heaps, so it is called at most once a second, and only
+ * when most of a larger peak is free again, or the process has grown since.
  */
 void
 outbox_memory_give_back(TimestampTz now)
 {
-	static TimestampTz given_back_at;
+	static TimestampTz looked_at;
+	static size_t	   resident; /* after the last call */
 
-	if ((outbox_memory_peak < 2 * outbox_memory_used + KEEP_FREE && freed < KEEP_FREE) ||
-		(now - given_back_at < USECS_PER_SEC && now >= given_back_at))
+	if (now - looked_at < USECS_PER_SEC && now >= looked_at)
 		return;
-	given_back_at = now;
+	looked_at = now;
+	if (outbox_memory_peak < 2 * outbox_memory_used + KEEP_FREE && freed < KEEP_FREE &&
+		outbox_memory_resident() < resident + resident / 8 + KEEP_FREE)
+		return;
 	freed = 0;
 	outbox_memory_peak = outbox_memory_used;
 	malloc_trim(0);
+	resident = outbox_memory_resident();
 }
