@@ -293,8 +293,9 @@ outbox_flow_judged(OutboxFlow *f, int64 usec, TimestampTz now)
 		debt = (root->judged_paid_at - clock) / price(root);
 		if (debt > DEBT_FREE)
 		{
+			/* If it waits already, the others know of the rest. */
+			late = Max(late, root->judge_at > clock ? usec : debt);
 			root->judge_at = root->judged_paid_at;
-			late = Max(late, debt);
 		}
 	}
 	owe(&root->judged_paid_at, late * price(root), clock);

@@ -11,11 +11,19 @@
 #include "base/outbox.h"
 
 #include "utils/memutils.h"
+#include "utils/timestamp.h"
 
 #include "worker/command_pass.h"
 #include "worker/loop.h"
 #include "worker/roster.h"
 #include "worker/slots.h"
+
+/*
+ * A pass with all endpoints begins after so many times the time that the first read of the
+ * one before took.  While a snapshot is held, that read passes over the rows of all commands
+ * that were carried out.
+ */
+#define REST_FACTOR 10
 
 /* An endpoint whose commands wait. */
 typedef struct Left
@@ -33,8 +41,10 @@ static struct
 	int32			   resumed; /* an endpoint that did not begin with its first command,
 								 * and does not owe (0: none) */
 	TimestampTz		   begun;	/* the last one with all endpoints */
-	List			  *left;	/* of Left, by endpoint_id */
-	TimestampTz		   paid_at; /* when one of these may have paid */
+	TimestampTz		   rested_at; /* when the next one with all endpoints may begin */
+	List			  *left;	  /* of Left, by endpoint_id */
+	TimestampTz		   paid_at;	  /* when one of these may have paid */
+	int32			   turn;	  /* the endpoint that went on last */
 } pass = {.paid_at = DT_NOEND};
 
 static bool
@@ -101,16 +111,18 @@ forget(Left *left)
 	pfree(left);
 }
 
-/* Returns an endpoint that has paid (NULL: none). */
+/* Returns an endpoint that has paid (NULL: none), each in turn. */
 static Left *
 find_paid(TimestampTz now)
 {
+	int first = left_from((int64) pass.turn + 1);
+
 	if (now < pass.paid_at)
 		return NULL;
 	pass.paid_at = DT_NOEND;
 	for (int i = 0; i < list_length(pass.left); i++)
 	{
-		Left *left = left_at(i);
+		Left *left = left_at((first + i) % list_length(pass.left));
 
 		if (!left->owes || owes(outbox_loop_find(left->endpoint_id)))
 			continue;
@@ -120,15 +132,30 @@ find_paid(TimestampTz now)
 	return NULL;
 }
 
+/* What was committed since it began may have lower numbers, so it begins once more. */
+static void
+end_resumed(void)
+{
+	const Left *left = left_at(left_from(pass.resumed));
+
+	if (pass.resumed == 0)
+		return;
+	if (left == NULL || left->endpoint_id != pass.resumed)
+		leave(pass.resumed, 0, true);
+	pass.resumed = 0;
+	pass.paid_at = DT_NOBEGIN;
+}
+
 static void
 resume(Left *left)
 {
-	/* What was committed since then may have lower numbers. */
-	if (pass.resumed != 0)
-		outbox_loop.commands_pending = true;
-	pass.place.endpoint_id = pass.resumed = left->endpoint_id;
-	pass.place.passed = left->passed;
+	int32 endpoint_id = left->endpoint_id;
+
+	pass.place = (OutboxCommandPlace){.endpoint_id = endpoint_id, .passed = left->passed};
+	pass.turn = endpoint_id;
 	forget(left);
+	end_resumed();
+	pass.resumed = pass.place.passed > 0 ? endpoint_id : 0;
 }
 
 bool
@@ -140,7 +167,7 @@ outbox_command_pass_goes_on(TimestampTz now)
 TimestampTz
 outbox_command_pass_next_time(void)
 {
-	return pass.paid_at;
+	return Min(pass.paid_at, outbox_loop.commands_pending ? pass.rested_at : DT_NOEND);
 }
 
 TimestampTz
@@ -158,7 +185,7 @@ outbox_command_pass_begin(TimestampTz now)
 		return false;
 	pass.active = true;
 	pass.resumed = 0;
-	if (!outbox_loop.commands_pending && paid)
+	if (paid && (!outbox_loop.commands_pending || now < pass.rested_at))
 	{
 		pass.last = paid->endpoint_id;
 		resume(paid);
@@ -184,6 +211,15 @@ outbox_command_pass_place(void)
 	return place;
 }
 
+void
+outbox_command_pass_read(TimestampTz began)
+{
+	TimestampTz now = GetCurrentTimestamp();
+
+	if (pass.place.endpoint_id == 0)
+		pass.rested_at = now + (now - began) * REST_FACTOR;
+}
+
 bool
 outbox_command_pass_next_part(void)
 {
@@ -191,13 +227,17 @@ outbox_command_pass_next_part(void)
 
 	if (left == NULL)
 		return false;
-	if (left->owes && !owes(outbox_loop_find(left->endpoint_id)))
-		resume(left);
-	else
+	do
 	{
+		if (left->owes && !owes(outbox_loop_find(left->endpoint_id)))
+		{
+			resume(left);
+			break;
+		}
 		pass.place.endpoint_id = left->endpoint_id;
 		pass.place.passed = PG_INT64_MAX;
-	}
+		left = next_left(left->endpoint_id);
+	} while (left && left->endpoint_id == pass.place.endpoint_id + 1);
 	return true;
 }
 
@@ -248,6 +288,5 @@ void
 outbox_command_pass_end(void)
 {
 	pass.active = false;
-	if (pass.resumed != 0)
-		outbox_loop.commands_pending = true;
+	end_resumed();
 }

@@ -18,7 +18,7 @@ typedef struct OutboxCommandPlace
 /* True if a pass is under way, or can go on with an endpoint that has paid. */
 extern bool outbox_command_pass_goes_on(TimestampTz now);
 
-/* Returns when an endpoint may have paid.  DT_NOEND: none owes. */
+/* Returns when an endpoint may have paid, or a pass may begin.  DT_NOEND: never. */
 extern TimestampTz outbox_command_pass_next_time(void);
 
 /* Begins a pass if none is under way, and returns true if all endpoints are in it. */
@@ -26,6 +26,9 @@ extern bool		   outbox_command_pass_begin(TimestampTz now);
 extern TimestampTz outbox_command_pass_begun(void);
 
 extern OutboxCommandPlace outbox_command_pass_place(void);
+
+/* The next commands were read, since this time. */
+extern void outbox_command_pass_read(TimestampTz began);
 
 /* There are no more commands up to 'upto': goes on behind.  False: that was the end. */
 extern bool outbox_command_pass_next_part(void);
@@ -41,7 +44,7 @@ extern void outbox_command_pass_to(int32 endpoint_id, int64 id, OutboxEndpoint *
 
 /*
  * Commands committed before the pass began were in it.  For the rest, and for commands that
- * were left alone, commands_pending is set again.
+ * were left alone, commands_pending is set again, or their endpoint goes on by itself.
  */
 extern void outbox_command_pass_end(void);
 

@@ -311,8 +311,12 @@ outbox_operator_commands_due(void)
 {
 	TimestampTz now = GetCurrentTimestamp();
 
-	outbox_loop.commands_pending = outbox_loop.commands_pending || now >= retry_at;
-	if (outbox_loop.commands_pending || outbox_command_pass_goes_on(now))
+	if (now >= retry_at)
+	{
+		outbox_loop.commands_pending = true;
+		retry_at = DT_NOEND;
+	}
+	if (outbox_command_pass_goes_on(now))
 		return 0;
 	return Min(retry_at, outbox_command_pass_next_time());
 }
@@ -446,17 +450,24 @@ read_commands(Command *commands)
 	return n;
 }
 
-/* Passes over endpoints that are left alone. */
+/*
+ * Passes over endpoints that are left alone.  If that takes long, it returns 0, and 'end' is
+ * true only if there are no more.  'begun' is when it began to read these commands.
+ */
 static int
-fetch(Command *commands)
+fetch(Command *commands, bool *end, TimestampTz *begun)
 {
-	for (;;)
-	{
-		int n = read_commands(commands);
+	TimestampTz until = GetCurrentTimestamp() + BATCH_TIME;
+	int			n;
 
-		if (n > 0 || !outbox_command_pass_next_part())
-			return n;
-	}
+	do
+	{
+		*begun = GetCurrentTimestamp();
+		n = read_commands(commands);
+		outbox_command_pass_read(*begun);
+		*end = n == 0 && !outbox_command_pass_next_part();
+	} while (n == 0 && !*end && *begun < until);
+	return n;
 }
 
 /*
@@ -518,7 +529,7 @@ outbox_operator_commands_run(void *now)
 	bool			over;
 	int				found;
 	int				n;
-	TimestampTz		begun = GetCurrentTimestamp();
+	TimestampTz		begun;
 	TimestampTz		until;
 	OutboxStepError failure;
 
@@ -527,7 +538,7 @@ outbox_operator_commands_run(void *now)
 	outbox_lock_indexes(OUTBOX_TABLE_EVENTS_0, OUTBOX_TABLE_KEPT_EVENTS);
 	if (outbox_command_pass_begin(GetCurrentTransactionStartTimestamp()))
 		retry_at = DT_NOEND;
-	found = fetch(commands);
+	found = fetch(commands, &over, &begun);
 	n = together(commands, found);
 	until = GetCurrentTimestamp() + BATCH_TIME;
 	for (int i = 0; i < n; i++)
@@ -555,8 +566,9 @@ outbox_operator_commands_run(void *now)
 	}
 	if (!careful)
 		write_rows(commands, n);
-	over = n == found && found < BATCH &&
-		outbox_command_pass_is_last(n > 0 ? commands[n - 1].endpoint_id : 0);
+	if (n > 0)
+		over = n == found && found < BATCH &&
+			outbox_command_pass_is_last(commands[n - 1].endpoint_id);
 	if (over)
 		find_retry();
 	careful = failed;
@@ -569,7 +581,7 @@ outbox_operator_commands_run(void *now)
 	charge_all(commands, n, begun);
 	if (over)
 		outbox_command_pass_end();
-	else
+	else if (n > 0)
 		outbox_command_pass_to(commands[n - 1].endpoint_id, commands[n - 1].id,
 							   commands[n - 1].ep);
 }

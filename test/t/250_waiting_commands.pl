@@ -177,6 +177,23 @@ is(ask("SELECT count(*) FROM outbox.parked WHERE status = 'cancelled' AND endpoi
 cmp_ok(ask('SELECT max(n) FROM (SELECT count(*) AS n FROM outbox.parked WHERE endpoint_id = ' . id_of('bulk') . ' GROUP BY xmin::text) t'),
 	'<=', 200, 'by transactions of a few');
 
+# Endpoints of a tenant that owe go on in turn, whatever their names and ids.
+ask('BEGIN;' . join('', map { "SELECT outbox.create_endpoint('$_', '" . $receiver->url("/ok/$_") . "', topics => '{turn.*}', tenant => 'turn');"
+		  . "SELECT outbox.pause_endpoint('$_');" } qw(t1 t2 t3 t4)) . <<"SQL");
+SELECT count(outbox.emit('turn.n', '{}', key => 'k' || n, tenant => 'turn')) FROM generate_series(1, 2000) n;
+INSERT INTO outbox.parked (endpoint_id, seq, event_id, key, status, reason, attempts, first_attempt_at, parked_at)
+SELECT s.endpoint_id, e.seq, e.id, outbox.order_key(e.tenant, e.key), 'dead', 'max_attempts', 5, now(), now()
+FROM outbox.endpoint_settings s, outbox.events e WHERE s.tenant = 'turn' AND e.topic = 'turn.n';
+COMMIT;
+SQL
+ok(wait_sql($node, "SELECT sum(dead) = 8000 FROM outbox.stats WHERE tenant = 'turn'"), 'dead letters of four endpoints');
+ask("BEGIN; SELECT outbox.discard(t) FROM unnest('{t1,t2,t3}'::text[]) t;"
+	  . " SELECT outbox.discard('t4', event => (SELECT min(event_id::text)::uuid FROM outbox.dead_letters WHERE endpoint = 't4')); COMMIT");
+ok(wait_sql($node, "SELECT count(*) = 0 FROM outbox.commands WHERE endpoint_id = " . id_of('t4')), 'the command of the last endpoint is carried out');
+cmp_ok(ask('SELECT count(*) FROM outbox.commands'), '>', 3000, 'before most of the others');
+ok(wait_sql($node, 'SELECT count(*) = 0 FROM outbox.commands'), 'all are carried out');
+is(ask("SELECT count(*) FROM outbox.parked k JOIN outbox.endpoint_settings s USING (endpoint_id) WHERE s.tenant = 'turn' AND k.status = 'cancelled'"), 6001, 'each once');
+
 # An endpoint that is dropped is not waited for.
 ask("BEGIN; SELECT outbox.replay('other', now() - interval '1 h', topics => '{other.fresh}');"
 	  . " SELECT outbox.drop_endpoint('other', discard => true); COMMIT");

@@ -292,6 +292,25 @@ judges(const char *what, OutboxFlow *parent, int njudged, int64 usec, int min, i
 }
 
 /*
+ * A batch of commands is of 200 endpoints of a tenant, which owe its time together.  An
+ * endpoint without a tenant whose filter takes long then waits for that time once.
+ */
+static void
+batch_of_many(void)
+{
+	Endpoint   *other;
+	TimestampTz at;
+
+	begin_anew(false, 1);
+	other = add(&root, 0, 1);
+	for (int i = 0; i < 200; i++)
+		outbox_flow_judged(&add(&tenants[0], 0, 1)->flow, 250, now);
+	outbox_flow_judged(&other->flow, 6 * MS, now);
+	at = outbox_flow_judge_at(&other->flow, now);
+	ok(at > now && at < now + 500 * MS, "a batch of many endpoints is one debt", "", "");
+}
+
+/*
  * So many endpoints always want to try again, and fail at once.  One that answers after
  * 2 ms has an event each 100 ms.  To begin a request takes 3 ms.
  */
@@ -375,6 +394,7 @@ main(void)
 	among_failures(4000, USECS_PER_SEC);
 
 	owes();
+	batch_of_many();
 	judges("a filter of 0.1 ms", &root, 1, 100, 50, 65);
 	judges("ten of a tenant", &tenants[0], 10, 100, 50, 65);
 	judges("a hundred without one, of 5 ms each", &root, 100, 5 * MS, 5, 25);
