@@ -51,10 +51,11 @@ static OutboxDatabase *db;
 static TimestampTz first_time;
 static pg_uuid_t   first_id;
 
-static TimestampTz look_at;	 /* when the table is read even if nothing is announced */
-static TimestampTz again_at; /* a lock was not free: not before */
-static bool		   careful;	 /* a batch failed: each row on its own */
-static Datum	   epochs;	 /* int8[]: the epochs of this log */
+static TimestampTz look_at;	  /* when the table is read even if nothing is announced */
+static TimestampTz rested_at; /* ... and when it may be, if something may have come */
+static TimestampTz again_at;  /* a lock was not free: not before */
+static bool		   careful;	  /* a batch failed: each row on its own */
+static Datum	   epochs;	  /* int8[]: the epochs of this log */
 
 /*
  * The scheduled events of a tenant are locked against the step that moves them, by one
@@ -371,7 +372,7 @@ outbox_scheduled_step(void *arg)
 {
 	TimestampTz now = *(TimestampTz *) arg;
 	TimestampTz due;
-	bool		look = now >= look_at;
+	bool		look;
 	bool		stuck = false;
 
 	if (!begin())
@@ -385,6 +386,13 @@ outbox_scheduled_step(void *arg)
 	 * lowers it again.
 	 */
 	due = (TimestampTz) pg_atomic_exchange_u64(&db->due_at, DT_NOEND);
+	if (due == DT_NOBEGIN)
+	{
+		/* Of which time is not known, and a look may pass over many dead rows. */
+		look_at = Min(look_at, rested_at);
+		due = DT_NOEND;
+	}
+	look = now >= look_at;
 	if (look)
 		set_first(DT_NOBEGIN, NULL);
 	else if (due <= first_time)
@@ -406,6 +414,7 @@ outbox_scheduled_step(void *arg)
 	{
 		TimestampTz then = GetCurrentTimestamp();
 
+		rested_at = then + (then - now) * READ_REST_FACTOR;
 		look_at = then +
 			Max(outbox_wakeup_interval * INT64CONST(1000),
 				(then - now) * READ_REST_FACTOR);

@@ -35,7 +35,7 @@ static OutboxMarks marks;
 static void
 ring_workers(const OutboxMarks *rung)
 {
-	OutboxDatabase *db = outbox_database_slot(MyDatabaseId, true);
+	OutboxDatabase *db = outbox_database_slot(MyDatabaseId, false);
 	bool			all = (rung->what & MARK_CHANGED) != 0;
 
 	if (db == NULL)

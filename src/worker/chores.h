@@ -15,11 +15,12 @@ extern void outbox_chores_init(OutboxDatabase *db, OutboxWorker *self);
 extern void outbox_settle_step(TimestampTz now, bool final);
 
 /*
- * The steps before reading: the work of the database, commands, scheduled events, replays.  The step between
+ * The steps before reading: the work of the database, commands, scheduled events, replays.
+ * False: nothing is to be read in this round.  The step between
  * reading and sending: outbox.max_backlog_size.  The steps at the end of a round:
  * settling, retention, deduplication keys.
  */
-extern void outbox_chores_first(TimestampTz now);
+extern bool outbox_chores_first(TimestampTz now);
 extern void outbox_chores_backlog(TimestampTz now);
 extern void outbox_chores_last(TimestampTz now);
 

@@ -516,7 +516,7 @@ loop(void)
 		TimestampTz now;
 		WaitEvent	event;
 		long		ms;
-		bool		more = false;
+		bool		more = false, reads;
 
 		/* A query cancel outside a transaction has nothing to cancel. */
 		QueryCancelPending = false;
@@ -573,9 +573,9 @@ loop(void)
 				outbox_dispatch_cancel(outbox_loop.roster.endpoints[i],
 									   now - CANCEL_AFTER);
 
-		outbox_chores_first(now);
+		reads = outbox_chores_first(now) && outbox_enabled;
 		outbox_chores_give_up(now);
-		if (outbox_enabled)
+		if (reads)
 			more = read_step(now);
 		outbox_chores_backlog(now);
 		check_durability();
