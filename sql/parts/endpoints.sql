@@ -803,6 +803,7 @@ AS $$
 DECLARE
     s outbox.endpoint_settings;
     p record;
+    n int8;
 BEGIN
     BEGIN
         s := outbox.lock_endpoint(name);
@@ -816,20 +817,27 @@ BEGIN
     IF NOT COALESCE(discard, false) THEN
         SELECT * INTO p FROM outbox.endpoint_positions q WHERE q.endpoint_id = s.endpoint_id;
         IF EXISTS (SELECT 1 FROM outbox.parked k WHERE k.endpoint_id = s.endpoint_id AND k.status <> 'cancelled')
-           OR p.pending IS NOT NULL
-           -- After so many the next one counts, because a filter may take long
-           OR EXISTS (SELECT 1 FROM (SELECT e.payload, row_number() OVER () AS n FROM outbox.events e
-                      WHERE (e.xid >= pg_snapshot_xmin(p.read) OR outbox.current_epoch() < 0)
-                      AND NOT pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid), p.read)
-                      AND NOT (p.reading IS NOT NULL AND e.seq <= p.last_seq
-                               AND pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid), p.reading))
-                      AND (e.payload IS NOT NULL OR e.body IS NOT NULL)
-                      AND (s.tenant IS NULL OR s.tenant = e.tenant) AND outbox.topic_in(e.topic, s.topics)) m
-                      WHERE m.n > 1000 OR outbox.filter_matches(m.payload, s.filter) IS NOT FALSE) THEN
+           OR p.pending IS NOT NULL THEN
+            n := 1;
+        ELSE
+            -- After so many the next one counts, because a filter may take long
+            SELECT m.n INTO n
+            FROM (SELECT e.payload, row_number() OVER () AS n FROM outbox.events e
+                  WHERE (e.xid >= pg_snapshot_xmin(p.read) OR outbox.current_epoch() < 0)
+                  AND NOT pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid), p.read)
+                  AND NOT (p.reading IS NOT NULL AND e.seq <= p.last_seq
+                           AND pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid), p.reading))
+                  AND (e.payload IS NOT NULL OR e.body IS NOT NULL)
+                  AND (s.tenant IS NULL OR s.tenant = e.tenant) AND outbox.topic_in(e.topic, s.topics)) m
+            WHERE m.n > 1000 OR outbox.filter_matches(m.payload, s.filter) IS NOT FALSE LIMIT 1;
+        END IF;
+        IF n IS NOT NULL THEN
             RAISE EXCEPTION 'endpoint "%" still has undelivered events', name
                 USING ERRCODE = 'object_in_use',
-                      HINT = 'Wait until outbox.stats shows none pending, retrying, blocked or dead, '
-                             'or give them up with discard => true.';
+                      HINT = CASE WHEN n > 1000 THEN 'More than 1000 events follow its position, and its filter refused those that were tried. '
+                                                     'Wait until its position has moved on, '
+                                  ELSE 'Wait until outbox.stats shows none pending, retrying, blocked or dead, ' END
+                             || 'or give them up with discard => true.';
         END IF;
     END IF;
     DELETE FROM outbox.endpoint_settings e WHERE e.endpoint_id = s.endpoint_id;

@@ -23,7 +23,8 @@ CREATE FUNCTION outbox.size_now(tables text[]) RETURNS int8
 LANGUAGE plpgsql STABLE COST 1 SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms'
 AS $$
 BEGIN
-    RETURN (SELECT sum(pg_total_relation_size(('outbox.' || t)::regclass)) FROM unnest(tables) t);
+    RETURN (SELECT sum(pg_total_relation_size(c.oid)) FROM pg_class c
+            WHERE c.relnamespace = 'outbox'::regnamespace AND c.relname = ANY (tables));
 EXCEPTION
     WHEN lock_not_available THEN RETURN NULL;
 END $$;

@@ -143,7 +143,10 @@ change_argument(FunctionCallInfo fcinfo, Change change, const char *field, Datum
 	Jsonb		 *object;
 
 	if (type != TEXTOID && type != JSONBOID)
-		elog(ERROR, "the value is neither text nor jsonb");
+		ereport(ERROR,
+				(errcode(ERRCODE_DATATYPE_MISMATCH),
+				 errmsg("the value is neither text nor jsonb"),
+				 errhint("Pass the URL as text, or the headers as jsonb.")));
 	outbox_keyring_load(&ring);
 	if (type == TEXTOID)
 	{

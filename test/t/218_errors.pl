@@ -55,7 +55,7 @@ my @calls;    # [ role or '', what, statement ]
 my %callable;
 foreach my $row (split /\n/, $node->safe_psql('postgres', <<'SQL'))
 SELECT f.pronamespace::regnamespace, f.proname, array_to_string(f.proargnames[1:f.pronargs], ' '),
-	(SELECT string_agg(CASE t WHEN 'anynonarray'::regtype THEN 'integer' ELSE t::regtype::text END, ',' ORDER BY n) FROM unnest(f.proargtypes::oid[]) WITH ORDINALITY a (t, n)),
+	(SELECT string_agg(CASE t WHEN 'anynonarray'::regtype THEN 'integer' WHEN 'anyelement'::regtype THEN 'text' ELSE t::regtype::text END, ',' ORDER BY n) FROM unnest(f.proargtypes::oid[]) WITH ORDINALITY a (t, n)),
 	f.pronargs - f.pronargdefaults,
 	CASE WHEN f.pronamespace = 'outbox'::regnamespace THEN
 		(SELECT min(r) FROM unnest('{portal,app,operator,watcher}'::text[]) r WHERE has_function_privilege(r, f.oid, 'EXECUTE')) END
