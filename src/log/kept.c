@@ -188,10 +188,10 @@ copy_slice(int piece, int64 from)
 		OUTBOX_CRASH_POINT("keep.copied");
 		if (n < SLICE_ROWS)
 			from = end;
-		if (GetCurrentTimestamp() >= until)
+		if (n > 0 || GetCurrentTimestamp() >= until)
 			break;
-		span = n == 0 && GetCurrentTimestamp() - begun < QUICK ? Min(span * 2, SPAN_MAX) :
-																 SLICE_ROWS;
+		span = GetCurrentTimestamp() - begun < QUICK ? Min(span * 2, SPAN_MAX) :
+													   SLICE_ROWS;
 		if (span == SPAN_MAX)
 			from = find_end(piece, from, false, &end) ? Min(end - 1, upto) : upto;
 	}
