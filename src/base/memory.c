@@ -85,7 +85,7 @@ void
 outbox_memory_give_back(TimestampTz now)
 {
 	static TimestampTz looked_at;
-	static size_t	   resident; /* after the last call */
+	static size_t	   resident = BASE; /* after the last call */
 
 	if (now - looked_at < USECS_PER_SEC && now >= looked_at)
 		return;
