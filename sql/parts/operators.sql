@@ -370,21 +370,21 @@ BEGIN
         RAISE EXCEPTION 'endpoint "%" never had event "%"', endpoint, event
             USING ERRCODE = 'undefined_object',
                   HINT = 'It did not subscribe to the event, or the event is older than what is kept.';
-    ELSIF d.status = 'dead' OR d.status = 'retrying' THEN
-        RAISE EXCEPTION 'event "%" is not delivered to endpoint "%", it is %', event, endpoint, d.status
-            USING ERRCODE = 'object_not_in_prerequisite_state',
-                  HINT = 'Use outbox.retry().';
+    ELSIF d.status IN ('dead', 'retrying') THEN
+        -- If it has been sent since it was looked at, that is enough.
+        PERFORM outbox.retry(endpoint, event);
+        RETURN;
     ELSIF d.status <> 'delivered' THEN
         RAISE EXCEPTION 'event "%" is not delivered to endpoint "%", it is %', event, endpoint, d.status
             USING ERRCODE = 'object_not_in_prerequisite_state',
-                  HINT = 'Only what was delivered can be sent again.';
+                  HINT = 'Only what was delivered, or has failed, can be sent again.';
     END IF;
     INSERT INTO outbox.commands (endpoint_id, action, seq)
     SELECT id, 'resend', d.seq WHERE NOT outbox.is_asked(id, 'resend', d.seq);
     PERFORM outbox.note_inactive(id);
     PERFORM outbox.wake_workers();
 END $$;
-COMMENT ON FUNCTION outbox.resend IS 'Sends an event again that was delivered to the endpoint';
+COMMENT ON FUNCTION outbox.resend IS 'Sends an event again that was delivered to the endpoint, or that failed there';
 
 -- NULL leaves a value as it is.
 CREATE FUNCTION outbox.set_retention(events interval DEFAULT NULL, attempts interval DEFAULT NULL,

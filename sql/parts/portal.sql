@@ -599,21 +599,19 @@ CREATE FUNCTION outbox.portal_retry(tenant text, endpoint text, event uuid DEFAU
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    s outbox.endpoint_settings := outbox.portal_own(tenant, endpoint);
     n int8 := 1;
 BEGIN
+    PERFORM outbox.portal_own(tenant, endpoint);
     PERFORM outbox.check_portal(NULL, topics);
-    IF event IS NULL OR EXISTS (
-        SELECT 1 FROM outbox.parked k
-        WHERE k.endpoint_id = s.endpoint_id AND k.event_id = event AND k.status IN ('dead', 'retrying')) THEN
-        n := outbox.retry(endpoint, event, topics, since);
+    IF event IS NULL THEN
+        n := outbox.retry(endpoint, NULL, topics, since);
     ELSE
         PERFORM outbox.resend(endpoint, event);
     END IF;
     RETURN jsonb_build_object('deliveries', n);
 END $$;
 COMMENT ON FUNCTION outbox.portal_retry IS
-'Sends again to an endpoint of a tenant: an event, whatever became of it, or (NULL) all that failed, and returns how many';
+'Sends again to an endpoint of a tenant: an event that was delivered or failed, or (NULL) all that failed, and returns how many';
 
 CREATE FUNCTION outbox.portal_replay(tenant text, endpoint text, from_time timestamptz,
     to_time timestamptz DEFAULT now(), topics text[] DEFAULT NULL) RETURNS jsonb

@@ -99,25 +99,27 @@ $receiver->wait_delivered(1, id => $id);
 cmp_ok(seconds_since($start), '<', 10, 'an endpoint that is behind catches up as fast as it can read');
 drop_all();
 
-# What is not settled is bounded
-endpoint($node, $receiver, 'unsettled', '/ok/unsettled', "topics => '{unsettled.*}'");
+# What is not settled is bounded.  A settle that fails before anything is sent would stop the sending at once.
+endpoint($node, $receiver, 'unsettled', '/slow/unsettled?ms=10', "topics => '{unsettled.*}'");
 my $locker = $node->background_psql('postgres');
 $locker->query_safe('BEGIN');
+emit_many('unsettled.n', 8000);
+$receiver->wait_for(1, path => '/slow/unsettled');
 $locker->query_safe("LOCK TABLE outbox.positions IN SHARE MODE");
-emit_many('unsettled.n', 6000);
-my ($n, $last) = (0, -1);
-while ($n == 0 || $n > $last)
+my $before_lock = () = $receiver->requests(path => '/slow/unsettled');
+my ($n, $last) = ($before_lock, -1);
+while ($n > $last)
 {
 	$last = $n;
 	usleep(1_500_000);
-	$n = () = $receiver->requests(path => '/ok/unsettled');
+	$n = () = $receiver->requests(path => '/slow/unsettled');
 }
-cmp_ok($n, '<=', 4 * 500 + 64, "while settling is held up, sending stops ($n)");
-cmp_ok($n, '>=', 500, 'but not at once');
+cmp_ok($n - $before_lock, '<=', 4 * 500 + 64, "while settling is held up, sending stops ($before_lock, then $n)");
+cmp_ok($n, '<', 8000, 'before all is sent');
 $locker->query_safe('COMMIT');
-$receiver->wait_delivered(6000, path => '/ok/unsettled');
+$receiver->wait_delivered(8000, path => '/slow/unsettled');
 ok(wait_settled($node), 'released: everything goes on');
-is(scalar(() = $receiver->requests(path => '/ok/unsettled')), 6000, 'each once');
+is(scalar(() = $receiver->requests(path => '/slow/unsettled')), 8000, 'each once');
 $locker->quit;
 drop_all();
 

@@ -48,7 +48,8 @@ ask("SELECT outbox.pause_endpoint('a')");
 ask("SELECT outbox.resend('a', '$id')");
 ok(wait_sql($node, "SELECT status = 'retrying' FROM outbox.deliveries WHERE event_id = '$id' AND endpoint = 'a'"),
 	'while the endpoint is paused it waits, and is shown');
-fails("SELECT outbox.resend('a', '$id')", 55000, 'a second time meanwhile');
+ask("SELECT outbox.resend('a', '$id')");
+is(ask("SELECT count(*) FROM outbox.commands WHERE action = 'resend'"), '0', 'a second time meanwhile it is not asked for again');
 
 # The log is emptied meanwhile: the event is kept.
 ask("SELECT outbox.set_retention(events => '4 s')");
@@ -78,8 +79,9 @@ wait_until { scalar(grep { $_->{status} && $_->{status} == 200 } $receiver->requ
 # What was not delivered
 my $bad = emit($node, 'order.bad', '{}');
 ok(wait_sql($node, "SELECT status = 'dead' FROM outbox.deliveries WHERE event_id = '$bad' AND endpoint = 'down'"), 'dead');
-fails("SELECT outbox.resend('down', '$bad')", 55000, 'a dead one');
-like($err, qr/outbox\.retry\(\)/, 'the hint names what helps');
+my $tried = () = $receiver->requests(path => '/status/500/c', id => $bad);
+ask("SELECT outbox.resend('down', '$bad')");
+wait_until { scalar(() = $receiver->requests(path => '/status/500/c', id => $bad)) > $tried } 'a dead one is tried again';
 ask("SELECT outbox.pause_endpoint('b')");
 my $waiting = emit($node, 'order.three', '{}');
 ok(wait_sql($node, "SELECT status = 'pending' FROM outbox.deliveries WHERE event_id = '$waiting' AND endpoint = 'b'"), 'pending');
