@@ -131,7 +131,31 @@ ROLLBACK TO s;
 INSERT INTO outbox.events (topic, payload) VALUES ('t', to_jsonb(repeat('x', :max - 1)));
 ROLLBACK TO s;
 INSERT INTO outbox.events (topic, payload) VALUES ('t', (repeat('[', 513) || repeat(']', 513))::jsonb);
+ROLLBACK TO s;
 \set VERBOSITY default
+-- More than a text can hold, before the point and behind it: none of it is printed.
+SELECT outbox.emit('t', '[' || repeat('1e131000,', 9000) || '-1e131000]');
+ROLLBACK TO s;
+SELECT outbox.emit('t', '[' || repeat('0e-16383,', 70000) || '1e-16383]');
+ROLLBACK TO s;
+-- As many numbers as the limit allows, and one more.
+DO $$
+DECLARE
+    bytes int := pg_size_bytes(current_setting('outbox.max_payload_size'));
+    n text;
+    copies int;
+BEGIN
+    FOREACH n IN ARRAY ARRAY[0, 9, -9, 9999, 10000, -0.1, 0.00001, -1e252, 9e255, 1e256, -1e-63, 1e-64, 0e-64] LOOP
+        copies := bytes / (length(n) + 2);
+        PERFORM outbox.emit('t', '[' || repeat(n || ',', copies - 1) || n || ']');
+        BEGIN
+            PERFORM outbox.emit('t', '[' || repeat(n || ',', copies) || n || ']');
+            RAISE WARNING 'more than % of % are accepted', copies, n;
+        EXCEPTION WHEN program_limit_exceeded THEN
+            NULL;
+        END;
+    END LOOP;
+END $$;
 ROLLBACK;
 
 -- A direct INSERT is as good: the same stamps, the same checks, ids of one's own.

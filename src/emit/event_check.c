@@ -232,15 +232,15 @@ check_headers(Jsonb *headers)
 }
 
 static void
-check_size(const char *what, size_t size)
+check_size(const char *what, const char *about, size_t size)
 {
 	if (size > (size_t) outbox_max_payload_size)
 		ereport(
 			ERROR,
 			(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
 			 errmsg("%s of an event is too large", what),
-			 errdetail("It has %zu bytes; outbox.max_payload_size allows %d.", size,
-					   outbox_max_payload_size),
+			 errdetail("It has %s%zu bytes; outbox.max_payload_size allows %d.", about,
+					   size, outbox_max_payload_size),
 			 errhint(
 				 "Send a reference to the data instead of the data, or raise outbox.max_payload_size.")));
 }
@@ -263,10 +263,25 @@ check_nesting(int depth)
 }
 
 /*
+ * Returns at most 5 more than the bytes of a numeric's text.  A numeric on disk begins with
+ * the number of digits behind the point, and the number of groups of four before it, less 1.
+ */
+static size_t
+number_bound(const char *number)
+{
+	uint16 bits;
+	int16  weight;
+
+	memcpy(&bits, number, sizeof(bits));
+	if ((bits & 0xC000) == 0x8000)
+		return (bits & 0x40 ? 6 : 6 + 4 * (bits & 0x3F)) + ((bits & 0x1F80) >> 7);
+	memcpy(&weight, number + sizeof(bits), sizeof(weight));
+	return 6 + 4 * Max(weight, 0) + (bits & 0x3FFF);
+}
+
+/*
  * Returns an upper bound for the bytes of a container's text, without making the text.
- * A byte of a string becomes at most "\u00xx".  A numeric whose first two bits on disk
- * are 10 has at most 64 groups of four digits before the point and 63 digits behind
- * it.  Any other has at most as many as numeric can have.
+ * A byte of a string becomes at most "\u00xx".  The text has at least an eighth of it.
  */
 static size_t
 text_bound(const JsonbContainer *container, int depth)
@@ -287,13 +302,7 @@ text_bound(const JsonbContainer *container, int depth)
 		if (JBE_ISSTRING(entry))
 			bound += 2 + 6 * (size_t) (end - start);
 		else if (JBE_ISNUMERIC(entry))
-		{
-			uint16 bits;
-
-			memcpy(&bits, VARDATA(data + INTALIGN(start)), sizeof(bits));
-			bound += (bits & 0xC000) == 0x8000 ? 1 + 64 * 4 + 1 + 63 :
-												 1 + 32768 * 4 + 1 + 16383;
-		}
+			bound += number_bound(VARDATA(data + INTALIGN(start)));
 		else if (JBE_ISCONTAINER(entry))
 			bound += text_bound((const JsonbContainer *) (data + INTALIGN(start)),
 								depth + 1);
@@ -306,20 +315,21 @@ text_bound(const JsonbContainer *container, int depth)
 
 /*
  * The limit applies to the text that is sent.  A short numeric like 1e100000 is a long
- * text, so only the text shows its size.  It is made only if it could exceed the
- * limit.
+ * text.  The text is made only if its bounds are below and above the limit.
  */
 void
 outbox_check_payload(Jsonb *payload, bool sized)
 {
+	/* text_bound() also checks the nesting, so it is called in any case. */
+	size_t		   bound = text_bound(&payload->root, 1);
 	StringInfoData text;
 
-	/* text_bound() also checks the nesting, so it is called in any case. */
-	if (text_bound(&payload->root, 1) <= (size_t) outbox_max_payload_size || !sized)
+	if (bound <= (size_t) outbox_max_payload_size || !sized)
 		return;
+	check_size("payload", "more than ", bound / 8);
 	initStringInfo(&text);
 	outbox_json_text(&text, payload);
-	check_size("payload", text.len);
+	check_size("payload", "", text.len);
 	pfree(text.data);
 }
 
@@ -403,7 +413,7 @@ outbox_check(const OutboxNewEvent *e, bool restoring, bool fresh)
 		check_line("content_type", e->content_type);
 		check_not_blank(e->content_type);
 		if (fresh)
-			check_size("body", VARSIZE_ANY_EXHDR(e->body));
+			check_size("body", "", VARSIZE_ANY_EXHDR(e->body));
 	}
 	else if (fresh || e->tenant == NULL || e->key || e->headers || e->content_type)
 		ereport(

@@ -51,6 +51,12 @@
 
 #define SIGNAL SIGVTALRM /* PostgreSQL does not use it */
 
+#ifdef __SANITIZE_ADDRESS__
+#define CRASHES_HANDLED true /* by AddressSanitizer */
+#else
+#define CRASHES_HANDLED false
+#endif
+
 #define NULL_PAGES 65536 /* bytes from address 0 on, to which nothing is mapped */
 
 #ifndef sigev_notify_thread_id
@@ -383,10 +389,9 @@ outbox_watchdog_init(void)
 	/* Threads of libraries never get the signal. */
 	event.sigev_notify_thread_id = (pid_t) syscall(SYS_gettid);
 	if (sigaction(SIGNAL, &action, NULL) != 0 ||
-#ifndef __SANITIZE_ADDRESS__ /* which has handlers of its own */
-		sigaction(SIGSEGV, &crashes, NULL) != 0 ||
-		sigaction(SIGABRT, &crashes, NULL) != 0 ||
-#endif
+		(!CRASHES_HANDLED &&
+		 (sigaction(SIGSEGV, &crashes, NULL) != 0 ||
+		  sigaction(SIGABRT, &crashes, NULL) != 0)) ||
 		timer_create(CLOCK_MONOTONIC, &event, &ticker) != 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_SYSTEM_ERROR),

@@ -42,7 +42,7 @@ foreach my $name (qw(stuck stuckbatch stuckkeys))
 }
 ask("SELECT outbox.pause_endpoint('paused')");
 
-# "moved": what may have been different a second ago
+# "moved": what may have been different a second ago, and what is emitted behind the snapshot
 my $count = <<'SQL';
 WITH d AS (
     SELECT endpoint, count(*) FILTER (WHERE status IN ('pending', 'processing')) AS waiting,
@@ -61,7 +61,7 @@ a AS (
                                   > now() - interval '1 s') AS made
     FROM outbox.attempts GROUP BY 1)
 SELECT json_object_agg(s.endpoint, json_build_object(
-    'moved', COALESCE(d.emitted, 0) + 2 * COALESCE(a.made, 0),
+    'moved', COALESCE(d.emitted, 0) + 2 * COALESCE(a.made, 0) + n.later,
     'undelivered', COALESCE(d.waiting + d.retrying + d.blocked, 0),
     'waiting', COALESCE(d.waiting, 0),
     'retrying', COALESCE(d.retrying, 0),
@@ -72,6 +72,7 @@ SELECT json_object_agg(s.endpoint, json_build_object(
     'oldest', COALESCE(extract(epoch FROM now() - d.oldest), 0),
     'retained', COALESCE(b.bytes, 0)::int8))
 FROM outbox.endpoints s(endpoint)
+CROSS JOIN (SELECT (SELECT last_value FROM outbox.events_seq) - max(seq) AS later FROM outbox.events) n
 LEFT JOIN d USING (endpoint) LEFT JOIN a USING (endpoint)
 LEFT JOIN LATERAL (
     SELECT l.bytes * count(*) FILTER (WHERE NOT pg_visible_in_snapshot(e.xid, p.read)

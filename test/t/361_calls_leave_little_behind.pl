@@ -176,7 +176,7 @@ is("$good $states", '150 ', 'one by one as well, up to its limit');
 # A number of a few bytes can have a text of 131,001 characters.  None is printed, not even to refuse it.
 
 ask("SELECT outbox.portal_create_endpoint('initech', '$url', name => 'e')", 'portal');
-foreach my $number ('1e131000', '-1e131000', '1e-16383')
+foreach my $number ('1e131000', '-1e131000', '1e-16383', '0e-16383')
 {
 	foreach my $call (map({ "portal_alter_endpoint('initech', 'e', jsonb_build_object('$_', n.n))" } qw(metadata headers label rate_limit topics filter url)),
 		q[portal_create_endpoint('initech', 'https://example.com', jsonb_build_object('metadata', jsonb_build_object('a', n.n)))],
